@@ -181,6 +181,7 @@ sl_status sl_deverr(uint32_t mask, const char *op, sl_err *err)
         {SL_DEVERR_MISS_CAPACITY, SL_ERR_EXHAUSTED, "more misses than miss_cap"},
     };
 
+        {SL_DEVERR_STEP, SL_ERR_INVALID, "step is 0, or not below 2^31 with clock: reset the hot state"},
     for (size_t i = 0; i < SL_COUNT(rows); i++)
         if (mask & rows[i].bit)
             return sl_fail(err, rows[i].st, "%s: %s", op, rows[i].text);

@@ -106,3 +106,4 @@ enum {
 sl_status sl_deverr(uint32_t mask, const char *op, sl_err *err);
 
 #endif
+    SL_DEVERR_STEP = 1u << 8,          /* resolve: step 0, or beyond what the policy's stamps can hold */

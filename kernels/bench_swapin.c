@@ -29,6 +29,7 @@ typedef struct bench {
     void *allocs[32];
     sl_mem_kind kinds[32];
     int n_allocs;
+    uint32_t step;
     uint64_t random;
     uint8_t *cold; /* unified backends: larger than the caches */
 } bench;
@@ -129,6 +130,7 @@ static void make_buffers(bench *b)
     p->miss_src = alloc(b, SL_MEM_DEVICE, 8 * list);
     p->miss_dst = alloc(b, SL_MEM_DEVICE, 4 * list);
     p->miss_count = alloc(b, SL_MEM_DEVICE, 4);
+    p->step = alloc(b, SL_MEM_DEVICE, 4);
     p->miss_cap = (int32_t)list;
     p->k = p->ld_ids = b->o.k;
     p->seqs = &b->seqs;
@@ -188,8 +190,9 @@ static void step(bench *b, result *r)
     int32_t count = 0;
     uint64_t t0, t1, t2;
 
-    choose(b, b->resolve.step == 0);
-    b->resolve.step++;
+    choose(b, b->step == 0);
+    b->step++;
+    put(b, b->resolve.step, &b->step, 4);
     make_cold(b);
     t0 = sl_now_ns();
     run(b, SL_OP_RESOLVE, &b->resolve);
@@ -198,7 +201,7 @@ static void step(bench *b, result *r)
     t2 = sl_now_ns();
     put(b, &count, b->resolve.miss_count, 4);
     put(b, b->host_src, b->resolve.miss_src, 8 * (size_t)count);
-    if (b->st != SL_OK || b->resolve.step <= 3) /* the first steps fill the buffers */
+    if (b->st != SL_OK || b->step <= 3) /* the first steps fill the buffers */
         return;
     r->resolve_ns += (double)(t1 - t0);
     r->gather_ns += (double)(t2 - t1);
@@ -231,7 +234,7 @@ static void measure(bench *b, sl_evict_policy policy, FILE *out)
     int32_t timed = b->o.steps - 3;
 
     b->resolve.policy = policy;
-    b->resolve.step = 0;
+    b->step = 0;
     run(b, SL_OP_HOT_RESET, &reset);
     for (int32_t i = 0; i < b->o.steps && b->st == SL_OK; i++)
         step(b, &r);

@@ -207,10 +207,7 @@ void sl_chk_resolve(sl_chk *c, const void *params)
     sl_chk_pos(c, "k", p->k);
     sl_chk_ld(c, "ld_ids", p->ld_ids, p->k);
     sl_chk_count(c, "miss_cap", p->miss_cap);
-    sl_chk_need(c, p->step != 0, "step", "must not be 0");
     sl_chk_can(c, p->policy == SL_EVICT_LRU || p->policy == SL_EVICT_CLOCK, "policy", "is not lru or clock");
-    if (p->policy == SL_EVICT_CLOCK)
-        sl_chk_can(c, p->step < 1u << 31, "step", "must be below 2^31 with clock: reset the hot state");
     sl_chk_seqs(c, s);
     if (!c->pointers)
         return;
@@ -226,6 +223,7 @@ void sl_chk_resolve(sl_chk *c, const void *params)
         return; /* no hot buffers: every sequence must be resident, which the op checks */
     sl_chk_pos(c, "rows.tail_rows", p->rows.tail_rows);
     sl_chk_hot(c, &p->hot, p->policy);
+    sl_chk_ptr(c, "step", p->step, 4);
     sl_chk_ptr(c, "seqs.host_pages", s->host_pages, 4);
     if (p->miss_cap) {
         sl_chk_ptr(c, "miss_src", p->miss_src, 8);

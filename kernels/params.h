@@ -304,7 +304,8 @@ typedef struct sl_resolve_params {
     int32_t *miss_dst;   /* [miss_cap] physical row */
     int32_t *miss_count; /* [1] */
     int32_t miss_cap, k, ld_ids;
-    uint32_t step; /* ascending, never 0 */
+    const uint32_t *step; /* [1] device: ascending, never 0, below 2^31 with clock; a pointer so that a step
+                             can be a captured graph */
     sl_evict_policy policy;
 } sl_resolve_params;
 

@@ -25,8 +25,9 @@ struct sl_swapin {
     uint64_t *slot_sum;  /* [slots][4] since reset */
     int64_t *miss_src;
     int32_t *miss_dst, *miss_count, miss_cap;
-    int32_t *poison_dst; /* host copy of the miss list's destinations, when poisoning */
-    uint32_t step;
+    int32_t *poison_dst;            /* host copy of the miss list's destinations, when poisoning */
+    uint32_t step;                  /* of the running step */
+    uint32_t *step_host, *step_dev; /* the same, where a copy starts and where the ops read it */
     uint64_t device_bytes;
 };
 
@@ -94,8 +95,13 @@ static sl_status alloc_all(sl_swapin *s, sl_err *err)
     if (!s->hot || !s->seen || !s->layer_sum || !s->slot_sum || (s->o.poison && !s->poison_dst))
         return sl_fail(err, SL_ERR_NO_MEMORY, "swap-in manager: out of memory");
     sl_status st = device_alloc(s, ALIGN, (void **)&s->miss_count, err);
-    if (st != SL_OK || n == 0)
+    if (st == SL_OK)
+        st = sl_be_alloc(s->be, SL_MEM_HOST, 4, (void **)&s->step_host, err);
+    if (st != SL_OK)
         return st;
+    s->step_dev = (uint32_t *)s->miss_count + 1;
+    if (n == 0)
+        return SL_OK;
     uint64_t per_layer = layer_bytes(n, (uint64_t)s->hot_rows, (uint64_t)s->o.max_tokens);
     if ((st = device_alloc(s, L * per_layer, (void **)&s->state, err)) != SL_OK ||
         (st = device_alloc(s, cells * 4, (void **)&s->counters, err)) != SL_OK ||
@@ -163,6 +169,7 @@ void sl_swapin_destroy(sl_swapin *s)
 {
     if (!s)
         return;
+    sl_be_free(s->be, SL_MEM_HOST, s->step_host);
     sl_be_free(s->be, SL_MEM_HOST, s->read);
     sl_be_free(s->be, SL_MEM_DEVICE, s->miss_count);
     sl_be_free(s->be, SL_MEM_DEVICE, s->miss_dst);
@@ -219,18 +226,24 @@ sl_status sl_swapin_reset(sl_swapin *s, int32_t slot, bool tail, sl_err *err)
     return st;
 }
 
-sl_status sl_swapin_step(sl_swapin *s, sl_err *err)
+/* Stamps begin anew: everything hot is forgotten. */
+static sl_status restart_stamps(sl_swapin *s, sl_err *err)
 {
-    if (s->step + 1 < STEP_LIMIT) {
-        s->step++;
-        return SL_OK;
-    }
-    s->step = 1;
+    s->step = 0;
     sl_status st = pull_counters(s, err);
     if (st != SL_OK || s->slots == 0)
         return st;
     memset(s->seen, 0, (size_t)s->o.n_layers * (size_t)s->slots * COUNTERS * 4);
     return reset_all(s, false, err);
+}
+
+sl_status sl_swapin_step(sl_swapin *s, sl_err *err)
+{
+    sl_status st = s->step + 1 < STEP_LIMIT ? SL_OK : restart_stamps(s, err);
+    if (st != SL_OK)
+        return st;
+    *s->step_host = ++s->step;
+    return s->slots > 0 ? sl_be_copy(s->be, s->step_dev, s->step_host, 4, err) : SL_OK;
 }
 
 sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *seqs, const int32_t *ids,
@@ -248,7 +261,7 @@ sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *se
         .miss_cap = s->miss_cap,
         .k = k,
         .ld_ids = k,
-        .step = s->step,
+        .step = s->step_dev,
         .policy = s->o.policy,
     };
     return sl_be_run(s->be, SL_OP_RESOLVE, &p, err);

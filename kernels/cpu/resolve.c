@@ -72,6 +72,8 @@ static uint32_t check_hot(const sl_resolve_params *p, const int32_t *ids, int32_
 
     if (p->rows.hot_rows < 1 || p->rows.tail_rows < 1)
         return SL_DEVERR_HOT_CAPACITY;
+    if (*p->step == 0 || (p->policy == SL_EVICT_CLOCK && *p->step >= REFERENCED))
+        return SL_DEVERR_STEP;
     if (at->pos >= p->hot.max_tokens)
         return SL_DEVERR_POS;
     if (sl_hot_row(&p->rows, slot, p->rows.hot_rows + (int64_t)p->rows.tail_rows) > INT32_MAX)
@@ -174,7 +176,7 @@ static void resolve_hot(const sl_resolve_params *p, const int32_t *ids, int32_t 
 {
     int32_t slot = p->seqs->hot_slot[at->seq];
     hot h = hot_of(&p->hot, slot, p->rows.hot_rows);
-    uint32_t mark = p->policy == SL_EVICT_CLOCK ? p->step | REFERENCED : p->step, walk;
+    uint32_t mark = p->policy == SL_EVICT_CLOCK ? *p->step | REFERENCED : *p->step, walk;
 
     for (int32_t i = 0; i < n; i++) {
         if (in_tail(p, ids[i], at->pos)) {

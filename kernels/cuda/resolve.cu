@@ -31,7 +31,7 @@ struct resolve_shared {
     uint16_t victim[MAX_K];  /* LRU index it takes */
     uint64_t key[MAX_K];     /* host row << 16 | m, for the sort */
     uint32_t warp_sum[32];
-    uint32_t misses, tail_hits, used, evictions, victims;
+    uint32_t misses, tail_hits, used, evictions, victims, step;
     int hand, stop;
 };
 
@@ -83,7 +83,7 @@ __device__ static void classify(resolve_shared &s, const sl_resolve_params &p, c
                                 const int32_t *ids, int32_t *phys, int slot, int pos, uint32_t *deverr)
 {
     int32_t hot0 = p.rows.hot_base + slot * (p.rows.hot_rows + p.rows.tail_rows);
-    uint32_t mark = p.step | (p.policy == SL_EVICT_CLOCK ? REFERENCED : 0), misses = 0, used = 0, tail = 0;
+    uint32_t mark = s.step | (p.policy == SL_EVICT_CLOCK ? REFERENCED : 0), misses = 0, used = 0, tail = 0;
 
     for (int base = 0; base < p.ld_ids; base += ROUNDS * THREADS) {
         int id[ROUNDS], before[ROUNDS];
@@ -152,12 +152,12 @@ __device__ static void clock_victims(resolve_shared &s, const sl_resolve_params 
         chunk = min(THREADS, n - done % n); /* a turn ends at a chunk's end: no entry twice in one chunk */
         bool in = (int)threadIdx.x < chunk;
         uint32_t st = in ? h.stamp[at] : 0;
-        bool used = (st & ~REFERENCED) == p.step, cand = in && !used && !(st & REFERENCED);
+        bool used = (st & ~REFERENCED) == s.step, cand = in && !used && !(st & REFERENCED);
         uint32_t total, rank = block_prefix(s, cand, &total);
         bool last = cand && rank + 1 == need;
         if (cand && rank < need) {
             s.victim[found + rank] = (uint16_t)at;
-            h.stamp[at] = p.step | REFERENCED; /* in use from here on: the second turn passes it */
+            h.stamp[at] = s.step | REFERENCED; /* in use from here on: the second turn passes it */
         }
         if (threadIdx.x == 0)
             s.stop = THREADS;
@@ -186,7 +186,7 @@ __device__ static void lru_victims(resolve_shared &s, const sl_resolve_params &p
     if (threadIdx.x == 0) {
         int at = h.next[head];
         while (s.victims < s.misses && at != head) {
-            if (h.stamp[at] != p.step)
+            if (h.stamp[at] != s.step)
                 s.victim[s.victims++] = (uint16_t)at;
             at = h.next[at];
         }
@@ -215,7 +215,7 @@ __device__ static void lru_touch(const sl_resolve_params &p, const slot_state &h
 __device__ static void place(resolve_shared &s, const sl_resolve_params &p, const slot_state &h,
                              int32_t *phys, int32_t hot0)
 {
-    uint32_t mark = p.step | (p.policy == SL_EVICT_CLOCK ? REFERENCED : 0);
+    uint32_t mark = s.step | (p.policy == SL_EVICT_CLOCK ? REFERENCED : 0);
 
     for (uint32_t m = threadIdx.x; m < s.misses; m += THREADS) {
         int at = s.victim[m], old = h.token_of[at];
@@ -293,8 +293,14 @@ __device__ static void resolve_hot(resolve_shared &s, const sl_resolve_params &p
     if (threadIdx.x == 0) {
         s.tail_hits = s.used = s.evictions = s.victims = 0;
         s.hand = 0;
+        s.step = *p.step;
     }
     __syncthreads();
+    if (s.step == 0 || (p.policy == SL_EVICT_CLOCK && s.step >= REFERENCED)) {
+        if (threadIdx.x == 0)
+            atomicOr(deverr, SL_DEVERR_STEP);
+        return;
+    }
     classify(s, p, h, ids, phys, slot, pos, deverr);
     if (s.misses + s.used > (uint32_t)n || s.misses > (uint32_t)min(p.k, MAX_K)) {
         if (threadIdx.x == 0)

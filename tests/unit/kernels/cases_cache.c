@@ -125,6 +125,7 @@ static void resolve(cf_run *r, const int64_t *a)
     resolve_case c = {0};
     int32_t k = (int32_t)a[2], ld = k + 3, *log, cap, *pos = cf_temp(r, 4 * (size_t)r->n);
     size_t per_step, used = 0;
+    uint32_t now;
     int64_t *src;
 
     batch_make(r, &c.b, a[0], 1, a[1] + a[5] + 1, (int)a[7]);
@@ -154,6 +155,7 @@ static void resolve(cf_run *r, const int64_t *a)
     c.p.miss_src = cf_mem(r, NULL, 8 * (size_t)cap);
     c.p.miss_dst = cf_mem(r, NULL, 4 * (size_t)cap);
     c.p.miss_count = cf_mem(r, NULL, 4);
+    c.p.step = cf_mem(r, NULL, 4);
     per_step = (size_t)(r->n * ld) + 1 + (size_t)cap * 3;
     log = cf_temp(r, 4 * per_step * (size_t)a[5]);
     src = cf_temp(r, 8 * (size_t)cap);
@@ -165,7 +167,8 @@ static void resolve(cf_run *r, const int64_t *a)
             pos[s] = (int32_t)(c.b.pos[s] % a[1] + step);
             choose_ids(c.ids + s * ld, k, ld, pos[s], s, step);
         }
-        c.p.step = (uint32_t)step;
+        now = (uint32_t)step;
+        cf_put(r, (void *)(uintptr_t)c.p.step, &now, 4);
         cf_put(r, (void *)(uintptr_t)c.p.ids, c.ids, 4 * (size_t)(r->n * ld));
         cf_put(r, (void *)(uintptr_t)c.b.t.token_pos, pos, 4 * (size_t)r->n);
         cf_op(r, SL_OP_RESOLVE, &c.p);
@@ -202,13 +205,15 @@ static void resolve(cf_run *r, const int64_t *a)
 
 /* Timing: step by step other ids, all prepared before. */
 #define SETS 16
+#define MOST_STEPS 4096
 static const int32_t *set_ids[SETS];
+static const uint32_t *steps; /* device: 1, 2, .. */
 
 static void next_set(void *params, int i)
 {
     sl_resolve_params *p = params;
 
-    p->step++;
+    p->step = steps + 1 + i % MOST_STEPS;
     p->ids = set_ids[i % SETS];
 }
 
@@ -217,8 +222,10 @@ static void resolve_perf(cf_run *r, const int64_t *a)
 {
     resolve_case c = {0};
     int32_t k = (int32_t)a[2];
-    uint32_t counters[4];
+    uint32_t counters[4], *count_up = cf_temp(r, 4 * (MOST_STEPS + 1));
 
+    for (uint32_t i = 0; i <= MOST_STEPS; i++)
+        count_up[i] = i + 1;
     batch_make(r, &c.b, a[0], 1, a[1], 2);
     for (int64_t s = 0; s < r->n; s++)
         c.b.pos[s] = (int32_t)a[1] - 1;
@@ -245,7 +252,8 @@ static void resolve_perf(cf_run *r, const int64_t *a)
     c.p.miss_cap = (int32_t)r->n * k;
     c.p.policy = (sl_evict_policy)a[6];
     c.p.ids = set_ids[0];
-    c.p.step = 1;
+    steps = cf_mem(r, count_up, 4 * (MOST_STEPS + 1));
+    c.p.step = steps;
     c.p.phys = cf_mem(r, NULL, 4 * (size_t)(r->n * k));
     c.p.miss_src = cf_mem(r, NULL, 8 * (size_t)c.p.miss_cap);
     c.p.miss_dst = cf_mem(r, NULL, 4 * (size_t)c.p.miss_cap);

@@ -90,6 +90,7 @@ typedef struct hier {
 static void hier_make(cf_run *r, hier *h)
 {
     sl_hot_reset_params reset = {.slot = -1, .hot_slots = 2, .hot_rows = 6};
+    const uint32_t one = 1;
 
     memset(h, 0, sizeof(*h));
     for (int s = 0; s < 2; s++) {
@@ -108,8 +109,8 @@ static void hier_make(cf_run *r, hier *h)
     h->t.row_pages = cf_mem(r, h->pages, sizeof(h->pages));
     h->t.index_pages = cf_mem(r, h->pages, sizeof(h->pages));
     h->t.hot_slot = cf_mem(r, h->slot, sizeof(h->slot));
-    h->p = (sl_resolve_params){
-        .seqs = &h->t, .miss_cap = 12, .k = 8, .ld_ids = 8, .step = 1, .policy = SL_EVICT_LRU};
+    h->p = (sl_resolve_params){.seqs = &h->t, .miss_cap = 12, .k = 8, .ld_ids = 8, .policy = SL_EVICT_LRU};
+    h->p.step = cf_mem(r, &one, 4);
     h->p.rows = (sl_row_view){.base = cf_mem(r, NULL, 16), .row_bytes = 16, .hot_rows = 6, .tail_rows = 2};
     h->p.hot.max_tokens = 128;
     h->p.hot.slot_of = cf_mem(r, NULL, 2 * 2 * 128);
@@ -136,6 +137,7 @@ static void resolve(cf_run *r, const int64_t *a)
     hier h;
     const char *field = "";
     sl_status st = SL_ERR_INVALID;
+    uint32_t step = 1;
 
     hier_make(r, &h);
     switch (a[1]) {
@@ -179,13 +181,12 @@ static void resolve(cf_run *r, const int64_t *a)
         field = "position";
         break;
     case 9:
-        h.p.step = 0;
+        step = 0;
         field = "step";
         break;
     case 10:
         h.p.policy = SL_EVICT_CLOCK;
-        h.p.step = 1u << 31;
-        st = SL_ERR_UNSUPPORTED;
+        step = 1u << 31;
         field = "step";
         break;
     case 11:
@@ -202,6 +203,7 @@ static void resolve(cf_run *r, const int64_t *a)
         field = "ld_ids";
     }
     cf_put(r, UNCONST(h.p.ids), h.ids, sizeof(h.ids));
+    cf_put(r, UNCONST(h.p.step), &step, 4);
     cf_put(r, UNCONST(h.t.token_seq), h.seq, sizeof(h.seq));
     cf_put(r, UNCONST(h.t.token_pos), h.pos, sizeof(h.pos));
     cf_put(r, UNCONST(h.t.host_pages), h.pages, sizeof(h.pages));

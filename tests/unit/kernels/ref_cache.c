@@ -430,7 +430,7 @@ static void resolve_hot(const sl_resolve_params *p, int64_t t, int64_t *src, int
     int64_t base = p->rows.hot_base + slot * (p->rows.hot_rows + p->rows.tail_rows);
     hot_slot s = slot_at(&p->hot, slot, p->rows.hot_rows);
     bool lru = p->policy == SL_EVICT_LRU;
-    uint32_t mark = lru ? p->step : p->step | 1u << 31;
+    uint32_t mark = lru ? *p->step : *p->step | 1u << 31;
     int32_t *victims = malloc(4 * (size_t)p->k), *used = malloc(4 * (size_t)p->k), missing = 0, next = 0,
             n_used = 0;
 

@@ -30,6 +30,7 @@ typedef struct world {
     sl_seq_tables seqs; /* both kinds: sequence s hierarchical, S + s its resident twin */
     sl_kv_append_params kv;
     sl_resolve_params res;
+    uint32_t step;
     sl_gather_params gather;
     sl_sparse_attn_params attn;
     size_t row;
@@ -112,6 +113,7 @@ static void make(world *w, sl_row_format format, sl_evict_policy policy)
     w->res.miss_src = dev(w, SL_MEM_DEVICE, 8 * S * K, NULL);
     w->res.miss_dst = dev(w, SL_MEM_DEVICE, 4 * S * K, NULL);
     w->res.miss_count = dev(w, SL_MEM_DEVICE, 4, NULL);
+    w->res.step = dev(w, SL_MEM_DEVICE, 4, NULL);
     w->res.hot.max_tokens = TOKENS;
     w->res.hot.slot_of = dev(w, SL_MEM_DEVICE, 2 * S * TOKENS, NULL);
     w->res.hot.token_of = dev(w, SL_MEM_DEVICE, 4 * S * HOT, NULL);
@@ -184,7 +186,8 @@ static void step(world *w, int32_t pos, float out[2 * S][HEADS * LORA])
     run(w, SL_OP_KV_APPEND, &w->kv);
     if (pos < FIRST)
         return;
-    w->res.step++;
+    w->step++;
+    put(w, (void *)(uintptr_t)w->res.step, &w->step, 4);
     run(w, SL_OP_RESOLVE, &w->res);
     {
         int32_t count = 0, dst[S * K];

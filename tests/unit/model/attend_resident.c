@@ -201,8 +201,7 @@ sl_status sl_resident_attend(void *ctx, const sl_attn_call *call, sl_err *err)
                              .rows = rows,
                              .miss_count = r->miss,
                              .k = r->topk,
-                             .ld_ids = r->topk,
-                             .step = 1};
+                             .ld_ids = r->topk};
     if (rc == SL_OK)
         rc = sl_be_run(r->be, SL_OP_RESOLVE, &res, err);
     sl_sparse_attn_params at = call->attn;
