@@ -10,7 +10,7 @@
 double ref_e4m3_value(uint8_t code)
 {
     int e = code >> 3 & 15, m = code & 7;
-    double v = e == 0 ? m * 0x1p-9 : (8 + m) * ldexp(1.0, e - 10);
+    double v = e == 0 ? m * 0x1p-9 : (8 + m) * (double)(1 << e) * 0x1p-10;
 
     if (e == 15 && m == 7)
         return NAN;
@@ -35,8 +35,12 @@ uint8_t ref_e4m3(double v)
 
 double ref_bf16_value(uint16_t code)
 {
+    static double power[256]; /* ldexp() is slow, and this is called a billion times */
     int e = code >> 7 & 255, m = code & 127;
-    double v = e == 0 ? m * 0x1p-133 : ldexp(128 + m, e - 134);
+
+    for (int i = 1; power[255] == 0 && i < 256; i++)
+        power[i] = ldexp(1.0, i - 134);
+    double v = e == 0 ? m * 0x1p-133 : (128 + m) * power[e];
 
     if (e == 255)
         v = m ? NAN : INFINITY;

@@ -536,37 +536,49 @@ void ref_gather(const void *params)
 
 /* ---- attention ---- */
 
+/* Rows and weights are worked out once where a formula names them often: the same doubles, sooner. */
+static int32_t attended_rows(const sl_sparse_attn_params *p, int64_t t, double *rows)
+{
+    int32_t dim = p->lora + p->rope, n = 0;
+
+    for (; n < p->k && p->phys[t * p->ld_ids + n] >= 0; n++)
+        for (int32_t i = 0; i < dim; i++)
+            rows[(int64_t)n * dim + i] = row_value(
+                p->format, p->lora, p->rows.base + p->phys[t * p->ld_ids + n] * p->rows.row_bytes, i);
+    return n;
+}
+
 void ref_sparse_attn(const void *params)
 {
     const sl_sparse_attn_params *p = params;
     int32_t dim = p->lora + p->rope;
+    double *rows = malloc(8 * (size_t)p->k * (size_t)dim), *s = malloc(8 * (size_t)p->k);
 
-    for (int64_t t = 0; t < p->tokens; t++)
+    for (int64_t t = 0; t < p->tokens; t++) {
+        int32_t n = attended_rows(p, t, rows);
+
         for (int64_t h = 0; h < p->heads; h++) {
             const float *q = p->ql + (t * p->heads + h) * dim;
-            double *s = malloc(8 * (size_t)p->k), top = -INFINITY, sum = 0;
-            int32_t n = 0;
+            double top = -INFINITY, sum = 0;
 
-            for (; n < p->k && p->phys[t * p->ld_ids + n] >= 0; n++) {
-                const uint8_t *row = p->rows.base + p->phys[t * p->ld_ids + n] * p->rows.row_bytes;
-
-                s[n] = 0;
+            for (int32_t j = 0; j < n; j++) {
+                s[j] = 0;
                 for (int32_t i = 0; i < dim; i++)
-                    s[n] += (double)q[i] * row_value(p->format, p->lora, row, i);
-                s[n] *= (double)p->scale;
-                top = fmax(top, s[n]);
+                    s[j] += (double)q[i] * rows[(int64_t)j * dim + i];
+                s[j] *= (double)p->scale;
+                top = fmax(top, s[j]);
             }
             for (int32_t j = 0; j < n; j++)
-                sum += exp(s[j] - top);
+                sum += s[j] = exp(s[j] - top);
             for (int32_t i = 0; i < p->lora; i++) {
                 double o = 0;
 
                 for (int32_t j = 0; j < n; j++)
-                    o += exp(s[j] - top) / sum *
-                         row_value(p->format, p->lora,
-                                   p->rows.base + p->phys[t * p->ld_ids + j] * p->rows.row_bytes, i);
+                    o += s[j] / sum * rows[(int64_t)j * dim + i];
                 p->o[(t * p->heads + h) * p->lora + i] = (float)o;
             }
-            free(s);
         }
+    }
+    free(rows);
+    free(s);
 }

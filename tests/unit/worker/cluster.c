@@ -145,6 +145,8 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
+static void worker_lost(cluster *c, cworker *w);
+
 void cworker_start(cluster *c, sl_role role, int index)
 {
     cworker *w = NULL;
@@ -154,6 +156,8 @@ void cworker_start(cluster *c, sl_role role, int index)
     }
     if (!w)
         w = &c->w[c->n++];
+    else if (w->id) /* its end was not seen yet, and its place in the table is about to be another's */
+        worker_lost(c, w);
     sl_loopback_faults f = role == SL_ROLE_PREFILL ? c->o.prefill_faults : (sl_loopback_faults){0};
     *w = (cworker){.c = c, .index = index, .role = role, .faults = f, .faults_change = 1, .running = true};
     snprintf(w->name, sizeof w->name, "%s/%d", sl_role_name(role), index);
