@@ -217,11 +217,16 @@ static ucs_status_t set_receiver(ux_transport *tp, unsigned id, ucp_am_recv_call
 
 static sl_status create_worker(ux_transport *tp, sl_err *err)
 {
+    ux_gate_ports before;
+    ux_gate_snapshot(&before);
     ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                                   .thread_mode = UCS_THREAD_MODE_SERIALIZED};
     ucs_status_t ucs = ucp_worker_create(tp->context, &params, &tp->worker);
     if (ucs != UCS_OK)
         return sl_fail(err, SL_ERR_IO, "ucp_worker_create: %s", ucs_status_string(ucs));
+    sl_status st = ux_door_init(tp, &before, err);
+    if (st != SL_OK)
+        return st;
     ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER};
     ucs = ucp_worker_query(tp->worker, &attr);
     if (ucs != UCS_OK || attr.max_am_header < SL_TP_AM_HEADER_MAX + sizeof(ux_wire))
@@ -292,8 +297,9 @@ static void log_start(const ux_transport *tp)
     if (sl_nic_list(nics, SL_NIC_MAX, &n, NULL) != SL_OK)
         n = 0;
     sl_nic_describe(nics, n, text, sizeof text);
-    sl_log(SL_LOG_INFO, "ucx", "start", "version=%s transports=%s devices=%s numa=%d rdma=\"%s\"",
-           info.version, info.transports, info.devices, tp->opts.numa_node, text);
+    sl_log(SL_LOG_INFO, "ucx", "start", "version=%s transports=%s devices=%s connect=%s numa=%d rdma=\"%s\"",
+           info.version, info.transports, info.devices, tp->door.used ? "door" : "rdmacm", tp->opts.numa_node,
+           text);
 }
 
 static sl_status ux_create(const sl_tp_options *opts, sl_transport **out, sl_err *err)
@@ -301,6 +307,8 @@ static sl_status ux_create(const sl_tp_options *opts, sl_transport **out, sl_err
     ux_transport *tp = calloc(1, sizeof *tp);
     if (!tp)
         return SL_ERR_NO_MEMORY;
+    tp->base.ops = &sl_transport_ucx;
+    tp->door.listen_fd = tp->door.epoll_fd = -1;
     sl_status st = sl_tp_options_copy(&tp->opts, opts);
     if (st != SL_OK)
         goto free_tp;
@@ -313,13 +321,13 @@ static sl_status ux_create(const sl_tp_options *opts, sl_transport **out, sl_err
     st = create_worker(tp, err);
     if (st != SL_OK)
         goto cleanup_ucx;
-    tp->base.ops = &sl_transport_ucx;
     tp->owner = pthread_self();
     sl_tp_op_queue_init(&tp->finished);
     log_start(tp);
     *out = &tp->base;
     return SL_OK;
 cleanup_ucx:
+    ux_door_close(tp);
     if (tp->worker)
         ucp_worker_destroy(tp->worker);
     ucp_cleanup(tp->context);
@@ -339,6 +347,7 @@ static void close_everything(ux_transport *tp)
                                        .flags = UCP_EP_CLOSE_FLAG_FORCE};
     uint64_t until = sl_now_ns() + 200 * 1000000ull;
     tp->destroying = true;
+    ux_door_close(tp);
     if (tp->listener)
         ucp_listener_destroy(tp->listener);
     for (ux_ep *ep = tp->eps; ep; ep = ep->next) {
@@ -382,14 +391,14 @@ static int ux_progress(sl_transport *base)
         n += ux_service(tp);
     if (tp->next_deadline_ns)
         n += ux_run_deadlines(tp, sl_now_ns());
-    return n;
+    return n + ux_door_progress(tp);
 }
 
 static sl_status ux_arm(sl_transport *base)
 {
     ux_transport *tp = (ux_transport *)base;
     SL_CHECK(pthread_equal(tp->owner, pthread_self()), "ucx: used on a thread that is not the owner");
-    if (tp->finished.head || tp->attention)
+    if (tp->finished.head || tp->attention || ux_door_ready(tp))
         return SL_AGAIN;
     sl_tp_waker_arm(&tp->waker, tp->next_deadline_ns);
     return ucp_worker_arm(tp->worker) == UCS_OK ? SL_OK : SL_AGAIN;

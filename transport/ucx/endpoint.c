@@ -48,7 +48,7 @@ static void unhash(ux_ep *ep)
     ep->handle = NULL;
 }
 
-static void adopt(ux_ep *ep, ucp_ep_h handle)
+void ux_ep_adopt(ux_ep *ep, ucp_ep_h handle)
 {
     ux_ep **head = &ux_of(ep)->by_handle[bucket(handle)];
     ep->handle = handle;
@@ -56,7 +56,7 @@ static void adopt(ux_ep *ep, ucp_ep_h handle)
     *head = ep;
 }
 
-static ux_ep *ep_new(ux_transport *tp, ux_state state)
+ux_ep *ux_ep_new(ux_transport *tp, ux_state state)
 {
     ux_ep *ep = calloc(1, sizeof *ep);
     if (!ep)
@@ -75,6 +75,7 @@ static ux_ep *ep_new(ux_transport *tp, ux_state state)
 void ux_ep_free(ux_ep *ep)
 {
     ux_transport *tp = ux_of(ep);
+    ux_door_leave(ep);
     unhash(ep);
     ux_held_drop(ep);
     *(ep->prev ? &ep->prev->next : &tp->eps) = ep->next;
@@ -94,12 +95,16 @@ void ux_attend(ux_ep *ep)
     tp->attention = ep;
 }
 
-static void set_deadline(ux_ep *ep, uint32_t ms)
+void ux_deadline(ux_transport *tp, uint64_t ns)
 {
-    ux_transport *tp = ux_of(ep);
+    if (!tp->next_deadline_ns || ns < tp->next_deadline_ns)
+        tp->next_deadline_ns = ns;
+}
+
+void ux_ep_deadline(ux_ep *ep, uint32_t ms)
+{
     ep->deadline_ns = sl_now_ns() + (uint64_t)ms * 1000000u;
-    if (!tp->next_deadline_ns || ep->deadline_ns < tp->next_deadline_ns)
-        tp->next_deadline_ns = ep->deadline_ns;
+    ux_deadline(ux_of(ep), ep->deadline_ns);
 }
 
 void ux_break(ux_ep *ep, sl_status st, const char *why)
@@ -112,116 +117,11 @@ void ux_break(ux_ep *ep, sl_status st, const char *why)
     ux_attend(ep);
 }
 
-/* ---- connecting ---- */
+/* ---- greeting ---- */
 
-static void on_error(void *arg, ucp_ep_h handle, ucs_status_t ucs)
+sl_status ux_send_greeting(ux_ep *ep, uint16_t id)
 {
-    ux_ep *ep = arg;
-    (void)handle;
-    sl_status st = SL_ERR_PEER;
-    if (ep->state == UX_CONNECTING)
-        st = ucs == UCS_ERR_TIMED_OUT ? SL_ERR_TIMEOUT : SL_ERR_REFUSED;
-    ux_break(ep, st, ucs_status_string(ucs));
-}
-
-static ucs_status_t create_ep(ux_ep *ep, ucp_ep_params_t *params)
-{
-    ucp_ep_h handle;
-    params->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
-    params->err_mode = UCP_ERR_HANDLING_MODE_PEER;
-    params->err_handler = (ucp_err_handler_t){.cb = on_error, .arg = ep};
-    ucs_status_t st = ucp_ep_create(ux_of(ep)->worker, params, &handle);
-    if (st == UCS_OK)
-        adopt(ep, handle);
-    return st;
-}
-
-sl_status ux_connect(sl_transport *base, const char *address, sl_tp_ep **out, sl_err *err)
-{
-    ux_transport *tp = (ux_transport *)base;
-    char host[SL_TP_ADDRESS_MAX];
-    uint16_t port;
-    struct sockaddr_storage sa;
-    socklen_t len;
-    sl_status st = sl_tp_address_parse(address, host, sizeof host, &port, err);
-    if (st == SL_OK)
-        st = sl_tp_resolve(host, port, false, &sa, &len, err);
-    if (st != SL_OK)
-        return st;
-    ux_ep *ep = ep_new(tp, UX_CONNECTING);
-    if (!ep)
-        return SL_ERR_NO_MEMORY;
-    snprintf(ep->peer_address, sizeof ep->peer_address, "%s", address);
-    ucp_ep_params_t params = {
-        .field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR,
-        .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
-        .sockaddr = {.addr = (const struct sockaddr *)&sa, .addrlen = len},
-    };
-    ucs_status_t ucs = create_ep(ep, &params);
-    set_deadline(ep, tp->opts.connect_timeout_ms);
-    if (ucs != UCS_OK)
-        ux_break(ep, SL_ERR_REFUSED, ucs_status_string(ucs));
-    else if ((st = ux_send_control(ep, UX_ID_HELLO, &greeting, sizeof greeting)) != SL_OK)
-        ux_break(ep, SL_ERR_REFUSED, "cannot send the greeting");
-    *out = &ep->base;
-    return SL_OK;
-}
-
-static void on_connection(ucp_conn_request_h request, void *arg)
-{
-    ux_transport *tp = arg;
-    ux_ep *ep = tp->destroying || !tp->opts.events.accepted ? NULL : ep_new(tp, UX_GREETING);
-    if (!ep) {
-        tp->stats.refused_connects++;
-        ucp_listener_reject(tp->listener, request);
-        return;
-    }
-    ucp_conn_request_attr_t attr = {.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR};
-    if (ucp_conn_request_query(request, &attr) == UCS_OK)
-        sl_tp_address_text(&attr.client_address, ep->peer_address, sizeof ep->peer_address);
-    ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST, .conn_request = request};
-    ucs_status_t ucs = create_ep(ep, &params);
-    if (ucs != UCS_OK) {
-        sl_log(SL_LOG_WARN, "ucx", "accept_failed", "peer=%s cause=\"%s\"", ep->peer_address,
-               ucs_status_string(ucs));
-        ux_break(ep, SL_ERR_PEER, ucs_status_string(ucs));
-        return;
-    }
-    set_deadline(ep, tp->opts.connect_timeout_ms);
-}
-
-sl_status ux_listen(sl_transport *base, const char *host, uint16_t port, char *address, size_t cap,
-                    sl_err *err)
-{
-    ux_transport *tp = (ux_transport *)base;
-    struct sockaddr_storage sa;
-    socklen_t len;
-    if (tp->listener)
-        return sl_fail(err, SL_ERR_INVALID, "already listening on %s", tp->address);
-    sl_status st = sl_tp_resolve(host ? host : "", port, true, &sa, &len, err);
-    if (st != SL_OK)
-        return st;
-    ucp_listener_params_t params = {
-        .field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
-        .sockaddr = {.addr = (const struct sockaddr *)&sa, .addrlen = len},
-        .conn_handler = {.cb = on_connection, .arg = tp},
-    };
-    ucp_listener_h listener;
-    ucs_status_t ucs = ucp_listener_create(tp->worker, &params, &listener);
-    if (ucs != UCS_OK)
-        return sl_fail(err, SL_ERR_IO, "cannot listen on %s:%u: %s", host ? host : "", port,
-                       ucs_status_string(ucs));
-    ucp_listener_attr_t attr = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};
-    ucs = ucp_listener_query(listener, &attr);
-    if (ucs != UCS_OK) {
-        ucp_listener_destroy(listener);
-        return sl_fail(err, SL_ERR_IO, "ucp_listener_query: %s", ucs_status_string(ucs));
-    }
-    tp->listener = listener;
-    sl_tp_address_concrete(&attr.sockaddr);
-    sl_tp_address_text(&attr.sockaddr, tp->address, sizeof tp->address);
-    snprintf(address, cap, "%s", tp->address);
-    return SL_OK;
+    return ux_send_control(ep, id, &greeting, sizeof greeting);
 }
 
 static void opened(ux_ep *ep)
@@ -231,7 +131,7 @@ static void opened(ux_ep *ep)
     ep->state = UX_OPEN;
     ep->stream.used = ux_stream_wanted(ep);
     ep->deadline_ns = 0;
-    if (server && ux_send_control(ep, UX_ID_WELCOME, &greeting, sizeof greeting) != SL_OK)
+    if (server && ux_send_greeting(ep, UX_ID_WELCOME) != SL_OK)
         ux_break(ep, SL_ERR_PEER, "cannot answer the greeting");
     if (server)
         on->accepted(on->arg, &ep->base, ep->peer_address);
@@ -285,7 +185,7 @@ static void start_bye(ux_ep *ep)
     sl_tp_op *op;
     ucp_request_param_t param;
     ep->bye_started = true;
-    set_deadline(ep, ux_of(ep)->opts.connect_timeout_ms);
+    ux_ep_deadline(ep, ux_of(ep)->opts.connect_timeout_ms);
     sl_status st = ux_op_begin(ep, SL_TP_OP_CONTROL, 0, bye_flushed, ep, &op, &param);
     if (st == SL_OK)
         st = ep->stream.used ? ux_stream_flush(ep, op)
@@ -315,6 +215,7 @@ static void start_teardown(ux_ep *ep)
     ep->teardown = UX_FENCING;
     ep->fence_left = UX_FENCE_ROUNDS;
     ep->deadline_ns = 0;
+    ux_door_leave(ep);
     unhash(ep);
     ux_held_drop(ep);
     ux_stream_abort(ep);
@@ -398,14 +299,14 @@ int ux_run_deadlines(ux_transport *tp, uint64_t now)
         if (!ep->deadline_ns)
             continue;
         if (ep->deadline_ns > now) {
-            if (!tp->next_deadline_ns || ep->deadline_ns < tp->next_deadline_ns)
-                tp->next_deadline_ns = ep->deadline_ns;
+            ux_deadline(tp, ep->deadline_ns);
             continue;
         }
         ep->deadline_ns = 0;
         ux_break(ep, ep->state == UX_OPEN ? SL_ERR_PEER : SL_ERR_TIMEOUT, "no answer in time");
         n++;
     }
+    ux_door_deadlines(tp, now);
     return n;
 }
 

@@ -1,7 +1,8 @@
 /*
- * UCX transport, private parts shared by its files. Design: context.c (instance), endpoint.c (life of a
- * connection), message.c (active messages in order), data.c (memory, put, get, flush),
- * stream.c (the same as messages, for TCP).
+ * UCX transport, private parts shared by its files. Design: context.c (instance), connect.c (how connections
+ * begin), door.c (who may connect), gate.h (and reach UCX's sockets), endpoint.c (life of a connection),
+ * message.c (active messages in order), data.c (memory, put, get, flush), stream.c (the same as messages,
+ * for TCP).
  *
  * Everything here belongs to the owner thread. UCX's own callbacks only note what happened; what would
  * re-enter UCX in delicate ways (closing, destroying) is done by ux_service() outside of them.
@@ -13,6 +14,7 @@
 #include <ucp/api/ucp.h>
 
 #include "transport/transport_impl.h"
+#include "transport/ucx/gate.h"
 
 enum {
     UX_AM_ID = 1,             /* the UCX id of all messages; ours is in the wire header */
@@ -22,6 +24,7 @@ enum {
     UX_MAX_HELD = 4096,       /* messages of one endpoint that wait for an earlier one */
     UX_MAX_FETCH = 4,         /* rendezvous receives of one endpoint under way at once */
     UX_MAX_SERVING = 1 << 17, /* gets of one peer that wait for their data */
+    UX_MAX_STRANGERS = 256,   /* connections at the door that have not been let in; the oldest goes first */
     UX_ID_HELLO = 0xfff0,     /* client's first message */
     UX_ID_WELCOME = 0xfff1,   /* server's first message */
     UX_ID_BYE = 0xfff2,       /* orderly close: nothing follows */
@@ -30,6 +33,7 @@ enum {
 
 typedef struct ux_transport ux_transport;
 typedef struct ux_ep ux_ep;
+typedef struct ux_knock ux_knock; /* a connection at a door; door.c */
 
 /* Precedes the user's header in every message; native byte order, both sides are checked by the hello. */
 typedef struct ux_wire {
@@ -104,6 +108,7 @@ struct ux_ep {
     unsigned n_held;
     ux_stream stream;
     size_t inflight; /* operations whose `done` has not run */
+    ux_knock *knock; /* client: until the other side let us in */
     char peer_address[SL_TP_ADDRESS_MAX];
 };
 
@@ -122,6 +127,26 @@ typedef struct ux_rkey {
     struct ux_rkey *prev, *next;
 } ux_rkey;
 
+/* Who may connect; see door.c. */
+typedef struct ux_door {
+    bool used;               /* else UCX's own listener is the door (rdmacm alone) */
+    int listen_fd, epoll_fd; /* of ours; -1: none */
+    unsigned watched;        /* descriptors in epoll_fd */
+    bool ready;              /* something is there */
+    uint64_t looked_ns;      /* when epoll_fd was asked last */
+    uint64_t deaf_until_ns;  /* no descriptors are left: the listener is out of epoll_fd until then; 0: no */
+    uint64_t said_ns;        /* when the last stranger was logged */
+    ux_knock *first, *last;  /* by age */
+    unsigned strangers;      /* of them at our door */
+    uint16_t port;           /* of UCX's listener */
+    ux_gate listener, data;  /* its socket; the sockets that carry the data */
+    bool data_open;
+    uint64_t data_shut_ns; /* when to shut it */
+    size_t n_admitted;     /* may reach UCX's listener */
+    struct sockaddr_storage admitted[UX_GATE_ADMITTED];
+    uint64_t admitted_until_ns[UX_GATE_ADMITTED];
+} ux_door;
+
 struct ux_transport {
     sl_transport base;
     sl_tp_options opts;
@@ -129,6 +154,7 @@ struct ux_transport {
     ucp_context_h context;
     ucp_worker_h worker;
     ucp_listener_h listener;
+    ux_door door;
     uint64_t memory_types; /* what the context can register */
     char address[SL_TP_ADDRESS_MAX];
     sl_tp_waker waker;
@@ -150,10 +176,40 @@ static inline ux_transport *ux_of(const ux_ep *ep)
     return (ux_transport *)ep->base.tp;
 }
 
-/* endpoint.c */
+/* connect.c */
 sl_status ux_listen(sl_transport *tp, const char *host, uint16_t port, char *address, size_t cap,
                     sl_err *err);
 sl_status ux_connect(sl_transport *tp, const char *address, sl_tp_ep **out, sl_err *err);
+/* The other side's door let ep in: UCX connects from `from` (NULL: from anywhere) to `to`. */
+void ux_connect_ucx(ux_ep *ep, const struct sockaddr_storage *to, const struct sockaddr_storage *from);
+
+/* door.c */
+/* Whether there is a door, by the options and the environment; and gates UCX's data sockets, which are those
+ * that began to listen since `before`. Errors: IO. */
+sl_status ux_door_init(ux_transport *tp, const ux_gate_ports *before, sl_err *err);
+/* Opens the door on sa and shuts UCX's listener, which began to listen since `before`, on `port`. sa becomes
+ * the door's address. Errors: IO. */
+sl_status ux_door_open(ux_transport *tp, struct sockaddr_storage *sa, socklen_t len,
+                       const ux_gate_ports *before, uint16_t port, sl_err *err);
+void ux_door_close(ux_transport *tp);
+/* Knocks at sa on behalf of ep; ends in ux_connect_ucx, or breaks ep. */
+void ux_door_knock(ux_ep *ep, const struct sockaddr_storage *sa, socklen_t len);
+/* Ends ep's knocking. */
+void ux_door_leave(ux_ep *ep);
+/* UCX's listener has this caller's connection. */
+void ux_door_arrived(ux_transport *tp, const struct sockaddr_storage *from);
+/* Does what is to do; returns events. Cheap when called often. */
+int ux_door_progress(ux_transport *tp);
+/* True when something is to do at once: do not sleep. */
+bool ux_door_ready(ux_transport *tp);
+void ux_door_deadlines(ux_transport *tp, uint64_t now);
+
+/* endpoint.c */
+ux_ep *ux_ep_new(ux_transport *tp, ux_state state);
+void ux_ep_adopt(ux_ep *ep, ucp_ep_h handle);
+void ux_ep_deadline(ux_ep *ep, uint32_t ms);
+/* Has ux_run_deadlines run at ns, or earlier. */
+void ux_deadline(ux_transport *tp, uint64_t ns);
 void ux_close(sl_tp_ep *ep, sl_tp_close_mode mode);
 void ux_ep_query(const sl_tp_ep *ep, char *text, size_t cap);
 /* Has ux_service look at ep. */
@@ -162,6 +218,8 @@ void ux_attend(ux_ep *ep);
 void ux_break(ux_ep *ep, sl_status st, const char *why);
 ux_ep *ux_ep_find(ux_transport *tp, ucp_ep_h handle);
 void ux_ep_free(ux_ep *ep);
+/* Hello or welcome. */
+sl_status ux_send_greeting(ux_ep *ep, uint16_t id);
 /* Handshake messages, in order with the others. */
 void ux_control_received(ux_ep *ep, uint16_t id, const void *header, size_t header_bytes);
 /* Runs the attention list and expired deadlines; returns events. */

@@ -1,0 +1,47 @@
+/*
+ * The two messages of the doorman's handshake, as bytes. Pure functions, so that they can be fuzzed.
+ *
+ *   offset  0  magic "SLUICEDR"
+ *           8  version u16, kind u16
+ *          12  bytes of the body u32, at most UX_DOOR_BODY_MAX
+ *          16  CRC32C u32 over the 16 bytes before and the body
+ *          20  body: status u16, port u16, text (the rest)
+ *
+ * All little-endian. Another version keeps the first 20 bytes and may change the body, so that both sides can
+ * say which versions met. One message goes each way; bytes after it are an error.
+ */
+#ifndef SL_TRANSPORT_UCX_DOOR_MSG_H
+#define SL_TRANSPORT_UCX_DOOR_MSG_H
+
+#include "base/status.h"
+
+enum {
+    UX_DOOR_VERSION = 1,
+    UX_DOOR_HEADER = 20,
+    UX_DOOR_BODY_MAX = 128,
+    UX_DOOR_MAX = UX_DOOR_HEADER + UX_DOOR_BODY_MAX,
+};
+
+typedef enum { UX_DOOR_KNOCK = 1, UX_DOOR_ANSWER = 2 } ux_door_kind;
+
+typedef struct ux_door_msg {
+    uint16_t version, kind;
+    uint16_t status; /* answer: 0 come in, else refused and text says why */
+    uint16_t port;   /* knock: where the caller will come from; answer: where to go */
+    char text[UX_DOOR_BODY_MAX - 4 + 1];
+} ux_door_msg;
+
+typedef enum {
+    UX_DOOR_MORE,    /* a beginning of a message: read on */
+    UX_DOOR_WHOLE,   /* *out is filled; of another version only `version` and `kind` */
+    UX_DOOR_FOREIGN, /* can never become one; *why says what is wrong */
+} ux_door_parsed;
+
+/* Reads the n bytes that came so far. *why is a static string, only for FOREIGN. Decides as early as the
+ * bytes allow: the first wrong byte of the magic is enough. */
+ux_door_parsed ux_door_parse(const uint8_t *bytes, size_t n, ux_door_msg *out, const char **why);
+
+/* Writes m (text is cut to what fits); returns the length. buf has UX_DOOR_MAX bytes. */
+size_t ux_door_write(const ux_door_msg *m, uint8_t *buf);
+
+#endif
