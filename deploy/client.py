@@ -27,8 +27,12 @@ def yaml_key(name):
     print(" ".join(map(str, value)) if isinstance(value, list) else value)
 
 
+# A proxy in the environment is for other hosts.
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
 def get(url, timeout=2.0):
-    with urllib.request.urlopen(url, timeout=timeout) as answer:
+    with DIRECT.open(url, timeout=timeout) as answer:
         return answer.read().decode()
 
 
@@ -98,7 +102,7 @@ def chat(http):
         f"http://{http}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     clock, tokens = Clock(), 0
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    with DIRECT.open(request, timeout=120) as answer:
         for line in answer:
             if not line.startswith(b"data: ") or line.strip() == b"data: [DONE]":
                 continue
@@ -135,7 +139,7 @@ def generate(address):
     import grpc
 
     messages, services = grpc_stubs()
-    stub = services.SglangSchedulerStub(grpc.insecure_channel(address))
+    stub = services.SglangSchedulerStub(grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]))
     request = messages.GenerateRequest(request_id="quickstart-1", stream=True)
     request.tokenized.original_text = PROMPT
     request.tokenized.input_ids.extend(range(10, 74))
@@ -164,19 +168,29 @@ def metric_sum(text, name, label=""):
     return sum(values) if values else None
 
 
-def swap_in(metrics_port, workers):
-    hits = misses = moved = 0.0
-    seen = False
+def swap_counts(metrics_port, workers):
+    """(hits, misses, bytes moved) of all workers that export them; None if none does."""
+    sums = []
     for rank in range(1, workers + 1):
         text = get(f"http://127.0.0.1:{metrics_port + rank}/metrics")
         values = [metric_sum(text, "sluice_swap_rows_total", f'result="{result}"') for result in ("hit", "miss")]
         values.append(metric_sum(text, "sluice_swap_bytes_total"))
-        if None in values:
-            continue
-        seen = True
-        hits, misses, moved = hits + values[0], misses + values[1], moved + values[2]
-    if not seen:
-        raise SystemExit("quickstart: no worker exports the swap-in counters")
+        if None not in values:
+            sums.append(values)
+    return [sum(column) for column in zip(*sums)] if sums else None
+
+
+def swap_in(metrics_port, workers):
+    """Workers bring these counters up to date a few times a second: waits until they stand still."""
+    counts, before = swap_counts(metrics_port, workers), None
+    for _ in range(10):
+        if counts is None:
+            raise SystemExit("quickstart: no worker exports the swap-in counters")
+        if counts == before:
+            break
+        time.sleep(0.5)
+        counts, before = swap_counts(metrics_port, workers), counts
+    hits, misses, moved = counts
     total = hits + misses
     rate = f"{100 * hits / total:.1f} %" if total else "nothing selected yet"
     print(f"   swap-in hit rate {rate} ({hits:.0f} hits, {misses:.0f} misses, {moved / 2**20:.2f} MiB moved)")
@@ -208,4 +222,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
