@@ -6,7 +6,6 @@
  * those may reach. Where it is rdmacm alone, UCX's listener is the address: it is no TCP port, and what
  * reaches it went through the RDMA stack.
  */
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -142,11 +141,11 @@ static sl_status listen_behind_door(ux_transport *tp, struct sockaddr_storage *s
     struct sockaddr_storage behind = *sa;
     ux_gate_ports before;
     ux_gate_snapshot(&before);
-    ((struct sockaddr_in *)&behind)->sin_port = 0; /* where sin6_port is, too */
+    ux_set_port(&behind, 0);
     sl_status st = listen_ucx(tp, &behind, len, err);
     if (st != SL_OK)
         return st;
-    st = ux_door_open(tp, sa, len, &before, ntohs(((struct sockaddr_in *)&behind)->sin_port), err);
+    st = ux_door_open(tp, sa, len, &before, ux_port(&behind), err);
     if (st != SL_OK) {
         ucp_listener_destroy(tp->listener);
         tp->listener = NULL;

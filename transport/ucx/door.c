@@ -18,7 +18,6 @@
  */
 #include <errno.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,29 +29,6 @@
 #include "transport/ucx/ucx_impl.h"
 
 enum { LOOK_NS = 1000000, DEAF_NS = 100000000, SAY_NS = 1000000000, EVENTS = 64 };
-enum { COME_IN = 0, NOBODY_IN, BUSY, OTHER_VERSION }; /* ux_door_msg.status */
-
-struct ux_knock {
-    ux_knock *prev, *next; /* prev: younger */
-    int fd;
-    ux_ep *ep;       /* ours, waiting to be let in; NULL: a stranger at our door */
-    int reserved_fd; /* ours: keeps the port until UCX takes it */
-    struct sockaddr_storage peer, from;
-    uint64_t deadline_ns; /* a stranger's */
-    size_t got;
-    uint8_t in[UX_DOOR_MAX + 1];
-};
-
-static void set_port(struct sockaddr_storage *sa, uint16_t port)
-{
-    ((struct sockaddr_in *)sa)->sin_port = htons(port); /* where sin6_port is, too */
-}
-
-static uint16_t get_port(const struct sockaddr_storage *sa)
-{
-    return ntohs(((const struct sockaddr_in *)sa)->sin_port);
-}
-
 static bool watch(ux_door *d, int fd, uint32_t events, void *what)
 {
     struct epoll_event ev = {.events = events, .data.ptr = what};
@@ -62,7 +38,7 @@ static bool watch(ux_door *d, int fd, uint32_t events, void *what)
     return true;
 }
 
-static ux_knock *knock_new(ux_transport *tp, int fd, ux_ep *ep, uint32_t events)
+ux_knock *ux_knock_new(ux_transport *tp, int fd, ux_ep *ep, uint32_t events)
 {
     ux_door *d = &tp->door;
     ux_knock *k = calloc(1, sizeof *k);
@@ -80,7 +56,7 @@ static ux_knock *knock_new(ux_transport *tp, int fd, ux_ep *ep, uint32_t events)
     return k;
 }
 
-static void knock_free(ux_transport *tp, ux_knock *k)
+void ux_knock_free(ux_transport *tp, ux_knock *k)
 {
     ux_door *d = &tp->door;
     *(k->prev ? &k->prev->next : &d->first) = k->next;
@@ -98,7 +74,7 @@ static void knock_free(ux_transport *tp, ux_knock *k)
 void ux_door_leave(ux_ep *ep)
 {
     if (ep->knock)
-        knock_free(ux_of(ep), ep->knock);
+        ux_knock_free(ux_of(ep), ep->knock);
 }
 
 /* ---- gates ---- */
@@ -108,7 +84,7 @@ static void gate_failed(const sl_err *err)
     sl_log(SL_LOG_ERROR, "ucx", "gate", "cause=\"%s\"", err->text);
 }
 
-static void open_data(ux_transport *tp)
+void ux_door_open_data(ux_transport *tp)
 {
     ux_door *d = &tp->door;
     sl_err err = {0};
@@ -167,7 +143,7 @@ static void turn_away(ux_transport *tp, ux_knock *k, const char *cause)
                bytes, (unsigned long long)tp->stats.refused_connects);
         d->said_ns = now;
     }
-    knock_free(tp, k);
+    ux_knock_free(tp, k);
 }
 
 static void answer(ux_knock *k, uint16_t status, uint16_t port, const char *text)
@@ -189,31 +165,31 @@ static void heard(ux_transport *tp, ux_knock *k, const ux_door_msg *m)
     } else if (m->version != UX_DOOR_VERSION) {
         char text[64];
         snprintf(text, sizeof text, "the door speaks version %d, the caller %u", UX_DOOR_VERSION, m->version);
-        answer(k, OTHER_VERSION, 0, text);
+        answer(k, UX_DOOR_OTHER_VERSION, 0, text);
         turn_away(tp, k, "another version");
     } else if (!m->port) {
         turn_away(tp, k, "a knock without a port");
     } else if (tp->destroying || !tp->opts.events.accepted) {
-        answer(k, NOBODY_IN, 0, "it accepts no connections");
+        answer(k, UX_DOOR_NOBODY_IN, 0, "it accepts no connections");
         turn_away(tp, k, "connections are not accepted");
     } else if (d->n_admitted == UX_GATE_ADMITTED) {
-        answer(k, BUSY, 0, "too many are connecting to it");
+        answer(k, UX_DOOR_BUSY, 0, "too many are connecting to it");
         turn_away(tp, k, "too many connect at once");
     } else {
         uint64_t until = sl_now_ns() + (uint64_t)tp->opts.connect_timeout_ms * 1000000u;
         d->admitted[d->n_admitted] = k->peer;
-        set_port(&d->admitted[d->n_admitted], m->port);
+        ux_set_port(&d->admitted[d->n_admitted], m->port);
         d->admitted_until_ns[d->n_admitted++] = until;
         ux_deadline(tp, until);
         admit_all(d);
-        open_data(tp);
-        answer(k, COME_IN, d->port, "");
-        knock_free(tp, k);
+        ux_door_open_data(tp);
+        answer(k, UX_DOOR_COME_IN, d->port, "");
+        ux_knock_free(tp, k);
     }
 }
 
 /* Reads what is there; false when nothing came. *gone: the other side closed or failed. */
-static bool hear(ux_knock *k, bool *gone)
+bool ux_knock_read(ux_knock *k, bool *gone)
 {
     ssize_t n = recv(k->fd, k->in + k->got, sizeof k->in - k->got, MSG_DONTWAIT);
     *gone = n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
@@ -226,7 +202,7 @@ static void hear_stranger(ux_transport *tp, ux_knock *k)
     bool gone;
     ux_door_msg m;
     const char *why;
-    if (!hear(k, &gone)) {
+    if (!ux_knock_read(k, &gone)) {
         if (gone)
             turn_away(tp, k, "gone in the middle of the greeting");
         return;
@@ -276,7 +252,7 @@ static int let_knock(ux_transport *tp)
         }
         if (d->strangers >= UX_MAX_STRANGERS)
             turn_away(tp, oldest_stranger(d), "too many strangers");
-        ux_knock *k = knock_new(tp, fd, NULL, EPOLLIN);
+        ux_knock *k = ux_knock_new(tp, fd, NULL, EPOLLIN);
         if (!k) {
             close(fd);
             continue;
@@ -287,111 +263,6 @@ static int let_knock(ux_transport *tp)
         hear_stranger(tp, k); /* it has often said it all already */
     }
     return EVENTS;
-}
-
-/* ---- at another's door ---- */
-
-static void not_let_in(ux_ep *ep, sl_status st, const char *why)
-{
-    ux_door_leave(ep);
-    ux_break(ep, st, why);
-}
-
-/* Takes a free port on the address that the door's connection has; UCX will come from there. */
-static bool reserve(ux_knock *k)
-{
-    socklen_t len = sizeof k->from;
-    if (getsockname(k->fd, (struct sockaddr *)&k->from, &len) != 0)
-        return false;
-    set_port(&k->from, 0);
-    k->reserved_fd = socket(k->from.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    return k->reserved_fd >= 0 && bind(k->reserved_fd, (struct sockaddr *)&k->from, len) == 0 &&
-           getsockname(k->reserved_fd, (struct sockaddr *)&k->from, &len) == 0;
-}
-
-/* The door's connection is up, or failed. */
-static void connected(ux_transport *tp, ux_knock *k)
-{
-    uint8_t out[UX_DOOR_MAX];
-    int error = 0;
-    socklen_t len = sizeof error;
-    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = k};
-    if (getsockopt(k->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0 || error) {
-        not_let_in(k->ep, error == ETIMEDOUT ? SL_ERR_TIMEOUT : SL_ERR_REFUSED, strerror(error));
-        return;
-    }
-    if (!reserve(k)) {
-        not_let_in(k->ep, SL_ERR_REFUSED, strerror(errno));
-        return;
-    }
-    ux_door_msg m = {.version = UX_DOOR_VERSION, .kind = UX_DOOR_KNOCK, .port = get_port(&k->from)};
-    size_t n = ux_door_write(&m, out);
-    if (send(k->fd, out, n, MSG_NOSIGNAL) != (ssize_t)n ||
-        epoll_ctl(tp->door.epoll_fd, EPOLL_CTL_MOD, k->fd, &ev) != 0)
-        not_let_in(k->ep, SL_ERR_REFUSED, "the door took no knock");
-}
-
-static void come_in(ux_transport *tp, ux_knock *k, uint16_t port)
-{
-    ux_ep *ep = k->ep;
-    struct sockaddr_storage to = k->peer, from = k->from;
-    set_port(&to, port);
-    ux_door_leave(ep); /* also frees the port for UCX */
-    open_data(tp);
-    ux_connect_ucx(ep, &to, &from);
-}
-
-static void hear_door(ux_transport *tp, ux_knock *k)
-{
-    bool gone;
-    ux_door_msg m;
-    const char *why;
-    char text[sizeof k->ep->why];
-    if (!hear(k, &gone)) {
-        if (gone)
-            not_let_in(k->ep, SL_ERR_REFUSED, "closed by the peer without an answer");
-        return;
-    }
-    ux_door_parsed parsed = ux_door_parse(k->in, k->got, &m, &why);
-    if (parsed == UX_DOOR_MORE)
-        return;
-    if (parsed == UX_DOOR_FOREIGN || m.kind != UX_DOOR_ANSWER) {
-        snprintf(text, sizeof text, "no door of a sluice process: %s",
-                 parsed == UX_DOOR_FOREIGN ? why : "no answer");
-        not_let_in(k->ep, SL_ERR_REFUSED, text);
-    } else if (m.version != UX_DOOR_VERSION) {
-        snprintf(text, sizeof text, "the door speaks version %u, this is %d", m.version, UX_DOOR_VERSION);
-        not_let_in(k->ep, SL_ERR_REFUSED, text);
-    } else if (m.status != COME_IN || !m.port) {
-        snprintf(text, sizeof text, "refused: %s", m.text);
-        not_let_in(k->ep, SL_ERR_REFUSED, text);
-    } else {
-        come_in(tp, k, m.port);
-    }
-}
-
-void ux_door_knock(ux_ep *ep, const struct sockaddr_storage *sa, socklen_t len)
-{
-    ux_transport *tp = ux_of(ep);
-    const int on = 1;
-    int fd = socket(sa->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        ux_break(ep, SL_ERR_REFUSED, strerror(errno));
-        return;
-    }
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (connect(fd, (const struct sockaddr *)sa, len) != 0 && errno != EINPROGRESS) {
-        ux_break(ep, SL_ERR_REFUSED, strerror(errno));
-        close(fd);
-        return;
-    }
-    ep->knock = knock_new(tp, fd, ep, EPOLLOUT);
-    if (!ep->knock) {
-        ux_break(ep, SL_ERR_REFUSED, "no memory for a knock");
-        close(fd);
-        return;
-    }
-    ep->knock->peer = *sa;
 }
 
 /* ---- life ---- */
@@ -479,7 +350,7 @@ void ux_door_close(ux_transport *tp)
 {
     ux_door *d = &tp->door;
     while (d->first)
-        knock_free(tp, d->first);
+        ux_knock_free(tp, d->first);
     if (d->listen_fd >= 0)
         close(d->listen_fd);
     if (d->epoll_fd >= 0)
@@ -519,9 +390,9 @@ int ux_door_progress(ux_transport *tp)
         else if (!k->ep)
             hear_stranger(tp, k);
         else if (k->reserved_fd < 0)
-            connected(tp, k);
+            ux_knock_connected(tp, k);
         else
-            hear_door(tp, k);
+            ux_knock_heard(tp, k);
     }
     if (knocking)
         n += let_knock(tp);

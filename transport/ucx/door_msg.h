@@ -23,10 +23,11 @@ enum {
 };
 
 typedef enum { UX_DOOR_KNOCK = 1, UX_DOOR_ANSWER = 2 } ux_door_kind;
+typedef enum { UX_DOOR_COME_IN, UX_DOOR_NOBODY_IN, UX_DOOR_BUSY, UX_DOOR_OTHER_VERSION } ux_door_status;
 
 typedef struct ux_door_msg {
     uint16_t version, kind;
-    uint16_t status; /* answer: 0 come in, else refused and text says why */
+    uint16_t status; /* answer: ux_door_status; refused: text says why */
     uint16_t port;   /* knock: where the caller will come from; answer: where to go */
     char text[UX_DOOR_BODY_MAX - 4 + 1];
 } ux_door_msg;

@@ -1,8 +1,8 @@
 /*
  * UCX transport, private parts shared by its files. Design: context.c (instance), connect.c (how connections
- * begin), door.c (who may connect), gate.h (and reach UCX's sockets), endpoint.c (life of a connection),
- * message.c (active messages in order), data.c (memory, put, get, flush), stream.c (the same as messages,
- * for TCP).
+ * begin), door.c and knock.c (who may connect), gate.h (and reach UCX's sockets), endpoint.c (life of a
+ * connection), message.c (active messages in order), data.c (memory, put, get, flush), stream.c (the same as
+ * messages, for TCP).
  *
  * Everything here belongs to the owner thread. UCX's own callbacks only note what happened; what would
  * re-enter UCX in delicate ways (closing, destroying) is done by ux_service() outside of them.
@@ -10,10 +10,12 @@
 #ifndef SL_TRANSPORT_UCX_UCX_IMPL_H
 #define SL_TRANSPORT_UCX_UCX_IMPL_H
 
+#include <netinet/in.h>
 #include <pthread.h>
 #include <ucp/api/ucp.h>
 
 #include "transport/transport_impl.h"
+#include "transport/ucx/door_msg.h"
 #include "transport/ucx/gate.h"
 
 enum {
@@ -33,7 +35,7 @@ enum {
 
 typedef struct ux_transport ux_transport;
 typedef struct ux_ep ux_ep;
-typedef struct ux_knock ux_knock; /* a connection at a door; door.c */
+typedef struct ux_knock ux_knock; /* below */
 
 /* Precedes the user's header in every message; native byte order, both sides are checked by the hello. */
 typedef struct ux_wire {
@@ -127,6 +129,18 @@ typedef struct ux_rkey {
     struct ux_rkey *prev, *next;
 } ux_rkey;
 
+/* A connection at a door: a stranger at ours, or ours at another's. */
+struct ux_knock {
+    ux_knock *prev, *next; /* prev: younger */
+    int fd;
+    ux_ep *ep;       /* ours, waiting to be let in; NULL: a stranger at our door */
+    int reserved_fd; /* ours: keeps the port until UCX takes it */
+    struct sockaddr_storage peer, from;
+    uint64_t deadline_ns; /* a stranger's */
+    size_t got;
+    uint8_t in[UX_DOOR_MAX + 1];
+};
+
 /* Who may connect; see door.c. */
 typedef struct ux_door {
     bool used;               /* else UCX's own listener is the door (rdmacm alone) */
@@ -171,6 +185,17 @@ struct ux_transport {
     sl_tp_stats stats;
 };
 
+/* Both families have the port at the same place. */
+static inline void ux_set_port(struct sockaddr_storage *sa, uint16_t port)
+{
+    ((struct sockaddr_in *)sa)->sin_port = htons(port);
+}
+
+static inline uint16_t ux_port(const struct sockaddr_storage *sa)
+{
+    return ntohs(((const struct sockaddr_in *)sa)->sin_port);
+}
+
 static inline ux_transport *ux_of(const ux_ep *ep)
 {
     return (ux_transport *)ep->base.tp;
@@ -192,8 +217,6 @@ sl_status ux_door_init(ux_transport *tp, const ux_gate_ports *before, sl_err *er
 sl_status ux_door_open(ux_transport *tp, struct sockaddr_storage *sa, socklen_t len,
                        const ux_gate_ports *before, uint16_t port, sl_err *err);
 void ux_door_close(ux_transport *tp);
-/* Knocks at sa on behalf of ep; ends in ux_connect_ucx, or breaks ep. */
-void ux_door_knock(ux_ep *ep, const struct sockaddr_storage *sa, socklen_t len);
 /* Ends ep's knocking. */
 void ux_door_leave(ux_ep *ep);
 /* UCX's listener has this caller's connection. */
@@ -203,6 +226,21 @@ int ux_door_progress(ux_transport *tp);
 /* True when something is to do at once: do not sleep. */
 bool ux_door_ready(ux_transport *tp);
 void ux_door_deadlines(ux_transport *tp, uint64_t now);
+/* UCX's data sockets are open for a while from now on. */
+void ux_door_open_data(ux_transport *tp);
+/* A watched connection; NULL when out of memory. ep NULL: a stranger's. */
+ux_knock *ux_knock_new(ux_transport *tp, int fd, ux_ep *ep, uint32_t events);
+void ux_knock_free(ux_transport *tp, ux_knock *k);
+/* Reads what is there; false when nothing came. *gone: the other side closed or failed. */
+bool ux_knock_read(ux_knock *k, bool *gone);
+
+/* knock.c */
+/* Knocks at sa on behalf of ep; ends in ux_connect_ucx, or breaks ep. */
+void ux_door_knock(ux_ep *ep, const struct sockaddr_storage *sa, socklen_t len);
+/* Its connection is up, or failed. */
+void ux_knock_connected(ux_transport *tp, ux_knock *k);
+/* It can be read. */
+void ux_knock_heard(ux_transport *tp, ux_knock *k);
 
 /* endpoint.c */
 ux_ep *ux_ep_new(ux_transport *tp, ux_state state);
