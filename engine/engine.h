@@ -25,6 +25,8 @@ typedef enum {
     SL_HIERARCHICAL, /* hot buffer and tail on the device, the rest swapped in on demand */
 } sl_residency;
 
+enum { SL_HOT_RESIDENT = -1 };
+
 typedef struct sl_engine_opts {
     const char *algorithm;       /* sparse algorithm by name: "dsa", "dense" */
     int32_t max_seqs;            /* sequences open at once */
@@ -32,6 +34,11 @@ typedef struct sl_engine_opts {
     int32_t max_step_tokens;     /* most tokens of one step, <= the model's max_tokens */
     int32_t max_context;         /* longest sequence, tokens */
     int32_t hot_rows, tail_rows; /* per hierarchical sequence and layer; hot_rows >= index_topk */
+    /*
+     * [n_layers] or NULL, read during create: hot rows by layer, 0 = hot_rows. SL_HOT_RESIDENT: all rows of
+     * that layer are on the device, whatever a sequence's residency, in index_pages pages of rows.
+     */
+    const int32_t *hot_rows_layer;
     sl_evict_policy policy;
     int64_t index_pages, row_pages; /* device pool sizes in pages; row_pages bounds what can be resident */
     int32_t sink_tokens, recent_tokens, min_tokens; /* coordinator gates, see sparse/sparse.h */

@@ -1,6 +1,6 @@
 /*
- * Inside of the engine: its state, shared by engine.c (create, step) and seq.c (sequences and device pages).
- * Not for other rooms.
+ * Inside of the engine: its state, shared by engine.c (create), seq.c (sequences and device pages), step.c
+ * and stats.c. Not for other rooms.
  *
  * Page tables live twice: a host mirror that seq.c edits, and the device's copy, brought up to date at the
  * start of a step for the sequences of that step. A sequence keeps its row of the tables while it is open.

@@ -15,11 +15,16 @@ static int64_t pages_of(int64_t tokens)
 static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, sl_coord_layer *layers,
                                 int32_t hot_slots)
 {
-    for (int32_t l = 0; l < in->cfg->n_layers; l++)
+    for (int32_t l = 0; l < in->cfg->n_layers; l++) {
+        int32_t hot = in->hot_rows_layer && in->hot_rows_layer[l] ? in->hot_rows_layer[l] : p->hot_rows;
         layers[l] = (sl_coord_layer){
             .has_indexer = in->cfg->layer_has_indexer[l],
-            .rows = {.row_bytes = p->row_bytes, .hot_rows = p->hot_rows, .tail_rows = p->tail_rows},
+            .resident = hot == SL_HOT_RESIDENT,
+            .rows = {.row_bytes = p->row_bytes,
+                     .hot_rows = hot == SL_HOT_RESIDENT ? 0 : hot,
+                     .tail_rows = p->tail_rows},
         };
+    }
     return (sl_coord_opts){
         .algorithm = in->algorithm,
         .use = SL_USE_PREFIX_REUSE | SL_USE_CHUNKED_PREFILL | SL_USE_DISAGGREGATION | SL_USE_HIERARCHICAL,
@@ -65,10 +70,15 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
     o = coord_opts(in, p, layers, 1);
     if ((st = sl_coord_plan_bytes(&o, &p->hot_meta_bytes, &p->fixed_bytes, err)) != SL_OK)
         return st;
-    uint64_t n = (uint64_t)in->cfg->n_layers;
-    p->hot_rows_bytes = n * (uint64_t)(p->hot_rows + p->tail_rows) * (uint64_t)p->row_bytes;
+    const uint64_t page_rows = SL_PAGE_TOKENS * (uint64_t)p->row_bytes;
     p->index_page_device = (uint64_t)p->index_layers * (uint64_t)p->index_block_bytes;
-    p->row_page_device = n * SL_PAGE_TOKENS * (uint64_t)p->row_bytes;
+    for (int32_t l = 0; l < in->cfg->n_layers; l++) {
+        p->resident_layers += layers[l].resident;
+        *(layers[l].resident ? &p->index_page_device : &p->row_page_device) += page_rows;
+        if (!layers[l].resident)
+            p->hot_rows_bytes +=
+                (uint64_t)(layers[l].rows.hot_rows + layers[l].rows.tail_rows) * (uint64_t)p->row_bytes;
+    }
     p->fixed_bytes += (uint64_t)o.max_seqs * (uint64_t)pages_of(p->max_context) * 12;
     return SL_OK;
 }
@@ -141,7 +151,9 @@ sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, i
     out->hot_rows = p->hot_rows;
     out->tail_rows = p->tail_rows;
     out->index_pages = index;
-    out->row_pages = hot ? at_most(most, (int64_t)(left / p->row_page_device)) : index;
+    out->row_pages = !hot                 ? index
+                     : p->row_page_device ? at_most(most, (int64_t)(left / p->row_page_device))
+                                          : most;
     return SL_OK;
 }
 
@@ -160,6 +172,8 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
                  (long long)p->page_bytes);
     sl_sb_printf(&sb, "hot rows %d (longest selection %d), tail rows %d, longest context %d\n\n", p->hot_rows,
                  p->width, p->tail_rows, p->max_context);
+    if (p->resident_layers > 0)
+        sl_sb_printf(&sb, "%d layers keep all their rows on the device\n\n", p->resident_layers);
     put_mib(&sb, "device memory", in->gpu_bytes);
     put_mib(&sb, "weights", in->weight_bytes);
     put_mib(&sb, "reserve", in->reserve_bytes);
@@ -197,13 +211,14 @@ char *sl_plan_json(const sl_plan_in *in, const sl_plan *p)
         "\"hot_rows\": %d, "
         "\"tail_rows\": %d, \"max_context\": %d, \"gpu_bytes\": %llu, \"weight_bytes\": %llu, "
         "\"reserve_bytes\": %llu, \"fixed_bytes\": %llu, \"cache_bytes\": %llu, \"host_bytes\": %llu, "
-        "\"host_pages\": %lld, \"hot_rows_bytes\": %llu, \"hot_meta_bytes\": %llu, \"contexts\": [",
+        "\"host_pages\": %lld, \"resident_layers\": %d, \"hot_rows_bytes\": %llu, \"hot_meta_bytes\": %llu, "
+        "\"contexts\": [",
         (long long)p->row_bytes, (long long)p->index_block_bytes, (long long)p->page_bytes, p->width,
         p->hot_rows, p->tail_rows, p->max_context, (unsigned long long)in->gpu_bytes,
         (unsigned long long)in->weight_bytes, (unsigned long long)in->reserve_bytes,
         (unsigned long long)p->fixed_bytes, (unsigned long long)p->cache_bytes,
-        (unsigned long long)in->host_bytes, (long long)p->host_pages, (unsigned long long)p->hot_rows_bytes,
-        (unsigned long long)p->hot_meta_bytes);
+        (unsigned long long)in->host_bytes, (long long)p->host_pages, p->resident_layers,
+        (unsigned long long)p->hot_rows_bytes, (unsigned long long)p->hot_meta_bytes);
     for (int32_t i = 0; i < p->n_rows; i++) {
         const sl_plan_row *r = &p->rows[i];
         sl_sb_printf(&sb,

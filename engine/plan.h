@@ -14,6 +14,7 @@ typedef struct sl_plan_in {
     sl_index_format index_format;
     const char *algorithm;
     int32_t hot_rows;                     /* 0: twice the longest selection */
+    const int32_t *hot_rows_layer;        /* as in sl_engine_opts, or NULL */
     int32_t tail_rows;                    /* 0: 64 */
     int32_t max_context, max_step_tokens; /* max_context 0: the model's */
     int32_t max_seqs;                     /* for the page tables; 0: 256 */
@@ -39,9 +40,11 @@ enum { SL_PLAN_ROWS = 4 };
 
 typedef struct sl_plan {
     int32_t width, hot_rows, tail_rows, max_context;
-    int32_t index_layers; /* layers with an indexer */
+    int32_t index_layers;    /* layers with an indexer */
+    int32_t resident_layers; /* layers whose rows never leave the device */
     int64_t row_bytes, index_block_bytes, page_bytes;
-    uint64_t index_page_device, row_page_device; /* device bytes of a page: index keys; rows (resident) */
+    uint64_t index_page_device, row_page_device; /* device bytes of a page: index keys and rows of resident
+                                                    layers; other rows of a resident sequence */
     uint64_t hot_rows_bytes, hot_meta_bytes;     /* device bytes of a hot slot, all layers */
     uint64_t fixed_bytes;                        /* coordinator and tables */
     uint64_t cache_bytes; /* device budget left for the cache; 0 when nothing is left */
@@ -59,7 +62,8 @@ sl_status sl_plan_make(const sl_plan_in *in, sl_plan *out, sl_err *err);
  * Hierarchical: a hot slot for every sequence, index pages for all of them at full length or as far as the
  * memory goes, row pages with what is left (resident while there is room). Resident: index and row pages
  * alike. Sets max_seqs, max_hot_seqs, max_context, hot_rows, tail_rows, index_pages and row_pages of *out,
- * nothing else. SL_ERR_DEVICE_MEMORY when not even one sequence fits, with the numbers.
+ * nothing else (hot_rows_layer is the caller's to hand on). SL_ERR_DEVICE_MEMORY when not even one sequence
+ * fits, with the numbers.
  */
 sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, int32_t max_context,
                         sl_engine_opts *out, sl_err *err);

@@ -128,8 +128,10 @@ static void poison_page(sl_engine *e, int32_t index_page, int32_t row_page)
     int64_t rows = SL_PAGE_TOKENS * e->geo.row_bytes;
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
         sl_coord_layer *y = &e->layers[l];
-        if (row_page >= 0)
+        if (row_page >= 0 && !y->resident)
             (void)sl_be_fill(e->be, y->rows.base + row_page * rows, 0xff, (size_t)rows, NULL);
+        if (index_page >= 0 && y->resident)
+            (void)sl_be_fill(e->be, y->rows.base + index_page * rows, 0xff, (size_t)rows, NULL);
         if (index_page >= 0 && y->index_base)
             (void)sl_be_fill(e->be, y->index_base + index_page * y->index_page_stride, 0xff,
                              (size_t)y->index_page_stride, NULL);

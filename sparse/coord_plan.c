@@ -63,24 +63,41 @@ static sl_status check_indexer(const sl_coord_opts *o, const sl_algo_desc *a, sl
     return SL_OK;
 }
 
-static sl_status check_hot(const sl_coord_opts *o, const sl_coord_sizes *z, sl_err *err)
+static bool in_dense(const sl_coord_opts *o, int32_t layer)
 {
-    if (o->hot_slots == 0)
+    for (int32_t i = 0; i < o->n_dense_layers; i++)
+        if (o->dense_layers[i] == layer)
+            return true;
+    return false;
+}
+
+/* Longest list that layer l resolves against hot rows; 0 when it has none. */
+static int32_t need_of(const sl_coord_opts *o, const sl_coord_sizes *z, int32_t l)
+{
+    return o->layers[l].resident ? 0 : in_dense(o, l) ? o->max_context : z->width;
+}
+
+static sl_status check_hot_layer(const sl_coord_opts *o, const sl_coord_sizes *z, int32_t l, sl_err *err)
+{
+    const sl_row_view *v = &o->layers[l].rows;
+    int32_t need = need_of(o, z, l);
+    if (need == 0)
         return SL_OK;
-    const sl_row_view *v = &o->layers[0].rows;
     if (v->tail_rows < 1)
         return sl_fail(err, SL_ERR_INVALID, "tail_rows must be at least 1");
     if (v->hot_rows > 65534)
-        return sl_fail(err, SL_ERR_TOO_LARGE, "hot_rows %d exceeds 65534", v->hot_rows);
-    if (v->hot_rows >= z->need_hot)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "hot_rows %d of layer %d exceeds 65534", v->hot_rows, l);
+    if (v->hot_rows >= need)
         return SL_OK;
-    if (z->need_hot > z->width || !z->algo->needs_indexer)
-        return sl_fail(
-            err, SL_ERR_UNSUPPORTED,
-            "hot_rows %d cannot hold a whole context of %d tokens, which %s need in hierarchical mode",
-            v->hot_rows, o->max_context, z->algo->needs_indexer ? "dense layers" : "dense queries");
-    return sl_fail(err, SL_ERR_INVALID, "hot_rows %d is less than the longest selection, %d tokens",
-                   v->hot_rows, z->width);
+    if (need > z->width || !z->algo->needs_indexer)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "hot_rows %d of layer %d cannot hold a whole context of %d tokens, which %s need in "
+                       "hierarchical mode",
+                       v->hot_rows, l, o->max_context,
+                       z->algo->needs_indexer ? "dense layers" : "dense queries");
+    return sl_fail(err, SL_ERR_INVALID,
+                   "hot_rows %d of layer %d is less than the longest selection, %d tokens", v->hot_rows, l,
+                   z->width);
 }
 
 sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *err)
@@ -102,12 +119,16 @@ sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *er
         .workspace_bytes = workspace,
     };
     z.width = z.algo->width(&z.dims, o->min_tokens);
-    z.need_hot = o->n_dense_layers > 0 ? o->max_context : z.width;
-    if ((st = check_hot(o, &z, err)) != SL_OK)
-        return st;
+    z.longest = o->n_dense_layers > 0 ? o->max_context : z.width;
+    for (int32_t l = 0; l < o->n_layers; l++) {
+        int32_t need = need_of(o, &z, l);
+        z.need_hot = need > z.need_hot ? need : z.need_hot;
+        if (o->hot_slots > 0 && (st = check_hot_layer(o, &z, l, err)) != SL_OK)
+            return st;
+    }
     z.keep = z.algo->needs_indexer;
     z.ids = z.keep ? (int64_t)o->max_step_tokens * z.width : 0;
-    int64_t one = z.need_hot, most = one * o->max_step_tokens, fit = workspace / 8;
+    int64_t one = z.longest, most = one * o->max_step_tokens, fit = workspace / 8;
     z.slice = most < fit ? most : fit > one ? fit : one;
     *out = z;
     return SL_OK;
@@ -131,9 +152,10 @@ sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot,
     if (st != SL_OK)
         return st;
     uint64_t swap_fixed;
-    sl_swapin_plan_bytes(opts->n_layers, opts->layers[0].rows.hot_rows, opts->max_context, z.need_hot,
-                         per_hot_slot, &swap_fixed);
-    *fixed = swap_fixed + (uint64_t)z.ids * 4 + (uint64_t)z.slice * 8 + z.algo->device_bytes(&z.dims) +
+    sl_swapin_plan_bytes(opts->n_layers, opts->layers, opts->max_context, z.need_hot, per_hot_slot,
+                         &swap_fixed);
+    *fixed = swap_fixed + (uint64_t)opts->max_seqs * 4 + (uint64_t)z.ids * 4 + (uint64_t)z.slice * 8 +
+             z.algo->device_bytes(&z.dims) +
              (opts->n_dense_layers > 0 ? sl_algo_dense.device_bytes(&z.dims) : 0);
     return SL_OK;
 }

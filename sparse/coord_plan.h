@@ -13,7 +13,8 @@ typedef struct sl_coord_sizes {
     const sl_algo_desc *algo;
     sl_algo_dims dims;
     int32_t width;      /* longest list of the algorithm */
-    int32_t need_hot;   /* least hot_rows */
+    int32_t need_hot;   /* least hot_rows: longest list of a layer that has hot rows */
+    int32_t longest;    /* longest list of any layer */
     bool keep;          /* lists outlive their layer: shared layers reuse them */
     int64_t ids, slice; /* int32 entries of the kept lists, and of one slice's lists */
 } sl_coord_sizes;

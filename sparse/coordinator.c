@@ -28,6 +28,7 @@ struct sl_coord {
     sl_swapin *swapin;
     sl_tracker tracker;
     int32_t *ids, *slice_ids, *phys; /* device */
+    int32_t *no_slots;               /* device [max_seqs] of -1: the hot slots of a resident layer */
     const int32_t *last_ids;         /* of the last attend */
     int32_t last_k;
     uint64_t attend_ns, swap_ns, device_bytes;
@@ -79,7 +80,9 @@ static sl_status create_parts(sl_coord *c, sl_err *err)
         st = device_alloc(c, c->z.slice, &c->slice_ids, err);
     if (st == SL_OK)
         st = device_alloc(c, c->z.slice, &c->phys, err);
-    return st;
+    if (st == SL_OK)
+        st = device_alloc(c, c->o.max_seqs, &c->no_slots, err);
+    return st == SL_OK ? sl_be_fill(c->be, c->no_slots, 0xff, (size_t)c->o.max_seqs * 4, err) : st;
 }
 
 sl_status sl_coord_create(sl_backend *be, const sl_coord_opts *opts, sl_coord **out, sl_err *err)
@@ -104,8 +107,9 @@ sl_status sl_coord_create(sl_backend *be, const sl_coord_opts *opts, sl_coord **
         goto fail;
     }
     memcpy(c->layers, opts->layers, n * sizeof *c->layers);
-    for (size_t l = 0; l < n && opts->hot_slots == 0; l++)
-        c->layers[l].rows.hot_rows = 0; /* tells the ops that there is no residency state */
+    for (size_t l = 0; l < n; l++)
+        if (opts->hot_slots == 0 || c->layers[l].resident)
+            c->layers[l].rows.hot_rows = 0; /* tells the ops that there is no residency state */
     classify_layers(c);
     st = create_parts(c, err);
     if (st != SL_OK)
@@ -122,6 +126,7 @@ void sl_coord_destroy(sl_coord *c)
 {
     if (!c)
         return;
+    sl_be_free(c->be, SL_MEM_DEVICE, c->no_slots);
     sl_be_free(c->be, SL_MEM_DEVICE, c->phys);
     sl_be_free(c->be, SL_MEM_DEVICE, c->slice_ids);
     sl_be_free(c->be, SL_MEM_DEVICE, c->ids);
@@ -151,6 +156,7 @@ static sl_algo_plane plane_of(const sl_coord_layer *l)
 
 /* ---- requests ---- */
 
+/* construct: nothing of the request is on the device yet; otherwise only its residency changes. */
 static sl_status load_layer(sl_coord *c, int32_t l, const sl_coord_request *r, bool construct, sl_err *err)
 {
     const sl_coord_layer *layer = &c->layers[l];
@@ -162,6 +168,9 @@ static sl_status load_layer(sl_coord *c, int32_t l, const sl_coord_request *r, b
     }
     if (st != SL_OK)
         return st;
+    if (layer->resident)
+        return construct ? sl_load_rows(c->be, layer, r->host_pages, r->index_pages, r->n_cached, err)
+                         : SL_OK;
     if (r->hot_slot >= 0)
         return sl_load_tail(c->be, layer, r->host_pages, r->hot_slot, r->n_cached, err);
     return sl_load_rows(c->be, layer, r->host_pages, r->row_pages, r->n_cached, err);
@@ -334,13 +343,9 @@ static sl_status check_call(const sl_coord *c, const sl_attn_call *call, sl_err 
     return SL_OK;
 }
 
-sl_status sl_coord_attend(void *ctx, const sl_attn_call *call, sl_err *err)
+static sl_status attend(sl_coord *c, const sl_attn_call *call, sl_err *err)
 {
-    sl_coord *c = ctx;
-    uint64_t t0 = sl_now_ns();
-    sl_status st = check_call(c, call, err);
-    if (st == SL_OK)
-        st = capture(c, call, err);
+    sl_status st = capture(c, call, err);
     if (st != SL_OK)
         return st;
     bool dense = c->is_dense[call->layer], kept = c->z.keep && !dense;
@@ -352,6 +357,25 @@ sl_status sl_coord_attend(void *ctx, const sl_attn_call *call, sl_err *err)
     }
     c->last_ids = kept ? c->ids : NULL;
     c->last_k = kept ? a.k : 0;
+    return st;
+}
+
+sl_status sl_coord_attend(void *ctx, const sl_attn_call *call, sl_err *err)
+{
+    sl_coord *c = ctx;
+    uint64_t t0 = sl_now_ns();
+    sl_status st = check_call(c, call, err);
+    if (st != SL_OK)
+        return st;
+    sl_attn_call mine = *call;
+    sl_seq_tables tables = *call->seqs;
+    if (c->layers[call->layer]
+            .resident) { /* its rows are paged like the index keys, whoever they belong to */
+        tables.row_pages = tables.index_pages;
+        tables.hot_slot = c->no_slots;
+        mine.seqs = &tables;
+    }
+    st = attend(c, &mine, err);
     c->attend_ns += sl_now_ns() - t0;
     return st;
 }

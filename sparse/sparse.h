@@ -23,8 +23,12 @@
 /* One layer's memory, as the owner laid it out. */
 typedef struct sl_coord_layer {
     bool has_indexer; /* false: reuses the selection of the last layer that has one */
-    sl_row_view
-        rows; /* device rows: pool, then hot slots; hot_rows and tail_rows are the same in every layer */
+    /*
+     * All rows of this layer are on the device, of hierarchical sequences too: it has a pool of its own,
+     * paged by the index pages (which every sequence has for all of its tokens), and no hot slots.
+     */
+    bool resident;
+    sl_row_view rows; /* device rows: pool, then hot slots; hot_rows differs by layer, tail_rows does not */
     uint8_t *index_base; /* device index pool; NULL without indexer */
     int64_t index_page_stride;
     sl_host_plane host_rows, host_index; /* base NULL: nothing is written to the host */
@@ -73,7 +77,7 @@ uint64_t sl_coord_device_bytes(const sl_coord *c);
  * create does. */
 sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot, uint64_t *fixed,
                               sl_err *err);
-/* Longest selection in tokens: the least hot_rows. */
+/* Longest selection in tokens: the least hot_rows of a layer that is not resident. */
 sl_status sl_coord_width(const sl_coord_opts *opts, int32_t *width, sl_err *err);
 
 /* What request_begin needs to know. The arrays are host memory, read during the call only. */

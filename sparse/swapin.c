@@ -15,7 +15,7 @@ enum { COUNTERS = 4, ALIGN = 256 };
 struct sl_swapin {
     sl_backend *be;
     sl_swapin_opts o;
-    int32_t slots, hot_rows;
+    int32_t slots;
     sl_hot_state *hot;   /* [n_layers] */
     uint8_t *state;      /* device: all layers' maps and lists */
     uint32_t *counters;  /* device [n_layers][slots][4] */
@@ -25,7 +25,7 @@ struct sl_swapin {
     uint64_t *slot_sum;  /* [slots][4] since reset */
     int64_t *miss_src;
     int32_t *miss_dst, *miss_count, miss_cap;
-    int32_t *poison_dst;            /* host copy of the miss list's destinations, when poisoning */
+    uint8_t *poison_page;           /* testing: 64 rows of NaN on the device */
     uint32_t step;                  /* of the running step */
     uint32_t *step_host, *step_dev; /* the same, where a copy starts and where the ops read it */
     uint64_t device_bytes;
@@ -36,20 +36,28 @@ static uint64_t align_up(uint64_t n)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Bytes of one layer's maps and lists. */
-static uint64_t layer_bytes(uint64_t slots, uint64_t hot_rows, uint64_t max_tokens)
+static int32_t hot_rows_of(const sl_coord_layer *l)
 {
+    return l->resident ? 0 : l->rows.hot_rows;
+}
+
+/* Bytes of one layer's maps and lists. */
+static uint64_t layer_bytes(uint64_t slots, const sl_coord_layer *l, uint64_t max_tokens)
+{
+    const uint64_t hot_rows = (uint64_t)hot_rows_of(l);
+    if (hot_rows == 0)
+        return 0;
     return align_up(slots * max_tokens * 2) + 2 * align_up(slots * hot_rows * 4) +
            2 * align_up(slots * (hot_rows + 1) * 2) + align_up(slots * 4);
 }
 
-void sl_swapin_plan_bytes(int32_t n_layers, int32_t hot_rows, int32_t max_tokens, int32_t width,
+void sl_swapin_plan_bytes(int32_t n_layers, const sl_coord_layer *layers, int32_t max_tokens, int32_t width,
                           uint64_t *per_slot, uint64_t *fixed)
 {
-    uint64_t l = (uint64_t)n_layers;
-    *per_slot = l * layer_bytes(1, (uint64_t)hot_rows, (uint64_t)max_tokens) + l * COUNTERS * 4 +
-                (uint64_t)width * 12;
-    *fixed = 4 * ALIGN;
+    *per_slot = (uint64_t)n_layers * COUNTERS * 4 + (uint64_t)width * 12;
+    for (int32_t l = 0; l < n_layers; l++)
+        *per_slot += layer_bytes(1, &layers[l], (uint64_t)max_tokens);
+    *fixed = 5 * ALIGN;
 }
 
 static uint8_t *take(uint8_t **at, uint64_t bytes)
@@ -61,10 +69,13 @@ static uint8_t *take(uint8_t **at, uint64_t bytes)
 
 static void carve(sl_swapin *s)
 {
-    uint64_t n = (uint64_t)s->slots, h = (uint64_t)s->hot_rows;
+    uint64_t n = (uint64_t)s->slots;
     uint8_t *at = s->state;
     for (int32_t l = 0; l < s->o.n_layers; l++) {
         sl_hot_state *hot = &s->hot[l];
+        uint64_t h = (uint64_t)hot_rows_of(&s->o.layers[l]);
+        if (h == 0)
+            continue;
         hot->slot_of = (uint16_t *)(void *)take(&at, n * (uint64_t)s->o.max_tokens * 2);
         hot->token_of = (int32_t *)(void *)take(&at, n * h * 4);
         hot->stamp = (uint32_t *)(void *)take(&at, n * h * 4);
@@ -91,8 +102,7 @@ static sl_status alloc_all(sl_swapin *s, sl_err *err)
     s->seen = calloc(cells + 1, 4);
     s->layer_sum = calloc(L * COUNTERS, 8);
     s->slot_sum = calloc(n * COUNTERS + 1, 8);
-    s->poison_dst = s->o.poison ? calloc((size_t)s->miss_cap + 1, 4) : NULL;
-    if (!s->hot || !s->seen || !s->layer_sum || !s->slot_sum || (s->o.poison && !s->poison_dst))
+    if (!s->hot || !s->seen || !s->layer_sum || !s->slot_sum)
         return sl_fail(err, SL_ERR_NO_MEMORY, "swap-in manager: out of memory");
     sl_status st = device_alloc(s, ALIGN, (void **)&s->miss_count, err);
     if (st == SL_OK)
@@ -102,13 +112,19 @@ static sl_status alloc_all(sl_swapin *s, sl_err *err)
     s->step_dev = (uint32_t *)s->miss_count + 1;
     if (n == 0)
         return SL_OK;
-    uint64_t per_layer = layer_bytes(n, (uint64_t)s->hot_rows, (uint64_t)s->o.max_tokens);
-    if ((st = device_alloc(s, L * per_layer, (void **)&s->state, err)) != SL_OK ||
+    uint64_t state = ALIGN; /* never nothing, even if every layer is resident */
+    for (uint64_t l = 0; l < L; l++)
+        state += layer_bytes(n, &s->o.layers[l], (uint64_t)s->o.max_tokens);
+    if ((st = device_alloc(s, state, (void **)&s->state, err)) != SL_OK ||
         (st = device_alloc(s, cells * 4, (void **)&s->counters, err)) != SL_OK ||
-        (st = device_alloc(s, (uint64_t)s->miss_cap * 8, (void **)&s->miss_src, err)) != SL_OK ||
-        (st = device_alloc(s, (uint64_t)s->miss_cap * 4, (void **)&s->miss_dst, err)) != SL_OK)
+        (st = device_alloc(s, (uint64_t)s->miss_cap * 8 + 8, (void **)&s->miss_src, err)) != SL_OK ||
+        (st = device_alloc(s, (uint64_t)s->miss_cap * 4 + 4, (void **)&s->miss_dst, err)) != SL_OK)
         return st;
-    return sl_be_alloc(s->be, SL_MEM_HOST, cells * 4, (void **)&s->read, err);
+    if ((st = sl_be_alloc(s->be, SL_MEM_HOST, cells * 4, (void **)&s->read, err)) != SL_OK || !s->o.poison)
+        return st;
+    size_t page = SL_PAGE_TOKENS * (size_t)s->o.layers[0].rows.row_bytes;
+    st = sl_be_alloc(s->be, SL_MEM_DEVICE, page, (void **)&s->poison_page, err);
+    return st == SL_OK ? sl_be_fill(s->be, s->poison_page, 0xff, page, err) : st;
 }
 
 /* Rows of a slot in one layer become NaN in every row format: bytes 0xff. The tail only when it is forgotten
@@ -122,8 +138,10 @@ static sl_status poison_slot(sl_swapin *s, int32_t layer, int32_t slot, bool tai
 
 static sl_status reset_layer(sl_swapin *s, int32_t layer, int32_t slot, bool tail, sl_err *err)
 {
-    sl_hot_reset_params p = {
-        .hot = s->hot[layer], .slot = slot, .hot_slots = s->slots, .hot_rows = s->hot_rows};
+    int32_t hot_rows = hot_rows_of(&s->o.layers[layer]);
+    if (hot_rows == 0)
+        return SL_OK;
+    sl_hot_reset_params p = {.hot = s->hot[layer], .slot = slot, .hot_slots = s->slots, .hot_rows = hot_rows};
     sl_status st = sl_be_run(s->be, SL_OP_HOT_RESET, &p, err);
     if (st == SL_OK && s->o.poison)
         st = poison_slot(s, layer, slot, tail, err);
@@ -147,7 +165,6 @@ sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin
     s->be = be;
     s->o = *opts;
     s->slots = opts->hot_slots;
-    s->hot_rows = opts->hot_slots > 0 ? opts->layers[0].rows.hot_rows : 0;
     s->miss_cap = s->slots * opts->width;
     sl_status st = alloc_all(s, err);
     if (st != SL_OK)
@@ -171,12 +188,12 @@ void sl_swapin_destroy(sl_swapin *s)
         return;
     sl_be_free(s->be, SL_MEM_HOST, s->step_host);
     sl_be_free(s->be, SL_MEM_HOST, s->read);
+    sl_be_free(s->be, SL_MEM_DEVICE, s->poison_page);
     sl_be_free(s->be, SL_MEM_DEVICE, s->miss_count);
     sl_be_free(s->be, SL_MEM_DEVICE, s->miss_dst);
     sl_be_free(s->be, SL_MEM_DEVICE, s->miss_src);
     sl_be_free(s->be, SL_MEM_DEVICE, s->counters);
     sl_be_free(s->be, SL_MEM_DEVICE, s->state);
-    free(s->poison_dst);
     free(s->slot_sum);
     free(s->layer_sum);
     free(s->seen);
@@ -254,7 +271,7 @@ sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *se
         .phys = phys,
         .seqs = seqs,
         .rows = s->o.layers[layer].rows,
-        .hot = s->hot[layer], /* all NULL without hot slots; hot_rows is 0 then */
+        .hot = s->hot[layer], /* all NULL without hot rows */
         .miss_src = s->miss_src,
         .miss_dst = s->miss_dst,
         .miss_count = s->miss_count,
@@ -267,35 +284,9 @@ sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *se
     return sl_be_run(s->be, SL_OP_RESOLVE, &p, err);
 }
 
-/* Testing: the rows about to be replaced become NaN first, so that a row that gather forgets cannot go
- * unnoticed. */
-static sl_status poison_victims(sl_swapin *s, int32_t layer, sl_err *err)
+static sl_gather_params gather_params(const sl_swapin *s, int32_t layer)
 {
-    int32_t n = 0;
-    sl_status st = sl_be_copy(s->be, &n, s->miss_count, sizeof n, err);
-    if (st == SL_OK)
-        st = sl_be_sync(s->be, err);
-    if (st != SL_OK || n == 0)
-        return st;
-    st = sl_be_copy(s->be, s->poison_dst, s->miss_dst, (size_t)n * 4, err);
-    if (st == SL_OK)
-        st = sl_be_sync(s->be, err);
-    const sl_row_view *v = &s->o.layers[layer].rows;
-    for (int32_t i = 0; i < n && st == SL_OK; i++)
-        st = sl_be_fill(s->be, v->base + s->poison_dst[i] * v->row_bytes, 0xff, (size_t)v->row_bytes, err);
-    return st;
-}
-
-sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
-{
-    if (s->o.hot_slots == 0)
-        return SL_OK;
-    if (s->o.poison) {
-        sl_status st = poison_victims(s, layer, err);
-        if (st != SL_OK)
-            return st;
-    }
-    sl_gather_params p = {
+    return (sl_gather_params){
         .rows = s->o.layers[layer].rows,
         .host = s->o.layers[layer].host_rows,
         .miss_src = s->miss_src,
@@ -303,6 +294,30 @@ sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
         .miss_count = s->miss_count,
         .miss_cap = s->miss_cap,
     };
+}
+
+/*
+ * Testing: the rows about to be replaced become NaN first, so that a row that gather forgets cannot go
+ * unnoticed. It is a gather too, from a page of NaN that stands for every page: nothing waits for the miss
+ * list.
+ */
+static sl_status poison_victims(sl_swapin *s, int32_t layer, sl_err *err)
+{
+    sl_gather_params p = gather_params(s, layer);
+    p.host = (sl_host_plane){.base = s->poison_page, .row_stride = p.rows.row_bytes};
+    return sl_be_run(s->be, SL_OP_GATHER, &p, err);
+}
+
+sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
+{
+    if (s->o.hot_slots == 0 || hot_rows_of(&s->o.layers[layer]) == 0)
+        return SL_OK;
+    if (s->o.poison) {
+        sl_status st = poison_victims(s, layer, err);
+        if (st != SL_OK)
+            return st;
+    }
+    sl_gather_params p = gather_params(s, layer);
     return sl_be_run(s->be, SL_OP_GATHER, &p, err);
 }
 

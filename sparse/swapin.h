@@ -2,10 +2,10 @@
  * Swap-in manager: which rows of a hierarchical sequence are on the device, and the copies from the host that
  * make it so.
  *
- * Per layer it owns the residency state (sl_hot_state) of all hot slots and one miss list; the rows
- * themselves are the caller's. It knows nothing of scores: it takes lists of logical ids, resolves them to
- * physical rows (hit, tail hit, or a victim whose row is replaced), and gathers the missing rows from the
- * host pages. All on the backend's stream. Threads: one owner.
+ * Per layer it owns the residency state (sl_hot_state) of all hot slots, and one miss list; the rows
+ * themselves are the caller's. Layers that are resident have neither. It knows nothing of scores: it takes
+ * lists of logical ids, resolves them to physical rows (hit, tail hit, or a victim whose row is replaced),
+ * and gathers the missing rows from the host pages. All on the backend's stream. Threads: one owner.
  */
 #ifndef SL_SPARSE_SWAPIN_H
 #define SL_SPARSE_SWAPIN_H
@@ -16,9 +16,10 @@ typedef struct sl_swapin sl_swapin;
 
 typedef struct sl_swapin_opts {
     int32_t n_layers;
-    const sl_coord_layer *layers;  /* [n_layers], borrowed */
-    int32_t hot_slots, max_tokens; /* hot_slots 0: resident sequences only; hot_rows is 0 then */
-    int32_t width;                 /* longest list; miss_cap = hot_slots * width */
+    const sl_coord_layer *layers; /* [n_layers], borrowed */
+    int32_t hot_slots,
+        max_tokens; /* hot_slots 0: resident sequences only; hot_rows is 0 in every layer then */
+    int32_t width;  /* longest list; miss_cap = hot_slots * width */
     sl_evict_policy policy;
     bool poison;
 } sl_swapin_opts;
@@ -27,7 +28,7 @@ sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin
 void sl_swapin_destroy(sl_swapin *s);
 uint64_t sl_swapin_device_bytes(const sl_swapin *s);
 /* Device bytes per hot slot (all layers) and independent of them. */
-void sl_swapin_plan_bytes(int32_t n_layers, int32_t hot_rows, int32_t max_tokens, int32_t width,
+void sl_swapin_plan_bytes(int32_t n_layers, const sl_coord_layer *layers, int32_t max_tokens, int32_t width,
                           uint64_t *per_slot, uint64_t *fixed);
 
 /*

@@ -63,6 +63,7 @@ void fix_open(fix *f, const fix_opts *o)
         .max_context = f->o.max_context,
         .hot_rows = o->hot_rows ? o->hot_rows : f->cfg->index_topk,
         .tail_rows = o->tail_rows ? o->tail_rows : 1,
+        .hot_rows_layer = o->hot_rows_layer,
         .policy = o->policy,
         .index_pages = o->index_pages ? o->index_pages : pages,
         .row_pages = o->row_pages ? o->row_pages : pages,

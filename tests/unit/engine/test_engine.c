@@ -219,6 +219,9 @@ typedef struct stream {
     bool open, hot;
 } stream;
 
+/* Every layer is treated otherwise: resident, as the others, more hot rows. */
+static const int32_t uneven[SL_MAX_LAYERS] = {SL_HOT_RESIDENT, 0, 200, SL_HOT_RESIDENT, 150, 0, 0, 180};
+
 static uint64_t rng = 99;
 
 static uint32_t roll(uint32_t n)
@@ -270,6 +273,8 @@ START_TEST(batch_in_motion)
 {
     fix_opts o = configs[_i];
     o.max_seqs = STREAMS, o.max_hot = STREAMS, o.max_context = 300, o.max_tokens = 300;
+    if (_i % 2)
+        o.hot_rows_layer = uneven;
     fix_open(&f, &o);
     sl_engine_stats before, after;
     stream streams[STREAMS] = {0};

@@ -37,6 +37,11 @@ START_TEST(create_refuses)
     sl_engine_opts o = f.eo;
     o.hot_rows = f.cfg->index_topk - 1;
     refused(&o, SL_ERR_INVALID, "hot_rows");
+    int32_t layers[SL_MAX_LAYERS] = {SL_HOT_RESIDENT, 1};
+    o = f.eo, o.hot_rows_layer = layers;
+    refused(&o, SL_ERR_INVALID, "layer 1 is less");
+    layers[1] = -2;
+    refused(&o, SL_ERR_INVALID, "hot_rows_layer -2 of layer 1");
     o = f.eo, o.max_step_tokens = 129;
     refused(&o, SL_ERR_INVALID, "max_step_tokens");
     o = f.eo, o.max_context = f.cfg->max_context + 1;
@@ -282,6 +287,7 @@ END_TEST
 /* What plan promises is what an engine of these pools takes. */
 START_TEST(plan_matches_engine)
 {
+    static const int32_t layers[SL_MAX_LAYERS] = {0, SL_HOT_RESIDENT, 64};
     fix_opts o = plain;
     fix_open(&f, &o);
     sl_plan_in in = {.cfg = f.cfg,
@@ -298,8 +304,15 @@ START_TEST(plan_matches_engine)
     sl_plan p;
     sl_err err = {0};
     ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s", err.text);
-    for (int mode = 0; mode < 2; mode++) {
+    for (int i = 0; i < 4; i++) {
+        int mode = i % 2;
         sl_engine_opts eo = f.eo;
+        if (i == 2) {
+            in.hot_rows_layer = layers;
+            ck_assert_int_eq(sl_plan_make(&in, &p, &err), SL_OK);
+            ck_assert_int_eq(p.resident_layers, 1);
+        }
+        eo.hot_rows_layer = in.hot_rows_layer;
         ck_assert_msg(sl_plan_pools(&p, (sl_residency)mode, 8, 1024, &eo, &err) == SL_OK, "%s", err.text);
         ck_assert_int_eq(eo.max_hot_seqs, mode == SL_HIERARCHICAL ? 8 : 0);
         ck_assert_int_eq(eo.index_pages, 8 * 16);
@@ -323,6 +336,7 @@ START_TEST(plan_matches_engine)
     ck_assert(strstr(err.text, "MiB"));
     in.hot_rows = 3;
     ck_assert_int_eq(sl_plan_make(&in, &p, &err), SL_ERR_INVALID);
+    ck_assert(strstr(err.text, "layer 0"));
     fix_close(&f);
 }
 END_TEST

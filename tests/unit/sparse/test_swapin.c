@@ -445,12 +445,15 @@ START_TEST(planned_bytes_are_allocated_bytes)
     sl_backend_opts bo = {.threads = 1};
     ck_assert_int_eq(sl_backend_create("cpu", &bo, &be, NULL), SL_OK);
     uint8_t *rows = calloc(8 * (64 + 8), ROW);
-    sl_coord_layer layers[2] = {{.rows = {rows, ROW, 0, 64, 8}}, {.rows = {rows, ROW, 0, 64, 8}}};
-    sl_swapin_opts so = {2, layers, 8, 4096, 32, SL_EVICT_LRU, false};
+    sl_coord_layer layers[3] = {{.rows = {rows, ROW, 0, 64, 8}},
+                                {.resident = true, .rows = {rows, ROW, 0, 0, 8}},
+                                {.rows = {rows, ROW, 0, 48, 8}}};
+    sl_swapin_opts so = {3, layers, 8, 4096, 32, SL_EVICT_LRU, false};
     sl_swapin *s;
     ck_assert_int_eq(sl_swapin_create(be, &so, &s, NULL), SL_OK);
     uint64_t per, fixed;
-    sl_swapin_plan_bytes(2, 64, 4096, 32, &per, &fixed);
+    sl_swapin_plan_bytes(3, layers, 4096, 32, &per, &fixed);
+    ck_assert_ptr_null(sl_swapin_state(s, 1)->slot_of); /* nothing is kept for a resident layer */
     ck_assert_uint_ge(8 * per + fixed, sl_swapin_device_bytes(s));
     ck_assert_uint_le(8 * per,
                       sl_swapin_device_bytes(s) + 8 * 2 * 6 * 256); /* alignment of each slot's share */

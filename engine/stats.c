@@ -1,0 +1,55 @@
+/* Figures of an engine: what the swap-in counted and what its memory holds; see engine.h. */
+#include "engine/engine_impl.h"
+
+#include <string.h>
+
+void sl_engine_layer_stats_get(const sl_engine *e, sl_layer_stats *out)
+{
+    sl_coord_counters c[SL_MAX_LAYERS];
+    memset(out, 0, (size_t)e->cfg->n_layers * sizeof *out);
+    if (sl_coord_counters_get(e->coord, c, -1, NULL, NULL) != SL_OK)
+        return;
+    for (int32_t l = 0; l < e->cfg->n_layers; l++)
+        out[l] = (sl_layer_stats){.hits = c[l].hits,
+                                  .misses = c[l].misses,
+                                  .tail_hits = c[l].tail_hits,
+                                  .evictions = c[l].evictions,
+                                  .swap_bytes = c[l].misses * (uint64_t)e->geo.row_bytes};
+}
+
+static void kv_bytes(const sl_engine *e, sl_engine_stats *s)
+{
+    uint64_t index_page = 0, row_page = 0, hot_slot = 0, row = (uint64_t)e->geo.row_bytes;
+    for (int32_t l = 0; l < e->cfg->n_layers; l++) {
+        const sl_coord_layer *y = &e->layers[l];
+        index_page += y->has_indexer ? (uint64_t)e->geo.index_block_bytes : 0;
+        index_page += y->resident ? SL_PAGE_TOKENS * row : 0;
+        row_page += y->resident ? 0 : SL_PAGE_TOKENS * row;
+        hot_slot += y->resident ? 0 : (uint64_t)(y->rows.hot_rows + y->rows.tail_rows) * row;
+    }
+    s->kv_bytes = (uint64_t)e->o.index_pages * index_page + (uint64_t)e->o.row_pages * row_page +
+                  (uint64_t)e->o.max_hot_seqs * hot_slot;
+    s->kv_bytes_used = s->kv_bytes - (uint64_t)s->index_pages_free * index_page -
+                       (uint64_t)s->row_pages_free * row_page - (uint64_t)s->hot_slots_free * hot_slot;
+}
+
+void sl_engine_stats_get(const sl_engine *e, sl_engine_stats *out)
+{
+    sl_layer_stats layers[SL_MAX_LAYERS];
+    sl_engine_stats s = e->stats;
+    sl_engine_layer_stats_get(e, layers);
+    for (int32_t l = 0; l < e->cfg->n_layers; l++) {
+        s.hits += layers[l].hits;
+        s.misses += layers[l].misses;
+        s.tail_hits += layers[l].tail_hits;
+        s.evictions += layers[l].evictions;
+        s.swap_bytes += layers[l].swap_bytes;
+    }
+    sl_coord_times(e->coord, &s.attend_ns, &s.swap_ns);
+    s.index_pages_free = e->free_index.n;
+    s.row_pages_free = e->free_rows.n;
+    s.hot_slots_free = e->free_hot.n;
+    s.device_bytes = e->device_bytes + sl_coord_device_bytes(e->coord);
+    kv_bytes(e, &s);
+    *out = s;
+}
