@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/bench_decode.h"
 #include "cli/bench_ttft.h"
 #include "cli/cli.h"
 #include "kernels/bench_swapin.h"
@@ -14,6 +15,7 @@ static const sl_command benches[] = {
     {"router", "latency the router adds, requests per second, wide streams, with mock workers",
      sl_bench_router_main},
     {"swapin", "resolve and gather against a plain copy of the same rows", sl_bench_swapin_main},
+    {"decode", "the decode step of a big model, made up: batch, step time, where it goes", sl_bench_decode_main},
     {"ttft", "time to the first token through a cluster beside one process", sl_bench_ttft_main},
 };
 

@@ -163,6 +163,7 @@ static sl_status make_coord(sl_engine *e, sl_err *err)
         .min_tokens = e->o.min_tokens,
         .dense_layers = e->o.dense_layers,
         .n_dense_layers = e->o.n_dense_layers,
+        .draw = e->o.draw,
         .poison = e->o.poison,
     };
     return sl_coord_create(e->be, &c, &e->coord, err);
@@ -249,9 +250,10 @@ sl_status sl_engine_create(sl_backend *be, sl_model *model, sl_arena *arena, con
     e->max_logits = m->max_logit_rows < opts->max_seqs ? m->max_logit_rows : opts->max_seqs;
     if ((st = check_arena(e, err)) != SL_OK)
         goto fail;
-    if ((st = sl_be_host_register(be, sl_arena_base(arena), sl_arena_bytes(arena), err)) != SL_OK)
+    if (!opts->arena_readable &&
+        (st = sl_be_host_register(be, sl_arena_base(arena), sl_arena_bytes(arena), err)) != SL_OK)
         goto fail;
-    e->registered = true;
+    e->registered = !opts->arena_readable;
     if ((st = make_layers(e, err)) != SL_OK || (st = sl_seqs_init(e, err)) != SL_OK ||
         (st = make_io(e, err)) != SL_OK || (st = make_events(e, err)) != SL_OK ||
         (st = make_coord(e, err)) != SL_OK || (st = sl_be_sync(be, err)) != SL_OK)

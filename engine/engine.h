@@ -16,6 +16,7 @@
 
 #include "kvstore/arena.h"
 #include "model/model.h"
+#include "sparse/sparse.h"
 
 typedef struct sl_engine sl_engine;
 typedef struct sl_seq sl_seq;
@@ -44,7 +45,9 @@ typedef struct sl_engine_opts {
     int32_t sink_tokens, recent_tokens, min_tokens; /* coordinator gates, see sparse/sparse.h */
     const int32_t *dense_layers;
     int32_t n_dense_layers;
-    bool poison; /* testing: fill freed and unused device rows with NaN */
+    const sl_coord_draw *draw; /* benchmarks: sparse/sparse.h; NULL, or read during create */
+    bool arena_readable; /* the caller has registered the arena with the backend, and will give it back */
+    bool poison;         /* testing: fill freed and unused device rows with NaN */
 } sl_engine_opts;
 
 typedef struct sl_engine_stats { /* cumulative */

@@ -156,6 +156,8 @@ sl_status sl_be_run(sl_backend *be, sl_op op, const void *params, sl_err *err)
     if (sl_op_items(op, params) == 0)
         return SL_OK;
     st = sl_op_check(op, params, err);
+    if (st == SL_OK && be->profile)
+        sl_profile_op(be, op, params);
     return st != SL_OK ? st : be->desc->ops[op].run(be, params, err);
 }
 
@@ -179,9 +181,9 @@ sl_status sl_deverr(uint32_t mask, const char *op, sl_err *err)
         {SL_DEVERR_MULTI_TOKEN, SL_ERR_UNSUPPORTED, "several tokens of one hierarchical sequence in a step"},
         {SL_DEVERR_HOT_CAPACITY, SL_ERR_EXHAUSTED, "rows.hot_rows is smaller than the selection"},
         {SL_DEVERR_MISS_CAPACITY, SL_ERR_EXHAUSTED, "more misses than miss_cap"},
+        {SL_DEVERR_STEP, SL_ERR_INVALID, "step is 0, or not below 2^31 with clock: reset the hot state"},
     };
 
-        {SL_DEVERR_STEP, SL_ERR_INVALID, "step is 0, or not below 2^31 with clock: reset the hot state"},
     for (size_t i = 0; i < SL_COUNT(rows); i++)
         if (mask & rows[i].bit)
             return sl_fail(err, rows[i].st, "%s: %s", op, rows[i].text);

@@ -43,6 +43,8 @@ typedef enum {
     SL_OP_MOE,
     SL_OP_ADD,
     SL_OP_PICK,
+    SL_OP_RANDOM, /* kernels/synth.h: benchmarks */
+    SL_OP_DRAW,
     SL_OP_COUNT,
 } sl_op;
 
@@ -107,6 +109,20 @@ sl_status sl_be_capture_begin(sl_backend *be, sl_err *err);
 sl_status sl_be_capture_end(sl_backend *be, sl_graph **out, sl_err *err);
 sl_status sl_be_graph_launch(sl_backend *be, sl_graph *graph, sl_err *err);
 void sl_graph_destroy(sl_graph *graph);
+
+/*
+ * Time of each op, for profiles: between begin and end every sl_be_run leaves a mark in the stream, and what lies
+ * between two marks belongs to the op before them (copies and fills behind an op are its own). At most
+ * `capacity` ops are kept. end waits for the device; out[*n] is malloc'ed, the caller frees it. Not inside a
+ * capture: graphs are not seen.
+ */
+typedef struct sl_op_time {
+    sl_op op;
+    int32_t rows, cols; /* linear: out and in of the weight; else 0 */
+    double ns;
+} sl_op_time;
+sl_status sl_be_profile_begin(sl_backend *be, int32_t capacity, sl_err *err);
+sl_status sl_be_profile_end(sl_backend *be, sl_op_time **out, int32_t *n, sl_err *err);
 
 const char *sl_op_name(sl_op op);
 size_t sl_op_params_size(sl_op op);

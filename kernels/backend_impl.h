@@ -22,12 +22,14 @@
 #include "kernels/backend.h"
 
 typedef struct sl_backend_desc sl_backend_desc;
+typedef struct sl_profile sl_profile; /* kernels/profile.c */
 
 /* Base of every instance; filled by desc->create. */
 struct sl_backend {
     const sl_backend_desc *desc;
     unsigned caps;      /* SL_BE_* of this instance */
     char describe[128]; /* sl_backend_describe() */
+    sl_profile *profile; /* while one is taken */
 };
 
 struct sl_event {
@@ -69,6 +71,9 @@ struct sl_backend_desc {
     sl_status (*capture_end)(sl_backend *be, sl_graph **out, sl_err *err);
     sl_status (*graph_launch)(sl_backend *be, sl_graph *graph, sl_err *err);
     void (*graph_destroy)(sl_graph *graph);
+    /* Optional, asynchronous backends: mark i in the stream, and after a sync the time from mark i to i + 1. */
+    sl_status (*mark)(sl_backend *be, int32_t i, sl_err *err);
+    sl_status (*mark_ns)(sl_backend *be, int32_t i, double *ns, sl_err *err);
     /* Every op has a row; run NULL means the op is missing here (SL_ERR_UNSUPPORTED with its name). */
     sl_op_impl ops[SL_OP_COUNT];
 };
@@ -87,6 +92,9 @@ sl_status sl_op_check_shape(sl_op op, const void *params, sl_err *err);
  * sl_op_check. */
 int64_t sl_op_items(sl_op op, const void *params);
 
+/* Notes an op that is about to run, while a profile is taken. */
+void sl_profile_op(sl_backend *be, sl_op op, const void *params);
+
 /*
  * Data-dependent failures that a device finds while it runs. An asynchronous backend keeps a bit mask of them
  * (ORed by kernels, read and cleared by sync); synchronous ones use the same function for the message. Lowest
@@ -101,9 +109,9 @@ enum {
     SL_DEVERR_MULTI_TOKEN = 1u << 5,  /* resolve: several tokens of one hierarchical sequence (unsupported) */
     SL_DEVERR_HOT_CAPACITY = 1u << 6, /* resolve: fewer hot rows than the selection needs */
     SL_DEVERR_MISS_CAPACITY = 1u << 7, /* resolve: more misses than miss_cap */
+    SL_DEVERR_STEP = 1u << 8,          /* resolve: step 0, or beyond what the policy's stamps can hold */
 };
 /* Status and text of the lowest bit set in mask, for op's name; SL_OK when mask is 0. */
 sl_status sl_deverr(uint32_t mask, const char *op, sl_err *err);
 
 #endif
-    SL_DEVERR_STEP = 1u << 8,          /* resolve: step 0, or beyond what the policy's stamps can hold */

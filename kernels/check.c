@@ -6,6 +6,7 @@
 #include "kernels/check.h"
 
 #include "kernels/backend_impl.h"
+#include "kernels/synth.h"
 
 void sl_chk_need(sl_chk *c, bool ok, const char *field, const char *why)
 {
@@ -277,6 +278,32 @@ static void chk_pick(sl_chk *c, const void *params)
     sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
 }
 
+static void chk_random(sl_chk *c, const void *params)
+{
+    const sl_random_params *p = params;
+    bool whole = p->mean == (float)(int32_t)p->mean && p->spread >= 1 && p->spread <= 0x1p24f;
+
+    sl_chk_count(c, "rows", p->rows);
+    sl_chk_pos(c, "cols", p->cols);
+    sl_chk_need(c, p->dtype == SL_F32 || p->dtype == SL_BF16 || p->dtype == SL_F8_E4M3 || p->dtype == SL_I32,
+                "dtype", "must be f32, bf16, e4m3 or i32");
+    if (c->st == SL_OK)
+        sl_chk_need(c, p->dtype != SL_I32 || whole, "spread", "and mean must be whole numbers for i32");
+    sl_chk_ptr(c, "out", p->out, p->dtype == SL_I32 ? 4 : sl_dtype_size(p->dtype));
+}
+
+static void chk_draw(sl_chk *c, const void *params)
+{
+    const sl_draw_params *p = params;
+
+    sl_chk_seqs(c, p->seqs);
+    sl_chk_pos(c, "k", p->k);
+    sl_chk_ld(c, "ld_ids", p->ld_ids, p->k);
+    sl_chk_ld(c, "span", p->span, p->k);
+    sl_chk_need(c, (uintptr_t)p->keep % 4 == 0, "keep", "is not aligned to its elements");
+    sl_chk_ptr(c, "ids", p->ids, 4);
+}
+
 /* ---- the table ---- */
 
 typedef struct op_row {
@@ -314,6 +341,8 @@ static const op_row op_rows[SL_OP_COUNT] = {
     [SL_OP_MOE] = ROW("moe", sl_moe_params, tokens, chk_moe),
     [SL_OP_ADD] = ROW("add", sl_add_params, tokens, chk_add),
     [SL_OP_PICK] = ROW("pick", sl_pick_params, n, chk_pick),
+    [SL_OP_RANDOM] = ROW("random", sl_random_params, rows, chk_random),
+    [SL_OP_DRAW] = ROW_SEQS("draw", sl_draw_params, chk_draw),
 };
 
 const char *sl_op_name(sl_op op)
@@ -358,6 +387,9 @@ int64_t sl_op_items(sl_op op, const void *params)
         break;
     case SL_OP_INDEX_APPEND:
         seqs = ((const sl_index_append_params *)params)->seqs;
+        break;
+    case SL_OP_DRAW:
+        seqs = ((const sl_draw_params *)params)->seqs;
         break;
     case SL_OP_RESOLVE: /* runs even with no tokens: it writes *miss_count */
     case SL_OP_GATHER:

@@ -7,6 +7,7 @@
  * finds the result in ws.o. The residual is added where it is next normalised, so that x is read and written
  * once per block.
  */
+#include "kernels/synth.h"
 #include "model/model_impl.h"
 
 typedef struct pass {
@@ -246,6 +247,19 @@ static sl_status step_dense(pass *p)
     return mlp(p, p->ws->delta);
 }
 
+/* One rank of a made-up model (model/synthetic.h): as many choices, all among the experts that are here. */
+static sl_status choose_local(const pass *p, sl_moe_params *a)
+{
+    sl_draw_params d = {.ids = p->ws->expert_ids,
+                        .seqs = p->f->seqs,
+                        .k = a->top_k,
+                        .ld_ids = a->top_k,
+                        .span = p->m->local_experts,
+                        .layer = p->layer};
+    a->experts = p->m->local_experts;
+    return run(p, SL_OP_DRAW, &d);
+}
+
 static sl_status step_experts(pass *p)
 {
     const sl_model_config *c = p->c;
@@ -283,6 +297,8 @@ static sl_status step_experts(pass *p)
                        .fp8_acts = c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3,
                        .act = p->act};
     p->pending = true;
+    if (rc == SL_OK && p->m->local_experts)
+        rc = choose_local(p, &a);
     return rc == SL_OK ? run(p, SL_OP_MOE, &a) : rc;
 }
 

@@ -82,6 +82,18 @@ static sl_status load_rope(sl_model *m, sl_err *err)
     return rc;
 }
 
+sl_status sl_model_finish(sl_model *m, sl_err *err)
+{
+    sl_status rc = check_opts(&m->opts, err);
+    if (rc == SL_OK)
+        rc = load_rope(m, err);
+    if (rc == SL_OK)
+        rc = sl_workspace_create(m->be, &m->config, &m->opts, &m->ws, err);
+    if (rc == SL_OK && (rc = sl_model_ask(m, err)) != SL_OK)
+        rc = sl_fail_in(err, rc, "the %s backend cannot run it", sl_backend_name(m->be));
+    return rc;
+}
+
 sl_status sl_model_load(sl_backend *be, const char *dir, const sl_model_opts *opts, sl_model **out,
                         sl_err *err)
 {
@@ -104,12 +116,8 @@ sl_status sl_model_load(sl_backend *be, const char *dir, const sl_model_opts *op
     rc = sl_checkpoint_open(dir, &m->ck, err);
     if (rc == SL_OK)
         rc = sl_weights_load(be, m->ck, m->family, &m->config, opts, &m->weights, err);
-    if (rc == SL_OK)
-        rc = load_rope(m, err);
-    if (rc == SL_OK)
-        rc = sl_workspace_create(be, &m->config, opts, &m->ws, err);
-    if (rc == SL_OK && (rc = sl_model_ask(m, err)) != SL_OK)
-        rc = sl_fail_in(err, rc, "%s: the %s backend cannot run it", dir, sl_backend_name(be));
+    if (rc == SL_OK && (rc = sl_model_finish(m, err)) != SL_OK)
+        rc = sl_fail_in(err, rc, "%s", dir);
     if (rc != SL_OK)
         goto destroy_model;
     m->fingerprint = sl_fingerprint(m->ck, &m->config, opts);

@@ -49,7 +49,11 @@ struct sl_model {
     sl_workspace ws;
     float *cos_sin; /* device [max_context][rope / 2][2] */
     sl_key fingerprint;
+    int32_t local_experts; /* made-up models: experts of this rank, chosen at random; 0: all, as routed */
 };
+
+/* model/model.c: what follows the weights: rope tables, workspace, and whether the backend can run it all. */
+sl_status sl_model_finish(sl_model *m, sl_err *err);
 
 /* model/workspace.c */
 sl_status sl_workspace_create(sl_backend *be, const sl_model_config *c, const sl_model_opts *o,

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "kernels/synth.h"
 #include "sparse/adaptor.h"
 #include "sparse/coord_plan.h"
 #include "sparse/load.h"
@@ -27,6 +28,7 @@ struct sl_coord {
     sl_algo *algo, *dense;      /* dense: for dense layers, NULL when there are none */
     sl_swapin *swapin;
     sl_tracker tracker;
+    sl_coord_draw draw;
     int32_t *ids, *slice_ids, *phys; /* device */
     int32_t *no_slots;               /* device [max_seqs] of -1: the hot slots of a resident layer */
     const int32_t *last_ids;         /* of the last attend */
@@ -96,6 +98,8 @@ sl_status sl_coord_create(sl_backend *be, const sl_coord_opts *opts, sl_coord **
     if (!c)
         return sl_fail(err, SL_ERR_NO_MEMORY, "coordinator: out of memory");
     c->be = be, c->o = *opts, c->z = z;
+    if (opts->draw)
+        c->draw = *opts->draw, c->o.draw = &c->draw;
     c->layers = calloc(n, sizeof *c->layers);
     c->is_dense = calloc(n, sizeof *c->is_dense);
     c->is_wanted = calloc(n, sizeof *c->is_wanted);
@@ -295,6 +299,21 @@ static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32
     return a;
 }
 
+/* Benchmarks: other lists in place of the selected ones. */
+static sl_status redraw(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, sl_err *err)
+{
+    sl_draw_params p = {.ids = c->ids,
+                        .seqs = call->seqs,
+                        .keep = c->draw.keep + call->layer,
+                        .k = c->o.index_topk < a->k ? c->o.index_topk : a->k,
+                        .ld_ids = a->k,
+                        .span = c->draw.span_tokens,
+                        .from_pos = c->draw.span_tokens - 1,
+                        .layer = call->layer,
+                        .seed = c->draw.seed};
+    return sl_be_run(c->be, SL_OP_DRAW, &p, err);
+}
+
 /* Updates the algorithm's metadata; where lists are kept, makes those of the whole step. */
 static sl_status select_kept(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, sl_err *err)
 {
@@ -303,7 +322,7 @@ static sl_status select_kept(sl_coord *c, const sl_attn_call *call, const sl_alg
         st = c->z.algo->update(c->algo, a, err);
     if (st == SL_OK && c->z.keep && call->has_indexer && c->is_wanted[call->layer])
         st = c->z.algo->retrieve(c->algo, a, 0, call->seqs->n_tokens, c->ids, err);
-    return st;
+    return st == SL_OK && c->z.keep && c->o.draw ? redraw(c, call, a, err) : st;
 }
 
 /* Resolve, swap-in and attention, slice by slice. */

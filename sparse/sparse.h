@@ -42,6 +42,16 @@ enum {
     SL_USE_HIERARCHICAL = 1u << 3,
 };
 
+/*
+ * Benchmarks of models with random weights: after the algorithm has selected at its full cost, the lists are
+ * replaced by those of SL_OP_DRAW (kernels/synth.h) for tokens with pos + 1 >= span_tokens.
+ */
+typedef struct sl_coord_draw {
+    const uint32_t *keep; /* device [n_layers], may be rewritten between steps */
+    int32_t span_tokens;
+    uint64_t seed;
+} sl_coord_draw;
+
 typedef struct sl_coord_opts {
     const char *algorithm; /* a name of the registry, sparse/algorithm.h */
     unsigned use;          /* SL_USE_* */
@@ -61,7 +71,8 @@ typedef struct sl_coord_opts {
     int32_t sink_tokens, recent_tokens, min_tokens;
     const int32_t *dense_layers;
     int32_t n_dense_layers;
-    int64_t workspace_bytes; /* bound of the scores' memory; 0 = 64 MiB */
+    int64_t workspace_bytes;   /* bound of the scores' memory; 0 = 64 MiB */
+    const sl_coord_draw *draw; /* NULL, or copied */
     bool poison; /* testing: rows are filled with NaN when they become stale and just before they are swapped
                     in */
 } sl_coord_opts;

@@ -209,5 +209,7 @@ const sl_backend_desc sl_backend_cpu = {
             [SL_OP_MOE] = {NULL, sl_cpu_moe},
             [SL_OP_ADD] = {NULL, sl_cpu_add},
             [SL_OP_PICK] = {NULL, sl_cpu_pick},
+            [SL_OP_RANDOM] = {NULL, sl_cpu_random},
+            [SL_OP_DRAW] = {NULL, sl_cpu_draw},
         },
 };

@@ -97,5 +97,7 @@ sl_status sl_cpu_moe_route(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_moe(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_add(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_pick(sl_backend *be, const void *params, sl_err *err);
+sl_status sl_cpu_random(sl_backend *be, const void *params, sl_err *err);
+sl_status sl_cpu_draw(sl_backend *be, const void *params, sl_err *err);
 
 #endif

@@ -33,6 +33,29 @@ sl_status sl_cuda_status(cudaError_t e, const char *what, sl_err *err)
     return sl_fail(err, SL_ERR_DEVICE, "cuda: %s: %s", what, cudaGetErrorString(e));
 }
 
+/* Gives a scratch block back: at once, or when the last graph that may use it is gone. */
+static sl_status retire(sl_cuda *cu, void *block, sl_err *err)
+{
+    void **v;
+
+    if (!block || cu->n_graphs == 0) {
+        cudaFree(block);
+        return SL_OK;
+    }
+    v = realloc(cu->retired, sizeof *v * (size_t)(cu->n_retired + 1));
+    if (!v)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for a list of %d blocks", cu->n_retired + 1);
+    cu->retired = v;
+    v[cu->n_retired++] = block;
+    return SL_OK;
+}
+
+static void free_retired(sl_cuda *cu)
+{
+    while (cu->n_retired > 0)
+        cudaFree(cu->retired[--cu->n_retired]);
+}
+
 sl_status sl_cuda_scratch(sl_cuda *cu, size_t bytes, void **out, sl_err *err)
 {
     sl_status st;
@@ -52,7 +75,11 @@ sl_status sl_cuda_scratch(sl_cuda *cu, size_t bytes, void **out, sl_err *err)
             cudaFree(fresh);
             return st;
         }
-        cudaFree(cu->scratch);
+        st = retire(cu, cu->scratch, err);
+        if (st != SL_OK) {
+            cudaFree(fresh);
+            return st;
+        }
         cu->scratch = fresh;
         cu->scratch_bytes = bytes;
     }
@@ -68,6 +95,11 @@ static void cuda_destroy(sl_backend *be)
         cudaStreamSynchronize(cu->stream);
     sl_cuda_tables_destroy(cu->tables);
     sl_cuda_lt_destroy(cu->lt);
+    for (int32_t i = 0; i < cu->n_marks; i++)
+        cudaEventDestroy(cu->marks[i]);
+    free(cu->marks);
+    free_retired(cu);
+    free(cu->retired);
     cudaFree(cu->scratch);
     cudaFree(cu->workspace);
     cudaFree(cu->deverr);
@@ -120,9 +152,9 @@ static sl_status allocate(sl_cuda *cu, sl_err *err)
     if (st == SL_OK)
         st = SL_CU(cudaMalloc(&cu->workspace, SL_CUDA_WORKSPACE), err);
     if (st == SL_OK)
-        st = SL_CU(cudaMalloc((void **)&cu->deverr, sizeof(uint32_t)), err);
+        st = SL_CU(cudaMalloc((void **)&cu->deverr, SL_CUDA_WORDS * sizeof(uint32_t)), err);
     if (st == SL_OK)
-        st = SL_CU(cudaMemset(cu->deverr, 0, sizeof(uint32_t)), err);
+        st = SL_CU(cudaMemset(cu->deverr, 0, SL_CUDA_WORDS * sizeof(uint32_t)), err);
     if (st == SL_OK)
         st = SL_CU(cudaHostAlloc((void **)&cu->deverr_host, sizeof(uint32_t), cudaHostAllocDefault), err);
     if (st == SL_OK)
@@ -318,6 +350,7 @@ static sl_status cuda_capture_end(sl_backend *be, sl_graph **out, sl_err *err)
         return st;
     }
     g->base.be = be;
+    cu->n_graphs++;
     *out = &g->base;
     return SL_OK;
 }
@@ -329,8 +362,44 @@ static sl_status cuda_graph_launch(sl_backend *be, sl_graph *graph, sl_err *err)
 
 static void cuda_graph_destroy(sl_graph *graph)
 {
+    sl_cuda *cu = sl_cuda_of(graph->be);
+
     cudaGraphExecDestroy(((struct cuda_graph *)graph)->exec);
     free(graph);
+    if (--cu->n_graphs == 0) {
+        cudaStreamSynchronize(cu->stream); /* a launch of it may still be on its way */
+        free_retired(cu);
+    }
+}
+
+static sl_status cuda_mark(sl_backend *be, int32_t i, sl_err *err)
+{
+    sl_cuda *cu = sl_cuda_of(be);
+    sl_status st;
+
+    if (i >= cu->n_marks) {
+        int32_t cap = i < 512 ? 1024 : 2 * i;
+        cudaEvent_t *v = realloc(cu->marks, sizeof *v * (size_t)cap);
+        if (!v)
+            return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for marks");
+        cu->marks = v;
+        for (; cu->n_marks < cap; cu->n_marks++) {
+            st = SL_CU(cudaEventCreate(&cu->marks[cu->n_marks]), err);
+            if (st != SL_OK)
+                return st;
+        }
+    }
+    return SL_CU(cudaEventRecord(cu->marks[i], cu->stream), err);
+}
+
+static sl_status cuda_mark_ns(sl_backend *be, int32_t i, double *ns, sl_err *err)
+{
+    sl_cuda *cu = sl_cuda_of(be);
+    float ms = 0;
+    sl_status st = SL_CU(cudaEventElapsedTime(&ms, cu->marks[i], cu->marks[i + 1]), err);
+
+    *ns = (double)ms * 1e6;
+    return st;
 }
 
 const sl_backend_desc sl_backend_cuda = {
@@ -355,6 +424,8 @@ const sl_backend_desc sl_backend_cuda = {
     .capture_end = cuda_capture_end,
     .graph_launch = cuda_graph_launch,
     .graph_destroy = cuda_graph_destroy,
+    .mark = cuda_mark,
+    .mark_ns = cuda_mark_ns,
     .ops =
         {
             [SL_OP_EMBED] = {NULL, sl_cuda_embed},
@@ -376,5 +447,7 @@ const sl_backend_desc sl_backend_cuda = {
             [SL_OP_MOE] = {NULL, sl_cuda_moe},
             [SL_OP_ADD] = {NULL, sl_cuda_add},
             [SL_OP_PICK] = {NULL, sl_cuda_pick},
+            [SL_OP_RANDOM] = {NULL, sl_cuda_random},
+            [SL_OP_DRAW] = {NULL, sl_cuda_draw},
         },
 };

@@ -21,6 +21,9 @@ extern "C" {
 
 #define SL_CUDA_WORKSPACE ((size_t)32 << 20) /* cuBLASLt's; split-K partials of our own kernels */
 
+#define SL_CUDA_WORDS 64
+#define SL_CUDA_MEET 32
+
 typedef struct sl_cuda_tables sl_cuda_tables; /* device copies of expert descriptors: tables.c */
 typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the plan of every weight shape: linear.c */
 
@@ -33,11 +36,16 @@ typedef struct sl_cuda {
     void
         *scratch; /* quantised activations and other short-lived operands of one op; grows outside captures */
     size_t scratch_bytes;
-    uint32_t *deverr; /* device word, SL_DEVERR_* */
+    void **retired; /* scratch blocks that graphs may still use */
+    int n_retired, n_graphs;
+    uint32_t *deverr; /* device words: SL_DEVERR_*, and from SL_CUDA_MEET on where resolve's blocks meet */
     uint32_t *deverr_host;
     sl_cuda_lt *lt;
     sl_cuda_tables *tables;
     bool capturing;
+    void (*encode)(void); /* the driver's function that makes tensor maps: tables.c */
+    cudaEvent_t *marks;   /* of profiles */
+    int32_t n_marks;
     sl_op last_op; /* for the message of a deferred failure */
 } sl_cuda;
 
@@ -116,6 +124,8 @@ SL_CUDA_OP(moe_route);
 SL_CUDA_OP(moe);
 SL_CUDA_OP(add);
 SL_CUDA_OP(pick);
+SL_CUDA_OP(random);
+SL_CUDA_OP(draw);
 
 #ifdef __cplusplus
 }

@@ -1,16 +1,23 @@
 /*
- * Device copies of the experts' weight descriptors. Ops get host arrays; kernels that choose an expert on the
- * device need them there. A handful of arrays per model layer, found by address, compared by content.
+ * Device copies of the experts' weight descriptors, and their tensor maps. Ops get host arrays; kernels that
+ * choose an expert on the device need them there. A handful of arrays per model layer, found by address,
+ * compared by content.
  */
-#include "kernels/cuda/cuda_impl.h"
+#include "kernels/cuda/stream.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+typedef CUresult (*sl_encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *,
+                                 CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                 CUtensorMapFloatOOBfill);
 
 typedef struct table {
     const sl_weight *host;
     int n;
     sl_weight *copy, *device; /* what was sent, and where it is */
+    CUtensorMap *maps;        /* device, when they were asked for */
 } table;
 
 struct sl_cuda_tables {
@@ -21,6 +28,7 @@ struct sl_cuda_tables {
 static void release(table *t)
 {
     cudaFree(t->device);
+    cudaFree(t->maps);
     free(t->copy);
 }
 
@@ -37,7 +45,7 @@ void sl_cuda_tables_destroy(sl_cuda_tables *t)
 static sl_status append(sl_cuda *cu, const sl_weight *host, int n, table **out, sl_err *err)
 {
     sl_cuda_tables *t = cu->tables;
-    table fresh = {host, n, NULL, NULL};
+    table fresh = {host, n, NULL, NULL, NULL};
     sl_status st;
 
     if (!t)
@@ -64,15 +72,20 @@ static sl_status append(sl_cuda *cu, const sl_weight *host, int n, table **out, 
     return SL_OK;
 }
 
+static table *find(sl_cuda *cu, const sl_weight *host, int n)
+{
+    for (int i = 0; cu->tables && i < cu->tables->used; i++)
+        if (cu->tables->v[i].host == host && cu->tables->v[i].n == n)
+            return &cu->tables->v[i];
+    return NULL;
+}
+
 sl_status sl_cuda_table(sl_cuda *cu, const sl_weight *host, int n, const sl_weight **out, sl_err *err)
 {
-    table *t = NULL;
+    table *t = find(cu, host, n);
     bool stale = true;
     sl_status st;
 
-    for (int i = 0; cu->tables && i < cu->tables->used && !t; i++)
-        if (cu->tables->v[i].host == host && cu->tables->v[i].n == n)
-            t = &cu->tables->v[i];
     if (t)
         stale = memcmp(t->copy, host, sizeof *host * (size_t)n) != 0;
     if (stale && cu->capturing)
@@ -90,7 +103,74 @@ sl_status sl_cuda_table(sl_cuda *cu, const sl_weight *host, int n, const sl_weig
         if (st != SL_OK)
             return st;
         memcpy(t->copy, host, sizeof *host * (size_t)n);
+        cudaFree(t->maps);
+        t->maps = NULL;
     }
     *out = t->device;
     return SL_OK;
+}
+
+static sl_status encode(sl_cuda *cu, const void *base, int64_t rows, int64_t bytes, int64_t pitch,
+                        int box_rows, CUtensorMap *out)
+{
+    cuuint64_t dims[2] = {(cuuint64_t)bytes, (cuuint64_t)rows}, pitches[1] = {(cuuint64_t)pitch};
+    cuuint32_t box[2] = {128, (cuuint32_t)box_rows}, steps[2] = {1, 1};
+    CUresult r;
+
+    if (!cu->encode) {
+        void *fn = NULL;
+        enum cudaDriverEntryPointQueryResult found;
+        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &fn, 12000, cudaEnableDefault,
+                                             &found) != cudaSuccess ||
+            found != cudaDriverEntryPointSuccess)
+            return SL_ERR_UNSUPPORTED;
+        memcpy(&cu->encode, &fn, sizeof fn);
+    }
+    r = ((sl_encode_fn)cu->encode)(out, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, (void *)(uintptr_t)base, dims,
+                                   pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return r == CUDA_SUCCESS ? SL_OK : SL_ERR_UNSUPPORTED;
+}
+
+sl_status sl_cuda_map(sl_cuda *cu, const void *base, int64_t rows, int64_t bytes, int64_t pitch, int box_rows,
+                      CUtensorMap *out, sl_err *err)
+{
+    sl_status st = encode(cu, base, rows, bytes, pitch, box_rows, out);
+
+    return st == SL_OK ? st
+                       : sl_fail(err, st, "cuda: no tensor map for %lld x %lld bytes", (long long)rows,
+                                 (long long)bytes);
+}
+
+sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensorMap **out, sl_err *err)
+{
+    const sl_weight *ignored;
+    sl_status st = sl_cuda_table(cu, host, n, &ignored, err);
+    table *t = find(cu, host, n);
+    CUtensorMap *maps;
+
+    if (st != SL_OK || t->maps) {
+        if (st == SL_OK)
+            *out = t->maps;
+        return st;
+    }
+    if (cu->capturing)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "cuda: new tensor maps inside a capture: run the step once before");
+    maps = aligned_alloc(64, sizeof *maps * (size_t)n);
+    if (!maps)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for tensor maps");
+    for (int i = 0; i < n && st == SL_OK; i++) {
+        int64_t bytes = host[i].in * (int64_t)sl_dtype_size(host[i].dtype);
+        st = sl_cuda_map(cu, host[i].data, host[i].out, bytes, bytes, 128, &maps[i], err);
+    }
+    if (st == SL_OK)
+        st = SL_CU(cudaMalloc((void **)&t->maps, sizeof *maps * (size_t)n), err);
+    if (st == SL_OK)
+        st = SL_CU(cudaMemcpy(t->maps, maps, sizeof *maps * (size_t)n, cudaMemcpyHostToDevice), err);
+    free(maps);
+    if (st == SL_OK)
+        *out = t->maps;
+    return st;
 }

@@ -1,0 +1,404 @@
+/*
+ * Routed experts with fp8 weights and bf16 activations, by streaming (stream.cuh); the sum over experts is in
+ * moe.cu.
+ *
+ * Pairs (token, choice) are grouped by expert into rows, an expert's part padded to a multiple of eight;
+ * their quantised inputs lie in that order, so that a tile's tokens are a few boxes of eight rows. Gate and
+ * up are the two boxes of one tile; silu(gate) * up is quantised where it is made, since a box is a group of
+ * 128. Per group the sum is the tensor core's, across groups acc += dot * (s_x * s_w) in float32, in order.
+ */
+#include "kernels/cuda/stream.cuh"
+
+#define GROUP 128
+#define MAX_EXPERTS 1024
+
+struct moe_rows {
+    int32_t *pair; /* [rows] or -1 */
+    int32_t *tile_expert, *tile_first, *tile_count, *n_tiles;
+};
+
+/* One block: counts, prefixes, lists. Rows behind an expert's last stay as they are: nobody stores them. */
+__global__ static void __launch_bounds__(1024)
+    group_kernel(const int32_t *ids, int pairs, int experts, moe_rows rows, uint32_t *deverr)
+{
+    __shared__ int count[MAX_EXPERTS], end[MAX_EXPERTS], tiles[MAX_EXPERTS], cursor[MAX_EXPERTS];
+    int e = threadIdx.x;
+
+    count[e] = 0;
+    __syncthreads();
+    for (int i = e; i < pairs; i += 1024) {
+        int x = ids[i];
+        if (x >= experts)
+            atomicOr(deverr, SL_DEVERR_ID);
+        else if (x >= 0)
+            atomicAdd(&count[x], 1);
+    }
+    __syncthreads();
+    int n = count[e], padded = (n + 7) & ~7, my_tiles = (n + ST_TOKENS - 1) / ST_TOKENS;
+    end[e] = padded;
+    tiles[e] = my_tiles;
+    __syncthreads();
+    for (int o = 1; o < experts; o <<= 1) { /* inclusive prefixes */
+        int a = e >= o ? end[e - o] : 0, b = e >= o ? tiles[e - o] : 0;
+        __syncthreads();
+        end[e] += a;
+        tiles[e] += b;
+        __syncthreads();
+    }
+    int first = end[e] - padded;
+    cursor[e] = first;
+    for (int k = 0, at = tiles[e] - my_tiles; k < n; k += ST_TOKENS, at++) {
+        rows.tile_expert[at] = e;
+        rows.tile_first[at] = first + k;
+        rows.tile_count[at] = min(ST_TOKENS, n - k);
+    }
+    for (int k = n; k < padded; k++)
+        rows.pair[first + k] = -1;
+    if (e == experts - 1)
+        *rows.n_tiles = tiles[e];
+    __syncthreads();
+    for (int i = e; i < pairs; i += 1024)
+        if (ids[i] >= 0 && ids[i] < experts)
+            rows.pair[atomicAdd(&cursor[ids[i]], 1)] = i;
+}
+
+/* x of each row's token to e4m3 with a scale per 128 values: q [rows][n], scale [n / 128][ld]; a warp per
+ * group. */
+__global__ static void quantise_kernel(const __nv_bfloat16 *x, int n, int top_k, moe_rows rows, uint8_t *q,
+                                       float *scale, int ld)
+{
+    int r = blockIdx.x, g = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+    int t = *rows.n_tiles - 1, end = t < 0 ? 0 : rows.tile_first[t] + rows.tile_count[t];
+
+    if (r >= end || g >= n / GROUP || rows.pair[r] < 0)
+        return;
+    uint2 raw = *(const uint2 *)(x + (int64_t)(rows.pair[r] / top_k) * n + g * GROUP + lane * 4);
+    const __nv_bfloat162 *b = (const __nv_bfloat162 *)&raw;
+    float2 lo = __bfloat1622float2(b[0]), hi = __bfloat1622float2(b[1]);
+    float amax = fmaxf(fmaxf(fabsf(lo.x), fabsf(lo.y)), fmaxf(fabsf(hi.x), fabsf(hi.y)));
+    float s = sl_scale_act_d(sl_warp_max(amax));
+    uint32_t packed = (uint32_t)sl_e4m3(lo.x / s) | (uint32_t)sl_e4m3(lo.y / s) << 8 |
+                      (uint32_t)sl_e4m3(hi.x / s) << 16 | (uint32_t)sl_e4m3(hi.y / s) << 24;
+    *(uint32_t *)(q + (int64_t)r * n + g * GROUP + lane * 4) = packed;
+    if (lane == 0)
+        scale[(int64_t)g * ld + r] = s;
+}
+
+struct moe_args {
+    CUtensorMap x;              /* [rows][in] */
+    const CUtensorMap *wa, *wb; /* gate and up, or down and nothing */
+    const sl_weight *ta, *tb;
+    moe_rows rows;
+    const float *xs;    /* [groups][ld] */
+    float *ms;          /* gate and up: scales of what they make, [outs / 128][ld] */
+    uint8_t *mq;        /* and its values, [rows][outs] */
+    __nv_bfloat16 *res; /* down: [pairs][outs] */
+    int ld, groups, outs, out_tiles;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+struct moe_tile {
+    int e, first, count, out0; /* out0: of box 0 */
+};
+
+template <bool DUAL> __device__ static inline moe_tile tile_of(const moe_args &p, int tile)
+{
+    int t = tile / p.out_tiles, o = tile % p.out_tiles;
+
+    return {p.rows.tile_expert[t], p.rows.tile_first[t], p.rows.tile_count[t],
+            o * (DUAL ? ST_BOX : 2 * ST_BOX)};
+}
+
+struct st_ring {
+    uint32_t base, full, empty; /* shared addresses */
+    int stage;
+    uint32_t phase;
+};
+
+__device__ static inline void ring_next(st_ring &r)
+{
+    if (++r.stage == ST_STAGES) {
+        r.stage = 0;
+        r.phase ^= 1;
+    }
+}
+
+template <bool DUAL>
+__device__ static void produce(const moe_args &p, st_ring r, uint32_t xs_base, int n_tiles)
+{
+    for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
+        moe_tile t = tile_of<DUAL>(p, tile);
+        const CUtensorMap *a = p.wa + t.e, *b = DUAL ? p.wb + t.e : a;
+        int boxes = (t.count + 7) / 8, out1 = DUAL ? t.out0 : t.out0 + ST_BOX;
+        for (int g = 0; g < p.groups; g++, ring_next(r)) {
+            uint32_t at = r.base + r.stage * ST_STAGE, full = r.full + r.stage * 8;
+            st_bar_wait(r.empty + r.stage * 8, r.phase ^ 1);
+            st_bar_expect(full, 2 * ST_BOX_BYTES + boxes * 1024 + ST_XS_BYTES);
+            st_copy_box(at, a, g * GROUP, t.out0, full);
+            st_copy_box(at + ST_BOX_BYTES, b, g * GROUP, out1, full);
+            for (int i = 0; i < boxes; i++)
+                st_copy_box(at + 2 * ST_BOX_BYTES + i * 1024, &p.x, g * GROUP, t.first + 8 * i, full);
+            st_copy_bytes(xs_base + r.stage * ST_XS_BYTES, p.xs + (int64_t)g * p.ld + t.first, ST_XS_BYTES,
+                          full);
+        }
+    }
+}
+
+/* acc of one box over all groups. */
+__device__ static inline void multiply(const moe_args &p, st_ring &r, const float *xs, const float *sw,
+                                       int wg, float (&acc)[64])
+{
+    int lane = threadIdx.x & 31, row = (threadIdx.x >> 5 & 3) * 16 + lane / 4;
+    float s0 = lane < p.groups ? sw[lane] : 0, s1 = lane + 32 < p.groups ? sw[lane + 32] : 0, d[64];
+
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        acc[i] = 0;
+    for (int g = 0; g < p.groups; g++, ring_next(r)) {
+        uint32_t at = r.base + r.stage * ST_STAGE;
+        uint64_t a = sl_desc_k(at + 2 * ST_BOX_BYTES), b = sl_desc_k(at + wg * ST_BOX_BYTES);
+        float w = __shfl_sync(0xffffffffu, g < 32 ? s0 : s1, g & 31);
+        st_bar_wait(r.full + r.stage * 8, r.phase);
+        sl_wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            st_product<true>(d, a + 2 * k, b + 2 * k, k > 0);
+        float x0 = __fmul_rn(xs[r.stage * ST_TOKENS + row], w),
+              x1 = __fmul_rn(xs[r.stage * ST_TOKENS + row + 8], w);
+        sl_wgmma_finish();
+        if (lane == 0)
+            st_bar_arrive(r.empty + r.stage * 8);
+#pragma unroll
+        for (int i = 0; i < 64; i++)
+            acc[i] = fmaf(d[i], i & 2 ? x1 : x0, acc[i]);
+    }
+}
+
+__device__ static inline float2 unpack(uint32_t v)
+{
+    return __bfloat1622float2(*(__nv_bfloat162 *)&v);
+}
+
+__device__ static inline float silu_up(float g, float u)
+{
+    g = sl_bf16r(g);
+    return sl_bf16r(__fmul_rn(g / (1.0f + expf(-g)), u));
+}
+
+/* gate (here) and up (handed over): the products, quantised. Row half h of a thread is row + 8 h. */
+__device__ static inline void finish_dual(const moe_args &p, const moe_tile &t, const uint32_t *up,
+                                          float (&acc)[64])
+{
+    int lane = threadIdx.x & 31, row = (threadIdx.x >> 5 & 3) * 16 + lane / 4;
+    float amax[2] = {0, 0};
+
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        float2 u = unpack(up[i * 128 + (threadIdx.x & 127)]);
+        acc[2 * i] = silu_up(acc[2 * i], u.x);
+        acc[2 * i + 1] = silu_up(acc[2 * i + 1], u.y);
+        amax[i & 1] = fmaxf(amax[i & 1], fmaxf(fabsf(acc[2 * i]), fabsf(acc[2 * i + 1])));
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float m = fmaxf(amax[h], __shfl_xor_sync(0xffffffffu, amax[h], 1));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+        float s = sl_scale_act_d(m);
+        int64_t r = t.first + row + 8 * h;
+        if (row + 8 * h >= t.count)
+            continue;
+        uint8_t *q = p.mq + r * p.outs + t.out0 + (lane & 3) * 2;
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+            *(uint16_t *)(q + 8 * j) = (uint16_t)(sl_e4m3(acc[4 * j + 2 * h] / s) |
+                                                  (uint32_t)sl_e4m3(acc[4 * j + 2 * h + 1] / s) << 8);
+        if ((lane & 3) == 0)
+            p.ms[(int64_t)(t.out0 / GROUP) * p.ld + r] = s;
+    }
+}
+
+__device__ static inline void finish_down(const moe_args &p, const moe_tile &t, int out,
+                                          const float (&acc)[64])
+{
+    int lane = threadIdx.x & 31, row = (threadIdx.x >> 5 & 3) * 16 + lane / 4;
+
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (row + 8 * h >= t.count || out >= p.outs)
+            continue;
+        __nv_bfloat16 *at =
+            p.res + (int64_t)p.rows.pair[t.first + row + 8 * h] * p.outs + out + (lane & 3) * 2;
+#pragma unroll
+        for (int j = 0; j < 16; j++)
+            *(__nv_bfloat162 *)(at + 8 * j) =
+                __floats2bfloat162_rn(acc[4 * j + 2 * h], acc[4 * j + 2 * h + 1]);
+    }
+}
+
+template <bool DUAL>
+__device__ static void consume(const moe_args &p, st_ring r, const float *xs, uint32_t *exchange, int n_tiles)
+{
+    int wg = threadIdx.x >> 7;
+    float acc[64];
+
+    for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
+        moe_tile t = tile_of<DUAL>(p, tile);
+        int out = DUAL ? t.out0 : t.out0 + wg * ST_BOX;
+        const float *sw =
+            (DUAL && wg ? p.tb : p.ta)[t.e].scale + (int64_t)(min(out, p.outs - 1) / GROUP) * p.groups;
+        multiply(p, r, xs, sw, wg, acc);
+        if constexpr (!DUAL) {
+            finish_down(p, t, out, acc);
+        } else {
+            if (wg == 1)
+#pragma unroll
+                for (int i = 0; i < 32; i++) {
+                    __nv_bfloat162 v = __floats2bfloat162_rn(acc[2 * i], acc[2 * i + 1]);
+                    exchange[i * 128 + (threadIdx.x & 127)] = *(uint32_t *)&v;
+                }
+            sl_bar_sync(1, 256);
+            if (wg == 0)
+                finish_dual(p, t, exchange, acc);
+            sl_bar_sync(2, 256);
+        }
+    }
+}
+#endif
+
+template <bool DUAL>
+__global__ static void __launch_bounds__(ST_THREADS, 1) gemm_kernel(const __grid_constant__ moe_args p)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ uint8_t raw[];
+    uint32_t raw_at = sl_smem_addr(raw), pad = (1024 - raw_at % 1024) % 1024;
+    uint8_t *smem = raw + pad;
+    uint32_t *exchange = (uint32_t *)(smem + ST_STAGES * ST_STAGE);
+    float *xs = (float *)((uint8_t *)exchange + ST_EXCHANGE);
+    uint32_t bars = sl_smem_addr(xs + ST_STAGES * ST_TOKENS);
+    st_ring r = {raw_at + pad, bars, bars + ST_STAGES * 8, 0, 0};
+    int n_tiles = *p.rows.n_tiles * p.out_tiles;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < ST_STAGES; i++) {
+            st_bar_init(r.full + i * 8, 1);
+            st_bar_init(r.empty + i * 8, 8);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (threadIdx.x >= 256) {
+        if (threadIdx.x == 256)
+            produce<DUAL>(p, r, sl_smem_addr(xs), n_tiles);
+    } else {
+        consume<DUAL>(p, r, xs, exchange, n_tiles);
+    }
+#endif
+}
+
+/* out[t] = sum over the choices, in order, of weight * result. */
+__global__ static void sum_kernel(sl_moe_params p, const __nv_bfloat16 *res)
+{
+    int64_t t = blockIdx.x;
+    int o = (blockIdx.y * blockDim.x + threadIdx.x) * 2;
+    float a = 0, b = 0;
+
+    if (o >= p.hidden)
+        return;
+    for (int k = 0; k < p.top_k; k++) {
+        int64_t pair = t * p.top_k + k;
+        int e = p.expert_ids[pair];
+        float w = p.weights[pair];
+        if (e < 0 || e >= p.experts)
+            continue;
+        float2 v = __bfloat1622float2(*(const __nv_bfloat162 *)(res + pair * p.hidden + o));
+        a = __fadd_rn(a, __fmul_rn(w, v.x));
+        b = __fadd_rn(b, __fmul_rn(w, v.y));
+    }
+    *(__nv_bfloat162 *)((__nv_bfloat16 *)p.out + t * p.hidden + o) = __floats2bfloat162_rn(a, b);
+}
+
+static bool all_fp8(const sl_weight *w, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (w[i].dtype != SL_F8_E4M3 || !w[i].scale || (uintptr_t)w[i].data % 16)
+            return false;
+    return true;
+}
+
+bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_params *p)
+{
+    return cu->cc == 90 && p->fp8_acts && p->act == SL_BF16 && p->hidden % GROUP == 0 &&
+           p->inter % GROUP == 0 && p->hidden / GROUP <= ST_SCALES && p->inter / GROUP <= ST_SCALES &&
+           p->experts <= MAX_EXPERTS && (uintptr_t)p->x % 8 == 0 && all_fp8(p->gate, p->experts) &&
+           all_fp8(p->up, p->experts) && all_fp8(p->down, p->experts);
+}
+
+static sl_status allow_smem(const void *kernel, sl_err *err)
+{
+    return SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ST_SMEM), err);
+}
+
+static int64_t up16(int64_t n)
+{
+    return (n + 255) / 256 * 256;
+}
+
+static sl_status weights_of(sl_cuda *cu, const sl_weight *w, int n, const sl_weight **table,
+                            const CUtensorMap **maps, sl_err *err)
+{
+    sl_status st = sl_cuda_table(cu, w, n, table, err);
+
+    return st == SL_OK ? sl_cuda_maps(cu, w, n, maps, err) : st;
+}
+
+sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
+{
+    int64_t pairs = (int64_t)p->tokens * p->top_k, rows = pairs + 8 * min(pairs, (int64_t)p->experts),
+            tiles = min(pairs, p->experts + pairs / ST_TOKENS), ld = (rows + 3) / 4 * 4;
+    int64_t xq_bytes = up16(rows * p->hidden), mq_bytes = up16(rows * p->inter),
+            xs_bytes = up16(ld * (p->hidden / GROUP) * 4 + ST_XS_BYTES),
+            ms_bytes = up16(ld * (p->inter / GROUP) * 4 + ST_XS_BYTES);
+    moe_args up = {}, down = {};
+    uint8_t *mem, *xq, *mq;
+    float *xs, *ms;
+    sl_status st =
+        sl_cuda_scratch(cu, (size_t)(xq_bytes + mq_bytes + xs_bytes + ms_bytes + (rows + 3 * tiles + 1) * 4),
+                        (void **)&mem, err);
+
+    if (st == SL_OK)
+        st = weights_of(cu, p->gate, p->experts, &up.ta, &up.wa, err);
+    if (st == SL_OK)
+        st = weights_of(cu, p->up, p->experts, &up.tb, &up.wb, err);
+    if (st == SL_OK)
+        st = weights_of(cu, p->down, p->experts, &down.ta, &down.wa, err);
+    if (st != SL_OK)
+        return st;
+    xq = mem, mq = xq + xq_bytes;
+    xs = (float *)(mq + mq_bytes), ms = (float *)((uint8_t *)xs + xs_bytes);
+    up.rows.pair = (int32_t *)((uint8_t *)ms + ms_bytes);
+    up.rows.tile_expert = up.rows.pair + rows;
+    up.rows.tile_first = up.rows.tile_expert + tiles;
+    up.rows.tile_count = up.rows.tile_first + tiles;
+    up.rows.n_tiles = up.rows.tile_count + tiles;
+    st = sl_cuda_map(cu, xq, rows, p->hidden, p->hidden, 8, &up.x, err);
+    if (st == SL_OK)
+        st = sl_cuda_map(cu, mq, rows, p->inter, p->inter, 8, &down.x, err);
+    if (st == SL_OK)
+        st = allow_smem((const void *)gemm_kernel<true>, err);
+    if (st == SL_OK)
+        st = allow_smem((const void *)gemm_kernel<false>, err);
+    if (st != SL_OK)
+        return st;
+    group_kernel<<<1, 1024, 0, cu->stream>>>(p->expert_ids, (int)pairs, p->experts, up.rows, cu->deverr);
+    quantise_kernel<<<dim3((unsigned)rows, sl_ceil_div(p->hidden / GROUP, 8)), 256, 0, cu->stream>>>(
+        (const __nv_bfloat16 *)p->x, p->hidden, p->top_k, up.rows, xq, xs, (int)ld);
+    up.xs = xs, up.ms = ms, up.mq = mq, up.ld = (int)ld;
+    up.groups = p->hidden / GROUP, up.outs = p->inter, up.out_tiles = p->inter / ST_BOX;
+    gemm_kernel<true><<<cu->sms, ST_THREADS, ST_SMEM, cu->stream>>>(up);
+    down.rows = up.rows, down.xs = ms, down.ld = (int)ld, down.res = (__nv_bfloat16 *)p->workspace;
+    down.groups = p->inter / GROUP, down.outs = p->hidden,
+    down.out_tiles = sl_ceil_div(p->hidden, 2 * ST_BOX);
+    gemm_kernel<false><<<cu->sms, ST_THREADS, ST_SMEM, cu->stream>>>(down);
+    sum_kernel<<<dim3(p->tokens, sl_ceil_div(p->hidden, 1024)), 512, 0, cu->stream>>>(*p, down.res);
+    return SL_CU_LAUNCHED(err);
+}

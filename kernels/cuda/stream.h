@@ -1,0 +1,37 @@
+/*
+ * Host side of stream.cuh: tensor maps. A map describes a row-major matrix of bytes to the copy engine of an
+ * SM; making one is arithmetic on the host, about a quarter of a microsecond. Inside of kernels/cuda.
+ */
+#ifndef SL_KERNELS_CUDA_STREAM_H
+#define SL_KERNELS_CUDA_STREAM_H
+
+#include <cuda.h>
+
+#include "kernels/cuda/cuda_impl.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* rows x bytes at a pitch; boxes of box_rows x 128 bytes, swizzled; outside of the matrix is zero. base and
+ * pitch are multiples of 16. SL_ERR_UNSUPPORTED: the driver has no tensor maps. */
+sl_status sl_cuda_map(sl_cuda *cu, const void *base, int64_t rows, int64_t bytes, int64_t pitch, int box_rows,
+                      CUtensorMap *out, sl_err *err);
+/* Maps of a host array of n weights on the device, boxes of 128 rows; kept and refreshed like sl_cuda_table.
+ */
+sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensorMap **out, sl_err *err);
+
+/* Routed experts (moe_stream.cu): everything up to the sum, in p->workspace and scratch. */
+bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_params *p);
+sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err);
+
+/* Linear layers of few tokens (linear_stream.cu): fp8 with xq [T][in] and xs [in / 128][ld_xs], 64 floats of
+ * slack behind xs; or bf16 with both NULL. */
+bool sl_cuda_linear_stream_fits(const sl_cuda *cu, const sl_linear_params *p);
+sl_status sl_cuda_linear_stream(sl_cuda *cu, const sl_linear_params *p, const uint8_t *xq, const float *xs,
+                                int ld_xs, sl_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

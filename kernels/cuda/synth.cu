@@ -1,0 +1,53 @@
+/* SL_OP_RANDOM and SL_OP_DRAW: made-up data for benchmarks; see kernels/synth.h. */
+#include "kernels/cuda/common.cuh"
+#include "kernels/synth.h"
+
+__device__ static void store_random(const sl_random_params &p, int64_t i)
+{
+    if (p.dtype == SL_I32) {
+        ((int32_t *)p.out)[i] = (int32_t)p.mean + (int32_t)(sl_synth_hash(p.seed, i) % (uint32_t)p.spread);
+        return;
+    }
+    float v = __fadd_rn(p.mean, __fmul_rn(p.spread, sl_synth_uniform(p.seed, i)));
+    if (p.dtype == SL_F8_E4M3)
+        ((uint8_t *)p.out)[i] = sl_e4m3(v);
+    else
+        sl_st(p.out, i, v, p.dtype);
+}
+
+__global__ static void random_kernel(sl_random_params p, int64_t n)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * blockDim.x)
+        store_random(p, i);
+}
+
+sl_status sl_cuda_random(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_random_params *p = (const sl_random_params *)params;
+    int64_t n = (int64_t)p->rows * p->cols;
+
+    random_kernel<<<min((int64_t)4096, (n + 255) / 256), 256, 0, sl_cuda_of(be)->stream>>>(*p, n);
+    return SL_CU_LAUNCHED(err);
+}
+
+__global__ static void draw_kernel(sl_draw_params p, sl_seq_tables s, uint32_t *deverr)
+{
+    int seq, pos, i = blockIdx.y * blockDim.x + threadIdx.x;
+
+    if (s.token_seq[blockIdx.x] == -1 && i < p.ld_ids) /* padding */
+        p.ids[(int64_t)blockIdx.x * p.ld_ids + i] = -1;
+    if (!sl_token(&s, blockIdx.x, deverr, &seq, &pos) || pos < p.from_pos || i >= p.ld_ids)
+        return;
+    p.ids[(int64_t)blockIdx.x * p.ld_ids + i] =
+        i < p.k ? sl_synth_draw(&p, p.keep ? *p.keep : 0, seq, pos, i) : -1;
+}
+
+sl_status sl_cuda_draw(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_draw_params *p = (const sl_draw_params *)params;
+
+    draw_kernel<<<dim3(p->seqs->n_tokens, sl_ceil_div(p->ld_ids, 256)), 256, 0, sl_cuda_of(be)->stream>>>(
+        *p, *p->seqs, sl_cuda_of(be)->deverr);
+    return SL_CU_LAUNCHED(err);
+}

@@ -1,0 +1,77 @@
+/*
+ * Parameters of the two ops that make up data: SL_OP_RANDOM fills memory with random values, SL_OP_DRAW
+ * writes the selections of a made-up access pattern. For benchmarks of models whose weights nobody has:
+ * filling 100 GB belongs on the device, and random weights select tokens in no realistic way. No serving path
+ * runs them.
+ *
+ * Both are counter-based: a value depends on its index and the seed alone, on every backend the same bits, so
+ * they can be part of a captured graph. Conventions as in kernels/params.h.
+ */
+#ifndef SL_KERNELS_SYNTH_H
+#define SL_KERNELS_SYNTH_H
+
+#include "kernels/params.h"
+
+/*
+ * out[i] = mean + spread * u(seed, i) for i < rows * cols, u uniform in [-1, 1), rounded to dtype (F32, BF16,
+ * F8_E4M3). I32: mean + (a number below spread), both whole.
+ */
+typedef struct sl_random_params {
+    void *out;
+    int32_t rows, cols;
+    sl_dtype dtype;
+    float mean, spread;
+    uint64_t seed;
+} sl_random_params;
+
+/*
+ * ids[t] = k distinct ascending numbers for every token of the step: 0..span - 1 is cut into k equal parts,
+ * one number each. A part keeps its number from one position of the sequence to the next with a probability
+ * of *keep / 65536, else it draws a new one: so adjacent steps share about that part of their lists, and what
+ * is new is spread evenly. Rows of tokens before from_pos stay as they are. Entries k..ld_ids - 1 become -1.
+ */
+typedef struct sl_draw_params {
+    int32_t *ids; /* [T][ld_ids] */
+    const sl_seq_tables *seqs;
+    const uint32_t *keep;                     /* device [1]; NULL: 0 */
+    int32_t k, ld_ids, span, from_pos, layer; /* span >= k */
+    uint64_t seed;
+} sl_draw_params;
+
+#ifdef __CUDACC__
+#define SL_SYNTH_FN __host__ __device__ static inline
+#else
+#define SL_SYNTH_FN static inline
+#endif
+
+#define SL_DRAW_BACK 4096 /* positions searched for the last change of a part, at most */
+
+SL_SYNTH_FN uint32_t sl_synth_hash(uint64_t seed, uint64_t i)
+{
+    uint64_t x = (i + 1) * 0x9e3779b97f4a7c15ull + seed;
+
+    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ull;
+    x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ull;
+    return (uint32_t)(x >> 32);
+}
+
+/* Uniform in [-1, 1), a multiple of 2^-23. */
+SL_SYNTH_FN float sl_synth_uniform(uint64_t seed, uint64_t i)
+{
+    return (float)((int32_t)(sl_synth_hash(seed, i) >> 8) - (1 << 23)) * (1.0f / (float)(1 << 23));
+}
+
+/* The number of one part for the token at pos. */
+SL_SYNTH_FN int32_t sl_synth_draw(const sl_draw_params *p, uint32_t keep, int32_t seq, int32_t pos,
+                                  int32_t part)
+{
+    uint64_t stream = p->seed + ((uint64_t)(uint32_t)p->layer << 40) + ((uint64_t)(uint32_t)seq << 24);
+    int32_t width = p->span / p->k, at = pos, end = pos > SL_DRAW_BACK ? pos - SL_DRAW_BACK : 0;
+
+    stream = (uint64_t)sl_synth_hash(stream, (uint64_t)(uint32_t)part) << 32 | (uint32_t)part;
+    while (at > end && (sl_synth_hash(stream, (uint64_t)(uint32_t)at) & 0xffff) < keep)
+        at--;
+    return part * width + (int32_t)(sl_synth_hash(stream + 1, (uint64_t)(uint32_t)at) % (uint32_t)width);
+}
+
+#endif
