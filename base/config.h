@@ -45,6 +45,7 @@ typedef enum {
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
 typedef enum { SL_CFG_TRANSPORT_UCX, SL_CFG_TRANSPORT_LOOPBACK } sl_cfg_transport;
+typedef enum { SL_CFG_SHIP_AUTO, SL_CFG_SHIP_STAGING, SL_CFG_SHIP_GPU, SL_CFG_SHIP_DIRECT } sl_cfg_shipping;
 typedef enum { SL_CFG_POLICY_ROUND_ROBIN, SL_CFG_POLICY_LEAST_LOAD, SL_CFG_POLICY_CACHE_AWARE } sl_cfg_policy;
 typedef enum { SL_CFG_CHAT_AUTO, SL_CFG_CHAT_DSV32, SL_CFG_CHAT_GLM, SL_CFG_CHAT_PLAIN } sl_cfg_chat;
 
@@ -58,7 +59,10 @@ typedef struct sl_config {
     } model;
     struct {
         sl_cfg_backend name;
-        int device;  /* -1 = by local rank */
+        int device; /* -1 = by local rank */
+        struct {
+            int n, v[SL_CFG_MAX_RANKS];
+        } devices;   /* by MPI rank; empty: device for all */
         int threads; /* 0 = all cores */
     } backend;
     struct {
@@ -89,6 +93,7 @@ typedef struct sl_config {
             sl_cfg_role v[SL_CFG_MAX_RANKS];
         } roles; /* by rank */
         sl_cfg_transport transport;
+        sl_cfg_shipping shipping;
         char router_host[SL_CFG_NAME_BYTES];
         int router_port; /* 0 = any free port */
         char advertise_host[SL_CFG_NAME_BYTES];

@@ -60,6 +60,7 @@ static const char *const layouts[] = {"page_first", "layer_first", "page_head", 
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", NULL};
 static const char *const transports[] = {"ucx", "loopback", NULL};
+static const char *const shippings[] = {"auto", "staging", "gpu", "direct", NULL};
 static const char *const policies[] = {"round_robin", "least_load", "cache_aware", NULL};
 static const char *const chats[] = {"auto", "dsv32", "glm", "plain", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", "trace", NULL};
@@ -96,6 +97,8 @@ const sl_cfg_row sl_cfg_rows[] = {
 
     ENUM(backend, name, "cpu", backends, "Compute backend; cuda needs a build with CUDA and a GPU."),
     INT(backend, device, "-1", -1, 255, "GPU number on this host. -1: by local rank."),
+    INTS(backend, devices, "", 0, 255,
+         "GPU number of each MPI rank, in order, instead of device; the router's is not used."),
     INT(backend, threads, "0", 0, 1024,
         "Compute threads of the cpu backend. 0: all cores this process may use."),
 
@@ -134,6 +137,13 @@ const sl_cfg_row sl_cfg_rows[] = {
           "command line."),
     ENUM(cluster, transport, "ucx", transports,
          "ucx: RDMA, shared memory or TCP. loopback: one process, for tests."),
+    ENUM(cluster, shipping, "auto", shippings,
+         "How rows go from a prefill worker to the store of a decode worker. staging: through the prefill "
+         "worker's "
+         "pinned memory and the transport. gpu: from GPU memory by the transport, where UCX can. direct: "
+         "written "
+         "straight into the store's memory, which needs both on one host. auto: direct where it is possible, "
+         "else staging. What cannot be done is refused at start with the reason."),
     STR(cluster, router_host, "127.0.0.1", "Address where workers reach the router."),
     INT(cluster, router_port, "7300", 0, 65535,
         "Port where workers reach the router. 0: any free port, told to the others by MPI."),

@@ -272,6 +272,7 @@ static void fields_of_peer_hello(codec *c, sl_msg_peer_hello *m)
     f_u64(c, "epoch", &m->epoch);
     f_str(c, "cluster_tag", m->cluster_tag, sizeof m->cluster_tag);
     f_identity(c, &m->id);
+    f_u32(c, "direct_pid", &m->direct_pid);
 }
 
 static void fields_of_peer_welcome(codec *c, sl_msg_peer_welcome *m)
@@ -283,6 +284,7 @@ static void fields_of_peer_welcome(codec *c, sl_msg_peer_welcome *m)
     f_u32(c, "total_pages", &m->total_pages);
     f_blob(c, "geometry", &m->geometry);
     f_blob(c, "rkey", &m->rkey);
+    f_blob(c, "direct", &m->direct);
 }
 
 static void fields_of_commit(codec *c, sl_msg_commit *m)

@@ -25,7 +25,7 @@
 #include "base/status.h"
 #include "base/wire.h"
 
-#define SL_MSG_VERSION 1
+#define SL_MSG_VERSION 2
 #define SL_MSG_MAX_TOKENS (1 << 21)
 #define SL_MSG_MAX_BLOB (32u << 20)
 #define SL_MSG_MAX_TOP 20
@@ -174,6 +174,7 @@ typedef struct sl_msg_peer_hello { /* prefill -> decode */
     uint64_t epoch;
     char cluster_tag[64];
     sl_identity id;
+    uint32_t direct_pid; /* its process, when it would write into the arena directly (worker/direct.h); 0: not */
 } sl_msg_peer_hello;
 
 typedef struct sl_msg_peer_welcome { /* decode -> prefill: where its arena is */
@@ -181,6 +182,7 @@ typedef struct sl_msg_peer_welcome { /* decode -> prefill: where its arena is */
     uint32_t total_pages;
     sl_blob geometry; /* of the landing arena: its layout may differ, its formats may not */
     sl_blob rkey;
+    sl_blob direct; /* descriptor for writing directly (worker/direct.h); empty: by the transport */
 } sl_msg_peer_welcome;
 
 /* One produced token with what the client asked for about it. */

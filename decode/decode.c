@@ -262,6 +262,23 @@ static sl_status make_parts(sl_decode *d, sl_err *err)
     return st;
 }
 
+static sl_status open_direct(sl_decode *d, sl_err *err)
+{
+    sl_cfg_shipping want = d->o.shipping;
+    sl_err why = {0};
+    if (want == SL_CFG_SHIP_STAGING || want == SL_CFG_SHIP_GPU)
+        return SL_OK;
+    sl_status st =
+        sl_arena_fd(d->o.arena) < 0
+            ? sl_fail(&why, SL_ERR_UNSUPPORTED, "the store is not shared memory")
+            : sl_direct_host_create(sl_arena_fd(d->o.arena), sl_arena_bytes(d->o.arena), &d->direct, &why);
+    if (st != SL_OK && want == SL_CFG_SHIP_DIRECT)
+        return sl_fail(err, st, "cluster.shipping is direct, which is not possible: %s", why.text);
+    sl_log(SL_LOG_INFO, "decode", "shipping", "direct=%s reason=\"%s\"", st == SL_OK ? "offered" : "no",
+           st == SL_OK ? "to writers of this host" : why.text);
+    return SL_OK;
+}
+
 sl_status sl_decode_create(const sl_decode_opts *opts, sl_decode **out, sl_err *err)
 {
     sl_decode *d = calloc(1, sizeof *d);
@@ -274,6 +291,8 @@ sl_status sl_decode_create(const sl_decode_opts *opts, sl_decode **out, sl_err *
     sl_wr_init(&d->kv_removed);
     fill_hello(d);
     sl_status st = make_parts(d, err);
+    if (st == SL_OK)
+        st = open_direct(d, err);
     if (st == SL_OK) {
         sl_report_metrics_find(d, opts->worker.metrics);
         sl_report_load(d);
@@ -323,6 +342,7 @@ void sl_decode_destroy(sl_decode *d)
         d->peers = w->next;
         free(w);
     }
+    sl_direct_host_destroy(d->direct);
     sl_mailbox_destroy(d->inbox);
     sl_sampler_destroy(d->sampler);
     sl_store_destroy(d->store);

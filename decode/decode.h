@@ -12,8 +12,9 @@
  *      \-> QUARANTINE -> gone                                 (ABORT or deadline before COMMIT)
  *
  * Landing pages of a dead ticket go back only when its writer is known to write no more: DRAINED from the
- * writer, DRAINED relayed by the router, its COMMIT, or its connection closed by force on our side. A timeout
- * alone never frees them; it closes the connection. A token is produced only from rows whose checksums were
+ * writer, DRAINED relayed by the router, its COMMIT, or its connection closed by force on our side and, if it
+ * writes directly, its right to write taken back (worker/direct.h). A timeout alone never frees them; it
+ * closes the connection. A token is produced only from rows whose checksums were
  * verified (or computed here).
  *
  * When pages run out in mid-flight the youngest request is retracted (RETRACTED; its full pages stay cached)
@@ -38,6 +39,9 @@ typedef struct sl_decode_opts {
     sl_residency residency;
     int32_t max_batch, max_waiting; /* requests in the batch; tickets beyond those */
     bool prefix_cache, verify_checksums;
+    /* auto, direct: writers of this host may write into the arena directly, if it is shared and the system
+     * can; direct refuses to start otherwise */
+    sl_cfg_shipping shipping;
     uint32_t quarantine_ms; /* how long an aborted writer may stay silent before its connection is closed */
 } sl_decode_opts;
 

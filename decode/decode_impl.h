@@ -12,6 +12,7 @@
 #include "decode/decode.h"
 #include "kvstore/store.h"
 #include "model/sampler.h"
+#include "worker/direct.h"
 #include "worker/token.h"
 
 enum {
@@ -82,8 +83,9 @@ typedef struct sl_note {
 /* A writer's connection; transport thread. */
 typedef struct sl_wpeer {
     struct sl_wpeer *next;
-    sl_wep *ep;
+    sl_wep *ep;         /* NULL: closed, but its direct writes are not known to have ended */
     uint32_t worker_id; /* 0 before PEER_HELLO */
+    int slot;           /* its right to write directly, -1: none */
     uint64_t hello_deadline_ns;
     char address[SL_TP_ADDRESS_MAX];
 } sl_wpeer;
@@ -125,6 +127,7 @@ struct sl_decode {
 
     /* transport thread */
     sl_wpeer *peers;
+    sl_direct_host *direct; /* NULL: nobody writes directly */
     uint32_t bans[MAX_BANS];
     uint32_t n_bans;
     sl_wmail fatal_mail;

@@ -25,6 +25,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
                         .max_waiting = cfg->decode.max_waiting,
                         .prefix_cache = cfg->kvstore.prefix_cache,
                         .verify_checksums = cfg->decode.verify_checksums,
+                        .shipping = cfg->cluster.shipping,
                         .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
     sl_decode *d = NULL;
     st = sl_decode_create(&o, &d, err);

@@ -3,9 +3,11 @@
  *
  * PEER_HELLO is answered by where the arena is and how its pages look, or refused with the reason; nobody
  * gets the key before. Fencing a writer: its connections are closed by force; when the last one is closed no
- * write of it can land any more. A writer that is not connected cannot write either, but may still connect
- * with work that is dead: the first PEER_HELLO after such a fence is refused, which makes it drop what it has
- * for us.
+ * write of it can land any more. A writer that may write directly has a right besides, which is taken back
+ * when its connection is closed; while it has such writes on their way its peer stays in the list, without a
+ * connection, and counts as connected. A writer that is not connected cannot write either, but may still
+ * connect with work that is dead: the first PEER_HELLO after such a fence is refused, which makes it drop
+ * what it has for us.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +16,7 @@
 #include "decode/decode_impl.h"
 
 static const uint64_t MS = 1000000;
-enum { HELLO_MS = 10000 };
+enum { HELLO_MS = 10000, LINGER_MS = 5 };
 
 void sl_wpeer_accepted(sl_decode *d, sl_wep *ep, const char *address)
 {
@@ -24,6 +26,7 @@ void sl_wpeer_accepted(sl_decode *d, sl_wep *ep, const char *address)
         return;
     }
     w->ep = ep;
+    w->slot = -1;
     w->hello_deadline_ns = sl_now_ns() + HELLO_MS * MS;
     strncpy(w->address, address, sizeof w->address - 1);
     w->next = d->peers;
@@ -88,6 +91,23 @@ static sl_status check_hello(sl_decode *d, const sl_msg_peer_hello *h, sl_err *e
     return st;
 }
 
+/* The right to write directly, when the writer asks and it can be given; else it uses the transport. */
+static size_t offer_direct(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h, uint8_t *desc)
+{
+    size_t n = 0;
+    sl_err err = {0};
+    if (!d->direct || !h->direct_pid)
+        return 0;
+    int slot = sl_direct_grant(d->direct, h->direct_pid, desc, &n, &err);
+    if (slot < 0) {
+        sl_log(SL_LOG_INFO, "decode", "not_direct", "peer=%s worker_id=%u reason=\"%s\"", w->address,
+               h->worker_id, err.text);
+        return 0;
+    }
+    w->slot = slot;
+    return n;
+}
+
 static void on_hello(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h)
 {
     sl_err err = {0};
@@ -108,15 +128,19 @@ static void on_hello(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h)
     w->worker_id = h->worker_id;
     w->hello_deadline_ns = UINT64_MAX;
     tell_new(d, w->worker_id, DM_CONNECTED);
+    uint8_t desc[SL_DIRECT_DESC_MAX];
+    size_t desc_len = offer_direct(d, w, h, desc);
     sl_msg m = {.type = SL_MSG_PEER_WELCOME};
     m.peer_welcome = (sl_msg_peer_welcome){.epoch = sl_worker_epoch(d->worker),
                                            .arena_addr = (uint64_t)(uintptr_t)sl_arena_base(d->o.arena),
                                            .arena_bytes = sl_arena_bytes(d->o.arena),
                                            .total_pages = (uint32_t)sl_arena_pages(d->o.arena),
                                            .geometry = {d->geometry.data, d->geometry.len},
-                                           .rkey = {key, key_len}};
+                                           .rkey = {key, key_len},
+                                           .direct = {desc, desc_len}};
     sl_wep_send(w->ep, &m);
-    sl_log(SL_LOG_INFO, "decode", "writer_connected", "peer=%s worker_id=%u", w->address, w->worker_id);
+    sl_log(SL_LOG_INFO, "decode", "writer_connected", "peer=%s worker_id=%u direct=%s", w->address,
+           w->worker_id, desc_len ? "offered" : "no");
 }
 
 void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
@@ -161,9 +185,9 @@ static bool connected(const sl_decode *d, uint32_t worker_id)
     return false;
 }
 
-void sl_wpeer_closed(sl_decode *d, sl_wep *ep)
+/* Nothing of it can land any more. */
+static void gone(sl_decode *d, sl_wpeer *w)
 {
-    sl_wpeer *w = sl_wep_user(ep);
     for (sl_wpeer **at = &d->peers; *at; at = &(*at)->next) {
         if (*at == w) {
             *at = w->next;
@@ -175,6 +199,19 @@ void sl_wpeer_closed(sl_decode *d, sl_wep *ep)
     if (!id || connected(d, id))
         return;
     tell_new(d, id, DM_FENCED);
+}
+
+void sl_wpeer_closed(sl_decode *d, sl_wep *ep)
+{
+    sl_wpeer *w = sl_wep_user(ep);
+    w->ep = NULL;
+    w->hello_deadline_ns = UINT64_MAX;
+    if (w->slot < 0 || sl_direct_revoke(d->direct, w->slot)) {
+        gone(d, w);
+        return;
+    }
+    sl_log(SL_LOG_WARN, "decode", "writer_lingers",
+           "peer=%s worker_id=%u reason=\"it has direct writes on their way\"", w->address, w->worker_id);
 }
 
 void sl_wpeer_fence(sl_decode *d, sl_fence *f)
@@ -189,7 +226,7 @@ void sl_wpeer_fence(sl_decode *d, sl_fence *f)
     }
     sl_log(SL_LOG_WARN, "decode", "writer_fenced", "worker_id=%u reason=\"did not drain\"", f->writer);
     for (sl_wpeer *w = d->peers; w; w = w->next) {
-        if (w->worker_id == f->writer)
+        if (w->worker_id == f->writer && w->ep)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
     }
     free(f); /* closed tells */
@@ -198,15 +235,24 @@ void sl_wpeer_fence(sl_decode *d, sl_fence *f)
 void sl_wpeer_router_down(sl_decode *d)
 {
     d->n_bans = 0;
-    for (sl_wpeer *w = d->peers; w; w = w->next)
-        sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
+    for (sl_wpeer *w = d->peers; w; w = w->next) {
+        if (w->ep)
+            sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
+    }
 }
 
 uint64_t sl_wpeer_tick(sl_decode *d, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
-    for (sl_wpeer *w = d->peers; w; w = w->next) {
-        if (sl_wep_closing(w->ep))
+    for (sl_wpeer *w = d->peers, *next; w; w = next) {
+        next = w->next;
+        if (!w->ep && sl_direct_revoke(d->direct, w->slot)) {
+            gone(d, w);
+            continue;
+        }
+        if (!w->ep)
+            due = now + LINGER_MS * MS < due ? now + LINGER_MS * MS : due;
+        if (!w->ep || sl_wep_closing(w->ep))
             continue;
         if (now >= w->hello_deadline_ns)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);

@@ -2,6 +2,8 @@
  * The arena: one anonymous mapping, checked against what the machine has before it is touched, then populated
  * and (where allowed) locked, so that a process that has started never meets a missing page.
  *
+ * Shared: a memfd mapped MAP_SHARED; transparent huge pages then depend on the kernel's shmem_enabled.
+ *
  * Huge pages: explicit ones (MAP_HUGETLB) when enough are free, else transparent ones by advice. Binding
  * happens between mapping and populating, which is when pages get their node. It does not register the memory
  * with a device or a NIC; their owners do.
@@ -9,6 +11,7 @@
 #include "kvstore/arena.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <numa.h>
 #include <numaif.h>
@@ -17,6 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "kvstore/sysmem.h"
@@ -37,6 +41,7 @@ struct sl_arena {
     int32_t n_pages;
     page_kind kind;
     int node; /* bound to, -1 */
+    int fd;   /* of a shared one, else -1 */
     bool locked;
     char text[200];
 };
@@ -77,8 +82,29 @@ static sl_status check_free(const sl_arena *a, int numa_node, sl_err *err)
     return SL_OK;
 }
 
-static void *map(uint64_t bytes, int flags)
+/* Shared: a memfd of that size, with huge pages of its own when asked for. errno says why not. */
+static void *map_shared(sl_arena *a, uint64_t bytes, bool huge)
 {
+    int fd = memfd_create("sluice-arena", MFD_CLOEXEC | (huge ? MFD_HUGETLB | (21u << MAP_HUGE_SHIFT) : 0));
+    if (fd < 0)
+        return NULL;
+    void *p = ftruncate(fd, (off_t)bytes) == 0 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+                                               : MAP_FAILED;
+    if (p == MAP_FAILED) {
+        int cause = errno;
+        close(fd);
+        errno = cause;
+        return NULL;
+    }
+    a->fd = fd;
+    return p;
+}
+
+static void *map(sl_arena *a, uint64_t bytes, bool huge, bool shared)
+{
+    if (shared)
+        return map_shared(a, bytes, huge);
+    int flags = huge ? MAP_HUGETLB | (21 << MAP_HUGE_SHIFT) : 0;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
@@ -87,7 +113,7 @@ static sl_status map_arena(sl_arena *a, const sl_arena_opts *o, sl_err *err)
 {
     if (o->huge_pages != SL_OFF && a->bytes >= HUGE_PAGE) {
         uint64_t bytes = round_up(a->bytes, HUGE_PAGE);
-        a->base = map(bytes, MAP_HUGETLB | (21 << MAP_HUGE_SHIFT));
+        a->base = map(a, bytes, true, o->shared);
         if (a->base) {
             a->mapped = bytes;
             a->kind = PAGES_HUGETLB;
@@ -101,7 +127,7 @@ static sl_status map_arena(sl_arena *a, const sl_arena_opts *o, sl_err *err)
                        mib(a->bytes), sl_sysmem_huge_free());
     /* aligned by hand so that transparent huge pages can start at the first byte */
     uint64_t bytes = round_up(a->bytes, 4096);
-    a->base = map(bytes, 0);
+    a->base = map(a, bytes, false, o->shared);
     if (!a->base)
         return sl_fail(err, SL_ERR_NO_MEMORY,
                        "cannot map %.0f MiB for the host store: %s; lower kvstore.bytes", mib(bytes),
@@ -178,9 +204,9 @@ static void describe(sl_arena *a)
     char node[32] = "no numa binding";
     if (a->node >= 0)
         snprintf(node, sizeof node, "numa node %d", a->node);
-    snprintf(a->text, sizeof a->text, "%.1f MiB, %d pages of %.1f KiB, %s, %s, %s, %s", mib(a->bytes),
+    snprintf(a->text, sizeof a->text, "%.1f MiB, %d pages of %.1f KiB, %s, %s, %s, %s%s", mib(a->bytes),
              a->n_pages, (double)a->geo.page_bytes / 1024, sl_layout_name(a->geo.layout), kinds[a->kind],
-             node, a->locked ? "locked" : "not locked");
+             node, a->locked ? "locked" : "not locked", a->fd >= 0 ? ", shared" : "");
 }
 
 sl_status sl_arena_create(const sl_geometry *g, const sl_arena_opts *opts, sl_arena **out, sl_err *err)
@@ -197,6 +223,7 @@ sl_status sl_arena_create(const sl_geometry *g, const sl_arena_opts *opts, sl_ar
     if (!a)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     a->geo = *g;
+    a->fd = -1;
     a->n_pages = (int32_t)n;
     a->bytes = n * (uint64_t)g->page_bytes;
     a->mapped = a->bytes;
@@ -224,6 +251,8 @@ void sl_arena_destroy(sl_arena *a)
         return;
     if (a->base)
         munmap(a->base, a->mapped);
+    if (a->fd >= 0)
+        close(a->fd);
     free(a);
 }
 
@@ -245,6 +274,11 @@ uint64_t sl_arena_bytes(const sl_arena *a)
 int32_t sl_arena_pages(const sl_arena *a)
 {
     return a->n_pages;
+}
+
+int sl_arena_fd(const sl_arena *a)
+{
+    return a->fd;
 }
 
 const char *sl_arena_describe(const sl_arena *a)

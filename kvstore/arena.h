@@ -8,9 +8,10 @@
  * tokens][all layers' rows] -> index blocks    a token's rows of all layers are contiguous
  *
  * The arena is allocated once: mmap, huge pages when there are any, bound to a NUMA node, locked; too little
- * memory is an error at start. It owns the memory, nothing else: who uses which page is the store's business
- * (kvstore/store.h). Threads: create and destroy on one thread; addresses are constant and may be used from
- * any.
+ * memory is an error at start. A shared one is a memfd instead of anonymous memory: nothing of it has a name
+ * in the file system, so nothing is left when the process is killed. It owns the memory, nothing else: who
+ * uses which page is the store's business (kvstore/store.h). Threads: create and destroy on one thread;
+ * addresses are constant and may be used from any.
  */
 #ifndef SL_KVSTORE_ARENA_H
 #define SL_KVSTORE_ARENA_H
@@ -55,6 +56,7 @@ typedef struct sl_arena_opts {
     uint64_t bytes; /* upper bound; n_pages = bytes / page_bytes */
     sl_switch huge_pages, lock;
     int numa_node; /* -1: no binding */
+    bool shared;   /* backed by a memfd that other processes may map (worker/direct.h) */
 } sl_arena_opts;
 
 typedef struct sl_arena sl_arena;
@@ -66,6 +68,8 @@ const sl_geometry *sl_arena_geometry(const sl_arena *a);
 uint8_t *sl_arena_base(const sl_arena *a);
 uint64_t sl_arena_bytes(const sl_arena *a);
 int32_t sl_arena_pages(const sl_arena *a);
+/* The memfd of a shared arena, pages beginning at its first byte; -1: private. The arena's. */
+int sl_arena_fd(const sl_arena *a);
 /* "256.0 MiB, 4181 pages of 62.7 KiB, huge pages 2M, numa node 0, locked" — for the start log. */
 const char *sl_arena_describe(const sl_arena *a);
 

@@ -7,6 +7,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "prefill/prefill_impl.h"
 
@@ -86,6 +87,7 @@ void sl_dpeer_connected(sl_prefill *p, sl_wep *ep, sl_status st, const char *why
     m.peer_hello.epoch = sl_worker_epoch(p->worker);
     memcpy(m.peer_hello.cluster_tag, p->hello.cluster_tag, sizeof m.peer_hello.cluster_tag);
     m.peer_hello.id = p->hello.id;
+    m.peer_hello.direct_pid = p->o.shipping == SL_CFG_SHIP_STAGING ? 0 : (uint32_t)getpid();
     d->hello_deadline_ns = sl_now_ns() + HELLO_ANSWER_MS * MS;
     sl_wep_send(ep, &m);
 }
@@ -106,6 +108,9 @@ static sl_status adopt(sl_prefill *p, sl_dpeer *d, const sl_msg_peer_welcome *w,
     if (st != SL_OK)
         return st;
     d->base = w->arena_addr;
+    st = sl_path_choose(p, d, w, err);
+    if (st != SL_OK)
+        return st;
     d->n_pages = w->total_pages;
     d->up = true;
     d->hello_deadline_ns = UINT64_MAX;
@@ -176,6 +181,7 @@ void sl_dpeer_closed(sl_prefill *p, sl_wep *ep)
         }
     }
     release_key(d);
+    sl_direct_detach(d->direct);
     free(d);
 }
 

@@ -24,6 +24,7 @@ sl_status sl_prefill_main(const sl_config *cfg, const sl_worker_launch *launch, 
                          .max_requests = cfg->prefill.max_requests,
                          .prefix_cache = cfg->kvstore.prefix_cache,
                          .verify_checksums = cfg->prefill.verify_checksums,
+                         .shipping = cfg->cluster.shipping,
                          .drain_ms = (uint32_t)cfg->cluster.dead_after_ms};
     sl_prefill *p = NULL;
     st = sl_prefill_create(&o, &p, err);

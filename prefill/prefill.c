@@ -257,6 +257,13 @@ sl_status sl_prefill_create(const sl_prefill_opts *opts, sl_prefill **out, sl_er
     if (opts->chunk_tokens < 1 || opts->chunk_tokens > opts->runner->max_step_tokens)
         return sl_fail(err, SL_ERR_INVALID, "prefill.chunk_tokens %d is not in 1..%d", opts->chunk_tokens,
                        opts->runner->max_step_tokens);
+    const sl_transport_ops *tp = sl_transport_find(opts->worker.transport);
+    if (opts->shipping == SL_CFG_SHIP_GPU && !(tp && tp->caps.device_memory))
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "cluster.shipping is gpu, but transport %s cannot move GPU memory here (UCX without its "
+            "CUDA modules); take auto, staging or direct",
+            opts->worker.transport);
     sl_prefill *p = calloc(1, sizeof *p);
     if (!p)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
@@ -319,6 +326,7 @@ void sl_prefill_destroy(sl_prefill *p)
     while (p->peers) {
         sl_dpeer *d = p->peers;
         p->peers = d->next;
+        sl_direct_detach(d->direct);
         free(d);
     }
     while (p->free_steps) {

@@ -12,6 +12,10 @@
  * Whatever goes wrong ends in one place: nothing more is posted, what was posted is flushed or its endpoint
  * closed by force, then DRAINED (decode, router) or FAILED (router).
  *
+ * Three ways for the rows: by puts from the own arena (staging), by copies into the decode worker's arena
+ * where it is shared memory of this host (direct, worker/direct.h), by puts from device memory (gpu; no
+ * transport here can). Decided per connection and logged.
+ *
  * Does not: listen, retry (the router does), keep anything on disk.
  */
 #ifndef SL_PREFILL_PREFILL_H
@@ -33,7 +37,11 @@ typedef struct sl_prefill_opts {
     int32_t chunk_tokens; /* per step, all requests together; <= the runner's max_step_tokens */
     int32_t max_requests;
     bool prefix_cache, verify_checksums;
+    sl_cfg_shipping shipping; /* gpu must have been refused already: sl_prefill_create does */
     uint32_t drain_ms; /* how long posted puts may take to drain before the endpoint is closed by force */
+    /* For tests: runs on the transport thread between taking the right to write directly and writing. */
+    void (*direct_hook)(void *arg);
+    void *direct_hook_arg;
 } sl_prefill_opts;
 
 /* Borrows runner, arena and strings. Errors as the transport's. */

@@ -17,6 +17,7 @@
 #include "model/sampler.h"
 #include "prefill/pieces.h"
 #include "prefill/prefill.h"
+#include "worker/direct.h"
 
 enum {
     /* transport -> engine */
@@ -127,6 +128,7 @@ struct sl_dpeer {
     int64_t n_pages;
     sl_geometry geo;
     uint32_t in_flight;
+    sl_direct *direct; /* its arena, mapped here; NULL: by the transport */
 };
 
 typedef struct sl_pstep sl_pstep;
@@ -173,6 +175,7 @@ struct sl_prefill {
     sl_pjob *ships;
     sl_dpeer *peers;
     sl_wmail fatal_mail;
+    int64_t direct_left; /* bytes that this turn of the loop may still copy */
     struct {
         uint64_t rid;
         uint32_t gen;
@@ -217,6 +220,14 @@ void sl_ship_router_down(sl_prefill *p);
 bool sl_ship_pump(sl_prefill *p);
 uint64_t sl_ship_tick(sl_prefill *p, uint64_t now);
 void sl_ship_free(sl_prefill *p, sl_pjob *j);
+
+/* direct.c, transport thread */
+/* Decides the path of a new connection: maps the peer's arena when it offers that and it is wanted.
+ * SL_ERR_REFUSED when only direct will do and it cannot be. */
+sl_status sl_path_choose(sl_prefill *p, sl_dpeer *d, const sl_msg_peer_welcome *w, sl_err *err);
+/* Copies one span, from or to the mapped arena. SL_AGAIN: enough for this turn. SL_ERR_PEER: the decode
+ * worker has taken the right to write back. */
+sl_status sl_direct_copy(sl_prefill *p, sl_pjob *j, const sl_span *s, bool pull);
 
 /* dpeer.c, transport thread */
 sl_dpeer *sl_dpeer_get(sl_prefill *p, const sl_msg_prefill *m, sl_err *err);

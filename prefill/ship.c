@@ -20,7 +20,11 @@
 #include "prefill/prefill_impl.h"
 
 static const uint64_t MS = 1000000;
-enum { WINDOW = 256 /* operations in flight per connection */, PAGE = SL_PAGE_TOKENS };
+enum {
+    WINDOW = 256, /* operations in flight per connection */
+    PAGE = SL_PAGE_TOKENS,
+    DIRECT_TURN = 16 << 20 /* bytes copied before messages are looked at again */
+};
 
 static void post(sl_prefill *p, sl_jmail *m)
 {
@@ -368,6 +372,8 @@ void sl_ship_settle(sl_prefill *p, sl_pjob *j)
         if (usable && queue_empty(j) && !j->t.in_flight && !j->t.asked)
             ask_about_pulled(j);
     } else if (j->t.state == SHIP_OPEN && j->t.finishing && usable && queue_empty(j)) {
+        if (!j->t.dirty)
+            j->t.flush_done = true; /* nothing that a flush would wait for */
         if (!j->t.flush_done && !j->t.flush_posted)
             post_flush(p, j);
         if (j->t.state == SHIP_OPEN && j->t.flush_done && !j->t.in_flight)
@@ -448,6 +454,8 @@ static sl_status post_span(sl_prefill *p, sl_pjob *j, const sl_span *s)
     sl_tp_ep *ep = sl_wep_tp(d->ep);
     sl_tp_mem *mem = sl_worker_memory(p->worker);
     bool pull = j->t.state == SHIP_PULLING;
+    if (d->direct)
+        return sl_direct_copy(p, j, s, pull);
     sl_status st = pull ? sl_tp_get(ep, s->local, mem, (size_t)s->bytes, s->remote, d->rkey, on_got, j)
                         : sl_tp_put(ep, s->local, mem, (size_t)s->bytes, s->remote, d->rkey, on_put, j);
     if (st != SL_OK)
@@ -494,6 +502,7 @@ static bool can_post(const sl_pjob *j)
 bool sl_ship_pump(sl_prefill *p)
 {
     bool any = false, again = true;
+    p->direct_left = DIRECT_TURN;
     while (again) { /* one span of each job in turn, so that a long prompt does not hold up short ones */
         again = false;
         for (sl_pjob *j = p->ships, *next; j; j = next) {

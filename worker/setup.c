@@ -31,10 +31,13 @@ typedef struct setup {
     uint64_t load_started_ns, load_logged_ns;
 } setup;
 
-/* The router computes nothing: on its host the devices begin with the next rank. */
+/* The list by rank, or one number, or by local rank. The router computes nothing: on its host the devices
+ * begin with the next rank. */
 static int pick_device(const setup *s)
 {
     const sl_config *c = s->cfg;
+    if (s->launch->rank >= 0 && s->launch->rank < c->backend.devices.n)
+        return c->backend.devices.v[s->launch->rank];
     if (c->backend.device >= 0)
         return c->backend.device;
     int local = s->launch->local_rank, first = s->launch->rank - local;
@@ -111,6 +114,13 @@ static void find_nics(setup *s)
            s->p->devices, n ? text : "none");
 }
 
+/* Prefill workers of this host may then write into a decode worker's store directly. */
+static bool share_arena(const setup *s)
+{
+    sl_cfg_shipping want = s->cfg->cluster.shipping;
+    return s->role == SL_ROLE_DECODE && (want == SL_CFG_SHIP_AUTO || want == SL_CFG_SHIP_DIRECT);
+}
+
 static sl_status make_arena(setup *s, sl_err *err)
 {
     const sl_config *c = s->cfg;
@@ -123,7 +133,8 @@ static sl_status make_arena(setup *s, sl_err *err)
     sl_arena_opts o = {.bytes = c->kvstore.bytes,
                        .huge_pages = (sl_switch)c->kvstore.huge_pages,
                        .lock = (sl_switch)c->kvstore.lock,
-                       .numa_node = s->p->numa_node};
+                       .numa_node = s->p->numa_node,
+                       .shared = share_arena(s)};
     st = sl_arena_create(&g, &o, &s->p->arena, err);
     if (st == SL_OK)
         sl_log(SL_LOG_INFO, s->comp, "arena", "store=\"%s\"", sl_arena_describe(s->p->arena));
@@ -290,8 +301,8 @@ sl_status sl_parts_create(const sl_config *cfg, const sl_worker_launch *launch, 
     sl_backend_opts bo = {.device = pick_device(&s), .threads = cfg->backend.threads};
     sl_status st = sl_backend_create(backends[cfg->backend.name], &bo, &out->backend, err);
     if (st == SL_OK) {
-        sl_log(SL_LOG_INFO, s.comp, "device", "backend=%s device=\"%s\"", sl_backend_name(out->backend),
-               sl_backend_describe(out->backend));
+        sl_log(SL_LOG_INFO, s.comp, "device", "backend=%s number=%d device=\"%s\"",
+               sl_backend_name(out->backend), bo.device, sl_backend_describe(out->backend));
         find_nics(&s);
         st = load_model(&s, err);
     }

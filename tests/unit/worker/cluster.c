@@ -7,6 +7,12 @@
 
 static const uint64_t MS = 1000000;
 
+static sl_cfg_shipping default_shipping(void)
+{
+    const char *want = getenv("SL_SHIP");
+    return want && strcmp(want, "direct") == 0 ? SL_CFG_SHIP_DIRECT : SL_CFG_SHIP_STAGING;
+}
+
 cluster_opts cluster_defaults(void)
 {
     return (cluster_opts){.n_prefill = 1,
@@ -27,6 +33,7 @@ cluster_opts cluster_defaults(void)
                           .drain_ms = 1000,
                           .quarantine_ms = 2000,
                           .deadline_ms = 20000,
+                          .shipping = default_shipping(),
                           .eos = -1};
 }
 
@@ -91,7 +98,10 @@ static sl_status create(cworker *w, sl_err *err)
                              .max_requests = o->max_requests,
                              .prefix_cache = !o->no_prefix_cache,
                              .verify_checksums = true,
-                             .drain_ms = o->drain_ms};
+                             .shipping = o->shipping,
+                             .drain_ms = o->drain_ms,
+                             .direct_hook = o->direct_hook,
+                             .direct_hook_arg = w};
         worker_opts(w, &p.worker);
         return sl_prefill_create(&p, &w->prefill, err);
     }
@@ -108,6 +118,7 @@ static sl_status create(cworker *w, sl_err *err)
                         .max_waiting = o->max_waiting,
                         .prefix_cache = !o->no_prefix_cache,
                         .verify_checksums = !o->no_verify,
+                        .shipping = o->decode_ships_by_staging ? SL_CFG_SHIP_STAGING : o->shipping,
                         .quarantine_ms = o->quarantine_ms};
     worker_opts(w, &d.worker);
     return sl_decode_create(&d, &w->decode, err);
@@ -123,7 +134,8 @@ static void *worker_main(void *arg)
     sl_geometry g = make_geometry(&mine, p ? o->prefill_layout : o->decode_layout);
     sl_arena_opts ao = {.bytes = (uint64_t)((p ? o->prefill_pages : o->decode_pages) * g.page_bytes),
                         .lock = SL_OFF,
-                        .numa_node = -1};
+                        .numa_node = -1,
+                        .shared = !p && o->shipping != SL_CFG_SHIP_STAGING};
     SL_CHECK(sl_arena_create(&g, &ao, &w->arena, &w->run_err) == SL_OK, "%s", w->run_err.text);
     memset(sl_arena_base(w->arena), 0x5a, sl_arena_bytes(w->arena)); /* stale rows are not zero */
     if (o->make_runner) {

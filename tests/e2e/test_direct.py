@@ -1,0 +1,76 @@
+"""Rows written straight into the decode worker's memory (cluster.shipping): the other end-to-end tests ship by puts. The same
+promises hold: the tokens of one process, whoever dies or hangs at whatever moment, and all pages are back."""
+
+import os
+import signal
+
+import real
+from test_failures import QUICK, Streams, jobs, one_more, retries
+
+DIRECT = {**QUICK, "cluster.shipping": "direct"}
+
+
+def test_auto_is_direct_on_one_host(start):
+    c = start(**{"cluster.shipping": "auto"})
+    Streams(c, jobs("da", 6, prompt=200, out=60)).check()
+    c.logged("comp=prefill.*ev=shipping path=direct")
+    shipped = real.metric(c.metrics(1), "sluice_transport_bytes_total", 'op="put"') or real.metric(c.metrics(1), "sluice_transfer_bytes_total")
+    assert shipped > 6 * 200 * 1000
+    c.idle()
+
+
+def test_prefill_killed_while_writing(start):
+    c = start(roles=("router", "prefill", "prefill", "decode"), **DIRECT, **{"prefill.chunk_tokens": 32})
+    streams = Streams(c, jobs("dpk", 14, prompt=400, out=20))
+    real.until("prefill/0 at work", lambda: c.worker("prefill/0")["placed"] >= 4, 20, 0.005)
+    os.kill(c.pid("prefill/0"), signal.SIGKILL)
+    streams.check()
+    assert retries(c) >= 1, "nobody was hit: the test shows nothing"
+    one_more(c)
+    c.idle()
+
+
+def test_decode_killed_while_rows_arrive(start):
+    c = start(**DIRECT, **{"prefill.chunk_tokens": 16})
+    streams = Streams(c, jobs("ddk", 10, prompt=600, out=20))
+    c.logged("comp=prefill ev=start", 20)
+    real.until("both decode workers to be filled", lambda: all(w["placed"] >= 3 for w in c.workers("decode")), 20, 0.005)
+    os.kill(c.pid("decode/0"), signal.SIGKILL)
+    streams.check()
+    assert retries(c) >= 1
+    one_more(c)
+    c.idle()
+
+
+def test_prefill_hangs_and_comes_back(start):
+    c = start(roles=("router", "prefill", "prefill", "decode", "decode"), **DIRECT, **{"prefill.chunk_tokens": 32})
+    streams = Streams(c, jobs("dph", 12, prompt=300, out=60))
+    real.until("prefill at work", lambda: c.worker("prefill/0")["placed"] >= 3, 20, 0.005)
+    pid = c.pid("prefill/0")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        real.until("the hang seen", lambda: not c.worker("prefill/0"), 15)
+        streams.check()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    real.until("the worker to join again", lambda: c.worker("prefill/0"), 20)
+    Streams(c, jobs("dphafter", 8, prompt=200, out=40)).check()
+    c.idle()
+    assert c.worker("prefill/0")["pid"] == pid
+
+
+def test_client_leaves_while_rows_are_written(start):
+    c = start(**DIRECT, **{"prefill.chunk_tokens": 16})
+    for i in range(6):
+        with c.channel() as channel:
+            call = c.stub(channel).Generate(c.request(real.prompt(f"dc{i}", 500), 50, stream=True), timeout=60)
+            real.until("its pages taken", lambda: sum(w["placed"] for w in c.workers("decode")), 20, 0.002)
+            call.cancel()
+    Streams(c, jobs("dcafter", 6, prompt=200, out=40)).check()
+    c.idle()
+
+
+def test_gpu_path_is_refused_with_the_reason(start):
+    p = start(real.Process, "prefill", 0, "127.0.0.1:9", **{"cluster.shipping": "gpu"})
+    assert p.process.wait(30) != 0
+    p.logged("cluster.shipping is gpu, but transport ucx cannot move GPU memory")

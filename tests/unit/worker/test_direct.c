@@ -1,0 +1,383 @@
+/*
+ * Writing directly into a decode worker's memory: who may, how the right is taken back from a writer that is
+ * idle, at work, stopped or dead, and that a write which comes late never meets another request's pages.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/unit/worker/cluster.h"
+#include "worker/direct.h"
+
+enum { BYTES = 1 << 20 };
+
+static sl_direct_host *host;
+static uint8_t *arena, desc[SL_DIRECT_DESC_MAX];
+static size_t desc_len;
+static int arena_fd;
+
+static void setup(void)
+{
+    arena_fd = memfd_create("test-arena", MFD_CLOEXEC);
+    ck_assert_int_ge(arena_fd, 0);
+    ck_assert_int_eq(ftruncate(arena_fd, BYTES), 0);
+    arena = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, arena_fd, 0);
+    ck_assert(arena != MAP_FAILED);
+    sl_err err = {0};
+    ck_assert_msg(sl_direct_host_create(arena_fd, BYTES, &host, &err) == SL_OK, "%s", err.text);
+}
+
+static void teardown(void)
+{
+    sl_direct_host_destroy(host);
+    munmap(arena, BYTES);
+    close(arena_fd);
+}
+
+static int grant(pid_t pid)
+{
+    sl_err err = {0};
+    int slot = sl_direct_grant(host, (uint32_t)pid, desc, &desc_len, &err);
+    ck_assert_msg(slot >= 0, "%s", err.text);
+    return slot;
+}
+
+static sl_direct *attach(void)
+{
+    sl_direct *d = NULL;
+    sl_err err = {0};
+    ck_assert_msg(sl_direct_attach(desc, desc_len, BYTES, &d, &err) == SL_OK, "%s", err.text);
+    return d;
+}
+
+START_TEST(writes_arrive_until_the_right_is_taken_back)
+{
+    int slot = grant(getpid());
+    sl_direct *d = attach();
+    ck_assert_ptr_ne(sl_direct_base(d), arena);
+    ck_assert(sl_direct_begin(d));
+    ck_assert(sl_direct_begin(d)); /* nests */
+    sl_direct_base(d)[BYTES - 1] = 77;
+    sl_direct_end(d);
+    ck_assert(!sl_direct_revoke(host, slot)); /* one is still on its way */
+    ck_assert(!sl_direct_begin(d));           /* and no further one may start */
+    sl_direct_end(d);
+    ck_assert(sl_direct_revoke(host, slot));
+    ck_assert(!sl_direct_begin(d));
+    ck_assert_int_eq(arena[BYTES - 1], 77);
+    sl_direct_detach(d);
+}
+END_TEST
+
+/* A right belongs to one connection: a new one of the same process does not revive the old. */
+START_TEST(a_new_grant_does_not_revive_an_old_one)
+{
+    int first = grant(getpid());
+    sl_direct *old = attach();
+    ck_assert(sl_direct_revoke(host, first));
+    int second = grant(getpid());
+    ck_assert_int_ne(first, second);
+    sl_direct *now = attach();
+    ck_assert(!sl_direct_begin(old));
+    ck_assert(sl_direct_begin(now));
+    sl_direct_end(now);
+    sl_direct_detach(old);
+    sl_direct_detach(now);
+}
+END_TEST
+
+/* What a writer process does: takes the right, tells, waits for a byte, ends the write, tries once more. */
+static void writer(int tell, int wait)
+{
+    char c = 1;
+    sl_direct *d = NULL;
+    while (read(wait, &desc_len, sizeof desc_len) != (ssize_t)sizeof desc_len)
+        ;
+    if (read(wait, desc, desc_len) != (ssize_t)desc_len ||
+        sl_direct_attach(desc, desc_len, BYTES, &d, NULL) != SL_OK || !sl_direct_begin(d) ||
+        write(tell, &c, 1) != 1 || read(wait, &c, 1) != 1)
+        _exit(1);
+    sl_direct_base(d)[5] = 5;
+    sl_direct_end(d);
+    _exit(sl_direct_begin(d) ? 2 : 0);
+}
+
+static pid_t start_writer(int *slot, int *go)
+{
+    int tell[2], wait[2];
+    char c;
+    ck_assert(pipe(tell) == 0 && pipe(wait) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        sl_direct_host_destroy(NULL);
+        writer(tell[1], wait[0]);
+    }
+    *slot = grant(pid);
+    ck_assert(write(wait[1], &desc_len, sizeof desc_len) == (ssize_t)sizeof desc_len &&
+              write(wait[1], desc, desc_len) == (ssize_t)desc_len);
+    ck_assert_int_eq(read(tell[0], &c, 1), 1);
+    *go = wait[1];
+    return pid;
+}
+
+static void never_within(int slot, int ms)
+{
+    for (int i = 0; i < ms; i += 5) {
+        ck_assert_msg(!sl_direct_revoke(host, slot), "the right came back while a write was on its way");
+        usleep(5000);
+    }
+}
+
+static void soon(int slot)
+{
+    for (int i = 0; i < 2000 && !sl_direct_revoke(host, slot); i++) {
+        ck_assert_int_lt(i, 1999);
+        usleep(5000);
+    }
+}
+
+START_TEST(a_killed_writer)
+{
+    int slot, go;
+    pid_t pid = start_writer(&slot, &go);
+    never_within(slot, 50);
+    kill(pid, SIGKILL);
+    soon(slot);
+    waitpid(pid, NULL, 0);
+    ck_assert_int_eq(grant(getpid()), slot); /* the only case in which an entry is used again */
+}
+END_TEST
+
+START_TEST(a_stopped_writer)
+{
+    int slot, go, status;
+    pid_t pid = start_writer(&slot, &go);
+    kill(pid, SIGSTOP);
+    never_within(slot, 200);
+    ck_assert_int_eq(write(go, "x", 1), 1);
+    never_within(slot, 50);
+    ck_assert_int_eq(arena[5], 0);
+    kill(pid, SIGCONT);
+    soon(slot);
+    ck_assert_int_eq(arena[5], 5); /* what was on its way has landed before, not after */
+    waitpid(pid, &status, 0);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "it could write again: %d", status);
+}
+END_TEST
+
+START_TEST(what_cannot_be_attached)
+{
+    sl_direct *d = NULL;
+    sl_err err = {0};
+    grant(getpid());
+    for (size_t n = 0; n < desc_len; n++)
+        ck_assert_int_eq(sl_direct_attach(desc, n, BYTES, &d, &err), SL_ERR_CORRUPT);
+    ck_assert_int_eq(sl_direct_attach(desc, desc_len, BYTES - 1, &d, &err), SL_ERR_UNSUPPORTED);
+    for (size_t i = 0; i < desc_len; i++) { /* any other process, descriptor, entry or number */
+        desc[i] ^= 0x40;
+        sl_status st = sl_direct_attach(desc, desc_len, BYTES, &d, &err);
+        desc[i] ^= 0x40;
+        if (i == 12) { /* an entry that nobody was given */
+            ck_assert_int_eq(st, SL_OK);
+            ck_assert(!sl_direct_begin(d));
+            sl_direct_detach(d);
+            continue;
+        }
+        ck_assert_msg(st == SL_ERR_UNSUPPORTED, "byte %zu: %s", i, sl_status_name(st));
+        ck_assert_uint_gt(strlen(err.text), 10);
+    }
+    ck_assert_int_eq(sl_direct_grant(host, 0, desc, &desc_len, &err), SL_ERR_PEER);
+    ck_assert_int_eq(sl_direct_grant(host, INT32_MAX, desc, &desc_len, &err), SL_ERR_PEER);
+}
+END_TEST
+
+START_TEST(entries_run_out)
+{
+    sl_err err = {0};
+    for (int i = 0; i < SL_DIRECT_SLOTS; i++)
+        grant(getpid());
+    ck_assert_int_eq(sl_direct_grant(host, (uint32_t)getpid(), desc, &desc_len, &err), SL_ERR_EXHAUSTED);
+}
+END_TEST
+
+/* ---- in a cluster ---- */
+
+static cluster c;
+static int32_t prompt[1000];
+static _Atomic int copies, release_it, stuck;
+
+static creq *make(int n, int max, uint64_t seed)
+{
+    cluster_make_prompt(prompt, n, c.o.vocab, seed);
+    return cluster_request(&c, prompt, n, max);
+}
+
+/* The first worker's third copy takes until the test lets it go on. */
+static void hang_in_third(void *arg)
+{
+    const cworker *w = arg;
+    if (w->index != 0 || atomic_fetch_add(&copies, 1) != 2)
+        return;
+    atomic_store(&stuck, 1);
+    while (!atomic_load(&release_it))
+        usleep(1000);
+}
+
+static bool is_stuck(cluster *cl)
+{
+    (void)cl;
+    return atomic_load(&stuck);
+}
+
+static void poll_ms(int ms)
+{
+    uint64_t end = sl_now_ns() + (uint64_t)ms * 1000000;
+    while (sl_now_ns() < end)
+        cluster_poll(&c, 2);
+}
+
+static bool second_is_done(cluster *cl)
+{
+    return cl->req[1].state == REQ_DONE;
+}
+
+/* A writer that hangs between taking the right and writing: its connection is closed, its request is over,
+ * and its pages stay out of use until it has written. Then another request gets them, undamaged. */
+START_TEST(late_write_meets_nobody)
+{
+    cluster_opts o = cluster_defaults();
+    o.shipping = SL_CFG_SHIP_DIRECT;
+    o.n_prefill = 2;
+    o.decode_pages = 12;
+    o.chunk_tokens = 64;
+    o.quarantine_ms = 150;
+    o.direct_hook = hang_in_third;
+    cluster_start(&c, &o);
+    creq *a = make(600, 10, 1);
+    a->prefill = 0;
+    cluster_until(&c, is_stuck, 10, "a copy hangs");
+    sl_msg m = {.type = SL_MSG_ABORT};
+    m.abort = (sl_msg_abort){a->rid, a->gen, SL_ERR_PEER};
+    cluster_send(cluster_worker(&c, SL_ROLE_DECODE, 0), &m);
+    a->state = REQ_ABORTED;
+    a->gen += 1000; /* deaf to what follows */
+    creq *b = make(600, 10, 2);
+    b->prefill = 1;
+    b->max_attempts = 1;
+    poll_ms(900); /* six times as long as it takes to fence a writer of the other path */
+    ck_assert_msg(b->n_tokens == b->n_prompt && b->state != REQ_DONE,
+                  "it got pages that may still be written");
+    ck_assert_int_gt(b->exhausted, 0);
+    atomic_store(&release_it, 1);
+    cluster_until(&c, second_is_done, 20, "the second request");
+    cluster_check_stream(&c, b);
+    ck_assert_int_eq(b->attempts, 0);
+    cluster_stop(&c);
+}
+END_TEST
+
+START_TEST(refused_at_start)
+{
+    cluster_opts o = cluster_defaults();
+    sl_geometry g = {.fingerprint = {1, 2},
+                     .row_format = SL_ROW_MLA_FP8,
+                     .index_format = SL_INDEX_OFFICIAL,
+                     .n_layers = 2,
+                     .lora = 128,
+                     .rope = 16,
+                     .index_dim = 32};
+    sl_arena_opts ao = {.bytes = 1 << 20, .lock = SL_OFF, .numa_node = -1};
+    sl_arena *a = NULL;
+    sl_err err = {0};
+    ck_assert_int_eq(sl_geometry_finish(&g, &err), SL_OK);
+    ck_assert_int_eq(sl_arena_create(&g, &ao, &a, &err), SL_OK);
+    sl_runner none = {.vocab = 8, .n_layers = 2, .max_context = 64, .max_step_tokens = 64};
+    sl_decode_opts d = {.name = "d",
+                        .model = "m",
+                        .cluster_tag = "t",
+                        .metrics_address = "",
+                        .runner = &none,
+                        .arena = a,
+                        .max_batch = 1,
+                        .shipping = SL_CFG_SHIP_DIRECT};
+    d.worker = (sl_worker_opts){.transport = "loopback", .fabric = "none", .router_address = "r:1"};
+    sl_decode *decode = NULL;
+    ck_assert_int_eq(sl_decode_create(&d, &decode, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(err.text, "not shared memory") != NULL, "%s", err.text);
+    sl_prefill_opts p = {.name = "p",
+                         .model = "m",
+                         .cluster_tag = "t",
+                         .metrics_address = "",
+                         .runner = &none,
+                         .arena = a,
+                         .chunk_tokens = 64,
+                         .max_requests = 1,
+                         .shipping = SL_CFG_SHIP_GPU};
+    p.worker = d.worker;
+    sl_prefill *prefill = NULL;
+    ck_assert_int_eq(sl_prefill_create(&p, &prefill, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(err.text, "cannot move GPU memory") != NULL, "%s", err.text);
+    sl_arena_destroy(a);
+    (void)o;
+}
+END_TEST
+
+/* Wanted on one side only: the other's word decides, and requests fail with the reason instead of going
+ * another way. */
+START_TEST(refused_at_connection)
+{
+    cluster_opts o = cluster_defaults();
+    o.shipping = SL_CFG_SHIP_DIRECT;
+    o.decode_ships_by_staging = true;
+    cluster_start(&c, &o);
+    creq *a = make(100, 10, 1);
+    a->max_attempts = 2;
+    cluster_until(&c, cluster_idle, 20, "request fails");
+    ck_assert_int_eq(a->state, REQ_FAILED);
+    ck_assert_msg(strstr(a->reason, "not possible") != NULL, "%s", a->reason);
+    cluster_stop(&c);
+}
+END_TEST
+
+START_TEST(auto_takes_what_there_is)
+{
+    cluster_opts o = cluster_defaults();
+    o.shipping = SL_CFG_SHIP_AUTO;
+    o.decode_ships_by_staging = true;
+    cluster_start(&c, &o);
+    creq *a = make(300, 20, 1);
+    cluster_until(&c, cluster_idle, 20, "request ends");
+    ck_assert_int_eq(a->state, REQ_DONE);
+    cluster_check_stream(&c, a);
+    cluster_stop(&c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("direct");
+    TCase *t = tcase_create("right");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, writes_arrive_until_the_right_is_taken_back);
+    tcase_add_test(t, a_new_grant_does_not_revive_an_old_one);
+    tcase_add_test(t, a_killed_writer);
+    tcase_add_test(t, a_stopped_writer);
+    tcase_add_test(t, what_cannot_be_attached);
+    tcase_add_test(t, entries_run_out);
+    tcase_set_timeout(t, 60);
+    suite_add_tcase(s, t);
+    t = tcase_create("cluster");
+    tcase_add_test(t, late_write_meets_nobody);
+    tcase_add_test(t, refused_at_start);
+    tcase_add_test(t, refused_at_connection);
+    tcase_add_test(t, auto_takes_what_there_is);
+    tcase_set_timeout(t, 120);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}
