@@ -323,6 +323,7 @@ static sl_status ux_create(const sl_tp_options *opts, sl_transport **out, sl_err
         goto cleanup_ucx;
     tp->owner = pthread_self();
     sl_tp_op_queue_init(&tp->finished);
+    sl_tp_op_queue_init(&tp->postponed);
     log_start(tp);
     *out = &tp->base;
     return SL_OK;
@@ -385,7 +386,11 @@ static void ux_destroy(sl_transport *base)
 static int ux_progress(sl_transport *base)
 {
     ux_transport *tp = (ux_transport *)base;
+    tp->in_ucx = true;
     int n = (int)ucp_worker_progress(tp->worker);
+    tp->in_ucx = false;
+    if (tp->postponed.head)
+        n += ux_run_postponed(tp);
     n += ux_run_finished(tp);
     if (tp->attention)
         n += ux_service(tp);

@@ -22,6 +22,13 @@ static void on_complete(void *request, ucs_status_t st, void *arg)
     ucp_request_free(request);
 }
 
+ucp_request_param_t ux_op_param(sl_tp_op *op)
+{
+    return (ucp_request_param_t){.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+                                 .cb.send = on_complete,
+                                 .user_data = op};
+}
+
 sl_status ux_op_begin(ux_ep *ep, sl_tp_op_kind kind, size_t bytes, sl_tp_done_fn *done, void *cookie,
                       sl_tp_op **out, ucp_request_param_t *param)
 {
@@ -44,9 +51,7 @@ sl_status ux_op_begin(ux_ep *ep, sl_tp_op_kind kind, size_t bytes, sl_tp_done_fn
     op->bytes = bytes;
     op->kind = kind;
     *out = op;
-    *param = (ucp_request_param_t){.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
-                                   .cb.send = on_complete,
-                                   .user_data = op};
+    *param = ux_op_param(op);
     return SL_OK;
 }
 

@@ -15,21 +15,52 @@
 
 /* ---- sending ---- */
 
-static sl_status send_am(ux_ep *ep, sl_tp_op *op, ucp_request_param_t *param, uint16_t id, const void *header,
-                         size_t header_bytes, const void *data, size_t bytes)
+static ucs_status_ptr_t give_ucx(ux_ep *ep, sl_tp_op *op, ucp_request_param_t *param)
 {
+    param->op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param->flags = UCP_AM_SEND_FLAG_REPLY; /* tells the receiver which endpoint it is */
+    return ucp_am_send_nbx(ep->handle, UX_AM_ID, op->header, op->wire, op->local, op->bytes, param);
+}
+
+static sl_status send_am(ux_ep *ep, sl_tp_op *op, ucp_request_param_t *param, uint16_t id, const void *header,
+                         size_t header_bytes, const void *data)
+{
+    ux_transport *tp = ux_of(ep);
     ux_wire wire = {.seq = ep->tx_seq, .id = id, .header_bytes = (uint16_t)header_bytes};
     memcpy(op->header, &wire, sizeof wire);
     if (header_bytes)
         memcpy(op->header + sizeof wire, header, header_bytes);
-    param->op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
-    param->flags = UCP_AM_SEND_FLAG_REPLY; /* tells the receiver which endpoint it is */
-    sl_status st = ux_op_posted(
-        ep, op,
-        ucp_am_send_nbx(ep->handle, UX_AM_ID, op->header, sizeof wire + header_bytes, data, bytes, param));
+    op->wire = (uint32_t)(sizeof wire + header_bytes);
+    op->local = (uint8_t *)(uintptr_t)data;
+    if (tp->in_ucx) { /* see ux_run_postponed */
+        ep->tx_seq++;
+        ep->inflight++;
+        tp->stats.pending++;
+        sl_tp_op_queue_push(&tp->postponed, op);
+        return SL_OK;
+    }
+    sl_status st = ux_op_posted(ep, op, give_ucx(ep, op, param));
     if (st == SL_OK)
         ep->tx_seq++;
     return st;
+}
+
+int ux_run_postponed(ux_transport *tp)
+{
+    int n = 0;
+    for (sl_tp_op *op; (op = sl_tp_op_queue_pop(&tp->postponed)); n++) {
+        ux_ep *ep = (ux_ep *)op->ep;
+        ucp_request_param_t param = ux_op_param(op);
+        bool usable = !ep->broken && ep->handle && ep->teardown == UX_LIVE;
+        ucs_status_ptr_t request = usable ? give_ucx(ep, op, &param) : UCS_STATUS_PTR(UCS_ERR_CANCELED);
+        if (UCS_PTR_IS_PTR(request))
+            continue; /* on_complete follows */
+        op->status = ux_status(UCS_PTR_STATUS(request));
+        sl_tp_op_queue_push(&tp->finished, op);
+        if (UCS_PTR_IS_ERR(request))
+            ux_break(ep, SL_ERR_PEER, ucs_status_string(UCS_PTR_STATUS(request)));
+    }
+    return n;
 }
 
 sl_status ux_send(sl_tp_ep *base, uint16_t id, const void *header, size_t header_bytes, const void *data,
@@ -43,7 +74,7 @@ sl_status ux_send(sl_tp_ep *base, uint16_t id, const void *header, size_t header
     if (header_bytes > SL_TP_AM_HEADER_MAX || bytes > SL_TP_AM_MAX)
         return SL_ERR_TOO_LARGE;
     sl_status st = ux_op_begin(ep, SL_TP_OP_SEND, bytes, done, cookie, &op, &param);
-    return st == SL_OK ? send_am(ep, op, &param, id, header, header_bytes, data, bytes) : st;
+    return st == SL_OK ? send_am(ep, op, &param, id, header, header_bytes, data) : st;
 }
 
 sl_status ux_send_control(ux_ep *ep, uint16_t id, const void *header, size_t header_bytes)
@@ -51,7 +82,7 @@ sl_status ux_send_control(ux_ep *ep, uint16_t id, const void *header, size_t hea
     sl_tp_op *op;
     ucp_request_param_t param;
     sl_status st = ux_op_begin(ep, SL_TP_OP_CONTROL, 0, NULL, NULL, &op, &param);
-    return st == SL_OK ? send_am(ep, op, &param, id, header, header_bytes, NULL, 0) : st;
+    return st == SL_OK ? send_am(ep, op, &param, id, header, header_bytes, NULL) : st;
 }
 
 /* ---- receiving ---- */

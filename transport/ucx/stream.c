@@ -138,7 +138,10 @@ static void append(ux_ep *ep, sl_tp_op *op, uint32_t wire)
 static sl_status enqueue(ux_ep *ep, sl_tp_op *op, uint32_t wire)
 {
     append(ep, op, wire);
-    ux_stream_pump(ep);
+    if (ux_of(ep)->in_ucx) /* see ux_run_postponed */
+        ux_attend(ep);
+    else
+        ux_stream_pump(ep);
     return SL_OK;
 }
 

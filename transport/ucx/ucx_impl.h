@@ -177,8 +177,9 @@ struct ux_transport {
     ux_mem *mems;
     ux_rkey *rkeys;
     sl_tp_op_pool pool;
-    sl_tp_op_queue finished;
-    uint64_t next_deadline_ns; /* no deadline is earlier; 0: none */
+    sl_tp_op_queue finished, postponed; /* postponed: messages sent in a callback of UCX */
+    bool in_ucx;                        /* in ucp_worker_progress */
+    uint64_t next_deadline_ns;          /* no deadline is earlier; 0: none */
     bool destroying;
     sl_tp_message_fn *handlers[SL_TP_AM_IDS];
     void *handler_args[SL_TP_AM_IDS];
@@ -272,6 +273,11 @@ ucs_status_t ux_am_receive(void *arg, const void *header, size_t header_length, 
 sl_status ux_send(sl_tp_ep *ep, uint16_t id, const void *header, size_t header_bytes, const void *data,
                   size_t bytes, sl_tp_done_fn *done, void *cookie);
 sl_status ux_send_control(ux_ep *ep, uint16_t id, const void *header, size_t header_bytes);
+/*
+ * Sends what was sent in UCX's callbacks; they hold it back. UCX 1.13's TCP aborts when a send in a receive
+ * callback of one connection finds another one dead whose own event is in the same batch (tcp_iface.c:307).
+ */
+int ux_run_postponed(ux_transport *tp);
 /* Drops what was received and not delivered. */
 void ux_held_drop(ux_ep *ep);
 void ux_held_free(ux_transport *tp, ux_held *held);
@@ -291,6 +297,8 @@ sl_status ux_flush(sl_tp_ep *ep, sl_tp_done_fn *done, void *cookie);
 /* A new operation of ep, with UCX's completion wired to it. Errors: AGAIN, PEER, CANCELLED, NO_MEMORY. */
 sl_status ux_op_begin(ux_ep *ep, sl_tp_op_kind kind, size_t bytes, sl_tp_done_fn *done, void *cookie,
                       sl_tp_op **out, ucp_request_param_t *param);
+/* What UCX is given with it. */
+ucp_request_param_t ux_op_param(sl_tp_op *op);
 /* Books what UCX returned for it. */
 sl_status ux_op_posted(ux_ep *ep, sl_tp_op *op, ucs_status_ptr_t request);
 
