@@ -181,8 +181,7 @@ void sl_dpeer_closed(sl_prefill *p, sl_wep *ep)
         }
     }
     release_key(d);
-    sl_direct_detach(d->direct);
-    free(d);
+    sl_path_release(p, d);
 }
 
 uint64_t sl_dpeer_tick(sl_prefill *p, uint64_t now)

@@ -25,6 +25,8 @@ sl_status sl_prefill_main(const sl_config *cfg, const sl_worker_launch *launch, 
                          .prefix_cache = cfg->kvstore.prefix_cache,
                          .verify_checksums = cfg->prefill.verify_checksums,
                          .shipping = cfg->cluster.shipping,
+                         .backend = sl_backend_name(parts.backend),
+                         .backend_opts = {.device = parts.device, .threads = 1},
                          .drain_ms = (uint32_t)cfg->cluster.dead_after_ms};
     sl_prefill *p = NULL;
     st = sl_prefill_create(&o, &p, err);

@@ -30,6 +30,14 @@ void sl_pieces_init(sl_pieces *it, const sl_page_map *map, int32_t layer, int32_
         it->rindex = sl_geometry_index_plane(r, as_pointer(map->remote_base), map->remote_n, layer);
         it->parts = l->index_format == SL_INDEX_OFFICIAL ? 3 : 2;
     }
+    it->row_pages = it->index_pages = map->lpages;
+    if (map->dev) {
+        const sl_device_layer *d = &map->dev[layer];
+        it->lrow = d->rows;
+        it->lindex = d->index;
+        it->index_pages = map->dev_index;
+        it->row_pages = d->rows_by_index_page ? map->dev_index : map->dev_rows;
+    }
     it->by_page = l->layout == SL_LAYOUT_PAGE_FIRST && r->layout == SL_LAYOUT_PAGE_FIRST;
     it->row_runs = it->lrow.row_stride == l->row_bytes && it->rrow.row_stride == l->row_bytes;
     first_page(it);
@@ -78,7 +86,8 @@ static sl_span raw(sl_pieces *it)
 {
     const sl_page_map *m = it->map;
     const sl_geometry *g = m->local;
-    int32_t b = page_begin(it), e = page_end(it), lp = m->lpages[it->page];
+    int32_t b = page_begin(it), e = page_end(it);
+    int32_t lp = it->part == 0 ? it->row_pages[it->page] : it->index_pages[it->page];
     uint32_t rp = m->rpages[it->page];
     if (it->part == 0) {
         int32_t row = it->row_runs ? b : it->row, n = it->row_runs ? e - b : 1;

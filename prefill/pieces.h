@@ -9,7 +9,7 @@
 #ifndef SL_PREFILL_PIECES_H
 #define SL_PREFILL_PIECES_H
 
-#include "kvstore/arena.h"
+#include "engine/device.h"
 
 /* Both sides of a request: page i of the request is lpages[i] here and rpages[i] there. Borrowed. */
 typedef struct sl_page_map {
@@ -19,6 +19,9 @@ typedef struct sl_page_map {
     int64_t local_n, remote_n; /* pages of the arenas */
     const int32_t *lpages;
     const uint32_t *rpages;
+    /* When set, the local side is the device's memory: dev[layer], by these pages instead of lpages. */
+    const sl_device_layer *dev;
+    const int32_t *dev_rows, *dev_index;
 } sl_page_map;
 
 typedef struct sl_span {
@@ -30,6 +33,7 @@ typedef struct sl_span {
 typedef struct sl_pieces {
     const sl_page_map *map;
     sl_host_plane lrow, rrow, lindex, rindex; /* remote planes have addresses, not pointers, in base */
+    const int32_t *row_pages, *index_pages;   /* local */
     int32_t first, end;                       /* tokens */
     int32_t page, part, row, parts;
     bool by_page, row_runs, done;

@@ -236,6 +236,19 @@ static void fill_hello(sl_prefill *p)
     h->pid = (uint32_t)getpid();
 }
 
+/* For rows that go straight from the device to a decode worker of this host. */
+static sl_status make_copier(sl_prefill *p, sl_err *err)
+{
+    const sl_runner *r = p->o.runner;
+    if (!r->device_layers || p->o.shipping == SL_CFG_SHIP_STAGING)
+        return SL_OK;
+    p->dev_layers = calloc((size_t)r->n_layers, sizeof *p->dev_layers);
+    if (!p->dev_layers)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    r->device_layers(r->impl, p->dev_layers);
+    return sl_copier_create(p->o.backend, &p->o.backend_opts, PM_COPIED, &p->copier, err);
+}
+
 static sl_status make_parts(sl_prefill *p, sl_err *err)
 {
     sl_store_opts so = {.n_pages = sl_arena_pages(p->o.arena),
@@ -249,7 +262,7 @@ static sl_status make_parts(sl_prefill *p, sl_err *err)
     p->items = calloc((size_t)p->o.max_requests + 1024, sizeof *p->items);
     if (st == SL_OK && !p->items)
         st = sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    return st;
+    return st == SL_OK ? make_copier(p, err) : st;
 }
 
 sl_status sl_prefill_create(const sl_prefill_opts *opts, sl_prefill **out, sl_err *err)
@@ -320,15 +333,11 @@ void sl_prefill_destroy(sl_prefill *p)
 {
     if (!p)
         return;
+    sl_copier_stop(p->copier); /* while the transport thread can still take what it gives back */
     sl_worker_stop(p->worker);
     drop_mail(p);
     drop_jobs(p);
-    while (p->peers) {
-        sl_dpeer *d = p->peers;
-        p->peers = d->next;
-        sl_direct_detach(d->direct);
-        free(d);
-    }
+    sl_path_destroy(p);
     while (p->free_steps) {
         sl_pstep *s = p->free_steps;
         p->free_steps = s->next;

@@ -37,6 +37,8 @@ typedef struct sl_prefill_opts {
     int32_t chunk_tokens; /* per step, all requests together; <= the runner's max_step_tokens */
     int32_t max_requests;
     bool prefix_cache, verify_checksums;
+    const char *backend; /* the runner's; a second instance copies rows to decode workers of this host */
+    sl_backend_opts backend_opts;
     sl_cfg_shipping shipping; /* gpu must have been refused already: sl_prefill_create does */
     uint32_t drain_ms; /* how long posted puts may take to drain before the endpoint is closed by force */
     /* For tests: runs on the transport thread between taking the right to write directly and writing. */

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "kvstore/store.h"
 #include "model/sampler.h"
+#include "prefill/copier.h"
 #include "prefill/pieces.h"
 #include "prefill/prefill.h"
 #include "worker/direct.h"
@@ -29,6 +30,8 @@ enum {
     PM_FLUSH_CACHE, /* sl_wmsg */
     PM_DRAIN,       /* sl_wmsg */
     PM_FATAL,
+    /* copier -> transport */
+    PM_COPIED, /* sl_copier_mail */
     /* engine -> transport */
     PM_START,
     PM_LAYER,
@@ -68,6 +71,7 @@ struct sl_pjob {
 
     /* engine; read by transport after START */
     int32_t *own_pages;
+    int32_t *dev_rows, *dev_index; /* device pages, before the first LAYER; NULL: not known */
     int32_t own_matched, pull_end; /* pages [own_matched, pull_end) are to be pulled (none when equal) */
     /* before FINISH */
     sl_msg_token first;
@@ -101,7 +105,7 @@ struct sl_pjob {
         size_t q_head, q_len, q_cap;
         sl_pieces it;
         sl_page_map map;
-        bool it_active, started, finishing, flush_posted, flush_done,
+        bool it_active, it_device, started, finishing, flush_posted, flush_done,
             dirty; /* dirty: posted since the last flush */
         int32_t it_layer, it_end_layer, it_first,
             it_end; /* layers [it_layer, it_end_layer) of the piece are left */
@@ -129,6 +133,8 @@ struct sl_dpeer {
     sl_geometry geo;
     uint32_t in_flight;
     sl_direct *direct; /* its arena, mapped here; NULL: by the transport */
+    bool registered;   /* with the device: the copier may write there */
+    int32_t batches;   /* mails about it at the copier */
 };
 
 typedef struct sl_pstep sl_pstep;
@@ -173,7 +179,10 @@ struct sl_prefill {
 
     /* transport thread */
     sl_pjob *ships;
-    sl_dpeer *peers;
+    sl_dpeer *peers, *gone;      /* gone: closed, batches on their way */
+    sl_device_layer *dev_layers; /* [n_layers]; NULL: rows cannot be copied from the device. Constant */
+    sl_copier *copier;           /* NULL: no rows are copied from the device. Constant */
+    sl_copier_mail *free_batches;
     sl_wmail fatal_mail;
     int64_t direct_left; /* bytes that this turn of the loop may still copy */
     struct {
@@ -225,6 +234,13 @@ void sl_ship_free(sl_prefill *p, sl_pjob *j);
 /* Decides the path of a new connection: maps the peer's arena when it offers that and it is wanted.
  * SL_ERR_REFUSED when only direct will do and it cannot be. */
 sl_status sl_path_choose(sl_prefill *p, sl_dpeer *d, const sl_msg_peer_welcome *w, sl_err *err);
+/* Lets go of the mapping, now or when the last batch is back, and frees d; it is in no list any more. */
+void sl_path_release(sl_prefill *p, sl_dpeer *d);
+/* After the threads have ended: everything that is left. */
+void sl_path_destroy(sl_prefill *p);
+/* Posts a batch of the current piece to the copier. SL_INPROGRESS: the piece has nothing left. SL_AGAIN. */
+sl_status sl_copies_post(sl_prefill *p, sl_pjob *j);
+void sl_copies_back(sl_prefill *p, sl_copier_mail *m);
 /* Copies one span, from or to the mapped arena. SL_AGAIN: enough for this turn. SL_ERR_PEER: the decode
  * worker has taken the right to write back. */
 sl_status sl_direct_copy(sl_prefill *p, sl_pjob *j, const sl_span *s, bool pull);

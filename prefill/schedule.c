@@ -190,12 +190,27 @@ static bool start_job(sl_prefill *p, sl_pjob *j)
     return true;
 }
 
+/* For the copier. Without memory for the numbers the rows go from the own arena. */
+static void find_on_device(sl_prefill *p, sl_pjob *j)
+{
+    size_t n = j->msg->n_pages;
+    if (!p->copier)
+        return;
+    int32_t *pages = malloc(2 * n * sizeof *pages);
+    if (!pages)
+        return;
+    p->o.runner->device_pages(j->e.seq, pages, pages + n, (int32_t)n);
+    j->dev_index = pages + n;
+    j->dev_rows = pages;
+}
+
 static bool open_job(sl_prefill *p, sl_pjob *j)
 {
     sl_err err = {0};
     sl_status st = p->o.runner->open(p->o.runner->impl, SL_RESIDENT, j->own_pages, (int32_t)j->msg->n_pages,
                                      j->e.pos, &j->e.seq, &err);
     if (st == SL_OK) {
+        find_on_device(p, j);
         j->e.state = JOB_RUNNING;
         return true;
     }
@@ -289,8 +304,10 @@ static void finish(sl_prefill *p, sl_pjob *j, const float *logits)
     j->first = sl_worker_token(&s);
     j->cached_tokens = (uint32_t)j->e.start;
     j->compute_us = (sl_now_ns() - j->e.started_ns) / 1000;
-    p->o.runner->close(p->o.runner->impl, j->e.seq);
-    j->e.seq = NULL;
+    if (!j->dev_rows) { /* else when nothing copies from its device pages any more: END */
+        p->o.runner->close(p->o.runner->impl, j->e.seq);
+        j->e.seq = NULL;
+    }
     j->e.state = JOB_FINISHED;
     post(p, &j->m_finish);
 }

@@ -135,6 +135,7 @@ void sl_ship_free(sl_prefill *p, sl_pjob *j)
         j->t.next->t.prev = j->t.prev;
     sl_wmsg_free(j->m);
     free(j->own_pages);
+    free(j->dev_rows); /* dev_index is in the same block */
     free(j->t.queue);
     free(j->t.crc);
     free(j);
@@ -167,7 +168,8 @@ static void start_draining(sl_prefill *p, sl_pjob *j)
 {
     j->t.state = SHIP_DRAINING;
     j->t.q_len = 0;
-    j->t.it_active = false;
+    j->t.it_active = j->t.it_device = false;
+    j->t.held.bytes = 0;
     j->t.drain_deadline_ns = sl_now_ns() + p->o.drain_ms * MS;
     post(p, &j->m_stop);
     sl_ship_settle(p, j);
@@ -438,12 +440,17 @@ static bool open_piece(sl_prefill *p, sl_pjob *j)
         j->t.it_first = q->first;
         j->t.it_end = q->end;
         j->t.it_active = true;
+        /* rows just computed are on the device; dev_rows was set before the mail that brought them */
+        j->t.it_device = q->layer >= 0 && j->t.state == SHIP_OPEN && j->t.peer->registered && j->dev_rows;
     } else if (++j->t.it_layer >= j->t.it_end_layer) {
         j->t.it_active = false;
         return open_piece(p, j);
     }
     if (j->t.state == SHIP_OPEN)
         checksum(p, j, j->t.it_layer, j->t.it_first, j->t.it_end);
+    j->t.map.dev = j->t.it_device ? p->dev_layers : NULL;
+    j->t.map.dev_rows = j->t.it_device ? j->dev_rows : NULL;
+    j->t.map.dev_index = j->t.it_device ? j->dev_index : NULL;
     sl_pieces_init(&j->t.it, &j->t.map, j->t.it_layer, j->t.it_first, j->t.it_end);
     return true;
 }
@@ -475,6 +482,19 @@ static sl_status post_span(sl_prefill *p, sl_pjob *j, const sl_span *s)
 /* Posts one span of this job; false when it has none, or the transport is full. */
 static bool post_one(sl_prefill *p, sl_pjob *j)
 {
+    if (j->t.it_active && j->t.it_device) {
+        sl_status copies = sl_copies_post(p, j);
+        if (copies == SL_OK || copies == SL_AGAIN)
+            return copies == SL_OK;
+        if (copies != SL_INPROGRESS) {
+            sl_ship_fail(p, j, SL_ERR_PEER, true, "cannot copy: %s", sl_status_name(copies));
+            return false;
+        }
+        if (open_piece(p, j))
+            return true; /* of either kind; this job's next turn looks */
+        sl_ship_settle(p, j);
+        return false;
+    }
     sl_span s = j->t.held;
     while (!s.bytes && (!j->t.it_active || !sl_pieces_next(&j->t.it, &s))) {
         if (!open_piece(p, j)) {
@@ -615,6 +635,10 @@ static void on_layer(sl_prefill *p, const sl_layer_mail *m)
 
 void sl_ship_mail(sl_prefill *p, sl_wmail *m)
 {
+    if (m->kind == PM_COPIED) {
+        sl_copies_back(p, (sl_copier_mail *)m);
+        return;
+    }
     sl_pjob *j = ((sl_jmail *)m)->job;
     switch (m->kind) {
     case PM_START:

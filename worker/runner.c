@@ -51,6 +51,16 @@ static void e_layer_stats(const void *impl, sl_layer_stats *out)
     sl_engine_layer_stats_get(impl, out);
 }
 
+static void e_device_layers(const void *impl, sl_device_layer *out)
+{
+    sl_engine_device_layers(impl, out);
+}
+
+static void e_device_pages(const void *seq, int32_t *row_pages, int32_t *index_pages, int32_t n)
+{
+    sl_engine_device_pages(seq, row_pages, index_pages, n);
+}
+
 sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const sl_engine_opts *opts)
 {
     return (sl_runner){.impl = e,
@@ -66,5 +76,7 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .seq_stats = e_seq_stats,
                        .step = e_step,
                        .stats = e_stats,
-                       .layer_stats = e_layer_stats};
+                       .layer_stats = e_layer_stats,
+                       .device_layers = e_device_layers,
+                       .device_pages = e_device_pages};
 }

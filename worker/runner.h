@@ -8,6 +8,7 @@
 #ifndef SL_WORKER_RUNNER_H
 #define SL_WORKER_RUNNER_H
 
+#include "engine/device.h"
 #include "engine/engine.h"
 
 typedef struct sl_runner {
@@ -24,6 +25,9 @@ typedef struct sl_runner {
     sl_status (*step)(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err);
     void (*stats)(const void *impl, sl_engine_stats *out);
     void (*layer_stats)(const void *impl, sl_layer_stats *out); /* [n_layers] */
+    /* Both or neither (engine/device.h). */
+    void (*device_layers)(const void *impl, sl_device_layer *out); /* [n_layers] */
+    void (*device_pages)(const void *seq, int32_t *row_pages, int32_t *index_pages, int32_t n);
 } sl_runner;
 
 /* A runner over an engine and the config of its model; borrows both. */

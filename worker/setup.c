@@ -299,6 +299,7 @@ sl_status sl_parts_create(const sl_config *cfg, const sl_worker_launch *launch, 
     snprintf(out->name, sizeof out->name, "%s/%d", sl_role_name(role), launch->index);
     static const char *const backends[] = {"cpu", "cuda"};
     sl_backend_opts bo = {.device = pick_device(&s), .threads = cfg->backend.threads};
+    out->device = bo.device;
     sl_status st = sl_backend_create(backends[cfg->backend.name], &bo, &out->backend, err);
     if (st == SL_OK) {
         sl_log(SL_LOG_INFO, s.comp, "device", "backend=%s number=%d device=\"%s\"",

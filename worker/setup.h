@@ -32,7 +32,7 @@ typedef struct sl_parts {
     sl_metrics *metrics;
     struct sl_exporter *exporter;
     sl_worker_opts worker; /* strings point into this struct, the config and the launch */
-    int numa_node;
+    int numa_node, device; /* number of the backend's device */
     char name[64], devices[256], metrics_address[128], listen_host[128];
 } sl_parts;
 

@@ -1,0 +1,194 @@
+/* See copier.h. Batches that wait together are enqueued together and waited for once. */
+#include "prefill/copier.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+
+enum { TOGETHER = 16, IDLE_MS = 1000, MAX_REGISTERED = 256 };
+
+struct sl_copier {
+    pthread_t thread;
+    sl_mailbox *inbox;
+    int kind;
+    bool opened;
+    const char *name;
+    sl_backend_opts opts;
+    sl_backend *be;
+    sl_status open_status;
+    sl_err open_err;
+    sl_copier_mail stop;
+    bool stopped;
+    void *registered[MAX_REGISTERED];
+    int n_registered;
+};
+
+/* ---- batches ---- */
+
+/* The distance of a further piece, or of the next one from the last, is the pitch of the run. */
+static bool goes_on(sl_copy *c, const uint8_t *src, const uint8_t *dst, size_t bytes)
+{
+    const uint8_t *last_src = c->src + (c->n - 1) * c->src_pitch,
+                  *last_dst = c->dst + (c->n - 1) * c->dst_pitch;
+    if (bytes != c->bytes || src < last_src + bytes || dst < last_dst + bytes)
+        return false;
+    size_t src_pitch = (size_t)(src - last_src), dst_pitch = (size_t)(dst - last_dst);
+    if (c->n > 1 && (src_pitch != c->src_pitch || dst_pitch != c->dst_pitch))
+        return false;
+    if (src_pitch > INT32_MAX || dst_pitch > INT32_MAX)
+        return false;
+    c->src_pitch = src_pitch;
+    c->dst_pitch = dst_pitch;
+    c->n++;
+    return true;
+}
+
+bool sl_copier_add(sl_copier_mail *m, const sl_span *s, uint8_t *there)
+{
+    size_t bytes = (size_t)s->bytes;
+    bool merged = false;
+    for (int i = m->n - 1; i >= 0 && i >= m->n - 3 && !merged; i--) /* rows, keys and scales take turns */
+        merged = goes_on(&m->copy[i], s->local, there, bytes);
+    if (!merged && m->n == SL_COPIES)
+        return false;
+    if (!merged)
+        m->copy[m->n++] = (sl_copy){.dst = there, .src = s->local, .bytes = bytes, .n = 1};
+    m->total += bytes;
+    return true;
+}
+
+/* ---- thread ---- */
+
+static sl_status copy_all(sl_copier *c, const sl_copier_mail *m, sl_err *err)
+{
+    sl_status st = SL_OK;
+    for (int i = 0; i < m->n && st == SL_OK; i++) {
+        const sl_copy *k = &m->copy[i];
+        st = k->n == 1
+                 ? sl_be_copy(c->be, k->dst, k->src, k->bytes, err)
+                 : sl_be_copy_2d(c->be, k->dst, k->dst_pitch, k->src, k->src_pitch, k->bytes, k->n, err);
+    }
+    return st;
+}
+
+static sl_status register_arena(sl_copier *c, const sl_copier_mail *m, sl_err *err)
+{
+    void *base = sl_direct_base(m->direct);
+    if (c->n_registered == MAX_REGISTERED)
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%d arenas are registered", MAX_REGISTERED);
+    sl_status st = sl_be_host_register(c->be, base, sl_direct_bytes(m->direct), err);
+    if (st == SL_OK)
+        c->registered[c->n_registered++] = base;
+    return st;
+}
+
+static void let_go(sl_copier *c, sl_copier_mail *m)
+{
+    void *base = sl_direct_base(m->direct);
+    for (int i = 0; i < c->n_registered; i++) {
+        if (c->registered[i] == base) {
+            c->registered[i--] = c->registered[--c->n_registered];
+            sl_be_host_unregister(c->be, base);
+        }
+    }
+    sl_direct_detach(m->direct);
+    m->direct = NULL;
+}
+
+static void run_one(sl_copier *c, sl_copier_mail *m)
+{
+    sl_err err = {0};
+    if (!c->opened)
+        c->open_status = sl_backend_create(c->name, &c->opts, &c->be, &c->open_err);
+    c->opened = true;
+    m->status = c->open_status;
+    if (m->what == SL_COPIER_LET_GO)
+        let_go(c, m);
+    else if (c->open_status != SL_OK)
+        err = c->open_err;
+    else
+        m->status = m->what == SL_COPIER_REGISTER ? register_arena(c, m, &err) : copy_all(c, m, &err);
+    if (m->status != SL_OK)
+        snprintf(m->why, sizeof m->why, "%.199s", err.text);
+}
+
+static void *thread_main(void *arg)
+{
+    sl_copier *c = arg;
+    sl_copier_mail *batch[TOGETHER];
+    for (bool stop = false; !stop;) {
+        int n = 0;
+        while (n < TOGETHER && !stop) {
+            sl_copier_mail *m = (sl_copier_mail *)sl_mailbox_take(c->inbox);
+            if (!m)
+                break;
+            stop = m->what == SL_COPIER_STOP;
+            if (!stop)
+                run_one(c, batch[n++] = m);
+        }
+        sl_err err = {0};
+        sl_status st = n && c->be ? sl_be_sync(c->be, &err) : SL_OK;
+        for (int i = 0; i < n; i++) {
+            if (st != SL_OK && batch[i]->status == SL_OK) {
+                batch[i]->status = st;
+                snprintf(batch[i]->why, sizeof batch[i]->why, "%.199s", err.text);
+            }
+            batch[i]->mail.kind = c->kind;
+            sl_worker_post(batch[i]->worker, &batch[i]->mail);
+        }
+        if (!n && !stop)
+            sl_mailbox_wait(c->inbox, IDLE_MS);
+    }
+    for (int i = 0; i < c->n_registered; i++)
+        sl_be_host_unregister(c->be, c->registered[i]);
+    sl_backend_destroy(c->be);
+    return NULL;
+}
+
+sl_status sl_copier_create(const char *backend, const sl_backend_opts *opts, int kind, sl_copier **out,
+                           sl_err *err)
+{
+    sl_copier *c = calloc(1, sizeof *c);
+    if (!c || sl_mailbox_create(&c->inbox) != SL_OK) {
+        free(c);
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    }
+    c->name = backend;
+    c->opts = *opts;
+    c->kind = kind;
+    if (pthread_create(&c->thread, NULL, thread_main, c) != 0) {
+        sl_mailbox_destroy(c->inbox);
+        free(c);
+        return sl_fail(err, SL_ERR_IO, "cannot start the copier's thread");
+    }
+    *out = c;
+    return SL_OK;
+}
+
+void sl_copier_post(sl_copier *c, sl_copier_mail *m)
+{
+    sl_mailbox_post(c->inbox, &m->mail.link);
+}
+
+void sl_copier_stop(sl_copier *c)
+{
+    if (!c || c->stopped)
+        return;
+    c->stopped = true;
+    c->stop.what = SL_COPIER_STOP;
+    sl_copier_post(c, &c->stop);
+    pthread_join(c->thread, NULL);
+}
+
+void sl_copier_destroy(sl_copier *c, void (*drop)(void *arg, sl_copier_mail *m), void *arg)
+{
+    if (!c)
+        return;
+    for (sl_mail *m; (m = sl_mailbox_take(c->inbox));)
+        drop(arg, (sl_copier_mail *)m);
+    sl_mailbox_destroy(c->inbox);
+    free(c);
+}

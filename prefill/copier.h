@@ -1,0 +1,61 @@
+/*
+ * Copier: a thread with a backend instance of its own, which copies rows from the device straight into decode
+ * workers' memory while the engine computes. The instance's stream is the copy engine's: nothing of it waits
+ * for the engine's stream or the other way round.
+ *
+ * It takes mail and gives each back to the worker's transport thread when it is done (PM_COPIED): registering
+ * a mapped arena with the device, copying a batch, letting go of an arena. Whoever posts a batch holds the
+ * right to write (worker/direct.h) until it is back.
+ *
+ * Lifetime: created before the worker starts; stopped before the worker is, destroyed after.
+ */
+#ifndef SL_PREFILL_COPIER_H
+#define SL_PREFILL_COPIER_H
+
+#include "kernels/backend.h"
+#include "prefill/pieces.h"
+#include "worker/direct.h"
+#include "worker/worker.h"
+
+enum { SL_COPIES = 64 };
+
+typedef enum { SL_COPIER_REGISTER, SL_COPIER_COPY, SL_COPIER_LET_GO, SL_COPIER_STOP } sl_copier_what;
+
+/* n pieces of `bytes`, each a pitch after the other. */
+typedef struct sl_copy {
+    uint8_t *dst;
+    const uint8_t *src;
+    size_t bytes, n, dst_pitch, src_pitch;
+} sl_copy;
+
+typedef struct sl_copier_mail {
+    sl_wmail mail;
+    sl_copier_what what;
+    sl_worker *worker;     /* whose transport thread gets it back */
+    struct sl_pjob *job;   /* the poster's; COPY */
+    struct sl_dpeer *peer; /* the poster's */
+    sl_direct *direct;     /* REGISTER, LET_GO: detached by the copier */
+    sl_status status;      /* answer */
+    char why[200];
+    uint64_t total; /* bytes of all copies */
+    int n;
+    sl_copy copy[SL_COPIES];
+} sl_copier_mail;
+
+typedef struct sl_copier sl_copier;
+
+/* kind: of the mail that goes back. The backend is opened on the thread, with the first mail; if that fails,
+ * every mail comes back with the reason. */
+sl_status sl_copier_create(const char *backend, const sl_backend_opts *opts, int kind, sl_copier **out,
+                           sl_err *err);
+void sl_copier_post(sl_copier *c, sl_copier_mail *m);
+/* Finishes what was posted, then ends the thread. */
+void sl_copier_stop(sl_copier *c);
+/* After stop. What was posted since comes back through `drop`. NULL is fine. */
+void sl_copier_destroy(sl_copier *c, void (*drop)(void *arg, sl_copier_mail *m), void *arg);
+
+/* Adds a span whose local side is device memory, merged with an earlier one where both sides go on in even
+ * steps. there: where the span's remote address is mapped. False: the batch is full. */
+bool sl_copier_add(sl_copier_mail *m, const sl_span *s, uint8_t *there);
+
+#endif
