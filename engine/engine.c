@@ -256,7 +256,8 @@ sl_status sl_engine_create(sl_backend *be, sl_model *model, sl_arena *arena, con
     e->registered = !opts->arena_readable;
     if ((st = make_layers(e, err)) != SL_OK || (st = sl_seqs_init(e, err)) != SL_OK ||
         (st = make_io(e, err)) != SL_OK || (st = make_events(e, err)) != SL_OK ||
-        (st = make_coord(e, err)) != SL_OK || (st = sl_be_sync(be, err)) != SL_OK)
+        (st = make_coord(e, err)) != SL_OK || (st = sl_graphs_init(e, err)) != SL_OK ||
+        (st = sl_be_sync(be, err)) != SL_OK)
         goto fail;
     e->o.dense_layers = e->o.hot_rows_layer =
         NULL; /* the coordinator has what it needs; the caller's arrays may go */
@@ -272,6 +273,8 @@ void sl_engine_destroy(sl_engine *e)
     if (!e)
         return;
     sl_seqs_fini(e);
+    sl_graphs_clear(e);
+    free(e->graph);
     sl_coord_destroy(e->coord);
     for (int32_t l = 0; e->events && l < e->cfg->n_layers; l++)
         sl_event_destroy(e->events[l]);

@@ -28,6 +28,17 @@ typedef enum {
 
 enum { SL_HOT_RESIDENT = -1 };
 
+/*
+ * How decode steps (one token of every sequence, no layer hook) run. Their inputs are padded to a few sizes,
+ * and their shapes depend on the size and on the longest context rounded up, so that a step can be one launch
+ * of a graph captured earlier. Whatever is chosen, the logits are the same bit by bit.
+ */
+typedef enum {
+    SL_GRAPHS_AUTO, /* graphs where the backend has them, op by op elsewhere */
+    SL_GRAPHS_OFF,  /* op by op */
+    SL_GRAPHS_PAD,  /* op by op, padded as for a graph; testing */
+} sl_graph_use;
+
 typedef struct sl_engine_opts {
     const char *algorithm;       /* sparse algorithm by name: "dsa", "dense" */
     int32_t max_seqs;            /* sequences open at once */
@@ -47,12 +58,18 @@ typedef struct sl_engine_opts {
     int32_t n_dense_layers;
     const sl_coord_draw *draw; /* benchmarks: sparse/sparse.h; NULL, or read during create */
     bool arena_readable; /* the caller has registered the arena with the backend, and will give it back */
-    bool poison;         /* testing: fill freed and unused device rows with NaN */
+    sl_graph_use graphs;
+    int32_t max_graphs; /* kept at once, the least recently used one goes; 0: 64 */
+    bool poison;        /* testing: fill freed and unused device rows with NaN */
 } sl_engine_opts;
 
 typedef struct sl_engine_stats { /* cumulative */
     uint64_t steps, tokens, hits, misses, tail_hits, evictions, swap_bytes;
     uint64_t step_ns, attend_ns, swap_ns;
+    uint64_t host_ns;      /* of step_ns: all but waiting for the device */
+    uint64_t decode_steps; /* steps of one token a sequence, padded as for a graph; their time: */
+    uint64_t decode_ns, decode_host_ns;
+    uint64_t graph_steps, graph_captures; /* steps that were one launch; graphs made so far */
     int64_t index_pages_free, row_pages_free, hot_slots_free;
     uint64_t device_bytes;
     uint64_t kv_bytes,
@@ -130,5 +147,20 @@ typedef struct sl_step_hooks {
  */
 sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
                          sl_err *err);
+
+/*
+ * Captures the graphs of decode steps of up to max_batch sequences of up to max_context tokens, with logits,
+ * so that no request pays for it; no more than max_graphs, largest batches of the shortest contexts first.
+ * done (may be NULL) is called after each. SL_OK with nothing done where there are no graphs.
+ */
+sl_status sl_engine_capture(sl_engine *e, int32_t max_batch, int32_t max_context,
+                            void (*done)(void *ctx, int32_t n, int32_t of), void *ctx, sl_err *err);
+
+/*
+ * Benchmarks: from now on misses are resolved and counted, but no row is copied ("rows are free"). What such
+ * steps compute means nothing; only their time does. Turning it off again does not bring the rows back: close
+ * what was open.
+ */
+void sl_engine_rows_free(sl_engine *e, bool on);
 
 #endif

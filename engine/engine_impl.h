@@ -40,6 +40,18 @@ typedef struct sl_step_arrays {
     int32_t *ids, *token_seq, *token_pos, *logit_rows;
 } sl_step_arrays;
 
+/* Shapes of a decode step's ops follow from this alone. */
+typedef struct sl_step_shape {
+    int32_t tokens, context; /* padded; 0 tokens: not a decode step, run as it is */
+    bool logits;             /* of every token */
+} sl_step_shape;
+
+typedef struct sl_step_graph {
+    sl_step_shape shape;
+    sl_graph *graph;
+    uint64_t used; /* when last */
+} sl_step_graph;
+
 struct sl_engine {
     sl_backend *be;
     sl_model *model;
@@ -60,10 +72,16 @@ struct sl_engine {
     sl_coord_run *runs;
     float *logits_dev, *logits_host; /* the same memory when unified */
     sl_event **events;               /* [n_layers], asynchronous backends */
+    int32_t decode_cap;              /* most sequences of a decode step; 0: decode steps are like others */
+    bool graphs;                     /* and captured */
+    sl_step_graph *graph;            /* [max_graphs] */
+    int32_t n_graphs, max_graphs;
+    uint64_t clock;
     /* of the running step */
     const sl_step_hooks *hooks;
     int32_t layers_done; /* hooks called for layers below this */
     int32_t layers_run;
+    uint64_t waited_ns; /* for the device */
     sl_engine_stats stats;
     uint64_t device_bytes;
 };
@@ -73,6 +91,20 @@ sl_status sl_seqs_init(sl_engine *e, sl_err *err);
 void sl_seqs_fini(sl_engine *e);
 /* Brings the device's tables up to date for one sequence. */
 sl_status sl_seq_upload(sl_seq *s, sl_err *err);
+
+/* step.c: enqueues one forward pass over what was uploaded; captured or not. */
+sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_err *err);
+
+/* graph.c: decode steps as graphs. init decides whether there are any. */
+sl_status sl_graphs_init(sl_engine *e, sl_err *err);
+/* Forgets all graphs. */
+void sl_graphs_clear(sl_engine *e);
+/* Shape of a step of n sequences of which the longest has `context` tokens after it. */
+sl_step_shape sl_graphs_shape(const sl_engine *e, int32_t n, int32_t context, bool logits);
+/* The graph of a shape; NULL: not captured yet. */
+sl_graph *sl_graphs_find(sl_engine *e, const sl_step_shape *shape);
+/* Captures the running step, whose ops have all run once in this shape. */
+sl_status sl_graphs_capture(sl_engine *e, const sl_step_shape *shape, sl_err *err);
 
 /* engine.c: a device allocation that is counted. */
 sl_status sl_engine_alloc(sl_engine *e, uint64_t bytes, void **out, sl_err *err);

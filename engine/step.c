@@ -3,6 +3,11 @@
 
 #include "base/log.h"
 
+typedef struct step_plan {
+    int32_t tokens, logits, context;
+    sl_step_shape shape;
+} step_plan;
+
 static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *err)
 {
     if (!it->seq || it->seq->e != e || !it->seq->open)
@@ -19,44 +24,72 @@ static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *
     return SL_OK;
 }
 
-/* Fills the step's arrays; n_tokens and n_logits on success. */
-static sl_status plan_step(sl_engine *e, const sl_step_item *items, int32_t n_items, int32_t *n_tokens,
-                           int32_t *n_logits, sl_err *err)
+/* Checks the items; tokens and wanted logits of all of them, and the longest sequence afterwards. */
+static sl_status measure_step(sl_engine *e, const sl_step_item *items, int32_t n_items, step_plan *p,
+                              sl_err *err)
 {
-    int32_t t = 0, g = 0;
     if (n_items < 1 || n_items > e->o.max_seqs)
         return sl_fail(err, SL_ERR_INVALID, "step: %d items, 1..%d are possible", n_items, e->o.max_seqs);
+    *p = (step_plan){0};
     for (int32_t i = 0; i < n_items; i++) {
         const sl_step_item *it = &items[i];
         sl_status st = check_item(e, it, err);
         if (st != SL_OK)
             return st;
-        if (it->n_tokens > e->o.max_step_tokens - t)
+        if (it->n_tokens > e->o.max_step_tokens - p->tokens)
             return sl_fail(err, SL_ERR_TOO_LARGE, "step: more than %d tokens", e->o.max_step_tokens);
-        if (it->want_logits && g >= e->max_logits)
+        if (it->want_logits && p->logits >= e->max_logits)
             return sl_fail(err, SL_ERR_TOO_LARGE, "step: logits of more than %d items", e->max_logits);
         e->runs[i] = (sl_coord_run){.seq = it->seq->row, .n = it->n_tokens};
-        for (int32_t k = 0; k < it->n_tokens; k++, t++) {
-            e->in_host.ids[t] = it->tokens[k];
-            e->in_host.token_seq[t] = it->seq->row;
-            e->in_host.token_pos[t] = it->seq->len + k;
-        }
-        if (it->want_logits)
-            e->in_host.logit_rows[g++] = t - 1;
+        p->tokens += it->n_tokens, p->logits += it->want_logits;
+        if (it->seq->len + it->n_tokens > p->context)
+            p->context = it->seq->len + it->n_tokens;
     }
-    *n_tokens = t, *n_logits = g;
     return SL_OK;
 }
 
-static sl_status upload_step(sl_engine *e, const sl_step_item *items, int32_t n_items, int32_t n_tokens,
-                             int32_t n_logits, sl_err *err)
+/* The arrays of a step of n tokens lie behind each other, so that they are one copy. */
+static void place_arrays(sl_step_arrays *a, int32_t n)
 {
-    const int32_t *src[] = {e->in_host.ids, e->in_host.token_seq, e->in_host.token_pos,
-                            e->in_host.logit_rows};
-    int32_t *dst[] = {e->in_dev.ids, e->in_dev.token_seq, e->in_dev.token_pos, e->in_dev.logit_rows};
-    sl_status st = SL_OK;
-    for (int i = 0; i < 4 && st == SL_OK; i++)
-        st = sl_be_copy(e->be, dst[i], src[i], (size_t)(i < 3 ? n_tokens : n_logits) * 4, err);
+    a->token_seq = a->ids + n, a->token_pos = a->ids + 2 * n, a->logit_rows = a->ids + 3 * n;
+}
+
+/* A decode step: its shape instead of its own sizes, and logits of every token if of any. */
+static void shape_step(sl_engine *e, step_plan *p)
+{
+    p->shape = sl_graphs_shape(e, p->tokens, p->context, p->logits > 0);
+    p->tokens = p->shape.tokens;
+    p->logits = p->shape.logits ? p->shape.tokens : 0;
+    sl_coord_step_shape(e->coord, p->shape.tokens, p->shape.context);
+}
+
+static void fill_arrays(sl_engine *e, const sl_step_item *items, int32_t n_items, const step_plan *p)
+{
+    sl_step_arrays *a = &e->in_host;
+    int32_t t = 0, g = 0;
+    place_arrays(a, p->tokens);
+    place_arrays(&e->in_dev, p->tokens);
+    for (int32_t i = 0; i < n_items; i++) {
+        const sl_step_item *it = &items[i];
+        for (int32_t k = 0; k < it->n_tokens; k++, t++) {
+            a->ids[t] = it->tokens[k];
+            a->token_seq[t] = it->seq->row;
+            a->token_pos[t] = it->seq->len + k;
+        }
+        if (p->shape.tokens == 0 && it->want_logits)
+            a->logit_rows[g++] = t - 1;
+    }
+    for (; t < p->tokens; t++) /* padding */
+        a->ids[t] = 0, a->token_seq[t] = -1, a->token_pos[t] = 0;
+    for (; g < p->logits; g++)
+        a->logit_rows[g] = g;
+}
+
+static sl_status upload_step(sl_engine *e, const sl_step_item *items, int32_t n_items, const step_plan *p,
+                             sl_err *err)
+{
+    size_t n = 3 * (size_t)p->tokens + (size_t)p->logits;
+    sl_status st = sl_be_copy(e->be, e->in_dev.ids, e->in_host.ids, n * 4, err);
     for (int32_t i = 0; i < n_items && st == SL_OK; i++)
         st = sl_seq_upload(items[i].seq, err);
     return st;
@@ -93,7 +126,7 @@ static sl_status engine_attend(void *ctx, const sl_attn_call *call, sl_err *err)
     return report_layers(e, false, err);
 }
 
-static sl_status run_step(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_err *err)
+sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_err *err)
 {
     sl_seq_tables tables = {
         .n_tokens = n_tokens,
@@ -116,31 +149,88 @@ static sl_status run_step(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
         .attend_ctx = e,
     };
     e->layers_done = e->layers_run = 0;
-    sl_status st = sl_model_forward(e->model, &f, err);
-    if (st == SL_OK && !e->unified)
+    return sl_model_forward(e->model, &f, err);
+}
+
+/* Enqueues the step: one launch, or op by op. *fresh: it has a shape that is to be captured afterwards. */
+static sl_status enqueue(sl_engine *e, const step_plan *p, bool *fresh, sl_err *err)
+{
+    sl_graph *graph = e->graphs && p->shape.tokens ? sl_graphs_find(e, &p->shape) : NULL;
+    *fresh = e->graphs && p->shape.tokens && !graph;
+    if (!graph)
+        return sl_step_forward(e, p->tokens, p->logits, err);
+    e->stats.graph_steps++;
+    return sl_be_graph_launch(e->be, graph, err);
+}
+
+/* rows: logits that somebody wants to see. */
+static sl_status run_step(sl_engine *e, const step_plan *p, int32_t rows, sl_err *err)
+{
+    bool fresh;
+    sl_status st = enqueue(e, p, &fresh, err);
+    if (st == SL_OK && !e->unified && rows > 0)
         st = sl_be_copy(e->be, e->logits_host, e->logits_dev,
-                        (size_t)n_logits * (size_t)e->cfg->vocab_size * sizeof(float), err);
+                        (size_t)rows * (size_t)e->cfg->vocab_size * sizeof(float), err);
     if (st == SL_OK)
         st = report_layers(e, true, err);
+    uint64_t t0 = sl_now_ns();
     sl_status done = sl_be_sync(
         e->be, st == SL_OK ? err : NULL); /* also after an error: nothing may run on into the next step */
+    e->waited_ns = sl_now_ns() - t0;
+    if (st == SL_OK && done == SL_OK && fresh) {
+        sl_err why = {0};
+        if (sl_graphs_capture(e, &p->shape, &why) != SL_OK) {
+            sl_log(SL_LOG_WARN, "engine", "no_graphs",
+                   "decode steps run op by op, they cannot be captured: %s", why.text);
+            e->graphs = false;
+        }
+    }
     return st != SL_OK ? st : done;
+}
+
+static bool is_decode(const sl_engine *e, const sl_step_item *items, int32_t n, const sl_step_hooks *hooks)
+{
+    if (n > e->decode_cap || (hooks && hooks->layer_done))
+        return false;
+    for (int32_t i = 0; i < n; i++)
+        if (items[i].n_tokens != 1)
+            return false;
+    return true;
+}
+
+static void count_step(sl_engine *e, const step_plan *p, int32_t tokens, uint64_t ns)
+{
+    e->stats.steps++;
+    e->stats.tokens += (uint64_t)tokens;
+    e->stats.step_ns += ns;
+    e->stats.host_ns += ns - e->waited_ns;
+    if (p->shape.tokens == 0)
+        return;
+    e->stats.decode_steps++;
+    e->stats.decode_ns += ns;
+    e->stats.decode_host_ns += ns - e->waited_ns;
 }
 
 sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
                          sl_err *err)
 {
     uint64_t t0 = sl_now_ns();
-    int32_t n_tokens = 0, n_logits = 0;
-    sl_status st = plan_step(e, items, n_items, &n_tokens, &n_logits, err);
+    step_plan p;
+    sl_status st = measure_step(e, items, n_items, &p, err);
     if (st == SL_OK)
         st = sl_coord_step_begin(e->coord, e->runs, n_items, err);
     if (st != SL_OK)
         return st;
+    int32_t tokens = p.tokens, rows = p.logits;
+    if (is_decode(e, items, n_items, hooks)) {
+        shape_step(e, &p);
+        rows = p.logits > 0 ? n_items : 0;
+    }
+    fill_arrays(e, items, n_items, &p);
     e->hooks = hooks;
-    st = upload_step(e, items, n_items, n_tokens, n_logits, err);
+    st = upload_step(e, items, n_items, &p, err);
     if (st == SL_OK)
-        st = run_step(e, n_tokens, n_logits, err);
+        st = run_step(e, &p, rows, err);
     e->hooks = NULL;
     if (st != SL_OK) {
         sl_coord_step_abort(e->coord);
@@ -149,11 +239,66 @@ sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, con
     sl_coord_step_end(e->coord);
     int32_t g = 0;
     for (int32_t i = 0; i < n_items; i++) {
+        int32_t row = p.shape.tokens ? i : g;
+        g += items[i].want_logits;
         items[i].seq->len += items[i].n_tokens;
-        items[i].logits = items[i].want_logits ? e->logits_host + (int64_t)g++ * e->cfg->vocab_size : NULL;
+        items[i].logits = items[i].want_logits ? e->logits_host + (int64_t)row * e->cfg->vocab_size : NULL;
     }
-    e->stats.steps++;
-    e->stats.tokens += (uint64_t)n_tokens;
-    e->stats.step_ns += sl_now_ns() - t0;
+    count_step(e, &p, tokens, sl_now_ns() - t0);
     return SL_OK;
+}
+
+/* A step of nothing but padding: it runs every op once and changes no cache. */
+static sl_status warm(sl_engine *e, int32_t batch, int32_t context, sl_err *err)
+{
+    step_plan p = {.tokens = batch, .logits = batch, .context = context};
+    sl_status st = sl_coord_step_begin(e->coord, e->runs, 0, err);
+    if (st != SL_OK)
+        return st;
+    shape_step(e, &p);
+    fill_arrays(e, NULL, 0, &p);
+    st = upload_step(e, NULL, 0, &p, err);
+    if (st == SL_OK)
+        st = run_step(e, &p, 0, err);
+    if (st == SL_OK)
+        sl_coord_step_end(e->coord);
+    else
+        sl_coord_step_abort(e->coord);
+    return st;
+}
+
+/* Calls warm for every shape up to the limits, at most `most`; with e NULL for the call it only counts. */
+static sl_status each_shape(sl_engine *e, int32_t batch, int32_t context, int32_t most, bool run, int32_t *n,
+                            void (*done)(void *ctx, int32_t n, int32_t of), void *ctx, sl_err *err)
+{
+    sl_status st = SL_OK;
+    int32_t made = 0;
+    for (int32_t c = 1; c <= context && made < most && st == SL_OK;) {
+        sl_step_shape s = {0};
+        for (int32_t b = batch; b >= 1 && made < most && st == SL_OK;) {
+            s = sl_graphs_shape(e, b, c, true);
+            if (run)
+                st = warm(e, b, c, err);
+            if (run && st == SL_OK && done)
+                done(ctx, made + 1, *n);
+            made++;
+            while (b >= 1 && sl_graphs_shape(e, b, c, true).tokens == s.tokens)
+                b--;
+        }
+        c = s.context + 1;
+    }
+    if (!run)
+        *n = made;
+    return st;
+}
+
+sl_status sl_engine_capture(sl_engine *e, int32_t max_batch, int32_t max_context,
+                            void (*done)(void *ctx, int32_t n, int32_t of), void *ctx, sl_err *err)
+{
+    if (!e->graphs || e->decode_cap < 1)
+        return SL_OK;
+    int32_t n = 0, batch = max_batch < e->decode_cap ? max_batch : e->decode_cap;
+    int32_t context = max_context < e->o.max_context ? max_context : e->o.max_context;
+    (void)each_shape(e, batch, context, e->max_graphs, false, &n, NULL, NULL, NULL);
+    return each_shape(e, batch, context, e->max_graphs, true, &n, done, ctx, err);
 }

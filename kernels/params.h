@@ -57,7 +57,12 @@ typedef struct sl_weight {
 /* Where the cache of this step's sequences is. All arrays device-readable. */
 typedef struct sl_seq_tables {
     int32_t n_tokens, n_seqs, ld; /* T, S, entries per row of the page tables */
-    const int32_t *token_seq;  /* [T] row in the tables below; tokens of a sequence are adjacent, ascending */
+    /*
+     * [T] row in the tables below; tokens of a sequence are adjacent, ascending. -1: padding, at position 0.
+     * It fills a step up to a fixed size: nothing is written to any cache for it and its lists are empty
+     * (-1).
+     */
+    const int32_t *token_seq;
     const int32_t *token_pos;  /* [T] absolute position; the token sees keys 0..pos */
     const int32_t *host_pages; /* [S][ld] page of the host arena, -1 beyond the end */
     const int32_t *index_pages; /* [S][ld] page of the device index-key pool */

@@ -297,7 +297,7 @@ static sl_status step_experts(pass *p)
                        .fp8_acts = c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3,
                        .act = p->act};
     p->pending = true;
-    if (rc == SL_OK && p->m->local_experts)
+    if (rc == SL_OK && p->m->local_experts > 0 && p->m->local_experts < c->n_routed_experts)
         rc = choose_local(p, &a);
     return rc == SL_OK ? run(p, SL_OP_MOE, &a) : rc;
 }

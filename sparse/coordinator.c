@@ -242,6 +242,21 @@ sl_status sl_coord_step_begin(sl_coord *c, const sl_coord_run *runs, int32_t n_r
     return st;
 }
 
+void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t context)
+{
+    SL_CHECK(c->tracker.in_step && tokens >= c->tracker.step_tokens && context > c->tracker.max_pos &&
+                 tokens <= c->o.max_step_tokens && context <= c->o.max_context,
+             "step of %d tokens up to %d padded to %d up to %d", c->tracker.step_tokens, c->tracker.max_pos,
+             tokens, context);
+    c->tracker.step_tokens = tokens;
+    c->tracker.max_pos = context - 1;
+}
+
+void sl_coord_rows_free(sl_coord *c, bool on)
+{
+    sl_swapin_rows_free(c->swapin, on);
+}
+
 void sl_coord_step_end(sl_coord *c)
 {
     sl_tracker_step_end(&c->tracker, true);
@@ -280,10 +295,14 @@ static sl_status capture(sl_coord *c, const sl_attn_call *call, sl_err *err)
     return sl_be_run(c->be, SL_OP_KV_APPEND, &kv, err);
 }
 
-/* The call as an algorithm sees it, for lists of at most `width` ids. */
+/*
+ * The call as an algorithm sees it, for lists of at most `width` ids. Where width is a constant of the model,
+ * it is the same in every step: attention may cut lists by it, and then a token's bits must not depend on how
+ * long other sequences are.
+ */
 static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32_t width)
 {
-    int32_t all = c->tracker.max_pos + 1;
+    int32_t all = c->is_dense[call->layer] || !c->z.keep ? c->tracker.max_pos + 1 : width;
     sl_algo_call a = {
         .attn = call,
         .plane = plane_of(&c->layers[call->layer]),

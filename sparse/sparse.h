@@ -114,10 +114,19 @@ typedef struct sl_coord_run {
 } sl_coord_run;
 
 sl_status sl_coord_step_begin(sl_coord *c, const sl_coord_run *runs, int32_t n_runs, sl_err *err);
+/*
+ * Between step_begin and the first attend: the step has `tokens` tokens, those beyond its runs padding, and
+ * its ops are shaped for positions below `context`, whatever the runs' are. So they are the same ops in every
+ * such step.
+ */
+void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t context);
 /* An sl_attend_fn; ctx is the sl_coord. */
 sl_status sl_coord_attend(void *ctx, const sl_attn_call *call, sl_err *err);
 void sl_coord_step_end(sl_coord *c);
 void sl_coord_step_abort(sl_coord *c);
+
+/* Benchmarks: from now on resolve and count misses, but copy no row. */
+void sl_coord_rows_free(sl_coord *c, bool on);
 
 /* Device array [T][*ld] of the ids selected in the last attend, NULL for a dense layer (everything); valid
  * until the next one. */

@@ -29,6 +29,7 @@ struct sl_swapin {
     uint32_t step;                  /* of the running step */
     uint32_t *step_host, *step_dev; /* the same, where a copy starts and where the ops read it */
     uint64_t device_bytes;
+    bool rows_free;
 };
 
 static uint64_t align_up(uint64_t n)
@@ -310,7 +311,7 @@ static sl_status poison_victims(sl_swapin *s, int32_t layer, sl_err *err)
 
 sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
 {
-    if (s->o.hot_slots == 0 || hot_rows_of(&s->o.layers[layer]) == 0)
+    if (s->o.hot_slots == 0 || hot_rows_of(&s->o.layers[layer]) == 0 || s->rows_free)
         return SL_OK;
     if (s->o.poison) {
         sl_status st = poison_victims(s, layer, err);
@@ -319,6 +320,11 @@ sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
     }
     sl_gather_params p = gather_params(s, layer);
     return sl_be_run(s->be, SL_OP_GATHER, &p, err);
+}
+
+void sl_swapin_rows_free(sl_swapin *s, bool on)
+{
+    s->rows_free = on;
 }
 
 static sl_coord_counters counters_of(const uint64_t *c)

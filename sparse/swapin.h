@@ -46,6 +46,8 @@ sl_status sl_swapin_step(sl_swapin *s, sl_err *err);
 sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *seqs, const int32_t *ids,
                             int32_t *phys, int32_t k, sl_err *err);
 sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err);
+/* Benchmarks: gather does nothing while on. */
+void sl_swapin_rows_free(sl_swapin *s, bool on);
 /* The residency state of a layer (device pointers), for tests and tools. */
 const sl_hot_state *sl_swapin_state(const sl_swapin *s, int32_t layer);
 

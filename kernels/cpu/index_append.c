@@ -86,6 +86,8 @@ static void keys(void *arg, int64_t first, int64_t count, int worker)
         int32_t i;
         uint32_t bad = find(p, t, &dev, &host, &i);
 
+        if (bad == SL_PLACE_NONE)
+            continue;
         if (bad) {
             sl_cpu_flag(&c->bad, bad);
             continue;

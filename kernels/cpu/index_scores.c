@@ -129,6 +129,10 @@ sl_status sl_cpu_index_scores(sl_backend *be, const void *params, sl_err *err)
     for (int64_t t = p->token_first; t < end; t += c.n) {
         uint32_t bad = next_group(&c, t, end);
 
+        if (bad == SL_PLACE_NONE) {
+            c.n = 1;
+            continue;
+        }
         if (bad)
             return sl_deverr(bad, "index_scores", err);
         sl_load_f32(p->format == SL_INDEX_PLAIN ? SL_F32 : SL_F8_E4M3, p->q, t * (int64_t)q_size,

@@ -63,6 +63,8 @@ static void append(void *arg, int64_t first, int64_t count, int worker)
         double sum = 0;
         uint32_t bad = find(p, t, &dev, &host);
 
+        if (bad == SL_PLACE_NONE)
+            continue;
         if (bad) {
             sl_cpu_flag(&c->bad, bad);
             continue;

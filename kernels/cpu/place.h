@@ -12,11 +12,15 @@ typedef struct sl_place {
     int64_t entry; /* of pos's page in a page table */
 } sl_place;
 
-/* 0, or SL_DEVERR_SEQ / POS. */
+#define SL_PLACE_NONE (1u << 31) /* a padding token: it is nowhere */
+
+/* 0, SL_PLACE_NONE, or SL_DEVERR_SEQ / POS. */
 static inline uint32_t sl_place_of(const sl_seq_tables *s, int64_t t, sl_place *out)
 {
     int32_t seq = s->token_seq[t], pos = s->token_pos[t];
 
+    if (seq == -1)
+        return SL_PLACE_NONE;
     if (seq < 0 || seq >= s->n_seqs)
         return SL_DEVERR_SEQ;
     if (pos < 0 || pos / SL_PAGE_TOKENS >= s->ld)

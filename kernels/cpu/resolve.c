@@ -102,7 +102,7 @@ static uint32_t check_token(const sl_resolve_params *p, int64_t t, int64_t *miss
     uint32_t bad = sl_place_of(s, t, &at);
 
     if (bad)
-        return bad;
+        return bad == SL_PLACE_NONE ? 0 : bad;
     for (int32_t i = 0; i < n; i++)
         if (ids[i] > at.pos || (i && ids[i] <= ids[i - 1]))
             return SL_DEVERR_SELECTION;
@@ -216,9 +216,9 @@ static void resolve_token(const sl_resolve_params *p, int64_t t, miss *list, int
     int32_t *phys = p->phys + t * p->ld_ids, n = list_length(ids, p->k);
     sl_place at;
 
-    if (sl_place_of(s, t, &at))
-        return; /* cannot be: check_token has passed */
-    if (s->hot_slot[at.seq] >= 0)
+    if (sl_place_of(s, t, &at)) /* padding: check_token has passed */
+        n = 0;
+    else if (s->hot_slot[at.seq] >= 0)
         resolve_hot(p, ids, n, &at, phys, list, misses);
     else
         for (int32_t i = 0; i < n; i++)

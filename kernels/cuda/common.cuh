@@ -126,11 +126,14 @@ __device__ static inline int64_t sl_row_of(const sl_seq_tables *s, const sl_row_
     return page < 0 ? -1 : (int64_t)page * SL_PAGE_TOKENS + pos % SL_PAGE_TOKENS;
 }
 
-/* Sequence and position of token t, checked; false (and the error bit set) when out of range. */
+/* Sequence and position of token t, checked; false for padding, and (with the error bit set) when out of
+ * range. */
 __device__ static inline bool sl_token(const sl_seq_tables *s, int t, uint32_t *deverr, int *seq, int *pos)
 {
     *seq = s->token_seq[t];
     *pos = s->token_pos[t];
+    if (*seq == -1)
+        return false;
     uint32_t bad = (*seq < 0 || *seq >= s->n_seqs ? SL_DEVERR_SEQ : 0) |
                    (*pos < 0 || *pos >= (int64_t)s->ld * SL_PAGE_TOKENS ? SL_DEVERR_POS : 0);
     if (bad)

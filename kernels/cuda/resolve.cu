@@ -334,8 +334,11 @@ __global__ static void __launch_bounds__(THREADS)
 
     if (out.by_token && threadIdx.x == 0)
         out.count[t] = 0;
-    if (!sl_token(&seqs, t, deverr, &seq, &pos))
+    if (!sl_token(&seqs, t, deverr, &seq, &pos)) { /* padding */
+        for (int i = threadIdx.x; i < p.ld_ids; i += THREADS)
+            p.phys[(int64_t)t * p.ld_ids + i] = -1;
         return;
+    }
     if (seqs.hot_slot[seq] >= 0) {
         resolve_hot(s, p, seqs, out, t, seq, pos, deverr);
         return;

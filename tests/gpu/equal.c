@@ -1,0 +1,448 @@
+/*
+ * Hierarchical decode has the bits of resident decode: logits compared bit by bit, whole engine, a model of
+ * random weights with the dimensions of DeepSeek-V3.2 (few layers, few experts), contexts of 3K to 16K.
+ *
+ *   equal [--backend cpu|cuda] [--tiny] [--steps N] [--seed N]
+ *
+ * First the reference: every stream resident, op by op, alone in its row; a hash of the logits of every
+ * position is kept. Then the same texts in many ways: hot rows from the longest selection to four times that,
+ * other hot rows in every layer, both policies, steps as graphs and op by op, while streams join, are left
+ * out of steps, leave, are retracted and come back from their host pages, begin resident and are spilled.
+ * Rows that became stale are NaN everywhere: on the device (victims before they are replaced, slots and pages
+ * when they are given back) and in the host pages behind a stream's end. Any position whose logits differ, or
+ * are not finite, is a failure.
+ *
+ * On a GPU it is the proof at real sizes; with --tiny on the CPU the same program is one of the unit tests.
+ * Exit code 77: no such backend here.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "engine/engine.h"
+#include "model/synthetic.h"
+
+enum { STREAMS = 7, LAYERS = 4 };
+
+typedef struct options {
+    const char *backend;
+    bool tiny;
+    int32_t steps; /* of the long variants */
+    uint64_t seed;
+} options;
+
+typedef struct stream {
+    int32_t prompt, *ids, *pages, n_pages;
+    sl_key *want; /* [steps]: of the logits after token prompt + i */
+    sl_seq *seq;
+    bool hot;
+    int32_t done; /* decoded in this variant */
+} stream;
+
+typedef struct world {
+    options o;
+    sl_backend *be;
+    sl_model_config cfg;
+    sl_model *model;
+    sl_arena *arena;
+    sl_engine *engine;
+    sl_geometry geo;
+    int32_t context, chunk;
+    stream s[STREAMS];
+    uint64_t random;
+    uint64_t compared;
+    sl_err err;
+} world;
+
+typedef struct variant {
+    const char *name;
+    int32_t factor; /* hot rows: so many times the longest selection; 0: otherwise in every layer */
+    int32_t tail;
+    sl_evict_policy policy;
+    sl_graph_use graphs;
+    bool motion, whole; /* streams come and go; as many steps as asked for */
+} variant;
+
+static const variant variants[] = {
+    {"topk, graphs", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, true},
+    {"topk, op by op", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_OFF, true, false},
+    {"topk, lru, graphs", 1, 8, SL_EVICT_LRU, SL_GRAPHS_AUTO, true, false},
+    {"topk, padded", 1, 1, SL_EVICT_CLOCK, SL_GRAPHS_PAD, true, false},
+    {"2 x topk, graphs", 2, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false},
+    {"4 x topk, graphs", 4, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, true},
+    {"by layer, graphs", 0, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false},
+    {"topk, all the time", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, false, false},
+};
+
+#define TRY(call)                                                                                            \
+    do {                                                                                                     \
+        if ((call) != SL_OK) {                                                                               \
+            printf("%s: %s\n", #call, w->err.text);                                                          \
+            return false;                                                                                    \
+        }                                                                                                    \
+    } while (0)
+
+static uint32_t roll(world *w, uint32_t n)
+{
+    w->random = w->random * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(w->random >> 33) % n;
+}
+
+/* ---- making ---- */
+
+static bool make_model(world *w)
+{
+    sl_model_opts mo = {.index_format = SL_INDEX_OFFICIAL,
+                        .row_format = SL_ROW_MLA_FP8,
+                        .act = SL_BF16,
+                        .max_tokens = w->chunk,
+                        .max_logit_rows = STREAMS,
+                        .max_context = w->context};
+    sl_synthetic_opts so = {.ranks = 1, .seed = w->o.seed};
+    sl_model_config *c = &w->cfg;
+    TRY(sl_synthetic_config(w->o.tiny ? "tiny" : "deepseek_v32", LAYERS, c, &w->err));
+    c->n_routed_experts = 16, c->n_group = c->topk_group = 1, c->num_experts_per_tok = 4;
+    c->vocab_size = w->o.tiny ? 64 : 1024; /* what is compared; the head is not what this is about */
+    for (int32_t l = 0; l < LAYERS; l++)
+        c->layer_is_moe[l] = l > 0;
+    TRY(sl_model_synthetic(w->be, c, &mo, &so, &w->model, &w->err));
+    c = NULL;
+    w->cfg = *sl_model_get_config(w->model);
+    return true;
+}
+
+static bool make_arena(world *w)
+{
+    int32_t per = (w->context + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+    TRY(sl_engine_geometry(&w->cfg, SL_ROW_MLA_FP8, SL_INDEX_OFFICIAL, SL_LAYOUT_PAGE_FIRST,
+                           sl_model_fingerprint(w->model), &w->geo, &w->err));
+    sl_arena_opts ao = {.bytes = (uint64_t)STREAMS * (uint64_t)per * (uint64_t)w->geo.page_bytes,
+                        .huge_pages = SL_OFF,
+                        .lock = SL_OFF,
+                        .numa_node = -1};
+    TRY(sl_arena_create(&w->geo, &ao, &w->arena, &w->err));
+    memset(sl_arena_base(w->arena), 0xff, sl_arena_bytes(w->arena));
+    for (int32_t i = 0; i < STREAMS;
+         i++) { /* pages of a stream are neither next to each other nor in order */
+        w->s[i].pages = calloc((size_t)per, sizeof *w->s[i].pages);
+        w->s[i].n_pages = per;
+        for (int32_t p = 0; w->s[i].pages && p < per; p++)
+            w->s[i].pages[p] = (per - 1 - p) * STREAMS + (i + p) % STREAMS;
+    }
+    return true;
+}
+
+/* Prompts from a fifth of the context to nearly all of it. */
+static void make_texts(world *w)
+{
+    for (int32_t i = 0; i < STREAMS; i++) {
+        stream *s = &w->s[i];
+        int32_t most = w->context - w->o.steps, least = w->context / 5 < most / 2 ? w->context / 5 : most / 2;
+        s->prompt = least + (int32_t)((int64_t)(most - least) * i / (STREAMS - 1));
+        s->ids = calloc((size_t)(s->prompt + w->o.steps), sizeof *s->ids);
+        s->want = calloc((size_t)w->o.steps, sizeof *s->want);
+        for (int32_t t = 0; s->ids && t < s->prompt + w->o.steps; t++)
+            s->ids[t] = (int32_t)roll(w, (uint32_t)w->cfg.vocab_size);
+    }
+}
+
+/* factor as in variant; < 0: resident only. */
+static bool open_engine(world *w, const variant *v, int32_t factor)
+{
+    int32_t by_layer[LAYERS] = {0};
+    int64_t pages = (int64_t)STREAMS * w->s[0].n_pages;
+    sl_engine_opts eo = {.algorithm = "dsa",
+                         .max_seqs = STREAMS,
+                         .max_hot_seqs = factor < 0 ? 0 : STREAMS,
+                         .max_step_tokens = w->chunk,
+                         .max_context = w->context,
+                         .hot_rows = w->cfg.index_topk * (factor > 0 ? factor : 1),
+                         .tail_rows = v->tail,
+                         .policy = v->policy,
+                         .index_pages = pages,
+                         .row_pages = pages,
+                         .graphs = v->graphs,
+                         .max_graphs = 12, /* few, so that some are given up */
+                         .poison = true};
+    if (factor == 0) {
+        by_layer[1] = SL_HOT_RESIDENT, by_layer[2] = 3 * w->cfg.index_topk,
+        by_layer[3] = w->cfg.index_topk + 5;
+        eo.hot_rows_layer = by_layer;
+    }
+    TRY(sl_engine_create(w->be, w->model, w->arena, &eo, &w->engine, &w->err));
+    return true;
+}
+
+static void close_engine(world *w)
+{
+    for (int32_t i = 0; i < STREAMS; i++) {
+        if (w->s[i].seq)
+            sl_engine_seq_close(w->engine, w->s[i].seq);
+        w->s[i].seq = NULL;
+    }
+    sl_engine_destroy(w->engine);
+    w->engine = NULL;
+}
+
+/* ---- steps ---- */
+
+/* Host rows behind token n of a stream become NaN. */
+static void poison_host(world *w, const stream *s, int32_t n)
+{
+    for (int32_t l = 0; l < w->cfg.n_layers; l++) {
+        sl_host_plane h =
+            sl_geometry_row_plane(&w->geo, sl_arena_base(w->arena), sl_arena_pages(w->arena), l);
+        for (int32_t t = n; t < s->n_pages * SL_PAGE_TOKENS; t++)
+            memset(h.base + s->pages[t / SL_PAGE_TOKENS] * h.page_stride + t % SL_PAGE_TOKENS * h.row_stride,
+                   0xff, (size_t)w->geo.row_bytes);
+    }
+}
+
+static bool open_stream(world *w, stream *s, bool hot, int32_t cached)
+{
+    s->hot = hot;
+    TRY(sl_engine_seq_open(w->engine, hot ? SL_HIERARCHICAL : SL_RESIDENT, s->pages, s->n_pages, cached, s,
+                           &s->seq, &w->err));
+    return true;
+}
+
+static sl_key hash_of(const world *w, const float *logits, bool *finite)
+{
+    *finite = true;
+    for (int32_t i = 0; i < w->cfg.vocab_size; i++)
+        *finite &= isfinite(logits[i]) != 0;
+    return sl_hash_chain((sl_key){1, 2}, logits, (size_t)w->cfg.vocab_size * sizeof *logits);
+}
+
+static bool prefill(world *w, stream *s)
+{
+    for (int32_t at = 0; at < s->prompt;) {
+        int32_t n = s->prompt - at < w->chunk ? s->prompt - at : w->chunk;
+        sl_step_item it = {.seq = s->seq, .tokens = s->ids + at, .n_tokens = n};
+        TRY(sl_engine_step(w->engine, &it, 1, NULL, &w->err));
+        at += n;
+    }
+    return true;
+}
+
+/* The texts' first step after the prompt is token prompt: its logits are want[0]. */
+static bool reference(world *w)
+{
+    static const variant plain = {"reference", 1, 1, SL_EVICT_CLOCK, SL_GRAPHS_OFF, false, true};
+    if (!open_engine(w, &plain, -1))
+        return false;
+    for (int32_t i = 0; i < STREAMS; i++) {
+        stream *s = &w->s[i];
+        if (!open_stream(w, s, false, 0) || !prefill(w, s))
+            return false;
+        for (int32_t k = 0; k < w->o.steps; k++) {
+            sl_step_item it = {
+                .seq = s->seq, .tokens = s->ids + s->prompt + k, .n_tokens = 1, .want_logits = true};
+            bool finite;
+            TRY(sl_engine_step(w->engine, &it, 1, NULL, &w->err));
+            s->want[k] = hash_of(w, it.logits, &finite);
+            if (!finite || (k > 0 && sl_key_eq(s->want[k], s->want[k - 1]))) {
+                printf("the reference itself makes no sense at step %d of stream %d\n", k, i);
+                return false;
+            }
+        }
+        sl_engine_seq_close(w->engine, s->seq);
+        s->seq = NULL;
+    }
+    close_engine(w);
+    return true;
+}
+
+/* What may happen to a stream between two steps. */
+static bool shake(world *w, stream *s)
+{
+    switch (roll(w, 60)) {
+    case 0: /* retracted: its host pages stay */
+        sl_engine_seq_close(w->engine, s->seq);
+        s->seq = NULL;
+        break;
+    case 1:
+    case 2:
+        if (!s->hot)
+            TRY(sl_engine_seq_spill(w->engine, s->seq, &w->err));
+        s->hot = true;
+        break;
+    }
+    return true;
+}
+
+static bool compare(world *w, const variant *v, const sl_step_item *items, stream **who, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        stream *s = who[i];
+        bool finite = true;
+        if (items[i].want_logits &&
+            (!sl_key_eq(hash_of(w, items[i].logits, &finite), s->want[s->done]) || !finite)) {
+            printf("FAILED %s: stream %d (%s) differs at position %d, step %d of it, batch of %d\n", v->name,
+                   (int)(s - w->s), s->hot ? "hierarchical" : "resident", s->prompt + s->done, s->done, n);
+            return false;
+        }
+        w->compared += items[i].want_logits;
+        s->done++;
+    }
+    return true;
+}
+
+static bool step(world *w, const variant *v, int32_t most)
+{
+    sl_step_item items[STREAMS];
+    stream *who[STREAMS];
+    int32_t n = 0;
+    bool any = !v->motion || roll(w, 8) != 0; /* now and then nobody wants logits */
+    for (int32_t i = 0; i < STREAMS; i++) {
+        stream *s = &w->s[i];
+        if (s->done >= most)
+            continue;
+        if (!s->seq && v->motion && roll(w, 10))
+            continue;
+        if (!s->seq && !open_stream(w, s, !v->motion || roll(w, 4) != 0, s->prompt + s->done))
+            return false;
+        if (v->motion && roll(w, 7) == 0) /* sits this one out */
+            continue;
+        who[n] = s;
+        items[n++] = (sl_step_item){.seq = s->seq,
+                                    .tokens = s->ids + s->prompt + s->done,
+                                    .n_tokens = 1,
+                                    .want_logits = any && (!v->motion || roll(w, 6) != 0)};
+    }
+    if (n == 0)
+        return true;
+    TRY(sl_engine_step(w->engine, items, n, NULL, &w->err));
+    if (!compare(w, v, items, who, n))
+        return false;
+    for (int32_t i = 0; i < n; i++) {
+        if (who[i]->done >= most) {
+            sl_engine_seq_close(w->engine, who[i]->seq);
+            who[i]->seq = NULL;
+        } else if (v->motion && !shake(w, who[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool left(const world *w, int32_t most)
+{
+    for (int32_t i = 0; i < STREAMS; i++)
+        if (w->s[i].done < most)
+            return true;
+    return false;
+}
+
+static bool run_variant(world *w, const variant *v)
+{
+    int32_t most = v->whole ? w->o.steps : (w->o.steps + 6) / 7;
+    sl_engine_stats st;
+    uint64_t before = w->compared, t0 = sl_now_ns();
+    if (!open_engine(w, v, v->factor))
+        return false;
+    for (int32_t i = 0; i < STREAMS; i++) {
+        w->s[i].done = 0;
+        poison_host(w, &w->s[i], w->s[i].prompt);
+    }
+    if (v->motion)
+        TRY(sl_engine_capture(w->engine, STREAMS, w->context / 2, NULL, NULL, &w->err));
+    while (left(w, most))
+        if (!step(w, v, most))
+            return false;
+    sl_engine_stats_get(w->engine, &st);
+    printf("ok %-20s %5llu steps (%llu of them one graph, %llu captured), %llu logits equal, %llu hits, %llu "
+           "misses, "
+           "%llu evictions, step %.0f us, host %.1f us, %.1f s\n",
+           v->name, (unsigned long long)st.steps, (unsigned long long)st.graph_steps,
+           (unsigned long long)st.graph_captures, (unsigned long long)(w->compared - before),
+           (unsigned long long)st.hits, (unsigned long long)st.misses, (unsigned long long)st.evictions,
+           (double)st.step_ns / 1e3 / (double)st.steps, (double)st.host_ns / 1e3 / (double)st.steps,
+           (double)(sl_now_ns() - t0) / 1e9);
+    fflush(stdout);
+    bool fits = st.index_pages_free == (int64_t)STREAMS * w->s[0].n_pages && st.hot_slots_free == STREAMS;
+    bool graphs = v->graphs != SL_GRAPHS_AUTO || !(sl_backend_caps(w->be) & SL_BE_GRAPHS) ||
+                  st.graph_steps > st.steps / 2;
+    if (!fits || !graphs || st.misses == 0 || (v->factor == 1 && st.evictions == 0)) {
+        printf("FAILED %s: %s\n", v->name,
+               !fits     ? "device pages were lost"
+               : !graphs ? "hardly any step was a graph"
+                         : "nothing was swapped in");
+        return false;
+    }
+    close_engine(w);
+    return true;
+}
+
+static bool run_all(world *w)
+{
+    if (!make_model(w) || !make_arena(w))
+        return false;
+    make_texts(w);
+    uint64_t t0 = sl_now_ns();
+    if (!reference(w))
+        return false;
+    printf("reference: %d streams of %d to %d tokens, %d steps each, %.1f s\n", STREAMS, w->s[0].prompt,
+           w->s[STREAMS - 1].prompt, w->o.steps, (double)(sl_now_ns() - t0) / 1e9);
+    for (size_t i = 0; i < SL_COUNT(variants); i++)
+        if (!run_variant(w, &variants[i]))
+            return false;
+    return true;
+}
+
+static bool parse(int argc, char **argv, options *o)
+{
+    *o = (options){.backend = "cpu", .seed = 7};
+    for (int i = 1; i < argc; i++) {
+        const char *v = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(argv[i], "--tiny") == 0)
+            o->tiny = true;
+        else if (!v)
+            return false;
+        else if (strcmp(argv[i], "--backend") == 0)
+            o->backend = argv[++i];
+        else if (strcmp(argv[i], "--steps") == 0)
+            o->steps = (int32_t)strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--seed") == 0)
+            o->seed = strtoull(argv[++i], NULL, 10);
+        else
+            return false;
+    }
+    if (o->steps == 0)
+        o->steps = o->tiny ? 210 : 2100;
+    return o->steps > 6 && o->steps <= 100000;
+}
+
+int main(int argc, char **argv)
+{
+    static world w;
+    if (!parse(argc, argv, &w.o)) {
+        fprintf(stderr, "usage: equal [--backend cpu|cuda] [--tiny] [--steps N] [--seed N]\n");
+        return 2;
+    }
+    sl_log_init(SL_LOG_WARN, false, "equal");
+    if (sl_backend_create(w.o.backend, &(sl_backend_opts){0}, &w.be, &w.err) != SL_OK) {
+        printf("skipped: %s\n", w.err.text);
+        return 77;
+    }
+    w.random = w.o.seed;
+    w.context = w.o.steps + (w.o.tiny ? 400 : 14300);
+    w.chunk = w.o.tiny ? 64 : 1024;
+    printf("%s, %s\n", sl_backend_describe(w.be), w.o.tiny ? "tiny" : "DeepSeek-V3.2 dimensions");
+    bool ok = run_all(&w);
+    if (w.engine)
+        close_engine(&w);
+    sl_arena_destroy(w.arena);
+    sl_model_destroy(w.model);
+    sl_backend_destroy(w.be);
+    for (int32_t i = 0; i < STREAMS; i++) {
+        free(w.s[i].ids);
+        free(w.s[i].want);
+        free(w.s[i].pages);
+    }
+    printf("%s: %llu logits compared bit by bit\n", ok ? "ok" : "FAILED", (unsigned long long)w.compared);
+    return ok ? 0 : 1;
+}
