@@ -99,6 +99,8 @@ static sl_status create(cworker *w, sl_err *err)
                              .prefix_cache = !o->no_prefix_cache,
                              .verify_checksums = true,
                              .shipping = o->shipping,
+                             .backend = "cpu",
+                             .backend_opts = {.threads = 1},
                              .drain_ms = o->drain_ms,
                              .direct_hook = o->direct_hook,
                              .direct_hook_arg = w};

@@ -253,6 +253,28 @@ void fake_destroy(fake_runner *f)
     free(f);
 }
 
+/* What stands for device memory is the arena itself. */
+static void f_device_layers(const void *impl, sl_device_layer *out)
+{
+    const fake_runner *f = impl;
+    const sl_geometry *g = sl_arena_geometry(f->arena);
+    uint8_t *base = sl_arena_base(f->arena);
+    int64_t n = sl_arena_pages(f->arena);
+    for (int32_t l = 0; l < g->n_layers; l++) {
+        out[l] =
+            (sl_device_layer){.rows = sl_geometry_row_plane(g, base, n, l), .rows_by_index_page = l == 1};
+        if (g->has_index[l])
+            out[l].index = sl_geometry_index_plane(g, base, n, l);
+    }
+}
+
+static void f_device_pages(const void *seq, int32_t *row_pages, int32_t *index_pages, int32_t n)
+{
+    const fake_seq *s = seq;
+    memcpy(row_pages, s->pages, (size_t)n * sizeof *row_pages);
+    memcpy(index_pages, s->pages, (size_t)n * sizeof *index_pages);
+}
+
 sl_runner fake_runner_of(fake_runner *f)
 {
     return (sl_runner){.impl = f,
@@ -268,7 +290,9 @@ sl_runner fake_runner_of(fake_runner *f)
                        .seq_stats = f_seq_stats,
                        .step = f_step,
                        .stats = f_stats,
-                       .layer_stats = f_layer_stats};
+                       .layer_stats = f_layer_stats,
+                       .device_layers = f_device_layers,
+                       .device_pages = f_device_pages};
 }
 
 int fake_open_seqs(const fake_runner *f)

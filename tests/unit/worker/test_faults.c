@@ -68,6 +68,7 @@ START_TEST(abort_with_writes_on_their_way)
     o.chunk_tokens = 64;
     o.prefill_layer_us = 2000;
     o.prefill_faults.delay_ns = 40000000;
+    o.shipping = SL_CFG_SHIP_STAGING;
     o.drain_ms = 5000;
     cluster_start(&c, &o);
     creq *a = make(600, 10, 1);
