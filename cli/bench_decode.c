@@ -113,6 +113,8 @@ static sl_status run_all(sweep *s)
     dec_bench *b = &s->b;
     sl_backend_opts bo = {.threads = b->o.threads};
     sl_status st = sl_synthetic_config(b->o.model, b->o.layers, &b->cfg, &b->err);
+    for (int32_t l = 0; l < b->o.resident_layers; l++)
+        b->hot_layer[l] = SL_HOT_RESIDENT;
     if (st == SL_OK)
         st = sl_backend_create(b->o.backend, &bo, &b->be, &b->err);
     if (st == SL_OK)
@@ -168,6 +170,8 @@ int sl_bench_decode_main(int argc, char **argv)
         {"rows", SL_ARG_TEXT, &rows, "LIST", "row formats (mla_fp8)", 0, 0, NULL},
         {"hot-rows", SL_ARG_INT, &o->hot_rows, "N", "per request and layer (twice the selection)", 1, 65534,
          NULL},
+        {"resident-layers", SL_ARG_INT, &o->resident_layers, "N",
+         "hierarchical: all rows of the first N layers stay on the device (0)", 0, SL_MAX_LAYERS, NULL},
         {"tail-rows", SL_ARG_INT, &o->tail_rows, "N", "newest rows that never leave (64)", 1, 65536, NULL},
         {"batch", SL_ARG_INT, &o->batch, "N", "requests (as many as fit)", 1, 4096, NULL},
         {"max-batch", SL_ARG_INT, &o->max_batch, "N", "never more than these (256)", 1, 4096, NULL},

@@ -32,7 +32,7 @@ typedef struct dec_list {
 
 typedef struct dec_opts {
     const char *backend, *model, *csv;
-    int32_t layers, ranks, hot_rows, tail_rows, steps, warmup, batch, max_batch, threads;
+    int32_t layers, ranks, resident_layers, hot_rows, tail_rows, steps, warmup, batch, max_batch, threads;
     uint64_t host_bytes, reserve_bytes, kv_bytes;
     bool shared, ops;
     dec_list contexts, modes, profiles, rows; /* rows: sl_row_format */
@@ -60,7 +60,7 @@ sl_status dec_host_pages(const dec_host *h, bool shared, int32_t i, int32_t n, i
 /* One measured point. */
 typedef struct dec_result {
     sl_row_format rows;
-    int32_t context, batch, gpu_batch, host_sets, hot_rows;
+    int32_t context, batch, gpu_batch, host_sets, hot_rows, resident_layers;
     dec_mode mode;
     dec_profile profile;
     double step_ms, min_ms, max_ms, mean_ms, tokens_s; /* median, extremes and mean of the steps */
@@ -80,6 +80,7 @@ typedef struct dec_bench {
     uint64_t kv_bytes; /* device bytes for the cache, the same in every mode */
     uint32_t *keep;    /* device [layers] */
     double model_s;
+    int32_t hot_layer[SL_MAX_LAYERS]; /* of hierarchical engines: the first resident_layers keep all rows */
     void (*report)(void *ctx, const dec_result *r);
     void *report_ctx;
     sl_err err;

@@ -36,7 +36,8 @@ void dec_print_facts(FILE *out, const dec_bench *b)
 
 void dec_print_csv_head(FILE *out)
 {
-    fprintf(out, "rows,context,mode,profile,batch,gpu_batch,host_sets,hot_rows,step_ms,min_ms,max_ms,mean_ms,"
+    fprintf(out, "rows,context,mode,profile,batch,gpu_batch,host_sets,hot_rows,resident_layers,step_ms,min_"
+                 "ms,max_ms,mean_ms,"
                  "tokens_per_s,"
                  "misses,hits,tail_hits,kv_gib,kv_used_gib,engine_gib\n");
 }
@@ -44,11 +45,11 @@ void dec_print_csv_head(FILE *out)
 void dec_print_csv(FILE *out, const dec_result *r)
 {
     bool resident = r->mode == DEC_RESIDENT;
-    fprintf(out, "%s,%d,%s,%s,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f\n",
+    fprintf(out, "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f\n",
             sl_cli_row_name(r->rows), r->context, dec_mode_names[r->mode],
             resident ? "any" : dec_profile_names[r->profile], r->batch, r->gpu_batch, r->host_sets,
-            resident ? 0 : r->hot_rows, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s, r->misses,
-            r->hits, r->tail_hits, gib(r->kv_bytes), gib(r->kv_used), gib(r->device_bytes));
+            r->hot_rows, r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s,
+            r->misses, r->hits, r->tail_hits, gib(r->kv_bytes), gib(r->kv_used), gib(r->device_bytes));
 }
 
 void dec_print_row(FILE *out, const dec_result *r)

@@ -47,6 +47,7 @@ static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
                      .index_format = SL_INDEX_OFFICIAL,
                      .algorithm = "dsa",
                      .hot_rows = o->hot_rows,
+                     .hot_rows_layer = x->mode == DEC_RESIDENT ? NULL : x->b->hot_layer,
                      .tail_rows = o->tail_rows,
                      .max_context = x->context,
                      .max_step_tokens = o->max_batch,
@@ -80,7 +81,8 @@ static sl_status open_engine(run *x, sl_err *err)
     if (st != SL_OK)
         return st;
     x->r.gpu_batch = device_batch(x, &plan);
-    x->r.hot_rows = plan.hot_rows;
+    x->r.hot_rows = x->mode == DEC_RESIDENT ? 0 : plan.hot_rows;
+    x->r.resident_layers = x->mode == DEC_RESIDENT ? x->b->cfg.n_layers : o->resident_layers;
     x->batch = smaller(o->batch > 0 ? o->batch : o->max_batch, x->r.gpu_batch);
     int64_t host = sl_arena_pages(x->b->host.arena) / x->per_seq;
     if (!o->shared)
@@ -89,12 +91,12 @@ static sl_status open_engine(run *x, sl_err *err)
         return sl_fail(err, SL_ERR_EXHAUSTED, "not one request of %d tokens fits", x->context);
     sl_coord_draw draw = {.keep = x->b->keep, .span_tokens = x->context - total_steps(o), .seed = DEC_SEED};
     sl_engine_opts eo = {
-        .algorithm = "dsa", .max_step_tokens = x->batch, .policy = SL_EVICT_CLOCK, .draw = &draw};
+        .algorithm = "dsa", .max_step_tokens = o->max_batch, .policy = SL_EVICT_CLOCK, .draw = &draw};
     eo.arena_readable = true;
     bool resident = x->mode == DEC_RESIDENT;
     st = sl_plan_pools(&plan, resident ? SL_RESIDENT : SL_HIERARCHICAL, x->batch, x->context, &eo, err);
     if (!resident)
-        eo.row_pages = 0; /* nothing but index keys and hot rows */
+        eo.row_pages = 0, eo.hot_rows_layer = x->b->hot_layer; /* nothing but index keys and hot rows */
     return st == SL_OK ? sl_engine_create(x->b->be, x->b->model, x->b->host.arena, &eo, &x->engine, err) : st;
 }
 
@@ -112,12 +114,13 @@ static sl_status open_seqs(run *x, sl_err *err)
     }
     if (st == SL_OK)
         st = sl_be_sync(x->b->be, err);
+    sl_engine_rows_free(x->engine, x->mode == DEC_FREE_ROWS);
     x->r.open_s = (double)(sl_now_ns() - t0) / 1e9;
     free(pages);
     return st;
 }
 
-static sl_status step(run *x, double *ms, sl_err *err)
+static sl_status step(run *x, const sl_step_hooks *hooks, double *ms, sl_err *err)
 {
     for (int32_t i = 0; i < x->batch; i++) {
         x->tokens[i] = (int32_t)(sl_synth_hash(DEC_SEED, (uint64_t)(x->appended * x->batch + i)) %
@@ -127,7 +130,7 @@ static sl_status step(run *x, double *ms, sl_err *err)
     }
     x->appended++;
     uint64_t t0 = sl_now_ns();
-    sl_status st = sl_engine_step(x->engine, x->items, x->batch, NULL, err);
+    sl_status st = sl_engine_step(x->engine, x->items, x->batch, hooks, err);
     *ms = (double)(sl_now_ns() - t0) / 1e6;
     return st;
 }
@@ -187,13 +190,21 @@ static void summarise(run *x, const sl_engine_stats *s0, const sl_engine_stats *
     x->r.kv_bytes = s1->kv_bytes, x->r.kv_used = s1->kv_bytes_used, x->r.device_bytes = s1->device_bytes;
 }
 
+static void nothing(void *ctx, int32_t layer)
+{
+    (void)ctx;
+    (void)layer;
+}
+
+/* One step op by op: steps with a hook are no graphs, whose ops a profile does not see. */
 static sl_status profile_ops(run *x, sl_err *err)
 {
+    sl_step_hooks hooks = {.layer_done = nothing};
     double ms;
     sl_status st = sl_be_profile_begin(x->b->be, OPS_CAPACITY, err);
     if (st != SL_OK)
         return st;
-    st = step(x, &ms, err);
+    st = step(x, &hooks, &ms, err);
     sl_status end = sl_be_profile_end(x->b->be, &x->r.ops, &x->r.n_ops, st == SL_OK ? err : NULL);
     return st == SL_OK ? end : st;
 }
@@ -204,10 +215,10 @@ static sl_status measure(run *x, dec_profile p, bool last, sl_err *err)
     double warm;
     sl_status st = set_profile(x, p, err);
     for (int32_t i = 0; i < x->b->o.warmup && st == SL_OK; i++)
-        st = step(x, &warm, err);
+        st = step(x, NULL, &warm, err);
     sl_engine_stats_get(x->engine, &s0);
     for (int32_t i = 0; i < x->b->o.steps && st == SL_OK; i++)
-        st = step(x, &x->ms[i], err);
+        st = step(x, NULL, &x->ms[i], err);
     sl_engine_stats_get(x->engine, &s1);
     if (st == SL_OK && last)
         st = check_logits(x, err);

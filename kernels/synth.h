@@ -28,7 +28,8 @@ typedef struct sl_random_params {
  * ids[t] = k distinct ascending numbers for every token of the step: 0..span - 1 is cut into k equal parts,
  * one number each. A part keeps its number from one position of the sequence to the next with a probability
  * of *keep / 65536, else it draws a new one: so adjacent steps share about that part of their lists, and what
- * is new is spread evenly. Rows of tokens before from_pos stay as they are. Entries k..ld_ids - 1 become -1.
+ * is new is spread evenly. Padding's rows become -1. Rows of tokens before from_pos
+ * stay as they are. Entries k..ld_ids - 1 become -1.
  */
 typedef struct sl_draw_params {
     int32_t *ids; /* [T][ld_ids] */

@@ -39,6 +39,9 @@ __global__ static void draw_kernel(sl_draw_params p, sl_seq_tables s, uint32_t *
         p.ids[(int64_t)blockIdx.x * p.ld_ids + i] = -1;
     if (!sl_token(&s, blockIdx.x, deverr, &seq, &pos) || pos < p.from_pos || i >= p.ld_ids)
         return;
+    p.ids[(int64_t)blockIdx.x * p.ld_ids + i] = -1;
+    if (!sl_token(&s, blockIdx.x, deverr, &seq, &pos) || pos < p.from_pos || i >= p.ld_ids)
+        return;
     p.ids[(int64_t)blockIdx.x * p.ld_ids + i] =
         i < p.k ? sl_synth_draw(&p, p.keep ? *p.keep : 0, seq, pos, i) : -1;
 }

@@ -2,7 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/unit/kernels/cf.h"
+#include "kernels/synth.h"
+#include "tests/unit/kernels/batch.h"
 
 static size_t e(sl_dtype d)
 {
@@ -177,6 +178,44 @@ static void pick(cf_run *r, const int64_t *a)
     cf_out_tokens(r, "out", p.out, (size_t)a[1] * e(p.act), CF_BYTES, 0);
 }
 
+/* rows, cols, dtype, mean, spread */
+static void random_values(cf_run *r, const int64_t *a)
+{
+    sl_random_params p = {.rows = (int32_t)r->n,
+                          .cols = (int32_t)a[1],
+                          .dtype = (sl_dtype)a[2],
+                          .mean = (float)a[3],
+                          .spread = (float)a[4],
+                          .seed = 99};
+    size_t row = (size_t)a[1] * (p.dtype == SL_I32 ? 4 : e(p.dtype));
+
+    p.out = cf_mem(r, NULL, (size_t)r->n * row);
+    cf_op(r, SL_OP_RANDOM, &p);
+    cf_work(r, (double)r->n * (double)row, 0, SL_F32, 0);
+    cf_out_tokens(r, "out", p.out, row, CF_BYTES, 0);
+}
+
+/* T, length, k, ld, span, keep of 65536 */
+static void drawn(cf_run *r, const int64_t *a)
+{
+    batch b;
+    uint32_t keep = (uint32_t)a[5];
+    sl_draw_params p = {.k = (int32_t)a[2],
+                        .ld_ids = (int32_t)a[3],
+                        .span = (int32_t)a[4],
+                        .from_pos = (int32_t)a[4] / 2,
+                        .layer = 5,
+                        .seed = 3};
+
+    batch_make(r, &b, a[0], 1, a[1], 0);
+    p.seqs = &b.t;
+    p.keep = cf_mem(r, &keep, 4);
+    p.ids = cf_mem(r, NULL, (size_t)(r->n * a[3]) * 4);
+    cf_op(r, SL_OP_DRAW, &p);
+    cf_work(r, 4.0 * (double)r->n * (double)a[3], 0, SL_F32, 0);
+    cf_out_tokens(r, "ids", p.ids, (size_t)a[3] * 4, CF_BYTES, 0);
+}
+
 #define F SL_F32
 #define B SL_BF16
 #define H SL_F16
@@ -252,6 +291,14 @@ static const cf_case cases[] = {
     {SL_OP_PICK, "n=1 dim=3 f32", pick, {1, 3, F, 1}, CF_SPLIT},
     {SL_OP_PICK, "n=5 dim=130 bf16", pick, {5, 130, B, 20}, CF_SPLIT},
     {SL_OP_PICK, "n=64 dim=7168 bf16", pick, {64, 7168, B, 128}, CF_PERF_ONLY},
+
+    {SL_OP_RANDOM, "5x130 f32", random_values, {5, 130, F, 1, 3}, 0},
+    {SL_OP_RANDOM, "70x300 bf16", random_values, {70, 300, B, 0, 2}, 0},
+    {SL_OP_RANDOM, "9x1000 e4m3", random_values, {9, 1000, Q, 0, 240}, 0},
+    {SL_OP_RANDOM, "4x33 i32", random_values, {4, 33, SL_I32, 7, 32}, 0},
+    {SL_OP_DRAW, "T=6 k=40 of 1000, 85 %", drawn, {6, 1000, 40, 43, 900, 55706}, CF_SPLIT},
+    {SL_OP_DRAW, "T=3 k=8 of 32", drawn, {3, 200, 8, 8, 32, 0}, CF_SPLIT},
+    {SL_OP_DRAW, "T=64 k=2048 of 64K, 85 %", drawn, {64, 65536, 2048, 2048, 65536, 55706}, CF_PERF_ONLY},
 };
 
 const cf_table cf_dense_cases = {cases, SL_COUNT(cases)};

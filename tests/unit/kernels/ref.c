@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/synth.h"
+
 /* ---- conversions ---- */
 
 double ref_e4m3_value(uint8_t code)
@@ -396,6 +398,37 @@ static void ref_v_up(const void *params)
             }
 }
 
+static void ref_random(const void *params)
+{
+    const sl_random_params *p = params;
+
+    for (int64_t i = 0; i < (int64_t)p->rows * p->cols; i++) {
+        uint32_t h = sl_synth_hash(p->seed, (uint64_t)i);
+        float v = p->mean + (float)((double)p->spread * ((double)(h >> 8) * 0x1p-23 - 1));
+
+        if (p->dtype == SL_I32)
+            ((int32_t *)p->out)[i] = (int32_t)p->mean + (int32_t)(h % (uint32_t)p->spread);
+        else if (p->dtype == SL_F8_E4M3)
+            ((uint8_t *)p->out)[i] = ref_e4m3(v);
+        else
+            ref_put(p->out, p->dtype, i, v);
+    }
+}
+
+/* The numbers are the generator's (kernels/synth.h); here is where they go. */
+static void ref_draw(const void *params)
+{
+    const sl_draw_params *p = params;
+
+    for (int64_t t = 0; t < p->seqs->n_tokens; t++)
+        for (int32_t i = 0; i < p->ld_ids; i++) {
+            int32_t pos = p->seqs->token_pos[t], *at = p->ids + t * p->ld_ids + i;
+
+            if (pos >= p->from_pos)
+                *at = i < p->k ? sl_synth_draw(p, p->keep ? *p->keep : 0, p->seqs->token_seq[t], pos, i) : -1;
+        }
+}
+
 void ref_run(sl_op op, const void *params)
 {
     static void (*const fns[SL_OP_COUNT])(const void *) = {
@@ -418,6 +451,8 @@ void ref_run(sl_op op, const void *params)
         [SL_OP_MOE] = ref_moe,
         [SL_OP_ADD] = ref_add,
         [SL_OP_PICK] = ref_pick,
+        [SL_OP_RANDOM] = ref_random,
+        [SL_OP_DRAW] = ref_draw,
     };
 
     fns[op](params);
