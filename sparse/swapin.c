@@ -118,6 +118,8 @@ static sl_status alloc_all(sl_swapin *s, sl_err *err)
         state += layer_bytes(n, &s->o.layers[l], (uint64_t)s->o.max_tokens);
     if ((st = device_alloc(s, state, (void **)&s->state, err)) != SL_OK ||
         (st = device_alloc(s, cells * 4, (void **)&s->counters, err)) != SL_OK ||
+        (st = sl_be_fill(s->be, s->counters, 0, cells * 4, err)) !=
+            SL_OK || /* resident layers are never reset */
         (st = device_alloc(s, (uint64_t)s->miss_cap * 8 + 8, (void **)&s->miss_src, err)) != SL_OK ||
         (st = device_alloc(s, (uint64_t)s->miss_cap * 4 + 4, (void **)&s->miss_dst, err)) != SL_OK)
         return st;

@@ -23,10 +23,11 @@ typedef struct fix_opts {
     sl_dtype act;
     sl_layout layout;
     int threads;
-    int32_t max_tokens;                             /* of a step; 0 = 128 */
-    int32_t max_context;                            /* 0 = 1600 or the model's */
+    int32_t max_tokens;  /* of a step; 0 = 128 */
+    int32_t max_context; /* 0 = 1600 or the model's */
+    int32_t max_graphs;
     int32_t max_seqs, max_hot, hot_rows, tail_rows; /* hot_rows 0: index_topk */
-    const int32_t *hot_rows_layer; /* NULL: all layers alike */
+    const int32_t *hot_rows_layer;                  /* NULL: all layers alike */
     sl_evict_policy policy;
     const char *algorithm;          /* NULL: dsa */
     int32_t host_pages;             /* 0: enough for all sequences */

@@ -1,7 +1,8 @@
 /*
  * The engine on a device whose memory the host cannot touch and whose work completes later, made of the CPU
  * backend: device memory is one mapping without access rights except while an op, copy or fill runs, so that
- * any host access to it is a fault; events take a few queries to be done. What GPUs need of the engine and
+ * any host access to it is a fault; events take a few queries to be done; graphs are lists of ops with the
+ * parameters they had when captured, and nothing but ops may be captured. What GPUs need of the engine and
  * the coordinator is tested so on any machine.
  */
 #include <check.h>
@@ -17,6 +18,7 @@
 #define REGION (256u << 20)
 
 static sl_backend_desc desc;
+static struct tape *recording; /* the graph being captured */
 static uint8_t *region;
 static size_t used;
 static int depth;
@@ -55,6 +57,7 @@ static void wrap_free(sl_backend *be, sl_mem_kind kind, void *ptr)
 
 static sl_status wrap_copy(sl_backend *be, void *dst, const void *src, size_t bytes, sl_err *err)
 {
+    MUST(!recording);
     enter();
     return leave(sl_backend_cpu.copy(be, dst, src, bytes, err));
 }
@@ -68,6 +71,7 @@ static sl_status wrap_copy_2d(sl_backend *be, void *dst, size_t dp, const void *
 
 static sl_status wrap_fill(sl_backend *be, void *dst, uint8_t byte, size_t bytes, sl_err *err)
 {
+    MUST(!recording);
     enter();
     return leave(sl_backend_cpu.fill(be, dst, byte, bytes, err));
 }
@@ -114,11 +118,100 @@ static sl_status late_query(sl_event *ev)
     return SL_INPROGRESS;
 }
 
+/* ---- graphs ---- */
+
+enum { TAPE_OPS = 1000, TAPES = 16, PARAMS_MAX = 256 };
+
+typedef struct taped {
+    sl_op op;
+    _Alignas(16) uint8_t params[PARAMS_MAX];
+    sl_seq_tables seqs; /* host structs that parameters point at are copied too */
+} taped;
+
+typedef struct tape {
+    sl_graph base;
+    int n;
+    taped ops[TAPE_OPS];
+} tape;
+
+static int launches, tapes;
+
+static const sl_seq_tables **seqs_of(sl_op op, void *params)
+{
+    switch (op) {
+    case SL_OP_KV_APPEND:
+        return &((sl_kv_append_params *)params)->seqs;
+    case SL_OP_INDEX_APPEND:
+        return &((sl_index_append_params *)params)->seqs;
+    case SL_OP_INDEX_SCORES:
+        return &((sl_index_scores_params *)params)->seqs;
+    case SL_OP_TOPK:
+        return &((sl_topk_params *)params)->seqs;
+    case SL_OP_RESOLVE:
+        return &((sl_resolve_params *)params)->seqs;
+    default:
+        return NULL;
+    }
+}
+
+static sl_status record(sl_op op, const void *params)
+{
+    MUST(recording->n < TAPE_OPS && sl_op_params_size(op) <= PARAMS_MAX);
+    taped *t = &recording->ops[recording->n++];
+    t->op = op;
+    memcpy(t->params, params, sl_op_params_size(op));
+    const sl_seq_tables **seqs = seqs_of(op, t->params);
+    if (seqs) {
+        t->seqs = **seqs;
+        *seqs = &t->seqs;
+    }
+    return SL_OK;
+}
+
+static sl_status tape_begin(sl_backend *be, sl_err *err)
+{
+    (void)err;
+    MUST(!recording);
+    recording = calloc(1, sizeof *recording);
+    recording->base.be = be;
+    return SL_OK;
+}
+
+static sl_status tape_end(sl_backend *be, sl_graph **out, sl_err *err)
+{
+    (void)be, (void)err;
+    MUST(recording && recording->n > 0);
+    *out = &recording->base;
+    recording = NULL;
+    tapes++;
+    return SL_OK;
+}
+
+static sl_status tape_launch(sl_backend *be, sl_graph *graph, sl_err *err)
+{
+    tape *t = (tape *)graph;
+    sl_status st = SL_OK;
+    launches++;
+    for (int i = 0; i < t->n && st == SL_OK; i++) {
+        enter();
+        st = leave(sl_backend_cpu.ops[t->ops[i].op].run(be, t->ops[i].params, err));
+    }
+    return st;
+}
+
+static void tape_destroy(sl_graph *graph)
+{
+    tapes--;
+    free(graph);
+}
+
 /* ---- ops ---- */
 
 #define OP(name)                                                                                             \
     static sl_status run_##name(sl_backend *be, const void *params, sl_err *err)                             \
     {                                                                                                        \
+        if (recording)                                                                                       \
+            return record(name, params);                                                                     \
         enter();                                                                                             \
         return leave(sl_backend_cpu.ops[name].run(be, params, err));                                         \
     }
@@ -154,10 +247,12 @@ static void wrap(sl_backend *be)
     desc.copy = wrap_copy, desc.copy_2d = wrap_copy_2d, desc.fill = wrap_fill;
     desc.event_create = late_create, desc.event_destroy = late_destroy;
     desc.event_record = late_record, desc.event_query = late_query;
+    desc.capture_begin = tape_begin, desc.capture_end = tape_end;
+    desc.graph_launch = tape_launch, desc.graph_destroy = tape_destroy;
 #define ROW(name) desc.ops[name].run = run_##name;
     OPS(ROW)
     be->desc = &desc;
-    be->caps = SL_BE_ASYNC;
+    be->caps = SL_BE_ASYNC | SL_BE_GRAPHS;
 }
 
 static fix f;
@@ -206,6 +301,115 @@ START_TEST(same_bits_without_shared_memory)
 }
 END_TEST
 
+/* Batches of every size while sequences join, leave and grow into longer contexts, with fewer graphs than
+ * shapes. */
+START_TEST(graphs_have_the_bits_of_single_ops)
+{
+    enum { N = 6, FROM = 40, TO = 70 };
+    static fix_text want[N], got[N];
+    fix_opts o = {.dir = _i ? SHARE : YARN, .max_seqs = N, .max_hot = N, .tail_rows = 3, .max_context = 1300};
+    fix_open(&f, &o);
+    for (int i = 0; i < N; i++)
+        fix_reference(&f, &want[i], i == 2 ? 1000 : FROM + 3 * i, i == 2 ? 1000 + TO - FROM : TO + 3 * i,
+                      30 + (uint64_t)i);
+    fix_close(&f);
+
+    o.wrap = wrap, o.max_graphs = 4;
+    fix_open(&f, &o);
+    int made = 0;
+    fix_run r[N] = {0};
+    launches = 0;
+    for (int i = 0; i < N; i++)
+        got[i] = want[i], got[i].n = 0;
+    for (int s = 0; s < TO - FROM - 1; s++) {
+        sl_step_item items[N];
+        int who[N], n = 0;
+        for (int i = 0; i < N; i++) {
+            int32_t prompt = i == 2 ? 1000 : FROM + 3 * i;
+            if (!r[i].seq && s / 3 >= i) { /* they join one after the other */
+                fix_seq_open(&f, &r[i], SL_RESIDENT, 0, prompt);
+                fix_feed(&f, &r[i], &got[i], prompt, 128);
+                if (i % 2 == 0)
+                    ck_assert_int_eq(sl_engine_seq_spill(f.engine, r[i].seq, NULL), SL_OK);
+            }
+            if (!r[i].seq || (s + i) % 5 == 0)
+                continue;
+            int32_t at = sl_engine_seq_len(r[i].seq);
+            fix_grow(&f, &r[i], at + 1);
+            who[n] = i;
+            items[n++] = (sl_step_item){
+                .seq = r[i].seq, .tokens = want[i].ids + at, .n_tokens = 1, .want_logits = (s + i) % 4 != 0};
+        }
+        if (n == 0)
+            continue;
+        sl_err err = {0};
+        ck_assert_msg(sl_engine_step(f.engine, items, n, NULL, &err) == SL_OK, "%s", err.text);
+        for (int k = 0; k < n; k++) {
+            int32_t at = sl_engine_seq_len(r[who[k]].seq) - 1;
+            MUST(!items[k].logits == !items[k].want_logits);
+            if (items[k].logits && !sl_key_eq(fix_hash(&f, items[k].logits), want[who[k]].logits[at]))
+                ck_abort_msg("sequence %d differs at %d, batch of %d", who[k], at, n);
+        }
+        made = made > tapes ? made : tapes;
+    }
+    sl_engine_stats st;
+    sl_engine_stats_get(f.engine, &st);
+    ck_assert_int_eq(made, 4); /* never more than allowed, and graphs were given up */
+    ck_assert_uint_gt(st.graph_captures, 4);
+    ck_assert_uint_eq(st.graph_steps, (uint64_t)launches);
+    ck_assert_int_gt(launches, 10);
+    ck_assert_uint_ge(st.decode_steps, st.graph_steps);
+    for (int i = 0; i < N; i++)
+        fix_seq_close(&f, &r[i], false);
+    fix_close(&f);
+    ck_assert_int_eq(tapes, 0);
+}
+END_TEST
+
+static void on_capture(void *ctx, int32_t n, int32_t of)
+{
+    int32_t *seen = ctx;
+    ck_assert_int_eq(n, *seen + 1);
+    ck_assert_int_le(n, of);
+    *seen = n;
+}
+
+/* Capturing ahead changes no cache, and then no step is run op by op. */
+START_TEST(graphs_can_be_captured_ahead)
+{
+    fix_opts o = {
+        .dir = YARN, .max_seqs = 3, .max_hot = 1, .tail_rows = 3, .max_context = 1300, .wrap = wrap};
+    fix_open(&f, &o);
+    fix_run r = {0};
+    int32_t seen = 0;
+    sl_engine_stats a, b;
+    fix_prompt(&f, &text, 40, 5);
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, 60);
+    fix_feed(&f, &r, &text, 39, 40);
+    ck_assert_int_eq(sl_engine_capture(f.engine, 100, 1300, on_capture, &seen, NULL), SL_OK);
+    sl_engine_stats_get(f.engine, &a);
+    ck_assert_int_eq(seen, 6); /* batches of 1, 2, 3 up to 1024 and up to 1300 tokens */
+    ck_assert_uint_eq(a.graph_captures, 6);
+    ck_assert_uint_eq(a.hits + a.misses + a.tail_hits, 0);
+    fix_greedy(&f, &r, &text, 60);
+    ref = text, ref.n = 40;
+    sl_engine_stats_get(f.engine, &b);
+    ck_assert_uint_eq(b.graph_captures, 6);
+    ck_assert_uint_eq(b.graph_steps, b.decode_steps - a.decode_steps);
+    fix_seq_close(&f, &r, false);
+    fix_close(&f);
+    o.wrap = NULL;
+    fix_open(&f, &o);
+    r = (fix_run){0};
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, 60);
+    fix_greedy(&f, &r, &ref, 60);
+    for (int32_t i = 39; i < 60; i++)
+        MUST(ref.ids[i] == text.ids[i]);
+    fix_seq_close(&f, &r, false);
+    fix_close(&f);
+}
+END_TEST
+
 START_TEST(layers_are_reported_in_order_when_done)
 {
     fix_opts o = {.dir = YARN, .max_context = 300, .wrap = wrap};
@@ -234,6 +438,8 @@ int main(void)
     tcase_set_timeout(c, 100);
     tcase_add_loop_test(c, same_bits_without_shared_memory, 0, 2);
     tcase_add_test(c, layers_are_reported_in_order_when_done);
+    tcase_add_loop_test(c, graphs_have_the_bits_of_single_ops, 0, 2);
+    tcase_add_test(c, graphs_can_be_captured_ahead);
     suite_add_tcase(s, c);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_ENV);
