@@ -32,7 +32,8 @@
 enum { MAX_LENGTHS = 16, MAX_REPEATS = 1000 };
 
 typedef struct ttft_opts {
-    const char *model, *lengths, *tls;
+    const char *model, *lengths, *tls, *shipping, *backend, *store;
+    int prefill_device, decode_device, indexer, rows;
     int32_t repeats, threads, chunk;
     int32_t n[MAX_LENGTHS];
     int n_lengths;
@@ -197,7 +198,9 @@ static sl_status run_length(const ttft_opts *o, const sl_bench_cluster *c, int32
                            .tail_rows = 64,
                            .chunk = o->chunk,
                            .algorithm = "dsa",
-                           .backend_name = "cpu",
+                           .backend_name = o->backend,
+                           .indexer = o->indexer,
+                           .rows = o->rows,
                            .threads = o->threads,
                            .ignore_eos = true};
     sl_gen g = {.n_prompt = (size_t)n};
@@ -225,11 +228,21 @@ static sl_status run_length(const ttft_opts *o, const sl_bench_cluster *c, int32
 
 static sl_status measure(const ttft_opts *o, sl_err *err)
 {
-    char threads[40], chunk[48], tls[80];
+    static const char *const indexers[] = {"auto", "plain", "official"}, *const rows[] = {"auto", "mla_f32",
+                                                                                          "mla_bf16",
+                                                                                          "mla_fp8"};
+    char threads[40], chunk[48], tls[80], shipping[64], backend[40], devices[2][48], store[64], row[48],
+        index[48];
     const char *settings[] = {threads,
                               chunk,
                               tls,
-                              "kvstore.bytes=256MiB",
+                              shipping,
+                              backend,
+                              devices[0],
+                              devices[1],
+                              store,
+                              row,
+                              index,
                               "model.served_name=bench",
                               "router.stage_timeout_ms=600000"};
     sl_bench_cluster c;
@@ -237,6 +250,13 @@ static sl_status measure(const ttft_opts *o, sl_err *err)
     snprintf(threads, sizeof threads, "backend.threads=%d", o->threads);
     snprintf(chunk, sizeof chunk, "prefill.chunk_tokens=%d", o->chunk);
     snprintf(tls, sizeof tls, "cluster.tls=%.64s", o->tls);
+    snprintf(shipping, sizeof shipping, "cluster.shipping=%.32s", o->shipping);
+    snprintf(backend, sizeof backend, "backend.name=%.16s", o->backend);
+    snprintf(devices[0], sizeof devices[0], "prefill:backend.device=%d", o->prefill_device);
+    snprintf(devices[1], sizeof devices[1], "decode:backend.device=%d", o->decode_device);
+    snprintf(store, sizeof store, "kvstore.bytes=%.32s", o->store);
+    snprintf(row, sizeof row, "model.row_format=%s", rows[o->rows]);
+    snprintf(index, sizeof index, "model.indexer=%s", indexers[o->indexer]);
     sl_status st = put_bandwidth(o, &bandwidth, err);
     if (st == SL_OK)
         st = put_bandwidth(o, &again, err);
@@ -247,8 +267,10 @@ static sl_status measure(const ttft_opts *o, sl_err *err)
     bandwidth = again > bandwidth ? again : bandwidth; /* the faster: the smaller excuse */
     struct utsname u;
     uname(&u);
-    printf("# kernel=%s cpus=%ld model=%s threads=%d chunk=%d tls=%s put_1MiB_mb_per_s=%.0f\n", u.release,
-           sysconf(_SC_NPROCESSORS_ONLN), o->model, o->threads, o->chunk, o->tls, bandwidth / 1e6);
+    printf("# kernel=%s cpus=%ld backend=%s devices=%d,%d model=%s threads=%d chunk=%d tls=%s shipping=%s "
+           "put_1MiB_mb_per_s=%.0f\n",
+           u.release, sysconf(_SC_NPROCESSORS_ONLN), o->backend, o->prefill_device, o->decode_device,
+           o->model, o->threads, o->chunk, o->tls, o->shipping, bandwidth / 1e6);
     printf("prompt_tokens,pairs,single_ms,cluster_ms,added_ms,outside_ms,exposed_ms,shipped_bytes,bytes_ms,"
            "share_added,"
            "share_beyond,share_outside,share_of_minima\n");
@@ -278,9 +300,16 @@ int sl_bench_ttft_main(int argc, char **argv)
     ttft_opts o = {.model = "models/tiny-v32",
                    .lengths = "512,2048",
                    .tls = "tcp",
+                   .shipping = "staging",
+                   .backend = "cpu",
+                   .store = "256MiB",
                    .repeats = 5,
                    .threads = 1,
                    .chunk = 512};
+    static const char *const indexers[] = {"auto", "plain", "official", NULL}, *const rows[] = {
+                                                                                   "auto", "mla_f32",
+                                                                                   "mla_bf16", "mla_fp8",
+                                                                                   NULL};
     const sl_arg args[] = {
         {"model", SL_ARG_TEXT, &o.model, "DIR", "checkpoint directory with a tokenizer (models/tiny-v32)", 0,
          0, NULL},
@@ -289,6 +318,14 @@ int sl_bench_ttft_main(int argc, char **argv)
         {"threads", SL_ARG_INT, &o.threads, "N", "compute threads of each process (1)", 1, 1024, NULL},
         {"chunk", SL_ARG_INT, &o.chunk, "N", "prefill tokens per step (512)", 1, 65536, NULL},
         {"tls", SL_ARG_TEXT, &o.tls, "NAMES", "UCX transports (tcp)", 0, 0, NULL},
+        {"shipping", SL_ARG_TEXT, &o.shipping, "NAME",
+         "cluster.shipping; direct copies within this host instead (staging)", 0, 0, NULL},
+        {"backend", SL_ARG_TEXT, &o.backend, "NAME", "compute backend: cpu, cuda (cpu)", 0, 0, NULL},
+        {"decode-device", SL_ARG_INT, &o.decode_device, "N",
+         "GPU of the decode worker; prefill and the single process use 0 (0)", 0, 255, NULL},
+        {"indexer", SL_ARG_CHOICE, &o.indexer, "NAME", "numeric convention", 0, 0, indexers},
+        {"row-format", SL_ARG_CHOICE, &o.rows, "NAME", "cache rows", 0, 0, rows},
+        {"store", SL_ARG_TEXT, &o.store, "SIZE", "host store of each worker (256MiB)", 0, 0, NULL},
     };
     sl_err err = {0};
     switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
