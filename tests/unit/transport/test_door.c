@@ -21,6 +21,12 @@
 #include "transport/ucx/door_msg.h"
 #include "transport/ucx/gate.h"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 enum { TIMEOUT_MS = 700 }; /* connect_timeout_ms of the servers here */
 
 /* ---- messages ---- */
@@ -304,7 +310,8 @@ START_TEST(thousands_of_strangers)
             kib = resident_kib();
     }
     run(&s, TIMEOUT_MS + 100);
-    ck_assert_msg(resident_kib() < kib + 512, "grew from %zu to %zu KiB", kib, resident_kib());
+    if (!SANITIZED) /* they keep what was freed */
+        ck_assert_msg(resident_kib() < kib + 512, "grew from %zu to %zu KiB", kib, resident_kib());
     ck_assert_uint_ge(refused(&s), 7900);
     serves(&s, address);
     client_close(&s);
