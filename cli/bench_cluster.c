@@ -135,8 +135,12 @@ static pid_t start(const char *role, const char *const *settings, size_t n)
     argv[k++] = "sluice";
     argv[k++] = role;
     for (size_t i = 0; i < n; i++) {
+        const char *s = settings[i], *colon = strchr(s, ':'), *equal = strchr(s, '=');
+        bool named = colon && equal && colon < equal; /* "decode:backend.device=1" */
+        if (named && strncmp(s, role, (size_t)(colon - s)) != 0)
+            continue;
         argv[k++] = "--set";
-        argv[k++] = settings[i];
+        argv[k++] = named ? colon + 1 : s;
     }
     argv[k] = NULL;
     pid_t pid = fork();

@@ -18,7 +18,8 @@ typedef struct sl_bench_cluster {
     int http_port, prefill_metrics_port;
 } sl_bench_cluster;
 
-/* Starts all three and waits until the router reports ready. settings: n more "KEY=VALUE" for every process.
+/* Starts all three and waits until the router reports ready. settings: n more "KEY=VALUE" for every process,
+ * or "ROLE:KEY=VALUE" for one.
  * On failure nothing is left running. */
 sl_status sl_bench_cluster_start(const char *model_dir, const char *const *settings, size_t n,
                                  sl_bench_cluster *out, sl_err *err);

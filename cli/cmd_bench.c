@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/bench_decode.h"
+#include "cli/bench_ship.h"
 #include "cli/bench_ttft.h"
 #include "cli/cli.h"
 #include "kernels/bench_swapin.h"
@@ -15,7 +16,10 @@ static const sl_command benches[] = {
     {"router", "latency the router adds, requests per second, wide streams, with mock workers",
      sl_bench_router_main},
     {"swapin", "resolve and gather against a plain copy of the same rows", sl_bench_swapin_main},
-    {"decode", "the decode step of a big model, made up: batch, step time, where it goes", sl_bench_decode_main},
+    {"decode", "the decode step of a big model, made up: batch, step time, where it goes",
+     sl_bench_decode_main},
+    {"ship", "rows of a prefilled chunk into another process's store, by each path, beside the link",
+     sl_bench_ship_main},
     {"ttft", "time to the first token through a cluster beside one process", sl_bench_ttft_main},
 };
 
