@@ -17,6 +17,7 @@
 #include "base/version.h"
 #include "engine/plan.h"
 #include "transport/nic.h"
+#include "worker/fit.h"
 
 enum { PROGRESS_LOG_S = 2 };
 
@@ -61,6 +62,17 @@ static void on_progress(void *ctx, uint64_t done, uint64_t total)
            (double)total / 1048576);
 }
 
+/* Before anything is loaded: minutes later would be late to learn it. */
+static sl_status check_weights(const setup *s, sl_dtype stored, sl_err *err)
+{
+    uint64_t free_bytes = 0, total = 0;
+    sl_status st = sl_be_memory(s->p->backend, &free_bytes, &total, err);
+    if (st == SL_OK)
+        st = sl_fit_weights(sl_fit_file_bytes(s->cfg->model.path), stored, free_bytes, total,
+                            sl_backend_describe(s->p->backend), err);
+    return st;
+}
+
 static sl_status load_model(setup *s, sl_err *err)
 {
     const sl_config *c = s->cfg;
@@ -88,7 +100,9 @@ static sl_status load_model(setup *s, sl_err *err)
     if (s->mo.max_logit_rows > s->mo.max_tokens)
         s->mo.max_logit_rows = s->mo.max_tokens;
     s->load_started_ns = s->load_logged_ns = sl_now_ns();
-    st = sl_model_load(s->p->backend, c->model.path, &s->mo, &s->p->model, err);
+    st = check_weights(s, stored, err);
+    if (st == SL_OK)
+        st = sl_model_load(s->p->backend, c->model.path, &s->mo, &s->p->model, err);
     if (st == SL_OK)
         sl_log(SL_LOG_INFO, s->comp, "model",
                "path=\"%s\" architecture=%s layers=%d weight_mib=%.1f load_s=%.2f", c->model.path,
@@ -200,7 +214,8 @@ static sl_status make_engine(setup *s, sl_err *err)
     if (st == SL_OK)
         st = sl_plan_make(&in, &plan, err);
     if (st == SL_OK)
-        st = sl_plan_pools(&plan, hot ? SL_HIERARCHICAL : SL_RESIDENT, seqs, most, o, err);
+        st = sl_fit_pools(&plan, hot ? SL_HIERARCHICAL : SL_RESIDENT, seqs, most,
+                          prefill ? "prefill.max_requests" : "decode.max_batch", o, err);
     if (st != SL_OK)
         return st;
     o->max_step_tokens = s->mo.max_tokens;

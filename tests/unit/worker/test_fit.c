@@ -1,0 +1,101 @@
+/* What does not fit on a device: how much is missing and what would fit, and that what is named does fit. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "worker/fit.h"
+
+static const uint64_t GIB = 1u << 30;
+
+START_TEST(weights)
+{
+    sl_err err = {0};
+    ck_assert_int_eq(sl_fit_weights(10 * GIB, SL_BF16, 11 * GIB, 16 * GIB, "GPU", &err), SL_OK);
+    ck_assert_int_eq(sl_fit_weights(30 * GIB, SL_BF16, 20 * GIB, 24 * GIB, "GPU", &err),
+                     SL_ERR_DEVICE_MEMORY);
+    ck_assert_msg(strstr(err.text, "30.00 GiB") && strstr(err.text, "GPU has 20.00 of 24.00 GiB free") &&
+                      strstr(err.text, "10.00 GiB are missing") &&
+                      strstr(err.text, "in fp8 it would take 15.00"),
+                  "%s", err.text);
+    ck_assert_int_eq(sl_fit_weights(30 * GIB, SL_F32, 20 * GIB, 24 * GIB, "GPU", &err), SL_ERR_DEVICE_MEMORY);
+    ck_assert_msg(strstr(err.text, "in bf16 it would take 15.00"), "%s", err.text);
+    ck_assert_int_eq(sl_fit_weights(70 * GIB, SL_F32, 20 * GIB, 24 * GIB, "GPU", &err), SL_ERR_DEVICE_MEMORY);
+    ck_assert_msg(strstr(err.text, "in fp8 it would take 17.50"), "%s", err.text);
+    ck_assert_int_eq(sl_fit_weights(90 * GIB, SL_F8_E4M3, 20 * GIB, 24 * GIB, "GPU", &err),
+                     SL_ERR_DEVICE_MEMORY);
+    ck_assert_msg(strstr(err.text, "more than 91 GiB"), "%s", err.text);
+    ck_assert_int_eq(sl_fit_weights(10 * GIB, SL_F8_E4M3, 5 * GIB, 24 * GIB, "GPU", &err),
+                     SL_ERR_DEVICE_MEMORY);
+    ck_assert_msg(strstr(err.text, "nothing else"), "%s", err.text);
+    ck_assert_uint_gt(sl_fit_file_bytes("models/tiny-v32"), 1 << 20);
+    ck_assert_uint_eq(sl_fit_file_bytes("models/none"), 0);
+}
+END_TEST
+
+static sl_plan plan(uint64_t cache)
+{
+    return (sl_plan){.index_page_device = 1000,
+                     .row_page_device = 9000,
+                     .hot_rows_bytes = 50000,
+                     .hot_meta_bytes = 500,
+                     .cache_bytes = cache};
+}
+
+/* The number behind `key ` in the text. */
+static int32_t named(const char *text, const char *key)
+{
+    const char *fits = strstr(text, "What fits: "), *at = fits ? strstr(fits, key) : NULL;
+    ck_assert_msg(at != NULL, "no %s in: %s", key, text);
+    return (int32_t)strtol(at + strlen(key), NULL, 10);
+}
+
+static void try_it(uint64_t cache, sl_residency mode, int32_t seqs, int32_t context)
+{
+    sl_plan p = plan(cache);
+    sl_engine_opts o = {0};
+    sl_err err = {0};
+    sl_status st = sl_fit_pools(&p, mode, seqs, context, "decode.max_batch", &o, &err);
+    ck_assert_int_eq(st, sl_plan_pools(&p, mode, seqs, context, &o, NULL));
+    if (st == SL_OK)
+        return;
+    ck_assert_int_eq(st, SL_ERR_DEVICE_MEMORY);
+    if (strstr(err.text, "not even one"))
+        ck_assert(sl_plan_pools(&p, mode, 1, SL_PAGE_TOKENS, &o, NULL) != SL_OK);
+    else if (strstr(err.text, "What fits: decode.max_batch 1 with"))
+        ck_assert_int_eq(sl_plan_pools(&p, mode, 1, named(err.text, "model.max_context "), &o, NULL), SL_OK);
+    else if (strstr(err.text, "What fits: decode.max_batch")) {
+        int32_t n = named(err.text, "decode.max_batch ");
+        ck_assert_int_eq(sl_plan_pools(&p, mode, n, context, &o, NULL), SL_OK);
+        ck_assert(sl_plan_pools(&p, mode, n + 1, context, &o, NULL) != SL_OK); /* and it is the most */
+    } else {
+        int32_t n = named(err.text, "model.max_context ");
+        ck_assert_int_eq(sl_plan_pools(&p, mode, seqs, n, &o, NULL), SL_OK);
+        ck_assert(sl_plan_pools(&p, mode, seqs, n + SL_PAGE_TOKENS, &o, NULL) != SL_OK);
+    }
+}
+
+START_TEST(pools)
+{
+    for (uint64_t cache = 500; cache < 50000000; cache = cache * 3 / 2) {
+        for (int32_t seqs = 1; seqs <= 64; seqs *= 4) {
+            try_it(cache, SL_RESIDENT, seqs, 65536);
+            try_it(cache, SL_HIERARCHICAL, seqs, 65536);
+            try_it(cache, SL_HIERARCHICAL, seqs, 100);
+        }
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("fit");
+    TCase *t = tcase_create("fit");
+    tcase_add_test(t, weights);
+    tcase_add_test(t, pools);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}
