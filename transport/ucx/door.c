@@ -283,6 +283,20 @@ static void check_gate(const ux_gate *g)
                "cause=\"this kernel ignores socket filters: ucx's own ports are open to everybody\"");
 }
 
+/* Takes gates, or goes on without them where there can be none. */
+static sl_status take_gates(ux_gate *g, const ux_gate_ports *before, const void *address, size_t bytes,
+                            uint16_t port, sl_err *err)
+{
+    sl_status st = ux_gate_take(g, before, address, bytes, port, err);
+    if (st == SL_ERR_UNSUPPORTED) {
+        sl_log(SL_LOG_WARN, "ucx", "gate", "cause=\"%s: ucx's own ports are open to everybody\"", err->text);
+        return SL_OK;
+    }
+    if (st == SL_OK && port && !g->n)
+        sl_log(SL_LOG_WARN, "ucx", "gate", "cause=\"no socket of ucx listens on port %u\"", port);
+    return st;
+}
+
 sl_status ux_door_init(ux_transport *tp, const ux_gate_ports *before, sl_err *err)
 {
     ux_door *d = &tp->door;
@@ -294,7 +308,7 @@ sl_status ux_door_init(ux_transport *tp, const ux_gate_ports *before, sl_err *er
     ucs_status_t ucs = ucp_worker_get_address(tp->worker, &address, &bytes);
     if (ucs != UCS_OK)
         return sl_fail(err, SL_ERR_IO, "ucp_worker_get_address: %s", ucs_status_string(ucs));
-    sl_status st = ux_gate_take(&d->data, before, address, bytes, 0, err);
+    sl_status st = take_gates(&d->data, before, address, bytes, 0, err);
     ucp_worker_release_address(tp->worker, address);
     if (st != SL_OK)
         return st;
@@ -326,11 +340,9 @@ sl_status ux_door_open(ux_transport *tp, struct sockaddr_storage *sa, socklen_t 
 {
     ux_door *d = &tp->door;
     char text[SL_TP_ADDRESS_MAX];
-    sl_status st = ux_gate_take(&d->listener, before, NULL, 0, port, err);
+    sl_status st = take_gates(&d->listener, before, NULL, 0, port, err);
     if (st != SL_OK)
         return st;
-    if (!d->listener.n)
-        sl_log(SL_LOG_WARN, "ucx", "gate", "cause=\"no socket of ucx listens on port %u\"", port);
     check_gate(&d->listener);
     sl_tp_address_text(sa, text, sizeof text);
     int fd = listen_on(sa, len);

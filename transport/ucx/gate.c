@@ -116,7 +116,8 @@ static sl_status attach(const ux_gate *g, struct sock_filter *code, size_t n, sl
     const struct sock_fprog program = {.len = (unsigned short)n, .filter = code};
     for (size_t i = 0; i < g->n; i++)
         if (setsockopt(g->fds[i], SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) != 0)
-            return sl_fail(err, SL_ERR_IO, "the kernel takes no socket filter: %s", strerror(errno));
+            return sl_fail(err, errno == ENOMEM ? SL_ERR_NO_MEMORY : SL_ERR_UNSUPPORTED,
+                           "the kernel takes no socket filter: %s", strerror(errno));
     return SL_OK;
 }
 

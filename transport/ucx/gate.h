@@ -32,7 +32,8 @@ typedef struct ux_gate_ports {
 void ux_gate_snapshot(ux_gate_ports *out);
 /*
  * Gates the sockets that listen now, did not in `before`, and whose port (network order) occurs in `address`,
- * a packed UCX address, or is `port` (0: none). They are shut. Errors: IO.
+ * a packed UCX address, or is `port` (0: none). They are shut. Errors: IO, NO_MEMORY; UNSUPPORTED when the
+ * kernel takes no filter from this process (some allow it only with CAP_NET_ADMIN).
  */
 sl_status ux_gate_take(ux_gate *g, const ux_gate_ports *before, const void *address, size_t bytes,
                        uint16_t port, sl_err *err);
