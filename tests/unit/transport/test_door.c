@@ -3,6 +3,7 @@
  * dies, descriptors and memory return to what they were, UCX's own ports cannot be reached, and a peer that
  * connects meanwhile or afterwards is served.
  */
+#include <linux/filter.h>
 #include <arpa/inet.h>
 #include <check.h>
 #include <dirent.h>
@@ -448,6 +449,22 @@ START_TEST(out_of_descriptors)
 }
 END_TEST
 
+/* Some kernels take filters only from a process with CAP_NET_ADMIN; the transport then goes on without gates.
+ */
+static bool filters_taken(void)
+{
+    struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, 0xffffffff);
+    const struct sock_fprog program = {.len = 1, .filter = &all};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool taken = setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
+    if (!taken)
+        printf("# without ucx_is_behind_gates, garbage_at_open_data_gates: the kernel takes no socket "
+               "filter: %s\n",
+               strerror(errno));
+    close(fd);
+    return taken;
+}
+
 int main(void)
 {
     sl_log_init(SL_LOG_WARN, false, "test");
@@ -460,8 +477,10 @@ int main(void)
     tcase_add_test(live, garbage_at_the_door);
     tcase_add_test(live, silent_strangers);
     tcase_add_test(live, thousands_of_strangers);
-    tcase_add_test(live, ucx_is_behind_gates);
-    tcase_add_test(live, garbage_at_open_data_gates);
+    if (filters_taken()) {
+        tcase_add_test(live, ucx_is_behind_gates);
+        tcase_add_test(live, garbage_at_open_data_gates);
+    }
     tcase_add_test(live, nonsense_behind_an_address);
     tcase_add_test(live, out_of_descriptors);
     suite_add_tcase(s, messages);
