@@ -31,10 +31,14 @@ function(sl_room name)
 endfunction()
 
 # The long tests, longest first: ctest starts them first, so that none runs alone at the end.
-set(SL_LONG_TESTS test_faults test_conformance test_engine test_tokenizer test_golden test_sparse_conformance test_models
-    test_kernels_residency test_forward test_sampler)
+set(SL_LONG_TESTS test_writer_dies test_engine test_conformance test_faults test_tokenizer test_golden test_sparse_conformance
+    test_engine_discrete test_models test_kernels_residency test_forward test_sampler)
+# Tests that mostly wait (for deadlines, deaths, other processes). tests/run gives ctest two places for each processor; these take
+# one, a test that computes takes two.
+set(SL_WAITING_TESTS test_writer_dies test_conformance test_faults test_cluster test_models test_launch test_cli test_router_gen
+    test_router_workers test_router_policy test_loopback test_transport test_mailbox test_metrics_http test_log)
 
-# A unit test program (libcheck); its exit code 77 means "skipped, reason printed".
+# A unit test program (libcheck); its exit code 77 means "skipped, reason printed". The limit is for what hangs.
 function(sl_test name)
   cmake_parse_arguments(T "" "" "SOURCES;DEPS;LIBS;ARGS" ${ARGN})
   if(NOT TARGET PkgConfig::check)
@@ -43,7 +47,10 @@ function(sl_test name)
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE ${T_DEPS} PkgConfig::check)
   add_test(NAME ${name} COMMAND ${name} ${T_ARGS} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1500)
+  if(NOT name IN_LIST SL_WAITING_TESTS)
+    set_tests_properties(${name} PROPERTIES PROCESSORS 2)
+  endif()
   list(FIND SL_LONG_TESTS ${name} place)
   if(NOT place EQUAL -1)
     math(EXPR cost "1000 - ${place}")

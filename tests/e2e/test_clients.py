@@ -20,8 +20,8 @@ import clients  # noqa: E402
 @pytest.fixture(scope="module")
 def cluster():
     c = clients.running() or clients.mock("--eos-every", 0)
-    deadline = time.time() + 60
-    while requests.get(c.http + "/health", timeout=5).status_code != 200:
+    deadline = time.time() + 120
+    while requests.get(c.http + "/health", timeout=30).status_code != 200:
         assert time.time() < deadline, "the cluster does not become ready"
         time.sleep(0.05)
     yield c
@@ -38,8 +38,8 @@ def own():
             pytest.skip(f"{clients.MOCK} is not built")
         c = clients.mock(*args, tls=tls)
         made.append(c)
-        deadline = time.time() + 20
-        while not tls and requests.get(c.http + "/health", timeout=5).status_code != 200:
+        deadline = time.time() + 120
+        while not tls and requests.get(c.http + "/health", timeout=30).status_code != 200:
             assert time.time() < deadline
             time.sleep(0.02)
         return c
@@ -51,7 +51,7 @@ def own():
 
 @pytest.fixture
 def client(cluster):
-    return openai.OpenAI(base_url=cluster.http + "/v1", api_key=cluster.key, max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=cluster.http + "/v1", api_key=cluster.key, max_retries=0, timeout=240)
 
 
 @pytest.fixture
@@ -167,10 +167,17 @@ def test_many_streams_at_once(cluster):
 
 def active(cluster):
     headers = {"Authorization": f"Bearer {cluster.key}"}
-    return requests.get(cluster.http + "/workers", headers=headers, timeout=5).json()["active"]
+    return requests.get(cluster.http + "/workers", headers=headers, timeout=30).json()["active"]
 
 
-def until_idle(cluster, seconds=5):
+def cancelled(cluster):
+    """Requests that ended because their client left."""
+    text = requests.get(cluster.http + "/metrics", timeout=30).text
+    return sum(float(line.split()[-1]) for line in text.splitlines()
+               if line.startswith("sluice_requests_total{") and 'outcome="cancelled"' in line)
+
+
+def until_idle(cluster, seconds=60):
     deadline = time.time() + seconds
     while active(cluster):
         assert time.time() < deadline, "a request is still in work"
@@ -179,26 +186,30 @@ def until_idle(cluster, seconds=5):
 
 def test_leaving_a_stream_cancels(client, cluster):
     until_idle(cluster)
+    before = cancelled(cluster)
     stream = client.completions.create(model=cluster.model, prompt=PROMPT, max_tokens=1500, stream=True,
                                        extra_body={"ignore_eos": True})
     next(iter(stream))
     assert active(cluster) == 1
     stream.close()
-    until_idle(cluster, 2)
+    until_idle(cluster)
+    assert cancelled(cluster) == before + 1
 
 
 def test_leaving_while_waiting_cancels(cluster):
     until_idle(cluster)
+    before = cancelled(cluster)
     host, port = cluster.http.split("//")[1].split(":")
     body = json.dumps({"model": cluster.model, "prompt": PROMPT, "max_tokens": 1500, "ignore_eos": True}).encode()
     s = socket.create_connection((host, int(port)))
     s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n"
               % (cluster.key.encode(), len(body)) + body)
-    deadline = time.time() + 5
+    deadline = time.time() + 60
     while not active(cluster):
         assert time.time() < deadline
     s.close()
-    until_idle(cluster, 2)
+    until_idle(cluster)
+    assert cancelled(cluster) == before + 1
 
 
 # ---- HTTP errors ----
@@ -207,7 +218,7 @@ def test_leaving_while_waiting_cancels(cluster):
 def post(cluster, body, path="/v1/completions", **kw):
     headers = {"Authorization": f"Bearer {cluster.key}", "Content-Type": "application/json"}
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return requests.post(cluster.http + path, data=data, headers=headers, timeout=30, **kw)
+    return requests.post(cluster.http + path, data=data, headers=headers, timeout=120, **kw)
 
 
 BAD = [
@@ -266,17 +277,17 @@ def test_bad_chat(cluster):
 
 def test_unknown_path_and_method(cluster):
     headers = {"Authorization": f"Bearer {cluster.key}"}
-    r = requests.get(cluster.http + "/v1/nothing", headers=headers, timeout=5)
+    r = requests.get(cluster.http + "/v1/nothing", headers=headers, timeout=30)
     assert r.status_code == 404 and r.json()["error"]["code"] == "not_found"
-    r = requests.get(cluster.http + "/v1/completions", headers=headers, timeout=5)
+    r = requests.get(cluster.http + "/v1/completions", headers=headers, timeout=30)
     assert r.status_code == 405 and r.headers["Allow"] == "POST"
-    assert requests.delete(cluster.http + "/health", timeout=5).status_code == 405
-    assert requests.head(cluster.http + "/health", timeout=5).status_code == 200
+    assert requests.delete(cluster.http + "/health", timeout=30).status_code == 405
+    assert requests.head(cluster.http + "/health", timeout=30).status_code == 200
 
 
 def test_metrics_are_there(client, cluster):
     client.completions.create(model=cluster.model, prompt=PROMPT, max_tokens=2, extra_body={"ignore_eos": True})
-    text = requests.get(cluster.http + "/metrics", timeout=5).text
+    text = requests.get(cluster.http + "/metrics", timeout=30).text
     for name in ("sluice_requests_total", "sluice_time_to_first_token_seconds_bucket", "sluice_generation_tokens_total",
                  "sluice_workers", "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"):
         assert name in text
@@ -291,9 +302,9 @@ def test_api_key(own):
     c = own("--api-key", "s3cret")
     for key in (None, "wrong", "s3cre", "s3crett"):
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        r = requests.post(c.http + "/v1/completions", json={"model": "sluice", "prompt": "x"}, headers=headers, timeout=5)
+        r = requests.post(c.http + "/v1/completions", json={"model": "sluice", "prompt": "x"}, headers=headers, timeout=30)
         assert r.status_code == 401 and r.json()["error"]["code"] == "invalid_api_key"
-    assert requests.get(c.http + "/health", timeout=5).status_code == 200
+    assert requests.get(c.http + "/health", timeout=30).status_code == 200
     good = openai.OpenAI(base_url=c.http + "/v1", api_key="s3cret", max_retries=0)
     assert good.completions.create(model="sluice", prompt="x", max_tokens=2).usage.completion_tokens == 2
     with pytest.raises(openai.AuthenticationError):
@@ -310,9 +321,9 @@ def test_api_key(own):
 
 def test_oversized_body(own):
     c = own("--max-body", 4096)
-    r = requests.post(c.http + "/v1/completions", data=b"x" * 5000, timeout=5)
+    r = requests.post(c.http + "/v1/completions", data=b"x" * 5000, timeout=30)
     assert r.status_code == 413 and r.json()["error"]["code"] == "request_too_large"
-    r = requests.post(c.http + "/v1/completions", data=iter([b"x" * 3000, b"y" * 3000]), timeout=5)  # chunked
+    r = requests.post(c.http + "/v1/completions", data=iter([b"x" * 3000, b"y" * 3000]), timeout=30)  # chunked
     assert r.status_code == 413
     pb, services, _ = clients.protocol()
     with grpc.insecure_channel(c.grpc) as channel:
@@ -326,21 +337,21 @@ def test_half_sent_request_is_closed(own):
     c = own("--idle-timeout", 1)
     host, port = c.http.split("//")[1].split(":")
     for start in (b"POST /v1/compl", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"):
-        s = socket.create_connection((host, int(port)), timeout=10)
+        s = socket.create_connection((host, int(port)), timeout=240)
         s.sendall(start)
         begin = time.time()
         while s.recv(4096):
             pass
-        assert 0.5 < time.time() - begin < 6
+        assert 0.5 < time.time() - begin < 25  # and not the 30 s that are usual
         s.close()
-    assert requests.get(c.http + "/health", timeout=5).status_code == 200
+    assert requests.get(c.http + "/health", timeout=30).status_code == 200
 
 
 def test_not_http_at_all(own):
     c = own()
     for address in (c.http.split("//")[1], c.grpc):
         host, port = address.split(":")
-        with socket.create_connection((host, int(port)), timeout=10) as s:
+        with socket.create_connection((host, int(port)), timeout=60) as s:
             s.sendall(bytes(range(256)) * 20)
             s.shutdown(socket.SHUT_WR)
             while True:
@@ -349,20 +360,21 @@ def test_not_http_at_all(own):
                         break
                 except ConnectionResetError:
                     break
-    assert requests.get(c.http + "/health", timeout=5).status_code == 200
+    assert requests.get(c.http + "/health", timeout=30).status_code == 200
 
 
 def test_full_queue_is_429(own):
     c = own("--max-batch", 1, "--max-queue", 1, "--step-us", 20000, "--decode", 1)
     body = {"model": "sluice", "prompt": PROMPT, "max_tokens": 60, "stream": True}
-    streams = [requests.post(c.http + "/v1/completions", json=body, stream=True, timeout=30) for _ in range(2)]
+    long = {**body, "max_tokens": 1500}  # half a minute: until they are closed below
+    streams = [requests.post(c.http + "/v1/completions", json=long, stream=True, timeout=30) for _ in range(2)]
     waiting = []
-    t = threading.Thread(target=lambda: waiting.append(requests.post(c.http + "/v1/completions", json=body, timeout=30)))
+    t = threading.Thread(target=lambda: waiting.append(requests.post(c.http + "/v1/completions", json=body, timeout=120)))
     t.start()
-    deadline = time.time() + 5
-    while requests.get(c.http + "/workers", timeout=5).json()["queued"] < 1:
+    deadline = time.time() + 60
+    while requests.get(c.http + "/workers", timeout=30).json()["queued"] < 1:
         assert time.time() < deadline
-    r = requests.post(c.http + "/v1/completions", json=body, timeout=5)
+    r = requests.post(c.http + "/v1/completions", json=body, timeout=30)
     assert r.status_code == 429 and r.json()["error"]["code"] == "rate_limit_exceeded"
     pb, services, _ = clients.protocol()
     with grpc.insecure_channel(c.grpc) as channel:
@@ -370,15 +382,15 @@ def test_full_queue_is_429(own):
             list(services.SglangSchedulerStub(channel).Generate(
                 pb.GenerateRequest(tokenized=pb.TokenizedInput(input_ids=[65]))))
         assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    [s.close() for s in streams]
     t.join()
     assert waiting[0].status_code == 200
-    [s.close() for s in streams]
 
 
 @pytest.mark.parametrize("transport", ["loopback", "ucx"])
 def test_worker_deaths_do_not_show(own, transport):
     c = own("--decode", 3, "--prefill", 2, "--step-us", 5000, "--transport", transport)
-    client = openai.OpenAI(base_url=c.http + "/v1", api_key="x", max_retries=0, timeout=60)
+    client = openai.OpenAI(base_url=c.http + "/v1", api_key="x", max_retries=0, timeout=240)
     ask = dict(model="sluice", max_tokens=80, temperature=0)
     want = [client.completions.create(**ask, prompt=f"{PROMPT} {i}").choices[0].text for i in range(12)]
     got = [None] * len(want)
@@ -407,9 +419,9 @@ def test_drain(own):
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         c.terminate()
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        r = requests.post(c.http + "/v1/completions", json=body, timeout=5)
+        r = requests.post(c.http + "/v1/completions", json=body, timeout=30)
         assert r.status_code == 503
-        assert requests.get(c.http + "/health", timeout=5).status_code == 503
+        assert requests.get(c.http + "/health", timeout=30).status_code == 503
         assert running.text.rstrip().endswith("data: [DONE]")  # ran to its end
     assert c.wait() == 0
 
@@ -420,8 +432,8 @@ def test_tls(own, tmp_path):
                     "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
                    check=True, capture_output=True)
     c = own("--tls-cert", cert, "--tls-key", key, tls=True)
-    deadline = time.time() + 20
-    while requests.get(c.http + "/health", verify=str(cert), timeout=5).status_code != 200:
+    deadline = time.time() + 120
+    while requests.get(c.http + "/health", verify=str(cert), timeout=30).status_code != 200:
         assert time.time() < deadline
     r = requests.post(c.http + "/v1/completions", json={"model": "sluice", "prompt": "x", "max_tokens": 200, "stream": True},
                       verify=str(cert), timeout=30)
@@ -442,7 +454,7 @@ def generate(stub, ids, n_tokens, **kw):
     params = dict(max_new_tokens=n_tokens, ignore_eos=True)
     params.update(kw.pop("params", {}))
     return stub.Generate(pb.GenerateRequest(tokenized=pb.TokenizedInput(input_ids=ids),
-                                            sampling_params=pb.SamplingParams(**params), **kw), timeout=60)
+                                            sampling_params=pb.SamplingParams(**params), **kw), timeout=240)
 
 
 IDS = [72, 101, 108, 108, 111] * 20
@@ -515,21 +527,23 @@ def test_generate_not_a_message(cluster):
     with grpc.insecure_channel(cluster.grpc) as channel:
         call = channel.unary_unary("/sglang.grpc.scheduler.SglangScheduler/Abort", lambda b: b, lambda b: b)
         with pytest.raises(grpc.RpcError) as e:
-            call(b"\xff\xff\xff\xff", timeout=10)
+            call(b"\xff\xff\xff\xff", timeout=240)
         assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         call = channel.unary_unary("/sglang.grpc.scheduler.SglangScheduler/Nothing", lambda b: b, lambda b: b)
         with pytest.raises(grpc.RpcError) as e:
-            call(b"", timeout=10)
+            call(b"", timeout=240)
         assert e.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_cancel(stub, cluster):
     until_idle(cluster)
+    before = cancelled(cluster)
     call = generate(stub, IDS, 1500, stream=True)
     next(call)
     assert active(cluster) == 1
     call.cancel()
-    until_idle(cluster, 2)
+    until_idle(cluster)
+    assert cancelled(cluster) == before + 1
 
 
 def test_deadline(stub, cluster):
@@ -540,7 +554,7 @@ def test_deadline(stub, cluster):
     with pytest.raises(grpc.RpcError) as e:
         list(stub.Generate(request, timeout=0.3))
     assert e.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    until_idle(cluster, 2)
+    until_idle(cluster)
 
 
 def test_abort(stub, cluster):
@@ -571,14 +585,26 @@ def test_kv_events(stub, cluster):
     _, _, common = clients.protocol()
     until_idle(cluster)
     stub.FlushCache(common.FlushCacheRequest(timeout_s=5))
-    events = stub.SubscribeKvEvents(common.SubscribeKvEventsRequest(), timeout=30)
-    time.sleep(0.2)
-    list(generate(stub, [int(time.time()) % 200] + IDS * 2, 4))
+    events = stub.SubscribeKvEvents(common.SubscribeKvEventsRequest(), timeout=120)
+    enough = threading.Event()
+
+    def make_pages():  # again and again, because nothing tells when the subscription has begun
+        turn = 0
+        while not enough.wait(0.1):
+            turn += 1
+            list(generate(stub, [(int(time.time()) + turn) % 200] + IDS * 2, 4))
+
+    maker = threading.Thread(target=make_pages)
+    maker.start()
     stored = []
-    for batch in events:
-        stored += [e.stored for e in batch.events if e.WhichOneof("data") == "stored"]
-        if len(stored) >= 3:
-            break
+    try:
+        for batch in events:
+            stored += [e.stored for e in batch.events if e.WhichOneof("data") == "stored"]
+            if len(stored) >= 3:
+                break
+    finally:
+        enough.set()
+        maker.join()
     events.cancel()
     assert all(b.block_size == 64 for s in stored for b in s.blocks)
 
@@ -610,7 +636,7 @@ def test_reflection(cluster, version):
         call = channel.stream_stream(path, r.ServerReflectionRequest.SerializeToString,
                                      r.ServerReflectionResponse.FromString)
         replies = list(call(iter([r.ServerReflectionRequest(list_services=""),
-                                  r.ServerReflectionRequest(file_containing_symbol="no.such.Thing")]), timeout=10))
+                                  r.ServerReflectionRequest(file_containing_symbol="no.such.Thing")]), timeout=60))
         names = {s.name for s in replies[0].list_services_response.service}
         assert {"sglang.grpc.scheduler.SglangScheduler", "grpc.health.v1.Health"} <= names
         assert replies[1].error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]

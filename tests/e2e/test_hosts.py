@@ -16,7 +16,7 @@ HELPERS = real.ROOT / "tests" / "hosts" / "netns"
 
 
 def shell(script, check=True):
-    return subprocess.run(["bash", "-c", f". {HELPERS}; {script}"], capture_output=True, text=True, timeout=60, check=check)
+    return subprocess.run(["bash", "-c", f". {HELPERS}; {script}"], capture_output=True, text=True, timeout=240, check=check)
 
 
 def why_not():
@@ -24,10 +24,10 @@ def why_not():
         return "needs root for network namespaces"
     if not real.have("ip"):
         return "needs iproute2"
-    tried = subprocess.run(["bash", "-c", f"ip netns add {PREFIX}-try && ip netns del {PREFIX}-try"], capture_output=True, text=True,
-                           check=False)
+    tried = shell(f"set -e; hosts_up {PREFIX}t 2; hosts_run {PREFIX}t 1 true", check=False)  # namespaces, bridge, links, host names
+    shell(f"hosts_down {PREFIX}t", check=False)
     if tried.returncode:
-        return f"network namespaces are not allowed here: {tried.stderr.strip()}"
+        return f"network namespaces are not to be had here: {(tried.stderr.strip().splitlines() or ['no reason given'])[-1]}"
     return None
 
 
@@ -53,7 +53,7 @@ CLIENT = r"""
 import http.client, json, sys
 address, body = sys.argv[1], sys.argv[2]
 host, port = address.split(":")
-c = http.client.HTTPConnection(host, int(port), timeout=90)
+c = http.client.HTTPConnection(host, int(port), timeout=300)
 if body == "-":
     c.request("GET", sys.argv[3])
     sys.stdout.write(c.getresponse().read().decode())
@@ -95,7 +95,7 @@ class Hosts(real.Cluster):
         return ["ip", "netns", "exec", f"{PREFIX}-1", sys.executable, "-c", CLIENT, self.address, *args]
 
     def ready(self):
-        p = subprocess.run(self.inside("-", "/workers"), capture_output=True, text=True, timeout=20, check=False)
+        p = subprocess.run(self.inside("-", "/workers"), capture_output=True, text=True, timeout=60, check=False)
         return [w for w in json.loads(p.stdout)["workers"] if w["state"] == "ready"] if p.returncode == 0 and p.stdout else []
 
     def begin(self, ids, n, **kw):
@@ -104,7 +104,7 @@ class Hosts(real.Cluster):
         return subprocess.Popen(self.inside(json.dumps(body)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     @staticmethod
-    def text_of(p, limit=90):
+    def text_of(p, limit=320):
         out, err = p.communicate(timeout=limit)
         assert p.returncode == 0, err
         events = [json.loads(line[6:]) for line in out.splitlines() if line.startswith("data: {")]
@@ -114,7 +114,7 @@ class Hosts(real.Cluster):
 
 @pytest.fixture
 def cluster(hosts):
-    c = Hosts(hosts, **{"cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 1500})
+    c = Hosts(hosts, **{"cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 2500})
     yield c
     print(c.tail(60))
     assert c.close(25), "mpirun had to be killed"
