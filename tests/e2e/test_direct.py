@@ -5,7 +5,7 @@ import os
 import signal
 
 import real
-from test_failures import QUICK, Streams, jobs, one_more, retries
+from test_failures import QUICK, Streams, jobs, kill_busy, one_more, retries
 
 DIRECT = {**QUICK, "cluster.shipping": "direct"}
 
@@ -22,8 +22,7 @@ def test_auto_is_direct_on_one_host(start):
 def test_prefill_killed_while_writing(start):
     c = start(roles=("router", "prefill", "prefill", "decode"), **DIRECT, **{"prefill.chunk_tokens": 32})
     streams = Streams(c, jobs("dpk", 14, prompt=400, out=20))
-    real.until("prefill/0 at work", lambda: c.worker("prefill/0")["placed"] >= 4, 20, 0.005)
-    os.kill(c.pid("prefill/0"), signal.SIGKILL)
+    kill_busy(c, "prefill/0", 4)
     streams.check()
     assert retries(c) >= 1, "nobody was hit: the test shows nothing"
     one_more(c)
@@ -34,8 +33,9 @@ def test_decode_killed_while_rows_arrive(start):
     c = start(**DIRECT, **{"prefill.chunk_tokens": 16})
     streams = Streams(c, jobs("ddk", 10, prompt=600, out=20))
     c.logged("comp=prefill ev=start", 20)
-    real.until("both decode workers to be filled", lambda: all(w["placed"] >= 3 for w in c.workers("decode")), 20, 0.005)
-    os.kill(c.pid("decode/0"), signal.SIGKILL)
+    pid = c.pid("decode/0")
+    real.until("both decode workers to be filled", lambda: all(w["placed"] >= 3 for w in c.workers("decode")), 20, 0.002)
+    os.kill(pid, signal.SIGKILL)
     streams.check()
     assert retries(c) >= 1
     one_more(c)
@@ -63,7 +63,7 @@ def test_client_leaves_while_rows_are_written(start):
     c = start(**DIRECT, **{"prefill.chunk_tokens": 16})
     for i in range(6):
         with c.channel() as channel:
-            call = c.stub(channel).Generate(c.request(real.prompt(f"dc{i}", 500), 50, stream=True), timeout=60)
+            call = c.stub(channel).Generate(c.request(real.prompt(f"dc{i}", 500), 5000, stream=True), timeout=240)
             real.until("its pages taken", lambda: sum(w["placed"] for w in c.workers("decode")), 20, 0.002)
             call.cancel()
     Streams(c, jobs("dcafter", 6, prompt=200, out=40)).check()
