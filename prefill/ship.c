@@ -501,6 +501,8 @@ static bool post_one(sl_prefill *p, sl_pjob *j)
             sl_ship_settle(p, j);
             return false;
         }
+        if (j->t.it_device)
+            return true; /* not this thread's memory: its next turn takes the way above */
     }
     j->t.held.bytes = 0;
     sl_status st = post_span(p, j, &s);
