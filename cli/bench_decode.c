@@ -133,7 +133,8 @@ static bool parse_lists(dec_opts *o, const char *contexts, const char *modes, co
     if (!parse_list(contexts, NULL, &o->contexts))
         fprintf(stderr, "sluice decode: --contexts %s is not a list of lengths\n", contexts);
     else if (!parse_list(modes, dec_mode_names, &o->modes))
-        fprintf(stderr, "sluice decode: --modes %s: of resident, hierarchical, free_rows\n", modes);
+        fprintf(stderr, "sluice decode: --modes %s: of resident, hierarchical, free_rows, first_resident\n",
+                modes);
     else if (!parse_list(profiles, dec_profile_names, &o->profiles))
         fprintf(stderr, "sluice decode: --profiles %s: of keep85, layered, random\n", profiles);
     else if (!parse_list(rows, row_names, &o->rows))
@@ -149,6 +150,7 @@ int sl_bench_decode_main(int argc, char **argv)
                        .model = sl_synthetic_names[0],
                        .ranks = 8,
                        .tail_rows = 64,
+                       .resident_layers = 3,
                        .steps = 20,
                        .warmup = 6,
                        .max_batch = 256,
@@ -165,13 +167,14 @@ int sl_bench_decode_main(int argc, char **argv)
         {"ranks", SL_ARG_INT, &o->ranks, "N", "of expert parallelism; one of them runs here (8)", 1, 256,
          NULL},
         {"contexts", SL_ARG_TEXT, &contexts, "LIST", "tokens of each request (65536)", 0, 0, NULL},
-        {"modes", SL_ARG_TEXT, &modes, "LIST", "resident, hierarchical, free_rows (all)", 0, 0, NULL},
+        {"modes", SL_ARG_TEXT, &modes, "LIST",
+         "resident, hierarchical, free_rows, first_resident (the first three)", 0, 0, NULL},
         {"profiles", SL_ARG_TEXT, &profiles, "LIST", "keep85, layered, random (keep85)", 0, 0, NULL},
         {"rows", SL_ARG_TEXT, &rows, "LIST", "row formats (mla_fp8)", 0, 0, NULL},
         {"hot-rows", SL_ARG_INT, &o->hot_rows, "N", "per request and layer (twice the selection)", 1, 65534,
          NULL},
         {"resident-layers", SL_ARG_INT, &o->resident_layers, "N",
-         "hierarchical: all rows of the first N layers stay on the device (0)", 0, SL_MAX_LAYERS, NULL},
+         "first_resident: layers whose rows all stay on the device (3)", 1, SL_MAX_LAYERS, NULL},
         {"tail-rows", SL_ARG_INT, &o->tail_rows, "N", "newest rows that never leave (64)", 1, 65536, NULL},
         {"batch", SL_ARG_INT, &o->batch, "N", "requests (as many as fit)", 1, 4096, NULL},
         {"max-batch", SL_ARG_INT, &o->max_batch, "N", "never more than these (256)", 1, 4096, NULL},

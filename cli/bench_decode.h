@@ -20,7 +20,13 @@ int sl_bench_decode_main(int argc, char **argv);
 
 enum { DEC_LIST = 8, DEC_SEED = 20261 };
 
-typedef enum { DEC_RESIDENT, DEC_HIERARCHICAL, DEC_FREE_ROWS, DEC_MODES } dec_mode;
+typedef enum {
+    DEC_RESIDENT,
+    DEC_HIERARCHICAL,
+    DEC_FREE_ROWS,
+    DEC_FIRST_RESIDENT, /* hierarchical, all rows of the first layers on the device */
+    DEC_MODES
+} dec_mode;
 typedef enum { DEC_KEEP85, DEC_LAYERED, DEC_RANDOM, DEC_PROFILES } dec_profile;
 
 extern const char *const dec_mode_names[], *const dec_profile_names[];
@@ -80,7 +86,7 @@ typedef struct dec_bench {
     uint64_t kv_bytes; /* device bytes for the cache, the same in every mode */
     uint32_t *keep;    /* device [layers] */
     double model_s;
-    int32_t hot_layer[SL_MAX_LAYERS]; /* of hierarchical engines: the first resident_layers keep all rows */
+    int32_t hot_layer[SL_MAX_LAYERS]; /* for DEC_FIRST_RESIDENT */
     void (*report)(void *ctx, const dec_result *r);
     void *report_ctx;
     sl_err err;

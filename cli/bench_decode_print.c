@@ -7,7 +7,7 @@
 #include "cli/bench_decode.h"
 #include "cli/formats.h"
 
-const char *const dec_mode_names[] = {"resident", "hierarchical", "free_rows", NULL};
+const char *const dec_mode_names[] = {"resident", "hierarchical", "free_rows", "first_resident", NULL};
 const char *const dec_profile_names[] = {"keep85", "layered", "random", NULL};
 
 static double gib(uint64_t bytes)

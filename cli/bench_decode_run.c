@@ -47,7 +47,7 @@ static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
                      .index_format = SL_INDEX_OFFICIAL,
                      .algorithm = "dsa",
                      .hot_rows = o->hot_rows,
-                     .hot_rows_layer = x->mode == DEC_RESIDENT ? NULL : x->b->hot_layer,
+                     .hot_rows_layer = x->mode == DEC_FIRST_RESIDENT ? x->b->hot_layer : NULL,
                      .tail_rows = o->tail_rows,
                      .max_context = x->context,
                      .max_step_tokens = o->max_batch,
@@ -82,7 +82,9 @@ static sl_status open_engine(run *x, sl_err *err)
         return st;
     x->r.gpu_batch = device_batch(x, &plan);
     x->r.hot_rows = x->mode == DEC_RESIDENT ? 0 : plan.hot_rows;
-    x->r.resident_layers = x->mode == DEC_RESIDENT ? x->b->cfg.n_layers : o->resident_layers;
+    x->r.resident_layers = x->mode == DEC_RESIDENT         ? x->b->cfg.n_layers
+                           : x->mode == DEC_FIRST_RESIDENT ? o->resident_layers
+                                                           : 0;
     x->batch = smaller(o->batch > 0 ? o->batch : o->max_batch, x->r.gpu_batch);
     int64_t host = sl_arena_pages(x->b->host.arena) / x->per_seq;
     if (!o->shared)
@@ -96,7 +98,9 @@ static sl_status open_engine(run *x, sl_err *err)
     bool resident = x->mode == DEC_RESIDENT;
     st = sl_plan_pools(&plan, resident ? SL_RESIDENT : SL_HIERARCHICAL, x->batch, x->context, &eo, err);
     if (!resident)
-        eo.row_pages = 0, eo.hot_rows_layer = x->b->hot_layer; /* nothing but index keys and hot rows */
+        eo.row_pages = 0; /* nothing but index keys and hot rows, and rows of resident layers */
+    if (x->mode == DEC_FIRST_RESIDENT)
+        eo.hot_rows_layer = x->b->hot_layer;
     return st == SL_OK ? sl_engine_create(x->b->be, x->b->model, x->b->host.arena, &eo, &x->engine, err) : st;
 }
 
