@@ -38,7 +38,8 @@ typedef struct dec_list {
 
 typedef struct dec_opts {
     const char *backend, *model, *csv;
-    int32_t layers, ranks, resident_layers, hot_rows, tail_rows, steps, warmup, batch, max_batch, threads;
+    int32_t layers, ranks, resident_layers, hot_rows, tail_rows, steps, warmup, batch, max_batch, threads,
+        groups;
     uint64_t host_bytes, reserve_bytes, kv_bytes;
     bool shared, ops;
     dec_list contexts, modes, profiles, rows; /* rows: sl_row_format */

@@ -164,6 +164,8 @@ static sl_status make_coord(sl_engine *e, sl_err *err)
         .dense_layers = e->o.dense_layers,
         .n_dense_layers = e->o.n_dense_layers,
         .draw = e->o.draw,
+        .overlap = !e->o.sequential,
+        .groups = e->o.groups,
         .poison = e->o.poison,
     };
     return sl_coord_create(e->be, &c, &e->coord, err);

@@ -213,6 +213,23 @@ sl_status sl_event_query(sl_event *ev)
     return ev->be->desc->event_query(ev);
 }
 
+sl_status sl_be_lane_begin(sl_backend *be, sl_err *err)
+{
+    return be->desc->lane_begin ? be->desc->lane_begin(be, err) : SL_OK;
+}
+
+sl_status sl_be_lane_end(sl_backend *be, int32_t tag, sl_err *err)
+{
+    SL_CHECK(tag >= 0 && tag < SL_BE_TAGS, "lane tag %d", tag);
+    return be->desc->lane_end ? be->desc->lane_end(be, tag, err) : SL_OK;
+}
+
+sl_status sl_be_lane_wait(sl_backend *be, int32_t tag, sl_err *err)
+{
+    SL_CHECK(tag >= 0 && tag < SL_BE_TAGS, "lane tag %d", tag);
+    return be->desc->lane_wait ? be->desc->lane_wait(be, tag, err) : SL_OK;
+}
+
 static sl_status no_graphs(const sl_backend *be, sl_err *err)
 {
     return sl_fail(err, SL_ERR_UNSUPPORTED, "the %s backend has no graphs", be->desc->name);

@@ -103,6 +103,18 @@ sl_status sl_event_record(sl_backend *be, sl_event *ev, sl_err *err);
 /* SL_OK done, SL_INPROGRESS not yet, negative on device failure. Any thread. */
 sl_status sl_event_query(sl_event *ev);
 
+/*
+ * A second lane beside the stream, for copies that computing need not wait for. What is enqueued between
+ * begin and end comes behind everything enqueued before begin, and beside what follows end, until the stream
+ * waits for `tag` (0 .. SL_BE_TAGS - 1). Every end is waited for before a sync, a capture's end, or the tag's
+ * next use; ops that need scratch memory are not for the lane. In captures too. Backends that have no lanes
+ * run everything in order.
+ */
+enum { SL_BE_TAGS = 8 };
+sl_status sl_be_lane_begin(sl_backend *be, sl_err *err);
+sl_status sl_be_lane_end(sl_backend *be, int32_t tag, sl_err *err);
+sl_status sl_be_lane_wait(sl_backend *be, int32_t tag, sl_err *err);
+
 /* Records the ops enqueued between begin and end into a graph (SL_BE_GRAPHS); launch enqueues it whole. */
 typedef struct sl_graph sl_graph;
 sl_status sl_be_capture_begin(sl_backend *be, sl_err *err);
@@ -111,14 +123,14 @@ sl_status sl_be_graph_launch(sl_backend *be, sl_graph *graph, sl_err *err);
 void sl_graph_destroy(sl_graph *graph);
 
 /*
- * Time of each op, for profiles: between begin and end every sl_be_run leaves a mark in the stream, and what lies
- * between two marks belongs to the op before them (copies and fills behind an op are its own). At most
+ * Time of each op, for profiles: between begin and end every sl_be_run leaves a mark in the stream, and what
+ * lies between two marks belongs to the op before them (copies and fills behind an op are its own). At most
  * `capacity` ops are kept. end waits for the device; out[*n] is malloc'ed, the caller frees it. Not inside a
  * capture: graphs are not seen.
  */
 typedef struct sl_op_time {
     sl_op op;
-    int32_t rows, cols; /* linear: out and in of the weight; else 0 */
+    int32_t rows, cols; /* linear: out (of the whole chain) and in; else 0 */
     double ns;
 } sl_op_time;
 sl_status sl_be_profile_begin(sl_backend *be, int32_t capacity, sl_err *err);

@@ -27,8 +27,8 @@ typedef struct sl_profile sl_profile; /* kernels/profile.c */
 /* Base of every instance; filled by desc->create. */
 struct sl_backend {
     const sl_backend_desc *desc;
-    unsigned caps;      /* SL_BE_* of this instance */
-    char describe[128]; /* sl_backend_describe() */
+    unsigned caps;       /* SL_BE_* of this instance */
+    char describe[128];  /* sl_backend_describe() */
     sl_profile *profile; /* while one is taken */
 };
 
@@ -71,9 +71,14 @@ struct sl_backend_desc {
     sl_status (*capture_end)(sl_backend *be, sl_graph **out, sl_err *err);
     sl_status (*graph_launch)(sl_backend *be, sl_graph *graph, sl_err *err);
     void (*graph_destroy)(sl_graph *graph);
-    /* Optional, asynchronous backends: mark i in the stream, and after a sync the time from mark i to i + 1. */
+    /* Optional, asynchronous backends: mark i in the stream, and after a sync the time from mark i to i + 1.
+     */
     sl_status (*mark)(sl_backend *be, int32_t i, sl_err *err);
     sl_status (*mark_ns)(sl_backend *be, int32_t i, double *ns, sl_err *err);
+    /* Optional, all or none: a second lane. NULL: what would run there runs in order. */
+    sl_status (*lane_begin)(sl_backend *be, sl_err *err);
+    sl_status (*lane_end)(sl_backend *be, int32_t tag, sl_err *err);
+    sl_status (*lane_wait)(sl_backend *be, int32_t tag, sl_err *err);
     /* Every op has a row; run NULL means the op is missing here (SL_ERR_UNSUPPORTED with its name). */
     sl_op_impl ops[SL_OP_COUNT];
 };

@@ -219,6 +219,13 @@ void sl_chk_resolve(sl_chk *c, const void *params)
     sl_chk_ptr(c, "phys", p->phys, 4);
     sl_chk_ptr(c, "seqs.hot_slot", s->hot_slot, 4);
     sl_chk_ptr(c, "seqs.row_pages", s->row_pages, 4);
+    if (p->block_need || p->block_done || p->miss_block) {
+        sl_chk_need(c, p->ld_blocks >= (p->k + 63) / 64, "ld_blocks", "is smaller than the list's blocks");
+        sl_chk_ptr(c, "block_need", p->block_need, 4);
+        sl_chk_ptr(c, "block_done", p->block_done, 4);
+        if (p->miss_cap)
+            sl_chk_ptr(c, "miss_block", p->miss_block, 4);
+    }
     if (p->rows.hot_rows == 0)
         return; /* no hot buffers: every sequence must be resident, which the op checks */
     sl_chk_pos(c, "rows.tail_rows", p->rows.tail_rows);
@@ -246,6 +253,8 @@ void sl_chk_gather(sl_chk *c, const void *params)
     sl_chk_ptr(c, "miss_dst", p->miss_dst, 4);
     sl_chk_ptr(c, "host.base", p->host.base, 1);
     sl_chk_host(c, &p->host, p->rows.row_bytes);
+    if (p->block_done)
+        sl_chk_ptr(c, "miss_block", p->miss_block, 4);
 }
 
 void sl_chk_hot_reset(sl_chk *c, const void *params)
@@ -277,6 +286,11 @@ void sl_chk_sparse_attn(sl_chk *c, const void *params)
     sl_chk_ptr(c, "ql", p->ql, 4);
     sl_chk_ptr(c, "phys", p->phys, 4);
     sl_chk_ptr(c, "o", p->o, 4);
+    if (p->block_need || p->block_done) {
+        sl_chk_need(c, p->ld_blocks >= (p->k + 63) / 64, "ld_blocks", "is smaller than the list's blocks");
+        sl_chk_ptr(c, "block_need", p->block_need, 4);
+        sl_chk_ptr(c, "block_done", p->block_done, 4);
+    }
     if (c->pointers)
         chk_rows(c, &p->rows, sl_row_bytes(p->format, p->lora, p->rope));
 }

@@ -134,6 +134,14 @@ int64_t sl_index_block_bytes(sl_index_format f, int32_t dim)
     return f == SL_INDEX_OFFICIAL ? SL_PAGE_TOKENS * ((int64_t)dim + 4) : SL_PAGE_TOKENS * (int64_t)dim * 4;
 }
 
+size_t sl_topk_hint_bytes(int32_t token_count, int32_t ld_scores)
+{
+    /* cuda: a word for every 8 scores, rows of whole 16 bytes */
+    if (token_count <= 0 || ld_scores <= 0)
+        return 0;
+    return (size_t)token_count * (((size_t)ld_scores + 31) / 32) * 16;
+}
+
 size_t sl_moe_workspace_bytes(int32_t tokens, int32_t hidden, int32_t inter, int32_t experts, int32_t top_k)
 {
     size_t rows, row, total;

@@ -63,8 +63,8 @@ typedef struct sl_seq_tables {
      * (-1).
      */
     const int32_t *token_seq;
-    const int32_t *token_pos;  /* [T] absolute position; the token sees keys 0..pos */
-    const int32_t *host_pages; /* [S][ld] page of the host arena, -1 beyond the end */
+    const int32_t *token_pos;   /* [T] absolute position; the token sees keys 0..pos */
+    const int32_t *host_pages;  /* [S][ld] page of the host arena, -1 beyond the end */
     const int32_t *index_pages; /* [S][ld] page of the device index-key pool */
     const int32_t *row_pages;   /* [S][ld] page of the device row pool; -1 for hierarchical sequences */
     const int32_t *hot_slot;    /* [S] hot-buffer slot of a hierarchical sequence, -1 = resident */
@@ -114,7 +114,8 @@ typedef struct sl_rmsnorm_params {
 /*
  * out = x * w^T. With fp8_acts and an F8 weight the input is quantised per token and 128 inputs, and per 128
  * inputs acc += dot * (s_x * s_w) (1.3). Otherwise F8 weights are float(e4m3) * scale in float32. fp8_acts
- * with another weight dtype is ignored: the weight decides, tensor by tensor.
+ * with another weight dtype is ignored: the weight decides, tensor by tensor. next: a further layer of the
+ * same x (x, tokens, ld_x and act are equal), as if by a call of its own; outputs do not overlap.
  */
 typedef struct sl_linear_params {
     const void *x; /* [T][ld_x] */
@@ -123,7 +124,9 @@ typedef struct sl_linear_params {
     int32_t tokens, ld_x, ld_out;
     bool fp8_acts;
     sl_dtype act, out_dtype;
+    const struct sl_linear_params *next; /* or NULL; at most SL_LINEAR_CHAIN in all */
 } sl_linear_params;
+#define SL_LINEAR_CHAIN 4
 
 /*
  * Queries into latent space (1.5): RoPE (interleaved pairs) on the last `rope` of each head, then the
@@ -226,6 +229,7 @@ typedef struct sl_index_scores_params {
     int32_t token_first, token_count; /* slice of the step's tokens, to bound the workspace */
     int32_t heads, dim, ld_scores;
     sl_index_format format;
+    void *hint; /* NULL, or sl_topk_hint_bytes(): a backend may note there what shortens top-k */
 } sl_index_scores_params;
 
 /*
@@ -244,6 +248,9 @@ typedef struct sl_topk_params {
      * everything, so up to max(k, dense_below) <= ld_ids ids are written and padded.
      */
     int32_t sinks, recent, dense_below;
+    /* NULL, or what index_scores of this backend noted for the same tokens and ld_scores: opaque. It changes
+     * the time, not the result. */
+    const void *hint;
 } sl_topk_params;
 
 typedef enum { SL_EVICT_LRU, SL_EVICT_CLOCK } sl_evict_policy;
@@ -298,6 +305,10 @@ typedef struct sl_hot_state {
  * batch order of their token. More misses than miss_cap is SL_ERR_EXHAUSTED; two tokens of one hierarchical
  * sequence in a step SL_ERR_UNSUPPORTED; the hot state of the slots concerned is then undefined until
  * SL_OP_HOT_RESET.
+ *
+ * For attention beside the gather (sl_sparse_attn_params): block_need[t * ld_blocks + b] becomes the number
+ * of misses among ids 64 b .. 64 b + 63 of token t, block_done the same shape of zeros, and miss_block names
+ * the block of each miss. All three are NULL when nobody asks.
  */
 typedef struct sl_resolve_params {
     const int32_t *ids; /* [T][ld_ids], -1 padded, ascending */
@@ -312,9 +323,16 @@ typedef struct sl_resolve_params {
     const uint32_t *step; /* [1] device: ascending, never 0, below 2^31 with clock; a pointer so that a step
                              can be a captured graph */
     sl_evict_policy policy;
+    int32_t *block_need, *block_done; /* [T][ld_blocks] or NULL */
+    int32_t *miss_block;              /* [miss_cap] index into block_need, or NULL */
+    int32_t ld_blocks;                /* at least ceil(k / 64) */
 } sl_resolve_params;
 
-/* rows[miss_dst[i]] = host row miss_src[i], i < min(*miss_count, miss_cap). Row = row_bytes bytes. */
+/*
+ * rows[miss_dst[i]] = host row miss_src[i], i < min(*miss_count, miss_cap). Row = row_bytes bytes. With
+ * block_done, block_done[miss_block[i]] is counted up once row i can be read; the op right behind it in the
+ * stream may then be an attention that waits for blocks.
+ */
 typedef struct sl_gather_params {
     sl_row_view rows;
     sl_host_plane host;
@@ -322,6 +340,8 @@ typedef struct sl_gather_params {
     const int32_t *miss_dst;
     const int32_t *miss_count;
     int32_t miss_cap;
+    const int32_t *miss_block; /* with block_done */
+    int32_t *block_done;       /* or NULL */
 } sl_gather_params;
 
 /* Forgets everything hot in one slot of one layer (or all slots when slot < 0). */
@@ -332,9 +352,14 @@ typedef struct sl_hot_reset_params {
 
 /*
  * Sparse MLA (1.5): s[h][j] = scale * ql[t][h] . row_j (lora + rope), softmax over the selected rows in list
- * order, in blocks of 64 rows with a running maximum, o = sum p * c_j. Rows are decoded from `format`. -1
- * entries end the list (at most k entries are read); an empty list gives 0. So the bits of o depend on the
- * list's order and the rows' bytes only.
+ * order, in blocks of 64 rows with a running maximum, o = sum p * c_j. Rows are decoded from `format`. A -1
+ * entry ends the list, and so are all entries behind it (at most k are read); an empty list gives 0. So the
+ * bits of o depend on the list's order and the rows' bytes only, in decode as in prefill.
+ *
+ * With block_need and block_done (of SL_OP_RESOLVE) rows may still be on their way: block b of token t is
+ * read once block_done[t * ld_blocks + b] has reached block_need[..]. The op must then follow, with nothing
+ * between them, the SL_OP_GATHER that counts these blocks; it runs beside it where the backend can, and is
+ * complete only when the gather is.
  */
 typedef struct sl_sparse_attn_params {
     const float *ql;     /* [T][H][lora + rope] */
@@ -344,6 +369,8 @@ typedef struct sl_sparse_attn_params {
     int32_t tokens, heads, lora, rope, k, ld_ids;
     float scale;
     sl_row_format format;
+    const int32_t *block_need, *block_done; /* [T][ld_blocks] or NULL */
+    int32_t ld_blocks;
 } sl_sparse_attn_params;
 
 /* out = silu(gate) * up in float32, rounded to act : [T][dim] each; gate and up may be halves of one matrix
@@ -410,6 +437,8 @@ typedef struct sl_pick_params {
 int64_t sl_row_bytes(sl_row_format f, int32_t lora, int32_t rope);
 int64_t sl_index_block_bytes(sl_index_format f, int32_t dim);
 size_t sl_dtype_size(sl_dtype d);
+/* Of the hint between index_scores and topk, for every backend. Pure. */
+size_t sl_topk_hint_bytes(int32_t token_count, int32_t ld_scores);
 /* Enough for every backend; 0 when a product overflows or an argument is not positive. */
 size_t sl_moe_workspace_bytes(int32_t tokens, int32_t hidden, int32_t inter, int32_t experts, int32_t top_k);
 

@@ -4,19 +4,36 @@
 #include "base/log.h"
 #include "sparse/algorithm.h"
 
-sl_status sl_adapt_mla_rows(sl_backend *be, sl_swapin *swapin, const sl_coord_layer *layer,
-                            const sl_attn_call *call, const sl_selection *sel, int32_t *phys,
-                            uint64_t *swap_ns, sl_err *err)
+static sl_status gather(sl_backend *be, sl_swapin *swapin, int32_t layer, int32_t lane_tag, sl_err *err)
+{
+    if (lane_tag < 0)
+        return sl_swapin_gather(swapin, layer, err);
+    sl_status st = sl_be_lane_begin(be, err);
+    if (st != SL_OK)
+        return st;
+    st = sl_swapin_gather(swapin, layer, err);
+    sl_status end = sl_be_lane_end(be, lane_tag, st == SL_OK ? err : NULL);
+    return st != SL_OK ? st : end;
+}
+
+sl_status sl_adapt_mla_fetch(sl_backend *be, sl_swapin *swapin, const sl_attn_call *call,
+                             const sl_selection *sel, int32_t *phys, int32_t lane_tag, uint64_t *swap_ns,
+                             sl_err *err)
 {
     sl_seq_tables seqs = sl_seq_tables_slice(call->seqs, sel->first, sel->count);
     uint64_t t0 = sl_now_ns();
     sl_status st = sl_swapin_resolve(swapin, call->layer, &seqs, sel->ids, phys, sel->k, err);
     if (st == SL_OK)
-        st = sl_swapin_gather(swapin, call->layer, err);
+        st = gather(be, swapin, call->layer, lane_tag, err);
     if (swap_ns)
         *swap_ns += sl_now_ns() - t0;
-    if (st != SL_OK)
-        return st;
+    return st;
+}
+
+sl_status sl_adapt_mla_attend(sl_backend *be, const sl_swapin *swapin, const sl_coord_layer *layer,
+                              const sl_attn_call *call, const sl_selection *sel, const int32_t *phys,
+                              sl_err *err)
+{
     sl_sparse_attn_params p = call->attn;
     size_t heads = (size_t)p.heads * (size_t)sel->first;
     p.ql += heads * (size_t)(p.lora + p.rope);
@@ -26,5 +43,14 @@ sl_status sl_adapt_mla_rows(sl_backend *be, sl_swapin *swapin, const sl_coord_la
     p.tokens = sel->count;
     p.k = sel->k;
     p.ld_ids = sel->k;
+    (void)sl_swapin_overlap(swapin, call->layer, sel->count, sel->k, &p);
     return sl_be_run(be, SL_OP_SPARSE_ATTN, &p, err);
+}
+
+sl_status sl_adapt_mla_rows(sl_backend *be, sl_swapin *swapin, const sl_coord_layer *layer,
+                            const sl_attn_call *call, const sl_selection *sel, int32_t *phys,
+                            uint64_t *swap_ns, sl_err *err)
+{
+    sl_status st = sl_adapt_mla_fetch(be, swapin, call, sel, phys, -1, swap_ns, err);
+    return st == SL_OK ? sl_adapt_mla_attend(be, swapin, layer, call, sel, phys, err) : st;
 }

@@ -37,6 +37,8 @@ static sl_status check_numbers(const sl_coord_opts *o, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID,
                        "coordinator: max_seqs %d, max_step_tokens %d, max_context %d, hot_slots %d",
                        o->max_seqs, o->max_step_tokens, o->max_context, o->hot_slots);
+    if (o->groups < 0 || o->groups > SL_BE_TAGS)
+        return sl_fail(err, SL_ERR_INVALID, "coordinator: %d groups, at most %d", o->groups, SL_BE_TAGS);
     if (o->sink_tokens < 0 || o->recent_tokens < 0 || o->min_tokens < 0)
         return sl_fail(err, SL_ERR_INVALID,
                        "sink_tokens %d, recent_tokens %d and min_tokens %d must not be negative",
@@ -145,6 +147,23 @@ sl_status sl_coord_width(const sl_coord_opts *opts, int32_t *width, sl_err *err)
     return st;
 }
 
+sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes *z)
+{
+    return (sl_swapin_opts){
+        .n_layers = o->n_layers,
+        .layers = o->layers,
+        .hot_slots = o->hot_slots,
+        .max_tokens = o->max_context,
+        .width = z->need_hot,
+        .policy = o->policy,
+        .poison = o->poison,
+        .groups = o->groups,
+        .overlap_tokens = o->overlap && o->hot_slots > 0
+                              ? (o->max_seqs < o->max_step_tokens ? o->max_seqs : o->max_step_tokens)
+                              : 0,
+    };
+}
+
 sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot, uint64_t *fixed, sl_err *err)
 {
     sl_coord_sizes z;
@@ -152,8 +171,8 @@ sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot,
     if (st != SL_OK)
         return st;
     uint64_t swap_fixed;
-    sl_swapin_plan_bytes(opts->n_layers, opts->layers, opts->max_context, z.need_hot, per_hot_slot,
-                         &swap_fixed);
+    sl_swapin_opts so = sl_coord_swapin_opts(opts, &z);
+    sl_swapin_plan_bytes(&so, per_hot_slot, &swap_fixed);
     *fixed = swap_fixed + (uint64_t)opts->max_seqs * 4 + (uint64_t)z.ids * 4 + (uint64_t)z.slice * 8 +
              z.algo->device_bytes(&z.dims) +
              (opts->n_dense_layers > 0 ? sl_algo_dense.device_bytes(&z.dims) : 0);

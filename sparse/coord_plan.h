@@ -8,6 +8,7 @@
 
 #include "sparse/algorithm.h"
 #include "sparse/sparse.h"
+#include "sparse/swapin.h"
 
 typedef struct sl_coord_sizes {
     const sl_algo_desc *algo;
@@ -19,6 +20,8 @@ typedef struct sl_coord_sizes {
     int64_t ids, slice; /* int32 entries of the kept lists, and of one slice's lists */
 } sl_coord_sizes;
 
+/* What the swap-in manager of these options is made with; layers are the options' own. */
+sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes *z);
 sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *err);
 
 #endif

@@ -18,6 +18,8 @@
 #include "sparse/swapin.h"
 #include "sparse/tracker.h"
 
+enum { LEAST_GROUP = 2 }; /* tokens */
+
 struct sl_coord {
     sl_backend *be;
     sl_coord_opts o;
@@ -62,15 +64,9 @@ static void classify_layers(sl_coord *c)
 
 static sl_status create_parts(sl_coord *c, sl_err *err)
 {
-    sl_swapin_opts so = {
-        .n_layers = c->o.n_layers,
-        .layers = c->layers,
-        .hot_slots = c->o.hot_slots,
-        .max_tokens = c->o.max_context,
-        .width = c->z.need_hot,
-        .policy = c->o.policy,
-        .poison = c->o.poison,
-    };
+    sl_coord_opts o = c->o;
+    o.layers = c->layers;
+    sl_swapin_opts so = sl_coord_swapin_opts(&o, &c->z);
     sl_status st = sl_swapin_create(c->be, &so, &c->swapin, err);
     if (st == SL_OK)
         st = c->z.algo->create(c->be, &c->z.dims, &c->algo, err);
@@ -250,6 +246,7 @@ void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t context)
              tokens, context);
     c->tracker.step_tokens = tokens;
     c->tracker.max_pos = context - 1;
+    c->tracker.shaped = true;
 }
 
 void sl_coord_rows_free(sl_coord *c, bool on)
@@ -319,10 +316,12 @@ static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32
 }
 
 /* Benchmarks: other lists in place of the selected ones. */
-static sl_status redraw(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, sl_err *err)
+static sl_status redraw(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t first,
+                        int32_t n, sl_err *err)
 {
-    sl_draw_params p = {.ids = c->ids,
-                        .seqs = call->seqs,
+    sl_seq_tables seqs = sl_seq_tables_slice(call->seqs, first, n);
+    sl_draw_params p = {.ids = c->ids + (int64_t)first * a->k,
+                        .seqs = &seqs,
                         .keep = c->draw.keep + call->layer,
                         .k = c->o.index_topk < a->k ? c->o.index_topk : a->k,
                         .ld_ids = a->k,
@@ -333,15 +332,16 @@ static sl_status redraw(sl_coord *c, const sl_attn_call *call, const sl_algo_cal
     return sl_be_run(c->be, SL_OP_DRAW, &p, err);
 }
 
-/* Updates the algorithm's metadata; where lists are kept, makes those of the whole step. */
-static sl_status select_kept(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, sl_err *err)
+/* Where lists are kept: makes those of tokens first .. first + n - 1, if the layer has its own. */
+static sl_status select_kept(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t first,
+                             int32_t n, sl_err *err)
 {
     sl_status st = SL_OK;
-    if (c->z.algo->update)
-        st = c->z.algo->update(c->algo, a, err);
-    if (st == SL_OK && c->z.keep && call->has_indexer && c->is_wanted[call->layer])
-        st = c->z.algo->retrieve(c->algo, a, 0, call->seqs->n_tokens, c->ids, err);
-    return st == SL_OK && c->z.keep && c->o.draw ? redraw(c, call, a, err) : st;
+    if (!c->z.keep)
+        return SL_OK;
+    if (call->has_indexer && c->is_wanted[call->layer])
+        st = c->z.algo->retrieve(c->algo, a, first, n, c->ids + (int64_t)first * a->k, err);
+    return st == SL_OK && c->o.draw ? redraw(c, call, a, first, n, err) : st;
 }
 
 /* Resolve, swap-in and attention, slice by slice. */
@@ -369,6 +369,56 @@ static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_a
     return SL_OK;
 }
 
+static sl_selection group_of(const sl_coord *c, const sl_algo_call *a, int32_t total, int32_t g,
+                             int32_t groups)
+{
+    int32_t first = (int32_t)((int64_t)total * g / groups),
+            end = (int32_t)((int64_t)total * (g + 1) / groups);
+    return (sl_selection){
+        .ids = c->ids + (int64_t)first * a->k, .first = first, .count = end - first, .k = a->k};
+}
+
+/* Groups of a step, so that each is worth a launch; 1: as a whole. */
+static int32_t groups_of(const sl_coord *c, const sl_attn_call *call, const sl_algo_call *a)
+{
+    const int32_t total = call->seqs->n_tokens;
+    int32_t n = total / LEAST_GROUP < c->o.groups ? total / LEAST_GROUP : c->o.groups;
+    bool can = c->tracker.shaped && c->z.keep && !c->is_dense[call->layer] &&
+               !c->layers[call->layer].resident && c->o.hot_slots > 0 && (int64_t)total * a->k <= c->z.slice;
+    return can && n > 1 ? n : 1;
+}
+
+/*
+ * The step's tokens in groups: while the rows of one are on their way, the next ones select, and the ones
+ * before attend. Every token gets the bits it gets otherwise.
+ */
+static sl_status attend_groups(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t groups,
+                               sl_err *err)
+{
+    const int32_t total = call->seqs->n_tokens;
+    sl_status st = SL_OK;
+    int32_t begun = 0;
+    for (; begun < groups && st == SL_OK; begun++) {
+        sl_selection sel = group_of(c, a, total, begun, groups);
+        st = select_kept(c, call, a, sel.first, sel.count, err);
+        if (st != SL_OK)
+            break;
+        sl_swapin_group(c->swapin, begun);
+        st = sl_adapt_mla_fetch(c->be, c->swapin, call, &sel, c->phys + (int64_t)sel.first * a->k, begun,
+                                &c->swap_ns, err);
+    }
+    sl_swapin_group(c->swapin, 0);
+    for (int32_t g = 0; g < begun; g++) { /* all are waited for, also after an error */
+        sl_selection sel = group_of(c, a, total, g, groups);
+        sl_status wait = sl_be_lane_wait(c->be, g, st == SL_OK ? err : NULL);
+        st = st == SL_OK ? wait : st;
+        if (st == SL_OK)
+            st = sl_adapt_mla_attend(c->be, c->swapin, &c->layers[call->layer], call, &sel,
+                                     c->phys + (int64_t)sel.first * a->k, err);
+    }
+    return st;
+}
+
 static sl_status check_call(const sl_coord *c, const sl_attn_call *call, sl_err *err)
 {
     if (!c->tracker.in_step || call->seqs->n_tokens != c->tracker.step_tokens)
@@ -388,8 +438,14 @@ static sl_status attend(sl_coord *c, const sl_attn_call *call, sl_err *err)
         return st;
     bool dense = c->is_dense[call->layer], kept = c->z.keep && !dense;
     sl_algo_call a = algo_call(c, call, c->z.width);
-    st = select_kept(c, call, &a, err);
-    if (st == SL_OK) {
+    int32_t groups = groups_of(c, call, &a);
+    if (c->z.algo->update)
+        st = c->z.algo->update(c->algo, &a, err);
+    if (st == SL_OK && groups == 1)
+        st = select_kept(c, call, &a, 0, call->seqs->n_tokens, err);
+    if (st == SL_OK && groups > 1) {
+        st = attend_groups(c, call, &a, groups, err);
+    } else if (st == SL_OK) {
         sl_algo_call d = dense ? algo_call(c, call, c->o.max_context) : a;
         st = attend_slices(c, call, &d, kept, err);
     }

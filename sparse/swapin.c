@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COUNTERS = 4, ALIGN = 256 };
+enum { COUNTERS = 4, ALIGN = 256, STEP_WORD = 32 /* behind the groups' miss counts */ };
 #define STEP_LIMIT (1u << 31) /* stamps of the clock policy end here; everything hot is forgotten then */
 
 struct sl_swapin {
@@ -24,12 +24,14 @@ struct sl_swapin {
     uint64_t *layer_sum; /* [n_layers][4] */
     uint64_t *slot_sum;  /* [slots][4] since reset */
     int64_t *miss_src;
-    int32_t *miss_dst, *miss_count, miss_cap;
-    uint8_t *poison_page;           /* testing: 64 rows of NaN on the device */
-    uint32_t step;                  /* of the running step */
+    int32_t *miss_dst, *miss_count, miss_cap; /* of every group, one behind the other; caps of one */
+    int32_t groups, group;
+    int32_t *miss_block, *block_need, *block_done; /* overlap: [miss_cap], [overlap_tokens][blocks] */
+    uint8_t *poison_page;                          /* testing: 64 rows of NaN on the device */
+    uint32_t step;                                 /* of the running step */
     uint32_t *step_host, *step_dev; /* the same, where a copy starts and where the ops read it */
     uint64_t device_bytes;
-    bool rows_free;
+    bool rows_free, counting; /* the last resolve counted blocks */
 };
 
 static uint64_t align_up(uint64_t n)
@@ -52,13 +54,19 @@ static uint64_t layer_bytes(uint64_t slots, const sl_coord_layer *l, uint64_t ma
            2 * align_up(slots * (hot_rows + 1) * 2) + align_up(slots * 4);
 }
 
-void sl_swapin_plan_bytes(int32_t n_layers, const sl_coord_layer *layers, int32_t max_tokens, int32_t width,
-                          uint64_t *per_slot, uint64_t *fixed)
+static int32_t blocks_of(const sl_swapin_opts *o)
 {
-    *per_slot = (uint64_t)n_layers * COUNTERS * 4 + (uint64_t)width * 12;
-    for (int32_t l = 0; l < n_layers; l++)
-        *per_slot += layer_bytes(1, &layers[l], (uint64_t)max_tokens);
-    *fixed = 5 * ALIGN;
+    return (o->width + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+}
+
+void sl_swapin_plan_bytes(const sl_swapin_opts *o, uint64_t *per_slot, uint64_t *fixed)
+{
+    *per_slot = (uint64_t)o->n_layers * COUNTERS * 4 +
+                (uint64_t)o->width *
+                    ((o->groups > 1 ? (uint64_t)o->groups : 1) * 12 + (o->overlap_tokens > 0 ? 4 : 0));
+    for (int32_t l = 0; l < o->n_layers; l++)
+        *per_slot += layer_bytes(1, &o->layers[l], (uint64_t)o->max_tokens);
+    *fixed = 7 * ALIGN + (uint64_t)o->overlap_tokens * (uint64_t)blocks_of(o) * 8;
 }
 
 static uint8_t *take(uint8_t **at, uint64_t bytes)
@@ -96,6 +104,19 @@ static sl_status device_alloc(sl_swapin *s, uint64_t bytes, void **out, sl_err *
     return st;
 }
 
+static sl_status alloc_blocks(sl_swapin *s, sl_err *err)
+{
+    uint64_t cells = (uint64_t)s->o.overlap_tokens * (uint64_t)blocks_of(&s->o);
+    if (cells == 0)
+        return SL_OK;
+    sl_status st = device_alloc(s, (uint64_t)s->miss_cap * 4 + 4, (void **)&s->miss_block, err);
+    if (st == SL_OK)
+        st = device_alloc(s, cells * 8, (void **)&s->block_need, err);
+    if (st == SL_OK)
+        s->block_done = s->block_need + cells;
+    return st;
+}
+
 static sl_status alloc_all(sl_swapin *s, sl_err *err)
 {
     const uint64_t L = (uint64_t)s->o.n_layers, n = (uint64_t)s->slots, cells = L * n * COUNTERS;
@@ -110,7 +131,7 @@ static sl_status alloc_all(sl_swapin *s, sl_err *err)
         st = sl_be_alloc(s->be, SL_MEM_HOST, 4, (void **)&s->step_host, err);
     if (st != SL_OK)
         return st;
-    s->step_dev = (uint32_t *)s->miss_count + 1;
+    s->step_dev = (uint32_t *)s->miss_count + STEP_WORD;
     if (n == 0)
         return SL_OK;
     uint64_t state = ALIGN; /* never nothing, even if every layer is resident */
@@ -120,8 +141,11 @@ static sl_status alloc_all(sl_swapin *s, sl_err *err)
         (st = device_alloc(s, cells * 4, (void **)&s->counters, err)) != SL_OK ||
         (st = sl_be_fill(s->be, s->counters, 0, cells * 4, err)) !=
             SL_OK || /* resident layers are never reset */
-        (st = device_alloc(s, (uint64_t)s->miss_cap * 8 + 8, (void **)&s->miss_src, err)) != SL_OK ||
-        (st = device_alloc(s, (uint64_t)s->miss_cap * 4 + 4, (void **)&s->miss_dst, err)) != SL_OK)
+        (st = device_alloc(s, (uint64_t)s->groups * (uint64_t)s->miss_cap * 8 + 8, (void **)&s->miss_src,
+                           err)) != SL_OK ||
+        (st = device_alloc(s, (uint64_t)s->groups * (uint64_t)s->miss_cap * 4 + 4, (void **)&s->miss_dst,
+                           err)) != SL_OK ||
+        (st = alloc_blocks(s, err)) != SL_OK)
         return st;
     if ((st = sl_be_alloc(s->be, SL_MEM_HOST, cells * 4, (void **)&s->read, err)) != SL_OK || !s->o.poison)
         return st;
@@ -169,6 +193,7 @@ sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin
     s->o = *opts;
     s->slots = opts->hot_slots;
     s->miss_cap = s->slots * opts->width;
+    s->groups = opts->groups > 0 ? opts->groups : 1;
     sl_status st = alloc_all(s, err);
     if (st != SL_OK)
         goto fail;
@@ -193,6 +218,8 @@ void sl_swapin_destroy(sl_swapin *s)
     sl_be_free(s->be, SL_MEM_HOST, s->read);
     sl_be_free(s->be, SL_MEM_DEVICE, s->poison_page);
     sl_be_free(s->be, SL_MEM_DEVICE, s->miss_count);
+    sl_be_free(s->be, SL_MEM_DEVICE, s->block_need);
+    sl_be_free(s->be, SL_MEM_DEVICE, s->miss_block);
     sl_be_free(s->be, SL_MEM_DEVICE, s->miss_dst);
     sl_be_free(s->be, SL_MEM_DEVICE, s->miss_src);
     sl_be_free(s->be, SL_MEM_DEVICE, s->counters);
@@ -266,6 +293,21 @@ sl_status sl_swapin_step(sl_swapin *s, sl_err *err)
     return s->slots > 0 ? sl_be_copy(s->be, s->step_dev, s->step_host, 4, err) : SL_OK;
 }
 
+/* Blocks are counted for this call of resolve, and so for the gather behind it. */
+static bool overlaps(const sl_swapin *s, int32_t layer, int32_t tokens, int32_t k)
+{
+    return tokens <= s->o.overlap_tokens && k <= s->o.width && !s->rows_free &&
+           hot_rows_of(&s->o.layers[layer]) > 0;
+}
+
+bool sl_swapin_overlap(const sl_swapin *s, int32_t layer, int32_t tokens, int32_t k, sl_sparse_attn_params *p)
+{
+    if (s->groups > 1 || !overlaps(s, layer, tokens, k))
+        return false;
+    p->block_need = s->block_need, p->block_done = s->block_done, p->ld_blocks = blocks_of(&s->o);
+    return true;
+}
+
 sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *seqs, const int32_t *ids,
                             int32_t *phys, int32_t k, sl_err *err)
 {
@@ -275,15 +317,20 @@ sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *se
         .seqs = seqs,
         .rows = s->o.layers[layer].rows,
         .hot = s->hot[layer], /* all NULL without hot rows */
-        .miss_src = s->miss_src,
-        .miss_dst = s->miss_dst,
-        .miss_count = s->miss_count,
+        .miss_src = s->miss_src + (int64_t)s->group * s->miss_cap,
+        .miss_dst = s->miss_dst + (int64_t)s->group * s->miss_cap,
+        .miss_count = s->miss_count + s->group,
         .miss_cap = s->miss_cap,
         .k = k,
         .ld_ids = k,
         .step = s->step_dev,
         .policy = s->o.policy,
     };
+    s->counting = s->groups == 1 && overlaps(s, layer, seqs->n_tokens, k);
+    if (s->counting) {
+        p.block_need = s->block_need, p.block_done = s->block_done, p.miss_block = s->miss_block;
+        p.ld_blocks = blocks_of(&s->o);
+    }
     return sl_be_run(s->be, SL_OP_RESOLVE, &p, err);
 }
 
@@ -292,9 +339,9 @@ static sl_gather_params gather_params(const sl_swapin *s, int32_t layer)
     return (sl_gather_params){
         .rows = s->o.layers[layer].rows,
         .host = s->o.layers[layer].host_rows,
-        .miss_src = s->miss_src,
-        .miss_dst = s->miss_dst,
-        .miss_count = s->miss_count,
+        .miss_src = s->miss_src + (int64_t)s->group * s->miss_cap,
+        .miss_dst = s->miss_dst + (int64_t)s->group * s->miss_cap,
+        .miss_count = s->miss_count + s->group,
         .miss_cap = s->miss_cap,
     };
 }
@@ -311,6 +358,12 @@ static sl_status poison_victims(sl_swapin *s, int32_t layer, sl_err *err)
     return sl_be_run(s->be, SL_OP_GATHER, &p, err);
 }
 
+void sl_swapin_group(sl_swapin *s, int32_t group)
+{
+    SL_CHECK(group >= 0 && group < s->groups, "group %d of %d", group, s->groups);
+    s->group = group;
+}
+
 sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
 {
     if (s->o.hot_slots == 0 || hot_rows_of(&s->o.layers[layer]) == 0 || s->rows_free)
@@ -321,6 +374,8 @@ sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
             return st;
     }
     sl_gather_params p = gather_params(s, layer);
+    if (s->counting)
+        p.miss_block = s->miss_block, p.block_done = s->block_done;
     return sl_be_run(s->be, SL_OP_GATHER, &p, err);
 }
 

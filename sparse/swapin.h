@@ -22,14 +22,15 @@ typedef struct sl_swapin_opts {
     int32_t width;  /* longest list; miss_cap = hot_slots * width */
     sl_evict_policy policy;
     bool poison;
+    int32_t groups;         /* miss lists that may be alive at once; 0: 1 */
+    int32_t overlap_tokens; /* steps of at most so many tokens are attended to while rows come; 0: none */
 } sl_swapin_opts;
 
 sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin **out, sl_err *err);
 void sl_swapin_destroy(sl_swapin *s);
 uint64_t sl_swapin_device_bytes(const sl_swapin *s);
 /* Device bytes per hot slot (all layers) and independent of them. */
-void sl_swapin_plan_bytes(int32_t n_layers, const sl_coord_layer *layers, int32_t max_tokens, int32_t width,
-                          uint64_t *per_slot, uint64_t *fixed);
+void sl_swapin_plan_bytes(const sl_swapin_opts *opts, uint64_t *per_slot, uint64_t *fixed);
 
 /*
  * Forgets everything hot in a slot, all layers; counters of the slot go to zero after they were added up.
@@ -46,8 +47,19 @@ sl_status sl_swapin_step(sl_swapin *s, sl_err *err);
 sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *seqs, const int32_t *ids,
                             int32_t *phys, int32_t k, sl_err *err);
 sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err);
+/*
+ * Whether attention of `tokens` tokens with lists of k, right behind gather, may start before all rows are
+ * there; then it has to wait for blocks as p says from here on.
+ */
+bool sl_swapin_overlap(const sl_swapin *s, int32_t layer, int32_t tokens, int32_t k,
+                       sl_sparse_attn_params *p);
 /* Benchmarks: gather does nothing while on. */
 void sl_swapin_rows_free(sl_swapin *s, bool on);
+/*
+ * Which miss list the next resolve and gather work on, 0 .. groups - 1; 0 after create. The rows of several
+ * groups of tokens can so be on their way at once, gathered on the backend's lane.
+ */
+void sl_swapin_group(sl_swapin *s, int32_t group);
 /* The residency state of a layer (device pointers), for tests and tools. */
 const sl_hot_state *sl_swapin_state(const sl_swapin *s, int32_t layer);
 

@@ -80,6 +80,7 @@ sl_status sl_tracker_step_begin(sl_tracker *t, const sl_coord_run *runs, int32_t
     }
     t->runs = t->run_buf;
     t->in_step = true;
+    t->shaped = false;
     if (st != SL_OK)
         sl_tracker_step_end(t, false);
     return st;

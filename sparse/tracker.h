@@ -23,7 +23,7 @@ typedef struct sl_tracker {
     const sl_coord_run *runs; /* of the running step; copied into run_buf */
     sl_coord_run *run_buf;
     int32_t n_runs, max_pos, step_tokens;
-    bool in_step;
+    bool in_step, shaped; /* shaped: a decode step, padded */
 } sl_tracker;
 
 sl_status sl_tracker_init(sl_tracker *t, int32_t max_seqs, int32_t max_context);

@@ -34,6 +34,8 @@ static void rows(void *arg, int64_t first, int64_t count, int worker)
             sl_cpu_flag(&c->bad, SL_DEVERR_PAGE);
         else
             memcpy(p->rows.base + p->miss_dst[i] * p->rows.row_bytes, source(p, i), bytes);
+        if (p->block_done)
+            __atomic_fetch_add(&p->block_done[p->miss_block[i]], 1, __ATOMIC_RELEASE);
     }
 }
 

@@ -19,7 +19,7 @@ enum { HITS, MISSES, EVICTIONS, TAIL_HITS, COUNTERS };
 
 typedef struct miss {
     int64_t src;
-    int32_t dst;
+    int32_t dst, block;
 } miss;
 
 /* One hot slot of sl_hot_state. */
@@ -171,8 +171,8 @@ static void replace(hot *h, uint32_t i, int32_t token, uint32_t mark)
     h->counters[MISSES]++;
 }
 
-static void resolve_hot(const sl_resolve_params *p, const int32_t *ids, int32_t n, const sl_place *at,
-                        int32_t *phys, miss *list, int64_t *misses)
+static void resolve_hot(const sl_resolve_params *p, int64_t t, const int32_t *ids, int32_t n,
+                        const sl_place *at, int32_t *phys, miss *list, int64_t *misses)
 {
     int32_t slot = p->seqs->hot_slot[at->seq];
     hot h = hot_of(&p->hot, slot, p->rows.hot_rows);
@@ -199,6 +199,9 @@ static void resolve_hot(const sl_resolve_params *p, const int32_t *ids, int32_t 
             replace(&h, row, ids[i], mark);
             m->src = sl_pool_row(page, ids[i]);
             m->dst = (int32_t)sl_hot_row(&p->rows, slot, row);
+            m->block = (int32_t)(t * p->ld_blocks + i / SL_PAGE_TOKENS);
+            if (p->block_need)
+                p->block_need[m->block]++;
         }
         phys[i] = (int32_t)sl_hot_row(&p->rows, slot, row);
     }
@@ -219,7 +222,7 @@ static void resolve_token(const sl_resolve_params *p, int64_t t, miss *list, int
     if (sl_place_of(s, t, &at)) /* padding: check_token has passed */
         n = 0;
     else if (s->hot_slot[at.seq] >= 0)
-        resolve_hot(p, ids, n, &at, phys, list, misses);
+        resolve_hot(p, t, ids, n, &at, phys, list, misses);
     else
         for (int32_t i = 0; i < n; i++)
             phys[i] =
@@ -269,12 +272,18 @@ sl_status sl_cpu_resolve(sl_backend *be, const void *params, sl_err *err)
     if (st != SL_OK)
         return st;
     list = mem;
+    if (p->block_need) {
+        memset(p->block_need, 0, sizeof(int32_t) * (size_t)p->seqs->n_tokens * (size_t)p->ld_blocks);
+        memset(p->block_done, 0, sizeof(int32_t) * (size_t)p->seqs->n_tokens * (size_t)p->ld_blocks);
+    }
     for (int64_t t = 0; t < p->seqs->n_tokens; t++)
         resolve_token(p, t, list, &count);
     list = sort_misses(list, list + misses, misses);
     for (int64_t i = 0; i < misses; i++) {
         p->miss_src[i] = list[i].src;
         p->miss_dst[i] = list[i].dst;
+        if (p->miss_block)
+            p->miss_block[i] = list[i].block;
     }
     *p->miss_count = (int32_t)misses;
     return SL_OK;

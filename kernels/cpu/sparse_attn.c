@@ -1,7 +1,7 @@
 /*
  * SL_OP_SPARSE_ATTN: attention over a list of rows, in blocks of 64 with a running maximum. Tasks are groups
  * of heads of one token; each decodes a block's rows once for its heads. The order of all sums follows the
- * list alone.
+ * list alone. Ops run one after the other here, so a block whose rows have not come is an error.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -103,6 +103,15 @@ static void tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
+static bool blocks_done(const sl_sparse_attn_params *p)
+{
+    for (int64_t t = 0; p->block_need && t < p->tokens; t++)
+        for (int32_t b = 0; b < (p->k + BLOCK - 1) / BLOCK; b++)
+            if (p->block_done[t * p->ld_blocks + b] < p->block_need[t * p->ld_blocks + b])
+                return false;
+    return true;
+}
+
 sl_status sl_cpu_sparse_attn(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_sparse_attn_params *p = params;
@@ -112,6 +121,9 @@ sl_status sl_cpu_sparse_attn(sl_backend *be, const void *params, sl_err *err)
 
     if (st != SL_OK)
         return st;
+    if (!blocks_done(p))
+        return sl_fail(err, SL_ERR_INVALID,
+                       "sparse_attn: block_done: rows are missing that no gather brought");
     sl_cpu_for(c.cpu, (int64_t)p->tokens * c.groups, p->k * dim * heads / 8, tasks, &c);
     return SL_OK;
 }

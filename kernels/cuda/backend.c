@@ -91,8 +91,8 @@ static void cuda_destroy(sl_backend *be)
 {
     sl_cuda *cu = sl_cuda_of(be);
 
-    if (cu->stream)
-        cudaStreamSynchronize(cu->stream);
+    if (cu->main_stream)
+        cudaStreamSynchronize(cu->main_stream);
     sl_cuda_tables_destroy(cu->tables);
     sl_cuda_lt_destroy(cu->lt);
     for (int32_t i = 0; i < cu->n_marks; i++)
@@ -104,8 +104,15 @@ static void cuda_destroy(sl_backend *be)
     cudaFree(cu->workspace);
     cudaFree(cu->deverr);
     cudaFreeHost(cu->deverr_host);
-    if (cu->stream)
-        cudaStreamDestroy(cu->stream);
+    for (int i = 0; i < SL_BE_TAGS; i++)
+        if (cu->joined[i])
+            cudaEventDestroy(cu->joined[i]);
+    if (cu->fork)
+        cudaEventDestroy(cu->fork);
+    if (cu->lane)
+        cudaStreamDestroy(cu->lane);
+    if (cu->main_stream)
+        cudaStreamDestroy(cu->main_stream);
     free(cu);
 }
 
@@ -147,8 +154,15 @@ static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
 
 static sl_status allocate(sl_cuda *cu, sl_err *err)
 {
-    sl_status st = SL_CU(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), err);
+    sl_status st = SL_CU(cudaStreamCreateWithFlags(&cu->main_stream, cudaStreamNonBlocking), err);
 
+    cu->stream = cu->main_stream;
+    if (st == SL_OK)
+        st = SL_CU(cudaStreamCreateWithPriority(&cu->lane, cudaStreamNonBlocking, -5), err);
+    if (st == SL_OK)
+        st = SL_CU(cudaEventCreateWithFlags(&cu->fork, cudaEventDisableTiming), err);
+    for (int i = 0; i < SL_BE_TAGS && st == SL_OK; i++)
+        st = SL_CU(cudaEventCreateWithFlags(&cu->joined[i], cudaEventDisableTiming), err);
     if (st == SL_OK)
         st = SL_CU(cudaMalloc(&cu->workspace, SL_CUDA_WORKSPACE), err);
     if (st == SL_OK)
@@ -261,6 +275,33 @@ static sl_status cuda_sync(sl_backend *be, sl_err *err)
     mask = *cu->deverr_host;
     st = SL_CU(cudaMemsetAsync(cu->deverr, 0, sizeof(uint32_t), cu->stream), err);
     return st == SL_OK ? sl_deverr(mask, "cuda", err) : st;
+}
+
+static sl_status cuda_lane_begin(sl_backend *be, sl_err *err)
+{
+    sl_cuda *cu = sl_cuda_of(be);
+    sl_status st = SL_CU(cudaEventRecord(cu->fork, cu->main_stream), err);
+
+    if (st == SL_OK)
+        st = SL_CU(cudaStreamWaitEvent(cu->lane, cu->fork, 0), err);
+    if (st == SL_OK)
+        cu->stream = cu->lane;
+    return st;
+}
+
+static sl_status cuda_lane_end(sl_backend *be, int32_t tag, sl_err *err)
+{
+    sl_cuda *cu = sl_cuda_of(be);
+
+    cu->stream = cu->main_stream;
+    return SL_CU(cudaEventRecord(cu->joined[tag], cu->lane), err);
+}
+
+static sl_status cuda_lane_wait(sl_backend *be, int32_t tag, sl_err *err)
+{
+    sl_cuda *cu = sl_cuda_of(be);
+
+    return SL_CU(cudaStreamWaitEvent(cu->main_stream, cu->joined[tag], 0), err);
 }
 
 static sl_status cuda_event_create(sl_backend *be, sl_event **out, sl_err *err)
@@ -418,6 +459,9 @@ const sl_backend_desc sl_backend_cuda = {
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
     .event_query = cuda_event_query,
+    .lane_begin = cuda_lane_begin,
+    .lane_end = cuda_lane_end,
+    .lane_wait = cuda_lane_wait,
     .host_register = cuda_host_register,
     .host_unregister = cuda_host_unregister,
     .capture_begin = cuda_capture_begin,

@@ -23,6 +23,7 @@ extern "C" {
 
 #define SL_CUDA_WORDS 64
 #define SL_CUDA_MEET 32
+#define SL_CUDA_GATHER_SMS 4 /* that a gather beside an attention takes */
 
 typedef struct sl_cuda_tables sl_cuda_tables; /* device copies of expert descriptors: tables.c */
 typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the plan of every weight shape: linear.c */
@@ -31,7 +32,9 @@ typedef struct sl_cuda {
     sl_backend base;     /* first */
     int device, sms, cc; /* cc = 10 * major + minor */
     size_t smem_optin;
-    cudaStream_t stream;
+    cudaStream_t stream; /* where ops go: the lane's while one is begun */
+    cudaStream_t main_stream, lane;
+    cudaEvent_t fork, joined[SL_BE_TAGS];
     void *workspace;
     void
         *scratch; /* quantised activations and other short-lived operands of one op; grows outside captures */

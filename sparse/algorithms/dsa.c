@@ -14,6 +14,7 @@ typedef struct dsa {
     sl_backend *be;
     sl_algo_dims dims;
     float *scores;
+    void *hint;       /* from scores to selection */
     int64_t capacity; /* floats in scores */
 } dsa;
 
@@ -36,9 +37,16 @@ static int64_t dsa_capacity(const sl_algo_dims *dims)
     return most < fit ? most : fit > one ? fit : one;
 }
 
+/* Of any slice: rows are whole pages, so the hint grows with their total length alone. */
+static uint64_t hint_bytes(const sl_algo_dims *dims)
+{
+    int64_t scores = dsa_capacity(dims);
+    return sl_topk_hint_bytes(1, scores < INT32_MAX ? (int32_t)scores : INT32_MAX);
+}
+
 static uint64_t dsa_device_bytes(const sl_algo_dims *dims)
 {
-    return (uint64_t)dsa_capacity(dims) * 4;
+    return (uint64_t)dsa_capacity(dims) * 4 + hint_bytes(dims);
 }
 
 static void dsa_destroy(sl_algo *a)
@@ -46,6 +54,7 @@ static void dsa_destroy(sl_algo *a)
     dsa *d = (dsa *)a;
     if (!d)
         return;
+    sl_be_free(d->be, SL_MEM_DEVICE, d->hint);
     sl_be_free(d->be, SL_MEM_DEVICE, d->scores);
     free(d);
 }
@@ -58,6 +67,8 @@ static sl_status dsa_create(sl_backend *be, const sl_algo_dims *dims, sl_algo **
     *d = (dsa){.base.desc = &sl_algo_dsa, .be = be, .dims = *dims};
     d->capacity = dsa_capacity(dims);
     sl_status st = sl_be_alloc(be, SL_MEM_DEVICE, (size_t)d->capacity * 4, (void **)&d->scores, err);
+    if (st == SL_OK)
+        st = sl_be_alloc(be, SL_MEM_DEVICE, (size_t)hint_bytes(dims), &d->hint, err);
     if (st != SL_OK) {
         dsa_destroy(&d->base);
         return st;
@@ -92,6 +103,7 @@ static sl_status score_and_select(dsa *d, const sl_algo_call *call, int32_t firs
         .dim = c->index_dim,
         .ld_scores = ld_scores,
         .format = c->index_format,
+        .hint = d->hint,
     };
     sl_status st = sl_be_run(d->be, SL_OP_INDEX_SCORES, &s, err);
     if (st != SL_OK)
@@ -108,6 +120,7 @@ static sl_status score_and_select(dsa *d, const sl_algo_call *call, int32_t firs
         .sinks = call->sinks,
         .recent = call->recent,
         .dense_below = call->dense_below,
+        .hint = d->hint,
     };
     return sl_be_run(d->be, SL_OP_TOPK, &t, err);
 }

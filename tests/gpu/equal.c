@@ -64,17 +64,21 @@ typedef struct variant {
     sl_evict_policy policy;
     sl_graph_use graphs;
     bool motion, whole; /* streams come and go; as many steps as asked for */
+    int32_t groups;
 } variant;
 
 static const variant variants[] = {
-    {"topk, graphs", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, true},
-    {"topk, op by op", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_OFF, true, false},
-    {"topk, lru, graphs", 1, 8, SL_EVICT_LRU, SL_GRAPHS_AUTO, true, false},
-    {"topk, padded", 1, 1, SL_EVICT_CLOCK, SL_GRAPHS_PAD, true, false},
-    {"2 x topk, graphs", 2, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false},
-    {"4 x topk, graphs", 4, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, true},
-    {"by layer, graphs", 0, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false},
-    {"topk, all the time", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, false, false},
+    {"topk, graphs", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, true, 0},
+    {"topk, op by op", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_OFF, true, false, 0},
+    {"topk, lru, graphs", 1, 8, SL_EVICT_LRU, SL_GRAPHS_AUTO, true, false, 0},
+    {"topk, padded", 1, 1, SL_EVICT_CLOCK, SL_GRAPHS_PAD, true, false, 0},
+    {"2 x topk, graphs", 2, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false, 0},
+    {"4 x topk, graphs", 4, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, true, 0},
+    {"by layer, graphs", 0, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false, 0},
+    {"topk, all the time", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, false, false, 0},
+    {"topk, 2 groups", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, true, false, 2},
+    {"topk, 3 groups", 1, 64, SL_EVICT_CLOCK, SL_GRAPHS_AUTO, false, true, 3},
+    {"3 groups, op by op", 0, 64, SL_EVICT_LRU, SL_GRAPHS_PAD, true, false, 3},
 };
 
 #define TRY(call)                                                                                            \
@@ -164,6 +168,7 @@ static bool open_engine(world *w, const variant *v, int32_t factor)
                          .policy = v->policy,
                          .index_pages = pages,
                          .row_pages = pages,
+                         .groups = v->groups,
                          .graphs = v->graphs,
                          .max_graphs = 12, /* few, so that some are given up */
                          .poison = true};
@@ -231,7 +236,7 @@ static bool prefill(world *w, stream *s)
 /* The texts' first step after the prompt is token prompt: its logits are want[0]. */
 static bool reference(world *w)
 {
-    static const variant plain = {"reference", 1, 1, SL_EVICT_CLOCK, SL_GRAPHS_OFF, false, true};
+    static const variant plain = {"reference", 1, 1, SL_EVICT_CLOCK, SL_GRAPHS_OFF, false, true, 0};
     if (!open_engine(w, &plain, -1))
         return false;
     for (int32_t i = 0; i < STREAMS; i++) {

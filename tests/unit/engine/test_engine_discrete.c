@@ -126,6 +126,7 @@ typedef struct taped {
     sl_op op;
     _Alignas(16) uint8_t params[PARAMS_MAX];
     sl_seq_tables seqs; /* host structs that parameters point at are copied too */
+    sl_linear_params chain[SL_LINEAR_CHAIN];
 } taped;
 
 typedef struct tape {
@@ -160,6 +161,10 @@ static sl_status record(sl_op op, const void *params)
     taped *t = &recording->ops[recording->n++];
     t->op = op;
     memcpy(t->params, params, sl_op_params_size(op));
+    for (sl_linear_params *p = (void *)t->params, *to = t->chain; op == SL_OP_LINEAR && p->next; p = to++) {
+        *to = *p->next;
+        p->next = to;
+    }
     const sl_seq_tables **seqs = seqs_of(op, t->params);
     if (seqs) {
         t->seqs = **seqs;
