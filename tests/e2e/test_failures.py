@@ -373,7 +373,10 @@ def test_drain_of_the_router(start):
     """SIGTERM to the router: what runs and what waits finishes, new requests are turned away at once."""
     c = start(roles=("router", "prefill", "decode"), **{"decode.max_batch": 2, "prefill.max_requests": 1})
     streams = Streams(c, jobs("drain", 7, prompt=60, out=500))
-    real.until("some to run and some to wait", lambda: c.status()["queued"] >= 2 and max(streams.progress) > 5)
+    def all_there():
+        s = c.status()  # a request that is still on its way when the drain begins may be turned away
+        return s["queued"] >= 2 and s["active"] + sum(g is not None for g in streams.got) >= 7 and max(streams.progress) > 5
+    real.until("some to run and some to wait", all_there)
     pid = c.router_pid()
     os.kill(pid, signal.SIGTERM)
     real.until("the drain", lambda: c.get("/health").status_code == 503, 5)
