@@ -93,11 +93,12 @@ static inline sl_msg msg_sample(sl_msg_type type)
         m.failed = (sl_msg_failed){99, 2, SL_ERR_EXHAUSTED, 1, "no pages"};
         break;
     case SL_MSG_PEER_HELLO:
-        m.peer_hello =
-            (sl_msg_peer_hello){.version = 1, .worker_id = 2, .epoch = 5, .cluster_tag = "c", .id = id, .direct_pid = 77};
+        m.peer_hello = (sl_msg_peer_hello){
+            .version = 1, .worker_id = 2, .epoch = 5, .cluster_tag = "c", .id = id, .direct_pid = 77};
         break;
     case SL_MSG_PEER_WELCOME:
-        m.peer_welcome = (sl_msg_peer_welcome){5, 0x7f0000000000u, 1u << 20, 16, {bytes, 40}, {bytes, 64}, {bytes, 48}};
+        m.peer_welcome =
+            (sl_msg_peer_welcome){5, 0x7f0000000000u, 1u << 20, 16, {bytes, 40}, {bytes, 64}, {bytes, 48}};
         break;
     case SL_MSG_COMMIT:
         m.commit = (sl_msg_commit){.rid = 99,
