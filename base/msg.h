@@ -174,8 +174,7 @@ typedef struct sl_msg_peer_hello { /* prefill -> decode */
     uint64_t epoch;
     char cluster_tag[64];
     sl_identity id;
-    uint32_t
-        direct_pid; /* its process, when it would write into the arena directly (worker/direct.h); 0: not */
+    uint32_t direct_pid; /* its process, when it would write into the arena directly; 0: not */
 } sl_msg_peer_hello;
 
 typedef struct sl_msg_peer_welcome { /* decode -> prefill: where its arena is */
