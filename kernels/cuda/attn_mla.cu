@@ -1,16 +1,17 @@
 /*
- * Sparse MLA for lora 512, rope 64 on Hopper's tensor cores, rows in fp8 or bf16.
+ * Sparse MLA for lora 512, rope 64 on Hopper's tensor cores, rows in fp8 or bf16; decode and prefill.
  *
- * A cluster of blocks works on (token, 64 heads): each takes a contiguous part of the list, and they add up
- * over distributed shared memory in rank order, so that no partial result goes to memory and there is no
- * second kernel. How the list is cut depends on k alone, never on the batch: a token's bits do not depend on
- * its company, and with rows in list order not on where they lie.
+ * Work items are (token, 64 heads). A list is cut every SPLIT blocks of 64 rows, whatever the batch; each
+ * part gets its own maximum, sum and output, and parts are merged one after the other. One thread block does
+ * all parts of an item in turn (the merged output waits in device memory meanwhile), or, when there are few
+ * items, a cluster does them side by side and merges over distributed shared memory: same products, same
+ * merges, same bits. So a token's bits depend on its query, its list and its rows' bytes only.
  *
- * In a block one warpgroup fetches rows into a ring of two tiles (fp8 rows become f16, exactly, as scales are
- * powers of two), two warpgroups compute: each the scores of 32 rows for all 64 heads, then each half of the
- * output columns. Products are f16 (fp8 rows) or bf16 (bf16 rows) with float32 sums; probabilities are
- * rounded to that type. Magnitudes beyond 65504 saturate or overflow with fp8 rows; a normalised latent does
- * not come near.
+ * A thread block is four warpgroups: two hold half of the output columns each and multiply probabilities with
+ * rows; one multiplies queries with rows and makes probabilities of the scores; one fetches rows into a ring
+ * of two blocks. fp8 rows become f16, exactly, as scales are powers of two; their rope columns stay bf16 and
+ * so does everything of bf16 rows. Probabilities are rounded to the type of the rows. Magnitudes beyond 65504
+ * saturate or overflow with fp8 rows; a normalised latent does not come near.
  */
 #include "kernels/cuda/wgmma.cuh"
 
@@ -22,373 +23,500 @@ namespace cg = cooperative_groups;
 #define BLOCK 64
 #define LORA 512
 #define WIDTH 576
-#define TILES 9 /* 64-column tiles of a row block */
+#define TILES 9 /* 64-column tiles of a row block; the last one, rope, later holds the probabilities */
 #define STAGE (TILES * SL_TILE)
-#define CONSUMERS 256
-#define THREADS 384
-#define OUT_LD 520 /* floats; the output tile lies over the two stages */
+#define SPLIT 16 /* blocks of a part of the list */
+#define MAX_PARTS 8
+#define THREADS 512
+#define OUT_LD 520             /* floats; the output tile of a cluster's merge lies over the two stages */
+#define PARTIAL (HEADS * LORA) /* floats */
 
-enum { BAR_FULL = 1, BAR_EMPTY = 3, BAR_MAX = 5, BAR_PROB = 6 };
+enum { BAR_QUERY = 1, BAR_SCORES = 2, BAR_VALUES = 3 };
 
-struct attn_stats {
-    float part_max[2][HEADS], part_sum[2][HEADS], max[HEADS];
-    int n;
+struct attn_shared {
+    uint64_t full[2], empty[2], prob[2], merge;
+    int32_t rows[2], last[2]; /* of the block in a stage: valid rows; the item's last one */
+    float fix[2][HEADS];      /* what the output so far is multiplied by before this block */
+    float keep[2][HEADS], take[2][HEADS], inv[2][HEADS]; /* of a part's merge */
+    float max[HEADS], sum[HEADS];                        /* this thread block's part, for the cluster */
+    int32_t present;
+    alignas(16) int32_t lists[4][4][16]; /* the fetching warps' own: physical rows of four blocks */
+    float part_keep[MAX_PARTS][HEADS], part_take[MAX_PARTS][HEADS], part_inv[HEADS];
 };
 
 #define SMEM_Q (2 * STAGE)
-#define SMEM_P (SMEM_Q + STAGE)
-#define SMEM_STATS (SMEM_P + SL_TILE)
-#define SMEM_BYTES (SMEM_STATS + sizeof(attn_stats))
+#define SMEM_INFO (SMEM_Q + STAGE)
+#define SMEM_BYTES (SMEM_INFO + sizeof(attn_shared))
+
+struct attn_work {
+    sl_sparse_attn_params p;
+    float *partial;   /* [gridDim.x][PARTIAL], one thread block an item */
+    int groups;       /* of heads */
+    int items, parts; /* parts: of a cluster, 1 = one thread block an item */
+};
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-__device__ static inline uint32_t pack(float a, float b, __half)
+#include "kernels/cuda/attn_mla_rows.cuh"
+
+/* ---- queries ---- */
+
+/* Queries of an item's heads as nine tiles; heads that do not exist are zero. */
+template <typename E, int N>
+__device__ static inline void load_queries(uint8_t *tile, const attn_work &w, int item, int thread)
 {
-    const float top = 65504.0f;
-    __half2 v = __floats2half2_rn(fminf(fmaxf(a, -top), top), fminf(fmaxf(b, -top), top));
+    const int total = HEADS * WIDTH / 8, batch = 4;
+    int64_t t = item / w.groups;
+    int h0 = item % w.groups * HEADS;
 
-    return *(uint32_t *)&v;
-}
-
-__device__ static inline uint32_t pack(float a, float b, __nv_bfloat16)
-{
-    __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
-
-    return *(uint32_t *)&v;
-}
-
-/* Queries of the block's heads as nine tiles; heads that do not exist are zero. */
-template <typename E>
-__device__ static void load_queries(uint8_t *tile, const sl_sparse_attn_params &p, int64_t t, int h0)
-{
-    for (int i = threadIdx.x; i < HEADS * WIDTH / 8; i += THREADS) {
-        int r = i / (WIDTH / 8), c = i % (WIDTH / 8);
-        uint4 v = {0, 0, 0, 0};
-        if (h0 + r < p.heads) {
-            const float4 *q = (const float4 *)(p.ql + (t * p.heads + h0 + r) * WIDTH + 8 * c);
-            float4 a = q[0], b = q[1];
-            v.x = pack(a.x, a.y, E()), v.y = pack(a.z, a.w, E()), v.z = pack(b.x, b.y, E()),
-            v.w = pack(b.z, b.w, E());
-        }
-        *(uint4 *)(tile + c / 8 * SL_TILE + sl_swizzle(r, c % 8)) = v;
-    }
-}
-
-__device__ static inline uint32_t dequant2(uint32_t two, __half2 scale)
-{
-    __half2_raw raw = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)two, __NV_E4M3);
-    __half2 v = __hmul2(__half2(raw), scale);
-
-    return *(uint32_t *)&v;
-}
-
-__device__ static inline uint4 dequant8(uint32_t lo, uint32_t hi, __half2 s)
-{
-    uint4 v = {dequant2(lo & 0xffff, s), dequant2(lo >> 16, s), dequant2(hi & 0xffff, s),
-               dequant2(hi >> 16, s)};
-
-    return v;
-}
-
-struct row_list { /* physical rows of this block's part */
-    const int32_t *phys;
-    int n;
-};
-
-/* Lane i < 16 gets the i-th of its warp's rows (w, w + 4, ...) of block b, -1 for none. */
-__device__ static inline int rows_of(const row_list &list, int b)
-{
-    int i = b * BLOCK + ((threadIdx.x & 127) >> 5) + (threadIdx.x & 31) * 4;
-
-    return (threadIdx.x & 31) < 16 && i < list.n ? list.phys[i] : -1;
-}
-
-struct fp8_rows { /* eight rows as one lane holds them */
-    uint4 v[8];
-    float scale[8];
-    uint32_t pe[8];
-};
-
-__device__ static inline void load_rows(fp8_rows &f, const sl_row_view &rows, int mine, int half)
-{
-    int lane = threadIdx.x & 31;
-
+    for (int base = thread; base < total; base += N * batch) {
+        float4 a[batch], b[batch];
 #pragma unroll
-    for (int u = 0; u < 8; u++) {
-        int id = __shfl_sync(0xffffffffu, mine, half * 8 + u);
-        const uint8_t *row = rows.base + (int64_t)id * rows.row_bytes;
-        f.v[u] = make_uint4(0, 0, 0, 0);
-        f.pe[u] = 0;
-        f.scale[u] = 0;
-        if (id >= 0) {
-            f.v[u] = *(const uint4 *)(row + lane * 16);
-            f.scale[u] = *(const float *)(row + LORA + (lane >> 3) * 4);
-            f.pe[u] = *(const uint32_t *)(row + LORA + 16 + lane * 4);
+        for (int u = 0; u < batch; u++) {
+            int i = base + u * N, r = i / (WIDTH / 8), c = i % (WIDTH / 8);
+            a[u] = b[u] = make_float4(0, 0, 0, 0);
+            if (i < total && h0 + r < w.p.heads) {
+                const float4 *q = (const float4 *)(w.p.ql + (t * w.p.heads + h0 + r) * WIDTH + 8 * c);
+                a[u] = q[0], b[u] = q[1];
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < batch; u++) {
+            int i = base + u * N, r = i / (WIDTH / 8), c = i % (WIDTH / 8);
+            uint4 v;
+            if (c < LORA / 8)
+                v = make_uint4(pack(a[u].x, a[u].y, E()), pack(a[u].z, a[u].w, E()),
+                               pack(b[u].x, b[u].y, E()), pack(b[u].z, b[u].w, E()));
+            else
+                v = make_uint4(pack(a[u].x, a[u].y, __nv_bfloat16()), pack(a[u].z, a[u].w, __nv_bfloat16()),
+                               pack(b[u].x, b[u].y, __nv_bfloat16()), pack(b[u].z, b[u].w, __nv_bfloat16()));
+            if (i < total)
+                *(uint4 *)(tile + c / 8 * SL_TILE + sl_swizzle(r, c % 8)) = v;
         }
     }
 }
 
-__device__ static inline void store_rows(uint8_t *kv, const fp8_rows &f, int half)
-{
-    int lane = threadIdx.x & 31, w = (threadIdx.x & 127) >> 5, tile = lane >> 2, odd = tile & 1,
-        chunk = (lane & 3) * 2;
+/* ---- merging parts ---- */
 
-#pragma unroll
-    for (int u = 0; u < 8; u++) {
-        int r = w + (half * 8 + u) * 4;
-        __half2 s = __float2half2_rn(f.scale[u]);
-        uint4 a = dequant8(f.v[u].x, f.v[u].y, s), b = dequant8(f.v[u].z, f.v[u].w, s);
-        *(uint4 *)(kv + tile * SL_TILE + sl_swizzle(r, chunk + odd)) = odd ? b : a;
-        *(uint4 *)(kv + tile * SL_TILE + sl_swizzle(r, chunk + 1 - odd)) = odd ? a : b;
-        *(uint32_t *)(kv + 8 * SL_TILE + sl_swizzle(r, lane >> 2) + (lane & 3) * 4) =
-            pack(__uint_as_float(f.pe[u] << 16), __uint_as_float(f.pe[u] & 0xffff0000u), __half());
-    }
+/* Adds part (mc, lc) to (m, l): outputs are keep * old + take * new. */
+__device__ static inline void merge_sums(float &m, float &l, float mc, float lc, float *keep, float *take)
+{
+    float top = fmaxf(m, mc), safe = top == -INFINITY ? 0.0f : top;
+
+    *keep = exp2f(m - safe);
+    *take = exp2f(mc - safe);
+    l = __fmaf_rn(l, *keep, __fmul_rn(lc, *take));
+    m = top;
 }
 
-/* fp8 rows: through registers, eight rows a warp ahead of the eight being converted. */
-__device__ static void produce(uint8_t *smem, const sl_row_view &rows, const row_list &list, int blocks,
-                               __half)
+__device__ static inline float merge(float old, float keep, float fresh, float take)
 {
-    int mine = rows_of(list, 0), next;
-    fp8_rows a, b;
-
-    if (blocks > 0)
-        load_rows(a, rows, mine, 0);
-    for (int i = 0; i < blocks; i++) {
-        uint8_t *kv = smem + (i & 1) * STAGE;
-        next = rows_of(list, i + 1);
-        load_rows(b, rows, mine, 1);
-        if (i >= 2)
-            sl_bar_sync(BAR_EMPTY + (i & 1), THREADS);
-        store_rows(kv, a, 0);
-        if (i + 1 < blocks)
-            load_rows(a, rows, next, 0);
-        store_rows(kv, b, 1);
-        sl_fence_async();
-        sl_bar_arrive(BAR_FULL + (i & 1), THREADS);
-        mine = next;
-    }
+    return __fmaf_rn(old, keep, __fmul_rn(fresh, take));
 }
 
-__device__ static inline void copy_rows(uint8_t *kv, const sl_row_view &rows, int mine)
+__device__ static inline float inverse(float l)
 {
-    int lane = threadIdx.x & 31, w = (threadIdx.x & 127) >> 5;
-
-    for (int u = 0; u < 16; u++) {
-        int id = __shfl_sync(0xffffffffu, mine, u), r = w + u * 4, bytes = id < 0 ? 0 : 16;
-        const uint8_t *row = rows.base + (int64_t)max(id, 0) * rows.row_bytes;
-        for (int c = lane; c < WIDTH / 8; c += 32)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                             sl_smem_addr(kv + c / 8 * SL_TILE + sl_swizzle(r, c % 8))),
-                         "l"(row + 16 * c), "r"(bytes)
-                         : "memory");
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    return l == 0.0f ? 0.0f : 1.0f / l;
 }
 
-/* bf16 rows: copied as they are, one block ahead. */
-__device__ static void produce(uint8_t *smem, const sl_row_view &rows, const row_list &list, int blocks,
-                               __nv_bfloat16)
-{
-    int mine = rows_of(list, 0);
+/* ---- scores ---- */
 
-    for (int i = 0; i < blocks; i++) {
-        if (i >= 2)
-            sl_bar_sync(BAR_EMPTY + (i & 1), THREADS);
-        copy_rows(smem + (i & 1) * STAGE, rows, mine);
-        mine = rows_of(list, i + 1);
-        if (i == 0)
-            continue;
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
-        sl_fence_async();
-        sl_bar_arrive(BAR_FULL + ((i - 1) & 1), THREADS);
-    }
-    if (blocks > 0) {
-        asm volatile("cp.async.wait_group 0;" ::: "memory");
-        sl_fence_async();
-        sl_bar_arrive(BAR_FULL + ((blocks - 1) & 1), THREADS);
-    }
+__device__ static inline float fast_exp2(float v)
+{
+    float r;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+    return r;
 }
 
-__device__ static inline void product_scores(float (&s)[16], uint64_t a, uint64_t b, bool add, __half)
+__device__ static inline uint32_t pack_prob(float a, float b, __half)
 {
-    sl_wgmma_ss_m64n32k16_f16(s, a, b, add);
+    __half2 v = __floats2half2_rn(a, b);
+
+    return *(uint32_t *)&v;
 }
 
-__device__ static inline void product_scores(float (&s)[16], uint64_t a, uint64_t b, bool add, __nv_bfloat16)
+__device__ static inline uint32_t pack_prob(float a, float b, __nv_bfloat16)
 {
-    sl_wgmma_ss_m64n32k16_bf16(s, a, b, add);
+    return pack(a, b, __nv_bfloat16());
 }
 
-__device__ static inline void product_values(float (&o)[128], uint64_t a, uint64_t b, __half)
+__device__ static inline void product_scores(float (&s)[32], uint64_t a, uint64_t b, bool add, __half)
 {
-    sl_wgmma_ss_m64n256k16_f16(o, a, b, true);
+    sl_wgmma_ss_m64n64k16_f16(s, a, b, add);
 }
 
-__device__ static inline void product_values(float (&o)[128], uint64_t a, uint64_t b, __nv_bfloat16)
+__device__ static inline void product_scores(float (&s)[32], uint64_t a, uint64_t b, bool add, __nv_bfloat16)
 {
-    sl_wgmma_ss_m64n256k16_bf16(o, a, b, true);
+    sl_wgmma_ss_m64n64k16_bf16(s, a, b, add);
 }
 
-/* One block of rows for one consumer warpgroup. m, l: running maximum and this thread's share of the sum of
- * its two heads; left: rows of the list from this warpgroup's first on. */
+struct softmax_state { /* of this thread's two heads; l is its share of the sum */
+    float m[2], l[2], all_m[2], all_l[2];
+};
+
+/* Scores to probabilities of one block, in the place of its rope columns. */
 template <typename E>
-__device__ static void consume(float (&o)[128], float (&m)[2], float (&l)[2], uint32_t kv, uint32_t smem,
-                               uint8_t *prob, attn_stats *st, int wg, int left, float scale)
+__device__ static inline void probabilities(float (&s)[32], softmax_state &x, uint8_t *prob, float *fix,
+                                            int rows, float scale)
 {
     int lane = threadIdx.x & 31, head = (threadIdx.x & 127) / 32 * 16 + lane / 4;
-    float s[16], best[2], fix[2];
 
-    sl_wgmma_fence();
+    if (rows < BLOCK) {
 #pragma unroll
-    for (int i = 0; i < TILES * 4; i++)
-        product_scores(s, sl_desc_k(smem + SMEM_Q + i / 4 * SL_TILE + i % 4 * 32),
-                       sl_desc_k(kv + i / 4 * SL_TILE + wg * 4096 + i % 4 * 32), i > 0, E());
-    sl_wgmma_finish();
+        for (int i = 0; i < 32; i++)
+            if (i / 4 * 8 + (lane & 3) * 2 + i % 2 >= rows)
+                s[i] = -INFINITY;
+    }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        best[r] = -INFINITY;
+        float best = -INFINITY;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float &v = s[i / 2 * 4 + r * 2 + i % 2];
-            v = i / 2 * 8 + (lane & 3) * 2 + i % 2 < left ? v * scale : -INFINITY;
-            best[r] = fmaxf(best[r], v);
+        for (int j = 0; j < 8; j++)
+            best = fmaxf(best, fmaxf(s[j * 4 + r * 2], s[j * 4 + r * 2 + 1]));
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+        best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+        float top = fmaxf(x.m[r], best * scale), safe = top == -INFINITY ? 0.0f : top,
+              f = fast_exp2(x.m[r] - safe), sum = 0, more = 0;
+        x.m[r] = top;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            float &a = s[j * 4 + r * 2], &b = s[j * 4 + r * 2 + 1];
+            a = fast_exp2(__fmaf_rn(a, scale, -safe)), b = fast_exp2(__fmaf_rn(b, scale, -safe));
+            sum += a, more += b;
         }
-        best[r] = fmaxf(best[r], __shfl_xor_sync(0xffffffffu, best[r], 1));
-        best[r] = fmaxf(best[r], __shfl_xor_sync(0xffffffffu, best[r], 2));
+        sum += more;
+        x.l[r] = __fmaf_rn(x.l[r], f, sum);
         if ((lane & 3) == 0)
-            st->part_max[wg][head + 8 * r] = best[r];
+            fix[head + 8 * r] = f;
     }
-    sl_bar_sync(BAR_MAX, CONSUMERS);
+    sl_bar_sync(BAR_SCORES, 128); /* all warps' products have read the rope columns */
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        best[r] = fmaxf(fmaxf(m[r], best[r]), st->part_max[wg ^ 1][head + 8 * r]);
-        fix[r] = exp2f(m[r] - best[r]);
-        m[r] = best[r];
-        l[r] *= fix[r];
+    for (int r = 0; r < 2; r++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float a = exp2f(s[j * 4 + r * 2] - best[r]), b = exp2f(s[j * 4 + r * 2 + 1] - best[r]);
-            l[r] += a + b;
-            *(uint32_t *)(prob + sl_swizzle(head + 8 * r, wg * 4 + j) + (lane & 3) * 4) = pack(a, b, E());
-        }
-    }
-    sl_fence_async();
-    if (__any_sync(0xffffffffu, fix[0] != 1.0f || fix[1] != 1.0f)) { /* late in a list maxima seldom move */
-#pragma unroll
-        for (int i = 0; i < 128; i++)
-            o[i] *= fix[i / 2 % 2];
-    }
-    sl_bar_sync(BAR_PROB, CONSUMERS);
-    sl_wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        product_values(o, sl_desc_k(smem + SMEM_P + i * 32),
-                       sl_desc_mn(kv + wg * 4 * SL_TILE + i * 2048, SL_TILE), E());
-    sl_wgmma_finish();
+        for (int j = 0; j < 8; j++)
+            *(uint32_t *)(prob + sl_swizzle(head + 8 * r, j) + (lane & 3) * 4) =
+                pack_prob(s[j * 4 + r * 2], s[j * 4 + r * 2 + 1], E());
 }
 
-/* This block's share of the result, weighted by its part of the whole softmax, into its output tile. */
-__device__ static void store_share(cg::cluster_group &cl, const float (&o)[128], const float (&m)[2],
-                                   float *tile, attn_stats *st, int wg)
+/* A part of the list has ended: sums over its columns, and how it joins the parts before. */
+__device__ static inline void end_part(attn_shared *x, softmax_state &s, int part, int slot, bool in_cluster)
 {
     int lane = threadIdx.x & 31, head = (threadIdx.x & 127) / 32 * 16 + lane / 4;
 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float top = -INFINITY, sum = 0;
-        for (unsigned c = 0; c < cl.num_blocks(); c++)
-            top = fmaxf(top, cl.map_shared_rank(st, c)->max[head + 8 * r]);
-        for (unsigned c = 0; c < cl.num_blocks(); c++) {
-            const attn_stats *x = cl.map_shared_rank(st, c);
-            if (x->max[head + 8 * r] > -INFINITY)
-                sum += (x->part_sum[0][head + 8 * r] + x->part_sum[1][head + 8 * r]) *
-                       exp2f(x->max[head + 8 * r] - top);
+        float l = s.l[r], keep = 0, take = 1;
+        l += __shfl_xor_sync(0xffffffffu, l, 1);
+        l += __shfl_xor_sync(0xffffffffu, l, 2);
+        if (part == 0)
+            s.all_m[r] = s.m[r], s.all_l[r] = l;
+        else
+            merge_sums(s.all_m[r], s.all_l[r], s.m[r], l, &keep, &take);
+        if ((lane & 3) == 0) {
+            if (in_cluster)
+                x->max[head + 8 * r] = s.m[r], x->sum[head + 8 * r] = l;
+            x->keep[slot][head + 8 * r] = keep;
+            x->take[slot][head + 8 * r] = take;
+            x->inv[slot][head + 8 * r] = inverse(s.all_l[r]);
         }
-        float w = m[r] > -INFINITY ? exp2f(m[r] - top) / sum : 0.0f;
+        s.m[r] = -INFINITY;
+        s.l[r] = 0;
+    }
+}
+
+template <typename E>
+__device__ static inline void score_blocks(uint8_t *smem, const attn_work &w, attn_shared *x, bool some)
+{
+    uint32_t kv = sl_smem_addr(smem), q = kv + SMEM_Q;
+    float scale = w.p.scale * 1.4426950408889634f;
+    softmax_state st = {{-INFINITY, -INFINITY}, {0, 0}, {}, {}};
+    int it = 0, ended = 0, step = w.parts > 1 ? w.items : (int)gridDim.x;
+
+    for (int item = w.parts > 1 ? blockIdx.y : blockIdx.x; item < w.items && some; item += step) {
+        bool last = false;
+        if (it) {
+            load_queries<E, 128>(smem + SMEM_Q, w, item, threadIdx.x & 127);
+            sl_fence_async();
+            sl_bar_sync(BAR_SCORES, 128);
+        }
+        for (int part = 0; !last; part++) {
+            for (int b = 0; b < SPLIT && !last; b++, it++) {
+                float s[32];
+                int at = it & 1;
+                uint32_t rows_tile = kv + at * STAGE;
+                sl_mbar_wait(&x->full[at], it >> 1 & 1);
+                sl_fence_async();
+                last = x->last[at];
+                sl_wgmma_fence();
 #pragma unroll
-        for (int j = 0; j < 32; j++) {
-            float2 v = {o[j * 4 + r * 2] * w, o[j * 4 + r * 2 + 1] * w};
-            *(float2 *)(tile + (head + 8 * r) * OUT_LD + wg * 256 + j * 8 + (lane & 3) * 2) = v;
+                for (int i = 0; i < TILES * 4; i++) {
+                    uint64_t da = sl_desc_k(q + i / 4 * SL_TILE + i % 4 * 32),
+                             db = sl_desc_k(rows_tile + i / 4 * SL_TILE + i % 4 * 32);
+                    if (i < LORA / 16)
+                        product_scores(s, da, db, i > 0, E());
+                    else
+                        product_scores(s, da, db, true, __nv_bfloat16());
+                }
+                sl_wgmma_finish();
+                probabilities<E>(s, st, smem + at * STAGE + 8 * SL_TILE, x->fix[at], x->rows[at], scale);
+                sl_fence_async();
+                __syncwarp();
+                if ((threadIdx.x & 31) == 0)
+                    sl_mbar_arrive(&x->prob[at]);
+            }
+            end_part(x, st, part, ended++ & 1, w.parts > 1);
+            __syncwarp();
+            if ((threadIdx.x & 31) == 0)
+                sl_mbar_arrive(&x->merge);
         }
     }
 }
 
-/* Adds the shares of this block's columns in rank order. */
-__device__ static void add_shares(cg::cluster_group &cl, const float *tile, const sl_sparse_attn_params &p,
-                                  int64_t t, int h0)
-{
-    int c = (int)cl.num_blocks(), quads = LORA / 4 / c, first = (int)cl.block_rank() * quads;
+/* ---- values ---- */
 
-    for (int i = threadIdx.x; i < HEADS * quads; i += THREADS) {
-        int r = i / quads, at = r * OUT_LD + 4 * (first + i % quads);
-        if (h0 + r >= p.heads)
-            break;
-        float4 sum = {0, 0, 0, 0};
-        for (int b = 0; b < c; b++) {
-            float4 v = *(const float4 *)(cl.map_shared_rank(tile, b) + at);
-            sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+__device__ static inline void product_values(float (&o)[64], uint64_t a, uint64_t b, bool add, __half)
+{
+    sl_wgmma_ss_m64n128k16_f16_mn(o, a, b, add);
+}
+
+__device__ static inline void product_values(float (&o)[64], uint64_t a, uint64_t b, bool add, __nv_bfloat16)
+{
+    sl_wgmma_ss_m64n128k16_bf16_mn(o, a, b, add);
+}
+
+/* Merges the part in o with the parts before, which lie in device memory in the order of this thread's
+ * registers. */
+__device__ static inline void merge_part(float (&o)[2][64], float *partial, const attn_shared *x, int part,
+                                         int slot, bool last)
+{
+    int wg = threadIdx.x >> 7, head = (threadIdx.x & 127) / 32 * 16 + (threadIdx.x & 31) / 4;
+    float4 *mine = (float4 *)partial + (int64_t)wg * 32 * 128 + (threadIdx.x & 127);
+
+    if (part > 0) {
+        float keep[2] = {x->keep[slot][head], x->keep[slot][head + 8]},
+              take[2] = {x->take[slot][head], x->take[slot][head + 8]};
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            float4 v = __ldcg(mine + i * 128);
+            o[i / 16][i % 16 * 4] = merge(v.x, keep[0], o[i / 16][i % 16 * 4], take[0]);
+            o[i / 16][i % 16 * 4 + 1] = merge(v.y, keep[0], o[i / 16][i % 16 * 4 + 1], take[0]);
+            o[i / 16][i % 16 * 4 + 2] = merge(v.z, keep[1], o[i / 16][i % 16 * 4 + 2], take[1]);
+            o[i / 16][i % 16 * 4 + 3] = merge(v.w, keep[1], o[i / 16][i % 16 * 4 + 3], take[1]);
         }
-        *(float4 *)(p.o + (t * p.heads + h0 + r) * LORA + 4 * (first + i % quads)) = sum;
+    }
+    if (last)
+        return;
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        __stcg(mine + i * 128, make_float4(o[i / 16][i % 16 * 4], o[i / 16][i % 16 * 4 + 1],
+                                           o[i / 16][i % 16 * 4 + 2], o[i / 16][i % 16 * 4 + 3]));
+}
+
+__device__ static inline void store_output(const float (&o)[2][64], const attn_work &w, const attn_shared *x,
+                                           int item, int slot)
+{
+    int lane = threadIdx.x & 31, wg = threadIdx.x >> 7, head = (threadIdx.x & 127) / 32 * 16 + lane / 4,
+        h0 = item % w.groups * HEADS;
+
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float inv = x->inv[slot][head + 8 * r];
+        float *out = w.p.o + ((int64_t)(item / w.groups) * w.p.heads + h0 + head + 8 * r) * LORA + wg * 256 +
+                     (lane & 3) * 2;
+        if (h0 + head + 8 * r < w.p.heads)
+#pragma unroll
+            for (int j = 0; j < 32; j++)
+                *(float2 *)(out + j * 8) =
+                    make_float2(o[j / 16][j % 16 * 4 + r * 2] * inv, o[j / 16][j % 16 * 4 + r * 2 + 1] * inv);
+    }
+}
+
+__device__ static inline void store_tile(const float (&o)[2][64], float *tile)
+{
+    int lane = threadIdx.x & 31, wg = threadIdx.x >> 7, head = (threadIdx.x & 127) / 32 * 16 + lane / 4;
+
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int j = 0; j < 32; j++)
+            *(float2 *)(tile + (head + 8 * r) * OUT_LD + wg * 256 + j * 8 + (lane & 3) * 2) =
+                make_float2(o[j / 16][j % 16 * 4 + r * 2], o[j / 16][j % 16 * 4 + r * 2 + 1]);
+}
+
+template <typename E>
+__device__ static inline void value_blocks(uint8_t *smem, const attn_work &w, attn_shared *x, bool some)
+{
+    uint32_t kv = sl_smem_addr(smem);
+    int it = 0, ended = 0, step = w.parts > 1 ? w.items : (int)gridDim.x, wg = threadIdx.x >> 7,
+        head = (threadIdx.x & 127) / 32 * 16 + (threadIdx.x & 31) / 4;
+    float o[2][64];
+
+    for (int item = w.parts > 1 ? blockIdx.y : blockIdx.x; item < w.items && some; item += step) {
+        bool last = false;
+        for (int part = 0; !last; part++) {
+            for (int b = 0; b < SPLIT && !last; b++, it++) {
+                int at = it & 1;
+                uint32_t rows_tile = kv + at * STAGE;
+                sl_mbar_wait(&x->prob[at], it >> 1 & 1);
+                sl_fence_async();
+                last = x->last[at];
+                float fix[2] = {x->fix[at][head], x->fix[at][head + 8]};
+                if (b > 0 && __any_sync(0xffffffffu, fix[0] != 1.0f || fix[1] != 1.0f)) {
+#pragma unroll
+                    for (int i = 0; i < 128; i++)
+                        o[i / 64][i % 64] *= fix[i / 2 % 2];
+                }
+                sl_wgmma_fence();
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    product_values(
+                        o[i & 1], sl_desc_k(rows_tile + 8 * SL_TILE + i / 2 * 32),
+                        sl_desc_mn(rows_tile + (wg * 4 + (i & 1) * 2) * SL_TILE + i / 2 * 2048, SL_TILE),
+                        b > 0 || i > 1, E());
+                sl_wgmma_finish();
+                if ((threadIdx.x & 31) == 0)
+                    sl_mbar_arrive(&x->empty[at]);
+            }
+            sl_mbar_wait(&x->merge, ended & 1);
+            if (w.parts == 1)
+                merge_part(o, w.partial + (int64_t)blockIdx.x * PARTIAL, x, part, ended & 1, last);
+            ended++;
+        }
+        if (w.parts == 1)
+            store_output(o, w, x, item, (ended - 1) & 1);
+    }
+    if (w.parts > 1) {
+        sl_bar_sync(BAR_VALUES, 256);
+        if (some)
+            store_tile(o, (float *)smem);
+    }
+}
+
+/* ---- the cluster's merge ---- */
+
+__device__ static inline void cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/* How the parts join: the same steps as end_part takes one after the other. Returns the parts that exist. */
+__device__ static inline int cluster_factors(cg::cluster_group &cl, attn_shared *x, int parts)
+{
+    int n = 1;
+
+    while (n < parts && *cl.map_shared_rank(&x->present, n))
+        n++;
+    if (threadIdx.x < HEADS) {
+        int h = threadIdx.x;
+        float m = *cl.map_shared_rank(&x->max[h], 0), l = *cl.map_shared_rank(&x->sum[h], 0);
+        for (int c = 1; c < n; c++)
+            merge_sums(m, l, *cl.map_shared_rank(&x->max[h], c), *cl.map_shared_rank(&x->sum[h], c),
+                       &x->part_keep[c][h], &x->part_take[c][h]);
+        x->part_inv[h] = inverse(l);
+    }
+    sl_bar_sync(BAR_VALUES, 256);
+    return n;
+}
+
+__device__ static inline void cluster_merge(cg::cluster_group &cl, const float *tile, attn_shared *x,
+                                            const attn_work &w)
+{
+    int parts = cluster_factors(cl, x, w.parts), item = blockIdx.y, h0 = item % w.groups * HEADS,
+        heads = min(HEADS, w.p.heads - h0);
+    float *out = w.p.o + ((int64_t)(item / w.groups) * w.p.heads + h0) * LORA;
+
+    for (int base = (int)cl.block_rank() * 256 + threadIdx.x; base < heads * (LORA / 4);
+         base += w.parts * 256 * 8) {
+        float4 a[8];
+#pragma unroll
+        for (int u = 0; u < 8; u++) {
+            int i = base + u * w.parts * 256, h = i / (LORA / 4);
+            a[u] = h < heads ? cl.map_shared_rank((const float4 *)tile, 0)[h * (OUT_LD / 4) + i % (LORA / 4)]
+                             : make_float4(0, 0, 0, 0);
+        }
+        for (int c = 1; c < parts; c++) {
+            float4 v[8];
+#pragma unroll
+            for (int u = 0; u < 8; u++) {
+                int i = base + u * w.parts * 256, h = min(i / (LORA / 4), heads - 1);
+                v[u] = cl.map_shared_rank((const float4 *)tile, c)[h * (OUT_LD / 4) + i % (LORA / 4)];
+            }
+#pragma unroll
+            for (int u = 0; u < 8; u++) {
+                int h = min((base + u * w.parts * 256) / (LORA / 4), heads - 1);
+                float keep = x->part_keep[c][h], take = x->part_take[c][h];
+                a[u].x = merge(a[u].x, keep, v[u].x, take), a[u].y = merge(a[u].y, keep, v[u].y, take);
+                a[u].z = merge(a[u].z, keep, v[u].z, take), a[u].w = merge(a[u].w, keep, v[u].w, take);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < 8; u++) {
+            int i = base + u * w.parts * 256, h = i / (LORA / 4);
+            if (h < heads) {
+                float inv = x->part_inv[h];
+                *(float4 *)(out + h * LORA + 4 * (i % (LORA / 4))) =
+                    make_float4(a[u].x * inv, a[u].y * inv, a[u].z * inv, a[u].w * inv);
+            }
+        }
     }
 }
 
 #endif
 
 template <typename E>
-__global__ static void __launch_bounds__(THREADS, 1) mla_kernel(sl_sparse_attn_params p, int blocks_each)
+__global__ static void __launch_bounds__(THREADS, 1) mla_kernel(const __grid_constant__ attn_work w)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t smem[];
     cg::cluster_group cl = cg::this_cluster();
-    attn_stats *st = (attn_stats *)(smem + SMEM_STATS);
-    int64_t t = blockIdx.y;
-    int h0 = blockIdx.x / cl.num_blocks() * HEADS, wg = __shfl_sync(0xffffffffu, threadIdx.x >> 7, 0),
-        lane = threadIdx.x & 31;
-    const int32_t *phys = p.phys + t * p.ld_ids;
-    int k = min(p.k, p.ld_ids);
+    attn_shared *x = (attn_shared *)(smem + SMEM_INFO);
+    int wg = __shfl_sync(0xffffffffu, threadIdx.x >> 7, 0), item = w.parts > 1 ? blockIdx.y : blockIdx.x;
+    bool some = has_rows(w, (int)blockIdx.x);
 
-    if (threadIdx.x == 0)
-        st->n = k;
-    __syncthreads();
-    for (int i = threadIdx.x; i < k; i += THREADS)
-        if (phys[i] < 0)
-            atomicMin(&st->n, i);
-    load_queries<E>(smem + SMEM_Q, p, t, h0);
-    sl_fence_async();
-    __syncthreads();
-    int n = st->n, first = (int)cl.block_rank() * blocks_each * BLOCK,
-        blocks = min(blocks_each, (max(n - first, 0) + BLOCK - 1) / BLOCK);
-    if (wg == 2) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 136;"); /* 384 x 168 = 128 x 136 + 256 x 184 */
-        row_list list = {phys + first, min(n - first, blocks * BLOCK)};
-        produce(smem, p.rows, list, blocks, E());
-        cl.sync();
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 184;");
-        float o[128] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
-        int head = (threadIdx.x & 127) / 32 * 16 + lane / 4;
-        for (int b = 0; b < blocks; b++) {
-            sl_bar_sync(BAR_FULL + (b & 1), THREADS);
-            consume<E>(o, m, l, sl_smem_addr(smem) + (b & 1) * STAGE, sl_smem_addr(smem), smem + SMEM_P, st,
-                       wg, n - first - b * BLOCK - wg * 32, p.scale * 1.4426950408889634f);
-            if (b + 2 < blocks)
-                sl_bar_arrive(BAR_EMPTY + (b & 1), THREADS);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; i++) {
+            sl_mbar_init(&x->full[i], 128 + 4);
+            sl_mbar_init(&x->empty[i], 8);
+            sl_mbar_init(&x->prob[i], 4);
         }
-        for (int r = 0; r < 2; r++) {
-            l[r] += __shfl_xor_sync(0xffffffffu, l[r], 1);
-            l[r] += __shfl_xor_sync(0xffffffffu, l[r], 2);
-            if ((lane & 3) == 0)
-                st->part_sum[wg][head + 8 * r] = l[r];
-            if ((lane & 3) == 0 && wg == 0)
-                st->max[head + 8 * r] = m[r];
-        }
-        cl.sync();
-        store_share(cl, o, m, (float *)smem, st, wg);
+        sl_mbar_init(&x->merge, 4);
+        x->present = some;
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    cl.sync();
-    add_shares(cl, (const float *)smem, p, t, h0);
-    cl.sync(); /* a block's shared memory stays until the others have read it */
+    __syncthreads();
+    if (wg == 3) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 128;");
+        if (some)
+            produce(sl_smem_addr(smem), w, x, E());
+        if (w.p.block_need) /* our end is the gather's end, too */
+            asm volatile("griddepcontrol.wait;" ::: "memory");
+        if (w.parts > 1) {
+            cluster_sync();
+            cluster_sync();
+        }
+    } else if (wg == 2) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+        load_queries<E, 384>(smem + SMEM_Q, w, item, threadIdx.x);
+        sl_fence_async();
+        sl_bar_sync(BAR_QUERY, 384);
+        score_blocks<E>(smem, w, x, some);
+        if (w.parts > 1) {
+            cluster_sync();
+            cluster_sync();
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+        load_queries<E, 384>(smem + SMEM_Q, w, item, threadIdx.x);
+        sl_fence_async();
+        sl_bar_sync(BAR_QUERY, 384);
+        value_blocks<E>(smem, w, x, some);
+        if (w.parts > 1) {
+            cluster_sync();
+            cluster_merge(cl, (const float *)smem, x, w);
+            cluster_sync(); /* a block's shared memory stays until the others have read it */
+        }
+    }
 #endif
 }
 
@@ -399,21 +527,44 @@ bool sl_cuda_attn_mla_fits(const sl_cuda *cu, const sl_sparse_attn_params *p)
            ((uintptr_t)p->rows.base | (uintptr_t)p->ql | (uintptr_t)p->o) % 16 == 0;
 }
 
+/* Thread blocks of a cluster for an item, or 1: whichever needs fewer rounds of blocks. */
+static int parts_for(int sms, int blocks, int items)
+{
+    int parts = sl_ceil_div(blocks, SPLIT), clusters;
+
+    if (parts < 2 || parts > MAX_PARTS)
+        return 1;
+    clusters = parts == 2 ? sms / 2 : sms * 9 / 10 / parts; /* not every processing cluster divides evenly */
+    return sl_ceil_div(items, clusters) * SPLIT < sl_ceil_div(items, sms) * blocks ? parts : 1;
+}
+
 sl_status sl_cuda_attn_mla(sl_cuda *cu, const sl_sparse_attn_params *p, sl_err *err)
 {
-    void (*kernel)(sl_sparse_attn_params, int) =
-        p->format == SL_ROW_MLA_FP8 ? mla_kernel<__half> : mla_kernel<__nv_bfloat16>;
-    int blocks = sl_ceil_div(p->k, BLOCK), c = blocks >= 4 ? 2 : 1;
-    cudaLaunchAttribute at;
+    void (*kernel)(attn_work) = p->format == SL_ROW_MLA_FP8 ? mla_kernel<__half> : mla_kernel<__nv_bfloat16>;
+    attn_work w = {*p, NULL, sl_ceil_div(p->heads, HEADS), 0, 1};
+    int blocks = sl_ceil_div(p->k, BLOCK), sms = cu->sms - (p->block_need ? SL_CUDA_GATHER_SMS : 0);
+    cudaLaunchAttribute at[2];
     cudaLaunchConfig_t cfg = {};
+    void *mem;
     sl_status st =
         SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES), err);
 
+    w.items = p->tokens * w.groups;
+    w.parts = parts_for(sms, blocks, w.items);
+#ifdef FORCE_PARTS
+    w.parts = FORCE_PARTS < 0 ? w.parts : FORCE_PARTS == 0 ? 1 : sl_ceil_div(blocks, SPLIT);
+#endif
+    cfg.gridDim = w.parts > 1 ? dim3(w.parts, w.items) : dim3(min(w.items, sms));
+    if (st == SL_OK)
+        st = sl_cuda_scratch(cu, sizeof(float) * PARTIAL * (size_t)cu->sms, &mem, err);
     if (st != SL_OK)
         return st;
-    at.id = cudaLaunchAttributeClusterDimension;
-    at.val.clusterDim.x = c, at.val.clusterDim.y = at.val.clusterDim.z = 1;
-    cfg.gridDim = dim3(c * sl_ceil_div(p->heads, HEADS), p->tokens), cfg.blockDim = dim3(THREADS);
-    cfg.dynamicSmemBytes = SMEM_BYTES, cfg.stream = cu->stream, cfg.attrs = &at, cfg.numAttrs = 1;
-    return SL_CU(cudaLaunchKernelEx(&cfg, kernel, *p, sl_ceil_div(blocks, c)), err);
+    w.partial = (float *)mem;
+    at[0].id = cudaLaunchAttributeClusterDimension;
+    at[0].val.clusterDim.x = w.parts, at[0].val.clusterDim.y = at[0].val.clusterDim.z = 1;
+    at[1].id = cudaLaunchAttributeProgrammaticStreamSerialization; /* starts when the gather's blocks have */
+    at[1].val.programmaticStreamSerializationAllowed = 1;
+    cfg.blockDim = dim3(THREADS), cfg.dynamicSmemBytes = SMEM_BYTES, cfg.stream = cu->stream;
+    cfg.attrs = at, cfg.numAttrs = p->block_need ? 2 : 1;
+    return SL_CU(cudaLaunchKernelEx(&cfg, kernel, w), err);
 }

@@ -1,14 +1,15 @@
 /*
  * Swap-in copy: missing rows from the pinned arena into hot rows, read in place over the bus by a few thread
- * blocks, so that what computes beside it keeps its SMs. Two rows per warp in flight; 16 bytes a lane. The
- * miss count is read on the device: no host round trip, and a launch with nothing to do ends at once. The
- * list's order (by host address) is resolve's business.
+ * blocks, so that what computes beside it keeps its SMs. Up to four rows per warp in flight; 16 bytes a lane.
+ * The miss count is read on the device: no host round trip, and a launch with nothing to do ends at once. The
+ * list's order (by host address) is resolve's business. Attention beside it is told of every row that has
+ * come.
  */
 #include "kernels/cuda/common.cuh"
 
 #define GATHER_BLOCKS 8
 #define GATHER_THREADS 1024
-#define IN_FLIGHT 4 /* 16-byte loads a lane has under way */
+#define ROWS 4 /* that a warp has under way */
 
 __device__ static inline const uint8_t *host_row(const sl_host_plane &h, int64_t src)
 {
@@ -25,22 +26,24 @@ __device__ static inline uint4 load_once(const uint8_t *p)
     return v;
 }
 
-/* Copies two rows of n16 16-byte words at once; b may equal a (odd end). */
-__device__ static inline void copy_pair(uint8_t *da, const uint8_t *sa, uint8_t *db, const uint8_t *sb,
-                                        int n16)
+/* Copies up to ROWS rows of n16 16-byte words at once. */
+__device__ static inline void copy_rows(uint8_t *const (&to)[ROWS], const uint8_t *const (&from)[ROWS],
+                                        int rows, int n16)
 {
-    for (int i = threadIdx.x & 31; i < n16; i += 32 * IN_FLIGHT / 2) {
-        uint4 va[IN_FLIGHT / 2], vb[IN_FLIGHT / 2];
-        for (int k = 0; k < IN_FLIGHT / 2; k++)
-            if (i + 32 * k < n16) {
-                va[k] = load_once(sa + 16 * (i + 32 * k));
-                vb[k] = load_once(sb + 16 * (i + 32 * k));
-            }
-        for (int k = 0; k < IN_FLIGHT / 2; k++)
-            if (i + 32 * k < n16) {
-                *(uint4 *)(da + 16 * (i + 32 * k)) = va[k];
-                *(uint4 *)(db + 16 * (i + 32 * k)) = vb[k];
-            }
+    for (int i = threadIdx.x & 31; i < n16; i += 64) {
+        uint4 v[ROWS][2];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                if (r < rows && i + 32 * k < n16)
+                    v[r][k] = load_once(from[r] + 16 * (i + 32 * k));
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                if (r < rows && i + 32 * k < n16)
+                    *(uint4 *)(to[r] + 16 * (i + 32 * k)) = v[r][k];
     }
 }
 
@@ -50,22 +53,45 @@ __device__ static inline void copy_words(uint8_t *d, const uint8_t *s, int64_t b
         *(uint32_t *)(d + i) = *(const volatile uint32_t *)(s + i);
 }
 
+/* Counts the rows' blocks once their bytes can be read by whoever sees the count. */
+__device__ static inline void count_blocks(const sl_gather_params &p, int first, int rows)
+{
+    int lane = threadIdx.x & 31;
+
+    __syncwarp();
+    if (lane < rows)
+        asm volatile(
+            "red.release.gpu.global.add.s32 [%0], 1;" ::"l"(p.block_done + p.miss_block[first + lane])
+            : "memory");
+}
+
 __global__ static void __launch_bounds__(GATHER_THREADS) gather_kernel(sl_gather_params p, bool wide)
 {
+    /* An attention behind may start from here on: all of our blocks are on their SMs and need nobody else. */
+    if (p.block_done)
+        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     int n = min(*p.miss_count, p.miss_cap), warps = gridDim.x * (blockDim.x >> 5);
-    int n16 = (int)(p.rows.row_bytes / 16);
+    int n16 = (int)(p.rows.row_bytes / 16), each = min(ROWS, (n + warps - 1) / warps);
 
-    for (int i = 2 * (blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5)); i < n; i += 2 * warps) {
-        int j = i + 1 < n ? i + 1 : i;
-        uint8_t *da = p.rows.base + p.miss_dst[i] * p.rows.row_bytes,
-                *db = p.rows.base + p.miss_dst[j] * p.rows.row_bytes;
-        const uint8_t *sa = host_row(p.host, p.miss_src[i]), *sb = host_row(p.host, p.miss_src[j]);
-        if (wide) {
-            copy_pair(da, sa, db, sb, n16);
-        } else {
-            copy_words(da, sa, p.rows.row_bytes);
-            copy_words(db, sb, p.rows.row_bytes);
+    for (int i = each * (blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5)); i < n; i += each * warps) {
+        int rows = min(each, n - i);
+        uint8_t *to[ROWS];
+        const uint8_t *from[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            int j = r < rows ? i + r : i;
+            to[r] = p.rows.base + p.miss_dst[j] * p.rows.row_bytes;
+            from[r] = host_row(p.host, p.miss_src[j]);
         }
+        if (wide)
+            copy_rows(to, from, rows, n16);
+        else
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                if (r < rows)
+                    copy_words(to[r], from[r], p.rows.row_bytes);
+        if (p.block_done)
+            count_blocks(p, i, rows);
     }
 }
 
@@ -77,6 +103,7 @@ sl_status sl_cuda_gather(sl_backend *be, const void *params, sl_err *err)
 
     if (align % 4)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: gather: rows must be multiples of 4 bytes");
-    gather_kernel<<<GATHER_BLOCKS, GATHER_THREADS, 0, sl_cuda_of(be)->stream>>>(*p, align % 16 == 0);
+    gather_kernel<<<p->block_done ? SL_CUDA_GATHER_SMS : GATHER_BLOCKS, GATHER_THREADS, 0,
+                    sl_cuda_of(be)->stream>>>(*p, align % 16 == 0);
     return SL_CU_LAUNCHED(err);
 }

@@ -4,9 +4,10 @@
  * Resident tokens: a table lookup. Hierarchical ones: tail hit, hot hit (direct map token -> slot) or miss;
  * victims by CLOCK in chunks of a block from the hand on, so that the cost follows top-k and misses, not the
  * buffer's size; LRU walks its list with one thread and is here for comparison. Each block sorts its own
- * misses by host row; a second kernel merges the blocks' lists by ranking each element in the others, which
- * needs no order among blocks and yields the exact sorted list. The others' lists are searched in shared
- * memory as long as they fit there.
+ * misses by host row; the blocks' lists are merged by ranking each element in the others, which needs no
+ * order among blocks and yields the exact sorted list. The others' lists are searched in shared memory as
+ * long as they fit there. The merge is part of the kernel when all blocks run at once: those with misses wait
+ * for the others' lists. Else it is a second kernel.
  */
 #include "kernels/cuda/common.cuh"
 
@@ -20,9 +21,12 @@
 struct segments {   /* one a token, or one a sequence when there are more tokens */
     int64_t *src;   /* [n][k] sorted */
     int32_t *dst;   /* [n][k] */
+    int32_t *block; /* [n][k] */
     int32_t *count; /* [n] */
     int n;
     bool by_token;
+    unsigned long long *meet; /* NULL: merged by a second kernel. Else 0 before and after the kernel: blocks
+                                 that arrived | blocks that left << 16 | misses << 32 */
 };
 
 struct resolve_shared {
@@ -33,6 +37,7 @@ struct resolve_shared {
     uint32_t warp_sum[32];
     uint32_t misses, tail_hits, used, evictions, victims, step;
     int hand, stop;
+    int32_t need[MAX_K / SL_PAGE_TOKENS];
 };
 
 /* Exclusive prefix of flag over the block; *total gets the sum. Contains barriers. */
@@ -76,24 +81,38 @@ __device__ static slot_state slot_state_of(const sl_resolve_params &p, int slot)
     return h;
 }
 
-#define ROUNDS 4 /* ids a thread has under way */
+#define ROUNDS 2 /* ids a thread has under way */
+
+struct some_ids { /* of this thread; before: the list's entry in front */
+    int id[ROUNDS], before[ROUNDS];
+};
+
+__device__ static inline some_ids load_ids(const int32_t *ids, int base, int n)
+{
+    some_ids v;
+
+#pragma unroll
+    for (int j = 0; j < ROUNDS; j++) {
+        int i = base + j * THREADS + threadIdx.x;
+        v.id[j] = i < n ? ids[i] : -1;
+        v.before[j] = i > 0 && i < n ? ids[i - 1] : -1;
+    }
+    return v;
+}
 
 /* Classifies ids, fills phys of hits, marks them in use, and lists the misses in order. */
 __device__ static void classify(resolve_shared &s, const sl_resolve_params &p, const slot_state &h,
-                                const int32_t *ids, int32_t *phys, int slot, int pos, uint32_t *deverr)
+                                const int32_t *ids, some_ids v, int32_t *phys, int slot, int pos,
+                                uint32_t *deverr)
 {
     int32_t hot0 = p.rows.hot_base + slot * (p.rows.hot_rows + p.rows.tail_rows);
     uint32_t mark = s.step | (p.policy == SL_EVICT_CLOCK ? REFERENCED : 0), misses = 0, used = 0, tail = 0;
 
     for (int base = 0; base < p.ld_ids; base += ROUNDS * THREADS) {
-        int id[ROUNDS], before[ROUNDS];
         uint16_t at[ROUNDS];
-#pragma unroll
-        for (int j = 0; j < ROUNDS; j++) {
-            int i = base + j * THREADS + threadIdx.x;
-            id[j] = i < p.ld_ids ? ids[i] : -1;
-            before[j] = i > 0 && i < p.ld_ids ? ids[i - 1] : -1;
-        }
+        int(&id)[ROUNDS] = v.id, (&before)[ROUNDS] = v.before;
+        if (base > 0)
+            v = load_ids(ids, base, p.ld_ids);
 #pragma unroll
         for (int j = 0; j < ROUNDS; j++)
             at[j] = id[j] >= 0 && id[j] <= pos - p.rows.tail_rows ? h.slot_of[id[j]] : 0;
@@ -125,6 +144,7 @@ __device__ static void classify(resolve_shared &s, const sl_resolve_params &p, c
             if (miss && m < MAX_K) {
                 s.miss_id[m] = id[j];
                 s.miss_at[m] = (uint16_t)i;
+                atomicAdd(&s.need[min(i, MAX_K - 1) / SL_PAGE_TOKENS], 1);
             }
             misses += total;
         }
@@ -233,8 +253,9 @@ __device__ static void place(resolve_shared &s, const sl_resolve_params &p, cons
 
 /* Sorts the block's misses by host row (bitonic, padded to a power of two) and writes its segment. */
 __device__ static void emit(resolve_shared &s, const sl_resolve_params &p, const sl_seq_tables &seqs,
-                            const segments &out, int segment, int seq, int32_t hot0, uint32_t *deverr)
+                            const segments &out, int t, int seq, int32_t hot0, uint32_t *deverr)
 {
+    int64_t mine = (int64_t)(out.by_token ? t : seq) * p.k;
     uint32_t n = 1;
 
     while (n < s.misses)
@@ -263,15 +284,19 @@ __device__ static void emit(resolve_shared &s, const sl_resolve_params &p, const
             __syncthreads();
         }
     for (uint32_t i = threadIdx.x; i < s.misses; i += THREADS) {
-        out.src[(int64_t)segment * p.k + i] = (int64_t)(s.key[i] >> 16);
-        out.dst[(int64_t)segment * p.k + i] = hot0 + s.victim[s.key[i] & 0xffff];
+        uint32_t m = s.key[i] & 0xffff;
+        out.src[mine + i] = (int64_t)(s.key[i] >> 16);
+        out.dst[mine + i] = hot0 + s.victim[m];
+        out.block[mine + i] = t * p.ld_blocks + s.miss_at[m] / SL_PAGE_TOKENS;
     }
     if (threadIdx.x == 0)
-        out.count[segment] = (int32_t)s.misses;
+        out.count[out.by_token ? t : seq] = (int32_t)s.misses;
 }
 
-__device__ static void resolve_hot(resolve_shared &s, const sl_resolve_params &p, const sl_seq_tables &seqs,
-                                   const segments &out, int t, int seq, int pos, uint32_t *deverr)
+/* Returns the misses listed. */
+__device__ static uint32_t resolve_hot(resolve_shared &s, const sl_resolve_params &p,
+                                       const sl_seq_tables &seqs, const segments &out, const some_ids &first,
+                                       int t, int seq, int pos, uint32_t *deverr)
 {
     int slot = seqs.hot_slot[seq], n = p.rows.hot_rows;
     int32_t hot0 = p.rows.hot_base + slot * (n + p.rows.tail_rows);
@@ -283,75 +308,41 @@ __device__ static void resolve_hot(resolve_shared &s, const sl_resolve_params &p
     if ((t > 0 && seqs.token_seq[t - 1] == seq) || (t + 1 < seqs.n_tokens && seqs.token_seq[t + 1] == seq)) {
         if (threadIdx.x == 0)
             atomicOr(deverr, SL_DEVERR_MULTI_TOKEN);
-        return;
+        return 0;
     }
     if (pos >= p.hot.max_tokens) {
         if (threadIdx.x == 0)
             atomicOr(deverr, SL_DEVERR_POS);
-        return;
+        return 0;
     }
-    if (threadIdx.x == 0) {
-        s.tail_hits = s.used = s.evictions = s.victims = 0;
-        s.hand = 0;
-        s.step = *p.step;
-    }
-    __syncthreads();
     if (s.step == 0 || (p.policy == SL_EVICT_CLOCK && s.step >= REFERENCED)) {
         if (threadIdx.x == 0)
             atomicOr(deverr, SL_DEVERR_STEP);
-        return;
+        return 0;
     }
-    classify(s, p, h, ids, phys, slot, pos, deverr);
+    classify(s, p, h, ids, first, phys, slot, pos, deverr);
     if (s.misses + s.used > (uint32_t)n || s.misses > (uint32_t)min(p.k, MAX_K)) {
         if (threadIdx.x == 0)
             atomicOr(deverr, SL_DEVERR_HOT_CAPACITY);
-        return;
+        return 0;
     }
-    if (p.policy == SL_EVICT_CLOCK)
-        clock_victims(s, p, h);
-    else
-        lru_victims(s, p, h, n);
     if (s.misses) {
+        if (p.policy == SL_EVICT_CLOCK)
+            clock_victims(s, p, h);
+        else
+            lru_victims(s, p, h, n);
         place(s, p, h, phys, hot0);
-        emit(s, p, seqs, out, out.by_token ? t : seq, seq, hot0, deverr);
+        emit(s, p, seqs, out, t, seq, hot0, deverr);
     }
     if (threadIdx.x == 0) {
         if (p.policy == SL_EVICT_LRU)
             lru_touch(p, h, phys, hot0, n);
-        h.counters[0] += s.used;
-        h.counters[1] += s.misses;
-        h.counters[2] += s.evictions;
-        h.counters[3] += s.tail_hits;
+        atomicAdd(&h.counters[0], s.used); /* nobody waits for these */
+        atomicAdd(&h.counters[1], s.misses);
+        atomicAdd(&h.counters[2], s.evictions);
+        atomicAdd(&h.counters[3], s.tail_hits);
     }
-}
-
-__global__ static void __launch_bounds__(THREADS)
-    resolve_kernel(sl_resolve_params p, sl_seq_tables seqs, segments out, uint32_t *deverr)
-{
-    extern __shared__ __align__(8) uint8_t smem[];
-    resolve_shared &s = *(resolve_shared *)smem;
-    int t = blockIdx.x, seq, pos;
-
-    if (out.by_token && threadIdx.x == 0)
-        out.count[t] = 0;
-    if (!sl_token(&seqs, t, deverr, &seq, &pos)) { /* padding */
-        for (int i = threadIdx.x; i < p.ld_ids; i += THREADS)
-            p.phys[(int64_t)t * p.ld_ids + i] = -1;
-        return;
-    }
-    if (seqs.hot_slot[seq] >= 0) {
-        resolve_hot(s, p, seqs, out, t, seq, pos, deverr);
-        return;
-    }
-    for (int i = threadIdx.x; i < p.ld_ids; i += THREADS) {
-        int id = p.ids[(int64_t)t * p.ld_ids + i];
-        int page = id >= 0 && id <= pos ? seqs.row_pages[(int64_t)seq * seqs.ld + id / SL_PAGE_TOKENS] : -1;
-        if (id > pos)
-            atomicOr(deverr, SL_DEVERR_SELECTION);
-        else if (id >= 0 && page < 0)
-            atomicOr(deverr, SL_DEVERR_PAGE);
-        p.phys[(int64_t)t * p.ld_ids + i] = page < 0 ? -1 : page * SL_PAGE_TOKENS + id % SL_PAGE_TOKENS;
-    }
+    return s.misses;
 }
 
 /* Elements of a sorted segment that come before (src, from segment me): smaller, or equal from an earlier
@@ -401,31 +392,20 @@ __device__ static bool stage_segments(const segments &in, int k, int total, uint
     return __syncthreads_and(small);
 }
 
-/* Merges the segments; one block a segment, one thread an element. The first block also counts. */
-__global__ static void __launch_bounds__(THREADS)
-    merge_kernel(sl_resolve_params p, segments in, uint32_t *deverr)
+/* One block's share of the merge: all of segment `me`, one thread an element. */
+__device__ static void merge_segment(const sl_resolve_params &p, const segments &in, int me, uint32_t *staged,
+                                     int *start, int *sum)
 {
-    extern __shared__ uint32_t staged[];
-    __shared__ int start[MERGE_SEGMENTS], sum;
-    int me = blockIdx.x, n = in.count[me], total = 0;
+    int n = in.count[me], total = 0;
 
-    if (n == 0 && me != 0)
-        return;
     for (int s = threadIdx.x; s < in.n; s += THREADS)
         total += in.count[s];
     if (threadIdx.x == 0)
-        sum = 0;
+        *sum = 0;
     total = sl_block_sum(total);
-    if (me == 0 && threadIdx.x == 0) {
-        *p.miss_count = min(total, p.miss_cap);
-        if (total > p.miss_cap)
-            atomicOr(deverr, SL_DEVERR_MISS_CAPACITY);
-    }
-    if (n == 0)
-        return;
     if (in.n <= MERGE_SEGMENTS) { /* where each begins; the order among them is of no matter */
         for (int s = threadIdx.x; s < in.n; s += THREADS)
-            start[s] = atomicAdd(&sum, in.count[s]);
+            start[s] = atomicAdd(sum, in.count[s]);
         __syncthreads();
     }
     bool shared = in.n <= MERGE_SEGMENTS && stage_segments(in, p.k, total, staged, start);
@@ -439,8 +419,118 @@ __global__ static void __launch_bounds__(THREADS)
         if (at < p.miss_cap) {
             p.miss_src[at] = src;
             p.miss_dst[at] = in.dst[(int64_t)me * p.k + i];
+            if (p.miss_block)
+                p.miss_block[at] = in.block[(int64_t)me * p.k + i];
         }
     }
+}
+
+__device__ static void count_misses(const sl_resolve_params &p, int total, uint32_t *deverr)
+{
+    *p.miss_count = min(total, p.miss_cap);
+    if (total > p.miss_cap)
+        atomicOr(deverr, SL_DEVERR_MISS_CAPACITY);
+}
+
+/* One block a segment. The first block also counts. */
+__global__ static void __launch_bounds__(THREADS)
+    merge_kernel(sl_resolve_params p, segments in, uint32_t *deverr)
+{
+    extern __shared__ uint32_t staged[];
+    __shared__ int start[MERGE_SEGMENTS], sum;
+    int me = blockIdx.x, total = 0;
+
+    if (me == 0) {
+        for (int s = threadIdx.x; s < in.n; s += THREADS)
+            total += in.count[s];
+        total = sl_block_sum(total);
+        if (threadIdx.x == 0)
+            count_misses(p, total, deverr);
+    }
+    if (in.count[me])
+        merge_segment(p, in, me, staged, start, &sum);
+}
+
+/* All blocks meet; those with misses merge. The last one to come knows the count, the last one to go clears.
+ */
+__device__ static void meet(const sl_resolve_params &p, const segments &in, uint32_t misses, uint32_t *staged,
+                            uint32_t *deverr)
+{
+    __shared__ int start[MERGE_SEGMENTS], sum;
+    const unsigned long long left = 1ull << 16;
+    unsigned long long all = gridDim.x, v = 0;
+
+    __syncthreads(); /* the block's segment is written */
+    if (threadIdx.x == 0) {
+        __threadfence();
+        v = 1 + (misses ? 0 : left) + ((unsigned long long)misses << 32);
+        v += atomicAdd(in.meet, v);
+        if ((v & 0xffff) == all)
+            count_misses(p, (int)(v >> 32), deverr);
+        if (v == (all | all << 16)) /* nobody missed anything */
+            *in.meet = 0;
+        while (misses && (v & 0xffff) != all) {
+            asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(in.meet) : "memory");
+        }
+        __threadfence();
+    }
+    if (misses == 0)
+        return;
+    __syncthreads();
+    merge_segment(p, in, blockIdx.x, staged, start, &sum);
+    if (threadIdx.x == 0 && (atomicAdd(in.meet, left) + left & 0xffff0000u) == all << 16)
+        *in.meet = 0;
+}
+
+/* A resident token: a lookup. */
+__device__ static void resolve_resident(const sl_resolve_params &p, const sl_seq_tables &seqs, int t, int seq,
+                                        int pos, uint32_t *deverr)
+{
+    for (int i = threadIdx.x; i < p.ld_ids; i += THREADS) {
+        int id = p.ids[(int64_t)t * p.ld_ids + i];
+        int page = id >= 0 && id <= pos ? seqs.row_pages[(int64_t)seq * seqs.ld + id / SL_PAGE_TOKENS] : -1;
+        if (id > pos)
+            atomicOr(deverr, SL_DEVERR_SELECTION);
+        else if (id >= 0 && page < 0)
+            atomicOr(deverr, SL_DEVERR_PAGE);
+        p.phys[(int64_t)t * p.ld_ids + i] = page < 0 ? -1 : page * SL_PAGE_TOKENS + id % SL_PAGE_TOKENS;
+    }
+}
+
+__global__ static void __launch_bounds__(THREADS)
+    resolve_kernel(sl_resolve_params p, sl_seq_tables seqs, segments out, uint32_t *deverr)
+{
+    extern __shared__ __align__(8) uint8_t smem[];
+    resolve_shared &s = *(resolve_shared *)smem;
+    int t = blockIdx.x, seq, pos;
+    uint32_t misses = 0;
+    some_ids first = load_ids(p.ids + (int64_t)t * p.ld_ids, 0, p.ld_ids);
+
+    if (threadIdx.x == 0) {
+        s.tail_hits = s.used = s.evictions = s.victims = s.misses = 0;
+        s.hand = 0;
+        s.step = p.step ? *p.step : 0; /* NULL without hot rows */
+        if (out.by_token)
+            out.count[t] = 0;
+    }
+    for (int i = threadIdx.x; i < MAX_K / SL_PAGE_TOKENS; i += THREADS)
+        s.need[i] = 0;
+    __syncthreads();
+    if (sl_token(&seqs, t, deverr, &seq, &pos)) {
+        if (seqs.hot_slot[seq] >= 0)
+            misses = resolve_hot(s, p, seqs, out, first, t, seq, pos, deverr);
+        else
+            resolve_resident(p, seqs, t, seq, pos, deverr);
+    } else { /* padding */
+        for (int i = threadIdx.x; i < p.ld_ids; i += THREADS)
+            p.phys[(int64_t)t * p.ld_ids + i] = -1;
+    }
+    for (int i = threadIdx.x; p.block_need && i < p.ld_blocks; i += THREADS) {
+        p.block_need[(int64_t)t * p.ld_blocks + i] = misses && i < MAX_K / SL_PAGE_TOKENS ? s.need[i] : 0;
+        p.block_done[(int64_t)t * p.ld_blocks + i] = 0;
+    }
+    if (out.meet)
+        meet(p, out, misses, (uint32_t *)(smem + sizeof(resolve_shared)), deverr);
 }
 
 __global__ static void hot_reset_kernel(sl_hot_reset_params p, int first)
@@ -479,7 +569,8 @@ sl_status sl_cuda_resolve(sl_backend *be, const void *params, sl_err *err)
     const sl_resolve_params *p = (const sl_resolve_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
     segments seg = {};
-    size_t rows;
+    size_t rows, staged;
+    bool fused;
     void *mem;
     sl_status st;
 
@@ -488,17 +579,22 @@ sl_status sl_cuda_resolve(sl_backend *be, const void *params, sl_err *err)
     seg.by_token = p->seqs->n_tokens <= p->seqs->n_seqs;
     seg.n = seg.by_token ? p->seqs->n_tokens : p->seqs->n_seqs;
     rows = (size_t)seg.n * p->k;
-    st = sl_cuda_scratch(cu, rows * 12 + (size_t)seg.n * 4, &mem, err);
+    st = sl_cuda_scratch(cu, rows * 16 + (size_t)seg.n * 4, &mem, err);
     if (st != SL_OK)
         return st;
     seg.src = (int64_t *)mem;
     seg.dst = (int32_t *)(seg.src + rows);
-    seg.count = seg.dst + rows;
+    seg.block = seg.dst + rows;
+    seg.count = seg.block + rows;
+    /* One block an SM, so that all run at once: the shared memory sees to it. */
+    staged = (size_t)min((int64_t)MERGE_MAX, (int64_t)rows) * 4;
+    fused = seg.by_token && seg.n <= cu->sms && sizeof(resolve_shared) + 8192 + staged <= cu->smem_optin;
+    seg.meet = fused ? (unsigned long long *)(cu->deverr + SL_CUDA_MEET) : NULL;
     if (!seg.by_token)
         st = SL_CU(cudaMemsetAsync(seg.count, 0, (size_t)seg.n * 4, cu->stream), err);
     if (st == SL_OK)
         st = SL_CU(cudaFuncSetAttribute(resolve_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        sizeof(resolve_shared)),
+                                        (int)(sizeof(resolve_shared) + (fused ? staged : 0))),
                    err);
     if (st == SL_OK)
         st = SL_CU(
@@ -506,9 +602,9 @@ sl_status sl_cuda_resolve(sl_backend *be, const void *params, sl_err *err)
             err);
     if (st != SL_OK)
         return st;
-    resolve_kernel<<<p->seqs->n_tokens, THREADS, sizeof(resolve_shared), cu->stream>>>(*p, *p->seqs, seg,
-                                                                                       cu->deverr);
-    merge_kernel<<<seg.n, THREADS, (size_t)min((int64_t)MERGE_MAX, (int64_t)rows) * 4, cu->stream>>>(
-        *p, seg, cu->deverr);
+    resolve_kernel<<<p->seqs->n_tokens, THREADS, sizeof(resolve_shared) + (fused ? staged : 0), cu->stream>>>(
+        *p, *p->seqs, seg, cu->deverr);
+    if (!fused)
+        merge_kernel<<<seg.n, THREADS, staged, cu->stream>>>(*p, seg, cu->deverr);
     return SL_CU_LAUNCHED(err);
 }

@@ -2,8 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "kernels/formats.h"
 #include "tests/unit/kernels/batch.h"
+#include "tests/unit/kernels/ref.h"
 
 /* T, per, length, lora, rope, format, act, norm dtype, host, hier, tail_rows, scale of the input in 1/1000 */
 static void append(cf_run *r, const int64_t *a)
@@ -124,7 +126,7 @@ static void resolve(cf_run *r, const int64_t *a)
 {
     resolve_case c = {0};
     int32_t k = (int32_t)a[2], ld = k + 3, *log, cap, *pos = cf_temp(r, 4 * (size_t)r->n);
-    size_t per_step, used = 0;
+    size_t per_step, used = 0, blocks;
     uint32_t now;
     int64_t *src;
 
@@ -156,7 +158,12 @@ static void resolve(cf_run *r, const int64_t *a)
     c.p.miss_dst = cf_mem(r, NULL, 4 * (size_t)cap);
     c.p.miss_count = cf_mem(r, NULL, 4);
     c.p.step = cf_mem(r, NULL, 4);
-    per_step = (size_t)(r->n * ld) + 1 + (size_t)cap * 3;
+    c.p.ld_blocks = (k + 63) / 64 + 1;
+    blocks = (size_t)(r->n * c.p.ld_blocks);
+    c.p.block_need = cf_mem(r, NULL, 4 * blocks);
+    c.p.block_done = cf_mem(r, NULL, 4 * blocks);
+    c.p.miss_block = cf_mem(r, NULL, 4 * (size_t)cap);
+    per_step = (size_t)(r->n * ld) + 1 + (size_t)cap * 4 + 2 * blocks;
     log = cf_temp(r, 4 * per_step * (size_t)a[5]);
     src = cf_temp(r, 8 * (size_t)cap);
     for (int64_t step = 1; step <= a[5] && r->st == SL_OK; step++) {
@@ -183,6 +190,11 @@ static void resolve(cf_run *r, const int64_t *a)
         cf_get(r, src, c.p.miss_src, 8 * (size_t)count);
         cf_get(r, log + used, c.p.miss_dst, 4 * (size_t)count);
         used += (size_t)count;
+        cf_get(r, log + used, c.p.miss_block, 4 * (size_t)count);
+        used += (size_t)count;
+        cf_get(r, log + used, c.p.block_need, 4 * blocks);
+        cf_get(r, log + used + blocks, c.p.block_done, 4 * blocks);
+        used += 2 * blocks;
         for (int32_t i = 0; i < count; i++) {
             log[used++] = (int32_t)src[i];
             if (i && src[i] < src[i - 1])
@@ -302,6 +314,7 @@ static void gather_perf(cf_run *r, const int64_t *a)
     cf_work(r, 2.0 * (double)a[0] * (double)a[2], 0, SL_F32, (double)a[0] * (double)a[2]);
 }
 
+#define BLOCKS 7
 /* n rows, pages, row bytes, row stride, cap */
 static void gather(cf_run *r, const int64_t *a)
 {
@@ -325,7 +338,7 @@ static void gather(cf_run *r, const int64_t *a)
     p.host.base = cf_host_mem(r, host, arena);
     p.rows.base = cf_mem(r, NULL, (size_t)((a[0] + 10) * a[2]));
     src = cf_temp(r, 8 * (size_t)(a[4] + 1));
-    dst = cf_temp(r, 4 * (size_t)(a[4] + 1));
+    dst = cf_temp(r, 4 * (size_t)(a[4] + 1 + BLOCKS));
     memset(dst, 0xff, 4 * (size_t)(a[4] + 1));
     for (int64_t i = 0; i < a[0] && i < a[4]; i++) {
         src[i] = i * (a[1] * 64) / a[0] + (int64_t)(cf_hash(2, i) % (uint64_t)((a[1] * 64) / a[0]));
@@ -336,9 +349,16 @@ static void gather(cf_run *r, const int64_t *a)
     p.miss_src = cf_mem(r, src, 8 * (size_t)(a[4] + 1));
     p.miss_dst = cf_mem(r, dst, 4 * (size_t)(a[4] + 1));
     p.miss_count = cf_mem(r, &count, 4);
+    for (int64_t i = 0; i <= a[4]; i++) /* row i belongs to block i % BLOCKS */
+        dst[i] = (int32_t)(i % BLOCKS);
+    p.miss_block = cf_mem(r, dst, 4 * (size_t)(a[4] + 1));
+    memset(dst, 0, 4 * BLOCKS);
+    p.block_done = cf_mem(r, dst, 4 * BLOCKS);
     cf_op(r, SL_OP_GATHER, &p);
     cf_work(r, 2.0 * (double)a[0] * (double)a[2], 0, SL_F32, (double)a[0] * (double)a[2]);
     cf_out(r, "rows", p.rows.base, a[0] + 10, (size_t)a[2], (size_t)a[2], CF_BYTES, 0);
+    if (!r->perf)
+        cf_out(r, "block_done", p.block_done, 1, 4 * BLOCKS, 4 * BLOCKS, CF_BYTES, 0);
 }
 
 /* ---- attention ---- */
@@ -409,6 +429,132 @@ static void attention(cf_run *r, const int64_t *a)
             2 * rows * (double)a[1] * (double)(2 * a[2] + a[3]), SL_BF16, 0);
     /* Another backend may hold queries and weights in bf16 when the rows are not float32. */
     cf_out_tokens(r, "o", p.o, o_row, CF_F32, !r->be ? 1e-5 : p.format == SL_ROW_MLA_F32 ? 5e-5 : 1e-2);
+}
+
+/* ---- attention beside the gather that brings its rows ---- */
+
+typedef struct beside_case {
+    sl_gather_params gather;
+    sl_sparse_attn_params attn;
+    size_t blocks;
+    int mode; /* 0 both, 1 attention alone, 2 gather alone */
+} beside_case;
+
+static sl_status run_beside(cf_run *r, const beside_case *c)
+{
+    sl_status st = SL_OK;
+
+    if (!r->be) {
+        ref_run(SL_OP_GATHER, &c->gather);
+        ref_run(SL_OP_SPARSE_ATTN, &c->attn);
+        return SL_OK;
+    }
+    if (c->mode != 1)
+        st = sl_be_fill(r->be, c->gather.block_done, 0, 4 * c->blocks, &r->err);
+    if (st == SL_OK && c->mode != 1)
+        st = sl_be_run(r->be, SL_OP_GATHER, &c->gather, &r->err);
+    if (st == SL_OK && c->mode != 2) /* nothing waits for the gather here */
+        st = sl_be_run(r->be, SL_OP_SPARSE_ATTN, &c->attn, &r->err);
+    return st;
+}
+
+#define REPEAT 10
+static void time_beside(cf_run *r, const beside_case *c)
+{
+    uint64_t best = UINT64_MAX;
+    sl_graph *g = NULL;
+
+    if (!(sl_backend_caps(r->be) & SL_BE_GRAPHS) || sl_be_capture_begin(r->be, &r->err) != SL_OK)
+        return;
+    for (int i = 0; i < REPEAT && r->st == SL_OK; i++)
+        r->st = run_beside(r, c);
+    if (sl_be_capture_end(r->be, &g, &r->err) != SL_OK)
+        return;
+    for (int i = 0; i < 30 && r->st == SL_OK; i++) {
+        uint64_t start = sl_now_ns();
+
+        r->st = sl_be_graph_launch(r->be, g, &r->err);
+        if (r->st == SL_OK)
+            r->st = sl_be_sync(r->be, &r->err);
+        start = sl_now_ns() - start;
+        best = start < best ? start : best;
+    }
+    r->ns = (double)best / REPEAT;
+    sl_graph_destroy(g);
+}
+
+/* T, heads, k, format, one row of that many is missing, mode. Missing rows are NaN until the gather brings
+ * them. */
+static void beside(cf_run *r, const int64_t *a)
+{
+    beside_case c = {.mode = (int)a[5]};
+    sl_sparse_attn_params *p = &c.attn;
+    int64_t n = r->n * a[2], misses = 0;
+    size_t row = (size_t)sl_row_bytes((sl_row_format)a[3], 512, 64), o_row = 4 * (size_t)a[1] * 512;
+    uint8_t *host = cf_temp(r, (size_t)n * row), *device = cf_temp(r, (size_t)n * row);
+    int32_t *phys = cf_temp(r, 4 * (size_t)n), *dst = cf_temp(r, 4 * (size_t)n),
+            *block = cf_temp(r, 4 * (size_t)n), *need, count;
+    int64_t *src = cf_temp(r, 8 * (size_t)n);
+    float *values = cf_temp(r, 4 * 576);
+
+    *p = (sl_sparse_attn_params){.tokens = (int32_t)r->n, .heads = (int32_t)a[1], .lora = 512, .rope = 64};
+    p->format = (sl_row_format)a[3];
+    p->k = p->ld_ids = (int32_t)a[2];
+    p->scale = 0.13f;
+    p->ld_blocks = (p->k + 63) / 64;
+    c.blocks = (size_t)(r->n * p->ld_blocks);
+    need = cf_temp(r, 4 * c.blocks);
+    memset(need, 0, 4 * c.blocks);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t g = r->first * a[2] + i, t = i / a[2], j = i % a[2];
+
+        if (i < DISTINCT || !r->perf) {
+            for (int32_t d = 0; d < 576; d++)
+                values[d] = 2 * cf_uniform(5, g * 4099 + d);
+            sl_row_encode(p->format, 512, 64, values, host + (size_t)i * row);
+        } else {
+            memcpy(host + (size_t)i * row, host + (size_t)(i % DISTINCT) * row, row);
+        }
+        memcpy(device + (size_t)i * row, host + (size_t)i * row, row);
+        phys[i] = (int32_t)i;
+        if ((g * 7 + t) % a[4])
+            continue;
+        memset(device + (size_t)i * row, 0xff, row);
+        src[misses] = i;
+        dst[misses] = (int32_t)i;
+        block[misses++] = (int32_t)(t * p->ld_blocks + j / 64);
+        need[t * p->ld_blocks + j / 64]++;
+    }
+    count = (int32_t)misses;
+    p->rows = (sl_row_view){.row_bytes = (int64_t)row, .hot_rows = 60000};
+    p->rows.base = cf_mem(r, device, (size_t)n * row);
+    p->phys = cf_mem(r, phys, 4 * (size_t)n);
+    p->ql = cf_matrix(r, 1, r->first, r->n, a[1] * 576, a[1] * 576, SL_F32, 1);
+    p->o = cf_mem(r, NULL, (size_t)r->n * o_row);
+    p->block_need = cf_mem(r, need, 4 * c.blocks);
+    memset(need, 0, 4 * c.blocks);
+    p->block_done = c.gather.block_done = cf_mem(r, need, 4 * c.blocks);
+    c.gather.rows = p->rows;
+    c.gather.host = (sl_host_plane){.row_stride = (int64_t)row, .page_stride = 64 * (int64_t)row};
+    c.gather.host.base = cf_host_mem(r, host, (size_t)((n + 63) / 64 * 64) * row);
+    c.gather.miss_src = cf_mem(r, src, 8 * (size_t)n);
+    c.gather.miss_dst = cf_mem(r, dst, 4 * (size_t)n);
+    c.gather.miss_block = cf_mem(r, block, 4 * (size_t)n);
+    c.gather.miss_count = cf_mem(r, &count, 4);
+    c.gather.miss_cap = (int32_t)n;
+    if (r->st == SL_OK) { /* in a perf run once in full, so that rows and counts are there for the parts */
+        beside_case both = c;
+
+        both.mode = 0;
+        r->st = run_beside(r, &both);
+    }
+    if (r->st == SL_OK && r->be)
+        r->st = sl_be_sync(r->be, &r->err);
+    if (r->st == SL_OK && r->perf && r->be)
+        time_beside(r, &c);
+    cf_work(r, (double)n * (double)row, c.mode == 2 ? 0 : 2.0 * (double)n * (double)a[1] * 1088, SL_BF16,
+            c.mode == 1 ? 0 : (double)misses * (double)row);
+    cf_out_tokens(r, "o", p->o, o_row, CF_F32, r->be ? 1e-2 : 1e-5);
 }
 
 #define F SL_F32
@@ -522,6 +668,24 @@ static const cf_case cases[] = {
     {SL_OP_SPARSE_ATTN, "T=9 h=20 k=1024 bf16", attention, {9, 20, 512, 64, 1024, RB, 4096, 0}, CF_SPLIT},
     {SL_OP_SPARSE_ATTN, "T=4 h=64 k=2048 bf16", attention, {4, 64, 512, 64, 2048, RB, 8192, 1}, CF_SPLIT},
     {SL_OP_SPARSE_ATTN, "T=4 h=8 k=200 fp8", attention, {4, 8, 512, 64, 200, R8, 1000, 1}, CF_SPLIT},
+    {SL_OP_SPARSE_ATTN, "T=9 h=24 k=1024 fp8", attention, {9, 24, 512, 64, 1024, R8, 4096, 0}, CF_SPLIT},
+    {SL_OP_SPARSE_ATTN, "T=3 h=16 k=2048 fp8", attention, {3, 16, 512, 64, 2048, R8, 8192, 1}, CF_SPLIT},
+    {SL_OP_SPARSE_ATTN, "T=3 h=32 k=1500 bf16", attention, {3, 32, 512, 64, 1500, RB, 8192, 1}, CF_SPLIT},
+    {SL_OP_SPARSE_ATTN, "T=300 h=8 k=1100 fp8", attention, {300, 8, 512, 64, 1100, R8, 2200, 0}, CF_SPLIT},
+    {SL_OP_SPARSE_ATTN, "T=4 h=128 k=2048 fp8 beside", beside, {4, 128, 2048, R8, 3, 0}, CF_SPLIT},
+    {SL_OP_SPARSE_ATTN, "T=2 h=64 k=2048 bf16 beside", beside, {2, 64, 2048, RB, 2, 0}, CF_SPLIT},
+    {SL_OP_SPARSE_ATTN, "T=70 h=128 k=128 fp8 beside", beside, {70, 128, 128, R8, 5, 0}, CF_SPLIT},
+    {SL_OP_SPARSE_ATTN, "T=20 h=128 fp8 beside 2000", beside, {20, 128, 2048, R8, 20, 0}, CF_PERF_ONLY},
+    {SL_OP_SPARSE_ATTN, "T=20 h=128 fp8 beside alone", beside, {20, 128, 2048, R8, 20, 1}, CF_PERF_ONLY},
+    {SL_OP_GATHER, "T=20 fp8 beside gather", beside, {20, 128, 2048, R8, 20, 2}, CF_PERF_ONLY},
+    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside 2000", beside, {64, 128, 2048, R8, 65, 0}, CF_PERF_ONLY},
+    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside alone", beside, {64, 128, 2048, R8, 65, 1}, CF_PERF_ONLY},
+    {SL_OP_GATHER, "T=64 fp8 beside gather", beside, {64, 128, 2048, R8, 65, 2}, CF_PERF_ONLY},
+    {SL_OP_SPARSE_ATTN,
+     "T=1024 h=128 k=2048 bf16",
+     attention,
+     {1024, 128, 512, 64, 2048, RB, 32768, 1},
+     CF_PERF_ONLY},
     {SL_OP_SPARSE_ATTN,
      "T=1 h=128 k=2048 fp8",
      attention,

@@ -469,6 +469,10 @@ static void resolve_hot(const sl_resolve_params *p, int64_t t, int64_t *src, int
             s.slot_of[id] = (uint16_t)v;
             s.stamp[v] = mark;
             src[*misses] = (int64_t)page_of(q->host_pages, q, seq, id) * 64 + id % 64;
+            if (p->block_need) {
+                p->block_need[t * p->ld_blocks + i / 64]++;
+                p->miss_block[*misses] = (int32_t)(t * p->ld_blocks + i / 64);
+            }
             dst[(*misses)++] = (int32_t)(base + v);
         }
         used[n_used++] = s.slot_of[id];
@@ -500,6 +504,8 @@ void ref_resolve(const void *params)
     for (int64_t t = 0; t < s->n_tokens; t++) {
         for (int32_t i = 0; i < p->ld_ids; i++)
             p->phys[t * p->ld_ids + i] = -1;
+        for (int32_t b = 0; p->block_need && b < p->ld_blocks; b++)
+            p->block_need[t * p->ld_blocks + b] = p->block_done[t * p->ld_blocks + b] = 0;
         if (s->hot_slot[s->token_seq[t]] >= 0) {
             resolve_hot(p, t, p->miss_src, p->miss_dst, &misses);
             continue;
@@ -515,6 +521,12 @@ void ref_resolve(const void *params)
             int64_t src = p->miss_src[j];
             int32_t dst = p->miss_dst[j];
 
+            if (p->miss_block) {
+                int32_t block = p->miss_block[j];
+
+                p->miss_block[j] = p->miss_block[j - 1];
+                p->miss_block[j - 1] = block;
+            }
             p->miss_src[j] = p->miss_src[j - 1];
             p->miss_dst[j] = p->miss_dst[j - 1];
             p->miss_src[j - 1] = src;
@@ -527,11 +539,14 @@ void ref_gather(const void *params)
 {
     const sl_gather_params *p = params;
 
-    for (int32_t i = 0; i < *p->miss_count && i < p->miss_cap; i++)
+    for (int32_t i = 0; i < *p->miss_count && i < p->miss_cap; i++) {
+        if (p->block_done)
+            p->block_done[p->miss_block[i]]++;
         memcpy(p->rows.base + p->miss_dst[i] * p->rows.row_bytes,
                p->host.base + p->miss_src[i] / 64 * p->host.page_stride +
                    p->miss_src[i] % 64 * p->host.row_stride,
                (size_t)p->rows.row_bytes);
+    }
 }
 
 /* ---- attention ---- */
