@@ -95,7 +95,8 @@ static sl_status open_engine(run *x, sl_err *err)
     sl_engine_opts eo = {
         .algorithm = "dsa", .max_step_tokens = o->max_batch, .policy = SL_EVICT_CLOCK, .draw = &draw};
     eo.arena_readable = true;
-    eo.groups = o->groups;
+    /* who has nothing to wait for is fastest as a whole */
+    eo.groups = x->mode == DEC_RESIDENT || x->mode == DEC_FREE_ROWS ? 1 : o->groups;
     bool resident = x->mode == DEC_RESIDENT;
     st = sl_plan_pools(&plan, resident ? SL_RESIDENT : SL_HIERARCHICAL, x->batch, x->context, &eo, err);
     if (!resident)

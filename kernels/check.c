@@ -123,10 +123,8 @@ static void chk_rmsnorm(sl_chk *c, const void *params)
         sl_chk_need(c, p->out || p->add, "out", "and add are both NULL");
 }
 
-static void chk_linear(sl_chk *c, const void *params)
+static void chk_one_linear(sl_chk *c, const sl_linear_params *p)
 {
-    const sl_linear_params *p = params;
-
     sl_chk_count(c, "tokens", p->tokens);
     sl_chk_weight(c, "w", &p->w, -1, -1);
     sl_chk_ld(c, "ld_x", p->ld_x, p->w.in);
@@ -137,6 +135,20 @@ static void chk_linear(sl_chk *c, const void *params)
     sl_chk_size(c, "out", p->tokens, p->ld_out);
     sl_chk_ptr(c, "x", p->x, sl_dtype_size(p->act));
     sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->out_dtype));
+}
+
+static void chk_linear(sl_chk *c, const void *params)
+{
+    const sl_linear_params *first = params, *p = first;
+
+    for (int n = 1; p && c->st == SL_OK; p = p->next, n++) {
+        sl_chk_need(c, n <= SL_LINEAR_CHAIN, "next", "makes the chain too long");
+        sl_chk_need(c,
+                    p->x == first->x && p->tokens == first->tokens && p->ld_x == first->ld_x &&
+                        p->act == first->act,
+                    "next", "has another x");
+        chk_one_linear(c, p);
+    }
 }
 
 static void chk_heads(sl_chk *c, int32_t tokens, int32_t heads, int64_t width)

@@ -48,8 +48,9 @@ void sl_profile_op(sl_backend *be, sl_op op, const void *params)
         return;
     p->stopped = mark(be, p, p->n, NULL) != SL_OK;
     p->ops[p->n].op = op;
-    if (op == SL_OP_LINEAR)
-        p->ops[p->n].rows = l->w.out, p->ops[p->n].cols = l->w.in;
+    p->ops[p->n].rows = p->ops[p->n].cols = 0;
+    for (; op == SL_OP_LINEAR && l; l = l->next)
+        p->ops[p->n].rows += l->w.out, p->ops[p->n].cols = l->w.in;
     p->n += !p->stopped;
 }
 

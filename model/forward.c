@@ -28,19 +28,34 @@ static sl_status run(const pass *p, sl_op op, const void *params)
     return p->dry ? sl_be_supports(p->m->be, op, params, p->err) : sl_be_run(p->m->be, op, params, p->err);
 }
 
+static sl_linear_params layer_of(const pass *p, const void *x, int32_t ld_x, const sl_weight *w, void *out,
+                                 int32_t ld_out, sl_dtype out_dtype)
+{
+    return (sl_linear_params){.x = x,
+                              .w = *w,
+                              .out = out,
+                              .tokens = p->tokens,
+                              .ld_x = ld_x,
+                              .ld_out = ld_out,
+                              .fp8_acts = p->c->fp8_acts && w->dtype == SL_F8_E4M3,
+                              .act = p->act,
+                              .out_dtype = out_dtype};
+}
+
 static sl_status linear_as(const pass *p, const void *x, int32_t ld_x, const sl_weight *w, void *out,
                            int32_t ld_out, sl_dtype out_dtype)
 {
-    sl_linear_params a = {.x = x,
-                          .w = *w,
-                          .out = out,
-                          .tokens = p->tokens,
-                          .ld_x = ld_x,
-                          .ld_out = ld_out,
-                          .fp8_acts = p->c->fp8_acts && w->dtype == SL_F8_E4M3,
-                          .act = p->act,
-                          .out_dtype = out_dtype};
+    sl_linear_params a = layer_of(p, x, ld_x, w, out, ld_out, out_dtype);
     return run(p, SL_OP_LINEAR, &a);
+}
+
+/* A layer whose output lies dense, and the chain behind it (same x). */
+static sl_linear_params dense(const pass *p, const void *x, const sl_weight *w, void *out,
+                              const sl_linear_params *next)
+{
+    sl_linear_params a = layer_of(p, x, w->in, w, out, w->out, p->act);
+    a.next = next;
+    return a;
 }
 
 static sl_status linear(const pass *p, const void *x, const sl_weight *w, void *out)
@@ -77,16 +92,24 @@ static sl_status step_input_norm(pass *p)
     return norm_residual(p, &p->lw->w[SL_T_INPUT_NORM]);
 }
 
+/* Everything that is made from h or from the normalised low-rank query by an fp8 or bf16 layer, in two
+ * chains. */
 static sl_status step_queries(pass *p)
 {
     const sl_model_config *c = p->c;
     sl_workspace *ws = p->ws;
     const sl_weight *w = p->lw->w;
-    sl_status rc = linear(p, ws->h, &w[SL_T_Q_A], ws->q_a);
+    bool index = c->layer_has_indexer[p->layer];
+    sl_linear_params k = dense(p, ws->h, &w[SL_T_INDEX_K], ws->index_k, NULL),
+                     kv = dense(p, ws->h, &w[SL_T_KV_A], ws->kv, index ? &k : NULL),
+                     q_a = dense(p, ws->h, &w[SL_T_Q_A], ws->q_a, &kv),
+                     iq = dense(p, ws->q_r, &w[SL_T_INDEX_Q], ws->index_q, NULL),
+                     q_b = dense(p, ws->q_r, &w[SL_T_Q_B], ws->q, index ? &iq : NULL);
+    sl_status rc = run(p, SL_OP_LINEAR, &q_a);
     if (rc == SL_OK)
         rc = norm(p, ws->q_a, NULL, &w[SL_T_Q_A_NORM], c->lora_eps, p->tokens, ws->q_r);
     if (rc == SL_OK)
-        rc = linear(p, ws->q_r, &w[SL_T_Q_B], ws->q);
+        rc = run(p, SL_OP_LINEAR, &q_b);
     if (rc != SL_OK)
         return rc;
     sl_q_absorb_params a = {.q = ws->q,
@@ -104,22 +127,13 @@ static sl_status step_queries(pass *p)
     return run(p, SL_OP_Q_ABSORB, &a);
 }
 
-static sl_status step_latents(pass *p)
-{
-    return linear(p, p->ws->h, &p->lw->w[SL_T_KV_A], p->ws->kv);
-}
-
 static sl_status step_index(pass *p)
 {
     const sl_model_config *c = p->c;
     sl_workspace *ws = p->ws;
     const sl_weight *w = p->lw->w;
-    sl_status rc = linear(p, ws->h, &w[SL_T_INDEX_K], ws->index_k);
-    if (rc == SL_OK)
-        rc = linear(p, ws->q_r, &w[SL_T_INDEX_Q], ws->index_q);
-    if (rc == SL_OK)
-        rc = linear_as(p, ws->h, c->hidden_size, &w[SL_T_INDEX_WEIGHTS], ws->index_proj, c->index_n_heads,
-                       SL_F32);
+    sl_status rc =
+        linear_as(p, ws->h, c->hidden_size, &w[SL_T_INDEX_WEIGHTS], ws->index_proj, c->index_n_heads, SL_F32);
     if (rc != SL_OK)
         return rc;
     sl_index_query_params a = {.q = ws->index_q,
@@ -225,9 +239,10 @@ static sl_status mlp(pass *p, void *out)
     const sl_weight *w = p->lw->w;
     int32_t dim = w[SL_T_GATE].out;
     char *gate = p->ws->gate_up, *up = gate + (size_t)dim * sl_dtype_size(p->act);
-    sl_status rc = linear_as(p, p->ws->h, w[SL_T_GATE].in, &w[SL_T_GATE], gate, 2 * dim, p->act);
-    if (rc == SL_OK)
-        rc = linear_as(p, p->ws->h, w[SL_T_UP].in, &w[SL_T_UP], up, 2 * dim, p->act);
+    sl_linear_params u = layer_of(p, p->ws->h, w[SL_T_UP].in, &w[SL_T_UP], up, 2 * dim, p->act),
+                     g = layer_of(p, p->ws->h, w[SL_T_GATE].in, &w[SL_T_GATE], gate, 2 * dim, p->act);
+    g.next = &u;
+    sl_status rc = run(p, SL_OP_LINEAR, &g);
     sl_silu_mul_params a = {.gate = gate,
                             .up = up,
                             .out = p->ws->inter,
@@ -315,11 +330,15 @@ static const struct {
     sl_when when;
     sl_status (*run)(pass *p);
 } layer_steps[] = {
-    {"input norm", SL_IN_ALWAYS, step_input_norm}, {"queries", SL_IN_ALWAYS, step_queries},
-    {"latents", SL_IN_ALWAYS, step_latents},       {"index", SL_IN_INDEXER, step_index},
-    {"attend", SL_IN_ALWAYS, step_attend},         {"output", SL_IN_ALWAYS, step_output},
-    {"post norm", SL_IN_ALWAYS, step_post_norm},   {"dense", SL_IN_DENSE, step_dense},
-    {"experts", SL_IN_MOE, step_experts},          {"shared experts", SL_IN_SHARED, step_shared},
+    {"input norm", SL_IN_ALWAYS, step_input_norm},
+    {"queries, latents and index keys", SL_IN_ALWAYS, step_queries},
+    {"index", SL_IN_INDEXER, step_index},
+    {"attend", SL_IN_ALWAYS, step_attend},
+    {"output", SL_IN_ALWAYS, step_output},
+    {"post norm", SL_IN_ALWAYS, step_post_norm},
+    {"dense", SL_IN_DENSE, step_dense},
+    {"experts", SL_IN_MOE, step_experts},
+    {"shared experts", SL_IN_SHARED, step_shared},
 };
 
 static sl_status embed(pass *p)

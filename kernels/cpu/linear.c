@@ -24,10 +24,8 @@ static void load(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-sl_status sl_cpu_linear(sl_backend *be, const void *params, sl_err *err)
+static sl_status run_one(sl_cpu *cpu, const sl_linear_params *p, sl_err *err)
 {
-    const sl_linear_params *p = params;
-    sl_cpu *cpu = (sl_cpu *)be;
     bool quant = p->fp8_acts && p->w.dtype == SL_F8_E4M3;
     ctx c = {.p = p, .groups = sl_fp8_groups(p->w.in)};
     sl_matmul m = {
@@ -56,4 +54,13 @@ sl_status sl_cpu_linear(sl_backend *be, const void *params, sl_err *err)
     m.scale_x = c.scale;
     sl_matmul_run(cpu, &m);
     return SL_OK;
+}
+
+sl_status sl_cpu_linear(sl_backend *be, const void *params, sl_err *err)
+{
+    sl_status st = SL_OK;
+
+    for (const sl_linear_params *p = params; p && st == SL_OK; p = p->next)
+        st = run_one((sl_cpu *)be, p, err);
+    return st;
 }

@@ -1,5 +1,6 @@
 /*
- * Linear layers. Three ways, chosen by types and shape alone, so that a weight always takes the same one:
+ * Linear layers. The ways, chosen by types and shape, so that a weight always takes the same one:
+ *   - few tokens on Hopper by streaming the weight (linear_stream.cu);
  *   - bf16 x bf16 and f32 x f32 through cuBLASLt;
  *   - fp8 weights with fp8 activations through cuBLASLt's block-scaled product (Hopper), activations
  * quantised here;
@@ -8,11 +9,20 @@
  * on Hopper except for ragged shapes.
  */
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/stream.h"
 
 #define TILE_T 16
 #define TILE_O 64
 #define TILE_K 32
 #define GROUP 128
+
+/* Lets a kernel that was launched for it start before this one has ended. */
+__device__ static inline void sl_let_next_start(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 /* x quantised per token and 128 inputs: q[T][K] e4m3, scale[K/128][ld_scale] (token index fastest, as the
  * library wants it). */
@@ -23,6 +33,7 @@ __global__ static void quant_acts_kernel(const void *x, sl_dtype act, int ld_x, 
     int first = g * GROUP, end = min(k, first + GROUP);
     float v[GROUP / 32], amax = 0;
 
+    sl_let_next_start();
     if (first >= k)
         return;
     for (int i = 0; i < GROUP / 32; i++) {
@@ -109,7 +120,8 @@ static sl_status quantise(sl_cuda *cu, const sl_linear_params *p, int padded, ui
 {
     size_t groups = (size_t)sl_ceil_div(p->w.in, GROUP),
            q_bytes = ((size_t)padded * p->w.in + 255) / 256 * 256;
-    size_t s_bytes = (groups * padded * sizeof(float) + 255) / 256 * 256;
+    size_t s_bytes =
+        ((groups * padded + 128) * sizeof(float) + 255) / 256 * 256; /* readers take up to 128 at a time */
     size_t o_bytes = padded == p->tokens ? 0 : (size_t)padded * p->w.out * 2;
     void *mem;
     sl_status st = sl_cuda_scratch(cu, q_bytes + s_bytes + o_bytes, &mem, err);
@@ -174,25 +186,34 @@ static sl_status run_library(sl_cuda *cu, const sl_linear_params *p, sl_err *err
     return sl_cuda_gemm_run(cu, &g, err);
 }
 
-sl_status sl_cuda_linear(sl_backend *be, const void *params, sl_err *err)
+/* One layer, or a whole chain where that is one launch; *done: how many. */
+static sl_status run_some(sl_cuda *cu, const sl_linear_params *p, int *done, sl_err *err)
 {
-    const sl_linear_params *p = (const sl_linear_params *)params;
-    sl_cuda *cu = sl_cuda_of(be);
+    bool stream = sl_cuda_linear_stream_fits(cu, p);
     uint8_t *q;
     float *scale;
     void *padded_out;
     sl_status st;
 
+    *done = 1;
     if (p->fp8_acts && p->w.dtype == SL_F8_E4M3) {
         int padded = (p->tokens + 3) / 4 * 4;
         st = quantise(cu, p, padded, &q, &scale, &padded_out, err);
         if (st != SL_OK)
             return st;
+        if (stream) {
+            *done = sl_cuda_linear_stream_together(cu, p);
+            return sl_cuda_linear_stream(cu, p, *done, q, scale, padded, err);
+        }
         st = block_scaled_fits(cu, p) ? run_block_scaled(cu, p, padded, q, scale, padded_out, NULL)
                                       : SL_ERR_UNSUPPORTED;
         if (st != SL_ERR_UNSUPPORTED)
             return st == SL_OK ? SL_OK : sl_fail(err, st, "cuda: linear: block-scaled product failed");
         return run_plain(cu, p, q, scale, padded, err);
+    }
+    if (stream && p->w.dtype == SL_BF16) {
+        *done = sl_cuda_linear_stream_together(cu, p);
+        return sl_cuda_linear_stream(cu, p, *done, NULL, NULL, 0, err);
     }
     if (p->w.dtype == p->act && (p->act == SL_BF16 || p->out_dtype == SL_F32) && p->w.in % 8 == 0 &&
         p->ld_x % 8 == 0 && p->w.out % 8 == 0 && p->ld_out % 8 == 0) {
@@ -201,4 +222,18 @@ sl_status sl_cuda_linear(sl_backend *be, const void *params, sl_err *err)
             return st == SL_OK ? SL_OK : sl_fail(err, st, "cuda: linear: library product failed");
     }
     return run_plain(cu, p, NULL, NULL, 0, err);
+}
+
+sl_status sl_cuda_linear(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_linear_params *p = (const sl_linear_params *)params;
+    sl_status st = SL_OK;
+    int done;
+
+    while (p && st == SL_OK) {
+        st = run_some(sl_cuda_of(be), p, &done, err);
+        for (; done > 0 && p; done--)
+            p = p->next;
+    }
+    return st;
 }

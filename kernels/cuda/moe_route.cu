@@ -104,6 +104,100 @@ __global__ static void moe_route_kernel(sl_moe_route_params p)
     }
 }
 
+/* Of two candidates the better: larger value, then smaller index. */
+__device__ static inline void better(float &v, int &i, float w, int j)
+{
+    if (w > v || (w == v && j < i)) {
+        v = w;
+        i = j;
+    }
+}
+
+/*
+ * The same for 32 * PER experts in groups of whole lanes: lane l has experts l * PER.. in registers. A group
+ * is `lanes` neighbouring lanes, a power of two.
+ */
+template <int PER>
+__global__ static void __launch_bounds__(32) narrow_kernel(sl_moe_route_params p, int lanes)
+{
+    int64_t t = blockIdx.x;
+    int lane = threadIdx.x, first = lane * PER;
+    float s[PER], c[PER], a = -INFINITY, b = -INFINITY;
+
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        s[i] = 1.0f / (1.0f + expf(-p.logits[t * p.experts + first + i]));
+        c[i] = p.bias ? __fadd_rn(s[i], p.bias[first + i]) : s[i];
+        b = fmaxf(b, fminf(a, c[i]));
+        a = fmaxf(a, c[i]);
+    }
+    if (p.groups > 1) {
+        for (int o = 1; o < lanes; o <<= 1) { /* two largest of the group */
+            float a2 = __shfl_xor_sync(0xffffffffu, a, o), b2 = __shfl_xor_sync(0xffffffffu, b, o);
+            b = fmaxf(fmaxf(b, b2), fminf(a, a2));
+            a = fmaxf(a, a2);
+        }
+        float score = __fadd_rn(a, b);
+        int group = lane / lanes, before = 0;
+        for (int g = 0; g < p.groups; g++) {
+            float other = __shfl_sync(0xffffffffu, score, g * lanes);
+            before += other > score || (other == score && g < group);
+        }
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            c[i] = before < p.top_groups ? c[i] : -INFINITY;
+    }
+    int mine = p.experts; /* lane k keeps the k-th choice */
+    float weight = 0;
+    for (int k = 0; k < p.top_k; k++) {
+        float v = c[0];
+        int at = first;
+#pragma unroll
+        for (int i = 1; i < PER; i++)
+            better(v, at, c[i], first + i);
+        for (int o = 16; o; o >>= 1) {
+            float w = __shfl_xor_sync(0xffffffffu, v, o);
+            int j = __shfl_xor_sync(0xffffffffu, at, o);
+            better(v, at, w, j);
+        }
+        float sigmoid = 0;
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            if (at == first + i) {
+                c[i] = -INFINITY;
+                sigmoid = s[i];
+            }
+        sigmoid = __shfl_sync(0xffffffffu, sigmoid, at / PER);
+        if (lane == k) {
+            mine = at;
+            weight = sigmoid;
+        }
+    }
+    int rank = 0; /* ascending expert id */
+    for (int k = 0; k < p.top_k; k++)
+        rank += __shfl_sync(0xffffffffu, mine, k) < mine;
+    float sum = 0;
+    for (int k = 0; k < p.top_k; k++) {
+        unsigned who = __ballot_sync(0xffffffffu, lane < p.top_k && rank == k);
+        sum = __fadd_rn(sum, __shfl_sync(0xffffffffu, weight, __ffs(who) - 1));
+    }
+    if (lane < p.top_k) {
+        p.experts_out[t * p.top_k + rank] = mine;
+        p.weights_out[t * p.top_k + rank] = __fmul_rn(p.normalise ? weight / sum : weight, p.scale);
+    }
+}
+
+/* Lanes of a group if the narrow kernel can do it, else 0. Enough experts must remain for ties among -inf not
+ * to matter. */
+static int narrow_lanes(const sl_moe_route_params *p)
+{
+    int groups = p->groups > 1 ? p->groups : 1, lanes = 32 / groups;
+
+    if (p->experts != 256 || 32 % groups || p->top_k > 32)
+        return 0;
+    return p->groups <= 1 || p->top_groups * (p->experts / groups) >= p->top_k ? lanes : 0;
+}
+
 sl_status sl_cuda_moe_route(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_moe_route_params *p = (const sl_moe_route_params *)params;
@@ -111,6 +205,11 @@ sl_status sl_cuda_moe_route(sl_backend *be, const void *params, sl_err *err)
     if (p->experts > MAX_EXPERTS || p->top_k > MAX_TOP_K)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: moe_route: %d experts, top_k %d; at most %d and %d",
                        p->experts, p->top_k, MAX_EXPERTS, MAX_TOP_K);
+    int lanes = narrow_lanes(p);
+    if (lanes > 0) {
+        narrow_kernel<8><<<p->tokens, 32, 0, sl_cuda_of(be)->stream>>>(*p, lanes);
+        return SL_CU_LAUNCHED(err);
+    }
     moe_route_kernel<<<p->tokens, 32, 0, sl_cuda_of(be)->stream>>>(*p);
     return SL_CU_LAUNCHED(err);
 }

@@ -10,10 +10,18 @@
 #include "kernels/cuda/stream.cuh"
 
 #define GROUP 128
+#define TOKENS 32 /* of a tile; the product's other rows read whatever lies behind them, and nobody looks */
+#define X_BYTES (TOKENS * GROUP)
+#define STAGE (2 * ST_BOX_BYTES + X_BYTES)
+#define STAGES 6 /* filled in pairs: 256 bytes of a weight's row at a time, as memory likes it */
+#define XS_BYTES (TOKENS * 4)
+#define EXCHANGE (TOKENS * ST_BOX * 2)
+#define SMEM (STAGES * (STAGE + XS_BYTES + 16) + EXCHANGE + 1024)
 #define MAX_EXPERTS 1024
 
 struct moe_rows {
-    int32_t *pair; /* [rows] or -1 */
+    int32_t *pair;   /* [rows] or -1 */
+    int32_t *row_of; /* [pairs] or -1 */
     int32_t *tile_expert, *tile_first, *tile_count, *n_tiles;
 };
 
@@ -34,7 +42,7 @@ __global__ static void __launch_bounds__(1024)
             atomicAdd(&count[x], 1);
     }
     __syncthreads();
-    int n = count[e], padded = (n + 7) & ~7, my_tiles = (n + ST_TOKENS - 1) / ST_TOKENS;
+    int n = count[e], padded = (n + 7) & ~7, my_tiles = (n + TOKENS - 1) / TOKENS;
     end[e] = padded;
     tiles[e] = my_tiles;
     __syncthreads();
@@ -47,41 +55,58 @@ __global__ static void __launch_bounds__(1024)
     }
     int first = end[e] - padded;
     cursor[e] = first;
-    for (int k = 0, at = tiles[e] - my_tiles; k < n; k += ST_TOKENS, at++) {
+    for (int k = 0, at = tiles[e] - my_tiles; k < n; k += TOKENS, at++) {
         rows.tile_expert[at] = e;
         rows.tile_first[at] = first + k;
-        rows.tile_count[at] = min(ST_TOKENS, n - k);
+        rows.tile_count[at] = min(TOKENS, n - k);
     }
     for (int k = n; k < padded; k++)
         rows.pair[first + k] = -1;
     if (e == experts - 1)
         *rows.n_tiles = tiles[e];
     __syncthreads();
-    for (int i = e; i < pairs; i += 1024)
-        if (ids[i] >= 0 && ids[i] < experts)
-            rows.pair[atomicAdd(&cursor[ids[i]], 1)] = i;
+    for (int i = e; i < pairs; i += 1024) {
+        int row = -1;
+        if (ids[i] >= 0 && ids[i] < experts) {
+            row = atomicAdd(&cursor[ids[i]], 1);
+            rows.pair[row] = i;
+        }
+        rows.row_of[i] = row;
+    }
 }
 
-/* x of each row's token to e4m3 with a scale per 128 values: q [rows][n], scale [n / 128][ld]; a warp per
- * group. */
+/* 1 / s of a power of two, exactly; x / s is x times it. */
+__device__ static inline float inverse(float s)
+{
+    return __uint_as_float((254u << 23) - __float_as_uint(s));
+}
+
+/* x of each token to e4m3 with a scale per 128 values, in the rows of its choices: q [rows][n], scale [n /
+ * 128][ld]; a warp per group. */
 __global__ static void quantise_kernel(const __nv_bfloat16 *x, int n, int top_k, moe_rows rows, uint8_t *q,
                                        float *scale, int ld)
 {
-    int r = blockIdx.x, g = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-    int t = *rows.n_tiles - 1, end = t < 0 ? 0 : rows.tile_first[t] + rows.tile_count[t];
-
-    if (r >= end || g >= n / GROUP || rows.pair[r] < 0)
+    int t = blockIdx.x, g = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+    if (g >= n / GROUP)
         return;
-    uint2 raw = *(const uint2 *)(x + (int64_t)(rows.pair[r] / top_k) * n + g * GROUP + lane * 4);
+    uint2 raw = *(const uint2 *)(x + (int64_t)t * n + g * GROUP + lane * 4);
     const __nv_bfloat162 *b = (const __nv_bfloat162 *)&raw;
     float2 lo = __bfloat1622float2(b[0]), hi = __bfloat1622float2(b[1]);
     float amax = fmaxf(fmaxf(fabsf(lo.x), fabsf(lo.y)), fmaxf(fabsf(hi.x), fabsf(hi.y)));
-    float s = sl_scale_act_d(sl_warp_max(amax));
-    uint32_t packed = (uint32_t)sl_e4m3(lo.x / s) | (uint32_t)sl_e4m3(lo.y / s) << 8 |
-                      (uint32_t)sl_e4m3(hi.x / s) << 16 | (uint32_t)sl_e4m3(hi.y / s) << 24;
-    *(uint32_t *)(q + (int64_t)r * n + g * GROUP + lane * 4) = packed;
-    if (lane == 0)
-        scale[(int64_t)g * ld + r] = s;
+    float s = sl_scale_act_d(sl_warp_max(amax)), m = inverse(s);
+    uint32_t packed = (uint32_t)sl_e4m3(lo.x * m) | (uint32_t)sl_e4m3(lo.y * m) << 8 |
+                      (uint32_t)sl_e4m3(hi.x * m) << 16 | (uint32_t)sl_e4m3(hi.y * m) << 24;
+    for (int k = 0; k < top_k; k++) {
+        int r = rows.row_of[(int64_t)t * top_k + k];
+        if (r < 0)
+            continue;
+        *(uint32_t *)(q + (int64_t)r * n + g * GROUP + lane * 4) = packed;
+        if (lane == 0)
+            scale[(int64_t)g * ld + r] = s;
+    }
 }
 
 struct moe_args {
@@ -117,31 +142,66 @@ struct st_ring {
 
 __device__ static inline void ring_next(st_ring &r)
 {
-    if (++r.stage == ST_STAGES) {
+    if (++r.stage == STAGES) {
         r.stage = 0;
         r.phase ^= 1;
     }
 }
 
+/* Weights of one stage, and how many bytes the stage will have in all. */
+template <bool DUAL>
+__device__ static inline void copy_weights(const moe_args &p, const moe_tile &t, uint32_t at, uint32_t full,
+                                           int g)
+{
+    st_bar_expect(full, 2 * ST_BOX_BYTES + (t.count + 7) / 8 * 1024 + XS_BYTES);
+    st_copy_box(at, p.wa + t.e, g * GROUP, t.out0, full);
+    st_copy_box(at + ST_BOX_BYTES, (DUAL ? p.wb : p.wa) + t.e, g * GROUP, DUAL ? t.out0 : t.out0 + ST_BOX,
+                full);
+}
+
+/* The tokens' side of the stage at r. */
+__device__ static inline void copy_tokens(const moe_args &p, const moe_tile &t, const st_ring &r,
+                                          uint32_t xs_base, int g)
+{
+    uint32_t at = r.base + r.stage * STAGE + 2 * ST_BOX_BYTES, full = r.full + r.stage * 8;
+
+    for (int i = 0; i < t.count; i += 8)
+        st_copy_box(at + i * 128, &p.x, g * GROUP, t.first + i, full);
+    st_copy_bytes(xs_base + r.stage * XS_BYTES, p.xs + (int64_t)g * p.ld + t.first, XS_BYTES, full);
+}
+
+/*
+ * The weights of the first stages do not wait for the kernel before, which makes the tokens' side; which
+ * tiles there are was known before that one began.
+ */
 template <bool DUAL>
 __device__ static void produce(const moe_args &p, st_ring r, uint32_t xs_base, int n_tiles)
 {
+    bool early = true;
     for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
         moe_tile t = tile_of<DUAL>(p, tile);
-        const CUtensorMap *a = p.wa + t.e, *b = DUAL ? p.wb + t.e : a;
-        int boxes = (t.count + 7) / 8, out1 = DUAL ? t.out0 : t.out0 + ST_BOX;
-        for (int g = 0; g < p.groups; g++, ring_next(r)) {
-            uint32_t at = r.base + r.stage * ST_STAGE, full = r.full + r.stage * 8;
-            st_bar_wait(r.empty + r.stage * 8, r.phase ^ 1);
-            st_bar_expect(full, 2 * ST_BOX_BYTES + boxes * 1024 + ST_XS_BYTES);
-            st_copy_box(at, a, g * GROUP, t.out0, full);
-            st_copy_box(at + ST_BOX_BYTES, b, g * GROUP, out1, full);
-            for (int i = 0; i < boxes; i++)
-                st_copy_box(at + 2 * ST_BOX_BYTES + i * 1024, &p.x, g * GROUP, t.first + 8 * i, full);
-            st_copy_bytes(xs_base + r.stage * ST_XS_BYTES, p.xs + (int64_t)g * p.ld + t.first, ST_XS_BYTES,
-                          full);
+        for (int g = 0; early && g < STAGES && g < p.groups; g++)
+            copy_weights<DUAL>(p, t, r.base + g * STAGE, r.full + g * 8, g);
+        if (early)
+            st_wait_before();
+        for (int g = 0; g < p.groups; g += 2) {
+            st_ring pair[2] = {r, r};
+            int n = min(2, p.groups - g);
+            ring_next(pair[1]);
+            for (int i = 0; i < n; i++)
+                if (!early || g + i >= STAGES)
+                    st_bar_wait(r.empty + pair[i].stage * 8, pair[i].phase ^ 1);
+            for (int i = 0; i < n; i++)
+                if (!early || g + i >= STAGES)
+                    copy_weights<DUAL>(p, t, r.base + pair[i].stage * STAGE, r.full + pair[i].stage * 8,
+                                       g + i);
+            for (int i = 0; i < n; i++, ring_next(r))
+                copy_tokens(p, t, r, xs_base, g + i);
         }
+        early = false;
     }
+    if (early)
+        st_wait_before(); /* blocks without a tile, too: what follows relies on it */
 }
 
 /* acc of one box over all groups. */
@@ -155,22 +215,26 @@ __device__ static inline void multiply(const moe_args &p, st_ring &r, const floa
     for (int i = 0; i < 64; i++)
         acc[i] = 0;
     for (int g = 0; g < p.groups; g++, ring_next(r)) {
-        uint32_t at = r.base + r.stage * ST_STAGE;
+        uint32_t at = r.base + r.stage * STAGE;
         uint64_t a = sl_desc_k(at + 2 * ST_BOX_BYTES), b = sl_desc_k(at + wg * ST_BOX_BYTES);
-        float w = __shfl_sync(0xffffffffu, g < 32 ? s0 : s1, g & 31);
+        float w = __shfl_sync(0xffffffffu, g < 32 ? s0 : s1, g & 31), x0 = 0, x1 = 0;
         st_bar_wait(r.full + r.stage * 8, r.phase);
         sl_wgmma_fence();
 #pragma unroll
         for (int k = 0; k < 4; k++)
             st_product<true>(d, a + 2 * k, b + 2 * k, k > 0);
-        float x0 = __fmul_rn(xs[r.stage * ST_TOKENS + row], w),
-              x1 = __fmul_rn(xs[r.stage * ST_TOKENS + row + 8], w);
+        if (row < TOKENS) {
+            x0 = __fmul_rn(xs[r.stage * TOKENS + row], w);
+            x1 = __fmul_rn(xs[r.stage * TOKENS + row + 8], w);
+        }
         sl_wgmma_finish();
         if (lane == 0)
             st_bar_arrive(r.empty + r.stage * 8);
+        if (row < TOKENS) { /* whole warps */
 #pragma unroll
-        for (int i = 0; i < 64; i++)
-            acc[i] = fmaf(d[i], i & 2 ? x1 : x0, acc[i]);
+            for (int i = 0; i < 64; i++)
+                acc[i] = fmaf(d[i], i & 2 ? x1 : x0, acc[i]);
+        }
     }
 }
 
@@ -194,7 +258,7 @@ __device__ static inline void finish_dual(const moe_args &p, const moe_tile &t, 
 
 #pragma unroll
     for (int i = 0; i < 32; i++) {
-        float2 u = unpack(up[i * 128 + (threadIdx.x & 127)]);
+        float2 u = unpack(up[i * 2 * TOKENS + (threadIdx.x & 127)]);
         acc[2 * i] = silu_up(acc[2 * i], u.x);
         acc[2 * i + 1] = silu_up(acc[2 * i + 1], u.y);
         amax[i & 1] = fmaxf(amax[i & 1], fmaxf(fabsf(acc[2 * i]), fabsf(acc[2 * i + 1])));
@@ -203,15 +267,15 @@ __device__ static inline void finish_dual(const moe_args &p, const moe_tile &t, 
     for (int h = 0; h < 2; h++) {
         float m = fmaxf(amax[h], __shfl_xor_sync(0xffffffffu, amax[h], 1));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-        float s = sl_scale_act_d(m);
+        float s = sl_scale_act_d(m), inv = inverse(s);
         int64_t r = t.first + row + 8 * h;
         if (row + 8 * h >= t.count)
             continue;
         uint8_t *q = p.mq + r * p.outs + t.out0 + (lane & 3) * 2;
 #pragma unroll
         for (int j = 0; j < 16; j++)
-            *(uint16_t *)(q + 8 * j) = (uint16_t)(sl_e4m3(acc[4 * j + 2 * h] / s) |
-                                                  (uint32_t)sl_e4m3(acc[4 * j + 2 * h + 1] / s) << 8);
+            *(uint16_t *)(q + 8 * j) = (uint16_t)(sl_e4m3(acc[4 * j + 2 * h] * inv) |
+                                                  (uint32_t)sl_e4m3(acc[4 * j + 2 * h + 1] * inv) << 8);
         if ((lane & 3) == 0)
             p.ms[(int64_t)(t.out0 / GROUP) * p.ld + r] = s;
     }
@@ -250,14 +314,15 @@ __device__ static void consume(const moe_args &p, st_ring r, const float *xs, ui
         if constexpr (!DUAL) {
             finish_down(p, t, out, acc);
         } else {
-            if (wg == 1)
+            bool real = (threadIdx.x & 127) < 2 * TOKENS; /* 16 rows a warp */
+            if (wg == 1 && real)
 #pragma unroll
                 for (int i = 0; i < 32; i++) {
                     __nv_bfloat162 v = __floats2bfloat162_rn(acc[2 * i], acc[2 * i + 1]);
-                    exchange[i * 128 + (threadIdx.x & 127)] = *(uint32_t *)&v;
+                    exchange[i * 2 * TOKENS + (threadIdx.x & 127)] = *(uint32_t *)&v;
                 }
             sl_bar_sync(1, 256);
-            if (wg == 0)
+            if (wg == 0 && real)
                 finish_dual(p, t, exchange, acc);
             sl_bar_sync(2, 256);
         }
@@ -272,19 +337,20 @@ __global__ static void __launch_bounds__(ST_THREADS, 1) gemm_kernel(const __grid
     extern __shared__ uint8_t raw[];
     uint32_t raw_at = sl_smem_addr(raw), pad = (1024 - raw_at % 1024) % 1024;
     uint8_t *smem = raw + pad;
-    uint32_t *exchange = (uint32_t *)(smem + ST_STAGES * ST_STAGE);
-    float *xs = (float *)((uint8_t *)exchange + ST_EXCHANGE);
-    uint32_t bars = sl_smem_addr(xs + ST_STAGES * ST_TOKENS);
-    st_ring r = {raw_at + pad, bars, bars + ST_STAGES * 8, 0, 0};
+    uint32_t *exchange = (uint32_t *)(smem + STAGES * STAGE);
+    float *xs = (float *)((uint8_t *)exchange + EXCHANGE);
+    uint32_t bars = sl_smem_addr(xs + STAGES * TOKENS);
+    st_ring r = {raw_at + pad, bars, bars + STAGES * 8, 0, 0};
     int n_tiles = *p.rows.n_tiles * p.out_tiles;
 
     if (threadIdx.x == 0) {
-        for (int i = 0; i < ST_STAGES; i++) {
+        for (int i = 0; i < STAGES; i++) {
             st_bar_init(r.full + i * 8, 1);
             st_bar_init(r.empty + i * 8, 8);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     __syncthreads();
     if (threadIdx.x >= 256) {
         if (threadIdx.x == 256)
@@ -295,7 +361,7 @@ __global__ static void __launch_bounds__(ST_THREADS, 1) gemm_kernel(const __grid
 #endif
 }
 
-/* out[t] = sum over the choices, in order, of weight * result. */
+/* out[t] = sum over the choices, in order, of weight * result; the loads of eight choices at a time. */
 __global__ static void sum_kernel(sl_moe_params p, const __nv_bfloat16 *res)
 {
     int64_t t = blockIdx.x;
@@ -304,15 +370,23 @@ __global__ static void sum_kernel(sl_moe_params p, const __nv_bfloat16 *res)
 
     if (o >= p.hidden)
         return;
-    for (int k = 0; k < p.top_k; k++) {
-        int64_t pair = t * p.top_k + k;
-        int e = p.expert_ids[pair];
-        float w = p.weights[pair];
-        if (e < 0 || e >= p.experts)
-            continue;
-        float2 v = __bfloat1622float2(*(const __nv_bfloat162 *)(res + pair * p.hidden + o));
-        a = __fadd_rn(a, __fmul_rn(w, v.x));
-        b = __fadd_rn(b, __fmul_rn(w, v.y));
+    for (int k0 = 0; k0 < p.top_k; k0 += 8) {
+        __nv_bfloat162 v[8];
+        float w[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            int64_t pair = t * p.top_k + k0 + k;
+            int e = k0 + k < p.top_k ? p.expert_ids[pair] : -1;
+            bool in = e >= 0 && e < p.experts;
+            w[k] = in ? p.weights[pair] : 0;
+            v[k] = in ? *(const __nv_bfloat162 *)(res + pair * p.hidden + o) : __floats2bfloat162_rn(0, 0);
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            float2 f = __bfloat1622float2(v[k]);
+            a = __fadd_rn(a, __fmul_rn(w[k], f.x));
+            b = __fadd_rn(b, __fmul_rn(w[k], f.y));
+        }
     }
     *(__nv_bfloat162 *)((__nv_bfloat16 *)p.out + t * p.hidden + o) = __floats2bfloat162_rn(a, b);
 }
@@ -335,10 +409,24 @@ bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_params *p)
 
 static sl_status allow_smem(const void *kernel, sl_err *err)
 {
-    return SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ST_SMEM), err);
+    return SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM), err);
 }
 
-static int64_t up16(int64_t n)
+/* One block an SM, each as soon as there is room for it beside the kernel before. */
+static sl_status launch_early(sl_cuda *cu, void (*kernel)(moe_args), const moe_args *a, sl_err *err)
+{
+    cudaLaunchConfig_t c = {};
+    cudaLaunchAttribute at[1];
+
+    at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    at[0].val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = dim3((unsigned)cu->sms), c.blockDim = dim3(ST_THREADS);
+    c.dynamicSmemBytes = SMEM, c.stream = cu->stream;
+    c.attrs = at, c.numAttrs = 1;
+    return SL_CU(cudaLaunchKernelEx(&c, kernel, *a), err);
+}
+
+static int64_t up256(int64_t n)
 {
     return (n + 255) / 256 * 256;
 }
@@ -354,16 +442,16 @@ static sl_status weights_of(sl_cuda *cu, const sl_weight *w, int n, const sl_wei
 sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
 {
     int64_t pairs = (int64_t)p->tokens * p->top_k, rows = pairs + 8 * min(pairs, (int64_t)p->experts),
-            tiles = min(pairs, p->experts + pairs / ST_TOKENS), ld = (rows + 3) / 4 * 4;
-    int64_t xq_bytes = up16(rows * p->hidden), mq_bytes = up16(rows * p->inter),
-            xs_bytes = up16(ld * (p->hidden / GROUP) * 4 + ST_XS_BYTES),
-            ms_bytes = up16(ld * (p->inter / GROUP) * 4 + ST_XS_BYTES);
+            tiles = min(pairs, p->experts + pairs / TOKENS), ld = (rows + 3) / 4 * 4;
+    int64_t xq_bytes = up256(rows * p->hidden), mq_bytes = up256(rows * p->inter),
+            xs_bytes = up256(ld * (p->hidden / GROUP) * 4 + XS_BYTES),
+            ms_bytes = up256(ld * (p->inter / GROUP) * 4 + XS_BYTES);
     moe_args up = {}, down = {};
     uint8_t *mem, *xq, *mq;
     float *xs, *ms;
-    sl_status st =
-        sl_cuda_scratch(cu, (size_t)(xq_bytes + mq_bytes + xs_bytes + ms_bytes + (rows + 3 * tiles + 1) * 4),
-                        (void **)&mem, err);
+    sl_status st = sl_cuda_scratch(
+        cu, (size_t)(xq_bytes + mq_bytes + xs_bytes + ms_bytes + (rows + pairs + 3 * tiles + 1) * 4),
+        (void **)&mem, err);
 
     if (st == SL_OK)
         st = weights_of(cu, p->gate, p->experts, &up.ta, &up.wa, err);
@@ -376,7 +464,8 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
     xq = mem, mq = xq + xq_bytes;
     xs = (float *)(mq + mq_bytes), ms = (float *)((uint8_t *)xs + xs_bytes);
     up.rows.pair = (int32_t *)((uint8_t *)ms + ms_bytes);
-    up.rows.tile_expert = up.rows.pair + rows;
+    up.rows.row_of = up.rows.pair + rows;
+    up.rows.tile_expert = up.rows.row_of + pairs;
     up.rows.tile_first = up.rows.tile_expert + tiles;
     up.rows.tile_count = up.rows.tile_first + tiles;
     up.rows.n_tiles = up.rows.tile_count + tiles;
@@ -390,15 +479,19 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
     if (st != SL_OK)
         return st;
     group_kernel<<<1, 1024, 0, cu->stream>>>(p->expert_ids, (int)pairs, p->experts, up.rows, cu->deverr);
-    quantise_kernel<<<dim3((unsigned)rows, sl_ceil_div(p->hidden / GROUP, 8)), 256, 0, cu->stream>>>(
+    quantise_kernel<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden / GROUP, 8)), 256, 0, cu->stream>>>(
         (const __nv_bfloat16 *)p->x, p->hidden, p->top_k, up.rows, xq, xs, (int)ld);
     up.xs = xs, up.ms = ms, up.mq = mq, up.ld = (int)ld;
     up.groups = p->hidden / GROUP, up.outs = p->inter, up.out_tiles = p->inter / ST_BOX;
-    gemm_kernel<true><<<cu->sms, ST_THREADS, ST_SMEM, cu->stream>>>(up);
+    st = launch_early(cu, gemm_kernel<true>, &up, err);
+    if (st != SL_OK)
+        return st;
     down.rows = up.rows, down.xs = ms, down.ld = (int)ld, down.res = (__nv_bfloat16 *)p->workspace;
     down.groups = p->inter / GROUP, down.outs = p->hidden,
     down.out_tiles = sl_ceil_div(p->hidden, 2 * ST_BOX);
-    gemm_kernel<false><<<cu->sms, ST_THREADS, ST_SMEM, cu->stream>>>(down);
+    st = launch_early(cu, gemm_kernel<false>, &down, err);
+    if (st != SL_OK)
+        return st;
     sum_kernel<<<dim3(p->tokens, sl_ceil_div(p->hidden, 1024)), 512, 0, cu->stream>>>(*p, down.res);
     return SL_CU_LAUNCHED(err);
 }

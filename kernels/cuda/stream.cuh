@@ -29,6 +29,12 @@
 #define ST_SMEM (ST_STAGES * (ST_STAGE + ST_XS_BYTES) + ST_EXCHANGE + 2 * ST_STAGES * 8 + 64 + 1024)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/* Waits until the kernels before have written everything; only in kernels launched to start early. */
+__device__ static inline void st_wait_before(void)
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 __device__ static inline void st_bar_init(uint32_t bar, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");

@@ -26,10 +26,12 @@ bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_params *p);
 sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err);
 
 /* Linear layers of few tokens (linear_stream.cu): fp8 with xq [T][in] and xs [in / 128][ld_xs], 64 floats of
- * slack behind xs; or bf16 with both NULL. */
+ * slack behind xs; or bf16 with both NULL. The first n layers of the chain. */
 bool sl_cuda_linear_stream_fits(const sl_cuda *cu, const sl_linear_params *p);
-sl_status sl_cuda_linear_stream(sl_cuda *cu, const sl_linear_params *p, const uint8_t *xq, const float *xs,
-                                int ld_xs, sl_err *err);
+/* How many layers of the chain, from p on, can be one launch: all of it or 1. p fits. */
+int sl_cuda_linear_stream_together(const sl_cuda *cu, const sl_linear_params *p);
+sl_status sl_cuda_linear_stream(sl_cuda *cu, const sl_linear_params *p, int n, const uint8_t *xq,
+                                const float *xs, int ld_xs, sl_err *err);
 
 #ifdef __cplusplus
 }

@@ -85,6 +85,41 @@ static void linear(cf_run *r, const int64_t *a)
                                                    : 5e-6);
 }
 
+/* T, outs of three layers, in, weight, act, fp8_acts: a chain, of which the last has a weight dtype of its
+ * own */
+static void chain(cf_run *r, const int64_t *a)
+{
+    sl_linear_params p[3];
+
+    for (int i = 2; i >= 0; i--) {
+        size_t row = (size_t)a[1 + i] * e((sl_dtype)a[6]);
+        p[i] = (sl_linear_params){.tokens = (int32_t)r->n,
+                                  .ld_x = (int32_t)a[4],
+                                  .ld_out = (int32_t)a[1 + i],
+                                  .fp8_acts = a[7],
+                                  .act = (sl_dtype)a[6],
+                                  .out_dtype = (sl_dtype)a[6],
+                                  .next = i < 2 ? &p[i + 1] : NULL};
+        p[i].w =
+            cf_weight(r, 1 + (uint32_t)i, (int32_t)a[1 + i], (int32_t)a[4], (sl_dtype)(i == 2 ? a[8] : a[5]));
+        p[i].out = cf_mem(r, NULL, (size_t)r->n * row);
+    }
+    p[0].x = p[1].x = p[2].x = cf_matrix(r, 9, r->first, r->n, a[4], a[4], p[0].act, 1);
+    cf_op(r, SL_OP_LINEAR, &p[0]);
+    cf_work(r, (double)(a[1] + a[2] + a[3]) * (double)a[4] * (double)e(p[0].w.dtype),
+            2.0 * (double)r->n * (double)(a[1] + a[2] + a[3]) * (double)a[4],
+            p[0].fp8_acts ? SL_F8_E4M3 : p[0].act, 0);
+    for (int i = 0; i < 3; i++)
+        cf_out_tokens(r,
+                      i == 0   ? "first"
+                      : i == 1 ? "second"
+                               : "third",
+                      p[i].out, (size_t)a[1 + i] * e(p[i].out_dtype), kind_of(p[i].out_dtype),
+                      r->be && p[i].fp8_acts                 ? 4e-4
+                      : p[i].act == SL_BF16 || p[i].fp8_acts ? 2e-5
+                                                             : 5e-6);
+}
+
 /* T, heads, nope, rope, v, lora, weight, act */
 static void q_absorb(cf_run *r, const int64_t *a)
 {
@@ -247,8 +282,29 @@ static const cf_case cases[] = {
     {SL_OP_LINEAR, "T=130 48x64 bf16", linear, {130, 48, 64, B, B, B, 0, 0}, CF_SPLIT},
     {SL_OP_LINEAR, "T=140 576x1024 bf16", linear, {140, 576, 1024, B, B, B, 0, 0}, CF_SPLIT},
     {SL_OP_LINEAR, "T=140 576x1024 f8 acts", linear, {140, 576, 1024, Q, B, B, 1, 0}, CF_SPLIT},
+    {SL_OP_LINEAR, "T=600 264x1024 f8 acts", linear, {600, 264, 1024, Q, B, B, 1, 0}, CF_SPLIT},
     {SL_OP_LINEAR, "T=70 256x1024 f32", linear, {70, 256, 1024, F, F, F, 0, 0}, CF_SPLIT},
     {SL_OP_LINEAR, "T=6 512x7168 f8 acts", linear, {6, 512, 7168, Q, B, B, 1, 0}, CF_SPLIT},
+    {SL_OP_LINEAR,
+     "T=70 chain 384+64+136 x512 f8 acts",
+     chain,
+     {70, 384, 64, 136, 512, Q, B, 1, Q},
+     CF_SPLIT},
+    {SL_OP_LINEAR,
+     "T=9 chain 384+64+136 x7168 f8 acts",
+     chain,
+     {9, 384, 64, 136, 7168, Q, B, 1, Q},
+     CF_SPLIT},
+    {SL_OP_LINEAR, "T=9 chain of kinds x512", chain, {9, 40, 64, 136, 512, Q, B, 1, B}, CF_SPLIT},
+    {SL_OP_LINEAR, "T=5 chain 33+7+12 x40 f32", chain, {5, 33, 7, 12, 40, F, F, 0, F}, CF_SPLIT},
+    {SL_OP_LINEAR,
+     "T=66 chain 1536+576+128 x7168 f8 acts",
+     chain,
+     {66, 1536, 576, 128, 7168, Q, B, 1, Q},
+     CF_PERF_ONLY},
+    {SL_OP_LINEAR, "T=66 7168x16384 f8 acts", linear, {66, 7168, 16384, Q, B, B, 1, 0}, CF_PERF_ONLY},
+    {SL_OP_LINEAR, "T=66 256x7168 bf16", linear, {66, 256, 7168, B, B, F, 0, 0}, CF_PERF_ONLY},
+    {SL_OP_LINEAR, "T=66 2048x7168 f8 acts", linear, {66, 2048, 7168, Q, B, B, 1, 0}, CF_PERF_ONLY},
     {SL_OP_LINEAR, "T=64 1536x7168 f8 acts", linear, {64, 1536, 7168, Q, B, B, 1, 0}, CF_PERF_ONLY},
     {SL_OP_LINEAR, "T=64 24576x1536 f8 acts", linear, {64, 24576, 1536, Q, B, B, 1, 0}, CF_PERF_ONLY},
     {SL_OP_LINEAR, "T=64 576x7168 f8 acts", linear, {64, 576, 7168, Q, B, B, 1, 0}, CF_PERF_ONLY},

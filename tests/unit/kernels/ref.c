@@ -183,9 +183,8 @@ static void product(const double *x, const sl_weight *w, bool fp8_acts, double *
     free(s);
 }
 
-static void ref_linear(const void *params)
+static void ref_one_linear(const sl_linear_params *p)
 {
-    const sl_linear_params *p = params;
     double *x = malloc(sizeof(double) * (size_t)p->w.in), *out = malloc(sizeof(double) * (size_t)p->w.out);
 
     for (int64_t t = 0; t < p->tokens; t++) {
@@ -197,6 +196,12 @@ static void ref_linear(const void *params)
     }
     free(x);
     free(out);
+}
+
+static void ref_linear(const void *params)
+{
+    for (const sl_linear_params *p = params; p; p = p->next)
+        ref_one_linear(p);
 }
 
 static double silu(double g, double u)
