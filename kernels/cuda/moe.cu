@@ -5,6 +5,7 @@
  * The experts' descriptors are copied to the device once per model layer and kept.
  */
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/stream.h"
 
 #define GROUP 128
 #define WARPS 8
@@ -130,6 +131,8 @@ sl_status sl_cuda_moe(sl_backend *be, const void *params, sl_err *err)
     if (need > p->workspace_bytes)
         return sl_fail(err, SL_ERR_INVALID, "cuda: moe: workspace of %zu bytes, %zu needed",
                        p->workspace_bytes, need);
+    if (sl_cuda_moe_stream_fits(cu, p))
+        return sl_cuda_moe_stream(cu, p, err);
     bool mma = sl_cuda_moe_mma_fits(cu, p);
     if (!mma && (pairs > 65535 || smem_h > 48 * 1024 || smem_i > 48 * 1024))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
