@@ -35,7 +35,7 @@ typedef enum {
 } sl_cfg_row_format;
 typedef enum { SL_CFG_BACKEND_CPU, SL_CFG_BACKEND_CUDA } sl_cfg_backend;
 typedef enum { SL_CFG_ALGORITHM_DSA, SL_CFG_ALGORITHM_DENSE } sl_cfg_algorithm;
-typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL } sl_cfg_mode;
+typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPTIVE } sl_cfg_mode;
 typedef enum { SL_CFG_VICTIM_LRU, SL_CFG_VICTIM_CLOCK } sl_cfg_victim;
 typedef enum {
     SL_CFG_PAGE_FIRST,

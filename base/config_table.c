@@ -54,7 +54,7 @@ static const char *const indexers[] = {"auto", "plain", "official", NULL};
 static const char *const row_formats[] = {"auto", "mla_f32", "mla_bf16", "mla_fp8", NULL};
 static const char *const backends[] = {"cpu", "cuda", NULL};
 static const char *const algorithms[] = {"dsa", "dense", NULL};
-static const char *const modes[] = {"resident", "hierarchical", NULL};
+static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL};
 static const char *const victims[] = {"lru", "clock", NULL};
 static const char *const layouts[] = {"page_first", "layer_first", "page_head", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
@@ -104,10 +104,12 @@ const sl_cfg_row sl_cfg_rows[] = {
 
     ENUM(sparse_attention, algorithm, "dsa", algorithms,
          "dsa: the checkpoint's own indexer selects rows. dense: every row, for comparison."),
-    ENUM(sparse_attention, mode, "hierarchical", modes,
-         "hierarchical: the cache lives in host memory and the device keeps index keys and a hot buffer. "
-         "resident: "
-         "the whole cache on the device. Both give the same tokens."),
+    ENUM(
+        sparse_attention, mode, "hierarchical", modes,
+        "hierarchical: the cache lives in host memory and the device keeps index keys and a hot buffer. "
+        "resident: "
+        "the whole cache on the device. adaptive: requests are resident while the device has room and become "
+        "hierarchical under pressure, the longest first. All give the same tokens."),
     INT(sparse_attention, hot_rows, "0", 0, 1 << 20,
         "Hot-buffer rows per request and layer; at least the model's index_topk. 0: twice index_topk."),
     INT(sparse_attention, tail_rows, "64", 1, 65536,

@@ -117,7 +117,7 @@ static bool make_room(sl_decode *d, sl_ticket *t, const char *what)
     return y != t;
 }
 
-/* Pages for the row of the step: host first, then device. False: t is gone. */
+/* Pages for the row of the step: host first, then device. False: t may be gone, look again. */
 static bool grow(sl_decode *d, sl_ticket *t)
 {
     const sl_runner *r = d->o.runner;
@@ -135,8 +135,8 @@ static bool grow(sl_decode *d, sl_ticket *t)
         } else if (st != SL_ERR_EXHAUSTED) {
             sl_ticket_failed(d, t, st, true, "cannot grow: %.200s", err.text);
             return false;
-        } else if (d->o.residency == SL_HIERARCHICAL && r->spill(r->impl, t->seq, &err) == SL_OK) {
-            continue;
+        } else if (sl_residency_relieve(d, t)) {
+            return false; /* looked at again, if it is still there */
         } else if (!make_room(d, t, "no device pages")) {
             return false;
         }
@@ -151,8 +151,7 @@ static bool join(sl_decode *d, sl_ticket *t)
 {
     sl_err err = {0};
     int32_t pages = sl_lease_n_pages(t->lease);
-    sl_status st = d->o.runner->open(d->o.runner->impl, d->o.residency, sl_lease_pages(t->lease), pages,
-                                     t->n_tokens - 1, &t->seq, &err);
+    sl_status st = sl_residency_open(d, t, pages, &err);
     if (st == SL_OK) {
         t->seq_pages = pages;
         t->state = TICKET_RUNNING;

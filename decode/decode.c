@@ -377,6 +377,7 @@ sl_status sl_decode_counts_get(const sl_decode *d, sl_decode_counts *out, sl_err
                               .stale = d->stale,
                               .corrupt = d->corrupt,
                               .retracted = d->retracted,
+                              .spilled = d->spilled,
                               .fences = d->fences};
     for (const sl_ticket *t = d->tickets; t; t = t->next)
         out->quarantined += t->state == TICKET_QUARANTINE;

@@ -37,6 +37,9 @@ typedef struct sl_decode_opts {
     const int32_t *eos_ids;
     int32_t n_eos;
     sl_residency residency;
+    /* hierarchical: requests are resident while they fit into this many row pages of the device, and spilled
+     * under pressure; 0: every request has a hot buffer from the start */
+    int64_t row_pages;
     int32_t max_batch, max_waiting; /* requests in the batch; tickets beyond those */
     bool prefix_cache, verify_checksums;
     /* auto, direct: writers of this host may write into the arena directly, if it is shared and the system
@@ -59,7 +62,7 @@ const char *sl_decode_address(const sl_decode *d);
 
 typedef struct sl_decode_counts {
     int32_t tickets, quarantined, pages_total, pages_free, pages_cached;
-    uint64_t steps, tokens, stale, corrupt, retracted, fences;
+    uint64_t steps, tokens, stale, corrupt, retracted, spilled, fences;
 } sl_decode_counts;
 
 /* After run has returned (or before it was called). Also checks the store's invariants. */

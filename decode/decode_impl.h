@@ -58,6 +58,7 @@ typedef struct sl_ticket {
     sl_msg_token first;
     void *seq;
     int32_t seq_pages;
+    bool resident; /* all its rows are on the device, by choice (residency.c) */
 } sl_ticket;
 
 /* Checksums of pages, computed on the checker thread. The ticket stays alive meanwhile. */
@@ -116,7 +117,7 @@ struct sl_decode {
     bool draining, fatal;
     sl_status fatal_status;
     char fatal_reason[400];
-    uint64_t steps, tokens, stale, corrupt, retracted, fences;
+    uint64_t steps, tokens, stale, corrupt, retracted, spilled, fences;
     sl_wr kv_stored, kv_removed;
     bool kv_cleared, router_up;
     uint64_t kv_sequence;
@@ -138,9 +139,9 @@ struct sl_decode {
     } load;
     struct {
         sl_counter *stale, *refused, *t_committed, *t_aborted, *t_expired, *t_refused, *checksum,
-            *retractions, *tokens, *queries, *hits, *evictions, *swap_bytes, *swap_exposed;
+            *retractions, *spills, *tokens, *queries, *hits, *evictions, *swap_bytes, *swap_exposed;
         sl_counter **layer_hit, **layer_miss, **layer_evict;
-        sl_gauge *running, *waiting, *v_running, *v_waiting, *usage, *pages_free, *pages_cached,
+        sl_gauge *running, *waiting, *resident, *v_running, *v_waiting, *usage, *pages_free, *pages_cached,
             *pages_active, *pages_landing, *reserved, *filling, *quarantined, *device_used, *device_total;
         sl_histogram *step, *batch;
     } c;
@@ -166,6 +167,15 @@ void sl_batch_admit(sl_decode *d);
 void sl_batch_first_token(sl_decode *d, sl_ticket *t);
 /* One step; false: nothing runs. A negative *st is fatal. */
 bool sl_batch_step(sl_decode *d, sl_status *st, sl_err *err);
+
+/* residency.c */
+/* Opens the sequence of t, whose lease has `pages` pages, where there is room for it; sets t->seq. Errors as
+ * the runner's open. May spill, and end, other tickets. */
+sl_status sl_residency_open(sl_decode *d, sl_ticket *t, int32_t pages, sl_err *err);
+/* The device has no page for t's next row: spills the longest resident request, perhaps t, if t is resident.
+ * True: try again, unless t has gone (its seq is closed). */
+bool sl_residency_relieve(sl_decode *d, const sl_ticket *t);
+int32_t sl_residency_count(const sl_decode *d);
 
 /* report.c */
 void sl_report_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key);

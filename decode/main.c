@@ -10,7 +10,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
     if (st != SL_OK)
         return st;
     const sl_model_config *mc = sl_model_get_config(parts.model);
-    bool hot = cfg->sparse_attention.mode == SL_CFG_MODE_HIERARCHICAL;
+    sl_cfg_mode mode = cfg->sparse_attention.mode;
     sl_decode_opts o = {.worker = parts.worker,
                         .name = parts.name,
                         .model = cfg->model.served_name,
@@ -20,7 +20,8 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
                         .arena = parts.arena,
                         .eos_ids = mc->eos_ids,
                         .n_eos = mc->n_eos,
-                        .residency = hot ? SL_HIERARCHICAL : SL_RESIDENT,
+                        .residency = mode == SL_CFG_MODE_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL,
+                        .row_pages = mode == SL_CFG_MODE_ADAPTIVE ? parts.engine_opts.row_pages : 0,
                         .max_batch = cfg->decode.max_batch,
                         .max_waiting = cfg->decode.max_waiting,
                         .prefix_cache = cfg->kvstore.prefix_cache,

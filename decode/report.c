@@ -99,6 +99,7 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
     d->c.t_refused = counter(m, "sluice_tickets_total", "refused");
     d->c.checksum = counter(m, "sluice_checksum_failures_total", NULL);
     d->c.retractions = counter(m, "sluice_decode_retractions_total", NULL);
+    d->c.spills = counter(m, "sluice_decode_spills_total", NULL);
     d->c.tokens = counter(m, "sluice_decode_tokens_total", NULL);
     d->c.queries = counter(m, "sluice_kv_prefix_queries_tokens_total", NULL);
     d->c.hits = counter(m, "sluice_kv_prefix_hits_tokens_total", NULL);
@@ -107,6 +108,7 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
     d->c.swap_exposed = counter(m, "sluice_swap_exposed_seconds_total", NULL);
     d->c.running = sl_metrics_gauge(m, "sluice_decode_requests_running", NULL);
     d->c.waiting = sl_metrics_gauge(m, "sluice_decode_requests_waiting", NULL);
+    d->c.resident = sl_metrics_gauge(m, "sluice_decode_requests_resident", NULL);
     d->c.v_running = sl_metrics_gauge(m, "vllm:num_requests_running", SL_LABELS(d->o.model));
     d->c.v_waiting = sl_metrics_gauge(m, "vllm:num_requests_waiting", SL_LABELS(d->o.model));
     d->c.usage = sl_metrics_gauge(m, "vllm:kv_cache_usage_perc", SL_LABELS(d->o.model));
@@ -194,6 +196,7 @@ void sl_report_load(sl_decode *d)
     atomic_store(&d->load.draining, d->draining);
     sl_gauge_set(d->c.running, n[TICKET_RUNNING]);
     sl_gauge_set(d->c.v_running, n[TICKET_RUNNING]);
+    sl_gauge_set(d->c.resident, sl_residency_count(d));
     sl_gauge_set(d->c.waiting, n[TICKET_WAITING]);
     sl_gauge_set(d->c.v_waiting, waiting);
     sl_gauge_set(d->c.reserved, n[TICKET_LANDING]);

@@ -192,7 +192,7 @@ static sl_status make_engine(setup *s, sl_err *err)
     sl_engine_opts *o = &s->p->engine_opts;
     static _Thread_local int32_t dense[SL_CFG_MAX_LAYERS];
     bool prefill = s->role == SL_ROLE_PREFILL,
-         hot = !prefill && c->sparse_attention.mode == SL_CFG_MODE_HIERARCHICAL;
+         hot = !prefill && c->sparse_attention.mode != SL_CFG_MODE_RESIDENT;
     int32_t most = c->model.max_context, seqs = prefill ? c->prefill.max_requests : c->decode.max_batch;
     if (!most || most > s->mc.max_context)
         most = s->mc.max_context;

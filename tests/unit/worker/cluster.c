@@ -116,6 +116,7 @@ static sl_status create(cworker *w, sl_err *err)
                         .eos_ids = &o->eos,
                         .n_eos = o->eos >= 0,
                         .residency = SL_HIERARCHICAL,
+                        .row_pages = o->row_pages,
                         .max_batch = o->max_batch,
                         .max_waiting = o->max_waiting,
                         .prefix_cache = !o->no_prefix_cache,

@@ -54,7 +54,7 @@ static sl_engine_opts engine_opts(const rig *g, bool prefill, int max_tokens, in
                             .hot_rows = sl_model_get_config(g->model)->index_topk,
                             .tail_rows = 2,
                             .index_pages = pages * seqs,
-                            .row_pages = prefill ? pages * seqs : 0,
+                            .row_pages = prefill ? pages * seqs : c.o.row_pages,
                             .poison = true};
 }
 
@@ -228,6 +228,27 @@ START_TEST(other_models)
 }
 END_TEST
 
+/* Row pages for two of four requests: some start resident, are spilled as they grow, and give the same
+ * tokens. */
+START_TEST(spilled_under_pressure)
+{
+    sl_decode_counts n;
+    sl_err err = {0};
+    choose(models[_i]);
+    cluster_opts o = options();
+    o.row_pages = 12;
+    cluster_start(&c, &o);
+    for (int i = 0; i < 4; i++)
+        make(70 + 60 * i, 40 + 300 / SLOWER, 60 + (uint64_t)i, i % 2 == 0);
+    make(500, 60, 70, true); /* larger than what is left: hierarchical from the start, or others make way */
+    all_equal(120);
+    cworker *w = cluster_worker(&c, SL_ROLE_DECODE, 0);
+    ck_assert_msg(sl_decode_counts_get(w->decode, &n, &err) == SL_OK, "%s", err.text);
+    ck_assert_uint_gt(n.spilled, 0);
+    cluster_stop(&c);
+}
+END_TEST
+
 START_TEST(survives_a_death)
 {
     choose(models[0]);
@@ -255,6 +276,7 @@ int main(void)
     tcase_set_timeout(t, 280);
     tcase_add_test(t, a_thousand_steps);
     tcase_add_loop_test(t, other_models, 0, 3);
+    tcase_add_loop_test(t, spilled_under_pressure, 0, 3);
     tcase_add_test(t, survives_a_death);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);

@@ -1,0 +1,91 @@
+/*
+ * Where a running request's rows are: all of them on the device while it has room, else in a hot buffer.
+ *
+ * Resident requests swap nothing in, so every row page the device has to spare is put to use. What to keep
+ * when pages run out follows from cost and gain: a hot buffer saves about the same swap-in per step whatever
+ * the context is, but residency costs pages in proportion to it. So the longest resident request is spilled
+ * first, and a request is not made resident at the cost of a shorter one. Spilling moves no rows to the host
+ * (they are there already), and happens between two steps. A spilled request stays hierarchical. Engine
+ * thread.
+ */
+#include <inttypes.h>
+
+#include "decode/decode_impl.h"
+
+static int64_t pages_used(const sl_decode *d)
+{
+    int64_t n = 0;
+    for (const sl_ticket *t = d->tickets; t; t = t->next)
+        n += t->resident ? t->seq_pages : 0;
+    return n;
+}
+
+static sl_ticket *longest(const sl_decode *d)
+{
+    sl_ticket *best = NULL;
+    for (sl_ticket *t = d->tickets; t; t = t->next)
+        if (t->resident && (!best || t->seq_pages > best->seq_pages))
+            best = t;
+    return best;
+}
+
+/* Ends residency of t, or t itself when the device refuses. */
+static void spill(sl_decode *d, sl_ticket *t)
+{
+    sl_err err = {0};
+    sl_status st = d->o.runner->spill(d->o.runner->impl, t->seq, &err);
+    t->resident = false;
+    if (st != SL_OK) {
+        sl_ticket_failed(d, t, st, true, "cannot spill: %.200s", err.text);
+        return;
+    }
+    d->spilled++;
+    sl_counter_add(d->c.spills, 1);
+    sl_log(SL_LOG_DEBUG, "decode", "spilled", "rid=%016" PRIx64 " gen=%u pages=%d", t->rid, t->gen,
+           t->seq_pages);
+}
+
+/* Whether n row pages are free, after spilling what is longer than n pages if that can help. */
+static bool room_for(sl_decode *d, int32_t n)
+{
+    int64_t used = pages_used(d), longer = 0;
+    for (const sl_ticket *t = d->tickets; t; t = t->next)
+        longer += t->resident && t->seq_pages > n ? t->seq_pages : 0;
+    if (d->o.row_pages - used + longer < n)
+        return false;
+    while (d->o.row_pages - pages_used(d) < n)
+        spill(d, longest(d));
+    return true;
+}
+
+sl_status sl_residency_open(sl_decode *d, sl_ticket *t, int32_t pages, sl_err *err)
+{
+    const sl_runner *r = d->o.runner;
+    sl_residency mode = d->o.residency;
+    bool hot = mode == SL_HIERARCHICAL;
+    if (hot && d->o.row_pages > 0 && room_for(d, pages + 1)) /* one more: its next row may need it at once */
+        mode = SL_RESIDENT;
+    sl_status st = r->open(r->impl, mode, sl_lease_pages(t->lease), pages, t->n_tokens - 1, &t->seq, err);
+    if (st == SL_ERR_EXHAUSTED && hot && mode == SL_RESIDENT) {
+        mode = SL_HIERARCHICAL;
+        st = r->open(r->impl, mode, sl_lease_pages(t->lease), pages, t->n_tokens - 1, &t->seq, err);
+    }
+    t->resident = st == SL_OK && hot && mode == SL_RESIDENT;
+    return st;
+}
+
+bool sl_residency_relieve(sl_decode *d, const sl_ticket *t)
+{
+    if (!t->resident)
+        return false;
+    spill(d, longest(d));
+    return true;
+}
+
+int32_t sl_residency_count(const sl_decode *d)
+{
+    int32_t n = 0;
+    for (const sl_ticket *t = d->tickets; t; t = t->next)
+        n += t->resident;
+    return n;
+}
