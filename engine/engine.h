@@ -58,8 +58,8 @@ typedef struct sl_engine_opts {
     int32_t n_dense_layers;
     const sl_coord_draw *draw; /* benchmarks: sparse/sparse.h; NULL, or read during create */
     bool arena_readable; /* the caller has registered the arena with the backend, and will give it back */
-    int32_t groups; /* decode steps: rows of one group of sequences come beside the work on others; 0: 1, as a
-                       whole */
+    int32_t groups;  /* decode steps: rows of one group of sequences come beside the work on others; 0: two
+                        groups from 32 sequences on, where the backend can; 1: as a whole */
     bool sequential; /* attention waits for all rows of a layer; otherwise block by block, as they come */
     sl_graph_use graphs;
     int32_t max_graphs; /* kept at once, the least recently used one goes; 0: 64 */

@@ -41,7 +41,7 @@ static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, sl_coord
         .hot_slots = hot_slots,
         .max_step_tokens = in->max_step_tokens,
         .overlap = true,
-        .groups = SL_BE_TAGS,
+        .groups = 2,
         .max_context = p->max_context,
         .policy = in->policy,
         .sink_tokens = in->sink_tokens,

@@ -72,7 +72,8 @@ typedef struct sl_coord_opts {
     const int32_t *dense_layers;
     int32_t n_dense_layers;
     int32_t groups; /* a decode step's tokens are worked on in so many groups, rows of one beside work on
-                       another; 0: 1 */
+                       another; 0: two from 32 tokens on,
+                       where the backend can */
     bool overlap;   /* attention of decode steps starts while rows are still coming, block by block */
     int64_t workspace_bytes;   /* bound of the scores' memory; 0 = 64 MiB */
     const sl_coord_draw *draw; /* NULL, or copied */

@@ -31,7 +31,7 @@ struct sl_swapin {
     uint32_t step;                                 /* of the running step */
     uint32_t *step_host, *step_dev; /* the same, where a copy starts and where the ops read it */
     uint64_t device_bytes;
-    bool rows_free, counting; /* the last resolve counted blocks */
+    bool grouped, rows_free, counting; /* the last resolve counted blocks */
 };
 
 static uint64_t align_up(uint64_t n)
@@ -302,7 +302,7 @@ static bool overlaps(const sl_swapin *s, int32_t layer, int32_t tokens, int32_t 
 
 bool sl_swapin_overlap(const sl_swapin *s, int32_t layer, int32_t tokens, int32_t k, sl_sparse_attn_params *p)
 {
-    if (s->groups > 1 || !overlaps(s, layer, tokens, k))
+    if (s->grouped || !overlaps(s, layer, tokens, k))
         return false;
     p->block_need = s->block_need, p->block_done = s->block_done, p->ld_blocks = blocks_of(&s->o);
     return true;
@@ -326,7 +326,7 @@ sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *se
         .step = s->step_dev,
         .policy = s->o.policy,
     };
-    s->counting = s->groups == 1 && overlaps(s, layer, seqs->n_tokens, k);
+    s->counting = !s->grouped && overlaps(s, layer, seqs->n_tokens, k);
     if (s->counting) {
         p.block_need = s->block_need, p.block_done = s->block_done, p.miss_block = s->miss_block;
         p.ld_blocks = blocks_of(&s->o);
@@ -360,8 +360,9 @@ static sl_status poison_victims(sl_swapin *s, int32_t layer, sl_err *err)
 
 void sl_swapin_group(sl_swapin *s, int32_t group)
 {
-    SL_CHECK(group >= 0 && group < s->groups, "group %d of %d", group, s->groups);
-    s->group = group;
+    SL_CHECK(group >= -1 && group < s->groups, "group %d of %d", group, s->groups);
+    s->grouped = group >= 0;
+    s->group = group >= 0 ? group : 0;
 }
 
 sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)

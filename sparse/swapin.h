@@ -56,8 +56,9 @@ bool sl_swapin_overlap(const sl_swapin *s, int32_t layer, int32_t tokens, int32_
 /* Benchmarks: gather does nothing while on. */
 void sl_swapin_rows_free(sl_swapin *s, bool on);
 /*
- * Which miss list the next resolve and gather work on, 0 .. groups - 1; 0 after create. The rows of several
- * groups of tokens can so be on their way at once, gathered on the backend's lane.
+ * Which miss list the next resolve and gather work on, 0 .. groups - 1. The rows of several groups of tokens
+ * can so be on their way at once, gathered on the backend's lane; attention waits for whole groups then. -1,
+ * as after create: the step is not cut into groups.
  */
 void sl_swapin_group(sl_swapin *s, int32_t group);
 /* The residency state of a layer (device pointers), for tests and tools. */
