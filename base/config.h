@@ -70,6 +70,10 @@ typedef struct sl_config {
         sl_cfg_mode mode;
         int hot_rows; /* per request and layer; 0 = 2 x index_topk */
         int tail_rows;
+        struct {
+            int n;
+            int v[SL_CFG_MAX_LAYERS];
+        } hot_rows_layers; /* by layer: 0 = hot_rows, -1 = all rows on the device; empty: hot_rows for all */
         sl_cfg_victim policy;
         int sink_tokens;
         int recent_tokens;

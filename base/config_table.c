@@ -112,6 +112,12 @@ const sl_cfg_row sl_cfg_rows[] = {
         "hierarchical under pressure, the longest first. All give the same tokens."),
     INT(sparse_attention, hot_rows, "0", 0, 1 << 20,
         "Hot-buffer rows per request and layer; at least the model's index_topk. 0: twice index_topk."),
+    INTS(sparse_attention, hot_rows_layers, "", -1, 65534,
+         "Hot-buffer rows of each layer, in order, instead of hot_rows. 0: hot_rows. -1: all rows of that "
+         "layer "
+         "are "
+         "on the device. `sluice plan --locality` makes the list from measured hits. Empty: hot_rows for "
+         "all."),
     INT(sparse_attention, tail_rows, "64", 1, 65536,
         "Newest rows per request and layer that never leave the device, beside hot_rows."),
     ENUM(sparse_attention, policy, "lru", victims, "Which hot row makes room for a missing one."),

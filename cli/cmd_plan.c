@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 #include "cli/formats.h"
+#include "cli/plan_layers.h"
 #include "engine/plan.h"
 
 #define ASSUMED_GPU (139ull << 30) /* an H200's usable memory */
@@ -29,7 +30,8 @@ static uint64_t host_memory(void)
     return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
 }
 
-static int run_plan(const char *dir, const sl_cli_model *m, sl_plan_in *in, bool gpu_given, bool json)
+static int run_plan(const char *dir, const sl_cli_model *m, sl_plan_in *in, bool gpu_given, bool json,
+                    const sl_plan_layers *layers)
 {
     sl_err err = {0};
     sl_plan p;
@@ -37,6 +39,8 @@ static int run_plan(const char *dir, const sl_cli_model *m, sl_plan_in *in, bool
     sl_status st = sl_plan_make(in, &p, &err);
     if (st != SL_OK)
         return sl_cli_fail("plan", st, &err);
+    if (layers->file)
+        return sl_cli_plan_layers(layers, &p, m->cfg.n_layers, json);
     char *text = json ? sl_plan_json(in, &p) : sl_plan_text(in, &p);
     if (!text)
         return sl_cli_fail("plan", SL_ERR_NO_MEMORY, NULL);
@@ -56,6 +60,7 @@ int sl_cmd_plan(int argc, char **argv)
     const char *dir = NULL;
     int indexer = 0, rows = 0;
     bool json = false;
+    sl_plan_layers layers = {.context = 65536, .swap_share = -1};
     sl_plan_in in = {
         .algorithm = "dsa", .max_step_tokens = 512, .weight_bytes = UINT64_MAX, .reserve_bytes = UINT64_MAX};
     const sl_arg args[] = {
@@ -78,6 +83,12 @@ int sl_cmd_plan(int argc, char **argv)
         {"algorithm", SL_ARG_TEXT, &in.algorithm, "NAME", "sparse algorithm (dsa)", 0, 0, NULL},
         {"indexer", SL_ARG_CHOICE, &indexer, "NAME", "numeric convention", 0, 0, sl_cli_indexers},
         {"row-format", SL_ARG_CHOICE, &rows, "NAME", "cache rows", 0, 0, sl_cli_row_formats},
+        {"locality", SL_ARG_TEXT, &layers.file, "FILE",
+         "a decode worker's /metrics, saved: prints hot rows by layer instead of the plan", 0, 0, NULL},
+        {"context", SL_ARG_INT, &layers.context, "N", "with --locality: length of the requests (65536)", 1,
+         1 << 24, NULL},
+        {"swap-share", SL_ARG_REAL, &layers.swap_share, "X",
+         "with --locality: part of a step spent waiting for rows (as measured)", 0, 1, NULL},
         {"json", SL_ARG_FLAG, &json, NULL, "print one JSON object", 0, 0, NULL},
     };
     switch (sl_args_parse("--model DIR [--gpu-bytes N] [--host-bytes N] [flags]", args, SL_COUNT(args), argc,
@@ -107,5 +118,5 @@ int sl_cmd_plan(int argc, char **argv)
         in.weight_bytes = sl_cli_weight_bytes(dir);
     if (in.reserve_bytes == UINT64_MAX)
         in.reserve_bytes = in.gpu_bytes / 16;
-    return run_plan(dir, &m, &in, known, json);
+    return run_plan(dir, &m, &in, known, json, &layers);
 }

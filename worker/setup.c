@@ -186,11 +186,24 @@ static void gate_opts(const setup *s, sl_plan_in *in, sl_engine_opts *o, int32_t
     in->algorithm = o->algorithm = c->sparse_attention.algorithm == SL_CFG_ALGORITHM_DSA ? "dsa" : "dense";
 }
 
+static sl_status layer_opts(const setup *s, sl_plan_in *in, sl_engine_opts *o, int32_t *rows, sl_err *err)
+{
+    int n = s->cfg->sparse_attention.hot_rows_layers.n;
+    if (n != s->mc.n_layers)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "sparse_attention.hot_rows_layers has %d entries, the model has %d layers", n,
+                       s->mc.n_layers);
+    for (int l = 0; l < n; l++)
+        rows[l] = s->cfg->sparse_attention.hot_rows_layers.v[l];
+    in->hot_rows_layer = o->hot_rows_layer = rows;
+    return SL_OK;
+}
+
 static sl_status make_engine(setup *s, sl_err *err)
 {
     const sl_config *c = s->cfg;
     sl_engine_opts *o = &s->p->engine_opts;
-    static _Thread_local int32_t dense[SL_CFG_MAX_LAYERS];
+    static _Thread_local int32_t dense[SL_CFG_MAX_LAYERS], hot_layer[SL_CFG_MAX_LAYERS];
     bool prefill = s->role == SL_ROLE_PREFILL,
          hot = !prefill && c->sparse_attention.mode != SL_CFG_MODE_RESIDENT;
     int32_t most = c->model.max_context, seqs = prefill ? c->prefill.max_requests : c->decode.max_batch;
@@ -209,8 +222,11 @@ static sl_status make_engine(setup *s, sl_err *err)
                      .max_seqs = seqs,
                      .host_bytes = sl_arena_bytes(s->p->arena)};
     gate_opts(s, &in, o, dense);
+    sl_status st =
+        hot && c->sparse_attention.hot_rows_layers.n ? layer_opts(s, &in, o, hot_layer, err) : SL_OK;
     sl_plan plan;
-    sl_status st = device_budget(s, &in.gpu_bytes, err);
+    if (st == SL_OK)
+        st = device_budget(s, &in.gpu_bytes, err);
     if (st == SL_OK)
         st = sl_plan_make(&in, &plan, err);
     if (st == SL_OK)

@@ -199,6 +199,31 @@ START_TEST(plan_and_inspect)
 }
 END_TEST
 
+START_TEST(plan_by_locality)
+{
+    char path[] = "/tmp/sluice-locality-XXXXXX", args[512];
+    int fd = mkstemp(path);
+    FILE *f = fdopen(fd, "w");
+    for (int l = 0; l < 4; l++)
+        fprintf(f,
+                "sluice_swap_rows_total{layer=\"%d\",result=\"hit\"} %d\n"
+                "sluice_swap_rows_total{layer=\"%d\",result=\"miss\"} %d\n",
+                l, l ? 900 : 10, l, l ? 100 : 990);
+    fputs("sluice_decode_step_seconds_sum 10\nsluice_swap_exposed_seconds_total 0\n", f);
+    fclose(f);
+    snprintf(args, sizeof args, "plan --model " YARN " --hot-rows 24 --context 4096 --locality %s --json",
+             path);
+    json_t *p = run_json(args), *rows = json_object_get(p, "hot_rows_layers");
+    ck_assert_uint_eq(json_array_size(rows), 4);
+    ck_assert_int_lt(json_integer_value(json_array_get(rows, 0)), 24);
+    ck_assert_int_ge(json_integer_value(json_array_get(rows, 1)), 24);
+    unlink(path);
+    snprintf(args, sizeof args, "plan --model " YARN " --locality %s", path);
+    fails(args, 1, path);
+    json_decref(p);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -215,6 +240,7 @@ int main(int argc, char **argv)
     tcase_add_test(c, generate_samples_by_seed);
     tcase_add_test(c, generate_text);
     tcase_add_test(c, plan_and_inspect);
+    tcase_add_test(c, plan_by_locality);
 #if !defined __SANITIZE_ADDRESS__ &&                                                                         \
     !defined __SANITIZE_THREAD__ /* clusters under sanitizers are the e2e tests' business */
     tcase_add_test(c, bench_ttft);
