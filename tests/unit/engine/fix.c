@@ -68,6 +68,7 @@ void fix_open(fix *f, const fix_opts *o)
         .index_pages = o->index_pages ? o->index_pages : pages,
         .row_pages = o->row_pages ? o->row_pages : pages,
         .max_graphs = o->max_graphs,
+        .groups = o->groups,
         .poison = true,
     };
     sl_err err = {0};

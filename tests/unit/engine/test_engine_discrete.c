@@ -2,7 +2,8 @@
  * The engine on a device whose memory the host cannot touch and whose work completes later, made of the CPU
  * backend: device memory is one mapping without access rights except while an op, copy or fill runs, so that
  * any host access to it is a fault; events take a few queries to be done; graphs are lists of ops with the
- * parameters they had when captured, and nothing but ops may be captured. What GPUs need of the engine and
+ * parameters they had when captured, and nothing but ops may be captured; what is sent down the second lane
+ * happens at the last moment, when somebody waits for it. What GPUs need of the engine and
  * the coordinator is tested so on any machine.
  */
 #include <check.h>
@@ -122,8 +123,11 @@ static sl_status late_query(sl_event *ev)
 
 enum { TAPE_OPS = 1000, TAPES = 16, PARAMS_MAX = 256 };
 
+enum { LANE_BEGIN = SL_OP_COUNT, LANE_END, LANE_WAIT };
+
 typedef struct taped {
-    sl_op op;
+    int op;  /* an sl_op, or one of the above */
+    int tag; /* of a lane's end or wait */
     _Alignas(16) uint8_t params[PARAMS_MAX];
     sl_seq_tables seqs; /* host structs that parameters point at are copied too */
     sl_linear_params chain[SL_LINEAR_CHAIN];
@@ -155,10 +159,9 @@ static const sl_seq_tables **seqs_of(sl_op op, void *params)
     }
 }
 
-static sl_status record(sl_op op, const void *params)
+static void keep(taped *t, sl_op op, const void *params)
 {
-    MUST(recording->n < TAPE_OPS && sl_op_params_size(op) <= PARAMS_MAX);
-    taped *t = &recording->ops[recording->n++];
+    MUST(sl_op_params_size(op) <= PARAMS_MAX);
     t->op = op;
     memcpy(t->params, params, sl_op_params_size(op));
     for (sl_linear_params *p = (void *)t->params, *to = t->chain; op == SL_OP_LINEAR && p->next; p = to++) {
@@ -170,7 +173,83 @@ static sl_status record(sl_op op, const void *params)
         t->seqs = **seqs;
         *seqs = &t->seqs;
     }
+}
+
+static taped *next_place(void)
+{
+    MUST(recording->n < TAPE_OPS);
+    return &recording->ops[recording->n++];
+}
+
+static sl_status record(sl_op op, const void *params)
+{
+    keep(next_place(), op, params);
     return SL_OK;
+}
+
+/* ---- the second lane ---- */
+
+enum { LANE_OPS = 4 };
+
+static taped lane[SL_BE_TAGS + 1][LANE_OPS]; /* the last: what was begun and has no tag yet */
+static int in_lane[SL_BE_TAGS + 1], lane_waits;
+static bool lane_open;
+
+static sl_status run_now(sl_backend *be, sl_op op, const void *params, sl_err *err)
+{
+    if (lane_open) {
+        MUST(in_lane[SL_BE_TAGS] < LANE_OPS);
+        keep(&lane[SL_BE_TAGS][in_lane[SL_BE_TAGS]++], op, params);
+        return SL_OK;
+    }
+    enter();
+    return leave(sl_backend_cpu.ops[op].run(be, params, err));
+}
+
+static sl_status lane_event(sl_backend *be, int what, int tag, sl_err *err)
+{
+    if (recording) {
+        *next_place() = (taped){.op = what, .tag = tag};
+        return SL_OK;
+    }
+    MUST(lane_open == (what == LANE_END));
+    sl_status st = SL_OK;
+    if (what == LANE_BEGIN) {
+        lane_open = true;
+    } else if (what == LANE_END) {
+        MUST(in_lane[tag] == 0); /* the tag's last use was waited for */
+        memcpy(lane[tag], lane[SL_BE_TAGS], sizeof lane[tag]);
+        in_lane[tag] = in_lane[SL_BE_TAGS], in_lane[SL_BE_TAGS] = 0;
+        lane_open = false;
+    } else {
+        lane_waits++;
+        for (int i = 0; i < in_lane[tag] && st == SL_OK; i++)
+            st = run_now(be, (sl_op)lane[tag][i].op, lane[tag][i].params, err);
+        in_lane[tag] = 0;
+    }
+    return st;
+}
+
+static sl_status lane_begin(sl_backend *be, sl_err *err)
+{
+    return lane_event(be, LANE_BEGIN, 0, err);
+}
+
+static sl_status lane_end(sl_backend *be, int32_t tag, sl_err *err)
+{
+    return lane_event(be, LANE_END, tag, err);
+}
+
+static sl_status lane_wait(sl_backend *be, int32_t tag, sl_err *err)
+{
+    return lane_event(be, LANE_WAIT, tag, err);
+}
+
+static sl_status wrap_sync(sl_backend *be, sl_err *err)
+{
+    for (int i = 0; i <= SL_BE_TAGS; i++)
+        MUST(in_lane[i] == 0); /* nothing is left behind */
+    return sl_backend_cpu.sync(be, err);
 }
 
 static sl_status tape_begin(sl_backend *be, sl_err *err)
@@ -198,8 +277,9 @@ static sl_status tape_launch(sl_backend *be, sl_graph *graph, sl_err *err)
     sl_status st = SL_OK;
     launches++;
     for (int i = 0; i < t->n && st == SL_OK; i++) {
-        enter();
-        st = leave(sl_backend_cpu.ops[t->ops[i].op].run(be, t->ops[i].params, err));
+        taped *o = &t->ops[i];
+        st = o->op >= LANE_BEGIN ? lane_event(be, o->op, o->tag, err)
+                                 : run_now(be, (sl_op)o->op, o->params, err);
     }
     return st;
 }
@@ -215,10 +295,7 @@ static void tape_destroy(sl_graph *graph)
 #define OP(name)                                                                                             \
     static sl_status run_##name(sl_backend *be, const void *params, sl_err *err)                             \
     {                                                                                                        \
-        if (recording)                                                                                       \
-            return record(name, params);                                                                     \
-        enter();                                                                                             \
-        return leave(sl_backend_cpu.ops[name].run(be, params, err));                                         \
+        return recording ? record(name, params) : run_now(be, name, params, err);                            \
     }
 #define OPS(X)                                                                                               \
     X(SL_OP_EMBED)                                                                                           \
@@ -253,6 +330,8 @@ static void wrap(sl_backend *be)
     desc.event_create = late_create, desc.event_destroy = late_destroy;
     desc.event_record = late_record, desc.event_query = late_query;
     desc.capture_begin = tape_begin, desc.capture_end = tape_end;
+    desc.lane_begin = lane_begin, desc.lane_end = lane_end, desc.lane_wait = lane_wait;
+    desc.sync = wrap_sync;
     desc.graph_launch = tape_launch, desc.graph_destroy = tape_destroy;
 #define ROW(name) desc.ops[name].run = run_##name;
     OPS(ROW)
@@ -319,11 +398,11 @@ START_TEST(graphs_have_the_bits_of_single_ops)
                       30 + (uint64_t)i);
     fix_close(&f);
 
-    o.wrap = wrap, o.max_graphs = 4;
+    o.wrap = wrap, o.max_graphs = 4, o.groups = _i ? 3 : 1;
     fix_open(&f, &o);
     int made = 0;
     fix_run r[N] = {0};
-    launches = 0;
+    launches = lane_waits = 0;
     for (int i = 0; i < N; i++)
         got[i] = want[i], got[i].n = 0;
     for (int s = 0; s < TO - FROM - 1; s++) {
@@ -363,6 +442,7 @@ START_TEST(graphs_have_the_bits_of_single_ops)
     ck_assert_uint_gt(st.graph_captures, 4);
     ck_assert_uint_eq(st.graph_steps, (uint64_t)launches);
     ck_assert_int_gt(launches, 10);
+    ck_assert(_i ? lane_waits > 100 : lane_waits == 0);
     ck_assert_uint_ge(st.decode_steps, st.graph_steps);
     for (int i = 0; i < N; i++)
         fix_seq_close(&f, &r[i], false);
