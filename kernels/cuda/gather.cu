@@ -68,8 +68,10 @@ __device__ static inline void count_blocks(const sl_gather_params &p, int first,
 __global__ static void __launch_bounds__(GATHER_THREADS) gather_kernel(sl_gather_params p, bool wide)
 {
     /* An attention behind may start from here on: all of our blocks are on their SMs and need nobody else. */
+#if __CUDA_ARCH__ >= 900
     if (p.block_done)
         asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
     int n = min(*p.miss_count, p.miss_cap), warps = gridDim.x * (blockDim.x >> 5);
     int n16 = (int)(p.rows.row_bytes / 16), each = min(ROWS, (n + warps - 1) / warps);
 

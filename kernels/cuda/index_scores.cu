@@ -3,9 +3,9 @@
  *
  * Plain path, any head count and dimension, both conventions: one block a (token, page); the page's 64 keys
  * and the token's queries in shared memory as floats, heads summed in ascending order. Keys beyond the
- * token's position are not written.
+ * token's position are not written. Padding tokens (sequence -1) are passed over.
  */
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/select.cuh"
 
 #define HEADS_AT_ONCE 16
 
@@ -82,5 +82,9 @@ sl_status sl_cuda_index_scores(sl_backend *be, const void *params, sl_err *err)
         return st;
     plain_scores_kernel<<<dim3(pages, p->token_count), 256, smem, sl_cuda_of(be)->stream>>>(
         *p, *p->seqs, sl_cuda_of(be)->deverr);
-    return SL_CU_LAUNCHED(err);
+    st = SL_CU_LAUNCHED(err);
+    if (st != SL_OK || !p->hint || p->ld_scores <= SL_TOPK_ROW_MAX)
+        return st;
+    return sl_cuda_hint(sl_cuda_of(be), p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores,
+                        SL_TOPK_ROW_MAX + 1, (uint32_t *)p->hint, err);
 }

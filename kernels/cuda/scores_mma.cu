@@ -1,141 +1,408 @@
 /*
  * Index scores on Hopper's fp8 tensor cores: official convention, dim 128, 32 or 64 heads.
  *
- * Bound by reading the keys once: a warpgroup takes whole pages, 64 keys a product, from a ring of five that
- * asynchronous copies fill four ahead (loads into registers would be waited for at every product). The
- * token's queries stay in shared memory. Each lane then sums relu(dot) * weight over its heads, four lanes
- * add up. A key's sum does not depend on who computes it.
+ * Tokens of one sequence next to each other are taken in groups of up to four that share the keys. The work
+ * of all groups, page by page, is one list cut into equal parts, a persistent block each; lengths are read on
+ * the device. In a block one warp fetches pages into a ring of shared memory by bulk copies, far ahead, and
+ * four warpgroups take turns: keys to registers, once; for each token of the group 64 keys by its heads on
+ * the tensor cores, relu and head weights in the lanes, four lanes add up. A score's bits depend neither on
+ * its group nor on who computes it.
+ *
+ * Bound by reading the keys for one token, by the tensor cores for four (a prefill chunk). Also leaves the
+ * maximum of every eight scores, the hint for top-k.
  */
+#include "kernels/cuda/select.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 #define DIM 128
-#define THREADS 256
-#define STAGES 5
-#define STAGE_BYTES                                                                                          \
-    (SL_TILE + 1024) /* a page's keys, then its scales; a tile starts at a multiple of 1024                  \
-                      */
-#define SMEM_BYTES (SL_TILE + THREADS / 128 * STAGES * STAGE_BYTES)
+#define CONSUMERS 4
+#define THREADS (CONSUMERS * 128 + 32)
+#define PAGE_BYTES (SL_PAGE_TOKENS * (DIM + 4)) /* keys, then scales */
+#define SLICE 256                               /* tokens whose work is one list */
+#define MAX_GROUP 4
 
-struct page_walk {
-    const int32_t *pages;
-    const uint8_t *base;
-    int64_t stride;
-    int count, step;
+template <int NT, int G> struct scores_shape {
+    static const int heads = 8 * NT, tile = heads * DIM, stages = 12,
+                     smem = G * tile + stages * PAGE_BYTES + 1024;
 };
 
-__device__ static inline void copy16(uint8_t *to, const uint8_t *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(sl_smem_addr(to)), "l"(from) : "memory");
-}
+struct scores_shared {
+    float weight[MAX_GROUP * 64];
+    uint64_t full[12], empty[12];
+    int32_t seq[SLICE], pos[SLICE], end[SLICE + 1]; /* end[t + 1]: work up to and with the group that token t
+                                                       begins */
+    int32_t warps[SLICE / 32];
+};
 
-/* Starts the copy of a page: four chunks of 16 bytes a thread, rows of its own warp; the scales by 16
- * threads. */
-__device__ static inline void start_copy(uint8_t *stage, const page_walk &w, int page)
+__device__ static inline void mbar_init(uint64_t *b, int count)
 {
-    int lane = threadIdx.x & 31, row = (threadIdx.x & 127) / 32 * 16 + lane / 8;
-
-    if (page >= 0) {
-        const uint8_t *block = w.base + page * w.stride;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            copy16(stage + sl_swizzle(row + 4 * i, lane & 7), block + (row + 4 * i) * DIM + (lane & 7) * 16);
-        if ((threadIdx.x & 127) < 16)
-            copy16(stage + SL_TILE + (threadIdx.x & 127) * 16,
-                   block + SL_PAGE_TOKENS * DIM + (threadIdx.x & 127) * 16);
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory"); /* an empty group keeps the count */
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(sl_smem_addr(b)), "r"(count) : "memory");
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ static inline void product(float (&d)[16], uint64_t a, uint64_t b, bool add)
+__device__ static inline void mbar_wait(uint64_t *b, uint32_t parity)
 {
-    sl_wgmma_ss_m64n32k32_e4m3(d, a, b, add);
-}
-__device__ static inline void product(float (&d)[32], uint64_t a, uint64_t b, bool add)
-{
-    sl_wgmma_ss_m64n64k32_e4m3(d, a, b, add);
+    uint32_t done;
+
+    do
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}\n"
+                     : "=r"(done)
+                     : "r"(sl_smem_addr(b)), "r"(parity)
+                     : "memory");
+    while (!done);
 }
 
-/* Scores of one page: out points at the page's first score, `valid` keys of it count. */
-template <int NT>
-__device__ static inline void score_page(const uint8_t *stage, uint64_t q, const float (&weight)[2 * NT],
-                                         float *out, int valid)
+__device__ static inline void mbar_arrive(uint64_t *b)
 {
-    int lane = threadIdx.x & 31, row = (threadIdx.x & 127) / 32 * 16 + lane / 4, at = row + 8 * (lane & 1);
-    const float *scale = (const float *)(stage + SL_TILE);
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sl_smem_addr(b)) : "memory");
+}
+
+/* Starts the copy of a page; `full` completes when it has arrived. */
+__device__ static inline void fetch_page(uint8_t *to, const uint8_t *from, uint64_t *full, uint64_t policy)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(sl_smem_addr(full)),
+                 "n"(PAGE_BYTES)
+                 : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;" ::"r"(sl_smem_addr(to)),
+                 "l"(from), "n"(PAGE_BYTES), "r"(sl_smem_addr(full)), "l"(policy)
+                 : "memory");
+}
+
+__device__ static inline void product(float (&d)[16], const uint32_t *a, uint64_t b, bool add)
+{
+    sl_wgmma_rs_m64n32k32_e4m3(d, a, b, add);
+}
+
+__device__ static inline void product(float (&d)[32], const uint32_t *a, uint64_t b, bool add)
+{
+    asm volatile("{\n.reg .pred p;\n"
+                 "setp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+                   "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+                   "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+                   "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+                   "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+
+/* The list of work: reads the slice's tokens, says where each group's part ends. Whole block. */
+__device__ static void make_list(scores_shared &s, const sl_index_scores_params &p, const sl_seq_tables &q,
+                                 int first, int n, int window, uint32_t *deverr)
+{
+    int i = threadIdx.x, lane = i & 31, pages = 0;
+
+    if (i < SLICE) {
+        int seq = i < n ? q.token_seq[first + i] : -1, pos = i < n ? q.token_pos[first + i] : -1;
+        if (seq >= 0) {
+            uint32_t bad =
+                (seq >= q.n_seqs ? SL_DEVERR_SEQ : 0) |
+                (pos < 0 || pos >= (int64_t)q.ld * SL_PAGE_TOKENS || pos >= p.ld_scores ? SL_DEVERR_POS : 0);
+            if (bad) {
+                atomicOr(deverr, bad);
+                seq = -1;
+            }
+        }
+        s.seq[i] = seq;
+        s.pos[i] = seq < 0 ? -1 : pos;
+    }
+    __syncthreads();
+    if (i < SLICE) {
+        if (s.seq[i] >= 0 && (i % window == 0 || s.seq[i] != s.seq[i - 1])) {
+            int most = s.pos[i];
+            for (int j = i + 1; j % window && j < n && s.seq[j] == s.seq[i]; j++)
+                most = max(most, s.pos[j]);
+            pages = most / SL_PAGE_TOKENS + 1;
+        }
+        for (int o = 1; o < 32; o <<= 1) {
+            int v = __shfl_up_sync(0xffffffffu, pages, o);
+            if (lane >= o)
+                pages += v;
+        }
+        if (lane == 31)
+            s.warps[i / 32] = pages;
+    }
+    __syncthreads();
+    if (i < SLICE) {
+        for (int w = 0; w < i / 32; w++)
+            pages += s.warps[w];
+        s.end[i + 1] = pages;
+        if (i == 0)
+            s.end[0] = 0;
+    }
+    __syncthreads();
+}
+
+/* First token of the group that unit u belongs to. */
+__device__ static inline int group_of(const scores_shared &s, int u)
+{
+    int lo = 0, hi = SLICE - 1;
+
+    while (lo < hi) { /* smallest t with end[t + 1] > u */
+        int mid = (lo + hi) / 2;
+        if (s.end[mid + 1] > u)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo;
+}
+
+struct scores_part { /* units first .. end - 1 */
+    int first, end;
+};
+
+/* Page of unit u, -1 beyond the part or where there is none; *g is the group of an earlier unit. */
+__device__ static inline int32_t page_at(const scores_shared &s, const sl_index_scores_params &p,
+                                         const sl_seq_tables &q, scores_part part, int u, int *g,
+                                         uint32_t *deverr)
+{
+    if (u >= part.end)
+        return -1;
+    while (s.end[*g + 1] <= u)
+        ++*g;
+    int32_t id = q.index_pages[(int64_t)s.seq[*g] * q.ld + (u - s.end[*g])];
+    if (id < 0)
+        atomicOr(deverr, SL_DEVERR_PAGE);
+    return id;
+}
+
+/* One warp: pages of the part into the ring. */
+__device__ static void produce(scores_shared &s, const sl_index_scores_params &p, const sl_seq_tables &q,
+                               scores_part part, int stages, uint8_t *ring, bool once, uint32_t *deverr)
+{
+    int lane = threadIdx.x & 31, stage = 0, g = part.first < part.end ? group_of(s, part.first) : 0;
+    uint32_t parity = 1;
+    uint64_t policy;
+
+    if (once)
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else
+        asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    int32_t next = page_at(s, p, q, part, part.first + lane, &g, deverr);
+    for (int u0 = part.first; u0 < part.end; u0 += 32) {
+        int32_t now = next;
+        next = page_at(s, p, q, part, u0 + 32 + lane, &g, deverr);
+        for (int l = 0; l < 32 && u0 + l < part.end; l++) {
+            int32_t page = __shfl_sync(0xffffffffu, now, l);
+            if (lane == 0) {
+                mbar_wait(&s.empty[stage], parity);
+                if (page >= 0)
+                    fetch_page(ring + stage * PAGE_BYTES, p.index_base + page * p.index_page_stride,
+                               &s.full[stage], policy);
+                else
+                    mbar_arrive(&s.full[stage]); /* the score is garbage, the error is noted */
+            }
+            if (++stage == stages) {
+                stage = 0;
+                parity ^= 1;
+            }
+        }
+    }
+}
+
+/* Queries and weights of the group's tokens to shared memory, in the order of k in which lanes hold keys: of
+ * each half of a head, lane t's m-th word becomes word 4 m + t. All consumers. */
+template <int NT, int G>
+__device__ static void load_queries(scores_shared &s, const sl_index_scores_params &p, int token, int count,
+                                    uint8_t *tiles)
+{
+    const int chunks = 8 * NT * DIM / 16, all = CONSUMERS * 128;
+    uint4 v[G];
+    float w = 0;
+
+#pragma unroll
+    for (int g = 0; g < G; g++)
+        if (g < count && threadIdx.x < chunks)
+            v[g] = ((const uint4 *)p.q)[((int64_t)token + g) * chunks + threadIdx.x];
+    if (threadIdx.x < count * 8 * NT)
+        w = p.weights[(int64_t)token * 8 * NT + threadIdx.x];
+    sl_bar_sync(1, all); /* everybody is done with the group before */
+    if (threadIdx.x < count * 8 * NT)
+        s.weight[threadIdx.x] = w;
+    int r = threadIdx.x / 8, c = threadIdx.x % 8;
+#pragma unroll
+    for (int g = 0; g < G; g++)
+        if (g < count && threadIdx.x < chunks) {
+            const uint32_t x[4] = {v[g].x, v[g].y, v[g].z, v[g].w};
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                *(uint32_t *)(tiles + g * chunks * 16 + sl_swizzle(r, c / 4 * 4 + j) + c % 4 * 4) = x[j];
+        }
+    sl_fence_async();
+    sl_bar_sync(1, all);
+}
+
+struct page_keys { /* of two rows, and the scale of the one this lane writes */
+    uint32_t lo[8], hi[8];
+    float scale;
+};
+
+__device__ static inline void swap_if(bool swap, uint4 &a, uint4 &b)
+{
+    uint4 c = swap ? b : a;
+
+    b = swap ? a : b;
+    a = c;
+}
+
+/* Lane q of four takes bytes 16 q .. of both halves of its row and of the row 8 further on. Odd rows read the
+ * halves the other way round, which keeps the lanes in different banks. */
+__device__ static inline void read_keys(page_keys &k, const uint8_t *page, int row, int at)
+{
+    int lane = threadIdx.x & 31, odd = row & 1;
+    const uint8_t *a = page + row * DIM + (lane & 3) * 16 + odd * 64,
+                  *b = page + row * DIM + (lane & 3) * 16 + (64 - odd * 64);
+    uint4 v0 = *(const uint4 *)a, v1 = *(const uint4 *)b, v2 = *(const uint4 *)(a + 8 * DIM),
+          v3 = *(const uint4 *)(b + 8 * DIM);
+
+    k.scale = ((const float *)(page + SL_PAGE_TOKENS * DIM))[at];
+    swap_if(odd, v0, v1);
+    swap_if(odd, v2, v3);
+    k.lo[0] = v0.x, k.lo[1] = v0.y, k.lo[2] = v0.z, k.lo[3] = v0.w;
+    k.lo[4] = v1.x, k.lo[5] = v1.y, k.lo[6] = v1.z, k.lo[7] = v1.w;
+    k.hi[0] = v2.x, k.hi[1] = v2.y, k.hi[2] = v2.z, k.hi[3] = v2.w;
+    k.hi[4] = v3.x, k.hi[5] = v3.y, k.hi[6] = v3.z, k.hi[7] = v3.w;
+}
+
+/* Scores of one page and one token: of row r in even lanes of four, of row r + 8 in odd ones. */
+template <int NT, typename W>
+__device__ static inline float score_keys(const page_keys &k, uint64_t q, W weight)
+{
+    int lane = threadIdx.x & 31;
     float d[4 * NT], sum[2] = {0, 0};
-    uint64_t keys = sl_desc_k(sl_smem_addr(stage));
 
     sl_wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < 4; s++)
-        product(d, keys + 2 * s, q + 2 * s, s > 0);
+    for (int s = 0; s < 4; s++) {
+        uint32_t a[4] = {k.lo[2 * s], k.hi[2 * s], k.lo[2 * s + 1], k.hi[2 * s + 1]};
+        product(d, a, q + 2 * s, s > 0);
+    }
     sl_wgmma_finish();
 #pragma unroll
-    for (int j = 0; j < NT; j++)
+    for (int j = 0; j < NT; j++) {
+        float2 w = weight(j);
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            sum[e / 2] = fmaf(fmaxf(d[4 * j + e], 0.0f), weight[2 * j + e % 2], sum[e / 2]);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
-        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+            sum[e / 2] = fmaf(fmaxf(d[4 * j + e], 0.0f), e % 2 ? w.y : w.x, sum[e / 2]);
     }
-    if ((lane & 3) < 2 && at < valid)
-        out[at] = __fmul_rn((lane & 1) ? sum[1] : sum[0], scale[at]);
+    /* (lane 0 + lane 1) + (lane 2 + lane 3), each pair for the row it keeps */
+    bool odd = lane & 1;
+    float mine = (odd ? sum[1] : sum[0]) + __shfl_xor_sync(0xffffffffu, odd ? sum[0] : sum[1], 1);
+    mine += __shfl_xor_sync(0xffffffffu, mine, 2);
+    return __fmul_rn(mine, k.scale);
+}
+
+/* Largest of the lanes that hold rows of the same half, NaN left out. */
+__device__ static inline float max_of_half(float v)
+{
+    for (int o = 4; o < 32; o <<= 1)
+        v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, o));
+    return v;
+}
+
+/* Four warpgroups: scores of the part's pages. */
+template <int NT, int G>
+__device__ static void consume(scores_shared &s, const sl_index_scores_params &p, scores_part part,
+                               int first_token, int n, int window, int stages, uint8_t *tiles,
+                               const uint8_t *ring, int ld_hint)
+{
+    const int tile = scores_shape<NT, G>::tile;
+    const float none = __uint_as_float(0x7fffffffu);
+    int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) & 3, stage = threadIdx.x >> 7;
+    int row = warp * 16 + lane / 4, at = row + 8 * (lane & 1);
+    int u = part.first + stage, done = part.first;
+    uint64_t q = sl_desc_k(sl_smem_addr(tiles));
+    uint32_t parity = 0;
+
+    while (done < part.end) {
+        int g = group_of(s, done), count = 1, end = min(part.end, s.end[g + 1]), begin = s.end[g], len[G];
+        if (G > 1)
+            while (count < G && (g + count) % window && g + count < n && s.seq[g + count] == s.seq[g])
+                count++;
+        load_queries<NT, G>(s, p, first_token + g, count, tiles);
+        float2 own[G == 1 ? NT : 1];
+        if (G == 1)
+#pragma unroll
+            for (int j = 0; j < NT; j++)
+                own[G == 1 ? j : 0] = *(const float2 *)(s.weight + 8 * j + (lane & 3) * 2);
+#pragma unroll
+        for (int i = 0; i < G; i++)
+            len[i] = i < count ? s.pos[g + i] + 1 - at : 0;
+        int64_t out = first_token + g - p.token_first;
+        float *scores = p.scores + out * p.ld_scores + at;
+        uint32_t *hint = (uint32_t *)p.hint + out * ld_hint + warp * 2 + (lane & 1);
+        for (; u < end; u += CONSUMERS) {
+            int page = u - begin;
+            page_keys k;
+            mbar_wait(&s.full[stage], parity);
+            read_keys(k, ring + stage * PAGE_BYTES, row, at);
+            __syncwarp();
+            if (lane == 0)
+                mbar_arrive(&s.empty[stage]);
+            if ((stage += CONSUMERS) >= stages) {
+                stage -= stages;
+                parity ^= 1;
+            }
+#pragma unroll
+            for (int i = 0; i < G; i++) {
+                if (i >= count)
+                    break;
+                float v;
+                if (G == 1)
+                    v = score_keys<NT>(k, q, [&](int j) { return own[G == 1 ? j : 0]; });
+                else
+                    v = score_keys<NT>(k, q + i * (tile >> 4), [&](int j) {
+                        return *(const float2 *)(s.weight + i * 8 * NT + 8 * j + (lane & 3) * 2);
+                    });
+                bool valid = page * SL_PAGE_TOKENS < len[i];
+                if (valid && (lane & 2) == 0)
+                    scores[(int64_t)i * p.ld_scores + page * SL_PAGE_TOKENS] = v;
+                if (p.hint) {
+                    float top = max_of_half(valid ? v : none);
+                    if (lane < 2 && valid) /* lanes 0, 1 hold the first rows of the halves */
+                        hint[(int64_t)i * ld_hint + page * (SL_PAGE_TOKENS / SL_HINT_GROUP)] =
+                            sl_order_key(top);
+                }
+            }
+        }
+        done = end;
+    }
 }
 #endif
 
-template <int NT>
-__global__ static void __launch_bounds__(THREADS, 2)
-    scores_kernel(sl_index_scores_params p, sl_seq_tables s, uint32_t *deverr)
+template <int NT, int G>
+__global__ static void __launch_bounds__(THREADS, 1)
+    scores_kernel(sl_index_scores_params p, sl_seq_tables q, int window, int stages, int ld_hint,
+                  uint32_t *deverr)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ __align__(1024) uint8_t smem[];
-    int t = p.token_first + blockIdx.y, lane = threadIdx.x & 31, wg = threadIdx.x >> 7, seq, pos;
-    int at = blockIdx.x * (THREADS / 128) + wg;
-    uint8_t *ring = smem + SL_TILE + wg * STAGES * STAGE_BYTES;
-    float weight[2 * NT];
+    typedef scores_shape<NT, G> shape;
+    extern __shared__ uint8_t dynamic[];
+    __shared__ scores_shared s;
+    uint8_t *tiles = dynamic + (1024 - sl_smem_addr(dynamic) % 1024) % 1024, *ring = tiles + G * shape::tile;
+    int first = p.token_first + blockIdx.y * SLICE, n = min(SLICE, p.token_first + p.token_count - first);
 
-    if (!sl_token(&s, t, deverr, &seq, &pos))
-        return;
-    if (pos >= p.ld_scores) {
-        if (threadIdx.x == 0)
-            atomicOr(deverr, SL_DEVERR_POS);
-        return;
+    if (threadIdx.x < stages) {
+        mbar_init(&s.full[threadIdx.x], 1);
+        mbar_init(&s.empty[threadIdx.x], 4);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    page_walk w = {s.index_pages + (int64_t)seq * s.ld, p.index_base, p.index_page_stride,
-                   pos / SL_PAGE_TOKENS + 1, (int)gridDim.x * (THREADS / 128)};
-    for (int i = 0; i < STAGES - 1; i++)
-        start_copy(ring + i * STAGE_BYTES, w, at + i * w.step < w.count ? w.pages[at + i * w.step] : -1);
-    for (int i = threadIdx.x; i < 8 * NT * DIM / 16; i += THREADS)
-        *(uint4 *)(smem + sl_swizzle(i / 8, i % 8)) =
-            ((const uint4 *)p.q)[(int64_t)t * 8 * NT * DIM / 16 + i];
-#pragma unroll
-    for (int j = 0; j < 2 * NT; j++)
-        weight[j] = p.weights[(int64_t)t * 8 * NT + j / 2 * 8 + (lane & 3) * 2 + j % 2];
-    sl_fence_async();
-    __syncthreads();
-    uint64_t q = sl_desc_k(sl_smem_addr(smem));
-    float *out = p.scores + (int64_t)blockIdx.y * p.ld_scores;
-    int ahead = at + (STAGES - 1) * w.step, id = ahead < w.count ? w.pages[ahead] : -1;
-    for (int stage = 0; at < w.count; at += w.step) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-        sl_fence_async();
-        sl_bar_sync(1 + wg, 128);
-        start_copy(ring + (stage ? stage - 1 : STAGES - 1) * STAGE_BYTES, w,
-                   id); /* everybody is done with it */
-        ahead += w.step;
-        id = ahead < w.count ? w.pages[ahead] : -1;
-        if (w.pages[at] < 0) {
-            if ((threadIdx.x & 127) == 0)
-                atomicOr(deverr, SL_DEVERR_PAGE);
-        } else {
-            score_page<NT>(ring + stage * STAGE_BYTES, q, weight, out + at * SL_PAGE_TOKENS,
-                           pos + 1 - at * SL_PAGE_TOKENS);
-        }
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-    }
+    sl_after_previous();
+    sl_let_next_start();
+    make_list(s, p, q, first, n, window, deverr);
+    int64_t total = s.end[n];
+    scores_part part = {(int)(total * blockIdx.x / gridDim.x), (int)(total * (blockIdx.x + 1) / gridDim.x)};
+    if (threadIdx.x >= CONSUMERS * 128)
+        produce(s, p, q, part, stages, ring, G == 1, deverr);
+    else
+        consume<NT, G>(s, p, part, first, n, window, stages, tiles, ring, ld_hint);
 #endif
 }
 
@@ -143,37 +410,43 @@ bool sl_cuda_scores_mma_fits(const sl_cuda *cu, const sl_index_scores_params *p)
 {
     return cu->cc == 90 && p->format == SL_INDEX_OFFICIAL && p->dim == DIM &&
            (p->heads == 32 || p->heads == 64) && p->index_page_stride % 16 == 0 &&
-           ((uintptr_t)p->index_base | (uintptr_t)p->q) % 16 == 0;
+           ((uintptr_t)p->index_base | (uintptr_t)p->q) % 16 == 0 &&
+           (int64_t)p->ld_scores / SL_PAGE_TOKENS * SLICE < INT32_MAX;
 }
 
-/* Blocks a token: the number that leaves the fewest of the machine's places (two a multiprocessor) idle. */
-static int splits_of(const sl_cuda *cu, int tokens, int pages)
+template <int NT, int G>
+static sl_status launch(sl_cuda *cu, const sl_index_scores_params *p, int window, sl_err *err)
 {
-    int places = 2 * cu->sms, most = min(places, (pages + 1) / 2), best = 1;
-    double best_use = 0;
+    const int smem = scores_shape<NT, G>::smem;
+    sl_status st = SL_CU(
+        cudaFuncSetAttribute(scores_kernel<NT, G>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem), err);
 
-    for (int s = 1; s <= most && (int64_t)s * tokens <= 4 * (int64_t)places; s++) {
-        int64_t n = (int64_t)s * tokens, waves = (n + places - 1) / places;
-        double use = (double)n / (double)(waves * places);
-        if (use > best_use + 0.02) {
-            best_use = use;
-            best = s;
-        }
-    }
-    return best;
+    if (st != SL_OK)
+        return st;
+    return sl_cuda_launch_early(cu, scores_kernel<NT, G>, dim3(cu->sms, sl_ceil_div(p->token_count, SLICE)),
+                                THREADS, smem, err, *p, *p->seqs, window, scores_shape<NT, G>::stages,
+                                sl_hint_ld(p->ld_scores), cu->deverr);
 }
 
 sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_err *err)
 {
-    int pages = min(sl_ceil_div(p->ld_scores, SL_PAGE_TOKENS), p->seqs->ld);
-    dim3 grid(splits_of(cu, p->token_count, pages), p->token_count);
-    void (*kernel)(sl_index_scores_params, sl_seq_tables, uint32_t *) =
-        p->heads == 64 ? scores_kernel<8> : scores_kernel<4>;
-    sl_status st =
-        SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES), err);
+    /* Tokens a sequence on average decide the size of groups; any size is right. */
+    int each = p->seqs->n_seqs > 0 ? sl_ceil_div(p->token_count, p->seqs->n_seqs) : 1,
+        window = each > MAX_GROUP ? MAX_GROUP : each;
+    /* The hint is for long rows; where the tensor cores are the limit a pass of its own is cheaper. */
+    bool later = p->hint && window > 1 && p->token_count > SLICE / 4;
+    sl_index_scores_params q = *p;
+    sl_status st;
 
-    if (st != SL_OK)
+    if (later || p->ld_scores <= SL_TOPK_ROW_MAX)
+        q.hint = NULL;
+    if (window <= 1)
+        st = p->heads == 64 ? launch<8, 1>(cu, &q, 1, err) : launch<4, 1>(cu, &q, 1, err);
+    else
+        st = p->heads == 64 ? launch<8, MAX_GROUP>(cu, &q, window, err)
+                            : launch<4, MAX_GROUP>(cu, &q, window, err);
+    if (st != SL_OK || !later || p->ld_scores <= SL_TOPK_ROW_MAX)
         return st;
-    kernel<<<grid, THREADS, SMEM_BYTES, cu->stream>>>(*p, *p->seqs, cu->deverr);
-    return SL_CU_LAUNCHED(err);
+    return sl_cuda_hint(cu, p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores,
+                        SL_TOPK_ROW_MAX + 1, (uint32_t *)p->hint, err);
 }

@@ -230,6 +230,53 @@ static void topk(cf_run *r, const int64_t *a)
     cf_out_tokens(r, "ids", p.ids, 4 * (size_t)p.ld_ids, CF_BYTES, 0);
 }
 
+/*
+ * Scores, then top-k of them with the hint that scoring left and without: the same ids.
+ * T, per, length, heads, dim, format, k, sinks, recent
+ */
+static void hinted(cf_run *r, const int64_t *a)
+{
+    batch b;
+    sl_index_scores_params s = {
+        .heads = (int32_t)a[3], .dim = (int32_t)a[4], .format = (sl_index_format)a[5]};
+    sl_topk_params t = {.k = (int32_t)a[6], .ld_ids = (int32_t)a[6]};
+    bool official = s.format == SL_INDEX_OFFICIAL;
+    size_t bytes = 4 * (size_t)(r->n * a[6]);
+    int32_t *with = cf_temp(r, bytes), *without = cf_temp(r, bytes), wrong = 0;
+
+    batch_make(r, &b, a[0], a[1], a[2], 0);
+    if (r->perf)
+        batch_full(r, &b);
+    s.seqs = t.seqs = &b.t;
+    s.token_count = t.token_count = (int32_t)r->n;
+    s.ld_scores = t.ld_scores = ((int32_t)a[2] + 63) / 64 * 64;
+    s.index_page_stride = sl_index_block_bytes(s.format, s.dim);
+    s.index_base = key_pool(r, &b, s.format, s.dim, s.index_page_stride);
+    s.q = cf_matrix(r, 1, r->first, r->n, a[3] * a[4], a[3] * a[4], official ? SL_F8_E4M3 : SL_F32,
+                    official ? 200 : 1);
+    s.weights = cf_matrix(r, 2, r->first, r->n, a[3], a[3], SL_F32, 0.1f);
+    s.scores = cf_mem(r, NULL, 4 * (size_t)(r->n * s.ld_scores));
+    t.scores = s.scores;
+    t.sinks = (int32_t)a[7];
+    t.recent = (int32_t)a[8];
+    t.ids = cf_mem(r, NULL, bytes);
+    s.hint = cf_mem(r, NULL, sl_topk_hint_bytes((int32_t)r->n, s.ld_scores));
+    t.hint = s.hint;
+    if (r->be && r->st == SL_OK) {
+        r->st = sl_be_run(r->be, SL_OP_INDEX_SCORES, &s, &r->err);
+        cf_op(r, SL_OP_TOPK, &t);
+        cf_get(r, with, t.ids, bytes);
+        t.hint = NULL;
+        if (r->st == SL_OK)
+            r->st = sl_be_run(r->be, SL_OP_TOPK, &t, &r->err);
+        cf_get(r, without, t.ids, bytes);
+        for (int64_t i = 0; r->st == SL_OK && i < r->n * a[6]; i++)
+            wrong += with[i] != without[i];
+    }
+    cf_out(r, "ids that the hint changes", cf_mem(r, &wrong, 4), 1, 4, 4, CF_BYTES, 0);
+    cf_work(r, 4.0 * (double)r->n * (double)(a[2] + a[6]), 0, SL_F32, 0);
+}
+
 #define F SL_F32
 #define B SL_BF16
 #define P SL_INDEX_PLAIN
@@ -287,6 +334,9 @@ static const cf_case cases[] = {
      scores,
      {40, 40, 100, 64, 128, O, 33},
      CF_SPLIT},
+    {SL_OP_INDEX_SCORES, "T=6 len=500 h=64 per 3", scores, {6, 3, 500, 64, 128, O, 6}, CF_SPLIT},
+    {SL_OP_INDEX_SCORES, "T=300 len=700 h=64 per 300", scores, {300, 300, 700, 64, 128, O, 300}, CF_SPLIT},
+    {SL_OP_INDEX_SCORES, "T=70 len=9000 h=32 per 35", scores, {70, 35, 9000, 32, 128, O, 70}, CF_SPLIT},
     {SL_OP_INDEX_SCORES, "T=6 len=129 h=5 dim=32 official", scores, {6, 1, 129, 5, 32, O, 2}, CF_SPLIT},
     {SL_OP_INDEX_SCORES, "T=6 len=700 h=32 dim=128 official", scores, {6, 2, 700, 32, 128, O, 6}, CF_SPLIT},
     {SL_OP_INDEX_SCORES, "T=5 len=400 h=16 dim=128 official", scores, {5, 1, 400, 16, 128, O, 3}, CF_SPLIT},
@@ -314,6 +364,18 @@ static const cf_case cases[] = {
     {SL_OP_TOPK, "T=12 len=40000 k=2048", topk, {12, 1, 40000, 2048, 0, 12, -1}, CF_SPLIT},
     {SL_OP_TOPK, "T=24 len=20000 k=512", topk, {24, 2, 20000, 512, 0, 24, -1}, CF_SPLIT},
     {SL_OP_TOPK, "T=3 len=150000 k=1024", topk, {3, 1, 150000, 1024, 7, 3, 11, 4, 5, 0}, CF_SPLIT},
+    {SL_OP_TOPK, "T=12 len=33000 k=2048 no hint", topk, {12, 1, 33000, 2048, 0, 12, -1}, CF_SPLIT},
+    {SL_OP_TOPK, "T=12 len=70001 k=64", topk, {12, 1, 70001, 64, 0, 12, -1, 4, 5, 0}, CF_SPLIT},
+    {SL_OP_TOPK, "T=2 len=50000 k=9000", topk, {2, 1, 50000, 9000, 0, 2, 11, 0, 0, 0}, CF_SPLIT},
+    {SL_OP_TOPK,
+     "T=2 len=50000 k=9000 all recent",
+     topk,
+     {2, 1, 50000, 9000, 0, 2, 11, 500, 8500, 0},
+     CF_SPLIT},
+    {SL_OP_TOPK, "T=1 len=1048576 k=2048", topk, {1, 1, 1048576, 2048, 0, 1, 11}, 0},
+    {SL_OP_TOPK, "scores, hint: T=3 len=40000", hinted, {3, 1, 40000, 64, 128, O, 2048, 0, 0}, 0},
+    {SL_OP_TOPK, "scores, hint: T=8 len=70000 per 4", hinted, {8, 4, 70000, 32, 128, O, 512, 4, 9}, 0},
+    {SL_OP_TOPK, "scores, hint: T=2 len=35000 plain", hinted, {2, 2, 35000, 2, 16, P, 1024, 0, 0}, 0},
     {SL_OP_TOPK, "T=2 len=131072 k=2048", topk, {2, 1, 131072, 2048, 0, 2, 0}, CF_PERF},
     {SL_OP_TOPK, "T=2 len=131072 k=2048 one bin", topk, {2, 1, 131072, 2048, 0, 2, 10}, CF_PERF},
     {SL_OP_TOPK, "T=4 len=128K k=2048 two values", topk, {4, 1, 131072, 2048, 0, 4, 2}, CF_PERF_ONLY},

@@ -1,0 +1,70 @@
+/*
+ * What index scores and top-k share: the order of scores as unsigned numbers, the hint that saves top-k its
+ * first pass, and starting a kernel before its predecessor has drained.
+ *
+ * The hint of a row is the largest key of every SL_HINT_GROUP scores, as ordered numbers; 0 for a group with
+ * no score. The score kernels write it for a few instructions a page; without one top-k makes its own.
+ *
+ * Kernels started with sl_cuda_launch_early() may begin while the kernel before them ends. Every thread of
+ * theirs must pass sl_after_previous() before it touches global memory, early returns included.
+ */
+#ifndef SL_KERNELS_CUDA_SELECT_CUH
+#define SL_KERNELS_CUDA_SELECT_CUH
+
+#include "kernels/cuda/common.cuh"
+
+#define SL_HINT_GROUP 8
+#define SL_TOPK_ROW_MAX 32768 /* top-k uses the hint for longer rows only */
+
+/* Larger key = better; NaN below everything (0), -0 equal to 0. */
+__device__ static inline uint32_t sl_order_key(float score)
+{
+    float v = score + 0.0f;
+    uint32_t u = __float_as_uint(v);
+
+    if (v != v)
+        return 0;
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* Groups of a row of the hint. */
+static inline int sl_hint_ld(int ld_scores)
+{
+    return (ld_scores + 4 * SL_HINT_GROUP - 1) / (4 * SL_HINT_GROUP) * 4;
+}
+
+__device__ static inline void sl_after_previous(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The next kernel, if it may start early, can be set up from now on. Called behind sl_after_previous(), so
+ * that whatever came before this kernel's predecessor is complete by then, as it would be without. */
+__device__ static inline void sl_let_next_start(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+template <typename... P, typename... A>
+static inline sl_status sl_cuda_launch_early(sl_cuda *cu, void (*kernel)(P...), dim3 grid, int threads,
+                                             size_t smem, sl_err *err, const A &...args)
+{
+    cudaLaunchAttribute at;
+    cudaLaunchConfig_t cfg = {};
+
+    at.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    at.val.programmaticStreamSerializationAllowed = 1;
+    cfg.gridDim = grid, cfg.blockDim = dim3(threads), cfg.dynamicSmemBytes = smem, cfg.stream = cu->stream;
+    cfg.attrs = &at, cfg.numAttrs = cu->cc >= 90 ? 1 : 0;
+    return SL_CU(cudaLaunchKernelEx(&cfg, kernel, P(args)...), err);
+}
+
+/* Fills the hint [token_count][sl_hint_ld(ld_scores)] of rows of at least min_len scores. topk.cu */
+sl_status sl_cuda_hint(sl_cuda *cu, const float *scores, const sl_seq_tables *seqs, int token_first,
+                       int token_count, int ld_scores, int min_len, uint32_t *hint, sl_err *err);
+
+#endif
