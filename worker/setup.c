@@ -245,9 +245,9 @@ static sl_status make_engine(setup *s, sl_err *err)
            "mode=%s algorithm=%s max_context=%d max_seqs=%d hot_rows=%d tail_rows=%d index_pages=%ld "
            "row_pages=%ld "
            "device_mib=%.1f device_budget_mib=%.1f",
-           hot ? "hierarchical" : "resident", o->algorithm, o->max_context, o->max_seqs, o->hot_rows,
-           o->tail_rows, (long)o->index_pages, (long)o->row_pages, (double)es.device_bytes / 1048576,
-           (double)in.gpu_bytes / 1048576);
+           prefill ? "resident" : sl_config_enum_name("sparse_attention.mode", (int)c->sparse_attention.mode),
+           o->algorithm, o->max_context, o->max_seqs, o->hot_rows, o->tail_rows, (long)o->index_pages,
+           (long)o->row_pages, (double)es.device_bytes / 1048576, (double)in.gpu_bytes / 1048576);
     return SL_OK;
 }
 

@@ -1,5 +1,7 @@
 """A real cluster says what one process says: tokens through HTTP and gRPC, alone and crowded, with and without a cached prefix."""
 
+import concurrent.futures
+
 import openai
 import pytest
 
@@ -71,6 +73,30 @@ def test_resident_cluster(start):
     want = real.reference(ids, 1000, mode="hierarchical", **HOT)
     assert c.streamed(ids, 1000) == want
     assert c.tokens(ids, 200, seed=5, **SAMPLED) == real.reference(ids, 200, mode="resident", seed=5, **SAMPLED)
+    c.idle()
+
+
+def test_adaptive_cluster(start):
+    """Device memory for a few resident requests only: some are spilled as others come and grow; the same tokens."""
+    c = start(roles=("router", "prefill", "decode"), **{"sparse_attention.mode": "adaptive", "decode.device_bytes": "14MiB", "decode.max_batch": 6,
+                                                        "model.max_context": 2048, "sparse_attention.hot_rows": real.TOPK})
+    prompts = [real.prompt(f"adaptive {i}", 100 + 150 * i) for i in range(6)]
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        got = list(pool.map(lambda ids: c.tokens(ids, 500), prompts))
+    assert got == [real.reference(ids, 500) for ids in prompts]
+    assert real.metric(c.metrics(2), "sluice_decode_spills_total") > 0, "nothing was spilled: the test shows nothing"
+    c.idle()
+
+
+def test_hot_rows_by_layer(start):
+    layers = [-1, real.TOPK, 0, 3 * real.TOPK, -1]
+    c = start(roles=("router", "prefill", "decode"), **{"sparse_attention.hot_rows_layers": str(layers), "sparse_attention.tail_rows": 2})
+    ids = real.prompt("by layer", 400)
+    assert c.tokens(ids, 300) == real.reference(ids, 300)
+    text = c.metrics(2)
+    swapped = [sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
+                   if line.startswith(f'sluice_swap_rows_total{{layer="{layer}"')) for layer in range(5)]
+    assert swapped[0] == swapped[4] == 0 and all(swapped[1:4]), swapped
     c.idle()
 
 
