@@ -551,9 +551,6 @@ sl_status sl_cuda_attn_mla(sl_cuda *cu, const sl_sparse_attn_params *p, sl_err *
 
     w.items = p->tokens * w.groups;
     w.parts = parts_for(sms, blocks, w.items);
-#ifdef FORCE_PARTS
-    w.parts = FORCE_PARTS < 0 ? w.parts : FORCE_PARTS == 0 ? 1 : sl_ceil_div(blocks, SPLIT);
-#endif
     cfg.gridDim = w.parts > 1 ? dim3(w.parts, w.items) : dim3(min(w.items, sms));
     if (st == SL_OK)
         st = sl_cuda_scratch(cu, sizeof(float) * PARTIAL * (size_t)cu->sms, &mem, err);
