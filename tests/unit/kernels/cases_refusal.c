@@ -243,7 +243,7 @@ static void tables(cf_run *r, const int64_t *a)
         cf_refused(r, SL_OP_INDEX_SCORES, &sc, SL_ERR_INVALID, "position");
         break;
     case 1:
-        h.seq[0] = -1;
+        h.seq[0] = -2; /* -1 is padding */
         cf_put(r, UNCONST(h.t.token_seq), h.seq, sizeof(h.seq));
         cf_refused(r, SL_OP_KV_APPEND, &kv, SL_ERR_INVALID, "sequence");
         cf_refused(r, SL_OP_INDEX_APPEND, &key, SL_ERR_INVALID, "sequence");
