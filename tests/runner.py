@@ -535,6 +535,8 @@ def main():
     stages = choose(sys.argv[1:])
     LOGS.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A shell's background job ignores it, and what it starts cannot undo that: the tests of Ctrl-C would wait for nothing.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     start = time.monotonic()
     for name in stages:
         (LOGS / f"{name}.log").unlink(missing_ok=True)
