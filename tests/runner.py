@@ -44,7 +44,9 @@ LEFT_OUT = {"asan": {"test_writer_dies": KILLS},
                      **{name: "only the compute pool's threads, which test_kernels_linear covers; runs under asan" for name in POOL_ONLY}}}
 
 # Run there with less of the same: no path is left out.
-SHORTER = {"asan": ["test_engine: 300 steps of each model where the release build takes 1100"]}
+SHORTER = {"asan": ["test_engine: 90 steps of each model where the release build takes 1100",
+                    "kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (CF_LARGE)",
+                    "test_models: shorter streams"]}
 
 
 @dataclasses.dataclass

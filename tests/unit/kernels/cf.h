@@ -26,7 +26,13 @@ typedef enum {
     CF_ROW_FP8, /* one latent row: e4m3, scales, bf16; see CF_FP8. tol is the lora width */
 } cf_kind;
 
-typedef enum { CF_FIX_ALL = 0, CF_SPLIT = 1, CF_PERF = 2, CF_PERF_ONLY = 4 } cf_flags;
+typedef enum {
+    CF_FIX_ALL = 0,
+    CF_SPLIT = 1,
+    CF_PERF = 2,
+    CF_PERF_ONLY = 4,
+    CF_LARGE = 8 /* for kernels that a GPU takes at that size; a sanitizer build leaves it out */
+} cf_flags;
 
 typedef struct cf_run cf_run;
 typedef struct cf_case {

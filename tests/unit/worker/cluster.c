@@ -196,6 +196,7 @@ static void worker_free(cworker *w, bool check)
         ck_assert_msg(n.tickets == 0 && n.pages_free + n.pages_cached == n.pages_total,
                       "%s leaks: %d tickets (%d quarantined), %d of %d pages", w->name, n.tickets,
                       n.quarantined, n.pages_free + n.pages_cached, n.pages_total);
+        w->c->spilled += n.spilled;
     }
     sl_prefill_destroy(w->prefill);
     sl_decode_destroy(w->decode);

@@ -118,6 +118,7 @@ struct cluster {
     int n_req;
     uint32_t next_id;
     uint64_t next_beat_ns, tokens_seen;
+    uint64_t spilled; /* by decode workers that have ended */
     bool auto_place, silent;
     /* True: the message is swallowed. */
     bool (*on_msg)(cluster *c, cworker *w, const sl_msg *m);

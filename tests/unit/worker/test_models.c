@@ -10,8 +10,10 @@
 
 /* ThreadSanitizer makes steps ten to twenty times slower; it looks for races, not for the thousandth token.
  */
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__)
 enum { SLOWER = 8 };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { SLOWER = 4 };
 #else
 enum { SLOWER = 1 };
 #endif
@@ -228,24 +230,21 @@ START_TEST(other_models)
 }
 END_TEST
 
-/* Row pages for two of four requests: some start resident, are spilled as they grow, and give the same
- * tokens. */
+/* Three row pages: only the shortest requests start resident, and the page that begins with row 192 spills
+ * them; the same tokens. */
 START_TEST(spilled_under_pressure)
 {
-    sl_decode_counts n;
-    sl_err err = {0};
     choose(models[_i]);
     cluster_opts o = options();
-    o.row_pages = 12;
+    o.row_pages = 3;
     cluster_start(&c, &o);
-    for (int i = 0; i < 4; i++)
-        make(70 + 60 * i, 40 + 300 / SLOWER, 60 + (uint64_t)i, i % 2 == 0);
-    make(500, 60, 70, true); /* larger than what is left: hierarchical from the start, or others make way */
+    for (int i = 0; i < 2; i++)
+        make(120 + i, 80 + 160 / SLOWER, 60 + (uint64_t)i, i == 0);
+    make(250, 40, 62, false);
+    make(500, 40, 63, true);
     all_equal(120);
-    cworker *w = cluster_worker(&c, SL_ROLE_DECODE, 0);
-    ck_assert_msg(sl_decode_counts_get(w->decode, &n, &err) == SL_OK, "%s", err.text);
-    ck_assert_uint_gt(n.spilled, 0);
     cluster_stop(&c);
+    ck_assert_uint_gt(c.spilled, 0);
 }
 END_TEST
 
