@@ -77,14 +77,16 @@ def test_resident_cluster(start):
 
 
 def test_adaptive_cluster(start):
-    """Device memory for a few resident requests only: some are spilled as others come and grow; the same tokens."""
-    c = start(roles=("router", "prefill", "decode"), **{"sparse_attention.mode": "adaptive", "decode.device_bytes": "14MiB", "decode.max_batch": 6,
+    """14 row pages on the device: one request outgrows them, then several come for them; the same tokens."""
+    c = start(roles=("router", "prefill", "decode"), **{"sparse_attention.mode": "adaptive", "decode.device_bytes": "10MiB", "decode.max_batch": 6,
                                                         "model.max_context": 2048, "sparse_attention.hot_rows": real.TOPK})
+    alone = real.prompt("adaptive", 700)
+    assert c.tokens(alone, 320) == real.reference(alone, 320)
+    assert real.metric(c.metrics(2), "sluice_decode_spills_total") > 0, "nothing was spilled: the test shows nothing"
     prompts = [real.prompt(f"adaptive {i}", 100 + 150 * i) for i in range(6)]
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        got = list(pool.map(lambda ids: c.tokens(ids, 500), prompts))
-    assert got == [real.reference(ids, 500) for ids in prompts]
-    assert real.metric(c.metrics(2), "sluice_decode_spills_total") > 0, "nothing was spilled: the test shows nothing"
+        got = list(pool.map(lambda ids: c.tokens(ids, 300), prompts))
+    assert got == [real.reference(ids, 300) for ids in prompts]
     c.idle()
 
 
