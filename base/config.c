@@ -5,6 +5,7 @@
 #include "base/config_impl.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -330,6 +331,10 @@ sl_status sl_config_set(sl_config *cfg, const char *assignment, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID, "--set %s: unknown key%s%s%s", key, near ? "; did you mean " : "",
                        near ? near : "", near ? "?" : "");
     }
+    json_t *text = json_string(eq + 1); /* jansson checks the encoding, as libyaml does for files */
+    if (!text)
+        return sl_fail(err, SL_ERR_INVALID, "--set %s: the value is not valid UTF-8", key);
+    json_decref(text);
     sl_status st = set_text(cfg, row, eq + 1, err);
     return st ? sl_fail_in(err, st, "--set %s", key) : SL_OK;
 }

@@ -209,7 +209,8 @@ START_TEST(set_values)
                             {"decode.max_batch= 4", "is not an integer"},
                             {"cluster.roles=router,", "comma"},
                             {"cluster.roles=router,,decode", "is not known"},
-                            {"=1", "unknown key"}};
+                            {"=1", "unknown key"},
+                            {"cluster.tag=a\xb5", "UTF-8"}};
     for (size_t i = 0; i < SL_COUNT(bad); i++) {
         ck_assert_int_lt(sl_config_set(&cfg, bad[i][0], &err), 0);
         ck_assert_msg(strstr(err.text, bad[i][1]), "want \"%s\" in: %s", bad[i][1], err.text);
