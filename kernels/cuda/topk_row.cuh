@@ -1,0 +1,249 @@
+/*
+ * Inside top-k: a row's scores as ordered keys, what a block shares, and the block's primitives (scans,
+ * histogram of BINS bins, range). See topk.cu; its kernels have THREADS threads, and all of a block's threads
+ * pass every function that has a barrier.
+ */
+#ifndef SL_KERNELS_CUDA_TOPK_ROW_CUH
+#define SL_KERNELS_CUDA_TOPK_ROW_CUH
+
+#include "kernels/cuda/select.cuh"
+
+#define THREADS 1024
+#define WARPS (THREADS / 32)
+#define BINS 2048
+#define ROW_MAX SL_TOPK_ROW_MAX /* longer rows go by their hint */
+#define CAND_MAX 8192
+#define LIST_MAX 8192
+#define MEMBERS 64
+#define AT_ONCE 16 /* loads under way where the whole row is written */
+#define KEY_FORCED 0xffffffffu
+#define SMEM_BYTES (CAND_MAX * 8 + LIST_MAX * 4)
+
+struct topk_shared {
+    uint32_t hist[BINS];
+    uint32_t low[WARPS], high[WARPS], count[2][WARPS], scan[WARPS];
+    uint32_t bin, above, found;
+    uint32_t members;
+    uint32_t member_key[MEMBERS];
+    int member_id[MEMBERS];
+};
+
+struct topk_row {
+    const float *scores;
+    const uint32_t *hint;
+    int limit, len; /* scores that can be read, scores that count */
+    int sinks, recent_from;
+    bool wide;  /* 16-byte loads of scores */
+    bool gates; /* there are forced tokens */
+};
+
+struct topk_range { /* keys that are still undecided, and how many of them are wanted, of how many */
+    uint32_t lo, hi, need, have;
+};
+
+__device__ static inline bool forced(const topk_row &r, int i)
+{
+    return r.gates && (i < r.sinks || i >= r.recent_from);
+}
+
+__device__ static inline uint32_t key_at(const topk_row &r, int i)
+{
+    return forced(r, i) ? KEY_FORCED : sl_order_key(r.scores[i]);
+}
+
+/* The score with this key. */
+__device__ static inline float score_of(uint32_t key)
+{
+    return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
+
+/* Scores i .. i + 3 (i a multiple of 4); NaN from `end` on. */
+__device__ static inline float4 row_scores(const topk_row &r, int i, int end)
+{
+    const float none = __uint_as_float(0x7fffffffu);
+
+    if (r.wide && i + 3 < end)
+        return *(const float4 *)(r.scores + i);
+    return make_float4(i < end ? r.scores[i] : none, i + 1 < end ? r.scores[i + 1] : none,
+                       i + 2 < end ? r.scores[i + 2] : none, i + 3 < end ? r.scores[i + 3] : none);
+}
+
+__device__ static inline float max_of(float4 v)
+{
+    return fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)); /* NaN only if all are */
+}
+
+__device__ static inline uint32_t max4(uint4 k)
+{
+    return max(max(k.x, k.y), max(k.z, k.w));
+}
+
+/*
+ * What the bound is taken from: the scores of the row, or the maxima of its groups. Four a thread at a time.
+ * Forced ones do not count for the bound and always pass.
+ */
+struct topk_scores {
+    typedef float4 four;
+    static const int of = 1; /* scores an item stands for */
+
+    __device__ static inline four load(const topk_row &r, int i)
+    {
+        return row_scores(r, i, r.limit);
+    }
+    __device__ static inline four none(void)
+    {
+        const float n = __uint_as_float(0x7fffffffu);
+        return make_float4(n, n, n, n);
+    }
+    __device__ static inline four mask(four v, int drop)
+    {
+        four n = none();
+        return make_float4(drop & 1 ? n.x : v.x, drop & 2 ? n.y : v.y, drop & 4 ? n.z : v.z,
+                           drop & 8 ? n.w : v.w);
+    }
+    __device__ static inline uint32_t best(four v)
+    {
+        return sl_order_key(max_of(v));
+    }
+    __device__ static inline uint32_t key(four v, int e)
+    {
+        return sl_order_key(e == 0 ? v.x : e == 1 ? v.y : e == 2 ? v.z : v.w);
+    }
+    __device__ static inline float value(four v, int e)
+    {
+        return e == 0 ? v.x : e == 1 ? v.y : e == 2 ? v.z : v.w;
+    }
+    __device__ static inline uint32_t hits(four v, uint32_t pivot)
+    {
+        float p = score_of(pivot);
+        return (v.x >= p ? 1 : 0) | (v.y >= p ? 2 : 0) | (v.z >= p ? 4 : 0) | (v.w >= p ? 8 : 0);
+    }
+};
+
+struct topk_maxima {
+    typedef uint4 four;
+    static const int of = SL_HINT_GROUP;
+
+    __device__ static inline four load(const topk_row &r, int i)
+    {
+        return i * SL_HINT_GROUP < r.limit ? *(const uint4 *)(r.hint + i) : none();
+    }
+    __device__ static inline four none(void)
+    {
+        return make_uint4(0, 0, 0, 0);
+    }
+    __device__ static inline four mask(four v, int drop)
+    {
+        return make_uint4(drop & 1 ? 0 : v.x, drop & 2 ? 0 : v.y, drop & 4 ? 0 : v.z, drop & 8 ? 0 : v.w);
+    }
+    __device__ static inline uint32_t best(four v)
+    {
+        return max4(v);
+    }
+    __device__ static inline uint32_t key(four v, int e)
+    {
+        return e == 0 ? v.x : e == 1 ? v.y : e == 2 ? v.z : v.w;
+    }
+    __device__ static inline float value(four, int)
+    {
+        return 0; /* a maximum is not kept */
+    }
+    __device__ static inline uint32_t hits(four v, uint32_t pivot)
+    {
+        return (v.x >= pivot ? 1 : 0) | (v.y >= pivot ? 2 : 0) | (v.z >= pivot ? 4 : 0) |
+               (v.w >= pivot ? 8 : 0);
+    }
+};
+
+/* Which of the items i .. i + 3 hold a forced token. */
+template <typename K> __device__ static inline uint32_t forced_of(const topk_row &r, int i)
+{
+    uint32_t f = 0;
+
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        int first = (i + e) * K::of;
+        f |= first < r.len && (first < r.sinks || first + K::of > r.recent_from) ? 1u << e : 0u;
+    }
+    return f;
+}
+
+__device__ static inline uint32_t warp_inclusive(uint32_t v)
+{
+    int lane = threadIdx.x & 31;
+
+    for (int o = 1; o < 32; o <<= 1) {
+        uint32_t u = __shfl_up_sync(0xffffffffu, v, o);
+        if (lane >= o)
+            v += u;
+    }
+    return v;
+}
+
+/* Of the warps before this one; *total of all. s.count[which] was written before the last barrier. */
+__device__ static inline uint32_t warps_before(const topk_shared &s, int which, uint32_t *total)
+{
+    uint32_t n = s.count[which][threadIdx.x & 31];
+
+    *total = __reduce_add_sync(0xffffffffu, n);
+    return __reduce_add_sync(0xffffffffu, (threadIdx.x & 31) < threadIdx.x >> 5 ? n : 0);
+}
+
+__device__ static inline void clear_bins(topk_shared &s)
+{
+    ((uint2 *)s.hist)[threadIdx.x] = make_uint2(0, 0);
+}
+
+/* The bin that holds the need-th largest, and how many lie above it, to s.bin and s.above; s.found only if
+ * there are that many. Behind the barrier that completes the histogram; ends with one. */
+__device__ static void find_bin(topk_shared &s, uint32_t need)
+{
+    int t = threadIdx.x, hi = BINS - 1 - 2 * t;
+    uint2 v = ((const uint2 *)s.hist)[THREADS - 1 - t];
+    uint32_t sum = v.x + v.y, inc = warp_inclusive(sum);
+
+    if ((t & 31) == 31)
+        s.scan[t >> 5] = inc;
+    __syncthreads();
+    uint32_t excl = __reduce_add_sync(0xffffffffu, (t & 31) < t >> 5 ? s.scan[t & 31] : 0) + inc - sum;
+    if (excl < need && need <= excl + sum) {
+        bool upper = excl + v.y >= need;
+        s.bin = upper ? hi : hi - 1;
+        s.above = upper ? excl : excl + v.y;
+        s.found = 1;
+    }
+    __syncthreads();
+}
+
+/* The block's smallest and largest, from each thread's; contains a barrier. */
+__device__ static inline void block_range(topk_shared &s, uint32_t *lo, uint32_t *hi)
+{
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    uint32_t a = __reduce_min_sync(0xffffffffu, *lo), b = __reduce_max_sync(0xffffffffu, *hi);
+
+    if (lane == 0) {
+        s.low[warp] = a;
+        s.high[warp] = b;
+    }
+    __syncthreads();
+    *lo = __reduce_min_sync(0xffffffffu, s.low[lane]);
+    *hi = __reduce_max_sync(0xffffffffu, s.high[lane]);
+}
+
+__device__ static inline int range_shift(uint32_t lo, uint32_t hi)
+{
+    return max(32 - __clz(hi - lo) - 11, 0);
+}
+
+/* One bin of a histogram over `range`: narrows it. Returns the shift that was used. */
+__device__ static inline int narrow(topk_shared &s, topk_range *g, int shift)
+{
+    find_bin(s, g->need);
+    g->need -= s.above;
+    g->have = s.hist[s.bin];
+    g->lo += s.bin << shift;
+    g->hi = min(g->hi, g->lo + (uint32_t)((1ull << shift) - 1));
+    return shift;
+}
+
+#endif
