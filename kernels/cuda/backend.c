@@ -126,6 +126,10 @@ static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
     if (e == cudaErrorInsufficientDriver) {
         int driver = 0;
         cudaDriverGetVersion(&driver);
+        if (driver == 0)
+            return sl_fail(err, SL_ERR_UNSUPPORTED,
+                           "cuda: no NVIDIA driver on this machine: install one for CUDA %d.%d or newer",
+                           CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "cuda: the driver supports CUDA %d.%d, this build needs %d.%d: update the driver",
                        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);

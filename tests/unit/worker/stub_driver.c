@@ -1,4 +1,7 @@
-/* A libcuda.so.1 that is an old driver: enough of one for the CUDA runtime to refuse it. */
+/* A libcuda.so.1 that is an old driver: enough of one for the CUDA runtime to refuse it. SL_STUB_DRIVER:
+ * another version, 0 as where there is none. */
+#include <stdlib.h>
+
 int cuInit(unsigned flags);
 int cuDriverGetVersion(int *version);
 
@@ -10,6 +13,7 @@ int cuInit(unsigned flags)
 
 int cuDriverGetVersion(int *version)
 {
-    *version = 12020;
+    const char *other = getenv("SL_STUB_DRIVER");
+    *version = other ? (int)strtol(other, NULL, 10) : 12020;
     return 0;
 }
