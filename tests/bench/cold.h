@@ -1,0 +1,107 @@
+/*
+ * Inside tests/bench/cold: what its files share. A group is an op with its shapes; a case builds the inputs
+ * of as many calls as it takes to leave the caches behind, and hands them to cold_time().
+ *
+ * Everything below does nothing once c->st is not SL_OK, so that a case can be written without a check a
+ * line.
+ */
+#ifndef SL_TESTS_BENCH_COLD_H
+#define SL_TESTS_BENCH_COLD_H
+
+#include "kernels/backend.h"
+
+enum { COLD_CALLS = 160, COLD_ALLOCS = 4096, COLD_KEEP = 1 << 17 };
+/* In place of an op: the backend's lane (tag 0). */
+enum { COLD_LANE_BEGIN = SL_OP_COUNT, COLD_LANE_END, COLD_LANE_WAIT };
+
+typedef struct cold_options {
+    const char *backend, *only, *commit;
+    bool tiny;
+    int32_t device, reps, arena_gib;
+} cold_options;
+
+typedef struct cold_call {
+    int op;
+    const void *params;
+} cold_call;
+
+typedef struct cold cold;
+struct cold {
+    cold_options o;
+    sl_backend *be;
+    sl_status st;
+    sl_err err;
+    void *flush;
+    size_t flush_bytes;
+    void *allocs[COLD_ALLOCS];
+    int32_t n_allocs;
+    uint8_t keep[COLD_KEEP]; /* parameters of the calls of a case */
+    size_t kept;
+    cold_call calls[COLD_CALLS];
+    int32_t n_calls;
+    /* Before each replay, outside the time: brings the inputs of the first `rounds` rounds up to date. */
+    void (*prepare)(cold *c, int32_t rounds);
+    void *state;
+    uint64_t seed;
+    uint8_t *arena; /* host memory, kept from its first use to the end */
+    size_t arena_bytes;
+};
+
+/* What a case has to be measured against, in microseconds; 0 where there is none. */
+typedef struct cold_shape {
+    int32_t a[5];
+    double peer, goal;
+} cold_shape;
+
+typedef struct cold_group {
+    const char *op;
+    /* setup: inputs that all shapes share, or NULL. They live until the group's end, a case's until its own.
+     */
+    void (*setup)(cold *c);
+    void (*run)(cold *c, const cold_shape *s);
+    const cold_shape *shapes;
+    int32_t n;
+} cold_group;
+
+extern const cold_group cold_select_groups[], cold_rows_groups[], cold_dense_groups[]; /* end with op NULL */
+
+/* Device memory; contents undefined. */
+void *cold_mem(cold *c, size_t bytes);
+/* Device memory with a copy of what lies at host. */
+void *cold_put(cold *c, const void *host, size_t bytes);
+/* Device memory of n random values, mean +- spread. */
+void *cold_random(cold *c, int64_t n, sl_dtype dtype, float mean, float spread);
+/* Overwrites `width` bytes of each of n rows, `pitch` apart, with what lies at host: `rows` rows, repeated.
+ */
+void cold_stripe(cold *c, uint8_t *to, int64_t pitch, int64_t n, const void *host, int64_t width,
+                 int64_t rows);
+/* malloc, freed by the caller; NULL only when c->st says so. */
+void *cold_host(cold *c, size_t bytes);
+/* Host memory the device can read, all of it present. */
+uint8_t *cold_arena(cold *c, size_t bytes);
+/* A number below n, never the same sequence twice in a run. */
+uint32_t cold_below(cold *c, uint32_t n);
+/* T tokens over S sequences at the ends of contexts of len, with host tables of ld pages each (pages may be
+ * NULL). The struct is copied where calls can point to it. */
+const sl_seq_tables *cold_tables(cold *c, int32_t tokens, int32_t seqs, int32_t len, int32_t ld,
+                                 const int32_t *pages);
+/* Copies parameters to memory that lasts as long as the case. */
+void *cold_keep(cold *c, const void *params, size_t bytes);
+/* One more call of the case. */
+void cold_add(cold *c, int op, const void *params, size_t bytes);
+
+/* Rounds (calls with inputs of their own) so that `bytes` each leave the L2 behind. */
+int32_t cold_rounds(const cold *c, double bytes, int32_t most);
+/* Microseconds of one of `rounds` rounds of calls; negative when it could not be measured. */
+double cold_time(cold *c, int32_t rounds);
+/* One line of the table. bytes and ops of a round, from device memory and over the link, give the limit. */
+void cold_report(cold *c, const cold_shape *s, const char *op, const char *shape, double us, double bytes,
+                 double ops, double ops_per_us, double link_bytes);
+
+/* Ceilings of one H200 as measured, per microsecond. */
+#define COLD_HBM 4.58e6
+#define COLD_BF16 790e6
+#define COLD_FP8 1404e6
+#define COLD_LINK 55.4e3
+
+#endif
