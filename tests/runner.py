@@ -25,7 +25,7 @@ import xml.etree.ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test-logs"
 JOBS = len(os.sched_getaffinity(0))
-FUZZ_SECONDS = int(os.environ.get("SL_FUZZ_SECONDS", "20"))
+FUZZ_SECONDS = int(os.environ.get("SL_FUZZ_SECONDS", "10"))
 PROGRESS_SECONDS = 20
 STEP_SECONDS = 2400  # a build or a test step that takes longer hangs
 CHECK_LINE = re.compile(r"\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)")
@@ -36,7 +36,7 @@ NO_THREADS = ("test_golden", "test_tokenizer", "test_sampler", "test_stop")
 # Compute tests whose only threads are the CPU backend's pool: minutes each under TSan. test_kernels_linear and test_kernels_backend
 # run that pool there with 1, 2 and 4 threads.
 POOL_ONLY = ("kernels_conformance_cpu", "test_sparse_conformance", "test_sparse_coordinator", "test_sparse_swapin",
-             "test_kernels_residency", "test_forward", "test_weights", "test_engine", "test_engine_api", "test_engine_discrete")
+             "test_kernels_residency", "test_forward", "test_weights", "test_engine", "test_engine_api", "test_engine_discrete", "equal")
 KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_conformance"
 LEFT_OUT = {"asan": {"test_writer_dies": KILLS},
             "tsan": {"test_writer_dies": KILLS,
@@ -44,9 +44,10 @@ LEFT_OUT = {"asan": {"test_writer_dies": KILLS},
                      **{name: "only the compute pool's threads, which test_kernels_linear covers; runs under asan" for name in POOL_ONLY}}}
 
 # Run there with less of the same: no path is left out.
-SHORTER = {"asan": ["test_engine: 90 steps of each model where the release build takes 1100",
+SHORTER = {"asan": ["test_engine: 90 steps of each model where the release build takes 1100, six streams of 190 tokens for ten of 260",
                     "kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (CF_LARGE)",
-                    "test_models: shorter streams"]}
+                    "test_models: shorter streams"],
+           "tsan": ["test_models: shorter streams, one model of three"]}
 
 
 @dataclasses.dataclass

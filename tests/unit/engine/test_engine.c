@@ -72,9 +72,9 @@ static const fix_opts configs[] = {
 enum { CONFIGS = SL_COUNT(configs) };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MANY_STEPS = 90 }; /* the thousand would take minutes; every path is gone through in these */
+enum { MANY_STEPS = 90, STREAM_LEN = 190, MORE = 0 }; /* all would take minutes; every path is gone through */
 #else
-enum { MANY_STEPS = 1100 };
+enum { MANY_STEPS = 1100, STREAM_LEN = 260, MORE = 4 };
 #endif
 
 static fix f;
@@ -216,7 +216,7 @@ END_TEST
 
 /* ---- a batch in motion ---- */
 
-enum { STREAMS = 6, STREAM_LEN = 260 };
+enum { STREAMS = 6 };
 
 typedef struct stream {
     fix_text *want;
@@ -293,7 +293,7 @@ START_TEST(batch_in_motion)
     }
     int32_t pages = f.n_free;
     sl_engine_stats_get(f.engine, &before);
-    while (finished < STREAMS + 4) {
+    while (finished < STREAMS + MORE) {
         sl_step_item items[STREAMS];
         stream *who[STREAMS];
         int n = 0;
