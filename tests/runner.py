@@ -25,7 +25,7 @@ import xml.etree.ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test-logs"
 JOBS = len(os.sched_getaffinity(0))
-FUZZ_SECONDS = int(os.environ.get("SL_FUZZ_SECONDS", "10"))
+FUZZ_SECONDS = int(os.environ.get("SL_FUZZ_SECONDS", "20"))
 PROGRESS_SECONDS = 20
 STEP_SECONDS = 2400  # a build or a test step that takes longer hangs
 CHECK_LINE = re.compile(r"\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)")
