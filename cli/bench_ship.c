@@ -6,10 +6,14 @@
  * (worker/direct.h), as at a real connection. Spans, batches and copies are those of the prefill worker. What
  * arrived is compared byte for byte.
  *
- *   device   rows from device pages by the copy engine into the other process's arena
- *   staging  the same into the own pinned arena: the first half of the staging path (its second half, the
- * put, is `bench transport`) host     from the own arena by this process's memcpy into the other's: what is
- * done with pages that come from the cache pages: landing pages in a row, as in a fresh store, or scattered.
+ *   device   rows from device pages by the copy engine into the other process's arena: cluster.shipping
+ * direct staging  the same into the own pinned arena: what the first half of the staging path costs at most
+ *   put      from the own pinned arena by puts into the other's: its second half
+ *   gpu      from device pages by puts into the other's arena: cluster.shipping gpu
+ *   host     from the own arena by this process's memcpy into the other's: pages that come from the cache
+ *
+ * pages: landing pages in a row, as in a fresh store, or scattered. Every path waits after each layer until
+ * its rows have landed.
  */
 #include "cli/bench_ship.h"
 
@@ -24,13 +28,14 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "cli/bench_ship_put.h"
 #include "cli/cli.h"
 #include "prefill/copier.h"
 
 enum { PAGE = SL_PAGE_TOKENS, LINK_BYTES = 64 << 20 };
 
 typedef struct ship_opts {
-    const char *backend;
+    const char *backend, *tls;
     int32_t device, tokens, layers, repeats;
 } ship_opts;
 
@@ -48,7 +53,17 @@ typedef struct ship {
     int32_t *own_pages;
     uint32_t *pages;
     double link;
+    sl_ship_put *put;
+    sl_ship_target target;
+    sl_tp_mem *own_mem, *rows_mem, *keys_mem; /* rows_mem NULL: no puts from the device */
 } ship;
+
+/* What the other process says when it is up. */
+typedef struct hello {
+    size_t n; /* of desc; 0: it could not share its memory */
+    uint8_t desc[SL_DIRECT_DESC_MAX];
+    sl_ship_target target;
+} hello;
 
 static sl_status make_arena(const ship *s, bool shared, sl_arena **out, sl_err *err)
 {
@@ -59,30 +74,28 @@ static sl_status make_arena(const ship *s, bool shared, sl_arena **out, sl_err *
     return sl_arena_create(&s->geo, &o, out, err);
 }
 
-/* The other process. Prints nothing; an empty descriptor says that it could not. */
+/* The other process. Prints nothing. */
 static void owner(const ship *s, int out, int until)
 {
     sl_arena *a = NULL;
     sl_direct_host *h = NULL;
-    uint8_t desc[SL_DIRECT_DESC_MAX + 8] = {0};
-    size_t n = 0;
+    sl_transport *tp = NULL;
+    hello me = {0};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (make_arena(s, true, &a, NULL) == SL_OK &&
         sl_direct_host_create(sl_arena_fd(a), sl_arena_bytes(a), &h, NULL) == SL_OK)
-        (void)sl_direct_grant(h, (uint32_t)getppid(), desc + 8, &n, NULL);
-    memcpy(desc, &n, sizeof n);
-    ssize_t k = write(out, desc, sizeof desc);
-    char c;
-    while (k > 0 && read(until, &c, 1) > 0)
-        ;
+        (void)sl_direct_grant(h, (uint32_t)getppid(), me.desc, &me.n, NULL);
+    if (me.n)
+        tp = sl_ship_target_open(a, s->o->tls, &me.target);
+    if (write(out, &me, sizeof me) == (ssize_t)sizeof me)
+        sl_ship_target_serve(tp, until);
     _exit(0);
 }
 
 static sl_status start_owner(ship *s, sl_err *err)
 {
     int up[2], down[2];
-    uint8_t desc[SL_DIRECT_DESC_MAX + 8];
-    size_t n;
+    hello it;
     if (pipe(up) != 0 || pipe(down) != 0)
         return sl_fail(err, SL_ERR_IO, "no pipe");
     s->child = fork();
@@ -93,12 +106,12 @@ static sl_status start_owner(ship *s, sl_err *err)
     close(up[1]);
     close(down[0]);
     s->hold = down[1];
-    ssize_t got = read(up[0], desc, sizeof desc);
+    ssize_t got = read(up[0], &it, sizeof it);
     close(up[0]);
-    memcpy(&n, desc, sizeof n);
-    if (got != (ssize_t)sizeof desc || !n)
+    if (got != (ssize_t)sizeof it || !it.n)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "the second process cannot share its memory here");
-    return sl_direct_attach(desc + 8, n, (uint64_t)(2 * s->n_pages * s->geo.page_bytes), &s->there, err);
+    s->target = it.target;
+    return sl_direct_attach(it.desc, it.n, (uint64_t)(2 * s->n_pages * s->geo.page_bytes), &s->there, err);
 }
 
 static sl_status make_device(ship *s, sl_err *err)
@@ -123,6 +136,31 @@ static sl_status make_device(ship *s, sl_err *err)
     return st;
 }
 
+/* The connection, and what is put from; without device memory where UCX cannot. */
+static sl_status open_puts(ship *s, sl_err *err)
+{
+    int64_t pages = s->o->layers * s->n_pages;
+    sl_status st = sl_be_use_thread(s->be, err);
+    if (st == SL_OK)
+        st = sl_ship_put_open(&s->target, s->o->tls, &s->put, err);
+    if (st != SL_OK)
+        return st;
+    sl_transport *tp = sl_ship_put_transport(s->put);
+    st = sl_tp_mem_register(tp, sl_arena_base(s->own), sl_arena_bytes(s->own), SL_TP_HOST, SL_TP_LOCAL,
+                            &s->own_mem, err);
+    if (st != SL_OK || sl_backend_caps(s->be) & SL_BE_UNIFIED)
+        return st;
+    sl_err why = {0};
+    st = sl_tp_mem_register(tp, s->rows, (size_t)(pages * PAGE * s->geo.row_bytes), SL_TP_DEVICE, SL_TP_LOCAL,
+                            &s->rows_mem, &why);
+    if (st == SL_OK)
+        st = sl_tp_mem_register(tp, s->keys, (size_t)(pages * s->geo.index_block_bytes), SL_TP_DEVICE,
+                                SL_TP_LOCAL, &s->keys_mem, err);
+    else
+        printf("# no gpu path: %s\n", why.text);
+    return s->rows_mem ? st : SL_OK;
+}
+
 static sl_status open_all(ship *s, sl_err *err)
 {
     sl_backend_opts bo = {.device = s->o->device, .threads = 1};
@@ -143,11 +181,14 @@ static sl_status open_all(ship *s, sl_err *err)
         st = sl_be_host_register(s->be, sl_direct_base(s->there), sl_direct_bytes(s->there), err);
     if (st == SL_OK)
         st = make_device(s, err);
+    if (st == SL_OK)
+        st = open_puts(s, err);
     return st == SL_OK ? sl_be_sync(s->be, err) : st;
 }
 
 static void close_all(ship *s)
 {
+    sl_ship_put_close(s->put); /* before the memory it is registered for */
     if (s->be) {
         sl_be_free(s->be, SL_MEM_DEVICE, s->rows);
         sl_be_free(s->be, SL_MEM_DEVICE, s->keys);
@@ -187,7 +228,7 @@ static sl_status measure_link(ship *s, sl_err *err)
     return st;
 }
 
-typedef enum { BY_DEVICE, BY_STAGING, BY_HOST } path;
+typedef enum { BY_DEVICE, BY_STAGING, BY_PUT, BY_GPU, BY_HOST } path;
 
 static sl_status run_copies(ship *s, const sl_copier_mail *m, sl_err *err)
 {
@@ -204,17 +245,18 @@ static sl_status run_copies(ship *s, const sl_copier_mail *m, sl_err *err)
 /* One layer of the chunk. */
 static sl_status ship_layer(ship *s, path by, int32_t layer, sl_copier_mail *m, sl_err *err)
 {
-    bool to_own = by == BY_STAGING;
+    int64_t row_pool = (int64_t)s->n_pages * PAGE * s->geo.row_bytes; /* of one layer */
+    bool to_own = by == BY_STAGING, puts = by == BY_PUT || by == BY_GPU;
+    uint8_t *there = to_own ? sl_arena_base(s->own) : sl_direct_base(s->there);
     sl_page_map map = {.local = &s->geo,
                        .remote = &s->geo,
                        .local_base = sl_arena_base(s->own),
-                       .remote_base =
-                           (uint64_t)(uintptr_t)(to_own ? sl_arena_base(s->own) : sl_direct_base(s->there)),
+                       .remote_base = puts ? s->target.base : (uint64_t)(uintptr_t)there,
                        .local_n = 2 * s->n_pages,
                        .remote_n = 2 * s->n_pages,
                        .lpages = s->own_pages,
                        .rpages = s->pages,
-                       .dev = by == BY_HOST ? NULL : s->dev,
+                       .dev = by == BY_HOST || by == BY_PUT ? NULL : s->dev,
                        .dev_rows = s->own_pages,
                        .dev_index = s->own_pages};
     sl_pieces it;
@@ -224,7 +266,14 @@ static sl_status ship_layer(ship *s, path by, int32_t layer, sl_copier_mail *m, 
     sl_pieces_init(&it, &map, layer, 0, s->n_pages * PAGE);
     while (st == SL_OK && sl_pieces_next(&it, &span)) {
         uint8_t *dst = (uint8_t *)(uintptr_t)span.remote;
-        if (by == BY_HOST) {
+        if (puts) {
+            bool row = (uintptr_t)span.local - (uintptr_t)s->rows < (uintptr_t)(s->o->layers * row_pool);
+            st = sl_ship_put_post(s->put, &span,
+                                  by == BY_PUT ? s->own_mem
+                                  : row        ? s->rows_mem
+                                               : s->keys_mem,
+                                  err);
+        } else if (by == BY_HOST) {
             memcpy(dst, span.local, (size_t)span.bytes);
         } else if (!sl_copier_add(m, &span, dst)) {
             st = run_copies(s, m, err);
@@ -232,7 +281,11 @@ static sl_status ship_layer(ship *s, path by, int32_t layer, sl_copier_mail *m, 
             (void)sl_copier_add(m, &span, dst);
         }
     }
-    return st == SL_OK && m->n ? run_copies(s, m, err) : st;
+    if (st == SL_OK && puts)
+        return sl_ship_put_flush(s->put, err);
+    if (st == SL_OK && m->n)
+        st = run_copies(s, m, err);
+    return st == SL_OK && by != BY_HOST ? sl_be_sync(s->be, err) : st;
 }
 
 static sl_status check_arrived(const ship *s, uint8_t *base, sl_err *err)
@@ -258,7 +311,7 @@ static sl_status check_arrived(const ship *s, uint8_t *base, sl_err *err)
 
 static sl_status run_path(ship *s, path by, bool scattered, sl_err *err)
 {
-    static const char *const names[] = {"device", "staging", "host"};
+    static const char *const names[] = {"device", "staging", "put", "gpu", "host"};
     uint8_t *base = by == BY_STAGING ? sl_arena_base(s->own) : sl_direct_base(s->there);
     double bytes = (double)s->n_pages * (double)s->geo.page_bytes, best = 0;
     sl_copier_mail *m = calloc(1, sizeof *m);
@@ -267,14 +320,10 @@ static sl_status run_path(ship *s, path by, bool scattered, sl_err *err)
          i++) /* odd multiplier: a permutation when n_pages is a power of two */
         s->pages[i] = (uint32_t)(scattered ? 2 * ((i * 37 + 11) % s->n_pages) + 1 : i);
     for (int r = 0; r < s->o->repeats && st == SL_OK; r++) {
-        if (by != BY_HOST)
-            memset(base, 0, (size_t)(2 * s->n_pages * s->geo.page_bytes));
+        memset(base, 0, (size_t)(2 * s->n_pages * s->geo.page_bytes));
         uint64_t t0 = sl_now_ns();
-        for (int32_t l = 0; l < s->o->layers && st == SL_OK; l++) {
+        for (int32_t l = 0; l < s->o->layers && st == SL_OK; l++)
             st = ship_layer(s, by, l, m, err);
-            if (st == SL_OK && by != BY_HOST)
-                st = sl_be_sync(s->be, err);
-        }
         double rate = bytes / (double)(sl_now_ns() - t0);
         best = rate > best ? rate : best;
         if (st == SL_OK)
@@ -291,6 +340,7 @@ static sl_status run_path(ship *s, path by, bool scattered, sl_err *err)
 static sl_status measure(ship *s, sl_err *err)
 {
     struct utsname u;
+    char lanes[256];
     uname(&u);
     sl_status st = measure_link(s, err);
     if (st != SL_OK)
@@ -299,15 +349,20 @@ static sl_status measure(ship *s, sl_err *err)
            "link_gb_per_s=%.2f\n",
            u.release, sysconf(_SC_NPROCESSORS_ONLN), sl_backend_describe(s->be), s->n_pages * PAGE,
            s->o->layers, (long)s->geo.row_bytes, (long)s->geo.index_block_bytes, s->link);
+    sl_ship_put_describe(s->put, lanes, sizeof lanes);
+    printf("# puts: %s\n", lanes);
     printf("path,pages,bytes,ms,gb_per_s,ratio_to_link\n");
-    /* staging in a row comes before host: it leaves the right rows in the own arena */
+    /* staging in a row comes before put and host: it leaves the right rows in the own arena */
     static const struct {
         path by;
         bool scattered;
-    } runs[] = {{BY_DEVICE, false},  {BY_DEVICE, true}, {BY_STAGING, true},
-                {BY_STAGING, false}, {BY_HOST, false},  {BY_HOST, true}};
-    for (size_t i = 0; i < SL_COUNT(runs) && st == SL_OK; i++)
-        st = run_path(s, runs[i].by, runs[i].scattered, err);
+    } runs[] = {{BY_DEVICE, false}, {BY_DEVICE, true}, {BY_STAGING, true}, {BY_STAGING, false},
+                {BY_PUT, false},    {BY_PUT, true},    {BY_GPU, false},    {BY_GPU, true},
+                {BY_HOST, false},   {BY_HOST, true}};
+    for (size_t i = 0; i < SL_COUNT(runs) && st == SL_OK; i++) {
+        if (runs[i].by != BY_GPU || s->rows_mem)
+            st = run_path(s, runs[i].by, runs[i].scattered, err);
+    }
     return st;
 }
 
@@ -319,6 +374,7 @@ int sl_bench_ship_main(int argc, char **argv)
         {"device", SL_ARG_INT, &o.device, "N", "GPU (0)", 0, 255, NULL},
         {"tokens", SL_ARG_INT, &o.tokens, "N", "tokens of the chunk (4096)", PAGE, 1 << 20, NULL},
         {"layers", SL_ARG_INT, &o.layers, "N", "layers (61)", 1, 100, NULL},
+        {"tls", SL_ARG_TEXT, &o.tls, "LIST", "transports that UCX may use for puts (its choice)", 0, 0, NULL},
         {"repeats", SL_ARG_INT, &o.repeats, "N", "the best of (5)", 1, 1000, NULL},
     };
     switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {

@@ -13,6 +13,8 @@ void sl_engine_device_layers(const sl_engine *e, sl_device_layer *out)
                                             .page_stride = SL_PAGE_TOKENS * y->rows.row_bytes,
                                             .row_stride = y->rows.row_bytes},
                                    .index = {.base = y->index_base, .page_stride = y->index_page_stride},
+                                   .row_bytes = y->rows.hot_base * y->rows.row_bytes, /* the pool */
+                                   .index_bytes = y->index_base ? e->o.index_pages * y->index_page_stride : 0,
                                    .rows_by_index_page = y->resident};
     }
 }

@@ -12,8 +12,9 @@
 #include "engine/engine.h"
 
 typedef struct sl_device_layer {
-    sl_host_plane rows, index; /* device addresses, by device page; index.base NULL: no indexer */
-    bool rows_by_index_page;   /* rows lie in the pages of the index pool, not of the row pool */
+    sl_host_plane rows, index;      /* device addresses, by device page; index.base NULL: no indexer */
+    int64_t row_bytes, index_bytes; /* of each pool, from its base */
+    bool rows_by_index_page;        /* rows lie in the pages of the index pool, not of the row pool */
 } sl_device_layer;
 
 /* out[n_layers] */

@@ -62,6 +62,11 @@ const char *sl_backend_describe(const sl_backend *be)
     return be->describe;
 }
 
+sl_status sl_be_use_thread(sl_backend *be, sl_err *err)
+{
+    return be->desc->use_thread ? be->desc->use_thread(be, err) : SL_OK;
+}
+
 sl_status sl_be_memory(sl_backend *be, uint64_t *free_bytes, uint64_t *total_bytes, sl_err *err)
 {
     return be->desc->memory(be, free_bytes, total_bytes, err);

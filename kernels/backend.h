@@ -7,7 +7,8 @@
  * events are done when recorded. The CPU implementation is the specification: every other one is compared
  * with it, op by op.
  *
- * Threads: an instance belongs to one thread, except sl_event queries, which any thread may make. Lifetime:
+ * Threads: an instance belongs to one thread, except sl_event queries and sl_be_use_thread, which any thread
+ * may make. Lifetime:
  * buffers and events are freed by whoever made them, before the backend is destroyed.
  */
 #ifndef SL_KERNELS_BACKEND_H
@@ -70,6 +71,9 @@ const char *sl_backend_name(const sl_backend *be);
 unsigned sl_backend_caps(const sl_backend *be);
 /* "NVIDIA H200, 132 SM, 139.8 GiB" — one line for the start log. */
 const char *sl_backend_describe(const sl_backend *be);
+/* Makes the instance's device the calling thread's, for libraries that are given device memory on a thread of
+ * their own (UCX). Any thread; nothing to do where device memory is host memory. */
+sl_status sl_be_use_thread(sl_backend *be, sl_err *err);
 /* Free and total bytes of device memory. */
 sl_status sl_be_memory(sl_backend *be, uint64_t *free_bytes, uint64_t *total_bytes, sl_err *err);
 

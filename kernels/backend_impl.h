@@ -64,6 +64,8 @@ struct sl_backend_desc {
     void (*event_destroy)(sl_event *ev);
     sl_status (*event_record)(sl_backend *be, sl_event *ev, sl_err *err);
     sl_status (*event_query)(sl_event *ev);
+    /* Optional. NULL: threads need nothing. Any thread. */
+    sl_status (*use_thread)(sl_backend *be, sl_err *err);
     /* Optional. NULL: registering is SL_OK with nothing done; captures are SL_ERR_UNSUPPORTED. */
     sl_status (*host_register)(sl_backend *be, void *ptr, size_t bytes, sl_err *err);
     void (*host_unregister)(sl_backend *be, void *ptr);

@@ -1,6 +1,6 @@
 /*
  * Paths: which way the rows of a connection go, and the direct one (worker/direct.h): into the decode
- * worker's arena, mapped here.
+ * worker's arena, mapped here. The other two are puts (ship.c): from the own arena, or from device memory.
  *
  * Two kinds of copies. Rows that were just computed go from device memory, by the copier's thread, once it
  * has registered the mapping with the device; until then, and for pages of the own cache, the transport
@@ -20,6 +20,8 @@ static const char *why_not(sl_prefill *p, const sl_msg_peer_welcome *w)
 {
     if (p->o.shipping == SL_CFG_SHIP_STAGING)
         return "cluster.shipping is staging";
+    if (p->o.shipping == SL_CFG_SHIP_GPU)
+        return "cluster.shipping is gpu";
     return w->direct.len ? NULL : "the decode worker does not offer it: another host, or its log says why";
 }
 
@@ -69,8 +71,12 @@ sl_status sl_path_choose(sl_prefill *p, sl_dpeer *d, const sl_msg_peer_welcome *
         no = reason.text;
     if (no && p->o.shipping == SL_CFG_SHIP_DIRECT)
         return sl_fail(err, SL_ERR_REFUSED, "cluster.shipping is direct, which is not possible: %s", no);
+    d->gpu = p->o.shipping == SL_CFG_SHIP_GPU;
     sl_log(SL_LOG_INFO, "prefill", "shipping", "path=%s address=%s worker_id=%u reason=\"%s\"",
-           no ? "staging" : "direct", d->address, d->worker_id, no ? no : "its store is memory of this host");
+           d->gpu ? "gpu"
+           : no   ? "staging"
+                  : "direct",
+           d->address, d->worker_id, no ? no : "its store is memory of this host");
     if (!no)
         request_copies(p, d);
     return SL_OK;
@@ -207,6 +213,7 @@ void sl_path_destroy(sl_prefill *p)
         free(m);
     }
     free(p->dev_layers);
+    free(p->dev_memory);
 }
 
 /* ---- copies by this thread ---- */

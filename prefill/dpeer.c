@@ -72,6 +72,11 @@ void sl_dpeer_drop(sl_prefill *p, sl_dpeer *d, sl_status st, const char *why)
     }
 }
 
+static bool offers_direct(const sl_prefill *p)
+{
+    return p->o.shipping == SL_CFG_SHIP_AUTO || p->o.shipping == SL_CFG_SHIP_DIRECT;
+}
+
 void sl_dpeer_connected(sl_prefill *p, sl_wep *ep, sl_status st, const char *why)
 {
     sl_dpeer *d = sl_wep_user(ep);
@@ -87,7 +92,7 @@ void sl_dpeer_connected(sl_prefill *p, sl_wep *ep, sl_status st, const char *why
     m.peer_hello.epoch = sl_worker_epoch(p->worker);
     memcpy(m.peer_hello.cluster_tag, p->hello.cluster_tag, sizeof m.peer_hello.cluster_tag);
     m.peer_hello.id = p->hello.id;
-    m.peer_hello.direct_pid = p->o.shipping == SL_CFG_SHIP_STAGING ? 0 : (uint32_t)getpid();
+    m.peer_hello.direct_pid = offers_direct(p) ? (uint32_t)getpid() : 0;
     d->hello_deadline_ns = sl_now_ns() + HELLO_ANSWER_MS * MS;
     sl_wep_send(ep, &m);
 }

@@ -236,7 +236,23 @@ static void fill_hello(sl_prefill *p)
     h->pid = (uint32_t)getpid();
 }
 
-/* For rows that go straight from the device to a decode worker of this host. */
+/* What the transport must be able to put from. */
+static sl_status list_device_memory(sl_prefill *p, sl_err *err)
+{
+    int32_t n = p->o.runner->n_layers;
+    p->dev_memory = calloc(2 * (size_t)n, sizeof *p->dev_memory);
+    if (!p->dev_memory)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    for (int32_t l = 0; l < n; l++) {
+        const sl_device_layer *d = &p->dev_layers[l];
+        p->dev_memory[p->n_dev_memory++] = (sl_worker_range){d->rows.base, (size_t)d->row_bytes};
+        if (d->index.base)
+            p->dev_memory[p->n_dev_memory++] = (sl_worker_range){d->index.base, (size_t)d->index_bytes};
+    }
+    return SL_OK;
+}
+
+/* For rows that go straight from the device: by the copier to a decode worker of this host, or by puts. */
 static sl_status make_copier(sl_prefill *p, sl_err *err)
 {
     const sl_runner *r = p->o.runner;
@@ -246,6 +262,8 @@ static sl_status make_copier(sl_prefill *p, sl_err *err)
     if (!p->dev_layers)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     r->device_layers(r->impl, p->dev_layers);
+    if (p->o.shipping == SL_CFG_SHIP_GPU)
+        return list_device_memory(p, err);
     return sl_copier_create(p->o.backend, &p->o.backend_opts, PM_COPIED, &p->copier, err);
 }
 
@@ -270,13 +288,9 @@ sl_status sl_prefill_create(const sl_prefill_opts *opts, sl_prefill **out, sl_er
     if (opts->chunk_tokens < 1 || opts->chunk_tokens > opts->runner->max_step_tokens)
         return sl_fail(err, SL_ERR_INVALID, "prefill.chunk_tokens %d is not in 1..%d", opts->chunk_tokens,
                        opts->runner->max_step_tokens);
-    const sl_transport_ops *tp = sl_transport_find(opts->worker.transport);
-    if (opts->shipping == SL_CFG_SHIP_GPU && !(tp && tp->caps.device_memory))
-        return sl_fail(
-            err, SL_ERR_UNSUPPORTED,
-            "cluster.shipping is gpu, but transport %s cannot move GPU memory here (UCX without its "
-            "CUDA modules); take auto, staging or direct",
-            opts->worker.transport);
+    if (opts->shipping == SL_CFG_SHIP_GPU && !opts->runner->device_layers)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "cluster.shipping is gpu, but this engine's rows are not in a device's memory");
     sl_prefill *p = calloc(1, sizeof *p);
     if (!p)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
@@ -292,6 +306,8 @@ sl_status sl_prefill_create(const sl_prefill_opts *opts, sl_prefill **out, sl_er
         w.listens = false;
         w.memory = sl_arena_base(opts->arena);
         w.memory_bytes = sl_arena_bytes(opts->arena);
+        w.device_memory = p->dev_memory;
+        w.n_device_memory = p->n_dev_memory;
         w.hello = &p->hello;
         sl_worker_role role = make_role(p);
         st = sl_worker_start(&w, &role, &p->worker, err);

@@ -39,7 +39,7 @@ typedef struct sl_prefill_opts {
     bool prefix_cache, verify_checksums;
     const char *backend; /* the runner's; a second instance copies rows to decode workers of this host */
     sl_backend_opts backend_opts;
-    sl_cfg_shipping shipping; /* gpu must have been refused already: sl_prefill_create does */
+    sl_cfg_shipping shipping; /* gpu is refused by sl_prefill_create where it is not possible */
     uint32_t drain_ms; /* how long posted puts may take to drain before the endpoint is closed by force */
     /* For tests: runs on the transport thread between taking the right to write directly and writing. */
     void (*direct_hook)(void *arg);

@@ -134,6 +134,7 @@ struct sl_dpeer {
     uint32_t in_flight;
     sl_direct *direct; /* its arena, mapped here; NULL: by the transport */
     bool registered;   /* with the device: the copier may write there */
+    bool gpu;          /* rows are put from device memory */
     int32_t batches;   /* mails about it at the copier */
 };
 
@@ -180,8 +181,10 @@ struct sl_prefill {
     /* transport thread */
     sl_pjob *ships;
     sl_dpeer *peers, *gone;      /* gone: closed, batches on their way */
-    sl_device_layer *dev_layers; /* [n_layers]; NULL: rows cannot be copied from the device. Constant */
-    sl_copier *copier;           /* NULL: no rows are copied from the device. Constant */
+    sl_device_layer *dev_layers; /* [n_layers]; NULL: rows do not leave from the device. Constant */
+    sl_worker_range *dev_memory; /* of dev_layers, where rows are put from there. Constant */
+    int n_dev_memory;
+    sl_copier *copier; /* NULL: no rows are copied from the device. Constant */
     sl_copier_mail *free_batches;
     sl_wmail fatal_mail;
     int64_t direct_left; /* bytes that this turn of the loop may still copy */

@@ -190,11 +190,11 @@ static bool start_job(sl_prefill *p, sl_pjob *j)
     return true;
 }
 
-/* For the copier. Without memory for the numbers the rows go from the own arena. */
+/* Where the rows leave from. Without memory for the numbers they go from the own arena. */
 static void find_on_device(sl_prefill *p, sl_pjob *j)
 {
     size_t n = j->msg->n_pages;
-    if (!p->copier)
+    if (!p->dev_layers)
         return;
     int32_t *pages = malloc(2 * n * sizeof *pages);
     if (!pages)

@@ -441,7 +441,8 @@ static bool open_piece(sl_prefill *p, sl_pjob *j)
         j->t.it_end = q->end;
         j->t.it_active = true;
         /* rows just computed are on the device; dev_rows was set before the mail that brought them */
-        j->t.it_device = q->layer >= 0 && j->t.state == SHIP_OPEN && j->t.peer->registered && j->dev_rows;
+        j->t.it_device = q->layer >= 0 && j->t.state == SHIP_OPEN && j->dev_rows &&
+                         (j->t.peer->registered || j->t.peer->gpu);
     } else if (++j->t.it_layer >= j->t.it_end_layer) {
         j->t.it_active = false;
         return open_piece(p, j);
@@ -459,10 +460,11 @@ static sl_status post_span(sl_prefill *p, sl_pjob *j, const sl_span *s)
 {
     sl_dpeer *d = j->t.peer;
     sl_tp_ep *ep = sl_wep_tp(d->ep);
-    sl_tp_mem *mem = sl_worker_memory(p->worker);
-    bool pull = j->t.state == SHIP_PULLING;
+    bool pull = j->t.state == SHIP_PULLING, device = j->t.it_device;
+    sl_tp_mem *mem = device ? sl_worker_device_memory(p->worker, s->local) : sl_worker_memory(p->worker);
     if (d->direct)
         return sl_direct_copy(p, j, s, pull);
+    SL_CHECK(mem != NULL, "device rows outside the registered memory");
     sl_status st = pull ? sl_tp_get(ep, s->local, mem, (size_t)s->bytes, s->remote, d->rkey, on_got, j)
                         : sl_tp_put(ep, s->local, mem, (size_t)s->bytes, s->remote, d->rkey, on_put, j);
     if (st != SL_OK)
@@ -479,10 +481,26 @@ static sl_status post_span(sl_prefill *p, sl_pjob *j, const sl_span *s)
     return SL_OK;
 }
 
+static bool by_copier(const sl_pjob *j)
+{
+    return j->t.it_active && j->t.it_device && !j->t.peer->gpu;
+}
+
+/* A span that goes on from one device pool into the next is two puts. */
+static void cut(sl_prefill *p, sl_pjob *j, sl_span *s)
+{
+    const sl_tp_mem *m = sl_worker_device_memory(p->worker, s->local);
+    int64_t room = m ? (uint8_t *)m->base + m->bytes - s->local : 0;
+    if (room <= 0 || s->bytes <= room)
+        return;
+    j->t.held = (sl_span){s->local + room, s->remote + (uint64_t)room, s->bytes - room};
+    s->bytes = room;
+}
+
 /* Posts one span of this job; false when it has none, or the transport is full. */
 static bool post_one(sl_prefill *p, sl_pjob *j)
 {
-    if (j->t.it_active && j->t.it_device) {
+    if (by_copier(j)) {
         sl_status copies = sl_copies_post(p, j);
         if (copies == SL_OK || copies == SL_AGAIN)
             return copies == SL_OK;
@@ -501,15 +519,18 @@ static bool post_one(sl_prefill *p, sl_pjob *j)
             sl_ship_settle(p, j);
             return false;
         }
-        if (j->t.it_device)
+        if (by_copier(j))
             return true; /* not this thread's memory: its next turn takes the way above */
     }
+    const sl_span whole = s;
     j->t.held.bytes = 0;
+    if (j->t.it_device)
+        cut(p, j, &s);
     sl_status st = post_span(p, j, &s);
     if (st == SL_OK)
         return true;
     if (st == SL_AGAIN)
-        j->t.held = s;
+        j->t.held = whole;
     else
         sl_ship_fail(p, j, SL_ERR_PEER, true, "cannot post: %s", sl_status_name(st));
     return false;

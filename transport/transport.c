@@ -195,6 +195,7 @@ void sl_tp_stats_done(sl_tp_stats *stats, const sl_tp_op *op)
     case SL_TP_OP_PUT:
         stats->puts++;
         stats->bytes_put += op->bytes;
+        stats->device_bytes_put += op->device ? op->bytes : 0;
         break;
     case SL_TP_OP_GET:
         stats->gets++;

@@ -79,6 +79,7 @@ typedef struct sl_tp_rkey {
     uint64_t bytes;
 } sl_tp_rkey;
 
+/* DEVICE: a GPU's, the local side of puts; of other operations only where the implementation can. */
 typedef enum { SL_TP_HOST, SL_TP_DEVICE } sl_tp_mem_kind;
 
 enum { SL_TP_LOCAL = 1, SL_TP_REMOTE_READ = 2, SL_TP_REMOTE_WRITE = 4 }; /* access bits */
@@ -133,13 +134,14 @@ sl_tp_options sl_tp_options_default(void);
 
 typedef struct sl_tp_caps {
     bool cross_process; /* peers may be other processes and hosts */
-    bool device_memory; /* SL_TP_DEVICE may be registered and moved */
+    bool device_memory; /* SL_TP_DEVICE is possible; whether it is here: sl_tp_info */
     bool close_fences;  /* `closed` after a force close fences the peer's puts and gets (see the top) */
     bool fault_injection;
 } sl_tp_caps;
 
 typedef struct sl_tp_stats {
     uint64_t bytes_put, bytes_got; /* of completed operations */
+    uint64_t device_bytes_put;     /* of bytes_put: from device memory */
     uint64_t puts, gets, flushes;  /* completed */
     uint64_t messages_sent, messages_received, message_bytes_sent, message_bytes_received;
     uint64_t messages_refused; /* malformed, unknown id or too large */
@@ -155,6 +157,8 @@ typedef struct sl_tp_info {
     char devices[256];               /* "eth0,mlx5_0:1"; what the implementation may use */
     char transports[256];            /* "tcp,rc_verbs" */
     char version[64];                /* of the library beneath */
+    bool device_memory;              /* SL_TP_DEVICE may be registered in this process */
+    char no_device_memory[160];      /* else why not */
 } sl_tp_info;
 
 /* The implementations by name ("ucx", "loopback"); NULL when unknown or not built. */
@@ -268,8 +272,10 @@ static inline sl_status sl_tp_handle(sl_transport *tp, uint16_t id, sl_tp_messag
 
 /*
  * Registers memory for put/get: as local side (SL_TP_LOCAL) or for peers (SL_TP_REMOTE_*). Slow (pins pages):
- * once per arena, not per transfer. The memory must stay mapped until deregistered. Errors: UNSUPPORTED
- * (kind), NO_MEMORY, IO.
+ * once per arena, not per transfer. The memory must stay mapped until deregistered. Device memory: what is
+ * put must have been written before the put is posted (an event of the device's stream is done), and the
+ * device must be the calling thread's (sl_be_use_thread). Errors: UNSUPPORTED (kind, with the reason),
+ * INVALID, NO_MEMORY, IO.
  */
 static inline sl_status sl_tp_mem_register(sl_transport *tp, void *ptr, size_t bytes, sl_tp_mem_kind kind,
                                            unsigned access, sl_tp_mem **out, sl_err *err)

@@ -31,6 +31,7 @@ typedef struct sl_tp_op {
     size_t bytes;
     sl_tp_op_kind kind;
     sl_status status;
+    bool device; /* local is device memory */
     /* For implementations that move the bytes themselves. */
     uint8_t *local;
     uint64_t remote, key;

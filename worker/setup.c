@@ -297,6 +297,12 @@ static void core_opts(setup *s)
                                  .metrics = p->metrics};
 }
 
+/* Rows are put straight from the device: the transport's thread works with its memory. */
+static sl_status use_device(void *arg, sl_err *err)
+{
+    return sl_be_use_thread(arg, err);
+}
+
 static sl_status start_metrics(setup *s, sl_err *err)
 {
     sl_parts *p = s->p;
@@ -349,6 +355,10 @@ sl_status sl_parts_create(const sl_config *cfg, const sl_worker_launch *launch, 
         return st;
     }
     core_opts(&s);
+    if (role == SL_ROLE_PREFILL && cfg->cluster.shipping == SL_CFG_SHIP_GPU) {
+        out->worker.enter = use_device;
+        out->worker.enter_arg = out->backend;
+    }
     return SL_OK;
 }
 

@@ -31,6 +31,48 @@ static sl_status listen_there(sl_worker *w, sl_err *err)
     return SL_OK;
 }
 
+static int by_address(const void *a, const void *b)
+{
+    const sl_tp_mem *const *x = a, *const *y = b;
+    return (uintptr_t)(*x)->base < (uintptr_t)(*y)->base ? -1 : 1;
+}
+
+static sl_status register_device(sl_worker *w, sl_err *err)
+{
+    sl_err why = {0};
+    sl_status st = SL_OK;
+    w->device_mem = calloc((size_t)w->o.n_device_memory + 1, sizeof *w->device_mem);
+    if (!w->device_mem)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    for (int i = 0; i < w->o.n_device_memory && st == SL_OK; i++) {
+        const sl_worker_range *r = &w->o.device_memory[i];
+        st = sl_tp_mem_register(w->tp, r->base, r->bytes, SL_TP_DEVICE, SL_TP_LOCAL, &w->device_mem[i], &why);
+        w->n_device_mem += st == SL_OK;
+    }
+    if (st != SL_OK)
+        return sl_fail(err, st,
+                       "cluster.shipping is gpu, but transport %s cannot move GPU memory here (%.250s); take "
+                       "auto, staging or direct",
+                       w->o.transport, why.text);
+    qsort(w->device_mem, (size_t)w->n_device_mem, sizeof *w->device_mem, by_address);
+    return SL_OK;
+}
+
+sl_tp_mem *sl_worker_device_memory(sl_worker *w, const void *address)
+{
+    int low = 0,
+        high = w->n_device_mem; /* those before low begin at or before it, those from high on after */
+    while (low < high) {
+        int mid = low + (high - low) / 2;
+        if ((uintptr_t)w->device_mem[mid]->base <= (uintptr_t)address)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    sl_tp_mem *m = low ? w->device_mem[low - 1] : NULL;
+    return m && (uintptr_t)address - (uintptr_t)m->base < m->bytes ? m : NULL;
+}
+
 static sl_status open_transport(sl_worker *w, sl_err *err)
 {
     sl_tp_options o = sl_tp_options_default();
@@ -40,13 +82,18 @@ static sl_status open_transport(sl_worker *w, sl_err *err)
     o.fabric = w->o.fabric;
     o.numa_node = w->o.numa_node;
     o.connect_timeout_ms = w->o.connect_timeout_ms;
-    sl_status st = sl_transport_create(w->o.transport, &o, &w->tp, err);
+    sl_status st = w->o.enter ? w->o.enter(w->o.enter_arg, err) : SL_OK;
+    if (st != SL_OK)
+        return st;
+    st = sl_transport_create(w->o.transport, &o, &w->tp, err);
     if (st != SL_OK)
         return sl_fail_in(err, st, "transport %s", w->o.transport);
     st = sl_wep_handlers(w);
     if (st == SL_OK && w->o.memory)
         st = sl_tp_mem_register(w->tp, w->o.memory, w->o.memory_bytes, SL_TP_HOST,
                                 SL_TP_LOCAL | SL_TP_REMOTE_READ | SL_TP_REMOTE_WRITE, &w->mem, err);
+    if (st == SL_OK && w->o.n_device_memory)
+        st = register_device(w, err);
     if (st == SL_OK && w->o.listens)
         st = listen_there(w, err);
     return st;
@@ -67,9 +114,10 @@ static void log_start(sl_worker *w)
     sl_tp_info info;
     sl_tp_query(w->tp, &info);
     sl_log(SL_LOG_INFO, w->role.comp, "transport",
-           "name=%s version=\"%s\" listen=%s devices=\"%s\" transports=\"%s\" registered_bytes=%zu",
+           "name=%s version=\"%s\" listen=%s devices=\"%s\" transports=\"%s\" registered_bytes=%zu "
+           "gpu_ranges=%d",
            info.name, info.version, w->address[0] ? w->address : "-", info.devices, info.transports,
-           w->o.memory ? w->o.memory_bytes : 0);
+           w->o.memory ? w->o.memory_bytes : 0, w->n_device_mem);
 }
 
 static void send_for_other_thread(sl_worker *w, sl_wsend *s)
@@ -145,6 +193,7 @@ static void *thread_main(void *arg)
             ;
     }
     sl_tp_destroy(w->tp);
+    free(w->device_mem);
     sl_wep_free_all(w);
     return NULL;
 }

@@ -66,6 +66,11 @@ typedef struct sl_worker_role {
     uint64_t (*tick)(void *arg, uint64_t now);
 } sl_worker_role;
 
+typedef struct sl_worker_range {
+    void *base;
+    size_t bytes;
+} sl_worker_range;
+
 typedef struct sl_worker_opts {
     const char *transport, *tls, *devices, *fabric; /* as in sl_tp_options */
     int numa_node;
@@ -78,6 +83,12 @@ typedef struct sl_worker_opts {
     uint32_t heartbeat_ms, dead_after_ms, connect_timeout_ms, reconnect_ms; /* until WELCOME says otherwise */
     void *memory; /* registered for put and get, local and remote */
     size_t memory_bytes;
+    /* GPU memory that is put from, registered as well; start is refused where the transport cannot. */
+    const sl_worker_range *device_memory;
+    int n_device_memory;
+    /* Runs first on the transport thread; an error ends the start. NULL is fine. */
+    sl_status (*enter)(void *arg, sl_err *err);
+    void *enter_arg;
     const sl_msg_hello *hello; /* copied; blobs must outlive the worker. epoch and listen are filled in */
     sl_metrics *metrics;       /* NULL is fine */
     /* For tests: runs on the transport thread once per turn of its loop. NULL in production. */
@@ -111,6 +122,8 @@ void *sl_wep_user(const sl_wep *ep);
 uint32_t sl_wep_serial(const sl_wep *ep); /* unique in the worker, never 0 */
 sl_tp_ep *sl_wep_tp(sl_wep *ep);
 sl_tp_mem *sl_worker_memory(sl_worker *w);
+/* The registered GPU memory that address lies in; NULL: none. */
+sl_tp_mem *sl_worker_device_memory(sl_worker *w, const void *address);
 sl_transport *sl_worker_transport(sl_worker *w);
 /* Of the current router session, or the next one when there is none. Also: 0 worker id while not welcomed. */
 uint64_t sl_worker_epoch(const sl_worker *w);

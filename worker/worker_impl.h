@@ -64,7 +64,8 @@ struct sl_worker {
     pthread_t thread;
     sl_mailbox *inbox;
     sl_transport *tp;
-    sl_tp_mem *mem;
+    sl_tp_mem *mem, **device_mem; /* device_mem: by address */
+    int n_device_mem;
     char address[SL_TP_ADDRESS_MAX];
     sl_wep *eps;
     sl_wout *posted;

@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/arch.h"
+#include "kernels/cuda/probe.h"
+
 #define MIN_CC 80
 
 struct cuda_event {
@@ -116,7 +119,17 @@ static void cuda_destroy(sl_backend *be)
     free(cu);
 }
 
-/* The device must exist, be new enough, and the driver must be able to run this build. */
+/* Errors other than these are not about the architecture; they come up again, with their own text. */
+static bool can_load(void)
+{
+    cudaError_t e = sl_cuda_probe();
+
+    return e != cudaErrorNoKernelImageForDevice && e != cudaErrorInvalidDeviceFunction &&
+           e != cudaErrorInvalidKernelImage && e != cudaErrorUnsupportedPtxVersion;
+}
+
+/* The device must exist, be new enough, the driver must be able to run this build, and it must have code for
+ * the device. */
 static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
 {
     struct cudaDeviceProp prop;
@@ -153,7 +166,9 @@ static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
                        prop.major, prop.minor, MIN_CC / 10, MIN_CC % 10);
     snprintf(cu->base.describe, sizeof cu->base.describe, "%.60s, %d SM, %.1f GiB, compute capability %d.%d",
              prop.name, cu->sms, (double)prop.totalGlobalMem / (1u << 30), prop.major, prop.minor);
-    return SL_CU(cudaSetDevice(device), err);
+    sl_status st = SL_CU(cudaSetDevice(device), err);
+
+    return st == SL_OK ? sl_arch_check(SL_CUDA_ARCHS_TEXT, cu->cc, can_load(), prop.name, err) : st;
 }
 
 static sl_status allocate(sl_cuda *cu, sl_err *err)
@@ -198,6 +213,11 @@ static sl_status cuda_create(const sl_backend_opts *opts, sl_backend **out, sl_e
     }
     *out = &cu->base;
     return SL_OK;
+}
+
+static sl_status cuda_use_thread(sl_backend *be, sl_err *err)
+{
+    return SL_CU(cudaSetDevice(sl_cuda_of(be)->device), err);
 }
 
 static sl_status cuda_memory(sl_backend *be, uint64_t *free_bytes, uint64_t *total_bytes, sl_err *err)
@@ -452,6 +472,7 @@ const sl_backend_desc sl_backend_cuda = {
     .description = "NVIDIA GPUs, compute capability 8.0 and newer; kernels tuned for 9.0",
     .create = cuda_create,
     .destroy = cuda_destroy,
+    .use_thread = cuda_use_thread,
     .memory = cuda_memory,
     .alloc = cuda_alloc,
     .free = cuda_free,

@@ -261,7 +261,11 @@ static void lb_stats(const sl_transport *base, sl_tp_stats *out)
 static void lb_query(const sl_transport *base, sl_tp_info *out)
 {
     const lb_transport *tp = (const lb_transport *)base;
-    *out = (sl_tp_info){.name = "loopback", .devices = "memory", .transports = "memcpy", .version = "1"};
+    *out = (sl_tp_info){.name = "loopback",
+                        .devices = "memory",
+                        .transports = "memcpy",
+                        .version = "1",
+                        .device_memory = true};
     if (tp->port)
         snprintf(out->address, sizeof out->address, "%.100s:%u", tp->opts.fabric, tp->port);
 }
@@ -311,7 +315,7 @@ void sl_loopback_kill(sl_transport *base)
 const sl_transport_ops sl_transport_loopback = {
     .name = "loopback",
     .description = "peers inside one process, with fault injection",
-    .caps = {.close_fences = true, .fault_injection = true},
+    .caps = {.device_memory = true, .close_fences = true, .fault_injection = true},
     .create = lb_create,
     .destroy = lb_destroy,
     .progress = lb_progress,

@@ -7,6 +7,8 @@
  * that moment: memory that was freed or reused too early shows up, as it would on a NIC. Addresses are
  * "fabric:port".
  *
+ * Device memory is taken where the CPU reaches it (a unified backend's): for tests of those who ship it.
+ *
  * Faults are set per endpoint and act on what that endpoint sends (its posts), counted from the call. Rates
  * are "every n-th": deterministic, so that a failing test fails again. Owner thread of the endpoint only.
  */

@@ -20,6 +20,7 @@ typedef struct lb_mem {
     sl_tp_mem base;
     uint64_t id;
     unsigned access;
+    bool device;
     struct lb_mem *next;
 } lb_mem;
 
@@ -43,7 +44,7 @@ typedef struct lb_packet {
     size_t header_bytes;
     uint8_t *header; /* owned */
     uint8_t *copy;   /* owned bytes of a late put */
-    bool lose, damage, duplicate, no_completion, fail, late;
+    bool device, lose, damage, duplicate, no_completion, fail, late;
     uint64_t late_ns;
 } lb_packet;
 

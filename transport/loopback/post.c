@@ -60,6 +60,7 @@ static sl_status post(lb_ep *ep, lb_packet *p, sl_tp_done_fn *done, void *cookie
     op->cookie = cookie;
     op->bytes = p->bytes;
     op->kind = p->kind;
+    op->device = p->device;
     sl_tp_op_queue_push(&ep->pending, op);
     tp->stats.pending++;
     p->op = op;
@@ -102,7 +103,8 @@ sl_status lb_put(sl_tp_ep *ep, const void *local, sl_tp_mem *mem, size_t bytes, 
                    .out = local,
                    .bytes = bytes,
                    .remote = remote,
-                   .mem_id = ((lb_rkey *)rkey)->id};
+                   .mem_id = ((lb_rkey *)rkey)->id,
+                   .device = ((lb_mem *)mem)->device};
     return post_locked((lb_ep *)ep, &p, done, cookie);
 }
 
@@ -156,8 +158,6 @@ sl_status lb_mem_register(sl_transport *base, void *ptr, size_t bytes, sl_tp_mem
                           sl_tp_mem **out, sl_err *err)
 {
     lb_transport *tp = (lb_transport *)base;
-    if (kind != SL_TP_HOST)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "loopback moves host memory only");
     if (!ptr || !bytes)
         return sl_fail(err, SL_ERR_INVALID, "cannot register an empty range");
     lb_mem *m = calloc(1, sizeof *m);
@@ -165,6 +165,7 @@ sl_status lb_mem_register(sl_transport *base, void *ptr, size_t bytes, sl_tp_mem
         return SL_ERR_NO_MEMORY;
     m->base = (sl_tp_mem){.tp = base, .base = ptr, .bytes = bytes};
     m->access = access;
+    m->device = kind == SL_TP_DEVICE; /* the CPU must reach it too, as on a unified backend */
     lb_lock();
     m->id = lb_world.next_id++;
     m->next = tp->mems;

@@ -53,6 +53,18 @@ static sl_status set(ucp_config_t *config, const char *name, const char *value, 
     return SL_OK;
 }
 
+/* A setting of UCX's or, by the same name without its prefix, of TCP's. UCX 1.13 takes such names as they are
+ * and refuses the prefix, newer ones (1.22) want it. */
+static sl_status set_any(ucp_config_t *config, const char *name, const char *value, sl_err *err)
+{
+    char full[64];
+    int n = snprintf(full, sizeof full, "TCP_%s", name);
+    sl_status st = set(config, name, value, err);
+    if (st != SL_OK && n > 0 && (size_t)n < sizeof full && ucp_config_modify(config, full, value) == UCS_OK)
+        st = SL_OK;
+    return st;
+}
+
 /* "NAME=VALUE;NAME=VALUE"; the later wins. A transport's own settings go without its prefix (TX_SEG_SIZE, not
  * TCP_…). */
 static sl_status set_extra(ucp_config_t *config, const char *extra, sl_err *err)
@@ -67,7 +79,7 @@ static sl_status set_extra(ucp_config_t *config, const char *extra, sl_err *err)
             break;
         }
         *eq = 0;
-        st = set(config, strncmp(item, "UCX_", 4) == 0 ? item + 4 : item, eq + 1, err);
+        st = set_any(config, strncmp(item, "UCX_", 4) == 0 ? item + 4 : item, eq + 1, err);
     }
     free(copy);
     return st;
@@ -122,7 +134,7 @@ static sl_status set_tcp(ucp_config_t *config, const char *keepalive, sl_err *er
                                        {"CM_REUSEADDR", "y"}};
     sl_status st = SL_OK;
     for (size_t i = 0; i < SL_COUNT(settings) && st == SL_OK; i++)
-        st = set(config, settings[i][0], settings[i][1], err);
+        st = set_any(config, settings[i][0], settings[i][1], err);
     return st;
 }
 
@@ -269,6 +281,13 @@ static void read_resources(const char *text, sl_tp_info *out)
     }
 }
 
+static void query_memory(const ux_transport *tp, sl_tp_info *out)
+{
+    const char *no = ux_no_device_memory(tp);
+    out->device_memory = !no;
+    snprintf(out->no_device_memory, sizeof out->no_device_memory, "%s", no ? no : "");
+}
+
 static void ux_query(const sl_transport *base, sl_tp_info *out)
 {
     const ux_transport *tp = (const ux_transport *)base;
@@ -277,6 +296,7 @@ static void ux_query(const sl_transport *base, sl_tp_info *out)
     *out = (sl_tp_info){.name = "ucx"};
     snprintf(out->address, sizeof out->address, "%s", tp->address);
     snprintf(out->version, sizeof out->version, "%s", ucp_get_version_string());
+    query_memory(tp, out);
     FILE *f = open_memstream(&text, &n);
     if (!f)
         return;
@@ -297,9 +317,10 @@ static void log_start(const ux_transport *tp)
     if (sl_nic_list(nics, SL_NIC_MAX, &n, NULL) != SL_OK)
         n = 0;
     sl_nic_describe(nics, n, text, sizeof text);
-    sl_log(SL_LOG_INFO, "ucx", "start", "version=%s transports=%s devices=%s connect=%s numa=%d rdma=\"%s\"",
-           info.version, info.transports, info.devices, tp->door.used ? "door" : "rdmacm", tp->opts.numa_node,
-           text);
+    sl_log(SL_LOG_INFO, "ucx", "start",
+           "version=%s transports=%s devices=%s connect=%s numa=%d gpu_memory=%s rdma=\"%s\"", info.version,
+           info.transports, info.devices, tp->door.used ? "door" : "rdmacm", tp->opts.numa_node,
+           info.device_memory ? "yes" : "no", text);
 }
 
 static sl_status ux_create(const sl_tp_options *opts, sl_transport **out, sl_err *err)
@@ -432,7 +453,7 @@ static void ux_stats(const sl_transport *base, sl_tp_stats *out)
 const sl_transport_ops sl_transport_ucx = {
     .name = "ucx",
     .description = "UCX: RDMA, TCP and what else libucp finds, between processes and hosts",
-    .caps = {.cross_process = true, .close_fences = true},
+    .caps = {.cross_process = true, .device_memory = true, .close_fences = true},
     .create = ux_create,
     .destroy = ux_destroy,
     .progress = ux_progress,

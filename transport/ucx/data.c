@@ -77,6 +77,12 @@ static bool ranges_ok(const void *local, const sl_tp_mem *mem, size_t bytes, uin
            sl_tp_in_range(remote, bytes, rkey->base, rkey->bytes);
 }
 
+void ux_op_memory(const sl_tp_op *op, ucp_request_param_t *param)
+{
+    param->op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param->memory_type = op->device ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+}
+
 static void aim(sl_tp_op *op, const void *local, uint64_t remote, const sl_tp_rkey *rkey)
 {
     op->local = (uint8_t *)(uintptr_t)local;
@@ -95,10 +101,12 @@ sl_status ux_put(sl_tp_ep *base, const void *local, sl_tp_mem *mem, size_t bytes
     sl_status st = ux_op_begin(ep, SL_TP_OP_PUT, bytes, done, cookie, &op, &param);
     if (st != SL_OK)
         return st;
+    op->device = ((ux_mem *)mem)->device;
     if (ep->stream.used) {
         aim(op, local, remote, rkey);
         return ux_stream_put(ep, op);
     }
+    ux_op_memory(op, &param);
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     param.memh = ((ux_mem *)mem)->handle;
     return ux_op_posted(ep, op,
@@ -113,15 +121,17 @@ sl_status ux_get(sl_tp_ep *base, void *local, sl_tp_mem *mem, size_t bytes, uint
     ucp_request_param_t param;
     if (!ranges_ok(local, mem, bytes, remote, rkey) || rkey->ep != base)
         return SL_ERR_INVALID;
-    if (ep->stream.used && !((ux_mem *)mem)->key)
-        return SL_ERR_INVALID; /* device memory */
+    if (ep->stream.used && ((ux_mem *)mem)->device)
+        return SL_ERR_UNSUPPORTED; /* frames are copied by the CPU on this side */
     sl_status st = ux_op_begin(ep, SL_TP_OP_GET, bytes, done, cookie, &op, &param);
     if (st != SL_OK)
         return st;
+    op->device = ((ux_mem *)mem)->device;
     if (ep->stream.used) {
         aim(op, local, remote, rkey);
         return ux_stream_get(ep, op);
     }
+    ux_op_memory(op, &param);
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     param.memh = ((ux_mem *)mem)->handle;
     return ux_op_posted(ep, op,
@@ -159,35 +169,68 @@ static unsigned protection(unsigned access)
     return prot;
 }
 
+const char *ux_no_device_memory(const ux_transport *tp)
+{
+    if (tp->memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA))
+        return NULL;
+    return tp->opts.tls || getenv("UCX_TLS") ? "its CUDA transports are not among those it may use "
+                                               "(cluster.tls, UCX_TLS), or it was built without them"
+                                             : "this UCX was built without CUDA, or finds no GPU";
+}
+
+/* UCX must have found out by itself what the memory is: it will look again at every operation. */
+static sl_status check_device(const void *ptr, ucp_mem_h handle, sl_err *err)
+{
+    ucp_mem_attr_t attr = {.field_mask = UCP_MEM_ATTR_FIELD_MEM_TYPE};
+    ucs_status_t ucs = ucp_mem_query(handle, &attr);
+    if (ucs == UCS_OK && attr.mem_type == UCS_MEMORY_TYPE_CUDA)
+        return SL_OK;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "UCX takes the memory at %p for %s, not for a GPU's", ptr,
+                   ucs == UCS_OK ? ucs_memory_type_names[attr.mem_type] : ucs_status_string(ucs));
+}
+
+static sl_status map_memory(ux_transport *tp, void *ptr, size_t bytes, bool device, unsigned access,
+                            ucp_mem_h *out, sl_err *err)
+{
+    ucp_mem_map_params_t params = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                      UCP_MEM_MAP_PARAM_FIELD_PROT | (device ? 0 : UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE),
+        .address = ptr,
+        .length = bytes,
+        .prot = protection(access),
+        .memory_type = UCS_MEMORY_TYPE_HOST,
+    };
+    ucs_status_t ucs = ucp_mem_map(tp->context, &params, out);
+    if (ucs != UCS_OK)
+        return sl_fail(err, ucs == UCS_ERR_NO_MEMORY ? SL_ERR_NO_MEMORY : SL_ERR_IO,
+                       "cannot register %zu bytes: %s (locked-memory limit?)", bytes, ucs_status_string(ucs));
+    sl_status st = device ? check_device(ptr, *out, err) : SL_OK;
+    if (st != SL_OK)
+        ucp_mem_unmap(tp->context, *out);
+    return st;
+}
+
 sl_status ux_mem_register(sl_transport *base, void *ptr, size_t bytes, sl_tp_mem_kind kind, unsigned access,
                           sl_tp_mem **out, sl_err *err)
 {
     ux_transport *tp = (ux_transport *)base;
-    ucs_memory_type_t type = kind == SL_TP_DEVICE ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+    const char *no = kind == SL_TP_DEVICE ? ux_no_device_memory(tp) : NULL;
     if (!ptr || !bytes)
         return sl_fail(err, SL_ERR_INVALID, "cannot register an empty range");
-    if (kind == SL_TP_DEVICE && !(tp->memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "this UCX (%s) moves no GPU memory",
-                       ucp_get_version_string());
+    if (no)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "UCX %s moves no GPU memory: %s", ucp_get_version_string(),
+                       no);
     ux_mem *m = calloc(1, sizeof *m);
     if (!m)
         return SL_ERR_NO_MEMORY;
-    ucp_mem_map_params_t params = {
-        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
-                      UCP_MEM_MAP_PARAM_FIELD_PROT | UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
-        .address = ptr,
-        .length = bytes,
-        .prot = protection(access),
-        .memory_type = type,
-    };
-    ucs_status_t ucs = ucp_mem_map(tp->context, &params, &m->handle);
-    if (ucs != UCS_OK) {
+    sl_status st = map_memory(tp, ptr, bytes, kind == SL_TP_DEVICE, access, &m->handle, err);
+    if (st != SL_OK) {
         free(m);
-        return sl_fail(err, ucs == UCS_ERR_NO_MEMORY ? SL_ERR_NO_MEMORY : SL_ERR_IO,
-                       "cannot register %zu bytes: %s (locked-memory limit?)", bytes, ucs_status_string(ucs));
+        return st;
     }
     m->base = (sl_tp_mem){.tp = base, .base = ptr, .bytes = bytes};
     m->access = access;
+    m->device = kind == SL_TP_DEVICE;
     while (kind == SL_TP_HOST && (m->key == 0 || ux_mem_find(tp, m->key)))
         m->key = sl_random_u64();
     m->next = tp->mems;

@@ -17,7 +17,8 @@
  *   get    READ {key, address, bytes} <- DATA {offset}...
  *
  * A key is the random number of a registration. The target checks number, range and access right of every
- * frame; a wrong one breaks the connection. Device memory is not reachable this way.
+ * frame; a wrong one breaks the connection. The local side of a put may be device memory: UCX copies it into
+ * its segments. The other side, and that of a get, may not: frames are taken out by the CPU.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,7 +104,7 @@ static void on_frame(void *request, ucs_status_t st, void *arg)
 void ux_stream_pump(ux_ep *ep)
 {
     ux_stream *s = &ep->stream;
-    const ucp_request_param_t param = {
+    ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS,
         .flags = UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER,
         .cb.send = on_frame,
@@ -116,6 +117,7 @@ void ux_stream_pump(ux_ep *ep)
         }
         const sl_tp_op *op = s->queue.head;
         s->payload = next_frame(s, op);
+        ux_op_memory(op, &param);
         ucs_status_ptr_t req = ucp_am_send_nbx(ep->handle, UX_STREAM_ID, &s->frame, sizeof s->frame,
                                                s->payload ? op->local + op->moved : NULL, s->payload, &param);
         if (UCS_PTR_IS_ERR(req)) /* the queue ends with the endpoint */

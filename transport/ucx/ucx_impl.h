@@ -119,6 +119,7 @@ typedef struct ux_mem {
     ucp_mem_h handle;
     unsigned access;
     uint64_t key; /* random; 0: device memory, not reachable by stream.c */
+    bool device;
     struct ux_mem *prev, *next;
 } ux_mem;
 
@@ -169,7 +170,7 @@ struct ux_transport {
     ucp_worker_h worker;
     ucp_listener_h listener;
     ux_door door;
-    uint64_t memory_types; /* what the context can register */
+    uint64_t memory_types; /* what the context can move */
     char address[SL_TP_ADDRESS_MAX];
     sl_tp_waker waker;
     ux_ep *eps, *attention, *by_handle[UX_HASH];
@@ -299,9 +300,13 @@ sl_status ux_op_begin(ux_ep *ep, sl_tp_op_kind kind, size_t bytes, sl_tp_done_fn
                       sl_tp_op **out, ucp_request_param_t *param);
 /* What UCX is given with it. */
 ucp_request_param_t ux_op_param(sl_tp_op *op);
+/* Has UCX read the local side as what it is: without it UCX looks every address up. */
+void ux_op_memory(const sl_tp_op *op, ucp_request_param_t *param);
 /* Books what UCX returned for it. */
 sl_status ux_op_posted(ux_ep *ep, sl_tp_op *op, ucs_status_ptr_t request);
 
+/* NULL: device memory may be registered; else why not. */
+const char *ux_no_device_memory(const ux_transport *tp);
 /* The local memory with this key, NULL when there is none. */
 const ux_mem *ux_mem_find(const ux_transport *tp, uint64_t key);
 

@@ -10,7 +10,9 @@ static const uint64_t MS = 1000000;
 static sl_cfg_shipping default_shipping(void)
 {
     const char *want = getenv("SL_SHIP");
-    return want && strcmp(want, "direct") == 0 ? SL_CFG_SHIP_DIRECT : SL_CFG_SHIP_STAGING;
+    return want && strcmp(want, "direct") == 0 ? SL_CFG_SHIP_DIRECT
+           : want && strcmp(want, "gpu") == 0  ? SL_CFG_SHIP_GPU
+                                               : SL_CFG_SHIP_STAGING;
 }
 
 cluster_opts cluster_defaults(void)
@@ -62,6 +64,9 @@ static sl_geometry make_geometry(const cluster_opts *o, sl_layout layout)
 static void hook(void *arg, sl_transport *tp)
 {
     cworker *w = arg;
+    sl_tp_stats s;
+    sl_tp_get_stats(tp, &s);
+    atomic_store(&w->device_bytes_put, s.device_bytes_put);
     if (atomic_exchange(&w->faults_change, 0))
         sl_loopback_set_default_faults(tp, &w->faults);
     if (atomic_exchange(&w->kill, 0))

@@ -42,9 +42,10 @@ typedef struct cworker {
     sl_err run_err;
     /* set by the test, read by the worker's transport thread */
     sl_loopback_faults faults;
-    _Atomic int faults_change; /* the hook sets `faults` as the default of new endpoints */
-    _Atomic int broken;        /* could not be created; run_err says why */
-    _Atomic int kill;          /* the hook kills the instance */
+    _Atomic int faults_change;         /* the hook sets `faults` as the default of new endpoints */
+    _Atomic int broken;                /* could not be created; run_err says why */
+    _Atomic int kill;                  /* the hook kills the instance */
+    _Atomic uint64_t device_bytes_put; /* of the instance, by the hook */
     /* router's side */
     sl_tp_ep *ep;
     uint32_t id; /* worker id of the current session, 0: not joined */
@@ -96,7 +97,7 @@ typedef struct cluster_opts {
     int vocab, chunk_tokens, max_requests, max_batch, max_waiting, max_seqs, max_context;
     uint32_t prefill_layer_us, decode_layer_us, drain_ms, quarantine_ms, deadline_ms;
     bool no_prefix_cache, no_verify;
-    sl_cfg_shipping shipping; /* cluster_defaults: staging; SL_SHIP=direct in the environment: direct */
+    sl_cfg_shipping shipping; /* cluster_defaults: staging; SL_SHIP=direct or gpu in the environment: that */
     sl_loopback_faults prefill_faults;
     bool decode_ships_by_staging;   /* whatever `shipping` says */
     void (*direct_hook)(void *arg); /* gets the cworker */

@@ -263,8 +263,11 @@ static void f_device_layers(const void *impl, sl_device_layer *out)
     for (int32_t l = 0; l < g->n_layers; l++) {
         out[l] =
             (sl_device_layer){.rows = sl_geometry_row_plane(g, base, n, l), .rows_by_index_page = l == 1};
-        if (g->has_index[l])
-            out[l].index = sl_geometry_index_plane(g, base, n, l);
+        out[l].row_bytes = (n - 1) * out[l].rows.page_stride + SL_PAGE_TOKENS * g->row_bytes;
+        if (!g->has_index[l])
+            continue;
+        out[l].index = sl_geometry_index_plane(g, base, n, l);
+        out[l].index_bytes = (n - 1) * out[l].index.page_stride + g->index_block_bytes;
     }
 }
 

@@ -318,7 +318,20 @@ START_TEST(refused_at_start)
     p.worker = d.worker;
     sl_prefill *prefill = NULL;
     ck_assert_int_eq(sl_prefill_create(&p, &prefill, &err), SL_ERR_UNSUPPORTED);
-    ck_assert_msg(strstr(err.text, "cannot move GPU memory") != NULL, "%s", err.text);
+    ck_assert_msg(strstr(err.text, "not in a device's memory") != NULL, "%s", err.text);
+    /* UCX over TCP alone: whatever it was built with, CUDA is not among what it may use. */
+    fake_opts fo = {.vocab = 8, .max_seqs = 1, .max_context = 64};
+    fake_runner *fake = fake_create(a, &fo);
+    sl_runner runner = fake_runner_of(fake);
+    runner.max_step_tokens = 64;
+    p.runner = &runner;
+    p.worker.transport = "ucx";
+    p.worker.tls = "tcp";
+    p.worker.numa_node = -1;
+    ck_assert_int_eq(sl_prefill_create(&p, &prefill, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(err.text, "cannot move GPU memory") && strstr(err.text, "cluster.tls"), "%s",
+                  err.text);
+    fake_destroy(fake);
     sl_arena_destroy(a);
     (void)o;
 }
@@ -337,6 +350,35 @@ START_TEST(refused_at_connection)
     cluster_until(&c, cluster_idle, 20, "request fails");
     ck_assert_int_eq(a->state, REQ_FAILED);
     ck_assert_msg(strstr(a->reason, "not possible") != NULL, "%s", a->reason);
+    cluster_stop(&c);
+}
+END_TEST
+
+/* Rows of new tokens are put from the device, and only those: the second request's prefix is in the cache. */
+START_TEST(puts_from_the_device)
+{
+    cluster_opts o = cluster_defaults();
+    o.shipping = SL_CFG_SHIP_GPU;
+    o.n_decode = 2;
+    o.prefill_layout = SL_LAYOUT_LAYER_FIRST;
+    cluster_start(&c, &o);
+    creq *a = make(600, 10, 1);
+    a->decode = 0;
+    cluster_until(&c, cluster_idle, 20, "request ends");
+    cluster_check_stream(&c, a);
+    poll_ms(30);
+    cworker *p = cluster_worker(&c, SL_ROLE_PREFILL, 0);
+    const sl_geometry *g = sl_arena_geometry(p->arena);
+    uint64_t token = 0, first = atomic_load(&p->device_bytes_put);
+    for (int l = 0; l < g->n_layers; l++)
+        token += (uint64_t)g->row_bytes + (g->has_index[l] ? (uint64_t)g->index_dim + 4 : 0);
+    ck_assert_uint_eq(first, 600 * token);
+    creq *b = make(600, 10, 1); /* the same text, to a worker that has nothing of it */
+    b->decode = 1;
+    cluster_until(&c, cluster_idle, 20, "request ends");
+    cluster_check_stream(&c, b);
+    poll_ms(30);
+    ck_assert_uint_eq(atomic_load(&p->device_bytes_put) - first, (600 - 9 * 64) * token);
     cluster_stop(&c);
 }
 END_TEST
@@ -372,6 +414,7 @@ int main(void)
     tcase_add_test(t, late_write_meets_nobody);
     tcase_add_test(t, refused_at_start);
     tcase_add_test(t, refused_at_connection);
+    tcase_add_test(t, puts_from_the_device);
     tcase_add_test(t, auto_takes_what_there_is);
     tcase_set_timeout(t, 120);
     suite_add_tcase(s, t);
