@@ -26,8 +26,12 @@ static const sl_command benches[] = {
 int sl_cmd_bench(int argc, char **argv)
 {
     for (size_t i = 0; argc > 1 && i < SL_COUNT(benches); i++)
-        if (strcmp(argv[1], benches[i].name) == 0)
+        if (strcmp(argv[1], benches[i].name) == 0) {
+            char name[32]; /* what its messages call it: "sluice bench ttft: …" */
+            snprintf(name, sizeof name, "bench %s", benches[i].name);
+            argv[1] = name;
             return benches[i].run(argc - 1, argv + 1);
+        }
     FILE *out = argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr;
     if (out == stderr && argc > 1)
         fprintf(out, "sluice bench: unknown benchmark '%s'\n", argv[1]);

@@ -317,12 +317,13 @@ int sl_bench_swapin_main(int argc, char **argv)
     int rc = 1;
 
     if (!parse(argc, argv, &b.o)) {
-        fprintf(
-            stderr,
-            "usage: swapin [--backend cpu] [--threads N] [--requests N] [--tokens N] [--k N] [--hot-rows N]\n"
-            "              [--row-bytes N] [--fresh PERCENT] [--steps N>=4] [--csv FILE]\n"
-            "hot-rows must be at least k, tokens at least k + 64\n");
-        return 2;
+        bool asked = argc == 2 && strcmp(argv[1], "--help") == 0;
+        fprintf(asked ? stdout : stderr,
+                "usage: sluice bench swapin [--backend cpu] [--threads N] [--requests N] [--tokens N] [--k "
+                "N] [--hot-rows N]\n"
+                "                           [--row-bytes N] [--fresh PERCENT] [--steps N>=4] [--csv FILE]\n"
+                "hot-rows must be at least k, tokens at least k + 64\n");
+        return asked ? 0 : 2;
     }
     if (sl_backend_create(b.o.backend, &(sl_backend_opts){.threads = b.o.threads}, &b.be, &b.err) != SL_OK) {
         fprintf(stderr, "bench swapin: %s\n", b.err.text);

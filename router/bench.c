@@ -266,11 +266,11 @@ int sl_bench_router_main(int argc, char **argv)
 {
     options o = {2000, 256, 100, 10000, 128, "loopback", NULL};
     if (!parse(argc, argv, &o)) {
-        fprintf(
-            stderr,
-            "usage: bench router [--requests N] [--streams N] [--tokens N] [--step-us N] [--prompt-tokens N] "
-            "[--transport loopback|ucx] [--out FILE]\n");
-        return 2;
+        bool asked = argc == 2 && strcmp(argv[1], "--help") == 0;
+        fprintf(asked ? stdout : stderr, "usage: sluice bench router [--requests N] [--streams N] [--tokens "
+                                         "N] [--step-us N] [--prompt-tokens N] "
+                                         "[--transport loopback|ucx] [--out FILE]\n");
+        return asked ? 0 : 2;
     }
     sl_log_init(SL_LOG_WARN, false, "bench");
     FILE *csv = o.out ? fopen(o.out, "we") : stdout;

@@ -193,16 +193,18 @@ static bool parse_sizes(sl_bench_args *a, const char *text)
     return a->n_sizes > 0;
 }
 
-static int usage(const char *name)
+static int usage(int argc, char **argv)
 {
-    fprintf(stderr,
-            "usage: %s [--transport ucx] [--tls LIST] [--devices LIST] [--sockaddr LIST] [--extra N=V;…]\n"
-            "       [--tests put_bw,get_bw,put_lat,am_lat] [--sizes 8,4k,64k,1m] [--window N] [--seconds S]\n"
-            "       [--serve [--host H]] [--connect HOST:PORT] [--progress]\n"
-            "Measures between this process and a child, or a peer started with --serve (same --sizes and "
-            "--window).\n",
-            name);
-    return 2;
+    bool asked = argc == 2 && strcmp(argv[1], "--help") == 0;
+    fprintf(
+        asked ? stdout : stderr,
+        "usage: sluice %s [--transport ucx] [--tls LIST] [--devices LIST] [--sockaddr LIST] [--extra N=V;…]\n"
+        "       [--tests put_bw,get_bw,put_lat,am_lat] [--sizes 8,4k,64k,1m] [--window N] [--seconds S]\n"
+        "       [--serve [--host H]] [--connect HOST:PORT] [--progress]\n"
+        "Measures between this process and a child, or a peer started with --serve (same --sizes and "
+        "--window).\n",
+        argv[0]);
+    return asked ? 0 : 2;
 }
 
 static bool parse_args(int argc, char **argv, sl_bench_args *a)
@@ -301,8 +303,8 @@ int sl_bench_transport_main(int argc, char **argv)
                        .window = 16,
                        .seconds = 1};
     parse_sizes(&a, "8,4k,42k,64k,1m,4m");
-    if (!parse_args(argc, argv, &a))
-        return usage(argv[0]);
+    if ((argc == 2 && strcmp(argv[1], "--help") == 0) || !parse_args(argc, argv, &a))
+        return usage(argc, argv);
     if (!sl_transport_find(a.transport) || !sl_transport_find(a.transport)->caps.cross_process) {
         fprintf(stderr, "bench: transport \"%s\" does not reach other processes\n", a.transport);
         return 2;
