@@ -56,18 +56,24 @@ static void *peer_thread(void *arg)
     return NULL;
 }
 
+/* Where it was built; SL_PEER where the test was carried elsewhere. */
+static char *peer_path(void)
+{
+    char *given = getenv("SL_PEER");
+    return given ? given : (char *)SL_PEER_PATH;
+}
+
 static void start_process(peer *p)
 {
     int fds[2];
-    char *argv[] = {(char *)SL_PEER_PATH, (char *)p->v->transport,
-                    (char *)(p->v->tls ? p->v->tls : "default"), NULL};
+    char *argv[] = {peer_path(), (char *)p->v->transport, (char *)(p->v->tls ? p->v->tls : "default"), NULL};
     posix_spawn_file_actions_t actions;
     ck_assert_int_eq(pipe(fds), 0);
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, fds[1], 1);
     posix_spawn_file_actions_addclose(&actions, fds[0]);
     posix_spawn_file_actions_addclose(&actions, fds[1]);
-    ck_assert_int_eq(posix_spawn(&p->pid, SL_PEER_PATH, &actions, NULL, argv, environ), 0);
+    ck_assert_int_eq(posix_spawn(&p->pid, peer_path(), &actions, NULL, argv, environ), 0);
     posix_spawn_file_actions_destroy(&actions);
     close(fds[1]);
     FILE *f = fdopen(fds[0], "r");
