@@ -35,7 +35,7 @@ struct cold {
     size_t flush_bytes;
     void *allocs[COLD_ALLOCS];
     int32_t n_allocs;
-    uint8_t keep[COLD_KEEP]; /* parameters of the calls of a case */
+    _Alignas(16) uint8_t keep[COLD_KEEP]; /* parameters of the calls of a case */
     size_t kept;
     cold_call calls[COLD_CALLS];
     int32_t n_calls;
