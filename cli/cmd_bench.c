@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/bench_decode.h"
+#include "cli/bench_prefill.h"
 #include "cli/bench_ship.h"
 #include "cli/bench_ttft.h"
 #include "cli/cli.h"
@@ -18,6 +19,8 @@ static const sl_command benches[] = {
     {"swapin", "resolve and gather against a plain copy of the same rows", sl_bench_swapin_main},
     {"decode", "the decode step of a big model, made up: batch, step time, where it goes",
      sl_bench_decode_main},
+    {"prefill", "a prefill chunk of a big model, made up, by op: chunk sizes and contexts",
+     sl_bench_prefill_main},
     {"ship", "rows of a prefilled chunk into another process's store, by each path, beside the link",
      sl_bench_ship_main},
     {"ttft", "time to the first token through a cluster beside one process", sl_bench_ttft_main},

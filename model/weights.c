@@ -19,8 +19,10 @@
 typedef struct placement {
     const void *src;
     size_t bytes, align; /* in the file; of one value */
-    size_t items;        /* > 0: convert this many values of `from` to F32 */
-    sl_dtype from;
+    size_t items;        /* > 0: convert this many values of `from` to `to`, F32 or BF16 */
+    sl_dtype from, to;
+    const float *scale; /* of F8 blocks, in the file; or NULL */
+    int64_t cols;
     const void **dst;
 } placement;
 
@@ -170,6 +172,7 @@ static sl_status bind_vector(loader *l, const char *name, int64_t n, bool floats
     if (rc == SL_OK && floats && dtype != SL_F32) {
         l->places[l->n - 1].items = (size_t)n;
         l->places[l->n - 1].from = dtype;
+        l->places[l->n - 1].to = SL_F32;
         out->dtype = SL_F32;
     }
     return rc;
@@ -233,6 +236,21 @@ static sl_status bind_experts(loader *l, int32_t layer)
     return rc;
 }
 
+/*
+ * The F8 weight just bound will lie on the device as BF16: its values times their scales, rounded. Absorption
+ * defines kv_b so where activations are BF16 (kernels/params.h); made once instead of in every step.
+ */
+static void keep_as_bf16(loader *l, sl_weight *w)
+{
+    placement *p = &l->places[l->n - 2];
+    p->items = (size_t)w->out * (size_t)w->in;
+    p->from = SL_F8_E4M3, p->to = SL_BF16;
+    p->scale = l->places[l->n - 1].src;
+    p->cols = w->in;
+    l->w->bytes -= l->places[--l->n].bytes;
+    w->dtype = SL_BF16;
+}
+
 static sl_status bind_layer(loader *l, const sl_family *f, int32_t layer)
 {
     sl_status rc = SL_OK;
@@ -242,7 +260,10 @@ static sl_status bind_layer(loader *l, const sl_family *f, int32_t layer)
         if (!sl_when_holds(s->when, l->c, layer))
             continue;
         snprintf(name, sizeof name, "model.layers.%d.%s", layer, s->name);
-        rc = bind_spec(l, s, name, &l->w->layers[layer].w[s->slot]);
+        sl_weight *w = &l->w->layers[layer].w[s->slot];
+        rc = bind_spec(l, s, name, w);
+        if (rc == SL_OK && s->slot == SL_T_KV_B && w->dtype == SL_F8_E4M3 && l->o->act == SL_BF16)
+            keep_as_bf16(l, w);
     }
     return rc == SL_OK && l->c->layer_is_moe[layer] ? bind_experts(l, layer) : rc;
 }
@@ -274,7 +295,7 @@ static bool stays(const loader *l, const placement *p)
 
 static size_t placed_bytes(const placement *p)
 {
-    return p->items ? p->items * sizeof(float) : p->bytes;
+    return p->items ? p->items * sl_dtype_size(p->to) : p->bytes;
 }
 
 static void report(const loader *l, uint64_t done, uint64_t *last_ns, bool end)
@@ -286,16 +307,34 @@ static void report(const loader *l, uint64_t done, uint64_t *last_ns, bool end)
     l->o->progress(l->o->progress_ctx, done, l->w->bytes);
 }
 
+/* One row of an F8 weight with block scales. */
+static void row_to_bf16(const placement *p, int64_t row, float *tmp, uint16_t *out)
+{
+    const float *scale = p->scale + row / BLOCK * ((p->cols + BLOCK - 1) / BLOCK);
+    sl_load_f32(p->from, p->src, row * p->cols, p->cols, tmp);
+    for (int64_t i = 0; i < p->cols; i++)
+        out[i] = sl_f32_to_bf16(tmp[i] * scale[i / BLOCK]);
+}
+
 static sl_status copy_converted(loader *l, const placement *p, void *dst)
 {
-    float *tmp = malloc(p->items * sizeof *tmp);
-    if (!tmp)
-        return sl_fail(l->err, SL_ERR_NO_MEMORY, "no memory to convert weights");
-    sl_load_f32(p->from, p->src, 0, (int64_t)p->items, tmp);
-    sl_status rc = sl_be_copy(l->be, dst, tmp, p->items * sizeof *tmp, l->err);
+    bool half = p->to == SL_BF16;
+    size_t bytes = placed_bytes(p);
+    void *all = malloc(bytes);
+    float *row = half ? malloc((size_t)p->cols * sizeof *row) : NULL;
+    sl_status rc = SL_OK;
+    if (!all || (half && !row))
+        rc = sl_fail(l->err, SL_ERR_NO_MEMORY, "no memory to convert weights");
+    for (int64_t r = 0; half && rc == SL_OK && r < (int64_t)p->items / p->cols; r++)
+        row_to_bf16(p, r, row, (uint16_t *)all + r * p->cols);
+    if (!half && rc == SL_OK)
+        sl_load_f32(p->from, p->src, 0, (int64_t)p->items, all);
+    if (rc == SL_OK)
+        rc = sl_be_copy(l->be, dst, all, bytes, l->err);
     if (rc == SL_OK)
         rc = sl_be_sync(l->be, l->err);
-    free(tmp);
+    free(row);
+    free(all);
     return rc;
 }
 

@@ -1,7 +1,9 @@
 /*
  * Into latent space and back: q_absorb (RoPE of q_pe, q_nope @ W_UK per head) and v_up (o @ W_UV^T per head).
- * With bf16 activations and a bf16 kv_b both are batched products over heads in cuBLASLt (o is rounded to
- * bf16 first); otherwise a plain kernel, one thread an output, ascending sums.
+ * With bf16 activations and a kv_b of bf16 or fp8 both are batched products over heads in cuBLASLt (o is
+ * rounded to bf16 first); otherwise a plain kernel, one thread an output, ascending sums. An fp8 kv_b is made
+ * bf16 in scratch first, which is what its values are defined to be: 50 MB moved each time for the dimensions
+ * of V3.2, so whoever runs many steps keeps it as bf16.
  */
 #include "kernels/cuda/common.cuh"
 
@@ -47,7 +49,52 @@ __global__ static void q_absorb_plain(sl_q_absorb_params p)
 
 static bool through_library(sl_dtype act, const sl_weight *kv_b, int a, int b, int c)
 {
-    return act == SL_BF16 && kv_b->dtype == SL_BF16 && a % 8 == 0 && b % 8 == 0 && c % 8 == 0;
+    bool fp8 =
+        kv_b->dtype == SL_F8_E4M3 && kv_b->scale && kv_b->in % 16 == 0 && (uintptr_t)kv_b->data % 16 == 0;
+
+    return act == SL_BF16 && (kv_b->dtype == SL_BF16 || fp8) && a % 8 == 0 && b % 8 == 0 && c % 8 == 0;
+}
+
+/* An fp8 weight as bf16, 16 values a thread; a row holds a multiple of 16. */
+__global__ static void dequantise_kernel(sl_weight w, int64_t chunks, uint4 *out)
+{
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    int per_row = w.in / 16;
+
+    if (i >= chunks)
+        return;
+    int64_t row = i / per_row, col = i % per_row * 16;
+    float s = w.scale[row / GROUP * ((w.in + GROUP - 1) / GROUP) + col / GROUP];
+    union {
+        uint4 v;
+        uint8_t b[16];
+    } in;
+    union {
+        uint4 v[2];
+        __nv_bfloat16 b[16];
+    } res;
+    in.v = ((const uint4 *)w.data)[i];
+#pragma unroll
+    for (int k = 0; k < 16; k++)
+        res.b[k] = __float2bfloat16_rn(__fmul_rn(sl_e4m3f(in.b[k]), s));
+    out[2 * i] = res.v[0], out[2 * i + 1] = res.v[1];
+}
+
+/* kv_b as bf16, where it is or in scratch; and `more` bytes of scratch beside it (256-byte aligned). */
+static sl_status as_bf16(sl_cuda *cu, const sl_weight *w, size_t more, const void **kv_b, void **rest,
+                         sl_err *err)
+{
+    int64_t n = (int64_t)w->out * w->in;
+    size_t own = w->dtype == SL_BF16 ? 0 : ((size_t)n * 2 + 255) / 256 * 256;
+    void *mem = NULL;
+    sl_status st = own + more ? sl_cuda_scratch(cu, own + more, &mem, err) : SL_OK;
+
+    *kv_b = own ? mem : w->data;
+    *rest = (uint8_t *)mem + own;
+    if (st != SL_OK || !own)
+        return st;
+    dequantise_kernel<<<sl_ceil_div(n / 16, 256), 256, 0, cu->stream>>>(*w, n / 16, (uint4 *)mem);
+    return SL_CU_LAUNCHED(err);
 }
 
 sl_status sl_cuda_q_absorb(sl_backend *be, const void *params, sl_err *err)
@@ -55,13 +102,18 @@ sl_status sl_cuda_q_absorb(sl_backend *be, const void *params, sl_err *err)
     const sl_q_absorb_params *p = (const sl_q_absorb_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
     sl_cuda_gemm g = {};
+    void *rest;
+    sl_status st;
 
     rope_kernel<<<p->tokens, 256, 0, cu->stream>>>(*p);
     if (!through_library(p->act, &p->kv_b, p->nope, p->rope, p->lora)) {
         q_absorb_plain<<<p->tokens * p->heads, 128, 0, cu->stream>>>(*p);
         return SL_CU_LAUNCHED(err);
     }
-    g.a = p->kv_b.data, g.b = p->q, g.d = p->ql;
+    st = as_bf16(cu, &p->kv_b, 0, &g.a, &rest, err);
+    if (st != SL_OK)
+        return st;
+    g.b = p->q, g.d = p->ql;
     g.lda = p->lora, g.ldb = (int64_t)p->heads * (p->nope + p->rope),
     g.ldd = (int64_t)p->heads * (p->lora + p->rope);
     g.stride_a = (int64_t)(p->nope + p->v) * p->lora, g.stride_b = p->nope + p->rope,
@@ -103,11 +155,11 @@ sl_status sl_cuda_v_up(sl_backend *be, const void *params, sl_err *err)
         v_up_plain<<<p->tokens * p->heads, 128, 0, cu->stream>>>(*p);
         return SL_CU_LAUNCHED(err);
     }
-    st = sl_cuda_scratch(cu, (size_t)n * 2, &o, err);
+    st = as_bf16(cu, &p->kv_b, (size_t)n * 2, &g.a, &o, err);
     if (st != SL_OK)
         return st;
     to_bf16_kernel<<<min(sl_ceil_div(n, 256), 4096), 256, 0, cu->stream>>>(p->o, (__nv_bfloat16 *)o, n);
-    g.a = (const __nv_bfloat16 *)p->kv_b.data + (int64_t)p->nope * p->lora, g.b = o, g.d = p->out;
+    g.a = (const __nv_bfloat16 *)g.a + (int64_t)p->nope * p->lora, g.b = o, g.d = p->out;
     g.lda = p->lora, g.ldb = (int64_t)p->heads * p->lora, g.ldd = (int64_t)p->heads * p->v;
     g.stride_a = (int64_t)(p->nope + p->v) * p->lora, g.stride_b = p->lora, g.stride_d = p->v;
     g.m = p->v, g.n = p->tokens, g.k = p->lora, g.batch = p->heads, g.a_transposed = true;

@@ -1,11 +1,12 @@
 /*
- * Routed experts, plain path: every (token, choice) pair computes its own expert, so nothing depends on who
- * shares an expert. Three launches: gate and up with their product, down, and the weighted sum in ascending
- * expert order. One warp an output. Any dtype; fp8 activations are quantised per 128 inputs as in linear.cu.
- * The experts' descriptors are copied to the device once per model layer and kept.
+ * Routed experts: which path (moe_grouped.cu, moe_stream.cu, moe_mma.cu), and the plain one: every (token,
+ * choice) pair computes its own expert, so nothing depends on who shares an expert. Three launches: gate and
+ * up with their product, down, and the weighted sum in ascending expert order. One warp an output. Any dtype;
+ * fp8 activations are quantised per 128 inputs as in linear.cu. The experts' descriptors are copied to the
+ * device once per model layer and kept.
  */
 #include "kernels/cuda/common.cuh"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/moe_grouped.h"
 
 #define GROUP 128
 #define WARPS 8
@@ -131,6 +132,8 @@ sl_status sl_cuda_moe(sl_backend *be, const void *params, sl_err *err)
     if (need > p->workspace_bytes)
         return sl_fail(err, SL_ERR_INVALID, "cuda: moe: workspace of %zu bytes, %zu needed",
                        p->workspace_bytes, need);
+    if (sl_cuda_moe_grouped_fits(cu, p))
+        return sl_cuda_moe_grouped(cu, p, err);
     if (sl_cuda_moe_stream_fits(cu, p))
         return sl_cuda_moe_stream(cu, p, err);
     bool mma = sl_cuda_moe_mma_fits(cu, p);

@@ -7,7 +7,7 @@
  * up are the two boxes of one tile; silu(gate) * up is quantised where it is made, since a box is a group of
  * 128. Per group the sum is the tensor core's, across groups acc += dot * (s_x * s_w) in float32, in order.
  */
-#include "kernels/cuda/stream.cuh"
+#include "kernels/cuda/moe_rows.cuh"
 
 #define GROUP 128
 #define TOKENS 32 /* of a tile; the product's other rows read whatever lies behind them, and nobody looks */
@@ -72,40 +72,6 @@ __global__ static void __launch_bounds__(1024)
             rows.pair[row] = i;
         }
         rows.row_of[i] = row;
-    }
-}
-
-/* 1 / s of a power of two, exactly; x / s is x times it. */
-__device__ static inline float inverse(float s)
-{
-    return __uint_as_float((254u << 23) - __float_as_uint(s));
-}
-
-/* x of each token to e4m3 with a scale per 128 values, in the rows of its choices: q [rows][n], scale [n /
- * 128][ld]; a warp per group. */
-__global__ static void quantise_kernel(const __nv_bfloat16 *x, int n, int top_k, moe_rows rows, uint8_t *q,
-                                       float *scale, int ld)
-{
-    int t = blockIdx.x, g = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-    if (g >= n / GROUP)
-        return;
-    uint2 raw = *(const uint2 *)(x + (int64_t)t * n + g * GROUP + lane * 4);
-    const __nv_bfloat162 *b = (const __nv_bfloat162 *)&raw;
-    float2 lo = __bfloat1622float2(b[0]), hi = __bfloat1622float2(b[1]);
-    float amax = fmaxf(fmaxf(fabsf(lo.x), fabsf(lo.y)), fmaxf(fabsf(hi.x), fabsf(hi.y)));
-    float s = sl_scale_act_d(sl_warp_max(amax)), m = inverse(s);
-    uint32_t packed = (uint32_t)sl_e4m3(lo.x * m) | (uint32_t)sl_e4m3(lo.y * m) << 8 |
-                      (uint32_t)sl_e4m3(hi.x * m) << 16 | (uint32_t)sl_e4m3(hi.y * m) << 24;
-    for (int k = 0; k < top_k; k++) {
-        int r = rows.row_of[(int64_t)t * top_k + k];
-        if (r < 0)
-            continue;
-        *(uint32_t *)(q + (int64_t)r * n + g * GROUP + lane * 4) = packed;
-        if (lane == 0)
-            scale[(int64_t)g * ld + r] = s;
     }
 }
 
@@ -267,7 +233,7 @@ __device__ static inline void finish_dual(const moe_args &p, const moe_tile &t, 
     for (int h = 0; h < 2; h++) {
         float m = fmaxf(amax[h], __shfl_xor_sync(0xffffffffu, amax[h], 1));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-        float s = sl_scale_act_d(m), inv = inverse(s);
+        float s = sl_scale_act_d(m), inv = sl_moe_inverse(s);
         int64_t r = t.first + row + 8 * h;
         if (row + 8 * h >= t.count)
             continue;
@@ -361,36 +327,6 @@ __global__ static void __launch_bounds__(ST_THREADS, 1) gemm_kernel(const __grid
 #endif
 }
 
-/* out[t] = sum over the choices, in order, of weight * result; the loads of eight choices at a time. */
-__global__ static void sum_kernel(sl_moe_params p, const __nv_bfloat16 *res)
-{
-    int64_t t = blockIdx.x;
-    int o = (blockIdx.y * blockDim.x + threadIdx.x) * 2;
-    float a = 0, b = 0;
-
-    if (o >= p.hidden)
-        return;
-    for (int k0 = 0; k0 < p.top_k; k0 += 8) {
-        __nv_bfloat162 v[8];
-        float w[8];
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            int64_t pair = t * p.top_k + k0 + k;
-            int e = k0 + k < p.top_k ? p.expert_ids[pair] : -1;
-            bool in = e >= 0 && e < p.experts;
-            w[k] = in ? p.weights[pair] : 0;
-            v[k] = in ? *(const __nv_bfloat162 *)(res + pair * p.hidden + o) : __floats2bfloat162_rn(0, 0);
-        }
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            float2 f = __bfloat1622float2(v[k]);
-            a = __fadd_rn(a, __fmul_rn(w[k], f.x));
-            b = __fadd_rn(b, __fmul_rn(w[k], f.y));
-        }
-    }
-    *(__nv_bfloat162 *)((__nv_bfloat16 *)p.out + t * p.hidden + o) = __floats2bfloat162_rn(a, b);
-}
-
 static bool all_fp8(const sl_weight *w, int n)
 {
     for (int i = 0; i < n; i++)
@@ -426,26 +362,13 @@ static sl_status launch_early(sl_cuda *cu, void (*kernel)(moe_args), const moe_a
     return SL_CU(cudaLaunchKernelEx(&c, kernel, *a), err);
 }
 
-static int64_t up256(int64_t n)
-{
-    return (n + 255) / 256 * 256;
-}
-
-static sl_status weights_of(sl_cuda *cu, const sl_weight *w, int n, const sl_weight **table,
-                            const CUtensorMap **maps, sl_err *err)
-{
-    sl_status st = sl_cuda_table(cu, w, n, table, err);
-
-    return st == SL_OK ? sl_cuda_maps(cu, w, n, maps, err) : st;
-}
-
 sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
 {
     int64_t pairs = (int64_t)p->tokens * p->top_k, rows = pairs + 8 * min(pairs, (int64_t)p->experts),
             tiles = min(pairs, p->experts + pairs / TOKENS), ld = (rows + 3) / 4 * 4;
-    int64_t xq_bytes = up256(rows * p->hidden), mq_bytes = up256(rows * p->inter),
-            xs_bytes = up256(ld * (p->hidden / GROUP) * 4 + XS_BYTES),
-            ms_bytes = up256(ld * (p->inter / GROUP) * 4 + XS_BYTES);
+    int64_t xq_bytes = sl_moe_up256(rows * p->hidden), mq_bytes = sl_moe_up256(rows * p->inter),
+            xs_bytes = sl_moe_up256(ld * (p->hidden / GROUP) * 4 + XS_BYTES),
+            ms_bytes = sl_moe_up256(ld * (p->inter / GROUP) * 4 + XS_BYTES);
     moe_args up = {}, down = {};
     uint8_t *mem, *xq, *mq;
     float *xs, *ms;
@@ -454,11 +377,11 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
         (void **)&mem, err);
 
     if (st == SL_OK)
-        st = weights_of(cu, p->gate, p->experts, &up.ta, &up.wa, err);
+        st = sl_moe_weights(cu, p->gate, p->experts, &up.ta, &up.wa, err);
     if (st == SL_OK)
-        st = weights_of(cu, p->up, p->experts, &up.tb, &up.wb, err);
+        st = sl_moe_weights(cu, p->up, p->experts, &up.tb, &up.wb, err);
     if (st == SL_OK)
-        st = weights_of(cu, p->down, p->experts, &down.ta, &down.wa, err);
+        st = sl_moe_weights(cu, p->down, p->experts, &down.ta, &down.wa, err);
     if (st != SL_OK)
         return st;
     xq = mem, mq = xq + xq_bytes;
@@ -479,8 +402,8 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
     if (st != SL_OK)
         return st;
     group_kernel<<<1, 1024, 0, cu->stream>>>(p->expert_ids, (int)pairs, p->experts, up.rows, cu->deverr);
-    quantise_kernel<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden / GROUP, 8)), 256, 0, cu->stream>>>(
-        (const __nv_bfloat16 *)p->x, p->hidden, p->top_k, up.rows, xq, xs, (int)ld);
+    sl_moe_quantise<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden / GROUP, 8)), 256, 0, cu->stream>>>(
+        (const __nv_bfloat16 *)p->x, p->hidden, p->top_k, up.rows.row_of, xq, xs, (int)ld);
     up.xs = xs, up.ms = ms, up.mq = mq, up.ld = (int)ld;
     up.groups = p->hidden / GROUP, up.outs = p->inter, up.out_tiles = p->inter / ST_BOX;
     st = launch_early(cu, gemm_kernel<true>, &up, err);
@@ -492,6 +415,6 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
     st = launch_early(cu, gemm_kernel<false>, &down, err);
     if (st != SL_OK)
         return st;
-    sum_kernel<<<dim3(p->tokens, sl_ceil_div(p->hidden, 1024)), 512, 0, cu->stream>>>(*p, down.res);
+    sl_moe_sum<<<dim3(p->tokens, sl_ceil_div(p->hidden, 1024)), 512, 0, cu->stream>>>(*p, down.res);
     return SL_CU_LAUNCHED(err);
 }

@@ -576,6 +576,8 @@ static sl_status check_slices(const cf_case *c, const cf_run *whole, sl_backend 
         cf_run r;
         sl_status st = SL_OK;
 
+        if (c->flags & CF_FEW && first > 0 && first + size < c->a[0])
+            continue;
         cf_execute(&r, c, tested, tested, first, n, false);
         if (r.st != SL_OK) {
             st = verdict(&r, "slice", why, cap);
@@ -613,6 +615,8 @@ sl_status cf_check(const cf_case *c, sl_backend *tested, sl_backend *twin, sl_ba
         st = check_slices(c, &got, tested, 1, why, cap);
         if (st == SL_OK && c->a[0] > 3)
             st = check_slices(c, &got, tested, 3, why, cap);
+        if (st == SL_OK && c->flags & CF_FEW)
+            st = check_slices(c, &got, tested, c->a[0] / 2, why, cap);
     }
     cf_release(&got);
     return st;

@@ -31,7 +31,8 @@ typedef enum {
     CF_SPLIT = 1,
     CF_PERF = 2,
     CF_PERF_ONLY = 4,
-    CF_LARGE = 8 /* for kernels that a GPU takes at that size; a sanitizer build leaves it out */
+    CF_LARGE = 8, /* for kernels that a GPU takes at that size; a sanitizer build leaves it out */
+    CF_FEW = 16   /* with CF_SPLIT: the first and the last slice alone, and halves */
 } cf_flags;
 
 typedef struct cf_run cf_run;

@@ -12,6 +12,8 @@
 #include "attend_resident.h"
 #include "checkpoint_tools.h"
 #include "kernels/backend_impl.h"
+#include "kernels/formats.h"
+#include "model/model_impl.h"
 
 #define DS "tests/golden/model/ds-yarn"
 #define F8 "tests/golden/model/ds-fp8"
@@ -107,6 +109,32 @@ START_TEST(test_missing)
         list->n = n;
     }
     end();
+}
+END_TEST
+
+/* With BF16 activations an F8 kv_b is loaded as the BF16 that absorption would make of it; else as it is. */
+START_TEST(test_kv_b)
+{
+    sl_backend *be = backend();
+    sl_err err = {0};
+    sl_model *f8, *half;
+    sl_model_opts o = plain;
+    ck_assert_msg(sl_model_load(be, F8, &o, &f8, &err) == SL_OK, "%s", err.text);
+    o.act = SL_BF16;
+    ck_assert_msg(sl_model_load(be, F8, &o, &half, &err) == SL_OK, "%s", err.text);
+    for (int32_t l = 0; l < f8->config.n_layers; l++) {
+        const sl_weight *a = &f8->weights.layers[l].w[SL_T_KV_B], *b = &half->weights.layers[l].w[SL_T_KV_B];
+        ck_assert(a->dtype == SL_F8_E4M3 && a->scale && b->dtype == SL_BF16 && !b->scale);
+        ck_assert(a->out == b->out && a->in == b->in);
+        for (int64_t i = 0; i < (int64_t)a->out * a->in; i++) {
+            float v, s = a->scale[i / a->in / 128 * ((a->in + 127) / 128) + i % a->in / 128];
+            sl_load_f32(a->dtype, a->data, i, 1, &v);
+            ck_assert_uint_eq(((const uint16_t *)b->data)[i], sl_f32_to_bf16(v * s));
+        }
+    }
+    sl_model_destroy(f8);
+    sl_model_destroy(half);
+    sl_backend_destroy(be);
 }
 END_TEST
 
@@ -433,6 +461,7 @@ int main(void)
     Suite *s = suite_create("weights");
     TCase *t = tcase_create("weights");
     tcase_set_timeout(t, 120);
+    tcase_add_test(t, test_kv_b);
     tcase_add_loop_test(t, test_missing, 0, 2);
     tcase_add_loop_test(t, test_extra, 0, SL_COUNT(extra));
     tcase_add_loop_test(t, test_replaced, 0, SL_COUNT(replaced));

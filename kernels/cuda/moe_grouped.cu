@@ -1,0 +1,144 @@
+/*
+ * Routed experts of many tokens (a prefill chunk): fp8 weights with fp8 activations, bit for bit the result
+ * of moe_stream.cu, which is the faster one for few; and bf16 weights with bf16 activations for any number.
+ *
+ * Pairs (token, choice) are sorted by expert on the device and their inputs laid out in that order. A tile is
+ * up to 128 rows of one expert by two boxes of 128 outputs (gate and up, or two of down). Tiles of an expert
+ * follow each other, all rows of a pair of boxes before the next pair, so that what runs at one time shares
+ * its weights and its rows in the L2. A persistent block an SM: one thread keeps a ring of bulk tensor copies
+ * full, two warpgroups take 64 rows each; while one takes its sums over, the other has the tensor cores.
+ *
+ * Sums: fp8, per group of 128 inputs the tensor core's, four products in the order of k; across groups acc +=
+ * dot * (s_x * s_w) in float32, in order. bf16: the tensor core's, one chain. Neither sees who else is in a
+ * tile. Results go to their (token, choice) and are added by token in the order of choices: no atomic sums.
+ * The sort leaves the order of an expert's rows open, which nothing depends on.
+ */
+#include "kernels/cuda/moe_grouped.h"
+#include "kernels/cuda/moe_grouped.cuh"
+
+static bool all_bf16(const sl_weight *w, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (w[i].dtype != SL_BF16 || (uintptr_t)w[i].data % 16)
+            return false;
+    return true;
+}
+
+static bool bf16_fits(const sl_cuda *cu, const sl_moe_params *p)
+{
+    return cu->cc == 90 && p->act == SL_BF16 && p->hidden % 64 == 0 && p->inter % ST_BOX == 0 &&
+           p->experts <= MG_MAX_EXPERTS && (uintptr_t)p->x % 16 == 0 && all_bf16(p->gate, p->experts) &&
+           all_bf16(p->up, p->experts) && all_bf16(p->down, p->experts);
+}
+
+bool sl_cuda_moe_grouped_fits(const sl_cuda *cu, const sl_moe_params *p)
+{
+    if (sl_cuda_moe_stream_fits(cu, p))
+        return (int64_t)p->tokens * p->top_k >= (int64_t)SL_MOE_GROUPED_ROWS * p->experts;
+    return bf16_fits(cu, p);
+}
+
+struct grouped_memory {
+    uint8_t *x, *mid;
+    float *xs, *ms;
+    int64_t rows, ld;
+    mg_rows lists;
+};
+
+/* size: bytes of a value. */
+static sl_status reserve(sl_cuda *cu, const sl_moe_params *p, int size, grouped_memory *m, sl_err *err)
+{
+    int64_t pairs = (int64_t)p->tokens * p->top_k, tiles = min(pairs, p->experts + pairs / MG_ROWS);
+    m->rows = pairs + 7 * min(pairs, (int64_t)p->experts) + MG_ROWS;
+    m->ld = (m->rows + 3) / 4 * 4;
+    int64_t x = sl_moe_up256(m->rows * p->hidden * size), mid = sl_moe_up256(m->rows * p->inter * size),
+            xs = size == 1 ? sl_moe_up256(m->ld * (p->hidden / 128) * 4 + MG_XS_BYTES) : 0,
+            ms = size == 1 ? sl_moe_up256(m->ld * (p->inter / 128) * 4 + MG_XS_BYTES) : 0;
+    uint8_t *mem;
+    sl_status st = sl_cuda_scratch(cu, (size_t)(x + mid + xs + ms + tiles * 16 + (m->rows + pairs + 1) * 4),
+                                   (void **)&mem, err);
+
+    if (st != SL_OK)
+        return st;
+    m->x = mem, m->mid = mem + x;
+    m->xs = (float *)(m->mid + mid), m->ms = (float *)((uint8_t *)m->xs + xs);
+    m->lists.tile = (int4 *)((uint8_t *)m->ms + ms);
+    m->lists.pair = (int32_t *)(m->lists.tile + tiles);
+    m->lists.row_of = m->lists.pair + m->rows;
+    m->lists.n_tiles = m->lists.row_of + pairs;
+    return SL_OK;
+}
+
+static sl_status describe(sl_cuda *cu, const sl_moe_params *p, const grouped_memory *m, int size, mg_args *up,
+                          mg_args *down, sl_err *err)
+{
+    int64_t in = (int64_t)p->hidden * size, mid = (int64_t)p->inter * size;
+    sl_status st = sl_moe_weights(cu, p->gate, p->experts, &up->ta, &up->wa, err);
+
+    if (st == SL_OK)
+        st = sl_moe_weights(cu, p->up, p->experts, &up->tb, &up->wb, err);
+    if (st == SL_OK)
+        st = sl_moe_weights(cu, p->down, p->experts, &down->ta, &down->wa, err);
+    if (st == SL_OK)
+        st = sl_cuda_map(cu, m->x, m->rows, in, in, MG_ROWS, &up->x, err);
+    if (st == SL_OK)
+        st = sl_cuda_map(cu, m->mid, m->rows, mid, mid, MG_ROWS, &down->x, err);
+    up->rows = down->rows = m->lists;
+    up->ld = down->ld = (int)m->ld;
+    up->xs = m->xs, up->ms = m->ms, up->mid = m->mid;
+    up->groups = (int)(in / ST_BOX), up->outs = p->inter, up->out_tiles = p->inter / ST_BOX;
+    down->xs = m->ms, down->res = (__nv_bfloat16 *)p->workspace;
+    down->groups = (int)(mid / ST_BOX), down->outs = p->hidden;
+    down->out_tiles = sl_ceil_div(p->hidden, 2 * ST_BOX);
+    return st;
+}
+
+template <bool F8, bool DUAL> static sl_status launch(sl_cuda *cu, const mg_args *a, sl_err *err)
+{
+    sl_status st = SL_CU(
+        cudaFuncSetAttribute(mg_gemm_kernel<F8, DUAL>, cudaFuncAttributeMaxDynamicSharedMemorySize, MG_SMEM),
+        err);
+
+    if (st != SL_OK)
+        return st;
+    mg_gemm_kernel<F8, DUAL><<<cu->sms, MG_THREADS, MG_SMEM, cu->stream>>>(*a);
+    return SL_CU_LAUNCHED(err);
+}
+
+/* The inputs of every pair, in the order of the rows. */
+static sl_status lay_out(sl_cuda *cu, const sl_moe_params *p, const grouped_memory *m, bool f8, sl_err *err)
+{
+    int quads = p->hidden / 8;
+
+    mg_group_kernel<<<1, 1024, 0, cu->stream>>>(p->expert_ids, p->tokens * p->top_k, p->experts, m->lists,
+                                                cu->deverr);
+    if (f8)
+        sl_moe_quantise<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden / 128, 8)), 256, 0, cu->stream>>>(
+            (const __nv_bfloat16 *)p->x, p->hidden, p->top_k, m->lists.row_of, m->x, m->xs, (int)m->ld);
+    else
+        mg_copy_kernel<<<dim3((unsigned)p->tokens, sl_ceil_div(quads, 256)), 256, 0, cu->stream>>>(
+            (const uint4 *)p->x, quads, p->top_k, m->lists, (uint4 *)m->x);
+    return SL_CU_LAUNCHED(err);
+}
+
+sl_status sl_cuda_moe_grouped(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
+{
+    bool f8 = p->gate[0].dtype == SL_F8_E4M3;
+    int size = f8 ? 1 : 2;
+    mg_args up = {}, down = {};
+    grouped_memory m;
+    sl_status st = reserve(cu, p, size, &m, err);
+
+    if (st == SL_OK)
+        st = describe(cu, p, &m, size, &up, &down, err);
+    if (st == SL_OK)
+        st = lay_out(cu, p, &m, f8, err);
+    if (st == SL_OK)
+        st = f8 ? launch<true, true>(cu, &up, err) : launch<false, true>(cu, &up, err);
+    if (st == SL_OK)
+        st = f8 ? launch<true, false>(cu, &down, err) : launch<false, false>(cu, &down, err);
+    if (st != SL_OK)
+        return st;
+    sl_moe_sum<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden, 1024)), 512, 0, cu->stream>>>(*p, down.res);
+    return SL_CU_LAUNCHED(err);
+}

@@ -1,0 +1,336 @@
+/*
+ * The device side of moe_grouped.cu: sorting pairs by expert, and the product.
+ */
+#ifndef SL_KERNELS_CUDA_MOE_GROUPED_CUH
+#define SL_KERNELS_CUDA_MOE_GROUPED_CUH
+
+#include "kernels/cuda/moe_rows.cuh"
+
+#define MG_ROWS 128 /* of a tile */
+#define MG_X_BYTES (MG_ROWS * ST_BOX)
+#define MG_STAGE (2 * ST_BOX_BYTES + MG_X_BYTES)
+#define MG_STAGES 4
+#define MG_XS_BYTES (MG_ROWS * 4)
+#define MG_SMEM (MG_STAGES * (MG_STAGE + MG_XS_BYTES + 16) + 1024)
+#define MG_THREADS 384 /* two warpgroups that multiply, one whose first warp copies */
+#define MG_MAX_EXPERTS 1024
+
+struct mg_rows {
+    int32_t *pair;   /* [rows] or -1 */
+    int32_t *row_of; /* [pairs] or -1 */
+    int4 *tile;      /* expert, first row, rows | first tile of the expert << 8, tiles of the expert */
+    int32_t *n_tiles;
+};
+
+/* One block: counts, prefixes, lists. An expert's rows begin at a multiple of eight. */
+__global__ static void __launch_bounds__(1024)
+    mg_group_kernel(const int32_t *ids, int pairs, int experts, mg_rows rows, uint32_t *deverr)
+{
+    __shared__ int count[MG_MAX_EXPERTS], end[MG_MAX_EXPERTS], tiles[MG_MAX_EXPERTS], cursor[MG_MAX_EXPERTS];
+    int e = threadIdx.x;
+
+    count[e] = 0;
+    __syncthreads();
+#pragma unroll 8
+    for (int i = e; i < pairs; i += 1024) {
+        int x = ids[i];
+        if (x >= experts)
+            atomicOr(deverr, SL_DEVERR_ID);
+        else if (x >= 0)
+            atomicAdd(&count[x], 1);
+    }
+    __syncthreads();
+    int n = count[e], padded = (n + 7) & ~7, mine = (n + MG_ROWS - 1) / MG_ROWS;
+    end[e] = padded;
+    tiles[e] = mine;
+    __syncthreads();
+    for (int o = 1; o < experts; o <<= 1) { /* inclusive prefixes */
+        int a = e >= o ? end[e - o] : 0, b = e >= o ? tiles[e - o] : 0;
+        __syncthreads();
+        end[e] += a;
+        tiles[e] += b;
+        __syncthreads();
+    }
+    int first = end[e] - padded, tile = tiles[e] - mine;
+    cursor[e] = first;
+    for (int k = 0; k < mine; k++)
+        rows.tile[tile + k] =
+            make_int4(e, first + k * MG_ROWS, min(MG_ROWS, n - k * MG_ROWS) | tile << 8, mine);
+    for (int k = n; k < padded; k++)
+        rows.pair[first + k] = -1;
+    if (e == experts - 1)
+        *rows.n_tiles = tiles[e];
+    __syncthreads();
+#pragma unroll 8
+    for (int i = e; i < pairs; i += 1024) {
+        int x = ids[i], row = -1;
+        if (x >= 0 && x < experts) {
+            row = atomicAdd(&cursor[x], 1);
+            rows.pair[row] = i;
+        }
+        rows.row_of[i] = row;
+    }
+}
+
+/* bf16: x of each token in the rows of its choices, 16 bytes a thread. */
+__global__ static void mg_copy_kernel(const uint4 *x, int quads, int top_k, mg_rows rows, uint4 *out)
+{
+    int t = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x;
+
+    if (i >= quads)
+        return;
+    uint4 v = x[(int64_t)t * quads + i];
+    for (int k = 0; k < top_k; k++) {
+        int r = rows.row_of[(int64_t)t * top_k + k];
+        if (r >= 0)
+            out[(int64_t)r * quads + i] = v;
+    }
+}
+
+struct mg_args {
+    CUtensorMap x;              /* [rows][in], boxes of MG_ROWS */
+    const CUtensorMap *wa, *wb; /* gate and up, or down and nothing */
+    const sl_weight *ta, *tb;
+    mg_rows rows;
+    const float *xs;    /* fp8: [groups][ld] */
+    float *ms;          /* fp8, gate and up: scales of what they make, [outs / 128][ld] */
+    void *mid;          /* gate and up: its values, [rows][outs] */
+    __nv_bfloat16 *res; /* down: [pairs][outs] */
+    int ld, groups, outs, out_tiles;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+struct mg_tile {
+    int e, row, count, out[2]; /* first outputs of the boxes */
+};
+
+/* Work w: expert by expert, all rows of a pair of boxes before the next pair. */
+template <bool DUAL> __device__ static inline mg_tile mg_tile_of(const mg_args &p, int w)
+{
+    int4 t = p.rows.tile[w / p.out_tiles];
+    int first = t.z >> 8, in = w - first * p.out_tiles, o = in / t.w;
+    mg_tile tile;
+
+    t = p.rows.tile[first + in % t.w];
+    tile.e = t.x, tile.row = t.y, tile.count = t.z & 255;
+    tile.out[0] = o * (DUAL ? ST_BOX : 2 * ST_BOX);
+    tile.out[1] = DUAL ? tile.out[0] : tile.out[0] + ST_BOX;
+    return tile;
+}
+
+struct mg_ring {
+    uint32_t base, full, empty; /* shared addresses */
+    int stage;
+    uint32_t phase;
+};
+
+__device__ static inline void mg_next(mg_ring &r)
+{
+    if (++r.stage == MG_STAGES) {
+        r.stage = 0;
+        r.phase ^= 1;
+    }
+}
+
+template <bool F8, bool DUAL>
+__device__ static void mg_produce(const mg_args &p, mg_ring r, uint32_t xs_base, int work)
+{
+    for (int w = blockIdx.x; w < work; w += gridDim.x) {
+        mg_tile t = mg_tile_of<DUAL>(p, w);
+        for (int g = 0; g < p.groups; g++, mg_next(r)) {
+            uint32_t at = r.base + r.stage * MG_STAGE, full = r.full + r.stage * 8;
+            st_bar_wait(r.empty + r.stage * 8, r.phase ^ 1);
+            st_bar_expect(full, MG_STAGE + (F8 ? MG_XS_BYTES : 0));
+            st_copy_box(at, p.wa + t.e, g * ST_BOX, t.out[0], full);
+            st_copy_box(at + ST_BOX_BYTES, (DUAL ? p.wb : p.wa) + t.e, g * ST_BOX, t.out[1], full);
+            st_copy_box(at + 2 * ST_BOX_BYTES, &p.x, g * ST_BOX, t.row, full);
+            if (F8)
+                st_copy_bytes(xs_base + r.stage * MG_XS_BYTES, p.xs + (int64_t)g * p.ld + t.row, MG_XS_BYTES,
+                              full);
+        }
+    }
+}
+
+__device__ static inline void mg_release(const mg_ring &r)
+{
+    if ((threadIdx.x & 31) == 0)
+        st_bar_arrive(r.empty + r.stage * 8);
+}
+
+/* fp8: each box of a group of 128 is a sum of its own, taken over into float32. */
+__device__ static inline void mg_group_f8(const mg_ring &r, uint64_t a, uint64_t b, const float (&x)[2],
+                                          float wa, float wb, float (&acc)[2][64])
+{
+#pragma unroll
+    for (int box = 0; box < 2; box++) {
+        float d[64], w = box ? wb : wa, x0 = __fmul_rn(x[0], w), x1 = __fmul_rn(x[1], w);
+        sl_wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            st_product<true>(d, a + 2 * k, b + box * (ST_BOX_BYTES >> 4) + 2 * k, k > 0);
+        sl_wgmma_finish();
+        if (box)
+            mg_release(r);
+#pragma unroll
+        for (int i = 0; i < 64; i++)
+            acc[box][i] = fmaf(d[i], i & 2 ? x1 : x0, acc[box][i]);
+    }
+}
+
+/* bf16: 64 of k, one chain of sums from the first to the last. */
+__device__ static inline void mg_group_bf16(const mg_ring &r, uint64_t a, uint64_t b, float (&acc)[2][64])
+{
+    sl_wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        st_product<false>(acc[0], a + 2 * k, b + 2 * k, true);
+        st_product<false>(acc[1], a + 2 * k, b + (ST_BOX_BYTES >> 4) + 2 * k, true);
+    }
+    sl_wgmma_finish();
+    mg_release(r);
+}
+
+/* Both boxes of this warpgroup's 64 rows; idle: there is no such row. */
+template <bool F8>
+__device__ static inline void mg_multiply(const mg_args &p, mg_ring &r, const float *xs, const float *sa,
+                                          const float *sb, int wg, bool idle, float (&acc)[2][64])
+{
+    int row = (threadIdx.x >> 5) * 16 + (threadIdx.x & 31) / 4;
+
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        acc[0][i] = acc[1][i] = 0;
+    for (int g = 0; g < p.groups; g++, mg_next(r)) {
+        uint32_t at = r.base + r.stage * MG_STAGE;
+        uint64_t a = sl_desc_k(at + 2 * ST_BOX_BYTES + wg * (MG_X_BYTES / 2)), b = sl_desc_k(at);
+        float wa = F8 ? __ldg(sa + g) : 0, wb = F8 ? __ldg(sb + g) : 0;
+        st_bar_wait(r.full + r.stage * 8, r.phase);
+        if (idle) {
+            mg_release(r);
+        } else if constexpr (F8) {
+            const float x[2] = {xs[r.stage * MG_ROWS + row], xs[r.stage * MG_ROWS + row + 8]};
+            mg_group_f8(r, a, b, x, wa, wb, acc);
+        } else {
+            mg_group_bf16(r, a, b, acc);
+        }
+    }
+}
+
+__device__ static inline float mg_silu_up(float g, float u)
+{
+    g = sl_bf16r(g);
+    return sl_bf16r(__fmul_rn(g / (1.0f + expf(-g)), sl_bf16r(u)));
+}
+
+/* silu(gate) * up; fp8: quantised, a box is a group of 128. Row half h of a thread is row + 8 h. */
+template <bool F8>
+__device__ static inline void mg_finish_dual(const mg_args &p, const mg_tile &t, float (&acc)[2][64])
+{
+    int lane = threadIdx.x & 31, row = (threadIdx.x >> 5) * 16 + lane / 4;
+    float amax[2] = {0, 0};
+
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        acc[0][i] = mg_silu_up(acc[0][i], acc[1][i]);
+        amax[i >> 1 & 1] = fmaxf(amax[i >> 1 & 1], fabsf(acc[0][i]));
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float m = fmaxf(amax[h], __shfl_xor_sync(0xffffffffu, amax[h], 1));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+        float s = sl_scale_act_d(m), inv = sl_moe_inverse(s);
+        int64_t r = t.row + row + 8 * h, at = r * p.outs + t.out[0] + (lane & 3) * 2;
+        if (row + 8 * h >= t.count)
+            continue;
+#pragma unroll
+        for (int j = 0; j < 16; j++) {
+            float v0 = acc[0][4 * j + 2 * h], v1 = acc[0][4 * j + 2 * h + 1];
+            if constexpr (F8)
+                *(uint16_t *)((uint8_t *)p.mid + at + 8 * j) =
+                    (uint16_t)(sl_e4m3(v0 * inv) | (uint32_t)sl_e4m3(v1 * inv) << 8);
+            else
+                *(__nv_bfloat162 *)((__nv_bfloat16 *)p.mid + at + 8 * j) = __floats2bfloat162_rn(v0, v1);
+        }
+        if (F8 && (lane & 3) == 0)
+            p.ms[(int64_t)(t.out[0] / 128) * p.ld + r] = s;
+    }
+}
+
+__device__ static inline void mg_finish_down(const mg_args &p, const mg_tile &t, const float (&acc)[2][64])
+{
+    int lane = threadIdx.x & 31, row = (threadIdx.x >> 5) * 16 + lane / 4;
+
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (row + 8 * h >= t.count)
+            continue;
+        __nv_bfloat16 *at = p.res + (int64_t)p.rows.pair[t.row + row + 8 * h] * p.outs + (lane & 3) * 2;
+#pragma unroll
+        for (int b = 0; b < 2; b++)
+#pragma unroll
+            for (int j = 0; j < 16; j++)
+                if (t.out[b] + 8 * j < p.outs)
+                    *(__nv_bfloat162 *)(at + t.out[b] + 8 * j) =
+                        __floats2bfloat162_rn(acc[b][4 * j + 2 * h], acc[b][4 * j + 2 * h + 1]);
+    }
+}
+
+template <bool F8, bool DUAL>
+__device__ static void mg_consume(const mg_args &p, mg_ring r, const float *xs, int work)
+{
+    int wg = threadIdx.x >> 7, w = blockIdx.x;
+    mg_tile t = {};
+    float acc[2][64];
+
+    if (w < work)
+        t = mg_tile_of<DUAL>(p, w);
+    while (w < work) {
+        const float *sa = NULL, *sb = NULL;
+        bool idle = wg * 64 >= t.count;
+        if (F8) {
+            sa = p.ta[t.e].scale + (int64_t)(t.out[0] / 128) * p.groups;
+            sb = (DUAL ? p.tb : p.ta)[t.e].scale + (int64_t)(min(t.out[1], p.outs - 1) / 128) * p.groups;
+        }
+        mg_multiply<F8>(p, r, xs, sa, sb, wg, idle, acc);
+        if (!idle && DUAL)
+            mg_finish_dual<F8>(p, t, acc);
+        if (!idle && !DUAL)
+            mg_finish_down(p, t, acc);
+        w += gridDim.x;
+        if (w < work)
+            t = mg_tile_of<DUAL>(p, w);
+    }
+}
+#endif
+
+template <bool F8, bool DUAL>
+__global__ static void __launch_bounds__(MG_THREADS, 1) mg_gemm_kernel(const __grid_constant__ mg_args p)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ uint8_t raw[];
+    uint32_t raw_at = sl_smem_addr(raw), pad = (1024 - raw_at % 1024) % 1024;
+    float *xs = (float *)(raw + pad + MG_STAGES * MG_STAGE);
+    uint32_t bars = sl_smem_addr(xs + MG_STAGES * MG_ROWS);
+    mg_ring r = {raw_at + pad, bars, bars + MG_STAGES * 8, 0, 0};
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < MG_STAGES; i++) {
+            st_bar_init(r.full + i * 8, 1);
+            st_bar_init(r.empty + i * 8, 8);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    int work = *p.rows.n_tiles * p.out_tiles;
+    if (threadIdx.x >= 256) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 256)
+            mg_produce<F8, DUAL>(p, r, sl_smem_addr(xs), work);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        mg_consume<F8, DUAL>(p, r, xs, work);
+    }
+#endif
+}
+
+#endif

@@ -1,0 +1,17 @@
+/* Routed experts of many tokens at once: moe_grouped.cu. Inside of kernels/cuda. */
+#ifndef SL_KERNELS_CUDA_MOE_GROUPED_H
+#define SL_KERNELS_CUDA_MOE_GROUPED_H
+
+#include "kernels/cuda/stream.h"
+
+#ifndef SL_MOE_GROUPED_ROWS
+#define SL_MOE_GROUPED_ROWS                                                                                  \
+    48 /* fp8: pairs an expert, on average, from here on; same bits on either side                           \
+        */
+#endif
+
+/* fp8 experts (as moe_stream.cu) with enough rows; bf16 experts with bf16 activations, however many. */
+bool sl_cuda_moe_grouped_fits(const sl_cuda *cu, const sl_moe_params *p);
+sl_status sl_cuda_moe_grouped(sl_cuda *cu, const sl_moe_params *p, sl_err *err);
+
+#endif

@@ -1,0 +1,88 @@
+/*
+ * What the two ways of routed experts over rows sorted by expert share (moe_stream.cu, moe_grouped.cu): the
+ * tokens' side in front of the products and the sum behind them. Inside of kernels/cuda.
+ */
+#ifndef SL_KERNELS_CUDA_MOE_ROWS_CUH
+#define SL_KERNELS_CUDA_MOE_ROWS_CUH
+
+#include "kernels/cuda/stream.cuh"
+
+/* 1 / s of a power of two, exactly; x / s is x times it. */
+__device__ static inline float sl_moe_inverse(float s)
+{
+    return __uint_as_float((254u << 23) - __float_as_uint(s));
+}
+
+/* x of each token to e4m3 with a scale per 128 values, in the rows of its choices: q [rows][n], scale
+ * [n / 128][ld]; a warp a group. */
+__global__ static void sl_moe_quantise(const __nv_bfloat16 *x, int n, int top_k, const int32_t *row_of,
+                                       uint8_t *q, float *scale, int ld)
+{
+    int t = blockIdx.x, g = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+    if (g >= n / 128)
+        return;
+    uint2 raw = *(const uint2 *)(x + (int64_t)t * n + g * 128 + lane * 4);
+    const __nv_bfloat162 *b = (const __nv_bfloat162 *)&raw;
+    float2 lo = __bfloat1622float2(b[0]), hi = __bfloat1622float2(b[1]);
+    float amax = fmaxf(fmaxf(fabsf(lo.x), fabsf(lo.y)), fmaxf(fabsf(hi.x), fabsf(hi.y)));
+    float s = sl_scale_act_d(sl_warp_max(amax)), m = sl_moe_inverse(s);
+    uint32_t packed = (uint32_t)sl_e4m3(lo.x * m) | (uint32_t)sl_e4m3(lo.y * m) << 8 |
+                      (uint32_t)sl_e4m3(hi.x * m) << 16 | (uint32_t)sl_e4m3(hi.y * m) << 24;
+    for (int k = 0; k < top_k; k++) {
+        int r = row_of[(int64_t)t * top_k + k];
+        if (r < 0)
+            continue;
+        *(uint32_t *)(q + (int64_t)r * n + g * 128 + lane * 4) = packed;
+        if (lane == 0)
+            scale[(int64_t)g * ld + r] = s;
+    }
+}
+
+/* out[t] = sum over the choices, in order, of weight * result; the loads of eight choices at a time. */
+__global__ static void sl_moe_sum(sl_moe_params p, const __nv_bfloat16 *res)
+{
+    int64_t t = blockIdx.x;
+    int o = (blockIdx.y * blockDim.x + threadIdx.x) * 2;
+    float a = 0, b = 0;
+
+    if (o >= p.hidden)
+        return;
+    for (int k0 = 0; k0 < p.top_k; k0 += 8) {
+        __nv_bfloat162 v[8];
+        float w[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            int64_t pair = t * p.top_k + k0 + k;
+            int e = k0 + k < p.top_k ? p.expert_ids[pair] : -1;
+            bool in = e >= 0 && e < p.experts;
+            w[k] = in ? p.weights[pair] : 0;
+            v[k] = in ? *(const __nv_bfloat162 *)(res + pair * p.hidden + o) : __floats2bfloat162_rn(0, 0);
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            float2 f = __bfloat1622float2(v[k]);
+            a = __fadd_rn(a, __fmul_rn(w[k], f.x));
+            b = __fadd_rn(b, __fmul_rn(w[k], f.y));
+        }
+    }
+    *(__nv_bfloat162 *)((__nv_bfloat16 *)p.out + t * p.hidden + o) = __floats2bfloat162_rn(a, b);
+}
+
+/* Device descriptors and tensor maps of n experts. */
+static inline sl_status sl_moe_weights(sl_cuda *cu, const sl_weight *w, int n, const sl_weight **table,
+                                       const CUtensorMap **maps, sl_err *err)
+{
+    sl_status st = sl_cuda_table(cu, w, n, table, err);
+
+    return st == SL_OK ? sl_cuda_maps(cu, w, n, maps, err) : st;
+}
+
+static inline int64_t sl_moe_up256(int64_t n)
+{
+    return (n + 255) / 256 * 256;
+}
+
+#endif
