@@ -83,8 +83,8 @@ sl_status sl_cuda_index_scores(sl_backend *be, const void *params, sl_err *err)
     plain_scores_kernel<<<dim3(pages, p->token_count), 256, smem, sl_cuda_of(be)->stream>>>(
         *p, *p->seqs, sl_cuda_of(be)->deverr);
     st = SL_CU_LAUNCHED(err);
-    if (st != SL_OK || !p->hint || p->ld_scores <= SL_TOPK_ROW_MAX)
+    if (st != SL_OK || !p->hint || p->ld_scores <= SL_HINT_MIN)
         return st;
     return sl_cuda_hint(sl_cuda_of(be), p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores,
-                        SL_TOPK_ROW_MAX + 1, (uint32_t *)p->hint, err);
+                        SL_HINT_MIN + 1, (float *)p->hint, err);
 }

@@ -337,7 +337,7 @@ __device__ static void consume(scores_shared &s, const sl_index_scores_params &p
             len[i] = i < count ? s.pos[g + i] + 1 - at : 0;
         int64_t out = first_token + g - p.token_first;
         float *scores = p.scores + out * p.ld_scores + at;
-        uint32_t *hint = (uint32_t *)p.hint + out * ld_hint + warp * 2 + (lane & 1);
+        float *hint = (float *)p.hint + out * ld_hint + warp * 2 + (lane & 1);
         for (; u < end; u += CONSUMERS) {
             int page = u - begin;
             page_keys k;
@@ -367,8 +367,7 @@ __device__ static void consume(scores_shared &s, const sl_index_scores_params &p
                 if (p.hint) {
                     float top = max_of_half(valid ? v : none);
                     if (lane < 2 && valid) /* lanes 0, 1 hold the first rows of the halves */
-                        hint[(int64_t)i * ld_hint + page * (SL_PAGE_TOKENS / SL_HINT_GROUP)] =
-                            sl_order_key(top);
+                        hint[(int64_t)i * ld_hint + page * (SL_PAGE_TOKENS / SL_HINT_GROUP)] = top;
                 }
             }
         }
@@ -438,15 +437,15 @@ sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_er
     sl_index_scores_params q = *p;
     sl_status st;
 
-    if (later || p->ld_scores <= SL_TOPK_ROW_MAX)
+    if (later || p->ld_scores <= SL_HINT_MIN)
         q.hint = NULL;
     if (window <= 1)
         st = p->heads == 64 ? launch<8, 1>(cu, &q, 1, err) : launch<4, 1>(cu, &q, 1, err);
     else
         st = p->heads == 64 ? launch<8, MAX_GROUP>(cu, &q, window, err)
                             : launch<4, MAX_GROUP>(cu, &q, window, err);
-    if (st != SL_OK || !later || p->ld_scores <= SL_TOPK_ROW_MAX)
+    if (st != SL_OK || !later || p->ld_scores <= SL_HINT_MIN)
         return st;
-    return sl_cuda_hint(cu, p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores,
-                        SL_TOPK_ROW_MAX + 1, (uint32_t *)p->hint, err);
+    return sl_cuda_hint(cu, p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores, SL_HINT_MIN + 1,
+                        (float *)p->hint, err);
 }

@@ -2,8 +2,8 @@
  * What index scores and top-k share: the order of scores as unsigned numbers, the hint that saves top-k its
  * first pass, and starting a kernel before its predecessor has drained.
  *
- * The hint of a row is the largest key of every SL_HINT_GROUP scores, as ordered numbers; 0 for a group with
- * no score. The score kernels write it for a few instructions a page; without one top-k makes its own.
+ * The hint of a row is the largest of every SL_HINT_GROUP scores, NaN where all are; undefined for a group
+ * with no score. The score kernels write it for a few instructions a page; without one top-k makes its own.
  *
  * Kernels started with sl_cuda_launch_early() may begin while the kernel before them ends. Every thread of
  * theirs must pass sl_after_previous() before it touches global memory, early returns included.
@@ -14,7 +14,7 @@
 #include "kernels/cuda/common.cuh"
 
 #define SL_HINT_GROUP 8
-#define SL_TOPK_ROW_MAX 32768 /* top-k uses the hint for longer rows only */
+#define SL_HINT_MIN 16384 /* top-k uses the hint for longer rows only */
 
 /* Larger key = better; NaN below everything (0), -0 equal to 0. */
 __device__ static inline uint32_t sl_order_key(float score)
@@ -65,6 +65,6 @@ static inline sl_status sl_cuda_launch_early(sl_cuda *cu, void (*kernel)(P...), 
 
 /* Fills the hint [token_count][sl_hint_ld(ld_scores)] of rows of at least min_len scores. topk.cu */
 sl_status sl_cuda_hint(sl_cuda *cu, const float *scores, const sl_seq_tables *seqs, int token_first,
-                       int token_count, int ld_scores, int min_len, uint32_t *hint, sl_err *err);
+                       int token_count, int ld_scores, int min_len, float *hint, sl_err *err);
 
 #endif

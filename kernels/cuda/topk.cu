@@ -7,9 +7,9 @@
  * it on (on random data a quarter more than k) go to shared memory in row order; there a radix select over
  * their range finds the exact cut, and larger keys and the first of the equal ones are written in order.
  *
- * Rows of up to ROW_MAX scores are held in registers. Longer ones start from the hint, the maxima of 8 (made
- * by the score kernels, or here by the whole machine), so that one block reads an eighth of the row and the
- * groups that matter.
+ * Rows of up to ROW_MAX scores are held in registers if there is no hint. Others start from it, the maxima of
+ * 8 (made by the score kernels, or here by the whole machine), so that one block reads an eighth of the row
+ * and the groups that matter.
  *
  * Never drops a candidate: when the bound leaves more than fit (rows of few distinct values), radix passes
  * over the whole row decide. Bound by latency: a dozen block barriers behind two or three dependent loads.
@@ -18,12 +18,15 @@
 #include "kernels/cuda/topk_select.cuh"
 
 template <typename K, int R>
-__device__ static void select_row(topk_shared &s, const topk_row &r, topk_deal &d, typename K::four (&v)[R],
+__device__ static void select_row(topk_shared &s, const topk_row &r, topk_deal &d, float4 (&v)[R],
                                   uint8_t *smem, uint32_t take, int32_t *ids)
 {
     float *vals = (float *)smem;
     int *places = (int *)(smem + CAND_MAX * 4), *list = (int *)(smem + CAND_MAX * 8);
-    uint32_t need = take, pivot = KEY_FORCED - 1, top = KEY_FORCED - 1, n;
+    const float inf = __uint_as_float(0x7f800000u);
+    float pivot = inf, top = inf;
+    uint32_t need = take, n;
+    bool bounded = true;
 
     if (r.gates)
         need -= min(r.sinks, r.len) + max(r.len - max(r.recent_from, r.sinks), 0);
@@ -34,13 +37,12 @@ __device__ static void select_row(topk_shared &s, const topk_row &r, topk_deal &
     else
         trim_chunk<K, R>(r, d, 0, v);
     if (need)
-        pivot = lower_bound<K, R>(s, r, d, v, need, &top);
-    if (r.gates)
-        top = KEY_FORCED - 1;
-    if (pivot == 0) {
+        bounded = lower_bound<K, R>(s, r, d, v, need, &pivot, &top);
+    if (!bounded) {
         whole_row(s, r, 0, need, ids);
         return;
     }
+    __syncthreads();
     clear_bins(s);
     if (K::of > 1) {
         n = collect<K, R>(s, r, d, v, pivot, NULL, list, LIST_MAX);
@@ -51,30 +53,32 @@ __device__ static void select_row(topk_shared &s, const topk_row &r, topk_deal &
     }
     __syncthreads();
     if (n > CAND_MAX) {
-        whole_row(s, r, pivot, need, ids);
+        whole_row(s, r, sl_order_key(pivot), need, ids);
         return;
     }
-    topk_range g = {pivot, top, need, n};
+    topk_range g = {sl_order_key(pivot), r.gates ? KEY_FORCED - 1 : sl_order_key(top), need, n};
     if (need == 0)
         g = {KEY_FORCED, KEY_FORCED, 0, 0};
-    select_candidates(s, r, vals, places, (int)n, g, ids);
+    if (n <= 4 * THREADS)
+        select_candidates<4>(s, r, vals, places, (int)n, g, ids);
+    else
+        select_candidates<CAND_MAX / THREADS>(s, r, vals, places, (int)n, g, ids);
 }
 
 /* A block a row. Its first keys are on the way before its length is known. */
 template <int R>
 __global__ static void __launch_bounds__(THREADS)
-    topk_kernel(sl_topk_params p, sl_seq_tables seqs, const uint32_t *hint, int ld_hint, uint32_t *deverr)
+    topk_kernel(sl_topk_params p, sl_seq_tables seqs, const float *hint, int ld_hint, uint32_t *deverr)
 {
     extern __shared__ __align__(16) uint8_t smem[];
     __shared__ __align__(16) topk_shared s;
     int t = p.token_first + blockIdx.x;
     const int32_t *seq_at = seqs.token_seq + t, *pos_at = seqs.token_pos + t;
     int32_t *ids = p.ids + (int64_t)t * p.ld_ids;
-    bool by_hint = p.ld_scores > ROW_MAX && hint;
+    bool by_hint = p.ld_scores > SL_HINT_MIN && hint;
     topk_row r;
     topk_deal d = {0, R, 1};
-    topk_scores::four scores[R];
-    topk_maxima::four maxima[R];
+    float4 v[R];
 
     r.limit = p.ld_scores;
     r.scores = p.scores + (int64_t)blockIdx.x * p.ld_scores;
@@ -87,9 +91,9 @@ __global__ static void __launch_bounds__(THREADS)
     sl_let_next_start();
     int seq = *seq_at, pos = *pos_at;
     if (by_hint)
-        load_chunk<topk_maxima, R>(r, d, 0, maxima);
+        load_chunk<topk_maxima, R>(r, d, 0, v);
     else
-        load_chunk<topk_scores, R>(r, d, 0, scores);
+        load_chunk<topk_scores, R>(r, d, 0, v);
     if (seq == -1) /* padding */
         pos = -1;
     bool all = pos < max(p.k, p.dense_below);
@@ -109,21 +113,21 @@ __global__ static void __launch_bounds__(THREADS)
             ids[i] = i;
         return;
     }
-    if (by_hint && r.len > ROW_MAX) {
-        select_row<topk_maxima, R>(s, r, d, maxima, smem, take, ids);
+    if (by_hint && r.len > SL_HINT_MIN) {
+        select_row<topk_maxima, R>(s, r, d, v, smem, take, ids);
     } else {
         if (by_hint) {
             d.rounds = min(R, (r.len + WARPS * 128 - 1) / (WARPS * 128));
-            load_chunk<topk_scores, R>(r, d, 0, scores);
+            load_chunk<topk_scores, R>(r, d, 0, v);
         }
-        select_row<topk_scores, R>(s, r, d, scores, smem, take, ids);
+        select_row<topk_scores, R>(s, r, d, v, smem, take, ids);
     }
 }
 
 /* The hint: a thread a group. */
 __global__ static void __launch_bounds__(256)
     hint_kernel(const float *scores, sl_seq_tables seqs, int token_first, int ld_scores, int min_len,
-                uint32_t *hint, int ld_hint)
+                float *hint, int ld_hint)
 {
     int t = token_first + blockIdx.y, g = blockIdx.x * 512 + threadIdx.x;
     topk_row r = {};
@@ -142,12 +146,11 @@ __global__ static void __launch_bounds__(256)
 #pragma unroll
     for (int i = 0; i < 2; i++)
         if ((g + i * 256) * SL_HINT_GROUP < r.len)
-            hint[(int64_t)blockIdx.y * ld_hint + g + i * 256] =
-                sl_order_key(fmaxf(max_of(v[2 * i]), max_of(v[2 * i + 1])));
+            hint[(int64_t)blockIdx.y * ld_hint + g + i * 256] = fmaxf(max_of(v[2 * i]), max_of(v[2 * i + 1]));
 }
 
 sl_status sl_cuda_hint(sl_cuda *cu, const float *scores, const sl_seq_tables *seqs, int token_first,
-                       int token_count, int ld_scores, int min_len, uint32_t *hint, sl_err *err)
+                       int token_count, int ld_scores, int min_len, float *hint, sl_err *err)
 {
     int ld = sl_hint_ld(ld_scores);
 
@@ -170,11 +173,11 @@ sl_status sl_cuda_topk(sl_backend *be, const void *params, sl_err *err)
         st = sl_cuda_scratch(cu, (size_t)p->token_count * ld_hint * 4, &made, err);
         if (st == SL_OK)
             st = sl_cuda_hint(cu, p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores,
-                              ROW_MAX + 1, (uint32_t *)made, err);
+                              SL_HINT_MIN + 1, (float *)made, err);
     }
     /* Rounds of 4,096 items that a block holds: of the row, or of its hint. */
-    int items = p->ld_scores > ROW_MAX ? ld_hint : p->ld_scores;
-    void (*kernel)(sl_topk_params, sl_seq_tables, const uint32_t *, int, uint32_t *) =
+    int items = p->ld_scores > ROW_MAX || (p->ld_scores > SL_HINT_MIN && p->hint) ? ld_hint : p->ld_scores;
+    void (*kernel)(sl_topk_params, sl_seq_tables, const float *, int, uint32_t *) =
         items > 4 * THREADS * 4 ? topk_kernel<8> : topk_kernel<4>;
     if (st == SL_OK)
         st =
@@ -182,6 +185,5 @@ sl_status sl_cuda_topk(sl_backend *be, const void *params, sl_err *err)
     if (st != SL_OK)
         return st;
     return sl_cuda_launch_early(cu, kernel, dim3(p->token_count), THREADS, SMEM_BYTES, err, *p, *p->seqs,
-                                p->hint ? (const uint32_t *)p->hint : (const uint32_t *)made, ld_hint,
-                                cu->deverr);
+                                p->hint ? (const float *)p->hint : (const float *)made, ld_hint, cu->deverr);
 }

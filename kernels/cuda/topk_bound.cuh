@@ -19,19 +19,20 @@ template <int R> __device__ static inline int item_of(const topk_deal &d, int ch
 
 /* May run before the row's length is known; whatever lies behind it comes along. */
 template <typename K, int R>
-__device__ static inline void load_chunk(const topk_row &r, const topk_deal &d, int chunk,
-                                         typename K::four (&v)[R])
+__device__ static inline void load_chunk(const topk_row &r, const topk_deal &d, int chunk, float4 (&v)[R])
 {
+    const float none = __uint_as_float(0x7fffffffu);
+
 #pragma unroll
     for (int i = 0; i < R; i++)
-        v[i] = i < d.rounds ? K::load(r, item_of<R>(d, chunk, i)) : K::none();
+        v[i] = i < d.rounds ? K::load(r, item_of<R>(d, chunk, i)) : make_float4(none, none, none, none);
 }
 
 /* Takes out what does not count: beyond the row, and forced ones. */
 template <typename K, int R>
-__device__ static inline void trim_chunk(const topk_row &r, const topk_deal &d, int chunk,
-                                         typename K::four (&v)[R])
+__device__ static inline void trim_chunk(const topk_row &r, const topk_deal &d, int chunk, float4 (&v)[R])
 {
+    const float none = __uint_as_float(0x7fffffffu);
     int last = chunk * (R * THREADS * 4) + ((threadIdx.x >> 5) + 1) * d.rounds * 128;
 
     if (last <= d.n && !r.gates)
@@ -42,54 +43,85 @@ __device__ static inline void trim_chunk(const topk_row &r, const topk_deal &d, 
         uint32_t drop = left >= 4 ? 0u : left <= 0 ? 15u : 15u << left & 15u;
         if (r.gates)
             drop |= forced_of<K>(r, item_of<R>(d, chunk, i));
-        v[i] = K::mask(v[i], (int)drop);
+        v[i] = make_float4(drop & 1 ? none : v[i].x, drop & 2 ? none : v[i].y, drop & 4 ? none : v[i].z,
+                           drop & 8 ? none : v[i].w);
     }
 }
 
-/* Calls f(maximum) for every group of the chunk: of one item (each 0) or of `each` (1, 2, 4) rounds' four. */
-template <typename K, int R, typename F>
-__device__ static inline void each_group(const typename K::four (&v)[R], int each, F f)
+/* Calls f(maximum) for every group of the chunk: of one item (each 0) or of `each` (1, 2, 4) rounds' four,
+ * whose maxima are m. A group with nothing in it is NaN. */
+template <int R, typename F>
+__device__ static inline void each_group(const float4 (&v)[R], const float (&m)[R], int each, F f)
 {
     if (each == 0) {
 #pragma unroll
         for (int i = 0; i < R; i++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                if (K::key(v[i], e))
-                    f(K::key(v[i], e));
+                f(item_of_four(v[i], e));
     } else if (each == 1) {
 #pragma unroll
-        for (int i = 0; i < R; i++) {
-            uint32_t best = K::best(v[i]);
-            if (best)
-                f(best);
-        }
+        for (int i = 0; i < R; i++)
+            f(m[i]);
     } else if (each == 2) {
 #pragma unroll
-        for (int i = 0; i < R; i += 2) {
-            uint32_t best = max(K::best(v[i]), K::best(v[i + 1]));
-            if (best)
-                f(best);
-        }
+        for (int i = 0; i < R; i += 2)
+            f(fmaxf(m[i], m[i + 1]));
     } else {
 #pragma unroll
-        for (int i = 0; i < R; i += 4) {
-            uint32_t best =
-                max(max(K::best(v[i]), K::best(v[i + 1])), max(K::best(v[i + 2]), K::best(v[i + 3])));
-            if (best)
-                f(best);
-        }
+        for (int i = 0; i < R; i += 4)
+            f(fmaxf(fmaxf(m[i], m[i + 1]), fmaxf(m[i + 2], m[i + 3])));
     }
 }
 
-/* A lower bound of the need-th largest key that is not forced, 0 if there is none to be had; *top: the
+/*
+ * Bins of equal width from lo to hi: the map is monotonic whatever is rounded on the way, so a bin is a range
+ * of scores. Scores are bell-shaped around nothing in particular; bins of equal width of the ordered numbers
+ * would be an eighth of a power of two each as soon as the range reaches from negative to positive.
+ */
+struct topk_bins {
+    float scale, shift, lo;
+};
+
+#define BIN_BASE 8388608.0f /* 2^23: above it floats are whole numbers */
+
+__device__ static inline topk_bins make_bins(float lo, float hi)
+{
+    topk_bins b;
+
+    b.lo = lo;
+    lo = fmaxf(lo, -1e38f);
+    hi = fminf(hi, 1e38f);
+    b.scale = fminf((float)(BINS - 1) / fmaxf(hi - lo, 1e-30f), 1e30f);
+    b.shift = fmaf(-lo, b.scale, BIN_BASE);
+    return b;
+}
+
+__device__ static inline uint32_t bin_of(const topk_bins &b, float v)
+{
+    float x = fminf(fmaxf(fmaf(v, b.scale, b.shift), BIN_BASE), BIN_BASE + (float)(BINS - 1));
+
+    return __float_as_uint(x) - __float_as_uint(BIN_BASE);
+}
+
+/* Not above any score of this bin, and hardly below: a bin further down, and what rounding may have done. */
+__device__ static inline float bin_floor(const topk_bins &b, uint32_t bin)
+{
+    float v = (BIN_BASE + (float)bin - b.shift - 1.0f) / b.scale;
+
+    return bin == 0 ? b.lo : fmaxf(v - fabsf(v) * 4.8e-7f, b.lo);
+}
+
+/* A lower bound of the need-th largest score that is not forced; false if there is none to be had. *top: the
  * largest. */
 template <typename K, int R>
-__device__ static uint32_t lower_bound(topk_shared &s, const topk_row &r, const topk_deal &d,
-                                       typename K::four (&v)[R], uint32_t need, uint32_t *top)
+__device__ static bool lower_bound(topk_shared &s, const topk_row &r, const topk_deal &d, float4 (&v)[R],
+                                   uint32_t need, float *bound, float *top)
 {
     int each = 4, units = (d.n + 3) / 4;
-    uint32_t lo = 0xffffffffu, hi = 0;
+    const float inf = __uint_as_float(0x7f800000u);
+    float low = inf, high = -inf, m[R];
+    uint32_t lo, hi, in = 0;
 
     while (each > 1 && units / each < 2 * (int)need)
         each /= 2;
@@ -103,26 +135,51 @@ __device__ static uint32_t lower_bound(topk_shared &s, const topk_row &r, const 
             load_chunk<K, R>(r, d, c, v);
             trim_chunk<K, R>(r, d, c, v);
         }
-        each_group<K, R>(v, each, [&](uint32_t k) {
-            lo = min(lo, k);
-            hi = max(hi, k);
+#pragma unroll
+        for (int i = 0; i < R; i++)
+            m[i] = max_of(v[i]);
+        each_group<R>(v, m, each, [&](float x) {
+            low = fminf(low, x);
+            high = fmaxf(high, x);
         });
     }
+    lo = sl_order_key(low);
+    hi = sl_order_key(high);
     block_range(s, &lo, &hi);
-    *top = hi;
     if (hi < lo)
-        return 0;
-    int shift = range_shift(lo, hi);
-    for (int c = 0; c < d.chunks; c++) {
-        if (d.chunks > 1) {
-            load_chunk<K, R>(r, d, c, v);
-            trim_chunk<K, R>(r, d, c, v);
+        return false;
+    *top = score_of(hi);
+    topk_bins b = make_bins(score_of(lo), *top), outer = b;
+    for (int pass = 0;; pass++) {
+        for (int c = 0; c < d.chunks; c++) {
+            if (d.chunks > 1 || (R > 4 && each == 0)) {
+                load_chunk<K, R>(r, d, c, v);
+                trim_chunk<K, R>(r, d, c, v);
+#pragma unroll
+                for (int i = 0; i < R; i++)
+                    m[i] = max_of(v[i]);
+            }
+            each_group<R>(v, m, each, [&](float x) {
+                if (x == x && (pass == 0 || bin_of(outer, x) == in))
+                    atomicAdd(&s.hist[bin_of(b, x)], 1u);
+            });
         }
-        each_group<K, R>(v, each, [&](uint32_t k) { atomicAdd(&s.hist[(k - lo) >> shift], 1u); });
+        __syncthreads();
+        find_bin(s, need);
+        if (!s.found)
+            return false;
+        *bound = bin_floor(b, s.bin);
+        if (pass == 1 || s.hist[s.bin] <= need / 4)
+            return true;
+        /* One bin has much of what is wanted, as with a few scores far from all others: once more in there.
+         */
+        in = s.bin;
+        need -= s.above;
+        b = make_bins(*bound, in == BINS - 1 ? *top : fminf(bin_floor(outer, in + 2), *top));
+        __syncthreads();
+        clear_bins(s);
+        __syncthreads();
     }
-    __syncthreads();
-    find_bin(s, need);
-    return s.found ? lo + (s.bin << shift) : 0;
 }
 
 /*
@@ -131,86 +188,101 @@ __device__ static uint32_t lower_bound(topk_shared &s, const topk_row &r, const 
  * then e.
  */
 template <typename K, int R>
-__device__ static uint32_t collect(topk_shared &s, const topk_row &r, const topk_deal &d,
-                                   typename K::four (&v)[R], uint32_t pivot, float *vals, int *places,
-                                   uint32_t cap)
+__device__ static uint32_t collect(topk_shared &s, const topk_row &r, const topk_deal &d, float4 (&v)[R],
+                                   float pivot, float *vals, int *places, uint32_t cap)
 {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     uint32_t done = 0;
 
     for (int c = 0; c < d.chunks; c++) {
         uint32_t hit = 0, total;
-        if (d.chunks > 1) {
+        if (c > 0)
             __syncthreads(); /* counts of the chunk before have been read */
+        if (d.chunks > 1) {
             load_chunk<K, R>(r, d, c, v);
             trim_chunk<K, R>(r, d, c, v);
         }
 #pragma unroll
         for (int i = 0; i < R; i++)
-            hit |= K::hits(v[i], pivot) << 4 * i;
+            hit |= hits_of(v[i], pivot) << 4 * i;
         if (r.gates)
             for (int i = 0; i < d.rounds; i++)
                 hit |= forced_of<K>(r, item_of<R>(d, c, i)) << 4 * i;
-        /* Counts of rounds 0, 2, 4, 6 and 1, 3, 5, 7 in bytes: at most 128 a warp. */
-        uint32_t n = hit - (hit >> 1 & 0x55555555u);
-        n = (n & 0x33333333u) + (n >> 2 & 0x33333333u);
-        uint32_t even = n & 0x0f0f0f0fu, odd = n >> 4 & 0x0f0f0f0fu;
-        uint32_t even_inc = warp_inclusive(even), odd_inc = warp_inclusive(odd);
-        uint32_t even_all = __shfl_sync(0xffffffffu, even_inc, 31),
-                 odd_all = __shfl_sync(0xffffffffu, odd_inc, 31);
+        /* Counts of the rounds in bytes, four rounds a word: at most 128 a warp. */
+        uint32_t own[R / 4], inc[R / 4], all[R / 4], sum = 0;
+#pragma unroll
+        for (int h = 0; h < R / 4; h++) {
+            uint32_t n = hit >> 16 * h & 0xffffu;
+            n = n - (n >> 1 & 0x5555u);
+            n = (n & 0x3333u) + (n >> 2 & 0x3333u);
+            own[h] = (n & 15) | (n & 0xf0) << 4 | (n & 0xf00) << 8 | (n & 0xf000) << 12;
+            inc[h] = warp_inclusive(own[h]);
+            all[h] = __shfl_sync(0xffffffffu, inc[h], 31);
+            sum = __dp4a(all[h], 0x01010101u, sum);
+        }
         if (lane == 0)
-            s.count[0][warp] = __dp4a(even_all, 0x01010101u, __dp4a(odd_all, 0x01010101u, 0u));
+            s.count[0][warp] = sum;
         __syncthreads();
         uint32_t base = done + warps_before(s, 0, &total);
         done += total;
         if (done > cap)
-            continue;     /* only counted from here on */
-        even_inc -= even; /* exclusive from here on */
-        odd_inc -= odd;
+            continue; /* only counted from here on */
 #pragma unroll
         for (int i = 0; i < R; i++) {
-            uint32_t to = base + (((i & 1 ? odd_inc : even_inc) >> i / 2 * 8) & 0xff);
+            uint32_t to = base + ((inc[i / 4] - own[i / 4]) >> i % 4 * 8 & 0xff);
             int at = item_of<R>(d, c, i);
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 if (hit >> (4 * i + e) & 1) {
                     if (K::of == 1)
-                        vals[to] = K::value(v[i], e);
+                        vals[to] = item_of_four(v[i], e);
                     places[to] = at + e;
                     to++;
                 }
-            base += (i & 1 ? odd_all : even_all) >> i / 2 * 8 & 0xff;
+            base += all[i / 4] >> i % 4 * 8 & 0xff;
         }
     }
     return done;
 }
 
-/* Keys from pivot on of n listed groups, in order, to places; returns how many, stores at most `cap`. */
+#define GROUPS 3 /* a thread has at once: more would not stay in registers */
+
+/* Scores from pivot on of n listed groups, in order, to vals and places; returns how many, stores at most
+ * `cap`. */
 __device__ static uint32_t collect_groups(topk_shared &s, const topk_row &r, const int *list, int n,
-                                          uint32_t pivot, float *vals, int *places, uint32_t cap)
+                                          float pivot, float *vals, int *places, uint32_t cap)
 {
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, each = min(4, (n + THREADS - 1) / THREADS);
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, each = min(GROUPS, (n + THREADS - 1) / THREADS);
+    bool whole = r.wide && r.limit % SL_HINT_GROUP == 0;
     uint32_t done = 0, parity = 0;
 
     for (int first = 0; first < n; first += each * THREADS, parity ^= 1) {
-        float4 v[8];
+        float4 v[2 * GROUPS];
+        int group[GROUPS];
         uint32_t hit = 0, total;
         int at = first + threadIdx.x * each, count = min(max(n - at, 0), each);
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            int i = e < count ? list[at + e] * SL_HINT_GROUP : 0;
-            v[2 * e] = e < count ? row_scores(r, i, r.len) : topk_scores::none();
-            v[2 * e + 1] = e < count ? row_scores(r, i + 4, r.len) : topk_scores::none();
-        }
+        for (int e = 0; e < GROUPS; e++)
+            if (e < each) { /* loads wait for nothing; what does not count is cleared below */
+                group[e] = list[min(at + e, n - 1)] * SL_HINT_GROUP;
+                if (whole) {
+                    v[2 * e] = *(const float4 *)(r.scores + group[e]);
+                    v[2 * e + 1] = *(const float4 *)(r.scores + group[e] + 4);
+                } else {
+                    v[2 * e] = row_scores(r, group[e], r.len);
+                    v[2 * e + 1] = row_scores(r, group[e] + 4, r.len);
+                }
+            }
 #pragma unroll
-        for (int e = 0; e < 8; e++)
-            hit |= topk_scores::hits(v[e], pivot) << 4 * e;
-        if (r.gates)
-            for (int e = 0; e < 2 * count; e++)
-                hit = (hit & ~(15u << 4 * e)) |
-                      (forced_of<topk_scores>(r, list[at + e / 2] * SL_HINT_GROUP + e % 2 * 4) |
-                       (hit >> 4 * e & 15))
-                          << 4 * e;
+        for (int e = 0; e < GROUPS; e++)
+            if (e < each) {
+                uint32_t h = hits_of(v[2 * e], pivot) | hits_of(v[2 * e + 1], pivot) << 4;
+                if (r.gates)
+                    h |= forced_of<topk_scores>(r, group[e]) | forced_of<topk_scores>(r, group[e] + 4) << 4;
+                if (group[e] + SL_HINT_GROUP > r.len) /* the last group: what lies behind the row */
+                    h &= (1u << (r.len - group[e])) - 1;
+                hit |= (e < count ? h : 0) << 8 * e;
+            }
         uint32_t own = __popc(hit), inc = warp_inclusive(own);
         if (lane == 31)
             s.count[parity][warp] = inc;
@@ -220,15 +292,14 @@ __device__ static uint32_t collect_groups(topk_shared &s, const topk_row &r, con
         if (done > cap)
             continue;
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
+        for (int e = 0; e < GROUPS; e++) {
             if (e >= each)
                 break;
-            int i = e < count ? list[at + e] * SL_HINT_GROUP : 0;
 #pragma unroll
             for (int c = 0; c < 8; c++)
                 if (hit >> (8 * e + c) & 1) {
-                    vals[to] = topk_scores::value(v[2 * e + c / 4], c % 4);
-                    places[to] = i + c;
+                    vals[to] = item_of_four(v[2 * e + c / 4], c % 4);
+                    places[to] = group[e] + c;
                     to++;
                 }
         }

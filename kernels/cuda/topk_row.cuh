@@ -11,7 +11,7 @@
 #define THREADS 1024
 #define WARPS (THREADS / 32)
 #define BINS 2048
-#define ROW_MAX SL_TOPK_ROW_MAX /* longer rows go by their hint */
+#define ROW_MAX 32768 /* longer rows get a hint if they have none */
 #define CAND_MAX 8192
 #define LIST_MAX 8192
 #define MEMBERS 64
@@ -30,7 +30,7 @@ struct topk_shared {
 
 struct topk_row {
     const float *scores;
-    const uint32_t *hint;
+    const float *hint;
     int limit, len; /* scores that can be read, scores that count */
     int sinks, recent_from;
     bool wide;  /* 16-byte loads of scores */
@@ -73,9 +73,10 @@ __device__ static inline float max_of(float4 v)
     return fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)); /* NaN only if all are */
 }
 
-__device__ static inline uint32_t max4(uint4 k)
+/* Which of four are at least `least`, as bits; no NaN is. */
+__device__ static inline uint32_t hits_of(float4 v, float least)
 {
-    return max(max(k.x, k.y), max(k.z, k.w));
+    return (v.x >= least ? 1 : 0) | (v.y >= least ? 2 : 0) | (v.z >= least ? 4 : 0) | (v.w >= least ? 8 : 0);
 }
 
 /*
@@ -83,77 +84,29 @@ __device__ static inline uint32_t max4(uint4 k)
  * Forced ones do not count for the bound and always pass.
  */
 struct topk_scores {
-    typedef float4 four;
     static const int of = 1; /* scores an item stands for */
 
-    __device__ static inline four load(const topk_row &r, int i)
+    __device__ static inline float4 load(const topk_row &r, int i)
     {
         return row_scores(r, i, r.limit);
-    }
-    __device__ static inline four none(void)
-    {
-        const float n = __uint_as_float(0x7fffffffu);
-        return make_float4(n, n, n, n);
-    }
-    __device__ static inline four mask(four v, int drop)
-    {
-        four n = none();
-        return make_float4(drop & 1 ? n.x : v.x, drop & 2 ? n.y : v.y, drop & 4 ? n.z : v.z,
-                           drop & 8 ? n.w : v.w);
-    }
-    __device__ static inline uint32_t best(four v)
-    {
-        return sl_order_key(max_of(v));
-    }
-    __device__ static inline uint32_t key(four v, int e)
-    {
-        return sl_order_key(e == 0 ? v.x : e == 1 ? v.y : e == 2 ? v.z : v.w);
-    }
-    __device__ static inline float value(four v, int e)
-    {
-        return e == 0 ? v.x : e == 1 ? v.y : e == 2 ? v.z : v.w;
-    }
-    __device__ static inline uint32_t hits(four v, uint32_t pivot)
-    {
-        float p = score_of(pivot);
-        return (v.x >= p ? 1 : 0) | (v.y >= p ? 2 : 0) | (v.z >= p ? 4 : 0) | (v.w >= p ? 8 : 0);
     }
 };
 
 struct topk_maxima {
-    typedef uint4 four;
     static const int of = SL_HINT_GROUP;
 
-    __device__ static inline four load(const topk_row &r, int i)
+    __device__ static inline float4 load(const topk_row &r, int i)
     {
-        return i * SL_HINT_GROUP < r.limit ? *(const uint4 *)(r.hint + i) : none();
-    }
-    __device__ static inline four none(void)
-    {
-        return make_uint4(0, 0, 0, 0);
-    }
-    __device__ static inline four mask(four v, int drop)
-    {
-        return make_uint4(drop & 1 ? 0 : v.x, drop & 2 ? 0 : v.y, drop & 4 ? 0 : v.z, drop & 8 ? 0 : v.w);
-    }
-    __device__ static inline uint32_t best(four v)
-    {
-        return max4(v);
-    }
-    __device__ static inline uint32_t key(four v, int e)
-    {
-        return e == 0 ? v.x : e == 1 ? v.y : e == 2 ? v.z : v.w;
-    }
-    __device__ static inline float value(four, int)
-    {
-        return 0; /* a maximum is not kept */
-    }
-    __device__ static inline uint32_t hits(four v, uint32_t pivot)
-    {
-        return (v.x >= pivot ? 1 : 0) | (v.y >= pivot ? 2 : 0) | (v.z >= pivot ? 4 : 0) |
-               (v.w >= pivot ? 8 : 0);
+        const float none = __uint_as_float(0x7fffffffu);
+        return i * SL_HINT_GROUP < r.limit ? *(const float4 *)(r.hint + i)
+                                           : make_float4(none, none, none, none);
     }
 };
+
+__device__ static inline float item_of_four(float4 v, int e)
+{
+    return e == 0 ? v.x : e == 1 ? v.y : e == 2 ? v.z : v.w;
+}
 
 /* Which of the items i .. i + 3 hold a forced token. */
 template <typename K> __device__ static inline uint32_t forced_of(const topk_row &r, int i)

@@ -21,18 +21,18 @@ __device__ static inline bool among(const topk_shared &s, uint32_t key, int plac
 /*
  * Selects `need` of the n candidates that are not forced, and the forced ones, and writes their ids in order.
  * The range is [pivot, largest key]; the bins are clear. A thread has consecutive candidates, at most
- * CAND_MAX / THREADS.
+ * M.
  */
+template <int M>
 __device__ static void select_candidates(topk_shared &s, const topk_row &r, const float *vals,
                                          const int *places, int n, topk_range g, int32_t *ids)
 {
-    const int most = CAND_MAX / THREADS;
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, each = (n + THREADS - 1) / THREADS;
     int from = threadIdx.x * each, shift = 1;
-    uint32_t key[most], own = 0, sel = 0, total;
+    uint32_t key[M], own = 0, sel = 0, total;
 
 #pragma unroll
-    for (int j = 0; j < most; j++) {
+    for (int j = 0; j < M; j++) {
         key[j] = 0;
         if (j < each && from + j < n)
             key[j] = forced(r, places[from + j]) ? KEY_FORCED : sl_order_key(vals[from + j]);
@@ -47,7 +47,7 @@ __device__ static void select_candidates(topk_shared &s, const topk_row &r, cons
         }
         shift = range_shift(g.lo, g.hi);
 #pragma unroll
-        for (int j = 0; j < most; j++)
+        for (int j = 0; j < M; j++)
             if (j < each && key[j] >= g.lo && key[j] <= g.hi)
                 atomicAdd(&s.hist[(key[j] - g.lo) >> shift], 1u);
         if (threadIdx.x == 0)
@@ -58,7 +58,7 @@ __device__ static void select_candidates(topk_shared &s, const topk_row &r, cons
     bool ties = g.have != g.need && g.lo == g.hi, ranked = g.have != g.need && !ties;
     if (ranked) {
 #pragma unroll
-        for (int j = 0; j < most; j++)
+        for (int j = 0; j < M; j++)
             if (j < each && key[j] >= g.lo && key[j] <= g.hi) {
                 uint32_t m = atomicAdd(&s.members, 1u);
                 s.member_key[m] = key[j];
@@ -67,7 +67,7 @@ __device__ static void select_candidates(topk_shared &s, const topk_row &r, cons
         __syncthreads();
     }
 #pragma unroll
-    for (int j = 0; j < most; j++)
+    for (int j = 0; j < M; j++)
         if (j < each) {
             bool in = key[j] >= g.lo && key[j] <= g.hi, take = key[j] > g.hi || (in && !ties);
             if (in && ranked)
@@ -82,7 +82,7 @@ __device__ static void select_candidates(topk_shared &s, const topk_row &r, cons
     uint32_t before = warps_before(s, 1, &total) + inc - own;
     uint32_t at = before & 0xffff, equal = before >> 16;
 #pragma unroll
-    for (int j = 0; j < most; j++)
+    for (int j = 0; j < M; j++)
         if (j < each) {
             bool take = sel >> j & 1, eq = ties && key[j] == g.lo;
             if (take || (eq && equal < g.need))
@@ -198,9 +198,10 @@ __device__ static void write_row(topk_shared &s, const topk_row &r, topk_range g
     }
 }
 
-/* Few distinct values: surveys and radix passes over the row from the lower bound on. */
-__device__ static void whole_row(topk_shared &s, const topk_row &r, uint32_t pivot, uint32_t need,
-                                 int32_t *ids)
+/* Few distinct values: surveys and radix passes over the row from the lower bound on. Not part of its
+ * callers, whose registers are few. */
+__device__ static __noinline__ void whole_row(topk_shared &s, const topk_row &r, uint32_t pivot,
+                                              uint32_t need, int32_t *ids)
 {
     topk_range g = {pivot, KEY_FORCED - 1, need, 0};
     int from, to;

@@ -192,6 +192,10 @@ static float score_of(int64_t t, int64_t j, int64_t kind)
             z += (float)((h >> 10 * i & 1023) * 2) / 1023.0f;
         return z * 0.70710678f;
     }
+    case 12: /* a few far from all others, one beyond all numbers */
+        return j % 4099 == 7 ? 1e30f * (1 + u) : j == 5000 ? INFINITY : j == 6000 ? -INFINITY : u;
+    case 13: /* far from zero for their spread */
+        return 1e7f + 100 * u;
     default:
         return 10 + 0.1f * u; /* one fp16 bin */
     }
@@ -381,7 +385,11 @@ static const cf_case cases[] = {
      {2, 1, 50000, 9000, 0, 2, 11, 500, 8500, 0},
      CF_SPLIT},
     {SL_OP_TOPK, "T=1 len=1048576 k=2048", topk, {1, 1, 1048576, 2048, 0, 1, 11}, 0},
+    {SL_OP_TOPK, "T=4 len=20000 k=2048 outliers", topk, {4, 1, 20000, 2048, 0, 4, 12}, CF_SPLIT},
+    {SL_OP_TOPK, "T=4 len=50000 k=2048 outliers", topk, {4, 1, 50000, 2048, 0, 4, 12}, CF_SPLIT},
+    {SL_OP_TOPK, "T=4 len=50000 k=512 far from 0", topk, {4, 1, 50000, 512, 0, 4, 13}, CF_SPLIT},
     {SL_OP_TOPK, "scores, hint: T=3 len=40000", hinted, {3, 1, 40000, 64, 128, O, 2048, 0, 0}, 0},
+    {SL_OP_TOPK, "scores, hint: T=5 len=20000", hinted, {5, 1, 20000, 64, 128, O, 2048, 3, 60}, 0},
     {SL_OP_TOPK, "scores, hint: T=8 len=70000 per 4", hinted, {8, 4, 70000, 32, 128, O, 512, 4, 9}, 0},
     {SL_OP_TOPK, "scores, hint: T=2 len=35000 plain", hinted, {2, 2, 35000, 2, 16, P, 1024, 0, 0}, 0},
     {SL_OP_TOPK, "T=2 len=131072 k=2048", topk, {2, 1, 131072, 2048, 0, 2, 0}, CF_PERF},
