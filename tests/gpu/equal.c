@@ -2,7 +2,7 @@
  * Hierarchical decode has the bits of resident decode: logits compared bit by bit, whole engine, a model of
  * random weights with the dimensions of DeepSeek-V3.2 (few layers, few experts), contexts of 3K to 16K.
  *
- *   equal [--backend cpu|cuda] [--tiny] [--steps N] [--seed N]
+ *   equal [--backend cpu|cuda] [--tiny] [--steps N] [--seed N] [--variant TEXT] [--streams N] [--context N]
  *
  * First the reference: every stream resident, op by op, alone in its row; a hash of the logits of every
  * position is kept. Then the same texts in many ways: hot rows from the longest selection to four times that,
@@ -25,12 +25,14 @@
 #include "engine/engine.h"
 #include "model/synthetic.h"
 
-enum { STREAMS = 7, LAYERS = 4 };
+enum { STREAMS = 7, LAYERS = 4 }; /* streams: at most */
 
 typedef struct options {
     const char *backend;
     bool tiny;
     int32_t steps; /* of the long variants */
+    int32_t streams, context;
+    const char *variant; /* only those whose name has this in it */
     uint64_t seed;
 } options;
 
@@ -103,7 +105,7 @@ static bool make_model(world *w)
                         .row_format = SL_ROW_MLA_FP8,
                         .act = SL_BF16,
                         .max_tokens = w->chunk,
-                        .max_logit_rows = STREAMS,
+                        .max_logit_rows = w->o.streams,
                         .max_context = w->context};
     sl_synthetic_opts so = {.ranks = 1, .seed = w->o.seed};
     sl_model_config *c = &w->cfg;
@@ -123,18 +125,18 @@ static bool make_arena(world *w)
     int32_t per = (w->context + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
     TRY(sl_engine_geometry(&w->cfg, SL_ROW_MLA_FP8, SL_INDEX_OFFICIAL, SL_LAYOUT_PAGE_FIRST,
                            sl_model_fingerprint(w->model), &w->geo, &w->err));
-    sl_arena_opts ao = {.bytes = (uint64_t)STREAMS * (uint64_t)per * (uint64_t)w->geo.page_bytes,
+    sl_arena_opts ao = {.bytes = (uint64_t)w->o.streams * (uint64_t)per * (uint64_t)w->geo.page_bytes,
                         .huge_pages = SL_OFF,
                         .lock = SL_OFF,
                         .numa_node = -1};
     TRY(sl_arena_create(&w->geo, &ao, &w->arena, &w->err));
     memset(sl_arena_base(w->arena), 0xff, sl_arena_bytes(w->arena));
-    for (int32_t i = 0; i < STREAMS;
+    for (int32_t i = 0; i < w->o.streams;
          i++) { /* pages of a stream are neither next to each other nor in order */
         w->s[i].pages = calloc((size_t)per, sizeof *w->s[i].pages);
         w->s[i].n_pages = per;
         for (int32_t p = 0; w->s[i].pages && p < per; p++)
-            w->s[i].pages[p] = (per - 1 - p) * STREAMS + (i + p) % STREAMS;
+            w->s[i].pages[p] = (per - 1 - p) * w->o.streams + (i + p) % w->o.streams;
     }
     return true;
 }
@@ -142,10 +144,10 @@ static bool make_arena(world *w)
 /* Prompts from a fifth of the context to nearly all of it. */
 static void make_texts(world *w)
 {
-    for (int32_t i = 0; i < STREAMS; i++) {
+    for (int32_t i = 0; i < w->o.streams; i++) {
         stream *s = &w->s[i];
         int32_t most = w->context - w->o.steps, least = w->context / 5 < most / 2 ? w->context / 5 : most / 2;
-        s->prompt = least + (int32_t)((int64_t)(most - least) * i / (STREAMS - 1));
+        s->prompt = least + (int32_t)((int64_t)(most - least) * i / (w->o.streams - 1));
         s->ids = calloc((size_t)(s->prompt + w->o.steps), sizeof *s->ids);
         s->want = calloc((size_t)w->o.steps, sizeof *s->want);
         for (int32_t t = 0; s->ids && t < s->prompt + w->o.steps; t++)
@@ -157,10 +159,10 @@ static void make_texts(world *w)
 static bool open_engine(world *w, const variant *v, int32_t factor)
 {
     int32_t by_layer[LAYERS] = {0};
-    int64_t pages = (int64_t)STREAMS * w->s[0].n_pages;
+    int64_t pages = (int64_t)w->o.streams * w->s[0].n_pages;
     sl_engine_opts eo = {.algorithm = "dsa",
-                         .max_seqs = STREAMS,
-                         .max_hot_seqs = factor < 0 ? 0 : STREAMS,
+                         .max_seqs = w->o.streams,
+                         .max_hot_seqs = factor < 0 ? 0 : w->o.streams,
                          .max_step_tokens = w->chunk,
                          .max_context = w->context,
                          .hot_rows = w->cfg.index_topk * (factor > 0 ? factor : 1),
@@ -183,7 +185,7 @@ static bool open_engine(world *w, const variant *v, int32_t factor)
 
 static void close_engine(world *w)
 {
-    for (int32_t i = 0; i < STREAMS; i++) {
+    for (int32_t i = 0; i < w->o.streams; i++) {
         if (w->s[i].seq)
             sl_engine_seq_close(w->engine, w->s[i].seq);
         w->s[i].seq = NULL;
@@ -239,7 +241,7 @@ static bool reference(world *w)
     static const variant plain = {"reference", 1, 1, SL_EVICT_CLOCK, SL_GRAPHS_OFF, false, true, 0};
     if (!open_engine(w, &plain, -1))
         return false;
-    for (int32_t i = 0; i < STREAMS; i++) {
+    for (int32_t i = 0; i < w->o.streams; i++) {
         stream *s = &w->s[i];
         if (!open_stream(w, s, false, 0) || !prefill(w, s))
             return false;
@@ -302,7 +304,7 @@ static bool step(world *w, const variant *v, int32_t most)
     stream *who[STREAMS];
     int32_t n = 0;
     bool any = !v->motion || roll(w, 8) != 0; /* now and then nobody wants logits */
-    for (int32_t i = 0; i < STREAMS; i++) {
+    for (int32_t i = 0; i < w->o.streams; i++) {
         stream *s = &w->s[i];
         if (s->done >= most)
             continue;
@@ -336,7 +338,7 @@ static bool step(world *w, const variant *v, int32_t most)
 
 static bool left(const world *w, int32_t most)
 {
-    for (int32_t i = 0; i < STREAMS; i++)
+    for (int32_t i = 0; i < w->o.streams; i++)
         if (w->s[i].done < most)
             return true;
     return false;
@@ -349,12 +351,12 @@ static bool run_variant(world *w, const variant *v)
     uint64_t before = w->compared, t0 = sl_now_ns();
     if (!open_engine(w, v, v->factor))
         return false;
-    for (int32_t i = 0; i < STREAMS; i++) {
+    for (int32_t i = 0; i < w->o.streams; i++) {
         w->s[i].done = 0;
         poison_host(w, &w->s[i], w->s[i].prompt);
     }
     if (v->motion)
-        TRY(sl_engine_capture(w->engine, STREAMS, w->context / 2, NULL, NULL, &w->err));
+        TRY(sl_engine_capture(w->engine, w->o.streams, w->context / 2, NULL, NULL, &w->err));
     while (left(w, most))
         if (!step(w, v, most))
             return false;
@@ -368,10 +370,12 @@ static bool run_variant(world *w, const variant *v)
            (double)st.step_ns / 1e3 / (double)st.steps, (double)st.host_ns / 1e3 / (double)st.steps,
            (double)(sl_now_ns() - t0) / 1e9);
     fflush(stdout);
-    bool fits = st.index_pages_free == (int64_t)STREAMS * w->s[0].n_pages && st.hot_slots_free == STREAMS;
-    bool graphs = v->graphs != SL_GRAPHS_AUTO || !(sl_backend_caps(w->be) & SL_BE_GRAPHS) ||
+    bool all = !*w->o.variant && w->o.streams == STREAMS; /* else it may be too short for what follows */
+    bool fits =
+        st.index_pages_free == (int64_t)w->o.streams * w->s[0].n_pages && st.hot_slots_free == w->o.streams;
+    bool graphs = !all || v->graphs != SL_GRAPHS_AUTO || !(sl_backend_caps(w->be) & SL_BE_GRAPHS) ||
                   st.graph_steps > st.steps / 2;
-    if (!fits || !graphs || st.misses == 0 || (v->factor == 1 && st.evictions == 0)) {
+    if (!fits || !graphs || st.misses == 0 || (all && v->factor == 1 && st.evictions == 0)) {
         printf("FAILED %s: %s\n", v->name,
                !fits     ? "device pages were lost"
                : !graphs ? "hardly any step was a graph"
@@ -390,17 +394,22 @@ static bool run_all(world *w)
     uint64_t t0 = sl_now_ns();
     if (!reference(w))
         return false;
-    printf("reference: %d streams of %d to %d tokens, %d steps each, %.1f s\n", STREAMS, w->s[0].prompt,
-           w->s[STREAMS - 1].prompt, w->o.steps, (double)(sl_now_ns() - t0) / 1e9);
-    for (size_t i = 0; i < SL_COUNT(variants); i++)
+    printf("reference: %d streams of %d to %d tokens, %d steps each, %.1f s\n", w->o.streams, w->s[0].prompt,
+           w->s[w->o.streams - 1].prompt, w->o.steps, (double)(sl_now_ns() - t0) / 1e9);
+    bool any = false;
+    for (size_t i = 0; i < SL_COUNT(variants); i++) {
+        if (!strstr(variants[i].name, w->o.variant))
+            continue;
         if (!run_variant(w, &variants[i]))
             return false;
-    return true;
+        any = true;
+    }
+    return any;
 }
 
 static bool parse(int argc, char **argv, options *o)
 {
-    *o = (options){.backend = "cpu", .seed = 7};
+    *o = (options){.backend = "cpu", .seed = 7, .streams = STREAMS, .variant = ""};
     for (int i = 1; i < argc; i++) {
         const char *v = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(argv[i], "--tiny") == 0)
@@ -413,19 +422,29 @@ static bool parse(int argc, char **argv, options *o)
             o->steps = (int32_t)strtol(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--seed") == 0)
             o->seed = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--streams") == 0)
+            o->streams = (int32_t)strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--context") == 0)
+            o->context = (int32_t)strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--variant") == 0)
+            o->variant = argv[++i];
         else
             return false;
     }
     if (o->steps == 0)
         o->steps = o->tiny ? 210 : 2100;
-    return o->steps > 6 && o->steps <= 100000;
+    if (o->context == 0)
+        o->context = o->steps + (o->tiny ? 400 : 14300);
+    return o->steps > 6 && o->steps <= 100000 && o->streams > 1 && o->streams <= STREAMS &&
+           o->context > o->steps + 10;
 }
 
 int main(int argc, char **argv)
 {
     static world w;
     if (!parse(argc, argv, &w.o)) {
-        fprintf(stderr, "usage: equal [--backend cpu|cuda] [--tiny] [--steps N] [--seed N]\n");
+        fprintf(stderr, "usage: equal [--backend cpu|cuda] [--tiny] [--steps N] [--seed N] [--variant TEXT] "
+                        "[--streams N] [--context N]\n");
         return 2;
     }
     sl_log_init(SL_LOG_WARN, false, "equal");
@@ -434,7 +453,7 @@ int main(int argc, char **argv)
         return 77;
     }
     w.random = w.o.seed;
-    w.context = w.o.steps + (w.o.tiny ? 400 : 14300);
+    w.context = w.o.context;
     w.chunk = w.o.tiny ? 64 : 1024;
     printf("%s, %s\n", sl_backend_describe(w.be), w.o.tiny ? "tiny" : "DeepSeek-V3.2 dimensions");
     bool ok = run_all(&w);
