@@ -32,7 +32,7 @@ typedef struct options {
     bool tiny;
     int32_t steps; /* of the long variants */
     int32_t streams, context;
-    const char *variant; /* only those whose name has this in it */
+    const char *variant; /* only those whose name has this in it, with all steps */
     uint64_t seed;
 } options;
 
@@ -346,7 +346,7 @@ static bool left(const world *w, int32_t most)
 
 static bool run_variant(world *w, const variant *v)
 {
-    int32_t most = v->whole ? w->o.steps : (w->o.steps + 6) / 7;
+    int32_t most = v->whole || *w->o.variant ? w->o.steps : (w->o.steps + 6) / 7;
     sl_engine_stats st;
     uint64_t before = w->compared, t0 = sl_now_ns();
     if (!open_engine(w, v, v->factor))
