@@ -123,9 +123,8 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_swap_evictions_total", D, "layer", "Hot rows given up for missing ones."),
     COUNTER("sluice_swap_bytes_total", D, "", "Bytes of rows fetched from the store."),
     SECONDS("sluice_swap_hidden_seconds_total", D, "",
-            "Swap-in time covered by computing; not measured yet, 0."),
-    SECONDS("sluice_swap_exposed_seconds_total", D, "",
-            "Swap-in time that computing waited for; 0 on GPUs, where it is not measured."),
+            "Swap-in time covered by computing; 0 on CPUs, which copy in turn."),
+    SECONDS("sluice_swap_exposed_seconds_total", D, "", "Swap-in time that computing waited for."),
 
     /* host store */
     GAUGE("sluice_kv_pages", W, "state=total|free|cached|active|landing",

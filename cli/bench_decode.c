@@ -128,7 +128,7 @@ static sl_status run_all(sweep *s)
 }
 
 static bool parse_lists(dec_opts *o, const char *contexts, const char *modes, const char *profiles,
-                        const char *rows)
+                        const char *rows, const char *batches)
 {
     if (!parse_list(contexts, NULL, &o->contexts))
         fprintf(stderr, "sluice decode: --contexts %s is not a list of lengths\n", contexts);
@@ -139,6 +139,8 @@ static bool parse_lists(dec_opts *o, const char *contexts, const char *modes, co
         fprintf(stderr, "sluice decode: --profiles %s: of keep85, layered, random\n", profiles);
     else if (!parse_list(rows, row_names, &o->rows))
         fprintf(stderr, "sluice decode: --rows %s: of mla_fp8, mla_bf16, mla_f32\n", rows);
+    else if (batches && !parse_list(batches, NULL, &o->batches))
+        fprintf(stderr, "sluice decode: --batch %s is not a list of numbers\n", batches);
     else
         return true;
     return false;
@@ -159,7 +161,7 @@ int sl_bench_decode_main(int argc, char **argv)
                        .reserve_bytes = 2ull << 30}};
     dec_opts *o = &s.b.o;
     const char *contexts = "65536", *modes = "resident,hierarchical,free_rows", *profiles = "keep85",
-               *rows = "mla_fp8";
+               *rows = "mla_fp8", *batches = NULL;
     const sl_arg args[] = {
         {"backend", SL_ARG_TEXT, &o->backend, "NAME", "cuda or cpu", 0, 0, NULL},
         {"model", SL_ARG_TEXT, &o->model, "NAME", "deepseek_v32, or tiny for tests", 0, 0, NULL},
@@ -176,7 +178,7 @@ int sl_bench_decode_main(int argc, char **argv)
         {"resident-layers", SL_ARG_INT, &o->resident_layers, "N",
          "first_resident: layers whose rows all stay on the device (3)", 1, SL_MAX_LAYERS, NULL},
         {"tail-rows", SL_ARG_INT, &o->tail_rows, "N", "newest rows that never leave (64)", 1, 65536, NULL},
-        {"batch", SL_ARG_INT, &o->batch, "N", "requests (as many as fit)", 1, 4096, NULL},
+        {"batch", SL_ARG_TEXT, &batches, "LIST", "requests (as many as fit)", 0, 0, NULL},
         {"max-batch", SL_ARG_INT, &o->max_batch, "N", "never more than these (256)", 1, 4096, NULL},
         {"groups", SL_ARG_INT, &o->groups, "N",
          "rows of one group of requests come beside the work on others (2 from 32 requests on)", 1,
@@ -202,7 +204,7 @@ int sl_bench_decode_main(int argc, char **argv)
     case SL_ARGS_RUN:
         break;
     }
-    if (!parse_lists(o, contexts, modes, profiles, rows))
+    if (!parse_lists(o, contexts, modes, profiles, rows, batches))
         return SL_EXIT_USAGE;
     s.b.report = on_result, s.b.report_ctx = &s;
     s.csv = o->csv ? fopen(o->csv, "w") : NULL;

@@ -38,11 +38,10 @@ typedef struct dec_list {
 
 typedef struct dec_opts {
     const char *backend, *model, *csv;
-    int32_t layers, ranks, resident_layers, hot_rows, tail_rows, steps, warmup, batch, max_batch, threads,
-        groups;
+    int32_t layers, ranks, resident_layers, hot_rows, tail_rows, steps, warmup, max_batch, threads, groups;
     uint64_t host_bytes, reserve_bytes, kv_bytes;
     bool shared, ops;
-    dec_list contexts, modes, profiles, rows; /* rows: sl_row_format */
+    dec_list batches, contexts, modes, profiles, rows; /* rows: sl_row_format */
 } dec_opts;
 
 /* The host store of one row format, filled with random valid rows and keys. */
@@ -72,6 +71,7 @@ typedef struct dec_result {
     dec_profile profile;
     double step_ms, min_ms, max_ms, mean_ms, tokens_s; /* median, extremes and mean of the steps */
     double misses, hits, tail_hits;                    /* per request, layer and step */
+    double swap_ms, exposed_ms; /* a step: bringing rows; of it, what computing waited (sl_engine_stats) */
     uint64_t kv_bytes, kv_used, device_bytes;
     double open_s;
     sl_op_time *ops; /* of one eager step, or NULL */

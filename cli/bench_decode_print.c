@@ -39,26 +39,30 @@ void dec_print_csv_head(FILE *out)
     fprintf(out, "rows,context,mode,profile,batch,gpu_batch,host_sets,hot_rows,resident_layers,step_ms,min_"
                  "ms,max_ms,mean_ms,"
                  "tokens_per_s,"
-                 "misses,hits,tail_hits,kv_gib,kv_used_gib,engine_gib\n");
+                 "misses,hits,tail_hits,swap_ms,exposed_ms,kv_gib,kv_used_gib,engine_gib\n");
 }
 
 void dec_print_csv(FILE *out, const dec_result *r)
 {
     bool resident = r->mode == DEC_RESIDENT;
-    fprintf(out, "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f\n",
-            sl_cli_row_name(r->rows), r->context, dec_mode_names[r->mode],
-            resident ? "any" : dec_profile_names[r->profile], r->batch, r->gpu_batch, r->host_sets,
-            r->hot_rows, r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s,
-            r->misses, r->hits, r->tail_hits, gib(r->kv_bytes), gib(r->kv_used), gib(r->device_bytes));
+    fprintf(
+        out, "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f\n",
+        sl_cli_row_name(r->rows), r->context, dec_mode_names[r->mode],
+        resident ? "any" : dec_profile_names[r->profile], r->batch, r->gpu_batch, r->host_sets, r->hot_rows,
+        r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s, r->misses, r->hits,
+        r->tail_hits, r->swap_ms, r->exposed_ms, gib(r->kv_bytes), gib(r->kv_used), gib(r->device_bytes));
 }
 
 void dec_print_row(FILE *out, const dec_result *r)
 {
     bool resident = r->mode == DEC_RESIDENT;
-    fprintf(out, "%-8s %7d  %-12s %-8s batch %3d of %3d%s  step %8.3f ms  %8.1f tokens/s  misses %6.1f\n",
+    fprintf(out,
+            "%-8s %7d  %-12s %-8s batch %3d of %3d%s  step %8.3f ms  %8.1f tokens/s  misses %6.1f  swap "
+            "%6.2f ms, exposed %6.2f\n",
             sl_cli_row_name(r->rows), r->context, dec_mode_names[r->mode],
             resident ? "any" : dec_profile_names[r->profile], r->batch, r->gpu_batch,
-            r->host_sets < r->batch ? " (shared host pages)" : "", r->step_ms, r->tokens_s, r->misses);
+            r->host_sets < r->batch ? " (shared host pages)" : "", r->step_ms, r->tokens_s, r->misses,
+            r->swap_ms, r->exposed_ms);
 }
 
 static int by_op(const void *a, const void *b)

@@ -85,7 +85,7 @@ static sl_status open_engine(run *x, sl_err *err)
     x->r.resident_layers = x->mode == DEC_RESIDENT         ? x->b->cfg.n_layers
                            : x->mode == DEC_FIRST_RESIDENT ? o->resident_layers
                                                            : 0;
-    x->batch = smaller(o->batch > 0 ? o->batch : o->max_batch, x->r.gpu_batch);
+    x->batch = smaller(x->batch > 0 ? x->batch : o->max_batch, x->r.gpu_batch);
     int64_t host = sl_arena_pages(x->b->host.arena) / x->per_seq;
     if (!o->shared)
         x->batch = smaller(x->batch, host > INT32_MAX ? INT32_MAX : (int32_t)host);
@@ -193,6 +193,8 @@ static void summarise(run *x, const sl_engine_stats *s0, const sl_engine_stats *
     x->r.misses = (double)(s1->misses - s0->misses) / per;
     x->r.hits = (double)(s1->hits - s0->hits) / per;
     x->r.tail_hits = (double)(s1->tail_hits - s0->tail_hits) / per;
+    x->r.swap_ms = (double)(s1->swap_ns - s0->swap_ns) / 1e6 / n;
+    x->r.exposed_ms = (double)(s1->swap_exposed_ns - s0->swap_exposed_ns) / 1e6 / n;
     x->r.kv_bytes = s1->kv_bytes, x->r.kv_used = s1->kv_bytes_used, x->r.device_bytes = s1->device_bytes;
 }
 
@@ -277,8 +279,10 @@ static sl_status run_mode(run *x, sl_err *err)
 sl_status dec_run_context(dec_bench *b, sl_row_format rows, int32_t context)
 {
     sl_status st = SL_OK;
-    for (int m = 0; m < b->o.modes.n && st == SL_OK; m++) {
-        run x = {.b = b, .rows = rows, .context = context, .mode = (dec_mode)b->o.modes.v[m]};
+    const int batches = b->o.batches.n > 0 ? b->o.batches.n : 1;
+    for (int i = 0; i < b->o.modes.n * batches && st == SL_OK; i++) {
+        run x = {.b = b, .rows = rows, .context = context, .mode = (dec_mode)b->o.modes.v[i / batches]};
+        x.batch = b->o.batches.v[i % batches];
         x.per_seq = pages_of(context);
         x.own = x.per_seq - (context - total_steps(&b->o)) / SL_PAGE_TOKENS;
         x.r = (dec_result){.rows = rows, .context = context, .mode = x.mode};

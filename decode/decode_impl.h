@@ -139,7 +139,8 @@ struct sl_decode {
     } load;
     struct {
         sl_counter *stale, *refused, *t_committed, *t_aborted, *t_expired, *t_refused, *checksum,
-            *retractions, *spills, *tokens, *queries, *hits, *evictions, *swap_bytes, *swap_exposed;
+            *retractions, *spills, *tokens, *queries, *hits, *evictions, *swap_bytes, *swap_exposed,
+            *swap_hidden;
         sl_counter **layer_hit, **layer_miss, **layer_evict;
         sl_gauge *running, *waiting, *resident, *v_running, *v_waiting, *usage, *pages_free, *pages_cached,
             *pages_active, *pages_landing, *reserved, *filling, *quarantined, *device_used, *device_total;

@@ -106,6 +106,7 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
     d->c.evictions = counter(m, "sluice_kv_evictions_total", NULL);
     d->c.swap_bytes = counter(m, "sluice_swap_bytes_total", NULL);
     d->c.swap_exposed = counter(m, "sluice_swap_exposed_seconds_total", NULL);
+    d->c.swap_hidden = counter(m, "sluice_swap_hidden_seconds_total", NULL);
     d->c.running = sl_metrics_gauge(m, "sluice_decode_requests_running", NULL);
     d->c.waiting = sl_metrics_gauge(m, "sluice_decode_requests_waiting", NULL);
     d->c.resident = sl_metrics_gauge(m, "sluice_decode_requests_resident", NULL);
@@ -141,7 +142,9 @@ static void add_engine(sl_decode *d)
     atomic_store(&d->load.misses, now.misses);
     atomic_store(&d->load.swap_bytes, now.swap_bytes);
     sl_counter_add(d->c.swap_bytes, now.swap_bytes - d->engine_seen.swap_bytes);
-    sl_counter_add(d->c.swap_exposed, now.swap_ns - d->engine_seen.swap_ns);
+    sl_counter_add(d->c.swap_exposed, now.swap_exposed_ns - d->engine_seen.swap_exposed_ns);
+    sl_counter_add(d->c.swap_hidden, (now.swap_ns - now.swap_exposed_ns) -
+                                         (d->engine_seen.swap_ns - d->engine_seen.swap_exposed_ns));
     sl_gauge_set(d->c.device_used, (double)now.kv_bytes_used);
     sl_gauge_set(d->c.device_total, (double)now.kv_bytes);
     d->engine_seen = now;

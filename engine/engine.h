@@ -68,9 +68,10 @@ typedef struct sl_engine_opts {
 
 typedef struct sl_engine_stats { /* cumulative */
     uint64_t steps, tokens, hits, misses, tail_hits, evictions, swap_bytes;
-    uint64_t step_ns, attend_ns, swap_ns; /* attend, swap: 0 on asynchronous backends, not measured there */
-    uint64_t host_ns;                     /* of step_ns: all but waiting for the device */
-    uint64_t decode_steps; /* steps of one token a sequence, padded as for a graph; their time: */
+    uint64_t step_ns, attend_ns;       /* attend: 0 on asynchronous backends, not measured there */
+    uint64_t swap_ns, swap_exposed_ns; /* bringing rows; of it, what computing waited: sl_coord_times() */
+    uint64_t host_ns;                  /* of step_ns: all but waiting for the device */
+    uint64_t decode_steps;             /* steps of one token a sequence, padded as for a graph; their time: */
     uint64_t decode_ns, decode_host_ns;
     uint64_t graph_steps, graph_captures; /* steps that were one launch; graphs made so far */
     int64_t index_pages_free, row_pages_free, hot_slots_free;

@@ -45,8 +45,9 @@ void sl_engine_stats_get(const sl_engine *e, sl_engine_stats *out)
         s.evictions += layers[l].evictions;
         s.swap_bytes += layers[l].swap_bytes;
     }
-    if (e->sync) /* elsewhere the coordinator's clock sees only how long enqueueing took */
-        sl_coord_times(e->coord, &s.attend_ns, &s.swap_ns);
+    sl_coord_clock clock;
+    sl_coord_times(e->coord, &clock);
+    s.attend_ns = clock.attend_ns, s.swap_ns = clock.swap_ns, s.swap_exposed_ns = clock.exposed_ns;
     s.index_pages_free = e->free_index.n;
     s.row_pages_free = e->free_rows.n;
     s.hot_slots_free = e->free_hot.n;

@@ -147,6 +147,7 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
         .logits = e->logits_dev,
         .attend = engine_attend,
         .attend_ctx = e,
+        .late_queries = sl_coord_late_queries(e->coord),
     };
     e->layers_done = e->layers_run = 0;
     return sl_model_forward(e->model, &f, err);

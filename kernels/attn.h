@@ -23,6 +23,10 @@ typedef struct sl_attn_call {
     int32_t index_heads, index_dim, index_topk;
     sl_index_format index_format;
     sl_sparse_attn_params attn; /* phys, rows, k and ld_ids left for the receiver */
+    /* NULL: attn.ql is made. Else the receiver calls it once, before SL_OP_SPARSE_ATTN, where on the stream
+     * it suits. */
+    sl_status (*queries)(void *ctx, sl_err *err);
+    void *queries_ctx;
 } sl_attn_call;
 
 typedef sl_status (*sl_attend_fn)(void *ctx, const sl_attn_call *call, sl_err *err);

@@ -229,10 +229,10 @@ sl_status sl_be_lane_end(sl_backend *be, int32_t tag, sl_err *err)
     return be->desc->lane_end ? be->desc->lane_end(be, tag, err) : SL_OK;
 }
 
-sl_status sl_be_lane_wait(sl_backend *be, int32_t tag, sl_err *err)
+sl_status sl_be_lane_wait(sl_backend *be, int32_t tag, uint64_t *reached, sl_err *err)
 {
     SL_CHECK(tag >= 0 && tag < SL_BE_TAGS, "lane tag %d", tag);
-    return be->desc->lane_wait ? be->desc->lane_wait(be, tag, err) : SL_OK;
+    return be->desc->lane_wait ? be->desc->lane_wait(be, tag, reached, err) : SL_OK;
 }
 
 static sl_status no_graphs(const sl_backend *be, sl_err *err)

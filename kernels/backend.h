@@ -112,12 +112,13 @@ sl_status sl_event_query(sl_event *ev);
  * begin and end comes behind everything enqueued before begin, and beside what follows end, until the stream
  * waits for `tag` (0 .. SL_BE_TAGS - 1). Every end is waited for before a sync, a capture's end, or the tag's
  * next use; ops that need scratch memory are not for the lane. In captures too. Backends that have no lanes
- * run everything in order.
+ * run everything in order. reached, unless NULL: device memory that becomes the device's clock (as in
+ * sl_swap_clock) when the stream has got to the wait; backends without lanes leave it alone.
  */
 enum { SL_BE_TAGS = 8 };
 sl_status sl_be_lane_begin(sl_backend *be, sl_err *err);
 sl_status sl_be_lane_end(sl_backend *be, int32_t tag, sl_err *err);
-sl_status sl_be_lane_wait(sl_backend *be, int32_t tag, sl_err *err);
+sl_status sl_be_lane_wait(sl_backend *be, int32_t tag, uint64_t *reached, sl_err *err);
 
 /* Records the ops enqueued between begin and end into a graph (SL_BE_GRAPHS); launch enqueues it whole. */
 typedef struct sl_graph sl_graph;

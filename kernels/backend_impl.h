@@ -80,7 +80,7 @@ struct sl_backend_desc {
     /* Optional, all or none: a second lane. NULL: what would run there runs in order. */
     sl_status (*lane_begin)(sl_backend *be, sl_err *err);
     sl_status (*lane_end)(sl_backend *be, int32_t tag, sl_err *err);
-    sl_status (*lane_wait)(sl_backend *be, int32_t tag, sl_err *err);
+    sl_status (*lane_wait)(sl_backend *be, int32_t tag, uint64_t *reached, sl_err *err);
     /* Every op has a row; run NULL means the op is missing here (SL_ERR_UNSUPPORTED with its name). */
     sl_op_impl ops[SL_OP_COUNT];
 };

@@ -255,6 +255,8 @@ void sl_chk_gather(sl_chk *c, const void *params)
     sl_chk_host(c, &p->host, p->rows.row_bytes);
     if (p->block_done)
         sl_chk_ptr(c, "miss_block", p->miss_block, 4);
+    if (p->clock)
+        sl_chk_ptr(c, "clock", p->clock, 8);
 }
 
 void sl_chk_hot_reset(sl_chk *c, const void *params)

@@ -310,6 +310,8 @@ typedef struct sl_hot_state {
  * of misses among ids 64 b .. 64 b + 63 of token t, block_done the same shape of zeros, and miss_block names
  * the block of each miss. All three are NULL when nobody asks.
  */
+typedef struct sl_swap_clock sl_swap_clock;
+
 typedef struct sl_resolve_params {
     const int32_t *ids; /* [T][ld_ids], -1 padded, ascending */
     int32_t *phys;      /* [T][ld_ids], -1 padded, same order */
@@ -326,7 +328,20 @@ typedef struct sl_resolve_params {
     int32_t *block_need, *block_done; /* [T][ld_blocks] or NULL */
     int32_t *miss_block;              /* [miss_cap] index into block_need, or NULL */
     int32_t ld_blocks;                /* at least ceil(k / 64) */
+    sl_swap_clock *clock;             /* of the gather that follows; NULL: nobody measures */
 } sl_resolve_params;
+
+/*
+ * How long one place's gathers took, on the device, zeroed by the owner once. SL_OP_RESOLVE starts a
+ * measurement, SL_OP_GATHER ends it and adds to the sums; the other fields are theirs. Times are ns of the
+ * device's clock.
+ */
+struct sl_swap_clock {
+    uint64_t taken, waited; /* sums: from when a gather began, or the stream waited for it, to its end; of it,
+                               what the stream waited */
+    uint64_t asked, begun, ended;
+    uint32_t left, unused; /* thread blocks that have ended */
+};
 
 /*
  * rows[miss_dst[i]] = host row miss_src[i], i < min(*miss_count, miss_cap). Row = row_bytes bytes. With
@@ -342,6 +357,14 @@ typedef struct sl_gather_params {
     int32_t miss_cap;
     const int32_t *miss_block; /* with block_done */
     int32_t *block_done;       /* or NULL */
+    sl_swap_clock *clock;      /* or NULL */
+    /*
+     * With clock, of a gather on the lane: when the stream got to where it waits for it, if it has
+     * (sl_be_lane_wait), and the measurement of the gather in front on the lane, NULL: none since resolve.
+     * reached NULL: the stream waits for all of it.
+     */
+    const uint64_t *reached;
+    const sl_swap_clock *in_front;
 } sl_gather_params;
 
 /* Forgets everything hot in one slot of one layer (or all slots when slot < 0). */

@@ -92,6 +92,39 @@ static sl_status step_input_norm(pass *p)
     return norm_residual(p, &p->lw->w[SL_T_INPUT_NORM]);
 }
 
+/* The queries as attention wants them. */
+static sl_status absorb(const pass *p)
+{
+    const sl_model_config *c = p->c;
+    sl_q_absorb_params a = {.q = p->ws->q,
+                            .kv_b = p->lw->w[SL_T_KV_B],
+                            .pos = p->f->seqs->token_pos,
+                            .cos_sin = p->m->cos_sin,
+                            .ql = p->ws->ql,
+                            .tokens = p->tokens,
+                            .heads = c->n_heads,
+                            .nope = c->qk_nope_head_dim,
+                            .rope = c->qk_rope_head_dim,
+                            .v = c->v_head_dim,
+                            .lora = c->kv_lora_rank,
+                            .act = p->act};
+    return run(p, SL_OP_Q_ABSORB, &a);
+}
+
+/* sl_attn_call.queries */
+static sl_status late_queries(void *ctx, sl_err *err)
+{
+    const pass *p = ctx;
+    sl_status rc = linear(p, p->ws->q_r, &p->lw->w[SL_T_Q_B], p->ws->q);
+    (void)err; /* is the pass's own */
+    return rc == SL_OK ? absorb(p) : rc;
+}
+
+static bool is_late(const pass *p)
+{
+    return p->f->late_queries && p->c->layer_has_indexer[p->layer];
+}
+
 /* Everything that is made from h or from the normalised low-rank query by an fp8 or bf16 layer, in two
  * chains. */
 static sl_status step_queries(pass *p)
@@ -108,23 +141,11 @@ static sl_status step_queries(pass *p)
     sl_status rc = run(p, SL_OP_LINEAR, &q_a);
     if (rc == SL_OK)
         rc = norm(p, ws->q_a, NULL, &w[SL_T_Q_A_NORM], c->lora_eps, p->tokens, ws->q_r);
+    if (rc == SL_OK && is_late(p))
+        return run(p, SL_OP_LINEAR, &iq);
     if (rc == SL_OK)
         rc = run(p, SL_OP_LINEAR, &q_b);
-    if (rc != SL_OK)
-        return rc;
-    sl_q_absorb_params a = {.q = ws->q,
-                            .kv_b = w[SL_T_KV_B],
-                            .pos = p->f->seqs->token_pos,
-                            .cos_sin = p->m->cos_sin,
-                            .ql = ws->ql,
-                            .tokens = p->tokens,
-                            .heads = c->n_heads,
-                            .nope = c->qk_nope_head_dim,
-                            .rope = c->qk_rope_head_dim,
-                            .v = c->v_head_dim,
-                            .lora = c->kv_lora_rank,
-                            .act = p->act};
-    return run(p, SL_OP_Q_ABSORB, &a);
+    return rc == SL_OK ? absorb(p) : rc;
 }
 
 static sl_status step_index(pass *p)
@@ -206,6 +227,8 @@ static sl_status step_attend(pass *p)
     };
     if (call.has_indexer)
         fill_index_call(p, &call);
+    if (is_late(p))
+        call.queries = late_queries, call.queries_ctx = p;
     return p->f->attend(p->f->attend_ctx, &call, p->err);
 }
 

@@ -89,6 +89,7 @@ typedef struct sl_forward {
     float *logits; /* device [n_logits][vocab_size], caller's */
     sl_attend_fn attend;
     void *attend_ctx;
+    bool late_queries; /* attend makes the queries (sl_attn_call) of layers with an indexer */
 } sl_forward;
 
 /* Enqueues one forward pass on the model's backend. T <= max_tokens, n_logits <= max_logit_rows (0 is fine:

@@ -18,14 +18,15 @@
 #include "sparse/swapin.h"
 #include "sparse/tracker.h"
 
-/* Tokens of a group at least; and of a step that is cut in two unasked (measured on an H200). */
-enum { LEAST_GROUP = 2, AUTO_TOKENS = 32, AUTO_GROUPS = 2 };
+/* Tokens of a step that is cut into groups unasked, and into how many (measured on an H200). */
+enum { AUTO_TOKENS = 32, AUTO_GROUPS = 2 };
 
 struct sl_coord {
     sl_backend *be;
     sl_coord_opts o;
     sl_coord_sizes z;
     bool lanes; /* copies can run beside ops */
+    bool rows_free;
     sl_coord_layer *layers;
     bool *is_dense, *is_wanted; /* [n_layers]: attends to everything; its own selection is read by it or by a
                                    shared layer */
@@ -256,6 +257,7 @@ void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t context)
 
 void sl_coord_rows_free(sl_coord *c, bool on)
 {
+    c->rows_free = on;
     sl_swapin_rows_free(c->swapin, on);
 }
 
@@ -275,26 +277,30 @@ void sl_coord_step_abort(sl_coord *c)
     sl_tracker_step_end(&c->tracker, false);
 }
 
-/* New rows and index keys, to the device and to the host pages. */
-static sl_status capture(sl_coord *c, const sl_attn_call *call, sl_err *err)
+/* New index keys, to the device and to the host pages. */
+static sl_status capture_keys(sl_coord *c, const sl_attn_call *call, sl_err *err)
 {
     const sl_coord_layer *l = &c->layers[call->layer];
-    sl_status st = SL_OK;
-    if (call->has_indexer) {
-        sl_index_append_params k = call->index_k;
-        k.seqs = call->seqs;
-        k.index_base = l->index_base;
-        k.index_page_stride = l->index_page_stride;
-        k.host = l->host_index;
-        st = sl_be_run(c->be, SL_OP_INDEX_APPEND, &k, err);
-    }
-    if (st != SL_OK)
-        return st;
+    if (!call->has_indexer)
+        return SL_OK;
+    sl_index_append_params k = call->index_k;
+    k.seqs = call->seqs;
+    k.index_base = l->index_base;
+    k.index_page_stride = l->index_page_stride;
+    k.host = l->host_index;
+    return sl_be_run(c->be, SL_OP_INDEX_APPEND, &k, err);
+}
+
+/* New rows, likewise, and the queries: what attention needs and selection does not. */
+static sl_status capture_rows(sl_coord *c, const sl_attn_call *call, sl_err *err)
+{
+    const sl_coord_layer *l = &c->layers[call->layer];
     sl_kv_append_params kv = call->kv;
     kv.seqs = call->seqs;
     kv.rows = l->rows;
     kv.host = l->host_rows;
-    return sl_be_run(c->be, SL_OP_KV_APPEND, &kv, err);
+    sl_status st = sl_be_run(c->be, SL_OP_KV_APPEND, &kv, err);
+    return st == SL_OK && call->queries ? call->queries(call->queries_ctx, err) : st;
 }
 
 /*
@@ -374,24 +380,62 @@ static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_a
     return SL_OK;
 }
 
+/* Where group g begins. Two groups: the first is a little smaller, since it attends beside the rows of the
+ * second. */
+static int32_t group_begin(int32_t total, int32_t g, int32_t groups)
+{
+    return (int32_t)((int64_t)total * g / groups) - (groups == 2 && g == 1 ? total / 64 : 0);
+}
+
 static sl_selection group_of(const sl_coord *c, const sl_algo_call *a, int32_t total, int32_t g,
                              int32_t groups)
 {
-    int32_t first = (int32_t)((int64_t)total * g / groups),
-            end = (int32_t)((int64_t)total * (g + 1) / groups);
+    int32_t first = group_begin(total, g, groups), end = group_begin(total, g + 1, groups);
     return (sl_selection){
         .ids = c->ids + (int64_t)first * a->k, .first = first, .count = end - first, .k = a->k};
 }
 
 /* Groups of a step, so that each is worth a launch; 1: as a whole. */
+static int32_t wanted_groups(const sl_coord *c, int32_t total)
+{
+    int32_t want = c->o.groups > 0                                    ? c->o.groups
+                   : !c->lanes || c->rows_free || total < AUTO_TOKENS ? 1
+                                                                      : AUTO_GROUPS;
+    return total < want ? total : want;
+}
+
+bool sl_coord_late_queries(const sl_coord *c)
+{
+    return c->tracker.shaped && c->o.hot_slots > 0 && wanted_groups(c, c->tracker.step_tokens) > 1;
+}
+
 static int32_t groups_of(const sl_coord *c, const sl_attn_call *call, const sl_algo_call *a)
 {
     const int32_t total = call->seqs->n_tokens;
-    int32_t want = c->o.groups > 0 ? c->o.groups : total >= AUTO_TOKENS && c->lanes ? AUTO_GROUPS : 1;
-    int32_t n = total / LEAST_GROUP < want ? total / LEAST_GROUP : want;
+    int32_t n = wanted_groups(c, total);
     bool can = c->tracker.shaped && c->z.keep && !c->is_dense[call->layer] &&
                !c->layers[call->layer].resident && c->o.hot_slots > 0 && (int64_t)total * a->k <= c->z.slice;
     return can && n > 1 ? n : 1;
+}
+
+/* Selects, and sends for the rows, group by group; what attention needs besides is made while the first rows
+ * come. */
+static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t groups,
+                              int32_t *begun, sl_err *err)
+{
+    sl_status st = SL_OK;
+    for (*begun = 0; *begun < groups && st == SL_OK; (*begun)++) {
+        sl_selection sel = group_of(c, a, call->seqs->n_tokens, *begun, groups);
+        st = select_kept(c, call, a, sel.first, sel.count, err);
+        if (st != SL_OK)
+            return st;
+        sl_swapin_group(c->swapin, *begun);
+        st = sl_adapt_mla_fetch(c->be, c->swapin, call, &sel, c->phys + (int64_t)sel.first * a->k, *begun,
+                                &c->swap_ns, err);
+        if (*begun == 0 && st == SL_OK)
+            st = capture_rows(c, call, err);
+    }
+    return st;
 }
 
 /*
@@ -401,21 +445,12 @@ static int32_t groups_of(const sl_coord *c, const sl_attn_call *call, const sl_a
 static sl_status attend_groups(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t groups,
                                sl_err *err)
 {
-    const int32_t total = call->seqs->n_tokens;
-    sl_status st = SL_OK;
-    int32_t begun = 0;
-    for (; begun < groups && st == SL_OK; begun++) {
-        sl_selection sel = group_of(c, a, total, begun, groups);
-        st = select_kept(c, call, a, sel.first, sel.count, err);
-        if (st != SL_OK)
-            break;
-        sl_swapin_group(c->swapin, begun);
-        st = sl_adapt_mla_fetch(c->be, c->swapin, call, &sel, c->phys + (int64_t)sel.first * a->k, begun,
-                                &c->swap_ns, err);
-    }
+    int32_t begun;
+    sl_status st = fetch_groups(c, call, a, groups, &begun, err);
     for (int32_t g = 0; g < begun; g++) { /* all are waited for, also after an error */
-        sl_selection sel = group_of(c, a, total, g, groups);
-        sl_status wait = sl_be_lane_wait(c->be, g, st == SL_OK ? err : NULL);
+        sl_selection sel = group_of(c, a, call->seqs->n_tokens, g, groups);
+        uint64_t *reached = sl_swapin_reached(c->swapin, call->layer, g);
+        sl_status wait = sl_be_lane_wait(c->be, g, reached, st == SL_OK ? err : NULL);
         st = st == SL_OK ? wait : st;
         if (st == SL_OK)
             st = sl_adapt_mla_attend(c->be, c->swapin, &c->layers[call->layer], call, &sel,
@@ -439,13 +474,15 @@ static sl_status check_call(const sl_coord *c, const sl_attn_call *call, sl_err 
 
 static sl_status attend(sl_coord *c, const sl_attn_call *call, sl_err *err)
 {
-    sl_status st = capture(c, call, err);
+    sl_status st = capture_keys(c, call, err);
     if (st != SL_OK)
         return st;
     bool dense = c->is_dense[call->layer], kept = c->z.keep && !dense;
     sl_algo_call a = algo_call(c, call, c->z.width);
     int32_t groups = groups_of(c, call, &a);
-    if (c->z.algo->update)
+    if (groups == 1)
+        st = capture_rows(c, call, err);
+    if (st == SL_OK && c->z.algo->update)
         st = c->z.algo->update(c->algo, &a, err);
     if (st == SL_OK && groups == 1)
         st = select_kept(c, call, &a, 0, call->seqs->n_tokens, err);
@@ -497,8 +534,11 @@ sl_status sl_coord_counters_get(sl_coord *c, sl_coord_counters *layers, int32_t 
     return sl_swapin_counters(c->swapin, layers, slot, seq, err);
 }
 
-void sl_coord_times(const sl_coord *c, uint64_t *attend_ns, uint64_t *swap_ns)
+void sl_coord_times(const sl_coord *c, sl_coord_clock *out)
 {
-    *attend_ns = c->attend_ns;
-    *swap_ns = c->swap_ns;
+    *out = (sl_coord_clock){.attend_ns = c->attend_ns, .swap_ns = c->swap_ns, .exposed_ns = c->swap_ns};
+    if (!c->lanes)
+        return;
+    out->attend_ns = 0;
+    sl_swapin_times(c->swapin, &out->swap_ns, &out->exposed_ns);
 }

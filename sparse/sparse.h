@@ -124,6 +124,8 @@ sl_status sl_coord_step_begin(sl_coord *c, const sl_coord_run *runs, int32_t n_r
  * such step.
  */
 void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t context);
+/* Whether the running step gains from sl_forward.late_queries: rows come while they are made. */
+bool sl_coord_late_queries(const sl_coord *c);
 /* An sl_attend_fn; ctx is the sl_coord. */
 sl_status sl_coord_attend(void *ctx, const sl_attn_call *call, sl_err *err);
 void sl_coord_step_end(sl_coord *c);
@@ -144,8 +146,16 @@ typedef struct sl_coord_counters {
  * since request_begin. */
 sl_status sl_coord_counters_get(sl_coord *c, sl_coord_counters *layers, int32_t seq_row,
                                 sl_coord_counters *seq, sl_err *err);
-/* Wall time spent in attend and of that in resolve and gather, cumulative. On asynchronous backends: time to
- * enqueue. */
-void sl_coord_times(const sl_coord *c, uint64_t *attend_ns, uint64_t *swap_ns);
+/*
+ * Cumulative. swap: bringing rows; exposed: of it, what nothing else was done beside. Where ops complete
+ * before run returns it is wall time in attend, and of that in resolve and gather, all exposed. Elsewhere
+ * attend is 0 and swap is the device's clock over gathers, as of the last sl_coord_counters_get(): exposed is
+ * when the stream had got to where it waits for them. Attention that waits for single blocks counts as
+ * waiting for all of the gather.
+ */
+typedef struct sl_coord_clock {
+    uint64_t attend_ns, swap_ns, exposed_ns;
+} sl_coord_clock;
+void sl_coord_times(const sl_coord *c, sl_coord_clock *out);
 
 #endif

@@ -16,13 +16,15 @@ struct sl_swapin {
     sl_backend *be;
     sl_swapin_opts o;
     int32_t slots;
-    sl_hot_state *hot;   /* [n_layers] */
-    uint8_t *state;      /* device: all layers' maps and lists */
-    uint32_t *counters;  /* device [n_layers][slots][4] */
-    uint32_t *read;      /* host, the copy of counters */
-    uint32_t *seen;      /* [n_layers][slots][4] at the last read */
-    uint64_t *layer_sum; /* [n_layers][4] */
-    uint64_t *slot_sum;  /* [slots][4] since reset */
+    sl_hot_state *hot;    /* [n_layers] */
+    uint8_t *state;       /* device: all layers' maps and lists */
+    uint32_t *counters;   /* device [n_layers][slots][4]; behind them, read with them: */
+    sl_swap_clock *clock; /* device [n_layers][groups] */
+    uint64_t *reached;    /* device [n_layers][groups] */
+    uint32_t *read;       /* host, the copy of counters and clocks */
+    uint32_t *seen;       /* [n_layers][slots][4] at the last read */
+    uint64_t *layer_sum;  /* [n_layers][4] */
+    uint64_t *slot_sum;   /* [slots][4] since reset */
     int64_t *miss_src;
     int32_t *miss_dst, *miss_count, miss_cap; /* of every group, one behind the other; caps of one */
     int32_t groups, group;
@@ -31,7 +33,7 @@ struct sl_swapin {
     uint32_t step;                                 /* of the running step */
     uint32_t *step_host, *step_dev; /* the same, where a copy starts and where the ops read it */
     uint64_t device_bytes;
-    bool grouped, rows_free, counting; /* the last resolve counted blocks */
+    bool lanes, grouped, rows_free, counting; /* the last resolve counted blocks */
 };
 
 static uint64_t align_up(uint64_t n)
@@ -54,6 +56,22 @@ static uint64_t layer_bytes(uint64_t slots, const sl_coord_layer *l, uint64_t ma
            2 * align_up(slots * (hot_rows + 1) * 2) + align_up(slots * 4);
 }
 
+/* Counters, clocks and notes of waits; and the part of them that is read. */
+static uint64_t counter_bytes(const sl_swapin_opts *o)
+{
+    return (uint64_t)o->n_layers * (uint64_t)o->hot_slots * COUNTERS * 4;
+}
+
+static uint64_t clocks_of(const sl_swapin_opts *o)
+{
+    return (uint64_t)o->n_layers * (uint64_t)(o->groups > 0 ? o->groups : 1);
+}
+
+static uint64_t read_bytes(const sl_swapin_opts *o)
+{
+    return counter_bytes(o) + clocks_of(o) * sizeof(sl_swap_clock);
+}
+
 static int32_t blocks_of(const sl_swapin_opts *o)
 {
     return (o->width + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
@@ -66,7 +84,8 @@ void sl_swapin_plan_bytes(const sl_swapin_opts *o, uint64_t *per_slot, uint64_t 
                     ((o->groups > 1 ? (uint64_t)o->groups : 1) * 12 + (o->overlap_tokens > 0 ? 4 : 0));
     for (int32_t l = 0; l < o->n_layers; l++)
         *per_slot += layer_bytes(1, &o->layers[l], (uint64_t)o->max_tokens);
-    *fixed = 7 * ALIGN + (uint64_t)o->overlap_tokens * (uint64_t)blocks_of(o) * 8;
+    *fixed = 7 * ALIGN + clocks_of(o) * (sizeof(sl_swap_clock) + 8) +
+             (uint64_t)o->overlap_tokens * (uint64_t)blocks_of(o) * 8;
 }
 
 static uint8_t *take(uint8_t **at, uint64_t bytes)
@@ -117,6 +136,17 @@ static sl_status alloc_blocks(sl_swapin *s, sl_err *err)
     return st;
 }
 
+static sl_status alloc_counters(sl_swapin *s, sl_err *err)
+{
+    uint64_t bytes = read_bytes(&s->o) + clocks_of(&s->o) * 8;
+    sl_status st = device_alloc(s, bytes, (void **)&s->counters, err);
+    if (st != SL_OK)
+        return st;
+    s->clock = (sl_swap_clock *)(void *)((uint8_t *)s->counters + counter_bytes(&s->o));
+    s->reached = (uint64_t *)(void *)(s->clock + clocks_of(&s->o));
+    return sl_be_fill(s->be, s->counters, 0, bytes, err); /* resident layers are never reset */
+}
+
 static sl_status alloc_all(sl_swapin *s, sl_err *err)
 {
     const uint64_t L = (uint64_t)s->o.n_layers, n = (uint64_t)s->slots, cells = L * n * COUNTERS;
@@ -138,16 +168,15 @@ static sl_status alloc_all(sl_swapin *s, sl_err *err)
     for (uint64_t l = 0; l < L; l++)
         state += layer_bytes(n, &s->o.layers[l], (uint64_t)s->o.max_tokens);
     if ((st = device_alloc(s, state, (void **)&s->state, err)) != SL_OK ||
-        (st = device_alloc(s, cells * 4, (void **)&s->counters, err)) != SL_OK ||
-        (st = sl_be_fill(s->be, s->counters, 0, cells * 4, err)) !=
-            SL_OK || /* resident layers are never reset */
+        (st = alloc_counters(s, err)) != SL_OK ||
         (st = device_alloc(s, (uint64_t)s->groups * (uint64_t)s->miss_cap * 8 + 8, (void **)&s->miss_src,
                            err)) != SL_OK ||
         (st = device_alloc(s, (uint64_t)s->groups * (uint64_t)s->miss_cap * 4 + 4, (void **)&s->miss_dst,
                            err)) != SL_OK ||
         (st = alloc_blocks(s, err)) != SL_OK)
         return st;
-    if ((st = sl_be_alloc(s->be, SL_MEM_HOST, cells * 4, (void **)&s->read, err)) != SL_OK || !s->o.poison)
+    if ((st = sl_be_alloc(s->be, SL_MEM_HOST, read_bytes(&s->o), (void **)&s->read, err)) != SL_OK ||
+        !s->o.poison)
         return st;
     size_t page = SL_PAGE_TOKENS * (size_t)s->o.layers[0].rows.row_bytes;
     st = sl_be_alloc(s->be, SL_MEM_DEVICE, page, (void **)&s->poison_page, err);
@@ -194,6 +223,7 @@ sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin
     s->slots = opts->hot_slots;
     s->miss_cap = s->slots * opts->width;
     s->groups = opts->groups > 0 ? opts->groups : 1;
+    s->lanes = (sl_backend_caps(be) & SL_BE_ASYNC) != 0;
     sl_status st = alloc_all(s, err);
     if (st != SL_OK)
         goto fail;
@@ -247,7 +277,7 @@ static sl_status pull_counters(sl_swapin *s, sl_err *err)
     if (s->slots == 0)
         return SL_OK;
     const size_t slots = (size_t)s->slots, cells = (size_t)s->o.n_layers * slots * COUNTERS;
-    sl_status st = sl_be_copy(s->be, s->read, s->counters, cells * 4, err);
+    sl_status st = sl_be_copy(s->be, s->read, s->counters, read_bytes(&s->o), err);
     if (st == SL_OK)
         st = sl_be_sync(s->be, err);
     if (st != SL_OK)
@@ -308,6 +338,11 @@ bool sl_swapin_overlap(const sl_swapin *s, int32_t layer, int32_t tokens, int32_
     return true;
 }
 
+static sl_swap_clock *clock_of(const sl_swapin *s, int32_t layer)
+{
+    return s->clock ? s->clock + layer * s->groups + s->group : NULL;
+}
+
 sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *seqs, const int32_t *ids,
                             int32_t *phys, int32_t k, sl_err *err)
 {
@@ -325,6 +360,7 @@ sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *se
         .ld_ids = k,
         .step = s->step_dev,
         .policy = s->o.policy,
+        .clock = clock_of(s, layer),
     };
     s->counting = !s->grouped && overlaps(s, layer, seqs->n_tokens, k);
     if (s->counting) {
@@ -365,6 +401,11 @@ void sl_swapin_group(sl_swapin *s, int32_t group)
     s->group = group >= 0 ? group : 0;
 }
 
+uint64_t *sl_swapin_reached(const sl_swapin *s, int32_t layer, int32_t group)
+{
+    return s->lanes && s->reached ? s->reached + layer * s->groups + group : NULL;
+}
+
 sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
 {
     if (s->o.hot_slots == 0 || hot_rows_of(&s->o.layers[layer]) == 0 || s->rows_free)
@@ -377,12 +418,25 @@ sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
     sl_gather_params p = gather_params(s, layer);
     if (s->counting)
         p.miss_block = s->miss_block, p.block_done = s->block_done;
+    p.clock = clock_of(s, layer);
+    if (s->grouped)
+        p.reached = sl_swapin_reached(s, layer, s->group);
+    if (s->group > 0)
+        p.in_front = p.clock - 1;
     return sl_be_run(s->be, SL_OP_GATHER, &p, err);
 }
 
 void sl_swapin_rows_free(sl_swapin *s, bool on)
 {
     s->rows_free = on;
+}
+
+void sl_swapin_times(const sl_swapin *s, uint64_t *taken_ns, uint64_t *waited_ns)
+{
+    const sl_swap_clock *c = s->read ? (const void *)((const uint8_t *)s->read + counter_bytes(&s->o)) : NULL;
+    *taken_ns = *waited_ns = 0;
+    for (uint64_t i = 0; c && i < clocks_of(&s->o); i++)
+        *taken_ns += c[i].taken, *waited_ns += c[i].waited;
 }
 
 static sl_coord_counters counters_of(const uint64_t *c)

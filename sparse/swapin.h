@@ -61,6 +61,9 @@ void sl_swapin_rows_free(sl_swapin *s, bool on);
  * as after create: the step is not cut into groups.
  */
 void sl_swapin_group(sl_swapin *s, int32_t group);
+/* Where the lane is to note that the stream has got to the wait for that group (sl_be_lane_wait); NULL:
+ * nowhere. */
+uint64_t *sl_swapin_reached(const sl_swapin *s, int32_t layer, int32_t group);
 /* The residency state of a layer (device pointers), for tests and tools. */
 const sl_hot_state *sl_swapin_state(const sl_swapin *s, int32_t layer);
 
@@ -68,5 +71,8 @@ const sl_hot_state *sl_swapin_state(const sl_swapin *s, int32_t layer);
  * none). Waits. */
 sl_status sl_swapin_counters(sl_swapin *s, sl_coord_counters *layers, int32_t slot,
                              sl_coord_counters *of_slot, sl_err *err);
+/* How long gathers took, and how much of it the stream waited, by the device's clock; as of the last
+ * sl_swapin_counters(). */
+void sl_swapin_times(const sl_swapin *s, uint64_t *taken_ns, uint64_t *waited_ns);
 
 #endif

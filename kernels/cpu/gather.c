@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/log.h"
+
 typedef struct ctx {
     const sl_gather_params *p;
     uint32_t bad;
@@ -39,14 +41,35 @@ static void rows(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
+static void stop_clock(const sl_gather_params *p, uint64_t begun)
+{
+    sl_swap_clock *c = p->clock;
+    uint64_t from = p->in_front ? p->in_front->ended : c->asked, taken, waited;
+
+    c->begun = begun;
+    c->ended = sl_now_ns();
+    taken = waited = c->ended - begun;
+    if (p->reached && *p->reached < c->asked) {
+        waited = 0;
+    } else if (p->reached) {
+        from = *p->reached > from ? *p->reached : from;
+        waited = c->ended > from ? c->ended - from : 0;
+    }
+    c->taken += taken > waited ? taken : waited;
+    c->waited += waited;
+}
+
 sl_status sl_cpu_gather(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gather_params *p = params;
     ctx c = {.p = p};
     int64_t n = *p->miss_count;
+    uint64_t t0 = sl_now_ns();
 
     if (n > p->miss_cap)
         n = p->miss_cap;
     sl_cpu_for((sl_cpu *)be, n, p->rows.row_bytes / 8, rows, &c);
+    if (p->clock)
+        stop_clock(p, t0);
     return sl_deverr(c.bad, "gather", err);
 }

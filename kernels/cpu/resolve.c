@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "base/log.h"
 #include "kernels/cpu/place.h"
 
 #define NONE 0xffffu
@@ -286,6 +287,8 @@ sl_status sl_cpu_resolve(sl_backend *be, const void *params, sl_err *err)
             p->miss_block[i] = list[i].block;
     }
     *p->miss_count = (int32_t)misses;
+    if (p->clock)
+        p->clock->asked = sl_now_ns();
     return SL_OK;
 }
 

@@ -158,7 +158,7 @@ static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
         return SL_CU(e, err);
     cu->device = device;
     cu->cc = prop.major * 10 + prop.minor;
-    cu->sms = prop.multiProcessorCount;
+    cu->sms = cu->all_sms = prop.multiProcessorCount;
     cu->smem_optin = prop.sharedMemPerBlockOptin;
     if (cu->cc < MIN_CC)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -318,14 +318,20 @@ static sl_status cuda_lane_end(sl_backend *be, int32_t tag, sl_err *err)
     sl_cuda *cu = sl_cuda_of(be);
 
     cu->stream = cu->main_stream;
+    cu->under_way |= 1u << tag;
+    cu->sms = cu->all_sms > 2 * SL_CUDA_LANE_SMS ? cu->all_sms - SL_CUDA_LANE_SMS : cu->all_sms;
     return SL_CU(cudaEventRecord(cu->joined[tag], cu->lane), err);
 }
 
-static sl_status cuda_lane_wait(sl_backend *be, int32_t tag, sl_err *err)
+static sl_status cuda_lane_wait(sl_backend *be, int32_t tag, uint64_t *reached, sl_err *err)
 {
     sl_cuda *cu = sl_cuda_of(be);
+    sl_status st = reached ? sl_cuda_stamp(cu, reached, err) : SL_OK;
 
-    return SL_CU(cudaStreamWaitEvent(cu->main_stream, cu->joined[tag], 0), err);
+    cu->under_way &= ~(1u << tag);
+    if (!cu->under_way)
+        cu->sms = cu->all_sms;
+    return st == SL_OK ? SL_CU(cudaStreamWaitEvent(cu->main_stream, cu->joined[tag], 0), err) : st;
 }
 
 static sl_status cuda_event_create(sl_backend *be, sl_event **out, sl_err *err)

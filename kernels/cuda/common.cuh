@@ -146,4 +146,13 @@ static inline int sl_ceil_div(int64_t a, int64_t b)
     return (int)((a + b - 1) / b);
 }
 
+/* The clock of sl_swap_clock. */
+__device__ static inline unsigned long long sl_clock_ns(void)
+{
+    unsigned long long t;
+
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)::"memory");
+    return t;
+}
+
 #endif

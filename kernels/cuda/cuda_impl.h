@@ -24,17 +24,21 @@ extern "C" {
 #define SL_CUDA_WORDS 64
 #define SL_CUDA_MEET 32
 #define SL_CUDA_GATHER_SMS 4 /* that a gather beside an attention takes */
+#define SL_CUDA_LANE_SMS 8   /* that a gather on the lane takes; even, they come in pairs */
 
 typedef struct sl_cuda_tables sl_cuda_tables; /* device copies of expert descriptors: tables.c */
 typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the plan of every weight shape: linear.c */
 
 typedef struct sl_cuda {
-    sl_backend base;     /* first */
-    int device, sms, cc; /* cc = 10 * major + minor */
+    sl_backend base;  /* first */
+    int device, cc;   /* cc = 10 * major + minor */
+    int sms, all_sms; /* multiprocessors that an op of the stream may count on: all, or all but those that
+                         gathers on the lane take */
     size_t smem_optin;
     cudaStream_t stream; /* where ops go: the lane's while one is begun */
     cudaStream_t main_stream, lane;
     cudaEvent_t fork, joined[SL_BE_TAGS];
+    uint32_t under_way; /* tags of the lane that nobody has waited for yet */
     void *workspace;
     void
         *scratch; /* quantised activations and other short-lived operands of one op; grows outside captures */
@@ -64,6 +68,9 @@ sl_status sl_cuda_status(cudaError_t e, const char *what, sl_err *err);
 /* At least `bytes` of scratch, 256-byte aligned, contents undefined; valid until the next op. Refused while
  * capturing if it must grow. */
 sl_status sl_cuda_scratch(sl_cuda *cu, size_t bytes, void **out, sl_err *err);
+
+/* Enqueues on the stream: *at becomes the device's time when everything before is done. gather.cu */
+sl_status sl_cuda_stamp(sl_cuda *cu, uint64_t *at, sl_err *err);
 
 /*
  * Device copy of a host array of n weight descriptors, as it is now. Kept per host address and sent again

@@ -15,6 +15,7 @@
 #define MAX_K 4096
 #define MERGE_MAX (48 * 1024) /* misses of a step that the merge holds in shared memory */
 #define MERGE_SEGMENTS 1024
+#define STATIC_SHARED (16 * 1024) /* bound of what the kernels declare besides */
 #define NO_SLOT 0xffffu
 #define REFERENCED 0x80000000u
 
@@ -24,6 +25,7 @@ struct segments {   /* one a token, or one a sequence when there are more tokens
     int32_t *block; /* [n][k] */
     int32_t *count; /* [n] */
     int n;
+    int room; /* elements that the merge can hold in shared memory */
     bool by_token;
     unsigned long long *meet; /* NULL: merged by a second kernel. Else 0 before and after the kernel: blocks
                                  that arrived | blocks that left << 16 | misses << 32 */
@@ -251,7 +253,48 @@ __device__ static void place(resolve_shared &s, const sl_resolve_params &p, cons
     __syncthreads();
 }
 
-/* Sorts the block's misses by host row (bitonic, padded to a power of two) and writes its segment. */
+/* Each key's place is the number of smaller ones; all threads count. Keys differ. */
+__device__ static void sort_few(resolve_shared &s)
+{
+    uint64_t *sorted = s.key + THREADS;
+    uint32_t *rank = (uint32_t *)(s.key + 2 * THREADS), n = s.misses, per = THREADS / n,
+             slice = threadIdx.x / n, i = threadIdx.x % n, count = 0;
+
+    rank[threadIdx.x] = 0;
+    __syncthreads();
+    if (slice < per) {
+        uint64_t mine = s.key[i];
+        for (uint32_t j = slice * n / per; j < (slice + 1) * n / per; j++)
+            count += s.key[j] < mine;
+        atomicAdd(&rank[i], count);
+    }
+    __syncthreads();
+    if (threadIdx.x < n)
+        sorted[rank[threadIdx.x]] = s.key[threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x < n)
+        s.key[threadIdx.x] = sorted[threadIdx.x];
+    __syncthreads();
+}
+
+/* Bitonic; n is the power of two that the keys are padded to. */
+__device__ static void sort_many(resolve_shared &s, uint32_t n)
+{
+    for (uint32_t size = 2; size <= n; size <<= 1)
+        for (uint32_t step = size >> 1; step; step >>= 1) {
+            for (uint32_t i = threadIdx.x; i < n / 2; i += THREADS) {
+                uint32_t a = 2 * i - (i & (step - 1)), b = a + step;
+                uint64_t x = s.key[a], y = s.key[b];
+                if ((x > y) == ((a & size) == 0)) {
+                    s.key[a] = y;
+                    s.key[b] = x;
+                }
+            }
+            __syncthreads();
+        }
+}
+
+/* Sorts the block's misses by host row and writes its segment. */
 __device__ static void emit(resolve_shared &s, const sl_resolve_params &p, const sl_seq_tables &seqs,
                             const segments &out, int t, int seq, int32_t hot0, uint32_t *deverr)
 {
@@ -271,18 +314,10 @@ __device__ static void emit(resolve_shared &s, const sl_resolve_params &p, const
         s.key[m] = key;
     }
     __syncthreads();
-    for (uint32_t size = 2; size <= n; size <<= 1)
-        for (uint32_t step = size >> 1; step; step >>= 1) {
-            for (uint32_t i = threadIdx.x; i < n / 2; i += THREADS) {
-                uint32_t a = 2 * i - (i & (step - 1)), b = a + step;
-                uint64_t x = s.key[a], y = s.key[b];
-                if ((x > y) == ((a & size) == 0)) {
-                    s.key[a] = y;
-                    s.key[b] = x;
-                }
-            }
-            __syncthreads();
-        }
+    if (s.misses <= THREADS)
+        sort_few(s);
+    else
+        sort_many(s, n);
     for (uint32_t i = threadIdx.x; i < s.misses; i += THREADS) {
         uint32_t m = s.key[i] & 0xffff;
         out.src[mine + i] = (int64_t)(s.key[i] >> 16);
@@ -381,9 +416,9 @@ __device__ static int rank_in_shared(const uint32_t *v, int n, uint32_t src, boo
 __device__ static bool stage_segments(const segments &in, int k, int total, uint32_t *staged,
                                       const int *start)
 {
-    bool small = total <= MERGE_MAX;
+    bool small = total <= in.room;
 
-    for (int s = threadIdx.x >> 5; s < in.n && total <= MERGE_MAX; s += blockDim.x >> 5)
+    for (int s = threadIdx.x >> 5; s < in.n && total <= in.room; s += blockDim.x >> 5)
         for (int i = threadIdx.x & 31; i < in.count[s]; i += 32) {
             int64_t v = in.src[(int64_t)s * k + i];
             small &= v >> 32 == 0;
@@ -392,10 +427,24 @@ __device__ static bool stage_segments(const segments &in, int k, int total, uint
     return __syncthreads_and(small);
 }
 
+/* Element i of segment me is the at-th miss of all. */
+__device__ static inline void put_miss(const sl_resolve_params &p, const segments &in, int me, int i, int at)
+{
+    int64_t from = (int64_t)me * p.k + i;
+
+    if (at >= p.miss_cap)
+        return;
+    p.miss_src[at] = in.src[from];
+    p.miss_dst[at] = in.dst[from];
+    if (p.miss_block)
+        p.miss_block[at] = in.block[from];
+}
+
 /* One block's share of the merge: all of segment `me`, one thread an element. */
 __device__ static void merge_segment(const sl_resolve_params &p, const segments &in, int me, uint32_t *staged,
                                      int *start, int *sum)
 {
+    __shared__ int place[THREADS];
     int n = in.count[me], total = 0;
 
     for (int s = threadIdx.x; s < in.n; s += THREADS)
@@ -409,20 +458,29 @@ __device__ static void merge_segment(const sl_resolve_params &p, const segments 
         __syncthreads();
     }
     bool shared = in.n <= MERGE_SEGMENTS && stage_segments(in, p.k, total, staged, start);
-    for (int i = threadIdx.x; i < n; i += THREADS) {
+    /* Few elements: several threads an element, each for some of the other segments. */
+    int per = max(THREADS / n, 1), slice = threadIdx.x / n, first = (int)((int64_t)slice * in.n / per),
+        last = (int)((int64_t)(slice + 1) * in.n / per);
+    if (threadIdx.x < n && per > 1)
+        place[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    for (int i = per > 1 ? threadIdx.x % n : threadIdx.x; i < n && slice < per; i += THREADS) {
         int64_t src = in.src[(int64_t)me * p.k + i];
-        int at = i;
-        for (int s = 0; s < in.n; s++)
+        int at = per > 1 ? 0 : i;
+        for (int s = per > 1 ? first : 0; s < (per > 1 ? last : in.n); s++)
             if (s != me && in.count[s])
                 at += shared ? rank_in_shared(staged + start[s], in.count[s], (uint32_t)src, s < me)
                              : rank_in(in.src + (int64_t)s * p.k, in.count[s], src, s < me);
-        if (at < p.miss_cap) {
-            p.miss_src[at] = src;
-            p.miss_dst[at] = in.dst[(int64_t)me * p.k + i];
-            if (p.miss_block)
-                p.miss_block[at] = in.block[(int64_t)me * p.k + i];
-        }
+        if (per > 1)
+            atomicAdd(&place[i], at);
+        else
+            put_miss(p, in, me, i, at);
+        if (per > 1)
+            break;
     }
+    __syncthreads();
+    if (per > 1 && threadIdx.x < n)
+        put_miss(p, in, me, threadIdx.x, place[threadIdx.x]);
 }
 
 __device__ static void count_misses(const sl_resolve_params &p, int total, uint32_t *deverr)
@@ -529,6 +587,11 @@ __global__ static void __launch_bounds__(THREADS)
         p.block_need[(int64_t)t * p.ld_blocks + i] = misses && i < MAX_K / SL_PAGE_TOKENS ? s.need[i] : 0;
         p.block_done[(int64_t)t * p.ld_blocks + i] = 0;
     }
+    if (p.clock && blockIdx.x == 0 && threadIdx.x == 0) {
+        p.clock->asked = sl_clock_ns();
+        p.clock->begun = ~0ull;
+        p.clock->left = 0;
+    }
     if (out.meet)
         meet(p, out, misses, (uint32_t *)(smem + sizeof(resolve_shared)), deverr);
 }
@@ -570,6 +633,7 @@ sl_status sl_cuda_resolve(sl_backend *be, const void *params, sl_err *err)
     sl_cuda *cu = sl_cuda_of(be);
     segments seg = {};
     size_t rows, staged;
+    int64_t room;
     bool fused;
     void *mem;
     sl_status st;
@@ -586,9 +650,11 @@ sl_status sl_cuda_resolve(sl_backend *be, const void *params, sl_err *err)
     seg.dst = (int32_t *)(seg.src + rows);
     seg.block = seg.dst + rows;
     seg.count = seg.block + rows;
-    /* One block an SM, so that all run at once: the shared memory sees to it. */
-    staged = (size_t)min((int64_t)MERGE_MAX, (int64_t)rows) * 4;
-    fused = seg.by_token && seg.n <= cu->sms && sizeof(resolve_shared) + 8192 + staged <= cu->smem_optin;
+    /* At most one block an SM: then all run at once. */
+    fused = seg.by_token && seg.n <= cu->sms;
+    room = fused ? (int64_t)(cu->smem_optin - sizeof(resolve_shared) - STATIC_SHARED) / 4 : MERGE_MAX;
+    seg.room = (int)min(room, (int64_t)rows);
+    staged = (size_t)seg.room * 4;
     seg.meet = fused ? (unsigned long long *)(cu->deverr + SL_CUDA_MEET) : NULL;
     if (!seg.by_token)
         st = SL_CU(cudaMemsetAsync(seg.count, 0, (size_t)seg.n * 4, cu->stream), err);

@@ -279,6 +279,7 @@ START_TEST(statistics_add_up)
     ck_assert_uint_eq(one.misses, misses);
     ck_assert_uint_eq(s.swap_bytes, misses * (uint64_t)sl_arena_geometry(f.arena)->row_bytes);
     ck_assert(s.step_ns > s.attend_ns && s.attend_ns > s.swap_ns && s.swap_ns > 0);
+    ck_assert_uint_eq(s.swap_exposed_ns, s.swap_ns); /* a CPU copies in turn */
     fix_seq_close(&f, &r, false);
     fix_close(&f);
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/log.h"
 #include "fix.h"
 #include "kernels/backend_impl.h"
 
@@ -121,13 +122,14 @@ static sl_status late_query(sl_event *ev)
 
 /* ---- graphs ---- */
 
-enum { TAPE_OPS = 1000, TAPES = 16, PARAMS_MAX = 256 };
+enum { TAPE_OPS = 1000, TAPES = 16, PARAMS_MAX = 320 };
 
 enum { LANE_BEGIN = SL_OP_COUNT, LANE_END, LANE_WAIT };
 
 typedef struct taped {
     int op;  /* an sl_op, or one of the above */
     int tag; /* of a lane's end or wait */
+    uint64_t *reached;
     _Alignas(16) uint8_t params[PARAMS_MAX];
     sl_seq_tables seqs; /* host structs that parameters point at are copied too */
     sl_linear_params chain[SL_LINEAR_CHAIN];
@@ -206,10 +208,10 @@ static sl_status run_now(sl_backend *be, sl_op op, const void *params, sl_err *e
     return leave(sl_backend_cpu.ops[op].run(be, params, err));
 }
 
-static sl_status lane_event(sl_backend *be, int what, int tag, sl_err *err)
+static sl_status lane_event(sl_backend *be, int what, int tag, uint64_t *reached, sl_err *err)
 {
     if (recording) {
-        *next_place() = (taped){.op = what, .tag = tag};
+        *next_place() = (taped){.op = what, .tag = tag, .reached = reached};
         return SL_OK;
     }
     MUST(lane_open == (what == LANE_END));
@@ -223,6 +225,11 @@ static sl_status lane_event(sl_backend *be, int what, int tag, sl_err *err)
         lane_open = false;
     } else {
         lane_waits++;
+        if (reached) {
+            enter();
+            *reached = sl_now_ns();
+            (void)leave(SL_OK);
+        }
         for (int i = 0; i < in_lane[tag] && st == SL_OK; i++)
             st = run_now(be, (sl_op)lane[tag][i].op, lane[tag][i].params, err);
         in_lane[tag] = 0;
@@ -232,17 +239,17 @@ static sl_status lane_event(sl_backend *be, int what, int tag, sl_err *err)
 
 static sl_status lane_begin(sl_backend *be, sl_err *err)
 {
-    return lane_event(be, LANE_BEGIN, 0, err);
+    return lane_event(be, LANE_BEGIN, 0, NULL, err);
 }
 
 static sl_status lane_end(sl_backend *be, int32_t tag, sl_err *err)
 {
-    return lane_event(be, LANE_END, tag, err);
+    return lane_event(be, LANE_END, tag, NULL, err);
 }
 
-static sl_status lane_wait(sl_backend *be, int32_t tag, sl_err *err)
+static sl_status lane_wait(sl_backend *be, int32_t tag, uint64_t *reached, sl_err *err)
 {
-    return lane_event(be, LANE_WAIT, tag, err);
+    return lane_event(be, LANE_WAIT, tag, reached, err);
 }
 
 static sl_status wrap_sync(sl_backend *be, sl_err *err)
@@ -278,7 +285,7 @@ static sl_status tape_launch(sl_backend *be, sl_graph *graph, sl_err *err)
     launches++;
     for (int i = 0; i < t->n && st == SL_OK; i++) {
         taped *o = &t->ops[i];
-        st = o->op >= LANE_BEGIN ? lane_event(be, o->op, o->tag, err)
+        st = o->op >= LANE_BEGIN ? lane_event(be, o->op, o->tag, o->reached, err)
                                  : run_now(be, (sl_op)o->op, o->params, err);
     }
     return st;
@@ -443,6 +450,9 @@ START_TEST(graphs_have_the_bits_of_single_ops)
     ck_assert_uint_eq(st.graph_steps, (uint64_t)launches);
     ck_assert_int_gt(launches, 10);
     ck_assert(_i ? lane_waits > 100 : lane_waits == 0);
+    /* by the device's clock; what the lane brings here it brings when it is waited for */
+    ck_assert(st.swap_ns > 0 && st.swap_exposed_ns > 0 && st.swap_ns >= st.swap_exposed_ns);
+    ck_assert(st.swap_ns < st.step_ns && st.attend_ns == 0);
     ck_assert_uint_ge(st.decode_steps, st.graph_steps);
     for (int i = 0; i < N; i++)
         fix_seq_close(&f, &r[i], false);

@@ -361,6 +361,56 @@ static void gather(cf_run *r, const int64_t *a)
         cf_out(r, "block_done", p.block_done, 1, 4 * BLOCKS, 4 * BLOCKS, CF_BYTES, 0);
 }
 
+/* One gather of a measurement that resolve began at `asked`; what it adds to the sums. */
+static sl_swap_clock clocked(cf_run *r, sl_gather_params *p, uint64_t asked, uint64_t reached,
+                             uint64_t in_front)
+{
+    sl_swap_clock c = {.asked = asked, .begun = UINT64_MAX}, front = {.ended = in_front};
+
+    cf_put(r, p->clock, &c, sizeof c);
+    if (p->reached)
+        cf_put(r, (void *)(uintptr_t)p->reached, &reached, 8);
+    if (p->in_front)
+        cf_put(r, (void *)(uintptr_t)p->in_front, &front, sizeof front);
+    cf_op(r, SL_OP_GATHER, p);
+    cf_get(r, &c, p->clock, sizeof c);
+    return c;
+}
+
+/* n rows. How long the gather took and what was waited for it, for every place the stream can be in. */
+static void gather_clock(cf_run *r, const int64_t *a)
+{
+    const uint64_t late = UINT64_MAX / 2;
+    sl_gather_params p = {.miss_cap = (int32_t)a[0], .rows = {.row_bytes = 656, .hot_rows = (int32_t)a[0]}};
+    int32_t count = (int32_t)a[0], *dst = cf_temp(r, 4 * (size_t)a[0]), ok[5] = {1, 1, 1, 1, 1};
+    int64_t *src = cf_temp(r, 8 * (size_t)a[0]);
+    uint64_t *reached = cf_mem(r, NULL, 8);
+    sl_swap_clock c;
+
+    for (int32_t i = 0; i < count; i++)
+        src[i] = dst[i] = i;
+    p.host = (sl_host_plane){.row_stride = 656, .page_stride = 64 * 656};
+    p.host.base = cf_host_mem(r, NULL, (size_t)(a[0] + 64) * 656);
+    p.rows.base = cf_mem(r, NULL, (size_t)a[0] * 656);
+    p.miss_src = cf_mem(r, src, 8 * (size_t)a[0]);
+    p.miss_dst = cf_mem(r, dst, 4 * (size_t)a[0]);
+    p.miss_count = cf_mem(r, &count, 4);
+    p.clock = cf_mem(r, NULL, sizeof *p.clock);
+    c = clocked(r, &p, 1, 0, 0); /* the stream waits for all of it */
+    ok[0] = !r->be || (c.ended >= c.begun && c.taken == c.ended - c.begun && c.waited == c.taken);
+    p.reached = reached;
+    c = clocked(r, &p, 1000, 999, 0); /* it has not come to the wait; 999 is of another time */
+    ok[1] = !r->be || (c.taken == c.ended - c.begun && c.waited == 0);
+    c = clocked(r, &p, 1000, 2000, 0); /* long before the gather began */
+    ok[2] = !r->be || (c.waited == c.ended - 2000 && c.taken == c.waited);
+    p.in_front = cf_mem(r, NULL, sizeof *p.clock);
+    c = clocked(r, &p, 1000, 2000, 5000); /* waiting for the gather in front is not waiting for this one */
+    ok[3] = !r->be || c.waited == c.ended - 5000;
+    c = clocked(r, &p, 1000, late, 5000); /* when it had ended */
+    ok[4] = !r->be || (c.waited == 0 && c.taken == c.ended - c.begun);
+    cf_out(r, "clock", cf_mem(r, ok, sizeof ok), 5, 4, 4, CF_BYTES, 0);
+}
+
 /* ---- attention ---- */
 
 static int32_t list_of(int64_t t, int32_t k)
@@ -634,6 +684,7 @@ static const cf_case cases[] = {
     {SL_OP_GATHER, "n=333 row=656", gather, {333, 40, 656, 656, 400}, 0},
     {SL_OP_GATHER, "n=200 row=36 stride=40", gather, {200, 10, 36, 40, 200}, 0},
     {SL_OP_GATHER, "n=100 row=1152 more than cap", gather, {100, 10, 1152, 1200, 60}, 0},
+    {SL_OP_GATHER, "n=300 clock", gather_clock, {300}, 0},
     {SL_OP_GATHER, "n=2000 row=656", gather, {2000, 4000, 656, 656, 2000}, CF_PERF_ONLY},
     {SL_OP_GATHER, "n=32000 row=656", gather, {32000, 8000, 656, 656, 32000}, CF_PERF_ONLY},
     {SL_OP_GATHER, "n=2000 48 GiB arena", gather_perf, {2000, 16750, 656, 3076352}, CF_PERF_ONLY},
@@ -689,6 +740,7 @@ static const cf_case cases[] = {
     {SL_OP_SPARSE_ATTN, "T=20 h=128 fp8 beside alone", beside, {20, 128, 2048, R8, 20, 1}, CF_PERF_ONLY},
     {SL_OP_SPARSE_ATTN, "T=20 h=128 fp8 beside other 2000", beside, {20, 128, 2048, R8, 20, 3}, CF_PERF_ONLY},
     {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside other 2000", beside, {64, 128, 2048, R8, 65, 3}, CF_PERF_ONLY},
+    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside other 6000", beside, {64, 128, 2048, R8, 22, 3}, CF_PERF_ONLY},
     {SL_OP_GATHER, "T=20 fp8 beside gather", beside, {20, 128, 2048, R8, 20, 2}, CF_PERF_ONLY},
     {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside 2000", beside, {64, 128, 2048, R8, 65, 0}, CF_PERF_ONLY},
     {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside alone", beside, {64, 128, 2048, R8, 65, 1}, CF_PERF_ONLY},

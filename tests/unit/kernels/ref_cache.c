@@ -537,7 +537,7 @@ void ref_resolve(const void *params)
 
 void ref_gather(const void *params)
 {
-    const sl_gather_params *p = params;
+    const sl_gather_params *p = params; /* without clock: what it says is nothing that can be compared */
 
     for (int32_t i = 0; i < *p->miss_count && i < p->miss_cap; i++) {
         if (p->block_done)
