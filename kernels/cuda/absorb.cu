@@ -135,11 +135,16 @@ __global__ static void v_up_plain(sl_v_up_params p)
     }
 }
 
-__global__ static void to_bf16_kernel(const float *x, __nv_bfloat16 *y, int64_t n)
+/* n4 times four floats. */
+__global__ static void to_bf16_kernel(const float4 *x, uint2 *y, int64_t n4)
 {
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * blockDim.x)
-        y[i] = __float2bfloat16_rn(x[i]);
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+
+    if (i >= n4)
+        return;
+    float4 v = x[i];
+    __nv_bfloat162 lo = __floats2bfloat162_rn(v.x, v.y), hi = __floats2bfloat162_rn(v.z, v.w);
+    y[i] = make_uint2(*(uint32_t *)&lo, *(uint32_t *)&hi);
 }
 
 sl_status sl_cuda_v_up(sl_backend *be, const void *params, sl_err *err)
@@ -151,14 +156,14 @@ sl_status sl_cuda_v_up(sl_backend *be, const void *params, sl_err *err)
     void *o;
     sl_status st;
 
-    if (!through_library(p->act, &p->kv_b, p->nope, p->v, p->lora)) {
+    if (!through_library(p->act, &p->kv_b, p->nope, p->v, p->lora) || (uintptr_t)p->o % 16) {
         v_up_plain<<<p->tokens * p->heads, 128, 0, cu->stream>>>(*p);
         return SL_CU_LAUNCHED(err);
     }
     st = as_bf16(cu, &p->kv_b, (size_t)n * 2, &g.a, &o, err);
     if (st != SL_OK)
         return st;
-    to_bf16_kernel<<<min(sl_ceil_div(n, 256), 4096), 256, 0, cu->stream>>>(p->o, (__nv_bfloat16 *)o, n);
+    to_bf16_kernel<<<sl_ceil_div(n / 4, 256), 256, 0, cu->stream>>>((const float4 *)p->o, (uint2 *)o, n / 4);
     g.a = (const __nv_bfloat16 *)g.a + (int64_t)p->nope * p->lora, g.b = o, g.d = p->out;
     g.lda = p->lora, g.ldb = (int64_t)p->heads * p->lora, g.ldd = (int64_t)p->heads * p->v;
     g.stride_a = (int64_t)(p->nope + p->v) * p->lora, g.stride_b = p->lora, g.stride_d = p->v;

@@ -51,6 +51,50 @@ __global__ static void quant_acts_kernel(const void *x, sl_dtype act, int ld_x, 
         scale[(int64_t)g * ld_scale + t] = s;
 }
 
+/*
+ * The same for bf16 and whole groups: 16 lanes a group, eight values each, U groups in flight. A scale is a
+ * power of two, so that its inverse is exact and dividing is multiplying.
+ */
+template <int U>
+__global__ static void __launch_bounds__(256)
+    quant_bf16_kernel(const __nv_bfloat16 *x, int ld_x, int groups, int total, uint8_t *q, float *scale,
+                      int ld_scale)
+{
+    int first = blockIdx.x * (U * 16) + (threadIdx.x >> 4), lane = threadIdx.x & 15;
+    uint4 raw[U];
+
+    sl_let_next_start();
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        int i = min(first + 16 * u, total - 1);
+        raw[u] = *(const uint4 *)(x + (int64_t)(i / groups) * ld_x + i % groups * GROUP + lane * 8);
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        int i = first + 16 * u, t = i / groups, g = i - t * groups;
+        const __nv_bfloat162 *b = (const __nv_bfloat162 *)&raw[u];
+        float2 v[4];
+        float amax = 0;
+        for (int k = 0; k < 4; k++) {
+            v[k] = __bfloat1622float2(b[k]);
+            amax = fmaxf(amax, fmaxf(fabsf(v[k].x), fabsf(v[k].y)));
+        }
+        for (int o = 8; o; o >>= 1)
+            amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, o));
+        float s = sl_scale_act_d(amax), m = __uint_as_float((254u << 23) - __float_as_uint(s));
+        uint32_t out[2];
+        for (int k = 0; k < 2; k++)
+            out[k] = (uint32_t)sl_e4m3(v[2 * k].x * m) | (uint32_t)sl_e4m3(v[2 * k].y * m) << 8 |
+                     (uint32_t)sl_e4m3(v[2 * k + 1].x * m) << 16 |
+                     (uint32_t)sl_e4m3(v[2 * k + 1].y * m) << 24;
+        if (i >= total)
+            continue;
+        *(uint2 *)(q + ((int64_t)i * GROUP + lane * 8)) = make_uint2(out[0], out[1]);
+        if (lane == 0)
+            scale[(int64_t)g * ld_scale + t] = s;
+    }
+}
+
 struct plain_args {
     const void *x;
     const uint8_t *xq;
@@ -131,8 +175,17 @@ static sl_status quantise(sl_cuda *cu, const sl_linear_params *p, int padded, ui
     *q = (uint8_t *)mem;
     *scale = (float *)((uint8_t *)mem + q_bytes);
     *padded_out = (uint8_t *)mem + q_bytes + s_bytes;
-    quant_acts_kernel<<<dim3(sl_ceil_div(groups, 4), p->tokens), 128, 0, cu->stream>>>(
-        p->x, p->act, p->ld_x, p->w.in, *q, *scale, padded);
+    int total = (int)groups * p->tokens;
+    const __nv_bfloat16 *x = (const __nv_bfloat16 *)p->x;
+    if (p->act != SL_BF16 || p->w.in % GROUP || p->ld_x % 8 || (uintptr_t)p->x % 16)
+        quant_acts_kernel<<<dim3(sl_ceil_div(groups, 4), p->tokens), 128, 0, cu->stream>>>(
+            p->x, p->act, p->ld_x, p->w.in, *q, *scale, padded);
+    else if (total < 64 * cu->sms)
+        quant_bf16_kernel<1><<<sl_ceil_div(total, 16), 256, 0, cu->stream>>>(x, p->ld_x, (int)groups, total,
+                                                                             *q, *scale, padded);
+    else
+        quant_bf16_kernel<4><<<sl_ceil_div(total, 64), 256, 0, cu->stream>>>(x, p->ld_x, (int)groups, total,
+                                                                             *q, *scale, padded);
     return SL_CU_LAUNCHED(err);
 }
 

@@ -1,17 +1,13 @@
 /*
- * Linear layers by streaming (stream.cuh): fp8 with block scales, or bf16. A block makes 64 or 128 tokens
- * (the same products either way) x 256 outputs of its range of k; the ranges of one tile are a cluster, whose
- * blocks add up their parts in order through distributed shared memory. How many ranges there are follows
- * from the weight's shape alone.
- *
- * Made for few tokens. A weight whose k is cut takes this way for any number of them, since no other adds in
- * that order; blocks then go over bands of tokens, so that weights and tokens stay in the L2.
+ * Linear layers of few tokens, by streaming (stream.cuh): fp8 with block scales, or bf16. A block makes 64 or
+ * 128 tokens (the same products either way) x 256 outputs of its range of k; the ranges of one tile are a
+ * cluster, whose blocks add up their parts in order through distributed shared memory. How many ranges there
+ * are follows from the weight's shape alone. More tokens go to linear_many.cu, which adds in the same order.
  */
 #include "kernels/cuda/stream.cuh"
 
 #define GROUP 128
 #define FEW_TOKENS 256
-#define BAND 8
 #define MOST_SPLITS 8
 #define OUTS (2 * ST_BOX)
 #define PART_LD (OUTS + 4) /* floats; the parts of a tile lie where the stages were */
@@ -39,8 +35,6 @@ struct linear_args {
     linear_out o[SL_LINEAR_CHAIN];
     const float *xs;                             /* [groups][ld_xs] */
     int n, ld_xs, groups, chunk, splits, tokens; /* groups of 128 bytes of k */
-    int band;     /* tiles of tokens that run side by side: they share weights, their outputs the tokens */
-    int box_rows; /* of a copy of tokens */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -78,13 +72,13 @@ template <bool F8, int MT>
 __device__ static void produce(const linear_args &p, const linear_out &o, uint32_t base, uint32_t full,
                                uint32_t empty, uint32_t xs_at, int g0, int g1, int t0, int out0)
 {
-    int boxes = (min(MT * ST_TOKENS, p.tokens - t0) + p.box_rows - 1) / p.box_rows, box = p.box_rows * GROUP;
+    int boxes = (min(MT * ST_TOKENS, p.tokens - t0) + 7) / 8;
     bool second = out0 + ST_BOX < o.outs;
 
     /* The weights do not wait for the kernel before, which makes the tokens' side. */
     for (int n = 0; n < STAGES(MT) && g0 + n < g1; n++)
         copy_weights<MT>(o, base + n * STAGE(MT), full + n * 8, g0 + n, out0,
-                         (second ? 2 : 1) * ST_BOX_BYTES + boxes * box + (F8 ? MT * ST_XS_BYTES : 0));
+                         (second ? 2 : 1) * ST_BOX_BYTES + boxes * 1024 + (F8 ? MT * ST_XS_BYTES : 0));
     st_wait_before();
     for (int g = g0, n = 0; g < g1; g++, n++) {
         int s = n % STAGES(MT);
@@ -92,10 +86,10 @@ __device__ static void produce(const linear_args &p, const linear_out &o, uint32
         if (n >= STAGES(MT)) {
             st_bar_wait(empty + s * 8, (n / STAGES(MT) & 1) ^ 1);
             copy_weights<MT>(o, at, bar, g, out0,
-                             (second ? 2 : 1) * ST_BOX_BYTES + boxes * box + (F8 ? MT * ST_XS_BYTES : 0));
+                             (second ? 2 : 1) * ST_BOX_BYTES + boxes * 1024 + (F8 ? MT * ST_XS_BYTES : 0));
         }
         for (int i = 0; i < boxes; i++)
-            st_copy_box(at + 2 * ST_BOX_BYTES + i * box, &p.x, g * GROUP, t0 + p.box_rows * i, bar);
+            st_copy_box(at + 2 * ST_BOX_BYTES + i * 1024, &p.x, g * GROUP, t0 + 8 * i, bar);
         if (F8)
             st_copy_bytes(xs_at + s * MT * ST_XS_BYTES, p.xs + (int64_t)g * p.ld_xs + t0, MT * ST_XS_BYTES,
                           bar);
@@ -220,7 +214,7 @@ __device__ static void add_parts(const linear_args &p, const linear_out &o, cons
 }
 #endif
 
-/* blockIdx: range of k (the cluster), tile of outputs and of tokens in a band, band of tokens. */
+/* blockIdx: range of k (the cluster), tile of outputs, tile of tokens. */
 template <bool F8, int MT>
 __global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_constant__ linear_args p)
 {
@@ -229,16 +223,13 @@ __global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_
     uint32_t raw_at = sl_smem_addr(raw), pad = (1024 - raw_at % 1024) % 1024, base = raw_at + pad;
     float *part = (float *)(raw + pad), *xs = (float *)(raw + pad + STAGES(MT) * STAGE(MT));
     uint32_t full = sl_smem_addr(xs + STAGES(MT) * MT * ST_TOKENS), empty = full + STAGES(MT) * 8;
-    int g0 = blockIdx.x * p.chunk, g1 = min(p.groups, g0 + p.chunk), out0, which = 0, wg = threadIdx.x >> 7,
-        tile = (int)blockIdx.y / p.band,
-        t0 = ((int)blockIdx.z * p.band + (int)blockIdx.y % p.band) * MT * ST_TOKENS;
+    int g0 = blockIdx.x * p.chunk, g1 = min(p.groups, g0 + p.chunk), out0, which = 0,
+        t0 = blockIdx.z * MT * ST_TOKENS, wg = threadIdx.x >> 7;
 
-    if (t0 >= p.tokens) /* the last band is not full; the whole cluster goes */
-        return;
-    while (which + 1 < p.n && tile >= p.o[which + 1].first_tile)
+    while (which + 1 < p.n && (int)blockIdx.y >= p.o[which + 1].first_tile)
         which++;
     const linear_out &o = p.o[which];
-    out0 = (tile - o.first_tile) * OUTS;
+    out0 = ((int)blockIdx.y - o.first_tile) * OUTS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES(MT); i++) {
             st_bar_init(full + i * 8, 1);
@@ -320,7 +311,7 @@ int sl_cuda_linear_stream_together(const sl_cuda *cu, const sl_linear_params *p)
     return n;
 }
 
-template <bool F8, int MT> static sl_status launch(sl_cuda *cu, linear_args *a, int tiles, sl_err *err)
+template <bool F8, int MT> static sl_status launch(sl_cuda *cu, const linear_args *a, int tiles, sl_err *err)
 {
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute at[2];
@@ -335,9 +326,7 @@ template <bool F8, int MT> static sl_status launch(sl_cuda *cu, linear_args *a, 
     at[0].val.clusterDim.y = at[0].val.clusterDim.z = 1;
     at[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     at[1].val.programmaticStreamSerializationAllowed = 1;
-    int token_tiles = sl_ceil_div(a->tokens, MT * ST_TOKENS);
-    a->band = min(token_tiles, BAND);
-    c.gridDim = dim3((unsigned)a->splits, (unsigned)(tiles * a->band), sl_ceil_div(token_tiles, a->band));
+    c.gridDim = dim3((unsigned)a->splits, (unsigned)tiles, sl_ceil_div(a->tokens, MT * ST_TOKENS));
     c.blockDim = dim3(THREADS);
     c.dynamicSmemBytes = SMEM(MT);
     c.stream = cu->stream;
@@ -367,18 +356,23 @@ sl_status sl_cuda_linear_stream(sl_cuda *cu, const sl_linear_params *p, int n, c
                                 const float *xs, int ld_xs, sl_err *err)
 {
     bool f8 = xq != NULL;
+    int groups = (int)(row_bytes(p) / GROUP);
     linear_args a = {};
     int tiles;
-    sl_status st = describe(cu, p, n, &a, &tiles, err);
+    sl_status st;
 
-    a.box_rows = p->tokens > FEW_TOKENS ? ST_TOKENS : 8;
+    if (p->tokens > FEW_TOKENS)
+        return sl_cuda_linear_many(cu, p, n, xq, xs, ld_xs, sl_ceil_div(groups, splits_of(p->w.out, groups)),
+                                   err);
+    st = describe(cu, p, n, &a, &tiles, err);
+
     if (st == SL_OK)
-        st = f8 ? sl_cuda_map(cu, xq, p->tokens, row_bytes(p), row_bytes(p), a.box_rows, &a.x, err)
-                : sl_cuda_map(cu, p->x, p->tokens, row_bytes(p), (int64_t)p->ld_x * 2, a.box_rows, &a.x, err);
+        st = f8 ? sl_cuda_map(cu, xq, p->tokens, row_bytes(p), row_bytes(p), 8, &a.x, err)
+                : sl_cuda_map(cu, p->x, p->tokens, row_bytes(p), (int64_t)p->ld_x * 2, 8, &a.x, err);
     if (st != SL_OK)
         return st;
     a.xs = xs, a.ld_xs = ld_xs, a.tokens = p->tokens;
-    a.groups = (int)(row_bytes(p) / GROUP), a.splits = splits_of(p->w.out, a.groups);
+    a.groups = groups, a.splits = splits_of(p->w.out, groups);
     a.chunk = sl_ceil_div(a.groups, a.splits);
     if (p->tokens <= ST_TOKENS || tiles * a.splits * sl_ceil_div(p->tokens, ST_TOKENS) <= BUSY)
         return f8 ? launch<true, 1>(cu, &a, tiles, err) : launch<false, 1>(cu, &a, tiles, err);

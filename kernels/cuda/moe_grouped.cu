@@ -27,8 +27,8 @@ static bool all_bf16(const sl_weight *w, int n)
 static bool bf16_fits(const sl_cuda *cu, const sl_moe_params *p)
 {
     return cu->cc == 90 && p->act == SL_BF16 && p->hidden % 64 == 0 && p->inter % ST_BOX == 0 &&
-           p->experts <= MG_MAX_EXPERTS && (uintptr_t)p->x % 16 == 0 && all_bf16(p->gate, p->experts) &&
-           all_bf16(p->up, p->experts) && all_bf16(p->down, p->experts);
+           p->experts <= MG_MAX_EXPERTS && (uintptr_t)p->x % 16 == 0 && (uintptr_t)p->out % 16 == 0 &&
+           all_bf16(p->gate, p->experts) && all_bf16(p->up, p->experts) && all_bf16(p->down, p->experts);
 }
 
 bool sl_cuda_moe_grouped_fits(const sl_cuda *cu, const sl_moe_params *p)
@@ -139,6 +139,5 @@ sl_status sl_cuda_moe_grouped(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
         st = f8 ? launch<true, false>(cu, &down, err) : launch<false, false>(cu, &down, err);
     if (st != SL_OK)
         return st;
-    sl_moe_sum<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden, 1024)), 512, 0, cu->stream>>>(*p, down.res);
-    return SL_CU_LAUNCHED(err);
+    return sl_moe_sum(cu, p, down.res, err);
 }

@@ -166,8 +166,9 @@ __device__ static inline void mg_group_f8(const mg_ring &r, uint64_t a, uint64_t
         float d[64], w = box ? wb : wa, x0 = __fmul_rn(x[0], w), x1 = __fmul_rn(x[1], w);
         sl_wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k < 4; k++) {
             st_product<true>(d, a + 2 * k, b + box * (ST_BOX_BYTES >> 4) + 2 * k, k > 0);
+        }
         sl_wgmma_finish();
         if (box)
             mg_release(r);
@@ -222,6 +223,46 @@ __device__ static inline float mg_silu_up(float g, float u)
     return sl_bf16r(__fmul_rn(g / (1.0f + expf(-g)), sl_bf16r(u)));
 }
 
+/* Row half h of a box as bf16 at `out`; real: the row is there. */
+__device__ static inline void mg_store_bf16(__nv_bfloat16 *out, const float (&v)[64], int h, int blocks,
+                                            bool real)
+{
+    int q = threadIdx.x & 3;
+
+#pragma unroll
+    for (int j = 0; j < 16; j += 4) {
+        uint32_t w[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w[i] = st_pack(v[4 * (j + i) + 2 * h], v[4 * (j + i) + 2 * h + 1]);
+        uint4 line = st_turn(w[0], w[1], w[2], w[3]);
+        if (real && j + q < blocks)
+            *(uint4 *)(out + 8 * (j + q)) = line;
+    }
+}
+
+/* The same as e4m3 multiples of 1 / inv. */
+__device__ static inline void mg_store_f8(uint8_t *out, const float (&v)[64], float inv, int h, bool real)
+{
+    int q = threadIdx.x & 3;
+
+#pragma unroll
+    for (int j = 0; j < 16; j += 8) {
+        uint32_t w[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float *b = v + 4 * (j + 2 * i) + 2 * h; /* of two blocks */
+            w[i] = (uint32_t)sl_e4m3(b[0] * inv) | (uint32_t)sl_e4m3(b[1] * inv) << 8 |
+                   (uint32_t)sl_e4m3(b[4] * inv) << 16 | (uint32_t)sl_e4m3(b[5] * inv) << 24;
+        }
+        uint4 t = st_turn(w[0], w[1], w[2], w[3]);
+        if (real)
+            *(uint4 *)(out + 8 * (j + 2 * q)) =
+                make_uint4(__byte_perm(t.x, t.y, 0x5410), __byte_perm(t.z, t.w, 0x5410),
+                           __byte_perm(t.x, t.y, 0x7632), __byte_perm(t.z, t.w, 0x7632));
+    }
+}
+
 /* silu(gate) * up; fp8: quantised, a box is a group of 128. Row half h of a thread is row + 8 h. */
 template <bool F8>
 __device__ static inline void mg_finish_dual(const mg_args &p, const mg_tile &t, float (&acc)[2][64])
@@ -239,19 +280,13 @@ __device__ static inline void mg_finish_dual(const mg_args &p, const mg_tile &t,
         float m = fmaxf(amax[h], __shfl_xor_sync(0xffffffffu, amax[h], 1));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
         float s = sl_scale_act_d(m), inv = sl_moe_inverse(s);
-        int64_t r = t.row + row + 8 * h, at = r * p.outs + t.out[0] + (lane & 3) * 2;
-        if (row + 8 * h >= t.count)
-            continue;
-#pragma unroll
-        for (int j = 0; j < 16; j++) {
-            float v0 = acc[0][4 * j + 2 * h], v1 = acc[0][4 * j + 2 * h + 1];
-            if constexpr (F8)
-                *(uint16_t *)((uint8_t *)p.mid + at + 8 * j) =
-                    (uint16_t)(sl_e4m3(v0 * inv) | (uint32_t)sl_e4m3(v1 * inv) << 8);
-            else
-                *(__nv_bfloat162 *)((__nv_bfloat16 *)p.mid + at + 8 * j) = __floats2bfloat162_rn(v0, v1);
-        }
-        if (F8 && (lane & 3) == 0)
+        int64_t r = t.row + row + 8 * h, at = r * p.outs + t.out[0];
+        bool real = row + 8 * h < t.count;
+        if constexpr (F8)
+            mg_store_f8((uint8_t *)p.mid + at, acc[0], inv, h, real);
+        else
+            mg_store_bf16((__nv_bfloat16 *)p.mid + at, acc[0], h, 16, real);
+        if (F8 && real && (lane & 3) == 0)
             p.ms[(int64_t)(t.out[0] / 128) * p.ld + r] = s;
     }
 }
@@ -262,16 +297,11 @@ __device__ static inline void mg_finish_down(const mg_args &p, const mg_tile &t,
 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        if (row + 8 * h >= t.count)
-            continue;
-        __nv_bfloat16 *at = p.res + (int64_t)p.rows.pair[t.row + row + 8 * h] * p.outs + (lane & 3) * 2;
+        bool real = row + 8 * h < t.count;
+        __nv_bfloat16 *at = real ? p.res + (int64_t)p.rows.pair[t.row + row + 8 * h] * p.outs : NULL;
 #pragma unroll
         for (int b = 0; b < 2; b++)
-#pragma unroll
-            for (int j = 0; j < 16; j++)
-                if (t.out[b] + 8 * j < p.outs)
-                    *(__nv_bfloat162 *)(at + t.out[b] + 8 * j) =
-                        __floats2bfloat162_rn(acc[b][4 * j + 2 * h], acc[b][4 * j + 2 * h + 1]);
+            mg_store_bf16(at + t.out[b], acc[b], h, (p.outs - t.out[b]) / 8, real);
     }
 }
 

@@ -4,10 +4,9 @@
 
 #include "kernels/cuda/stream.h"
 
+/* fp8: pairs an expert, on average, from which on it is the faster one; the same bits on either side */
 #ifndef SL_MOE_GROUPED_ROWS
-#define SL_MOE_GROUPED_ROWS                                                                                  \
-    48 /* fp8: pairs an expert, on average, from here on; same bits on either side                           \
-        */
+#define SL_MOE_GROUPED_ROWS 24
 #endif
 
 /* fp8 experts (as moe_stream.cu) with enough rows; bf16 experts with bf16 activations, however many. */

@@ -41,17 +41,18 @@ __global__ static void sl_moe_quantise(const __nv_bfloat16 *x, int n, int top_k,
     }
 }
 
-/* out[t] = sum over the choices, in order, of weight * result; the loads of eight choices at a time. */
-__global__ static void sl_moe_sum(sl_moe_params p, const __nv_bfloat16 *res)
+/* out[t] = sum over the choices, in order, of weight * result; eight outputs a thread, the loads of eight
+ * choices at a time. */
+__global__ static void __launch_bounds__(128) sl_moe_sum_kernel(sl_moe_params p, const __nv_bfloat16 *res)
 {
     int64_t t = blockIdx.x;
-    int o = (blockIdx.y * blockDim.x + threadIdx.x) * 2;
-    float a = 0, b = 0;
+    int o = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
+    float sum[8] = {};
 
     if (o >= p.hidden)
         return;
     for (int k0 = 0; k0 < p.top_k; k0 += 8) {
-        __nv_bfloat162 v[8];
+        uint4 v[8];
         float w[8];
 #pragma unroll
         for (int k = 0; k < 8; k++) {
@@ -59,16 +60,29 @@ __global__ static void sl_moe_sum(sl_moe_params p, const __nv_bfloat16 *res)
             int e = k0 + k < p.top_k ? p.expert_ids[pair] : -1;
             bool in = e >= 0 && e < p.experts;
             w[k] = in ? p.weights[pair] : 0;
-            v[k] = in ? *(const __nv_bfloat162 *)(res + pair * p.hidden + o) : __floats2bfloat162_rn(0, 0);
+            v[k] = in ? *(const uint4 *)(res + pair * p.hidden + o) : make_uint4(0, 0, 0, 0);
         }
 #pragma unroll
-        for (int k = 0; k < 8; k++) {
-            float2 f = __bfloat1622float2(v[k]);
-            a = __fadd_rn(a, __fmul_rn(w[k], f.x));
-            b = __fadd_rn(b, __fmul_rn(w[k], f.y));
-        }
+        for (int k = 0; k < 8; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float2 f = __bfloat1622float2(((const __nv_bfloat162 *)&v[k])[i]);
+                sum[2 * i] = __fadd_rn(sum[2 * i], __fmul_rn(w[k], f.x));
+                sum[2 * i + 1] = __fadd_rn(sum[2 * i + 1], __fmul_rn(w[k], f.y));
+            }
     }
-    *(__nv_bfloat162 *)((__nv_bfloat16 *)p.out + t * p.hidden + o) = __floats2bfloat162_rn(a, b);
+    uint4 out;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        ((__nv_bfloat162 *)&out)[i] = __floats2bfloat162_rn(sum[2 * i], sum[2 * i + 1]);
+    *(uint4 *)((__nv_bfloat16 *)p.out + t * p.hidden + o) = out;
+}
+
+static inline sl_status sl_moe_sum(sl_cuda *cu, const sl_moe_params *p, const __nv_bfloat16 *res, sl_err *err)
+{
+    sl_moe_sum_kernel<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden, 1024)), 128, 0, cu->stream>>>(*p,
+                                                                                                       res);
+    return SL_CU_LAUNCHED(err);
 }
 
 /* Device descriptors and tensor maps of n experts. */

@@ -339,8 +339,8 @@ bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_params *p)
 {
     return cu->cc == 90 && p->fp8_acts && p->act == SL_BF16 && p->hidden % GROUP == 0 &&
            p->inter % GROUP == 0 && p->hidden / GROUP <= ST_SCALES && p->inter / GROUP <= ST_SCALES &&
-           p->experts <= MAX_EXPERTS && (uintptr_t)p->x % 8 == 0 && all_fp8(p->gate, p->experts) &&
-           all_fp8(p->up, p->experts) && all_fp8(p->down, p->experts);
+           p->experts <= MAX_EXPERTS && (uintptr_t)p->x % 8 == 0 && (uintptr_t)p->out % 16 == 0 &&
+           all_fp8(p->gate, p->experts) && all_fp8(p->up, p->experts) && all_fp8(p->down, p->experts);
 }
 
 static sl_status allow_smem(const void *kernel, sl_err *err)
@@ -415,6 +415,5 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
     st = launch_early(cu, gemm_kernel<false>, &down, err);
     if (st != SL_OK)
         return st;
-    sl_moe_sum<<<dim3(p->tokens, sl_ceil_div(p->hidden, 1024)), 512, 0, cu->stream>>>(*p, down.res);
-    return SL_CU_LAUNCHED(err);
+    return sl_moe_sum(cu, p, down.res, err);
 }

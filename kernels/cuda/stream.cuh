@@ -80,6 +80,29 @@ __device__ static inline void st_copy_bytes(uint32_t dst, const void *src, uint3
         : "memory");
 }
 
+/*
+ * Four neighbouring lanes hold a row's outputs two by two: lane q columns 2 q.. of each block of eight. Given
+ * the words of four blocks, lane q gets those of block q, in the order of the columns.
+ */
+__device__ static inline uint4 st_turn(uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3)
+{
+    bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+    uint32_t r0 = __shfl_xor_sync(0xffffffffu, odd ? v0 : v1, 1),
+             r1 = __shfl_xor_sync(0xffffffffu, odd ? v2 : v3, 1);
+    uint32_t t0 = odd ? r0 : v0, t1 = odd ? v1 : r0, u0 = odd ? r1 : v2, u1 = odd ? v3 : r1;
+    uint32_t s0 = __shfl_xor_sync(0xffffffffu, high ? t0 : u0, 2),
+             s1 = __shfl_xor_sync(0xffffffffu, high ? t1 : u1, 2);
+
+    return high ? make_uint4(s0, s1, u0, u1) : make_uint4(t0, t1, s0, s1);
+}
+
+__device__ static inline uint32_t st_pack(float a, float b)
+{
+    __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
+
+    return *(uint32_t *)&v;
+}
+
 #define ST_D64                                                                                               \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
