@@ -63,7 +63,7 @@ static sl_status run_call(cold *c, const cold_call *k)
     case COLD_LANE_END:
         return sl_be_lane_end(c->be, 0, &c->err);
     case COLD_LANE_WAIT:
-        return sl_be_lane_wait(c->be, 0, &c->err);
+        return sl_be_lane_wait(c->be, 0, NULL, &c->err);
     default:
         return sl_be_run(c->be, (sl_op)k->op, k->params, &c->err);
     }
