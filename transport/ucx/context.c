@@ -53,14 +53,18 @@ static sl_status set(ucp_config_t *config, const char *name, const char *value, 
     return SL_OK;
 }
 
-/* A setting of UCX's or, by the same name without its prefix, of TCP's. UCX 1.13 takes such names as they are
- * and refuses the prefix, newer ones (1.22) want it. */
+/* A setting of UCX's or, by the same name without its prefix, of TCP's. Until 1.20 UCX hands names that it
+ * does not know on to its transports, which take them without the prefix; since 1.21 it wants names that
+ * exist. */
 static sl_status set_any(ucp_config_t *config, const char *name, const char *value, sl_err *err)
 {
     char full[64];
+    unsigned major, minor, release;
+    ucp_get_version(&major, &minor, &release);
     int n = snprintf(full, sizeof full, "TCP_%s", name);
     sl_status st = set(config, name, value, err);
-    if (st != SL_OK && n > 0 && (size_t)n < sizeof full && ucp_config_modify(config, full, value) == UCS_OK)
+    if (st != SL_OK && (major > 1 || minor >= 21) && n > 0 && (size_t)n < sizeof full &&
+        ucp_config_modify(config, full, value) == UCS_OK)
         st = SL_OK;
     return st;
 }
