@@ -34,7 +34,7 @@ namespace cg = cooperative_groups;
 enum { BAR_QUERY = 1, BAR_SCORES = 2, BAR_VALUES = 3 };
 
 struct attn_shared {
-    uint64_t full[2], empty[2], prob[2], merge;
+    uint64_t full[2], empty[2], prob[2], merge[2];
     int32_t rows[2], last[2]; /* of the block in a stage: valid rows; the item's last one */
     float fix[2][HEADS];      /* what the output so far is multiplied by before this block */
     float keep[2][HEADS], take[2][HEADS], inv[2][HEADS]; /* of a part's merge */
@@ -265,10 +265,11 @@ __device__ static inline void score_blocks(uint8_t *smem, const attn_work &w, at
                 if ((threadIdx.x & 31) == 0)
                     sl_mbar_arrive(&x->prob[at]);
             }
-            end_part(x, st, part, ended++ & 1, w.parts > 1);
+            end_part(x, st, part, ended & 1, w.parts > 1);
             __syncwarp();
             if ((threadIdx.x & 31) == 0)
-                sl_mbar_arrive(&x->merge);
+                sl_mbar_arrive(&x->merge[ended & 1]);
+            ended++;
         }
     }
 }
@@ -285,24 +286,35 @@ __device__ static inline void product_values(float (&o)[64], uint64_t a, uint64_
     sl_wgmma_ss_m64n128k16_bf16_mn(o, a, b, add);
 }
 
+struct joint { /* of this thread's two heads: how a part joins those before, 1 / sum of all */
+    float keep[2], take[2], inv[2];
+};
+
+__device__ static inline joint get_joint(const attn_shared *x, int slot)
+{
+    int h = (threadIdx.x & 127) / 32 * 16 + (threadIdx.x & 31) / 4;
+
+    return {{x->keep[slot][h], x->keep[slot][h + 8]},
+            {x->take[slot][h], x->take[slot][h + 8]},
+            {x->inv[slot][h], x->inv[slot][h + 8]}};
+}
+
 /* Merges the part in o with the parts before, which lie in device memory in the order of this thread's
  * registers. */
-__device__ static inline void merge_part(float (&o)[2][64], float *partial, const attn_shared *x, int part,
-                                         int slot, bool last)
+__device__ static inline void merge_part(float (&o)[2][64], float *partial, const joint &x, int part,
+                                         bool last)
 {
-    int wg = threadIdx.x >> 7, head = (threadIdx.x & 127) / 32 * 16 + (threadIdx.x & 31) / 4;
+    int wg = threadIdx.x >> 7;
     float4 *mine = (float4 *)partial + (int64_t)wg * 32 * 128 + (threadIdx.x & 127);
 
     if (part > 0) {
-        float keep[2] = {x->keep[slot][head], x->keep[slot][head + 8]},
-              take[2] = {x->take[slot][head], x->take[slot][head + 8]};
 #pragma unroll
         for (int i = 0; i < 32; i++) {
             float4 v = __ldcg(mine + i * 128);
-            o[i / 16][i % 16 * 4] = merge(v.x, keep[0], o[i / 16][i % 16 * 4], take[0]);
-            o[i / 16][i % 16 * 4 + 1] = merge(v.y, keep[0], o[i / 16][i % 16 * 4 + 1], take[0]);
-            o[i / 16][i % 16 * 4 + 2] = merge(v.z, keep[1], o[i / 16][i % 16 * 4 + 2], take[1]);
-            o[i / 16][i % 16 * 4 + 3] = merge(v.w, keep[1], o[i / 16][i % 16 * 4 + 3], take[1]);
+            o[i / 16][i % 16 * 4] = merge(v.x, x.keep[0], o[i / 16][i % 16 * 4], x.take[0]);
+            o[i / 16][i % 16 * 4 + 1] = merge(v.y, x.keep[0], o[i / 16][i % 16 * 4 + 1], x.take[0]);
+            o[i / 16][i % 16 * 4 + 2] = merge(v.z, x.keep[1], o[i / 16][i % 16 * 4 + 2], x.take[1]);
+            o[i / 16][i % 16 * 4 + 3] = merge(v.w, x.keep[1], o[i / 16][i % 16 * 4 + 3], x.take[1]);
         }
     }
     if (last)
@@ -313,15 +325,15 @@ __device__ static inline void merge_part(float (&o)[2][64], float *partial, cons
                                            o[i / 16][i % 16 * 4 + 2], o[i / 16][i % 16 * 4 + 3]));
 }
 
-__device__ static inline void store_output(const float (&o)[2][64], const attn_work &w, const attn_shared *x,
-                                           int item, int slot)
+__device__ static inline void store_output(const float (&o)[2][64], const attn_work &w, const joint &x,
+                                           int item)
 {
     int lane = threadIdx.x & 31, wg = threadIdx.x >> 7, head = (threadIdx.x & 127) / 32 * 16 + lane / 4,
         h0 = item % w.groups * HEADS;
 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float inv = x->inv[slot][head + 8 * r];
+        float inv = x.inv[r];
         float *out = w.p.o + ((int64_t)(item / w.groups) * w.p.heads + h0 + head + 8 * r) * LORA + wg * 256 +
                      (lane & 3) * 2;
         if (h0 + head + 8 * r < w.p.heads)
@@ -351,6 +363,7 @@ __device__ static inline void value_blocks(uint8_t *smem, const attn_work &w, at
     int it = 0, ended = 0, step = w.parts > 1 ? w.items : (int)gridDim.x, wg = threadIdx.x >> 7,
         head = (threadIdx.x & 127) / 32 * 16 + (threadIdx.x & 31) / 4;
     float o[2][64];
+    joint how = {};
 
     for (int item = w.parts > 1 ? blockIdx.y : blockIdx.x; item < w.items && some; item += step) {
         bool last = false;
@@ -375,16 +388,19 @@ __device__ static inline void value_blocks(uint8_t *smem, const attn_work &w, at
                         sl_desc_mn(rows_tile + (wg * 4 + (i & 1) * 2) * SL_TILE + i / 2 * 2048, SL_TILE),
                         b > 0 || i > 1, E());
                 sl_wgmma_finish();
+                if (last || b + 1 == SPLIT) { /* the factors' place may be used again once the stage is */
+                    sl_mbar_wait(&x->merge[ended & 1], ended >> 1 & 1);
+                    how = get_joint(x, ended++ & 1);
+                    __syncwarp();
+                }
                 if ((threadIdx.x & 31) == 0)
                     sl_mbar_arrive(&x->empty[at]);
             }
-            sl_mbar_wait(&x->merge, ended & 1);
             if (w.parts == 1)
-                merge_part(o, w.partial + (int64_t)blockIdx.x * PARTIAL, x, part, ended & 1, last);
-            ended++;
+                merge_part(o, w.partial + (int64_t)blockIdx.x * PARTIAL, how, part, last);
         }
         if (w.parts == 1)
-            store_output(o, w, x, item, (ended - 1) & 1);
+            store_output(o, w, how, item);
     }
     if (w.parts > 1) {
         sl_bar_sync(BAR_VALUES, 256);
@@ -479,8 +495,8 @@ __global__ static void __launch_bounds__(THREADS, 1) mla_kernel(const __grid_con
             sl_mbar_init(&x->full[i], 128 + 4);
             sl_mbar_init(&x->empty[i], 8);
             sl_mbar_init(&x->prob[i], 4);
+            sl_mbar_init(&x->merge[i], 4);
         }
-        sl_mbar_init(&x->merge, 4);
         x->present = some;
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
