@@ -8,6 +8,7 @@
 
 #define GROUP 128
 #define FEW_TOKENS 256
+#define MANY_TOKENS 2048
 #define MOST_SPLITS 8
 #define OUTS (2 * ST_BOX)
 #define PART_LD (OUTS + 4) /* floats; the parts of a tile lie where the stages were */
@@ -352,6 +353,16 @@ static sl_status describe(sl_cuda *cu, const sl_linear_params *p, int n, linear_
     return st;
 }
 
+/* Enough tokens for tiles over all of k: they fill the device, or the ranges of k no longer win. */
+static bool wants_many(const sl_linear_params *p, int n)
+{
+    int boxes = 0;
+
+    for (const sl_linear_params *q = p; n > 0; n--, q = q->next)
+        boxes += sl_ceil_div(q->w.out, ST_BOX);
+    return p->tokens > FEW_TOKENS && (p->tokens > MANY_TOKENS || sl_ceil_div(p->tokens, 128) * boxes > 32);
+}
+
 sl_status sl_cuda_linear_stream(sl_cuda *cu, const sl_linear_params *p, int n, const uint8_t *xq,
                                 const float *xs, int ld_xs, sl_err *err)
 {
@@ -361,7 +372,7 @@ sl_status sl_cuda_linear_stream(sl_cuda *cu, const sl_linear_params *p, int n, c
     int tiles;
     sl_status st;
 
-    if (p->tokens > FEW_TOKENS)
+    if (wants_many(p, n))
         return sl_cuda_linear_many(cu, p, n, xq, xs, ld_xs, sl_ceil_div(groups, splits_of(p->w.out, groups)),
                                    err);
     st = describe(cu, p, n, &a, &tiles, err);
