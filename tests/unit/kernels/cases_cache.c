@@ -733,6 +733,8 @@ static const cf_case cases[] = {
      attention,
      {300, 8, 512, 64, 1100, R8, 2200, 0},
      CF_SPLIT | CF_LARGE},
+    /* Many lists of one block: a kernel's pipeline runs from one list's end into the next one's. */
+    {SL_OP_SPARSE_ATTN, "T=1300 h=64 k=64 fp8", attention, {1300, 64, 512, 64, 64, R8, 640, 0}, CF_LARGE},
     {SL_OP_SPARSE_ATTN, "T=4 h=128 k=2048 fp8 beside", beside, {4, 128, 2048, R8, 3, 0}, CF_SPLIT | CF_LARGE},
     {SL_OP_SPARSE_ATTN, "T=2 h=64 k=2048 bf16 beside", beside, {2, 64, 2048, RB, 2, 0}, CF_SPLIT | CF_LARGE},
     {SL_OP_SPARSE_ATTN, "T=70 h=128 k=128 fp8 beside", beside, {70, 128, 128, R8, 5, 0}, CF_SPLIT},
