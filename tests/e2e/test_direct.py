@@ -5,7 +5,7 @@ import os
 import signal
 
 import real
-from test_failures import QUICK, Streams, jobs, kill_busy, one_more, retries
+from test_failures import QUICK, Streams, all_have, has, jobs, one_more, retries, streams_when
 
 DIRECT = {**QUICK, "cluster.shipping": "direct"}
 
@@ -21,8 +21,8 @@ def test_auto_is_direct_on_one_host(start):
 
 def test_prefill_killed_while_writing(start):
     c = start(roles=("router", "prefill", "prefill", "decode"), **DIRECT, **{"prefill.chunk_tokens": 32})
-    streams = Streams(c, jobs("dpk", 14, prompt=400, out=20))
-    kill_busy(c, "prefill/0", 4)
+    streams, victim = streams_when(c, "dpk", 14, has(c, "prefill/0", 4), prompt=800, out=20)
+    os.kill(victim["pid"], signal.SIGKILL)
     streams.check()
     assert retries(c) >= 1, "nobody was hit: the test shows nothing"
     one_more(c)
@@ -31,10 +31,8 @@ def test_prefill_killed_while_writing(start):
 
 def test_decode_killed_while_rows_arrive(start):
     c = start(**DIRECT, **{"prefill.chunk_tokens": 16})
-    streams = Streams(c, jobs("ddk", 10, prompt=600, out=20))
-    c.logged("comp=prefill ev=start", 20)
     pid = c.pid("decode/0")
-    real.until("both decode workers to be filled", lambda: all(w["placed"] >= 3 for w in c.workers("decode")), 20, 0.002)
+    streams, _ = streams_when(c, "ddk", 10, all_have(c, "decode", 3), prompt=600, out=20)
     os.kill(pid, signal.SIGKILL)
     streams.check()
     assert retries(c) >= 1
@@ -44,9 +42,8 @@ def test_decode_killed_while_rows_arrive(start):
 
 def test_prefill_hangs_and_comes_back(start):
     c = start(roles=("router", "prefill", "prefill", "decode", "decode"), **DIRECT, **{"prefill.chunk_tokens": 32})
-    streams = Streams(c, jobs("dph", 12, prompt=300, out=60))
-    real.until("prefill at work", lambda: c.worker("prefill/0")["placed"] >= 3, 20, 0.005)
     pid = c.pid("prefill/0")
+    streams, _ = streams_when(c, "dph", 12, has(c, "prefill/0", 3), prompt=600, out=60)
     os.kill(pid, signal.SIGSTOP)
     try:
         real.until("the hang seen", lambda: not c.worker("prefill/0"), 15)
