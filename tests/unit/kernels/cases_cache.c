@@ -1,4 +1,4 @@
-/* Conformance cases of rows: append, residency, gather, attention. */
+/* Conformance cases of rows: append, residency, gather. Attention over them: cases_attn.c. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,56 +121,117 @@ static void choose_ids(int32_t *ids, int32_t k, int32_t ld, int32_t pos, int64_t
     qsort(ids, (size_t)k, 4, by_id);
 }
 
+/* Positions move on during the case, so every page exists; shared: all sequences have sequence 1's host
+ * pages, so that sources of misses are equal. */
+static void all_pages(cf_run *r, resolve_case *c, bool shared)
+{
+    batch *b = &c->b;
+    int64_t n = b->seqs * b->ld;
+
+    for (int64_t s = 0; shared && s < b->seqs; s++)
+        memcpy(b->host_pages + s * b->ld, b->host_pages + b->ld, 4 * (size_t)b->ld);
+    for (int64_t i = 0; i < n; i++) {
+        if (b->row_pages[i] < 0)
+            b->row_pages[i] = 1;
+        if (b->host_pages[i] < 0)
+            b->host_pages[i] = 0;
+    }
+    cf_put(r, (void *)(uintptr_t)b->t.host_pages, b->host_pages, 4 * (size_t)n);
+    cf_put(r, (void *)(uintptr_t)b->t.row_pages, b->row_pages, 4 * (size_t)n);
+}
+
+static void resolve_params(cf_run *r, resolve_case *c, int32_t k, sl_evict_policy policy)
+{
+    sl_resolve_params *p = &c->p;
+    size_t blocks;
+
+    p->seqs = &c->b.t;
+    p->k = k;
+    p->ld_ids = k + 3;
+    p->miss_cap = (int32_t)r->n * k;
+    p->policy = policy;
+    c->ids = cf_temp(r, 4 * (size_t)(r->n * p->ld_ids));
+    p->ids = cf_mem(r, c->ids, 4 * (size_t)(r->n * p->ld_ids));
+    p->phys = cf_mem(r, NULL, 4 * (size_t)(r->n * p->ld_ids));
+    p->miss_src = cf_mem(r, NULL, 8 * (size_t)p->miss_cap);
+    p->miss_dst = cf_mem(r, NULL, 4 * (size_t)p->miss_cap);
+    p->miss_count = cf_mem(r, NULL, 4);
+    p->step = cf_mem(r, NULL, 4);
+    p->ld_blocks = (k + 63) / 64 + 1;
+    blocks = (size_t)(r->n * p->ld_blocks);
+    p->block_need = cf_mem(r, NULL, 4 * blocks);
+    p->block_done = cf_mem(r, NULL, 4 * blocks);
+    p->miss_block = cf_mem(r, NULL, 4 * (size_t)p->miss_cap);
+}
+
+/* What a step gave, behind what the log has; the log's new end. */
+static int32_t *log_step(cf_run *r, const resolve_case *c, int64_t *src, int32_t *log)
+{
+    const sl_resolve_params *p = &c->p;
+    size_t blocks = (size_t)(r->n * p->ld_blocks);
+    int32_t count = 0;
+
+    cf_get(r, log, p->phys, 4 * (size_t)(r->n * p->ld_ids));
+    log += r->n * p->ld_ids;
+    cf_get(r, &count, p->miss_count, 4);
+    if (r->st == SL_OK && (count < 0 || count > p->miss_cap))
+        cf_fail(r, "miss_count is %d of at most %d", count, p->miss_cap);
+    if (r->st != SL_OK)
+        return log;
+    *log++ = count;
+    cf_get(r, src, p->miss_src, 8 * (size_t)count);
+    cf_get(r, log, p->miss_dst, 4 * (size_t)count);
+    log += count;
+    cf_get(r, log, p->miss_block, 4 * (size_t)count);
+    log += count;
+    cf_get(r, log, p->block_need, 4 * blocks);
+    cf_get(r, log + blocks, p->block_done, 4 * blocks);
+    log += 2 * blocks;
+    for (int32_t i = 0; i < count; i++) {
+        *log++ = (int32_t)src[i];
+        if (i && src[i] < src[i - 1])
+            cf_fail(r, "miss_src is not ascending at %d", i);
+    }
+    return log;
+}
+
+static void resolve_outs(cf_run *r, const resolve_case *c, size_t hot_rows)
+{
+    const sl_resolve_params *p = &c->p;
+    size_t slots_row = 2 * (size_t)p->hot.max_tokens, list_row = 2 * (hot_rows + 1);
+
+    cf_out(r, "slot_of", p->hot.slot_of, c->slots, slots_row, slots_row, CF_BYTES, 0);
+    cf_out(r, "token_of", p->hot.token_of, c->slots, 4 * hot_rows, 4 * hot_rows, CF_BYTES, 0);
+    cf_out(r, "stamp", p->hot.stamp, c->slots, 4 * hot_rows, 4 * hot_rows, CF_BYTES, 0);
+    cf_out(r, "counters", p->hot.counters, c->slots, 16, 16, CF_BYTES, 0);
+    if (p->policy == SL_EVICT_LRU) {
+        cf_out(r, "prev", p->hot.prev, c->slots, list_row, list_row, CF_BYTES, 0);
+        cf_out(r, "next", p->hot.next, c->slots, list_row, list_row, CF_BYTES, 0);
+    } else {
+        cf_out(r, "cursor", p->hot.cursor, 1, 4 * (size_t)c->slots, 4 * (size_t)c->slots, CF_BYTES, 0);
+    }
+}
+
 /* S, length, k, hot_rows, tail_rows, steps, policy, hier (1 half, 2 all), shared pages */
 static void resolve(cf_run *r, const int64_t *a)
 {
     resolve_case c = {0};
-    int32_t k = (int32_t)a[2], ld = k + 3, *log, cap, *pos = cf_temp(r, 4 * (size_t)r->n);
-    size_t per_step, used = 0, blocks;
+    int32_t k = (int32_t)a[2], ld = k + 3, *log, *end, *pos = cf_temp(r, 4 * (size_t)r->n);
+    size_t per_step;
     uint32_t now;
     int64_t *src;
 
     batch_make(r, &c.b, a[0], 1, a[1] + a[5] + 1, (int)a[7]);
     c.slots = (int32_t)c.b.seqs;
     make_hot(r, &c, (int32_t)a[3], (int32_t)a[4], (int32_t)(a[1] + a[5] + 1), (sl_evict_policy)a[6]);
-    if (a[8]) /* all sequences share sequence 1's host pages: equal miss sources */
-        for (int64_t s = 0; s < c.b.seqs; s++)
-            memcpy(c.b.host_pages + s * c.b.ld, c.b.host_pages + c.b.ld, 4 * (size_t)c.b.ld);
-    for (int64_t i = 0; i < c.b.seqs * c.b.ld;
-         i++) { /* every page exists: positions move on during the case */
-        if (c.b.row_pages[i] < 0)
-            c.b.row_pages[i] = 1;
-        if (c.b.host_pages[i] < 0)
-            c.b.host_pages[i] = 0;
-    }
-    cf_put(r, (void *)(uintptr_t)c.b.t.host_pages, c.b.host_pages, 4 * (size_t)(c.b.seqs * c.b.ld));
-    cf_put(r, (void *)(uintptr_t)c.b.t.row_pages, c.b.row_pages, 4 * (size_t)(c.b.seqs * c.b.ld));
-    cap = (int32_t)r->n * k;
-    c.ids = cf_temp(r, 4 * (size_t)(r->n * ld));
-    c.p.seqs = &c.b.t;
-    c.p.k = k;
-    c.p.ld_ids = ld;
-    c.p.miss_cap = cap;
-    c.p.policy = (sl_evict_policy)a[6];
-    c.p.ids = cf_mem(r, c.ids, 4 * (size_t)(r->n * ld));
-    c.p.phys = cf_mem(r, NULL, 4 * (size_t)(r->n * ld));
-    c.p.miss_src = cf_mem(r, NULL, 8 * (size_t)cap);
-    c.p.miss_dst = cf_mem(r, NULL, 4 * (size_t)cap);
-    c.p.miss_count = cf_mem(r, NULL, 4);
-    c.p.step = cf_mem(r, NULL, 4);
-    c.p.ld_blocks = (k + 63) / 64 + 1;
-    blocks = (size_t)(r->n * c.p.ld_blocks);
-    c.p.block_need = cf_mem(r, NULL, 4 * blocks);
-    c.p.block_done = cf_mem(r, NULL, 4 * blocks);
-    c.p.miss_block = cf_mem(r, NULL, 4 * (size_t)cap);
-    per_step = (size_t)(r->n * ld) + 1 + (size_t)cap * 4 + 2 * blocks;
-    log = cf_temp(r, 4 * per_step * (size_t)a[5]);
-    src = cf_temp(r, 8 * (size_t)cap);
+    all_pages(r, &c, a[8] != 0);
+    resolve_params(r, &c, k, (sl_evict_policy)a[6]);
+    per_step = (size_t)(r->n * ld) + 1 + (size_t)c.p.miss_cap * 4 + 2 * (size_t)(r->n * c.p.ld_blocks);
+    log = end = cf_temp(r, 4 * per_step * (size_t)a[5]);
+    src = cf_temp(r, 8 * (size_t)c.p.miss_cap);
     for (int64_t step = 1; step <= a[5] && r->st == SL_OK; step++) {
-        int32_t count = 0;
-
-        for (int64_t s = 0; s < r->n;
-             s++) { /* every sixth step a position jumps back: another request took the slot */
+        for (int64_t s = 0; s < r->n; s++) {
+            /* every sixth step a position jumps back: another request took the slot */
             pos[s] = (int32_t)(c.b.pos[s] % a[1] + step);
             choose_ids(c.ids + s * ld, k, ld, pos[s], s, step);
         }
@@ -179,40 +240,13 @@ static void resolve(cf_run *r, const int64_t *a)
         cf_put(r, (void *)(uintptr_t)c.p.ids, c.ids, 4 * (size_t)(r->n * ld));
         cf_put(r, (void *)(uintptr_t)c.b.t.token_pos, pos, 4 * (size_t)r->n);
         cf_op(r, SL_OP_RESOLVE, &c.p);
-        cf_get(r, log + used, c.p.phys, 4 * (size_t)(r->n * ld));
-        used += (size_t)(r->n * ld);
-        cf_get(r, &count, c.p.miss_count, 4);
-        if (r->st == SL_OK && (count < 0 || count > cap))
-            cf_fail(r, "miss_count is %d of at most %d", count, cap);
+        end = log_step(r, &c, src, end);
         if (r->st != SL_OK)
             return;
-        log[used++] = count;
-        cf_get(r, src, c.p.miss_src, 8 * (size_t)count);
-        cf_get(r, log + used, c.p.miss_dst, 4 * (size_t)count);
-        used += (size_t)count;
-        cf_get(r, log + used, c.p.miss_block, 4 * (size_t)count);
-        used += (size_t)count;
-        cf_get(r, log + used, c.p.block_need, 4 * blocks);
-        cf_get(r, log + used + blocks, c.p.block_done, 4 * blocks);
-        used += 2 * blocks;
-        for (int32_t i = 0; i < count; i++) {
-            log[used++] = (int32_t)src[i];
-            if (i && src[i] < src[i - 1])
-                cf_fail(r, "miss_src is not ascending at %d", i);
-        }
     }
-    cf_out(r, "steps", cf_mem(r, log, 4 * used), 1, 4 * used, 4 * used, CF_BYTES, 0);
-    cf_out(r, "slot_of", c.p.hot.slot_of, c.slots, 2 * (size_t)c.p.hot.max_tokens,
-           2 * (size_t)c.p.hot.max_tokens, CF_BYTES, 0);
-    cf_out(r, "token_of", c.p.hot.token_of, c.slots, 4 * (size_t)a[3], 4 * (size_t)a[3], CF_BYTES, 0);
-    cf_out(r, "stamp", c.p.hot.stamp, c.slots, 4 * (size_t)a[3], 4 * (size_t)a[3], CF_BYTES, 0);
-    cf_out(r, "counters", c.p.hot.counters, c.slots, 16, 16, CF_BYTES, 0);
-    if (c.p.policy == SL_EVICT_LRU) {
-        cf_out(r, "prev", c.p.hot.prev, c.slots, 2 * (size_t)(a[3] + 1), 2 * (size_t)(a[3] + 1), CF_BYTES, 0);
-        cf_out(r, "next", c.p.hot.next, c.slots, 2 * (size_t)(a[3] + 1), 2 * (size_t)(a[3] + 1), CF_BYTES, 0);
-    } else {
-        cf_out(r, "cursor", c.p.hot.cursor, 1, 4 * (size_t)c.slots, 4 * (size_t)c.slots, CF_BYTES, 0);
-    }
+    cf_out(r, "steps", cf_mem(r, log, 4 * (size_t)(end - log)), 1, 4 * (size_t)(end - log),
+           4 * (size_t)(end - log), CF_BYTES, 0);
+    resolve_outs(r, &c, (size_t)a[3]);
 }
 
 /* Timing: step by step other ids, all prepared before. */
@@ -411,204 +445,6 @@ static void gather_clock(cf_run *r, const int64_t *a)
     cf_out(r, "clock", cf_mem(r, ok, sizeof ok), 5, 4, 4, CF_BYTES, 0);
 }
 
-/* ---- attention ---- */
-
-static int32_t list_of(int64_t t, int32_t k)
-{
-    static const int32_t lengths[] = {0, 1, 63, 64, 65, 128, 1 << 30, 7, 1 << 30};
-    int32_t n = lengths[t % (int64_t)SL_COUNT(lengths)];
-
-    return n < k ? n : k;
-}
-
-#define DISTINCT 4096
-/* T, heads, lora, rope, k, format, pool rows, full lists */
-static void attention(cf_run *r, const int64_t *a)
-{
-    sl_sparse_attn_params p = {
-        .tokens = (int32_t)r->n, .heads = (int32_t)a[1], .lora = (int32_t)a[2], .rope = (int32_t)a[3]};
-    int32_t ld = (int32_t)a[4] + 2, *phys = cf_temp(r, 4 * (size_t)(r->n * ld));
-    size_t row, o_row = 4 * (size_t)(a[1] * a[2]);
-    float *values = cf_temp(r, 4 * (size_t)(a[2] + a[3]));
-    uint8_t *pool, *first = cf_temp(r, (size_t)r->n * o_row), *second = cf_temp(r, (size_t)r->n * o_row);
-    double rows = 0;
-
-    p.format = (sl_row_format)a[5];
-    p.k = (int32_t)a[4];
-    p.ld_ids = ld;
-    p.scale = 0.13f;
-    row = (size_t)sl_row_bytes(p.format, p.lora, p.rope);
-    p.rows = (sl_row_view){.row_bytes = (int64_t)row};
-    pool = cf_temp(r, (size_t)(2 * a[6] + 1) * row);
-    memset(pool, 0xff, (size_t)(2 * a[6] + 1) * row);
-    for (int64_t i = 0; i < a[6]; i++) { /* logical row i at 2 i; a second copy of all at 2 (n - 1 - i) + 1 */
-        if (r->perf && i >= DISTINCT) {  /* timing: a large pool repeats */
-            memcpy(pool + (size_t)(2 * i) * row, pool + (size_t)(2 * (i % DISTINCT)) * row, row);
-            continue;
-        }
-        for (int32_t d = 0; d < p.lora + p.rope; d++)
-            values[d] = 2 * cf_uniform(5, i * 4099 + d);
-        sl_row_encode(p.format, p.lora, p.rope, values, pool + (size_t)(2 * i) * row);
-        memcpy(pool + (size_t)(2 * (a[6] - 1 - i) + 1) * row, pool + (size_t)(2 * i) * row, row);
-    }
-    p.rows.base = cf_mem(r, pool, (size_t)(2 * a[6] + 1) * row);
-    p.ql = cf_matrix(r, 1, r->first, r->n, a[1] * (a[2] + a[3]), a[1] * (a[2] + a[3]), SL_F32, 1);
-    p.o = cf_mem(r, NULL, (size_t)r->n * o_row);
-    for (int place = 0; place < 2; place++) {
-        for (int64_t t = 0; t < r->n; t++) {
-            int32_t n = a[7] ? p.k : list_of(r->first + t, p.k);
-
-            for (int32_t i = 0; i < ld; i++) {
-                int64_t logical = (int64_t)i * (a[6] / p.k) +
-                                  (int64_t)(cf_hash(4, (r->first + t) * 99991 + i) % (uint64_t)(a[6] / p.k));
-
-                phys[t * ld + i] =
-                    i >= n ? -1 : (int32_t)(place ? 2 * (a[6] - 1 - logical) + 1 : 2 * logical);
-            }
-            rows += place ? 0 : n;
-        }
-        p.phys = cf_mem(r, phys, 4 * (size_t)(r->n * ld));
-        cf_op(r, SL_OP_SPARSE_ATTN, &p);
-        cf_get(r, place ? second : first, p.o, (size_t)r->n * o_row);
-        if (r->perf)
-            break;
-    }
-    if (r->st == SL_OK && !r->perf && memcmp(first, second, (size_t)r->n * o_row) != 0)
-        cf_fail(r, "the result depends on where the rows are");
-    cf_work(r, rows * (double)row + (double)r->n * (double)a[1] * (double)(2 * a[2] + a[3]) * 4,
-            2 * rows * (double)a[1] * (double)(2 * a[2] + a[3]), SL_BF16, 0);
-    /* Another backend may hold queries and weights in bf16 when the rows are not float32. */
-    cf_out_tokens(r, "o", p.o, o_row, CF_F32, !r->be ? 1e-5 : p.format == SL_ROW_MLA_F32 ? 5e-5 : 1e-2);
-}
-
-/* ---- attention beside the gather that brings its rows ---- */
-
-typedef struct beside_case {
-    sl_gather_params gather;
-    sl_sparse_attn_params attn;
-    size_t blocks;
-    int mode; /* 0 both, 1 attention alone, 2 gather alone, 3 both, but the attention has all its rows */
-} beside_case;
-
-static sl_status run_beside(cf_run *r, const beside_case *c)
-{
-    sl_status st = SL_OK;
-
-    if (!r->be) {
-        ref_run(SL_OP_GATHER, &c->gather);
-        ref_run(SL_OP_SPARSE_ATTN, &c->attn);
-        return SL_OK;
-    }
-    if (c->mode != 1)
-        st = sl_be_fill(r->be, c->gather.block_done, 0, 4 * c->blocks, &r->err);
-    if (st == SL_OK && c->mode != 1)
-        st = sl_be_run(r->be, SL_OP_GATHER, &c->gather, &r->err);
-    if (st == SL_OK && c->mode != 2) /* nothing waits for the gather here */
-        st = sl_be_run(r->be, SL_OP_SPARSE_ATTN, &c->attn, &r->err);
-    return st;
-}
-
-#define REPEAT 10
-static void time_beside(cf_run *r, const beside_case *c)
-{
-    uint64_t best = UINT64_MAX;
-    sl_graph *g = NULL;
-
-    if (!(sl_backend_caps(r->be) & SL_BE_GRAPHS) || sl_be_capture_begin(r->be, &r->err) != SL_OK)
-        return;
-    for (int i = 0; i < REPEAT && r->st == SL_OK; i++)
-        r->st = run_beside(r, c);
-    if (sl_be_capture_end(r->be, &g, &r->err) != SL_OK)
-        return;
-    for (int i = 0; i < 30 && r->st == SL_OK; i++) {
-        uint64_t start = sl_now_ns();
-
-        r->st = sl_be_graph_launch(r->be, g, &r->err);
-        if (r->st == SL_OK)
-            r->st = sl_be_sync(r->be, &r->err);
-        start = sl_now_ns() - start;
-        best = start < best ? start : best;
-    }
-    r->ns = (double)best / REPEAT;
-    sl_graph_destroy(g);
-}
-
-/* T, heads, k, format, one row of that many is missing, mode. Missing rows are NaN until the gather brings
- * them. */
-static void beside(cf_run *r, const int64_t *a)
-{
-    beside_case c = {.mode = (int)a[5]};
-    sl_sparse_attn_params *p = &c.attn;
-    int64_t n = r->n * a[2], misses = 0;
-    size_t row = (size_t)sl_row_bytes((sl_row_format)a[3], 512, 64), o_row = 4 * (size_t)a[1] * 512;
-    uint8_t *host = cf_temp(r, (size_t)n * row), *device = cf_temp(r, (size_t)n * row);
-    int32_t *phys = cf_temp(r, 4 * (size_t)n), *dst = cf_temp(r, 4 * (size_t)n),
-            *block = cf_temp(r, 4 * (size_t)n), *need, count;
-    int64_t *src = cf_temp(r, 8 * (size_t)n);
-    float *values = cf_temp(r, 4 * 576);
-
-    *p = (sl_sparse_attn_params){.tokens = (int32_t)r->n, .heads = (int32_t)a[1], .lora = 512, .rope = 64};
-    p->format = (sl_row_format)a[3];
-    p->k = p->ld_ids = (int32_t)a[2];
-    p->scale = 0.13f;
-    p->ld_blocks = (p->k + 63) / 64;
-    c.blocks = (size_t)(r->n * p->ld_blocks);
-    need = cf_temp(r, 4 * c.blocks);
-    memset(need, 0, 4 * c.blocks);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t g = r->first * a[2] + i, t = i / a[2], j = i % a[2];
-
-        if (i < DISTINCT || !r->perf) {
-            for (int32_t d = 0; d < 576; d++)
-                values[d] = 2 * cf_uniform(5, g * 4099 + d);
-            sl_row_encode(p->format, 512, 64, values, host + (size_t)i * row);
-        } else {
-            memcpy(host + (size_t)i * row, host + (size_t)(i % DISTINCT) * row, row);
-        }
-        memcpy(device + (size_t)i * row, host + (size_t)i * row, row);
-        phys[i] = (int32_t)i;
-        if ((g * 7 + t) % a[4])
-            continue;
-        memset(device + (size_t)i * row, 0xff, row);
-        src[misses] = i;
-        dst[misses] = (int32_t)i;
-        block[misses++] = (int32_t)(t * p->ld_blocks + j / 64);
-        need[t * p->ld_blocks + j / 64]++;
-    }
-    count = (int32_t)misses;
-    p->rows = (sl_row_view){.row_bytes = (int64_t)row, .hot_rows = 60000};
-    p->rows.base = cf_mem(r, device, (size_t)n * row);
-    p->phys = cf_mem(r, phys, 4 * (size_t)n);
-    p->ql = cf_matrix(r, 1, r->first, r->n, a[1] * 576, a[1] * 576, SL_F32, 1);
-    p->o = cf_mem(r, NULL, (size_t)r->n * o_row);
-    p->block_need = cf_mem(r, need, 4 * c.blocks);
-    memset(need, 0, 4 * c.blocks);
-    p->block_done = c.gather.block_done = cf_mem(r, need, 4 * c.blocks);
-    c.gather.rows = p->rows;
-    c.gather.host = (sl_host_plane){.row_stride = (int64_t)row, .page_stride = 64 * (int64_t)row};
-    c.gather.host.base = cf_host_mem(r, host, (size_t)((n + 63) / 64 * 64) * row);
-    c.gather.miss_src = cf_mem(r, src, 8 * (size_t)n);
-    c.gather.miss_dst = cf_mem(r, dst, 4 * (size_t)n);
-    c.gather.miss_block = cf_mem(r, block, 4 * (size_t)n);
-    c.gather.miss_count = cf_mem(r, &count, 4);
-    c.gather.miss_cap = (int32_t)n;
-    if (r->st == SL_OK) { /* in a perf run once in full, so that rows and counts are there for the parts */
-        beside_case both = c;
-
-        both.mode = 0;
-        r->st = run_beside(r, &both);
-    }
-    if (r->st == SL_OK && r->be)
-        r->st = sl_be_sync(r->be, &r->err);
-    if (c.mode == 3) /* what is left is what the gather's traffic costs the attention */
-        p->block_need = cf_mem(r, need, 4 * c.blocks);
-    if (r->st == SL_OK && r->perf && r->be)
-        time_beside(r, &c);
-    cf_work(r, (double)n * (double)row, c.mode == 2 ? 0 : 2.0 * (double)n * (double)a[1] * 1088, SL_BF16,
-            c.mode == 1 ? 0 : (double)misses * (double)row);
-    cf_out_tokens(r, "o", p->o, o_row, CF_F32, r->be ? 1e-2 : 1e-5);
-}
-
 #define F SL_F32
 #define B SL_BF16
 #define RF SL_ROW_MLA_F32
@@ -690,133 +526,6 @@ static const cf_case cases[] = {
     {SL_OP_GATHER, "n=2000 48 GiB arena", gather_perf, {2000, 16750, 656, 3076352}, CF_PERF_ONLY},
     {SL_OP_GATHER, "n=6000 48 GiB arena", gather_perf, {6000, 16750, 656, 3076352}, CF_PERF_ONLY},
     {SL_OP_GATHER, "n=32000 48 GiB arena", gather_perf, {32000, 16750, 656, 3076352}, CF_PERF_ONLY},
-
-    {SL_OP_SPARSE_ATTN, "T=1 h=1 lora=1 rope=0 k=1", attention, {1, 1, 1, 0, 1, RF, 5, 1}, CF_SPLIT},
-    {SL_OP_SPARSE_ATTN,
-     "T=18 h=4 lora=128 rope=16 k=16 f32",
-     attention,
-     {18, 4, 128, 16, 16, RF, 200, 0},
-     CF_SPLIT},
-    {SL_OP_SPARSE_ATTN,
-     "T=9 h=3 lora=37 rope=6 k=200 f32",
-     attention,
-     {9, 3, 37, 6, 200, RF, 1000, 0},
-     CF_SPLIT},
-    {SL_OP_SPARSE_ATTN,
-     "T=9 h=17 lora=64 rope=8 k=130 bf16",
-     attention,
-     {9, 17, 64, 8, 130, RB, 700, 0},
-     CF_SPLIT},
-    {SL_OP_SPARSE_ATTN,
-     "T=9 h=64 lora=512 rope=64 k=128 fp8",
-     attention,
-     {9, 64, 512, 64, 128, R8, 700, 0},
-     CF_SPLIT},
-    {SL_OP_SPARSE_ATTN,
-     "T=3 h=128 lora=512 rope=64 k=256 fp8",
-     attention,
-     {3, 128, 512, 64, 256, R8, 700, 1},
-     CF_SPLIT},
-    {SL_OP_SPARSE_ATTN, "T=9 h=128 k=1024 fp8", attention, {9, 128, 512, 64, 1024, R8, 4096, 0}, CF_SPLIT},
-    {SL_OP_SPARSE_ATTN, "T=9 h=20 k=1024 bf16", attention, {9, 20, 512, 64, 1024, RB, 4096, 0}, CF_SPLIT},
-    {SL_OP_SPARSE_ATTN,
-     "T=4 h=64 k=2048 bf16",
-     attention,
-     {4, 64, 512, 64, 2048, RB, 8192, 1},
-     CF_SPLIT | CF_LARGE},
-    {SL_OP_SPARSE_ATTN, "T=4 h=8 k=200 fp8", attention, {4, 8, 512, 64, 200, R8, 1000, 1}, CF_SPLIT},
-    {SL_OP_SPARSE_ATTN, "T=9 h=24 k=1024 fp8", attention, {9, 24, 512, 64, 1024, R8, 4096, 0}, CF_SPLIT},
-    {SL_OP_SPARSE_ATTN, "T=3 h=16 k=2048 fp8", attention, {3, 16, 512, 64, 2048, R8, 8192, 1}, CF_SPLIT},
-    {SL_OP_SPARSE_ATTN, "T=3 h=32 k=1500 bf16", attention, {3, 32, 512, 64, 1500, RB, 8192, 1}, CF_SPLIT},
-    {SL_OP_SPARSE_ATTN,
-     "T=300 h=8 k=1100 fp8",
-     attention,
-     {300, 8, 512, 64, 1100, R8, 2200, 0},
-     CF_SPLIT | CF_LARGE},
-    /* Many lists of one block: a kernel's pipeline runs from one list's end into the next one's. */
-    {SL_OP_SPARSE_ATTN, "T=1300 h=64 k=64 fp8", attention, {1300, 64, 512, 64, 64, R8, 640, 0}, CF_LARGE},
-    {SL_OP_SPARSE_ATTN, "T=4 h=128 k=2048 fp8 beside", beside, {4, 128, 2048, R8, 3, 0}, CF_SPLIT | CF_LARGE},
-    {SL_OP_SPARSE_ATTN, "T=2 h=64 k=2048 bf16 beside", beside, {2, 64, 2048, RB, 2, 0}, CF_SPLIT | CF_LARGE},
-    {SL_OP_SPARSE_ATTN, "T=70 h=128 k=128 fp8 beside", beside, {70, 128, 128, R8, 5, 0}, CF_SPLIT},
-    {SL_OP_SPARSE_ATTN, "T=20 h=128 fp8 beside 2000", beside, {20, 128, 2048, R8, 20, 0}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN, "T=20 h=128 fp8 beside alone", beside, {20, 128, 2048, R8, 20, 1}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN, "T=20 h=128 fp8 beside other 2000", beside, {20, 128, 2048, R8, 20, 3}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside other 2000", beside, {64, 128, 2048, R8, 65, 3}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside other 6000", beside, {64, 128, 2048, R8, 22, 3}, CF_PERF_ONLY},
-    {SL_OP_GATHER, "T=20 fp8 beside gather", beside, {20, 128, 2048, R8, 20, 2}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside 2000", beside, {64, 128, 2048, R8, 65, 0}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside alone", beside, {64, 128, 2048, R8, 65, 1}, CF_PERF_ONLY},
-    {SL_OP_GATHER, "T=64 fp8 beside gather", beside, {64, 128, 2048, R8, 65, 2}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=1024 h=128 k=2048 bf16",
-     attention,
-     {1024, 128, 512, 64, 2048, RB, 32768, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=1 h=128 k=2048 fp8",
-     attention,
-     {1, 128, 512, 64, 2048, R8, 1 << 20, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=4 h=128 k=2048 fp8",
-     attention,
-     {4, 128, 512, 64, 2048, R8, 1 << 20, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=16 h=128 k=2048 fp8",
-     attention,
-     {16, 128, 512, 64, 2048, R8, 1 << 20, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=20 h=128 k=2048 fp8",
-     attention,
-     {20, 128, 512, 64, 2048, R8, 1 << 20, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=32 h=128 k=2048 fp8",
-     attention,
-     {32, 128, 512, 64, 2048, R8, 1 << 20, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=64 h=128 k=2048 fp8",
-     attention,
-     {64, 128, 512, 64, 2048, R8, 1 << 20, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=128 h=128 k=2048 fp8",
-     attention,
-     {128, 128, 512, 64, 2048, R8, 1 << 20, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=1 h=64 k=2048 fp8",
-     attention,
-     {1, 64, 512, 64, 2048, R8, 1 << 20, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=20 h=64 k=2048 fp8",
-     attention,
-     {20, 64, 512, 64, 2048, R8, 1 << 20, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=64 h=64 k=2048 fp8",
-     attention,
-     {64, 64, 512, 64, 2048, R8, 1 << 20, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=64 h=16 k=2048 fp8",
-     attention,
-     {64, 16, 512, 64, 2048, R8, 1 << 20, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=20 h=128 k=2048 bf16",
-     attention,
-     {20, 128, 512, 64, 2048, RB, 1 << 20, 1},
-     CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN,
-     "T=64 h=128 k=2048 bf16",
-     attention,
-     {64, 128, 512, 64, 2048, RB, 1 << 20, 1},
-     CF_PERF_ONLY},
 };
 
 const cf_table cf_cache_cases = {cases, SL_COUNT(cases)};
