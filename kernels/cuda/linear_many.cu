@@ -54,25 +54,13 @@ __device__ static inline many_tile tile_of(const many_args &p, int w)
     return t;
 }
 
-struct many_ring {
-    uint32_t base, full, empty; /* shared addresses */
-    int stage;
-    uint32_t phase;
-};
-
-__device__ static inline void ring_next(many_ring &r)
-{
-    if (++r.stage == STAGES) {
-        r.stage = 0;
-        r.phase ^= 1;
-    }
-}
+typedef st_ring<STAGES> many_ring;
 
 template <bool F8> __device__ static void produce(const many_args &p, many_ring r, uint32_t xs_base, int work)
 {
     for (int w = blockIdx.x; w < work; w += gridDim.x) {
         many_tile t = tile_of(p, w);
-        for (int g = 0; g < p.groups; g++, ring_next(r)) {
+        for (int g = 0; g < p.groups; g++, st_next(r)) {
             uint32_t at = r.base + r.stage * STAGE, full = r.full + r.stage * 8;
             st_bar_wait(r.empty + r.stage * 8, r.phase ^ 1);
             st_bar_expect(full, STAGE + (F8 ? XS_BYTES : 0));
@@ -83,12 +71,6 @@ template <bool F8> __device__ static void produce(const many_args &p, many_ring 
                               full);
         }
     }
-}
-
-__device__ static inline void release(const many_ring &r)
-{
-    if ((threadIdx.x & 31) == 0)
-        st_bar_arrive(r.empty + r.stage * 8);
 }
 
 /* One range of k: acc, from zero. */
@@ -102,7 +84,7 @@ __device__ static inline void multiply(const many_args &p, many_ring &r, const f
 #pragma unroll
     for (int i = 0; i < 64; i++)
         acc[i] = 0;
-    for (int g = g0; g < g1; g++, ring_next(r)) {
+    for (int g = g0; g < g1; g++, st_next(r)) {
         uint32_t at = r.base + r.stage * STAGE;
         uint64_t a = sl_desc_k(at + ST_BOX_BYTES + wg * (X_BYTES / 2)), b = sl_desc_k(at);
         float w = F8 ? __ldg(ws + g) : 0, x0 = 0, x1 = 0;
@@ -119,7 +101,7 @@ __device__ static inline void multiply(const many_args &p, many_ring &r, const f
             else
                 st_product<false>(acc, a + 2 * k, b + 2 * k, true);
         sl_wgmma_finish();
-        release(r);
+        st_release(r);
         if constexpr (F8)
 #pragma unroll
             for (int i = 0; i < 64; i++)
@@ -164,9 +146,9 @@ template <bool F8> __device__ static void consume(const many_args &p, many_ring 
         const many_out &o = p.o[t.which];
         const float *ws = F8 ? o.ws + (int64_t)(t.out0 / GROUP) * p.groups : NULL;
         if (t.t0 + wg * 64 >= p.tokens) { /* no such tokens */
-            for (int g = 0; g < p.groups; g++, ring_next(r)) {
+            for (int g = 0; g < p.groups; g++, st_next(r)) {
                 st_bar_wait(r.full + r.stage * 8, r.phase);
-                release(r);
+                st_release(r);
             }
             continue;
         }

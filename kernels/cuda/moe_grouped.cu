@@ -27,7 +27,7 @@ static bool all_bf16(const sl_weight *w, int n)
 static bool bf16_fits(const sl_cuda *cu, const sl_moe_params *p)
 {
     return cu->cc == 90 && p->act == SL_BF16 && p->hidden % 64 == 0 && p->inter % ST_BOX == 0 &&
-           p->experts <= MG_MAX_EXPERTS && (uintptr_t)p->x % 16 == 0 && (uintptr_t)p->out % 16 == 0 &&
+           p->experts <= SL_MOE_MAX_EXPERTS && (uintptr_t)p->x % 16 == 0 && (uintptr_t)p->out % 16 == 0 &&
            all_bf16(p->gate, p->experts) && all_bf16(p->up, p->experts) && all_bf16(p->down, p->experts);
 }
 

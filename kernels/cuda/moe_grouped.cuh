@@ -4,6 +4,7 @@
 #ifndef SL_KERNELS_CUDA_MOE_GROUPED_CUH
 #define SL_KERNELS_CUDA_MOE_GROUPED_CUH
 
+#include "kernels/cuda/moe_group.cuh"
 #include "kernels/cuda/moe_rows.cuh"
 
 #define MG_ROWS 128 /* of a tile */
@@ -13,7 +14,6 @@
 #define MG_XS_BYTES (MG_ROWS * 4)
 #define MG_SMEM (MG_STAGES * (MG_STAGE + MG_XS_BYTES + 16) + 1024)
 #define MG_THREADS 384 /* two warpgroups that multiply, one whose first warp copies */
-#define MG_MAX_EXPERTS 1024
 
 struct mg_rows {
     int32_t *pair;   /* [rows] or -1 */
@@ -26,31 +26,21 @@ struct mg_rows {
 __global__ static void __launch_bounds__(1024)
     mg_group_kernel(const int32_t *ids, int pairs, int experts, mg_rows rows, uint32_t *deverr)
 {
-    __shared__ int count[MG_MAX_EXPERTS], end[MG_MAX_EXPERTS], tiles[MG_MAX_EXPERTS], cursor[MG_MAX_EXPERTS];
+    __shared__ int count[SL_MOE_MAX_EXPERTS], end[SL_MOE_MAX_EXPERTS], tiles[SL_MOE_MAX_EXPERTS],
+        cursor[SL_MOE_MAX_EXPERTS];
     int e = threadIdx.x;
 
     count[e] = 0;
     __syncthreads();
 #pragma unroll 8
-    for (int i = e; i < pairs; i += 1024) {
-        int x = ids[i];
-        if (x >= experts)
-            atomicOr(deverr, SL_DEVERR_ID);
-        else if (x >= 0)
-            atomicAdd(&count[x], 1);
-    }
+    for (int i = e; i < pairs; i += 1024)
+        sl_moe_count(ids[i], experts, count, deverr);
     __syncthreads();
     int n = count[e], padded = (n + 7) & ~7, mine = (n + MG_ROWS - 1) / MG_ROWS;
     end[e] = padded;
     tiles[e] = mine;
     __syncthreads();
-    for (int o = 1; o < experts; o <<= 1) { /* inclusive prefixes */
-        int a = e >= o ? end[e - o] : 0, b = e >= o ? tiles[e - o] : 0;
-        __syncthreads();
-        end[e] += a;
-        tiles[e] += b;
-        __syncthreads();
-    }
+    sl_moe_prefixes(end, tiles, experts);
     int first = end[e] - padded, tile = tiles[e] - mine;
     cursor[e] = first;
     for (int k = 0; k < mine; k++)
@@ -62,14 +52,8 @@ __global__ static void __launch_bounds__(1024)
         *rows.n_tiles = tiles[e];
     __syncthreads();
 #pragma unroll 8
-    for (int i = e; i < pairs; i += 1024) {
-        int x = ids[i], row = -1;
-        if (x >= 0 && x < experts) {
-            row = atomicAdd(&cursor[x], 1);
-            rows.pair[row] = i;
-        }
-        rows.row_of[i] = row;
-    }
+    for (int i = e; i < pairs; i += 1024)
+        rows.row_of[i] = sl_moe_place(i, ids[i], experts, cursor, rows.pair);
 }
 
 /* bf16: x of each token in the rows of its choices, 16 bytes a thread. */
@@ -118,26 +102,14 @@ template <bool DUAL> __device__ static inline mg_tile mg_tile_of(const mg_args &
     return tile;
 }
 
-struct mg_ring {
-    uint32_t base, full, empty; /* shared addresses */
-    int stage;
-    uint32_t phase;
-};
-
-__device__ static inline void mg_next(mg_ring &r)
-{
-    if (++r.stage == MG_STAGES) {
-        r.stage = 0;
-        r.phase ^= 1;
-    }
-}
+typedef st_ring<MG_STAGES> mg_ring;
 
 template <bool F8, bool DUAL>
 __device__ static void mg_produce(const mg_args &p, mg_ring r, uint32_t xs_base, int work)
 {
     for (int w = blockIdx.x; w < work; w += gridDim.x) {
         mg_tile t = mg_tile_of<DUAL>(p, w);
-        for (int g = 0; g < p.groups; g++, mg_next(r)) {
+        for (int g = 0; g < p.groups; g++, st_next(r)) {
             uint32_t at = r.base + r.stage * MG_STAGE, full = r.full + r.stage * 8;
             st_bar_wait(r.empty + r.stage * 8, r.phase ^ 1);
             st_bar_expect(full, MG_STAGE + (F8 ? MG_XS_BYTES : 0));
@@ -149,12 +121,6 @@ __device__ static void mg_produce(const mg_args &p, mg_ring r, uint32_t xs_base,
                               full);
         }
     }
-}
-
-__device__ static inline void mg_release(const mg_ring &r)
-{
-    if ((threadIdx.x & 31) == 0)
-        st_bar_arrive(r.empty + r.stage * 8);
 }
 
 /* fp8: each box of a group of 128 is a sum of its own, taken over into float32. */
@@ -171,7 +137,7 @@ __device__ static inline void mg_group_f8(const mg_ring &r, uint64_t a, uint64_t
         }
         sl_wgmma_finish();
         if (box)
-            mg_release(r);
+            st_release(r);
 #pragma unroll
         for (int i = 0; i < 64; i++)
             acc[box][i] = fmaf(d[i], i & 2 ? x1 : x0, acc[box][i]);
@@ -188,7 +154,7 @@ __device__ static inline void mg_group_bf16(const mg_ring &r, uint64_t a, uint64
         st_product<false>(acc[1], a + 2 * k, b + (ST_BOX_BYTES >> 4) + 2 * k, true);
     }
     sl_wgmma_finish();
-    mg_release(r);
+    st_release(r);
 }
 
 /* Both boxes of this warpgroup's 64 rows; idle: there is no such row. */
@@ -201,13 +167,13 @@ __device__ static inline void mg_multiply(const mg_args &p, mg_ring &r, const fl
 #pragma unroll
     for (int i = 0; i < 64; i++)
         acc[0][i] = acc[1][i] = 0;
-    for (int g = 0; g < p.groups; g++, mg_next(r)) {
+    for (int g = 0; g < p.groups; g++, st_next(r)) {
         uint32_t at = r.base + r.stage * MG_STAGE;
         uint64_t a = sl_desc_k(at + 2 * ST_BOX_BYTES + wg * (MG_X_BYTES / 2)), b = sl_desc_k(at);
         float wa = F8 ? __ldg(sa + g) : 0, wb = F8 ? __ldg(sb + g) : 0;
         st_bar_wait(r.full + r.stage * 8, r.phase);
         if (idle) {
-            mg_release(r);
+            st_release(r);
         } else if constexpr (F8) {
             const float x[2] = {xs[r.stage * MG_ROWS + row], xs[r.stage * MG_ROWS + row + 8]};
             mg_group_f8(r, a, b, x, wa, wb, acc);

@@ -9,13 +9,13 @@
  * order: a token's bits do not depend on who shares its tile, and the grouping needs no order among a tile's
  * tokens.
  */
+#include "kernels/cuda/moe_group.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 #define GROUP 128
 #define TOKENS 32
 #define OUTS 64
 #define AHEAD 3
-#define MAX_EXPERTS 1024
 
 struct moe_plan {
     int32_t *pairs; /* [pairs] grouped by expert */
@@ -26,29 +26,19 @@ struct moe_plan {
 __global__ static void __launch_bounds__(1024)
     group_kernel(const int32_t *ids, int pairs, int experts, moe_plan plan, uint32_t *deverr)
 {
-    __shared__ int count[MAX_EXPERTS], end[MAX_EXPERTS], tiles[MAX_EXPERTS], cursor[MAX_EXPERTS];
+    __shared__ int count[SL_MOE_MAX_EXPERTS], end[SL_MOE_MAX_EXPERTS], tiles[SL_MOE_MAX_EXPERTS],
+        cursor[SL_MOE_MAX_EXPERTS];
     int e = threadIdx.x;
 
     count[e] = 0;
     __syncthreads();
-    for (int i = e; i < pairs; i += 1024) {
-        int x = ids[i];
-        if (x >= experts)
-            atomicOr(deverr, SL_DEVERR_ID);
-        else if (x >= 0)
-            atomicAdd(&count[x], 1);
-    }
+    for (int i = e; i < pairs; i += 1024)
+        sl_moe_count(ids[i], experts, count, deverr);
     __syncthreads();
     end[e] = count[e];
     tiles[e] = (count[e] + TOKENS - 1) / TOKENS;
     __syncthreads();
-    for (int o = 1; o < 1024; o <<= 1) { /* inclusive prefixes */
-        int a = e >= o ? end[e - o] : 0, b = e >= o ? tiles[e - o] : 0;
-        __syncthreads();
-        end[e] += a;
-        tiles[e] += b;
-        __syncthreads();
-    }
+    sl_moe_prefixes(end, tiles, 1024);
     cursor[e] = end[e] - count[e];
     int first = end[e] - count[e];
     for (int k = 0, at = tiles[e] - (count[e] + TOKENS - 1) / TOKENS; k < count[e]; k += TOKENS, at++) {
@@ -60,8 +50,7 @@ __global__ static void __launch_bounds__(1024)
         *plan.n_tiles = tiles[e];
     __syncthreads();
     for (int i = e; i < pairs; i += 1024)
-        if (ids[i] >= 0 && ids[i] < experts)
-            plan.pairs[atomicAdd(&cursor[ids[i]], 1)] = i;
+        sl_moe_place(i, ids[i], experts, cursor, plan.pairs);
 }
 
 /* x [rows][n] to e4m3 with a scale a row and 128 values; one warp a group. */
@@ -227,7 +216,7 @@ static bool all_fp8(const sl_weight *w, int n)
 bool sl_cuda_moe_mma_fits(const sl_cuda *cu, const sl_moe_params *p)
 {
     return cu->cc == 90 && p->fp8_acts && p->hidden % GROUP == 0 && p->inter % GROUP == 0 &&
-           p->experts <= MAX_EXPERTS && all_fp8(p->gate, p->experts) && all_fp8(p->up, p->experts) &&
+           p->experts <= SL_MOE_MAX_EXPERTS && all_fp8(p->gate, p->experts) && all_fp8(p->up, p->experts) &&
            all_fp8(p->down, p->experts);
 }
 

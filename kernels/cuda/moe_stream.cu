@@ -7,6 +7,7 @@
  * up are the two boxes of one tile; silu(gate) * up is quantised where it is made, since a box is a group of
  * 128. Per group the sum is the tensor core's, across groups acc += dot * (s_x * s_w) in float32, in order.
  */
+#include "kernels/cuda/moe_group.cuh"
 #include "kernels/cuda/moe_rows.cuh"
 
 #define GROUP 128
@@ -17,7 +18,6 @@
 #define XS_BYTES (TOKENS * 4)
 #define EXCHANGE (TOKENS * ST_BOX * 2)
 #define SMEM (STAGES * (STAGE + XS_BYTES + 16) + EXCHANGE + 1024)
-#define MAX_EXPERTS 1024
 
 struct moe_rows {
     int32_t *pair;   /* [rows] or -1 */
@@ -29,30 +29,20 @@ struct moe_rows {
 __global__ static void __launch_bounds__(1024)
     group_kernel(const int32_t *ids, int pairs, int experts, moe_rows rows, uint32_t *deverr)
 {
-    __shared__ int count[MAX_EXPERTS], end[MAX_EXPERTS], tiles[MAX_EXPERTS], cursor[MAX_EXPERTS];
+    __shared__ int count[SL_MOE_MAX_EXPERTS], end[SL_MOE_MAX_EXPERTS], tiles[SL_MOE_MAX_EXPERTS],
+        cursor[SL_MOE_MAX_EXPERTS];
     int e = threadIdx.x;
 
     count[e] = 0;
     __syncthreads();
-    for (int i = e; i < pairs; i += 1024) {
-        int x = ids[i];
-        if (x >= experts)
-            atomicOr(deverr, SL_DEVERR_ID);
-        else if (x >= 0)
-            atomicAdd(&count[x], 1);
-    }
+    for (int i = e; i < pairs; i += 1024)
+        sl_moe_count(ids[i], experts, count, deverr);
     __syncthreads();
     int n = count[e], padded = (n + 7) & ~7, my_tiles = (n + TOKENS - 1) / TOKENS;
     end[e] = padded;
     tiles[e] = my_tiles;
     __syncthreads();
-    for (int o = 1; o < experts; o <<= 1) { /* inclusive prefixes */
-        int a = e >= o ? end[e - o] : 0, b = e >= o ? tiles[e - o] : 0;
-        __syncthreads();
-        end[e] += a;
-        tiles[e] += b;
-        __syncthreads();
-    }
+    sl_moe_prefixes(end, tiles, experts);
     int first = end[e] - padded;
     cursor[e] = first;
     for (int k = 0, at = tiles[e] - my_tiles; k < n; k += TOKENS, at++) {
@@ -65,14 +55,8 @@ __global__ static void __launch_bounds__(1024)
     if (e == experts - 1)
         *rows.n_tiles = tiles[e];
     __syncthreads();
-    for (int i = e; i < pairs; i += 1024) {
-        int row = -1;
-        if (ids[i] >= 0 && ids[i] < experts) {
-            row = atomicAdd(&cursor[ids[i]], 1);
-            rows.pair[row] = i;
-        }
-        rows.row_of[i] = row;
-    }
+    for (int i = e; i < pairs; i += 1024)
+        rows.row_of[i] = sl_moe_place(i, ids[i], experts, cursor, rows.pair);
 }
 
 struct moe_args {
@@ -100,19 +84,7 @@ template <bool DUAL> __device__ static inline moe_tile tile_of(const moe_args &p
             o * (DUAL ? ST_BOX : 2 * ST_BOX)};
 }
 
-struct st_ring {
-    uint32_t base, full, empty; /* shared addresses */
-    int stage;
-    uint32_t phase;
-};
-
-__device__ static inline void ring_next(st_ring &r)
-{
-    if (++r.stage == STAGES) {
-        r.stage = 0;
-        r.phase ^= 1;
-    }
-}
+typedef st_ring<STAGES> ring;
 
 /* Weights of one stage, and how many bytes the stage will have in all. */
 template <bool DUAL>
@@ -126,7 +98,7 @@ __device__ static inline void copy_weights(const moe_args &p, const moe_tile &t,
 }
 
 /* The tokens' side of the stage at r. */
-__device__ static inline void copy_tokens(const moe_args &p, const moe_tile &t, const st_ring &r,
+__device__ static inline void copy_tokens(const moe_args &p, const moe_tile &t, const ring &r,
                                           uint32_t xs_base, int g)
 {
     uint32_t at = r.base + r.stage * STAGE + 2 * ST_BOX_BYTES, full = r.full + r.stage * 8;
@@ -140,8 +112,7 @@ __device__ static inline void copy_tokens(const moe_args &p, const moe_tile &t, 
  * The weights of the first stages do not wait for the kernel before, which makes the tokens' side; which
  * tiles there are was known before that one began.
  */
-template <bool DUAL>
-__device__ static void produce(const moe_args &p, st_ring r, uint32_t xs_base, int n_tiles)
+template <bool DUAL> __device__ static void produce(const moe_args &p, ring r, uint32_t xs_base, int n_tiles)
 {
     bool early = true;
     for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
@@ -151,9 +122,9 @@ __device__ static void produce(const moe_args &p, st_ring r, uint32_t xs_base, i
         if (early)
             st_wait_before();
         for (int g = 0; g < p.groups; g += 2) {
-            st_ring pair[2] = {r, r};
+            ring pair[2] = {r, r};
             int n = min(2, p.groups - g);
-            ring_next(pair[1]);
+            st_next(pair[1]);
             for (int i = 0; i < n; i++)
                 if (!early || g + i >= STAGES)
                     st_bar_wait(r.empty + pair[i].stage * 8, pair[i].phase ^ 1);
@@ -161,7 +132,7 @@ __device__ static void produce(const moe_args &p, st_ring r, uint32_t xs_base, i
                 if (!early || g + i >= STAGES)
                     copy_weights<DUAL>(p, t, r.base + pair[i].stage * STAGE, r.full + pair[i].stage * 8,
                                        g + i);
-            for (int i = 0; i < n; i++, ring_next(r))
+            for (int i = 0; i < n; i++, st_next(r))
                 copy_tokens(p, t, r, xs_base, g + i);
         }
         early = false;
@@ -171,8 +142,8 @@ __device__ static void produce(const moe_args &p, st_ring r, uint32_t xs_base, i
 }
 
 /* acc of one box over all groups. */
-__device__ static inline void multiply(const moe_args &p, st_ring &r, const float *xs, const float *sw,
-                                       int wg, float (&acc)[64])
+__device__ static inline void multiply(const moe_args &p, ring &r, const float *xs, const float *sw, int wg,
+                                       float (&acc)[64])
 {
     int lane = threadIdx.x & 31, row = (threadIdx.x >> 5 & 3) * 16 + lane / 4;
     float s0 = lane < p.groups ? sw[lane] : 0, s1 = lane + 32 < p.groups ? sw[lane + 32] : 0, d[64];
@@ -180,7 +151,7 @@ __device__ static inline void multiply(const moe_args &p, st_ring &r, const floa
 #pragma unroll
     for (int i = 0; i < 64; i++)
         acc[i] = 0;
-    for (int g = 0; g < p.groups; g++, ring_next(r)) {
+    for (int g = 0; g < p.groups; g++, st_next(r)) {
         uint32_t at = r.base + r.stage * STAGE;
         uint64_t a = sl_desc_k(at + 2 * ST_BOX_BYTES), b = sl_desc_k(at + wg * ST_BOX_BYTES);
         float w = __shfl_sync(0xffffffffu, g < 32 ? s0 : s1, g & 31), x0 = 0, x1 = 0;
@@ -266,7 +237,7 @@ __device__ static inline void finish_down(const moe_args &p, const moe_tile &t, 
 }
 
 template <bool DUAL>
-__device__ static void consume(const moe_args &p, st_ring r, const float *xs, uint32_t *exchange, int n_tiles)
+__device__ static void consume(const moe_args &p, ring r, const float *xs, uint32_t *exchange, int n_tiles)
 {
     int wg = threadIdx.x >> 7;
     float acc[64];
@@ -306,7 +277,7 @@ __global__ static void __launch_bounds__(ST_THREADS, 1) gemm_kernel(const __grid
     uint32_t *exchange = (uint32_t *)(smem + STAGES * STAGE);
     float *xs = (float *)((uint8_t *)exchange + EXCHANGE);
     uint32_t bars = sl_smem_addr(xs + STAGES * TOKENS);
-    st_ring r = {raw_at + pad, bars, bars + STAGES * 8, 0, 0};
+    ring r = {raw_at + pad, bars, bars + STAGES * 8, 0, 0};
     int n_tiles = *p.rows.n_tiles * p.out_tiles;
 
     if (threadIdx.x == 0) {
@@ -339,7 +310,7 @@ bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_params *p)
 {
     return cu->cc == 90 && p->fp8_acts && p->act == SL_BF16 && p->hidden % GROUP == 0 &&
            p->inter % GROUP == 0 && p->hidden / GROUP <= ST_SCALES && p->inter / GROUP <= ST_SCALES &&
-           p->experts <= MAX_EXPERTS && (uintptr_t)p->x % 8 == 0 && (uintptr_t)p->out % 16 == 0 &&
+           p->experts <= SL_MOE_MAX_EXPERTS && (uintptr_t)p->x % 8 == 0 && (uintptr_t)p->out % 16 == 0 &&
            all_fp8(p->gate, p->experts) && all_fp8(p->up, p->experts) && all_fp8(p->down, p->experts);
 }
 

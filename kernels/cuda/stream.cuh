@@ -62,6 +62,28 @@ __device__ static inline void st_bar_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
+/* Stages of shared memory with a pair of barriers each, gone round by who fills and by who reads. */
+template <int N> struct st_ring {
+    uint32_t base, full, empty; /* shared addresses */
+    int stage;
+    uint32_t phase;
+};
+
+template <int N> __device__ static inline void st_next(st_ring<N> &r)
+{
+    if (++r.stage == N) {
+        r.stage = 0;
+        r.phase ^= 1;
+    }
+}
+
+/* The calling warp has read its stage. */
+template <int N> __device__ static inline void st_release(const st_ring<N> &r)
+{
+    if ((threadIdx.x & 31) == 0)
+        st_bar_arrive(r.empty + r.stage * 8);
+}
+
 /* A box of a two-dimensional byte map: x bytes along the row, y rows. */
 __device__ static inline void st_copy_box(uint32_t dst, const CUtensorMap *map, int x, int y, uint32_t bar)
 {
