@@ -15,32 +15,6 @@ typedef struct sweep {
     FILE *csv;
 } sweep;
 
-static const char *const row_names[] = {"mla_f32", "mla_bf16", "mla_fp8", NULL};
-
-/* "a,b,c" -> indices of names, or whole numbers when names is NULL. */
-static bool parse_list(const char *text, const char *const *names, dec_list *out)
-{
-    *out = (dec_list){0};
-    while (*text && out->n < DEC_LIST) {
-        size_t len = strcspn(text, ",");
-        int32_t v = -1;
-        if (names) {
-            for (int32_t i = 0; names[i]; i++)
-                if (strlen(names[i]) == len && strncmp(names[i], text, len) == 0)
-                    v = i;
-        } else {
-            char *end;
-            long n = strtol(text, &end, 10);
-            v = end == text + len && n > 0 && n <= 1 << 24 ? (int32_t)n : -1;
-        }
-        if (v < 0)
-            return false;
-        out->v[out->n++] = v;
-        text += len + (text[len] == ',');
-    }
-    return out->n > 0 && !*text;
-}
-
 static void on_result(void *ctx, const dec_result *r)
 {
     sweep *s = ctx;
@@ -52,14 +26,6 @@ static void on_result(void *ctx, const dec_result *r)
         dec_print_csv(s->csv, r);
 }
 
-static int32_t longest(const dec_list *l)
-{
-    int32_t most = 0;
-    for (int i = 0; i < l->n; i++)
-        most = l->v[i] > most ? l->v[i] : most;
-    return most;
-}
-
 static sl_status open_model(dec_bench *b, sl_row_format rows)
 {
     const dec_opts *o = &b->o;
@@ -68,7 +34,7 @@ static sl_status open_model(dec_bench *b, sl_row_format rows)
                         .act = SL_BF16,
                         .max_tokens = o->max_batch,
                         .max_logit_rows = o->max_batch,
-                        .max_context = longest(&o->contexts)};
+                        .max_context = bench_list_most(&o->contexts)};
     sl_synthetic_opts so = {.ranks = o->ranks, .seed = DEC_SEED};
     uint64_t t0 = sl_now_ns(), total;
     sl_status st = sl_model_synthetic(b->be, &b->cfg, &mo, &so, &b->model, &b->err);
@@ -130,17 +96,18 @@ static sl_status run_all(sweep *s)
 static bool parse_lists(dec_opts *o, const char *contexts, const char *modes, const char *profiles,
                         const char *rows, const char *batches)
 {
-    if (!parse_list(contexts, NULL, &o->contexts))
-        fprintf(stderr, "sluice decode: --contexts %s is not a list of lengths\n", contexts);
-    else if (!parse_list(modes, dec_mode_names, &o->modes))
-        fprintf(stderr, "sluice decode: --modes %s: of resident, hierarchical, free_rows, first_resident\n",
+    if (!bench_list_parse(contexts, NULL, 1, &o->contexts))
+        fprintf(stderr, "sluice bench decode: --contexts %s is not a list of lengths\n", contexts);
+    else if (!bench_list_parse(modes, dec_mode_names, 1, &o->modes))
+        fprintf(stderr,
+                "sluice bench decode: --modes %s: of resident, hierarchical, free_rows, first_resident\n",
                 modes);
-    else if (!parse_list(profiles, dec_profile_names, &o->profiles))
-        fprintf(stderr, "sluice decode: --profiles %s: of keep85, layered, random\n", profiles);
-    else if (!parse_list(rows, row_names, &o->rows))
-        fprintf(stderr, "sluice decode: --rows %s: of mla_fp8, mla_bf16, mla_f32\n", rows);
-    else if (batches && !parse_list(batches, NULL, &o->batches))
-        fprintf(stderr, "sluice decode: --batch %s is not a list of numbers\n", batches);
+    else if (!bench_list_parse(profiles, dec_profile_names, 1, &o->profiles))
+        fprintf(stderr, "sluice bench decode: --profiles %s: of keep85, layered, random\n", profiles);
+    else if (!bench_list_parse(rows, bench_row_names, 1, &o->rows))
+        fprintf(stderr, "sluice bench decode: --rows %s: of mla_fp8, mla_bf16, mla_f32\n", rows);
+    else if (batches && !bench_list_parse(batches, NULL, 1, &o->batches))
+        fprintf(stderr, "sluice bench decode: --batch %s is not a list of numbers\n", batches);
     else
         return true;
     return false;
@@ -209,7 +176,7 @@ int sl_bench_decode_main(int argc, char **argv)
     s.b.report = on_result, s.b.report_ctx = &s;
     s.csv = o->csv ? fopen(o->csv, "w") : NULL;
     if (o->csv && !s.csv) {
-        fprintf(stderr, "sluice decode: cannot write %s\n", o->csv);
+        fprintf(stderr, "sluice bench decode: cannot write %s\n", o->csv);
         return SL_EXIT_FAILED;
     }
     sl_status st = run_all(&s);

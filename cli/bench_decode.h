@@ -12,13 +12,14 @@
 
 #include <stdio.h>
 
+#include "cli/bench_list.h"
 #include "engine/plan.h"
 
 int sl_bench_decode_main(int argc, char **argv);
 
 /* ---- inside ---- */
 
-enum { DEC_LIST = 8, DEC_SEED = 20261 };
+enum { DEC_SEED = 20261 };
 
 typedef enum {
     DEC_RESIDENT,
@@ -31,17 +32,12 @@ typedef enum { DEC_KEEP85, DEC_LAYERED, DEC_RANDOM, DEC_PROFILES } dec_profile;
 
 extern const char *const dec_mode_names[], *const dec_profile_names[];
 
-typedef struct dec_list {
-    int32_t v[DEC_LIST];
-    int n;
-} dec_list;
-
 typedef struct dec_opts {
     const char *backend, *model, *csv;
     int32_t layers, ranks, resident_layers, hot_rows, tail_rows, steps, warmup, max_batch, threads, groups;
     uint64_t host_bytes, reserve_bytes, kv_bytes;
     bool shared, ops;
-    dec_list batches, contexts, modes, profiles, rows; /* rows: sl_row_format */
+    bench_list batches, contexts, modes, profiles, rows; /* rows: sl_row_format */
 } dec_opts;
 
 /* The host store of one row format, filled with random valid rows and keys. */

@@ -2,7 +2,6 @@
 #include "cli/bench_prefill.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 
@@ -11,36 +10,12 @@
 #include "model/synthetic.h"
 
 const char *const pre_part_names[] = {"dense", "moe", "ends", NULL};
-static const char *const row_names[] = {"mla_f32", "mla_bf16", "mla_fp8", NULL};
 
 typedef struct sweep {
     pre_bench b;
     FILE *csv;
     bool told;
 } sweep;
-
-/* "a,b,c" -> indices of names, or whole numbers from least on when names is NULL. */
-static bool parse_list(const char *text, const char *const *names, long least, dec_list *out)
-{
-    *out = (dec_list){0};
-    while (*text && out->n < DEC_LIST) {
-        size_t len = strcspn(text, ",");
-        int32_t v = -1;
-        for (int32_t i = 0; names && names[i]; i++)
-            if (strlen(names[i]) == len && strncmp(names[i], text, len) == 0)
-                v = i;
-        if (!names) {
-            char *end;
-            long n = strtol(text, &end, 10);
-            v = len > 0 && end == text + len && n >= least && n <= 1 << 24 ? (int32_t)n : -1;
-        }
-        if (v < 0)
-            return false;
-        out->v[out->n++] = v;
-        text += len + (text[len] == ',');
-    }
-    return out->n > 0 && !*text;
-}
 
 static void print_facts(FILE *out, const pre_bench *b)
 {
@@ -160,11 +135,11 @@ static sl_status run_all(sweep *s)
 
 static bool parse_lists(pre_opts *o, const char *chunks, const char *contexts, const char *rows)
 {
-    if (!parse_list(chunks, NULL, 2, &o->chunks))
+    if (!bench_list_parse(chunks, NULL, 2, &o->chunks))
         fprintf(stderr, "sluice bench prefill: --chunks %s is not a list of numbers of tokens\n", chunks);
-    else if (!parse_list(contexts, NULL, 0, &o->contexts))
+    else if (!bench_list_parse(contexts, NULL, 0, &o->contexts))
         fprintf(stderr, "sluice bench prefill: --contexts %s is not a list of lengths\n", contexts);
-    else if (!parse_list(rows, row_names, 0, &o->rows))
+    else if (!bench_list_parse(rows, bench_row_names, 0, &o->rows))
         fprintf(stderr, "sluice bench prefill: --rows %s: of mla_fp8, mla_bf16, mla_f32\n", rows);
     else
         return true;

@@ -26,7 +26,7 @@ typedef struct pre_opts {
     const char *backend, *model, *csv;
     int32_t layers, ranks, repeats, threads, equal; /* equal: tokens of the prompt to compare; 0: do not */
     bool ops;
-    dec_list chunks, contexts, rows; /* rows: sl_row_format */
+    bench_list chunks, contexts, rows; /* rows: sl_row_format */
 } pre_opts;
 
 /* An op of one kind of layer. ns: of all its calls in one step. */

@@ -30,18 +30,10 @@ static int32_t pages_of(int32_t tokens)
     return (tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
 }
 
-static int32_t longest(const dec_list *l)
-{
-    int32_t most = 0;
-    for (int i = 0; i < l->n; i++)
-        most = l->v[i] > most ? l->v[i] : most;
-    return most;
-}
-
 /* Tokens of the longest sequence. */
 static int32_t most_tokens(const pre_bench *b)
 {
-    int32_t n = longest(&b->o.contexts) + longest(&b->o.chunks);
+    int32_t n = bench_list_most(&b->o.contexts) + bench_list_most(&b->o.chunks);
     return n > b->o.equal ? n : b->o.equal;
 }
 
@@ -50,7 +42,7 @@ static sl_status make_model(pre_bench *b, sl_row_format rows)
     sl_model_opts mo = {.index_format = SL_INDEX_OFFICIAL,
                         .row_format = rows,
                         .act = SL_BF16,
-                        .max_tokens = longest(&b->o.chunks),
+                        .max_tokens = bench_list_most(&b->o.chunks),
                         .max_logit_rows = 1,
                         .max_context = most_tokens(b)};
     sl_synthetic_opts so = {.ranks = b->o.ranks, .seed = DEC_SEED};
@@ -65,7 +57,7 @@ static sl_status make_engine(pre_bench *b, sl_row_format rows, sl_engine **out)
     int32_t context = most_tokens(b), n = pages_of(context);
     sl_engine_opts eo = {.algorithm = "dsa",
                          .max_seqs = 1,
-                         .max_step_tokens = longest(&b->o.chunks),
+                         .max_step_tokens = bench_list_most(&b->o.chunks),
                          .max_context = context,
                          .hot_rows = b->cfg.index_topk,
                          .tail_rows = SL_PAGE_TOKENS,
@@ -240,7 +232,7 @@ static sl_status check_equal(run *x)
 static sl_status run_all(run *x)
 {
     const pre_opts *o = &x->b->o;
-    int32_t chunk = longest(&o->chunks), pages = pages_of(most_tokens(x->b));
+    int32_t chunk = bench_list_most(&o->chunks), pages = pages_of(most_tokens(x->b));
     x->pages = calloc((size_t)pages, sizeof *x->pages);
     x->tokens = calloc((size_t)chunk, sizeof *x->tokens);
     x->ms = calloc((size_t)o->repeats, sizeof *x->ms);

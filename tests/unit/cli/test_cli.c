@@ -70,6 +70,12 @@ START_TEST(messages)
           "hot_rows 3");
     fails("config --set decode.nothing=1", 1, "nothing");
     fails("inspect --model /nonexistent", 1, "config.json");
+    fails("bench decode --contexts 256,x", 2, "bench decode: --contexts 256,x is not a list");
+    fails("bench decode --batch 0", 2, "bench decode: --batch 0 is not a list");
+    fails("bench decode --rows mla_fp", 2, "bench decode: --rows mla_fp: of mla_fp8");
+    fails("bench decode --batch 1,2,3,4,5,6,7,8,9", 2, "is not a list");
+    fails("bench prefill --chunks 1", 2, "bench prefill: --chunks 1 is not a list");
+    fails("bench prefill --contexts ,", 2, "is not a list of lengths");
 }
 END_TEST
 
