@@ -152,4 +152,11 @@ void cworker_faults(cworker *w, sl_loopback_faults f);
 /* Waits until a decode worker reports that everything but `held` pages is free or cached. */
 void cluster_wait_pages(cluster *c, int held);
 
+/* ---- inside ---- */
+
+/* Listens at c->address, on c->fabric. */
+void cluster_router_open(cluster *c);
+/* The router takes the worker for dead: every request on it is started again. */
+void cluster_worker_lost(cluster *c, cworker *w);
+
 #endif
