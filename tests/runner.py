@@ -37,7 +37,7 @@ NO_THREADS = ("test_golden", "test_tokenizer", "test_sampler", "test_stop")
 # run that pool there with 1, 2 and 4 threads.
 POOL_ONLY = ("kernels_conformance_cpu", "test_sparse_conformance", "test_sparse_coordinator", "test_sparse_swapin",
              "test_kernels_residency", "test_forward", "test_weights", "test_engine", "test_engine_api", "test_engine_discrete", "equal")
-KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_conformance"
+KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_endings"
 LEFT_OUT = {"asan": {"test_writer_dies": KILLS},
             "tsan": {"test_writer_dies": KILLS,
                      **{name: "no threads; runs under asan" for name in NO_THREADS},

@@ -4,7 +4,8 @@
  *
  * An implementation embeds sl_transport, sl_tp_ep, sl_tp_mem and sl_tp_rkey as first members, fills one const
  * sl_transport_ops and adds it to the table in transport.c. What every implementation must hold is written in
- * transport.h and checked by tests/unit/transport/test_conformance.c. Nothing here is shared between threads.
+ * transport.h and checked by test_conformance.c, test_remote_memory.c and test_endings.c in
+ * tests/unit/transport. Nothing here is shared between threads.
  */
 #ifndef SL_TRANSPORT_TRANSPORT_IMPL_H
 #define SL_TRANSPORT_TRANSPORT_IMPL_H

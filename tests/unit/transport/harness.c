@@ -320,3 +320,32 @@ void client_done(void *cookie, sl_status st)
     c->done_ok += st == SL_OK;
     c->last_done = st;
 }
+
+bool variant_is_loopback(const variant *v)
+{
+    return strcmp(v->transport, "loopback") == 0;
+}
+
+void putter_open(putter *t, client *c, size_t bytes)
+{
+    sl_err err = {0};
+    *t = (putter){.c = c, .bytes = bytes, .buf = malloc(bytes)};
+    ck_assert_int_eq(sl_tp_mem_register(c->tp, t->buf, bytes, SL_TP_HOST, SL_TP_LOCAL, &t->mem, &err), SL_OK);
+    t->rkey = client_key(c);
+}
+
+void putter_close(putter *t)
+{
+    sl_tp_rkey_release(t->rkey);
+    sl_tp_mem_deregister(t->mem);
+    free(t->buf);
+}
+
+void putter_put(putter *t, size_t from, size_t n, uint64_t to)
+{
+    sl_status st;
+    while ((st = sl_tp_put(t->c->ep, t->buf + from, t->mem, n, t->rkey->base + to, t->rkey, client_done,
+                           t->c)) == SL_AGAIN)
+        sl_tp_progress(t->c->tp);
+    ck_assert_int_eq(st, SL_OK);
+}

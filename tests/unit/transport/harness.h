@@ -74,4 +74,20 @@ void client_done(void *cookie, sl_status st);
 bool client_wait(client *c, const int *counter, int want, int ms);
 void client_run(client *c, int ms);
 
+bool variant_is_loopback(const variant *v);
+
+/* Registered memory of the client, and the key of the peer's arena. */
+typedef struct putter {
+    client *c;
+    sl_tp_rkey *rkey;
+    sl_tp_mem *mem;
+    uint8_t *buf;
+    size_t bytes;
+} putter;
+
+void putter_open(putter *t, client *c, size_t bytes);
+void putter_close(putter *t);
+/* Posts one put, running progress while the transport says it is full. */
+void putter_put(putter *t, size_t from, size_t n, uint64_t to);
+
 #endif
