@@ -7,6 +7,7 @@ import sys
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
+pytest.register_assert_rewrite("streams")
 import real  # noqa: E402
 
 

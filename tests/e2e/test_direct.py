@@ -5,7 +5,7 @@ import os
 import signal
 
 import real
-from test_failures import QUICK, Streams, all_have, has, jobs, one_more, retries, streams_when
+from streams import QUICK, Streams, all_have, has, jobs, one_more, retries, streams_when
 
 DIRECT = {**QUICK, "cluster.shipping": "direct"}
 

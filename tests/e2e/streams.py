@@ -1,0 +1,93 @@
+"""Streams in flight against a real cluster, each compared with what one process gives; what the tests of failures share."""
+
+import threading
+import time
+
+import real
+
+QUICK = {"cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 2500}  # a busy machine is no dead worker
+SAMPLED = {"temperature": 0.9, "top_p": 0.95}
+
+
+def jobs(tag, n, prompt=300, out=200):
+    """(ids, tokens wanted, sampling) of n requests, every third one sampled."""
+    return [(real.prompt(f"{tag}{i}", prompt + 13 * (i % 7)), out + 11 * (i % 5), {"seed": i, **SAMPLED} if i % 3 == 0 else {})
+            for i in range(n)]
+
+
+class Streams:
+    """Requests in flight on their own threads; progress is the tokens each has got."""
+
+    def __init__(self, cluster, todo, timeout=300):
+        self.todo, self.got, self.errors = todo, [None] * len(todo), []
+        self.progress = [0] * len(todo)
+        self.want = [real.reference(ids, n, **kw) for ids, n, kw in todo]
+        self.threads = [threading.Thread(target=self.run, args=(cluster, i, timeout), daemon=True) for i in range(len(todo))]
+        for t in self.threads:
+            t.start()
+
+    def run(self, cluster, i, timeout):
+        ids, n, kw = self.todo[i]
+
+        def on_token(so_far):
+            self.progress[i] = so_far
+
+        try:
+            self.got[i] = cluster.streamed(ids, n, timeout, on_token=on_token, **kw)
+        except Exception as e:  # shown by check
+            self.errors.append(f"request {i}: {e}")
+
+    def until_streaming(self, tokens=1, requests_=1, seconds=30):
+        real.until("streams under way", lambda: self.errors or sum(p >= tokens for p in self.progress) >= requests_, seconds, 0.002)
+
+    def running(self):
+        return any(t.is_alive() for t in self.threads)
+
+    def check(self, limit=320):
+        deadline = time.monotonic() + limit
+        for t in self.threads:
+            t.join(max(0.1, deadline - time.monotonic()))
+        hanging = [i for i, t in enumerate(self.threads) if t.is_alive()]
+        assert not hanging, f"requests {hanging} hang"
+        assert not self.errors, self.errors
+        wrong = [i for i in range(len(self.todo)) if self.got[i] != self.want[i]]
+        assert not wrong, "; ".join(f"request {i} differs from token {first_difference(self.got[i], self.want[i])} on" for i in wrong)
+
+
+def streams_when(c, tag, n, state, **sizes):
+    """n streams while state() holds, and what it returned. On a busy machine all may be over before anyone has looked: then they
+    are checked, and as many others begin."""
+    for wave in range(8):
+        streams = Streams(c, jobs(f"{tag}.{wave}.", n, **sizes))
+        while streams.running():
+            if value := state():
+                return streams, value
+            time.sleep(0.002)
+        streams.check()
+    raise AssertionError("eight times over before anyone had looked")
+
+
+def first_difference(a, b):
+    return next((k for k, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+def retries(c):
+    return real.metric(c.get("/metrics").text, "sluice_request_retries_total") or 0
+
+
+def one_more(c, tag="after"):
+    """The cluster serves."""
+    ids = real.prompt(tag, 150)
+    assert c.tokens(ids, 20) == real.reference(ids, 20)
+
+
+def has(c, name, placed):
+    """Tells whether the worker has so many requests: it, or None."""
+    def busy():
+        w = c.worker(name)
+        return w if w and w["placed"] >= placed else None
+    return busy
+
+
+def all_have(c, role, placed):
+    return lambda: all(w["placed"] >= placed for w in c.workers(role))
