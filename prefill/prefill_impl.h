@@ -219,19 +219,32 @@ void sl_pengine_publish_load(sl_prefill *p);
 /* ship.c, transport thread */
 void sl_ship_new(sl_prefill *p, sl_wmsg *m);
 void sl_ship_mail(sl_prefill *p, sl_wmail *m);
+void sl_ship_peer_up(sl_prefill *p, sl_pjob *j);
+void sl_ship_pages_crc(sl_prefill *p, const sl_msg_pages_crc *m);
+void sl_ship_router_down(sl_prefill *p);
+uint64_t sl_ship_tick(sl_prefill *p, uint64_t now);
+void sl_ship_free(sl_prefill *p, sl_pjob *j);
+sl_pjob *sl_ship_find(sl_prefill *p, uint64_t rid, uint32_t gen);
+void sl_ship_tell_engine(sl_prefill *p, sl_jmail *m);
+
+/* ship_end.c, transport thread */
 void sl_ship_abort(sl_prefill *p, uint64_t rid, uint32_t gen);
 /* Ends it early: nothing more is posted; FAILED follows when it has drained (unless it was aborted). */
 void sl_ship_fail(sl_prefill *p, sl_pjob *j, sl_status st, bool retryable, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 /* Takes the next thing that can happen for this job. */
 void sl_ship_settle(sl_prefill *p, sl_pjob *j);
-void sl_ship_peer_up(sl_prefill *p, sl_pjob *j);
-void sl_ship_pages_crc(sl_prefill *p, const sl_msg_pages_crc *m);
-void sl_ship_router_down(sl_prefill *p);
+/* One operation of the job has completed, in whatever way. */
+void sl_ship_completed(sl_pjob *j);
+
+static inline bool sl_ship_ending(const sl_pjob *j)
+{
+    return j->t.state == SHIP_DRAINING || j->t.state == SHIP_OVER;
+}
+
+/* ship_post.c, transport thread */
 /* Posts what fits; true when something was posted. */
 bool sl_ship_pump(sl_prefill *p);
-uint64_t sl_ship_tick(sl_prefill *p, uint64_t now);
-void sl_ship_free(sl_prefill *p, sl_pjob *j);
 
 /* direct.c, transport thread */
 /* Decides the path of a new connection: maps the peer's arena when it offers that and it is wanted.
