@@ -50,10 +50,10 @@ def test_only_prefill_killed_and_another_joins_late(start):
 @pytest.mark.parametrize("tls", ["", "tcp,self"], ids=["any", "tcp"])
 def test_decode_killed_in_mid_stream(start, tls):
     c = start(**QUICK, **({"cluster.tls": tls} if tls else {}))
-    streams = Streams(c, jobs("dk", 10, prompt=100, out=500))
-    streams.until_streaming(50, 7)
-    victim = max(c.workers("decode"), key=lambda w: w["running"])
-    assert victim["running"] >= 2
+    def in_the_middle():
+        w = max(c.workers("decode"), key=lambda w: w["running"])
+        return w if w["running"] >= 3 and w["tokens_done"] >= 150 else None
+    streams, victim = streams_when(c, "dk", 10, in_the_middle, prompt=100, out=500)
     os.kill(victim["pid"], signal.SIGKILL)
     streams.check()
     text = c.get("/metrics").text
