@@ -301,8 +301,8 @@ typedef struct sl_hot_state {
  *
  * After a reset the LRU list is 0, 1, ... hot_rows - 1 from least to most recent and the hand is at 0.
  *
- * The miss list of all sequences together is sorted by miss_src ascending; equal sources (shared pages) by
- * batch order of their token. More misses than miss_cap is SL_ERR_EXHAUSTED; two tokens of one hierarchical
+ * The miss list holds each token's misses by miss_src ascending; how those of several tokens are mixed is the
+ * backend's business. More misses than miss_cap is SL_ERR_EXHAUSTED; two tokens of one hierarchical
  * sequence in a step SL_ERR_UNSUPPORTED; the hot state of the slots concerned is then undefined until
  * SL_OP_HOT_RESET.
  *

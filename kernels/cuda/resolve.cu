@@ -1,72 +1,77 @@
 /*
- * Logical ids to physical rows, and the list of rows to swap in. One block a token.
+ * Logical ids to physical rows, and the list of rows to swap in. One block a token, none of which waits for
+ * another.
  *
  * Resident tokens: a table lookup. Hierarchical ones: tail hit, hot hit (direct map token -> slot) or miss;
- * victims by CLOCK in chunks of a block from the hand on, so that the cost follows top-k and misses, not the
- * buffer's size; LRU walks its list with one thread and is here for comparison. Each block sorts its own
- * misses by host row; the blocks' lists are merged by ranking each element in the others, which needs no
- * order among blocks and yields the exact sorted list. The others' lists are searched in shared memory as
- * long as they fit there. The merge is part of the kernel when all blocks run at once: those with misses wait
- * for the others' lists. Else it is a second kernel.
+ * victims by CLOCK: all at once where the buffer has at most a few entries a thread, else in chunks of a
+ * block from the hand on, so that the cost follows misses and not the buffer's size; LRU walks its list with
+ * one thread and is here for comparison. Each block sorts its own misses by host row, unless its pages ascend
+ * anyway, and puts them where one addition has made room in the list: the order of tokens in it is that of
+ * their additions.
  */
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/select.cuh"
 
 #define THREADS 1024
 #define MAX_K 4096
-#define MERGE_MAX (48 * 1024) /* misses of a step that the merge holds in shared memory */
-#define MERGE_SEGMENTS 1024
-#define STATIC_SHARED (16 * 1024) /* bound of what the kernels declare besides */
 #define NO_SLOT 0xffffu
 #define REFERENCED 0x80000000u
-
-struct segments {   /* one a token, or one a sequence when there are more tokens */
-    int64_t *src;   /* [n][k] sorted */
-    int32_t *dst;   /* [n][k] */
-    int32_t *block; /* [n][k] */
-    int32_t *count; /* [n] */
-    int n;
-    int room; /* elements that the merge can hold in shared memory */
-    bool by_token;
-    unsigned long long *meet; /* NULL: merged by a second kernel. Else 0 before and after the kernel: blocks
-                                 that arrived | blocks that left << 16 | misses << 32 */
-};
+#define IDS 2     /* of a list that a thread has under way */
+#define ENTRIES 4 /* of a hot buffer, likewise */
 
 struct resolve_shared {
-    int32_t miss_id[MAX_K];  /* token of the m-th miss */
-    uint16_t miss_at[MAX_K]; /* its place in ids */
-    uint16_t victim[MAX_K];  /* LRU index it takes */
-    uint64_t key[MAX_K];     /* host row << 16 | m, for the sort */
-    uint32_t warp_sum[32];
-    uint32_t misses, tail_hits, used, evictions, victims, step;
-    int hand, stop;
+    int32_t miss_id[MAX_K];   /* token of the m-th miss */
+    int32_t miss_page[MAX_K]; /* its host page */
+    uint16_t miss_at[MAX_K];  /* its place in ids */
+    uint16_t victim[MAX_K];   /* LRU index it takes */
+    uint64_t key[MAX_K];      /* host row << 16 | m, for the sort */
+    uint32_t hit[65536 / 32]; /* a bit for each LRU index in use */
+    uint32_t sums[3][32];
+    uint32_t tail_hits, used, evictions, victims;
+    int hand, stop, first; /* first: where the block's misses begin in the list */
     int32_t need[MAX_K / SL_PAGE_TOKENS];
 };
 
-/* Exclusive prefix of flag over the block; *total gets the sum. Contains barriers. */
-__device__ static uint32_t block_prefix(resolve_shared &s, bool flag, uint32_t *total)
-{
-    uint32_t mask = __ballot_sync(0xffffffffu, flag), lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-
-    __syncthreads();
-    if (lane == 0)
-        s.warp_sum[warp] = __popc(mask);
-    __syncthreads();
-    uint32_t v = s.warp_sum[lane], inc = v;
-    for (int o = 1; o < 32; o <<= 1) {
-        uint32_t n = __shfl_up_sync(0xffffffffu, inc, o);
-        if (lane >= o)
-            inc += n;
-    }
-    *total = __shfl_sync(0xffffffffu, inc, 31);
-    uint32_t before = __shfl_sync(0xffffffffu, inc - v, warp);
-    return before + __popc(mask & ((1u << lane) - 1));
-}
-
+/* Of this block's token. */
 struct slot_state { /* one hot slot's part of sl_hot_state */
     uint16_t *slot_of, *prev, *next;
     int32_t *token_of, *cursor;
     uint32_t *stamp, *counters;
 };
+
+struct token_of_block {
+    slot_state h;
+    const int32_t *ids, *pages; /* its list, its host pages */
+    int32_t *phys, hot0;
+    int pos;
+    uint32_t step, mark;      /* mark: the stamp of an entry in use */
+    unsigned long long *meet; /* blocks that have added their misses | misses << 32; 0 before and after the
+                                 kernel */
+};
+
+/* Exclusive prefix of v over the block; *total gets the sum. One barrier; sums: 32 words that nobody uses
+ * before the next one. */
+__device__ static uint32_t block_scan(uint32_t *sums, uint32_t v, uint32_t *total)
+{
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, inc = v;
+
+    for (int o = 1; o < 32; o <<= 1) {
+        uint32_t n = __shfl_up_sync(0xffffffffu, inc, o);
+        if (lane >= o)
+            inc += n;
+    }
+    if (lane == 31)
+        sums[warp] = inc;
+    __syncthreads();
+    uint32_t w = sums[lane], all = w;
+    for (int o = 1; o < 32; o <<= 1) {
+        uint32_t n = __shfl_up_sync(0xffffffffu, all, o);
+        if (lane >= o)
+            all += n;
+    }
+    *total = __shfl_sync(0xffffffffu, all, 31);
+    return __shfl_sync(0xffffffffu, all - w, warp) + inc - v;
+}
 
 __device__ static slot_state slot_state_of(const sl_resolve_params &p, int slot)
 {
@@ -83,10 +88,8 @@ __device__ static slot_state slot_state_of(const sl_resolve_params &p, int slot)
     return h;
 }
 
-#define ROUNDS 2 /* ids a thread has under way */
-
-struct some_ids { /* of this thread; before: the list's entry in front */
-    int id[ROUNDS], before[ROUNDS];
+struct some_ids { /* IDS neighbours of this thread; before: the list's entry in front of each */
+    int id[IDS], before[IDS];
 };
 
 __device__ static inline some_ids load_ids(const int32_t *ids, int base, int n)
@@ -94,92 +97,176 @@ __device__ static inline some_ids load_ids(const int32_t *ids, int base, int n)
     some_ids v;
 
 #pragma unroll
-    for (int j = 0; j < ROUNDS; j++) {
-        int i = base + j * THREADS + threadIdx.x;
+    for (int j = 0; j < IDS; j++) {
+        int i = base + IDS * threadIdx.x + j;
         v.id[j] = i < n ? ids[i] : -1;
         v.before[j] = i > 0 && i < n ? ids[i - 1] : -1;
     }
     return v;
 }
 
-/* Classifies ids, fills phys of hits, marks them in use, and lists the misses in order. */
-__device__ static void classify(resolve_shared &s, const sl_resolve_params &p, const slot_state &h,
-                                const int32_t *ids, some_ids v, int32_t *phys, int slot, int pos,
-                                uint32_t *deverr)
+/* One id: phys unless it misses, and its entry is marked in use. Returns whether it misses. */
+__device__ static inline bool classify_id(resolve_shared &s, const sl_resolve_params &p,
+                                          const token_of_block &b, int i, int id, int before, uint32_t at,
+                                          uint32_t *used, uint32_t *tail, uint32_t *deverr)
 {
-    int32_t hot0 = p.rows.hot_base + slot * (p.rows.hot_rows + p.rows.tail_rows);
-    uint32_t mark = s.step | (p.policy == SL_EVICT_CLOCK ? REFERENCED : 0), misses = 0, used = 0, tail = 0;
+    if (id < 0) {
+        if (i < p.ld_ids)
+            b.phys[i] = -1;
+    } else if (id > b.pos || before >= id) {
+        atomicOr(deverr, SL_DEVERR_SELECTION);
+        b.phys[i] = -1;
+    } else if (id > b.pos - p.rows.tail_rows) {
+        b.phys[i] = b.hot0 + p.rows.hot_rows + id % p.rows.tail_rows;
+        ++*tail;
+    } else if (at != NO_SLOT) {
+        b.h.stamp[at] = b.mark;
+        b.phys[i] = b.hot0 + (int)at;
+        atomicOr(&s.hit[at >> 5], 1u << (at & 31));
+        ++*used;
+    } else {
+        return true;
+    }
+    return false;
+}
 
-    for (int base = 0; base < p.ld_ids; base += ROUNDS * THREADS) {
-        uint16_t at[ROUNDS];
-        int(&id)[ROUNDS] = v.id, (&before)[ROUNDS] = v.before;
+/* Classifies ids and lists the misses in order; how many there are. What it leaves in s is for behind the
+ * next barrier. */
+__device__ static uint32_t classify(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
+                                    some_ids v, uint32_t *deverr)
+{
+    uint32_t misses = 0, sums = 0;
+
+    for (int base = 0; base < p.ld_ids; base += IDS * THREADS, sums ^= 1) {
+        uint32_t at[IDS], used = 0, tail = 0, mine = 0, total;
+        int page[IDS];
+        bool miss[IDS];
         if (base > 0)
-            v = load_ids(ids, base, p.ld_ids);
+            v = load_ids(b.ids, base, p.ld_ids);
 #pragma unroll
-        for (int j = 0; j < ROUNDS; j++)
-            at[j] = id[j] >= 0 && id[j] <= pos - p.rows.tail_rows ? h.slot_of[id[j]] : 0;
+        for (int j = 0; j < IDS; j++) {
+            bool look = v.id[j] >= 0 && v.id[j] <= b.pos - p.rows.tail_rows;
+            at[j] = look ? b.h.slot_of[v.id[j]] : 0;
+            page[j] = look ? b.pages[v.id[j] / SL_PAGE_TOKENS] : 0;
+        }
 #pragma unroll
-        for (int j = 0; j < ROUNDS; j++) {
-            int i = base + j * THREADS + threadIdx.x;
-            bool miss = false;
-            if (base + j * THREADS >= p.ld_ids)
-                break;
-            if (i < p.ld_ids && id[j] < 0)
-                phys[i] = -1;
-            if (id[j] >= 0 && (id[j] > pos || before[j] >= id[j])) {
-                atomicOr(deverr, SL_DEVERR_SELECTION);
-                phys[i] = -1;
-            } else if (id[j] > pos - p.rows.tail_rows && id[j] >= 0) {
-                phys[i] = hot0 + p.rows.hot_rows + id[j] % p.rows.tail_rows;
-                tail++;
-            } else if (id[j] >= 0) {
-                miss = at[j] == NO_SLOT;
-                if (!miss) {
-                    h.stamp[at[j]] = mark;
-                    phys[i] = hot0 + at[j];
-                    used++;
-                }
+        for (int j = 0; j < IDS; j++) {
+            miss[j] = classify_id(s, p, b, base + IDS * threadIdx.x + j, v.id[j], v.before[j], at[j], &used,
+                                  &tail, deverr);
+            mine += miss[j];
+        }
+        used = sl_warp_sum(used);
+        tail = sl_warp_sum(tail);
+        if ((threadIdx.x & 31) == 0) {
+            atomicAdd(&s.used, used);
+            atomicAdd(&s.tail_hits, tail);
+        }
+        uint32_t m = misses + block_scan(s.sums[sums], mine, &total);
+#pragma unroll
+        for (int j = 0; j < IDS; j++)
+            if (miss[j] && m < MAX_K) {
+                int i = base + IDS * threadIdx.x + j;
+                s.miss_id[m] = v.id[j];
+                s.miss_page[m] = page[j];
+                s.miss_at[m++] = (uint16_t)i;
+                if (p.block_need)
+                    atomicAdd(&s.need[min(i, MAX_K - 1) / SL_PAGE_TOKENS], 1);
             }
-            if (!__syncthreads_or(miss))
-                continue;
-            uint32_t total, m = misses + block_prefix(s, miss, &total);
-            if (miss && m < MAX_K) {
-                s.miss_id[m] = id[j];
-                s.miss_at[m] = (uint16_t)i;
-                atomicAdd(&s.need[min(i, MAX_K - 1) / SL_PAGE_TOKENS], 1);
+        misses += total;
+    }
+    return misses;
+}
+
+/* Gives the m-th miss the entry at, whose token was old. */
+__device__ static inline void place(resolve_shared &s, const token_of_block &b, uint32_t m, int at, int old)
+{
+    int id = s.miss_id[m];
+
+    if (old >= 0) {
+        b.h.slot_of[old] = NO_SLOT;
+        atomicAdd(&s.evictions, 1u);
+    }
+    b.h.token_of[at] = id;
+    b.h.slot_of[id] = (uint16_t)at;
+    b.h.stamp[at] = b.mark;
+    b.phys[s.miss_at[m]] = b.hot0 + at;
+    s.victim[m] = (uint16_t)at;
+}
+
+/*
+ * CLOCK where a thread has only ENTRIES entries, neighbours in hand order: victims are the entries not in use
+ * without the bit, then those with it. Entries that were passed lose the bit. Contains a barrier between the
+ * misses' list and its use.
+ */
+__device__ static void clock_at_once(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
+                                     uint32_t misses)
+{
+    int n = p.rows.hot_rows, hand = *b.h.cursor, at[ENTRIES], old[ENTRIES];
+    uint32_t st[ENTRIES], mine = 0, all;
+
+#pragma unroll
+    for (int j = 0; j < ENTRIES; j++) {
+        int i = ENTRIES * threadIdx.x + j;
+        at[j] = i < n ? hand + i - (hand + i >= n ? n : 0) : -1;
+        st[j] = i < n ? b.h.stamp[at[j]] : 0;
+        old[j] = i < n ? b.h.token_of[at[j]] : -1;
+    }
+#pragma unroll
+    for (int j = 0; j < ENTRIES; j++) {
+        bool in = at[j] >= 0 && !(s.hit[at[j] >> 5] >> (at[j] & 31) & 1) && (st[j] & ~REFERENCED) != b.step;
+        at[j] = in ? at[j] : -1;
+        mine += in ? st[j] & REFERENCED ? 1u << 16 : 1 : 0;
+    }
+    uint32_t before = block_scan(s.sums[2], mine, &all), plain = before & 0xffff, marked = before >> 16;
+    bool twice = (all & 0xffff) < misses; /* the hand comes round again */
+    int last = -1;
+#pragma unroll
+    for (int j = 0; j < ENTRIES; j++) {
+        if (at[j] < 0)
+            continue;
+        bool bit = (st[j] & REFERENCED) != 0;
+        uint32_t m = bit ? twice ? (all & 0xffff) + marked++ : ~0u : plain++;
+        if (m < misses) {
+            place(s, b, m, at[j], old[j]);
+            if (m + 1 == misses) {
+                last = ENTRIES * (int)threadIdx.x + j;
+                *b.h.cursor = at[j] + 1 == n ? 0 : at[j] + 1;
             }
-            misses += total;
+        } else if (bit && twice) {
+            b.h.stamp[at[j]] = st[j] & ~REFERENCED;
         }
     }
-    used = sl_warp_sum(used);
-    tail = sl_warp_sum(tail);
-    if ((threadIdx.x & 31) == 0) {
-        atomicAdd(&s.used, used);
-        atomicAdd(&s.tail_hits, tail);
-    }
-    if (threadIdx.x == 0)
-        s.misses = misses;
+    if (twice)
+        return;
+    if (last >= 0)
+        s.stop = last;
     __syncthreads();
+#pragma unroll
+    for (int j = 0; j < ENTRIES; j++)
+        if (at[j] >= 0 && (st[j] & REFERENCED) && ENTRIES * (int)threadIdx.x + j < s.stop)
+            b.h.stamp[at[j]] = st[j] & ~REFERENCED;
 }
 
 /* CLOCK, within two turns: entries in use are passed, referenced ones lose the bit, the others are victims in
  * hand order. */
-__device__ static void clock_victims(resolve_shared &s, const sl_resolve_params &p, const slot_state &h)
+__device__ static void clock_by_chunks(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
+                                       uint32_t misses)
 {
-    int n = p.rows.hot_rows, hand = *h.cursor;
+    int n = p.rows.hot_rows, hand = *b.h.cursor;
 
-    for (int done = 0, chunk; done < 2 * n && s.victims < s.misses; done += chunk) {
-        uint32_t found = s.victims, need = s.misses - found;
+    __syncthreads();
+    for (int done = 0, chunk; done < 2 * n && s.victims < misses; done += chunk) {
+        uint32_t found = s.victims, need = misses - found;
         int at = (hand + done + threadIdx.x) % n;
         chunk = min(THREADS, n - done % n); /* a turn ends at a chunk's end: no entry twice in one chunk */
         bool in = (int)threadIdx.x < chunk;
-        uint32_t st = in ? h.stamp[at] : 0;
-        bool used = (st & ~REFERENCED) == s.step, cand = in && !used && !(st & REFERENCED);
-        uint32_t total, rank = block_prefix(s, cand, &total);
+        uint32_t st = in ? b.h.stamp[at] : 0;
+        bool used = (st & ~REFERENCED) == b.step, cand = in && !used && !(st & REFERENCED);
+        uint32_t total, rank = block_scan(s.sums[2], cand, &total);
         bool last = cand && rank + 1 == need;
         if (cand && rank < need) {
             s.victim[found + rank] = (uint16_t)at;
-            h.stamp[at] = s.step | REFERENCED; /* in use from here on: the second turn passes it */
+            b.h.stamp[at] = b.mark; /* in use from here on: the second turn passes it */
         }
         if (threadIdx.x == 0)
             s.stop = THREADS;
@@ -188,7 +275,7 @@ __device__ static void clock_victims(resolve_shared &s, const sl_resolve_params 
             s.stop = threadIdx.x;
         __syncthreads();
         if (in && !used && (st & REFERENCED) && (int)threadIdx.x < s.stop)
-            h.stamp[at] = st & ~REFERENCED;
+            b.h.stamp[at] = st & ~REFERENCED;
         if (threadIdx.x == 0) {
             s.victims = found + min(total, need);
             if (s.stop < THREADS)
@@ -196,69 +283,64 @@ __device__ static void clock_victims(resolve_shared &s, const sl_resolve_params 
         }
         __syncthreads();
     }
-    if (threadIdx.x == 0 && s.misses)
-        *h.cursor = s.hand; /* behind the last victim */
+    if (threadIdx.x == 0)
+        *b.h.cursor = s.hand; /* behind the last victim */
 }
 
 /* LRU by its list, one thread: victims from the least recent end, then everything in use to the most recent
  * end in token order. */
-__device__ static void lru_victims(resolve_shared &s, const sl_resolve_params &p, const slot_state &h,
-                                   int head)
+__device__ static void lru_victims(resolve_shared &s, const token_of_block &b, int head, uint32_t misses)
 {
+    __syncthreads();
     if (threadIdx.x == 0) {
-        int at = h.next[head];
-        while (s.victims < s.misses && at != head) {
-            if (h.stamp[at] != s.step)
+        int at = b.h.next[head];
+        while (s.victims < misses && at != head) {
+            if (b.h.stamp[at] != b.step)
                 s.victim[s.victims++] = (uint16_t)at;
-            at = h.next[at];
+            at = b.h.next[at];
         }
     }
     __syncthreads();
 }
 
-__device__ static void lru_touch(const sl_resolve_params &p, const slot_state &h, const int32_t *phys,
-                                 int32_t hot0, int head)
+__device__ static void lru_touch(const sl_resolve_params &p, const token_of_block &b, int head)
 {
-    for (int i = 0; i < p.ld_ids && phys[i] >= 0; i++) {
-        int at = phys[i] - hot0;
+    for (int i = 0; i < p.ld_ids && b.phys[i] >= 0; i++) {
+        int at = b.phys[i] - b.hot0;
         if (at >= p.rows.hot_rows)
             continue;
-        h.next[h.prev[at]] = h.next[at];
-        h.prev[h.next[at]] = h.prev[at];
-        int last = h.prev[head];
-        h.prev[at] = (uint16_t)last;
-        h.next[at] = (uint16_t)head;
-        h.next[last] = (uint16_t)at;
-        h.prev[head] = (uint16_t)at;
+        b.h.next[b.h.prev[at]] = b.h.next[at];
+        b.h.prev[b.h.next[at]] = b.h.prev[at];
+        int last = b.h.prev[head];
+        b.h.prev[at] = (uint16_t)last;
+        b.h.next[at] = (uint16_t)head;
+        b.h.next[last] = (uint16_t)at;
+        b.h.prev[head] = (uint16_t)at;
     }
 }
 
-/* Gives the m-th miss the m-th victim: maps, stamps, phys. */
-__device__ static void place(resolve_shared &s, const sl_resolve_params &p, const slot_state &h,
-                             int32_t *phys, int32_t hot0)
+/* Victims for all misses, and the maps that follow. */
+__device__ static void make_room(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
+                                 uint32_t misses)
 {
-    uint32_t mark = s.step | (p.policy == SL_EVICT_CLOCK ? REFERENCED : 0);
-
-    for (uint32_t m = threadIdx.x; m < s.misses; m += THREADS) {
-        int at = s.victim[m], old = h.token_of[at];
-        if (old >= 0) {
-            h.slot_of[old] = NO_SLOT;
-            atomicAdd(&s.evictions, 1u);
-        }
-        h.token_of[at] = s.miss_id[m];
-        h.slot_of[s.miss_id[m]] = (uint16_t)at;
-        h.stamp[at] = mark;
-        phys[s.miss_at[m]] = hot0 + at;
+    if (p.policy == SL_EVICT_CLOCK && p.rows.hot_rows <= ENTRIES * THREADS) {
+        clock_at_once(s, p, b, misses);
+        return;
     }
-    __syncthreads();
+    if (p.policy == SL_EVICT_CLOCK)
+        clock_by_chunks(s, p, b, misses);
+    else
+        lru_victims(s, b, p.rows.hot_rows, misses);
+    for (uint32_t m = threadIdx.x; m < misses; m += THREADS)
+        place(s, b, m, s.victim[m], b.h.token_of[s.victim[m]]);
 }
 
 /* Each key's place is the number of smaller ones; all threads count. Keys differ. */
-__device__ static void sort_few(resolve_shared &s)
+__device__ static void sort_few(resolve_shared &s, uint32_t n)
 {
     uint64_t *sorted = s.key + THREADS;
-    uint32_t *rank = (uint32_t *)(s.key + 2 * THREADS), n = s.misses, per = THREADS / n,
-             slice = threadIdx.x / n, i = threadIdx.x % n, count = 0;
+    uint32_t *rank = (uint32_t *)(s.key + 2 * THREADS), per = THREADS / n, slice = threadIdx.x / n,
+             i = threadIdx.x % n, count = 0;
 
     rank[threadIdx.x] = 0;
     __syncthreads();
@@ -294,250 +376,111 @@ __device__ static void sort_many(resolve_shared &s, uint32_t n)
         }
 }
 
-/* Sorts the block's misses by host row and writes its segment. */
-__device__ static void emit(resolve_shared &s, const sl_resolve_params &p, const sl_seq_tables &seqs,
-                            const segments &out, int t, int seq, int32_t hot0, uint32_t *deverr)
+/* Host row of the m-th miss. */
+__device__ static inline int64_t host_row(const resolve_shared &s, uint32_t m)
 {
-    int64_t mine = (int64_t)(out.by_token ? t : seq) * p.k;
+    return (int64_t)max(s.miss_page[m], 0) * SL_PAGE_TOKENS + s.miss_id[m] % SL_PAGE_TOKENS;
+}
+
+/* Sorts the keys of all misses. */
+__device__ static void sort_misses(resolve_shared &s, uint32_t misses)
+{
     uint32_t n = 1;
 
-    while (n < s.misses)
+    while (n < misses)
         n <<= 1;
-    for (uint32_t m = threadIdx.x; m < n; m += THREADS) {
-        uint64_t key = ~0ull;
-        if (m < s.misses) {
-            int id = s.miss_id[m], page = seqs.host_pages[(int64_t)seq * seqs.ld + id / SL_PAGE_TOKENS];
-            if (page < 0)
-                atomicOr(deverr, SL_DEVERR_PAGE);
-            key = ((uint64_t)max(page, 0) * SL_PAGE_TOKENS + id % SL_PAGE_TOKENS) << 16 | m;
-        }
-        s.key[m] = key;
-    }
+    for (uint32_t m = threadIdx.x; m < n; m += THREADS)
+        s.key[m] = m < misses ? (uint64_t)host_row(s, m) << 16 | m : ~0ull;
     __syncthreads();
-    if (s.misses <= THREADS)
-        sort_few(s);
+    if (misses <= THREADS)
+        sort_few(s, misses);
     else
         sort_many(s, n);
-    for (uint32_t i = threadIdx.x; i < s.misses; i += THREADS) {
-        uint32_t m = s.key[i] & 0xffff;
-        out.src[mine + i] = (int64_t)(s.key[i] >> 16);
-        out.dst[mine + i] = hot0 + s.victim[m];
-        out.block[mine + i] = t * p.ld_blocks + s.miss_at[m] / SL_PAGE_TOKENS;
+}
+
+/* Writes the block's misses from s.first of the list on. */
+__device__ static void emit(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
+                            uint32_t misses, uint32_t *deverr)
+{
+    bool ascending = true;
+
+    for (uint32_t m = threadIdx.x; m < misses; m += THREADS) {
+        if (s.miss_page[m] < 0)
+            atomicOr(deverr, SL_DEVERR_PAGE);
+        ascending &= m == 0 || host_row(s, m) > host_row(s, m - 1);
     }
-    if (threadIdx.x == 0)
-        out.count[out.by_token ? t : seq] = (int32_t)s.misses;
+    ascending = __syncthreads_and(ascending);
+    if (!ascending)
+        sort_misses(s, misses);
+    for (uint32_t i = threadIdx.x; i < misses; i += THREADS) {
+        uint32_t m = ascending ? i : (uint32_t)(s.key[i] & 0xffff);
+        int64_t to = (int64_t)s.first + i;
+        if (to >= p.miss_cap)
+            continue;
+        p.miss_src[to] = host_row(s, m);
+        p.miss_dst[to] = b.hot0 + s.victim[m];
+        if (p.miss_block)
+            p.miss_block[to] = blockIdx.x * p.ld_blocks + s.miss_at[m] / SL_PAGE_TOKENS;
+    }
+}
+
+/* One thread: makes room in the list. Whoever comes last knows the count, and clears. */
+__device__ static inline int join(const sl_resolve_params &p, unsigned long long *meet, uint32_t misses,
+                                  uint32_t *deverr)
+{
+    unsigned long long before = atomicAdd(meet, 1 + ((unsigned long long)misses << 32));
+    int total = (int)(before >> 32) + (int)misses;
+
+    if ((uint32_t)before + 1 == gridDim.x) {
+        *p.miss_count = min(total, p.miss_cap);
+        if (total > p.miss_cap)
+            atomicOr(deverr, SL_DEVERR_MISS_CAPACITY);
+        *meet = 0;
+    }
+    return total - (int)misses;
+}
+
+/* What of this token cannot be: SL_DEVERR_*. */
+__device__ static inline uint32_t check_hot(const sl_resolve_params &p, const token_of_block &b, int seq,
+                                            int before, int after)
+{
+    /* Blocks of the same sequence would race for its hot state: all of them leave it alone. */
+    if (before == seq || after == seq)
+        return SL_DEVERR_MULTI_TOKEN;
+    if (b.pos >= p.hot.max_tokens)
+        return SL_DEVERR_POS;
+    return b.step == 0 || (p.policy == SL_EVICT_CLOCK && b.step >= REFERENCED) ? SL_DEVERR_STEP : 0;
 }
 
 /* Returns the misses listed. */
-__device__ static uint32_t resolve_hot(resolve_shared &s, const sl_resolve_params &p,
-                                       const sl_seq_tables &seqs, const segments &out, const some_ids &first,
-                                       int t, int seq, int pos, uint32_t *deverr)
+__device__ static uint32_t resolve_hot(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
+                                       const some_ids &first, uint32_t *deverr)
 {
-    int slot = seqs.hot_slot[seq], n = p.rows.hot_rows;
-    int32_t hot0 = p.rows.hot_base + slot * (n + p.rows.tail_rows);
-    slot_state h = slot_state_of(p, slot);
-    const int32_t *ids = p.ids + (int64_t)t * p.ld_ids;
-    int32_t *phys = p.phys + (int64_t)t * p.ld_ids;
+    uint32_t misses = classify(s, p, b, first, deverr), n = p.rows.hot_rows;
 
-    /* Blocks of the same sequence would race for its hot state: all of them leave it alone. */
-    if ((t > 0 && seqs.token_seq[t - 1] == seq) || (t + 1 < seqs.n_tokens && seqs.token_seq[t + 1] == seq)) {
-        if (threadIdx.x == 0)
-            atomicOr(deverr, SL_DEVERR_MULTI_TOKEN);
-        return 0;
-    }
-    if (pos >= p.hot.max_tokens) {
-        if (threadIdx.x == 0)
-            atomicOr(deverr, SL_DEVERR_POS);
-        return 0;
-    }
-    if (s.step == 0 || (p.policy == SL_EVICT_CLOCK && s.step >= REFERENCED)) {
-        if (threadIdx.x == 0)
-            atomicOr(deverr, SL_DEVERR_STEP);
-        return 0;
-    }
-    classify(s, p, h, ids, first, phys, slot, pos, deverr);
-    if (s.misses + s.used > (uint32_t)n || s.misses > (uint32_t)min(p.k, MAX_K)) {
-        if (threadIdx.x == 0)
+    if (misses + s.used > n || misses > (uint32_t)min(p.k, MAX_K)) {
+        if (threadIdx.x == 0) {
             atomicOr(deverr, SL_DEVERR_HOT_CAPACITY);
+            join(p, b.meet, 0, deverr);
+        }
         return 0;
     }
-    if (s.misses) {
-        if (p.policy == SL_EVICT_CLOCK)
-            clock_victims(s, p, h);
-        else
-            lru_victims(s, p, h, n);
-        place(s, p, h, phys, hot0);
-        emit(s, p, seqs, out, t, seq, hot0, deverr);
+    int at = threadIdx.x == 0 ? join(p, b.meet, misses, deverr) : 0;
+    if (misses) {
+        make_room(s, p, b, misses);
+        if (threadIdx.x == 0)
+            s.first = at;
+        emit(s, p, b, misses, deverr);
     }
     if (threadIdx.x == 0) {
         if (p.policy == SL_EVICT_LRU)
-            lru_touch(p, h, phys, hot0, n);
-        atomicAdd(&h.counters[0], s.used); /* nobody waits for these */
-        atomicAdd(&h.counters[1], s.misses);
-        atomicAdd(&h.counters[2], s.evictions);
-        atomicAdd(&h.counters[3], s.tail_hits);
+            lru_touch(p, b, n);
+        atomicAdd(&b.h.counters[0], s.used); /* nobody waits for these */
+        atomicAdd(&b.h.counters[1], misses);
+        atomicAdd(&b.h.counters[2], s.evictions);
+        atomicAdd(&b.h.counters[3], s.tail_hits);
     }
-    return s.misses;
-}
-
-/* Elements of a sorted segment that come before (src, from segment me): smaller, or equal from an earlier
- * segment. */
-__device__ static int rank_in(const int64_t *v, int n, int64_t src, bool equal_first)
-{
-    int lo = 0, hi = n;
-
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (v[mid] < src || (equal_first && v[mid] == src))
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-__device__ static int rank_in_shared(const uint32_t *v, int n, uint32_t src, bool equal_first)
-{
-    int lo = 0, hi = n;
-
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        uint32_t x = v[mid];
-        if (x < src || (equal_first && x == src))
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-/* All segments' sources into shared memory, each from `start` on; false if they do not fit there or in 32
- * bits. */
-__device__ static bool stage_segments(const segments &in, int k, int total, uint32_t *staged,
-                                      const int *start)
-{
-    bool small = total <= in.room;
-
-    for (int s = threadIdx.x >> 5; s < in.n && total <= in.room; s += blockDim.x >> 5)
-        for (int i = threadIdx.x & 31; i < in.count[s]; i += 32) {
-            int64_t v = in.src[(int64_t)s * k + i];
-            small &= v >> 32 == 0;
-            staged[start[s] + i] = (uint32_t)v;
-        }
-    return __syncthreads_and(small);
-}
-
-/* Element i of segment me is the at-th miss of all. */
-__device__ static inline void put_miss(const sl_resolve_params &p, const segments &in, int me, int i, int at)
-{
-    int64_t from = (int64_t)me * p.k + i;
-
-    if (at >= p.miss_cap)
-        return;
-    p.miss_src[at] = in.src[from];
-    p.miss_dst[at] = in.dst[from];
-    if (p.miss_block)
-        p.miss_block[at] = in.block[from];
-}
-
-/* One block's share of the merge: all of segment `me`, one thread an element. */
-__device__ static void merge_segment(const sl_resolve_params &p, const segments &in, int me, uint32_t *staged,
-                                     int *start, int *sum)
-{
-    __shared__ int place[THREADS];
-    int n = in.count[me], total = 0;
-
-    for (int s = threadIdx.x; s < in.n; s += THREADS)
-        total += in.count[s];
-    if (threadIdx.x == 0)
-        *sum = 0;
-    total = sl_block_sum(total);
-    if (in.n <= MERGE_SEGMENTS) { /* where each begins; the order among them is of no matter */
-        for (int s = threadIdx.x; s < in.n; s += THREADS)
-            start[s] = atomicAdd(sum, in.count[s]);
-        __syncthreads();
-    }
-    bool shared = in.n <= MERGE_SEGMENTS && stage_segments(in, p.k, total, staged, start);
-    /* Few elements: several threads an element, each for some of the other segments. */
-    int per = max(THREADS / n, 1), slice = threadIdx.x / n, first = (int)((int64_t)slice * in.n / per),
-        last = (int)((int64_t)(slice + 1) * in.n / per);
-    if (threadIdx.x < n && per > 1)
-        place[threadIdx.x] = threadIdx.x;
-    __syncthreads();
-    for (int i = per > 1 ? threadIdx.x % n : threadIdx.x; i < n && slice < per; i += THREADS) {
-        int64_t src = in.src[(int64_t)me * p.k + i];
-        int at = per > 1 ? 0 : i;
-        for (int s = per > 1 ? first : 0; s < (per > 1 ? last : in.n); s++)
-            if (s != me && in.count[s])
-                at += shared ? rank_in_shared(staged + start[s], in.count[s], (uint32_t)src, s < me)
-                             : rank_in(in.src + (int64_t)s * p.k, in.count[s], src, s < me);
-        if (per > 1)
-            atomicAdd(&place[i], at);
-        else
-            put_miss(p, in, me, i, at);
-        if (per > 1)
-            break;
-    }
-    __syncthreads();
-    if (per > 1 && threadIdx.x < n)
-        put_miss(p, in, me, threadIdx.x, place[threadIdx.x]);
-}
-
-__device__ static void count_misses(const sl_resolve_params &p, int total, uint32_t *deverr)
-{
-    *p.miss_count = min(total, p.miss_cap);
-    if (total > p.miss_cap)
-        atomicOr(deverr, SL_DEVERR_MISS_CAPACITY);
-}
-
-/* One block a segment. The first block also counts. */
-__global__ static void __launch_bounds__(THREADS)
-    merge_kernel(sl_resolve_params p, segments in, uint32_t *deverr)
-{
-    extern __shared__ uint32_t staged[];
-    __shared__ int start[MERGE_SEGMENTS], sum;
-    int me = blockIdx.x, total = 0;
-
-    if (me == 0) {
-        for (int s = threadIdx.x; s < in.n; s += THREADS)
-            total += in.count[s];
-        total = sl_block_sum(total);
-        if (threadIdx.x == 0)
-            count_misses(p, total, deverr);
-    }
-    if (in.count[me])
-        merge_segment(p, in, me, staged, start, &sum);
-}
-
-/* All blocks meet; those with misses merge. The last one to come knows the count, the last one to go clears.
- */
-__device__ static void meet(const sl_resolve_params &p, const segments &in, uint32_t misses, uint32_t *staged,
-                            uint32_t *deverr)
-{
-    __shared__ int start[MERGE_SEGMENTS], sum;
-    const unsigned long long left = 1ull << 16;
-    unsigned long long all = gridDim.x, v = 0;
-
-    __syncthreads(); /* the block's segment is written */
-    if (threadIdx.x == 0) {
-        __threadfence();
-        v = 1 + (misses ? 0 : left) + ((unsigned long long)misses << 32);
-        v += atomicAdd(in.meet, v);
-        if ((v & 0xffff) == all)
-            count_misses(p, (int)(v >> 32), deverr);
-        if (v == (all | all << 16)) /* nobody missed anything */
-            *in.meet = 0;
-        while (misses && (v & 0xffff) != all) {
-            asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(in.meet) : "memory");
-        }
-        __threadfence();
-    }
-    if (misses == 0)
-        return;
-    __syncthreads();
-    merge_segment(p, in, blockIdx.x, staged, start, &sum);
-    if (threadIdx.x == 0 && (atomicAdd(in.meet, left) + left & 0xffff0000u) == all << 16)
-        *in.meet = 0;
+    return misses;
 }
 
 /* A resident token: a lookup. */
@@ -555,45 +498,70 @@ __device__ static void resolve_resident(const sl_resolve_params &p, const sl_seq
     }
 }
 
-__global__ static void __launch_bounds__(THREADS)
-    resolve_kernel(sl_resolve_params p, sl_seq_tables seqs, segments out, uint32_t *deverr)
+/* The token of this block; the misses listed for it. */
+__device__ static uint32_t resolve_token(resolve_shared &s, const sl_resolve_params &p,
+                                         const sl_seq_tables &seqs, unsigned long long *meet,
+                                         uint32_t *deverr)
 {
-    extern __shared__ __align__(8) uint8_t smem[];
-    resolve_shared &s = *(resolve_shared *)smem;
-    int t = blockIdx.x, seq, pos;
-    uint32_t misses = 0;
+    int t = blockIdx.x, seq, pos, before = t > 0 ? seqs.token_seq[t - 1] : -1,
+        after = t + 1 < seqs.n_tokens ? seqs.token_seq[t + 1] : -1;
+    uint32_t step = p.step ? *p.step : 0; /* NULL without hot rows */
     some_ids first = load_ids(p.ids + (int64_t)t * p.ld_ids, 0, p.ld_ids);
+    bool real = sl_token(&seqs, t, deverr, &seq, &pos);
+    int slot = real ? seqs.hot_slot[seq] : -1;
 
-    if (threadIdx.x == 0) {
-        s.tail_hits = s.used = s.evictions = s.victims = s.misses = 0;
-        s.hand = 0;
-        s.step = p.step ? *p.step : 0; /* NULL without hot rows */
-        if (out.by_token)
-            out.count[t] = 0;
-    }
-    for (int i = threadIdx.x; i < MAX_K / SL_PAGE_TOKENS; i += THREADS)
-        s.need[i] = 0;
-    __syncthreads();
-    if (sl_token(&seqs, t, deverr, &seq, &pos)) {
-        if (seqs.hot_slot[seq] >= 0)
-            misses = resolve_hot(s, p, seqs, out, first, t, seq, pos, deverr);
-        else
-            resolve_resident(p, seqs, t, seq, pos, deverr);
+    if (slot >= 0) {
+        token_of_block b = {slot_state_of(p, slot),
+                            p.ids + (int64_t)t * p.ld_ids,
+                            seqs.host_pages + (int64_t)seq * seqs.ld,
+                            p.phys + (int64_t)t * p.ld_ids,
+                            p.rows.hot_base + slot * (p.rows.hot_rows + p.rows.tail_rows),
+                            pos,
+                            step,
+                            step | (p.policy == SL_EVICT_CLOCK ? REFERENCED : 0),
+                            meet};
+        uint32_t bad = check_hot(p, b, seq, before, after);
+        if (!bad)
+            return resolve_hot(s, p, b, first, deverr);
+        if (threadIdx.x == 0)
+            atomicOr(deverr, bad);
+    } else if (real) {
+        resolve_resident(p, seqs, t, seq, pos, deverr);
     } else { /* padding */
         for (int i = threadIdx.x; i < p.ld_ids; i += THREADS)
             p.phys[(int64_t)t * p.ld_ids + i] = -1;
     }
+    if (threadIdx.x == 0)
+        join(p, meet, 0, deverr);
+    return 0;
+}
+
+__global__ static void __launch_bounds__(THREADS)
+    resolve_kernel(sl_resolve_params p, sl_seq_tables seqs, unsigned long long *meet, uint32_t *deverr)
+{
+    extern __shared__ __align__(8) uint8_t smem[];
+    resolve_shared &s = *(resolve_shared *)smem;
+
+    if (threadIdx.x == 0)
+        s.tail_hits = s.used = s.evictions = s.victims = s.hand = 0;
+    for (int i = threadIdx.x; i < MAX_K / SL_PAGE_TOKENS; i += THREADS)
+        s.need[i] = 0;
+    for (int i = threadIdx.x; i < (p.rows.hot_rows + 31) / 32; i += THREADS)
+        s.hit[i] = 0;
+    __syncthreads();
+    sl_after_previous();
+    sl_let_next_start();
+    uint32_t misses = resolve_token(s, p, seqs, meet, deverr);
     for (int i = threadIdx.x; p.block_need && i < p.ld_blocks; i += THREADS) {
-        p.block_need[(int64_t)t * p.ld_blocks + i] = misses && i < MAX_K / SL_PAGE_TOKENS ? s.need[i] : 0;
-        p.block_done[(int64_t)t * p.ld_blocks + i] = 0;
+        int64_t at = (int64_t)blockIdx.x * p.ld_blocks + i;
+        p.block_need[at] = misses && i < MAX_K / SL_PAGE_TOKENS ? s.need[i] : 0;
+        p.block_done[at] = 0;
     }
     if (p.clock && blockIdx.x == 0 && threadIdx.x == 0) {
         p.clock->asked = sl_clock_ns();
         p.clock->begun = ~0ull;
         p.clock->left = 0;
     }
-    if (out.meet)
-        meet(p, out, misses, (uint32_t *)(smem + sizeof(resolve_shared)), deverr);
 }
 
 __global__ static void hot_reset_kernel(sl_hot_reset_params p, int first)
@@ -631,46 +599,17 @@ sl_status sl_cuda_resolve(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_resolve_params *p = (const sl_resolve_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
-    segments seg = {};
-    size_t rows, staged;
-    int64_t room;
-    bool fused;
-    void *mem;
+    size_t smem = sizeof(resolve_shared);
     sl_status st;
 
     if (p->k > MAX_K)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: resolve: k %d exceeds %d", p->k, MAX_K);
-    seg.by_token = p->seqs->n_tokens <= p->seqs->n_seqs;
-    seg.n = seg.by_token ? p->seqs->n_tokens : p->seqs->n_seqs;
-    rows = (size_t)seg.n * p->k;
-    st = sl_cuda_scratch(cu, rows * 16 + (size_t)seg.n * 4, &mem, err);
+    if (p->seqs->n_tokens == 0)
+        return SL_CU(cudaMemsetAsync(p->miss_count, 0, sizeof *p->miss_count, cu->stream), err);
+    st = SL_CU(cudaFuncSetAttribute(resolve_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
+               err);
     if (st != SL_OK)
         return st;
-    seg.src = (int64_t *)mem;
-    seg.dst = (int32_t *)(seg.src + rows);
-    seg.block = seg.dst + rows;
-    seg.count = seg.block + rows;
-    /* At most one block an SM: then all run at once. */
-    fused = seg.by_token && seg.n <= cu->sms;
-    room = fused ? (int64_t)(cu->smem_optin - sizeof(resolve_shared) - STATIC_SHARED) / 4 : MERGE_MAX;
-    seg.room = (int)min(room, (int64_t)rows);
-    staged = (size_t)seg.room * 4;
-    seg.meet = fused ? (unsigned long long *)(cu->deverr + SL_CUDA_MEET) : NULL;
-    if (!seg.by_token)
-        st = SL_CU(cudaMemsetAsync(seg.count, 0, (size_t)seg.n * 4, cu->stream), err);
-    if (st == SL_OK)
-        st = SL_CU(cudaFuncSetAttribute(resolve_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        (int)(sizeof(resolve_shared) + (fused ? staged : 0))),
-                   err);
-    if (st == SL_OK)
-        st = SL_CU(
-            cudaFuncSetAttribute(merge_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, MERGE_MAX * 4),
-            err);
-    if (st != SL_OK)
-        return st;
-    resolve_kernel<<<p->seqs->n_tokens, THREADS, sizeof(resolve_shared) + (fused ? staged : 0), cu->stream>>>(
-        *p, *p->seqs, seg, cu->deverr);
-    if (!fused)
-        merge_kernel<<<seg.n, THREADS, staged, cu->stream>>>(*p, seg, cu->deverr);
-    return SL_CU_LAUNCHED(err);
+    return sl_cuda_launch_early(cu, resolve_kernel, dim3(p->seqs->n_tokens), THREADS, smem, err, *p, *p->seqs,
+                                (unsigned long long *)(cu->deverr + SL_CUDA_MEET), cu->deverr);
 }

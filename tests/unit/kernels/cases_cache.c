@@ -164,8 +164,38 @@ static void resolve_params(cf_run *r, resolve_case *c, int32_t k, sl_evict_polic
     p->miss_block = cf_mem(r, NULL, 4 * (size_t)p->miss_cap);
 }
 
+/*
+ * The miss list, token by token: how tokens are mixed in it is up to the backend, but each one's rows ascend.
+ * scratch: 16 bytes an entry. Behind what the log has; the log's new end.
+ */
+static int32_t *log_misses(cf_run *r, const sl_resolve_params *p, int32_t count, int64_t *src, int32_t *log)
+{
+    int32_t *dst = (int32_t *)(src + p->miss_cap), *block = dst + p->miss_cap, *end = log;
+
+    cf_get(r, src, p->miss_src, 8 * (size_t)count);
+    cf_get(r, dst, p->miss_dst, 4 * (size_t)count);
+    cf_get(r, block, p->miss_block, 4 * (size_t)count);
+    for (int64_t t = 0; t < r->n; t++) {
+        int64_t last = -1;
+
+        for (int32_t i = 0; i < count; i++) {
+            if (block[i] / p->ld_blocks != t)
+                continue;
+            if (src[i] <= last)
+                cf_fail(r, "miss_src of token %d is not ascending at %d", (int)t, i);
+            last = src[i];
+            *end++ = (int32_t)src[i];
+            *end++ = dst[i];
+            *end++ = block[i];
+        }
+    }
+    if (end - log != 3 * (int64_t)count)
+        cf_fail(r, "some of %d misses are of no token", count);
+    return log + 3 * count;
+}
+
 /* What a step gave, behind what the log has; the log's new end. */
-static int32_t *log_step(cf_run *r, const resolve_case *c, int64_t *src, int32_t *log)
+static int32_t *log_step(cf_run *r, const resolve_case *c, int64_t *scratch, int32_t *log)
 {
     const sl_resolve_params *p = &c->p;
     size_t blocks = (size_t)(r->n * p->ld_blocks);
@@ -179,20 +209,10 @@ static int32_t *log_step(cf_run *r, const resolve_case *c, int64_t *src, int32_t
     if (r->st != SL_OK)
         return log;
     *log++ = count;
-    cf_get(r, src, p->miss_src, 8 * (size_t)count);
-    cf_get(r, log, p->miss_dst, 4 * (size_t)count);
-    log += count;
-    cf_get(r, log, p->miss_block, 4 * (size_t)count);
-    log += count;
+    log = log_misses(r, p, count, scratch, log);
     cf_get(r, log, p->block_need, 4 * blocks);
     cf_get(r, log + blocks, p->block_done, 4 * blocks);
-    log += 2 * blocks;
-    for (int32_t i = 0; i < count; i++) {
-        *log++ = (int32_t)src[i];
-        if (i && src[i] < src[i - 1])
-            cf_fail(r, "miss_src is not ascending at %d", i);
-    }
-    return log;
+    return log + 2 * blocks;
 }
 
 static void resolve_outs(cf_run *r, const resolve_case *c, size_t hot_rows)
@@ -228,7 +248,7 @@ static void resolve(cf_run *r, const int64_t *a)
     resolve_params(r, &c, k, (sl_evict_policy)a[6]);
     per_step = (size_t)(r->n * ld) + 1 + (size_t)c.p.miss_cap * 4 + 2 * (size_t)(r->n * c.p.ld_blocks);
     log = end = cf_temp(r, 4 * per_step * (size_t)a[5]);
-    src = cf_temp(r, 8 * (size_t)c.p.miss_cap);
+    src = cf_temp(r, 16 * (size_t)c.p.miss_cap);
     for (int64_t step = 1; step <= a[5] && r->st == SL_OK; step++) {
         for (int64_t s = 0; s < r->n; s++) {
             /* every sixth step a position jumps back: another request took the slot */
