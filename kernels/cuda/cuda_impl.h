@@ -24,7 +24,7 @@ extern "C" {
 #define SL_CUDA_WORDS 64
 #define SL_CUDA_MEET 32
 #define SL_CUDA_GATHER_SMS 4 /* that a gather beside an attention takes */
-#define SL_CUDA_LANE_SMS 8   /* that a gather on the lane takes; even, they come in pairs */
+#define SL_CUDA_LANE_SMS 6   /* that a gather on the lane takes; even, they come in pairs */
 
 typedef struct sl_cuda_tables sl_cuda_tables; /* device copies of expert descriptors: tables.c */
 typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the plan of every weight shape: linear.c */

@@ -1,49 +1,64 @@
 /*
  * Swap-in copy: missing rows from the pinned arena into hot rows, read in place over the bus by a few thread
- * blocks, so that what computes beside it keeps its SMs. Up to four rows per warp in flight; 16 bytes a lane.
- * The miss count is read on the device: no host round trip, and a launch with nothing to do ends at once. The
- * list's order (by host address) is resolve's business. Attention beside it is told of every row that has
- * come. A multiprocessor gets 7 to 8 GB/s over the bus, whatever asks there.
+ * blocks, so that what computes beside it keeps its SMs. One row a warp; 16 bytes a lane, a warp's 512 bytes
+ * beginning where a line of 128 does, so that no line is asked for twice. Few rows under way at once are
+ * faster than many where every row is on a host page of its own: more than about two hundred, and the lines
+ * of a row wait for the page's translation one by one. The miss count is read on the device: no host round
+ * trip, and a launch with nothing to do ends at once. The list's order is resolve's business. Attention
+ * beside it is told of every row that has come. A multiprocessor gets 8 GB/s over the bus.
  */
 #include "kernels/cuda/common.cuh"
 
-#define GATHER_BLOCKS 8
+#define GATHER_BLOCKS 6
 #define GATHER_THREADS 1024
-#define ROWS 4 /* that a warp has under way */
+#define LINE 128
+#define PARTS 3 /* of 512 bytes that a warp asks for at once: all of a row */
 
 __device__ static inline const uint8_t *host_row(const sl_host_plane &h, int64_t src)
 {
     return h.base + src / SL_PAGE_TOKENS * h.page_stride + src % SL_PAGE_TOKENS * h.row_stride;
 }
 
-__device__ static inline uint4 load_once(const uint8_t *p)
+/* Read once, if at all; without a branch, so that nothing comes between loads. */
+__device__ static inline void load_if(uint4 &v, const uint8_t *p, bool on)
 {
-    uint4 v;
-
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+    asm volatile("{ .reg .pred q; setp.ne.u32 q, %5, 0;"
+                 "@q ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
+                 : "l"(p), "r"((uint32_t)on));
 }
 
-/* Copies up to ROWS rows of n16 16-byte words at once. */
-__device__ static inline void copy_rows(uint8_t *const (&to)[ROWS], const uint8_t *const (&from)[ROWS],
-                                        int rows, int n16)
+struct row_pair {
+    int64_t src;
+    int32_t dst;
+};
+
+__device__ static inline row_pair read_pair(const sl_gather_params &p, int i)
 {
-    for (int i = threadIdx.x & 31; i < n16; i += 64) {
-        uint4 v[ROWS][2];
+    return {p.miss_src[i], p.miss_dst[i]};
+}
+
+/* Copies one row, and reads entry i of the list, if it is below n, while the row is on its way. */
+__device__ static inline void copy_row(uint8_t *to, const uint8_t *from, int bytes, const sl_gather_params &p,
+                                       row_pair &next, int i, int n)
+{
+    int lane = 16 * (threadIdx.x & 31) - (int)((uintptr_t)from & (LINE - 1));
+
+    for (int base = 0; base < bytes + LINE; base += 512 * PARTS) {
+        uint4 v[PARTS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
+        for (int k = 0; k < PARTS; k++) {
+            int at = base + lane + 512 * k;
+            load_if(v[k], from + at, at >= 0 && at < bytes);
+        }
+        if (base == 0 && i < n)
+            next = read_pair(p, i);
 #pragma unroll
-            for (int k = 0; k < 2; k++)
-                if (r < rows && i + 32 * k < n16)
-                    v[r][k] = load_once(from[r] + 16 * (i + 32 * k));
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-#pragma unroll
-            for (int k = 0; k < 2; k++)
-                if (r < rows && i + 32 * k < n16)
-                    *(uint4 *)(to[r] + 16 * (i + 32 * k)) = v[r][k];
+        for (int k = 0; k < PARTS; k++) {
+            int at = base + lane + 512 * k;
+            if (at >= 0 && at < bytes)
+                *(uint4 *)(to + at) = v[k];
+        }
     }
 }
 
@@ -53,16 +68,13 @@ __device__ static inline void copy_words(uint8_t *d, const uint8_t *s, int64_t b
         *(uint32_t *)(d + i) = *(const volatile uint32_t *)(s + i);
 }
 
-/* Counts the rows' blocks once their bytes can be read by whoever sees the count. */
-__device__ static inline void count_blocks(const sl_gather_params &p, int first, int rows)
+/* Counts the row's block once its bytes can be read by whoever sees the count. */
+__device__ static inline void count_block(const sl_gather_params &p, int i)
 {
-    int lane = threadIdx.x & 31;
-
     __syncwarp();
-    if (lane < rows)
-        asm volatile(
-            "red.release.gpu.global.add.s32 [%0], 1;" ::"l"(p.block_done + p.miss_block[first + lane])
-            : "memory");
+    if ((threadIdx.x & 31) == 0)
+        asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(p.block_done + p.miss_block[i])
+                     : "memory");
 }
 
 __device__ static inline void begin_clock(sl_swap_clock *c)
@@ -104,22 +116,6 @@ sl_status sl_cuda_stamp(sl_cuda *cu, uint64_t *at, sl_err *err)
     return SL_CU_LAUNCHED(err);
 }
 
-struct row_pair {
-    int64_t src;
-    int32_t dst;
-};
-
-/* ROWS entries of the list from i on, the last one again beyond its end. */
-__device__ static inline void read_pairs(row_pair (&at)[ROWS], const sl_gather_params &p, int i, int n)
-{
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-        if (i < n) {
-            int j = min(i + r, n - 1);
-            at[r].src = p.miss_src[j], at[r].dst = p.miss_dst[j];
-        }
-}
-
 __global__ static void __launch_bounds__(GATHER_THREADS) gather_kernel(sl_gather_params p, bool wide)
 {
     /* An attention behind may start from here on: all of our blocks are on their SMs and need nobody else. */
@@ -129,31 +125,23 @@ __global__ static void __launch_bounds__(GATHER_THREADS) gather_kernel(sl_gather
 #endif
     begin_clock(p.clock);
     int n = min(*p.miss_count, p.miss_cap), warps = gridDim.x * (blockDim.x >> 5);
-    int n16 = (int)(p.rows.row_bytes / 16), each = min(ROWS, (n + warps - 1) / warps);
+    int first = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+    row_pair next = {};
 
-    const int first = each * (blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5));
-    row_pair at[ROWS];
-
-    read_pairs(at, p, first, n);
-    for (int i = first; i < n; i += each * warps) {
-        int rows = min(each, n - i);
-        uint8_t *to[ROWS];
-        const uint8_t *from[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            to[r] = p.rows.base + at[r].dst * p.rows.row_bytes;
-            from[r] = host_row(p.host, at[r].src);
+    if (first < n)
+        next = read_pair(p, first);
+    for (int i = first; i < n; i += warps) {
+        uint8_t *to = p.rows.base + next.dst * p.rows.row_bytes;
+        const uint8_t *from = host_row(p.host, next.src);
+        if (wide) {
+            copy_row(to, from, (int)p.rows.row_bytes, p, next, i + warps, n);
+        } else {
+            copy_words(to, from, p.rows.row_bytes);
+            if (i + warps < n)
+                next = read_pair(p, i + warps);
         }
-        read_pairs(at, p, i + each * warps, n); /* the next ones, while these are on their way */
-        if (wide)
-            copy_rows(to, from, rows, n16);
-        else
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-                if (r < rows)
-                    copy_words(to[r], from[r], p.rows.row_bytes);
         if (p.block_done)
-            count_blocks(p, i, rows);
+            count_block(p, i);
     }
     end_clock(p);
 }
