@@ -54,10 +54,14 @@ static sl_status run_rows(sweep *s, sl_row_format rows)
 {
     dec_bench *b = &s->b;
     sl_geometry g;
-    sl_status st = open_model(b, rows);
+    sl_layout layout;
+    sl_status st = sl_layout_parse(b->o.layout, &layout);
+    if (st != SL_OK)
+        return sl_fail(&b->err, st, "--layout %s: of page_first, layer_first, page_head", b->o.layout);
+    st = open_model(b, rows);
     if (st == SL_OK)
-        st = sl_engine_geometry(&b->cfg, rows, SL_INDEX_OFFICIAL, SL_LAYOUT_PAGE_FIRST,
-                                sl_model_fingerprint(b->model), &g, &b->err);
+        st = sl_engine_geometry(&b->cfg, rows, SL_INDEX_OFFICIAL, layout, sl_model_fingerprint(b->model), &g,
+                                &b->err);
     if (st == SL_OK)
         st = dec_host_open(&b->host, b->be, &g, b->o.host_bytes, b->o.threads, &b->err);
     if (st == SL_OK) {
@@ -116,6 +120,7 @@ static bool parse_lists(dec_opts *o, const char *contexts, const char *modes, co
 int sl_bench_decode_main(int argc, char **argv)
 {
     sweep s = {.b.o = {.backend = "cuda",
+                       .layout = "page_first",
                        .model = sl_synthetic_names[0],
                        .ranks = 8,
                        .tail_rows = 64,
@@ -157,6 +162,8 @@ int sl_bench_decode_main(int argc, char **argv)
         {"reserve-bytes", SL_ARG_BYTES, &o->reserve_bytes, "N", "of what is free, left alone (2G)", 0, 0,
          NULL},
         {"host-bytes", SL_ARG_BYTES, &o->host_bytes, "N", "of the host store (16G)", 0, 0, NULL},
+        {"layout", SL_ARG_TEXT, &o->layout, "NAME",
+         "of the host store: page_first, layer_first, page_head (page_first)", 0, 0, NULL},
         {"shared-host-pages", SL_ARG_FLAG, &o->shared, NULL,
          "requests share host pages where the store is too small for all", 0, 0, NULL},
         {"ops", SL_ARG_FLAG, &o->ops, NULL, "profile one step by op", 0, 0, NULL},

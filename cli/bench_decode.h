@@ -33,7 +33,7 @@ typedef enum { DEC_KEEP85, DEC_LAYERED, DEC_RANDOM, DEC_PROFILES } dec_profile;
 extern const char *const dec_mode_names[], *const dec_profile_names[];
 
 typedef struct dec_opts {
-    const char *backend, *model, *csv;
+    const char *backend, *model, *csv, *layout; /* layout: of the host store */
     int32_t layers, ranks, resident_layers, hot_rows, tail_rows, steps, warmup, max_batch, threads, groups;
     uint64_t host_bytes, reserve_bytes, kv_bytes;
     bool shared, ops;
