@@ -1,5 +1,6 @@
 /* SL_OP_RANDOM and SL_OP_DRAW: made-up data for benchmarks; see kernels/synth.h. */
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/select.cuh"
 #include "kernels/synth.h"
 
 __device__ static void store_random(const sl_random_params &p, int64_t i)
@@ -31,26 +32,26 @@ sl_status sl_cuda_random(sl_backend *be, const void *params, sl_err *err)
     return SL_CU_LAUNCHED(err);
 }
 
+/* The lists it replaces may still be in the making: tables are older, so that only the store has to wait. */
 __global__ static void draw_kernel(sl_draw_params p, sl_seq_tables s, uint32_t *deverr)
 {
-    int seq, pos, i = blockIdx.y * blockDim.x + threadIdx.x;
+    int seq, pos, i = blockIdx.y * blockDim.x + threadIdx.x, id = -1;
+    bool padding = s.token_seq[blockIdx.x] == -1, real = sl_token(&s, blockIdx.x, deverr, &seq, &pos),
+         mine = i < p.ld_ids && (padding || (real && pos >= p.from_pos));
 
-    if (s.token_seq[blockIdx.x] == -1 && i < p.ld_ids) /* padding */
-        p.ids[(int64_t)blockIdx.x * p.ld_ids + i] = -1;
-    if (!sl_token(&s, blockIdx.x, deverr, &seq, &pos) || pos < p.from_pos || i >= p.ld_ids)
-        return;
-    p.ids[(int64_t)blockIdx.x * p.ld_ids + i] = -1;
-    if (!sl_token(&s, blockIdx.x, deverr, &seq, &pos) || pos < p.from_pos || i >= p.ld_ids)
-        return;
-    p.ids[(int64_t)blockIdx.x * p.ld_ids + i] =
-        i < p.k ? sl_synth_draw(&p, p.keep ? *p.keep : 0, seq, pos, i) : -1;
+    if (mine && real && i < p.k)
+        id = sl_synth_draw(&p, p.keep ? *p.keep : 0, seq, pos, i);
+    sl_after_previous();
+    sl_let_next_start();
+    if (mine)
+        p.ids[(int64_t)blockIdx.x * p.ld_ids + i] = id;
 }
 
 sl_status sl_cuda_draw(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_draw_params *p = (const sl_draw_params *)params;
 
-    draw_kernel<<<dim3(p->seqs->n_tokens, sl_ceil_div(p->ld_ids, 256)), 256, 0, sl_cuda_of(be)->stream>>>(
-        *p, *p->seqs, sl_cuda_of(be)->deverr);
-    return SL_CU_LAUNCHED(err);
+    return sl_cuda_launch_early(sl_cuda_of(be), draw_kernel,
+                                dim3(p->seqs->n_tokens, sl_ceil_div(p->ld_ids, 256)), 256, 0, err, *p,
+                                *p->seqs, sl_cuda_of(be)->deverr);
 }
