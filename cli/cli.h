@@ -31,6 +31,7 @@ int sl_cmd_generate(int argc, char **argv);
 int sl_cmd_plan(int argc, char **argv);
 int sl_cmd_config(int argc, char **argv);
 int sl_cmd_inspect(int argc, char **argv);
+int sl_cmd_verify(int argc, char **argv);
 int sl_cmd_version(int argc, char **argv);
 
 /* ---- flags ---- */

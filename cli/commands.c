@@ -20,6 +20,7 @@ const sl_command sl_commands[] = {
     {"decode", "a decode worker; joins the router named in the configuration", sl_cmd_decode},
     {"generate", "run a checkpoint in one process and print what it produces", sl_cmd_generate},
     {"plan", "how many requests fit: memory per request and largest batch", sl_cmd_plan},
+    {"verify", "whether a checkpoint's logits depend on where its rows are: they must not", sl_cmd_verify},
     {"inspect", "what a checkpoint holds: config, tensors, formats, page geometry", sl_cmd_inspect},
     {"config", "effective values of a configuration, or its reference", sl_cmd_config},
     {"bench", "benchmarks of single parts", sl_cmd_bench},

@@ -70,6 +70,9 @@ START_TEST(messages)
           "hot_rows 3");
     fails("config --set decode.nothing=1", 1, "nothing");
     fails("inspect --model /nonexistent", 1, "config.json");
+    fails("verify", 2, "--model DIR is required");
+    fails("verify --model " YARN " --tokens 100000", 1, "context of 4096");
+    fails("verify --model " YARN " --hot-rows 3", 1, "hot_rows 3");
     fails("bench decode --contexts 256,x", 2, "bench decode: --contexts 256,x is not a list");
     fails("bench decode --batch 0", 2, "bench decode: --batch 0 is not a list");
     fails("bench decode --rows mla_fp", 2, "bench decode: --rows mla_fp: of mla_fp8");
@@ -205,6 +208,18 @@ START_TEST(plan_and_inspect)
 }
 END_TEST
 
+/* Every way has the logits of the plainest; a run in which no row is swapped in is not taken for a proof. */
+START_TEST(verify_shows_equal_logits)
+{
+    ck_assert_int_eq(run("verify --steps 8 --model " YARN, true), 0);
+    ck_assert_msg(strstr(output, "from host pages  equal, ") != NULL, "%s", output);
+    ck_assert_msg(strstr(output, "6 of 6 ways shown to be equal") != NULL, "%s", output);
+    ck_assert_int_eq(run("verify --steps 4 --tokens 20 --hot-rows 64 --model " YARN, true), 1);
+    ck_assert_msg(strstr(output, "no row was ever missed") != NULL, "%s", output);
+    ck_assert_msg(strstr(output, "3 of 6 ways shown to be equal") != NULL, "%s", output);
+}
+END_TEST
+
 START_TEST(plan_by_locality)
 {
     char path[] = "/tmp/sluice-locality-XXXXXX", args[512];
@@ -246,6 +261,7 @@ int main(int argc, char **argv)
     tcase_add_test(c, generate_samples_by_seed);
     tcase_add_test(c, generate_text);
     tcase_add_test(c, plan_and_inspect);
+    tcase_add_test(c, verify_shows_equal_logits);
     tcase_add_test(c, plan_by_locality);
 #if !defined __SANITIZE_ADDRESS__ &&                                                                         \
     !defined __SANITIZE_THREAD__ /* clusters under sanitizers are the e2e tests' business */
