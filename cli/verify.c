@@ -210,7 +210,8 @@ static sl_status take(sl_verify *v, pass *p, int32_t at, const float *logits, sl
     p->differs_at = at;
     for (int32_t i = 0; i < n; i++) {
         p->elements += memcmp(&want[i], &logits[i], sizeof(float)) != 0;
-        p->largest = fmax(p->largest, fabs((double)want[i] - (double)logits[i]));
+        double d = fabs((double)want[i] - (double)logits[i]);
+        p->largest = isnan(d) ? (double)INFINITY : fmax(p->largest, d);
     }
     return SL_OK;
 }
