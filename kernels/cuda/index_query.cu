@@ -1,6 +1,16 @@
-/* Index queries: RoPE, and for the official convention Hadamard and fp8 with the scale folded into the head
- * weight. One warp a head. */
+/*
+ * Index queries: RoPE, and for the official convention Hadamard and fp8 with the scale folded into the head
+ * weight.
+ *
+ * Any shape: one warp a head, in shared memory. Official, bf16, 128 values of which 64 rotate: eight lanes a
+ * head, 16 values each in registers; four of the Hadamard's seven steps need no other lane. Bound by reading
+ * and writing, as are its instructions by about as much. Both give the same bits.
+ */
 #include "kernels/cuda/index_key.cuh"
+
+#define DIM 128
+#define ROPE 64
+#define EACH 16 /* values of a lane */
 
 __global__ static void index_query_kernel(sl_index_query_params p, float head_scale, float dim_scale)
 {
@@ -35,15 +45,141 @@ __global__ static void index_query_kernel(sl_index_query_params p, float head_sc
         p.weights[th] = __fmul_rn(w, dim_scale);
 }
 
+/* cos and sin of this lane's values: pairs within the lane, or with the lane two further on. */
+template <bool INTER>
+__device__ static inline void load_angles(const float *cs, int sub, float (&c)[EACH], float (&s)[EACH])
+{
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int j = INTER ? (sub & 3) * (EACH / 2) + i / 2 : (sub & 1) * EACH + i;
+        float2 v = ((const float2 *)cs)[j];
+        c[i] = v.x;
+        s[i] = v.y;
+    }
+}
+
+/* As sl_rotate(): the first of a pair gets a c - b s, the second a s + b c. */
+template <bool INTER>
+__device__ static inline void rotate(float (&v)[EACH], int sub, const float (&c)[EACH],
+                                     const float (&s)[EACH])
+{
+#pragma unroll
+    for (int i = 0; i < EACH; i += 2) {
+        float a = v[i], b = v[i + 1], x, y;
+        if (INTER) {
+            sl_rotate(a, b, c[i], s[i], &x, &y);
+        } else {
+            float a2 = __shfl_xor_sync(0xffffffffu, a, 2), b2 = __shfl_xor_sync(0xffffffffu, b, 2);
+            float p = __fmul_rn(a2, s[i]), q = __fmul_rn(b2, s[i + 1]);
+            x = __fadd_rn(__fmul_rn(a, c[i]), sub & 2 ? p : -p);
+            y = __fadd_rn(__fmul_rn(b, c[i + 1]), sub & 2 ? q : -q);
+        }
+        v[i] = sub < ROPE / EACH ? sl_bf16r(x) : a;
+        v[i + 1] = sub < ROPE / EACH ? sl_bf16r(y) : b;
+    }
+}
+
+/* As sl_index_hadamard(). */
+__device__ static inline void hadamard(float (&v)[EACH], int sub, float norm)
+{
+#pragma unroll
+    for (int h = 1; h < EACH; h <<= 1)
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (!(i & h)) {
+                float x = v[i], y = v[i + h];
+                v[i] = __fadd_rn(x, y);
+                v[i + h] = __fsub_rn(x, y);
+            }
+#pragma unroll
+    for (int h = 1; h < DIM / EACH; h <<= 1)
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            float other = __shfl_xor_sync(0xffffffffu, v[i], h);
+            v[i] = __fadd_rn(other, sub & h ? -v[i] : v[i]);
+        }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        v[i] = sl_bf16r(__fmul_rn(v[i], norm));
+}
+
+/* A warp takes four heads of a token `rounds` times. */
+template <bool INTER>
+__global__ static void __launch_bounds__(256)
+    index_query_lanes(sl_index_query_params p, int rounds, float head_scale, float dim_scale, float norm)
+{
+    int lane = threadIdx.x & 31, sub = lane & 7, parts = p.heads / (4 * rounds);
+    int64_t warp = blockIdx.x * (int64_t)8 + (threadIdx.x >> 5), t = warp / parts;
+
+    if (t >= p.tokens)
+        return;
+    int64_t th = t * p.heads + warp % parts * (4 * rounds) + lane / 8;
+    int pos = p.pos[t];
+    float c[EACH], s[EACH];
+    const uint4 *in = (const uint4 *)p.q + th * (DIM / 8) + sub * 2;
+    uint4 next[2] = {in[0], in[1]};
+    load_angles<INTER>(p.cos_sin + (int64_t)(pos < 0 ? 0 : pos) * ROPE, sub, c, s);
+    for (int r = 0; r < rounds; r++, th += 4) {
+        const uint32_t u[8] = {next[0].x, next[0].y, next[0].z, next[0].w,
+                               next[1].x, next[1].y, next[1].z, next[1].w};
+        float v[EACH], amax = 0, w = p.wproj[th];
+        uint32_t out[4];
+        if (r + 1 < rounds) {
+            in += 4 * (DIM / 8);
+            next[0] = in[0];
+            next[1] = in[1];
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            v[2 * i] = __uint_as_float(u[i] << 16);
+            v[2 * i + 1] = __uint_as_float(u[i] & 0xffff0000u);
+        }
+        rotate<INTER>(v, sub, c, s);
+        hadamard(v, sub, norm);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            amax = fmaxf(amax, fabsf(v[i]));
+        for (int o = 1; o < 8; o <<= 1)
+            amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, o));
+        float scale = sl_scale_act_d(amax), by = 1.0f / scale; /* a power of two: as exact as a division */
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t lo = __nv_cvt_float2_to_fp8x2(make_float2(v[4 * i] * by, v[4 * i + 1] * by),
+                                                   __NV_SATFINITE, __NV_E4M3),
+                     hi = __nv_cvt_float2_to_fp8x2(make_float2(v[4 * i + 2] * by, v[4 * i + 3] * by),
+                                                   __NV_SATFINITE, __NV_E4M3);
+            out[i] = lo | hi << 16;
+        }
+        ((uint4 *)p.q_out)[th * (DIM / 16) + sub] = make_uint4(out[0], out[1], out[2], out[3]);
+        if (sub == 0)
+            p.weights[th] = __fmul_rn(__fmul_rn(__fmul_rn(w, head_scale), scale), dim_scale);
+    }
+}
+
+static bool lanes_fit(const sl_index_query_params *p)
+{
+    return p->format == SL_INDEX_OFFICIAL && p->act == SL_BF16 && p->dim == DIM && p->rope == ROPE &&
+           p->heads % 4 == 0 && ((uintptr_t)p->q | (uintptr_t)p->q_out) % 16 == 0 &&
+           (uintptr_t)p->cos_sin % 8 == 0;
+}
+
 sl_status sl_cuda_index_query(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_index_query_params *p = (const sl_index_query_params *)params;
     int64_t n = (int64_t)p->tokens * p->heads;
+    float head_scale = (float)(1.0 / sqrt((double)p->heads)), dim_scale = (float)(1.0 / sqrt((double)p->dim));
 
     if (p->dim > SL_INDEX_DIM_MAX)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: index_query: dim %d exceeds %d", p->dim,
                        SL_INDEX_DIM_MAX);
-    index_query_kernel<<<sl_ceil_div(n, 4), 128, 0, sl_cuda_of(be)->stream>>>(
-        *p, (float)(1.0 / sqrt((double)p->heads)), (float)(1.0 / sqrt((double)p->dim)));
+    if (lanes_fit(p)) {
+        int rounds = p->heads % 16 == 0 && p->tokens >= 256 ? 4 : 1;
+        void (*kernel)(sl_index_query_params, int, float, float, float) =
+            p->interleaved ? index_query_lanes<true> : index_query_lanes<false>;
+        kernel<<<sl_ceil_div(n, 4 * rounds * 8), 256, 0, sl_cuda_of(be)->stream>>>(*p, rounds, head_scale,
+                                                                                   dim_scale, dim_scale);
+        return SL_CU_LAUNCHED(err);
+    }
+    index_query_kernel<<<sl_ceil_div(n, 4), 128, 0, sl_cuda_of(be)->stream>>>(*p, head_scale, dim_scale);
     return SL_CU_LAUNCHED(err);
 }

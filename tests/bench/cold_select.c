@@ -1,4 +1,4 @@
-/* Cold times of selection: index scores, top-k, both as one; see cold.c. */
+/* Cold times of selection: index queries, index scores, top-k, both as one; see cold.c. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -162,7 +162,49 @@ static void topk(cold *c, const cold_shape *a)
     cold_report(c, a, "topk", text, cold_time(c, rounds), (double)each * 4 + 4.0 * in.k * rows, 0, 1, 0);
 }
 
+/* ---- index queries ---- */
+
+enum { ROPE = 64, QUERY_TOKENS = 16384 };
+
+/* a: tokens */
+static void query(cold *c, const cold_shape *a)
+{
+    int32_t tokens = c->o.tiny ? 4 : a->a[0], pool = c->o.tiny ? 16 : QUERY_TOKENS;
+    double bytes = (double)tokens * HEADS * (DIM * 3 + 2 * sizeof(float));
+    int32_t rounds = cold_rounds(c, bytes, 40), *pos = cold_host(c, sizeof *pos * (size_t)pool);
+    void *q = cold_random(c, (int64_t)pool * HEADS * DIM, SL_BF16, 0, 3), *at = NULL, *out, *weights;
+    void *w = cold_random(c, (int64_t)pool * HEADS, SL_F32, 0, 1), *cs;
+    char text[32];
+
+    for (int32_t i = 0; i < pool && pos; i++)
+        pos[i] = i % 4096;
+    at = cold_put(c, pos, sizeof *pos * (size_t)pool);
+    free(pos);
+    cs = cold_random(c, 4096 * ROPE, SL_F32, 0, 1);
+    out = cold_mem(c, (size_t)pool * HEADS * DIM);
+    weights = cold_mem(c, sizeof(float) * (size_t)pool * HEADS);
+    for (int32_t i = 0; i < rounds && c->st == SL_OK; i++) {
+        int64_t first = (int64_t)i * tokens % (pool - tokens + 1);
+        sl_index_query_params p = {.q = (const uint8_t *)q + first * HEADS * DIM * 2,
+                                   .wproj = (const float *)w + first * HEADS,
+                                   .pos = (const int32_t *)at + first,
+                                   .cos_sin = cs,
+                                   .q_out = (uint8_t *)out + first * HEADS * DIM,
+                                   .weights = (float *)weights + first * HEADS,
+                                   .tokens = tokens,
+                                   .heads = HEADS,
+                                   .dim = DIM,
+                                   .rope = ROPE,
+                                   .format = SL_INDEX_OFFICIAL,
+                                   .act = SL_BF16};
+        cold_add(c, SL_OP_INDEX_QUERY, &p, sizeof p);
+    }
+    snprintf(text, sizeof text, "%d tokens", tokens);
+    cold_report(c, a, "index_query", text, cold_time(c, rounds), bytes, 0, 1, 0);
+}
+
 #define K 1024
+static const cold_shape query_shapes[] = {{{1}, 0, 0}, {{64}, 0, 0}, {{4096}, 0, 0}};
 static const cold_shape scores_shapes[] = {
     {{1, 1, 16 * K, 1, 0}, 3.6, 0},        {{1, 1, 64 * K, 1, 0}, 5.5, 0},
     {{1, 1, 128 * K, 1, 0}, 8.0, 6},       {{1, 1, 128 * K, 0, 0}, 8.0, 0},
@@ -191,6 +233,7 @@ static const cold_shape topk_shapes[] = {
 };
 
 const cold_group cold_select_groups[] = {
+    {"index_query", NULL, query, query_shapes, SL_COUNT(query_shapes)},
     {"scores", setup_scores, scores, scores_shapes, SL_COUNT(scores_shapes)},
     {"scores_topk", setup_scores, scores, both_shapes, SL_COUNT(both_shapes)},
     {"topk", setup_topk, topk, topk_shapes, SL_COUNT(topk_shapes)},
