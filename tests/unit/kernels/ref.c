@@ -9,7 +9,7 @@
 
 /* ---- conversions ---- */
 
-double ref_e4m3_value(uint8_t code)
+static double e4m3_formula(uint8_t code)
 {
     int e = code >> 3 & 15, m = code & 7;
     double v = e == 0 ? m * 0x1p-9 : (8 + m) * (double)(1 << e) * 0x1p-10;
@@ -17,6 +17,16 @@ double ref_e4m3_value(uint8_t code)
     if (e == 15 && m == 7)
         return NAN;
     return code & 0x80 ? -v : v;
+}
+
+double ref_e4m3_value(uint8_t code)
+{
+    static double value[256]; /* called a billion times */
+
+    if (value[1] == 0)
+        for (int c = 255; c >= 0; c--)
+            value[c] = e4m3_formula((uint8_t)c);
+    return value[code];
 }
 
 uint8_t ref_e4m3(double v)
@@ -29,7 +39,9 @@ uint8_t ref_e4m3(double v)
     for (int c = 1; c < 0x7f; c++) { /* nearest; of two at the same distance the even code */
         double d = fabs(ref_e4m3_value((uint8_t)c) - a), b = fabs(ref_e4m3_value(best) - a);
 
-        if (d < b || (d == b && c % 2 == 0))
+        if (d > b)
+            break; /* values ascend: from here on they are farther */
+        if (d < b || c % 2 == 0)
             best = (uint8_t)c;
     }
     return sign | best;
@@ -70,6 +82,15 @@ uint16_t ref_bf16(double v)
         return sign | (uint16_t)ldexp(a, 133);
     frexp(a, &e);
     return (uint16_t)(sign | (e + 126) << 7 | ((int)ldexp(a, 8 - e) & 127));
+}
+
+ref_lanes *ref_lanes_alloc(size_t n)
+{
+    ref_lanes *v = aligned_alloc(sizeof(ref_lanes), sizeof(ref_lanes) * (n ? n : 1));
+
+    if (v)
+        memset(v, 0, sizeof(ref_lanes) * n);
+    return v;
 }
 
 double ref_pow2_ceil(double t)
@@ -159,8 +180,21 @@ static void quant(const double *x, int32_t n, double *values, double *scales)
     }
 }
 
-/* One row of out = x * w^T, not rounded beyond float32. */
-static void product(const double *x, const sl_weight *w, bool fp8_acts, double *out)
+/* A weight's values as doubles, eight rows side by side: [rows / 8][in]. The caller frees it. */
+static ref_lanes *decode(const sl_weight *w, bool fp8_acts)
+{
+    bool quantised = fp8_acts && w->dtype == SL_F8_E4M3; /* product() has the scales then */
+    ref_lanes *v = ref_lanes_alloc((size_t)(w->out + 7) / 8 * (size_t)w->in);
+
+    for (int64_t r = 0; r < w->out; r++)
+        for (int64_t k = 0; k < w->in; k++)
+            v[r / 8 * w->in + k][r % 8] =
+                quantised ? ref_at(w->data, w->dtype, r * w->in + k) : weight_at(w, r, k, SL_F32);
+    return v;
+}
+
+/* One row of out = x * w^T, not rounded beyond float32; v: decode(w). Every sum is in the order of k. */
+static void product(const double *x, const sl_weight *w, const ref_lanes *v, bool fp8_acts, double *out)
 {
     double *q = malloc(sizeof(double) * (size_t)w->in),
            *s = malloc(sizeof(double) * (size_t)(w->in / 128 + 1));
@@ -168,16 +202,14 @@ static void product(const double *x, const sl_weight *w, bool fp8_acts, double *
 
     if (quantised)
         quant(x, w->in, q, s);
-    for (int32_t r = 0; r < w->out; r++) {
-        double sum = 0;
+    for (int32_t r = 0; r < w->out; r += 8, v += w->in) {
+        const float *scale = quantised ? w->scale + r / 128 * ((w->in + 127) / 128) : NULL;
+        ref_lanes sum = {0};
 
         for (int32_t k = 0; k < w->in; k++)
-            if (quantised)
-                sum += q[k] * ref_at(w->data, w->dtype, (int64_t)r * w->in + k) * s[k / 128] *
-                       (double)w->scale[r / 128 * ((w->in + 127) / 128) + k / 128];
-            else
-                sum += x[k] * weight_at(w, r, k, SL_F32);
-        out[r] = f(sum);
+            sum += quantised ? q[k] * v[k] * s[k / 128] * (double)scale[k / 128] : x[k] * v[k];
+        for (int32_t i = 0; i < 8 && r + i < w->out; i++)
+            out[r + i] = f(sum[i]);
     }
     free(q);
     free(s);
@@ -186,14 +218,16 @@ static void product(const double *x, const sl_weight *w, bool fp8_acts, double *
 static void ref_one_linear(const sl_linear_params *p)
 {
     double *x = malloc(sizeof(double) * (size_t)p->w.in), *out = malloc(sizeof(double) * (size_t)p->w.out);
+    ref_lanes *w = decode(&p->w, p->fp8_acts);
 
     for (int64_t t = 0; t < p->tokens; t++) {
         for (int32_t k = 0; k < p->w.in; k++)
             x[k] = ref_at(p->x, p->act, t * p->ld_x + k);
-        product(x, &p->w, p->fp8_acts, out);
+        product(x, &p->w, w, p->fp8_acts, out);
         for (int32_t r = 0; r < p->w.out; r++)
             ref_put(p->out, p->out_dtype, t * p->ld_out + r, out[r]);
     }
+    free(w);
     free(x);
     free(out);
 }
@@ -209,37 +243,50 @@ static double silu(double g, double u)
     return g / (1 + exp(-g)) * u;
 }
 
-static void ref_moe(const void *params)
+/* Adds what expert e makes of the token x, with this weight, to sum[hidden]. w: gate, up and down. */
+static void ref_expert(const sl_moe_params *p, int32_t e, ref_lanes *const w[3], const double *x,
+                       double weight, double *sum)
 {
-    const sl_moe_params *p = params;
-    size_t H = (size_t)p->hidden, I = (size_t)p->inter;
-    double *x = malloc(8 * H), *g = malloc(8 * I), *u = malloc(8 * I), *d = malloc(8 * H),
-           *sum = malloc(8 * H);
+    double *g = malloc(8 * (size_t)p->inter), *u = malloc(8 * (size_t)p->inter),
+           *d = malloc(8 * (size_t)p->hidden);
 
-    for (int64_t t = 0; t < p->tokens; t++) {
-        for (int32_t k = 0; k < p->hidden; k++) {
-            x[k] = ref_at(p->x, p->act, t * p->hidden + k);
-            sum[k] = 0;
-        }
-        for (int32_t e = 0; e < p->experts; e++)
-            for (int32_t c = 0; c < p->top_k; c++) {
-                if (p->expert_ids[t * p->top_k + c] != e)
-                    continue;
-                product(x, &p->gate[e], p->fp8_acts, g);
-                product(x, &p->up[e], p->fp8_acts, u);
-                for (int32_t i = 0; i < p->inter; i++)
-                    g[i] = ref_act(silu(ref_act(g[i], p->act), ref_act(u[i], p->act)), p->act);
-                product(g, &p->down[e], p->fp8_acts, d);
-                for (int32_t k = 0; k < p->hidden; k++)
-                    sum[k] += (double)p->weights[t * p->top_k + c] * ref_act(d[k], p->act);
-            }
-        for (int32_t k = 0; k < p->hidden; k++)
-            ref_put(p->out, p->act, t * p->hidden + k, sum[k]);
-    }
-    free(x);
+    product(x, &p->gate[e], w[0], p->fp8_acts, g);
+    product(x, &p->up[e], w[1], p->fp8_acts, u);
+    for (int32_t i = 0; i < p->inter; i++)
+        g[i] = ref_act(silu(ref_act(g[i], p->act), ref_act(u[i], p->act)), p->act);
+    product(g, &p->down[e], w[2], p->fp8_acts, d);
+    for (int32_t k = 0; k < p->hidden; k++)
+        sum[k] += weight * ref_act(d[k], p->act);
     free(g);
     free(u);
     free(d);
+}
+
+static void ref_moe(const void *params)
+{
+    const sl_moe_params *p = params;
+    size_t H = (size_t)p->hidden;
+    double *x = malloc(8 * H), *sum = calloc((size_t)p->tokens * H, 8);
+
+    for (int32_t e = 0; e < p->experts; e++) { /* experts in order, for every token */
+        ref_lanes *w[3] = {decode(&p->gate[e], p->fp8_acts), decode(&p->up[e], p->fp8_acts),
+                           decode(&p->down[e], p->fp8_acts)};
+
+        for (int64_t i = 0; i < (int64_t)p->tokens * p->top_k; i++) {
+            int64_t t = i / p->top_k;
+
+            if (p->expert_ids[i] != e)
+                continue;
+            for (int32_t k = 0; k < p->hidden; k++)
+                x[k] = ref_at(p->x, p->act, t * p->hidden + k);
+            ref_expert(p, e, w, x, (double)p->weights[i], sum + t * p->hidden);
+        }
+        for (int k = 0; k < 3; k++)
+            free(w[k]);
+    }
+    for (int64_t i = 0; i < (int64_t)p->tokens * p->hidden; i++)
+        ref_put(p->out, p->act, i, sum[i]);
+    free(x);
     free(sum);
 }
 

@@ -563,37 +563,58 @@ static int32_t attended_rows(const sl_sparse_attn_params *p, int64_t t, double *
     return n;
 }
 
+/* Eight heads at once, from h on; the sums of each are in order. q [dim], s [k], o [lora]: room. */
+static void attend(const sl_sparse_attn_params *p, int64_t t, int64_t h, const double *rows, int32_t n,
+                   ref_lanes *q, ref_lanes *s, ref_lanes *o)
+{
+    int32_t dim = p->lora + p->rope, heads = p->heads - h < 8 ? (int32_t)(p->heads - h) : 8;
+    ref_lanes top, sum = {0};
+
+    for (int l = 0; l < 8; l++) {
+        top[l] = -INFINITY;
+        for (int32_t i = 0; i < dim; i++)
+            q[i][l] = l < heads ? (double)p->ql[(t * p->heads + h + l) * dim + i] : 0;
+    }
+    for (int32_t j = 0; j < n; j++) {
+        ref_lanes dot = {0};
+
+        for (int32_t i = 0; i < dim; i++)
+            dot += q[i] * rows[(int64_t)j * dim + i];
+        s[j] = dot * (double)p->scale;
+        for (int l = 0; l < 8; l++)
+            top[l] = fmax(top[l], s[j][l]);
+    }
+    for (int32_t j = 0; j < n; j++)
+        for (int l = 0; l < heads; l++)
+            sum[l] += s[j][l] = exp(s[j][l] - top[l]);
+    memset(o, 0, sizeof(*o) * (size_t)p->lora);
+    for (int32_t j = 0; j < n; j++) {
+        ref_lanes w = s[j] / sum;
+
+        for (int32_t i = 0; i < p->lora; i++)
+            o[i] += w * rows[(int64_t)j * dim + i];
+    }
+    for (int l = 0; l < heads; l++)
+        for (int32_t i = 0; i < p->lora; i++)
+            p->o[(t * p->heads + h + l) * p->lora + i] = (float)o[i][l];
+}
+
 void ref_sparse_attn(const void *params)
 {
     const sl_sparse_attn_params *p = params;
     int32_t dim = p->lora + p->rope;
-    double *rows = malloc(8 * (size_t)p->k * (size_t)dim), *s = malloc(8 * (size_t)p->k);
+    double *rows = malloc(8 * (size_t)p->k * (size_t)dim);
+    ref_lanes *q = ref_lanes_alloc((size_t)dim), *s = ref_lanes_alloc((size_t)p->k),
+              *o = ref_lanes_alloc((size_t)p->lora);
 
     for (int64_t t = 0; t < p->tokens; t++) {
         int32_t n = attended_rows(p, t, rows);
 
-        for (int64_t h = 0; h < p->heads; h++) {
-            const float *q = p->ql + (t * p->heads + h) * dim;
-            double top = -INFINITY, sum = 0;
-
-            for (int32_t j = 0; j < n; j++) {
-                s[j] = 0;
-                for (int32_t i = 0; i < dim; i++)
-                    s[j] += (double)q[i] * rows[(int64_t)j * dim + i];
-                s[j] *= (double)p->scale;
-                top = fmax(top, s[j]);
-            }
-            for (int32_t j = 0; j < n; j++)
-                sum += s[j] = exp(s[j] - top);
-            for (int32_t i = 0; i < p->lora; i++) {
-                double o = 0;
-
-                for (int32_t j = 0; j < n; j++)
-                    o += s[j] / sum * rows[(int64_t)j * dim + i];
-                p->o[(t * p->heads + h) * p->lora + i] = (float)o;
-            }
-        }
+        for (int64_t h = 0; h < p->heads; h += 8)
+            attend(p, t, h, rows, n, q, s, o);
     }
     free(rows);
+    free(q);
     free(s);
+    free(o);
 }
