@@ -31,7 +31,7 @@ struct scores_shared {
     uint64_t full[12], empty[12];
     int32_t seq[SLICE], pos[SLICE], end[SLICE + 1]; /* end[t + 1]: work up to and with the group that token t
                                                        begins */
-    int32_t warps[SLICE / 32];
+    int32_t warps[SLICE / 32], last;                /* no token behind it has work */
 };
 
 __device__ static inline void mbar_init(uint64_t *b, int count)
@@ -92,13 +92,27 @@ __device__ static inline void product(float (&d)[32], const uint32_t *a, uint64_
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
 }
 
+/* Of the lanes up to this one. */
+__device__ static inline int sum_before(int v)
+{
+    int lane = threadIdx.x & 31;
+
+    for (int o = 1; o < 32; o <<= 1) {
+        int u = __shfl_up_sync(0xffffffffu, v, o);
+        if (lane >= o)
+            v += u;
+    }
+    return v;
+}
+
 /* The list of work: reads the slice's tokens, says where each group's part ends. Whole block. */
 __device__ static void make_list(scores_shared &s, const sl_index_scores_params &p, const sl_seq_tables &q,
                                  int first, int n, int window, uint32_t *deverr)
 {
     int i = threadIdx.x, lane = i & 31, pages = 0;
+    bool few = n <= 32 && window == 1; /* one warp does it */
 
-    if (i < SLICE) {
+    if (i < (few ? 32 : SLICE)) {
         int seq = i < n ? q.token_seq[first + i] : -1, pos = i < n ? q.token_pos[first + i] : -1;
         if (seq >= 0) {
             uint32_t bad =
@@ -111,6 +125,17 @@ __device__ static void make_list(scores_shared &s, const sl_index_scores_params 
         }
         s.seq[i] = seq;
         s.pos[i] = seq < 0 ? -1 : pos;
+        pages = few && seq >= 0 ? pos / SL_PAGE_TOKENS + 1 : 0;
+    }
+    if (i == 0) {
+        s.end[0] = 0;
+        s.last = few ? 31 : SLICE - 1;
+    }
+    if (few) {
+        if (i < 32)
+            s.end[i + 1] = sum_before(pages);
+        __syncthreads();
+        return;
     }
     __syncthreads();
     if (i < SLICE) {
@@ -120,11 +145,7 @@ __device__ static void make_list(scores_shared &s, const sl_index_scores_params 
                 most = max(most, s.pos[j]);
             pages = most / SL_PAGE_TOKENS + 1;
         }
-        for (int o = 1; o < 32; o <<= 1) {
-            int v = __shfl_up_sync(0xffffffffu, pages, o);
-            if (lane >= o)
-                pages += v;
-        }
+        pages = sum_before(pages);
         if (lane == 31)
             s.warps[i / 32] = pages;
     }
@@ -133,8 +154,6 @@ __device__ static void make_list(scores_shared &s, const sl_index_scores_params 
         for (int w = 0; w < i / 32; w++)
             pages += s.warps[w];
         s.end[i + 1] = pages;
-        if (i == 0)
-            s.end[0] = 0;
     }
     __syncthreads();
 }
@@ -142,7 +161,7 @@ __device__ static void make_list(scores_shared &s, const sl_index_scores_params 
 /* First token of the group that unit u belongs to. */
 __device__ static inline int group_of(const scores_shared &s, int u)
 {
-    int lo = 0, hi = SLICE - 1;
+    int lo = 0, hi = s.last;
 
     while (lo < hi) { /* smallest t with end[t + 1] > u */
         int mid = (lo + hi) / 2;
@@ -158,26 +177,44 @@ struct scores_part { /* units first .. end - 1 */
     int first, end;
 };
 
+/* Of a single token's pages (S) a block has every gridDim.x-th, counted from 0: which, does not depend on the
+ * length, so their numbers are asked for before it is known. */
+template <bool S> __device__ static inline scores_part my_part(int total)
+{
+    int b = blockIdx.x, all = gridDim.x;
+
+    if (S)
+        return {0, (total - b + all - 1) / all};
+    return {(int)((int64_t)total * b / all), (int)((int64_t)total * (b + 1) / all)};
+}
+
+template <bool S> __device__ static inline int page_of(int u, int begin)
+{
+    return S ? (int)blockIdx.x + u * (int)gridDim.x : u - begin;
+}
+
 /* Page of unit u, -1 beyond the part or where there is none; *g is the group of an earlier unit. */
-__device__ static inline int32_t page_at(const scores_shared &s, const sl_index_scores_params &p,
-                                         const sl_seq_tables &q, scores_part part, int u, int *g,
-                                         uint32_t *deverr)
+template <bool S>
+__device__ static inline int32_t page_at(const scores_shared &s, const sl_seq_tables &q, scores_part part,
+                                         int u, int *g, int32_t guess, uint32_t *deverr)
 {
     if (u >= part.end)
         return -1;
-    while (s.end[*g + 1] <= u)
+    while (!S && s.end[*g + 1] <= u)
         ++*g;
-    int32_t id = q.index_pages[(int64_t)s.seq[*g] * q.ld + (u - s.end[*g])];
+    int32_t id = S && u < 32 ? guess : q.index_pages[(int64_t)s.seq[*g] * q.ld + page_of<S>(u, s.end[*g])];
     if (id < 0)
         atomicOr(deverr, SL_DEVERR_PAGE);
     return id;
 }
 
-/* One warp: pages of the part into the ring. */
+/* One warp: pages of the part into the ring. guess (S): number of the lane's first page. */
+template <bool S>
 __device__ static void produce(scores_shared &s, const sl_index_scores_params &p, const sl_seq_tables &q,
-                               scores_part part, int stages, uint8_t *ring, bool once, uint32_t *deverr)
+                               scores_part part, int stages, uint8_t *ring, bool once, int32_t guess,
+                               uint32_t *deverr)
 {
-    int lane = threadIdx.x & 31, stage = 0, g = part.first < part.end ? group_of(s, part.first) : 0;
+    int lane = threadIdx.x & 31, stage = 0, g = !S && part.first < part.end ? group_of(s, part.first) : 0;
     uint32_t parity = 1;
     uint64_t policy;
 
@@ -185,10 +222,10 @@ __device__ static void produce(scores_shared &s, const sl_index_scores_params &p
         asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     else
         asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-    int32_t next = page_at(s, p, q, part, part.first + lane, &g, deverr);
+    int32_t next = page_at<S>(s, q, part, part.first + lane, &g, guess, deverr);
     for (int u0 = part.first; u0 < part.end; u0 += 32) {
         int32_t now = next;
-        next = page_at(s, p, q, part, u0 + 32 + lane, &g, deverr);
+        next = page_at<S>(s, q, part, u0 + 32 + lane, &g, guess, deverr);
         for (int l = 0; l < 32 && u0 + l < part.end; l++) {
             int32_t page = __shfl_sync(0xffffffffu, now, l);
             if (lane == 0) {
@@ -308,7 +345,7 @@ __device__ static inline float max_of_half(float v)
 }
 
 /* Four warpgroups: scores of the part's pages. */
-template <int NT, int G>
+template <int NT, int G, bool S>
 __device__ static void consume(scores_shared &s, const sl_index_scores_params &p, scores_part part,
                                int first_token, int n, int window, int stages, uint8_t *tiles,
                                const uint8_t *ring, int ld_hint)
@@ -339,7 +376,7 @@ __device__ static void consume(scores_shared &s, const sl_index_scores_params &p
         float *scores = p.scores + out * p.ld_scores + at;
         float *hint = (float *)p.hint + out * ld_hint + warp * 2 + (lane & 1);
         for (; u < end; u += CONSUMERS) {
-            int page = u - begin;
+            int page = page_of<S>(u, begin);
             page_keys k;
             mbar_wait(&s.full[stage], parity);
             read_keys(k, ring + stage * PAGE_BYTES, row, at);
@@ -376,7 +413,7 @@ __device__ static void consume(scores_shared &s, const sl_index_scores_params &p
 }
 #endif
 
-template <int NT, int G>
+template <int NT, int G, bool S>
 __global__ static void __launch_bounds__(THREADS, 1)
     scores_kernel(sl_index_scores_params p, sl_seq_tables q, int window, int stages, int ld_hint,
                   uint32_t *deverr)
@@ -395,13 +432,15 @@ __global__ static void __launch_bounds__(THREADS, 1)
     }
     sl_after_previous();
     sl_let_next_start();
+    int32_t guess = -1;
+    if (S && threadIdx.x >= CONSUMERS * 128 && page_of<S>(threadIdx.x & 31, 0) < q.ld)
+        guess = q.index_pages[page_of<S>(threadIdx.x & 31, 0)]; /* there is one sequence */
     make_list(s, p, q, first, n, window, deverr);
-    int64_t total = s.end[n];
-    scores_part part = {(int)(total * blockIdx.x / gridDim.x), (int)(total * (blockIdx.x + 1) / gridDim.x)};
+    scores_part part = my_part<S>(s.end[n]);
     if (threadIdx.x >= CONSUMERS * 128)
-        produce(s, p, q, part, stages, ring, G == 1, deverr);
+        produce<S>(s, p, q, part, stages, ring, G == 1, guess, deverr);
     else
-        consume<NT, G>(s, p, part, first, n, window, stages, tiles, ring, ld_hint);
+        consume<NT, G, S>(s, p, part, first, n, window, stages, tiles, ring, ld_hint);
 #endif
 }
 
@@ -413,18 +452,19 @@ bool sl_cuda_scores_mma_fits(const sl_cuda *cu, const sl_index_scores_params *p)
            (int64_t)p->ld_scores / SL_PAGE_TOKENS * SLICE < INT32_MAX;
 }
 
-template <int NT, int G>
+template <int NT, int G, bool S>
 static sl_status launch(sl_cuda *cu, const sl_index_scores_params *p, int window, sl_err *err)
 {
     const int smem = scores_shape<NT, G>::smem;
     sl_status st = SL_CU(
-        cudaFuncSetAttribute(scores_kernel<NT, G>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem), err);
+        cudaFuncSetAttribute(scores_kernel<NT, G, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem),
+        err);
 
     if (st != SL_OK)
         return st;
-    return sl_cuda_launch_early(cu, scores_kernel<NT, G>, dim3(cu->sms, sl_ceil_div(p->token_count, SLICE)),
-                                THREADS, smem, err, *p, *p->seqs, window, scores_shape<NT, G>::stages,
-                                sl_hint_ld(p->ld_scores), cu->deverr);
+    return sl_cuda_launch_early(
+        cu, scores_kernel<NT, G, S>, dim3(cu->sms, sl_ceil_div(p->token_count, SLICE)), THREADS, smem, err,
+        *p, *p->seqs, window, scores_shape<NT, G>::stages, sl_hint_ld(p->ld_scores), cu->deverr);
 }
 
 sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_err *err)
@@ -439,11 +479,13 @@ sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_er
 
     if (later || p->ld_scores <= SL_HINT_MIN)
         q.hint = NULL;
-    if (window <= 1)
-        st = p->heads == 64 ? launch<8, 1>(cu, &q, 1, err) : launch<4, 1>(cu, &q, 1, err);
+    if (p->token_count == 1 && p->seqs->n_seqs == 1)
+        st = p->heads == 64 ? launch<8, 1, true>(cu, &q, 1, err) : launch<4, 1, true>(cu, &q, 1, err);
+    else if (window <= 1)
+        st = p->heads == 64 ? launch<8, 1, false>(cu, &q, 1, err) : launch<4, 1, false>(cu, &q, 1, err);
     else
-        st = p->heads == 64 ? launch<8, MAX_GROUP>(cu, &q, window, err)
-                            : launch<4, MAX_GROUP>(cu, &q, window, err);
+        st = p->heads == 64 ? launch<8, MAX_GROUP, false>(cu, &q, window, err)
+                            : launch<4, MAX_GROUP, false>(cu, &q, window, err);
     if (st != SL_OK || !later || p->ld_scores <= SL_HINT_MIN)
         return st;
     return sl_cuda_hint(cu, p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores, SL_HINT_MIN + 1,
