@@ -15,6 +15,7 @@
  * over the whole row decide. Bound by latency: a dozen block barriers behind two or three dependent loads.
  */
 #include "kernels/cuda/topk_bound.cuh"
+#include "kernels/cuda/topk_cluster.cuh"
 #include "kernels/cuda/topk_select.cuh"
 
 template <typename K, int R>
@@ -163,9 +164,12 @@ sl_status sl_cuda_topk(sl_backend *be, const void *params, sl_err *err)
     const sl_topk_params *p = (const sl_topk_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
     int ld_hint = sl_hint_ld(p->ld_scores), slice = 65535;
+    sl_topk_clusters clusters = sl_cuda_topk_clusters(cu, p);
     void *made = NULL;
     sl_status st = SL_OK;
 
+    if (clusters.size && !clusters.by_hint)
+        return sl_cuda_topk_cluster(cu, p, clusters, NULL, err);
     if (p->ld_scores > ROW_MAX && !p->hint) {
         if (p->token_count > slice)
             return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: %d tokens at once (at most %d)",
@@ -175,6 +179,9 @@ sl_status sl_cuda_topk(sl_backend *be, const void *params, sl_err *err)
             st = sl_cuda_hint(cu, p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores,
                               SL_HINT_MIN + 1, (float *)made, err);
     }
+    if (st == SL_OK && clusters.size)
+        return sl_cuda_topk_cluster(cu, p, clusters, p->hint ? (const float *)p->hint : (const float *)made,
+                                    err);
     /* Rounds of 4,096 items that a block holds: of the row, or of its hint. */
     int items = p->ld_scores > ROW_MAX || (p->ld_scores > SL_HINT_MIN && p->hint) ? ld_hint : p->ld_scores;
     void (*kernel)(sl_topk_params, sl_seq_tables, const float *, int, uint32_t *) =

@@ -8,7 +8,9 @@
 
 #include "kernels/cuda/select.cuh"
 
+#ifndef THREADS
 #define THREADS 1024
+#endif
 #define WARPS (THREADS / 32)
 #define BINS 2048
 #define ROW_MAX 32768 /* longer rows get a hint if they have none */
@@ -136,7 +138,9 @@ __device__ static inline uint32_t warp_inclusive(uint32_t v)
 /* Of the warps before this one; *total of all. s.count[which] was written before the last barrier. */
 __device__ static inline uint32_t warps_before(const topk_shared &s, int which, uint32_t *total)
 {
-    uint32_t n = s.count[which][threadIdx.x & 31];
+    uint32_t n = s.count[which][(threadIdx.x & 31) % WARPS];
+
+    n = (threadIdx.x & 31) < WARPS ? n : 0;
 
     *total = __reduce_add_sync(0xffffffffu, n);
     return __reduce_add_sync(0xffffffffu, (threadIdx.x & 31) < threadIdx.x >> 5 ? n : 0);
@@ -144,26 +148,36 @@ __device__ static inline uint32_t warps_before(const topk_shared &s, int which, 
 
 __device__ static inline void clear_bins(topk_shared &s)
 {
-    ((uint2 *)s.hist)[threadIdx.x] = make_uint2(0, 0);
+    for (int i = threadIdx.x; i < BINS / 2; i += THREADS)
+        ((uint2 *)s.hist)[i] = make_uint2(0, 0);
 }
 
 /* The bin that holds the need-th largest, and how many lie above it, to s.bin and s.above; s.found only if
  * there are that many. Behind the barrier that completes the histogram; ends with one. */
 __device__ static void find_bin(topk_shared &s, uint32_t need)
 {
-    int t = threadIdx.x, hi = BINS - 1 - 2 * t;
-    uint2 v = ((const uint2 *)s.hist)[THREADS - 1 - t];
-    uint32_t sum = v.x + v.y, inc = warp_inclusive(sum);
+    const int each = BINS / THREADS;
+    int t = threadIdx.x, hi = BINS - 1 - each * t;
+    uint32_t v[each], sum = 0;
 
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        v[i] = s.hist[hi - i];
+        sum += v[i];
+    }
+    uint32_t inc = warp_inclusive(sum);
     if ((t & 31) == 31)
         s.scan[t >> 5] = inc;
     __syncthreads();
     uint32_t excl = __reduce_add_sync(0xffffffffu, (t & 31) < t >> 5 ? s.scan[t & 31] : 0) + inc - sum;
-    if (excl < need && need <= excl + sum) {
-        bool upper = excl + v.y >= need;
-        s.bin = upper ? hi : hi - 1;
-        s.above = upper ? excl : excl + v.y;
-        s.found = 1;
+#pragma unroll
+    for (int i = 0; i < each; i++) {
+        if (excl < need && need <= excl + v[i]) {
+            s.bin = hi - i;
+            s.above = excl;
+            s.found = 1;
+        }
+        excl += v[i];
     }
     __syncthreads();
 }
@@ -179,8 +193,8 @@ __device__ static inline void block_range(topk_shared &s, uint32_t *lo, uint32_t
         s.high[warp] = b;
     }
     __syncthreads();
-    *lo = __reduce_min_sync(0xffffffffu, s.low[lane]);
-    *hi = __reduce_max_sync(0xffffffffu, s.high[lane]);
+    *lo = __reduce_min_sync(0xffffffffu, s.low[lane % WARPS]);
+    *hi = __reduce_max_sync(0xffffffffu, s.high[lane % WARPS]);
 }
 
 __device__ static inline int range_shift(uint32_t lo, uint32_t hi)
