@@ -291,7 +291,7 @@ static sl_status capture_keys(sl_coord *c, const sl_attn_call *call, sl_err *err
     return sl_be_run(c->be, SL_OP_INDEX_APPEND, &k, err);
 }
 
-/* New rows, likewise, and the queries: what attention needs and selection does not. */
+/* New rows, likewise. */
 static sl_status capture_rows(sl_coord *c, const sl_attn_call *call, sl_err *err)
 {
     const sl_coord_layer *l = &c->layers[call->layer];
@@ -299,8 +299,13 @@ static sl_status capture_rows(sl_coord *c, const sl_attn_call *call, sl_err *err
     kv.seqs = call->seqs;
     kv.rows = l->rows;
     kv.host = l->host_rows;
-    sl_status st = sl_be_run(c->be, SL_OP_KV_APPEND, &kv, err);
-    return st == SL_OK && call->queries ? call->queries(call->queries_ctx, err) : st;
+    return sl_be_run(c->be, SL_OP_KV_APPEND, &kv, err);
+}
+
+/* What attention needs and selection does not, where it was left for later. */
+static sl_status make_queries(const sl_attn_call *call, sl_err *err)
+{
+    return call->queries ? call->queries(call->queries_ctx, err) : SL_OK;
 }
 
 /*
@@ -418,8 +423,11 @@ static int32_t groups_of(const sl_coord *c, const sl_attn_call *call, const sl_a
     return can && n > 1 ? n : 1;
 }
 
-/* Selects, and sends for the rows, group by group; what attention needs besides is made while the first rows
- * come. */
+/*
+ * Selects, and sends for the rows, group by group. New rows behind the first: a short op, beside which the
+ * gather finds its multiprocessors. Queries behind the last, so that its rows are asked for as early as can
+ * be.
+ */
 static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t groups,
                               int32_t *begun, sl_err *err)
 {
@@ -435,7 +443,7 @@ static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_al
         if (*begun == 0 && st == SL_OK)
             st = capture_rows(c, call, err);
     }
-    return st;
+    return st == SL_OK ? make_queries(call, err) : st;
 }
 
 /*
@@ -482,6 +490,8 @@ static sl_status attend(sl_coord *c, const sl_attn_call *call, sl_err *err)
     int32_t groups = groups_of(c, call, &a);
     if (groups == 1)
         st = capture_rows(c, call, err);
+    if (groups == 1 && st == SL_OK)
+        st = make_queries(call, err);
     if (st == SL_OK && c->z.algo->update)
         st = c->z.algo->update(c->algo, &a, err);
     if (st == SL_OK && groups == 1)
