@@ -1,10 +1,10 @@
 /*
  * Swap-in copy: missing rows from the pinned arena into hot rows, read in place over the bus by a few thread
- * blocks, so that what computes beside it keeps its SMs. One row a warp; 16 bytes a lane, a warp's 512 bytes
- * beginning where a line of 128 does, so that no line is asked for twice. Few rows under way at once are
- * faster than many where every row is on a host page of its own: more than about two hundred, and the lines
- * of a row wait for the page's translation one by one. The miss count is read on the device: no host round
- * trip, and a launch with nothing to do ends at once. The list's order is resolve's business. Attention
+ * blocks, so that what computes beside it keeps its SMs. 16 bytes a lane, a warp's 512 bytes beginning where
+ * a line of 128 does, so that no line is asked for twice. One row a warp where a layer's rows lie far apart:
+ * with more than about two hundred under way, each on a host page of its own, the lines of a row wait for the
+ * page's translation one by one; two where they lie together. The miss count is read on the device: no host
+ * round trip, and a launch with nothing to do ends at once. The list's order is resolve's business. Attention
  * beside it is told of every row that has come. A multiprocessor gets 8 GB/s over the bus.
  */
 #include "kernels/cuda/common.cuh"
@@ -12,7 +12,7 @@
 #define GATHER_BLOCKS 6
 #define GATHER_THREADS 1024
 #define LINE 128
-#define PARTS 3 /* of 512 bytes that a warp asks for at once: all of a row */
+#define PART 512 /* bytes that a warp asks for with one instruction */
 
 __device__ static inline const uint8_t *host_row(const sl_host_plane &h, int64_t src)
 {
@@ -33,32 +33,46 @@ struct row_pair {
     int32_t dst;
 };
 
-__device__ static inline row_pair read_pair(const sl_gather_params &p, int i)
+/* ROWS entries of the list from i on, the last one again beyond its end. */
+template <int ROWS>
+__device__ static inline void read_pairs(row_pair (&at)[ROWS], const sl_gather_params &p, int i, int n)
 {
-    return {p.miss_src[i], p.miss_dst[i]};
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        if (i < n) {
+            int j = min(i + r, n - 1);
+            at[r] = {p.miss_src[j], p.miss_dst[j]};
+        }
 }
 
-/* Copies one row, and reads entry i of the list, if it is below n, while the row is on its way. */
-__device__ static inline void copy_row(uint8_t *to, const uint8_t *from, int bytes, const sl_gather_params &p,
-                                       row_pair &next, int i, int n)
+/* Copies up to ROWS rows, PARTS of each at once, and reads the list from entry i on while they are on their
+ * way. */
+template <int ROWS, int PARTS>
+__device__ static inline void copy_rows(uint8_t *const (&to)[ROWS], const uint8_t *const (&from)[ROWS],
+                                        int rows, const sl_gather_params &p, row_pair (&next)[ROWS], int i,
+                                        int n)
 {
-    int lane = 16 * (threadIdx.x & 31) - (int)((uintptr_t)from & (LINE - 1));
+    int bytes = (int)p.rows.row_bytes;
 
-    for (int base = 0; base < bytes + LINE; base += 512 * PARTS) {
-        uint4 v[PARTS];
+    for (int base = 0; base < bytes + LINE; base += PART * PARTS) {
+        uint4 v[ROWS][PARTS];
 #pragma unroll
-        for (int k = 0; k < PARTS; k++) {
-            int at = base + lane + 512 * k;
-            load_if(v[k], from + at, at >= 0 && at < bytes);
-        }
-        if (base == 0 && i < n)
-            next = read_pair(p, i);
+        for (int r = 0; r < ROWS; r++)
 #pragma unroll
-        for (int k = 0; k < PARTS; k++) {
-            int at = base + lane + 512 * k;
-            if (at >= 0 && at < bytes)
-                *(uint4 *)(to + at) = v[k];
-        }
+            for (int k = 0; k < PARTS; k++) {
+                int at = base + PART * k + 16 * (threadIdx.x & 31) - (int)((uintptr_t)from[r] & (LINE - 1));
+                load_if(v[r][k], from[r] + at, r < rows && at >= 0 && at < bytes);
+            }
+        if (base == 0)
+            read_pairs(next, p, i, n);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int k = 0; k < PARTS; k++) {
+                int at = base + PART * k + 16 * (threadIdx.x & 31) - (int)((uintptr_t)from[r] & (LINE - 1));
+                if (r < rows && at >= 0 && at < bytes)
+                    *(uint4 *)(to[r] + at) = v[r][k];
+            }
     }
 }
 
@@ -68,13 +82,16 @@ __device__ static inline void copy_words(uint8_t *d, const uint8_t *s, int64_t b
         *(uint32_t *)(d + i) = *(const volatile uint32_t *)(s + i);
 }
 
-/* Counts the row's block once its bytes can be read by whoever sees the count. */
-__device__ static inline void count_block(const sl_gather_params &p, int i)
+/* Counts the rows' blocks once their bytes can be read by whoever sees the count. */
+__device__ static inline void count_blocks(const sl_gather_params &p, int first, int rows)
 {
+    int lane = threadIdx.x & 31;
+
     __syncwarp();
-    if ((threadIdx.x & 31) == 0)
-        asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(p.block_done + p.miss_block[i])
-                     : "memory");
+    if (lane < rows)
+        asm volatile(
+            "red.release.gpu.global.add.s32 [%0], 1;" ::"l"(p.block_done + p.miss_block[first + lane])
+            : "memory");
 }
 
 __device__ static inline void begin_clock(sl_swap_clock *c)
@@ -116,6 +133,7 @@ sl_status sl_cuda_stamp(sl_cuda *cu, uint64_t *at, sl_err *err)
     return SL_CU_LAUNCHED(err);
 }
 
+template <int ROWS, int PARTS>
 __global__ static void __launch_bounds__(GATHER_THREADS) gather_kernel(sl_gather_params p, bool wide)
 {
     /* An attention behind may start from here on: all of our blocks are on their SMs and need nobody else. */
@@ -125,23 +143,30 @@ __global__ static void __launch_bounds__(GATHER_THREADS) gather_kernel(sl_gather
 #endif
     begin_clock(p.clock);
     int n = min(*p.miss_count, p.miss_cap), warps = gridDim.x * (blockDim.x >> 5);
-    int first = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
-    row_pair next = {};
+    int each = min(ROWS, (n + warps - 1) / warps),
+        first = each * (blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5));
+    row_pair next[ROWS];
 
-    if (first < n)
-        next = read_pair(p, first);
-    for (int i = first; i < n; i += warps) {
-        uint8_t *to = p.rows.base + next.dst * p.rows.row_bytes;
-        const uint8_t *from = host_row(p.host, next.src);
+    read_pairs(next, p, first, n);
+    for (int i = first; i < n; i += each * warps) {
+        int rows = min(each, n - i);
+        uint8_t *to[ROWS];
+        const uint8_t *from[ROWS];
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            to[r] = p.rows.base + next[r].dst * p.rows.row_bytes;
+            from[r] = host_row(p.host, next[r].src);
+        }
         if (wide) {
-            copy_row(to, from, (int)p.rows.row_bytes, p, next, i + warps, n);
+            copy_rows<ROWS, PARTS>(to, from, rows, p, next, i + each * warps, n);
         } else {
-            copy_words(to, from, p.rows.row_bytes);
-            if (i + warps < n)
-                next = read_pair(p, i + warps);
+            for (int r = 0; r < ROWS; r++)
+                if (r < rows)
+                    copy_words(to[r], from[r], p.rows.row_bytes);
+            read_pairs(next, p, i + each * warps, n);
         }
         if (p.block_done)
-            count_block(p, i);
+            count_blocks(p, i, rows);
     }
     end_clock(p);
 }
@@ -150,7 +175,10 @@ sl_status sl_cuda_gather(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gather_params *p = (const sl_gather_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
-    bool lane = cu->stream == cu->lane;
+    bool lane = cu->stream == cu->lane,
+         dense = p->host.page_stride <=
+                 2 * SL_PAGE_TOKENS * p->host.row_stride,    /* a layer's pages lie together */
+        two = dense && p->rows.row_bytes + LINE <= 2 * PART; /* a layer's pages lie together */
     cudaLaunchAttribute at; /* on the lane in pairs, so that clusters of two beside it find pairs as well */
     cudaLaunchConfig_t cfg = {};
     int64_t align = (int64_t)(uintptr_t)p->rows.base | (int64_t)(uintptr_t)p->host.base | p->rows.row_bytes |
@@ -164,5 +192,6 @@ sl_status sl_cuda_gather(sl_backend *be, const void *params, sl_err *err)
     at.val.clusterDim.x = lane ? 2 : 1;
     at.val.clusterDim.y = at.val.clusterDim.z = 1;
     cfg.attrs = &at, cfg.numAttrs = cu->cc >= 90 ? 1 : 0;
-    return SL_CU(cudaLaunchKernelEx(&cfg, gather_kernel, *p, align % 16 == 0), err);
+    return SL_CU(
+        cudaLaunchKernelEx(&cfg, two ? gather_kernel<2, 2> : gather_kernel<1, 3>, *p, align % 16 == 0), err);
 }
