@@ -18,8 +18,9 @@
 #include "sparse/swapin.h"
 #include "sparse/tracker.h"
 
-/* Tokens of a step that is cut into groups unasked, and into how many (measured on an H200). */
-enum { AUTO_TOKENS = 32, AUTO_GROUPS = 2 };
+/* Tokens of a step that is cut into groups unasked, and into how many (measured on an H200). WAVE: tokens of
+ * 128 heads that attention does at once there. */
+enum { AUTO_TOKENS = 32, AUTO_GROUPS = 2, WAVE = 33 };
 
 struct sl_coord {
     sl_backend *be;
@@ -385,11 +386,14 @@ static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_a
     return SL_OK;
 }
 
-/* Where group g begins. Two groups: the first is a little smaller, since it attends beside the rows of the
- * second. */
+/* Where group g begins. The last of two attends alone, beside nothing: as whole waves of attention, if that
+ * is near enough to half of the tokens. */
 static int32_t group_begin(int32_t total, int32_t g, int32_t groups)
 {
-    return (int32_t)((int64_t)total * g / groups) - (groups == 2 && g == 1 ? total / 64 : 0);
+    int32_t half = total / 2, waves = (half + WAVE / 2) / WAVE * WAVE, off = waves - half;
+    if (groups == 2 && g == 1 && half >= WAVE - 1 && (off < 0 ? -off : off) * 8 <= half)
+        return total - waves;
+    return (int32_t)((int64_t)total * g / groups);
 }
 
 static sl_selection group_of(const sl_coord *c, const sl_algo_call *a, int32_t total, int32_t g,
