@@ -47,10 +47,12 @@ void pattern_fill(void *p, size_t n, uint64_t seed)
 {
     uint8_t *b = p;
     uint64_t x = seed * 0x9e3779b97f4a7c15u + 1;
-    for (size_t i = 0; i < n; i++) {
-        if (i % 8 == 0)
-            x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-        b[i] = (uint8_t)(x >> (i % 8 * 8));
+    for (size_t i = 0; i < n; i += 8) { /* whole words: bytes one by one were a third of TSan's time here */
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        if (n - i >= 8)
+            memcpy(b + i, &x, 8);
+        else
+            memcpy(b + i, &x, n - i);
     }
 }
 
