@@ -45,7 +45,18 @@ __global__ static void index_query_kernel(sl_index_query_params p, float head_sc
         p.weights[th] = __fmul_rn(w, dim_scale);
 }
 
-/* cos and sin of this lane's values: pairs within the lane, or with the lane two further on. */
+/* Both rounded to bf16; one instruction for the two. */
+__device__ static inline void round_pair(float &a, float &b)
+{
+    __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
+    uint32_t u = *(uint32_t *)&h;
+
+    a = __uint_as_float(u << 16);
+    b = __uint_as_float(u & 0xffff0000u);
+}
+
+/* cos and sin of this lane's values: pairs within the lane, or with the lane two further on, where the sin of
+ * the first of a pair is negative. */
 template <bool INTER>
 __device__ static inline void load_angles(const float *cs, int sub, float (&c)[EACH], float (&s)[EACH])
 {
@@ -54,7 +65,7 @@ __device__ static inline void load_angles(const float *cs, int sub, float (&c)[E
         int j = INTER ? (sub & 3) * (EACH / 2) + i / 2 : (sub & 1) * EACH + i;
         float2 v = ((const float2 *)cs)[j];
         c[i] = v.x;
-        s[i] = v.y;
+        s[i] = INTER || sub & 2 ? v.y : -v.y;
     }
 }
 
@@ -69,17 +80,16 @@ __device__ static inline void rotate(float (&v)[EACH], int sub, const float (&c)
         if (INTER) {
             sl_rotate(a, b, c[i], s[i], &x, &y);
         } else {
-            float a2 = __shfl_xor_sync(0xffffffffu, a, 2), b2 = __shfl_xor_sync(0xffffffffu, b, 2);
-            float p = __fmul_rn(a2, s[i]), q = __fmul_rn(b2, s[i + 1]);
-            x = __fadd_rn(__fmul_rn(a, c[i]), sub & 2 ? p : -p);
-            y = __fadd_rn(__fmul_rn(b, c[i + 1]), sub & 2 ? q : -q);
+            x = __fadd_rn(__fmul_rn(a, c[i]), __fmul_rn(__shfl_xor_sync(0xffffffffu, a, 2), s[i]));
+            y = __fadd_rn(__fmul_rn(b, c[i + 1]), __fmul_rn(__shfl_xor_sync(0xffffffffu, b, 2), s[i + 1]));
         }
-        v[i] = sub < ROPE / EACH ? sl_bf16r(x) : a;
-        v[i + 1] = sub < ROPE / EACH ? sl_bf16r(y) : b;
+        round_pair(x, y);
+        v[i] = sub < ROPE / EACH ? x : a;
+        v[i + 1] = sub < ROPE / EACH ? y : b;
     }
 }
 
-/* As sl_index_hadamard(). */
+/* As sl_index_hadamard(); a product with 1 or -1 rounds nothing. */
 __device__ static inline void hadamard(float (&v)[EACH], int sub, float norm)
 {
 #pragma unroll
@@ -92,15 +102,18 @@ __device__ static inline void hadamard(float (&v)[EACH], int sub, float norm)
                 v[i + h] = __fsub_rn(x, y);
             }
 #pragma unroll
-    for (int h = 1; h < DIM / EACH; h <<= 1)
+    for (int h = 1; h < DIM / EACH; h <<= 1) {
+        float sign = sub & h ? -1.0f : 1.0f;
 #pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            float other = __shfl_xor_sync(0xffffffffu, v[i], h);
-            v[i] = __fadd_rn(other, sub & h ? -v[i] : v[i]);
-        }
+        for (int i = 0; i < EACH; i++)
+            v[i] = __fmaf_rn(v[i], sign, __shfl_xor_sync(0xffffffffu, v[i], h));
+    }
 #pragma unroll
-    for (int i = 0; i < EACH; i++)
-        v[i] = sl_bf16r(__fmul_rn(v[i], norm));
+    for (int i = 0; i < EACH; i += 2) {
+        v[i] = __fmul_rn(v[i], norm);
+        v[i + 1] = __fmul_rn(v[i + 1], norm);
+        round_pair(v[i], v[i + 1]);
+    }
 }
 
 /* A warp takes four heads of a token `rounds` times. */

@@ -1,5 +1,6 @@
 /*
- * Exact top-k with ids in ascending token order. One block a row, whatever its length.
+ * Exact top-k with ids in ascending token order. One block a row, whatever its length; few rows are spread
+ * over clusters by topk_cluster.cu instead.
  *
  * A lower bound of the k-th score cuts the row down before anything is sorted: scores become ordered 32-bit
  * keys, the row is dealt out in groups, and the k-th largest of the groups' maxima cannot exceed the k-th

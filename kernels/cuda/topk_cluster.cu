@@ -4,14 +4,16 @@
  * memory: the range of the maxima, their histogram, then histograms of the candidates' keys until the few
  * around the cut are known to every block; each block then writes its own part of the ids.
  *
- * Four to six cluster barriers and no second look at device memory. A block has room for all of its part, so
- * there is no case that leaves this path: rows of few distinct values only take more passes. Rows longer than
- * the registers of a cluster, forced tokens, and more rows than fit side by side are topk.cu's.
+ * Rows that fit the registers of a cluster are read once; a block has room for all of its part, so rows of
+ * few distinct values only take more passes. Longer ones start from the hint, as in topk.cu; where the
+ * candidates of a block do not fit, the first block takes the whole row. Forced tokens, and more rows than
+ * clusters of two, are topk.cu's.
+ *
+ * Bound by latency: four or five cluster barriers with a chain of loads from shared memory behind each.
  */
 #include <type_traits>
 
-#define THREADS                                                                                              \
-    512 /* of a block; half as many warps as topk.cu has, whose steps between barriers are shorter */
+#define THREADS 512 /* half as many warps as in topk.cu: the steps between barriers are shorter */
 
 #include "kernels/cuda/topk_bound.cuh"
 #include "kernels/cuda/topk_cluster.cuh"
