@@ -25,7 +25,8 @@ namespace cg = cooperative_groups;
 #define WIDTH 576
 #define TILES 9 /* 64-column tiles of a row block; the last one, rope, later holds the probabilities */
 #define STAGE (TILES * SL_TILE)
-#define SPLIT 16 /* blocks of a part of the list */
+#define QUARTERS 4 /* of a block, 16 rows: with bf16 rows, what is freed and filled at a time */
+#define SPLIT 16   /* blocks of a part of the list */
 #define MAX_PARTS 8
 #define THREADS 512
 #define OUT_LD 520             /* floats; the output tile of a cluster's merge lies over the two stages */
@@ -34,7 +35,7 @@ namespace cg = cooperative_groups;
 enum { BAR_QUERY = 1, BAR_SCORES = 2, BAR_VALUES = 3 };
 
 struct attn_shared {
-    uint64_t full[2], empty[2], prob[2], merge[2];
+    uint64_t full[2], empty[2][QUARTERS], prob[2], merge[2]; /* empty: fp8 rows, the last only */
     int32_t rows[2], last[2]; /* of the block in a stage: valid rows; the item's last one */
     float fix[2][HEADS];      /* what the output so far is multiplied by before this block */
     float keep[2][HEADS], take[2][HEADS], inv[2][HEADS]; /* of a part's merge */
@@ -286,6 +287,59 @@ __device__ static inline void product_values(float (&o)[64], uint64_t a, uint64_
     sl_wgmma_ss_m64n128k16_bf16_mn(o, a, b, add);
 }
 
+__device__ static inline void warp_arrive(uint64_t *b)
+{
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0)
+        sl_mbar_arrive(b);
+}
+
+template <int N> __device__ static inline void wait_groups(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+/* o += probabilities times rows of a stage. With fp8 rows the stage is freed as a whole, by the caller: it is
+ * waited for by who converts them. */
+__device__ static inline void multiply_values(float (&o)[2][64], uint32_t rows_tile, uint64_t *, int b,
+                                              __half)
+{
+    int wg = threadIdx.x >> 7;
+
+    sl_wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        product_values(o[i & 1], sl_desc_k(rows_tile + 8 * SL_TILE + i / 2 * 32),
+                       sl_desc_mn(rows_tile + (wg * 4 + (i & 1) * 2) * SL_TILE + i / 2 * 2048, SL_TILE),
+                       b > 0 || i > 1, __half());
+    sl_wgmma_finish();
+}
+
+/* With bf16 rows all quarters but the last one are freed as they are done with. */
+__device__ static inline void multiply_values(float (&o)[2][64], uint32_t rows_tile, uint64_t *empty, int b,
+                                              __nv_bfloat16)
+{
+    uint32_t mine = rows_tile + (threadIdx.x >> 7) * 4 * SL_TILE;
+
+    sl_wgmma_fence();
+#pragma unroll
+    for (int q = 0; q < QUARTERS; q++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            product_values(o[i], sl_desc_k(rows_tile + 8 * SL_TILE + q * 32),
+                           sl_desc_mn(mine + i * 2 * SL_TILE + q * 2048, SL_TILE), b > 0 || q > 0,
+                           __nv_bfloat16());
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    }
+    wait_groups<3>();
+    warp_arrive(&empty[0]);
+    wait_groups<2>();
+    warp_arrive(&empty[1]);
+    wait_groups<1>();
+    warp_arrive(&empty[2]);
+    wait_groups<0>();
+}
+
 struct joint { /* of this thread's two heads: how a part joins those before, 1 / sum of all */
     float keep[2], take[2], inv[2];
 };
@@ -360,7 +414,7 @@ template <typename E>
 __device__ static inline void value_blocks(uint8_t *smem, const attn_work &w, attn_shared *x, bool some)
 {
     uint32_t kv = sl_smem_addr(smem);
-    int it = 0, ended = 0, step = w.parts > 1 ? w.items : (int)gridDim.x, wg = threadIdx.x >> 7,
+    int it = 0, ended = 0, step = w.parts > 1 ? w.items : (int)gridDim.x,
         head = (threadIdx.x & 127) / 32 * 16 + (threadIdx.x & 31) / 4;
     float o[2][64];
     joint how = {};
@@ -380,21 +434,14 @@ __device__ static inline void value_blocks(uint8_t *smem, const attn_work &w, at
                     for (int i = 0; i < 128; i++)
                         o[i / 64][i % 64] *= fix[i / 2 % 2];
                 }
-                sl_wgmma_fence();
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    product_values(
-                        o[i & 1], sl_desc_k(rows_tile + 8 * SL_TILE + i / 2 * 32),
-                        sl_desc_mn(rows_tile + (wg * 4 + (i & 1) * 2) * SL_TILE + i / 2 * 2048, SL_TILE),
-                        b > 0 || i > 1, E());
-                sl_wgmma_finish();
+                multiply_values(o, rows_tile, x->empty[at], b, E());
                 if (last || b + 1 == SPLIT) { /* the factors' place may be used again once the stage is */
                     sl_mbar_wait(&x->merge[ended & 1], ended >> 1 & 1);
                     how = get_joint(x, ended++ & 1);
                     __syncwarp();
                 }
                 if ((threadIdx.x & 31) == 0)
-                    sl_mbar_arrive(&x->empty[at]);
+                    sl_mbar_arrive(&x->empty[at][QUARTERS - 1]);
             }
             if (w.parts == 1)
                 merge_part(o, w.partial + (int64_t)blockIdx.x * PARTIAL, how, part, last);
@@ -493,7 +540,8 @@ __global__ static void __launch_bounds__(THREADS, 1) mla_kernel(const __grid_con
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
             sl_mbar_init(&x->full[i], 128 + 4);
-            sl_mbar_init(&x->empty[i], 8);
+            for (int q = 0; q < QUARTERS; q++)
+                sl_mbar_init(&x->empty[i][q], 8);
             sl_mbar_init(&x->prob[i], 4);
             sl_mbar_init(&x->merge[i], 4);
         }

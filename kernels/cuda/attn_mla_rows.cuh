@@ -4,7 +4,8 @@
  *
  * It is one block ahead of the ring with its loads and two with requests into the L2 cache, across the end of
  * an item, so that a row's way from memory is hidden. fp8 rows go through registers, where they become f16;
- * everything else is copied asynchronously. Rows behind the end of a list are zeros.
+ * everything else is copied asynchronously, bf16 rows by quarters of a block, which are free one after the
+ * other. Rows behind the end of a list are zeros.
  */
 
 __device__ static inline uint32_t pack(float a, float b, __half)
@@ -119,19 +120,23 @@ __device__ static inline void count_rows(place &a)
     a.rows = bad_low ? __ffs(bad_low) - 1 : bad_up ? 31 + __ffs(bad_up) : BLOCK;
 }
 
-/*
- * The list may have ended in front of the place: then it is the next item's first. Leaves this warp's 16 rows
- * in shared memory, -1 for none, and asks for them to come into the L2 cache.
- */
-__device__ static inline void settle(place &a, int32_t *list, const attn_work &w, int k)
+/* The list may have ended in front of the place: then it is the next item's first. */
+__device__ static inline void find_rows(place &a, const attn_work &w, int k)
 {
-    int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
-
     count_rows(a);
     if (a.rows == 0 && a.item >= 0 && a.block > (w.parts > 1 ? (int)blockIdx.x * SPLIT : 0)) {
         next_item(a, w, k);
         count_rows(a);
     }
+}
+
+/* Finds the place's rows, leaves this warp's 16 in shared memory, -1 for none, and asks for them to come into
+ * the L2 cache. */
+__device__ static inline void settle(place &a, int32_t *list, const attn_work &w, int k)
+{
+    int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
+
+    find_rows(a, w, k);
     int id = warp < 2 ? a.low : a.up;
     if (lane >> 4 == (warp & 1))
         list[lane & 15] = warp * 16 + (lane & 15) < a.rows ? id : -1;
@@ -148,6 +153,31 @@ __device__ static inline void settle(place &a, int32_t *list, const attn_work &w
                                                          : row - (lane >> 4) * 128 + w.p.rows.row_bytes - 1)
                     : "memory");
     }
+}
+
+/* bf16 rows: row of the block that is row u of this warp, four of each quarter of a block, in order. */
+__device__ static inline int block_row(int u)
+{
+    return (u >> 2) * 16 + (threadIdx.x >> 5 & 3) * 4 + (u & 3);
+}
+
+/* settle() with rows as block_row() has them; asked for in one piece each. */
+__device__ static inline void settle_quarters(place &a, int32_t *list, const attn_work &w, int k)
+{
+    int lane = threadIdx.x & 31, row = block_row(lane & 15);
+
+    find_rows(a, w, k);
+    int low = __shfl_sync(0xffffffffu, a.low, row & 31), up = __shfl_sync(0xffffffffu, a.up, row & 31),
+        id = row < a.rows ? row < 32 ? low : up : -1;
+    if (lane < 16) {
+        list[lane] = id;
+        if (id >= 0)
+            asm volatile(
+                "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row_of(w.p.rows.base, w.p.rows, id)),
+                "r"((int)w.p.rows.row_bytes)
+                : "memory");
+    }
+    __syncwarp();
 }
 
 /* Where the walk goes from a (settled), as far as one can say without looking. */
@@ -321,7 +351,7 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
         int at = it & 1;
         const int32_t *list = lists[it + 1 & 3];
         if (it >= 2)
-            sl_mbar_wait(&x->empty[at], (it >> 1 & 1) ^ 1);
+            sl_mbar_wait(&x->empty[at][QUARTERS - 1], (it >> 1 & 1) ^ 1);
         copy_tiles(smem + at * STAGE, w.p.rows, lists[it & 3], 8, 1, LORA + 16);
         if (cur.rows < BLOCK)
             clear_rows(f, cur.rows, lane);
@@ -345,24 +375,47 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
 
 /* ---- bf16 rows ---- */
 
+/* copy_tiles() for this warp's four rows of a quarter. */
+__device__ static inline void copy_quarter(uint32_t kv, const sl_row_view &rows, const int32_t *list, int q,
+                                           int tile, int tiles, int from)
+{
+    int lane = threadIdx.x & 31, chunk = lane & 7, id = list[q * 4 + (lane >> 3)];
+    const uint8_t *row = row_of(rows.base + from + chunk * 16, rows, id);
+    uint32_t to = kv + tile * SL_TILE + sl_swizzle(block_row(4 * q) + (lane >> 3), chunk);
+
+    for (int i = 0; i < tiles; i++)
+        copy16(to + i * SL_TILE, row + i * 128, id >= 0);
+}
+
+__device__ static inline void wait_quarter(attn_shared *x, int it, int q)
+{
+    if (it >= 2)
+        sl_mbar_wait(&x->empty[it & 1][q], (it >> 1 & 1) ^ 1);
+}
+
 __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_shared *x, __nv_bfloat16)
 {
     int32_t(*lists)[16] = x->lists[threadIdx.x >> 5 & 3];
     int k = min(w.p.k, w.p.ld_ids);
     place cur = first_place(w, k), next, after;
 
-    settle(cur, lists[0], w, k);
+    settle_quarters(cur, lists[0], w, k);
     next = behind(cur, w, k);
-    settle(next, lists[1], w, k);
+    settle_quarters(next, lists[1], w, k);
     after = behind(next, w, k);
     for (int it = 0; cur.item >= 0; it++) {
         int at = it & 1;
-        if (it >= 2)
-            sl_mbar_wait(&x->empty[at], (it >> 1 & 1) ^ 1);
         wait_block(cur, w);
-        copy_tiles(smem + at * STAGE, w.p.rows, lists[it & 3], 0, TILES, 0);
+#pragma unroll
+        for (int q = 0; q < QUARTERS; q++) {
+            wait_quarter(x, it, q);
+            copy_quarter(smem + at * STAGE, w.p.rows, lists[it & 3], q, 0, TILES - 1, 0);
+        }
+#pragma unroll
+        for (int q = 0; q < QUARTERS; q++) /* rope columns: probabilities lay there */
+            copy_quarter(smem + at * STAGE, w.p.rows, lists[it & 3], q, TILES - 1, 1, LORA * 2);
         announce(x, at, cur, next);
-        settle(after, lists[it + 2 & 3], w, k);
+        settle_quarters(after, lists[it + 2 & 3], w, k);
         cur = next;
         next = after;
         after = behind(next, w, k);
