@@ -1,6 +1,7 @@
 /*
  * Paths: which way the rows of a connection go, and the direct one (worker/direct.h): into the decode
- * worker's arena, mapped here. The other two are puts (ship.c): from the own arena, or from device memory.
+ * worker's arena, mapped here. The other two are puts (ship_post.c): from the own arena, or from device
+ * memory.
  *
  * Two kinds of copies. Rows that were just computed go from device memory, by the copier's thread, once it
  * has registered the mapping with the device; until then, and for pages of the own cache, the transport
