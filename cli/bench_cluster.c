@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/log.h"
 
 enum { MAX_SETTINGS = 24, READY_S = 120 };
@@ -115,17 +116,24 @@ double sl_bench_metric(const char *page, const char *sample)
 
 /* ---- processes ---- */
 
+/*
+ * A port that nobody listens at; 0 if none was found. From below those that the kernel gives to connections
+ * (32768 on), or one of them could have it before the process that is told to listen there.
+ */
 static int free_port(void)
 {
-    struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof sa;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), port = 0;
-    if (fd >= 0 && bind(fd, (struct sockaddr *)&sa, sizeof sa) == 0 &&
-        getsockname(fd, (struct sockaddr *)&sa, &len) == 0)
-        port = ntohs(sa.sin_port);
-    if (fd >= 0)
-        close(fd);
-    return port;
+    enum { LOWEST = 20000, BEYOND = 32768, TRIES = 200 };
+    for (int i = 0; i < TRIES; i++) {
+        int port = LOWEST + (int)(sl_random_u64() % (BEYOND - LOWEST));
+        struct sockaddr_in sa = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        bool free = fd >= 0 && bind(fd, (struct sockaddr *)&sa, sizeof sa) == 0;
+        if (fd >= 0)
+            close(fd);
+        if (free)
+            return port;
+    }
+    return 0;
 }
 
 static pid_t start(const char *role, const char *const *settings, size_t n)

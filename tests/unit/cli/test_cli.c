@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <jansson.h>
 
@@ -17,12 +18,14 @@
 
 static const char *program;
 static char output[1 << 20];
+static char errors[] = "/tmp/sl-test-cli-XXXXXX"; /* file: what the last run without its stderr said there */
 
 /* Runs `sluice args`, stderr too when wanted; returns the exit status. */
 static int run(const char *args, bool with_stderr)
 {
     char cmd[4096];
-    snprintf(cmd, sizeof cmd, "%s %s %s", program, args, with_stderr ? "2>&1" : "2>/dev/null");
+    snprintf(cmd, sizeof cmd, "%s %s %s%s", program, args, with_stderr ? "2>&1" : "2>",
+             with_stderr ? "" : errors);
     FILE *p = popen(cmd, "r");
     ck_assert_ptr_nonnull(p);
     size_t n = fread(output, 1, sizeof output - 1, p);
@@ -32,9 +35,26 @@ static int run(const char *args, bool with_stderr)
     return WEXITSTATUS(status);
 }
 
+/* The end of what the last run said on stderr. */
+static const char *said(void)
+{
+    static char text[2048];
+    FILE *f = fopen(errors, "r");
+    size_t n = 0;
+    if (f && fseek(f, -(long)sizeof text + 1, SEEK_END) != 0)
+        rewind(f);
+    if (f) {
+        n = fread(text, 1, sizeof text - 1, f);
+        fclose(f);
+    }
+    text[n] = 0;
+    return text;
+}
+
 static json_t *run_json(const char *args)
 {
-    ck_assert_int_eq(run(args, false), 0);
+    int status = run(args, false);
+    ck_assert_msg(status == 0, "%s: status %d: %s", args, status, said());
     json_error_t e;
     json_t *j = json_loads(output, 0, &e);
     ck_assert_msg(j != NULL, "%s: %s", args, e.text);
@@ -182,7 +202,7 @@ START_TEST(bench_ttft)
     fails("bench ttft --lengths 0", 1, "--lengths");
     fails("bench ttft --model tests/nowhere", 1, "nowhere");
     int status = run("bench ttft --lengths 200 --repeats 1", false);
-    ck_assert_msg(status == 0, "status %d: %s", status, output);
+    ck_assert_msg(status == 0, "status %d: %s%s", status, output, said());
     const char *row = strstr(output, "\n200,1,");
     ck_assert_msg(row != NULL, "%s", output);
     double v[6], bytes;
@@ -252,6 +272,12 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     }
     program = argv[1];
+    int fd = mkstemp(errors);
+    if (fd < 0) {
+        perror(errors);
+        return EXIT_FAILURE;
+    }
+    close(fd);
     Suite *s = suite_create("cli");
     TCase *c = tcase_create("cli");
     tcase_set_timeout(c, 120);
@@ -274,5 +300,6 @@ int main(int argc, char **argv)
     srunner_run_all(r, CK_ENV);
     int failed = srunner_ntests_failed(r);
     srunner_free(r);
+    unlink(errors);
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
