@@ -139,11 +139,25 @@ static sl_status reject(const sl_cfg_row *row, const char *text, const char *why
                    want);
 }
 
+/* Does UTF-8 text have what YAML cannot hold or takes for the end of a line? C0, DEL, C1, U+2028, U+2029,
+ * U+FFFE, U+FFFF: such a value would not be the same after a dump. */
+static bool has_control(const char *text)
+{
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (*p < 0x20 || *p == 0x7f || (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0))
+            return true;
+        if (*p == 0xe2 && p[1] == 0x80 && (p[2] == 0xa8 || p[2] == 0xa9))
+            return true;
+        if (*p == 0xef && p[1] == 0xbf && p[2] >= 0xbe)
+            return true;
+    }
+    return false;
+}
+
 static sl_status parse_string(char *out, const sl_cfg_row *row, const char *text, sl_err *err)
 {
-    for (const char *p = text; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            return reject(row, "", "has a control character", err);
+    if (has_control(text))
+        return reject(row, "", "has a control character", err);
     if (strlen(text) >= row->size)
         return reject(row, text, "is too long", err);
     memset(out, 0, row->size);

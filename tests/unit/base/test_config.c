@@ -153,6 +153,10 @@ START_TEST(yaml_errors)
     rejects("cluster:\n  roles: [router, boss]\n", "t.yaml:2: cluster.roles", "\"boss\" is not known");
     rejects("cluster:\n  roles: [[router]]\n", "t.yaml:2: cluster.roles", "plain values");
     rejects("model:\n  path: \"a\\nb\"\n", "t.yaml:2: model.path", "control character");
+    rejects("model:\n  path: \"a\\x83b\"\n", "t.yaml:2: model.path", "control character");
+    rejects("model:\n  path: \"a\\Nb\"\n", "t.yaml:2: model.path", "control character");
+    rejects("model:\n  path: \"a\\Lb\"\n", "t.yaml:2: model.path", "control character");
+    rejects("model:\n  path: \"a\\uFFFEb\"\n", "t.yaml:2: model.path", "control character");
     rejects("model:\n  path: \"a\\0b\"\n", "t.yaml:2: model.path", "NUL");
     rejects("? [a]\n: 1\n", "t.yaml:1", "plain words");
     rejects("- a\n", "t.yaml:1", "map of sections");
