@@ -12,10 +12,8 @@
 #include "cli/generate.h"
 
 static const char *const modes[] = {"resident", "hierarchical", NULL};
-static const char *const backends[] = {"cpu", "cuda", NULL};
 static const char *const policies[] = {"lru", "clock", NULL};
 static const char *const layouts[] = {"page_first", "layer_first", "page_head", NULL};
-static const char *const acts[] = {"auto", "f32", "bf16", NULL};
 
 /* "1,2,3" to ids. */
 static sl_status parse_ids(const char *text, int32_t **out, size_t *n, sl_err *err)
@@ -86,7 +84,7 @@ static sl_args_result parse_flags(int argc, char **argv, sl_generate_opts *o, co
         {"chunk", SL_ARG_INT, &o->chunk, "N", "prefill tokens per step (512)", 1, 1 << 20, NULL},
         {"indexer", SL_ARG_CHOICE, &o->indexer, "NAME", "numeric convention", 0, 0, sl_cli_indexers},
         {"row-format", SL_ARG_CHOICE, &o->rows, "NAME", "cache rows", 0, 0, sl_cli_row_formats},
-        {"act", SL_ARG_CHOICE, &o->act, "NAME", "activations", 0, 0, acts},
+        {"act", SL_ARG_CHOICE, &o->act, "NAME", "activations", 0, 0, sl_cli_acts},
         {"layout", SL_ARG_CHOICE, &o->layout, "NAME", "of the host pages", 0, 0, layouts},
         {"algorithm", SL_ARG_TEXT, &o->algorithm, "NAME", "sparse algorithm: dsa (default), dense", 0, 0,
          NULL},
@@ -94,7 +92,7 @@ static sl_args_result parse_flags(int argc, char **argv, sl_generate_opts *o, co
         {"recent", SL_ARG_INT, &o->recent, "N", "newest tokens always selected (0)", 0, 1 << 20, NULL},
         {"min-tokens", SL_ARG_INT, &o->min_tokens, "N", "attend to everything below this length (0)", 0,
          1 << 24, NULL},
-        {"backend", SL_ARG_CHOICE, &o->backend, "NAME", "compute backend", 0, 0, backends},
+        {"backend", SL_ARG_CHOICE, &o->backend, "NAME", "compute backend", 0, 0, sl_cli_backends},
         {"threads", SL_ARG_INT, &o->threads, "N", "CPU threads, 0 = all cores", 0, 1024, NULL},
         {"poison", SL_ARG_FLAG, &o->poison, NULL, "testing: stale device rows are NaN", 0, 0, NULL},
     };
@@ -118,7 +116,7 @@ int sl_cmd_generate(int argc, char **argv)
         fprintf(stderr, "sluice generate: --model DIR is required\n");
         return SL_EXIT_USAGE;
     }
-    o.backend_name = backends[o.backend];
+    o.backend_name = sl_cli_backends[o.backend];
     sl_err err = {0};
     sl_gen g = {0};
     sl_status st = read_prompt(&o, prompt, ids, &g, &err);

@@ -7,16 +7,13 @@
 #include "cli/cli.h"
 #include "cli/verify.h"
 
-static const char *const backends[] = {"cpu", "cuda", NULL};
-static const char *const acts[] = {"auto", "f32", "bf16", NULL};
-
 int sl_cmd_verify(int argc, char **argv)
 {
     sl_verify_opts o = {.steps = 32, .chunk = 512, .tail_rows = 64};
     int backend = 0;
     const sl_arg args[] = {
         {"model", SL_ARG_TEXT, &o.dir, "DIR", "checkpoint directory (required)", 0, 0, NULL},
-        {"backend", SL_ARG_CHOICE, &backend, "NAME", "compute backend", 0, 0, backends},
+        {"backend", SL_ARG_CHOICE, &backend, "NAME", "compute backend", 0, 0, sl_cli_backends},
         {"tokens", SL_ARG_INT, &o.tokens, "N", "of the random prompt (three times the hot rows)", 1, 1 << 24,
          NULL},
         {"steps", SL_ARG_INT, &o.steps, "N", "tokens decoded after it (32)", 1, 4096, NULL},
@@ -27,7 +24,7 @@ int sl_cmd_verify(int argc, char **argv)
         {"seed", SL_ARG_U64, &o.seed, "N", "of the prompt (0)", 0, 0, NULL},
         {"indexer", SL_ARG_CHOICE, &o.indexer, "NAME", "numeric convention", 0, 0, sl_cli_indexers},
         {"row-format", SL_ARG_CHOICE, &o.rows, "NAME", "cache rows", 0, 0, sl_cli_row_formats},
-        {"act", SL_ARG_CHOICE, &o.act, "NAME", "activations", 0, 0, acts},
+        {"act", SL_ARG_CHOICE, &o.act, "NAME", "activations", 0, 0, sl_cli_acts},
         {"threads", SL_ARG_INT, &o.threads, "N", "CPU threads, 0 = all cores", 0, 1024, NULL},
     };
     switch (sl_args_parse("--model DIR [flags]", args, SL_COUNT(args), argc, argv)) {
@@ -42,7 +39,7 @@ int sl_cmd_verify(int argc, char **argv)
         fprintf(stderr, "sluice verify: --model DIR is required\n");
         return SL_EXIT_USAGE;
     }
-    o.backend = backends[backend];
+    o.backend = sl_cli_backends[backend];
     sl_err err = {0};
     sl_verify v;
     sl_status st = sl_verify_open(&v, &o, &err);

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+const char *const sl_cli_backends[] = {"cpu", "cuda", NULL};
+const char *const sl_cli_acts[] = {"auto", "f32", "bf16", NULL};
 const char *const sl_cli_indexers[] = {"auto", "plain", "official", NULL};
 const char *const sl_cli_row_formats[] = {"auto", "mla_f32", "mla_bf16", "mla_fp8", NULL};
 

@@ -7,7 +7,9 @@
 
 #include "model/model.h"
 
-/* Choices of --indexer and --row-format; 0 is auto. */
+/* Choices of --backend, and of --act, --indexer and --row-format, where 0 is auto. */
+extern const char *const sl_cli_backends[];
+extern const char *const sl_cli_acts[];
 extern const char *const sl_cli_indexers[];
 extern const char *const sl_cli_row_formats[];
 
