@@ -349,3 +349,17 @@ void putter_put(putter *t, size_t from, size_t n, uint64_t to)
         sl_tp_progress(t->c->tp);
     ck_assert_int_eq(st, SL_OK);
 }
+
+int harness_run(const char *suite, TCase *tests)
+{
+    sl_log_init(SL_LOG_WARN, false, "test");
+    signal(SIGPIPE, SIG_IGN);
+    tcase_set_timeout(tests, 120);
+    Suite *s = suite_create(suite);
+    suite_add_tcase(s, tests);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -5,6 +5,7 @@
 #ifndef TESTS_UNIT_TRANSPORT_HARNESS_H
 #define TESTS_UNIT_TRANSPORT_HARNESS_H
 
+#include <check.h>
 #include <pthread.h>
 #include <sys/types.h>
 
@@ -75,6 +76,8 @@ bool client_wait(client *c, const int *counter, int want, int ms);
 void client_run(client *c, int ms);
 
 bool variant_is_loopback(const variant *v);
+/* Runs the tests, each within 120 s, as a suite of that name; what main returns. */
+int harness_run(const char *suite, TCase *tests);
 
 /* Registered memory of the client, and the key of the peer's arena. */
 typedef struct putter {

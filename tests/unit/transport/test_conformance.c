@@ -5,7 +5,6 @@
  * test_endings.c.
  */
 #include <check.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,11 +274,7 @@ END_TEST
 
 int main(void)
 {
-    sl_log_init(SL_LOG_WARN, false, "test");
-    signal(SIGPIPE, SIG_IGN);
-    Suite *s = suite_create("transport_conformance");
     TCase *t = tcase_create("conformance");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, connect_and_close, 0, n_variants);
     tcase_add_loop_test(t, connect_refused, 0, n_variants);
     tcase_add_loop_test(t, connect_rejected, 0, n_variants);
@@ -290,10 +285,5 @@ int main(void)
     tcase_add_loop_test(t, message_limits, 0, n_variants);
     tcase_add_loop_test(t, message_largest, 0, n_variants);
     tcase_add_loop_test(t, idle_sleeps, 0, n_variants);
-    suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return harness_run("transport_conformance", t);
 }

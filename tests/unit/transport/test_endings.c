@@ -4,7 +4,6 @@
  * in flight.
  */
 #include <check.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -228,21 +227,12 @@ END_TEST
 
 int main(void)
 {
-    sl_log_init(SL_LOG_WARN, false, "test");
-    signal(SIGPIPE, SIG_IGN);
-    Suite *s = suite_create("transport_endings");
     TCase *t = tcase_create("endings");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, peer_killed, 0, n_variants);
     tcase_add_loop_test(t, peer_killed_idle_then_reconnect, 0, n_variants);
     tcase_add_loop_test(t, close_force_on_hanging_peer, 0, n_variants);
     tcase_add_loop_test(t, close_fences_remote_writes, 0, n_variants);
     tcase_add_loop_test(t, peer_closes, 0, n_variants);
     tcase_add_loop_test(t, destroy_while_busy, 0, n_variants);
-    suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return harness_run("transport_endings", t);
 }

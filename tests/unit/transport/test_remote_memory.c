@@ -3,13 +3,11 @@
  * what a flush means, keys and registration, and what happens when too much is posted.
  */
 #include <check.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "base/hash.h"
-#include "base/log.h"
 #include "tests/unit/transport/harness.h"
 
 /* Thousands of puts of many sizes, then flush, then the peer's own checksum of its memory. */
@@ -199,21 +197,12 @@ END_TEST
 
 int main(void)
 {
-    sl_log_init(SL_LOG_WARN, false, "test");
-    signal(SIGPIPE, SIG_IGN);
-    Suite *s = suite_create("transport_remote_memory");
     TCase *t = tcase_create("memory");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, puts_with_checksums, 0, n_variants);
     tcase_add_loop_test(t, gets, 0, n_variants);
     tcase_add_loop_test(t, flush_is_remote, 0, n_variants);
     tcase_add_loop_test(t, bad_ranges_and_keys, 0, n_variants);
     tcase_add_loop_test(t, register_large, 0, n_variants);
     tcase_add_loop_test(t, backpressure, 0, n_variants);
-    suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return harness_run("transport_remote_memory", t);
 }

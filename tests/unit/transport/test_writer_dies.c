@@ -153,18 +153,9 @@ END_TEST
 
 int main(void)
 {
-    sl_log_init(SL_LOG_WARN, false, "test");
-    signal(SIGPIPE, SIG_IGN);
-    Suite *s = suite_create("transport_writer_dies");
     TCase *t = tcase_create("writer_dies");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, writer_dies, 0, n_variants * ENDINGS);
     tcase_add_loop_test(t, reader_dies, 0, n_variants * ENDINGS);
     tcase_add_loop_test(t, forbidden, 0, n_variants);
-    suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return harness_run("transport_writer_dies", t);
 }
