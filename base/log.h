@@ -1,8 +1,8 @@
 /*
  * Structured logging: one line per event, `key=value` pairs, to stderr (or JSON lines with sl_log_init).
  *
- *   sl_log(SL_LOG_INFO, "prefill", "commit", "rid=%016lx gen=%u tokens=%d", rid, gen, n);
- *   -> ts=2026-11-21T12:00:00.123Z level=info proc=prefill/1 comp=prefill ev=commit rid=… gen=1 tokens=96
+ *   sl_log(SL_LOG_INFO, "prefill", "commit", "rid=%016lx attempt=%u tokens=%d", rid, attempt, n);
+ *   -> ts=2026-11-21T12:00:00.123Z level=info proc=prefill/1 comp=prefill ev=commit rid=… attempt=1 tokens=96
  *
  * Levels by volume: error = someone must look; warn = something was lost but handled; info = life-cycle, at
  * most a few lines per request; debug = per message; trace = per step. Threads: any; a line is written by one

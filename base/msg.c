@@ -113,11 +113,11 @@ static void f_flag(codec *c, const char *field, uint8_t *v)
     require(c, field, *v <= 1);
 }
 
-static void f_request(codec *c, uint64_t *rid, uint32_t *gen)
+static void f_request(codec *c, uint64_t *rid, uint32_t *attempt)
 {
     f_u64(c, "rid", rid);
-    f_u32(c, "gen", gen);
-    require(c, "gen", *gen >= 1);
+    f_u32(c, "attempt", attempt);
+    require(c, "attempt", *attempt >= 1);
 }
 
 static size_t pages_of(size_t tokens)
@@ -211,7 +211,7 @@ static void fields_of_load(codec *c, sl_msg_load *m)
 
 static void fields_of_reserve(codec *c, sl_msg_reserve *m)
 {
-    f_request(c, &m->rid, &m->gen);
+    f_request(c, &m->rid, &m->attempt);
     f_u32(c, "prefill_worker", &m->prefill_worker);
     f_prompt(c, &m->n_prompt, &m->tokens, &m->n_tokens);
     f_u32(c, "deadline_ms", &m->deadline_ms);
@@ -221,7 +221,7 @@ static void fields_of_reserve(codec *c, sl_msg_reserve *m)
 
 static void fields_of_reserved(codec *c, sl_msg_reserved *m)
 {
-    f_request(c, &m->rid, &m->gen);
+    f_request(c, &m->rid, &m->attempt);
     f_u64(c, "ticket", &m->ticket);
     f_u32(c, "matched_pages", &m->matched_pages);
     f_u32s(c, "pages", &m->pages, &m->n_pages, pages_of(SL_MSG_MAX_TOKENS));
@@ -231,7 +231,7 @@ static void fields_of_reserved(codec *c, sl_msg_reserved *m)
 
 static void fields_of_prefill(codec *c, sl_msg_prefill *m)
 {
-    f_request(c, &m->rid, &m->gen);
+    f_request(c, &m->rid, &m->attempt);
     f_u64(c, "ticket", &m->ticket);
     f_u32(c, "decode_worker", &m->decode_worker);
     f_str(c, "decode_addr", m->decode_addr, sizeof m->decode_addr);
@@ -248,7 +248,7 @@ static void fields_of_prefill(codec *c, sl_msg_prefill *m)
 
 static void fields_of_prefilled(codec *c, sl_msg_prefilled *m)
 {
-    f_request(c, &m->rid, &m->gen);
+    f_request(c, &m->rid, &m->attempt);
     f_u32(c, "cached_tokens", &m->cached_tokens);
     f_u64(c, "queue_us", &m->queue_us);
     f_u64(c, "compute_us", &m->compute_us);
@@ -258,7 +258,7 @@ static void fields_of_prefilled(codec *c, sl_msg_prefilled *m)
 
 static void fields_of_failed(codec *c, sl_msg_failed *m)
 {
-    f_request(c, &m->rid, &m->gen);
+    f_request(c, &m->rid, &m->attempt);
     f_i32(c, "status", &m->status);
     require(c, "status", m->status < 0);
     f_flag(c, "retryable", &m->retryable);
@@ -289,7 +289,7 @@ static void fields_of_peer_welcome(codec *c, sl_msg_peer_welcome *m)
 
 static void fields_of_commit(codec *c, sl_msg_commit *m)
 {
-    f_request(c, &m->rid, &m->gen);
+    f_request(c, &m->rid, &m->attempt);
     f_u64(c, "ticket", &m->ticket);
     f_u32(c, "worker_id", &m->worker_id);
     f_u32(c, "n_tokens", &m->n_tokens);
@@ -303,7 +303,7 @@ static void fields_of_commit(codec *c, sl_msg_commit *m)
 
 static void fields_of_tokens(codec *c, sl_msg_tokens *m)
 {
-    f_request(c, &m->rid, &m->gen);
+    f_request(c, &m->rid, &m->attempt);
     f_u32(c, "first_index", &m->first_index);
     uint32_t n = (uint32_t)m->n_tokens;
     f_u32(c, "tokens", &n);
@@ -325,7 +325,7 @@ static void fields_of_tokens(codec *c, sl_msg_tokens *m)
 
 static void fields_of_done(codec *c, sl_msg_done *m)
 {
-    f_request(c, &m->rid, &m->gen);
+    f_request(c, &m->rid, &m->attempt);
     f_u8(c, "finish", &m->finish);
     require(c, "finish", m->finish <= SL_FINISH_ERROR);
     f_i32(c, "matched_stop", &m->matched_stop);
@@ -339,7 +339,7 @@ static void fields_of_done(codec *c, sl_msg_done *m)
 
 static void fields_of_abort(codec *c, sl_msg_abort *m)
 {
-    f_request(c, &m->rid, &m->gen);
+    f_request(c, &m->rid, &m->attempt);
     f_i32(c, "status", &m->status);
     require(c, "status", m->status <= 0);
 }
@@ -356,7 +356,7 @@ static void fields_of_kv_events(codec *c, sl_msg_kv_events *m)
 
 static void fields_of_pages_ask(codec *c, sl_msg_pages_ask *m)
 {
-    f_request(c, &m->rid, &m->gen);
+    f_request(c, &m->rid, &m->attempt);
     f_u64(c, "ticket", &m->ticket);
     f_u32(c, "first", &m->first);
     f_u32(c, "count", &m->count);
@@ -366,7 +366,7 @@ static void fields_of_pages_ask(codec *c, sl_msg_pages_ask *m)
 
 static void fields_of_pages_crc(codec *c, sl_msg_pages_crc *m)
 {
-    f_request(c, &m->rid, &m->gen);
+    f_request(c, &m->rid, &m->attempt);
     f_u32(c, "first", &m->first);
     f_u32s(c, "crc", &m->crc, &m->n_crc, SL_MSG_MAX_BLOB / sizeof(uint32_t));
 }
@@ -408,7 +408,7 @@ static bool fields(codec *c, sl_msg *m)
         return fields_of_done(c, &m->done), true;
     case SL_MSG_RETRACTED:
     case SL_MSG_DRAINED:
-        return f_request(c, &m->id.rid, &m->id.gen), true;
+        return f_request(c, &m->id.rid, &m->id.attempt), true;
     case SL_MSG_ABORT:
         return fields_of_abort(c, &m->abort), true;
     case SL_MSG_KV_EVENTS:

@@ -4,8 +4,8 @@
  * message; a decoded message owns its arrays until sl_msg_free(). Every field that comes from the network is
  * validated here for shape; for meaning by the receiver.
  *
- * Identity: `rid` is the router's 64-bit request id, `gen` counts attempts (placements) of that request
- * from 1. A message whose (rid, gen) the receiver does not hold in a fitting state is dropped and counted,
+ * Identity: `rid` is the router's 64-bit request id, `attempt` counts attempts (placements) of that request
+ * from 1. A message whose (rid, attempt) the receiver does not hold in a fitting state is dropped and counted,
  * never acted on.
  *
  * Flow (design section 6):
@@ -16,7 +16,7 @@
  * flush, COMMIT                     COMMIT of a dead ticket is dropped; the writer is done either way decode
  * -> router   TOKENS…, DONE | RETRACTED | FAILED router -> any      ABORT      -> DRAINED prefill answers
  * DRAINED to router and, when connected, to decode router -> decode   DRAINED    relay: the writer of (rid,
- * gen) will write no more
+ * attempt) will write no more
  */
 #ifndef SL_BASE_MSG_H
 #define SL_BASE_MSG_H
@@ -114,7 +114,7 @@ typedef struct sl_msg_ping {
 
 typedef struct sl_msg_reserve { /* router -> decode */
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     uint32_t prefill_worker; /* the only writer this ticket accepts */
     uint32_t
         n_prompt; /* tokens[0..n_prompt) are the prompt, the rest was already produced before a restart */
@@ -127,7 +127,7 @@ typedef struct sl_msg_reserve { /* router -> decode */
 
 typedef struct sl_msg_reserved { /* decode -> router */
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     uint64_t ticket;        /* unique within the decode worker's epoch */
     uint32_t matched_pages; /* leading pages already there (pinned), need no transfer */
     uint32_t *pages;        /* all landing pages, matched first: ceil(n_tokens / 64) entries */
@@ -136,7 +136,7 @@ typedef struct sl_msg_reserved { /* decode -> router */
 
 typedef struct sl_msg_prefill { /* router -> prefill */
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     uint64_t ticket;
     uint32_t decode_worker;
     char decode_addr[128];
@@ -155,7 +155,7 @@ typedef struct sl_msg_prefill { /* router -> prefill */
 typedef struct sl_msg_prefilled { /* prefill -> router: everything is on the decode worker, COMMIT sent,
                                      writer drained */
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     uint32_t cached_tokens; /* not computed: own cache, or pulled */
     uint64_t queue_us, compute_us, ship_us, bytes;
 } sl_msg_prefilled;
@@ -163,7 +163,7 @@ typedef struct sl_msg_prefilled { /* prefill -> router: everything is on the dec
 typedef struct sl_msg_failed { /* worker -> router: this attempt is over and drained; retryable says whether
                                   another worker may succeed */
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     int32_t status;
     uint8_t retryable;
     char reason[400];
@@ -196,7 +196,7 @@ typedef struct sl_msg_token {
 
 typedef struct sl_msg_commit { /* prefill -> decode */
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     uint64_t ticket;
     uint32_t worker_id;
     uint32_t n_tokens;   /* rows 0..n_tokens-1 are complete in every layer */
@@ -209,7 +209,7 @@ typedef struct sl_msg_commit { /* prefill -> decode */
 
 typedef struct sl_msg_tokens { /* decode -> router */
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     uint32_t
         first_index; /* index of tokens[0] among all produced tokens of the request (restarts included) */
     sl_msg_token *tokens;
@@ -218,7 +218,7 @@ typedef struct sl_msg_tokens { /* decode -> router */
 
 typedef struct sl_msg_done {
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     uint8_t finish;       /* sl_finish */
     int32_t matched_stop; /* stop token id or -1 */
     uint32_t produced, cached_tokens;
@@ -227,12 +227,12 @@ typedef struct sl_msg_done {
 
 typedef struct sl_msg_id { /* RETRACTED, DRAINED */
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
 } sl_msg_id;
 
 typedef struct sl_msg_abort {
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     int32_t status; /* why: CANCELLED, DEADLINE, PEER… */
 } sl_msg_abort;
 
@@ -247,7 +247,7 @@ typedef struct sl_msg_kv_events {
 /* prefill -> decode: checksums of pages [first, first + count) of a ticket that is still held. */
 typedef struct sl_msg_pages_ask {
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     uint64_t ticket;
     uint32_t first, count;
 } sl_msg_pages_ask;
@@ -255,7 +255,7 @@ typedef struct sl_msg_pages_ask {
 /* The answer. An empty list: the ticket is not held any more (or the range is not its matched pages). */
 typedef struct sl_msg_pages_crc {
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     uint32_t first;
     uint32_t *crc; /* [count][layers] */
     size_t n_crc;

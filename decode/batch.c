@@ -35,7 +35,7 @@ static void done(sl_decode *d, sl_ticket *t, sl_finish finish, int32_t matched)
     if (t->seq)
         d->o.runner->seq_stats(d->o.runner->impl, t->seq, &s);
     m.done = (sl_msg_done){.rid = t->rid,
-                           .gen = t->gen,
+                           .attempt = t->attempt,
                            .finish = (uint8_t)finish,
                            .matched_stop = matched,
                            .produced = (uint32_t)(t->n_tokens - t->n_prompt),
@@ -45,9 +45,9 @@ static void done(sl_decode *d, sl_ticket *t, sl_finish finish, int32_t matched)
                            .swap_bytes = s.swap_bytes};
     sl_worker_tell_router(d->worker, &m);
     sl_log(SL_LOG_INFO, "decode", "done",
-           "rid=%016" PRIx64 " gen=%u produced=%u finish=%d hits=%" PRIu64 " misses=%" PRIu64
+           "rid=%016" PRIx64 " attempt=%u produced=%u finish=%d hits=%" PRIu64 " misses=%" PRIu64
            " swap_bytes=%" PRIu64,
-           t->rid, t->gen, m.done.produced, (int)finish, s.hits, s.misses, s.swap_bytes);
+           t->rid, t->attempt, m.done.produced, (int)finish, s.hits, s.misses, s.swap_bytes);
     sl_ticket_free(d, t, true);
 }
 
@@ -57,7 +57,7 @@ static void emit(sl_decode *d, sl_ticket *t, const sl_msg_token *token)
     sl_msg m = {.type = SL_MSG_TOKENS};
     sl_msg_token copy = *token;
     m.tokens = (sl_msg_tokens){.rid = t->rid,
-                               .gen = t->gen,
+                               .attempt = t->attempt,
                                .first_index = (uint32_t)(t->n_tokens - t->n_prompt),
                                .tokens = &copy,
                                .n_tokens = 1};
@@ -84,12 +84,12 @@ void sl_batch_first_token(sl_decode *d, sl_ticket *t)
 static void retract(sl_decode *d, sl_ticket *t)
 {
     sl_msg m = {.type = SL_MSG_RETRACTED};
-    m.id = (sl_msg_id){t->rid, t->gen};
+    m.id = (sl_msg_id){t->rid, t->attempt};
     sl_worker_tell_router(d->worker, &m);
     d->retracted++;
     sl_counter_add(d->c.retractions, 1);
-    sl_log(SL_LOG_WARN, "decode", "retracted", "rid=%016" PRIx64 " gen=%u produced=%d pages=%d", t->rid,
-           t->gen, t->n_tokens - t->n_prompt, sl_lease_n_pages(t->lease));
+    sl_log(SL_LOG_WARN, "decode", "retracted", "rid=%016" PRIx64 " attempt=%u produced=%d pages=%d", t->rid,
+           t->attempt, t->n_tokens - t->n_prompt, sl_lease_n_pages(t->lease));
     sl_ticket_free(d, t, true);
 }
 

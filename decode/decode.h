@@ -6,7 +6,7 @@
  * state); the transport thread owns the router link and the writers' connections; a checker thread computes
  * checksums. They share only mail.
  *
- * A ticket is one attempt (rid, gen) of a request:
+ * A ticket is one attempt (rid, attempt) of a request:
  *
  *   LANDING -> CHECKING -> WAITING -> RUNNING -> gone        (RESERVE, COMMIT, checksums right, a slot, DONE)
  *      \-> QUARANTINE -> gone                                 (ABORT or deadline before COMMIT)

@@ -45,7 +45,7 @@ typedef struct sl_ticket {
     ticket_state state;
     sl_wmsg *m; /* RESERVE */
     uint64_t rid, number, deadline_ns, fence_ns, reserved_ns, order;
-    uint32_t gen, writer;
+    uint32_t attempt, writer;
     sl_status abort_status; /* why it is in quarantine */
     bool drained;           /* its writer writes no more */
     bool dead;              /* goes as soon as no check is on its way */

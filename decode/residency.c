@@ -41,7 +41,7 @@ static void spill(sl_decode *d, sl_ticket *t)
     }
     d->spilled++;
     sl_counter_add(d->c.spills, 1);
-    sl_log(SL_LOG_DEBUG, "decode", "spilled", "rid=%016" PRIx64 " gen=%u pages=%d", t->rid, t->gen,
+    sl_log(SL_LOG_DEBUG, "decode", "spilled", "rid=%016" PRIx64 " attempt=%u pages=%d", t->rid, t->attempt,
            t->seq_pages);
 }
 

@@ -18,43 +18,44 @@
 static const uint64_t MS = 1000000;
 enum { PAGE = SL_PAGE_TOKENS, PEER_GRACE_MS = 100 /* for a DRAINED that is on its way */ };
 
-static sl_ticket *find(const sl_decode *d, uint64_t rid, uint32_t gen)
+static sl_ticket *find(const sl_decode *d, uint64_t rid, uint32_t attempt)
 {
     for (sl_ticket *t = d->tickets; t; t = t->next) {
-        if (t->rid == rid && t->gen == gen)
+        if (t->rid == rid && t->attempt == attempt)
             return t;
     }
     return NULL;
 }
 
-static void tell_id(sl_decode *d, sl_msg_type type, uint64_t rid, uint32_t gen)
+static void tell_id(sl_decode *d, sl_msg_type type, uint64_t rid, uint32_t attempt)
 {
     sl_msg m = {.type = type};
-    m.id = (sl_msg_id){rid, gen};
+    m.id = (sl_msg_id){rid, attempt};
     sl_worker_tell_router(d->worker, &m);
 }
 
-static void stale(sl_decode *d, const char *what, uint64_t rid, uint32_t gen)
+static void stale(sl_decode *d, const char *what, uint64_t rid, uint32_t attempt)
 {
     d->stale++;
     sl_counter_add(d->c.stale, 1);
-    sl_log(SL_LOG_DEBUG, "decode", "message_dropped", "type=%s rid=%016" PRIx64 " gen=%u", what, rid, gen);
+    sl_log(SL_LOG_DEBUG, "decode", "message_dropped", "type=%s rid=%016" PRIx64 " attempt=%u", what, rid,
+           attempt);
 }
 
-static void tell_failed(sl_decode *d, uint64_t rid, uint32_t gen, sl_status st, bool retryable,
+static void tell_failed(sl_decode *d, uint64_t rid, uint32_t attempt, sl_status st, bool retryable,
                         const char *why)
 {
     sl_msg m = {.type = SL_MSG_FAILED};
     memset(&m.failed, 0, sizeof m.failed);
     m.failed.rid = rid;
-    m.failed.gen = gen;
+    m.failed.attempt = attempt;
     m.failed.status = st;
     m.failed.retryable = retryable;
     snprintf(m.failed.reason, sizeof m.failed.reason, "%.399s", why);
     sl_worker_tell_router(d->worker, &m);
     sl_log(st == SL_ERR_EXHAUSTED ? SL_LOG_DEBUG : SL_LOG_WARN, "decode", "request_failed",
-           "rid=%016" PRIx64 " gen=%u status=%s retryable=%d reason=\"%s\"", rid, gen, sl_status_name(st),
-           retryable, m.failed.reason);
+           "rid=%016" PRIx64 " attempt=%u status=%s retryable=%d reason=\"%s\"", rid, attempt,
+           sl_status_name(st), retryable, m.failed.reason);
 }
 
 /* ---- the end ---- */
@@ -91,8 +92,8 @@ static void quarantine(sl_decode *d, sl_ticket *t, sl_status why, uint64_t fence
     t->state = TICKET_QUARANTINE;
     t->abort_status = why;
     t->fence_ns = fence_ns;
-    sl_log(SL_LOG_INFO, "decode", "quarantine", "rid=%016" PRIx64 " gen=%u pages=%d writer=%u why=%s", t->rid,
-           t->gen, sl_lease_n_pages(t->lease), t->writer, sl_status_name(why));
+    sl_log(SL_LOG_INFO, "decode", "quarantine", "rid=%016" PRIx64 " attempt=%u pages=%d writer=%u why=%s",
+           t->rid, t->attempt, sl_lease_n_pages(t->lease), t->writer, sl_status_name(why));
 }
 
 /* From any state. */
@@ -112,7 +113,7 @@ void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, 
     va_start(ap, fmt);
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
-    tell_failed(d, t->rid, t->gen, st, retryable, why);
+    tell_failed(d, t->rid, t->attempt, st, retryable, why);
     leave(d, t, st);
 }
 
@@ -165,7 +166,7 @@ static sl_ticket *ticket_new(sl_decode *d, sl_wmsg *m, sl_sampling *sampling, sl
     *t = (sl_ticket){.state = TICKET_LANDING,
                      .m = m,
                      .rid = r->rid,
-                     .gen = r->gen,
+                     .attempt = r->attempt,
                      .number = ++d->next_number,
                      .writer = r->prefill_worker,
                      .lease = lease,
@@ -188,15 +189,15 @@ static void answer_reserved(sl_decode *d, const sl_ticket *t)
     sl_msg m = {.type = SL_MSG_RESERVED};
     _Static_assert(sizeof(int32_t) == sizeof(uint32_t), "page numbers");
     m.reserved = (sl_msg_reserved){.rid = t->rid,
-                                   .gen = t->gen,
+                                   .attempt = t->attempt,
                                    .ticket = t->number,
                                    .matched_pages = (uint32_t)sl_lease_matched(t->lease),
                                    .pages = (uint32_t *)(uintptr_t)sl_lease_pages(t->lease),
                                    .n_pages = (size_t)sl_lease_n_pages(t->lease)};
     sl_worker_tell_router(d->worker, &m);
     sl_log(SL_LOG_INFO, "decode", "reserved",
-           "rid=%016" PRIx64 " gen=%u ticket=%" PRIu64 " tokens=%d pages=%d matched=%d", t->rid, t->gen,
-           t->number, t->n_tokens, sl_lease_n_pages(t->lease), sl_lease_matched(t->lease));
+           "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d pages=%d matched=%d", t->rid,
+           t->attempt, t->number, t->n_tokens, sl_lease_n_pages(t->lease), sl_lease_matched(t->lease));
 }
 
 static void on_reserve(sl_decode *d, sl_wmsg *m)
@@ -205,13 +206,13 @@ static void on_reserve(sl_decode *d, sl_wmsg *m)
     sl_sampling sampling;
     sl_lease *lease = NULL;
     sl_err err = {0};
-    if (find(d, r->rid, r->gen)) {
-        stale(d, "reserve", r->rid, r->gen);
+    if (find(d, r->rid, r->attempt)) {
+        stale(d, "reserve", r->rid, r->attempt);
         goto drop;
     }
     sl_status st = check_reserve(d, r, &sampling, &err);
     if (st != SL_OK) {
-        tell_failed(d, r->rid, r->gen, st, false, err.text);
+        tell_failed(d, r->rid, r->attempt, st, false, err.text);
         goto drop;
     }
     const char *full = d->draining ? "draining"
@@ -225,13 +226,13 @@ static void on_reserve(sl_decode *d, sl_wmsg *m)
     }
     if (full) {
         sl_counter_add(d->c.t_refused, 1);
-        tell_failed(d, r->rid, r->gen, SL_ERR_EXHAUSTED, true, full);
+        tell_failed(d, r->rid, r->attempt, SL_ERR_EXHAUSTED, true, full);
         goto drop_sampling;
     }
     sl_ticket *t = ticket_new(d, m, &sampling, lease);
     if (!t) {
         sl_lease_release(lease, true);
-        tell_failed(d, r->rid, r->gen, SL_ERR_NO_MEMORY, true, "out of memory");
+        tell_failed(d, r->rid, r->attempt, SL_ERR_NO_MEMORY, true, "out of memory");
         goto drop_sampling;
     }
     answer_reserved(d, t);
@@ -252,8 +253,8 @@ static void verified(sl_decode *d, sl_ticket *t)
     t->deadline_ns = UINT64_MAX; /* the router's from here on */
     sl_lease_publish(t->lease, t->tokens, t->n_tokens);
     sl_log(SL_LOG_INFO, "decode", "committed",
-           "rid=%016" PRIx64 " gen=%u ticket=%" PRIu64 " tokens=%d cached=%u wait_us=%" PRIu64, t->rid,
-           t->gen, t->number, t->n_tokens, t->cached_tokens, (sl_now_ns() - t->reserved_ns) / 1000);
+           "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d cached=%u wait_us=%" PRIu64, t->rid,
+           t->attempt, t->number, t->n_tokens, t->cached_tokens, (sl_now_ns() - t->reserved_ns) / 1000);
     sl_batch_first_token(d, t);
 }
 
@@ -274,15 +275,15 @@ static const char *check_commit(const sl_decode *d, const sl_ticket *t, const sl
 static void on_commit(sl_decode *d, sl_wmsg *m)
 {
     const sl_msg_commit *c = &m->msg.commit;
-    sl_ticket *t = find(d, c->rid, c->gen);
+    sl_ticket *t = find(d, c->rid, c->attempt);
     bool fits = t && t->number == c->ticket && t->writer == c->worker_id && t->writer == m->worker_id;
     if (fits && t->state == TICKET_QUARANTINE) { /* too late, but its writer has finished */
-        stale(d, "commit", c->rid, c->gen);
+        stale(d, "commit", c->rid, c->attempt);
         let_go(d, t);
         goto drop;
     }
     if (!fits || t->state != TICKET_LANDING) {
-        stale(d, "commit", c->rid, c->gen);
+        stale(d, "commit", c->rid, c->attempt);
         goto drop;
     }
     t->drained = true;
@@ -310,19 +311,20 @@ static void answer_pages(sl_decode *d, const sl_wmsg *m, uint32_t *crc, size_t n
 {
     const sl_msg_pages_ask *a = &m->msg.pages_ask;
     sl_msg r = {.type = SL_MSG_PAGES_CRC};
-    r.pages_crc = (sl_msg_pages_crc){.rid = a->rid, .gen = a->gen, .first = a->first, .crc = crc, .n_crc = n};
+    r.pages_crc =
+        (sl_msg_pages_crc){.rid = a->rid, .attempt = a->attempt, .first = a->first, .crc = crc, .n_crc = n};
     sl_worker_tell_peer(d->worker, m->ep_serial, &r);
 }
 
 static void on_pages_ask(sl_decode *d, sl_wmsg *m)
 {
     const sl_msg_pages_ask *a = &m->msg.pages_ask;
-    sl_ticket *t = find(d, a->rid, a->gen);
+    sl_ticket *t = find(d, a->rid, a->attempt);
     if (t && t->state == TICKET_LANDING && t->number == a->ticket && t->writer == m->worker_id &&
         a->first + a->count <= (uint32_t)sl_lease_matched(t->lease) &&
         sl_checker_post(d, t, m, sl_lease_pages(t->lease) + a->first, (int32_t)a->count, PAGE))
         return;
-    stale(d, "pages_ask", a->rid, a->gen);
+    stale(d, "pages_ask", a->rid, a->attempt);
     answer_pages(d, m, NULL, 0);
     sl_wmsg_free(m);
 }
@@ -352,16 +354,16 @@ void sl_tickets_checked(sl_decode *d, sl_check *c)
 
 static void on_abort(sl_decode *d, const sl_msg_abort *a)
 {
-    sl_ticket *t = find(d, a->rid, a->gen);
+    sl_ticket *t = find(d, a->rid, a->attempt);
     if (!t) {
-        tell_id(d, SL_MSG_DRAINED, a->rid, a->gen);
+        tell_id(d, SL_MSG_DRAINED, a->rid, a->attempt);
         return;
     }
     if (t->dead)
         return;
     sl_counter_add(d->c.t_aborted, 1);
-    sl_log(SL_LOG_INFO, "decode", "request_aborted", "rid=%016" PRIx64 " gen=%u why=%s", t->rid, t->gen,
-           sl_status_name((sl_status)a->status));
+    sl_log(SL_LOG_INFO, "decode", "request_aborted", "rid=%016" PRIx64 " attempt=%u why=%s", t->rid,
+           t->attempt, sl_status_name((sl_status)a->status));
     if (t->state == TICKET_QUARANTINE) {
         uint64_t soon = sl_now_ns() + PEER_GRACE_MS * MS;
         if (a->status == SL_ERR_PEER && t->fence_ns > soon)
@@ -372,7 +374,7 @@ static void on_abort(sl_decode *d, const sl_msg_abort *a)
     bool open = t->state == TICKET_LANDING && !t->drained;
     leave(d, t, (sl_status)a->status);
     if (!open)
-        tell_id(d, SL_MSG_DRAINED, a->rid, a->gen);
+        tell_id(d, SL_MSG_DRAINED, a->rid, a->attempt);
 }
 
 static bool is_connected(const sl_decode *d, uint32_t writer)
@@ -386,8 +388,8 @@ static bool is_connected(const sl_decode *d, uint32_t writer)
 
 static void end_quarantine(sl_decode *d, sl_ticket *t)
 {
-    sl_log(SL_LOG_INFO, "decode", "drained", "rid=%016" PRIx64 " gen=%u", t->rid, t->gen);
-    tell_id(d, SL_MSG_DRAINED, t->rid, t->gen);
+    sl_log(SL_LOG_INFO, "decode", "drained", "rid=%016" PRIx64 " attempt=%u", t->rid, t->attempt);
+    tell_id(d, SL_MSG_DRAINED, t->rid, t->attempt);
     let_go(d, t);
 }
 
@@ -395,9 +397,9 @@ static void on_drained(sl_decode *d, const sl_wmsg *m)
 {
     const sl_msg_id *id = &m->msg.id;
     bool direct = m->ep_serial != 0;
-    sl_ticket *t = find(d, id->rid, id->gen);
+    sl_ticket *t = find(d, id->rid, id->attempt);
     if (!t || t->dead || (direct && t->writer != m->worker_id)) {
-        stale(d, "drained", id->rid, id->gen);
+        stale(d, "drained", id->rid, id->attempt);
         return;
     }
     if (t->state == TICKET_LANDING) {

@@ -53,7 +53,7 @@ static void on_router_msg(void *arg, sl_wmsg *m)
         sl_ship_new(p, m);
         return;
     case SL_MSG_ABORT:
-        sl_ship_abort(p, m->msg.abort.rid, m->msg.abort.gen);
+        sl_ship_abort(p, m->msg.abort.rid, m->msg.abort.attempt);
         break;
     case SL_MSG_FLUSH_CACHE:
         hand_over(p, m, PM_FLUSH_CACHE);

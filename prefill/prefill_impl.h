@@ -66,7 +66,7 @@ struct sl_pjob {
     sl_wmsg *m;
     const sl_msg_prefill *msg;
     uint64_t rid, arrived_ns, deadline_ns;
-    uint32_t gen;
+    uint32_t attempt;
     sl_jmail m_new, m_pulled, m_stop, m_end, m_start, m_finish, m_fail, m_release;
 
     /* engine; read by transport after START */
@@ -190,7 +190,7 @@ struct sl_prefill {
     int64_t direct_left; /* bytes that this turn of the loop may still copy */
     struct {
         uint64_t rid;
-        uint32_t gen;
+        uint32_t attempt;
     } past[PAST_JOBS]; /* attempts that are over: a second PREFILL for one would write into recycled pages */
     uint32_t next_past;
 
@@ -224,11 +224,11 @@ void sl_ship_pages_crc(sl_prefill *p, const sl_msg_pages_crc *m);
 void sl_ship_router_down(sl_prefill *p);
 uint64_t sl_ship_tick(sl_prefill *p, uint64_t now);
 void sl_ship_free(sl_prefill *p, sl_pjob *j);
-sl_pjob *sl_ship_find(sl_prefill *p, uint64_t rid, uint32_t gen);
+sl_pjob *sl_ship_find(sl_prefill *p, uint64_t rid, uint32_t attempt);
 void sl_ship_tell_engine(sl_prefill *p, sl_jmail *m);
 
 /* ship_end.c, transport thread */
-void sl_ship_abort(sl_prefill *p, uint64_t rid, uint32_t gen);
+void sl_ship_abort(sl_prefill *p, uint64_t rid, uint32_t attempt);
 /* Ends it early: nothing more is posted; FAILED follows when it has drained (unless it was aborted). */
 void sl_ship_fail(sl_prefill *p, sl_pjob *j, sl_status st, bool retryable, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));

@@ -184,8 +184,8 @@ static bool start_job(sl_prefill *p, sl_pjob *j)
     p->n_active++;
     sl_log(SL_LOG_INFO, "prefill", "start",
            "rid=%016" PRIx64
-           " gen=%u tokens=%zu own_pages=%d pull_pages=%d decode_pages=%d queue_us=%" PRIu64,
-           j->rid, j->gen, r->n_tokens, own, j->pull_end - own, theirs, j->queue_us);
+           " attempt=%u tokens=%zu own_pages=%d pull_pages=%d decode_pages=%d queue_us=%" PRIu64,
+           j->rid, j->attempt, r->n_tokens, own, j->pull_end - own, theirs, j->queue_us);
     post(p, &j->m_start);
     return true;
 }

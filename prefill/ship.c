@@ -21,10 +21,10 @@ void sl_ship_tell_engine(sl_prefill *p, sl_jmail *m)
     sl_mailbox_post(p->inbox, &m->mail.link);
 }
 
-sl_pjob *sl_ship_find(sl_prefill *p, uint64_t rid, uint32_t gen)
+sl_pjob *sl_ship_find(sl_prefill *p, uint64_t rid, uint32_t attempt)
 {
     for (sl_pjob *j = p->ships; j; j = j->t.next) {
-        if (j->rid == rid && j->gen == gen)
+        if (j->rid == rid && j->attempt == attempt)
             return j;
     }
     return NULL;
@@ -40,17 +40,17 @@ static void reject(sl_prefill *p, const sl_msg_prefill *r, sl_status st, const c
     sl_msg m = {.type = SL_MSG_FAILED};
     memset(&m.failed, 0, sizeof m.failed);
     m.failed.rid = r->rid;
-    m.failed.gen = r->gen;
+    m.failed.attempt = r->attempt;
     m.failed.status = st;
     m.failed.retryable = 1;
     snprintf(m.failed.reason, sizeof m.failed.reason, "%.399s", why);
     sl_worker_send_router(p->worker, &m);
 }
 
-static bool is_past(const sl_prefill *p, uint64_t rid, uint32_t gen)
+static bool is_past(const sl_prefill *p, uint64_t rid, uint32_t attempt)
 {
     for (uint32_t i = 0; i < PAST_JOBS; i++) {
-        if (p->past[i].rid == rid && p->past[i].gen == gen)
+        if (p->past[i].rid == rid && p->past[i].attempt == attempt)
             return true;
     }
     return false;
@@ -59,7 +59,7 @@ static bool is_past(const sl_prefill *p, uint64_t rid, uint32_t gen)
 void sl_ship_new(sl_prefill *p, sl_wmsg *m)
 {
     const sl_msg_prefill *r = &m->msg.prefill;
-    if (sl_ship_find(p, r->rid, r->gen) || is_past(p, r->rid, r->gen)) {
+    if (sl_ship_find(p, r->rid, r->attempt) || is_past(p, r->rid, r->attempt)) {
         sl_counter_add(p->c.stale, 1);
         sl_wmsg_free(m);
         return;
@@ -84,7 +84,7 @@ void sl_ship_new(sl_prefill *p, sl_wmsg *m)
     j->m = m;
     j->msg = r;
     j->rid = r->rid;
-    j->gen = r->gen;
+    j->attempt = r->attempt;
     j->arrived_ns = sl_now_ns();
     j->deadline_ns = r->deadline_ms ? j->arrived_ns + r->deadline_ms * MS : UINT64_MAX;
     init_mail(&j->m_new, j, PM_NEW);
@@ -195,7 +195,7 @@ static void pull_done(sl_prefill *p, sl_pjob *j, bool ok)
 /* The pulled bytes are right when they have the checksums of pages that the ticket still pins. */
 void sl_ship_pages_crc(sl_prefill *p, const sl_msg_pages_crc *m)
 {
-    sl_pjob *j = sl_ship_find(p, m->rid, m->gen);
+    sl_pjob *j = sl_ship_find(p, m->rid, m->attempt);
     if (!j || j->t.state != SHIP_PULLING || (int32_t)m->first != j->own_matched) {
         sl_counter_add(p->c.stale, 1);
         return;
@@ -208,8 +208,8 @@ void sl_ship_pages_crc(sl_prefill *p, const sl_msg_pages_crc *m)
     }
     if (bad) {
         sl_counter_add(p->c.checksum, bad);
-        sl_log(SL_LOG_WARN, "prefill", "pull_damaged", "rid=%016" PRIx64 " gen=%u bad=%zu of=%zu", j->rid,
-               j->gen, bad, n);
+        sl_log(SL_LOG_WARN, "prefill", "pull_damaged", "rid=%016" PRIx64 " attempt=%u bad=%zu of=%zu", j->rid,
+               j->attempt, bad, n);
     }
     pull_done(p, j, ok && !bad);
 }

@@ -15,10 +15,10 @@
 
 static const uint64_t MS = 1000000;
 
-static void tell_router_id(sl_prefill *p, sl_msg_type type, uint64_t rid, uint32_t gen)
+static void tell_router_id(sl_prefill *p, sl_msg_type type, uint64_t rid, uint32_t attempt)
 {
     sl_msg m = {.type = type};
-    m.id = (sl_msg_id){rid, gen};
+    m.id = (sl_msg_id){rid, attempt};
     sl_worker_send_router(p->worker, &m);
 }
 
@@ -44,20 +44,20 @@ void sl_ship_fail(sl_prefill *p, sl_pjob *j, sl_status st, bool retryable, const
     j->t.status = st;
     j->t.retryable = retryable;
     sl_log(SL_LOG_WARN, "prefill", "request_failed",
-           "rid=%016" PRIx64 " gen=%u status=%s retryable=%d reason=\"%s\"", j->rid, j->gen,
+           "rid=%016" PRIx64 " attempt=%u status=%s retryable=%d reason=\"%s\"", j->rid, j->attempt,
            sl_status_name(st), retryable, j->t.reason);
     start_draining(p, j);
 }
 
-void sl_ship_abort(sl_prefill *p, uint64_t rid, uint32_t gen)
+void sl_ship_abort(sl_prefill *p, uint64_t rid, uint32_t attempt)
 {
-    sl_pjob *j = sl_ship_find(p, rid, gen);
+    sl_pjob *j = sl_ship_find(p, rid, attempt);
     if (!j || j->t.state == SHIP_OVER) { /* nothing of it is left: it is drained */
-        tell_router_id(p, SL_MSG_DRAINED, rid, gen);
+        tell_router_id(p, SL_MSG_DRAINED, rid, attempt);
         return;
     }
     j->t.aborted = true;
-    sl_log(SL_LOG_INFO, "prefill", "request_aborted", "rid=%016" PRIx64 " gen=%u", rid, gen);
+    sl_log(SL_LOG_INFO, "prefill", "request_aborted", "rid=%016" PRIx64 " attempt=%u", rid, attempt);
     if (j->t.state != SHIP_DRAINING)
         start_draining(p, j);
 }
@@ -66,7 +66,7 @@ static void over(sl_prefill *p, sl_pjob *j)
 {
     j->t.state = SHIP_OVER;
     p->past[p->next_past].rid = j->rid;
-    p->past[p->next_past].gen = j->gen;
+    p->past[p->next_past].attempt = j->attempt;
     p->next_past = (p->next_past + 1) % PAST_JOBS;
     sl_ship_tell_engine(p, &j->m_end);
 }
@@ -78,19 +78,19 @@ static void report_end(sl_prefill *p, sl_pjob *j)
     bool unknown = !j->t.peer && j->t.dirty;
     if (j->t.peer && j->t.peer->up) {
         sl_msg m = {.type = SL_MSG_DRAINED};
-        m.id = (sl_msg_id){j->rid, j->gen};
+        m.id = (sl_msg_id){j->rid, j->attempt};
         sl_wep_send(j->t.peer->ep, &m);
     }
     sl_counter_add(j->t.aborted ? p->c.transfer_aborted : p->c.transfer_failed, 1);
     if (j->t.aborted) {
         if (!unknown)
-            tell_router_id(p, SL_MSG_DRAINED, j->rid, j->gen);
+            tell_router_id(p, SL_MSG_DRAINED, j->rid, j->attempt);
         return;
     }
     sl_msg m = {.type = SL_MSG_FAILED};
     memset(&m.failed, 0, sizeof m.failed);
     m.failed.rid = j->rid;
-    m.failed.gen = j->gen;
+    m.failed.attempt = j->attempt;
     m.failed.status = j->t.status;
     m.failed.retryable = j->t.retryable || unknown;
     snprintf(m.failed.reason, sizeof m.failed.reason, "%s", j->t.reason);
@@ -103,7 +103,7 @@ static void commit(sl_prefill *p, sl_pjob *j)
     sl_msg m = {.type = SL_MSG_COMMIT};
     memset(&m.commit, 0, sizeof m.commit);
     m.commit.rid = j->rid;
-    m.commit.gen = j->gen;
+    m.commit.attempt = j->attempt;
     m.commit.ticket = j->msg->ticket;
     m.commit.worker_id = sl_worker_id(p->worker);
     m.commit.n_tokens = (uint32_t)j->msg->n_tokens;
@@ -116,7 +116,7 @@ static void commit(sl_prefill *p, sl_pjob *j)
 
     sl_msg r = {.type = SL_MSG_PREFILLED};
     r.prefilled = (sl_msg_prefilled){.rid = j->rid,
-                                     .gen = j->gen,
+                                     .attempt = j->attempt,
                                      .cached_tokens = j->cached_tokens,
                                      .queue_us = j->queue_us,
                                      .compute_us = j->compute_us,
@@ -127,9 +127,9 @@ static void commit(sl_prefill *p, sl_pjob *j)
     sl_counter_add(p->c.transfer_bytes, j->t.bytes);
     sl_histogram_observe(p->c.exposed, (double)(now - j->t.finish_ns) / 1e9);
     sl_log(SL_LOG_INFO, "prefill", "commit",
-           "rid=%016" PRIx64 " gen=%u tokens=%zu cached=%u bytes=%" PRIu64 " queue_us=%" PRIu64
+           "rid=%016" PRIx64 " attempt=%u tokens=%zu cached=%u bytes=%" PRIu64 " queue_us=%" PRIu64
            " compute_us=%" PRIu64 " exposed_us=%" PRIu64,
-           j->rid, j->gen, j->msg->n_tokens, j->cached_tokens, j->t.bytes, j->queue_us, j->compute_us,
+           j->rid, j->attempt, j->msg->n_tokens, j->cached_tokens, j->t.bytes, j->queue_us, j->compute_us,
            r.prefilled.ship_us);
     over(p, j);
 }
@@ -188,7 +188,7 @@ static void ask_about_pulled(sl_pjob *j)
 {
     sl_msg m = {.type = SL_MSG_PAGES_ASK};
     m.pages_ask = (sl_msg_pages_ask){.rid = j->rid,
-                                     .gen = j->gen,
+                                     .attempt = j->attempt,
                                      .ticket = j->msg->ticket,
                                      .first = (uint32_t)j->own_matched,
                                      .count = (uint32_t)(j->pull_end - j->own_matched)};

@@ -3,8 +3,8 @@
  *
  *   QUEUED -> RESERVING -> PREFILLING -> DECODING -> FINISHED | FAILED
  *
- * Within an attempt (gen) states only move forward; a new attempt begins in QUEUED with gen + 1. A message
- * counts only when rid, gen, sender and state fit, otherwise it is dropped and counted. Every state has a
+ * Within an attempt (attempt) states only move forward; a new attempt begins in QUEUED with attempt + 1. A message
+ * counts only when rid, attempt, sender and state fit, otherwise it is dropped and counted. Every state has a
  * deadline: the request's own, and stage_timeout_ms without progress of the worker that has to act.
  *
  * Leaving an attempt early (leave_attempt) tells everybody who knows of it: ABORT to the decode worker, and
@@ -55,7 +55,7 @@ static void send_id(sl_worker *w, sl_msg_type type, const sl_gen *g)
 {
     sl_msg m = {.type = type};
     m.id.rid = g->rid;
-    m.id.gen = g->gen;
+    m.id.attempt = g->attempt;
     sl_link_send(w, &m);
 }
 
@@ -63,7 +63,7 @@ static void send_abort(sl_worker *w, const sl_gen *g, sl_status why)
 {
     sl_msg m = {.type = SL_MSG_ABORT};
     m.abort.rid = g->rid;
-    m.abort.gen = g->gen;
+    m.abort.attempt = g->attempt;
     m.abort.status = why < 0 ? why : SL_ERR_CANCELLED;
     sl_link_send(w, &m);
 }
@@ -75,7 +75,7 @@ static void expect_drained(sl_router *r, const sl_gen *g)
     if (!d)
         return;
     d->rid = g->rid;
-    d->gen = g->gen;
+    d->attempt = g->attempt;
     d->prefill = g->prefill;
     d->decode = g->decode;
     d->next = r->drains;
@@ -141,11 +141,12 @@ void sl_gen_end(sl_gen *g, sl_finish finish, sl_status st, const char *reason)
     sl_histogram_observe(r->stats.e2e, (double)(now - g->start_ns) / 1e9);
     if (g->first_token_ns)
         sl_histogram_observe(r->stats.stage_decode, (double)(now - g->first_token_ns) / 1e9);
-    sl_log(SL_LOG_INFO, "router", "request_done",
-           "rid=%016lx gen=%u id=%s index=%u outcome=%s prompt=%zu cached=%u produced=%u retries=%u ms=%.1f "
-           "reason=\"%s\"",
-           g->rid, g->gen, g->group->id, g->index, outcome, g->n_prompt, g->cached_tokens, sl_gen_produced(g),
-           g->retries, (double)(now - g->start_ns) / 1e6, reason ? reason : "");
+    sl_log(
+        SL_LOG_INFO, "router", "request_done",
+        "rid=%016lx attempt=%u id=%s index=%u outcome=%s prompt=%zu cached=%u produced=%u retries=%u ms=%.1f "
+        "reason=\"%s\"",
+        g->rid, g->attempt, g->group->id, g->index, outcome, g->n_prompt, g->cached_tokens,
+        sl_gen_produced(g), g->retries, (double)(now - g->start_ns) / 1e6, reason ? reason : "");
     sl_group_leader_ready(g);
     sl_output_end(g, finish, st, reason ? reason : sl_status_name(st));
     r->place_again = true;
@@ -215,7 +216,7 @@ void sl_gen_again(sl_gen *g, sl_status st, const char *reason, unsigned tell)
         sl_counter_add(r->stats.resumes, 1);
     g->recoveries++;
     sl_log(SL_LOG_WARN, "router", "request_retry",
-           "rid=%016lx gen=%u state=%s produced=%u retry=%u reason=\"%s\"", g->rid, g->gen,
+           "rid=%016lx attempt=%u state=%s produced=%u retry=%u reason=\"%s\"", g->rid, g->attempt,
            sl_gen_state_name(was), sl_gen_produced(g), g->retries, reason ? reason : "");
     uint64_t now = sl_now_ns();
     g->not_before_ns = g->retries > 1 ? now + (BACKOFF_MIN_MS << g->retries) * SL_MS : 0;
@@ -276,11 +277,11 @@ void sl_gen_place(sl_gen *g, sl_worker *p, sl_worker *d, uint64_t now)
     sl_router *r = g->r;
     if (g->in_queue)
         sl_queue_remove(g);
-    if (!g->gen) {
+    if (!g->attempt) {
         sl_histogram_observe(r->stats.queue, (double)(now - g->start_ns) / 1e9);
         sl_histogram_observe(r->stats.overhead, (double)(now - g->group->start_ns) / 1e9);
     }
-    g->gen++;
+    g->attempt++;
     g->prefill = p->id;
     g->decode = d->id;
     g->prefill_sent = g->prefill_done = false;
@@ -294,7 +295,7 @@ void sl_gen_place(sl_gen *g, sl_worker *p, sl_worker *d, uint64_t now)
     g->stage_ns = now;
     sl_msg m = {.type = SL_MSG_RESERVE};
     m.reserve.rid = g->rid;
-    m.reserve.gen = g->gen;
+    m.reserve.attempt = g->attempt;
     m.reserve.prefill_worker = p->id;
     m.reserve.n_prompt = (uint32_t)g->n_prompt;
     m.reserve.tokens = g->tokens;
@@ -303,8 +304,9 @@ void sl_gen_place(sl_gen *g, sl_worker *p, sl_worker *d, uint64_t now)
     m.reserve.sampling = (sl_blob){g->sampling_wire.data, g->sampling_wire.len};
     m.reserve.pages_keys = sl_gen_key_blob(g);
     sl_link_send(d, &m);
-    sl_log(SL_LOG_INFO, "router", "request_placed", "rid=%016lx gen=%u id=%s prefill=%s decode=%s tokens=%zu",
-           g->rid, g->gen, g->group->id, p->name, d->name, g->n_tokens);
+    sl_log(SL_LOG_INFO, "router", "request_placed",
+           "rid=%016lx attempt=%u id=%s prefill=%s decode=%s tokens=%zu", g->rid, g->attempt, g->group->id,
+           p->name, d->name, g->n_tokens);
 }
 
 /* ---- deaths and deadlines ---- */

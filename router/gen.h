@@ -105,7 +105,7 @@ struct sl_gen {
     bool in_queue, held; /* held: waits for its group's first prefill of the same prompt */
     uint32_t index;
     uint64_t rid;
-    uint32_t gen; /* attempt, from 1 */
+    uint32_t attempt; /* counts placements, from 1 */
     sl_gen_state state;
 
     int32_t *tokens; /* prompt, then produced */

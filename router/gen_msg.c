@@ -25,7 +25,7 @@ static void on_reserved(sl_gen *g, const sl_msg_reserved *m)
     g->ticket = m->ticket;
     sl_msg o = {.type = SL_MSG_PREFILL};
     o.prefill.rid = g->rid;
-    o.prefill.gen = g->gen;
+    o.prefill.attempt = g->attempt;
     o.prefill.ticket = m->ticket;
     o.prefill.decode_worker = d->id;
     memcpy(o.prefill.decode_addr, d->listen, sizeof o.prefill.decode_addr);
@@ -49,7 +49,7 @@ static void on_prefilled(sl_gen *g, const sl_msg_prefilled *m)
     sl_worker *p = sl_worker_find(r, g->prefill);
     sl_gen_settle_prefill(g, p);
     g->prefill_done = true;
-    if (!g->cached_tokens && g->gen == 1)
+    if (!g->cached_tokens && g->attempt == 1)
         g->cached_tokens = m->cached_tokens < g->n_prompt ? m->cached_tokens : (uint32_t)g->n_prompt;
     sl_histogram_observe(r->stats.stage_transfer, (double)m->ship_us / 1e6);
     for (size_t i = 0; p && i < g->n_keys; i++)
@@ -155,7 +155,7 @@ static void on_done(sl_gen *g, const sl_msg_done *m)
         sl_gen_again(g, SL_ERR_CANCELLED, "the worker gave the request up", TELL_PREFILL);
         return;
     }
-    if (m->cached_tokens && g->gen == 1 && m->cached_tokens <= g->n_prompt)
+    if (m->cached_tokens && g->attempt == 1 && m->cached_tokens <= g->n_prompt)
         g->cached_tokens = m->cached_tokens;
     if (m->matched_stop >= 0)
         g->matched_token = m->matched_stop;
@@ -165,8 +165,8 @@ static void on_done(sl_gen *g, const sl_msg_done *m)
 
 static void on_retracted(sl_gen *g)
 {
-    sl_log(SL_LOG_INFO, "router", "request_retracted", "rid=%016lx gen=%u produced=%u", g->rid, g->gen,
-           sl_gen_produced(g));
+    sl_log(SL_LOG_INFO, "router", "request_retracted", "rid=%016lx attempt=%u produced=%u", g->rid,
+           g->attempt, sl_gen_produced(g));
     g->avoid_decode = g->decode;
     sl_gen_leave(g, SL_OK, TELL_PREFILL);
     if (sl_gen_complete(g))
@@ -206,17 +206,17 @@ static void on_failed(sl_gen *g, sl_worker *w, const sl_msg_failed *m)
 
 /* A prefill worker has stopped writing for an attempt that is no more: its decode worker may recycle the
  * pages. */
-static void relay_drained(sl_worker *w, uint64_t rid, uint32_t gen)
+static void relay_drained(sl_worker *w, uint64_t rid, uint32_t attempt)
 {
     for (sl_drain **p = &w->r->drains; *p; p = &(*p)->next) {
         sl_drain *d = *p;
-        if (d->rid != rid || d->gen != gen || d->prefill != w->id)
+        if (d->rid != rid || d->attempt != attempt || d->prefill != w->id)
             continue;
         sl_worker *to = sl_worker_find(w->r, d->decode);
         if (to) {
             sl_msg m = {.type = SL_MSG_DRAINED};
             m.id.rid = rid;
-            m.id.gen = gen;
+            m.id.attempt = attempt;
             sl_link_send(to, &m);
         }
         *p = d->next;
@@ -225,26 +225,26 @@ static void relay_drained(sl_worker *w, uint64_t rid, uint32_t gen)
     }
 }
 
-static void identify(const sl_msg *m, uint64_t *rid, uint32_t *gen)
+static void identify(const sl_msg *m, uint64_t *rid, uint32_t *attempt)
 {
     switch (m->type) {
     case SL_MSG_RESERVED:
-        *rid = m->reserved.rid, *gen = m->reserved.gen;
+        *rid = m->reserved.rid, *attempt = m->reserved.attempt;
         break;
     case SL_MSG_PREFILLED:
-        *rid = m->prefilled.rid, *gen = m->prefilled.gen;
+        *rid = m->prefilled.rid, *attempt = m->prefilled.attempt;
         break;
     case SL_MSG_FAILED:
-        *rid = m->failed.rid, *gen = m->failed.gen;
+        *rid = m->failed.rid, *attempt = m->failed.attempt;
         break;
     case SL_MSG_TOKENS:
-        *rid = m->tokens.rid, *gen = m->tokens.gen;
+        *rid = m->tokens.rid, *attempt = m->tokens.attempt;
         break;
     case SL_MSG_DONE:
-        *rid = m->done.rid, *gen = m->done.gen;
+        *rid = m->done.rid, *attempt = m->done.attempt;
         break;
     default:
-        *rid = m->id.rid, *gen = m->id.gen;
+        *rid = m->id.rid, *attempt = m->id.attempt;
         break;
     }
 }
@@ -273,18 +273,18 @@ void sl_gen_message(sl_worker *w, const sl_msg *m)
 {
     sl_router *r = w->r;
     uint64_t rid;
-    uint32_t gen;
-    identify(m, &rid, &gen);
+    uint32_t attempt;
+    identify(m, &rid, &attempt);
     /* A prefill worker that had already finished when ABORT reached it says so with these. */
     if (m->type == SL_MSG_DRAINED || m->type == SL_MSG_PREFILLED || m->type == SL_MSG_FAILED)
-        relay_drained(w, rid, gen);
+        relay_drained(w, rid, attempt);
     if (m->type == SL_MSG_DRAINED)
         return;
     sl_gen *g = sl_gen_find(r, rid);
-    if (!g || g->gen != gen || !fits(g, w, m->type)) {
+    if (!g || g->attempt != attempt || !fits(g, w, m->type)) {
         sl_counter_add(r->stats.stale, 1);
-        sl_log(SL_LOG_DEBUG, "router", "message_dropped", "type=%s rid=%016lx gen=%u worker=%s",
-               sl_msg_type_name(m->type), rid, gen, w->name);
+        sl_log(SL_LOG_DEBUG, "router", "message_dropped", "type=%s rid=%016lx attempt=%u worker=%s",
+               sl_msg_type_name(m->type), rid, attempt, w->name);
         return;
     }
     switch (m->type) {

@@ -35,7 +35,7 @@ typedef struct peer {
 typedef struct job {
     struct job *next;
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     job_state state;
     uint64_t ticket, due_ns;
     int32_t *tokens;
@@ -71,13 +71,13 @@ void sl_mock_send(sl_mock *m, sl_tp_ep *ep, const sl_msg *msg);
 void sl_mock_send_router(sl_mock *m, const sl_msg *msg);
 void sl_mock_send_hello(sl_mock *m);
 void sl_mock_send_load(sl_mock *m);
-void sl_mock_send_id(sl_mock *m, sl_msg_type type, uint64_t rid, uint32_t gen);
-void sl_mock_send_failed(sl_mock *m, uint64_t rid, uint32_t gen, sl_status st, bool retryable);
+void sl_mock_send_id(sl_mock *m, sl_msg_type type, uint64_t rid, uint32_t attempt);
+void sl_mock_send_failed(sl_mock *m, uint64_t rid, uint32_t attempt, sl_status st, bool retryable);
 
 /* mock_jobs.c */
-job *sl_mock_find_job(sl_mock *m, uint64_t rid, uint32_t gen);
-job *sl_mock_new_job(sl_mock *m, uint64_t rid, uint32_t gen, const int32_t *tokens, size_t n, size_t n_prompt,
-                     sl_blob sampling, sl_blob keys);
+job *sl_mock_find_job(sl_mock *m, uint64_t rid, uint32_t attempt);
+job *sl_mock_new_job(sl_mock *m, uint64_t rid, uint32_t attempt, const int32_t *tokens, size_t n,
+                     size_t n_prompt, sl_blob sampling, sl_blob keys);
 /* A job's next token: sent, and the one after it due a step later. */
 void sl_mock_take_token(sl_mock *m, job *j, int32_t id, uint64_t now);
 /* After a token: true when the request is over and gone. */

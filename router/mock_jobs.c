@@ -8,22 +8,22 @@
 #include "router/mock_impl.h"
 #include "router/text.h"
 
-job *sl_mock_find_job(sl_mock *m, uint64_t rid, uint32_t gen)
+job *sl_mock_find_job(sl_mock *m, uint64_t rid, uint32_t attempt)
 {
     for (job *j = m->jobs; j; j = j->next) {
-        if (j->rid == rid && j->gen == gen)
+        if (j->rid == rid && j->attempt == attempt)
             return j;
     }
     return NULL;
 }
 
-job *sl_mock_new_job(sl_mock *m, uint64_t rid, uint32_t gen, const int32_t *tokens, size_t n, size_t n_prompt,
-                     sl_blob sampling, sl_blob keys)
+job *sl_mock_new_job(sl_mock *m, uint64_t rid, uint32_t attempt, const int32_t *tokens, size_t n,
+                     size_t n_prompt, sl_blob sampling, sl_blob keys)
 {
     job *j = calloc(1, sizeof *j);
     SL_CHECK(j, "out of memory");
     j->rid = rid;
-    j->gen = gen;
+    j->attempt = attempt;
     j->cap = n + 1024;
     j->tokens = malloc(j->cap * sizeof *j->tokens);
     SL_CHECK(j->tokens, "out of memory");
@@ -86,16 +86,16 @@ static void send_tokens(sl_mock *m, const job *j, size_t index)
     }
     sl_msg s = {.type = SL_MSG_TOKENS};
     s.tokens.rid = j->rid;
-    s.tokens.gen = j->gen;
+    s.tokens.attempt = j->attempt;
     s.tokens.first_index = (uint32_t)index;
     s.tokens.tokens = &t;
     s.tokens.n_tokens = 1;
     if (!m->k.skip_token || index + 1 != m->k.skip_token)
         sl_mock_send_router(m, &s);
     if (m->k.stale) {
-        s.tokens.gen--;
+        s.tokens.attempt--;
         sl_mock_send_router(m, &s);
-        s.tokens.gen++;
+        s.tokens.attempt++;
         s.tokens.rid ^= 0x5555;
         sl_mock_send_router(m, &s);
     }
@@ -138,7 +138,7 @@ bool sl_mock_finish_if_done(sl_mock *m, job *j)
     bool stop = is_stop(m, j, last);
     if (m->k.retract_at && produced >= m->k.retract_at) {
         m->k.retract_at = 0;
-        sl_mock_send_id(m, SL_MSG_RETRACTED, j->rid, j->gen);
+        sl_mock_send_id(m, SL_MSG_RETRACTED, j->rid, j->attempt);
         sl_mock_end_job(m, j);
         return true;
     }
@@ -146,7 +146,7 @@ bool sl_mock_finish_if_done(sl_mock *m, job *j)
         return false;
     sl_msg d = {.type = SL_MSG_DONE};
     d.done.rid = j->rid;
-    d.done.gen = j->gen;
+    d.done.attempt = j->attempt;
     d.done.finish = stop ? SL_FINISH_STOP : SL_FINISH_LENGTH;
     d.done.matched_stop = stop ? last : -1;
     d.done.produced = produced + m->k.wrong_count;
@@ -197,7 +197,7 @@ void sl_mock_commit(sl_mock *m, job *j)
         return;
     peer *p = find_peer(m, j->decode_addr);
     if (!p) {
-        sl_mock_send_failed(m, j->rid, j->gen, SL_ERR_PEER, true);
+        sl_mock_send_failed(m, j->rid, j->attempt, SL_ERR_PEER, true);
         sl_mock_end_job(m, j);
         return;
     }
@@ -206,7 +206,7 @@ void sl_mock_commit(sl_mock *m, job *j)
         return; /* on_connected comes back to it */
     sl_msg c = {.type = SL_MSG_COMMIT};
     c.commit.rid = j->rid;
-    c.commit.gen = j->gen;
+    c.commit.attempt = j->attempt;
     c.commit.ticket = j->ticket;
     c.commit.worker_id = m->c.worker_id;
     c.commit.n_tokens = (uint32_t)j->n;
@@ -215,7 +215,7 @@ void sl_mock_commit(sl_mock *m, job *j)
     sl_mock_send(m, p->ep, &c);
     sl_msg f = {.type = SL_MSG_PREFILLED};
     f.prefilled.rid = j->rid;
-    f.prefilled.gen = j->gen;
+    f.prefilled.attempt = j->attempt;
     sl_mock_send_router(m, &f);
     m->c.tokens += j->n;
     sl_mock_end_job(m, j);
@@ -236,7 +236,7 @@ void sl_mock_run_due(sl_mock *m, uint64_t now)
                 pages[i] = i;
             sl_msg r = {.type = SL_MSG_RESERVED};
             r.reserved.rid = j->rid;
-            r.reserved.gen = j->gen;
+            r.reserved.attempt = j->attempt;
             r.reserved.ticket = j->ticket;
             r.reserved.matched_pages = (uint32_t)sl_keyset_match(m->prefix, j->keys, j->n_keys);
             r.reserved.pages = pages;

@@ -78,19 +78,19 @@ void sl_mock_send_load(sl_mock *m)
     sl_mock_send_router(m, &l);
 }
 
-void sl_mock_send_id(sl_mock *m, sl_msg_type type, uint64_t rid, uint32_t gen)
+void sl_mock_send_id(sl_mock *m, sl_msg_type type, uint64_t rid, uint32_t attempt)
 {
     sl_msg d = {.type = type};
     d.id.rid = rid;
-    d.id.gen = gen;
+    d.id.attempt = attempt;
     sl_mock_send_router(m, &d);
 }
 
-void sl_mock_send_failed(sl_mock *m, uint64_t rid, uint32_t gen, sl_status st, bool retryable)
+void sl_mock_send_failed(sl_mock *m, uint64_t rid, uint32_t attempt, sl_status st, bool retryable)
 {
     sl_msg f = {.type = SL_MSG_FAILED};
     f.failed.rid = rid;
-    f.failed.gen = gen;
+    f.failed.attempt = attempt;
     f.failed.status = st;
     f.failed.retryable = retryable;
     sl_copy_text(f.failed.reason, sizeof f.failed.reason, "the mock was told to fail");

@@ -52,7 +52,7 @@ static void on_reserve(sl_mock *m, const sl_msg_reserve *r)
     uint32_t pages = (uint32_t)((r->n_tokens + SL_KEY_PAGE_TOKENS - 1) / SL_KEY_PAGE_TOKENS);
     if (m->k.full || m->c.pages_used + pages > m->o.total_pages) {
         m->k.full -= m->k.full > 0;
-        sl_mock_send_failed(m, r->rid, r->gen, SL_ERR_EXHAUSTED, true);
+        sl_mock_send_failed(m, r->rid, r->attempt, SL_ERR_EXHAUSTED, true);
         return;
     }
     if (m->k.fail || m->k.fail_final) {
@@ -61,11 +61,11 @@ static void on_reserve(sl_mock *m, const sl_msg_reserve *r)
             m->k.fail--;
         else
             m->k.fail_final--;
-        sl_mock_send_failed(m, r->rid, r->gen, retry ? SL_ERR_PEER : SL_ERR_INTERNAL, retry);
+        sl_mock_send_failed(m, r->rid, r->attempt, retry ? SL_ERR_PEER : SL_ERR_INTERNAL, retry);
         return;
     }
-    job *j =
-        sl_mock_new_job(m, r->rid, r->gen, r->tokens, r->n_tokens, r->n_prompt, r->sampling, r->pages_keys);
+    job *j = sl_mock_new_job(m, r->rid, r->attempt, r->tokens, r->n_tokens, r->n_prompt, r->sampling,
+                             r->pages_keys);
     j->state = JOB_RESERVING;
     j->ticket = ++m->next_ticket;
     j->prefill_worker = r->prefill_worker;
@@ -82,11 +82,11 @@ static void on_prefill(sl_mock *m, const sl_msg_prefill *p)
             m->k.fail--;
         else
             m->k.fail_final--;
-        sl_mock_send_failed(m, p->rid, p->gen, retry ? SL_ERR_DEVICE : SL_ERR_INTERNAL, retry);
+        sl_mock_send_failed(m, p->rid, p->attempt, retry ? SL_ERR_DEVICE : SL_ERR_INTERNAL, retry);
         return;
     }
-    job *j =
-        sl_mock_new_job(m, p->rid, p->gen, p->tokens, p->n_tokens, p->n_prompt, p->sampling, p->pages_keys);
+    job *j = sl_mock_new_job(m, p->rid, p->attempt, p->tokens, p->n_tokens, p->n_prompt, p->sampling,
+                             p->pages_keys);
     j->state = JOB_PREFILL;
     j->ticket = p->ticket;
     memcpy(j->decode_addr, p->decode_addr, sizeof j->decode_addr);
@@ -95,7 +95,7 @@ static void on_prefill(sl_mock *m, const sl_msg_prefill *p)
 
 static void on_commit(sl_mock *m, const sl_msg_commit *c)
 {
-    job *j = sl_mock_find_job(m, c->rid, c->gen);
+    job *j = sl_mock_find_job(m, c->rid, c->attempt);
     if (!j || j->state != JOB_LANDING || j->ticket != c->ticket || c->worker_id != j->prefill_worker) {
         m->c.commits_stale++;
         return;
@@ -107,12 +107,12 @@ static void on_commit(sl_mock *m, const sl_msg_commit *c)
 
 static void on_abort(sl_mock *m, const sl_msg_abort *a)
 {
-    job *j = sl_mock_find_job(m, a->rid, a->gen);
+    job *j = sl_mock_find_job(m, a->rid, a->attempt);
     if (!j || j->state == JOB_DRAINING)
         return;
     if (m->o.role == SL_ROLE_PREFILL) {
         sl_mock_end_job(m, j);
-        sl_mock_send_id(m, SL_MSG_DRAINED, a->rid, a->gen);
+        sl_mock_send_id(m, SL_MSG_DRAINED, a->rid, a->attempt);
     } else if (a->status == SL_ERR_PEER || j->state == JOB_DECODING) {
         sl_mock_end_job(m, j); /* the writer is dead or has finished */
     } else {
@@ -123,7 +123,7 @@ static void on_abort(sl_mock *m, const sl_msg_abort *a)
 
 static void on_drained(sl_mock *m, const sl_msg_id *id)
 {
-    job *j = sl_mock_find_job(m, id->rid, id->gen);
+    job *j = sl_mock_find_job(m, id->rid, id->attempt);
     if (j && j->state == JOB_DRAINING)
         sl_mock_end_job(m, j);
 }
@@ -213,7 +213,7 @@ static void on_connected(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
         if (p->up) {
             sl_mock_commit(m, j);
         } else {
-            sl_mock_send_failed(m, j->rid, j->gen, SL_ERR_PEER, true);
+            sl_mock_send_failed(m, j->rid, j->attempt, SL_ERR_PEER, true);
             sl_mock_end_job(m, j);
         }
     }

@@ -73,7 +73,7 @@ typedef struct sl_worker {
 typedef struct sl_drain {
     struct sl_drain *next;
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     uint32_t prefill, decode;
 } sl_drain;
 

@@ -57,7 +57,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
         break;
     case SL_MSG_RESERVE:
         m.reserve = (sl_msg_reserve){.rid = 99,
-                                     .gen = 2,
+                                     .attempt = 2,
                                      .prefill_worker = 1,
                                      .n_prompt = 100,
                                      .tokens = tokens,
@@ -71,7 +71,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
         break;
     case SL_MSG_PREFILL:
         m.prefill = (sl_msg_prefill){.rid = 99,
-                                     .gen = 2,
+                                     .attempt = 2,
                                      .ticket = 12,
                                      .decode_worker = 4,
                                      .decode_addr = "10.0.0.1:7000",
@@ -102,7 +102,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
         break;
     case SL_MSG_COMMIT:
         m.commit = (sl_msg_commit){.rid = 99,
-                                   .gen = 2,
+                                   .attempt = 2,
                                    .ticket = 12,
                                    .worker_id = 2,
                                    .n_tokens = 130,

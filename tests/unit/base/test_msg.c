@@ -49,7 +49,7 @@ START_TEST(fields_survive)
     sl_wr w = encoded(&m);
     ck_assert_int_eq(sl_msg_decode(w.data, w.len, &b, NULL), SL_OK);
     ck_assert_uint_eq(b.reserve.rid, 99);
-    ck_assert_uint_eq(b.reserve.gen, 2);
+    ck_assert_uint_eq(b.reserve.attempt, 2);
     ck_assert_uint_eq(b.reserve.prefill_worker, 1);
     ck_assert_uint_eq(b.reserve.n_prompt, 100);
     ck_assert_uint_eq(b.reserve.n_tokens, 130);
@@ -133,8 +133,8 @@ static void refused(const sl_msg *m, const char *field)
 START_TEST(shape_rules)
 {
     sl_msg m = msg_sample(SL_MSG_RESERVE);
-    m.reserve.gen = 0;
-    refused(&m, "gen");
+    m.reserve.attempt = 0;
+    refused(&m, "attempt");
     m = msg_sample(SL_MSG_RESERVE);
     m.reserve.n_prompt = 131;
     refused(&m, "n_prompt");

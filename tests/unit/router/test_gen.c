@@ -179,7 +179,7 @@ START_TEST(death_in_every_state)
     H_UNTIL(&h, h_done(&c), 5000);
     h_check_stream(&h, &c.s[0], 130, 30);
     bool harmless = prefill && state == SL_GEN_DECODING; /* its work was done */
-    ck_assert_uint_eq(g->gen, harmless ? 1 : 2);
+    ck_assert_uint_eq(g->attempt, harmless ? 1 : 2);
     sl_group_release(c.group);
     H_UNTIL(&h, h_clean(&h), 2000);
 }
@@ -195,7 +195,7 @@ START_TEST(same_worker_again_when_it_is_the_only_one)
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
     h_check_stream(&h, &c.s[0], 70, 5);
-    ck_assert_uint_eq(h_gen(&c, 0)->gen, 2);
+    ck_assert_uint_eq(h_gen(&c, 0)->attempt, 2);
     sl_group_release(c.group);
     H_UNTIL(&h, h_clean(&h), 1000);
 }
@@ -212,7 +212,7 @@ START_TEST(other_worker_after_a_failure)
         h_submit(&h, &c, &s);
         H_UNTIL(&h, h_done(&c), 2000);
         h_check_stream(&h, &c.s[0], 70, 5);
-        ck_assert_uint_le(h_gen(&c, 0)->gen, 2);
+        ck_assert_uint_le(h_gen(&c, 0)->attempt, 2);
         sl_group_release(c.group);
     }
     H_UNTIL(&h, h_clean(&h), 1000);
@@ -230,7 +230,7 @@ START_TEST(retries_are_bounded)
     H_UNTIL(&h, h_done(&c), 5000);
     ck_assert_int_eq(c.s[0].status, SL_ERR_PEER);
     ck_assert_int_eq(c.s[0].finish, SL_FINISH_ERROR);
-    ck_assert_uint_eq(h_gen(&c, 0)->gen, h.o.retries + 1);
+    ck_assert_uint_eq(h_gen(&c, 0)->attempt, h.o.retries + 1);
     sl_group_release(c.group);
     H_UNTIL(&h, h_clean(&h), 1000);
 }
@@ -246,7 +246,7 @@ START_TEST(final_failure_is_not_retried)
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
     ck_assert_int_eq(c.s[0].status, SL_ERR_INTERNAL);
-    ck_assert_uint_eq(h_gen(&c, 0)->gen, 1);
+    ck_assert_uint_eq(h_gen(&c, 0)->attempt, 1);
     sl_group_release(c.group);
     H_UNTIL(&h, h_clean(&h), 1000);
 }
@@ -279,7 +279,7 @@ START_TEST(retracted_stream_goes_on)
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 3000);
     h_check_stream(&h, &c.s[0], 70, 25);
-    ck_assert_uint_ge(h_gen(&c, 0)->gen, 2);
+    ck_assert_uint_ge(h_gen(&c, 0)->attempt, 2);
     sl_group_release(c.group);
     H_UNTIL(&h, h_clean(&h), 1000);
 }
@@ -584,7 +584,7 @@ START_TEST(death_before_done_is_no_restart)
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
     h_check_stream(&h, &c.s[0], 70, 10);
-    ck_assert_uint_eq(h_gen(&c, 0)->gen, 1);
+    ck_assert_uint_eq(h_gen(&c, 0)->attempt, 1);
     sl_group_release(c.group);
 }
 END_TEST

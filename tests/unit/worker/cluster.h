@@ -69,7 +69,7 @@ typedef enum {
 
 typedef struct creq {
     uint64_t rid;
-    uint32_t gen;
+    uint32_t attempt;
     req_state state;
     int32_t *tokens;
     size_t n_tokens, n_prompt;

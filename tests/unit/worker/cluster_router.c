@@ -28,14 +28,14 @@ void cluster_send(cworker *w, const sl_msg *m)
 static void send_id(cworker *w, sl_msg_type type, const creq *r)
 {
     sl_msg m = {.type = type};
-    m.id = (sl_msg_id){r->rid, r->gen};
+    m.id = (sl_msg_id){r->rid, r->attempt};
     cluster_send(w, &m);
 }
 
 static void send_abort(cworker *w, const creq *r, sl_status why)
 {
     sl_msg m = {.type = SL_MSG_ABORT};
-    m.abort = (sl_msg_abort){r->rid, r->gen, why};
+    m.abort = (sl_msg_abort){r->rid, r->attempt, why};
     cluster_send(w, &m);
 }
 
@@ -65,7 +65,7 @@ static void place(cluster *c, creq *r)
 {
     cworker *p = NULL, *d = NULL;
     for (int k = 0; k < c->n; k++) {
-        cworker *w = &c->w[(k + (int)r->gen) % c->n];
+        cworker *w = &c->w[(k + (int)r->attempt) % c->n];
         if (!w->id || w->down || w->load.draining)
             continue;
         if (w->role == SL_ROLE_PREFILL && (r->prefill < 0 || r->prefill == w->index) && !p)
@@ -75,7 +75,7 @@ static void place(cluster *c, creq *r)
     }
     if (!p || !d)
         return;
-    r->gen++;
+    r->attempt++;
     r->use_prefill = (int)p->id;
     r->use_decode = (int)d->id;
     r->state = REQ_RESERVING;
@@ -85,7 +85,7 @@ static void place(cluster *c, creq *r)
     sl_sampling_write(&wr, &r->sampling);
     sl_msg m = {.type = SL_MSG_RESERVE};
     m.reserve = (sl_msg_reserve){.rid = r->rid,
-                                 .gen = r->gen,
+                                 .attempt = r->attempt,
                                  .prefill_worker = p->id,
                                  .n_prompt = (uint32_t)r->n_prompt,
                                  .tokens = r->tokens,
@@ -96,10 +96,10 @@ static void place(cluster *c, creq *r)
     sl_wr_free(&wr);
 }
 
-static creq *find_req(cluster *c, uint64_t rid, uint32_t gen)
+static creq *find_req(cluster *c, uint64_t rid, uint32_t attempt)
 {
     for (int i = 0; i < c->n_req; i++) {
-        if (c->req[i].rid == rid && c->req[i].gen == gen)
+        if (c->req[i].rid == rid && c->req[i].attempt == attempt)
             return &c->req[i];
     }
     return NULL;
@@ -120,7 +120,7 @@ static void on_reserved(cluster *c, creq *r, const sl_msg_reserved *m)
     r->matched_pages = m->matched_pages;
     sl_msg o = {.type = SL_MSG_PREFILL};
     o.prefill = (sl_msg_prefill){.rid = r->rid,
-                                 .gen = r->gen,
+                                 .attempt = r->attempt,
                                  .ticket = m->ticket,
                                  .decode_worker = d->id,
                                  .decode_epoch = d->epoch,
@@ -168,8 +168,8 @@ static void on_failed_msg(cluster *c, creq *r, const cworker *w, const sl_msg_fa
 
 static void on_request_msg(cluster *c, cworker *w, const sl_msg *m)
 {
-    /* all of them begin with rid and gen */
-    creq *r = find_req(c, m->id.rid, m->id.gen);
+    /* all of them begin with rid and attempt */
+    creq *r = find_req(c, m->id.rid, m->id.attempt);
     if (!r)
         return;
     if (m->type == SL_MSG_DRAINED) {

@@ -259,10 +259,10 @@ START_TEST(late_write_meets_nobody)
     a->prefill = 0;
     cluster_until(&c, is_stuck, 10, "a copy hangs");
     sl_msg m = {.type = SL_MSG_ABORT};
-    m.abort = (sl_msg_abort){a->rid, a->gen, SL_ERR_PEER};
+    m.abort = (sl_msg_abort){a->rid, a->attempt, SL_ERR_PEER};
     cluster_send(cluster_worker(&c, SL_ROLE_DECODE, 0), &m);
     a->state = REQ_ABORTED;
-    a->gen += 1000; /* deaf to what follows */
+    a->attempt += 1000; /* deaf to what follows */
     creq *b = make(600, 10, 2);
     b->prefill = 1;
     b->max_attempts = 1;

@@ -95,7 +95,7 @@ START_TEST(abort_that_the_writer_does_not_hear)
     creq *a = make(600, 10, 1);
     until_first(REQ_PREFILLING);
     sl_msg m = {.type = SL_MSG_ABORT};
-    m.abort = (sl_msg_abort){a->rid, a->gen, SL_ERR_CANCELLED};
+    m.abort = (sl_msg_abort){a->rid, a->attempt, SL_ERR_CANCELLED};
     cluster_send(decode0(), &m);
     a->state = REQ_ABORTED;
     poll_ms(20);
@@ -122,10 +122,10 @@ START_TEST(writer_hangs)
     poll_ms(30);
     /* only the decode worker hears of it, and the writer goes on computing for seconds */
     sl_msg m = {.type = SL_MSG_ABORT};
-    m.abort = (sl_msg_abort){a->rid, a->gen, SL_ERR_CANCELLED};
+    m.abort = (sl_msg_abort){a->rid, a->attempt, SL_ERR_CANCELLED};
     cluster_send(decode0(), &m);
     a->state = REQ_ABORTED;
-    a->gen += 1000; /* deaf to what follows */
+    a->attempt += 1000; /* deaf to what follows */
     cluster_wait_pages(&c, 0);
     creq *b = make(600, 10, 2);
     b->prefill = 1;
@@ -392,7 +392,7 @@ START_TEST(late_messages)
     sl_sampling_write(&w, &a->sampling);
     sl_msg m = {.type = SL_MSG_PREFILL};
     m.prefill = (sl_msg_prefill){.rid = a->rid,
-                                 .gen = a->gen,
+                                 .attempt = a->attempt,
                                  .ticket = 1,
                                  .decode_worker = decode0()->id,
                                  .decode_epoch = decode0()->epoch,
@@ -408,7 +408,7 @@ START_TEST(late_messages)
     m.prefill.matched_pages = 4;
     cluster_send(prefill0(), &m);
     m = (sl_msg){.type = SL_MSG_ABORT};
-    m.abort = (sl_msg_abort){a->rid, a->gen, SL_ERR_CANCELLED};
+    m.abort = (sl_msg_abort){a->rid, a->attempt, SL_ERR_CANCELLED};
     cluster_send(prefill0(), &m);
     cluster_send(decode0(), &m);
     m = (sl_msg){.type = SL_MSG_DRAINED};
