@@ -56,12 +56,23 @@ typedef struct sl_err {
 /* Stable lower-case name of a status ("invalid", "peer"…); never NULL. */
 const char *sl_status_name(sl_status st);
 
-/* Writes the formatted cause to err (if not NULL) and returns st, so that `return sl_fail(err, st, "…")`
- * reads well. */
+/* Writes the formatted cause to err (if not NULL) and returns st: `return sl_fail(err, SL_ERR_INVALID, "…")`. */
 sl_status sl_fail(sl_err *err, sl_status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Prepends "context: " to the text already in err; returns st. For callers that know the file or the key. */
 sl_status sl_fail_in(sl_err *err, sl_status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/*
+ * The status idiom of every room. A function that owns nothing yet passes a failure (and "not yet") on with SL_TRY.
+ * A function that owns something at that point uses `goto`, with labels that are named for what they undo. A ladder
+ * of `if (st == SL_OK) st = ...` is for neither: it hides which call failed and what is owned.
+ */
+#define SL_TRY(call)                                                                                         \
+    do {                                                                                                     \
+        sl_status sl_try_ = (call);                                                                          \
+        if (sl_try_ != SL_OK)                                                                                \
+            return sl_try_;                                                                                  \
+    } while (0)
 
 /* Broken invariant: prints expression, place and a message, then aborts. Never for bad input. */
 _Noreturn void sl_panic(const char *file, int line, const char *expr, const char *fmt, ...)
