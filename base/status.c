@@ -95,6 +95,17 @@ sl_status sl_fail_in(sl_err *err, sl_status st, const char *fmt, ...)
     return st;
 }
 
+sl_status sl_fail_unknown(sl_err *err, const char *what, const char *name, const char *const *names)
+{
+    char known[384] = "";
+    for (size_t n = 0; *names && n + 1 < sizeof known; names++) {
+        int w = snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", *names);
+        n += w > 0 ? (size_t)w : 0;
+    }
+    return sl_fail(err, SL_ERR_NOT_FOUND, "%s \"%s\" does not exist; there are: %s", what, name ? name : "",
+                   known);
+}
+
 void sl_panic(const char *file, int line, const char *expr, const char *fmt, ...)
 {
     char buf[512], text[1024];

@@ -63,6 +63,12 @@ sl_status sl_fail(sl_err *err, sl_status st, const char *fmt, ...) __attribute__
 sl_status sl_fail_in(sl_err *err, sl_status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /*
+ * A name of the configuration that its registry does not have: SL_ERR_NOT_FOUND, `what "name" does not exist; there
+ * are: a, b, c`. names ends with NULL; name may be NULL.
+ */
+sl_status sl_fail_unknown(sl_err *err, const char *what, const char *name, const char *const *names);
+
+/*
  * The status idiom of every room. A function that owns nothing yet passes a failure (and "not yet") on with SL_TRY.
  * A function that owns something at that point uses `goto`, with labels that are named for what they undo. A ladder
  * of `if (st == SL_OK) st = ...` is for neither: it hides which call failed and what is owned.

@@ -54,14 +54,13 @@ static sl_status run_rows(sweep *s, sl_row_format rows)
 {
     dec_bench *b = &s->b;
     sl_geometry g;
-    sl_layout layout;
-    sl_status st = sl_layout_parse(b->o.layout, &layout);
-    if (st != SL_OK)
-        return sl_fail(&b->err, st, "--layout %s: of page_first, layer_first, page_head", b->o.layout);
-    st = open_model(b, rows);
+    const sl_layout_desc *layout = sl_layout_find(b->o.layout);
+    if (!layout)
+        return sl_fail_unknown(&b->err, "--layout", b->o.layout, sl_layout_names());
+    sl_status st = open_model(b, rows);
     if (st == SL_OK)
-        st = sl_engine_geometry(&b->cfg, rows, SL_INDEX_OFFICIAL, layout, sl_model_fingerprint(b->model), &g,
-                                &b->err);
+        st = sl_engine_geometry(&b->cfg, rows, SL_INDEX_OFFICIAL, layout->layout,
+                                sl_model_fingerprint(b->model), &g, &b->err);
     if (st == SL_OK)
         st = dec_host_open(&b->host, b->be, &g, b->o.host_bytes, b->o.threads, &b->err);
     if (st == SL_OK) {

@@ -42,8 +42,16 @@ sl_status sl_geometry_read(const void *bytes, size_t n, sl_geometry *out, sl_err
 /* SL_OK when pages may move between the two (layouts may differ); else SL_ERR_REFUSED naming the first field
  * that differs and both values. */
 sl_status sl_geometry_compatible(const sl_geometry *mine, const sl_geometry *theirs, sl_err *err);
+
+/* The registry of layouts: by name (NULL: unknown), all names (ends with NULL), the name of one ("?": no layout). */
+typedef struct sl_layout_desc {
+    const char *name, *description;
+    sl_layout layout;
+} sl_layout_desc;
+
+const sl_layout_desc *sl_layout_find(const char *name);
+const char *const *sl_layout_names(void);
 const char *sl_layout_name(sl_layout l);
-sl_status sl_layout_parse(const char *text, sl_layout *out);
 
 /* Planes of a (local or remote) arena of n_pages pages that begins at base. */
 sl_host_plane sl_geometry_row_plane(const sl_geometry *g, uint8_t *base, int64_t n_pages, int32_t layer);

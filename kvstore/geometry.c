@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "kernels/cache.h"
 #include "kvstore/arena.h"
 
 enum {
@@ -16,34 +17,30 @@ enum {
     MAX_INDEX_DIM = 1024,
 };
 
-static const char *row_format_name(sl_row_format f)
+static const sl_layout_desc layouts[] = {
+    [SL_LAYOUT_PAGE_FIRST] = {"page_first", "a page is contiguous: layer by layer", SL_LAYOUT_PAGE_FIRST},
+    [SL_LAYOUT_LAYER_FIRST] = {"layer_first", "a layer's rows of all pages are contiguous",
+                               SL_LAYOUT_LAYER_FIRST},
+    [SL_LAYOUT_PAGE_HEAD] = {"page_head", "a token's rows of all layers are contiguous", SL_LAYOUT_PAGE_HEAD},
+};
+static const char *const layout_names[] = {"page_first", "layer_first", "page_head", NULL};
+
+const sl_layout_desc *sl_layout_find(const char *name)
 {
-    static const char *const names[] = {"mla_f32", "mla_bf16", "mla_fp8"};
-    return (unsigned)f < SL_COUNT(names) ? names[f] : "?";
+    for (size_t i = 0; name && i < SL_COUNT(layouts); i++)
+        if (strcmp(layouts[i].name, name) == 0)
+            return &layouts[i];
+    return NULL;
 }
 
-static const char *index_format_name(sl_index_format f)
+const char *const *sl_layout_names(void)
 {
-    static const char *const names[] = {"plain", "official"};
-    return (unsigned)f < SL_COUNT(names) ? names[f] : "?";
+    return layout_names;
 }
-
-static const char *const layout_names[] = {"page_first", "layer_first", "page_head"};
 
 const char *sl_layout_name(sl_layout l)
 {
-    return (unsigned)l < SL_COUNT(layout_names) ? layout_names[l] : "?";
-}
-
-sl_status sl_layout_parse(const char *text, sl_layout *out)
-{
-    for (size_t i = 0; i < SL_COUNT(layout_names); i++) {
-        if (strcmp(text, layout_names[i]) == 0) {
-            *out = (sl_layout)i;
-            return SL_OK;
-        }
-    }
-    return SL_ERR_INVALID;
+    return (unsigned)l < SL_COUNT(layouts) ? layouts[l].name : "?";
 }
 
 static int32_t indexers_before(const sl_geometry *g, int32_t layer)
@@ -59,7 +56,7 @@ static sl_status check(const sl_geometry *g, sl_err *err)
     if (g->n_layers < 1 || g->n_layers > SL_GEOMETRY_MAX_LAYERS)
         return sl_fail(err, SL_ERR_INVALID, "geometry: n_layers %d is not in 1..%d", g->n_layers,
                        SL_GEOMETRY_MAX_LAYERS);
-    if ((unsigned)g->layout >= SL_COUNT(layout_names))
+    if ((unsigned)g->layout >= SL_COUNT(layouts))
         return sl_fail(err, SL_ERR_INVALID, "geometry: layout %d is unknown", (int)g->layout);
     if ((unsigned)g->row_format > SL_ROW_MLA_FP8)
         return sl_fail(err, SL_ERR_INVALID, "geometry: row_format %d is unknown", (int)g->row_format);
@@ -153,10 +150,10 @@ sl_status sl_geometry_compatible(const sl_geometry *mine, const sl_geometry *the
         return differs(err, "qk_rope_head_dim", mine->rope, theirs->rope);
     if (mine->row_format != theirs->row_format)
         return sl_fail(err, SL_ERR_REFUSED, "row_format differs: %s here, %s there",
-                       row_format_name(mine->row_format), row_format_name(theirs->row_format));
+                       sl_row_format_name(mine->row_format), sl_row_format_name(theirs->row_format));
     if (mine->index_format != theirs->index_format)
         return sl_fail(err, SL_ERR_REFUSED, "index_format differs: %s here, %s there",
-                       index_format_name(mine->index_format), index_format_name(theirs->index_format));
+                       sl_index_format_name(mine->index_format), sl_index_format_name(theirs->index_format));
     if (mine->index_dim != theirs->index_dim)
         return differs(err, "index_head_dim", mine->index_dim, theirs->index_dim);
     for (int32_t l = 0; l < mine->n_layers; l++) {

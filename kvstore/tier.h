@@ -64,9 +64,12 @@ struct sl_tier_ops {
     bool (*damage)(sl_tier *t, sl_key key);
 };
 
-/* The i-th implementation, NULL after the last; by name, NULL when unknown. */
+extern const sl_tier_ops sl_tier_memory_ops;
+
+/* The registry: the i-th implementation (NULL after the last), by name (NULL: unknown), all names (ends with NULL). */
 const sl_tier_ops *sl_tier_at(size_t i);
 const sl_tier_ops *sl_tier_find(const char *name);
+const char *const *sl_tier_names(void);
 
 /* All return SL_OK (done will run), SL_ERR_INVALID (n < 1) or SL_ERR_NO_MEMORY (done will not run). */
 static inline sl_status sl_tier_batch_exists(sl_tier *t, const sl_key *keys, int32_t n, uint32_t lease_ms,

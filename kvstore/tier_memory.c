@@ -45,8 +45,6 @@ typedef struct memory_tier {
     sl_tier_stats st;
 } memory_tier;
 
-extern const sl_tier_ops sl_tier_memory_ops;
-
 static entry **slot(memory_tier *t, sl_key k)
 {
     entry **at = &t->buckets[k.lo & t->mask];
@@ -306,19 +304,3 @@ const sl_tier_ops sl_tier_memory_ops = {.name = "memory",
                                         .poll = m_poll,
                                         .stats = m_stats,
                                         .damage = m_damage};
-
-static const sl_tier_ops *const registry[] = {&sl_tier_memory_ops};
-
-const sl_tier_ops *sl_tier_at(size_t i)
-{
-    return i < SL_COUNT(registry) ? registry[i] : NULL;
-}
-
-const sl_tier_ops *sl_tier_find(const char *name)
-{
-    for (size_t i = 0; i < SL_COUNT(registry); i++) {
-        if (strcmp(registry[i]->name, name) == 0)
-            return registry[i];
-    }
-    return NULL;
-}

@@ -113,9 +113,10 @@ struct sl_algo {
 extern const sl_algo_desc sl_algo_dsa;
 extern const sl_algo_desc sl_algo_dense;
 
-/* The registry: every algorithm of this build, NULL-terminated. */
+/* The registry: every algorithm of this build, NULL-terminated; and the same as names. */
 const sl_algo_desc *const *sl_algo_registry(void);
-/* SL_ERR_NOT_FOUND lists the names there are. */
-sl_status sl_algo_find(const char *name, const sl_algo_desc **out, sl_err *err);
+const char *const *sl_algo_names(void);
+/* NULL: no algorithm has this name. */
+const sl_algo_desc *sl_algo_find(const char *name);
 
 #endif

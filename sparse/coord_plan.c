@@ -105,9 +105,12 @@ static sl_status check_hot_layer(const sl_coord_opts *o, const sl_coord_sizes *z
 sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *err)
 {
     sl_coord_sizes z = {0};
-    sl_status st = sl_algo_find(o->algorithm, &z.algo, err);
-    if (st != SL_OK || (st = check_algorithm(o, z.algo, err)) != SL_OK ||
-        (st = check_numbers(o, err)) != SL_OK || (st = check_indexer(o, z.algo, err)) != SL_OK)
+    sl_status st;
+    z.algo = sl_algo_find(o->algorithm);
+    if (!z.algo)
+        return sl_fail_unknown(err, "sparse algorithm", o->algorithm, sl_algo_names());
+    if ((st = check_algorithm(o, z.algo, err)) != SL_OK || (st = check_numbers(o, err)) != SL_OK ||
+        (st = check_indexer(o, z.algo, err)) != SL_OK)
         return st;
     int64_t workspace = o->workspace_bytes > 0 ? o->workspace_bytes : DEFAULT_WORKSPACE;
     z.dims = (sl_algo_dims){

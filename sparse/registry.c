@@ -1,28 +1,28 @@
-/* The algorithms of this build. Add a row and a declaration in algorithm.h; see docs/sparse-algorithms.md. */
-#include "sparse/algorithm.h"
-
-#include <stdio.h>
+/*
+ * The algorithms of this build. A new one is a row in both tables and a declaration in algorithm.h; see
+ * docs/sparse-algorithms.md. tests/unit/sparse/test_conformance.c checks that the tables agree.
+ */
 #include <string.h>
 
+#include "sparse/algorithm.h"
+
 static const sl_algo_desc *const registry[] = {&sl_algo_dsa, &sl_algo_dense, NULL};
+static const char *const names[] = {"dsa", "dense", NULL};
 
 const sl_algo_desc *const *sl_algo_registry(void)
 {
     return registry;
 }
 
-sl_status sl_algo_find(const char *name, const sl_algo_desc **out, sl_err *err)
+const char *const *sl_algo_names(void)
 {
-    char names[256] = "";
-    size_t n = 0;
-    for (const sl_algo_desc *const *a = registry; *a; a++) {
-        if (name && strcmp((*a)->name, name) == 0) {
-            *out = *a;
-            return SL_OK;
-        }
-        int w = snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", (*a)->name);
-        n += w > 0 && (size_t)w < sizeof names - n ? (size_t)w : 0;
-    }
-    return sl_fail(err, SL_ERR_NOT_FOUND, "sparse algorithm \"%s\" does not exist; there are: %s",
-                   name ? name : "", names);
+    return names;
+}
+
+const sl_algo_desc *sl_algo_find(const char *name)
+{
+    for (const sl_algo_desc *const *a = registry; name && *a; a++)
+        if (strcmp((*a)->name, name) == 0)
+            return *a;
+    return NULL;
 }

@@ -53,6 +53,22 @@ START_TEST(context_is_prepended)
 }
 END_TEST
 
+START_TEST(an_unknown_name_lists_the_known_ones)
+{
+    sl_err err = {0};
+    static const char *const names[] = {"page_first", "page_head", NULL}, *const none[] = {NULL};
+    ck_assert_int_eq(sl_fail_unknown(&err, "kvstore.layout", "rows", names), SL_ERR_NOT_FOUND);
+    ck_assert_str_eq(err.text, "kvstore.layout \"rows\" does not exist; there are: page_first, page_head");
+    sl_fail_unknown(&err, "tier", NULL, none);
+    ck_assert_str_eq(err.text, "tier \"\" does not exist; there are: ");
+    const char *many[200] = {0}; /* more than the text holds */
+    for (int i = 0; i < 199; i++)
+        many[i] = "a_long_name";
+    ck_assert_int_eq(sl_fail_unknown(&err, "x", "y", many), SL_ERR_NOT_FOUND);
+    ck_assert_int_eq(sl_fail_unknown(NULL, "x", "y", names), SL_ERR_NOT_FOUND);
+}
+END_TEST
+
 START_TEST(long_texts_are_cut)
 {
     for (size_t n = 480; n < 530; n++) { /* around the size of the buffer */
@@ -102,6 +118,7 @@ int main(void)
     TCase *t = tcase_create("status");
     tcase_add_test(t, names_are_distinct);
     tcase_add_test(t, context_is_prepended);
+    tcase_add_test(t, an_unknown_name_lists_the_known_ones);
     tcase_add_test(t, long_texts_are_cut);
     tcase_add_test(t, panic_names_the_place);
     suite_add_tcase(s, t);

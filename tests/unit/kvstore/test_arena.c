@@ -139,10 +139,12 @@ START_TEST(bad_fields)
     ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_ERR_INVALID);
     g = good, g.layout = (sl_layout)9;
     ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_ERR_INVALID);
-    sl_layout l;
-    ck_assert_int_eq(sl_layout_parse("layer_first", &l), SL_OK);
-    ck_assert_int_eq(l, SL_LAYOUT_LAYER_FIRST);
-    ck_assert_int_eq(sl_layout_parse("rows", &l), SL_ERR_INVALID);
+    ck_assert_int_eq(sl_layout_find("layer_first")->layout, SL_LAYOUT_LAYER_FIRST);
+    ck_assert_ptr_null(sl_layout_find("rows"));
+    ck_assert_ptr_null(sl_layout_find(NULL));
+    for (int i = 0; sl_layout_names()[i]; i++)
+        ck_assert_str_eq(sl_layout_name(sl_layout_find(sl_layout_names()[i])->layout), sl_layout_names()[i]);
+    ck_assert_str_eq(sl_layout_name((sl_layout)9), "?");
 }
 END_TEST
 

@@ -261,6 +261,8 @@ START_TEST(bad_options)
     ck_assert_int_eq(sl_tier_at((size_t)_i)->create(&o, &tier, &err), SL_ERR_INVALID);
     ck_assert_ptr_eq(sl_tier_find(sl_tier_at((size_t)_i)->name), sl_tier_at((size_t)_i));
     ck_assert_ptr_null(sl_tier_find("tape"));
+    ck_assert_str_eq(sl_tier_names()[_i], sl_tier_at((size_t)_i)->name);
+    ck_assert(!sl_tier_names()[_i + 1] == !sl_tier_at((size_t)_i + 1));
 }
 END_TEST
 

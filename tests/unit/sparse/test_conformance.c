@@ -46,11 +46,12 @@ static void feed(rig *r, int seq, int32_t n, int32_t chunk)
 
 START_TEST(table_is_complete)
 {
-    const sl_algo_desc *a = sl_algo_registry()[_i], *found;
+    const sl_algo_desc *a = sl_algo_registry()[_i];
     ck_assert(a->name && a->name[0] && a->description && a->description[0]);
     ck_assert(a->page_bytes && a->width && a->device_bytes && a->create && a->destroy && a->retrieve);
-    ck_assert_int_eq(sl_algo_find(a->name, &found, NULL), SL_OK);
-    ck_assert_ptr_eq(found, a);
+    ck_assert_ptr_eq(sl_algo_find(a->name), a);
+    ck_assert_str_eq(sl_algo_names()[_i], a->name);
+    ck_assert(!sl_algo_registry()[_i + 1] == !sl_algo_names()[_i + 1]);
     sl_algo_dims d = {.n_layers = 2,
                       .max_step_tokens = 8,
                       .max_context = 100,
