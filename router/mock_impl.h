@@ -7,7 +7,7 @@
 #define SL_ROUTER_MOCK_IMPL_H
 
 #include "model/sampler.h"
-#include "router/keyset.h"
+#include "router/core/keyset.h"
 #include "router/mock_worker.h"
 
 typedef enum {

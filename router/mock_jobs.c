@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "kvstore/page_key.h"
 #include "router/mock_impl.h"
-#include "router/text.h"
+#include "router/core/text.h"
 
 job *sl_mock_find_job(sl_mock *m, uint64_t rid, uint32_t attempt)
 {

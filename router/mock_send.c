@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "router/mock_impl.h"
-#include "router/text.h"
+#include "router/core/text.h"
 
 void sl_mock_sent(void *cookie, sl_status st)
 {

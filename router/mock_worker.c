@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "kvstore/page_key.h"
 #include "model/sampler.h"
-#include "router/keyset.h"
-#include "router/text.h"
+#include "router/core/keyset.h"
+#include "router/core/text.h"
 #include "transport/loopback/loopback.h"
 #include "router/mock_impl.h"
 

@@ -12,7 +12,7 @@
 #include "model/model.h"
 #include "router/grpc/grpc.h"
 #include "router/http/http.h"
-#include "router/router_impl.h"
+#include "router/core/core_impl.h"
 
 enum { TICK_MS = 20, SETTLE_ROUNDS = 16 };
 
@@ -82,7 +82,7 @@ static void on_prepare(uv_prepare_t *h)
     sl_router *r = h->data;
     for (int i = 0; i < SETTLE_ROUNDS; i++) {
         r->posted = false;
-        sl_link_flush(r);
+        sl_router_link_flush(r);
         if (r->place_again)
             sl_place_all(r);
         bool more = sl_grpc_flush(r->grpc);
@@ -91,7 +91,7 @@ static void on_prepare(uv_prepare_t *h)
         if (!more && !r->posted && !r->place_again)
             return;
     }
-    sl_link_stay_awake(r);
+    sl_router_link_stay_awake(r);
 }
 
 static void on_transport(uv_poll_t *h, int status, int events)
@@ -142,12 +142,12 @@ static void on_tick(uv_timer_t *h)
 {
     sl_router *r = h->data;
     uint64_t now = sl_now_ns();
-    sl_workers_tick(r, now);
+    sl_members_tick(r, now);
     r->last_tick_ns = now;
-    sl_gens_tick(r, now);
+    sl_requests_tick(r, now);
     sl_place_all(r); /* backed-off requests, workers that may be asked again */
     sl_grpc_tick(r->grpc, now);
-    sl_stats_tick(r);
+    sl_router_stats_tick(r);
     check_drain(r, now);
 }
 
@@ -210,7 +210,7 @@ sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err
     r->next_rid = r->epoch & 0xffffffff00000000ull;
     r->started_ns = r->last_tick_ns = r->last_ping_ns = sl_now_ns();
     r->started_unix = (int64_t)time(NULL);
-    sl_status st = sl_stats_init(&r->stats, o->served_name);
+    sl_status st = sl_router_stats_init(&r->stats, o->served_name);
     if (!st)
         st = load_model_facts(r, err);
     if (!st)
@@ -219,7 +219,7 @@ sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err
     if (!st)
         st = start_loop(r, err);
     if (!st)
-        st = sl_link_open(r, err);
+        st = sl_router_link_open(r, err);
     if (!st)
         st = poll_transport(r, err);
     if (!st)
@@ -272,9 +272,9 @@ static void close_handle(uv_handle_t *h, void *arg)
 static void free_tables(sl_router *r)
 {
     while (r->workers)
-        sl_worker_free(r->workers);
+        sl_member_free(r->workers);
     while (r->drains) {
-        sl_drain *d = r->drains;
+        sl_undrained *d = r->drains;
         r->drains = d->next;
         free(d);
     }
@@ -297,7 +297,7 @@ void sl_router_destroy(sl_router *r)
     sl_groups_free_all(r);
     if (r->have_poll)
         uv_poll_stop(&r->tp_poll);
-    sl_link_close(r);
+    sl_router_link_close(r);
     if (r->loop_ready) {
         uv_walk(&r->loop, close_handle, NULL);
         uv_run(&r->loop, UV_RUN_DEFAULT);
@@ -305,6 +305,6 @@ void sl_router_destroy(sl_router *r)
     }
     free_tables(r);
     sl_tokenizer_destroy(r->own_tok);
-    sl_stats_free(&r->stats);
+    sl_router_stats_free(&r->stats);
     free(r);
 }

@@ -7,12 +7,12 @@
 #include <string.h>
 
 #include "base/version.h"
-#include "router/router_impl.h"
+#include "router/core/core_impl.h"
 
 static const char *const roles[] = {"prefill", "decode"};
 static const char *const states[] = {"ready", "draining", "dead"};
 
-static void init_requests(sl_stats *s, const char *model)
+static void init_requests(sl_router_stats *s, const char *model)
 {
     sl_metrics *m = s->m;
     s->running = sl_metrics_gauge(m, "sluice_requests_running", NULL);
@@ -43,7 +43,7 @@ static void init_requests(sl_stats *s, const char *model)
     s->by_order = sl_metrics_counter(m, "sluice_placements_total", SL_LABELS("order"));
 }
 
-sl_status sl_stats_init(sl_stats *s, const char *model_name)
+sl_status sl_router_stats_init(sl_router_stats *s, const char *model_name)
 {
     memset(s, 0, sizeof *s);
     sl_status st = sl_metrics_create(SL_METRICS_ROUTER, &s->m);
@@ -73,18 +73,18 @@ sl_status sl_stats_init(sl_stats *s, const char *model_name)
     return SL_OK;
 }
 
-void sl_stats_free(sl_stats *s)
+void sl_router_stats_free(sl_router_stats *s)
 {
     sl_metrics_destroy(s->m);
     s->m = NULL;
 }
 
-void sl_stats_request(sl_stats *s, const char *api, const char *outcome)
+void sl_router_stats_request(sl_router_stats *s, const char *api, const char *outcome)
 {
     sl_counter_add(sl_metrics_counter(s->m, "sluice_requests_total", SL_LABELS(api, outcome)), 1);
 }
 
-const char *sl_stats_outcome(sl_status st)
+const char *sl_router_stats_outcome(sl_status st)
 {
     switch (st) {
     case SL_ERR_CANCELLED:
@@ -103,14 +103,14 @@ const char *sl_stats_outcome(sl_status st)
     }
 }
 
-void sl_stats_http(sl_stats *s, const char *path, int code)
+void sl_router_stats_http(sl_router_stats *s, const char *path, int code)
 {
     char text[16];
     snprintf(text, sizeof text, "%d", code);
     sl_counter_add(sl_metrics_counter(s->m, "sluice_http_responses_total", SL_LABELS(path, text)), 1);
 }
 
-void sl_stats_grpc(sl_stats *s, const char *method, const char *code)
+void sl_router_stats_grpc(sl_router_stats *s, const char *method, const char *code)
 {
     sl_counter_add(sl_metrics_counter(s->m, "sluice_grpc_responses_total", SL_LABELS(method, code)), 1);
 }
@@ -119,11 +119,11 @@ static void tick_workers(sl_router *r)
 {
     uint32_t n[2][2] = {{0}};
     uint64_t used = 0, total = 0;
-    for (sl_worker *w = r->workers; w; w = w->next) {
-        if (!w->id || w->state == SL_WORKER_DEAD || w->state == SL_WORKER_JOINING)
+    for (sl_member *w = r->workers; w; w = w->next) {
+        if (!w->id || w->state == SL_MEMBER_DEAD || w->state == SL_MEMBER_JOINING)
             continue;
         int role = w->role == SL_ROLE_DECODE;
-        n[role][w->state == SL_WORKER_DRAINING]++;
+        n[role][w->state == SL_MEMBER_DRAINING]++;
         if (role && w->has_load) {
             uint32_t idle = w->load.free_pages + w->load.cached_pages;
             total += w->load.total_pages;
@@ -138,9 +138,9 @@ static void tick_workers(sl_router *r)
     sl_gauge_set(r->stats.vllm_usage, total ? (double)used / (double)total : 0);
 }
 
-void sl_stats_tick(sl_router *r)
+void sl_router_stats_tick(sl_router *r)
 {
-    sl_stats *s = &r->stats;
+    sl_router_stats *s = &r->stats;
     double running = r->active - r->queued;
     sl_gauge_set(s->running, running);
     sl_gauge_set(s->waiting, r->queued);

@@ -7,7 +7,7 @@
 
 #include "base/metrics.h"
 
-typedef struct sl_stats {
+typedef struct sl_router_stats {
     sl_metrics *m;
     sl_gauge *running, *waiting, *vllm_running, *vllm_waiting, *vllm_usage;
     sl_counter *prompt_tokens, *cached_tokens, *generated_tokens, *resumes, *disconnects;
@@ -23,14 +23,14 @@ typedef struct sl_stats {
     sl_counter *peer_failures, *message_bytes, *messages_ok, *messages_failed;
     uint64_t seen_bytes, seen_sent, seen_failed; /* transport counters already added */
     uint64_t lost_workers[2];
-} sl_stats;
+} sl_router_stats;
 
-sl_status sl_stats_init(sl_stats *s, const char *model_name);
-void sl_stats_free(sl_stats *s);
+sl_status sl_router_stats_init(sl_router_stats *s, const char *model_name);
+void sl_router_stats_free(sl_router_stats *s);
 /* One request ended: outcome "stop", "length", "cancelled", "deadline", "rejected", "invalid", "failed". */
-void sl_stats_request(sl_stats *s, const char *api, const char *outcome);
-const char *sl_stats_outcome(sl_status st); /* of a request that ended with this status */
-void sl_stats_http(sl_stats *s, const char *path, int code);
-void sl_stats_grpc(sl_stats *s, const char *method, const char *code);
+void sl_router_stats_request(sl_router_stats *s, const char *api, const char *outcome);
+const char *sl_router_stats_outcome(sl_status st); /* of a request that ended with this status */
+void sl_router_stats_http(sl_router_stats *s, const char *path, int code);
+void sl_router_stats_grpc(sl_router_stats *s, const char *method, const char *code);
 
 #endif

@@ -9,7 +9,7 @@
 
 #include "common.pb-c.h"
 #include "router/grpc/rpc.h"
-#include "router/keyset.h"
+#include "router/core/keyset.h"
 #include "kvstore/page_key.h"
 #include "sglang_scheduler.pb-c.h"
 
@@ -63,8 +63,8 @@ void rpc_model_info(rpc_call *c, const uint8_t *data, size_t n)
 static int32_t total_tokens(const sl_router *r)
 {
     uint64_t n = 0;
-    for (const sl_worker *w = r->workers; w; w = w->next) {
-        if (w->id && w->role == SL_ROLE_DECODE && w->state == SL_WORKER_READY)
+    for (const sl_member *w = r->workers; w; w = w->next) {
+        if (w->id && w->role == SL_ROLE_DECODE && w->state == SL_MEMBER_READY)
             n += (uint64_t)w->total_pages * SL_KEY_PAGE_TOKENS;
     }
     return n > INT32_MAX ? INT32_MAX : (int32_t)n;
@@ -114,7 +114,7 @@ void rpc_server_info(rpc_call *c, const uint8_t *data, size_t n)
     rpc_answer(c, &a.base);
 }
 
-static void fill_load(const sl_worker *w, S(SchedulerLoad) * l)
+static void fill_load(const sl_member *w, S(SchedulerLoad) * l)
 {
     sglang__grpc__scheduler__scheduler_load__init(l);
     uint32_t idle = w->load.free_pages + w->load.cached_pages, total = w->total_pages;
@@ -142,9 +142,9 @@ void rpc_loads(rpc_call *c, const uint8_t *data, size_t n)
     static S(SchedulerLoad) * list[MAX];
     size_t k = 0;
     S(AggregateMetrics) agg = SGLANG__GRPC__SCHEDULER__AGGREGATE_METRICS__INIT;
-    for (const sl_worker *w = c->r->workers; w && k < MAX; w = w->next) {
+    for (const sl_member *w = c->r->workers; w && k < MAX; w = w->next) {
         bool wanted = !q->_dp_rank_case || q->dp_rank == (int32_t)w->id;
-        if (!w->id || w->role != SL_ROLE_DECODE || w->state == SL_WORKER_DEAD || !wanted)
+        if (!w->id || w->role != SL_ROLE_DECODE || w->state == SL_MEMBER_DEAD || !wanted)
             continue;
         fill_load(w, &loads[k]);
         agg.total_running_reqs += loads[k].num_running_reqs;
@@ -181,7 +181,7 @@ static void answer_flush(rpc_call *c, bool ok, const char *text)
     a.success = ok;
     a.message = (char *)text;
     if (ok)
-        sl_workers_flush_cache(c->r);
+        sl_members_flush_cache(c->r);
     rpc_answer(c, &a.base);
 }
 

@@ -1,5 +1,5 @@
 /*
- * Generate and Abort. A request's protobuf to a sl_gen_spec, and outputs to chunks and completes.
+ * Generate and Abort. A request's protobuf to a sl_request_spec, and outputs to chunks and completes.
  *
  * proto3 zeros are "not set" for everything except temperature, as the protocol's clients expect. What cannot
  * be done (guided decoding, images, embeddings, LoRA, hidden states) is refused by name, never ignored.
@@ -80,7 +80,7 @@ static sl_status read_bias(const S(SamplingParams) * p, sl_sampling *s, sl_err *
 }
 
 /* The protocol has no seed; clients of this server put it into custom_params. */
-static sl_status read_custom(const Google__Protobuf__Struct *c, sl_gen_spec *s, sl_err *err)
+static sl_status read_custom(const Google__Protobuf__Struct *c, sl_request_spec *s, sl_err *err)
 {
     for (size_t i = 0; c && i < c->n_fields; i++) {
         const Google__Protobuf__Value *v = c->fields[i]->value;
@@ -95,7 +95,7 @@ static sl_status read_custom(const Google__Protobuf__Struct *c, sl_gen_spec *s, 
     return SL_OK;
 }
 
-static sl_status read_stops(const S(SamplingParams) * p, sl_gen_spec *s, sl_err *err)
+static sl_status read_stops(const S(SamplingParams) * p, sl_request_spec *s, sl_err *err)
 {
     if (p->n_stop > SL_STOP_MAX)
         return sl_fail(err, SL_ERR_INVALID, "stop: %zu strings, at most %d", p->n_stop, SL_STOP_MAX);
@@ -119,7 +119,7 @@ static sl_status read_stops(const S(SamplingParams) * p, sl_gen_spec *s, sl_err 
                : SL_OK;
 }
 
-static sl_status read_sampling(const S(SamplingParams) * p, sl_gen_spec *s, sl_err *err)
+static sl_status read_sampling(const S(SamplingParams) * p, sl_request_spec *s, sl_err *err)
 {
     sl_sampling *o = &s->sampling;
     if (!p)
@@ -152,7 +152,7 @@ static sl_status read_sampling(const S(SamplingParams) * p, sl_gen_spec *s, sl_e
     return st;
 }
 
-static sl_status read_prompt(sl_router *r, const S(TokenizedInput) * t, sl_gen_spec *s, sl_err *err)
+static sl_status read_prompt(sl_router *r, const S(TokenizedInput) * t, sl_request_spec *s, sl_err *err)
 {
     s->prompts = calloc(1, sizeof *s->prompts);
     if (!s->prompts)
@@ -173,7 +173,7 @@ static sl_status read_prompt(sl_router *r, const S(TokenizedInput) * t, sl_gen_s
                                &s->prompts->ids, &s->prompts->n, err);
 }
 
-static sl_status read_request(sl_router *r, const S(GenerateRequest) * q, sl_gen_spec *s, sl_err *err)
+static sl_status read_request(sl_router *r, const S(GenerateRequest) * q, sl_request_spec *s, sl_err *err)
 {
     if (q->request_id && strlen(q->request_id) >= sizeof s->id)
         return sl_fail(err, SL_ERR_INVALID, "request_id: longer than %zu bytes", sizeof s->id - 1);
@@ -195,7 +195,7 @@ static sl_status read_request(sl_router *r, const S(GenerateRequest) * q, sl_gen
 
 /* ---- responses ---- */
 
-static bool keep(generation *g, const sl_gen_output *o)
+static bool keep(generation *g, const sl_output *o)
 {
     out_tokens *t = &g->out[o->index];
     if (t->n + o->n_tokens > t->cap) {
@@ -265,7 +265,7 @@ static void free_logprobs(S(OutputLogProbs) * o)
     free(o);
 }
 
-static bool send_chunk(generation *g, const sl_gen_output *o)
+static bool send_chunk(generation *g, const sl_output *o)
 {
     out_tokens *t = &g->out[o->index];
     S(GenerateStreamChunk) c = SGLANG__GRPC__SCHEDULER__GENERATE_STREAM_CHUNK__INIT;
@@ -286,7 +286,7 @@ static bool send_chunk(generation *g, const sl_gen_output *o)
     return ok;
 }
 
-static bool send_complete(generation *g, const sl_gen_output *o)
+static bool send_complete(generation *g, const sl_output *o)
 {
     out_tokens *t = &g->out[o->index];
     S(GenerateComplete) c = SGLANG__GRPC__SCHEDULER__GENERATE_COMPLETE__INIT;
@@ -333,7 +333,7 @@ static void end_call(generation *g, rpc_code code, const char *text)
     rpc_finish(g->call, code, text);
 }
 
-static void on_output(void *arg, sl_group *grp, const sl_gen_output *o)
+static void on_output(void *arg, sl_group *grp, const sl_output *o)
 {
     (void)grp;
     generation *g = arg;
@@ -359,7 +359,7 @@ static void on_output(void *arg, sl_group *grp, const sl_gen_output *o)
     }
 }
 
-static void start(rpc_call *c, const S(GenerateRequest) * q, sl_gen_spec *s)
+static void start(rpc_call *c, const S(GenerateRequest) * q, sl_request_spec *s)
 {
     generation *g = calloc(1, sizeof *g);
     if (g)
@@ -384,7 +384,7 @@ static void start(rpc_call *c, const S(GenerateRequest) * q, sl_gen_spec *s)
     sl_status st = sl_group_submit(c->r, s, on_output, g, &g->group, &err);
     if (st) {
         if (st != SL_ERR_EXHAUSTED)
-            sl_stats_request(&c->r->stats, "generate", sl_stats_outcome(st));
+            sl_router_stats_request(&c->r->stats, "generate", sl_router_stats_outcome(st));
         end_call(g, rpc_code_of(st), err.text);
     }
 }
@@ -394,8 +394,8 @@ void rpc_generate(rpc_call *c, const uint8_t *data, size_t n)
     S(GenerateRequest) *q = rpc_unpack(c, &D(generate_request), data, n);
     if (!q)
         return;
-    sl_gen_spec s;
-    sl_gen_spec_init(&s);
+    sl_request_spec s;
+    sl_request_spec_init(&s);
     s.arrival_ns = c->arrival_ns;
     if (c->deadline_ns) {
         uint64_t now = sl_now_ns();
@@ -406,15 +406,15 @@ void rpc_generate(rpc_call *c, const uint8_t *data, size_t n)
     if (!st && (s.n < 1 || s.n > 128))
         st = sl_fail(&err, SL_ERR_INVALID, "n: must be 1 to 128");
     if (!st && sl_group_find(c->r, s.id)) {
-        sl_stats_request(&c->r->stats, "generate", "invalid");
+        sl_router_stats_request(&c->r->stats, "generate", "invalid");
         rpc_finish(c, RPC_ALREADY_EXISTS, "request_id: is in use");
     } else if (st) {
-        sl_stats_request(&c->r->stats, "generate", sl_stats_outcome(st));
+        sl_router_stats_request(&c->r->stats, "generate", sl_router_stats_outcome(st));
         rpc_finish(c, rpc_code_of(st), err.text);
     } else {
         start(c, q, &s);
     }
-    sl_gen_spec_free(&s);
+    sl_request_spec_free(&s);
     protobuf_c_message_free_unpacked(&q->base, NULL);
 }
 

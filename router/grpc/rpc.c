@@ -99,7 +99,7 @@ void rpc_finish(rpc_call *c, rpc_code code, const char *text)
     snprintf(status, sizeof status, "%d", (int)code);
     percent_encode(text ? text : "", message, sizeof message);
     const char *method = c->m ? strrchr(c->m->path, '/') + 1 : "unknown";
-    sl_stats_grpc(&c->r->stats, method, code_name(code));
+    sl_router_stats_grpc(&c->r->stats, method, code_name(code));
     h2_stream_finish(c->s, status, message);
 }
 
@@ -298,7 +298,7 @@ static void on_closed(void *arg, h2_stream *s, bool clean)
     if (!c)
         return;
     if (!clean && !c->finished)
-        sl_stats_grpc(&c->r->stats, c->m ? strrchr(c->m->path, '/') + 1 : "unknown", "CANCELLED");
+        sl_router_stats_grpc(&c->r->stats, c->m ? strrchr(c->m->path, '/') + 1 : "unknown", "CANCELLED");
     if (c->m && c->m->gone)
         c->m->gone(c);
     if (c->prev)

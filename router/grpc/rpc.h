@@ -9,7 +9,7 @@
 
 #include "router/grpc/grpc.h"
 #include "router/grpc/h2.h"
-#include "router/router_impl.h"
+#include "router/core/core_impl.h"
 
 typedef enum {
     RPC_OK = 0,

@@ -9,7 +9,7 @@
 
 #include "router/http/http.h"
 #include "router/http/openai.h"
-#include "router/router_impl.h"
+#include "router/core/core_impl.h"
 
 typedef struct http_req http_req;
 

@@ -12,7 +12,7 @@
 
 #include "base/strbuf.h"
 #include "model/chat.h"
-#include "router/gen.h"
+#include "router/core/request.h"
 
 /* What parsing needs to know of the server; constant while requests are parsed. */
 typedef struct sl_oai_env {
@@ -27,7 +27,7 @@ typedef struct sl_oai_request {
     int top_logprobs;
     bool thinking;
     json_t *tools; /* owned; NULL when none or tool_choice "none" */
-    sl_gen_spec spec;
+    sl_request_spec spec;
 } sl_oai_request;
 
 /* Parses, renders and tokenizes one body. err reads "field: reason". Errors: INVALID, NOT_FOUND (model),
@@ -43,7 +43,7 @@ sl_oai_answer *sl_oai_answer_create(const sl_oai_env *env, sl_oai_request *q, co
                                     uint32_t n);
 void sl_oai_answer_destroy(sl_oai_answer *a);
 /* Feeds one output. After an output with an error nothing more is accepted. */
-void sl_oai_answer_feed(sl_oai_answer *a, const sl_gen_output *o);
+void sl_oai_answer_feed(sl_oai_answer *a, const sl_output *o);
 bool sl_oai_answer_stream(const sl_oai_answer *a);
 bool sl_oai_answer_done(const sl_oai_answer *a);        /* all choices ended, or failed */
 bool sl_oai_answer_began(const sl_oai_answer *a);       /* stream: bytes are waiting or were taken */

@@ -300,7 +300,7 @@ static void stream_role(sl_oai_answer *a, uint32_t i)
     put_event(a, ch ? envelope(a, json_pack("[o]", ch)) : NULL);
 }
 
-static void stream_output(sl_oai_answer *a, const sl_gen_output *o)
+static void stream_output(sl_oai_answer *a, const sl_output *o)
 {
     choice *c = &a->choices[o->index];
     stream_role(a, o->index);
@@ -355,7 +355,7 @@ static void fail(sl_oai_answer *a, sl_status st, const char *error)
 
 /* ---- both ---- */
 
-static void end_choice(sl_oai_answer *a, choice *c, const sl_gen_output *o)
+static void end_choice(sl_oai_answer *a, choice *c, const sl_output *o)
 {
     c->ended = true;
     a->ended++;
@@ -369,7 +369,7 @@ static void end_choice(sl_oai_answer *a, choice *c, const sl_gen_output *o)
     }
 }
 
-void sl_oai_answer_feed(sl_oai_answer *a, const sl_gen_output *o)
+void sl_oai_answer_feed(sl_oai_answer *a, const sl_output *o)
 {
     if (a->failed || o->index >= a->n || a->choices[o->index].ended)
         return;

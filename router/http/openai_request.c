@@ -105,7 +105,7 @@ static sl_status parse_stop_ids(const json_t *o, sl_sampling *s, sl_err *err)
     return st;
 }
 
-static sl_status add_stop(sl_gen_spec *s, const json_t *v, sl_err *err)
+static sl_status add_stop(sl_request_spec *s, const json_t *v, sl_err *err)
 {
     if (!json_is_string(v))
         return sl_fail(err, SL_ERR_INVALID, W ".stop: want a string or an array of strings");
@@ -122,7 +122,7 @@ static sl_status add_stop(sl_gen_spec *s, const json_t *v, sl_err *err)
     return SL_OK;
 }
 
-static sl_status parse_stop(const json_t *o, sl_gen_spec *s, sl_err *err)
+static sl_status parse_stop(const json_t *o, sl_request_spec *s, sl_err *err)
 {
     const json_t *v = json_object_get(o, "stop");
     if (!v || json_is_null(v))
@@ -135,7 +135,7 @@ static sl_status parse_stop(const json_t *o, sl_gen_spec *s, sl_err *err)
     return st;
 }
 
-static sl_status parse_lengths(const json_t *o, bool chat, sl_gen_spec *s, sl_err *err)
+static sl_status parse_lengths(const json_t *o, bool chat, sl_request_spec *s, sl_err *err)
 {
     const char *key = chat && given(o, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
     sl_status st = SL_OK;
@@ -151,7 +151,7 @@ static sl_status parse_lengths(const json_t *o, bool chat, sl_gen_spec *s, sl_er
     return st;
 }
 
-static sl_status parse_seed(const json_t *o, sl_gen_spec *s, sl_err *err)
+static sl_status parse_seed(const json_t *o, sl_request_spec *s, sl_err *err)
 {
     if (!given(o, "seed"))
         return SL_OK;
@@ -162,7 +162,7 @@ static sl_status parse_seed(const json_t *o, sl_gen_spec *s, sl_err *err)
     return st;
 }
 
-static sl_status parse_sampling(const json_t *o, bool chat, sl_gen_spec *s, sl_err *err)
+static sl_status parse_sampling(const json_t *o, bool chat, sl_request_spec *s, sl_err *err)
 {
     sl_sampling *p = &s->sampling;
     sl_status st = opt_float(o, "temperature", 0, 100, &p->temperature, err);
@@ -270,7 +270,7 @@ static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_req
 
 /* ---- prompts ---- */
 
-static sl_status add_prompt(const sl_oai_env *env, const json_t *v, sl_gen_spec *s, sl_err *err)
+static sl_status add_prompt(const sl_oai_env *env, const json_t *v, sl_request_spec *s, sl_err *err)
 {
     sl_prompt *p = &s->prompts[s->n_prompts];
     sl_status st;
@@ -286,7 +286,7 @@ static sl_status add_prompt(const sl_oai_env *env, const json_t *v, sl_gen_spec 
     return st;
 }
 
-static sl_status parse_prompt(const sl_oai_env *env, const json_t *o, sl_gen_spec *s, sl_err *err)
+static sl_status parse_prompt(const sl_oai_env *env, const json_t *o, sl_request_spec *s, sl_err *err)
 {
     const json_t *v = json_object_get(o, "prompt");
     if (!v || json_is_null(v))
@@ -362,7 +362,7 @@ sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_
                        sl_err *err)
 {
     sl_oai_request q = {.chat = chat};
-    sl_gen_spec_init(&q.spec);
+    sl_request_spec_init(&q.spec);
     q.spec.api = chat ? "chat" : "completions";
     json_t *o = NULL;
     sl_status st = sl_json_parse(body, len, W, &o, err);
@@ -385,5 +385,5 @@ void sl_oai_request_free(sl_oai_request *q)
 {
     json_decref(q->tools);
     q->tools = NULL;
-    sl_gen_spec_free(&q->spec);
+    sl_request_spec_free(&q->spec);
 }

@@ -39,7 +39,7 @@ static void reply_json(http_req *q, int code, json_t *o)
 static void page_health(http_req *q)
 {
     sl_router *r = q->h->r;
-    size_t p = sl_workers_count(r, SL_ROLE_PREFILL), d = sl_workers_count(r, SL_ROLE_DECODE);
+    size_t p = sl_members_count(r, SL_ROLE_PREFILL), d = sl_members_count(r, SL_ROLE_DECODE);
     bool ok = sl_router_ready(r);
     reply_json(q, ok ? 200 : 503,
                json_pack("{s:s, s:i, s:i}", "status",
@@ -51,7 +51,7 @@ static void page_health(http_req *q)
 
 static void page_metrics(http_req *q)
 {
-    sl_stats_tick(q->h->r);
+    sl_router_stats_tick(q->h->r);
     http_reply(q, 200, SL_METRICS_CONTENT_TYPE, sl_metrics_text(q->h->r->stats.m));
 }
 
@@ -75,7 +75,7 @@ static void page_model(http_req *q)
         http_reply_status(q, SL_ERR_NOT_FOUND, "model: does not exist");
 }
 
-static json_t *worker_json(const sl_worker *w)
+static json_t *worker_json(const sl_member *w)
 {
     static const char *const states[] = {"joining", "ready", "draining", "dead"};
     return json_pack(
@@ -91,7 +91,7 @@ static json_t *worker_json(const sl_worker *w)
 static void page_workers(http_req *q)
 {
     json_t *list = json_array();
-    for (const sl_worker *w = q->h->r->workers; w; w = w->next) {
+    for (const sl_member *w = q->h->r->workers; w; w = w->next) {
         if (w->id)
             json_array_append_new(list, worker_json(w));
     }

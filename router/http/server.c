@@ -109,7 +109,7 @@ static void suspend(http_req *q)
 
 /* ---- generation ---- */
 
-static void on_output(void *arg, sl_group *g, const sl_gen_output *o)
+static void on_output(void *arg, sl_group *g, const sl_output *o)
 {
     (void)g;
     http_req *q = arg;
@@ -135,7 +135,7 @@ static void submit(http_req *q, http_job *j)
     sl_status st = q->answer ? sl_group_submit(r, &p->spec, on_output, q, &q->group, &err) : SL_ERR_NO_MEMORY;
     if (st) {
         if (st != SL_ERR_EXHAUSTED) /* counted by the core */
-            sl_stats_request(&r->stats, p->spec.api, sl_stats_outcome(st));
+            sl_router_stats_request(&r->stats, p->spec.api, sl_router_stats_outcome(st));
         sl_log(SL_LOG_INFO, "http", "request_refused", "id=%s status=%s reason=\"%s\"", q->id,
                sl_status_name(st), err.text);
         http_reply_status(q, st, err.text);
@@ -158,7 +158,8 @@ static void job_after(uv_work_t *w, int status)
         q->job = NULL;
         sl_histogram_observe(j->r->stats.stage_tokenize, (double)(sl_now_ns() - j->begin_ns) / 1e9);
         if (j->st) {
-            sl_stats_request(&j->r->stats, j->chat ? "chat" : "completions", sl_stats_outcome(j->st));
+            sl_router_stats_request(&j->r->stats, j->chat ? "chat" : "completions",
+                                    sl_router_stats_outcome(j->st));
             sl_log(SL_LOG_INFO, "http", "request_invalid", "path=%s status=%s reason=\"%s\"", q->path,
                    sl_status_name(j->st), j->err.text);
             http_reply_status(q, j->st, j->err.text);
@@ -219,7 +220,7 @@ static enum MHD_Result queue(http_req *q, int code, struct MHD_Response *res)
     if (!res)
         return MHD_NO;
     q->queued = true;
-    sl_stats_http(&q->h->r->stats, q->route ? q->route->path : "other", code);
+    sl_router_stats_http(&q->h->r->stats, q->route ? q->route->path : "other", code);
     enum MHD_Result ok = MHD_queue_response(q->c, (unsigned)code, res);
     MHD_destroy_response(res);
     return ok;

@@ -16,10 +16,10 @@ static void check_answer(const sl_oai_env *env, sl_oai_request *q, const uint8_t
     sl_oai_answer *a = sl_oai_answer_create(env, q, "id", 1, k);
     for (uint32_t i = 0; a && i < k; i++) {
         sl_msg_token t = {.id = n ? data[i % n] : 1, .n_top = 1};
-        sl_gen_output o = {
+        sl_output o = {
             .index = i, .tokens = &t, .n_tokens = 1, .text = "a<b>{\"", .text_len = 6, .matched_token = -1};
         sl_oai_answer_feed(a, &o);
-        sl_gen_output e = {.index = i, .finished = true, .finish = SL_FINISH_STOP, .matched_token = -1};
+        sl_output e = {.index = i, .finished = true, .finish = SL_FINISH_STOP, .matched_token = -1};
         sl_oai_answer_feed(a, &e);
     }
     if (a && !sl_oai_answer_stream(a) && !sl_oai_answer_status(a)) {

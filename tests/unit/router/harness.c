@@ -82,9 +82,9 @@ void h_close(harness *h)
     sl_tokenizer_destroy(h->tok);
 }
 
-void h_spec(sl_gen_spec *s, size_t n, int32_t max_tokens)
+void h_spec(sl_request_spec *s, size_t n, int32_t max_tokens)
 {
-    sl_gen_spec_init(s);
+    sl_request_spec_init(s);
     snprintf(s->id, sizeof s->id, "test-%zu", n);
     s->prompts = calloc(1, sizeof *s->prompts);
     s->prompts->ids = calloc(n + 1, sizeof(int32_t));
@@ -97,7 +97,7 @@ void h_spec(sl_gen_spec *s, size_t n, int32_t max_tokens)
     s->sampling.temperature = 0;
 }
 
-static void sink(void *arg, sl_group *g, const sl_gen_output *o)
+static void sink(void *arg, sl_group *g, const sl_output *o)
 {
     client *c = arg;
     ck_assert_ptr_eq(g, c->group);
@@ -124,9 +124,9 @@ static void sink(void *arg, sl_group *g, const sl_gen_output *o)
         c->hook(c, o);
 }
 
-sl_status h_try_submit(harness *h, client *c, sl_gen_spec *s, sl_err *err)
+sl_status h_try_submit(harness *h, client *c, sl_request_spec *s, sl_err *err)
 {
-    void (*hook)(client *, const sl_gen_output *) = c->hook;
+    void (*hook)(client *, const sl_output *) = c->hook;
     void *arg = c->arg;
     memset(c, 0, sizeof *c);
     c->hook = hook;
@@ -134,7 +134,7 @@ sl_status h_try_submit(harness *h, client *c, sl_gen_spec *s, sl_err *err)
     return sl_group_submit(h->r, s, sink, c, &c->group, err);
 }
 
-void h_submit(harness *h, client *c, sl_gen_spec *s)
+void h_submit(harness *h, client *c, sl_request_spec *s)
 {
     sl_err err = {""};
     sl_status st = h_try_submit(h, c, s, &err);
@@ -152,10 +152,10 @@ void h_check_stream(harness *h, const stream *s, size_t n_prompt, size_t n_token
     ck_assert_int_eq(s->ends, 1);
     ck_assert_uint_eq(s->n, n_tokens);
     int32_t hist[8192];
-    sl_gen_spec spec;
+    sl_request_spec spec;
     h_spec(&spec, n_prompt, 1);
     memcpy(hist, spec.prompts->ids, n_prompt * sizeof *hist);
-    sl_gen_spec_free(&spec);
+    sl_request_spec_free(&spec);
     for (size_t i = 0; i < n_tokens; i++) {
         hist[n_prompt + i] = sl_mock_next_token(&h->mo, hist, n_prompt + i, n_prompt);
         ck_assert_msg(hist[n_prompt + i] == s->tokens[i], "token %zu is %d, want %d", i, s->tokens[i],
@@ -163,7 +163,7 @@ void h_check_stream(harness *h, const stream *s, size_t n_prompt, size_t n_token
     }
 }
 
-sl_gen *h_gen(client *c, uint32_t i)
+sl_request *h_gen(client *c, uint32_t i)
 {
     return c->group->gens[i];
 }
@@ -175,8 +175,8 @@ bool h_clean(const harness *h)
         if (k && !k->dead && (k->jobs || k->pages_used || k->waiting_drain))
             return false;
     }
-    for (const sl_worker *w = h->r->workers; w; w = w->next) {
-        if (w->state != SL_WORKER_DEAD && (w->placed || w->placed_tokens))
+    for (const sl_member *w = h->r->workers; w; w = w->next) {
+        if (w->state != SL_MEMBER_DEAD && (w->placed || w->placed_tokens))
             return false;
     }
     return !h->r->active && !h->r->queued && !h->r->queue_head && !h->r->drains;

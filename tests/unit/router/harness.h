@@ -8,7 +8,7 @@
 #include <check.h>
 
 #include "router/mock_worker.h"
-#include "router/router_impl.h"
+#include "router/core/core_impl.h"
 
 enum { H_WORKERS = 8 };
 
@@ -43,7 +43,7 @@ enum { MAX_STREAMS = 8 };
 typedef struct client {
     sl_group *group;
     stream s[MAX_STREAMS];
-    void (*hook)(struct client *c, const sl_gen_output *o); /* runs inside the sink */
+    void (*hook)(struct client *c, const sl_output *o); /* runs inside the sink */
     void *arg;
 } client;
 
@@ -68,13 +68,13 @@ void h_turn(harness *h);
 void h_run(harness *h, unsigned ms);
 
 /* A spec with one prompt of n tokens 'a' + i % 26 (+ shift) and max_tokens. */
-void h_spec(sl_gen_spec *s, size_t n, int32_t max_tokens);
-void h_submit(harness *h, client *c, sl_gen_spec *s);
-sl_status h_try_submit(harness *h, client *c, sl_gen_spec *s, sl_err *err);
+void h_spec(sl_request_spec *s, size_t n, int32_t max_tokens);
+void h_submit(harness *h, client *c, sl_request_spec *s);
+sl_status h_try_submit(harness *h, client *c, sl_request_spec *s, sl_err *err);
 bool h_done(const client *c);
 /* The stream must be what the mocks' function yields for this prompt. */
 void h_check_stream(harness *h, const stream *s, size_t n_prompt, size_t n_tokens);
-sl_gen *h_gen(client *c, uint32_t i);
+sl_request *h_gen(client *c, uint32_t i);
 /* Every worker's books are empty. */
 bool h_clean(const harness *h);
 

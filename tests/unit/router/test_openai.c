@@ -200,27 +200,27 @@ static sl_oai_answer *answer(const char *body, bool chat, uint32_t n)
 static void feed(sl_oai_answer *a, uint32_t index, const char *text, uint32_t count)
 {
     sl_msg_token t = {.id = text[0] ? text[0] : 'x', .logprob = -0.25f};
-    sl_gen_output o = {.index = index,
-                       .tokens = &t,
-                       .n_tokens = 1,
-                       .text = text,
-                       .text_len = strlen(text),
-                       .matched_token = -1,
-                       .prompt_tokens = 5,
-                       .completion_tokens = count};
+    sl_output o = {.index = index,
+                   .tokens = &t,
+                   .n_tokens = 1,
+                   .text = text,
+                   .text_len = strlen(text),
+                   .matched_token = -1,
+                   .prompt_tokens = 5,
+                   .completion_tokens = count};
     sl_oai_answer_feed(a, &o);
 }
 
 static void finish(sl_oai_answer *a, uint32_t index, sl_finish f, sl_status st, uint32_t count)
 {
-    sl_gen_output o = {.index = index,
-                       .finished = true,
-                       .finish = f,
-                       .status = st,
-                       .error = "it broke",
-                       .matched_token = -1,
-                       .prompt_tokens = 5,
-                       .completion_tokens = count};
+    sl_output o = {.index = index,
+                   .finished = true,
+                   .finish = f,
+                   .status = st,
+                   .error = "it broke",
+                   .matched_token = -1,
+                   .prompt_tokens = 5,
+                   .completion_tokens = count};
     sl_oai_answer_feed(a, &o);
 }
 

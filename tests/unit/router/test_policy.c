@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "kvstore/page_key.h"
-#include "router/keyset.h"
+#include "router/core/keyset.h"
 #include "router/policies/policy.h"
 
 static const sl_policy_opts opts = {0.3, 32, 1.5};

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "router/router_impl.h"
+#include "router/core/core_impl.h"
 
 enum { PROGRESS_ROUNDS = 256 };
 
@@ -21,8 +21,8 @@ static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *header,
     (void)header_bytes;
     (void)id;
     sl_router *r = arg;
-    sl_worker *w = ep->user;
-    if (!w || w->state == SL_WORKER_DEAD)
+    sl_member *w = ep->user;
+    if (!w || w->state == SL_MEMBER_DEAD)
         return;
     sl_msg m;
     sl_err err = {""};
@@ -34,13 +34,13 @@ static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *header,
         return;
     }
     w->last_seen_ns = sl_now_ns();
-    sl_worker_message(w, &m);
+    sl_member_message(w, &m);
     sl_msg_free(&m);
 }
 
 static void on_accepted(void *arg, sl_tp_ep *ep, const char *peer)
 {
-    sl_worker_accept(arg, ep, peer);
+    sl_member_accept(arg, ep, peer);
 }
 
 static void on_failed(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
@@ -48,16 +48,16 @@ static void on_failed(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
     sl_router *r = arg;
     sl_counter_add(r->stats.peer_failures, 1);
     if (ep->user)
-        sl_worker_lost(ep->user, st, why);
+        sl_member_lost(ep->user, st, why);
 }
 
 static void on_closed(void *arg, sl_tp_ep *ep)
 {
     (void)arg;
-    sl_worker *w = ep->user;
+    sl_member *w = ep->user;
     if (w) {
         w->ep = NULL;
-        sl_worker_free(w);
+        sl_member_free(w);
     }
 }
 
@@ -73,7 +73,7 @@ static void on_sent(void *cookie, sl_status st)
 }
 
 /* Posts one message; SL_AGAIN leaves it with the caller, everything else consumes it. */
-static sl_status post(sl_worker *w, sl_outmsg *o)
+static sl_status post(sl_member *w, sl_outmsg *o)
 {
     sl_status st = sl_tp_send(w->ep, o->id, NULL, 0, o->data, o->bytes, on_sent, o);
     if (st == SL_AGAIN)
@@ -89,9 +89,9 @@ static sl_status post(sl_worker *w, sl_outmsg *o)
     return st;
 }
 
-void sl_link_send(sl_worker *w, const sl_msg *m)
+void sl_router_link_send(sl_member *w, const sl_msg *m)
 {
-    if (!w->ep || w->state == SL_WORKER_DEAD)
+    if (!w->ep || w->state == SL_MEMBER_DEAD)
         return;
     sl_wr wr;
     sl_wr_init(&wr);
@@ -118,7 +118,7 @@ void sl_link_send(sl_worker *w, const sl_msg *m)
 static bool flush_waiting(sl_router *r)
 {
     bool posted = false;
-    for (sl_worker *w = r->workers; w; w = w->next) {
+    for (sl_member *w = r->workers; w; w = w->next) {
         while (w->out_head && w->ep) {
             sl_outmsg *o = w->out_head, *next = o->next;
             if (post(w, o) == SL_AGAIN)
@@ -137,7 +137,7 @@ static void on_idle(uv_idle_t *h)
     (void)h;
 }
 
-void sl_link_flush(sl_router *r)
+void sl_router_link_flush(sl_router *r)
 {
     for (int i = 0; i < PROGRESS_ROUNDS; i++) {
         while (sl_tp_progress(r->tp) > 0 && ++i < PROGRESS_ROUNDS)
@@ -149,15 +149,15 @@ void sl_link_flush(sl_router *r)
             return;
         }
     }
-    sl_link_stay_awake(r); /* still busy: serve the others, but do not sleep */
+    sl_router_link_stay_awake(r); /* still busy: serve the others, but do not sleep */
 }
 
-void sl_link_stay_awake(sl_router *r)
+void sl_router_link_stay_awake(sl_router *r)
 {
     uv_idle_start(&r->idle, on_idle);
 }
 
-sl_status sl_link_open(sl_router *r, sl_err *err)
+sl_status sl_router_link_open(sl_router *r, sl_err *err)
 {
     sl_tp_options o = sl_tp_options_default();
     o.events.arg = r;
@@ -183,11 +183,11 @@ sl_status sl_link_open(sl_router *r, sl_err *err)
     return SL_OK;
 }
 
-void sl_link_close(sl_router *r)
+void sl_router_link_close(sl_router *r)
 {
     if (!r->tp)
         return;
-    for (sl_worker *w = r->workers; w; w = w->next)
+    for (sl_member *w = r->workers; w; w = w->next)
         w->ep = NULL;
     sl_tp_destroy(r->tp);
     r->tp = NULL;

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "router/router_impl.h"
+#include "router/core/core_impl.h"
 
-sl_status sl_output_init(sl_gen *g, const sl_gen_spec *spec, sl_err *err)
+sl_status sl_output_init(sl_request *g, const sl_request_spec *spec, sl_err *err)
 {
     g->matched_token = -1;
     g->keep_special = spec->keep_special;
@@ -27,14 +27,14 @@ sl_status sl_output_init(sl_gen *g, const sl_gen_spec *spec, sl_err *err)
     return st;
 }
 
-void sl_output_free(sl_gen *g)
+void sl_output_free(sl_request *g)
 {
     sl_stop_destroy(g->stop);
     for (size_t i = 0; i < g->n_stops; i++)
         free(g->stop_names[i]);
 }
 
-static bool ends_stream(const sl_gen *g, int32_t id)
+static bool ends_stream(const sl_request *g, int32_t id)
 {
     const sl_sampling *s = &g->sampling;
     for (uint32_t i = 0; i < s->n_stop_ids; i++) {
@@ -48,24 +48,24 @@ static bool ends_stream(const sl_gen *g, int32_t id)
     return false;
 }
 
-static void emit(sl_gen *g, const sl_msg_token *t, size_t n, const char *text, size_t len)
+static void emit(sl_request *g, const sl_msg_token *t, size_t n, const char *text, size_t len)
 {
     if (g->ended || g->group->released)
         return;
-    sl_gen_output o = {.index = g->index,
-                       .tokens = t,
-                       .n_tokens = n,
-                       .text = text,
-                       .text_len = len,
-                       .matched_token = -1,
-                       .prompt_tokens = (uint32_t)g->n_prompt,
-                       .completion_tokens = (uint32_t)(g->n_tokens - g->n_prompt),
-                       .cached_tokens = g->cached_tokens};
+    sl_output o = {.index = g->index,
+                   .tokens = t,
+                   .n_tokens = n,
+                   .text = text,
+                   .text_len = len,
+                   .matched_token = -1,
+                   .prompt_tokens = (uint32_t)g->n_prompt,
+                   .completion_tokens = (uint32_t)(g->n_tokens - g->n_prompt),
+                   .cached_tokens = g->cached_tokens};
     g->group->sink(g->group->arg, g->group, &o);
 }
 
 /* Appends what one token adds to the text; true when a stop string is complete. */
-static bool add_text(sl_gen *g, int32_t id)
+static bool add_text(sl_request *g, int32_t id)
 {
     sl_router *r = g->r;
     sl_strbuf *out = &r->text;
@@ -97,7 +97,7 @@ static bool add_text(sl_gen *g, int32_t id)
     return hit >= 0;
 }
 
-bool sl_output_tokens(sl_gen *g, const sl_msg_token *t, size_t n)
+bool sl_output_tokens(sl_request *g, const sl_msg_token *t, size_t n)
 {
     sl_router *r = g->r;
     r->text.len = 0;
@@ -113,14 +113,14 @@ bool sl_output_tokens(sl_gen *g, const sl_msg_token *t, size_t n)
     g->n_tokens -= n - used; /* tokens behind a stop do not count */
     if (r->text.bad) {
         sl_sb_free(&r->text);
-        sl_gen_fail(g, SL_ERR_NO_MEMORY, "out of memory");
+        sl_request_fail(g, SL_ERR_NO_MEMORY, "out of memory");
         return false;
     }
     emit(g, t, used, r->text.data, r->text.len);
     return hit;
 }
 
-void sl_output_end(sl_gen *g, sl_finish finish, sl_status st, const char *error)
+void sl_output_end(sl_request *g, sl_finish finish, sl_status st, const char *error)
 {
     if (g->ended)
         return;
@@ -144,17 +144,17 @@ void sl_output_end(sl_gen *g, sl_finish finish, sl_status st, const char *error)
     g->group->unfinished--;
     if (g->group->released)
         return;
-    sl_gen_output o = {.index = g->index,
-                       .text = r->text.bad ? NULL : r->text.data,
-                       .text_len = r->text.bad ? 0 : r->text.len,
-                       .finished = true,
-                       .finish = finish,
-                       .status = st,
-                       .error = error,
-                       .matched_token = g->matched_stop ? -1 : g->matched_token,
-                       .matched_stop = g->matched_stop,
-                       .prompt_tokens = (uint32_t)g->n_prompt,
-                       .completion_tokens = (uint32_t)(g->n_tokens - g->n_prompt),
-                       .cached_tokens = g->cached_tokens};
+    sl_output o = {.index = g->index,
+                   .text = r->text.bad ? NULL : r->text.data,
+                   .text_len = r->text.bad ? 0 : r->text.len,
+                   .finished = true,
+                   .finish = finish,
+                   .status = st,
+                   .error = error,
+                   .matched_token = g->matched_stop ? -1 : g->matched_token,
+                   .matched_stop = g->matched_stop,
+                   .prompt_tokens = (uint32_t)g->n_prompt,
+                   .completion_tokens = (uint32_t)(g->n_tokens - g->n_prompt),
+                   .cached_tokens = g->cached_tokens};
     g->group->sink(g->group->arg, g->group, &o);
 }

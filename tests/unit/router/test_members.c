@@ -67,7 +67,7 @@ START_TEST(misfits_are_refused_with_the_reason)
     expect_refused(x, "fingerprint");
     x = o, x.geometry = "mocK";
     expect_refused(x, "geometry");
-    ck_assert_uint_eq(sl_workers_count(h.r, SL_ROLE_DECODE), 0);
+    ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 0);
     ck_assert_uint_eq(sl_counter_value(h.r->stats.refused), 6);
     h_add(&h, SL_ROLE_DECODE); /* the fitting one */
 }
@@ -77,7 +77,7 @@ START_TEST(last_one_gone_frees_the_identity)
 {
     int i = h_add(&h, SL_ROLE_PREFILL);
     sl_mock_kill(h.w[i]);
-    H_UNTIL(&h, !sl_workers_count(h.r, SL_ROLE_PREFILL), 1000);
+    H_UNTIL(&h, !sl_members_count(h.r, SL_ROLE_PREFILL), 1000);
     sl_mock_opts o = h.mo;
     o.role = SL_ROLE_DECODE;
     o.fingerprint.lo ^= 1;
@@ -92,7 +92,7 @@ START_TEST(restarted_worker_replaces_itself)
     o.name = "decode/x";
     add_with(o);
     add_with(o);
-    ck_assert_uint_eq(sl_workers_count(h.r, SL_ROLE_DECODE), 1);
+    ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 1);
     ck_assert_uint_eq(sl_mock_count(h.w[1])->worker_id, 2);
 }
 END_TEST
@@ -105,7 +105,7 @@ START_TEST(impostor_does_not_push_a_worker_out)
     add_with(o);
     o.tag = "other";
     expect_refused(o, "cluster.tag");
-    ck_assert_uint_eq(sl_workers_count(h.r, SL_ROLE_DECODE), 1);
+    ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 1);
 }
 END_TEST
 
@@ -122,7 +122,7 @@ START_TEST(restarts_under_load)
     add_with(d);
     client c[4] = {{0}};
     for (int i = 0; i < 4; i++) {
-        sl_gen_spec s;
+        sl_request_spec s;
         h_spec(&s, (size_t)(80 + i), 100);
         h_submit(&h, &c[i], &s);
     }
@@ -154,7 +154,7 @@ START_TEST(draining_worker_gets_nothing_new)
     h_run(&h, 60);
     for (int i = 0; i < 6; i++) {
         client c = {0};
-        sl_gen_spec s;
+        sl_request_spec s;
         h_spec(&s, 70, 3);
         h_submit(&h, &c, &s);
         H_UNTIL(&h, h_done(&c), 2000);
@@ -171,7 +171,7 @@ START_TEST(drain_finishes_what_runs_and_refuses_the_rest)
     h_add(&h, SL_ROLE_PREFILL);
     h_add(&h, SL_ROLE_DECODE);
     client c = {0}, late = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 30);
     h_submit(&h, &c, &s);
     h_run(&h, 10);
@@ -181,7 +181,7 @@ START_TEST(drain_finishes_what_runs_and_refuses_the_rest)
     sl_err err = {""};
     h_spec(&s, 70, 5);
     ck_assert_int_eq(h_try_submit(&h, &late, &s, &err), SL_ERR_PEER);
-    sl_gen_spec_free(&s);
+    sl_request_spec_free(&s);
     ck_assert(!h.r->stopping);
     H_UNTIL(&h, h_done(&c), 2000);
     h_check_stream(&h, &c.s[0], 70, 30);
@@ -199,7 +199,7 @@ START_TEST(drain_has_a_limit)
     int d = h_add(&h, SL_ROLE_DECODE);
     sl_mock_knob(h.w[d])->hold = true;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 30);
     h_submit(&h, &c, &s);
     sl_router_stop(h.r);
@@ -214,7 +214,7 @@ START_TEST(cache_events_feed_the_index)
     h_add(&h, SL_ROLE_PREFILL);
     h_add(&h, SL_ROLE_DECODE);
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 200, 4);
     int32_t ids[200];
     memcpy(ids, s.prompts->ids, sizeof ids);
@@ -224,10 +224,10 @@ START_TEST(cache_events_feed_the_index)
     h_run(&h, 10);
     sl_key keys[3];
     sl_page_keys(h.mo.fingerprint, ids, 200, keys);
-    sl_worker *w = sl_worker_find(h.r, sl_mock_count(h.w[1])->worker_id);
+    sl_member *w = sl_member_find(h.r, sl_mock_count(h.w[1])->worker_id);
     ck_assert_uint_eq(sl_keyset_match(w->prefix, keys, 3), 3);
     ck_assert_uint_eq(h.r->kv_next, 1);
-    sl_workers_flush_cache(h.r);
+    sl_members_flush_cache(h.r);
     h_run(&h, 10);
     ck_assert_uint_eq(sl_keyset_count(w->prefix), 0);
     ck_assert_uint_eq(sl_mock_count(h.w[1])->received[SL_MSG_FLUSH_CACHE], 1);
@@ -243,7 +243,7 @@ START_TEST(same_prefix_goes_to_the_same_worker)
     uint32_t first = 0;
     for (int i = 0; i < 6; i++) {
         client c = {0};
-        sl_gen_spec s;
+        sl_request_spec s;
         h_spec(&s, 300, 4);
         s.prompts->ids[299] = 'A' + i; /* the tail differs */
         h_submit(&h, &c, &s);
@@ -293,7 +293,7 @@ START_TEST(strangers_do_no_harm)
     ck_assert_uint_ge(sl_counter_value(h.r->stats.malformed), 199);
     ck_assert_uint_eq(sl_counter_value(h.r->stats.unknown), 1);
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 5);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);

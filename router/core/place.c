@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "kvstore/page_key.h"
-#include "router/router_impl.h"
+#include "router/core/core_impl.h"
 
 enum { MAX_CANDIDATES = 1024 };
 
-void sl_queue_push(sl_gen *g, bool front)
+void sl_queue_push(sl_request *g, bool front)
 {
     sl_router *r = g->r;
     g->in_queue = true;
@@ -28,7 +28,7 @@ void sl_queue_push(sl_gen *g, bool front)
         r->queue_tail = g;
 }
 
-void sl_queue_remove(sl_gen *g)
+void sl_queue_remove(sl_request *g)
 {
     sl_router *r = g->r;
     if (!g->in_queue)
@@ -46,19 +46,19 @@ void sl_queue_remove(sl_gen *g)
     g->q_next = g->q_prev = NULL;
 }
 
-static uint32_t room(const sl_worker *w)
+static uint32_t room(const sl_member *w)
 {
     if (w->role == SL_ROLE_DECODE)
         return w->max_batch + (w->max_batch + 3) / 4;
     return 4 * w->max_batch; /* prefill: a short queue there hides the round trip */
 }
 
-static uint32_t spare_pages(const sl_worker *w)
+static uint32_t spare_pages(const sl_member *w)
 {
     return w->has_load ? w->load.free_pages + w->load.cached_pages : w->total_pages;
 }
 
-static void describe(const sl_worker *w, const sl_gen *g, sl_candidate *c)
+static void describe(const sl_member *w, const sl_request *g, sl_candidate *c)
 {
     *c = (sl_candidate){.worker = w->id, .placed = w->placed};
     if (w->has_load) {
@@ -74,14 +74,14 @@ static void describe(const sl_worker *w, const sl_gen *g, sl_candidate *c)
 }
 
 /* The worker of this role for g, or NULL when none has room. */
-static sl_worker *choose(sl_router *r, sl_gen *g, uint8_t role, uint32_t avoid, uint64_t now)
+static sl_member *choose(sl_router *r, sl_request *g, uint8_t role, uint32_t avoid, uint64_t now)
 {
-    sl_worker *at[MAX_CANDIDATES];
+    sl_member *at[MAX_CANDIDATES];
     sl_candidate c[MAX_CANDIDATES];
     size_t n = 0;
-    sl_worker *avoided = NULL;
-    for (sl_worker *w = r->workers; w && n < MAX_CANDIDATES; w = w->next) {
-        if (!w->id || w->role != role || w->state != SL_WORKER_READY || w->placed >= room(w) ||
+    sl_member *avoided = NULL;
+    for (sl_member *w = r->workers; w && n < MAX_CANDIDATES; w = w->next) {
+        if (!w->id || w->role != role || w->state != SL_MEMBER_READY || w->placed >= room(w) ||
             now < w->blocked_until_ns)
             continue;
         if (w->id == avoid) {
@@ -120,20 +120,20 @@ void sl_place_all(sl_router *r)
     do {
         r->place_again = false;
         uint64_t now = sl_now_ns();
-        for (sl_gen *g = r->queue_head, *next; g; g = next) {
+        for (sl_request *g = r->queue_head, *next; g; g = next) {
             next = g->q_next;
             if (g->held || now < g->not_before_ns || !r->have_identity)
                 continue;
-            if (sl_gen_keys(g)) {
-                sl_gen_fail(g, SL_ERR_NO_MEMORY, "out of memory");
+            if (sl_request_keys(g)) {
+                sl_request_fail(g, SL_ERR_NO_MEMORY, "out of memory");
                 break; /* the list may have changed */
             }
-            sl_worker *d = choose(r, g, SL_ROLE_DECODE, g->avoid_decode, now);
-            sl_worker *p = d ? choose(r, g, SL_ROLE_PREFILL, g->avoid_prefill, now) : NULL;
+            sl_member *d = choose(r, g, SL_ROLE_DECODE, g->avoid_decode, now);
+            sl_member *p = d ? choose(r, g, SL_ROLE_PREFILL, g->avoid_prefill, now) : NULL;
             if (!p)
                 break;
             r->picks++;
-            sl_gen_place(g, p, d, now);
+            sl_request_place(g, p, d, now);
         }
     } while (r->place_again && r->queue_head);
     r->placing = false;

@@ -2,7 +2,7 @@
  * Generations: what HTTP and gRPC ask of the router's core. A group is one client call; it has n_prompts x n
  * generations, indexed 0.. (prompt-major), each an independent stream of tokens with its own end.
  *
- * Flow: fill a sl_gen_spec, sl_group_submit(), receive outputs through the sink, sl_group_release() once.
+ * Flow: fill a sl_request_spec, sl_group_submit(), receive outputs through the sink, sl_group_release() once.
  * Releasing an unfinished group cancels it on all workers in the same loop turn. The sink is never called
  * after release, and never from inside sl_group_submit(). Loop thread only.
  */
@@ -16,15 +16,15 @@
 
 struct sl_router;
 typedef struct sl_group sl_group;
-typedef struct sl_gen sl_gen;
+typedef struct sl_request sl_request;
 
 typedef struct sl_prompt {
     int32_t *ids;
     size_t n;
 } sl_prompt;
 
-/* Owned by the caller; sl_gen_spec_free. sl_group_submit takes the prompts and lists over on success. */
-typedef struct sl_gen_spec {
+/* Owned by the caller; sl_request_spec_free. sl_group_submit takes the prompts and lists over on success. */
+typedef struct sl_request_spec {
     char id[96];     /* the client's or ours, for logs and answers */
     const char *api; /* "chat", "completions", "generate": label of metrics; static */
     sl_prompt *prompts;
@@ -39,12 +39,12 @@ typedef struct sl_gen_spec {
     bool no_text;        /* nobody reads the text (token-id clients without stop strings) */
     uint32_t timeout_ms; /* 0 = the router's */
     uint64_t arrival_ns; /* when the client's bytes were complete; 0 = now */
-} sl_gen_spec;
+} sl_request_spec;
 
-void sl_gen_spec_init(sl_gen_spec *s);
-void sl_gen_spec_free(sl_gen_spec *s);
+void sl_request_spec_init(sl_request_spec *s);
+void sl_request_spec_free(sl_request_spec *s);
 
-typedef struct sl_gen_output {
+typedef struct sl_output {
     uint32_t index;
     const sl_msg_token *tokens; /* new ones, borrowed */
     size_t n_tokens;
@@ -57,15 +57,15 @@ typedef struct sl_gen_output {
     int32_t matched_token;                                    /* stop token that ended it, or -1 */
     const char *matched_stop;                                 /* stop string that ended it, or NULL */
     uint32_t prompt_tokens, completion_tokens, cached_tokens; /* so far */
-} sl_gen_output;
+} sl_output;
 
-typedef void sl_gen_sink(void *arg, sl_group *group, const sl_gen_output *out);
+typedef void sl_output_sink(void *arg, sl_group *group, const sl_output *out);
 
 /*
  * Checks the request against the model and the limits and starts it. Errors, with the field in err: INVALID,
  * TOO_LARGE (longer than the context), EXHAUSTED (queue full), PEER (draining), UNSUPPORTED.
  */
-sl_status sl_group_submit(struct sl_router *r, sl_gen_spec *spec, sl_gen_sink *sink, void *arg,
+sl_status sl_group_submit(struct sl_router *r, sl_request_spec *spec, sl_output_sink *sink, void *arg,
                           sl_group **out, sl_err *err);
 void sl_group_release(sl_group *g);
 /* The group with this client id, or NULL (for Abort). */
@@ -75,38 +75,38 @@ void sl_group_abort(sl_group *g);
 uint32_t sl_group_unfinished(const sl_group *g);
 
 typedef enum {
-    SL_GEN_QUEUED,
-    SL_GEN_RESERVING,
-    SL_GEN_PREFILLING,
-    SL_GEN_DECODING,
-    SL_GEN_FINISHED,
-    SL_GEN_FAILED,
-} sl_gen_state;
-const char *sl_gen_state_name(sl_gen_state s);
+    SL_REQUEST_QUEUED,
+    SL_REQUEST_RESERVING,
+    SL_REQUEST_PREFILLING,
+    SL_REQUEST_DECODING,
+    SL_REQUEST_FINISHED,
+    SL_REQUEST_FAILED,
+} sl_request_state;
+const char *sl_request_state_name(sl_request_state s);
 
 struct sl_group {
     sl_group *next, *prev;
     struct sl_router *r;
     char id[96];
     const char *api;
-    sl_gen **gens;
+    sl_request **gens;
     uint32_t n_gens, n_per_prompt, unfinished;
-    sl_gen_sink *sink;
+    sl_output_sink *sink;
     void *arg;
     bool released;
     uint64_t start_ns;
 };
 
-struct sl_gen {
+struct sl_request {
     struct sl_router *r;
     sl_group *group;
-    sl_gen *hash_next;
-    sl_gen *q_next, *q_prev;
+    sl_request *hash_next;
+    sl_request *q_next, *q_prev;
     bool in_queue, held; /* held: waits for its group's first prefill of the same prompt */
     uint32_t index;
     uint64_t rid;
     uint32_t attempt; /* counts placements, from 1 */
-    sl_gen_state state;
+    sl_request_state state;
 
     int32_t *tokens; /* prompt, then produced */
     size_t n_prompt, n_tokens, cap;

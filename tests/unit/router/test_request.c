@@ -37,7 +37,7 @@ START_TEST(ordinary_stream)
 {
     open_cluster(1, 1);
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 100, 20);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
@@ -57,7 +57,7 @@ START_TEST(many_at_once)
     enum { N = 40 };
     client *c = calloc(N, sizeof *c);
     for (int i = 0; i < N; i++) {
-        sl_gen_spec s;
+        sl_request_spec s;
         h_spec(&s, (size_t)(10 + i * 7), 12);
         h_submit(&h, &c[i], &s);
     }
@@ -72,10 +72,10 @@ START_TEST(many_at_once)
 END_TEST
 
 /* Holds the workers so that the request stays in the wanted state. */
-static void reach(client *c, sl_gen_state want)
+static void reach(client *c, sl_request_state want)
 {
-    sl_gen_spec s;
-    if (want == SL_GEN_QUEUED) { /* no worker at all */
+    sl_request_spec s;
+    if (want == SL_REQUEST_QUEUED) { /* no worker at all */
         h.o.max_context = 4096;
         h_open(&h);
     } else {
@@ -83,18 +83,18 @@ static void reach(client *c, sl_gen_state want)
         open_cluster(2, 2);
     }
     for (int i = 0; i < h.n; i++) {
-        if (want == SL_GEN_RESERVING)
+        if (want == SL_REQUEST_RESERVING)
             sl_mock_knob(h.w[i])->hold = true;
-        if (want == SL_GEN_PREFILLING)
+        if (want == SL_REQUEST_PREFILLING)
             sl_mock_knob(h.w[i])->hold_commit = true;
     }
     h_spec(&s, 130, 30);
     h_submit(&h, c, &s);
-    sl_gen *g = h_gen(c, 0);
+    sl_request *g = h_gen(c, 0);
     H_UNTIL(&h, g->state == want, 2000);
-    if (want == SL_GEN_DECODING)
+    if (want == SL_REQUEST_DECODING)
         H_UNTIL(&h, c->s[0].n >= 3, 2000);
-    if (want == SL_GEN_PREFILLING)
+    if (want == SL_REQUEST_PREFILLING)
         h_run(&h, 5);
 }
 
@@ -106,8 +106,8 @@ static void let_all_go(void)
     }
 }
 
-static const sl_gen_state live_states[] = {SL_GEN_QUEUED, SL_GEN_RESERVING, SL_GEN_PREFILLING,
-                                           SL_GEN_DECODING};
+static const sl_request_state live_states[] = {SL_REQUEST_QUEUED, SL_REQUEST_RESERVING, SL_REQUEST_PREFILLING,
+                                               SL_REQUEST_DECODING};
 
 START_TEST(abort_in_every_state)
 {
@@ -140,7 +140,7 @@ END_TEST
 START_TEST(cancel_reaches_both_workers_in_one_turn)
 {
     client c = {0};
-    reach(&c, SL_GEN_PREFILLING);
+    reach(&c, SL_REQUEST_PREFILLING);
     sl_group_release(c.group);
     uv_run(&h.r->loop, UV_RUN_NOWAIT);
     uint64_t aborts = 0;
@@ -167,18 +167,18 @@ static int mock_of(uint32_t id)
 
 START_TEST(death_in_every_state)
 {
-    sl_gen_state state = live_states[1 + _i / 2];
+    sl_request_state state = live_states[1 + _i / 2];
     bool prefill = _i % 2;
     client c = {0};
     reach(&c, state);
-    sl_gen *g = h_gen(&c, 0);
+    sl_request *g = h_gen(&c, 0);
     int victim = mock_of(prefill ? g->prefill : g->decode);
     sl_mock_kill(h.w[victim]);
     h_run(&h, 10);
     let_all_go();
     H_UNTIL(&h, h_done(&c), 5000);
     h_check_stream(&h, &c.s[0], 130, 30);
-    bool harmless = prefill && state == SL_GEN_DECODING; /* its work was done */
+    bool harmless = prefill && state == SL_REQUEST_DECODING; /* its work was done */
     ck_assert_uint_eq(g->attempt, harmless ? 1 : 2);
     sl_group_release(c.group);
     H_UNTIL(&h, h_clean(&h), 2000);
@@ -190,7 +190,7 @@ START_TEST(same_worker_again_when_it_is_the_only_one)
     open_cluster(1, 1);
     sl_mock_knob(h.w[0])->fail = 1;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 5);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
@@ -207,7 +207,7 @@ START_TEST(other_worker_after_a_failure)
     sl_mock_knob(h.w[0])->fail = 100;
     client c = {0};
     for (int i = 0; i < 4; i++) {
-        sl_gen_spec s;
+        sl_request_spec s;
         h_spec(&s, 70, 5);
         h_submit(&h, &c, &s);
         H_UNTIL(&h, h_done(&c), 2000);
@@ -224,7 +224,7 @@ START_TEST(retries_are_bounded)
     open_cluster(1, 1);
     sl_mock_knob(h.w[1])->fail = 1000;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 5);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 5000);
@@ -241,7 +241,7 @@ START_TEST(final_failure_is_not_retried)
     open_cluster(1, 1);
     sl_mock_knob(h.w[_i])->fail_final = 1;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 5);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
@@ -257,7 +257,7 @@ START_TEST(full_worker_waits_and_does_not_count_as_failure)
     open_cluster(1, 1);
     sl_mock_knob(h.w[1])->full = 5;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 5);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 5000);
@@ -274,7 +274,7 @@ START_TEST(retracted_stream_goes_on)
     sl_mock_knob(h.w[1])->retract_at = 7;
     sl_mock_knob(h.w[2])->retract_at = 9;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 25);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 3000);
@@ -291,7 +291,7 @@ START_TEST(repeated_messages_change_nothing)
     sl_mock_knob(h.w[0])->duplicate = true;
     sl_mock_knob(h.w[1])->duplicate = true;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 10);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
@@ -307,7 +307,7 @@ START_TEST(stale_and_foreign_messages_are_dropped)
     open_cluster(1, 1);
     sl_mock_knob(h.w[1])->stale = true;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 10);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
@@ -325,7 +325,7 @@ START_TEST(missing_token_is_recomputed)
     sl_mock_knob(h.w[1])->skip_token = 4;
     sl_mock_knob(h.w[2])->skip_token = 0;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     for (int i = 0; i < 2; i++) { /* whichever worker it starts on */
         h_spec(&s, 70, 10);
         h_submit(&h, &c, &s);
@@ -342,7 +342,7 @@ START_TEST(wrong_count_at_the_end_is_no_answer)
     open_cluster(1, 1);
     sl_mock_knob(h.w[1])->wrong_count = true;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 10);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
@@ -358,7 +358,7 @@ START_TEST(deadline_ends_it)
     h.o.stage_timeout_ms = 400;
     sl_mock_knob(h.w[1])->hold = true;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 10);
     s.timeout_ms = 100;
     uint64_t t0 = sl_now_ns();
@@ -378,7 +378,7 @@ START_TEST(stage_without_progress_is_retried_elsewhere)
     open_cluster(2, 2);
     sl_mock_knob(h.w[_i])->hold = true; /* one prefill or one decode worker hangs */
     client c[2] = {{0}};
-    sl_gen_spec s;
+    sl_request_spec s;
     for (int i = 0; i < 2; i++) {
         h_spec(&s, 70, 10);
         h_submit(&h, &c[i], &s);
@@ -398,7 +398,7 @@ START_TEST(no_workers_is_unavailable_in_time)
     h.o.max_context = 4096;
     h_open(&h);
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 10);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
@@ -412,7 +412,7 @@ START_TEST(silent_worker_is_dead)
     h.mo.step_us = 2000;
     open_cluster(1, 2);
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 40);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, c.s[0].n > 3, 2000);
@@ -437,11 +437,11 @@ START_TEST(queue_is_bounded)
     sl_status st = SL_OK;
     int n = 0;
     for (; n < 6 && !st; n++) {
-        sl_gen_spec s;
+        sl_request_spec s;
         h_spec(&s, 70, 4);
         st = h_try_submit(&h, &c[n], &s, &err);
         if (st)
-            sl_gen_spec_free(&s);
+            sl_request_spec_free(&s);
     }
     ck_assert_int_eq(st, SL_ERR_EXHAUSTED);
     ck_assert_int_eq(n, 6); /* two placed, three waiting, the sixth refused */
@@ -460,7 +460,7 @@ START_TEST(choices_wait_for_the_first_prefill)
     h.mo.prefill_us = 20000;
     open_cluster(1, 1);
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 200, 6);
     s.n = 4;
     h_submit(&h, &c, &s);
@@ -479,7 +479,7 @@ START_TEST(choices_go_on_when_the_first_fails)
     open_cluster(1, 1);
     sl_mock_knob(h.w[0])->fail_final = 1;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 200, 6);
     s.n = 2;
     h_submit(&h, &c, &s);
@@ -491,7 +491,7 @@ START_TEST(choices_go_on_when_the_first_fails)
 }
 END_TEST
 
-static void release_in_sink(client *c, const sl_gen_output *o)
+static void release_in_sink(client *c, const sl_output *o)
 {
     if (o->completion_tokens == 5)
         sl_group_release(c->group);
@@ -501,7 +501,7 @@ START_TEST(release_from_inside_the_sink)
 {
     open_cluster(1, 1);
     client c = {.hook = release_in_sink};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 30);
     s.n = 3;
     h_submit(&h, &c, &s);
@@ -518,7 +518,7 @@ START_TEST(stop_string_ends_it_here_and_there)
     h.mo.n_script = SL_COUNT(script);
     open_cluster(1, 1);
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 30);
     s.stops[s.n_stops++] = strdup("STOP");
     h_submit(&h, &c, &s);
@@ -540,7 +540,7 @@ START_TEST(held_back_text_comes_out_at_the_end)
     h.mo.n_script = SL_COUNT(script);
     open_cluster(1, 1);
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 5);
     s.stops[s.n_stops++] = strdup("STOP");
     h_submit(&h, &c, &s);
@@ -559,7 +559,7 @@ START_TEST(stop_token_yields_no_text)
     h.mo.n_script = SL_COUNT(script);
     open_cluster(1, 1);
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 30);
     int32_t id = 'q';
     sl_sampling_set_stop_ids(&s.sampling, &id, 1);
@@ -579,7 +579,7 @@ START_TEST(death_before_done_is_no_restart)
     open_cluster(1, 1);
     sl_mock_knob(h.w[1])->die_at = 10;
     client c = {0};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 70, 10);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
@@ -597,7 +597,7 @@ START_TEST(deaths_under_load_lose_nothing)
     enum { N = 24 };
     client *c = calloc(N, sizeof *c);
     for (int i = 0; i < N; i++) {
-        sl_gen_spec s;
+        sl_request_spec s;
         h_spec(&s, (size_t)(65 + i), 60);
         h_submit(&h, &c[i], &s);
     }
@@ -622,25 +622,25 @@ START_TEST(admission_names_the_reason)
     open_cluster(1, 1);
     client c = {0};
     sl_err err = {""};
-    sl_gen_spec s;
+    sl_request_spec s;
     h_spec(&s, 0, 5);
     ck_assert_int_eq(h_try_submit(&h, &c, &s, &err), SL_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(err.text, "prompt"));
-    sl_gen_spec_free(&s);
+    sl_request_spec_free(&s);
     h_spec(&s, 4096, 5);
     ck_assert_int_eq(h_try_submit(&h, &c, &s, &err), SL_ERR_TOO_LARGE);
-    sl_gen_spec_free(&s);
+    sl_request_spec_free(&s);
     h_spec(&s, 4000, 500);
     ck_assert_int_eq(h_try_submit(&h, &c, &s, &err), SL_ERR_TOO_LARGE);
     ck_assert_ptr_nonnull(strstr(err.text, "max_tokens"));
-    sl_gen_spec_free(&s);
+    sl_request_spec_free(&s);
     h_spec(&s, 10, 5);
     s.prompts->ids[3] = 512;
     ck_assert_int_eq(h_try_submit(&h, &c, &s, &err), SL_ERR_INVALID);
-    sl_gen_spec_free(&s);
+    sl_request_spec_free(&s);
     h_spec(&s, 10, 0);
     ck_assert_int_eq(h_try_submit(&h, &c, &s, &err), SL_ERR_INVALID);
-    sl_gen_spec_free(&s);
+    sl_request_spec_free(&s);
     ck_assert_uint_eq(h.r->active, 0);
 }
 END_TEST

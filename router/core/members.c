@@ -16,38 +16,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "router/router_impl.h"
+#include "router/core/core_impl.h"
 
 static const uint64_t STALL_NS = 100 * SL_MS;            /* a tick later than that was a held-up loop */
 static const uint64_t HELLO_DEADLINE_NS = 10000 * SL_MS; /* a connection that says nothing is closed */
 
-sl_worker *sl_worker_find(sl_router *r, uint32_t id)
+sl_member *sl_member_find(sl_router *r, uint32_t id)
 {
     if (!id)
         return NULL;
-    for (sl_worker *w = r->workers; w; w = w->next) {
-        if (w->id == id && w->state != SL_WORKER_DEAD)
+    for (sl_member *w = r->workers; w; w = w->next) {
+        if (w->id == id && w->state != SL_MEMBER_DEAD)
             return w;
     }
     return NULL;
 }
 
-size_t sl_workers_count(const sl_router *r, sl_role role)
+size_t sl_members_count(const sl_router *r, sl_role role)
 {
     size_t n = 0;
-    for (const sl_worker *w = r->workers; w; w = w->next)
-        n += w->id && w->role == role && w->state == SL_WORKER_READY;
+    for (const sl_member *w = r->workers; w; w = w->next)
+        n += w->id && w->role == role && w->state == SL_MEMBER_READY;
     return n;
 }
 
 bool sl_router_ready(const sl_router *r)
 {
-    return !r->draining && sl_workers_count(r, SL_ROLE_PREFILL) && sl_workers_count(r, SL_ROLE_DECODE);
+    return !r->draining && sl_members_count(r, SL_ROLE_PREFILL) && sl_members_count(r, SL_ROLE_DECODE);
 }
 
-void sl_worker_accept(sl_router *r, sl_tp_ep *ep, const char *addr)
+void sl_member_accept(sl_router *r, sl_tp_ep *ep, const char *addr)
 {
-    sl_worker *w = calloc(1, sizeof *w);
+    sl_member *w = calloc(1, sizeof *w);
     if (!w) {
         sl_tp_close(ep, SL_TP_CLOSE_FORCE);
         return;
@@ -62,9 +62,9 @@ void sl_worker_accept(sl_router *r, sl_tp_ep *ep, const char *addr)
     r->workers = w;
 }
 
-void sl_worker_free(sl_worker *w)
+void sl_member_free(sl_member *w)
 {
-    for (sl_worker **p = &w->r->workers; *p; p = &(*p)->next) {
+    for (sl_member **p = &w->r->workers; *p; p = &(*p)->next) {
         if (*p == w) {
             *p = w->next;
             break;
@@ -80,21 +80,21 @@ void sl_worker_free(sl_worker *w)
     free(w);
 }
 
-static size_t members(const sl_router *r, const sl_worker *except)
+static size_t members(const sl_router *r, const sl_member *except)
 {
     size_t n = 0;
-    for (const sl_worker *w = r->workers; w; w = w->next)
-        n += w != except && w->id && w->state != SL_WORKER_DEAD;
+    for (const sl_member *w = r->workers; w; w = w->next)
+        n += w != except && w->id && w->state != SL_MEMBER_DEAD;
     return n;
 }
 
-void sl_worker_lost(sl_worker *w, sl_status why, const char *reason)
+void sl_member_lost(sl_member *w, sl_status why, const char *reason)
 {
-    if (w->state == SL_WORKER_DEAD)
+    if (w->state == SL_MEMBER_DEAD)
         return;
     sl_router *r = w->r;
-    bool member = w->id != 0, left = w->state == SL_WORKER_DRAINING;
-    w->state = SL_WORKER_DEAD;
+    bool member = w->id != 0, left = w->state == SL_MEMBER_DRAINING;
+    w->state = SL_MEMBER_DEAD;
     if (member) {
         int role = w->role == SL_ROLE_DECODE;
         if (!left) {
@@ -111,20 +111,20 @@ void sl_worker_lost(sl_worker *w, sl_status why, const char *reason)
         return;
     if (!members(r, w))
         r->have_identity = false;
-    sl_gen_worker_lost(w);
+    sl_requests_member_lost(w);
     sl_place_all(r);
 }
 
-static void refuse(sl_worker *w, sl_status st, const char *reason)
+static void refuse(sl_member *w, sl_status st, const char *reason)
 {
     sl_msg m = {.type = SL_MSG_REFUSE};
     m.refuse.status = st;
     sl_copy_text(m.refuse.reason, sizeof m.refuse.reason, reason);
-    sl_link_send(w, &m);
+    sl_router_link_send(w, &m);
     sl_counter_add(w->r->stats.refused, 1);
     sl_log(SL_LOG_WARN, "router", "worker_refused", "worker=%s peer=%s reason=\"%s\"", w->name, w->addr,
            reason);
-    w->state = SL_WORKER_DEAD;
+    w->state = SL_MEMBER_DEAD;
     if (w->ep)
         sl_tp_close(w->ep, SL_TP_CLOSE_FLUSH);
 }
@@ -192,24 +192,24 @@ static sl_status adopt_identity(sl_router *r, const sl_msg_hello *h)
 static void update_context(sl_router *r)
 {
     int32_t least = r->model_context;
-    for (const sl_worker *w = r->workers; w; w = w->next) {
-        if (w->id && w->state != SL_WORKER_DEAD && w->max_context &&
+    for (const sl_member *w = r->workers; w; w = w->next) {
+        if (w->id && w->state != SL_MEMBER_DEAD && w->max_context &&
             (!least || (int32_t)w->max_context < least))
             least = (int32_t)w->max_context;
     }
     r->max_context = least;
 }
 
-static void replace_former(sl_router *r, const sl_worker *w, const char *name)
+static void replace_former(sl_router *r, const sl_member *w, const char *name)
 {
-    for (sl_worker *o = r->workers, *next; o; o = next) {
+    for (sl_member *o = r->workers, *next; o; o = next) {
         next = o->next;
-        if (o != w && o->id && o->state != SL_WORKER_DEAD && !strcmp(o->name, name))
-            sl_worker_lost(o, SL_ERR_PEER, "replaced by a new process of the same name");
+        if (o != w && o->id && o->state != SL_MEMBER_DEAD && !strcmp(o->name, name))
+            sl_member_lost(o, SL_ERR_PEER, "replaced by a new process of the same name");
     }
 }
 
-static void take_over(sl_worker *w, const sl_msg_hello *h)
+static void take_over(sl_member *w, const sl_msg_hello *h)
 {
     memcpy(w->name, h->name, sizeof w->name);
     memcpy(w->listen, h->listen, sizeof w->listen);
@@ -223,7 +223,7 @@ static void take_over(sl_worker *w, const sl_msg_hello *h)
     w->pid = h->pid;
 }
 
-static void on_hello(sl_worker *w, const sl_msg_hello *h)
+static void on_hello(sl_member *w, const sl_msg_hello *h)
 {
     sl_router *r = w->r;
     if (w->id) { /* twice on one connection */
@@ -247,7 +247,7 @@ static void on_hello(sl_worker *w, const sl_msg_hello *h)
     }
     take_over(w, h);
     w->id = ++r->next_worker_id;
-    w->state = SL_WORKER_READY;
+    w->state = SL_MEMBER_READY;
     w->progress_ns = sl_now_ns();
     update_context(r);
     sl_counter_add(r->stats.worker_joins[w->role == SL_ROLE_DECODE], 1);
@@ -256,14 +256,14 @@ static void on_hello(sl_worker *w, const sl_msg_hello *h)
     m.welcome.router_epoch = r->epoch;
     m.welcome.heartbeat_ms = r->o.heartbeat_ms;
     m.welcome.dead_after_ms = r->o.dead_after_ms;
-    sl_link_send(w, &m);
+    sl_router_link_send(w, &m);
     sl_log(SL_LOG_INFO, "router", "worker_joined",
            "worker=%s id=%u role=%s listen=%s pid=%u max_batch=%u pages=%u context=%u", w->name, w->id,
            sl_role_name((sl_role)w->role), w->listen, w->pid, w->max_batch, w->total_pages, w->max_context);
     sl_place_all(r);
 }
 
-static void on_load(sl_worker *w, const sl_msg_load *l)
+static void on_load(sl_member *w, const sl_msg_load *l)
 {
     if (!w->has_load || l->tokens_done != w->load.tokens_done)
         w->progress_ns = sl_now_ns();
@@ -272,8 +272,8 @@ static void on_load(sl_worker *w, const sl_msg_load *l)
                  l->waiting < w->load.waiting;
     w->load = *l;
     w->has_load = true;
-    if (l->draining && w->state == SL_WORKER_READY) {
-        w->state = SL_WORKER_DRAINING;
+    if (l->draining && w->state == SL_MEMBER_READY) {
+        w->state = SL_MEMBER_DRAINING;
         sl_log(SL_LOG_INFO, "router", "worker_draining", "worker=%s id=%u", w->name, w->id);
     }
     if (freed)
@@ -296,7 +296,7 @@ static bool read_keys(sl_blob b, sl_key **keys, size_t *n)
     return true;
 }
 
-static void on_kv_events(sl_worker *w, const sl_msg_kv_events *e)
+static void on_kv_events(sl_member *w, const sl_msg_kv_events *e)
 {
     sl_router *r = w->r;
     sl_kv_batch b = {.worker = w->id, .cleared = e->cleared != 0};
@@ -327,7 +327,7 @@ static void on_kv_events(sl_worker *w, const sl_msg_kv_events *e)
         r->on_kv(r, slot);
 }
 
-void sl_worker_message(sl_worker *w, const sl_msg *m)
+void sl_member_message(sl_member *w, const sl_msg *m)
 {
     if (m->type == SL_MSG_HELLO) {
         on_hello(w, &m->hello);
@@ -344,7 +344,7 @@ void sl_worker_message(sl_worker *w, const sl_msg *m)
     case SL_MSG_PING: {
         sl_msg pong = {.type = SL_MSG_PONG};
         pong.ping = m->ping;
-        sl_link_send(w, &pong);
+        sl_router_link_send(w, &pong);
         break;
     }
     case SL_MSG_PONG:
@@ -353,8 +353,8 @@ void sl_worker_message(sl_worker *w, const sl_msg *m)
         on_kv_events(w, &m->kv_events);
         break;
     case SL_MSG_DRAIN: /* the worker is leaving on its own account */
-        if (w->state == SL_WORKER_READY)
-            w->state = SL_WORKER_DRAINING;
+        if (w->state == SL_MEMBER_READY)
+            w->state = SL_MEMBER_DRAINING;
         break;
     case SL_MSG_RESERVED:
     case SL_MSG_PREFILLED:
@@ -363,7 +363,7 @@ void sl_worker_message(sl_worker *w, const sl_msg *m)
     case SL_MSG_DONE:
     case SL_MSG_RETRACTED:
     case SL_MSG_DRAINED:
-        sl_gen_message(w, m);
+        sl_request_message(w, m);
         break;
     default:
         sl_counter_add(w->r->stats.unknown, 1);
@@ -371,7 +371,7 @@ void sl_worker_message(sl_worker *w, const sl_msg *m)
     }
 }
 
-void sl_workers_tick(sl_router *r, uint64_t now)
+void sl_members_tick(sl_router *r, uint64_t now)
 {
     uint64_t beat = r->o.heartbeat_ms * SL_MS, late = now - r->last_tick_ns;
     bool ping = now - r->last_ping_ns >= beat;
@@ -379,24 +379,24 @@ void sl_workers_tick(sl_router *r, uint64_t now)
         r->last_ping_ns = now;
     sl_msg m = {.type = SL_MSG_PING};
     m.ping.stamp = now;
-    for (sl_worker *w = r->workers, *next; w; w = next) {
+    for (sl_member *w = r->workers, *next; w; w = next) {
         next = w->next;
-        if (w->state == SL_WORKER_DEAD)
+        if (w->state == SL_MEMBER_DEAD)
             continue;
         if (late > beat + STALL_NS) /* we slept, not they: what they sent is read before this counts again */
             w->last_seen_ns += late;
         if (!w->id) {
             if (now - w->joined_ns > HELLO_DEADLINE_NS)
-                sl_worker_lost(w, SL_ERR_TIMEOUT, "no HELLO");
+                sl_member_lost(w, SL_ERR_TIMEOUT, "no HELLO");
             continue;
         }
         if (now > w->last_seen_ns && now - w->last_seen_ns > r->o.dead_after_ms * SL_MS) {
-            sl_worker_lost(w, SL_ERR_TIMEOUT, "silent for cluster.dead_after_ms");
+            sl_member_lost(w, SL_ERR_TIMEOUT, "silent for cluster.dead_after_ms");
             next = r->workers; /* recovery may have changed the list */
             continue;
         }
         if (ping)
-            sl_link_send(w, &m);
+            sl_router_link_send(w, &m);
     }
     update_context(r);
 }
@@ -404,15 +404,15 @@ void sl_workers_tick(sl_router *r, uint64_t now)
 static void tell_all(sl_router *r, sl_msg_type type)
 {
     sl_msg m = {.type = type};
-    for (sl_worker *w = r->workers; w; w = w->next) {
-        if (w->id && w->state != SL_WORKER_DEAD)
-            sl_link_send(w, &m);
+    for (sl_member *w = r->workers; w; w = w->next) {
+        if (w->id && w->state != SL_MEMBER_DEAD)
+            sl_router_link_send(w, &m);
     }
 }
 
-void sl_workers_flush_cache(sl_router *r)
+void sl_members_flush_cache(sl_router *r)
 {
-    for (sl_worker *w = r->workers; w; w = w->next) {
+    for (sl_member *w = r->workers; w; w = w->next) {
         if (w->prefix)
             sl_keyset_clear(w->prefix);
     }

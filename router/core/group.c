@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "kvstore/page_key.h"
-#include "router/router_impl.h"
+#include "router/core/core_impl.h"
 
 enum { MAX_GENS = 1024 };
 
-void sl_gen_spec_init(sl_gen_spec *s)
+void sl_request_spec_init(sl_request_spec *s)
 {
     memset(s, 0, sizeof *s);
     s->n = 1;
@@ -19,7 +19,7 @@ void sl_gen_spec_init(sl_gen_spec *s)
     sl_sampling_default(&s->sampling);
 }
 
-void sl_gen_spec_free(sl_gen_spec *s)
+void sl_request_spec_free(sl_request_spec *s)
 {
     for (size_t i = 0; i < s->n_prompts; i++)
         free(s->prompts[i].ids);
@@ -27,10 +27,10 @@ void sl_gen_spec_free(sl_gen_spec *s)
     for (size_t i = 0; i < s->n_stops; i++)
         free(s->stops[i]);
     sl_sampling_free(&s->sampling);
-    sl_gen_spec_init(s);
+    sl_request_spec_init(s);
 }
 
-static void gen_free(sl_gen *g)
+static void gen_free(sl_request *g)
 {
     if (!g)
         return;
@@ -50,7 +50,7 @@ static void group_free(sl_group *grp)
     free(grp);
 }
 
-static sl_status check_prompt(sl_router *r, const sl_gen_spec *s, const sl_prompt *p, sl_err *err)
+static sl_status check_prompt(sl_router *r, const sl_request_spec *s, const sl_prompt *p, sl_err *err)
 {
     if (!p->n)
         return sl_fail(err, SL_ERR_INVALID, "prompt: is empty");
@@ -68,18 +68,18 @@ static sl_status check_prompt(sl_router *r, const sl_gen_spec *s, const sl_promp
         return sl_fail(err, SL_ERR_TOO_LARGE,
                        "max_tokens: %zu prompt tokens and %d output tokens exceed the context of %d", p->n,
                        s->sampling.max_tokens, r->max_context);
-    for (const sl_worker *w = r->workers; w; w = w->next) {
-        if (w->id && w->role == SL_ROLE_DECODE && w->state == SL_WORKER_READY &&
+    for (const sl_member *w = r->workers; w; w = w->next) {
+        if (w->id && w->role == SL_ROLE_DECODE && w->state == SL_MEMBER_READY &&
             (uint64_t)w->total_pages * SL_KEY_PAGE_TOKENS > p->n)
             return SL_OK;
     }
-    if (sl_workers_count(r, SL_ROLE_DECODE))
+    if (sl_members_count(r, SL_ROLE_DECODE))
         return sl_fail(err, SL_ERR_TOO_LARGE,
                        "prompt: %zu tokens do not fit the host store of any decode worker", p->n);
     return SL_OK;
 }
 
-static sl_status check_spec(sl_router *r, sl_gen_spec *s, sl_err *err)
+static sl_status check_spec(sl_router *r, sl_request_spec *s, sl_err *err)
 {
     if (r->draining)
         return sl_fail(err, SL_ERR_PEER, "the server is shutting down");
@@ -94,7 +94,7 @@ static sl_status check_spec(sl_router *r, sl_gen_spec *s, sl_err *err)
     return st;
 }
 
-static int32_t output_limit(const sl_router *r, const sl_gen_spec *s, size_t n_prompt)
+static int32_t output_limit(const sl_router *r, const sl_request_spec *s, size_t n_prompt)
 {
     int32_t left = r->max_context - (int32_t)n_prompt;
     if (s->has_max_tokens)
@@ -103,10 +103,10 @@ static int32_t output_limit(const sl_router *r, const sl_gen_spec *s, size_t n_p
     return def > 0 && def < left ? def : left;
 }
 
-static sl_status make_gen(sl_router *r, sl_group *grp, const sl_gen_spec *s, uint32_t index, sl_err *err)
+static sl_status make_gen(sl_router *r, sl_group *grp, const sl_request_spec *s, uint32_t index, sl_err *err)
 {
     const sl_prompt *p = &s->prompts[index / s->n];
-    sl_gen *g = calloc(1, sizeof *g);
+    sl_request *g = calloc(1, sizeof *g);
     if (!g)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     grp->gens[index] = g;
@@ -153,8 +153,8 @@ static void link_group(sl_router *r, sl_group *grp)
     r->groups = grp;
     grp->unfinished = grp->n_gens;
     for (uint32_t i = 0; i < grp->n_gens; i++) {
-        sl_gen *g = grp->gens[i];
-        sl_gen **b = &r->bucket[g->rid % SL_GEN_BUCKETS];
+        sl_request *g = grp->gens[i];
+        sl_request **b = &r->bucket[g->rid % SL_REQUEST_BUCKETS];
         g->hash_next = *b;
         *b = g;
         r->active++;
@@ -163,7 +163,7 @@ static void link_group(sl_router *r, sl_group *grp)
     }
 }
 
-sl_status sl_group_submit(sl_router *r, sl_gen_spec *s, sl_gen_sink *sink, void *arg, sl_group **out,
+sl_status sl_group_submit(sl_router *r, sl_request_spec *s, sl_output_sink *sink, void *arg, sl_group **out,
                           sl_err *err)
 {
     sl_status st = check_spec(r, s, err);
@@ -172,7 +172,7 @@ sl_status sl_group_submit(sl_router *r, sl_gen_spec *s, sl_gen_sink *sink, void 
     sl_group *grp = calloc(1, sizeof *grp);
     uint32_t n = (uint32_t)(s->n_prompts * s->n);
     if (grp)
-        grp->gens = calloc(n, sizeof(sl_gen *));
+        grp->gens = calloc(n, sizeof(sl_request *));
     if (!grp || !grp->gens) {
         free(grp);
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
@@ -196,7 +196,7 @@ sl_status sl_group_submit(sl_router *r, sl_gen_spec *s, sl_gen_sink *sink, void 
         grp->gens[0]->in_queue) { /* no room now, and enough are waiting already */
         grp->released = true;     /* before failing: its sink must not be called */
         for (uint32_t i = 0; i < n; i++)
-            sl_gen_fail(grp->gens[i], SL_ERR_EXHAUSTED, "queue full");
+            sl_request_fail(grp->gens[i], SL_ERR_EXHAUSTED, "queue full");
         r->released++;
         return sl_fail(err, SL_ERR_EXHAUSTED,
                        "all workers are busy and %u requests are waiting (router.max_queue)", r->o.max_queue);
@@ -204,19 +204,19 @@ sl_status sl_group_submit(sl_router *r, sl_gen_spec *s, sl_gen_sink *sink, void 
     sl_log(SL_LOG_INFO, "router", "request_accepted",
            "rid=%016lx id=%s api=%s prompts=%zu n=%u tokens=%zu max_tokens=%d", grp->gens[0]->rid, grp->id,
            s->api, s->n_prompts, s->n, s->prompts[0].n, grp->gens[0]->sampling.max_tokens);
-    sl_gen_spec_free(s);
+    sl_request_spec_free(s);
     *out = grp;
     return SL_OK;
 }
 
-void sl_group_leader_ready(sl_gen *g)
+void sl_group_leader_ready(sl_request *g)
 {
     sl_group *grp = g->group;
     if (grp->n_per_prompt < 2 || g->index % grp->n_per_prompt || g->led)
         return;
     g->led = true;
     for (uint32_t i = 1; i < grp->n_per_prompt && g->index + i < grp->n_gens; i++) {
-        sl_gen *s = grp->gens[g->index + i];
+        sl_request *s = grp->gens[g->index + i];
         if (!s->held)
             continue;
         s->held = false;
@@ -229,7 +229,7 @@ void sl_group_leader_ready(sl_gen *g)
 void sl_group_abort(sl_group *grp)
 {
     for (uint32_t i = 0; i < grp->n_gens; i++)
-        sl_gen_cancel(grp->gens[i]);
+        sl_request_cancel(grp->gens[i]);
 }
 
 void sl_group_release(sl_group *grp)

@@ -2,7 +2,7 @@
  * Open-addressing set with a ring of insertion order for forgetting. Deleting shifts the probe chain back, so
  * there are no tombstones and lookups stay short for ever.
  */
-#include "router/keyset.h"
+#include "router/core/keyset.h"
 
 #include <stdlib.h>
 #include <string.h>

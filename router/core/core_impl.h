@@ -26,9 +26,9 @@
 #include "model/stop.h"
 #include "model/tokenizer.h"
 #include "model/chat.h"
-#include "router/gen.h"
-#include "router/keyset.h"
-#include "router/text.h"
+#include "router/core/request.h"
+#include "router/core/keyset.h"
+#include "router/core/text.h"
 #include "router/policies/policy.h"
 #include "router/router.h"
 #include "router/stats.h"
@@ -36,7 +36,7 @@
 
 #define SL_MS 1000000ull /* nanoseconds */
 
-typedef enum { SL_WORKER_JOINING, SL_WORKER_READY, SL_WORKER_DRAINING, SL_WORKER_DEAD } sl_worker_state;
+typedef enum { SL_MEMBER_JOINING, SL_MEMBER_READY, SL_MEMBER_DRAINING, SL_MEMBER_DEAD } sl_member_state;
 
 /* A message: in its worker's list while the transport has no room, in the router's while the transport
  * borrows it. */
@@ -47,11 +47,11 @@ typedef struct sl_outmsg {
     size_t bytes;
 } sl_outmsg;
 
-typedef struct sl_worker {
-    struct sl_worker *next;
+typedef struct sl_member {
+    struct sl_member *next;
     sl_router *r;
     sl_tp_ep *ep; /* NULL once closed */
-    sl_worker_state state;
+    sl_member_state state;
     uint32_t id; /* 0 until HELLO was accepted */
     uint8_t role;
     char name[64], addr[128], listen[128], metrics[128];
@@ -67,17 +67,17 @@ typedef struct sl_worker {
     sl_keyset *prefix;
     sl_outmsg *out_head, *out_tail;
     uint64_t kv_sequence;
-} sl_worker;
+} sl_member;
 
 /* Attempt whose prefill has not said DRAINED yet; its decode worker waits for the relay. */
-typedef struct sl_drain {
-    struct sl_drain *next;
+typedef struct sl_undrained {
+    struct sl_undrained *next;
     uint64_t rid;
     uint32_t attempt;
     uint32_t prefill, decode;
-} sl_drain;
+} sl_undrained;
 
-#define SL_GEN_BUCKETS 4096
+#define SL_REQUEST_BUCKETS 4096
 #define SL_KV_RING 256
 
 /* One batch of prefix cache changes, kept for subscribers. */
@@ -112,7 +112,7 @@ struct sl_router {
     uint64_t epoch;
     uint64_t last_tick_ns, last_ping_ns;
 
-    sl_worker *workers;
+    sl_member *workers;
     uint32_t next_worker_id;
     bool have_identity;
     sl_key fingerprint;
@@ -128,9 +128,9 @@ struct sl_router {
     size_t n_eos;
     char model_type[64], architecture[64];
 
-    sl_gen *bucket[SL_GEN_BUCKETS];
-    sl_gen *queue_head, *queue_tail; /* QUEUED, waiting for a worker */
-    uint32_t queued, active;         /* in the queue; not finished (queue included) */
+    sl_request *bucket[SL_REQUEST_BUCKETS];
+    sl_request *queue_head, *queue_tail; /* QUEUED, waiting for a worker */
+    uint32_t queued, active;             /* in the queue; not finished (queue included) */
     sl_group *groups;
     uint32_t released; /* groups to free at the next sweep */
     sl_strbuf text;    /* scratch of output.c */
@@ -140,14 +140,14 @@ struct sl_router {
     uint64_t picks;
     const sl_policy *policy;
     sl_policy_opts policy_opts;
-    sl_drain *drains;
+    sl_undrained *drains;
     bool placing, place_again;
 
     sl_kv_batch kv[SL_KV_RING];
     uint64_t kv_next;                                         /* sequence of the newest batch, from 1 */
     void (*on_kv)(struct sl_router *r, const sl_kv_batch *b); /* gRPC subscribers */
 
-    sl_stats stats;
+    sl_router_stats stats;
     struct sl_http *http;
     struct sl_grpc *grpc;
     uint64_t started_ns;
@@ -160,57 +160,57 @@ struct sl_router {
 };
 
 /* link.c */
-sl_status sl_link_open(sl_router *r, sl_err *err);
-void sl_link_close(sl_router *r);
-void sl_link_send(sl_worker *w, const sl_msg *m);
-void sl_link_flush(sl_router *r); /* progress, retry refused sends, arm; called before every poll */
+sl_status sl_router_link_open(sl_router *r, sl_err *err);
+void sl_router_link_close(sl_router *r);
+void sl_router_link_send(sl_member *w, const sl_msg *m);
+void sl_router_link_flush(sl_router *r); /* progress, retry refused sends, arm; called before every poll */
 
-void sl_link_stay_awake(sl_router *r); /* the next poll does not sleep */
+void sl_router_link_stay_awake(sl_router *r); /* the next poll does not sleep */
 
 /* workers.c */
-sl_worker *sl_worker_find(sl_router *r, uint32_t id);
-void sl_worker_accept(sl_router *r, sl_tp_ep *ep, const char *addr);
-void sl_worker_message(sl_worker *w, const sl_msg *m);
+sl_member *sl_member_find(sl_router *r, uint32_t id);
+void sl_member_accept(sl_router *r, sl_tp_ep *ep, const char *addr);
+void sl_member_message(sl_member *w, const sl_msg *m);
 /* Takes it out of service: closes its endpoint by force and recovers its requests. */
-void sl_worker_lost(sl_worker *w, sl_status why, const char *reason);
-void sl_worker_free(sl_worker *w); /* after its endpoint is closed */
-void sl_workers_tick(sl_router *r, uint64_t now);
-size_t sl_workers_count(const sl_router *r, sl_role role); /* ready ones */
+void sl_member_lost(sl_member *w, sl_status why, const char *reason);
+void sl_member_free(sl_member *w); /* after its endpoint is closed */
+void sl_members_tick(sl_router *r, uint64_t now);
+size_t sl_members_count(const sl_router *r, sl_role role); /* ready ones */
 bool sl_router_ready(const sl_router *r);                  /* serves: not draining, both roles present */
 /* Flushes every worker's prefix cache. */
-void sl_workers_flush_cache(sl_router *r);
+void sl_members_flush_cache(sl_router *r);
 
 /* gen.c */
-sl_gen *sl_gen_find(sl_router *r, uint64_t rid);
-void sl_gen_message(sl_worker *w, const sl_msg *m);
-void sl_gen_worker_lost(sl_worker *w);
-void sl_gens_tick(sl_router *r, uint64_t now);
-void sl_gen_place(sl_gen *g, sl_worker *prefill, sl_worker *decode, uint64_t now);
-void sl_gen_fail(sl_gen *g, sl_status st, const char *reason);
-void sl_gen_cancel(sl_gen *g);
-sl_status sl_gen_keys(sl_gen *g); /* brings its page keys up to its tokens */
+sl_request *sl_request_find(sl_router *r, uint64_t rid);
+void sl_request_message(sl_member *w, const sl_msg *m);
+void sl_requests_member_lost(sl_member *w);
+void sl_requests_tick(sl_router *r, uint64_t now);
+void sl_request_place(sl_request *g, sl_member *prefill, sl_member *decode, uint64_t now);
+void sl_request_fail(sl_request *g, sl_status st, const char *reason);
+void sl_request_cancel(sl_request *g);
+sl_status sl_request_keys(sl_request *g); /* brings its page keys up to its tokens */
 /* A worker failed this attempt: start again, or fail when retries are used up. */
-void sl_gen_retry(sl_gen *g, sl_status st, const char *reason);
+void sl_request_retry(sl_request *g, sl_status st, const char *reason);
 
 /* place.c */
-void sl_queue_push(sl_gen *g, bool front);
-void sl_queue_remove(sl_gen *g);
+void sl_queue_push(sl_request *g, bool front);
+void sl_queue_remove(sl_request *g);
 void sl_place_all(sl_router *r);
 
 /* output.c */
-sl_status sl_output_init(sl_gen *g, const sl_gen_spec *spec, sl_err *err);
-void sl_output_free(sl_gen *g);
+sl_status sl_output_init(sl_request *g, const sl_request_spec *spec, sl_err *err);
+void sl_output_free(sl_request *g);
 /* Emits tokens to the sink; returns true when a stop string ended the text. */
-bool sl_output_tokens(sl_gen *g, const sl_msg_token *t, size_t n);
+bool sl_output_tokens(sl_request *g, const sl_msg_token *t, size_t n);
 /* Emits what is held back and the end. */
-void sl_output_end(sl_gen *g, sl_finish finish, sl_status st, const char *error);
+void sl_output_end(sl_request *g, sl_finish finish, sl_status st, const char *error);
 
 /* group.c */
-void sl_group_leader_ready(sl_gen *g); /* its prompt is in the cache now: siblings may start */
+void sl_group_leader_ready(sl_request *g); /* its prompt is in the cache now: siblings may start */
 void sl_groups_sweep(sl_router *r);
 void sl_groups_free_all(sl_router *r);
 
 /* stats.c */
-void sl_stats_tick(sl_router *r);
+void sl_router_stats_tick(sl_router *r);
 
 #endif
