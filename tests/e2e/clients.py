@@ -14,10 +14,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+
+import requests
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / os.environ.get("SL_BUILD", "build/release")
 MOCK = BUILD / "tests" / "unit" / "router" / "mock_cluster"
+PROMPT = "The quick brown fox jumps over the lazy dog."
 
 
 @dataclasses.dataclass
@@ -92,3 +96,28 @@ def protocol():
 
         _pb = (sglang_scheduler_pb2, sglang_scheduler_pb2_grpc, common_pb2)
     return _pb
+
+
+def post(cluster, body, path="/v1/completions", **kw):
+    headers = {"Authorization": f"Bearer {cluster.key}", "Content-Type": "application/json"}
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return requests.post(cluster.http + path, data=data, headers=headers, timeout=120, **kw)
+
+
+def active(cluster):
+    headers = {"Authorization": f"Bearer {cluster.key}"}
+    return requests.get(cluster.http + "/workers", headers=headers, timeout=30).json()["active"]
+
+
+def cancelled(cluster):
+    """Requests that ended because their client left."""
+    text = requests.get(cluster.http + "/metrics", timeout=30).text
+    return sum(float(line.split()[-1]) for line in text.splitlines()
+               if line.startswith("sluice_requests_total{") and 'outcome="cancelled"' in line)
+
+
+def until_idle(cluster, seconds=60):
+    deadline = time.time() + seconds
+    while active(cluster):
+        assert time.time() < deadline, "a request is still in work"
+        time.sleep(0.01)
