@@ -133,6 +133,25 @@ def until(what, check, seconds=20, every=0.02):
         time.sleep(every)
 
 
+def listening(pids):
+    """TCP addresses on which these processes listen."""
+    inodes = set()
+    for pid in pids:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                link = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                continue
+            if link.startswith("socket:["):
+                inodes.add(link[8:-1])
+    found = []
+    for line in open("/proc/net/tcp").read().splitlines()[1:]:
+        f = line.split()
+        if f[3] == "0A" and f[9] in inodes:
+            found.append(int(f[1].split(":")[1], 16))
+    return sorted(found)
+
+
 def in_parallel(calls, limit=300):
     """Results of the calls, all at once; the first exception is raised."""
     with concurrent.futures.ThreadPoolExecutor(max(1, len(calls))) as pool:

@@ -78,25 +78,6 @@ def test_nobody_there(start):
 # ---- bytes that are no request ----
 
 
-def listening(pids):
-    """TCP addresses on which these processes listen."""
-    inodes = set()
-    for pid in pids:
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            try:
-                link = os.readlink(f"/proc/{pid}/fd/{fd}")
-            except OSError:
-                continue
-            if link.startswith("socket:["):
-                inodes.add(link[8:-1])
-    found = []
-    for line in open("/proc/net/tcp").read().splitlines()[1:]:
-        f = line.split()
-        if f[3] == "0A" and f[9] in inodes:
-            found.append(int(f[1].split(":")[1], 16))
-    return sorted(found)
-
-
 GARBAGE = [os.urandom(4096), bytes(range(256)) * 20, b"\0" * 5000, b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, b"A",
            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 300, b"\x16\x03\x01\x02\x00" + b"x" * 600]
 
@@ -133,7 +114,7 @@ def test_garbage_on_every_port(cluster):
     """Every port of every process: those for anybody, those for workers, and UCX's own, which nobody reaches."""
     workers = sorted(w["pid"] for w in cluster.workers())
     pids = workers + [cluster.router_pid()]
-    ports, doors, public = set(listening(pids)), worker_ports(cluster), public_ports(cluster, pids)
+    ports, doors, public = set(real.listening(pids)), worker_ports(cluster), public_ports(cluster, pids)
     assert doors | public <= ports
     behind = ports - doors - public
     assert len(behind) >= len(pids) + 3, f"every process has a data socket, three have a listener of UCX: {behind}"
@@ -222,7 +203,7 @@ def test_garbage_on_the_ports_for_workers(start):
     real.until("descriptors back to what they were", lambda: max(more().values()) <= 2, 60, 1)
     grown = {pid: resources(pid)[1] - before[pid][1] for pid in pids}
     assert max(grown.values()) < 16384, f"KiB of growth: {grown}"
-    behind = set(listening(pids)) - set(doors) - public_ports(c, pids)
+    behind = set(real.listening(pids)) - set(doors) - public_ports(c, pids)
     if NO_GATES not in c.text():
         real.until("UCX's own ports to be shut", lambda: not any(reachable(p) for p in behind), 60, 0.2)
     one_more(c)
