@@ -1,6 +1,6 @@
 /*
- * See direct.h. Both memfds are opened by the writer through /proc/PID/fd, which the kernel allows to
- * processes of the same user; a random number in the control block proves that the right one was found.
+ * See direct.h. The writer opens both memfds through /proc/PID/fd, which the kernel allows to processes of the
+ * same user; a random number in the control block proves that the right process was found.
  */
 #include "worker/direct.h"
 
@@ -22,28 +22,51 @@
 #define SYS_pidfd_open 434
 #endif
 
-#define MAGIC UINT64_C(0x31746365726c6c73)
+#define MAGIC UINT64_C(0x32746365726c6c73)
 
-/* An entry has a cache line of its own: two processes spin on nothing here, but write often. */
+/*
+ * An entry has a cache line of its own, because its writer writes to it often.
+ *
+ * `use` says which grant the entry serves (upper bits) and how far its writer is (lowest two bits). The owner
+ * writes OFFERED and WITHDRAWN; a writer moves OFFERED to ATTACHED by compare-and-swap when it attaches, and
+ * its last access to the entry is to write LEFT when it detaches. The grant's number makes a late attach of an
+ * earlier grant fail.
+ */
 typedef struct entry {
     _Alignas(64) _Atomic uint32_t granted, busy;
+    _Atomic uint64_t use;
 } entry;
+
+enum { USE_OFFERED = 1, USE_ATTACHED = 2, USE_LEFT = 3, USE_WITHDRAWN = 0 };
+
+static uint64_t use_of(uint32_t grant, unsigned step)
+{
+    return (uint64_t)grant << 2 | step;
+}
 
 typedef struct control {
     uint64_t magic, nonce[2], arena_inode, arena_bytes;
     entry slot[SL_DIRECT_SLOTS];
 } control;
 
-typedef enum { SLOT_FREE, SLOT_GRANTED, SLOT_REVOKED } slot_state;
+/*
+ * REVOKING: the right was taken back, but the writer may still be writing. FENCED: nothing of this writer can
+ * land any more, but it may still read and write its words of the entry. FREE: no writer touches the entry.
+ */
+typedef enum { SLOT_FREE, SLOT_GRANTED, SLOT_REVOKING, SLOT_FENCED } slot_state;
+
+typedef struct writer_slot {
+    slot_state state;
+    uint32_t grant; /* number of the grant that the entry serves or served last */
+    int pidfd;      /* of the writer's process; -1 when FREE */
+} writer_slot;
 
 struct sl_direct_host {
     int arena_fd, control_fd;
     uint64_t bytes;
     control *c;
-    struct {
-        slot_state state;
-        int pidfd; /* of the last writer, until its process has ended; -1: entry never used, or it has */
-    } slot[SL_DIRECT_SLOTS];
+    writer_slot slot[SL_DIRECT_SLOTS];
+    uint32_t last_grant;
 };
 
 struct sl_direct {
@@ -51,7 +74,8 @@ struct sl_direct {
     uint64_t bytes, mapped;
     control *c;
     entry *e;
-    uint32_t nesting;
+    uint32_t grant, nesting;
+    bool attached;
 };
 
 /* ---- owner ---- */
@@ -127,62 +151,85 @@ void sl_direct_host_destroy(sl_direct_host *h)
     free(h);
 }
 
-/* An entry that nobody can write through: never used, or its writer's process has ended. */
-static int find_slot(sl_direct_host *h)
+/* FENCED to FREE, when the writer cannot touch the entry any more: it has detached, it never attached and now
+ * cannot, or its process has ended. */
+static bool release_entry(sl_direct_host *h, int i)
 {
-    for (int i = 0; i < SL_DIRECT_SLOTS; i++) {
-        if (h->slot[i].state != SLOT_FREE)
-            continue;
-        if (h->slot[i].pidfd >= 0) {
-            if (!ended(h->slot[i].pidfd))
-                continue;
-            close(h->slot[i].pidfd);
-            h->slot[i].pidfd = -1;
-        }
-        return i;
-    }
-    return -1;
+    writer_slot *s = &h->slot[i];
+    uint64_t use = atomic_load(&h->c->slot[i].use);
+    if (use == use_of(s->grant, USE_ATTACHED) && !ended(s->pidfd))
+        return false;
+    close(s->pidfd);
+    *s = (writer_slot){.state = SLOT_FREE, .grant = s->grant, .pidfd = -1};
+    return true;
 }
 
-int sl_direct_grant(sl_direct_host *h, uint32_t writer_pid, uint8_t *desc, size_t *n, sl_err *err)
+static int find_free(sl_direct_host *h)
 {
-    int i = find_slot(h);
-    if (i < 0)
-        return sl_fail(err, SL_ERR_EXHAUSTED, "all %d entries for writers are in use", SL_DIRECT_SLOTS);
-    int pidfd = writer_pid && writer_pid <= INT32_MAX ? pidfd_open(writer_pid) : -1;
-    if (pidfd < 0)
-        return sl_fail(err, SL_ERR_PEER, "no process %u on this host (or in this pid namespace)", writer_pid);
+    int found = -1;
+    for (int i = 0; i < SL_DIRECT_SLOTS; i++) { /* all of them, so that no descriptor is kept for nothing */
+        bool free = h->slot[i].state == SLOT_FREE || (h->slot[i].state == SLOT_FENCED && release_entry(h, i));
+        if (free && found < 0)
+            found = i;
+    }
+    return found;
+}
+
+static sl_status write_descriptor(const sl_direct_host *h, int i, uint32_t grant, uint8_t *desc, size_t *n)
+{
     sl_wr w;
     sl_wr_init(&w);
     sl_wr_u32(&w, (uint32_t)getpid());
     sl_wr_u32(&w, (uint32_t)h->control_fd);
     sl_wr_u32(&w, (uint32_t)h->arena_fd);
     sl_wr_u32(&w, (uint32_t)i);
+    sl_wr_u32(&w, grant);
     sl_wr_u64(&w, h->c->nonce[0]);
     sl_wr_u64(&w, h->c->nonce[1]);
-    if (w.bad || w.len > SL_DIRECT_DESC_MAX) {
-        sl_wr_free(&w);
+    bool ok = !w.bad && w.len <= SL_DIRECT_DESC_MAX;
+    if (ok) {
+        memcpy(desc, w.data, w.len);
+        *n = w.len;
+    }
+    sl_wr_free(&w);
+    return ok ? SL_OK : SL_ERR_NO_MEMORY;
+}
+
+int sl_direct_grant(sl_direct_host *h, uint32_t writer_pid, uint8_t *desc, size_t *n, sl_err *err)
+{
+    int i = find_free(h);
+    if (i < 0)
+        return sl_fail(err, SL_ERR_EXHAUSTED, "all %d entries for writers are in use", SL_DIRECT_SLOTS);
+    int pidfd = writer_pid && writer_pid <= INT32_MAX ? pidfd_open(writer_pid) : -1;
+    if (pidfd < 0)
+        return sl_fail(err, SL_ERR_PEER, "no process %u on this host (or in this pid namespace)", writer_pid);
+    uint32_t grant = ++h->last_grant;
+    if (write_descriptor(h, i, grant, desc, n) != SL_OK) {
         close(pidfd);
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     }
-    memcpy(desc, w.data, w.len);
-    *n = w.len;
-    sl_wr_free(&w);
-    h->slot[i].state = SLOT_GRANTED;
-    h->slot[i].pidfd = pidfd;
-    atomic_store(&h->c->slot[i].busy, 0);
-    atomic_store(&h->c->slot[i].granted, 1);
+    h->slot[i] = (writer_slot){.state = SLOT_GRANTED, .grant = grant, .pidfd = pidfd};
+    entry *e = &h->c->slot[i];
+    atomic_store(&e->busy, 0);
+    atomic_store(&e->granted, 1);
+    atomic_store(&e->use, use_of(grant, USE_OFFERED)); /* last: from here on a writer may attach */
     return i;
 }
 
-bool sl_direct_revoke(sl_direct_host *h, int slot)
+bool sl_direct_revoke(sl_direct_host *h, int i)
 {
-    SL_CHECK(slot >= 0 && slot < SL_DIRECT_SLOTS && h->slot[slot].state != SLOT_FREE, "slot %d", slot);
-    h->slot[slot].state = SLOT_REVOKED;
-    atomic_store(&h->c->slot[slot].granted, 0);
-    if (atomic_load(&h->c->slot[slot].busy) && !ended(h->slot[slot].pidfd))
+    SL_CHECK(i >= 0 && i < SL_DIRECT_SLOTS, "slot %d", i);
+    writer_slot *s = &h->slot[i];
+    entry *e = &h->c->slot[i];
+    SL_CHECK(s->state == SLOT_GRANTED || s->state == SLOT_REVOKING, "slot %d in state %d", i, s->state);
+    s->state = SLOT_REVOKING;
+    atomic_store(&e->granted, 0);
+    uint64_t offered = use_of(s->grant, USE_OFFERED);
+    atomic_compare_exchange_strong(&e->use, &offered, use_of(s->grant, USE_WITHDRAWN));
+    if (atomic_load(&e->busy) && !ended(s->pidfd))
         return false;
-    h->slot[slot].state = SLOT_FREE;
+    s->state = SLOT_FENCED;
+    release_entry(h, i); /* else when a later grant finds that the writer has detached */
     return true;
 }
 
@@ -218,6 +265,17 @@ static sl_status map_control(sl_direct *d, int fd, uint32_t slot, const uint64_t
     return SL_OK;
 }
 
+/* From here on the entry belongs to this writer until it detaches. */
+static sl_status claim_entry(sl_direct *d, uint32_t grant, sl_err *err)
+{
+    uint64_t offered = use_of(grant, USE_OFFERED);
+    if (!atomic_compare_exchange_strong(&d->e->use, &offered, use_of(grant, USE_ATTACHED)))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "the right to write was taken back before it was used");
+    d->grant = grant;
+    d->attached = true;
+    return SL_OK;
+}
+
 static sl_status map_pages(sl_direct *d, int fd, uint64_t bytes, sl_err *err)
 {
     struct stat st;
@@ -232,30 +290,48 @@ static sl_status map_pages(sl_direct *d, int fd, uint64_t bytes, sl_err *err)
     return SL_OK;
 }
 
-sl_status sl_direct_attach(const void *desc, size_t n, uint64_t bytes, sl_direct **out, sl_err *err)
+typedef struct descriptor {
+    uint32_t pid, control_fd, arena_fd, slot, grant;
+    uint64_t nonce[2];
+} descriptor;
+
+static sl_status read_descriptor(const void *desc, size_t n, descriptor *out, sl_err *err)
 {
     sl_rd r = sl_rd_init(desc, n);
-    uint32_t pid = sl_rd_u32(&r), control_fd = sl_rd_u32(&r), arena_fd = sl_rd_u32(&r), slot = sl_rd_u32(&r);
-    uint64_t nonce[2];
-    nonce[0] = sl_rd_u64(&r);
-    nonce[1] = sl_rd_u64(&r);
-    if (sl_rd_done(&r) != SL_OK)
-        return sl_fail(err, SL_ERR_CORRUPT, "its descriptor does not decode");
+    out->pid = sl_rd_u32(&r);
+    out->control_fd = sl_rd_u32(&r);
+    out->arena_fd = sl_rd_u32(&r);
+    out->slot = sl_rd_u32(&r);
+    out->grant = sl_rd_u32(&r);
+    out->nonce[0] = sl_rd_u64(&r);
+    out->nonce[1] = sl_rd_u64(&r);
+    return sl_rd_done(&r) == SL_OK ? SL_OK : sl_fail(err, SL_ERR_CORRUPT, "its descriptor does not decode");
+}
+
+static sl_status map_both(sl_direct *d, const descriptor *at, uint64_t bytes, sl_err *err)
+{
+    int fd = -1;
+    SL_TRY(open_of(at->pid, at->control_fd, &fd, err));
+    sl_status st = map_control(d, fd, at->slot, at->nonce, err);
+    close(fd);
+    if (st != SL_OK)
+        return st;
+    SL_TRY(open_of(at->pid, at->arena_fd, &fd, err));
+    st = map_pages(d, fd, bytes, err);
+    close(fd);
+    return st;
+}
+
+sl_status sl_direct_attach(const void *desc, size_t n, uint64_t bytes, sl_direct **out, sl_err *err)
+{
+    descriptor at;
+    SL_TRY(read_descriptor(desc, n, &at, err));
     sl_direct *d = calloc(1, sizeof *d);
     if (!d)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    int cfd = -1, afd = -1;
-    sl_status st = open_of(pid, control_fd, &cfd, err);
+    sl_status st = map_both(d, &at, bytes, err);
     if (st == SL_OK)
-        st = map_control(d, cfd, slot, nonce, err);
-    if (st == SL_OK)
-        st = open_of(pid, arena_fd, &afd, err);
-    if (st == SL_OK)
-        st = map_pages(d, afd, bytes, err);
-    if (cfd >= 0)
-        close(cfd);
-    if (afd >= 0)
-        close(afd);
+        st = claim_entry(d, at.grant, err);
     if (st != SL_OK) {
         sl_direct_detach(d);
         return st;
@@ -268,9 +344,11 @@ void sl_direct_detach(sl_direct *d)
 {
     if (!d)
         return;
-    SL_CHECK(!d->nesting, "%u writes on their way", d->nesting);
+    SL_CHECK(!d->nesting, "%u writes are still in flight", d->nesting);
     if (d->base)
         munmap(d->base, d->mapped);
+    if (d->attached) /* the last access: the entry may be another writer's from here on */
+        atomic_store(&d->e->use, use_of(d->grant, USE_LEFT));
     if (d->c)
         munmap(d->c, sizeof *d->c);
     free(d);

@@ -2,6 +2,7 @@
  * Writing directly into a decode worker's memory: who may, how the right is taken back from a writer that is
  * idle, at work, stopped or dead, and that a write which comes late never meets another request's pages.
  */
+#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -146,7 +147,7 @@ START_TEST(a_killed_writer)
     kill(pid, SIGKILL);
     soon(slot);
     waitpid(pid, NULL, 0);
-    ck_assert_int_eq(grant(getpid()), slot); /* the only case in which an entry is used again */
+    ck_assert_int_eq(grant(getpid()), slot); /* it did not detach, but its process has ended */
 }
 END_TEST
 
@@ -175,16 +176,10 @@ START_TEST(what_cannot_be_attached)
     for (size_t n = 0; n < desc_len; n++)
         ck_assert_int_eq(sl_direct_attach(desc, n, BYTES, &d, &err), SL_ERR_CORRUPT);
     ck_assert_int_eq(sl_direct_attach(desc, desc_len, BYTES - 1, &d, &err), SL_ERR_UNSUPPORTED);
-    for (size_t i = 0; i < desc_len; i++) { /* any other process, descriptor, entry or number */
+    for (size_t i = 0; i < desc_len; i++) { /* any other process, descriptor, entry, grant or random number */
         desc[i] ^= 0x40;
         sl_status st = sl_direct_attach(desc, desc_len, BYTES, &d, &err);
         desc[i] ^= 0x40;
-        if (i == 12) { /* an entry that nobody was given */
-            ck_assert_int_eq(st, SL_OK);
-            ck_assert(!sl_direct_begin(d));
-            sl_direct_detach(d);
-            continue;
-        }
         ck_assert_msg(st == SL_ERR_UNSUPPORTED, "byte %zu: %s", i, sl_status_name(st));
         ck_assert_uint_gt(strlen(err.text), 10);
     }
@@ -199,6 +194,80 @@ START_TEST(entries_run_out)
     for (int i = 0; i < SL_DIRECT_SLOTS; i++)
         grant(getpid());
     ck_assert_int_eq(sl_direct_grant(host, (uint32_t)getpid(), desc, &desc_len, &err), SL_ERR_EXHAUSTED);
+}
+END_TEST
+
+static int open_files(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    ck_assert_ptr_nonnull(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
+/* A process that lives on loses its connection again and again. Whether it detaches before or after the owner
+ * takes the right back, or never attached, neither an entry nor a descriptor is lost. */
+START_TEST(lost_connections_of_a_living_process)
+{
+    int files = open_files();
+    for (int i = 0; i < 600; i++) {
+        int slot = grant(getpid());
+        sl_direct *d = i % 3 ? attach() : NULL;
+        if (d) {
+            ck_assert(sl_direct_begin(d));
+            sl_direct_base(d)[0] = (uint8_t)i;
+            sl_direct_end(d);
+            ck_assert_int_eq(arena[0], (uint8_t)i);
+        }
+        if (i % 3 == 1)
+            sl_direct_detach(d);
+        ck_assert(sl_direct_revoke(host, slot));
+        if (i % 3 == 2)
+            sl_direct_detach(d);
+    }
+    ck_assert_int_le(open_files(), files + 1); /* the last one detached after the right was taken back */
+}
+END_TEST
+
+/* Being fenced is not enough: while the former writer is attached, its entry is given to nobody else, because
+ * it could take the new writer's right for its own. */
+START_TEST(an_attached_writer_keeps_its_entry)
+{
+    int slot[SL_DIRECT_SLOTS];
+    sl_err err = {0};
+    slot[0] = grant(getpid());
+    sl_direct *d = attach();
+    for (int i = 1; i < SL_DIRECT_SLOTS; i++)
+        slot[i] = grant(getpid());
+    ck_assert(sl_direct_revoke(host, slot[0]));
+    ck_assert_int_eq(sl_direct_grant(host, (uint32_t)getpid(), desc, &desc_len, &err), SL_ERR_EXHAUSTED);
+    ck_assert(!sl_direct_begin(d));
+    sl_direct_detach(d);
+    ck_assert_int_eq(grant(getpid()), slot[0]);
+}
+END_TEST
+
+/* A descriptor that was withdrawn cannot be attached, also when its entry serves another grant by then. */
+START_TEST(a_late_attach)
+{
+    uint8_t old[SL_DIRECT_DESC_MAX];
+    sl_direct *d = NULL;
+    sl_err err = {0};
+    int slot = grant(getpid());
+    size_t n = desc_len;
+    memcpy(old, desc, n);
+    ck_assert(sl_direct_revoke(host, slot));
+    ck_assert_int_eq(sl_direct_attach(old, n, BYTES, &d, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_int_eq(grant(getpid()), slot);
+    ck_assert_int_eq(sl_direct_attach(old, n, BYTES, &d, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_msg(strstr(err.text, "taken back") != NULL, "%s", err.text);
+    d = attach();
+    ck_assert(sl_direct_begin(d));
+    sl_direct_end(d);
+    sl_direct_detach(d);
 }
 END_TEST
 
@@ -274,6 +343,36 @@ START_TEST(late_write_meets_nobody)
     cluster_until(&c, second_is_done, 20, "the second request");
     cluster_check_stream(&c, b);
     ck_assert_int_eq(b->attempts, 0);
+    cluster_stop(&c);
+}
+END_TEST
+
+static uint64_t last_prefill_epoch;
+
+static bool workers_are_back(cluster *cl)
+{
+    const cworker *p = cluster_worker(cl, SL_ROLE_PREFILL, 0), *d = cluster_worker(cl, SL_ROLE_DECODE, 0);
+    return p->id && d->id && p->epoch != last_prefill_epoch;
+}
+
+/* The connection between two living processes is lost 600 times, as at restarts of the router; rows still go
+ * directly, and nothing else would do (cluster.shipping is direct). */
+START_TEST(ships_after_600_lost_connections)
+{
+    cluster_opts o = cluster_defaults();
+    o.shipping = SL_CFG_SHIP_DIRECT;
+    cluster_start(&c, &o);
+    for (int i = 0; i < 600; i++) {
+        creq *r = make(5, 1, (uint64_t)i);
+        r->max_attempts = 3;
+        cluster_until(&c, cluster_idle, 20, "request ends");
+        ck_assert_msg(r->state == REQ_DONE, "after %d connections: %s", i, r->reason);
+        if (i % 100 == 99)
+            cluster_check_stream(&c, r);
+        last_prefill_epoch = cluster_worker(&c, SL_ROLE_PREFILL, 0)->epoch;
+        cluster_cut_all(&c);
+        cluster_until(&c, workers_are_back, 20, "workers come back");
+    }
     cluster_stop(&c);
 }
 END_TEST
@@ -399,6 +498,7 @@ END_TEST
 
 int main(void)
 {
+    sl_log_init(getenv("SL_TEST_LOG") ? SL_LOG_DEBUG : SL_LOG_ERROR, false, "test");
     Suite *s = suite_create("direct");
     TCase *t = tcase_create("right");
     tcase_add_checked_fixture(t, setup, teardown);
@@ -408,10 +508,14 @@ int main(void)
     tcase_add_test(t, a_stopped_writer);
     tcase_add_test(t, what_cannot_be_attached);
     tcase_add_test(t, entries_run_out);
+    tcase_add_test(t, lost_connections_of_a_living_process);
+    tcase_add_test(t, an_attached_writer_keeps_its_entry);
+    tcase_add_test(t, a_late_attach);
     tcase_set_timeout(t, 60);
     suite_add_tcase(s, t);
     t = tcase_create("cluster");
     tcase_add_test(t, late_write_meets_nobody);
+    tcase_add_test(t, ships_after_600_lost_connections);
     tcase_add_test(t, refused_at_start);
     tcase_add_test(t, refused_at_connection);
     tcase_add_test(t, puts_from_the_device);
