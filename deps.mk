@@ -16,7 +16,9 @@ worker:    base kernels model sparse transport kvstore engine
 prefill:   base kernels model sparse transport kvstore engine worker
 decode:    base kernels model sparse transport kvstore engine worker
 router:    base model transport kvstore/page_key.h
-cli:       base kernels model sparse transport kvstore engine worker prefill decode router
+local:     base kernels model sparse kvstore engine
+bench:     base kernels model sparse transport kvstore engine worker prefill decode router local
+cli:       base kernels model sparse transport kvstore engine worker prefill decode router local bench
 
 only transport/ucx:    ucp/* uct/* ucs/*
 only transport/launch: mpi.h

@@ -7,7 +7,7 @@
 static int print_text(char *text)
 {
     if (!text)
-        return sl_cli_fail("config", SL_ERR_NO_MEMORY, NULL);
+        return sl_args_fail("config", SL_ERR_NO_MEMORY, NULL);
     int bad = fputs(text, stdout) < 0;
     free(text);
     return bad ? SL_EXIT_FAILED : SL_EXIT_OK;
@@ -38,6 +38,6 @@ int sl_cmd_config(int argc, char **argv)
     sl_err err = {0};
     sl_status st = sl_cli_config_load(&config, &cfg, &err);
     if (st != SL_OK)
-        return sl_cli_fail("config", st, &err);
+        return sl_args_fail("config", st, &err);
     return print_text(sl_config_dump(&cfg));
 }

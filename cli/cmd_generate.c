@@ -127,5 +127,5 @@ int sl_cmd_generate(int argc, char **argv)
     if (st == SL_OK)
         st = sl_gen_print(&g, &o, stdout, &err);
     sl_gen_close(&g);
-    return st == SL_OK ? SL_EXIT_OK : sl_cli_fail("generate", st, &err);
+    return st == SL_OK ? SL_EXIT_OK : sl_args_fail("generate", st, &err);
 }

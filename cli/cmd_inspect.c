@@ -6,7 +6,7 @@
 #include <jansson.h>
 
 #include "cli/cli.h"
-#include "cli/formats.h"
+#include "local/checkpoint.h"
 #include "engine/engine.h"
 #include "model/checkpoint.h"
 
@@ -108,7 +108,7 @@ static int print_json(const sl_cli_model *m, const tally *t, const sl_geometry *
                           "page", "tokens", SL_PAGE_TOKENS, "bytes", (json_int_t)g->page_bytes, "row_bytes",
                           (json_int_t)g->row_bytes, "index_block_bytes", (json_int_t)g->index_block_bytes);
     if (!j)
-        return sl_cli_fail("inspect", SL_ERR_NO_MEMORY, NULL);
+        return sl_args_fail("inspect", SL_ERR_NO_MEMORY, NULL);
     int bad = json_dumpf(j, stdout, 0);
     json_decref(j);
     printf("\n");
@@ -129,7 +129,7 @@ static int inspect(const char *dir, const sl_cli_model *m, bool tensors, bool js
             t = tally_of(ck);
     }
     if (st != SL_OK)
-        return sl_cli_fail("inspect", st, &err);
+        return sl_args_fail("inspect", st, &err);
     int rc = SL_EXIT_OK;
     if (json)
         rc = print_json(m, &t, &g);
@@ -168,5 +168,5 @@ int sl_cmd_inspect(int argc, char **argv)
     sl_err err = {0};
     sl_cli_model m;
     sl_status st = sl_cli_model_read(dir, indexer, rows, &m, &err);
-    return st == SL_OK ? inspect(dir, &m, tensors, json) : sl_cli_fail("inspect", st, &err);
+    return st == SL_OK ? inspect(dir, &m, tensors, json) : sl_args_fail("inspect", st, &err);
 }

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/formats.h"
+#include "local/checkpoint.h"
 #include "cli/plan_layers.h"
 #include "engine/plan.h"
 
@@ -38,12 +38,12 @@ static int run_plan(const char *dir, const sl_cli_model *m, sl_plan_in *in, bool
     in->cfg = &m->cfg, in->row_format = m->row_format, in->index_format = m->index_format;
     sl_status st = sl_plan_make(in, &p, &err);
     if (st != SL_OK)
-        return sl_cli_fail("plan", st, &err);
+        return sl_args_fail("plan", st, &err);
     if (layers->file)
         return sl_cli_plan_layers(layers, &p, m->cfg.n_layers, json);
     char *text = json ? sl_plan_json(in, &p) : sl_plan_text(in, &p);
     if (!text)
-        return sl_cli_fail("plan", SL_ERR_NO_MEMORY, NULL);
+        return sl_args_fail("plan", SL_ERR_NO_MEMORY, NULL);
     if (!json) {
         printf("%s: %s rows, %s indexer\n", dir, sl_cli_row_name(m->row_format),
                sl_cli_index_name(m->index_format));
@@ -108,7 +108,7 @@ int sl_cmd_plan(int argc, char **argv)
     sl_cli_model m;
     sl_status st = sl_cli_model_read(dir, indexer, rows, &m, &err);
     if (st != SL_OK)
-        return sl_cli_fail("plan", st, &err);
+        return sl_args_fail("plan", st, &err);
     bool known = in.gpu_bytes > 0 || device_memory(&in.gpu_bytes);
     if (!known)
         in.gpu_bytes = ASSUMED_GPU;

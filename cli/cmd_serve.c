@@ -158,10 +158,10 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
     }
     st = sl_cli_config_load(&config, &cfg, &err);
     if (st != SL_OK)
-        return sl_cli_fail(command, st, &err);
+        return sl_args_fail(command, st, &err);
     st = sl_launch_init(&argc, &argv, &launch, &err);
     if (st != SL_OK)
-        return sl_cli_fail(command, st, &err);
+        return sl_args_fail(command, st, &err);
     if (by_rank)
         st = role_by_rank(&cfg, &launch, &role, &root, &err);
     if (st != SL_OK)
@@ -170,7 +170,7 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
         st = run_router(&cfg, &launch, root, &err);
     else
         st = run_worker(&cfg, &launch, role, by_rank ? index_in_role(&cfg, launch.rank) : index, root, &err);
-    return st == SL_OK ? SL_EXIT_OK : sl_cli_fail(command, st, &err);
+    return st == SL_OK ? SL_EXIT_OK : sl_args_fail(command, st, &err);
 }
 
 int sl_cmd_serve(int argc, char **argv)

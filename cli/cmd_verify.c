@@ -50,6 +50,6 @@ int sl_cmd_verify(int argc, char **argv)
         printf("%d of %d ways shown to be equal\n", v.ways - v.differing - v.idle, v.ways);
     sl_verify_close(&v);
     if (st != SL_OK)
-        return sl_cli_fail("verify", st, &err);
+        return sl_args_fail("verify", st, &err);
     return good ? SL_EXIT_OK : SL_EXIT_FAILED;
 }

@@ -63,11 +63,11 @@ int sl_cli_plan_layers(const sl_plan_layers *o, const sl_plan *p, int32_t n_laye
     size_t n = 0;
     char *text = read_file(o->file, &n, &err);
     if (!text)
-        return sl_cli_fail("plan", SL_ERR_IO, &err);
+        return sl_args_fail("plan", SL_ERR_IO, &err);
     sl_status st = sl_locality_read(text, n, n_layers, &m, &err);
     free(text);
     if (st != SL_OK)
-        return sl_cli_fail("plan", st, &err);
+        return sl_args_fail("plan", st, &err);
     double share = o->swap_share >= 0 ? o->swap_share : sl_locality_swap_share(&m, LINK_BYTES);
     sl_locality_choose(&m, p, o->context, share, rows);
     if (!json) {

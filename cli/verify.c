@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "local/progress.h"
 
 typedef enum {
     ROWS_RESIDENT,

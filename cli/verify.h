@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "cli/cli.h"
-#include "cli/formats.h"
+#include "local/checkpoint.h"
 #include "engine/engine.h"
 
 typedef struct sl_verify_opts {

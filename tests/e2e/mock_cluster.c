@@ -17,7 +17,7 @@
 
 #include "base/log.h"
 #include "model/tokenizer.h"
-#include "router/mock_worker.h"
+#include "bench/mock/mock.h"
 #include "router/router.h"
 
 enum { MAX_WORKERS = 32 };

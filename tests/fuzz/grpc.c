@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "router/grpc/rpc.h"
-#include "router/mock_worker.h"
+#include "bench/mock/mock.h"
 
 static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 static sl_router *router;

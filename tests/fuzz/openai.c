@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "router/http/openai.h"
-#include "router/mock_worker.h"
+#include "bench/mock/mock.h"
 
 static void check_answer(const sl_oai_env *env, sl_oai_request *q, const uint8_t *data, size_t n)
 {

@@ -7,7 +7,7 @@
 
 #include <check.h>
 
-#include "router/mock_worker.h"
+#include "bench/mock/mock.h"
 #include "router/core/core_impl.h"
 
 enum { H_WORKERS = 8 };

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "router/http/openai.h"
-#include "router/mock_worker.h"
+#include "bench/mock/mock.h"
 
 static sl_oai_env env;
 static sl_tokenizer *tok;

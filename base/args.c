@@ -1,0 +1,196 @@
+/* Flags of subcommands, the same for all; see args.h. */
+#include "base/args.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool parse_int(const sl_arg *a, const char *text)
+{
+    char *end;
+    errno = 0;
+    long v = strtol(text, &end, 10);
+    if (errno || end == text || *end || v < INT32_MIN || v > INT32_MAX)
+        return false;
+    if ((a->min != 0 || a->max != 0) && ((double)v < a->min || (double)v > a->max))
+        return false;
+    *(int32_t *)a->out = (int32_t)v;
+    return true;
+}
+
+static bool parse_real(const sl_arg *a, const char *text)
+{
+    char *end;
+    errno = 0;
+    double v = strtod(text, &end);
+    if (errno || end == text || *end || v != v)
+        return false;
+    if ((a->min != 0 || a->max != 0) && (v < a->min || v > a->max))
+        return false;
+    *(double *)a->out = v;
+    return true;
+}
+
+/* A number with an optional unit: powers of 1024. */
+static bool parse_bytes(const char *text, bool units, uint64_t *out)
+{
+    static const char letters[] = "KMGTP";
+    char *end;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (errno || end == text || *text == '-' || *text == '+')
+        return false;
+    if (*end && units) {
+        const char *unit = strchr(letters, *end);
+        if (!unit)
+            return false;
+        unsigned shift = 10u * (unsigned)(unit - letters + 1);
+        if (shift > 50 || v > UINT64_MAX >> shift)
+            return false;
+        v <<= shift;
+        end++;
+        if (strcmp(end, "iB") == 0 || strcmp(end, "B") == 0)
+            end += strlen(end);
+    }
+    if (*end)
+        return false;
+    *out = v;
+    return true;
+}
+
+static bool parse_choice(const sl_arg *a, const char *text)
+{
+    for (int i = 0; a->choices[i]; i++)
+        if (strcmp(a->choices[i], text) == 0) {
+            *(int *)a->out = i;
+            return true;
+        }
+    return false;
+}
+
+static bool parse_value(const sl_arg *a, const char *text)
+{
+    sl_arg_list *list = a->out;
+    switch (a->kind) {
+    case SL_ARG_FLAG:
+        return false;
+    case SL_ARG_TEXT:
+        *(const char **)a->out = text;
+        return true;
+    case SL_ARG_INT:
+        return parse_int(a, text);
+    case SL_ARG_BYTES:
+        return parse_bytes(text, true, a->out);
+    case SL_ARG_U64:
+        return parse_bytes(text, false, a->out);
+    case SL_ARG_REAL:
+        return parse_real(a, text);
+    case SL_ARG_CHOICE:
+        return parse_choice(a, text);
+    case SL_ARG_LIST:
+        if (list->n == SL_ARG_LIST_MAX)
+            return false;
+        list->v[list->n++] = text;
+        return true;
+    }
+    return false;
+}
+
+static void print_help(const char *command, const char *usage, const sl_arg *args, size_t n)
+{
+    printf("usage: sluice %s %s\n\n", command, usage);
+    for (size_t i = 0; i < n; i++) {
+        char left[64];
+        snprintf(left, sizeof left, "--%s%s%s", args[i].name, args[i].meta ? " " : "",
+                 args[i].meta ? args[i].meta : "");
+        printf("  %-30s %s", left, args[i].help);
+        for (int k = 0; args[i].choices && args[i].choices[k]; k++)
+            printf("%s%s", k ? ", " : ": ", args[i].choices[k]);
+        printf("\n");
+    }
+}
+
+/* What a value must be, for the message. */
+static void print_expectation(const sl_arg *a)
+{
+    switch (a->kind) {
+    case SL_ARG_INT:
+    case SL_ARG_REAL:
+        fprintf(stderr, "must be %s", a->kind == SL_ARG_INT ? "an integer" : "a number");
+        if (a->min != 0 || a->max != 0)
+            fprintf(stderr, " from %.10g to %.10g", a->min, a->max);
+        break;
+    case SL_ARG_BYTES:
+        fprintf(stderr, "must be a size such as 4096, 512M or 16G");
+        break;
+    case SL_ARG_U64:
+        fprintf(stderr, "must be a whole number, not negative");
+        break;
+    case SL_ARG_CHOICE:
+        fprintf(stderr, "must be one of");
+        for (int k = 0; a->choices[k]; k++)
+            fprintf(stderr, "%s %s", k ? "," : "", a->choices[k]);
+        break;
+    case SL_ARG_LIST:
+        fprintf(stderr, "is given more than %d times", SL_ARG_LIST_MAX);
+        break;
+    default:
+        fprintf(stderr, "is wrong");
+    }
+}
+
+static sl_args_result wrong(const char *command, const char *text, const char *what)
+{
+    fprintf(stderr, "sluice %s: %s %s\nTry: sluice %s --help\n", command, what, text, command);
+    return SL_ARGS_WRONG;
+}
+
+static const sl_arg *find(const sl_arg *args, size_t n, const char *name, size_t len)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strlen(args[i].name) == len && memcmp(args[i].name, name, len) == 0)
+            return &args[i];
+    return NULL;
+}
+
+sl_args_result sl_args_parse(const char *usage, const sl_arg *args, size_t n, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i], *value = NULL;
+        if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
+            print_help(argv[0], usage, args, n);
+            return SL_ARGS_HELP;
+        }
+        if (strncmp(word, "--", 2) != 0)
+            return wrong(argv[0], word, "unexpected argument");
+        const char *eq = strchr(word, '=');
+        const sl_arg *a = find(args, n, word + 2, eq ? (size_t)(eq - word) - 2 : strlen(word + 2));
+        if (!a)
+            return wrong(argv[0], word, "unknown flag");
+        if (a->kind == SL_ARG_FLAG) {
+            if (eq)
+                return wrong(argv[0], word, "this flag takes no value:");
+            *(bool *)a->out = true;
+            continue;
+        }
+        value = eq ? eq + 1 : i + 1 < argc ? argv[++i] : NULL;
+        if (!value)
+            return wrong(argv[0], word, "missing value of");
+        if (!parse_value(a, value)) {
+            fprintf(stderr, "sluice %s: --%s \"%s\" ", argv[0], a->name, value);
+            print_expectation(a);
+            fprintf(stderr, "\n");
+            return SL_ARGS_WRONG;
+        }
+    }
+    return SL_ARGS_RUN;
+}
+
+int sl_args_fail(const char *command, sl_status st, const sl_err *err)
+{
+    const char *text = err && err->text[0] ? err->text : "failed";
+    fprintf(stderr, "sluice %s: %s (%s)\n", command, text, sl_status_name(st));
+    return SL_EXIT_FAILED;
+}

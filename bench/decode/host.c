@@ -1,0 +1,154 @@
+/*
+ * The host store of `sluice bench decode`. Latent rows are taken from a few blocks of encoded random vectors;
+ * index keys are random everywhere, because equal keys would give equal scores, which no real cache has.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "bench/decode/decode.h"
+#include "kernels/formats.h"
+#include "kernels/synth.h"
+
+enum { BLOCKS = 16, MAX_THREADS = 16 };
+
+typedef struct filler {
+    const dec_host *h;
+    const uint8_t *blocks; /* [BLOCKS][64] rows */
+    int32_t first, end;    /* pages */
+} filler;
+
+static double seconds_since(uint64_t t0)
+{
+    return (double)(sl_now_ns() - t0) / 1e9;
+}
+
+static uint8_t *make_blocks(const sl_geometry *g)
+{
+    int32_t width = g->lora + g->rope;
+    uint8_t *blocks = malloc((size_t)(BLOCKS * SL_PAGE_TOKENS * g->row_bytes));
+    float *row = malloc(sizeof(float) * (size_t)width);
+    for (int64_t i = 0; blocks && row && i < BLOCKS * SL_PAGE_TOKENS; i++) {
+        for (int32_t k = 0; k < width; k++)
+            row[k] = sl_synth_uniform(DEC_SEED, (uint64_t)(i * width + k));
+        sl_row_encode(g->row_format, g->lora, g->rope, row, blocks + i * g->row_bytes);
+    }
+    free(row);
+    return blocks;
+}
+
+/* One index block: e4m3 bytes below 2 with a constant scale, or float32. */
+static void fill_index(const sl_geometry *g, uint8_t *at, uint64_t *state)
+{
+    int64_t keys = (int64_t)SL_PAGE_TOKENS * g->index_dim;
+    bool official = g->index_format == SL_INDEX_OFFICIAL;
+    for (int64_t i = 0; i < keys; i += official ? 8 : 1) {
+        *state = *state * 6364136223846793005ull + 1442695040888963407ull;
+        uint64_t x = (*state ^ (*state >> 29)) & 0xbfbfbfbfbfbfbfbfull;
+        float f = (float)(int32_t)(x >> 32) * 0x1p-31f;
+        if (official)
+            memcpy(at + i, &x, 8);
+        else
+            memcpy(at + 4 * i, &f, 4);
+    }
+    float scale = 0x1p-3f;
+    for (int32_t i = 0; official && i < SL_PAGE_TOKENS; i++)
+        memcpy(at + keys + 4 * i, &scale, 4);
+}
+
+static void fill_page(const filler *f, int32_t page)
+{
+    const sl_geometry *g = sl_arena_geometry(f->h->arena);
+    uint8_t *base = sl_arena_base(f->h->arena);
+    int32_t n = sl_arena_pages(f->h->arena);
+    for (int32_t l = 0; l < g->n_layers; l++) {
+        sl_host_plane rows = sl_geometry_row_plane(g, base, n, l),
+                      index = sl_geometry_index_plane(g, base, n, l);
+        uint64_t state = ((uint64_t)(uint32_t)page << 20 | (uint64_t)l) * 0x9e3779b97f4a7c15ull;
+        const uint8_t *src = f->blocks + (int64_t)((page * 31 + l) % BLOCKS) * SL_PAGE_TOKENS * g->row_bytes;
+        memcpy(rows.base + page * rows.page_stride, src, (size_t)(SL_PAGE_TOKENS * g->row_bytes));
+        if (g->has_index[l])
+            fill_index(g, index.base + page * index.page_stride, &state);
+    }
+}
+
+static void *fill_main(void *arg)
+{
+    const filler *f = arg;
+    for (int32_t p = f->first; p < f->end; p++)
+        fill_page(f, p);
+    return NULL;
+}
+
+static sl_status fill_arena(const dec_host *h, int threads, sl_err *err)
+{
+    uint8_t *blocks = make_blocks(sl_arena_geometry(h->arena));
+    pthread_t ids[MAX_THREADS];
+    filler parts[MAX_THREADS];
+    int32_t pages = sl_arena_pages(h->arena), started = 0;
+    threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
+    if (!blocks)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    for (int i = 0; i < threads; i++) {
+        parts[i] = (filler){.h = h,
+                            .blocks = blocks,
+                            .first = (int32_t)((int64_t)pages * i / threads),
+                            .end = (int32_t)((int64_t)pages * (i + 1) / threads)};
+        if (pthread_create(&ids[i], NULL, fill_main, &parts[i]) != 0)
+            fill_main(&parts[i]), ids[i] = pthread_self();
+        else
+            started |= 1 << i;
+    }
+    for (int i = 0; i < threads; i++)
+        if (started & 1 << i)
+            pthread_join(ids[i], NULL);
+    free(blocks);
+    return SL_OK;
+}
+
+sl_status dec_host_open(dec_host *h, sl_backend *be, const sl_geometry *g, uint64_t bytes, int threads,
+                        sl_err *err)
+{
+    sl_arena_opts ao = {.bytes = bytes, .huge_pages = SL_AUTO, .lock = SL_OFF, .numa_node = -1};
+    uint64_t t0 = sl_now_ns();
+    *h = (dec_host){.be = be};
+    sl_status st = sl_arena_create(g, &ao, &h->arena, err);
+    h->populate_s = seconds_since(t0);
+    t0 = sl_now_ns();
+    if (st == SL_OK)
+        st = fill_arena(h, threads, err);
+    h->fill_s = seconds_since(t0);
+    t0 = sl_now_ns();
+    if (st == SL_OK)
+        st = sl_be_host_register(be, sl_arena_base(h->arena), sl_arena_bytes(h->arena), err);
+    h->readable = st == SL_OK;
+    h->pin_s = seconds_since(t0);
+    if (st != SL_OK)
+        dec_host_close(h);
+    return st;
+}
+
+void dec_host_close(dec_host *h)
+{
+    if (h->readable)
+        sl_be_host_unregister(h->be, sl_arena_base(h->arena));
+    sl_arena_destroy(h->arena);
+    *h = (dec_host){0};
+}
+
+sl_status dec_host_pages(const dec_host *h, bool shared, int32_t i, int32_t n, int32_t per_seq, int32_t own,
+                         int32_t *pages, int32_t *sets, sl_err *err)
+{
+    int64_t have = sl_arena_pages(h->arena), common = per_seq - own, room = have - (int64_t)n * own;
+    int64_t fit = common > 0 ? room / common : n;
+    if (room < 0 || fit < 1 || (fit < n && !shared))
+        return sl_fail(err, SL_ERR_EXHAUSTED,
+                       "the host store of %lld pages holds %lld requests of %d pages, %d are wanted",
+                       (long long)have, (long long)(have / per_seq), per_seq, n);
+    *sets = fit < n ? (int32_t)fit : n;
+    for (int32_t p = 0; p < per_seq; p++)
+        pages[p] = (int32_t)(p < common ? (int64_t)n * own + (i % *sets) * common + p
+                                        : (int64_t)i * own + (p - common));
+    return SL_OK;
+}

@@ -1,0 +1,113 @@
+/* Output of `sluice bench decode`: facts, CSV, a table for people, the profile. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+#include "bench/decode/decode.h"
+#include "local/checkpoint.h"
+
+const char *const dec_mode_names[] = {"resident", "hierarchical", "free_rows", "first_resident", NULL};
+const char *const dec_profile_names[] = {"keep85", "layered", "random", NULL};
+
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 30);
+}
+
+void dec_print_facts(FILE *out, const dec_bench *b)
+{
+    struct utsname u;
+    uname(&u);
+    fprintf(out, "# %s; host %s %s\n", sl_backend_describe(b->be), u.sysname, u.release);
+    fprintf(
+        out,
+        "# model %s: %d layers, rank 1 of %d (%d of %d experts), %.1f GiB of random weights made in %.1f s\n",
+        b->o.model, b->cfg.n_layers, b->o.ranks, b->cfg.n_routed_experts / b->o.ranks,
+        b->cfg.n_routed_experts, gib(sl_model_weight_bytes(b->model)), b->model_s);
+    fprintf(out, "# host store %s; populated %.1f s, filled %.1f s, pinned %.1f s\n",
+            sl_arena_describe(b->host.arena), b->host.populate_s, b->host.fill_s, b->host.pin_s);
+    fprintf(out, "# device bytes for the cache, every mode: %.2f GiB\n", gib(b->kv_bytes));
+    fprintf(out,
+            "# step: host clock around a whole engine step, logits on the host included, sampling and the "
+            "exchange between ranks not; median of %d after %d warm-up steps\n",
+            b->o.steps, b->o.warmup);
+}
+
+void dec_print_csv_head(FILE *out)
+{
+    fprintf(out, "rows,context,mode,profile,batch,gpu_batch,host_sets,hot_rows,resident_layers,step_ms,min_"
+                 "ms,max_ms,mean_ms,"
+                 "tokens_per_s,"
+                 "misses,hits,tail_hits,swap_ms,exposed_ms,kv_gib,kv_used_gib,engine_gib\n");
+}
+
+void dec_print_csv(FILE *out, const dec_result *r)
+{
+    bool resident = r->mode == DEC_RESIDENT;
+    fprintf(
+        out, "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f\n",
+        sl_cli_row_name(r->rows), r->context, dec_mode_names[r->mode],
+        resident ? "any" : dec_profile_names[r->profile], r->batch, r->gpu_batch, r->host_sets, r->hot_rows,
+        r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s, r->misses, r->hits,
+        r->tail_hits, r->swap_ms, r->exposed_ms, gib(r->kv_bytes), gib(r->kv_used), gib(r->device_bytes));
+}
+
+void dec_print_row(FILE *out, const dec_result *r)
+{
+    bool resident = r->mode == DEC_RESIDENT;
+    fprintf(out,
+            "%-8s %7d  %-12s %-8s batch %3d of %3d%s  step %8.3f ms  %8.1f tokens/s  misses %6.1f  swap "
+            "%6.2f ms, exposed %6.2f\n",
+            sl_cli_row_name(r->rows), r->context, dec_mode_names[r->mode],
+            resident ? "any" : dec_profile_names[r->profile], r->batch, r->gpu_batch,
+            r->host_sets < r->batch ? " (shared host pages)" : "", r->step_ms, r->tokens_s, r->misses,
+            r->swap_ms, r->exposed_ms);
+}
+
+static int by_op(const void *a, const void *b)
+{
+    const sl_op_time *x = a, *y = b;
+    return x->op != y->op       ? (int)x->op - (int)y->op
+           : x->rows != y->rows ? (x->rows > y->rows) - (x->rows < y->rows)
+                                : (x->cols > y->cols) - (x->cols < y->cols);
+}
+
+void dec_print_ops(FILE *out, const dec_result *r)
+{
+    sl_op_time *v = malloc(sizeof *v * (size_t)(r->n_ops + 1));
+    int32_t *count = calloc((size_t)r->n_ops + 1, sizeof *count), n = 0;
+    double total = 0;
+    if (!v || !count || r->n_ops == 0)
+        goto done;
+    memcpy(v, r->ops, sizeof *v * (size_t)r->n_ops);
+    qsort(v, (size_t)r->n_ops, sizeof *v, by_op);
+    for (int32_t i = 0; i < r->n_ops; i++) {
+        total += v[i].ns;
+        if (n > 0 && by_op(&v[n - 1], &v[i]) == 0) {
+            v[n - 1].ns += v[i].ns;
+            count[n - 1]++;
+        } else {
+            v[n] = v[i];
+            count[n++] = 1;
+        }
+    }
+    fprintf(out, "  %-14s %-14s %8s %10s %10s %7s\n", "op", "shape", "calls", "us each", "ms a step",
+            "share");
+    for (int32_t pass = 0; pass < n; pass++) {
+        int32_t best = 0;
+        for (int32_t i = 1; i < n; i++)
+            if (v[i].ns > v[best].ns)
+                best = i;
+        char shape[32] = "";
+        if (v[best].rows)
+            snprintf(shape, sizeof shape, "%dx%d", v[best].rows, v[best].cols);
+        fprintf(out, "  %-14s %-14s %8d %10.2f %10.3f %6.1f%%\n", sl_op_name(v[best].op), shape, count[best],
+                v[best].ns / count[best] / 1e3, v[best].ns / 1e6, 100 * v[best].ns / total);
+        v[best].ns = -1;
+    }
+    fprintf(out, "  %-14s %-14s %8d %10s %10.3f\n", "all", "", r->n_ops, "", total / 1e6);
+done:
+    free(count);
+    free(v);
+}

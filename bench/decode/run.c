@@ -1,0 +1,297 @@
+/*
+ * One engine after another: as many requests as the device bytes allow, warm-up, timed steps, profile.
+ *
+ * Every request has `context` tokens at the end of the run; it is opened with so many fewer as the run
+ * appends. The rows and keys of all of them come from the host store, as after a hand-over from a prefill
+ * worker. Steps go through the engine as a decode worker's do, logits copied to the host included; sampling
+ * is not.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "bench/decode/decode.h"
+#include "kernels/synth.h"
+
+enum { OPS_CAPACITY = 1 << 16 };
+
+typedef struct run {
+    dec_bench *b;
+    sl_row_format rows;
+    int32_t context, batch, per_seq, own, appended;
+    dec_mode mode;
+    sl_engine *engine;
+    sl_seq **seqs;
+    sl_step_item *items;
+    int32_t *tokens;
+    double *ms;
+    dec_result r;
+} run;
+
+static int32_t pages_of(int32_t tokens)
+{
+    return (tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+}
+
+/* Tokens that all profiles and the profile step append. */
+static int32_t total_steps(const dec_opts *o)
+{
+    return o->profiles.n * (o->warmup + o->steps) + 4;
+}
+
+static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
+{
+    const dec_opts *o = &x->b->o;
+    sl_plan_in in = {.cfg = &x->b->cfg,
+                     .row_format = x->rows,
+                     .index_format = SL_INDEX_OFFICIAL,
+                     .algorithm = "dsa",
+                     .hot_rows = o->hot_rows,
+                     .hot_rows_layer = x->mode == DEC_FIRST_RESIDENT ? x->b->hot_layer : NULL,
+                     .tail_rows = o->tail_rows,
+                     .max_context = x->context,
+                     .max_step_tokens = o->max_batch,
+                     .max_seqs = o->max_batch,
+                     .policy = SL_EVICT_CLOCK,
+                     .gpu_bytes = x->b->kv_bytes,
+                     .host_bytes = sl_arena_bytes(x->b->host.arena)};
+    return sl_plan_make(&in, p, err);
+}
+
+/* Requests that the device bytes allow in this mode. */
+static int32_t device_batch(const run *x, const sl_plan *p)
+{
+    uint64_t n = (uint64_t)pages_of(x->context);
+    uint64_t one = n * p->index_page_device +
+                   (x->mode == DEC_RESIDENT ? n * p->row_page_device : p->hot_rows_bytes + p->hot_meta_bytes);
+    uint64_t fit = p->cache_bytes / one;
+    return fit > INT32_MAX ? INT32_MAX : (int32_t)fit;
+}
+
+static int32_t smaller(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+static sl_status open_engine(run *x, sl_err *err)
+{
+    const dec_opts *o = &x->b->o;
+    sl_plan plan;
+    sl_status st = make_plan(x, &plan, err);
+    if (st != SL_OK)
+        return st;
+    x->r.gpu_batch = device_batch(x, &plan);
+    x->r.hot_rows = x->mode == DEC_RESIDENT ? 0 : plan.hot_rows;
+    x->r.resident_layers = x->mode == DEC_RESIDENT         ? x->b->cfg.n_layers
+                           : x->mode == DEC_FIRST_RESIDENT ? o->resident_layers
+                                                           : 0;
+    x->batch = smaller(x->batch > 0 ? x->batch : o->max_batch, x->r.gpu_batch);
+    int64_t host = sl_arena_pages(x->b->host.arena) / x->per_seq;
+    if (!o->shared)
+        x->batch = smaller(x->batch, host > INT32_MAX ? INT32_MAX : (int32_t)host);
+    if (x->batch < 1)
+        return sl_fail(err, SL_ERR_EXHAUSTED, "not one request of %d tokens fits", x->context);
+    sl_coord_draw draw = {.keep = x->b->keep, .span_tokens = x->context - total_steps(o), .seed = DEC_SEED};
+    sl_engine_opts eo = {
+        .algorithm = "dsa", .max_step_tokens = o->max_batch, .policy = SL_EVICT_CLOCK, .draw = &draw};
+    eo.arena_readable = true;
+    /* who has nothing to wait for is fastest as a whole */
+    eo.groups = x->mode == DEC_RESIDENT || x->mode == DEC_FREE_ROWS ? 1 : o->groups;
+    bool resident = x->mode == DEC_RESIDENT;
+    st = sl_plan_pools(&plan, resident ? SL_RESIDENT : SL_HIERARCHICAL, x->batch, x->context, &eo, err);
+    if (!resident)
+        eo.row_pages = 0; /* nothing but index keys and hot rows, and rows of resident layers */
+    if (x->mode == DEC_FIRST_RESIDENT)
+        eo.hot_rows_layer = x->b->hot_layer;
+    return st == SL_OK ? sl_engine_create(x->b->be, x->b->model, x->b->host.arena, &eo, &x->engine, err) : st;
+}
+
+static sl_status open_seqs(run *x, sl_err *err)
+{
+    int32_t *pages = calloc((size_t)x->per_seq, sizeof *pages);
+    uint64_t t0 = sl_now_ns();
+    sl_status st = pages ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    for (int32_t i = 0; i < x->batch && st == SL_OK; i++) {
+        st = dec_host_pages(&x->b->host, x->b->o.shared, i, x->batch, x->per_seq, x->own, pages,
+                            &x->r.host_sets, err);
+        if (st == SL_OK)
+            st = sl_engine_seq_open(x->engine, x->mode == DEC_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL, pages,
+                                    x->per_seq, x->context - total_steps(&x->b->o), NULL, &x->seqs[i], err);
+    }
+    if (st == SL_OK)
+        st = sl_be_sync(x->b->be, err);
+    sl_engine_rows_free(x->engine, x->mode == DEC_FREE_ROWS);
+    x->r.open_s = (double)(sl_now_ns() - t0) / 1e9;
+    free(pages);
+    return st;
+}
+
+static sl_status step(run *x, const sl_step_hooks *hooks, double *ms, sl_err *err)
+{
+    for (int32_t i = 0; i < x->batch; i++) {
+        x->tokens[i] = (int32_t)(sl_synth_hash(DEC_SEED, (uint64_t)(x->appended * x->batch + i)) %
+                                 (uint32_t)x->b->cfg.vocab_size);
+        x->items[i] =
+            (sl_step_item){.seq = x->seqs[i], .tokens = &x->tokens[i], .n_tokens = 1, .want_logits = true};
+    }
+    x->appended++;
+    uint64_t t0 = sl_now_ns();
+    sl_status st = sl_engine_step(x->engine, x->items, x->batch, hooks, err);
+    *ms = (double)(sl_now_ns() - t0) / 1e6;
+    return st;
+}
+
+/* Finite logits of the last step: made-up weights must not have gone astray. */
+static sl_status check_logits(const run *x, sl_err *err)
+{
+    for (int32_t i = 0; i < x->batch; i++)
+        for (int32_t v = 0; v < x->b->cfg.vocab_size; v++)
+            if (!(x->items[i].logits[v] > -1e30f && x->items[i].logits[v] < 1e30f))
+                return sl_fail(err, SL_ERR_INTERNAL, "request %d: logit %d is not finite", i, v);
+    return SL_OK;
+}
+
+/* The part of a layer's selection that stays from step to step, of 65536. */
+static uint32_t keep_of(dec_profile p, int32_t layer, int32_t layers)
+{
+    if (p == DEC_RANDOM)
+        return 0;
+    if (p == DEC_KEEP85)
+        return 55706;
+    /* published for V3.2: 1.5 % in the first layers, 35 to 50 % and up to 80 % in the others */
+    if (layer < 3)
+        return 983;
+    int32_t rest = layers > 4 ? layers - 4 : 1;
+    return 22938 + (uint32_t)(29491 * (int64_t)(layer - 3) / rest);
+}
+
+static sl_status set_profile(const run *x, dec_profile p, sl_err *err)
+{
+    uint32_t keep[SL_MAX_LAYERS];
+    for (int32_t l = 0; l < x->b->cfg.n_layers; l++)
+        keep[l] = keep_of(p, l, x->b->cfg.n_layers);
+    sl_status st = sl_be_copy(x->b->be, x->b->keep, keep, sizeof *keep * (size_t)x->b->cfg.n_layers, err);
+    return st == SL_OK ? sl_be_sync(x->b->be, err) : st;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void summarise(run *x, const sl_engine_stats *s0, const sl_engine_stats *s1)
+{
+    int32_t n = x->b->o.steps;
+    double sum = 0, per = (double)n * x->batch * x->b->cfg.n_layers;
+    for (int32_t i = 0; i < n; i++)
+        sum += x->ms[i];
+    qsort(x->ms, (size_t)n, sizeof *x->ms, by_value);
+    x->r.step_ms = n % 2 ? x->ms[n / 2] : (x->ms[n / 2 - 1] + x->ms[n / 2]) / 2;
+    x->r.min_ms = x->ms[0], x->r.max_ms = x->ms[n - 1], x->r.mean_ms = sum / n;
+    x->r.tokens_s = x->batch * 1e3 / x->r.step_ms;
+    x->r.misses = (double)(s1->misses - s0->misses) / per;
+    x->r.hits = (double)(s1->hits - s0->hits) / per;
+    x->r.tail_hits = (double)(s1->tail_hits - s0->tail_hits) / per;
+    x->r.swap_ms = (double)(s1->swap_ns - s0->swap_ns) / 1e6 / n;
+    x->r.exposed_ms = (double)(s1->swap_exposed_ns - s0->swap_exposed_ns) / 1e6 / n;
+    x->r.kv_bytes = s1->kv_bytes, x->r.kv_used = s1->kv_bytes_used, x->r.device_bytes = s1->device_bytes;
+}
+
+static void nothing(void *ctx, int32_t layer)
+{
+    (void)ctx;
+    (void)layer;
+}
+
+/* One step op by op: steps with a hook are no graphs, whose ops a profile does not see. */
+static sl_status profile_ops(run *x, sl_err *err)
+{
+    sl_step_hooks hooks = {.layer_done = nothing};
+    double ms;
+    sl_status st = sl_be_profile_begin(x->b->be, OPS_CAPACITY, err);
+    if (st != SL_OK)
+        return st;
+    st = step(x, &hooks, &ms, err);
+    sl_status end = sl_be_profile_end(x->b->be, &x->r.ops, &x->r.n_ops, st == SL_OK ? err : NULL);
+    return st == SL_OK ? end : st;
+}
+
+static sl_status measure(run *x, dec_profile p, bool last, sl_err *err)
+{
+    sl_engine_stats s0, s1;
+    double warm;
+    sl_status st = set_profile(x, p, err);
+    for (int32_t i = 0; i < x->b->o.warmup && st == SL_OK; i++)
+        st = step(x, NULL, &warm, err);
+    sl_engine_stats_get(x->engine, &s0);
+    for (int32_t i = 0; i < x->b->o.steps && st == SL_OK; i++)
+        st = step(x, NULL, &x->ms[i], err);
+    sl_engine_stats_get(x->engine, &s1);
+    if (st == SL_OK && last && x->mode != DEC_FREE_ROWS) /* whose rows are whatever was there */
+        st = check_logits(x, err);
+    x->r.profile = p;
+    summarise(x, &s0, &s1);
+    if (st == SL_OK && x->b->o.ops && p == (dec_profile)x->b->o.profiles.v[0])
+        st = profile_ops(x, err);
+    if (st == SL_OK)
+        x->b->report(x->b->report_ctx, &x->r);
+    free(x->r.ops);
+    x->r.ops = NULL;
+    return st;
+}
+
+static void close_run(run *x)
+{
+    for (int32_t i = 0; x->seqs && i < x->batch; i++)
+        if (x->seqs[i])
+            sl_engine_seq_close(x->engine, x->seqs[i]);
+    sl_engine_destroy(x->engine);
+    free(x->seqs);
+    free(x->items);
+    free(x->tokens);
+    free(x->ms);
+}
+
+static sl_status run_mode(run *x, sl_err *err)
+{
+    const dec_opts *o = &x->b->o;
+    sl_status st = open_engine(x, err);
+    size_t n = st == SL_OK ? (size_t)x->batch : 1;
+    x->seqs = calloc(n, sizeof *x->seqs);
+    x->items = calloc(n, sizeof *x->items);
+    x->tokens = calloc(n, sizeof *x->tokens);
+    x->ms = calloc((size_t)o->steps, sizeof *x->ms);
+    if (st == SL_OK && (!x->seqs || !x->items || !x->tokens || !x->ms))
+        st = sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    if (st == SL_OK)
+        st = open_seqs(x, err);
+    x->r.batch = x->batch;
+    for (int i = 0; i < o->profiles.n && st == SL_OK; i++) {
+        st = measure(x, (dec_profile)o->profiles.v[i], i == o->profiles.n - 1, err);
+        if (x->mode == DEC_RESIDENT)
+            break; /* the pattern does not matter to it: rows are where they are */
+    }
+    close_run(x);
+    return st;
+}
+
+sl_status dec_run_context(dec_bench *b, sl_row_format rows, int32_t context)
+{
+    sl_status st = SL_OK;
+    const int batches = b->o.batches.n > 0 ? b->o.batches.n : 1;
+    for (int i = 0; i < b->o.modes.n * batches && st == SL_OK; i++) {
+        run x = {.b = b, .rows = rows, .context = context, .mode = (dec_mode)b->o.modes.v[i / batches]};
+        x.batch = b->o.batches.v[i % batches];
+        x.per_seq = pages_of(context);
+        x.own = x.per_seq - (context - total_steps(&b->o)) / SL_PAGE_TOKENS;
+        x.r = (dec_result){.rows = rows, .context = context, .mode = x.mode};
+        st = run_mode(&x, &b->err);
+        if (st == SL_ERR_EXHAUSTED) { /* does not fit: no figure, the others go on */
+            fprintf(stderr, "bench decode: %s, context %d: %s\n", dec_mode_names[x.mode], context,
+                    b->err.text);
+            st = SL_OK;
+        }
+    }
+    return st;
+}

@@ -1,0 +1,358 @@
+/*
+ * The mock's event handling: messages in, timed jobs, messages out. See mock.h for what it stands for.
+ */
+#include "bench/mock/mock.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "kvstore/page_key.h"
+#include "model/sampler.h"
+#include "router/core/keyset.h"
+#include "router/core/text.h"
+#include "transport/loopback/loopback.h"
+#include "bench/mock/mock_impl.h"
+
+void sl_mock_opts_default(sl_mock_opts *o)
+{
+    memset(o, 0, sizeof *o);
+    o->transport = "loopback";
+    o->listen_host = "127.0.0.1";
+    o->model = "sluice";
+    o->tag = "sluice";
+    o->fingerprint = (sl_key){1, 2};
+    o->geometry = "mock";
+    o->geometry_len = 4;
+    o->vocab = 512;
+    o->max_context = 4096;
+    o->max_batch = 64;
+    o->total_pages = 4096;
+    o->heartbeat_ms = 20;
+    o->token_lo = 32;
+    o->token_hi = 127;
+    o->eos = -1;
+}
+
+int32_t sl_mock_next_token(const sl_mock_opts *o, const int32_t *tokens, size_t n, size_t n_prompt)
+{
+    if (o->n_script)
+        return o->script[(n - n_prompt) % o->n_script];
+    uint64_t h = sl_hash_chain((sl_key){n_prompt, 0}, tokens, n * sizeof *tokens).lo;
+    if (o->eos >= 0 && o->eos_every && h % o->eos_every == 0)
+        return o->eos;
+    return o->token_lo + (int32_t)((h >> 20) % (uint64_t)(o->token_hi - o->token_lo));
+}
+
+/* ---- messages ---- */
+
+static void on_reserve(sl_mock *m, const sl_msg_reserve *r)
+{
+    uint32_t pages = (uint32_t)((r->n_tokens + SL_KEY_PAGE_TOKENS - 1) / SL_KEY_PAGE_TOKENS);
+    if (m->k.full || m->c.pages_used + pages > m->o.total_pages) {
+        m->k.full -= m->k.full > 0;
+        sl_mock_send_failed(m, r->rid, r->attempt, SL_ERR_EXHAUSTED, true);
+        return;
+    }
+    if (m->k.fail || m->k.fail_final) {
+        bool retry = m->k.fail > 0;
+        if (retry)
+            m->k.fail--;
+        else
+            m->k.fail_final--;
+        sl_mock_send_failed(m, r->rid, r->attempt, retry ? SL_ERR_PEER : SL_ERR_INTERNAL, retry);
+        return;
+    }
+    job *j = sl_mock_new_job(m, r->rid, r->attempt, r->tokens, r->n_tokens, r->n_prompt, r->sampling,
+                             r->pages_keys);
+    j->state = JOB_RESERVING;
+    j->ticket = ++m->next_ticket;
+    j->prefill_worker = r->prefill_worker;
+    j->pages = pages;
+    m->c.pages_used += pages;
+    j->due_ns = sl_now_ns() + m->o.reserve_us * 1000ull;
+}
+
+static void on_prefill(sl_mock *m, const sl_msg_prefill *p)
+{
+    if (m->k.fail || m->k.fail_final) {
+        bool retry = m->k.fail > 0;
+        if (retry)
+            m->k.fail--;
+        else
+            m->k.fail_final--;
+        sl_mock_send_failed(m, p->rid, p->attempt, retry ? SL_ERR_DEVICE : SL_ERR_INTERNAL, retry);
+        return;
+    }
+    job *j = sl_mock_new_job(m, p->rid, p->attempt, p->tokens, p->n_tokens, p->n_prompt, p->sampling,
+                             p->pages_keys);
+    j->state = JOB_PREFILL;
+    j->ticket = p->ticket;
+    memcpy(j->decode_addr, p->decode_addr, sizeof j->decode_addr);
+    j->due_ns = sl_now_ns() + m->o.prefill_us * 1000ull;
+}
+
+static void on_commit(sl_mock *m, const sl_msg_commit *c)
+{
+    job *j = sl_mock_find_job(m, c->rid, c->attempt);
+    if (!j || j->state != JOB_LANDING || j->ticket != c->ticket || c->worker_id != j->prefill_worker) {
+        m->c.commits_stale++;
+        return;
+    }
+    j->state = JOB_DECODING;
+    sl_mock_take_token(m, j, c->first.id, sl_now_ns());
+    sl_mock_finish_if_done(m, j);
+}
+
+static void on_abort(sl_mock *m, const sl_msg_abort *a)
+{
+    job *j = sl_mock_find_job(m, a->rid, a->attempt);
+    if (!j || j->state == JOB_DRAINING)
+        return;
+    if (m->o.role == SL_ROLE_PREFILL) {
+        sl_mock_end_job(m, j);
+        sl_mock_send_id(m, SL_MSG_DRAINED, a->rid, a->attempt);
+    } else if (a->status == SL_ERR_PEER || j->state == JOB_DECODING) {
+        sl_mock_end_job(m, j); /* the writer is dead or has finished */
+    } else {
+        j->state = JOB_DRAINING;
+        m->c.waiting_drain++;
+    }
+}
+
+static void on_drained(sl_mock *m, const sl_msg_id *id)
+{
+    job *j = sl_mock_find_job(m, id->rid, id->attempt);
+    if (j && j->state == JOB_DRAINING)
+        sl_mock_end_job(m, j);
+}
+
+static void handle(sl_mock *m, const sl_msg *msg)
+{
+    switch (msg->type) {
+    case SL_MSG_WELCOME:
+        m->c.welcome = true;
+        m->c.worker_id = msg->welcome.worker_id;
+        sl_mock_send_load(m);
+        break;
+    case SL_MSG_REFUSE:
+        m->c.refused = true;
+        memcpy(m->c.refuse_reason, msg->refuse.reason, sizeof m->c.refuse_reason);
+        break;
+    case SL_MSG_PING: {
+        sl_msg pong = {.type = SL_MSG_PONG};
+        pong.ping = msg->ping;
+        sl_mock_send_router(m, &pong);
+        break;
+    }
+    case SL_MSG_RESERVE:
+        on_reserve(m, &msg->reserve);
+        break;
+    case SL_MSG_PREFILL:
+        on_prefill(m, &msg->prefill);
+        break;
+    case SL_MSG_COMMIT:
+        on_commit(m, &msg->commit);
+        break;
+    case SL_MSG_ABORT:
+        on_abort(m, &msg->abort);
+        break;
+    case SL_MSG_DRAINED:
+        on_drained(m, &msg->id);
+        break;
+    case SL_MSG_FLUSH_CACHE:
+        sl_keyset_clear(m->prefix);
+        break;
+    default:
+        break;
+    }
+}
+
+static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *header, size_t header_bytes,
+                       const void *data, size_t bytes)
+{
+    (void)ep;
+    (void)id;
+    (void)header;
+    (void)header_bytes;
+    sl_mock *m = arg;
+    sl_msg msg;
+    sl_err err = {""};
+    if (m->c.dead)
+        return;
+    SL_CHECK(sl_msg_decode(data, bytes, &msg, &err) == SL_OK, "%s", err.text);
+    m->c.received[msg.type]++;
+    handle(m, &msg);
+    sl_msg_free(&msg);
+}
+
+static void on_accepted(void *arg, sl_tp_ep *ep, const char *addr)
+{
+    (void)arg;
+    (void)ep;
+    (void)addr;
+}
+
+static void on_connected(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
+{
+    (void)why;
+    sl_mock *m = arg;
+    if (ep == m->router) {
+        m->router_up = st == SL_OK;
+        if (m->router_up)
+            sl_mock_send_hello(m);
+        return;
+    }
+    peer *p = ep->user;
+    p->up = st == SL_OK;
+    for (job *j = m->jobs, *next; j; j = next) {
+        next = j->next;
+        if (j->state != JOB_COMMITTING || strcmp(j->decode_addr, p->addr))
+            continue;
+        if (p->up) {
+            sl_mock_commit(m, j);
+        } else {
+            sl_mock_send_failed(m, j->rid, j->attempt, SL_ERR_PEER, true);
+            sl_mock_end_job(m, j);
+        }
+    }
+    if (st)
+        sl_tp_close(ep, SL_TP_CLOSE_FORCE);
+}
+
+static void on_failed(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
+{
+    (void)st;
+    (void)why;
+    sl_mock *m = arg;
+    if (ep == m->router)
+        m->router_up = false;
+    sl_tp_close(ep, SL_TP_CLOSE_FORCE);
+}
+
+static void on_closed(void *arg, sl_tp_ep *ep)
+{
+    sl_mock *m = arg;
+    if (ep == m->router)
+        m->router = NULL;
+    for (peer **p = &m->peers; *p; p = &(*p)->next) {
+        if ((*p)->ep == ep) {
+            peer *gone = *p;
+            *p = gone->next;
+            free(gone);
+            break;
+        }
+    }
+}
+
+sl_status sl_mock_create(const sl_mock_opts *o, sl_mock **out, sl_err *err)
+{
+    sl_mock *m = calloc(1, sizeof *m);
+    if (!m)
+        return SL_ERR_NO_MEMORY;
+    m->o = *o;
+    m->epoch = sl_random_u64();
+    sl_tp_options t = sl_tp_options_default();
+    t.events = (sl_tp_events){m, on_accepted, on_connected, on_failed, on_closed};
+    t.fabric = o->fabric;
+    sl_status st = sl_keyset_create(o->total_pages, &m->prefix);
+    if (!st)
+        st = sl_transport_create(o->transport, &t, &m->tp, err);
+    for (uint16_t id = 0; id < SL_TP_AM_IDS && !st; id++)
+        st = sl_tp_handle(m->tp, id, on_message, m);
+    if (!st)
+        st = sl_tp_listen(m->tp, o->listen_host, 0, m->address, sizeof m->address, err);
+    if (!st)
+        st = sl_tp_connect(m->tp, o->router_address, &m->router, err);
+    if (st)
+        sl_mock_destroy(m);
+    else
+        *out = m;
+    return st;
+}
+
+static int until_due(const sl_mock *m, uint64_t now)
+{
+    uint64_t next = m->beat_ns;
+    for (const job *j = m->jobs; j && !m->k.hold; j = j->next) {
+        bool timed = j->state == JOB_RESERVING || j->state == JOB_PREFILL || j->state == JOB_DECODING;
+        if (timed && j->due_ns < next)
+            next = j->due_ns;
+    }
+    return next <= now ? 0 : (int)((next - now + 999999) / 1000000);
+}
+
+int sl_mock_step(sl_mock *m)
+{
+    if (m->c.dead)
+        return 100;
+    for (int i = 0; i < 1000 && !m->c.dead; i++) {
+        int n = 0;
+        while (!m->c.dead && sl_tp_progress(m->tp) > 0)
+            n++;
+        uint64_t now = sl_now_ns();
+        if (!m->c.dead)
+            sl_mock_run_due(m, now);
+        if (!m->c.dead && now >= m->beat_ns) {
+            m->beat_ns = now + m->o.heartbeat_ms * 1000000ull;
+            if (m->c.welcome)
+                sl_mock_send_load(m);
+        }
+        if (!m->c.dead && sl_tp_arm(m->tp) == SL_OK)
+            break;
+    }
+    return m->c.dead ? 100 : until_due(m, sl_now_ns());
+}
+
+int sl_mock_fd(const sl_mock *m)
+{
+    return sl_tp_event_fd(m->tp);
+}
+
+void sl_mock_run(sl_mock *m, const volatile int *stop)
+{
+    while (!__atomic_load_n(stop, __ATOMIC_RELAXED) && !m->c.dead) {
+        int ms = sl_mock_step(m);
+        struct pollfd p = {.fd = sl_mock_fd(m), .events = POLLIN};
+        if (!m->c.dead)
+            poll(&p, 1, ms < 50 ? ms : 50);
+    }
+}
+
+sl_mock_knobs *sl_mock_knob(sl_mock *m)
+{
+    return &m->k;
+}
+
+const sl_mock_counts *sl_mock_count(const sl_mock *m)
+{
+    return &m->c;
+}
+
+void sl_mock_kill(sl_mock *m)
+{
+    if (m->c.dead)
+        return;
+    m->c.dead = true;
+    if (!strcmp(m->o.transport, "loopback"))
+        sl_loopback_kill(m->tp);
+}
+
+void sl_mock_destroy(sl_mock *m)
+{
+    if (!m)
+        return;
+    while (m->jobs)
+        sl_mock_end_job(m, m->jobs);
+    while (m->peers) {
+        peer *p = m->peers;
+        m->peers = p->next;
+        free(p);
+    }
+    sl_tp_destroy(m->tp);
+    while (m->out)
+        sl_mock_sent(m->out, SL_ERR_CANCELLED);
+    sl_keyset_destroy(m->prefix);
+    free(m);
+}

@@ -1,0 +1,90 @@
+/*
+ * What the files of the mock worker share: its state, its jobs, and what they call of each other. send.c
+ * sends, jobs.c lets time pass, mock.c takes messages and is the public face (mock.h). One
+ * thread.
+ */
+#ifndef SL_BENCH_MOCK_MOCK_IMPL_H
+#define SL_BENCH_MOCK_MOCK_IMPL_H
+
+#include "model/sampler.h"
+#include "router/core/keyset.h"
+#include "bench/mock/mock.h"
+
+typedef enum {
+    JOB_RESERVING,
+    JOB_LANDING,
+    JOB_DECODING,
+    JOB_PREFILL,
+    JOB_COMMITTING,
+    JOB_DRAINING
+} job_state;
+
+/* A message the transport borrows until it is sent. */
+typedef struct outbuf {
+    struct outbuf *next, **pprev;
+    uint8_t *data;
+} outbuf;
+
+typedef struct peer {
+    struct peer *next;
+    sl_tp_ep *ep;
+    char addr[128];
+    bool up;
+} peer;
+
+typedef struct job {
+    struct job *next;
+    uint64_t rid;
+    uint32_t attempt;
+    job_state state;
+    uint64_t ticket, due_ns;
+    int32_t *tokens;
+    size_t n, cap, n_prompt;
+    sl_sampling sampling;
+    uint32_t pages, prefill_worker;
+    char decode_addr[128];
+    sl_key *keys;
+    size_t n_keys;
+    bool drained; /* the router said so before ABORT was handled */
+} job;
+
+struct sl_mock {
+    sl_mock_opts o;
+    sl_mock_knobs k;
+    sl_mock_counts c;
+    sl_transport *tp;
+    sl_tp_ep *router;
+    bool router_up;
+    char address[SL_TP_ADDRESS_MAX];
+    peer *peers;
+    job *jobs;
+    sl_keyset *prefix;
+    outbuf *out;
+    uint64_t beat_ns, next_ticket, epoch, kv_sequence;
+    uint32_t retracted;
+};
+
+/* send.c: each message to the router is sent twice, lost or held back as the knobs say. */
+/* A message is out, or never will be: its buffer goes. */
+void sl_mock_sent(void *cookie, sl_status st);
+void sl_mock_send(sl_mock *m, sl_tp_ep *ep, const sl_msg *msg);
+void sl_mock_send_router(sl_mock *m, const sl_msg *msg);
+void sl_mock_send_hello(sl_mock *m);
+void sl_mock_send_load(sl_mock *m);
+void sl_mock_send_id(sl_mock *m, sl_msg_type type, uint64_t rid, uint32_t attempt);
+void sl_mock_send_failed(sl_mock *m, uint64_t rid, uint32_t attempt, sl_status st, bool retryable);
+
+/* jobs.c */
+job *sl_mock_find_job(sl_mock *m, uint64_t rid, uint32_t attempt);
+job *sl_mock_new_job(sl_mock *m, uint64_t rid, uint32_t attempt, const int32_t *tokens, size_t n,
+                     size_t n_prompt, sl_blob sampling, sl_blob keys);
+/* A job's next token: sent, and the one after it due a step later. */
+void sl_mock_take_token(sl_mock *m, job *j, int32_t id, uint64_t now);
+/* After a token: true when the request is over and gone. */
+bool sl_mock_finish_if_done(sl_mock *m, job *j);
+void sl_mock_end_job(sl_mock *m, job *j);
+/* A prefilled prompt goes to its decode worker. */
+void sl_mock_commit(sl_mock *m, job *j);
+void sl_mock_run_due(sl_mock *m, uint64_t now);
+
+#endif

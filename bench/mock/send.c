@@ -1,0 +1,98 @@
+/* What the mock worker sends: messages of its own making, borrowed by the transport until they are out. */
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "bench/mock/mock_impl.h"
+#include "router/core/text.h"
+
+void sl_mock_sent(void *cookie, sl_status st)
+{
+    (void)st;
+    outbuf *o = cookie;
+    *o->pprev = o->next;
+    if (o->next)
+        o->next->pprev = o->pprev;
+    free(o->data);
+    free(o);
+}
+
+void sl_mock_send(sl_mock *m, sl_tp_ep *ep, const sl_msg *msg)
+{
+    if (m->k.silent || !ep)
+        return;
+    sl_wr w;
+    sl_wr_init(&w);
+    sl_msg_encode(msg, &w);
+    outbuf *o = w.bad ? NULL : calloc(1, sizeof *o);
+    SL_CHECK(o, "out of memory");
+    o->data = w.data;
+    o->next = m->out;
+    o->pprev = &m->out;
+    if (o->next)
+        o->next->pprev = &o->next;
+    m->out = o;
+    if (sl_tp_send(ep, (uint16_t)msg->type, NULL, 0, o->data, w.len, sl_mock_sent, o) != SL_OK)
+        sl_mock_sent(o, SL_ERR_PEER); /* a mock may lose messages: the router must cope */
+}
+
+void sl_mock_send_router(sl_mock *m, const sl_msg *msg)
+{
+    if (!m->router_up)
+        return;
+    sl_mock_send(m, m->router, msg);
+    if (m->k.duplicate && (msg->type == SL_MSG_TOKENS || msg->type == SL_MSG_RESERVED ||
+                           msg->type == SL_MSG_PREFILLED || msg->type == SL_MSG_DONE))
+        sl_mock_send(m, m->router, msg);
+}
+
+void sl_mock_send_hello(sl_mock *m)
+{
+    sl_msg h = {.type = SL_MSG_HELLO};
+    h.hello.version = m->o.version ? m->o.version : SL_MSG_VERSION;
+    h.hello.role = (uint8_t)m->o.role;
+    sl_copy_text(h.hello.name, sizeof h.hello.name, m->o.name);
+    sl_copy_text(h.hello.cluster_tag, sizeof h.hello.cluster_tag, m->o.tag);
+    sl_copy_text(h.hello.model, sizeof h.hello.model, m->o.model);
+    sl_copy_text(h.hello.listen, sizeof h.hello.listen, m->address);
+    h.hello.epoch = m->epoch;
+    h.hello.id.fingerprint = m->o.fingerprint;
+    h.hello.id.geometry = (sl_blob){m->o.geometry, m->o.geometry_len};
+    h.hello.max_context = m->o.max_context;
+    h.hello.max_batch = m->o.max_batch;
+    h.hello.total_pages = m->o.total_pages;
+    h.hello.vocab_size = m->o.vocab;
+    sl_mock_send_router(m, &h);
+}
+
+void sl_mock_send_load(sl_mock *m)
+{
+    sl_msg l = {.type = SL_MSG_LOAD};
+    for (job *j = m->jobs; j; j = j->next) {
+        l.load.running += j->state == JOB_DECODING || j->state == JOB_PREFILL || j->state == JOB_COMMITTING;
+        l.load.queued_tokens += j->state == JOB_PREFILL ? j->n : 0;
+    }
+    l.load.total_pages = m->o.total_pages;
+    l.load.free_pages = m->o.total_pages > m->c.pages_used ? m->o.total_pages - m->c.pages_used : 0;
+    l.load.tokens_done = m->c.tokens;
+    l.load.draining = m->k.draining;
+    sl_mock_send_router(m, &l);
+}
+
+void sl_mock_send_id(sl_mock *m, sl_msg_type type, uint64_t rid, uint32_t attempt)
+{
+    sl_msg d = {.type = type};
+    d.id.rid = rid;
+    d.id.attempt = attempt;
+    sl_mock_send_router(m, &d);
+}
+
+void sl_mock_send_failed(sl_mock *m, uint64_t rid, uint32_t attempt, sl_status st, bool retryable)
+{
+    sl_msg f = {.type = SL_MSG_FAILED};
+    f.failed.rid = rid;
+    f.failed.attempt = attempt;
+    f.failed.status = st;
+    f.failed.retryable = retryable;
+    sl_copy_text(f.failed.reason, sizeof f.failed.reason, "the mock was told to fail");
+    sl_mock_send_router(m, &f);
+}

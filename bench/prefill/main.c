@@ -1,0 +1,8 @@
+/* `sluice bench prefill` as a program of its own, without the transports and protocols that `sluice` links.
+ */
+#include "bench/prefill/prefill.h"
+
+int main(int argc, char **argv)
+{
+    return sl_bench_prefill_main(argc, argv);
+}

@@ -1,0 +1,289 @@
+/*
+ * The bench's cases. Router, mock workers and client each have a thread, so on a machine with fewer cores
+ * they disturb each other; the CSV says how many there are. Router CPU time is that of its thread alone.
+ */
+#include "bench/router/router.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "model/tokenizer.h"
+#include "bench/router/client.h"
+#include "bench/mock/mock.h"
+#include "router/router.h"
+
+enum { WORKERS = 3 };
+
+typedef struct options {
+    uint32_t requests, streams, tokens, step_us, prompt_tokens;
+    const char *transport, *out;
+} options;
+
+typedef struct cluster {
+    sl_router *r;
+    sl_tokenizer *tok;
+    sl_mock_opts mo[WORKERS];
+    pthread_t router_thread, worker_thread[WORKERS];
+    volatile int stop;
+    int failed; /* atomic */
+} cluster;
+
+typedef struct mock_arg {
+    cluster *c;
+    int i;
+} mock_arg;
+
+static void *run_mock(void *p)
+{
+    mock_arg *a = p;
+    sl_mock *m;
+    sl_err err = {""};
+    if (sl_mock_create(&a->c->mo[a->i], &m, &err)) {
+        fprintf(stderr, "bench router: mock worker: %s\n", err.text);
+        __atomic_store_n(&a->c->failed, 1, __ATOMIC_SEQ_CST);
+        free(a);
+        return NULL;
+    }
+    sl_mock_run(m, &a->c->stop);
+    sl_mock_destroy(m);
+    free(a);
+    return NULL;
+}
+
+typedef struct router_arg {
+    sl_router_opts o;
+    cluster *c;
+    sl_err err;
+    sl_status st;
+    pthread_mutex_t lock;
+    pthread_cond_t up;
+    bool ready;
+} router_arg;
+
+static void *run_router(void *p)
+{
+    router_arg *a = p;
+    sl_router *r = NULL;
+    sl_status st = sl_router_create_opts(&a->o, &r, &a->err);
+    pthread_mutex_lock(&a->lock);
+    a->st = st;
+    a->c->r = r;
+    a->ready = true;
+    pthread_cond_signal(&a->up);
+    pthread_mutex_unlock(&a->lock);
+    sl_err err = {""};
+    if (!st)
+        sl_router_run(r, &err);
+    sl_router_destroy(r);
+    return NULL;
+}
+
+static void stop(cluster *c)
+{
+    sl_router_stop(c->r);
+    sl_router_stop(c->r);
+    pthread_join(c->router_thread, NULL);
+    __atomic_store_n(&c->stop, 1, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < WORKERS; i++)
+        pthread_join(c->worker_thread[i], NULL);
+    sl_tokenizer_destroy(c->tok);
+}
+
+static sl_status start(cluster *c, const options *o, uint32_t step_us, sl_err *err)
+{
+    memset(c, 0, sizeof *c);
+    sl_status st = sl_mock_tokenizer(&c->tok, err);
+    if (st)
+        return st;
+    static router_arg a; /* outlives start: the router's thread reads it */
+    memset(&a, 0, sizeof a);
+    a.c = c;
+    pthread_mutex_init(&a.lock, NULL);
+    pthread_cond_init(&a.up, NULL);
+    sl_router_opts_default(&a.o);
+    a.o.transport = o->transport;
+    a.o.tokenizer = c->tok;
+    a.o.http_port = a.o.grpc_port = 0;
+    a.o.max_queue = 100000;
+    pthread_create(&c->router_thread, NULL, run_router, &a);
+    pthread_mutex_lock(&a.lock);
+    while (!a.ready)
+        pthread_cond_wait(&a.up, &a.lock);
+    pthread_mutex_unlock(&a.lock);
+    if (a.st) {
+        pthread_join(c->router_thread, NULL);
+        sl_tokenizer_destroy(c->tok);
+        return sl_fail(err, a.st, "%s", a.err.text);
+    }
+    static const char *const names[WORKERS] = {"prefill/0", "decode/0", "decode/1"};
+    for (int i = 0; i < WORKERS; i++) {
+        sl_mock_opts_default(&c->mo[i]);
+        c->mo[i].transport = o->transport;
+        c->mo[i].router_address = sl_router_worker_address(c->r);
+        c->mo[i].name = names[i];
+        c->mo[i].role = i ? SL_ROLE_DECODE : SL_ROLE_PREFILL;
+        c->mo[i].heartbeat_ms = 200;
+        c->mo[i].max_batch = 1024;
+        c->mo[i].total_pages = 1 << 20;
+        c->mo[i].max_context = 1 << 17;
+        c->mo[i].step_us = step_us;
+        mock_arg *m = malloc(sizeof *m);
+        *m = (mock_arg){c, i};
+        pthread_create(&c->worker_thread[i], NULL, run_mock, m);
+    }
+    struct timespec half = {0, 500000000};
+    nanosleep(&half, NULL); /* they join */
+    if (!__atomic_load_n(&c->failed, __ATOMIC_SEQ_CST))
+        return SL_OK;
+    stop(c);
+    return sl_fail(err, SL_ERR_IO, "a mock worker could not start");
+}
+
+static double thread_seconds(pthread_t t)
+{
+    clockid_t id;
+    struct timespec ts;
+    if (pthread_getcpuclockid(t, &id) || clock_gettime(id, &ts))
+        return 0;
+    return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+static sl_status measure(FILE *csv, cluster *c, const options *o, const char *name, bench_load l,
+                         uint32_t step_us, sl_err *err)
+{
+    bench_result r;
+    l.port = l.grpc ? sl_router_grpc_port(c->r) : sl_router_http_port(c->r);
+    l.prompt_tokens = o->prompt_tokens;
+    bench_load warm = l;
+    warm.requests = l.concurrency;
+    sl_status st = bench_run(&warm, &r, err);
+    bench_result_free(&r);
+    if (st)
+        return st;
+    fprintf(stderr, "bench router: %s over %s, %u requests…\n", name, l.grpc ? "grpc" : "http", l.requests);
+    double cpu = thread_seconds(c->router_thread);
+    st = bench_run(&l, &r, err);
+    cpu = thread_seconds(c->router_thread) - cpu;
+    double own = (double)step_us * (l.max_tokens - 1); /* what the mocks took */
+    if (!st)
+        fprintf(csv, "%s,%s,%u,%u,%u,%.0f,%.1f,%.1f,%.1f,%.1f,%.0f,%.1f,%.1f,%.1f,%.2f\n", name,
+                l.grpc ? "grpc" : "http", l.concurrency, l.requests, l.max_tokens, l.requests / r.seconds,
+                bench_quantile(&r.latency, 0.5) - own, bench_quantile(&r.latency, 0.99) - own,
+                bench_quantile(&r.first, 0.5), bench_quantile(&r.first, 0.99), (double)r.tokens / r.seconds,
+                bench_quantile(&r.gap, 0.5), bench_quantile(&r.gap, 0.99), cpu / l.requests * 1e6,
+                100.0 * cpu / r.seconds);
+    bench_result_free(&r);
+    return st;
+}
+
+static sl_status run_cases(FILE *csv, const options *o, sl_err *err)
+{
+    cluster c;
+    sl_status st = start(&c, o, 0, err);
+    if (st)
+        return st;
+    for (int grpc = 0; grpc < 2 && !st; grpc++) {
+        bench_load one = {.grpc = grpc, .concurrency = 1, .requests = o->requests, .max_tokens = 1};
+        bench_load many = {.grpc = grpc, .concurrency = 64, .requests = 4 * o->requests, .max_tokens = 1};
+        st = measure(csv, &c, o, "latency", one, 0, err);
+        if (!st)
+            st = measure(csv, &c, o, "throughput", many, 0, err);
+    }
+    stop(&c);
+    if (!st)
+        st = start(&c, o, o->step_us, err);
+    if (st)
+        return st;
+    for (int grpc = 0; grpc < 2 && !st; grpc++) {
+        bench_load s = {.grpc = grpc,
+                        .concurrency = o->streams,
+                        .requests = o->streams,
+                        .max_tokens = o->tokens,
+                        .stream = true};
+        st = measure(csv, &c, o, "streams", s, o->step_us, err);
+    }
+    stop(&c);
+    return st;
+}
+
+static void machine_facts(FILE *csv, const options *o)
+{
+    char model[128] = "unknown", line[256];
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "model name : %127[^\n]", model) == 1)
+            break;
+    }
+    if (f)
+        fclose(f);
+    fprintf(
+        csv,
+        "# cpu=\"%s\" cores=%ld transport=%s prompt_tokens=%u step_us=%u workers=mock(1 prefill, 2 decode)\n",
+        model, sysconf(_SC_NPROCESSORS_ONLN), o->transport, o->prompt_tokens, o->step_us);
+    fprintf(csv, "# added = measured less what the mock workers take; overhead of client and mocks on the "
+                 "same machine "
+                 "is included\n");
+    fprintf(
+        csv,
+        "case,api,concurrency,requests,tokens,requests_per_s,added_p50_us,added_p99_us,first_token_p50_us,"
+        "first_token_p99_us,tokens_per_s,gap_p50_us,gap_p99_us,router_cpu_us_per_request,"
+        "router_cpu_percent\n");
+}
+
+static bool parse(int argc, char **argv, options *o)
+{
+    for (int i = 1; i < argc; i += 2) {
+        const char *k = argv[i], *v = i + 1 < argc ? argv[i + 1] : NULL;
+        uint32_t n = v ? (uint32_t)strtoul(v, NULL, 10) : 0;
+        if (!v)
+            return false;
+        if (!strcmp(k, "--requests") && n)
+            o->requests = n;
+        else if (!strcmp(k, "--streams") && n && n <= 1024)
+            o->streams = n;
+        else if (!strcmp(k, "--tokens") && n > 1)
+            o->tokens = n;
+        else if (!strcmp(k, "--step-us") && n)
+            o->step_us = n;
+        else if (!strcmp(k, "--prompt-tokens") && n)
+            o->prompt_tokens = n;
+        else if (!strcmp(k, "--transport"))
+            o->transport = v;
+        else if (!strcmp(k, "--out"))
+            o->out = v;
+        else
+            return false;
+    }
+    return true;
+}
+
+int sl_bench_router_main(int argc, char **argv)
+{
+    options o = {2000, 256, 100, 10000, 128, "loopback", NULL};
+    if (!parse(argc, argv, &o)) {
+        bool asked = argc == 2 && strcmp(argv[1], "--help") == 0;
+        fprintf(asked ? stdout : stderr, "usage: sluice bench router [--requests N] [--streams N] [--tokens "
+                                         "N] [--step-us N] [--prompt-tokens N] "
+                                         "[--transport loopback|ucx] [--out FILE]\n");
+        return asked ? 0 : 2;
+    }
+    sl_log_init(SL_LOG_WARN, false, "bench");
+    FILE *csv = o.out ? fopen(o.out, "we") : stdout;
+    if (!csv) {
+        fprintf(stderr, "bench router: cannot write %s\n", o.out);
+        return 1;
+    }
+    machine_facts(csv, &o);
+    sl_err err = {""};
+    sl_status st = run_cases(csv, &o, &err);
+    if (st)
+        fprintf(stderr, "bench router: %s: %s\n", sl_status_name(st), err.text);
+    if (o.out)
+        fclose(csv);
+    return st ? 1 : 0;
+}

@@ -1,0 +1,406 @@
+/*
+ * `sluice bench ship`: how fast the rows of a prefilled chunk reach a decode worker's store, by each path,
+ * beside the link: the rate of one large copy from the device into pinned memory, measured in the same run.
+ *
+ * A second process plays the decode worker: it owns the arena and gives this one the right to write into it
+ * (worker/direct.h), as at a real connection. Spans, batches and copies are those of the prefill worker. What
+ * arrived is compared byte for byte.
+ *
+ *   device   rows from device pages by the copy engine into the other process's arena: cluster.shipping
+ * direct staging  the same into the own pinned arena: what the first half of the staging path costs at most
+ *   put      from the own pinned arena by puts into the other's: its second half
+ *   gpu      from device pages by puts into the other's arena: cluster.shipping gpu
+ *   host     from the own arena by this process's memcpy into the other's: pages that come from the cache
+ *
+ * pages: landing pages in a row, as in a fresh store, or scattered. Every path waits after each layer until
+ * its rows have landed.
+ */
+#include "bench/ship/ship.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "bench/ship/put.h"
+#include "base/args.h"
+#include "prefill/copier.h"
+
+enum { PAGE = SL_PAGE_TOKENS, LINK_BYTES = 64 << 20 };
+
+typedef struct ship_opts {
+    const char *backend, *tls;
+    int32_t device, tokens, layers, repeats;
+} ship_opts;
+
+typedef struct ship {
+    const ship_opts *o;
+    sl_geometry geo;
+    int32_t n_pages; /* of the chunk; arenas have twice as many */
+    pid_t child;
+    int hold; /* closed: the child ends */
+    sl_direct *there;
+    sl_backend *be;
+    sl_arena *own;
+    sl_device_layer *dev;
+    uint8_t *rows, *keys;
+    int32_t *own_pages;
+    uint32_t *pages;
+    double link;
+    sl_ship_put *put;
+    sl_ship_target target;
+    sl_tp_mem *own_mem, *rows_mem, *keys_mem; /* rows_mem NULL: no puts from the device */
+} ship;
+
+/* What the other process says when it is up. */
+typedef struct hello {
+    size_t n; /* of desc; 0: it could not share its memory */
+    uint8_t desc[SL_DIRECT_DESC_MAX];
+    sl_ship_target target;
+} hello;
+
+static sl_status make_arena(const ship *s, bool shared, sl_arena **out, sl_err *err)
+{
+    sl_arena_opts o = {.bytes = (uint64_t)(2 * s->n_pages * s->geo.page_bytes),
+                       .lock = SL_OFF,
+                       .numa_node = -1,
+                       .shared = shared};
+    return sl_arena_create(&s->geo, &o, out, err);
+}
+
+/* The other process. Prints nothing. */
+static void owner(const ship *s, int out, int until)
+{
+    sl_arena *a = NULL;
+    sl_direct_host *h = NULL;
+    sl_transport *tp = NULL;
+    hello me = {0};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (make_arena(s, true, &a, NULL) == SL_OK &&
+        sl_direct_host_create(sl_arena_fd(a), sl_arena_bytes(a), &h, NULL) == SL_OK)
+        (void)sl_direct_grant(h, (uint32_t)getppid(), me.desc, &me.n, NULL);
+    if (me.n)
+        tp = sl_ship_target_open(a, s->o->tls, &me.target);
+    if (write(out, &me, sizeof me) == (ssize_t)sizeof me)
+        sl_ship_target_serve(tp, until);
+    _exit(0);
+}
+
+static sl_status start_owner(ship *s, sl_err *err)
+{
+    int up[2], down[2];
+    hello it;
+    if (pipe(up) != 0 || pipe(down) != 0)
+        return sl_fail(err, SL_ERR_IO, "no pipe");
+    s->child = fork();
+    if (s->child == 0) {
+        close(down[1]);
+        owner(s, up[1], down[0]);
+    }
+    close(up[1]);
+    close(down[0]);
+    s->hold = down[1];
+    ssize_t got = read(up[0], &it, sizeof it);
+    close(up[0]);
+    if (got != (ssize_t)sizeof it || !it.n)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "the second process cannot share its memory here");
+    s->target = it.target;
+    return sl_direct_attach(it.desc, it.n, (uint64_t)(2 * s->n_pages * s->geo.page_bytes), &s->there, err);
+}
+
+static sl_status make_device(ship *s, sl_err *err)
+{
+    int64_t row_page = PAGE * s->geo.row_bytes, key_page = s->geo.index_block_bytes;
+    size_t rows = (size_t)(s->o->layers * s->n_pages * row_page);
+    size_t keys = (size_t)(s->o->layers * s->n_pages * key_page);
+    sl_status st = sl_be_alloc(s->be, SL_MEM_DEVICE, rows, (void **)&s->rows, err);
+    if (st == SL_OK)
+        st = sl_be_alloc(s->be, SL_MEM_DEVICE, keys, (void **)&s->keys, err);
+    s->dev = calloc((size_t)s->o->layers, sizeof *s->dev);
+    if (st == SL_OK && !s->dev)
+        st = sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    for (int32_t l = 0; l < s->o->layers && st == SL_OK; l++) {
+        s->dev[l].rows = (sl_host_plane){s->rows + l * s->n_pages * row_page, row_page, s->geo.row_bytes};
+        s->dev[l].index = (sl_host_plane){s->keys + l * s->n_pages * key_page, key_page, 0};
+        st = sl_be_fill(s->be, s->dev[l].rows.base, (uint8_t)(l + 1), (size_t)(s->n_pages * row_page), err);
+        if (st == SL_OK)
+            st = sl_be_fill(s->be, s->dev[l].index.base, (uint8_t)(l + 101), (size_t)(s->n_pages * key_page),
+                            err);
+    }
+    return st;
+}
+
+/* The connection, and what is put from; without device memory where UCX cannot. */
+static sl_status open_puts(ship *s, sl_err *err)
+{
+    int64_t pages = s->o->layers * s->n_pages;
+    sl_status st = sl_be_use_thread(s->be, err);
+    if (st == SL_OK)
+        st = sl_ship_put_open(&s->target, s->o->tls, &s->put, err);
+    if (st != SL_OK)
+        return st;
+    sl_transport *tp = sl_ship_put_transport(s->put);
+    st = sl_tp_mem_register(tp, sl_arena_base(s->own), sl_arena_bytes(s->own), SL_TP_HOST, SL_TP_LOCAL,
+                            &s->own_mem, err);
+    if (st != SL_OK || sl_backend_caps(s->be) & SL_BE_UNIFIED)
+        return st;
+    sl_err why = {0};
+    st = sl_tp_mem_register(tp, s->rows, (size_t)(pages * PAGE * s->geo.row_bytes), SL_TP_DEVICE, SL_TP_LOCAL,
+                            &s->rows_mem, &why);
+    if (st == SL_OK)
+        st = sl_tp_mem_register(tp, s->keys, (size_t)(pages * s->geo.index_block_bytes), SL_TP_DEVICE,
+                                SL_TP_LOCAL, &s->keys_mem, err);
+    else
+        printf("# no gpu path: %s\n", why.text);
+    return s->rows_mem ? st : SL_OK;
+}
+
+static sl_status open_all(ship *s, sl_err *err)
+{
+    sl_backend_opts bo = {.device = s->o->device, .threads = 1};
+    s->own_pages = calloc((size_t)s->n_pages, sizeof *s->own_pages);
+    s->pages = calloc((size_t)s->n_pages, sizeof *s->pages);
+    if (!s->own_pages || !s->pages)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    for (int32_t i = 0; i < s->n_pages; i++)
+        s->own_pages[i] = i;
+    sl_status st = start_owner(s, err);
+    if (st == SL_OK)
+        st = sl_backend_create(s->o->backend, &bo, &s->be, err);
+    if (st == SL_OK)
+        st = make_arena(s, false, &s->own, err);
+    if (st == SL_OK)
+        st = sl_be_host_register(s->be, sl_arena_base(s->own), sl_arena_bytes(s->own), err);
+    if (st == SL_OK)
+        st = sl_be_host_register(s->be, sl_direct_base(s->there), sl_direct_bytes(s->there), err);
+    if (st == SL_OK)
+        st = make_device(s, err);
+    if (st == SL_OK)
+        st = open_puts(s, err);
+    return st == SL_OK ? sl_be_sync(s->be, err) : st;
+}
+
+static void close_all(ship *s)
+{
+    sl_ship_put_close(s->put); /* before the memory it is registered for */
+    if (s->be) {
+        sl_be_free(s->be, SL_MEM_DEVICE, s->rows);
+        sl_be_free(s->be, SL_MEM_DEVICE, s->keys);
+        if (s->there)
+            sl_be_host_unregister(s->be, sl_direct_base(s->there));
+        if (s->own)
+            sl_be_host_unregister(s->be, sl_arena_base(s->own));
+    }
+    sl_direct_detach(s->there);
+    sl_arena_destroy(s->own);
+    sl_backend_destroy(s->be);
+    free(s->dev);
+    free(s->own_pages);
+    free(s->pages);
+    if (s->child > 0) {
+        close(s->hold);
+        waitpid(s->child, NULL, 0);
+    }
+}
+
+/* ---- measuring ---- */
+
+static sl_status measure_link(ship *s, sl_err *err)
+{
+    size_t rows = (size_t)(s->o->layers * s->n_pages * PAGE * s->geo.row_bytes), n = LINK_BYTES;
+    n = n < rows ? n : rows;
+    n = n < sl_arena_bytes(s->own) ? n : (size_t)sl_arena_bytes(s->own);
+    sl_status st = SL_OK;
+    for (int i = 0; i < 8 && st == SL_OK; i++) {
+        uint64_t t0 = sl_now_ns();
+        st = sl_be_copy(s->be, sl_arena_base(s->own), s->rows, n, err);
+        if (st == SL_OK)
+            st = sl_be_sync(s->be, err);
+        double rate = (double)n / (double)(sl_now_ns() - t0);
+        s->link = rate > s->link ? rate : s->link;
+    }
+    return st;
+}
+
+typedef enum { BY_DEVICE, BY_STAGING, BY_PUT, BY_GPU, BY_HOST } path;
+
+static sl_status run_copies(ship *s, const sl_copier_mail *m, sl_err *err)
+{
+    sl_status st = SL_OK;
+    for (int i = 0; i < m->n && st == SL_OK; i++) {
+        const sl_copy *k = &m->copy[i];
+        st = k->n == 1
+                 ? sl_be_copy(s->be, k->dst, k->src, k->bytes, err)
+                 : sl_be_copy_2d(s->be, k->dst, k->dst_pitch, k->src, k->src_pitch, k->bytes, k->n, err);
+    }
+    return st;
+}
+
+/* One layer of the chunk. */
+static sl_status ship_layer(ship *s, path by, int32_t layer, sl_copier_mail *m, sl_err *err)
+{
+    int64_t row_pool = (int64_t)s->n_pages * PAGE * s->geo.row_bytes; /* of one layer */
+    bool to_own = by == BY_STAGING, puts = by == BY_PUT || by == BY_GPU;
+    uint8_t *there = to_own ? sl_arena_base(s->own) : sl_direct_base(s->there);
+    sl_page_map map = {.local = &s->geo,
+                       .remote = &s->geo,
+                       .local_base = sl_arena_base(s->own),
+                       .remote_base = puts ? s->target.base : (uint64_t)(uintptr_t)there,
+                       .local_n = 2 * s->n_pages,
+                       .remote_n = 2 * s->n_pages,
+                       .lpages = s->own_pages,
+                       .rpages = s->pages,
+                       .dev = by == BY_HOST || by == BY_PUT ? NULL : s->dev,
+                       .dev_rows = s->own_pages,
+                       .dev_index = s->own_pages};
+    sl_pieces it;
+    sl_span span;
+    sl_status st = SL_OK;
+    m->n = 0;
+    sl_pieces_init(&it, &map, layer, 0, s->n_pages * PAGE);
+    while (st == SL_OK && sl_pieces_next(&it, &span)) {
+        uint8_t *dst = (uint8_t *)(uintptr_t)span.remote;
+        if (puts) {
+            bool row = (uintptr_t)span.local - (uintptr_t)s->rows < (uintptr_t)(s->o->layers * row_pool);
+            st = sl_ship_put_post(s->put, &span,
+                                  by == BY_PUT ? s->own_mem
+                                  : row        ? s->rows_mem
+                                               : s->keys_mem,
+                                  err);
+        } else if (by == BY_HOST) {
+            memcpy(dst, span.local, (size_t)span.bytes);
+        } else if (!sl_copier_add(m, &span, dst)) {
+            st = run_copies(s, m, err);
+            m->n = 0;
+            (void)sl_copier_add(m, &span, dst);
+        }
+    }
+    if (st == SL_OK && puts)
+        return sl_ship_put_flush(s->put, err);
+    if (st == SL_OK && m->n)
+        st = run_copies(s, m, err);
+    return st == SL_OK && by != BY_HOST ? sl_be_sync(s->be, err) : st;
+}
+
+static sl_status check_arrived(const ship *s, uint8_t *base, sl_err *err)
+{
+    for (int32_t l = 0; l < s->o->layers; l++) {
+        sl_host_plane r = sl_geometry_row_plane(&s->geo, base, 2 * s->n_pages, l);
+        sl_host_plane x = sl_geometry_index_plane(&s->geo, base, 2 * s->n_pages, l);
+        for (int32_t p = 0; p < s->n_pages; p++) {
+            const uint8_t *row = r.base + s->pages[p] * r.page_stride,
+                          *key = x.base + s->pages[p] * x.page_stride;
+            int64_t wrong = 0;
+            for (int64_t i = 0; i < PAGE * s->geo.row_bytes; i++)
+                wrong += row[i] != (uint8_t)(l + 1);
+            for (int64_t i = 0; i < s->geo.index_block_bytes; i++)
+                wrong += key[i] != (uint8_t)(l + 101);
+            if (wrong)
+                return sl_fail(err, SL_ERR_CORRUPT, "layer %d, page %d: %ld bytes are wrong", l, p,
+                               (long)wrong);
+        }
+    }
+    return SL_OK;
+}
+
+static sl_status run_path(ship *s, path by, bool scattered, sl_err *err)
+{
+    static const char *const names[] = {"device", "staging", "put", "gpu", "host"};
+    uint8_t *base = by == BY_STAGING ? sl_arena_base(s->own) : sl_direct_base(s->there);
+    double bytes = (double)s->n_pages * (double)s->geo.page_bytes, best = 0;
+    sl_copier_mail *m = calloc(1, sizeof *m);
+    sl_status st = m ? SL_OK : SL_ERR_NO_MEMORY;
+    for (int32_t i = 0; i < s->n_pages;
+         i++) /* odd multiplier: a permutation when n_pages is a power of two */
+        s->pages[i] = (uint32_t)(scattered ? 2 * ((i * 37 + 11) % s->n_pages) + 1 : i);
+    for (int r = 0; r < s->o->repeats && st == SL_OK; r++) {
+        memset(base, 0, (size_t)(2 * s->n_pages * s->geo.page_bytes));
+        uint64_t t0 = sl_now_ns();
+        for (int32_t l = 0; l < s->o->layers && st == SL_OK; l++)
+            st = ship_layer(s, by, l, m, err);
+        double rate = bytes / (double)(sl_now_ns() - t0);
+        best = rate > best ? rate : best;
+        if (st == SL_OK)
+            st = check_arrived(s, base, err);
+    }
+    free(m);
+    if (st == SL_OK)
+        printf("%s,%s,%.0f,%.3f,%.2f,%.3f\n", names[by], scattered ? "scattered" : "in_a_row", bytes,
+               bytes / best / 1e6, best, best / s->link);
+    fflush(stdout);
+    return st;
+}
+
+static sl_status measure(ship *s, sl_err *err)
+{
+    struct utsname u;
+    char lanes[256];
+    uname(&u);
+    sl_status st = measure_link(s, err);
+    if (st != SL_OK)
+        return st;
+    printf("# kernel=%s cpus=%ld device=\"%s\" tokens=%d layers=%d row_bytes=%ld index_block_bytes=%ld "
+           "link_gb_per_s=%.2f\n",
+           u.release, sysconf(_SC_NPROCESSORS_ONLN), sl_backend_describe(s->be), s->n_pages * PAGE,
+           s->o->layers, (long)s->geo.row_bytes, (long)s->geo.index_block_bytes, s->link);
+    sl_ship_put_describe(s->put, lanes, sizeof lanes);
+    printf("# puts: %s\n", lanes);
+    printf("path,pages,bytes,ms,gb_per_s,ratio_to_link\n");
+    /* staging in a row comes before put and host: it leaves the right rows in the own arena */
+    static const struct {
+        path by;
+        bool scattered;
+    } runs[] = {{BY_DEVICE, false}, {BY_DEVICE, true}, {BY_STAGING, true}, {BY_STAGING, false},
+                {BY_PUT, false},    {BY_PUT, true},    {BY_GPU, false},    {BY_GPU, true},
+                {BY_HOST, false},   {BY_HOST, true}};
+    for (size_t i = 0; i < SL_COUNT(runs) && st == SL_OK; i++) {
+        if (runs[i].by != BY_GPU || s->rows_mem)
+            st = run_path(s, runs[i].by, runs[i].scattered, err);
+    }
+    return st;
+}
+
+int sl_bench_ship_main(int argc, char **argv)
+{
+    ship_opts o = {.backend = "cpu", .tokens = 4096, .layers = 61, .repeats = 5};
+    const sl_arg args[] = {
+        {"backend", SL_ARG_TEXT, &o.backend, "NAME", "compute backend: cpu, cuda (cpu)", 0, 0, NULL},
+        {"device", SL_ARG_INT, &o.device, "N", "GPU (0)", 0, 255, NULL},
+        {"tokens", SL_ARG_INT, &o.tokens, "N", "tokens of the chunk (4096)", PAGE, 1 << 20, NULL},
+        {"layers", SL_ARG_INT, &o.layers, "N", "layers (61)", 1, 100, NULL},
+        {"tls", SL_ARG_TEXT, &o.tls, "LIST", "transports that UCX may use for puts (its choice)", 0, 0, NULL},
+        {"repeats", SL_ARG_INT, &o.repeats, "N", "the best of (5)", 1, 1000, NULL},
+    };
+    switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
+    case SL_ARGS_HELP:
+        return SL_EXIT_OK;
+    case SL_ARGS_WRONG:
+        return SL_EXIT_USAGE;
+    case SL_ARGS_RUN:
+        break;
+    }
+    sl_log_init(SL_LOG_WARN, false, "bench");
+    sl_err err = {0};
+    ship s = {.o = &o, .n_pages = o.tokens / PAGE};
+    s.geo = (sl_geometry){.row_format = SL_ROW_MLA_FP8,
+                          .index_format = SL_INDEX_OFFICIAL,
+                          .n_layers = o.layers,
+                          .lora = 512,
+                          .rope = 64,
+                          .index_dim = 128};
+    for (int32_t l = 0; l < o.layers; l++)
+        s.geo.has_index[l] = true;
+    sl_status st = sl_geometry_finish(&s.geo, &err);
+    if (st == SL_OK)
+        st = open_all(&s, &err);
+    if (st == SL_OK)
+        st = measure(&s, &err);
+    close_all(&s);
+    return st == SL_OK ? SL_EXIT_OK : sl_args_fail("bench ship", st, &err);
+}

@@ -1,0 +1,342 @@
+/* Implementation of swapin.h over the backend seam alone. */
+#include "bench/swapin/swapin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "kernels/backend.h"
+
+#define COLD_BYTES ((size_t)96 << 20)
+
+typedef struct options {
+    const char *backend, *csv;
+    int32_t threads, requests, tokens, k, hot_rows, row_bytes, fresh, steps;
+} options;
+
+typedef struct bench {
+    options o;
+    sl_backend *be;
+    sl_err err;
+    sl_status st;
+    sl_seq_tables seqs;
+    sl_resolve_params resolve;
+    sl_gather_params gather;
+    int32_t *ids, *host_dst; /* host: this step's selection; the miss list read back */
+    int64_t *host_src;
+    uint8_t *copy; /* where the comparison copies to */
+    void *allocs[32];
+    sl_mem_kind kinds[32];
+    int n_allocs;
+    uint32_t step;
+    uint64_t random;
+    uint8_t *cold; /* unified backends: larger than the caches */
+} bench;
+
+typedef struct result {
+    double resolve_ns, gather_ns, copy_ns, misses;
+} result;
+
+static uint64_t next_random(bench *b)
+{
+    b->random ^= b->random << 13;
+    b->random ^= b->random >> 7;
+    b->random ^= b->random << 17;
+    return b->random;
+}
+
+static void *alloc(bench *b, sl_mem_kind kind, size_t bytes)
+{
+    void *p = NULL;
+
+    if (b->st != SL_OK)
+        return NULL;
+    b->st = sl_be_alloc(b->be, kind, bytes, &p, &b->err);
+    if (b->st != SL_OK)
+        return NULL;
+    b->kinds[b->n_allocs] = kind;
+    b->allocs[b->n_allocs++] = p;
+    return p;
+}
+
+static void put(bench *b, const void *dst, const void *src, size_t bytes)
+{
+    if (b->st == SL_OK)
+        b->st = sl_be_copy(b->be, (void *)(uintptr_t)dst, src, bytes, &b->err);
+    if (b->st == SL_OK)
+        b->st = sl_be_sync(b->be, &b->err);
+}
+
+static void run(bench *b, sl_op op, const void *params)
+{
+    if (b->st == SL_OK)
+        b->st = sl_be_run(b->be, op, params, &b->err);
+    if (b->st == SL_OK)
+        b->st = sl_be_sync(b->be, &b->err);
+}
+
+static int32_t pages_of(const bench *b)
+{
+    return (b->o.tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+}
+
+/* One token per request at the last position; pages of the requests interleaved over the arena. */
+static void make_tables(bench *b)
+{
+    int32_t n = b->o.requests, ld = pages_of(b), *v = calloc((size_t)n * (size_t)ld, 4);
+
+    if (!v) {
+        b->st = sl_fail(&b->err, SL_ERR_NO_MEMORY, "out of memory");
+        return;
+    }
+    b->seqs = (sl_seq_tables){.n_tokens = n, .n_seqs = n, .ld = ld};
+    b->seqs.host_pages = alloc(b, SL_MEM_DEVICE, 4 * (size_t)n * (size_t)ld);
+    b->seqs.token_seq = alloc(b, SL_MEM_DEVICE, 4 * (size_t)n);
+    b->seqs.token_pos = alloc(b, SL_MEM_DEVICE, 4 * (size_t)n);
+    for (int64_t i = 0; i < (int64_t)n * ld; i++)
+        v[i] = (int32_t)(i % ld * n + i / ld);
+    put(b, b->seqs.host_pages, v, 4 * (size_t)n * (size_t)ld);
+    for (int32_t i = 0; i < n; i++)
+        v[i] = i;
+    put(b, b->seqs.token_seq, v, 4 * (size_t)n);
+    b->seqs.hot_slot = b->seqs.token_seq;
+    b->seqs.row_pages = b->seqs.index_pages = b->seqs.host_pages; /* not used by hierarchical requests */
+    for (int32_t i = 0; i < n; i++)
+        v[i] = b->o.tokens - 1;
+    put(b, b->seqs.token_pos, v, 4 * (size_t)n);
+    free(v);
+}
+
+static void make_buffers(bench *b)
+{
+    size_t slots = (size_t)b->o.requests, rows = (size_t)b->o.hot_rows, row = (size_t)b->o.row_bytes;
+    size_t list = slots * (size_t)b->o.k, pages = slots * (size_t)pages_of(b);
+    sl_resolve_params *p = &b->resolve;
+
+    p->rows =
+        (sl_row_view){.row_bytes = b->o.row_bytes, .hot_rows = b->o.hot_rows, .tail_rows = SL_PAGE_TOKENS};
+    p->rows.base = alloc(b, SL_MEM_DEVICE, slots * (rows + SL_PAGE_TOKENS) * row);
+    p->hot.max_tokens = b->o.tokens;
+    p->hot.slot_of = alloc(b, SL_MEM_DEVICE, 2 * slots * (size_t)b->o.tokens);
+    p->hot.token_of = alloc(b, SL_MEM_DEVICE, 4 * slots * rows);
+    p->hot.stamp = alloc(b, SL_MEM_DEVICE, 4 * slots * rows);
+    p->hot.prev = alloc(b, SL_MEM_DEVICE, 2 * slots * (rows + 1));
+    p->hot.next = alloc(b, SL_MEM_DEVICE, 2 * slots * (rows + 1));
+    p->hot.cursor = alloc(b, SL_MEM_DEVICE, 4 * slots);
+    p->hot.counters = alloc(b, SL_MEM_DEVICE, 16 * slots);
+    p->ids = alloc(b, SL_MEM_DEVICE, 4 * list);
+    p->phys = alloc(b, SL_MEM_DEVICE, 4 * list);
+    p->miss_src = alloc(b, SL_MEM_DEVICE, 8 * list);
+    p->miss_dst = alloc(b, SL_MEM_DEVICE, 4 * list);
+    p->miss_count = alloc(b, SL_MEM_DEVICE, 4);
+    p->step = alloc(b, SL_MEM_DEVICE, 4);
+    p->miss_cap = (int32_t)list;
+    p->k = p->ld_ids = b->o.k;
+    p->seqs = &b->seqs;
+    b->gather = (sl_gather_params){.rows = p->rows, .miss_src = p->miss_src, .miss_dst = p->miss_dst};
+    b->gather.miss_count = p->miss_count;
+    b->gather.miss_cap = p->miss_cap;
+    b->gather.host.row_stride = b->o.row_bytes;
+    b->gather.host.page_stride = (int64_t)b->o.row_bytes * SL_PAGE_TOKENS;
+    b->gather.host.base = alloc(b, SL_MEM_HOST, pages * SL_PAGE_TOKENS * row);
+    b->copy = alloc(b, SL_MEM_DEVICE, list * row);
+    if (b->st == SL_OK && sl_backend_caps(b->be) & SL_BE_UNIFIED) {
+        b->cold = alloc(b, SL_MEM_HOST, COLD_BYTES);
+        if (b->cold)
+            memset(b->cold, 0, COLD_BYTES);
+    }
+    b->ids = alloc(b, SL_MEM_HOST, 4 * list);
+    b->host_dst = alloc(b, SL_MEM_HOST, 4 * list);
+    b->host_src = alloc(b, SL_MEM_HOST, 8 * list);
+    for (size_t i = 0; b->st == SL_OK && i < pages * SL_PAGE_TOKENS; i++)
+        memset(b->gather.host.base + i * row, (int)(i * 31 % 251), row);
+}
+
+/* ids of request r: one in each of k equal spans; `fresh` per cent of the spans choose anew. */
+static void choose(bench *b, bool all)
+{
+    int32_t span = (b->o.tokens - SL_PAGE_TOKENS) / b->o.k;
+
+    for (int64_t i = 0; i < (int64_t)b->o.requests * b->o.k; i++)
+        if (all || (int32_t)(next_random(b) % 100) < b->o.fresh)
+            b->ids[i] = (int32_t)(i % b->o.k) * span + (int32_t)(next_random(b) % (uint64_t)span);
+    put(b, b->resolve.ids, b->ids, 4 * (size_t)b->o.requests * (size_t)b->o.k);
+}
+
+static double plain_copy(bench *b, int32_t count)
+{
+    size_t row = (size_t)b->o.row_bytes;
+    uint64_t start = sl_now_ns();
+
+    if (sl_backend_caps(b->be) & SL_BE_UNIFIED)
+        for (int32_t i = 0; i < count; i++)
+            memcpy(b->copy + (size_t)i * row, b->gather.host.base + (size_t)b->host_src[i] * row, row);
+    else
+        put(b, b->copy, b->gather.host.base, (size_t)count * row);
+    return (double)(sl_now_ns() - start);
+}
+
+/* Pushes rows out of the caches, so that both ways of fetching them start cold. */
+static void make_cold(bench *b)
+{
+    if (b->cold)
+        for (size_t i = 0; i < COLD_BYTES; i += 64)
+            b->cold[i]++;
+}
+
+static void step(bench *b, result *r)
+{
+    int32_t count = 0;
+    uint64_t t0, t1, t2;
+
+    choose(b, b->step == 0);
+    b->step++;
+    put(b, b->resolve.step, &b->step, 4);
+    make_cold(b);
+    t0 = sl_now_ns();
+    run(b, SL_OP_RESOLVE, &b->resolve);
+    t1 = sl_now_ns();
+    run(b, SL_OP_GATHER, &b->gather);
+    t2 = sl_now_ns();
+    put(b, &count, b->resolve.miss_count, 4);
+    put(b, b->host_src, b->resolve.miss_src, 8 * (size_t)count);
+    if (b->st != SL_OK || b->step <= 3) /* the first steps fill the buffers */
+        return;
+    r->resolve_ns += (double)(t1 - t0);
+    r->gather_ns += (double)(t2 - t1);
+    make_cold(b);
+    r->copy_ns += plain_copy(b, count);
+    r->misses += count;
+}
+
+/* Rows gathered by the last step hold what their source holds. */
+static void verify(bench *b)
+{
+    int32_t count = 0;
+    size_t row = (size_t)b->o.row_bytes;
+    uint8_t *got = malloc(row);
+
+    put(b, &count, b->resolve.miss_count, 4);
+    put(b, b->host_dst, b->resolve.miss_dst, 4 * (size_t)count);
+    for (int32_t i = 0; got && b->st == SL_OK && i < count; i++) {
+        put(b, got, b->gather.rows.base + (size_t)b->host_dst[i] * row, row);
+        if (b->st == SL_OK && memcmp(got, b->gather.host.base + (size_t)b->host_src[i] * row, row) != 0)
+            b->st = sl_fail(&b->err, SL_ERR_CORRUPT, "row %d of the miss list did not arrive", i);
+    }
+    free(got);
+}
+
+static void measure(bench *b, sl_evict_policy policy, FILE *out)
+{
+    sl_hot_reset_params reset = {b->resolve.hot, -1, b->o.requests, b->o.hot_rows};
+    result r = {0};
+    int32_t timed = b->o.steps - 3;
+
+    b->resolve.policy = policy;
+    b->step = 0;
+    run(b, SL_OP_HOT_RESET, &reset);
+    for (int32_t i = 0; i < b->o.steps && b->st == SL_OK; i++)
+        step(b, &r);
+    verify(b);
+    if (b->st != SL_OK)
+        return;
+    fprintf(out, "%s,%s,%d,%d,%d,%d,%d,%.0f,%.1f,%.1f,%.1f,%.0f,%.2f\n", sl_backend_name(b->be),
+            policy == SL_EVICT_LRU ? "lru" : "clock", b->o.requests, b->o.tokens, b->o.k, b->o.hot_rows,
+            b->o.row_bytes, r.misses / timed, r.resolve_ns / timed / 1e3, r.gather_ns / timed / 1e3,
+            r.copy_ns / timed / 1e3, r.misses * 1e9 / (r.resolve_ns + r.gather_ns),
+            (r.resolve_ns + r.gather_ns) / r.copy_ns);
+}
+
+static bool parse_one(options *o, const char *key, const char *value)
+{
+    const struct {
+        const char *key;
+        int32_t *at, low, high;
+    } numbers[] = {
+        {"--threads", &o->threads, 0, 256},     {"--requests", &o->requests, 1, 4096},
+        {"--tokens", &o->tokens, 128, 1 << 20}, {"--k", &o->k, 1, 16384},
+        {"--hot-rows", &o->hot_rows, 1, 65534}, {"--row-bytes", &o->row_bytes, 1, 65536},
+        {"--fresh", &o->fresh, 0, 100},         {"--steps", &o->steps, 4, 1000000},
+    };
+
+    for (size_t i = 0; i < SL_COUNT(numbers); i++)
+        if (strcmp(key, numbers[i].key) == 0) {
+            char *end;
+            long v = strtol(value, &end, 10);
+
+            *numbers[i].at = (int32_t)v;
+            return end != value && *end == 0 && v >= numbers[i].low && v <= numbers[i].high;
+        }
+    if (strcmp(key, "--backend") == 0)
+        o->backend = value;
+    else if (strcmp(key, "--csv") == 0)
+        o->csv = value;
+    else
+        return false;
+    return true;
+}
+
+static bool parse(int argc, char **argv, options *o)
+{
+    *o = (options){
+        .backend = "cpu", .requests = 8, .tokens = 65536, .k = 2048, .hot_rows = 6144, .row_bytes = 656};
+    o->fresh = 30;
+    o->steps = 40;
+    for (int i = 1; i < argc; i += 2)
+        if (i + 1 >= argc || !parse_one(o, argv[i], argv[i + 1]))
+            return false;
+    return o->hot_rows >= o->k && (o->tokens - SL_PAGE_TOKENS) / o->k >= 1;
+}
+
+static int run_bench(bench *b, FILE *out)
+{
+    make_tables(b);
+    make_buffers(b);
+    if (b->st == SL_OK)
+        fprintf(out, "backend,policy,requests,tokens,k,hot_rows,row_bytes,misses_per_step,resolve_us,gather_"
+                     "us,copy_us,"
+                     "rows_per_s,ratio\n");
+    if (b->st == SL_OK)
+        measure(b, SL_EVICT_LRU, out);
+    if (b->st == SL_OK)
+        measure(b, SL_EVICT_CLOCK, out);
+    if (b->st != SL_OK)
+        fprintf(stderr, "bench swapin: %s: %s\n", sl_status_name(b->st), b->err.text);
+    while (b->n_allocs > 0) {
+        b->n_allocs--;
+        sl_be_free(b->be, b->kinds[b->n_allocs], b->allocs[b->n_allocs]);
+    }
+    return b->st == SL_OK ? 0 : 1;
+}
+
+int sl_bench_swapin_main(int argc, char **argv)
+{
+    bench b = {.random = 88172645463325252u};
+    FILE *out = stdout;
+    int rc = 1;
+
+    if (!parse(argc, argv, &b.o)) {
+        bool asked = argc == 2 && strcmp(argv[1], "--help") == 0;
+        fprintf(asked ? stdout : stderr,
+                "usage: sluice bench swapin [--backend cpu] [--threads N] [--requests N] [--tokens N] [--k "
+                "N] [--hot-rows N]\n"
+                "                           [--row-bytes N] [--fresh PERCENT] [--steps N>=4] [--csv FILE]\n"
+                "hot-rows must be at least k, tokens at least k + 64\n");
+        return asked ? 0 : 2;
+    }
+    if (sl_backend_create(b.o.backend, &(sl_backend_opts){.threads = b.o.threads}, &b.be, &b.err) != SL_OK) {
+        fprintf(stderr, "bench swapin: %s\n", b.err.text);
+        return 77;
+    }
+    if (b.o.csv)
+        out = fopen(b.o.csv, "w");
+    if (out)
+        rc = run_bench(&b, out);
+    else
+        fprintf(stderr, "bench swapin: cannot write %s\n", b.o.csv);
+    if (out && out != stdout && fclose(out) != 0)
+        rc = 1;
+    sl_backend_destroy(b.be);
+    return rc;
+}

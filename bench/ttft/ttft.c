@@ -1,0 +1,345 @@
+/*
+ * `sluice bench ttft`: what disaggregation costs until the first token. The same prompt goes in turns through
+ * the engine in this process and through a real cluster (router, prefill, decode: three more processes, UCX),
+ * both with the same number of compute threads and nothing else running.
+ *
+ * share_added  = (cluster - single) / single. All of it: HTTP, router, reservation, shipping, COMMIT.
+ * exposed      = from the last layer of the prompt to COMMIT, by the prefill worker's own clock.
+ * bytes_ms     = bytes shipped over the bandwidth of 1 MiB puts between two processes, measured here.
+ * share_beyond = (cluster - single - bytes_ms) / single: what is left without the bytes' own time.
+ * Most of the bytes' time hides behind computing, so share_added is the stricter of the two.
+ * outside      = cluster - the prefill worker's own time in its steps: all that is not computing. On a
+ * machine that does other things as well it is the steadiest figure, because computing is not in it.
+ * share_of_minima = (fastest cluster - fastest single) / fastest single: other load only ever adds.
+ * Differences are taken pair by pair; medians of these.
+ */
+#include "bench/ttft/ttft.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/args.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/strbuf.h"
+#include "bench/ttft/cluster.h"
+#include "local/run.h"
+
+enum { MAX_LENGTHS = 16, MAX_REPEATS = 1000 };
+
+typedef struct ttft_opts {
+    const char *model, *lengths, *tls, *shipping, *backend, *store;
+    int prefill_device, decode_device, indexer, rows;
+    int32_t repeats, threads, chunk;
+    int32_t n[MAX_LENGTHS];
+    int n_lengths;
+} ttft_opts;
+
+typedef struct ttft_samples {
+    double single[MAX_REPEATS], cluster[MAX_REPEATS], added[MAX_REPEATS], exposed[MAX_REPEATS],
+        outside[MAX_REPEATS];
+    double bytes;
+} ttft_samples;
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+/* Bandwidth of puts of 1 MiB between two processes, bytes per second: the transport benchmark, run as itself.
+ */
+static sl_status put_bandwidth(const ttft_opts *o, double *out, sl_err *err)
+{
+    char command[512], line[256], self[256];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    double mb_s = 0;
+    if (n <= 0)
+        return sl_fail(err, SL_ERR_IO, "cannot read /proc/self/exe");
+    self[n] = '\0';
+    snprintf(command, sizeof command,
+             "'%s' bench transport --tests put_bw --sizes 1048576 --seconds 1 --tls %s", self, o->tls);
+    FILE *f = popen(command, "re");
+    while (f && fgets(line, sizeof line, f))
+        sscanf(line, "put_bw,%*[^,],%*[^,],%*[^,],%lf", &mb_s);
+    if (f)
+        pclose(f);
+    if (mb_s <= 0)
+        return sl_fail(err, SL_ERR_IO, "the transport benchmark gave no bandwidth: %s", command);
+    *out = mb_s * 1e6;
+    return SL_OK;
+}
+
+/* A prompt that shares no page with an earlier one. */
+static void new_prompt(sl_gen *g)
+{
+    for (size_t i = 0; i < g->n_prompt; i++)
+        g->prompt[i] = 3 + (int32_t)(sl_random_u64() % (uint64_t)(g->m.cfg.vocab_size - 3));
+}
+
+static sl_status run_single(sl_gen *g, const sl_generate_opts *go, double *ms, sl_err *err)
+{
+    int32_t n = (int32_t)((g->n_prompt + (size_t)go->max_new + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS);
+    int32_t *pages = calloc((size_t)n, sizeof *pages);
+    if (!pages)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    for (int32_t i = 0; i < n; i++)
+        pages[i] = i;
+    sl_engine_seq_close(g->engine, g->seq);
+    g->seq = NULL;
+    g->n_output = 0;
+    g->stopped = false;
+    uint64_t t0 = sl_now_ns();
+    sl_status st = sl_engine_seq_open(g->engine, SL_RESIDENT, pages, n, 0, NULL, &g->seq, err);
+    if (st == SL_OK)
+        st = sl_gen_run(g, go, err);
+    *ms = (double)(sl_now_ns() - t0) / 1e6;
+    free(pages);
+    return st;
+}
+
+static sl_status check_answer(const sl_gen *g, const char *text, sl_err *err)
+{
+    json_t *o = NULL;
+    char *want = NULL;
+    size_t n = 0;
+    sl_status st = sl_json_parse(text, strlen(text), "answer", &o, err);
+    if (st == SL_OK)
+        st = sl_tokenizer_decode(g->tok, g->output, g->n_output, true, &want, &n);
+    const char *got =
+        json_string_value(json_object_get(json_array_get(json_object_get(o, "choices"), 0), "text"));
+    if (st == SL_OK && (!got || strcmp(got, want) != 0))
+        st = sl_fail(err, SL_ERR_CORRUPT, "the cluster answers \"%s\", one process \"%s\"",
+                     got ? got : "nothing", want);
+    free(want);
+    json_decref(o);
+    return st;
+}
+
+/* What the prefill worker counts, cumulative. */
+typedef struct ttft_counts {
+    double bytes, exposed_s, compute_s;
+} ttft_counts;
+
+static sl_status prefill_counts(const sl_bench_cluster *c, ttft_counts *out, sl_err *err)
+{
+    char *page;
+    sl_status st = sl_bench_http(c->prefill_metrics_port, "/metrics", NULL, &page, NULL, err);
+    if (st != SL_OK)
+        return st;
+    out->bytes = sl_bench_metric(page, "sluice_transfer_bytes_total");
+    out->exposed_s = sl_bench_metric(page, "sluice_transfer_exposed_seconds_sum");
+    out->compute_s = sl_bench_metric(page, "sluice_prefill_chunk_seconds_sum");
+    free(page);
+    return SL_OK;
+}
+
+static char *request_body(const sl_gen *g)
+{
+    sl_strbuf b = {0};
+    sl_sb_str(&b, "{\"model\":\"bench\",\"max_tokens\":1,\"temperature\":0,\"ignore_eos\":true,\"prompt\":[");
+    for (size_t i = 0; i < g->n_prompt; i++)
+        sl_sb_printf(&b, "%s%d", i ? "," : "", g->prompt[i]);
+    sl_sb_str(&b, "]}");
+    return sl_sb_take(&b);
+}
+
+static sl_status run_cluster(const sl_bench_cluster *c, const sl_gen *g, ttft_samples *s, int k, sl_err *err)
+{
+    ttft_counts before = {0}, after = {0};
+    char *answer = NULL, *body = request_body(g);
+    uint64_t ns = 0;
+    sl_status st = body ? prefill_counts(c, &before, err) : SL_ERR_NO_MEMORY;
+    if (st == SL_OK)
+        st = sl_bench_http(c->http_port, "/v1/completions", body, &answer, &ns, err);
+    if (st == SL_OK)
+        st = check_answer(g, answer, err);
+    if (st == SL_OK) {
+        const struct timespec moment = {0, 20000000};
+        nanosleep(&moment, NULL); /* the answer may be faster than the prefill worker's own books */
+        st = prefill_counts(c, &after, err);
+    }
+    s->cluster[k] = (double)ns / 1e6;
+    s->bytes = after.bytes - before.bytes;
+    s->exposed[k] = (after.exposed_s - before.exposed_s) * 1e3;
+    s->outside[k] = s->cluster[k] - (after.compute_s - before.compute_s) * 1e3;
+    free(answer);
+    free(body);
+    return st;
+}
+
+static void print_row(const ttft_opts *o, int32_t n, ttft_samples *s, double bandwidth)
+{
+    double single = median(s->single, o->repeats), cluster = median(s->cluster, o->repeats);
+    double added = median(s->added, o->repeats), exposed = median(s->exposed, o->repeats);
+    double outside = median(s->outside, o->repeats), bytes_ms = s->bytes / bandwidth * 1e3;
+    printf("%d,%d,%.2f,%.2f,%.2f,%.2f,%.2f,%.0f,%.2f,%.4f,%.4f,%.4f,%.4f\n", n, o->repeats, single, cluster,
+           added, outside, exposed, s->bytes, bytes_ms, added / single, (added - bytes_ms) / single,
+           outside / single, s->cluster[0] / s->single[0] - 1); /* median() sorted them */
+    fflush(stdout);
+}
+
+static sl_status run_length(const ttft_opts *o, const sl_bench_cluster *c, int32_t n, double bandwidth,
+                            sl_err *err)
+{
+    sl_generate_opts go = {.dir = o->model,
+                           .max_new = 1,
+                           .top_p = 1,
+                           .tail_rows = 64,
+                           .chunk = o->chunk,
+                           .algorithm = "dsa",
+                           .backend_name = o->backend,
+                           .indexer = o->indexer,
+                           .rows = o->rows,
+                           .threads = o->threads,
+                           .ignore_eos = true};
+    sl_gen g = {.n_prompt = (size_t)n};
+    ttft_samples *s = calloc(1, sizeof *s);
+    sl_status st = sl_tokenizer_load(o->model, &g.tok, err);
+    g.prompt = calloc((size_t)n, sizeof *g.prompt);
+    if (st == SL_OK && (!g.prompt || !s))
+        st = sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    if (st == SL_OK)
+        st = sl_gen_open(&g, &go, err);
+    for (int i = n <= 2048 ? -1 : 0; i < o->repeats && st == SL_OK; i++) { /* -1: warm-up */
+        int k = i < 0 ? 0 : i;
+        new_prompt(&g);
+        st = run_single(&g, &go, &s->single[k], err); /* also gives the answer to compare with */
+        if (st == SL_OK)
+            st = run_cluster(c, &g, s, k, err);
+        s->added[k] = s->cluster[k] - s->single[k];
+    }
+    if (st == SL_OK)
+        print_row(o, n, s, bandwidth);
+    sl_gen_close(&g);
+    free(s);
+    return st;
+}
+
+static sl_status measure(const ttft_opts *o, sl_err *err)
+{
+    static const char *const indexers[] = {"auto", "plain", "official"}, *const rows[] = {"auto", "mla_f32",
+                                                                                          "mla_bf16",
+                                                                                          "mla_fp8"};
+    char threads[40], chunk[48], tls[80], shipping[64], backend[40], devices[2][48], store[64], row[48],
+        index[48];
+    const char *settings[] = {threads,
+                              chunk,
+                              tls,
+                              shipping,
+                              backend,
+                              devices[0],
+                              devices[1],
+                              store,
+                              row,
+                              index,
+                              "model.served_name=bench",
+                              "router.stage_timeout_ms=600000"};
+    sl_bench_cluster c;
+    double bandwidth = 0, again = 0;
+    snprintf(threads, sizeof threads, "backend.threads=%d", o->threads);
+    snprintf(chunk, sizeof chunk, "prefill.chunk_tokens=%d", o->chunk);
+    snprintf(tls, sizeof tls, "cluster.tls=%.64s", o->tls);
+    snprintf(shipping, sizeof shipping, "cluster.shipping=%.32s", o->shipping);
+    snprintf(backend, sizeof backend, "backend.name=%.16s", o->backend);
+    snprintf(devices[0], sizeof devices[0], "prefill:backend.device=%d", o->prefill_device);
+    snprintf(devices[1], sizeof devices[1], "decode:backend.device=%d", o->decode_device);
+    snprintf(store, sizeof store, "kvstore.bytes=%.32s", o->store);
+    snprintf(row, sizeof row, "model.row_format=%s", rows[o->rows]);
+    snprintf(index, sizeof index, "model.indexer=%s", indexers[o->indexer]);
+    sl_status st = put_bandwidth(o, &bandwidth, err);
+    if (st == SL_OK)
+        st = put_bandwidth(o, &again, err);
+    if (st == SL_OK)
+        st = sl_bench_cluster_start(o->model, settings, SL_COUNT(settings), &c, err);
+    if (st != SL_OK)
+        return st;
+    bandwidth = again > bandwidth ? again : bandwidth; /* the faster: the smaller excuse */
+    struct utsname u;
+    uname(&u);
+    printf("# kernel=%s cpus=%ld backend=%s devices=%d,%d model=%s threads=%d chunk=%d tls=%s shipping=%s "
+           "put_1MiB_mb_per_s=%.0f\n",
+           u.release, sysconf(_SC_NPROCESSORS_ONLN), o->backend, o->prefill_device, o->decode_device,
+           o->model, o->threads, o->chunk, o->tls, o->shipping, bandwidth / 1e6);
+    printf("prompt_tokens,pairs,single_ms,cluster_ms,added_ms,outside_ms,exposed_ms,shipped_bytes,bytes_ms,"
+           "share_added,"
+           "share_beyond,share_outside,share_of_minima\n");
+    for (int i = 0; i < o->n_lengths && st == SL_OK; i++)
+        st = run_length(o, &c, o->n[i], bandwidth, err);
+    sl_bench_cluster_stop(&c);
+    return st;
+}
+
+static sl_status parse_lengths(ttft_opts *o, sl_err *err)
+{
+    for (const char *p = o->lengths;; p++) {
+        char *end;
+        long v = strtol(p, &end, 10);
+        if (end == p || v < 1 || v > 1 << 20 || (*end && *end != ',') || o->n_lengths == MAX_LENGTHS)
+            return sl_fail(err, SL_ERR_INVALID, "--lengths: \"%.20s\" is not a list of up to %d lengths", p,
+                           MAX_LENGTHS);
+        o->n[o->n_lengths++] = (int32_t)v;
+        p = end;
+        if (!*p)
+            return SL_OK;
+    }
+}
+
+int sl_bench_ttft_main(int argc, char **argv)
+{
+    ttft_opts o = {.model = "models/tiny-v32",
+                   .lengths = "512,2048",
+                   .tls = "tcp",
+                   .shipping = "staging",
+                   .backend = "cpu",
+                   .store = "256MiB",
+                   .repeats = 5,
+                   .threads = 1,
+                   .chunk = 512};
+    static const char *const indexers[] = {"auto", "plain", "official", NULL}, *const rows[] = {
+                                                                                   "auto", "mla_f32",
+                                                                                   "mla_bf16", "mla_fp8",
+                                                                                   NULL};
+    const sl_arg args[] = {
+        {"model", SL_ARG_TEXT, &o.model, "DIR", "checkpoint directory with a tokenizer (models/tiny-v32)", 0,
+         0, NULL},
+        {"lengths", SL_ARG_TEXT, &o.lengths, "N,N", "prompt lengths in tokens (512,2048)", 0, 0, NULL},
+        {"repeats", SL_ARG_INT, &o.repeats, "N", "pairs per length (5)", 1, MAX_REPEATS, NULL},
+        {"threads", SL_ARG_INT, &o.threads, "N", "compute threads of each process (1)", 1, 1024, NULL},
+        {"chunk", SL_ARG_INT, &o.chunk, "N", "prefill tokens per step (512)", 1, 65536, NULL},
+        {"tls", SL_ARG_TEXT, &o.tls, "NAMES", "UCX transports (tcp)", 0, 0, NULL},
+        {"shipping", SL_ARG_TEXT, &o.shipping, "NAME",
+         "cluster.shipping; direct copies within this host instead (staging)", 0, 0, NULL},
+        {"backend", SL_ARG_TEXT, &o.backend, "NAME", "compute backend: cpu, cuda (cpu)", 0, 0, NULL},
+        {"decode-device", SL_ARG_INT, &o.decode_device, "N",
+         "GPU of the decode worker; prefill and the single process use 0 (0)", 0, 255, NULL},
+        {"indexer", SL_ARG_CHOICE, &o.indexer, "NAME", "numeric convention", 0, 0, indexers},
+        {"row-format", SL_ARG_CHOICE, &o.rows, "NAME", "cache rows", 0, 0, rows},
+        {"store", SL_ARG_TEXT, &o.store, "SIZE", "host store of each worker (256MiB)", 0, 0, NULL},
+    };
+    sl_err err = {0};
+    switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
+    case SL_ARGS_HELP:
+        return SL_EXIT_OK;
+    case SL_ARGS_WRONG:
+        return SL_EXIT_USAGE;
+    case SL_ARGS_RUN:
+        break;
+    }
+    sl_log_init(SL_LOG_WARN, false, "bench");
+    sl_status st = parse_lengths(&o, &err);
+    if (st == SL_OK)
+        st = measure(&o, &err);
+    return st == SL_OK ? SL_EXIT_OK : sl_args_fail("bench ttft", st, &err);
+}

@@ -1,7 +1,0 @@
-/* `sluice bench decode` as a program of its own, without the transports and protocols that `sluice` links. */
-#include "cli/bench_decode.h"
-
-int main(int argc, char **argv)
-{
-    return sl_bench_decode_main(argc, argv);
-}

@@ -1,8 +1,0 @@
-/* `sluice bench prefill` as a program of its own, without the transports and protocols that `sluice` links.
- */
-#include "cli/bench_prefill.h"
-
-int main(int argc, char **argv)
-{
-    return sl_bench_prefill_main(argc, argv);
-}
