@@ -33,7 +33,7 @@ static void done(sl_decode *d, sl_ticket *t, sl_finish finish, int32_t matched)
     sl_msg m = {.type = SL_MSG_DONE};
     sl_layer_stats s = {0};
     if (t->seq)
-        d->o.runner->seq_stats(d->o.runner->impl, t->seq, &s);
+        d->o.role.runner->seq_stats(d->o.role.runner->impl, t->seq, &s);
     m.done = (sl_msg_done){.rid = t->rid,
                            .attempt = t->attempt,
                            .finish = (uint8_t)finish,
@@ -48,7 +48,7 @@ static void done(sl_decode *d, sl_ticket *t, sl_finish finish, int32_t matched)
            "rid=%016" PRIx64 " attempt=%u produced=%u finish=%d hits=%" PRIu64 " misses=%" PRIu64
            " swap_bytes=%" PRIu64,
            t->rid, t->attempt, m.done.produced, (int)finish, s.hits, s.misses, s.swap_bytes);
-    sl_ticket_free(d, t, true);
+    sl_ticket_end(d, t, SL_OK);
 }
 
 /* Takes one token over and tells the router; ends the ticket when the token ends the stream. */
@@ -66,11 +66,12 @@ static void emit(sl_decode *d, sl_ticket *t, const sl_msg_token *token)
         return;
     }
     sl_worker_tell_router(d->worker, &m);
-    d->tokens++;
+    d->e.count.tokens++;
     sl_counter_add(d->c.tokens, 1);
-    if (sl_sampling_is_stop(&t->sampling, d->sampler, token->id))
+    if (sl_sampling_is_stop(&t->sampling, d->role.sampler, token->id))
         done(d, t, SL_FINISH_STOP, token->id);
-    else if (t->n_tokens - t->n_prompt >= t->sampling.max_tokens || t->n_tokens >= d->o.runner->max_context)
+    else if (t->n_tokens - t->n_prompt >= t->sampling.max_tokens ||
+             t->n_tokens >= d->o.role.runner->max_context)
         done(d, t, SL_FINISH_LENGTH, -1);
 }
 
@@ -86,19 +87,19 @@ static void retract(sl_decode *d, sl_ticket *t)
     sl_msg m = {.type = SL_MSG_RETRACTED};
     m.id = (sl_msg_id){t->rid, t->attempt};
     sl_worker_tell_router(d->worker, &m);
-    d->retracted++;
+    d->e.count.retracted++;
     sl_counter_add(d->c.retractions, 1);
     sl_log(SL_LOG_WARN, "decode", "retracted", "rid=%016" PRIx64 " attempt=%u produced=%d pages=%d", t->rid,
            t->attempt, t->n_tokens - t->n_prompt, sl_lease_n_pages(t->lease));
-    sl_ticket_free(d, t, true);
+    sl_ticket_end(d, t, SL_OK);
 }
 
 /* The one that began last among those that can be taken back. */
 static sl_ticket *youngest(const sl_decode *d)
 {
     sl_ticket *best = NULL;
-    for (sl_ticket *t = d->tickets; t; t = t->next) {
-        bool may = (t->state == TICKET_RUNNING || t->state == TICKET_WAITING) && !t->dead;
+    for (sl_ticket *t = d->e.tickets; t; t = t->next) {
+        bool may = t->state == TICKET_RUNNING || t->state == TICKET_WAITING;
         if (may && (!best || t->order > best->order))
             best = t;
     }
@@ -109,7 +110,7 @@ static sl_ticket *youngest(const sl_decode *d)
 static bool make_room(sl_decode *d, sl_ticket *t, const char *what)
 {
     sl_ticket *y = youngest(d);
-    if (y == t && d->n_tickets == 1) {
+    if (y == t && d->e.n_tickets == 1) {
         sl_ticket_failed(d, t, SL_ERR_EXHAUSTED, false, "%s: this request alone does not fit", what);
         return false;
     }
@@ -120,7 +121,7 @@ static bool make_room(sl_decode *d, sl_ticket *t, const char *what)
 /* Pages for the row of the step: host first, then device. False: t may be gone, look again. */
 static bool grow(sl_decode *d, sl_ticket *t)
 {
-    const sl_runner *r = d->o.runner;
+    const sl_runner *r = d->o.role.runner;
     sl_err err = {0};
     while (t->n_tokens > sl_lease_n_pages(t->lease) * PAGE) {
         if (sl_lease_grow(t->lease, 1) != SL_OK && !make_room(d, t, "no host pages"))
@@ -155,10 +156,10 @@ static bool join(sl_decode *d, sl_ticket *t)
     if (st == SL_OK) {
         t->seq_pages = pages;
         t->state = TICKET_RUNNING;
-        d->n_running++;
+        d->e.n_running++;
         return true;
     }
-    if (st == SL_ERR_EXHAUSTED && d->n_running)
+    if (st == SL_ERR_EXHAUSTED && d->e.n_running)
         return false;
     sl_ticket_failed(d, t, st, true, "cannot open the sequence: %.200s", err.text);
     return true;
@@ -166,10 +167,10 @@ static bool join(sl_decode *d, sl_ticket *t)
 
 void sl_batch_admit(sl_decode *d)
 {
-    while (d->n_running < d->o.max_batch) {
+    while (d->e.n_running < d->o.max_batch) {
         sl_ticket *first = NULL;
-        for (sl_ticket *t = d->tickets; t; t = t->next) {
-            if (t->state == TICKET_WAITING && !t->dead && (!first || t->order < first->order))
+        for (sl_ticket *t = d->e.tickets; t; t = t->next) {
+            if (t->state == TICKET_WAITING && (!first || t->order < first->order))
                 first = t;
         }
         if (!first || !join(d, first))
@@ -184,7 +185,7 @@ static int32_t collect(sl_decode *d)
     bool again = true;
     while (again) {
         again = false;
-        for (sl_ticket *t = d->tickets; t; t = t->next) {
+        for (sl_ticket *t = d->e.tickets; t; t = t->next) {
             bool short_of_pages =
                 t->state == TICKET_RUNNING && (t->n_tokens > sl_lease_n_pages(t->lease) * PAGE ||
                                                t->seq_pages < sl_lease_n_pages(t->lease));
@@ -196,9 +197,9 @@ static int32_t collect(sl_decode *d)
         }
     }
     int32_t n = 0;
-    for (sl_ticket *t = d->tickets; t && n < d->o.max_batch; t = t->next) {
+    for (sl_ticket *t = d->e.tickets; t && n < d->o.max_batch; t = t->next) {
         if (t->state == TICKET_RUNNING)
-            d->batch[n++] = t;
+            d->e.batch[n++] = t;
     }
     return n;
 }
@@ -213,7 +214,7 @@ static void take_result(sl_decode *d, sl_ticket *t, const float *logits)
     sl_err err = {0};
     if (t->n_tokens % PAGE == 0)
         sl_lease_publish(t->lease, t->tokens, t->n_tokens);
-    sl_status st = sl_sample(d->sampler, logits, &t->sampling, &h, (uint64_t)t->n_tokens, &s, &err);
+    sl_status st = sl_sample(d->role.sampler, logits, &t->sampling, &h, (uint64_t)t->n_tokens, &s, &err);
     if (st != SL_OK) {
         sl_ticket_failed(d, t, st, true, "sampling: %.200s", err.text);
         return;
@@ -222,29 +223,27 @@ static void take_result(sl_decode *d, sl_ticket *t, const float *logits)
     emit(d, t, &token);
 }
 
-bool sl_batch_step(sl_decode *d, sl_status *st, sl_err *err)
+sl_status sl_batch_step(sl_decode *d, bool *worked, sl_err *err)
 {
-    *st = SL_OK;
     int32_t n = collect(d);
+    *worked = n > 0;
     if (!n)
-        return false;
+        return SL_OK;
     for (int32_t i = 0; i < n; i++)
-        d->items[i] = (sl_step_item){.seq = d->batch[i]->seq,
-                                     .tokens = &d->batch[i]->tokens[d->batch[i]->n_tokens - 1],
-                                     .n_tokens = 1,
-                                     .want_logits = true};
+        d->e.items[i] = (sl_step_item){.seq = d->e.batch[i]->seq,
+                                       .tokens = &d->e.batch[i]->tokens[d->e.batch[i]->n_tokens - 1],
+                                       .n_tokens = 1,
+                                       .want_logits = true};
     uint64_t t0 = sl_now_ns();
-    sl_status step = d->o.runner->step(d->o.runner->impl, d->items, n, NULL, err);
+    sl_status step = d->o.role.runner->step(d->o.role.runner->impl, d->e.items, n, NULL, err);
     sl_histogram_observe(d->c.step, (double)(sl_now_ns() - t0) / 1e9);
     sl_histogram_observe(d->c.batch, n);
-    d->steps++;
+    d->e.count.steps++;
     for (int32_t i = 0; i < n; i++) {
         if (step == SL_OK)
-            take_result(d, d->batch[i], d->items[i].logits);
+            take_result(d, d->e.batch[i], d->e.items[i].logits);
         else
-            sl_ticket_failed(d, d->batch[i], step, true, "step: %.250s", err->text);
+            sl_ticket_failed(d, d->e.batch[i], step, true, "step: %.250s", err->text);
     }
-    if (step <= SL_ERR_DEVICE)
-        *st = step;
-    return true;
+    return step <= SL_ERR_DEVICE ? step : SL_OK;
 }

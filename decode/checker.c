@@ -23,7 +23,7 @@ static void check(const sl_decode *d, sl_check *c)
     bool compare = c->m->msg.type == SL_MSG_COMMIT;
     for (size_t i = 0; i < c->n_crc; i++) {
         int32_t page = (int32_t)(i / layers), n = page == c->n_pages - 1 ? c->last_tokens : SL_PAGE_TOKENS;
-        uint32_t crc = sl_arena_page_crc(d->o.arena, c->pages[page], (int32_t)(i % layers), n);
+        uint32_t crc = sl_arena_page_crc(d->o.role.arena, c->pages[page], (int32_t)(i % layers), n);
         if (!compare)
             c->crc[i] = crc;
         else
@@ -35,40 +35,40 @@ static void *checker_main(void *arg)
 {
     sl_decode *d = arg;
     for (;;) {
-        sl_wmail *m = (sl_wmail *)sl_mailbox_take(d->checker_inbox);
+        sl_wmail *m = (sl_wmail *)sl_mailbox_take(d->checker.inbox);
         if (!m) {
-            sl_mailbox_wait(d->checker_inbox, -1);
+            sl_mailbox_wait(d->checker.inbox, -1);
             continue;
         }
         if (m->kind == DM_CHECKER_STOP)
             return NULL;
         check(d, (sl_check *)m);
         m->kind = DM_CHECKED;
-        sl_mailbox_post(d->inbox, &m->link);
+        sl_mailbox_post(d->role.inbox, &m->link);
     }
 }
 
 sl_status sl_checker_start(sl_decode *d, sl_err *err)
 {
-    sl_status st = sl_mailbox_create(&d->checker_inbox);
+    sl_status st = sl_mailbox_create(&d->checker.inbox);
     if (st != SL_OK)
         return sl_fail(err, st, "cannot create a mailbox");
-    if (pthread_create(&d->checker, NULL, checker_main, d) != 0)
+    if (pthread_create(&d->checker.thread, NULL, checker_main, d) != 0)
         return sl_fail(err, SL_ERR_IO, "cannot start the checker thread");
-    d->checker_runs = true;
+    d->checker.runs = true;
     return SL_OK;
 }
 
 void sl_checker_stop(sl_decode *d)
 {
-    if (d->checker_runs) {
-        d->checker_stop.kind = DM_CHECKER_STOP;
-        sl_mailbox_post(d->checker_inbox, &d->checker_stop.link);
-        pthread_join(d->checker, NULL);
-        d->checker_runs = false;
+    if (d->checker.runs) {
+        d->checker.stop.kind = DM_CHECKER_STOP;
+        sl_mailbox_post(d->checker.inbox, &d->checker.stop.link);
+        pthread_join(d->checker.thread, NULL);
+        d->checker.runs = false;
     }
-    sl_mailbox_destroy(d->checker_inbox);
-    d->checker_inbox = NULL;
+    sl_mailbox_destroy(d->checker.inbox);
+    d->checker.inbox = NULL;
 }
 
 bool sl_checker_post(sl_decode *d, sl_ticket *t, sl_wmsg *m, const int32_t *pages, int32_t n,
@@ -91,6 +91,6 @@ bool sl_checker_post(sl_decode *d, sl_ticket *t, sl_wmsg *m, const int32_t *page
     memcpy(c->pages, pages, (size_t)n * sizeof *pages);
     c->m = m;
     t->checks++;
-    sl_mailbox_post(d->checker_inbox, &c->mail.link);
+    sl_mailbox_post(d->checker.inbox, &c->mail.link);
     return true;
 }

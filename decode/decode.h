@@ -23,25 +23,18 @@
 #ifndef SL_DECODE_DECODE_H
 #define SL_DECODE_DECODE_H
 
-#include "kvstore/arena.h"
-#include "worker/runner.h"
+#include "worker/role.h"
 #include "worker/setup.h"
 
 typedef struct sl_decode sl_decode;
 
 typedef struct sl_decode_opts {
-    sl_worker_opts worker; /* memory, hello and listens are filled in here */
-    const char *name, *model, *cluster_tag, *metrics_address;
-    const sl_runner *runner;
-    sl_arena *arena;
-    const int32_t *eos_ids;
-    int32_t n_eos;
+    sl_worker_role_opts role;
     sl_residency residency;
     /* hierarchical: requests are resident while they fit into this many row pages of the device, and spilled
      * under pressure; 0: every request has a hot buffer from the start */
     int64_t row_pages;
     int32_t max_batch, max_waiting; /* requests in the batch; tickets beyond those */
-    bool prefix_cache, verify_checksums;
     /* auto, direct: writers of this host may write into the arena directly, if it is shared and the system
      * can; direct refuses to start otherwise */
     sl_cfg_shipping shipping;

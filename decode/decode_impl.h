@@ -6,12 +6,9 @@
 #define SL_DECODE_DECODE_IMPL_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "base/log.h"
 #include "decode/decode.h"
-#include "kvstore/store.h"
-#include "model/sampler.h"
 #include "worker/direct.h"
 #include "worker/token.h"
 
@@ -22,7 +19,6 @@ enum {
     DM_FENCED,      /* sl_fence: that writer has no connection any more */
     DM_ROUTER_UP,   /* sl_note */
     DM_ROUTER_DOWN, /* sl_note */
-    DM_FATAL,
     /* checker -> engine */
     DM_CHECKED, /* sl_check */
     /* engine -> transport */
@@ -32,30 +28,58 @@ enum {
     DM_CHECKER_STOP,
 };
 
+/*
+ * A ticket is one attempt of a request on this worker. Its state machine, all of it on the engine thread:
+ *
+ *   state       entered when                            left when                                  deadline
+ *   ----------  --------------------------------------  -----------------------------------------  ---------------
+ *   LANDING     RESERVE is granted                      COMMIT -> CHECKING                         deadline_ns
+ *   CHECKING    COMMIT arrives                          the checksums are right -> WAITING         none
+ *   WAITING     the rows are verified                   a slot is free -> RUNNING                  none
+ *   RUNNING     its sequence is open                    DONE or retraction -> gone                 none
+ *   QUARANTINE  it has ended, its writer may not have   DRAINED, COMMIT or fence -> gone           fence_ns
+ *   ENDING      it has ended, a check reads its pages   the last check is back -> gone             none
+ *
+ * ABORT, a failure or the loss of the router end it in every state. The one way out is sl_ticket_end(): LANDING goes
+ * to QUARANTINE unless its writer has drained, a ticket with checks in flight goes to ENDING, every other is freed at
+ * once. At deadline_ns the request has failed; at fence_ns the transport thread is asked to close the writer's
+ * connection, and asked again while no answer comes. CHECKING needs no deadline: the checker always answers. WAITING
+ * and RUNNING have none here: the router watches them.
+ */
 typedef enum {
     TICKET_LANDING,
     TICKET_CHECKING,
     TICKET_WAITING,
     TICKET_RUNNING,
-    TICKET_QUARANTINE
+    TICKET_QUARANTINE,
+    TICKET_ENDING,
+    TICKET_STATES
 } ticket_state;
 
 typedef struct sl_ticket {
-    struct sl_ticket *next, *prev; /* all tickets, oldest first */
-    ticket_state state;
-    sl_wmsg *m; /* RESERVE */
-    uint64_t rid, number, deadline_ns, fence_ns, reserved_ns, order;
+    /* constant */
+    struct sl_ticket *next, *prev; /* in the list of all tickets */
+    sl_wmsg *m;                    /* RESERVE */
+    uint64_t rid, number, reserved_ns;
     uint32_t attempt, writer;
-    sl_status abort_status; /* why it is in quarantine */
-    bool drained;           /* its writer writes no more */
-    bool dead;              /* goes as soon as no check is on its way */
-    int checks;             /* on their way */
     sl_lease *lease;
     sl_sampling sampling;
-    int32_t *tokens; /* prompt + produced */
-    int32_t n_tokens, cap, n_prompt;
-    uint32_t cached_tokens;
+    int32_t n_prompt;
+
+    ticket_state state;
+    int checks;                     /* at the checker; they read the pages */
+    bool drained;                   /* LANDING: its writer writes no more */
+    uint64_t deadline_ns, fence_ns; /* LANDING; QUARANTINE */
+    sl_status abort_status;         /* QUARANTINE: why it has ended */
+
+    /* from CHECKING on */
     sl_msg_token first;
+    uint32_t cached_tokens;
+    /* from WAITING on */
+    uint64_t order;  /* in which they were verified */
+    int32_t *tokens; /* prompt + produced */
+    int32_t n_tokens, cap;
+    /* RUNNING */
     void *seq;
     int32_t seq_pages;
     bool resident; /* all its rows are on the device, by choice (residency.c) */
@@ -94,56 +118,60 @@ typedef struct sl_wpeer {
 enum { MAX_BANS = 64, MAX_WRITERS = 1024 };
 
 struct sl_decode {
+    /* constant once the worker core runs */
     sl_decode_opts o;
-    sl_msg_hello hello;
-    sl_wr geometry;
     const sl_geometry *geo;
     sl_worker *worker;
-    sl_mailbox *inbox, *checker_inbox;
-    pthread_t checker;
-    bool checker_runs;
-    sl_wmail checker_stop;
 
-    /* engine thread */
-    sl_store *store;
-    sl_sampler *sampler;
-    sl_ticket *tickets, *tickets_tail;
-    int32_t n_tickets, n_running;
-    sl_ticket **batch; /* [max_batch] of the current step */
-    sl_step_item *items;
-    uint32_t connected[MAX_WRITERS]; /* writers, as far as the mail tells */
-    uint32_t n_connected;
-    uint64_t next_number, next_order;
-    bool draining, fatal;
-    sl_status fatal_status;
-    char fatal_reason[400];
-    uint64_t steps, tokens, stale, corrupt, retracted, spilled, fences;
-    sl_wr kv_stored, kv_removed;
-    bool kv_cleared, router_up;
-    uint64_t kv_sequence;
-    uint64_t store_queries, store_hits, store_evictions;
-    sl_engine_stats engine_seen;
-    uint64_t engine_seen_ns;
-    sl_layer_stats *layers_seen, *layers_now;
+    sl_worker_role role; /* what it shares with prefill; groups its fields by thread itself */
 
-    /* transport thread */
-    sl_wpeer *peers;
-    sl_direct_host *direct; /* NULL: nobody writes directly */
-    uint32_t bans[MAX_BANS];
-    uint32_t n_bans;
-    sl_wmail fatal_mail;
-
+    /* engine thread alone */
     struct {
-        _Atomic uint32_t running, waiting, free_pages, cached_pages, draining;
-        _Atomic uint64_t queued_tokens, tokens_done, hits, misses, swap_bytes;
-    } load;
+        sl_ticket *tickets, *tickets_tail; /* all, oldest first */
+        int32_t n_tickets, n_running;
+        uint64_t next_number, next_order;
+        sl_ticket **batch;   /* [max_batch] tickets of the current step; valid during a step only */
+        sl_step_item *items; /* [max_batch] */
+        uint32_t connected[MAX_WRITERS]; /* writers with a connection, as far as the mail tells */
+        uint32_t n_connected;
+        bool router_up;
+        struct {
+            sl_wr stored, removed; /* keys that the router is to be told */
+            bool cleared;
+            uint64_t sequence;
+        } kv;
+        struct {
+            uint64_t steps, tokens, stale, corrupt, retracted, spilled, fences;
+        } count;
+        /* what the metrics contain already */
+        sl_engine_stats engine_seen;
+        uint64_t engine_seen_ns;
+        sl_layer_stats *layers_seen, *layers_now; /* [n_layers] */
+    } e;
+
+    /* transport thread alone */
+    struct {
+        sl_wpeer *peers;
+        sl_direct_host *direct; /* NULL: no writer writes directly. Made before the thread starts */
+        uint32_t bans[MAX_BANS];
+        uint32_t n_bans;
+    } t;
+
+    /* the checker thread: started and stopped by the engine thread, which alone uses these */
+    struct {
+        pthread_t thread;
+        sl_mailbox *inbox;
+        bool runs;
+        sl_wmail stop;
+    } checker;
+
+    /* metrics: handles, constant; safe from every thread */
     struct {
         sl_counter *stale, *refused, *t_committed, *t_aborted, *t_expired, *t_refused, *checksum,
-            *retractions, *spills, *tokens, *queries, *hits, *evictions, *swap_bytes, *swap_exposed,
-            *swap_hidden;
-        sl_counter **layer_hit, **layer_miss, **layer_evict;
-        sl_gauge *running, *waiting, *resident, *v_running, *v_waiting, *usage, *pages_free, *pages_cached,
-            *pages_active, *pages_landing, *reserved, *filling, *quarantined, *device_used, *device_total;
+            *retractions, *spills, *tokens, *swap_bytes, *swap_exposed, *swap_hidden;
+        sl_counter **layer_hit, **layer_miss, **layer_evict; /* [n_layers] */
+        sl_gauge *running, *waiting, *resident, *pages_landing, *reserved, *filling, *quarantined,
+            *device_used, *device_total;
         sl_histogram *step, *batch;
     } c;
 };
@@ -156,9 +184,11 @@ void sl_tickets_fenced(sl_decode *d, uint32_t writer);
 void sl_tickets_router_down(sl_decode *d);
 /* Deadlines; returns the next one. */
 uint64_t sl_tickets_tick(sl_decode *d, uint64_t now);
-/* Ends a ticket whose writer is done: closes the sequence, gives pages back (full ones stay cached if keep).
- */
-void sl_ticket_free(sl_decode *d, sl_ticket *t, bool keep);
+/* The threads have ended: frees every ticket whatever its state. */
+void sl_tickets_free_all(sl_decode *d);
+/* The one way out of every state, see ticket_state; t may be gone afterwards. Full pages stay cached. */
+void sl_ticket_end(sl_decode *d, sl_ticket *t, sl_status why);
+/* Tells the router FAILED and ends the ticket. */
 void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
@@ -166,8 +196,8 @@ void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, 
 void sl_batch_admit(sl_decode *d);
 /* The first token of a ticket that has just been verified. */
 void sl_batch_first_token(sl_decode *d, sl_ticket *t);
-/* One step; false: nothing runs. A negative *st is fatal. */
-bool sl_batch_step(sl_decode *d, sl_status *st, sl_err *err);
+/* One step of all running tickets; *worked: there were some. A failure is fatal. */
+sl_status sl_batch_step(sl_decode *d, bool *worked, sl_err *err);
 
 /* residency.c */
 /* Opens the sequence of t, whose lease has `pages` pages, where there is room for it; sets t->seq. Errors as

@@ -9,23 +9,12 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
     sl_status st = sl_parts_create(cfg, launch, SL_ROLE_DECODE, &parts, err);
     if (st != SL_OK)
         return st;
-    const sl_model_config *mc = sl_model_get_config(parts.model);
     sl_cfg_mode mode = cfg->sparse_attention.mode;
-    sl_decode_opts o = {.worker = parts.worker,
-                        .name = parts.name,
-                        .model = cfg->model.served_name,
-                        .cluster_tag = cfg->cluster.tag,
-                        .metrics_address = parts.metrics_address,
-                        .runner = &parts.runner,
-                        .arena = parts.arena,
-                        .eos_ids = mc->eos_ids,
-                        .n_eos = mc->n_eos,
+    sl_decode_opts o = {.role = parts.role,
                         .residency = mode == SL_CFG_MODE_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL,
                         .row_pages = mode == SL_CFG_MODE_ADAPTIVE ? parts.engine_opts.row_pages : 0,
                         .max_batch = cfg->decode.max_batch,
                         .max_waiting = cfg->decode.max_waiting,
-                        .prefix_cache = cfg->kvstore.prefix_cache,
-                        .verify_checksums = cfg->decode.verify_checksums,
                         .shipping = cfg->cluster.shipping,
                         .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
     sl_decode *d = NULL;

@@ -15,7 +15,7 @@
 static int64_t pages_used(const sl_decode *d)
 {
     int64_t n = 0;
-    for (const sl_ticket *t = d->tickets; t; t = t->next)
+    for (const sl_ticket *t = d->e.tickets; t; t = t->next)
         n += t->resident ? t->seq_pages : 0;
     return n;
 }
@@ -23,7 +23,7 @@ static int64_t pages_used(const sl_decode *d)
 static sl_ticket *longest(const sl_decode *d)
 {
     sl_ticket *best = NULL;
-    for (sl_ticket *t = d->tickets; t; t = t->next)
+    for (sl_ticket *t = d->e.tickets; t; t = t->next)
         if (t->resident && (!best || t->seq_pages > best->seq_pages))
             best = t;
     return best;
@@ -33,13 +33,13 @@ static sl_ticket *longest(const sl_decode *d)
 static void spill(sl_decode *d, sl_ticket *t)
 {
     sl_err err = {0};
-    sl_status st = d->o.runner->spill(d->o.runner->impl, t->seq, &err);
+    sl_status st = d->o.role.runner->spill(d->o.role.runner->impl, t->seq, &err);
     t->resident = false;
     if (st != SL_OK) {
         sl_ticket_failed(d, t, st, true, "cannot spill: %.200s", err.text);
         return;
     }
-    d->spilled++;
+    d->e.count.spilled++;
     sl_counter_add(d->c.spills, 1);
     sl_log(SL_LOG_DEBUG, "decode", "spilled", "rid=%016" PRIx64 " attempt=%u pages=%d", t->rid, t->attempt,
            t->seq_pages);
@@ -49,7 +49,7 @@ static void spill(sl_decode *d, sl_ticket *t)
 static bool room_for(sl_decode *d, int32_t n)
 {
     int64_t used = pages_used(d), longer = 0;
-    for (const sl_ticket *t = d->tickets; t; t = t->next)
+    for (const sl_ticket *t = d->e.tickets; t; t = t->next)
         longer += t->resident && t->seq_pages > n ? t->seq_pages : 0;
     if (d->o.row_pages - used + longer < n)
         return false;
@@ -60,7 +60,7 @@ static bool room_for(sl_decode *d, int32_t n)
 
 sl_status sl_residency_open(sl_decode *d, sl_ticket *t, int32_t pages, sl_err *err)
 {
-    const sl_runner *r = d->o.runner;
+    const sl_runner *r = d->o.role.runner;
     sl_residency mode = d->o.residency;
     bool hot = mode == SL_HIERARCHICAL;
     if (hot && d->o.row_pages > 0 && room_for(d, pages + 1)) /* one more: its next row may need it at once */
@@ -85,7 +85,7 @@ bool sl_residency_relieve(sl_decode *d, const sl_ticket *t)
 int32_t sl_residency_count(const sl_decode *d)
 {
     int32_t n = 0;
-    for (const sl_ticket *t = d->tickets; t; t = t->next)
+    for (const sl_ticket *t = d->e.tickets; t; t = t->next)
         n += t->resident;
     return n;
 }

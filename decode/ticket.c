@@ -20,7 +20,7 @@ enum { PAGE = SL_PAGE_TOKENS, PEER_GRACE_MS = 100 /* for a DRAINED that is on it
 
 static sl_ticket *find(const sl_decode *d, uint64_t rid, uint32_t attempt)
 {
-    for (sl_ticket *t = d->tickets; t; t = t->next) {
+    for (sl_ticket *t = d->e.tickets; t; t = t->next) {
         if (t->rid == rid && t->attempt == attempt)
             return t;
     }
@@ -36,7 +36,7 @@ static void tell_id(sl_decode *d, sl_msg_type type, uint64_t rid, uint32_t attem
 
 static void stale(sl_decode *d, const char *what, uint64_t rid, uint32_t attempt)
 {
-    d->stale++;
+    d->e.count.stale++;
     sl_counter_add(d->c.stale, 1);
     sl_log(SL_LOG_DEBUG, "decode", "message_dropped", "type=%s rid=%016" PRIx64 " attempt=%u", what, rid,
            attempt);
@@ -60,50 +60,62 @@ static void tell_failed(sl_decode *d, uint64_t rid, uint32_t attempt, sl_status 
 
 /* ---- the end ---- */
 
-void sl_ticket_free(sl_decode *d, sl_ticket *t, bool keep)
+static void close_sequence(sl_decode *d, sl_ticket *t)
+{
+    if (t->seq)
+        d->o.role.runner->close(d->o.role.runner->impl, t->seq);
+    t->seq = NULL;
+    t->resident = false;
+}
+
+/* The one place that frees: no other thread uses the ticket or its pages any more. */
+static void ticket_free(sl_decode *d, sl_ticket *t)
 {
     SL_CHECK(!t->checks, "ticket %" PRIu64 " is being checked", t->number);
-    if (t->seq)
-        d->o.runner->close(d->o.runner->impl, t->seq);
-    if (t->state == TICKET_RUNNING)
-        d->n_running--;
-    sl_lease_release(t->lease, keep);
-    *(t->prev ? &t->prev->next : &d->tickets) = t->next;
-    *(t->next ? &t->next->prev : &d->tickets_tail) = t->prev;
-    d->n_tickets--;
+    close_sequence(d, t);
+    sl_lease_release(t->lease, true);
+    *(t->prev ? &t->prev->next : &d->e.tickets) = t->next;
+    *(t->next ? &t->next->prev : &d->e.tickets_tail) = t->prev;
+    d->e.n_tickets--;
     sl_sampling_free(&t->sampling);
     sl_wmsg_free(t->m);
     free(t->tokens);
     free(t);
 }
 
-/* Ends it now, or as soon as no check reads its pages. */
+/* Its writer writes no more: the ticket goes now, or when the last check of its pages is back. */
 static void let_go(sl_decode *d, sl_ticket *t)
 {
-    if (t->checks)
-        t->dead = true;
-    else
-        sl_ticket_free(d, t, true);
+    if (t->state == TICKET_RUNNING)
+        d->e.n_running--;
+    close_sequence(d, t);
+    t->state = TICKET_ENDING;
+    if (!t->checks)
+        ticket_free(d, t);
 }
 
-static void quarantine(sl_decode *d, sl_ticket *t, sl_status why, uint64_t fence_ns)
+static void quarantine(const sl_decode *d, sl_ticket *t, sl_status why)
 {
-    (void)d;
+    uint64_t wait = why == SL_ERR_PEER ? PEER_GRACE_MS : d->o.quarantine_ms;
     t->state = TICKET_QUARANTINE;
     t->abort_status = why;
-    t->fence_ns = fence_ns;
+    t->fence_ns = sl_now_ns() + wait * MS;
     sl_log(SL_LOG_INFO, "decode", "quarantine", "rid=%016" PRIx64 " attempt=%u pages=%d writer=%u why=%s",
            t->rid, t->attempt, sl_lease_n_pages(t->lease), t->writer, sl_status_name(why));
 }
 
-/* From any state. */
-static void leave(sl_decode *d, sl_ticket *t, sl_status why)
+void sl_ticket_end(sl_decode *d, sl_ticket *t, sl_status why)
 {
-    uint64_t wait = why == SL_ERR_PEER ? PEER_GRACE_MS : d->o.quarantine_ms;
     if (t->state == TICKET_LANDING && !t->drained)
-        quarantine(d, t, why, sl_now_ns() + wait * MS);
-    else if (t->state != TICKET_QUARANTINE)
+        quarantine(d, t, why);
+    else if (t->state != TICKET_QUARANTINE && t->state != TICKET_ENDING)
         let_go(d, t);
+}
+
+void sl_tickets_free_all(sl_decode *d)
+{
+    while (d->e.tickets)
+        ticket_free(d, d->e.tickets);
 }
 
 void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, const char *fmt, ...)
@@ -114,7 +126,7 @@ void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, 
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
     tell_failed(d, t->rid, t->attempt, st, retryable, why);
-    leave(d, t, st);
+    sl_ticket_end(d, t, st);
 }
 
 /* ---- RESERVE ---- */
@@ -122,21 +134,21 @@ void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, 
 static sl_status check_reserve(sl_decode *d, const sl_msg_reserve *r, sl_sampling *sampling, sl_err *err)
 {
     int64_t pages = ((int64_t)r->n_tokens + PAGE - 1) / PAGE;
-    if ((int64_t)r->n_tokens >= d->o.runner->max_context)
+    if ((int64_t)r->n_tokens >= d->o.role.runner->max_context)
         return sl_fail(err, SL_ERR_TOO_LARGE, "%zu tokens leave no room in the context of %d", r->n_tokens,
-                       d->o.runner->max_context);
-    if (pages > sl_arena_pages(d->o.arena))
+                       d->o.role.runner->max_context);
+    if (pages > sl_arena_pages(d->o.role.arena))
         return sl_fail(err, SL_ERR_TOO_LARGE, "%ld pages exceed the host store of %d (kvstore.bytes)",
-                       (long)pages, sl_arena_pages(d->o.arena));
+                       (long)pages, sl_arena_pages(d->o.role.arena));
     for (size_t i = 0; i < r->n_tokens; i++) {
-        if (r->tokens[i] < 0 || r->tokens[i] >= d->o.runner->vocab)
+        if (r->tokens[i] < 0 || r->tokens[i] >= d->o.role.runner->vocab)
             return sl_fail(err, SL_ERR_INVALID, "token %zu is %d, the vocabulary has %d", i, r->tokens[i],
-                           d->o.runner->vocab);
+                           d->o.role.runner->vocab);
     }
     sl_rd rd = sl_rd_init(r->sampling.data, r->sampling.len);
     if (sl_sampling_read(&rd, sampling) != SL_OK)
         return sl_fail(err, SL_ERR_CORRUPT, "sampling parameters do not decode");
-    sl_status st = sl_sampling_validate(sampling, d->o.runner->vocab, err);
+    sl_status st = sl_sampling_validate(sampling, d->o.role.runner->vocab, err);
     if (st != SL_OK)
         sl_sampling_free(sampling);
     return st;
@@ -147,8 +159,8 @@ static sl_status check_reserve(sl_decode *d, const sl_msg_reserve *r, sl_samplin
 static bool has_room(const sl_decode *d, const sl_msg_reserve *r)
 {
     int32_t n = (int32_t)((r->n_tokens + PAGE - 1) / PAGE);
-    int32_t matched = sl_store_match(d->store, r->tokens, (int32_t)r->n_tokens);
-    return n - matched + d->n_running <= sl_store_available(d->store) || !d->n_tickets;
+    int32_t matched = sl_store_match(d->role.store, r->tokens, (int32_t)r->n_tokens);
+    return n - matched + d->e.n_running <= sl_store_available(d->role.store) || !d->e.n_tickets;
 }
 
 static sl_ticket *ticket_new(sl_decode *d, sl_wmsg *m, sl_sampling *sampling, sl_lease *lease)
@@ -167,7 +179,7 @@ static sl_ticket *ticket_new(sl_decode *d, sl_wmsg *m, sl_sampling *sampling, sl
                      .m = m,
                      .rid = r->rid,
                      .attempt = r->attempt,
-                     .number = ++d->next_number,
+                     .number = ++d->e.next_number,
                      .writer = r->prefill_worker,
                      .lease = lease,
                      .sampling = *sampling,
@@ -176,11 +188,11 @@ static sl_ticket *ticket_new(sl_decode *d, sl_wmsg *m, sl_sampling *sampling, sl
                      .cap = cap,
                      .n_prompt = (int32_t)r->n_prompt,
                      .reserved_ns = now,
-                     .prev = d->tickets_tail,
+                     .prev = d->e.tickets_tail,
                      .deadline_ns = r->deadline_ms ? now + r->deadline_ms * MS : UINT64_MAX};
-    *(t->prev ? &t->prev->next : &d->tickets) = t;
-    d->tickets_tail = t;
-    d->n_tickets++;
+    *(t->prev ? &t->prev->next : &d->e.tickets) = t;
+    d->e.tickets_tail = t;
+    d->e.n_tickets++;
     return t;
 }
 
@@ -215,13 +227,13 @@ static void on_reserve(sl_decode *d, sl_wmsg *m)
         tell_failed(d, r->rid, r->attempt, st, false, err.text);
         goto drop;
     }
-    const char *full = d->draining ? "draining"
-                       : d->n_tickets >= d->o.max_batch + d->o.max_waiting
+    const char *full = d->role.draining ? "draining"
+                       : d->e.n_tickets >= d->o.max_batch + d->o.max_waiting
                            ? "all decode slots and places in the queue are taken"
                        : !has_room(d, r) ? "no host pages"
                                          : NULL;
     if (!full) {
-        st = sl_store_lease(d->store, r->tokens, (int32_t)r->n_tokens, &lease);
+        st = sl_store_lease(d->role.store, r->tokens, (int32_t)r->n_tokens, &lease);
         full = st == SL_OK ? NULL : "no host pages";
     }
     if (full) {
@@ -249,7 +261,7 @@ static void verified(sl_decode *d, sl_ticket *t)
 {
     sl_counter_add(d->c.t_committed, 1);
     t->state = TICKET_WAITING;
-    t->order = ++d->next_order;
+    t->order = ++d->e.next_order;
     t->deadline_ns = UINT64_MAX; /* the router's from here on */
     sl_lease_publish(t->lease, t->tokens, t->n_tokens);
     sl_log(SL_LOG_INFO, "decode", "committed",
@@ -267,7 +279,7 @@ static const char *check_commit(const sl_decode *d, const sl_ticket *t, const sl
         return "first shipped page differs";
     if (c->n_crc != shipped * (size_t)d->geo->n_layers)
         return "number of checksums differs";
-    if (c->first.id < 0 || c->first.id >= d->o.runner->vocab)
+    if (c->first.id < 0 || c->first.id >= d->o.role.runner->vocab)
         return "first token is outside the vocabulary";
     return NULL;
 }
@@ -295,7 +307,7 @@ static void on_commit(sl_decode *d, sl_wmsg *m)
     t->first = c->first;
     t->cached_tokens = c->cached_tokens;
     t->state = TICKET_CHECKING;
-    if (!d->o.verify_checksums) {
+    if (!d->o.role.verify_checksums) {
         verified(d, t);
         goto drop;
     }
@@ -329,24 +341,30 @@ static void on_pages_ask(sl_decode *d, sl_wmsg *m)
     sl_wmsg_free(m);
 }
 
+/* The checksums of arrived pages are back. */
+static void on_arrival_checked(sl_decode *d, sl_ticket *t, const sl_check *c)
+{
+    if (!c->bad) {
+        verified(d, t);
+        return;
+    }
+    d->e.count.corrupt++;
+    sl_counter_add(d->c.checksum, c->bad);
+    sl_ticket_failed(d, t, SL_ERR_CORRUPT, true, "%zu of %zu checksums of the arrived pages are wrong",
+                     c->bad, c->n_crc);
+}
+
 void sl_tickets_checked(sl_decode *d, sl_check *c)
 {
     sl_ticket *t = c->ticket;
+    bool ended = t->state == TICKET_ENDING || t->state == TICKET_QUARANTINE;
     t->checks--;
-    if (c->m->msg.type == SL_MSG_PAGES_ASK) { /* of a dead ticket too: the pages were pinned until now */
-        answer_pages(d, c->m, c->crc, t->dead || t->state == TICKET_QUARANTINE ? 0 : c->n_crc);
-    } else if (!t->dead && c->bad) {
-        d->corrupt++;
-        sl_counter_add(d->c.checksum, c->bad);
-        sl_ticket_failed(d, t, SL_ERR_CORRUPT, true, "%zu of %zu checksums of the arrived pages are wrong",
-                         c->bad, c->n_crc);
-        t = NULL;
-    } else if (!t->dead) {
-        verified(d, t);
-        t = NULL;
-    }
-    if (t && t->dead && !t->checks)
-        sl_ticket_free(d, t, true);
+    if (c->m->msg.type == SL_MSG_PAGES_ASK) /* answered in every state: the pages were pinned until now */
+        answer_pages(d, c->m, c->crc, ended ? 0 : c->n_crc);
+    else if (!ended)
+        on_arrival_checked(d, t, c); /* t was CHECKING and may be gone now */
+    if (ended && t->state == TICKET_ENDING && !t->checks)
+        ticket_free(d, t);
     sl_check_free(c);
 }
 
@@ -359,7 +377,7 @@ static void on_abort(sl_decode *d, const sl_msg_abort *a)
         tell_id(d, SL_MSG_DRAINED, a->rid, a->attempt);
         return;
     }
-    if (t->dead)
+    if (t->state == TICKET_ENDING)
         return;
     sl_counter_add(d->c.t_aborted, 1);
     sl_log(SL_LOG_INFO, "decode", "request_aborted", "rid=%016" PRIx64 " attempt=%u why=%s", t->rid,
@@ -372,18 +390,18 @@ static void on_abort(sl_decode *d, const sl_msg_abort *a)
         return;
     }
     bool open = t->state == TICKET_LANDING && !t->drained;
-    leave(d, t, (sl_status)a->status);
+    sl_ticket_end(d, t, (sl_status)a->status);
     if (!open)
         tell_id(d, SL_MSG_DRAINED, a->rid, a->attempt);
 }
 
 static bool is_connected(const sl_decode *d, uint32_t writer)
 {
-    for (uint32_t i = 0; i < d->n_connected; i++) {
-        if (d->connected[i] == writer)
+    for (uint32_t i = 0; i < d->e.n_connected; i++) {
+        if (d->e.connected[i] == writer)
             return true;
     }
-    return d->n_connected == MAX_WRITERS; /* then nobody knows */
+    return d->e.n_connected == MAX_WRITERS; /* then nobody knows */
 }
 
 static void end_quarantine(sl_decode *d, sl_ticket *t)
@@ -398,7 +416,7 @@ static void on_drained(sl_decode *d, const sl_wmsg *m)
     const sl_msg_id *id = &m->msg.id;
     bool direct = m->ep_serial != 0;
     sl_ticket *t = find(d, id->rid, id->attempt);
-    if (!t || t->dead || (direct && t->writer != m->worker_id)) {
+    if (!t || t->state == TICKET_ENDING || (direct && t->writer != m->worker_id)) {
         stale(d, "drained", id->rid, id->attempt);
         return;
     }
@@ -415,20 +433,20 @@ static void on_drained(sl_decode *d, const sl_wmsg *m)
 
 void sl_tickets_connected(sl_decode *d, uint32_t writer)
 {
-    if (!is_connected(d, writer) && d->n_connected < MAX_WRITERS)
-        d->connected[d->n_connected++] = writer;
+    if (!is_connected(d, writer) && d->e.n_connected < MAX_WRITERS)
+        d->e.connected[d->e.n_connected++] = writer;
 }
 
 void sl_tickets_fenced(sl_decode *d, uint32_t writer)
 {
-    d->fences++;
-    for (uint32_t i = 0; i < d->n_connected; i++) {
-        if (d->connected[i] == writer)
-            d->connected[i--] = d->connected[--d->n_connected];
+    d->e.count.fences++;
+    for (uint32_t i = 0; i < d->e.n_connected; i++) {
+        if (d->e.connected[i] == writer)
+            d->e.connected[i--] = d->e.connected[--d->e.n_connected];
     }
-    for (sl_ticket *t = d->tickets, *next; t; t = next) {
+    for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
         next = t->next;
-        if (t->writer == writer && !t->dead && t->state == TICKET_QUARANTINE)
+        if (t->writer == writer && t->state == TICKET_QUARANTINE)
             end_quarantine(d, t);
     }
 }
@@ -452,10 +470,10 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
         on_drained(d, m);
         break;
     case SL_MSG_DRAIN:
-        d->draining = true;
+        d->role.draining = true;
         break;
     case SL_MSG_FLUSH_CACHE:
-        sl_store_flush(d->store);
+        sl_store_flush(d->role.store);
         break;
     default:
         stale(d, sl_msg_type_name(m->msg.type), 0, 0);
@@ -467,12 +485,11 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
 void sl_tickets_router_down(sl_decode *d)
 {
     uint64_t now = sl_now_ns();
-    for (sl_ticket *t = d->tickets, *next; t; t = next) {
+    for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
         next = t->next;
-        if (!t->dead)
-            leave(d, t, SL_ERR_PEER);
+        sl_ticket_end(d, t, SL_ERR_PEER);
     }
-    for (sl_ticket *t = d->tickets; t; t = t->next)
+    for (sl_ticket *t = d->e.tickets; t; t = t->next)
         t->fence_ns = now; /* the next tick fences; every connection is being closed already */
 }
 
@@ -490,10 +507,8 @@ static void fence(sl_decode *d, sl_ticket *t)
 uint64_t sl_tickets_tick(sl_decode *d, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
-    for (sl_ticket *t = d->tickets, *next; t; t = next) {
+    for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
         next = t->next;
-        if (t->dead)
-            continue;
         if (t->state == TICKET_LANDING && now >= t->deadline_ns) {
             sl_counter_add(d->c.t_expired, 1);
             sl_ticket_failed(d, t, SL_ERR_DEADLINE, true, "no COMMIT before the deadline");

@@ -29,15 +29,15 @@ void sl_wpeer_accepted(sl_decode *d, sl_wep *ep, const char *address)
     w->slot = -1;
     w->hello_deadline_ns = sl_now_ns() + HELLO_MS * MS;
     strncpy(w->address, address, sizeof w->address - 1);
-    w->next = d->peers;
-    d->peers = w;
+    w->next = d->t.peers;
+    d->t.peers = w;
     sl_wep_set_user(ep, w);
 }
 
 static void tell(sl_decode *d, sl_fence *f, int kind)
 {
     f->mail.kind = kind;
-    sl_mailbox_post(d->inbox, &f->mail.link);
+    sl_mailbox_post(d->role.inbox, &f->mail.link);
 }
 
 static void tell_new(sl_decode *d, uint32_t writer, int kind)
@@ -63,9 +63,9 @@ static void refuse(sl_decode *d, sl_wpeer *w, sl_status st, const char *why)
 
 static bool lift_ban(sl_decode *d, uint32_t worker_id)
 {
-    for (uint32_t i = 0; i < d->n_bans; i++) {
-        if (d->bans[i] == worker_id) {
-            d->bans[i] = d->bans[--d->n_bans];
+    for (uint32_t i = 0; i < d->t.n_bans; i++) {
+        if (d->t.bans[i] == worker_id) {
+            d->t.bans[i] = d->t.bans[--d->t.n_bans];
             return true;
         }
     }
@@ -78,9 +78,9 @@ static sl_status check_hello(sl_decode *d, const sl_msg_peer_hello *h, sl_err *e
     if (h->version != SL_MSG_VERSION)
         return sl_fail(err, SL_ERR_REFUSED, "message version %u, this worker speaks %d", h->version,
                        SL_MSG_VERSION);
-    if (strcmp(h->cluster_tag, d->hello.cluster_tag) != 0)
+    if (strcmp(h->cluster_tag, d->role.hello.cluster_tag) != 0)
         return sl_fail(err, SL_ERR_REFUSED, "cluster.tag is \"%s\", this cluster is \"%s\"", h->cluster_tag,
-                       d->hello.cluster_tag);
+                       d->role.hello.cluster_tag);
     if (!h->worker_id)
         return sl_fail(err, SL_ERR_REFUSED, "no worker id: it has not joined the router");
     sl_status st = sl_geometry_read(h->id.geometry.data, h->id.geometry.len, &g, err);
@@ -96,9 +96,9 @@ static size_t offer_direct(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h
 {
     size_t n = 0;
     sl_err err = {0};
-    if (!d->direct || !h->direct_pid)
+    if (!d->t.direct || !h->direct_pid)
         return 0;
-    int slot = sl_direct_grant(d->direct, h->direct_pid, desc, &n, &err);
+    int slot = sl_direct_grant(d->t.direct, h->direct_pid, desc, &n, &err);
     if (slot < 0) {
         sl_log(SL_LOG_INFO, "decode", "not_direct", "peer=%s worker_id=%u reason=\"%s\"", w->address,
                h->worker_id, err.text);
@@ -132,10 +132,10 @@ static void on_hello(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h)
     size_t desc_len = offer_direct(d, w, h, desc);
     sl_msg m = {.type = SL_MSG_PEER_WELCOME};
     m.peer_welcome = (sl_msg_peer_welcome){.epoch = sl_worker_epoch(d->worker),
-                                           .arena_addr = (uint64_t)(uintptr_t)sl_arena_base(d->o.arena),
-                                           .arena_bytes = sl_arena_bytes(d->o.arena),
-                                           .total_pages = (uint32_t)sl_arena_pages(d->o.arena),
-                                           .geometry = {d->geometry.data, d->geometry.len},
+                                           .arena_addr = (uint64_t)(uintptr_t)sl_arena_base(d->o.role.arena),
+                                           .arena_bytes = sl_arena_bytes(d->o.role.arena),
+                                           .total_pages = (uint32_t)sl_arena_pages(d->o.role.arena),
+                                           .geometry = {d->role.geometry.data, d->role.geometry.len},
                                            .rkey = {key, key_len},
                                            .direct = {desc, desc_len}};
     sl_wep_send(w->ep, &m);
@@ -157,7 +157,7 @@ void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
             break;
         m->worker_id = w->worker_id;
         m->mail.kind = DM_MSG;
-        sl_mailbox_post(d->inbox, &m->mail.link);
+        sl_mailbox_post(d->role.inbox, &m->mail.link);
         return;
     default:
         break;
@@ -178,7 +178,7 @@ void sl_wpeer_failed(sl_decode *d, sl_wep *ep, sl_status st, const char *why)
 
 static bool connected(const sl_decode *d, uint32_t worker_id)
 {
-    for (const sl_wpeer *w = d->peers; w; w = w->next) {
+    for (const sl_wpeer *w = d->t.peers; w; w = w->next) {
         if (w->worker_id == worker_id)
             return true;
     }
@@ -188,7 +188,7 @@ static bool connected(const sl_decode *d, uint32_t worker_id)
 /* Nothing of it can land any more. */
 static void gone(sl_decode *d, sl_wpeer *w)
 {
-    for (sl_wpeer **at = &d->peers; *at; at = &(*at)->next) {
+    for (sl_wpeer **at = &d->t.peers; *at; at = &(*at)->next) {
         if (*at == w) {
             *at = w->next;
             break;
@@ -206,7 +206,7 @@ void sl_wpeer_closed(sl_decode *d, sl_wep *ep)
     sl_wpeer *w = sl_wep_user(ep);
     w->ep = NULL;
     w->hello_deadline_ns = UINT64_MAX;
-    if (w->slot < 0 || sl_direct_revoke(d->direct, w->slot)) {
+    if (w->slot < 0 || sl_direct_revoke(d->t.direct, w->slot)) {
         gone(d, w);
         return;
     }
@@ -218,14 +218,14 @@ void sl_wpeer_fence(sl_decode *d, sl_fence *f)
 {
     if (!connected(d, f->writer)) {
         lift_ban(d, f->writer); /* at most one entry each */
-        if (d->n_bans == MAX_BANS)
-            d->bans[0] = d->bans[--d->n_bans];
-        d->bans[d->n_bans++] = f->writer;
+        if (d->t.n_bans == MAX_BANS)
+            d->t.bans[0] = d->t.bans[--d->t.n_bans];
+        d->t.bans[d->t.n_bans++] = f->writer;
         tell(d, f, DM_FENCED);
         return;
     }
     sl_log(SL_LOG_WARN, "decode", "writer_fenced", "worker_id=%u reason=\"did not drain\"", f->writer);
-    for (sl_wpeer *w = d->peers; w; w = w->next) {
+    for (sl_wpeer *w = d->t.peers; w; w = w->next) {
         if (w->worker_id == f->writer && w->ep)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
     }
@@ -234,8 +234,8 @@ void sl_wpeer_fence(sl_decode *d, sl_fence *f)
 
 void sl_wpeer_router_down(sl_decode *d)
 {
-    d->n_bans = 0;
-    for (sl_wpeer *w = d->peers; w; w = w->next) {
+    d->t.n_bans = 0;
+    for (sl_wpeer *w = d->t.peers; w; w = w->next) {
         if (w->ep)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
     }
@@ -244,9 +244,9 @@ void sl_wpeer_router_down(sl_decode *d)
 uint64_t sl_wpeer_tick(sl_decode *d, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
-    for (sl_wpeer *w = d->peers, *next; w; w = next) {
+    for (sl_wpeer *w = d->t.peers, *next; w; w = next) {
         next = w->next;
-        if (!w->ep && sl_direct_revoke(d->direct, w->slot)) {
+        if (!w->ep && sl_direct_revoke(d->t.direct, w->slot)) {
             gone(d, w);
             continue;
         }

@@ -90,8 +90,8 @@ void sl_dpeer_connected(sl_prefill *p, sl_wep *ep, sl_status st, const char *why
     m.peer_hello.version = SL_MSG_VERSION;
     m.peer_hello.worker_id = sl_worker_id(p->worker);
     m.peer_hello.epoch = sl_worker_epoch(p->worker);
-    memcpy(m.peer_hello.cluster_tag, p->hello.cluster_tag, sizeof m.peer_hello.cluster_tag);
-    m.peer_hello.id = p->hello.id;
+    memcpy(m.peer_hello.cluster_tag, p->role.hello.cluster_tag, sizeof m.peer_hello.cluster_tag);
+    m.peer_hello.id = p->role.hello.id;
     m.peer_hello.direct_pid = offers_direct(p) ? (uint32_t)getpid() : 0;
     d->hello_deadline_ns = sl_now_ns() + HELLO_ANSWER_MS * MS;
     sl_wep_send(ep, &m);

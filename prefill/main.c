@@ -10,20 +10,9 @@ sl_status sl_prefill_main(const sl_config *cfg, const sl_worker_launch *launch, 
     sl_status st = sl_parts_create(cfg, launch, SL_ROLE_PREFILL, &parts, err);
     if (st != SL_OK)
         return st;
-    const sl_model_config *mc = sl_model_get_config(parts.model);
-    sl_prefill_opts o = {.worker = parts.worker,
-                         .name = parts.name,
-                         .model = cfg->model.served_name,
-                         .cluster_tag = cfg->cluster.tag,
-                         .metrics_address = parts.metrics_address,
-                         .runner = &parts.runner,
-                         .arena = parts.arena,
-                         .eos_ids = mc->eos_ids,
-                         .n_eos = mc->n_eos,
+    sl_prefill_opts o = {.role = parts.role,
                          .chunk_tokens = cfg->prefill.chunk_tokens,
                          .max_requests = cfg->prefill.max_requests,
-                         .prefix_cache = cfg->kvstore.prefix_cache,
-                         .verify_checksums = cfg->prefill.verify_checksums,
                          .shipping = cfg->cluster.shipping,
                          .backend = sl_backend_name(parts.backend),
                          .backend_opts = {.device = parts.device, .threads = 1},

@@ -21,22 +21,15 @@
 #ifndef SL_PREFILL_PREFILL_H
 #define SL_PREFILL_PREFILL_H
 
-#include "kvstore/arena.h"
-#include "worker/runner.h"
+#include "worker/role.h"
 #include "worker/setup.h"
 
 typedef struct sl_prefill sl_prefill;
 
 typedef struct sl_prefill_opts {
-    sl_worker_opts worker; /* memory, hello and name are filled in here; listens is ignored */
-    const char *name, *model, *cluster_tag, *metrics_address;
-    const sl_runner *runner;
-    sl_arena *arena;
-    const int32_t *eos_ids;
-    int32_t n_eos;
+    sl_worker_role_opts role;
     int32_t chunk_tokens; /* per step, all requests together; <= the runner's max_step_tokens */
     int32_t max_requests;
-    bool prefix_cache, verify_checksums;
     const char *backend; /* the runner's; a second instance copies rows to decode workers of this host */
     sl_backend_opts backend_opts;
     sl_cfg_shipping shipping; /* gpu is refused by sl_prefill_create where it is not possible */

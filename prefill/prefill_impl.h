@@ -10,11 +10,7 @@
 #ifndef SL_PREFILL_PREFILL_IMPL_H
 #define SL_PREFILL_PREFILL_IMPL_H
 
-#include <stdatomic.h>
-
 #include "base/log.h"
-#include "kvstore/store.h"
-#include "model/sampler.h"
 #include "prefill/copier.h"
 #include "prefill/pieces.h"
 #include "prefill/prefill.h"
@@ -29,7 +25,6 @@ enum {
     PM_STEP_BACK,
     PM_FLUSH_CACHE, /* sl_wmsg */
     PM_DRAIN,       /* sl_wmsg */
-    PM_FATAL,
     /* copier -> transport */
     PM_COPIED, /* sl_copier_mail */
     /* engine -> transport */
@@ -160,23 +155,16 @@ struct sl_pstep {
 
 struct sl_prefill {
     sl_prefill_opts o;
-    sl_msg_hello hello;
-    sl_wr geometry;
     const sl_geometry *geo;
     sl_worker *worker;
-    sl_mailbox *inbox; /* of the engine thread */
+    sl_worker_role role; /* what it shares with decode; groups its fields by thread itself */
 
     /* engine thread */
-    sl_store *store;
-    sl_sampler *sampler;
     sl_pjob *jobs, *jobs_tail; /* FIFO */
     int32_t n_jobs, n_active;
     sl_pstep *free_steps, *step;
     sl_step_item *items;
-    bool draining, fatal;
-    sl_status fatal_status;
-    char fatal_reason[400];
-    uint64_t reused, pulled, store_queries, store_hits, store_evictions;
+    uint64_t reused, pulled; /* tokens */
 
     /* transport thread */
     sl_pjob *ships;
@@ -186,7 +174,6 @@ struct sl_prefill {
     int n_dev_memory;
     sl_copier *copier; /* NULL: no rows are copied from the device. Constant */
     sl_copier_mail *free_batches;
-    sl_wmail fatal_mail;
     int64_t direct_left; /* bytes that this turn of the loop may still copy */
     struct {
         uint64_t rid;
@@ -194,17 +181,11 @@ struct sl_prefill {
     } past[PAST_JOBS]; /* attempts that are over: a second PREFILL for one would write into recycled pages */
     uint32_t next_past;
 
-    /* load, written by the engine thread, read by the transport thread */
-    struct {
-        _Atomic uint32_t running, waiting, free_pages, cached_pages, draining;
-        _Atomic uint64_t queued_tokens, tokens_done;
-    } load;
     struct {
         sl_counter *tokens, *reused_local, *reused_remote, *transfer_ok, *transfer_aborted, *transfer_failed,
             *transfer_bytes, *put_ok, *put_failed, *put_bytes, *get_ok, *get_failed, *get_bytes, *stale,
-            *checksum, *queries, *hits, *evictions;
-        sl_gauge *running, *waiting, *pages_free, *pages_cached, *pages_active, *usage, *v_running,
-            *v_waiting;
+            *checksum;
+        sl_gauge *running, *waiting;
         sl_histogram *chunk, *exposed;
     } c;
 };
@@ -214,6 +195,9 @@ void sl_pengine_mail(sl_prefill *p, sl_wmail *m);
 void sl_pengine_admit(sl_prefill *p);
 /* One step; false when there was nothing to compute. A negative status is fatal. */
 bool sl_pengine_step(sl_prefill *p, sl_status *st, sl_err *err);
+
+/* report.c, engine thread */
+void sl_pengine_find_metrics(sl_prefill *p, sl_metrics *m);
 void sl_pengine_publish_load(sl_prefill *p);
 
 /* ship.c, transport thread */

@@ -30,7 +30,7 @@ static bool active(const sl_pjob *j)
 static void stop(sl_prefill *p, sl_pjob *j)
 {
     if (j->e.seq)
-        p->o.runner->close(p->o.runner->impl, j->e.seq);
+        p->o.role.runner->close(p->o.role.runner->impl, j->e.seq);
     j->e.seq = NULL;
     if (active(j))
         p->n_active--;
@@ -53,23 +53,23 @@ fail(sl_prefill *p, sl_pjob *j, sl_status st, bool retryable, const char *fmt, .
 static sl_status check_request(sl_prefill *p, sl_pjob *j, sl_err *err)
 {
     const sl_msg_prefill *r = j->msg;
-    if ((int64_t)r->n_tokens > p->o.runner->max_context)
+    if ((int64_t)r->n_tokens > p->o.role.runner->max_context)
         return sl_fail(err, SL_ERR_TOO_LARGE, "%zu tokens exceed the context of %d", r->n_tokens,
-                       p->o.runner->max_context);
-    if ((int64_t)r->n_pages > sl_arena_pages(p->o.arena))
+                       p->o.role.runner->max_context);
+    if ((int64_t)r->n_pages > sl_arena_pages(p->o.role.arena))
         return sl_fail(err, SL_ERR_TOO_LARGE,
                        "%zu pages exceed this worker's host store of %d (kvstore.bytes)", r->n_pages,
-                       sl_arena_pages(p->o.arena));
+                       sl_arena_pages(p->o.role.arena));
     for (size_t i = 0; i < r->n_tokens; i++) {
-        if (r->tokens[i] < 0 || r->tokens[i] >= p->o.runner->vocab)
+        if (r->tokens[i] < 0 || r->tokens[i] >= p->o.role.runner->vocab)
             return sl_fail(err, SL_ERR_INVALID, "token %zu is %d, the vocabulary has %d", i, r->tokens[i],
-                           p->o.runner->vocab);
+                           p->o.role.runner->vocab);
     }
     sl_rd rd = sl_rd_init(r->sampling.data, r->sampling.len);
     if (sl_sampling_read(&rd, &j->e.sampling) != SL_OK)
         return sl_fail(err, SL_ERR_CORRUPT, "sampling parameters do not decode");
     j->e.has_sampling = true;
-    return sl_sampling_validate(&j->e.sampling, p->o.runner->vocab, err);
+    return sl_sampling_validate(&j->e.sampling, p->o.role.runner->vocab, err);
 }
 
 static void on_new(sl_prefill *p, sl_pjob *j)
@@ -138,15 +138,12 @@ void sl_pengine_mail(sl_prefill *p, sl_wmail *m)
         break;
     }
     case PM_FLUSH_CACHE:
-        sl_store_flush(p->store);
+        sl_store_flush(p->role.store);
         sl_wmsg_free((sl_wmsg *)m);
         break;
     case PM_DRAIN:
-        p->draining = true;
+        p->role.draining = true;
         sl_wmsg_free((sl_wmsg *)m);
-        break;
-    case PM_FATAL:
-        p->fatal = true;
         break;
     default:
         SL_CHECK(false, "mail %d", m->kind);
@@ -158,7 +155,7 @@ void sl_pengine_mail(sl_prefill *p, sl_wmail *m)
 static bool start_job(sl_prefill *p, sl_pjob *j)
 {
     const sl_msg_prefill *r = j->msg;
-    sl_status st = sl_store_lease(p->store, r->tokens, (int32_t)r->n_tokens, &j->e.lease);
+    sl_status st = sl_store_lease(p->role.store, r->tokens, (int32_t)r->n_tokens, &j->e.lease);
     if (st == SL_ERR_EXHAUSTED)
         return false; /* others will finish */
     if (st != SL_OK) {
@@ -199,7 +196,7 @@ static void find_on_device(sl_prefill *p, sl_pjob *j)
     int32_t *pages = malloc(2 * n * sizeof *pages);
     if (!pages)
         return;
-    p->o.runner->device_pages(j->e.seq, pages, pages + n, (int32_t)n);
+    p->o.role.runner->device_pages(j->e.seq, pages, pages + n, (int32_t)n);
     j->dev_index = pages + n;
     j->dev_rows = pages;
 }
@@ -207,8 +204,8 @@ static void find_on_device(sl_prefill *p, sl_pjob *j)
 static bool open_job(sl_prefill *p, sl_pjob *j)
 {
     sl_err err = {0};
-    sl_status st = p->o.runner->open(p->o.runner->impl, SL_RESIDENT, j->own_pages, (int32_t)j->msg->n_pages,
-                                     j->e.pos, &j->e.seq, &err);
+    sl_status st = p->o.role.runner->open(p->o.role.runner->impl, SL_RESIDENT, j->own_pages,
+                                          (int32_t)j->msg->n_pages, j->e.pos, &j->e.seq, &err);
     if (st == SL_OK) {
         find_on_device(p, j);
         j->e.state = JOB_RUNNING;
@@ -296,7 +293,7 @@ static void finish(sl_prefill *p, sl_pjob *j, const float *logits)
                     .n_output = r->n_tokens - r->n_prompt};
     sl_sampled s;
     sl_err err = {0};
-    sl_status st = sl_sample(p->sampler, logits, &j->e.sampling, &h, r->n_tokens, &s, &err);
+    sl_status st = sl_sample(p->role.sampler, logits, &j->e.sampling, &h, r->n_tokens, &s, &err);
     if (st != SL_OK) {
         fail(p, j, st, true, "sampling: %.200s", err.text);
         return;
@@ -305,7 +302,7 @@ static void finish(sl_prefill *p, sl_pjob *j, const float *logits)
     j->cached_tokens = (uint32_t)j->e.start;
     j->compute_us = (sl_now_ns() - j->e.started_ns) / 1000;
     if (!j->dev_rows) { /* else when nothing copies from its device pages any more: END */
-        p->o.runner->close(p->o.runner->impl, j->e.seq);
+        p->o.role.runner->close(p->o.role.runner->impl, j->e.seq);
         j->e.seq = NULL;
     }
     j->e.state = JOB_FINISHED;
@@ -346,11 +343,11 @@ bool sl_pengine_step(sl_prefill *p, sl_status *st, sl_err *err)
     s->done.kind = PM_STEP_DONE;
     sl_step_hooks hooks = {.ctx = p, .layer_done = on_layer_done};
     uint64_t t0 = sl_now_ns();
-    sl_status step = p->o.runner->step(p->o.runner->impl, p->items, s->n, &hooks, err);
+    sl_status step = p->o.role.runner->step(p->o.role.runner->impl, p->items, s->n, &hooks, err);
     sl_histogram_observe(p->c.chunk, (double)(sl_now_ns() - t0) / 1e9);
     if (step == SL_OK) {
         sl_counter_add(p->c.tokens, (uint64_t)tokens);
-        atomic_fetch_add(&p->load.tokens_done, (uint64_t)tokens);
+        atomic_fetch_add(&p->role.load.tokens_done, (uint64_t)tokens);
         advance(p, s);
     } else {
         for (int32_t i = 0; i < s->n; i++)
@@ -359,45 +356,4 @@ bool sl_pengine_step(sl_prefill *p, sl_status *st, sl_err *err)
     }
     sl_worker_post(p->worker, &s->done);
     return true;
-}
-
-static void metrics(sl_prefill *p, const sl_store_stats *st, uint32_t running, uint32_t waiting)
-{
-    sl_gauge_set(p->c.running, running);
-    sl_gauge_set(p->c.waiting, waiting);
-    sl_gauge_set(p->c.v_running, running);
-    sl_gauge_set(p->c.v_waiting, waiting);
-    sl_gauge_set(p->c.pages_free, st->free);
-    sl_gauge_set(p->c.pages_cached, st->cached);
-    sl_gauge_set(p->c.pages_active, st->held);
-    sl_gauge_set(p->c.usage, (double)st->held / st->total);
-    sl_counter_add(p->c.queries, st->query_tokens - p->store_queries);
-    sl_counter_add(p->c.hits, st->hit_tokens - p->store_hits);
-    sl_counter_add(p->c.evictions, st->evictions - p->store_evictions);
-    p->store_queries = st->query_tokens;
-    p->store_hits = st->hit_tokens;
-    p->store_evictions = st->evictions;
-}
-
-void sl_pengine_publish_load(sl_prefill *p)
-{
-    sl_store_stats st;
-    sl_store_stats_get(p->store, &st);
-    uint32_t running = 0, waiting = 0;
-    uint64_t queued = 0;
-    for (const sl_pjob *j = p->jobs; j; j = j->e.next) {
-        if (j->e.state == JOB_QUEUED)
-            waiting++;
-        else if (j->e.state != JOB_STOPPED)
-            running++;
-        if (j->e.state != JOB_STOPPED)
-            queued += j->msg->n_tokens - (size_t)j->e.pos;
-    }
-    atomic_store(&p->load.running, running);
-    atomic_store(&p->load.waiting, waiting);
-    atomic_store(&p->load.free_pages, (uint32_t)st.free);
-    atomic_store(&p->load.cached_pages, (uint32_t)st.cached);
-    atomic_store(&p->load.queued_tokens, queued);
-    atomic_store(&p->load.draining, p->draining);
-    metrics(p, &st, running, waiting);
 }

@@ -18,7 +18,7 @@ enum { PAGE = SL_PAGE_TOKENS };
 
 void sl_ship_tell_engine(sl_prefill *p, sl_jmail *m)
 {
-    sl_mailbox_post(p->inbox, &m->mail.link);
+    sl_mailbox_post(p->role.inbox, &m->mail.link);
 }
 
 sl_pjob *sl_ship_find(sl_prefill *p, uint64_t rid, uint32_t attempt)
@@ -162,9 +162,9 @@ static void open_shipment(sl_prefill *p, sl_pjob *j)
     }
     j->t.map = (sl_page_map){.local = p->geo,
                              .remote = &j->t.peer->geo,
-                             .local_base = sl_arena_base(p->o.arena),
+                             .local_base = sl_arena_base(p->o.role.arena),
                              .remote_base = j->t.peer->base,
-                             .local_n = sl_arena_pages(p->o.arena),
+                             .local_n = sl_arena_pages(p->o.role.arena),
                              .remote_n = j->t.peer->n_pages,
                              .lpages = j->own_pages,
                              .rpages = j->msg->pages};
@@ -202,9 +202,10 @@ void sl_ship_pages_crc(sl_prefill *p, const sl_msg_pages_crc *m)
     }
     size_t layers = (size_t)p->geo->n_layers, n = (size_t)(j->pull_end - j->own_matched) * layers, bad = 0;
     bool ok = m->n_crc == n;
-    for (size_t i = 0; ok && i < n && p->o.verify_checksums; i++) {
+    for (size_t i = 0; ok && i < n && p->o.role.verify_checksums; i++) {
         int32_t page = j->own_matched + (int32_t)(i / layers);
-        bad += sl_arena_page_crc(p->o.arena, j->own_pages[page], (int32_t)(i % layers), PAGE) != m->crc[i];
+        bad +=
+            sl_arena_page_crc(p->o.role.arena, j->own_pages[page], (int32_t)(i % layers), PAGE) != m->crc[i];
     }
     if (bad) {
         sl_counter_add(p->c.checksum, bad);
@@ -255,7 +256,7 @@ void sl_ship_mail(sl_prefill *p, sl_wmail *m)
         break;
     case PM_STEP_DONE:
         m->kind = PM_STEP_BACK;
-        sl_mailbox_post(p->inbox, &m->link);
+        sl_mailbox_post(p->role.inbox, &m->link);
         break;
     case PM_FINISH:
         j->t.finishing = true;

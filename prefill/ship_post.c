@@ -48,7 +48,7 @@ static void checksum(sl_prefill *p, sl_pjob *j, int32_t layer, int32_t first, in
         if (page < from || page_end > end)
             continue;
         j->t.crc[(size_t)(page - from) * (size_t)p->geo->n_layers + (size_t)layer] =
-            sl_arena_page_crc(p->o.arena, j->own_pages[page], layer, page_end - page * PAGE);
+            sl_arena_page_crc(p->o.role.arena, j->own_pages[page], layer, page_end - page * PAGE);
     }
 }
 

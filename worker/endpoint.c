@@ -135,7 +135,7 @@ void sl_wep_send(sl_wep *ep, const sl_msg *msg)
     sl_msg_encode(msg, &wr);
     if (wr.bad) {
         sl_wr_free(&wr);
-        sl_log(SL_LOG_ERROR, ep->w->role.comp, "send_failed", "type=%s reason=\"out of memory\"",
+        sl_log(SL_LOG_ERROR, ep->w->calls.comp, "send_failed", "type=%s reason=\"out of memory\"",
                sl_msg_type_name(msg->type));
         return;
     }
@@ -175,7 +175,7 @@ static void on_accepted(void *arg, sl_tp_ep *tp_ep, const char *address)
         return;
     }
     ep->up = true;
-    w->role.ep_accepted(w->role.arg, ep, address ? address : "");
+    w->calls.ep_accepted(w->calls.arg, ep, address ? address : "");
 }
 
 static void on_connected(void *arg, sl_tp_ep *tp_ep, sl_status st, const char *why)
@@ -186,9 +186,9 @@ static void on_connected(void *arg, sl_tp_ep *tp_ep, sl_status st, const char *w
         return;
     ep->up = st == SL_OK;
     if (is_router(ep))
-        sl_link_connected(w, st, why ? why : "");
+        sl_worker_link_connected(w, st, why ? why : "");
     else
-        w->role.ep_connected(w->role.arg, ep, st, why ? why : "");
+        w->calls.ep_connected(w->calls.arg, ep, st, why ? why : "");
 }
 
 static void on_failed(void *arg, sl_tp_ep *tp_ep, sl_status st, const char *why)
@@ -201,9 +201,9 @@ static void on_failed(void *arg, sl_tp_ep *tp_ep, sl_status st, const char *why)
     drop_queue(ep);
     sl_counter_add(w->c_failed, 1);
     if (is_router(ep))
-        sl_link_failed(w, st, why ? why : "");
+        sl_worker_link_failed(w, st, why ? why : "");
     else
-        w->role.ep_failed(w->role.arg, ep, st, why ? why : "");
+        w->calls.ep_failed(w->calls.arg, ep, st, why ? why : "");
 }
 
 static void on_closed(void *arg, sl_tp_ep *tp_ep)
@@ -214,9 +214,9 @@ static void on_closed(void *arg, sl_tp_ep *tp_ep)
         return;
     tp_ep->user = NULL;
     if (is_router(ep))
-        sl_link_closed(w);
+        sl_worker_link_closed(w);
     else
-        w->role.ep_closed(w->role.arg, ep);
+        w->calls.ep_closed(w->calls.arg, ep);
     ep_free(ep);
 }
 
@@ -232,7 +232,7 @@ static void on_message(void *arg, sl_tp_ep *tp_ep, uint16_t id, const void *head
         return;
     sl_wmsg *m = malloc(sizeof *m + bytes);
     if (!m) {
-        sl_log(SL_LOG_ERROR, w->role.comp, "message_lost", "reason=\"out of memory\"");
+        sl_log(SL_LOG_ERROR, w->calls.comp, "message_lost", "reason=\"out of memory\"");
         return;
     }
     memset(m, 0, sizeof *m);
@@ -241,17 +241,17 @@ static void on_message(void *arg, sl_tp_ep *tp_ep, uint16_t id, const void *head
     sl_err err = {0};
     if (sl_msg_decode(m->bytes, bytes, &m->msg, &err) != SL_OK) {
         sl_counter_add(w->c_malformed, 1);
-        sl_log(SL_LOG_WARN, w->role.comp, "malformed_message", "from=%s reason=\"%s\"",
+        sl_log(SL_LOG_WARN, w->calls.comp, "malformed_message", "from=%s reason=\"%s\"",
                is_router(ep) ? "router" : "peer", err.text);
         free(m);
         return;
     }
     if (is_router(ep)) {
-        sl_link_msg(w, m);
+        sl_worker_link_msg(w, m);
         return;
     }
     m->ep_serial = ep->serial;
-    w->role.ep_msg(w->role.arg, ep, m);
+    w->calls.ep_msg(w->calls.arg, ep, m);
 }
 
 void sl_wep_events(sl_worker *w, sl_tp_events *out)

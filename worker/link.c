@@ -13,7 +13,7 @@
 static const uint64_t MS = 1000000;
 enum { MAX_PAUSE_FACTOR = 16, HELLO_ANSWER_MS = 10000 };
 
-void sl_link_init(sl_worker *w)
+void sl_worker_link_init(sl_worker *w)
 {
     w->link = (sl_wlink){.state = LINK_IDLE,
                          .epoch = sl_random_u64(),
@@ -40,19 +40,19 @@ static void connect_now(sl_worker *w)
     l->state = LINK_CONNECTING;
     sl_status st = sl_worker_connect(w, w->router_address, NULL, &l->ep, &err);
     if (st != SL_OK) {
-        sl_log(SL_LOG_WARN, w->role.comp, "router_unreachable", "router=%s reason=\"%s\"", w->router_address,
+        sl_log(SL_LOG_WARN, w->calls.comp, "router_unreachable", "router=%s reason=\"%s\"", w->router_address,
                err.text);
         go_idle(w);
     }
 }
 
-void sl_link_connected(sl_worker *w, sl_status st, const char *why)
+void sl_worker_link_connected(sl_worker *w, sl_status st, const char *why)
 {
     sl_wlink *l = &w->link;
     if (l->state != LINK_CONNECTING)
         return;
     if (st != SL_OK) {
-        sl_log(SL_LOG_WARN, w->role.comp, "router_unreachable", "router=%s status=%s reason=\"%s\"",
+        sl_log(SL_LOG_WARN, w->calls.comp, "router_unreachable", "router=%s status=%s reason=\"%s\"",
                w->router_address, sl_status_name(st), why);
         l->state = LINK_CLOSING;
         sl_wep_close(l->ep, SL_TP_CLOSE_FORCE);
@@ -77,19 +77,19 @@ static void end_session(sl_worker *w, sl_status st, const char *why)
     l->state = LINK_CLOSING;
     l->worker_id = 0;
     l->epoch = sl_random_u64();
-    sl_log(SL_LOG_WARN, w->role.comp, "router_lost", "router=%s status=%s reason=\"%s\"", w->router_address,
+    sl_log(SL_LOG_WARN, w->calls.comp, "router_lost", "router=%s status=%s reason=\"%s\"", w->router_address,
            sl_status_name(st), why);
     sl_wep_close(l->ep, SL_TP_CLOSE_FORCE);
     if (was_up)
-        w->role.router_down(w->role.arg, st, why);
+        w->calls.router_down(w->calls.arg, st, why);
 }
 
-void sl_link_failed(sl_worker *w, sl_status st, const char *why)
+void sl_worker_link_failed(sl_worker *w, sl_status st, const char *why)
 {
     end_session(w, st, why);
 }
 
-void sl_link_closed(sl_worker *w)
+void sl_worker_link_closed(sl_worker *w)
 {
     go_idle(w);
 }
@@ -98,7 +98,7 @@ static void send_load(sl_worker *w)
 {
     sl_msg m = {.type = SL_MSG_LOAD};
     memset(&m.load, 0, sizeof m.load);
-    w->role.load(w->role.arg, &m.load);
+    w->calls.load(w->calls.arg, &m.load);
     w->link.told = m.load;
     w->link.told_ns = sl_now_ns();
     sl_wep_send(w->link.ep, &m);
@@ -118,7 +118,7 @@ static void send_load_if_changed(sl_worker *w, uint64_t now)
     memset(&load, 0, sizeof load);
     if (now - w->link.told_ns < w->link.heartbeat_ms * MS / 8)
         return;
-    w->role.load(w->role.arg, &load);
+    w->calls.load(w->calls.arg, &load);
     if (changed_much(&load, &w->link.told))
         send_load(w);
 }
@@ -137,25 +137,25 @@ static void on_welcome(sl_worker *w, const sl_msg_welcome *m)
     if (m->dead_after_ms)
         l->dead_after_ms = m->dead_after_ms;
     l->next_beat_ns = sl_now_ns();
-    sl_log(SL_LOG_INFO, w->role.comp, "router_joined", "router=%s worker_id=%u heartbeat_ms=%u epoch=%016lx",
+    sl_log(SL_LOG_INFO, w->calls.comp, "router_joined", "router=%s worker_id=%u heartbeat_ms=%u epoch=%016lx",
            w->router_address, l->worker_id, l->heartbeat_ms, l->epoch);
-    w->role.router_up(w->role.arg, m);
+    w->calls.router_up(w->calls.arg, m);
     send_load(w);
 }
 
 static void on_refuse(sl_worker *w, const sl_msg_refuse *m)
 {
     sl_wlink *l = &w->link;
-    sl_log(SL_LOG_ERROR, w->role.comp, "refused_by_router", "router=%s status=%s reason=\"%s\"",
+    sl_log(SL_LOG_ERROR, w->calls.comp, "refused_by_router", "router=%s status=%s reason=\"%s\"",
            w->router_address, sl_status_name((sl_status)m->status), m->reason);
     if (!l->welcomed_once && !l->gave_up) {
         l->gave_up = true;
-        w->role.fatal(w->role.arg, SL_ERR_REFUSED, m->reason);
+        w->calls.fatal(w->calls.arg, SL_ERR_REFUSED, m->reason);
     }
     end_session(w, SL_ERR_REFUSED, m->reason);
 }
 
-void sl_link_msg(sl_worker *w, sl_wmsg *m)
+void sl_worker_link_msg(sl_worker *w, sl_wmsg *m)
 {
     sl_wlink *l = &w->link;
     l->last_heard_ns = sl_now_ns();
@@ -174,7 +174,7 @@ void sl_link_msg(sl_worker *w, sl_wmsg *m)
         break;
     default:
         if (l->state == LINK_UP) {
-            w->role.router_msg(w->role.arg, m);
+            w->calls.router_msg(w->calls.arg, m);
             return;
         }
         sl_counter_add(w->c_unknown, 1);
@@ -183,7 +183,7 @@ void sl_link_msg(sl_worker *w, sl_wmsg *m)
     sl_wmsg_free(m);
 }
 
-uint64_t sl_link_tick(sl_worker *w, uint64_t now)
+uint64_t sl_worker_link_tick(sl_worker *w, uint64_t now)
 {
     sl_wlink *l = &w->link;
     uint64_t late = now - w->last_loop_ns;

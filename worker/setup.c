@@ -275,32 +275,57 @@ static void route_address(const char *router, char *out, size_t cap)
     freeaddrinfo(found);
 }
 
-static void core_opts(setup *s)
+/* Rows are put straight from the device: the transport's thread works with its memory. */
+static sl_status use_device(void *arg, sl_err *err)
+{
+    return sl_be_use_thread(arg, err);
+}
+
+static sl_worker_opts core_opts(setup *s)
 {
     const sl_config *c = s->cfg;
     sl_parts *p = s->p;
     bool ucx = c->cluster.transport == SL_CFG_TRANSPORT_UCX;
     if (!c->cluster.advertise_host[0] && ucx)
         route_address(s->launch->router_address, p->listen_host, sizeof p->listen_host);
-    p->worker = (sl_worker_opts){.transport = ucx ? "ucx" : "loopback",
-                                 .tls = c->cluster.tls,
-                                 .devices = p->devices,
-                                 .numa_node = p->numa_node,
-                                 .router_address = s->launch->router_address,
-                                 .listen_host = p->listen_host,
-                                 .listen_port = (uint16_t)c->cluster.listen_port,
-                                 .advertise_host = c->cluster.advertise_host,
-                                 .heartbeat_ms = (uint32_t)c->cluster.heartbeat_ms,
-                                 .dead_after_ms = (uint32_t)c->cluster.dead_after_ms,
-                                 .connect_timeout_ms = (uint32_t)c->cluster.connect_timeout_ms,
-                                 .reconnect_ms = (uint32_t)c->cluster.reconnect_ms,
-                                 .metrics = p->metrics};
+    sl_worker_opts o = {.transport = ucx ? "ucx" : "loopback",
+                        .tls = c->cluster.tls,
+                        .devices = p->devices,
+                        .numa_node = p->numa_node,
+                        .router_address = s->launch->router_address,
+                        .listen_host = p->listen_host,
+                        .listen_port = (uint16_t)c->cluster.listen_port,
+                        .advertise_host = c->cluster.advertise_host,
+                        .heartbeat_ms = (uint32_t)c->cluster.heartbeat_ms,
+                        .dead_after_ms = (uint32_t)c->cluster.dead_after_ms,
+                        .connect_timeout_ms = (uint32_t)c->cluster.connect_timeout_ms,
+                        .reconnect_ms = (uint32_t)c->cluster.reconnect_ms,
+                        .metrics = p->metrics};
+    if (s->role == SL_ROLE_PREFILL && c->cluster.shipping == SL_CFG_SHIP_GPU) {
+        o.enter = use_device;
+        o.enter_arg = p->backend;
+    }
+    return o;
 }
 
-/* Rows are put straight from the device: the transport's thread works with its memory. */
-static sl_status use_device(void *arg, sl_err *err)
+static void fill_role_opts(setup *s)
 {
-    return sl_be_use_thread(arg, err);
+    sl_parts *p = s->p;
+    const sl_config *c = s->cfg;
+    const sl_model_config *mc = sl_model_get_config(p->model);
+    p->role =
+        (sl_worker_role_opts){.worker = core_opts(s),
+                              .name = p->name,
+                              .model = c->model.served_name,
+                              .cluster_tag = c->cluster.tag,
+                              .metrics_address = p->metrics_address,
+                              .runner = &p->runner,
+                              .arena = p->arena,
+                              .eos_ids = mc->eos_ids,
+                              .n_eos = mc->n_eos,
+                              .prefix_cache = c->kvstore.prefix_cache,
+                              .verify_checksums = s->role == SL_ROLE_PREFILL ? c->prefill.verify_checksums
+                                                                             : c->decode.verify_checksums};
 }
 
 static sl_status start_metrics(setup *s, sl_err *err)
@@ -354,11 +379,7 @@ sl_status sl_parts_create(const sl_config *cfg, const sl_worker_launch *launch, 
         sl_parts_destroy(out);
         return st;
     }
-    core_opts(&s);
-    if (role == SL_ROLE_PREFILL && cfg->cluster.shipping == SL_CFG_SHIP_GPU) {
-        out->worker.enter = use_device;
-        out->worker.enter_arg = out->backend;
-    }
+    fill_role_opts(&s);
     return SL_OK;
 }
 

@@ -11,8 +11,7 @@
 #include "base/config.h"
 #include "base/metrics.h"
 #include "engine/engine.h"
-#include "worker/runner.h"
-#include "worker/worker.h"
+#include "worker/role.h"
 
 /* What the launcher knows and the config does not. */
 typedef struct sl_worker_launch {
@@ -31,8 +30,8 @@ typedef struct sl_parts {
     sl_runner runner;
     sl_metrics *metrics;
     struct sl_exporter *exporter;
-    sl_worker_opts worker; /* strings point into this struct, the config and the launch */
-    int numa_node, device; /* number of the backend's device */
+    sl_worker_role_opts role; /* for the role's create; points into this struct, the config and the launch */
+    int numa_node, device;    /* number of the backend's device */
     char name[64], devices[256], metrics_address[128], listen_host[128];
 } sl_parts;
 

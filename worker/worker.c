@@ -113,7 +113,7 @@ static void log_start(sl_worker *w)
 {
     sl_tp_info info;
     sl_tp_query(w->tp, &info);
-    sl_log(SL_LOG_INFO, w->role.comp, "transport",
+    sl_log(SL_LOG_INFO, w->calls.comp, "transport",
            "name=%s version=\"%s\" listen=%s devices=\"%s\" transports=\"%s\" registered_bytes=%zu "
            "gpu_ranges=%d",
            info.name, info.version, w->address[0] ? w->address : "-", info.devices, info.transports,
@@ -143,7 +143,7 @@ static bool drain_mail(sl_worker *w)
         else if (m->kind == SL_WMAIL_SEND)
             send_for_other_thread(w, (sl_wsend *)m);
         else
-            w->role.mail(w->role.arg, m);
+            w->calls.mail(w->calls.arg, m);
     }
     return any;
 }
@@ -171,7 +171,7 @@ static void loop(sl_worker *w)
             busy = true;
         busy |= drain_mail(w);
         uint64_t now = sl_now_ns();
-        uint64_t due = sl_link_tick(w, now), role_due = w->role.tick(w->role.arg, now);
+        uint64_t due = sl_worker_link_tick(w, now), role_due = w->calls.tick(w->calls.arg, now);
         w->last_loop_ns = now;
         busy |= sl_wep_flush_queues(w);
         if (!busy)
@@ -214,20 +214,20 @@ static void worker_free(sl_worker *w)
     free(w);
 }
 
-sl_status sl_worker_start(const sl_worker_opts *opts, const sl_worker_role *role, sl_worker **out,
+sl_status sl_worker_start(const sl_worker_opts *opts, const sl_worker_calls *calls, sl_worker **out,
                           sl_err *err)
 {
     sl_worker *w = calloc(1, sizeof *w);
     if (!w)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     w->o = *opts;
-    w->role = *role;
+    w->calls = *calls;
     w->hello = *opts->hello;
     strncpy(w->router_address, opts->router_address, sizeof w->router_address - 1);
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->started_cond, NULL);
     counters(w, opts->metrics);
-    sl_link_init(w);
+    sl_worker_link_init(w);
     sl_status st = sl_mailbox_create(&w->inbox);
     if (st != SL_OK) {
         worker_free(w);
@@ -277,7 +277,7 @@ void sl_worker_tell_peer(sl_worker *w, uint32_t serial, const sl_msg *msg)
     sl_wsend *s = wr.bad ? NULL : malloc(sizeof *s);
     if (!s) {
         sl_wr_free(&wr);
-        sl_log(SL_LOG_ERROR, w->role.comp, "send_failed", "type=%s reason=\"out of memory\"",
+        sl_log(SL_LOG_ERROR, w->calls.comp, "send_failed", "type=%s reason=\"out of memory\"",
                sl_msg_type_name(msg->type));
         return;
     }

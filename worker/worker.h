@@ -4,7 +4,7 @@
  * on the caller's thread.
  *
  * The two threads share nothing but mail: the engine thread posts sl_wmail to the worker (sl_worker_post),
- * the transport thread posts to the engine's own mailbox. Everything in sl_worker_role runs on the transport
+ * the transport thread posts to the engine's own mailbox. Everything in sl_worker_calls runs on the transport
  * thread, and so must every function below except those marked "any thread".
  *
  * Router link: connect, HELLO, WELCOME; then LOAD and PING every heartbeat; a link that breaks or is silent
@@ -44,7 +44,7 @@ typedef struct sl_wmsg {
 
 void sl_wmsg_free(sl_wmsg *m);
 
-typedef struct sl_worker_role {
+typedef struct sl_worker_calls {
     void *arg;
     const char *comp; /* log component: "prefill" */
     void (*router_up)(void *arg, const sl_msg_welcome *w);
@@ -64,7 +64,7 @@ typedef struct sl_worker_role {
     void (*mail)(void *arg, sl_wmail *m);
     /* Called at least at the time it returned last (ns); UINT64_MAX: nothing due. */
     uint64_t (*tick)(void *arg, uint64_t now);
-} sl_worker_role;
+} sl_worker_calls;
 
 typedef struct sl_worker_range {
     void *base;
@@ -97,7 +97,7 @@ typedef struct sl_worker_opts {
 } sl_worker_opts;
 
 /* Owner thread (the one that starts and stops). */
-sl_status sl_worker_start(const sl_worker_opts *opts, const sl_worker_role *role, sl_worker **out,
+sl_status sl_worker_start(const sl_worker_opts *opts, const sl_worker_calls *calls, sl_worker **out,
                           sl_err *err);
 /* Closes everything and joins the thread; mails not delivered yet are handed to role.mail first. NULL is
  * fine. */

@@ -11,8 +11,12 @@
 #include "base/log.h"
 #include "worker/worker.h"
 
-/* Kinds of the core's own mail. */
-enum { SL_WMAIL_STOP = -1, SL_WMAIL_SEND = -2 };
+/* Kinds of mail that belong to worker/. */
+enum {
+    SL_WMAIL_STOP = -1,  /* to the transport thread: end */
+    SL_WMAIL_SEND = -2,  /* to the transport thread: an sl_wsend */
+    SL_WMAIL_FATAL = -3, /* to the engine thread: the worker cannot go on (role.c) */
+};
 
 /* An encoded message on its way: waiting in an endpoint's queue, or posted. */
 typedef struct sl_wout {
@@ -42,11 +46,11 @@ struct sl_wep {
     sl_wout *out_head, *out_tail;
 };
 
-typedef enum { LINK_IDLE, LINK_CONNECTING, LINK_HELLO, LINK_UP, LINK_CLOSING } sl_link_state;
+typedef enum { LINK_IDLE, LINK_CONNECTING, LINK_HELLO, LINK_UP, LINK_CLOSING } sl_wlink_state;
 
 typedef struct sl_wlink {
     sl_wep *ep;
-    sl_link_state state;
+    sl_wlink_state state;
     uint64_t epoch;
     uint32_t worker_id;
     uint64_t next_try_ns, last_heard_ns, next_beat_ns;
@@ -57,7 +61,7 @@ typedef struct sl_wlink {
 } sl_wlink;
 
 struct sl_worker {
-    sl_worker_role role;
+    sl_worker_calls calls;
     sl_worker_opts o;
     char router_address[SL_TP_ADDRESS_MAX];
     sl_msg_hello hello;
@@ -94,11 +98,11 @@ void sl_wep_free_all(sl_worker *w);
 sl_wep *sl_wep_find(sl_worker *w, uint32_t serial);
 
 /* link.c */
-void sl_link_init(sl_worker *w);
-uint64_t sl_link_tick(sl_worker *w, uint64_t now);
-void sl_link_connected(sl_worker *w, sl_status st, const char *why);
-void sl_link_failed(sl_worker *w, sl_status st, const char *why);
-void sl_link_closed(sl_worker *w);
-void sl_link_msg(sl_worker *w, sl_wmsg *m);
+void sl_worker_link_init(sl_worker *w);
+uint64_t sl_worker_link_tick(sl_worker *w, uint64_t now);
+void sl_worker_link_connected(sl_worker *w, sl_status st, const char *why);
+void sl_worker_link_failed(sl_worker *w, sl_status st, const char *why);
+void sl_worker_link_closed(sl_worker *w);
+void sl_worker_link_msg(sl_worker *w, sl_wmsg *m);
 
 #endif

@@ -72,62 +72,53 @@ static void hook(void *arg, sl_transport *tp)
         sl_loopback_kill(tp);
 }
 
-static void worker_opts(cworker *w, sl_worker_opts *o)
+static sl_worker_role_opts role_opts(cworker *w)
 {
-    *o = (sl_worker_opts){.transport = "loopback",
-                          .fabric = w->c->fabric,
-                          .numa_node = -1,
-                          .router_address = w->c->address,
-                          .heartbeat_ms = 50,
-                          .dead_after_ms = 3000,
-                          .connect_timeout_ms = 1000,
-                          .reconnect_ms = 20,
-                          .hook = hook,
-                          .hook_arg = w};
+    const cluster_opts *o = &w->c->o;
+    return (sl_worker_role_opts){.worker = {.transport = "loopback",
+                                            .fabric = w->c->fabric,
+                                            .numa_node = -1,
+                                            .router_address = w->c->address,
+                                            .heartbeat_ms = 50,
+                                            .dead_after_ms = 3000,
+                                            .connect_timeout_ms = 1000,
+                                            .reconnect_ms = 20,
+                                            .hook = hook,
+                                            .hook_arg = w},
+                                 .name = w->name,
+                                 .model = "m",
+                                 .cluster_tag = "t",
+                                 .metrics_address = "",
+                                 .runner = &w->runner,
+                                 .arena = w->arena,
+                                 .eos_ids = &o->eos,
+                                 .n_eos = o->eos >= 0,
+                                 .prefix_cache = !o->no_prefix_cache,
+                                 .verify_checksums = w->role == SL_ROLE_PREFILL || !o->no_verify};
 }
 
 static sl_status create(cworker *w, sl_err *err)
 {
     const cluster_opts *o = &w->c->o;
     if (w->role == SL_ROLE_PREFILL) {
-        sl_prefill_opts p = {.name = w->name,
-                             .model = "m",
-                             .cluster_tag = "t",
-                             .metrics_address = "",
-                             .runner = &w->runner,
-                             .arena = w->arena,
-                             .eos_ids = &o->eos,
-                             .n_eos = o->eos >= 0,
+        sl_prefill_opts p = {.role = role_opts(w),
                              .chunk_tokens = o->chunk_tokens,
                              .max_requests = o->max_requests,
-                             .prefix_cache = !o->no_prefix_cache,
-                             .verify_checksums = true,
                              .shipping = o->shipping,
                              .backend = "cpu",
                              .backend_opts = {.threads = 1},
                              .drain_ms = o->drain_ms,
                              .direct_hook = o->direct_hook,
                              .direct_hook_arg = w};
-        worker_opts(w, &p.worker);
         return sl_prefill_create(&p, &w->prefill, err);
     }
-    sl_decode_opts d = {.name = w->name,
-                        .model = "m",
-                        .cluster_tag = "t",
-                        .metrics_address = "",
-                        .runner = &w->runner,
-                        .arena = w->arena,
-                        .eos_ids = &o->eos,
-                        .n_eos = o->eos >= 0,
+    sl_decode_opts d = {.role = role_opts(w),
                         .residency = SL_HIERARCHICAL,
                         .row_pages = o->row_pages,
                         .max_batch = o->max_batch,
                         .max_waiting = o->max_waiting,
-                        .prefix_cache = !o->no_prefix_cache,
-                        .verify_checksums = !o->no_verify,
                         .shipping = o->decode_ships_by_staging ? SL_CFG_SHIP_STAGING : o->shipping,
                         .quarantine_ms = o->quarantine_ms};
-    worker_opts(w, &d.worker);
     return sl_decode_create(&d, &w->decode, err);
 }
 

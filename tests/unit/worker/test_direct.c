@@ -393,28 +393,19 @@ START_TEST(refused_at_start)
     ck_assert_int_eq(sl_geometry_finish(&g, &err), SL_OK);
     ck_assert_int_eq(sl_arena_create(&g, &ao, &a, &err), SL_OK);
     sl_runner none = {.vocab = 8, .n_layers = 2, .max_context = 64, .max_step_tokens = 64};
-    sl_decode_opts d = {.name = "d",
-                        .model = "m",
-                        .cluster_tag = "t",
-                        .metrics_address = "",
-                        .runner = &none,
-                        .arena = a,
-                        .max_batch = 1,
-                        .shipping = SL_CFG_SHIP_DIRECT};
-    d.worker = (sl_worker_opts){.transport = "loopback", .fabric = "none", .router_address = "r:1"};
+    sl_worker_role_opts role = {
+        .worker = {.transport = "loopback", .fabric = "none", .router_address = "r:1"},
+        .name = "w",
+        .model = "m",
+        .cluster_tag = "t",
+        .metrics_address = "",
+        .runner = &none,
+        .arena = a};
+    sl_decode_opts d = {.role = role, .max_batch = 1, .shipping = SL_CFG_SHIP_DIRECT};
     sl_decode *decode = NULL;
     ck_assert_int_eq(sl_decode_create(&d, &decode, &err), SL_ERR_UNSUPPORTED);
     ck_assert_msg(strstr(err.text, "not shared memory") != NULL, "%s", err.text);
-    sl_prefill_opts p = {.name = "p",
-                         .model = "m",
-                         .cluster_tag = "t",
-                         .metrics_address = "",
-                         .runner = &none,
-                         .arena = a,
-                         .chunk_tokens = 64,
-                         .max_requests = 1,
-                         .shipping = SL_CFG_SHIP_GPU};
-    p.worker = d.worker;
+    sl_prefill_opts p = {.role = role, .chunk_tokens = 64, .max_requests = 1, .shipping = SL_CFG_SHIP_GPU};
     sl_prefill *prefill = NULL;
     ck_assert_int_eq(sl_prefill_create(&p, &prefill, &err), SL_ERR_UNSUPPORTED);
     ck_assert_msg(strstr(err.text, "not in a device's memory") != NULL, "%s", err.text);
@@ -423,10 +414,10 @@ START_TEST(refused_at_start)
     fake_runner *fake = fake_create(a, &fo);
     sl_runner runner = fake_runner_of(fake);
     runner.max_step_tokens = 64;
-    p.runner = &runner;
-    p.worker.transport = "ucx";
-    p.worker.tls = "tcp";
-    p.worker.numa_node = -1;
+    p.role.runner = &runner;
+    p.role.worker.transport = "ucx";
+    p.role.worker.tls = "tcp";
+    p.role.worker.numa_node = -1;
     ck_assert_int_eq(sl_prefill_create(&p, &prefill, &err), SL_ERR_UNSUPPORTED);
     ck_assert_msg(strstr(err.text, "cannot move GPU memory") && strstr(err.text, "cluster.tls"), "%s",
                   err.text);

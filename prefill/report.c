@@ -1,0 +1,41 @@
+/* What others learn of a prefill worker: load for the heartbeat, metrics. Engine thread. */
+#include "prefill/prefill_impl.h"
+
+void sl_pengine_find_metrics(sl_prefill *p, sl_metrics *m)
+{
+    p->c.tokens = sl_metrics_counter(m, "sluice_prefill_tokens_total", NULL);
+    p->c.reused_local = sl_metrics_counter(m, "sluice_prefill_reused_tokens_total", SL_LABELS("local"));
+    p->c.reused_remote = sl_metrics_counter(m, "sluice_prefill_reused_tokens_total", SL_LABELS("remote"));
+    p->c.transfer_ok = sl_metrics_counter(m, "sluice_transfers_total", SL_LABELS("ok"));
+    p->c.transfer_aborted = sl_metrics_counter(m, "sluice_transfers_total", SL_LABELS("aborted"));
+    p->c.transfer_failed = sl_metrics_counter(m, "sluice_transfers_total", SL_LABELS("failed"));
+    p->c.transfer_bytes = sl_metrics_counter(m, "sluice_transfer_bytes_total", NULL);
+    p->c.put_ok = sl_metrics_counter(m, "sluice_transport_operations_total", SL_LABELS("put", "ok"));
+    p->c.put_failed = sl_metrics_counter(m, "sluice_transport_operations_total", SL_LABELS("put", "failed"));
+    p->c.put_bytes = sl_metrics_counter(m, "sluice_transport_bytes_total", SL_LABELS("put"));
+    p->c.get_ok = sl_metrics_counter(m, "sluice_transport_operations_total", SL_LABELS("get", "ok"));
+    p->c.get_failed = sl_metrics_counter(m, "sluice_transport_operations_total", SL_LABELS("get", "failed"));
+    p->c.get_bytes = sl_metrics_counter(m, "sluice_transport_bytes_total", SL_LABELS("get"));
+    p->c.stale = sl_metrics_counter(m, "sluice_messages_dropped_total", SL_LABELS("stale"));
+    p->c.checksum = sl_metrics_counter(m, "sluice_checksum_failures_total", NULL);
+    p->c.running = sl_metrics_gauge(m, "sluice_prefill_requests_running", NULL);
+    p->c.waiting = sl_metrics_gauge(m, "sluice_prefill_requests_waiting", NULL);
+    p->c.chunk = sl_metrics_histogram(m, "sluice_prefill_chunk_seconds", NULL);
+    p->c.exposed = sl_metrics_histogram(m, "sluice_transfer_exposed_seconds", NULL);
+}
+
+void sl_pengine_publish_load(sl_prefill *p)
+{
+    sl_worker_report now = {0};
+    for (const sl_pjob *j = p->jobs; j; j = j->e.next) {
+        if (j->e.state == JOB_QUEUED)
+            now.waiting++;
+        else if (j->e.state != JOB_STOPPED)
+            now.running++;
+        if (j->e.state != JOB_STOPPED)
+            now.queued_tokens += j->msg->n_tokens - (size_t)j->e.pos;
+    }
+    sl_worker_role_report(&p->role, &now);
+    sl_gauge_set(p->c.running, now.running);
+    sl_gauge_set(p->c.waiting, now.waiting);
+}

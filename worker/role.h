@@ -1,0 +1,119 @@
+/*
+ * Role: what prefill and decode workers do alike on top of the worker core (worker/worker.h). The HELLO, the host
+ * store, the sampler, the engine thread's loop with draining, the load report, and the metrics of the host store.
+ *
+ * A role embeds one sl_worker_role in its own data and gives the loop its own work as a table of functions
+ * (sl_worker_engine). What it adds itself: its requests, its step, its connections, its own metrics.
+ *
+ * Threads: each field belongs to the thread that its group names; functions say where they run. Ownership: init makes
+ * everything, close frees everything, after the worker core has stopped.
+ */
+#ifndef SL_WORKER_ROLE_H
+#define SL_WORKER_ROLE_H
+
+#include <stdatomic.h>
+
+#include "kvstore/arena.h"
+#include "kvstore/store.h"
+#include "model/sampler.h"
+#include "worker/runner.h"
+#include "worker/worker.h"
+
+/* What both roles are told. Everything that is pointed to is borrowed until close. */
+typedef struct sl_worker_role_opts {
+    sl_worker_opts worker; /* the role fills in memory, hello and listens */
+    const char *name, *model, *cluster_tag, *metrics_address;
+    const sl_runner *runner;
+    sl_arena *arena;
+    const int32_t *eos_ids;
+    int32_t n_eos;
+    bool prefix_cache, verify_checksums;
+} sl_worker_role_opts;
+
+/* The load that heartbeats report: written by the engine thread, read by the transport thread. */
+typedef struct sl_worker_load {
+    _Atomic uint32_t running, waiting, free_pages, cached_pages, draining;
+    _Atomic uint64_t queued_tokens, tokens_done, hits, misses, swap_bytes;
+} sl_worker_load;
+
+typedef struct sl_worker_role {
+    /* constant after sl_worker_role_init */
+    sl_msg_hello hello;
+    sl_wr geometry; /* the bytes that hello.id.geometry points to */
+    sl_mailbox *inbox;
+    uint32_t total_pages;
+
+    /* engine thread */
+    sl_store *store;
+    sl_sampler *sampler;
+    bool draining, failed;
+    sl_store_stats seen; /* what the counters below contain already */
+    struct {
+        sl_counter *queries, *hits, *evictions;
+        sl_gauge *running, *waiting, *usage, *pages_free, *pages_cached, *pages_active;
+    } metrics;
+
+    /* transport thread; the engine thread reads the cause after it has received fatal_mail */
+    sl_wmail fatal_mail;
+    sl_status fatal_status;
+    char fatal_reason[400];
+
+    sl_worker_load load;
+} sl_worker_role;
+
+/*
+ * Makes the store (event: see kvstore/store.h, may be NULL), the sampler and the mailbox of the engine thread, fills
+ * the HELLO (max_batch: requests in work at once) and finds the metrics. On failure sl_worker_role_close() is still
+ * to be called.
+ */
+sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_role_opts *o,
+                              int32_t max_batch,
+                              void (*event)(void *ctx, sl_store_event ev, sl_key parent, sl_key key),
+                              void *event_ctx, sl_err *err);
+/* A zeroed r is fine. */
+void sl_worker_role_close(sl_worker_role *r);
+
+/* Options of the worker core: the caller's, with the arena as registered memory and the HELLO filled in. */
+sl_worker_opts sl_worker_role_core_opts(const sl_worker_role *r, const sl_worker_role_opts *o, bool listens);
+
+/* ---- transport thread ---- */
+
+/* For sl_worker_calls.fatal: ends the loop of the engine thread with this cause. Once. */
+void sl_worker_role_fatal(sl_worker_role *r, sl_status st, const char *why);
+/* For sl_worker_calls.load. */
+void sl_worker_role_read_load(sl_worker_role *r, sl_msg_load *out);
+
+/* ---- engine thread ---- */
+
+/* Next mail for the role, NULL when there is none. The role's own (the fatal mail) is taken care of. */
+sl_wmail *sl_worker_role_take(sl_worker_role *r);
+
+typedef struct sl_worker_report {
+    uint32_t running, waiting; /* requests */
+    uint64_t queued_tokens;    /* tokens of prompts still to be computed, or still to arrive */
+    int32_t landing_pages;     /* of the pages in use: those whose rows are still arriving */
+} sl_worker_report;
+
+/* Publishes the load and the state of the store, as load and as metrics. */
+void sl_worker_role_report(sl_worker_role *r, const sl_worker_report *now);
+
+/* The role's part of the loop. */
+typedef struct sl_worker_engine {
+    void *arg;
+    void (*mail)(void *arg, sl_wmail *m);      /* owns m */
+    uint64_t (*tick)(void *arg, uint64_t now); /* handles deadlines; the next one (ns), UINT64_MAX: none */
+    bool (*idle)(const void *arg);             /* no request is in work */
+    /* Admits requests and computes one step. *worked: there was something to compute. A failure is fatal. */
+    sl_status (*step)(void *arg, bool *worked, sl_err *err);
+    void (*report)(void *arg); /* calls sl_worker_role_report() */
+} sl_worker_engine;
+
+/*
+ * Serves until *stop is set (by any thread or signal handler; read ten times a second) and the requests in work are
+ * done, or at most drain_timeout_ms longer. SL_OK then; negative when the worker cannot go on (refused by the router,
+ * device lost).
+ */
+sl_status sl_worker_role_run(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e,
+                             const volatile int *stop, uint32_t drain_timeout_ms, sl_err *err);
+
+#endif
