@@ -1,105 +1,132 @@
 /*
- * Inside model/: what differs between model families, as data: names, numeric constants, tensors and where
- * they go.
+ * Inside model/: the seam between the model and the model families.
  *
- * A family is one const table. The loader walks its tensor rows (name, shape, when a layer has it) and files
- * each under a slot; the forward pass reads the slots and the flags. Adding a family whose mathematics is the
- * same is adding a row.
+ * A family is the code of one architecture: which keys its config.json has, which tensors its checkpoints have, which
+ * buffers its forward pass needs and which steps a layer consists of. It lies in one folder under model/families/ and
+ * is one line in the registry (family.c). The rest of the room walks what the family names here and knows no family:
+ * config_json.c reads the keys that all families share and then asks the family, the loader walks the tensor rows, the
+ * forward pass walks the layer steps. What families have in common is a library that they compose: config_read.h
+ * (keys, rope, MoE), steps.h (linear layers, norms, MLP, experts, embedding, head), workspace.h (buffers), rope.h.
+ *
+ * A family is const data and has no state. Threads: any, after the last sl_family_add.
  */
 #ifndef SL_MODEL_FAMILY_H
 #define SL_MODEL_FAMILY_H
 
 #include "model/model.h"
+#include "model/workspace.h"
 
-/* Where a tensor goes. Model-wide slots first, then the slots of one layer. */
-typedef enum {
-    SL_T_EMBED,
-    SL_T_NORM,
-    SL_T_HEAD,
-    SL_MODEL_SLOTS,
+struct sl_config_reader; /* model/config_read.h */
+struct sl_pass;          /* model/steps.h */
 
-    SL_T_INPUT_NORM = 0,
+/* Slots of tensors that belong to the whole model. */
+enum { SL_T_EMBED, SL_T_NORM, SL_T_HEAD, SL_MODEL_SLOTS };
+
+/* Slots of the tensors of one layer: those that the shared steps read, then up to SL_OWN_SLOTS of the family. */
+enum {
+    SL_T_INPUT_NORM,
     SL_T_POST_NORM,
-    SL_T_Q_A,
-    SL_T_Q_A_NORM,
-    SL_T_Q_B,
-    SL_T_KV_A,
-    SL_T_KV_A_NORM,
-    SL_T_KV_B,
-    SL_T_O,
-    SL_T_INDEX_Q,
-    SL_T_INDEX_K,
-    SL_T_INDEX_NORM,
-    SL_T_INDEX_NORM_BIAS,
-    SL_T_INDEX_WEIGHTS,
     SL_T_GATE, /* dense MLP, or the shared experts of an MoE layer */
     SL_T_UP,
     SL_T_DOWN,
     SL_T_ROUTER,
     SL_T_ROUTER_BIAS,
-    SL_LAYER_SLOTS,
-} sl_slot;
+    SL_T_OWN,
+    SL_OWN_SLOTS = 24,
+    SL_LAYER_SLOTS = SL_T_OWN + SL_OWN_SLOTS,
+};
 
-/* A dimension, by name; its size follows from the config. */
-typedef enum {
-    SL_D_ONE,
-    SL_D_VOCAB,
-    SL_D_HIDDEN,
-    SL_D_Q_LORA,
-    SL_D_KV_LORA,
-    SL_D_Q,       /* heads * (nope + rope) */
-    SL_D_KV_A,    /* kv_lora + rope */
-    SL_D_KV_B,    /* heads * (nope + v) */
-    SL_D_O,       /* heads * v */
-    SL_D_INDEX_Q, /* index heads * index dim */
-    SL_D_INDEX_DIM,
-    SL_D_INDEX_HEADS,
-    SL_D_DENSE,
-    SL_D_SHARED, /* n_shared_experts * moe_intermediate */
-    SL_D_EXPERTS,
-} sl_dim;
+/* The length of a tensor's dimension, from the config. Families add their own to these. */
+typedef int64_t (*sl_dim)(const sl_model_config *c);
+int64_t sl_dim_one(const sl_model_config *c);
+int64_t sl_dim_vocab(const sl_model_config *c);
+int64_t sl_dim_hidden(const sl_model_config *c);
+int64_t sl_dim_dense(const sl_model_config *c);  /* intermediate_size */
+int64_t sl_dim_shared(const sl_model_config *c); /* n_shared_experts * moe_intermediate_size */
+int64_t sl_dim_experts(const sl_model_config *c);
 
-typedef enum {
-    SL_IN_ALWAYS,
-    SL_IN_INDEXER, /* layers that run their own indexer */
-    SL_IN_DENSE,
-    SL_IN_MOE,
-    SL_IN_SHARED, /* MoE layers of models with shared experts */
-} sl_when;
+/* Whether a layer has a tensor or runs a step. NULL stands for "every layer". Families add their own to these. */
+typedef bool (*sl_when)(const sl_model_config *c, int32_t layer);
+bool sl_in_dense(const sl_model_config *c, int32_t layer);
+bool sl_in_moe(const sl_model_config *c, int32_t layer);
+bool sl_in_shared(const sl_model_config *c, int32_t layer); /* MoE layers of models with shared experts */
+
+static inline bool sl_when_holds(sl_when w, const sl_model_config *c, int32_t layer)
+{
+    return !w || w(c, layer);
+}
 
 typedef enum {
     SL_K_LINEAR, /* [rows][cols], any weight dtype, F8 with its scale */
     SL_K_TABLE,  /* [rows][cols], F32, BF16 or F16 */
     SL_K_VECTOR, /* [rows], F32, BF16 or F16 */
-    SL_K_FLOATS, /* [rows], turned into F32 at load */
+    SL_K_FLOATS, /* [rows], converted to F32 at load */
 } sl_kind;
+
+enum {
+    /* With BF16 activations an F8 tensor is converted to BF16 at load: the op that reads it defines its values so
+     * (kernels/params.h, SL_OP_Q_ABSORB). */
+    SL_SPEC_ABSORBED = 1,
+    /* Quantised checkpoints keep this linear layer in 16 bits; a synthetic model (model/synthetic.h) does too. */
+    SL_SPEC_16BIT = 2,
+    /* A gain: its values lie around 1. Says how a synthetic model fills it. */
+    SL_SPEC_GAIN = 4,
+};
 
 typedef struct sl_tensor_spec {
     const char *name; /* layer tensors: the part after "model.layers.N." */
-    sl_slot slot;
+    int slot;         /* SL_T_*, or SL_T_OWN + the family's number */
     sl_kind kind;
-    sl_when when;
+    sl_when when; /* NULL: always */
     sl_dim rows, cols;
+    unsigned flags; /* SL_SPEC_* */
 } sl_tensor_spec;
 
+/* One step of a layer: enqueues one or a few ops. */
+typedef struct sl_layer_step {
+    const char *name; /* for errors: "layer 3, experts" */
+    sl_when when;     /* NULL: in every layer */
+    sl_status (*run)(struct sl_pass *p);
+} sl_layer_step;
+
 typedef struct sl_family {
-    const char *model_type, *architecture;
-    bool index_rope_interleaved; /* unless the config says otherwise */
-    bool index_share;            /* layers may reuse an earlier layer's selection */
-    float lora_eps, index_eps;
+    const char *model_type, *architecture; /* as config.json has them */
+
+    /* Reads and checks the family's own keys into x->c. The keys that all families share are already there. */
+    sl_status (*read_config)(struct sl_config_reader *x, const struct sl_family *f);
+
+    /* Routed experts are not listed: every MoE layer has them (weights.c). */
     const sl_tensor_spec *model_tensors, *layer_tensors;
     size_t n_model_tensors, n_layer_tensors;
+    /* Whether a checkpoint may carry the unused tensor "model.layers.<layer>.<rest>". NULL: none. */
+    bool (*ignores)(const sl_model_config *c, int32_t layer, const char *rest);
+
+    /* The family's own buffers: `own` is a zeroed struct of workspace_size bytes, which `workspace` fills with
+     * pointers that it takes from k. Called twice: to measure, and to place. NULL: none. */
+    size_t workspace_size;
+    void (*workspace)(const sl_model_config *c, const sl_model_opts *o, sl_carve *k, void *own);
+
+    /* The steps of a layer in their order; exactly one of them calls `attend`. */
+    const sl_layer_step *steps;
+    size_t n_steps;
+    /* An `attend` that runs nothing: asks the backend (ctx) whether it supports the ops that the owner of the cache
+     * will run for such a call. */
+    sl_attend_fn ask_attend;
+
+    const void *traits; /* constants which the family's own functions read; may be NULL */
 } sl_family;
 
 /* NULL when the type is unknown. */
 const sl_family *sl_family_find(const char *model_type);
-/* NULL-terminated list of known types, for error texts. */
-const char *const *sl_family_names(void);
+/* The i-th known family, NULL after the last. */
+const sl_family *sl_family_at(size_t i);
+/* Adds a family to the registry for the rest of the process; `f` must live as long. For families that are not part of
+ * this library (tests). Call before any other thread uses the registry. SL_ERR_INVALID: the type is already known;
+ * SL_ERR_EXHAUSTED: there is no room. */
+sl_status sl_family_add(const sl_family *f);
 
-int64_t sl_dim_size(sl_dim d, const sl_model_config *c);
-bool sl_when_holds(sl_when w, const sl_model_config *c, int32_t layer);
-/* Whether a checkpoint may carry this tensor although nothing uses it: the MTP layers, cached rotary
- * frequencies, a head that is tied anyway, indexers of layers that share. */
-bool sl_family_ignores(const sl_model_config *c, const char *name);
+/* Whether a checkpoint may carry this tensor although nothing uses it: the MTP layers, cached rotary frequencies, a
+ * head that is tied anyway, and what the family says. */
+bool sl_family_ignores(const sl_family *f, const sl_model_config *c, const char *name);
 
 #endif

@@ -88,7 +88,7 @@ sl_status sl_model_finish(sl_model *m, sl_err *err)
     if (rc == SL_OK)
         rc = load_rope(m, err);
     if (rc == SL_OK)
-        rc = sl_workspace_create(m->be, &m->config, &m->opts, &m->ws, err);
+        rc = sl_workspace_create(m->be, m->family, &m->config, &m->opts, &m->ws, err);
     if (rc == SL_OK && (rc = sl_model_ask(m, err)) != SL_OK)
         rc = sl_fail_in(err, rc, "the %s backend cannot run it", sl_backend_name(m->be));
     return rc;

@@ -112,21 +112,13 @@ static sl_status make_linear(maker *k, int64_t rows, int64_t cols, sl_dtype dtyp
     return st;
 }
 
-static bool is_layer_slot(const sl_tensor_spec *s, const sl_family *f)
-{
-    return s >= f->layer_tensors && s < f->layer_tensors + f->n_layer_tensors;
-}
-
 static sl_status make_tensor(maker *k, const sl_tensor_spec *s, sl_weight *w)
 {
     const sl_model_config *c = &k->m->config;
-    int64_t rows = sl_dim_size(s->rows, c), cols = sl_dim_size(s->cols, c);
-    bool layer = is_layer_slot(s, k->m->family);
-    bool plain =
-        layer ? s->slot == SL_T_KV_B || s->slot == SL_T_INDEX_WEIGHTS || s->slot == SL_T_ROUTER : true;
-    float mean = s->kind == SL_K_VECTOR || (layer && s->slot == SL_T_INDEX_NORM) ? 1 : 0;
+    int64_t rows = s->rows(c), cols = s->cols(c);
+    float mean = s->flags & SL_SPEC_GAIN ? 1 : 0;
     if (s->kind == SL_K_LINEAR)
-        return make_linear(k, rows, cols, plain ? SL_BF16 : SL_F8_E4M3, w);
+        return make_linear(k, rows, cols, s->flags & SL_SPEC_16BIT ? SL_BF16 : SL_F8_E4M3, w);
     sl_dtype dtype = s->kind == SL_K_FLOATS ? SL_F32 : SL_BF16;
     *w = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = dtype};
     return fill(k, rows, cols, dtype, mean, s->kind == SL_K_TABLE ? 1 : 0.125f, &w->data);

@@ -180,7 +180,7 @@ static sl_status bind_vector(loader *l, const char *name, int64_t n, bool floats
 
 static sl_status bind_spec(loader *l, const sl_tensor_spec *s, const char *name, sl_weight *out)
 {
-    int64_t rows = sl_dim_size(s->rows, l->c), cols = sl_dim_size(s->cols, l->c);
+    int64_t rows = s->rows(l->c), cols = s->cols(l->c);
     if (s->kind == SL_K_VECTOR || s->kind == SL_K_FLOATS)
         return bind_vector(l, name, rows, s->kind == SL_K_FLOATS, out);
     return bind_matrix(l, name, rows, cols, s->kind == SL_K_LINEAR, out);
@@ -262,7 +262,7 @@ static sl_status bind_layer(loader *l, const sl_family *f, int32_t layer)
         snprintf(name, sizeof name, "model.layers.%d.%s", layer, s->name);
         sl_weight *w = &l->w->layers[layer].w[s->slot];
         rc = bind_spec(l, s, name, w);
-        if (rc == SL_OK && s->slot == SL_T_KV_B && w->dtype == SL_F8_E4M3 && l->o->act == SL_BF16)
+        if (rc == SL_OK && (s->flags & SL_SPEC_ABSORBED) && w->dtype == SL_F8_E4M3 && l->o->act == SL_BF16)
             keep_as_bf16(l, w);
     }
     return rc == SL_OK && l->c->layer_is_moe[layer] ? bind_experts(l, layer) : rc;
@@ -280,7 +280,7 @@ static sl_status bind_all(loader *l, const sl_family *f)
         rc = bind_layer(l, f, i);
     for (size_t i = 0; rc == SL_OK && i < sl_checkpoint_count(l->ck); i++) {
         const sl_ck_tensor *t = sl_checkpoint_at(l->ck, i);
-        if (!t->used && !sl_family_ignores(l->c, t->t->name))
+        if (!t->used && !sl_family_ignores(f, l->c, t->t->name))
             rc = sl_fail(l->err, SL_ERR_INVALID, "%s: tensor %s is not part of a %s model of this config",
                          sl_st_label(t->file), t->t->name, f->model_type);
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/synth.h"
+#include "model/families/dsa/dsa.h"
 #include "model/model_impl.h"
 #include "model/synthetic.h"
 
@@ -73,7 +74,7 @@ END_TEST
 START_TEST(magnitudes)
 {
     sl_model *m = make(1, 7);
-    const sl_weight *w = &m->weights.layers[1].w[SL_T_O];
+    const sl_weight *w = &m->weights.layers[1].w[SL_DSA_O];
     const uint8_t *q = w->data;
     double sum = 0;
     int64_t n = (int64_t)w->out * w->in;

@@ -13,6 +13,7 @@
 #include "checkpoint_tools.h"
 #include "kernels/backend_impl.h"
 #include "kernels/formats.h"
+#include "model/families/dsa/dsa.h"
 #include "model/model_impl.h"
 
 #define DS "tests/golden/model/ds-yarn"
@@ -123,7 +124,8 @@ START_TEST(test_kv_b)
     o.act = SL_BF16;
     ck_assert_msg(sl_model_load(be, F8, &o, &half, &err) == SL_OK, "%s", err.text);
     for (int32_t l = 0; l < f8->config.n_layers; l++) {
-        const sl_weight *a = &f8->weights.layers[l].w[SL_T_KV_B], *b = &half->weights.layers[l].w[SL_T_KV_B];
+        const sl_weight *a = &f8->weights.layers[l].w[SL_DSA_KV_B],
+                        *b = &half->weights.layers[l].w[SL_DSA_KV_B];
         ck_assert(a->dtype == SL_F8_E4M3 && a->scale && b->dtype == SL_BF16 && !b->scale);
         ck_assert(a->out == b->out && a->in == b->in);
         for (int64_t i = 0; i < (int64_t)a->out * a->in; i++) {

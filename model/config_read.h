@@ -1,0 +1,73 @@
+/*
+ * Inside model/: what config readers of families are composed of: typed access to the keys of config.json, and the
+ * groups of keys that several families share (rope, mixture of experts).
+ *
+ * Every function reports a missing key, a wrong type, a value out of bounds or a contradiction as SL_ERR_INVALID, and
+ * what is valid but not implemented as SL_ERR_UNSUPPORTED, with file, key and reason. A key whose value is null counts
+ * as absent. Unknown keys are ignored, since checkpoints carry many that concern training only; so a reader must name
+ * every key that changes the mathematics, and refuse the values that it does not compute. Threads: any; the reader
+ * lives on the stack of the caller.
+ */
+#ifndef SL_MODEL_CONFIG_READ_H
+#define SL_MODEL_CONFIG_READ_H
+
+#include <jansson.h>
+
+#include "model/model.h"
+
+typedef struct sl_config_reader {
+    const json_t *root; /* the document's object */
+    const char *label;  /* what errors call the document */
+    sl_model_config *c; /* what is filled */
+    sl_err *err;
+} sl_config_reader;
+
+/* SL_ERR_INVALID and SL_ERR_UNSUPPORTED with "label: text". */
+sl_status sl_cfg_bad(const sl_config_reader *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+sl_status sl_cfg_cannot(const sl_config_reader *x, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* The value of a key, NULL when it is absent or null. */
+const json_t *sl_cfg_get(const json_t *object, const char *key);
+
+/* The value v of `key`, which must be there (v not NULL) and within the bounds. */
+sl_status sl_cfg_int(sl_config_reader *x, const json_t *v, const char *key, int32_t lo, int32_t hi,
+                     int32_t *out);
+sl_status sl_cfg_real(sl_config_reader *x, const json_t *v, const char *key, double lo, double hi,
+                      double *out);
+/* The same with a default for an absent key. sl_cfg_string's default is NULL. */
+sl_status sl_cfg_real_or(sl_config_reader *x, const json_t *v, const char *key, double lo, double hi,
+                         double dflt, double *out);
+sl_status sl_cfg_bool_or(sl_config_reader *x, const json_t *object, const char *key, bool dflt, bool *out);
+sl_status sl_cfg_string(sl_config_reader *x, const json_t *object, const char *key, const char **out);
+
+/* One integer key of the document and the field of sl_model_config that it fills. */
+#define SL_CFG_REQUIRED INT32_MIN
+typedef struct sl_cfg_int_key {
+    const char *key;
+    size_t offset;        /* of an int32_t, see SL_CFG_FIELD */
+    int32_t lo, hi, dflt; /* SL_CFG_REQUIRED: no default */
+} sl_cfg_int_key;
+#define SL_CFG_FIELD(f) offsetof(sl_model_config, f)
+
+sl_status sl_cfg_ints(sl_config_reader *x, const sl_cfg_int_key *keys, size_t n);
+
+/* Bound on a product of two dimensions, so that sizes of buffers do not overflow. */
+#define SL_CFG_MAX_PRODUCT (1 << 24)
+
+/* Keys whose other values would change the mathematics: `only` is the value that is implemented. */
+sl_status sl_cfg_only_string(sl_config_reader *x, const char *key, const char *only);
+sl_status sl_cfg_only_false(sl_config_reader *x, const char *key);
+
+/* A list with one of two words for each layer: out[i] says whether it is `yes`. Entries of MTP layers may follow. */
+sl_status sl_cfg_layer_words(sl_config_reader *x, const json_t *list, const char *key, const char *yes,
+                             const char *no, bool *out);
+
+/* config_rope.c: `rope_parameters` (new) or `rope_theta` with `rope_scaling` (old), and the softmax scale that follows
+ * from them. Needs qk_nope_head_dim, qk_rope_head_dim and max_context. A missing theta is an error, never a default. */
+sl_status sl_cfg_rope(sl_config_reader *x);
+
+/* config_moe.c: the experts, their routing by groups with sigmoid scores, and which layers have them. */
+sl_status sl_cfg_moe(sl_config_reader *x);
+
+#endif

@@ -1,0 +1,62 @@
+/* The rotary embedding's keys of config.json: old and new layout, plain and YaRN. */
+#include <string.h>
+
+#include "model/config_read.h"
+#include "model/rope.h"
+
+static sl_status rope_type(sl_config_reader *x, const json_t *rope, bool *yarn)
+{
+    const char *type = NULL, *old = NULL;
+    SL_TRY(sl_cfg_string(x, rope, "rope_type", &type));
+    SL_TRY(sl_cfg_string(x, rope, "type", &old));
+    type = type ? type : old ? old : "default";
+    *yarn = strcmp(type, "yarn") == 0;
+    if (!*yarn && strcmp(type, "default") != 0)
+        return sl_cfg_cannot(x, "rope_type: \"%.32s\" is not supported (default, yarn are)", type);
+    double partial;
+    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "partial_rotary_factor"), "partial_rotary_factor", 0, 1, 1,
+                          &partial));
+    if (partial != 1)
+        return sl_cfg_cannot(x, "partial_rotary_factor: %g is not supported", partial);
+    return SL_OK;
+}
+
+static sl_status read_yarn(sl_config_reader *x, const json_t *rope)
+{
+    sl_model_config *c = x->c;
+    SL_TRY(sl_cfg_int(x, sl_cfg_get(rope, "original_max_position_embeddings"),
+                      "original_max_position_embeddings", 1, 1 << 24, &c->rope_original_max));
+    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "factor"), "factor", 1e-3, 1e6,
+                          (double)c->max_context / c->rope_original_max, &c->rope_factor));
+    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "beta_fast"), "beta_fast", 1e-3, 1e6, 32, &c->rope_beta_fast));
+    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "beta_slow"), "beta_slow", 1e-3, 1e6, 1, &c->rope_beta_slow));
+    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "mscale"), "mscale", 0, 1e3, 0, &c->rope_mscale));
+    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "mscale_all_dim"), "mscale_all_dim", 0, 1e3, 0,
+                          &c->rope_mscale_all_dim));
+    SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "attention_factor"), "attention_factor", 1e-3, 1e3, 0,
+                          &c->rope_attention_factor));
+    SL_TRY(sl_cfg_bool_or(x, rope, "truncate", true, &c->rope_truncate));
+    return SL_OK;
+}
+
+sl_status sl_cfg_rope(sl_config_reader *x)
+{
+    const json_t *rope = sl_cfg_get(x->root, "rope_parameters"), *old = sl_cfg_get(x->root, "rope_scaling");
+    if (rope && !json_is_object(rope))
+        return sl_cfg_bad(x, "rope_parameters: not an object");
+    if (old && !json_is_object(old))
+        return sl_cfg_bad(x, "rope_scaling: not an object");
+    if (!rope)
+        rope = old;
+    const json_t *theta = rope ? sl_cfg_get(rope, "rope_theta") : NULL;
+    sl_model_config *c = x->c;
+    SL_TRY(sl_cfg_real(x, theta ? theta : sl_cfg_get(x->root, "rope_theta"), "rope_theta", 1.001, 1e12,
+                       &c->rope_theta));
+    c->rope_factor = c->rope_attention_factor = 1;
+    if (rope)
+        SL_TRY(rope_type(x, rope, &c->rope_yarn));
+    if (c->rope_yarn)
+        SL_TRY(read_yarn(x, rope));
+    sl_rope_finish_config(c);
+    return SL_OK;
+}

@@ -1,0 +1,105 @@
+/* How a layer of the DSA families asks the owner of the cache for its attention (kernels/attn.h). */
+#include "model/families/dsa/dsa.h"
+#include "model/steps.h"
+
+/* sl_attn_call.queries */
+static sl_status late_queries(void *ctx, sl_err *err)
+{
+    const sl_pass *p = ctx;
+    const sl_dsa_workspace *own = p->ws->own;
+    (void)err; /* is the pass's own */
+    SL_TRY(sl_pass_linear(p, own->q_r, &p->lw->w[SL_DSA_Q_B], own->q));
+    return sl_dsa_absorb(p);
+}
+
+static void fill_index_call(const sl_pass *p, sl_attn_call *call)
+{
+    const sl_dsa_workspace *own = p->ws->own;
+    const sl_model_config *c = p->c;
+    const sl_weight *w = p->lw->w;
+    call->index_k = (sl_index_append_params){.k = own->index_k,
+                                             .norm_weight = w[SL_DSA_INDEX_NORM].data,
+                                             .norm_bias = w[SL_DSA_INDEX_NORM_BIAS].data,
+                                             .cos_sin = p->m->cos_sin,
+                                             .ld_k = c->index_head_dim,
+                                             .dim = c->index_head_dim,
+                                             .rope = c->qk_rope_head_dim,
+                                             .interleaved = c->index_rope_interleaved,
+                                             .eps = c->index_eps,
+                                             .format = p->m->opts.index_format,
+                                             .act = p->act,
+                                             .norm_dtype = w[SL_DSA_INDEX_NORM].dtype};
+    call->index_q = own->index_q_out;
+    call->index_weights = own->index_weights;
+}
+
+sl_status sl_dsa_step_attend(sl_pass *p)
+{
+    const sl_dsa_workspace *own = p->ws->own;
+    const sl_model_config *c = p->c;
+    const sl_weight *kv_norm = &p->lw->w[SL_DSA_KV_A_NORM];
+    sl_row_format format = p->m->opts.row_format;
+    sl_attn_call call = {
+        .layer = p->layer,
+        .has_indexer = c->layer_has_indexer[p->layer],
+        .seqs = p->f->seqs,
+        .kv = {.kv = own->kv,
+               .norm = kv_norm->data,
+               .cos_sin = p->m->cos_sin,
+               .ld_kv = c->kv_lora_rank + c->qk_rope_head_dim,
+               .lora = c->kv_lora_rank,
+               .rope = c->qk_rope_head_dim,
+               .eps = c->lora_eps,
+               .format = format,
+               .act = p->act,
+               .norm_dtype = kv_norm->dtype},
+        .index_heads = c->index_n_heads,
+        .index_dim = c->index_head_dim,
+        .index_topk = c->index_topk,
+        .index_format = p->m->opts.index_format,
+        .attn = {.ql = own->ql,
+                 .o = own->o,
+                 .tokens = p->tokens,
+                 .heads = c->n_heads,
+                 .lora = c->kv_lora_rank,
+                 .rope = c->qk_rope_head_dim,
+                 .scale = c->softmax_scale,
+                 .format = format},
+    };
+    if (call.has_indexer)
+        fill_index_call(p, &call);
+    if (sl_dsa_is_late(p))
+        call.queries = late_queries, call.queries_ctx = p;
+    return p->f->attend(p->f->attend_ctx, &call, p->err);
+}
+
+sl_status sl_dsa_ask_attend(void *backend, const sl_attn_call *call, sl_err *err)
+{
+    sl_backend *be = backend;
+    int64_t row = sl_row_bytes(call->kv.format, call->kv.lora, call->kv.rope);
+    sl_kv_append_params kv = call->kv;
+    sl_index_append_params key = call->index_k;
+    sl_sparse_attn_params attn = call->attn;
+    sl_index_scores_params scores = {.heads = call->index_heads,
+                                     .dim = call->index_dim,
+                                     .format = call->index_format,
+                                     .token_count = 1,
+                                     .ld_scores = SL_PAGE_TOKENS,
+                                     .seqs = call->seqs};
+    sl_topk_params topk = {.token_count = 1,
+                           .k = call->index_topk,
+                           .ld_ids = call->index_topk,
+                           .ld_scores = SL_PAGE_TOKENS,
+                           .seqs = call->seqs};
+    kv.seqs = key.seqs = call->seqs;
+    key.index_page_stride = sl_index_block_bytes(call->index_format, call->index_dim);
+    kv.rows.row_bytes = attn.rows.row_bytes = row;
+    attn.k = attn.ld_ids = call->index_topk;
+    SL_TRY(sl_be_supports(be, SL_OP_KV_APPEND, &kv, err));
+    if (call->has_indexer) {
+        SL_TRY(sl_be_supports(be, SL_OP_INDEX_APPEND, &key, err));
+        SL_TRY(sl_be_supports(be, SL_OP_INDEX_SCORES, &scores, err));
+        SL_TRY(sl_be_supports(be, SL_OP_TOPK, &topk, err));
+    }
+    return sl_be_supports(be, SL_OP_SPARSE_ATTN, &attn, err);
+}

@@ -1,0 +1,81 @@
+/*
+ * The DSA families, DeepSeek-V3.2 and GLM-5.x: latent attention (MLA) over the tokens that an indexer selects, and a
+ * mixture of experts. They share mathematics and tensor names and differ in a few constants (sl_dsa_traits).
+ *
+ *   config.c   the family's keys of config.json
+ *   tensors.c  its tensors, and the two rows for the registry
+ *   steps.c    its buffers and the steps of a layer
+ *   attend.c   the call by which a layer asks for its attention
+ */
+#ifndef SL_MODEL_FAMILIES_DSA_H
+#define SL_MODEL_FAMILIES_DSA_H
+
+#include "model/family.h"
+
+extern const sl_family sl_family_deepseek_v32, sl_family_glm_moe_dsa;
+
+/* Slots of a layer's tensors that only these families have. */
+enum {
+    SL_DSA_Q_A = SL_T_OWN,
+    SL_DSA_Q_A_NORM,
+    SL_DSA_Q_B,
+    SL_DSA_KV_A,
+    SL_DSA_KV_A_NORM,
+    SL_DSA_KV_B,
+    SL_DSA_O,
+    SL_DSA_INDEX_Q,
+    SL_DSA_INDEX_K,
+    SL_DSA_INDEX_NORM,
+    SL_DSA_INDEX_NORM_BIAS,
+    SL_DSA_INDEX_WEIGHTS,
+};
+
+typedef struct sl_dsa_traits {
+    bool index_rope_interleaved; /* unless the config says otherwise */
+    bool index_share;            /* layers may reuse an earlier layer's selection */
+    float lora_eps, index_eps;
+} sl_dsa_traits;
+
+/* Buffers of the attention block; T = max_tokens, act = the activations' dtype. */
+typedef struct sl_dsa_workspace {
+    void *q_a;            /* [T][q_lora] act */
+    void *q_r;            /* [T][q_lora] act, normalised */
+    void *q;              /* [T][heads][nope + rope] act */
+    void *kv;             /* [T][lora + rope] act */
+    float *ql;            /* [T][heads][lora + rope] */
+    float *o;             /* [T][heads][lora] */
+    void *attn;           /* [T][heads][v] act */
+    void *index_k;        /* [T][index_dim] act */
+    void *index_q;        /* [T][index_heads][index_dim] act */
+    void *index_q_out;    /* the same, f32 or e4m3 */
+    float *index_proj;    /* [T][index_heads] */
+    float *index_weights; /* [T][index_heads] */
+} sl_dsa_workspace;
+
+/* Dimensions of tensors and buffers. */
+int64_t sl_dsa_dim_q(const sl_model_config *c);       /* heads * (nope + rope) */
+int64_t sl_dsa_dim_kv_a(const sl_model_config *c);    /* kv_lora + rope */
+int64_t sl_dsa_dim_kv_b(const sl_model_config *c);    /* heads * (nope + v) */
+int64_t sl_dsa_dim_o(const sl_model_config *c);       /* heads * v */
+int64_t sl_dsa_dim_index_q(const sl_model_config *c); /* index heads * index dim */
+
+/* Layers that run their own indexer. */
+bool sl_dsa_in_indexer(const sl_model_config *c, int32_t layer);
+
+/* sl_family.read_config */
+sl_status sl_dsa_read_config(struct sl_config_reader *x, const sl_family *f);
+/* sl_family.workspace */
+void sl_dsa_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k, void *own);
+/* sl_family.steps */
+enum { SL_DSA_N_STEPS = 9 };
+extern const sl_layer_step sl_dsa_steps[SL_DSA_N_STEPS];
+/* The step that calls `attend`. */
+sl_status sl_dsa_step_attend(struct sl_pass *p);
+/* sl_family.ask_attend */
+sl_status sl_dsa_ask_attend(void *backend, const sl_attn_call *call, sl_err *err);
+/* Whether the receiver of the call makes the queries (sl_forward.late_queries). */
+bool sl_dsa_is_late(const struct sl_pass *p);
+/* The queries as attention wants them, in ql: q multiplied by the key half of kv_b, rotated. */
+sl_status sl_dsa_absorb(const struct sl_pass *p);
+
+#endif

@@ -1,0 +1,124 @@
+/*
+ * The buffers of the DSA families and the steps of their layers. Attention itself is not here: the step `attend`
+ * (attend.c) hands queries, raw rows and raw index keys to the owner of the cache, which leaves its result in o.
+ */
+#include "model/families/dsa/dsa.h"
+#include "model/steps.h"
+
+void sl_dsa_carve(const sl_model_config *c, const sl_model_opts *o, sl_carve *k, void *own)
+{
+    sl_dsa_workspace *w = own;
+    int64_t t = o->max_tokens;
+    size_t act = sl_dtype_size(o->act), f32 = sizeof(float);
+    w->q_a = sl_carve_take(k, t, c->q_lora_rank, act);
+    w->q_r = sl_carve_take(k, t, c->q_lora_rank, act);
+    w->q = sl_carve_take(k, t, sl_dsa_dim_q(c), act);
+    w->kv = sl_carve_take(k, t, sl_dsa_dim_kv_a(c), act);
+    w->ql = sl_carve_take(k, t, c->n_heads * sl_dsa_dim_kv_a(c), f32);
+    w->o = sl_carve_take(k, t, (int64_t)c->n_heads * c->kv_lora_rank, f32);
+    w->attn = sl_carve_take(k, t, sl_dsa_dim_o(c), act);
+    w->index_k = sl_carve_take(k, t, c->index_head_dim, act);
+    w->index_q = sl_carve_take(k, t, sl_dsa_dim_index_q(c), act);
+    w->index_q_out =
+        sl_carve_take(k, t, sl_dsa_dim_index_q(c), o->index_format == SL_INDEX_OFFICIAL ? 1 : f32);
+    w->index_proj = sl_carve_take(k, t, c->index_n_heads, f32);
+    w->index_weights = sl_carve_take(k, t, c->index_n_heads, f32);
+}
+
+sl_status sl_dsa_absorb(const sl_pass *p)
+{
+    const sl_model_config *c = p->c;
+    const sl_dsa_workspace *own = p->ws->own;
+    sl_q_absorb_params a = {.q = own->q,
+                            .kv_b = p->lw->w[SL_DSA_KV_B],
+                            .pos = p->f->seqs->token_pos,
+                            .cos_sin = p->m->cos_sin,
+                            .ql = own->ql,
+                            .tokens = p->tokens,
+                            .heads = c->n_heads,
+                            .nope = c->qk_nope_head_dim,
+                            .rope = c->qk_rope_head_dim,
+                            .v = c->v_head_dim,
+                            .lora = c->kv_lora_rank,
+                            .act = p->act};
+    return sl_pass_run(p, SL_OP_Q_ABSORB, &a);
+}
+
+bool sl_dsa_is_late(const sl_pass *p)
+{
+    return p->f->late_queries && p->c->layer_has_indexer[p->layer];
+}
+
+/* The linear layers whose input is h or the normalised low-rank query, except index_weights (float32): one chain for
+ * each input. */
+static sl_status step_queries(sl_pass *p)
+{
+    const sl_model_config *c = p->c;
+    sl_dsa_workspace *own = p->ws->own;
+    const sl_weight *w = p->lw->w;
+    bool index = c->layer_has_indexer[p->layer];
+    sl_linear_params k = sl_pass_chain(p, p->ws->h, &w[SL_DSA_INDEX_K], own->index_k, NULL),
+                     kv = sl_pass_chain(p, p->ws->h, &w[SL_DSA_KV_A], own->kv, index ? &k : NULL),
+                     q_a = sl_pass_chain(p, p->ws->h, &w[SL_DSA_Q_A], own->q_a, &kv),
+                     iq = sl_pass_chain(p, own->q_r, &w[SL_DSA_INDEX_Q], own->index_q, NULL),
+                     q_b = sl_pass_chain(p, own->q_r, &w[SL_DSA_Q_B], own->q, index ? &iq : NULL);
+    SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &q_a));
+    SL_TRY(sl_pass_norm(p, own->q_a, NULL, &w[SL_DSA_Q_A_NORM], c->lora_eps, p->tokens, own->q_r));
+    if (sl_dsa_is_late(p))
+        return sl_pass_run(p, SL_OP_LINEAR, &iq);
+    SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &q_b));
+    return sl_dsa_absorb(p);
+}
+
+static sl_status step_index(sl_pass *p)
+{
+    const sl_model_config *c = p->c;
+    sl_dsa_workspace *own = p->ws->own;
+    const sl_weight *w = p->lw->w;
+    SL_TRY(sl_pass_linear_as(p, p->ws->h, c->hidden_size, &w[SL_DSA_INDEX_WEIGHTS], own->index_proj,
+                             c->index_n_heads, SL_F32));
+    sl_index_query_params a = {.q = own->index_q,
+                               .wproj = own->index_proj,
+                               .pos = p->f->seqs->token_pos,
+                               .cos_sin = p->m->cos_sin,
+                               .q_out = own->index_q_out,
+                               .weights = own->index_weights,
+                               .tokens = p->tokens,
+                               .heads = c->index_n_heads,
+                               .dim = c->index_head_dim,
+                               .rope = c->qk_rope_head_dim,
+                               .interleaved = c->index_rope_interleaved,
+                               .format = p->m->opts.index_format,
+                               .act = p->act};
+    return sl_pass_run(p, SL_OP_INDEX_QUERY, &a);
+}
+
+static sl_status step_output(sl_pass *p)
+{
+    const sl_model_config *c = p->c;
+    sl_dsa_workspace *own = p->ws->own;
+    sl_v_up_params a = {.o = own->o,
+                        .kv_b = p->lw->w[SL_DSA_KV_B],
+                        .out = own->attn,
+                        .tokens = p->tokens,
+                        .heads = c->n_heads,
+                        .nope = c->qk_nope_head_dim,
+                        .v = c->v_head_dim,
+                        .lora = c->kv_lora_rank,
+                        .act = p->act};
+    p->pending = true;
+    SL_TRY(sl_pass_run(p, SL_OP_V_UP, &a));
+    return sl_pass_linear(p, own->attn, &p->lw->w[SL_DSA_O], p->ws->delta);
+}
+
+const sl_layer_step sl_dsa_steps[SL_DSA_N_STEPS] = {
+    {"input norm", NULL, sl_step_input_norm},
+    {"queries, latents and index keys", NULL, step_queries},
+    {"index", sl_dsa_in_indexer, step_index},
+    {"attend", NULL, sl_dsa_step_attend},
+    {"output", NULL, step_output},
+    {"post norm", NULL, sl_step_post_norm},
+    {"dense", sl_in_dense, sl_step_mlp},
+    {"experts", sl_in_moe, sl_step_experts},
+    {"shared experts", sl_in_shared, sl_step_shared},
+};

@@ -1,0 +1,205 @@
+/* Steps that families share; see steps.h. */
+#include "model/steps.h"
+
+#include "kernels/synth.h"
+
+sl_status sl_pass_run(const sl_pass *p, sl_op op, const void *params)
+{
+    return p->dry ? sl_be_supports(p->m->be, op, params, p->err) : sl_be_run(p->m->be, op, params, p->err);
+}
+
+sl_linear_params sl_pass_linear_params(const sl_pass *p, const void *x, int32_t ld_x, const sl_weight *w,
+                                       void *out, int32_t ld_out, sl_dtype out_dtype)
+{
+    return (sl_linear_params){.x = x,
+                              .w = *w,
+                              .out = out,
+                              .tokens = p->tokens,
+                              .ld_x = ld_x,
+                              .ld_out = ld_out,
+                              .fp8_acts = p->c->fp8_acts && w->dtype == SL_F8_E4M3,
+                              .act = p->act,
+                              .out_dtype = out_dtype};
+}
+
+sl_status sl_pass_linear_as(const sl_pass *p, const void *x, int32_t ld_x, const sl_weight *w, void *out,
+                            int32_t ld_out, sl_dtype out_dtype)
+{
+    sl_linear_params a = sl_pass_linear_params(p, x, ld_x, w, out, ld_out, out_dtype);
+    return sl_pass_run(p, SL_OP_LINEAR, &a);
+}
+
+sl_linear_params sl_pass_chain(const sl_pass *p, const void *x, const sl_weight *w, void *out,
+                               const sl_linear_params *next)
+{
+    sl_linear_params a = sl_pass_linear_params(p, x, w->in, w, out, w->out, p->act);
+    a.next = next;
+    return a;
+}
+
+sl_status sl_pass_linear(const sl_pass *p, const void *x, const sl_weight *w, void *out)
+{
+    return sl_pass_linear_as(p, x, w->in, w, out, w->out, p->act);
+}
+
+sl_status sl_pass_norm(const sl_pass *p, void *x, const void *add, const sl_weight *w, float eps,
+                       int32_t tokens, void *out)
+{
+    sl_rmsnorm_params a = {.x = x,
+                           .add = add,
+                           .weight = w->data,
+                           .out = out,
+                           .tokens = tokens,
+                           .dim = w->out,
+                           .ld_x = w->out,
+                           .eps = eps,
+                           .act = p->act,
+                           .weight_dtype = w->dtype};
+    return sl_pass_run(p, SL_OP_RMSNORM, &a);
+}
+
+/* x += delta when one is pending; h = rmsnorm(x). */
+static sl_status norm_residual(sl_pass *p, const sl_weight *w)
+{
+    const void *add = p->pending ? p->ws->delta : NULL;
+    p->pending = false;
+    return sl_pass_norm(p, p->ws->x, add, w, p->c->rms_eps, p->tokens, p->ws->h);
+}
+
+sl_status sl_step_input_norm(sl_pass *p)
+{
+    return norm_residual(p, &p->lw->w[SL_T_INPUT_NORM]);
+}
+
+sl_status sl_step_post_norm(sl_pass *p)
+{
+    return norm_residual(p, &p->lw->w[SL_T_POST_NORM]);
+}
+
+/* A gated MLP from h: the dense block, or the shared experts. */
+static sl_status mlp(sl_pass *p, void *out)
+{
+    const sl_weight *w = p->lw->w;
+    int32_t dim = w[SL_T_GATE].out;
+    char *gate = p->ws->gate_up, *up = gate + (size_t)dim * sl_dtype_size(p->act);
+    sl_linear_params u = sl_pass_linear_params(p, p->ws->h, w[SL_T_UP].in, &w[SL_T_UP], up, 2 * dim, p->act),
+                     g = sl_pass_linear_params(p, p->ws->h, w[SL_T_GATE].in, &w[SL_T_GATE], gate, 2 * dim,
+                                               p->act);
+    g.next = &u;
+    SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &g));
+    sl_silu_mul_params a = {.gate = gate,
+                            .up = up,
+                            .out = p->ws->inter,
+                            .tokens = p->tokens,
+                            .dim = dim,
+                            .ld_in = 2 * dim,
+                            .ld_out = dim,
+                            .act = p->act};
+    SL_TRY(sl_pass_run(p, SL_OP_SILU_MUL, &a));
+    return sl_pass_linear(p, p->ws->inter, &w[SL_T_DOWN], out);
+}
+
+sl_status sl_step_mlp(sl_pass *p)
+{
+    p->pending = true;
+    return mlp(p, p->ws->delta);
+}
+
+/* One rank of a synthetic model (model/synthetic.h): replaces the choices by as many random ones among the experts
+ * that this rank has. */
+static sl_status choose_local(const sl_pass *p, sl_moe_params *a)
+{
+    sl_draw_params d = {.ids = p->ws->expert_ids,
+                        .seqs = p->f->seqs,
+                        .k = a->top_k,
+                        .ld_ids = a->top_k,
+                        .span = p->m->local_experts,
+                        .layer = p->layer};
+    a->experts = p->m->local_experts;
+    return sl_pass_run(p, SL_OP_DRAW, &d);
+}
+
+sl_status sl_step_experts(sl_pass *p)
+{
+    const sl_model_config *c = p->c;
+    sl_workspace *ws = p->ws;
+    const sl_layer_weights *lw = p->lw;
+    SL_TRY(sl_pass_linear_as(p, ws->h, c->hidden_size, &lw->w[SL_T_ROUTER], ws->router, c->n_routed_experts,
+                             SL_F32));
+    sl_moe_route_params r = {.logits = ws->router,
+                             .bias = lw->w[SL_T_ROUTER_BIAS].data,
+                             .experts_out = ws->expert_ids,
+                             .weights_out = ws->expert_weights,
+                             .tokens = p->tokens,
+                             .experts = c->n_routed_experts,
+                             .groups = c->n_group,
+                             .top_groups = c->topk_group,
+                             .top_k = c->num_experts_per_tok,
+                             .normalise = c->norm_topk_prob,
+                             .scale = c->routed_scaling_factor};
+    SL_TRY(sl_pass_run(p, SL_OP_MOE_ROUTE, &r));
+    sl_moe_params a = {.x = ws->h,
+                       .expert_ids = ws->expert_ids,
+                       .weights = ws->expert_weights,
+                       .gate = lw->gate,
+                       .up = lw->up,
+                       .down = lw->down,
+                       .out = ws->delta,
+                       .workspace = ws->moe,
+                       .workspace_bytes = ws->moe_bytes,
+                       .tokens = p->tokens,
+                       .hidden = c->hidden_size,
+                       .inter = c->moe_intermediate_size,
+                       .experts = c->n_routed_experts,
+                       .top_k = c->num_experts_per_tok,
+                       .fp8_acts = c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3,
+                       .act = p->act};
+    p->pending = true;
+    if (p->m->local_experts > 0 && p->m->local_experts < c->n_routed_experts)
+        SL_TRY(choose_local(p, &a));
+    return sl_pass_run(p, SL_OP_MOE, &a);
+}
+
+sl_status sl_step_shared(sl_pass *p)
+{
+    SL_TRY(mlp(p, p->ws->extra));
+    sl_add_params a = {
+        .x = p->ws->delta, .y = p->ws->extra, .tokens = p->tokens, .dim = p->c->hidden_size, .act = p->act};
+    return sl_pass_run(p, SL_OP_ADD, &a);
+}
+
+sl_status sl_pass_embed(sl_pass *p)
+{
+    const sl_weight *w = &p->m->weights.w[SL_T_EMBED];
+    sl_embed_params a = {.ids = p->f->ids,
+                         .table = w->data,
+                         .out = p->ws->x,
+                         .tokens = p->tokens,
+                         .dim = w->in,
+                         .vocab = w->out,
+                         .table_dtype = w->dtype,
+                         .act = p->act};
+    return sl_pass_run(p, SL_OP_EMBED, &a);
+}
+
+sl_status sl_pass_head(sl_pass *p)
+{
+    const sl_model_config *c = p->c;
+    sl_workspace *ws = p->ws;
+    const sl_weight *w = &p->m->weights.w[SL_T_HEAD];
+    sl_add_params add = {
+        .x = ws->x, .y = ws->delta, .tokens = p->tokens, .dim = c->hidden_size, .act = p->act};
+    sl_pick_params pick = {.x = ws->x,
+                           .rows = p->f->logit_rows,
+                           .out = ws->picked,
+                           .n = p->f->n_logits,
+                           .dim = c->hidden_size,
+                           .act = p->act};
+    if (p->pending)
+        SL_TRY(sl_pass_run(p, SL_OP_ADD, &add));
+    SL_TRY(sl_pass_run(p, SL_OP_PICK, &pick));
+    SL_TRY(sl_pass_norm(p, ws->picked, NULL, &p->m->weights.w[SL_T_NORM], c->rms_eps, p->f->n_logits,
+                        ws->picked_norm));
+    p->tokens = p->f->n_logits;
+    return sl_pass_linear_as(p, ws->picked_norm, w->in, w, p->f->logits, w->out, SL_F32);
+}

@@ -1,0 +1,56 @@
+/*
+ * Inside model/: one forward pass while it is enqueued, and the steps that families compose it of.
+ *
+ * A step enqueues ops on the model's backend; nothing has run when it returns. The residual stream is ws->x. A block
+ * writes what it adds into ws->delta and sets `pending`; the sum is made where the stream is next normalised, so that
+ * x is read and written once per block. Threads: one at a time, like the model. Errors: those of the backend, with the
+ * op's name in p->err.
+ */
+#ifndef SL_MODEL_STEPS_H
+#define SL_MODEL_STEPS_H
+
+#include "model/model_impl.h"
+
+typedef struct sl_pass {
+    sl_model *m;
+    const sl_forward *f;
+    const sl_model_config *c;
+    sl_workspace *ws;
+    const sl_layer_weights *lw; /* of the current layer */
+    sl_dtype act;
+    int32_t tokens, layer;
+    bool pending; /* ws->delta is not yet added to ws->x */
+    bool dry;     /* ask whether the ops are supported instead of running them */
+    sl_err *err;
+} sl_pass;
+
+/* Enqueues one op. */
+sl_status sl_pass_run(const sl_pass *p, sl_op op, const void *params);
+
+/* The parameters of a linear layer with rows of ld_x and ld_out values. */
+sl_linear_params sl_pass_linear_params(const sl_pass *p, const void *x, int32_t ld_x, const sl_weight *w,
+                                       void *out, int32_t ld_out, sl_dtype out_dtype);
+/* The same for dense rows; `next` is the next linear layer of a chain which reads the same x, or NULL. */
+sl_linear_params sl_pass_chain(const sl_pass *p, const void *x, const sl_weight *w, void *out,
+                               const sl_linear_params *next);
+sl_status sl_pass_linear_as(const sl_pass *p, const void *x, int32_t ld_x, const sl_weight *w, void *out,
+                            int32_t ld_out, sl_dtype out_dtype);
+/* out = x * w, rows dense, in the activations' dtype. */
+sl_status sl_pass_linear(const sl_pass *p, const void *x, const sl_weight *w, void *out);
+/* x += add (unless NULL); out = rmsnorm(x) * w, rows of w->out values. */
+sl_status sl_pass_norm(const sl_pass *p, void *x, const void *add, const sl_weight *w, float eps,
+                       int32_t tokens, void *out);
+
+/* Before the first layer: x = the rows of the embedding table. */
+sl_status sl_pass_embed(sl_pass *p);
+/* After the last layer: the logits of the wanted rows. Ends the pass: p->tokens is changed. */
+sl_status sl_pass_head(sl_pass *p);
+
+/* Steps of a layer, for a family's list: */
+sl_status sl_step_input_norm(sl_pass *p); /* x += pending delta; h = rmsnorm(x) with SL_T_INPUT_NORM */
+sl_status sl_step_post_norm(sl_pass *p);  /* the same with SL_T_POST_NORM */
+sl_status sl_step_mlp(sl_pass *p);     /* delta = the gated MLP (SiLU) of h: SL_T_GATE, SL_T_UP, SL_T_DOWN */
+sl_status sl_step_experts(sl_pass *p); /* delta = the routed experts of h: SL_T_ROUTER, SL_T_ROUTER_BIAS */
+sl_status sl_step_shared(sl_pass *p);  /* delta += the shared experts (the gated MLP) of h */
+
+#endif

@@ -1,0 +1,48 @@
+/*
+ * Inside model/: the buffers of a forward pass, taken from one device block when the model is loaded.
+ *
+ * The shared steps (steps.h) use the buffers that are named here; a family adds its own. Ownership: the model owns the
+ * block until it is destroyed. Threads: one at a time, like the model.
+ */
+#ifndef SL_MODEL_WORKSPACE_H
+#define SL_MODEL_WORKSPACE_H
+
+#include "model/model.h"
+
+struct sl_family;
+
+/* Divides a block into aligned buffers. base NULL: only measures, and the buffers are NULL. */
+typedef struct sl_carve {
+    uint8_t *base;
+    size_t at;
+} sl_carve;
+
+/* The next buffer, of rows * cols values of `size` bytes. */
+void *sl_carve_take(sl_carve *k, int64_t rows, int64_t cols, size_t size);
+
+/* T = max_tokens; "act" is the activations' dtype. */
+typedef struct sl_workspace {
+    void *x;             /* [T][hidden] act, the residual stream */
+    void *h;             /* [T][hidden] act, normalised */
+    void *delta;         /* [T][hidden] act, what a block adds to x */
+    void *extra;         /* [T][hidden] act, the shared experts' part of delta */
+    void *gate_up;       /* [T][2 * inter] act */
+    void *inter;         /* [T][inter] act; inter = the wider of dense and shared MLP */
+    float *router;       /* [T][experts] */
+    int32_t *expert_ids; /* [T][top_k] */
+    float *expert_weights;
+    void *moe;
+    size_t moe_bytes;
+    void *picked, *picked_norm; /* [max_logit_rows][hidden] act */
+    void *own; /* the family's struct (sl_family.workspace), host memory; NULL when it has none */
+    void *block;
+    size_t bytes;
+} sl_workspace;
+
+/* On failure *out needs no freeing. */
+sl_status sl_workspace_create(sl_backend *be, const struct sl_family *f, const sl_model_config *c,
+                              const sl_model_opts *o, sl_workspace *out, sl_err *err);
+/* A zeroed struct is fine. */
+void sl_workspace_free(sl_backend *be, sl_workspace *ws);
+
+#endif
