@@ -195,7 +195,7 @@ sl_status sl_deverr(uint32_t mask, const char *op, sl_err *err)
     return mask ? sl_fail(err, SL_ERR_INTERNAL, "%s: unknown device error %#x", op, mask) : SL_OK;
 }
 
-/* ---- events and graphs ---- */
+/* ---- events, streams and graphs ---- */
 
 sl_status sl_event_create(sl_backend *be, sl_event **out, sl_err *err)
 {
@@ -218,21 +218,20 @@ sl_status sl_event_query(sl_event *ev)
     return ev->be->desc->event_query(ev);
 }
 
-sl_status sl_be_lane_begin(sl_backend *be, sl_err *err)
+void sl_be_stream_use(sl_backend *be, sl_stream stream)
 {
-    return be->desc->lane_begin ? be->desc->lane_begin(be, err) : SL_OK;
+    if (be->desc->stream_use)
+        be->desc->stream_use(be, stream);
 }
 
-sl_status sl_be_lane_end(sl_backend *be, int32_t tag, sl_err *err)
+sl_status sl_be_stream_wait(sl_backend *be, sl_event *ev, sl_err *err)
 {
-    SL_CHECK(tag >= 0 && tag < SL_BE_TAGS, "lane tag %d", tag);
-    return be->desc->lane_end ? be->desc->lane_end(be, tag, err) : SL_OK;
+    return be->desc->stream_wait ? be->desc->stream_wait(be, ev, err) : SL_OK;
 }
 
-sl_status sl_be_lane_wait(sl_backend *be, int32_t tag, uint64_t *reached, sl_err *err)
+sl_status sl_be_stamp(sl_backend *be, uint64_t *at, sl_err *err)
 {
-    SL_CHECK(tag >= 0 && tag < SL_BE_TAGS, "lane tag %d", tag);
-    return be->desc->lane_wait ? be->desc->lane_wait(be, tag, reached, err) : SL_OK;
+    return be->desc->stamp ? be->desc->stamp(be, at, err) : SL_OK;
 }
 
 static sl_status no_graphs(const sl_backend *be, sl_err *err)

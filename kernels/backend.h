@@ -2,14 +2,13 @@
  * Compute backend: the seam between the model and a device. Users include this header; those who implement a
  * backend include kernels/backend_impl.h.
  *
- * A backend instance owns one device, its memory and one in-order stream. `run` enqueues an op; it is
- * complete after sl_be_sync() or once an event recorded behind it is done. The CPU backend runs at once, so
- * events are done when recorded. The CPU implementation is the specification: every other one is compared
- * with it, op by op.
+ * A backend instance owns one device, its memory and its streams (see sl_stream). `run` enqueues an op; the op
+ * is complete after sl_be_sync(), or once an event that was recorded after it is done. The CPU backend runs
+ * every op at once, so its events are done when they are recorded. The CPU implementation is the specification:
+ * every other backend is compared with it, op by op.
  *
- * Threads: an instance belongs to one thread, except sl_event queries and sl_be_use_thread, which any thread
- * may make. Lifetime:
- * buffers and events are freed by whoever made them, before the backend is destroyed.
+ * Threads: an instance belongs to one thread, except sl_event_query() and sl_be_use_thread(), which any thread
+ * may call. Lifetime: buffers and events are freed by whoever made them, before the backend is destroyed.
  */
 #ifndef SL_KERNELS_BACKEND_H
 #define SL_KERNELS_BACKEND_H
@@ -102,23 +101,40 @@ sl_status sl_be_sync(sl_backend *be, sl_err *err);
 
 sl_status sl_event_create(sl_backend *be, sl_event **out, sl_err *err);
 void sl_event_destroy(sl_event *ev);
-/* Marks this point of the stream; re-recording moves it. */
+/* Marks this point of the selected stream; recording again moves the mark. */
 sl_status sl_event_record(sl_backend *be, sl_event *ev, sl_err *err);
 /* SL_OK done, SL_INPROGRESS not yet, negative on device failure. Any thread. */
 sl_status sl_event_query(sl_event *ev);
 
 /*
- * A second lane beside the stream, for copies that computing need not wait for. What is enqueued between
- * begin and end comes behind everything enqueued before begin, and beside what follows end, until the stream
- * waits for `tag` (0 .. SL_BE_TAGS - 1). Every end is waited for before a sync, a capture's end, or the tag's
- * next use; ops that need scratch memory are not for the lane. In captures too. Backends that have no lanes
- * run everything in order. reached, unless NULL: device memory that becomes the device's clock (as in
- * sl_swap_clock) when the stream has got to the wait; backends without lanes leave it alone.
+ * Streams. An instance has two: the main stream, which is selected after create, and a side stream for copies
+ * that run concurrently with the computation on the main stream. Everything that enqueues (ops, copies, fills,
+ * events, stamps) goes to the selected stream. Work of one stream runs in order; the two streams are ordered by
+ * events only: sl_event_record() marks a point of the selected stream, sl_be_stream_wait() makes the selected
+ * stream wait for the point that the event marked last.
+ *
+ * An asynchronous copy of rows is thus
+ *
+ *     sl_event_record(be, forked)                         what the copy reads is complete
+ *     sl_be_stream_use(be, SL_STREAM_SIDE)
+ *     sl_be_stream_wait(be, forked), the copy, sl_event_record(be, arrived)
+ *     sl_be_stream_use(be, SL_STREAM_MAIN), work that does not need the rows
+ *     sl_be_stream_wait(be, arrived), work that does
+ *
+ * Rules: the main stream is selected, and has waited for every event recorded on the side stream, before a sync
+ * and before a capture ends; ops that need scratch memory are not for the side stream, because scratch is reused
+ * in the order of the main stream. Captures record the same dependencies into the graph. A backend with one
+ * stream runs everything in order, which satisfies every wait.
  */
-enum { SL_BE_TAGS = 8 };
-sl_status sl_be_lane_begin(sl_backend *be, sl_err *err);
-sl_status sl_be_lane_end(sl_backend *be, int32_t tag, sl_err *err);
-sl_status sl_be_lane_wait(sl_backend *be, int32_t tag, uint64_t *reached, sl_err *err);
+typedef enum {
+    SL_STREAM_MAIN,
+    SL_STREAM_SIDE,
+} sl_stream;
+void sl_be_stream_use(sl_backend *be, sl_stream stream);
+sl_status sl_be_stream_wait(sl_backend *be, sl_event *ev, sl_err *err);
+/* Enqueues: *at (device memory) becomes the device's clock, as in sl_swap_clock, when the selected stream gets
+ * here. A backend with one stream leaves *at as it is. */
+sl_status sl_be_stamp(sl_backend *be, uint64_t *at, sl_err *err);
 
 /* Records the ops enqueued between begin and end into a graph (SL_BE_GRAPHS); launch enqueues it whole. */
 typedef struct sl_graph sl_graph;

@@ -77,10 +77,10 @@ struct sl_backend_desc {
      */
     sl_status (*mark)(sl_backend *be, int32_t i, sl_err *err);
     sl_status (*mark_ns)(sl_backend *be, int32_t i, double *ns, sl_err *err);
-    /* Optional, all or none: a second lane. NULL: what would run there runs in order. */
-    sl_status (*lane_begin)(sl_backend *be, sl_err *err);
-    sl_status (*lane_end)(sl_backend *be, int32_t tag, sl_err *err);
-    sl_status (*lane_wait)(sl_backend *be, int32_t tag, uint64_t *reached, sl_err *err);
+    /* Optional, all or none: a side stream. NULL: one stream, which runs everything in order. */
+    void (*stream_use)(sl_backend *be, sl_stream stream);
+    sl_status (*stream_wait)(sl_backend *be, sl_event *ev, sl_err *err);
+    sl_status (*stamp)(sl_backend *be, uint64_t *at, sl_err *err);
     /* Every op has a row; run NULL means the op is missing here (SL_ERR_UNSUPPORTED with its name). */
     sl_op_impl ops[SL_OP_COUNT];
 };

@@ -359,9 +359,9 @@ typedef struct sl_gather_params {
     int32_t *block_done;       /* or NULL */
     sl_swap_clock *clock;      /* or NULL */
     /*
-     * With clock, of a gather on the lane: when the stream got to where it waits for it, if it has
-     * (sl_be_lane_wait), and the measurement of the gather in front on the lane, NULL: none since resolve.
-     * reached NULL: the stream waits for all of it.
+     * With clock, of a gather on the side stream: the time at which the main stream reached its wait for this
+     * gather, if it has (sl_be_stamp), and the measurement of the gather before this one on the side stream; NULL:
+     * there was none since resolve. reached NULL: the main stream waits for the whole gather.
      */
     const uint64_t *reached;
     const sl_swap_clock *in_front;

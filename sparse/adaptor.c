@@ -4,27 +4,15 @@
 #include "base/log.h"
 #include "sparse/algorithm.h"
 
-static sl_status gather(sl_backend *be, sl_swapin *swapin, int32_t layer, int32_t lane_tag, sl_err *err)
-{
-    if (lane_tag < 0)
-        return sl_swapin_gather(swapin, layer, err);
-    sl_status st = sl_be_lane_begin(be, err);
-    if (st != SL_OK)
-        return st;
-    st = sl_swapin_gather(swapin, layer, err);
-    sl_status end = sl_be_lane_end(be, lane_tag, st == SL_OK ? err : NULL);
-    return st != SL_OK ? st : end;
-}
-
-sl_status sl_adapt_mla_fetch(sl_backend *be, sl_swapin *swapin, const sl_attn_call *call,
-                             const sl_selection *sel, int32_t *phys, int32_t lane_tag, uint64_t *swap_ns,
+sl_status sl_adapt_mla_fetch(sl_swapin *swapin, const sl_attn_call *call,
+                             const sl_selection *sel, int32_t *phys, bool aside, uint64_t *swap_ns,
                              sl_err *err)
 {
     sl_seq_tables seqs = sl_seq_tables_slice(call->seqs, sel->first, sel->count);
     uint64_t t0 = sl_now_ns();
     sl_status st = sl_swapin_resolve(swapin, call->layer, &seqs, sel->ids, phys, sel->k, err);
     if (st == SL_OK)
-        st = gather(be, swapin, call->layer, lane_tag, err);
+        st = aside ? sl_swapin_gather_aside(swapin, call->layer, err) : sl_swapin_gather(swapin, call->layer, err);
     if (swap_ns)
         *swap_ns += sl_now_ns() - t0;
     return st;
@@ -51,6 +39,6 @@ sl_status sl_adapt_mla_rows(sl_backend *be, sl_swapin *swapin, const sl_coord_la
                             const sl_attn_call *call, const sl_selection *sel, int32_t *phys,
                             uint64_t *swap_ns, sl_err *err)
 {
-    sl_status st = sl_adapt_mla_fetch(be, swapin, call, sel, phys, -1, swap_ns, err);
+    sl_status st = sl_adapt_mla_fetch(swapin, call, sel, phys, false, swap_ns, err);
     return st == SL_OK ? sl_adapt_mla_attend(be, swapin, layer, call, sel, phys, err) : st;
 }

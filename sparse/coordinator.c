@@ -442,7 +442,7 @@ static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_al
         if (st != SL_OK)
             return st;
         sl_swapin_group(c->swapin, *begun);
-        st = sl_adapt_mla_fetch(c->be, c->swapin, call, &sel, c->phys + (int64_t)sel.first * a->k, *begun,
+        st = sl_adapt_mla_fetch(c->swapin, call, &sel, c->phys + (int64_t)sel.first * a->k, true,
                                 &c->swap_ns, err);
         if (*begun == 0 && st == SL_OK)
             st = capture_rows(c, call, err);
@@ -461,8 +461,7 @@ static sl_status attend_groups(sl_coord *c, const sl_attn_call *call, const sl_a
     sl_status st = fetch_groups(c, call, a, groups, &begun, err);
     for (int32_t g = 0; g < begun; g++) { /* all are waited for, also after an error */
         sl_selection sel = group_of(c, a, call->seqs->n_tokens, g, groups);
-        uint64_t *reached = sl_swapin_reached(c->swapin, call->layer, g);
-        sl_status wait = sl_be_lane_wait(c->be, g, reached, st == SL_OK ? err : NULL);
+        sl_status wait = sl_swapin_wait(c->swapin, call->layer, g, st == SL_OK ? err : NULL);
         st = st == SL_OK ? wait : st;
         if (st == SL_OK)
             st = sl_adapt_mla_attend(c->be, c->swapin, &c->layers[call->layer], call, &sel,

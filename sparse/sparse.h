@@ -52,6 +52,8 @@ typedef struct sl_coord_draw {
     uint64_t seed;
 } sl_coord_draw;
 
+enum { SL_COORD_GROUPS_MAX = 8 }; /* token groups per decode step */
+
 typedef struct sl_coord_opts {
     const char *algorithm; /* a name of the registry, sparse/algorithm.h */
     unsigned use;          /* SL_USE_* */

@@ -33,7 +33,8 @@ struct sl_swapin {
     uint32_t step;                                 /* of the running step */
     uint32_t *step_host, *step_dev; /* the same, where a copy starts and where the ops read it */
     uint64_t device_bytes;
-    bool lanes, grouped, rows_free, counting; /* the last resolve counted blocks */
+    sl_event *forked, **arrived;                   /* of gathers on the side stream: their start; [groups] end */
+    bool async, grouped, rows_free, counting;      /* counting: the last resolve counted blocks */
 };
 
 static uint64_t align_up(uint64_t n)
@@ -213,6 +214,17 @@ static sl_status reset_all(sl_swapin *s, bool tail, sl_err *err)
     return st;
 }
 
+static sl_status create_events(sl_swapin *s, sl_err *err)
+{
+    s->arrived = calloc((size_t)s->groups, sizeof(*s->arrived));
+    if (!s->arrived)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "swap-in manager: out of memory");
+    SL_TRY(sl_event_create(s->be, &s->forked, err));
+    for (int32_t g = 0; g < s->groups; g++)
+        SL_TRY(sl_event_create(s->be, &s->arrived[g], err));
+    return SL_OK;
+}
+
 sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin **out, sl_err *err)
 {
     sl_swapin *s = calloc(1, sizeof *s);
@@ -223,8 +235,10 @@ sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin
     s->slots = opts->hot_slots;
     s->miss_cap = s->slots * opts->width;
     s->groups = opts->groups > 0 ? opts->groups : 1;
-    s->lanes = (sl_backend_caps(be) & SL_BE_ASYNC) != 0;
+    s->async = (sl_backend_caps(be) & SL_BE_ASYNC) != 0;
     sl_status st = alloc_all(s, err);
+    if (st == SL_OK)
+        st = create_events(s, err);
     if (st != SL_OK)
         goto fail;
     if (s->slots > 0) {
@@ -244,6 +258,10 @@ void sl_swapin_destroy(sl_swapin *s)
 {
     if (!s)
         return;
+    for (int32_t g = 0; s->arrived && g < s->groups; g++)
+        sl_event_destroy(s->arrived[g]);
+    free(s->arrived);
+    sl_event_destroy(s->forked);
     sl_be_free(s->be, SL_MEM_HOST, s->step_host);
     sl_be_free(s->be, SL_MEM_HOST, s->read);
     sl_be_free(s->be, SL_MEM_DEVICE, s->poison_page);
@@ -401,9 +419,10 @@ void sl_swapin_group(sl_swapin *s, int32_t group)
     s->group = group >= 0 ? group : 0;
 }
 
-uint64_t *sl_swapin_reached(const sl_swapin *s, int32_t layer, int32_t group)
+/* Where the device notes when the main stream reached its wait for that group's gather; NULL: nowhere. */
+static uint64_t *reached_of(const sl_swapin *s, int32_t layer, int32_t group)
 {
-    return s->lanes && s->reached ? s->reached + layer * s->groups + group : NULL;
+    return s->async && s->reached ? s->reached + layer * s->groups + group : NULL;
 }
 
 sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
@@ -420,10 +439,30 @@ sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
         p.miss_block = s->miss_block, p.block_done = s->block_done;
     p.clock = clock_of(s, layer);
     if (s->grouped)
-        p.reached = sl_swapin_reached(s, layer, s->group);
+        p.reached = reached_of(s, layer, s->group);
     if (s->group > 0)
         p.in_front = p.clock - 1;
     return sl_be_run(s->be, SL_OP_GATHER, &p, err);
+}
+
+sl_status sl_swapin_gather_aside(sl_swapin *s, int32_t layer, sl_err *err)
+{
+    SL_TRY(sl_event_record(s->be, s->forked, err));
+    sl_be_stream_use(s->be, SL_STREAM_SIDE);
+    sl_status st = sl_be_stream_wait(s->be, s->forked, err);
+    if (st == SL_OK)
+        st = sl_swapin_gather(s, layer, err);
+    sl_status end = sl_event_record(s->be, s->arrived[s->group], st == SL_OK ? err : NULL);
+    sl_be_stream_use(s->be, SL_STREAM_MAIN);
+    return st != SL_OK ? st : end;
+}
+
+sl_status sl_swapin_wait(sl_swapin *s, int32_t layer, int32_t group, sl_err *err)
+{
+    uint64_t *reached = reached_of(s, layer, group);
+    sl_status st = reached ? sl_be_stamp(s->be, reached, err) : SL_OK;
+    sl_status wait = sl_be_stream_wait(s->be, s->arrived[group], st == SL_OK ? err : NULL);
+    return st != SL_OK ? st : wait;
 }
 
 void sl_swapin_rows_free(sl_swapin *s, bool on)

@@ -56,14 +56,17 @@ bool sl_swapin_overlap(const sl_swapin *s, int32_t layer, int32_t tokens, int32_
 /* Benchmarks: gather does nothing while on. */
 void sl_swapin_rows_free(sl_swapin *s, bool on);
 /*
- * Which miss list the next resolve and gather work on, 0 .. groups - 1. The rows of several groups of tokens
- * can so be on their way at once, gathered on the backend's lane; attention waits for whole groups then. -1,
- * as after create: the step is not cut into groups.
+ * Which miss list the next resolve and gather work on, 0 .. groups - 1, so that the gathers of several groups of
+ * tokens can be in flight at once, on the backend's side stream; attention then waits for whole groups. -1, as
+ * after create: the step is not divided into groups.
  */
 void sl_swapin_group(sl_swapin *s, int32_t group);
-/* Where the lane is to note that the stream has got to the wait for that group (sl_be_lane_wait); NULL:
- * nowhere. */
-uint64_t *sl_swapin_reached(const sl_swapin *s, int32_t layer, int32_t group);
+/* The gather of the current group on the side stream: it starts after everything enqueued so far and runs
+ * concurrently with what is enqueued on the main stream until sl_swapin_wait() of that group. */
+sl_status sl_swapin_gather_aside(sl_swapin *s, int32_t layer, sl_err *err);
+/* The main stream waits until the group's rows have arrived. Once for every sl_swapin_gather_aside(), also after
+ * an error. */
+sl_status sl_swapin_wait(sl_swapin *s, int32_t layer, int32_t group, sl_err *err);
 /* The residency state of a layer (device pointers), for tests and tools. */
 const sl_hot_state *sl_swapin_state(const sl_swapin *s, int32_t layer);
 

@@ -153,7 +153,7 @@ int sl_bench_decode_main(int argc, char **argv)
         {"max-batch", SL_ARG_INT, &o->max_batch, "N", "never more than these (256)", 1, 4096, NULL},
         {"groups", SL_ARG_INT, &o->groups, "N",
          "rows of one group of requests come beside the work on others (2 from 32 requests on)", 1,
-         SL_BE_TAGS, NULL},
+         SL_COORD_GROUPS_MAX, NULL},
         {"steps", SL_ARG_INT, &o->steps, "N", "timed steps (20)", 1, 100000, NULL},
         {"warmup", SL_ARG_INT, &o->warmup, "N", "steps before them (6)", 1, 100000, NULL},
         {"kv-bytes", SL_ARG_BYTES, &o->kv_bytes, "N", "device bytes for the cache (what is free)", 0, 0,

@@ -2,8 +2,9 @@
  * CUDA backend: instance, memory, stream, events and graphs. What it needs from a machine is checked at
  * creation and named in the error; the ops are in the other files of this folder.
  *
- * One in-order stream carries everything. Pinned host memory is mapped, so that kernels read the arena in
- * place. It does not choose a device for the caller and never touches the device's settings.
+ * The main stream carries everything except gathers that run concurrently with it, which are on the side stream.
+ * Pinned host memory is mapped, so that kernels read the arena in place. The backend does not choose a device for
+ * the caller and never touches the device's settings.
  */
 #include "kernels/cuda/cuda_impl.h"
 
@@ -19,6 +20,7 @@
 struct cuda_event {
     sl_event base;
     cudaEvent_t ev;
+    bool side_pending; /* recorded on the side stream, and the main stream has not waited for it yet */
 };
 
 struct cuda_graph {
@@ -107,13 +109,8 @@ static void cuda_destroy(sl_backend *be)
     cudaFree(cu->workspace);
     cudaFree(cu->deverr);
     cudaFreeHost(cu->deverr_host);
-    for (int i = 0; i < SL_BE_TAGS; i++)
-        if (cu->joined[i])
-            cudaEventDestroy(cu->joined[i]);
-    if (cu->fork)
-        cudaEventDestroy(cu->fork);
-    if (cu->lane)
-        cudaStreamDestroy(cu->lane);
+    if (cu->side_stream)
+        cudaStreamDestroy(cu->side_stream);
     if (cu->main_stream)
         cudaStreamDestroy(cu->main_stream);
     free(cu);
@@ -177,11 +174,7 @@ static sl_status allocate(sl_cuda *cu, sl_err *err)
 
     cu->stream = cu->main_stream;
     if (st == SL_OK)
-        st = SL_CU(cudaStreamCreateWithPriority(&cu->lane, cudaStreamNonBlocking, -5), err);
-    if (st == SL_OK)
-        st = SL_CU(cudaEventCreateWithFlags(&cu->fork, cudaEventDisableTiming), err);
-    for (int i = 0; i < SL_BE_TAGS && st == SL_OK; i++)
-        st = SL_CU(cudaEventCreateWithFlags(&cu->joined[i], cudaEventDisableTiming), err);
+        st = SL_CU(cudaStreamCreateWithPriority(&cu->side_stream, cudaStreamNonBlocking, -5), err);
     if (st == SL_OK)
         st = SL_CU(cudaMalloc(&cu->workspace, SL_CUDA_WORKSPACE), err);
     if (st == SL_OK)
@@ -301,39 +294,6 @@ static sl_status cuda_sync(sl_backend *be, sl_err *err)
     return st == SL_OK ? sl_deverr(mask, "cuda", err) : st;
 }
 
-static sl_status cuda_lane_begin(sl_backend *be, sl_err *err)
-{
-    sl_cuda *cu = sl_cuda_of(be);
-    sl_status st = SL_CU(cudaEventRecord(cu->fork, cu->main_stream), err);
-
-    if (st == SL_OK)
-        st = SL_CU(cudaStreamWaitEvent(cu->lane, cu->fork, 0), err);
-    if (st == SL_OK)
-        cu->stream = cu->lane;
-    return st;
-}
-
-static sl_status cuda_lane_end(sl_backend *be, int32_t tag, sl_err *err)
-{
-    sl_cuda *cu = sl_cuda_of(be);
-
-    cu->stream = cu->main_stream;
-    cu->under_way |= 1u << tag;
-    cu->sms = cu->all_sms > 2 * SL_CUDA_LANE_SMS ? cu->all_sms - SL_CUDA_LANE_SMS : cu->all_sms;
-    return SL_CU(cudaEventRecord(cu->joined[tag], cu->lane), err);
-}
-
-static sl_status cuda_lane_wait(sl_backend *be, int32_t tag, uint64_t *reached, sl_err *err)
-{
-    sl_cuda *cu = sl_cuda_of(be);
-    sl_status st = reached ? sl_cuda_stamp(cu, reached, err) : SL_OK;
-
-    cu->under_way &= ~(1u << tag);
-    if (!cu->under_way)
-        cu->sms = cu->all_sms;
-    return st == SL_OK ? SL_CU(cudaStreamWaitEvent(cu->main_stream, cu->joined[tag], 0), err) : st;
-}
-
 static sl_status cuda_event_create(sl_backend *be, sl_event **out, sl_err *err)
 {
     struct cuda_event *e = calloc(1, sizeof *e);
@@ -351,15 +311,49 @@ static sl_status cuda_event_create(sl_backend *be, sl_event **out, sl_err *err)
     return SL_OK;
 }
 
+/* Whether e stands for work of the side stream that the main stream has not waited for. As long as there is such
+ * work, ops of the main stream leave it its multiprocessors. */
+static void set_side_pending(sl_cuda *cu, struct cuda_event *e, bool pending)
+{
+    cu->side_pending += (int)pending - (int)e->side_pending;
+    e->side_pending = pending;
+    cu->sms = cu->side_pending > 0 && cu->all_sms > 2 * SL_CUDA_SIDE_SMS ? cu->all_sms - SL_CUDA_SIDE_SMS
+                                                                         : cu->all_sms;
+}
+
 static void cuda_event_destroy(sl_event *ev)
 {
-    cudaEventDestroy(((struct cuda_event *)ev)->ev);
-    free(ev);
+    struct cuda_event *e = (struct cuda_event *)ev;
+
+    set_side_pending(sl_cuda_of(ev->be), e, false);
+    cudaEventDestroy(e->ev);
+    free(e);
 }
 
 static sl_status cuda_event_record(sl_backend *be, sl_event *ev, sl_err *err)
 {
-    return SL_CU(cudaEventRecord(((struct cuda_event *)ev)->ev, sl_cuda_of(be)->stream), err);
+    sl_cuda *cu = sl_cuda_of(be);
+    struct cuda_event *e = (struct cuda_event *)ev;
+
+    set_side_pending(cu, e, cu->stream == cu->side_stream);
+    return SL_CU(cudaEventRecord(e->ev, cu->stream), err);
+}
+
+static void cuda_stream_use(sl_backend *be, sl_stream stream)
+{
+    sl_cuda *cu = sl_cuda_of(be);
+
+    cu->stream = stream == SL_STREAM_SIDE ? cu->side_stream : cu->main_stream;
+}
+
+static sl_status cuda_stream_wait(sl_backend *be, sl_event *ev, sl_err *err)
+{
+    sl_cuda *cu = sl_cuda_of(be);
+    struct cuda_event *e = (struct cuda_event *)ev;
+
+    if (cu->stream == cu->main_stream)
+        set_side_pending(cu, e, false);
+    return SL_CU(cudaStreamWaitEvent(cu->stream, e->ev, 0), err);
 }
 
 static sl_status cuda_event_query(sl_event *ev)
@@ -438,7 +432,7 @@ static void cuda_graph_destroy(sl_graph *graph)
     cudaGraphExecDestroy(((struct cuda_graph *)graph)->exec);
     free(graph);
     if (--cu->n_graphs == 0) {
-        cudaStreamSynchronize(cu->stream); /* a launch of it may still be on its way */
+        cudaStreamSynchronize(cu->stream); /* a launch of the graph may still be in flight */
         free_retired(cu);
     }
 }
@@ -490,9 +484,9 @@ const sl_backend_desc sl_backend_cuda = {
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
     .event_query = cuda_event_query,
-    .lane_begin = cuda_lane_begin,
-    .lane_end = cuda_lane_end,
-    .lane_wait = cuda_lane_wait,
+    .stream_use = cuda_stream_use,
+    .stream_wait = cuda_stream_wait,
+    .stamp = sl_cuda_stamp,
     .host_register = cuda_host_register,
     .host_unregister = cuda_host_unregister,
     .capture_begin = cuda_capture_begin,

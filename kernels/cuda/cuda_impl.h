@@ -23,8 +23,8 @@ extern "C" {
 
 #define SL_CUDA_WORDS 64
 #define SL_CUDA_MEET 32
-#define SL_CUDA_GATHER_SMS 4 /* that a gather beside an attention takes */
-#define SL_CUDA_LANE_SMS 6   /* that a gather on the lane takes; even, they come in pairs */
+#define SL_CUDA_GATHER_SMS 4 /* multiprocessors of a gather that runs concurrently with an attention */
+#define SL_CUDA_SIDE_SMS 6   /* multiprocessors of a gather on the side stream; even: its blocks come in pairs */
 
 typedef struct sl_cuda_tables sl_cuda_tables; /* device copies of expert descriptors: tables.c */
 typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the plan of every weight shape: linear.c */
@@ -32,13 +32,12 @@ typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the plan of every w
 typedef struct sl_cuda {
     sl_backend base;  /* first */
     int device, cc;   /* cc = 10 * major + minor */
-    int sms, all_sms; /* multiprocessors that an op of the stream may count on: all, or all but those that
-                         gathers on the lane take */
+    int sms, all_sms; /* multiprocessors that an op of the main stream may count on: all, or all except those
+                         that a gather on the side stream occupies */
     size_t smem_optin;
-    cudaStream_t stream; /* where ops go: the lane's while one is begun */
-    cudaStream_t main_stream, lane;
-    cudaEvent_t fork, joined[SL_BE_TAGS];
-    uint32_t under_way; /* tags of the lane that nobody has waited for yet */
+    cudaStream_t stream; /* the selected one of the two below: where everything is enqueued */
+    cudaStream_t main_stream, side_stream;
+    int side_pending; /* events recorded on the side stream that the main stream has not waited for yet */
     void *workspace;
     void
         *scratch; /* quantised activations and other short-lived operands of one op; grows outside captures */
@@ -69,8 +68,8 @@ sl_status sl_cuda_status(cudaError_t e, const char *what, sl_err *err);
  * capturing if it must grow. */
 sl_status sl_cuda_scratch(sl_cuda *cu, size_t bytes, void **out, sl_err *err);
 
-/* Enqueues on the stream: *at becomes the device's time when everything before is done. gather.cu */
-sl_status sl_cuda_stamp(sl_cuda *cu, uint64_t *at, sl_err *err);
+/* The backend's stamp slot: see sl_be_stamp(). gather.cu */
+sl_status sl_cuda_stamp(sl_backend *be, uint64_t *at, sl_err *err);
 
 /*
  * Device copy of a host array of n weight descriptors, as it is now. Kept per host address and sent again

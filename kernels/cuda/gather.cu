@@ -127,9 +127,9 @@ __global__ static void stamp_kernel(uint64_t *at)
     *at = sl_clock_ns();
 }
 
-sl_status sl_cuda_stamp(sl_cuda *cu, uint64_t *at, sl_err *err)
+sl_status sl_cuda_stamp(sl_backend *be, uint64_t *at, sl_err *err)
 {
-    stamp_kernel<<<1, 1, 0, cu->stream>>>(at);
+    stamp_kernel<<<1, 1, 0, sl_cuda_of(be)->stream>>>(at);
     return SL_CU_LAUNCHED(err);
 }
 
@@ -175,21 +175,21 @@ sl_status sl_cuda_gather(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gather_params *p = (const sl_gather_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
-    bool lane = cu->stream == cu->lane,
-         dense = p->host.page_stride <=
-                 2 * SL_PAGE_TOKENS * p->host.row_stride,    /* a layer's pages lie together */
-        two = dense && p->rows.row_bytes + LINE <= 2 * PART; /* a layer's pages lie together */
-    cudaLaunchAttribute at; /* on the lane in pairs, so that clusters of two beside it find pairs as well */
+    bool side = cu->stream == cu->side_stream;
+    bool dense = p->host.page_stride <= 2 * SL_PAGE_TOKENS * p->host.row_stride; /* a layer's pages lie together */
+    bool two = dense && p->rows.row_bytes + LINE <= 2 * PART; /* rows that a warp copies at a time: two, or one */
+    cudaLaunchAttribute at; /* on the side stream in pairs, so that clusters of two of the main stream's kernels
+                               find pairs of free multiprocessors as well */
     cudaLaunchConfig_t cfg = {};
     int64_t align = (int64_t)(uintptr_t)p->rows.base | (int64_t)(uintptr_t)p->host.base | p->rows.row_bytes |
                     p->host.page_stride | p->host.row_stride;
 
     if (align % 4)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: gather: rows must be multiples of 4 bytes");
-    cfg.gridDim = dim3(lane ? SL_CUDA_LANE_SMS : p->block_done ? SL_CUDA_GATHER_SMS : GATHER_BLOCKS);
+    cfg.gridDim = dim3(side ? SL_CUDA_SIDE_SMS : p->block_done ? SL_CUDA_GATHER_SMS : GATHER_BLOCKS);
     cfg.blockDim = dim3(GATHER_THREADS), cfg.stream = cu->stream;
     at.id = cudaLaunchAttributeClusterDimension;
-    at.val.clusterDim.x = lane ? 2 : 1;
+    at.val.clusterDim.x = side ? 2 : 1;
     at.val.clusterDim.y = at.val.clusterDim.z = 1;
     cfg.attrs = &at, cfg.numAttrs = cu->cc >= 90 ? 1 : 0;
     return SL_CU(

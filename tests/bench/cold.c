@@ -58,12 +58,16 @@ static double median(double *v, int32_t n)
 static sl_status run_call(cold *c, const cold_call *k)
 {
     switch (k->op) {
-    case COLD_LANE_BEGIN:
-        return sl_be_lane_begin(c->be, &c->err);
-    case COLD_LANE_END:
-        return sl_be_lane_end(c->be, 0, &c->err);
-    case COLD_LANE_WAIT:
-        return sl_be_lane_wait(c->be, 0, NULL, &c->err);
+    case COLD_SIDE_BEGIN:
+        SL_TRY(sl_event_record(c->be, c->forked, &c->err));
+        sl_be_stream_use(c->be, SL_STREAM_SIDE);
+        return sl_be_stream_wait(c->be, c->forked, &c->err);
+    case COLD_SIDE_END:
+        SL_TRY(sl_event_record(c->be, c->arrived, &c->err));
+        sl_be_stream_use(c->be, SL_STREAM_MAIN);
+        return SL_OK;
+    case COLD_SIDE_WAIT:
+        return sl_be_stream_wait(c->be, c->arrived, &c->err);
     default:
         return sl_be_run(c->be, (sl_op)k->op, k->params, &c->err);
     }
@@ -504,9 +508,15 @@ int main(int argc, char **argv)
     c.flush_bytes = c.o.tiny ? 4096 : (size_t)256 << 20;
     c.flush = cold_mem(&c, c.flush_bytes);
     if (c.st == SL_OK)
+        c.st = sl_event_create(c.be, &c.forked, &c.err);
+    if (c.st == SL_OK)
+        c.st = sl_event_create(c.be, &c.arrived, &c.err);
+    if (c.st == SL_OK)
         rc = run_all(&c) ? 0 : 1;
     else
         fprintf(stderr, "cold: %s\n", c.err.text);
+    sl_event_destroy(c.arrived);
+    sl_event_destroy(c.forked);
     release(&c, 0);
     if (c.arena)
         sl_be_host_unregister(c.be, c.arena);

@@ -11,8 +11,9 @@
 #include "kernels/backend.h"
 
 enum { COLD_CALLS = 160, COLD_ALLOCS = 4096, COLD_KEEP = 1 << 17 };
-/* In place of an op: the backend's lane (tag 0). */
-enum { COLD_LANE_BEGIN = SL_OP_COUNT, COLD_LANE_END, COLD_LANE_WAIT };
+/* In place of an op: what follows runs on the side stream, after everything before it; it ends there; the main
+ * stream waits for it. */
+enum { COLD_SIDE_BEGIN = SL_OP_COUNT, COLD_SIDE_END, COLD_SIDE_WAIT };
 
 typedef struct cold_options {
     const char *backend, *only, *commit;
@@ -29,6 +30,7 @@ typedef struct cold cold;
 struct cold {
     cold_options o;
     sl_backend *be;
+    sl_event *forked, *arrived; /* of work on the side stream: its start, its end */
     sl_status st;
     sl_err err;
     void *flush;

@@ -323,7 +323,7 @@ static void gather(cold *c, const cold_shape *a)
 
 /* ---- attention beside a gather nobody waits for ---- */
 
-/* Rounds of `each` attentions, with or without a gather of n rows on the lane. */
+/* Rounds of `each` attentions, with or without a gather of n rows on the side stream. */
 static double beside_us(cold *c, int32_t tokens, int32_t each, int32_t n, int32_t rounds, bool attend)
 {
     double us;
@@ -333,9 +333,9 @@ static double beside_us(cold *c, int32_t tokens, int32_t each, int32_t n, int32_
     for (int32_t i = 0; i < rounds; i++) {
         if (n) {
             sl_gather_params g = gather_params(c, n, in.n - DEVICE_ROWS, DEVICE_ROWS);
-            cold_add(c, COLD_LANE_BEGIN, NULL, 0);
+            cold_add(c, COLD_SIDE_BEGIN, NULL, 0);
             cold_add(c, SL_OP_GATHER, &g, sizeof g);
-            cold_add(c, COLD_LANE_END, NULL, 0);
+            cold_add(c, COLD_SIDE_END, NULL, 0);
         }
         for (int32_t j = 0; j < each && attend; j++) {
             sl_sparse_attn_params p =
@@ -343,7 +343,7 @@ static double beside_us(cold *c, int32_t tokens, int32_t each, int32_t n, int32_
             cold_add(c, SL_OP_SPARSE_ATTN, &p, sizeof p);
         }
         if (n)
-            cold_add(c, COLD_LANE_WAIT, NULL, 0);
+            cold_add(c, COLD_SIDE_WAIT, NULL, 0);
     }
     us = cold_time(c, rounds);
     return us;

@@ -2,9 +2,9 @@
  * The engine on a device whose memory the host cannot touch and whose work completes later, made of the CPU
  * backend: device memory is one mapping without access rights except while an op, copy or fill runs, so that
  * any host access to it is a fault; events take a few queries to be done; graphs are lists of ops with the
- * parameters they had when captured, and nothing but ops may be captured; what is sent down the second lane
- * happens at the last moment, when somebody waits for it. What GPUs need of the engine and
- * the coordinator is tested so on any machine.
+ * parameters they had when captured, and nothing but ops, events and stream switches may be captured; what is
+ * enqueued on the side stream runs at the last moment, when the main stream waits for its event. So what a GPU
+ * needs of the engine and the coordinator is tested on any machine.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -78,58 +78,17 @@ static sl_status wrap_fill(sl_backend *be, void *dst, uint8_t byte, size_t bytes
     return leave(sl_backend_cpu.fill(be, dst, byte, bytes, err));
 }
 
-/* ---- late events ---- */
-
-typedef struct late_event {
-    sl_event base;
-    int queries_left; /* -1: never recorded */
-} late_event;
-
-static int pending_queries;
-
-static sl_status late_create(sl_backend *be, sl_event **out, sl_err *err)
-{
-    (void)err;
-    late_event *e = calloc(1, sizeof *e);
-    e->base.be = be;
-    e->queries_left = -1;
-    *out = &e->base;
-    return SL_OK;
-}
-
-static void late_destroy(sl_event *ev)
-{
-    free(ev);
-}
-
-static sl_status late_record(sl_backend *be, sl_event *ev, sl_err *err)
-{
-    (void)be, (void)err;
-    ((late_event *)ev)->queries_left = 3;
-    return SL_OK;
-}
-
-static sl_status late_query(sl_event *ev)
-{
-    late_event *e = (late_event *)ev;
-    MUST(e->queries_left >= 0); /* asked about an event that was never recorded */
-    if (e->queries_left == 0)
-        return SL_OK;
-    e->queries_left--;
-    pending_queries++;
-    return SL_INPROGRESS;
-}
-
 /* ---- graphs ---- */
 
 enum { TAPE_OPS = 1000, TAPES = 16, PARAMS_MAX = 320 };
 
-enum { LANE_BEGIN = SL_OP_COUNT, LANE_END, LANE_WAIT };
+enum { STREAM_USE = SL_OP_COUNT, STREAM_WAIT, EVENT_RECORD, STAMP };
 
 typedef struct taped {
-    int op;  /* an sl_op, or one of the above */
-    int tag; /* of a lane's end or wait */
-    uint64_t *reached;
+    int op; /* an sl_op, or one of the above */
+    sl_stream stream;
+    sl_event *event;
+    uint64_t *at;
     _Alignas(16) uint8_t params[PARAMS_MAX];
     sl_seq_tables seqs; /* host structs that parameters point at are copied too */
     sl_linear_params chain[SL_LINEAR_CHAIN];
@@ -189,74 +148,154 @@ static sl_status record(sl_op op, const void *params)
     return SL_OK;
 }
 
-/* ---- the second lane ---- */
+/* ---- streams and late events ---- */
 
-enum { LANE_OPS = 4 };
+enum { SIDE_OPS = 4 };
 
-static taped lane[SL_BE_TAGS + 1][LANE_OPS]; /* the last: what was begun and has no tag yet */
-static int in_lane[SL_BE_TAGS + 1], lane_waits;
-static bool lane_open;
+typedef struct late_event {
+    sl_event base;
+    int queries_left; /* -1: never recorded */
+    int n;            /* work of the side stream that is done when the main stream waits for this event */
+    taped ops[SIDE_OPS];
+} late_event;
+
+static int pending_queries, stream_waits;
+static int unwaited; /* ops on the side stream whose event the main stream has not waited for */
+static sl_stream selected;
+static taped on_side[SIDE_OPS]; /* enqueued on the side stream since its last event */
+static int n_on_side;
 
 static sl_status run_now(sl_backend *be, sl_op op, const void *params, sl_err *err)
 {
-    if (lane_open) {
-        MUST(in_lane[SL_BE_TAGS] < LANE_OPS);
-        keep(&lane[SL_BE_TAGS][in_lane[SL_BE_TAGS]++], op, params);
+    if (selected == SL_STREAM_SIDE) {
+        MUST(n_on_side < SIDE_OPS);
+        keep(&on_side[n_on_side++], op, params);
         return SL_OK;
     }
     enter();
     return leave(sl_backend_cpu.ops[op].run(be, params, err));
 }
 
-static sl_status lane_event(sl_backend *be, int what, int tag, uint64_t *reached, sl_err *err)
+static sl_status late_create(sl_backend *be, sl_event **out, sl_err *err)
 {
-    if (recording) {
-        *next_place() = (taped){.op = what, .tag = tag, .reached = reached};
-        return SL_OK;
-    }
-    MUST(lane_open == (what == LANE_END));
+    (void)err;
+    late_event *e = calloc(1, sizeof *e);
+    e->base.be = be;
+    e->queries_left = -1;
+    *out = &e->base;
+    return SL_OK;
+}
+
+static void late_destroy(sl_event *ev)
+{
+    MUST(((late_event *)ev)->n == 0);
+    free(ev);
+}
+
+static void record_now(late_event *e)
+{
+    e->queries_left = 3;
+    if (selected == SL_STREAM_MAIN)
+        return;
+    MUST(e->n == 0); /* the main stream has waited for the event's last use */
+    memcpy(e->ops, on_side, sizeof on_side);
+    e->n = n_on_side;
+    unwaited += n_on_side;
+    n_on_side = 0;
+}
+
+static sl_status wait_now(sl_backend *be, late_event *e, sl_err *err)
+{
     sl_status st = SL_OK;
-    if (what == LANE_BEGIN) {
-        lane_open = true;
-    } else if (what == LANE_END) {
-        MUST(in_lane[tag] == 0); /* the tag's last use was waited for */
-        memcpy(lane[tag], lane[SL_BE_TAGS], sizeof lane[tag]);
-        in_lane[tag] = in_lane[SL_BE_TAGS], in_lane[SL_BE_TAGS] = 0;
-        lane_open = false;
-    } else {
-        lane_waits++;
-        if (reached) {
-            enter();
-            *reached = sl_now_ns();
-            (void)leave(SL_OK);
-        }
-        for (int i = 0; i < in_lane[tag] && st == SL_OK; i++)
-            st = run_now(be, (sl_op)lane[tag][i].op, lane[tag][i].params, err);
-        in_lane[tag] = 0;
-    }
+    if (selected == SL_STREAM_SIDE)
+        return SL_OK; /* the main stream's work is done at once */
+    MUST(e->queries_left >= 0);
+    stream_waits++;
+    for (int i = 0; i < e->n && st == SL_OK; i++)
+        st = run_now(be, (sl_op)e->ops[i].op, e->ops[i].params, err);
+    unwaited -= e->n;
+    e->n = 0;
     return st;
 }
 
-static sl_status lane_begin(sl_backend *be, sl_err *err)
+static void stamp_now(uint64_t *at)
 {
-    return lane_event(be, LANE_BEGIN, 0, NULL, err);
+    enter();
+    *at = sl_now_ns();
+    (void)leave(SL_OK);
 }
 
-static sl_status lane_end(sl_backend *be, int32_t tag, sl_err *err)
+static sl_status late_record(sl_backend *be, sl_event *ev, sl_err *err)
 {
-    return lane_event(be, LANE_END, tag, NULL, err);
+    (void)be, (void)err;
+    if (recording)
+        *next_place() = (taped){.op = EVENT_RECORD, .event = ev};
+    else
+        record_now((late_event *)ev);
+    return SL_OK;
 }
 
-static sl_status lane_wait(sl_backend *be, int32_t tag, uint64_t *reached, sl_err *err)
+static sl_status late_query(sl_event *ev)
 {
-    return lane_event(be, LANE_WAIT, tag, reached, err);
+    late_event *e = (late_event *)ev;
+    MUST(e->queries_left >= 0); /* asked about an event that was never recorded */
+    if (e->queries_left == 0)
+        return SL_OK;
+    e->queries_left--;
+    pending_queries++;
+    return SL_INPROGRESS;
+}
+
+static void stream_use(sl_backend *be, sl_stream stream)
+{
+    (void)be;
+    if (recording)
+        *next_place() = (taped){.op = STREAM_USE, .stream = stream};
+    else
+        selected = stream;
+}
+
+static sl_status stream_wait(sl_backend *be, sl_event *ev, sl_err *err)
+{
+    if (!recording)
+        return wait_now(be, (late_event *)ev, err);
+    *next_place() = (taped){.op = STREAM_WAIT, .event = ev};
+    return SL_OK;
+}
+
+static sl_status stamp(sl_backend *be, uint64_t *at, sl_err *err)
+{
+    (void)be, (void)err;
+    if (recording)
+        *next_place() = (taped){.op = STAMP, .at = at};
+    else
+        stamp_now(at);
+    return SL_OK;
 }
 
 static sl_status wrap_sync(sl_backend *be, sl_err *err)
 {
-    for (int i = 0; i <= SL_BE_TAGS; i++)
-        MUST(in_lane[i] == 0); /* nothing is left behind */
+    MUST(selected == SL_STREAM_MAIN && n_on_side == 0 && unwaited == 0);
     return sl_backend_cpu.sync(be, err);
+}
+
+static sl_status replay(sl_backend *be, const taped *o, sl_err *err)
+{
+    switch (o->op) {
+    case STREAM_USE:
+        selected = o->stream;
+        return SL_OK;
+    case STREAM_WAIT:
+        return wait_now(be, (late_event *)o->event, err);
+    case EVENT_RECORD:
+        record_now((late_event *)o->event);
+        return SL_OK;
+    case STAMP:
+        stamp_now(o->at);
+        return SL_OK;
+    default:
+        return run_now(be, (sl_op)o->op, o->params, err);
+    }
 }
 
 static sl_status tape_begin(sl_backend *be, sl_err *err)
@@ -283,11 +322,8 @@ static sl_status tape_launch(sl_backend *be, sl_graph *graph, sl_err *err)
     tape *t = (tape *)graph;
     sl_status st = SL_OK;
     launches++;
-    for (int i = 0; i < t->n && st == SL_OK; i++) {
-        taped *o = &t->ops[i];
-        st = o->op >= LANE_BEGIN ? lane_event(be, o->op, o->tag, o->reached, err)
-                                 : run_now(be, (sl_op)o->op, o->params, err);
-    }
+    for (int i = 0; i < t->n && st == SL_OK; i++)
+        st = replay(be, &t->ops[i], err);
     return st;
 }
 
@@ -337,7 +373,7 @@ static void wrap(sl_backend *be)
     desc.event_create = late_create, desc.event_destroy = late_destroy;
     desc.event_record = late_record, desc.event_query = late_query;
     desc.capture_begin = tape_begin, desc.capture_end = tape_end;
-    desc.lane_begin = lane_begin, desc.lane_end = lane_end, desc.lane_wait = lane_wait;
+    desc.stream_use = stream_use, desc.stream_wait = stream_wait, desc.stamp = stamp;
     desc.sync = wrap_sync;
     desc.graph_launch = tape_launch, desc.graph_destroy = tape_destroy;
 #define ROW(name) desc.ops[name].run = run_##name;
@@ -409,7 +445,7 @@ START_TEST(graphs_have_the_bits_of_single_ops)
     fix_open(&f, &o);
     int made = 0;
     fix_run r[N] = {0};
-    launches = lane_waits = 0;
+    launches = stream_waits = 0;
     for (int i = 0; i < N; i++)
         got[i] = want[i], got[i].n = 0;
     for (int s = 0; s < TO - FROM - 1; s++) {
@@ -449,8 +485,8 @@ START_TEST(graphs_have_the_bits_of_single_ops)
     ck_assert_uint_gt(st.graph_captures, 4);
     ck_assert_uint_eq(st.graph_steps, (uint64_t)launches);
     ck_assert_int_gt(launches, 10);
-    ck_assert(_i ? lane_waits > 100 : lane_waits == 0);
-    /* by the device's clock; what the lane brings here it brings when it is waited for */
+    ck_assert(_i ? stream_waits > 100 : stream_waits == 0);
+    /* by the device's clock; here a gather on the side stream runs when the main stream waits for it */
     ck_assert(st.swap_ns > 0 && st.swap_exposed_ns > 0 && st.swap_ns >= st.swap_exposed_ns);
     ck_assert(st.swap_ns < st.step_ns && st.attend_ns == 0);
     ck_assert_uint_ge(st.decode_steps, st.graph_steps);
