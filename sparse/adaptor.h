@@ -20,9 +20,8 @@ typedef struct sl_selection {
  * rows of these tokens. swap_ns (may be NULL) is increased by the time spent in resolve and gather. aside:
  * the gather runs on the side stream, and attend has to follow sl_swapin_wait() of the current group.
  */
-sl_status sl_adapt_mla_fetch(sl_swapin *swapin, const sl_attn_call *call,
-                             const sl_selection *sel, int32_t *phys, bool aside, uint64_t *swap_ns,
-                             sl_err *err);
+sl_status sl_adapt_mla_fetch(sl_swapin *swapin, const sl_attn_call *call, const sl_selection *sel,
+                             int32_t *phys, bool aside, uint64_t *swap_ns, sl_err *err);
 sl_status sl_adapt_mla_attend(sl_backend *be, const sl_swapin *swapin, const sl_coord_layer *layer,
                               const sl_attn_call *call, const sl_selection *sel, const int32_t *phys,
                               sl_err *err);

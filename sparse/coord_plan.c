@@ -38,7 +38,8 @@ static sl_status check_numbers(const sl_coord_opts *o, sl_err *err)
                        "coordinator: max_seqs %d, max_step_tokens %d, max_context %d, hot_slots %d",
                        o->max_seqs, o->max_step_tokens, o->max_context, o->hot_slots);
     if (o->groups < 0 || o->groups > SL_COORD_GROUPS_MAX)
-        return sl_fail(err, SL_ERR_INVALID, "coordinator: %d groups, at most %d", o->groups, SL_COORD_GROUPS_MAX);
+        return sl_fail(err, SL_ERR_INVALID, "coordinator: %d groups, at most %d", o->groups,
+                       SL_COORD_GROUPS_MAX);
     if (o->sink_tokens < 0 || o->recent_tokens < 0 || o->min_tokens < 0)
         return sl_fail(err, SL_ERR_INVALID,
                        "sink_tokens %d, recent_tokens %d and min_tokens %d must not be negative",

@@ -442,8 +442,8 @@ static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_al
         if (st != SL_OK)
             return st;
         sl_swapin_group(c->swapin, *begun);
-        st = sl_adapt_mla_fetch(c->swapin, call, &sel, c->phys + (int64_t)sel.first * a->k, true,
-                                &c->swap_ns, err);
+        st = sl_adapt_mla_fetch(c->swapin, call, &sel, c->phys + (int64_t)sel.first * a->k, true, &c->swap_ns,
+                                err);
         if (*begun == 0 && st == SL_OK)
             st = capture_rows(c, call, err);
     }

@@ -33,8 +33,8 @@ struct sl_swapin {
     uint32_t step;                                 /* of the running step */
     uint32_t *step_host, *step_dev; /* the same, where a copy starts and where the ops read it */
     uint64_t device_bytes;
-    sl_event *forked, **arrived;                   /* of gathers on the side stream: their start; [groups] end */
-    bool async, grouped, rows_free, counting;      /* counting: the last resolve counted blocks */
+    sl_event *forked, **arrived;              /* of gathers on the side stream: their start; [groups] end */
+    bool async, grouped, rows_free, counting; /* counting: the last resolve counted blocks */
 };
 
 static uint64_t align_up(uint64_t n)

@@ -24,7 +24,8 @@ extern "C" {
 #define SL_CUDA_WORDS 64
 #define SL_CUDA_MEET 32
 #define SL_CUDA_GATHER_SMS 4 /* multiprocessors of a gather that runs concurrently with an attention */
-#define SL_CUDA_SIDE_SMS 6   /* multiprocessors of a gather on the side stream; even: its blocks come in pairs */
+#define SL_CUDA_SIDE_SMS                                                                                     \
+    6 /* multiprocessors of a gather on the side stream; even: its blocks come in pairs */
 
 typedef struct sl_cuda_tables sl_cuda_tables; /* device copies of expert descriptors: tables.c */
 typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the plan of every weight shape: linear.c */

@@ -176,9 +176,12 @@ sl_status sl_cuda_gather(sl_backend *be, const void *params, sl_err *err)
     const sl_gather_params *p = (const sl_gather_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
     bool side = cu->stream == cu->side_stream;
-    bool dense = p->host.page_stride <= 2 * SL_PAGE_TOKENS * p->host.row_stride; /* a layer's pages lie together */
-    bool two = dense && p->rows.row_bytes + LINE <= 2 * PART; /* rows that a warp copies at a time: two, or one */
-    cudaLaunchAttribute at; /* on the side stream in pairs, so that clusters of two of the main stream's kernels
+    bool dense =
+        p->host.page_stride <= 2 * SL_PAGE_TOKENS * p->host.row_stride; /* a layer's pages lie together */
+    bool two =
+        dense && p->rows.row_bytes + LINE <= 2 * PART; /* rows that a warp copies at a time: two, or one */
+    cudaLaunchAttribute
+        at; /* on the side stream in pairs, so that clusters of two of the main stream's kernels
                                find pairs of free multiprocessors as well */
     cudaLaunchConfig_t cfg = {};
     int64_t align = (int64_t)(uintptr_t)p->rows.base | (int64_t)(uintptr_t)p->host.base | p->rows.row_bytes |

@@ -56,6 +56,38 @@ START_TEST(memory)
 }
 END_TEST
 
+/* The calls of an asynchronous copy as kernels/backend.h lists them, on a backend with one stream. */
+START_TEST(work_of_the_side_stream_is_there_after_its_wait)
+{
+    sl_backend *be = NULL;
+    sl_event *forked = NULL, *arrived = NULL;
+    sl_err err = {0};
+    uint8_t *dev = NULL, *host = NULL;
+
+    ck_assert_int_eq(sl_backend_create("cpu", NULL, &be, NULL), SL_OK);
+    ck_assert_int_eq(sl_be_alloc(be, SL_MEM_DEVICE, 256, (void **)&dev, &err), SL_OK);
+    ck_assert_int_eq(sl_be_alloc(be, SL_MEM_HOST, 256, (void **)&host, &err), SL_OK);
+    ck_assert_int_eq(sl_event_create(be, &forked, &err), SL_OK);
+    ck_assert_int_eq(sl_event_create(be, &arrived, &err), SL_OK);
+    ck_assert_int_eq(sl_be_fill(be, dev, 7, 256, &err), SL_OK);
+    ck_assert_int_eq(sl_event_record(be, forked, &err), SL_OK);
+    sl_be_stream_use(be, SL_STREAM_SIDE);
+    ck_assert_int_eq(sl_be_stream_wait(be, forked, &err), SL_OK);
+    ck_assert_int_eq(sl_be_copy(be, host, dev, 256, &err), SL_OK);
+    ck_assert_int_eq(sl_event_record(be, arrived, &err), SL_OK);
+    sl_be_stream_use(be, SL_STREAM_MAIN);
+    ck_assert_int_eq(sl_be_stream_wait(be, arrived, &err), SL_OK);
+    ck_assert_int_eq(sl_be_sync(be, &err), SL_OK);
+    ck_assert_int_eq(host[0], 7);
+    ck_assert_int_eq(host[255], 7);
+    sl_event_destroy(arrived);
+    sl_event_destroy(forked);
+    sl_be_free(be, SL_MEM_HOST, host);
+    sl_be_free(be, SL_MEM_DEVICE, dev);
+    sl_backend_destroy(be);
+}
+END_TEST
+
 START_TEST(events_and_graphs)
 {
     sl_backend *be = NULL;
@@ -177,6 +209,7 @@ int main(void)
     tcase_add_test(tc, registry);
     tcase_add_test(tc, memory);
     tcase_add_test(tc, events_and_graphs);
+    tcase_add_test(tc, work_of_the_side_stream_is_there_after_its_wait);
     tcase_add_test(tc, ops_table);
     tcase_add_test(tc, device_errors);
     tcase_add_loop_test(tc, pool_covers_every_item_once, 1, 6);
