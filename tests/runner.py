@@ -419,7 +419,7 @@ SHM_BEFORE = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
 STAGES = {
     "deps": "install what is missing",
     "build": "release build",
-    "checks": "scripts/check-*: dependencies between rooms, banned calls, headers, format, text",
+    "checks": "scripts/check-*: dependencies between rooms, banned calls, headers, format, machine paths, English",
     "unit": "unit tests of the release build",
     "e2e": "pytest: clusters driven by official clients, failures, several hosts",
     "asan": "unit tests under AddressSanitizer and UBSan",
