@@ -73,6 +73,8 @@ static void put_config(sl_wr *w, const sl_model_config *c)
         put_f64(w, reals[i]);
     for (int32_t i = 0; i < c->n_layers; i++)
         sl_wr_u8(w, (uint8_t)(c->layer_is_moe[i] | c->layer_has_indexer[i] << 1));
+    if (c->n_kv_heads)
+        sl_wr_u32(w, (uint32_t)c->n_kv_heads);
 }
 
 static sl_key hash_bytes(sl_key k, const uint8_t *data, size_t n)

@@ -18,10 +18,15 @@
 
 /* What config.json says, checked and completed. Dimensions as in the Hugging Face keys of the same name. */
 typedef struct sl_model_config {
-    char family[32];       /* "deepseek_v32" | "glm_moe_dsa" */
+    char family[32];       /* model_type, for instance "deepseek_v32" */
     char architecture[64]; /* "DeepseekV32ForCausalLM"… */
     int32_t vocab_size, hidden_size, intermediate_size, moe_intermediate_size;
-    int32_t n_layers, n_heads, q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim;
+    int32_t n_layers, n_heads;
+    int32_t
+        n_kv_heads; /* heads that have rows of their own in the cache; 0: latent rows, which all heads share */
+    int32_t qk_nope_head_dim, qk_rope_head_dim,
+        v_head_dim;                    /* unrotated and rotated part of a query head; value head */
+    int32_t q_lora_rank, kv_lora_rank; /* latent attention (MLA); else 0 */
     int32_t index_n_heads, index_head_dim, index_topk;
     int32_t n_routed_experts, n_shared_experts, num_experts_per_tok, n_group, topk_group;
     bool norm_topk_prob;
@@ -32,7 +37,7 @@ typedef struct sl_model_config {
     float rms_eps;          /* residual norms */
     float lora_eps;         /* q_a, kv_a layer norms */
     float index_eps;        /* indexer k_norm */
-    int32_t n_nextn_layers; /* MTP layers a checkpoint may carry behind the last layer; not loaded */
+    int32_t n_nextn_layers; /* MTP layers that a checkpoint may carry after the last layer; not loaded */
     int32_t max_context;
     double rope_theta, rope_factor, rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim;
     int32_t rope_original_max;
