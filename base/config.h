@@ -36,12 +36,8 @@ typedef enum {
 typedef enum { SL_CFG_BACKEND_CPU, SL_CFG_BACKEND_CUDA } sl_cfg_backend;
 typedef enum { SL_CFG_ALGORITHM_DSA, SL_CFG_ALGORITHM_DENSE } sl_cfg_algorithm;
 typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPTIVE } sl_cfg_mode;
-typedef enum { SL_CFG_VICTIM_LRU, SL_CFG_VICTIM_CLOCK } sl_cfg_victim;
-typedef enum {
-    SL_CFG_PAGE_FIRST,
-    SL_CFG_LAYER_FIRST,
-    SL_CFG_PAGE_HEAD
-} sl_cfg_layout; /* order of sl_layout */
+typedef enum { SL_CFG_VICTIM_AUTO, SL_CFG_VICTIM_LRU, SL_CFG_VICTIM_CLOCK } sl_cfg_victim;
+typedef enum { SL_CFG_LAYOUT_AUTO, SL_CFG_PAGE_FIRST, SL_CFG_LAYER_FIRST, SL_CFG_PAGE_HEAD } sl_cfg_layout;
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
 typedef enum { SL_CFG_TRANSPORT_UCX, SL_CFG_TRANSPORT_LOOPBACK } sl_cfg_transport;

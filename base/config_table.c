@@ -55,8 +55,8 @@ static const char *const row_formats[] = {"auto", "mla_f32", "mla_bf16", "mla_fp
 static const char *const backends[] = {"cpu", "cuda", NULL};
 static const char *const algorithms[] = {"dsa", "dense", NULL};
 static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL};
-static const char *const victims[] = {"lru", "clock", NULL};
-static const char *const layouts[] = {"page_first", "layer_first", "page_head", NULL};
+static const char *const victims[] = {"auto", "lru", "clock", NULL};
+static const char *const layouts[] = {"auto", "page_first", "layer_first", "page_head", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", NULL};
 static const char *const transports[] = {"ucx", "loopback", NULL};
@@ -120,7 +120,10 @@ const sl_cfg_row sl_cfg_rows[] = {
          "all."),
     INT(sparse_attention, tail_rows, "64", 1, 65536,
         "Newest rows per request and layer that never leave the device, beside hot_rows."),
-    ENUM(sparse_attention, policy, "lru", victims, "Which hot row makes room for a missing one."),
+    ENUM(
+        sparse_attention, policy, "auto", victims,
+        "Which hot row makes room for a missing one. auto: clock on a GPU, where lru costs far more than the misses "
+        "it saves; lru on the cpu backend."),
     INT(sparse_attention, sink_tokens, "0", 0, 65536, "First tokens that are always selected."),
     INT(sparse_attention, recent_tokens, "0", 0, 65536, "Newest tokens that are always selected."),
     INTS(sparse_attention, dense_layers, "", 0, SL_CFG_MAX_LAYERS - 1,
@@ -131,7 +134,10 @@ const sl_cfg_row sl_cfg_rows[] = {
 
     SIZE(kvstore, bytes, "256MiB", MIB, 64 * TIB,
          "Memory of the host store, allocated once at start; too little memory is an error at start."),
-    ENUM(kvstore, layout, "page_first", layouts, "Order of rows in memory. Only strides differ."),
+    ENUM(
+        kvstore, layout, "auto", layouts,
+        "Order of rows in memory; all workers of a cluster need the same. auto: layer_first on a GPU, where fetching "
+        "rows of one layer is then faster; page_first on the cpu backend."),
     ENUM(kvstore, huge_pages, "auto", tristates,
          "auto: use huge pages where there are any. on: fail without them."),
     INT(kvstore, numa_node, "-1", -1, 1023, "NUMA node of the store. -1: the node of the GPU or of the NIC."),

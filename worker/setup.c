@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/metrics_http.h"
 #include "base/version.h"
+#include "engine/choose.h"
 #include "engine/plan.h"
 #include "transport/nic.h"
 #include "worker/fit.h"
@@ -139,20 +140,19 @@ static sl_status make_arena(setup *s, sl_err *err)
 {
     const sl_config *c = s->cfg;
     sl_geometry g;
-    sl_status st =
-        sl_engine_geometry(&s->mc, s->mo.row_format, s->mo.index_format, (sl_layout)c->kvstore.layout,
-                           sl_model_fingerprint(s->p->model), &g, err);
-    if (st != SL_OK)
-        return st;
+    sl_layout layout;
+    SL_TRY(sl_choose_layout(sl_config_enum_name("kvstore.layout", (int)c->kvstore.layout),
+                            sl_backend_caps(s->p->backend), &layout, err));
+    SL_TRY(sl_engine_geometry(&s->mc, s->mo.row_format, s->mo.index_format, layout,
+                              sl_model_fingerprint(s->p->model), &g, err));
     sl_arena_opts o = {.bytes = c->kvstore.bytes,
                        .huge_pages = (sl_switch)c->kvstore.huge_pages,
                        .lock = (sl_switch)c->kvstore.lock,
                        .numa_node = s->p->numa_node,
                        .shared = share_arena(s)};
-    st = sl_arena_create(&g, &o, &s->p->arena, err);
-    if (st == SL_OK)
-        sl_log(SL_LOG_INFO, s->comp, "arena", "store=\"%s\"", sl_arena_describe(s->p->arena));
-    return st;
+    SL_TRY(sl_arena_create(&g, &o, &s->p->arena, err));
+    sl_log(SL_LOG_INFO, s->comp, "arena", "store=\"%s\"", sl_arena_describe(s->p->arena));
+    return SL_OK;
 }
 
 /* Device memory for the cache. On the host backend device and host memory are the same: at most half of what
@@ -172,7 +172,7 @@ static sl_status device_budget(setup *s, uint64_t *out, sl_err *err)
     return SL_OK;
 }
 
-static void gate_opts(const setup *s, sl_plan_in *in, sl_engine_opts *o, int32_t *dense)
+static sl_status gate_opts(const setup *s, sl_plan_in *in, sl_engine_opts *o, int32_t *dense, sl_err *err)
 {
     const sl_config *c = s->cfg;
     for (int i = 0; i < c->sparse_attention.dense_layers.n; i++)
@@ -182,8 +182,11 @@ static void gate_opts(const setup *s, sl_plan_in *in, sl_engine_opts *o, int32_t
     in->sink_tokens = o->sink_tokens = c->sparse_attention.sink_tokens;
     in->recent_tokens = o->recent_tokens = c->sparse_attention.recent_tokens;
     in->min_tokens = o->min_tokens = c->sparse_attention.min_tokens;
-    in->policy = o->policy = c->sparse_attention.policy == SL_CFG_VICTIM_LRU ? SL_EVICT_LRU : SL_EVICT_CLOCK;
     in->algorithm = o->algorithm = c->sparse_attention.algorithm == SL_CFG_ALGORITHM_DSA ? "dsa" : "dense";
+    SL_TRY(sl_choose_policy(sl_config_enum_name("sparse_attention.policy", (int)c->sparse_attention.policy),
+                            sl_backend_caps(s->p->backend), &o->policy, err));
+    in->policy = o->policy;
+    return SL_OK;
 }
 
 static sl_status layer_opts(const setup *s, sl_plan_in *in, sl_engine_opts *o, int32_t *rows, sl_err *err)
@@ -221,7 +224,7 @@ static sl_status make_engine(setup *s, sl_err *err)
                      .max_step_tokens = s->mo.max_tokens,
                      .max_seqs = seqs,
                      .host_bytes = sl_arena_bytes(s->p->arena)};
-    gate_opts(s, &in, o, dense);
+    SL_TRY(gate_opts(s, &in, o, dense, err));
     sl_status st =
         hot && c->sparse_attention.hot_rows_layers.n ? layer_opts(s, &in, o, hot_layer, err) : SL_OK;
     sl_plan plan;
@@ -241,13 +244,14 @@ static sl_status make_engine(setup *s, sl_err *err)
     s->p->runner = sl_runner_for_engine(s->p->engine, sl_model_get_config(s->p->model), o);
     sl_engine_stats es;
     sl_engine_stats_get(s->p->engine, &es);
-    sl_log(SL_LOG_INFO, s->comp, "plan",
-           "mode=%s algorithm=%s max_context=%d max_seqs=%d hot_rows=%d tail_rows=%d index_pages=%ld "
-           "row_pages=%ld "
-           "device_mib=%.1f device_budget_mib=%.1f",
-           prefill ? "resident" : sl_config_enum_name("sparse_attention.mode", (int)c->sparse_attention.mode),
-           o->algorithm, o->max_context, o->max_seqs, o->hot_rows, o->tail_rows, (long)o->index_pages,
-           (long)o->row_pages, (double)es.device_bytes / 1048576, (double)in.gpu_bytes / 1048576);
+    sl_log(
+        SL_LOG_INFO, s->comp, "plan",
+        "mode=%s algorithm=%s policy=%s max_context=%d max_seqs=%d hot_rows=%d tail_rows=%d index_pages=%ld "
+        "row_pages=%ld device_mib=%.1f device_budget_mib=%.1f",
+        prefill ? "resident" : sl_config_enum_name("sparse_attention.mode", (int)c->sparse_attention.mode),
+        o->algorithm, sl_evict_policy_name(o->policy), o->max_context, o->max_seqs, o->hot_rows, o->tail_rows,
+        (long)o->index_pages, (long)o->row_pages, (double)es.device_bytes / 1048576,
+        (double)in.gpu_bytes / 1048576);
     return SL_OK;
 }
 

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "engine/choose.h"
 #include "base/args.h"
-#include "local/checkpoint.h"
 #include "model/synthetic.h"
 
 typedef struct sweep {
@@ -54,13 +54,10 @@ static sl_status run_rows(sweep *s, sl_row_format rows)
 {
     dec_bench *b = &s->b;
     sl_geometry g;
-    const sl_layout_desc *layout = sl_layout_find(b->o.layout);
-    if (!layout)
-        return sl_fail_unknown(&b->err, "--layout", b->o.layout, sl_layout_names());
     sl_status st = open_model(b, rows);
     if (st == SL_OK)
-        st = sl_engine_geometry(&b->cfg, rows, SL_INDEX_OFFICIAL, layout->layout,
-                                sl_model_fingerprint(b->model), &g, &b->err);
+        st = sl_engine_geometry(&b->cfg, rows, SL_INDEX_OFFICIAL, b->layout, sl_model_fingerprint(b->model),
+                                &g, &b->err);
     if (st == SL_OK)
         st = dec_host_open(&b->host, b->be, &g, b->o.host_bytes, b->o.threads, &b->err);
     if (st == SL_OK) {
@@ -86,6 +83,10 @@ static sl_status run_all(sweep *s)
         b->hot_layer[l] = SL_HOT_RESIDENT;
     if (st == SL_OK)
         st = sl_backend_create(b->o.backend, &bo, &b->be, &b->err);
+    if (st == SL_OK)
+        st = sl_choose_layout(b->o.layout, sl_backend_caps(b->be), &b->layout, &b->err);
+    if (st == SL_OK)
+        st = sl_choose_policy(NULL, sl_backend_caps(b->be), &b->policy, &b->err);
     if (st == SL_OK)
         st = sl_be_alloc(b->be, SL_MEM_DEVICE, sizeof *b->keep * SL_MAX_LAYERS, (void **)&b->keep, &b->err);
     for (int i = 0; i < b->o.rows.n && st == SL_OK; i++)
@@ -119,7 +120,7 @@ static bool parse_lists(dec_opts *o, const char *contexts, const char *modes, co
 int sl_bench_decode_main(int argc, char **argv)
 {
     sweep s = {.b.o = {.backend = "cuda",
-                       .layout = "page_first",
+                       .layout = "auto",
                        .model = sl_synthetic_names[0],
                        .ranks = 8,
                        .tail_rows = 64,
@@ -162,7 +163,7 @@ int sl_bench_decode_main(int argc, char **argv)
          NULL},
         {"host-bytes", SL_ARG_BYTES, &o->host_bytes, "N", "of the host store (16G)", 0, 0, NULL},
         {"layout", SL_ARG_TEXT, &o->layout, "NAME",
-         "of the host store: page_first, layer_first, page_head (page_first)", 0, 0, NULL},
+         "of the host store: auto, page_first, layer_first, page_head (auto: as a worker)", 0, 0, NULL},
         {"shared-host-pages", SL_ARG_FLAG, &o->shared, NULL,
          "requests share host pages where the store is too small for all", 0, 0, NULL},
         {"ops", SL_ARG_FLAG, &o->ops, NULL, "profile one step by op", 0, 0, NULL},

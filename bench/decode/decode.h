@@ -80,8 +80,10 @@ typedef struct dec_bench {
     sl_model_config cfg;
     sl_model *model;
     dec_host host;
-    uint64_t kv_bytes; /* device bytes for the cache, the same in every mode */
-    uint32_t *keep;    /* device [layers] */
+    sl_layout layout;       /* of the host store */
+    sl_evict_policy policy; /* what a worker without settings has on this backend */
+    uint64_t kv_bytes;      /* device bytes for the cache, the same in every mode */
+    uint32_t *keep;         /* device [layers] */
     double model_s;
     int32_t hot_layer[SL_MAX_LAYERS]; /* for DEC_FIRST_RESIDENT */
     void (*report)(void *ctx, const dec_result *r);

@@ -5,7 +5,7 @@
 #include <sys/utsname.h>
 
 #include "bench/decode/decode.h"
-#include "local/checkpoint.h"
+#include "kernels/cache.h"
 
 const char *const dec_mode_names[] = {"resident", "hierarchical", "free_rows", "first_resident", NULL};
 const char *const dec_profile_names[] = {"keep85", "layered", "random", NULL};
@@ -27,6 +27,7 @@ void dec_print_facts(FILE *out, const dec_bench *b)
         b->cfg.n_routed_experts, gib(sl_model_weight_bytes(b->model)), b->model_s);
     fprintf(out, "# host store %s; populated %.1f s, filled %.1f s, pinned %.1f s\n",
             sl_arena_describe(b->host.arena), b->host.populate_s, b->host.fill_s, b->host.pin_s);
+    fprintf(out, "# victim policy %s\n", sl_evict_policy_name(b->policy));
     fprintf(out, "# device bytes for the cache, every mode: %.2f GiB\n", gib(b->kv_bytes));
     fprintf(out,
             "# step: host clock around a whole engine step, logits on the host included, sampling and the "
@@ -47,7 +48,7 @@ void dec_print_csv(FILE *out, const dec_result *r)
     bool resident = r->mode == DEC_RESIDENT;
     fprintf(
         out, "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f\n",
-        sl_cli_row_name(r->rows), r->context, dec_mode_names[r->mode],
+        sl_row_format_name(r->rows), r->context, dec_mode_names[r->mode],
         resident ? "any" : dec_profile_names[r->profile], r->batch, r->gpu_batch, r->host_sets, r->hot_rows,
         r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s, r->misses, r->hits,
         r->tail_hits, r->swap_ms, r->exposed_ms, gib(r->kv_bytes), gib(r->kv_used), gib(r->device_bytes));
@@ -59,7 +60,7 @@ void dec_print_row(FILE *out, const dec_result *r)
     fprintf(out,
             "%-8s %7d  %-12s %-8s batch %3d of %3d%s  step %8.3f ms  %8.1f tokens/s  misses %6.1f  swap "
             "%6.2f ms, exposed %6.2f\n",
-            sl_cli_row_name(r->rows), r->context, dec_mode_names[r->mode],
+            sl_row_format_name(r->rows), r->context, dec_mode_names[r->mode],
             resident ? "any" : dec_profile_names[r->profile], r->batch, r->gpu_batch,
             r->host_sets < r->batch ? " (shared host pages)" : "", r->step_ms, r->tokens_s, r->misses,
             r->swap_ms, r->exposed_ms);

@@ -52,7 +52,7 @@ static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
                      .max_context = x->context,
                      .max_step_tokens = o->max_batch,
                      .max_seqs = o->max_batch,
-                     .policy = SL_EVICT_CLOCK,
+                     .policy = x->b->policy,
                      .gpu_bytes = x->b->kv_bytes,
                      .host_bytes = sl_arena_bytes(x->b->host.arena)};
     return sl_plan_make(&in, p, err);
@@ -93,7 +93,7 @@ static sl_status open_engine(run *x, sl_err *err)
         return sl_fail(err, SL_ERR_EXHAUSTED, "not one request of %d tokens fits", x->context);
     sl_coord_draw draw = {.keep = x->b->keep, .span_tokens = x->context - total_steps(o), .seed = DEC_SEED};
     sl_engine_opts eo = {
-        .algorithm = "dsa", .max_step_tokens = o->max_batch, .policy = SL_EVICT_CLOCK, .draw = &draw};
+        .algorithm = "dsa", .max_step_tokens = o->max_batch, .policy = x->b->policy, .draw = &draw};
     eo.arena_readable = true;
     /* who has nothing to wait for is fastest as a whole */
     eo.groups = x->mode == DEC_RESIDENT || x->mode == DEC_FREE_ROWS ? 1 : o->groups;

@@ -6,7 +6,7 @@
 #include <sys/utsname.h>
 
 #include "base/args.h"
-#include "local/checkpoint.h"
+#include "kernels/cache.h"
 #include "model/synthetic.h"
 
 const char *const pre_part_names[] = {"dense", "moe", "ends", NULL};
@@ -44,14 +44,14 @@ static void print_csv(FILE *out, const pre_bench *b, const pre_result *r)
 {
     for (int32_t i = 0; i < r->n_ops; i++) {
         const pre_op *o = &r->ops[i];
-        fprintf(out, "%s,%d,%d,%s,%s,%d,%d,%.1f,%.3f,%.4f\n", sl_cli_row_name(r->rows), r->chunk, r->context,
-                pre_part_names[o->part], sl_op_name(o->op), o->rows, o->cols,
+        fprintf(out, "%s,%d,%d,%s,%s,%d,%d,%.1f,%.3f,%.4f\n", sl_row_format_name(r->rows), r->chunk,
+                r->context, pre_part_names[o->part], sl_op_name(o->op), o->rows, o->cols,
                 (double)o->calls / b->have[o->part], o->ns / 1e3 / b->have[o->part],
                 o->ns / 1e6 * b->whole[o->part] / b->have[o->part] / r->model_ms);
     }
-    fprintf(out, "%s,%d,%d,step,,,,,%.3f,\n", sl_cli_row_name(r->rows), r->chunk, r->context,
+    fprintf(out, "%s,%d,%d,step,,,,,%.3f,\n", sl_row_format_name(r->rows), r->chunk, r->context,
             r->step_ms * 1e3);
-    fprintf(out, "%s,%d,%d,model,,,,,%.3f,%.1f\n", sl_cli_row_name(r->rows), r->chunk, r->context,
+    fprintf(out, "%s,%d,%d,model,,,,,%.3f,%.1f\n", sl_row_format_name(r->rows), r->chunk, r->context,
             r->model_ms * 1e3, r->tokens_s);
 }
 
@@ -84,8 +84,8 @@ static void on_result(void *ctx, const pre_result *r)
     s->told = true;
     printf(
         "%-8s chunk %5d behind %6d  step %9.3f ms (%d layers, ops %9.3f)  model %9.3f ms  %9.1f tokens/s\n",
-        sl_cli_row_name(r->rows), r->chunk, r->context, r->step_ms, s->b.cfg.n_layers, r->ops_ms, r->model_ms,
-        r->tokens_s);
+        sl_row_format_name(r->rows), r->chunk, r->context, r->step_ms, s->b.cfg.n_layers, r->ops_ms,
+        r->model_ms, r->tokens_s);
     if (s->b.o.ops)
         print_ops(stdout, &s->b, r);
     fflush(stdout);

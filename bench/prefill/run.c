@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "bench/prefill/prefill.h"
+#include "engine/choose.h"
 #include "kernels/synth.h"
 #include "model/synthetic.h"
 
@@ -65,12 +66,13 @@ static sl_status make_engine(pre_bench *b, sl_row_format rows, sl_engine **out)
                          .row_pages = n,
                          .arena_readable = true,
                          .graphs = SL_GRAPHS_OFF};
+    sl_layout layout;
     sl_geometry g;
-    sl_status st = sl_engine_geometry(&b->cfg, rows, SL_INDEX_OFFICIAL, SL_LAYOUT_PAGE_FIRST,
-                                      sl_model_fingerprint(b->model), &g, &b->err);
-    if (st == SL_OK)
-        st = dec_host_open(&b->host, b->be, &g, (uint64_t)n * (uint64_t)g.page_bytes, b->o.threads, &b->err);
-    return st == SL_OK ? sl_engine_create(b->be, b->model, b->host.arena, &eo, out, &b->err) : st;
+    SL_TRY(sl_choose_layout(NULL, sl_backend_caps(b->be), &layout, &b->err));
+    SL_TRY(sl_engine_geometry(&b->cfg, rows, SL_INDEX_OFFICIAL, layout, sl_model_fingerprint(b->model), &g,
+                              &b->err));
+    SL_TRY(dec_host_open(&b->host, b->be, &g, (uint64_t)n * (uint64_t)g.page_bytes, b->o.threads, &b->err));
+    return sl_engine_create(b->be, b->model, b->host.arena, &eo, out, &b->err);
 }
 
 /* One step of the chunk behind the context. */

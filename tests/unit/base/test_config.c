@@ -72,6 +72,8 @@ START_TEST(defaults)
     ck_assert_str_eq(cfg.router.http_host, "127.0.0.1");
     ck_assert_int_eq(cfg.log.level, SL_LOG_INFO);
     ck_assert(cfg.kvstore.prefix_cache);
+    ck_assert_int_eq(cfg.sparse_attention.policy, SL_CFG_VICTIM_AUTO);
+    ck_assert_int_eq(cfg.kvstore.layout, SL_CFG_LAYOUT_AUTO);
     ck_assert_int_eq(sl_config_finish(&cfg, &err), SL_OK);
 }
 END_TEST
@@ -84,6 +86,8 @@ START_TEST(enums_match_their_names)
     ck_assert_str_eq(sl_config_enum_name("backend.name", SL_CFG_BACKEND_CUDA), "cuda");
     ck_assert_str_eq(sl_config_enum_name("sparse_attention.algorithm", SL_CFG_ALGORITHM_DENSE), "dense");
     ck_assert_str_eq(sl_config_enum_name("sparse_attention.policy", SL_CFG_VICTIM_CLOCK), "clock");
+    ck_assert_str_eq(sl_config_enum_name("sparse_attention.policy", SL_CFG_VICTIM_AUTO), "auto");
+    ck_assert_str_eq(sl_config_enum_name("kvstore.layout", SL_CFG_LAYOUT_AUTO), "auto");
     ck_assert_str_eq(sl_config_enum_name("kvstore.layout", SL_CFG_PAGE_HEAD), "page_head");
     ck_assert_str_eq(sl_config_enum_name("kvstore.lock", SL_CFG_TRI_OFF), "off");
     ck_assert_str_eq(sl_config_enum_name("cluster.roles", SL_ROLE_DECODE), "decode");

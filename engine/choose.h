@@ -1,0 +1,28 @@
+/*
+ * What `auto` stands for in the settings whose best value depends on the device: the victim policy of the hot buffers
+ * and the layout of the host store. Workers, `sluice generate` and the benchmarks resolve their settings here, so that
+ * a benchmark without flags measures what a worker without settings runs.
+ *
+ *   device memory is    policy   layout        why
+ *   host memory         lru      page_first    A scan of the stamps is cheap next to computing on a CPU, lru has the
+ *                                              fewest misses, and a page is one piece of memory.
+ *   memory of its own   clock    layer_first   A layer without a miss costs 8 us with clock and 361 us with lru (H200);
+ *                                              rows of one layer that share host pages need fewer translations of
+ *                                              addresses per gather.
+ *
+ * Pure functions, any thread.
+ */
+#ifndef SL_ENGINE_CHOOSE_H
+#define SL_ENGINE_CHOOSE_H
+
+#include "kernels/cache.h"
+#include "kvstore/arena.h"
+
+/*
+ * name: one of the registry (sl_evict_policy_names(), sl_layout_names()), "auto", or NULL, which means the same as
+ * "auto". caps: sl_backend_caps(). SL_ERR_NOT_FOUND lists the names there are; *out is then untouched.
+ */
+sl_status sl_choose_policy(const char *name, unsigned caps, sl_evict_policy *out, sl_err *err);
+sl_status sl_choose_layout(const char *name, unsigned caps, sl_layout *out, sl_err *err);
+
+#endif
