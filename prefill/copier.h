@@ -31,11 +31,11 @@ typedef struct sl_copy {
 typedef struct sl_copier_mail {
     sl_wmail mail;
     sl_copier_what what;
-    sl_worker *worker;     /* whose transport thread gets it back */
-    struct sl_pjob *job;   /* the poster's; COPY */
-    struct sl_dpeer *peer; /* the poster's */
-    sl_direct *direct;     /* REGISTER, LET_GO: detached by the copier */
-    sl_status status;      /* answer */
+    sl_worker *worker;           /* whose transport thread gets it back */
+    struct sl_prefill_job *job;  /* the poster's; COPY */
+    struct sl_decode_peer *peer; /* the poster's */
+    sl_direct *direct;           /* REGISTER, LET_GO: detached by the copier */
+    sl_status status;            /* answer */
     char why[200];
     uint64_t total; /* bytes of all copies */
     int n;

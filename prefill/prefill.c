@@ -71,22 +71,22 @@ static void on_accepted(void *arg, sl_wep *ep, const char *address)
 
 static void on_connected(void *arg, sl_wep *ep, sl_status st, const char *why)
 {
-    sl_dpeer_connected(arg, ep, st, why);
+    sl_peer_connected(arg, ep, st, why);
 }
 
 static void on_msg(void *arg, sl_wep *ep, sl_wmsg *m)
 {
-    sl_dpeer_msg(arg, ep, m);
+    sl_peer_msg(arg, ep, m);
 }
 
 static void on_failed(void *arg, sl_wep *ep, sl_status st, const char *why)
 {
-    sl_dpeer_failed(arg, ep, st, why);
+    sl_peer_failed(arg, ep, st, why);
 }
 
 static void on_closed(void *arg, sl_wep *ep)
 {
-    sl_dpeer_closed(arg, ep);
+    sl_peer_closed(arg, ep);
 }
 
 static void on_mail(void *arg, sl_wmail *m)
@@ -97,10 +97,8 @@ static void on_mail(void *arg, sl_wmail *m)
 static uint64_t on_tick(void *arg, uint64_t now)
 {
     sl_prefill *p = arg;
-    uint64_t a = sl_ship_tick(p, now), b = sl_dpeer_tick(p, now);
-    if (sl_ship_pump(p))
-        return now;
-    return a < b ? a : b;
+    uint64_t peers = sl_peer_tick(p, now), ships = sl_ship_tick(p, now);
+    return peers < ships ? peers : ships;
 }
 
 static sl_worker_calls calls_of(sl_prefill *p)
@@ -239,12 +237,12 @@ sl_status sl_prefill_create(const sl_prefill_opts *opts, sl_prefill **out, sl_er
 static void drop_jobs(sl_prefill *p)
 {
     while (p->ships) {
-        sl_pjob *j = p->ships;
-        if (j->e.seq)
-            p->o.role.runner->close(p->o.role.runner->impl, j->e.seq);
-        sl_lease_release(j->e.lease, true);
-        if (j->e.has_sampling)
-            sl_sampling_free(&j->e.sampling);
+        sl_prefill_job *j = p->ships;
+        if (j->engine.seq)
+            p->o.role.runner->close(p->o.role.runner->impl, j->engine.seq);
+        sl_lease_release(j->engine.lease, true);
+        if (j->engine.has_sampling)
+            sl_sampling_free(&j->engine.sampling);
         sl_ship_free(p, j);
     }
 }
@@ -267,9 +265,12 @@ void sl_prefill_destroy(sl_prefill *p)
     sl_worker_stop(p->worker);
     drop_mail(p);
     drop_jobs(p);
-    sl_path_destroy(p);
+    sl_copies_destroy(p);
+    sl_peer_free_all(p);
+    free(p->dev_layers);
+    free(p->dev_memory);
     while (p->free_steps) {
-        sl_pstep *s = p->free_steps;
+        sl_prefill_step *s = p->free_steps;
         p->free_steps = s->next;
         free(s);
     }

@@ -27,13 +27,13 @@ void sl_pengine_find_metrics(sl_prefill *p, sl_metrics *m)
 void sl_pengine_publish_load(sl_prefill *p)
 {
     sl_worker_report now = {0};
-    for (const sl_pjob *j = p->jobs; j; j = j->e.next) {
-        if (j->e.state == JOB_QUEUED)
+    for (const sl_prefill_job *j = p->jobs; j; j = j->engine.next) {
+        if (j->engine.state == JOB_QUEUED)
             now.waiting++;
-        else if (j->e.state != JOB_STOPPED)
+        else if (j->engine.state != JOB_STOPPED)
             now.running++;
-        if (j->e.state != JOB_STOPPED)
-            now.queued_tokens += j->msg->n_tokens - (size_t)j->e.pos;
+        if (j->engine.state != JOB_STOPPED)
+            now.queued_tokens += j->msg->n_tokens - (size_t)j->engine.pos;
     }
     sl_worker_role_report(&p->role, &now);
     sl_gauge_set(p->c.running, now.running);

@@ -16,29 +16,29 @@
 
 enum { PAGE = SL_PAGE_TOKENS };
 
-static void post(sl_prefill *p, sl_jmail *m)
+static void post(sl_prefill *p, sl_job_mail *m)
 {
     sl_worker_post(p->worker, &m->mail);
 }
 
-static bool active(const sl_pjob *j)
+static bool active(const sl_prefill_job *j)
 {
-    return j->e.state != JOB_QUEUED && j->e.state != JOB_STOPPED;
+    return j->engine.state != JOB_QUEUED && j->engine.state != JOB_STOPPED;
 }
 
 /* Stops computing for it; pages and job stay until END. */
-static void stop(sl_prefill *p, sl_pjob *j)
+static void stop(sl_prefill *p, sl_prefill_job *j)
 {
-    if (j->e.seq)
-        p->o.role.runner->close(p->o.role.runner->impl, j->e.seq);
-    j->e.seq = NULL;
+    if (j->engine.seq)
+        p->o.role.runner->close(p->o.role.runner->impl, j->engine.seq);
+    j->engine.seq = NULL;
     if (active(j))
         p->n_active--;
-    j->e.state = JOB_STOPPED;
+    j->engine.state = JOB_STOPPED;
 }
 
 static void __attribute__((format(printf, 5, 6)))
-fail(sl_prefill *p, sl_pjob *j, sl_status st, bool retryable, const char *fmt, ...)
+fail(sl_prefill *p, sl_prefill_job *j, sl_status st, bool retryable, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -50,7 +50,7 @@ fail(sl_prefill *p, sl_pjob *j, sl_status st, bool retryable, const char *fmt, .
     post(p, &j->m_fail);
 }
 
-static sl_status check_request(sl_prefill *p, sl_pjob *j, sl_err *err)
+static sl_status check_request(sl_prefill *p, sl_prefill_job *j, sl_err *err)
 {
     const sl_msg_prefill *r = j->msg;
     if ((int64_t)r->n_tokens > p->o.role.runner->max_context)
@@ -66,58 +66,58 @@ static sl_status check_request(sl_prefill *p, sl_pjob *j, sl_err *err)
                            p->o.role.runner->vocab);
     }
     sl_rd rd = sl_rd_init(r->sampling.data, r->sampling.len);
-    if (sl_sampling_read(&rd, &j->e.sampling) != SL_OK)
+    if (sl_sampling_read(&rd, &j->engine.sampling) != SL_OK)
         return sl_fail(err, SL_ERR_CORRUPT, "sampling parameters do not decode");
-    j->e.has_sampling = true;
-    return sl_sampling_validate(&j->e.sampling, p->o.role.runner->vocab, err);
+    j->engine.has_sampling = true;
+    return sl_sampling_validate(&j->engine.sampling, p->o.role.runner->vocab, err);
 }
 
-static void on_new(sl_prefill *p, sl_pjob *j)
+static void on_new(sl_prefill *p, sl_prefill_job *j)
 {
-    j->e.prev = p->jobs_tail;
+    j->engine.prev = p->jobs_tail;
     if (p->jobs_tail)
-        p->jobs_tail->e.next = j;
+        p->jobs_tail->engine.next = j;
     else
         p->jobs = j;
     p->jobs_tail = j;
     p->n_jobs++;
-    j->e.state = JOB_QUEUED;
+    j->engine.state = JOB_QUEUED;
     sl_err err = {0};
     sl_status st = check_request(p, j, &err);
     if (st != SL_OK)
         fail(p, j, st, false, "%.299s", err.text);
 }
 
-static void on_end(sl_prefill *p, sl_pjob *j)
+static void on_end(sl_prefill *p, sl_prefill_job *j)
 {
     stop(p, j);
-    sl_lease_release(j->e.lease, true);
-    if (j->e.has_sampling)
-        sl_sampling_free(&j->e.sampling);
-    *(j->e.prev ? &j->e.prev->e.next : &p->jobs) = j->e.next;
-    *(j->e.next ? &j->e.next->e.prev : &p->jobs_tail) = j->e.prev;
+    sl_lease_release(j->engine.lease, true);
+    if (j->engine.has_sampling)
+        sl_sampling_free(&j->engine.sampling);
+    *(j->engine.prev ? &j->engine.prev->engine.next : &p->jobs) = j->engine.next;
+    *(j->engine.next ? &j->engine.next->engine.prev : &p->jobs_tail) = j->engine.prev;
     p->n_jobs--;
     post(p, &j->m_release);
 }
 
-static void on_pulled(sl_prefill *p, sl_pjob *j)
+static void on_pulled(sl_prefill *p, sl_prefill_job *j)
 {
-    if (j->e.state != JOB_PULLING)
+    if (j->engine.state != JOB_PULLING)
         return;
     int32_t pages = j->pull_ok ? j->pull_end : j->own_matched;
     if (j->pull_ok) {
         uint64_t tokens = (uint64_t)(j->pull_end - j->own_matched) * PAGE;
         p->pulled += tokens;
         sl_counter_add(p->c.reused_remote, tokens);
-        sl_lease_publish(j->e.lease, j->msg->tokens, pages * PAGE);
+        sl_lease_publish(j->engine.lease, j->msg->tokens, pages * PAGE);
     }
-    j->e.start = j->e.pos = pages * PAGE;
-    j->e.state = JOB_READY;
+    j->engine.start = j->engine.pos = pages * PAGE;
+    j->engine.state = JOB_READY;
 }
 
 void sl_pengine_mail(sl_prefill *p, sl_wmail *m)
 {
-    sl_pjob *j = ((sl_jmail *)m)->job;
+    sl_prefill_job *j = ((sl_job_mail *)m)->job;
     switch (m->kind) {
     case PM_NEW:
         on_new(p, j);
@@ -132,7 +132,7 @@ void sl_pengine_mail(sl_prefill *p, sl_wmail *m)
         on_end(p, j);
         break;
     case PM_STEP_BACK: {
-        sl_pstep *s = (sl_pstep *)((char *)m - offsetof(sl_pstep, done));
+        sl_prefill_step *s = (sl_prefill_step *)((char *)m - offsetof(sl_prefill_step, done));
         s->next = p->free_steps;
         p->free_steps = s;
         break;
@@ -152,10 +152,10 @@ void sl_pengine_mail(sl_prefill *p, sl_wmail *m)
 
 /* ---- admission ---- */
 
-static bool start_job(sl_prefill *p, sl_pjob *j)
+static bool start_job(sl_prefill *p, sl_prefill_job *j)
 {
     const sl_msg_prefill *r = j->msg;
-    sl_status st = sl_store_lease(p->role.store, r->tokens, (int32_t)r->n_tokens, &j->e.lease);
+    sl_status st = sl_store_lease(p->role.store, r->tokens, (int32_t)r->n_tokens, &j->engine.lease);
     if (st == SL_ERR_EXHAUSTED)
         return false; /* others will finish */
     if (st != SL_OK) {
@@ -168,14 +168,14 @@ static bool start_job(sl_prefill *p, sl_pjob *j)
         fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
         return true;
     }
-    memcpy(j->own_pages, sl_lease_pages(j->e.lease), bytes);
-    int32_t own = sl_lease_matched(j->e.lease), theirs = (int32_t)r->matched_pages;
+    memcpy(j->own_pages, sl_lease_pages(j->engine.lease), bytes);
+    int32_t own = sl_lease_matched(j->engine.lease), theirs = (int32_t)r->matched_pages;
     j->own_matched = own;
     j->pull_end = theirs > own ? theirs : own;
-    j->e.start = j->e.pos = own * PAGE;
-    j->e.state = j->pull_end > own ? JOB_PULLING : JOB_READY;
-    j->e.started_ns = sl_now_ns();
-    j->queue_us = (j->e.started_ns - j->arrived_ns) / 1000;
+    j->engine.start = j->engine.pos = own * PAGE;
+    j->engine.state = j->pull_end > own ? JOB_PULLING : JOB_READY;
+    j->engine.started_ns = sl_now_ns();
+    j->queue_us = (j->engine.started_ns - j->arrived_ns) / 1000;
     p->reused += (uint64_t)own * PAGE;
     sl_counter_add(p->c.reused_local, (uint64_t)own * PAGE);
     p->n_active++;
@@ -188,7 +188,7 @@ static bool start_job(sl_prefill *p, sl_pjob *j)
 }
 
 /* Where the rows leave from. Without memory for the numbers they go from the own arena. */
-static void find_on_device(sl_prefill *p, sl_pjob *j)
+static void find_on_device(sl_prefill *p, sl_prefill_job *j)
 {
     size_t n = j->msg->n_pages;
     if (!p->dev_layers)
@@ -196,19 +196,19 @@ static void find_on_device(sl_prefill *p, sl_pjob *j)
     int32_t *pages = malloc(2 * n * sizeof *pages);
     if (!pages)
         return;
-    p->o.role.runner->device_pages(j->e.seq, pages, pages + n, (int32_t)n);
+    p->o.role.runner->device_pages(j->engine.seq, pages, pages + n, (int32_t)n);
     j->dev_index = pages + n;
     j->dev_rows = pages;
 }
 
-static bool open_job(sl_prefill *p, sl_pjob *j)
+static bool open_job(sl_prefill *p, sl_prefill_job *j)
 {
     sl_err err = {0};
     sl_status st = p->o.role.runner->open(p->o.role.runner->impl, SL_RESIDENT, j->own_pages,
-                                          (int32_t)j->msg->n_pages, j->e.pos, &j->e.seq, &err);
+                                          (int32_t)j->msg->n_pages, j->engine.pos, &j->engine.seq, &err);
     if (st == SL_OK) {
         find_on_device(p, j);
-        j->e.state = JOB_RUNNING;
+        j->engine.state = JOB_RUNNING;
         return true;
     }
     if (st == SL_ERR_EXHAUSTED && p->n_active > 1)
@@ -220,20 +220,20 @@ static bool open_job(sl_prefill *p, sl_pjob *j)
 void sl_pengine_admit(sl_prefill *p)
 {
     bool pages = true, slots = true;
-    for (sl_pjob *j = p->jobs, *next; j; j = next) {
-        next = j->e.next;
-        if (j->e.state == JOB_QUEUED && pages && p->n_active < p->o.max_requests)
+    for (sl_prefill_job *j = p->jobs, *next; j; j = next) {
+        next = j->engine.next;
+        if (j->engine.state == JOB_QUEUED && pages && p->n_active < p->o.max_requests)
             pages = start_job(p, j);
-        if (j->e.state == JOB_READY && slots)
+        if (j->engine.state == JOB_READY && slots)
             slots = open_job(p, j);
     }
 }
 
 /* ---- steps ---- */
 
-static sl_pstep *take_step(sl_prefill *p)
+static sl_prefill_step *take_step(sl_prefill *p)
 {
-    sl_pstep *s = p->free_steps;
+    sl_prefill_step *s = p->free_steps;
     if (s) {
         p->free_steps = s->next;
         s->n = 0;
@@ -249,11 +249,11 @@ static sl_pstep *take_step(sl_prefill *p)
 }
 
 /* Equal shares in whole pages where possible, the rest to the oldest. Returns the tokens of the step. */
-static int32_t share_out(sl_prefill *p, sl_pstep *s)
+static int32_t share_out(sl_prefill *p, sl_prefill_step *s)
 {
     int32_t n = 0, left = p->o.chunk_tokens;
-    for (sl_pjob *j = p->jobs; j && n < left && n < (int32_t)SL_COUNT(s->item); j = j->e.next) {
-        if (j->e.state == JOB_RUNNING)
+    for (sl_prefill_job *j = p->jobs; j && n < left && n < (int32_t)SL_COUNT(s->item); j = j->engine.next) {
+        if (j->engine.state == JOB_RUNNING)
             s->item[n++].job = j;
     }
     if (!n)
@@ -263,10 +263,10 @@ static int32_t share_out(sl_prefill *p, sl_pstep *s)
     if (share > PAGE)
         share -= share % PAGE;
     for (int32_t i = 0; i < n; i++) {
-        sl_pjob *j = s->item[i].job;
-        int32_t want = (int32_t)j->msg->n_tokens - j->e.pos, take = want < share ? want : share;
-        s->item[i].first = j->e.pos;
-        s->item[i].end = j->e.pos + take;
+        sl_prefill_job *j = s->item[i].job;
+        int32_t want = (int32_t)j->msg->n_tokens - j->engine.pos, take = want < share ? want : share;
+        s->item[i].first = j->engine.pos;
+        s->item[i].end = j->engine.pos + take;
         left -= take;
     }
     for (int32_t i = 0; i < n && left > 0; i++) {
@@ -284,7 +284,7 @@ static void on_layer_done(void *ctx, int32_t layer)
     sl_worker_post(p->worker, &p->step->layer[layer].mail);
 }
 
-static void finish(sl_prefill *p, sl_pjob *j, const float *logits)
+static void finish(sl_prefill *p, sl_prefill_job *j, const float *logits)
 {
     const sl_msg_prefill *r = j->msg;
     sl_history h = {.prompt = r->tokens,
@@ -293,36 +293,36 @@ static void finish(sl_prefill *p, sl_pjob *j, const float *logits)
                     .n_output = r->n_tokens - r->n_prompt};
     sl_sampled s;
     sl_err err = {0};
-    sl_status st = sl_sample(p->role.sampler, logits, &j->e.sampling, &h, r->n_tokens, &s, &err);
+    sl_status st = sl_sample(p->role.sampler, logits, &j->engine.sampling, &h, r->n_tokens, &s, &err);
     if (st != SL_OK) {
         fail(p, j, st, true, "sampling: %.200s", err.text);
         return;
     }
     j->first = sl_worker_token(&s);
-    j->cached_tokens = (uint32_t)j->e.start;
-    j->compute_us = (sl_now_ns() - j->e.started_ns) / 1000;
+    j->cached_tokens = (uint32_t)j->engine.start;
+    j->compute_us = (sl_now_ns() - j->engine.started_ns) / 1000;
     if (!j->dev_rows) { /* else when nothing copies from its device pages any more: END */
-        p->o.role.runner->close(p->o.role.runner->impl, j->e.seq);
-        j->e.seq = NULL;
+        p->o.role.runner->close(p->o.role.runner->impl, j->engine.seq);
+        j->engine.seq = NULL;
     }
-    j->e.state = JOB_FINISHED;
+    j->engine.state = JOB_FINISHED;
     post(p, &j->m_finish);
 }
 
-static void advance(sl_prefill *p, sl_pstep *s)
+static void advance(sl_prefill *p, sl_prefill_step *s)
 {
     for (int32_t i = 0; i < s->n; i++) {
-        sl_pjob *j = s->item[i].job;
-        j->e.pos = s->item[i].end;
-        sl_lease_publish(j->e.lease, j->msg->tokens, j->e.pos);
-        if (j->e.pos == (int32_t)j->msg->n_tokens)
+        sl_prefill_job *j = s->item[i].job;
+        j->engine.pos = s->item[i].end;
+        sl_lease_publish(j->engine.lease, j->msg->tokens, j->engine.pos);
+        if (j->engine.pos == (int32_t)j->msg->n_tokens)
             finish(p, j, p->items[i].logits);
     }
 }
 
 bool sl_pengine_step(sl_prefill *p, sl_status *st, sl_err *err)
 {
-    sl_pstep *s = take_step(p);
+    sl_prefill_step *s = take_step(p);
     *st = SL_OK;
     if (!s)
         return false;
@@ -333,8 +333,8 @@ bool sl_pengine_step(sl_prefill *p, sl_status *st, sl_err *err)
         return false;
     }
     for (int32_t i = 0; i < s->n; i++) {
-        sl_pjob *j = s->item[i].job;
-        p->items[i] = (sl_step_item){.seq = j->e.seq,
+        sl_prefill_job *j = s->item[i].job;
+        p->items[i] = (sl_step_item){.seq = j->engine.seq,
                                      .tokens = j->msg->tokens + s->item[i].first,
                                      .n_tokens = s->item[i].end - s->item[i].first,
                                      .want_logits = s->item[i].end == (int32_t)j->msg->n_tokens};

@@ -1,10 +1,6 @@
-/*
- * Connections to decode workers: made on demand, one per (address, epoch), kept while they work.
- *
- * PEER_HELLO -> PEER_WELCOME with the arena's address, size, geometry and key; nothing is posted before that.
- * A decode worker of another epoch than the ticket's is another session: its tickets are gone, the jobs fail
- * as stale.
- */
+/* See peer.h. */
+#include "prefill/peer.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,19 +10,19 @@
 static const uint64_t MS = 1000000;
 enum { HELLO_ANSWER_MS = 10000 };
 
-static sl_dpeer *find(sl_prefill *p, const sl_msg_prefill *m)
+static sl_decode_peer *find(sl_prefill *p, const sl_msg_prefill *m)
 {
-    for (sl_dpeer *d = p->peers; d; d = d->next) {
-        if (!d->closing && d->epoch == m->decode_epoch && d->worker_id == m->decode_worker &&
+    for (sl_decode_peer *d = p->peers; d; d = d->next) {
+        if (d->state < PEER_CLOSING && d->epoch == m->decode_epoch && d->worker_id == m->decode_worker &&
             strcmp(d->address, m->decode_addr) == 0)
             return d;
     }
     return NULL;
 }
 
-sl_dpeer *sl_dpeer_get(sl_prefill *p, const sl_msg_prefill *m, sl_err *err)
+sl_decode_peer *sl_peer_get(sl_prefill *p, const sl_msg_prefill *m, sl_err *err)
 {
-    sl_dpeer *d = find(p, m);
+    sl_decode_peer *d = find(p, m);
     if (d)
         return d;
     d = calloc(1, sizeof *d);
@@ -47,43 +43,33 @@ sl_dpeer *sl_dpeer_get(sl_prefill *p, const sl_msg_prefill *m, sl_err *err)
     return d;
 }
 
-/* Not while operations use it: then it goes when the close has cancelled them. */
-static void release_key(sl_dpeer *d)
+/* Not while operations use it: then it is released when the close has cancelled them. */
+static void release_key(sl_decode_peer *d)
 {
     sl_tp_rkey_release(d->rkey);
     d->rkey = NULL;
 }
 
-void sl_dpeer_drop(sl_prefill *p, sl_dpeer *d, sl_status st, const char *why)
+void sl_peer_drop(sl_prefill *p, sl_decode_peer *d, sl_status st, const char *why)
 {
-    if (d->closing)
+    if (d->state >= PEER_CLOSING)
         return;
-    d->closing = true;
-    d->up = false;
+    d->state = PEER_CLOSING;
     sl_log(SL_LOG_WARN, "prefill", "decode_lost", "address=%s worker_id=%u status=%s reason=\"%s\"",
            d->address, d->worker_id, sl_status_name(st), why);
     if (!d->in_flight)
         release_key(d);
     sl_wep_close(d->ep, SL_TP_CLOSE_FORCE);
-    for (sl_pjob *j = p->ships, *next; j; j = next) {
-        next = j->t.next;
-        if (j->t.peer == d)
-            sl_ship_fail(p, j, st, true, "decode worker %s: %s", d->address, why);
-    }
+    sl_ship_fail_peer(p, d, st, why);
 }
 
-static bool offers_direct(const sl_prefill *p)
+void sl_peer_connected(sl_prefill *p, sl_wep *ep, sl_status st, const char *why)
 {
-    return p->o.shipping == SL_CFG_SHIP_AUTO || p->o.shipping == SL_CFG_SHIP_DIRECT;
-}
-
-void sl_dpeer_connected(sl_prefill *p, sl_wep *ep, sl_status st, const char *why)
-{
-    sl_dpeer *d = sl_wep_user(ep);
-    if (d->closing)
+    sl_decode_peer *d = sl_wep_user(ep);
+    if (d->state >= PEER_CLOSING)
         return;
     if (st != SL_OK) {
-        sl_dpeer_drop(p, d, st, why);
+        sl_peer_drop(p, d, st, why);
         return;
     }
     sl_msg m = {.type = SL_MSG_PEER_HELLO};
@@ -92,67 +78,56 @@ void sl_dpeer_connected(sl_prefill *p, sl_wep *ep, sl_status st, const char *why
     m.peer_hello.epoch = sl_worker_epoch(p->worker);
     memcpy(m.peer_hello.cluster_tag, p->role.hello.cluster_tag, sizeof m.peer_hello.cluster_tag);
     m.peer_hello.id = p->role.hello.id;
-    m.peer_hello.direct_pid = offers_direct(p) ? (uint32_t)getpid() : 0;
+    m.peer_hello.direct_pid = sl_path_needs_process(p) ? (uint32_t)getpid() : 0;
     d->hello_deadline_ns = sl_now_ns() + HELLO_ANSWER_MS * MS;
     sl_wep_send(ep, &m);
 }
 
-static sl_status adopt(sl_prefill *p, sl_dpeer *d, const sl_msg_peer_welcome *w, sl_err *err)
+static sl_status adopt(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_welcome *w, sl_err *err)
 {
     if (w->epoch != d->epoch)
         return sl_fail(err, SL_ERR_STALE, "it is in another session than the ticket");
-    sl_status st = sl_geometry_read(w->geometry.data, w->geometry.len, &d->geo, err);
-    if (st == SL_OK)
-        st = sl_geometry_compatible(p->geo, &d->geo, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_geometry_read(w->geometry.data, w->geometry.len, &d->geo, err));
+    SL_TRY(sl_geometry_compatible(p->geo, &d->geo, err));
     if (!w->total_pages || w->arena_bytes / (uint64_t)d->geo.page_bytes < w->total_pages)
         return sl_fail(err, SL_ERR_CORRUPT, "%u pages do not fit into its arena of %lu bytes", w->total_pages,
                        w->arena_bytes);
-    st = sl_tp_rkey_unpack(sl_wep_tp(d->ep), w->rkey.data, w->rkey.len, &d->rkey, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_tp_rkey_unpack(sl_wep_tp(d->ep), w->rkey.data, w->rkey.len, &d->rkey, err));
     d->base = w->arena_addr;
-    st = sl_path_choose(p, d, w, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_path_choose(p, d, w, err));
     d->n_pages = w->total_pages;
-    d->up = true;
+    d->state = PEER_UP;
     d->hello_deadline_ns = UINT64_MAX;
     d->progress_ns = sl_now_ns();
     return SL_OK;
 }
 
-static void on_welcome(sl_prefill *p, sl_dpeer *d, const sl_msg_peer_welcome *w)
+static void on_welcome(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_welcome *w)
 {
     sl_err err = {0};
-    if (d->up)
+    if (d->state != PEER_CONNECTING)
         return;
     sl_status st = adopt(p, d, w, &err);
     if (st != SL_OK) {
-        sl_dpeer_drop(p, d, st, err.text);
+        sl_peer_drop(p, d, st, err.text);
         return;
     }
     char text[200];
     sl_tp_ep_query(sl_wep_tp(d->ep), text, sizeof text);
     sl_log(SL_LOG_INFO, "prefill", "decode_connected", "address=%s worker_id=%u pages=%ld %s", d->address,
            d->worker_id, (long)d->n_pages, text);
-    for (sl_pjob *j = p->ships, *next; j; j = next) {
-        next = j->t.next;
-        if (j->t.peer == d)
-            sl_ship_peer_up(p, j);
-    }
+    sl_ship_peer_up(p, d);
 }
 
-void sl_dpeer_msg(sl_prefill *p, sl_wep *ep, sl_wmsg *m)
+void sl_peer_msg(sl_prefill *p, sl_wep *ep, sl_wmsg *m)
 {
-    sl_dpeer *d = sl_wep_user(ep);
+    sl_decode_peer *d = sl_wep_user(ep);
     switch (m->msg.type) {
     case SL_MSG_PEER_WELCOME:
         on_welcome(p, d, &m->msg.peer_welcome);
         break;
     case SL_MSG_REFUSE:
-        sl_dpeer_drop(p, d, SL_ERR_REFUSED, m->msg.refuse.reason);
+        sl_peer_drop(p, d, SL_ERR_REFUSED, m->msg.refuse.reason);
         break;
     case SL_MSG_PAGES_CRC:
         sl_ship_pages_crc(p, &m->msg.pages_crc);
@@ -164,44 +139,71 @@ void sl_dpeer_msg(sl_prefill *p, sl_wep *ep, sl_wmsg *m)
     sl_wmsg_free(m);
 }
 
-void sl_dpeer_failed(sl_prefill *p, sl_wep *ep, sl_status st, const char *why)
+void sl_peer_failed(sl_prefill *p, sl_wep *ep, sl_status st, const char *why)
 {
-    sl_dpeer_drop(p, sl_wep_user(ep), st, why);
+    sl_peer_drop(p, sl_wep_user(ep), st, why);
 }
 
-void sl_dpeer_closed(sl_prefill *p, sl_wep *ep)
+/* True when it was in the list. */
+static bool unlink_from(sl_decode_peer **list, sl_decode_peer *d)
 {
-    sl_dpeer *d = sl_wep_user(ep);
-    for (sl_dpeer **at = &p->peers; *at; at = &(*at)->next) {
+    for (sl_decode_peer **at = list; *at; at = &(*at)->next) {
         if (*at == d) {
             *at = d->next;
-            break;
+            return true;
         }
     }
-    for (sl_pjob *j = p->ships, *next; j; j = next) {
-        next = j->t.next;
-        if (j->t.peer == d) {
-            j->t.peer = NULL;
-            sl_ship_settle(p, j);
-        }
-    }
-    release_key(d);
-    sl_path_release(p, d);
+    return false;
 }
 
-uint64_t sl_dpeer_tick(sl_prefill *p, uint64_t now)
+void sl_peer_closed(sl_prefill *p, sl_wep *ep)
+{
+    sl_decode_peer *d = sl_wep_user(ep);
+    unlink_from(&p->peers, d);
+    d->state = PEER_CLOSED;
+    d->ep = NULL;
+    release_key(d);
+    sl_ship_peer_closed(p, d);
+    d->next = p->closed_peers;
+    p->closed_peers = d;
+    if (!d->path || !d->path->close || d->path->close(p, d))
+        sl_peer_unused(p, d);
+}
+
+void sl_peer_unused(sl_prefill *p, sl_decode_peer *d)
+{
+    SL_CHECK(d->state == PEER_CLOSED && unlink_from(&p->closed_peers, d), "peer in state %d", d->state);
+    free(d);
+}
+
+static void free_list(sl_decode_peer **list)
+{
+    while (*list) {
+        sl_decode_peer *d = *list;
+        *list = d->next;
+        free(d);
+    }
+}
+
+void sl_peer_free_all(sl_prefill *p)
+{
+    free_list(&p->peers);
+    free_list(&p->closed_peers);
+}
+
+uint64_t sl_peer_tick(sl_prefill *p, uint64_t now)
 {
     uint64_t due = UINT64_MAX, stall = p->o.drain_ms * MS;
-    for (sl_dpeer *d = p->peers, *next; d; d = next) {
+    for (sl_decode_peer *d = p->peers, *next; d; d = next) {
         next = d->next;
-        if (d->closing)
+        if (d->state >= PEER_CLOSING)
             continue;
         if (now >= d->hello_deadline_ns) {
-            sl_dpeer_drop(p, d, SL_ERR_TIMEOUT, "no answer to PEER_HELLO");
+            sl_peer_drop(p, d, SL_ERR_TIMEOUT, "no answer to PEER_HELLO");
             continue;
         }
         if (d->in_flight && now - d->progress_ns > stall && now > d->progress_ns) {
-            sl_dpeer_drop(p, d, SL_ERR_TIMEOUT, "posted operations do not complete");
+            sl_peer_drop(p, d, SL_ERR_TIMEOUT, "posted operations do not complete");
             continue;
         }
         uint64_t at = d->in_flight ? d->progress_ns + stall + MS : d->hello_deadline_ns;

@@ -1,0 +1,56 @@
+/* See path.h: the list of paths and the choice among them. */
+#include "prefill/path.h"
+
+#include <stdio.h>
+
+#include "prefill/prefill_impl.h"
+
+/* In the order in which `auto` tries them. */
+static const sl_ship_path *const paths[] = {&sl_path_direct, &sl_path_gpu, &sl_path_staging};
+
+static bool wanted(const sl_prefill *p, const sl_ship_path *path)
+{
+    return p->o.shipping == SL_CFG_SHIP_AUTO ? path->in_auto : p->o.shipping == path->choice;
+}
+
+bool sl_path_needs_process(const sl_prefill *p)
+{
+    for (size_t i = 0; i < SL_COUNT(paths); i++) {
+        if (wanted(p, paths[i]) && paths[i]->needs_process)
+            return true;
+    }
+    return false;
+}
+
+/* why: the reason that an earlier one was not possible, or "". */
+static void take(sl_prefill *p, sl_decode_peer *d, const sl_ship_path *path, const char *why)
+{
+    char named[64];
+    snprintf(named, sizeof named, "cluster.shipping is %s", path->name);
+    d->path = path;
+    sl_log(SL_LOG_INFO, "prefill", "shipping", "path=%s address=%s worker_id=%u reason=\"%s\"", path->name,
+           d->address, d->worker_id,
+           *why           ? why
+           : path->reason ? path->reason
+                          : named);
+    if (path->opened)
+        path->opened(p, d);
+}
+
+sl_status sl_path_choose(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_welcome *w, sl_err *err)
+{
+    const char *name = "auto";
+    sl_err why = {0};
+    for (size_t i = 0; i < SL_COUNT(paths); i++) {
+        if (!wanted(p, paths[i]))
+            continue;
+        sl_err no = {0};
+        if (paths[i]->open(p, d, w, &no) == SL_OK) {
+            take(p, d, paths[i], why.text);
+            return SL_OK;
+        }
+        why = no;
+        name = paths[i]->name;
+    }
+    return sl_fail(err, SL_ERR_REFUSED, "cluster.shipping is %s, which is not possible: %s", name, why.text);
+}

@@ -1,0 +1,51 @@
+/*
+ * Shipping paths: the ways in which rows reach a decode worker, one const object each, listed in path.c. The
+ * path of a connection is decided when PEER_WELCOME comes (sl_path_choose): the configuration names one
+ * (cluster.shipping), or says auto; then the first of the list that is `in_auto` and possible here is taken.
+ *
+ * A new path is one file with its object, one line in path.c's list, its value of cluster.shipping and its line
+ * in docs/protocol.md.
+ *
+ * Transport thread; a path's functions are called for connections that have chosen it (open: that may choose it).
+ */
+#ifndef SL_PREFILL_PATH_H
+#define SL_PREFILL_PATH_H
+
+#include "base/config.h"
+#include "prefill/peer.h"
+
+struct sl_ship_path {
+    const char *name; /* in the log and the documentation */
+    sl_cfg_shipping choice;
+    bool in_auto;
+    bool needs_process; /* PEER_HELLO must say which process this is */
+    const char *reason; /* for the log, why it can be used; NULL: because the configuration says so */
+    /* Makes the connection ready for this path. UNSUPPORTED and the like with the reason: another one is tried. */
+    sl_status (*open)(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_welcome *w, sl_err *err);
+    /* NULL, or: after the path was chosen and logged. */
+    void (*opened)(sl_prefill *p, sl_decode_peer *d);
+    /* Whether rows that were just computed leave from device memory; else from the own arena. */
+    bool (*from_device)(const sl_decode_peer *d);
+    /* Posts or copies what comes next of the cursor's open layer, in the direction of the state (PULLING: get).
+     * SL_OK; SL_AGAIN: not now; SL_INPROGRESS: the layer has ended; else the shipment fails. */
+    sl_status (*post)(sl_prefill *p, sl_prefill_job *j);
+    /* NULL, or: the connection is closed. True when the peer may be freed; false: sl_peer_unused follows. */
+    bool (*close)(sl_prefill *p, sl_decode_peer *d);
+};
+
+extern const sl_ship_path sl_path_direct, sl_path_gpu, sl_path_staging;
+
+/* SL_ERR_REFUSED when the path that the configuration names is not possible. */
+sl_status sl_path_choose(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_welcome *w, sl_err *err);
+/* Whether PEER_HELLO says which process this is: a path that may be chosen needs it. */
+bool sl_path_needs_process(const sl_prefill *p);
+
+/* path_put.c: by puts and gets of the transport; for paths. */
+sl_status sl_path_put(sl_prefill *p, sl_prefill_job *j);
+
+/* path_direct.c: what the copier gives back (copier.h), and the copier's end after the threads have ended. */
+typedef struct sl_copier_mail sl_copier_mail;
+void sl_copies_back(sl_prefill *p, sl_copier_mail *m);
+void sl_copies_destroy(sl_prefill *p);
+
+#endif

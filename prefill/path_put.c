@@ -1,0 +1,117 @@
+/*
+ * Paths by puts and gets of the transport. staging: from the own arena, always possible. gpu: rows that were
+ * just computed are put from device memory, which the worker registered at its start; everything else as
+ * staging.
+ */
+#include "prefill/path.h"
+
+#include "prefill/prefill_impl.h"
+
+static void completed(sl_prefill_job *j, sl_status st, const char *what)
+{
+    sl_prefill *p = j->ship.owner;
+    if (st != SL_OK)
+        sl_ship_fail(p, j, SL_ERR_PEER, true, "%s failed: %s", what, sl_status_name(st));
+    sl_ship_completed(j, j->ship.peer);
+}
+
+static void on_put(void *cookie, sl_status st)
+{
+    sl_prefill_job *j = cookie;
+    const sl_prefill *p = j->ship.owner;
+    sl_counter_add(st == SL_OK ? p->c.put_ok : p->c.put_failed, 1);
+    completed(j, st, "put");
+}
+
+static void on_got(void *cookie, sl_status st)
+{
+    sl_prefill_job *j = cookie;
+    const sl_prefill *p = j->ship.owner;
+    sl_counter_add(st == SL_OK ? p->c.get_ok : p->c.get_failed, 1);
+    completed(j, st, "get");
+}
+
+static sl_status put_span(sl_prefill *p, sl_prefill_job *j, sl_tp_mem *mem, const sl_span *s)
+{
+    const sl_decode_peer *d = j->ship.peer;
+    SL_TRY(sl_tp_put(sl_wep_tp(d->ep), s->local, mem, (size_t)s->bytes, s->remote, d->rkey, on_put, j));
+    j->ship.unflushed = true;
+    j->ship.bytes += (uint64_t)s->bytes;
+    sl_counter_add(p->c.put_bytes, (uint64_t)s->bytes);
+    return SL_OK;
+}
+
+static sl_status get_span(sl_prefill *p, sl_prefill_job *j, sl_tp_mem *mem, const sl_span *s)
+{
+    const sl_decode_peer *d = j->ship.peer;
+    SL_TRY(sl_tp_get(sl_wep_tp(d->ep), s->local, mem, (size_t)s->bytes, s->remote, d->rkey, on_got, j));
+    sl_counter_add(p->c.get_bytes, (uint64_t)s->bytes);
+    return SL_OK;
+}
+
+/* The memory that the span begins in. A span that goes on from one device pool into the next is cut at its end. */
+static sl_tp_mem *memory_of(sl_prefill *p, const sl_prefill_job *j, sl_span *s)
+{
+    if (!j->ship.map.dev)
+        return sl_worker_memory(p->worker);
+    sl_tp_mem *mem = sl_worker_device_memory(p->worker, s->local);
+    SL_CHECK(mem != NULL, "device rows outside the registered memory");
+    int64_t room = (uint8_t *)mem->base + mem->bytes - s->local;
+    if (s->bytes > room)
+        s->bytes = room;
+    return mem;
+}
+
+sl_status sl_path_put(sl_prefill *p, sl_prefill_job *j)
+{
+    sl_ship_cursor *c = &j->ship.cursor;
+    sl_span whole;
+    if (!sl_cursor_next(c, &whole))
+        return SL_INPROGRESS;
+    sl_span s = whole;
+    sl_tp_mem *mem = memory_of(p, j, &s);
+    sl_status st = j->ship.state == SHIP_PULLING ? get_span(p, j, mem, &s) : put_span(p, j, mem, &s);
+    if (st == SL_AGAIN)
+        sl_cursor_hold(c, &whole);
+    if (st != SL_OK)
+        return st;
+    sl_ship_posted(j);
+    if (s.bytes < whole.bytes)
+        sl_cursor_hold(c, &(sl_span){s.local + s.bytes, s.remote + (uint64_t)s.bytes, whole.bytes - s.bytes});
+    return SL_OK;
+}
+
+static sl_status open_always(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_welcome *w, sl_err *err)
+{
+    (void)p;
+    (void)d;
+    (void)w;
+    (void)err;
+    return SL_OK;
+}
+
+static bool never_from_device(const sl_decode_peer *d)
+{
+    (void)d;
+    return false;
+}
+
+static bool always_from_device(const sl_decode_peer *d)
+{
+    (void)d;
+    return true;
+}
+
+const sl_ship_path sl_path_staging = {.name = "staging",
+                                      .choice = SL_CFG_SHIP_STAGING,
+                                      .in_auto = true,
+                                      .open = open_always,
+                                      .from_device = never_from_device,
+                                      .post = sl_path_put};
+
+/* sl_prefill_create refuses it where the transport cannot move device memory. */
+const sl_ship_path sl_path_gpu = {.name = "gpu",
+                                  .choice = SL_CFG_SHIP_GPU,
+                                  .open = open_always,
+                                  .from_device = always_from_device,
+                                  .post = sl_path_put};

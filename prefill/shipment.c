@@ -1,0 +1,472 @@
+/*
+ * See shipment.h: how a shipment begins, the events that it hears, and the pump. What it posts is in
+ * shipment_post.c, how it ends in shipment_end.c.
+ */
+#include "prefill/shipment.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "prefill/prefill_impl.h"
+
+static const uint64_t MS = 1000000;
+enum {
+    PAGE = SL_PAGE_TOKENS,
+    DRAIN_LOOK_MS = 50,    /* how often a draining shipment gets a turn without an event */
+    DIRECT_TURN = 16 << 20 /* bytes that the transport thread copies before it looks at messages again */
+};
+
+const char *sl_ship_state_name(sl_ship_state s)
+{
+    static const char *const names[] = {"waiting", "connecting", "pulling",  "asking",
+                                        "sending", "flushing",   "draining", "over"};
+    return names[s];
+}
+
+bool sl_ship_ends(const sl_prefill_job *j)
+{
+    return j->ship.ending.cause != SHIP_NOT_ENDING || j->ship.state == SHIP_OVER;
+}
+
+/* ---- runnable ones ---- */
+
+static void put_last(sl_ship_list *l, sl_prefill_job *j)
+{
+    if (!l->tail)
+        l->tail = &l->head;
+    j->ship.run.next = NULL;
+    j->ship.run.pprev = l->tail;
+    *l->tail = j;
+    l->tail = &j->ship.run.next;
+}
+
+static void take_out(sl_ship_list *l, sl_prefill_job *j)
+{
+    *j->ship.run.pprev = j->ship.run.next;
+    if (j->ship.run.next)
+        j->ship.run.next->ship.run.pprev = j->ship.run.pprev;
+    else
+        l->tail = j->ship.run.pprev;
+    j->ship.run.pprev = NULL;
+}
+
+static sl_prefill_job *take_first(sl_ship_list *l)
+{
+    sl_prefill_job *j = l->head;
+    if (j)
+        take_out(l, j);
+    return j;
+}
+
+void sl_ship_runnable(sl_prefill *p, sl_prefill_job *j)
+{
+    if (!j->ship.run.pprev)
+        put_last(&p->runnable, j);
+}
+
+/* ---- beginning and end of the object ---- */
+
+static sl_prefill_job *find(sl_prefill *p, uint64_t rid, uint32_t attempt)
+{
+    for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
+        if (j->rid == rid && j->attempt == attempt)
+            return j;
+    }
+    return NULL;
+}
+
+static void reject(sl_prefill *p, const sl_msg_prefill *r, sl_status st, const char *why)
+{
+    sl_msg m = {.type = SL_MSG_FAILED};
+    memset(&m.failed, 0, sizeof m.failed);
+    m.failed.rid = r->rid;
+    m.failed.attempt = r->attempt;
+    m.failed.status = st;
+    m.failed.retryable = 1;
+    snprintf(m.failed.reason, sizeof m.failed.reason, "%.399s", why);
+    sl_worker_send_router(p->worker, &m);
+}
+
+static bool is_past(const sl_prefill *p, uint64_t rid, uint32_t attempt)
+{
+    for (uint32_t i = 0; i < PAST_JOBS; i++) {
+        if (p->past[i].rid == rid && p->past[i].attempt == attempt)
+            return true;
+    }
+    return false;
+}
+
+static void init_mails(sl_prefill_job *j)
+{
+    j->m_new = (sl_job_mail){.mail.kind = PM_NEW, .job = j};
+    j->m_pulled = (sl_job_mail){.mail.kind = PM_PULLED, .job = j};
+    j->m_stop = (sl_job_mail){.mail.kind = PM_STOP, .job = j};
+    j->m_end = (sl_job_mail){.mail.kind = PM_END, .job = j};
+    j->m_start = (sl_job_mail){.mail.kind = PM_START, .job = j};
+    j->m_finish = (sl_job_mail){.mail.kind = PM_FINISH, .job = j};
+    j->m_fail = (sl_job_mail){.mail.kind = PM_FAIL, .job = j};
+    j->m_release = (sl_job_mail){.mail.kind = PM_RELEASE, .job = j};
+}
+
+/* Owns m when it succeeds. */
+static sl_prefill_job *make_job(sl_prefill *p, sl_wmsg *m, sl_err *err)
+{
+    const sl_msg_prefill *r = &m->msg.prefill;
+    size_t n_crc = (r->n_pages - r->matched_pages) * (size_t)p->geo->n_layers;
+    sl_prefill_job *j = calloc(1, sizeof *j);
+    uint32_t *crc = calloc(n_crc + 1, sizeof *crc);
+    if (!j || !crc)
+        sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    sl_decode_peer *d = j && crc ? sl_peer_get(p, r, err) : NULL;
+    if (!d) {
+        free(crc);
+        free(j);
+        return NULL;
+    }
+    j->m = m;
+    j->msg = r;
+    j->rid = r->rid;
+    j->attempt = r->attempt;
+    j->arrived_ns = sl_now_ns();
+    j->deadline_ns = r->deadline_ms ? j->arrived_ns + r->deadline_ms * MS : UINT64_MAX;
+    init_mails(j);
+    j->ship = (sl_shipment){.owner = p, .crc = crc, .peer = d, .state = SHIP_WAITING, .next = p->ships};
+    return j;
+}
+
+void sl_ship_new(sl_prefill *p, sl_wmsg *m)
+{
+    const sl_msg_prefill *r = &m->msg.prefill;
+    sl_err err = {0};
+    if (find(p, r->rid, r->attempt) || is_past(p, r->rid, r->attempt)) {
+        sl_counter_add(p->c.stale, 1);
+        sl_wmsg_free(m);
+        return;
+    }
+    if (r->matched_pages > (r->n_tokens - 1) / PAGE) {
+        reject(p, r, SL_ERR_INVALID, "the matched prefix leaves no token to compute");
+        sl_wmsg_free(m);
+        return;
+    }
+    sl_prefill_job *j = make_job(p, m, &err);
+    if (!j) {
+        reject(p, r, SL_ERR_PEER, err.text);
+        sl_wmsg_free(m);
+        return;
+    }
+    if (p->ships)
+        p->ships->ship.prev = j;
+    p->ships = j;
+    sl_mailbox_post(p->role.inbox, &j->m_new.mail.link);
+}
+
+void sl_ship_free(sl_prefill *p, sl_prefill_job *j)
+{
+    if (j->ship.run.pprev)
+        take_out(&p->runnable, j);
+    *(j->ship.prev ? &j->ship.prev->ship.next : &p->ships) = j->ship.next;
+    if (j->ship.next)
+        j->ship.next->ship.prev = j->ship.prev;
+    sl_wmsg_free(j->m);
+    free(j->own_pages);
+    free(j->dev_rows); /* dev_index is in the same block */
+    sl_cursor_free(&j->ship.cursor);
+    free(j->ship.crc);
+    free(j);
+}
+
+/* ---- events: they record ---- */
+
+void sl_ship_fail(sl_prefill *p, sl_prefill_job *j, sl_status st, bool retryable, const char *fmt, ...)
+{
+    sl_ship_ending *e = &j->ship.ending;
+    if (sl_ship_ends(j))
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(e->reason, sizeof e->reason, fmt, ap);
+    va_end(ap);
+    e->cause = SHIP_FAILED;
+    e->status = st;
+    e->retryable = retryable;
+    sl_log(SL_LOG_WARN, "prefill", "request_failed",
+           "rid=%016" PRIx64 " attempt=%u status=%s retryable=%d reason=\"%s\"", j->rid, j->attempt,
+           sl_status_name(st), retryable, e->reason);
+    sl_ship_runnable(p, j);
+}
+
+void sl_ship_fail_peer(sl_prefill *p, const sl_decode_peer *d, sl_status st, const char *why)
+{
+    for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
+        if (j->ship.peer == d)
+            sl_ship_fail(p, j, st, true, "decode worker %s: %s", d->address, why);
+    }
+}
+
+void sl_ship_abort(sl_prefill *p, uint64_t rid, uint32_t attempt)
+{
+    sl_prefill_job *j = find(p, rid, attempt);
+    if (!j || j->ship.state == SHIP_OVER) { /* nothing of it is left: it is drained */
+        sl_ship_tell_drained(p, rid, attempt);
+        return;
+    }
+    j->ship.ending.cause = SHIP_ABORTED;
+    sl_log(SL_LOG_INFO, "prefill", "request_aborted", "rid=%016" PRIx64 " attempt=%u", rid, attempt);
+    sl_ship_runnable(p, j);
+}
+
+void sl_ship_router_down(sl_prefill *p)
+{
+    for (sl_prefill_job *j = p->ships; j; j = j->ship.next)
+        sl_ship_fail(p, j, SL_ERR_PEER, true, "the router is gone");
+}
+
+void sl_ship_peer_up(sl_prefill *p, const sl_decode_peer *d)
+{
+    for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
+        if (j->ship.peer == d)
+            sl_ship_runnable(p, j);
+    }
+}
+
+void sl_ship_peer_closed(sl_prefill *p, const sl_decode_peer *d)
+{
+    for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
+        if (j->ship.peer == d) {
+            j->ship.peer = NULL;
+            sl_ship_runnable(p, j);
+        }
+    }
+}
+
+void sl_ship_posted(sl_prefill_job *j)
+{
+    sl_decode_peer *d = j->ship.peer;
+    if (!d->in_flight)
+        d->progress_ns = sl_now_ns();
+    d->in_flight++;
+    j->ship.in_flight++;
+}
+
+void sl_ship_completed(sl_prefill_job *j, sl_decode_peer *d)
+{
+    d->in_flight--;
+    d->progress_ns = sl_now_ns();
+    j->ship.in_flight--;
+    sl_ship_runnable(j->ship.owner, j);
+}
+
+/* How many of the pulled pages' checksums differ. They are right when they equal those of pages that the ticket
+ * still pins. */
+static size_t count_damaged(const sl_prefill *p, const sl_prefill_job *j, const sl_msg_pages_crc *m)
+{
+    size_t layers = (size_t)p->geo->n_layers, bad = 0;
+    for (size_t i = 0; i < m->n_crc; i++) {
+        int32_t page = j->own_pages[j->own_matched + (int32_t)(i / layers)];
+        bad += sl_arena_page_crc(p->o.role.arena, page, (int32_t)(i % layers), PAGE) != m->crc[i];
+    }
+    return bad;
+}
+
+void sl_ship_pages_crc(sl_prefill *p, const sl_msg_pages_crc *m)
+{
+    sl_prefill_job *j = find(p, m->rid, m->attempt);
+    if (!j || sl_ship_ends(j) || j->ship.state != SHIP_ASKING || (int32_t)m->first != j->own_matched) {
+        sl_counter_add(p->c.stale, 1);
+        return;
+    }
+    size_t n = (size_t)(j->pull_end - j->own_matched) * (size_t)p->geo->n_layers, bad = 0;
+    bool complete = m->n_crc == n;
+    if (complete && p->o.role.verify_checksums)
+        bad = count_damaged(p, j, m);
+    if (bad) {
+        sl_counter_add(p->c.checksum, bad);
+        sl_log(SL_LOG_WARN, "prefill", "pull_damaged", "rid=%016" PRIx64 " attempt=%u bad=%zu of=%zu", j->rid,
+               j->attempt, bad, n);
+    }
+    j->ship.state = SHIP_SENDING;
+    j->pull_ok = complete && !bad;
+    sl_mailbox_post(p->role.inbox, &j->m_pulled.mail.link);
+}
+
+static void push(sl_prefill *p, sl_prefill_job *j, sl_piece piece)
+{
+    if (sl_cursor_push(&j->ship.cursor, &piece) != SL_OK)
+        sl_ship_fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
+    sl_ship_runnable(p, j);
+}
+
+/* The engine's pages are there. What is to be pulled, or what is in the own cache and not with the decode
+ * worker, comes first; at most one of the two is not empty. */
+static void on_start(sl_prefill *p, sl_prefill_job *j)
+{
+    if (sl_ship_ends(j))
+        return;
+    int32_t theirs = (int32_t)j->msg->matched_pages, own = j->own_matched, layers = p->geo->n_layers;
+    j->ship.state = SHIP_CONNECTING;
+    if (j->pull_end > own)
+        push(p, j, (sl_piece){.end_layer = layers, .first = own * PAGE, .end = j->pull_end * PAGE});
+    else if (own > theirs)
+        push(p, j, (sl_piece){.end_layer = layers, .first = theirs * PAGE, .end = own * PAGE});
+    sl_ship_runnable(p, j);
+}
+
+static void on_layer(sl_prefill *p, const sl_layer_mail *m)
+{
+    for (int32_t i = 0; i < m->step->n; i++) {
+        sl_prefill_job *j = m->step->item[i].job;
+        int32_t from = (int32_t)j->msg->matched_pages * PAGE;
+        int32_t first = m->step->item[i].first < from ? from : m->step->item[i].first;
+        if (sl_ship_ends(j) || first >= m->step->item[i].end)
+            continue;
+        push(p, j,
+             (sl_piece){.layer = m->layer,
+                        .end_layer = m->layer + 1,
+                        .first = first,
+                        .end = m->step->item[i].end,
+                        .computed = true});
+    }
+}
+
+void sl_ship_mail(sl_prefill *p, sl_wmail *m)
+{
+    if (m->kind == PM_COPIED) {
+        sl_copies_back(p, (sl_copier_mail *)m);
+        return;
+    }
+    sl_prefill_job *j = ((sl_job_mail *)m)->job;
+    switch (m->kind) {
+    case PM_START:
+        on_start(p, j);
+        break;
+    case PM_LAYER:
+        on_layer(p, (const sl_layer_mail *)m);
+        break;
+    case PM_STEP_DONE:
+        m->kind = PM_STEP_BACK;
+        sl_mailbox_post(p->role.inbox, &m->link);
+        break;
+    case PM_FINISH:
+        j->ship.finish_ns = sl_now_ns();
+        sl_ship_runnable(p, j);
+        break;
+    case PM_FAIL:
+        sl_ship_fail(p, j, j->fail_status, j->fail_retryable, "%s", j->fail_reason);
+        break;
+    case PM_RELEASE:
+        sl_ship_free(p, j);
+        break;
+    default:
+        SL_CHECK(false, "mail %d", m->kind);
+    }
+}
+
+/* ---- the pump ---- */
+
+static bool landing_pages_exist(const sl_prefill_job *j)
+{
+    for (size_t i = 0; i < j->msg->n_pages; i++) {
+        if (j->msg->pages[i] >= (uint64_t)j->ship.peer->n_pages)
+            return false;
+    }
+    return true;
+}
+
+/* CONNECTING to PULLING or SENDING, when the peer is up. */
+static sl_ship_turn connect_turn(sl_prefill *p, sl_prefill_job *j)
+{
+    const sl_decode_peer *d = j->ship.peer;
+    if (!d || d->state != PEER_UP)
+        return SHIP_IDLE;
+    if (!landing_pages_exist(j)) {
+        sl_ship_fail(p, j, SL_ERR_CORRUPT, true, "a landing page is outside the decode worker's arena");
+        return SHIP_IDLE;
+    }
+    j->ship.map = (sl_page_map){.local = p->geo,
+                                .remote = &d->geo,
+                                .local_base = sl_arena_base(p->o.role.arena),
+                                .remote_base = d->base,
+                                .local_n = sl_arena_pages(p->o.role.arena),
+                                .remote_n = d->n_pages,
+                                .lpages = j->own_pages,
+                                .rpages = j->msg->pages};
+    j->ship.state = j->pull_end > j->own_matched ? SHIP_PULLING : SHIP_SENDING;
+    return SHIP_MOVED;
+}
+
+static sl_ship_turn take_turn(sl_prefill *p, sl_prefill_job *j)
+{
+    if (j->ship.ending.cause != SHIP_NOT_ENDING && j->ship.state < SHIP_DRAINING)
+        sl_ship_begin_draining(p, j);
+    switch (j->ship.state) {
+    case SHIP_CONNECTING:
+        return connect_turn(p, j);
+    case SHIP_PULLING:
+        return sl_ship_pull(p, j);
+    case SHIP_SENDING:
+        return sl_ship_send(p, j);
+    case SHIP_FLUSHING:
+        return sl_ship_finish(p, j);
+    case SHIP_DRAINING:
+        return sl_ship_drain(p, j);
+    case SHIP_WAITING: /* for START */
+    case SHIP_ASKING:  /* for PAGES_CRC */
+    case SHIP_OVER:    /* for RELEASE */
+        break;
+    }
+    return SHIP_IDLE;
+}
+
+/* Gives every runnable shipment its turn, again and again while it posts: one operation each, so that a long
+ * prompt does not hold up short ones. True when something was posted. */
+static bool pump(sl_prefill *p)
+{
+    bool posted = false;
+    sl_ship_list blocked = {0};
+    p->direct_left = DIRECT_TURN;
+    for (sl_prefill_job *j; (j = take_first(&p->runnable));) {
+        sl_ship_turn turn = take_turn(p, j);
+        posted |= turn == SHIP_POSTED;
+        if (turn == SHIP_BLOCKED && !j->ship.run.pprev)
+            put_last(&blocked, j);
+        else if (turn >= SHIP_MOVED)
+            sl_ship_runnable(p, j);
+    }
+    for (sl_prefill_job *j; (j = take_first(&blocked));)
+        put_last(&p->runnable, j);
+    return posted;
+}
+
+static void check_deadlines(sl_prefill *p, uint64_t now)
+{
+    for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
+        if (now >= j->deadline_ns)
+            sl_ship_fail(p, j, SL_ERR_DEADLINE, true, "deadline of the request passed");
+        if (j->ship.state != SHIP_DRAINING)
+            continue;
+        sl_ship_runnable(p, j); /* for a flush that could not be posted or failed */
+        if (now >= j->ship.drain_deadline_ns && j->ship.peer)
+            sl_peer_drop(p, j->ship.peer, SL_ERR_TIMEOUT, "posted operations do not drain");
+    }
+}
+
+static uint64_t next_deadline(const sl_prefill *p, uint64_t now)
+{
+    uint64_t due = UINT64_MAX;
+    for (const sl_prefill_job *j = p->ships; j; j = j->ship.next) {
+        if (j->ship.state == SHIP_OVER)
+            continue;
+        uint64_t at = j->ship.state == SHIP_DRAINING ? now + DRAIN_LOOK_MS * MS : j->deadline_ns;
+        due = at < due ? at : due;
+    }
+    return due;
+}
+
+uint64_t sl_ship_tick(sl_prefill *p, uint64_t now)
+{
+    check_deadlines(p, now);
+    return pump(p) ? now : next_deadline(p, now);
+}

@@ -1,0 +1,151 @@
+/*
+ * Shipment: how the rows of one request (one PREFILL, one attempt) reach the decode worker. Transport thread.
+ *
+ *                 START             peer is up                    PAGES_CRC
+ *     WAITING ───────────▶ CONNECTING ──────┬──▶ PULLING ──▶ ASKING ──────┐
+ *                                           │                             ▼
+ *                                           └──────────────────────────▶ SENDING ──▶ FLUSHING ──▶ OVER ──▶ freed
+ *                                                                                                  ▲
+ *     every state before OVER: failure, abort, deadline, router or peer lost ──▶ DRAINING ─────────┘
+ *
+ *     state       holds                          left by                                          to
+ *     WAITING     the message                    mail START: the engine has leased own pages      CONNECTING
+ *     CONNECTING  + own pages                    pump: the peer is up, pages are to be pulled     PULLING
+ *                                                pump: the peer is up, nothing to pull            SENDING
+ *     PULLING     + gets in flight               pump: all got; it sends PAGES_ASK                ASKING
+ *     ASKING      + own pages                    message PAGES_CRC: compared; mail PULLED         SENDING
+ *     SENDING     + puts and copies in flight    pump: FINISH came, all posted; it posts a flush  FLUSHING
+ *     FLUSHING    + puts, copies, one flush      pump: all completed; COMMIT, PREFILLED           OVER
+ *     DRAINING    what was posted before,        pump: all completed and flushed, or the          OVER
+ *                 a flush after it               connection is closed; DRAINED or FAILED
+ *     OVER        nothing                        mail RELEASE, the engine's answer to END         (freed)
+ *
+ * Rules:
+ *
+ * - Events (mails, messages, completions, the clock, the peer's state) only record what happened and put the
+ *   shipment on the list of runnable ones. They post nothing and send nothing. The exceptions are START and
+ *   PAGES_CRC, which move the state as the table says.
+ * - The pump (sl_ship_tick) takes runnable shipments in turn; it alone posts, sends and moves to any other
+ *   state. So no callback enters the machine while it runs.
+ * - A failure or an abort is recorded in `ending`, from any state; the first failure stays, and an abort
+ *   overrides it. The pump then moves to DRAINING, whichever state it finds.
+ * - Deadlines: the request's own before DRAINING (SL_ERR_DEADLINE); drain_ms in DRAINING, after which the
+ *   connection is closed by force. Closing cancels what is in flight, so DRAINING always ends.
+ * - One way out: OVER is entered by `over` alone (shipment_end.c), which posts END; from then on nothing of the
+ *   shipment touches pages on either side. RELEASE frees the job with everything in it (sl_ship_free).
+ * - "Drained" is never claimed early: `unflushed` says that puts were posted which no completed flush covers.
+ *   When the connection is lost with such puts, DRAINED is not said to the router: the fence of the decode
+ *   worker has to decide (docs/protocol.md).
+ */
+#ifndef SL_PREFILL_SHIPMENT_H
+#define SL_PREFILL_SHIPMENT_H
+
+#include "base/msg.h"
+#include "prefill/cursor.h"
+#include "worker/worker.h"
+
+typedef struct sl_prefill sl_prefill;
+typedef struct sl_prefill_job sl_prefill_job;
+typedef struct sl_decode_peer sl_decode_peer;
+
+typedef enum {
+    SHIP_WAITING,
+    SHIP_CONNECTING,
+    SHIP_PULLING,
+    SHIP_ASKING,
+    SHIP_SENDING,
+    SHIP_FLUSHING,
+    SHIP_DRAINING,
+    SHIP_OVER
+} sl_ship_state;
+
+/* Why a shipment ends early; NOT_ENDING while it does not. */
+typedef enum { SHIP_NOT_ENDING, SHIP_FAILED, SHIP_ABORTED } sl_ship_cause;
+
+typedef struct sl_ship_ending {
+    sl_ship_cause cause;
+    sl_status status; /* FAILED: these three */
+    bool retryable;
+    char reason[300];
+} sl_ship_ending;
+
+typedef struct sl_shipment {
+    sl_prefill *owner;
+    sl_prefill_job *next, *prev; /* all shipments of the worker */
+    struct {
+        sl_prefill_job *next, **pprev; /* pprev is NULL while it is in no list */
+    } run;
+    sl_ship_state state;
+    sl_ship_ending ending;
+    sl_decode_peer *peer; /* NULL after its connection was closed */
+    sl_page_map map;      /* from CONNECTING's end; its device fields: of the open layer */
+    sl_ship_cursor cursor;
+    uint32_t *crc;      /* [shipped pages][layers], filled while layers are opened, sent in COMMIT */
+    uint32_t in_flight; /* gets, puts, flushes and batches of copies that have not completed */
+    bool unflushed;     /* puts were posted that no completed flush covers */
+    uint64_t bytes;     /* shipped */
+    uint64_t finish_ns; /* when FINISH came: no further pieces; 0: not yet */
+    uint64_t drain_deadline_ns;
+} sl_shipment;
+
+/* A list of jobs through ship.run, first in first out. All zero is empty. */
+typedef struct sl_ship_list {
+    sl_prefill_job *head, **tail;
+} sl_ship_list;
+
+/* ---- events (shipment.c) ---- */
+
+/* PREFILL. Takes m. */
+void sl_ship_new(sl_prefill *p, sl_wmsg *m);
+/* ABORT of the router. */
+void sl_ship_abort(sl_prefill *p, uint64_t rid, uint32_t attempt);
+void sl_ship_pages_crc(sl_prefill *p, const sl_msg_pages_crc *m);
+/* Mails of the engine and of the copier. */
+void sl_ship_mail(sl_prefill *p, sl_wmail *m);
+void sl_ship_router_down(sl_prefill *p);
+/* The peer's connection is up, or has been closed (then the shipments forget it). */
+void sl_ship_peer_up(sl_prefill *p, const sl_decode_peer *d);
+void sl_ship_peer_closed(sl_prefill *p, const sl_decode_peer *d);
+/* Records a failure: nothing more is posted, and FAILED follows when it has drained, unless it is aborted. */
+void sl_ship_fail(sl_prefill *p, sl_prefill_job *j, sl_status st, bool retryable, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+/* Of all shipments to this peer. */
+void sl_ship_fail_peer(sl_prefill *p, const sl_decode_peer *d, sl_status st, const char *why);
+/* An operation or a batch was posted to the shipment's peer, or one to this peer has completed. */
+void sl_ship_posted(sl_prefill_job *j);
+void sl_ship_completed(sl_prefill_job *j, sl_decode_peer *d);
+
+/* The clock: deadlines, then the pump. Returns when it must run again (ns); `now` when something was posted. */
+uint64_t sl_ship_tick(sl_prefill *p, uint64_t now);
+
+/* After the transport thread has ended, or by RELEASE: unlinks and frees the job. */
+void sl_ship_free(sl_prefill *p, sl_prefill_job *j);
+
+/* ---- inside the machine ---- */
+
+/* What one turn of a shipment did. */
+typedef enum {
+    SHIP_IDLE,    /* waits for an event */
+    SHIP_BLOCKED, /* the transport or the window is full: again in the pump's next run */
+    SHIP_MOVED,   /* in another state now: another turn in this run */
+    SHIP_POSTED,  /* posted something: another turn in this run */
+} sl_ship_turn;
+
+void sl_ship_runnable(sl_prefill *p, sl_prefill_job *j);
+bool sl_ship_ends(const sl_prefill_job *j); /* early, or it is OVER */
+const char *sl_ship_state_name(sl_ship_state s);
+
+/* shipment_post.c: turns in PULLING and SENDING. */
+sl_ship_turn sl_ship_pull(sl_prefill *p, sl_prefill_job *j);
+sl_ship_turn sl_ship_send(sl_prefill *p, sl_prefill_job *j);
+
+/* shipment_end.c: turns in FLUSHING and DRAINING, and the flush that both need. */
+sl_ship_turn sl_ship_finish(sl_prefill *p, sl_prefill_job *j);
+sl_ship_turn sl_ship_drain(sl_prefill *p, sl_prefill_job *j);
+void sl_ship_begin_draining(sl_prefill *p, sl_prefill_job *j);
+/* Posts a flush. SL_AGAIN: not now. */
+sl_status sl_ship_post_flush(sl_prefill_job *j);
+/* DRAINED or ABORT's answer to the router. */
+void sl_ship_tell_drained(sl_prefill *p, uint64_t rid, uint32_t attempt);
+
+#endif

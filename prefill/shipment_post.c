@@ -1,0 +1,132 @@
+/*
+ * See shipment.h: the turns of shipments that post. The path of the connection (path.h) decides how the bytes
+ * go; here is which bytes come next, and what follows when all are posted.
+ *
+ * Checksums of the pages are computed when a layer is opened, while the engine computes the next layer.
+ */
+#include "prefill/path.h"
+
+#include "prefill/prefill_impl.h"
+
+enum {
+    WINDOW = 256, /* operations in flight per connection */
+    PAGE = SL_PAGE_TOKENS
+};
+
+/* The checksums for COMMIT of the pages that are complete with this piece, in its open layer. */
+static void checksum_layer(sl_prefill *p, sl_prefill_job *j)
+{
+    const sl_ship_cursor *c = &j->ship.cursor;
+    int32_t n_tokens = (int32_t)j->msg->n_tokens, from = (int32_t)j->msg->matched_pages;
+    for (int32_t page = c->piece.first / PAGE; page <= (c->piece.end - 1) / PAGE; page++) {
+        int32_t page_end = (page + 1) * PAGE < n_tokens ? (page + 1) * PAGE : n_tokens;
+        if (page < from || page_end > c->piece.end)
+            continue;
+        j->ship.crc[(size_t)(page - from) * (size_t)p->geo->n_layers + (size_t)c->layer] =
+            sl_arena_page_crc(p->o.role.arena, j->own_pages[page], c->layer, page_end - page * PAGE);
+    }
+}
+
+/* Opens the cursor's next layer. Rows that were just computed are in device memory too (dev_rows was set before
+ * the mail that brought them); the path says whether they leave from there. */
+static bool open_layer(sl_prefill *p, sl_prefill_job *j)
+{
+    sl_ship_cursor *c = &j->ship.cursor;
+    sl_page_map *map = &j->ship.map;
+    const sl_decode_peer *d = j->ship.peer;
+    if (!sl_cursor_open_layer(c))
+        return false;
+    if (j->ship.state == SHIP_SENDING)
+        checksum_layer(p, j);
+    bool device = c->piece.computed && j->dev_rows && d->path->from_device(d);
+    map->dev = device ? p->dev_layers : NULL;
+    map->dev_rows = device ? j->dev_rows : NULL;
+    map->dev_index = device ? j->dev_index : NULL;
+    sl_cursor_walk(c, map);
+    return true;
+}
+
+/* Posts what comes next. SL_INPROGRESS: nothing is left for now. SL_AGAIN: the window or the path is full. */
+static sl_status post_next(sl_prefill *p, sl_prefill_job *j)
+{
+    const sl_decode_peer *d = j->ship.peer;
+    if (sl_cursor_done(&j->ship.cursor))
+        return SL_INPROGRESS;
+    if (d->in_flight >= WINDOW)
+        return SL_AGAIN;
+    for (;;) {
+        sl_status st =
+            j->ship.cursor.walking || j->ship.cursor.held.bytes ? d->path->post(p, j) : SL_INPROGRESS;
+        if (st != SL_INPROGRESS)
+            return st;
+        if (!open_layer(p, j))
+            return SL_INPROGRESS;
+    }
+}
+
+static bool peer_usable(const sl_prefill_job *j)
+{
+    return j->ship.peer && j->ship.peer->state == PEER_UP;
+}
+
+/* All is posted: asks for the checksums when all has arrived. */
+static sl_ship_turn ask_about_pulled(sl_prefill_job *j)
+{
+    if (j->ship.in_flight)
+        return SHIP_IDLE;
+    sl_msg m = {.type = SL_MSG_PAGES_ASK};
+    m.pages_ask = (sl_msg_pages_ask){.rid = j->rid,
+                                     .attempt = j->attempt,
+                                     .ticket = j->msg->ticket,
+                                     .first = (uint32_t)j->own_matched,
+                                     .count = (uint32_t)(j->pull_end - j->own_matched)};
+    sl_wep_send(j->ship.peer->ep, &m);
+    j->ship.state = SHIP_ASKING;
+    return SHIP_IDLE;
+}
+
+/* All that there is so far is posted: when the engine has finished, a flush follows, if there were puts. */
+static sl_ship_turn flush_all(sl_prefill *p, sl_prefill_job *j)
+{
+    if (!j->ship.finish_ns)
+        return SHIP_IDLE;
+    sl_ship_turn turn = SHIP_MOVED;
+    if (j->ship.unflushed) {
+        sl_status st = sl_ship_post_flush(j);
+        if (st == SL_AGAIN)
+            return SHIP_BLOCKED;
+        if (st != SL_OK) {
+            sl_ship_fail(p, j, SL_ERR_PEER, true, "cannot flush: %s", sl_status_name(st));
+            return SHIP_IDLE;
+        }
+        turn = SHIP_POSTED;
+    }
+    j->ship.state = SHIP_FLUSHING;
+    return turn;
+}
+
+static sl_ship_turn turn_of(sl_prefill *p, sl_prefill_job *j, sl_status st)
+{
+    if (st == SL_OK)
+        return SHIP_POSTED;
+    if (st == SL_AGAIN)
+        return SHIP_BLOCKED;
+    sl_ship_fail(p, j, SL_ERR_PEER, true, "cannot post: %s", sl_status_name(st));
+    return SHIP_IDLE;
+}
+
+sl_ship_turn sl_ship_pull(sl_prefill *p, sl_prefill_job *j)
+{
+    if (!peer_usable(j))
+        return SHIP_IDLE;
+    sl_status st = post_next(p, j);
+    return st == SL_INPROGRESS ? ask_about_pulled(j) : turn_of(p, j, st);
+}
+
+sl_ship_turn sl_ship_send(sl_prefill *p, sl_prefill_job *j)
+{
+    if (!peer_usable(j))
+        return SHIP_IDLE;
+    sl_status st = post_next(p, j);
+    return st == SL_INPROGRESS ? flush_all(p, j) : turn_of(p, j, st);
+}
