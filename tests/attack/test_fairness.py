@@ -1,0 +1,104 @@
+"""Clients against clients: one call that fills the queue, long prompts among short ones, samples by the hundred."""
+
+import concurrent.futures
+import threading
+import time
+
+import pytest
+
+import real
+
+
+def test_one_call_does_not_fill_the_queue(target):
+    """8 prompts times n = 128, again and again: the honest clients' requests go on in turn."""
+    t = target()
+    body = {"prompt": [real.prompt(f"fill{i}", 200) for i in range(8)], "n": 128, "max_tokens": 20, "ignore_eos": True, "temperature": 1}
+    with t.watched():
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            codes = [a.result().status_code for a in [pool.submit(t.cluster.post, body) for _ in range(4)]]
+    assert all(c in (200, 429) for c in codes), codes
+
+
+def test_a_long_prompt_does_not_starve(start):
+    """1,500 tokens beside short ones that fill the store: it is served while they are."""
+    c = start(roles=("router", "prefill", "decode"), **{"kvstore.bytes": "4MiB", "decode.max_batch": 8})
+    stop, done, errors = threading.Event(), [0], []
+
+    def short(i):
+        k = 0
+        while not stop.is_set():
+            k += 1
+            try:
+                c.tokens(real.prompt(f"s{i}.{k}", 150), 100)
+                done[0] += 1
+            except Exception as e:  # shown below
+                errors.append(str(e)[:200])
+
+    threads = [threading.Thread(target=short, args=(i,), daemon=True) for i in range(8)]
+    for th in threads:
+        th.start()
+    try:
+        real.until("short ones are served", lambda: done[0] >= 10)
+        begin, before = time.monotonic(), done[0]
+        ids = real.prompt("long", 1450)
+        assert c.tokens(ids, 30, timeout=100) == real.reference(ids, 30)
+        print(f"the long prompt took {time.monotonic() - begin:.1f} s, {done[0] - before} short ones meanwhile")
+    finally:
+        stop.set()
+        for th in threads:
+            th.join(120)
+    assert not errors, errors[:3]
+    c.idle()
+
+
+def test_short_prompts_do_not_wait_for_long_ones(start):
+    """Chunks of several prompts share a step: a short prompt beside four long ones gets its first token soon."""
+    c = start(roles=("router", "prefill", "decode"), **{"kvstore.bytes": "64MiB", "prefill.chunk_tokens": 256})
+    firsts = []
+
+    def ttft(ids):
+        begin, first = time.monotonic(), []
+        c.streamed(ids, 4, on_token=lambda _: first.append(time.monotonic() - begin))
+        return first[0]
+
+    for i in range(5):
+        firsts.append(ttft(real.prompt(f"alone{i}", 64)))
+    alone = sorted(firsts)[2]
+    stop = threading.Event()
+
+    def long(i):
+        k = 0
+        while not stop.is_set():
+            k += 1
+            c.tokens(real.prompt(f"l{i}.{k}", 1200), 2)
+
+    threads = [threading.Thread(target=long, args=(i,), daemon=True) for i in range(4)]
+    for th in threads:
+        th.start()
+    try:
+        time.sleep(1)
+        beside = sorted(ttft(real.prompt(f"beside{i}", 64)) for i in range(11))[5]
+    finally:
+        stop.set()
+        for th in threads:
+            th.join(120)
+    print(f"TTFT of 64 tokens: alone {alone * 1000:.0f} ms, beside four prompts of 1,200 tokens {beside * 1000:.0f} ms")
+    c.idle()
+    assert beside < 12 * alone + 0.25
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_requests_wait_for_a_replacement(start, role):
+    """The last worker of a role dies with requests queued: they wait for stage_timeout_ms, and a replacement serves them."""
+    c = start(roles=("router", "prefill", "decode"), **{"cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 2500})
+    ids = real.prompt("wait", 120)
+    real.reference(ids, 20)
+    import os
+    import signal
+    os.kill(c.pid(f"{role}/0"), signal.SIGKILL)
+    real.until("its loss is seen", lambda: not c.workers(role))
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(c.tokens, ids, 20) for _ in range(4)]
+        time.sleep(0.5)
+        start(real.Process, role, 7, c.worker_address, **{"cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 2500})
+        assert [a.result(60) for a in asked] == [real.reference(ids, 20)] * 4
