@@ -75,12 +75,40 @@ const char *sl_cfg_nearest(const char *key)
     return best;
 }
 
+/* Appends to a list of names. */
 static void join_names(const char *const *names, char *buf, size_t n)
 {
-    size_t len = 0;
-    buf[0] = '\0';
-    for (; *names && len < n; names++)
+    size_t len = strlen(buf);
+    for (; names && *names && len < n; names++)
         len += (size_t)snprintf(buf + len, n - len, "%s%s", len ? ", " : "", *names);
+}
+
+static const sl_config_choice *choices; /* see sl_config_bind: set once, before threads */
+
+void sl_config_bind(const sl_config_choice *table)
+{
+    choices = table;
+}
+
+static const char *const *names_of(const sl_config_choice *table, const char *key)
+{
+    for (; table && table->key; table++)
+        if (!strcmp(table->key, key))
+            return table->names();
+    return NULL;
+}
+
+const char *sl_config_unbound(const sl_config_choice *table)
+{
+    for (const sl_config_choice *c = table; c->key; c++) {
+        const sl_cfg_row *row = sl_cfg_find(c->key);
+        if (!row || row->type != SL_CFG_CHOICE)
+            return c->key;
+    }
+    for (size_t i = 0; i < sl_cfg_nrows; i++)
+        if (sl_cfg_rows[i].type == SL_CFG_CHOICE && !names_of(table, sl_cfg_rows[i].key))
+            return sl_cfg_rows[i].key;
+    return NULL;
 }
 
 static void size_text(uint64_t v, char *buf, size_t n)
@@ -96,7 +124,7 @@ static void size_text(uint64_t v, char *buf, size_t n)
 
 const char *sl_cfg_describe(const sl_cfg_row *row, char *buf, size_t n)
 {
-    char names[256], lo[32], hi[32];
+    char names[256] = "", lo[32], hi[32];
     long long min = row->min, max = row->max;
     switch (row->type) {
     case SL_CFG_STRING:
@@ -123,6 +151,11 @@ const char *sl_cfg_describe(const sl_cfg_row *row, char *buf, size_t n)
     case SL_CFG_ENUM_LIST:
         join_names(row->names, names, sizeof names);
         snprintf(buf, n, "%s: %s", row->type == SL_CFG_ENUM ? "one of" : "list of", names);
+        break;
+    case SL_CFG_CHOICE:
+        join_names(row->names, names, sizeof names);
+        join_names(names_of(choices, row->key), names, sizeof names);
+        snprintf(buf, n, "one of: %s", names);
         break;
     }
     return buf;
@@ -236,6 +269,28 @@ static sl_status parse_enum(int *out, const sl_cfg_row *row, const char *text, s
     return reject(row, text, "is not known", err);
 }
 
+static bool among(const char *const *names, const char *text)
+{
+    for (; names && *names; names++)
+        if (!strcmp(*names, text))
+            return true;
+    return false;
+}
+
+/* A name as registries have them; which of them exist is known when the key is bound. */
+static sl_status parse_choice(char *out, const sl_cfg_row *row, const char *text, sl_err *err)
+{
+    const char *const *names = names_of(choices, row->key);
+    size_t n = strlen(text);
+    bool word = n && n < row->size && strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_") == n &&
+                strcmp(text, "null") != 0; /* YAML's word for nothing */
+    if (!word || (names && !among(names, text) && !among(row->names, text)))
+        return reject(row, text, "is not known", err);
+    memset(out, 0, row->size);
+    memcpy(out, text, n);
+    return SL_OK;
+}
+
 /* Fields are reached through the row's offset; enumerations are int-sized (checked by a test over the table).
  */
 static void *field_of(sl_config *cfg, const sl_cfg_row *row)
@@ -259,6 +314,8 @@ sl_status sl_cfg_parse(sl_config *cfg, const sl_cfg_row *row, const char *text, 
         return parse_bool(field, row, text, err);
     case SL_CFG_ENUM:
         return parse_enum(field, row, text, err);
+    case SL_CFG_CHOICE:
+        return parse_choice(field, row, text, err);
     case SL_CFG_INT_LIST:
     case SL_CFG_ENUM_LIST:
         break;
@@ -356,7 +413,7 @@ sl_status sl_config_set(sl_config *cfg, const char *assignment, sl_err *err)
 const char *sl_config_enum_name(const char *key, int value)
 {
     const sl_cfg_row *row = sl_cfg_find(key);
-    if (!row || !row->names)
+    if (!row || (row->type != SL_CFG_ENUM && row->type != SL_CFG_ENUM_LIST))
         return NULL;
     for (int i = 0; row->names[i]; i++)
         if (i == value)

@@ -23,38 +23,37 @@
 #include "base/msg.h"
 #include "base/status.h"
 
-enum { SL_CFG_PATH_BYTES = 1024, SL_CFG_NAME_BYTES = 256, SL_CFG_MAX_RANKS = 1024, SL_CFG_MAX_LAYERS = 512 };
+enum {
+    SL_CFG_PATH_BYTES = 1024,
+    SL_CFG_NAME_BYTES = 256,
+    SL_CFG_CHOICE_BYTES = 32,
+    SL_CFG_MAX_RANKS = 1024,
+    SL_CFG_MAX_LAYERS = 512
+};
+
+/*
+ * A choice is a key whose value is the name of one implementation: backend, row format, placement policy... Which
+ * names there are is not known here but in the registry of the room that owns the choice. The program binds its keys
+ * to those registries once, before the first configuration is initialised (sl_config_bind).
+ */
+typedef char sl_cfg_choice[SL_CFG_CHOICE_BYTES];
 
 /* Enumerations of the file, apart from the rooms' own: values are the index of the name in the table row. */
-typedef enum { SL_CFG_INDEXER_AUTO, SL_CFG_INDEXER_PLAIN, SL_CFG_INDEXER_OFFICIAL } sl_cfg_indexer;
-typedef enum {
-    SL_CFG_ROWS_AUTO,
-    SL_CFG_ROWS_MLA_F32,
-    SL_CFG_ROWS_MLA_BF16,
-    SL_CFG_ROWS_MLA_FP8
-} sl_cfg_row_format;
-typedef enum { SL_CFG_BACKEND_CPU, SL_CFG_BACKEND_CUDA } sl_cfg_backend;
-typedef enum { SL_CFG_ALGORITHM_DSA, SL_CFG_ALGORITHM_DENSE } sl_cfg_algorithm;
 typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPTIVE } sl_cfg_mode;
-typedef enum { SL_CFG_VICTIM_AUTO, SL_CFG_VICTIM_LRU, SL_CFG_VICTIM_CLOCK } sl_cfg_victim;
-typedef enum { SL_CFG_LAYOUT_AUTO, SL_CFG_PAGE_FIRST, SL_CFG_LAYER_FIRST, SL_CFG_PAGE_HEAD } sl_cfg_layout;
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
-typedef enum { SL_CFG_TRANSPORT_UCX, SL_CFG_TRANSPORT_LOOPBACK } sl_cfg_transport;
 typedef enum { SL_CFG_SHIP_AUTO, SL_CFG_SHIP_STAGING, SL_CFG_SHIP_GPU, SL_CFG_SHIP_DIRECT } sl_cfg_shipping;
-typedef enum { SL_CFG_POLICY_ROUND_ROBIN, SL_CFG_POLICY_LEAST_LOAD, SL_CFG_POLICY_CACHE_AWARE } sl_cfg_policy;
-typedef enum { SL_CFG_CHAT_AUTO, SL_CFG_CHAT_DSV32, SL_CFG_CHAT_GLM, SL_CFG_CHAT_PLAIN } sl_cfg_chat;
 
 typedef struct sl_config {
     struct {
         char path[SL_CFG_PATH_BYTES];
         char served_name[SL_CFG_NAME_BYTES]; /* after sl_config_finish: directory name of path when unset */
-        sl_cfg_indexer indexer;
-        sl_cfg_row_format row_format;
+        sl_cfg_choice indexer;
+        sl_cfg_choice row_format;
         int max_context; /* tokens; 0 = from the checkpoint */
     } model;
     struct {
-        sl_cfg_backend name;
+        sl_cfg_choice name;
         int device; /* -1 = by local rank */
         struct {
             int n, v[SL_CFG_MAX_RANKS];
@@ -62,7 +61,7 @@ typedef struct sl_config {
         int threads; /* 0 = all cores */
     } backend;
     struct {
-        sl_cfg_algorithm algorithm;
+        sl_cfg_choice algorithm;
         sl_cfg_mode mode;
         int hot_rows; /* per request and layer; 0 = 2 x index_topk */
         int tail_rows;
@@ -70,7 +69,7 @@ typedef struct sl_config {
             int n;
             int v[SL_CFG_MAX_LAYERS];
         } hot_rows_layers; /* by layer: 0 = hot_rows, -1 = all rows on the device; empty: hot_rows for all */
-        sl_cfg_victim policy;
+        sl_cfg_choice policy;
         int sink_tokens;
         int recent_tokens;
         struct {
@@ -81,7 +80,7 @@ typedef struct sl_config {
     } sparse_attention;
     struct {
         uint64_t bytes;
-        sl_cfg_layout layout;
+        sl_cfg_choice layout;
         sl_cfg_tristate huge_pages;
         int numa_node; /* -1 = auto */
         sl_cfg_tristate lock;
@@ -92,7 +91,7 @@ typedef struct sl_config {
             int n;
             sl_cfg_role v[SL_CFG_MAX_RANKS];
         } roles; /* by rank */
-        sl_cfg_transport transport;
+        sl_cfg_choice transport;
         sl_cfg_shipping shipping;
         char router_host[SL_CFG_NAME_BYTES];
         int router_port; /* 0 = any free port */
@@ -118,7 +117,7 @@ typedef struct sl_config {
         bool verify_checksums;
     } decode;
     struct {
-        sl_cfg_policy policy;
+        sl_cfg_choice policy;
         double cache_threshold;
         int imbalance_abs;
         double imbalance_rel;
@@ -138,7 +137,7 @@ typedef struct sl_config {
         uint64_t max_body_bytes;
         int max_output_tokens_default; /* 0 = what is left of the context */
         int max_connections;
-        sl_cfg_chat chat_template;
+        sl_cfg_choice chat_template;
     } router;
     struct {
         sl_log_level level;
@@ -149,6 +148,21 @@ typedef struct sl_config {
         int port; /* 0 = off; workers use port + rank */
     } metrics;
 } sl_config;
+
+/* One choice: its key and the names of its registry (ends with NULL). */
+typedef struct sl_config_choice {
+    const char *key;
+    const char *const *(*names)(void);
+} sl_config_choice;
+
+/*
+ * Binds choices to their registries, for the whole process: once, before other threads run. The table ends with a
+ * NULL key and is borrowed. A bound key refuses an unknown name where it reads it (file, line, key, the names), and
+ * the reference lists its names. A key that is not bound takes any name; whoever uses it looks it up in any case.
+ */
+void sl_config_bind(const sl_config_choice *table);
+/* The first key of the table that is no choice of the configuration, or a choice that the table lacks; NULL: none. */
+const char *sl_config_unbound(const sl_config_choice *table);
 
 /* Fills every key with its default. */
 void sl_config_init(sl_config *cfg);
@@ -164,7 +178,7 @@ sl_status sl_config_set(sl_config *cfg, const char *assignment, sl_err *err);
 sl_status sl_config_finish(sl_config *cfg, sl_err *err);
 
 /* Name of an enumeration value as written in the YAML ("hierarchical"), by key; NULL for a key that is no
- * enumeration. */
+ * enumeration (a choice is its own name). */
 const char *sl_config_enum_name(const char *key, int value);
 
 /* Texts, malloc'ed, NULL when out of memory. Effective values as YAML that loads again (secrets masked). */

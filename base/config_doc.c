@@ -92,6 +92,9 @@ static void put_value(sl_strbuf *sb, const sl_config *cfg, const sl_cfg_row *row
     case SL_CFG_ENUM:
         sl_sb_str(sb, row->names[*(const int *)field]);
         break;
+    case SL_CFG_CHOICE:
+        sl_sb_str(sb, field);
+        break;
     case SL_CFG_INT_LIST:
     case SL_CFG_ENUM_LIST:
         put_list(sb, row, field);

@@ -14,6 +14,7 @@ typedef enum {
     SL_CFG_FLOAT,
     SL_CFG_BOOL,
     SL_CFG_ENUM,
+    SL_CFG_CHOICE, /* the name of a registry's entry, sl_cfg_choice */
     SL_CFG_INT_LIST,
     SL_CFG_ENUM_LIST
 } sl_cfg_type;
@@ -22,10 +23,11 @@ typedef struct sl_cfg_row {
     const char *key; /* section.name; rows of one section are adjacent */
     sl_cfg_type type;
     bool secret;
-    size_t offset, size;      /* field in sl_config */
-    const char *dflt;         /* as a user would write it with --set */
-    int64_t min, max;         /* inclusive; numbers and list elements */
-    const char *const *names; /* enumerations, NULL-terminated */
+    size_t offset, size; /* field in sl_config */
+    const char *dflt;    /* as a user would write it with --set */
+    int64_t min, max;    /* inclusive; numbers and list elements */
+    const char *const
+        *names; /* NULL-terminated. Enumerations: all; choices: those besides the registry's, or NULL */
     const char *doc;
 } sl_cfg_row;
 

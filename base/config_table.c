@@ -1,48 +1,30 @@
 /*
  * The configuration table: every key, once. Documentation sentences end up in configs/reference.yaml and in
- * docs/configuration.md, so they speak to the person who runs the cluster.
+ * docs/configuration.md, so they speak to the person who runs the cluster. A CHOICE names an implementation: the names
+ * are in the registry of the room that owns it (sl_config_bind), here are only those that the configuration itself
+ * adds ("auto").
  */
 #include "base/config_impl.h"
 
 #include <limits.h>
 
-#define FIELD(sec, field) offsetof(sl_config, sec.field), sizeof(((sl_config *)0)->sec.field)
-#define STR(sec, field, dflt, doc)                                                                           \
-    {                                                                                                        \
-#sec "." #field, SL_CFG_STRING, false, FIELD(sec, field), dflt, 0, 0, NULL, doc                      \
+/* clang-format off */
+#define ROW(sec, field, type, secret, dflt, lo, hi, names, doc)                                                        \
+    {                                                                                                                  \
+        #sec "." #field, type, secret, offsetof(sl_config, sec.field), sizeof(((sl_config *)0)->sec.field),            \
+        dflt, lo, hi, names, doc                                                                                       \
     }
-#define SECRET(sec, field, doc)                                                                              \
-    {                                                                                                        \
-#sec "." #field, SL_CFG_STRING, true, FIELD(sec, field), "", 0, 0, NULL, doc                         \
-    }
-#define INT(sec, field, dflt, lo, hi, doc)                                                                   \
-    {                                                                                                        \
-#sec "." #field, SL_CFG_INT, false, FIELD(sec, field), dflt, lo, hi, NULL, doc                       \
-    }
-#define SIZE(sec, field, dflt, lo, hi, doc)                                                                  \
-    {                                                                                                        \
-#sec "." #field, SL_CFG_SIZE, false, FIELD(sec, field), dflt, lo, hi, NULL, doc                      \
-    }
-#define FLOAT(sec, field, dflt, lo, hi, doc)                                                                 \
-    {                                                                                                        \
-#sec "." #field, SL_CFG_FLOAT, false, FIELD(sec, field), dflt, lo, hi, NULL, doc                     \
-    }
-#define BOOL(sec, field, dflt, doc)                                                                          \
-    {                                                                                                        \
-#sec "." #field, SL_CFG_BOOL, false, FIELD(sec, field), dflt, 0, 0, NULL, doc                        \
-    }
-#define ENUM(sec, field, dflt, names, doc)                                                                   \
-    {                                                                                                        \
-#sec "." #field, SL_CFG_ENUM, false, FIELD(sec, field), dflt, 0, 0, names, doc                       \
-    }
-#define INTS(sec, field, dflt, lo, hi, doc)                                                                  \
-    {                                                                                                        \
-#sec "." #field, SL_CFG_INT_LIST, false, FIELD(sec, field), dflt, lo, hi, NULL, doc                  \
-    }
-#define ENUMS(sec, field, dflt, names, doc)                                                                  \
-    {                                                                                                        \
-#sec "." #field, SL_CFG_ENUM_LIST, false, FIELD(sec, field), dflt, 0, 0, names, doc                  \
-    }
+/* clang-format on */
+#define STR(sec, field, dflt, doc) ROW(sec, field, SL_CFG_STRING, false, dflt, 0, 0, NULL, doc)
+#define SECRET(sec, field, doc) ROW(sec, field, SL_CFG_STRING, true, "", 0, 0, NULL, doc)
+#define INT(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_CFG_INT, false, dflt, lo, hi, NULL, doc)
+#define SIZE(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_CFG_SIZE, false, dflt, lo, hi, NULL, doc)
+#define FLOAT(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_CFG_FLOAT, false, dflt, lo, hi, NULL, doc)
+#define BOOL(sec, field, dflt, doc) ROW(sec, field, SL_CFG_BOOL, false, dflt, 0, 0, NULL, doc)
+#define ENUM(sec, field, dflt, names, doc) ROW(sec, field, SL_CFG_ENUM, false, dflt, 0, 0, names, doc)
+#define CHOICE(sec, field, dflt, names, doc) ROW(sec, field, SL_CFG_CHOICE, false, dflt, 0, 0, names, doc)
+#define INTS(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_CFG_INT_LIST, false, dflt, lo, hi, NULL, doc)
+#define ENUMS(sec, field, dflt, names, doc) ROW(sec, field, SL_CFG_ENUM_LIST, false, dflt, 0, 0, names, doc)
 
 #define KIB ((int64_t)1 << 10)
 #define MIB ((int64_t)1 << 20)
@@ -50,19 +32,11 @@
 #define MAX_MS (24 * 3600 * 1000)
 #define MAX_TOKENS (1 << 24)
 
-static const char *const indexers[] = {"auto", "plain", "official", NULL};
-static const char *const row_formats[] = {"auto", "mla_f32", "mla_bf16", "mla_fp8", NULL};
-static const char *const backends[] = {"cpu", "cuda", NULL};
-static const char *const algorithms[] = {"dsa", "dense", NULL};
+static const char *const automatic[] = {"auto", NULL};
 static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL};
-static const char *const victims[] = {"auto", "lru", "clock", NULL};
-static const char *const layouts[] = {"auto", "page_first", "layer_first", "page_head", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", NULL};
-static const char *const transports[] = {"ucx", "loopback", NULL};
 static const char *const shippings[] = {"auto", "staging", "gpu", "direct", NULL};
-static const char *const policies[] = {"round_robin", "least_load", "cache_aware", NULL};
-static const char *const chats[] = {"auto", "dsv32", "glm", "plain", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 const sl_cfg_section sl_cfg_sections[] = {
@@ -83,27 +57,29 @@ const sl_cfg_row sl_cfg_rows[] = {
     STR(model, path, "",
         "Directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json)."),
     STR(model, served_name, "", "Model name clients use. Empty: the name of the directory."),
-    ENUM(model, indexer, "auto", indexers,
-         "Numeric convention of the indexer. plain: fp32, as in transformers. official: Hadamard transform "
-         "and fp8 "
-         "with power-of-two scales. auto: official for quantised checkpoints, else plain. Cached pages carry "
-         "it; "
-         "pages of another convention never match."),
-    ENUM(model, row_format, "auto", row_formats,
-         "How a token's KV row is stored. auto: mla_fp8 for quantised checkpoints, else by the checkpoint's "
-         "dtype."),
+    CHOICE(
+        model, indexer, "auto", automatic,
+        "Numeric convention of the indexer. plain: fp32, as in transformers. official: Hadamard transform "
+        "and fp8 "
+        "with power-of-two scales. auto: official for quantised checkpoints, else plain. Cached pages carry "
+        "it; "
+        "pages of another convention never match."),
+    CHOICE(
+        model, row_format, "auto", automatic,
+        "How a token's KV row is stored. auto: mla_fp8 for quantised checkpoints, else by the checkpoint's "
+        "dtype."),
     INT(model, max_context, "0", 0, MAX_TOKENS,
         "Longest prompt plus output, in tokens. 0: from the checkpoint."),
 
-    ENUM(backend, name, "cpu", backends, "Compute backend; cuda needs a build with CUDA and a GPU."),
+    CHOICE(backend, name, "cpu", NULL, "Compute backend; cuda needs a build with CUDA and a GPU."),
     INT(backend, device, "-1", -1, 255, "GPU number on this host. -1: by local rank."),
     INTS(backend, devices, "", 0, 255,
          "GPU number of each MPI rank, in order, instead of device; the router's is not used."),
     INT(backend, threads, "0", 0, 1024,
         "Compute threads of the cpu backend. 0: all cores this process may use."),
 
-    ENUM(sparse_attention, algorithm, "dsa", algorithms,
-         "dsa: the checkpoint's own indexer selects rows. dense: every row, for comparison."),
+    CHOICE(sparse_attention, algorithm, "dsa", NULL,
+           "dsa: the checkpoint's own indexer selects rows. dense: every row, for comparison."),
     ENUM(
         sparse_attention, mode, "hierarchical", modes,
         "hierarchical: the cache lives in host memory and the device keeps index keys and a hot buffer. "
@@ -120,8 +96,8 @@ const sl_cfg_row sl_cfg_rows[] = {
          "all."),
     INT(sparse_attention, tail_rows, "64", 1, 65536,
         "Newest rows per request and layer that never leave the device, beside hot_rows."),
-    ENUM(
-        sparse_attention, policy, "auto", victims,
+    CHOICE(
+        sparse_attention, policy, "auto", automatic,
         "Which hot row makes room for a missing one. auto: clock on a GPU, where lru costs far more than the misses "
         "it saves; lru on the cpu backend."),
     INT(sparse_attention, sink_tokens, "0", 0, 65536, "First tokens that are always selected."),
@@ -134,8 +110,8 @@ const sl_cfg_row sl_cfg_rows[] = {
 
     SIZE(kvstore, bytes, "256MiB", MIB, 64 * TIB,
          "Memory of the host store, allocated once at start; too little memory is an error at start."),
-    ENUM(
-        kvstore, layout, "auto", layouts,
+    CHOICE(
+        kvstore, layout, "auto", automatic,
         "Order of rows in memory; all workers of a cluster need the same. auto: layer_first on a GPU, where fetching "
         "rows of one layer is then faster; page_first on the cpu backend."),
     ENUM(kvstore, huge_pages, "auto", tristates,
@@ -149,8 +125,8 @@ const sl_cfg_row sl_cfg_rows[] = {
           "Role of each MPI rank, in order: router, prefill or decode. Empty: each process is told its role "
           "on its "
           "command line."),
-    ENUM(cluster, transport, "ucx", transports,
-         "ucx: RDMA, shared memory or TCP. loopback: one process, for tests."),
+    CHOICE(cluster, transport, "ucx", NULL,
+           "ucx: RDMA, shared memory or TCP. loopback: one process, for tests."),
     ENUM(cluster, shipping, "auto", shippings,
          "How rows go from a prefill worker to the store of a decode worker. staging: through the prefill "
          "worker's "
@@ -189,7 +165,7 @@ const sl_cfg_row sl_cfg_rows[] = {
     INT(decode, max_waiting, "256", 0, 65536, "Requests that may wait on a worker for a decode slot."),
     BOOL(decode, verify_checksums, "true", "Check arrived rows against the checksums of the prefill worker."),
 
-    ENUM(router, policy, "cache_aware", policies, "How workers are chosen."),
+    CHOICE(router, policy, "cache_aware", NULL, "How workers are chosen."),
     FLOAT(router, cache_threshold, "0.3", 0, 1,
           "cache_aware: share of the prompt that must match for the cache to decide the worker."),
     INT(router, imbalance_abs, "32", 0, 1000000,
@@ -218,9 +194,9 @@ const sl_cfg_row sl_cfg_rows[] = {
     INT(router, max_output_tokens_default, "0", 0, MAX_TOKENS,
         "Output limit of a request that names none. 0: what is left of the context."),
     INT(router, max_connections, "4096", 1, 1000000, "Client connections at once, HTTP and gRPC each."),
-    ENUM(router, chat_template, "auto", chats,
-         "How chat messages become a prompt. auto: by model family. plain: role and text lines, for base "
-         "models."),
+    CHOICE(router, chat_template, "auto", automatic,
+           "How chat messages become a prompt. auto: by model family. plain: role and text lines, for base "
+           "models."),
 
     ENUM(log, level, "info", levels,
          "info: life-cycle, a few lines per request. debug: per message. trace: per step."),

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/config_choices.h"
 
 static void print_commands(FILE *to)
 {
@@ -22,6 +23,7 @@ int main(int argc, char **argv)
         print_commands(stdout);
         return SL_EXIT_OK;
     }
+    sl_config_bind(sl_cli_choices);
     const char *name = strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
     for (const sl_command *c = sl_commands; c->name; c++)
         if (strcmp(c->name, name) == 0)

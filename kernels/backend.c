@@ -15,9 +15,7 @@ static const sl_backend_desc *const backends[] = {
 
 static const char *const backend_names[] = {
     "cpu",
-#ifdef SL_CUDA
     "cuda",
-#endif
     NULL,
 };
 

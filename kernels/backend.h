@@ -64,7 +64,7 @@ typedef struct sl_backend_opts {
  * device, too old). */
 sl_status sl_backend_create(const char *name, const sl_backend_opts *opts, sl_backend **out, sl_err *err);
 void sl_backend_destroy(sl_backend *be);
-/* NULL-terminated names of the backends in this build. */
+/* NULL-terminated names of all backends; create says which of them this build lacks. */
 const char *const *sl_backend_names(void);
 const char *sl_backend_name(const sl_backend *be);
 unsigned sl_backend_caps(const sl_backend *be);

@@ -7,11 +7,16 @@
 
 #include "model/chat_impl.h"
 
-static const char *const format_names[] = {"plain", "dsv32", "glm", "glm45"};
+static const char *const format_names[] = {"plain", "dsv32", "glm", "glm45", NULL};
+
+const char *const *sl_chat_format_names(void)
+{
+    return format_names;
+}
 
 sl_status sl_chat_format_parse(const char *name, sl_chat_format *out)
 {
-    for (size_t i = 0; i < SL_COUNT(format_names); i++) {
+    for (size_t i = 0; format_names[i]; i++) {
         if (strcmp(name, format_names[i]) == 0) {
             *out = (sl_chat_format)i;
             return SL_OK;

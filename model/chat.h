@@ -21,6 +21,7 @@ typedef enum { SL_CHAT_PLAIN, SL_CHAT_DSV32, SL_CHAT_GLM, SL_CHAT_GLM45 } sl_cha
 
 sl_status sl_chat_format_parse(const char *name, sl_chat_format *out); /* "plain", "dsv32", "glm", "glm45" */
 const char *sl_chat_format_name(sl_chat_format f);
+const char *const *sl_chat_format_names(void); /* all, ends with NULL */
 /* Format for a config.json model_type ("deepseek_v32" -> dsv32, "glm_moe_dsa" -> glm, others plain). */
 sl_chat_format sl_chat_format_for(const char *model_type);
 

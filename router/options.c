@@ -49,7 +49,7 @@ static void client_opts(const sl_config *c, sl_router_opts *o)
 void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
 {
     sl_router_opts_default(o);
-    o->transport = sl_config_enum_name("cluster.transport", c->cluster.transport);
+    o->transport = c->cluster.transport;
     o->tls = c->cluster.tls;
     o->devices = c->cluster.devices;
     o->worker_host = c->cluster.router_host;
@@ -60,8 +60,8 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
     o->model_path = c->model.path;
     o->served_name = c->model.served_name;
     o->max_context = c->model.max_context;
-    o->chat_template = sl_config_enum_name("router.chat_template", c->router.chat_template);
-    o->policy = sl_config_enum_name("router.policy", c->router.policy);
+    o->chat_template = c->router.chat_template;
+    o->policy = c->router.policy;
     o->cache_threshold = c->router.cache_threshold;
     o->imbalance_abs = (uint32_t)c->router.imbalance_abs;
     o->imbalance_rel = c->router.imbalance_rel;

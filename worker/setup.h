@@ -27,6 +27,7 @@ typedef struct sl_parts {
     sl_arena *arena;
     sl_engine *engine;
     sl_engine_opts engine_opts;
+    int32_t dense_layers[SL_CFG_MAX_LAYERS], hot_rows_layer[SL_CFG_MAX_LAYERS]; /* of engine_opts */
     sl_runner runner;
     sl_metrics *metrics;
     struct sl_exporter *exporter;

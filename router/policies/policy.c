@@ -9,6 +9,12 @@
 
 static const sl_policy *const policies[] = {&sl_policy_round_robin, &sl_policy_least_load,
                                             &sl_policy_cache_aware};
+static const char *const names[] = {"round_robin", "least_load", "cache_aware", NULL};
+
+const char *const *sl_policy_names(void)
+{
+    return names;
+}
 
 const sl_policy *sl_policy_at(size_t i)
 {

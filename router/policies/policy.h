@@ -41,8 +41,9 @@ typedef struct sl_policy {
 
 /* By name ("round_robin", "least_load", "cache_aware"); NULL when unknown. */
 const sl_policy *sl_policy_find(const char *name);
-/* The i-th policy, NULL after the last. */
+/* The i-th policy, NULL after the last; and the same as names, which end with NULL. */
 const sl_policy *sl_policy_at(size_t i);
+const char *const *sl_policy_names(void);
 
 extern const sl_policy sl_policy_round_robin, sl_policy_least_load, sl_policy_cache_aware;
 

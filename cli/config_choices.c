@@ -1,0 +1,23 @@
+/* See config_choices.h. */
+#include "cli/config_choices.h"
+
+#include "kernels/backend.h"
+#include "kernels/cache.h"
+#include "kvstore/arena.h"
+#include "model/chat.h"
+#include "router/policies/policy.h"
+#include "sparse/algorithm.h"
+#include "transport/transport.h"
+
+const sl_config_choice sl_cli_choices[] = {
+    {"model.indexer", sl_index_format_names},
+    {"model.row_format", sl_row_format_names},
+    {"backend.name", sl_backend_names},
+    {"sparse_attention.algorithm", sl_algo_names},
+    {"sparse_attention.policy", sl_evict_policy_names},
+    {"kvstore.layout", sl_layout_names},
+    {"cluster.transport", sl_transport_names},
+    {"router.policy", sl_policy_names},
+    {"router.chat_template", sl_chat_format_names},
+    {NULL, NULL},
+};

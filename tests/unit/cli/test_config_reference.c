@@ -1,0 +1,103 @@
+/*
+ * The choices of the configuration against the registries that own them, and the freshness of the generated reference
+ * files, which list those names (SL_UPDATE_REFERENCE=1 rewrites them).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/config_choices.h"
+#include "tests/unit/base/test_base.h"
+
+static sl_config cfg;
+static sl_err err;
+
+static void fresh(void)
+{
+    sl_config_bind(sl_cli_choices);
+    sl_config_init(&cfg);
+    err.text[0] = '\0';
+}
+
+START_TEST(every_choice_is_bound)
+{
+    const char *key = sl_config_unbound(sl_cli_choices);
+    ck_assert_msg(!key, "%s", key);
+}
+END_TEST
+
+/* Every name of every registry is accepted as a value of its key. */
+START_TEST(every_name_is_accepted)
+{
+    for (const sl_config_choice *c = sl_cli_choices; c->key; c++) {
+        ck_assert_msg(c->names()[0] != NULL, "%s", c->key);
+        for (const char *const *n = c->names(); *n; n++) {
+            char set[128];
+            fresh();
+            snprintf(set, sizeof set, "%s=%s", c->key, *n);
+            ck_assert_msg(sl_config_set(&cfg, set, &err) == SL_OK, "%s", err.text);
+        }
+    }
+}
+END_TEST
+
+static void rejects(const char *yaml, const char *where, const char *names)
+{
+    fresh();
+    ck_assert_int_eq(sl_config_load_text(&cfg, yaml, strlen(yaml), "t.yaml", &err), SL_ERR_INVALID);
+    ck_assert_msg(!strncmp(err.text, where, strlen(where)), "want \"%s...\", got: %s", where, err.text);
+    ck_assert_msg(strstr(err.text, names), "want \"%s\" in: %s", names, err.text);
+}
+
+START_TEST(unknown_names_are_refused)
+{
+    rejects("kvstore:\n  layout: column\n", "t.yaml:2: kvstore.layout", "page_first, layer_first, page_head");
+    rejects("backend: {name: tpu}\n", "t.yaml:1: backend.name", "cpu, cuda");
+    rejects("model:\n  row_format: f8\n", "t.yaml:2: model.row_format", "auto, mla_f32, mla_bf16, mla_fp8");
+    rejects("cluster: {transport: tcp}\n", "t.yaml:1: cluster.transport", "ucx, loopback");
+    rejects("router: {policy: random}\n", "t.yaml:1: router.policy", "round_robin, least_load, cache_aware");
+}
+END_TEST
+
+static void check_generated(const char *path, char *want)
+{
+    ck_assert_ptr_nonnull(want);
+    if (getenv("SL_UPDATE_REFERENCE")) {
+        FILE *out = fopen(path, "w");
+        ck_assert_ptr_nonnull(out);
+        fputs(want, out);
+        fclose(out);
+    }
+    FILE *f = fopen(path, "r");
+    ck_assert_msg(f != NULL, "%s is missing", path);
+    char *have = calloc(1, 1 << 20);
+    size_t n = fread(have, 1, (1 << 20) - 1, f);
+    fclose(f);
+    ck_assert_msg(n == strlen(want) && !memcmp(have, want, n),
+                  "%s is stale: run this test with SL_UPDATE_REFERENCE=1 from the repository root", path);
+    free(have);
+    free(want);
+}
+
+START_TEST(generated_files_are_fresh)
+{
+    fresh();
+    check_generated("configs/reference.yaml", sl_config_reference_yaml());
+    check_generated("docs/configuration.md", sl_config_reference());
+    /* and the reference file is itself a valid config that changes nothing */
+    sl_config before = cfg;
+    ck_assert_msg(sl_config_load_file(&cfg, "configs/reference.yaml", &err) == SL_OK, "%s", err.text);
+    ck_assert_int_eq(memcmp(&before, &cfg, sizeof cfg), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("config_reference");
+    TCase *t = tcase_create("config_reference");
+    tcase_add_test(t, every_choice_is_bound);
+    tcase_add_test(t, every_name_is_accepted);
+    tcase_add_test(t, unknown_names_are_refused);
+    tcase_add_test(t, generated_files_are_fresh);
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}

@@ -1,0 +1,141 @@
+/* The host store of a worker, and its engine with the device memory that is left. See setup_impl.h. */
+#include "engine/choose.h"
+#include "engine/plan.h"
+#include "sparse/algorithm.h"
+#include "worker/fit.h"
+#include "worker/setup_impl.h"
+
+/* Prefill workers of this host may then write into a decode worker's store directly. */
+static bool share_arena(const sl_setup *s)
+{
+    sl_cfg_shipping want = s->cfg->cluster.shipping;
+    return s->role == SL_ROLE_DECODE && (want == SL_CFG_SHIP_AUTO || want == SL_CFG_SHIP_DIRECT);
+}
+
+sl_status sl_setup_arena(sl_setup *s, sl_err *err)
+{
+    const sl_config *c = s->cfg;
+    sl_layout layout;
+    sl_geometry g;
+    SL_TRY(sl_choose_layout(c->kvstore.layout, sl_backend_caps(s->p->backend), &layout, err));
+    SL_TRY(sl_engine_geometry(&s->mc, s->mo.row_format, s->mo.index_format, layout,
+                              sl_model_fingerprint(s->p->model), &g, err));
+    sl_arena_opts o = {.bytes = c->kvstore.bytes,
+                       .huge_pages = (sl_switch)c->kvstore.huge_pages,
+                       .lock = (sl_switch)c->kvstore.lock,
+                       .numa_node = s->p->numa_node,
+                       .shared = share_arena(s)};
+    SL_TRY(sl_arena_create(&g, &o, &s->p->arena, err));
+    sl_log(SL_LOG_INFO, s->comp, "arena", "store=\"%s\"", sl_arena_describe(s->p->arena));
+    return SL_OK;
+}
+
+/* Device memory for the cache. The CPU backend's device memory is host memory: at most half of what is left. */
+static sl_status device_budget(const sl_setup *s, uint64_t *out, sl_err *err)
+{
+    uint64_t free_bytes = 0, total = 0;
+    if (s->cfg->decode.device_bytes && s->role == SL_ROLE_DECODE) {
+        *out = s->cfg->decode.device_bytes;
+        return SL_OK;
+    }
+    SL_TRY(sl_be_memory(s->p->backend, &free_bytes, &total, err));
+    bool unified = sl_backend_caps(s->p->backend) & SL_BE_UNIFIED;
+    *out = unified ? free_bytes / 2 : free_bytes - free_bytes / 16;
+    return SL_OK;
+}
+
+/* Which rows attention reads, and which of them the hot buffer keeps. */
+static sl_status selection_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, sl_err *err)
+{
+    const sl_config *c = s->cfg;
+    const sl_algo_desc *algorithm = sl_algo_find(c->sparse_attention.algorithm);
+    if (!algorithm)
+        return sl_fail_unknown(err, "sparse_attention.algorithm", c->sparse_attention.algorithm,
+                               sl_algo_names());
+    SL_TRY(sl_choose_policy(c->sparse_attention.policy, sl_backend_caps(s->p->backend), &o->policy, err));
+    for (int i = 0; i < c->sparse_attention.dense_layers.n; i++)
+        s->p->dense_layers[i] = c->sparse_attention.dense_layers.v[i];
+    in->dense_layers = o->dense_layers = s->p->dense_layers;
+    in->n_dense_layers = o->n_dense_layers = c->sparse_attention.dense_layers.n;
+    in->sink_tokens = o->sink_tokens = c->sparse_attention.sink_tokens;
+    in->recent_tokens = o->recent_tokens = c->sparse_attention.recent_tokens;
+    in->min_tokens = o->min_tokens = c->sparse_attention.min_tokens;
+    in->policy = o->policy;
+    in->algorithm = o->algorithm = algorithm->name;
+    return SL_OK;
+}
+
+/* Hot-buffer rows of each layer, when the configuration lists them. */
+static sl_status hot_layer_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, sl_err *err)
+{
+    int n = s->cfg->sparse_attention.hot_rows_layers.n;
+    if (n != s->mc.n_layers)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "sparse_attention.hot_rows_layers has %d entries, the model has %d layers", n,
+                       s->mc.n_layers);
+    for (int l = 0; l < n; l++)
+        s->p->hot_rows_layer[l] = s->cfg->sparse_attention.hot_rows_layers.v[l];
+    in->hot_rows_layer = o->hot_rows_layer = s->p->hot_rows_layer;
+    return SL_OK;
+}
+
+/* The longest request that can ever be held: by the configuration, the model and the host store. */
+static int32_t max_context(const sl_setup *s)
+{
+    int32_t most = s->cfg->model.max_context;
+    int64_t store_tokens = (int64_t)sl_arena_pages(s->p->arena) * SL_PAGE_TOKENS;
+    if (!most || most > s->mc.max_context)
+        most = s->mc.max_context;
+    return most > store_tokens ? (int32_t)store_tokens : most;
+}
+
+/* Fills the engine's options. *budget: the device memory for the cache. */
+static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *err)
+{
+    const sl_config *c = s->cfg;
+    sl_engine_opts *o = &s->p->engine_opts;
+    bool prefill = s->role == SL_ROLE_PREFILL;
+    int32_t seqs = prefill ? c->prefill.max_requests : c->decode.max_batch;
+    sl_plan plan;
+    sl_plan_in in = {.cfg = &s->mc,
+                     .row_format = s->mo.row_format,
+                     .index_format = s->mo.index_format,
+                     .hot_rows = c->sparse_attention.hot_rows,
+                     .tail_rows = c->sparse_attention.tail_rows,
+                     .max_context = max_context(s),
+                     .max_step_tokens = s->mo.max_tokens,
+                     .max_seqs = seqs,
+                     .host_bytes = sl_arena_bytes(s->p->arena)};
+    SL_TRY(selection_opts(s, &in, o, err));
+    if (hot && c->sparse_attention.hot_rows_layers.n)
+        SL_TRY(hot_layer_opts(s, &in, o, err));
+    SL_TRY(device_budget(s, &in.gpu_bytes, err));
+    SL_TRY(sl_plan_make(&in, &plan, err));
+    SL_TRY(sl_fit_pools(&plan, hot ? SL_HIERARCHICAL : SL_RESIDENT, seqs, in.max_context,
+                        prefill ? "prefill.max_requests" : "decode.max_batch", o, err));
+    o->max_step_tokens = s->mo.max_tokens;
+    *budget = in.gpu_bytes;
+    return SL_OK;
+}
+
+sl_status sl_setup_engine(sl_setup *s, sl_err *err)
+{
+    sl_parts *p = s->p;
+    sl_engine_opts *o = &p->engine_opts;
+    sl_cfg_mode mode = s->role == SL_ROLE_PREFILL ? SL_CFG_MODE_RESIDENT : s->cfg->sparse_attention.mode;
+    uint64_t budget = 0;
+    SL_TRY(plan_engine(s, mode != SL_CFG_MODE_RESIDENT, &budget, err));
+    SL_TRY(sl_engine_create(p->backend, p->model, p->arena, o, &p->engine, err));
+    p->runner = sl_runner_for_engine(p->engine, sl_model_get_config(p->model), o);
+    sl_engine_stats es;
+    sl_engine_stats_get(p->engine, &es);
+    sl_log(
+        SL_LOG_INFO, s->comp, "plan",
+        "mode=%s algorithm=%s policy=%s max_context=%d max_seqs=%d hot_rows=%d tail_rows=%d index_pages=%ld "
+        "row_pages=%ld device_mib=%.1f device_budget_mib=%.1f",
+        sl_config_enum_name("sparse_attention.mode", (int)mode), o->algorithm,
+        sl_evict_policy_name(o->policy), o->max_context, o->max_seqs, o->hot_rows, o->tail_rows,
+        (long)o->index_pages, (long)o->row_pages, (double)es.device_bytes / 1048576,
+        (double)budget / 1048576);
+    return SL_OK;
+}

@@ -1,0 +1,66 @@
+/* Options of the worker core: transport, addresses, intervals. See setup_impl.h. */
+#include <netdb.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "worker/setup_impl.h"
+
+/* The local address of the route to the router: what others on that network reach us at. */
+static void route_address(const char *router, char *out, size_t cap)
+{
+    char host[SL_TP_ADDRESS_MAX], port[8];
+    uint16_t number;
+    struct addrinfo *found = NULL, hints = {.ai_socktype = SOCK_DGRAM};
+    out[0] = '\0';
+    if (sl_tp_address_parse(router, host, sizeof host, &number, NULL) != SL_OK)
+        return;
+    snprintf(port, sizeof port, "%u", number ? number : 9);
+    if (getaddrinfo(host, port, &hints, &found) != 0)
+        return;
+    int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_storage me;
+    socklen_t n = sizeof me;
+    if (fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
+        getsockname(fd, (struct sockaddr *)&me, &n) == 0 &&
+        getnameinfo((struct sockaddr *)&me, n, out, (socklen_t)cap, NULL, 0, NI_NUMERICHOST) != 0)
+        out[0] = '\0';
+    if (fd >= 0)
+        close(fd);
+    freeaddrinfo(found);
+}
+
+/* The transport puts rows straight from device memory: its thread must be able to use the device. */
+static sl_status use_device(void *arg, sl_err *err)
+{
+    return sl_be_use_thread(arg, err);
+}
+
+sl_status sl_setup_core(sl_setup *s, sl_worker_opts *out, sl_err *err)
+{
+    const sl_config *c = s->cfg;
+    sl_parts *p = s->p;
+    const sl_transport_ops *transport = sl_transport_find(c->cluster.transport);
+    if (!transport)
+        return sl_fail_unknown(err, "cluster.transport", c->cluster.transport, sl_transport_names());
+    if (!c->cluster.advertise_host[0] && transport->caps.cross_process)
+        route_address(s->launch->router_address, p->listen_host, sizeof p->listen_host);
+    *out = (sl_worker_opts){.transport = transport->name,
+                            .tls = c->cluster.tls,
+                            .devices = p->devices,
+                            .numa_node = p->numa_node,
+                            .router_address = s->launch->router_address,
+                            .listen_host = p->listen_host,
+                            .listen_port = (uint16_t)c->cluster.listen_port,
+                            .advertise_host = c->cluster.advertise_host,
+                            .heartbeat_ms = (uint32_t)c->cluster.heartbeat_ms,
+                            .dead_after_ms = (uint32_t)c->cluster.dead_after_ms,
+                            .connect_timeout_ms = (uint32_t)c->cluster.connect_timeout_ms,
+                            .reconnect_ms = (uint32_t)c->cluster.reconnect_ms,
+                            .metrics = p->metrics};
+    if (s->role == SL_ROLE_PREFILL && c->cluster.shipping == SL_CFG_SHIP_GPU) {
+        out->enter = use_device;
+        out->enter_arg = p->backend;
+    }
+    return SL_OK;
+}

@@ -1,0 +1,85 @@
+/* The model of a worker: its formats and its weights. See setup_impl.h. */
+#include <string.h>
+
+#include "kernels/cache.h"
+#include "worker/fit.h"
+#include "worker/setup_impl.h"
+
+enum { PROGRESS_LOG_S = 2 };
+
+typedef struct loading {
+    const char *comp;
+    uint64_t logged_ns;
+} loading;
+
+static void on_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    loading *l = ctx;
+    uint64_t now = sl_now_ns();
+    if (now - l->logged_ns < PROGRESS_LOG_S * 1000000000ull)
+        return;
+    l->logged_ns = now;
+    sl_log(SL_LOG_INFO, l->comp, "loading", "done_mib=%.0f total_mib=%.0f", (double)done / 1048576,
+           (double)total / 1048576);
+}
+
+/* Before the weights are read: loading takes minutes, and fails at its end where the device is too small. */
+static sl_status check_weights(const sl_setup *s, sl_dtype stored, sl_err *err)
+{
+    uint64_t free_bytes = 0, total = 0;
+    SL_TRY(sl_be_memory(s->p->backend, &free_bytes, &total, err));
+    return sl_fit_weights(sl_fit_file_bytes(s->cfg->model.path), stored, free_bytes, total,
+                          sl_backend_describe(s->p->backend), err);
+}
+
+/* As configured; "auto" is what the checkpoint asks for. */
+static sl_status choose_formats(const sl_setup *s, sl_dtype stored, sl_index_format *index,
+                                sl_row_format *row, sl_err *err)
+{
+    const char *want_index = s->cfg->model.indexer, *want_row = s->cfg->model.row_format;
+    const sl_index_format_desc *i = sl_index_format_find(want_index);
+    const sl_row_format_desc *r = sl_row_format_find(want_row);
+    if (!i && strcmp(want_index, "auto") != 0)
+        return sl_fail_unknown(err, "model.indexer", want_index, sl_index_format_names());
+    if (!r && strcmp(want_row, "auto") != 0)
+        return sl_fail_unknown(err, "model.row_format", want_row, sl_row_format_names());
+    sl_model_auto_formats(&s->mc, stored, index, row);
+    if (i)
+        *index = i->format;
+    if (r)
+        *row = r->format;
+    return SL_OK;
+}
+
+/* Sizes of the model's work space: what one step of this role computes at most. */
+static void choose_sizes(sl_setup *s)
+{
+    const sl_config *c = s->cfg;
+    bool prefill = s->role == SL_ROLE_PREFILL;
+    s->mo.max_tokens = prefill ? c->prefill.chunk_tokens : c->decode.max_batch;
+    s->mo.max_logit_rows = prefill ? c->prefill.max_requests : c->decode.max_batch;
+    if (s->mo.max_logit_rows > s->mo.max_tokens)
+        s->mo.max_logit_rows = s->mo.max_tokens;
+}
+
+sl_status sl_setup_model(sl_setup *s, sl_err *err)
+{
+    const char *path = s->cfg->model.path;
+    sl_dtype stored;
+    SL_TRY(sl_model_config_load(path, &s->mc, err));
+    SL_TRY(sl_model_stored_dtype(path, &stored, err));
+    SL_TRY(choose_formats(s, stored, &s->mo.index_format, &s->mo.row_format, err));
+    s->mo.act = stored == SL_F32 ? SL_F32 : SL_BF16;
+    choose_sizes(s);
+    SL_TRY(check_weights(s, stored, err));
+    uint64_t started_ns = sl_now_ns();
+    loading l = {.comp = s->comp, .logged_ns = started_ns};
+    sl_model_opts mo = s->mo;
+    mo.progress = on_progress;
+    mo.progress_ctx = &l;
+    SL_TRY(sl_model_load(s->p->backend, path, &mo, &s->p->model, err));
+    sl_log(SL_LOG_INFO, s->comp, "model", "path=\"%s\" architecture=%s layers=%d weight_mib=%.1f load_s=%.2f",
+           path, s->mc.architecture, s->mc.n_layers, (double)sl_model_weight_bytes(s->p->model) / 1048576,
+           (double)(sl_now_ns() - started_ns) / 1e9);
+    return SL_OK;
+}
