@@ -62,12 +62,13 @@ static bool parse_bytes(const char *text, bool units, uint64_t *out)
 
 static bool parse_choice(const sl_arg *a, const char *text)
 {
-    for (int i = 0; a->choices[i]; i++)
-        if (strcmp(a->choices[i], text) == 0) {
-            *(int *)a->out = i;
-            return true;
-        }
-    return false;
+    const char *found = a->kind == SL_ARG_AUTO && strcmp(text, "auto") == 0 ? "auto" : NULL;
+    for (int i = 0; a->choices[i] && !found; i++)
+        if (strcmp(a->choices[i], text) == 0)
+            found = a->choices[i];
+    if (found)
+        *(const char **)a->out = found;
+    return found;
 }
 
 static bool parse_value(const sl_arg *a, const char *text)
@@ -88,6 +89,7 @@ static bool parse_value(const sl_arg *a, const char *text)
     case SL_ARG_REAL:
         return parse_real(a, text);
     case SL_ARG_CHOICE:
+    case SL_ARG_AUTO:
         return parse_choice(a, text);
     case SL_ARG_LIST:
         if (list->n == SL_ARG_LIST_MAX)
@@ -98,18 +100,43 @@ static bool parse_value(const sl_arg *a, const char *text)
     return false;
 }
 
+/* Words from column HELP_INDENT on, in lines of at most HELP_WIDTH columns. */
+enum { HELP_INDENT = 33, HELP_WIDTH = 110 };
+
+static void print_wrapped(const char *text)
+{
+    int column = HELP_INDENT;
+    for (const char *p = text; *p;) {
+        int n = (int)strcspn(p, " ");
+        if (column > HELP_INDENT && column + 1 + n > HELP_WIDTH) {
+            printf("\n%*s", HELP_INDENT, "");
+            column = HELP_INDENT;
+        }
+        column += printf("%s%.*s", column > HELP_INDENT ? " " : "", n, p);
+        p += n + (p[n] == ' ');
+    }
+    printf("\n");
+}
+
+static void print_flag(const sl_arg *a)
+{
+    char left[64], help[1024];
+    snprintf(left, sizeof left, "--%s%s%s", a->name, a->meta ? " " : "", a->meta ? a->meta : "");
+    printf("  %-30s ", left);
+    size_t n =
+        (size_t)snprintf(help, sizeof help, "%s%s", a->help, a->kind == SL_ARG_AUTO ? " One of auto" : "");
+    for (int k = 0; a->choices && a->choices[k] && n < sizeof help; k++)
+        n += (size_t)snprintf(help + n, sizeof help - n, "%s%s%s",
+                              k || a->kind == SL_ARG_AUTO ? ", " : " One of ", a->choices[k],
+                              a->choices[k + 1] ? "" : ".");
+    print_wrapped(help);
+}
+
 static void print_help(const char *command, const char *usage, const sl_arg *args, size_t n)
 {
     printf("usage: sluice %s %s\n\n", command, usage);
-    for (size_t i = 0; i < n; i++) {
-        char left[64];
-        snprintf(left, sizeof left, "--%s%s%s", args[i].name, args[i].meta ? " " : "",
-                 args[i].meta ? args[i].meta : "");
-        printf("  %-30s %s", left, args[i].help);
-        for (int k = 0; args[i].choices && args[i].choices[k]; k++)
-            printf("%s%s", k ? ", " : ": ", args[i].choices[k]);
-        printf("\n");
-    }
+    for (size_t i = 0; i < n; i++)
+        print_flag(&args[i]);
 }
 
 /* What a value must be, for the message. */
@@ -129,7 +156,8 @@ static void print_expectation(const sl_arg *a)
         fprintf(stderr, "must be a whole number, not negative");
         break;
     case SL_ARG_CHOICE:
-        fprintf(stderr, "must be one of");
+    case SL_ARG_AUTO:
+        fprintf(stderr, "must be one of%s", a->kind == SL_ARG_AUTO ? " auto," : "");
         for (int k = 0; a->choices[k]; k++)
             fprintf(stderr, "%s %s", k ? "," : "", a->choices[k]);
         break;

@@ -21,7 +21,8 @@ typedef enum {
     SL_ARG_BYTES,  /* uint64_t *: 123, 64K, 16M, 2G, 1T, and KiB, MiB… */
     SL_ARG_U64,    /* uint64_t * */
     SL_ARG_REAL,   /* double * within min..max */
-    SL_ARG_CHOICE, /* int *: index into choices */
+    SL_ARG_CHOICE, /* const char **: one of choices, as it stands there */
+    SL_ARG_AUTO,   /* as CHOICE, or "auto", which the registries of the choices do not have */
     SL_ARG_LIST,   /* sl_arg_list *: every value given, in order */
 } sl_arg_kind;
 
@@ -37,7 +38,7 @@ typedef struct sl_arg {
     void *out; /* keeps its value when the flag is not given: set the default before */
     const char *meta, *help;
     double min, max;            /* INT, REAL; both 0: no bounds */
-    const char *const *choices; /* CHOICE: NULL-terminated */
+    const char *const *choices; /* CHOICE, AUTO: NULL-terminated names */
 } sl_arg;
 
 typedef enum { SL_ARGS_RUN, SL_ARGS_HELP, SL_ARGS_WRONG } sl_args_result;

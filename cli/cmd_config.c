@@ -1,6 +1,7 @@
 /* `sluice config`: what a configuration file and --set values come to, or the reference of all keys. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/config_load.h"
 
@@ -18,10 +19,10 @@ int sl_cmd_config(int argc, char **argv)
     static const char *const formats[] = {"md", "yaml", NULL};
     static sl_config cfg; /* large; this runs once per process */
     sl_cli_config_args config = {0};
-    int reference = -1;
+    const char *reference = NULL;
     const sl_arg args[] = {
         SL_CLI_CONFIG_ARGS(config),
-        {"reference", SL_ARG_CHOICE, &reference, "FORMAT", "print the reference of all keys instead", 0, 0,
+        {"reference", SL_ARG_CHOICE, &reference, "FORMAT", "Print the reference of all keys instead.", 0, 0,
          formats},
     };
     switch (sl_args_parse("[--config FILE] [--set KEY=VALUE]... | --reference md|yaml", args, SL_COUNT(args),
@@ -33,8 +34,8 @@ int sl_cmd_config(int argc, char **argv)
     case SL_ARGS_RUN:
         break;
     }
-    if (reference >= 0)
-        return print_text(reference == 0 ? sl_config_reference() : sl_config_reference_yaml());
+    if (reference)
+        return print_text(strcmp(reference, "md") == 0 ? sl_config_reference() : sl_config_reference_yaml());
     sl_err err = {0};
     sl_status st = sl_cli_config_load(&config, &cfg, &err);
     if (st != SL_OK)

@@ -7,13 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "cli/cli.h"
 #include "cli/generate.h"
+#include "cli/model_args.h"
+
+/* What the flags say, apart from the run itself. */
+typedef struct flags {
+    sl_local_run_opts run;
+    const char *mode, *prompt, *ids;
+    bool json;
+} flags;
 
 static const char *const modes[] = {"resident", "hierarchical", NULL};
-static const char *const policies[] = {"lru", "clock", NULL};
-static const char *const layouts[] = {"page_first", "layer_first", "page_head", NULL};
 
 /* "1,2,3" to ids. */
 static sl_status parse_ids(const char *text, int32_t **out, size_t *n, sl_err *err)
@@ -42,69 +46,104 @@ static sl_status parse_ids(const char *text, int32_t **out, size_t *n, sl_err *e
     return SL_OK;
 }
 
-static sl_status read_prompt(const sl_generate_opts *o, const char *text, const char *ids, sl_gen *g,
-                             sl_err *err)
+static sl_status read_prompt(const flags *f, sl_local_run *r, sl_err *err)
 {
-    if (!text == !ids)
+    if (!f->prompt == !f->ids)
         return sl_fail(err, SL_ERR_INVALID, "give either --prompt or --ids");
-    sl_status st = sl_tokenizer_load(o->dir, &g->tok, ids ? NULL : err);
-    if (ids) /* text is a courtesy then */
-        return parse_ids(ids, &g->prompt, &g->n_prompt, err);
-    if (st != SL_OK)
-        return st;
-    st = sl_tokenizer_encode(g->tok, text, strlen(text), SL_TOK_ADD_SPECIAL, &g->prompt, &g->n_prompt, err);
-    if (st == SL_OK && g->n_prompt == 0)
-        return sl_fail(err, SL_ERR_INVALID, "--prompt is empty");
-    return st;
+    sl_status st = sl_tokenizer_load(f->run.dir, &r->tok, f->ids ? NULL : err);
+    if (f->ids) /* the tokenizer then only makes the output's text, and may be missing */
+        return parse_ids(f->ids, &r->prompt, &r->n_prompt, err);
+    SL_TRY(st);
+    SL_TRY(sl_tokenizer_encode(r->tok, f->prompt, strlen(f->prompt), SL_TOK_ADD_SPECIAL, &r->prompt,
+                               &r->n_prompt, err));
+    return r->n_prompt ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--prompt is empty");
 }
 
-/* The flags; fills o and the prompt's source. */
-static sl_args_result parse_flags(int argc, char **argv, sl_generate_opts *o, const char **prompt,
-                                  const char **ids)
+static sl_args_result parse_flags(int argc, char **argv, flags *f)
 {
+    sl_local_run_opts *o = &f->run;
     const sl_arg args[] = {
-        {"model", SL_ARG_TEXT, &o->dir, "DIR", "checkpoint directory (required)", 0, 0, NULL},
-        {"prompt", SL_ARG_TEXT, prompt, "TEXT", "prompt as text, needs a tokenizer.json", 0, 0, NULL},
-        {"ids", SL_ARG_TEXT, ids, "1,2,3", "prompt as token ids", 0, 0, NULL},
-        {"max-new-tokens", SL_ARG_INT, &o->max_new, "N", "tokens to produce (16)", 0, 1 << 24, NULL},
-        {"mode", SL_ARG_CHOICE, &o->mode, "MODE", "where the cache lives", 0, 0, modes},
-        {"logits", SL_ARG_FLAG, &o->want_logits, NULL, "print the logits of the last prompt position", 0, 0,
-         NULL},
-        {"json", SL_ARG_FLAG, &o->json, NULL, "print one JSON object", 0, 0, NULL},
-        {"ignore-eos", SL_ARG_FLAG, &o->ignore_eos, NULL, "end-of-sequence tokens are ordinary", 0, 0, NULL},
-        {"temperature", SL_ARG_REAL, &o->temperature, "X", "0 takes the best token (0)", 0, 100, NULL},
-        {"top-k", SL_ARG_INT, &o->top_k, "N", "0 = all", 0, INT32_MAX, NULL},
-        {"top-p", SL_ARG_REAL, &o->top_p, "X", "1 = all", 0, 1, NULL},
-        {"min-p", SL_ARG_REAL, &o->min_p, "X", "0 = off", 0, 1, NULL},
-        {"seed", SL_ARG_U64, &o->seed, "N", "of the random stream (0)", 0, 0, NULL},
-        {"hot-rows", SL_ARG_INT, &o->hot_rows, "N", "rows per layer on the device (2 x index_topk)", 0, 65534,
-         NULL},
-        {"tail-rows", SL_ARG_INT, &o->tail_rows, "N", "newest rows that never leave (64)", 1, 65536, NULL},
-        {"policy", SL_ARG_CHOICE, &o->policy, "NAME", "victims of the swap-in", 0, 0, policies},
-        {"chunk", SL_ARG_INT, &o->chunk, "N", "prefill tokens per step (512)", 1, 1 << 20, NULL},
-        {"indexer", SL_ARG_CHOICE, &o->indexer, "NAME", "numeric convention", 0, 0, sl_cli_indexers},
-        {"row-format", SL_ARG_CHOICE, &o->rows, "NAME", "cache rows", 0, 0, sl_cli_row_formats},
-        {"act", SL_ARG_CHOICE, &o->act, "NAME", "activations", 0, 0, sl_cli_acts},
-        {"layout", SL_ARG_CHOICE, &o->layout, "NAME", "of the host pages", 0, 0, layouts},
-        {"algorithm", SL_ARG_TEXT, &o->algorithm, "NAME", "sparse algorithm: dsa (default), dense", 0, 0,
-         NULL},
-        {"sinks", SL_ARG_INT, &o->sinks, "N", "first tokens always selected (0)", 0, 1 << 20, NULL},
-        {"recent", SL_ARG_INT, &o->recent, "N", "newest tokens always selected (0)", 0, 1 << 20, NULL},
-        {"min-tokens", SL_ARG_INT, &o->min_tokens, "N", "attend to everything below this length (0)", 0,
+        {"model", SL_ARG_TEXT, &o->dir, "DIR", "Checkpoint directory. Required.", 0, 0, NULL},
+        {"prompt", SL_ARG_TEXT, &f->prompt, "TEXT",
+         "The prompt as text; the checkpoint needs a tokenizer.json.", 0, 0, NULL},
+        {"ids", SL_ARG_TEXT, &f->ids, "1,2,3", "The prompt as token ids.", 0, 0, NULL},
+        {"max-new-tokens", SL_ARG_INT, &o->max_new, "N", "Number of tokens to produce. Default 16.", 0,
          1 << 24, NULL},
-        {"backend", SL_ARG_CHOICE, &o->backend, "NAME", "compute backend", 0, 0, sl_cli_backends},
-        {"threads", SL_ARG_INT, &o->threads, "N", "CPU threads, 0 = all cores", 0, 1024, NULL},
-        {"poison", SL_ARG_FLAG, &o->poison, NULL, "testing: stale device rows are NaN", 0, 0, NULL},
+        {"mode", SL_ARG_CHOICE, &f->mode, "MODE",
+         "Where the KV cache is kept during decode: on the device (resident, the default), or in host memory with "
+         "a hot buffer on the device (hierarchical).",
+         0, 0, modes},
+        {"logits", SL_ARG_FLAG, &o->want_logits, NULL, "Print the logits of the last prompt position.", 0, 0,
+         NULL},
+        {"json", SL_ARG_FLAG, &f->json, NULL, "Print the result as one JSON object.", 0, 0, NULL},
+        {"ignore-eos", SL_ARG_FLAG, &o->ignore_eos, NULL, "Do not stop at end-of-sequence tokens.", 0, 0,
+         NULL},
+        {"temperature", SL_ARG_REAL, &o->temperature, "X",
+         "Sampling temperature; 0 always takes the most likely token. Default 0.", 0, 100, NULL},
+        {"top-k", SL_ARG_INT, &o->top_k, "N",
+         "Sample from the N most likely tokens only; 0 means all. Default 0.", 0, INT32_MAX, NULL},
+        {"top-p", SL_ARG_REAL, &o->top_p, "X",
+         "Sample from the most likely tokens whose probabilities add up to X; 1 means all. Default 1.", 0, 1,
+         NULL},
+        {"min-p", SL_ARG_REAL, &o->min_p, "X",
+         "Leave out tokens less likely than X times the most likely one; 0 leaves out none. Default 0.", 0, 1,
+         NULL},
+        {"seed", SL_ARG_U64, &o->seed, "N", "Seed of the sampler. Default 0.", 0, 0, NULL},
+        {"hot-rows", SL_ARG_INT, &o->hot_rows, "N",
+         "Rows per layer in the hot buffer of hierarchical mode; 0 means twice index_topk. Default 0.", 0,
+         65534, NULL},
+        {"tail-rows", SL_ARG_INT, &o->tail_rows, "N",
+         "Newest rows per layer that never leave the device, in addition to the hot rows. Default 64.", 1,
+         65536, NULL},
+        {"policy", SL_ARG_AUTO, &o->policy, "NAME",
+         "Which hot row makes room for a missing one. auto, the default, chooses by backend.", 0, 0,
+         sl_evict_policy_names()},
+        {"chunk", SL_ARG_INT, &o->chunk, "N", "Prompt tokens per prefill step. Default 512.", 1, 1 << 20,
+         NULL},
+        SL_CLI_INDEXER_ARG(o->indexer),
+        SL_CLI_ROW_FORMAT_ARG(o->row_format),
+        SL_CLI_ACT_ARG(o->act),
+        {"layout", SL_ARG_AUTO, &o->layout, "NAME",
+         "Order of the rows in host memory. auto, the default, chooses by backend.", 0, 0, sl_layout_names()},
+        {"algorithm", SL_ARG_TEXT, &o->algorithm, "NAME",
+         "Sparse algorithm: dsa, the default, selects rows with the checkpoint's indexer; dense reads all rows.",
+         0, 0, NULL},
+        {"sinks", SL_ARG_INT, &o->sink_tokens, "N", "First tokens that are always selected. Default 0.", 0,
+         1 << 20, NULL},
+        {"recent", SL_ARG_INT, &o->recent_tokens, "N", "Newest tokens that are always selected. Default 0.",
+         0, 1 << 20, NULL},
+        {"min-tokens", SL_ARG_INT, &o->min_tokens, "N",
+         "Sequences shorter than this read every row. Default 0.", 0, 1 << 24, NULL},
+        SL_CLI_BACKEND_ARG(o->backend),
+        SL_CLI_THREADS_ARG(o->threads),
+        {"poison", SL_ARG_FLAG, &o->poison, NULL,
+         "For tests: device rows that hold no valid data are filled with NaN.", 0, 0, NULL},
     };
     return sl_args_parse("--model DIR (--prompt TEXT | --ids 1,2,3) [flags]", args, SL_COUNT(args), argc,
                          argv);
 }
 
+static sl_status generate(const flags *f, sl_err *err)
+{
+    sl_local_run r = {0};
+    sl_status st = read_prompt(f, &r, err);
+    if (st == SL_OK)
+        st = sl_local_run_open(&r, &f->run, err);
+    if (st == SL_OK)
+        st = sl_local_run_request(&r, &f->run, err);
+    if (st == SL_OK)
+        st = sl_cli_print_run(&r, &f->run, f->json, stdout, err);
+    sl_local_run_close(&r);
+    return st;
+}
+
 int sl_cmd_generate(int argc, char **argv)
 {
-    sl_generate_opts o = {.max_new = 16, .top_p = 1, .tail_rows = 64, .chunk = 512, .algorithm = "dsa"};
-    const char *prompt = NULL, *ids = NULL;
-    switch (parse_flags(argc, argv, &o, &prompt, &ids)) {
+    flags f = {
+        .run =
+            {.max_new = 16, .top_p = 1, .tail_rows = 64, .chunk = 512, .algorithm = "dsa", .backend = "cpu"},
+        .mode = "resident"};
+    switch (parse_flags(argc, argv, &f)) {
     case SL_ARGS_HELP:
         return SL_EXIT_OK;
     case SL_ARGS_WRONG:
@@ -112,20 +151,12 @@ int sl_cmd_generate(int argc, char **argv)
     case SL_ARGS_RUN:
         break;
     }
-    if (!o.dir) {
+    if (!f.run.dir) {
         fprintf(stderr, "sluice generate: --model DIR is required\n");
         return SL_EXIT_USAGE;
     }
-    o.backend_name = sl_cli_backends[o.backend];
+    f.run.hierarchical = strcmp(f.mode, "hierarchical") == 0;
     sl_err err = {0};
-    sl_gen g = {0};
-    sl_status st = read_prompt(&o, prompt, ids, &g, &err);
-    if (st == SL_OK)
-        st = sl_gen_open(&g, &o, &err);
-    if (st == SL_OK)
-        st = sl_gen_run(&g, &o, &err);
-    if (st == SL_OK)
-        st = sl_gen_print(&g, &o, stdout, &err);
-    sl_gen_close(&g);
+    sl_status st = generate(&f, &err);
     return st == SL_OK ? SL_EXIT_OK : sl_args_fail("generate", st, &err);
 }

@@ -5,8 +5,7 @@
 
 #include <jansson.h>
 
-#include "cli/cli.h"
-#include "local/checkpoint.h"
+#include "cli/model_args.h"
 #include "engine/engine.h"
 #include "model/checkpoint.h"
 
@@ -77,7 +76,7 @@ static void print_config(const sl_model_config *c)
     printf("\n");
 }
 
-static void print_all(const sl_cli_model *m, const tally *t, const sl_geometry *g)
+static void print_all(const sl_local_checkpoint *m, const tally *t, const sl_geometry *g)
 {
     print_config(&m->cfg);
     printf("tensors        %llu, %.1f MiB, %.3f million values\n", (unsigned long long)t->count,
@@ -86,14 +85,20 @@ static void print_all(const sl_cli_model *m, const tally *t, const sl_geometry *
         if (t->count_of[d])
             printf("  %-12s %llu tensors, %.1f MiB\n", sl_st_dtype_name((sl_st_dtype)d),
                    (unsigned long long)t->count_of[d], (double)t->bytes_of[d] / 1048576);
-    printf("formats        %s rows, %s indexer\n", sl_cli_row_name(m->row_format),
-           sl_cli_index_name(m->index_format));
+    printf("formats        %s rows, %s indexer\n", sl_row_format_name(m->row_format),
+           sl_index_format_name(m->index_format));
     printf("page           %d tokens: %lld B; a row %lld B, an index block %lld B; %.1f B per token\n",
            SL_PAGE_TOKENS, (long long)g->page_bytes, (long long)g->row_bytes, (long long)g->index_block_bytes,
            (double)g->page_bytes / SL_PAGE_TOKENS);
 }
 
-static int print_json(const sl_cli_model *m, const tally *t, const sl_geometry *g)
+static const char *dtype_name(sl_dtype d)
+{
+    static const char *const names[] = {"F32", "BF16", "F16", "F8_E4M3", "I32"};
+    return (unsigned)d < SL_COUNT(names) ? names[d] : "?";
+}
+
+static int print_json(const sl_local_checkpoint *m, const tally *t, const sl_geometry *g)
 {
     const sl_model_config *c = &m->cfg;
     json_t *j = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:s, s:s, s:s, "
@@ -103,8 +108,8 @@ static int print_json(const sl_cli_model *m, const tally *t, const sl_geometry *
                           c->hidden_size, "vocab_size", c->vocab_size, "max_context", c->max_context, "heads",
                           c->n_heads, "index_topk", c->index_topk, "tensors", (json_int_t)t->count,
                           "tensor_bytes", (json_int_t)t->bytes, "parameters", (json_int_t)t->params, "stored",
-                          m->has_weights ? sl_cli_dtype_name(m->stored) : "none", "row_format",
-                          sl_cli_row_name(m->row_format), "indexer", sl_cli_index_name(m->index_format),
+                          m->has_weights ? dtype_name(m->stored) : "none", "row_format",
+                          sl_row_format_name(m->row_format), "indexer", sl_index_format_name(m->index_format),
                           "page", "tokens", SL_PAGE_TOKENS, "bytes", (json_int_t)g->page_bytes, "row_bytes",
                           (json_int_t)g->row_bytes, "index_block_bytes", (json_int_t)g->index_block_bytes);
     if (!j)
@@ -115,7 +120,7 @@ static int print_json(const sl_cli_model *m, const tally *t, const sl_geometry *
     return bad ? SL_EXIT_FAILED : SL_EXIT_OK;
 }
 
-static int inspect(const char *dir, const sl_cli_model *m, bool tensors, bool json)
+static int inspect(const char *dir, const sl_local_checkpoint *m, bool tensors, bool json)
 {
     sl_err err = {0};
     sl_geometry g;
@@ -144,14 +149,14 @@ static int inspect(const char *dir, const sl_cli_model *m, bool tensors, bool js
 int sl_cmd_inspect(int argc, char **argv)
 {
     const char *dir = NULL;
-    int indexer = 0, rows = 0;
+    const char *indexer = NULL, *rows = NULL;
     bool json = false, tensors = false;
     const sl_arg args[] = {
-        {"model", SL_ARG_TEXT, &dir, "DIR", "checkpoint directory (required)", 0, 0, NULL},
-        {"tensors", SL_ARG_FLAG, &tensors, NULL, "list every tensor", 0, 0, NULL},
-        {"indexer", SL_ARG_CHOICE, &indexer, "NAME", "numeric convention", 0, 0, sl_cli_indexers},
-        {"row-format", SL_ARG_CHOICE, &rows, "NAME", "cache rows", 0, 0, sl_cli_row_formats},
-        {"json", SL_ARG_FLAG, &json, NULL, "print one JSON object", 0, 0, NULL},
+        {"model", SL_ARG_TEXT, &dir, "DIR", "Checkpoint directory. Required.", 0, 0, NULL},
+        {"tensors", SL_ARG_FLAG, &tensors, NULL, "List every tensor.", 0, 0, NULL},
+        SL_CLI_INDEXER_ARG(indexer),
+        SL_CLI_ROW_FORMAT_ARG(rows),
+        {"json", SL_ARG_FLAG, &json, NULL, "Print one JSON object.", 0, 0, NULL},
     };
     switch (sl_args_parse("--model DIR [--tensors] [--json]", args, SL_COUNT(args), argc, argv)) {
     case SL_ARGS_HELP:
@@ -166,7 +171,7 @@ int sl_cmd_inspect(int argc, char **argv)
         return SL_EXIT_USAGE;
     }
     sl_err err = {0};
-    sl_cli_model m;
-    sl_status st = sl_cli_model_read(dir, indexer, rows, &m, &err);
+    sl_local_checkpoint m;
+    sl_status st = sl_local_checkpoint_read(dir, indexer, rows, &m, &err);
     return st == SL_OK ? inspect(dir, &m, tensors, json) : sl_args_fail("inspect", st, &err);
 }

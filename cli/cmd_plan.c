@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
-#include "local/checkpoint.h"
+#include "cli/model_args.h"
 #include "cli/plan_layers.h"
 #include "engine/plan.h"
 
@@ -30,7 +29,7 @@ static uint64_t host_memory(void)
     return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
 }
 
-static int run_plan(const char *dir, const sl_cli_model *m, sl_plan_in *in, bool gpu_given, bool json,
+static int run_plan(const char *dir, const sl_local_checkpoint *m, sl_plan_in *in, bool gpu_given, bool json,
                     const sl_plan_layers *layers)
 {
     sl_err err = {0};
@@ -45,8 +44,8 @@ static int run_plan(const char *dir, const sl_cli_model *m, sl_plan_in *in, bool
     if (!text)
         return sl_args_fail("plan", SL_ERR_NO_MEMORY, NULL);
     if (!json) {
-        printf("%s: %s rows, %s indexer\n", dir, sl_cli_row_name(m->row_format),
-               sl_cli_index_name(m->index_format));
+        printf("%s: %s rows, %s indexer\n", dir, sl_row_format_name(m->row_format),
+               sl_index_format_name(m->index_format));
         if (!gpu_given)
             printf("no GPU here and no --gpu-bytes: an H200 is assumed\n");
     }
@@ -58,38 +57,42 @@ static int run_plan(const char *dir, const sl_cli_model *m, sl_plan_in *in, bool
 int sl_cmd_plan(int argc, char **argv)
 {
     const char *dir = NULL;
-    int indexer = 0, rows = 0;
+    const char *indexer = NULL, *rows = NULL;
     bool json = false;
     sl_plan_layers layers = {.context = 65536, .swap_share = -1};
     sl_plan_in in = {
         .algorithm = "dsa", .max_step_tokens = 512, .weight_bytes = UINT64_MAX, .reserve_bytes = UINT64_MAX};
     const sl_arg args[] = {
-        {"model", SL_ARG_TEXT, &dir, "DIR", "checkpoint directory; config.json is enough (required)", 0, 0,
+        {"model", SL_ARG_TEXT, &dir, "DIR", "Checkpoint directory; config.json is enough. Required.", 0, 0,
          NULL},
-        {"gpu-bytes", SL_ARG_BYTES, &in.gpu_bytes, "N", "device memory (this machine's, else an H200's)", 0,
-         0, NULL},
-        {"host-bytes", SL_ARG_BYTES, &in.host_bytes, "N", "host memory for pages (3/4 of this machine's)", 0,
-         0, NULL},
-        {"weight-bytes", SL_ARG_BYTES, &in.weight_bytes, "N", "weights on the device (the checkpoint's size)",
-         0, 0, NULL},
-        {"reserve-bytes", SL_ARG_BYTES, &in.reserve_bytes, "N", "kept free on the device (1/16 of it)", 0, 0,
+        {"gpu-bytes", SL_ARG_BYTES, &in.gpu_bytes, "N",
+         "Device memory. Default: that of this machine's GPU, or of an H200 where there is none.", 0, 0,
          NULL},
-        {"hot-rows", SL_ARG_INT, &in.hot_rows, "N", "per request and layer (twice the selection)", 0, 65534,
-         NULL},
-        {"tail-rows", SL_ARG_INT, &in.tail_rows, "N", "newest rows that never leave (64)", 0, 65536, NULL},
-        {"max-context", SL_ARG_INT, &in.max_context, "N", "longest sequence (the model's)", 0, 1 << 24, NULL},
-        {"step-tokens", SL_ARG_INT, &in.max_step_tokens, "N", "most tokens of one step (512)", 1, 1 << 20,
-         NULL},
-        {"algorithm", SL_ARG_TEXT, &in.algorithm, "NAME", "sparse algorithm (dsa)", 0, 0, NULL},
-        {"indexer", SL_ARG_CHOICE, &indexer, "NAME", "numeric convention", 0, 0, sl_cli_indexers},
-        {"row-format", SL_ARG_CHOICE, &rows, "NAME", "cache rows", 0, 0, sl_cli_row_formats},
+        {"host-bytes", SL_ARG_BYTES, &in.host_bytes, "N",
+         "Host memory for pages. Default: three quarters of this machine's.", 0, 0, NULL},
+        {"weight-bytes", SL_ARG_BYTES, &in.weight_bytes, "N",
+         "Weights on the device. Default: the size of the checkpoint's files.", 0, 0, NULL},
+        {"reserve-bytes", SL_ARG_BYTES, &in.reserve_bytes, "N",
+         "Bytes kept free on the device. Default: one sixteenth of its memory.", 0, 0, NULL},
+        {"hot-rows", SL_ARG_INT, &in.hot_rows, "N",
+         "Rows of the hot buffer per request and layer. Default: twice the selection.", 0, 65534, NULL},
+        {"tail-rows", SL_ARG_INT, &in.tail_rows, "N",
+         "Newest rows per request and layer that never leave the device. Default 64.", 0, 65536, NULL},
+        {"max-context", SL_ARG_INT, &in.max_context, "N",
+         "Tokens of the longest sequence. Default: the model's context.", 0, 1 << 24, NULL},
+        {"step-tokens", SL_ARG_INT, &in.max_step_tokens, "N",
+         "Largest number of tokens in one step. Default 512.", 1, 1 << 20, NULL},
+        {"algorithm", SL_ARG_TEXT, &in.algorithm, "NAME", "Sparse algorithm. Default dsa.", 0, 0, NULL},
+        SL_CLI_INDEXER_ARG(indexer),
+        SL_CLI_ROW_FORMAT_ARG(rows),
         {"locality", SL_ARG_TEXT, &layers.file, "FILE",
-         "a decode worker's /metrics, saved: prints hot rows by layer instead of the plan", 0, 0, NULL},
-        {"context", SL_ARG_INT, &layers.context, "N", "with --locality: length of the requests (65536)", 1,
-         1 << 24, NULL},
+         "A saved /metrics page of a decode worker. The hot rows of each layer are then printed instead of the plan.",
+         0, 0, NULL},
+        {"context", SL_ARG_INT, &layers.context, "N",
+         "With --locality: tokens of each request. Default 65536.", 1, 1 << 24, NULL},
         {"swap-share", SL_ARG_REAL, &layers.swap_share, "X",
-         "with --locality: part of a step spent waiting for rows (as measured)", 0, 1, NULL},
-        {"json", SL_ARG_FLAG, &json, NULL, "print one JSON object", 0, 0, NULL},
+         "With --locality: fraction of a step spent waiting for rows. Default: as measured.", 0, 1, NULL},
+        {"json", SL_ARG_FLAG, &json, NULL, "Print one JSON object.", 0, 0, NULL},
     };
     switch (sl_args_parse("--model DIR [--gpu-bytes N] [--host-bytes N] [flags]", args, SL_COUNT(args), argc,
                           argv)) {
@@ -105,8 +108,8 @@ int sl_cmd_plan(int argc, char **argv)
         return SL_EXIT_USAGE;
     }
     sl_err err = {0};
-    sl_cli_model m;
-    sl_status st = sl_cli_model_read(dir, indexer, rows, &m, &err);
+    sl_local_checkpoint m;
+    sl_status st = sl_local_checkpoint_read(dir, indexer, rows, &m, &err);
     if (st != SL_OK)
         return sl_args_fail("plan", st, &err);
     bool known = in.gpu_bytes > 0 || device_memory(&in.gpu_bytes);
@@ -115,7 +118,7 @@ int sl_cmd_plan(int argc, char **argv)
     if (in.host_bytes == 0)
         in.host_bytes = host_memory() / 4 * 3;
     if (in.weight_bytes == UINT64_MAX)
-        in.weight_bytes = sl_cli_weight_bytes(dir);
+        in.weight_bytes = sl_local_weight_bytes(dir);
     if (in.reserve_bytes == UINT64_MAX)
         in.reserve_bytes = in.gpu_bytes / 16;
     return run_plan(dir, &m, &in, known, json, &layers);

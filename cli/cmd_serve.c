@@ -136,7 +136,7 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
     int32_t index = (int32_t)getpid();
     const sl_arg args[] = {
         SL_CLI_CONFIG_ARGS(config),
-        {"index", SL_ARG_INT, &index, "N", "number in this worker's name (default: its process id)", 0,
+        {"index", SL_ARG_INT, &index, "N", "Number in this worker's name. Default: its process id.", 0,
          INT32_MAX, NULL},
     };
     bool by_rank = fixed_role < 0;

@@ -12,10 +12,10 @@ typedef struct sl_cli_config_args {
 
 /* Rows for the command's own table of flags. */
 #define SL_CLI_CONFIG_ARGS(a)                                                                                \
-    {"config", SL_ARG_TEXT, &(a).file, "FILE", "YAML file to read", 0, 0, NULL},                             \
+    {"config", SL_ARG_TEXT, &(a).file, "FILE", "YAML configuration file.", 0, 0, NULL},                      \
     {                                                                                                        \
-        "set", SL_ARG_LIST, &(a).sets, "KEY=VALUE", "a value that overrides the file; may be repeated", 0,   \
-            0, NULL                                                                                          \
+        "set", SL_ARG_LIST, &(a).sets, "KEY=VALUE",                                                          \
+            "A value that overrides the file. May be given several times.", 0, 0, NULL                       \
     }
 
 /* Defaults, then the file, then the settings in order, then the checks. */

@@ -6,6 +6,8 @@
 
 #include "local/run.h"
 
-sl_status sl_gen_print(const sl_gen *g, const sl_generate_opts *o, FILE *to, sl_err *err);
+/* The finished run for people, or as one JSON object. */
+sl_status sl_cli_print_run(const sl_local_run *r, const sl_local_run_opts *o, bool json, FILE *to,
+                           sl_err *err);
 
 #endif

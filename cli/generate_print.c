@@ -42,71 +42,73 @@ static double rate(size_t n, double s)
     return s > 0 ? (double)n / s : 0;
 }
 
-static sl_status print_json(const sl_gen *g, const sl_generate_opts *o, const char *text, size_t len,
+static sl_status print_json(const sl_local_run *r, const sl_local_run_opts *o, const char *text, size_t len,
                             FILE *to)
 {
-    size_t steps = g->n_output > 0 ? g->n_output - 1 : 0; /* the first token comes from prefill */
+    size_t steps = r->n_output > 0 ? r->n_output - 1 : 0; /* the first token comes from prefill */
     json_t *j = json_object();
-    json_object_set_new(j, "prompt_ids", ids_json(g->prompt, g->n_prompt));
-    json_object_set_new(j, "ids", ids_json(g->output, g->n_output));
+    json_object_set_new(j, "prompt_ids", ids_json(r->prompt, r->n_prompt));
+    json_object_set_new(j, "ids", ids_json(r->output, r->n_output));
     json_object_set_new(j, "text", text ? json_stringn(text, len) : json_null());
-    json_object_set_new(j, "finish_reason", json_string(g->stopped ? "stop" : "length"));
-    json_object_set_new(j, "mode", json_string(o->mode ? "hierarchical" : "resident"));
+    json_object_set_new(j, "finish_reason", json_string(r->stopped ? "stop" : "length"));
+    json_object_set_new(j, "mode", json_string(o->hierarchical ? "hierarchical" : "resident"));
     json_object_set_new(j, "algorithm", json_string(o->algorithm));
-    json_object_set_new(j, "indexer", json_string(sl_cli_index_name(g->m.index_format)));
-    json_object_set_new(j, "row_format", json_string(sl_cli_row_name(g->m.row_format)));
+    json_object_set_new(j, "indexer", json_string(sl_index_format_name(r->local.checkpoint.index_format)));
+    json_object_set_new(j, "row_format", json_string(sl_row_format_name(r->local.checkpoint.row_format)));
     if (o->want_logits)
-        json_object_set_new(j, "logits", logits_json(g->prompt_logits, g->m.cfg.vocab_size));
+        json_object_set_new(j, "logits", logits_json(r->prompt_logits, r->local.checkpoint.cfg.vocab_size));
     json_object_set_new(j, "timing",
-                        json_pack("{s:f, s:f, s:f, s:f, s:f}", "load_s", g->load_s, "prefill_s", g->prefill_s,
-                                  "decode_s", g->decode_s, "prefill_tokens_per_s",
-                                  rate(g->n_prompt, g->prefill_s), "decode_tokens_per_s",
-                                  rate(steps, g->decode_s)));
-    json_object_set_new(j, "swap", swap_json(&g->stats));
-    json_object_set_new(j, "device_bytes", json_integer((json_int_t)g->stats.device_bytes));
+                        json_pack("{s:f, s:f, s:f, s:f, s:f}", "load_s", r->local.load_s, "prefill_s",
+                                  r->prefill_s, "decode_s", r->decode_s, "prefill_tokens_per_s",
+                                  rate(r->n_prompt, r->prefill_s), "decode_tokens_per_s",
+                                  rate(steps, r->decode_s)));
+    json_object_set_new(j, "swap", swap_json(&r->stats));
+    json_object_set_new(j, "device_bytes", json_integer((json_int_t)r->stats.device_bytes));
     int bad = json_dumpf(j, to, 0);
     json_decref(j);
     return bad || fputc('\n', to) == EOF ? SL_ERR_IO : SL_OK;
 }
 
-static void print_people(const sl_gen *g, const sl_generate_opts *o, const char *text, size_t len, FILE *to)
+static void print_people(const sl_local_run *r, const sl_local_run_opts *o, const char *text, size_t len,
+                         FILE *to)
 {
-    const sl_engine_stats *s = &g->stats;
-    size_t steps = g->n_output > 0 ? g->n_output - 1 : 0;
+    const sl_engine_stats *s = &r->stats;
+    size_t steps = r->n_output > 0 ? r->n_output - 1 : 0;
     fprintf(to, "ids:");
-    for (size_t i = 0; i < g->n_output; i++)
-        fprintf(to, "%s%d", i ? "," : " ", g->output[i]);
+    for (size_t i = 0; i < r->n_output; i++)
+        fprintf(to, "%s%d", i ? "," : " ", r->output[i]);
     fputc('\n', to);
     if (text) {
         fprintf(to, "text: ");
         fwrite(text, 1, len, to);
         fputc('\n', to);
     }
-    for (int32_t i = 0; o->want_logits && i < g->m.cfg.vocab_size; i++)
-        fprintf(to, "%s%.9g", i ? "," : "logits: ", (double)g->prompt_logits[i]);
+    for (int32_t i = 0; o->want_logits && i < r->local.checkpoint.cfg.vocab_size; i++)
+        fprintf(to, "%s%.9g", i ? "," : "logits: ", (double)r->prompt_logits[i]);
     if (o->want_logits)
         fputc('\n', to);
-    fprintf(to, "finish: %s\n", g->stopped ? "stop" : "length");
+    fprintf(to, "finish: %s\n", r->stopped ? "stop" : "length");
     fprintf(to, "load %.2f s, prefill %zu tokens in %.3f s (%.1f/s), decode %zu tokens in %.3f s (%.1f/s)\n",
-            g->load_s, g->n_prompt, g->prefill_s, rate(g->n_prompt, g->prefill_s), steps, g->decode_s,
-            rate(steps, g->decode_s));
-    if (o->mode == 1)
+            r->local.load_s, r->n_prompt, r->prefill_s, rate(r->n_prompt, r->prefill_s), steps, r->decode_s,
+            rate(steps, r->decode_s));
+    if (o->hierarchical)
         fprintf(to, "swap-in: %llu hits, %llu tail hits, %llu misses, %llu bytes, hit rate %.4f\n",
                 (unsigned long long)s->hits, (unsigned long long)s->tail_hits, (unsigned long long)s->misses,
                 (unsigned long long)s->swap_bytes, hit_rate(s));
 }
 
-sl_status sl_gen_print(const sl_gen *g, const sl_generate_opts *o, FILE *to, sl_err *err)
+sl_status sl_cli_print_run(const sl_local_run *r, const sl_local_run_opts *o, bool json, FILE *to,
+                           sl_err *err)
 {
     char *text = NULL;
     size_t len = 0;
-    sl_status st = g->tok ? sl_tokenizer_decode(g->tok, g->output, g->n_output, true, &text, &len) : SL_OK;
+    sl_status st = r->tok ? sl_tokenizer_decode(r->tok, r->output, r->n_output, true, &text, &len) : SL_OK;
     if (st != SL_OK)
         return sl_fail(err, st, "decoding the output failed");
-    if (o->json)
-        st = print_json(g, o, text, len, to);
+    if (json)
+        st = print_json(r, o, text, len, to);
     else
-        print_people(g, o, text, len, to);
+        print_people(r, o, text, len, to);
     free(text);
     return st == SL_OK ? SL_OK : sl_fail(err, st, "cannot write the output");
 }

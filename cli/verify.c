@@ -11,9 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "local/progress.h"
-
 typedef enum {
     ROWS_RESIDENT,
     ROWS_SPILLED,  /* resident for the prompt, then given back: as when a decode worker runs out of room */
@@ -48,57 +45,16 @@ typedef struct pass {
     uint64_t misses;
 } pass;
 
-static void on_load(void *ctx, uint64_t done, uint64_t total)
-{
-    sl_progress_update(ctx, done, total, "bytes");
-}
-
-static int32_t context_of(const sl_verify *v)
+static int32_t context_of(const sl_cli_verify *v)
 {
     return v->o.tokens + v->o.steps;
 }
 
-static sl_status open_model(sl_verify *v, sl_err *err)
-{
-    sl_progress progress;
-    sl_progress_begin(&progress, "loading");
-    sl_backend_opts bo = {.threads = v->o.threads};
-    sl_status st = sl_backend_create(v->o.backend, &bo, &v->be, err);
-    if (st != SL_OK)
-        return st;
-    sl_model_opts mo = {
-        .index_format = v->m.index_format,
-        .row_format = v->m.row_format,
-        .act = v->o.act == 1 || (v->o.act == 0 && v->m.stored == SL_F32) ? SL_F32 : SL_BF16,
-        .max_tokens = v->o.chunk,
-        .max_logit_rows = 1,
-        .progress = on_load,
-        .progress_ctx = &progress,
-    };
-    st = sl_model_load(v->be, v->o.dir, &mo, &v->model, err);
-    sl_progress_end(&progress);
-    return st;
-}
-
-static sl_status open_arena(sl_verify *v, sl_err *err)
-{
-    sl_geometry geo;
-    sl_status st = sl_engine_geometry(&v->m.cfg, v->m.row_format, v->m.index_format, SL_LAYOUT_PAGE_FIRST,
-                                      sl_model_fingerprint(v->model), &geo, err);
-    if (st != SL_OK)
-        return st;
-    sl_arena_opts ao = {.bytes = (uint64_t)(v->n_pages * geo.page_bytes),
-                        .huge_pages = SL_AUTO,
-                        .lock = SL_OFF,
-                        .numa_node = -1};
-    return sl_arena_create(&geo, &ao, &v->arena, err);
-}
-
 /* The numbers that were left to us: enough tokens that hot buffers must evict. */
-static sl_status fill_opts(sl_verify *v, sl_err *err)
+static sl_status fill_opts(sl_cli_verify *v, sl_err *err)
 {
-    sl_verify_opts *o = &v->o;
-    const sl_model_config *c = &v->m.cfg;
+    sl_cli_verify_opts *o = &v->o;
+    const sl_model_config *c = &v->local.checkpoint.cfg;
     if (c->index_topk <= 0)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "this checkpoint has no indexer: every row is read in every step, none is swapped in");
@@ -115,68 +71,56 @@ static sl_status fill_opts(sl_verify *v, sl_err *err)
     return SL_OK;
 }
 
-static void make_prompt(sl_verify *v)
+static void make_prompt(sl_cli_verify *v)
 {
     uint64_t x = v->o.seed;
     for (int32_t i = 0; i < v->o.tokens; i++) {
         x = x * 6364136223846793005u + 1442695040888963407u;
-        v->ids[i] = (int32_t)((x >> 33) % (uint64_t)v->m.cfg.vocab_size);
+        v->ids[i] = (int32_t)((x >> 33) % (uint64_t)v->local.checkpoint.cfg.vocab_size);
     }
-    for (int32_t i = 0; i < v->n_pages; i++)
-        v->pages[i] = i;
 }
 
-sl_status sl_verify_open(sl_verify *v, const sl_verify_opts *o, sl_err *err)
+sl_status sl_cli_verify_open(sl_cli_verify *v, const sl_cli_verify_opts *o, sl_err *err)
 {
-    *v = (sl_verify){.o = *o};
-    sl_status st = sl_cli_model_read(o->dir, o->indexer, o->rows, &v->m, err);
-    if (st != SL_OK || (st = fill_opts(v, err)) != SL_OK)
-        return st;
-    v->n_pages = (context_of(v) + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+    *v = (sl_cli_verify){.o = *o};
+    const sl_model_config *c = &v->local.checkpoint.cfg;
+    SL_TRY(sl_local_checkpoint_read(o->dir, o->indexer, o->row_format, &v->local.checkpoint, err));
+    SL_TRY(fill_opts(v, err));
     v->ids = calloc((size_t)context_of(v) + 1, sizeof *v->ids);
-    v->pages = calloc((size_t)v->n_pages, sizeof *v->pages);
-    v->want = calloc((size_t)v->o.steps + 1, sizeof(float) * (size_t)v->m.cfg.vocab_size);
-    if (!v->ids || !v->pages || !v->want)
+    v->want = calloc((size_t)v->o.steps + 1, sizeof(float) * (size_t)c->vocab_size);
+    if (!v->ids || !v->want)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for the logits of %d steps", v->o.steps);
     make_prompt(v);
-    if ((st = open_model(v, err)) == SL_OK)
-        st = open_arena(v, err);
-    return st;
+    sl_local_opts lo = {.dir = o->dir,
+                        .backend = o->backend,
+                        .act = o->act,
+                        .threads = o->threads,
+                        .max_tokens = v->o.chunk,
+                        .max_logit_rows = 1,
+                        .max_context = context_of(v)};
+    return sl_local_open(&v->local, &lo, err);
 }
 
-void sl_verify_close(sl_verify *v)
+void sl_cli_verify_close(sl_cli_verify *v)
 {
-    sl_arena_destroy(v->arena);
-    sl_model_destroy(v->model);
-    sl_backend_destroy(v->be);
+    sl_local_close(&v->local);
     free(v->want);
-    free(v->pages);
     free(v->ids);
-    *v = (sl_verify){0};
+    *v = (sl_cli_verify){0};
 }
 
 /* ---- one way ---- */
 
-static sl_status open_engine(const sl_verify *v, pass *p, sl_err *err)
+static sl_status open_engine(const sl_cli_verify *v, pass *p, sl_err *err)
 {
-    sl_engine_opts eo = {
-        .algorithm = "dsa",
-        .max_seqs = 1,
-        .max_hot_seqs = p->w->rows != ROWS_RESIDENT,
-        .max_step_tokens = v->o.chunk,
-        .max_context = context_of(v),
-        .hot_rows = v->o.hot_rows,
-        .tail_rows = v->o.tail_rows,
-        .policy = p->w->policy,
-        .index_pages = v->n_pages,
-        .row_pages = v->n_pages,
-        .poison = true,
-    };
-    memset(sl_arena_base(v->arena), 0xff, sl_arena_bytes(v->arena));
-    sl_status st = sl_engine_create(v->be, v->model, v->arena, &eo, &p->engine, err);
-    if (st == SL_OK)
-        st = sl_engine_seq_open(p->engine, SL_RESIDENT, v->pages, v->n_pages, 0, NULL, &p->seq, err);
-    return st;
+    sl_engine_opts eo = {.max_hot_seqs = p->w->rows != ROWS_RESIDENT,
+                         .hot_rows = v->o.hot_rows,
+                         .tail_rows = v->o.tail_rows,
+                         .policy = p->w->policy,
+                         .poison = true};
+    memset(sl_arena_base(v->local.arena), 0xff, sl_arena_bytes(v->local.arena));
+    SL_TRY(sl_local_engine(&v->local, &eo, &p->engine, err));
+    return sl_local_seq_open(&v->local, p->engine, SL_RESIDENT, 0, &p->seq, err);
 }
 
 static sl_status check_finite(const float *x, int32_t n, int32_t at, sl_err *err)
@@ -197,9 +141,9 @@ static int32_t best(const float *x, int32_t n)
 }
 
 /* Logits after the prompt (at 0) or after step `at`: kept by the first way, compared by the others. */
-static sl_status take(sl_verify *v, pass *p, int32_t at, const float *logits, sl_err *err)
+static sl_status take(sl_cli_verify *v, pass *p, int32_t at, const float *logits, sl_err *err)
 {
-    int32_t n = v->m.cfg.vocab_size;
+    int32_t n = v->local.checkpoint.cfg.vocab_size;
     float *want = v->want + (size_t)at * (size_t)n;
     if (p->w == &ways[0]) {
         memcpy(want, logits, sizeof(float) * (size_t)n);
@@ -217,7 +161,7 @@ static sl_status take(sl_verify *v, pass *p, int32_t at, const float *logits, sl
     return SL_OK;
 }
 
-static sl_status prompt(sl_verify *v, pass *p, sl_err *err)
+static sl_status prompt(sl_cli_verify *v, pass *p, sl_err *err)
 {
     int32_t n, total = v->o.tokens, chunk = (v->o.chunk + p->w->cut - 1) / p->w->cut;
     int32_t alone = p->w->singles < total ? total - p->w->singles : 0;
@@ -228,17 +172,15 @@ static sl_status prompt(sl_verify *v, pass *p, sl_err *err)
         n = n < total - done ? n : total - done;
         sl_step_item it = {
             .seq = p->seq, .tokens = v->ids + done, .n_tokens = n, .want_logits = done + n == total};
-        sl_status st = sl_engine_step(p->engine, &it, 1, NULL, err);
-        if (st == SL_OK && it.want_logits)
-            st = take(v, p, 0, it.logits, err);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(sl_engine_step(p->engine, &it, 1, NULL, err));
+        if (it.want_logits)
+            SL_TRY(take(v, p, 0, it.logits, err));
     }
     return SL_OK;
 }
 
 /* The prompt's rows to where this way wants them. */
-static sl_status move_rows(sl_verify *v, pass *p, sl_err *err)
+static sl_status move_rows(sl_cli_verify *v, pass *p, sl_err *err)
 {
     if (p->w->rows == ROWS_SPILLED)
         return sl_engine_seq_spill(p->engine, p->seq, err);
@@ -246,25 +188,21 @@ static sl_status move_rows(sl_verify *v, pass *p, sl_err *err)
         return SL_OK;
     sl_engine_seq_close(p->engine, p->seq);
     p->seq = NULL;
-    return sl_engine_seq_open(p->engine, SL_HIERARCHICAL, v->pages, v->n_pages, v->o.tokens, NULL, &p->seq,
-                              err);
+    return sl_local_seq_open(&v->local, p->engine, SL_HIERARCHICAL, v->o.tokens, &p->seq, err);
 }
 
-static sl_status decode(sl_verify *v, pass *p, sl_err *err)
+static sl_status decode(sl_cli_verify *v, pass *p, sl_err *err)
 {
     for (int32_t i = 0; i < v->o.steps; i++) {
         sl_step_item it = {
             .seq = p->seq, .tokens = v->ids + v->o.tokens + i, .n_tokens = 1, .want_logits = true};
-        sl_status st = sl_engine_step(p->engine, &it, 1, NULL, err);
-        if (st == SL_OK)
-            st = take(v, p, i + 1, it.logits, err);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(sl_engine_step(p->engine, &it, 1, NULL, err));
+        SL_TRY(take(v, p, i + 1, it.logits, err));
     }
     return SL_OK;
 }
 
-static void report(sl_verify *v, const pass *p, FILE *to)
+static void report(sl_cli_verify *v, const pass *p, FILE *to)
 {
     bool hot = p->w->rows != ROWS_RESIDENT;
     char rows[48] = "";
@@ -275,7 +213,7 @@ static void report(sl_verify *v, const pass *p, FILE *to)
         v->differing++;
         fprintf(to, "%-30s DIFFERS after %s %d: %d of %d logits, by up to %.3g%s\n", p->w->name,
                 p->differs_at ? "step" : "prompt token", p->differs_at ? p->differs_at : v->o.tokens,
-                p->elements, v->m.cfg.vocab_size, p->largest, rows);
+                p->elements, v->local.checkpoint.cfg.vocab_size, p->largest, rows);
     } else if (hot && !p->misses) {
         v->idle++;
         fprintf(to, "%-30s equal, but no row was ever missed: shows nothing, give more --tokens\n",
@@ -286,7 +224,7 @@ static void report(sl_verify *v, const pass *p, FILE *to)
     fflush(to);
 }
 
-static sl_status run_way(sl_verify *v, const way *w, FILE *to, sl_err *err)
+static sl_status run_way(sl_cli_verify *v, const way *w, FILE *to, sl_err *err)
 {
     pass p = {.w = w, .differs_at = -1};
     sl_status st = open_engine(v, &p, err);
@@ -304,12 +242,12 @@ static sl_status run_way(sl_verify *v, const way *w, FILE *to, sl_err *err)
     return st;
 }
 
-sl_status sl_verify_run(sl_verify *v, FILE *to, sl_err *err)
+sl_status sl_cli_verify_run(sl_cli_verify *v, FILE *to, sl_err *err)
 {
     sl_status st = SL_OK;
     fprintf(to, "%d prompt tokens in chunks of %d, %d steps; %s rows, %d hot; logits of %d positions, %s\n",
-            v->o.tokens, v->o.chunk, v->o.steps, sl_cli_row_name(v->m.row_format), v->o.hot_rows,
-            v->o.steps + 1, sl_backend_describe(v->be));
+            v->o.tokens, v->o.chunk, v->o.steps, sl_row_format_name(v->local.checkpoint.row_format),
+            v->o.hot_rows, v->o.steps + 1, sl_backend_describe(v->local.be));
     for (size_t i = 0; i < SL_COUNT(ways) && st == SL_OK; i++)
         st = run_way(v, &ways[i], to, err);
     return st;

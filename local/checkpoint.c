@@ -6,46 +6,50 @@
 #include <string.h>
 #include <sys/stat.h>
 
-const char *const sl_cli_backends[] = {"cpu", "cuda", NULL};
-const char *const sl_cli_acts[] = {"auto", "f32", "bf16", NULL};
-const char *const sl_cli_indexers[] = {"auto", "plain", "official", NULL};
-const char *const sl_cli_row_formats[] = {"auto", "mla_f32", "mla_bf16", "mla_fp8", NULL};
+const char *const sl_local_act_names[] = {"f32", "bf16", NULL};
 
-sl_status sl_cli_model_read(const char *dir, int indexer, int rows, sl_cli_model *out, sl_err *err)
+static bool is_auto(const char *name)
 {
-    sl_cli_model m = {.stored = SL_BF16};
-    sl_status st = sl_model_config_load(dir, &m.cfg, err);
-    if (st != SL_OK)
-        return st;
-    m.has_weights = sl_cli_weight_bytes(dir) > 0;
-    if (m.has_weights && (st = sl_model_stored_dtype(dir, &m.stored, err)) != SL_OK)
-        return st;
-    sl_model_auto_formats(&m.cfg, m.stored, &m.index_format, &m.row_format);
-    if (indexer > 0)
-        m.index_format = indexer == 1 ? SL_INDEX_PLAIN : SL_INDEX_OFFICIAL;
-    if (rows > 0)
-        m.row_format = rows == 1 ? SL_ROW_MLA_F32 : rows == 2 ? SL_ROW_MLA_BF16 : SL_ROW_MLA_FP8;
-    *out = m;
+    return !name || strcmp(name, "auto") == 0;
+}
+
+sl_status sl_local_checkpoint_read(const char *dir, const char *indexer, const char *row_format,
+                                   sl_local_checkpoint *out, sl_err *err)
+{
+    const sl_index_format_desc *index = sl_index_format_find(indexer);
+    const sl_row_format_desc *rows = sl_row_format_find(row_format);
+    sl_local_checkpoint c = {.stored = SL_BF16};
+    if (!index && !is_auto(indexer))
+        return sl_fail_unknown(err, "indexer", indexer, sl_index_format_names());
+    if (!rows && !is_auto(row_format))
+        return sl_fail_unknown(err, "row format", row_format, sl_row_format_names());
+    SL_TRY(sl_model_config_load(dir, &c.cfg, err));
+    c.has_weights = sl_local_weight_bytes(dir) > 0;
+    if (c.has_weights)
+        SL_TRY(sl_model_stored_dtype(dir, &c.stored, err));
+    sl_model_auto_formats(&c.cfg, c.stored, &c.index_format, &c.row_format);
+    if (index)
+        c.index_format = index->format;
+    if (rows)
+        c.row_format = rows->format;
+    *out = c;
     return SL_OK;
 }
 
-const char *sl_cli_dtype_name(sl_dtype d)
+sl_status sl_local_act_find(const char *name, sl_dtype stored, sl_dtype *out, sl_err *err)
 {
-    static const char *const names[] = {"F32", "BF16", "F16", "F8_E4M3", "I32"};
-    return (unsigned)d < SL_COUNT(names) ? names[d] : "?";
+    if (is_auto(name))
+        *out = stored == SL_F32 ? SL_F32 : SL_BF16;
+    else if (strcmp(name, "f32") == 0)
+        *out = SL_F32;
+    else if (strcmp(name, "bf16") == 0)
+        *out = SL_BF16;
+    else
+        return sl_fail_unknown(err, "activations", name, sl_local_act_names);
+    return SL_OK;
 }
 
-const char *sl_cli_index_name(sl_index_format f)
-{
-    return f == SL_INDEX_PLAIN ? "plain" : "official";
-}
-
-const char *sl_cli_row_name(sl_row_format f)
-{
-    return f == SL_ROW_MLA_F32 ? "mla_f32" : f == SL_ROW_MLA_BF16 ? "mla_bf16" : "mla_fp8";
-}
-
-uint64_t sl_cli_weight_bytes(const char *dir)
+uint64_t sl_local_weight_bytes(const char *dir)
 {
     uint64_t bytes = 0;
     DIR *d = opendir(dir);

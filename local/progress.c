@@ -8,12 +8,12 @@
 
 #define QUIET_NS 2000000000ull
 
-void sl_progress_begin(sl_progress *p, const char *what)
+void sl_local_progress_begin(sl_local_progress *p, const char *what)
 {
-    *p = (sl_progress){.what = what, .start_ns = sl_now_ns()};
+    *p = (sl_local_progress){.what = what, .start_ns = sl_now_ns()};
 }
 
-void sl_progress_update(sl_progress *p, uint64_t done, uint64_t total, const char *unit)
+void sl_local_progress_update(sl_local_progress *p, uint64_t done, uint64_t total, const char *unit)
 {
     uint64_t now = sl_now_ns();
     bool tty = isatty(STDERR_FILENO);
@@ -30,7 +30,7 @@ void sl_progress_update(sl_progress *p, uint64_t done, uint64_t total, const cha
     p->last_ns = now;
 }
 
-void sl_progress_end(sl_progress *p)
+void sl_local_progress_end(sl_local_progress *p)
 {
     if (p->shown && isatty(STDERR_FILENO))
         fprintf(stderr, "\r\033[K");

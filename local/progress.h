@@ -7,14 +7,14 @@
 
 #include "base/status.h"
 
-typedef struct sl_progress {
+typedef struct sl_local_progress {
     const char *what;
     uint64_t start_ns, last_ns;
     bool shown;
-} sl_progress;
+} sl_local_progress;
 
-void sl_progress_begin(sl_progress *p, const char *what);
-void sl_progress_update(sl_progress *p, uint64_t done, uint64_t total, const char *unit);
-void sl_progress_end(sl_progress *p);
+void sl_local_progress_begin(sl_local_progress *p, const char *what);
+void sl_local_progress_update(sl_local_progress *p, uint64_t done, uint64_t total, const char *unit);
+void sl_local_progress_end(sl_local_progress *p);
 
 #endif

@@ -1,45 +1,56 @@
 /*
- * One request in one process: the machinery behind `sluice generate`. Opens backend, model, arena and engine, and
- * runs the request.
+ * One request in one process: opens a checkpoint, prefills the prompt in chunks, then decodes, resident or
+ * hierarchical. `sluice generate` runs it; `sluice bench ttft` compares a cluster with it. It uses the engine and the
+ * sampler that the workers use and nothing else, so its output is what a cluster's is compared with.
+ *
+ * An sl_local_run owns everything in it, prompt and tokenizer included, until sl_local_run_close(). One thread.
  */
 #ifndef SL_LOCAL_RUN_H
 #define SL_LOCAL_RUN_H
 
-#include "local/checkpoint.h"
-#include "engine/engine.h"
+#include "local/open.h"
 #include "model/sampler.h"
 #include "model/tokenizer.h"
 
-typedef struct sl_generate_opts {
-    const char *dir, *algorithm, *backend_name;
-    int32_t max_new, top_k, hot_rows, tail_rows, chunk, sinks, recent, min_tokens, threads;
-    int mode, policy, indexer, rows, act, layout, backend; /* indices of the flags' choices */
-    bool want_logits, json, ignore_eos, poison;
+/* Names are those of the registries; NULL or "auto": settled by checkpoint and backend. */
+typedef struct sl_local_run_opts {
+    const char *dir, *backend;
+    const char *algorithm; /* NULL: dsa */
+    const char *indexer, *row_format, *act, *layout, *policy;
+    bool hierarchical; /* the prompt's rows leave the device after prefill */
+    bool want_logits, ignore_eos;
+    bool poison;                                               /* see sl_engine_opts */
+    int32_t max_new;                                           /* tokens to produce */
+    int32_t chunk;                                             /* prompt tokens of one step */
+    int32_t hot_rows;                                          /* 0: twice index_topk */
+    int32_t tail_rows, sink_tokens, recent_tokens, min_tokens; /* see sl_engine_opts */
+    int32_t threads;
+    int32_t top_k;
     double temperature, top_p, min_p;
     uint64_t seed;
-} sl_generate_opts;
+} sl_local_run_opts;
 
-typedef struct sl_gen {
+typedef struct sl_local_run {
     sl_tokenizer *tok; /* NULL when the directory has none and ids were given */
     int32_t *prompt, *output;
     size_t n_prompt, n_output;
     float *prompt_logits; /* [vocab_size], when wanted */
     bool stopped;         /* at an end token; else at max_new */
-    sl_cli_model m;
-    sl_backend *be;
-    sl_model *model;
-    sl_arena *arena;
+    sl_local local;
     sl_engine *engine;
     sl_sampler *sampler;
     sl_sampling sampling;
     sl_seq *seq;
-    double load_s, prefill_s, decode_s;
+    double prefill_s, decode_s;
     sl_engine_stats stats;
-} sl_gen;
+} sl_local_run;
 
-/* Loads everything for g->prompt. On failure sl_gen_close still frees what there is. */
-sl_status sl_gen_open(sl_gen *g, const sl_generate_opts *o, sl_err *err);
-sl_status sl_gen_run(sl_gen *g, const sl_generate_opts *o, sl_err *err);
-void sl_gen_close(sl_gen *g);
+/* Loads everything for r->prompt. On failure sl_local_run_close() still frees what there is. */
+sl_status sl_local_run_open(sl_local_run *r, const sl_local_run_opts *o, sl_err *err);
+/* Prefill, then decode until an end token or max_new. Once after opening, then once after every restart. */
+sl_status sl_local_run_request(sl_local_run *r, const sl_local_run_opts *o, sl_err *err);
+/* Forgets the last request: an empty sequence and no output, for a prompt of the same length. */
+sl_status sl_local_run_restart(sl_local_run *r, sl_err *err);
+void sl_local_run_close(sl_local_run *r);
 
 #endif

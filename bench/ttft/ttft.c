@@ -34,7 +34,8 @@ enum { MAX_LENGTHS = 16, MAX_REPEATS = 1000 };
 
 typedef struct ttft_opts {
     const char *model, *lengths, *tls, *shipping, *backend, *store;
-    int prefill_device, decode_device, indexer, rows;
+    const char *indexer, *rows; /* names, or "auto" */
+    int prefill_device, decode_device;
     int32_t repeats, threads, chunk;
     int32_t n[MAX_LENGTHS];
     int n_lengths;
@@ -82,34 +83,23 @@ static sl_status put_bandwidth(const ttft_opts *o, double *out, sl_err *err)
 }
 
 /* A prompt that shares no page with an earlier one. */
-static void new_prompt(sl_gen *g)
+static void new_prompt(sl_local_run *g)
 {
     for (size_t i = 0; i < g->n_prompt; i++)
-        g->prompt[i] = 3 + (int32_t)(sl_random_u64() % (uint64_t)(g->m.cfg.vocab_size - 3));
+        g->prompt[i] = 3 + (int32_t)(sl_random_u64() % (uint64_t)(g->local.checkpoint.cfg.vocab_size - 3));
 }
 
-static sl_status run_single(sl_gen *g, const sl_generate_opts *go, double *ms, sl_err *err)
+static sl_status run_single(sl_local_run *g, const sl_local_run_opts *go, double *ms, sl_err *err)
 {
-    int32_t n = (int32_t)((g->n_prompt + (size_t)go->max_new + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS);
-    int32_t *pages = calloc((size_t)n, sizeof *pages);
-    if (!pages)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    for (int32_t i = 0; i < n; i++)
-        pages[i] = i;
-    sl_engine_seq_close(g->engine, g->seq);
-    g->seq = NULL;
-    g->n_output = 0;
-    g->stopped = false;
     uint64_t t0 = sl_now_ns();
-    sl_status st = sl_engine_seq_open(g->engine, SL_RESIDENT, pages, n, 0, NULL, &g->seq, err);
+    sl_status st = sl_local_run_restart(g, err);
     if (st == SL_OK)
-        st = sl_gen_run(g, go, err);
+        st = sl_local_run_request(g, go, err);
     *ms = (double)(sl_now_ns() - t0) / 1e6;
-    free(pages);
     return st;
 }
 
-static sl_status check_answer(const sl_gen *g, const char *text, sl_err *err)
+static sl_status check_answer(const sl_local_run *g, const char *text, sl_err *err)
 {
     json_t *o = NULL;
     char *want = NULL;
@@ -145,7 +135,7 @@ static sl_status prefill_counts(const sl_bench_cluster *c, ttft_counts *out, sl_
     return SL_OK;
 }
 
-static char *request_body(const sl_gen *g)
+static char *request_body(const sl_local_run *g)
 {
     sl_strbuf b = {0};
     sl_sb_str(&b, "{\"model\":\"bench\",\"max_tokens\":1,\"temperature\":0,\"ignore_eos\":true,\"prompt\":[");
@@ -155,7 +145,8 @@ static char *request_body(const sl_gen *g)
     return sl_sb_take(&b);
 }
 
-static sl_status run_cluster(const sl_bench_cluster *c, const sl_gen *g, ttft_samples *s, int k, sl_err *err)
+static sl_status run_cluster(const sl_bench_cluster *c, const sl_local_run *g, ttft_samples *s, int k,
+                             sl_err *err)
 {
     ttft_counts before = {0}, after = {0};
     char *answer = NULL, *body = request_body(g);
@@ -193,25 +184,25 @@ static void print_row(const ttft_opts *o, int32_t n, ttft_samples *s, double ban
 static sl_status run_length(const ttft_opts *o, const sl_bench_cluster *c, int32_t n, double bandwidth,
                             sl_err *err)
 {
-    sl_generate_opts go = {.dir = o->model,
-                           .max_new = 1,
-                           .top_p = 1,
-                           .tail_rows = 64,
-                           .chunk = o->chunk,
-                           .algorithm = "dsa",
-                           .backend_name = o->backend,
-                           .indexer = o->indexer,
-                           .rows = o->rows,
-                           .threads = o->threads,
-                           .ignore_eos = true};
-    sl_gen g = {.n_prompt = (size_t)n};
+    sl_local_run_opts go = {.dir = o->model,
+                            .max_new = 1,
+                            .top_p = 1,
+                            .tail_rows = 64,
+                            .chunk = o->chunk,
+                            .algorithm = "dsa",
+                            .backend = o->backend,
+                            .indexer = o->indexer,
+                            .row_format = o->rows,
+                            .threads = o->threads,
+                            .ignore_eos = true};
+    sl_local_run g = {.n_prompt = (size_t)n};
     ttft_samples *s = calloc(1, sizeof *s);
     sl_status st = sl_tokenizer_load(o->model, &g.tok, err);
     g.prompt = calloc((size_t)n, sizeof *g.prompt);
     if (st == SL_OK && (!g.prompt || !s))
         st = sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     if (st == SL_OK)
-        st = sl_gen_open(&g, &go, err);
+        st = sl_local_run_open(&g, &go, err);
     for (int i = n <= 2048 ? -1 : 0; i < o->repeats && st == SL_OK; i++) { /* -1: warm-up */
         int k = i < 0 ? 0 : i;
         new_prompt(&g);
@@ -222,16 +213,13 @@ static sl_status run_length(const ttft_opts *o, const sl_bench_cluster *c, int32
     }
     if (st == SL_OK)
         print_row(o, n, s, bandwidth);
-    sl_gen_close(&g);
+    sl_local_run_close(&g);
     free(s);
     return st;
 }
 
 static sl_status measure(const ttft_opts *o, sl_err *err)
 {
-    static const char *const indexers[] = {"auto", "plain", "official"}, *const rows[] = {"auto", "mla_f32",
-                                                                                          "mla_bf16",
-                                                                                          "mla_fp8"};
     char threads[40], chunk[48], tls[80], shipping[64], backend[40], devices[2][48], store[64], row[48],
         index[48];
     const char *settings[] = {threads,
@@ -256,8 +244,8 @@ static sl_status measure(const ttft_opts *o, sl_err *err)
     snprintf(devices[0], sizeof devices[0], "prefill:backend.device=%d", o->prefill_device);
     snprintf(devices[1], sizeof devices[1], "decode:backend.device=%d", o->decode_device);
     snprintf(store, sizeof store, "kvstore.bytes=%.32s", o->store);
-    snprintf(row, sizeof row, "model.row_format=%s", rows[o->rows]);
-    snprintf(index, sizeof index, "model.indexer=%s", indexers[o->indexer]);
+    snprintf(row, sizeof row, "model.row_format=%.24s", o->rows);
+    snprintf(index, sizeof index, "model.indexer=%.24s", o->indexer);
     sl_status st = put_bandwidth(o, &bandwidth, err);
     if (st == SL_OK)
         st = put_bandwidth(o, &again, err);
@@ -304,29 +292,34 @@ int sl_bench_ttft_main(int argc, char **argv)
                    .shipping = "staging",
                    .backend = "cpu",
                    .store = "256MiB",
+                   .indexer = "auto",
+                   .rows = "auto",
                    .repeats = 5,
                    .threads = 1,
                    .chunk = 512};
-    static const char *const indexers[] = {"auto", "plain", "official", NULL}, *const rows[] = {
-                                                                                   "auto", "mla_f32",
-                                                                                   "mla_bf16", "mla_fp8",
-                                                                                   NULL};
     const sl_arg args[] = {
-        {"model", SL_ARG_TEXT, &o.model, "DIR", "checkpoint directory with a tokenizer (models/tiny-v32)", 0,
-         0, NULL},
-        {"lengths", SL_ARG_TEXT, &o.lengths, "N,N", "prompt lengths in tokens (512,2048)", 0, 0, NULL},
-        {"repeats", SL_ARG_INT, &o.repeats, "N", "pairs per length (5)", 1, MAX_REPEATS, NULL},
-        {"threads", SL_ARG_INT, &o.threads, "N", "compute threads of each process (1)", 1, 1024, NULL},
-        {"chunk", SL_ARG_INT, &o.chunk, "N", "prefill tokens per step (512)", 1, 65536, NULL},
-        {"tls", SL_ARG_TEXT, &o.tls, "NAMES", "UCX transports (tcp)", 0, 0, NULL},
+        {"model", SL_ARG_TEXT, &o.model, "DIR",
+         "Checkpoint directory with a tokenizer. Default models/tiny-v32.", 0, 0, NULL},
+        {"lengths", SL_ARG_TEXT, &o.lengths, "N,N", "Prompt lengths in tokens. Default 512,2048.", 0, 0,
+         NULL},
+        {"repeats", SL_ARG_INT, &o.repeats, "N", "Pairs of measurements per length. Default 5.", 1,
+         MAX_REPEATS, NULL},
+        {"threads", SL_ARG_INT, &o.threads, "N", "Compute threads of each process. Default 1.", 1, 1024,
+         NULL},
+        {"chunk", SL_ARG_INT, &o.chunk, "N", "Prefill tokens per step. Default 512.", 1, 65536, NULL},
+        {"tls", SL_ARG_TEXT, &o.tls, "NAMES", "UCX transports of the cluster. Default tcp.", 0, 0, NULL},
         {"shipping", SL_ARG_TEXT, &o.shipping, "NAME",
-         "cluster.shipping; direct copies within this host instead (staging)", 0, 0, NULL},
-        {"backend", SL_ARG_TEXT, &o.backend, "NAME", "compute backend: cpu, cuda (cpu)", 0, 0, NULL},
+         "Value of cluster.shipping; direct copies within this host. Default staging.", 0, 0, NULL},
+        {"backend", SL_ARG_TEXT, &o.backend, "NAME", "Compute backend: cpu, the default, or cuda.", 0, 0,
+         NULL},
         {"decode-device", SL_ARG_INT, &o.decode_device, "N",
-         "GPU of the decode worker; prefill and the single process use 0 (0)", 0, 255, NULL},
-        {"indexer", SL_ARG_CHOICE, &o.indexer, "NAME", "numeric convention", 0, 0, indexers},
-        {"row-format", SL_ARG_CHOICE, &o.rows, "NAME", "cache rows", 0, 0, rows},
-        {"store", SL_ARG_TEXT, &o.store, "SIZE", "host store of each worker (256MiB)", 0, 0, NULL},
+         "GPU of the decode worker; the prefill worker and the single process use GPU 0. Default 0.", 0, 255,
+         NULL},
+        {"indexer", SL_ARG_AUTO, &o.indexer, "NAME", "Numeric convention of the indexer. Default auto.", 0, 0,
+         sl_index_format_names()},
+        {"row-format", SL_ARG_AUTO, &o.rows, "NAME", "Format of the rows of the KV cache. Default auto.", 0,
+         0, sl_row_format_names()},
+        {"store", SL_ARG_TEXT, &o.store, "SIZE", "Host store of each worker. Default 256MiB.", 0, 0, NULL},
     };
     sl_err err = {0};
     switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {

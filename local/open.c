@@ -1,0 +1,107 @@
+/* See open.h: backend, then model, then host store; the engine is the caller's. */
+#include "local/open.h"
+
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "engine/choose.h"
+#include "local/progress.h"
+
+static void on_load(void *ctx, uint64_t done, uint64_t total)
+{
+    sl_local_progress_update(ctx, done, total, "bytes");
+}
+
+sl_status sl_local_open_backend(sl_local *l, const sl_local_opts *o, sl_err *err)
+{
+    sl_backend_opts bo = {.threads = o->threads};
+    return sl_backend_create(o->backend, &bo, &l->be, err);
+}
+
+sl_status sl_local_open_model(sl_local *l, const sl_local_opts *o, sl_err *err)
+{
+    sl_local_progress progress;
+    sl_model_opts mo = {
+        .index_format = l->checkpoint.index_format,
+        .row_format = l->checkpoint.row_format,
+        .max_tokens = o->max_tokens,
+        .max_logit_rows = o->max_logit_rows,
+        .max_context = o->max_context,
+        .progress = on_load,
+        .progress_ctx = &progress,
+    };
+    SL_TRY(sl_local_act_find(o->act, l->checkpoint.stored, &mo.act, err));
+    sl_local_progress_begin(&progress, "loading");
+    uint64_t t0 = sl_now_ns();
+    sl_status st = o->synthetic
+                       ? sl_model_synthetic(l->be, &l->checkpoint.cfg, &mo, o->synthetic, &l->model, err)
+                       : sl_model_load(l->be, o->dir, &mo, &l->model, err);
+    sl_local_progress_end(&progress);
+    l->load_s = (double)(sl_now_ns() - t0) / 1e9;
+    l->max_context = o->max_context;
+    return st;
+}
+
+sl_status sl_local_open_store(sl_local *l, const sl_local_opts *o, sl_err *err)
+{
+    const sl_local_checkpoint *c = &l->checkpoint;
+    sl_geometry g;
+    sl_layout layout;
+    l->n_pages = (l->max_context + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+    l->pages = calloc((size_t)l->n_pages, sizeof *l->pages);
+    if (!l->pages)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a table of %d pages", l->n_pages);
+    for (int32_t i = 0; i < l->n_pages; i++)
+        l->pages[i] = i;
+    SL_TRY(sl_choose_layout(o->layout, sl_backend_caps(l->be), &layout, err));
+    SL_TRY(sl_engine_geometry(&c->cfg, c->row_format, c->index_format, layout, sl_model_fingerprint(l->model),
+                              &g, err));
+    sl_arena_opts ao = {.bytes =
+                            o->store_bytes ? o->store_bytes : (uint64_t)l->n_pages * (uint64_t)g.page_bytes,
+                        .huge_pages = SL_AUTO,
+                        .lock = SL_OFF,
+                        .numa_node = -1};
+    return sl_arena_create(&g, &ao, &l->arena, err);
+}
+
+sl_status sl_local_open(sl_local *l, const sl_local_opts *o, sl_err *err)
+{
+    SL_TRY(sl_local_open_backend(l, o, err));
+    SL_TRY(sl_local_open_model(l, o, err));
+    return sl_local_open_store(l, o, err);
+}
+
+void sl_local_close_model(sl_local *l)
+{
+    sl_arena_destroy(l->arena);
+    sl_model_destroy(l->model);
+    free(l->pages);
+    l->arena = NULL;
+    l->model = NULL;
+    l->pages = NULL;
+}
+
+void sl_local_close(sl_local *l)
+{
+    sl_local_close_model(l);
+    sl_backend_destroy(l->be);
+    *l = (sl_local){0};
+}
+
+sl_status sl_local_engine(const sl_local *l, const sl_engine_opts *o, sl_engine **out, sl_err *err)
+{
+    sl_engine_opts eo = *o;
+    if (!eo.algorithm)
+        eo.algorithm = "dsa";
+    eo.max_seqs = 1;
+    eo.max_step_tokens = sl_model_get_opts(l->model)->max_tokens;
+    eo.max_context = l->max_context;
+    eo.index_pages = eo.row_pages = l->n_pages;
+    return sl_engine_create(l->be, l->model, l->arena, &eo, out, err);
+}
+
+sl_status sl_local_seq_open(const sl_local *l, sl_engine *engine, sl_residency mode, int32_t context,
+                            sl_seq **out, sl_err *err)
+{
+    return sl_engine_seq_open(engine, mode, l->pages, l->n_pages, context, NULL, out, err);
+}

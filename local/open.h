@@ -1,0 +1,62 @@
+/*
+ * A whole model in this process: opens backend, model, host store and engine for `sluice generate`, `sluice verify` and
+ * the benchmarks, without cluster, transport or worker.
+ *
+ * An sl_local owns what it opened until sl_local_close(), which also accepts one whose opening failed half way.
+ * Engines belong to the caller, who destroys them before. One thread: the one that runs the engine.
+ */
+#ifndef SL_LOCAL_OPEN_H
+#define SL_LOCAL_OPEN_H
+
+#include "engine/engine.h"
+#include "local/checkpoint.h"
+#include "model/synthetic.h"
+
+typedef struct sl_local_opts {
+    const char *dir; /* of the checkpoint; not used with synthetic */
+    const sl_synthetic_opts
+        *synthetic;         /* random weights for l->checkpoint.cfg instead of those of dir; or NULL */
+    const char *backend;    /* a name of sl_backend_names() */
+    const char *act;        /* activations, see sl_local_act_find() */
+    const char *layout;     /* of the host store, see sl_choose_layout() */
+    int32_t threads;        /* of the cpu backend; 0: all cores */
+    int32_t max_tokens;     /* of one step */
+    int32_t max_logit_rows; /* of one step */
+    int32_t max_context;    /* tokens of the longest sequence */
+    uint64_t store_bytes;   /* host store; 0: pages for one sequence of max_context */
+} sl_local_opts;
+
+typedef struct sl_local {
+    sl_local_checkpoint checkpoint;
+    sl_backend *be;
+    sl_model *model;
+    sl_arena *arena;
+    int32_t *pages,
+        n_pages; /* 0, 1, 2, ...: the pages of a sequence of max_context that has the store to itself */
+    int32_t max_context;
+    double load_s; /* seconds to make the model */
+} sl_local;
+
+/*
+ * All three steps. Before: sl_local_checkpoint_read(..., &l->checkpoint, ...), or for synthetic models
+ * sl_synthetic_config() and the formats.
+ */
+sl_status sl_local_open(sl_local *l, const sl_local_opts *o, sl_err *err);
+/* The steps alone, in this order, for those who repeat the later ones. Loading shows progress on stderr. */
+sl_status sl_local_open_backend(sl_local *l, const sl_local_opts *o, sl_err *err);
+sl_status sl_local_open_model(sl_local *l, const sl_local_opts *o, sl_err *err);
+sl_status sl_local_open_store(sl_local *l, const sl_local_opts *o, sl_err *err);
+/* Frees store and model, keeps the backend. */
+void sl_local_close_model(sl_local *l);
+void sl_local_close(sl_local *l);
+
+/*
+ * An engine for one sequence of max_context tokens, with device pages for all of it. o: its other options (hot_rows,
+ * policy, gates, ...); algorithm NULL: dsa.
+ */
+sl_status sl_local_engine(const sl_local *l, const sl_engine_opts *o, sl_engine **out, sl_err *err);
+/* Opens a sequence of that engine on all pages; context: tokens whose rows the pages already hold. */
+sl_status sl_local_seq_open(const sl_local *l, sl_engine *engine, sl_residency mode, int32_t context,
+                            sl_seq **out, sl_err *err);
+
+#endif
