@@ -1,6 +1,6 @@
 /*
- * Life of the router: create, the loop, drain, destroy. One prepare handle runs before every poll and does
- * everything that must be settled before sleeping; one timer looks at deadlines and heartbeats.
+ * Life of the router: create, the loop, drain, destroy. One prepare handle runs before every poll and does everything
+ * that must be settled before the loop sleeps; one timer looks at deadlines and heartbeats.
  */
 #include "router/router.h"
 
@@ -10,85 +10,123 @@
 #include <time.h>
 
 #include "model/model.h"
-#include "router/grpc/grpc.h"
-#include "router/http/http.h"
 #include "router/core/core_impl.h"
+#include "router/front.h"
 
 enum { TICK_MS = 20, SETTLE_ROUNDS = 16 };
 
-/* ---- model facts ---- */
+/* ---- what is served ---- */
 
-static void eos_from_tokenizer(sl_router *r)
+static void eos_from_tokenizer(sl_served_model *m)
 {
-    int32_t eos = sl_tokenizer_eos(r->tok);
+    int32_t eos = sl_tokenizer_eos(m->tok);
     if (eos >= 0)
-        r->eos[r->n_eos++] = eos;
+        m->eos[m->n_eos++] = eos;
 }
 
-static sl_status load_model_facts(sl_router *r, sl_err *err)
+static sl_status load_config(const char *path, sl_served_model *m, sl_err *err)
 {
-    r->model_context = r->o.max_context;
+    sl_model_config *mc = calloc(1, sizeof *mc);
+    if (!mc)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    sl_status st = sl_model_config_load(path, mc, err);
+    if (!st) {
+        for (int i = 0; i < mc->n_eos && m->n_eos < SL_COUNT(m->eos); i++)
+            m->eos[m->n_eos++] = mc->eos_ids[i];
+        if (!m->context || m->context > mc->max_context)
+            m->context = mc->max_context;
+        memcpy(m->model_type, mc->family, sizeof mc->family);
+        memcpy(m->architecture, mc->architecture, sizeof mc->architecture);
+    }
+    free(mc);
+    return st;
+}
+
+static sl_status load_model(sl_router *r, sl_err *err)
+{
+    sl_served_model *m = &r->model;
+    m->context = r->o.max_context;
     if (r->o.tokenizer) {
-        r->tok = r->o.tokenizer;
-        eos_from_tokenizer(r);
+        m->tok = r->o.tokenizer;
+        eos_from_tokenizer(m);
         return SL_OK;
     }
     if (!r->o.model_path || !*r->o.model_path)
         return sl_fail(err, SL_ERR_INVALID, "model.path: is not set");
-    sl_status st = sl_tokenizer_load(r->o.model_path, &r->own_tok, err);
-    if (st)
-        return st;
-    r->tok = r->own_tok;
-    sl_model_config *mc = calloc(1, sizeof *mc);
-    if (!mc)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    st = sl_model_config_load(r->o.model_path, mc, err);
-    if (!st) {
-        for (int i = 0; i < mc->n_eos && r->n_eos < SL_COUNT(r->eos); i++)
-            r->eos[r->n_eos++] = mc->eos_ids[i];
-        if (!r->model_context || r->model_context > mc->max_context)
-            r->model_context = mc->max_context;
-        memcpy(r->model_type, mc->family, sizeof mc->family);
-        memcpy(r->architecture, mc->architecture, sizeof mc->architecture);
-    }
-    free(mc);
-    if (!st && !r->n_eos)
-        eos_from_tokenizer(r);
-    return st;
+    SL_TRY(sl_tokenizer_load(r->o.model_path, &r->own_tok, err));
+    m->tok = r->own_tok;
+    SL_TRY(load_config(r->o.model_path, m, err));
+    if (!m->n_eos)
+        eos_from_tokenizer(m);
+    return SL_OK;
 }
 
 static sl_status choose_names(sl_router *r, sl_err *err)
 {
-    r->policy = sl_policy_find(r->o.policy);
-    if (!r->policy)
+    r->queue.policy = sl_policy_find(r->o.policy);
+    if (!r->queue.policy)
         return sl_fail(err, SL_ERR_INVALID, "router.policy: '%s' is unknown", r->o.policy);
-    r->policy_opts = (sl_policy_opts){r->o.cache_threshold, r->o.imbalance_abs, r->o.imbalance_rel};
+    r->queue.policy_opts = (sl_policy_opts){r->o.cache_threshold, r->o.imbalance_abs, r->o.imbalance_rel};
     if (!strcmp(r->o.chat_template, "auto"))
-        r->chat = sl_chat_format_for(r->model_type);
-    else if (sl_chat_format_parse(r->o.chat_template, &r->chat))
+        r->model.chat = sl_chat_format_for(r->model.model_type);
+    else if (sl_chat_format_parse(r->o.chat_template, &r->model.chat))
         return sl_fail(err, SL_ERR_INVALID, "router.chat_template: '%s' is unknown", r->o.chat_template);
     return SL_OK;
+}
+
+/* ---- fronts ---- */
+
+static sl_status create_fronts(sl_router *r, sl_err *err)
+{
+    for (size_t i = 0; i < SL_FRONTS; i++)
+        SL_TRY(sl_front_at(i)->create(r, &r->loop, &r->fronts[i], err));
+    return SL_OK;
+}
+
+static bool flush_fronts(sl_router *r)
+{
+    bool any = false;
+    for (size_t i = 0; i < SL_FRONTS; i++) {
+        if (r->fronts[i])
+            any |= r->fronts[i]->c->flush(r->fronts[i]);
+    }
+    return any;
+}
+
+static void tick_fronts(sl_router *r, uint64_t now)
+{
+    for (size_t i = 0; i < SL_FRONTS; i++) {
+        if (r->fronts[i])
+            r->fronts[i]->c->tick(r->fronts[i], now);
+    }
+}
+
+static bool fronts_idle(const sl_router *r)
+{
+    for (size_t i = 0; i < SL_FRONTS; i++) {
+        if (r->fronts[i] && !r->fronts[i]->c->idle(r->fronts[i]))
+            return false;
+    }
+    return true;
 }
 
 /* ---- loop ---- */
 
 /*
- * Settles everything before the loop sleeps: what one side does (a message to a worker, a token for a client)
- * may give the other side work, so rounds repeat until nobody has any. The transport is armed by the last
- * link flush.
+ * Settles everything before the loop sleeps: what one side does (a message of a worker, a call of a client) may give
+ * the other side work, so rounds repeat until there is none. The transport is armed by the last flush of the link.
  */
 static void on_prepare(uv_prepare_t *h)
 {
     sl_router *r = h->data;
     for (int i = 0; i < SETTLE_ROUNDS; i++) {
-        r->posted = false;
+        r->link.posted = false;
         sl_router_link_flush(r);
-        if (r->place_again)
-            sl_place_all(r);
-        bool more = sl_grpc_flush(r->grpc);
-        more |= sl_http_flush(r->http);
+        sl_effects_run(r);
+        bool more = flush_fronts(r);
+        sl_effects_run(r);
         sl_groups_sweep(r);
-        if (!more && !r->posted && !r->place_again)
+        if (!more && !r->link.posted)
             return;
     }
     sl_router_link_stay_awake(r);
@@ -103,38 +141,41 @@ static void on_transport(uv_poll_t *h, int status, int events)
 
 static void begin_drain(sl_router *r)
 {
-    if (r->draining)
+    if (r->life.draining)
         return;
-    r->draining = true;
-    r->drain_deadline_ns = sl_now_ns() + r->o.drain_timeout_ms * SL_MS;
-    sl_log(SL_LOG_INFO, "router", "drain_begin", "active=%u timeout_ms=%u", r->active, r->o.drain_timeout_ms);
-    sl_grpc_drain(r->grpc);
-    sl_http_drain(r->http);
+    r->life.draining = true;
+    r->life.drain_deadline_ns = sl_now_ns() + r->o.drain_timeout_ms * SL_MS;
+    sl_log(SL_LOG_INFO, "router", "drain_begin", "active=%u timeout_ms=%u", r->requests.active,
+           r->o.drain_timeout_ms);
+    for (size_t i = 0; i < SL_FRONTS; i++) {
+        if (r->fronts[i])
+            r->fronts[i]->c->drain(r->fronts[i]);
+    }
 }
 
 static void stop_loop(sl_router *r, sl_status st)
 {
-    if (r->stopping)
+    if (r->life.stopping)
         return;
-    r->stopping = true;
-    r->result = st;
-    sl_log(st ? SL_LOG_WARN : SL_LOG_INFO, "router", "drain_end", "active=%u status=%s", r->active,
+    r->life.stopping = true;
+    r->life.result = st;
+    sl_log(st ? SL_LOG_WARN : SL_LOG_INFO, "router", "drain_end", "active=%u status=%s", r->requests.active,
            sl_status_name(st));
     uv_stop(&r->loop);
 }
 
 static void check_drain(sl_router *r, uint64_t now)
 {
-    int calls = __atomic_load_n(&r->stop_calls, __ATOMIC_SEQ_CST);
+    int calls = __atomic_load_n(&r->life.stop_calls, __ATOMIC_SEQ_CST);
     if (calls > 1)
         stop_loop(r, SL_ERR_CANCELLED);
     else if (calls > 0)
         begin_drain(r);
-    if (!r->draining || r->stopping)
+    if (!r->life.draining || r->life.stopping)
         return;
-    if (!r->active && !r->queue_head && sl_http_idle(r->http) && sl_grpc_idle(r->grpc))
+    if (!r->requests.active && !r->queue.head && fronts_idle(r))
         stop_loop(r, SL_OK);
-    else if (now >= r->drain_deadline_ns)
+    else if (now >= r->life.drain_deadline_ns)
         stop_loop(r, SL_ERR_DEADLINE);
 }
 
@@ -143,10 +184,11 @@ static void on_tick(uv_timer_t *h)
     sl_router *r = h->data;
     uint64_t now = sl_now_ns();
     sl_members_tick(r, now);
-    r->last_tick_ns = now;
+    r->cluster.last_tick_ns = now;
     sl_requests_tick(r, now);
-    sl_place_all(r); /* backed-off requests, workers that may be asked again */
-    sl_grpc_tick(r->grpc, now);
+    r->queue.dirty = true; /* requests whose backoff is over, workers that may be asked again */
+    sl_effects_run(r);
+    tick_fronts(r, now);
     sl_router_stats_tick(r);
     check_drain(r, now);
 }
@@ -164,40 +206,61 @@ static void on_signal(uv_signal_t *h, int signum)
 
 void sl_router_stop(sl_router *r)
 {
-    __atomic_add_fetch(&r->stop_calls, 1, __ATOMIC_SEQ_CST);
-    uv_async_send(&r->wake);
+    __atomic_add_fetch(&r->life.stop_calls, 1, __ATOMIC_SEQ_CST);
+    uv_async_send(&r->life.wake);
 }
+
+/* ---- create ---- */
 
 static sl_status start_loop(sl_router *r, sl_err *err)
 {
+    sl_router_life *l = &r->life;
     if (uv_loop_init(&r->loop))
         return sl_fail(err, SL_ERR_IO, "cannot make an event loop");
-    r->loop_ready = true;
-    uv_prepare_init(&r->loop, &r->prepare);
-    uv_idle_init(&r->loop, &r->idle);
-    uv_timer_init(&r->loop, &r->tick);
-    uv_async_init(&r->loop, &r->wake, on_wake);
-    uv_signal_init(&r->loop, &r->sigterm);
-    uv_signal_init(&r->loop, &r->sigint);
-    r->prepare.data = r->idle.data = r->tick.data = r->wake.data = r->sigterm.data = r->sigint.data = r;
-    uv_prepare_start(&r->prepare, on_prepare);
-    uv_timer_start(&r->tick, on_tick, TICK_MS, TICK_MS);
+    l->loop_ready = true;
+    uv_prepare_init(&r->loop, &l->prepare);
+    uv_idle_init(&r->loop, &r->link.idle);
+    uv_timer_init(&r->loop, &l->tick);
+    uv_async_init(&r->loop, &l->wake, on_wake);
+    uv_signal_init(&r->loop, &l->sigterm);
+    uv_signal_init(&r->loop, &l->sigint);
+    l->prepare.data = r->link.idle.data = l->tick.data = l->wake.data = l->sigterm.data = l->sigint.data = r;
+    uv_prepare_start(&l->prepare, on_prepare);
+    uv_timer_start(&l->tick, on_tick, TICK_MS, TICK_MS);
     if (r->o.signals) {
         signal(SIGPIPE, SIG_IGN);
-        uv_signal_start(&r->sigterm, on_signal, SIGTERM);
-        uv_signal_start(&r->sigint, on_signal, SIGINT);
+        uv_signal_start(&l->sigterm, on_signal, SIGTERM);
+        uv_signal_start(&l->sigint, on_signal, SIGINT);
     }
     return SL_OK;
 }
 
 static sl_status poll_transport(sl_router *r, sl_err *err)
 {
-    if (uv_poll_init(&r->loop, &r->tp_poll, sl_tp_event_fd(r->tp)))
+    if (uv_poll_init(&r->loop, &r->link.poll, sl_tp_event_fd(r->link.tp)))
         return sl_fail(err, SL_ERR_IO, "cannot poll the transport");
-    r->have_poll = true;
-    r->tp_poll.data = r;
-    uv_poll_start(&r->tp_poll, UV_READABLE, on_transport);
+    r->link.have_poll = true;
+    r->link.poll.data = r;
+    uv_poll_start(&r->link.poll, UV_READABLE, on_transport);
     return SL_OK;
+}
+
+/* Whatever fails, sl_router_destroy undoes what was done. */
+static sl_status open_router(sl_router *r, sl_err *err)
+{
+    r->cluster.epoch = sl_random_u64();
+    r->requests.next_rid = r->cluster.epoch & 0xffffffff00000000ull;
+    r->life.started_ns = r->cluster.last_tick_ns = r->cluster.last_ping_ns = sl_now_ns();
+    r->life.started_unix = (int64_t)time(NULL);
+    SL_TRY(sl_router_stats_init(&r->stats, r->o.served_name));
+    SL_TRY(load_model(r, err));
+    SL_TRY(choose_names(r, err));
+    r->cluster.max_context = r->model.context;
+    SL_TRY(sl_effects_init(r));
+    SL_TRY(start_loop(r, err));
+    SL_TRY(sl_router_link_open(r, err));
+    SL_TRY(poll_transport(r, err));
+    return create_fronts(r, err);
 }
 
 sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err *err)
@@ -206,61 +269,55 @@ sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err
     if (!r)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     r->o = *o;
-    r->epoch = sl_random_u64();
-    r->next_rid = r->epoch & 0xffffffff00000000ull;
-    r->started_ns = r->last_tick_ns = r->last_ping_ns = sl_now_ns();
-    r->started_unix = (int64_t)time(NULL);
-    sl_status st = sl_router_stats_init(&r->stats, o->served_name);
-    if (!st)
-        st = load_model_facts(r, err);
-    if (!st)
-        st = choose_names(r, err);
-    r->max_context = r->model_context;
-    if (!st)
-        st = start_loop(r, err);
-    if (!st)
-        st = sl_router_link_open(r, err);
-    if (!st)
-        st = poll_transport(r, err);
-    if (!st)
-        st = sl_http_create(r, &r->http, err);
-    if (!st)
-        st = sl_grpc_create(r, &r->grpc, err);
+    sl_status st = open_router(r, err);
     if (st) {
         sl_router_destroy(r);
         return st;
     }
     sl_log(SL_LOG_INFO, "router", "listening",
-           "workers=%s http=%s:%d grpc=%s:%d model=%s policy=%s context=%d tls=%s", r->worker_address,
-           o->http_host, sl_http_port(r->http), o->grpc_host, sl_grpc_port(r->grpc), o->served_name,
-           r->policy->name, r->model_context, o->tls_cert && *o->tls_cert ? "yes" : "no");
+           "workers=%s http=%s:%d grpc=%s:%d model=%s policy=%s context=%d tls=%s", r->link.address,
+           o->http_host, sl_router_http_port(r), o->grpc_host, sl_router_grpc_port(r), o->served_name,
+           r->queue.policy->name, r->model.context, o->tls_cert && *o->tls_cert ? "yes" : "no");
     *out = r;
     return SL_OK;
 }
 
+/* ---- use ---- */
+
 const char *sl_router_worker_address(const sl_router *r)
 {
-    return r->worker_address;
+    return r->link.address;
+}
+
+static int port_of(const sl_router *r, const sl_front_class *c)
+{
+    for (size_t i = 0; i < SL_FRONTS; i++) {
+        if (r->fronts[i] && r->fronts[i]->c == c)
+            return c->port(r->fronts[i]);
+    }
+    return -1;
 }
 
 int sl_router_http_port(const sl_router *r)
 {
-    return sl_http_port(r->http);
+    return port_of(r, &sl_front_http);
 }
 
 int sl_router_grpc_port(const sl_router *r)
 {
-    return sl_grpc_port(r->grpc);
+    return port_of(r, &sl_front_grpc);
 }
 
 sl_status sl_router_run(sl_router *r, sl_err *err)
 {
-    r->last_tick_ns = sl_now_ns();
+    r->cluster.last_tick_ns = sl_now_ns();
     uv_run(&r->loop, UV_RUN_DEFAULT);
-    if (r->result)
-        return sl_fail(err, r->result, "%u requests were cut off", r->active);
+    if (r->life.result)
+        return sl_fail(err, r->life.result, "%u requests were cut off", r->requests.active);
     return SL_OK;
 }
+
+/* ---- destroy ---- */
 
 static void close_handle(uv_handle_t *h, void *arg)
 {
@@ -269,36 +326,37 @@ static void close_handle(uv_handle_t *h, void *arg)
         uv_close(h, NULL);
 }
 
+static void destroy_fronts(sl_router *r)
+{
+    for (size_t i = 0; i < SL_FRONTS; i++) {
+        sl_front *f = r->fronts[i];
+        r->fronts[i] = NULL;
+        if (f)
+            f->c->destroy(f);
+    }
+}
+
 static void free_tables(sl_router *r)
 {
-    while (r->workers)
-        sl_member_free(r->workers);
-    while (r->drains) {
-        sl_undrained *d = r->drains;
-        r->drains = d->next;
-        free(d);
-    }
-    for (size_t i = 0; i < SL_KV_RING; i++) {
-        free(r->kv[i].stored);
-        free(r->kv[i].removed);
-    }
-    sl_sb_free(&r->text);
-    free(r->piece);
-    free(r->geometry);
+    while (r->cluster.members)
+        sl_member_free(r->cluster.members);
+    sl_undrained_free(r);
+    sl_kv_free(r);
+    sl_effects_free(r);
+    free(r->cluster.geometry);
 }
 
 void sl_router_destroy(sl_router *r)
 {
     if (!r)
         return;
-    r->draining = true;
-    sl_http_destroy(r->http); /* they release their groups */
-    sl_grpc_destroy(r->grpc);
+    r->life.draining = true;
+    destroy_fronts(r); /* they release their groups */
     sl_groups_free_all(r);
-    if (r->have_poll)
-        uv_poll_stop(&r->tp_poll);
+    if (r->link.have_poll)
+        uv_poll_stop(&r->link.poll);
     sl_router_link_close(r);
-    if (r->loop_ready) {
+    if (r->life.loop_ready) {
         uv_walk(&r->loop, close_handle, NULL);
         uv_run(&r->loop, UV_RUN_DEFAULT);
         uv_loop_close(&r->loop);

@@ -1,5 +1,5 @@
 /*
- * Looks the handles up and refreshes the gauges that mirror tables (workers, queue, transport) once per tick.
+ * Looks the handles of the metrics up. The gauges that mirror tables are refreshed in core/facts.c.
  */
 #include "router/stats.h"
 
@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/version.h"
-#include "router/core/core_impl.h"
 
 static const char *const roles[] = {"prefill", "decode"};
 static const char *const states[] = {"ready", "draining", "dead"};
@@ -113,45 +112,4 @@ void sl_router_stats_http(sl_router_stats *s, const char *path, int code)
 void sl_router_stats_grpc(sl_router_stats *s, const char *method, const char *code)
 {
     sl_counter_add(sl_metrics_counter(s->m, "sluice_grpc_responses_total", SL_LABELS(method, code)), 1);
-}
-
-static void tick_workers(sl_router *r)
-{
-    uint32_t n[2][2] = {{0}};
-    uint64_t used = 0, total = 0;
-    for (sl_member *w = r->workers; w; w = w->next) {
-        if (!w->id || w->state == SL_MEMBER_DEAD || w->state == SL_MEMBER_JOINING)
-            continue;
-        int role = w->role == SL_ROLE_DECODE;
-        n[role][w->state == SL_MEMBER_DRAINING]++;
-        if (role && w->has_load) {
-            uint32_t idle = w->load.free_pages + w->load.cached_pages;
-            total += w->load.total_pages;
-            used += w->load.total_pages > idle ? w->load.total_pages - idle : 0;
-        }
-    }
-    for (int i = 0; i < 2; i++) {
-        sl_gauge_set(r->stats.workers[i][0], n[i][0]);
-        sl_gauge_set(r->stats.workers[i][1], n[i][1]);
-        sl_gauge_set(r->stats.workers[i][2], (double)r->stats.lost_workers[i]);
-    }
-    sl_gauge_set(r->stats.vllm_usage, total ? (double)used / (double)total : 0);
-}
-
-void sl_router_stats_tick(sl_router *r)
-{
-    sl_router_stats *s = &r->stats;
-    double running = r->active - r->queued;
-    sl_gauge_set(s->running, running);
-    sl_gauge_set(s->waiting, r->queued);
-    sl_gauge_set(s->vllm_running, running);
-    sl_gauge_set(s->vllm_waiting, r->queued);
-    tick_workers(r);
-    sl_tp_stats t;
-    sl_tp_get_stats(r->tp, &t);
-    sl_gauge_set(s->peers, (double)t.endpoints);
-    sl_counter_add(s->message_bytes, t.message_bytes_sent - s->seen_bytes);
-    sl_counter_add(s->messages_ok, t.messages_sent - s->seen_sent);
-    s->seen_bytes = t.message_bytes_sent;
-    s->seen_sent = t.messages_sent;
 }

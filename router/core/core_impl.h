@@ -1,45 +1,41 @@
 /*
- * Inside the router: the objects its files share. Nobody outside router/ includes this.
+ * Inside the core: the router's state, one struct per owner, and what the files of core/ call of each other. Nobody
+ * outside router/core and router.c includes this (tests and fuzzers do).
  *
- *   link.c      transport in the loop, sending, receiving        -> workers.c, gen.c
- *   workers.c   worker table: handshake, liveness, loads
- *   gen.c       state machine of one generation, recovery; gen_msg.c: what workers say about it
- *   place.c     queue, candidates, policy
- *   output.c    tokens to text: detokenizer, stop strings
- *   group.c     one client call: 1..n generations, submit and cancel
- *   stats.c     metrics
- * http/ and grpc/ are clients of group.c; they turn requests into tokens (large ones in the thread pool) and
- * outputs into answers.
+ *   link.c            transport in the loop, sending, receiving         sl_router_link
+ *   members.c, join.c member table: liveness, loads; the handshake      sl_cluster
+ *   drained.c         writers whose DRAINED must be relayed             sl_cluster.undrained
+ *   messages.c        what workers say about requests -> events
+ *   request*.c        the step function of a request, output.c its text (request.h)
+ *   effects.c         carries effects out                               sl_effects
+ *   group.c           client calls and their requests                   sl_request_table
+ *   admission.c       which calls are let in
+ *   deadlines.c       requests that are late or stuck
+ *   queue.c, place.c  requests that wait, and who gets them             sl_queue
+ *   kv_events.c       changes of prefix caches, for the index and for subscribers    sl_kv_log
+ *   facts.c           what core.h tells the fronts
  *
- * Ownership: the router owns workers, groups (each its generations) until their owner releases them.
- * Everything runs on the loop thread.
+ * One turn of the loop: messages of workers and calls of fronts become events; a step turns an event into effects;
+ * sl_effects_run() performs them in order. Nothing is performed inside anything else.
+ *
+ * Ownership: the router owns members, and groups (each its requests) until their owner releases them. Everything runs
+ * on the loop's thread.
  */
-#ifndef SL_ROUTER_ROUTER_IMPL_H
-#define SL_ROUTER_ROUTER_IMPL_H
+#ifndef SL_ROUTER_CORE_IMPL_H
+#define SL_ROUTER_CORE_IMPL_H
 
 #include <uv.h>
 
 #include "base/log.h"
-#include "base/msg.h"
-#include "base/strbuf.h"
-#include "model/sampler.h"
-#include "model/stop.h"
-#include "model/tokenizer.h"
-#include "model/chat.h"
-#include "router/core/request.h"
+#include "router/core.h"
 #include "router/core/keyset.h"
+#include "router/core/request.h"
 #include "router/core/text.h"
+#include "router/front.h"
 #include "router/policies/policy.h"
-#include "router/router.h"
-#include "router/stats.h"
 #include "transport/transport.h"
 
-#define SL_MS 1000000ull /* nanoseconds */
-
-typedef enum { SL_MEMBER_JOINING, SL_MEMBER_READY, SL_MEMBER_DRAINING, SL_MEMBER_DEAD } sl_member_state;
-
-/* A message: in its worker's list while the transport has no room, in the router's while the transport
- * borrows it. */
+/* A message: in its member's list while the transport has no room, in the link's while the transport borrows it. */
 typedef struct sl_outmsg {
     struct sl_outmsg *next, **pprev;
     uint16_t id;
@@ -47,6 +43,9 @@ typedef struct sl_outmsg {
     size_t bytes;
 } sl_outmsg;
 
+/* ---- state, by owner ---- */
+
+/* One connection of a worker, and the worker behind it once it has joined. */
 typedef struct sl_member {
     struct sl_member *next;
     sl_router *r;
@@ -61,15 +60,15 @@ typedef struct sl_member {
     bool has_load;
     uint64_t joined_ns, last_seen_ns, progress_ns;
     uint64_t blocked_until_ns; /* said EXHAUSTED: not asked again before */
-    uint32_t placed;           /* our requests there */
+    uint32_t placed;           /* requests of this router there */
     uint64_t placed_tokens;    /* prefill: prompt tokens of requests not prefilled yet */
     uint64_t requests, failures;
-    sl_keyset *prefix;
+    sl_keyset *prefix; /* what its prefix cache probably holds */
     sl_outmsg *out_head, *out_tail;
     uint64_t kv_sequence;
 } sl_member;
 
-/* Attempt whose prefill has not said DRAINED yet; its decode worker waits for the relay. */
+/* An attempt that was left while its prefill worker wrote; the decode worker waits for DRAINED. */
 typedef struct sl_undrained {
     struct sl_undrained *next;
     uint64_t rid;
@@ -77,140 +76,188 @@ typedef struct sl_undrained {
     uint32_t prefill, decode;
 } sl_undrained;
 
-#define SL_REQUEST_BUCKETS 4096
-#define SL_KV_RING 256
-
-/* One batch of prefix cache changes, kept for subscribers. */
-typedef struct sl_kv_batch {
-    uint64_t sequence;
-    uint32_t worker;
-    bool cleared;
-    sl_key *stored; /* (parent, key) pairs */
-    size_t n_stored;
-    sl_key *removed;
-    size_t n_removed;
-} sl_kv_batch;
-
-struct sl_http;
-struct sl_grpc;
-
-struct sl_router {
-    sl_router_opts o;
-    uv_loop_t loop;
-    uv_prepare_t prepare;
-    uv_idle_t idle; /* active only while the transport says AGAIN to arm */
-    uv_poll_t tp_poll;
-    uv_timer_t tick;
-    uv_async_t wake;
-    uv_signal_t sigterm, sigint;
-    bool loop_ready, have_poll;
-
+typedef struct sl_router_link {
     sl_transport *tp;
-    char worker_address[SL_TP_ADDRESS_MAX];
+    uv_poll_t poll;
+    uv_idle_t idle; /* active only while the transport answers AGAIN to arm */
+    bool have_poll;
+    char address[SL_TP_ADDRESS_MAX];
     sl_outmsg *in_flight;
     bool posted; /* something was posted since the transport was armed */
-    uint64_t epoch;
-    uint64_t last_tick_ns, last_ping_ns;
+} sl_router_link;
 
-    sl_member *workers;
-    uint32_t next_worker_id;
+typedef struct sl_cluster {
+    sl_member *members;
+    uint32_t next_id;
+    uint64_t epoch; /* of this router process */
     bool have_identity;
     sl_key fingerprint;
     uint8_t *geometry;
     size_t geometry_len;
-    uint32_t cluster_vocab;
+    uint32_t vocab;      /* 0 until a worker has joined */
+    int32_t max_context; /* that every member serves; 0 = unknown until a worker joins */
+    uint64_t last_tick_ns, last_ping_ns;
+    sl_undrained *undrained;
+} sl_cluster;
 
-    sl_tokenizer *tok, *own_tok;
-    sl_chat_format chat;
-    int32_t max_context; /* effective; 0 = unknown until a worker joins */
-    int32_t model_context;
-    int32_t eos[8];
-    size_t n_eos;
-    char model_type[64], architecture[64];
+#define SL_REQUEST_BUCKETS 4096
 
-    sl_request *bucket[SL_REQUEST_BUCKETS];
-    sl_request *queue_head, *queue_tail; /* QUEUED, waiting for a worker */
-    uint32_t queued, active;             /* in the queue; not finished (queue included) */
+struct sl_group {
+    sl_group *next, *prev;
+    sl_router *r;
+    char id[96];
+    const char *api;
+    sl_request **requests;
+    uint32_t n_requests, n_per_prompt, unfinished;
+    sl_output_sink *sink;
+    void *arg;
+    bool released;
+    uint64_t start_ns;
+};
+
+typedef struct sl_request_table {
+    sl_request *bucket[SL_REQUEST_BUCKETS]; /* by rid; requests that have not ended */
+    uint64_t next_rid;
+    uint32_t active; /* not ended, queued included */
     sl_group *groups;
     uint32_t released; /* groups to free at the next sweep */
-    sl_strbuf text;    /* scratch of output.c */
-    char *piece;
-    size_t piece_cap;
-    uint64_t next_rid;
+} sl_request_table;
+
+typedef struct sl_queue {
+    sl_request *head, *tail;
+    uint32_t waiting; /* in the queue and not held */
+    bool dirty;       /* requests or room came since the last placement */
     uint64_t picks;
     const sl_policy *policy;
     sl_policy_opts policy_opts;
-    sl_undrained *drains;
-    bool placing, place_again;
+} sl_queue;
 
-    sl_kv_batch kv[SL_KV_RING];
-    uint64_t kv_next;                                         /* sequence of the newest batch, from 1 */
-    void (*on_kv)(struct sl_router *r, const sl_kv_batch *b); /* gRPC subscribers */
+typedef struct sl_effects {
+    sl_effect *list; /* effects that have not been performed: [at, n) */
+    size_t at, n, cap;
+    sl_strbuf text; /* of EMIT and END; emptied when the list is */
+    char *piece;    /* scratch of output.c: sl_detok_bound() bytes */
+} sl_effects;
 
-    sl_router_stats stats;
-    struct sl_http *http;
-    struct sl_grpc *grpc;
+typedef struct sl_kv_log {
+    sl_kv_batch ring[SL_KV_RING];
+    uint64_t newest; /* sequence of the newest batch, from 1 */
+} sl_kv_log;
+
+typedef struct sl_router_life {
+    uv_timer_t tick;
+    uv_prepare_t prepare;
+    uv_async_t wake;
+    uv_signal_t sigterm, sigint;
+    bool loop_ready;
     uint64_t started_ns;
     int64_t started_unix;
-
     int stop_calls; /* atomic */
     bool draining, stopping;
     uint64_t drain_deadline_ns;
     sl_status result;
+} sl_router_life;
+
+struct sl_router {
+    sl_router_opts o;
+    uv_loop_t loop;
+    sl_router_life life;
+    sl_served_model model;
+    sl_tokenizer *own_tok; /* loaded from model_path; NULL when the options brought one */
+    sl_router_link link;
+    sl_cluster cluster;
+    sl_request_table requests;
+    sl_queue queue;
+    sl_effects effects;
+    sl_kv_log kv;
+    sl_router_stats stats;
+    sl_front *fronts[SL_FRONTS]; /* NULL where off; in the registry's order */
 };
 
-/* link.c */
+/* ---- link.c ---- */
+
 sl_status sl_router_link_open(sl_router *r, sl_err *err);
 void sl_router_link_close(sl_router *r);
+/* Encodes and posts, or keeps the message until there is room. No callback of the router runs inside. */
 void sl_router_link_send(sl_member *w, const sl_msg *m);
-void sl_router_link_flush(sl_router *r); /* progress, retry refused sends, arm; called before every poll */
+/* Progress, retry refused sends, arm; called before every poll. */
+void sl_router_link_flush(sl_router *r);
+/* The next poll does not sleep. */
+void sl_router_link_stay_awake(sl_router *r);
 
-void sl_router_link_stay_awake(sl_router *r); /* the next poll does not sleep */
+/* ---- members.c, join.c ---- */
 
-/* workers.c */
 sl_member *sl_member_find(sl_router *r, uint32_t id);
 void sl_member_accept(sl_router *r, sl_tp_ep *ep, const char *addr);
+void sl_member_hello(sl_member *w, const sl_msg_hello *h);
 void sl_member_message(sl_member *w, const sl_msg *m);
-/* Takes it out of service: closes its endpoint by force and recovers its requests. */
+/* Takes it out of service: closes its endpoint by force; its requests get SL_EVENT_LOST. */
 void sl_member_lost(sl_member *w, sl_status why, const char *reason);
 void sl_member_free(sl_member *w); /* after its endpoint is closed */
 void sl_members_tick(sl_router *r, uint64_t now);
 size_t sl_members_count(const sl_router *r, sl_role role); /* ready ones */
-bool sl_router_ready(const sl_router *r);                  /* serves: not draining, both roles present */
-/* Flushes every worker's prefix cache. */
-void sl_members_flush_cache(sl_router *r);
+/* The context that every member serves. */
+void sl_members_update_context(sl_router *r);
+bool sl_router_ready(const sl_router *r); /* serves: not draining, both roles present */
 
-/* gen.c */
-sl_request *sl_request_find(sl_router *r, uint64_t rid);
+/* ---- drained.c ---- */
+
+/* The prefill worker of an attempt answers ABORT with DRAINED; the decode worker must hear of it. */
+void sl_undrained_expect(sl_router *r, uint64_t rid, uint32_t attempt, uint32_t prefill, uint32_t decode);
+/* A prefill worker has stopped writing for an attempt: tells its decode worker, if one waits for that. */
+void sl_undrained_relay(sl_member *w, uint64_t rid, uint32_t attempt);
+/* A member is gone: it will not answer, or not listen. */
+void sl_undrained_forget(sl_router *r, uint32_t member);
+void sl_undrained_free(sl_router *r);
+
+/* ---- messages.c ---- */
+
 void sl_request_message(sl_member *w, const sl_msg *m);
-void sl_requests_member_lost(sl_member *w);
-void sl_requests_tick(sl_router *r, uint64_t now);
-void sl_request_place(sl_request *g, sl_member *prefill, sl_member *decode, uint64_t now);
-void sl_request_fail(sl_request *g, sl_status st, const char *reason);
-void sl_request_cancel(sl_request *g);
-sl_status sl_request_keys(sl_request *g); /* brings its page keys up to its tokens */
-/* A worker failed this attempt: start again, or fail when retries are used up. */
-void sl_request_retry(sl_request *g, sl_status st, const char *reason);
 
-/* place.c */
-void sl_queue_push(sl_request *g, bool front);
-void sl_queue_remove(sl_request *g);
-void sl_place_all(sl_router *r);
+/* ---- effects.c ---- */
 
-/* output.c */
-sl_status sl_output_init(sl_request *g, const sl_request_spec *spec, sl_err *err);
-void sl_output_free(sl_request *g);
-/* Emits tokens to the sink; returns true when a stop string ended the text. */
-bool sl_output_tokens(sl_request *g, const sl_msg_token *t, size_t n);
-/* Emits what is held back and the end. */
-void sl_output_end(sl_request *g, sl_finish finish, sl_status st, const char *error);
+sl_status sl_effects_init(sl_router *r);
+void sl_effects_free(sl_router *r);
+/* One step: books its effects at once (queue, accounts, tables) and keeps those that send or call a sink for
+ * sl_effects_run(). False when the event has no entry for the request's state. May be called from anywhere. */
+bool sl_request_apply(sl_router *r, sl_request *q, const sl_request_event *ev);
+void sl_request_fail(sl_router *r, sl_request *q, sl_status st, const char *reason);
+/* Performs everything, places requests when there may be room, until nothing is left. Only the loop calls it. */
+void sl_effects_run(sl_router *r);
+bool sl_effects_pending(const sl_router *r);
 
-/* group.c */
-void sl_group_leader_ready(sl_request *g); /* its prompt is in the cache now: siblings may start */
+/* ---- group.c, admission.c ---- */
+
+sl_status sl_admission_check(const sl_router *r, const sl_request_spec *s, sl_err *err);
+sl_request *sl_request_find(sl_router *r, uint64_t rid);
+/* The prompt of q is in the cache, or never will be: its siblings may be placed. */
+void sl_group_lead(sl_request *q, uint64_t now);
+/* A member is gone: an event for each of its requests. */
+void sl_requests_member_lost(sl_router *r, uint32_t member);
+/* Frees released groups. Effects must not be pending. */
 void sl_groups_sweep(sl_router *r);
 void sl_groups_free_all(sl_router *r);
 
-/* stats.c */
+/* ---- deadlines.c ---- */
+
+void sl_requests_tick(sl_router *r, uint64_t now);
+
+/* ---- queue.c, place.c ---- */
+
+void sl_queue_push(sl_router *r, sl_request *q, bool front);
+void sl_queue_remove(sl_router *r, sl_request *q);
+/* Lets a held request wait for placement like any other. */
+void sl_queue_unhold(sl_router *r, sl_request *q);
+/* Places every request that can be placed. */
+void sl_queue_place(sl_router *r);
+
+/* ---- kv_events.c ---- */
+
+void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e);
+void sl_kv_free(sl_router *r);
+
+/* ---- facts.c ---- */
+
 void sl_router_stats_tick(sl_router *r);
 
 #endif

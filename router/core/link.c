@@ -35,6 +35,7 @@ static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *header,
     }
     w->last_seen_ns = sl_now_ns();
     sl_member_message(w, &m);
+    sl_effects_run(r); /* effects may borrow from the message */
     sl_msg_free(&m);
 }
 
@@ -78,12 +79,12 @@ static sl_status post(sl_member *w, sl_outmsg *o)
     sl_status st = sl_tp_send(w->ep, o->id, NULL, 0, o->data, o->bytes, on_sent, o);
     if (st == SL_AGAIN)
         return st;
-    w->r->posted = true;
-    o->next = w->r->in_flight;
-    o->pprev = &w->r->in_flight;
+    w->r->link.posted = true;
+    o->next = w->r->link.in_flight;
+    o->pprev = &w->r->link.in_flight;
     if (o->next)
         o->next->pprev = &o->next;
-    w->r->in_flight = o;
+    w->r->link.in_flight = o;
     if (st < 0)
         on_sent(o, st);
     return st;
@@ -118,7 +119,7 @@ void sl_router_link_send(sl_member *w, const sl_msg *m)
 static bool flush_waiting(sl_router *r)
 {
     bool posted = false;
-    for (sl_member *w = r->workers; w; w = w->next) {
+    for (sl_member *w = r->cluster.members; w; w = w->next) {
         while (w->out_head && w->ep) {
             sl_outmsg *o = w->out_head, *next = o->next;
             if (post(w, o) == SL_AGAIN)
@@ -140,12 +141,12 @@ static void on_idle(uv_idle_t *h)
 void sl_router_link_flush(sl_router *r)
 {
     for (int i = 0; i < PROGRESS_ROUNDS; i++) {
-        while (sl_tp_progress(r->tp) > 0 && ++i < PROGRESS_ROUNDS)
+        while (sl_tp_progress(r->link.tp) > 0 && ++i < PROGRESS_ROUNDS)
             ;
         if (flush_waiting(r))
             continue;
-        if (sl_tp_arm(r->tp) == SL_OK) {
-            uv_idle_stop(&r->idle);
+        if (sl_tp_arm(r->link.tp) == SL_OK) {
+            uv_idle_stop(&r->link.idle);
             return;
         }
     }
@@ -154,7 +155,7 @@ void sl_router_link_flush(sl_router *r)
 
 void sl_router_link_stay_awake(sl_router *r)
 {
-    uv_idle_start(&r->idle, on_idle);
+    uv_idle_start(&r->link.idle, on_idle);
 }
 
 sl_status sl_router_link_open(sl_router *r, sl_err *err)
@@ -167,17 +168,17 @@ sl_status sl_router_link_open(sl_router *r, sl_err *err)
     o.tls = r->o.tls && *r->o.tls ? r->o.tls : NULL;
     o.net_devices = r->o.devices && *r->o.devices ? r->o.devices : NULL;
     o.fabric = r->o.fabric;
-    sl_status st = sl_transport_create(r->o.transport, &o, &r->tp, err);
+    sl_status st = sl_transport_create(r->o.transport, &o, &r->link.tp, err);
     if (st)
         return sl_fail_in(err, st, "transport %s", r->o.transport);
     for (uint16_t id = 0; id < SL_TP_AM_IDS && !st; id++)
-        st = sl_tp_handle(r->tp, id, on_message, r);
+        st = sl_tp_handle(r->link.tp, id, on_message, r);
     if (!st)
-        st = sl_tp_listen(r->tp, r->o.worker_host, (uint16_t)r->o.worker_port, r->worker_address,
-                          sizeof r->worker_address, err);
+        st = sl_tp_listen(r->link.tp, r->o.worker_host, (uint16_t)r->o.worker_port, r->link.address,
+                          sizeof r->link.address, err);
     if (st) {
-        sl_tp_destroy(r->tp);
-        r->tp = NULL;
+        sl_tp_destroy(r->link.tp);
+        r->link.tp = NULL;
         return sl_fail_in(err, st, "listening for workers on %s:%d", r->o.worker_host, r->o.worker_port);
     }
     return SL_OK;
@@ -185,12 +186,12 @@ sl_status sl_router_link_open(sl_router *r, sl_err *err)
 
 void sl_router_link_close(sl_router *r)
 {
-    if (!r->tp)
+    if (!r->link.tp)
         return;
-    for (sl_member *w = r->workers; w; w = w->next)
+    for (sl_member *w = r->cluster.members; w; w = w->next)
         w->ep = NULL;
-    sl_tp_destroy(r->tp);
-    r->tp = NULL;
-    while (r->in_flight)
-        on_sent(r->in_flight, SL_ERR_CANCELLED);
+    sl_tp_destroy(r->link.tp);
+    r->link.tp = NULL;
+    while (r->link.in_flight)
+        on_sent(r->link.in_flight, SL_ERR_CANCELLED);
 }

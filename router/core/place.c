@@ -1,8 +1,10 @@
 /*
- * The queue and placement. The queue is FIFO (attempts that start again go to its front); its head gets the
- * workers that the policy picks among those with room. A worker has room while fewer requests are on it than
- * its batch holds (a quarter more on decode workers, so that prefill runs ahead of the batch) and it did not
- * just say EXHAUSTED. A head without room stops the scan: nobody overtakes, nobody starves.
+ * Placement: the requests at the head of the queue get the workers that the policy picks among those with room. A
+ * worker has room while fewer requests are on it than its batch holds (a quarter more on decode workers, so that
+ * prefill runs ahead of the batch) and it did not just answer EXHAUSTED. A head without room stops the scan: no
+ * request overtakes it.
+ *
+ * Placing only books and adds effects, so it may run anywhere.
  */
 #include <string.h>
 
@@ -10,41 +12,6 @@
 #include "router/core/core_impl.h"
 
 enum { MAX_CANDIDATES = 1024 };
-
-void sl_queue_push(sl_request *g, bool front)
-{
-    sl_router *r = g->r;
-    g->in_queue = true;
-    r->queued += !g->held;
-    g->q_prev = front ? NULL : r->queue_tail;
-    g->q_next = front ? r->queue_head : NULL;
-    if (g->q_prev)
-        g->q_prev->q_next = g;
-    else
-        r->queue_head = g;
-    if (g->q_next)
-        g->q_next->q_prev = g;
-    else
-        r->queue_tail = g;
-}
-
-void sl_queue_remove(sl_request *g)
-{
-    sl_router *r = g->r;
-    if (!g->in_queue)
-        return;
-    g->in_queue = false;
-    r->queued -= !g->held;
-    if (g->q_prev)
-        g->q_prev->q_next = g->q_next;
-    else
-        r->queue_head = g->q_next;
-    if (g->q_next)
-        g->q_next->q_prev = g->q_prev;
-    else
-        r->queue_tail = g->q_prev;
-    g->q_next = g->q_prev = NULL;
-}
 
 static uint32_t room(const sl_member *w)
 {
@@ -58,7 +25,7 @@ static uint32_t spare_pages(const sl_member *w)
     return w->has_load ? w->load.free_pages + w->load.cached_pages : w->total_pages;
 }
 
-static void describe(const sl_member *w, const sl_request *g, sl_candidate *c)
+static void describe(const sl_member *w, const sl_request *q, sl_candidate *c)
 {
     *c = (sl_candidate){.worker = w->id, .placed = w->placed};
     if (w->has_load) {
@@ -70,72 +37,89 @@ static void describe(const sl_member *w, const sl_request *g, sl_candidate *c)
         c->queued_tokens = w->placed_tokens;
     c->free_pages = spare_pages(w);
     c->total_pages = w->total_pages;
-    c->matched_tokens = (uint32_t)(sl_keyset_match(w->prefix, g->keys, g->n_keys) * SL_KEY_PAGE_TOKENS);
+    c->matched_tokens = (uint32_t)(sl_keyset_match(w->prefix, q->keys, q->n_keys) * SL_KEY_PAGE_TOKENS);
 }
 
-/* The worker of this role for g, or NULL when none has room. */
-static sl_member *choose(sl_router *r, sl_request *g, uint8_t role, uint32_t avoid, uint64_t now)
+static void count_choice(sl_router *r, const sl_request *q, const sl_candidate *c)
 {
-    sl_member *at[MAX_CANDIDATES];
-    sl_candidate c[MAX_CANDIDATES];
+    const sl_policy *policy = r->queue.policy;
+    bool prefix = policy == &sl_policy_cache_aware && c->matched_tokens &&
+                  (double)c->matched_tokens > r->o.cache_threshold * (double)q->n_tokens;
+    sl_counter_add(policy == &sl_policy_round_robin ? r->stats.by_order
+                   : prefix                         ? r->stats.by_prefix
+                                                    : r->stats.by_load,
+                   1);
+}
+
+/* The members of a role with room, by id, so that a recorded trace does not depend on the order of the list. The one to
+ * avoid is left out and returned in *avoided. */
+static size_t collect(sl_router *r, uint8_t role, uint32_t avoid, uint64_t now, sl_member **at,
+                      sl_member **avoided)
+{
     size_t n = 0;
-    sl_member *avoided = NULL;
-    for (sl_member *w = r->workers; w && n < MAX_CANDIDATES; w = w->next) {
+    *avoided = NULL;
+    for (sl_member *w = r->cluster.members; w && n < MAX_CANDIDATES; w = w->next) {
         if (!w->id || w->role != role || w->state != SL_MEMBER_READY || w->placed >= room(w) ||
             now < w->blocked_until_ns)
             continue;
         if (w->id == avoid) {
-            avoided = w;
+            *avoided = w;
             continue;
         }
-        size_t k = n++; /* by id, so that a trace does not depend on the order of the list */
+        size_t k = n++;
         for (; k && at[k - 1]->id > w->id; k--)
             at[k] = at[k - 1];
         at[k] = w;
     }
+    return n;
+}
+
+/* The member of this role for q, or NULL when none has room. */
+static sl_member *choose(sl_router *r, sl_request *q, uint8_t role, uint32_t avoid, uint64_t now)
+{
+    sl_member *at[MAX_CANDIDATES], *avoided;
+    sl_candidate c[MAX_CANDIDATES];
+    size_t n = collect(r, role, avoid, now, at, &avoided);
     if (!n)
-        return avoided; /* better the one that failed than nobody */
+        return avoided; /* the one that failed is better than none */
     for (size_t i = 0; i < n; i++)
-        describe(at[i], g, &c[i]);
-    sl_pick_request req = {(uint32_t)g->n_tokens, r->picks};
-    size_t i = r->policy->pick(&r->policy_opts, &req, c, n);
-    SL_CHECK(i < n, "policy %s chose %zu of %zu", r->policy->name, i, n);
+        describe(at[i], q, &c[i]);
+    sl_pick_request req = {(uint32_t)q->n_tokens, r->queue.picks};
+    size_t i = r->queue.policy->pick(&r->queue.policy_opts, &req, c, n);
+    SL_CHECK(i < n, "policy %s chose %zu of %zu", r->queue.policy->name, i, n);
     if (role == SL_ROLE_DECODE)
-        sl_counter_add(r->policy == &sl_policy_round_robin ? r->stats.by_order
-                       : r->policy == &sl_policy_cache_aware && c[i].matched_tokens &&
-                               (double)c[i].matched_tokens > r->o.cache_threshold * (double)g->n_tokens
-                           ? r->stats.by_prefix
-                           : r->stats.by_load,
-                       1);
+        count_choice(r, q, &c[i]);
     return at[i];
 }
 
-void sl_place_all(sl_router *r)
+/* False: no member has room for q. */
+static bool place(sl_router *r, sl_request *q, uint64_t now)
 {
-    if (r->placing) {
-        r->place_again = true;
-        return;
+    if (sl_request_update_keys(q, r->cluster.fingerprint)) {
+        sl_request_fail(r, q, SL_ERR_NO_MEMORY, "out of memory");
+        return true;
     }
-    r->placing = true;
-    do {
-        r->place_again = false;
-        uint64_t now = sl_now_ns();
-        for (sl_request *g = r->queue_head, *next; g; g = next) {
-            next = g->q_next;
-            if (g->held || now < g->not_before_ns || !r->have_identity)
-                continue;
-            if (sl_request_keys(g)) {
-                sl_request_fail(g, SL_ERR_NO_MEMORY, "out of memory");
-                break; /* the list may have changed */
-            }
-            sl_member *d = choose(r, g, SL_ROLE_DECODE, g->avoid_decode, now);
-            sl_member *p = d ? choose(r, g, SL_ROLE_PREFILL, g->avoid_prefill, now) : NULL;
-            if (!p)
-                break;
-            r->picks++;
-            sl_request_place(g, p, d, now);
-        }
-    } while (r->place_again && r->queue_head);
-    r->placing = false;
-    r->place_again = false;
+    sl_member *d = choose(r, q, SL_ROLE_DECODE, q->avoid_decode, now);
+    sl_member *p = d ? choose(r, q, SL_ROLE_PREFILL, q->avoid_prefill, now) : NULL;
+    if (!p)
+        return false;
+    r->queue.picks++;
+    sl_request_event ev = {.kind = SL_EVENT_PLACED, .now_ns = now};
+    ev.placed.prefill = p->id;
+    ev.placed.decode = d->id;
+    sl_request_apply(r, q, &ev);
+    return true;
+}
+
+void sl_queue_place(sl_router *r)
+{
+    r->queue.dirty = false;
+    if (!r->cluster.have_identity)
+        return;
+    uint64_t now = sl_now_ns();
+    for (sl_request *q = r->queue.head, *next; q; q = next) {
+        next = q->q_next; /* placing removes q; a failure may only add to the front or unhold others */
+        if (!q->held && now >= q->not_before_ns && !place(r, q, now))
+            return;
+    }
 }

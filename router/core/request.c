@@ -1,30 +1,15 @@
 /*
- * State machine of one generation.
- *
- *   QUEUED -> RESERVING -> PREFILLING -> DECODING -> FINISHED | FAILED
- *
- * Within an attempt (attempt) states only move forward; a new attempt begins in QUEUED with attempt + 1. A message
- * counts only when rid, attempt, sender and state fit, otherwise it is dropped and counted. Every state has a
- * deadline: the request's own, and stage_timeout_ms without progress of the worker that has to act.
- *
- * Leaving an attempt early (leave_attempt) tells everybody who knows of it: ABORT to the decode worker, and
- * to the prefill worker when it may still write. The decode worker keeps the landing pages until it hears
- * DRAINED, which we relay when the prefill worker says so, or say at once when no writer was started or it
- * has finished. For a writer that died nobody says DRAINED: ABORT carries SL_ERR_PEER and the decode worker
- * closes its own endpoint first.
- *
- * Recovery keeps prompt + produced tokens, so the next attempt continues at the same position with the same
- * random numbers.
+ * The step function of a request: how an attempt begins, how it is left, and how a request ends. What workers say
+ * about it is in request_worker.c. The table is in request.h.
  */
-#include "router/core/request.h"
-
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "kvstore/page_key.h"
-#include "router/core/request_impl.h"
+#include "router/core/request_step.h"
 
-enum { STAGE_HARD = 10 }; /* stage timeouts without own progress before others' progress stops counting */
+enum { BACKOFF_MIN_MS = 10 };
 
 const char *sl_request_state_name(sl_request_state s)
 {
@@ -33,348 +18,213 @@ const char *sl_request_state_name(sl_request_state s)
     return (size_t)s < SL_COUNT(names) ? names[s] : "?";
 }
 
-sl_request *sl_request_find(sl_router *r, uint64_t rid)
+uint32_t sl_request_produced(const sl_request *q)
 {
-    sl_request *g = r->bucket[rid % SL_REQUEST_BUCKETS];
-    while (g && g->rid != rid)
-        g = g->hash_next;
-    return g;
+    return (uint32_t)(q->n_tokens - q->n_prompt);
 }
 
-uint32_t sl_request_produced(const sl_request *g)
+bool sl_request_over(const sl_request *q)
 {
-    return (uint32_t)(g->n_tokens - g->n_prompt);
+    return q->state == SL_REQUEST_FINISHED || q->state == SL_REQUEST_FAILED;
 }
 
-bool sl_request_over(const sl_request *g)
+uint32_t sl_request_remaining_ms(const sl_request *q, uint64_t now)
 {
-    return g->state == SL_REQUEST_FINISHED || g->state == SL_REQUEST_FAILED;
-}
-
-static void send_id(sl_member *w, sl_msg_type type, const sl_request *g)
-{
-    sl_msg m = {.type = type};
-    m.id.rid = g->rid;
-    m.id.attempt = g->attempt;
-    sl_router_link_send(w, &m);
-}
-
-static void send_abort(sl_member *w, const sl_request *g, sl_status why)
-{
-    sl_msg m = {.type = SL_MSG_ABORT};
-    m.abort.rid = g->rid;
-    m.abort.attempt = g->attempt;
-    m.abort.status = why < 0 ? why : SL_ERR_CANCELLED;
-    sl_router_link_send(w, &m);
-}
-
-/* The prefill worker will answer ABORT with DRAINED; remember whom that concerns. */
-static void expect_drained(sl_router *r, const sl_request *g)
-{
-    sl_undrained *d = calloc(1, sizeof *d);
-    if (!d)
-        return;
-    d->rid = g->rid;
-    d->attempt = g->attempt;
-    d->prefill = g->prefill;
-    d->decode = g->decode;
-    d->next = r->drains;
-    r->drains = d;
-}
-
-void sl_request_settle_prefill(sl_request *g, sl_member *p)
-{
-    if (p && !g->prefill_done) {
-        p->placed--;
-        p->placed_tokens -= g->placed_tokens < p->placed_tokens ? g->placed_tokens : p->placed_tokens;
-    }
-    g->placed_tokens = 0;
-}
-
-/* Ends the current attempt. tell: who still knows of it and must hear ABORT. */
-void sl_request_leave(sl_request *g, sl_status why, unsigned tell)
-{
-    sl_router *r = g->r;
-    if (!g->decode)
-        return;
-    sl_member *p = sl_member_find(r, g->prefill), *d = sl_member_find(r, g->decode);
-    bool writer = g->prefill_sent && !g->prefill_done;
-    if (d && tell & TELL_DECODE)
-        send_abort(d, g, why);
-    if (p && writer && tell & TELL_PREFILL) {
-        send_abort(p, g, why);
-        expect_drained(r, g);
-    } else if (d && tell & TELL_DECODE && (p || !writer)) {
-        send_id(d, SL_MSG_DRAINED, g); /* nobody writes: never started, finished, or its FAILED said so */
-    }
-    sl_request_settle_prefill(g, p);
-    if (d)
-        d->placed--;
-    g->prefill = g->decode = 0;
-    g->prefill_sent = g->prefill_done = false;
-}
-
-static void unhash(sl_request *g)
-{
-    sl_request **p = &g->r->bucket[g->rid % SL_REQUEST_BUCKETS];
-    while (*p && *p != g)
-        p = &(*p)->hash_next;
-    if (*p)
-        *p = g->hash_next;
-}
-
-/* The attempt has been left already. */
-void sl_request_end(sl_request *g, sl_finish finish, sl_status st, const char *reason)
-{
-    if (sl_request_over(g))
-        return;
-    sl_router *r = g->r;
-    if (g->in_queue)
-        sl_queue_remove(g);
-    g->state = st ? SL_REQUEST_FAILED : SL_REQUEST_FINISHED;
-    unhash(g);
-    r->active--;
-    uint64_t now = sl_now_ns();
-    const char *outcome = st ? sl_router_stats_outcome(st) : finish == SL_FINISH_LENGTH ? "length" : "stop";
-    sl_router_stats_request(&r->stats, g->group->api, outcome);
-    sl_counter_add(r->stats.cached_tokens, g->cached_tokens);
-    sl_histogram_observe(r->stats.e2e, (double)(now - g->start_ns) / 1e9);
-    if (g->first_token_ns)
-        sl_histogram_observe(r->stats.stage_decode, (double)(now - g->first_token_ns) / 1e9);
-    sl_log(
-        SL_LOG_INFO, "router", "request_done",
-        "rid=%016lx attempt=%u id=%s index=%u outcome=%s prompt=%zu cached=%u produced=%u retries=%u ms=%.1f "
-        "reason=\"%s\"",
-        g->rid, g->attempt, g->group->id, g->index, outcome, g->n_prompt, g->cached_tokens,
-        sl_request_produced(g), g->retries, (double)(now - g->start_ns) / 1e6, reason ? reason : "");
-    sl_group_leader_ready(g);
-    sl_output_end(g, finish, st, reason ? reason : sl_status_name(st));
-    r->place_again = true;
-}
-
-void sl_request_fail(sl_request *g, sl_status st, const char *reason)
-{
-    if (sl_request_over(g))
-        return;
-    sl_request_leave(g, st, TELL_PREFILL | TELL_DECODE);
-    sl_request_end(g, st == SL_ERR_CANCELLED ? SL_FINISH_ABORT : SL_FINISH_ERROR, st, reason);
-}
-
-void sl_request_cancel(sl_request *g)
-{
-    sl_request_fail(g, SL_ERR_CANCELLED, "cancelled");
-}
-
-/* True when all tokens are there and only the DONE is missing. */
-bool sl_request_complete(const sl_request *g)
-{
-    uint32_t n = sl_request_produced(g);
-    return n && (n >= (uint32_t)g->sampling.max_tokens || g->matched_token >= 0);
-}
-
-void sl_request_finish(sl_request *g, sl_finish how)
-{
-    sl_request_end(g, how, SL_OK, NULL);
-}
-
-/* Back to the queue's front. The attempt has been left. */
-void sl_request_requeue(sl_request *g, uint64_t now)
-{
-    g->state = SL_REQUEST_QUEUED;
-    g->stage_ns = now;
-    if (!g->in_queue)
-        sl_queue_push(g, true);
-    g->r->place_again = true;
-}
-
-void sl_request_again(sl_request *g, sl_status st, const char *reason, unsigned tell)
-{
-    sl_router *r = g->r;
-    if (sl_request_over(g))
-        return;
-    sl_request_state was = g->state;
-    uint32_t p = g->prefill, d = g->decode;
-    sl_request_leave(g, st, tell);
-    if (sl_request_complete(g)) {
-        sl_request_finish(g, g->matched_token >= 0 ? SL_FINISH_STOP : SL_FINISH_LENGTH);
-        return;
-    }
-    if (g->retries >= r->o.retries) {
-        sl_request_end(g, SL_FINISH_ERROR, SL_ERR_PEER, reason);
-        return;
-    }
-    g->retries++;
-    if (was == SL_REQUEST_DECODING || (was == SL_REQUEST_PREFILLING && !(tell & TELL_DECODE)))
-        g->avoid_decode = d;
-    else
-        g->avoid_prefill = p;
-    sl_counter_add(was == SL_REQUEST_DECODING     ? r->stats.retry_decode
-                   : was == SL_REQUEST_PREFILLING ? r->stats.retry_prefill
-                                                  : r->stats.retry_reserve,
-                   1);
-    if (sl_request_produced(g))
-        sl_counter_add(r->stats.resumes, 1);
-    g->recoveries++;
-    sl_log(SL_LOG_WARN, "router", "request_retry",
-           "rid=%016lx attempt=%u state=%s produced=%u retry=%u reason=\"%s\"", g->rid, g->attempt,
-           sl_request_state_name(was), sl_request_produced(g), g->retries, reason ? reason : "");
-    uint64_t now = sl_now_ns();
-    g->not_before_ns = g->retries > 1 ? now + (BACKOFF_MIN_MS << g->retries) * SL_MS : 0;
-    sl_request_requeue(g, now);
-}
-
-void sl_request_retry(sl_request *g, sl_status st, const char *reason)
-{
-    sl_request_again(g, st, reason, TELL_PREFILL | TELL_DECODE);
-}
-
-/* ---- placing ---- */
-
-static sl_status update_keys(sl_request *g)
-{
-    sl_router *r = g->r;
-    size_t n = g->n_tokens / SL_KEY_PAGE_TOKENS;
-    if (n > g->cap_keys) {
-        size_t cap = n + 16;
-        sl_key *k = realloc(g->keys, cap * sizeof *k);
-        if (!k)
-            return SL_ERR_NO_MEMORY;
-        g->keys = k;
-        g->cap_keys = cap;
-    }
-    if (!sl_key_eq(g->key_seed, r->fingerprint)) {
-        g->key_seed = r->fingerprint;
-        g->n_keys = 0;
-    }
-    for (; g->n_keys < n; g->n_keys++)
-        g->keys[g->n_keys] = sl_page_key(g->n_keys ? g->keys[g->n_keys - 1] : r->fingerprint,
-                                         g->tokens + g->n_keys * SL_KEY_PAGE_TOKENS);
-    return SL_OK;
-}
-
-sl_status sl_request_keys(sl_request *g)
-{
-    return update_keys(g);
-}
-
-uint32_t sl_request_remaining_ms(const sl_request *g, uint64_t now)
-{
-    uint64_t ns = g->deadline_ns > now ? g->deadline_ns - now : 0;
+    uint64_t ns = q->deadline_ns > now ? q->deadline_ns - now : 0;
     uint64_t ms = ns / SL_MS + 1;
     return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }
 
-/* Keys as they travel: lo then hi, little-endian, which is how they lie in memory on the machines we run on.
- */
-sl_blob sl_request_key_blob(const sl_request *g)
+sl_status sl_request_update_keys(sl_request *q, sl_key fingerprint)
 {
-    _Static_assert(sizeof(sl_key) == 16, "keys travel as 16 bytes");
-    return (sl_blob){(const uint8_t *)g->keys, g->n_keys * sizeof(sl_key)};
-}
-
-void sl_request_place(sl_request *g, sl_member *p, sl_member *d, uint64_t now)
-{
-    sl_router *r = g->r;
-    if (g->in_queue)
-        sl_queue_remove(g);
-    if (!g->attempt) {
-        sl_histogram_observe(r->stats.queue, (double)(now - g->start_ns) / 1e9);
-        sl_histogram_observe(r->stats.overhead, (double)(now - g->group->start_ns) / 1e9);
+    size_t n = q->n_tokens / SL_KEY_PAGE_TOKENS;
+    if (n > q->cap_keys) {
+        size_t cap = n + 16;
+        sl_key *k = realloc(q->keys, cap * sizeof *k);
+        if (!k)
+            return SL_ERR_NO_MEMORY;
+        q->keys = k;
+        q->cap_keys = cap;
     }
-    g->attempt++;
-    g->prefill = p->id;
-    g->decode = d->id;
-    g->prefill_sent = g->prefill_done = false;
-    g->placed_tokens = g->n_tokens;
-    p->placed++;
-    p->placed_tokens += g->placed_tokens;
-    d->placed++;
-    p->requests++;
-    d->requests++;
-    g->state = SL_REQUEST_RESERVING;
-    g->stage_ns = now;
-    sl_msg m = {.type = SL_MSG_RESERVE};
-    m.reserve.rid = g->rid;
-    m.reserve.attempt = g->attempt;
-    m.reserve.prefill_worker = p->id;
-    m.reserve.n_prompt = (uint32_t)g->n_prompt;
-    m.reserve.tokens = g->tokens;
-    m.reserve.n_tokens = g->n_tokens;
-    m.reserve.deadline_ms = sl_request_remaining_ms(g, now);
-    m.reserve.sampling = (sl_blob){g->sampling_wire.data, g->sampling_wire.len};
-    m.reserve.pages_keys = sl_request_key_blob(g);
-    sl_router_link_send(d, &m);
-    sl_log(SL_LOG_INFO, "router", "request_placed",
-           "rid=%016lx attempt=%u id=%s prefill=%s decode=%s tokens=%zu", g->rid, g->attempt, g->group->id,
-           p->name, d->name, g->n_tokens);
-}
-
-/* ---- deaths and deadlines ---- */
-
-void sl_requests_member_lost(sl_member *w)
-{
-    sl_router *r = w->r;
-    for (sl_undrained **p = &r->drains; *p;) { /* nobody will answer, or nobody will listen */
-        sl_undrained *d = *p;
-        if (d->prefill == w->id || d->decode == w->id) {
-            *p = d->next;
-            free(d);
-        } else {
-            p = &d->next;
-        }
+    if (!sl_key_eq(q->key_seed, fingerprint)) {
+        q->key_seed = fingerprint;
+        q->n_keys = 0;
     }
-    for (sl_group *grp = r->groups; grp; grp = grp->next) {
-        for (uint32_t i = 0; i < grp->n_gens; i++) {
-            sl_request *g = grp->gens[i];
-            if (sl_request_over(g) || !g->decode)
-                continue;
-            if (g->decode == w->id)
-                sl_request_again(g, SL_ERR_PEER, "decode worker lost", TELL_PREFILL);
-            else if (g->prefill == w->id && !g->prefill_done)
-                sl_request_again(g, SL_ERR_PEER, "prefill worker lost", TELL_DECODE);
-        }
-    }
+    for (; q->n_keys < n; q->n_keys++)
+        q->keys[q->n_keys] = sl_page_key(q->n_keys ? q->keys[q->n_keys - 1] : fingerprint,
+                                         q->tokens + q->n_keys * SL_KEY_PAGE_TOKENS);
+    return SL_OK;
 }
 
-/* When the worker that has to act last got anywhere. */
-static uint64_t last_progress(const sl_request *g, uint64_t now)
+/* ---- what steps are made of ---- */
+
+sl_effect *sl_step_add(sl_step *out, const sl_request *q, sl_effect_kind kind)
 {
-    uint64_t at = g->stage_ns;
-    const sl_member *w = NULL;
-    if (g->state == SL_REQUEST_PREFILLING && !g->prefill_done)
-        w = sl_member_find(g->r, g->prefill);
-    else if (g->state == SL_REQUEST_PREFILLING || g->state == SL_REQUEST_DECODING)
-        w = sl_member_find(g->r, g->decode);
-    if (w && w->progress_ns > at && now - at < STAGE_HARD * (uint64_t)g->r->o.stage_timeout_ms * SL_MS)
-        at = w->progress_ns;
-    return at;
+    SL_CHECK(out->n < SL_STEP_EFFECTS, "a step has more than %d effects", SL_STEP_EFFECTS);
+    sl_effect *e = &out->list[out->n++];
+    *e = (sl_effect){.kind = kind, .attempt = q->attempt, .prefill = q->prefill, .decode = q->decode};
+    e->request = (sl_request *)q;
+    return e;
 }
 
-static void check_deadlines(sl_request *g, uint64_t now)
+bool sl_request_complete(const sl_request *q)
 {
-    sl_router *r = g->r;
-    if (now >= g->deadline_ns) {
-        sl_request_fail(g, SL_ERR_DEADLINE, "the request's deadline passed");
+    uint32_t n = sl_request_produced(q);
+    return n && (n >= (uint32_t)q->sampling.max_tokens || q->matched_token >= 0);
+}
+
+void sl_step_leave(sl_request *q, sl_status why, unsigned tell, sl_step *out)
+{
+    if (!q->decode)
+        return;
+    sl_effect *e = sl_step_add(out, q, SL_EFFECT_LEAVE);
+    e->leave.tell = tell;
+    e->leave.why = why;
+    e->leave.writer = q->writer;
+    e->leave.placed_tokens = q->placed_tokens;
+    q->prefill = q->decode = 0;
+    q->placed_tokens = 0;
+    q->writer = SL_WRITER_NONE;
+}
+
+void sl_step_end(const sl_request_env *env, sl_request *q, sl_finish how, sl_status st, const char *reason,
+                 sl_step *out)
+{
+    sl_step_add(out, q, SL_EFFECT_FOLLOW);
+    sl_effect *e = sl_step_add(out, q, SL_EFFECT_END);
+    q->state = st ? SL_REQUEST_FAILED : SL_REQUEST_FINISHED;
+    e->end.finish = how;
+    e->end.status = st;
+    e->end.reason = reason;
+    e->end.text_at = env->text->len;
+    if (!st)
+        sl_output_flush(env, q);
+    e->end.text_len = env->text->len - e->end.text_at;
+}
+
+void sl_step_finish_complete(const sl_request_env *env, sl_request *q, sl_step *out)
+{
+    sl_step_end(env, q, q->matched_token >= 0 ? SL_FINISH_STOP : SL_FINISH_LENGTH, SL_OK, NULL, out);
+}
+
+void sl_step_requeue(sl_request *q, uint64_t now, sl_step *out)
+{
+    sl_step_add(out, q, SL_EFFECT_REQUEUE);
+    q->state = SL_REQUEST_QUEUED;
+    q->stage_ns = now;
+}
+
+/* Which worker the next attempt should not get: the one that failed, as far as that can be known. */
+static void avoid(sl_request *q, unsigned tell)
+{
+    if (q->state == SL_REQUEST_DECODING || (q->state == SL_REQUEST_PREFILLING && !(tell & SL_TELL_DECODE)))
+        q->avoid_decode = q->decode;
+    else
+        q->avoid_prefill = q->prefill;
+}
+
+static void count_retry(const sl_request_env *env, const sl_request *q)
+{
+    sl_counter_add(q->state == SL_REQUEST_DECODING     ? env->stats->retry_decode
+                   : q->state == SL_REQUEST_PREFILLING ? env->stats->retry_prefill
+                                                       : env->stats->retry_reserve,
+                   1);
+    if (sl_request_produced(q))
+        sl_counter_add(env->stats->resumes, 1);
+}
+
+void sl_step_retry(const sl_request_env *env, sl_request *q, sl_status st, const char *reason, unsigned tell,
+                   uint64_t now, sl_step *out)
+{
+    if (sl_request_complete(q)) {
+        sl_step_leave(q, st, tell, out);
+        sl_step_finish_complete(env, q, out);
         return;
     }
-    uint64_t at = last_progress(g, now);
-    if (now < at || now - at < r->o.stage_timeout_ms * SL_MS || g->held)
+    if (q->retries >= env->retries) {
+        sl_step_leave(q, st, tell, out);
+        sl_step_end(env, q, SL_FINISH_ERROR, SL_ERR_PEER, reason, out);
         return;
-    if (g->state == SL_REQUEST_QUEUED) {
-        if (!sl_members_count(r, SL_ROLE_PREFILL) || !sl_members_count(r, SL_ROLE_DECODE))
-            sl_request_fail(g, SL_ERR_PEER, "no worker of one role for router.stage_timeout_ms");
-    } else if (g->state == SL_REQUEST_RESERVING || g->state == SL_REQUEST_PREFILLING ||
-               g->state == SL_REQUEST_DECODING) {
-        sl_request_retry(g, SL_ERR_TIMEOUT, "no progress for router.stage_timeout_ms");
     }
+    q->retries++;
+    q->recoveries++;
+    avoid(q, tell);
+    count_retry(env, q);
+    sl_log(SL_LOG_WARN, "router", "request_retry",
+           "rid=%016lx attempt=%u state=%s produced=%u retry=%u reason=\"%s\"", q->rid, q->attempt,
+           sl_request_state_name(q->state), sl_request_produced(q), q->retries, reason ? reason : "");
+    q->not_before_ns = q->retries > 1 ? now + (BACKOFF_MIN_MS << q->retries) * SL_MS : 0;
+    sl_step_leave(q, st, tell, out);
+    sl_step_requeue(q, now, out);
 }
 
-void sl_requests_tick(sl_router *r, uint64_t now)
+/* ---- events that are not messages ---- */
+
+static void on_placed(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
 {
-    for (sl_group *grp = r->groups; grp; grp = grp->next) {
-        for (uint32_t i = 0; i < grp->n_gens; i++) {
-            if (!sl_request_over(grp->gens[i]))
-                check_deadlines(grp->gens[i], now);
-        }
+    if (!q->attempt) {
+        sl_histogram_observe(env->stats->queue, (double)(ev->now_ns - q->start_ns) / 1e9);
+        sl_histogram_observe(env->stats->overhead, (double)(ev->now_ns - q->start_ns) / 1e9);
     }
+    q->attempt++;
+    q->prefill = ev->placed.prefill;
+    q->decode = ev->placed.decode;
+    q->writer = SL_WRITER_NONE;
+    q->placed_tokens = q->n_tokens;
+    q->state = SL_REQUEST_RESERVING;
+    q->stage_ns = ev->now_ns;
+    sl_step_add(out, q, SL_EFFECT_RESERVE);
+}
+
+static void on_lost(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
+{
+    if (ev->lost.decode)
+        sl_step_retry(env, q, SL_ERR_PEER, "decode worker lost", SL_TELL_PREFILL, ev->now_ns, out);
+    else if (q->writer != SL_WRITER_DONE)
+        sl_step_retry(env, q, SL_ERR_PEER, "prefill worker lost", SL_TELL_DECODE, ev->now_ns, out);
+}
+
+static void on_stalled(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
+{
+    sl_step_retry(env, q, SL_ERR_TIMEOUT, "no progress for router.stage_timeout_ms",
+                  SL_TELL_PREFILL | SL_TELL_DECODE, ev->now_ns, out);
+}
+
+static void on_end(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
+{
+    sl_status st = ev->end.status;
+    sl_step_leave(q, st, SL_TELL_PREFILL | SL_TELL_DECODE, out);
+    sl_step_end(env, q, st == SL_ERR_CANCELLED ? SL_FINISH_ABORT : SL_FINISH_ERROR, st, ev->end.reason, out);
+}
+
+/* ---- the table ---- */
+
+#define IN(state) (1u << SL_REQUEST_##state)
+#define PLACED_STATES (IN(RESERVING) | IN(PREFILLING) | IN(DECODING))
+#define LIVE_STATES (IN(QUEUED) | PLACED_STATES)
+
+static const struct {
+    unsigned states;
+    void (*step)(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out);
+} table[SL_EVENT_COUNT] = {
+    [SL_EVENT_PLACED] = {IN(QUEUED), on_placed},
+    [SL_EVENT_RESERVED] = {IN(RESERVING), sl_step_reserved},
+    [SL_EVENT_NO_ROOM] = {IN(RESERVING), sl_step_no_room},
+    [SL_EVENT_PREFILLED] = {IN(PREFILLING) | IN(DECODING), sl_step_prefilled},
+    [SL_EVENT_TOKENS] = {IN(PREFILLING) | IN(DECODING), sl_step_tokens},
+    [SL_EVENT_DONE] = {IN(PREFILLING) | IN(DECODING), sl_step_done},
+    [SL_EVENT_RETRACTED] = {IN(PREFILLING) | IN(DECODING), sl_step_retracted},
+    [SL_EVENT_FAILED] = {PLACED_STATES, sl_step_failed},
+    [SL_EVENT_LOST] = {PLACED_STATES, on_lost},
+    [SL_EVENT_STALLED] = {PLACED_STATES, on_stalled},
+    [SL_EVENT_END] = {LIVE_STATES, on_end},
+};
+
+bool sl_request_step(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
+{
+    out->n = 0;
+    if (!(table[ev->kind].states & 1u << q->state))
+        return false;
+    table[ev->kind].step(env, q, ev, out);
+    return true;
 }

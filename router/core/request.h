@@ -1,78 +1,46 @@
 /*
- * Generations: what HTTP and gRPC ask of the router's core. A group is one client call; it has n_prompts x n
- * generations, indexed 0.. (prompt-major), each an independent stream of tokens with its own end.
+ * One request: a prompt, the tokens produced so far, and where it is between the client and the workers.
  *
- * Flow: fill a sl_request_spec, sl_group_submit(), receive outputs through the sink, sl_group_release() once.
- * Releasing an unfinished group cancels it on all workers in the same loop turn. The sink is never called
- * after release, and never from inside sl_group_submit(). Loop thread only.
+ * The state machine is a step function. sl_request_step() takes a request and an event, changes the request and
+ * nothing else, and returns a short list of effects. It sends nothing, calls no sink and looks up no member; what it
+ * needs to know of the router comes in sl_request_env. effects.c carries the effects out.
+ *
+ *             QUEUED        RESERVING       PREFILLING      DECODING       any live state
+ * PLACED      -> RESERVING
+ * RESERVED                  -> PREFILLING
+ * NO_ROOM                   -> QUEUED
+ * PREFILLED                                 PREFILLING      DECODING
+ * TOKENS                                    -> DECODING     DECODING *
+ * DONE                                      -> FINISHED     -> FINISHED
+ * RETRACTED                                 -> QUEUED *     -> QUEUED *
+ * FAILED                    retry           retry           retry          -> FAILED when it is final
+ * LOST                      retry           retry           retry
+ * STALLED                   retry           retry           retry
+ * END                                                                      -> FAILED
+ *
+ *   retry   -> QUEUED, or -> FAILED when router.retries is used up *
+ *   *       -> FINISHED when the stream is complete: a stop string or stop token matched, or all tokens are there
+ *   An event in a state without an entry is dropped. RESERVED, TOKENS and DONE that contradict what the request
+ *   holds are a failure of the worker: retry.
+ *
+ * Attempts: every PLACED starts a new one (from 1); messages of workers carry its number. Within an attempt states
+ * only move forward. Leaving an attempt before its end tells every worker that still knows of it: ABORT to the decode
+ * worker, and to the prefill worker when it may still write. The decode worker keeps the landing pages until it is
+ * told DRAINED. The router relays that when the prefill worker says it, and says it itself when no writer was
+ * started or the writer has finished. For a writer that died there is no DRAINED: ABORT carries SL_ERR_PEER and the
+ * decode worker closes its own endpoint first.
+ *
+ * Recovery keeps prompt and produced tokens, so the next attempt continues at the same position with the same random
+ * numbers. Tokens of TOKENS are compared with those already sent: a repeated or lost message can neither change a
+ * stream nor leave a hole in it.
+ *
+ * Threads: the loop's thread only. Ownership: a request belongs to its group (group.c).
  */
-#ifndef SL_ROUTER_GEN_H
-#define SL_ROUTER_GEN_H
+#ifndef SL_ROUTER_CORE_REQUEST_H
+#define SL_ROUTER_CORE_REQUEST_H
 
-#include "base/msg.h"
-#include "model/sampler.h"
-#include "model/stop.h"
-#include "model/tokenizer.h"
-
-struct sl_router;
-typedef struct sl_group sl_group;
-typedef struct sl_request sl_request;
-
-typedef struct sl_prompt {
-    int32_t *ids;
-    size_t n;
-} sl_prompt;
-
-/* Owned by the caller; sl_request_spec_free. sl_group_submit takes the prompts and lists over on success. */
-typedef struct sl_request_spec {
-    char id[96];     /* the client's or ours, for logs and answers */
-    const char *api; /* "chat", "completions", "generate": label of metrics; static */
-    sl_prompt *prompts;
-    size_t n_prompts;
-    uint32_t n; /* generations per prompt */
-    sl_sampling sampling;
-    bool has_max_tokens, has_seed;
-    char *stops[SL_STOP_MAX];
-    size_t n_stops;
-    bool include_stop;   /* the matched stop string stays in the text */
-    bool keep_special;   /* special tokens appear in the text */
-    bool no_text;        /* nobody reads the text (token-id clients without stop strings) */
-    uint32_t timeout_ms; /* 0 = the router's */
-    uint64_t arrival_ns; /* when the client's bytes were complete; 0 = now */
-} sl_request_spec;
-
-void sl_request_spec_init(sl_request_spec *s);
-void sl_request_spec_free(sl_request_spec *s);
-
-typedef struct sl_output {
-    uint32_t index;
-    const sl_msg_token *tokens; /* new ones, borrowed */
-    size_t n_tokens;
-    const char *text; /* new text that is certain, borrowed, not NUL-terminated */
-    size_t text_len;
-    bool finished; /* nothing follows for this index */
-    sl_finish finish;
-    sl_status status;                                         /* when finish is ABORT or ERROR */
-    const char *error;                                        /* never NULL then */
-    int32_t matched_token;                                    /* stop token that ended it, or -1 */
-    const char *matched_stop;                                 /* stop string that ended it, or NULL */
-    uint32_t prompt_tokens, completion_tokens, cached_tokens; /* so far */
-} sl_output;
-
-typedef void sl_output_sink(void *arg, sl_group *group, const sl_output *out);
-
-/*
- * Checks the request against the model and the limits and starts it. Errors, with the field in err: INVALID,
- * TOO_LARGE (longer than the context), EXHAUSTED (queue full), PEER (draining), UNSUPPORTED.
- */
-sl_status sl_group_submit(struct sl_router *r, sl_request_spec *spec, sl_output_sink *sink, void *arg,
-                          sl_group **out, sl_err *err);
-void sl_group_release(sl_group *g);
-/* The group with this client id, or NULL (for Abort). */
-sl_group *sl_group_find(struct sl_router *r, const char *id);
-/* Ends every unfinished generation with finish ABORT and status CANCELLED; the sink hears of it. */
-void sl_group_abort(sl_group *g);
-uint32_t sl_group_unfinished(const sl_group *g);
+#include "base/strbuf.h"
+#include "router/core.h"
 
 typedef enum {
     SL_REQUEST_QUEUED,
@@ -84,28 +52,30 @@ typedef enum {
 } sl_request_state;
 const char *sl_request_state_name(sl_request_state s);
 
-struct sl_group {
-    sl_group *next, *prev;
-    struct sl_router *r;
-    char id[96];
-    const char *api;
-    sl_request **gens;
-    uint32_t n_gens, n_per_prompt, unfinished;
-    sl_output_sink *sink;
-    void *arg;
-    bool released;
-    uint64_t start_ns;
-};
+/* Whether the attempt's prefill worker may write into the landing pages. */
+typedef enum { SL_WRITER_NONE, SL_WRITER_ACTIVE, SL_WRITER_DONE } sl_writer;
 
-struct sl_request {
-    struct sl_router *r;
+/* Tokens to text: streaming detokenizer, then stop strings with hold-back (output.c). */
+typedef struct sl_request_text {
+    sl_detok detok;
+    sl_stop *stop; /* NULL without stop strings */
+    char *stop_names[SL_STOP_MAX];
+    size_t n_stops;
+    bool keep_special, none; /* none: no text is made */
+    const char *matched;     /* stop string that ended the text, or NULL */
+} sl_request_text;
+
+typedef struct sl_request {
     sl_group *group;
-    sl_request *hash_next;
-    sl_request *q_next, *q_prev;
-    bool in_queue, held; /* held: waits for its group's first prefill of the same prompt */
+    struct sl_request *hash_next;
+    struct sl_request *q_next, *q_prev; /* in the queue (queue.h) */
+    bool in_queue;
+    bool held;  /* queued, but waits for the first prefill of the same prompt in its group */
+    bool led;   /* its siblings were let go */
+    bool ended; /* the sink got its last output, or never will */
     uint32_t index;
     uint64_t rid;
-    uint32_t attempt; /* counts placements, from 1 */
+    uint32_t attempt;
     sl_request_state state;
 
     int32_t *tokens; /* prompt, then produced */
@@ -116,26 +86,152 @@ struct sl_request {
     sl_sampling sampling;
     sl_wr sampling_wire;
 
-    uint32_t prefill, decode; /* worker ids of this attempt, 0 none */
+    uint32_t prefill, decode; /* member ids of this attempt, 0 none */
     uint32_t avoid_prefill, avoid_decode;
     uint64_t ticket;
-    bool prefill_sent, prefill_done; /* PREFILL went out; PREFILLED came back */
-    uint64_t placed_tokens;          /* what this attempt added to the prefill worker's account */
+    sl_writer writer;
+    uint64_t placed_tokens; /* what this attempt added to the prefill member's account */
     uint32_t retries, recoveries;
     uint64_t deadline_ns, stage_ns /* of the last step forward */, not_before_ns;
     uint64_t start_ns, first_token_ns, last_token_ns;
-    uint32_t backoff;
+    uint32_t backoff_ms;
 
-    /* text */
-    sl_detok detok;
-    sl_stop *stop;
-    char *stop_names[SL_STOP_MAX];
-    size_t n_stops;
-    bool keep_special, no_text, ended;
-    bool led; /* its siblings were let go */
-    int32_t matched_token;
-    const char *matched_stop;
+    sl_request_text text;
+    int32_t matched_token; /* stop token that ended it, or -1 */
     uint32_t cached_tokens;
-};
+} sl_request;
+
+/* ---- events ---- */
+
+typedef enum {
+    SL_EVENT_PLACED,    /* placed: the queue chose the members */
+    SL_EVENT_RESERVED,  /* reserved: the decode worker has landing pages */
+    SL_EVENT_NO_ROOM,   /* the decode worker has none: not a failure, wait for room there or elsewhere */
+    SL_EVENT_PREFILLED, /* prefilled: committed and drained */
+    SL_EVENT_TOKENS,    /* tokens */
+    SL_EVENT_DONE,      /* done */
+    SL_EVENT_RETRACTED, /* the decode worker gave the request back to make room */
+    SL_EVENT_FAILED,    /* failed: a worker says so */
+    SL_EVENT_LOST,      /* lost: a worker of the attempt is gone */
+    SL_EVENT_STALLED,   /* no progress for router.stage_timeout_ms */
+    SL_EVENT_END,       /* end: cancelled, past its deadline, refused */
+    SL_EVENT_COUNT,
+} sl_request_event_kind;
+
+/* Pointers are borrowed until the effects of the step have been performed. */
+typedef struct sl_request_event {
+    sl_request_event_kind kind;
+    uint64_t now_ns;
+    union {
+        struct {
+            uint32_t prefill, decode;
+        } placed;
+        const sl_msg_reserved *reserved;
+        const sl_msg_prefilled *prefilled;
+        const sl_msg_tokens *tokens;
+        const sl_msg_done *done;
+        struct {
+            bool by_decode; /* else by the prefill worker */
+            bool retryable;
+            sl_status status;
+            const char *reason;
+        } failed;
+        struct {
+            bool decode; /* else the prefill worker */
+        } lost;
+        struct {
+            sl_status status;
+            const char *reason;
+        } end;
+    };
+} sl_request_event;
+
+/* ---- effects ---- */
+
+typedef enum {
+    SL_EFFECT_RESERVE, /* send RESERVE; the members' accounts grow */
+    SL_EFFECT_PREFILL, /* prefill: send PREFILL */
+    SL_EFFECT_SETTLE,  /* the prompt is in the prefill member's cache, its account shrinks */
+    SL_EFFECT_BLOCK,   /* block: the decode member gets no request until then, or until it reports room */
+    SL_EFFECT_LEAVE,   /* leave: tell the workers of the attempt; the members' accounts shrink */
+    SL_EFFECT_REQUEUE, /* to the front of the queue */
+    SL_EFFECT_FOLLOW,  /* the siblings with the same prompt may be placed */
+    SL_EFFECT_EMIT,    /* emit: tokens and text for the sink */
+    SL_EFFECT_END,     /* end: the last output for the sink */
+    SL_EFFECT_COUNT,
+} sl_effect_kind;
+
+/* Who still knows of an attempt that is left, and must hear ABORT. */
+enum { SL_TELL_PREFILL = 1, SL_TELL_DECODE = 2 };
+
+/* Carries what it concerns, because the request may be in another attempt when the effect is performed. */
+typedef struct sl_effect {
+    sl_effect_kind kind;
+    sl_request *request;
+    uint32_t attempt, prefill, decode;
+    union {
+        struct {
+            const uint32_t *pages; /* borrowed from the event */
+            size_t n_pages;
+            uint32_t matched_pages;
+        } landing; /* PREFILL */
+        struct {
+            unsigned tell;
+            sl_status why;
+            sl_writer writer;
+            uint64_t placed_tokens;
+        } leave;
+        uint64_t placed_tokens; /* SETTLE */
+        uint64_t until_ns;      /* BLOCK */
+        struct {
+            const sl_msg_token *tokens; /* borrowed from the event */
+            size_t n_tokens;
+            size_t text_at, text_len; /* in the env's text */
+        } emit;
+        struct {
+            sl_finish finish;
+            sl_status status;
+            const char *reason; /* borrowed from the event, or static; may be NULL */
+            size_t text_at, text_len;
+        } end;
+    };
+} sl_effect;
+
+enum { SL_STEP_EFFECTS = 8 };
+
+typedef struct sl_step {
+    sl_effect list[SL_STEP_EFFECTS];
+    size_t n;
+} sl_step;
+
+/* What a step may know of the router, and the scratch it uses. */
+typedef struct sl_request_env {
+    const sl_served_model *model;
+    uint32_t vocab;         /* of the workers */
+    uint32_t retries;       /* attempts after a failure */
+    sl_router_stats *stats; /* counters only */
+    sl_strbuf *text;        /* effects append the text they carry */
+    char *piece;            /* scratch: sl_detok_bound() bytes */
+} sl_request_env;
+
+/* False: the event has no entry for the state, nothing was changed. */
+bool sl_request_step(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out);
+
+/* Queries. */
+uint32_t sl_request_produced(const sl_request *q);
+bool sl_request_over(const sl_request *q); /* FINISHED or FAILED */
+uint32_t sl_request_remaining_ms(const sl_request *q, uint64_t now);
+/* Brings the page keys up to the tokens, for workers with this fingerprint. */
+sl_status sl_request_update_keys(sl_request *q, sl_key fingerprint);
+
+/* output.c: tokens to text. */
+sl_status sl_output_init(sl_request *q, const sl_request_spec *spec, sl_err *err);
+void sl_output_free(sl_request *q);
+/* Appends the text of t[0..n) to env->text. *used: how many tokens count (those after a stop do not). *stopped: a stop
+ * string ended the text. */
+sl_status sl_output_tokens(const sl_request_env *env, sl_request *q, const sl_msg_token *t, size_t n,
+                           size_t *used, bool *stopped);
+/* Appends what is held back to env->text, at the end of a stream. */
+void sl_output_flush(const sl_request_env *env, sl_request *q);
 
 #endif

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/log.h"
 #include "common.pb-c.h"
 #include "router/grpc/rpc.h"
-#include "router/core/keyset.h"
 #include "kvstore/page_key.h"
 #include "sglang_scheduler.pb-c.h"
 
@@ -32,8 +32,10 @@ void rpc_health_check(rpc_call *c, const uint8_t *data, size_t n)
     if (!read_empty(c, &sglang__grpc__scheduler__health_check_request__descriptor, data, n))
         return;
     S(HealthCheckResponse) a = SGLANG__GRPC__SCHEDULER__HEALTH_CHECK_RESPONSE__INIT;
-    a.healthy = sl_router_ready(c->r);
-    a.message = rpc_text(a.healthy ? "ok" : c->r->draining ? "draining" : "waiting for workers");
+    sl_cluster_info k;
+    sl_cluster_get_info(c->r, &k);
+    a.healthy = k.ready;
+    a.message = rpc_text(k.ready ? "ok" : k.draining ? "draining" : "waiting for workers");
     rpc_answer(c, &a.base);
 }
 
@@ -41,33 +43,40 @@ void rpc_model_info(rpc_call *c, const uint8_t *data, size_t n)
 {
     if (!read_empty(c, &sglang__grpc__scheduler__get_model_info_request__descriptor, data, n))
         return;
-    sl_router *r = c->r;
+    const sl_served_model *m = sl_router_model(c->r);
+    const sl_router_opts *o = c->g->o;
+    sl_cluster_info k;
+    sl_cluster_get_info(c->r, &k);
     S(GetModelInfoResponse) a = SGLANG__GRPC__SCHEDULER__GET_MODEL_INFO_RESPONSE__INIT;
-    a.model_path = a.tokenizer_path = (char *)(r->o.model_path ? r->o.model_path : "");
+    a.model_path = a.tokenizer_path = (char *)(o->model_path ? o->model_path : "");
     a.is_generation = true;
-    a.served_model_name = (char *)r->o.served_name;
-    a.max_context_length = r->max_context;
-    a.max_req_input_len = r->max_context > 0 ? r->max_context - 1 : 0;
-    a.vocab_size = r->cluster_vocab ? (int32_t)r->cluster_vocab : sl_tokenizer_vocab_size(r->tok);
-    a.model_type = r->model_type;
-    a.n_eos_token_ids = r->n_eos;
-    a.eos_token_ids = r->eos;
-    a.bos_token_id = sl_tokenizer_bos(r->tok);
+    a.served_model_name = (char *)o->served_name;
+    a.max_context_length = k.max_context;
+    a.max_req_input_len = k.max_context > 0 ? k.max_context - 1 : 0;
+    a.vocab_size = k.vocab;
+    a.model_type = (char *)m->model_type;
+    a.n_eos_token_ids = m->n_eos;
+    a.eos_token_ids = (int32_t *)m->eos;
+    a.bos_token_id = sl_tokenizer_bos(m->tok);
     a.pad_token_id = -1;
-    char *arch = r->architecture;
+    char *arch = (char *)m->architecture;
     a.n_architectures = *arch ? 1 : 0;
     a.architectures = &arch;
     rpc_answer(c, &a.base);
 }
 
+/* Of all decode workers that are ready. */
 static int32_t total_tokens(const sl_router *r)
 {
-    uint64_t n = 0;
-    for (const sl_member *w = r->workers; w; w = w->next) {
-        if (w->id && w->role == SL_ROLE_DECODE && w->state == SL_MEMBER_READY)
-            n += (uint64_t)w->total_pages * SL_KEY_PAGE_TOKENS;
+    uint64_t tokens = 0;
+    size_t n;
+    sl_member_info *list = sl_cluster_members(r, &n);
+    for (size_t i = 0; i < n; i++) {
+        if (list[i].role == SL_ROLE_DECODE && list[i].state == SL_MEMBER_READY)
+            tokens += (uint64_t)list[i].total_pages * SL_KEY_PAGE_TOKENS;
     }
-    return n > INT32_MAX ? INT32_MAX : (int32_t)n;
+    free(list);
+    return tokens > INT32_MAX ? INT32_MAX : (int32_t)tokens;
 }
 
 /* One string field of a google.protobuf.Struct. */
@@ -92,29 +101,31 @@ void rpc_server_info(rpc_call *c, const uint8_t *data, size_t n)
 {
     if (!read_empty(c, &sglang__grpc__scheduler__get_server_info_request__descriptor, data, n))
         return;
-    sl_router *r = c->r;
+    const sl_router_opts *o = c->g->o;
+    sl_cluster_info k;
+    sl_cluster_get_info(c->r, &k);
     field f[3];
     Google__Protobuf__Struct__FieldsEntry *list[3];
-    set_field(&f[0], &list[0], "policy", r->policy->name);
-    set_field(&f[1], &list[1], "transport", r->o.transport);
-    set_field(&f[2], &list[2], "served_model_name", r->o.served_name);
+    set_field(&f[0], &list[0], "policy", o->policy);
+    set_field(&f[1], &list[1], "transport", o->transport);
+    set_field(&f[2], &list[2], "served_model_name", o->served_name);
     Google__Protobuf__Struct args = GOOGLE__PROTOBUF__STRUCT__INIT;
     args.n_fields = 3;
     args.fields = list;
     Google__Protobuf__Timestamp start = GOOGLE__PROTOBUF__TIMESTAMP__INIT;
-    start.seconds = r->started_unix;
+    start.seconds = k.started_unix;
     S(GetServerInfoResponse) a = SGLANG__GRPC__SCHEDULER__GET_SERVER_INFO_RESPONSE__INIT;
     a.server_args = &args;
-    a.active_requests = (int32_t)r->active;
-    a.uptime_seconds = (double)(sl_now_ns() - r->started_ns) / 1e9;
+    a.active_requests = (int32_t)k.active;
+    a.uptime_seconds = (double)(sl_now_ns() - k.started_ns) / 1e9;
     a.sglang_version = rpc_text("sluice");
     a.server_type = rpc_text("grpc");
     a.start_time = &start;
-    a.max_total_num_tokens = total_tokens(r);
+    a.max_total_num_tokens = total_tokens(c->r);
     rpc_answer(c, &a.base);
 }
 
-static void fill_load(const sl_member *w, S(SchedulerLoad) * l)
+static void fill_load(const sl_member_info *w, S(SchedulerLoad) * l)
 {
     sglang__grpc__scheduler__scheduler_load__init(l);
     uint32_t idle = w->load.free_pages + w->load.cached_pages, total = w->total_pages;
@@ -132,32 +143,38 @@ static void fill_load(const sl_member *w, S(SchedulerLoad) * l)
     l->max_running_requests = (int32_t)w->max_batch;
 }
 
-void rpc_loads(rpc_call *c, const uint8_t *data, size_t n)
+/* Fills loads[0..n) and their sums from the decode workers that the request asks for; returns n. */
+static size_t collect_loads(const sl_member_info *members, size_t n, const S(GetLoadsRequest) * q,
+                            S(SchedulerLoad) * loads, S(SchedulerLoad) * *list, S(AggregateMetrics) * agg)
 {
-    S(GetLoadsRequest) *q = rpc_unpack(c, &sglang__grpc__scheduler__get_loads_request__descriptor, data, n);
-    if (!q)
-        return;
-    enum { MAX = 1024 };
-    static S(SchedulerLoad) loads[MAX]; /* loop thread only */
-    static S(SchedulerLoad) * list[MAX];
     size_t k = 0;
-    S(AggregateMetrics) agg = SGLANG__GRPC__SCHEDULER__AGGREGATE_METRICS__INIT;
-    for (const sl_member *w = c->r->workers; w && k < MAX; w = w->next) {
+    for (size_t i = 0; i < n; i++) {
+        const sl_member_info *w = &members[i];
         bool wanted = !q->_dp_rank_case || q->dp_rank == (int32_t)w->id;
-        if (!w->id || w->role != SL_ROLE_DECODE || w->state == SL_MEMBER_DEAD || !wanted)
+        if (w->role != SL_ROLE_DECODE || w->state == SL_MEMBER_DEAD || !wanted)
             continue;
         fill_load(w, &loads[k]);
-        agg.total_running_reqs += loads[k].num_running_reqs;
-        agg.total_waiting_reqs += loads[k].num_waiting_reqs;
-        agg.avg_token_usage += loads[k].token_usage;
-        agg.avg_utilization += loads[k].utilization;
+        agg->total_running_reqs += loads[k].num_running_reqs;
+        agg->total_waiting_reqs += loads[k].num_waiting_reqs;
+        agg->avg_token_usage += loads[k].token_usage;
+        agg->avg_utilization += loads[k].utilization;
         list[k] = &loads[k];
         k++;
     }
-    agg.total_waiting_reqs += (int32_t)c->r->queued;
+    agg->avg_token_usage /= k ? (double)k : 1;
+    agg->avg_utilization /= k ? (double)k : 1;
+    return k;
+}
+
+static void answer_loads(rpc_call *c, const S(GetLoadsRequest) * q, const sl_member_info *members, size_t n,
+                         S(SchedulerLoad) * loads, S(SchedulerLoad) * *list)
+{
+    S(AggregateMetrics) agg = SGLANG__GRPC__SCHEDULER__AGGREGATE_METRICS__INIT;
+    size_t k = collect_loads(members, n, q, loads, list, &agg);
+    sl_cluster_info info;
+    sl_cluster_get_info(c->r, &info);
+    agg.total_waiting_reqs += (int32_t)info.queued;
     agg.total_reqs = agg.total_running_reqs + agg.total_waiting_reqs;
-    agg.avg_token_usage /= k ? (double)k : 1;
-    agg.avg_utilization /= k ? (double)k : 1;
     char stamp[40];
     time_t t = time(NULL);
     struct tm tm;
@@ -170,6 +187,24 @@ void rpc_loads(rpc_call *c, const uint8_t *data, size_t n)
     a.loads = list;
     a.aggregate = &agg;
     rpc_answer(c, &a.base);
+}
+
+void rpc_loads(rpc_call *c, const uint8_t *data, size_t n)
+{
+    S(GetLoadsRequest) *q = rpc_unpack(c, &sglang__grpc__scheduler__get_loads_request__descriptor, data, n);
+    if (!q)
+        return;
+    size_t members;
+    sl_member_info *info = sl_cluster_members(c->r, &members);
+    S(SchedulerLoad) *loads = calloc(members + 1, sizeof *loads);
+    S(SchedulerLoad) **list = calloc(members + 1, sizeof *list);
+    if (loads && list)
+        answer_loads(c, q, info, members, loads, list);
+    else
+        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "out of memory");
+    free(info);
+    free(loads);
+    free(list);
     protobuf_c_message_free_unpacked(&q->base, NULL);
 }
 
@@ -181,7 +216,7 @@ static void answer_flush(rpc_call *c, bool ok, const char *text)
     a.success = ok;
     a.message = (char *)text;
     if (ok)
-        sl_members_flush_cache(c->r);
+        sl_cluster_flush_cache(c->r);
     rpc_answer(c, &a.base);
 }
 
@@ -190,7 +225,9 @@ void rpc_flush_tick(rpc_call *c, uint64_t now)
     uint64_t *deadline = c->user;
     if (!deadline)
         return;
-    bool idle = !c->r->active;
+    sl_cluster_info k;
+    sl_cluster_get_info(c->r, &k);
+    bool idle = !k.active;
     if (!idle && now < *deadline)
         return;
     c->user = NULL;
@@ -238,14 +275,14 @@ void rpc_tokenizer(rpc_call *c, const uint8_t *data, size_t n)
                                         "config.json", "generation_config.json"};
     if (!read_empty(c, &smg__grpc__common__get_tokenizer_request__descriptor, data, n))
         return;
-    if (!c->r->o.model_path || !*c->r->o.model_path) {
+    if (!c->g->o->model_path || !*c->g->o->model_path) {
         rpc_finish(c, RPC_NOT_FOUND, "this server has no tokenizer files");
         return;
     }
     uint8_t *zip;
     size_t len;
     sl_err err = {""};
-    sl_status st = rpc_zip(c->r->o.model_path, files, SL_COUNT(files), &zip, &len, &err);
+    sl_status st = rpc_zip(c->g->o->model_path, files, SL_COUNT(files), &zip, &len, &err);
     if (st) {
         rpc_finish(c, rpc_code_of(st), err.text);
         return;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "router/grpc/rpc.h"
 #include "sglang_scheduler.pb-c.h"
 
@@ -169,8 +170,8 @@ static sl_status read_prompt(sl_router *r, const S(TokenizedInput) * t, sl_reque
     }
     if (!t || !t->original_text || !*t->original_text)
         return sl_fail(err, SL_ERR_INVALID, "tokenized: input_ids is empty");
-    return sl_tokenizer_encode(r->tok, t->original_text, strlen(t->original_text), SL_TOK_ADD_SPECIAL,
-                               &s->prompts->ids, &s->prompts->n, err);
+    return sl_tokenizer_encode(sl_router_model(r)->tok, t->original_text, strlen(t->original_text),
+                               SL_TOK_ADD_SPECIAL, &s->prompts->ids, &s->prompts->n, err);
 }
 
 static sl_status read_request(sl_router *r, const S(GenerateRequest) * q, sl_request_spec *s, sl_err *err)
@@ -241,7 +242,7 @@ static S(OutputLogProbs) * make_logprobs(const generation *g, const out_tokens *
         free(o);
         return NULL;
     }
-    o->top_logprobs[t->n - from] = space; /* remembered behind the end for free_logprobs */
+    o->top_logprobs[t->n - from] = space; /* kept after the last entry for free_logprobs */
     o->n_top_logprobs = t->n - from;
     for (size_t i = 0; i < o->n_top_logprobs; i++) {
         sl_msg_token *k = &t->tops[from + i];
@@ -383,8 +384,7 @@ static void start(rpc_call *c, const S(GenerateRequest) * q, sl_request_spec *s)
     sl_err err = {""};
     sl_status st = sl_group_submit(c->r, s, on_output, g, &g->group, &err);
     if (st) {
-        if (st != SL_ERR_EXHAUSTED)
-            sl_router_stats_request(&c->r->stats, "generate", sl_router_stats_outcome(st));
+        sl_front_count_refused(c->r, "generate", st);
         end_call(g, rpc_code_of(st), err.text);
     }
 }
@@ -406,10 +406,10 @@ void rpc_generate(rpc_call *c, const uint8_t *data, size_t n)
     if (!st && (s.n < 1 || s.n > 128))
         st = sl_fail(&err, SL_ERR_INVALID, "n: must be 1 to 128");
     if (!st && sl_group_find(c->r, s.id)) {
-        sl_router_stats_request(&c->r->stats, "generate", "invalid");
+        sl_router_stats_request(c->g->stats, "generate", "invalid");
         rpc_finish(c, RPC_ALREADY_EXISTS, "request_id: is in use");
     } else if (st) {
-        sl_router_stats_request(&c->r->stats, "generate", sl_router_stats_outcome(st));
+        sl_front_count_refused(c->r, "generate", st);
         rpc_finish(c, rpc_code_of(st), err.text);
     } else {
         start(c, q, &s);
@@ -425,7 +425,7 @@ void rpc_generate_gone(rpc_call *c)
         return;
     c->user = NULL;
     if (!c->finished)
-        sl_counter_add(c->r->stats.disconnects, 1);
+        sl_counter_add(c->g->stats->disconnects, 1);
     let_go(g);
     if (c->counted) {
         c->counted = false;
@@ -448,7 +448,8 @@ void rpc_abort(rpc_call *c, const uint8_t *data, size_t n)
         return;
     sl_group *grp = sl_group_find(c->r, q->request_id ? q->request_id : "");
     if (grp) {
-        sl_log(SL_LOG_INFO, "grpc", "abort", "id=%s reason=\"%.100s\"", grp->id, q->reason ? q->reason : "");
+        sl_log(SL_LOG_INFO, "grpc", "abort", "id=%s reason=\"%.100s\"", sl_group_id(grp),
+               q->reason ? q->reason : "");
         sl_group_abort(grp);
     }
     S(AbortResponse) a = SGLANG__GRPC__SCHEDULER__ABORT_RESPONSE__INIT;

@@ -1,33 +1,47 @@
 /*
  * The gRPC front as a whole: create, tick, drain, destroy.
  */
-#include "router/grpc/grpc.h"
-
 #include <stdlib.h>
 
 #include "router/grpc/rpc.h"
 
 enum { MAX_STREAMS = 1024, MAX_BUFFERED = 4 << 20 };
 
-sl_status sl_grpc_create(sl_router *r, sl_grpc **out, sl_err *err)
+void rpc_front_init(sl_grpc *g, sl_router *r)
 {
+    g->front.c = &sl_front_grpc;
+    g->r = r;
+    g->o = sl_router_options(r);
+    g->stats = sl_router_get_stats(r);
+}
+
+static bool ready(const sl_grpc *g)
+{
+    sl_cluster_info c;
+    sl_cluster_get_info(g->r, &c);
+    return c.ready;
+}
+
+static sl_status grpc_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_err *err)
+{
+    const sl_router_opts *ro = sl_router_options(r);
     *out = NULL;
-    if (r->o.grpc_port < 0)
+    if (ro->grpc_port < 0)
         return SL_OK;
     sl_grpc *g = calloc(1, sizeof *g);
     if (!g)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    g->r = r;
-    h2_options o = {.loop = &r->loop,
-                    .host = r->o.grpc_host,
-                    .port = r->o.grpc_port,
-                    .max_connections = r->o.max_connections,
+    rpc_front_init(g, r);
+    h2_options o = {.loop = loop,
+                    .host = ro->grpc_host,
+                    .port = ro->grpc_port,
+                    .max_connections = ro->max_connections,
                     .max_streams = MAX_STREAMS,
                     .max_buffered = MAX_BUFFERED};
     rpc_callbacks(g, &o.cb);
     sl_status st = SL_OK;
-    if (r->o.tls_cert && *r->o.tls_cert)
-        st = h2_tls_create(r->o.tls_cert, r->o.tls_key ? r->o.tls_key : "", &g->tls, err);
+    if (ro->tls_cert && *ro->tls_cert)
+        st = h2_tls_create(ro->tls_cert, ro->tls_key ? ro->tls_key : "", &g->tls, err);
     o.tls = g->tls;
     if (!st)
         st = h2_server_create(&o, &g->h2, err);
@@ -36,53 +50,62 @@ sl_status sl_grpc_create(sl_router *r, sl_grpc **out, sl_err *err)
         free(g);
         return st;
     }
-    r->on_kv = rpc_kv_publish;
-    *out = g;
+    *out = &g->front;
     return SL_OK;
 }
 
-int sl_grpc_port(const sl_grpc *g)
+static int grpc_port(const sl_front *f)
 {
-    return g ? h2_server_port(g->h2) : -1;
+    return h2_server_port(((const sl_grpc *)f)->h2);
 }
 
-bool sl_grpc_flush(sl_grpc *g)
+static bool grpc_flush(sl_front *f)
 {
-    return g && h2_server_flush(g->h2);
+    return h2_server_flush(((sl_grpc *)f)->h2);
 }
 
-void sl_grpc_tick(sl_grpc *g, uint64_t now)
+static void grpc_tick(sl_front *f, uint64_t now)
 {
-    if (!g)
-        return;
+    sl_grpc *g = (sl_grpc *)f;
     rpc_tick(g, now);
-    bool ready = sl_router_ready(g->r);
-    if (ready != g->was_ready) {
-        g->was_ready = ready;
+    bool is_ready = ready(g);
+    if (is_ready != g->was_ready) {
+        g->was_ready = is_ready;
         rpc_std_changed(g);
     }
 }
 
-void sl_grpc_drain(sl_grpc *g)
+/* Health says NOT_SERVING, connections get GOAWAY; running calls go on. */
+static void grpc_drain(sl_front *f)
 {
-    if (!g)
-        return;
+    sl_grpc *g = (sl_grpc *)f;
     g->was_ready = false;
     rpc_std_changed(g); /* watchers hear it before the GOAWAY */
     h2_server_goaway(g->h2);
 }
 
-bool sl_grpc_idle(const sl_grpc *g)
+/* Calls that answer at once and subscriptions do not count. */
+static bool grpc_idle(const sl_front *f)
 {
-    return !g || !g->generating;
+    return !((const sl_grpc *)f)->generating;
 }
 
-void sl_grpc_destroy(sl_grpc *g)
+static void grpc_destroy(sl_front *f)
 {
-    if (!g)
-        return;
-    g->r->on_kv = NULL;
+    sl_grpc *g = (sl_grpc *)f;
     h2_server_destroy(g->h2);
     SSL_CTX_free(g->tls);
     free(g);
 }
+
+const sl_front_class sl_front_grpc = {
+    .name = "grpc",
+    .create = grpc_create,
+    .port = grpc_port,
+    .flush = grpc_flush,
+    .tick = grpc_tick,
+    .drain = grpc_drain,
+    .idle = grpc_idle,
+    .kv_batch = rpc_kv_publish,
+    .destroy = grpc_destroy,
+};

@@ -15,8 +15,10 @@ static const char *const services[] = {"", "sglang.grpc.scheduler.SglangSchedule
 
 static serving status_of(const sl_router *r)
 {
-    return sl_router_ready(r) ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING
-                              : GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__NOT_SERVING;
+    sl_cluster_info c;
+    sl_cluster_get_info(r, &c);
+    return c.ready ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING
+                   : GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__NOT_SERVING;
 }
 
 static bool known(const char *service)

@@ -114,11 +114,9 @@ static void send_batch(rpc_call *c, const sl_kv_batch *b)
     free_batch(&o);
 }
 
-void rpc_kv_publish(sl_router *r, const sl_kv_batch *b)
+void rpc_kv_publish(sl_front *f, const sl_kv_batch *b)
 {
-    if (!r->grpc)
-        return;
-    for (rpc_call *c = r->grpc->calls; c; c = c->next) {
+    for (rpc_call *c = ((sl_grpc *)f)->calls; c; c = c->next) {
         if (c->m && c->m->message == rpc_kv_events && c->user && !c->finished)
             send_batch(c, b);
     }
@@ -130,7 +128,7 @@ void rpc_kv_events(rpc_call *c, const uint8_t *data, size_t n)
         rpc_unpack(c, &smg__grpc__common__subscribe_kv_events_request__descriptor, data, n);
     if (!q)
         return;
-    uint64_t from = q->start_sequence_number, next = c->r->kv_next + 1;
+    uint64_t from = q->start_sequence_number, next = sl_kv_newest(c->r) + 1;
     protobuf_c_message_free_unpacked(&q->base, NULL);
     c->user = c; /* subscribed */
     h2_stream_respond(c->s, "application/grpc");
@@ -139,7 +137,8 @@ void rpc_kv_events(rpc_call *c, const uint8_t *data, size_t n)
     if (next > SL_KV_RING && from < next - SL_KV_RING)
         from = next - SL_KV_RING;
     for (; from < next && !c->finished; from++) {
-        if (c->r->kv[from % SL_KV_RING].sequence == from)
-            send_batch(c, &c->r->kv[from % SL_KV_RING]);
+        const sl_kv_batch *b = sl_kv_at(c->r, from);
+        if (b)
+            send_batch(c, b);
     }
 }

@@ -6,7 +6,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
+
+#include "base/log.h"
 
 #define SCHED "/sglang.grpc.scheduler.SglangScheduler/"
 
@@ -99,7 +100,7 @@ void rpc_finish(rpc_call *c, rpc_code code, const char *text)
     snprintf(status, sizeof status, "%d", (int)code);
     percent_encode(text ? text : "", message, sizeof message);
     const char *method = c->m ? strrchr(c->m->path, '/') + 1 : "unknown";
-    sl_router_stats_grpc(&c->r->stats, method, code_name(code));
+    sl_router_stats_grpc(c->g->stats, method, code_name(code));
     h2_stream_finish(c->s, status, message);
 }
 
@@ -173,21 +174,6 @@ static uint64_t parse_timeout(const char *t)
     }
 }
 
-static bool authorized(const sl_router *r, const h2_headers *h)
-{
-    const char *key = r->o.api_key, *got = h->authorization;
-    if (!key || !*key)
-        return true;
-    if (strncasecmp(got, "Bearer ", 7))
-        return false;
-    got += 7;
-    size_t n = strlen(got), k = strlen(key);
-    unsigned diff = n != k;
-    for (size_t i = 0; i < n; i++)
-        diff |= (unsigned char)got[i] ^ (unsigned char)key[i % k];
-    return !diff;
-}
-
 static void check_headers(rpc_call *c, const h2_headers *h)
 {
     for (size_t i = 0; i < SL_COUNT(methods); i++) {
@@ -197,7 +183,7 @@ static void check_headers(rpc_call *c, const h2_headers *h)
     uint64_t timeout = parse_timeout(h->timeout);
     if (!c->m)
         rpc_finish(c, RPC_UNIMPLEMENTED, "no such method");
-    else if (!c->m->open && !authorized(c->r, h))
+    else if (!c->m->open && !sl_front_key_ok(h->authorization, c->g->o->api_key))
         rpc_finish(c, RPC_UNAUTHENTICATED, "incorrect or missing API key: send authorization: Bearer KEY");
     else if (h->encoding[0] && strcmp(h->encoding, "identity"))
         rpc_finish(c, RPC_UNIMPLEMENTED, "compressed messages are not supported");
@@ -240,7 +226,7 @@ static void take_messages(rpc_call *c)
         size_t n = (size_t)p[1] << 24 | (size_t)p[2] << 16 | (size_t)p[3] << 8 | p[4];
         if (p[0]) {
             rpc_finish(c, RPC_UNIMPLEMENTED, "compressed messages are not supported");
-        } else if (n > c->r->o.max_body_bytes) {
+        } else if (n > c->g->o->max_body_bytes) {
             rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "the message exceeds router.max_body_bytes");
         } else if (c->in.len - at < 5 + n || !c->m->bidi) {
             break;
@@ -261,7 +247,7 @@ static void on_data(void *arg, h2_stream *s, const uint8_t *p, size_t n)
     rpc_call *c = h2_stream_user(s);
     if (!c || c->finished)
         return;
-    if (c->in.len + n > c->r->o.max_body_bytes + 5) {
+    if (c->in.len + n > c->g->o->max_body_bytes + 5) {
         rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "the message exceeds router.max_body_bytes");
         return;
     }
@@ -298,7 +284,7 @@ static void on_closed(void *arg, h2_stream *s, bool clean)
     if (!c)
         return;
     if (!clean && !c->finished)
-        sl_router_stats_grpc(&c->r->stats, c->m ? strrchr(c->m->path, '/') + 1 : "unknown", "CANCELLED");
+        sl_router_stats_grpc(c->g->stats, c->m ? strrchr(c->m->path, '/') + 1 : "unknown", "CANCELLED");
     if (c->m && c->m->gone)
         c->m->gone(c);
     if (c->prev)
@@ -314,7 +300,7 @@ static void on_closed(void *arg, h2_stream *s, bool clean)
 static void on_connections(void *arg, int change)
 {
     sl_grpc *g = arg;
-    sl_gauge_add(g->r->stats.grpc_connections, change);
+    sl_gauge_add(g->stats->grpc_connections, change);
 }
 
 void rpc_callbacks(sl_grpc *g, h2_callbacks *out)

@@ -1,15 +1,15 @@
 /*
- * gRPC over h2.h: method table, message framing, deadlines, authentication, status. A call lives until its
- * `gone` runs; finishing it does not free it (the last bytes may still be on their way). Loop thread only.
+ * gRPC front: the scheduler protocol, health and reflection, on nghttp2 in the router's loop. Here: method table,
+ * message framing, deadlines, authentication, status, over h2.h. A call lives until its `gone` runs; finishing it does
+ * not free it, because its last bytes may not have been sent yet. Loop thread only.
  */
 #ifndef SL_ROUTER_GRPC_RPC_H
 #define SL_ROUTER_GRPC_RPC_H
 
 #include <protobuf-c/protobuf-c.h>
 
-#include "router/grpc/grpc.h"
+#include "router/front.h"
 #include "router/grpc/h2.h"
-#include "router/core/core_impl.h"
 
 typedef enum {
     RPC_OK = 0,
@@ -27,6 +27,7 @@ typedef enum {
     RPC_UNAUTHENTICATED = 16,
 } rpc_code;
 
+typedef struct sl_grpc sl_grpc;
 typedef struct rpc_call rpc_call;
 
 typedef struct rpc_method {
@@ -50,7 +51,10 @@ struct rpc_call {
 };
 
 struct sl_grpc {
+    sl_front front; /* first: an sl_front pointer is an sl_grpc pointer */
     sl_router *r;
+    const sl_router_opts *o;
+    sl_router_stats *stats;
     h2_server *h2;
     SSL_CTX *tls;
     rpc_call *calls;
@@ -77,6 +81,8 @@ rpc_code rpc_code_of(sl_status st);
 /* Unpacks a message; on failure finishes the call and returns NULL. */
 void *rpc_unpack(rpc_call *c, const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t n);
 
+/* The parts of a front that need no socket; for create and for the fuzzer. */
+void rpc_front_init(sl_grpc *g, sl_router *r);
 /* h2 callbacks of a server (arg: sl_grpc). */
 void rpc_callbacks(sl_grpc *g, h2_callbacks *out);
 void rpc_tick(sl_grpc *g, uint64_t now);
@@ -94,7 +100,7 @@ void rpc_flush_gone(rpc_call *c);
 void rpc_flush_tick(rpc_call *c, uint64_t now);
 void rpc_tokenizer(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_kv_events(rpc_call *c, const uint8_t *data, size_t n);
-void rpc_kv_publish(sl_router *r, const sl_kv_batch *b);
+void rpc_kv_publish(sl_front *f, const sl_kv_batch *b);
 void rpc_std_check(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_std_list(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_std_watch(rpc_call *c, const uint8_t *data, size_t n);

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "router/http/http_impl.h"
 
 enum { RUN_ROUNDS = 8 };
@@ -30,9 +31,10 @@ static void on_timer(uv_timer_t *t)
     h->dirty = true;
 }
 
-bool sl_http_flush(sl_http *h)
+static bool http_flush(sl_front *f)
 {
-    if (!h || !h->dirty)
+    sl_http *h = (sl_http *)f;
+    if (!h->dirty)
         return false;
     MHD_UNSIGNED_LONG_LONG ms = 0;
     for (int i = 0; i < RUN_ROUNDS; i++) {
@@ -104,8 +106,8 @@ static sl_status read_pem(const char *path, const char *key, char **out, sl_err 
 
 static sl_status start_daemon(sl_http *h, int fd, sl_err *err)
 {
-    sl_router *r = h->r;
-    bool tls = r->o.tls_cert && *r->o.tls_cert;
+    const sl_router_opts *o = h->o;
+    bool tls = o->tls_cert && *o->tls_cert;
     struct MHD_OptionItem pem[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert},
                                    {MHD_OPTION_HTTPS_MEM_KEY, 0, h->key},
                                    {MHD_OPTION_END, 0, NULL}};
@@ -115,8 +117,8 @@ static sl_status start_daemon(sl_http *h, int fd, sl_err *err)
         MHD_start_daemon(flags, 0, NULL, NULL, http_on_access, h, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL,
                          MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, h,
                          MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
-                         (unsigned)r->o.max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
-                         (unsigned)r->o.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)64 * 1024,
+                         (unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)o->idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)64 * 1024,
                          MHD_OPTION_ARRAY, tls ? pem : none, MHD_OPTION_END);
     if (!h->daemon)
         return sl_fail(err, SL_ERR_INVALID, "cannot start the HTTP server%s",
@@ -132,60 +134,82 @@ static sl_status poll_daemon(sl_http *h, sl_err *err)
     h->timer = calloc(1, sizeof *h->timer);
     if (!di || !h->poll || !h->timer)
         return sl_fail(err, SL_ERR_NO_MEMORY, "cannot poll the HTTP server");
-    uv_timer_init(&h->r->loop, h->timer);
-    uv_poll_init(&h->r->loop, h->poll, di->epoll_fd);
+    uv_timer_init(h->loop, h->timer);
+    uv_poll_init(h->loop, h->poll, di->epoll_fd);
     h->poll->data = h->timer->data = h;
     uv_poll_start(h->poll, UV_READABLE, on_ready);
     h->dirty = true;
     return SL_OK;
 }
 
-sl_status sl_http_create(sl_router *r, sl_http **out, sl_err *err)
+static sl_status open_http(sl_http *h, sl_err *err)
 {
+    int fd = -1;
+    if (h->o->tls_cert && *h->o->tls_cert) {
+        SL_TRY(read_pem(h->o->tls_cert, "tls_cert", &h->cert, err));
+        SL_TRY(read_pem(h->o->tls_key ? h->o->tls_key : "", "tls_key", &h->key, err));
+    }
+    SL_TRY(bind_to(h->o->http_host, h->o->http_port, &fd, &h->port, err));
+    sl_status st = start_daemon(h, fd, err);
+    if (st) {
+        close(fd);
+        return st;
+    }
+    return poll_daemon(h, err);
+}
+
+static void http_destroy(sl_front *f);
+
+static sl_status http_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_err *err)
+{
+    const sl_router_opts *o = sl_router_options(r);
     *out = NULL;
-    if (r->o.http_port < 0)
+    if (o->http_port < 0)
         return SL_OK;
     sl_http *h = calloc(1, sizeof *h);
     if (!h)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    h->front.c = &sl_front_http;
     h->r = r;
-    h->env = (sl_oai_env){r->tok, r->chat, r->o.served_name};
-    int fd = -1;
-    sl_status st = SL_OK;
-    if (r->o.tls_cert && *r->o.tls_cert) {
-        st = read_pem(r->o.tls_cert, "tls_cert", &h->cert, err);
-        if (!st)
-            st = read_pem(r->o.tls_key ? r->o.tls_key : "", "tls_key", &h->key, err);
+    h->loop = loop;
+    h->o = o;
+    h->stats = sl_router_get_stats(r);
+    h->env = (sl_oai_env){sl_router_model(r)->tok, sl_router_model(r)->chat, o->served_name};
+    sl_status st = open_http(h, err);
+    if (st) {
+        http_destroy(&h->front);
+        return st;
     }
-    if (!st)
-        st = bind_to(r->o.http_host, r->o.http_port, &fd, &h->port, err);
-    if (!st)
-        st = start_daemon(h, fd, err);
-    if (st && fd >= 0)
-        close(fd);
-    if (!st)
-        st = poll_daemon(h, err);
-    if (st)
-        sl_http_destroy(h);
-    else
-        *out = h;
-    return st;
+    *out = &h->front;
+    return SL_OK;
 }
 
-int sl_http_port(const sl_http *h)
+static int http_port(const sl_front *f)
 {
-    return h ? h->port : -1;
+    return ((const sl_http *)f)->port;
 }
 
-/* Health checks go on during a drain; new generations are refused by the core. */
-void sl_http_drain(sl_http *h)
+static void http_tick(sl_front *f, uint64_t now_ns)
 {
-    (void)h;
+    (void)f;
+    (void)now_ns;
 }
 
-bool sl_http_idle(const sl_http *h)
+/* Health checks go on during a drain; new calls are refused by the core. */
+static void http_drain(sl_front *f)
 {
-    return !h || !h->started;
+    (void)f;
+}
+
+static bool http_idle(const sl_front *f)
+{
+    return !((const sl_http *)f)->started;
+}
+
+static void http_kv_batch(sl_front *f, const sl_kv_batch *b)
+{
+    (void)f; /* no page subscribes */
+    (void)b;
 }
 
 static void free_handle(uv_handle_t *p)
@@ -201,10 +225,9 @@ static void close_owned(uv_handle_t *p)
         free(p);
 }
 
-void sl_http_destroy(sl_http *h)
+static void http_destroy(sl_front *f)
 {
-    if (!h)
-        return;
+    sl_http *h = (sl_http *)f;
     for (http_req *q = h->reqs; q; q = q->next) { /* libmicrohttpd cannot stop with suspended connections */
         q->dead = true;
         http_let_go(q);
@@ -220,3 +243,15 @@ void sl_http_destroy(sl_http *h)
     free(h->key);
     free(h);
 }
+
+const sl_front_class sl_front_http = {
+    .name = "http",
+    .create = http_create,
+    .port = http_port,
+    .flush = http_flush,
+    .tick = http_tick,
+    .drain = http_drain,
+    .idle = http_idle,
+    .kv_batch = http_kv_batch,
+    .destroy = http_destroy,
+};

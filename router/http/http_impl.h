@@ -1,15 +1,19 @@
 /*
- * Inside router/http: the server's and a request's state, shared by server.c (connections, waiting) and
- * pages.c (what is answered at once).
+ * HTTP/1.1 front: the OpenAI API, health, metrics, workers. libmicrohttpd without threads: its epoll descriptor is
+ * polled by the router's loop, and every call into it happens there. A connection that waits for tokens is suspended;
+ * while it is, we watch its socket ourselves, because libmicrohttpd does not, and a client that leaves cancels its
+ * request at once.
+ *
+ * Here: the state of the server and of a request, shared by daemon.c (listening, running), server.c (connections,
+ * waiting) and pages.c (what is answered at once).
  */
 #ifndef SL_ROUTER_HTTP_HTTP_IMPL_H
 #define SL_ROUTER_HTTP_HTTP_IMPL_H
 
 #include <microhttpd.h>
 
-#include "router/http/http.h"
 #include "router/http/openai.h"
-#include "router/core/core_impl.h"
+#include "router/front.h"
 
 typedef struct http_req http_req;
 
@@ -20,8 +24,12 @@ typedef struct http_route {
     void (*run)(http_req *q); /* sets a reply, or starts work */
 } http_route;
 
-struct sl_http {
+typedef struct sl_http {
+    sl_front front; /* first: an sl_front pointer is an sl_http pointer */
     sl_router *r;
+    uv_loop_t *loop;
+    const sl_router_opts *o;
+    sl_router_stats *stats;
     struct MHD_Daemon *daemon;
     int port;
     uv_poll_t *poll;
@@ -31,7 +39,7 @@ struct sl_http {
     uint32_t started; /* requests in work */
     sl_oai_env env;
     char *cert, *key;
-};
+} sl_http;
 
 typedef struct http_watch {
     uv_poll_t poll;

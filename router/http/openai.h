@@ -12,7 +12,7 @@
 
 #include "base/strbuf.h"
 #include "model/chat.h"
-#include "router/core/request.h"
+#include "router/core.h"
 
 /* What parsing needs to know of the server; constant while requests are parsed. */
 typedef struct sl_oai_env {

@@ -36,68 +36,87 @@ static void reply_json(http_req *q, int code, json_t *o)
     json_decref(o);
 }
 
+static sl_cluster_info cluster_info(const http_req *q)
+{
+    sl_cluster_info c;
+    sl_cluster_get_info(q->h->r, &c);
+    return c;
+}
+
 static void page_health(http_req *q)
 {
-    sl_router *r = q->h->r;
-    size_t p = sl_members_count(r, SL_ROLE_PREFILL), d = sl_members_count(r, SL_ROLE_DECODE);
-    bool ok = sl_router_ready(r);
-    reply_json(q, ok ? 200 : 503,
-               json_pack("{s:s, s:i, s:i}", "status",
-                         ok            ? "ok"
-                         : r->draining ? "draining"
-                                       : "waiting for workers",
-                         "prefill", (int)p, "decode", (int)d));
+    sl_cluster_info c = cluster_info(q);
+    const char *status = c.ready ? "ok" : c.draining ? "draining" : "waiting for workers";
+    reply_json(
+        q, c.ready ? 200 : 503,
+        json_pack("{s:s, s:i, s:i}", "status", status, "prefill", (int)c.prefill, "decode", (int)c.decode));
 }
 
 static void page_metrics(http_req *q)
 {
-    sl_router_stats_tick(q->h->r);
-    http_reply(q, 200, SL_METRICS_CONTENT_TYPE, sl_metrics_text(q->h->r->stats.m));
+    http_reply(q, 200, SL_METRICS_CONTENT_TYPE, sl_router_metrics_text(q->h->r));
 }
 
-static json_t *model_json(const sl_router *r)
+static json_t *model_json(const http_req *q)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:i}", "id", r->o.served_name, "object", "model", "created",
-                     (json_int_t)r->started_unix, "owned_by", "sluice", "max_model_len", (int)r->max_context);
+    sl_cluster_info c = cluster_info(q);
+    return json_pack("{s:s, s:s, s:I, s:s, s:i}", "id", q->h->o->served_name, "object", "model", "created",
+                     (json_int_t)c.started_unix, "owned_by", "sluice", "max_model_len", (int)c.max_context);
 }
 
 static void page_models(http_req *q)
 {
-    reply_json(q, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(q->h->r)));
+    reply_json(q, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(q)));
 }
 
 static void page_model(http_req *q)
 {
     const char *name = q->path + strlen("/v1/models/");
-    if (!strcmp(name, q->h->r->o.served_name))
-        reply_json(q, 200, model_json(q->h->r));
+    if (!strcmp(name, q->h->o->served_name))
+        reply_json(q, 200, model_json(q));
     else
         http_reply_status(q, SL_ERR_NOT_FOUND, "model: does not exist");
 }
 
-static json_t *worker_json(const sl_member *w)
+static json_t *worker_json(const sl_member_info *w)
 {
-    static const char *const states[] = {"joining", "ready", "draining", "dead"};
-    return json_pack(
-        "{s:i, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I}", "id",
-        (int)w->id, "name", w->name, "role", sl_role_name((sl_role)w->role), "state", states[w->state],
-        "listen", w->listen, "metrics", w->metrics, "pid", (int)w->pid, "placed", (int)w->placed, "running",
-        (int)w->load.running, "waiting", (int)w->load.waiting, "max_batch", (int)w->max_batch, "total_pages",
-        (int)w->total_pages, "free_pages", (int)w->load.free_pages, "cached_pages", (int)w->load.cached_pages,
-        "queued_tokens", (json_int_t)w->load.queued_tokens, "tokens_done", (json_int_t)w->load.tokens_done,
-        "swap_hits", (json_int_t)w->load.hits, "swap_misses", (json_int_t)w->load.misses);
+    const struct {
+        const char *key;
+        uint64_t value;
+    } numbers[] = {
+        {"pid", w->pid},
+        {"placed", w->placed},
+        {"running", w->load.running},
+        {"waiting", w->load.waiting},
+        {"max_batch", w->max_batch},
+        {"total_pages", w->total_pages},
+        {"free_pages", w->load.free_pages},
+        {"cached_pages", w->load.cached_pages},
+        {"queued_tokens", w->load.queued_tokens},
+        {"tokens_done", w->load.tokens_done},
+        {"swap_hits", w->load.hits},
+        {"swap_misses", w->load.misses},
+    };
+    json_t *o = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s}", "id", (int)w->id, "name", w->name, "role",
+                          sl_role_name(w->role), "state", sl_member_state_name(w->state), "listen", w->listen,
+                          "metrics", w->metrics);
+    for (size_t i = 0; o && i < SL_COUNT(numbers); i++)
+        json_object_set_new(o, numbers[i].key, json_integer((json_int_t)numbers[i].value));
+    return o;
 }
 
 static void page_workers(http_req *q)
 {
-    json_t *list = json_array();
-    for (const sl_member *w = q->h->r->workers; w; w = w->next) {
-        if (w->id)
-            json_array_append_new(list, worker_json(w));
-    }
-    reply_json(q, 200,
-               json_pack("{s:o, s:i, s:i}", "workers", list, "queued", (int)q->h->r->queued, "active",
-                         (int)q->h->r->active));
+    sl_cluster_info c = cluster_info(q);
+    size_t n;
+    sl_member_info *list = sl_cluster_members(q->h->r, &n);
+    json_t *workers = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(workers, worker_json(&list[i]));
+    free(list);
+    reply_json(
+        q, 200,
+        json_pack("{s:o, s:i, s:i}", "workers", workers, "queued", (int)c.queued, "active", (int)c.active));
 }
 
 static const http_route routes[] = {
@@ -121,23 +140,10 @@ static const http_route *find_route(const char *url)
     return NULL;
 }
 
-/* Compares in a time that depends on the lengths only. */
-static bool same_secret(const char *a, const char *b)
-{
-    size_t na = strlen(a), nb = strlen(b);
-    unsigned diff = na != nb;
-    for (size_t i = 0; i < na; i++)
-        diff |= (unsigned char)a[i] ^ (unsigned char)b[nb ? i % nb : 0];
-    return !diff;
-}
-
 static bool allowed(http_req *q)
 {
-    const char *key = q->h->r->o.api_key;
-    if (!key || !*key || !q->route->key)
-        return true;
     const char *auth = MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-    return auth && !strncasecmp(auth, "Bearer ", 7) && same_secret(auth + 7, key);
+    return !q->route->key || sl_front_key_ok(auth, q->h->o->api_key);
 }
 
 void http_route_request(http_req *q, const char *url, const char *method)

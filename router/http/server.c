@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/log.h"
 #include "router/http/http_impl.h"
 
 enum {
@@ -76,7 +77,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
     uv_poll_stop(p);
     q->dead = true;
     if (q->group || q->job)
-        sl_counter_add(q->h->r->stats.disconnects, 1);
+        sl_counter_add(q->h->stats->disconnects, 1);
     http_let_go(q);
     http_wake(q);
 }
@@ -90,7 +91,7 @@ static void start_watch(http_req *q)
     http_watch *w = ci ? calloc(1, sizeof *w) : NULL;
     if (!w)
         return;
-    if (uv_poll_init_socket(&q->h->r->loop, &w->poll, ci->connect_fd)) {
+    if (uv_poll_init_socket(q->h->loop, &w->poll, ci->connect_fd)) {
         free(w);
         return;
     }
@@ -134,8 +135,7 @@ static void submit(http_req *q, http_job *j)
     sl_err err = {""};
     sl_status st = q->answer ? sl_group_submit(r, &p->spec, on_output, q, &q->group, &err) : SL_ERR_NO_MEMORY;
     if (st) {
-        if (st != SL_ERR_EXHAUSTED) /* counted by the core */
-            sl_router_stats_request(&r->stats, p->spec.api, sl_router_stats_outcome(st));
+        sl_front_count_refused(r, p->spec.api, st);
         sl_log(SL_LOG_INFO, "http", "request_refused", "id=%s status=%s reason=\"%s\"", q->id,
                sl_status_name(st), err.text);
         http_reply_status(q, st, err.text);
@@ -156,10 +156,9 @@ static void job_after(uv_work_t *w, int status)
         j->st = SL_ERR_CANCELLED;
     if (q) {
         q->job = NULL;
-        sl_histogram_observe(j->r->stats.stage_tokenize, (double)(sl_now_ns() - j->begin_ns) / 1e9);
+        sl_histogram_observe(q->h->stats->stage_tokenize, (double)(sl_now_ns() - j->begin_ns) / 1e9);
         if (j->st) {
-            sl_router_stats_request(&j->r->stats, j->chat ? "chat" : "completions",
-                                    sl_router_stats_outcome(j->st));
+            sl_front_count_refused(j->r, j->chat ? "chat" : "completions", j->st);
             sl_log(SL_LOG_INFO, "http", "request_invalid", "path=%s status=%s reason=\"%s\"", q->path,
                    sl_status_name(j->st), j->err.text);
             http_reply_status(q, j->st, j->err.text);
@@ -192,7 +191,7 @@ void http_generate(http_req *q)
     j->body = sl_sb_take(&q->body);
     j->begin_ns = q->arrival_ns = sl_now_ns();
     q->job = j;
-    if (j->len <= POOL_BYTES || uv_queue_work(&h->r->loop, &j->work, job_work, job_after)) {
+    if (j->len <= POOL_BYTES || uv_queue_work(h->loop, &j->work, job_work, job_after)) {
         job_work(&j->work);
         job_after(&j->work, 0);
     }
@@ -220,7 +219,7 @@ static enum MHD_Result queue(http_req *q, int code, struct MHD_Response *res)
     if (!res)
         return MHD_NO;
     q->queued = true;
-    sl_router_stats_http(&q->h->r->stats, q->route ? q->route->path : "other", code);
+    sl_router_stats_http(q->h->stats, q->route ? q->route->path : "other", code);
     enum MHD_Result ok = MHD_queue_response(q->c, (unsigned)code, res);
     MHD_destroy_response(res);
     return ok;
@@ -305,7 +304,7 @@ static void too_large(http_req *q)
 {
     char text[128];
     snprintf(text, sizeof text, "the body exceeds %lu bytes (router.max_body_bytes)",
-             q->h->r->o.max_body_bytes);
+             q->h->o->max_body_bytes);
     http_reply_error(q, 413, text, "invalid_request_error", "request_too_large");
 }
 
@@ -313,10 +312,10 @@ static enum MHD_Result first_call(http_req *q, const char *url, const char *meth
 {
     http_route_request(q, url, method);
     const char *cl = MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    if (!cl || strtoull(cl, NULL, 10) <= q->h->r->o.max_body_bytes)
+    if (!cl || strtoull(cl, NULL, 10) <= q->h->o->max_body_bytes)
         return MHD_YES;
     too_large(q);
-    if (strtoull(cl, NULL, 10) > q->h->r->o.max_body_bytes + DRAIN_BYTES)
+    if (strtoull(cl, NULL, 10) > q->h->o->max_body_bytes + DRAIN_BYTES)
         return queue_reply(q); /* at once; the rest is not read */
     return MHD_YES;
 }
@@ -325,12 +324,12 @@ static enum MHD_Result receive(http_req *q, const char *data, size_t *n)
 {
     size_t got = *n;
     *n = 0;
-    if (!q->code && q->body.len + got > q->h->r->o.max_body_bytes)
+    if (!q->code && q->body.len + got > q->h->o->max_body_bytes)
         too_large(q);
     if (q->code) {
         q->dropped += got;
         sl_sb_free(&q->body);
-        return q->dropped > q->h->r->o.max_body_bytes + DRAIN_BYTES ? MHD_NO : MHD_YES;
+        return q->dropped > q->h->o->max_body_bytes + DRAIN_BYTES ? MHD_NO : MHD_YES;
     }
     sl_sb_append(&q->body, data, got);
     return MHD_YES;
@@ -369,7 +368,7 @@ void http_on_completed(void *cls, struct MHD_Connection *c, void **state, enum M
     *state = NULL;
     stop_watch(q);
     if ((q->group || q->job) && why != MHD_REQUEST_TERMINATED_COMPLETED_OK && !q->dead)
-        sl_counter_add(h->r->stats.disconnects, 1);
+        sl_counter_add(h->stats->disconnects, 1);
     http_let_go(q);
     if (q->job)
         q->job->q = NULL;
@@ -392,5 +391,5 @@ void http_on_connection(void *cls, struct MHD_Connection *c, void **ctx,
     (void)c;
     (void)ctx;
     sl_http *h = cls;
-    sl_gauge_add(h->r->stats.http_connections, code == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1);
+    sl_gauge_add(h->stats->http_connections, code == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1);
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+#include "router/core/core_impl.h"
 #include "router/grpc/rpc.h"
 #include "bench/mock/mock.h"
 
@@ -62,11 +64,13 @@ static void open_router(void)
         abort();
     sl_log_init(SL_LOG_ERROR, false, "fuzz");
     sl_router_opts_default(&router->o);
-    router->tok = tok;
-    router->max_context = 4096;
-    router->policy = &sl_policy_round_robin;
-    router->grpc = &grpc;
-    grpc.r = router;
+    router->model.tok = tok;
+    router->cluster.max_context = router->model.context = 4096;
+    router->queue.policy = &sl_policy_round_robin;
+    router->fronts[1] = &grpc.front;
+    rpc_front_init(&grpc, router);
+    if (sl_router_stats_init(&router->stats, "m") || sl_effects_init(router))
+        abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -86,8 +90,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     rpc_callbacks(&grpc, &cb);
     h2_feed(&cb, (const uint8_t *)b.data, b.len);
     sl_sb_free(&b);
+    sl_effects_run(router);
     sl_groups_sweep(router);
-    if (grpc.calls || grpc.generating || router->active || router->groups || router->queue_head)
+    if (grpc.calls || grpc.generating || router->requests.active || router->requests.groups ||
+        router->queue.head)
         abort(); /* something outlived its connection */
     return 0;
 }

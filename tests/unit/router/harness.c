@@ -163,9 +163,9 @@ void h_check_stream(harness *h, const stream *s, size_t n_prompt, size_t n_token
     }
 }
 
-sl_request *h_gen(client *c, uint32_t i)
+sl_request *h_request(client *c, uint32_t i)
 {
-    return c->group->gens[i];
+    return c->group->requests[i];
 }
 
 bool h_clean(const harness *h)
@@ -175,9 +175,9 @@ bool h_clean(const harness *h)
         if (k && !k->dead && (k->jobs || k->pages_used || k->waiting_drain))
             return false;
     }
-    for (const sl_member *w = h->r->workers; w; w = w->next) {
+    for (const sl_member *w = h->r->cluster.members; w; w = w->next) {
         if (w->state != SL_MEMBER_DEAD && (w->placed || w->placed_tokens))
             return false;
     }
-    return !h->r->active && !h->r->queued && !h->r->queue_head && !h->r->drains;
+    return !h->r->requests.active && !h->r->queue.waiting && !h->r->queue.head && !h->r->cluster.undrained;
 }

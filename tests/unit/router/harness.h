@@ -74,7 +74,7 @@ sl_status h_try_submit(harness *h, client *c, sl_request_spec *s, sl_err *err);
 bool h_done(const client *c);
 /* The stream must be what the mocks' function yields for this prompt. */
 void h_check_stream(harness *h, const stream *s, size_t n_prompt, size_t n_tokens);
-sl_request *h_gen(client *c, uint32_t i);
+sl_request *h_request(client *c, uint32_t i);
 /* Every worker's books are empty. */
 bool h_clean(const harness *h);
 

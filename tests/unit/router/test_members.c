@@ -45,7 +45,7 @@ START_TEST(both_roles_make_it_ready)
     ck_assert(!sl_router_ready(h.r));
     h_add(&h, SL_ROLE_DECODE);
     ck_assert(sl_router_ready(h.r));
-    ck_assert_int_eq(h.r->max_context, 4096);
+    ck_assert_int_eq(h.r->cluster.max_context, 4096);
 }
 END_TEST
 
@@ -182,12 +182,12 @@ START_TEST(drain_finishes_what_runs_and_refuses_the_rest)
     h_spec(&s, 70, 5);
     ck_assert_int_eq(h_try_submit(&h, &late, &s, &err), SL_ERR_PEER);
     sl_request_spec_free(&s);
-    ck_assert(!h.r->stopping);
+    ck_assert(!h.r->life.stopping);
     H_UNTIL(&h, h_done(&c), 2000);
     h_check_stream(&h, &c.s[0], 70, 30);
     sl_group_release(c.group);
-    H_UNTIL(&h, h.r->stopping, 1000);
-    ck_assert_int_eq(h.r->result, SL_OK);
+    H_UNTIL(&h, h.r->life.stopping, 1000);
+    ck_assert_int_eq(h.r->life.result, SL_OK);
     ck_assert_uint_eq(sl_mock_count(h.w[0])->received[SL_MSG_DRAIN], 0); /* the next router needs them */
 }
 END_TEST
@@ -203,8 +203,8 @@ START_TEST(drain_has_a_limit)
     h_spec(&s, 70, 30);
     h_submit(&h, &c, &s);
     sl_router_stop(h.r);
-    H_UNTIL(&h, h.r->stopping, 300);
-    ck_assert_int_eq(h.r->result, SL_ERR_DEADLINE);
+    H_UNTIL(&h, h.r->life.stopping, 300);
+    ck_assert_int_eq(h.r->life.result, SL_ERR_DEADLINE);
     sl_group_release(c.group);
 }
 END_TEST
@@ -226,8 +226,8 @@ START_TEST(cache_events_feed_the_index)
     sl_page_keys(h.mo.fingerprint, ids, 200, keys);
     sl_member *w = sl_member_find(h.r, sl_mock_count(h.w[1])->worker_id);
     ck_assert_uint_eq(sl_keyset_match(w->prefix, keys, 3), 3);
-    ck_assert_uint_eq(h.r->kv_next, 1);
-    sl_members_flush_cache(h.r);
+    ck_assert_uint_eq(sl_kv_newest(h.r), 1);
+    sl_cluster_flush_cache(h.r);
     h_run(&h, 10);
     ck_assert_uint_eq(sl_keyset_count(w->prefix), 0);
     ck_assert_uint_eq(sl_mock_count(h.w[1])->received[SL_MSG_FLUSH_CACHE], 1);
@@ -236,7 +236,7 @@ END_TEST
 
 START_TEST(same_prefix_goes_to_the_same_worker)
 {
-    h.r->policy = &sl_policy_cache_aware;
+    h.r->queue.policy = &sl_policy_cache_aware;
     h_add(&h, SL_ROLE_PREFILL);
     h_add(&h, SL_ROLE_DECODE);
     h_add(&h, SL_ROLE_DECODE);
@@ -247,7 +247,7 @@ START_TEST(same_prefix_goes_to_the_same_worker)
         h_spec(&s, 300, 4);
         s.prompts->ids[299] = 'A' + i; /* the tail differs */
         h_submit(&h, &c, &s);
-        uint32_t on = h_gen(&c, 0)->decode;
+        uint32_t on = h_request(&c, 0)->decode;
         first = first ? first : on;
         ck_assert_uint_eq(on, first);
         H_UNTIL(&h, h_done(&c), 2000);

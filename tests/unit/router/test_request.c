@@ -47,7 +47,7 @@ START_TEST(ordinary_stream)
     ck_assert_uint_eq(c.s[0].prompt_tokens, 100);
     ck_assert_uint_eq(c.s[0].len, 20); /* byte tokens */
     sl_group_release(c.group);
-    H_UNTIL(&h, h_clean(&h) && !h.r->groups, 1000);
+    H_UNTIL(&h, h_clean(&h) && !h.r->requests.groups, 1000);
 }
 END_TEST
 
@@ -90,7 +90,7 @@ static void reach(client *c, sl_request_state want)
     }
     h_spec(&s, 130, 30);
     h_submit(&h, c, &s);
-    sl_request *g = h_gen(c, 0);
+    sl_request *g = h_request(c, 0);
     H_UNTIL(&h, g->state == want, 2000);
     if (want == SL_REQUEST_DECODING)
         H_UNTIL(&h, c->s[0].n >= 3, 2000);
@@ -114,6 +114,7 @@ START_TEST(abort_in_every_state)
     client c = {0};
     reach(&c, live_states[_i]);
     sl_group_abort(c.group);
+    sl_effects_run(h.r); /* as the loop does before it sleeps */
     ck_assert(h_done(&c));
     ck_assert_int_eq(c.s[0].finish, SL_FINISH_ABORT);
     ck_assert_int_eq(c.s[0].status, SL_ERR_CANCELLED);
@@ -133,7 +134,7 @@ START_TEST(release_cancels_in_every_state)
     h_run(&h, 20);
     let_all_go();
     H_UNTIL(&h, h_clean(&h), 2000);
-    ck_assert_ptr_null(h.r->groups);
+    ck_assert_ptr_null(h.r->requests.groups);
 }
 END_TEST
 
@@ -171,7 +172,7 @@ START_TEST(death_in_every_state)
     bool prefill = _i % 2;
     client c = {0};
     reach(&c, state);
-    sl_request *g = h_gen(&c, 0);
+    sl_request *g = h_request(&c, 0);
     int victim = mock_of(prefill ? g->prefill : g->decode);
     sl_mock_kill(h.w[victim]);
     h_run(&h, 10);
@@ -195,7 +196,7 @@ START_TEST(same_worker_again_when_it_is_the_only_one)
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
     h_check_stream(&h, &c.s[0], 70, 5);
-    ck_assert_uint_eq(h_gen(&c, 0)->attempt, 2);
+    ck_assert_uint_eq(h_request(&c, 0)->attempt, 2);
     sl_group_release(c.group);
     H_UNTIL(&h, h_clean(&h), 1000);
 }
@@ -212,7 +213,7 @@ START_TEST(other_worker_after_a_failure)
         h_submit(&h, &c, &s);
         H_UNTIL(&h, h_done(&c), 2000);
         h_check_stream(&h, &c.s[0], 70, 5);
-        ck_assert_uint_le(h_gen(&c, 0)->attempt, 2);
+        ck_assert_uint_le(h_request(&c, 0)->attempt, 2);
         sl_group_release(c.group);
     }
     H_UNTIL(&h, h_clean(&h), 1000);
@@ -230,7 +231,7 @@ START_TEST(retries_are_bounded)
     H_UNTIL(&h, h_done(&c), 5000);
     ck_assert_int_eq(c.s[0].status, SL_ERR_PEER);
     ck_assert_int_eq(c.s[0].finish, SL_FINISH_ERROR);
-    ck_assert_uint_eq(h_gen(&c, 0)->attempt, h.o.retries + 1);
+    ck_assert_uint_eq(h_request(&c, 0)->attempt, h.o.retries + 1);
     sl_group_release(c.group);
     H_UNTIL(&h, h_clean(&h), 1000);
 }
@@ -246,7 +247,7 @@ START_TEST(final_failure_is_not_retried)
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
     ck_assert_int_eq(c.s[0].status, SL_ERR_INTERNAL);
-    ck_assert_uint_eq(h_gen(&c, 0)->attempt, 1);
+    ck_assert_uint_eq(h_request(&c, 0)->attempt, 1);
     sl_group_release(c.group);
     H_UNTIL(&h, h_clean(&h), 1000);
 }
@@ -262,7 +263,7 @@ START_TEST(full_worker_waits_and_does_not_count_as_failure)
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 5000);
     h_check_stream(&h, &c.s[0], 70, 5);
-    ck_assert_uint_eq(h_gen(&c, 0)->retries, 0);
+    ck_assert_uint_eq(h_request(&c, 0)->retries, 0);
     sl_group_release(c.group);
     H_UNTIL(&h, h_clean(&h), 1000);
 }
@@ -279,7 +280,7 @@ START_TEST(retracted_stream_goes_on)
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 3000);
     h_check_stream(&h, &c.s[0], 70, 25);
-    ck_assert_uint_ge(h_gen(&c, 0)->attempt, 2);
+    ck_assert_uint_ge(h_request(&c, 0)->attempt, 2);
     sl_group_release(c.group);
     H_UNTIL(&h, h_clean(&h), 1000);
 }
@@ -313,7 +314,7 @@ START_TEST(stale_and_foreign_messages_are_dropped)
     H_UNTIL(&h, h_done(&c), 2000);
     h_check_stream(&h, &c.s[0], 70, 10);
     h_run(&h, 5);
-    ck_assert_uint_eq(dropped() + sl_counter_value(h.r->stats.malformed), 20); /* generation 0 is malformed */
+    ck_assert_uint_eq(dropped() + sl_counter_value(h.r->stats.malformed), 20); /* attempt 0 is malformed */
     sl_group_release(c.group);
     H_UNTIL(&h, h_clean(&h), 1000);
 }
@@ -416,7 +417,7 @@ START_TEST(silent_worker_is_dead)
     h_spec(&s, 70, 40);
     h_submit(&h, &c, &s);
     H_UNTIL(&h, c.s[0].n > 3, 2000);
-    int victim = mock_of(h_gen(&c, 0)->decode);
+    int victim = mock_of(h_request(&c, 0)->decode);
     sl_mock_knob(h.w[victim])->silent = true;
     H_UNTIL(&h, h_done(&c), 5000);
     h_check_stream(&h, &c.s[0], 70, 40);
@@ -505,7 +506,7 @@ START_TEST(release_from_inside_the_sink)
     h_spec(&s, 70, 30);
     s.n = 3;
     h_submit(&h, &c, &s);
-    H_UNTIL(&h, !h.r->active, 2000);
+    H_UNTIL(&h, !h.r->requests.active, 2000);
     ck_assert_int_eq(c.s[0].ends, 0);
     H_UNTIL(&h, h_clean(&h), 1000);
 }
@@ -584,7 +585,7 @@ START_TEST(death_before_done_is_no_restart)
     h_submit(&h, &c, &s);
     H_UNTIL(&h, h_done(&c), 2000);
     h_check_stream(&h, &c.s[0], 70, 10);
-    ck_assert_uint_eq(h_gen(&c, 0)->attempt, 1);
+    ck_assert_uint_eq(h_request(&c, 0)->attempt, 1);
     sl_group_release(c.group);
 }
 END_TEST
@@ -641,7 +642,7 @@ START_TEST(admission_names_the_reason)
     h_spec(&s, 10, 0);
     ck_assert_int_eq(h_try_submit(&h, &c, &s, &err), SL_ERR_INVALID);
     sl_request_spec_free(&s);
-    ck_assert_uint_eq(h.r->active, 0);
+    ck_assert_uint_eq(h.r->requests.active, 0);
 }
 END_TEST
 

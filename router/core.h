@@ -1,0 +1,169 @@
+/*
+ * The core of the router as its fronts (http/, grpc/) see it: calls of clients, and facts about the cluster and
+ * the model. Everything else of the core is private to core/.
+ *
+ * A group is one client call. It has n_prompts x n requests with indices from 0 (all n of the first prompt, then
+ * all n of the second, ...); each is an independent stream of tokens with its own end.
+ *
+ * Flow: fill an sl_request_spec, sl_group_submit(), receive outputs through the sink, sl_group_release() once.
+ * Releasing an unfinished group cancels it on all workers before the loop sleeps again.
+ *
+ * The sink runs in the loop only, between other work of the core: never inside submit, abort or release, and never
+ * for a group that was released. It may call every function of this header.
+ *
+ * Threads: the loop's thread only. Lifetime: pointers to facts stay valid until the router is destroyed; an
+ * sl_group until its release.
+ */
+#ifndef SL_ROUTER_CORE_H
+#define SL_ROUTER_CORE_H
+
+#include "base/msg.h"
+#include "model/chat.h"
+#include "model/sampler.h"
+#include "model/stop.h"
+#include "model/tokenizer.h"
+#include "router/router.h"
+#include "router/stats.h"
+
+#define SL_MS 1000000ull /* nanoseconds */
+
+/* ---- client calls ---- */
+
+typedef struct sl_group sl_group;
+
+typedef struct sl_prompt {
+    int32_t *ids;
+    size_t n;
+} sl_prompt;
+
+/* Owned by the caller; sl_request_spec_free. sl_group_submit takes the prompts and lists over on success. */
+typedef struct sl_request_spec {
+    char id[96];     /* the client's or ours, for logs and answers */
+    const char *api; /* "chat", "completions", "generate": label of metrics; static */
+    sl_prompt *prompts;
+    size_t n_prompts;
+    uint32_t n; /* requests per prompt */
+    sl_sampling sampling;
+    bool has_max_tokens, has_seed;
+    char *stops[SL_STOP_MAX];
+    size_t n_stops;
+    bool include_stop;   /* the matched stop string stays in the text */
+    bool keep_special;   /* special tokens appear in the text */
+    bool no_text;        /* the client takes token ids only and has no stop strings: no text is made */
+    uint32_t timeout_ms; /* 0 = the router's */
+    uint64_t arrival_ns; /* when the client's bytes were complete; 0 = now */
+} sl_request_spec;
+
+void sl_request_spec_init(sl_request_spec *s);
+void sl_request_spec_free(sl_request_spec *s);
+
+typedef struct sl_output {
+    uint32_t index;
+    const sl_msg_token *tokens; /* new ones, borrowed */
+    size_t n_tokens;
+    const char *text; /* new text that no stop string can take back, borrowed, not NUL-terminated */
+    size_t text_len;
+    bool finished; /* this is the last output of the index */
+    sl_finish finish;
+    sl_status status;                                         /* when finish is ABORT or ERROR */
+    const char *error;                                        /* never NULL then */
+    int32_t matched_token;                                    /* stop token that ended it, or -1 */
+    const char *matched_stop;                                 /* stop string that ended it, or NULL */
+    uint32_t prompt_tokens, completion_tokens, cached_tokens; /* so far */
+} sl_output;
+
+typedef void sl_output_sink(void *arg, sl_group *group, const sl_output *out);
+
+/*
+ * Checks the call against the model and the limits and queues its requests. Errors, with the field in err: INVALID,
+ * TOO_LARGE (longer than the context), EXHAUSTED (queue full), PEER (draining, or no worker has joined).
+ */
+sl_status sl_group_submit(sl_router *r, sl_request_spec *spec, sl_output_sink *sink, void *arg,
+                          sl_group **out, sl_err *err);
+/* NULL is allowed. */
+void sl_group_release(sl_group *g);
+/* Ends every unfinished request with finish ABORT and status CANCELLED; the sink is told before the loop sleeps. */
+void sl_group_abort(sl_group *g);
+/* The group with this client id, or NULL (for Abort). */
+sl_group *sl_group_find(sl_router *r, const char *id);
+const char *sl_group_id(const sl_group *g);
+/* Requests whose last output has not been given to the sink. */
+uint32_t sl_group_unfinished(const sl_group *g);
+
+/* ---- what is served ---- */
+
+/* The model as clients see it. Constant after create. */
+typedef struct sl_served_model {
+    const sl_tokenizer *tok;
+    sl_chat_format chat;
+    int32_t eos[8]; /* tokens that end a sequence */
+    size_t n_eos;
+    int32_t context;                       /* of the checkpoint or the options; 0 = the workers say it */
+    char model_type[64], architecture[64]; /* of config.json, or "" */
+} sl_served_model;
+
+const sl_served_model *sl_router_model(const sl_router *r);
+const sl_router_opts *sl_router_options(const sl_router *r);
+sl_router_stats *sl_router_get_stats(sl_router *r);
+/* The metrics as text, with the gauges brought up to date; malloc'ed, NULL when out of memory. */
+char *sl_router_metrics_text(sl_router *r);
+
+/* ---- the cluster ---- */
+
+typedef enum { SL_MEMBER_JOINING, SL_MEMBER_READY, SL_MEMBER_DRAINING, SL_MEMBER_DEAD } sl_member_state;
+const char *sl_member_state_name(sl_member_state s);
+
+/* One worker process as the router knows it. */
+typedef struct sl_member_info {
+    uint32_t id; /* from 1, never used twice */
+    sl_role role;
+    sl_member_state state;
+    const char *name, *listen, *metrics; /* borrowed until the next turn of the loop */
+    uint32_t pid, max_batch, total_pages;
+    uint32_t placed; /* requests of this router there now */
+    bool has_load;
+    sl_msg_load load; /* its last report; zero before the first */
+} sl_member_info;
+
+/* Every member that has joined, the lost ones that are not closed yet included; malloc'ed, *n of them, NULL when
+ * there is none or memory is out. */
+sl_member_info *sl_cluster_members(const sl_router *r, size_t *n);
+
+typedef struct sl_cluster_info {
+    bool ready; /* serves: not draining, both roles have a ready worker */
+    bool draining;
+    uint32_t prefill, decode; /* ready workers */
+    uint32_t queued,
+        active;          /* requests that wait for a worker; requests that have not ended (queued included) */
+    int32_t max_context; /* tokens every worker serves; 0 = no worker has joined and none was configured */
+    int32_t vocab;
+    uint64_t started_ns;
+    int64_t started_unix;
+} sl_cluster_info;
+
+void sl_cluster_get_info(const sl_router *r, sl_cluster_info *out);
+/* Forgets every worker's cached prefixes, here and there. */
+void sl_cluster_flush_cache(sl_router *r);
+
+/* ---- changes of the workers' prefix caches ---- */
+
+/* How many batches are kept for subscribers that ask for old ones. */
+#define SL_KV_RING 256
+
+/* One batch of changes, as a worker reported it. */
+typedef struct sl_kv_batch {
+    uint64_t sequence; /* of this router, from 1, over all workers */
+    uint32_t worker;   /* member id */
+    bool cleared;      /* everything was dropped before the changes below */
+    sl_key *stored;    /* (parent, key) pairs: n_stored keys in all */
+    size_t n_stored;
+    sl_key *removed;
+    size_t n_removed;
+} sl_kv_batch;
+
+/* Number of the newest batch, 0 before the first. */
+uint64_t sl_kv_newest(const sl_router *r);
+/* The batch with this number, NULL when it is not kept. */
+const sl_kv_batch *sl_kv_at(const sl_router *r, uint64_t sequence);
+
+#endif

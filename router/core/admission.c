@@ -1,0 +1,61 @@
+/*
+ * Which calls are let in: the spec against the model, the limits, and what the cluster could ever hold. Whether there
+ * is room in the queue now is decided in group.c. Rates, budgets and shares of clients belong here.
+ */
+#include "kvstore/page_key.h"
+#include "router/core/core_impl.h"
+
+enum { MAX_REQUESTS = 1024, MAX_N = 128 };
+
+static int32_t vocabulary(const sl_router *r)
+{
+    return r->cluster.vocab ? (int32_t)r->cluster.vocab : sl_tokenizer_vocab_size(r->model.tok);
+}
+
+static sl_status check_length(const sl_router *r, const sl_request_spec *s, size_t n, sl_err *err)
+{
+    int32_t context = r->cluster.max_context;
+    if (n >= (size_t)context)
+        return sl_fail(err, SL_ERR_TOO_LARGE,
+                       "prompt: has %zu tokens, which leaves no room in the context of %d", n, context);
+    if (s->has_max_tokens && n + (size_t)s->sampling.max_tokens > (size_t)context)
+        return sl_fail(err, SL_ERR_TOO_LARGE,
+                       "max_tokens: %zu prompt tokens and %d output tokens exceed the context of %d", n,
+                       s->sampling.max_tokens, context);
+    for (const sl_member *w = r->cluster.members; w; w = w->next) {
+        if (w->id && w->role == SL_ROLE_DECODE && w->state == SL_MEMBER_READY &&
+            (uint64_t)w->total_pages * SL_KEY_PAGE_TOKENS > n)
+            return SL_OK;
+    }
+    if (sl_members_count(r, SL_ROLE_DECODE))
+        return sl_fail(err, SL_ERR_TOO_LARGE,
+                       "prompt: %zu tokens do not fit the host store of any decode worker", n);
+    return SL_OK;
+}
+
+static sl_status check_prompt(const sl_router *r, const sl_request_spec *s, const sl_prompt *p, sl_err *err)
+{
+    if (!p->n)
+        return sl_fail(err, SL_ERR_INVALID, "prompt: is empty");
+    int32_t vocab = vocabulary(r);
+    for (size_t i = 0; i < p->n; i++) {
+        if (p->ids[i] < 0 || p->ids[i] >= vocab)
+            return sl_fail(err, SL_ERR_INVALID, "prompt: token id %d at %zu is outside the vocabulary of %d",
+                           p->ids[i], i, vocab);
+    }
+    return check_length(r, s, p->n, err);
+}
+
+sl_status sl_admission_check(const sl_router *r, const sl_request_spec *s, sl_err *err)
+{
+    if (r->life.draining)
+        return sl_fail(err, SL_ERR_PEER, "the server is shutting down");
+    if (r->cluster.max_context <= 0)
+        return sl_fail(err, SL_ERR_PEER, "no worker has joined yet");
+    if (s->n < 1 || s->n > MAX_N || !s->n_prompts || s->n_prompts * s->n > MAX_REQUESTS)
+        return sl_fail(err, SL_ERR_INVALID, "n: must be 1..%d, and at most %d in all", MAX_N, MAX_REQUESTS);
+    SL_TRY(sl_sampling_validate(&s->sampling, vocabulary(r), err));
+    for (size_t i = 0; i < s->n_prompts; i++)
+        SL_TRY(check_prompt(r, s, &s->prompts[i], err));
+    return SL_OK;
+}

@@ -1,0 +1,121 @@
+/*
+ * What core.h tells the fronts about the model, the cluster and the metrics: copies and counts of the router's state.
+ */
+#include <stdlib.h>
+
+#include "router/core/core_impl.h"
+
+const sl_served_model *sl_router_model(const sl_router *r)
+{
+    return &r->model;
+}
+
+const sl_router_opts *sl_router_options(const sl_router *r)
+{
+    return &r->o;
+}
+
+sl_router_stats *sl_router_get_stats(sl_router *r)
+{
+    return &r->stats;
+}
+
+const char *sl_member_state_name(sl_member_state s)
+{
+    static const char *const names[] = {"joining", "ready", "draining", "dead"};
+    return (size_t)s < SL_COUNT(names) ? names[s] : "?";
+}
+
+sl_member_info *sl_cluster_members(const sl_router *r, size_t *n)
+{
+    size_t count = 0, k = 0;
+    for (const sl_member *w = r->cluster.members; w; w = w->next)
+        count += w->id != 0;
+    *n = 0;
+    sl_member_info *list = count ? calloc(count, sizeof *list) : NULL;
+    if (!list)
+        return NULL;
+    for (const sl_member *w = r->cluster.members; w; w = w->next) {
+        if (!w->id)
+            continue;
+        list[k++] = (sl_member_info){.id = w->id,
+                                     .role = (sl_role)w->role,
+                                     .state = w->state,
+                                     .name = w->name,
+                                     .listen = w->listen,
+                                     .metrics = w->metrics,
+                                     .pid = w->pid,
+                                     .max_batch = w->max_batch,
+                                     .total_pages = w->total_pages,
+                                     .placed = w->placed,
+                                     .has_load = w->has_load,
+                                     .load = w->load};
+    }
+    *n = k;
+    return list;
+}
+
+void sl_cluster_get_info(const sl_router *r, sl_cluster_info *out)
+{
+    *out = (sl_cluster_info){
+        .ready = sl_router_ready(r),
+        .draining = r->life.draining,
+        .prefill = (uint32_t)sl_members_count(r, SL_ROLE_PREFILL),
+        .decode = (uint32_t)sl_members_count(r, SL_ROLE_DECODE),
+        .queued = r->queue.waiting,
+        .active = r->requests.active,
+        .max_context = r->cluster.max_context,
+        .vocab = r->cluster.vocab ? (int32_t)r->cluster.vocab : sl_tokenizer_vocab_size(r->model.tok),
+        .started_ns = r->life.started_ns,
+        .started_unix = r->life.started_unix,
+    };
+}
+
+/* ---- gauges that mirror tables ---- */
+
+static void tick_members(sl_router *r)
+{
+    uint32_t n[2][2] = {{0}};
+    uint64_t used = 0, total = 0;
+    for (const sl_member *w = r->cluster.members; w; w = w->next) {
+        if (!w->id || w->state == SL_MEMBER_DEAD || w->state == SL_MEMBER_JOINING)
+            continue;
+        int role = w->role == SL_ROLE_DECODE;
+        n[role][w->state == SL_MEMBER_DRAINING]++;
+        if (role && w->has_load) {
+            uint32_t idle = w->load.free_pages + w->load.cached_pages;
+            total += w->load.total_pages;
+            used += w->load.total_pages > idle ? w->load.total_pages - idle : 0;
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        sl_gauge_set(r->stats.workers[i][0], n[i][0]);
+        sl_gauge_set(r->stats.workers[i][1], n[i][1]);
+        sl_gauge_set(r->stats.workers[i][2], (double)r->stats.lost_workers[i]);
+    }
+    sl_gauge_set(r->stats.vllm_usage, total ? (double)used / (double)total : 0);
+}
+
+void sl_router_stats_tick(sl_router *r)
+{
+    sl_router_stats *s = &r->stats;
+    double running = r->requests.active - r->queue.waiting;
+    sl_gauge_set(s->running, running);
+    sl_gauge_set(s->waiting, r->queue.waiting);
+    sl_gauge_set(s->vllm_running, running);
+    sl_gauge_set(s->vllm_waiting, r->queue.waiting);
+    tick_members(r);
+    sl_tp_stats t;
+    sl_tp_get_stats(r->link.tp, &t);
+    sl_gauge_set(s->peers, (double)t.endpoints);
+    sl_counter_add(s->message_bytes, t.message_bytes_sent - s->seen_bytes);
+    sl_counter_add(s->messages_ok, t.messages_sent - s->seen_sent);
+    s->seen_bytes = t.message_bytes_sent;
+    s->seen_sent = t.messages_sent;
+}
+
+char *sl_router_metrics_text(sl_router *r)
+{
+    sl_router_stats_tick(r);
+    return sl_metrics_text(r->stats.m);
+}

@@ -1,0 +1,217 @@
+/*
+ * Steps of a request for what its workers say. Whether a message concerns the attempt at all (rid, attempt, sender)
+ * was checked by messages.c; whether it is true is checked here: tokens are compared with those already sent.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "kvstore/page_key.h"
+#include "router/core/request_step.h"
+
+enum { BACKOFF_MIN_MS = 10, BACKOFF_MAX_MS = 500, TELL_BOTH = SL_TELL_PREFILL | SL_TELL_DECODE };
+
+static double seconds_since(uint64_t from_ns, uint64_t now_ns)
+{
+    return (double)(now_ns - from_ns) / 1e9;
+}
+
+void sl_step_reserved(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
+{
+    const sl_msg_reserved *m = ev->reserved;
+    size_t pages = (q->n_tokens + SL_KEY_PAGE_TOKENS - 1) / SL_KEY_PAGE_TOKENS;
+    if (m->n_pages != pages || m->matched_pages > pages) {
+        sl_step_retry(env, q, SL_ERR_CORRUPT, "decode worker reserved a wrong number of pages", TELL_BOTH,
+                      ev->now_ns, out);
+        return;
+    }
+    sl_histogram_observe(env->stats->stage_reserve, seconds_since(q->stage_ns, ev->now_ns));
+    q->state = SL_REQUEST_PREFILLING;
+    q->stage_ns = ev->now_ns;
+    q->ticket = m->ticket;
+    q->writer = SL_WRITER_ACTIVE;
+    sl_effect *e = sl_step_add(out, q, SL_EFFECT_PREFILL);
+    e->landing.pages = m->pages;
+    e->landing.n_pages = m->n_pages;
+    e->landing.matched_pages = m->matched_pages;
+}
+
+void sl_step_no_room(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
+{
+    (void)env;
+    q->backoff_ms = q->backoff_ms ? q->backoff_ms * 2 : BACKOFF_MIN_MS;
+    if (q->backoff_ms > BACKOFF_MAX_MS)
+        q->backoff_ms = BACKOFF_MAX_MS;
+    sl_step_add(out, q, SL_EFFECT_BLOCK)->until_ns = ev->now_ns + q->backoff_ms * SL_MS;
+    sl_step_leave(q, SL_OK, 0, out);
+    sl_step_requeue(q, ev->now_ns, out);
+}
+
+void sl_step_prefilled(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
+{
+    const sl_msg_prefilled *m = ev->prefilled;
+    sl_step_add(out, q, SL_EFFECT_SETTLE)->placed_tokens = q->placed_tokens;
+    q->placed_tokens = 0;
+    q->writer = SL_WRITER_DONE;
+    if (!q->cached_tokens && q->attempt == 1)
+        q->cached_tokens = m->cached_tokens < q->n_prompt ? m->cached_tokens : (uint32_t)q->n_prompt;
+    sl_histogram_observe(env->stats->stage_transfer, (double)m->ship_us / 1e6);
+    if (q->state == SL_REQUEST_PREFILLING) {
+        sl_histogram_observe(env->stats->stage_prefill, seconds_since(q->stage_ns, ev->now_ns));
+        q->stage_ns = ev->now_ns;
+    }
+    sl_step_add(out, q, SL_EFFECT_FOLLOW);
+}
+
+/* ---- tokens ---- */
+
+static bool room_for(sl_request *q, size_t n)
+{
+    if (q->n_tokens + n <= q->cap)
+        return true;
+    size_t cap = q->cap * 2 > q->n_tokens + n ? q->cap * 2 : q->n_tokens + n + 64;
+    int32_t *t = realloc(q->tokens, cap * sizeof *t);
+    if (!t)
+        return false;
+    q->tokens = t;
+    q->cap = cap;
+    return true;
+}
+
+static void observe_tokens(const sl_request_env *env, sl_request *q, size_t n, uint64_t now)
+{
+    sl_router_stats *s = env->stats;
+    sl_counter_add(s->generated_tokens, n);
+    if (!q->first_token_ns) {
+        q->first_token_ns = now;
+        sl_histogram_observe(s->ttft, seconds_since(q->start_ns, now));
+        n--;
+    }
+    for (size_t i = 0; i < n; i++) /* several in one message: their share each */
+        sl_histogram_observe(s->itl, seconds_since(q->last_token_ns, now) / (double)n);
+    q->last_token_ns = now;
+}
+
+/* What is wrong with these tokens, or NULL. */
+static const char *check_tokens(const sl_request_env *env, const sl_request *q, const sl_msg_tokens *m)
+{
+    uint32_t have = sl_request_produced(q);
+    if (m->first_index > have)
+        return "tokens are missing";
+    for (size_t i = 0; i < m->n_tokens; i++) {
+        int32_t id = m->tokens[i].id;
+        if (id < 0 || (uint32_t)id >= env->vocab)
+            return "token id outside the vocabulary";
+        size_t at = m->first_index + i;
+        if (at < have && q->tokens[q->n_prompt + at] != id)
+            return "repeated token differs from the one sent before";
+        if (at >= (size_t)q->sampling.max_tokens)
+            return "more tokens than asked for";
+    }
+    return NULL;
+}
+
+static void out_of_memory(const sl_request_env *env, sl_request *q, sl_step *out)
+{
+    sl_step_leave(q, SL_ERR_NO_MEMORY, TELL_BOTH, out);
+    sl_step_end(env, q, SL_FINISH_ERROR, SL_ERR_NO_MEMORY, "out of memory", out);
+}
+
+/* t[0..n) continue the stream: into the history, into text, to the sink. */
+static void take_tokens(const sl_request_env *env, sl_request *q, const sl_msg_token *t, size_t n,
+                        uint64_t now, sl_step *out)
+{
+    if (!room_for(q, n)) {
+        out_of_memory(env, q, out);
+        return;
+    }
+    observe_tokens(env, q, n, now);
+    q->avoid_decode = q->avoid_prefill = 0;
+    size_t at = env->text->len, used = 0;
+    bool stopped = false;
+    sl_status st = sl_output_tokens(env, q, t, n, &used, &stopped);
+    for (size_t i = 0; i < used; i++)
+        q->tokens[q->n_tokens++] = t[i].id;
+    if (st) {
+        out_of_memory(env, q, out);
+        return;
+    }
+    sl_effect *e = sl_step_add(out, q, SL_EFFECT_EMIT);
+    e->emit.tokens = t;
+    e->emit.n_tokens = used;
+    e->emit.text_at = at;
+    e->emit.text_len = env->text->len - at;
+    if (stopped) { /* by a stop string, which the decode worker does not know */
+        sl_step_leave(q, SL_ERR_CANCELLED, TELL_BOTH, out);
+        sl_step_end(env, q, SL_FINISH_STOP, SL_OK, NULL, out);
+    }
+}
+
+void sl_step_tokens(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
+{
+    const sl_msg_tokens *m = ev->tokens;
+    const char *wrong = check_tokens(env, q, m);
+    if (wrong) {
+        sl_counter_add(env->stats->malformed, 1);
+        sl_step_retry(env, q, SL_ERR_CORRUPT, wrong, TELL_BOTH, ev->now_ns, out);
+        return;
+    }
+    if (q->state == SL_REQUEST_PREFILLING) {
+        q->state = SL_REQUEST_DECODING;
+        if (q->writer != SL_WRITER_DONE)
+            sl_histogram_observe(env->stats->stage_prefill, seconds_since(q->stage_ns, ev->now_ns));
+        sl_step_add(out, q, SL_EFFECT_FOLLOW);
+    }
+    q->stage_ns = ev->now_ns;
+    size_t skip = sl_request_produced(q) - m->first_index; /* tokens of a repeated message */
+    if (skip < m->n_tokens)
+        take_tokens(env, q, m->tokens + skip, m->n_tokens - skip, ev->now_ns, out);
+}
+
+/* ---- ends of an attempt ---- */
+
+void sl_step_done(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
+{
+    const sl_msg_done *m = ev->done;
+    if (m->produced != sl_request_produced(q)) {
+        sl_counter_add(env->stats->malformed, 1);
+        sl_step_retry(env, q, SL_ERR_CORRUPT, "the worker's count of tokens differs", TELL_BOTH, ev->now_ns,
+                      out);
+        return;
+    }
+    if (m->finish != SL_FINISH_STOP && m->finish != SL_FINISH_LENGTH) {
+        sl_step_retry(env, q, SL_ERR_CANCELLED, "the worker gave the request up", SL_TELL_PREFILL, ev->now_ns,
+                      out);
+        return;
+    }
+    if (m->cached_tokens && q->attempt == 1 && m->cached_tokens <= q->n_prompt)
+        q->cached_tokens = m->cached_tokens;
+    if (m->matched_stop >= 0)
+        q->matched_token = m->matched_stop;
+    sl_step_leave(q, SL_OK, SL_TELL_PREFILL, out);
+    sl_step_end(env, q, (sl_finish)m->finish, SL_OK, NULL, out);
+}
+
+void sl_step_retracted(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
+{
+    sl_log(SL_LOG_INFO, "router", "request_retracted", "rid=%016lx attempt=%u produced=%u", q->rid,
+           q->attempt, sl_request_produced(q));
+    q->avoid_decode = q->decode;
+    sl_step_leave(q, SL_OK, SL_TELL_PREFILL, out);
+    if (sl_request_complete(q))
+        sl_step_finish_complete(env, q, out);
+    else
+        sl_step_requeue(q, ev->now_ns, out);
+}
+
+void sl_step_failed(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
+{
+    unsigned tell = ev->failed.by_decode ? SL_TELL_PREFILL : SL_TELL_DECODE;
+    if (ev->failed.retryable) {
+        sl_step_retry(env, q, SL_ERR_PEER, ev->failed.reason, tell, ev->now_ns, out);
+        return;
+    }
+    sl_status st = ev->failed.status < 0 ? ev->failed.status : SL_ERR_INTERNAL;
+    sl_step_leave(q, SL_ERR_CANCELLED, tell, out);
+    sl_step_end(env, q, SL_FINISH_ERROR, st, ev->failed.reason, out);
+}

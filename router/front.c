@@ -1,0 +1,34 @@
+/*
+ * The registry of fronts, and what they share.
+ */
+#include "router/front.h"
+
+#include <string.h>
+#include <strings.h>
+
+static const sl_front_class *const fronts[SL_FRONTS] = {&sl_front_http, &sl_front_grpc};
+
+const sl_front_class *sl_front_at(size_t i)
+{
+    return i < SL_COUNT(fronts) ? fronts[i] : NULL;
+}
+
+bool sl_front_key_ok(const char *authorization, const char *key)
+{
+    if (!key || !*key)
+        return true;
+    if (!authorization || strncasecmp(authorization, "Bearer ", 7))
+        return false;
+    const char *got = authorization + 7;
+    size_t n = strlen(got), k = strlen(key);
+    unsigned diff = n != k;
+    for (size_t i = 0; i < n; i++)
+        diff |= (unsigned char)got[i] ^ (unsigned char)key[i % k];
+    return !diff;
+}
+
+void sl_front_count_refused(sl_router *r, const char *api, sl_status st)
+{
+    if (st != SL_ERR_EXHAUSTED)
+        sl_router_stats_request(sl_router_get_stats(r), api, sl_router_stats_outcome(st));
+}

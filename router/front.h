@@ -1,0 +1,56 @@
+/*
+ * A front: a protocol that clients speak to the router. The registry in front.c lists all of them; the router
+ * creates each, flushes it before the loop sleeps, ticks it, drains it and destroys it, and knows nothing else.
+ *
+ * A front turns bytes into an sl_request_spec, hands it to core.h, and turns outputs into bytes. Its state begins
+ * with an sl_front. It owns its sockets and its groups and must release every group in destroy().
+ *
+ * Also here: what the fronts share among themselves. A budget of bytes, limits per address and the keys of clients
+ * belong here, so that every protocol enforces the same ones.
+ *
+ * Threads: the loop's thread only.
+ */
+#ifndef SL_ROUTER_FRONT_H
+#define SL_ROUTER_FRONT_H
+
+#include <uv.h>
+
+#include "router/core.h"
+
+typedef struct sl_front_class sl_front_class;
+
+typedef struct sl_front {
+    const sl_front_class *c;
+} sl_front;
+
+struct sl_front_class {
+    const char *name;
+    /* Listens. *out is NULL with SL_OK when the options turn the protocol off; the other functions are not called
+     * then. */
+    sl_status (*create)(sl_router *r, uv_loop_t *loop, sl_front **out, sl_err *err);
+    int (*port)(const sl_front *f);
+    /* Does what became possible since the last call; true when anything was done. */
+    bool (*flush)(sl_front *f);
+    void (*tick)(sl_front *f, uint64_t now_ns); /* every 20 ms */
+    /* A drain begins: running calls go on, new ones are refused by the core. */
+    void (*drain)(sl_front *f);
+    /* No call is in work. */
+    bool (*idle)(const sl_front *f);
+    /* A batch of changes of a prefix cache arrived; b is borrowed. */
+    void (*kv_batch)(sl_front *f, const sl_kv_batch *b);
+    void (*destroy)(sl_front *f);
+};
+
+/* The registry: a new front adds its name in front.c and its declaration here. */
+enum { SL_FRONTS = 2 };
+extern const sl_front_class sl_front_http, sl_front_grpc;
+const sl_front_class *sl_front_at(size_t i); /* NULL after the last */
+
+/* Whether an Authorization header (NULL or "" when absent) carries the key. An empty key lets everybody in. The time
+ * depends on the lengths only. */
+bool sl_front_key_ok(const char *authorization, const char *key);
+/* A call that the core or a parser refused: counted, and one line in the log of this front. EXHAUSTED was counted by
+ * the core. */
+void sl_front_count_refused(sl_router *r, const char *api, sl_status st);
+
+#endif
