@@ -55,7 +55,7 @@ void sl_peer_failed(sl_prefill *p, sl_wep *ep, sl_status st, const char *why);
 void sl_peer_closed(sl_prefill *p, sl_wep *ep);
 /* Fails every shipment to it and closes the connection by force. */
 void sl_peer_drop(sl_prefill *p, sl_decode_peer *d, sl_status st, const char *why);
-/* Deadlines; returns the next one. */
+/* Deadlines; returns the next one. For sl_ship_tick. */
 uint64_t sl_peer_tick(sl_prefill *p, uint64_t now);
 /* Its path does not use it any more: frees a CLOSED peer. */
 void sl_peer_unused(sl_prefill *p, sl_decode_peer *d);

@@ -96,9 +96,7 @@ static void on_mail(void *arg, sl_wmail *m)
 
 static uint64_t on_tick(void *arg, uint64_t now)
 {
-    sl_prefill *p = arg;
-    uint64_t peers = sl_peer_tick(p, now), ships = sl_ship_tick(p, now);
-    return peers < ships ? peers : ships;
+    return sl_ship_tick(arg, now);
 }
 
 static sl_worker_calls calls_of(sl_prefill *p)

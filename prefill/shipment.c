@@ -468,5 +468,9 @@ static uint64_t next_deadline(const sl_prefill *p, uint64_t now)
 uint64_t sl_ship_tick(sl_prefill *p, uint64_t now)
 {
     check_deadlines(p, now);
-    return pump(p) ? now : next_deadline(p, now);
+    uint64_t peers = sl_peer_tick(p, now);
+    if (pump(p))
+        return now;
+    uint64_t ships = next_deadline(p, now);
+    return ships < peers ? ships : peers;
 }

@@ -23,8 +23,8 @@
  * Rules:
  *
  * - Events (mails, messages, completions, the clock, the peer's state) only record what happened and put the
- *   shipment on the list of runnable ones. They post nothing and send nothing. The exceptions are START and
- *   PAGES_CRC, which move the state as the table says.
+ *   shipment on the list of runnable ones. They post nothing and send nothing for it. START and PAGES_CRC also
+ *   move the state, as the table says.
  * - The pump (sl_ship_tick) takes runnable shipments in turn; it alone posts, sends and moves to any other
  *   state. So no callback enters the machine while it runs.
  * - A failure or an abort is recorded in `ending`, from any state; the first failure stays, and an abort
@@ -97,7 +97,7 @@ typedef struct sl_ship_list {
 
 /* PREFILL. Takes m. */
 void sl_ship_new(sl_prefill *p, sl_wmsg *m);
-/* ABORT of the router. */
+/* ABORT of the router. Without such a shipment, or when it is OVER, DRAINED is the answer at once. */
 void sl_ship_abort(sl_prefill *p, uint64_t rid, uint32_t attempt);
 void sl_ship_pages_crc(sl_prefill *p, const sl_msg_pages_crc *m);
 /* Mails of the engine and of the copier. */
@@ -115,7 +115,8 @@ void sl_ship_fail_peer(sl_prefill *p, const sl_decode_peer *d, sl_status st, con
 void sl_ship_posted(sl_prefill_job *j);
 void sl_ship_completed(sl_prefill_job *j, sl_decode_peer *d);
 
-/* The clock: deadlines, then the pump. Returns when it must run again (ns); `now` when something was posted. */
+/* The clock: deadlines of shipments and peers, then the pump. Returns when it must run again (ns); `now` when
+ * something was posted. */
 uint64_t sl_ship_tick(sl_prefill *p, uint64_t now);
 
 /* After the transport thread has ended, or by RELEASE: unlinks and frees the job. */
