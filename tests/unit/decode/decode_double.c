@@ -1,0 +1,323 @@
+/* See the header. */
+#include "tests/unit/decode/decode_double.h"
+
+#include "worker/worker.h"
+
+static decode_double *now; /* whose worker core is meant */
+
+/* ---- the worker core ---- */
+
+static void say(const sl_msg *m)
+{
+    ck_assert_int_lt(now->n_said, DD_SAID);
+    dd_said *s = &now->said[now->n_said++];
+    *s = (dd_said){.type = m->type};
+    switch (m->type) {
+    case SL_MSG_RESERVED:
+        s->rid = m->reserved.rid, s->attempt = m->reserved.attempt, s->ticket = m->reserved.ticket;
+        s->matched = m->reserved.matched_pages, s->n = m->reserved.n_pages;
+        break;
+    case SL_MSG_TOKENS:
+        s->rid = m->tokens.rid, s->attempt = m->tokens.attempt, s->first_index = m->tokens.first_index;
+        break;
+    case SL_MSG_DONE:
+        s->rid = m->done.rid, s->attempt = m->done.attempt, s->finish = m->done.finish;
+        s->produced = m->done.produced;
+        break;
+    case SL_MSG_FAILED:
+        s->rid = m->failed.rid, s->attempt = m->failed.attempt, s->status = (sl_status)m->failed.status;
+        s->retryable = m->failed.retryable;
+        break;
+    case SL_MSG_PAGES_CRC:
+        s->rid = m->pages_crc.rid, s->attempt = m->pages_crc.attempt, s->n = m->pages_crc.n_crc;
+        break;
+    default:
+        s->rid = m->id.rid, s->attempt = m->id.attempt;
+        break;
+    }
+}
+
+void sl_worker_tell_router(sl_worker *w, const sl_msg *msg)
+{
+    (void)w;
+    say(msg);
+}
+
+void sl_worker_tell_peer(sl_worker *w, uint32_t ep_serial, const sl_msg *msg)
+{
+    (void)w;
+    (void)ep_serial;
+    say(msg);
+}
+
+void sl_worker_post(sl_worker *w, sl_wmail *m)
+{
+    (void)w;
+    ck_assert_int_eq(m->kind, DM_FENCE);
+    now->fences++;
+    now->fenced = ((sl_fence *)m)->writer;
+    free(m);
+}
+
+/* ---- the runner: the fake one, with failures on demand ---- */
+
+static sl_status take(sl_status *fail)
+{
+    sl_status st = *fail;
+    *fail = SL_OK;
+    return st;
+}
+
+static sl_runner inner;
+
+static sl_status dd_run_open(void *impl, sl_residency r, const int32_t *pages, int32_t n, int32_t cached,
+                             void **seq, sl_err *err)
+{
+    sl_status st = take(&now->fail_open);
+    return st != SL_OK ? sl_fail(err, st, "as the test asked")
+                       : inner.open(impl, r, pages, n, cached, seq, err);
+}
+
+static sl_status dd_run_step(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks,
+                             sl_err *err)
+{
+    sl_status st = take(&now->fail_step);
+    return st != SL_OK ? sl_fail(err, st, "as the test asked") : inner.step(impl, items, n, hooks, err);
+}
+
+/* ---- life ---- */
+
+dd_opts dd_defaults(void)
+{
+    return (dd_opts){.pages = 16, .max_batch = 2, .max_waiting = 2, .max_seqs = 8, .max_context = 1024};
+}
+
+static sl_geometry geometry(void)
+{
+    sl_geometry g = {.fingerprint = {1, 2},
+                     .row_format = SL_ROW_MLA_FP8,
+                     .index_format = SL_INDEX_OFFICIAL,
+                     .n_layers = DD_LAYERS,
+                     .lora = 128,
+                     .rope = 16,
+                     .index_dim = 32,
+                     .has_index = {true, true}};
+    ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_OK);
+    return g;
+}
+
+void dd_open(decode_double *x, const dd_opts *o)
+{
+    sl_err err = {0};
+    sl_geometry g = geometry();
+    sl_arena_opts ao = {.bytes = (uint64_t)(o->pages * g.page_bytes), .lock = SL_OFF, .numa_node = -1};
+    memset(x, 0, sizeof *x);
+    now = x;
+    ck_assert_msg(sl_arena_create(&g, &ao, &x->arena, &err) == SL_OK, "%s", err.text);
+    fake_opts fo = {
+        .vocab = DD_VOCAB, .max_context = o->max_context, .max_step_tokens = 64, .max_seqs = o->max_seqs};
+    x->fake = fake_create(x->arena, &fo);
+    inner = x->runner = fake_runner_of(x->fake);
+    x->runner.open = dd_run_open;
+    x->runner.step = dd_run_step;
+    sl_decode *d = x->d = calloc(1, sizeof *d);
+    d->o = (sl_decode_opts){.role = {.name = "d",
+                                     .model = "m",
+                                     .cluster_tag = "t",
+                                     .metrics_address = "",
+                                     .runner = &x->runner,
+                                     .arena = x->arena,
+                                     .prefix_cache = true,
+                                     .verify_checksums = !o->no_verify},
+                            .residency = SL_HIERARCHICAL,
+                            .max_batch = o->max_batch,
+                            .max_waiting = o->max_waiting,
+                            .quarantine_ms = 1000};
+    d->geo = sl_arena_geometry(x->arena);
+    d->e.batch = calloc((size_t)o->max_batch, sizeof *d->e.batch);
+    d->e.items = calloc((size_t)o->max_batch, sizeof *d->e.items);
+    ck_assert_int_eq(
+        sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, o->max_batch, NULL, NULL, &err), SL_OK);
+    ck_assert_int_eq(sl_mailbox_create(&d->checker.inbox), SL_OK);
+}
+
+void dd_close(decode_double *x)
+{
+    sl_err err = {0};
+    sl_decode *d = x->d;
+    ck_assert_int_eq(dd_tickets(x), 0);
+    ck_assert_int_eq(dd_held(x), 0);
+    ck_assert_int_eq(d->e.n_running, 0);
+    ck_assert_int_eq(fake_open_seqs(x->fake), 0);
+    ck_assert_msg(sl_store_check(d->role.store, &err) == SL_OK, "%s", err.text);
+    ck_assert_ptr_null(sl_mailbox_take(d->checker.inbox));
+    sl_mailbox_destroy(d->checker.inbox);
+    sl_worker_role_close(&d->role);
+    free(d->e.batch);
+    free(d->e.items);
+    free(d);
+    fake_destroy(x->fake);
+    sl_arena_destroy(x->arena);
+}
+
+/* ---- what is seen ---- */
+
+const dd_said *dd_expect(decode_double *x, sl_msg_type type, uint64_t rid)
+{
+    ck_assert_msg(x->seen < x->n_said, "%s was not said", sl_msg_type_name(type));
+    const dd_said *s = &x->said[x->seen++];
+    ck_assert_msg(s->type == type && s->rid == rid && s->attempt == 1, "%s of request %d, not %s of %d",
+                  sl_msg_type_name(s->type), (int)s->rid, sl_msg_type_name(type), (int)rid);
+    return s;
+}
+
+void dd_silent(const decode_double *x)
+{
+    ck_assert_msg(x->seen == x->n_said, "%s was said", sl_msg_type_name(x->said[x->seen].type));
+}
+
+sl_ticket *dd_ticket(const decode_double *x, uint64_t rid)
+{
+    for (sl_ticket *t = x->d->e.tickets; t; t = t->next) {
+        if (t->rid == rid)
+            return t;
+    }
+    return NULL;
+}
+
+int dd_tickets(const decode_double *x)
+{
+    return x->d->e.n_tickets;
+}
+
+int dd_held(const decode_double *x)
+{
+    sl_store_stats st;
+    sl_store_stats_get(x->d->role.store, &st);
+    return st.total - st.free - st.cached;
+}
+
+/* ---- what the others say ---- */
+
+/* As it comes from the transport: encoded and decoded again, blobs in the message's own bytes. */
+static void receive(decode_double *x, const sl_msg *m, uint32_t ep_serial, uint32_t writer)
+{
+    sl_wr w;
+    sl_err err = {0};
+    sl_wr_init(&w);
+    sl_msg_encode(m, &w);
+    sl_wmsg *in = calloc(1, sizeof *in + w.len);
+    memcpy(in->bytes, w.data, w.len);
+    ck_assert_msg(sl_msg_decode(in->bytes, w.len, &in->msg, &err) == SL_OK, "%s", err.text);
+    in->ep_serial = ep_serial;
+    in->worker_id = writer;
+    sl_wr_free(&w);
+    sl_tickets_msg(x->d, in);
+}
+
+void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed, uint32_t deadline_ms)
+{
+    int32_t *tokens = malloc((size_t)n_tokens * sizeof *tokens);
+    for (int i = 0; i < n_tokens; i++)
+        tokens[i] = (i * 7 + seed) % DD_VOCAB;
+    sl_sampling s;
+    sl_wr w;
+    sl_sampling_default(&s);
+    s.temperature = 0;
+    s.max_tokens = max_tokens;
+    sl_wr_init(&w);
+    sl_sampling_write(&w, &s);
+    sl_msg m = {.type = SL_MSG_RESERVE};
+    m.reserve = (sl_msg_reserve){.rid = rid,
+                                 .attempt = 1,
+                                 .prefill_worker = DD_WRITER,
+                                 .n_prompt = (uint32_t)n_tokens,
+                                 .tokens = tokens,
+                                 .n_tokens = (size_t)n_tokens,
+                                 .deadline_ms = deadline_ms,
+                                 .sampling = {w.data, w.len}};
+    receive(x, &m, 0, 0);
+    sl_wr_free(&w);
+    sl_sampling_free(&s);
+    free(tokens);
+}
+
+void dd_abort(decode_double *x, uint64_t rid, sl_status why)
+{
+    sl_msg m = {.type = SL_MSG_ABORT};
+    m.abort = (sl_msg_abort){rid, 1, why};
+    receive(x, &m, 0, 0);
+}
+
+static void drained(decode_double *x, uint64_t rid, uint32_t ep_serial, uint32_t writer)
+{
+    sl_msg m = {.type = SL_MSG_DRAINED};
+    m.id = (sl_msg_id){rid, 1};
+    receive(x, &m, ep_serial, writer);
+}
+
+void dd_drained_relayed(decode_double *x, uint64_t rid)
+{
+    drained(x, rid, 0, 0);
+}
+
+void dd_drained(decode_double *x, uint64_t rid, uint32_t writer)
+{
+    drained(x, rid, 1, writer);
+}
+
+void dd_commit(decode_double *x, uint64_t rid, uint32_t writer, int n_tokens_off)
+{
+    static uint32_t crc[1024];
+    const sl_ticket *t = dd_ticket(x, rid);
+    ck_assert_ptr_nonnull(t);
+    int matched = sl_lease_matched(t->lease);
+    sl_msg m = {.type = SL_MSG_COMMIT};
+    m.commit = (sl_msg_commit){.rid = rid,
+                               .attempt = 1,
+                               .ticket = t->number,
+                               .worker_id = writer,
+                               .n_tokens = (uint32_t)(t->n_tokens + n_tokens_off),
+                               .first_page = (uint32_t)matched,
+                               .crc = crc,
+                               .n_crc = (size_t)(sl_lease_n_pages(t->lease) - matched) * DD_LAYERS,
+                               .first = {.id = 3}};
+    receive(x, &m, 1, writer);
+}
+
+void dd_pages_ask(decode_double *x, uint64_t rid, uint32_t first, uint32_t count)
+{
+    const sl_ticket *t = dd_ticket(x, rid);
+    sl_msg m = {.type = SL_MSG_PAGES_ASK};
+    m.pages_ask = (sl_msg_pages_ask){
+        .rid = rid, .attempt = 1, .ticket = t ? t->number : 0, .first = first, .count = count};
+    receive(x, &m, 1, DD_WRITER);
+}
+
+bool dd_checked(decode_double *x, size_t bad)
+{
+    sl_check *c = (sl_check *)sl_mailbox_take(x->d->checker.inbox);
+    if (!c)
+        return false;
+    c->bad = bad;
+    if (c->crc)
+        memset(c->crc, 0, c->n_crc * sizeof *c->crc);
+    sl_tickets_checked(x->d, c);
+    return true;
+}
+
+void dd_verified(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed)
+{
+    dd_reserve(x, rid, n_tokens, max_tokens, seed, 0);
+    dd_expect(x, SL_MSG_RESERVED, rid);
+    dd_commit(x, rid, DD_WRITER, 0);
+    ck_assert(dd_checked(x, 0));
+    dd_expect(x, SL_MSG_TOKENS, rid);
+}
+
+sl_status dd_step(decode_double *x, bool *worked)
+{
+    sl_err err = {0};
+    sl_batch_admit(x->d);
+    return sl_batch_step(x->d, worked, &err);
+}

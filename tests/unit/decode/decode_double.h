@@ -1,0 +1,78 @@
+/*
+ * A decode worker without threads, for tests of tickets and of the batch: the test is the router, the writer, the
+ * checker and the clock, and calls what the engine thread would call.
+ *
+ * Doubles: the worker core (what is sent is kept in said[], fences are counted), the checker thread (jobs stay in its
+ * mailbox until the test answers them) and the runner (tests/unit/worker/fake_runner.h). Real: tickets, batch,
+ * residency, store, sampler. One at a time in a process: the core's functions have no other argument to find it by.
+ */
+#ifndef SL_TEST_DECODE_DOUBLE_H
+#define SL_TEST_DECODE_DOUBLE_H
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "decode/decode_impl.h"
+#include "tests/unit/worker/fake_runner.h"
+
+enum { DD_VOCAB = 31, DD_WRITER = 5, DD_SAID = 512, DD_LAYERS = 2 };
+
+/* A message that the worker has sent: the fields that tests look at. */
+typedef struct dd_said {
+    sl_msg_type type;
+    uint64_t rid, ticket;
+    uint32_t attempt, matched, first_index, produced;
+    sl_status status;
+    bool retryable;
+    uint8_t finish;
+    size_t n; /* pages of RESERVED, checksums of PAGES_CRC */
+} dd_said;
+
+typedef struct dd_opts {
+    int pages, max_batch, max_waiting, max_seqs, max_context;
+    bool no_verify;
+} dd_opts;
+
+typedef struct decode_double {
+    sl_decode *d;
+    sl_arena *arena;
+    fake_runner *fake;
+    sl_runner runner;
+    dd_said said[DD_SAID];
+    int n_said, seen; /* said[seen..n_said) has not been looked at */
+    int fences;
+    uint32_t fenced;                /* the writer of the last fence */
+    sl_status fail_step, fail_open; /* of the next call, once */
+} decode_double;
+
+dd_opts dd_defaults(void);
+void dd_open(decode_double *x, const dd_opts *o);
+/* Every page must be free or cached, no ticket left. */
+void dd_close(decode_double *x);
+
+/* The next message said must be of this type, about (rid, 1). */
+const dd_said *dd_expect(decode_double *x, sl_msg_type type, uint64_t rid);
+void dd_silent(const decode_double *x);
+sl_ticket *dd_ticket(const decode_double *x, uint64_t rid);
+int dd_tickets(const decode_double *x);
+/* Pages that are neither free nor cached. */
+int dd_held(const decode_double *x);
+
+/* Messages of the router; attempt 1. The prompt is a function of seed. */
+void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed, uint32_t deadline_ms);
+void dd_abort(decode_double *x, uint64_t rid, sl_status why);
+void dd_drained_relayed(decode_double *x, uint64_t rid);
+/* Messages of a writer. */
+void dd_drained(decode_double *x, uint64_t rid, uint32_t writer);
+void dd_commit(decode_double *x, uint64_t rid, uint32_t writer, int n_tokens_off);
+void dd_pages_ask(decode_double *x, uint64_t rid, uint32_t first, uint32_t count);
+/* The checker's answer to the oldest job, with so many wrong checksums. False: it has no job. */
+bool dd_checked(decode_double *x, size_t bad);
+
+/* RESERVE, COMMIT and checked: the ticket waits for a slot, and its first token has been said. */
+void dd_verified(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed);
+/* Admits and computes one step. */
+sl_status dd_step(decode_double *x, bool *worked);
+
+#endif

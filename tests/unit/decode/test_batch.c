@@ -1,0 +1,179 @@
+/* The batch: who joins and when, who gives way when pages run out, what a failed step means. */
+#include "tests/unit/decode/decode_double.h"
+
+static decode_double x;
+static dd_opts o;
+
+static void step_says(int n, const uint64_t *rids)
+{
+    bool worked;
+    ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    ck_assert(worked == (n > 0));
+    for (int i = 0; i < n; i++)
+        dd_expect(&x, SL_MSG_TOKENS, rids[i]);
+}
+
+static void end(uint64_t rid)
+{
+    dd_abort(&x, rid, SL_ERR_CANCELLED);
+    dd_expect(&x, SL_MSG_DRAINED, rid);
+}
+
+/* In the order in which they were verified, not reserved; at most max_batch. */
+START_TEST(join_in_order)
+{
+    o = dd_defaults();
+    dd_open(&x, &o);
+    dd_reserve(&x, 1, 70, 9, 1, 0);
+    dd_expect(&x, SL_MSG_RESERVED, 1);
+    dd_verified(&x, 2, 70, 9, 2);
+    dd_verified(&x, 3, 70, 9, 3);
+    dd_commit(&x, 1, DD_WRITER, 0);
+    ck_assert(dd_checked(&x, 0));
+    dd_expect(&x, SL_MSG_TOKENS, 1);
+    step_says(2, (uint64_t[]){2, 3});
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_WAITING);
+    end(2);
+    step_says(2, (uint64_t[]){1, 3});
+    end(3);
+    step_says(1, (uint64_t[]){1});
+    end(1);
+    step_says(0, NULL);
+    dd_silent(&x);
+    dd_close(&x);
+}
+END_TEST
+
+/* The device is full: who waits is tried again at each step; alone on the device it can only fail. */
+START_TEST(device_is_full)
+{
+    o = dd_defaults();
+    dd_open(&x, &o);
+    dd_verified(&x, 1, 70, 9, 1);
+    step_says(1, (uint64_t[]){1});
+    dd_verified(&x, 2, 70, 9, 2);
+    x.fail_open = SL_ERR_EXHAUSTED;
+    step_says(1, (uint64_t[]){1});
+    ck_assert_int_eq(dd_ticket(&x, 2)->state, TICKET_WAITING);
+    step_says(2, (uint64_t[]){1, 2});
+    end(1);
+    end(2);
+    dd_verified(&x, 3, 70, 9, 3);
+    x.fail_open = SL_ERR_EXHAUSTED;
+    step_says(0, NULL);
+    const dd_said *s = dd_expect(&x, SL_MSG_FAILED, 3);
+    ck_assert_int_eq(s->status, SL_ERR_EXHAUSTED);
+    ck_assert(s->retryable);
+    dd_close(&x);
+}
+END_TEST
+
+/* Host pages run out: the request that was verified last is retracted, the first one goes on. */
+START_TEST(youngest_is_retracted)
+{
+    o = dd_defaults();
+    o.pages = 4;
+    dd_open(&x, &o);
+    dd_verified(&x, 1, 127, 90, 1); /* 2 pages, a third after one more token */
+    dd_verified(&x, 2, 60, 90, 2);  /* 1 page, a second after 4 more tokens */
+    for (int i = 0; i < 4; i++)
+        step_says(2, (uint64_t[]){1, 2});
+    bool worked;
+    ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    dd_expect(&x, SL_MSG_RETRACTED, 2);
+    dd_expect(&x, SL_MSG_TOKENS, 1);
+    ck_assert_uint_eq(x.d->e.count.retracted, 1);
+    ck_assert_ptr_null(dd_ticket(&x, 2));
+    end(1);
+    dd_close(&x);
+}
+END_TEST
+
+/* Alone, and the store is too small for it: no other worker state would help, so it is not retryable. */
+START_TEST(alone_and_too_large)
+{
+    o = dd_defaults();
+    o.pages = 2;
+    dd_open(&x, &o);
+    dd_verified(&x, 1, 127, 90, 1);
+    step_says(1, (uint64_t[]){1});
+    bool worked;
+    ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    ck_assert(!worked);
+    const dd_said *s = dd_expect(&x, SL_MSG_FAILED, 1);
+    ck_assert_int_eq(s->status, SL_ERR_EXHAUSTED);
+    ck_assert(!s->retryable);
+    dd_close(&x);
+}
+END_TEST
+
+/* A failed step ends the requests in it. Only the loss of the device ends the worker. */
+START_TEST(failed_steps)
+{
+    bool worked;
+    o = dd_defaults();
+    dd_open(&x, &o);
+    dd_verified(&x, 1, 70, 9, 1);
+    dd_verified(&x, 2, 70, 9, 2);
+    x.fail_step = SL_ERR_UNSUPPORTED;
+    ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    ck_assert(worked);
+    ck_assert(dd_expect(&x, SL_MSG_FAILED, 1)->retryable);
+    ck_assert(dd_expect(&x, SL_MSG_FAILED, 2)->retryable);
+    dd_verified(&x, 3, 70, 9, 3);
+    x.fail_step = SL_ERR_DEVICE;
+    ck_assert_int_eq(dd_step(&x, &worked), SL_ERR_DEVICE);
+    ck_assert_int_eq(dd_expect(&x, SL_MSG_FAILED, 3)->status, SL_ERR_DEVICE);
+    dd_close(&x);
+}
+END_TEST
+
+/* The context's end is an end like max_tokens. */
+START_TEST(context_is_full)
+{
+    o = dd_defaults();
+    o.max_context = 72;
+    dd_open(&x, &o);
+    dd_verified(&x, 1, 70, 90, 1);
+    step_says(1, (uint64_t[]){1});
+    ck_assert_int_eq(dd_expect(&x, SL_MSG_DONE, 1)->finish, SL_FINISH_LENGTH);
+    dd_close(&x);
+}
+END_TEST
+
+/* Pages that fill while it runs are found by the next request with the same beginning. */
+START_TEST(produced_pages_are_reused)
+{
+    int32_t tokens[130];
+    o = dd_defaults();
+    dd_open(&x, &o);
+    dd_verified(&x, 1, 120, 11, 1);
+    for (int i = 0; i < 9; i++)
+        step_says(1, (uint64_t[]){1});
+    memcpy(tokens, dd_ticket(&x, 1)->tokens, sizeof tokens);
+    ck_assert_int_eq(sl_store_match(x.d->role.store, tokens, 130), 2);
+    step_says(1, (uint64_t[]){1});
+    dd_expect(&x, SL_MSG_DONE, 1);
+    ck_assert_int_eq(sl_store_match(x.d->role.store, tokens, 130), 2);
+    dd_close(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("batch");
+    TCase *t = tcase_create("batch");
+    tcase_add_test(t, join_in_order);
+    tcase_add_test(t, device_is_full);
+    tcase_add_test(t, youngest_is_retracted);
+    tcase_add_test(t, alone_and_too_large);
+    tcase_add_test(t, failed_steps);
+    tcase_add_test(t, context_is_full);
+    tcase_add_test(t, produced_pages_are_reused);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}

@@ -1,0 +1,372 @@
+/* The state machine of a ticket (decode/decode_impl.h), state by state: who moves it, what is said, when pages go. */
+#include "tests/unit/decode/decode_double.h"
+
+static decode_double x;
+
+static void open_with(void (*change)(dd_opts *o))
+{
+    dd_opts o = dd_defaults();
+    if (change)
+        change(&o);
+    dd_open(&x, &o);
+}
+
+static void no_verify(dd_opts *o)
+{
+    o->no_verify = true;
+}
+
+/* A ticket of 130 tokens, 3 pages, in a state from LANDING to RUNNING. */
+static void reach(uint64_t rid, ticket_state state)
+{
+    bool worked;
+    dd_reserve(&x, rid, 130, 50, (int)rid, 0);
+    dd_expect(&x, SL_MSG_RESERVED, rid);
+    if (state >= TICKET_CHECKING)
+        dd_commit(&x, rid, DD_WRITER, 0);
+    if (state >= TICKET_WAITING) {
+        ck_assert(dd_checked(&x, 0));
+        dd_expect(&x, SL_MSG_TOKENS, rid);
+    }
+    if (state >= TICKET_RUNNING) {
+        ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+        dd_expect(&x, SL_MSG_TOKENS, rid);
+    }
+    ck_assert_int_eq(dd_ticket(&x, rid)->state, state);
+}
+
+START_TEST(from_reserve_to_done)
+{
+    bool worked;
+    open_with(NULL);
+    dd_reserve(&x, 1, 130, 3, 0, 0);
+    const dd_said *s = dd_expect(&x, SL_MSG_RESERVED, 1);
+    ck_assert_uint_eq(s->n, 3);
+    ck_assert_uint_eq(s->matched, 0);
+    ck_assert_int_eq(dd_held(&x), 3);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_LANDING);
+    dd_commit(&x, 1, DD_WRITER, 0);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_CHECKING);
+    dd_silent(&x); /* no token from rows that are not verified */
+    ck_assert(dd_checked(&x, 0));
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_TOKENS, 1)->first_index, 0);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_WAITING);
+    ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    ck_assert(worked);
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_TOKENS, 1)->first_index, 1);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_RUNNING);
+    ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_TOKENS, 1)->first_index, 2);
+    s = dd_expect(&x, SL_MSG_DONE, 1);
+    ck_assert_int_eq(s->finish, SL_FINISH_LENGTH);
+    ck_assert_uint_eq(s->produced, 3);
+    ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    ck_assert(!worked);
+    dd_silent(&x);
+    dd_close(&x);
+}
+END_TEST
+
+/* LANDING: the writer may still write; the pages are held until it is known to have stopped. */
+START_TEST(abort_while_landing)
+{
+    open_with(NULL);
+    reach(1, TICKET_LANDING);
+    dd_abort(&x, 1, SL_ERR_CANCELLED);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_QUARANTINE);
+    dd_silent(&x);
+    dd_abort(&x, 1, SL_ERR_CANCELLED); /* said twice, holds once */
+    dd_drained(&x, 1, DD_WRITER + 1);  /* another writer knows nothing */
+    ck_assert_int_eq(dd_held(&x), 3);
+    dd_drained(&x, 1, DD_WRITER);
+    dd_expect(&x, SL_MSG_DRAINED, 1);
+    dd_silent(&x);
+    dd_close(&x);
+}
+END_TEST
+
+/* A writer that has drained first: nothing to wait for. */
+START_TEST(drained_before_the_abort)
+{
+    open_with(NULL);
+    reach(1, TICKET_LANDING);
+    dd_drained(&x, 1, DD_WRITER);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_LANDING);
+    dd_silent(&x);
+    dd_abort(&x, 1, SL_ERR_CANCELLED);
+    dd_expect(&x, SL_MSG_DRAINED, 1);
+    dd_close(&x);
+}
+END_TEST
+
+/* After COMMIT the writer writes no more: the answer is immediate, the pages wait for the checker. */
+START_TEST(abort_while_checking)
+{
+    open_with(NULL);
+    reach(1, TICKET_CHECKING);
+    dd_abort(&x, 1, SL_ERR_CANCELLED);
+    dd_expect(&x, SL_MSG_DRAINED, 1);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_ENDING);
+    ck_assert_int_eq(dd_held(&x), 3);
+    dd_abort(&x, 1, SL_ERR_CANCELLED);
+    ck_assert(dd_checked(&x, 0));
+    dd_silent(&x); /* no token of a request that was given up */
+    dd_close(&x);
+}
+END_TEST
+
+START_TEST(abort_while_waiting_and_running)
+{
+    open_with(NULL);
+    reach(1, TICKET_WAITING);
+    dd_abort(&x, 1, SL_ERR_CANCELLED);
+    dd_expect(&x, SL_MSG_DRAINED, 1);
+    reach(2, TICKET_RUNNING);
+    ck_assert_int_eq(x.d->e.n_running, 1);
+    dd_abort(&x, 2, SL_ERR_CANCELLED);
+    dd_expect(&x, SL_MSG_DRAINED, 2);
+    dd_abort(&x, 3, SL_ERR_CANCELLED); /* never heard of: nothing of it is here */
+    dd_expect(&x, SL_MSG_DRAINED, 3);
+    dd_close(&x);
+}
+END_TEST
+
+/* The deadline ends a reservation, but a timeout alone frees no page: the fence does. */
+START_TEST(deadline_then_fence)
+{
+    open_with(NULL);
+    dd_reserve(&x, 1, 130, 5, 0, 10000);
+    dd_expect(&x, SL_MSG_RESERVED, 1);
+    sl_ticket *t = dd_ticket(&x, 1);
+    uint64_t due = sl_tickets_tick(x.d, t->deadline_ns - 1);
+    ck_assert_uint_eq(due, t->deadline_ns);
+    dd_silent(&x);
+    sl_tickets_tick(x.d, t->deadline_ns);
+    const dd_said *s = dd_expect(&x, SL_MSG_FAILED, 1);
+    ck_assert_int_eq(s->status, SL_ERR_DEADLINE);
+    ck_assert(s->retryable);
+    ck_assert_int_eq(t->state, TICKET_QUARANTINE);
+    due = sl_tickets_tick(x.d, t->fence_ns - 1);
+    ck_assert_uint_eq(due, t->fence_ns);
+    ck_assert_int_eq(x.fences, 0);
+    uint64_t first = t->fence_ns;
+    sl_tickets_tick(x.d, first);
+    ck_assert_int_eq(x.fences, 1);
+    ck_assert_uint_eq(x.fenced, DD_WRITER);
+    ck_assert_uint_gt(t->fence_ns, 0); /* asked again while no answer comes */
+    sl_tickets_tick(x.d, t->fence_ns);
+    ck_assert_int_eq(x.fences, 2);
+    ck_assert_int_eq(dd_held(&x), 3);
+    sl_tickets_fenced(x.d, DD_WRITER + 1);
+    ck_assert_int_eq(dd_held(&x), 3);
+    sl_tickets_fenced(x.d, DD_WRITER);
+    dd_expect(&x, SL_MSG_DRAINED, 1);
+    dd_close(&x);
+}
+END_TEST
+
+/* A COMMIT that comes too late says that its writer has flushed: it ends the quarantine, and counts as stale. */
+START_TEST(late_commit_ends_quarantine)
+{
+    open_with(NULL);
+    reach(1, TICKET_LANDING);
+    dd_abort(&x, 1, SL_ERR_CANCELLED);
+    dd_commit(&x, 1, DD_WRITER + 1, 0);
+    ck_assert_int_eq(dd_held(&x), 3);
+    dd_commit(&x, 1, DD_WRITER, 0);
+    ck_assert_int_eq(dd_tickets(&x), 0);
+    ck_assert_uint_eq(x.d->e.count.stale, 2);
+    dd_close(&x);
+}
+END_TEST
+
+/* The router's word for a writer that it has lost counts only when that writer has no connection here. */
+START_TEST(relayed_drained)
+{
+    open_with(NULL);
+    reach(1, TICKET_LANDING);
+    sl_tickets_connected(x.d, DD_WRITER);
+    dd_abort(&x, 1, SL_ERR_PEER);
+    dd_drained_relayed(&x, 1);
+    ck_assert_int_eq(dd_held(&x), 3);
+    sl_tickets_fenced(x.d, DD_WRITER); /* its connection is closed */
+    dd_expect(&x, SL_MSG_DRAINED, 1);
+    reach(2, TICKET_LANDING);
+    dd_abort(&x, 2, SL_ERR_PEER);
+    dd_drained_relayed(&x, 2);
+    dd_expect(&x, SL_MSG_DRAINED, 2);
+    reach(3, TICKET_LANDING); /* given up for another reason: the writer's DRAINED, relayed */
+    sl_tickets_connected(x.d, DD_WRITER);
+    dd_abort(&x, 3, SL_ERR_CANCELLED);
+    dd_drained_relayed(&x, 3);
+    dd_expect(&x, SL_MSG_DRAINED, 3);
+    dd_close(&x);
+}
+END_TEST
+
+START_TEST(wrong_commits)
+{
+    open_with(NULL);
+    reach(1, TICKET_LANDING);
+    dd_commit(&x, 1, DD_WRITER + 1, 0); /* not its writer */
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_LANDING);
+    ck_assert_uint_eq(x.d->e.count.stale, 1);
+    dd_commit(&x, 1, DD_WRITER, 1);
+    const dd_said *s = dd_expect(&x, SL_MSG_FAILED, 1);
+    ck_assert_int_eq(s->status, SL_ERR_CORRUPT);
+    ck_assert(s->retryable);
+    ck_assert_int_eq(dd_tickets(&x), 0); /* at once: a COMMIT, right or wrong, says that all is flushed */
+    reach(2, TICKET_CHECKING);
+    dd_commit(&x, 2, DD_WRITER, 0); /* a second one */
+    ck_assert_uint_eq(x.d->e.count.stale, 2);
+    ck_assert(dd_checked(&x, 1));
+    ck_assert_int_eq(dd_expect(&x, SL_MSG_FAILED, 2)->status, SL_ERR_CORRUPT);
+    ck_assert_uint_eq(x.d->e.count.corrupt, 1);
+    dd_silent(&x);
+    dd_close(&x);
+}
+END_TEST
+
+static void refused(uint64_t rid, sl_status st, bool retryable)
+{
+    const dd_said *s = dd_expect(&x, SL_MSG_FAILED, rid);
+    ck_assert_int_eq(s->status, st);
+    ck_assert_int_eq(s->retryable, retryable);
+}
+
+START_TEST(refused_reservations)
+{
+    open_with(NULL);
+    dd_reserve(&x, 1, 1024, 5, 0, 0);
+    refused(1, SL_ERR_TOO_LARGE, false); /* no room for a token in the context of 1024 */
+    dd_reserve(&x, 2, 10, 0, 0, 0);
+    refused(2, SL_ERR_INVALID, false); /* max_tokens 0 */
+    for (uint64_t rid = 3; rid < 7; rid++)
+        reach(rid, TICKET_LANDING);
+    dd_reserve(&x, 3, 130, 5, 0, 0); /* that attempt is here already */
+    ck_assert_uint_eq(x.d->e.count.stale, 1);
+    dd_reserve(&x, 7, 10, 5, 0, 0);
+    refused(7, SL_ERR_EXHAUSTED, true); /* max_batch + max_waiting tickets */
+    for (uint64_t rid = 3; rid < 7; rid++) {
+        dd_drained(&x, rid, DD_WRITER);
+        dd_abort(&x, rid, SL_ERR_CANCELLED);
+        dd_expect(&x, SL_MSG_DRAINED, rid);
+    }
+    x.d->role.draining = true;
+    dd_reserve(&x, 8, 10, 5, 0, 0);
+    refused(8, SL_ERR_EXHAUSTED, true);
+    dd_silent(&x);
+    dd_close(&x);
+}
+END_TEST
+
+START_TEST(no_host_pages)
+{
+    open_with(NULL);
+    dd_reserve(&x, 1, 900, 5, 0, 0); /* 15 of 16 pages */
+    dd_expect(&x, SL_MSG_RESERVED, 1);
+    dd_reserve(&x, 2, 100, 5, 1, 0);
+    refused(2, SL_ERR_EXHAUSTED, true);
+    dd_drained(&x, 1, DD_WRITER);
+    dd_abort(&x, 1, SL_ERR_CANCELLED);
+    dd_close(&x);
+}
+END_TEST
+
+/* Pages of a prompt that was here before are matched; their checksums are answered while the ticket lands. */
+START_TEST(asks_for_matched_pages)
+{
+    open_with(NULL);
+    dd_verified(&x, 1, 200, 1, 0);
+    dd_expect(&x, SL_MSG_DONE, 1);
+    dd_reserve(&x, 2, 200, 5, 0, 0);
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3);
+    dd_pages_ask(&x, 2, 0, 3);
+    dd_silent(&x);
+    ck_assert(dd_checked(&x, 0));
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_PAGES_CRC, 2)->n, 3 * DD_LAYERS);
+    dd_pages_ask(&x, 2, 1, 3); /* beyond the matched ones */
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_PAGES_CRC, 2)->n, 0);
+    dd_pages_ask(&x, 2, 0, 2);
+    dd_abort(&x, 2, SL_ERR_CANCELLED);
+    dd_drained(&x, 2, DD_WRITER);
+    dd_expect(&x, SL_MSG_DRAINED, 2);
+    ck_assert_int_eq(dd_ticket(&x, 2)->state, TICKET_ENDING);
+    dd_pages_ask(&x, 2, 0, 2);
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_PAGES_CRC, 2)->n, 0);
+    ck_assert(dd_checked(&x, 0));
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_PAGES_CRC, 2)->n, 0);
+    dd_close(&x);
+}
+END_TEST
+
+/* Without verification COMMIT overtakes a question about pages: the request may be done while they are read. */
+START_TEST(done_while_pages_are_read)
+{
+    open_with(no_verify);
+    dd_reserve(&x, 1, 200, 1, 0, 0);
+    dd_expect(&x, SL_MSG_RESERVED, 1);
+    dd_commit(&x, 1, DD_WRITER, 0);
+    dd_expect(&x, SL_MSG_TOKENS, 1);
+    dd_expect(&x, SL_MSG_DONE, 1);
+    dd_reserve(&x, 2, 200, 1, 0, 0);
+    dd_expect(&x, SL_MSG_RESERVED, 2);
+    dd_pages_ask(&x, 2, 0, 3);
+    dd_commit(&x, 2, DD_WRITER, 0);
+    dd_expect(&x, SL_MSG_TOKENS, 2);
+    dd_expect(&x, SL_MSG_DONE, 2);
+    ck_assert_int_eq(dd_ticket(&x, 2)->state, TICKET_ENDING);
+    ck_assert_int_eq(dd_held(&x), 4);
+    ck_assert(dd_checked(&x, 0));
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_PAGES_CRC, 2)->n, 0);
+    dd_close(&x);
+}
+END_TEST
+
+/* Loss of the router ends everything; what may still be written is fenced at the next tick. */
+START_TEST(router_is_lost)
+{
+    open_with(NULL);
+    reach(1, TICKET_RUNNING);
+    reach(2, TICKET_WAITING);
+    reach(3, TICKET_CHECKING);
+    reach(4, TICKET_LANDING);
+    sl_tickets_router_down(x.d);
+    ck_assert_int_eq(dd_tickets(&x), 2);
+    ck_assert_int_eq(dd_ticket(&x, 3)->state, TICKET_ENDING);
+    ck_assert_int_eq(dd_ticket(&x, 4)->state, TICKET_QUARANTINE);
+    ck_assert(dd_checked(&x, 0));
+    sl_tickets_tick(x.d, sl_now_ns());
+    ck_assert_int_eq(x.fences, 1);
+    sl_tickets_fenced(x.d, DD_WRITER);
+    dd_expect(&x, SL_MSG_DRAINED, 4);
+    dd_silent(&x);
+    dd_close(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("tickets");
+    TCase *t = tcase_create("tickets");
+    tcase_add_test(t, from_reserve_to_done);
+    tcase_add_test(t, abort_while_landing);
+    tcase_add_test(t, drained_before_the_abort);
+    tcase_add_test(t, abort_while_checking);
+    tcase_add_test(t, abort_while_waiting_and_running);
+    tcase_add_test(t, deadline_then_fence);
+    tcase_add_test(t, late_commit_ends_quarantine);
+    tcase_add_test(t, relayed_drained);
+    tcase_add_test(t, wrong_commits);
+    tcase_add_test(t, refused_reservations);
+    tcase_add_test(t, no_host_pages);
+    tcase_add_test(t, asks_for_matched_pages);
+    tcase_add_test(t, done_while_pages_are_read);
+    tcase_add_test(t, router_is_lost);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
