@@ -1,4 +1,4 @@
-/* NIC facts from libibverbs and sysfs; distances from libnuma. See nic.h. */
+/* Facts about NICs from libibverbs and sysfs; distances from libnuma. See nic.h. */
 #include "transport/nic.h"
 
 #include <dirent.h>
@@ -39,7 +39,7 @@ static void netdev_of(const char *device, char *out, size_t cap)
     closedir(d);
 }
 
-/* Width and speed are codes, not numbers. */
+/* libibverbs gives width and speed as codes. */
 static double gbps_of(const struct ibv_port_attr *a)
 {
     static const struct {
@@ -59,11 +59,11 @@ static double gbps_of(const struct ibv_port_attr *a)
     return lanes * speed;
 }
 
-static sl_link_layer link_of(const struct ibv_port_attr *a)
+static sl_nic_link link_of(const struct ibv_port_attr *a)
 {
-    return a->link_layer == IBV_LINK_LAYER_INFINIBAND ? SL_LINK_INFINIBAND
-           : a->link_layer == IBV_LINK_LAYER_ETHERNET ? SL_LINK_ETHERNET
-                                                      : SL_LINK_OTHER;
+    return a->link_layer == IBV_LINK_LAYER_INFINIBAND ? SL_NIC_INFINIBAND
+           : a->link_layer == IBV_LINK_LAYER_ETHERNET ? SL_NIC_ETHERNET
+                                                      : SL_NIC_OTHER;
 }
 
 static size_t list_ports(struct ibv_device *dev, sl_nic *out, size_t cap)
@@ -101,7 +101,7 @@ sl_status sl_nic_list(sl_nic *out, size_t cap, size_t *n, sl_err *err)
             found += list_ports(list[i], out + found, cap - found);
         ibv_free_device_list(list);
     }
-    *n = found; /* no list means no RDMA subsystem here, which is a fact, not a failure */
+    *n = found; /* no list means that the host has no RDMA subsystem, which is not an error */
     return SL_OK;
 }
 

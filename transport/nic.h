@@ -1,6 +1,6 @@
 /*
- * NIC facts: which RDMA devices this host has, where they sit, and which are near a NUMA node. Reads
- * libibverbs and sysfs; opens devices only to query ports. Pure queries, any thread, nothing kept.
+ * Facts about NICs: the RDMA devices of this host, their NUMA nodes, and which are nearest to a given node.
+ * Reads libibverbs and sysfs; opens devices only to query ports. Queries only, any thread, no state is kept.
  */
 #ifndef SL_TRANSPORT_NIC_H
 #define SL_TRANSPORT_NIC_H
@@ -9,17 +9,17 @@
 
 #define SL_NIC_MAX 64
 
-typedef enum { SL_LINK_INFINIBAND, SL_LINK_ETHERNET, SL_LINK_OTHER } sl_link_layer;
+typedef enum { SL_NIC_INFINIBAND, SL_NIC_ETHERNET, SL_NIC_OTHER } sl_nic_link;
 
 /* One port of one RDMA device. */
 typedef struct sl_nic {
     char device[64]; /* "mlx5_0" */
-    char netdev[32]; /* "eth2" when one is attached, else empty */
+    char netdev[32]; /* "eth2"; empty without an attached network interface */
     int port;        /* from 1 */
     bool active;
-    sl_link_layer link;
+    sl_nic_link link;
     int numa_node; /* -1: unknown */
-    double gbps;   /* active width x speed, bits; 0: unknown */
+    double gbps;   /* active width x speed, 10^9 bits per second; 0: unknown */
 } sl_nic;
 
 /* Fills out with up to cap ports; *n gets the number. A host without RDMA has 0 ports and is SL_OK. */
@@ -32,7 +32,7 @@ sl_status sl_nic_list(sl_nic *out, size_t cap, size_t *n, sl_err *err);
  */
 sl_status sl_nic_nearest(const sl_nic *nics, size_t n, int node, char *text, size_t cap);
 
-/* One line for the log at start: every port with state, link, NUMA node. */
+/* Writes one line for the log: every port with state, link and NUMA node. */
 void sl_nic_describe(const sl_nic *nics, size_t n, char *text, size_t cap);
 
 #endif

@@ -1,5 +1,4 @@
-/* Remote keys on the wire. Layout: magic, base, bytes, blob (length-prefixed), CRC32C of all before;
- * base/wire.h. */
+/* Remote keys as bytes: magic, base, bytes, blob (with its length), CRC32C of all before; see base/wire.h. */
 #include "transport/rkey.h"
 
 #include <string.h>

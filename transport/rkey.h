@@ -1,7 +1,7 @@
 /*
- * Remote keys on the wire: an implementation's own key bytes, wrapped with the address range they cover and a
- * checksum. Pure, any thread. The bytes come from peers: unwrap checks lengths, overflow and checksum, not
- * intent.
+ * Remote keys as bytes: the key of an implementation, wrapped with the address range that it covers and a
+ * checksum. Pure functions, any thread. The bytes come from peers: unwrap checks lengths, overflow and
+ * checksum; it cannot tell whether the key was issued.
  */
 #ifndef SL_TRANSPORT_RKEY_H
 #define SL_TRANSPORT_RKEY_H
@@ -10,14 +10,14 @@
 
 typedef struct sl_tp_rkey_view {
     uint64_t base, bytes;
-    const void *blob; /* into the input */
+    const void *blob; /* points into the input */
     size_t blob_bytes;
 } sl_tp_rkey_view;
 
-/* Errors: TOO_LARGE (cap). */
+/* Writes the wrapped key; *len gets its length. Errors: TOO_LARGE (cap), NO_MEMORY. */
 sl_status sl_tp_rkey_wrap(uint64_t base, uint64_t bytes, const void *blob, size_t blob_bytes, void *buf,
                           size_t cap, size_t *len);
-/* Errors: CORRUPT. */
+/* Reads a wrapped key; the result borrows from buf. Errors: CORRUPT. */
 sl_status sl_tp_rkey_unwrap(const void *buf, size_t len, sl_tp_rkey_view *out, sl_err *err);
 
 #endif

@@ -1,6 +1,5 @@
 /*
- * The operating-system side that all transports share: the descriptor that wakes the owner, and socket
- * addresses.
+ * Operating-system parts shared by all transports: the descriptor that wakes the owner, and socket addresses.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -49,7 +48,7 @@ void sl_tp_waker_arm(sl_tp_waker *w, uint64_t deadline_ns)
         return;
     struct itimerspec its = {.it_value = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
                                           .tv_nsec = (long)(deadline_ns % 1000000000u)}};
-    /* Also clears an expiry that nobody read, so the descriptor is quiet until the new time. */
+    /* This also clears an expiry that was not read, so the descriptor is not readable before the new time. */
     int rc = timerfd_settime(w->timer_fd, TFD_TIMER_ABSTIME, &its, NULL);
     SL_CHECK(rc == 0, "timerfd_settime");
     w->armed_ns = deadline_ns;
@@ -115,7 +114,7 @@ static bool is_any(const struct sockaddr_storage *sa)
     return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)sa)->sin6_addr);
 }
 
-/* An address that other hosts can use without a scope. */
+/* True for an address that other hosts can use without a scope id. */
 static bool routable(const struct ifaddrs *i, sa_family_t family)
 {
     if (!i->ifa_addr || i->ifa_addr->sa_family != family || !(i->ifa_flags & IFF_UP) ||

@@ -1,6 +1,4 @@
-/*
- * What all transports share: the registry, options, address text, operation records. Design: transport.h.
- */
+/* Shared by all transports: registry, options, address text, operation records. Contract: transport.h. */
 #include "transport/transport.h"
 
 #include <stdio.h>
@@ -135,9 +133,7 @@ sl_status sl_tp_address_parse(const char *text, char *host, size_t cap, uint16_t
     if (n >= cap || memchr(begin, ']', n) || memchr(begin, '[', n))
         return sl_fail(err, SL_ERR_INVALID, "address \"%.100s\": bad host", text);
     uint16_t value = 0;
-    sl_status st = parse_port(text, digits, &value, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(parse_port(text, digits, &value, err));
     memcpy(host, begin, n);
     host[n] = 0;
     *port = value;

@@ -1,10 +1,10 @@
 /*
- * For those who implement the transport seam: options, operation records, the descriptor that wakes the
+ * For implementers of the transport interface: options, operation records, the descriptor that wakes the
  * owner.
  *
  * An implementation embeds sl_transport, sl_tp_ep, sl_tp_mem and sl_tp_rkey as first members, fills one const
- * sl_transport_ops and adds it to the table in transport.c. What every implementation must hold is written in
- * transport.h and checked by test_conformance.c, test_remote_memory.c and test_endings.c in
+ * sl_transport_ops and adds it to the table in transport.c. What every implementation must guarantee is
+ * written in transport.h and checked by test_conformance.c, test_remote_memory.c and test_endings.c in
  * tests/unit/transport. Nothing here is shared between threads.
  */
 #ifndef SL_TRANSPORT_TRANSPORT_IMPL_H
@@ -33,7 +33,7 @@ typedef struct sl_tp_op {
     sl_tp_op_kind kind;
     sl_status status;
     bool device; /* local is device memory */
-    /* For implementations that move the bytes themselves. */
+    /* For implementations that copy the bytes themselves. */
     uint8_t *local;
     uint64_t remote, key;
     size_t moved;
@@ -43,14 +43,14 @@ typedef struct sl_tp_op {
 
 #define SL_TP_OP_HEADER (SL_TP_AM_HEADER_MAX + 16)
 
-/* Grows in chunks, shrinks never; so steady traffic does not allocate. */
+/* Grows in chunks and never shrinks, so that steady traffic does not allocate. */
 typedef struct sl_tp_op_pool {
     sl_tp_op *free_plain, *free_header;
     void **chunks;
     size_t n_chunks;
 } sl_tp_op_pool;
 
-/* NULL when out of memory. Zeroed but for header. */
+/* NULL when out of memory. All fields are zero except header. */
 sl_tp_op *sl_tp_op_get(sl_tp_op_pool *pool, bool with_header);
 void sl_tp_op_put(sl_tp_op_pool *pool, sl_tp_op *op);
 void sl_tp_op_pool_free(sl_tp_op_pool *pool);
@@ -93,7 +93,7 @@ static inline bool sl_tp_in_range(uint64_t p, uint64_t n, uint64_t base, uint64_
 /* An epoll descriptor with a timer in it: what sl_tp_event_fd returns. */
 typedef struct sl_tp_waker {
     int epoll_fd, timer_fd;
-    uint64_t armed_ns; /* deadline the timer stands at; 0: off */
+    uint64_t armed_ns; /* the timer's deadline; 0: off */
 } sl_tp_waker;
 
 sl_status sl_tp_waker_init(sl_tp_waker *w, sl_err *err);
@@ -102,14 +102,15 @@ sl_status sl_tp_waker_add(sl_tp_waker *w, int fd, sl_err *err);
 void sl_tp_waker_arm(sl_tp_waker *w, uint64_t deadline_ns);
 void sl_tp_waker_fini(sl_tp_waker *w);
 
-/* Resolves host:port (numeric or name) to an address to connect or, with passive, to bind. Errors: INVALID.
+/*
+ * Resolves host:port (numeric or name) to an address to connect to or, with passive, to bind. Errors:
+ * INVALID.
  */
 sl_status sl_tp_resolve(const char *host, uint16_t port, bool passive, struct sockaddr_storage *out,
                         socklen_t *len, sl_err *err);
 /* "host:port" of a socket address. */
 void sl_tp_address_text(const struct sockaddr_storage *sa, char *text, size_t cap);
-/* Replaces an any-address by this host's first non-loopback interface address of the family (loopback if
- * none). */
+/* Replaces an any-address by the family's first non-loopback address of this host, or by loopback if none. */
 void sl_tp_address_concrete(struct sockaddr_storage *sa);
 
 #endif

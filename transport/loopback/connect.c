@@ -150,7 +150,7 @@ sl_status lb_connect(sl_transport *base, const char *address, sl_tp_ep **out, sl
         lb_poke(to);
     } else {
         free(h);
-        lb_refuse(ep, SL_ERR_REFUSED, "nobody listens there");
+        lb_refuse(ep, SL_ERR_REFUSED, "no instance listens there");
     }
     lb_poke(tp); /* the deadline counts from now */
     lb_unlock();
@@ -160,7 +160,7 @@ sl_status lb_connect(sl_transport *base, const char *address, sl_tp_ep **out, sl
 
 /* ---- closing ---- */
 
-/* Mutex held. Takes ep out of the world; after this nothing touches memory through it. */
+/* Mutex held. Removes ep from the world; afterwards nothing accesses memory through it. */
 static void finish_close(lb_ep *ep)
 {
     lb_ep *peer = ep->peer;
@@ -195,7 +195,7 @@ void lb_close(sl_tp_ep *base, sl_tp_close_mode mode)
     lb_unlock();
 }
 
-/* Flush closes end when nothing is pending, or when the peer is gone. */
+/* A flush close ends when nothing is pending, or when the peer has gone. */
 int lb_check_closes(lb_transport *tp)
 {
     int n = 0;

@@ -1,16 +1,16 @@
 /*
- * Loopback transport: peers inside one process, with faults on demand. The reading example for transport
- * implementers.
+ * Loopback transport: peers inside one process, with fault injection. It is also the example for implementers
+ * of transports.
  *
- * Everything two instances share hangs on one mutex for all fabrics (`world`): connections, the packet queues
- * between endpoints, the registered memories. That is slow and plainly right, which is what a test double is
- * for. Callbacks run outside the mutex: sl_tp_progress() first collects what is due into the instance's own
- * event queue (owner thread only), then runs the events that were in it.
+ * One mutex for all fabrics (`world`) protects everything that two instances share: connections, the packet
+ * queues between endpoints, the registered memories. This is slow and simple, as a test double should be.
+ * Callbacks run outside the mutex: sl_tp_progress() first collects the packets that are due into the
+ * instance's own event queue (owner thread only), then runs the events in it.
  *
- * A post appends a packet to the peer endpoint's inbox with a due time. The peer's progress carries it out: a
- * put copies straight from the initiator's memory into the target's, then the operation travels back into the
- * initiator's ready list. Closing (force) removes the endpoint from the world under the mutex, so nothing can
- * copy afterwards: that is the fence. Neither fairness nor speed is modelled.
+ * A post appends a packet to the peer endpoint's inbox with a due time. The peer's progress executes it: a
+ * put copies from the initiator's memory into the target's, then the operation is appended to the initiator's
+ * ready list. A force close removes the endpoint from the world under the mutex, so no copy can follow: this
+ * is the fence. Neither fairness nor speed is modelled.
  */
 #include "transport/loopback/loopback.h"
 
@@ -195,7 +195,7 @@ free_tp:
     return st;
 }
 
-/* Mutex held. Breaks every connection and refuses what waits, as the end of a process would. */
+/* Mutex held. Breaks every connection and refuses waiting ones, as the end of a process would. */
 static void leave_world(lb_transport *tp)
 {
     tp->dead = true;

@@ -30,7 +30,7 @@ typedef struct lb_rkey {
     struct lb_rkey *prev, *next;
 } lb_rkey;
 
-/* What lies on the wire towards an endpoint. */
+/* A packet in flight to an endpoint. */
 typedef struct lb_packet {
     struct lb_packet *next;
     sl_tp_op *op; /* the initiator's; NULL for a late put or a duplicate */
@@ -60,7 +60,7 @@ typedef struct lb_event {
     uint16_t id;
     size_t header_bytes, bytes;
     uint8_t *
-        block; /* header and payload of a message, each at an odd offset: readers must not assume alignment */
+        block; /* header and payload of a message, both at odd offsets: receivers must not assume alignment */
 } lb_event;
 
 struct lb_ep {
@@ -70,7 +70,7 @@ struct lb_ep {
     lb_state state;
     lb_packet *inbox, **inbox_tail;
     lb_packet *late;        /* late puts of the peer, any order */
-    sl_tp_op_queue pending; /* posted, not completed, oldest first */
+    sl_tp_op_queue pending; /* posted and not completed, oldest first */
     bool close_wanted;
     bool closing; /* sl_tp_close was called; owner thread only */
     uint64_t connect_deadline_ns;
@@ -107,7 +107,7 @@ struct lb_transport {
     sl_tp_stats stats;
 };
 
-/* What all instances of the process share. */
+/* Shared by all instances of the process. */
 extern struct lb_world {
     pthread_mutex_t mutex;
     lb_transport *instances;
@@ -119,9 +119,9 @@ extern struct lb_world {
 void lb_lock(void);
 void lb_unlock(void);
 lb_transport *lb_of(const lb_ep *ep);
-/* A test double does not test exhaustion: NULL ends the process. */
+/* Allocates; ends the process when out of memory, because a test double does not test exhaustion. */
 void *lb_must(void *p);
-/* Appends something for the owner to hear. */
+/* Appends an event for the owner. */
 lb_event *lb_push_event(lb_transport *tp, lb_event_kind kind, lb_ep *ep);
 /* Wakes the owner. */
 void lb_poke(lb_transport *tp);
@@ -138,7 +138,9 @@ void lb_break_pair(lb_ep *ep, const char *why);
 const uint8_t *lb_event_data(const lb_event *ev);
 /* Lowers *deadline (0: none) to t. */
 void lb_earliest(uint64_t *deadline, uint64_t t);
-/* Carries out what is due to ep; returns how much, and lowers *deadline to what comes next. */
+/*
+ * Executes the packets that are due to ep; returns their number, and lowers *deadline to the next due time.
+ */
 int lb_deliver_due(lb_ep *ep, uint64_t now, uint64_t *deadline);
 
 /* connect.c */

@@ -1,5 +1,4 @@
-/* Loopback, operations and memory: posting puts a packet into the peer's inbox, with the faults decided now.
- */
+/* Loopback, operations and memory: a post appends a packet to the peer's inbox and decides its faults. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +38,7 @@ static void apply_faults(lb_ep *ep, lb_packet *p)
     }
 }
 
-/* Posts packet p (taken over) as a new operation. Mutex held. */
+/* Posts packet p, of which it takes ownership, as a new operation. Mutex held. */
 static sl_status post(lb_ep *ep, lb_packet *p, sl_tp_done_fn *done, void *cookie)
 {
     lb_transport *tp = lb_of(ep);

@@ -91,8 +91,7 @@ void lb_drop_packets(lb_packet **list)
     }
 }
 
-/* Ends the connection between ep and its peer: nothing is delivered to either any more, but late puts still
- * land. */
+/* Ends the connection between ep and its peer: nothing more is delivered to either, except late puts. */
 void lb_cut(lb_ep *ep)
 {
     lb_ep *peer = ep->peer;
@@ -106,7 +105,7 @@ void lb_cut(lb_ep *ep)
     peer->peer = NULL;
 }
 
-/* The owner learns that the connection is gone (not because it closed). */
+/* Tells the owner that the connection broke (not that it was closed). */
 void lb_break(lb_ep *ep, const char *why)
 {
     if (ep->state == EP_FAILED || ep->state == EP_CLOSING) {
@@ -142,8 +141,7 @@ static lb_mem *find_mem(lb_transport *tp, uint64_t id)
     return NULL;
 }
 
-/* The target's memory for a put or a get, NULL when the key does not allow it (revoked, out of range,
- * access). */
+/* The target's memory for a put or a get; NULL when the key does not allow it (revoked, range, access). */
 static uint8_t *target(lb_transport *tp, const lb_packet *p, unsigned need)
 {
     lb_mem *m = find_mem(tp, p->mem_id);
@@ -194,7 +192,7 @@ static sl_status deliver_get(lb_ep *ep, const lb_packet *p)
 static void deliver_message_once(lb_ep *ep, const lb_packet *p)
 {
     lb_event *ev = lb_push_event(lb_of(ep), EV_MESSAGE, ep);
-    size_t pad = p->header_bytes & 1; /* the payload lies at an odd address */
+    size_t pad = p->header_bytes & 1; /* puts the payload at an odd address */
     ev->id = p->id;
     ev->header_bytes = p->header_bytes;
     ev->bytes = p->bytes;
@@ -254,7 +252,7 @@ void lb_earliest(uint64_t *deadline, uint64_t t)
         *deadline = t;
 }
 
-/* Delivers what is due to ep; returns packets delivered. */
+/* Delivers the packets that are due to ep; returns their number. */
 int lb_deliver_due(lb_ep *ep, uint64_t now, uint64_t *deadline)
 {
     int n = 0;

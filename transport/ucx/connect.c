@@ -1,10 +1,10 @@
 /*
  * UCX transport, how connections begin.
  *
- * UCX connects by socket address: its listener, its connection manager, then the data connections. Where that
- * manager is TCP, callers come through the door first (door.c) and UCX listens on a port of its own that only
- * those may reach. Where it is rdmacm alone, UCX's listener is the address: it is no TCP port, and what
- * reaches it went through the RDMA stack.
+ * UCX connects by socket address: its listener, its connection manager, then the data connections. Where the
+ * connection manager is TCP, callers must first be admitted at the door (door.c), and UCX listens on a
+ * separate port that only admitted callers can reach. Where it is rdmacm alone, UCX's listener is the
+ * address: it is not a TCP port, and everything that reaches it has passed through the RDMA stack.
  */
 #include <stdio.h>
 #include <string.h>
@@ -65,11 +65,8 @@ sl_status ux_connect(sl_transport *base, const char *address, sl_tp_ep **out, sl
     uint16_t port;
     struct sockaddr_storage sa;
     socklen_t len;
-    sl_status st = sl_tp_address_parse(address, host, sizeof host, &port, err);
-    if (st == SL_OK)
-        st = sl_tp_resolve(host, port, false, &sa, &len, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_tp_address_parse(address, host, sizeof host, &port, err));
+    SL_TRY(sl_tp_resolve(host, port, false, &sa, &len, err));
     ux_ep *ep = ux_ep_new(tp, UX_CONNECTING);
     if (!ep)
         return SL_ERR_NO_MEMORY;
@@ -109,7 +106,7 @@ static void on_connection(ucp_conn_request_h request, void *arg)
     ux_ep_deadline(ep, tp->opts.connect_timeout_ms);
 }
 
-/* UCX's listener on sa; sa gets the port. */
+/* Opens UCX's listener on sa, and writes the port that it got into sa. */
 static sl_status listen_ucx(ux_transport *tp, struct sockaddr_storage *sa, socklen_t len, sl_err *err)
 {
     ucp_listener_params_t params = {
@@ -135,17 +132,15 @@ static sl_status listen_ucx(ux_transport *tp, struct sockaddr_storage *sa, sockl
     return SL_OK;
 }
 
-/* The door on sa, and UCX behind it on another port of the same address. */
-static sl_status listen_behind_door(ux_transport *tp, struct sockaddr_storage *sa, socklen_t len, sl_err *err)
+/* Opens the door on sa, and UCX's listener on another port of the same address, which the gate protects. */
+static sl_status listen_with_door(ux_transport *tp, struct sockaddr_storage *sa, socklen_t len, sl_err *err)
 {
-    struct sockaddr_storage behind = *sa;
+    struct sockaddr_storage inner = *sa;
     ux_gate_ports before;
     ux_gate_snapshot(&before);
-    ux_set_port(&behind, 0);
-    sl_status st = listen_ucx(tp, &behind, len, err);
-    if (st != SL_OK)
-        return st;
-    st = ux_door_open(tp, sa, len, &before, ux_port(&behind), err);
+    ux_set_port(&inner, 0);
+    SL_TRY(listen_ucx(tp, &inner, len, err));
+    sl_status st = ux_door_open(tp, sa, len, &before, ux_port(&inner), err);
     if (st != SL_OK) {
         ucp_listener_destroy(tp->listener);
         tp->listener = NULL;
@@ -161,11 +156,8 @@ sl_status ux_listen(sl_transport *base, const char *host, uint16_t port, char *a
     socklen_t len;
     if (tp->listener)
         return sl_fail(err, SL_ERR_INVALID, "already listening on %s", tp->address);
-    sl_status st = sl_tp_resolve(host ? host : "", port, true, &sa, &len, err);
-    if (st == SL_OK)
-        st = tp->door.used ? listen_behind_door(tp, &sa, len, err) : listen_ucx(tp, &sa, len, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_tp_resolve(host ? host : "", port, true, &sa, &len, err));
+    SL_TRY(tp->door.used ? listen_with_door(tp, &sa, len, err) : listen_ucx(tp, &sa, len, err));
     sl_tp_address_concrete(&sa);
     sl_tp_address_text(&sa, tp->address, sizeof tp->address);
     snprintf(address, cap, "%s", tp->address);

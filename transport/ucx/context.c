@@ -1,14 +1,9 @@
 /*
- * UCX transport, the instance: configuration, worker, progress, sleeping.
+ * UCX transport, the instance: context, worker, progress, sleeping, statistics.
  *
- * One context and one worker per instance, so an instance is as single-threaded as its owner. Settings reach
- * UCX through ucp_config_modify, never by setenv; what the caller leaves open is taken from UCX_* in the
- * environment as any UCX program would. Every endpoint uses peer error handling, because a peer that dies
- * must not take us along.
+ * One context and one worker per instance, so an instance belongs to one thread, its owner. Every endpoint
+ * uses peer error handling, because the death of a peer must not end this process.
  */
-#include <ctype.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,131 +40,7 @@ sl_status ux_status(ucs_status_t st)
     }
 }
 
-static sl_status set(ucp_config_t *config, const char *name, const char *value, sl_err *err)
-{
-    ucs_status_t st = value ? ucp_config_modify(config, name, value) : UCS_OK;
-    if (st != UCS_OK)
-        return sl_fail(err, SL_ERR_INVALID, "ucx setting %s=%s: %s", name, value, ucs_status_string(st));
-    return SL_OK;
-}
-
-/* A setting of UCX's or, by the same name without its prefix, of TCP's. Until 1.20 UCX hands names that it
- * does not know on to its transports, which take them without the prefix; since 1.21 it wants names that
- * exist. */
-static sl_status set_any(ucp_config_t *config, const char *name, const char *value, sl_err *err)
-{
-    char full[64];
-    unsigned major, minor, release;
-    ucp_get_version(&major, &minor, &release);
-    int n = snprintf(full, sizeof full, "TCP_%s", name);
-    sl_status st = set(config, name, value, err);
-    if (st != SL_OK && (major > 1 || minor >= 21) && n > 0 && (size_t)n < sizeof full &&
-        ucp_config_modify(config, full, value) == UCS_OK)
-        st = SL_OK;
-    return st;
-}
-
-/* "NAME=VALUE;NAME=VALUE"; the later wins. A transport's own settings go without its prefix (TX_SEG_SIZE, not
- * TCP_…). */
-static sl_status set_extra(ucp_config_t *config, const char *extra, sl_err *err)
-{
-    char *copy = strdup(extra ? extra : ""), *save = NULL;
-    sl_status st = copy ? SL_OK : SL_ERR_NO_MEMORY;
-    for (char *item = copy ? strtok_r(copy, ";", &save) : NULL; item && st == SL_OK;
-         item = strtok_r(NULL, ";", &save)) {
-        char *eq = strchr(item, '=');
-        if (!eq) {
-            st = sl_fail(err, SL_ERR_INVALID, "ucx setting \"%s\": expected NAME=VALUE", item);
-            break;
-        }
-        *eq = 0;
-        st = set_any(config, strncmp(item, "UCX_", 4) == 0 ? item + 4 : item, eq + 1, err);
-    }
-    free(copy);
-    return st;
-}
-
-static void append(char *text, size_t cap, const char *item)
-{
-    size_t n = strlen(text);
-    snprintf(text + n, cap - n, "%s%s", n ? "," : "", item);
-}
-
-/*
- * Devices to use when the caller named none: the RDMA ports nearest to the node plus every ordinary interface
- * (they carry the wire-up on TCP). Empty when there is nothing to choose.
- */
-static void default_devices(int node, char *text, size_t cap)
-{
-    sl_nic nics[SL_NIC_MAX];
-    size_t n = 0;
-    struct ifaddrs *list = NULL;
-    *text = 0;
-    if (node < 0 || getenv("UCX_NET_DEVICES") || sl_nic_list(nics, SL_NIC_MAX, &n, NULL) != SL_OK || n < 2)
-        return;
-    if (sl_nic_nearest(nics, n, node, text, cap) != SL_OK || !*text || getifaddrs(&list) != 0) {
-        *text = 0;
-        return;
-    }
-    for (const struct ifaddrs *i = list; i; i = i->ifa_next)
-        if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP))
-            append(text, cap, i->ifa_name);
-    freeifaddrs(list);
-}
-
-/* UCX warns about settings of transports that are not in use. */
-static bool may_use_tcp(const char *tls)
-{
-    const char *list = tls ? tls : getenv("UCX_TLS");
-    return !list || strstr(list, "tcp") || strstr(list, "all") || *list == '^';
-}
-
-/*
- * The kernel's own probes, for hosts that vanish; and larger segments: puts on TCP are copied through them
- * (stream.c), and 64 KiB ones carry about 1.4 times what UCX's default of 8 KiB does. Reuse of an address
- * whose connections linger: a router that died must be able to come back on its port at once.
- */
-static sl_status set_tcp(ucp_config_t *config, const char *keepalive, sl_err *err)
-{
-    const char *const settings[][2] = {{"KEEPIDLE", keepalive},
-                                       {"KEEPINTVL", keepalive},
-                                       {"KEEPCNT", "3"},
-                                       {"TX_SEG_SIZE", "64k"},
-                                       {"CM_REUSEADDR", "y"}};
-    sl_status st = SL_OK;
-    for (size_t i = 0; i < SL_COUNT(settings) && st == SL_OK; i++)
-        st = set_any(config, settings[i][0], settings[i][1], err);
-    return st;
-}
-
-static sl_status configure(const sl_tp_options *o, ucp_config_t **out, sl_err *err)
-{
-    ucp_config_t *config;
-    char keepalive[32], devices[512];
-    ucs_status_t ucs = ucp_config_read(NULL, NULL, &config);
-    if (ucs != UCS_OK)
-        return sl_fail(err, SL_ERR_INVALID, "ucx configuration: %s", ucs_status_string(ucs));
-    snprintf(keepalive, sizeof keepalive, "%ums", o->keepalive_ms);
-    default_devices(o->numa_node, devices, sizeof devices);
-    sl_status st = set(config, "TLS", o->tls, err);
-    if (st == SL_OK)
-        st = set(config, "NET_DEVICES", o->net_devices ? o->net_devices : (*devices ? devices : NULL), err);
-    if (st == SL_OK)
-        st = set(config, "SOCKADDR_TLS_PRIORITY", o->sockaddr_priority, err);
-    if (st == SL_OK)
-        st = set(config, "KEEPALIVE_INTERVAL", keepalive, err);
-    if (st == SL_OK && may_use_tcp(o->tls))
-        st = set_tcp(config, keepalive, err);
-    if (st == SL_OK)
-        st = set_extra(config, o->extra, err);
-    if (st == SL_OK)
-        *out = config;
-    else
-        ucp_config_release(config);
-    return st;
-}
-
-/* UCX prints to stdout by default, where programs of ours write results: its lines become log lines. */
+/* UCX prints to stdout by default, where our programs write their results; so its lines become log lines. */
 static ucs_log_func_rc_t on_log(const char *file, unsigned line, const char *function, ucs_log_level_t level,
                                 const ucs_log_component_config_t *comp, const char *format, va_list ap)
 {
@@ -198,9 +69,7 @@ static sl_status create_context(ux_transport *tp, sl_err *err)
     ucp_config_t *config = NULL;
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, install_log);
-    sl_status st = configure(&tp->opts, &config, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(ux_config_read(&tp->opts, &config, err));
     ucp_params_t params = {
         .field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_MT_WORKERS_SHARED,
         .features = UCP_FEATURE_AM | UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP,
@@ -240,9 +109,7 @@ static sl_status create_worker(ux_transport *tp, sl_err *err)
     ucs_status_t ucs = ucp_worker_create(tp->context, &params, &tp->worker);
     if (ucs != UCS_OK)
         return sl_fail(err, SL_ERR_IO, "ucp_worker_create: %s", ucs_status_string(ucs));
-    sl_status st = ux_door_init(tp, &before, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(ux_door_init(tp, &before, err));
     ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER};
     ucs = ucp_worker_query(tp->worker, &attr);
     if (ucs != UCS_OK || attr.max_am_header < SL_TP_AM_HEADER_MAX + sizeof(ux_wire))
@@ -265,10 +132,10 @@ static void add_once(char *list, size_t cap, const char *item)
     for (const char *at = list; (at = strstr(at, item)); at += n)
         if ((at == list || at[-1] == ',') && (at[n] == ',' || !at[n]))
             return;
-    append(list, cap, item);
+    ux_append(list, cap, item);
 }
 
-/* Collects the "transport/device" words that UCX prints about its context. */
+/* Adds every "transport/device" pair in UCX's description of the context to the lists in out. */
 static void read_resources(const char *text, sl_tp_info *out)
 {
     char line[256], tl[64], dev[64];
@@ -310,7 +177,7 @@ static void ux_query(const sl_transport *base, sl_tp_info *out)
     free(text);
 }
 
-/* What this process can move data with, once, for whoever reads the log later. */
+/* Logs once with which transports and devices this process can move data. */
 static void log_start(const ux_transport *tp)
 {
     sl_tp_info info;
@@ -366,7 +233,7 @@ free_tp:
     return st;
 }
 
-/* Closes what is open and gives UCX a moment to let go of our buffers. */
+/* Closes everything that is open, then progresses UCX for up to 200 ms so that it stops using our buffers. */
 static void close_everything(ux_transport *tp)
 {
     const ucp_request_param_t force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
@@ -456,7 +323,7 @@ static void ux_stats(const sl_transport *base, sl_tp_stats *out)
 
 const sl_transport_ops sl_transport_ucx = {
     .name = "ucx",
-    .description = "UCX: RDMA, TCP and what else libucp finds, between processes and hosts",
+    .description = "UCX: RDMA, TCP and every other transport that libucp finds, between processes and hosts",
     .caps = {.cross_process = true, .device_memory = true, .close_fences = true},
     .create = ux_create,
     .destroy = ux_destroy,

@@ -1,9 +1,9 @@
 /*
  * UCX transport, memory and one-sided operations.
  *
- * A remote key travels as the registration's number and UCX's own blob, wrapped with the address range it
- * covers and a checksum: UCX trusts such bytes, so damage must be found before, and a put outside of the
- * range is refused here rather than at the peer.
+ * A remote key is sent as the registration's number and UCX's own blob, wrapped with the address range that
+ * it covers and a checksum. UCX trusts these bytes, so damage must be detected before UCX reads them, and a
+ * put outside the range is refused at the sender.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +65,7 @@ sl_status ux_op_posted(ux_ep *ep, sl_tp_op *op, ucs_status_ptr_t request)
     }
     ep->inflight++;
     tp->stats.pending++;
-    if (!request) /* done already; the owner hears of it in progress, like everything */
+    if (!request) /* completed already; `done` still runs in sl_tp_progress, as for every operation */
         sl_tp_op_queue_push(&tp->finished, op);
     return SL_OK;
 }
@@ -152,7 +152,7 @@ sl_status ux_flush(sl_tp_ep *base, sl_tp_done_fn *done, void *cookie)
 
 /* ---- memory ---- */
 
-/* A process registers few memories: arenas, not pages. */
+/* A list suffices: a process registers arenas, not pages. */
 const ux_mem *ux_mem_find(const ux_transport *tp, uint64_t key)
 {
     const ux_mem *m = key ? tp->mems : NULL;
@@ -178,7 +178,7 @@ const char *ux_no_device_memory(const ux_transport *tp)
                                              : "this UCX was built without CUDA, or finds no GPU";
 }
 
-/* UCX must have found out by itself what the memory is: it will look again at every operation. */
+/* Refuses unless UCX itself detects the kind of the memory, because it does so again at every operation. */
 static sl_status check_device(const void *ptr, ucp_mem_h handle, sl_err *err)
 {
     ucp_mem_attr_t attr = {.field_mask = UCP_MEM_ATTR_FIELD_MEM_TYPE};

@@ -1,4 +1,4 @@
-/* The doorman's messages; see door_msg.h. */
+/* The messages of the greeting at a door; see door_msg.h. */
 #include "transport/ucx/door_msg.h"
 
 #include <string.h>

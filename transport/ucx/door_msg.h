@@ -1,5 +1,5 @@
 /*
- * The two messages of the doorman's handshake, as bytes. Pure functions, so that they can be fuzzed.
+ * The two messages of the greeting at a door (door.c), as bytes. Pure functions, so that they can be fuzzed.
  *
  *   offset  0  magic "SLUICEDR"
  *           8  version u16, kind u16
@@ -27,19 +27,21 @@ typedef enum { UX_DOOR_COME_IN, UX_DOOR_NOBODY_IN, UX_DOOR_BUSY, UX_DOOR_OTHER_V
 
 typedef struct ux_door_msg {
     uint16_t version, kind;
-    uint16_t status; /* answer: ux_door_status; refused: text says why */
-    uint16_t port;   /* knock: where the caller will come from; answer: where to go */
+    uint16_t status; /* answer: ux_door_status; when refused, text has the reason */
+    uint16_t port;   /* knock: from which UCX will connect; answer: port of UCX's listener */
     char text[UX_DOOR_BODY_MAX - 4 + 1];
 } ux_door_msg;
 
 typedef enum {
-    UX_DOOR_MORE,    /* a beginning of a message: read on */
+    UX_DOOR_MORE,    /* the beginning of a message: read more */
     UX_DOOR_WHOLE,   /* *out is filled; of another version only `version` and `kind` */
-    UX_DOOR_FOREIGN, /* can never become one; *why says what is wrong */
+    UX_DOOR_FOREIGN, /* cannot become a message; *why has the reason */
 } ux_door_parsed;
 
-/* Reads the n bytes that came so far. *why is a static string, only for FOREIGN. Decides as early as the
- * bytes allow: the first wrong byte of the magic is enough. */
+/*
+ * Parses the n bytes that have arrived so far. *why is a static string, set for FOREIGN only. Decides as
+ * early as the bytes allow: the first wrong byte of the magic is enough.
+ */
 ux_door_parsed ux_door_parse(const uint8_t *bytes, size_t n, ux_door_msg *out, const char **why);
 
 /* Writes m (text is cut to what fits); returns the length. buf has UX_DOOR_MAX bytes. */

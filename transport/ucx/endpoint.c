@@ -4,13 +4,13 @@
  *   client: CONNECTING ──welcome──► OPEN        server: GREETING ──hello──► OPEN
  *   any:    break (UCX error, bad handshake, deadline) or close ──► teardown: WANTED → FENCING → GONE
  *
- * UCX does not say when a connection made by socket address is up, so the client greets and the server
- * answers; the greeting also carries the protocol version. Teardown force-closes the UCX endpoint, then lets
- * the worker progress UX_FENCE_ROUNDS times (UCX destroys the transport endpoints in its next progress) and
- * waits until UCX has completed every operation. Only then `failed` or `closed` is called; there is no
- * timeout on that wait, because a buffer that UCX still reads or a page it may still write must not be given
- * back. A flush close first completes what was posted, flushes, and sends BYE; the receiver of BYE breaks its
- * side, which ends ours.
+ * UCX does not report when a connection by socket address is established, so the client sends a greeting and
+ * the server answers; the greeting also carries the protocol version. Teardown force-closes the UCX endpoint,
+ * then lets the worker progress UX_FENCE_ROUNDS times (UCX destroys the transport endpoints in its next
+ * progress) and waits until UCX has completed every operation. Only then `failed` or `closed` is called. This
+ * wait has no timeout, because a buffer that UCX still reads, or a page that it may still write, must not be
+ * reused. A flush close first completes all posted operations, flushes, and sends BYE; the receiver of BYE
+ * breaks its side of the connection, which ends ours.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -178,7 +178,9 @@ static void bye_flushed(void *cookie, sl_status st)
         ux_break(ep, SL_ERR_PEER, "could not say goodbye");
 }
 
-/* Flush close, once nothing is pending: flush, then BYE; the peer's reaction or the deadline goes on.
+/*
+ * The next step of a flush close when nothing is pending: flush, then BYE. The peer's close or the deadline
+ * ends it.
  */
 static void start_bye(ux_ep *ep)
 {
@@ -226,7 +228,7 @@ static void start_teardown(ux_ep *ep)
                ucs_status_string(UCS_PTR_STATUS(request)));
 }
 
-/* Tells the owner what the end of the connection means; ep may be freed. */
+/* Calls the owner's callback for the end of the connection; ep may be freed afterwards. */
 static void finish(ux_ep *ep)
 {
     ux_transport *tp = ux_of(ep);
@@ -237,7 +239,7 @@ static void finish(ux_ep *ep)
         ux_ep_free(ep);
         return;
     }
-    if (ep->state == UX_GREETING) { /* never known to the owner */
+    if (ep->state == UX_GREETING) { /* the owner never knew it */
         ux_ep_free(ep);
         return;
     }
@@ -335,7 +337,7 @@ int ux_run_finished(ux_transport *tp)
     return n;
 }
 
-/* Collects the "transport/device" words of the lanes that UCX chose. */
+/* Writes the "transport/device" pairs of the lanes that UCX chose. */
 void ux_ep_query(const sl_tp_ep *base, char *text, size_t cap)
 {
     const ux_ep *ep = (const ux_ep *)base;

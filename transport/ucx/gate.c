@@ -1,4 +1,4 @@
-/* Gates before UCX's TCP sockets; see gate.h. */
+/* Packet filters on UCX's TCP sockets; see gate.h. */
 #include "transport/ucx/gate.h"
 
 #include <arpa/inet.h>
@@ -23,7 +23,7 @@ static bool listens(int fd, struct sockaddr_storage *sa)
            (sa->ss_family == AF_INET || sa->ss_family == AF_INET6);
 }
 
-/* Network order; both families have it at the same place. */
+/* In network order. IPv4 and IPv6 addresses have the port at the same offset. */
 static uint16_t port_of(const struct sockaddr_storage *sa)
 {
     return ((const struct sockaddr_in *)sa)->sin_port;
@@ -138,8 +138,9 @@ sl_status ux_gate_open(const ux_gate *g, sl_err *err)
 }
 
 /*
- * "The next instruction, or `skip` further". Offsets: a filter of a TCP socket sees the segment from the TCP
- * header on (source port at 0); the IP header is reached at SKF_NET_OFF.
+ * Continues with the next instruction if the value matches, otherwise jumps over `skip` instructions. A
+ * filter on a TCP socket sees the segment beginning with the TCP header (source port at offset 0); the IP
+ * header is reached at SKF_NET_OFF.
  */
 enum { PER_ENTRY = 14 };
 
@@ -150,14 +151,14 @@ static size_t equal(struct sock_filter *at, uint16_t size, uint32_t offset, uint
     return 2;
 }
 
-/* Version, source address and source port are sa's: pass. Else go on behind. */
+/* Passes the segment if IP version, source address and source port are those of sa; otherwise continues. */
 static size_t entry(struct sock_filter *at, const struct sockaddr_storage *sa)
 {
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)sa;
     uint32_t words[4];
     bool mapped = sa->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr);
     bool four = sa->ss_family == AF_INET || mapped;
-    uint8_t left = four ? 5 : 11; /* instructions behind the version's jump */
+    uint8_t left = four ? 5 : 11; /* instructions after the jump on the version */
     size_t n = 0, count = four ? 1 : 4;
     if (sa->ss_family == AF_INET)
         memcpy(words, &((const struct sockaddr_in *)sa)->sin_addr, 4);

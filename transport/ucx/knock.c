@@ -1,6 +1,7 @@
 /*
- * UCX transport, a caller at another process's door (door.c): connects, takes a port, greets, and hands over
- * to UCX when it is let in. Everything that goes wrong ends as a refused connection with the reason.
+ * UCX transport, this process as a caller at another process's door (door.c): connects, reserves a port,
+ * sends the greeting, and has UCX connect when it is admitted. Every failure ends as a refused connection
+ * with the reason.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -20,7 +21,7 @@ static void not_let_in(ux_ep *ep, sl_status st, const char *why)
     ux_break(ep, st, why);
 }
 
-/* Takes a free port on the address that the door's connection has; UCX will come from there. */
+/* Reserves a free port on the local address of the connection to the door; UCX will connect from it. */
 static bool reserve(ux_knock *k)
 {
     socklen_t len = sizeof k->from;
@@ -32,7 +33,7 @@ static bool reserve(ux_knock *k)
            getsockname(k->reserved_fd, (struct sockaddr *)&k->from, &len) == 0;
 }
 
-/* The door's connection is up, or failed. */
+/* The connection to the door is established, or failed. */
 void ux_knock_connected(ux_transport *tp, ux_knock *k)
 {
     uint8_t out[UX_DOOR_MAX];

@@ -1,12 +1,12 @@
 /*
  * UCX transport, active messages in order.
  *
- * UCX delivers small messages at once and large ones after a rendezvous that we must start, so a large
- * message would be overtaken by the small ones behind it. Every message therefore carries a sequence number
- * per endpoint and direction; one that arrives before its turn is held. Of the large ones only UX_MAX_FETCH
- * are fetched at a time, the rest stays at the sender, which bounds the memory that a peer can make us hold.
- * The numbers also make a lost or repeated message visible: the connection is broken then, never silently
- * continued.
+ * UCX delivers a small message immediately and a large one after a rendezvous that the receiver must start,
+ * so small messages would overtake a large one that was sent before them. Every message therefore carries a
+ * sequence number per endpoint and direction, and a message that arrives early is held. At most UX_MAX_FETCH
+ * large messages are fetched at a time; the others stay at the sender, which bounds the memory that a peer
+ * can occupy here. A gap or a repeated number breaks the connection, so a lost or repeated message never
+ * passes unnoticed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 static ucs_status_ptr_t give_ucx(ux_ep *ep, sl_tp_op *op, ucp_request_param_t *param)
 {
     param->op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
-    param->flags = UCP_AM_SEND_FLAG_REPLY; /* tells the receiver which endpoint it is */
+    param->flags = UCP_AM_SEND_FLAG_REPLY; /* so that the receiver learns the endpoint */
     return ucp_am_send_nbx(ep->handle, UX_AM_ID, op->header, op->wire, op->local, op->bytes, param);
 }
 
@@ -133,8 +133,10 @@ void ux_held_drop(ux_ep *ep)
     ep->n_held = 0;
 }
 
-/* Delivers what has its turn. A handler may close the endpoint, but it is freed only outside of UCX's
- * callbacks. */
+/*
+ * Delivers the messages whose turn it is. A handler may close the endpoint; it is freed after UCX's
+ * callbacks.
+ */
 static void pump(ux_ep *ep);
 
 static void fetched(void *request, ucs_status_t status, size_t length, void *arg)
@@ -146,7 +148,7 @@ static void fetched(void *request, ucs_status_t status, size_t length, void *arg
         ucp_request_free(request);
     h->fetching = false;
     if (!ep) {
-        ux_held_free(h->tp, h); /* its endpoint is gone */
+        ux_held_free(h->tp, h); /* its endpoint has been freed */
         return;
     }
     if (status != UCS_OK) {
@@ -243,7 +245,7 @@ static bool have_seq(const ux_ep *ep, uint32_t seq)
     return false;
 }
 
-/* Reads the wire header; false when no endpoint of ours sent this. */
+/* Reads the wire header; false when the bytes are not a message of an endpoint of this transport. */
 static bool read_wire(const void *header, size_t header_length, ux_wire *wire)
 {
     if (header_length < sizeof *wire)

@@ -1,24 +1,24 @@
 /*
- * UCX transport, puts and gets as messages of our own, for endpoints whose transports have no one-sided
+ * UCX transport: puts and gets as messages of our own, for endpoints whose transports have no one-sided
  * operations (TCP).
  *
  * UCX 1.13 emulates such operations itself, but its receiver answers every put, and serves every get, with a
- * send that treats a failed endpoint as fatal: it aborts the process. A peer that dies in the middle of its
- * puts would take this process along. Ordinary active messages have no such answer.
+ * send that treats a failed endpoint as fatal: it aborts the process. So a peer that dies in the middle of
+ * its puts would end this process, too. Ordinary active messages have no such answer.
  *
  * Each endpoint has one queue of operations. They are cut into frames that fit into one transport segment, so
- * UCX neither assembles nor fetches anything: a frame is in its final place when the receive callback
- * returns, and after the endpoint is out of the hash (start of a close) none is looked at any more. UCX holds
- * at most one frame per endpoint; the next follows when it let go of that one. So frames arrive in the order
- * of the queue, and a flush is an ordinary frame whose answer says that all before it were handled. The
- * numbers in the frames only make a lost or repeated one visible.
+ * UCX neither assembles nor fetches anything: the data of a frame is in its final place when the receive
+ * callback returns, and no frame is accepted after the endpoint has been removed from the hash, which is the
+ * first step of a close. UCX holds at most one frame per endpoint; the next one is sent when UCX has released
+ * it. So frames arrive in the order of the queue, and a flush is an ordinary frame whose answer says that all
+ * frames before it have been handled. The numbers in the frames only detect a lost or repeated frame.
  *
  *   put    PUT {key, address, bytes}...            flush  FLUSH {} <- FLUSHED {}
  *   get    READ {key, address, bytes} <- DATA {offset}...
  *
- * A key is the random number of a registration. The target checks number, range and access right of every
- * frame; a wrong one breaks the connection. The local side of a put may be device memory: UCX copies it into
- * its segments. The other side, and that of a get, may not: frames are taken out by the CPU.
+ * A key is the random number of a registration. The target checks key, range and access right of every frame;
+ * a violation breaks the connection. The local side of a put may be device memory: UCX copies it into its
+ * segments. The remote side, and both sides of a get, must be host memory: the CPU copies the frames.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,10 +29,10 @@
 enum { PUT = 1, FLUSH, FLUSHED, READ, DATA };
 
 /*
- * Payload of a frame: with our header and UCX's it fits into the segment that context.c sets (TX_SEG_SIZE).
- * With smaller segments UCX cuts and assembles it, which costs a copy and nothing else.
+ * Payload of a frame: with our header and UCX's it fits into the segment size that config.c sets
+ * (TX_SEG_SIZE). With smaller segments UCX cuts and assembles frames, which costs only an additional copy.
  */
-enum { FRAME_BYTES = 65536 - 512, FRAMES_AT_ONCE = 64 /* then other work has its turn */ };
+enum { FRAME_BYTES = 65536 - 512, FRAMES_AT_ONCE = 64 /* then other work is done first */ };
 
 /* ---- which endpoints ---- */
 
@@ -67,7 +67,7 @@ static size_t next_frame(ux_stream *s, const sl_tp_op *op)
     return n;
 }
 
-/* The head's frame is out of our memory. */
+/* UCX has released the frame of the queue's head. */
 static void frame_sent(ux_ep *ep, size_t payload)
 {
     ux_stream *s = &ep->stream;
@@ -94,7 +94,7 @@ static void on_frame(void *request, ucs_status_t st, void *arg)
     s->busy = false;
     if (st == UCS_OK && ep->teardown == UX_LIVE) {
         frame_sent(ep, s->payload);
-        ux_attend(ep); /* the next one outside of UCX */
+        ux_attend(ep); /* the next one is sent after UCX's callback */
         return;
     }
     end_op(ep, sl_tp_op_queue_pop(&s->queue), st == UCS_OK ? SL_ERR_CANCELLED : ux_status(st));
@@ -172,7 +172,7 @@ void ux_stream_abort(ux_ep *ep)
 {
     ux_stream *s = &ep->stream;
     sl_tp_op *held =
-        s->busy ? sl_tp_op_queue_pop(&s->queue) : NULL; /* UCX still reads it: on_frame ends it */
+        s->busy ? sl_tp_op_queue_pop(&s->queue) : NULL; /* UCX still reads it: on_frame completes it */
     end_all(ep, &s->queue);
     end_all(ep, &s->flushes);
     end_all(ep, &s->gets);
@@ -187,7 +187,7 @@ void ux_stream_init(ux_ep *ep)
     sl_tp_op_queue_init(&ep->stream.gets);
 }
 
-/* ---- receiving: each returns NULL, or what is wrong ---- */
+/* ---- receiving: each function returns NULL, or a text that says what is wrong ---- */
 
 static const char *refuse(ux_ep *ep)
 {
@@ -210,7 +210,9 @@ static const char *take_put(ux_ep *ep, const ux_frame *f, const void *data, size
     return NULL;
 }
 
-/* Queues an answer; it counts as an operation of the endpoint, so that a close waits for UCX to let go of it.
+/*
+ * Queues an answer. It counts as an operation of the endpoint, so that a close waits until UCX has released
+ * it.
  */
 static const char *answer(ux_ep *ep, const ux_frame *f, uint32_t wire)
 {
@@ -222,25 +224,25 @@ static const char *answer(ux_ep *ep, const ux_frame *f, uint32_t wire)
     op->local = (uint8_t *)(uintptr_t)f->address;
     ep->stream.serving += wire == DATA;
     append(ep, op, wire);
-    ux_attend(ep); /* sent outside of UCX's callback */
+    ux_attend(ep); /* sent after UCX's callback */
     return NULL;
 }
 
 static const char *take_read(ux_ep *ep, const ux_frame *f)
 {
     if (ep->close_requested)
-        return NULL; /* it will hear of the close */
+        return NULL; /* it will be told when the connection closes */
     if (ep->stream.serving >= UX_MAX_SERVING || !may(ep, f, SL_TP_REMOTE_READ))
         return refuse(ep);
     return answer(ep, f, DATA);
 }
 
-/* Data of our oldest get. */
+/* Handles data of our oldest get. */
 static const char *take_data(ux_ep *ep, const ux_frame *f, const void *data, size_t n)
 {
     sl_tp_op *op = ep->stream.gets.head;
     if (!op || f->address != op->moved || !n || n > op->bytes - op->moved)
-        return "data that nobody asked for";
+        return "data without a request";
     memcpy(op->local + op->moved, data, n);
     op->moved += n;
     if (op->moved == op->bytes)

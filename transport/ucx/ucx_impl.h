@@ -1,11 +1,15 @@
 /*
- * UCX transport, private parts shared by its files. Design: context.c (instance), connect.c (how connections
- * begin), door.c and knock.c (who may connect), gate.h (and reach UCX's sockets), endpoint.c (life of a
- * connection), message.c (active messages in order), data.c (memory, put, get, flush), stream.c (the same as
- * messages, for TCP).
+ * UCX transport, private parts shared by its files:
  *
- * Everything here belongs to the owner thread. UCX's own callbacks only note what happened; what would
- * re-enter UCX in delicate ways (closing, destroying) is done by ux_service() outside of them.
+ *   config.c     settings                     context.c    the instance: worker, progress, sleeping
+ *   connect.c    how connections begin        endpoint.c   from connecting to closed
+ *   door.c       who may connect              stranger.c   callers that are not admitted yet
+ *   knock.c      calling another door         door_msg.h   the bytes of the greeting
+ *   gate.h       who may reach UCX's sockets  message.c    active messages in order
+ *   data.c       memory, put, get, flush      stream.c     put, get, flush as messages, for TCP
+ *
+ * Everything here belongs to the owner thread. UCX's callbacks only record events; closing and destroying,
+ * which would re-enter UCX, are done by ux_service() after the callback has returned.
  */
 #ifndef SL_TRANSPORT_UCX_UCX_IMPL_H
 #define SL_TRANSPORT_UCX_UCX_IMPL_H
@@ -19,17 +23,18 @@
 #include "transport/ucx/gate.h"
 
 enum {
-    UX_AM_ID = 1,             /* the UCX id of all messages; ours is in the wire header */
-    UX_STREAM_ID = 2,         /* of stream.c's frames */
+    UX_AM_ID = 1,             /* UCX's id of all messages; the user's id is in the wire header */
+    UX_STREAM_ID = 2,         /* UCX's id of the frames of stream.c */
     UX_HASH = 256,            /* buckets of endpoints by UCX handle */
     UX_FENCE_ROUNDS = 8,      /* worker progress calls after a force close until `closed`; see README.md */
     UX_MAX_HELD = 4096,       /* messages of one endpoint that wait for an earlier one */
-    UX_MAX_FETCH = 4,         /* rendezvous receives of one endpoint under way at once */
+    UX_MAX_FETCH = 4,         /* rendezvous receives of one endpoint in flight */
     UX_MAX_SERVING = 1 << 17, /* gets of one peer that wait for their data */
-    UX_MAX_STRANGERS = 256,   /* connections at the door that have not been let in; the oldest goes first */
-    UX_ID_HELLO = 0xfff0,     /* client's first message */
-    UX_ID_WELCOME = 0xfff1,   /* server's first message */
-    UX_ID_BYE = 0xfff2,       /* orderly close: nothing follows */
+    UX_MAX_STRANGERS =
+        256,              /* connections at the door that are not admitted; above this the oldest is closed */
+    UX_ID_HELLO = 0xfff0, /* client's first message */
+    UX_ID_WELCOME = 0xfff1, /* server's first message */
+    UX_ID_BYE = 0xfff2,     /* orderly close: the last message */
     UX_PROTOCOL = 2,
 };
 
@@ -55,36 +60,36 @@ typedef struct ux_frame {
     uint64_t key, address, bytes;
 } ux_frame;
 
-/* Puts and gets of one endpoint as messages; unused where UCX has real ones. */
+/* Puts and gets of one endpoint as messages; unused where UCX has one-sided operations. */
 typedef struct ux_stream {
-    bool used;                    /* this endpoint's operations go this way */
-    bool busy;                    /* UCX holds `frame`, which belongs to queue's head */
-    uint32_t tx_seq, rx_seq;      /* of frames */
-    sl_tp_op_queue queue;         /* not sent completely: ours, and answers to the peer */
+    bool used;                    /* this endpoint's operations are sent as messages */
+    bool busy;                    /* UCX holds `frame`, which belongs to the head of `queue` */
+    uint32_t tx_seq, rx_seq;      /* numbers of the next frames */
+    sl_tp_op_queue queue;         /* not sent completely: own operations, and answers to the peer */
     sl_tp_op_queue flushes, gets; /* sent, not answered */
-    unsigned serving;             /* gets of the peer in queue */
-    size_t payload;               /* of frame */
+    unsigned serving;             /* answers to gets of the peer in queue */
+    size_t payload;               /* bytes of data in frame */
     ux_frame frame;
 } ux_stream;
 
 /* A received message that waits: for its payload, for an earlier message, or for a fetch slot. */
 typedef struct ux_held {
-    struct ux_held *next;                /* of the endpoint, by seq */
-    struct ux_held *all_prev, *all_next; /* of the instance */
+    struct ux_held *next;                /* the endpoint's list, by seq */
+    struct ux_held *all_prev, *all_next; /* the instance's list */
     ux_transport *tp;
-    ux_ep *ep; /* NULL: the endpoint is gone, free when the fetch ends */
+    ux_ep *ep; /* NULL: the endpoint is freed; free this when the fetch ends */
     uint32_t seq;
     uint16_t id, header_bytes;
     bool ready, fetching;
-    void *desc; /* UCX's, until the fetch starts */
+    void *desc; /* UCX's descriptor, until the fetch starts */
     size_t bytes;
     uint8_t *data;
     uint8_t header[];
 } ux_held;
 
 typedef enum {
-    UX_CONNECTING, /* client: until the welcome */
-    UX_GREETING,   /* server: until the hello; the owner does not know it yet */
+    UX_CONNECTING, /* client, until the welcome arrives */
+    UX_GREETING,   /* server, until the hello arrives; the owner does not know it yet */
     UX_OPEN,
 } ux_state;
 
@@ -100,17 +105,17 @@ struct ux_ep {
     bool broken, told; /* the connection failed; the owner was told */
     bool close_requested, bye_started;
     sl_tp_close_mode close_mode;
-    sl_status status; /* of broken */
+    sl_status status; /* when broken: why */
     char why[160];
     unsigned fence_left;
     bool close_pending;   /* UCX has not finished the force close */
-    uint64_t deadline_ns; /* of connecting, greeting or a flush close; 0: none */
+    uint64_t deadline_ns; /* for connecting, greeting or a flush close; 0: none */
     uint32_t tx_seq, rx_seq;
     ux_held *held;
     unsigned n_held;
     ux_stream stream;
     size_t inflight; /* operations whose `done` has not run */
-    ux_knock *knock; /* client: until the other side let us in */
+    ux_knock *knock; /* client, until the other door has admitted it */
     char peer_address[SL_TP_ADDRESS_MAX];
 };
 
@@ -130,34 +135,35 @@ typedef struct ux_rkey {
     struct ux_rkey *prev, *next;
 } ux_rkey;
 
-/* A connection at a door: a stranger at ours, or ours at another's. */
+/* A connection at a door: a stranger at our door, or this process at another one. */
 struct ux_knock {
-    ux_knock *prev, *next; /* prev: younger */
+    ux_knock *prev, *next; /* prev is younger */
     int fd;
-    ux_ep *ep;       /* ours, waiting to be let in; NULL: a stranger at our door */
-    int reserved_fd; /* ours: keeps the port until UCX takes it */
+    ux_ep *ep;       /* our endpoint that waits to be admitted; NULL: a stranger at our door */
+    int reserved_fd; /* with ep: keeps the port reserved until UCX binds it */
     struct sockaddr_storage peer, from;
-    uint64_t deadline_ns; /* a stranger's */
+    uint64_t deadline_ns; /* for strangers */
     size_t got;
     uint8_t in[UX_DOOR_MAX + 1];
 };
 
 /* Who may connect; see door.c. */
 typedef struct ux_door {
-    bool used;               /* else UCX's own listener is the door (rdmacm alone) */
-    int listen_fd, epoll_fd; /* of ours; -1: none */
+    bool used;               /* false: UCX's own listener is the address (rdmacm alone) */
+    int listen_fd, epoll_fd; /* -1: none */
     unsigned watched;        /* descriptors in epoll_fd */
-    bool ready;              /* something is there */
-    uint64_t looked_ns;      /* when epoll_fd was asked last */
-    uint64_t deaf_until_ns;  /* no descriptors are left: the listener is out of epoll_fd until then; 0: no */
-    uint64_t said_ns;        /* when the last stranger was logged */
-    ux_knock *first, *last;  /* by age */
-    unsigned strangers;      /* of them at our door */
-    uint16_t port;           /* of UCX's listener */
-    ux_gate listener, data;  /* its socket; the sockets that carry the data */
+    bool ready;              /* epoll_fd has events that were not handled */
+    uint64_t polled_ns;      /* time of the last poll of epoll_fd */
+    uint64_t
+        paused_until_ns;    /* no free descriptors: listen_fd is not in epoll_fd until then; 0: not paused */
+    uint64_t logged_ns;     /* time of the last log line about a stranger */
+    ux_knock *first, *last; /* by age, youngest first */
+    unsigned strangers;     /* number of entries that are strangers */
+    uint16_t port;          /* port of UCX's listener */
+    ux_gate listener, data; /* gates of UCX's listening socket and of the sockets that carry the data */
     bool data_open;
-    uint64_t data_shut_ns; /* when to shut it */
-    size_t n_admitted;     /* may reach UCX's listener */
+    uint64_t data_shut_ns; /* when to shut the data gate */
+    size_t n_admitted;     /* addresses that may reach UCX's listener */
     struct sockaddr_storage admitted[UX_GATE_ADMITTED];
     uint64_t admitted_until_ns[UX_GATE_ADMITTED];
 } ux_door;
@@ -170,7 +176,7 @@ struct ux_transport {
     ucp_worker_h worker;
     ucp_listener_h listener;
     ux_door door;
-    uint64_t memory_types; /* what the context can move */
+    uint64_t memory_types; /* kinds of memory that the context can move */
     char address[SL_TP_ADDRESS_MAX];
     sl_tp_waker waker;
     ux_ep *eps, *attention, *by_handle[UX_HASH];
@@ -179,15 +185,15 @@ struct ux_transport {
     ux_rkey *rkeys;
     sl_tp_op_pool pool;
     sl_tp_op_queue finished, postponed; /* postponed: messages sent in a callback of UCX */
-    bool in_ucx;                        /* in ucp_worker_progress */
-    uint64_t next_deadline_ns;          /* no deadline is earlier; 0: none */
+    bool in_ucx;                        /* true during ucp_worker_progress */
+    uint64_t next_deadline_ns;          /* no deadline is earlier than this; 0: none */
     bool destroying;
     sl_tp_message_fn *handlers[SL_TP_AM_IDS];
     void *handler_args[SL_TP_AM_IDS];
     sl_tp_stats stats;
 };
 
-/* Both families have the port at the same place. */
+/* IPv4 and IPv6 addresses have the port at the same offset. */
 static inline void ux_set_port(struct sockaddr_storage *sa, uint16_t port)
 {
     ((struct sockaddr_in *)sa)->sin_port = htons(port);
@@ -203,66 +209,89 @@ static inline ux_transport *ux_of(const ux_ep *ep)
     return (ux_transport *)ep->base.tp;
 }
 
+/* config.c */
+/* UCX's configuration for these options; the caller releases it. Errors: INVALID (a setting), NO_MEMORY. */
+sl_status ux_config_read(const sl_tp_options *o, ucp_config_t **out, sl_err *err);
+/* Adds an item to a comma-separated list of cap bytes. */
+void ux_append(char *text, size_t cap, const char *item);
+
 /* connect.c */
 sl_status ux_listen(sl_transport *tp, const char *host, uint16_t port, char *address, size_t cap,
                     sl_err *err);
 sl_status ux_connect(sl_transport *tp, const char *address, sl_tp_ep **out, sl_err *err);
-/* The other side's door let ep in: UCX connects from `from` (NULL: from anywhere) to `to`. */
+/* Has UCX connect ep to `to`, after the other door has admitted it, from `from` (NULL: from any port). */
 void ux_connect_ucx(ux_ep *ep, const struct sockaddr_storage *to, const struct sockaddr_storage *from);
 
 /* door.c */
-/* Whether there is a door, by the options and the environment; and gates UCX's data sockets, which are those
- * that began to listen since `before`. Errors: IO. */
+/*
+ * Decides by options and environment whether the instance uses a door, and shuts gates on UCX's data sockets,
+ * which are those that began to listen since `before`. Errors: IO.
+ */
 sl_status ux_door_init(ux_transport *tp, const ux_gate_ports *before, sl_err *err);
-/* Opens the door on sa and shuts UCX's listener, which began to listen since `before`, on `port`. sa becomes
- * the door's address. Errors: IO. */
+/*
+ * Opens the door on sa, and shuts the gate of UCX's listener, which began to listen on `port` since `before`.
+ * sa becomes the door's address. Errors: IO.
+ */
 sl_status ux_door_open(ux_transport *tp, struct sockaddr_storage *sa, socklen_t len,
                        const ux_gate_ports *before, uint16_t port, sl_err *err);
 void ux_door_close(ux_transport *tp);
-/* Ends ep's knocking. */
+/* Closes ep's connection to the other door, if it has one. */
 void ux_door_leave(ux_ep *ep);
-/* UCX's listener has this caller's connection. */
+/* UCX's listener has accepted this caller: removes its admission. */
 void ux_door_arrived(ux_transport *tp, const struct sockaddr_storage *from);
-/* Does what is to do; returns events. Cheap when called often. */
+/* Handles everything that waits; returns the number of events. Cheap when called often. */
 int ux_door_progress(ux_transport *tp);
-/* True when something is to do at once: do not sleep. */
+/* True when events wait: the owner must not sleep. */
 bool ux_door_ready(ux_transport *tp);
+/* Handles the deadlines of strangers, admissions, the data gate and a pause. */
 void ux_door_deadlines(ux_transport *tp, uint64_t now);
-/* UCX's data sockets are open for a while from now on. */
+/* Lets connections from peer's address and `port` reach UCX's listener. Errors: AGAIN (too many wait). */
+sl_status ux_door_admit(ux_transport *tp, const struct sockaddr_storage *peer, uint16_t port);
+/* Stops accepting for a moment, because no descriptor is free. */
+void ux_door_pause(ux_transport *tp);
+/* Opens the gates of UCX's data sockets for twice connect_timeout_ms from now. */
 void ux_door_open_data(ux_transport *tp);
-/* A watched connection; NULL when out of memory. ep NULL: a stranger's. */
+/* A connection that the door watches; NULL when out of memory. ep NULL: a stranger's. */
 ux_knock *ux_knock_new(ux_transport *tp, int fd, ux_ep *ep, uint32_t events);
 void ux_knock_free(ux_transport *tp, ux_knock *k);
-/* Reads what is there; false when nothing came. *gone: the other side closed or failed. */
+/* Reads the bytes that have arrived; false when there were none. *gone: the other side closed or failed. */
 bool ux_knock_read(ux_knock *k, bool *gone);
 
+/* stranger.c */
+/* Accepts the callers that wait; returns how many. */
+int ux_stranger_accept(ux_transport *tp);
+/* Reads from a stranger and answers, refuses or waits for more; frees k unless it waits. */
+void ux_stranger_hear(ux_transport *tp, ux_knock *k);
+/* Closes k without an answer; logs the cause, at most once per second. */
+void ux_stranger_refuse(ux_transport *tp, ux_knock *k, const char *cause);
+
 /* knock.c */
-/* Knocks at sa on behalf of ep; ends in ux_connect_ucx, or breaks ep. */
+/* Knocks at sa for ep; ends in ux_connect_ucx, or breaks ep. */
 void ux_door_knock(ux_ep *ep, const struct sockaddr_storage *sa, socklen_t len);
-/* Its connection is up, or failed. */
+/* The connection to the other door is established, or failed. */
 void ux_knock_connected(ux_transport *tp, ux_knock *k);
-/* It can be read. */
+/* The answer of the other door can be read. */
 void ux_knock_heard(ux_transport *tp, ux_knock *k);
 
 /* endpoint.c */
 ux_ep *ux_ep_new(ux_transport *tp, ux_state state);
 void ux_ep_adopt(ux_ep *ep, ucp_ep_h handle);
 void ux_ep_deadline(ux_ep *ep, uint32_t ms);
-/* Has ux_run_deadlines run at ns, or earlier. */
+/* Makes ux_run_deadlines run at ns or earlier. */
 void ux_deadline(ux_transport *tp, uint64_t ns);
 void ux_close(sl_tp_ep *ep, sl_tp_close_mode mode);
 void ux_ep_query(const sl_tp_ep *ep, char *text, size_t cap);
-/* Has ux_service look at ep. */
+/* Puts ep on the list that ux_service handles. */
 void ux_attend(ux_ep *ep);
-/* The connection is unusable from now on; the first cause wins. */
+/* Marks the connection as unusable; the first cause is kept. */
 void ux_break(ux_ep *ep, sl_status st, const char *why);
 ux_ep *ux_ep_find(ux_transport *tp, ucp_ep_h handle);
 void ux_ep_free(ux_ep *ep);
-/* Hello or welcome. */
+/* Sends hello or welcome. */
 sl_status ux_send_greeting(ux_ep *ep, uint16_t id);
-/* Handshake messages, in order with the others. */
+/* Handles a handshake message, in order with the other messages. */
 void ux_control_received(ux_ep *ep, uint16_t id, const void *header, size_t header_bytes);
-/* Runs the attention list and expired deadlines; returns events. */
+/* Handles the endpoints on the attention list; returns the number of events. */
 int ux_service(ux_transport *tp);
 int ux_run_deadlines(ux_transport *tp, uint64_t now);
 /* Hands finished operations to their owners; returns how many. */
@@ -275,11 +304,12 @@ sl_status ux_send(sl_tp_ep *ep, uint16_t id, const void *header, size_t header_b
                   size_t bytes, sl_tp_done_fn *done, void *cookie);
 sl_status ux_send_control(ux_ep *ep, uint16_t id, const void *header, size_t header_bytes);
 /*
- * Sends what was sent in UCX's callbacks; they hold it back. UCX 1.13's TCP aborts when a send in a receive
- * callback of one connection finds another one dead whose own event is in the same batch (tcp_iface.c:307).
+ * Gives UCX the messages that were sent during its callbacks, which only queue them: UCX 1.13's TCP aborts
+ * when a send in a receive callback of one connection finds that another connection is dead whose own event
+ * is in the same batch (tcp_iface.c:307).
  */
 int ux_run_postponed(ux_transport *tp);
-/* Drops what was received and not delivered. */
+/* Frees the messages that were received and not delivered. */
 void ux_held_drop(ux_ep *ep);
 void ux_held_free(ux_transport *tp, ux_held *held);
 
@@ -298,14 +328,14 @@ sl_status ux_flush(sl_tp_ep *ep, sl_tp_done_fn *done, void *cookie);
 /* A new operation of ep, with UCX's completion wired to it. Errors: AGAIN, PEER, CANCELLED, NO_MEMORY. */
 sl_status ux_op_begin(ux_ep *ep, sl_tp_op_kind kind, size_t bytes, sl_tp_done_fn *done, void *cookie,
                       sl_tp_op **out, ucp_request_param_t *param);
-/* What UCX is given with it. */
+/* The parameters of UCX's call for op. */
 ucp_request_param_t ux_op_param(sl_tp_op *op);
-/* Has UCX read the local side as what it is: without it UCX looks every address up. */
+/* Tells UCX the kind of the local memory; otherwise UCX looks up every address. */
 void ux_op_memory(const sl_tp_op *op, ucp_request_param_t *param);
-/* Books what UCX returned for it. */
+/* Records what UCX's call returned for op: pending, completed or failed. */
 sl_status ux_op_posted(ux_ep *ep, sl_tp_op *op, ucs_status_ptr_t request);
 
-/* NULL: device memory may be registered; else why not. */
+/* NULL when device memory may be registered; otherwise the reason why not. */
 const char *ux_no_device_memory(const ux_transport *tp);
 /* The local memory with this key, NULL when there is none. */
 const ux_mem *ux_mem_find(const ux_transport *tp, uint64_t key);
@@ -314,18 +344,18 @@ const ux_mem *ux_mem_find(const ux_transport *tp, uint64_t key);
 void ux_stream_init(ux_ep *ep);
 /* Whether the endpoint's transports have no one-sided operations. Slow: once per endpoint. */
 bool ux_stream_wanted(const ux_ep *ep);
-/* Post a begun operation: bytes, local, remote and key are set as far as it has them. */
+/* Posts an operation of ux_op_begin; bytes, local, remote and key are set where the kind has them. */
 sl_status ux_stream_put(ux_ep *ep, sl_tp_op *op);
 sl_status ux_stream_get(ux_ep *ep, sl_tp_op *op);
 sl_status ux_stream_flush(ux_ep *ep, sl_tp_op *op);
-/* Sends what UCX takes now. */
+/* Sends as many frames as UCX accepts now. */
 void ux_stream_pump(ux_ep *ep);
-/* Ends every operation but the one that UCX holds; on the way to FENCING. */
+/* Ends every operation except the one that UCX holds; part of a close, before FENCING. */
 void ux_stream_abort(ux_ep *ep);
 ucs_status_t ux_stream_receive(void *arg, const void *header, size_t header_length, void *data, size_t length,
                                const ucp_am_recv_param_t *param);
 
-/* UCX status to ours, for operations and connections. */
+/* The sl_status of a UCX status, for operations and connections. */
 sl_status ux_status(ucs_status_t st);
 
 #endif

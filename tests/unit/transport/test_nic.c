@@ -7,15 +7,15 @@
 #include "transport/nic.h"
 
 static const sl_nic host[] = {
-    {.device = "mlx5_0", .port = 1, .active = true, .link = SL_LINK_INFINIBAND, .numa_node = 0, .gbps = 400},
-    {.device = "mlx5_1", .port = 1, .active = false, .link = SL_LINK_INFINIBAND, .numa_node = 1},
+    {.device = "mlx5_0", .port = 1, .active = true, .link = SL_NIC_INFINIBAND, .numa_node = 0, .gbps = 400},
+    {.device = "mlx5_1", .port = 1, .active = false, .link = SL_NIC_INFINIBAND, .numa_node = 1},
     {.device = "mlx5_2",
      .port = 1,
      .active = true,
-     .link = SL_LINK_ETHERNET,
+     .link = SL_NIC_ETHERNET,
      .numa_node = 0,
      .netdev = "eth2"},
-    {.device = "mlx5_3", .port = 2, .active = true, .link = SL_LINK_ETHERNET, .numa_node = -1},
+    {.device = "mlx5_3", .port = 2, .active = true, .link = SL_NIC_ETHERNET, .numa_node = -1},
 };
 
 static void expect(size_t n, int node, const char *want)

@@ -1,0 +1,134 @@
+/*
+ * UCX transport, strangers: connections at this process's door (door.c) that have not been admitted.
+ *
+ * A stranger gets no answer until it has sent a whole KNOCK. It occupies UX_DOOR_MAX bytes of memory and one
+ * of UX_MAX_STRANGERS places until its first wrong byte, its deadline, or until UX_MAX_STRANGERS strangers
+ * have arrived after it. This is not authentication: every program that speaks the protocol is admitted.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "transport/ucx/ucx_impl.h"
+
+enum { LOG_EVERY_NS = 1000000000, ACCEPT_MAX = 64 /* callers per progress call */ };
+
+void ux_stranger_refuse(ux_transport *tp, ux_knock *k, const char *cause)
+{
+    ux_door *d = &tp->door;
+    uint64_t now = sl_now_ns();
+    char peer[SL_TP_ADDRESS_MAX], bytes[2 * 16 + 1] = "";
+    tp->stats.refused_connects++;
+    if (k->got && now >= d->logged_ns + LOG_EVERY_NS) {
+        for (size_t i = 0; i < k->got && i < 16; i++)
+            snprintf(bytes + 2 * i, 3, "%02x", k->in[i]);
+        sl_tp_address_text(&k->peer, peer, sizeof peer);
+        sl_log(SL_LOG_WARN, "ucx", "turned_away", "peer=%s cause=\"%s\" began=%s total=%llu", peer, cause,
+               bytes, (unsigned long long)tp->stats.refused_connects);
+        d->logged_ns = now;
+    }
+    ux_knock_free(tp, k);
+}
+
+static void answer(ux_knock *k, uint16_t status, uint16_t port, const char *text)
+{
+    uint8_t out[UX_DOOR_MAX];
+    ux_door_msg m = {.version = UX_DOOR_VERSION, .kind = UX_DOOR_ANSWER, .status = status, .port = port};
+    snprintf(m.text, sizeof m.text, "%s", text);
+    size_t n = ux_door_write(&m, out);
+    if (send(k->fd, out, n, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)n)
+        sl_log(SL_LOG_DEBUG, "ucx", "door", "cause=\"an answer was not taken\"");
+}
+
+/* Handles a complete message from a stranger. */
+static void heard(ux_transport *tp, ux_knock *k, const ux_door_msg *m)
+{
+    if (m->kind != UX_DOOR_KNOCK) {
+        ux_stranger_refuse(tp, k, "not a knock");
+    } else if (m->version != UX_DOOR_VERSION) {
+        char text[64];
+        snprintf(text, sizeof text, "the door speaks version %d, the caller %u", UX_DOOR_VERSION, m->version);
+        answer(k, UX_DOOR_OTHER_VERSION, 0, text);
+        ux_stranger_refuse(tp, k, "another version");
+    } else if (!m->port) {
+        ux_stranger_refuse(tp, k, "a knock without a port");
+    } else if (tp->destroying || !tp->opts.events.accepted) {
+        answer(k, UX_DOOR_NOBODY_IN, 0, "it accepts no connections");
+        ux_stranger_refuse(tp, k, "connections are not accepted");
+    } else if (ux_door_admit(tp, &k->peer, m->port) != SL_OK) {
+        answer(k, UX_DOOR_BUSY, 0, "too many are connecting to it");
+        ux_stranger_refuse(tp, k, "too many connect at once");
+    } else {
+        answer(k, UX_DOOR_COME_IN, tp->door.port, "");
+        ux_knock_free(tp, k);
+    }
+}
+
+void ux_stranger_hear(ux_transport *tp, ux_knock *k)
+{
+    bool gone;
+    ux_door_msg m;
+    const char *why;
+    if (!ux_knock_read(k, &gone)) {
+        if (gone)
+            ux_stranger_refuse(tp, k, "closed in the middle of the greeting");
+        return;
+    }
+    ux_door_parsed parsed = ux_door_parse(k->in, k->got, &m, &why);
+    if (parsed == UX_DOOR_WHOLE)
+        heard(tp, k, &m);
+    else if (parsed == UX_DOOR_FOREIGN)
+        ux_stranger_refuse(tp, k, why);
+}
+
+static ux_knock *oldest_stranger(ux_door *d)
+{
+    ux_knock *k = d->last;
+    while (k && k->ep)
+        k = k->prev;
+    return k;
+}
+
+/* No descriptor is free for a caller: closes the oldest stranger's, or without strangers pauses accepting. */
+static void out_of_descriptors(ux_transport *tp)
+{
+    ux_door *d = &tp->door;
+    ux_knock *k = oldest_stranger(d);
+    if (k) {
+        ux_stranger_refuse(tp, k, "no descriptors are left");
+        return;
+    }
+    ux_door_pause(tp);
+    sl_log(SL_LOG_WARN, "ucx", "door", "cause=\"no descriptors are left for callers\"");
+}
+
+int ux_stranger_accept(ux_transport *tp)
+{
+    ux_door *d = &tp->door;
+    for (int n = 0; n < ACCEPT_MAX; n++) {
+        struct sockaddr_storage peer = {0};
+        socklen_t len = sizeof peer;
+        int fd = accept4(d->listen_fd, (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+                out_of_descriptors(tp);
+            return n;
+        }
+        if (d->strangers >= UX_MAX_STRANGERS)
+            ux_stranger_refuse(tp, oldest_stranger(d), "too many strangers");
+        ux_knock *k = ux_knock_new(tp, fd, NULL, EPOLLIN);
+        if (!k) {
+            close(fd);
+            continue;
+        }
+        k->peer = peer;
+        k->deadline_ns = sl_now_ns() + (uint64_t)tp->opts.connect_timeout_ms * 1000000u;
+        ux_deadline(tp, k->deadline_ns);
+        ux_stranger_hear(tp, k); /* often the whole greeting has arrived already */
+    }
+    return ACCEPT_MAX;
+}
