@@ -181,7 +181,7 @@ def swap_counts(metrics_port, workers):
 
 
 def swap_in(metrics_port, workers):
-    """Workers bring these counters up to date a few times a second: waits until they stand still."""
+    """Workers update these counters a few times per second: waits until the values no longer change."""
     counts, before = swap_counts(metrics_port, workers), None
     for _ in range(10):
         if counts is None:

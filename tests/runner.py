@@ -1,10 +1,10 @@
 """Runs the test stages and sums them up. Called by tests/run, which explains the options.
 
-Stages consist of steps, and steps run in three lanes at once, because much of what is tested waits: the clusters of the e2e tests
-in front, the unit tests of every build behind them, compilers and fuzzers in what is left of the processors (nice values 0, 5, 10).
-A step is a function that returns a Tally. Long commands write to build/test-logs/STAGE*.log while progress lines show that they
-live. Unit tests count as the checks that libcheck reports, everything else as what its own report says. Limits of time are there to
-end what hangs, not to judge speed: they are many times what a slow machine needs.
+Stages consist of steps, and steps run in three lanes concurrently, because many tests mostly wait. The clusters of the e2e tests have
+the highest priority, the unit tests of every build come next, compilers and fuzzers last (nice values 0, 5, 10). A step is a
+function that returns a Tally. Long commands write to build/test-logs/STAGE*.log, while progress lines show that they still run.
+Unit tests are counted by the checks that libcheck reports, all others by their own reports. Time limits only end programs that
+hang and do not judge speed: they are many times longer than a slow machine needs.
 """
 
 import argparse
@@ -286,7 +286,7 @@ QUICKSTART = ROOT / "tests" / "e2e" / "test_quickstart.py"
 
 
 def stage_quickstart():
-    """Alone, without other tests beside it: the script asserts that nothing new is in /dev/shm when it ends."""
+    """Runs alone: the script asserts at its end that nothing new is in /dev/shm, so no other test may run concurrently."""
     return pytest("quickstart", [QUICKSTART])
 
 
@@ -438,8 +438,8 @@ class Step:
     needs: tuple = ()
 
 
-# (nice value, steps in their order). Steps of one lane run one after another, lanes beside each other; a step starts when those it
-# needs have ended, and is left out when one of them failed.
+# (nice value, steps in their order). Steps of one lane run one after another, lanes run concurrently. A step starts when the steps
+# that it needs have ended, and is left out when one of them failed.
 LANES = (
     (0, (Step("deps", "deps", stage_deps),
          Step("build", "release", stage_build, ("deps",)),

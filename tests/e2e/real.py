@@ -57,7 +57,7 @@ def posix_shm():
 
 
 def sysv_shm():
-    """Ids of System V segments nobody is attached to."""
+    """Ids of System V segments to which no process is attached."""
     if not os.path.exists("/proc/sysvipc/shm"):
         return set()
     lines = pathlib.Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
@@ -75,8 +75,9 @@ def mapped(name):
 
 
 class Leftovers:
-    """What the machine had before; check() fails on anything new that stays. Other users of the machine do not count. Shared memory
-    has no owner's name on it: with SL_E2E_SHARES other tests run beside these, and tests/run looks at it after all of them."""
+    """Processes and shared memory that existed before; check() fails on anything new that remains. Other users of the machine do not
+    count. Shared memory does not name the process that made it: with SL_E2E_SHARES other tests run concurrently with these, and
+    tests/run checks shared memory after all of them."""
 
     def __init__(self):
         self.shares = "SL_E2E_SHARES" in os.environ
@@ -96,7 +97,7 @@ class Leftovers:
         left = self.found()
         for pid in marked():
             os.kill(pid, signal.SIGKILL)
-        assert not left, "left behind: " + "; ".join(left)
+        assert not left, "still there: " + "; ".join(left)
 
 
 # ---- small things ----

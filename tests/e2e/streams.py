@@ -82,7 +82,7 @@ def one_more(c, tag="after"):
 
 
 def has(c, name, placed):
-    """Tells whether the worker has so many requests: it, or None."""
+    """Returns a function that gives the worker when it has `placed` requests, otherwise None."""
     def busy():
         w = c.worker(name)
         return w if w and w["placed"] >= placed else None

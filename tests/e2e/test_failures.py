@@ -101,8 +101,8 @@ def test_workers_killed_over_and_over(start):
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_hanging_worker_is_dead_and_comes_back(start, role):
-    """SIGSTOP beyond dead_after: recovered elsewhere. SIGCONT: it finds itself dead, joins again, and what it still had to write
-    damages nobody."""
+    """SIGSTOP for longer than dead_after: its requests recover elsewhere. SIGCONT: it learns that it counts as dead and joins again,
+    and the rows that it still writes damage no other request."""
     roles = ("router", "prefill", "prefill", "decode", "decode")
     c = start(roles=roles, **QUICK, **{"prefill.chunk_tokens": 32})
     pid = c.pid(f"{role}/0")
@@ -301,7 +301,7 @@ def test_drain_of_the_router(start):
     c = start(roles=("router", "prefill", "decode"), **{"decode.max_batch": 2, "prefill.max_requests": 1})
     streams = Streams(c, jobs("drain", 7, prompt=60, out=500))
     def all_there():
-        s = c.status()  # a request that is still on its way when the drain begins may be turned away
+        s = c.status()  # a request that has not arrived when the drain begins may be refused
         return s["queued"] >= 2 and s["active"] + sum(g is not None for g in streams.got) >= 7 and max(streams.progress) > 5
     real.until("some to run and some to wait", all_there)
     pid = c.router_pid()

@@ -1,5 +1,5 @@
-"""Who does not belong in a real cluster: workers of another one, bytes that are no request, clients without the key. Nobody is let in,
-and those who belong are served all the while."""
+"""Strangers at a real cluster: workers of another cluster, bytes that are not a request, clients without the key. All are refused,
+and the cluster serves its own clients at the same time."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def reachable(port):
 
 
 def test_garbage_on_every_port(cluster):
-    """Every port of every process: those for anybody, those for workers, and UCX's own, which nobody reaches."""
+    """Every port of every process: those for clients, those for workers, and UCX's own, which no stranger reaches."""
     workers = sorted(w["pid"] for w in cluster.workers())
     pids = workers + [cluster.router_pid()]
     ports, doors, public = set(real.listening(pids)), worker_ports(cluster), public_ports(cluster, pids)
@@ -210,7 +210,7 @@ def test_garbage_on_the_ports_for_workers(start):
 
 
 def test_half_sent_requests(cluster):
-    """Connections that stop in the middle, many of them and kept open, keep nobody else from being served."""
+    """Many connections that stop in the middle of a request and stay open do not keep other clients from being served."""
     host, port = cluster.http.split("//")[1].split(":")
     gport = int(cluster.grpc.split(":")[1])
     parts = [b"P", b"POST /v1/comp", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n",

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes the chat goldens: conversations made up here, and the prompts that the models' own encoders make of them.
+"""Makes the chat goldens: invented conversations, and the prompts that the models' own encoders make of them.
 
     tests/golden/chat/make.py --dsv32 encoding_dsv32.py --glm chat_template.jinja --glm45 chat_template.jinja
 
 The encoders are not part of this project: take encoding_dsv32.py from the repository of DeepSeek-V3.2 and the chat templates from
-those of GLM-5 and GLM-4.6. Needs the Python package `transformers` (for its Jinja settings). Writes cases.json beside
-this file: {name, format, thinking, keep, messages, tools, response_format, prompt}, and for `dsv32` answers
+those of GLM-5 and GLM-4.6. Needs the Python package `transformers` (for its Jinja settings). Writes cases.json into the
+folder of this file: {name, format, thinking, keep, messages, tools, response_format, prompt}, and for `dsv32` answers
 {name, format, thinking, text, message}. The seed is fixed.
 """
 import argparse

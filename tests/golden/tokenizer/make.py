@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the tokenizer goldens: strings, and what Hugging Face tokenizers makes of them, for several tokenizer.json.
+"""Makes the tokenizer goldens: strings, and the ids that Hugging Face tokenizers gives for them, for several tokenizer.json.
 
-    tests/golden/tokenizer/make.py            writes strings.bin, <variant>.json and <variant>.bin beside this file
+    tests/golden/tokenizer/make.py            writes strings.bin, <variant>.json and <variant>.bin into this folder
     tests/golden/tokenizer/make.py show V I   prints string I and its ids in variant V
 
 Deterministic: a fixed seed, and texts from this file only. The variant `v32` is models/tiny-v32/tokenizer.json, so run this again after
@@ -219,7 +219,7 @@ def varint(n):
 
 
 def hash32(ids, *texts):
-    """FNV-1a over the ids (4 bytes, little-endian) and the texts (each with a NUL behind it), folded to 32 bits."""
+    """FNV-1a over the ids (4 bytes, little-endian) and the texts (each followed by a NUL), folded to 32 bits."""
     h = 0xCBF29CE484222325
     for b in struct.pack(f"<{len(ids)}I", *ids) + b"".join(t.encode("utf-8") + b"\0" for t in texts):
         h = (h ^ b) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF

@@ -41,7 +41,7 @@ START_TEST(connect_refused)
     sl_tp_ep *ep;
     sl_err err = {0};
     client_open(&c, v);
-    /* Nobody there. */
+    /* No listener at this address. */
     ck_assert_int_eq(sl_tp_connect(c.tp, variant_is_loopback(v) ? "default:9" : "127.0.0.1:9", &ep, &err),
                      SL_OK);
     ck_assert_int_eq(c.connected, 0); /* never inside the call */
@@ -85,7 +85,7 @@ START_TEST(connect_rejected)
 }
 END_TEST
 
-/* The listener's owner never progresses: the deadline ends it, and nobody had to spin for that. */
+/* The listener's owner never progresses: the deadline ends the attempt, and the client need not poll for it. */
 START_TEST(connect_times_out)
 {
     const variant *v = &variants[_i];

@@ -59,7 +59,7 @@ static void device_close(device *d)
     free(d->host);
 }
 
-/* New bytes, written by the device's stream; returns when an event behind them is done. */
+/* Writes new bytes by the device's stream; returns when an event recorded after them has completed. */
 static void device_fill(device *d, uint64_t seed)
 {
     sl_err err = {0};
@@ -162,7 +162,7 @@ START_TEST(device_memory)
     }
     sl_tp_get_stats(c.tp, &s);
     ck_assert_uint_eq(s.device_bytes_put, 5ull * BYTES);
-    /* A force close with puts on their way: afterwards nothing looks at the memory any more. */
+    /* A force close with puts in flight: afterwards nothing reads the memory. */
     for (int i = 0; i < 50; i++)
         ck_assert_int_eq(sl_tp_put(c.ep, d.memory, mem, BYTES, rkey->base, rkey, client_done, &c), SL_OK);
     sl_tp_rkey_release(rkey);

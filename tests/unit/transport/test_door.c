@@ -1,7 +1,7 @@
 /*
- * The doorman: its messages, and a process of ours that strangers throw bytes at. What must hold: nobody
- * dies, descriptors and memory return to what they were, UCX's own ports cannot be reached, and a peer that
- * connects meanwhile or afterwards is served.
+ * The door: its messages, and a process to which strangers send arbitrary bytes. What must hold: no process
+ * dies, the number of descriptors and the memory return to their values before, UCX's own ports cannot be
+ * reached, and a peer that connects concurrently or afterwards is served.
  */
 #include <linux/filter.h>
 #include <arpa/inet.h>
@@ -243,7 +243,7 @@ START_TEST(garbage_at_the_door)
 }
 END_TEST
 
-/* Half a greeting, or none: kept until the deadline, at most so many, and nobody else waits for them. */
+/* Half a greeting, or none: kept until the deadline, at most UX_MAX_STRANGERS, and no other caller waits. */
 START_TEST(silent_strangers)
 {
     enum { MANY = 600 };
@@ -319,8 +319,8 @@ START_TEST(thousands_of_strangers)
 }
 END_TEST
 
-/* UCX's own ports: nobody reaches them, but those who came through the door. */
-START_TEST(ucx_is_behind_gates)
+/* UCX's own ports: only callers that the door has admitted reach them. */
+START_TEST(gates_protect_ucx)
 {
     client s;
     char address[SL_TP_ADDRESS_MAX];
@@ -458,7 +458,7 @@ static bool filters_taken(void)
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     bool taken = setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
     if (!taken)
-        printf("# without ucx_is_behind_gates, garbage_at_open_data_gates: the kernel takes no socket "
+        printf("# without gates_protect_ucx, garbage_at_open_data_gates: the kernel takes no socket "
                "filter: %s\n",
                strerror(errno));
     close(fd);
@@ -478,7 +478,7 @@ int main(void)
     tcase_add_test(live, silent_strangers);
     tcase_add_test(live, thousands_of_strangers);
     if (filters_taken()) {
-        tcase_add_test(live, ucx_is_behind_gates);
+        tcase_add_test(live, gates_protect_ucx);
         tcase_add_test(live, garbage_at_open_data_gates);
     }
     tcase_add_test(live, nonsense_behind_an_address);

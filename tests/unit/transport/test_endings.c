@@ -200,7 +200,7 @@ START_TEST(peer_closes)
 }
 END_TEST
 
-/* Destroying with everything open and in flight leaks nothing and calls nobody. */
+/* Destroying with everything open and in flight leaks nothing and runs no callback. */
 START_TEST(destroy_while_busy)
 {
     const variant *v = &variants[_i];

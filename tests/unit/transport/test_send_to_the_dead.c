@@ -57,7 +57,7 @@ START_TEST(send_to_the_dead)
         client_run(&c, 5);
         for (int i = 0; i < UNREAD; i++)
             ck_assert_int_eq(sl_tp_send(alive, AM_COMMAND, &cmd, sizeof cmd, NULL, 0, NULL, NULL), SL_OK);
-        usleep(20000); /* the answers are here, nobody has looked */
+        usleep(20000); /* the answers have arrived and are not handled yet */
         peer_kill(&dying);
         peer_join(&dying);
         int failed = c.failed, closed = c.closed;
