@@ -5,10 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "engine/choose.h"
 #include "base/args.h"
-#include "model/synthetic.h"
 
 typedef struct sweep {
     dec_bench b;
@@ -26,74 +24,76 @@ static void on_result(void *ctx, const dec_result *r)
         dec_print_csv(s->csv, r);
 }
 
-static sl_status open_model(dec_bench *b, sl_row_format rows)
+/* Device bytes for the cache: what the flag says, else what the weights left free, less the reserve. */
+static sl_status find_budget(dec_bench *b)
 {
     const dec_opts *o = &b->o;
-    sl_model_opts mo = {.index_format = SL_INDEX_OFFICIAL,
-                        .row_format = rows,
-                        .act = SL_BF16,
-                        .max_tokens = o->max_batch,
-                        .max_logit_rows = o->max_batch,
-                        .max_context = bench_list_most(&o->contexts)};
-    sl_synthetic_opts so = {.ranks = o->ranks, .seed = DEC_SEED};
-    uint64_t t0 = sl_now_ns(), total;
-    sl_status st = sl_model_synthetic(b->be, &b->cfg, &mo, &so, &b->model, &b->err);
-    b->model_s = (double)(sl_now_ns() - t0) / 1e9;
-    if (st != SL_OK || o->kv_bytes > 0) {
-        b->kv_bytes = o->kv_bytes;
-        return st;
-    }
-    st = sl_be_memory(b->be, &b->kv_bytes, &total, &b->err);
-    if (st == SL_OK && b->kv_bytes <= o->reserve_bytes)
-        st = sl_fail(&b->err, SL_ERR_DEVICE_MEMORY, "nothing is left for the cache beside the weights");
+    uint64_t total;
+    b->kv_bytes = o->kv_bytes;
+    if (o->kv_bytes > 0)
+        return SL_OK;
+    SL_TRY(sl_be_memory(b->local.be, &b->kv_bytes, &total, &b->err));
+    if (b->kv_bytes <= o->reserve_bytes)
+        return sl_fail(&b->err, SL_ERR_DEVICE_MEMORY,
+                       "no device memory is left for the cache after the weights");
     b->kv_bytes -= o->reserve_bytes;
-    return st;
+    return SL_OK;
+}
+
+static sl_status run_contexts(sweep *s, sl_row_format rows)
+{
+    dec_bench *b = &s->b;
+    SL_TRY(sl_local_open_model(&b->local, &b->open, &b->err));
+    SL_TRY(find_budget(b));
+    SL_TRY(dec_host_open(&b->host, &b->local, &b->open, b->o.threads, &b->err));
+    dec_print_facts(stdout, b);
+    if (s->csv)
+        dec_print_facts(s->csv, b), dec_print_csv_head(s->csv);
+    for (int i = 0; i < b->o.contexts.n; i++)
+        SL_TRY(dec_run_context(b, rows, b->o.contexts.v[i]));
+    return SL_OK;
 }
 
 static sl_status run_rows(sweep *s, sl_row_format rows)
 {
     dec_bench *b = &s->b;
-    sl_geometry g;
-    sl_status st = open_model(b, rows);
-    if (st == SL_OK)
-        st = sl_engine_geometry(&b->cfg, rows, SL_INDEX_OFFICIAL, b->layout, sl_model_fingerprint(b->model),
-                                &g, &b->err);
-    if (st == SL_OK)
-        st = dec_host_open(&b->host, b->be, &g, b->o.host_bytes, b->o.threads, &b->err);
-    if (st == SL_OK) {
-        dec_print_facts(stdout, b);
-        if (s->csv)
-            dec_print_facts(s->csv, b), dec_print_csv_head(s->csv);
-    }
-    for (int i = 0; i < b->o.contexts.n && st == SL_OK; i++)
-        st = dec_run_context(b, rows, b->o.contexts.v[i]);
-    if (b->host.arena)
-        dec_host_close(&b->host);
-    sl_model_destroy(b->model);
-    b->model = NULL;
+    b->local.checkpoint.row_format = rows;
+    sl_status st = run_contexts(s, rows);
+    dec_host_close(&b->host);
+    sl_local_close_model(&b->local);
     return st;
 }
 
 static sl_status run_all(sweep *s)
 {
     dec_bench *b = &s->b;
-    sl_backend_opts bo = {.threads = b->o.threads};
-    sl_status st = sl_synthetic_config(b->o.model, b->o.layers, &b->cfg, &b->err);
-    for (int32_t l = 0; l < b->o.resident_layers; l++)
+    const dec_opts *o = &b->o;
+    sl_synthetic_opts so = {.ranks = o->ranks, .seed = DEC_SEED};
+    b->open = (sl_local_opts){.synthetic = &so,
+                              .backend = o->backend,
+                              .act = "bf16",
+                              .layout = o->layout,
+                              .threads = o->threads,
+                              .max_tokens = o->max_batch,
+                              .max_logit_rows = o->max_batch,
+                              .max_context = bench_list_most(&o->contexts),
+                              .store_bytes = o->host_bytes};
+    b->local.checkpoint.index_format = SL_INDEX_OFFICIAL;
+    for (int32_t l = 0; l < o->resident_layers; l++)
         b->hot_layer[l] = SL_HOT_RESIDENT;
+    SL_TRY(sl_synthetic_config(o->model, o->layers, &b->local.checkpoint.cfg, &b->err));
+    SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));
+    sl_layout unused; /* a wrong --layout is refused before minutes of making weights */
+    sl_status st = sl_choose_layout(o->layout, sl_backend_caps(b->local.be), &unused, &b->err);
     if (st == SL_OK)
-        st = sl_backend_create(b->o.backend, &bo, &b->be, &b->err);
+        st = sl_choose_policy(NULL, sl_backend_caps(b->local.be), &b->policy, &b->err);
     if (st == SL_OK)
-        st = sl_choose_layout(b->o.layout, sl_backend_caps(b->be), &b->layout, &b->err);
-    if (st == SL_OK)
-        st = sl_choose_policy(NULL, sl_backend_caps(b->be), &b->policy, &b->err);
-    if (st == SL_OK)
-        st = sl_be_alloc(b->be, SL_MEM_DEVICE, sizeof *b->keep * SL_MAX_LAYERS, (void **)&b->keep, &b->err);
-    for (int i = 0; i < b->o.rows.n && st == SL_OK; i++)
-        st = run_rows(s, (sl_row_format)b->o.rows.v[i]);
-    if (b->be)
-        sl_be_free(b->be, SL_MEM_DEVICE, b->keep);
-    sl_backend_destroy(b->be);
+        st = sl_be_alloc(b->local.be, SL_MEM_DEVICE, sizeof *b->keep * SL_MAX_LAYERS, (void **)&b->keep,
+                         &b->err);
+    for (int i = 0; i < o->rows.n && st == SL_OK; i++)
+        st = run_rows(s, (sl_row_format)o->rows.v[i]);
+    sl_be_free(b->local.be, SL_MEM_DEVICE, b->keep);
+    sl_local_close(&b->local);
     return st;
 }
 

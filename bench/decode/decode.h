@@ -14,6 +14,7 @@
 
 #include "bench/list.h"
 #include "engine/plan.h"
+#include "local/open.h"
 
 int sl_bench_decode_main(int argc, char **argv);
 
@@ -42,14 +43,15 @@ typedef struct dec_opts {
 
 /* The host store of one row format, filled with random valid rows and keys. */
 typedef struct dec_host {
-    sl_arena *arena;
+    sl_arena *arena; /* the local's */
     sl_backend *be;
     bool readable;
     double populate_s, fill_s, pin_s;
 } dec_host;
 
-sl_status dec_host_open(dec_host *h, sl_backend *be, const sl_geometry *g, uint64_t bytes, int threads,
-                        sl_err *err);
+/* Opens l's store, fills it and registers it with the backend. */
+sl_status dec_host_open(dec_host *h, sl_local *l, const sl_local_opts *o, int threads, sl_err *err);
+/* Before l's store is closed. */
 void dec_host_close(dec_host *h);
 /*
  * Host pages of request i of n: `own` of its last pages are its own; those before belong to it alone while
@@ -76,15 +78,12 @@ typedef struct dec_result {
 
 typedef struct dec_bench {
     dec_opts o;
-    sl_backend *be;
-    sl_model_config cfg;
-    sl_model *model;
+    sl_local local;
+    sl_local_opts open; /* what local is opened with, but for the row format */
     dec_host host;
-    sl_layout layout;       /* of the host store */
-    sl_evict_policy policy; /* what a worker without settings has on this backend */
-    uint64_t kv_bytes;      /* device bytes for the cache, the same in every mode */
-    uint32_t *keep;         /* device [layers] */
-    double model_s;
+    sl_evict_policy policy;           /* what a worker without settings has on this backend */
+    uint64_t kv_bytes;                /* device bytes for the cache, the same in every mode */
+    uint32_t *keep;                   /* device [layers] */
     int32_t hot_layer[SL_MAX_LAYERS]; /* for DEC_FIRST_RESIDENT */
     void (*report)(void *ctx, const dec_result *r);
     void *report_ctx;

@@ -107,33 +107,27 @@ static sl_status fill_arena(const dec_host *h, int threads, sl_err *err)
     return SL_OK;
 }
 
-sl_status dec_host_open(dec_host *h, sl_backend *be, const sl_geometry *g, uint64_t bytes, int threads,
-                        sl_err *err)
+sl_status dec_host_open(dec_host *h, sl_local *l, const sl_local_opts *o, int threads, sl_err *err)
 {
-    sl_arena_opts ao = {.bytes = bytes, .huge_pages = SL_AUTO, .lock = SL_OFF, .numa_node = -1};
     uint64_t t0 = sl_now_ns();
-    *h = (dec_host){.be = be};
-    sl_status st = sl_arena_create(g, &ao, &h->arena, err);
+    *h = (dec_host){.be = l->be};
+    SL_TRY(sl_local_open_store(l, o, err));
+    h->arena = l->arena;
     h->populate_s = seconds_since(t0);
     t0 = sl_now_ns();
-    if (st == SL_OK)
-        st = fill_arena(h, threads, err);
+    SL_TRY(fill_arena(h, threads, err));
     h->fill_s = seconds_since(t0);
     t0 = sl_now_ns();
-    if (st == SL_OK)
-        st = sl_be_host_register(be, sl_arena_base(h->arena), sl_arena_bytes(h->arena), err);
-    h->readable = st == SL_OK;
+    SL_TRY(sl_be_host_register(l->be, sl_arena_base(h->arena), sl_arena_bytes(h->arena), err));
+    h->readable = true;
     h->pin_s = seconds_since(t0);
-    if (st != SL_OK)
-        dec_host_close(h);
-    return st;
+    return SL_OK;
 }
 
 void dec_host_close(dec_host *h)
 {
     if (h->readable)
         sl_be_host_unregister(h->be, sl_arena_base(h->arena));
-    sl_arena_destroy(h->arena);
     *h = (dec_host){0};
 }
 

@@ -19,12 +19,13 @@ void dec_print_facts(FILE *out, const dec_bench *b)
 {
     struct utsname u;
     uname(&u);
-    fprintf(out, "# %s; host %s %s\n", sl_backend_describe(b->be), u.sysname, u.release);
+    fprintf(out, "# %s; host %s %s\n", sl_backend_describe(b->local.be), u.sysname, u.release);
     fprintf(
         out,
         "# model %s: %d layers, rank 1 of %d (%d of %d experts), %.1f GiB of random weights made in %.1f s\n",
-        b->o.model, b->cfg.n_layers, b->o.ranks, b->cfg.n_routed_experts / b->o.ranks,
-        b->cfg.n_routed_experts, gib(sl_model_weight_bytes(b->model)), b->model_s);
+        b->o.model, b->local.checkpoint.cfg.n_layers, b->o.ranks,
+        b->local.checkpoint.cfg.n_routed_experts / b->o.ranks, b->local.checkpoint.cfg.n_routed_experts,
+        gib(sl_model_weight_bytes(b->local.model)), b->local.load_s);
     fprintf(out, "# host store %s; populated %.1f s, filled %.1f s, pinned %.1f s\n",
             sl_arena_describe(b->host.arena), b->host.populate_s, b->host.fill_s, b->host.pin_s);
     fprintf(out, "# victim policy %s\n", sl_evict_policy_name(b->policy));

@@ -42,7 +42,7 @@ static int32_t total_steps(const dec_opts *o)
 static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
 {
     const dec_opts *o = &x->b->o;
-    sl_plan_in in = {.cfg = &x->b->cfg,
+    sl_plan_in in = {.cfg = &x->b->local.checkpoint.cfg,
                      .row_format = x->rows,
                      .index_format = SL_INDEX_OFFICIAL,
                      .algorithm = "dsa",
@@ -82,7 +82,7 @@ static sl_status open_engine(run *x, sl_err *err)
         return st;
     x->r.gpu_batch = device_batch(x, &plan);
     x->r.hot_rows = x->mode == DEC_RESIDENT ? 0 : plan.hot_rows;
-    x->r.resident_layers = x->mode == DEC_RESIDENT         ? x->b->cfg.n_layers
+    x->r.resident_layers = x->mode == DEC_RESIDENT         ? x->b->local.checkpoint.cfg.n_layers
                            : x->mode == DEC_FIRST_RESIDENT ? o->resident_layers
                                                            : 0;
     x->batch = smaller(x->batch > 0 ? x->batch : o->max_batch, x->r.gpu_batch);
@@ -103,7 +103,9 @@ static sl_status open_engine(run *x, sl_err *err)
         eo.row_pages = 0; /* nothing but index keys and hot rows, and rows of resident layers */
     if (x->mode == DEC_FIRST_RESIDENT)
         eo.hot_rows_layer = x->b->hot_layer;
-    return st == SL_OK ? sl_engine_create(x->b->be, x->b->model, x->b->host.arena, &eo, &x->engine, err) : st;
+    return st == SL_OK
+               ? sl_engine_create(x->b->local.be, x->b->local.model, x->b->host.arena, &eo, &x->engine, err)
+               : st;
 }
 
 static sl_status open_seqs(run *x, sl_err *err)
@@ -119,7 +121,7 @@ static sl_status open_seqs(run *x, sl_err *err)
                                     x->per_seq, x->context - total_steps(&x->b->o), NULL, &x->seqs[i], err);
     }
     if (st == SL_OK)
-        st = sl_be_sync(x->b->be, err);
+        st = sl_be_sync(x->b->local.be, err);
     sl_engine_rows_free(x->engine, x->mode == DEC_FREE_ROWS);
     x->r.open_s = (double)(sl_now_ns() - t0) / 1e9;
     free(pages);
@@ -130,7 +132,7 @@ static sl_status step(run *x, const sl_step_hooks *hooks, double *ms, sl_err *er
 {
     for (int32_t i = 0; i < x->batch; i++) {
         x->tokens[i] = (int32_t)(sl_synth_hash(DEC_SEED, (uint64_t)(x->appended * x->batch + i)) %
-                                 (uint32_t)x->b->cfg.vocab_size);
+                                 (uint32_t)x->b->local.checkpoint.cfg.vocab_size);
         x->items[i] =
             (sl_step_item){.seq = x->seqs[i], .tokens = &x->tokens[i], .n_tokens = 1, .want_logits = true};
     }
@@ -145,7 +147,7 @@ static sl_status step(run *x, const sl_step_hooks *hooks, double *ms, sl_err *er
 static sl_status check_logits(const run *x, sl_err *err)
 {
     for (int32_t i = 0; i < x->batch; i++)
-        for (int32_t v = 0; v < x->b->cfg.vocab_size; v++)
+        for (int32_t v = 0; v < x->b->local.checkpoint.cfg.vocab_size; v++)
             if (!(x->items[i].logits[v] > -1e30f && x->items[i].logits[v] < 1e30f))
                 return sl_fail(err, SL_ERR_INTERNAL, "request %d: logit %d is not finite", i, v);
     return SL_OK;
@@ -168,10 +170,11 @@ static uint32_t keep_of(dec_profile p, int32_t layer, int32_t layers)
 static sl_status set_profile(const run *x, dec_profile p, sl_err *err)
 {
     uint32_t keep[SL_MAX_LAYERS];
-    for (int32_t l = 0; l < x->b->cfg.n_layers; l++)
-        keep[l] = keep_of(p, l, x->b->cfg.n_layers);
-    sl_status st = sl_be_copy(x->b->be, x->b->keep, keep, sizeof *keep * (size_t)x->b->cfg.n_layers, err);
-    return st == SL_OK ? sl_be_sync(x->b->be, err) : st;
+    for (int32_t l = 0; l < x->b->local.checkpoint.cfg.n_layers; l++)
+        keep[l] = keep_of(p, l, x->b->local.checkpoint.cfg.n_layers);
+    sl_status st = sl_be_copy(x->b->local.be, x->b->keep, keep,
+                              sizeof *keep * (size_t)x->b->local.checkpoint.cfg.n_layers, err);
+    return st == SL_OK ? sl_be_sync(x->b->local.be, err) : st;
 }
 
 static int by_value(const void *a, const void *b)
@@ -183,7 +186,7 @@ static int by_value(const void *a, const void *b)
 static void summarise(run *x, const sl_engine_stats *s0, const sl_engine_stats *s1)
 {
     int32_t n = x->b->o.steps;
-    double sum = 0, per = (double)n * x->batch * x->b->cfg.n_layers;
+    double sum = 0, per = (double)n * x->batch * x->b->local.checkpoint.cfg.n_layers;
     for (int32_t i = 0; i < n; i++)
         sum += x->ms[i];
     qsort(x->ms, (size_t)n, sizeof *x->ms, by_value);
@@ -209,11 +212,11 @@ static sl_status profile_ops(run *x, sl_err *err)
 {
     sl_step_hooks hooks = {.layer_done = nothing};
     double ms;
-    sl_status st = sl_be_profile_begin(x->b->be, OPS_CAPACITY, err);
+    sl_status st = sl_be_profile_begin(x->b->local.be, OPS_CAPACITY, err);
     if (st != SL_OK)
         return st;
     st = step(x, &hooks, &ms, err);
-    sl_status end = sl_be_profile_end(x->b->be, &x->r.ops, &x->r.n_ops, st == SL_OK ? err : NULL);
+    sl_status end = sl_be_profile_end(x->b->local.be, &x->r.ops, &x->r.n_ops, st == SL_OK ? err : NULL);
     return st == SL_OK ? end : st;
 }
 

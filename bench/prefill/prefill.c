@@ -21,14 +21,14 @@ static void print_facts(FILE *out, const pre_bench *b)
 {
     struct utsname u;
     uname(&u);
-    fprintf(out, "# %s; host %s %s\n", sl_backend_describe(b->be), u.sysname, u.release);
+    fprintf(out, "# %s; host %s %s\n", sl_backend_describe(b->local.be), u.sysname, u.release);
     fprintf(
         out,
         "# model %s, rank 1 of %d (%d of %d experts); %d dense and %d expert layers run, %.1f GiB of random "
         "weights; the whole model has %d and %d\n",
-        b->o.model, b->o.ranks, b->cfg.n_routed_experts / b->o.ranks, b->cfg.n_routed_experts,
-        b->have[PRE_DENSE], b->have[PRE_MOE], (double)sl_model_weight_bytes(b->model) / (1 << 30),
-        b->whole[PRE_DENSE], b->whole[PRE_MOE]);
+        b->o.model, b->o.ranks, b->local.checkpoint.cfg.n_routed_experts / b->o.ranks,
+        b->local.checkpoint.cfg.n_routed_experts, b->have[PRE_DENSE], b->have[PRE_MOE],
+        (double)sl_model_weight_bytes(b->local.model) / (1 << 30), b->whole[PRE_DENSE], b->whole[PRE_MOE]);
     fprintf(
         out,
         "# one resident sequence, one chunk behind its context, logits of the last token; as many (token, "
@@ -84,8 +84,8 @@ static void on_result(void *ctx, const pre_result *r)
     s->told = true;
     printf(
         "%-8s chunk %5d behind %6d  step %9.3f ms (%d layers, ops %9.3f)  model %9.3f ms  %9.1f tokens/s\n",
-        sl_row_format_name(r->rows), r->chunk, r->context, r->step_ms, s->b.cfg.n_layers, r->ops_ms,
-        r->model_ms, r->tokens_s);
+        sl_row_format_name(r->rows), r->chunk, r->context, r->step_ms, s->b.local.checkpoint.cfg.n_layers,
+        r->ops_ms, r->model_ms, r->tokens_s);
     if (s->b.o.ops)
         print_ops(stdout, &s->b, r);
     fflush(stdout);
@@ -109,10 +109,10 @@ static sl_status make_config(pre_bench *b)
         return st;
     count_layers(&whole, b->whole);
     int32_t n = b->o.layers ? b->o.layers : b->whole[PRE_DENSE] + 2;
-    st = sl_synthetic_config(b->o.model, n, &b->cfg, &b->err);
+    st = sl_synthetic_config(b->o.model, n, &b->local.checkpoint.cfg, &b->err);
     if (st != SL_OK)
         return st;
-    count_layers(&b->cfg, b->have);
+    count_layers(&b->local.checkpoint.cfg, b->have);
     for (int p = 0; p < PRE_PARTS; p++)
         if (b->whole[p] > 0 && b->have[p] == 0)
             return sl_fail(&b->err, SL_ERR_INVALID, "--layers %d: none of the %d %s layers is among them", n,
@@ -123,13 +123,23 @@ static sl_status make_config(pre_bench *b)
 static sl_status run_all(sweep *s)
 {
     pre_bench *b = &s->b;
-    sl_backend_opts bo = {.threads = b->o.threads};
-    sl_status st = make_config(b);
-    if (st == SL_OK)
-        st = sl_backend_create(b->o.backend, &bo, &b->be, &b->err);
-    for (int i = 0; i < b->o.rows.n && st == SL_OK; i++)
-        st = pre_run_rows(b, (sl_row_format)b->o.rows.v[i]);
-    sl_backend_destroy(b->be);
+    const pre_opts *o = &b->o;
+    sl_synthetic_opts so = {.ranks = o->ranks, .seed = DEC_SEED};
+    int32_t chunk = bench_list_most(&o->chunks), longest = bench_list_most(&o->contexts) + chunk;
+    b->open = (sl_local_opts){.synthetic = &so,
+                              .backend = o->backend,
+                              .act = "bf16",
+                              .threads = o->threads,
+                              .max_tokens = chunk,
+                              .max_logit_rows = 1,
+                              .max_context = longest > o->equal ? longest : o->equal};
+    b->local.checkpoint.index_format = SL_INDEX_OFFICIAL;
+    SL_TRY(make_config(b));
+    SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));
+    sl_status st = SL_OK;
+    for (int i = 0; i < o->rows.n && st == SL_OK; i++)
+        st = pre_run_rows(b, (sl_row_format)o->rows.v[i]);
+    sl_local_close(&b->local);
     return st;
 }
 

@@ -49,13 +49,11 @@ typedef struct pre_result {
 
 typedef struct pre_bench {
     pre_opts o;
-    sl_backend *be;
-    sl_model_config cfg;
-    sl_model *model;
+    sl_local local;
+    sl_local_opts open; /* what local is opened with, but for the row format */
     dec_host host;
     int32_t have[PRE_PARTS],
         whole[PRE_PARTS]; /* layers of each kind: here, and of the whole model; ENDS: 1 */
-    double model_s;
     void (*report)(void *ctx, const pre_result *r);
     void *report_ctx;
     sl_err err;

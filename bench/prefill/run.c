@@ -11,16 +11,14 @@
 
 #include "base/log.h"
 #include "bench/prefill/prefill.h"
-#include "engine/choose.h"
 #include "kernels/synth.h"
-#include "model/synthetic.h"
 
 enum { OPS_CAPACITY = 1 << 14, NORMS = 3 };
 
 typedef struct run {
     pre_bench *b;
     sl_engine *engine;
-    int32_t *pages, *tokens;
+    int32_t *tokens;
     double *ms;
     pre_op *ops;
     pre_result r;
@@ -31,66 +29,22 @@ static int32_t pages_of(int32_t tokens)
     return (tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
 }
 
-/* Tokens of the longest sequence. */
-static int32_t most_tokens(const pre_bench *b)
-{
-    int32_t n = bench_list_most(&b->o.contexts) + bench_list_most(&b->o.chunks);
-    return n > b->o.equal ? n : b->o.equal;
-}
-
-static sl_status make_model(pre_bench *b, sl_row_format rows)
-{
-    sl_model_opts mo = {.index_format = SL_INDEX_OFFICIAL,
-                        .row_format = rows,
-                        .act = SL_BF16,
-                        .max_tokens = bench_list_most(&b->o.chunks),
-                        .max_logit_rows = 1,
-                        .max_context = most_tokens(b)};
-    sl_synthetic_opts so = {.ranks = b->o.ranks, .seed = DEC_SEED};
-    uint64_t t0 = sl_now_ns();
-    sl_status st = sl_model_synthetic(b->be, &b->cfg, &mo, &so, &b->model, &b->err);
-    b->model_s = (double)(sl_now_ns() - t0) / 1e9;
-    return st;
-}
-
-static sl_status make_engine(pre_bench *b, sl_row_format rows, sl_engine **out)
-{
-    int32_t context = most_tokens(b), n = pages_of(context);
-    sl_engine_opts eo = {.algorithm = "dsa",
-                         .max_seqs = 1,
-                         .max_step_tokens = bench_list_most(&b->o.chunks),
-                         .max_context = context,
-                         .hot_rows = b->cfg.index_topk,
-                         .tail_rows = SL_PAGE_TOKENS,
-                         .index_pages = n,
-                         .row_pages = n,
-                         .arena_readable = true,
-                         .graphs = SL_GRAPHS_OFF};
-    sl_layout layout;
-    sl_geometry g;
-    SL_TRY(sl_choose_layout(NULL, sl_backend_caps(b->be), &layout, &b->err));
-    SL_TRY(sl_engine_geometry(&b->cfg, rows, SL_INDEX_OFFICIAL, layout, sl_model_fingerprint(b->model), &g,
-                              &b->err));
-    SL_TRY(dec_host_open(&b->host, b->be, &g, (uint64_t)n * (uint64_t)g.page_bytes, b->o.threads, &b->err));
-    return sl_engine_create(b->be, b->model, b->host.arena, &eo, out, &b->err);
-}
-
-/* One step of the chunk behind the context. */
+/* One step of the chunk, after the context. */
 static sl_status step(run *x, double *ms)
 {
     pre_bench *b = x->b;
     sl_seq *seq = NULL;
-    sl_status st = sl_engine_seq_open(x->engine, SL_RESIDENT, x->pages, pages_of(x->r.context + x->r.chunk),
-                                      x->r.context, NULL, &seq, &b->err);
+    sl_status st = sl_engine_seq_open(x->engine, SL_RESIDENT, x->b->local.pages,
+                                      pages_of(x->r.context + x->r.chunk), x->r.context, NULL, &seq, &b->err);
     if (st == SL_OK)
-        st = sl_be_sync(b->be, &b->err);
+        st = sl_be_sync(b->local.be, &b->err);
     if (st != SL_OK)
         return st;
     sl_step_item item = {.seq = seq, .tokens = x->tokens, .n_tokens = x->r.chunk, .want_logits = true};
     uint64_t t0 = sl_now_ns();
     st = sl_engine_step(x->engine, &item, 1, NULL, &b->err);
     *ms = (double)(sl_now_ns() - t0) / 1e6;
-    for (int32_t v = 0; st == SL_OK && v < b->cfg.vocab_size; v++)
+    for (int32_t v = 0; st == SL_OK && v < b->local.checkpoint.cfg.vocab_size; v++)
         if (!(item.logits[v] > -1e30f && item.logits[v] < 1e30f))
             st = sl_fail(&b->err, SL_ERR_INTERNAL, "logit %d is not finite", v);
     sl_engine_seq_close(x->engine, seq);
@@ -115,9 +69,9 @@ static pre_part part_of(const pre_bench *b, const sl_op_time *v, int32_t n, int3
 {
     int32_t layer = norms > 0 ? (norms - 1) / NORMS : -1;
     bool picks = v[i].op == SL_OP_PICK || (i + 1 < n && v[i + 1].op == SL_OP_PICK);
-    if (picks || layer < 0 || layer >= b->cfg.n_layers)
+    if (picks || layer < 0 || layer >= b->local.checkpoint.cfg.n_layers)
         return PRE_ENDS;
-    return b->cfg.layer_is_moe[layer] ? PRE_MOE : PRE_DENSE;
+    return b->local.checkpoint.cfg.layer_is_moe[layer] ? PRE_MOE : PRE_DENSE;
 }
 
 /* Sums a profile by part, op and shape. */
@@ -139,9 +93,9 @@ static sl_status sum_ops(run *x, const sl_op_time *v, int32_t n)
         x->r.ops_ms += v[i].ns / 1e6;
         x->r.model_ms += v[i].ns / 1e6 * x->b->whole[o.part] / x->b->have[o.part];
     }
-    if (norms != NORMS * x->b->cfg.n_layers + 1)
+    if (norms != NORMS * x->b->local.checkpoint.cfg.n_layers + 1)
         return sl_fail(&x->b->err, SL_ERR_INTERNAL, "%d norms in a step of %d layers", norms,
-                       x->b->cfg.n_layers);
+                       x->b->local.checkpoint.cfg.n_layers);
     qsort(x->ops, (size_t)used, sizeof *x->ops, by_time);
     x->r.ops = x->ops, x->r.n_ops = used;
     x->r.tokens_s = x->r.chunk * 1e3 / x->r.model_ms;
@@ -153,11 +107,11 @@ static sl_status profile(run *x)
     sl_op_time *v = NULL;
     int32_t n = 0;
     double ms;
-    sl_status st = sl_be_profile_begin(x->b->be, OPS_CAPACITY, &x->b->err);
+    sl_status st = sl_be_profile_begin(x->b->local.be, OPS_CAPACITY, &x->b->err);
     if (st != SL_OK)
         return st;
     st = step(x, &ms);
-    sl_status end = sl_be_profile_end(x->b->be, &v, &n, st == SL_OK ? &x->b->err : NULL);
+    sl_status end = sl_be_profile_end(x->b->local.be, &v, &n, st == SL_OK ? &x->b->err : NULL);
     if (st == SL_OK)
         st = end;
     if (st == SL_OK)
@@ -188,9 +142,10 @@ static sl_status compute_prompt(run *x, int32_t chunk, const int32_t *tokens, in
                                 const float *want)
 {
     pre_bench *b = x->b;
-    size_t bytes = sizeof *out * (size_t)b->cfg.vocab_size;
+    size_t bytes = sizeof *out * (size_t)b->local.checkpoint.cfg.vocab_size;
     sl_seq *seq = NULL;
-    sl_status st = sl_engine_seq_open(x->engine, SL_RESIDENT, x->pages, pages_of(n), 0, NULL, &seq, &b->err);
+    sl_status st =
+        sl_engine_seq_open(x->engine, SL_RESIDENT, x->b->local.pages, pages_of(n), 0, NULL, &seq, &b->err);
     for (int32_t at = 0; at < n && st == SL_OK; at += chunk) {
         sl_step_item item = {.seq = seq,
                              .tokens = tokens + at,
@@ -214,7 +169,7 @@ static sl_status check_equal(run *x)
 {
     pre_bench *b = x->b;
     int32_t n = b->o.equal;
-    size_t vocab = (size_t)b->cfg.vocab_size;
+    size_t vocab = (size_t)b->local.checkpoint.cfg.vocab_size;
     int32_t *tokens = calloc((size_t)n, sizeof *tokens);
     float *logits = calloc(2 * vocab, sizeof *logits);
     sl_status st = tokens && logits ? SL_OK : sl_fail(&b->err, SL_ERR_NO_MEMORY, "out of memory");
@@ -234,18 +189,16 @@ static sl_status check_equal(run *x)
 static sl_status run_all(run *x)
 {
     const pre_opts *o = &x->b->o;
-    int32_t chunk = bench_list_most(&o->chunks), pages = pages_of(most_tokens(x->b));
-    x->pages = calloc((size_t)pages, sizeof *x->pages);
+    int32_t chunk = bench_list_most(&o->chunks);
     x->tokens = calloc((size_t)chunk, sizeof *x->tokens);
     x->ms = calloc((size_t)o->repeats, sizeof *x->ms);
     x->ops = calloc(OPS_CAPACITY, sizeof *x->ops);
     sl_status st = SL_OK;
-    if (!x->pages || !x->tokens || !x->ms || !x->ops)
+    if (!x->tokens || !x->ms || !x->ops)
         st = sl_fail(&x->b->err, SL_ERR_NO_MEMORY, "out of memory");
-    for (int32_t i = 0; i < pages && st == SL_OK; i++)
-        x->pages[i] = i;
     for (int32_t i = 0; i < chunk && st == SL_OK; i++)
-        x->tokens[i] = (int32_t)(sl_synth_hash(DEC_SEED, (uint64_t)i) % (uint32_t)x->b->cfg.vocab_size);
+        x->tokens[i] =
+            (int32_t)(sl_synth_hash(DEC_SEED, (uint64_t)i) % (uint32_t)x->b->local.checkpoint.cfg.vocab_size);
     for (int c = 0; c < o->chunks.n && st == SL_OK; c++)
         for (int k = 0; k < o->contexts.n && st == SL_OK; k++) {
             x->r.chunk = o->chunks.v[c], x->r.context = o->contexts.v[k];
@@ -253,25 +206,32 @@ static sl_status run_all(run *x)
         }
     if (st == SL_OK && o->equal > 0)
         st = check_equal(x);
-    free(x->pages);
     free(x->tokens);
     free(x->ms);
     free(x->ops);
     return st;
 }
 
+static sl_status open_and_run(run *x)
+{
+    pre_bench *b = x->b;
+    sl_engine_opts eo = {.hot_rows = b->local.checkpoint.cfg.index_topk,
+                         .tail_rows = SL_PAGE_TOKENS,
+                         .arena_readable = true,
+                         .graphs = SL_GRAPHS_OFF};
+    SL_TRY(sl_local_open_model(&b->local, &b->open, &b->err));
+    SL_TRY(dec_host_open(&b->host, &b->local, &b->open, b->o.threads, &b->err));
+    SL_TRY(sl_local_engine(&b->local, &eo, &x->engine, &b->err));
+    return run_all(x);
+}
+
 sl_status pre_run_rows(pre_bench *b, sl_row_format rows)
 {
     run x = {.b = b, .r.rows = rows};
-    sl_status st = make_model(b, rows);
-    if (st == SL_OK)
-        st = make_engine(b, rows, &x.engine);
-    if (st == SL_OK)
-        st = run_all(&x);
+    b->local.checkpoint.row_format = rows;
+    sl_status st = open_and_run(&x);
     sl_engine_destroy(x.engine);
-    if (b->host.arena)
-        dec_host_close(&b->host);
-    sl_model_destroy(b->model);
-    b->model = NULL;
+    dec_host_close(&b->host);
+    sl_local_close_model(&b->local);
     return st;
 }
