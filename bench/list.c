@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const bench_row_names[] = {"mla_f32", "mla_bf16", "mla_fp8", NULL};
-
 static int32_t index_of(const char *text, size_t len, const char *const *names)
 {
     for (int32_t i = 0; names[i]; i++)
@@ -21,10 +19,10 @@ static int32_t number_of(const char *text, size_t len, int32_t least)
     return len > 0 && end == text + len && n >= least && n <= 1 << 24 ? (int32_t)n : -1;
 }
 
-bool bench_list_parse(const char *text, const char *const *names, int32_t least, bench_list *out)
+bool sl_bench_list_parse(const char *text, const char *const *names, int32_t least, sl_bench_list *out)
 {
-    *out = (bench_list){0};
-    while (*text && out->n < BENCH_LIST) {
+    *out = (sl_bench_list){0};
+    while (*text && out->n < SL_BENCH_LIST_MAX) {
         size_t len = strcspn(text, ",");
         int32_t v = names ? index_of(text, len, names) : number_of(text, len, least);
         if (v < 0)
@@ -35,7 +33,7 @@ bool bench_list_parse(const char *text, const char *const *names, int32_t least,
     return out->n > 0 && !*text;
 }
 
-int32_t bench_list_most(const bench_list *l)
+int32_t sl_bench_list_most(const sl_bench_list *l)
 {
     int32_t most = 0;
     for (int i = 0; i < l->n; i++)

@@ -5,22 +5,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { BENCH_LIST = 8 };
+enum { SL_BENCH_LIST_MAX = 8 };
 
-typedef struct bench_list {
-    int32_t v[BENCH_LIST];
+typedef struct sl_bench_list {
+    int32_t v[SL_BENCH_LIST_MAX];
     int n;
-} bench_list;
-
-/* Row formats in the order of sl_row_format, NULL behind the last. */
-extern const char *const bench_row_names[];
+} sl_bench_list;
 
 /*
- * "a,b,c" -> indices of names (NULL behind the last), or whole numbers from least to 2^24 when names is NULL.
- * False when text is anything else, is empty or has more than BENCH_LIST items.
+ * "a,b,c" -> indices of names (ends with NULL), or whole numbers from least to 2^24 when names is NULL.
+ * False when text is anything else, is empty or has more than SL_BENCH_LIST_MAX items.
  */
-bool bench_list_parse(const char *text, const char *const *names, int32_t least, bench_list *out);
+bool sl_bench_list_parse(const char *text, const char *const *names, int32_t least, sl_bench_list *out);
 /* 0 when there is none above it. */
-int32_t bench_list_most(const bench_list *l);
+int32_t sl_bench_list_most(const sl_bench_list *l);
 
 #endif

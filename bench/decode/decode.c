@@ -7,27 +7,28 @@
 
 #include "engine/choose.h"
 #include "base/args.h"
+#include "kernels/cache.h"
 
 typedef struct sweep {
-    dec_bench b;
+    sl_bench_decode b;
     FILE *csv;
 } sweep;
 
-static void on_result(void *ctx, const dec_result *r)
+static void on_result(void *ctx, const sl_bench_decode_result *r)
 {
     sweep *s = ctx;
-    dec_print_row(stdout, r);
+    sl_bench_decode_print_row(stdout, r);
     if (r->ops)
-        dec_print_ops(stdout, r);
+        sl_bench_decode_print_ops(stdout, r);
     fflush(stdout);
     if (s->csv)
-        dec_print_csv(s->csv, r);
+        sl_bench_decode_print_csv(s->csv, r);
 }
 
 /* Device bytes for the cache: what the flag says, else what the weights left free, less the reserve. */
-static sl_status find_budget(dec_bench *b)
+static sl_status find_budget(sl_bench_decode *b)
 {
-    const dec_opts *o = &b->o;
+    const sl_bench_decode_opts *o = &b->o;
     uint64_t total;
     b->kv_bytes = o->kv_bytes;
     if (o->kv_bytes > 0)
@@ -42,33 +43,33 @@ static sl_status find_budget(dec_bench *b)
 
 static sl_status run_contexts(sweep *s, sl_row_format rows)
 {
-    dec_bench *b = &s->b;
+    sl_bench_decode *b = &s->b;
     SL_TRY(sl_local_open_model(&b->local, &b->open, &b->err));
     SL_TRY(find_budget(b));
-    SL_TRY(dec_host_open(&b->host, &b->local, &b->open, b->o.threads, &b->err));
-    dec_print_facts(stdout, b);
+    SL_TRY(sl_bench_host_open(&b->host, &b->local, &b->open, b->o.threads, &b->err));
+    sl_bench_decode_print_facts(stdout, b);
     if (s->csv)
-        dec_print_facts(s->csv, b), dec_print_csv_head(s->csv);
+        sl_bench_decode_print_facts(s->csv, b), sl_bench_decode_print_csv_head(s->csv);
     for (int i = 0; i < b->o.contexts.n; i++)
-        SL_TRY(dec_run_context(b, rows, b->o.contexts.v[i]));
+        SL_TRY(sl_bench_decode_context(b, rows, b->o.contexts.v[i]));
     return SL_OK;
 }
 
 static sl_status run_rows(sweep *s, sl_row_format rows)
 {
-    dec_bench *b = &s->b;
+    sl_bench_decode *b = &s->b;
     b->local.checkpoint.row_format = rows;
     sl_status st = run_contexts(s, rows);
-    dec_host_close(&b->host);
+    sl_bench_host_close(&b->host);
     sl_local_close_model(&b->local);
     return st;
 }
 
 static sl_status run_all(sweep *s)
 {
-    dec_bench *b = &s->b;
-    const dec_opts *o = &b->o;
-    sl_synthetic_opts so = {.ranks = o->ranks, .seed = DEC_SEED};
+    sl_bench_decode *b = &s->b;
+    const sl_bench_decode_opts *o = &b->o;
+    sl_synthetic_opts so = {.ranks = o->ranks, .seed = SL_BENCH_SEED};
     b->open = (sl_local_opts){.synthetic = &so,
                               .backend = o->backend,
                               .act = "bf16",
@@ -76,7 +77,7 @@ static sl_status run_all(sweep *s)
                               .threads = o->threads,
                               .max_tokens = o->max_batch,
                               .max_logit_rows = o->max_batch,
-                              .max_context = bench_list_most(&o->contexts),
+                              .max_context = sl_bench_list_most(&o->contexts),
                               .store_bytes = o->host_bytes};
     b->local.checkpoint.index_format = SL_INDEX_OFFICIAL;
     for (int32_t l = 0; l < o->resident_layers; l++)
@@ -97,20 +98,21 @@ static sl_status run_all(sweep *s)
     return st;
 }
 
-static bool parse_lists(dec_opts *o, const char *contexts, const char *modes, const char *profiles,
-                        const char *rows, const char *batches)
+static bool parse_lists(sl_bench_decode_opts *o, const char *contexts, const char *modes,
+                        const char *profiles, const char *rows, const char *batches)
 {
-    if (!bench_list_parse(contexts, NULL, 1, &o->contexts))
+    if (!sl_bench_list_parse(contexts, NULL, 1, &o->contexts))
         fprintf(stderr, "sluice bench decode: --contexts %s is not a list of lengths\n", contexts);
-    else if (!bench_list_parse(modes, dec_mode_names, 1, &o->modes))
-        fprintf(stderr,
-                "sluice bench decode: --modes %s: of resident, hierarchical, free_rows, first_resident\n",
-                modes);
-    else if (!bench_list_parse(profiles, dec_profile_names, 1, &o->profiles))
-        fprintf(stderr, "sluice bench decode: --profiles %s: of keep85, layered, random\n", profiles);
-    else if (!bench_list_parse(rows, bench_row_names, 1, &o->rows))
-        fprintf(stderr, "sluice bench decode: --rows %s: of mla_fp8, mla_bf16, mla_f32\n", rows);
-    else if (batches && !bench_list_parse(batches, NULL, 1, &o->batches))
+    else if (!sl_bench_list_parse(modes, sl_bench_mode_names, 1, &o->modes))
+        fprintf(
+            stderr,
+            "sluice bench decode: --modes %s: must be of resident, hierarchical, free_rows, first_resident\n",
+            modes);
+    else if (!sl_bench_list_parse(profiles, sl_bench_profile_names, 1, &o->profiles))
+        fprintf(stderr, "sluice bench decode: --profiles %s: must be of keep85, layered, random\n", profiles);
+    else if (!sl_bench_list_parse(rows, sl_row_format_names(), 1, &o->rows))
+        fprintf(stderr, "sluice bench decode: --rows %s: must be of mla_fp8, mla_bf16, mla_f32\n", rows);
+    else if (batches && !sl_bench_list_parse(batches, NULL, 1, &o->batches))
         fprintf(stderr, "sluice bench decode: --batch %s is not a list of numbers\n", batches);
     else
         return true;
@@ -131,44 +133,56 @@ int sl_bench_decode_main(int argc, char **argv)
                        .threads = 8,
                        .host_bytes = 16ull << 30,
                        .reserve_bytes = 2ull << 30}};
-    dec_opts *o = &s.b.o;
+    sl_bench_decode_opts *o = &s.b.o;
     const char *contexts = "65536", *modes = "resident,hierarchical,free_rows", *profiles = "keep85",
                *rows = "mla_fp8", *batches = NULL;
     const sl_arg args[] = {
-        {"backend", SL_ARG_TEXT, &o->backend, "NAME", "cuda or cpu", 0, 0, NULL},
-        {"model", SL_ARG_TEXT, &o->model, "NAME", "deepseek_v32, or tiny for tests", 0, 0, NULL},
-        {"layers", SL_ARG_INT, &o->layers, "N", "only the first N layers (all)", 1, SL_MAX_LAYERS, NULL},
-        {"ranks", SL_ARG_INT, &o->ranks, "N", "of expert parallelism; one of them runs here (8)", 1, 256,
+        {"backend", SL_ARG_TEXT, &o->backend, "NAME", "Compute backend: cuda, the default, or cpu.", 0, 0,
          NULL},
-        {"contexts", SL_ARG_TEXT, &contexts, "LIST", "tokens of each request (65536)", 0, 0, NULL},
+        {"model", SL_ARG_TEXT, &o->model, "NAME",
+         "Dimensions of the model: deepseek_v32, the default, or tiny for tests.", 0, 0, NULL},
+        {"layers", SL_ARG_INT, &o->layers, "N", "Run only the first N layers. Default: all.", 1,
+         SL_MAX_LAYERS, NULL},
+        {"ranks", SL_ARG_INT, &o->ranks, "N",
+         "Ranks of expert parallelism, of which one runs here. Default 8.", 1, 256, NULL},
+        {"contexts", SL_ARG_TEXT, &contexts, "LIST", "Lengths of the requests in tokens. Default 65536.", 0,
+         0, NULL},
         {"modes", SL_ARG_TEXT, &modes, "LIST",
-         "resident, hierarchical, free_rows, first_resident (the first three)", 0, 0, NULL},
-        {"profiles", SL_ARG_TEXT, &profiles, "LIST", "keep85, layered, random (keep85)", 0, 0, NULL},
-        {"rows", SL_ARG_TEXT, &rows, "LIST", "row formats (mla_fp8)", 0, 0, NULL},
-        {"hot-rows", SL_ARG_INT, &o->hot_rows, "N", "per request and layer (twice the selection)", 1, 65534,
-         NULL},
+         "Where the cache is: resident, hierarchical, free_rows (hierarchical, but rows cost nothing to fetch), first_resident (hierarchical, but the first layers are resident). Default: the first three.",
+         0, 0, NULL},
+        {"profiles", SL_ARG_TEXT, &profiles, "LIST",
+         "How the selection changes between steps: keep85, layered, random. Default keep85.", 0, 0, NULL},
+        {"rows", SL_ARG_TEXT, &rows, "LIST", "Row formats: mla_fp8, mla_bf16, mla_f32. Default mla_fp8.", 0,
+         0, NULL},
+        {"hot-rows", SL_ARG_INT, &o->hot_rows, "N",
+         "Rows of the hot buffer per request and layer. Default: twice the selection.", 1, 65534, NULL},
         {"resident-layers", SL_ARG_INT, &o->resident_layers, "N",
-         "first_resident: layers whose rows all stay on the device (3)", 1, SL_MAX_LAYERS, NULL},
-        {"tail-rows", SL_ARG_INT, &o->tail_rows, "N", "newest rows that never leave (64)", 1, 65536, NULL},
-        {"batch", SL_ARG_TEXT, &batches, "LIST", "requests (as many as fit)", 0, 0, NULL},
-        {"max-batch", SL_ARG_INT, &o->max_batch, "N", "never more than these (256)", 1, 4096, NULL},
+         "With first_resident: number of layers whose rows all stay on the device. Default 3.", 1,
+         SL_MAX_LAYERS, NULL},
+        {"tail-rows", SL_ARG_INT, &o->tail_rows, "N",
+         "Newest rows per request and layer that never leave the device. Default 64.", 1, 65536, NULL},
+        {"batch", SL_ARG_TEXT, &batches, "LIST", "Batch sizes. Default: as many requests as fit.", 0, 0,
+         NULL},
+        {"max-batch", SL_ARG_INT, &o->max_batch, "N", "Largest batch. Default 256.", 1, 4096, NULL},
         {"groups", SL_ARG_INT, &o->groups, "N",
-         "rows of one group of requests come beside the work on others (2 from 32 requests on)", 1,
-         SL_COORD_GROUPS_MAX, NULL},
-        {"steps", SL_ARG_INT, &o->steps, "N", "timed steps (20)", 1, 100000, NULL},
-        {"warmup", SL_ARG_INT, &o->warmup, "N", "steps before them (6)", 1, 100000, NULL},
-        {"kv-bytes", SL_ARG_BYTES, &o->kv_bytes, "N", "device bytes for the cache (what is free)", 0, 0,
-         NULL},
-        {"reserve-bytes", SL_ARG_BYTES, &o->reserve_bytes, "N", "of what is free, left alone (2G)", 0, 0,
-         NULL},
-        {"host-bytes", SL_ARG_BYTES, &o->host_bytes, "N", "of the host store (16G)", 0, 0, NULL},
+         "Request groups per decode step: one group's rows are fetched while another group computes. Default: 2 for batches of 32 requests or more, else 1.",
+         1, SL_COORD_GROUPS_MAX, NULL},
+        {"steps", SL_ARG_INT, &o->steps, "N", "Timed steps. Default 20.", 1, 100000, NULL},
+        {"warmup", SL_ARG_INT, &o->warmup, "N", "Steps before the timed ones. Default 6.", 1, 100000, NULL},
+        {"kv-bytes", SL_ARG_BYTES, &o->kv_bytes, "N",
+         "Device bytes for the cache. Default: what is free, less the reserve.", 0, 0, NULL},
+        {"reserve-bytes", SL_ARG_BYTES, &o->reserve_bytes, "N", "Device bytes that stay free. Default 2G.", 0,
+         0, NULL},
+        {"host-bytes", SL_ARG_BYTES, &o->host_bytes, "N", "Size of the host store. Default 16G.", 0, 0, NULL},
         {"layout", SL_ARG_TEXT, &o->layout, "NAME",
-         "of the host store: auto, page_first, layer_first, page_head (auto: as a worker)", 0, 0, NULL},
+         "Order of the rows in the host store: page_first, layer_first, page_head or auto. Default auto, which chooses by backend as a worker does.",
+         0, 0, NULL},
         {"shared-host-pages", SL_ARG_FLAG, &o->shared, NULL,
-         "requests share host pages where the store is too small for all", 0, 0, NULL},
-        {"ops", SL_ARG_FLAG, &o->ops, NULL, "profile one step by op", 0, 0, NULL},
-        {"threads", SL_ARG_INT, &o->threads, "N", "fill the host store; compute on cpu (8)", 1, 256, NULL},
-        {"csv", SL_ARG_TEXT, &o->csv, "FILE", "also write CSV", 0, 0, NULL},
+         "Requests share host pages if the store is too small for all of them.", 0, 0, NULL},
+        {"ops", SL_ARG_FLAG, &o->ops, NULL, "Print the profile of one step by op.", 0, 0, NULL},
+        {"threads", SL_ARG_INT, &o->threads, "N",
+         "Threads that fill the host store, and that compute on the cpu backend. Default 8.", 1, 256, NULL},
+        {"csv", SL_ARG_TEXT, &o->csv, "FILE", "Also write the results as CSV.", 0, 0, NULL},
     };
     switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
     case SL_ARGS_HELP:

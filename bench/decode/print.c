@@ -7,15 +7,15 @@
 #include "bench/decode/decode.h"
 #include "kernels/cache.h"
 
-const char *const dec_mode_names[] = {"resident", "hierarchical", "free_rows", "first_resident", NULL};
-const char *const dec_profile_names[] = {"keep85", "layered", "random", NULL};
+const char *const sl_bench_mode_names[] = {"resident", "hierarchical", "free_rows", "first_resident", NULL};
+const char *const sl_bench_profile_names[] = {"keep85", "layered", "random", NULL};
 
 static double gib(uint64_t bytes)
 {
     return (double)bytes / (1 << 30);
 }
 
-void dec_print_facts(FILE *out, const dec_bench *b)
+void sl_bench_decode_print_facts(FILE *out, const sl_bench_decode *b)
 {
     struct utsname u;
     uname(&u);
@@ -36,7 +36,7 @@ void dec_print_facts(FILE *out, const dec_bench *b)
             b->o.steps, b->o.warmup);
 }
 
-void dec_print_csv_head(FILE *out)
+void sl_bench_decode_print_csv_head(FILE *out)
 {
     fprintf(out, "rows,context,mode,profile,batch,gpu_batch,host_sets,hot_rows,resident_layers,step_ms,min_"
                  "ms,max_ms,mean_ms,"
@@ -44,25 +44,26 @@ void dec_print_csv_head(FILE *out)
                  "misses,hits,tail_hits,swap_ms,exposed_ms,kv_gib,kv_used_gib,engine_gib\n");
 }
 
-void dec_print_csv(FILE *out, const dec_result *r)
+void sl_bench_decode_print_csv(FILE *out, const sl_bench_decode_result *r)
 {
-    bool resident = r->mode == DEC_RESIDENT;
-    fprintf(
-        out, "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f\n",
-        sl_row_format_name(r->rows), r->context, dec_mode_names[r->mode],
-        resident ? "any" : dec_profile_names[r->profile], r->batch, r->gpu_batch, r->host_sets, r->hot_rows,
-        r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s, r->misses, r->hits,
-        r->tail_hits, r->swap_ms, r->exposed_ms, gib(r->kv_bytes), gib(r->kv_used), gib(r->device_bytes));
+    bool resident = r->mode == SL_BENCH_RESIDENT;
+    fprintf(out,
+            "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f\n",
+            sl_row_format_name(r->rows), r->context, sl_bench_mode_names[r->mode],
+            resident ? "any" : sl_bench_profile_names[r->profile], r->batch, r->gpu_batch, r->host_sets,
+            r->hot_rows, r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s,
+            r->misses, r->hits, r->tail_hits, r->swap_ms, r->exposed_ms, gib(r->kv_bytes), gib(r->kv_used),
+            gib(r->device_bytes));
 }
 
-void dec_print_row(FILE *out, const dec_result *r)
+void sl_bench_decode_print_row(FILE *out, const sl_bench_decode_result *r)
 {
-    bool resident = r->mode == DEC_RESIDENT;
+    bool resident = r->mode == SL_BENCH_RESIDENT;
     fprintf(out,
             "%-8s %7d  %-12s %-8s batch %3d of %3d%s  step %8.3f ms  %8.1f tokens/s  misses %6.1f  swap "
             "%6.2f ms, exposed %6.2f\n",
-            sl_row_format_name(r->rows), r->context, dec_mode_names[r->mode],
-            resident ? "any" : dec_profile_names[r->profile], r->batch, r->gpu_batch,
+            sl_row_format_name(r->rows), r->context, sl_bench_mode_names[r->mode],
+            resident ? "any" : sl_bench_profile_names[r->profile], r->batch, r->gpu_batch,
             r->host_sets < r->batch ? " (shared host pages)" : "", r->step_ms, r->tokens_s, r->misses,
             r->swap_ms, r->exposed_ms);
 }
@@ -75,7 +76,7 @@ static int by_op(const void *a, const void *b)
                                 : (x->cols > y->cols) - (x->cols < y->cols);
 }
 
-void dec_print_ops(FILE *out, const dec_result *r)
+void sl_bench_decode_print_ops(FILE *out, const sl_bench_decode_result *r)
 {
     sl_op_time *v = malloc(sizeof *v * (size_t)(r->n_ops + 1));
     int32_t *count = calloc((size_t)r->n_ops + 1, sizeof *count), n = 0;

@@ -16,16 +16,16 @@
 enum { OPS_CAPACITY = 1 << 16 };
 
 typedef struct run {
-    dec_bench *b;
+    sl_bench_decode *b;
     sl_row_format rows;
     int32_t context, batch, per_seq, own, appended;
-    dec_mode mode;
+    sl_bench_mode mode;
     sl_engine *engine;
     sl_seq **seqs;
     sl_step_item *items;
     int32_t *tokens;
     double *ms;
-    dec_result r;
+    sl_bench_decode_result r;
 } run;
 
 static int32_t pages_of(int32_t tokens)
@@ -34,20 +34,20 @@ static int32_t pages_of(int32_t tokens)
 }
 
 /* Tokens that all profiles and the profile step append. */
-static int32_t total_steps(const dec_opts *o)
+static int32_t total_steps(const sl_bench_decode_opts *o)
 {
     return o->profiles.n * (o->warmup + o->steps) + 4;
 }
 
 static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
 {
-    const dec_opts *o = &x->b->o;
+    const sl_bench_decode_opts *o = &x->b->o;
     sl_plan_in in = {.cfg = &x->b->local.checkpoint.cfg,
                      .row_format = x->rows,
                      .index_format = SL_INDEX_OFFICIAL,
                      .algorithm = "dsa",
                      .hot_rows = o->hot_rows,
-                     .hot_rows_layer = x->mode == DEC_FIRST_RESIDENT ? x->b->hot_layer : NULL,
+                     .hot_rows_layer = x->mode == SL_BENCH_FIRST_RESIDENT ? x->b->hot_layer : NULL,
                      .tail_rows = o->tail_rows,
                      .max_context = x->context,
                      .max_step_tokens = o->max_batch,
@@ -62,8 +62,9 @@ static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
 static int32_t device_batch(const run *x, const sl_plan *p)
 {
     uint64_t n = (uint64_t)pages_of(x->context);
-    uint64_t one = n * p->index_page_device +
-                   (x->mode == DEC_RESIDENT ? n * p->row_page_device : p->hot_rows_bytes + p->hot_meta_bytes);
+    uint64_t one =
+        n * p->index_page_device +
+        (x->mode == SL_BENCH_RESIDENT ? n * p->row_page_device : p->hot_rows_bytes + p->hot_meta_bytes);
     uint64_t fit = p->cache_bytes / one;
     return fit > INT32_MAX ? INT32_MAX : (int32_t)fit;
 }
@@ -75,33 +76,34 @@ static int32_t smaller(int32_t a, int32_t b)
 
 static sl_status open_engine(run *x, sl_err *err)
 {
-    const dec_opts *o = &x->b->o;
+    const sl_bench_decode_opts *o = &x->b->o;
     sl_plan plan;
     sl_status st = make_plan(x, &plan, err);
     if (st != SL_OK)
         return st;
     x->r.gpu_batch = device_batch(x, &plan);
-    x->r.hot_rows = x->mode == DEC_RESIDENT ? 0 : plan.hot_rows;
-    x->r.resident_layers = x->mode == DEC_RESIDENT         ? x->b->local.checkpoint.cfg.n_layers
-                           : x->mode == DEC_FIRST_RESIDENT ? o->resident_layers
-                                                           : 0;
+    x->r.hot_rows = x->mode == SL_BENCH_RESIDENT ? 0 : plan.hot_rows;
+    x->r.resident_layers = x->mode == SL_BENCH_RESIDENT         ? x->b->local.checkpoint.cfg.n_layers
+                           : x->mode == SL_BENCH_FIRST_RESIDENT ? o->resident_layers
+                                                                : 0;
     x->batch = smaller(x->batch > 0 ? x->batch : o->max_batch, x->r.gpu_batch);
     int64_t host = sl_arena_pages(x->b->host.arena) / x->per_seq;
     if (!o->shared)
         x->batch = smaller(x->batch, host > INT32_MAX ? INT32_MAX : (int32_t)host);
     if (x->batch < 1)
         return sl_fail(err, SL_ERR_EXHAUSTED, "not one request of %d tokens fits", x->context);
-    sl_coord_draw draw = {.keep = x->b->keep, .span_tokens = x->context - total_steps(o), .seed = DEC_SEED};
+    sl_coord_draw draw = {
+        .keep = x->b->keep, .span_tokens = x->context - total_steps(o), .seed = SL_BENCH_SEED};
     sl_engine_opts eo = {
         .algorithm = "dsa", .max_step_tokens = o->max_batch, .policy = x->b->policy, .draw = &draw};
     eo.arena_readable = true;
     /* who has nothing to wait for is fastest as a whole */
-    eo.groups = x->mode == DEC_RESIDENT || x->mode == DEC_FREE_ROWS ? 1 : o->groups;
-    bool resident = x->mode == DEC_RESIDENT;
+    eo.groups = x->mode == SL_BENCH_RESIDENT || x->mode == SL_BENCH_FREE_ROWS ? 1 : o->groups;
+    bool resident = x->mode == SL_BENCH_RESIDENT;
     st = sl_plan_pools(&plan, resident ? SL_RESIDENT : SL_HIERARCHICAL, x->batch, x->context, &eo, err);
     if (!resident)
         eo.row_pages = 0; /* nothing but index keys and hot rows, and rows of resident layers */
-    if (x->mode == DEC_FIRST_RESIDENT)
+    if (x->mode == SL_BENCH_FIRST_RESIDENT)
         eo.hot_rows_layer = x->b->hot_layer;
     return st == SL_OK
                ? sl_engine_create(x->b->local.be, x->b->local.model, x->b->host.arena, &eo, &x->engine, err)
@@ -114,15 +116,16 @@ static sl_status open_seqs(run *x, sl_err *err)
     uint64_t t0 = sl_now_ns();
     sl_status st = pages ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     for (int32_t i = 0; i < x->batch && st == SL_OK; i++) {
-        st = dec_host_pages(&x->b->host, x->b->o.shared, i, x->batch, x->per_seq, x->own, pages,
-                            &x->r.host_sets, err);
+        st = sl_bench_host_pages(&x->b->host, x->b->o.shared, i, x->batch, x->per_seq, x->own, pages,
+                                 &x->r.host_sets, err);
         if (st == SL_OK)
-            st = sl_engine_seq_open(x->engine, x->mode == DEC_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL, pages,
-                                    x->per_seq, x->context - total_steps(&x->b->o), NULL, &x->seqs[i], err);
+            st = sl_engine_seq_open(x->engine, x->mode == SL_BENCH_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL,
+                                    pages, x->per_seq, x->context - total_steps(&x->b->o), NULL, &x->seqs[i],
+                                    err);
     }
     if (st == SL_OK)
         st = sl_be_sync(x->b->local.be, err);
-    sl_engine_rows_free(x->engine, x->mode == DEC_FREE_ROWS);
+    sl_engine_rows_free(x->engine, x->mode == SL_BENCH_FREE_ROWS);
     x->r.open_s = (double)(sl_now_ns() - t0) / 1e9;
     free(pages);
     return st;
@@ -131,7 +134,7 @@ static sl_status open_seqs(run *x, sl_err *err)
 static sl_status step(run *x, const sl_step_hooks *hooks, double *ms, sl_err *err)
 {
     for (int32_t i = 0; i < x->batch; i++) {
-        x->tokens[i] = (int32_t)(sl_synth_hash(DEC_SEED, (uint64_t)(x->appended * x->batch + i)) %
+        x->tokens[i] = (int32_t)(sl_synth_hash(SL_BENCH_SEED, (uint64_t)(x->appended * x->batch + i)) %
                                  (uint32_t)x->b->local.checkpoint.cfg.vocab_size);
         x->items[i] =
             (sl_step_item){.seq = x->seqs[i], .tokens = &x->tokens[i], .n_tokens = 1, .want_logits = true};
@@ -154,11 +157,11 @@ static sl_status check_logits(const run *x, sl_err *err)
 }
 
 /* The part of a layer's selection that stays from step to step, of 65536. */
-static uint32_t keep_of(dec_profile p, int32_t layer, int32_t layers)
+static uint32_t keep_of(sl_bench_profile p, int32_t layer, int32_t layers)
 {
-    if (p == DEC_RANDOM)
+    if (p == SL_BENCH_RANDOM)
         return 0;
-    if (p == DEC_KEEP85)
+    if (p == SL_BENCH_KEEP85)
         return 55706;
     /* published for V3.2: 1.5 % in the first layers, 35 to 50 % and up to 80 % in the others */
     if (layer < 3)
@@ -167,7 +170,7 @@ static uint32_t keep_of(dec_profile p, int32_t layer, int32_t layers)
     return 22938 + (uint32_t)(29491 * (int64_t)(layer - 3) / rest);
 }
 
-static sl_status set_profile(const run *x, dec_profile p, sl_err *err)
+static sl_status set_profile(const run *x, sl_bench_profile p, sl_err *err)
 {
     uint32_t keep[SL_MAX_LAYERS];
     for (int32_t l = 0; l < x->b->local.checkpoint.cfg.n_layers; l++)
@@ -220,7 +223,7 @@ static sl_status profile_ops(run *x, sl_err *err)
     return st == SL_OK ? end : st;
 }
 
-static sl_status measure(run *x, dec_profile p, bool last, sl_err *err)
+static sl_status measure(run *x, sl_bench_profile p, bool last, sl_err *err)
 {
     sl_engine_stats s0, s1;
     double warm;
@@ -231,11 +234,11 @@ static sl_status measure(run *x, dec_profile p, bool last, sl_err *err)
     for (int32_t i = 0; i < x->b->o.steps && st == SL_OK; i++)
         st = step(x, NULL, &x->ms[i], err);
     sl_engine_stats_get(x->engine, &s1);
-    if (st == SL_OK && last && x->mode != DEC_FREE_ROWS) /* whose rows are whatever was there */
+    if (st == SL_OK && last && x->mode != SL_BENCH_FREE_ROWS) /* whose rows are whatever was there */
         st = check_logits(x, err);
     x->r.profile = p;
     summarise(x, &s0, &s1);
-    if (st == SL_OK && x->b->o.ops && p == (dec_profile)x->b->o.profiles.v[0])
+    if (st == SL_OK && x->b->o.ops && p == (sl_bench_profile)x->b->o.profiles.v[0])
         st = profile_ops(x, err);
     if (st == SL_OK)
         x->b->report(x->b->report_ctx, &x->r);
@@ -258,7 +261,7 @@ static void close_run(run *x)
 
 static sl_status run_mode(run *x, sl_err *err)
 {
-    const dec_opts *o = &x->b->o;
+    const sl_bench_decode_opts *o = &x->b->o;
     sl_status st = open_engine(x, err);
     size_t n = st == SL_OK ? (size_t)x->batch : 1;
     x->seqs = calloc(n, sizeof *x->seqs);
@@ -271,27 +274,27 @@ static sl_status run_mode(run *x, sl_err *err)
         st = open_seqs(x, err);
     x->r.batch = x->batch;
     for (int i = 0; i < o->profiles.n && st == SL_OK; i++) {
-        st = measure(x, (dec_profile)o->profiles.v[i], i == o->profiles.n - 1, err);
-        if (x->mode == DEC_RESIDENT)
+        st = measure(x, (sl_bench_profile)o->profiles.v[i], i == o->profiles.n - 1, err);
+        if (x->mode == SL_BENCH_RESIDENT)
             break; /* the pattern does not matter to it: rows are where they are */
     }
     close_run(x);
     return st;
 }
 
-sl_status dec_run_context(dec_bench *b, sl_row_format rows, int32_t context)
+sl_status sl_bench_decode_context(sl_bench_decode *b, sl_row_format rows, int32_t context)
 {
     sl_status st = SL_OK;
     const int batches = b->o.batches.n > 0 ? b->o.batches.n : 1;
     for (int i = 0; i < b->o.modes.n * batches && st == SL_OK; i++) {
-        run x = {.b = b, .rows = rows, .context = context, .mode = (dec_mode)b->o.modes.v[i / batches]};
+        run x = {.b = b, .rows = rows, .context = context, .mode = (sl_bench_mode)b->o.modes.v[i / batches]};
         x.batch = b->o.batches.v[i % batches];
         x.per_seq = pages_of(context);
         x.own = x.per_seq - (context - total_steps(&b->o)) / SL_PAGE_TOKENS;
-        x.r = (dec_result){.rows = rows, .context = context, .mode = x.mode};
+        x.r = (sl_bench_decode_result){.rows = rows, .context = context, .mode = x.mode};
         st = run_mode(&x, &b->err);
         if (st == SL_ERR_EXHAUSTED) { /* does not fit: no figure, the others go on */
-            fprintf(stderr, "bench decode: %s, context %d: %s\n", dec_mode_names[x.mode], context,
+            fprintf(stderr, "bench decode: %s, context %d: %s\n", sl_bench_mode_names[x.mode], context,
                     b->err.text);
             st = SL_OK;
         }

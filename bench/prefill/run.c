@@ -16,12 +16,12 @@
 enum { OPS_CAPACITY = 1 << 14, NORMS = 3 };
 
 typedef struct run {
-    pre_bench *b;
+    sl_bench_prefill *b;
     sl_engine *engine;
     int32_t *tokens;
     double *ms;
-    pre_op *ops;
-    pre_result r;
+    sl_bench_prefill_op *ops;
+    sl_bench_prefill_result r;
 } run;
 
 static int32_t pages_of(int32_t tokens)
@@ -32,7 +32,7 @@ static int32_t pages_of(int32_t tokens)
 /* One step of the chunk, after the context. */
 static sl_status step(run *x, double *ms)
 {
-    pre_bench *b = x->b;
+    sl_bench_prefill *b = x->b;
     sl_seq *seq = NULL;
     sl_status st = sl_engine_seq_open(x->engine, SL_RESIDENT, x->b->local.pages,
                                       pages_of(x->r.context + x->r.chunk), x->r.context, NULL, &seq, &b->err);
@@ -59,19 +59,20 @@ static int by_value(const void *a, const void *b)
 
 static int by_time(const void *a, const void *b)
 {
-    const pre_op *x = a, *y = b;
+    const sl_bench_prefill_op *x = a, *y = b;
     return x->part != y->part ? (int)x->part - (int)y->part : (x->ns < y->ns) - (x->ns > y->ns);
 }
 
 /* Part of op i, which has `norms` norms up to itself. The residual is added once more before the head's rows
  * are picked. */
-static pre_part part_of(const pre_bench *b, const sl_op_time *v, int32_t n, int32_t i, int32_t norms)
+static sl_bench_part part_of(const sl_bench_prefill *b, const sl_op_time *v, int32_t n, int32_t i,
+                             int32_t norms)
 {
     int32_t layer = norms > 0 ? (norms - 1) / NORMS : -1;
     bool picks = v[i].op == SL_OP_PICK || (i + 1 < n && v[i + 1].op == SL_OP_PICK);
     if (picks || layer < 0 || layer >= b->local.checkpoint.cfg.n_layers)
-        return PRE_ENDS;
-    return b->local.checkpoint.cfg.layer_is_moe[layer] ? PRE_MOE : PRE_DENSE;
+        return SL_BENCH_ENDS;
+    return b->local.checkpoint.cfg.layer_is_moe[layer] ? SL_BENCH_MOE : SL_BENCH_DENSE;
 }
 
 /* Sums a profile by part, op and shape. */
@@ -81,7 +82,7 @@ static sl_status sum_ops(run *x, const sl_op_time *v, int32_t n)
     x->r.ops_ms = x->r.model_ms = 0;
     for (int32_t i = 0; i < n; i++) {
         norms += v[i].op == SL_OP_RMSNORM;
-        pre_op o = {part_of(x->b, v, n, i, norms), v[i].op, v[i].rows, v[i].cols, 0, 0};
+        sl_bench_prefill_op o = {part_of(x->b, v, n, i, norms), v[i].op, v[i].rows, v[i].cols, 0, 0};
         int32_t k = 0;
         while (k < used && (x->ops[k].part != o.part || x->ops[k].op != o.op || x->ops[k].rows != o.rows ||
                             x->ops[k].cols != o.cols))
@@ -141,7 +142,7 @@ static sl_status run_point(run *x)
 static sl_status compute_prompt(run *x, int32_t chunk, const int32_t *tokens, int32_t n, float *out,
                                 const float *want)
 {
-    pre_bench *b = x->b;
+    sl_bench_prefill *b = x->b;
     size_t bytes = sizeof *out * (size_t)b->local.checkpoint.cfg.vocab_size;
     sl_seq *seq = NULL;
     sl_status st =
@@ -167,14 +168,14 @@ static sl_status compute_prompt(run *x, int32_t chunk, const int32_t *tokens, in
 /* The same prompt in chunks of every size of the list: equal logits bit by bit. */
 static sl_status check_equal(run *x)
 {
-    pre_bench *b = x->b;
+    sl_bench_prefill *b = x->b;
     int32_t n = b->o.equal;
     size_t vocab = (size_t)b->local.checkpoint.cfg.vocab_size;
     int32_t *tokens = calloc((size_t)n, sizeof *tokens);
     float *logits = calloc(2 * vocab, sizeof *logits);
     sl_status st = tokens && logits ? SL_OK : sl_fail(&b->err, SL_ERR_NO_MEMORY, "out of memory");
     for (int32_t i = 0; i < n && st == SL_OK; i++)
-        tokens[i] = (int32_t)(sl_synth_hash(DEC_SEED + 1, (uint64_t)i) % (uint32_t)vocab);
+        tokens[i] = (int32_t)(sl_synth_hash(SL_BENCH_SEED + 1, (uint64_t)i) % (uint32_t)vocab);
     for (int i = 0; i < b->o.chunks.n && st == SL_OK; i++)
         st = compute_prompt(x, b->o.chunks.v[i], tokens, n, logits + (i > 0 ? vocab : 0),
                             i > 0 ? logits : NULL);
@@ -188,8 +189,8 @@ static sl_status check_equal(run *x)
 
 static sl_status run_all(run *x)
 {
-    const pre_opts *o = &x->b->o;
-    int32_t chunk = bench_list_most(&o->chunks);
+    const sl_bench_prefill_opts *o = &x->b->o;
+    int32_t chunk = sl_bench_list_most(&o->chunks);
     x->tokens = calloc((size_t)chunk, sizeof *x->tokens);
     x->ms = calloc((size_t)o->repeats, sizeof *x->ms);
     x->ops = calloc(OPS_CAPACITY, sizeof *x->ops);
@@ -197,8 +198,8 @@ static sl_status run_all(run *x)
     if (!x->tokens || !x->ms || !x->ops)
         st = sl_fail(&x->b->err, SL_ERR_NO_MEMORY, "out of memory");
     for (int32_t i = 0; i < chunk && st == SL_OK; i++)
-        x->tokens[i] =
-            (int32_t)(sl_synth_hash(DEC_SEED, (uint64_t)i) % (uint32_t)x->b->local.checkpoint.cfg.vocab_size);
+        x->tokens[i] = (int32_t)(sl_synth_hash(SL_BENCH_SEED, (uint64_t)i) %
+                                 (uint32_t)x->b->local.checkpoint.cfg.vocab_size);
     for (int c = 0; c < o->chunks.n && st == SL_OK; c++)
         for (int k = 0; k < o->contexts.n && st == SL_OK; k++) {
             x->r.chunk = o->chunks.v[c], x->r.context = o->contexts.v[k];
@@ -214,24 +215,24 @@ static sl_status run_all(run *x)
 
 static sl_status open_and_run(run *x)
 {
-    pre_bench *b = x->b;
+    sl_bench_prefill *b = x->b;
     sl_engine_opts eo = {.hot_rows = b->local.checkpoint.cfg.index_topk,
                          .tail_rows = SL_PAGE_TOKENS,
                          .arena_readable = true,
                          .graphs = SL_GRAPHS_OFF};
     SL_TRY(sl_local_open_model(&b->local, &b->open, &b->err));
-    SL_TRY(dec_host_open(&b->host, &b->local, &b->open, b->o.threads, &b->err));
+    SL_TRY(sl_bench_host_open(&b->host, &b->local, &b->open, b->o.threads, &b->err));
     SL_TRY(sl_local_engine(&b->local, &eo, &x->engine, &b->err));
     return run_all(x);
 }
 
-sl_status pre_run_rows(pre_bench *b, sl_row_format rows)
+sl_status sl_bench_prefill_rows(sl_bench_prefill *b, sl_row_format rows)
 {
     run x = {.b = b, .r.rows = rows};
     b->local.checkpoint.row_format = rows;
     sl_status st = open_and_run(&x);
     sl_engine_destroy(x.engine);
-    dec_host_close(&b->host);
+    sl_bench_host_close(&b->host);
     sl_local_close_model(&b->local);
     return st;
 }

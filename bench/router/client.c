@@ -35,8 +35,8 @@ struct slot {
 };
 
 struct driver {
-    const bench_load *l;
-    bench_result *r;
+    const sl_bench_load *l;
+    sl_bench_load_result *r;
     uv_loop_t loop;
     slot *slots;
     uint32_t started, ended;
@@ -49,7 +49,7 @@ struct driver {
     uint64_t begin_ns;
 };
 
-static void add(bench_samples *s, double us)
+static void add(sl_bench_samples *s, double us)
 {
     if (s->n == s->cap) {
         size_t cap = s->cap ? s->cap * 2 : 1024;
@@ -68,7 +68,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double bench_quantile(const bench_samples *s, double q)
+double sl_bench_quantile(const sl_bench_samples *s, double q)
 {
     if (!s->n)
         return 0;
@@ -76,7 +76,7 @@ double bench_quantile(const bench_samples *s, double q)
     return s->v[i];
 }
 
-void bench_result_free(bench_result *r)
+void sl_bench_load_result_free(sl_bench_load_result *r)
 {
     free(r->latency.v);
     free(r->first.v);
@@ -98,7 +98,7 @@ static void begin(slot *s)
 static void token(slot *s)
 {
     uint64_t now = sl_now_ns();
-    bench_result *r = s->d->r;
+    sl_bench_load_result *r = s->d->r;
     add(s->tokens ? &r->gap : &r->first, (double)(now - s->last_ns) / 1e3);
     s->last_ns = now;
     s->tokens++;
@@ -475,13 +475,13 @@ static void close_handle(uv_handle_t *h, void *arg)
         uv_close(h, NULL);
 }
 
-static void sort(bench_samples *s)
+static void sort(sl_bench_samples *s)
 {
     if (s->n)
         qsort(s->v, s->n, sizeof *s->v, compare);
 }
 
-sl_status bench_run(const bench_load *l, bench_result *out, sl_err *err)
+sl_status sl_bench_load_run(const sl_bench_load *l, sl_bench_load_result *out, sl_err *err)
 {
     driver d = {.l = l, .r = out};
     memset(out, 0, sizeof *out);

@@ -7,30 +7,30 @@
 
 #include "base/status.h"
 
-typedef struct bench_load {
+typedef struct sl_bench_load {
     bool grpc;
     int port;
     uint32_t concurrency, requests;
     uint32_t prompt_tokens, max_tokens;
     bool stream;
-} bench_load;
+} sl_bench_load;
 
 /* Sorted samples in microseconds. */
-typedef struct bench_samples {
+typedef struct sl_bench_samples {
     double *v;
     size_t n, cap;
-} bench_samples;
+} sl_bench_samples;
 
-typedef struct bench_result {
-    bench_samples latency; /* whole request */
-    bench_samples first;   /* first token (streams) */
-    bench_samples gap;     /* between tokens (streams) */
+typedef struct sl_bench_load_result {
+    sl_bench_samples latency; /* whole request */
+    sl_bench_samples first;   /* first token (streams) */
+    sl_bench_samples gap;     /* between tokens (streams) */
     uint64_t tokens, errors;
     double seconds;
-} bench_result;
+} sl_bench_load_result;
 
-sl_status bench_run(const bench_load *l, bench_result *out, sl_err *err);
-void bench_result_free(bench_result *r);
-double bench_quantile(const bench_samples *s, double q); /* 0 when empty */
+sl_status sl_bench_load_run(const sl_bench_load *l, sl_bench_load_result *out, sl_err *err);
+void sl_bench_load_result_free(sl_bench_load_result *r);
+double sl_bench_quantile(const sl_bench_samples *s, double q); /* 0 when empty */
 
 #endif

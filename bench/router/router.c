@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/args.h"
 #include "base/log.h"
 #include "model/tokenizer.h"
 #include "bench/router/client.h"
@@ -20,7 +21,7 @@
 enum { WORKERS = 3 };
 
 typedef struct options {
-    uint32_t requests, streams, tokens, step_us, prompt_tokens;
+    int32_t requests, streams, tokens, step_us, prompt_tokens;
     const char *transport, *out;
 } options;
 
@@ -153,31 +154,31 @@ static double thread_seconds(pthread_t t)
     return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
 }
 
-static sl_status measure(FILE *csv, cluster *c, const options *o, const char *name, bench_load l,
+static sl_status measure(FILE *csv, cluster *c, const options *o, const char *name, sl_bench_load l,
                          uint32_t step_us, sl_err *err)
 {
-    bench_result r;
+    sl_bench_load_result r;
     l.port = l.grpc ? sl_router_grpc_port(c->r) : sl_router_http_port(c->r);
     l.prompt_tokens = o->prompt_tokens;
-    bench_load warm = l;
+    sl_bench_load warm = l;
     warm.requests = l.concurrency;
-    sl_status st = bench_run(&warm, &r, err);
-    bench_result_free(&r);
+    sl_status st = sl_bench_load_run(&warm, &r, err);
+    sl_bench_load_result_free(&r);
     if (st)
         return st;
     fprintf(stderr, "bench router: %s over %s, %u requests…\n", name, l.grpc ? "grpc" : "http", l.requests);
     double cpu = thread_seconds(c->router_thread);
-    st = bench_run(&l, &r, err);
+    st = sl_bench_load_run(&l, &r, err);
     cpu = thread_seconds(c->router_thread) - cpu;
     double own = (double)step_us * (l.max_tokens - 1); /* what the mocks took */
     if (!st)
         fprintf(csv, "%s,%s,%u,%u,%u,%.0f,%.1f,%.1f,%.1f,%.1f,%.0f,%.1f,%.1f,%.1f,%.2f\n", name,
                 l.grpc ? "grpc" : "http", l.concurrency, l.requests, l.max_tokens, l.requests / r.seconds,
-                bench_quantile(&r.latency, 0.5) - own, bench_quantile(&r.latency, 0.99) - own,
-                bench_quantile(&r.first, 0.5), bench_quantile(&r.first, 0.99), (double)r.tokens / r.seconds,
-                bench_quantile(&r.gap, 0.5), bench_quantile(&r.gap, 0.99), cpu / l.requests * 1e6,
-                100.0 * cpu / r.seconds);
-    bench_result_free(&r);
+                sl_bench_quantile(&r.latency, 0.5) - own, sl_bench_quantile(&r.latency, 0.99) - own,
+                sl_bench_quantile(&r.first, 0.5), sl_bench_quantile(&r.first, 0.99),
+                (double)r.tokens / r.seconds, sl_bench_quantile(&r.gap, 0.5), sl_bench_quantile(&r.gap, 0.99),
+                cpu / l.requests * 1e6, 100.0 * cpu / r.seconds);
+    sl_bench_load_result_free(&r);
     return st;
 }
 
@@ -188,8 +189,8 @@ static sl_status run_cases(FILE *csv, const options *o, sl_err *err)
     if (st)
         return st;
     for (int grpc = 0; grpc < 2 && !st; grpc++) {
-        bench_load one = {.grpc = grpc, .concurrency = 1, .requests = o->requests, .max_tokens = 1};
-        bench_load many = {.grpc = grpc, .concurrency = 64, .requests = 4 * o->requests, .max_tokens = 1};
+        sl_bench_load one = {.grpc = grpc, .concurrency = 1, .requests = o->requests, .max_tokens = 1};
+        sl_bench_load many = {.grpc = grpc, .concurrency = 64, .requests = 4 * o->requests, .max_tokens = 1};
         st = measure(csv, &c, o, "latency", one, 0, err);
         if (!st)
             st = measure(csv, &c, o, "throughput", many, 0, err);
@@ -200,11 +201,11 @@ static sl_status run_cases(FILE *csv, const options *o, sl_err *err)
     if (st)
         return st;
     for (int grpc = 0; grpc < 2 && !st; grpc++) {
-        bench_load s = {.grpc = grpc,
-                        .concurrency = o->streams,
-                        .requests = o->streams,
-                        .max_tokens = o->tokens,
-                        .stream = true};
+        sl_bench_load s = {.grpc = grpc,
+                           .concurrency = o->streams,
+                           .requests = o->streams,
+                           .max_tokens = o->tokens,
+                           .stream = true};
         st = measure(csv, &c, o, "streams", s, o->step_us, err);
     }
     stop(&c);
@@ -235,42 +236,30 @@ static void machine_facts(FILE *csv, const options *o)
         "router_cpu_percent\n");
 }
 
-static bool parse(int argc, char **argv, options *o)
-{
-    for (int i = 1; i < argc; i += 2) {
-        const char *k = argv[i], *v = i + 1 < argc ? argv[i + 1] : NULL;
-        uint32_t n = v ? (uint32_t)strtoul(v, NULL, 10) : 0;
-        if (!v)
-            return false;
-        if (!strcmp(k, "--requests") && n)
-            o->requests = n;
-        else if (!strcmp(k, "--streams") && n && n <= 1024)
-            o->streams = n;
-        else if (!strcmp(k, "--tokens") && n > 1)
-            o->tokens = n;
-        else if (!strcmp(k, "--step-us") && n)
-            o->step_us = n;
-        else if (!strcmp(k, "--prompt-tokens") && n)
-            o->prompt_tokens = n;
-        else if (!strcmp(k, "--transport"))
-            o->transport = v;
-        else if (!strcmp(k, "--out"))
-            o->out = v;
-        else
-            return false;
-    }
-    return true;
-}
-
 int sl_bench_router_main(int argc, char **argv)
 {
     options o = {2000, 256, 100, 10000, 128, "loopback", NULL};
-    if (!parse(argc, argv, &o)) {
-        bool asked = argc == 2 && strcmp(argv[1], "--help") == 0;
-        fprintf(asked ? stdout : stderr, "usage: sluice bench router [--requests N] [--streams N] [--tokens "
-                                         "N] [--step-us N] [--prompt-tokens N] "
-                                         "[--transport loopback|ucx] [--out FILE]\n");
-        return asked ? 0 : 2;
+    const sl_arg args[] = {
+        {"requests", SL_ARG_INT, &o.requests, "N", "Requests of the latency cases. Default 2000.", 1, 1 << 24,
+         NULL},
+        {"streams", SL_ARG_INT, &o.streams, "N", "Streams at the same time. Default 256.", 1, 1024, NULL},
+        {"tokens", SL_ARG_INT, &o.tokens, "N", "Tokens of each stream. Default 100.", 2, 1 << 24, NULL},
+        {"step-us", SL_ARG_INT, &o.step_us, "N",
+         "Microseconds between two tokens of a mock decode worker in the stream cases. Default 10000.", 1,
+         1 << 30, NULL},
+        {"prompt-tokens", SL_ARG_INT, &o.prompt_tokens, "N", "Tokens of each prompt. Default 128.", 1,
+         1 << 24, NULL},
+        {"transport", SL_ARG_TEXT, &o.transport, "NAME",
+         "Transport between router and mock workers: loopback, the default, or ucx.", 0, 0, NULL},
+        {"out", SL_ARG_TEXT, &o.out, "FILE", "Write the CSV to FILE instead of standard output.", 0, 0, NULL},
+    };
+    switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
+    case SL_ARGS_HELP:
+        return SL_EXIT_OK;
+    case SL_ARGS_WRONG:
+        return SL_EXIT_USAGE;
+    case SL_ARGS_RUN:
+        break;
     }
     sl_log_init(SL_LOG_WARN, false, "bench");
     FILE *csv = o.out ? fopen(o.out, "we") : stdout;

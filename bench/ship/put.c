@@ -8,7 +8,7 @@
 
 enum { WINDOW = 256 }; /* as the prefill worker's */
 
-struct sl_ship_put {
+struct sl_bench_ship_put {
     sl_transport *tp;
     sl_tp_ep *ep;
     sl_tp_rkey *key;
@@ -34,7 +34,7 @@ static void on_gone(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
     sl_tp_close(ep, SL_TP_CLOSE_FORCE);
 }
 
-sl_transport *sl_ship_target_open(sl_arena *a, const char *tls, sl_ship_target *out)
+sl_transport *sl_bench_ship_target_open(sl_arena *a, const char *tls, sl_bench_ship_target *out)
 {
     sl_tp_options o = sl_tp_options_default();
     sl_transport *tp = NULL;
@@ -58,7 +58,7 @@ sl_transport *sl_ship_target_open(sl_arena *a, const char *tls, sl_ship_target *
     return NULL;
 }
 
-void sl_ship_target_serve(sl_transport *tp, int until)
+void sl_bench_ship_target_serve(sl_transport *tp, int until)
 {
     struct pollfd p[2] = {{.fd = until, .events = POLLIN},
                           {.fd = tp ? sl_tp_event_fd(tp) : -1, .events = POLLIN}};
@@ -76,7 +76,7 @@ void sl_ship_target_serve(sl_transport *tp, int until)
 
 static void on_connected(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
 {
-    sl_ship_put *p = arg;
+    sl_bench_ship_put *p = arg;
     (void)ep;
     (void)why;
     p->connected = true;
@@ -87,13 +87,14 @@ static void on_failed(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
 {
     (void)ep;
     (void)why;
-    ((sl_ship_put *)arg)->status = st;
+    ((sl_bench_ship_put *)arg)->status = st;
 }
 
-sl_status sl_ship_put_open(const sl_ship_target *t, const char *tls, sl_ship_put **out, sl_err *err)
+sl_status sl_bench_ship_put_open(const sl_bench_ship_target *t, const char *tls, sl_bench_ship_put **out,
+                                 sl_err *err)
 {
     sl_tp_options o = sl_tp_options_default();
-    sl_ship_put *p = calloc(1, sizeof *p);
+    sl_bench_ship_put *p = calloc(1, sizeof *p);
     if (!p)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     o.tls = tls;
@@ -110,45 +111,45 @@ sl_status sl_ship_put_open(const sl_ship_target *t, const char *tls, sl_ship_put
     if (st == SL_OK)
         st = sl_tp_rkey_unpack(p->ep, t->key, t->key_bytes, &p->key, err);
     if (st != SL_OK) {
-        sl_ship_put_close(p);
+        sl_bench_ship_put_close(p);
         return st;
     }
     *out = p;
     return SL_OK;
 }
 
-void sl_ship_put_close(sl_ship_put *p)
+void sl_bench_ship_put_close(sl_bench_ship_put *p)
 {
     if (p)
         sl_tp_destroy(p->tp);
     free(p);
 }
 
-sl_transport *sl_ship_put_transport(sl_ship_put *p)
+sl_transport *sl_bench_ship_put_transport(sl_bench_ship_put *p)
 {
     return p->tp;
 }
 
-void sl_ship_put_describe(const sl_ship_put *p, char *text, size_t cap)
+void sl_bench_ship_put_describe(const sl_bench_ship_put *p, char *text, size_t cap)
 {
     sl_tp_ep_query(p->ep, text, cap);
 }
 
 static void on_done(void *cookie, sl_status st)
 {
-    sl_ship_put *p = cookie;
+    sl_bench_ship_put *p = cookie;
     p->in_flight--;
     if (st != SL_OK && p->status == SL_OK)
         p->status = st;
 }
 
-static sl_status outcome(const sl_ship_put *p, sl_status st, sl_err *err)
+static sl_status outcome(const sl_bench_ship_put *p, sl_status st, sl_err *err)
 {
     st = st != SL_OK ? st : p->status;
     return st == SL_OK ? SL_OK : sl_fail(err, st, "the connection to the other process failed");
 }
 
-sl_status sl_ship_put_post(sl_ship_put *p, const sl_span *s, sl_tp_mem *mem, sl_err *err)
+sl_status sl_bench_ship_put_post(sl_bench_ship_put *p, const sl_span *s, sl_tp_mem *mem, sl_err *err)
 {
     sl_status st = SL_AGAIN;
     while (st == SL_AGAIN && p->status == SL_OK) {
@@ -161,7 +162,7 @@ sl_status sl_ship_put_post(sl_ship_put *p, const sl_span *s, sl_tp_mem *mem, sl_
     return outcome(p, st, err);
 }
 
-sl_status sl_ship_put_flush(sl_ship_put *p, sl_err *err)
+sl_status sl_bench_ship_put_flush(sl_bench_ship_put *p, sl_err *err)
 {
     sl_status st = sl_tp_flush(p->ep, on_done, p);
     p->in_flight += st == SL_OK;

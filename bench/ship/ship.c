@@ -53,8 +53,8 @@ typedef struct ship {
     int32_t *own_pages;
     uint32_t *pages;
     double link;
-    sl_ship_put *put;
-    sl_ship_target target;
+    sl_bench_ship_put *put;
+    sl_bench_ship_target target;
     sl_tp_mem *own_mem, *rows_mem, *keys_mem; /* rows_mem NULL: no puts from the device */
 } ship;
 
@@ -62,7 +62,7 @@ typedef struct ship {
 typedef struct hello {
     size_t n; /* of desc; 0: it could not share its memory */
     uint8_t desc[SL_DIRECT_DESC_MAX];
-    sl_ship_target target;
+    sl_bench_ship_target target;
 } hello;
 
 static sl_status make_arena(const ship *s, bool shared, sl_arena **out, sl_err *err)
@@ -86,9 +86,9 @@ static void owner(const ship *s, int out, int until)
         sl_direct_host_create(sl_arena_fd(a), sl_arena_bytes(a), &h, NULL) == SL_OK)
         (void)sl_direct_grant(h, (uint32_t)getppid(), me.desc, &me.n, NULL);
     if (me.n)
-        tp = sl_ship_target_open(a, s->o->tls, &me.target);
+        tp = sl_bench_ship_target_open(a, s->o->tls, &me.target);
     if (write(out, &me, sizeof me) == (ssize_t)sizeof me)
-        sl_ship_target_serve(tp, until);
+        sl_bench_ship_target_serve(tp, until);
     _exit(0);
 }
 
@@ -142,10 +142,10 @@ static sl_status open_puts(ship *s, sl_err *err)
     int64_t pages = s->o->layers * s->n_pages;
     sl_status st = sl_be_use_thread(s->be, err);
     if (st == SL_OK)
-        st = sl_ship_put_open(&s->target, s->o->tls, &s->put, err);
+        st = sl_bench_ship_put_open(&s->target, s->o->tls, &s->put, err);
     if (st != SL_OK)
         return st;
-    sl_transport *tp = sl_ship_put_transport(s->put);
+    sl_transport *tp = sl_bench_ship_put_transport(s->put);
     st = sl_tp_mem_register(tp, sl_arena_base(s->own), sl_arena_bytes(s->own), SL_TP_HOST, SL_TP_LOCAL,
                             &s->own_mem, err);
     if (st != SL_OK || sl_backend_caps(s->be) & SL_BE_UNIFIED)
@@ -188,7 +188,7 @@ static sl_status open_all(ship *s, sl_err *err)
 
 static void close_all(ship *s)
 {
-    sl_ship_put_close(s->put); /* before the memory it is registered for */
+    sl_bench_ship_put_close(s->put); /* before the memory it is registered for */
     if (s->be) {
         sl_be_free(s->be, SL_MEM_DEVICE, s->rows);
         sl_be_free(s->be, SL_MEM_DEVICE, s->keys);
@@ -268,11 +268,11 @@ static sl_status ship_layer(ship *s, path by, int32_t layer, sl_copier_mail *m, 
         uint8_t *dst = (uint8_t *)(uintptr_t)span.remote;
         if (puts) {
             bool row = (uintptr_t)span.local - (uintptr_t)s->rows < (uintptr_t)(s->o->layers * row_pool);
-            st = sl_ship_put_post(s->put, &span,
-                                  by == BY_PUT ? s->own_mem
-                                  : row        ? s->rows_mem
-                                               : s->keys_mem,
-                                  err);
+            st = sl_bench_ship_put_post(s->put, &span,
+                                        by == BY_PUT ? s->own_mem
+                                        : row        ? s->rows_mem
+                                                     : s->keys_mem,
+                                        err);
         } else if (by == BY_HOST) {
             memcpy(dst, span.local, (size_t)span.bytes);
         } else if (!sl_copier_add(m, &span, dst)) {
@@ -282,7 +282,7 @@ static sl_status ship_layer(ship *s, path by, int32_t layer, sl_copier_mail *m, 
         }
     }
     if (st == SL_OK && puts)
-        return sl_ship_put_flush(s->put, err);
+        return sl_bench_ship_put_flush(s->put, err);
     if (st == SL_OK && m->n)
         st = run_copies(s, m, err);
     return st == SL_OK && by != BY_HOST ? sl_be_sync(s->be, err) : st;
@@ -349,7 +349,7 @@ static sl_status measure(ship *s, sl_err *err)
            "link_gb_per_s=%.2f\n",
            u.release, sysconf(_SC_NPROCESSORS_ONLN), sl_backend_describe(s->be), s->n_pages * PAGE,
            s->o->layers, (long)s->geo.row_bytes, (long)s->geo.index_block_bytes, s->link);
-    sl_ship_put_describe(s->put, lanes, sizeof lanes);
+    sl_bench_ship_put_describe(s->put, lanes, sizeof lanes);
     printf("# puts: %s\n", lanes);
     printf("path,pages,bytes,ms,gb_per_s,ratio_to_link\n");
     /* staging in a row comes before put and host: it leaves the right rows in the own arena */
@@ -370,12 +370,15 @@ int sl_bench_ship_main(int argc, char **argv)
 {
     ship_opts o = {.backend = "cpu", .tokens = 4096, .layers = 61, .repeats = 5};
     const sl_arg args[] = {
-        {"backend", SL_ARG_TEXT, &o.backend, "NAME", "compute backend: cpu, cuda (cpu)", 0, 0, NULL},
-        {"device", SL_ARG_INT, &o.device, "N", "GPU (0)", 0, 255, NULL},
-        {"tokens", SL_ARG_INT, &o.tokens, "N", "tokens of the chunk (4096)", PAGE, 1 << 20, NULL},
-        {"layers", SL_ARG_INT, &o.layers, "N", "layers (61)", 1, 100, NULL},
-        {"tls", SL_ARG_TEXT, &o.tls, "LIST", "transports that UCX may use for puts (its choice)", 0, 0, NULL},
-        {"repeats", SL_ARG_INT, &o.repeats, "N", "the best of (5)", 1, 1000, NULL},
+        {"backend", SL_ARG_TEXT, &o.backend, "NAME", "Compute backend: cpu, the default, or cuda.", 0, 0,
+         NULL},
+        {"device", SL_ARG_INT, &o.device, "N", "Number of the GPU. Default 0.", 0, 255, NULL},
+        {"tokens", SL_ARG_INT, &o.tokens, "N", "Tokens of the chunk. Default 4096.", PAGE, 1 << 20, NULL},
+        {"layers", SL_ARG_INT, &o.layers, "N", "Layers of the model. Default 61.", 1, 100, NULL},
+        {"tls", SL_ARG_TEXT, &o.tls, "LIST", "Transports that UCX may use for puts. Default: UCX chooses.", 0,
+         0, NULL},
+        {"repeats", SL_ARG_INT, &o.repeats, "N", "Repetitions, of which the fastest counts. Default 5.", 1,
+         1000, NULL},
     };
     switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
     case SL_ARGS_HELP:

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/args.h"
 #include "base/log.h"
 #include "kernels/backend.h"
 
@@ -248,47 +249,6 @@ static void measure(bench *b, sl_evict_policy policy, FILE *out)
             (r.resolve_ns + r.gather_ns) / r.copy_ns);
 }
 
-static bool parse_one(options *o, const char *key, const char *value)
-{
-    const struct {
-        const char *key;
-        int32_t *at, low, high;
-    } numbers[] = {
-        {"--threads", &o->threads, 0, 256},     {"--requests", &o->requests, 1, 4096},
-        {"--tokens", &o->tokens, 128, 1 << 20}, {"--k", &o->k, 1, 16384},
-        {"--hot-rows", &o->hot_rows, 1, 65534}, {"--row-bytes", &o->row_bytes, 1, 65536},
-        {"--fresh", &o->fresh, 0, 100},         {"--steps", &o->steps, 4, 1000000},
-    };
-
-    for (size_t i = 0; i < SL_COUNT(numbers); i++)
-        if (strcmp(key, numbers[i].key) == 0) {
-            char *end;
-            long v = strtol(value, &end, 10);
-
-            *numbers[i].at = (int32_t)v;
-            return end != value && *end == 0 && v >= numbers[i].low && v <= numbers[i].high;
-        }
-    if (strcmp(key, "--backend") == 0)
-        o->backend = value;
-    else if (strcmp(key, "--csv") == 0)
-        o->csv = value;
-    else
-        return false;
-    return true;
-}
-
-static bool parse(int argc, char **argv, options *o)
-{
-    *o = (options){
-        .backend = "cpu", .requests = 8, .tokens = 65536, .k = 2048, .hot_rows = 6144, .row_bytes = 656};
-    o->fresh = 30;
-    o->steps = 40;
-    for (int i = 1; i < argc; i += 2)
-        if (i + 1 >= argc || !parse_one(o, argv[i], argv[i + 1]))
-            return false;
-    return o->hot_rows >= o->k && (o->tokens - SL_PAGE_TOKENS) / o->k >= 1;
-}
-
 static int run_bench(bench *b, FILE *out)
 {
     make_tables(b);
@@ -316,14 +276,48 @@ int sl_bench_swapin_main(int argc, char **argv)
     FILE *out = stdout;
     int rc = 1;
 
-    if (!parse(argc, argv, &b.o)) {
-        bool asked = argc == 2 && strcmp(argv[1], "--help") == 0;
-        fprintf(asked ? stdout : stderr,
-                "usage: sluice bench swapin [--backend cpu] [--threads N] [--requests N] [--tokens N] [--k "
-                "N] [--hot-rows N]\n"
-                "                           [--row-bytes N] [--fresh PERCENT] [--steps N>=4] [--csv FILE]\n"
-                "hot-rows must be at least k, tokens at least k + 64\n");
-        return asked ? 0 : 2;
+    options *o = &b.o;
+    *o = (options){.backend = "cpu",
+                   .requests = 8,
+                   .tokens = 65536,
+                   .k = 2048,
+                   .hot_rows = 6144,
+                   .row_bytes = 656,
+                   .fresh = 30,
+                   .steps = 40};
+    const sl_arg args[] = {
+        {"backend", SL_ARG_TEXT, &o->backend, "NAME", "Compute backend: cpu, the default, or cuda.", 0, 0,
+         NULL},
+        {"threads", SL_ARG_INT, &o->threads, "N",
+         "Threads of the cpu backend; 0, the default, uses all cores.", 0, 256, NULL},
+        {"requests", SL_ARG_INT, &o->requests, "N", "Hierarchical requests of the batch. Default 8.", 1, 4096,
+         NULL},
+        {"tokens", SL_ARG_INT, &o->tokens, "N", "Tokens of each request; at least k + 64. Default 65536.",
+         128, 1 << 20, NULL},
+        {"k", SL_ARG_INT, &o->k, "N", "Rows selected per request and step. Default 2048.", 1, 16384, NULL},
+        {"hot-rows", SL_ARG_INT, &o->hot_rows, "N", "Rows of the hot buffer; at least k. Default 6144.", 1,
+         65534, NULL},
+        {"row-bytes", SL_ARG_INT, &o->row_bytes, "N", "Bytes of a row. Default 656.", 1, 65536, NULL},
+        {"fresh", SL_ARG_INT, &o->fresh, "PERCENT",
+         "Share of the selection that is new in each step. Default 30.", 0, 100, NULL},
+        {"steps", SL_ARG_INT, &o->steps, "N", "Steps, of which the first three are not timed. Default 40.", 4,
+         1000000, NULL},
+        {"csv", SL_ARG_TEXT, &o->csv, "FILE", "Write the CSV to FILE instead of standard output.", 0, 0,
+         NULL},
+    };
+    switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
+    case SL_ARGS_HELP:
+        return SL_EXIT_OK;
+    case SL_ARGS_WRONG:
+        return SL_EXIT_USAGE;
+    case SL_ARGS_RUN:
+        break;
+    }
+    if (o->hot_rows < o->k || (o->tokens - SL_PAGE_TOKENS) / o->k < 1) {
+        fprintf(stderr,
+                "sluice bench swapin: --hot-rows must be at least --k, and --tokens at least --k + %d\n",
+                SL_PAGE_TOKENS);
+        return SL_EXIT_USAGE;
     }
     if (sl_backend_create(b.o.backend, &(sl_backend_opts){.threads = b.o.threads}, &b.be, &b.err) != SL_OK) {
         fprintf(stderr, "bench swapin: %s\n", b.err.text);

@@ -15,14 +15,14 @@ typedef struct bench_result {
     double seconds, p50_us;
 } bench_result;
 
-static bool wait_for(sl_tp_bench *b, const bool *flag)
+static bool wait_for(sl_bench_tp *b, const bool *flag)
 {
     while (!*flag && b->status == SL_OK)
         sl_tp_progress(b->tp);
     return b->status == SL_OK;
 }
 
-static bool wait_count(sl_tp_bench *b, const uint64_t *count, uint64_t want)
+static bool wait_count(sl_bench_tp *b, const uint64_t *count, uint64_t want)
 {
     while (*count < want && b->status == SL_OK)
         sl_tp_progress(b->tp);
@@ -30,7 +30,7 @@ static bool wait_count(sl_tp_bench *b, const uint64_t *count, uint64_t want)
 }
 
 typedef struct bench_slot {
-    sl_tp_bench *b;
+    sl_bench_tp *b;
     size_t offset;
 } bench_slot;
 
@@ -39,18 +39,18 @@ static void post_slot(bench_slot *slot);
 static void on_slot(void *cookie, sl_status st)
 {
     bench_slot *slot = cookie;
-    sl_tp_bench *b = slot->b;
+    sl_bench_tp *b = slot->b;
     b->in_flight--;
     b->completed++;
     if (st != SL_OK)
-        sl_bench_fail(b, st);
+        sl_bench_tp_fail(b, st);
     else if (!b->stop)
         post_slot(slot);
 }
 
 static void post_slot(bench_slot *slot)
 {
-    sl_tp_bench *b = slot->b;
+    sl_bench_tp *b = slot->b;
     sl_status st = b->get ? sl_tp_get(b->ep, b->arena + slot->offset, b->mem, b->size,
                                       b->rkey->base + slot->offset, b->rkey, on_slot, slot)
                           : sl_tp_put(b->ep, b->arena + slot->offset, b->mem, b->size,
@@ -58,24 +58,24 @@ static void post_slot(bench_slot *slot)
     if (st == SL_OK)
         b->in_flight++;
     else
-        sl_bench_fail(b, st);
+        sl_bench_tp_fail(b, st);
 }
 
 static void on_flushed(void *cookie, sl_status st)
 {
-    sl_tp_bench *b = cookie;
+    sl_bench_tp *b = cookie;
     b->flushed = true;
     if (st != SL_OK)
-        sl_bench_fail(b, st);
+        sl_bench_tp_fail(b, st);
 }
 
 /* Keeps the window full for the given time, then flushes. */
-static void stream(sl_tp_bench *b, size_t size, bool get, double seconds, bench_result *out)
+static void stream(sl_bench_tp *b, size_t size, bool get, double seconds, bench_result *out)
 {
     int window = b->args->window;
     bench_slot *slots = calloc((size_t)window, sizeof *slots);
     if (!slots) {
-        sl_bench_fail(b, SL_ERR_NO_MEMORY);
+        sl_bench_tp_fail(b, SL_ERR_NO_MEMORY);
         return;
     }
     b->size = size;
@@ -95,7 +95,7 @@ static void stream(sl_tp_bench *b, size_t size, bool get, double seconds, bench_
         sl_tp_progress(b->tp);
     sl_status st = b->status == SL_OK ? sl_tp_flush(b->ep, on_flushed, b) : b->status;
     if (st != SL_OK)
-        sl_bench_fail(b, st);
+        sl_bench_tp_fail(b, st);
     wait_for(b, &b->flushed);
     *out = (bench_result){.ops = b->completed, .seconds = (double)(sl_now_ns() - t0) / 1e9};
     free(slots);
@@ -114,39 +114,39 @@ static double median(double *v, size_t n)
 }
 
 /* One exchange: there and back. */
-static bool put_round(sl_tp_bench *b, size_t size, uint8_t seq)
+static bool put_round(sl_bench_tp *b, size_t size, uint8_t seq)
 {
     uint8_t *from = b->arena + b->bytes / 2;
     from[size - 1] = seq;
-    sl_status st = sl_tp_put(b->ep, from, b->mem, size, b->rkey->base, b->rkey, sl_bench_done, b);
+    sl_status st = sl_tp_put(b->ep, from, b->mem, size, b->rkey->base, b->rkey, sl_bench_tp_done, b);
     if (st != SL_OK)
-        sl_bench_fail(b, st);
-    while (*sl_bench_mailbox(b, size) != seq && b->status == SL_OK)
+        sl_bench_tp_fail(b, st);
+    while (*sl_bench_tp_mailbox(b, size) != seq && b->status == SL_OK)
         sl_tp_progress(b->tp);
     return b->status == SL_OK;
 }
 
-static bool echo_round(sl_tp_bench *b, size_t size)
+static bool echo_round(sl_bench_tp *b, size_t size)
 {
     uint64_t want = b->echoes + 1;
-    sl_status st = sl_tp_send(b->ep, AM_ECHO, NULL, 0, b->arena, size, sl_bench_done, b);
+    sl_status st = sl_tp_send(b->ep, AM_ECHO, NULL, 0, b->arena, size, sl_bench_tp_done, b);
     if (st != SL_OK)
-        sl_bench_fail(b, st);
+        sl_bench_tp_fail(b, st);
     return wait_count(b, &b->echoes, want);
 }
 
-static void ping(sl_tp_bench *b, size_t size, bool put, double seconds, bench_result *out)
+static void ping(sl_bench_tp *b, size_t size, bool put, double seconds, bench_result *out)
 {
     double *samples = malloc(MAX_SAMPLES * sizeof *samples);
     uint64_t n = 0, start = size, before = b->echoes;
     uint8_t seq = 0;
     if (!samples) {
-        sl_bench_fail(b, SL_ERR_NO_MEMORY);
+        sl_bench_tp_fail(b, SL_ERR_NO_MEMORY);
         return;
     }
     memset(b->arena, 0, b->bytes);
     if (put) {
-        sl_bench_fail(b, sl_tp_send(b->ep, AM_PONG_START, &start, sizeof start, NULL, 0, NULL, NULL));
+        sl_bench_tp_fail(b, sl_tp_send(b->ep, AM_PONG_START, &start, sizeof start, NULL, 0, NULL, NULL));
         wait_count(b, &b->echoes, before + 1);
     }
     uint64_t t0 = sl_now_ns(), now = t0, until = t0 + (uint64_t)(seconds * 1e9);
@@ -164,7 +164,7 @@ static void ping(sl_tp_bench *b, size_t size, bool put, double seconds, bench_re
     free(samples);
 }
 
-static bool wanted(const sl_bench_args *args, const char *test)
+static bool wanted(const sl_bench_tp_args *args, const char *test)
 {
     size_t n = strlen(test);
     for (const char *at = args->tests; (at = strstr(at, test)); at++)
@@ -173,7 +173,7 @@ static bool wanted(const sl_bench_args *args, const char *test)
     return false;
 }
 
-static void run_test(sl_tp_bench *b, const char *test, size_t size)
+static void run_test(sl_bench_tp *b, const char *test, size_t size)
 {
     bool latency = strstr(test, "_lat") != NULL, put = strncmp(test, "put", 3) == 0;
     bench_result warm, r = {0};
@@ -197,7 +197,7 @@ static void run_test(sl_tp_bench *b, const char *test, size_t size)
         fprintf(stderr, "bench: %s %zu done\n", test, size);
 }
 
-static void print_facts(const sl_tp_bench *b)
+static void print_facts(const sl_bench_tp *b)
 {
     struct utsname u;
     sl_tp_info info;
@@ -210,22 +210,22 @@ static void print_facts(const sl_tp_bench *b)
     printf("test,bytes,ops,seconds,mb_per_s,avg_us,p50_us\n");
 }
 
-int sl_bench_measure(const sl_bench_args *args, const char *address)
+int sl_bench_tp_measure(const sl_bench_tp_args *args, const char *address)
 {
     static const char *const tests[] = {"put_bw", "get_bw", "put_lat", "am_lat"};
-    sl_tp_bench b = {.args = args};
+    sl_bench_tp b = {.args = args};
     sl_err err = {0};
     sl_tp_ep *ep;
-    sl_status st = sl_bench_open(&b, &err);
+    sl_status st = sl_bench_tp_open(&b, &err);
     if (st == SL_OK)
         st = sl_tp_connect(b.tp, address, &ep, &err);
     if (st != SL_OK) {
         fprintf(stderr, "bench: %s: %s\n", sl_status_name(st), err.text);
-        sl_bench_close(&b);
+        sl_bench_tp_close(&b);
         return 1;
     }
     if (wait_for(&b, &b.up))
-        sl_bench_send_key(&b, AM_HELLO);
+        sl_bench_tp_send_key(&b, AM_HELLO);
     while (!b.rkey && b.status == SL_OK)
         sl_tp_progress(b.tp);
     if (b.status == SL_OK)
@@ -238,7 +238,7 @@ int sl_bench_measure(const sl_bench_args *args, const char *address)
         sl_tp_send(b.ep, AM_QUIT, NULL, 0, NULL, 0, NULL, NULL);
     for (uint64_t until = sl_now_ns() + 100000000u; sl_now_ns() < until && !b.quit;)
         sl_tp_progress(b.tp);
-    sl_bench_close(&b);
+    sl_bench_tp_close(&b);
     if (st != SL_OK)
         fprintf(stderr, "bench: stopped: %s\n", sl_status_name(st));
     return st == SL_OK ? 0 : 1;

@@ -6,7 +6,6 @@
  */
 #include "bench/transport/transport.h"
 
-#include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,53 +16,54 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/args.h"
 #include "base/log.h"
 #include "bench/transport/transport_impl.h"
 
 /* ---- both sides ---- */
 
-void sl_bench_fail(sl_tp_bench *b, sl_status st)
+void sl_bench_tp_fail(sl_bench_tp *b, sl_status st)
 {
     if (b->status == SL_OK)
         b->status = st;
 }
 
-void sl_bench_done(void *cookie, sl_status st)
+void sl_bench_tp_done(void *cookie, sl_status st)
 {
     if (st != SL_OK)
-        sl_bench_fail(cookie, st);
+        sl_bench_tp_fail(cookie, st);
 }
 
 static void on_connected(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
 {
-    sl_tp_bench *b = arg;
+    sl_bench_tp *b = arg;
     b->ep = ep;
     if (st == SL_OK) {
         b->up = true;
         return;
     }
     fprintf(stderr, "bench: cannot connect: %s\n", why);
-    sl_bench_fail(b, st);
+    sl_bench_tp_fail(b, st);
 }
 
 static void on_failed(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
 {
-    sl_tp_bench *b = arg;
+    sl_bench_tp *b = arg;
     (void)ep;
     (void)why;
     b->quit = true;
-    sl_bench_fail(b, st);
+    sl_bench_tp_fail(b, st);
 }
 
 static void on_accepted(void *arg, sl_tp_ep *ep, const char *peer)
 {
-    sl_tp_bench *b = arg;
+    sl_bench_tp *b = arg;
     (void)peer;
     b->ep = ep;
 }
 
 /* Sends our arena's key; the other side answers in kind or is satisfied. */
-void sl_bench_send_key(sl_tp_bench *b, uint16_t id)
+void sl_bench_tp_send_key(sl_bench_tp *b, uint16_t id)
 {
     uint8_t *key = malloc(SL_TP_RKEY_MAX);
     size_t n = 0;
@@ -73,21 +73,21 @@ void sl_bench_send_key(sl_tp_bench *b, uint16_t id)
     else
         free(key);
     if (st != SL_OK)
-        sl_bench_fail(b, st);
+        sl_bench_tp_fail(b, st);
 }
 
 static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *header, size_t header_bytes,
                        const void *data, size_t bytes)
 {
-    sl_tp_bench *b = arg;
+    sl_bench_tp *b = arg;
     sl_err err = {0};
     uint64_t size;
     if (id == AM_HELLO || id == AM_KEY) {
         sl_status st = sl_tp_rkey_unpack(ep, data, bytes, &b->rkey, &err);
         if (st != SL_OK)
-            sl_bench_fail(b, st);
+            sl_bench_tp_fail(b, st);
         else if (id == AM_HELLO)
-            sl_bench_send_key(b, AM_KEY);
+            sl_bench_tp_send_key(b, AM_KEY);
     } else if (id == AM_PONG_START && header_bytes == sizeof size) {
         memcpy(&size, header, sizeof size);
         b->pong_size = size > 0 && size <= b->bytes / 2 ? size : 0;
@@ -97,7 +97,7 @@ static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *header,
         void *copy = malloc(bytes + 1);
         if (copy && bytes)
             memcpy(copy, data, bytes);
-        sl_bench_fail(b, sl_tp_send_owned(ep, AM_BACK, copy, bytes));
+        sl_bench_tp_fail(b, sl_tp_send_owned(ep, AM_BACK, copy, bytes));
     } else if (id == AM_BACK) {
         b->echoes++;
     } else if (id == AM_QUIT) {
@@ -105,7 +105,7 @@ static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *header,
     }
 }
 
-sl_status sl_bench_open(sl_tp_bench *b, sl_err *err)
+sl_status sl_bench_tp_open(sl_bench_tp *b, sl_err *err)
 {
     sl_tp_options o = b->args->tp;
     size_t largest = 1;
@@ -128,40 +128,41 @@ sl_status sl_bench_open(sl_tp_bench *b, sl_err *err)
     return st;
 }
 
-void sl_bench_close(sl_tp_bench *b)
+void sl_bench_tp_close(sl_bench_tp *b)
 {
     sl_tp_destroy(b->tp);
     if (b->arena)
         munmap(b->arena, b->bytes);
 }
 
-volatile uint8_t *sl_bench_mailbox(const sl_tp_bench *b, size_t size)
+volatile uint8_t *sl_bench_tp_mailbox(const sl_bench_tp *b, size_t size)
 {
     return b->arena + size - 1;
 }
 
-static void pong(sl_tp_bench *b)
+static void pong(sl_bench_tp *b)
 {
     uint8_t want = (uint8_t)(b->pong_seq + 1);
-    if (!b->pong_size || *sl_bench_mailbox(b, b->pong_size) != want)
+    if (!b->pong_size || *sl_bench_tp_mailbox(b, b->pong_size) != want)
         return;
     b->pong_seq = want;
     uint8_t *from = b->arena + b->bytes / 2;
     from[b->pong_size - 1] = want;
-    sl_bench_fail(b, sl_tp_put(b->ep, from, b->mem, b->pong_size, b->rkey->base, b->rkey, sl_bench_done, b));
+    sl_bench_tp_fail(
+        b, sl_tp_put(b->ep, from, b->mem, b->pong_size, b->rkey->base, b->rkey, sl_bench_tp_done, b));
 }
 
-static int serve(const sl_bench_args *args, int fd)
+static int serve(const sl_bench_tp_args *args, int fd)
 {
-    sl_tp_bench b = {.args = args};
+    sl_bench_tp b = {.args = args};
     char address[SL_TP_ADDRESS_MAX];
     sl_err err = {0};
-    sl_status st = sl_bench_open(&b, &err);
+    sl_status st = sl_bench_tp_open(&b, &err);
     if (st == SL_OK)
         st = sl_tp_listen(b.tp, args->listen, 0, address, sizeof address, &err);
     if (st != SL_OK) {
         fprintf(stderr, "bench: %s: %s\n", sl_status_name(st), err.text);
-        sl_bench_close(&b);
+        sl_bench_tp_close(&b);
         return 1;
     }
     dprintf(fd, "%s\n", address);
@@ -171,13 +172,13 @@ static int serve(const sl_bench_args *args, int fd)
         sl_tp_progress(b.tp);
         pong(&b);
     }
-    sl_bench_close(&b);
+    sl_bench_tp_close(&b);
     return 0;
 }
 
 /* ---- command line ---- */
 
-static bool parse_sizes(sl_bench_args *a, const char *text)
+static bool parse_sizes(sl_bench_tp_args *a, const char *text)
 {
     a->n_sizes = 0;
     while (*text && a->n_sizes < MAX_SIZES) {
@@ -193,81 +194,47 @@ static bool parse_sizes(sl_bench_args *a, const char *text)
     return a->n_sizes > 0;
 }
 
-static int usage(int argc, char **argv)
+static sl_args_result parse_args(int argc, char **argv, sl_bench_tp_args *a)
 {
-    bool asked = argc == 2 && strcmp(argv[1], "--help") == 0;
-    fprintf(
-        asked ? stdout : stderr,
-        "usage: sluice %s [--transport ucx] [--tls LIST] [--devices LIST] [--sockaddr LIST] [--extra N=V;…]\n"
-        "       [--tests put_bw,get_bw,put_lat,am_lat] [--sizes 8,4k,64k,1m] [--window N] [--seconds S]\n"
-        "       [--serve [--host H]] [--connect HOST:PORT] [--progress]\n"
-        "Measures between this process and a child, or a peer started with --serve (same --sizes and "
-        "--window).\n",
-        argv[0]);
-    return asked ? 0 : 2;
-}
-
-static bool parse_args(int argc, char **argv, sl_bench_args *a)
-{
-    static const struct option options[] = {
-        {"transport", 1, NULL, 't'}, {"tls", 1, NULL, 'T'},    {"devices", 1, NULL, 'd'},
-        {"sockaddr", 1, NULL, 'a'},  {"extra", 1, NULL, 'x'},  {"tests", 1, NULL, 'n'},
-        {"sizes", 1, NULL, 's'},     {"window", 1, NULL, 'w'}, {"seconds", 1, NULL, 'S'},
-        {"serve", 0, NULL, 'L'},     {"host", 1, NULL, 'H'},   {"connect", 1, NULL, 'c'},
-        {"progress", 0, NULL, 'p'},  {NULL, 0, NULL, 0},
+    const char *sizes = "8,4k,42k,64k,1m,4m";
+    const sl_arg args[] = {
+        {"transport", SL_ARG_TEXT, &a->transport, "NAME", "Transport to measure. Default ucx.", 0, 0, NULL},
+        {"tls", SL_ARG_TEXT, &a->tp.tls, "LIST", "Transports that UCX may use. Default: UCX chooses.", 0, 0,
+         NULL},
+        {"devices", SL_ARG_TEXT, &a->tp.net_devices, "LIST",
+         "Network devices that UCX may use. Default: UCX chooses.", 0, 0, NULL},
+        {"sockaddr", SL_ARG_TEXT, &a->tp.sockaddr_priority, "LIST",
+         "Order in which UCX tries ways to connect. Default: UCX chooses.", 0, 0, NULL},
+        {"extra", SL_ARG_TEXT, &a->tp.extra, "N=V;...", "More settings of UCX.", 0, 0, NULL},
+        {"tests", SL_ARG_TEXT, &a->tests, "LIST",
+         "Tests to run. Default: put_bw,get_bw,put_lat,am_lat, which are all.", 0, 0, NULL},
+        {"sizes", SL_ARG_TEXT, &sizes, "LIST", "Sizes in bytes, or with k or m. Default 8,4k,42k,64k,1m,4m.",
+         0, 0, NULL},
+        {"window", SL_ARG_INT, &a->window, "N", "Operations in flight in the bandwidth tests. Default 16.", 1,
+         4096, NULL},
+        {"seconds", SL_ARG_REAL, &a->seconds, "S", "Duration of each measurement. Default 1.", 0.001, 86400,
+         NULL},
+        {"serve", SL_ARG_FLAG, &a->serve, NULL,
+         "Be the peer that another machine connects to; both sides need the same --sizes and --window. Prints its "
+         "address.",
+         0, 0, NULL},
+        {"host", SL_ARG_TEXT, &a->listen, "HOST", "With --serve: address to listen at. Default 127.0.0.1.", 0,
+         0, NULL},
+        {"connect", SL_ARG_TEXT, &a->connect, "HOST:PORT",
+         "Measure against a peer started with --serve. Default: a child process of this one.", 0, 0, NULL},
+        {"progress", SL_ARG_FLAG, &a->progress, NULL, "Show on standard error what is being measured.", 0, 0,
+         NULL},
     };
-    bool ok = true;
-    optind = 1;
-    for (int c; ok && (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        switch (c) {
-        case 't':
-            a->transport = optarg;
-            break;
-        case 'T':
-            a->tp.tls = optarg;
-            break;
-        case 'd':
-            a->tp.net_devices = optarg;
-            break;
-        case 'a':
-            a->tp.sockaddr_priority = optarg;
-            break;
-        case 'x':
-            a->tp.extra = optarg;
-            break;
-        case 'n':
-            a->tests = optarg;
-            break;
-        case 's':
-            ok = parse_sizes(a, optarg);
-            break;
-        case 'w':
-            a->window = (int)strtol(optarg, NULL, 10);
-            break;
-        case 'S':
-            a->seconds = strtod(optarg, NULL);
-            break;
-        case 'L':
-            a->serve = true;
-            break;
-        case 'H':
-            a->listen = optarg;
-            break;
-        case 'c':
-            a->connect = optarg;
-            break;
-        case 'p':
-            a->progress = 1;
-            break;
-        default:
-            ok = false;
-        }
+    sl_args_result result = sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv);
+    if (result == SL_ARGS_RUN && !parse_sizes(a, sizes)) {
+        fprintf(stderr, "sluice bench transport: --sizes %s is not a list such as 8,4k,1m\n", sizes);
+        return SL_ARGS_WRONG;
     }
-    return ok && optind == argc && a->window > 0 && a->window <= 4096 && a->seconds > 0;
+    return result;
 }
 
 /* The child serves and ends with its parent. */
-static int spawn_and_measure(const sl_bench_args *a)
+static int spawn_and_measure(const sl_bench_tp_args *a)
 {
     int fds[2], status = 0;
     char address[SL_TP_ADDRESS_MAX] = "";
@@ -285,7 +252,7 @@ static int spawn_and_measure(const sl_bench_args *a)
     if (f)
         fclose(f);
     address[strcspn(address, "\n")] = 0;
-    int rc = got ? sl_bench_measure(a, address) : 1;
+    int rc = got ? sl_bench_tp_measure(a, address) : 1;
     if (pid > 0) {
         if (rc != 0)
             kill(pid, SIGKILL);
@@ -296,15 +263,20 @@ static int spawn_and_measure(const sl_bench_args *a)
 
 int sl_bench_transport_main(int argc, char **argv)
 {
-    sl_bench_args a = {.name = argv[0],
-                       .transport = "ucx",
-                       .tests = "put_bw,get_bw,put_lat,am_lat",
-                       .tp = sl_tp_options_default(),
-                       .window = 16,
-                       .seconds = 1};
-    parse_sizes(&a, "8,4k,42k,64k,1m,4m");
-    if ((argc == 2 && strcmp(argv[1], "--help") == 0) || !parse_args(argc, argv, &a))
-        return usage(argc, argv);
+    sl_bench_tp_args a = {.name = argv[0],
+                          .transport = "ucx",
+                          .tests = "put_bw,get_bw,put_lat,am_lat",
+                          .tp = sl_tp_options_default(),
+                          .window = 16,
+                          .seconds = 1};
+    switch (parse_args(argc, argv, &a)) {
+    case SL_ARGS_HELP:
+        return SL_EXIT_OK;
+    case SL_ARGS_WRONG:
+        return SL_EXIT_USAGE;
+    case SL_ARGS_RUN:
+        break;
+    }
     if (!sl_transport_find(a.transport) || !sl_transport_find(a.transport)->caps.cross_process) {
         fprintf(stderr, "bench: transport \"%s\" does not reach other processes\n", a.transport);
         return 2;
@@ -312,7 +284,7 @@ int sl_bench_transport_main(int argc, char **argv)
     if (a.serve)
         return serve(&a, 1);
     if (a.connect)
-        return sl_bench_measure(&a, a.connect);
+        return sl_bench_tp_measure(&a, a.connect);
     a.listen = a.listen ? a.listen : "127.0.0.1";
     return spawn_and_measure(&a);
 }

@@ -10,17 +10,17 @@
 enum { AM_HELLO = 1, AM_KEY = 2, AM_PONG_START = 3, AM_ECHO = 4, AM_BACK = 5, AM_QUIT = 6 };
 enum { MAX_SIZES = 64, MAX_SAMPLES = 1 << 16, CONTROL_BYTES = 64 };
 
-typedef struct sl_bench_args {
+typedef struct sl_bench_tp_args {
     const char *name, *transport, *tests, *connect, *listen;
     sl_tp_options tp;
     size_t sizes[MAX_SIZES];
-    int n_sizes, window, progress;
+    int32_t n_sizes, window;
     double seconds;
-    bool serve;
-} sl_bench_args;
+    bool serve, progress;
+} sl_bench_tp_args;
 
-typedef struct sl_tp_bench {
-    const sl_bench_args *args;
+typedef struct sl_bench_tp {
+    const sl_bench_tp_args *args;
     sl_transport *tp;
     sl_tp_ep *ep;
     uint8_t *arena; /* window x size, then for latency one buffer to send from and one to receive in */
@@ -34,18 +34,18 @@ typedef struct sl_tp_bench {
     bool get;
     size_t pong_size;
     uint8_t pong_seq;
-} sl_tp_bench;
+} sl_bench_tp;
 
 /* Records the first failure. */
-void sl_bench_fail(sl_tp_bench *b, sl_status st);
+void sl_bench_tp_fail(sl_bench_tp *b, sl_status st);
 /* Completion of whatever b has in flight. */
-void sl_bench_done(void *cookie, sl_status st);
-void sl_bench_send_key(sl_tp_bench *b, uint16_t id);
-sl_status sl_bench_open(sl_tp_bench *b, sl_err *err);
-void sl_bench_close(sl_tp_bench *b);
+void sl_bench_tp_done(void *cookie, sl_status st);
+void sl_bench_tp_send_key(sl_bench_tp *b, uint16_t id);
+sl_status sl_bench_tp_open(sl_bench_tp *b, sl_err *err);
+void sl_bench_tp_close(sl_bench_tp *b);
 /* Where the peer's latency writes arrive, and where ours are sent from. */
-volatile uint8_t *sl_bench_mailbox(const sl_tp_bench *b, size_t size);
+volatile uint8_t *sl_bench_tp_mailbox(const sl_bench_tp *b, size_t size);
 /* The measuring side: connects, runs every test, prints. Returns an exit code. */
-int sl_bench_measure(const sl_bench_args *args, const char *address);
+int sl_bench_tp_measure(const sl_bench_tp_args *args, const char *address);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The host store of `sluice bench decode`. Latent rows are taken from a few blocks of encoded random vectors;
+ * See host.h. Latent rows are taken from a few blocks of encoded random vectors;
  * index keys are random everywhere, because equal keys would give equal scores, which no real cache has.
  */
 #include <pthread.h>
@@ -7,14 +7,14 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "bench/decode/decode.h"
+#include "bench/host.h"
 #include "kernels/formats.h"
 #include "kernels/synth.h"
 
 enum { BLOCKS = 16, MAX_THREADS = 16 };
 
 typedef struct filler {
-    const dec_host *h;
+    const sl_bench_host *h;
     const uint8_t *blocks; /* [BLOCKS][64] rows */
     int32_t first, end;    /* pages */
 } filler;
@@ -31,7 +31,7 @@ static uint8_t *make_blocks(const sl_geometry *g)
     float *row = malloc(sizeof(float) * (size_t)width);
     for (int64_t i = 0; blocks && row && i < BLOCKS * SL_PAGE_TOKENS; i++) {
         for (int32_t k = 0; k < width; k++)
-            row[k] = sl_synth_uniform(DEC_SEED, (uint64_t)(i * width + k));
+            row[k] = sl_synth_uniform(SL_BENCH_SEED, (uint64_t)(i * width + k));
         sl_row_encode(g->row_format, g->lora, g->rope, row, blocks + i * g->row_bytes);
     }
     free(row);
@@ -81,7 +81,7 @@ static void *fill_main(void *arg)
     return NULL;
 }
 
-static sl_status fill_arena(const dec_host *h, int threads, sl_err *err)
+static sl_status fill_arena(const sl_bench_host *h, int threads, sl_err *err)
 {
     uint8_t *blocks = make_blocks(sl_arena_geometry(h->arena));
     pthread_t ids[MAX_THREADS];
@@ -107,10 +107,10 @@ static sl_status fill_arena(const dec_host *h, int threads, sl_err *err)
     return SL_OK;
 }
 
-sl_status dec_host_open(dec_host *h, sl_local *l, const sl_local_opts *o, int threads, sl_err *err)
+sl_status sl_bench_host_open(sl_bench_host *h, sl_local *l, const sl_local_opts *o, int threads, sl_err *err)
 {
     uint64_t t0 = sl_now_ns();
-    *h = (dec_host){.be = l->be};
+    *h = (sl_bench_host){.be = l->be};
     SL_TRY(sl_local_open_store(l, o, err));
     h->arena = l->arena;
     h->populate_s = seconds_since(t0);
@@ -124,15 +124,15 @@ sl_status dec_host_open(dec_host *h, sl_local *l, const sl_local_opts *o, int th
     return SL_OK;
 }
 
-void dec_host_close(dec_host *h)
+void sl_bench_host_close(sl_bench_host *h)
 {
     if (h->readable)
         sl_be_host_unregister(h->be, sl_arena_base(h->arena));
-    *h = (dec_host){0};
+    *h = (sl_bench_host){0};
 }
 
-sl_status dec_host_pages(const dec_host *h, bool shared, int32_t i, int32_t n, int32_t per_seq, int32_t own,
-                         int32_t *pages, int32_t *sets, sl_err *err)
+sl_status sl_bench_host_pages(const sl_bench_host *h, bool shared, int32_t i, int32_t n, int32_t per_seq,
+                              int32_t own, int32_t *pages, int32_t *sets, sl_err *err)
 {
     int64_t have = sl_arena_pages(h->arena), common = per_seq - own, room = have - (int64_t)n * own;
     int64_t fit = common > 0 ? room / common : n;
