@@ -1,5 +1,5 @@
 /*
- * The machinery behind `sluice verify`: one text computed in several ways that must not matter, its logits
+ * The work of `sluice verify`: one text computed in several ways that must give the same result, its logits
  * compared bit by bit with those of the plainest way. Internal to cli/.
  */
 #ifndef SL_CLI_VERIFY_H

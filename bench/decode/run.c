@@ -97,12 +97,12 @@ static sl_status open_engine(run *x, sl_err *err)
     sl_engine_opts eo = {
         .algorithm = "dsa", .max_step_tokens = o->max_batch, .policy = x->b->policy, .draw = &draw};
     eo.arena_readable = true;
-    /* who has nothing to wait for is fastest as a whole */
+    /* a step that fetches nothing, or fetches at no cost, is fastest as one group */
     eo.groups = x->mode == SL_BENCH_RESIDENT || x->mode == SL_BENCH_FREE_ROWS ? 1 : o->groups;
     bool resident = x->mode == SL_BENCH_RESIDENT;
     st = sl_plan_pools(&plan, resident ? SL_RESIDENT : SL_HIERARCHICAL, x->batch, x->context, &eo, err);
     if (!resident)
-        eo.row_pages = 0; /* nothing but index keys and hot rows, and rows of resident layers */
+        eo.row_pages = 0; /* on the device: index keys, hot rows and the rows of resident layers */
     if (x->mode == SL_BENCH_FIRST_RESIDENT)
         eo.hot_rows_layer = x->b->hot_layer;
     return st == SL_OK
@@ -146,7 +146,7 @@ static sl_status step(run *x, const sl_step_hooks *hooks, double *ms, sl_err *er
     return st;
 }
 
-/* Finite logits of the last step: made-up weights must not have gone astray. */
+/* The logits of the last step must be finite: random weights must not overflow. */
 static sl_status check_logits(const run *x, sl_err *err)
 {
     for (int32_t i = 0; i < x->batch; i++)
@@ -234,7 +234,7 @@ static sl_status measure(run *x, sl_bench_profile p, bool last, sl_err *err)
     for (int32_t i = 0; i < x->b->o.steps && st == SL_OK; i++)
         st = step(x, NULL, &x->ms[i], err);
     sl_engine_stats_get(x->engine, &s1);
-    if (st == SL_OK && last && x->mode != SL_BENCH_FREE_ROWS) /* whose rows are whatever was there */
+    if (st == SL_OK && last && x->mode != SL_BENCH_FREE_ROWS) /* free_rows computes with stale rows */
         st = check_logits(x, err);
     x->r.profile = p;
     summarise(x, &s0, &s1);
@@ -276,7 +276,7 @@ static sl_status run_mode(run *x, sl_err *err)
     for (int i = 0; i < o->profiles.n && st == SL_OK; i++) {
         st = measure(x, (sl_bench_profile)o->profiles.v[i], i == o->profiles.n - 1, err);
         if (x->mode == SL_BENCH_RESIDENT)
-            break; /* the pattern does not matter to it: rows are where they are */
+            break; /* resident requests fetch nothing, so that the access pattern has no effect */
     }
     close_run(x);
     return st;

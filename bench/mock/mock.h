@@ -3,7 +3,7 @@
  * the router's unit tests (over loopback), by `sluice bench router`, and by the client tests. It is not a
  * worker: no rows move, tokens come from a function of the tokens before them.
  *
- * It keeps the books a decode worker keeps (tickets, pages, who is still writing), so that a test can ask
+ * It counts what a decode worker counts (tickets, pages, writers in flight), so that a test can ask
  * whether everything was given back; its prefill role really connects to the decode mock and sends COMMIT.
  * Because the default next token is a hash of the whole history, a router that resumes a stream with wrong
  * tokens gets another stream.
@@ -28,7 +28,7 @@ typedef struct sl_mock_opts {
     uint32_t version; /* 0 = this build's */
     uint32_t vocab, max_context, max_batch, total_pages;
     uint32_t heartbeat_ms;
-    uint32_t reserve_us, prefill_us, step_us; /* how long things take */
+    uint32_t reserve_us, prefill_us, step_us; /* duration of a reservation, a prefill, a decode step */
     int32_t token_lo, token_hi;               /* range of made-up tokens: lo <= id < hi */
     int32_t eos;           /* -1 none; produced when the history's hash says so (1 in eos_every) */
     uint32_t eos_every;    /* 0 never */
@@ -41,14 +41,14 @@ typedef struct sl_mock_knobs {
     bool silent;         /* sends nothing at all, not even heartbeats */
     bool hold;           /* takes requests and never answers them; heartbeats go on */
     bool hold_commit;    /* prefill: does the work, never commits */
-    uint32_t full;       /* decode: so many RESERVEs get FAILED exhausted */
-    uint32_t fail;       /* so many requests get FAILED, retryable */
-    uint32_t fail_final; /* so many get FAILED, not retryable */
-    uint32_t retract_at; /* decode: RETRACTED once after so many output tokens */
-    uint32_t die_at;     /* decode: falls silent once so many output tokens were sent in all */
+    uint32_t full;       /* decode: number of RESERVEs still to be answered with FAILED (exhausted) */
+    uint32_t fail;       /* number of requests still to be answered with FAILED, retryable */
+    uint32_t fail_final; /* the same, not retryable */
+    uint32_t retract_at; /* decode: sends RETRACTED once, after this number of output tokens */
+    uint32_t die_at;     /* decode: falls silent after this number of output tokens in total */
     bool duplicate;      /* TOKENS, RESERVED, PREFILLED, DONE are sent twice */
     bool stale; /* each TOKENS is followed by one of the attempt before, and one for an unknown request */
-    uint32_t skip_token; /* decode: the so-manyth token of a request is never sent */
+    uint32_t skip_token; /* decode: the token with this number of a request is never sent */
     bool wrong_count;    /* decode: DONE tells one token too many, once */
     bool draining;       /* LOAD says draining */
 } sl_mock_knobs;

@@ -138,7 +138,7 @@ static sl_status run_point(run *x)
     return SL_OK;
 }
 
-/* Logits behind a prompt that is computed chunk by chunk; want: those of another chunk size, or NULL. */
+/* Logits after a prompt that is computed chunk by chunk; want: those of another chunk size, or NULL. */
 static sl_status compute_prompt(run *x, int32_t chunk, const int32_t *tokens, int32_t n, float *out,
                                 const float *want)
 {

@@ -1,5 +1,5 @@
 /*
- * Two small clients behind one driver. HTTP: one keep-alive connection per request in flight; the end of an
+ * Two small clients with one driver. HTTP: one keep-alive connection per request in flight; the end of an
  * answer is its content length or the last chunk. gRPC: one connection, a stream per request in flight, as
  * gateways do. Tokens are counted by what arrives: one server-sent event or one gRPC message each.
  */

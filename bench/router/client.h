@@ -1,6 +1,6 @@
 /*
- * The load of `sluice bench router`: keeps so many requests in flight over HTTP/1.1 or gRPC and notes when
- * what came back. One libuv loop on the calling thread; blocks until all requests are answered.
+ * The load of `sluice bench router`: keeps a constant number of requests in flight over HTTP/1.1 or gRPC and
+ * records when each token arrived. One libuv loop on the calling thread; blocks until all requests are answered.
  */
 #ifndef SL_BENCH_ROUTER_CLIENT_H
 #define SL_BENCH_ROUTER_CLIENT_H

@@ -138,7 +138,7 @@ static sl_status start(cluster *c, const options *o, uint32_t step_us, sl_err *e
         pthread_create(&c->worker_thread[i], NULL, run_mock, m);
     }
     struct timespec half = {0, 500000000};
-    nanosleep(&half, NULL); /* they join */
+    nanosleep(&half, NULL); /* time for the workers to join */
     if (!__atomic_load_n(&c->failed, __ATOMIC_SEQ_CST))
         return SL_OK;
     stop(c);
@@ -170,7 +170,7 @@ static sl_status measure(FILE *csv, cluster *c, const options *o, const char *na
     double cpu = thread_seconds(c->router_thread);
     st = sl_bench_load_run(&l, &r, err);
     cpu = thread_seconds(c->router_thread) - cpu;
-    double own = (double)step_us * (l.max_tokens - 1); /* what the mocks took */
+    double own = (double)step_us * (l.max_tokens - 1); /* time that the mock workers took */
     if (!st)
         fprintf(csv, "%s,%s,%u,%u,%u,%.0f,%.1f,%.1f,%.1f,%.1f,%.0f,%.1f,%.1f,%.1f,%.2f\n", name,
                 l.grpc ? "grpc" : "http", l.concurrency, l.requests, l.max_tokens, l.requests / r.seconds,

@@ -1,6 +1,6 @@
 /*
  * `sluice bench ship`: how fast the rows of a prefilled chunk reach a decode worker's store, by each path,
- * beside the link: the rate of one large copy from the device into pinned memory, measured in the same run.
+ * compared with the link: the rate of one large copy from the device into pinned memory, measured in the same run.
  *
  * A second process plays the decode worker: it owns the arena and gives this one the right to write into it
  * (worker/direct.h), as at a real connection. Spans, batches and copies are those of the prefill worker. What

@@ -1,6 +1,6 @@
 /*
- * Micro-benchmark of the swap-in: how fast misses of the hot buffers are found and fetched, beside what
- * copying alone costs.
+ * Micro-benchmark of the swap-in: how fast misses of the hot buffers are found and fetched, compared
+ * with what copying alone costs.
  *
  * One run simulates decode steps of a batch of hierarchical requests in one layer. Each step selects k tokens
  * per request, of which a given share is new since the last step, runs SL_OP_RESOLVE and SL_OP_GATHER, and

@@ -62,7 +62,7 @@ static void on_accepted(void *arg, sl_tp_ep *ep, const char *peer)
     b->ep = ep;
 }
 
-/* Sends our arena's key; the other side answers in kind or is satisfied. */
+/* Sends our arena's key. The other side answers AM_HELLO with its own key. */
 void sl_bench_tp_send_key(sl_bench_tp *b, uint16_t id)
 {
     uint8_t *key = malloc(SL_TP_RKEY_MAX);

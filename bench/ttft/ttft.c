@@ -7,7 +7,7 @@
  * exposed      = from the last layer of the prompt to COMMIT, by the prefill worker's own clock.
  * bytes_ms     = bytes shipped over the bandwidth of 1 MiB puts between two processes, measured here.
  * share_beyond = (cluster - single - bytes_ms) / single: what is left without the bytes' own time.
- * Most of the bytes' time hides behind computing, so share_added is the stricter of the two.
+ * Most of the bytes' time overlaps with computing, so share_added is the stricter of the two.
  * outside      = cluster - the prefill worker's own time in its steps: all that is not computing. On a
  * machine that does other things as well it is the steadiest figure, because computing is not in it.
  * share_of_minima = (fastest cluster - fastest single) / fastest single: other load only ever adds.
@@ -158,7 +158,7 @@ static sl_status run_cluster(const sl_bench_cluster *c, const sl_local_run *g, t
         st = check_answer(g, answer, err);
     if (st == SL_OK) {
         const struct timespec moment = {0, 20000000};
-        nanosleep(&moment, NULL); /* the answer may be faster than the prefill worker's own books */
+        nanosleep(&moment, NULL); /* the answer may arrive before the prefill worker updates its counters */
         st = prefill_counts(c, &after, err);
     }
     s->cluster[k] = (double)ns / 1e6;
@@ -253,7 +253,8 @@ static sl_status measure(const ttft_opts *o, sl_err *err)
         st = sl_bench_cluster_start(o->model, settings, SL_COUNT(settings), &c, err);
     if (st != SL_OK)
         return st;
-    bandwidth = again > bandwidth ? again : bandwidth; /* the faster: the smaller excuse */
+    bandwidth =
+        again > bandwidth ? again : bandwidth; /* the faster of both, so that bytes_ms is not overstated */
     struct utsname u;
     uname(&u);
     printf("# kernel=%s cpus=%ld backend=%s devices=%d,%d model=%s threads=%d chunk=%d tls=%s shipping=%s "

@@ -1,5 +1,5 @@
 /*
- * `sluice bench ttft`: time to the first token through a cluster beside the same engine in one process.
+ * `sluice bench ttft`: time to the first token through a cluster, compared with the same engine in one process.
  * Prints CSV to stdout with the machine's facts before it. Call it before anything created a transport in
  * this process.
  */
