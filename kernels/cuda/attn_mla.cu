@@ -32,6 +32,11 @@ namespace cg = cooperative_groups;
 #define OUT_LD 520             /* floats; the output tile of a cluster's merge lies over the two stages */
 #define PARTIAL (HEADS * LORA) /* floats */
 
+/* Registers per thread of the warpgroups by role: 128 + 64 + 2 * 160 = 4 * 128, what the launch gives to all. */
+#define FETCH_REGS 128
+#define SCORE_REGS 64
+#define VALUE_REGS 160
+
 enum { BAR_QUERY = 1, BAR_SCORES = 2, BAR_VALUES = 3 };
 
 struct attn_shared {
@@ -122,14 +127,6 @@ __device__ static inline float inverse(float l)
 
 /* ---- scores ---- */
 
-__device__ static inline float fast_exp2(float v)
-{
-    float r;
-
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
-    return r;
-}
-
 __device__ static inline uint32_t pack_prob(float a, float b, __half)
 {
     __half2 v = __floats2half2_rn(a, b);
@@ -144,12 +141,12 @@ __device__ static inline uint32_t pack_prob(float a, float b, __nv_bfloat16)
 
 __device__ static inline void product_scores(float (&s)[32], uint64_t a, uint64_t b, bool add, __half)
 {
-    sl_wgmma_ss_m64n64k16_f16(s, a, b, add);
+    sl_wgmma_n64_f16(s, a, b, add);
 }
 
 __device__ static inline void product_scores(float (&s)[32], uint64_t a, uint64_t b, bool add, __nv_bfloat16)
 {
-    sl_wgmma_ss_m64n64k16_bf16(s, a, b, add);
+    sl_wgmma_n64_bf16(s, a, b, add);
 }
 
 struct softmax_state { /* of this thread's two heads; l is its share of the sum */
@@ -178,12 +175,12 @@ __device__ static inline void probabilities(float (&s)[32], softmax_state &x, ui
         best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
         best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
         float top = fmaxf(x.m[r], best * scale), safe = top == -INFINITY ? 0.0f : top,
-              f = fast_exp2(x.m[r] - safe), sum = 0, more = 0;
+              f = sl_exp2_approx(x.m[r] - safe), sum = 0, more = 0;
         x.m[r] = top;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             float &a = s[j * 4 + r * 2], &b = s[j * 4 + r * 2 + 1];
-            a = fast_exp2(__fmaf_rn(a, scale, -safe)), b = fast_exp2(__fmaf_rn(b, scale, -safe));
+            a = sl_exp2_approx(__fmaf_rn(a, scale, -safe)), b = sl_exp2_approx(__fmaf_rn(b, scale, -safe));
             sum += a, more += b;
         }
         sum += more;
@@ -279,12 +276,12 @@ __device__ static inline void score_blocks(uint8_t *smem, const attn_work &w, at
 
 __device__ static inline void product_values(float (&o)[64], uint64_t a, uint64_t b, bool add, __half)
 {
-    sl_wgmma_ss_m64n128k16_f16_mn(o, a, b, add);
+    sl_wgmma_n128_f16_mn(o, a, b, add);
 }
 
 __device__ static inline void product_values(float (&o)[64], uint64_t a, uint64_t b, bool add, __nv_bfloat16)
 {
-    sl_wgmma_ss_m64n128k16_bf16_mn(o, a, b, add);
+    sl_wgmma_n128_bf16_mn(o, a, b, add);
 }
 
 __device__ static inline void warp_arrive(uint64_t *b)
@@ -292,11 +289,6 @@ __device__ static inline void warp_arrive(uint64_t *b)
     __syncwarp();
     if ((threadIdx.x & 31) == 0)
         sl_mbar_arrive(b);
-}
-
-template <int N> __device__ static inline void wait_groups(void)
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
 /* o += probabilities times rows of a stage. With fp8 rows the stage is freed as a whole, by the caller: it is
@@ -329,15 +321,15 @@ __device__ static inline void multiply_values(float (&o)[2][64], uint32_t rows_t
             product_values(o[i], sl_desc_k(rows_tile + 8 * SL_TILE + q * 32),
                            sl_desc_mn(mine + i * 2 * SL_TILE + q * 2048, SL_TILE), b > 0 || q > 0,
                            __nv_bfloat16());
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        sl_wgmma_commit();
     }
-    wait_groups<3>();
+    sl_wgmma_wait<3>();
     warp_arrive(&empty[0]);
-    wait_groups<2>();
+    sl_wgmma_wait<2>();
     warp_arrive(&empty[1]);
-    wait_groups<1>();
+    sl_wgmma_wait<1>();
     warp_arrive(&empty[2]);
-    wait_groups<0>();
+    sl_wgmma_wait<0>();
 }
 
 struct joint { /* of this thread's two heads: how a part joins those before, 1 / sum of all */
@@ -458,11 +450,6 @@ __device__ static inline void value_blocks(uint8_t *smem, const attn_work &w, at
 
 /* ---- the cluster's merge ---- */
 
-__device__ static inline void cluster_sync(void)
-{
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
-
 /* How the parts join: the same steps as end_part takes one after the other. Returns the parts that exist. */
 __device__ static inline int cluster_factors(cg::cluster_group &cl, attn_shared *x, int parts)
 {
@@ -546,39 +533,39 @@ __global__ static void __launch_bounds__(THREADS, 1) mla_kernel(const __grid_con
             sl_mbar_init(&x->merge[i], 4);
         }
         x->present = some;
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        sl_mbar_init_fence();
     }
     __syncthreads();
     if (wg == 3) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 128;");
+        sl_registers_give<FETCH_REGS>();
         if (some)
             produce(sl_smem_addr(smem), w, x, E());
         if (w.p.block_need) /* our end is the gather's end, too */
-            asm volatile("griddepcontrol.wait;" ::: "memory");
+            sl_after_previous();
         if (w.parts > 1) {
-            cluster_sync();
-            cluster_sync();
+            sl_cluster_sync_by_thread();
+            sl_cluster_sync_by_thread();
         }
     } else if (wg == 2) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+        sl_registers_give<SCORE_REGS>();
         load_queries<E, 384>(smem + SMEM_Q, w, item, threadIdx.x);
         sl_fence_async();
         sl_bar_sync(BAR_QUERY, 384);
         score_blocks<E>(smem, w, x, some);
         if (w.parts > 1) {
-            cluster_sync();
-            cluster_sync();
+            sl_cluster_sync_by_thread();
+            sl_cluster_sync_by_thread();
         }
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
+        sl_registers_take<VALUE_REGS>();
         load_queries<E, 384>(smem + SMEM_Q, w, item, threadIdx.x);
         sl_fence_async();
         sl_bar_sync(BAR_QUERY, 384);
         value_blocks<E>(smem, w, x, some);
         if (w.parts > 1) {
-            cluster_sync();
+            sl_cluster_sync_by_thread();
             cluster_merge(cl, (const float *)smem, x, w);
-            cluster_sync(); /* a block's shared memory stays until the others have read it */
+            sl_cluster_sync_by_thread(); /* a block's shared memory stays until the others have read it */
         }
     }
 #endif

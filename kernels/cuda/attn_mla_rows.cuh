@@ -82,10 +82,7 @@ __device__ static inline bool is_ready(const place &a, const attn_work &w)
 
     if (!w.p.block_need || a.item < 0 || a.need == 0)
         return true;
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
-                 : "=r"(done)
-                 : "l"(w.p.block_done + (int64_t)(a.item / w.groups) * w.p.ld_blocks + a.block)
-                 : "memory");
+    done = sl_load_acquire(w.p.block_done + (int64_t)(a.item / w.groups) * w.p.ld_blocks + a.block);
     return __all_sync(0xffffffffu, done >= a.need);
 }
 
@@ -100,7 +97,7 @@ __device__ static inline void start_item(place &a, const attn_work &w, int k)
     a.list = w.p.phys + (int64_t)(a.item / w.groups) * w.p.ld_ids + (threadIdx.x & 31);
     if (a.block == 0) /* all of the list comes into the L2 cache while its beginning is worked on */
         for (int i = (threadIdx.x & 127) * 32; i < k; i += 128 * 32)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(a.list - (threadIdx.x & 31) + i) : "memory");
+            sl_prefetch_l2(a.list - (threadIdx.x & 31) + i);
     look(a, w, k);
 }
 
@@ -147,11 +144,9 @@ __device__ static inline void settle(place &a, int32_t *list, const attn_work &w
 #pragma unroll
         for (int i = 0; i < 5; i++)
             if (i * 256 + (lane >> 4) * 128 < (int)w.p.rows.row_bytes + 127)
-                asm volatile(
-                    "prefetch.global.L2 [%0];" ::"l"(i * 256 + (lane >> 4) * 128 < (int)w.p.rows.row_bytes
-                                                         ? row + i * 256
-                                                         : row - (lane >> 4) * 128 + w.p.rows.row_bytes - 1)
-                    : "memory");
+                sl_prefetch_l2(i * 256 + (lane >> 4) * 128 < (int)w.p.rows.row_bytes
+                                   ? row + i * 256
+                                   : row - (lane >> 4) * 128 + w.p.rows.row_bytes - 1);
     }
 }
 
@@ -172,10 +167,7 @@ __device__ static inline void settle_quarters(place &a, int32_t *list, const att
     if (lane < 16) {
         list[lane] = id;
         if (id >= 0)
-            asm volatile(
-                "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row_of(w.p.rows.base, w.p.rows, id)),
-                "r"((int)w.p.rows.row_bytes)
-                : "memory");
+            sl_prefetch_l2(row_of(w.p.rows.base, w.p.rows, id), (uint32_t)w.p.rows.row_bytes);
     }
     __syncwarp();
 }
@@ -197,18 +189,6 @@ __device__ static inline place behind(const place &a, const attn_work &w, int k)
     return n;
 }
 
-__device__ static inline void copy16(uint32_t to, const uint8_t *from, bool some)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(some ? 16 : 0)
-                 : "memory");
-}
-
-__device__ static inline void put16(uint32_t to, uint4 v)
-{
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-
 /* Columns 64 * tile.. (tiles of them) of this warp's rows, 16-bit, from `from` bytes into the row on. */
 __device__ static inline void copy_tiles(uint32_t kv, const sl_row_view &rows, const int32_t *list, int tile,
                                          int tiles, int from)
@@ -221,7 +201,7 @@ __device__ static inline void copy_tiles(uint32_t kv, const sl_row_view &rows, c
         const uint8_t *row = row_of(rows.base + from + chunk * 16, rows, id);
         uint32_t to = kv + tile * SL_TILE + w * 2048 + sl_swizzle(u, chunk);
         for (int i = 0; i < tiles; i++)
-            copy16(to + i * SL_TILE, row + i * 128, id >= 0);
+            sl_copy16(to + i * SL_TILE, row + i * 128, id >= 0);
     }
 }
 
@@ -232,25 +212,13 @@ struct fp8_rows {   /* sixteen rows as one lane holds them */
     float scale[2]; /* of row lane % 16, columns 128 (lane / 16).. and 256 + .. */
 };
 
-/*
- * Past the L1 cache, where a neighbour's sector may be older than a row that has just come in. Without a
- * condition: the compiler would wait for the load to merge it with the alternative.
- */
-__device__ static inline uint2 get8(const uint8_t *from)
-{
-    uint2 v;
-
-    asm volatile("ld.global.cg.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from) : "memory");
-    return v;
-}
-
 __device__ static inline void load_scales(fp8_rows &f, const sl_row_view &rows, const int32_t *list, int lane)
 {
     const uint8_t *scales = row_of(rows.base + LORA + (lane >> 4) * 4, rows, list[lane & 15]);
 
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(f.scale[i]) : "l"(scales + 8 * i) : "memory");
+        f.scale[i] = sl_load_float_l2(scales + 8 * i);
 }
 
 /* Four rows, from 4 g on. */
@@ -263,8 +231,8 @@ __device__ static inline void load_four(fp8_rows &f, const sl_row_view &rows, co
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const uint8_t *row = row_of(base, rows, j == 0 ? ids.x : j == 1 ? ids.y : j == 2 ? ids.z : ids.w);
-        f.v[4 * g + j][0] = get8(row);
-        f.v[4 * g + j][1] = get8(row + 256);
+        f.v[4 * g + j][0] = sl_load8_l2(row);
+        f.v[4 * g + j][1] = sl_load8_l2(row + 256);
     }
 }
 
@@ -295,7 +263,7 @@ __device__ static inline void store_two(uint32_t to, const fp8_rows &f, const ui
     }
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        put16((to ^ ((u + i / 2) & 7) << 4) + (u + i / 2) * 128 + (i & 1) * 4 * SL_TILE, t[i]);
+        sl_store16_shared((to ^ ((u + i / 2) & 7) << 4) + (u + i / 2) * 128 + (i & 1) * 4 * SL_TILE, t[i]);
 }
 
 /* The block in `at` is on its way: arrives for this thread's copies and, once a warp, for its stores. */
@@ -336,7 +304,7 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
     place cur = first_place(w, k), next, after;
     fp8_rows f;
 
-    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    lane = sl_lane_id();
     uint32_t mine = smem + (lane >> 3) * SL_TILE + (threadIdx.x >> 5 & 3) * 2048 + (lane & 7) * 16;
     settle(cur, lists[0], w, k);
     next = behind(cur, w, k);
@@ -384,7 +352,7 @@ __device__ static inline void copy_quarter(uint32_t kv, const sl_row_view &rows,
     uint32_t to = kv + tile * SL_TILE + sl_swizzle(block_row(4 * q) + (lane >> 3), chunk);
 
     for (int i = 0; i < tiles; i++)
-        copy16(to + i * SL_TILE, row + i * 128, id >= 0);
+        sl_copy16(to + i * SL_TILE, row + i * 128, id >= 0);
 }
 
 __device__ static inline void wait_quarter(attn_shared *x, int it, int q)

@@ -7,6 +7,7 @@
 #define SL_KERNELS_CUDA_COMMON_CUH
 
 #include "kernels/cuda/cuda_impl.h"
+#include "kernels/cuda/ptx.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -144,15 +145,6 @@ __device__ static inline bool sl_token(const sl_seq_tables *s, int t, uint32_t *
 static inline int sl_ceil_div(int64_t a, int64_t b)
 {
     return (int)((a + b - 1) / b);
-}
-
-/* The clock of sl_swap_clock. */
-__device__ static inline unsigned long long sl_clock_ns(void)
-{
-    unsigned long long t;
-
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)::"memory");
-    return t;
 }
 
 #endif

@@ -19,15 +19,6 @@ __device__ static inline const uint8_t *host_row(const sl_host_plane &h, int64_t
     return h.base + src / SL_PAGE_TOKENS * h.page_stride + src % SL_PAGE_TOKENS * h.row_stride;
 }
 
-/* Read once, if at all; without a branch, so that nothing comes between loads. */
-__device__ static inline void load_if(uint4 &v, const uint8_t *p, bool on)
-{
-    asm volatile("{ .reg .pred q; setp.ne.u32 q, %5, 0;"
-                 "@q ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4]; }"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p), "r"((uint32_t)on));
-}
-
 struct row_pair {
     int64_t src;
     int32_t dst;
@@ -61,7 +52,7 @@ __device__ static inline void copy_rows(uint8_t *const (&to)[ROWS], const uint8_
 #pragma unroll
             for (int k = 0; k < PARTS; k++) {
                 int at = base + PART * k + 16 * (threadIdx.x & 31) - (int)((uintptr_t)from[r] & (LINE - 1));
-                load_if(v[r][k], from[r] + at, r < rows && at >= 0 && at < bytes);
+                sl_load_if(v[r][k], from[r] + at, r < rows && at >= 0 && at < bytes);
             }
         if (base == 0)
             read_pairs(next, p, i, n);
@@ -89,9 +80,7 @@ __device__ static inline void count_blocks(const sl_gather_params &p, int first,
 
     __syncwarp();
     if (lane < rows)
-        asm volatile(
-            "red.release.gpu.global.add.s32 [%0], 1;" ::"l"(p.block_done + p.miss_block[first + lane])
-            : "memory");
+        sl_increment_release(p.block_done + p.miss_block[first + lane]);
 }
 
 __device__ static inline void begin_clock(sl_swap_clock *c)
@@ -137,10 +126,8 @@ template <int ROWS, int PARTS>
 __global__ static void __launch_bounds__(GATHER_THREADS) gather_kernel(sl_gather_params p, bool wide)
 {
     /* An attention behind may start from here on: all of our blocks are on their SMs and need nobody else. */
-#if __CUDA_ARCH__ >= 900
     if (p.block_done)
-        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+        sl_let_next_start();
     begin_clock(p.clock);
     int n = min(*p.miss_count, p.miss_cap), warps = gridDim.x * (blockDim.x >> 5);
     int each = min(ROWS, (n + warps - 1) / warps),

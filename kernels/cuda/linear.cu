@@ -16,14 +16,6 @@
 #define TILE_K 32
 #define GROUP 128
 
-/* Lets a kernel that was launched for it start before this one has ended. */
-__device__ static inline void sl_let_next_start(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 /* x quantised per token and 128 inputs: q[T][K] e4m3, scale[K/128][ld_scale] (token index fastest, as the
  * library wants it). */
 __global__ static void quant_acts_kernel(const void *x, sl_dtype act, int ld_x, int k, uint8_t *q,

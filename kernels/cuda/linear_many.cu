@@ -62,12 +62,12 @@ template <bool F8> __device__ static void produce(const many_args &p, many_ring 
         many_tile t = tile_of(p, w);
         for (int g = 0; g < p.groups; g++, st_next(r)) {
             uint32_t at = r.base + r.stage * STAGE, full = r.full + r.stage * 8;
-            st_bar_wait(r.empty + r.stage * 8, r.phase ^ 1);
-            st_bar_expect(full, STAGE + (F8 ? XS_BYTES : 0));
-            st_copy_box(at, &p.o[t.which].w, g * GROUP, t.out0, full);
-            st_copy_box(at + ST_BOX_BYTES, &p.x, g * GROUP, t.t0, full);
+            sl_mbar_wait(r.empty + r.stage * 8, r.phase ^ 1);
+            sl_mbar_expect(full, STAGE + (F8 ? XS_BYTES : 0));
+            sl_copy_box(at, &p.o[t.which].w, g * GROUP, t.out0, full);
+            sl_copy_box(at + ST_BOX_BYTES, &p.x, g * GROUP, t.t0, full);
             if (F8)
-                st_copy_bytes(xs_base + r.stage * XS_BYTES, p.xs + (int64_t)g * p.ld_xs + t.t0, XS_BYTES,
+                sl_copy_bulk(xs_base + r.stage * XS_BYTES, p.xs + (int64_t)g * p.ld_xs + t.t0, XS_BYTES,
                               full);
         }
     }
@@ -88,7 +88,7 @@ __device__ static inline void multiply(const many_args &p, many_ring &r, const f
         uint32_t at = r.base + r.stage * STAGE;
         uint64_t a = sl_desc_k(at + ST_BOX_BYTES + wg * (X_BYTES / 2)), b = sl_desc_k(at);
         float w = F8 ? __ldg(ws + g) : 0, x0 = 0, x1 = 0;
-        st_bar_wait(r.full + r.stage * 8, r.phase);
+        sl_mbar_wait(r.full + r.stage * 8, r.phase);
         if constexpr (F8) {
             x0 = __fmul_rn(xs[r.stage * TOKENS + row], w);
             x1 = __fmul_rn(xs[r.stage * TOKENS + row + 8], w);
@@ -147,7 +147,7 @@ template <bool F8> __device__ static void consume(const many_args &p, many_ring 
         const float *ws = F8 ? o.ws + (int64_t)(t.out0 / GROUP) * p.groups : NULL;
         if (t.t0 + wg * 64 >= p.tokens) { /* no such tokens */
             for (int g = 0; g < p.groups; g++, st_next(r)) {
-                st_bar_wait(r.full + r.stage * 8, r.phase);
+                sl_mbar_wait(r.full + r.stage * 8, r.phase);
                 st_release(r);
             }
             continue;
@@ -178,18 +178,18 @@ __global__ static void __launch_bounds__(THREADS, 1) many_kernel(const __grid_co
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            st_bar_init(r.full + i * 8, 1);
-            st_bar_init(r.empty + i * 8, 8);
+            sl_mbar_init(r.full + i * 8, 1);
+            sl_mbar_init(r.empty + i * 8, 8);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        sl_mbar_init_fence();
     }
     __syncthreads();
     if (threadIdx.x >= 256) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        sl_registers_give<ST_COPY_REGS>();
         if (threadIdx.x == 256)
             produce<F8>(p, r, sl_smem_addr(xs), work);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        sl_registers_take<ST_MULTIPLY_REGS>();
         consume<F8>(p, r, xs, work);
     }
 #endif

@@ -39,23 +39,10 @@ struct linear_args {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ static inline void cluster_sync(void)
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-}
-
-/* Loads four floats at a shared address of this block, in block `rank` of the cluster. */
+/* Four floats that lie at `at` in block `rank` of the cluster. */
 __device__ static inline float4 remote(uint32_t at, int rank)
 {
-    float4 v;
-    uint32_t there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(there)
-                 : "memory");
-    return v;
+    return sl_cluster_load_float4(sl_cluster_addr(at, rank));
 }
 
 /* Weights of one stage, and how many bytes the stage will have in all. */
@@ -63,10 +50,10 @@ template <int MT>
 __device__ static inline void copy_weights(const linear_out &o, uint32_t at, uint32_t bar, int g, int out0,
                                            int bytes)
 {
-    st_bar_expect(bar, bytes);
-    st_copy_box(at, &o.w, g * GROUP, out0, bar);
+    sl_mbar_expect(bar, bytes);
+    sl_copy_box(at, &o.w, g * GROUP, out0, bar);
     if (out0 + ST_BOX < o.outs)
-        st_copy_box(at + ST_BOX_BYTES, &o.w, g * GROUP, out0 + ST_BOX, bar);
+        sl_copy_box(at + ST_BOX_BYTES, &o.w, g * GROUP, out0 + ST_BOX, bar);
 }
 
 template <bool F8, int MT>
@@ -80,19 +67,19 @@ __device__ static void produce(const linear_args &p, const linear_out &o, uint32
     for (int n = 0; n < STAGES(MT) && g0 + n < g1; n++)
         copy_weights<MT>(o, base + n * STAGE(MT), full + n * 8, g0 + n, out0,
                          (second ? 2 : 1) * ST_BOX_BYTES + boxes * 1024 + (F8 ? MT * ST_XS_BYTES : 0));
-    st_wait_before();
+    sl_after_previous();
     for (int g = g0, n = 0; g < g1; g++, n++) {
         int s = n % STAGES(MT);
         uint32_t at = base + s * STAGE(MT), bar = full + s * 8;
         if (n >= STAGES(MT)) {
-            st_bar_wait(empty + s * 8, (n / STAGES(MT) & 1) ^ 1);
+            sl_mbar_wait(empty + s * 8, (n / STAGES(MT) & 1) ^ 1);
             copy_weights<MT>(o, at, bar, g, out0,
                              (second ? 2 : 1) * ST_BOX_BYTES + boxes * 1024 + (F8 ? MT * ST_XS_BYTES : 0));
         }
         for (int i = 0; i < boxes; i++)
-            st_copy_box(at + 2 * ST_BOX_BYTES + i * 1024, &p.x, g * GROUP, t0 + 8 * i, bar);
+            sl_copy_box(at + 2 * ST_BOX_BYTES + i * 1024, &p.x, g * GROUP, t0 + 8 * i, bar);
         if (F8)
-            st_copy_bytes(xs_at + s * MT * ST_XS_BYTES, p.xs + (int64_t)g * p.ld_xs + t0, MT * ST_XS_BYTES,
+            sl_copy_bulk(xs_at + s * MT * ST_XS_BYTES, p.xs + (int64_t)g * p.ld_xs + t0, MT * ST_XS_BYTES,
                           bar);
     }
 }
@@ -114,7 +101,7 @@ __device__ static void multiply(const linear_args &p, const linear_out &o, uint3
         uint32_t at = base + s * STAGE(MT);
         uint64_t b = sl_desc_k(at + wg * ST_BOX_BYTES);
         float w = F8 ? __shfl_sync(0xffffffffu, i < 32 ? s0 : s1, i & 31) : 0;
-        st_bar_wait(full + s * 8, i / STAGES(MT) & 1);
+        sl_mbar_wait(full + s * 8, i / STAGES(MT) & 1);
 #pragma unroll
         for (int m = 0; m < MT; m++) {
             uint64_t a = sl_desc_k(at + 2 * ST_BOX_BYTES + m * ST_X_BYTES);
@@ -132,7 +119,7 @@ __device__ static void multiply(const linear_args &p, const linear_out &o, uint3
             }
             sl_wgmma_finish();
             if (m == MT - 1 && lane == 0)
-                st_bar_arrive(empty + s * 8);
+                sl_mbar_arrive(empty + s * 8);
             if constexpr (F8)
 #pragma unroll
                 for (int k = 0; k < 64; k++)
@@ -233,24 +220,24 @@ __global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_
     out0 = ((int)blockIdx.y - o.first_tile) * OUTS;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES(MT); i++) {
-            st_bar_init(full + i * 8, 1);
-            st_bar_init(empty + i * 8, 8);
+            sl_mbar_init(full + i * 8, 1);
+            sl_mbar_init(empty + i * 8, 8);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        sl_mbar_init_fence();
     }
     __syncthreads();
     if (threadIdx.x >= 256) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        sl_registers_give<ST_COPY_REGS>();
         if (threadIdx.x == 256)
             produce<F8, MT>(p, o, base, full, empty, sl_smem_addr(xs), g0, g1, t0, out0);
         __syncwarp();
         if (p.splits > 1) {
-            cluster_sync();
-            cluster_sync();
+            sl_cluster_sync();
+            sl_cluster_sync();
         }
     } else {
         float acc[MT][64];
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        sl_registers_take<ST_MULTIPLY_REGS>();
         multiply<F8, MT>(p, o, base, full, empty, xs, g0, g1, out0 + wg * ST_BOX, wg, acc);
         if (p.splits > 1)
             sl_bar_sync(1, 256); /* both have read the last stage */
@@ -261,9 +248,9 @@ __global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_
             else
                 put_part(part + m * ST_TOKENS * PART_LD, wg, acc[m]);
         if (p.splits > 1) {
-            cluster_sync();
+            sl_cluster_sync();
             add_parts(p, o, part, blockIdx.x, t0, MT * ST_TOKENS, out0);
-            cluster_sync(); /* nobody leaves while its part is read */
+            sl_cluster_sync(); /* nobody leaves while its part is read */
         }
     }
 #endif

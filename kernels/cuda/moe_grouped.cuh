@@ -111,13 +111,13 @@ __device__ static void mg_produce(const mg_args &p, mg_ring r, uint32_t xs_base,
         mg_tile t = mg_tile_of<DUAL>(p, w);
         for (int g = 0; g < p.groups; g++, st_next(r)) {
             uint32_t at = r.base + r.stage * MG_STAGE, full = r.full + r.stage * 8;
-            st_bar_wait(r.empty + r.stage * 8, r.phase ^ 1);
-            st_bar_expect(full, MG_STAGE + (F8 ? MG_XS_BYTES : 0));
-            st_copy_box(at, p.wa + t.e, g * ST_BOX, t.out[0], full);
-            st_copy_box(at + ST_BOX_BYTES, (DUAL ? p.wb : p.wa) + t.e, g * ST_BOX, t.out[1], full);
-            st_copy_box(at + 2 * ST_BOX_BYTES, &p.x, g * ST_BOX, t.row, full);
+            sl_mbar_wait(r.empty + r.stage * 8, r.phase ^ 1);
+            sl_mbar_expect(full, MG_STAGE + (F8 ? MG_XS_BYTES : 0));
+            sl_copy_box(at, p.wa + t.e, g * ST_BOX, t.out[0], full);
+            sl_copy_box(at + ST_BOX_BYTES, (DUAL ? p.wb : p.wa) + t.e, g * ST_BOX, t.out[1], full);
+            sl_copy_box(at + 2 * ST_BOX_BYTES, &p.x, g * ST_BOX, t.row, full);
             if (F8)
-                st_copy_bytes(xs_base + r.stage * MG_XS_BYTES, p.xs + (int64_t)g * p.ld + t.row, MG_XS_BYTES,
+                sl_copy_bulk(xs_base + r.stage * MG_XS_BYTES, p.xs + (int64_t)g * p.ld + t.row, MG_XS_BYTES,
                               full);
         }
     }
@@ -171,7 +171,7 @@ __device__ static inline void mg_multiply(const mg_args &p, mg_ring &r, const fl
         uint32_t at = r.base + r.stage * MG_STAGE;
         uint64_t a = sl_desc_k(at + 2 * ST_BOX_BYTES + wg * (MG_X_BYTES / 2)), b = sl_desc_k(at);
         float wa = F8 ? __ldg(sa + g) : 0, wb = F8 ? __ldg(sb + g) : 0;
-        st_bar_wait(r.full + r.stage * 8, r.phase);
+        sl_mbar_wait(r.full + r.stage * 8, r.phase);
         if (idle) {
             st_release(r);
         } else if constexpr (F8) {
@@ -311,19 +311,19 @@ __global__ static void __launch_bounds__(MG_THREADS, 1) mg_gemm_kernel(const __g
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < MG_STAGES; i++) {
-            st_bar_init(r.full + i * 8, 1);
-            st_bar_init(r.empty + i * 8, 8);
+            sl_mbar_init(r.full + i * 8, 1);
+            sl_mbar_init(r.empty + i * 8, 8);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        sl_mbar_init_fence();
     }
     __syncthreads();
     int work = *p.rows.n_tiles * p.out_tiles;
     if (threadIdx.x >= 256) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        sl_registers_give<ST_COPY_REGS>();
         if (threadIdx.x == 256)
             mg_produce<F8, DUAL>(p, r, sl_smem_addr(xs), work);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        sl_registers_take<ST_MULTIPLY_REGS>();
         mg_consume<F8, DUAL>(p, r, xs, work);
     }
 #endif

@@ -104,7 +104,7 @@ __device__ static inline void product(float (&d)[16], const weight_group &w, uin
 #pragma unroll
     for (int s = 0; s < 4; s++) {
         uint32_t a[4] = {lo[2 * s], hi[2 * s], lo[2 * s + 1], hi[2 * s + 1]};
-        sl_wgmma_rs_m64n32k32_e4m3(d, a, b + 2 * s, s > 0);
+        sl_wgmma_e4m3(d, a, b + 2 * s, s > 0);
     }
 }
 

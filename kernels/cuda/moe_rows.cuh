@@ -19,9 +19,8 @@ __global__ static void sl_moe_quantise(const __nv_bfloat16 *x, int n, int top_k,
                                        uint8_t *q, float *scale, int ld)
 {
     int t = blockIdx.x, g = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+
+    sl_let_next_start();
     if (g >= n / 128)
         return;
     uint2 raw = *(const uint2 *)(x + (int64_t)t * n + g * 128 + lane * 4);

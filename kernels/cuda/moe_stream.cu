@@ -91,9 +91,9 @@ template <bool DUAL>
 __device__ static inline void copy_weights(const moe_args &p, const moe_tile &t, uint32_t at, uint32_t full,
                                            int g)
 {
-    st_bar_expect(full, 2 * ST_BOX_BYTES + (t.count + 7) / 8 * 1024 + XS_BYTES);
-    st_copy_box(at, p.wa + t.e, g * GROUP, t.out0, full);
-    st_copy_box(at + ST_BOX_BYTES, (DUAL ? p.wb : p.wa) + t.e, g * GROUP, DUAL ? t.out0 : t.out0 + ST_BOX,
+    sl_mbar_expect(full, 2 * ST_BOX_BYTES + (t.count + 7) / 8 * 1024 + XS_BYTES);
+    sl_copy_box(at, p.wa + t.e, g * GROUP, t.out0, full);
+    sl_copy_box(at + ST_BOX_BYTES, (DUAL ? p.wb : p.wa) + t.e, g * GROUP, DUAL ? t.out0 : t.out0 + ST_BOX,
                 full);
 }
 
@@ -104,8 +104,8 @@ __device__ static inline void copy_tokens(const moe_args &p, const moe_tile &t, 
     uint32_t at = r.base + r.stage * STAGE + 2 * ST_BOX_BYTES, full = r.full + r.stage * 8;
 
     for (int i = 0; i < t.count; i += 8)
-        st_copy_box(at + i * 128, &p.x, g * GROUP, t.first + i, full);
-    st_copy_bytes(xs_base + r.stage * XS_BYTES, p.xs + (int64_t)g * p.ld + t.first, XS_BYTES, full);
+        sl_copy_box(at + i * 128, &p.x, g * GROUP, t.first + i, full);
+    sl_copy_bulk(xs_base + r.stage * XS_BYTES, p.xs + (int64_t)g * p.ld + t.first, XS_BYTES, full);
 }
 
 /*
@@ -120,14 +120,14 @@ template <bool DUAL> __device__ static void produce(const moe_args &p, ring r, u
         for (int g = 0; early && g < STAGES && g < p.groups; g++)
             copy_weights<DUAL>(p, t, r.base + g * STAGE, r.full + g * 8, g);
         if (early)
-            st_wait_before();
+            sl_after_previous();
         for (int g = 0; g < p.groups; g += 2) {
             ring pair[2] = {r, r};
             int n = min(2, p.groups - g);
             st_next(pair[1]);
             for (int i = 0; i < n; i++)
                 if (!early || g + i >= STAGES)
-                    st_bar_wait(r.empty + pair[i].stage * 8, pair[i].phase ^ 1);
+                    sl_mbar_wait(r.empty + pair[i].stage * 8, pair[i].phase ^ 1);
             for (int i = 0; i < n; i++)
                 if (!early || g + i >= STAGES)
                     copy_weights<DUAL>(p, t, r.base + pair[i].stage * STAGE, r.full + pair[i].stage * 8,
@@ -138,7 +138,7 @@ template <bool DUAL> __device__ static void produce(const moe_args &p, ring r, u
         early = false;
     }
     if (early)
-        st_wait_before(); /* blocks without a tile, too: what follows relies on it */
+        sl_after_previous(); /* blocks without a tile, too: what follows relies on it */
 }
 
 /* acc of one box over all groups. */
@@ -155,7 +155,7 @@ __device__ static inline void multiply(const moe_args &p, ring &r, const float *
         uint32_t at = r.base + r.stage * STAGE;
         uint64_t a = sl_desc_k(at + 2 * ST_BOX_BYTES), b = sl_desc_k(at + wg * ST_BOX_BYTES);
         float w = __shfl_sync(0xffffffffu, g < 32 ? s0 : s1, g & 31), x0 = 0, x1 = 0;
-        st_bar_wait(r.full + r.stage * 8, r.phase);
+        sl_mbar_wait(r.full + r.stage * 8, r.phase);
         sl_wgmma_fence();
 #pragma unroll
         for (int k = 0; k < 4; k++)
@@ -166,7 +166,7 @@ __device__ static inline void multiply(const moe_args &p, ring &r, const float *
         }
         sl_wgmma_finish();
         if (lane == 0)
-            st_bar_arrive(r.empty + r.stage * 8);
+            sl_mbar_arrive(r.empty + r.stage * 8);
         if (row < TOKENS) { /* whole warps */
 #pragma unroll
             for (int i = 0; i < 64; i++)
@@ -282,12 +282,12 @@ __global__ static void __launch_bounds__(ST_THREADS, 1) gemm_kernel(const __grid
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            st_bar_init(r.full + i * 8, 1);
-            st_bar_init(r.empty + i * 8, 8);
+            sl_mbar_init(r.full + i * 8, 1);
+            sl_mbar_init(r.empty + i * 8, 8);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        sl_mbar_init_fence();
     }
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    sl_let_next_start();
     __syncthreads();
     if (threadIdx.x >= 256) {
         if (threadIdx.x == 256)

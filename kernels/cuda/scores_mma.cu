@@ -34,62 +34,20 @@ struct scores_shared {
     int32_t warps[SLICE / 32], last;                /* no token behind it has work */
 };
 
-__device__ static inline void mbar_init(uint64_t *b, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(sl_smem_addr(b)), "r"(count) : "memory");
-}
-
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ static inline void mbar_wait(uint64_t *b, uint32_t parity)
+/* sl_mbar_wait() with its loop in C++: with the loop inside the instruction's text the compiler makes the kernel half
+ * as long again. */
+__device__ static inline void wait_stage(uint64_t *b, uint32_t parity)
 {
-    uint32_t done;
-
-    do
-        asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}\n"
-                     : "=r"(done)
-                     : "r"(sl_smem_addr(b)), "r"(parity)
-                     : "memory");
-    while (!done);
-}
-
-__device__ static inline void mbar_arrive(uint64_t *b)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sl_smem_addr(b)) : "memory");
+    while (!sl_mbar_try_wait(sl_smem_addr(b), parity))
+        ;
 }
 
 /* Starts the copy of a page; `full` completes when it has arrived. */
 __device__ static inline void fetch_page(uint8_t *to, const uint8_t *from, uint64_t *full, uint64_t policy)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(sl_smem_addr(full)),
-                 "n"(PAGE_BYTES)
-                 : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1], %2, [%3], %4;" ::"r"(sl_smem_addr(to)),
-                 "l"(from), "n"(PAGE_BYTES), "r"(sl_smem_addr(full)), "l"(policy)
-                 : "memory");
-}
-
-__device__ static inline void product(float (&d)[16], const uint32_t *a, uint64_t b, bool add)
-{
-    sl_wgmma_rs_m64n32k32_e4m3(d, a, b, add);
-}
-
-__device__ static inline void product(float (&d)[32], const uint32_t *a, uint64_t b, bool add)
-{
-    asm volatile("{\n.reg .pred p;\n"
-                 "setp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}\n"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
-                   "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-                   "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-                   "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-                   "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+    sl_mbar_expect(sl_smem_addr(full), PAGE_BYTES);
+    sl_copy_bulk(sl_smem_addr(to), from, PAGE_BYTES, sl_smem_addr(full), policy);
 }
 
 /* Of the lanes up to this one. */
@@ -216,12 +174,7 @@ __device__ static void produce(scores_shared &s, const sl_index_scores_params &p
 {
     int lane = threadIdx.x & 31, stage = 0, g = !S && part.first < part.end ? group_of(s, part.first) : 0;
     uint32_t parity = 1;
-    uint64_t policy;
-
-    if (once)
-        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    else
-        asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    uint64_t policy = once ? sl_policy_evict_first() : sl_policy_evict_normal();
     int32_t next = page_at<S>(s, q, part, part.first + lane, &g, guess, deverr);
     for (int u0 = part.first; u0 < part.end; u0 += 32) {
         int32_t now = next;
@@ -229,12 +182,12 @@ __device__ static void produce(scores_shared &s, const sl_index_scores_params &p
         for (int l = 0; l < 32 && u0 + l < part.end; l++) {
             int32_t page = __shfl_sync(0xffffffffu, now, l);
             if (lane == 0) {
-                mbar_wait(&s.empty[stage], parity);
+                wait_stage(&s.empty[stage], parity);
                 if (page >= 0)
                     fetch_page(ring + stage * PAGE_BYTES, p.index_base + page * p.index_page_stride,
                                &s.full[stage], policy);
                 else
-                    mbar_arrive(&s.full[stage]); /* the score is garbage, the error is noted */
+                    sl_mbar_arrive(&s.full[stage]); /* the score is garbage, the error is noted */
             }
             if (++stage == stages) {
                 stage = 0;
@@ -319,7 +272,7 @@ __device__ static inline float score_keys(const page_keys &k, uint64_t q, W weig
 #pragma unroll
     for (int s = 0; s < 4; s++) {
         uint32_t a[4] = {k.lo[2 * s], k.hi[2 * s], k.lo[2 * s + 1], k.hi[2 * s + 1]};
-        product(d, a, q + 2 * s, s > 0);
+        sl_wgmma_e4m3(d, a, q + 2 * s, s > 0);
     }
     sl_wgmma_finish();
 #pragma unroll
@@ -378,11 +331,11 @@ __device__ static void consume(scores_shared &s, const sl_index_scores_params &p
         for (; u < end; u += CONSUMERS) {
             int page = page_of<S>(u, begin);
             page_keys k;
-            mbar_wait(&s.full[stage], parity);
+            wait_stage(&s.full[stage], parity);
             read_keys(k, ring + stage * PAGE_BYTES, row, at);
             __syncwarp();
             if (lane == 0)
-                mbar_arrive(&s.empty[stage]);
+                sl_mbar_arrive(&s.empty[stage]);
             if ((stage += CONSUMERS) >= stages) {
                 stage -= stages;
                 parity ^= 1;
@@ -426,9 +379,9 @@ __global__ static void __launch_bounds__(THREADS, 1)
     int first = p.token_first + blockIdx.y * SLICE, n = min(SLICE, p.token_first + p.token_count - first);
 
     if (threadIdx.x < stages) {
-        mbar_init(&s.full[threadIdx.x], 1);
-        mbar_init(&s.empty[threadIdx.x], 4);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        sl_mbar_init(&s.full[threadIdx.x], 1);
+        sl_mbar_init(&s.empty[threadIdx.x], 4);
+        sl_mbar_init_fence();
     }
     sl_after_previous();
     sl_let_next_start();

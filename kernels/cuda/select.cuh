@@ -33,22 +33,6 @@ static inline int sl_hint_ld(int ld_scores)
     return (ld_scores + 4 * SL_HINT_GROUP - 1) / (4 * SL_HINT_GROUP) * 4;
 }
 
-__device__ static inline void sl_after_previous(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-/* The next kernel, if it may start early, can be set up from now on. Called behind sl_after_previous(), so
- * that whatever came before this kernel's predecessor is complete by then, as it would be without. */
-__device__ static inline void sl_let_next_start(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 template <typename... P, typename... A>
 static inline sl_status sl_cuda_launch_early(sl_cuda *cu, void (*kernel)(P...), dim3 grid, int threads,
                                              size_t smem, sl_err *err, const A &...args)

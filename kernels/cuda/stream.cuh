@@ -21,6 +21,9 @@
 #define ST_STAGE (2 * ST_BOX_BYTES + ST_X_BYTES)
 #define ST_STAGES 5
 #define ST_THREADS 288
+#define ST_MULTIPLIERS 256 /* threads of the two warpgroups that multiply; thread ST_MULTIPLIERS copies */
+#define ST_COPY_REGS 40      /* registers of a thread: of a third whole warpgroup that copies, */
+#define ST_MULTIPLY_REGS 232 /* and of the warpgroups that multiply */
 #define ST_SCALES 64 /* groups of 128 inputs a tile may have */
 
 /* Shared memory: stages, a box of bf16 for the exchange, scales of tokens, barriers; + 1024 to align. */
@@ -29,39 +32,6 @@
 #define ST_SMEM (ST_STAGES * (ST_STAGE + ST_XS_BYTES) + ST_EXCHANGE + 2 * ST_STAGES * 8 + 64 + 1024)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/* Waits until the kernels before have written everything; only in kernels launched to start early. */
-__device__ static inline void st_wait_before(void)
-{
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-__device__ static inline void st_bar_init(uint32_t bar, int count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-
-__device__ static inline void st_bar_expect(uint32_t bar, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-}
-
-__device__ static inline void st_bar_arrive(uint32_t bar)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-
-__device__ static inline void st_bar_wait(uint32_t bar, uint32_t parity)
-{
-    asm volatile("{\n.reg .pred p;\n"
-                 "WAIT_%=:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-                 "@p bra DONE_%=;\n"
-                 "bra WAIT_%=;\n"
-                 "DONE_%=:\n}\n" ::"r"(bar),
-                 "r"(parity)
-                 : "memory");
-}
-
 /* Stages of shared memory with a pair of barriers each, gone round by who fills and by who reads. */
 template <int N> struct st_ring {
     uint32_t base, full, empty; /* shared addresses */
@@ -81,25 +51,7 @@ template <int N> __device__ static inline void st_next(st_ring<N> &r)
 template <int N> __device__ static inline void st_release(const st_ring<N> &r)
 {
     if ((threadIdx.x & 31) == 0)
-        st_bar_arrive(r.empty + r.stage * 8);
-}
-
-/* A box of a two-dimensional byte map: x bytes along the row, y rows. */
-__device__ static inline void st_copy_box(uint32_t dst, const CUtensorMap *map, int x, int y, uint32_t bar)
-{
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
-        "%3}], [%4];" ::"r"(dst),
-        "l"(map), "r"(x), "r"(y), "r"(bar)
-        : "memory");
-}
-
-__device__ static inline void st_copy_bytes(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar)
-{
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
-        "l"(src), "r"(bytes), "r"(bar)
-        : "memory");
+        sl_mbar_arrive(r.empty + r.stage * 8);
 }
 
 /*
@@ -125,33 +77,13 @@ __device__ static inline uint32_t st_pack(float a, float b)
     return *(uint32_t *)&v;
 }
 
-#define ST_D64                                                                                               \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
-#define ST_R8(d, i)                                                                                          \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),              \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
-#define ST_R64(d)                                                                                            \
-    ST_R8(d, 0), ST_R8(d, 8), ST_R8(d, 16), ST_R8(d, 24), ST_R8(d, 32), ST_R8(d, 40), ST_R8(d, 48),          \
-        ST_R8(d, 56)
-
 /* d (64 x 128) = [d +] a * b over 32 bytes of k: 32 fp8 or 16 bf16. */
 template <bool F8> __device__ static inline void st_product(float (&d)[64], uint64_t a, uint64_t b, bool add)
 {
     if constexpr (F8)
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 " ST_D64
-                     ", %64, %65, p, 1, 1;\n}\n"
-                     : ST_R64(d)
-                     : "l"(a), "l"(b), "r"((int)add));
+        sl_wgmma_n128_e4m3(d, a, b, add);
     else
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " ST_D64
-                     ", %64, %65, p, 1, 1, 0, 0;\n}\n"
-                     : ST_R64(d)
-                     : "l"(a), "l"(b), "r"((int)add));
+        sl_wgmma_n128_bf16(d, a, b, add);
 }
 #endif
 

@@ -39,36 +39,10 @@ struct cluster_shared {
 };
 
 #if __CUDA_ARCH__ >= 900
-__device__ static inline void cluster_arrive(void)
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-
-__device__ static inline void cluster_wait(void)
-{
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
 /* Where block `rank` has what lies at p here. */
 __device__ static inline uint32_t peer(const void *p, int rank)
 {
-    uint32_t a;
-
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(sl_smem_addr(p)), "r"(rank));
-    return a;
-}
-
-__device__ static inline uint32_t peer_load(uint32_t a)
-{
-    uint32_t v;
-
-    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(a) : "memory");
-    return v;
-}
-
-__device__ static inline void peer_store(uint32_t a, uint32_t v)
-{
-    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory");
+    return sl_cluster_addr(sl_smem_addr(p), rank);
 }
 
 /* The histogram of the next pass; clear. */
@@ -88,15 +62,14 @@ template <int C> __device__ static void cluster_find(cluster_shared &s, int pass
     const uint32_t *hist = bins_of_pass(s, pass) + (FEW - 1 - t);
     uint32_t n = 0;
 
-    cluster_arrive();
-    cluster_wait();
+    sl_cluster_sync();
     if (t == 0)
         s.t.found = 0;
     if (t < FEW) {
         bins_of_pass(s, pass + 3)[t] = 0;
 #pragma unroll
         for (int c = 0; c < C; c++)
-            n += peer_load(peer(hist, c));
+            n += sl_cluster_load(peer(hist, c));
     }
     uint32_t inc = warp_inclusive(n);
     if ((t & 31) == 31)
@@ -119,11 +92,10 @@ template <int C> __device__ static inline void cluster_range(cluster_shared &s, 
 
     block_range(s.t, lo, hi);
     if (t < C) {
-        peer_store(peer(&s.low[rank], t), *lo);
-        peer_store(peer(&s.high[rank], t), *hi);
+        sl_cluster_store(peer(&s.low[rank], t), *lo);
+        sl_cluster_store(peer(&s.high[rank], t), *hi);
     }
-    cluster_arrive();
-    cluster_wait();
+    sl_cluster_sync();
     *lo = __reduce_min_sync(0xffffffffu, s.low[t % C]);
     *hi = __reduce_max_sync(0xffffffffu, s.high[t % C]);
 }
@@ -233,8 +205,8 @@ __device__ static void cluster_tell(cluster_shared &s, const float *vals, const 
         if (in && ranked) {
             uint32_t m = atomicAdd(&s.t.members, 1u);
             for (int c = 0; c < C; c++) {
-                peer_store(peer(&s.keys[rank][m], c), key);
-                peer_store(peer(&s.places[rank][m], c), (uint32_t)(first + places[i]));
+                sl_cluster_store(peer(&s.keys[rank][m], c), key);
+                sl_cluster_store(peer(&s.places[rank][m], c), (uint32_t)(first + places[i]));
             }
         }
     }
@@ -243,9 +215,8 @@ __device__ static void cluster_tell(cluster_shared &s, const float *vals, const 
         atomicAdd(&s.mine, count);
     __syncthreads();
     if (threadIdx.x < C)
-        peer_store(peer(&s.counts[rank], threadIdx.x), s.mine);
-    cluster_arrive();
-    cluster_wait();
+        sl_cluster_store(peer(&s.counts[rank], threadIdx.x), s.mine);
+    sl_cluster_sync();
 }
 
 /* Ranks what lies around the cut: the last one that is wanted, and how many are of each block. */
@@ -323,8 +294,7 @@ __device__ static void cluster_write(cluster_shared &s, const float *vals, const
 template <int C>
 __device__ static void one_block(cluster_shared &s, const topk_row &row, uint32_t from, int k, int32_t *ids)
 {
-    cluster_arrive(); /* nobody reads anybody's bins any more */
-    cluster_wait();
+    sl_cluster_sync(); /* nobody reads anybody's bins any more */
     if (blockIdx.x % C == 0)
         whole_row(s.t, row, from, (uint32_t)k, ids);
 }
@@ -363,7 +333,7 @@ __device__ static void cluster_select(cluster_shared &s, const topk_row &row, to
         have = have > LISTED ? room + 1 : collect_groups(s.t, r, list, (int)have, pivot, vals, places, room);
         if (have > room) {
             if (threadIdx.x < C)
-                peer_store(peer(&s.overflow, threadIdx.x), 1);
+                sl_cluster_store(peer(&s.overflow, threadIdx.x), 1);
             have = 0;
         }
     } else if (bounded) {
@@ -426,12 +396,12 @@ __global__ static void __launch_bounds__(THREADS, 1)
         s.taken[threadIdx.x] = 0;
     if (threadIdx.x == 0)
         s.t.members = s.mine = s.passes = s.overflow = 0;
-    cluster_arrive();
+    sl_cluster_arrive();
     sl_after_previous();
     sl_let_next_start();
     int seq = *seq_at, pos = *pos_at;
     first = cluster_load<K, C>(row, d, v);
-    cluster_wait(); /* all blocks are there, their bins are clear */
+    sl_cluster_wait(); /* all blocks are there, their bins are clear */
     if (seq == -1)  /* padding */
         pos = -1;
     bool all = pos < max(p.k, p.dense_below);
