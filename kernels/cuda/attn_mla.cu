@@ -102,6 +102,11 @@ __device__ static inline void load_queries(uint8_t *tile, const attn_work &w, in
     }
 }
 
+/* The first of the two heads of an item whose scores and outputs this thread holds; the second is eight further on.
+ * They are the rows of the products: see sl_wgmma_* in ptx.cuh. A macro, because the kernel has no register to spare
+ * and spills more when this is a function. */
+#define FIRST_HEAD(lane) ((threadIdx.x & 127) / 32 * 16 + (lane) / 4)
+
 /* ---- merging parts ---- */
 
 /* Adds part (mc, lc) to (m, l): outputs are keep * old + take * new. */
@@ -158,7 +163,7 @@ template <typename E>
 __device__ static inline void probabilities(float (&s)[32], softmax_state &x, uint8_t *prob, float *fix,
                                             int rows, float scale)
 {
-    int lane = threadIdx.x & 31, head = (threadIdx.x & 127) / 32 * 16 + lane / 4;
+    int lane = threadIdx.x & 31, head = FIRST_HEAD(lane);
 
     if (rows < BLOCK) {
 #pragma unroll
@@ -200,7 +205,7 @@ __device__ static inline void probabilities(float (&s)[32], softmax_state &x, ui
 /* A part of the list has ended: sums over its columns, and how it joins the parts before. */
 __device__ static inline void end_part(attn_shared *x, softmax_state &s, int part, int slot, bool in_cluster)
 {
-    int lane = threadIdx.x & 31, head = (threadIdx.x & 127) / 32 * 16 + lane / 4;
+    int lane = threadIdx.x & 31, head = FIRST_HEAD(lane);
 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -338,7 +343,7 @@ struct joint { /* of this thread's two heads: how a part joins those before, 1 /
 
 __device__ static inline joint get_joint(const attn_shared *x, int slot)
 {
-    int h = (threadIdx.x & 127) / 32 * 16 + (threadIdx.x & 31) / 4;
+    int h = FIRST_HEAD(threadIdx.x & 31);
 
     return {{x->keep[slot][h], x->keep[slot][h + 8]},
             {x->take[slot][h], x->take[slot][h + 8]},
@@ -374,8 +379,7 @@ __device__ static inline void merge_part(float (&o)[2][64], float *partial, cons
 __device__ static inline void store_output(const float (&o)[2][64], const attn_work &w, const joint &x,
                                            int item)
 {
-    int lane = threadIdx.x & 31, wg = threadIdx.x >> 7, head = (threadIdx.x & 127) / 32 * 16 + lane / 4,
-        h0 = item % w.groups * HEADS;
+    int lane = threadIdx.x & 31, wg = threadIdx.x >> 7, head = FIRST_HEAD(lane), h0 = item % w.groups * HEADS;
 
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -392,7 +396,7 @@ __device__ static inline void store_output(const float (&o)[2][64], const attn_w
 
 __device__ static inline void store_tile(const float (&o)[2][64], float *tile)
 {
-    int lane = threadIdx.x & 31, wg = threadIdx.x >> 7, head = (threadIdx.x & 127) / 32 * 16 + lane / 4;
+    int lane = threadIdx.x & 31, wg = threadIdx.x >> 7, head = FIRST_HEAD(lane);
 
 #pragma unroll
     for (int r = 0; r < 2; r++)
@@ -406,8 +410,7 @@ template <typename E>
 __device__ static inline void value_blocks(uint8_t *smem, const attn_work &w, attn_shared *x, bool some)
 {
     uint32_t kv = sl_smem_addr(smem);
-    int it = 0, ended = 0, step = w.parts > 1 ? w.items : (int)gridDim.x,
-        head = (threadIdx.x & 127) / 32 * 16 + (threadIdx.x & 31) / 4;
+    int it = 0, ended = 0, step = w.parts > 1 ? w.items : (int)gridDim.x, head = FIRST_HEAD(threadIdx.x & 31);
     float o[2][64];
     joint how = {};
 

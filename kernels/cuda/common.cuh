@@ -147,4 +147,23 @@ static inline int sl_ceil_div(int64_t a, int64_t b)
     return (int)((a + b - 1) / b);
 }
 
+/*
+ * Launches a kernel that may begin while the kernel before it on the stream still runs, where the device can
+ * (programmatic stream serialization). Each of its threads must call sl_after_previous() before it touches global
+ * memory that another kernel writes, also before an early return.
+ */
+template <typename... P, typename... A>
+static inline sl_status sl_cuda_launch_early(sl_cuda *cu, void (*kernel)(P...), dim3 grid, int threads,
+                                             size_t smem, sl_err *err, const A &...args)
+{
+    cudaLaunchAttribute at;
+    cudaLaunchConfig_t cfg = {};
+
+    at.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    at.val.programmaticStreamSerializationAllowed = 1;
+    cfg.gridDim = grid, cfg.blockDim = dim3(threads), cfg.dynamicSmemBytes = smem, cfg.stream = cu->stream;
+    cfg.attrs = &at, cfg.numAttrs = cu->cc >= 90 ? 1 : 0;
+    return SL_CU(cudaLaunchKernelEx(&cfg, kernel, P(args)...), err);
+}
+
 #endif

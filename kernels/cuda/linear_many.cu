@@ -68,7 +68,7 @@ template <bool F8> __device__ static void produce(const many_args &p, many_ring 
             sl_copy_box(at + ST_BOX_BYTES, &p.x, g * GROUP, t.t0, full);
             if (F8)
                 sl_copy_bulk(xs_base + r.stage * XS_BYTES, p.xs + (int64_t)g * p.ld_xs + t.t0, XS_BYTES,
-                              full);
+                             full);
         }
     }
 }
@@ -176,17 +176,12 @@ __global__ static void __launch_bounds__(THREADS, 1) many_kernel(const __grid_co
     many_ring r = {raw_at + pad, bars, bars + STAGES * 8, 0, 0};
     int work = p.token_tiles * p.out_tiles;
 
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            sl_mbar_init(r.full + i * 8, 1);
-            sl_mbar_init(r.empty + i * 8, 8);
-        }
-        sl_mbar_init_fence();
-    }
+    if (threadIdx.x == 0)
+        st_init_stages<STAGES>(r.full, r.empty);
     __syncthreads();
-    if (threadIdx.x >= 256) {
+    if (threadIdx.x >= ST_MULTIPLIERS) {
         sl_registers_give<ST_COPY_REGS>();
-        if (threadIdx.x == 256)
+        if (threadIdx.x == ST_MULTIPLIERS)
             produce<F8>(p, r, sl_smem_addr(xs), work);
     } else {
         sl_registers_take<ST_MULTIPLY_REGS>();

@@ -16,11 +16,8 @@
 #define STAGES(mt) ((mt) == 1 ? 5 : 4)
 #define STAGE(mt) (2 * ST_BOX_BYTES + X_BYTES(mt))
 #define SMEM(mt) (STAGES(mt) * (STAGE(mt) + (mt)*ST_XS_BYTES + 16) + 1024)
-#define THREADS                                                                                              \
-    384 /* two warpgroups multiply with the registers that the third, which copies, gives away               \
-         */
-#define ADDERS 256
-#define BUSY 112 /* blocks that are enough; a constant, so that bits do not depend on the device */
+#define THREADS 384 /* two warpgroups multiply, with the registers that the third, which copies, gives away */
+#define BUSY 112    /* blocks that are enough; a constant, so that bits do not depend on the device */
 
 struct linear_out {
     CUtensorMap w;
@@ -80,7 +77,7 @@ __device__ static void produce(const linear_args &p, const linear_out &o, uint32
             sl_copy_box(at + 2 * ST_BOX_BYTES + i * 1024, &p.x, g * GROUP, t0 + 8 * i, bar);
         if (F8)
             sl_copy_bulk(xs_at + s * MT * ST_XS_BYTES, p.xs + (int64_t)g * p.ld_xs + t0, MT * ST_XS_BYTES,
-                          bar);
+                         bar);
     }
 }
 
@@ -89,7 +86,7 @@ __device__ static void multiply(const linear_args &p, const linear_out &o, uint3
                                 uint32_t empty, const float *xs, int g0, int g1, int out, int wg,
                                 float (&acc)[MT][64])
 {
-    int lane = threadIdx.x & 31, row = (threadIdx.x >> 5 & 3) * 16 + lane / 4, n = g1 - g0;
+    int lane = threadIdx.x & 31, row = st_row(lane), n = g1 - g0;
     const float *sw = F8 ? o.ws + (int64_t)(min(out, o.outs - 1) / GROUP) * p.groups + g0 : NULL;
     float s0 = F8 && lane < n ? sw[lane] : 0, s1 = F8 && lane + 32 < n ? sw[lane + 32] : 0, d[F8 ? 64 : 1];
 
@@ -143,7 +140,7 @@ __device__ static inline void store_pair(const linear_out &o, int64_t t, int out
 /* A whole tile: straight to the output. */
 __device__ static void store_tile(const linear_out &o, int tokens, int t0, int out, const float (&acc)[64])
 {
-    int lane = threadIdx.x & 31, row = (threadIdx.x >> 5 & 3) * 16 + lane / 4;
+    int lane = threadIdx.x & 31, row = st_row(lane);
 
 #pragma unroll
     for (int i = 0; i < 32; i++) {
@@ -155,7 +152,7 @@ __device__ static void store_tile(const linear_out &o, int tokens, int t0, int o
 
 __device__ static void put_part(float *part, int wg, const float (&acc)[64])
 {
-    int lane = threadIdx.x & 31, row = (threadIdx.x >> 5 & 3) * 16 + lane / 4;
+    int lane = threadIdx.x & 31, row = st_row(lane);
 
 #pragma unroll
     for (int i = 0; i < 32; i++)
@@ -174,11 +171,11 @@ __device__ static void add_parts(const linear_args &p, const linear_out &o, cons
 {
     int quads = min(most, p.tokens - t0) * (OUTS / 4);
 
-    for (int i0 = rank * ADDERS + threadIdx.x; i0 < quads; i0 += 2 * p.splits * ADDERS) {
+    for (int i0 = rank * ST_MULTIPLIERS + threadIdx.x; i0 < quads; i0 += 2 * p.splits * ST_MULTIPLIERS) {
         float4 v[2][MOST_SPLITS];
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            int i = i0 + j * p.splits * ADDERS, t = i / (OUTS / 4), c = i % (OUTS / 4) * 4;
+            int i = i0 + j * p.splits * ST_MULTIPLIERS, t = i / (OUTS / 4), c = i % (OUTS / 4) * 4;
             uint32_t at = sl_smem_addr(part + t * PART_LD + c);
 #pragma unroll
             for (int s = 0; s < MOST_SPLITS; s++)
@@ -187,7 +184,7 @@ __device__ static void add_parts(const linear_args &p, const linear_out &o, cons
         }
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            int i = i0 + j * p.splits * ADDERS, t = i / (OUTS / 4), c = i % (OUTS / 4) * 4;
+            int i = i0 + j * p.splits * ST_MULTIPLIERS, t = i / (OUTS / 4), c = i % (OUTS / 4) * 4;
             float4 sum = v[j][0];
             if (i >= quads)
                 break;
@@ -218,17 +215,12 @@ __global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_
         which++;
     const linear_out &o = p.o[which];
     out0 = ((int)blockIdx.y - o.first_tile) * OUTS;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES(MT); i++) {
-            sl_mbar_init(full + i * 8, 1);
-            sl_mbar_init(empty + i * 8, 8);
-        }
-        sl_mbar_init_fence();
-    }
+    if (threadIdx.x == 0)
+        st_init_stages<STAGES(MT)>(full, empty);
     __syncthreads();
-    if (threadIdx.x >= 256) {
+    if (threadIdx.x >= ST_MULTIPLIERS) {
         sl_registers_give<ST_COPY_REGS>();
-        if (threadIdx.x == 256)
+        if (threadIdx.x == ST_MULTIPLIERS)
             produce<F8, MT>(p, o, base, full, empty, sl_smem_addr(xs), g0, g1, t0, out0);
         __syncwarp();
         if (p.splits > 1) {
@@ -240,7 +232,7 @@ __global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_
         sl_registers_take<ST_MULTIPLY_REGS>();
         multiply<F8, MT>(p, o, base, full, empty, xs, g0, g1, out0 + wg * ST_BOX, wg, acc);
         if (p.splits > 1)
-            sl_bar_sync(1, 256); /* both have read the last stage */
+            sl_bar_sync(1, ST_MULTIPLIERS); /* both have read the last stage */
 #pragma unroll
         for (int m = 0; m < MT; m++)
             if (p.splits == 1)

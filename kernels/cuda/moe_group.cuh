@@ -1,14 +1,14 @@
 /*
- * Grouping (token, choice) pairs by expert on the device: the steps that the ways of routed experts share
- * (moe_stream.cu, moe_grouped.cu, moe_mma.cu). One block of 1,024 threads does it, thread e for expert e;
- * each way has its own list of tiles. Inside of kernels/cuda.
+ * Sorting (token, choice) pairs by expert on the device, which the three tensor core paths of routed experts share
+ * (moe_stream.cu, moe_grouped.cu, moe_mma.cu). One block of 1,024 threads does it, thread e for expert e; each path
+ * describes its tiles in its own way. Inside of kernels/cuda.
  */
 #ifndef SL_KERNELS_CUDA_MOE_GROUP_CUH
 #define SL_KERNELS_CUDA_MOE_GROUP_CUH
 
 #include "kernels/cuda/common.cuh"
 
-#define SL_MOE_MAX_EXPERTS 1024
+#define SL_MOE_MAX_EXPERTS 1024 /* one thread each */
 
 /* Counts a pair for its expert; -1 is no choice, what is too large is an error of the caller. */
 __device__ static inline void sl_moe_count(int expert, int experts, int *count, uint32_t *deverr)
@@ -19,7 +19,7 @@ __device__ static inline void sl_moe_count(int expert, int experts, int *count, 
         atomicAdd(&count[expert], 1);
 }
 
-/* Inclusive prefixes of both, in place; n: entries that matter. All threads, behind a barrier. */
+/* Inclusive prefix sums of both arrays, in place; n: entries that matter. All threads, after a barrier. */
 __device__ static inline void sl_moe_prefixes(int *a, int *b, int n)
 {
     int e = threadIdx.x;
@@ -33,7 +33,7 @@ __device__ static inline void sl_moe_prefixes(int *a, int *b, int n)
     }
 }
 
-/* Gives pair i the next row of its expert; -1 when it has none. The order in a group is nobody's promise. */
+/* Gives pair i the next row of its expert, -1 when it has none. The order of an expert's rows is not defined. */
 __device__ static inline int sl_moe_place(int i, int expert, int experts, int *cursor, int32_t *pair_of)
 {
     int row = -1;
@@ -43,6 +43,55 @@ __device__ static inline int sl_moe_place(int i, int expert, int experts, int *c
         pair_of[row] = i;
     }
     return row;
+}
+
+/*
+ * The whole sort. An expert's rows begin at a multiple of ALIGN and are cut into tiles of at most TILE rows; tile(e,
+ * at, first, rows, base, of) describes tile number `at` of all, which has `rows` rows of expert e from row `first` on;
+ * the expert has `of` tiles, from number `base` on. placed(i, row) learns the row of pair i, or -1. pair_of [rows]: the
+ * pair of each row, -1 in padding. One block of SL_MOE_MAX_EXPERTS threads.
+ */
+template <int TILE, int ALIGN, int UNROLL, typename F, typename G>
+__device__ static inline void sl_moe_group(const int32_t *ids, int pairs, int experts, int32_t *pair_of,
+                                           int32_t *n_tiles, uint32_t *deverr, F tile, G placed)
+{
+    __shared__ int count[SL_MOE_MAX_EXPERTS], end[SL_MOE_MAX_EXPERTS], tiles[SL_MOE_MAX_EXPERTS],
+        cursor[SL_MOE_MAX_EXPERTS];
+    int e = threadIdx.x;
+
+    count[e] = 0;
+    __syncthreads();
+#pragma unroll UNROLL
+    for (int i = e; i < pairs; i += SL_MOE_MAX_EXPERTS)
+        sl_moe_count(ids[i], experts, count, deverr);
+    __syncthreads();
+    int n = count[e], padded = (n + ALIGN - 1) & ~(ALIGN - 1), mine = (n + TILE - 1) / TILE;
+    end[e] = padded;
+    tiles[e] = mine;
+    __syncthreads();
+    sl_moe_prefixes(end, tiles, experts);
+    int first = end[e] - padded, base = tiles[e] - mine;
+    cursor[e] = first;
+    for (int k = 0; k < mine; k++)
+        tile(e, base + k, first + k * TILE, min(TILE, n - k * TILE), base, mine);
+    for (int k = n; k < padded; k++)
+        pair_of[first + k] = -1;
+    if (e == experts - 1)
+        *n_tiles = tiles[e];
+    __syncthreads();
+#pragma unroll UNROLL
+    for (int i = e; i < pairs; i += SL_MOE_MAX_EXPERTS) {
+        placed(i, sl_moe_place(i, ids[i], experts, cursor, pair_of));
+    }
+}
+
+/* Whether n weights are fp8 with block scales and aligned for 16-byte reads. */
+static inline bool sl_moe_all_fp8(const sl_weight *w, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (w[i].dtype != SL_F8_E4M3 || !w[i].scale || (uintptr_t)w[i].data % 16)
+            return false;
+    return true;
 }
 
 #endif

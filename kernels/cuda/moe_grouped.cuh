@@ -22,38 +22,15 @@ struct mg_rows {
     int32_t *n_tiles;
 };
 
-/* One block: counts, prefixes, lists. An expert's rows begin at a multiple of eight. */
-__global__ static void __launch_bounds__(1024)
+__global__ static void __launch_bounds__(SL_MOE_MAX_EXPERTS)
     mg_group_kernel(const int32_t *ids, int pairs, int experts, mg_rows rows, uint32_t *deverr)
 {
-    __shared__ int count[SL_MOE_MAX_EXPERTS], end[SL_MOE_MAX_EXPERTS], tiles[SL_MOE_MAX_EXPERTS],
-        cursor[SL_MOE_MAX_EXPERTS];
-    int e = threadIdx.x;
-
-    count[e] = 0;
-    __syncthreads();
-#pragma unroll 8
-    for (int i = e; i < pairs; i += 1024)
-        sl_moe_count(ids[i], experts, count, deverr);
-    __syncthreads();
-    int n = count[e], padded = (n + 7) & ~7, mine = (n + MG_ROWS - 1) / MG_ROWS;
-    end[e] = padded;
-    tiles[e] = mine;
-    __syncthreads();
-    sl_moe_prefixes(end, tiles, experts);
-    int first = end[e] - padded, tile = tiles[e] - mine;
-    cursor[e] = first;
-    for (int k = 0; k < mine; k++)
-        rows.tile[tile + k] =
-            make_int4(e, first + k * MG_ROWS, min(MG_ROWS, n - k * MG_ROWS) | tile << 8, mine);
-    for (int k = n; k < padded; k++)
-        rows.pair[first + k] = -1;
-    if (e == experts - 1)
-        *rows.n_tiles = tiles[e];
-    __syncthreads();
-#pragma unroll 8
-    for (int i = e; i < pairs; i += 1024)
-        rows.row_of[i] = sl_moe_place(i, ids[i], experts, cursor, rows.pair);
+    sl_moe_group<MG_ROWS, 8, 8>(
+        ids, pairs, experts, rows.pair, rows.n_tiles, deverr,
+        [&](int e, int at, int first, int count, int base, int of) {
+            rows.tile[at] = make_int4(e, first, count | base << 8, of);
+        },
+        [&](int i, int row) { rows.row_of[i] = row; });
 }
 
 /* bf16: x of each token in the rows of its choices, 16 bytes a thread. */
@@ -118,7 +95,7 @@ __device__ static void mg_produce(const mg_args &p, mg_ring r, uint32_t xs_base,
             sl_copy_box(at + 2 * ST_BOX_BYTES, &p.x, g * ST_BOX, t.row, full);
             if (F8)
                 sl_copy_bulk(xs_base + r.stage * MG_XS_BYTES, p.xs + (int64_t)g * p.ld + t.row, MG_XS_BYTES,
-                              full);
+                             full);
         }
     }
 }
@@ -309,18 +286,13 @@ __global__ static void __launch_bounds__(MG_THREADS, 1) mg_gemm_kernel(const __g
     uint32_t bars = sl_smem_addr(xs + MG_STAGES * MG_ROWS);
     mg_ring r = {raw_at + pad, bars, bars + MG_STAGES * 8, 0, 0};
 
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < MG_STAGES; i++) {
-            sl_mbar_init(r.full + i * 8, 1);
-            sl_mbar_init(r.empty + i * 8, 8);
-        }
-        sl_mbar_init_fence();
-    }
+    if (threadIdx.x == 0)
+        st_init_stages<MG_STAGES>(r.full, r.empty);
     __syncthreads();
     int work = *p.rows.n_tiles * p.out_tiles;
-    if (threadIdx.x >= 256) {
+    if (threadIdx.x >= ST_MULTIPLIERS) {
         sl_registers_give<ST_COPY_REGS>();
-        if (threadIdx.x == 256)
+        if (threadIdx.x == ST_MULTIPLIERS)
             mg_produce<F8, DUAL>(p, r, sl_smem_addr(xs), work);
     } else {
         sl_registers_take<ST_MULTIPLY_REGS>();

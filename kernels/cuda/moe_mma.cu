@@ -22,35 +22,17 @@ struct moe_plan {
     int32_t *tile_expert, *tile_first, *tile_count, *n_tiles;
 };
 
-/* One block: counts, prefixes, lists. */
-__global__ static void __launch_bounds__(1024)
+__global__ static void __launch_bounds__(SL_MOE_MAX_EXPERTS)
     group_kernel(const int32_t *ids, int pairs, int experts, moe_plan plan, uint32_t *deverr)
 {
-    __shared__ int count[SL_MOE_MAX_EXPERTS], end[SL_MOE_MAX_EXPERTS], tiles[SL_MOE_MAX_EXPERTS],
-        cursor[SL_MOE_MAX_EXPERTS];
-    int e = threadIdx.x;
-
-    count[e] = 0;
-    __syncthreads();
-    for (int i = e; i < pairs; i += 1024)
-        sl_moe_count(ids[i], experts, count, deverr);
-    __syncthreads();
-    end[e] = count[e];
-    tiles[e] = (count[e] + TOKENS - 1) / TOKENS;
-    __syncthreads();
-    sl_moe_prefixes(end, tiles, 1024);
-    cursor[e] = end[e] - count[e];
-    int first = end[e] - count[e];
-    for (int k = 0, at = tiles[e] - (count[e] + TOKENS - 1) / TOKENS; k < count[e]; k += TOKENS, at++) {
-        plan.tile_expert[at] = e;
-        plan.tile_first[at] = first + k;
-        plan.tile_count[at] = min(TOKENS, count[e] - k);
-    }
-    if (e == 1023)
-        *plan.n_tiles = tiles[e];
-    __syncthreads();
-    for (int i = e; i < pairs; i += 1024)
-        sl_moe_place(i, ids[i], experts, cursor, plan.pairs);
+    sl_moe_group<TOKENS, 1, 4>(
+        ids, pairs, experts, plan.pairs, plan.n_tiles, deverr,
+        [&](int e, int at, int first, int rows, int, int) {
+            plan.tile_expert[at] = e;
+            plan.tile_first[at] = first;
+            plan.tile_count[at] = rows;
+        },
+        [](int, int) {});
 }
 
 /* x [rows][n] to e4m3 with a scale a row and 128 values; one warp a group. */
@@ -205,19 +187,11 @@ template <bool DUAL> __global__ static void __launch_bounds__(128) gemm_kernel(m
 #endif
 }
 
-static bool all_fp8(const sl_weight *w, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (w[i].dtype != SL_F8_E4M3 || !w[i].scale || (uintptr_t)w[i].data % 16)
-            return false;
-    return true;
-}
-
 bool sl_cuda_moe_mma_fits(const sl_cuda *cu, const sl_moe_params *p)
 {
     return cu->cc == 90 && p->fp8_acts && p->hidden % GROUP == 0 && p->inter % GROUP == 0 &&
-           p->experts <= SL_MOE_MAX_EXPERTS && all_fp8(p->gate, p->experts) && all_fp8(p->up, p->experts) &&
-           all_fp8(p->down, p->experts);
+           p->experts <= SL_MOE_MAX_EXPERTS && sl_moe_all_fp8(p->gate, p->experts) &&
+           sl_moe_all_fp8(p->up, p->experts) && sl_moe_all_fp8(p->down, p->experts);
 }
 
 sl_status sl_cuda_moe_mma(sl_cuda *cu, const sl_moe_params *p, const sl_weight *gate, const sl_weight *up,

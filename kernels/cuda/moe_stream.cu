@@ -25,38 +25,18 @@ struct moe_rows {
     int32_t *tile_expert, *tile_first, *tile_count, *n_tiles;
 };
 
-/* One block: counts, prefixes, lists. Rows behind an expert's last stay as they are: nobody stores them. */
-__global__ static void __launch_bounds__(1024)
+/* Inputs of padding rows stay as they are: their results are not stored. */
+__global__ static void __launch_bounds__(SL_MOE_MAX_EXPERTS)
     group_kernel(const int32_t *ids, int pairs, int experts, moe_rows rows, uint32_t *deverr)
 {
-    __shared__ int count[SL_MOE_MAX_EXPERTS], end[SL_MOE_MAX_EXPERTS], tiles[SL_MOE_MAX_EXPERTS],
-        cursor[SL_MOE_MAX_EXPERTS];
-    int e = threadIdx.x;
-
-    count[e] = 0;
-    __syncthreads();
-    for (int i = e; i < pairs; i += 1024)
-        sl_moe_count(ids[i], experts, count, deverr);
-    __syncthreads();
-    int n = count[e], padded = (n + 7) & ~7, my_tiles = (n + TOKENS - 1) / TOKENS;
-    end[e] = padded;
-    tiles[e] = my_tiles;
-    __syncthreads();
-    sl_moe_prefixes(end, tiles, experts);
-    int first = end[e] - padded;
-    cursor[e] = first;
-    for (int k = 0, at = tiles[e] - my_tiles; k < n; k += TOKENS, at++) {
-        rows.tile_expert[at] = e;
-        rows.tile_first[at] = first + k;
-        rows.tile_count[at] = min(TOKENS, n - k);
-    }
-    for (int k = n; k < padded; k++)
-        rows.pair[first + k] = -1;
-    if (e == experts - 1)
-        *rows.n_tiles = tiles[e];
-    __syncthreads();
-    for (int i = e; i < pairs; i += 1024)
-        rows.row_of[i] = sl_moe_place(i, ids[i], experts, cursor, rows.pair);
+    sl_moe_group<TOKENS, 8, 4>(
+        ids, pairs, experts, rows.pair, rows.n_tiles, deverr,
+        [&](int e, int at, int first, int count, int, int) {
+            rows.tile_expert[at] = e;
+            rows.tile_first[at] = first;
+            rows.tile_count[at] = count;
+        },
+        [&](int i, int row) { rows.row_of[i] = row; });
 }
 
 struct moe_args {
@@ -145,7 +125,7 @@ template <bool DUAL> __device__ static void produce(const moe_args &p, ring r, u
 __device__ static inline void multiply(const moe_args &p, ring &r, const float *xs, const float *sw, int wg,
                                        float (&acc)[64])
 {
-    int lane = threadIdx.x & 31, row = (threadIdx.x >> 5 & 3) * 16 + lane / 4;
+    int lane = threadIdx.x & 31, row = st_row(lane);
     float s0 = lane < p.groups ? sw[lane] : 0, s1 = lane + 32 < p.groups ? sw[lane + 32] : 0, d[64];
 
 #pragma unroll
@@ -190,7 +170,7 @@ __device__ static inline float silu_up(float g, float u)
 __device__ static inline void finish_dual(const moe_args &p, const moe_tile &t, const uint32_t *up,
                                           float (&acc)[64])
 {
-    int lane = threadIdx.x & 31, row = (threadIdx.x >> 5 & 3) * 16 + lane / 4;
+    int lane = threadIdx.x & 31, row = st_row(lane);
     float amax[2] = {0, 0};
 
 #pragma unroll
@@ -221,7 +201,7 @@ __device__ static inline void finish_dual(const moe_args &p, const moe_tile &t, 
 __device__ static inline void finish_down(const moe_args &p, const moe_tile &t, int out,
                                           const float (&acc)[64])
 {
-    int lane = threadIdx.x & 31, row = (threadIdx.x >> 5 & 3) * 16 + lane / 4;
+    int lane = threadIdx.x & 31, row = st_row(lane);
 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -258,10 +238,10 @@ __device__ static void consume(const moe_args &p, ring r, const float *xs, uint3
                     __nv_bfloat162 v = __floats2bfloat162_rn(acc[2 * i], acc[2 * i + 1]);
                     exchange[i * 2 * TOKENS + (threadIdx.x & 127)] = *(uint32_t *)&v;
                 }
-            sl_bar_sync(1, 256);
+            sl_bar_sync(1, ST_MULTIPLIERS);
             if (wg == 0 && real)
                 finish_dual(p, t, exchange, acc);
-            sl_bar_sync(2, 256);
+            sl_bar_sync(2, ST_MULTIPLIERS);
         }
     }
 }
@@ -280,17 +260,12 @@ __global__ static void __launch_bounds__(ST_THREADS, 1) gemm_kernel(const __grid
     ring r = {raw_at + pad, bars, bars + STAGES * 8, 0, 0};
     int n_tiles = *p.rows.n_tiles * p.out_tiles;
 
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            sl_mbar_init(r.full + i * 8, 1);
-            sl_mbar_init(r.empty + i * 8, 8);
-        }
-        sl_mbar_init_fence();
-    }
+    if (threadIdx.x == 0)
+        st_init_stages<STAGES>(r.full, r.empty);
     sl_let_next_start();
     __syncthreads();
-    if (threadIdx.x >= 256) {
-        if (threadIdx.x == 256)
+    if (threadIdx.x >= ST_MULTIPLIERS) {
+        if (threadIdx.x == ST_MULTIPLIERS)
             produce<DUAL>(p, r, sl_smem_addr(xs), n_tiles);
     } else {
         consume<DUAL>(p, r, xs, exchange, n_tiles);
@@ -298,20 +273,13 @@ __global__ static void __launch_bounds__(ST_THREADS, 1) gemm_kernel(const __grid
 #endif
 }
 
-static bool all_fp8(const sl_weight *w, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (w[i].dtype != SL_F8_E4M3 || !w[i].scale || (uintptr_t)w[i].data % 16)
-            return false;
-    return true;
-}
-
 bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_params *p)
 {
     return cu->cc == 90 && p->fp8_acts && p->act == SL_BF16 && p->hidden % GROUP == 0 &&
            p->inter % GROUP == 0 && p->hidden / GROUP <= ST_SCALES && p->inter / GROUP <= ST_SCALES &&
            p->experts <= SL_MOE_MAX_EXPERTS && (uintptr_t)p->x % 8 == 0 && (uintptr_t)p->out % 16 == 0 &&
-           all_fp8(p->gate, p->experts) && all_fp8(p->up, p->experts) && all_fp8(p->down, p->experts);
+           sl_moe_all_fp8(p->gate, p->experts) && sl_moe_all_fp8(p->up, p->experts) &&
+           sl_moe_all_fp8(p->down, p->experts);
 }
 
 static sl_status allow_smem(const void *kernel, sl_err *err)
@@ -319,18 +287,10 @@ static sl_status allow_smem(const void *kernel, sl_err *err)
     return SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM), err);
 }
 
-/* One block an SM, each as soon as there is room for it beside the kernel before. */
-static sl_status launch_early(sl_cuda *cu, void (*kernel)(moe_args), const moe_args *a, sl_err *err)
+/* One block per multiprocessor, which starts as soon as the kernel before leaves room for it. */
+static sl_status launch(sl_cuda *cu, void (*kernel)(moe_args), const moe_args &a, sl_err *err)
 {
-    cudaLaunchConfig_t c = {};
-    cudaLaunchAttribute at[1];
-
-    at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    at[0].val.programmaticStreamSerializationAllowed = 1;
-    c.gridDim = dim3((unsigned)cu->sms), c.blockDim = dim3(ST_THREADS);
-    c.dynamicSmemBytes = SMEM, c.stream = cu->stream;
-    c.attrs = at, c.numAttrs = 1;
-    return SL_CU(cudaLaunchKernelEx(&c, kernel, *a), err);
+    return sl_cuda_launch_early(cu, kernel, dim3((unsigned)cu->sms), ST_THREADS, SMEM, err, a);
 }
 
 sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
@@ -377,13 +337,13 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
         (const __nv_bfloat16 *)p->x, p->hidden, p->top_k, up.rows.row_of, xq, xs, (int)ld);
     up.xs = xs, up.ms = ms, up.mq = mq, up.ld = (int)ld;
     up.groups = p->hidden / GROUP, up.outs = p->inter, up.out_tiles = p->inter / ST_BOX;
-    st = launch_early(cu, gemm_kernel<true>, &up, err);
+    st = launch(cu, gemm_kernel<true>, up, err);
     if (st != SL_OK)
         return st;
     down.rows = up.rows, down.xs = ms, down.ld = (int)ld, down.res = (__nv_bfloat16 *)p->workspace;
     down.groups = p->inter / GROUP, down.outs = p->hidden,
     down.out_tiles = sl_ceil_div(p->hidden, 2 * ST_BOX);
-    st = launch_early(cu, gemm_kernel<false>, &down, err);
+    st = launch(cu, gemm_kernel<false>, down, err);
     if (st != SL_OK)
         return st;
     return sl_moe_sum(cu, p, down.res, err);

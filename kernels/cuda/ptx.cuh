@@ -399,8 +399,8 @@ __device__ static inline void sl_wgmma_finish(void)
 /* shape and types, the registers of d, the operands after them, whether d is added to, the operands' signs and
  * orders */
 #define SL_WGMMA_TEXT(shape, regs, operands, add, tail)                                                      \
-    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned." shape " {" regs "}, " operands \
-    ", p, 1, 1" tail ";\n}\n"
+    "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned." shape " {" regs            \
+    "}, " operands ", p, 1, 1" tail ";\n}\n"
 
 /* 64 x 64, both operands with k in their rows. */
 __device__ static inline void sl_wgmma_n64_f16(float (&d)[32], uint64_t a, uint64_t b, bool add)

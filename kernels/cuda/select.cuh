@@ -1,12 +1,9 @@
 /*
- * What index scores and top-k share: the order of scores as unsigned numbers, the hint that saves top-k its
- * first pass, and starting a kernel before its predecessor has drained.
+ * What index scores and top-k share: the order of scores as unsigned numbers, and the hint that saves top-k its first
+ * pass.
  *
  * The hint of a row is the largest of every SL_HINT_GROUP scores, NaN where all are; undefined for a group
  * with no score. The score kernels write it for a few instructions a page; without one top-k makes its own.
- *
- * Kernels started with sl_cuda_launch_early() may begin while the kernel before them ends. Every thread of
- * theirs must pass sl_after_previous() before it touches global memory, early returns included.
  */
 #ifndef SL_KERNELS_CUDA_SELECT_CUH
 #define SL_KERNELS_CUDA_SELECT_CUH
@@ -31,20 +28,6 @@ __device__ static inline uint32_t sl_order_key(float score)
 static inline int sl_hint_ld(int ld_scores)
 {
     return (ld_scores + 4 * SL_HINT_GROUP - 1) / (4 * SL_HINT_GROUP) * 4;
-}
-
-template <typename... P, typename... A>
-static inline sl_status sl_cuda_launch_early(sl_cuda *cu, void (*kernel)(P...), dim3 grid, int threads,
-                                             size_t smem, sl_err *err, const A &...args)
-{
-    cudaLaunchAttribute at;
-    cudaLaunchConfig_t cfg = {};
-
-    at.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    at.val.programmaticStreamSerializationAllowed = 1;
-    cfg.gridDim = grid, cfg.blockDim = dim3(threads), cfg.dynamicSmemBytes = smem, cfg.stream = cu->stream;
-    cfg.attrs = &at, cfg.numAttrs = cu->cc >= 90 ? 1 : 0;
-    return SL_CU(cudaLaunchKernelEx(&cfg, kernel, P(args)...), err);
 }
 
 /* Fills the hint [token_count][sl_hint_ld(ld_scores)] of rows of at least min_len scores. topk.cu */

@@ -18,25 +18,33 @@
 #define ST_BOX 128 /* outputs of a box, bytes of k a stage */
 #define ST_BOX_BYTES (ST_BOX * ST_BOX)
 #define ST_X_BYTES (ST_TOKENS * ST_BOX)
-#define ST_STAGE (2 * ST_BOX_BYTES + ST_X_BYTES)
-#define ST_STAGES 5
-#define ST_THREADS 288
-#define ST_MULTIPLIERS 256 /* threads of the two warpgroups that multiply; thread ST_MULTIPLIERS copies */
+#define ST_THREADS 288       /* two warpgroups that multiply and the warp that copies */
+#define ST_MULTIPLIERS 256   /* threads of the two warpgroups that multiply; thread ST_MULTIPLIERS copies */
 #define ST_COPY_REGS 40      /* registers of a thread: of a third whole warpgroup that copies, */
 #define ST_MULTIPLY_REGS 232 /* and of the warpgroups that multiply */
-#define ST_SCALES 64 /* groups of 128 inputs a tile may have */
+#define ST_SCALES 64         /* groups of 128 inputs a tile may have */
 
-/* Shared memory: stages, a box of bf16 for the exchange, scales of tokens, barriers; + 1024 to align. */
-#define ST_EXCHANGE (ST_TOKENS * ST_BOX * 2)
-#define ST_XS_BYTES (ST_TOKENS * 4)
-#define ST_SMEM (ST_STAGES * (ST_STAGE + ST_XS_BYTES) + ST_EXCHANGE + 2 * ST_STAGES * 8 + 64 + 1024)
+#define ST_XS_BYTES (ST_TOKENS * 4) /* scales of a stage's tokens */
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/* Stages of shared memory with a pair of barriers each, gone round by who fills and by who reads. */
+/*
+ * Stages of shared memory, a ring with two barriers each. `full` ends a phase with one arrival, of the thread that
+ * copies, and the bytes that it announced; `empty` with one arrival of each warp that multiplies.
+ */
+template <int N> __device__ static inline void st_init_stages(uint32_t full, uint32_t empty)
+{
+    for (int i = 0; i < N; i++) {
+        sl_mbar_init(full + i * 8, 1);
+        sl_mbar_init(empty + i * 8, ST_MULTIPLIERS / 32);
+    }
+    sl_mbar_init_fence();
+}
+
+/* Where one of the two sides is in the ring. */
 template <int N> struct st_ring {
     uint32_t base, full, empty; /* shared addresses */
     int stage;
-    uint32_t phase;
+    uint32_t phase; /* parity of the round */
 };
 
 template <int N> __device__ static inline void st_next(st_ring<N> &r)
@@ -52,6 +60,12 @@ template <int N> __device__ static inline void st_release(const st_ring<N> &r)
 {
     if ((threadIdx.x & 31) == 0)
         sl_mbar_arrive(r.empty + r.stage * 8);
+}
+
+/* The first of the two rows of a product's 64 (tokens) that this thread holds; the second is eight further on. */
+__device__ static inline int st_row(int lane)
+{
+    return (threadIdx.x >> 5 & 3) * 16 + lane / 4;
 }
 
 /*

@@ -402,7 +402,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     int seq = *seq_at, pos = *pos_at;
     first = cluster_load<K, C>(row, d, v);
     sl_cluster_wait(); /* all blocks are there, their bins are clear */
-    if (seq == -1)  /* padding */
+    if (seq == -1)     /* padding */
         pos = -1;
     bool all = pos < max(p.k, p.dense_below);
     if (seq != -1 && (pos < 0 || (!all && pos >= p.ld_scores))) {
