@@ -5,7 +5,7 @@
  * nothing else, and returns a short list of effects. It sends nothing, calls no sink and looks up no member; what it
  * needs to know of the router comes in sl_request_env. effects.c carries the effects out.
  *
- *             QUEUED        RESERVING       PREFILLING      DECODING       any live state
+ *             QUEUED        RESERVING       PREFILLING      DECODING
  * PLACED      -> RESERVING
  * RESERVED                  -> PREFILLING
  * NO_ROOM                   -> QUEUED
@@ -13,12 +13,13 @@
  * TOKENS                                    -> DECODING     DECODING *
  * DONE                                      -> FINISHED     -> FINISHED
  * RETRACTED                                 -> QUEUED *     -> QUEUED *
- * FAILED                    retry           retry           retry          -> FAILED when it is final
+ * FAILED                    retry $         retry $         retry $
  * LOST                      retry           retry           retry
  * STALLED                   retry           retry           retry
- * END                                                                      -> FAILED
+ * END         -> FAILED     -> FAILED       -> FAILED       -> FAILED
  *
  *   retry   -> QUEUED, or -> FAILED when router.retries is used up *
+ *   $       -> FAILED when the worker says that the failure is final
  *   *       -> FINISHED when the stream is complete: a stop string or stop token matched, or all tokens are there
  *   An event in a state without an entry is dropped. RESERVED, TOKENS and DONE that contradict what the request
  *   holds are a failure of the worker: retry.
@@ -68,11 +69,10 @@ typedef struct sl_request_text {
 typedef struct sl_request {
     sl_group *group;
     struct sl_request *hash_next;
-    struct sl_request *q_next, *q_prev; /* in the queue (queue.h) */
+    struct sl_request *q_next, *q_prev; /* in the queue (queue.c) */
     bool in_queue;
-    bool held;  /* queued, but waits for the first prefill of the same prompt in its group */
-    bool led;   /* its siblings were let go */
-    bool ended; /* the sink got its last output, or never will */
+    bool held; /* queued, but waits for the first prefill of the same prompt in its group */
+    bool led;  /* its siblings were let go */
     uint32_t index;
     uint64_t rid;
     uint32_t attempt;

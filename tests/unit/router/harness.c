@@ -34,6 +34,15 @@ void h_open(harness *h)
     ck_assert_msg(sl_router_create_opts(&h->o, &h->r, &err) == SL_OK, "%s", err.text);
 }
 
+void h_open_cluster(harness *h, int prefills, int decodes)
+{
+    h_open(h);
+    for (int i = 0; i < prefills; i++)
+        h_add(h, SL_ROLE_PREFILL);
+    for (int i = 0; i < decodes; i++)
+        h_add(h, SL_ROLE_DECODE);
+}
+
 int h_add_opts(harness *h, const sl_mock_opts *o)
 {
     sl_err err = {""};
@@ -163,6 +172,25 @@ void h_check_stream(harness *h, const stream *s, size_t n_prompt, size_t n_token
     }
 }
 
+void h_ask(harness *h, client *c, size_t n, int32_t max_tokens)
+{
+    sl_request_spec s;
+    h_spec(&s, n, max_tokens);
+    h_submit(h, c, &s);
+}
+
+void h_expect(harness *h, client *c, size_t n_prompt, size_t n_tokens, unsigned ms)
+{
+    H_UNTIL(h, h_done(c), ms);
+    h_check_stream(h, &c->s[0], n_prompt, n_tokens);
+}
+
+void h_release(harness *h, client *c, unsigned ms)
+{
+    sl_group_release(c->group);
+    H_UNTIL(h, h_clean(h), ms);
+}
+
 sl_request *h_request(client *c, uint32_t i)
 {
     return c->group->requests[i];
@@ -180,4 +208,24 @@ bool h_clean(const harness *h)
             return false;
     }
     return !h->r->requests.active && !h->r->queue.waiting && !h->r->queue.head && !h->r->cluster.undrained;
+}
+
+int h_main(const char *suite, SFun setup, SFun teardown, const h_case *cases, size_t n)
+{
+    Suite *s = suite_create(suite);
+    TCase *t = tcase_create("all");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_set_timeout(t, 60);
+    for (size_t i = 0; i < n; i++) {
+        if (cases[i].times)
+            tcase_add_loop_test(t, cases[i].test, 0, cases[i].times);
+        else
+            tcase_add_test(t, cases[i].test);
+    }
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
 }

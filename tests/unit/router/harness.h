@@ -50,6 +50,7 @@ typedef struct client {
 /* Default options; change h->o and h->mo, then h_open. */
 void h_init(harness *h);
 void h_open(harness *h);
+void h_open_cluster(harness *h, int prefills, int decodes);
 /* Adds a worker and waits until it has joined. */
 int h_add(harness *h, sl_role role);
 int h_add_opts(harness *h, const sl_mock_opts *o); /* does not wait */
@@ -72,10 +73,24 @@ void h_spec(sl_request_spec *s, size_t n, int32_t max_tokens);
 void h_submit(harness *h, client *c, sl_request_spec *s);
 sl_status h_try_submit(harness *h, client *c, sl_request_spec *s, sl_err *err);
 bool h_done(const client *c);
+/* One prompt of n tokens, greedy, max_tokens: submitted, must be let in. */
+void h_ask(harness *h, client *c, size_t n, int32_t max_tokens);
+/* Turns until everything of c has ended (within ms); stream 0 must be what the mocks yield. */
+void h_expect(harness *h, client *c, size_t n_prompt, size_t n_tokens, unsigned ms);
+/* Releases the group and turns until every worker's books are empty (within ms). */
+void h_release(harness *h, client *c, unsigned ms);
 /* The stream must be what the mocks' function yields for this prompt. */
 void h_check_stream(harness *h, const stream *s, size_t n_prompt, size_t n_tokens);
 sl_request *h_request(client *c, uint32_t i);
 /* Every worker's books are empty. */
 bool h_clean(const harness *h);
+
+typedef struct h_case {
+    const TTest *test;
+    int times; /* of a loop test; 0: an ordinary one */
+} h_case;
+
+/* Runs a suite of one test case; returns the program's exit code. */
+int h_main(const char *suite, SFun setup, SFun teardown, const h_case *cases, size_t n);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The worker table: who is let in and who is not, identity, restarts, liveness, drains, the prefix index, and
+ * The member table: which workers are let in and which are not, identity, restarts, liveness, drains, the prefix index, and
  * connections that are not workers at all.
  */
 #include <stdlib.h>
@@ -122,9 +122,7 @@ START_TEST(restarts_under_load)
     add_with(d);
     client c[4] = {{0}};
     for (int i = 0; i < 4; i++) {
-        sl_request_spec s;
-        h_spec(&s, (size_t)(80 + i), 100);
-        h_submit(&h, &c[i], &s);
+        h_ask(&h, &c[i], (size_t)(80 + i), 100);
     }
     for (int k = 0; k < 20; k++) {
         int which = k % 2;
@@ -138,8 +136,7 @@ START_TEST(restarts_under_load)
         ck_assert_int_eq(sl_mock_create(o, &h.w[which], &err), SL_OK);
     }
     for (int i = 0; i < 4; i++) {
-        H_UNTIL(&h, h_done(&c[i]), 20000);
-        h_check_stream(&h, &c[i].s[0], (size_t)(80 + i), 100);
+        h_expect(&h, &c[i], (size_t)(80 + i), 100, 20000);
         sl_group_release(c[i].group);
     }
     H_UNTIL(&h, h_clean(&h), 2000);
@@ -154,9 +151,7 @@ START_TEST(draining_worker_gets_nothing_new)
     h_run(&h, 60);
     for (int i = 0; i < 6; i++) {
         client c = {0};
-        sl_request_spec s;
-        h_spec(&s, 70, 3);
-        h_submit(&h, &c, &s);
+        h_ask(&h, &c, 70, 3);
         H_UNTIL(&h, h_done(&c), 2000);
         sl_group_release(c.group);
     }
@@ -172,8 +167,7 @@ START_TEST(drain_finishes_what_runs_and_refuses_the_rest)
     h_add(&h, SL_ROLE_DECODE);
     client c = {0}, late = {0};
     sl_request_spec s;
-    h_spec(&s, 70, 30);
-    h_submit(&h, &c, &s);
+    h_ask(&h, &c, 70, 30);
     h_run(&h, 10);
     sl_router_stop(h.r);
     h_run(&h, 30);
@@ -183,8 +177,7 @@ START_TEST(drain_finishes_what_runs_and_refuses_the_rest)
     ck_assert_int_eq(h_try_submit(&h, &late, &s, &err), SL_ERR_PEER);
     sl_request_spec_free(&s);
     ck_assert(!h.r->life.stopping);
-    H_UNTIL(&h, h_done(&c), 2000);
-    h_check_stream(&h, &c.s[0], 70, 30);
+    h_expect(&h, &c, 70, 30, 2000);
     sl_group_release(c.group);
     H_UNTIL(&h, h.r->life.stopping, 1000);
     ck_assert_int_eq(h.r->life.result, SL_OK);
@@ -199,9 +192,7 @@ START_TEST(drain_has_a_limit)
     int d = h_add(&h, SL_ROLE_DECODE);
     sl_mock_knob(h.w[d])->hold = true;
     client c = {0};
-    sl_request_spec s;
-    h_spec(&s, 70, 30);
-    h_submit(&h, &c, &s);
+    h_ask(&h, &c, 70, 30);
     sl_router_stop(h.r);
     H_UNTIL(&h, h.r->life.stopping, 300);
     ck_assert_int_eq(h.r->life.result, SL_ERR_DEADLINE);
@@ -293,11 +284,8 @@ START_TEST(strangers_do_no_harm)
     ck_assert_uint_ge(sl_counter_value(h.r->stats.malformed), 199);
     ck_assert_uint_eq(sl_counter_value(h.r->stats.unknown), 1);
     client c = {0};
-    sl_request_spec s;
-    h_spec(&s, 70, 5);
-    h_submit(&h, &c, &s);
-    H_UNTIL(&h, h_done(&c), 2000);
-    h_check_stream(&h, &c.s[0], 70, 5);
+    h_ask(&h, &c, 70, 5);
+    h_expect(&h, &c, 70, 5, 2000);
     sl_group_release(c.group);
     sl_tp_destroy(tp);
     sl_wr_free(&w);
@@ -306,26 +294,19 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("router/workers");
-    TCase *t = tcase_create("table");
-    tcase_add_checked_fixture(t, setup, teardown);
-    tcase_set_timeout(t, 60);
-    tcase_add_test(t, both_roles_make_it_ready);
-    tcase_add_test(t, misfits_are_refused_with_the_reason);
-    tcase_add_test(t, last_one_gone_frees_the_identity);
-    tcase_add_test(t, restarted_worker_replaces_itself);
-    tcase_add_test(t, impostor_does_not_push_a_worker_out);
-    tcase_add_test(t, restarts_under_load);
-    tcase_add_test(t, draining_worker_gets_nothing_new);
-    tcase_add_test(t, drain_finishes_what_runs_and_refuses_the_rest);
-    tcase_add_test(t, drain_has_a_limit);
-    tcase_add_test(t, cache_events_feed_the_index);
-    tcase_add_test(t, same_prefix_goes_to_the_same_worker);
-    tcase_add_test(t, strangers_do_no_harm);
-    suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    const h_case cases[] = {
+        {both_roles_make_it_ready, 0},
+        {misfits_are_refused_with_the_reason, 0},
+        {last_one_gone_frees_the_identity, 0},
+        {restarted_worker_replaces_itself, 0},
+        {impostor_does_not_push_a_worker_out, 0},
+        {restarts_under_load, 0},
+        {draining_worker_gets_nothing_new, 0},
+        {drain_finishes_what_runs_and_refuses_the_rest, 0},
+        {drain_has_a_limit, 0},
+        {cache_events_feed_the_index, 0},
+        {same_prefix_goes_to_the_same_worker, 0},
+        {strangers_do_no_harm, 0},
+    };
+    return h_main("router/members", setup, teardown, cases, SL_COUNT(cases));
 }

@@ -1,0 +1,334 @@
+/*
+ * The step function of a request alone, without router, members or sinks: the whole table of states and events, what
+ * effects carry, and how a stream ends. Effects are written as letters:
+ *
+ *   R reserve   P prefill   S settle   B block   L leave   Q requeue   F follow   E emit   X end
+ */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "bench/mock/mock.h"
+#include "router/core/request.h"
+
+enum { PROMPT = 70, DECODE_ID = 2, PREFILL_ID = 1, MAX_TOKENS = 5 };
+
+static sl_tokenizer *tok;
+static sl_served_model model;
+static sl_router_stats stats;
+static sl_strbuf text;
+static sl_request_env env;
+static sl_request q;
+static sl_step step;
+
+static void setup(void)
+{
+    sl_log_init(SL_LOG_ERROR, false, "test");
+    ck_assert_int_eq(sl_mock_tokenizer(&tok, NULL), SL_OK);
+    ck_assert_int_eq(sl_router_stats_init(&stats, "m"), SL_OK);
+    model = (sl_served_model){.tok = tok};
+    env = (sl_request_env){.model = &model, .vocab = 512, .retries = 3, .stats = &stats, .text = &text};
+    env.piece = malloc(sl_detok_bound(tok) + 1);
+}
+
+static void forget(void)
+{
+    sl_output_free(&q);
+    free(q.tokens);
+    memset(&q, 0, sizeof q);
+    text.len = 0;
+}
+
+static void teardown(void)
+{
+    forget();
+    free(env.piece);
+    sl_sb_free(&text);
+    sl_router_stats_free(&stats);
+    sl_tokenizer_destroy(tok);
+}
+
+/* q in this state, with the history that leads there. */
+static void make(sl_request_state state)
+{
+    forget();
+    q.matched_token = -1;
+    q.cap = PROMPT + 16;
+    q.tokens = calloc(q.cap, sizeof *q.tokens);
+    q.n_prompt = q.n_tokens = PROMPT;
+    q.sampling.max_tokens = MAX_TOKENS;
+    q.state = state;
+    if (state == SL_REQUEST_QUEUED)
+        return;
+    q.attempt = 1;
+    q.decode = DECODE_ID;
+    q.prefill = PREFILL_ID;
+    q.placed_tokens = PROMPT;
+    if (state >= SL_REQUEST_PREFILLING)
+        q.writer = SL_WRITER_ACTIVE;
+    if (state == SL_REQUEST_DECODING)
+        q.tokens[q.n_tokens++] = 'a';
+}
+
+static uint32_t pages[2] = {7, 8};
+static sl_msg_reserved reserved = {.n_pages = 2, .pages = pages};
+static sl_msg_prefilled prefilled;
+static sl_msg_token one = {.id = 'b'};
+static sl_msg_tokens tokens = {.tokens = &one, .n_tokens = 1};
+static sl_msg_done done = {.finish = SL_FINISH_LENGTH, .matched_stop = -1};
+
+/* A true event of this kind for q as it is. */
+static sl_request_event make_event(sl_request_event_kind kind)
+{
+    sl_request_event ev = {.kind = kind, .now_ns = 1000};
+    tokens.first_index = done.produced = sl_request_produced(&q);
+    switch (kind) {
+    case SL_EVENT_PLACED:
+        ev.placed.prefill = PREFILL_ID;
+        ev.placed.decode = DECODE_ID;
+        break;
+    case SL_EVENT_RESERVED:
+        ev.reserved = &reserved;
+        break;
+    case SL_EVENT_PREFILLED:
+        ev.prefilled = &prefilled;
+        break;
+    case SL_EVENT_TOKENS:
+        ev.tokens = &tokens;
+        break;
+    case SL_EVENT_DONE:
+        ev.done = &done;
+        break;
+    case SL_EVENT_FAILED:
+        ev.failed.by_decode = ev.failed.retryable = true;
+        ev.failed.reason = "broken";
+        break;
+    case SL_EVENT_LOST:
+        ev.lost.decode = true;
+        break;
+    case SL_EVENT_END:
+        ev.end.status = SL_ERR_CANCELLED;
+        ev.end.reason = "cancelled";
+        break;
+    default:
+        break;
+    }
+    return ev;
+}
+
+static bool apply(sl_request_event ev)
+{
+    return sl_request_step(&env, &q, &ev, &step);
+}
+
+static const char *effects(void)
+{
+    static char letters[SL_STEP_EFFECTS + 1];
+    for (size_t i = 0; i < step.n; i++)
+        letters[i] = "RPSBLQFEX"[step.list[i].kind];
+    letters[step.n] = 0;
+    return letters;
+}
+
+static const struct {
+    sl_request_state from;
+    sl_request_event_kind event;
+    sl_request_state to;
+    const char *effects;
+} rows[] = {
+    {SL_REQUEST_QUEUED, SL_EVENT_PLACED, SL_REQUEST_RESERVING, "R"},
+    {SL_REQUEST_QUEUED, SL_EVENT_END, SL_REQUEST_FAILED, "FX"},
+    {SL_REQUEST_RESERVING, SL_EVENT_RESERVED, SL_REQUEST_PREFILLING, "P"},
+    {SL_REQUEST_RESERVING, SL_EVENT_NO_ROOM, SL_REQUEST_QUEUED, "BLQ"},
+    {SL_REQUEST_RESERVING, SL_EVENT_FAILED, SL_REQUEST_QUEUED, "LQ"},
+    {SL_REQUEST_RESERVING, SL_EVENT_LOST, SL_REQUEST_QUEUED, "LQ"},
+    {SL_REQUEST_RESERVING, SL_EVENT_STALLED, SL_REQUEST_QUEUED, "LQ"},
+    {SL_REQUEST_RESERVING, SL_EVENT_END, SL_REQUEST_FAILED, "LFX"},
+    {SL_REQUEST_PREFILLING, SL_EVENT_PREFILLED, SL_REQUEST_PREFILLING, "SF"},
+    {SL_REQUEST_PREFILLING, SL_EVENT_TOKENS, SL_REQUEST_DECODING, "FE"},
+    {SL_REQUEST_PREFILLING, SL_EVENT_DONE, SL_REQUEST_FINISHED, "LFX"},
+    {SL_REQUEST_PREFILLING, SL_EVENT_RETRACTED, SL_REQUEST_QUEUED, "LQ"},
+    {SL_REQUEST_PREFILLING, SL_EVENT_FAILED, SL_REQUEST_QUEUED, "LQ"},
+    {SL_REQUEST_PREFILLING, SL_EVENT_LOST, SL_REQUEST_QUEUED, "LQ"},
+    {SL_REQUEST_PREFILLING, SL_EVENT_STALLED, SL_REQUEST_QUEUED, "LQ"},
+    {SL_REQUEST_PREFILLING, SL_EVENT_END, SL_REQUEST_FAILED, "LFX"},
+    {SL_REQUEST_DECODING, SL_EVENT_PREFILLED, SL_REQUEST_DECODING, "SF"},
+    {SL_REQUEST_DECODING, SL_EVENT_TOKENS, SL_REQUEST_DECODING, "E"},
+    {SL_REQUEST_DECODING, SL_EVENT_DONE, SL_REQUEST_FINISHED, "LFX"},
+    {SL_REQUEST_DECODING, SL_EVENT_RETRACTED, SL_REQUEST_QUEUED, "LQ"},
+    {SL_REQUEST_DECODING, SL_EVENT_FAILED, SL_REQUEST_QUEUED, "LQ"},
+    {SL_REQUEST_DECODING, SL_EVENT_LOST, SL_REQUEST_QUEUED, "LQ"},
+    {SL_REQUEST_DECODING, SL_EVENT_STALLED, SL_REQUEST_QUEUED, "LQ"},
+    {SL_REQUEST_DECODING, SL_EVENT_END, SL_REQUEST_FAILED, "LFX"},
+};
+
+static size_t find_row(sl_request_state s, sl_request_event_kind k)
+{
+    size_t i = 0;
+    while (i < SL_COUNT(rows) && (rows[i].from != s || rows[i].event != k))
+        i++;
+    return i;
+}
+
+START_TEST(every_state_and_event)
+{
+    for (int s = SL_REQUEST_QUEUED; s <= SL_REQUEST_FAILED; s++) {
+        for (int k = 0; k < SL_EVENT_COUNT; k++) {
+            size_t i = find_row(s, k);
+            make(s);
+            bool took = apply(make_event(k));
+            const char *name = sl_request_state_name(s);
+            ck_assert_msg(took == (i < SL_COUNT(rows)), "state %s, event %d", name, k);
+            ck_assert_msg(q.state == (took ? rows[i].to : (sl_request_state)s), "state %s, event %d", name,
+                          k);
+            ck_assert_msg(!strcmp(effects(), took ? rows[i].effects : ""), "state %s, event %d: effects %s",
+                          name, k, effects());
+        }
+    }
+}
+END_TEST
+
+START_TEST(effects_carry_the_attempt_that_is_left)
+{
+    make(SL_REQUEST_DECODING);
+    ck_assert(apply(make_event(SL_EVENT_END)));
+    const sl_effect *e = &step.list[0];
+    ck_assert_int_eq(e->kind, SL_EFFECT_LEAVE);
+    ck_assert(e->attempt == 1 && e->prefill == PREFILL_ID && e->decode == DECODE_ID);
+    ck_assert_int_eq(e->leave.writer, SL_WRITER_ACTIVE);
+    ck_assert_uint_eq(e->leave.tell, SL_TELL_PREFILL | SL_TELL_DECODE);
+    ck_assert_uint_eq(e->leave.placed_tokens, PROMPT);
+    ck_assert(!q.prefill && !q.decode && !q.placed_tokens && q.writer == SL_WRITER_NONE);
+}
+END_TEST
+
+START_TEST(a_worker_that_failed_is_not_told)
+{
+    for (int by_decode = 0; by_decode < 2; by_decode++) {
+        make(SL_REQUEST_PREFILLING);
+        sl_request_event ev = make_event(SL_EVENT_FAILED);
+        ev.failed.by_decode = by_decode;
+        ck_assert(apply(ev));
+        ck_assert_uint_eq(step.list[0].leave.tell, by_decode ? SL_TELL_PREFILL : SL_TELL_DECODE);
+        ck_assert_uint_eq(by_decode ? q.avoid_decode : q.avoid_prefill, by_decode ? DECODE_ID : PREFILL_ID);
+    }
+}
+END_TEST
+
+START_TEST(final_failure_ends_it)
+{
+    make(SL_REQUEST_DECODING);
+    sl_request_event ev = make_event(SL_EVENT_FAILED);
+    ev.failed.retryable = false;
+    ev.failed.status = SL_ERR_CORRUPT;
+    ck_assert(apply(ev));
+    ck_assert_str_eq(effects(), "LFX");
+    ck_assert_int_eq(step.list[2].end.status, SL_ERR_CORRUPT);
+    ck_assert_str_eq(step.list[2].end.reason, "broken");
+}
+END_TEST
+
+START_TEST(retries_end)
+{
+    for (uint32_t i = 0; i <= env.retries; i++) {
+        uint32_t retries = q.retries;
+        make(SL_REQUEST_RESERVING);
+        q.retries = retries;
+        ck_assert(apply(make_event(SL_EVENT_STALLED)));
+        ck_assert_str_eq(effects(), i < env.retries ? "LQ" : "LFX");
+    }
+    ck_assert_int_eq(step.list[2].end.status, SL_ERR_PEER);
+}
+END_TEST
+
+START_TEST(prefill_worker_lost_after_its_work_is_no_loss)
+{
+    make(SL_REQUEST_DECODING);
+    q.writer = SL_WRITER_DONE;
+    sl_request_event ev = make_event(SL_EVENT_LOST);
+    ev.lost.decode = false;
+    ck_assert(apply(ev));
+    ck_assert_uint_eq(step.n, 0);
+    ck_assert_int_eq(q.state, SL_REQUEST_DECODING);
+}
+END_TEST
+
+START_TEST(complete_stream_needs_no_retry)
+{
+    make(SL_REQUEST_DECODING);
+    while (sl_request_produced(&q) < MAX_TOKENS)
+        q.tokens[q.n_tokens++] = 'a';
+    ck_assert(apply(make_event(SL_EVENT_LOST)));
+    ck_assert_str_eq(effects(), "LFX");
+    ck_assert_int_eq(q.state, SL_REQUEST_FINISHED);
+    ck_assert_int_eq(step.list[2].end.finish, SL_FINISH_LENGTH);
+}
+END_TEST
+
+START_TEST(wrong_messages_are_failures)
+{
+    make(SL_REQUEST_RESERVING);
+    reserved.n_pages = 1; /* 70 tokens need two */
+    ck_assert(apply(make_event(SL_EVENT_RESERVED)));
+    reserved.n_pages = 2;
+    ck_assert_str_eq(effects(), "LQ");
+    make(SL_REQUEST_DECODING);
+    sl_request_event ev = make_event(SL_EVENT_TOKENS);
+    tokens.first_index++; /* a hole */
+    ck_assert(apply(ev));
+    ck_assert_str_eq(effects(), "LQ");
+    make(SL_REQUEST_DECODING);
+    ev = make_event(SL_EVENT_TOKENS);
+    tokens.first_index--; /* 'b' where 'a' was sent */
+    ck_assert(apply(ev));
+    ck_assert_str_eq(effects(), "LQ");
+    ck_assert_uint_eq(sl_counter_value(stats.malformed), 2);
+}
+END_TEST
+
+START_TEST(stop_string_ends_the_stream_in_one_step)
+{
+    make(SL_REQUEST_DECODING);
+    sl_request_spec s;
+    sl_request_spec_init(&s);
+    s.stops[s.n_stops++] = strdup("yz");
+    ck_assert_int_eq(sl_output_init(&q, &s, NULL), SL_OK);
+    sl_request_spec_free(&s);
+    sl_msg_token word[] = {{.id = 'x'}, {.id = 'y'}, {.id = 'z'}, {.id = '!'}};
+    sl_request_event ev = make_event(SL_EVENT_TOKENS);
+    sl_msg_tokens m = {.first_index = 1, .tokens = word, .n_tokens = SL_COUNT(word)};
+    ev.tokens = &m;
+    ck_assert(apply(ev));
+    ck_assert_str_eq(effects(), "ELFX");
+    const sl_effect *e = &step.list[0];
+    ck_assert_uint_eq(e->emit.n_tokens, 3); /* the one after the stop does not count */
+    ck_assert_uint_eq(sl_request_produced(&q), 4);
+    ck_assert_uint_eq(e->emit.text_len, 1);
+    ck_assert_int_eq(text.data[e->emit.text_at], 'x');
+    ck_assert_uint_eq(step.list[3].end.text_len, 0);
+    ck_assert_str_eq(q.text.matched, "yz");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("router/step");
+    TCase *t = tcase_create("all");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, every_state_and_event);
+    tcase_add_test(t, effects_carry_the_attempt_that_is_left);
+    tcase_add_test(t, a_worker_that_failed_is_not_told);
+    tcase_add_test(t, final_failure_ends_it);
+    tcase_add_test(t, retries_end);
+    tcase_add_test(t, prefill_worker_lost_after_its_work_is_no_loss);
+    tcase_add_test(t, complete_stream_needs_no_retry);
+    tcase_add_test(t, wrong_messages_are_failures);
+    tcase_add_test(t, stop_string_ends_the_stream_in_one_step);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}
