@@ -24,15 +24,27 @@ static double seconds_since(uint64_t t0)
     return (double)(sl_now_ns() - t0) / 1e9;
 }
 
+/* Elements of a part of a plane, 0 when it has no such part. */
+static int32_t part_count(const sl_geometry *g, int32_t plane, const char *name)
+{
+    const sl_cache_plane *p = &g->shape.planes[plane];
+    for (int32_t i = 0; i < p->n_parts; i++)
+        if (strcmp(p->parts[i].name, name) == 0)
+            return p->parts[i].count;
+    return 0;
+}
+
 static uint8_t *make_blocks(const sl_geometry *g)
 {
-    int32_t width = g->lora + g->rope;
-    uint8_t *blocks = malloc((size_t)(BLOCKS * SL_PAGE_TOKENS * g->row_bytes));
+    const sl_row_format_desc *format = sl_row_format_find(g->shape.planes[SL_CACHE_ROWS].format);
+    int32_t latent = part_count(g, SL_CACHE_ROWS, "latent"), rope = part_count(g, SL_CACHE_ROWS, "rope");
+    int32_t width = latent + rope;
+    uint8_t *blocks = malloc((size_t)(BLOCKS * SL_PAGE_TOKENS * sl_geometry_row_bytes(g)));
     float *row = malloc(sizeof(float) * (size_t)width);
     for (int64_t i = 0; blocks && row && i < BLOCKS * SL_PAGE_TOKENS; i++) {
         for (int32_t k = 0; k < width; k++)
             row[k] = sl_synth_uniform(SL_BENCH_SEED, (uint64_t)(i * width + k));
-        sl_row_encode(g->row_format, g->lora, g->rope, row, blocks + i * g->row_bytes);
+        sl_row_encode(format->format, latent, rope, row, blocks + i * sl_geometry_row_bytes(g));
     }
     free(row);
     return blocks;
@@ -41,8 +53,9 @@ static uint8_t *make_blocks(const sl_geometry *g)
 /* One index block: e4m3 bytes below 2 with a constant scale, or float32. */
 static void fill_index(const sl_geometry *g, uint8_t *at, uint64_t *state)
 {
-    int64_t keys = (int64_t)SL_PAGE_TOKENS * g->index_dim;
-    bool official = g->index_format == SL_INDEX_OFFICIAL;
+    int32_t plane = sl_cache_find(&g->shape, SL_PLANE_INDEX);
+    int64_t keys = (int64_t)SL_PAGE_TOKENS * part_count(g, plane, "key");
+    bool official = part_count(g, plane, "scale") > 0;
     for (int64_t i = 0; i < keys; i += official ? 8 : 1) {
         *state = *state * 6364136223846793005ull + 1442695040888963407ull;
         uint64_t x = (*state ^ (*state >> 29)) & 0xbfbfbfbfbfbfbfbfull;
@@ -63,12 +76,13 @@ static void fill_page(const filler *f, int32_t page)
     uint8_t *base = sl_arena_base(f->h->arena);
     int32_t n = sl_arena_pages(f->h->arena);
     for (int32_t l = 0; l < g->n_layers; l++) {
-        sl_host_plane rows = sl_geometry_row_plane(g, base, n, l),
+        sl_host_plane rows = sl_geometry_plane(g, base, n, l, SL_CACHE_ROWS),
                       index = sl_geometry_index_plane(g, base, n, l);
         uint64_t state = ((uint64_t)(uint32_t)page << 20 | (uint64_t)l) * 0x9e3779b97f4a7c15ull;
-        const uint8_t *src = f->blocks + (int64_t)((page * 31 + l) % BLOCKS) * SL_PAGE_TOKENS * g->row_bytes;
-        memcpy(rows.base + page * rows.page_stride, src, (size_t)(SL_PAGE_TOKENS * g->row_bytes));
-        if (g->has_index[l])
+        const uint8_t *src =
+            f->blocks + (int64_t)((page * 31 + l) % BLOCKS) * SL_PAGE_TOKENS * sl_geometry_row_bytes(g);
+        memcpy(rows.base + page * rows.page_stride, src, (size_t)(SL_PAGE_TOKENS * sl_geometry_row_bytes(g)));
+        if (index.base)
             fill_index(g, index.base + page * index.page_stride, &state);
     }
 }

@@ -88,8 +88,8 @@ static void print_all(const sl_local_checkpoint *m, const tally *t, const sl_geo
     printf("formats        %s rows, %s indexer\n", sl_row_format_name(m->row_format),
            sl_index_format_name(m->index_format));
     printf("page           %d tokens: %lld B; a row %lld B, an index block %lld B; %.1f B per token\n",
-           SL_PAGE_TOKENS, (long long)g->page_bytes, (long long)g->row_bytes, (long long)g->index_block_bytes,
-           (double)g->page_bytes / SL_PAGE_TOKENS);
+           SL_PAGE_TOKENS, (long long)g->page_bytes, (long long)sl_geometry_row_bytes(g),
+           (long long)sl_geometry_index_bytes(g), (double)g->page_bytes / SL_PAGE_TOKENS);
 }
 
 static const char *dtype_name(sl_dtype d)
@@ -101,17 +101,17 @@ static const char *dtype_name(sl_dtype d)
 static int print_json(const sl_local_checkpoint *m, const tally *t, const sl_geometry *g)
 {
     const sl_model_config *c = &m->cfg;
-    json_t *j = json_pack("{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:s, s:s, s:s, "
-                          "s:{s:i, s:I, s:I, s:I}}",
-                          "family", c->family, "architecture", c->architecture, "layers", c->n_layers,
-                          "moe_layers", moe_layers(c), "indexer_layers", indexers(c), "hidden_size",
-                          c->hidden_size, "vocab_size", c->vocab_size, "max_context", c->max_context, "heads",
-                          c->n_heads, "index_topk", c->index_topk, "tensors", (json_int_t)t->count,
-                          "tensor_bytes", (json_int_t)t->bytes, "parameters", (json_int_t)t->params, "stored",
-                          m->has_weights ? dtype_name(m->stored) : "none", "row_format",
-                          sl_row_format_name(m->row_format), "indexer", sl_index_format_name(m->index_format),
-                          "page", "tokens", SL_PAGE_TOKENS, "bytes", (json_int_t)g->page_bytes, "row_bytes",
-                          (json_int_t)g->row_bytes, "index_block_bytes", (json_int_t)g->index_block_bytes);
+    json_t *j = json_pack(
+        "{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:s, s:s, s:s, "
+        "s:{s:i, s:I, s:I, s:I}}",
+        "family", c->family, "architecture", c->architecture, "layers", c->n_layers, "moe_layers",
+        moe_layers(c), "indexer_layers", indexers(c), "hidden_size", c->hidden_size, "vocab_size",
+        c->vocab_size, "max_context", c->max_context, "heads", c->n_heads, "index_topk", c->index_topk,
+        "tensors", (json_int_t)t->count, "tensor_bytes", (json_int_t)t->bytes, "parameters",
+        (json_int_t)t->params, "stored", m->has_weights ? dtype_name(m->stored) : "none", "row_format",
+        sl_row_format_name(m->row_format), "indexer", sl_index_format_name(m->index_format), "page", "tokens",
+        SL_PAGE_TOKENS, "bytes", (json_int_t)g->page_bytes, "row_bytes", (json_int_t)sl_geometry_row_bytes(g),
+        "index_block_bytes", (json_int_t)sl_geometry_index_bytes(g));
     if (!j)
         return sl_args_fail("inspect", SL_ERR_NO_MEMORY, NULL);
     int bad = json_dumpf(j, stdout, 0);
@@ -124,10 +124,11 @@ static int inspect(const char *dir, const sl_local_checkpoint *m, bool tensors, 
 {
     sl_err err = {0};
     sl_geometry g;
+    sl_cache_dims cache = sl_engine_cache_dims(&m->cfg, m->row_format, m->index_format);
     tally t = {0};
     sl_checkpoint *ck = NULL;
-    sl_status st = sl_engine_geometry(&m->cfg, m->row_format, m->index_format, SL_LAYOUT_PAGE_FIRST,
-                                      (sl_key){1, 1}, &g, &err);
+    sl_status st =
+        sl_engine_geometry(&m->cfg, &cache, &sl_algo_dsa, SL_LAYOUT_PAGE_FIRST, (sl_key){1, 1}, &g, &err);
     if (st == SL_OK && m->has_weights) {
         st = sl_checkpoint_open(dir, &ck, &err);
         if (st == SL_OK)

@@ -34,7 +34,7 @@ static int run_plan(const char *dir, const sl_local_checkpoint *m, sl_plan_in *i
 {
     sl_err err = {0};
     sl_plan p;
-    in->cfg = &m->cfg, in->row_format = m->row_format, in->index_format = m->index_format;
+    in->cfg = &m->cfg, in->cache = sl_engine_cache_dims(&m->cfg, m->row_format, m->index_format);
     sl_status st = sl_plan_make(in, &p, &err);
     if (st != SL_OK)
         return sl_args_fail("plan", st, &err);
@@ -60,8 +60,8 @@ int sl_cmd_plan(int argc, char **argv)
     const char *indexer = NULL, *rows = NULL;
     bool json = false;
     sl_plan_layers layers = {.context = 65536, .swap_share = -1};
-    sl_plan_in in = {
-        .algorithm = "dsa", .max_step_tokens = 512, .weight_bytes = UINT64_MAX, .reserve_bytes = UINT64_MAX};
+    const char *algorithm = "dsa";
+    sl_plan_in in = {.max_step_tokens = 512, .weight_bytes = UINT64_MAX, .reserve_bytes = UINT64_MAX};
     const sl_arg args[] = {
         {"model", SL_ARG_TEXT, &dir, "DIR", "Checkpoint directory; config.json is enough. Required.", 0, 0,
          NULL},
@@ -75,14 +75,15 @@ int sl_cmd_plan(int argc, char **argv)
         {"reserve-bytes", SL_ARG_BYTES, &in.reserve_bytes, "N",
          "Bytes kept free on the device. Default: one sixteenth of its memory.", 0, 0, NULL},
         {"hot-rows", SL_ARG_INT, &in.hot_rows, "N",
-         "Rows of the hot buffer per request and layer. Default: twice the selection.", 0, 65534, NULL},
+         "Rows of the hot buffer per request and layer. Default: twice the selection.", 0, SL_HOT_ROWS_MAX,
+         NULL},
         {"tail-rows", SL_ARG_INT, &in.tail_rows, "N",
          "Newest rows per request and layer that never leave the device. Default 64.", 0, 65536, NULL},
         {"max-context", SL_ARG_INT, &in.max_context, "N",
          "Tokens of the longest sequence. Default: the model's context.", 0, 1 << 24, NULL},
         {"step-tokens", SL_ARG_INT, &in.max_step_tokens, "N",
          "Largest number of tokens in one step. Default 512.", 1, 1 << 20, NULL},
-        {"algorithm", SL_ARG_TEXT, &in.algorithm, "NAME", "Sparse algorithm. Default dsa.", 0, 0, NULL},
+        {"algorithm", SL_ARG_TEXT, &algorithm, "NAME", "Sparse algorithm. Default dsa.", 0, 0, NULL},
         SL_CLI_INDEXER_ARG(indexer),
         SL_CLI_ROW_FORMAT_ARG(rows),
         {"locality", SL_ARG_TEXT, &layers.file, "FILE",
@@ -112,6 +113,9 @@ int sl_cmd_plan(int argc, char **argv)
     sl_status st = sl_local_checkpoint_read(dir, indexer, rows, &m, &err);
     if (st != SL_OK)
         return sl_args_fail("plan", st, &err);
+    in.algorithm = sl_algo_find(algorithm);
+    if (!in.algorithm)
+        return sl_args_fail("plan", sl_fail_unknown(&err, "--algorithm", algorithm, sl_algo_names()), &err);
     bool known = in.gpu_bytes > 0 || device_memory(&in.gpu_bytes);
     if (!known)
         in.gpu_bytes = ASSUMED_GPU;

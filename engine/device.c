@@ -9,13 +9,17 @@ void sl_engine_device_layers(const sl_engine *e, sl_device_layer *out)
 {
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
         const sl_coord_layer *y = &e->layers[l];
-        out[l] = (sl_device_layer){.rows = {.base = y->rows.base,
-                                            .page_stride = SL_PAGE_TOKENS * y->rows.row_bytes,
-                                            .row_stride = y->rows.row_bytes},
-                                   .index = {.base = y->index_base, .page_stride = y->index_page_stride},
-                                   .row_bytes = y->rows.hot_base * y->rows.row_bytes, /* the pool */
-                                   .index_bytes = y->index_base ? e->o.index_pages * y->index_page_stride : 0,
-                                   .rows_by_index_page = y->resident};
+        out[l] = (sl_device_layer){.rows_by_index_page = y->resident};
+        for (int32_t p = 0; p < e->geo.shape.n_planes; p++) {
+            const sl_cache_plane *d = &e->geo.shape.planes[p];
+            bool rows = p == SL_CACHE_ROWS;
+            out[l].planes[p] = (sl_host_plane){.base = rows ? y->rows.base : y->planes[p].device,
+                                               .page_stride = sl_cache_page_bytes(d),
+                                               .row_stride = d->heads * sl_cache_unit_bytes(d)};
+            out[l].bytes[p] = rows                  ? y->rows.hot_base * y->rows.row_bytes /* the pool */
+                              : y->planes[p].device ? e->o.index_pages * y->planes[p].device_stride
+                                                    : 0;
+        }
     }
 }
 

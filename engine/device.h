@@ -12,8 +12,10 @@
 #include "engine/engine.h"
 
 typedef struct sl_device_layer {
-    sl_host_plane rows, index;      /* device addresses, by device page; index.base NULL: no indexer */
-    int64_t row_bytes, index_bytes; /* of each pool, from its base */
+    sl_host_plane
+        planes[SL_CACHE_PLANES]; /* by plane of the cache shape: device addresses, by device page; base NULL:
+                                              the layer does not have it */
+    int64_t bytes[SL_CACHE_PLANES]; /* of each pool, from its base */
     bool rows_by_index_page;        /* rows lie in the pages of the index pool, not of the row pool */
 } sl_device_layer;
 

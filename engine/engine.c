@@ -6,25 +6,36 @@
 
 #define MAX_POOL_PAGES (INT32_MAX / SL_PAGE_TOKENS / 2)
 
-sl_status sl_engine_geometry(const sl_model_config *cfg, sl_row_format row, sl_index_format index,
-                             sl_layout layout, sl_key fingerprint, sl_geometry *out, sl_err *err)
+sl_cache_dims sl_engine_cache_dims(const sl_model_config *cfg, sl_row_format row, sl_index_format index)
 {
-    sl_geometry g = {
-        .fingerprint = fingerprint,
-        .layout = layout,
-        .row_format = row,
+    sl_cache_dims d = {
+        .rows = sl_row_format_of(row),
         .index_format = index,
-        .n_layers = cfg->n_layers,
-        .lora = cfg->kv_lora_rank,
+        .latent = cfg->kv_lora_rank,
         .rope = cfg->qk_rope_head_dim,
-        .index_dim = cfg->index_head_dim,
     };
-    for (int32_t l = 0; l < cfg->n_layers && l < SL_GEOMETRY_MAX_LAYERS; l++)
-        g.has_index[l] = cfg->layer_has_indexer[l];
-    sl_status st = sl_geometry_finish(&g, err);
-    if (st == SL_OK)
-        *out = g;
-    return st;
+    for (int32_t l = 0; l < cfg->n_layers; l++) {
+        if (cfg->layer_has_indexer[l]) {
+            d.index_dim = cfg->index_head_dim, d.index_heads = cfg->index_n_heads,
+            d.index_topk = cfg->index_topk;
+            break;
+        }
+    }
+    return d;
+}
+
+sl_status sl_engine_geometry(const sl_model_config *cfg, const sl_cache_dims *cache,
+                             const sl_algo_desc *algorithm, sl_layout layout, sl_key fingerprint,
+                             sl_geometry *out, sl_err *err)
+{
+    sl_cache_shape shape;
+    SL_TRY(sl_algo_cache_shape(algorithm, cache, &shape, err));
+    sl_geometry_opts o = {.fingerprint = fingerprint,
+                          .layout = layout,
+                          .shape = &shape,
+                          .n_layers = cfg->n_layers,
+                          .has_indexer = cfg->layer_has_indexer};
+    return sl_geometry_make(&o, out, err);
 }
 
 /* ---- create ---- */
@@ -40,6 +51,8 @@ sl_status sl_engine_alloc(sl_engine *e, uint64_t bytes, void **out, sl_err *err)
 static sl_status check_opts(const sl_engine_opts *o, const sl_model_opts *m, const sl_model_config *cfg,
                             sl_err *err)
 {
+    if (!o->algorithm)
+        return sl_fail(err, SL_ERR_INVALID, "engine: no algorithm");
     if (o->max_seqs < 1 || o->max_hot_seqs < 0 || o->max_hot_seqs > o->max_seqs)
         return sl_fail(err, SL_ERR_INVALID, "engine: max_seqs %d, max_hot_seqs %d", o->max_seqs,
                        o->max_hot_seqs);
@@ -73,10 +86,11 @@ static sl_status place_rows(const sl_engine *e, int32_t l, sl_coord_layer *y, in
     int32_t hot = hot_rows_of(&e->o, l);
     bool any = e->o.max_hot_seqs > 0;
     y->resident = hot == SL_HOT_RESIDENT;
-    int64_t pool = (y->resident ? e->o.index_pages : e->o.row_pages) * SL_PAGE_TOKENS;
-    y->rows = (sl_row_view){.row_bytes = e->geo.row_bytes,
-                            .hot_rows = any && !y->resident ? hot : 0,
-                            .tail_rows = any ? e->o.tail_rows : 0};
+    const sl_cache_plane *p = &e->geo.shape.planes[SL_CACHE_ROWS];
+    int64_t pool = (y->resident ? e->o.index_pages : e->o.row_pages) * sl_cache_page_units(p);
+    y->rows = (sl_row_view){.row_bytes = sl_cache_unit_bytes(p),
+                            .hot_rows = any && !y->resident ? sl_cache_units(p, hot) : 0,
+                            .tail_rows = any ? sl_cache_units(p, e->o.tail_rows) : 0};
     *rows = pool;
     if (!y->resident)
         *rows += (int64_t)e->o.max_hot_seqs * ((int64_t)y->rows.hot_rows + y->rows.tail_rows);
@@ -91,39 +105,39 @@ static sl_status check_arena(sl_engine *e, sl_err *err)
     const sl_model_opts *m = sl_model_get_opts(e->model);
     const sl_geometry *g = sl_arena_geometry(e->arena);
     sl_geometry want;
-    sl_status st = sl_engine_geometry(e->cfg, m->row_format, m->index_format, g->layout,
-                                      sl_model_fingerprint(e->model), &want, err);
-    if (st == SL_OK)
-        st = sl_geometry_compatible(&want, g, err);
-    if (st == SL_OK)
-        e->geo = *g;
-    return st;
+    e->cache = sl_engine_cache_dims(e->cfg, m->row_format, m->index_format);
+    SL_TRY(sl_engine_geometry(e->cfg, &e->cache, e->o.algorithm, g->layout, sl_model_fingerprint(e->model),
+                              &want, err));
+    SL_TRY(sl_geometry_compatible(&want, g, err));
+    e->geo = *g;
+    return SL_OK;
 }
 
-/* Device memory of one layer: the row pool and hot slots, and the index pool. */
+static sl_status alloc_pool(sl_engine *e, int64_t bytes, uint8_t **out, sl_err *err)
+{
+    SL_TRY(sl_engine_alloc(e, (uint64_t)bytes, (void **)out, err));
+    return e->o.poison ? sl_be_fill(e->be, *out, 0xff, (size_t)bytes, err) : SL_OK;
+}
+
+/* Device memory of one layer: the row pool with the hot slots, and a pool for each plane that is there whole. */
 static sl_status make_layer(sl_engine *e, int32_t l, sl_err *err)
 {
     sl_coord_layer *y = &e->layers[l];
     int64_t pages = sl_arena_pages(e->arena), rows = 0;
     uint8_t *base = sl_arena_base(e->arena);
     y->has_indexer = e->cfg->layer_has_indexer[l];
-    y->host_rows = sl_geometry_row_plane(&e->geo, base, pages, l);
-    sl_status st = place_rows(e, l, y, &rows, err);
-    if (st != SL_OK)
-        return st;
-    size_t bytes = (size_t)(rows > 0 ? rows : 1) * (size_t)e->geo.row_bytes;
-    st = sl_engine_alloc(e, bytes, (void **)&y->rows.base, err);
-    if (st == SL_OK && e->o.poison)
-        st = sl_be_fill(e->be, y->rows.base, 0xff, bytes, err);
-    if (st != SL_OK || !y->has_indexer)
-        return st;
-    y->host_index = sl_geometry_index_plane(&e->geo, base, pages, l);
-    y->index_page_stride = e->geo.index_block_bytes;
-    bytes = (size_t)e->o.index_pages * (size_t)y->index_page_stride;
-    st = sl_engine_alloc(e, bytes, (void **)&y->index_base, err);
-    if (st == SL_OK && e->o.poison)
-        st = sl_be_fill(e->be, y->index_base, 0xff, bytes, err);
-    return st;
+    y->host_rows = sl_geometry_plane(&e->geo, base, pages, l, SL_CACHE_ROWS);
+    SL_TRY(place_rows(e, l, y, &rows, err));
+    SL_TRY(alloc_pool(e, (rows > 0 ? rows : 1) * y->rows.row_bytes, &y->rows.base, err));
+    for (int32_t p = SL_CACHE_ROWS + 1; p < e->geo.shape.n_planes; p++) {
+        if (!sl_geometry_has(&e->geo, l, p))
+            continue;
+        sl_algo_plane *q = &y->planes[p];
+        q->host = sl_geometry_plane(&e->geo, base, pages, l, p);
+        q->device_stride = sl_cache_page_bytes(&e->geo.shape.planes[p]);
+        SL_TRY(alloc_pool(e, e->o.index_pages * q->device_stride, &q->device, err));
+    }
+    return SL_OK;
 }
 
 static sl_status make_layers(sl_engine *e, sl_err *err)
@@ -139,30 +153,19 @@ static sl_status make_layers(sl_engine *e, sl_err *err)
 
 static sl_status make_coord(sl_engine *e, sl_err *err)
 {
-    const sl_model_opts *m = sl_model_get_opts(e->model);
     sl_coord_opts c = {
         .algorithm = e->o.algorithm,
         .use = SL_USE_PREFIX_REUSE | SL_USE_CHUNKED_PREFILL | SL_USE_DISAGGREGATION |
                (e->o.max_hot_seqs > 0 ? SL_USE_HIERARCHICAL : 0u),
         .n_layers = e->cfg->n_layers,
         .layers = e->layers,
-        .row_format = m->row_format,
-        .index_format = m->index_format,
-        .lora = e->cfg->kv_lora_rank,
-        .rope = e->cfg->qk_rope_head_dim,
-        .index_dim = e->cfg->index_head_dim,
-        .index_heads = e->cfg->index_n_heads,
-        .index_topk = e->cfg->index_topk,
+        .cache = e->cache,
         .max_seqs = e->o.max_seqs,
         .hot_slots = e->o.max_hot_seqs,
         .max_step_tokens = e->o.max_step_tokens,
         .max_context = e->o.max_context,
         .policy = e->o.policy,
-        .sink_tokens = e->o.sink_tokens,
-        .recent_tokens = e->o.recent_tokens,
-        .min_tokens = e->o.min_tokens,
-        .dense_layers = e->o.dense_layers,
-        .n_dense_layers = e->o.n_dense_layers,
+        .gates = e->o.gates,
         .draw = e->o.draw,
         .overlap = !e->o.sequential,
         .groups = e->o.groups,
@@ -248,7 +251,7 @@ sl_status sl_engine_create(sl_backend *be, sl_model *model, sl_arena *arena, con
     e->be = be, e->model = model, e->arena = arena, e->o = *opts, e->cfg = cfg;
     e->sync = !(sl_backend_caps(be) & SL_BE_ASYNC);
     e->unified = (sl_backend_caps(be) & SL_BE_UNIFIED) != 0;
-    e->ld = (opts->max_context + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+    e->ld = sl_pages_for(opts->max_context);
     e->max_logits = m->max_logit_rows < opts->max_seqs ? m->max_logit_rows : opts->max_seqs;
     if ((st = check_arena(e, err)) != SL_OK)
         goto fail;
@@ -261,7 +264,7 @@ sl_status sl_engine_create(sl_backend *be, sl_model *model, sl_arena *arena, con
         (st = make_coord(e, err)) != SL_OK || (st = sl_graphs_init(e, err)) != SL_OK ||
         (st = sl_be_sync(be, err)) != SL_OK)
         goto fail;
-    e->o.dense_layers = e->o.hot_rows_layer =
+    e->o.gates.dense_layers = e->o.hot_rows_layer =
         NULL; /* the coordinator has what it needs; the caller's arrays may go */
     *out = e;
     return SL_OK;
@@ -290,7 +293,8 @@ void sl_engine_destroy(sl_engine *e)
     sl_be_free(e->be, SL_MEM_DEVICE, e->dev.host_pages);
     sl_be_free(e->be, SL_MEM_HOST, e->host.host_pages);
     for (int32_t l = 0; e->layers && l < e->cfg->n_layers; l++) {
-        sl_be_free(e->be, SL_MEM_DEVICE, e->layers[l].index_base);
+        for (int32_t p = 0; p < SL_CACHE_PLANES; p++)
+            sl_be_free(e->be, SL_MEM_DEVICE, e->layers[l].planes[p].device);
         sl_be_free(e->be, SL_MEM_DEVICE, e->layers[l].rows.base);
     }
     free(e->layers);

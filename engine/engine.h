@@ -40,12 +40,12 @@ typedef enum {
 } sl_graph_use;
 
 typedef struct sl_engine_opts {
-    const char *algorithm;       /* sparse algorithm by name: "dsa", "dense" */
-    int32_t max_seqs;            /* sequences open at once */
-    int32_t max_hot_seqs;        /* of which hierarchical; 0 when none ever is */
-    int32_t max_step_tokens;     /* most tokens of one step, <= the model's max_tokens */
-    int32_t max_context;         /* longest sequence, tokens */
-    int32_t hot_rows, tail_rows; /* per hierarchical sequence and layer; hot_rows >= index_topk */
+    const sl_algo_desc *algorithm; /* sl_algo_find() of its name */
+    int32_t max_seqs;              /* sequences open at once */
+    int32_t max_hot_seqs;          /* of which hierarchical; 0 when none ever is */
+    int32_t max_step_tokens;       /* most tokens of one step, <= the model's max_tokens */
+    int32_t max_context;           /* longest sequence, tokens */
+    int32_t hot_rows, tail_rows;   /* per hierarchical sequence and layer; hot_rows >= index_topk */
     /*
      * [n_layers] or NULL, read during create: hot rows by layer, 0 = hot_rows. SL_HOT_RESIDENT: all rows of
      * that layer are on the device, whatever a sequence's residency, in index_pages pages of rows.
@@ -53,9 +53,7 @@ typedef struct sl_engine_opts {
     const int32_t *hot_rows_layer;
     sl_evict_policy policy;
     int64_t index_pages, row_pages; /* device pool sizes in pages; row_pages bounds what can be resident */
-    int32_t sink_tokens, recent_tokens, min_tokens; /* coordinator gates, see sparse/sparse.h */
-    const int32_t *dense_layers;
-    int32_t n_dense_layers;
+    sl_gates gates;
     const sl_coord_draw *draw; /* benchmarks: sparse/sparse.h; NULL, or read during create */
     bool arena_readable; /* the caller has registered the arena with the backend, and will give it back */
     int32_t groups;  /* decode steps: rows of one group of sequences come beside the work on others; 0: two
@@ -85,9 +83,12 @@ typedef struct sl_layer_stats {
     uint64_t hits, misses, tail_hits, evictions, swap_bytes;
 } sl_layer_stats;
 
-/* The page geometry that a model's cache has in these formats; the arena of an engine is made with it. */
-sl_status sl_engine_geometry(const sl_model_config *cfg, sl_row_format row, sl_index_format index,
-                             sl_layout layout, sl_key fingerprint, sl_geometry *out, sl_err *err);
+/* What a model's cache is made of in these formats. */
+sl_cache_dims sl_engine_cache_dims(const sl_model_config *cfg, sl_row_format row, sl_index_format index);
+/* The page geometry of a model's cache under an algorithm; the arena of an engine is made with it. */
+sl_status sl_engine_geometry(const sl_model_config *cfg, const sl_cache_dims *cache,
+                             const sl_algo_desc *algorithm, sl_layout layout, sl_key fingerprint,
+                             sl_geometry *out, sl_err *err);
 
 /*
  * SL_ERR_INVALID / UNSUPPORTED names the option or combination that cannot work; SL_ERR_REFUSED when the

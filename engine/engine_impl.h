@@ -58,6 +58,7 @@ struct sl_engine {
     sl_arena *arena;
     sl_engine_opts o;
     const sl_model_config *cfg;
+    sl_cache_dims cache;
     sl_geometry geo;
     bool sync, unified,
         registered; /* ops complete in run; device memory is host memory; the arena is registered */

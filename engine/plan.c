@@ -6,14 +6,9 @@
 
 static const int32_t contexts[SL_PLAN_ROWS] = {16 << 10, 32 << 10, 64 << 10, 128 << 10};
 
-static int64_t pages_of(int64_t tokens)
-{
-    return (tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
-}
-
 /* The engine's coordinator options for this plan; layers has SL_MAX_LAYERS entries. */
-static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, sl_coord_layer *layers,
-                                int32_t hot_slots)
+static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, const sl_cache_plane *rows,
+                                sl_coord_layer *layers, int32_t hot_slots)
 {
     for (int32_t l = 0; l < in->cfg->n_layers; l++) {
         int32_t hot = in->hot_rows_layer && in->hot_rows_layer[l] ? in->hot_rows_layer[l] : p->hot_rows;
@@ -21,8 +16,8 @@ static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, sl_coord
             .has_indexer = in->cfg->layer_has_indexer[l],
             .resident = hot == SL_HOT_RESIDENT,
             .rows = {.row_bytes = p->row_bytes,
-                     .hot_rows = hot == SL_HOT_RESIDENT ? 0 : hot,
-                     .tail_rows = p->tail_rows},
+                     .hot_rows = hot == SL_HOT_RESIDENT ? 0 : sl_cache_units(rows, hot),
+                     .tail_rows = sl_cache_units(rows, p->tail_rows)},
         };
     }
     return (sl_coord_opts){
@@ -30,13 +25,7 @@ static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, sl_coord
         .use = SL_USE_PREFIX_REUSE | SL_USE_CHUNKED_PREFILL | SL_USE_DISAGGREGATION | SL_USE_HIERARCHICAL,
         .n_layers = in->cfg->n_layers,
         .layers = layers,
-        .row_format = in->row_format,
-        .index_format = in->index_format,
-        .lora = in->cfg->kv_lora_rank,
-        .rope = in->cfg->qk_rope_head_dim,
-        .index_dim = in->cfg->index_head_dim,
-        .index_heads = in->cfg->index_n_heads,
-        .index_topk = in->cfg->index_topk,
+        .cache = in->cache,
         .max_seqs = in->max_seqs > 0 ? in->max_seqs : 256,
         .hot_slots = hot_slots,
         .max_step_tokens = in->max_step_tokens,
@@ -44,44 +33,51 @@ static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, sl_coord
         .groups = 2,
         .max_context = p->max_context,
         .policy = in->policy,
-        .sink_tokens = in->sink_tokens,
-        .recent_tokens = in->recent_tokens,
-        .min_tokens = in->min_tokens,
-        .dense_layers = in->dense_layers,
-        .n_dense_layers = in->n_dense_layers,
+        .gates = in->gates,
     };
+}
+
+/* Bytes of a page of one layer in the planes that are on the device whole. */
+static uint64_t whole_bytes(const sl_geometry *g, int32_t layer)
+{
+    uint64_t bytes = 0;
+    for (int32_t p = SL_CACHE_ROWS + 1; p < g->shape.n_planes; p++)
+        bytes += sl_geometry_has(g, layer, p) ? (uint64_t)sl_cache_page_bytes(&g->shape.planes[p]) : 0;
+    return bytes;
 }
 
 static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
 {
     sl_coord_layer layers[SL_MAX_LAYERS];
     sl_geometry g;
-    sl_status st = sl_engine_geometry(in->cfg, in->row_format, in->index_format, SL_LAYOUT_PAGE_FIRST,
-                                      (sl_key){1, 1}, &g, err);
-    if (st != SL_OK)
-        return st;
-    p->row_bytes = g.row_bytes, p->index_block_bytes = g.index_block_bytes, p->page_bytes = g.page_bytes;
+    if (!in->algorithm)
+        return sl_fail(err, SL_ERR_INVALID, "plan: no algorithm");
+    SL_TRY(sl_engine_geometry(in->cfg, &in->cache, in->algorithm, SL_LAYOUT_PAGE_FIRST, (sl_key){1, 1}, &g,
+                              err));
+    const sl_cache_plane *rows = &g.shape.planes[SL_CACHE_ROWS];
+    p->row_bytes = sl_cache_unit_bytes(rows), p->page_bytes = g.page_bytes;
+    p->index_block_bytes = sl_geometry_index_bytes(&g);
     p->max_context = in->max_context > 0 ? in->max_context : in->cfg->max_context;
     p->tail_rows = in->tail_rows > 0 ? in->tail_rows : 64;
     for (int32_t l = 0; l < in->cfg->n_layers; l++)
         p->index_layers += in->cfg->layer_has_indexer[l];
-    sl_coord_opts o = coord_opts(in, p, layers, 0);
-    if ((st = sl_coord_width(&o, &p->width, err)) != SL_OK)
-        return st;
-    p->hot_rows = in->hot_rows > 0 ? in->hot_rows : 2 * p->width < 65534 ? 2 * p->width : 65534;
-    o = coord_opts(in, p, layers, 1);
-    if ((st = sl_coord_plan_bytes(&o, &p->hot_meta_bytes, &p->fixed_bytes, err)) != SL_OK)
-        return st;
-    const uint64_t page_rows = SL_PAGE_TOKENS * (uint64_t)p->row_bytes;
-    p->index_page_device = (uint64_t)p->index_layers * (uint64_t)p->index_block_bytes;
+    sl_coord_opts o = coord_opts(in, p, rows, layers, 0);
+    SL_TRY(sl_coord_width(&o, &p->width, err));
+    p->hot_rows = in->hot_rows > 0                 ? in->hot_rows
+                  : 2 * p->width < SL_HOT_ROWS_MAX ? 2 * p->width
+                                                   : SL_HOT_ROWS_MAX;
+    o = coord_opts(in, p, rows, layers, 1);
+    SL_TRY(sl_coord_plan_bytes(&o, &p->hot_meta_bytes, &p->fixed_bytes, err));
+    const uint64_t page_rows = (uint64_t)sl_cache_page_bytes(rows);
     for (int32_t l = 0; l < in->cfg->n_layers; l++) {
+        p->index_page_device += whole_bytes(&g, l);
         p->resident_layers += layers[l].resident;
         *(layers[l].resident ? &p->index_page_device : &p->row_page_device) += page_rows;
         if (!layers[l].resident)
             p->hot_rows_bytes +=
                 (uint64_t)(layers[l].rows.hot_rows + layers[l].rows.tail_rows) * (uint64_t)p->row_bytes;
     }
-    p->fixed_bytes += (uint64_t)o.max_seqs * (uint64_t)pages_of(p->max_context) * 12;
+    p->fixed_bytes += (uint64_t)o.max_seqs * (uint64_t)sl_pages_for(p->max_context) * 12;
     return SL_OK;
 }
 
@@ -92,7 +88,7 @@ static int64_t at_most(int64_t a, int64_t b)
 
 static sl_plan_row plan_row(const sl_plan *p, uint64_t host_bytes, int32_t context)
 {
-    uint64_t n = (uint64_t)pages_of(context);
+    uint64_t n = (uint64_t)sl_pages_for(context);
     sl_plan_row r = {
         .context = context,
         .resident_bytes = n * (p->index_page_device + p->row_page_device),
@@ -112,9 +108,7 @@ static sl_plan_row plan_row(const sl_plan *p, uint64_t host_bytes, int32_t conte
 sl_status sl_plan_make(const sl_plan_in *in, sl_plan *out, sl_err *err)
 {
     sl_plan p = {0};
-    sl_status st = plan_sizes(in, &p, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(plan_sizes(in, &p, err));
     uint64_t taken = in->weight_bytes + in->reserve_bytes + p.fixed_bytes;
     p.cache_bytes = in->gpu_bytes > taken ? in->gpu_bytes - taken : 0;
     p.host_pages = (int64_t)(in->host_bytes / (uint64_t)p.page_bytes);
@@ -137,7 +131,7 @@ static sl_status too_small(const sl_plan *p, uint64_t need, sl_err *err)
 sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, int32_t max_context,
                         sl_engine_opts *out, sl_err *err)
 {
-    int64_t per_seq = pages_of(max_context), most = per_seq * max_seqs;
+    int64_t per_seq = sl_pages_for(max_context), most = per_seq * max_seqs;
     bool hot = mode == SL_HIERARCHICAL;
     uint64_t slots = hot ? (uint64_t)max_seqs * (p->hot_rows_bytes + p->hot_meta_bytes) : 0;
     uint64_t page = p->index_page_device + (hot ? 0 : p->row_page_device);
@@ -168,7 +162,7 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
 {
     sl_strbuf sb = {0};
     sl_sb_printf(&sb, "%s, %d layers (%d with an indexer), algorithm %s\n", in->cfg->architecture,
-                 in->cfg->n_layers, p->index_layers, in->algorithm);
+                 in->cfg->n_layers, p->index_layers, in->algorithm->name);
     sl_sb_printf(&sb, "row %lld B, index block %lld B, page of %d tokens %lld B on the host\n",
                  (long long)p->row_bytes, (long long)p->index_block_bytes, SL_PAGE_TOKENS,
                  (long long)p->page_bytes);

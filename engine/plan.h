@@ -10,18 +10,15 @@
 
 typedef struct sl_plan_in {
     const sl_model_config *cfg;
-    sl_row_format row_format;
-    sl_index_format index_format;
-    const char *algorithm;
+    sl_cache_dims cache; /* sl_engine_cache_dims() */
+    const sl_algo_desc *algorithm;
     int32_t hot_rows;                     /* 0: twice the longest selection */
     const int32_t *hot_rows_layer;        /* as in sl_engine_opts, or NULL */
     int32_t tail_rows;                    /* 0: 64 */
     int32_t max_context, max_step_tokens; /* max_context 0: the model's */
     int32_t max_seqs;                     /* for the page tables; 0: 256 */
     sl_evict_policy policy;
-    int32_t sink_tokens, recent_tokens, min_tokens;
-    const int32_t *dense_layers;
-    int32_t n_dense_layers;
+    sl_gates gates;
     uint64_t weight_bytes;  /* on the device */
     uint64_t reserve_bytes; /* kept free on the device: activations, libraries, fragmentation */
     uint64_t gpu_bytes, host_bytes;

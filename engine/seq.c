@@ -125,16 +125,19 @@ static void append_pages(sl_seq *s, const int32_t *pages, int32_t n)
 /* Testing: what is given back must never be read again. */
 static void poison_page(sl_engine *e, int32_t index_page, int32_t row_page)
 {
-    int64_t rows = SL_PAGE_TOKENS * e->geo.row_bytes;
+    int64_t rows = sl_cache_page_bytes(&e->geo.shape.planes[SL_CACHE_ROWS]);
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
         sl_coord_layer *y = &e->layers[l];
         if (row_page >= 0 && !y->resident)
             (void)sl_be_fill(e->be, y->rows.base + row_page * rows, 0xff, (size_t)rows, NULL);
         if (index_page >= 0 && y->resident)
             (void)sl_be_fill(e->be, y->rows.base + index_page * rows, 0xff, (size_t)rows, NULL);
-        if (index_page >= 0 && y->index_base)
-            (void)sl_be_fill(e->be, y->index_base + index_page * y->index_page_stride, 0xff,
-                             (size_t)y->index_page_stride, NULL);
+        for (int32_t p = 0; p < SL_CACHE_PLANES && index_page >= 0; p++) {
+            const sl_algo_plane *q = &y->planes[p];
+            if (q->device)
+                (void)sl_be_fill(e->be, q->device + index_page * q->device_stride, 0xff,
+                                 (size_t)q->device_stride, NULL);
+        }
     }
 }
 
@@ -287,5 +290,5 @@ void sl_engine_seq_stats(const sl_engine *e, const sl_seq *s, sl_layer_stats *ou
                             .misses = c.misses,
                             .tail_hits = c.tail_hits,
                             .evictions = c.evictions,
-                            .swap_bytes = c.misses * (uint64_t)e->geo.row_bytes};
+                            .swap_bytes = c.misses * (uint64_t)sl_geometry_row_bytes(&e->geo)};
 }

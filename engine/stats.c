@@ -14,17 +14,19 @@ void sl_engine_layer_stats_get(const sl_engine *e, sl_layer_stats *out)
                                   .misses = c[l].misses,
                                   .tail_hits = c[l].tail_hits,
                                   .evictions = c[l].evictions,
-                                  .swap_bytes = c[l].misses * (uint64_t)e->geo.row_bytes};
+                                  .swap_bytes = c[l].misses * (uint64_t)sl_geometry_row_bytes(&e->geo)};
 }
 
 static void kv_bytes(const sl_engine *e, sl_engine_stats *s)
 {
-    uint64_t index_page = 0, row_page = 0, hot_slot = 0, row = (uint64_t)e->geo.row_bytes;
+    uint64_t index_page = 0, row_page = 0, hot_slot = 0, row = (uint64_t)sl_geometry_row_bytes(&e->geo);
+    uint64_t page = (uint64_t)sl_cache_page_bytes(&e->geo.shape.planes[SL_CACHE_ROWS]);
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
         const sl_coord_layer *y = &e->layers[l];
-        index_page += y->has_indexer ? (uint64_t)e->geo.index_block_bytes : 0;
-        index_page += y->resident ? SL_PAGE_TOKENS * row : 0;
-        row_page += y->resident ? 0 : SL_PAGE_TOKENS * row;
+        for (int32_t p = 0; p < SL_CACHE_PLANES; p++)
+            index_page += y->planes[p].device ? (uint64_t)y->planes[p].device_stride : 0;
+        index_page += y->resident ? page : 0;
+        row_page += y->resident ? 0 : page;
         hot_slot += y->resident ? 0 : (uint64_t)(y->rows.hot_rows + y->rows.tail_rows) * row;
     }
     s->kv_bytes = (uint64_t)e->o.index_pages * index_page + (uint64_t)e->o.row_pages * row_page +

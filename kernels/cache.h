@@ -1,27 +1,148 @@
 /*
- * The unit of cache: what a layer keeps for every cached token, and the names under which formats are chosen.
+ * The unit of cache: what a layer keeps for every cached token. Geometry, arena, wire form, residency, plan and
+ * selectors read a sl_cache_shape; only a row format's own functions and kernels know what is inside of a unit.
+ *
+ *   shape   planes of one layer: plane 0 holds the rows that attention reads, the others what selection reads
+ *   plane   a page of 64 tokens is cut into units of unit_tokens tokens and, with scope KV_HEAD, of one KV head each
+ *   unit    its parts one after the other; a part holds `count` elements for every token, or for the unit as a whole
+ *
+ *   plane            heads  unit_tokens  parts
+ *   rows, mla_fp8        1            1  latent e4m3 x 512 | scale f32 x 4 | rope bf16 x 64
+ *   index, official      1           64  key e4m3 x 128 (64 times) | scale f32 x 1 (64 times)
+ *   rows, GQA bf16       8           16  k bf16 x 128 (16 times) | v bf16 x 128 (16 times)
+ *   bounds of blocks     8           16  min bf16 x 128 (once) | max bf16 x 128 (once)
+ *
+ * A unit never crosses a page. The rows of hierarchical sequences are swapped in unit by unit; all other planes are on
+ * the device whole.
  *
  * Registries of the choices that this room owns: row formats, index formats and victim policies. A configuration
  * carries the name; whoever sets something up resolves it here. Each find returns NULL for an unknown name
  * (sl_fail_unknown() of base/status.h makes the message); each names list ends with NULL and is in the order of the
  * enumeration.
  *
- * Everything here is constant or pure, any thread.
+ * Everything here is a plain value, constant or pure; any thread.
  */
 #ifndef SL_KERNELS_CACHE_H
 #define SL_KERNELS_CACHE_H
 
 #include "kernels/params.h"
 
+enum {
+    SL_CACHE_PLANES = 6,
+    SL_CACHE_PARTS = 4,
+    SL_CACHE_NAME = 16,
+    SL_CACHE_ROWS = 0 /* the plane of rows */
+};
+
+/* When the bytes of a part are valid. */
+typedef enum {
+    SL_PER_TOKEN,       /* `count` elements for every token, valid with the token */
+    SL_PER_OPEN_UNIT,   /* for the unit, valid from its first token on and rewritten with each further one */
+    SL_PER_CLOSED_UNIT, /* for the unit, valid once its last token is there; never changes afterwards */
+} sl_part_per;
+
+typedef struct sl_cache_part {
+    char name[SL_CACHE_NAME];
+    sl_dtype dtype;
+    sl_part_per per;
+    int32_t count;
+} sl_cache_part;
+
+/* Who shares one list of selected units. */
+typedef enum { SL_SCOPE_REQUEST, SL_SCOPE_KV_HEAD, SL_SCOPE_QUERY_HEAD } sl_list_scope;
+
+typedef enum {
+    SL_PLANE_ROWS,  /* what attention reads */
+    SL_PLANE_INDEX, /* the index keys of the model itself */
+    SL_PLANE_META,  /* metadata of a sparse algorithm */
+} sl_plane_role;
+
+typedef struct sl_cache_plane {
+    char name[SL_CACHE_NAME];   /* distinct within a shape */
+    char format[SL_CACHE_NAME]; /* contents of another format never match */
+    uint64_t
+        stamp; /* hash of further parameters that the contents depend on (an algorithm's); 0: there are none */
+    sl_plane_role role;
+    sl_list_scope scope; /* REQUEST: a unit holds all heads, heads is 1. KV_HEAD: units of one head each */
+    bool indexed_only;   /* only in layers with an indexer of the model; otherwise in every layer */
+    int32_t heads;       /* KV heads that have units of their own */
+    int32_t unit_tokens; /* divides SL_PAGE_TOKENS */
+    int32_t n_parts;
+    sl_cache_part parts[SL_CACHE_PARTS];
+} sl_cache_plane;
+
+typedef struct sl_cache_shape {
+    int32_t n_planes;
+    sl_cache_plane planes[SL_CACHE_PLANES];
+} sl_cache_shape;
+
+/* Bytes of a part in one unit; of a unit; of all units of a page. Units of a page, over all heads. */
+int64_t sl_cache_part_bytes(const sl_cache_plane *p, int32_t part);
+int64_t sl_cache_unit_bytes(const sl_cache_plane *p);
+int64_t sl_cache_page_bytes(const sl_cache_plane *p);
+int32_t sl_cache_page_units(const sl_cache_plane *p);
+/* Units, over all heads, that hold `tokens` neighbouring tokens from a unit's begin on. */
+int32_t sl_cache_units(const sl_cache_plane *p, int32_t tokens);
+/* The first plane of this role, -1: none. */
+int32_t sl_cache_find(const sl_cache_shape *s, sl_plane_role role);
+/* The plane of this name, -1: none. */
+int32_t sl_cache_find_name(const sl_cache_shape *s, const char *name);
+/* SL_ERR_INVALID names the plane and the field that cannot be. */
+sl_status sl_cache_shape_check(const sl_cache_shape *s, sl_err *err);
+/* SL_OK, or SL_ERR_REFUSED naming the first plane and field that differ and both values. */
+sl_status sl_cache_shape_compatible(const sl_cache_shape *mine, const sl_cache_shape *theirs, sl_err *err);
+
+/*
+ * The valid bytes of tokens [begin, end) in one page of one plane, as runs: unit by unit, head by head, part by part,
+ * whole units and (with `dense`) neighbouring whole units as one run. A run begins `at` bytes into unit `unit` of head
+ * `head`. Metadata of a unit belongs to the run of tokens that closes the unit; of an open unit it belongs to the
+ * run that ends the request (`last`), so that no byte is given twice when a request is walked range by range.
+ */
+typedef struct sl_unit_walk {
+    const sl_cache_plane *plane;
+    int32_t begin, end;
+    bool last;  /* nothing of the request follows `end` */
+    bool dense; /* units of this page lie one after the other: unit by unit, head by head */
+    int32_t unit, head, part;
+    int32_t n_units;        /* of one head */
+    int64_t unit_bytes, at; /* at: where `part` begins */
+} sl_unit_walk;
+
+typedef struct sl_unit_run {
+    int32_t unit, head;
+    int64_t at, bytes;
+} sl_unit_run;
+
+void sl_unit_walk_init(sl_unit_walk *w, const sl_cache_plane *p, int32_t begin, int32_t end, bool last,
+                       bool dense);
+/* False at the end. */
+bool sl_unit_walk_next(sl_unit_walk *w, sl_unit_run *out);
+
+/* What a family says about its cache; a row format takes the fields that it is made of. */
+typedef struct sl_cache_dims {
+    const struct sl_row_format_desc *rows;
+    sl_index_format index_format;
+    int32_t latent, rope;                       /* MLA: kv_lora_rank, qk_rope_head_dim */
+    int32_t kv_heads, head_dim;                 /* attention with keys and values by head */
+    int32_t index_dim, index_heads, index_topk; /* 0: the model has no indexer */
+} sl_cache_dims;
+
+/* The rows' plane and, with index_dim, the plane of the model's index keys. A selector adds its own planes to it. */
+sl_status sl_cache_shape_make(const sl_cache_dims *d, sl_cache_shape *out, sl_err *err);
+
 typedef struct sl_row_format_desc {
     const char *name, *description;
     sl_row_format format;
+    sl_attn_kind attn; /* the attention that reads such rows */
+    /* The plane of rows, but for its name, format and role. */
+    sl_status (*plane)(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err);
 } sl_row_format_desc;
 
 const sl_row_format_desc *sl_row_format_find(const char *name);
 const char *const *sl_row_format_names(void);
 /* "?" for a number that is no format. */
 const char *sl_row_format_name(sl_row_format f);
+const sl_row_format_desc *sl_row_format_of(sl_row_format f); /* NULL for a number that is no format */
 
 typedef struct sl_index_format_desc {
     const char *name, *description;

@@ -28,6 +28,14 @@
 #include "base/status.h"
 
 #define SL_PAGE_TOKENS 64 /* tokens of a page; also keys of an index block */
+#define SL_HOT_ROWS_MAX                                                                                      \
+    65534 /* LRU indices are 16 bits; the largest two are the list's sentinel and "not there" */
+
+/* Pages that hold so many tokens. */
+static inline int32_t sl_pages_for(int64_t tokens)
+{
+    return (int32_t)((tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS);
+}
 
 typedef enum { SL_F32, SL_BF16, SL_F16, SL_F8_E4M3, SL_I32 } sl_dtype;
 
@@ -38,6 +46,9 @@ typedef enum {
     SL_ROW_MLA_BF16, /* (lora + rope) x bf16 */
     SL_ROW_MLA_FP8,  /* lora x e4m3 | ceil(lora/128) x f32 power-of-two scale | rope x bf16 */
 } sl_row_format;
+
+/* Kinds of attention: what its calls carry (kernels/attn.h) and which rows it reads. */
+typedef enum { SL_ATTN_MLA, SL_ATTN_KINDS } sl_attn_kind;
 
 /* Numeric convention of the indexer; stamped on cached pages, conventions never mix. */
 typedef enum {
@@ -70,7 +81,10 @@ typedef struct sl_seq_tables {
     const int32_t *hot_slot;    /* [S] hot-buffer slot of a hierarchical sequence, -1 = resident */
 } sl_seq_tables;
 
-/* One layer's rows in the host arena: row(page, i) = base + page * page_stride + i * row_stride (bytes). */
+/*
+ * Units of one plane of one layer (kernels/cache.h), in bytes:
+ * unit(page, i, head) = base + page * page_stride + i * row_stride + head * unit bytes.
+ */
 typedef struct sl_host_plane {
     uint8_t *base;
     int64_t page_stride, row_stride;

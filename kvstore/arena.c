@@ -286,29 +286,30 @@ const char *sl_arena_describe(const sl_arena *a)
     return a->text;
 }
 
+static uint32_t plane_crc(const sl_arena *a, int32_t page, int32_t layer, int32_t plane, int32_t n_tokens,
+                          uint32_t crc)
+{
+    const sl_cache_plane *p = &a->geo.shape.planes[plane];
+    sl_host_plane at = sl_geometry_plane(&a->geo, a->base, a->n_pages, layer, plane);
+    const uint8_t *first = at.base + page * at.page_stride;
+    int64_t unit = sl_cache_unit_bytes(p);
+    sl_unit_walk w;
+    sl_unit_run r;
+    sl_unit_walk_init(&w, p, 0, n_tokens, true, at.row_stride == p->heads * unit);
+    while (sl_unit_walk_next(&w, &r))
+        crc = sl_crc32c(crc, first + r.unit * at.row_stride + r.head * unit + r.at, (size_t)r.bytes);
+    return crc;
+}
+
 uint32_t sl_arena_page_crc(const sl_arena *a, int32_t page, int32_t layer, int32_t n_tokens)
 {
     const sl_geometry *g = &a->geo;
     SL_CHECK(page >= 0 && page < a->n_pages && layer >= 0 && layer < g->n_layers, "page %d layer %d", page,
              layer);
     SL_CHECK(n_tokens >= 0 && n_tokens <= SL_PAGE_TOKENS, "%d tokens", n_tokens);
-    sl_host_plane rows = sl_geometry_row_plane(g, a->base, a->n_pages, layer);
-    const uint8_t *at = rows.base + page * rows.page_stride;
     uint32_t crc = 0;
-    if (rows.row_stride == g->row_bytes) {
-        crc = sl_crc32c(crc, at, (size_t)(n_tokens * g->row_bytes));
-    } else {
-        for (int32_t i = 0; i < n_tokens; i++)
-            crc = sl_crc32c(crc, at + i * rows.row_stride, (size_t)g->row_bytes);
-    }
-    if (!g->has_index[layer])
-        return crc;
-    sl_host_plane index = sl_geometry_index_plane(g, a->base, a->n_pages, layer);
-    const uint8_t *block = index.base + page * index.page_stride;
-    size_t key =
-        g->index_format == SL_INDEX_OFFICIAL ? (size_t)g->index_dim : (size_t)g->index_dim * sizeof(float);
-    crc = sl_crc32c(crc, block, key * (size_t)n_tokens);
-    if (g->index_format == SL_INDEX_OFFICIAL)
-        crc = sl_crc32c(crc, block + key * SL_PAGE_TOKENS, sizeof(float) * (size_t)n_tokens);
+    for (int32_t p = 0; p < g->shape.n_planes; p++)
+        if (sl_geometry_has(g, layer, p))
+            crc = plane_crc(a, page, layer, p, n_tokens, crc);
     return crc;
 }

@@ -1,24 +1,27 @@
 /*
  * Page geometry and the arena: the host memory that holds every page of this process.
  *
- * A page is 64 tokens, all layers, all planes: per layer a row plane (64 latent rows) and, where the layer
- * has an indexer, an index block. Layouts are strides, nothing more: page_first   page -> layer -> [64
- * rows][index block]     a page is contiguous; a layer's slice of a page is one write layer_first  layer ->
- * plane -> page                       a layer's rows of all pages are contiguous page_head    page -> [64
- * tokens][all layers' rows] -> index blocks    a token's rows of all layers are contiguous
+ * A page is 64 tokens, all layers, all planes of the cache shape (kernels/cache.h): rows in every layer, index keys and
+ * an algorithm's metadata in the layers that select. Layouts are strides, nothing more:
  *
- * The arena is allocated once: mmap, huge pages when there are any, bound to a NUMA node, locked; too little
- * memory is an error at start. A shared one is a memfd instead of anonymous memory: nothing of it has a name
- * in the file system, so nothing is left when the process is killed. It owns the memory, nothing else: who
- * uses which page is the store's business (kvstore/store.h). Threads: create and destroy on one thread;
- * addresses are constant and may be used from any.
+ *   page_first    page -> layer -> plane -> units                 a page is contiguous; a layer's slice is one write
+ *   layer_first   layer -> plane -> page -> units                 a layer's rows of all pages are contiguous
+ *   page_head     page -> plane -> unit -> layer                  a token's rows of all layers are contiguous
+ *
+ * In every layout the units of the KV heads of one block of tokens lie one after the other.
+ *
+ * The arena is allocated once: mmap, huge pages when there are any, bound to a NUMA node, locked; too little memory is
+ * an error at start. A shared one is a memfd instead of anonymous memory: it has no name in the file system, so nothing
+ * is left when the process is killed. The arena owns the memory, nothing else: who uses which page is the store's
+ * business (kvstore/store.h). Threads: create and destroy on one thread; addresses are constant and may be used from
+ * any.
  */
 #ifndef SL_KVSTORE_ARENA_H
 #define SL_KVSTORE_ARENA_H
 
 #include "base/hash.h"
 #include "base/wire.h"
-#include "kernels/params.h"
+#include "kernels/cache.h"
 
 #define SL_GEOMETRY_MAX_LAYERS 256
 
@@ -27,19 +30,29 @@ typedef enum { SL_LAYOUT_PAGE_FIRST, SL_LAYOUT_LAYER_FIRST, SL_LAYOUT_PAGE_HEAD 
 typedef struct sl_geometry {
     sl_key fingerprint; /* model and numeric convention: pages of another one never match */
     sl_layout layout;
-    sl_row_format row_format;
-    sl_index_format index_format;
-    int32_t n_layers, lora, rope, index_dim;
-    bool has_index[SL_GEOMETRY_MAX_LAYERS];
-    /* derived by sl_geometry_finish */
-    int64_t row_bytes, index_block_bytes, page_bytes; /* page_bytes: all planes, all layers */
+    int32_t n_layers;
+    sl_cache_shape shape;                         /* of a layer that has all planes */
+    uint8_t layer_planes[SL_GEOMETRY_MAX_LAYERS]; /* bit p: the layer has plane p of the shape */
+    int64_t page_bytes;                           /* all planes, all layers */
 } sl_geometry;
 
-/* Checks the fields and fills in the derived ones. */
-sl_status sl_geometry_finish(sl_geometry *g, sl_err *err);
+typedef struct sl_geometry_opts {
+    sl_key fingerprint;
+    sl_layout layout;
+    const sl_cache_shape *shape;
+    int32_t n_layers;
+    const bool *has_indexer; /* [n_layers]; NULL: no layer has one */
+} sl_geometry_opts;
+
+/* SL_ERR_INVALID names the field that cannot be. The shape is copied. */
+sl_status sl_geometry_make(const sl_geometry_opts *opts, sl_geometry *out, sl_err *err);
+static inline bool sl_geometry_has(const sl_geometry *g, int32_t layer, int32_t plane)
+{
+    return g->layer_planes[layer] >> plane & 1;
+}
 void sl_geometry_write(const sl_geometry *g, sl_wr *w);
 sl_status sl_geometry_read(const void *bytes, size_t n, sl_geometry *out, sl_err *err);
-/* SL_OK when pages may move between the two (layouts may differ); else SL_ERR_REFUSED naming the first field
+/* SL_OK when pages may move between the two (layouts may differ); else SL_ERR_REFUSED naming the first plane or field
  * that differs and both values. */
 sl_status sl_geometry_compatible(const sl_geometry *mine, const sl_geometry *theirs, sl_err *err);
 
@@ -53,10 +66,31 @@ const sl_layout_desc *sl_layout_find(const char *name);
 const char *const *sl_layout_names(void);
 const char *sl_layout_name(sl_layout l);
 
-/* Planes of a (local or remote) arena of n_pages pages that begins at base. */
-sl_host_plane sl_geometry_row_plane(const sl_geometry *g, uint8_t *base, int64_t n_pages, int32_t layer);
-/* Index block of page p: base + p * page_stride (row_stride 0). Base NULL for layers without an indexer. */
-sl_host_plane sl_geometry_index_plane(const sl_geometry *g, uint8_t *base, int64_t n_pages, int32_t layer);
+/*
+ * One plane of one layer in a (local or remote) arena of n_pages pages that begins at base; row_stride is from one unit
+ * (of all its heads) to the next. Base NULL when the layer does not have this plane.
+ */
+sl_host_plane sl_geometry_plane(const sl_geometry *g, uint8_t *base, int64_t n_pages, int32_t layer,
+                                int32_t plane);
+
+/* Bytes of one unit of rows; of the model's index keys in a page of one layer, 0 without. */
+static inline int64_t sl_geometry_row_bytes(const sl_geometry *g)
+{
+    return sl_cache_unit_bytes(&g->shape.planes[SL_CACHE_ROWS]);
+}
+
+static inline int64_t sl_geometry_index_bytes(const sl_geometry *g)
+{
+    int32_t p = sl_cache_find(&g->shape, SL_PLANE_INDEX);
+    return p < 0 ? 0 : sl_cache_page_bytes(&g->shape.planes[p]);
+}
+
+/* The plane of the model's index keys, as sl_geometry_plane(). */
+static inline sl_host_plane sl_geometry_index_plane(const sl_geometry *g, uint8_t *base, int64_t n_pages,
+                                                    int32_t layer)
+{
+    return sl_geometry_plane(g, base, n_pages, layer, sl_cache_find(&g->shape, SL_PLANE_INDEX));
+}
 
 typedef enum { SL_AUTO, SL_ON, SL_OFF } sl_switch;
 
@@ -81,8 +115,8 @@ int sl_arena_fd(const sl_arena *a);
 /* "256.0 MiB, 4181 pages of 62.7 KiB, huge pages 2M, numa node 0, locked" — for the start log. */
 const char *sl_arena_describe(const sl_arena *a);
 
-/* CRC32C of one layer of one page over the first n_tokens tokens: rows in order, then valid index keys, then
- * valid scales. */
+/* CRC32C of one layer of one page: the valid bytes of the first n_tokens tokens, plane by plane, in the order of
+ * sl_unit_walk. The same in every layout. */
 uint32_t sl_arena_page_crc(const sl_arena *a, int32_t page, int32_t layer, int32_t n_tokens);
 
 #endif

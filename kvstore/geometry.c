@@ -1,8 +1,8 @@
 /*
- * Page geometry: sizes from the model's dimensions, layouts as strides, the wire form that peers compare.
+ * Page geometry: where the planes of a cache shape lie in an arena, and the wire form that peers compare.
  *
- * Every layout gives the same bytes per page; only where a layer's rows and index block lie differs, so
- * planes of a remote arena are computed with the same functions from its base address and page count.
+ * Every layout gives the same bytes per page; only the place of a layer's planes differs, so planes of a remote arena
+ * are computed with the same functions from its base address and page count. Nothing here knows what a row looks like.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -10,12 +10,7 @@
 #include "kernels/cache.h"
 #include "kvstore/arena.h"
 
-enum {
-    GEOMETRY_VERSION = 1,
-    MAX_LORA = 4096,
-    MAX_ROPE = 1024,
-    MAX_INDEX_DIM = 1024,
-};
+enum { GEOMETRY_VERSION = 2 };
 
 static const sl_layout_desc layouts[] = {
     [SL_LAYOUT_PAGE_FIRST] = {"page_first", "a page is contiguous: layer by layer", SL_LAYOUT_PAGE_FIRST},
@@ -43,11 +38,12 @@ const char *sl_layout_name(sl_layout l)
     return (unsigned)l < SL_COUNT(layouts) ? layouts[l].name : "?";
 }
 
-static int32_t indexers_before(const sl_geometry *g, int32_t layer)
+/* Layers below `layer` that have this plane. */
+static int32_t layers_before(const sl_geometry *g, int32_t layer, int32_t plane)
 {
     int32_t n = 0;
     for (int32_t l = 0; l < layer; l++)
-        n += g->has_index[l];
+        n += sl_geometry_has(g, l, plane);
     return n;
 }
 
@@ -58,31 +54,57 @@ static sl_status check(const sl_geometry *g, sl_err *err)
                        SL_GEOMETRY_MAX_LAYERS);
     if ((unsigned)g->layout >= SL_COUNT(layouts))
         return sl_fail(err, SL_ERR_INVALID, "geometry: layout %d is unknown", (int)g->layout);
-    if ((unsigned)g->row_format > SL_ROW_MLA_FP8)
-        return sl_fail(err, SL_ERR_INVALID, "geometry: row_format %d is unknown", (int)g->row_format);
-    if ((unsigned)g->index_format > SL_INDEX_OFFICIAL)
-        return sl_fail(err, SL_ERR_INVALID, "geometry: index_format %d is unknown", (int)g->index_format);
-    if (g->lora < 1 || g->lora > MAX_LORA)
-        return sl_fail(err, SL_ERR_INVALID, "geometry: lora %d is not in 1..%d", g->lora, MAX_LORA);
-    if (g->rope < 0 || g->rope > MAX_ROPE)
-        return sl_fail(err, SL_ERR_INVALID, "geometry: rope %d is not in 0..%d", g->rope, MAX_ROPE);
-    bool indexed = indexers_before(g, g->n_layers) > 0;
-    if (indexed && (g->index_dim < 1 || g->index_dim > MAX_INDEX_DIM))
-        return sl_fail(err, SL_ERR_INVALID, "geometry: index_dim %d is not in 1..%d", g->index_dim,
-                       MAX_INDEX_DIM);
+    SL_TRY(sl_cache_shape_check(&g->shape, err));
+    for (int32_t l = 0; l < g->n_layers; l++)
+        for (int32_t p = 0; p < 8; p++)
+            if (sl_geometry_has(g, l, p) ? p >= g->shape.n_planes
+                                         : p < g->shape.n_planes && !g->shape.planes[p].indexed_only)
+                return sl_fail(err, SL_ERR_INVALID, "geometry: layer %d has the wrong planes", l);
     return SL_OK;
 }
 
-sl_status sl_geometry_finish(sl_geometry *g, sl_err *err)
+static sl_status finish(sl_geometry *g, sl_err *err)
 {
-    sl_status st = check(g, err);
-    if (st != SL_OK)
-        return st;
-    int32_t indexed = indexers_before(g, g->n_layers);
-    g->row_bytes = sl_row_bytes(g->row_format, g->lora, g->rope);
-    g->index_block_bytes = indexed ? sl_index_block_bytes(g->index_format, g->index_dim) : 0;
-    g->page_bytes = g->n_layers * SL_PAGE_TOKENS * g->row_bytes + indexed * g->index_block_bytes;
+    SL_TRY(check(g, err));
+    g->page_bytes = 0;
+    for (int32_t p = 0; p < g->shape.n_planes; p++)
+        g->page_bytes += layers_before(g, g->n_layers, p) * sl_cache_page_bytes(&g->shape.planes[p]);
     return SL_OK;
+}
+
+sl_status sl_geometry_make(const sl_geometry_opts *o, sl_geometry *out, sl_err *err)
+{
+    sl_geometry g;
+    memset(&g, 0, sizeof g); /* padding too: geometries are compared as bytes in tests */
+    g.fingerprint = o->fingerprint, g.layout = o->layout, g.n_layers = o->n_layers, g.shape = *o->shape;
+    for (int32_t l = 0; l < o->n_layers && l < SL_GEOMETRY_MAX_LAYERS; l++)
+        for (int32_t p = 0; p < g.shape.n_planes && p < SL_CACHE_PLANES; p++)
+            if (!g.shape.planes[p].indexed_only || (o->has_indexer && o->has_indexer[l]))
+                g.layer_planes[l] |= (uint8_t)(1u << p);
+    SL_TRY(finish(&g, err));
+    *out = g;
+    return SL_OK;
+}
+
+/* ---- wire form ---- */
+
+static void write_plane(const sl_cache_plane *p, sl_wr *w)
+{
+    sl_wr_str(w, p->name);
+    sl_wr_str(w, p->format);
+    sl_wr_u64(w, p->stamp);
+    sl_wr_u8(w, (uint8_t)p->role);
+    sl_wr_u8(w, (uint8_t)p->scope);
+    sl_wr_u8(w, p->indexed_only);
+    sl_wr_i32(w, p->heads);
+    sl_wr_i32(w, p->unit_tokens);
+    sl_wr_u8(w, (uint8_t)p->n_parts);
+    for (int32_t i = 0; i < p->n_parts; i++) {
+        sl_wr_str(w, p->parts[i].name);
+        sl_wr_u8(w, (uint8_t)p->parts[i].dtype);
+        sl_wr_u8(w, (uint8_t)p->parts[i].per);
+        sl_wr_i32(w, p->parts[i].count);
+    }
 }
 
 void sl_geometry_write(const sl_geometry *g, sl_wr *w)
@@ -91,14 +113,33 @@ void sl_geometry_write(const sl_geometry *g, sl_wr *w)
     sl_wr_u64(w, g->fingerprint.lo);
     sl_wr_u64(w, g->fingerprint.hi);
     sl_wr_u8(w, (uint8_t)g->layout);
-    sl_wr_u8(w, (uint8_t)g->row_format);
-    sl_wr_u8(w, (uint8_t)g->index_format);
-    sl_wr_i32(w, g->lora);
-    sl_wr_i32(w, g->rope);
-    sl_wr_i32(w, g->index_dim);
+    sl_wr_u8(w, (uint8_t)g->shape.n_planes);
+    for (int32_t p = 0; p < g->shape.n_planes; p++)
+        write_plane(&g->shape.planes[p], w);
     sl_wr_i32(w, g->n_layers);
     for (int32_t l = 0; l < g->n_layers; l++)
-        sl_wr_u8(w, g->has_index[l]);
+        sl_wr_u8(w, g->layer_planes[l]);
+}
+
+static void read_plane(sl_rd *r, sl_cache_plane *p)
+{
+    sl_rd_str(r, p->name, sizeof p->name);
+    sl_rd_str(r, p->format, sizeof p->format);
+    p->stamp = sl_rd_u64(r);
+    p->role = (sl_plane_role)sl_rd_u8(r);
+    p->scope = (sl_list_scope)sl_rd_u8(r);
+    uint8_t indexed_only = sl_rd_u8(r);
+    r->bad |= indexed_only > 1;
+    p->indexed_only = indexed_only == 1;
+    p->heads = sl_rd_i32(r);
+    p->unit_tokens = sl_rd_i32(r);
+    p->n_parts = sl_rd_u8(r);
+    for (int32_t i = 0; i < p->n_parts && i < SL_CACHE_PARTS; i++) {
+        sl_rd_str(r, p->parts[i].name, sizeof p->parts[i].name);
+        p->parts[i].dtype = (sl_dtype)sl_rd_u8(r);
+        p->parts[i].per = (sl_part_per)sl_rd_u8(r);
+        p->parts[i].count = sl_rd_i32(r);
+    }
 }
 
 sl_status sl_geometry_read(const void *bytes, size_t n, sl_geometry *out, sl_err *err)
@@ -113,54 +154,34 @@ sl_status sl_geometry_read(const void *bytes, size_t n, sl_geometry *out, sl_err
     g.fingerprint.lo = sl_rd_u64(&r);
     g.fingerprint.hi = sl_rd_u64(&r);
     g.layout = (sl_layout)sl_rd_u8(&r);
-    g.row_format = (sl_row_format)sl_rd_u8(&r);
-    g.index_format = (sl_index_format)sl_rd_u8(&r);
-    g.lora = sl_rd_i32(&r);
-    g.rope = sl_rd_i32(&r);
-    g.index_dim = sl_rd_i32(&r);
+    g.shape.n_planes = sl_rd_u8(&r);
+    for (int32_t p = 0; p < g.shape.n_planes && p < SL_CACHE_PLANES; p++)
+        read_plane(&r, &g.shape.planes[p]);
     g.n_layers = sl_rd_i32(&r);
     if (r.bad || g.n_layers < 1 || g.n_layers > SL_GEOMETRY_MAX_LAYERS)
-        return sl_fail(err, SL_ERR_CORRUPT, "geometry: bad n_layers");
-    for (int32_t l = 0; l < g.n_layers; l++) {
-        uint8_t v = sl_rd_u8(&r);
-        r.bad |= v > 1;
-        g.has_index[l] = v == 1;
-    }
+        return sl_fail(err, SL_ERR_CORRUPT, "geometry: bad planes or n_layers");
+    for (int32_t l = 0; l < g.n_layers; l++)
+        g.layer_planes[l] = sl_rd_u8(&r);
     if (sl_rd_done(&r) != SL_OK)
         return sl_fail(err, SL_ERR_CORRUPT, "geometry: %zu bytes do not hold %d layers", n, g.n_layers);
-    if (sl_geometry_finish(&g, err) != SL_OK)
+    if (finish(&g, err) != SL_OK)
         return SL_ERR_CORRUPT;
     *out = g;
     return SL_OK;
 }
 
-static sl_status differs(sl_err *err, const char *field, int64_t mine, int64_t theirs)
-{
-    return sl_fail(err, SL_ERR_REFUSED, "%s differs: %" PRId64 " here, %" PRId64 " there", field, mine,
-                   theirs);
-}
-
 sl_status sl_geometry_compatible(const sl_geometry *mine, const sl_geometry *theirs, sl_err *err)
 {
     if (mine->n_layers != theirs->n_layers)
-        return differs(err, "n_layers", mine->n_layers, theirs->n_layers);
-    if (mine->lora != theirs->lora)
-        return differs(err, "kv_lora_rank", mine->lora, theirs->lora);
-    if (mine->rope != theirs->rope)
-        return differs(err, "qk_rope_head_dim", mine->rope, theirs->rope);
-    if (mine->row_format != theirs->row_format)
-        return sl_fail(err, SL_ERR_REFUSED, "row_format differs: %s here, %s there",
-                       sl_row_format_name(mine->row_format), sl_row_format_name(theirs->row_format));
-    if (mine->index_format != theirs->index_format)
-        return sl_fail(err, SL_ERR_REFUSED, "index_format differs: %s here, %s there",
-                       sl_index_format_name(mine->index_format), sl_index_format_name(theirs->index_format));
-    if (mine->index_dim != theirs->index_dim)
-        return differs(err, "index_head_dim", mine->index_dim, theirs->index_dim);
-    for (int32_t l = 0; l < mine->n_layers; l++) {
-        if (mine->has_index[l] != theirs->has_index[l])
-            return sl_fail(err, SL_ERR_REFUSED, "layer %d: indexer %s here, %s there", l,
-                           mine->has_index[l] ? "yes" : "no", theirs->has_index[l] ? "yes" : "no");
-    }
+        return sl_fail(err, SL_ERR_REFUSED, "n_layers differs: %d here, %d there", mine->n_layers,
+                       theirs->n_layers);
+    SL_TRY(sl_cache_shape_compatible(&mine->shape, &theirs->shape, err));
+    for (int32_t l = 0; l < mine->n_layers; l++)
+        for (int32_t p = 0; p < mine->shape.n_planes; p++)
+            if (sl_geometry_has(mine, l, p) != sl_geometry_has(theirs, l, p))
+                return sl_fail(err, SL_ERR_REFUSED, "layer %d: cache plane %s: %s here, %s there", l,
+                               mine->shape.planes[p].name, sl_geometry_has(mine, l, p) ? "yes" : "no",
+                               sl_geometry_has(theirs, l, p) ? "yes" : "no");
     if (!sl_key_eq(mine->fingerprint, theirs->fingerprint))
         return sl_fail(err, SL_ERR_REFUSED,
                        "model fingerprint differs: %016" PRIx64 "%016" PRIx64 " here, %016" PRIx64
@@ -170,39 +191,45 @@ sl_status sl_geometry_compatible(const sl_geometry *mine, const sl_geometry *the
     return SL_OK;
 }
 
-/* Bytes of one page's planes in all layers before this one. */
-static int64_t bytes_before(const sl_geometry *g, int32_t layer)
-{
-    return layer * SL_PAGE_TOKENS * g->row_bytes + indexers_before(g, layer) * g->index_block_bytes;
-}
+/* ---- places ---- */
 
-sl_host_plane sl_geometry_row_plane(const sl_geometry *g, uint8_t *base, int64_t n_pages, int32_t layer)
+/* Bytes of a page in the layers before this one and in this layer's planes before `plane`. */
+static int64_t bytes_before(const sl_geometry *g, int32_t layer, int32_t plane)
 {
-    int64_t rows = SL_PAGE_TOKENS * g->row_bytes;
-    switch (g->layout) {
-    case SL_LAYOUT_PAGE_FIRST:
-        return (sl_host_plane){base + bytes_before(g, layer), g->page_bytes, g->row_bytes};
-    case SL_LAYOUT_LAYER_FIRST:
-        return (sl_host_plane){base + n_pages * bytes_before(g, layer), rows, g->row_bytes};
-    case SL_LAYOUT_PAGE_HEAD:
-        return (sl_host_plane){base + layer * g->row_bytes, g->page_bytes, g->n_layers * g->row_bytes};
+    int64_t bytes = 0;
+    for (int32_t p = 0; p < g->shape.n_planes; p++) {
+        int32_t n = layers_before(g, layer, p) + (p < plane && sl_geometry_has(g, layer, p));
+        bytes += n * sl_cache_page_bytes(&g->shape.planes[p]);
     }
-    return (sl_host_plane){0};
+    return bytes;
 }
 
-sl_host_plane sl_geometry_index_plane(const sl_geometry *g, uint8_t *base, int64_t n_pages, int32_t layer)
+/* page_head: planes one after the other; in each, unit by unit, the layers that have it. */
+static sl_host_plane page_head_plane(const sl_geometry *g, uint8_t *base, int32_t layer, int32_t plane)
 {
-    int64_t rows = SL_PAGE_TOKENS * g->row_bytes;
-    if (!g->has_index[layer])
+    const sl_cache_plane *p = &g->shape.planes[plane];
+    int64_t unit = p->heads * sl_cache_unit_bytes(p), before = 0;
+    for (int32_t q = 0; q < plane; q++)
+        before += layers_before(g, g->n_layers, q) * sl_cache_page_bytes(&g->shape.planes[q]);
+    return (sl_host_plane){.base = base + before + layers_before(g, layer, plane) * unit,
+                           .page_stride = g->page_bytes,
+                           .row_stride = layers_before(g, g->n_layers, plane) * unit};
+}
+
+sl_host_plane sl_geometry_plane(const sl_geometry *g, uint8_t *base, int64_t n_pages, int32_t layer,
+                                int32_t plane)
+{
+    if (plane < 0 || !sl_geometry_has(g, layer, plane))
         return (sl_host_plane){0};
+    const sl_cache_plane *p = &g->shape.planes[plane];
+    int64_t unit = p->heads * sl_cache_unit_bytes(p);
     switch (g->layout) {
     case SL_LAYOUT_PAGE_FIRST:
-        return (sl_host_plane){base + bytes_before(g, layer) + rows, g->page_bytes, 0};
+        return (sl_host_plane){base + bytes_before(g, layer, plane), g->page_bytes, unit};
     case SL_LAYOUT_LAYER_FIRST:
-        return (sl_host_plane){base + n_pages * (bytes_before(g, layer) + rows), g->index_block_bytes, 0};
+        return (sl_host_plane){base + n_pages * bytes_before(g, layer, plane), sl_cache_page_bytes(p), unit};
     case SL_LAYOUT_PAGE_HEAD:
-        return (sl_host_plane){base + g->n_layers * rows + indexers_before(g, layer) * g->index_block_bytes,
-                               g->page_bytes, 0};
+        return page_head_plane(g, base, layer, plane);
     }
     return (sl_host_plane){0};
 }

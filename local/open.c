@@ -47,15 +47,17 @@ sl_status sl_local_open_store(sl_local *l, const sl_local_opts *o, sl_err *err)
     const sl_local_checkpoint *c = &l->checkpoint;
     sl_geometry g;
     sl_layout layout;
-    l->n_pages = (l->max_context + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+    l->n_pages = sl_pages_for(l->max_context);
     l->pages = calloc((size_t)l->n_pages, sizeof *l->pages);
     if (!l->pages)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for a table of %d pages", l->n_pages);
     for (int32_t i = 0; i < l->n_pages; i++)
         l->pages[i] = i;
     SL_TRY(sl_choose_layout(o->layout, sl_backend_caps(l->be), &layout, err));
-    SL_TRY(sl_engine_geometry(&c->cfg, c->row_format, c->index_format, layout, sl_model_fingerprint(l->model),
-                              &g, err));
+    l->algorithm = o->algorithm ? o->algorithm : &sl_algo_dsa;
+    sl_cache_dims cache = sl_engine_cache_dims(&c->cfg, c->row_format, c->index_format);
+    SL_TRY(
+        sl_engine_geometry(&c->cfg, &cache, l->algorithm, layout, sl_model_fingerprint(l->model), &g, err));
     sl_arena_opts ao = {.bytes =
                             o->store_bytes ? o->store_bytes : (uint64_t)l->n_pages * (uint64_t)g.page_bytes,
                         .huge_pages = SL_AUTO,
@@ -91,8 +93,7 @@ void sl_local_close(sl_local *l)
 sl_status sl_local_engine(const sl_local *l, const sl_engine_opts *o, sl_engine **out, sl_err *err)
 {
     sl_engine_opts eo = *o;
-    if (!eo.algorithm)
-        eo.algorithm = "dsa";
+    eo.algorithm = l->algorithm;
     eo.max_seqs = 1;
     eo.max_step_tokens = sl_model_get_opts(l->model)->max_tokens;
     eo.max_context = l->max_context;

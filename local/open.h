@@ -15,15 +15,16 @@
 typedef struct sl_local_opts {
     const char *dir; /* of the checkpoint; not used with synthetic */
     const sl_synthetic_opts
-        *synthetic;         /* random weights for l->checkpoint.cfg instead of those of dir; or NULL */
-    const char *backend;    /* a name of sl_backend_names() */
-    const char *act;        /* activations, see sl_local_act_find() */
-    const char *layout;     /* of the host store, see sl_choose_layout() */
-    int32_t threads;        /* of the cpu backend; 0: all cores */
-    int32_t max_tokens;     /* of one step */
-    int32_t max_logit_rows; /* of one step */
-    int32_t max_context;    /* tokens of the longest sequence */
-    uint64_t store_bytes;   /* host store; 0: pages for one sequence of max_context */
+        *synthetic;                /* random weights for l->checkpoint.cfg instead of those of dir; or NULL */
+    const char *backend;           /* a name of sl_backend_names() */
+    const char *act;               /* activations, see sl_local_act_find() */
+    const sl_algo_desc *algorithm; /* the store has its planes; NULL: dsa */
+    const char *layout;            /* of the host store, see sl_choose_layout() */
+    int32_t threads;               /* of the cpu backend; 0: all cores */
+    int32_t max_tokens;            /* of one step */
+    int32_t max_logit_rows;        /* of one step */
+    int32_t max_context;           /* tokens of the longest sequence */
+    uint64_t store_bytes;          /* host store; 0: pages for one sequence of max_context */
 } sl_local_opts;
 
 typedef struct sl_local {
@@ -31,6 +32,7 @@ typedef struct sl_local {
     sl_backend *be;
     sl_model *model;
     sl_arena *arena;
+    const sl_algo_desc *algorithm; /* of the store and of its engines */
     int32_t *pages,
         n_pages; /* 0, 1, 2, ...: the pages of a sequence of max_context that has the store to itself */
     int32_t max_context;
@@ -52,7 +54,7 @@ void sl_local_close(sl_local *l);
 
 /*
  * An engine for one sequence of max_context tokens, with device pages for all of it. o: its other options (hot_rows,
- * policy, gates, ...); algorithm NULL: dsa.
+ * policy, gates, ...); its algorithm is the store's.
  */
 sl_status sl_local_engine(const sl_local *l, const sl_engine_opts *o, sl_engine **out, sl_err *err);
 /* Opens a sequence of that engine on all pages; context: tokens whose rows the pages already hold. */

@@ -8,8 +8,6 @@
 #include "engine/choose.h"
 #include "local/progress.h"
 
-enum { HOT_ROWS_MAX = 65534 }; /* of a layer, see sl_engine_opts */
-
 static double seconds_since(uint64_t t0)
 {
     return (double)(sl_now_ns() - t0) / 1e9;
@@ -24,7 +22,12 @@ static sl_status open_local(sl_local_run *r, const sl_local_run_opts *o, sl_err 
         return sl_fail(err, SL_ERR_TOO_LARGE,
                        "%zu prompt tokens and %d new ones exceed the model's context of %d", r->n_prompt,
                        o->max_new, c->cfg.max_context);
+    const char *name = o->algorithm ? o->algorithm : sl_algo_dsa.name;
+    const sl_algo_desc *algorithm = sl_algo_find(name);
+    if (!algorithm)
+        return sl_fail_unknown(err, "sparse algorithm", name, sl_algo_names());
     sl_local_opts lo = {.dir = o->dir,
+                        .algorithm = algorithm,
                         .backend = o->backend,
                         .act = o->act,
                         .layout = o->layout,
@@ -39,15 +42,14 @@ static sl_status open_engine(sl_local_run *r, const sl_local_run_opts *o, sl_err
 {
     int32_t twice = 2 * r->local.checkpoint.cfg.index_topk;
     sl_engine_opts eo = {
-        .algorithm = o->algorithm,
         .max_hot_seqs = o->hierarchical,
-        .hot_rows = o->hot_rows > 0        ? o->hot_rows
-                    : twice < HOT_ROWS_MAX ? twice
-                                           : HOT_ROWS_MAX,
+        .hot_rows = o->hot_rows > 0           ? o->hot_rows
+                    : twice < SL_HOT_ROWS_MAX ? twice
+                                              : SL_HOT_ROWS_MAX,
         .tail_rows = o->tail_rows,
-        .sink_tokens = o->sink_tokens,
-        .recent_tokens = o->recent_tokens,
-        .min_tokens = o->min_tokens,
+        .gates = {.sink_tokens = o->sink_tokens,
+                  .recent_tokens = o->recent_tokens,
+                  .min_tokens = o->min_tokens},
         .poison = o->poison,
     };
     SL_TRY(sl_choose_policy(o->policy, sl_backend_caps(r->local.be), &eo.policy, err));

@@ -1,7 +1,7 @@
 /*
- * Parts of a page in a layer: 0 the rows, 1 the index keys (with the scales when the page is whole), 2 the
- * scales. The raw walk yields one span per part (or per row where rows are not adjacent); the public walk
- * merges what touches.
+ * The raw walk yields the runs of one plane in one page (sl_unit_walk), page by page or plane by plane, whichever lets
+ * more neighbours touch; the public walk merges those that touch on both sides. What a plane holds is the cache shape's
+ * business.
  */
 #include "prefill/pieces.h"
 
@@ -12,108 +12,96 @@ static uint8_t *as_pointer(uint64_t address)
     return (uint8_t *)(uintptr_t)address;
 }
 
-static void first_page(sl_pieces *it)
+static const sl_cache_plane *plane_of(const sl_pieces *it, int32_t plane)
 {
-    it->page = it->first / PAGE;
-    it->row = it->first % PAGE;
+    return &it->map->local->shape.planes[plane];
+}
+
+/* Units lie one after the other on both sides. */
+static bool is_dense(const sl_pieces *it)
+{
+    const sl_cache_plane *p = plane_of(it, it->plane);
+    int64_t unit = p->heads * sl_cache_unit_bytes(p);
+    return it->local[it->plane].row_stride == unit && it->remote[it->plane].row_stride == unit;
+}
+
+static void begin_walk(sl_pieces *it)
+{
+    int32_t begin = it->first - it->page * PAGE, end = it->end - it->page * PAGE;
+    bool last = end <= PAGE && it->end >= it->map->n_tokens;
+    sl_unit_walk_init(&it->walk, plane_of(it, it->plane), begin > 0 ? begin : 0, end < PAGE ? end : PAGE,
+                      last, is_dense(it));
+}
+
+static bool next_plane(sl_pieces *it)
+{
+    do
+        it->plane++;
+    while (it->plane < it->map->local->shape.n_planes &&
+           !sl_geometry_has(it->map->local, it->layer, it->plane));
+    return it->plane < it->map->local->shape.n_planes;
+}
+
+/* Moves on to the next page and plane. */
+static void advance(sl_pieces *it)
+{
+    int32_t last = (it->end - 1) / PAGE;
+    if (it->by_page) {
+        if (!next_plane(it)) {
+            it->plane = SL_CACHE_ROWS;
+            it->done = ++it->page > last;
+        }
+    } else if (++it->page > last) {
+        it->page = it->first / PAGE;
+        it->done = !next_plane(it);
+    }
+    if (!it->done)
+        begin_walk(it);
 }
 
 void sl_pieces_init(sl_pieces *it, const sl_page_map *map, int32_t layer, int32_t first, int32_t end)
 {
     const sl_geometry *l = map->local, *r = map->remote;
-    *it = (sl_pieces){.map = map, .first = first, .end = end, .done = first >= end};
-    it->lrow = sl_geometry_row_plane(l, map->local_base, map->local_n, layer);
-    it->rrow = sl_geometry_row_plane(r, as_pointer(map->remote_base), map->remote_n, layer);
-    it->parts = 1;
-    if (l->has_index[layer]) {
-        it->lindex = sl_geometry_index_plane(l, map->local_base, map->local_n, layer);
-        it->rindex = sl_geometry_index_plane(r, as_pointer(map->remote_base), map->remote_n, layer);
-        it->parts = l->index_format == SL_INDEX_OFFICIAL ? 3 : 2;
-    }
-    it->row_pages = it->index_pages = map->lpages;
-    if (map->dev) {
-        const sl_device_layer *d = &map->dev[layer];
-        it->lrow = d->rows;
-        it->lindex = d->index;
-        it->index_pages = map->dev_index;
-        it->row_pages = d->rows_by_index_page ? map->dev_index : map->dev_rows;
+    *it = (sl_pieces){.map = map, .layer = layer, .first = first, .end = end, .done = first >= end};
+    for (int32_t p = 0; p < l->shape.n_planes; p++) {
+        it->local[p] = map->dev ? map->dev[layer].planes[p]
+                                : sl_geometry_plane(l, map->local_base, map->local_n, layer, p);
+        it->remote[p] = sl_geometry_plane(r, as_pointer(map->remote_base), map->remote_n, layer, p);
     }
     it->by_page = l->layout == SL_LAYOUT_PAGE_FIRST && r->layout == SL_LAYOUT_PAGE_FIRST;
-    it->row_runs = it->lrow.row_stride == l->row_bytes && it->rrow.row_stride == l->row_bytes;
-    first_page(it);
-}
-
-static int32_t page_end(const sl_pieces *it)
-{
-    int32_t end = it->end - it->page * PAGE;
-    return end < PAGE ? end : PAGE;
-}
-
-static int32_t page_begin(const sl_pieces *it)
-{
-    int32_t begin = it->first - it->page * PAGE;
-    return begin > 0 ? begin : 0;
-}
-
-/* Moves to the next part, page by page or part by part. */
-static void advance(sl_pieces *it)
-{
-    int32_t last = (it->end - 1) / PAGE;
-    if (it->by_page) {
-        if (++it->part < it->parts)
-            return;
-        it->part = 0;
-        it->done = ++it->page > last;
-    } else if (++it->page > last) {
-        it->page = it->first / PAGE;
-        it->done = ++it->part >= it->parts;
-    }
+    it->page = first / PAGE;
     if (!it->done)
-        it->row = page_begin(it);
+        begin_walk(it);
 }
 
-static sl_span span_at(const sl_host_plane *l, const sl_host_plane *r, int32_t lp, uint32_t rp,
-                       int64_t offset_l, int64_t offset_r, int64_t bytes)
-{
-    return (sl_span){.local = l->base + lp * l->page_stride + offset_l,
-                     .remote =
-                         (uint64_t)(uintptr_t)r->base + (uint64_t)((int64_t)rp * r->page_stride + offset_r),
-                     .bytes = bytes};
-}
-
-/* One span, or bytes 0 for a part that is covered by another. */
-static sl_span raw(sl_pieces *it)
+static int32_t local_page(const sl_pieces *it)
 {
     const sl_page_map *m = it->map;
-    const sl_geometry *g = m->local;
-    int32_t b = page_begin(it), e = page_end(it);
-    int32_t lp = it->part == 0 ? it->row_pages[it->page] : it->index_pages[it->page];
-    uint32_t rp = m->rpages[it->page];
-    if (it->part == 0) {
-        int32_t row = it->row_runs ? b : it->row, n = it->row_runs ? e - b : 1;
-        sl_span s = span_at(&it->lrow, &it->rrow, lp, rp, row * it->lrow.row_stride,
-                            row * it->rrow.row_stride, n * g->row_bytes);
-        if (it->row_runs || ++it->row >= e)
-            advance(it);
-        return s;
-    }
-    bool whole = b == 0 && e == PAGE;
-    int64_t key = g->index_format == SL_INDEX_OFFICIAL ? g->index_dim : 4 * (int64_t)g->index_dim;
-    int64_t at = it->part == 1 ? b * key : PAGE * key + b * 4;
-    int64_t bytes = it->part == 1 ? (e - b) * key : (e - b) * 4;
-    if (whole)
-        bytes = it->part == 1 ? g->index_block_bytes : 0;
-    sl_span s = span_at(&it->lindex, &it->rindex, lp, rp, at, at, bytes);
-    advance(it);
-    return s;
+    if (!m->dev)
+        return m->lpages[it->page];
+    bool rows = it->plane == SL_CACHE_ROWS && !m->dev[it->layer].rows_by_index_page;
+    return (rows ? m->dev_rows : m->dev_index)[it->page];
+}
+
+static sl_span span_of(const sl_pieces *it, const sl_unit_run *u)
+{
+    const sl_host_plane *l = &it->local[it->plane], *r = &it->remote[it->plane];
+    int64_t in_unit = u->head * it->walk.unit_bytes + u->at;
+    int64_t here = local_page(it) * l->page_stride + u->unit * l->row_stride;
+    int64_t there = (int64_t)it->map->rpages[it->page] * r->page_stride + u->unit * r->row_stride;
+    return (sl_span){.local = l->base + here + in_unit,
+                     .remote = (uint64_t)(uintptr_t)r->base + (uint64_t)(there + in_unit),
+                     .bytes = u->bytes};
 }
 
 static bool raw_next(sl_pieces *it, sl_span *out)
 {
-    while (!it->done) {
-        *out = raw(it);
-        if (out->bytes)
+    sl_unit_run u;
+    for (; !it->done; advance(it)) {
+        if (sl_unit_walk_next(&it->walk, &u)) {
+            *out = span_of(it, &u);
             return true;
+        }
     }
     return false;
 }

@@ -19,6 +19,9 @@ typedef struct sl_page_map {
     int64_t local_n, remote_n; /* pages of the arenas */
     const int32_t *lpages;
     const uint32_t *rpages;
+    /* Tokens of the request; 0: the end of each range counts as the end. Metadata of the last, open unit moves with
+     * the range that ends here (sl_unit_walk). */
+    int32_t n_tokens;
     /* When set, the local side is the device's memory: dev[layer], by these pages instead of lpages. */
     const sl_device_layer *dev;
     const int32_t *dev_rows, *dev_index;
@@ -32,11 +35,12 @@ typedef struct sl_span {
 
 typedef struct sl_pieces {
     const sl_page_map *map;
-    sl_host_plane lrow, rrow, lindex, rindex; /* remote planes have addresses, not pointers, in base */
-    const int32_t *row_pages, *index_pages;   /* local */
-    int32_t first, end;                       /* tokens */
-    int32_t page, part, row, parts;
-    bool by_page, row_runs, done;
+    sl_host_plane local[SL_CACHE_PLANES],
+        remote[SL_CACHE_PLANES]; /* remote: addresses, not pointers, in base */
+    int32_t layer, first, end;   /* tokens first .. end - 1 */
+    int32_t page, plane;
+    sl_unit_walk walk; /* of this page and plane */
+    bool by_page, done;
     sl_span ahead; /* read, not yet merged */
 } sl_pieces;
 

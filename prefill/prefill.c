@@ -166,14 +166,14 @@ sl_status sl_prefill_run(sl_prefill *p, const volatile int *stop, uint32_t drain
 static sl_status list_device_memory(sl_prefill *p, sl_err *err)
 {
     int32_t n = p->o.role.runner->n_layers;
-    p->dev_memory = calloc(2 * (size_t)n, sizeof *p->dev_memory);
+    p->dev_memory = calloc(SL_CACHE_PLANES * (size_t)n, sizeof *p->dev_memory);
     if (!p->dev_memory)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     for (int32_t l = 0; l < n; l++) {
         const sl_device_layer *d = &p->dev_layers[l];
-        p->dev_memory[p->n_dev_memory++] = (sl_worker_range){d->rows.base, (size_t)d->row_bytes};
-        if (d->index.base)
-            p->dev_memory[p->n_dev_memory++] = (sl_worker_range){d->index.base, (size_t)d->index_bytes};
+        for (int32_t i = 0; i < SL_CACHE_PLANES; i++)
+            if (d->planes[i].base)
+                p->dev_memory[p->n_dev_memory++] = (sl_worker_range){d->planes[i].base, (size_t)d->bytes[i]};
     }
     return SL_OK;
 }

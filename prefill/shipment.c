@@ -392,7 +392,8 @@ static sl_ship_turn connect_turn(sl_prefill *p, sl_prefill_job *j)
                                 .local_n = sl_arena_pages(p->o.role.arena),
                                 .remote_n = d->n_pages,
                                 .lpages = j->own_pages,
-                                .rpages = j->msg->pages};
+                                .rpages = j->msg->pages,
+                                .n_tokens = (int32_t)j->msg->n_tokens};
     j->ship.state = j->pull_end > j->own_matched ? SHIP_PULLING : SHIP_SENDING;
     return SHIP_MOVED;
 }

@@ -1,11 +1,10 @@
 /*
- * Sparse algorithm: the seam between the coordinator and a way of choosing which cached tokens a query
- * attends to.
+ * Sparse algorithm: the seam between the coordinator and a way of choosing which cached tokens a query attends to.
  *
- * An algorithm is one const table: what it is (granularity, list scope, action, metadata), what it may be
- * combined with, and its functions. It chooses; it does not own rows, residency, sinks, recent window, dense
- * layers or the length gate: those are the coordinator's (sparse/sparse.h) and the swap-in manager's
- * (sparse/swapin.h), the same for every algorithm.
+ * An algorithm is one const table: what it selects and by what (sl_selector), what its lists are like, its planes of
+ * metadata, what it may be combined with, and its functions. It chooses; it does not own rows, residency, sinks, recent
+ * window, dense layers or the length gate: those belong to the coordinator (sparse/sparse.h) and the swap-in manager
+ * (sparse/swapin.h) and are the same for every algorithm.
  *
  * Everything a function does is enqueued on the backend's stream; no function may wait for the device or
  * allocate, except create. Selection must be deterministic and *token-independent*: a token's list depends on
@@ -19,38 +18,82 @@
 #define SL_SPARSE_ALGORITHM_H
 
 #include "kernels/attn.h"
+#include "kernels/cache.h"
 
-typedef enum { SL_GRAIN_TOKEN, SL_GRAIN_PAGE } sl_grain; /* unit of a list */
-typedef enum {
-    SL_SCOPE_REQUEST,
-    SL_SCOPE_KV_HEAD,
-    SL_SCOPE_QUERY_HEAD
-} sl_list_scope; /* who shares one list */
 typedef enum {
     SL_ACTION_VISIBILITY, /* the cache stays whole; a query sees part of it */
     SL_ACTION_EVICT,      /* tokens are dropped for good */
     SL_ACTION_KERNEL,     /* the attention kernel skips by itself; there are no lists */
 } sl_algo_action;
 
+/* What the key of an index unit is made of. */
+typedef enum {
+    SL_KEY_NONE,       /* units have no key: positions decide, or nothing is selected */
+    SL_KEY_STORED,     /* one token, its key as stored */
+    SL_KEY_MEAN,       /* mean of the tokens' keys */
+    SL_KEY_GATED_POOL, /* sum of the tokens' keys, weighted by a softmax over learned gates */
+    SL_KEY_COMPRESSOR, /* a learned projection of the unit's and its predecessors' tokens */
+    SL_KEY_BOUNDS,     /* smallest and largest value of each channel */
+} sl_unit_key;
+
+/* Score of a unit for one head of the indexer (or of attention), from query q and the unit's key. */
+typedef enum {
+    SL_SCORE_NONE,
+    SL_SCORE_RAW,           /* q . k */
+    SL_SCORE_RELU,          /* sum over heads of relu(q . k) */
+    SL_SCORE_WEIGHTED_RELU, /* the same, weighted by head */
+    SL_SCORE_BOUND,         /* sum over channels of max(q * largest, q * smallest) */
+} sl_score_form;
+
+/* How the scores of the units of one block become one. */
+typedef enum { SL_REDUCE_NONE, SL_REDUCE_MAX, SL_REDUCE_SUM } sl_score_reduce;
+
+/*
+ * What is selected, and by what: enough to describe the trained families (lightning indexer, pooled keys, blocks with
+ * lists per KV head, compressed entries) as well as selectors without training. The coordinator and the adaptor decide
+ * from it whether they can serve the algorithm; how the score is computed is the algorithm's own business.
+ */
+typedef struct sl_selector {
+    int32_t unit_tokens; /* tokens per index unit; a finished unit never changes */
+    int32_t
+        block_tokens; /* tokens of what is selected: unit_tokens, or several units whose scores are reduced */
+    sl_unit_key key;
+    sl_score_form score;
+    sl_score_reduce reduce;          /* over the units of a block */
+    sl_list_scope scope;             /* who shares a list */
+    int32_t force_first, force_last; /* blocks at the begin and the end that are always selected */
+    bool force_open;                 /* tokens of the unit that is still open are always selected */
+    bool shared_by_layers; /* layers without an indexer use the list of the last layer that has one */
+} sl_selector;
+
 /* Dimensions an algorithm is created for. */
 typedef struct sl_algo_dims {
     int32_t n_layers, max_step_tokens, max_context;
-    int32_t index_dim, index_heads, index_topk; /* 0 where the model has no indexer */
-    sl_index_format index_format;
+    sl_cache_dims cache;
+    sl_cache_shape shape;    /* the model's planes and the algorithm's own */
     int64_t workspace_bytes; /* most device memory for scores */
 } sl_algo_dims;
 
-/* Where one layer's metadata lives: in the planes of the host pages and, mirrored, on the device. */
+/* One plane of one layer that is on the device whole: its pool there, and its host pages. */
 typedef struct sl_algo_plane {
-    uint8_t *device; /* page p at device + p * device_stride */
+    uint8_t *device; /* page p at device + p * device_stride; NULL: the layer does not have this plane */
     int64_t device_stride;
     sl_host_plane host; /* base NULL: no host copy is kept */
 } sl_algo_plane;
 
+/* Pages of one layer whose rows exist already: a prefix hit, or pages that came from another worker. */
+typedef struct sl_algo_pages {
+    int32_t layer;
+    const sl_algo_plane *planes; /* [SL_CACHE_PLANES] by plane of the shape; that of the rows is empty */
+    sl_host_plane host_rows;     /* the rows of these tokens, in the host pages */
+    const int32_t *host_pages, *device_pages; /* [n_pages] host arrays */
+    int32_t n_pages, n_tokens;
+} sl_algo_pages;
+
 /* One attention of one layer, as the coordinator sees it. */
 typedef struct sl_algo_call {
-    const sl_attn_call *attn; /* queries, raw keys, tables, dimensions */
-    sl_algo_plane plane;
+    const sl_attn_call *attn;           /* queries, raw keys, tables, dimensions */
+    const sl_algo_plane *planes;        /* [SL_CACHE_PLANES] of this layer, by plane of the shape */
     int32_t max_pos;                    /* largest position of the step */
     int32_t k;                          /* most ids of a list in this step: min(width, max_pos + 1) */
     int32_t sinks, recent, dense_below; /* gates, for the algorithm's selection op (sl_topk_params) */
@@ -70,15 +113,19 @@ typedef struct sl_algo sl_algo; /* an instance; its struct begins with `const sl
 
 typedef struct sl_algo_desc {
     const char *name, *description;
-    sl_grain grain;
-    sl_list_scope scope;
     sl_algo_action action;
-    bool needs_indexer;                                 /* the model must have index keys */
     bool prefix_reuse, chunked_prefill, disaggregation; /* what it may be combined with */
+    bool needs_indexer; /* the model must have an indexer; only its layers select */
+    bool
+        keeps_lists; /* lists outlive their layer: made once per step, reused by the layers that share them */
+    bool constant_k; /* the length of a list is a constant of the model, not of the step's longest sequence */
+    bool groupable;  /* tokens of a decode step may select group by group, in any order */
 
-    /* Required. Bytes of metadata per page of 64 tokens and layer (0: none). They live in the page's index
-     * plane; the model's own index keys count when the algorithm reads them. */
-    int64_t (*page_bytes)(const sl_algo_dims *dims);
+    /* Required. What is selected, for a model of these dimensions. */
+    sl_selector (*selector)(const sl_cache_dims *dims);
+    /* Planes of metadata of its own, appended to the model's: writes at most `most` and returns their number. They lie
+     * in the host pages and travel with them. NULL: none. */
+    int32_t (*planes)(const sl_cache_dims *dims, sl_cache_plane *out, int32_t most);
     /* Required. Longest list it can return, in tokens, gates included, at most max_context. Hierarchical
      * sequences need as many hot rows. */
     int32_t (*width)(const sl_algo_dims *dims, int32_t dense_below);
@@ -88,13 +135,9 @@ typedef struct sl_algo_desc {
     /* Required. */
     sl_status (*create)(sl_backend *be, const sl_algo_dims *dims, sl_algo **out, sl_err *err);
     void (*destroy)(sl_algo *a);
-    /*
-     * Metadata of pages whose rows exist already (a prefix hit, pages that came from another worker): makes
-     * the device's copy for one layer. n pages; host_pages and device_pages are host arrays. NULL: nothing to
-     * do.
-     */
-    sl_status (*construct)(sl_algo *a, const sl_algo_plane *plane, const int32_t *host_pages,
-                           const int32_t *device_pages, int32_t n, sl_err *err);
+    /* Metadata of pages whose rows exist already: makes the device's copy for one layer, from the host's copy or from
+     * the rows. Every layer, with or without an indexer. NULL: nothing to do. */
+    sl_status (*construct)(sl_algo *a, const sl_algo_pages *pages, sl_err *err);
     /* Metadata of this step's new tokens, before retrieve. NULL: nothing to do. The model's own index keys
      * are captured by the coordinator whatever the algorithm is, so that pages stay whole. */
     sl_status (*update)(sl_algo *a, const sl_algo_call *call, sl_err *err);
@@ -109,6 +152,10 @@ typedef struct sl_algo_desc {
 struct sl_algo {
     const sl_algo_desc *desc;
 };
+
+/* The cache of a model under an algorithm: the model's planes, then the algorithm's. SL_ERR_INVALID names the field. */
+sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_cache_shape *out,
+                              sl_err *err);
 
 extern const sl_algo_desc sl_algo_dsa;
 extern const sl_algo_desc sl_algo_dense;

@@ -7,7 +7,7 @@
 
 static sl_status refuse(const sl_coord_opts *o, const char *why, sl_err *err)
 {
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "sparse algorithm %s: %s", o->algorithm, why);
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "sparse algorithm %s: %s", o->algorithm->name, why);
 }
 
 static sl_status check_algorithm(const sl_coord_opts *o, const sl_algo_desc *a, sl_err *err)
@@ -16,9 +16,10 @@ static sl_status check_algorithm(const sl_coord_opts *o, const sl_algo_desc *a, 
         return refuse(o, "drops tokens for good, which the host store's whole pages do not allow", err);
     if (a->action == SL_ACTION_KERNEL)
         return refuse(o, "skips inside the attention kernel, which the sparse MLA kernel does not", err);
-    if (a->grain != SL_GRAIN_TOKEN)
-        return refuse(o, "selects pages, but the sparse MLA kernel takes lists of tokens", err);
-    if (a->scope != SL_SCOPE_REQUEST)
+    sl_selector s = a->selector(&o->cache);
+    if (s.block_tokens != 1)
+        return refuse(o, "selects blocks of tokens, but the sparse MLA kernel takes lists of tokens", err);
+    if (s.scope != SL_SCOPE_REQUEST)
         return refuse(o, "selects per head, but MLA rows are shared by all heads", err);
     if ((o->use & SL_USE_PREFIX_REUSE) && !a->prefix_reuse)
         return refuse(o, "cannot be combined with prefix reuse (kvstore.prefix_cache)", err);
@@ -37,16 +38,22 @@ static sl_status check_numbers(const sl_coord_opts *o, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID,
                        "coordinator: max_seqs %d, max_step_tokens %d, max_context %d, hot_slots %d",
                        o->max_seqs, o->max_step_tokens, o->max_context, o->hot_slots);
+    for (int32_t l = 0; l < o->n_layers; l++)
+        if (o->layers[l].has_indexer && o->cache.index_dim < 1)
+            return sl_fail(err, SL_ERR_INVALID,
+                           "coordinator: layer %d has an indexer, but index_head_dim is %d", l,
+                           o->cache.index_dim);
     if (o->groups < 0 || o->groups > SL_COORD_GROUPS_MAX)
         return sl_fail(err, SL_ERR_INVALID, "coordinator: %d groups, at most %d", o->groups,
                        SL_COORD_GROUPS_MAX);
-    if (o->sink_tokens < 0 || o->recent_tokens < 0 || o->min_tokens < 0)
+    const sl_gates *g = &o->gates;
+    if (g->sink_tokens < 0 || g->recent_tokens < 0 || g->min_tokens < 0)
         return sl_fail(err, SL_ERR_INVALID,
                        "sink_tokens %d, recent_tokens %d and min_tokens %d must not be negative",
-                       o->sink_tokens, o->recent_tokens, o->min_tokens);
-    for (int32_t i = 0; i < o->n_dense_layers; i++)
-        if (o->dense_layers[i] < 0 || o->dense_layers[i] >= o->n_layers)
-            return sl_fail(err, SL_ERR_INVALID, "dense_layers: layer %d is outside 0..%d", o->dense_layers[i],
+                       g->sink_tokens, g->recent_tokens, g->min_tokens);
+    for (int32_t i = 0; i < g->n_dense_layers; i++)
+        if (g->dense_layers[i] < 0 || g->dense_layers[i] >= o->n_layers)
+            return sl_fail(err, SL_ERR_INVALID, "dense_layers: layer %d is outside 0..%d", g->dense_layers[i],
                            o->n_layers - 1);
     return SL_OK;
 }
@@ -57,19 +64,20 @@ static sl_status check_indexer(const sl_coord_opts *o, const sl_algo_desc *a, sl
         return SL_OK;
     if (!o->layers[0].has_indexer)
         return refuse(o, "the model's first layer has no indexer", err);
-    if (o->index_topk < 1 || o->index_dim < 1)
+    const sl_cache_dims *d = &o->cache;
+    if (d->index_topk < 1 || d->index_dim < 1)
         return refuse(o, "the model has no indexer", err);
-    if (o->sink_tokens + o->recent_tokens > o->index_topk)
+    if (o->gates.sink_tokens + o->gates.recent_tokens > d->index_topk)
         return sl_fail(err, SL_ERR_INVALID,
-                       "sink_tokens %d + recent_tokens %d exceed the model's index_topk %d", o->sink_tokens,
-                       o->recent_tokens, o->index_topk);
+                       "sink_tokens %d + recent_tokens %d exceed the model's index_topk %d",
+                       o->gates.sink_tokens, o->gates.recent_tokens, d->index_topk);
     return SL_OK;
 }
 
 static bool in_dense(const sl_coord_opts *o, int32_t layer)
 {
-    for (int32_t i = 0; i < o->n_dense_layers; i++)
-        if (o->dense_layers[i] == layer)
+    for (int32_t i = 0; i < o->gates.n_dense_layers; i++)
+        if (o->gates.dense_layers[i] == layer)
             return true;
     return false;
 }
@@ -88,16 +96,17 @@ static sl_status check_hot_layer(const sl_coord_opts *o, const sl_coord_sizes *z
         return SL_OK;
     if (v->tail_rows < 1)
         return sl_fail(err, SL_ERR_INVALID, "tail_rows must be at least 1");
-    if (v->hot_rows > 65534)
-        return sl_fail(err, SL_ERR_TOO_LARGE, "hot_rows %d of layer %d exceeds 65534", v->hot_rows, l);
+    if (v->hot_rows > SL_HOT_ROWS_MAX)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "hot_rows %d of layer %d exceeds %d", v->hot_rows, l,
+                       SL_HOT_ROWS_MAX);
     if (v->hot_rows >= need)
         return SL_OK;
-    if (need > z->width || !z->algo->needs_indexer)
+    if (need > z->width || !z->algo->constant_k)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "hot_rows %d of layer %d cannot hold a whole context of %d tokens, which %s need in "
                        "hierarchical mode",
                        v->hot_rows, l, o->max_context,
-                       z->algo->needs_indexer ? "dense layers" : "dense queries");
+                       z->algo->constant_k ? "dense layers" : "dense queries");
     return sl_fail(err, SL_ERR_INVALID,
                    "hot_rows %d of layer %d is less than the longest selection, %d tokens", v->hot_rows, l,
                    z->width);
@@ -106,34 +115,30 @@ static sl_status check_hot_layer(const sl_coord_opts *o, const sl_coord_sizes *z
 sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *err)
 {
     sl_coord_sizes z = {0};
-    sl_status st;
-    z.algo = sl_algo_find(o->algorithm);
-    if (!z.algo)
-        return sl_fail_unknown(err, "sparse algorithm", o->algorithm, sl_algo_names());
-    if ((st = check_algorithm(o, z.algo, err)) != SL_OK || (st = check_numbers(o, err)) != SL_OK ||
-        (st = check_indexer(o, z.algo, err)) != SL_OK)
-        return st;
+    if (!o->algorithm)
+        return sl_fail(err, SL_ERR_INVALID, "coordinator: no algorithm");
+    z.algo = o->algorithm;
+    SL_TRY(check_algorithm(o, z.algo, err));
+    SL_TRY(check_numbers(o, err));
+    SL_TRY(check_indexer(o, z.algo, err));
     int64_t workspace = o->workspace_bytes > 0 ? o->workspace_bytes : DEFAULT_WORKSPACE;
     z.dims = (sl_algo_dims){
         .n_layers = o->n_layers,
         .max_step_tokens = o->max_step_tokens,
         .max_context = o->max_context,
-        .index_dim = o->index_dim,
-        .index_heads = o->index_heads,
-        .index_topk = o->index_topk,
-        .index_format = o->index_format,
+        .cache = o->cache,
         .workspace_bytes = workspace,
     };
-    z.width = z.algo->width(&z.dims, o->min_tokens);
-    z.longest = o->n_dense_layers > 0 ? o->max_context : z.width;
+    SL_TRY(sl_algo_cache_shape(z.algo, &o->cache, &z.dims.shape, err));
+    z.width = z.algo->width(&z.dims, o->gates.min_tokens);
+    z.longest = o->gates.n_dense_layers > 0 ? o->max_context : z.width;
     for (int32_t l = 0; l < o->n_layers; l++) {
         int32_t need = need_of(o, &z, l);
         z.need_hot = need > z.need_hot ? need : z.need_hot;
-        if (o->hot_slots > 0 && (st = check_hot_layer(o, &z, l, err)) != SL_OK)
-            return st;
+        if (o->hot_slots > 0)
+            SL_TRY(check_hot_layer(o, &z, l, err));
     }
-    z.keep = z.algo->needs_indexer;
-    z.ids = z.keep ? (int64_t)o->max_step_tokens * z.width : 0;
+    z.ids = z.algo->keeps_lists ? (int64_t)o->max_step_tokens * z.width : 0;
     int64_t one = z.longest, most = one * o->max_step_tokens, fit = workspace / 8;
     z.slice = most < fit ? most : fit > one ? fit : one;
     *out = z;
@@ -145,10 +150,9 @@ sl_status sl_coord_width(const sl_coord_opts *opts, int32_t *width, sl_err *err)
     sl_coord_opts o = *opts;
     o.hot_slots = 0; /* the answer must not depend on hot_rows being right already */
     sl_coord_sizes z;
-    sl_status st = sl_coord_check(&o, &z, err);
-    if (st == SL_OK)
-        *width = z.need_hot;
-    return st;
+    SL_TRY(sl_coord_check(&o, &z, err));
+    *width = z.need_hot;
+    return SL_OK;
 }
 
 sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes *z)
@@ -171,14 +175,12 @@ sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes
 sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot, uint64_t *fixed, sl_err *err)
 {
     sl_coord_sizes z;
-    sl_status st = sl_coord_check(opts, &z, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_coord_check(opts, &z, err));
     uint64_t swap_fixed;
     sl_swapin_opts so = sl_coord_swapin_opts(opts, &z);
     sl_swapin_plan_bytes(&so, per_hot_slot, &swap_fixed);
     *fixed = swap_fixed + (uint64_t)opts->max_seqs * 4 + (uint64_t)z.ids * 4 + (uint64_t)z.slice * 8 +
              z.algo->device_bytes(&z.dims) +
-             (opts->n_dense_layers > 0 ? sl_algo_dense.device_bytes(&z.dims) : 0);
+             (opts->gates.n_dense_layers > 0 ? sl_algo_dense.device_bytes(&z.dims) : 0);
     return SL_OK;
 }

@@ -16,7 +16,6 @@ typedef struct sl_coord_sizes {
     int32_t width;      /* longest list of the algorithm */
     int32_t need_hot;   /* least hot_rows: longest list of a layer that has hot rows */
     int32_t longest;    /* longest list of any layer */
-    bool keep;          /* lists outlive their layer: shared layers reuse them */
     int64_t ids, slice; /* int32 entries of the kept lists, and of one slice's lists */
 } sl_coord_sizes;
 

@@ -36,6 +36,7 @@ struct sl_coord {
     sl_tracker tracker;
     sl_coord_draw draw;
     int32_t *ids, *slice_ids, *phys; /* device */
+    int32_t index_plane;             /* of the model's index keys; -1: none */
     int32_t *no_slots;               /* device [max_seqs] of -1: the hot slots of a resident layer */
     const int32_t *last_ids;         /* of the last attend */
     int32_t last_k;
@@ -52,14 +53,20 @@ static sl_status device_alloc(sl_coord *c, int64_t entries, int32_t **out, sl_er
     return st;
 }
 
-/* Marks dense layers, and the layers whose selection somebody reads. */
+/* Whether the layer makes a list of its own. */
+static bool selects(const sl_coord *c, int32_t layer)
+{
+    return !c->z.algo->needs_indexer || c->layers[layer].has_indexer;
+}
+
+/* Marks dense layers, and the layers whose selection is read by them or by a layer that shares it. */
 static void classify_layers(sl_coord *c)
 {
     int32_t owner = -1;
-    for (int32_t i = 0; i < c->o.n_dense_layers; i++)
-        c->is_dense[c->o.dense_layers[i]] = true;
+    for (int32_t i = 0; i < c->o.gates.n_dense_layers; i++)
+        c->is_dense[c->o.gates.dense_layers[i]] = true;
     for (int32_t l = 0; l < c->o.n_layers; l++) {
-        if (c->layers[l].has_indexer)
+        if (selects(c, l))
             owner = l;
         if (!c->is_dense[l] && owner >= 0)
             c->is_wanted[owner] = true;
@@ -77,7 +84,7 @@ static sl_status create_parts(sl_coord *c, sl_err *err)
     sl_status st = sl_swapin_create(c->be, &so, &c->swapin, err);
     if (st == SL_OK)
         st = c->z.algo->create(c->be, &c->z.dims, &c->algo, err);
-    if (st == SL_OK && c->o.n_dense_layers > 0)
+    if (st == SL_OK && c->o.gates.n_dense_layers > 0)
         st = sl_algo_dense.create(c->be, &c->z.dims, &c->dense, err);
     if (st == SL_OK)
         st = device_alloc(c, c->z.ids, &c->ids, err);
@@ -101,6 +108,7 @@ sl_status sl_coord_create(sl_backend *be, const sl_coord_opts *opts, sl_coord **
     if (!c)
         return sl_fail(err, SL_ERR_NO_MEMORY, "coordinator: out of memory");
     c->be = be, c->o = *opts, c->z = z;
+    c->index_plane = sl_cache_find(&z.dims.shape, SL_PLANE_INDEX);
     if (opts->draw)
         c->draw = *opts->draw, c->o.draw = &c->draw;
     c->layers = calloc(n, sizeof *c->layers);
@@ -121,7 +129,7 @@ sl_status sl_coord_create(sl_backend *be, const sl_coord_opts *opts, sl_coord **
     st = create_parts(c, err);
     if (st != SL_OK)
         goto fail;
-    c->o.layers = c->layers, c->o.dense_layers = NULL; /* the caller's arrays may go */
+    c->o.layers = c->layers, c->o.gates.dense_layers = NULL; /* the caller's arrays may go */
     *out = c;
     return SL_OK;
 fail:
@@ -155,12 +163,6 @@ uint64_t sl_coord_device_bytes(const sl_coord *c)
            (c->dense ? sl_algo_dense.device_bytes(&c->z.dims) : 0);
 }
 
-static sl_algo_plane plane_of(const sl_coord_layer *l)
-{
-    return (sl_algo_plane){
-        .device = l->index_base, .device_stride = l->index_page_stride, .host = l->host_index};
-}
-
 /* ---- requests ---- */
 
 /* construct: nothing of the request is on the device yet; otherwise only its residency changes. */
@@ -168,10 +170,15 @@ static sl_status load_layer(sl_coord *c, int32_t l, const sl_coord_request *r, b
 {
     const sl_coord_layer *layer = &c->layers[l];
     sl_status st = SL_OK;
-    if (construct && c->z.algo->construct && layer->has_indexer) {
-        sl_algo_plane plane = plane_of(layer);
-        int32_t pages = (r->n_cached + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
-        st = c->z.algo->construct(c->algo, &plane, r->host_pages, r->index_pages, pages, err);
+    if (construct && c->z.algo->construct) {
+        sl_algo_pages p = {.layer = l,
+                           .planes = layer->planes,
+                           .host_rows = layer->host_rows,
+                           .host_pages = r->host_pages,
+                           .device_pages = r->index_pages,
+                           .n_pages = sl_pages_for(r->n_cached),
+                           .n_tokens = r->n_cached};
+        st = c->z.algo->construct(c->algo, &p, err);
     }
     if (st != SL_OK)
         return st;
@@ -281,14 +288,14 @@ void sl_coord_step_abort(sl_coord *c)
 /* New index keys, to the device and to the host pages. */
 static sl_status capture_keys(sl_coord *c, const sl_attn_call *call, sl_err *err)
 {
-    const sl_coord_layer *l = &c->layers[call->layer];
     if (!call->has_indexer)
         return SL_OK;
+    const sl_algo_plane *p = &c->layers[call->layer].planes[c->index_plane];
     sl_index_append_params k = call->index_k;
     k.seqs = call->seqs;
-    k.index_base = l->index_base;
-    k.index_page_stride = l->index_page_stride;
-    k.host = l->host_index;
+    k.index_base = p->device;
+    k.index_page_stride = p->device_stride;
+    k.host = p->host;
     return sl_be_run(c->be, SL_OP_INDEX_APPEND, &k, err);
 }
 
@@ -316,19 +323,18 @@ static sl_status make_queries(const sl_attn_call *call, sl_err *err)
  */
 static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32_t width)
 {
-    int32_t all = c->is_dense[call->layer] || !c->z.keep ? c->tracker.max_pos + 1 : width;
+    int32_t all = c->is_dense[call->layer] || !c->z.algo->constant_k ? c->tracker.max_pos + 1 : width;
     sl_algo_call a = {
         .attn = call,
-        .plane = plane_of(&c->layers[call->layer]),
+        .planes = c->layers[call->layer].planes,
         .max_pos = c->tracker.max_pos,
         .k = width < all ? width : all,
     };
-    a.dense_below = c->o.min_tokens < a.k ? c->o.min_tokens : a.k;
-    if (c->o.sink_tokens + c->o.recent_tokens <=
-        a.k) { /* otherwise the step is so short that everything is selected */
-        a.sinks = c->o.sink_tokens;
-        a.recent = c->o.recent_tokens;
-    }
+    const sl_gates *g = &c->o.gates;
+    a.dense_below = g->min_tokens < a.k ? g->min_tokens : a.k;
+    if (g->sink_tokens + g->recent_tokens <=
+        a.k) /* otherwise the step is so short that everything is selected */
+        a.sinks = g->sink_tokens, a.recent = g->recent_tokens;
     return a;
 }
 
@@ -340,7 +346,7 @@ static sl_status redraw(sl_coord *c, const sl_attn_call *call, const sl_algo_cal
     sl_draw_params p = {.ids = c->ids + (int64_t)first * a->k,
                         .seqs = &seqs,
                         .keep = c->draw.keep + call->layer,
-                        .k = c->o.index_topk < a->k ? c->o.index_topk : a->k,
+                        .k = c->o.cache.index_topk < a->k ? c->o.cache.index_topk : a->k,
                         .ld_ids = a->k,
                         .span = c->draw.span_tokens,
                         .from_pos = c->draw.span_tokens - 1,
@@ -354,9 +360,9 @@ static sl_status select_kept(sl_coord *c, const sl_attn_call *call, const sl_alg
                              int32_t n, sl_err *err)
 {
     sl_status st = SL_OK;
-    if (!c->z.keep)
+    if (!c->z.algo->keeps_lists)
         return SL_OK;
-    if (call->has_indexer && c->is_wanted[call->layer])
+    if (selects(c, call->layer) && c->is_wanted[call->layer])
         st = c->z.algo->retrieve(c->algo, a, first, n, c->ids + (int64_t)first * a->k, err);
     return st == SL_OK && c->o.draw ? redraw(c, call, a, first, n, err) : st;
 }
@@ -422,7 +428,7 @@ static int32_t groups_of(const sl_coord *c, const sl_attn_call *call, const sl_a
 {
     const int32_t total = call->seqs->n_tokens;
     int32_t n = wanted_groups(c, total);
-    bool can = c->tracker.shaped && c->z.keep && !c->is_dense[call->layer] &&
+    bool can = c->tracker.shaped && c->z.algo->groupable && !c->is_dense[call->layer] &&
                !c->layers[call->layer].resident && c->o.hot_slots > 0 && (int64_t)total * a->k <= c->z.slice;
     return can && n > 1 ? n : 1;
 }
@@ -488,7 +494,7 @@ static sl_status attend(sl_coord *c, const sl_attn_call *call, sl_err *err)
     sl_status st = capture_keys(c, call, err);
     if (st != SL_OK)
         return st;
-    bool dense = c->is_dense[call->layer], kept = c->z.keep && !dense;
+    bool dense = c->is_dense[call->layer], kept = c->z.algo->keeps_lists && !dense;
     sl_algo_call a = algo_call(c, call, c->z.width);
     int32_t groups = groups_of(c, call, &a);
     if (groups == 1)

@@ -9,6 +9,18 @@
 static const sl_algo_desc *const registry[] = {&sl_algo_dsa, &sl_algo_dense, NULL};
 static const char *const names[] = {"dsa", "dense", NULL};
 
+sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_cache_shape *out,
+                              sl_err *err)
+{
+    sl_cache_shape s;
+    SL_TRY(sl_cache_shape_make(dims, &s, err));
+    if (algo->planes)
+        s.n_planes += algo->planes(dims, s.planes + s.n_planes, SL_CACHE_PLANES - s.n_planes);
+    SL_TRY(sl_cache_shape_check(&s, err));
+    *out = s;
+    return SL_OK;
+}
+
 const sl_algo_desc *const *sl_algo_registry(void)
 {
     return registry;

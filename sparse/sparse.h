@@ -18,21 +18,33 @@
 #ifndef SL_SPARSE_SPARSE_H
 #define SL_SPARSE_SPARSE_H
 
-#include "kernels/attn.h"
+#include "sparse/algorithm.h"
 
 /* One layer's memory, as the owner laid it out. */
 typedef struct sl_coord_layer {
-    bool has_indexer; /* false: reuses the selection of the last layer that has one */
+    bool
+        has_indexer; /* the model selects here itself; false: it reuses the selection of the last layer that does */
     /*
-     * All rows of this layer are on the device, of hierarchical sequences too: it has a pool of its own,
-     * paged by the index pages (which every sequence has for all of its tokens), and no hot slots.
+     * All rows of this layer are on the device, of hierarchical sequences too: it has a pool of its own, paged by the
+     * index pages (which every sequence has for all of its tokens), and no hot slots.
      */
     bool resident;
     sl_row_view rows; /* device rows: pool, then hot slots; hot_rows differs by layer, tail_rows does not */
-    uint8_t *index_base; /* device index pool; NULL without indexer */
-    int64_t index_page_stride;
-    sl_host_plane host_rows, host_index; /* base NULL: nothing is written to the host */
+    sl_host_plane host_rows; /* base NULL: nothing is written to the host */
+    sl_algo_plane
+        planes[SL_CACHE_PLANES]; /* by plane of the cache shape: those that are on the device whole */
 } sl_coord_layer;
+
+/*
+ * Gates. The first sink_tokens and the newest recent_tokens tokens are always selected (within the algorithm's budget).
+ * A query at a position below min_tokens, and every query of a dense layer, attends to everything. Dense layers cannot
+ * be combined with hierarchical sequences unless hot_rows holds the whole context.
+ */
+typedef struct sl_gates {
+    int32_t sink_tokens, recent_tokens, min_tokens;
+    const int32_t *dense_layers; /* [n_dense_layers], read during create */
+    int32_t n_dense_layers;
+} sl_gates;
 
 /* Features the caller is going to use; an algorithm that does not support one is refused with the reason. */
 enum {
@@ -55,32 +67,23 @@ typedef struct sl_coord_draw {
 enum { SL_COORD_GROUPS_MAX = 8 }; /* token groups per decode step */
 
 typedef struct sl_coord_opts {
-    const char *algorithm; /* a name of the registry, sparse/algorithm.h */
-    unsigned use;          /* SL_USE_* */
+    const sl_algo_desc *algorithm;
+    unsigned use; /* SL_USE_* */
     int32_t n_layers;
     const sl_coord_layer *layers; /* [n_layers], copied */
-    sl_row_format row_format;
-    sl_index_format index_format;
-    int32_t lora, rope, index_dim, index_heads, index_topk;
+    sl_cache_dims cache;
     int32_t max_seqs, hot_slots, max_step_tokens, max_context;
     sl_evict_policy policy;
-    /*
-     * Gates. sink_tokens first and recent_tokens newest tokens are always selected (within the algorithm's
-     * budget). A query at a position below min_tokens, and every query of a dense layer, attends to
-     * everything. Dense layers cannot be combined with hierarchical sequences unless hot_rows holds the whole
-     * context.
-     */
-    int32_t sink_tokens, recent_tokens, min_tokens;
-    const int32_t *dense_layers;
-    int32_t n_dense_layers;
-    int32_t groups; /* a decode step's tokens are worked on in so many groups, rows of one beside work on
-                       another; 0: two from 32 tokens on,
-                       where the backend can */
-    bool overlap;   /* attention of decode steps starts while rows are still coming, block by block */
+    sl_gates gates;
+    /* Token groups per decode step: one group's rows are fetched while another computes; 0 chooses automatically: two
+     * groups from 32 tokens on where the backend can copy while it computes, else one. */
+    int32_t groups;
+    bool
+        overlap; /* attention of decode steps starts while rows are still being copied, and waits block by block */
     int64_t workspace_bytes;   /* bound of the scores' memory; 0 = 64 MiB */
     const sl_coord_draw *draw; /* NULL, or copied */
-    bool poison; /* testing: rows are filled with NaN when they become stale and just before they are swapped
-                    in */
+    bool
+        poison; /* testing: rows are filled with NaN when they become stale and just before they are swapped in */
 } sl_coord_opts;
 
 typedef struct sl_coord sl_coord;

@@ -18,8 +18,14 @@ sl_status sl_setup_arena(sl_setup *s, sl_err *err)
     sl_layout layout;
     sl_geometry g;
     SL_TRY(sl_choose_layout(c->kvstore.layout, sl_backend_caps(s->p->backend), &layout, err));
-    SL_TRY(sl_engine_geometry(&s->mc, s->mo.row_format, s->mo.index_format, layout,
-                              sl_model_fingerprint(s->p->model), &g, err));
+    const sl_algo_desc *algorithm = sl_algo_find(c->sparse_attention.algorithm);
+    if (!algorithm)
+        return sl_fail_unknown(err, "sparse_attention.algorithm", c->sparse_attention.algorithm,
+                               sl_algo_names());
+    s->p->engine_opts.algorithm = algorithm;
+    s->cache = sl_engine_cache_dims(&s->mc, s->mo.row_format, s->mo.index_format);
+    SL_TRY(
+        sl_engine_geometry(&s->mc, &s->cache, algorithm, layout, sl_model_fingerprint(s->p->model), &g, err));
     sl_arena_opts o = {.bytes = c->kvstore.bytes,
                        .huge_pages = (sl_switch)c->kvstore.huge_pages,
                        .lock = (sl_switch)c->kvstore.lock,
@@ -48,20 +54,16 @@ static sl_status device_budget(const sl_setup *s, uint64_t *out, sl_err *err)
 static sl_status selection_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, sl_err *err)
 {
     const sl_config *c = s->cfg;
-    const sl_algo_desc *algorithm = sl_algo_find(c->sparse_attention.algorithm);
-    if (!algorithm)
-        return sl_fail_unknown(err, "sparse_attention.algorithm", c->sparse_attention.algorithm,
-                               sl_algo_names());
     SL_TRY(sl_choose_policy(c->sparse_attention.policy, sl_backend_caps(s->p->backend), &o->policy, err));
     for (int i = 0; i < c->sparse_attention.dense_layers.n; i++)
         s->p->dense_layers[i] = c->sparse_attention.dense_layers.v[i];
-    in->dense_layers = o->dense_layers = s->p->dense_layers;
-    in->n_dense_layers = o->n_dense_layers = c->sparse_attention.dense_layers.n;
-    in->sink_tokens = o->sink_tokens = c->sparse_attention.sink_tokens;
-    in->recent_tokens = o->recent_tokens = c->sparse_attention.recent_tokens;
-    in->min_tokens = o->min_tokens = c->sparse_attention.min_tokens;
+    in->gates = o->gates = (sl_gates){.dense_layers = s->p->dense_layers,
+                                      .n_dense_layers = c->sparse_attention.dense_layers.n,
+                                      .sink_tokens = c->sparse_attention.sink_tokens,
+                                      .recent_tokens = c->sparse_attention.recent_tokens,
+                                      .min_tokens = c->sparse_attention.min_tokens};
     in->policy = o->policy;
-    in->algorithm = o->algorithm = algorithm->name;
+    in->algorithm = o->algorithm;
     return SL_OK;
 }
 
@@ -98,8 +100,7 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
     int32_t seqs = prefill ? c->prefill.max_requests : c->decode.max_batch;
     sl_plan plan;
     sl_plan_in in = {.cfg = &s->mc,
-                     .row_format = s->mo.row_format,
-                     .index_format = s->mo.index_format,
+                     .cache = s->cache,
                      .hot_rows = c->sparse_attention.hot_rows,
                      .tail_rows = c->sparse_attention.tail_rows,
                      .max_context = max_context(s),
@@ -133,7 +134,7 @@ sl_status sl_setup_engine(sl_setup *s, sl_err *err)
         SL_LOG_INFO, s->comp, "plan",
         "mode=%s algorithm=%s policy=%s max_context=%d max_seqs=%d hot_rows=%d tail_rows=%d index_pages=%ld "
         "row_pages=%ld device_mib=%.1f device_budget_mib=%.1f",
-        sl_config_enum_name("sparse_attention.mode", (int)mode), o->algorithm,
+        sl_config_enum_name("sparse_attention.mode", (int)mode), o->algorithm->name,
         sl_evict_policy_name(o->policy), o->max_context, o->max_seqs, o->hot_rows, o->tail_rows,
         (long)o->index_pages, (long)o->row_pages, (double)es.device_bytes / 1048576,
         (double)budget / 1048576);

@@ -15,8 +15,9 @@ typedef struct sl_setup {
     sl_role role;
     const char *comp; /* of the log */
     sl_parts *p;
-    sl_model_config mc; /* by sl_setup_model */
-    sl_model_opts mo;   /* by sl_setup_model */
+    sl_model_config mc;  /* by sl_setup_model */
+    sl_model_opts mo;    /* by sl_setup_model */
+    sl_cache_dims cache; /* by sl_setup_arena, and the algorithm of p->engine_opts */
 } sl_setup;
 
 /* Opens the backend; sets p->device. */

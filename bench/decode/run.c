@@ -42,10 +42,10 @@ static int32_t total_steps(const sl_bench_decode_opts *o)
 static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
 {
     const sl_bench_decode_opts *o = &x->b->o;
-    sl_plan_in in = {.cfg = &x->b->local.checkpoint.cfg,
-                     .row_format = x->rows,
-                     .index_format = SL_INDEX_OFFICIAL,
-                     .algorithm = "dsa",
+    const sl_model_config *cfg = &x->b->local.checkpoint.cfg;
+    sl_plan_in in = {.cfg = cfg,
+                     .cache = sl_engine_cache_dims(cfg, x->rows, SL_INDEX_OFFICIAL),
+                     .algorithm = &sl_algo_dsa,
                      .hot_rows = o->hot_rows,
                      .hot_rows_layer = x->mode == SL_BENCH_FIRST_RESIDENT ? x->b->hot_layer : NULL,
                      .tail_rows = o->tail_rows,
@@ -95,7 +95,7 @@ static sl_status open_engine(run *x, sl_err *err)
     sl_coord_draw draw = {
         .keep = x->b->keep, .span_tokens = x->context - total_steps(o), .seed = SL_BENCH_SEED};
     sl_engine_opts eo = {
-        .algorithm = "dsa", .max_step_tokens = o->max_batch, .policy = x->b->policy, .draw = &draw};
+        .algorithm = &sl_algo_dsa, .max_step_tokens = o->max_batch, .policy = x->b->policy, .draw = &draw};
     eo.arena_readable = true;
     /* a step that fetches nothing, or fetches at no cost, is fastest as one group */
     eo.groups = x->mode == SL_BENCH_RESIDENT || x->mode == SL_BENCH_FREE_ROWS ? 1 : o->groups;

@@ -116,7 +116,7 @@ static sl_status start_owner(ship *s, sl_err *err)
 
 static sl_status make_device(ship *s, sl_err *err)
 {
-    int64_t row_page = PAGE * s->geo.row_bytes, key_page = s->geo.index_block_bytes;
+    int64_t row_page = PAGE * sl_geometry_row_bytes(&s->geo), key_page = sl_geometry_index_bytes(&s->geo);
     size_t rows = (size_t)(s->o->layers * s->n_pages * row_page);
     size_t keys = (size_t)(s->o->layers * s->n_pages * key_page);
     sl_status st = sl_be_alloc(s->be, SL_MEM_DEVICE, rows, (void **)&s->rows, err);
@@ -126,11 +126,15 @@ static sl_status make_device(ship *s, sl_err *err)
     if (st == SL_OK && !s->dev)
         st = sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     for (int32_t l = 0; l < s->o->layers && st == SL_OK; l++) {
-        s->dev[l].rows = (sl_host_plane){s->rows + l * s->n_pages * row_page, row_page, s->geo.row_bytes};
-        s->dev[l].index = (sl_host_plane){s->keys + l * s->n_pages * key_page, key_page, 0};
-        st = sl_be_fill(s->be, s->dev[l].rows.base, (uint8_t)(l + 1), (size_t)(s->n_pages * row_page), err);
+        sl_host_plane *plane = s->dev[l].planes;
+        int32_t index = sl_cache_find(&s->geo.shape, SL_PLANE_INDEX);
+        plane[SL_CACHE_ROWS] =
+            (sl_host_plane){s->rows + l * s->n_pages * row_page, row_page, sl_geometry_row_bytes(&s->geo)};
+        plane[index] = (sl_host_plane){s->keys + l * s->n_pages * key_page, key_page, key_page};
+        st = sl_be_fill(s->be, plane[SL_CACHE_ROWS].base, (uint8_t)(l + 1), (size_t)(s->n_pages * row_page),
+                        err);
         if (st == SL_OK)
-            st = sl_be_fill(s->be, s->dev[l].index.base, (uint8_t)(l + 101), (size_t)(s->n_pages * key_page),
+            st = sl_be_fill(s->be, plane[index].base, (uint8_t)(l + 101), (size_t)(s->n_pages * key_page),
                             err);
     }
     return st;
@@ -151,10 +155,10 @@ static sl_status open_puts(ship *s, sl_err *err)
     if (st != SL_OK || sl_backend_caps(s->be) & SL_BE_UNIFIED)
         return st;
     sl_err why = {0};
-    st = sl_tp_mem_register(tp, s->rows, (size_t)(pages * PAGE * s->geo.row_bytes), SL_TP_DEVICE, SL_TP_LOCAL,
-                            &s->rows_mem, &why);
+    st = sl_tp_mem_register(tp, s->rows, (size_t)(pages * PAGE * sl_geometry_row_bytes(&s->geo)),
+                            SL_TP_DEVICE, SL_TP_LOCAL, &s->rows_mem, &why);
     if (st == SL_OK)
-        st = sl_tp_mem_register(tp, s->keys, (size_t)(pages * s->geo.index_block_bytes), SL_TP_DEVICE,
+        st = sl_tp_mem_register(tp, s->keys, (size_t)(pages * sl_geometry_index_bytes(&s->geo)), SL_TP_DEVICE,
                                 SL_TP_LOCAL, &s->keys_mem, err);
     else
         printf("# no gpu path: %s\n", why.text);
@@ -213,7 +217,7 @@ static void close_all(ship *s)
 
 static sl_status measure_link(ship *s, sl_err *err)
 {
-    size_t rows = (size_t)(s->o->layers * s->n_pages * PAGE * s->geo.row_bytes), n = LINK_BYTES;
+    size_t rows = (size_t)(s->o->layers * s->n_pages * PAGE * sl_geometry_row_bytes(&s->geo)), n = LINK_BYTES;
     n = n < rows ? n : rows;
     n = n < sl_arena_bytes(s->own) ? n : (size_t)sl_arena_bytes(s->own);
     sl_status st = SL_OK;
@@ -245,7 +249,7 @@ static sl_status run_copies(ship *s, const sl_copier_mail *m, sl_err *err)
 /* One layer of the chunk. */
 static sl_status ship_layer(ship *s, path by, int32_t layer, sl_copier_mail *m, sl_err *err)
 {
-    int64_t row_pool = (int64_t)s->n_pages * PAGE * s->geo.row_bytes; /* of one layer */
+    int64_t row_pool = (int64_t)s->n_pages * PAGE * sl_geometry_row_bytes(&s->geo); /* of one layer */
     bool to_own = by == BY_STAGING, puts = by == BY_PUT || by == BY_GPU;
     uint8_t *there = to_own ? sl_arena_base(s->own) : sl_direct_base(s->there);
     sl_page_map map = {.local = &s->geo,
@@ -291,15 +295,15 @@ static sl_status ship_layer(ship *s, path by, int32_t layer, sl_copier_mail *m, 
 static sl_status check_arrived(const ship *s, uint8_t *base, sl_err *err)
 {
     for (int32_t l = 0; l < s->o->layers; l++) {
-        sl_host_plane r = sl_geometry_row_plane(&s->geo, base, 2 * s->n_pages, l);
+        sl_host_plane r = sl_geometry_plane(&s->geo, base, 2 * s->n_pages, l, SL_CACHE_ROWS);
         sl_host_plane x = sl_geometry_index_plane(&s->geo, base, 2 * s->n_pages, l);
         for (int32_t p = 0; p < s->n_pages; p++) {
             const uint8_t *row = r.base + s->pages[p] * r.page_stride,
                           *key = x.base + s->pages[p] * x.page_stride;
             int64_t wrong = 0;
-            for (int64_t i = 0; i < PAGE * s->geo.row_bytes; i++)
+            for (int64_t i = 0; i < PAGE * sl_geometry_row_bytes(&s->geo); i++)
                 wrong += row[i] != (uint8_t)(l + 1);
-            for (int64_t i = 0; i < s->geo.index_block_bytes; i++)
+            for (int64_t i = 0; i < sl_geometry_index_bytes(&s->geo); i++)
                 wrong += key[i] != (uint8_t)(l + 101);
             if (wrong)
                 return sl_fail(err, SL_ERR_CORRUPT, "layer %d, page %d: %ld bytes are wrong", l, p,
@@ -348,7 +352,8 @@ static sl_status measure(ship *s, sl_err *err)
     printf("# kernel=%s cpus=%ld device=\"%s\" tokens=%d layers=%d row_bytes=%ld index_block_bytes=%ld "
            "link_gb_per_s=%.2f\n",
            u.release, sysconf(_SC_NPROCESSORS_ONLN), sl_backend_describe(s->be), s->n_pages * PAGE,
-           s->o->layers, (long)s->geo.row_bytes, (long)s->geo.index_block_bytes, s->link);
+           s->o->layers, (long)sl_geometry_row_bytes(&s->geo), (long)sl_geometry_index_bytes(&s->geo),
+           s->link);
     sl_bench_ship_put_describe(s->put, lanes, sizeof lanes);
     printf("# puts: %s\n", lanes);
     printf("path,pages,bytes,ms,gb_per_s,ratio_to_link\n");
@@ -391,15 +396,18 @@ int sl_bench_ship_main(int argc, char **argv)
     sl_log_init(SL_LOG_WARN, false, "bench");
     sl_err err = {0};
     ship s = {.o = &o, .n_pages = o.tokens / PAGE};
-    s.geo = (sl_geometry){.row_format = SL_ROW_MLA_FP8,
+    bool has_indexer[SL_GEOMETRY_MAX_LAYERS];
+    memset(has_indexer, 1, sizeof has_indexer);
+    sl_cache_dims dims = {.rows = sl_row_format_of(SL_ROW_MLA_FP8),
                           .index_format = SL_INDEX_OFFICIAL,
-                          .n_layers = o.layers,
-                          .lora = 512,
+                          .latent = 512,
                           .rope = 64,
                           .index_dim = 128};
-    for (int32_t l = 0; l < o.layers; l++)
-        s.geo.has_index[l] = true;
-    sl_status st = sl_geometry_finish(&s.geo, &err);
+    sl_cache_shape shape;
+    sl_geometry_opts go = {.shape = &shape, .n_layers = o.layers, .has_indexer = has_indexer};
+    sl_status st = sl_cache_shape_make(&dims, &shape, &err);
+    if (st == SL_OK)
+        st = sl_geometry_make(&go, &s.geo, &err);
     if (st == SL_OK)
         st = open_all(&s, &err);
     if (st == SL_OK)

@@ -15,10 +15,10 @@ typedef struct dense {
     float *no_scores; /* the selection op wants an array; it is never read when everything is selected */
 } dense;
 
-static int64_t dense_page_bytes(const sl_algo_dims *d)
+static sl_selector dense_selector(const sl_cache_dims *d)
 {
     (void)d;
-    return 0;
+    return (sl_selector){.unit_tokens = 1, .block_tokens = 1, .scope = SL_SCOPE_REQUEST};
 }
 
 static int32_t dense_width(const sl_algo_dims *d, int32_t dense_below)
@@ -78,19 +78,14 @@ static sl_status dense_retrieve(sl_algo *a, const sl_algo_call *call, int32_t fi
 const sl_algo_desc sl_algo_dense = {
     .name = "dense",
     .description = "no selection: every query attends to everything before it",
-    .grain = SL_GRAIN_TOKEN,
-    .scope = SL_SCOPE_REQUEST,
     .action = SL_ACTION_VISIBILITY,
-    .needs_indexer = false,
     .prefix_reuse = true,
     .chunked_prefill = true,
     .disaggregation = true,
-    .page_bytes = dense_page_bytes,
+    .selector = dense_selector,
     .width = dense_width,
     .device_bytes = dense_device_bytes,
     .create = dense_create,
     .destroy = dense_destroy,
-    .construct = NULL,
-    .update = NULL,
     .retrieve = dense_retrieve,
 };

@@ -16,16 +16,23 @@ typedef struct dsa {
     float *scores;
     void *hint;       /* from scores to selection */
     int64_t capacity; /* floats in scores */
+    int32_t index;    /* plane of the index keys */
 } dsa;
 
-static int64_t dsa_page_bytes(const sl_algo_dims *d)
+static sl_selector dsa_selector(const sl_cache_dims *d)
 {
-    return sl_index_block_bytes(d->index_format, d->index_dim);
+    (void)d;
+    return (sl_selector){.unit_tokens = 1,
+                         .block_tokens = 1,
+                         .key = SL_KEY_STORED,
+                         .score = SL_SCORE_WEIGHTED_RELU,
+                         .scope = SL_SCOPE_REQUEST,
+                         .shared_by_layers = true};
 }
 
 static int32_t dsa_width(const sl_algo_dims *d, int32_t dense_below)
 {
-    int32_t w = d->index_topk > dense_below ? d->index_topk : dense_below;
+    int32_t w = d->cache.index_topk > dense_below ? d->cache.index_topk : dense_below;
     return w < d->max_context ? w : d->max_context;
 }
 
@@ -66,6 +73,7 @@ static sl_status dsa_create(sl_backend *be, const sl_algo_dims *dims, sl_algo **
         return sl_fail(err, SL_ERR_NO_MEMORY, "dsa: out of memory");
     *d = (dsa){.base.desc = &sl_algo_dsa, .be = be, .dims = *dims};
     d->capacity = dsa_capacity(dims);
+    d->index = sl_cache_find(&dims->shape, SL_PLANE_INDEX);
     sl_status st = sl_be_alloc(be, SL_MEM_DEVICE, (size_t)d->capacity * 4, (void **)&d->scores, err);
     if (st == SL_OK)
         st = sl_be_alloc(be, SL_MEM_DEVICE, (size_t)hint_bytes(dims), &d->hint, err);
@@ -77,12 +85,16 @@ static sl_status dsa_create(sl_backend *be, const sl_algo_dims *dims, sl_algo **
     return SL_OK;
 }
 
-static sl_status dsa_construct(sl_algo *a, const sl_algo_plane *plane, const int32_t *host_pages,
-                               const int32_t *device_pages, int32_t n, sl_err *err)
+/* The keys of cached pages are in the index plane of the host pages: they are copied. */
+static sl_status dsa_construct(sl_algo *a, const sl_algo_pages *p, sl_err *err)
 {
     dsa *d = (dsa *)a;
-    return sl_load_pages(d->be, &plane->host, plane->device, plane->device_stride, dsa_page_bytes(&d->dims),
-                         host_pages, device_pages, n, err);
+    const sl_algo_plane *plane = &p->planes[d->index];
+    if (!plane->device)
+        return SL_OK;
+    return sl_load_pages(d->be, &plane->host, plane->device, plane->device_stride,
+                         sl_cache_page_bytes(&d->dims.shape.planes[d->index]), p->host_pages, p->device_pages,
+                         p->n_pages, err);
 }
 
 /* One slice: scores of tokens first.., then their best keys. ids is the row of token `first`. */
@@ -94,8 +106,8 @@ static sl_status score_and_select(dsa *d, const sl_algo_call *call, int32_t firs
         .q = c->index_q,
         .weights = c->index_weights,
         .seqs = c->seqs,
-        .index_base = call->plane.device,
-        .index_page_stride = call->plane.device_stride,
+        .index_base = call->planes[d->index].device,
+        .index_page_stride = call->planes[d->index].device_stride,
         .scores = d->scores,
         .token_first = first,
         .token_count = count,
@@ -114,7 +126,7 @@ static sl_status score_and_select(dsa *d, const sl_algo_call *call, int32_t firs
         .seqs = &seqs,
         .ids = ids,
         .token_count = count,
-        .k = d->dims.index_topk < call->k ? d->dims.index_topk : call->k,
+        .k = d->dims.cache.index_topk < call->k ? d->dims.cache.index_topk : call->k,
         .ld_scores = ld_scores,
         .ld_ids = call->k,
         .sinks = call->sinks,
@@ -144,19 +156,20 @@ static sl_status dsa_retrieve(sl_algo *a, const sl_algo_call *call, int32_t firs
 const sl_algo_desc sl_algo_dsa = {
     .name = "dsa",
     .description = "the model's lightning indexer: exact top-k of the index scores",
-    .grain = SL_GRAIN_TOKEN,
-    .scope = SL_SCOPE_REQUEST,
     .action = SL_ACTION_VISIBILITY,
     .needs_indexer = true,
+    .keeps_lists = true,
+    .constant_k = true,
+    .groupable = true,
     .prefix_reuse = true,
     .chunked_prefill = true,
     .disaggregation = true,
-    .page_bytes = dsa_page_bytes,
+    .selector = dsa_selector,
     .width = dsa_width,
     .device_bytes = dsa_device_bytes,
     .create = dsa_create,
     .destroy = dsa_destroy,
     .construct = dsa_construct,
-    .update = NULL, /* index keys are captured by the coordinator */
+    /* no update: the coordinator captures index keys */
     .retrieve = dsa_retrieve,
 };

@@ -123,8 +123,9 @@ static bool make_model(world *w)
 
 static bool make_arena(world *w)
 {
-    int32_t per = (w->context + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
-    TRY(sl_engine_geometry(&w->cfg, SL_ROW_MLA_FP8, SL_INDEX_OFFICIAL, SL_LAYOUT_PAGE_FIRST,
+    int32_t per = sl_pages_for(w->context);
+    sl_cache_dims cache = sl_engine_cache_dims(&w->cfg, SL_ROW_MLA_FP8, SL_INDEX_OFFICIAL);
+    TRY(sl_engine_geometry(&w->cfg, &cache, &sl_algo_dsa, SL_LAYOUT_PAGE_FIRST,
                            sl_model_fingerprint(w->model), &w->geo, &w->err));
     sl_arena_opts ao = {.bytes = (uint64_t)w->o.streams * (uint64_t)per * (uint64_t)w->geo.page_bytes,
                         .huge_pages = SL_OFF,
@@ -161,7 +162,7 @@ static bool open_engine(world *w, const variant *v, int32_t factor)
 {
     int32_t by_layer[LAYERS] = {0};
     int64_t pages = (int64_t)w->o.streams * w->s[0].n_pages;
-    sl_engine_opts eo = {.algorithm = "dsa",
+    sl_engine_opts eo = {.algorithm = &sl_algo_dsa,
                          .max_seqs = w->o.streams,
                          .max_hot_seqs = factor < 0 ? 0 : w->o.streams,
                          .max_step_tokens = w->chunk,
@@ -202,10 +203,10 @@ static void poison_host(world *w, const stream *s, int32_t n)
 {
     for (int32_t l = 0; l < w->cfg.n_layers; l++) {
         sl_host_plane h =
-            sl_geometry_row_plane(&w->geo, sl_arena_base(w->arena), sl_arena_pages(w->arena), l);
+            sl_geometry_plane(&w->geo, sl_arena_base(w->arena), sl_arena_pages(w->arena), l, SL_CACHE_ROWS);
         for (int32_t t = n; t < s->n_pages * SL_PAGE_TOKENS; t++)
             memset(h.base + s->pages[t / SL_PAGE_TOKENS] * h.page_stride + t % SL_PAGE_TOKENS * h.row_stride,
-                   0xff, (size_t)w->geo.row_bytes);
+                   0xff, (size_t)sl_geometry_row_bytes(&w->geo));
     }
 }
 

@@ -25,7 +25,8 @@ static void open_arena(fix *f)
 {
     sl_err err = {0};
     sl_geometry g;
-    ck_assert_msg(sl_engine_geometry(f->cfg, f->o.rows, f->o.index, f->o.layout,
+    sl_cache_dims cache = sl_engine_cache_dims(f->cfg, f->o.rows, f->o.index);
+    ck_assert_msg(sl_engine_geometry(f->cfg, &cache, &sl_algo_dsa, f->o.layout,
                                      sl_model_fingerprint(f->model), &g, &err) == SL_OK,
                   "%s", err.text);
     int32_t n = f->o.host_pages ? f->o.host_pages : f->o.max_seqs * ((f->o.max_context + 63) / 64);
@@ -56,7 +57,7 @@ void fix_open(fix *f, const fix_opts *o)
     open_arena(f);
     int64_t pages = f->o.max_seqs * (int64_t)((f->o.max_context + 63) / 64);
     f->eo = (sl_engine_opts){
-        .algorithm = o->algorithm ? o->algorithm : "dsa",
+        .algorithm = o->algorithm ? sl_algo_find(o->algorithm) : &sl_algo_dsa,
         .max_seqs = f->o.max_seqs,
         .max_hot_seqs = o->max_hot,
         .max_step_tokens = f->o.max_tokens,
@@ -116,11 +117,11 @@ void fix_seq_close(fix *f, fix_run *r, bool keep_pages)
     while (!keep_pages && r->n_pages > 0) {
         int32_t p = r->pages[--r->n_pages];
         for (int32_t l = 0; l < f->cfg->n_layers; l++) { /* given back: NaN again */
-            sl_host_plane h = sl_geometry_row_plane(sl_arena_geometry(f->arena), sl_arena_base(f->arena),
-                                                    sl_arena_pages(f->arena), l);
+            sl_host_plane h = sl_geometry_plane(sl_arena_geometry(f->arena), sl_arena_base(f->arena),
+                                                sl_arena_pages(f->arena), l, SL_CACHE_ROWS);
             for (int i = 0; i < SL_PAGE_TOKENS; i++)
                 memset(h.base + p * h.page_stride + i * h.row_stride, 0xff,
-                       (size_t)sl_arena_geometry(f->arena)->row_bytes);
+                       (size_t)sl_geometry_row_bytes(sl_arena_geometry(f->arena)));
         }
         f->free_pages[f->n_free++] = p;
     }

@@ -111,7 +111,7 @@ START_TEST(hierarchical_equals_resident)
     uint64_t rows = (uint64_t)(n - prompt + 1) * (uint64_t)(f.cfg->n_layers * f.cfg->index_topk);
     ck_assert_uint_eq(s.hits + s.misses + s.tail_hits, rows);
     ck_assert_uint_gt(s.evictions, MANY_STEPS * 9 / 10);
-    ck_assert_uint_eq(s.swap_bytes, s.misses * (uint64_t)sl_arena_geometry(f.arena)->row_bytes);
+    ck_assert_uint_eq(s.swap_bytes, s.misses * (uint64_t)sl_geometry_row_bytes(sl_arena_geometry(f.arena)));
     fix_seq_close(&f, &r, false);
     fix_close(&f);
 }

@@ -50,15 +50,18 @@ START_TEST(create_refuses)
     refused(&o, SL_ERR_INVALID, "max_hot_seqs");
     o = f.eo, o.index_pages = 0;
     refused(&o, SL_ERR_INVALID, "index_pages");
-    o = f.eo, o.algorithm = "nothing";
-    refused(&o, SL_ERR_NOT_FOUND, "nothing");
-    o = f.eo, o.algorithm = "dense";
+    o = f.eo,
+    o.algorithm = sl_algo_find("nothing"); /* NULL; a name that is not found is reported where it is read */
+    refused(&o, SL_ERR_INVALID, "no algorithm");
+    o = f.eo, o.algorithm = &sl_algo_dense;
     refused(&o, SL_ERR_UNSUPPORTED, "whole context");
     sl_arena *mine = f.arena;
-    sl_geometry g = *sl_arena_geometry(mine);
-    g.row_format = SL_ROW_MLA_BF16;
+    sl_geometry g;
+    sl_cache_dims bf16 = sl_engine_cache_dims(f.cfg, SL_ROW_MLA_BF16, f.o.index);
     sl_arena_opts ao = {.bytes = 1 << 22, .huge_pages = SL_OFF, .lock = SL_OFF, .numa_node = -1};
-    ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_OK);
+    ck_assert_int_eq(sl_engine_geometry(f.cfg, &bf16, &sl_algo_dsa, SL_LAYOUT_PAGE_FIRST,
+                                        sl_model_fingerprint(f.model), &g, NULL),
+                     SL_OK);
     ck_assert_int_eq(sl_arena_create(&g, &ao, &f.arena, NULL), SL_OK);
     refused(&f.eo, SL_ERR_REFUSED, "row");
     sl_arena_destroy(f.arena);
@@ -277,7 +280,7 @@ START_TEST(statistics_add_up)
     ck_assert_uint_eq(s.tokens, 100);
     ck_assert_uint_eq(s.hits + s.tail_hits + s.misses, all);
     ck_assert_uint_eq(one.misses, misses);
-    ck_assert_uint_eq(s.swap_bytes, misses * (uint64_t)sl_arena_geometry(f.arena)->row_bytes);
+    ck_assert_uint_eq(s.swap_bytes, misses * (uint64_t)sl_geometry_row_bytes(sl_arena_geometry(f.arena)));
     ck_assert(s.step_ns > s.attend_ns && s.attend_ns > s.swap_ns && s.swap_ns > 0);
     ck_assert_uint_eq(s.swap_exposed_ns, s.swap_ns); /* a CPU copies in turn */
     fix_seq_close(&f, &r, false);
@@ -292,9 +295,8 @@ START_TEST(plan_matches_engine)
     fix_opts o = plain;
     fix_open(&f, &o);
     sl_plan_in in = {.cfg = f.cfg,
-                     .row_format = o.rows,
-                     .index_format = o.index,
-                     .algorithm = "dsa",
+                     .cache = sl_engine_cache_dims(f.cfg, o.rows, o.index),
+                     .algorithm = &sl_algo_dsa,
                      .hot_rows = 32,
                      .tail_rows = 8,
                      .max_context = 1024,
@@ -358,9 +360,8 @@ START_TEST(plan_of_the_real_model)
     for (int l = 0; l < 61; l++)
         cfg.layer_has_indexer[l] = true;
     sl_plan_in in = {.cfg = &cfg,
-                     .row_format = SL_ROW_MLA_FP8,
-                     .index_format = SL_INDEX_OFFICIAL,
-                     .algorithm = "dsa",
+                     .cache = sl_engine_cache_dims(&cfg, SL_ROW_MLA_FP8, SL_INDEX_OFFICIAL),
+                     .algorithm = &sl_algo_dsa,
                      .hot_rows = 4096,
                      .max_context = 131072,
                      .max_step_tokens = 512,

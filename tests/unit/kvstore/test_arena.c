@@ -11,22 +11,34 @@
 #include "kvstore/sysmem.h"
 #include "tests/unit/kvstore/test_kvstore.h"
 
+static sl_geometry make_dims_geometry(sl_layout layout, sl_cache_dims dims, int layers, int indexers)
+{
+    bool has_indexer[SL_GEOMETRY_MAX_LAYERS] = {0};
+    for (int l = 0; l < layers; l++)
+        has_indexer[l] = l % 3 < indexers;
+    sl_cache_shape shape;
+    sl_geometry g;
+    sl_geometry_opts o = {.fingerprint = {3, 4},
+                          .layout = layout,
+                          .shape = &shape,
+                          .n_layers = layers,
+                          .has_indexer = has_indexer};
+    sl_err err = {0};
+    ck_assert_msg(sl_cache_shape_make(&dims, &shape, &err) == SL_OK, "%s", err.text);
+    ck_assert_msg(sl_geometry_make(&o, &g, &err) == SL_OK, "%s", err.text);
+    return g;
+}
+
 static sl_geometry make_geometry(sl_layout layout, sl_row_format rows, sl_index_format index, int layers,
                                  int indexers)
 {
-    sl_geometry g = {.fingerprint = {3, 4},
-                     .layout = layout,
-                     .row_format = rows,
-                     .index_format = index,
-                     .n_layers = layers,
-                     .lora = 128,
-                     .rope = 16,
-                     .index_dim = 32};
-    for (int l = 0; l < layers; l++)
-        g.has_index[l] = l % 3 < indexers;
-    sl_err err = {0};
-    ck_assert_msg(sl_geometry_finish(&g, &err) == SL_OK, "%s", err.text);
-    return g;
+    return make_dims_geometry(layout,
+                              (sl_cache_dims){.rows = sl_row_format_of(rows),
+                                              .index_format = index,
+                                              .latent = 128,
+                                              .rope = 16,
+                                              .index_dim = indexers ? 32 : 0},
+                              layers, indexers);
 }
 
 static void mark(uint8_t *map, int64_t at, int64_t n, int64_t size)
@@ -47,14 +59,15 @@ START_TEST(planes_tile_the_arena)
     int64_t size = PAGES * g.page_bytes;
     uint8_t *map = calloc((size_t)size, 1);
     for (int l = 0; l < g.n_layers; l++) {
-        sl_host_plane rows = sl_geometry_row_plane(&g, map, PAGES, l);
+        sl_host_plane rows = sl_geometry_plane(&g, map, PAGES, l, SL_CACHE_ROWS);
         sl_host_plane index = sl_geometry_index_plane(&g, map, PAGES, l);
-        ck_assert_int_eq(index.base != NULL, g.has_index[l]);
+        ck_assert_int_eq(index.base != NULL, l % 3 < _i / 18);
         for (int p = 0; p < PAGES; p++) {
             for (int i = 0; i < SL_PAGE_TOKENS; i++)
-                mark(map, rows.base - map + p * rows.page_stride + i * rows.row_stride, g.row_bytes, size);
+                mark(map, rows.base - map + p * rows.page_stride + i * rows.row_stride,
+                     sl_geometry_row_bytes(&g), size);
             if (index.base)
-                mark(map, index.base - map + p * index.page_stride, g.index_block_bytes, size);
+                mark(map, index.base - map + p * index.page_stride, sl_geometry_index_bytes(&g), size);
         }
     }
     for (int64_t i = 0; i < size; i++)
@@ -64,18 +77,45 @@ START_TEST(planes_tile_the_arena)
 }
 END_TEST
 
+/* Where the planes of MLA models lie, written out: stored and shipped pages depend on it. */
+START_TEST(places_of_mla_planes)
+{
+    static const int64_t PAGES = 7, ROW = 128 + 4 + 2 * 16, INDEX = 64 * (32 + 4), ROWS = 64 * ROW;
+    uint8_t *base = NULL;
+    base += 4096;
+    for (int layout = 0; layout < 3; layout++) {
+        sl_geometry g = make_geometry((sl_layout)layout, SL_ROW_MLA_FP8, SL_INDEX_OFFICIAL, 5, 2);
+        int64_t page = 5 * ROWS + 4 * INDEX, before = 0, keys = 0; /* layers 0, 1, 3 and 4 have an indexer */
+        ck_assert_int_eq(g.page_bytes, page);
+        for (int l = 0; l < 5; l++) {
+            const sl_host_plane want[3] = {{base + before, page, ROW},
+                                           {base + PAGES * before, ROWS, ROW},
+                                           {base + l * ROW, page, 5 * ROW}};
+            sl_host_plane rows = sl_geometry_plane(&g, base, PAGES, l, SL_CACHE_ROWS);
+            ck_assert_mem_eq(&rows, &want[layout], sizeof rows);
+            before += ROWS;
+            if (l == 2)
+                continue;
+            const uint8_t *at[3] = {base + before, base + PAGES * before, base + 5 * ROWS + keys};
+            sl_host_plane index = sl_geometry_index_plane(&g, base, PAGES, l);
+            ck_assert_ptr_eq(index.base, at[layout]);
+            ck_assert_int_eq(index.page_stride, layout == SL_LAYOUT_LAYER_FIRST ? INDEX : page);
+            before += INDEX, keys += INDEX;
+        }
+    }
+}
+END_TEST
+
 START_TEST(v32_page_size)
 {
-    sl_geometry g = {.row_format = SL_ROW_MLA_FP8,
-                     .index_format = SL_INDEX_OFFICIAL,
-                     .n_layers = 61,
-                     .lora = 512,
-                     .rope = 64,
-                     .index_dim = 128};
-    for (int l = 0; l < 61; l++)
-        g.has_index[l] = true;
-    ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_OK);
-    ck_assert_int_eq(g.row_bytes, 656);
+    sl_cache_dims d = {.rows = sl_row_format_of(SL_ROW_MLA_FP8),
+                       .index_format = SL_INDEX_OFFICIAL,
+                       .latent = 512,
+                       .rope = 64,
+                       .index_dim = 128};
+    sl_geometry g = make_dims_geometry(SL_LAYOUT_PAGE_FIRST, d, 61, 3);
+    ck_assert_int_eq(sl_geometry_row_bytes(&g), 656);
+    ck_assert_int_eq(sl_geometry_index_bytes(&g), 8448);
     ck_assert_int_eq(g.page_bytes, 3076352);
 }
 END_TEST
@@ -90,7 +130,7 @@ START_TEST(wire_form)
     ck_assert_msg(sl_geometry_read(w.data, w.len, &back, &err) == SL_OK, "%s", err.text);
     ck_assert_int_eq(back.layout, g.layout);
     ck_assert_int_eq(back.page_bytes, g.page_bytes);
-    ck_assert_mem_eq(back.has_index, g.has_index, sizeof g.has_index);
+    ck_assert_mem_eq(&back, &g, sizeof g);
     ck_assert_int_eq(sl_geometry_compatible(&g, &back, &err), SL_OK);
     for (size_t n = 0; n < w.len; n++) {
         uint8_t *copy = malloc(n ? n : 1);
@@ -106,19 +146,39 @@ END_TEST
 
 START_TEST(differences_are_named)
 {
-    static const char *const names[] = {"n_layers",     "kv_lora_rank",   "qk_rope_head_dim", "row_format",
-                                        "index_format", "index_head_dim", "layer 1",          "fingerprint"};
-    for (int i = 0; i < 8; i++) {
-        sl_geometry a = make_geometry(SL_LAYOUT_PAGE_FIRST, SL_ROW_MLA_FP8, SL_INDEX_OFFICIAL, 4, 2), b = a;
-        b.layout = SL_LAYOUT_LAYER_FIRST; /* never a reason */
+    static const char *const names[] = {"n_layers",
+                                        "rows: latent differs: 128 here, 129 there",
+                                        "rows: rope",
+                                        "rows: format differs: mla_fp8 here, mla_f32 there",
+                                        "index: format differs: official here, plain there",
+                                        "index: key",
+                                        "layer 1: cache plane index",
+                                        "fingerprint",
+                                        "number of cache planes",
+                                        "rows: heads",
+                                        "index: unit_tokens",
+                                        "index: stamp"};
+    const sl_cache_dims dims = {.rows = sl_row_format_of(SL_ROW_MLA_FP8),
+                                .index_format = SL_INDEX_OFFICIAL,
+                                .latent = 128,
+                                .rope = 16,
+                                .index_dim = 32};
+    for (int i = 0; i < (int)SL_COUNT(names); i++) {
+        sl_cache_dims d = dims;
+        d.latent += i == 1;
+        d.rope += i == 2;
+        d.rows = i == 3 ? sl_row_format_of(SL_ROW_MLA_F32) : d.rows;
+        d.index_format = i == 4 ? SL_INDEX_PLAIN : d.index_format;
+        d.index_dim += i == 5;
+        sl_geometry a = make_dims_geometry(SL_LAYOUT_PAGE_FIRST, dims, 4, 2);
+        sl_geometry b = make_dims_geometry(SL_LAYOUT_LAYER_FIRST, d, 4, 2); /* the layout is never a reason */
         b.n_layers += i == 0;
-        b.lora += i == 1;
-        b.rope += i == 2;
-        b.row_format = i == 3 ? SL_ROW_MLA_F32 : b.row_format;
-        b.index_format = i == 4 ? SL_INDEX_PLAIN : b.index_format;
-        b.index_dim += i == 5;
-        b.has_index[1] ^= i == 6;
+        b.layer_planes[1] ^= (uint8_t)(i == 6 ? 2 : 0);
         b.fingerprint.lo += i == 7;
+        b.shape.n_planes -= i == 8;
+        b.shape.planes[0].heads += i == 9;
+        b.shape.planes[1].unit_tokens = i == 10 ? 32 : 64;
+        b.shape.planes[1].stamp += i == 11;
         sl_err err = {0};
         ck_assert_int_eq(sl_geometry_compatible(&a, &b, &err), SL_ERR_REFUSED);
         ck_assert_msg(strstr(err.text, names[i]) != NULL, "%s: %s", names[i], err.text);
@@ -128,17 +188,40 @@ END_TEST
 
 START_TEST(bad_fields)
 {
-    sl_geometry good = make_geometry(SL_LAYOUT_PAGE_FIRST, SL_ROW_MLA_F32, SL_INDEX_PLAIN, 2, 3), g;
-    g = good, g.n_layers = 0;
-    ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_ERR_INVALID);
-    g = good, g.n_layers = SL_GEOMETRY_MAX_LAYERS + 1;
-    ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_ERR_INVALID);
-    g = good, g.lora = -1;
-    ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_ERR_INVALID);
-    g = good, g.index_dim = 0;
-    ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_ERR_INVALID);
-    g = good, g.layout = (sl_layout)9;
-    ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_ERR_INVALID);
+    static const bool all[4] = {true, true, true, true};
+    const sl_cache_dims dims = {
+        .rows = sl_row_format_of(SL_ROW_MLA_F32), .latent = 128, .rope = 16, .index_dim = 32};
+    sl_cache_shape good, s;
+    sl_geometry g;
+    ck_assert_int_eq(sl_cache_shape_make(&dims, &good, NULL), SL_OK);
+    sl_geometry_opts fine = {.shape = &good, .n_layers = 2, .has_indexer = all}, o;
+    ck_assert_int_eq(sl_geometry_make(&fine, &g, NULL), SL_OK);
+    o = fine, o.n_layers = 0;
+    ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_ERR_INVALID);
+    o = fine, o.n_layers = SL_GEOMETRY_MAX_LAYERS + 1, o.has_indexer = NULL;
+    ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_ERR_INVALID);
+    o = fine, o.layout = (sl_layout)9;
+    ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_ERR_INVALID);
+    sl_cache_dims d = dims;
+    d.latent = -1;
+    ck_assert_int_eq(sl_cache_shape_make(&d, &s, NULL), SL_ERR_INVALID);
+    d = dims, d.rope = 1025;
+    ck_assert_int_eq(sl_cache_shape_make(&d, &s, NULL), SL_ERR_INVALID);
+    d = dims, d.index_dim = -1;
+    ck_assert_int_eq(sl_cache_shape_make(&d, &s, NULL), SL_ERR_INVALID);
+    o = fine, o.shape = &s;
+    s = good, s.planes[1].unit_tokens = 48; /* does not divide a page */
+    ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_ERR_INVALID);
+    s = good, s.planes[1].heads = 2; /* units by head need that scope */
+    ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_ERR_INVALID);
+    s = good, s.planes[1].name[0] = 0;
+    ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_ERR_INVALID);
+    s = good, s.planes[1] = s.planes[0];
+    ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_ERR_INVALID);
+    s = good, s.n_planes = SL_CACHE_PLANES + 1;
+    ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_ERR_INVALID);
+    s = good, s.planes[0].parts[0].count = 0;
+    ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_ERR_INVALID);
     ck_assert_int_eq(sl_layout_find("layer_first")->layout, SL_LAYOUT_LAYER_FIRST);
     ck_assert_ptr_null(sl_layout_find("rows"));
     ck_assert_ptr_null(sl_layout_find(NULL));
@@ -163,13 +246,13 @@ static void fill_page(sl_arena *a, int page, int n_tokens, uint8_t salt)
 {
     const sl_geometry *g = sl_arena_geometry(a);
     for (int l = 0; l < g->n_layers; l++) {
-        sl_host_plane r = sl_geometry_row_plane(g, sl_arena_base(a), sl_arena_pages(a), l);
+        sl_host_plane r = sl_geometry_plane(g, sl_arena_base(a), sl_arena_pages(a), l, SL_CACHE_ROWS);
         for (int i = 0; i < n_tokens; i++) {
-            for (int64_t b = 0; b < g->row_bytes; b++)
+            for (int64_t b = 0; b < sl_geometry_row_bytes(g); b++)
                 r.base[page * r.page_stride + i * r.row_stride + b] = (uint8_t)(salt + l * 31 + i * 7 + b);
         }
         sl_host_plane x = sl_geometry_index_plane(g, sl_arena_base(a), sl_arena_pages(a), l);
-        for (int64_t b = 0; x.base && b < g->index_block_bytes; b++)
+        for (int64_t b = 0; x.base && b < sl_geometry_index_bytes(g); b++)
             x.base[page * x.page_stride + b] = (uint8_t)(salt + l + b * 13);
     }
 }
@@ -187,13 +270,12 @@ START_TEST(crc_is_of_content_not_layout)
                 first[l] = crc;
             ck_assert_uint_eq(crc, first[l]);
         }
-        sl_host_plane r = sl_geometry_row_plane(&g, sl_arena_base(a), 4, 1);
+        sl_host_plane r = sl_geometry_plane(&g, sl_arena_base(a), 4, 1, SL_CACHE_ROWS);
         sl_host_plane x = sl_geometry_index_plane(&g, sl_arena_base(a), 4, 1);
         uint8_t *row = r.base + 2 * r.page_stride, *block = x.base + 2 * x.page_stride;
-        uint8_t *inside[] = {row, row + 39 * r.row_stride + g.row_bytes - 1, block,
-                             block + 40 * g.index_dim - 1, block + 64 * g.index_dim + 40 * 4 - 1};
-        uint8_t *outside[] = {row + 40 * r.row_stride, block + 40 * g.index_dim,
-                              block + 64 * g.index_dim + 40 * 4};
+        uint8_t *inside[] = {row, row + 39 * r.row_stride + sl_geometry_row_bytes(&g) - 1, block,
+                             block + 40 * 32 - 1, block + 64 * 32 + 40 * 4 - 1};
+        uint8_t *outside[] = {row + 40 * r.row_stride, block + 40 * 32, block + 64 * 32 + 40 * 4};
         for (size_t i = 0; i < SL_COUNT(inside); i++) {
             *inside[i] ^= 1;
             ck_assert_uint_ne(sl_arena_page_crc(a, 2, 1, 40), first[0]);
@@ -274,6 +356,7 @@ int main(void)
     TCase *t = tcase_create("arena");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, planes_tile_the_arena, 0, 72);
+    tcase_add_test(t, places_of_mla_planes);
     tcase_add_test(t, v32_page_size);
     tcase_add_test(t, wire_form);
     tcase_add_test(t, differences_are_named);

@@ -12,15 +12,17 @@ enum { PAGES = 6, TOKENS = 300, LAYERS = 4 };
 
 static sl_geometry geometry(sl_layout layout, sl_index_format index)
 {
-    sl_geometry g = {.layout = layout,
-                     .row_format = SL_ROW_MLA_FP8,
-                     .index_format = index,
-                     .n_layers = LAYERS,
-                     .lora = 128,
-                     .rope = 16,
-                     .index_dim = 32,
-                     .has_index = {true, false, true, true}};
-    ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_OK);
+    static const bool has_indexer[LAYERS] = {true, false, true, true};
+    sl_cache_dims d = {.rows = sl_row_format_of(SL_ROW_MLA_FP8),
+                       .index_format = index,
+                       .latent = 128,
+                       .rope = 16,
+                       .index_dim = 32};
+    sl_cache_shape shape;
+    sl_geometry g;
+    ck_assert_int_eq(sl_cache_shape_make(&d, &shape, NULL), SL_OK);
+    sl_geometry_opts o = {.layout = layout, .shape = &shape, .n_layers = LAYERS, .has_indexer = has_indexer};
+    ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_OK);
     return g;
 }
 
@@ -42,13 +44,13 @@ static void each_part(const side *s, const int32_t *pages, int32_t layer, int32_
                       void (*fn)(void *ctx, uint8_t *at, int64_t n), void *ctx)
 {
     int32_t page = pages[token / SL_PAGE_TOKENS], i = token % SL_PAGE_TOKENS;
-    sl_host_plane r = sl_geometry_row_plane(&s->g, s->base, PAGES, layer);
+    sl_host_plane r = sl_geometry_plane(&s->g, s->base, PAGES, layer, SL_CACHE_ROWS);
     sl_host_plane x = sl_geometry_index_plane(&s->g, s->base, PAGES, layer);
-    fn(ctx, r.base + page * r.page_stride + i * r.row_stride, s->g.row_bytes);
+    fn(ctx, r.base + page * r.page_stride + i * r.row_stride, sl_geometry_row_bytes(&s->g));
     if (!x.base)
         return;
-    bool official = s->g.index_format == SL_INDEX_OFFICIAL;
-    int64_t key = official ? s->g.index_dim : 4 * (int64_t)s->g.index_dim;
+    bool official = sl_geometry_index_bytes(&s->g) == SL_PAGE_TOKENS * (32 + 4);
+    int64_t key = official ? 32 : 4 * 32;
     fn(ctx, x.base + page * x.page_stride + i * key, key);
     if (official)
         fn(ctx, x.base + page * x.page_stride + SL_PAGE_TOKENS * key + 4 * i, 4);

@@ -65,30 +65,35 @@ static bool has_indexer(const rig_opts *o, int layer)
     return !o->share || layer % 2 == 0;
 }
 
+static sl_cache_dims cache_dims(const rig_opts *o)
+{
+    return (sl_cache_dims){.rows = sl_row_format_of(o->row_format),
+                           .index_format = o->index_format,
+                           .latent = RIG_LORA,
+                           .rope = RIG_ROPE,
+                           .index_dim = RIG_INDEX_DIM,
+                           .index_heads = RIG_INDEX_HEADS,
+                           .index_topk = RIG_TOPK};
+}
+
 static sl_coord_opts coord_opts(const rig_opts *o, const sl_coord_layer *layers)
 {
     return (sl_coord_opts){
-        .algorithm = o->algorithm,
+        .algorithm = o->desc ? o->desc : sl_algo_find(o->algorithm),
         .use = SL_USE_PREFIX_REUSE | SL_USE_CHUNKED_PREFILL | SL_USE_DISAGGREGATION,
         .n_layers = RIG_LAYERS,
         .layers = layers,
-        .row_format = o->row_format,
-        .index_format = o->index_format,
-        .lora = RIG_LORA,
-        .rope = RIG_ROPE,
-        .index_dim = RIG_INDEX_DIM,
-        .index_heads = RIG_INDEX_HEADS,
-        .index_topk = RIG_TOPK,
+        .cache = cache_dims(o),
         .max_seqs = RIG_SEQS,
         .hot_slots = o->hot_slots,
         .max_step_tokens = RIG_MAX_STEP,
         .max_context = RIG_CONTEXT,
         .policy = o->policy,
-        .sink_tokens = o->sinks,
-        .recent_tokens = o->recent,
-        .min_tokens = o->min_tokens,
-        .dense_layers = o->dense_layers,
-        .n_dense_layers = o->n_dense,
+        .gates = {.sink_tokens = o->sinks,
+                  .recent_tokens = o->recent,
+                  .min_tokens = o->min_tokens,
+                  .dense_layers = o->dense_layers,
+                  .n_dense_layers = o->n_dense},
         .workspace_bytes = o->workspace,
         .poison = !o->no_poison,
     };
@@ -113,11 +118,12 @@ static void make_memory(rig *r)
         y->host_rows = (sl_host_plane){r->host + l * slice, r->page_bytes, r->row_bytes};
         if (!y->has_indexer)
             continue;
-        y->index_base = malloc((size_t)(pages * r->block_bytes));
-        memset(y->index_base, 0xff, (size_t)(pages * r->block_bytes));
-        y->index_page_stride = r->block_bytes;
-        y->host_index =
-            (sl_host_plane){r->host + l * slice + SL_PAGE_TOKENS * r->row_bytes, r->page_bytes, 0};
+        sl_algo_plane *index = &y->planes[RIG_INDEX];
+        index->device = malloc((size_t)(pages * r->block_bytes));
+        memset(index->device, 0xff, (size_t)(pages * r->block_bytes));
+        index->device_stride = r->block_bytes;
+        index->host = (sl_host_plane){r->host + l * slice + SL_PAGE_TOKENS * r->row_bytes, r->page_bytes,
+                                      r->block_bytes};
     }
     for (int s = 0; s < RIG_SEQS; s++)
         for (int p = 0; p < RIG_PAGES; p++) {
@@ -162,6 +168,8 @@ sl_status rig_try(const rig_opts *o, sl_err *err)
         layers[l].rows = (sl_row_view){NULL, 160, 0, o->hot_rows, o->tail_rows};
     }
     sl_coord_opts c = coord_opts(o, layers);
+    if (!c.algorithm)
+        return sl_fail_unknown(err, "sparse algorithm", o->algorithm, sl_algo_names());
     c.poison = false; /* there are no rows */
     sl_coord *coord = NULL;
     ck_assert_int_eq(sl_backend_create("cpu", &bo, &be, NULL), SL_OK);
@@ -202,7 +210,7 @@ void rig_destroy(rig *r)
     sl_backend_destroy(r->be);
     for (int l = 0; l < RIG_LAYERS; l++) {
         free(r->layers[l].rows.base);
-        free(r->layers[l].index_base);
+        free(r->layers[l].planes[RIG_INDEX].device);
     }
     for (int s = 0; s < RIG_SEQS; s++) {
         free(r->seqs[s].o);
@@ -248,8 +256,8 @@ static void poison_pool(rig *r, int seq, bool index)
         for (int l = 0; l < RIG_LAYERS; l++) {
             int64_t bytes = SL_PAGE_TOKENS * r->row_bytes;
             memset(r->layers[l].rows.base + r->pool_pages[seq][p] * bytes, 0xff, (size_t)bytes);
-            if (index && r->layers[l].index_base)
-                memset(r->layers[l].index_base + r->pool_pages[seq][p] * r->block_bytes, 0xff,
+            if (index && r->layers[l].planes[RIG_INDEX].device)
+                memset(r->layers[l].planes[RIG_INDEX].device + r->pool_pages[seq][p] * r->block_bytes, 0xff,
                        (size_t)r->block_bytes);
         }
 }
@@ -429,7 +437,7 @@ static void host_row(rig *r, int layer, int seq, int32_t pos, float *values)
 static double naive_score(rig *r, int layer, int seq, int32_t j)
 {
     float key[RIG_INDEX_DIM];
-    const sl_host_plane *h = &r->layers[layer].host_index;
+    const sl_host_plane *h = &r->layers[layer].planes[RIG_INDEX].host;
     const uint8_t *block = h->base + r->host_pages[seq][j / SL_PAGE_TOKENS] * h->page_stride;
     sl_index_key_decode(r->o.index_format, RIG_INDEX_DIM, block, j % SL_PAGE_TOKENS, key);
     double s = 0;

@@ -26,9 +26,11 @@ enum {
 };
 enum { RIG_LORA = 32, RIG_ROPE = 8, RIG_HEADS = 3, RIG_INDEX_HEADS = 8, RIG_INDEX_DIM = 16, RIG_TOPK = 24 };
 enum { RIG_MAX_STEP = 200 };
+enum { RIG_INDEX = 1 }; /* plane of the index keys */
 
 typedef struct rig_opts {
     const char *algorithm;
+    const sl_algo_desc *desc; /* a test double, instead of a name of the registry */
     sl_row_format row_format;
     sl_index_format index_format;
     bool share;                             /* layers 1 and 3 reuse the selection of 0 and 2 */

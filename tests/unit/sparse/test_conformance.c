@@ -48,17 +48,26 @@ START_TEST(table_is_complete)
 {
     const sl_algo_desc *a = sl_algo_registry()[_i];
     ck_assert(a->name && a->name[0] && a->description && a->description[0]);
-    ck_assert(a->page_bytes && a->width && a->device_bytes && a->create && a->destroy && a->retrieve);
+    ck_assert(a->selector && a->width && a->device_bytes && a->create && a->destroy && a->retrieve);
     ck_assert_ptr_eq(sl_algo_find(a->name), a);
     ck_assert_str_eq(sl_algo_names()[_i], a->name);
     ck_assert(!sl_algo_registry()[_i + 1] == !sl_algo_names()[_i + 1]);
     sl_algo_dims d = {.n_layers = 2,
                       .max_step_tokens = 8,
                       .max_context = 100,
-                      .index_dim = 16,
-                      .index_heads = 4,
-                      .index_topk = 24};
-    ck_assert_int_ge(a->page_bytes(&d), 0);
+                      .cache = {.rows = sl_row_format_of(SL_ROW_MLA_F32),
+                                .latent = 32,
+                                .index_dim = 16,
+                                .index_heads = 4,
+                                .index_topk = 24}};
+    ck_assert_int_eq(sl_algo_cache_shape(a, &d.cache, &d.shape, NULL), SL_OK);
+    sl_selector s = a->selector(&d.cache);
+    ck_assert_int_ge(s.unit_tokens, 1);
+    ck_assert_int_eq(s.block_tokens % s.unit_tokens, 0);
+    ck_assert((s.block_tokens > s.unit_tokens) == (s.reduce != SL_REDUCE_NONE));
+    ck_assert((s.key == SL_KEY_NONE) == (s.score == SL_SCORE_NONE));
+    ck_assert(!s.shared_by_layers || a->keeps_lists);
+    ck_assert(!a->groupable || (a->keeps_lists && a->constant_k));
     ck_assert_int_ge(a->width(&d, 0), 1);
     ck_assert_int_le(a->width(&d, 0), 100);
     ck_assert_int_ge(a->width(&d, 60), 60);

@@ -40,21 +40,26 @@ cluster_opts cluster_defaults(void)
 
 static sl_geometry make_geometry(const cluster_opts *o, sl_layout layout)
 {
-    sl_geometry g = {.fingerprint = {11, 12},
-                     .layout = layout,
-                     .row_format = o->rows,
-                     .index_format = o->index,
-                     .n_layers = o->layers,
-                     .lora = 128,
-                     .rope = 16,
-                     .index_dim = 32};
-    if (o->geometry.n_layers) {
-        g = o->geometry;
-        g.layout = layout;
-    }
-    for (int l = 0; l < o->layers && !o->geometry.n_layers; l++)
-        g.has_index[l] = l % 3 < o->indexers;
-    ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_OK);
+    sl_geometry g = o->geometry;
+    g.layout = layout;
+    if (g.n_layers)
+        return g;
+    bool has_indexer[SL_GEOMETRY_MAX_LAYERS] = {0};
+    for (int l = 0; l < o->layers; l++)
+        has_indexer[l] = l % 3 < o->indexers;
+    sl_cache_dims d = {.rows = sl_row_format_of(o->rows),
+                       .index_format = o->index,
+                       .latent = 128,
+                       .rope = 16,
+                       .index_dim = o->indexers ? 32 : 0};
+    sl_cache_shape shape;
+    sl_geometry_opts go = {.fingerprint = {11, 12},
+                           .layout = layout,
+                           .shape = &shape,
+                           .n_layers = o->layers,
+                           .has_indexer = has_indexer};
+    ck_assert_int_eq(sl_cache_shape_make(&d, &shape, NULL), SL_OK);
+    ck_assert_int_eq(sl_geometry_make(&go, &g, NULL), SL_OK);
     return g;
 }
 

@@ -49,13 +49,15 @@ typedef struct place {
 static place place_of(sl_arena *a, int32_t page, int32_t layer, int32_t i)
 {
     const sl_geometry *g = sl_arena_geometry(a);
-    sl_host_plane r = sl_geometry_row_plane(g, sl_arena_base(a), sl_arena_pages(a), layer);
+    sl_host_plane r = sl_geometry_plane(g, sl_arena_base(a), sl_arena_pages(a), layer, SL_CACHE_ROWS);
     sl_host_plane x = sl_geometry_index_plane(g, sl_arena_base(a), sl_arena_pages(a), layer);
-    place p = {.row = r.base + page * r.page_stride + i * r.row_stride, .row_bytes = g->row_bytes};
+    place p = {.row = r.base + page * r.page_stride + i * r.row_stride,
+               .row_bytes = sl_geometry_row_bytes(g)};
     if (!x.base)
         return p;
-    bool official = g->index_format == SL_INDEX_OFFICIAL;
-    p.key_bytes = official ? g->index_dim : 4 * (int64_t)g->index_dim;
+    const sl_cache_plane *index = &g->shape.planes[sl_cache_find(&g->shape, SL_PLANE_INDEX)];
+    bool official = index->n_parts == 2;
+    p.key_bytes = sl_cache_part_bytes(index, 0) / SL_PAGE_TOKENS;
     p.key = x.base + page * x.page_stride + i * p.key_bytes;
     if (official) {
         p.scale = x.base + page * x.page_stride + SL_PAGE_TOKENS * p.key_bytes + 4 * i;
@@ -261,13 +263,13 @@ static void f_device_layers(const void *impl, sl_device_layer *out)
     uint8_t *base = sl_arena_base(f->arena);
     int64_t n = sl_arena_pages(f->arena);
     for (int32_t l = 0; l < g->n_layers; l++) {
-        out[l] =
-            (sl_device_layer){.rows = sl_geometry_row_plane(g, base, n, l), .rows_by_index_page = l == 1};
-        out[l].row_bytes = (n - 1) * out[l].rows.page_stride + SL_PAGE_TOKENS * g->row_bytes;
-        if (!g->has_index[l])
-            continue;
-        out[l].index = sl_geometry_index_plane(g, base, n, l);
-        out[l].index_bytes = (n - 1) * out[l].index.page_stride + g->index_block_bytes;
+        out[l] = (sl_device_layer){.rows_by_index_page = l == 1};
+        for (int32_t p = 0; p < g->shape.n_planes; p++) {
+            sl_host_plane *at = &out[l].planes[p];
+            *at = sl_geometry_plane(g, base, n, l, p);
+            if (at->base)
+                out[l].bytes[p] = (n - 1) * at->page_stride + sl_cache_page_bytes(&g->shape.planes[p]);
+        }
     }
 }
 

@@ -380,17 +380,15 @@ END_TEST
 START_TEST(refused_at_start)
 {
     cluster_opts o = cluster_defaults();
-    sl_geometry g = {.fingerprint = {1, 2},
-                     .row_format = SL_ROW_MLA_FP8,
-                     .index_format = SL_INDEX_OFFICIAL,
-                     .n_layers = 2,
-                     .lora = 128,
-                     .rope = 16,
-                     .index_dim = 32};
+    sl_geometry g;
+    sl_cache_dims dims = {.rows = sl_row_format_of(SL_ROW_MLA_FP8), .latent = 128, .rope = 16};
+    sl_cache_shape shape;
+    sl_geometry_opts go = {.fingerprint = {1, 2}, .shape = &shape, .n_layers = 2};
     sl_arena_opts ao = {.bytes = 1 << 20, .lock = SL_OFF, .numa_node = -1};
     sl_arena *a = NULL;
     sl_err err = {0};
-    ck_assert_int_eq(sl_geometry_finish(&g, &err), SL_OK);
+    ck_assert_int_eq(sl_cache_shape_make(&dims, &shape, &err), SL_OK);
+    ck_assert_int_eq(sl_geometry_make(&go, &g, &err), SL_OK);
     ck_assert_int_eq(sl_arena_create(&g, &ao, &a, &err), SL_OK);
     sl_runner none = {.vocab = 8, .n_layers = 2, .max_context = 64, .max_step_tokens = 64};
     sl_worker_role_opts role = {
@@ -461,7 +459,7 @@ START_TEST(puts_from_the_device)
     const sl_geometry *g = sl_arena_geometry(p->arena);
     uint64_t token = 0, first = atomic_load(&p->device_bytes_put);
     for (int l = 0; l < g->n_layers; l++)
-        token += (uint64_t)g->row_bytes + (g->has_index[l] ? (uint64_t)g->index_dim + 4 : 0);
+        token += (uint64_t)sl_geometry_row_bytes(g) + (sl_geometry_has(g, l, 1) ? 32u + 4u : 0);
     ck_assert_uint_eq(first, 600 * token);
     creq *b = make(600, 10, 1); /* the same text, to a worker that has nothing of it */
     b->decode = 1;

@@ -48,7 +48,7 @@ static void load(rig *g, int max_tokens, int rows)
 static sl_engine_opts engine_opts(const rig *g, bool prefill, int max_tokens, int context)
 {
     int pages = (context + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS, seqs = 6;
-    return (sl_engine_opts){.algorithm = "dsa",
+    return (sl_engine_opts){.algorithm = &sl_algo_dsa,
                             .max_seqs = seqs,
                             .max_hot_seqs = prefill ? 0 : seqs,
                             .max_step_tokens = max_tokens,
@@ -110,7 +110,8 @@ static cluster_opts options(void)
     cluster_opts o = cluster_defaults();
     load(&g, 1, 1);
     const sl_model_config *cfg = sl_model_get_config(g.model);
-    ck_assert_msg(sl_engine_geometry(cfg, row_format, index_format, SL_LAYOUT_PAGE_FIRST,
+    sl_cache_dims cache = sl_engine_cache_dims(cfg, row_format, index_format);
+    ck_assert_msg(sl_engine_geometry(cfg, &cache, &sl_algo_dsa, SL_LAYOUT_PAGE_FIRST,
                                      sl_model_fingerprint(g.model), &o.geometry, &err) == SL_OK,
                   "%s", err.text);
     o.vocab = cfg->vocab_size;
