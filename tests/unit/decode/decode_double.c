@@ -2,6 +2,7 @@
 #include "tests/unit/decode/decode_double.h"
 
 #include "worker/worker.h"
+#include "tests/unit/kvstore/mla_geometry.h"
 
 static decode_double *now; /* whose worker core is meant */
 
@@ -94,16 +95,9 @@ dd_opts dd_defaults(void)
 
 static sl_geometry geometry(void)
 {
-    sl_geometry g = {.fingerprint = {1, 2},
-                     .row_format = SL_ROW_MLA_FP8,
-                     .index_format = SL_INDEX_OFFICIAL,
-                     .n_layers = DD_LAYERS,
-                     .lora = 128,
-                     .rope = 16,
-                     .index_dim = 32,
-                     .has_index = {true, true}};
-    ck_assert_int_eq(sl_geometry_finish(&g, NULL), SL_OK);
-    return g;
+    static const bool has_indexer[DD_LAYERS] = {true, true};
+    return mla_geometry((sl_key){1, 2}, SL_LAYOUT_PAGE_FIRST, SL_ROW_MLA_FP8, SL_INDEX_OFFICIAL, DD_LAYERS,
+                        has_indexer);
 }
 
 void dd_open(decode_double *x, const dd_opts *o)

@@ -1,5 +1,6 @@
 /* See rig.h. */
 #include "tests/unit/prefill/rig.h"
+#include "tests/unit/kvstore/mla_geometry.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -393,18 +394,11 @@ void rig_settle(void)
 
 static sl_arena *make_arena(sl_layout layout, bool shared, uint8_t fill)
 {
-    sl_geometry g = {.fingerprint = {1, 2},
-                     .layout = layout,
-                     .row_format = SL_ROW_MLA_FP8,
-                     .index_format = SL_INDEX_OFFICIAL,
-                     .n_layers = RIG_LAYERS,
-                     .lora = 128,
-                     .rope = 16,
-                     .index_dim = 32,
-                     .has_index = {true, false, true}};
+    static const bool has_indexer[RIG_LAYERS] = {true, false, true};
+    sl_geometry g =
+        mla_geometry((sl_key){1, 2}, layout, SL_ROW_MLA_FP8, SL_INDEX_OFFICIAL, RIG_LAYERS, has_indexer);
     sl_arena *a = NULL;
     sl_err err = {0};
-    ck_assert_int_eq(sl_geometry_finish(&g, &err), SL_OK);
     sl_arena_opts o = {
         .bytes = (uint64_t)(8 * g.page_bytes), .lock = SL_OFF, .numa_node = -1, .shared = shared};
     ck_assert_msg(sl_arena_create(&g, &o, &a, &err) == SL_OK, "%s", err.text);
@@ -421,9 +415,8 @@ static void make_device(void)
     int64_t n = sl_arena_pages(r.here);
     r.p->dev_layers = calloc(RIG_LAYERS, sizeof *r.p->dev_layers);
     for (int32_t l = 0; l < RIG_LAYERS; l++) {
-        r.p->dev_layers[l].rows = sl_geometry_row_plane(g, base, n, l);
-        if (g->has_index[l])
-            r.p->dev_layers[l].index = sl_geometry_index_plane(g, base, n, l);
+        for (int32_t i = 0; i < g->shape.n_planes; i++)
+            r.p->dev_layers[l].planes[i] = sl_geometry_plane(g, base, n, l, i);
     }
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "prefill/cursor.h"
+#include "tests/unit/kvstore/mla_geometry.h"
 
 enum { LAYERS = 4, PAGES = 8, TOKENS = 300 };
 
@@ -15,16 +16,8 @@ static const uint32_t rp[5] = {0, 3, 4, 5, 2};
 static void setup(void)
 {
     static const bool has_indexer[LAYERS] = {true, false, true, true};
-    sl_cache_dims d = {.rows = sl_row_format_of(SL_ROW_MLA_FP8),
-                       .index_format = SL_INDEX_OFFICIAL,
-                       .latent = 128,
-                       .rope = 16,
-                       .index_dim = 32};
-    sl_cache_shape shape;
-    sl_geometry_opts o = {
-        .layout = SL_LAYOUT_LAYER_FIRST, .shape = &shape, .n_layers = LAYERS, .has_indexer = has_indexer};
-    ck_assert_int_eq(sl_cache_shape_make(&d, &shape, NULL), SL_OK);
-    ck_assert_int_eq(sl_geometry_make(&o, &geo, NULL), SL_OK);
+    geo = mla_geometry((sl_key){0}, SL_LAYOUT_LAYER_FIRST, SL_ROW_MLA_FP8, SL_INDEX_OFFICIAL, LAYERS,
+                       has_indexer);
     here = malloc((size_t)(PAGES * geo.page_bytes));
     there = malloc((size_t)(PAGES * geo.page_bytes));
     map = (sl_page_map){.local = &geo,
