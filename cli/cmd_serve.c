@@ -114,8 +114,8 @@ static sl_status role_by_rank(const sl_config *cfg, const sl_launch *l, sl_role 
 
     if (l->rank < 0)
         return sl_fail(err, SL_ERR_INVALID,
-                       "serve takes its role from the MPI rank: start it with mpirun, or use `sluice "
-                       "router`, `prefill` and `decode`");
+                       "serve takes its role from the MPI rank: start it with mpirun, or use "
+                       "`sluice router`, `prefill` and `decode`");
     if (n == 0)
         return sl_fail(err, SL_ERR_INVALID, "cluster.roles: empty; list one role per MPI rank");
     if (n != l->size)

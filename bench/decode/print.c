@@ -38,10 +38,10 @@ void sl_bench_decode_print_facts(FILE *out, const sl_bench_decode *b)
 
 void sl_bench_decode_print_csv_head(FILE *out)
 {
-    fprintf(out, "rows,context,mode,profile,batch,gpu_batch,host_sets,hot_rows,resident_layers,step_ms,min_"
-                 "ms,max_ms,mean_ms,"
-                 "tokens_per_s,"
-                 "misses,hits,tail_hits,swap_ms,exposed_ms,kv_gib,kv_used_gib,engine_gib\n");
+    fprintf(
+        out,
+        "rows,context,mode,profile,batch,gpu_batch,host_sets,hot_rows,resident_layers,step_ms,"
+        "min_ms,max_ms,mean_ms,tokens_per_s,misses,hits,tail_hits,swap_ms,exposed_ms,kv_gib,kv_used_gib,engine_gib\n");
 }
 
 void sl_bench_decode_print_csv(FILE *out, const sl_bench_decode_result *r)

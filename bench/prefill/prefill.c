@@ -35,9 +35,8 @@ static void print_facts(FILE *out, const sl_bench_prefill *b)
         "# one resident sequence, one chunk behind its context, logits of the last token; as many (token, "
         "expert) pairs as the rank's own tokens choose; no exchange between ranks, no sampling\n");
     fprintf(out,
-            "# step_ms: host clock around the step that ran, median of %d; model_ms: sum of its ops, each "
-            "kind of "
-            "layer times its number in the whole model\n",
+            "# step_ms: host clock around the step that ran, median of %d; model_ms: sum of its ops, "
+            "each kind of layer times its number in the whole model\n",
             b->o.repeats);
 }
 

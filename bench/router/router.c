@@ -226,9 +226,9 @@ static void machine_facts(FILE *csv, const options *o)
         csv,
         "# cpu=\"%s\" cores=%ld transport=%s prompt_tokens=%u step_us=%u workers=mock(1 prefill, 2 decode)\n",
         model, sysconf(_SC_NPROCESSORS_ONLN), o->transport, o->prompt_tokens, o->step_us);
-    fprintf(csv, "# added = measured less what the mock workers take; overhead of client and mocks on the "
-                 "same machine "
-                 "is included\n");
+    fprintf(csv,
+            "# added = measured less what the mock workers take; overhead of client and mocks on the same "
+            "machine is included\n");
     fprintf(
         csv,
         "case,api,concurrency,requests,tokens,requests_per_s,added_p50_us,added_p99_us,first_token_p50_us,"

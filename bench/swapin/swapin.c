@@ -254,9 +254,8 @@ static int run_bench(bench *b, FILE *out)
     make_tables(b);
     make_buffers(b);
     if (b->st == SL_OK)
-        fprintf(out, "backend,policy,requests,tokens,k,hot_rows,row_bytes,misses_per_step,resolve_us,gather_"
-                     "us,copy_us,"
-                     "rows_per_s,ratio\n");
+        fprintf(out, "backend,policy,requests,tokens,k,hot_rows,row_bytes,misses_per_step,"
+                     "resolve_us,gather_us,copy_us,rows_per_s,ratio\n");
     if (b->st == SL_OK)
         measure(b, SL_EVICT_LRU, out);
     if (b->st == SL_OK)

@@ -261,9 +261,8 @@ static sl_status measure(const ttft_opts *o, sl_err *err)
            "put_1MiB_mb_per_s=%.0f\n",
            u.release, sysconf(_SC_NPROCESSORS_ONLN), o->backend, o->prefill_device, o->decode_device,
            o->model, o->threads, o->chunk, o->tls, o->shipping, bandwidth / 1e6);
-    printf("prompt_tokens,pairs,single_ms,cluster_ms,added_ms,outside_ms,exposed_ms,shipped_bytes,bytes_ms,"
-           "share_added,"
-           "share_beyond,share_outside,share_of_minima\n");
+    printf("prompt_tokens,pairs,single_ms,cluster_ms,added_ms,outside_ms,exposed_ms,shipped_bytes,"
+           "bytes_ms,share_added,share_beyond,share_outside,share_of_minima\n");
     for (int i = 0; i < o->n_lengths && st == SL_OK; i++)
         st = run_length(o, &c, o->n[i], bandwidth, err);
     sl_bench_cluster_stop(&c);

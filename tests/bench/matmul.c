@@ -174,9 +174,8 @@ int main(int argc, char **argv)
     openblas_set_num_threads(1);
     printf("# threads=1 rounds=%d backend=\"%s\" openblas_core=%s\n", rounds, sl_backend_describe(b.be),
            openblas_get_corename());
-    printf("shape,tokens,out,in,sluice_us,blas_fixed_us,blas_free_us,fixed_to_sluice,free_to_sluice,sluice_"
-           "same,fixed_same,"
-           "free_same\n");
+    printf("shape,tokens,out,in,sluice_us,blas_fixed_us,blas_free_us,fixed_to_sluice,free_to_sluice,"
+           "sluice_same,fixed_same,free_same\n");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         b.s = &shapes[i];
         float *w = random_floats((size_t)b.s->out * (size_t)b.s->in),
