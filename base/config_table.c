@@ -57,13 +57,10 @@ const sl_cfg_row sl_cfg_rows[] = {
     STR(model, path, "",
         "Directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json)."),
     STR(model, served_name, "", "Model name clients use. Empty: the name of the directory."),
-    CHOICE(
-        model, indexer, "auto", automatic,
-        "Numeric convention of the indexer. plain: fp32, as in transformers. official: Hadamard transform "
-        "and fp8 "
-        "with power-of-two scales. auto: official for quantised checkpoints, else plain. Cached pages carry "
-        "it; "
-        "pages of another convention never match."),
+    CHOICE(model, indexer, "auto", automatic,
+           "Numeric convention of the indexer. plain: fp32, as in transformers. official: Hadamard transform "
+           "and fp8 with power-of-two scales. auto: official for quantised checkpoints, else plain. Cached "
+           "pages carry it; pages of another convention never match."),
     CHOICE(
         model, row_format, "auto", automatic,
         "How a token's KV row is stored. auto: mla_fp8 for quantised checkpoints, else by the checkpoint's "
@@ -74,32 +71,27 @@ const sl_cfg_row sl_cfg_rows[] = {
     CHOICE(backend, name, "cpu", NULL, "Compute backend; cuda needs a build with CUDA and a GPU."),
     INT(backend, device, "-1", -1, 255, "GPU number on this host. -1: by local rank."),
     INTS(backend, devices, "", 0, 255,
-         "GPU number of each MPI rank, in order, instead of device; the router's is not used."),
+         "GPU number of each MPI rank, in order; replaces device. The router's entry is ignored."),
     INT(backend, threads, "0", 0, 1024,
         "Compute threads of the cpu backend. 0: all cores this process may use."),
 
     CHOICE(sparse_attention, algorithm, "dsa", NULL,
            "dsa: the checkpoint's own indexer selects rows. dense: every row, for comparison."),
-    ENUM(
-        sparse_attention, mode, "hierarchical", modes,
-        "hierarchical: the cache lives in host memory and the device keeps index keys and a hot buffer. "
-        "resident: "
-        "the whole cache on the device. adaptive: requests are resident while the device has room and become "
-        "hierarchical under pressure, the longest first. All give the same tokens."),
+    ENUM(sparse_attention, mode, "hierarchical", modes,
+         "hierarchical: the cache lives in host memory and the device keeps index keys and a hot buffer. "
+         "resident: the whole cache on the device. adaptive: requests are resident while the device has "
+         "room and become hierarchical under pressure, the longest first. All give the same tokens."),
     INT(sparse_attention, hot_rows, "0", 0, 1 << 20,
         "Hot-buffer rows per request and layer; at least the model's index_topk. 0: twice index_topk."),
     INTS(sparse_attention, hot_rows_layers, "", -1, 65534,
          "Hot-buffer rows of each layer, in order, instead of hot_rows. 0: hot_rows. -1: all rows of that "
-         "layer "
-         "are "
-         "on the device. `sluice plan --locality` makes the list from measured hits. Empty: hot_rows for "
-         "all."),
+         "layer are on the device. `sluice plan --locality` makes the list from measured hits. Empty: "
+         "hot_rows for all."),
     INT(sparse_attention, tail_rows, "64", 1, 65536,
-        "Newest rows per request and layer that never leave the device, beside hot_rows."),
-    CHOICE(
-        sparse_attention, policy, "auto", automatic,
-        "Which hot row makes room for a missing one. auto: clock on a GPU, where lru costs far more than the misses "
-        "it saves; lru on the cpu backend."),
+        "Newest rows per request and layer that never leave the device, in addition to hot_rows."),
+    CHOICE(sparse_attention, policy, "auto", automatic,
+           "Which hot row makes room for a missing one. auto: clock on a GPU, where lru costs far more than "
+           "the misses it saves; lru on the cpu backend."),
     INT(sparse_attention, sink_tokens, "0", 0, 65536, "First tokens that are always selected."),
     INT(sparse_attention, recent_tokens, "0", 0, 65536, "Newest tokens that are always selected."),
     INTS(sparse_attention, dense_layers, "", 0, SL_CFG_MAX_LAYERS - 1,
@@ -110,30 +102,27 @@ const sl_cfg_row sl_cfg_rows[] = {
 
     SIZE(kvstore, bytes, "256MiB", MIB, 64 * TIB,
          "Memory of the host store, allocated once at start; too little memory is an error at start."),
-    CHOICE(
-        kvstore, layout, "auto", automatic,
-        "Order of rows in memory; all workers of a cluster need the same. auto: layer_first on a GPU, where fetching "
-        "rows of one layer is then faster; page_first on the cpu backend."),
+    CHOICE(kvstore, layout, "auto", automatic,
+           "Order of rows in memory; all workers of a cluster need the same. auto: layer_first on a GPU, "
+           "where fetching rows of one layer is then faster; page_first on the cpu backend."),
     ENUM(kvstore, huge_pages, "auto", tristates,
-         "auto: use huge pages where there are any. on: fail without them."),
+         "Huge pages for the store. auto: use them where the system has any. on: fail without them."),
     INT(kvstore, numa_node, "-1", -1, 1023, "NUMA node of the store. -1: the node of the GPU or of the NIC."),
-    ENUM(kvstore, lock, "auto", tristates, "Lock the store in RAM. auto: try, and say when it was refused."),
+    ENUM(kvstore, lock, "auto", tristates,
+         "Lock the store in RAM. auto: try, and log when the system refuses."),
     BOOL(kvstore, prefix_cache, "true",
          "Keep finished pages and reuse them for prompts with the same beginning."),
 
     ENUMS(cluster, roles, "", roles,
-          "Role of each MPI rank, in order: router, prefill or decode. Empty: each process is told its role "
-          "on its "
-          "command line."),
+          "Role of each MPI rank, in order: router, prefill or decode. Empty: each process is told its "
+          "role on its command line."),
     CHOICE(cluster, transport, "ucx", NULL,
            "ucx: RDMA, shared memory or TCP. loopback: one process, for tests."),
     ENUM(cluster, shipping, "auto", shippings,
          "How rows go from a prefill worker to the store of a decode worker. staging: through the prefill "
-         "worker's "
-         "pinned memory and the transport. gpu: from GPU memory by the transport, where UCX can. direct: "
-         "written "
-         "straight into the store's memory, which needs both on one host. auto: direct where it is possible, "
-         "else staging. What cannot be done is refused at start with the reason."),
+         "worker's pinned memory and the transport. gpu: from GPU memory by the transport, where UCX can. "
+         "direct: written straight into the store's memory, which needs both on one host. auto: direct "
+         "where it is possible, else staging. What cannot be done is refused at start with the reason."),
     STR(cluster, router_host, "127.0.0.1", "Address where workers reach the router."),
     INT(cluster, router_port, "7300", 0, 65535,
         "Port where workers reach the router. 0: any free port, told to the others by MPI."),
@@ -154,8 +143,8 @@ const sl_cfg_row sl_cfg_rows[] = {
     STR(cluster, tag, "sluice", "Cluster name; processes with different names refuse each other."),
 
     INT(prefill, chunk_tokens, "512", 1, 65536,
-        "Tokens computed per step; rows leave after every chunk and layer."),
-    INT(prefill, max_requests, "8", 1, 1024, "Requests one prefill worker has in work at once."),
+        "Prompt tokens computed per step. Rows are shipped after every layer of a step."),
+    INT(prefill, max_requests, "8", 1, 1024, "Requests that one prefill worker processes at the same time."),
     BOOL(prefill, verify_checksums, "true",
          "Check prefix pages pulled from a decode worker before using them."),
 
@@ -169,17 +158,17 @@ const sl_cfg_row sl_cfg_rows[] = {
     FLOAT(router, cache_threshold, "0.3", 0, 1,
           "cache_aware: share of the prompt that must match for the cache to decide the worker."),
     INT(router, imbalance_abs, "32", 0, 1000000,
-        "cache_aware: loads differ too much when max - min exceeds this and max exceeds imbalance_rel x min; "
-        "then the "
-        "least loaded worker is chosen."),
+        "cache_aware: loads differ too much when max - min exceeds this and max exceeds imbalance_rel x "
+        "min; then the least loaded worker is chosen."),
     FLOAT(router, imbalance_rel, "1.5", 1, 1000, "cache_aware: see imbalance_abs."),
     INT(router, max_queue, "256", 0, 1000000,
-        "Requests waiting for a worker; beyond it the answer is 429 / RESOURCE_EXHAUSTED at once."),
+        "Requests waiting for a worker; a request beyond that is refused at once with 429 / RESOURCE_EXHAUSTED."),
     INT(router, request_timeout_ms, "600000", 1, MAX_MS,
         "Deadline of a whole request unless the client sets one."),
     INT(router, stage_timeout_ms, "30000", 1, MAX_MS, "Deadline for a worker to make progress in one stage."),
     INT(router, retries, "3", 0, 100, "Times a request may be started again after a worker failed."),
-    INT(router, drain_timeout_ms, "30000", 0, MAX_MS, "After SIGTERM: how long running requests may finish."),
+    INT(router, drain_timeout_ms, "30000", 0, MAX_MS,
+        "After SIGTERM: how long running requests may continue until they are ended."),
     STR(router, http_host, "127.0.0.1", "Address of the OpenAI HTTP API; 0.0.0.0 or :: for all interfaces."),
     INT(router, http_port, "8080", 0, 65535,
         "Port of the OpenAI HTTP API. 0: any free port, printed at start."),

@@ -1,10 +1,17 @@
 /*
- * The batch: tickets join and leave between steps. Engine thread.
+ * The batch: which tickets run, and one step of them. Engine thread. One turn of the engine loop goes through four
+ * phases, and tickets join and leave only between the third and the next first:
  *
- * A step takes the last token of every running ticket, appends its row, and samples the next. Before it,
- * every sequence gets the page its new row needs; when there is none, the youngest ticket is retracted, its
- * full pages stay cached and the router starts it again. Full pages are published as they fill, so that the
- * next turn of a conversation finds them.
+ *   admit     WAITING -> RUNNING in the order in which tickets were verified, while there are slots and device memory
+ *   grow      every running ticket gets the page that its next row needs. When there is none, on the host or on the
+ *             device, a resident ticket is spilled or the ticket that was verified last is retracted: its full pages
+ *             stay cached and the router starts it again
+ *   compute   the runner takes the last token of every ticket in e.batch, appends its row and returns logits; no
+ *             mail is handled meanwhile, so the batch cannot change
+ *   take      the next token of each is sampled and sent; a ticket whose stream ends is done and leaves. A failed
+ *             step fails every ticket in it
+ *
+ * Full pages are published as they fill, so that the next turn of a conversation finds them.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -51,7 +58,7 @@ static void done(sl_decode *d, sl_ticket *t, sl_finish finish, int32_t matched)
     sl_ticket_end(d, t, SL_OK);
 }
 
-/* Takes one token over and tells the router; ends the ticket when the token ends the stream. */
+/* Appends one token to the stream and sends it to the router; ends the ticket when the token ends the stream. */
 static void emit(sl_decode *d, sl_ticket *t, const sl_msg_token *token)
 {
     sl_msg m = {.type = SL_MSG_TOKENS};
@@ -94,7 +101,7 @@ static void retract(sl_decode *d, sl_ticket *t)
     sl_ticket_end(d, t, SL_OK);
 }
 
-/* The one that began last among those that can be taken back. */
+/* The ticket that was verified last, of those that can be retracted. */
 static sl_ticket *youngest(const sl_decode *d)
 {
     sl_ticket *best = NULL;
@@ -106,7 +113,7 @@ static sl_ticket *youngest(const sl_decode *d)
     return best;
 }
 
-/* Gives way for t's next row. False: t itself is gone. */
+/* Frees pages for t's next row by a retraction. False: t itself has ended. */
 static bool make_room(sl_decode *d, sl_ticket *t, const char *what)
 {
     sl_ticket *y = youngest(d);
@@ -118,7 +125,7 @@ static bool make_room(sl_decode *d, sl_ticket *t, const char *what)
     return y != t;
 }
 
-/* Pages for the row of the step: host first, then device. False: t may be gone, look again. */
+/* Pages for the next row of t: on the host first, then on the device. False: t may have ended; look for it again. */
 static bool grow(sl_decode *d, sl_ticket *t)
 {
     const sl_runner *r = d->o.role.runner;
@@ -137,7 +144,7 @@ static bool grow(sl_decode *d, sl_ticket *t)
             sl_ticket_failed(d, t, st, true, "cannot grow: %.200s", err.text);
             return false;
         } else if (sl_residency_relieve(d, t)) {
-            return false; /* looked at again, if it is still there */
+            return false; /* collect() finds it again, if it still runs */
         } else if (!make_room(d, t, "no device pages")) {
             return false;
         }

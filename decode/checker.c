@@ -1,6 +1,6 @@
 /*
- * The checker thread: checksums of arrived pages, off the engine thread, so that a long prompt that arrives
- * does not hold up the batch. It reads the arena and the job, nothing else.
+ * The checker thread computes the checksums of arrived pages, so that the arrival of a long prompt does not delay the
+ * steps of the batch on the engine thread. It reads the arena and the job, nothing else.
  */
 #include <stdlib.h>
 #include <string.h>

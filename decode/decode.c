@@ -60,7 +60,7 @@ static void on_connected(void *arg, sl_wep *ep, sl_status st, const char *why)
     (void)arg;
     (void)st;
     (void)why;
-    sl_wep_close(ep, SL_TP_CLOSE_FORCE); /* cannot happen: we connect to the router only */
+    sl_wep_close(ep, SL_TP_CLOSE_FORCE); /* cannot happen: this role connects to the router only */
 }
 
 static void on_msg(void *arg, sl_wep *ep, sl_wmsg *m)

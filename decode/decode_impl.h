@@ -1,6 +1,6 @@
 /*
- * The decode worker's data. Everything about requests belongs to the engine thread; connections belong to the
- * transport thread; check jobs travel to the checker thread and back.
+ * The data of a decode worker, grouped by the thread that owns it. Requests belong to the engine thread, connections to
+ * the transport thread; check jobs go to the checker thread by mail and come back.
  */
 #ifndef SL_DECODE_DECODE_IMPL_H
 #define SL_DECODE_DECODE_IMPL_H
@@ -15,14 +15,14 @@
 enum {
     /* transport -> engine */
     DM_MSG = 1,     /* sl_wmsg from the router (ep_serial 0) or from a writer (worker_id) */
-    DM_CONNECTED,   /* sl_fence: that writer got the key */
-    DM_FENCED,      /* sl_fence: that writer has no connection any more */
+    DM_CONNECTED,   /* sl_fence: this writer has received the memory key */
+    DM_FENCED,      /* sl_fence: nothing that this writer sends can reach the arena any more */
     DM_ROUTER_UP,   /* sl_note */
     DM_ROUTER_DOWN, /* sl_note */
     /* checker -> engine */
     DM_CHECKED, /* sl_check */
     /* engine -> transport */
-    DM_FENCE, /* sl_fence: close that writer's connection, answer DM_FENCED */
+    DM_FENCE, /* sl_fence: close the connections of this writer, then answer DM_FENCED */
     /* engine -> checker */
     DM_CHECK,
     DM_CHECKER_STOP,
@@ -85,7 +85,7 @@ typedef struct sl_ticket {
     bool resident; /* all its rows are on the device, by choice (residency.c) */
 } sl_ticket;
 
-/* Checksums of pages, computed on the checker thread. The ticket stays alive meanwhile. */
+/* A job of the checker thread: checksums of pages. The ticket is not freed before the job is back. */
 typedef struct sl_check {
     sl_wmail mail;
     sl_ticket *ticket;
@@ -108,9 +108,9 @@ typedef struct sl_note {
 /* A writer's connection; transport thread. */
 typedef struct sl_wpeer {
     struct sl_wpeer *next;
-    sl_wep *ep;         /* NULL: closed, but its direct writes are not known to have ended */
+    sl_wep *ep;         /* NULL: closed, but its direct writes may not have ended */
     uint32_t worker_id; /* 0 before PEER_HELLO */
-    int slot;           /* its right to write directly, -1: none */
+    int slot;           /* entry of its right to write directly, -1: none */
     uint64_t hello_deadline_ns;
     char address[SL_TP_ADDRESS_MAX];
 } sl_wpeer;
@@ -132,7 +132,7 @@ struct sl_decode {
         uint64_t next_number, next_order;
         sl_ticket **batch;   /* [max_batch] tickets of the current step; valid during a step only */
         sl_step_item *items; /* [max_batch] */
-        uint32_t connected[MAX_WRITERS]; /* writers with a connection, as far as the mail tells */
+        uint32_t connected[MAX_WRITERS]; /* writers with a connection, by the mail received so far */
         uint32_t n_connected;
         bool router_up;
         struct {
@@ -200,11 +200,11 @@ void sl_batch_first_token(sl_decode *d, sl_ticket *t);
 sl_status sl_batch_step(sl_decode *d, bool *worked, sl_err *err);
 
 /* residency.c */
-/* Opens the sequence of t, whose lease has `pages` pages, where there is room for it; sets t->seq. Errors as
- * the runner's open. May spill, and end, other tickets. */
+/* Opens the sequence of t, whose lease has `pages` pages, resident or with a hot buffer; sets t->seq. Errors as
+ * the runner's open. May spill other tickets, and end those that cannot be spilled. */
 sl_status sl_residency_open(sl_decode *d, sl_ticket *t, int32_t pages, sl_err *err);
-/* The device has no page for t's next row: spills the longest resident request, perhaps t, if t is resident.
- * True: try again, unless t has gone (its seq is closed). */
+/* The device has no page for t's next row. If t is resident, spills the longest resident request, which may be t.
+ * True: look for t again, which may have ended, and try again. */
 bool sl_residency_relieve(sl_decode *d, const sl_ticket *t);
 int32_t sl_residency_count(const sl_decode *d);
 
@@ -218,7 +218,7 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m);
 /* checker.c */
 sl_status sl_checker_start(sl_decode *d, sl_err *err);
 void sl_checker_stop(sl_decode *d);
-/* pages are copied. False: out of memory. Takes m over on success. */
+/* Copies pages. Owns m on success. False: out of memory. */
 bool sl_checker_post(sl_decode *d, sl_ticket *t, sl_wmsg *m, const int32_t *pages, int32_t n,
                      int32_t last_tokens);
 void sl_check_free(sl_check *c);

@@ -6,9 +6,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
                          sl_err *err)
 {
     sl_parts parts;
-    sl_status st = sl_parts_create(cfg, launch, SL_ROLE_DECODE, &parts, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_parts_create(cfg, launch, SL_ROLE_DECODE, &parts, err));
     sl_cfg_mode mode = cfg->sparse_attention.mode;
     sl_decode_opts o = {.role = parts.role,
                         .residency = mode == SL_CFG_MODE_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL,
@@ -18,7 +16,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
                         .shipping = cfg->cluster.shipping,
                         .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
     sl_decode *d = NULL;
-    st = sl_decode_create(&o, &d, err);
+    sl_status st = sl_decode_create(&o, &d, err);
     if (st == SL_OK)
         st = sl_decode_run(d, stop, (uint32_t)cfg->router.drain_timeout_ms, err);
     sl_log(SL_LOG_INFO, "decode", "stopped", "status=%s", sl_status_name(st));

@@ -1,6 +1,5 @@
 /*
- * What others learn: changes of the prefix tree for the router, load for the heartbeat, metrics. Engine
- * thread.
+ * Reports of the engine thread: changes of the prefix tree for the router, load for the heartbeat, metrics.
  */
 #include <stdio.h>
 
@@ -118,7 +117,7 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
     find_layers(d, m);
 }
 
-/* Reading the counters may cost copies from the device: not every step. */
+/* Not at every step: reading the counters may copy from the device. */
 static void report_engine(sl_decode *d)
 {
     sl_engine_stats now;

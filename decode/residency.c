@@ -1,12 +1,12 @@
 /*
- * Where a running request's rows are: all of them on the device while it has room, else in a hot buffer.
+ * Where the rows of a running request are: all of them on the device while there is room (resident), else the selected
+ * ones in a hot buffer (hierarchical).
  *
- * Resident requests swap nothing in, so every row page the device has to spare is put to use. What to keep
- * when pages run out follows from cost and gain: a hot buffer saves about the same swap-in per step whatever
- * the context is, but residency costs pages in proportion to it. So the longest resident request is spilled
- * first, and a request is not made resident at the cost of a shorter one. Spilling moves no rows to the host
- * (they are there already), and happens between two steps. A spilled request stays hierarchical. Engine
- * thread.
+ * A resident request needs no swap-in, so all row pages that the device has are used for it. When they run out, the
+ * choice follows from cost and gain: residency saves about the same swap-in per step whatever the length of the context
+ * is, but costs pages in proportion to it. Therefore the longest resident request is spilled first, and no request is
+ * made resident at the cost of a shorter one. Spilling copies no rows, because the host has all of them, and happens
+ * between two steps. A spilled request stays hierarchical. Engine thread.
  */
 #include <inttypes.h>
 
@@ -29,7 +29,7 @@ static sl_ticket *longest(const sl_decode *d)
     return best;
 }
 
-/* Ends residency of t, or t itself when the device refuses. */
+/* Makes t hierarchical; ends t when the runner cannot. */
 static void spill(sl_decode *d, sl_ticket *t)
 {
     sl_err err = {0};
@@ -45,7 +45,7 @@ static void spill(sl_decode *d, sl_ticket *t)
            t->seq_pages);
 }
 
-/* Whether n row pages are free, after spilling what is longer than n pages if that can help. */
+/* Whether n row pages are free; spills requests of more than n pages when that frees enough. */
 static bool room_for(sl_decode *d, int32_t n)
 {
     int64_t used = pages_used(d), longer = 0;
@@ -63,7 +63,7 @@ sl_status sl_residency_open(sl_decode *d, sl_ticket *t, int32_t pages, sl_err *e
     const sl_runner *r = d->o.role.runner;
     sl_residency mode = d->o.residency;
     bool hot = mode == SL_HIERARCHICAL;
-    if (hot && d->o.row_pages > 0 && room_for(d, pages + 1)) /* one more: its next row may need it at once */
+    if (hot && d->o.row_pages > 0 && room_for(d, pages + 1)) /* one more: its next row may need a new page */
         mode = SL_RESIDENT;
     sl_status st = r->open(r->impl, mode, sl_lease_pages(t->lease), pages, t->n_tokens - 1, &t->seq, err);
     if (st == SL_ERR_EXHAUSTED && hot && mode == SL_RESIDENT) {

@@ -1,11 +1,10 @@
 /*
- * Tickets: reservation, COMMIT, abort, quarantine. Engine thread.
+ * Tickets: reservation, COMMIT, abort, quarantine. Engine thread. The state machine is described in decode_impl.h.
  *
- * The one way out is leave(): a ticket whose landing pages may still be written goes to quarantine, every
- * other is freed. From quarantine it is freed by whichever comes first: DRAINED, its COMMIT (the writer
- * flushed before sending it), or the fence of its writer. A relayed DRAINED of an attempt that the router
- * gave up because the writer failed (ABORT with SL_ERR_PEER) is the router's opinion, not the writer's: while
- * that writer is silent its connection is closed instead.
+ * From quarantine a ticket is freed by the first of: DRAINED, its COMMIT (the writer flushes before it sends COMMIT),
+ * or the fence of its writer. A DRAINED that the router relays for an attempt which it ended because the writer failed
+ * (ABORT with SL_ERR_PEER) is an assumption of the router, not a statement of the writer. It does not count while that
+ * writer has a connection here; its connection is closed instead.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -16,7 +15,7 @@
 #include "decode/decode_impl.h"
 
 static const uint64_t MS = 1000000;
-enum { PAGE = SL_PAGE_TOKENS, PEER_GRACE_MS = 100 /* for a DRAINED that is on its way */ };
+enum { PAGE = SL_PAGE_TOKENS, PEER_GRACE_MS = 100 /* for a DRAINED in flight */ };
 
 static sl_ticket *find(const sl_decode *d, uint64_t rid, uint32_t attempt)
 {
@@ -154,8 +153,8 @@ static sl_status check_reserve(sl_decode *d, const sl_msg_reserve *r, sl_samplin
     return st;
 }
 
-/* Pages that running requests will ask for soon: one each. Without this margin a new prompt would be paid by
- * a retraction. */
+/* Counts one page more for every running request, which needs it soon: without this margin the new prompt would cause a
+ * retraction. */
 static bool has_room(const sl_decode *d, const sl_msg_reserve *r)
 {
     int32_t n = (int32_t)((r->n_tokens + PAGE - 1) / PAGE);
@@ -262,7 +261,7 @@ static void verified(sl_decode *d, sl_ticket *t)
     sl_counter_add(d->c.t_committed, 1);
     t->state = TICKET_WAITING;
     t->order = ++d->e.next_order;
-    t->deadline_ns = UINT64_MAX; /* the router's from here on */
+    t->deadline_ns = UINT64_MAX; /* the router watches it from now on */
     sl_lease_publish(t->lease, t->tokens, t->n_tokens);
     sl_log(SL_LOG_INFO, "decode", "committed",
            "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d cached=%u wait_us=%" PRIu64, t->rid,
@@ -289,7 +288,7 @@ static void on_commit(sl_decode *d, sl_wmsg *m)
     const sl_msg_commit *c = &m->msg.commit;
     sl_ticket *t = find(d, c->rid, c->attempt);
     bool fits = t && t->number == c->ticket && t->writer == c->worker_id && t->writer == m->worker_id;
-    if (fits && t->state == TICKET_QUARANTINE) { /* too late, but its writer has finished */
+    if (fits && t->state == TICKET_QUARANTINE) { /* too late, but it says that its writer has finished */
         stale(d, "commit", c->rid, c->attempt);
         let_go(d, t);
         goto drop;
@@ -401,7 +400,7 @@ static bool is_connected(const sl_decode *d, uint32_t writer)
         if (d->e.connected[i] == writer)
             return true;
     }
-    return d->e.n_connected == MAX_WRITERS; /* then nobody knows */
+    return d->e.n_connected == MAX_WRITERS; /* the list is full: it may have been left out */
 }
 
 static void end_quarantine(sl_decode *d, sl_ticket *t)
@@ -421,13 +420,13 @@ static void on_drained(sl_decode *d, const sl_wmsg *m)
         return;
     }
     if (t->state == TICKET_LANDING) {
-        t->drained = direct; /* the router's ABORT or the deadline will find it so */
+        t->drained = direct; /* read when ABORT or the deadline ends the ticket */
         return;
     }
     if (t->state != TICKET_QUARANTINE)
         return;
     if (!direct && t->abort_status == SL_ERR_PEER && is_connected(d, t->writer))
-        return; /* see the top; the fence is due in a moment */
+        return; /* an assumption of the router, see the top; the fence is due within PEER_GRACE_MS */
     end_quarantine(d, t);
 }
 
@@ -490,14 +489,14 @@ void sl_tickets_router_down(sl_decode *d)
         sl_ticket_end(d, t, SL_ERR_PEER);
     }
     for (sl_ticket *t = d->e.tickets; t; t = t->next)
-        t->fence_ns = now; /* the next tick fences; every connection is being closed already */
+        t->fence_ns = now; /* the next tick fences; the transport thread closes every connection already */
 }
 
 static void fence(sl_decode *d, sl_ticket *t)
 {
     sl_fence *f = calloc(1, sizeof *f);
     if (!f)
-        return; /* tried again */
+        return; /* the next tick tries again */
     f->mail.kind = DM_FENCE;
     f->writer = t->writer;
     t->fence_ns = sl_now_ns() + d->o.quarantine_ms * MS;

@@ -1,13 +1,14 @@
 /*
- * Connections of prefill workers, on the transport thread.
+ * Connections of prefill workers, which write into the arena ("writers"). Transport thread.
  *
- * PEER_HELLO is answered by where the arena is and how its pages look, or refused with the reason; nobody
- * gets the key before. Fencing a writer: its connections are closed by force; when the last one is closed no
- * write of it can land any more. A writer that may write directly has a right besides, which is taken back
- * when its connection is closed; while it has such writes on their way its peer stays in the list, without a
- * connection, and counts as connected. A writer that is not connected cannot write either, but may still
- * connect with work that is dead: the first PEER_HELLO after such a fence is refused, which makes it drop
- * what it has for us.
+ * The answer to PEER_HELLO is the address and the geometry of the arena with the memory key, or a refusal with its
+ * reason; a writer has no key before that. To fence a writer, its connections are closed by force: after the last one
+ * is closed, no put of that writer can reach the arena. A writer that may also write directly (worker/direct.h) loses
+ * that right when its connection is closed. While such writes are in flight its sl_wpeer stays in the list without a
+ * connection and counts as connected.
+ *
+ * A writer without a connection cannot write either, but it may connect later to ship requests that have ended here.
+ * Therefore the first PEER_HELLO after such a fence is refused, which makes the writer drop these requests.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +73,9 @@ static bool lift_ban(sl_decode *d, uint32_t worker_id)
     return false;
 }
 
-static sl_status check_hello(sl_decode *d, const sl_msg_peer_hello *h, sl_err *err)
+/* Also packs the memory key that the answer carries. */
+static sl_status check_hello(sl_decode *d, const sl_msg_peer_hello *h, uint8_t key[SL_TP_RKEY_MAX],
+                             size_t *key_len, sl_err *err)
 {
     sl_geometry g;
     if (h->version != SL_MSG_VERSION)
@@ -83,15 +86,15 @@ static sl_status check_hello(sl_decode *d, const sl_msg_peer_hello *h, sl_err *e
                        d->role.hello.cluster_tag);
     if (!h->worker_id)
         return sl_fail(err, SL_ERR_REFUSED, "no worker id: it has not joined the router");
-    sl_status st = sl_geometry_read(h->id.geometry.data, h->id.geometry.len, &g, err);
-    if (st == SL_OK)
-        st = sl_geometry_compatible(d->geo, &g, err);
-    if (st == SL_OK && lift_ban(d, h->worker_id))
-        st = sl_fail(err, SL_ERR_STALE, "work of an earlier attempt was given up here");
-    return st;
+    SL_TRY(sl_geometry_read(h->id.geometry.data, h->id.geometry.len, &g, err));
+    SL_TRY(sl_geometry_compatible(d->geo, &g, err));
+    if (lift_ban(d, h->worker_id))
+        return sl_fail(err, SL_ERR_STALE, "requests that this writer still ships have ended here");
+    sl_status st = sl_tp_rkey_pack(sl_worker_memory(d->worker), key, SL_TP_RKEY_MAX, key_len);
+    return st == SL_OK ? SL_OK : sl_fail(err, st, "cannot pack the memory key");
 }
 
-/* The right to write directly, when the writer asks and it can be given; else it uses the transport. */
+/* Grants the right to write directly when the writer asks for it and it is possible; else it uses the transport. */
 static size_t offer_direct(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h, uint8_t *desc)
 {
     size_t n = 0;
@@ -113,14 +116,9 @@ static void on_hello(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h)
     sl_err err = {0};
     if (w->worker_id)
         return;
-    sl_status st = check_hello(d, h, &err);
     uint8_t key[SL_TP_RKEY_MAX];
     size_t key_len = 0;
-    if (st == SL_OK) {
-        st = sl_tp_rkey_pack(sl_worker_memory(d->worker), key, sizeof key, &key_len);
-        if (st != SL_OK)
-            sl_fail(&err, st, "cannot pack the memory key");
-    }
+    sl_status st = check_hello(d, h, key, &key_len, &err);
     if (st != SL_OK) {
         refuse(d, w, st, err.text);
         return;
@@ -185,7 +183,7 @@ static bool connected(const sl_decode *d, uint32_t worker_id)
     return false;
 }
 
-/* Nothing of it can land any more. */
+/* No write of this peer can reach the arena any more. */
 static void gone(sl_decode *d, sl_wpeer *w)
 {
     for (sl_wpeer **at = &d->t.peers; *at; at = &(*at)->next) {
@@ -211,13 +209,13 @@ void sl_wpeer_closed(sl_decode *d, sl_wep *ep)
         return;
     }
     sl_log(SL_LOG_WARN, "decode", "writer_lingers",
-           "peer=%s worker_id=%u reason=\"it has direct writes on their way\"", w->address, w->worker_id);
+           "peer=%s worker_id=%u reason=\"it has direct writes in flight\"", w->address, w->worker_id);
 }
 
 void sl_wpeer_fence(sl_decode *d, sl_fence *f)
 {
     if (!connected(d, f->writer)) {
-        lift_ban(d, f->writer); /* at most one entry each */
+        lift_ban(d, f->writer); /* at most one entry for a writer */
         if (d->t.n_bans == MAX_BANS)
             d->t.bans[0] = d->t.bans[--d->t.n_bans];
         d->t.bans[d->t.n_bans++] = f->writer;
@@ -229,7 +227,7 @@ void sl_wpeer_fence(sl_decode *d, sl_fence *f)
         if (w->worker_id == f->writer && w->ep)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
     }
-    free(f); /* closed tells */
+    free(f); /* gone() answers after the last connection is closed */
 }
 
 void sl_wpeer_router_down(sl_decode *d)

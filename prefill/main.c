@@ -7,9 +7,7 @@ sl_status sl_prefill_main(const sl_config *cfg, const sl_worker_launch *launch, 
                           sl_err *err)
 {
     sl_parts parts;
-    sl_status st = sl_parts_create(cfg, launch, SL_ROLE_PREFILL, &parts, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_parts_create(cfg, launch, SL_ROLE_PREFILL, &parts, err));
     sl_prefill_opts o = {.role = parts.role,
                          .chunk_tokens = cfg->prefill.chunk_tokens,
                          .max_requests = cfg->prefill.max_requests,
@@ -18,7 +16,7 @@ sl_status sl_prefill_main(const sl_config *cfg, const sl_worker_launch *launch, 
                          .backend_opts = {.device = parts.device, .threads = 1},
                          .drain_ms = (uint32_t)cfg->cluster.dead_after_ms};
     sl_prefill *p = NULL;
-    st = sl_prefill_create(&o, &p, err);
+    sl_status st = sl_prefill_create(&o, &p, err);
     if (st == SL_OK)
         st = sl_prefill_run(p, stop, (uint32_t)cfg->router.drain_timeout_ms, err);
     sl_log(SL_LOG_INFO, "prefill", "stopped", "status=%s", sl_status_name(st));

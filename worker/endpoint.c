@@ -1,7 +1,7 @@
 /*
- * Endpoints of a worker: each message is encoded once and posted, or waits in its endpoint's queue while the
- * transport is full, so that order holds. A message's active-message id is its type. Buffers are freed when
- * the transport is done with them.
+ * Endpoints of a worker. A message is encoded once and posted to the transport. While the transport has no room it
+ * waits in the queue of its endpoint, and later messages wait after it, so that the order is kept. The id of the active
+ * message is the type of the message. Buffers are freed when the transport has completed the send.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -263,10 +263,9 @@ void sl_wep_events(sl_worker *w, sl_tp_events *out)
 
 sl_status sl_wep_handlers(sl_worker *w)
 {
-    sl_status st = SL_OK;
-    for (uint16_t id = 0; id < SL_TP_AM_IDS && st == SL_OK; id++)
-        st = sl_tp_handle(w->tp, id, on_message, w);
-    return st;
+    for (uint16_t id = 0; id < SL_TP_AM_IDS; id++)
+        SL_TRY(sl_tp_handle(w->tp, id, on_message, w));
+    return SL_OK;
 }
 
 sl_status sl_worker_connect(sl_worker *w, const char *address, void *user, sl_wep **out, sl_err *err)

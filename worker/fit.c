@@ -1,4 +1,4 @@
-/* See fit.h. The largest that fits is found by trying: what pools cost is sl_plan_pools' business alone. */
+/* See fit.h. The largest value that fits is found by trial, because only sl_plan_pools() knows what pools cost. */
 #include "worker/fit.h"
 
 #include <dirent.h>
@@ -54,7 +54,7 @@ sl_status sl_fit_weights(uint64_t weight_bytes, sl_dtype stored, uint64_t free_b
     return sl_fail(
         err, SL_ERR_DEVICE_MEMORY,
         "the checkpoint's weights take %.2f GiB, %.120s has %.2f of %.2f GiB free: %.2f GiB are missing, "
-        "and the cache needs some besides; %s",
+        "and the cache needs memory in addition; %s",
         gib(weight_bytes), device, gib(free_bytes), gib(total_bytes), gib(weight_bytes - free_bytes), fits);
 }
 

@@ -1,13 +1,13 @@
 /*
- * What to say when a checkpoint or its cache does not fit on the device: how much is missing, and what would
- * fit. Pure functions over numbers, so that every message can be tested without a device.
+ * The error when a checkpoint or its cache does not fit on the device: how much memory is missing, and what would fit.
+ * Pure functions of numbers, so that every message can be tested without a device.
  */
 #ifndef SL_WORKER_FIT_H
 #define SL_WORKER_FIT_H
 
 #include "engine/plan.h"
 
-/* Bytes of a checkpoint's weights, by the size of its files. 0: none there. */
+/* Bytes of a checkpoint's weights: the sizes of its safetensors files. 0: there are none. */
 uint64_t sl_fit_file_bytes(const char *dir);
 
 /* SL_ERR_DEVICE_MEMORY when weights of that size cannot be loaded into free_bytes. stored: their type. */

@@ -3,8 +3,9 @@
  *
  *   IDLE -> CONNECTING -> HELLO -> UP -> CLOSING -> IDLE (after a pause) …
  *
- * Silence is measured from the last message of any kind; we ping every heartbeat, so a living router is never
- * silent. A loop that was itself held up (a debugger, a suspended machine) does not blame the router.
+ * Silence is measured from the last message of any kind. The worker sends PING at every heartbeat and a living router
+ * answers, so silence means that it is dead. When the worker's own loop was held up (a debugger, a suspended machine),
+ * that time does not count as silence of the router.
  */
 #include <string.h>
 
@@ -67,7 +68,7 @@ void sl_worker_link_connected(sl_worker *w, sl_status st, const char *why)
     sl_wep_send(l->ep, &m);
 }
 
-/* The session is over; `router_down` is told once if there was one. */
+/* Ends the session; the role is told, once, if there was one. */
 static void end_session(sl_worker *w, sl_status st, const char *why)
 {
     sl_wlink *l = &w->link;
@@ -104,7 +105,7 @@ static void send_load(sl_worker *w)
     sl_wep_send(w->link.ep, &m);
 }
 
-/* Enough to place requests differently. */
+/* Whether the router would place requests differently if it knew. */
 static bool changed_much(const sl_msg_load *a, const sl_msg_load *b)
 {
     uint32_t pa = a->free_pages + a->cached_pages, pb = b->free_pages + b->cached_pages;
@@ -200,7 +201,7 @@ uint64_t sl_worker_link_tick(sl_worker *w, uint64_t now)
             end_session(w, SL_ERR_TIMEOUT, "no answer to HELLO");
         return l->last_heard_ns + (HELLO_ANSWER_MS + 1) * MS;
     case LINK_UP:
-        if (late > 4 * l->heartbeat_ms * MS) /* a turn sleeps at most until the next heartbeat */
+        if (late > 4 * l->heartbeat_ms * MS) /* the loop sleeps at most until the next heartbeat */
             l->last_heard_ns += late;
         if (now > l->last_heard_ns && now - l->last_heard_ns > l->dead_after_ms * MS) {
             end_session(w, SL_ERR_TIMEOUT, "silent");

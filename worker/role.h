@@ -63,8 +63,8 @@ typedef struct sl_worker_role {
 
 /*
  * Makes the store (event: see kvstore/store.h, may be NULL), the sampler and the mailbox of the engine thread, fills
- * the HELLO (max_batch: requests in work at once) and finds the metrics. On failure sl_worker_role_close() is still
- * to be called.
+ * the HELLO (max_batch: requests processed at the same time) and finds the metrics. sl_worker_role_close() must be
+ * called after a failure too.
  */
 sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_role_opts *o,
                               int32_t max_batch,
@@ -102,16 +102,16 @@ typedef struct sl_worker_engine {
     void *arg;
     void (*mail)(void *arg, sl_wmail *m);      /* owns m */
     uint64_t (*tick)(void *arg, uint64_t now); /* handles deadlines; the next one (ns), UINT64_MAX: none */
-    bool (*idle)(const void *arg);             /* no request is in work */
+    bool (*idle)(const void *arg);             /* there is no request */
     /* Admits requests and computes one step. *worked: there was something to compute. A failure is fatal. */
     sl_status (*step)(void *arg, bool *worked, sl_err *err);
     void (*report)(void *arg); /* calls sl_worker_role_report() */
 } sl_worker_engine;
 
 /*
- * Serves until *stop is set (by any thread or signal handler; read ten times a second) and the requests in work are
- * done, or at most drain_timeout_ms longer. SL_OK then; negative when the worker cannot go on (refused by the router,
- * device lost).
+ * Serves until *stop is set (by any thread or signal handler; read ten times a second), then finishes the requests it
+ * has, for at most drain_timeout_ms, and returns SL_OK. Negative when the worker cannot continue (refused by the
+ * router, device lost).
  */
 sl_status sl_worker_role_run(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e,
                              const volatile int *stop, uint32_t drain_timeout_ms, sl_err *err);

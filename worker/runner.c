@@ -5,10 +5,9 @@ static sl_status e_open(void *impl, sl_residency r, const int32_t *pages, int32_
                         void **seq, sl_err *err)
 {
     sl_seq *s;
-    sl_status st = sl_engine_seq_open(impl, r, pages, n_pages, n_cached, NULL, &s, err);
-    if (st == SL_OK)
-        *seq = s;
-    return st;
+    SL_TRY(sl_engine_seq_open(impl, r, pages, n_pages, n_cached, NULL, &s, err));
+    *seq = s;
+    return SL_OK;
 }
 
 static sl_status e_add_pages(void *impl, void *seq, const int32_t *pages, int32_t n_pages, sl_err *err)

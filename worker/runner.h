@@ -1,6 +1,6 @@
 /*
- * Runner: the few things that prefill and decode ask of an engine, as a table of functions, so that their
- * protocols can be tested without a model. sl_runner_for_engine() is the real one;
+ * Runner: the functions that prefill and decode need of an engine, as a table, so that their protocols can be tested
+ * without a model. sl_runner_for_engine() is the real one;
  * tests/unit/worker/fake_runner.h is the double.
  *
  * Semantics, errors and threads are those of engine/engine.h, function by function.
@@ -21,11 +21,11 @@ typedef struct sl_runner {
     void (*close)(void *impl, void *seq);
     int32_t (*len)(const void *seq);
     void (*seq_stats)(const void *impl, const void *seq, sl_layer_stats *out);
-    /* items[i].seq is what open gave. */
+    /* items[i].seq is the sequence that open returned. */
     sl_status (*step)(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err);
     void (*stats)(const void *impl, sl_engine_stats *out);
     void (*layer_stats)(const void *impl, sl_layer_stats *out); /* [n_layers] */
-    /* Both or neither (engine/device.h). */
+    /* Both are set or neither is (engine/device.h). */
     void (*device_layers)(const void *impl, sl_device_layer *out); /* [n_layers] */
     void (*device_pages)(const void *seq, int32_t *row_pages, int32_t *index_pages, int32_t n);
 } sl_runner;

@@ -1,9 +1,10 @@
 /*
- * From a finished config to the parts of a worker: backend, model, arena, engine, exporter, and the options
- * of its core. Used by the mains of prefill and decode; logs what was found (device, plan, arena, NUMA node,
- * NICs).
+ * Makes the parts of a worker from a finished configuration: backend, model, arena, engine, exporter, and the options
+ * of its role. Called by the main functions of prefill and decode; logs what was found (device, plan, arena, NUMA node,
+ * network devices).
  *
- * Owns everything it made; destroyed in reverse. One thread: the one that will run the engine.
+ * sl_parts owns everything that was made; destroy frees it in reverse order. One thread: the one that runs the engine
+ * later.
  */
 #ifndef SL_WORKER_SETUP_H
 #define SL_WORKER_SETUP_H
@@ -13,12 +14,12 @@
 #include "engine/engine.h"
 #include "worker/role.h"
 
-/* What the launcher knows and the config does not. */
+/* What only the launcher of the process knows. */
 typedef struct sl_worker_launch {
     const char *router_address; /* "host:port" */
     int index;                  /* among the workers of this role, for the name: "decode/2" */
     int rank;                   /* of the process in the cluster: metrics port = metrics.port + rank */
-    int local_rank;             /* on this host: picks the device when backend.device is -1; -1: unknown */
+    int local_rank;             /* on this host: chooses the device when backend.device is -1; -1: unknown */
 } sl_worker_launch;
 
 typedef struct sl_parts {
@@ -36,7 +37,7 @@ typedef struct sl_parts {
     char name[64], devices[256], metrics_address[128], listen_host[128];
 } sl_parts;
 
-/* role: SL_ROLE_PREFILL or SL_ROLE_DECODE. *out must not move afterwards; on failure nothing is left. */
+/* role: SL_ROLE_PREFILL or SL_ROLE_DECODE. *out must not move afterwards; a failure leaves nothing to destroy. */
 sl_status sl_parts_create(const sl_config *cfg, const sl_worker_launch *launch, sl_role role, sl_parts *out,
                           sl_err *err);
 void sl_parts_destroy(sl_parts *p);

@@ -5,7 +5,7 @@
 #include "worker/fit.h"
 #include "worker/setup_impl.h"
 
-/* Prefill workers of this host may then write into a decode worker's store directly. */
+/* A shared arena: prefill workers of this host may write directly into the store of a decode worker. */
 static bool share_arena(const sl_setup *s)
 {
     sl_cfg_shipping want = s->cfg->cluster.shipping;

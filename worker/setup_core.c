@@ -6,7 +6,7 @@
 
 #include "worker/setup_impl.h"
 
-/* The local address of the route to the router: what others on that network reach us at. */
+/* The local address of the route to the router: the address under which that network reaches this host. */
 static void route_address(const char *router, char *out, size_t cap)
 {
     char host[SL_TP_ADDRESS_MAX], port[8];

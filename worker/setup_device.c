@@ -4,8 +4,8 @@
 #include "transport/nic.h"
 #include "worker/setup_impl.h"
 
-/* The list by rank, or one number, or by local rank. The router computes nothing: on its host the devices
- * begin with the next rank. */
+/* backend.devices by rank, else backend.device, else by local rank. The router uses no device: on its host device 0
+ * belongs to the rank after it. */
 static int pick_device(const sl_setup *s)
 {
     const sl_config *c = s->cfg;

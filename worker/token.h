@@ -1,5 +1,4 @@
-/* A sampled token in the form that messages carry. Shared by prefill (the first token) and decode (all
- * others). */
+/* A sampled token as messages carry it. Used by prefill for the first token and by decode for all others. */
 #ifndef SL_WORKER_TOKEN_H
 #define SL_WORKER_TOKEN_H
 

@@ -15,7 +15,7 @@
 
 enum { PROGRESS_ROUNDS = 64, MAIL_ROUNDS = 1024 };
 
-/* Listens; the port is the transport's, the host may be another one for those outside. */
+/* Listens. The address told to others has the listener's port, and the advertised host if one is configured. */
 static sl_status listen_there(sl_worker *w, sl_err *err)
 {
     sl_status st =
@@ -60,8 +60,8 @@ static sl_status register_device(sl_worker *w, sl_err *err)
 
 sl_tp_mem *sl_worker_device_memory(sl_worker *w, const void *address)
 {
-    int low = 0,
-        high = w->n_device_mem; /* those before low begin at or before it, those from high on after */
+    /* ranges before low begin at or before the address, ranges from high on begin after it */
+    int low = 0, high = w->n_device_mem;
     while (low < high) {
         int mid = low + (high - low) / 2;
         if ((uintptr_t)w->device_mem[mid]->base <= (uintptr_t)address)
@@ -82,21 +82,18 @@ static sl_status open_transport(sl_worker *w, sl_err *err)
     o.fabric = w->o.fabric;
     o.numa_node = w->o.numa_node;
     o.connect_timeout_ms = w->o.connect_timeout_ms;
-    sl_status st = w->o.enter ? w->o.enter(w->o.enter_arg, err) : SL_OK;
-    if (st != SL_OK)
-        return st;
-    st = sl_transport_create(w->o.transport, &o, &w->tp, err);
+    if (w->o.enter)
+        SL_TRY(w->o.enter(w->o.enter_arg, err));
+    sl_status st = sl_transport_create(w->o.transport, &o, &w->tp, err);
     if (st != SL_OK)
         return sl_fail_in(err, st, "transport %s", w->o.transport);
-    st = sl_wep_handlers(w);
-    if (st == SL_OK && w->o.memory)
-        st = sl_tp_mem_register(w->tp, w->o.memory, w->o.memory_bytes, SL_TP_HOST,
-                                SL_TP_LOCAL | SL_TP_REMOTE_READ | SL_TP_REMOTE_WRITE, &w->mem, err);
-    if (st == SL_OK && w->o.n_device_memory)
-        st = register_device(w, err);
-    if (st == SL_OK && w->o.listens)
-        st = listen_there(w, err);
-    return st;
+    SL_TRY(sl_wep_handlers(w));
+    if (w->o.memory)
+        SL_TRY(sl_tp_mem_register(w->tp, w->o.memory, w->o.memory_bytes, SL_TP_HOST,
+                                  SL_TP_LOCAL | SL_TP_REMOTE_READ | SL_TP_REMOTE_WRITE, &w->mem, err));
+    if (w->o.n_device_memory)
+        SL_TRY(register_device(w, err));
+    return w->o.listens ? listen_there(w, err) : SL_OK;
 }
 
 static void report_start(sl_worker *w, sl_status st, const sl_err *err)

@@ -1,19 +1,19 @@
 /*
- * Worker core: what prefill and decode workers have in common. A transport thread with the router link and
- * the peers' endpoints; the role (prefill/ or decode/) adds its callbacks on that thread and runs its engine
- * on the caller's thread.
+ * Worker core: the transport thread of a prefill or decode worker, with the router link and the endpoints of the
+ * peers. The role (prefill/ or decode/) adds its callbacks on that thread and runs its engine on the caller's thread;
+ * what both roles do alike on top of the core is in worker/role.h.
  *
- * The two threads share nothing but mail: the engine thread posts sl_wmail to the worker (sl_worker_post),
- * the transport thread posts to the engine's own mailbox. Everything in sl_worker_calls runs on the transport
- * thread, and so must every function below except those marked "any thread".
+ * The two threads share nothing but mail: the engine thread posts sl_wmail to the worker (sl_worker_post), the
+ * transport thread posts to the mailbox of the engine thread. Everything in sl_worker_calls runs on the transport
+ * thread. Every function below must be called there too, except those marked "any thread".
  *
- * Router link: connect, HELLO, WELCOME; then LOAD and PING every heartbeat; a link that breaks or is silent
- * for dead_after is closed by force and connected again with growing pauses. Each session has a new epoch: a
- * peer that was told an address in an earlier session sees that it is stale. A REFUSE before the first
- * WELCOME is final.
+ * Router link: connect, send HELLO, receive WELCOME; then send LOAD and PING at every heartbeat. A link that breaks,
+ * or on which nothing arrives for dead_after, is closed by force and connected again after a pause that grows with
+ * every failure. Each session has a new epoch, so that a peer that was told an address in an earlier session can see
+ * that it is stale. A REFUSE before the first WELCOME is final.
  *
- * Lifetime: start returns when the transport is up, the memory is registered and the listener listens; stop
- * joins.
+ * Lifetime: start returns after the transport has been opened, the memory registered and the listener started; stop
+ * joins the thread.
  */
 #ifndef SL_WORKER_WORKER_H
 #define SL_WORKER_WORKER_H
@@ -32,13 +32,12 @@ typedef struct sl_wmail {
     int kind;
 } sl_wmail;
 
-/* A received message, with its bytes (blobs point into them). Freed by whoever holds it last: sl_wmsg_free.
- */
+/* A received message with its bytes, into which its blobs point. Its last holder frees it with sl_wmsg_free(). */
 typedef struct sl_wmsg {
-    sl_wmail mail; /* so that it can be posted on; kind is the poster's */
+    sl_wmail mail; /* for posting it to the other thread, which sets kind */
     sl_msg msg;
-    uint32_t ep_serial; /* of the endpoint it came by; 0: the router */
-    uint32_t worker_id; /* free for the role */
+    uint32_t ep_serial; /* of the endpoint on which it arrived; 0: the router's */
+    uint32_t worker_id; /* for the role: the sender, once it is known */
     uint8_t bytes[];
 } sl_wmsg;
 
@@ -49,20 +48,20 @@ typedef struct sl_worker_calls {
     const char *comp; /* log component: "prefill" */
     void (*router_up)(void *arg, const sl_msg_welcome *w);
     void (*router_down)(void *arg, sl_status st, const char *why);
-    /* The worker cannot go on (refused by the router); once. */
+    /* The worker cannot continue (the router has refused it). Called at most once. */
     void (*fatal)(void *arg, sl_status st, const char *why);
-    /* A message of the router other than the link's own (WELCOME, REFUSE, PING, PONG). The role owns m. */
+    /* A message of the router, except those of the link itself (WELCOME, REFUSE, PING, PONG). The role owns m. */
     void (*router_msg)(void *arg, sl_wmsg *m);
     void (*load)(void *arg, sl_msg_load *out);
     /* Endpoints other than the router's. */
     void (*ep_accepted)(void *arg, sl_wep *ep, const char *address);
     void (*ep_connected)(void *arg, sl_wep *ep, sl_status st, const char *why);
     void (*ep_msg)(void *arg, sl_wep *ep, sl_wmsg *m);
-    void (*ep_failed)(void *arg, sl_wep *ep, sl_status st, const char *why); /* the role closes it */
-    void (*ep_closed)(void *arg, sl_wep *ep); /* ep is gone when this returns */
+    void (*ep_failed)(void *arg, sl_wep *ep, sl_status st, const char *why); /* the role must close it */
+    void (*ep_closed)(void *arg, sl_wep *ep); /* ep is freed after this returns */
     /* Mail posted with sl_worker_post. */
     void (*mail)(void *arg, sl_wmail *m);
-    /* Called at least at the time it returned last (ns); UINT64_MAX: nothing due. */
+    /* Called not later than the time (ns) that it returned last; UINT64_MAX: nothing is due. */
     uint64_t (*tick)(void *arg, uint64_t now);
 } sl_worker_calls;
 
@@ -78,12 +77,12 @@ typedef struct sl_worker_opts {
     bool listens;
     const char *listen_host; /* as in sl_tp_listen */
     uint16_t listen_port;
-    const char
-        *advertise_host; /* replaces the host of the address that others are told; NULL or "": as listened */
+    /* Replaces the host of the address that others are told; NULL or "": the host of the listener. */
+    const char *advertise_host;
     uint32_t heartbeat_ms, dead_after_ms, connect_timeout_ms, reconnect_ms; /* until WELCOME says otherwise */
     void *memory; /* registered for put and get, local and remote */
     size_t memory_bytes;
-    /* GPU memory that is put from, registered as well; start is refused where the transport cannot. */
+    /* GPU memory that puts read from; registered too. Start fails where the transport cannot register it. */
     const sl_worker_range *device_memory;
     int n_device_memory;
     /* Runs first on the transport thread; an error ends the start. NULL is fine. */
@@ -99,22 +98,22 @@ typedef struct sl_worker_opts {
 /* Owner thread (the one that starts and stops). */
 sl_status sl_worker_start(const sl_worker_opts *opts, const sl_worker_calls *calls, sl_worker **out,
                           sl_err *err);
-/* Closes everything and joins the thread; mails not delivered yet are handed to role.mail first. NULL is
+/* Closes everything and joins the thread; mail that is still queued is handed to sl_worker_calls.mail first. NULL is
  * fine. */
 void sl_worker_stop(sl_worker *w);
 
 /* Any thread. */
 void sl_worker_post(sl_worker *w, sl_wmail *m);
-/* Any thread but the transport thread: sends msg to the router (dropped when it is not connected). */
+/* Any thread except the transport thread: sends msg to the router; it is dropped when no link is up. */
 void sl_worker_tell_router(sl_worker *w, const sl_msg *msg);
-/* Any thread: as above, to a peer by serial. */
+/* Any thread except the transport thread: sends msg to the peer with that serial, if it still exists. */
 void sl_worker_tell_peer(sl_worker *w, uint32_t ep_serial, const sl_msg *msg);
 
 /* Transport thread. */
 void sl_worker_send_router(sl_worker *w, const sl_msg *msg);
 sl_status sl_worker_connect(sl_worker *w, const char *address, void *user, sl_wep **out, sl_err *err);
 void sl_wep_send(sl_wep *ep, const sl_msg *msg);
-/* May be called again, with force, while closing. */
+/* May be called a second time, with force, while the endpoint is closing. */
 void sl_wep_close(sl_wep *ep, sl_tp_close_mode mode);
 bool sl_wep_closing(const sl_wep *ep);
 void sl_wep_set_user(sl_wep *ep, void *user);
@@ -122,12 +121,12 @@ void *sl_wep_user(const sl_wep *ep);
 uint32_t sl_wep_serial(const sl_wep *ep); /* unique in the worker, never 0 */
 sl_tp_ep *sl_wep_tp(sl_wep *ep);
 sl_tp_mem *sl_worker_memory(sl_worker *w);
-/* The registered GPU memory that address lies in; NULL: none. */
+/* The registered GPU memory that contains address; NULL: none. */
 sl_tp_mem *sl_worker_device_memory(sl_worker *w, const void *address);
 sl_transport *sl_worker_transport(sl_worker *w);
-/* Of the current router session, or the next one when there is none. Also: 0 worker id while not welcomed. */
+/* Epoch of the current session with the router, or of the next one when there is none. */
 uint64_t sl_worker_epoch(const sl_worker *w);
-uint32_t sl_worker_id(const sl_worker *w);
+uint32_t sl_worker_id(const sl_worker *w); /* 0: no WELCOME yet in this session */
 bool sl_worker_router_up(const sl_worker *w);
 /* Address that peers connect to; empty when not listening. Constant after start: any thread. */
 const char *sl_worker_address(const sl_worker *w);

@@ -18,7 +18,7 @@ enum {
     SL_WMAIL_FATAL = -3, /* to the engine thread: the worker cannot go on (role.c) */
 };
 
-/* An encoded message on its way: waiting in an endpoint's queue, or posted. */
+/* An encoded message: in an endpoint's queue, or posted to the transport and not completed. */
 typedef struct sl_wout {
     struct sl_wout *next, **pprev; /* pprev: only while posted */
     sl_worker *w;
@@ -27,7 +27,7 @@ typedef struct sl_wout {
     uint16_t id;
 } sl_wout;
 
-/* A message that another thread wants sent. */
+/* Mail: a message that another thread asks the transport thread to send. */
 typedef struct sl_wsend {
     sl_wmail mail;
     uint32_t serial; /* 0: router */

@@ -293,7 +293,7 @@ void cluster_stop(cluster *c)
         ck_assert_msg(c->w[i].run_status == SL_OK, "%s: %s", c->w[i].name, c->w[i].run_err.text);
         worker_free(&c->w[i], true);
     }
-    for (int i = 0; i < 20; i++) /* what was on its way to them completes now */
+    for (int i = 0; i < 20; i++) /* operations in flight complete now */
         cluster_poll(c, 1);
     sl_tp_destroy(c->tp);
     for (int i = 0; i < c->n_req; i++) {

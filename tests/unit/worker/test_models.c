@@ -2,7 +2,7 @@
  * Disaggregated equals single process, with real engines on checkpoints of the repository: a hierarchical
  * decode worker with a hot buffer as small as the selection and stale rows poisoned, chunked prefill that
  * ends in the middle of pages, several requests in one batch, greedy and seeded sampling, more than a
- * thousand steps, and a decode worker that dies on the way.
+ * thousand steps, and a decode worker that dies in between.
  */
 #include <stdio.h>
 
