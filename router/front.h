@@ -46,7 +46,7 @@ enum { SL_FRONTS = 2 };
 extern const sl_front_class sl_front_http, sl_front_grpc;
 const sl_front_class *sl_front_at(size_t i); /* NULL after the last */
 
-/* Whether an Authorization header (NULL or "" when absent) carries the key. An empty key lets everybody in. The time
+/* Whether an Authorization header (NULL or "" when absent) carries the key. With an empty key every call is allowed. The time
  * depends on the lengths only. */
 bool sl_front_key_ok(const char *authorization, const char *key);
 /* A call that the core or a parser refused: counted, and one line in the log of this front. EXHAUSTED was counted by

@@ -45,7 +45,7 @@ typedef struct sl_outmsg {
 
 /* ---- state, by owner ---- */
 
-/* One connection of a worker, and the worker behind it once it has joined. */
+/* One connection of a worker; the fields from `id` on describe the worker after it has joined. */
 typedef struct sl_member {
     struct sl_member *next;
     sl_router *r;
@@ -202,7 +202,7 @@ bool sl_router_ready(const sl_router *r); /* serves: not draining, both roles pr
 
 /* ---- drained.c ---- */
 
-/* The prefill worker of an attempt answers ABORT with DRAINED; the decode worker must hear of it. */
+/* The prefill worker of an attempt answers ABORT with DRAINED, which must be sent on to the decode worker. */
 void sl_undrained_expect(sl_router *r, uint64_t rid, uint32_t attempt, uint32_t prefill, uint32_t decode);
 /* A prefill worker has stopped writing for an attempt: tells its decode worker, if one waits for that. */
 void sl_undrained_relay(sl_member *w, uint64_t rid, uint32_t attempt);

@@ -158,6 +158,14 @@ void sl_router_link_stay_awake(sl_router *r)
     uv_idle_start(&r->link.idle, on_idle);
 }
 
+static sl_status listen_for_workers(sl_router *r, sl_err *err)
+{
+    for (uint16_t id = 0; id < SL_TP_AM_IDS; id++)
+        SL_TRY(sl_tp_handle(r->link.tp, id, on_message, r));
+    return sl_tp_listen(r->link.tp, r->o.worker_host, (uint16_t)r->o.worker_port, r->link.address,
+                        sizeof r->link.address, err);
+}
+
 sl_status sl_router_link_open(sl_router *r, sl_err *err)
 {
     sl_tp_options o = sl_tp_options_default();
@@ -171,11 +179,7 @@ sl_status sl_router_link_open(sl_router *r, sl_err *err)
     sl_status st = sl_transport_create(r->o.transport, &o, &r->link.tp, err);
     if (st)
         return sl_fail_in(err, st, "transport %s", r->o.transport);
-    for (uint16_t id = 0; id < SL_TP_AM_IDS && !st; id++)
-        st = sl_tp_handle(r->link.tp, id, on_message, r);
-    if (!st)
-        st = sl_tp_listen(r->link.tp, r->o.worker_host, (uint16_t)r->o.worker_port, r->link.address,
-                          sizeof r->link.address, err);
+    st = listen_for_workers(r, err);
     if (st) {
         sl_tp_destroy(r->link.tp);
         r->link.tp = NULL;

@@ -149,11 +149,11 @@ void sl_member_message(sl_member *w, const sl_msg *m)
         break;
     }
     case SL_MSG_PONG:
-        break; /* last_seen is all it is for */
+        break; /* it only updates last_seen_ns, which link.c did */
     case SL_MSG_KV_EVENTS:
         sl_kv_on_events(w, &m->kv_events);
         break;
-    case SL_MSG_DRAIN: /* the worker is leaving on its own account */
+    case SL_MSG_DRAIN: /* the worker leaves by its own decision */
         if (w->state == SL_MEMBER_READY)
             w->state = SL_MEMBER_DRAINING;
         break;

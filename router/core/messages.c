@@ -28,7 +28,7 @@ static void identify(const sl_msg *m, uint64_t *rid, uint32_t *attempt)
     }
 }
 
-/* FAILED: no room in the decode worker is not a failure of it. */
+/* FAILED. A decode worker without room for the pages has not failed. */
 static void failed_event(const sl_request *q, const sl_msg_failed *m, bool by_decode, sl_request_event *ev)
 {
     bool no_room =

@@ -25,8 +25,8 @@
  *   holds are a failure of the worker: retry.
  *
  * Attempts: every PLACED starts a new one (from 1); messages of workers carry its number. Within an attempt states
- * only move forward. Leaving an attempt before its end tells every worker that still knows of it: ABORT to the decode
- * worker, and to the prefill worker when it may still write. The decode worker keeps the landing pages until it is
+ * only move forward. When an attempt is left before its end, every worker that has not ended it is told: ABORT to the
+ * decode worker, and to the prefill worker while it may still write. The decode worker keeps the landing pages until it is
  * told DRAINED. The router relays that when the prefill worker says it, and says it itself when no writer was
  * started or the writer has finished. For a writer that died there is no DRAINED: ABORT carries SL_ERR_PEER and the
  * decode worker closes its own endpoint first.
@@ -161,7 +161,7 @@ typedef enum {
     SL_EFFECT_COUNT,
 } sl_effect_kind;
 
-/* Who still knows of an attempt that is left, and must hear ABORT. */
+/* Which workers must get ABORT when an attempt is left: those that have not ended it themselves. */
 enum { SL_TELL_PREFILL = 1, SL_TELL_DECODE = 2 };
 
 /* Carries what it concerns, because the request may be in another attempt when the effect is performed. */

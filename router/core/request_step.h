@@ -13,7 +13,7 @@
 sl_effect *sl_step_add(sl_step *out, const sl_request *q, sl_effect_kind kind);
 /* All tokens are there and only the DONE is missing. */
 bool sl_request_complete(const sl_request *q);
-/* Ends the current attempt, if there is one. tell: who still knows of it. */
+/* Ends the current attempt, if there is one. tell: the workers that must get ABORT. */
 void sl_step_leave(sl_request *q, sl_status why, unsigned tell, sl_step *out);
 /* The attempt has been left: the request ends. */
 void sl_step_end(const sl_request_env *env, sl_request *q, sl_finish how, sl_status st, const char *reason,

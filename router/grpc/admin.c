@@ -18,7 +18,7 @@
 
 enum { ZIP_CHUNK = 1 << 20 };
 
-/* Empty requests: the bytes must still be a message. */
+/* Reads a request without fields: its bytes must still be a valid message. */
 static bool read_empty(rpc_call *c, const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t n)
 {
     ProtobufCMessage *m = rpc_unpack(c, d, data, n);

@@ -15,7 +15,7 @@
 #define S(name) Sglang__Grpc__Scheduler__##name
 #define D(name) sglang__grpc__scheduler__##name##__descriptor
 
-/* Tokens of one index, kept for the complete (and between chunks). */
+/* Tokens of one index, kept for the final GenerateComplete and between chunks. */
 typedef struct out_tokens {
     uint32_t *ids;
     float *logprobs;
@@ -23,6 +23,7 @@ typedef struct out_tokens {
     size_t n, cap, sent;
 } out_tokens;
 
+/* One Generate call: `user` of its rpc_call. */
 typedef struct generation {
     rpc_call *call;
     sl_group *group;
@@ -145,12 +146,9 @@ static sl_status read_sampling(const S(SamplingParams) * p, sl_request_spec *s, 
     if (p->min_new_tokens > (uint32_t)o->max_tokens)
         return sl_fail(err, SL_ERR_INVALID, "min_new_tokens: exceeds max_new_tokens");
     o->min_tokens = (int32_t)p->min_new_tokens;
-    sl_status st = read_stops(p, s, err);
-    if (!st)
-        st = read_bias(p, o, err);
-    if (!st)
-        st = read_custom(p->custom_params, s, err);
-    return st;
+    SL_TRY(read_stops(p, s, err));
+    SL_TRY(read_bias(p, o, err));
+    return read_custom(p->custom_params, s, err);
 }
 
 static sl_status read_prompt(sl_router *r, const S(TokenizedInput) * t, sl_request_spec *s, sl_err *err)
@@ -186,12 +184,9 @@ static sl_status read_request(sl_router *r, const S(GenerateRequest) * q, sl_req
         return sl_fail(err, SL_ERR_INVALID, "top_logprobs_num: must be 0 to %d", SL_LOGPROBS_MAX);
     s->sampling.n_logprobs = q->return_logprob ? q->top_logprobs_num : -1;
     s->no_text = true;
-    sl_status st = refuse_unsupported(q, err);
-    if (!st)
-        st = read_sampling(q->sampling_params, s, err);
-    if (!st)
-        st = read_prompt(r, q->tokenized, s, err);
-    return st;
+    SL_TRY(refuse_unsupported(q, err));
+    SL_TRY(read_sampling(q->sampling_params, s, err));
+    return read_prompt(r, q->tokenized, s, err);
 }
 
 /* ---- responses ---- */

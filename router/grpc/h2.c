@@ -272,7 +272,6 @@ sl_status h2_open_session(h2_conn *c)
     return SL_OK;
 }
 
-/* Streams that are still open hear of it. */
 void h2_drop_streams(h2_conn *c)
 {
     while (c->streams) {
@@ -298,7 +297,7 @@ void h2_feed(const h2_callbacks *cb, const uint8_t *bytes, size_t n)
     h2_conn c = {.server = &sv};
     if (h2_open_session(&c))
         return;
-    c.is_dirty = true; /* nobody flushes: stay out of the list */
+    c.is_dirty = true; /* stays out of the list: there is no server that flushes */
     const uint8_t *p;
     for (size_t at = 0; at < n;) {
         size_t k = n - at < 1024 ? n - at : 1024;

@@ -48,7 +48,7 @@ sl_status h2_server_create(const h2_options *o, h2_server **out, sl_err *err);
 int h2_server_port(const h2_server *s);
 /* Sends what is waiting; true when there was anything. */
 bool h2_server_flush(h2_server *s);
-/* GOAWAY to everybody; streams that run go on. */
+/* GOAWAY on every connection; open streams go on. */
 void h2_server_goaway(h2_server *s);
 /* Closes everything; streams get `closed` first. The memory goes when the loop has closed the handles. */
 void h2_server_destroy(h2_server *s);
@@ -65,7 +65,7 @@ bool h2_stream_write(h2_stream *s, const void *p, size_t n);
 void h2_stream_finish(h2_stream *s, const char *grpc_status, const char *grpc_message);
 bool h2_stream_finished(const h2_stream *s);
 
-/* The same without sockets, for the fuzzer: feeds bytes of one connection and drops the output. */
+/* For the fuzzer, without sockets: feeds the bytes of one connection and drops the output. */
 void h2_feed(const h2_callbacks *cb, const uint8_t *bytes, size_t n);
 
 /* tls.c: server context with ALPN h2. */

@@ -54,7 +54,7 @@ struct h2_stream {
 /* The connection has something to send: the next flush looks at it. */
 void h2_mark(h2_conn *c);
 sl_status h2_open_session(h2_conn *c);
-/* Streams that are still open hear of it and go. */
+/* Streams that are still open get `closed`, then they are freed. */
 void h2_drop_streams(h2_conn *c);
 /* Bytes from the peer; false when the connection is beyond repair. */
 bool h2_feed_session(h2_conn *c, const uint8_t *p, size_t n);

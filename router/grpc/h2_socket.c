@@ -142,7 +142,8 @@ static void on_alloc(uv_handle_t *h, size_t hint, uv_buf_t *buf)
 {
     (void)h;
     (void)hint;
-    static _Thread_local char space[READ_BYTES]; /* read callbacks use it up before the next alloc */
+    static _Thread_local char
+        space[READ_BYTES]; /* a read callback is done with it before the next allocation */
     *buf = uv_buf_init(space, sizeof space);
 }
 
@@ -158,7 +159,7 @@ static void on_read(uv_stream_t *st, ssize_t n, const uv_buf_t *buf)
     bool ok = c->ssl ? feed_tls(c, (const uint8_t *)buf->base, (size_t)n)
                      : h2_feed_session(c, (const uint8_t *)buf->base, (size_t)n);
     if (!ok) {
-        send_pending(c); /* the GOAWAY that says why */
+        send_pending(c); /* sends the GOAWAY with the reason */
         close_conn(c);
     }
 }
@@ -205,7 +206,7 @@ static void on_connection(uv_stream_t *l, int status)
     uv_tcp_keepalive(&c->tcp, 1, KEEPALIVE_S);
     uv_read_start((uv_stream_t *)&c->tcp, on_alloc, on_read);
     if (!c->ssl)
-        h2_mark(c); /* our settings */
+        h2_mark(c); /* sends the SETTINGS frame */
 }
 
 /* ---- server ---- */

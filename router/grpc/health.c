@@ -66,7 +66,7 @@ void rpc_std_list(rpc_call *c, const uint8_t *data, size_t n)
     rpc_answer(c, &a.base);
 }
 
-/* user of a watch: the status sent last; SERVICE_UNKNOWN stays so for ever. */
+/* `user` of a Watch call: the status that was sent last. An unknown service stays SERVICE_UNKNOWN. */
 typedef struct watch {
     bool unknown;
     serving last;

@@ -129,26 +129,23 @@ static sl_status parse_stop(const json_t *o, sl_request_spec *s, sl_err *err)
         return SL_OK;
     if (!json_is_array(v))
         return add_stop(s, v, err);
-    sl_status st = SL_OK;
-    for (size_t i = 0; i < json_array_size(v) && !st; i++)
-        st = add_stop(s, json_array_get(v, i), err);
-    return st;
+    for (size_t i = 0; i < json_array_size(v); i++)
+        SL_TRY(add_stop(s, json_array_get(v, i), err));
+    return SL_OK;
 }
 
 static sl_status parse_lengths(const json_t *o, bool chat, sl_request_spec *s, sl_err *err)
 {
     const char *key = chat && given(o, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
-    sl_status st = SL_OK;
     if (given(o, key)) {
         s->has_max_tokens = true;
-        st = opt_int32(o, key, 1, INT32_MAX, &s->sampling.max_tokens, err);
+        SL_TRY(opt_int32(o, key, 1, INT32_MAX, &s->sampling.max_tokens, err));
     }
-    if (!st)
-        st = opt_int32(o, "min_tokens", 0, INT32_MAX, &s->sampling.min_tokens, err);
-    if (!st && s->has_max_tokens && s->sampling.min_tokens > s->sampling.max_tokens)
-        st = sl_fail(err, SL_ERR_INVALID, W ".min_tokens: %d exceeds max_tokens %d", s->sampling.min_tokens,
-                     s->sampling.max_tokens);
-    return st;
+    SL_TRY(opt_int32(o, "min_tokens", 0, INT32_MAX, &s->sampling.min_tokens, err));
+    if (s->has_max_tokens && s->sampling.min_tokens > s->sampling.max_tokens)
+        return sl_fail(err, SL_ERR_INVALID, W ".min_tokens: %d exceeds max_tokens %d", s->sampling.min_tokens,
+                       s->sampling.max_tokens);
+    return SL_OK;
 }
 
 static sl_status parse_seed(const json_t *o, sl_request_spec *s, sl_err *err)
@@ -165,107 +162,95 @@ static sl_status parse_seed(const json_t *o, sl_request_spec *s, sl_err *err)
 static sl_status parse_sampling(const json_t *o, bool chat, sl_request_spec *s, sl_err *err)
 {
     sl_sampling *p = &s->sampling;
-    sl_status st = opt_float(o, "temperature", 0, 100, &p->temperature, err);
-    if (!st)
-        st = opt_float(o, "top_p", 0, 1, &p->top_p, err);
-    if (!st)
-        st = opt_int32(o, "top_k", -1, INT32_MAX, &p->top_k, err);
-    if (!st)
-        st = opt_float(o, "min_p", 0, 1, &p->min_p, err);
-    if (!st)
-        st = opt_float(o, "frequency_penalty", -2, 2, &p->frequency_penalty, err);
-    if (!st)
-        st = opt_float(o, "presence_penalty", -2, 2, &p->presence_penalty, err);
-    if (!st)
-        st = opt_float(o, "repetition_penalty", 0, 10, &p->repetition_penalty, err);
-    if (p->top_k < 0)
+    SL_TRY(opt_float(o, "temperature", 0, 100, &p->temperature, err));
+    SL_TRY(opt_float(o, "top_p", 0, 1, &p->top_p, err));
+    SL_TRY(opt_int32(o, "top_k", -1, INT32_MAX, &p->top_k, err));
+    SL_TRY(opt_float(o, "min_p", 0, 1, &p->min_p, err));
+    SL_TRY(opt_float(o, "frequency_penalty", -2, 2, &p->frequency_penalty, err));
+    SL_TRY(opt_float(o, "presence_penalty", -2, 2, &p->presence_penalty, err));
+    SL_TRY(opt_float(o, "repetition_penalty", 0, 10, &p->repetition_penalty, err));
+    if (p->top_k < 0) /* -1 means off, as 0 does */
         p->top_k = 0;
-    if (!st)
-        st = parse_lengths(o, chat, s, err);
-    if (!st)
-        st = sl_json_opt_bool(o, W, "ignore_eos", &p->ignore_eos, err);
-    if (!st)
-        st = parse_seed(o, s, err);
-    if (!st)
-        st = parse_bias(o, p, err);
-    if (!st)
-        st = parse_stop_ids(o, p, err);
-    if (!st)
-        st = parse_stop(o, s, err);
-    if (!st)
-        st = sl_json_opt_bool(o, W, "include_stop_str_in_output", &s->include_stop, err);
+    SL_TRY(parse_lengths(o, chat, s, err));
+    SL_TRY(sl_json_opt_bool(o, W, "ignore_eos", &p->ignore_eos, err));
+    SL_TRY(parse_seed(o, s, err));
+    SL_TRY(parse_bias(o, p, err));
+    SL_TRY(parse_stop_ids(o, p, err));
+    SL_TRY(parse_stop(o, s, err));
+    SL_TRY(sl_json_opt_bool(o, W, "include_stop_str_in_output", &s->include_stop, err));
     bool skip = true;
-    if (!st)
-        st = sl_json_opt_bool(o, W, "skip_special_tokens", &skip, err);
+    SL_TRY(sl_json_opt_bool(o, W, "skip_special_tokens", &skip, err));
     s->keep_special = !skip;
-    return st;
+    return SL_OK;
 }
 
 static sl_status parse_logprobs(const json_t *o, sl_oai_request *q, sl_err *err)
 {
-    sl_status st;
     int64_t top = 0;
     if (q->chat) {
-        st = sl_json_opt_bool(o, W, "logprobs", &q->logprobs, err);
-        if (!st)
-            st = sl_json_opt_int(o, W, "top_logprobs", 0, SL_LOGPROBS_MAX, &top, err);
-        if (!st && top && !q->logprobs)
-            st = sl_fail(err, SL_ERR_INVALID, W ".top_logprobs: needs logprobs true");
+        SL_TRY(sl_json_opt_bool(o, W, "logprobs", &q->logprobs, err));
+        SL_TRY(sl_json_opt_int(o, W, "top_logprobs", 0, SL_LOGPROBS_MAX, &top, err));
+        if (top && !q->logprobs)
+            return sl_fail(err, SL_ERR_INVALID, W ".top_logprobs: needs logprobs true");
     } else {
         q->logprobs = given(o, "logprobs");
-        st = sl_json_opt_int(o, W, "logprobs", 0, SL_LOGPROBS_MAX, &top, err);
+        SL_TRY(sl_json_opt_int(o, W, "logprobs", 0, SL_LOGPROBS_MAX, &top, err));
     }
     q->top_logprobs = (int)top;
     q->spec.sampling.n_logprobs = q->logprobs ? (int32_t)top : -1;
-    return st;
+    return SL_OK;
 }
 
 static sl_status parse_stream(const json_t *o, sl_oai_request *q, sl_err *err)
 {
     json_t *so = NULL;
-    sl_status st = sl_json_opt_bool(o, W, "stream", &q->stream, err);
-    if (!st)
-        st = sl_json_opt_object(o, W, "stream_options", &so, err);
-    if (!st && so && !q->stream)
-        st = sl_fail(err, SL_ERR_INVALID, W ".stream_options: only with stream true");
-    if (!st && so)
-        st = sl_json_opt_bool(so, W ".stream_options", "include_usage", &q->include_usage, err);
-    if (!st && so)
-        st = sl_json_opt_bool(so, W ".stream_options", "continuous_usage_stats", &q->continuous_usage, err);
-    return st;
+    SL_TRY(sl_json_opt_bool(o, W, "stream", &q->stream, err));
+    SL_TRY(sl_json_opt_object(o, W, "stream_options", &so, err));
+    if (!so)
+        return SL_OK;
+    if (!q->stream)
+        return sl_fail(err, SL_ERR_INVALID, W ".stream_options: only with stream true");
+    SL_TRY(sl_json_opt_bool(so, W ".stream_options", "include_usage", &q->include_usage, err));
+    return sl_json_opt_bool(so, W ".stream_options", "continuous_usage_stats", &q->continuous_usage, err);
 }
 
-static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
+static sl_status parse_model(const sl_oai_env *env, const json_t *o, sl_err *err)
 {
     const char *model = NULL;
-    sl_status st = sl_json_get_string(o, W, "model", &model, err);
-    if (st)
-        return st;
+    SL_TRY(sl_json_get_string(o, W, "model", &model, err));
     if (strcmp(model, env->served_name))
         return sl_fail(err, SL_ERR_NOT_FOUND,
                        W ".model: the model '%.100s' does not exist; this server has '%s'", model,
                        env->served_name);
-    int64_t n = 1, best_of = 0;
+    return SL_OK;
+}
+
+/* Fields that would change the answer and are not implemented. */
+static sl_status refuse_unsupported(const json_t *o, int64_t n, sl_err *err)
+{
+    int64_t best_of = 0;
     bool echo = false;
-    st = sl_json_opt_int(o, W, "n", 1, 128, &n, err);
+    SL_TRY(sl_json_opt_int(o, W, "best_of", 1, 128, &best_of, err));
+    if (best_of && best_of != n)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, W ".best_of: only the value of n is supported");
+    SL_TRY(sl_json_opt_bool(o, W, "echo", &echo, err));
+    if (echo)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, W ".echo: is not supported");
+    if (given(o, "suffix"))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, W ".suffix: is not supported");
+    return SL_OK;
+}
+
+static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
+{
+    int64_t n = 1;
+    SL_TRY(parse_model(env, o, err));
+    SL_TRY(sl_json_opt_int(o, W, "n", 1, 128, &n, err));
     q->spec.n = (uint32_t)n;
-    if (!st)
-        st = sl_json_opt_int(o, W, "best_of", 1, 128, &best_of, err);
-    if (!st && best_of && best_of != n)
-        st = sl_fail(err, SL_ERR_UNSUPPORTED, W ".best_of: only the value of n is supported");
-    if (!st)
-        st = sl_json_opt_bool(o, W, "echo", &echo, err);
-    if (!st && echo)
-        st = sl_fail(err, SL_ERR_UNSUPPORTED, W ".echo: is not supported");
-    if (!st && given(o, "suffix"))
-        st = sl_fail(err, SL_ERR_UNSUPPORTED, W ".suffix: is not supported");
-    if (!st)
-        st = parse_stream(o, q, err);
-    if (!st)
-        st = parse_sampling(o, q->chat, &q->spec, err);
-    if (!st)
-        st = parse_logprobs(o, q, err);
-    return st;
+    SL_TRY(refuse_unsupported(o, n, err));
+    SL_TRY(parse_stream(o, q, err));
+    SL_TRY(parse_sampling(o, q->chat, &q->spec, err));
+    return parse_logprobs(o, q, err);
 }
 
 /* ---- prompts ---- */
@@ -298,45 +283,54 @@ static sl_status parse_prompt(const sl_oai_env *env, const json_t *o, sl_request
     s->prompts = calloc(n, sizeof *s->prompts);
     if (!s->prompts)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    sl_status st = SL_OK;
-    for (size_t i = 0; i < n && !st; i++)
-        st = add_prompt(env, several ? json_array_get(v, i) : v, s, err);
-    return st;
+    for (size_t i = 0; i < n; i++)
+        SL_TRY(add_prompt(env, several ? json_array_get(v, i) : v, s, err));
+    return SL_OK;
 }
 
 static sl_status parse_thinking(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
 {
     q->thinking = env->chat == SL_CHAT_GLM; /* what the families do by default */
     json_t *kw = NULL;
-    sl_status st = sl_json_opt_object(o, W, "chat_template_kwargs", &kw, err);
-    if (st || !kw)
-        return st;
-    st = sl_json_opt_bool(kw, W ".chat_template_kwargs", "thinking", &q->thinking, err);
-    if (!st)
-        st = sl_json_opt_bool(kw, W ".chat_template_kwargs", "enable_thinking", &q->thinking, err);
-    return st;
+    SL_TRY(sl_json_opt_object(o, W, "chat_template_kwargs", &kw, err));
+    if (!kw)
+        return SL_OK;
+    SL_TRY(sl_json_opt_bool(kw, W ".chat_template_kwargs", "thinking", &q->thinking, err));
+    return sl_json_opt_bool(kw, W ".chat_template_kwargs", "enable_thinking", &q->thinking, err);
+}
+
+/* The tools that the model may call, kept for the answer; none when tool_choice says so. */
+static void keep_tools(json_t *tools, const json_t *choice, sl_oai_request *q)
+{
+    bool none = choice && json_is_string(choice) && !strcmp(json_string_value(choice), "none");
+    if (tools && json_array_size(tools) && !none)
+        q->tools = json_incref(tools);
+}
+
+static sl_status encode_chat(const sl_oai_env *env, const char *text, size_t len, sl_request_spec *s,
+                             sl_err *err)
+{
+    s->prompts = calloc(1, sizeof *s->prompts);
+    if (!s->prompts)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    SL_TRY(sl_tokenizer_encode(env->tok, text, len, 0, &s->prompts->ids, &s->prompts->n, err));
+    s->n_prompts = 1;
+    return SL_OK;
 }
 
 static sl_status render(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
 {
     json_t *messages = NULL, *tools = NULL, *format = NULL;
-    sl_status st = sl_json_get_array(o, W, "messages", &messages, err);
-    if (!st && !json_array_size(messages))
-        st = sl_fail(err, SL_ERR_INVALID, W ".messages: is empty");
-    if (!st)
-        st = sl_json_opt_array(o, W, "tools", &tools, err);
-    if (!st)
-        st = sl_json_opt_object(o, W, "response_format", &format, err);
-    if (!st)
-        st = parse_thinking(env, o, q, err);
-    if (st)
-        return st;
+    SL_TRY(sl_json_get_array(o, W, "messages", &messages, err));
+    if (!json_array_size(messages))
+        return sl_fail(err, SL_ERR_INVALID, W ".messages: is empty");
+    SL_TRY(sl_json_opt_array(o, W, "tools", &tools, err));
+    SL_TRY(sl_json_opt_object(o, W, "response_format", &format, err));
+    SL_TRY(parse_thinking(env, o, q, err));
     const json_t *choice = json_object_get(o, "tool_choice");
     if (json_is_null(choice))
         choice = NULL;
-    bool none = json_is_string(choice) && !strcmp(json_string_value(choice), "none");
-    if (tools && json_array_size(tools) && !none)
-        q->tools = json_incref(tools);
+    keep_tools(tools, choice, q);
     sl_chat_request cr = {.messages = messages,
                           .tools = q->tools,
                           .tool_choice = choice,
@@ -344,34 +338,29 @@ static sl_status render(const sl_oai_env *env, const json_t *o, sl_oai_request *
                           .thinking = q->thinking};
     char *text;
     size_t len;
-    st = sl_chat_render(env->chat, &cr, &text, &len, err);
-    if (st)
-        return st;
-    q->spec.prompts = calloc(1, sizeof *q->spec.prompts);
-    if (q->spec.prompts)
-        st = sl_tokenizer_encode(env->tok, text, len, 0, &q->spec.prompts->ids, &q->spec.prompts->n, err);
-    else
-        st = sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    if (!st)
-        q->spec.n_prompts = 1;
+    SL_TRY(sl_chat_render(env->chat, &cr, &text, &len, err));
+    sl_status st = encode_chat(env, text, len, &q->spec, err);
     free(text);
     return st;
+}
+
+static sl_status parse_object(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
+{
+    if (!json_is_object(o))
+        return sl_fail(err, SL_ERR_INVALID, W ": want a JSON object");
+    SL_TRY(parse_common(env, o, q, err));
+    return q->chat ? render(env, o, q, err) : parse_prompt(env, o, &q->spec, err);
 }
 
 sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_request *out,
                        sl_err *err)
 {
+    json_t *o = NULL;
+    SL_TRY(sl_json_parse(body, len, W, &o, err));
     sl_oai_request q = {.chat = chat};
     sl_request_spec_init(&q.spec);
     q.spec.api = chat ? "chat" : "completions";
-    json_t *o = NULL;
-    sl_status st = sl_json_parse(body, len, W, &o, err);
-    if (!st && !json_is_object(o))
-        st = sl_fail(err, SL_ERR_INVALID, W ": want a JSON object");
-    if (!st)
-        st = parse_common(env, o, &q, err);
-    if (!st)
-        st = chat ? render(env, o, &q, err) : parse_prompt(env, o, &q.spec, err);
+    sl_status st = parse_object(env, o, &q, err);
     json_decref(o);
     if (st) {
         sl_oai_request_free(&q);

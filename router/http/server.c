@@ -17,7 +17,7 @@
 
 enum {
     POOL_BYTES = 4096,      /* larger bodies are parsed and tokenized off the loop */
-    DRAIN_BYTES = 16 << 20, /* of a body that is too large are read before the connection is cut */
+    DRAIN_BYTES = 16 << 20, /* of a body over the limit that are read before the connection is cut */
     STREAM_BLOCK = 16384
 };
 
@@ -82,7 +82,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
     http_wake(q);
 }
 
-/* Watches for the client leaving; libmicrohttpd does not look at suspended connections. */
+/* Notices when the client closes; libmicrohttpd does not look at suspended connections. */
 static void start_watch(http_req *q)
 {
     if (q->watch)
@@ -316,7 +316,7 @@ static enum MHD_Result first_call(http_req *q, const char *url, const char *meth
         return MHD_YES;
     too_large(q);
     if (strtoull(cl, NULL, 10) > q->h->o->max_body_bytes + DRAIN_BYTES)
-        return queue_reply(q); /* at once; the rest is not read */
+        return queue_reply(q); /* the answer is sent now, the rest of the body is not read */
     return MHD_YES;
 }
 
