@@ -91,7 +91,7 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
         {"seed", SL_ARG_U64, &o->seed, "N", "Seed of the sampler. Default 0.", 0, 0, NULL},
         {"hot-rows", SL_ARG_INT, &o->hot_rows, "N",
          "Rows per layer in the hot buffer of hierarchical mode; 0 means twice index_topk. Default 0.", 0,
-         65534, NULL},
+         SL_HOT_ROWS_MAX, NULL},
         {"tail-rows", SL_ARG_INT, &o->tail_rows, "N",
          "Newest rows per layer that never leave the device, in addition to the hot rows. Default 64.", 1,
          65536, NULL},

@@ -18,7 +18,7 @@ int sl_cmd_verify(int argc, char **argv)
         {"steps", SL_ARG_INT, &o.steps, "N", "Tokens decoded after the prompt. Default 32.", 1, 4096, NULL},
         {"chunk", SL_ARG_INT, &o.chunk, "N", "Prompt tokens per step. Default 512.", 1, 1 << 20, NULL},
         {"hot-rows", SL_ARG_INT, &o.hot_rows, "N", "Rows per layer in the hot buffer. Default: index_topk.",
-         0, 65534, NULL},
+         0, SL_HOT_ROWS_MAX, NULL},
         {"tail-rows", SL_ARG_INT, &o.tail_rows, "N",
          "Newest rows per layer that never leave the device. Default 64.", 1, 65536, NULL},
         {"seed", SL_ARG_U64, &o.seed, "N", "Seed of the prompt. Default 0.", 0, 0, NULL},

@@ -295,7 +295,7 @@ int sl_bench_swapin_main(int argc, char **argv)
          128, 1 << 20, NULL},
         {"k", SL_ARG_INT, &o->k, "N", "Rows selected per request and step. Default 2048.", 1, 16384, NULL},
         {"hot-rows", SL_ARG_INT, &o->hot_rows, "N", "Rows of the hot buffer; at least k. Default 6144.", 1,
-         65534, NULL},
+         SL_HOT_ROWS_MAX, NULL},
         {"row-bytes", SL_ARG_INT, &o->row_bytes, "N", "Bytes of a row. Default 656.", 1, 65536, NULL},
         {"fresh", SL_ARG_INT, &o->fresh, "PERCENT",
          "Share of the selection that is new in each step. Default 30.", 0, 100, NULL},
