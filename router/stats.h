@@ -1,6 +1,6 @@
 /*
- * The router's metrics: handles of base/metrics rows, looked up once. Names and meanings are in
- * base/metrics_table.c. Threads: updates from the loop thread; sl_stats_text from anywhere.
+ * The router's metrics: handles of base/metrics rows, looked up once. Names and meanings are in base/metrics_table.c.
+ * Threads: the loop's thread. core/facts.c refreshes the gauges that mirror tables.
  */
 #ifndef SL_ROUTER_STATS_H
 #define SL_ROUTER_STATS_H

@@ -10,7 +10,7 @@
  * RESERVED                  -> PREFILLING
  * NO_ROOM                   -> QUEUED
  * PREFILLED                                 PREFILLING      DECODING
- * TOKENS                                    -> DECODING     DECODING *
+ * TOKENS                                    -> DECODING *   DECODING *
  * DONE                                      -> FINISHED     -> FINISHED
  * RETRACTED                                 -> QUEUED *     -> QUEUED *
  * FAILED                    retry $         retry $         retry $
@@ -22,12 +22,12 @@
  *   $       -> FAILED when the worker says that the failure is final
  *   *       -> FINISHED when the stream is complete: a stop string or stop token matched, or all tokens are there
  *   An event in a state without an entry is dropped. RESERVED, TOKENS and DONE that contradict what the request
- *   holds are a failure of the worker: retry.
+ *   holds are a failure of the worker: retry. LOST of a prefill worker that has finished changes nothing.
  *
  * Attempts: every PLACED starts a new one (from 1); messages of workers carry its number. Within an attempt states
  * only move forward. When an attempt is left before its end, every worker that has not ended it is told: ABORT to the
- * decode worker, and to the prefill worker while it may still write. The decode worker keeps the landing pages until it is
- * told DRAINED. The router relays that when the prefill worker says it, and says it itself when no writer was
+ * decode worker, and to the prefill worker while it may still write. The decode worker keeps the landing pages until
+ * it is told DRAINED. The router relays that when the prefill worker says it, and says it itself when no writer was
  * started or the writer has finished. For a writer that died there is no DRAINED: ABORT carries SL_ERR_PEER and the
  * decode worker closes its own endpoint first.
  *
