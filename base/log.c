@@ -1,18 +1,13 @@
 /*
- * The log writer: formats one event into a stack buffer and hands it to the kernel in one write(), so lines
- * from several threads or processes sharing a terminal never mix. No buffering, no lock, no allocation; an
- * event longer than the buffer is cut. JSON mode turns the key=value pairs into string members of one object
- * per line.
+ * One log line: formats an event into a buffer and gives it to the writer (log_writer.c). No allocation; an event that
+ * is longer than the buffer is cut. JSON mode turns the key=value pairs into string members of one object per line.
  */
-#include "base/log.h"
+#include "base/log_impl.h"
 
-#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
-
-enum { LINE_MAX_BYTES = 4096, FIELDS_MAX_BYTES = 3072 };
 
 static sl_log_level g_level = SL_LOG_INFO;
 static bool g_json;
@@ -50,83 +45,90 @@ uint64_t sl_now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-typedef struct line {
-    char buf[LINE_MAX_BYTES];
-    size_t len;
-} line;
-
-static void put_char(line *l, char c)
-{
-    if (l->len < sizeof l->buf - 4) /* room for the closing quote, brace and newline */
-        l->buf[l->len++] = c;
-}
-
-static void put_text(line *l, const char *s)
-{
-    while (*s)
-        put_char(l, *s++);
-}
-
-/* One character inside a JSON string. */
-static void put_json_char(line *l, char c)
+/* One character inside a JSON string; returns how many bytes of s it was. A byte that is no valid UTF-8 is written as
+ * the code point of its number, since JSON has no bytes. */
+static size_t put_json_char(sl_log_text *t, const char *s)
 {
     char esc[8];
-    if (c == '"' || c == '\\') {
-        put_char(l, '\\');
-        put_char(l, c);
-    } else if ((unsigned char)c < 0x20) {
-        snprintf(esc, sizeof esc, "\\u%04x", (unsigned)(unsigned char)c);
-        put_text(l, esc);
+    size_t len = sl_log_printable(s, strnlen(s, 4));
+    if (*s == '"' || *s == '\\') {
+        esc[0] = '\\', esc[1] = *s;
+        sl_log_put(t, esc, 2);
+    } else if (len) {
+        sl_log_put(t, s, len);
     } else {
-        put_char(l, c);
+        snprintf(esc, sizeof esc, "\\u%04x", (unsigned)(unsigned char)*s);
+        sl_log_put(t, esc, 6);
     }
+    return len ? len : 1;
 }
 
-static void put_json_member(line *l, const char *key, const char *value)
+static void put_json_member(sl_log_text *t, const char *key, const char *value)
 {
-    put_text(l, l->len > 1 ? ",\"" : "\"");
-    put_text(l, key);
-    put_text(l, "\":\"");
+    sl_log_put_str(t, t->len > 1 ? ",\"" : "\"");
+    sl_log_put_str(t, key);
+    sl_log_put_str(t, "\":\"");
     while (*value)
-        put_json_char(l, *value++);
-    put_char(l, '"');
+        value += put_json_char(t, value);
+    sl_log_put(t, "\"", 1);
+}
+
+/* One character of a quoted value as sl_log_fields escapes it: \" \\ \x0a, or itself. */
+static const char *put_json_escaped(sl_log_text *t, const char *s)
+{
+    unsigned hex;
+    char two[3] = "", byte[2] = "";
+    if (*s != '\\' || !s[1])
+        return s + put_json_char(t, s);
+    if (s[1] != 'x' || !s[2] || !s[3])
+        return s + 1 + put_json_char(t, s + 1);
+    memcpy(two, s + 2, 2);
+    hex = (unsigned)strtoul(two, NULL, 16);
+    byte[0] = (char)hex;
+    put_json_char(t, byte);
+    return s + 4;
 }
 
 /* Copies `key=value key="va lue"` pairs as JSON string members; text without '=' becomes member "msg". */
-static void put_json_pairs(line *l, const char *s)
+static void put_json_pairs(sl_log_text *t, const char *s)
 {
-    while (*s) {
+    while (*s && !t->full) {
         while (*s == ' ')
             s++;
         if (!*s)
             break;
-        size_t klen = strcspn(s, "= ");
-        put_text(l, ",\"");
+        size_t start = t->len, klen = strcspn(s, "= ");
+        sl_log_put_str(t, ",\"");
         if (s[klen] == '=') {
-            for (size_t i = 0; i < klen; i++)
-                put_json_char(l, s[i]);
-            s += klen + 1;
+            for (const char *end = s + klen; s < end;)
+                s += put_json_char(t, s);
+            s++;
         } else {
-            put_text(l, "msg");
+            sl_log_put_str(t, "msg");
         }
-        put_text(l, "\":\"");
+        sl_log_put_str(t, "\":\"");
+        if (t->full) { /* a member that is cut inside its key is not one */
+            t->len = start;
+            return;
+        }
         bool quoted = *s == '"';
         s += quoted;
-        while (*s && *s != (quoted ? '"' : ' ')) {
-            if (quoted && *s == '\\' && s[1])
-                s++;
-            put_json_char(l, *s++);
-        }
+        while (*s && *s != (quoted ? '"' : ' '))
+            s = quoted ? put_json_escaped(t, s) : s + put_json_char(t, s);
         s += quoted && *s == '"';
-        put_char(l, '"');
+        t->full = false; /* a value that is cut still ends with its quote, for which there is room */
+        t->cap += 2;
+        sl_log_put(t, "\"", 1);
+        t->cap -= 2;
+        t->full = t->len >= t->cap;
     }
 }
 
-/* Control characters in a value (a newline in a prompt) must not forge a second line. */
-static void put_plain_pairs(line *l, const char *s)
+/* Controls in the format's own text must not make a second line either. */
+static void put_plain_pairs(sl_log_text *t, const char *s)
 {
     for (; *s; s++)
-        put_char(l, (unsigned char)*s < 0x20 ? ' ' : *s);
+        sl_log_put(t, (unsigned char)*s < 0x20 ? " " : s, 1);
 }
 
 static void time_stamp(char *out, size_t n)
@@ -139,40 +141,48 @@ static void time_stamp(char *out, size_t n)
     snprintf(out + len, n - len, ".%03ldZ", ts.tv_nsec / 1000000);
 }
 
+size_t sl_log_line(char out[SL_LOG_LINE_BYTES], sl_log_level level, const char *comp, const char *event,
+                   const char *fields)
+{
+    enum { TAIL = 4 }; /* room for the closing quote, brace and newline */
+    char stamp[40];
+    sl_log_text t = {.buf = out, .cap = SL_LOG_LINE_BYTES - TAIL};
+    const char *const names[] = {"ts", "level", "proc", "comp", "ev"};
+    time_stamp(stamp, sizeof stamp);
+    const char *const values[] = {stamp, level_names[level], g_process, comp, event};
+    if (g_json)
+        sl_log_put(&t, "{", 1);
+    for (size_t i = 0; i < SL_COUNT(names); i++) {
+        if (g_json) {
+            put_json_member(&t, names[i], values[i]);
+            continue;
+        }
+        sl_log_put_str(&t, i ? " " : "");
+        sl_log_put_str(&t, names[i]);
+        sl_log_put(&t, "=", 1);
+        sl_log_put_str(&t, values[i]);
+    }
+    if (g_json) {
+        put_json_pairs(&t, fields);
+        out[t.len++] = '}';
+    } else if (fields[0]) {
+        sl_log_put(&t, " ", 1);
+        put_plain_pairs(&t, fields);
+    }
+    out[t.len++] = '\n';
+    return t.len;
+}
+
 void sl_log(sl_log_level level, const char *comp, const char *event, const char *fmt, ...)
 {
     if (!sl_log_enabled(level))
         return;
-    char fields[FIELDS_MAX_BYTES], stamp[40];
+    char fields[SL_LOG_FIELDS_BYTES], line[SL_LOG_LINE_BYTES];
+    sl_log_text t = {.buf = fields, .cap = sizeof fields - 1};
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(fields, sizeof fields, fmt, ap);
+    sl_log_fields(&t, fmt, ap);
     va_end(ap);
-    time_stamp(stamp, sizeof stamp);
-
-    line l = {.len = 0};
-    const char *names[] = {"ts", "level", "proc", "comp", "ev"};
-    const char *values[] = {stamp, level_names[level], g_process, comp, event};
-    if (g_json)
-        put_char(&l, '{');
-    for (size_t i = 0; i < SL_COUNT(names); i++) {
-        if (g_json) {
-            put_json_member(&l, names[i], values[i]);
-        } else {
-            put_text(&l, i ? " " : "");
-            put_text(&l, names[i]);
-            put_char(&l, '=');
-            put_text(&l, values[i]);
-        }
-    }
-    if (g_json) {
-        put_json_pairs(&l, fields);
-        l.buf[l.len++] = '}';
-    } else if (fields[0]) {
-        put_char(&l, ' ');
-        put_plain_pairs(&l, fields);
-    }
-    l.buf[l.len++] = '\n';
-    ssize_t rc = write(STDERR_FILENO, l.buf, l.len);
-    (void)rc; /* nowhere to report a log that cannot be written */
+    fields[t.len] = '\0';
+    sl_log_write(line, sl_log_line(line, level, comp, event, fields));
 }

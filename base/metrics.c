@@ -8,6 +8,7 @@
  */
 #include "base/metrics.h"
 
+#include "base/log.h"
 #include "base/strbuf.h"
 
 #include <math.h>
@@ -374,9 +375,18 @@ static void put_process(sl_strbuf *sb)
     sl_sb_printf(sb, "process_start_time_seconds %.2f\n", booted + (double)start / tick);
 }
 
+/* What the process counts outside of any registry. */
+static void fetch_process_wide(sl_metrics *m)
+{
+    sl_counter *lost = sl_metrics_counter(m, "sluice_log_lines_lost_total", NULL);
+    if (lost)
+        atomic_store_explicit(&lost->s.value, sl_log_lines_lost(), memory_order_relaxed);
+}
+
 char *sl_metrics_text(sl_metrics *m)
 {
     size_t n;
+    fetch_process_wide(m);
     const sl_metric_def *table = sl_metrics_describe(&n);
     sl_strbuf sb = {0};
     pthread_mutex_lock(&m->lock);

@@ -87,6 +87,10 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_messages_dropped_total", ALL, "reason=stale|malformed|unknown|refused",
             "Messages dropped: of another generation, malformed, for nobody, or refused at the handshake."),
 
+    /* log */
+    COUNTER("sluice_log_lines_lost_total", ALL, "",
+            "Log lines lost because the reader of standard error did not read, or was gone."),
+
     /* prefill */
     GAUGE("sluice_prefill_requests_running", P, "", "Requests being prefilled."),
     GAUGE("sluice_prefill_requests_waiting", P, "", "Requests waiting for prefill on this worker."),

@@ -4,11 +4,16 @@
  */
 #include "base/status.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/log.h"
+
+enum { PANIC_WAIT_MS = 200 };
 
 const char *sl_status_name(sl_status st)
 {
@@ -117,8 +122,13 @@ void sl_panic(const char *file, int line, const char *expr, const char *fmt, ...
     int n = snprintf(text, sizeof text, "panic: %s:%d: %s does not hold%s%s\n", file, line, expr,
                      why[0] ? ": " : "", why);
     fflush(stdout);
-    /* one write, so that the line stays whole among those of other processes */
-    ssize_t rc = write(STDERR_FILENO, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
-    (void)rc;
+    /* The lines before a panic explain it. A reader that does not read must not keep the process alive. */
+    sl_log_flush(PANIC_WAIT_MS);
+    struct pollfd err = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (poll(&err, 1, PANIC_WAIT_MS) > 0) {
+        /* one write, so that the line stays whole among those of other processes */
+        ssize_t rc = write(STDERR_FILENO, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
+        (void)rc;
+    }
     abort();
 }

@@ -23,6 +23,8 @@
 #include "transport/launch/launch.h"
 #include "transport/transport.h"
 
+enum { LOG_WAIT_MS = 1000 }; /* how long the end of the process waits for the reader of the log */
+
 static volatile int stop_flag;
 
 static void on_signal(int sig)
@@ -60,7 +62,9 @@ static sl_status run_router(const sl_config *cfg, sl_launch *launch, int root, s
     sl_status st, cast;
 
     sl_log_init(cfg->log.level, cfg->log.json, "router");
-    st = sl_router_create(cfg, &router, &why);
+    st = sl_log_start(&why);
+    if (st == SL_OK)
+        st = sl_router_create(cfg, &router, &why);
     if (st == SL_OK)
         snprintf(address, sizeof address, "%s", sl_router_worker_address(router));
     /* Also after a failure: the others wait, and an empty address tells them to give up. */
@@ -86,6 +90,11 @@ static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role rol
 
     snprintf(name, sizeof name, "%s/%d", sl_role_name(role), index);
     sl_log_init(cfg->log.level, cfg->log.json, name);
+    st = sl_log_start(err);
+    if (st != SL_OK) {
+        sl_launch_leave(launch);
+        return st;
+    }
     if (root >= 0)
         st = sl_launch_bcast(launch, root, address, sizeof address, err);
     else if (cfg->cluster.router_port == 0)
@@ -146,6 +155,8 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
     sl_status st;
     int root = -1;
 
+    /* A reader of the log, or a peer, that goes away is an error of one write and not the end of the process. */
+    signal(SIGPIPE, SIG_IGN);
     switch (sl_args_parse(by_rank ? "--config FILE [--set KEY=VALUE]..."
                                   : "--config FILE [--set KEY=VALUE]... [--index N]",
                           args, SL_COUNT(args) - (by_rank ? 1 : 0), argc, argv)) {
@@ -170,6 +181,7 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
         st = run_router(&cfg, &launch, root, &err);
     else
         st = run_worker(&cfg, &launch, role, by_rank ? index_in_role(&cfg, launch.rank) : index, root, &err);
+    sl_log_stop(LOG_WAIT_MS);
     return st == SL_OK ? SL_EXIT_OK : sl_args_fail(command, st, &err);
 }
 

@@ -119,6 +119,99 @@ START_TEST(endless_values_are_cut)
 }
 END_TEST
 
+/* What a client sends comes as one value and nothing else, in both formats. */
+static const struct {
+    const char *value, *plain; /* as key k of the line, before " z=1" */
+} hostile[] = {
+    {"a", "k=a"},
+    {"", "k=\"\""},
+    {"a b", "k=\"a b\""},
+    {"x level=error ev=forged", "k=\"x level=error ev=forged\""},
+    {"x\" ev=forged k=\"", "k=\"x\\\" ev=forged k=\\\"\""},
+    {"\"", "k=\"\\\"\""},
+    {"a\\", "k=\"a\\\\\""},
+    {"a\nts=1 level=error", "k=\"a\\x0ats=1 level=error\""},
+    {"\r\t\x1b[31m\x7f", "k=\"\\x0d\\x09\\x1b[31m\\x7f\""},
+    {"\xc3\xa9\xe2\x82\xac", "k=\xc3\xa9\xe2\x82\xac"},
+    {"\xff\xc3", "k=\"\\xff\\xc3\""},
+    {"\xc2\x85\xe2\x80\xa8", "k=\"\\xc2\\x85\\xe2\\x80\\xa8\""},
+    {"\xc0\x8a", "k=\"\\xc0\\x8a\""},
+};
+
+START_TEST(hostile_values)
+{
+    const char *v = hostile[_i].value;
+    char want[256];
+    for (int quoted = 0; quoted < 2; quoted++) {
+        sl_log_init(SL_LOG_INFO, false, "x");
+        capture();
+        if (quoted)
+            sl_log(SL_LOG_INFO, "c", "e", "k=\"%s\" z=%d", v, 1);
+        else
+            sl_log(SL_LOG_INFO, "c", "e", "k=%s z=%d", v, 1);
+        const char *at = strstr(captured(), " ev=e ");
+        ck_assert_ptr_nonnull(at);
+        const char *plain = hostile[_i].plain + 2;
+        bool bare = quoted && plain[0] != '"';
+        snprintf(want, sizeof want, " ev=e k=%s%s%s z=1\n", bare ? "\"" : "", plain, bare ? "\"" : "");
+        ck_assert_str_eq(at, want);
+
+        sl_log_init(SL_LOG_INFO, true, "x");
+        capture();
+        if (quoted)
+            sl_log(SL_LOG_INFO, "c", "e", "k=\"%s\" z=%d", v, 1);
+        else
+            sl_log(SL_LOG_INFO, "c", "e", "k=%s z=%d", v, 1);
+        json_t *line = json_loads(captured(), JSON_REJECT_DUPLICATES, NULL);
+        ck_assert_msg(line && json_object_size(line) == 7, "%s", text);
+        ck_assert_str_eq(json_string_value(json_object_get(line, "ev")), "e");
+        ck_assert_str_eq(json_string_value(json_object_get(line, "z")), "1");
+        const char *got = json_string_value(json_object_get(line, "k"));
+        if (!strchr(v, '\xff') && !strchr(v, '\xc2') && !strchr(v, '\xc0')) /* those are no text */
+            ck_assert_str_eq(got, v);
+        json_decref(line);
+    }
+}
+END_TEST
+
+/* Every conversion that callers use, compared with snprintf. */
+START_TEST(conversions)
+{
+    static const char bytes[4] = {'a', 'b', 'c', 'd'}; /* not terminated */
+    char want[400];
+    sl_log_init(SL_LOG_INFO, false, "x");
+    capture();
+#define ALL                                                                                                      \
+    "a=%d b=%5.2f c=%016lx d=%u e=%zu f=%lld g=%%%c h=%.*s i=%-4d| j=%hhu k=%.3g l=%.2s m=%p n=%*d o=%+d p=%#x", \
+        -3, 2.5, 0xabcul, 4000000000u, (size_t)7, -9ll, 'q', 3, bytes, 12, 255, 1e-9, "xyz", (void *)0x10,       \
+        6, 42, 5, 255u
+    sl_log(SL_LOG_INFO, "c", "e", ALL);
+    snprintf(want, sizeof want, ALL);
+    const char *at = strstr(captured(), " ev=e ");
+    ck_assert_ptr_nonnull(at);
+    ck_assert_int_eq(strncmp(at + 6, want, strlen(want)), 0);
+    ck_assert_str_eq(at + 6 + strlen(want), "\n");
+#undef ALL
+}
+END_TEST
+
+/* A JSON line that is cut is still JSON. */
+START_TEST(cut_json)
+{
+    static char big[5000];
+    for (size_t i = 0; i + 1 < sizeof big; i++)
+        big[i] = "\x01\xc3\xa9\"x"[i % 5];
+    for (size_t shift = 0; shift < 12; shift++) {
+        sl_log_init(SL_LOG_INFO, true, "x");
+        capture();
+        sl_log(SL_LOG_INFO, "c", "e", "s=%.*s v=%s after=1", (int)shift, "aaaaaaaaaaaaaaaa", big);
+        json_t *line = json_loads(captured(), JSON_REJECT_DUPLICATES, NULL);
+        ck_assert_msg(line != NULL, "%s", text);
+        json_decref(line);
+    }
+}
+END_TEST
+
 static void *write_lines(void *arg)
 {
     for (int i = 0; i < 100; i++)
@@ -161,6 +254,9 @@ int main(void)
     tcase_add_test(t, levels);
     tcase_add_test(t, no_forged_lines);
     tcase_add_test(t, json_line);
+    tcase_add_loop_test(t, hostile_values, 0, SL_COUNT(hostile));
+    tcase_add_test(t, conversions);
+    tcase_add_test(t, cut_json);
     tcase_add_test(t, endless_values_are_cut);
     tcase_add_test(t, lines_of_threads_do_not_mix);
     tcase_add_test(t, clock_goes_forward);
