@@ -20,7 +20,7 @@ uint16_t ref_bf16(double v);
 /* 2^ceil(log2(t)). */
 double ref_pow2_ceil(double t);
 
-/* ref_cache.c: the ops on the cache. */
+/* ref_cache.c: the ops on the cache; ref_residency.c: ref_resolve, ref_gather, ref_hot_reset. */
 void ref_kv_append(const void *params);
 void ref_index_append(const void *params);
 void ref_index_query(const void *params);
@@ -30,6 +30,9 @@ void ref_resolve(const void *params);
 void ref_gather(const void *params);
 void ref_hot_reset(const void *params);
 void ref_sparse_attn(const void *params);
+
+/* The page of a position of a sequence, in one of the page tables of s. */
+int32_t ref_page_of(const int32_t *table, const sl_seq_tables *s, int64_t seq, int64_t pos);
 
 typedef double ref_lanes __attribute__((vector_size(64)));
 /* n of them, zero, to be freed. */

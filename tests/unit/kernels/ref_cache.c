@@ -1,4 +1,4 @@
-/* Reference of the ops on the cache (ref.h): rows, index keys, selection, residency, attention. */
+/* Reference of the ops on the cache (ref.h): rows, index keys, selection, attention. Residency: ref_residency.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +84,7 @@ static double row_value(sl_row_format format, int32_t lora, const uint8_t *row, 
     return read_bf16(row + lora + 4 * ((lora + 127) / 128) + 2 * (i - lora));
 }
 
-static int32_t page_of(const int32_t *table, const sl_seq_tables *s, int64_t seq, int64_t pos)
+int32_t ref_page_of(const int32_t *table, const sl_seq_tables *s, int64_t seq, int64_t pos)
 {
     return table[seq * s->ld + pos / 64];
 }
@@ -111,13 +111,13 @@ void ref_kv_append(const void *params)
             ref_rope(x + p->lora, p->rope, p->cos_sin, pos, true, p->act);
         encode_row(p->format, p->lora, p->rope, x, row);
         if (s->hot_slot[seq] < 0)
-            at = (int64_t)page_of(s->row_pages, s, seq, pos) * 64 + pos % 64;
+            at = (int64_t)ref_page_of(s->row_pages, s, seq, pos) * 64 + pos % 64;
         else /* in order of tokens, so that later ones overwrite the tail */
             at = p->rows.hot_base + s->hot_slot[seq] * (int64_t)(p->rows.hot_rows + p->rows.tail_rows) +
                  p->rows.hot_rows + pos % p->rows.tail_rows;
         memcpy(p->rows.base + at * p->rows.row_bytes, row, (size_t)p->rows.row_bytes);
         if (p->host.base)
-            memcpy(p->host.base + page_of(s->host_pages, s, seq, pos) * p->host.page_stride +
+            memcpy(p->host.base + ref_page_of(s->host_pages, s, seq, pos) * p->host.page_stride +
                        pos % 64 * p->host.row_stride,
                    row, (size_t)p->rows.row_bytes);
     }
@@ -197,10 +197,10 @@ void ref_index_append(const void *params)
                 x[i] = bf(x[i]);
         }
         write_key(p->format, p->dim, x,
-                  p->index_base + page_of(s->index_pages, s, seq, pos) * p->index_page_stride, pos % 64);
+                  p->index_base + ref_page_of(s->index_pages, s, seq, pos) * p->index_page_stride, pos % 64);
         if (p->host.base)
             write_key(p->format, p->dim, x,
-                      p->host.base + page_of(s->host_pages, s, seq, pos) * p->host.page_stride, pos % 64);
+                      p->host.base + ref_page_of(s->host_pages, s, seq, pos) * p->host.page_stride, pos % 64);
     }
     free(x);
 }
@@ -247,7 +247,7 @@ void ref_index_scores(const void *params)
     for (int64_t t = p->token_first; t < (int64_t)p->token_first + p->token_count; t++)
         for (int64_t j = 0; j <= s->token_pos[t]; j++) {
             const uint8_t *block =
-                p->index_base + page_of(s->index_pages, s, s->token_seq[t], j) * p->index_page_stride;
+                p->index_base + ref_page_of(s->index_pages, s, s->token_seq[t], j) * p->index_page_stride;
             double score = 0, scale = official ? read_f32(block + 64 * (int64_t)p->dim + j % 64 * 4) : 1;
 
             for (int64_t h = 0; h < p->heads; h++) {
@@ -308,244 +308,6 @@ void ref_topk(const void *params)
             ids[j] = j < take ? all[j].id : -1;
         qsort(ids, (size_t)take, sizeof(int32_t), by_id);
         free(all);
-    }
-}
-
-/* ---- residency ---- */
-
-/* Plain arrays instead of linked lists: order[] is the LRU list from least to most recent. */
-static void read_order(const uint16_t *next, int32_t rows, int32_t *order)
-{
-    int32_t at = next[rows];
-
-    for (int32_t i = 0; i < rows; i++, at = next[at])
-        order[i] = at;
-}
-
-static void write_order(uint16_t *prev, uint16_t *next, int32_t rows, const int32_t *order)
-{
-    for (int32_t i = -1; i < rows; i++) {
-        int32_t a = i < 0 ? rows : order[i], b = i + 1 == rows ? rows : order[i + 1];
-
-        next[a] = (uint16_t)b;
-        prev[b] = (uint16_t)a;
-    }
-}
-
-typedef struct hot_slot {
-    uint16_t *slot_of, *prev, *next;
-    int32_t *token_of, *cursor, rows;
-    uint32_t *stamp, *counters;
-} hot_slot;
-
-static hot_slot slot_at(const sl_hot_state *h, int64_t slot, int32_t rows)
-{
-    hot_slot s = {
-        .slot_of = h->slot_of + slot * h->max_tokens, .token_of = h->token_of + slot * rows, .rows = rows};
-
-    s.stamp = h->stamp + slot * rows;
-    s.counters = h->counters + slot * 4;
-    s.prev = h->prev ? h->prev + slot * (rows + 1) : NULL;
-    s.next = h->next ? h->next + slot * (rows + 1) : NULL;
-    s.cursor = h->cursor ? h->cursor + slot : NULL;
-    return s;
-}
-
-void ref_hot_reset(const void *params)
-{
-    const sl_hot_reset_params *p = params;
-
-    for (int32_t slot = 0; slot < p->hot_slots; slot++) {
-        hot_slot s = slot_at(&p->hot, slot, p->hot_rows);
-        int32_t *order = malloc(4 * (size_t)p->hot_rows);
-
-        if (p->slot < 0 || p->slot == slot) {
-            for (int32_t i = 0; i < p->hot.max_tokens; i++)
-                s.slot_of[i] = 0xffff;
-            for (int32_t i = 0; i < p->hot_rows; i++) {
-                s.token_of[i] = -1;
-                s.stamp[i] = 0;
-                order[i] = i;
-            }
-            memset(s.counters, 0, 16);
-            if (s.next)
-                write_order(s.prev, s.next, p->hot_rows, order);
-            if (s.cursor)
-                *s.cursor = 0;
-        }
-        free(order);
-    }
-}
-
-/* Victims in order, by the words of kernels/params.h: for clock the parallel description, not the walking
- * hand. */
-static void choose_lru(const hot_slot *s, uint32_t step, int32_t n, int32_t *victims)
-{
-    int32_t *order = malloc(4 * (size_t)s->rows), found = 0;
-
-    read_order(s->next, s->rows, order);
-    for (int32_t i = 0; i < s->rows && found < n; i++)
-        if (s->stamp[order[i]] != step)
-            victims[found++] = order[i];
-    free(order);
-}
-
-static void choose_clock(hot_slot *s, uint32_t mark, int32_t n, int32_t *victims)
-{
-    int32_t found = 0, passed = s->rows, second = 0, hand = *s->cursor;
-
-    for (int32_t i = 0; i < s->rows && found < n; i++) {
-        int32_t at = (hand + i) % s->rows;
-
-        if (s->stamp[at] != mark && !(s->stamp[at] >> 31)) {
-            victims[found++] = at;
-            if (found == n)
-                passed = i + 1;
-        }
-    }
-    if (n == 0)
-        passed = 0;
-    if (found < n)
-        for (int32_t i = 0; i < s->rows && found < n; i++) {
-            int32_t at = (hand + i) % s->rows;
-
-            if (s->stamp[at] != mark && s->stamp[at] >> 31) {
-                victims[found++] = at;
-                second = i + 1;
-            }
-        }
-    for (int32_t i = 0; i < passed; i++) {
-        int32_t at = (hand + i) % s->rows;
-
-        if (s->stamp[at] != mark)
-            s->stamp[at] &= 0x7fffffffu;
-    }
-    *s->cursor = (hand + (second ? second : passed)) % s->rows;
-}
-
-static void resolve_hot(const sl_resolve_params *p, int64_t t, int64_t *src, int32_t *dst, int64_t *misses)
-{
-    const sl_seq_tables *q = p->seqs;
-    int64_t seq = q->token_seq[t], slot = q->hot_slot[seq];
-    int64_t base = p->rows.hot_base + slot * (p->rows.hot_rows + p->rows.tail_rows);
-    hot_slot s = slot_at(&p->hot, slot, p->rows.hot_rows);
-    bool lru = p->policy == SL_EVICT_LRU;
-    uint32_t mark = lru ? *p->step : *p->step | 1u << 31;
-    int32_t *victims = malloc(4 * (size_t)p->k), *used = malloc(4 * (size_t)p->k), missing = 0, next = 0,
-            n_used = 0;
-
-    for (int32_t i = 0; i < p->k && p->ids[t * p->ld_ids + i] >= 0; i++) {
-        int32_t id = p->ids[t * p->ld_ids + i];
-
-        if (id > q->token_pos[t] - p->rows.tail_rows)
-            s.counters[3]++;
-        else if (s.slot_of[id] == 0xffff)
-            missing++;
-        else {
-            s.counters[0]++;
-            s.stamp[s.slot_of[id]] = mark;
-        }
-    }
-    if (lru)
-        choose_lru(&s, mark, missing, victims);
-    else
-        choose_clock(&s, mark, missing, victims);
-    for (int32_t i = 0; i < p->k && p->ids[t * p->ld_ids + i] >= 0; i++) {
-        int32_t id = p->ids[t * p->ld_ids + i];
-
-        if (id > q->token_pos[t] - p->rows.tail_rows) {
-            p->phys[t * p->ld_ids + i] = (int32_t)(base + p->rows.hot_rows + id % p->rows.tail_rows);
-            continue;
-        }
-        if (s.slot_of[id] == 0xffff) {
-            int32_t v = victims[next++];
-
-            s.counters[1]++;
-            if (s.token_of[v] >= 0) {
-                s.counters[2]++;
-                s.slot_of[s.token_of[v]] = 0xffff;
-            }
-            s.token_of[v] = id;
-            s.slot_of[id] = (uint16_t)v;
-            s.stamp[v] = mark;
-            src[*misses] = (int64_t)page_of(q->host_pages, q, seq, id) * 64 + id % 64;
-            if (p->block_need) {
-                p->block_need[t * p->ld_blocks + i / 64]++;
-                p->miss_block[*misses] = (int32_t)(t * p->ld_blocks + i / 64);
-            }
-            dst[(*misses)++] = (int32_t)(base + v);
-        }
-        used[n_used++] = s.slot_of[id];
-        p->phys[t * p->ld_ids + i] = (int32_t)(base + s.slot_of[id]);
-    }
-    if (lru) {
-        int32_t *order = malloc(4 * (size_t)s.rows), *after = malloc(4 * (size_t)s.rows), n = 0;
-
-        read_order(s.next, s.rows, order);
-        for (int32_t i = 0; i < s.rows; i++)
-            if (s.stamp[order[i]] != mark)
-                after[n++] = order[i];
-        for (int32_t i = 0; i < n_used; i++)
-            after[n++] = used[i];
-        write_order(s.prev, s.next, s.rows, after);
-        free(order);
-        free(after);
-    }
-    free(victims);
-    free(used);
-}
-
-void ref_resolve(const void *params)
-{
-    const sl_resolve_params *p = params;
-    const sl_seq_tables *s = p->seqs;
-    int64_t misses = 0;
-
-    for (int64_t t = 0; t < s->n_tokens; t++) {
-        for (int32_t i = 0; i < p->ld_ids; i++)
-            p->phys[t * p->ld_ids + i] = -1;
-        for (int32_t b = 0; p->block_need && b < p->ld_blocks; b++)
-            p->block_need[t * p->ld_blocks + b] = p->block_done[t * p->ld_blocks + b] = 0;
-        if (s->hot_slot[s->token_seq[t]] >= 0) {
-            resolve_hot(p, t, p->miss_src, p->miss_dst, &misses);
-            continue;
-        }
-        for (int32_t i = 0; i < p->k && p->ids[t * p->ld_ids + i] >= 0; i++) {
-            int32_t id = p->ids[t * p->ld_ids + i];
-
-            p->phys[t * p->ld_ids + i] = page_of(s->row_pages, s, s->token_seq[t], id) * 64 + id % 64;
-        }
-    }
-    for (int64_t i = 1; i < misses; i++) /* stable insertion sort */
-        for (int64_t j = i; j > 0 && p->miss_src[j - 1] > p->miss_src[j]; j--) {
-            int64_t src = p->miss_src[j];
-            int32_t dst = p->miss_dst[j];
-
-            if (p->miss_block) {
-                int32_t block = p->miss_block[j];
-
-                p->miss_block[j] = p->miss_block[j - 1];
-                p->miss_block[j - 1] = block;
-            }
-            p->miss_src[j] = p->miss_src[j - 1];
-            p->miss_dst[j] = p->miss_dst[j - 1];
-            p->miss_src[j - 1] = src;
-            p->miss_dst[j - 1] = dst;
-        }
-    *p->miss_count = (int32_t)misses;
-}
-
-void ref_gather(const void *params)
-{
-    const sl_gather_params *p = params; /* without clock: what it says is nothing that can be compared */
-
-    for (int32_t i = 0; i < *p->miss_count && i < p->miss_cap; i++) {
-        if (p->block_done)
-            p->block_done[p->miss_block[i]]++;
-        memcpy(p->rows.base + p->miss_dst[i] * p->rows.row_bytes,
-               p->host.base + p->miss_src[i] / 64 * p->host.page_stride +
-                   p->miss_src[i] % 64 * p->host.row_stride,
-               (size_t)p->rows.row_bytes);
     }
 }
 

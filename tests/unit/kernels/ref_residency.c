@@ -1,0 +1,241 @@
+/* Reference of the ops on residency (ref.h): the hot buffer's state, who gives way, and the rows that are fetched. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/unit/kernels/ref.h"
+
+/* Plain arrays instead of linked lists: order[] is the LRU list from least to most recent. */
+static void read_order(const uint16_t *next, int32_t rows, int32_t *order)
+{
+    int32_t at = next[rows];
+
+    for (int32_t i = 0; i < rows; i++, at = next[at])
+        order[i] = at;
+}
+
+static void write_order(uint16_t *prev, uint16_t *next, int32_t rows, const int32_t *order)
+{
+    for (int32_t i = -1; i < rows; i++) {
+        int32_t a = i < 0 ? rows : order[i], b = i + 1 == rows ? rows : order[i + 1];
+
+        next[a] = (uint16_t)b;
+        prev[b] = (uint16_t)a;
+    }
+}
+
+typedef struct hot_slot {
+    uint16_t *slot_of, *prev, *next;
+    int32_t *token_of, *cursor, rows;
+    uint32_t *stamp, *counters;
+} hot_slot;
+
+static hot_slot slot_at(const sl_hot_state *h, int64_t slot, int32_t rows)
+{
+    hot_slot s = {
+        .slot_of = h->slot_of + slot * h->max_tokens, .token_of = h->token_of + slot * rows, .rows = rows};
+
+    s.stamp = h->stamp + slot * rows;
+    s.counters = h->counters + slot * 4;
+    s.prev = h->prev ? h->prev + slot * (rows + 1) : NULL;
+    s.next = h->next ? h->next + slot * (rows + 1) : NULL;
+    s.cursor = h->cursor ? h->cursor + slot : NULL;
+    return s;
+}
+
+void ref_hot_reset(const void *params)
+{
+    const sl_hot_reset_params *p = params;
+
+    for (int32_t slot = 0; slot < p->hot_slots; slot++) {
+        hot_slot s = slot_at(&p->hot, slot, p->hot_rows);
+        int32_t *order = malloc(4 * (size_t)p->hot_rows);
+
+        if (p->slot < 0 || p->slot == slot) {
+            for (int32_t i = 0; i < p->hot.max_tokens; i++)
+                s.slot_of[i] = 0xffff;
+            for (int32_t i = 0; i < p->hot_rows; i++) {
+                s.token_of[i] = -1;
+                s.stamp[i] = 0;
+                order[i] = i;
+            }
+            memset(s.counters, 0, 16);
+            if (s.next)
+                write_order(s.prev, s.next, p->hot_rows, order);
+            if (s.cursor)
+                *s.cursor = 0;
+        }
+        free(order);
+    }
+}
+
+/* Victims in order, by the words of kernels/params.h: for clock the parallel description, not the walking
+ * hand. */
+static void choose_lru(const hot_slot *s, uint32_t step, int32_t n, int32_t *victims)
+{
+    int32_t *order = malloc(4 * (size_t)s->rows), found = 0;
+
+    read_order(s->next, s->rows, order);
+    for (int32_t i = 0; i < s->rows && found < n; i++)
+        if (s->stamp[order[i]] != step)
+            victims[found++] = order[i];
+    free(order);
+}
+
+static void choose_clock(hot_slot *s, uint32_t mark, int32_t n, int32_t *victims)
+{
+    int32_t found = 0, passed = s->rows, second = 0, hand = *s->cursor;
+
+    for (int32_t i = 0; i < s->rows && found < n; i++) {
+        int32_t at = (hand + i) % s->rows;
+
+        if (s->stamp[at] != mark && !(s->stamp[at] >> 31)) {
+            victims[found++] = at;
+            if (found == n)
+                passed = i + 1;
+        }
+    }
+    if (n == 0)
+        passed = 0;
+    if (found < n)
+        for (int32_t i = 0; i < s->rows && found < n; i++) {
+            int32_t at = (hand + i) % s->rows;
+
+            if (s->stamp[at] != mark && s->stamp[at] >> 31) {
+                victims[found++] = at;
+                second = i + 1;
+            }
+        }
+    for (int32_t i = 0; i < passed; i++) {
+        int32_t at = (hand + i) % s->rows;
+
+        if (s->stamp[at] != mark)
+            s->stamp[at] &= 0x7fffffffu;
+    }
+    *s->cursor = (hand + (second ? second : passed)) % s->rows;
+}
+
+static void resolve_hot(const sl_resolve_params *p, int64_t t, int64_t *src, int32_t *dst, int64_t *misses)
+{
+    const sl_seq_tables *q = p->seqs;
+    int64_t seq = q->token_seq[t], slot = q->hot_slot[seq];
+    int64_t base = p->rows.hot_base + slot * (p->rows.hot_rows + p->rows.tail_rows);
+    hot_slot s = slot_at(&p->hot, slot, p->rows.hot_rows);
+    bool lru = p->policy == SL_EVICT_LRU;
+    uint32_t mark = lru ? *p->step : *p->step | 1u << 31;
+    int32_t *victims = malloc(4 * (size_t)p->k), *used = malloc(4 * (size_t)p->k), missing = 0, next = 0,
+            n_used = 0;
+
+    for (int32_t i = 0; i < p->k && p->ids[t * p->ld_ids + i] >= 0; i++) {
+        int32_t id = p->ids[t * p->ld_ids + i];
+
+        if (id > q->token_pos[t] - p->rows.tail_rows)
+            s.counters[3]++;
+        else if (s.slot_of[id] == 0xffff)
+            missing++;
+        else {
+            s.counters[0]++;
+            s.stamp[s.slot_of[id]] = mark;
+        }
+    }
+    if (lru)
+        choose_lru(&s, mark, missing, victims);
+    else
+        choose_clock(&s, mark, missing, victims);
+    for (int32_t i = 0; i < p->k && p->ids[t * p->ld_ids + i] >= 0; i++) {
+        int32_t id = p->ids[t * p->ld_ids + i];
+
+        if (id > q->token_pos[t] - p->rows.tail_rows) {
+            p->phys[t * p->ld_ids + i] = (int32_t)(base + p->rows.hot_rows + id % p->rows.tail_rows);
+            continue;
+        }
+        if (s.slot_of[id] == 0xffff) {
+            int32_t v = victims[next++];
+
+            s.counters[1]++;
+            if (s.token_of[v] >= 0) {
+                s.counters[2]++;
+                s.slot_of[s.token_of[v]] = 0xffff;
+            }
+            s.token_of[v] = id;
+            s.slot_of[id] = (uint16_t)v;
+            s.stamp[v] = mark;
+            src[*misses] = (int64_t)ref_page_of(q->host_pages, q, seq, id) * 64 + id % 64;
+            if (p->block_need) {
+                p->block_need[t * p->ld_blocks + i / 64]++;
+                p->miss_block[*misses] = (int32_t)(t * p->ld_blocks + i / 64);
+            }
+            dst[(*misses)++] = (int32_t)(base + v);
+        }
+        used[n_used++] = s.slot_of[id];
+        p->phys[t * p->ld_ids + i] = (int32_t)(base + s.slot_of[id]);
+    }
+    if (lru) {
+        int32_t *order = malloc(4 * (size_t)s.rows), *after = malloc(4 * (size_t)s.rows), n = 0;
+
+        read_order(s.next, s.rows, order);
+        for (int32_t i = 0; i < s.rows; i++)
+            if (s.stamp[order[i]] != mark)
+                after[n++] = order[i];
+        for (int32_t i = 0; i < n_used; i++)
+            after[n++] = used[i];
+        write_order(s.prev, s.next, s.rows, after);
+        free(order);
+        free(after);
+    }
+    free(victims);
+    free(used);
+}
+
+void ref_resolve(const void *params)
+{
+    const sl_resolve_params *p = params;
+    const sl_seq_tables *s = p->seqs;
+    int64_t misses = 0;
+
+    for (int64_t t = 0; t < s->n_tokens; t++) {
+        for (int32_t i = 0; i < p->ld_ids; i++)
+            p->phys[t * p->ld_ids + i] = -1;
+        for (int32_t b = 0; p->block_need && b < p->ld_blocks; b++)
+            p->block_need[t * p->ld_blocks + b] = p->block_done[t * p->ld_blocks + b] = 0;
+        if (s->hot_slot[s->token_seq[t]] >= 0) {
+            resolve_hot(p, t, p->miss_src, p->miss_dst, &misses);
+            continue;
+        }
+        for (int32_t i = 0; i < p->k && p->ids[t * p->ld_ids + i] >= 0; i++) {
+            int32_t id = p->ids[t * p->ld_ids + i];
+
+            p->phys[t * p->ld_ids + i] = ref_page_of(s->row_pages, s, s->token_seq[t], id) * 64 + id % 64;
+        }
+    }
+    for (int64_t i = 1; i < misses; i++) /* stable insertion sort */
+        for (int64_t j = i; j > 0 && p->miss_src[j - 1] > p->miss_src[j]; j--) {
+            int64_t src = p->miss_src[j];
+            int32_t dst = p->miss_dst[j];
+
+            if (p->miss_block) {
+                int32_t block = p->miss_block[j];
+
+                p->miss_block[j] = p->miss_block[j - 1];
+                p->miss_block[j - 1] = block;
+            }
+            p->miss_src[j] = p->miss_src[j - 1];
+            p->miss_dst[j] = p->miss_dst[j - 1];
+            p->miss_src[j - 1] = src;
+            p->miss_dst[j - 1] = dst;
+        }
+    *p->miss_count = (int32_t)misses;
+}
+
+void ref_gather(const void *params)
+{
+    const sl_gather_params *p = params; /* without clock: what it says is nothing that can be compared */
+
+    for (int32_t i = 0; i < *p->miss_count && i < p->miss_cap; i++) {
+        if (p->block_done)
+            p->block_done[p->miss_block[i]]++;
+        memcpy(p->rows.base + p->miss_dst[i] * p->rows.row_bytes,
+               p->host.base + p->miss_src[i] / 64 * p->host.page_stride +
+                   p->miss_src[i] % 64 * p->host.row_stride,
+               (size_t)p->rows.row_bytes);
+    }
+}
