@@ -131,21 +131,38 @@ static void put_plain_pairs(sl_log_text *t, const char *s)
         sl_log_put(t, (unsigned char)*s < 0x20 ? " " : s, 1);
 }
 
+/* Year, month and day of a day since 1970, in the Gregorian calendar. Years are counted from March, so that the day
+ * which leap years add is the last one of a year. */
+static void date_of(int64_t days, int64_t *year, int *month, int *day)
+{
+    int64_t d = days + 719468;                     /* since 0000-03-01 */
+    int64_t era = d / 146097, of_era = d % 146097; /* 400 years each */
+    int64_t y = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+    int of_year = (int)(of_era - (365 * y + y / 4 - y / 100)); /* 0..365 */
+    int from_march = (5 * of_year + 2) / 153;
+    *day = of_year - (153 * from_march + 2) / 5 + 1;
+    *month = from_march < 10 ? from_march + 3 : from_march - 9;
+    *year = era * 400 + y + (*month <= 2);
+}
+
+/* UTC. Not by gmtime_r, which takes a lock of the C library that a child of fork() may find held for ever. */
 static void time_stamp(char *out, size_t n)
 {
     struct timespec ts;
-    struct tm tm;
+    int64_t year;
+    int month, day;
     clock_gettime(CLOCK_REALTIME, &ts);
-    gmtime_r(&ts.tv_sec, &tm);
-    size_t len = strftime(out, n, "%Y-%m-%dT%H:%M:%S", &tm);
-    snprintf(out + len, n - len, ".%03ldZ", ts.tv_nsec / 1000000);
+    int second = (int)(ts.tv_sec % 86400);
+    date_of(ts.tv_sec / 86400, &year, &month, &day);
+    snprintf(out, n, "%04lld-%02d-%02dT%02d:%02d:%02d.%03ldZ", (long long)year, month, day, second / 3600,
+             second / 60 % 60, second % 60, ts.tv_nsec / 1000000);
 }
 
 size_t sl_log_line(char out[SL_LOG_LINE_BYTES], sl_log_level level, const char *comp, const char *event,
                    const char *fields)
 {
     enum { TAIL = 4 }; /* room for the closing quote, brace and newline */
-    char stamp[40];
+    char stamp[64];
     sl_log_text t = {.buf = out, .cap = SL_LOG_LINE_BYTES - TAIL};
     const char *const names[] = {"ts", "level", "proc", "comp", "ev"};
     time_stamp(stamp, sizeof stamp);

@@ -6,9 +6,11 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "base/log.h"
+#include "base/log_impl.h"
 #include "tests/unit/base/test_base.h"
 
 static int saved, fds[2];
@@ -48,6 +50,36 @@ START_TEST(plain_line)
     ck_assert_int_eq(rest[-1], 'Z');
     ck_assert_str_eq(rest,
                      " level=info proc=prefill/1 comp=prefill ev=commit rid=0000000000000abc tokens=96\n");
+}
+END_TEST
+
+static struct timespec fake;
+
+/* Stands for the C library's in this program, log.c included. */
+int clock_gettime(clockid_t id, struct timespec *ts)
+{
+    if (id == CLOCK_REALTIME && fake.tv_sec) {
+        *ts = fake;
+        return 0;
+    }
+    return (int)syscall(SYS_clock_gettime, id, ts);
+}
+
+/* The time of a line is what the C library makes of the clock, on every day from 1970 to 2150. */
+START_TEST(dates)
+{
+    char want[40];
+    sl_log_init(SL_LOG_INFO, false, "x");
+    for (int64_t day = 1; day < 66000; day += day % 50 ? 1 : 9) {
+        fake = (struct timespec){.tv_sec = day * 86400 + day * 7919 % 86400, .tv_nsec = 123456789};
+        struct tm tm;
+        char line[SL_LOG_LINE_BYTES];
+        gmtime_r(&fake.tv_sec, &tm);
+        strftime(want, sizeof want, "ts=%Y-%m-%dT%H:%M:%S.123Z ", &tm);
+        sl_log_line(line, SL_LOG_INFO, "c", "e", "");
+        ck_assert_msg(strncmp(line, want, strlen(want)) == 0, "%.40s is not %s", line, want);
+    }
+    fake.tv_sec = 0;
 }
 END_TEST
 
@@ -252,6 +284,7 @@ int main(void)
     TCase *t = tcase_create("log");
     tcase_add_test(t, plain_line);
     tcase_add_test(t, levels);
+    tcase_add_test(t, dates);
     tcase_add_test(t, no_forged_lines);
     tcase_add_test(t, json_line);
     tcase_add_loop_test(t, hostile_values, 0, SL_COUNT(hostile));
