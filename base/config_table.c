@@ -1,6 +1,6 @@
 /*
- * The configuration table: every key, once. Documentation sentences end up in configs/reference.yaml and in
- * docs/configuration.md, so they speak to the person who runs the cluster. A CHOICE names an implementation: the names
+ * The configuration table: every key, once. The sentences become configs/reference.yaml and docs/configuration.md, so
+ * they are written for the person who runs the cluster. A CHOICE names an implementation: the names
  * are in the registry of the room that owns it (sl_config_bind), here are only those that the configuration itself
  * adds ("auto").
  */
@@ -41,8 +41,8 @@ static const char *const levels[] = {"error", "warn", "info", "debug", "trace", 
 
 const sl_cfg_section sl_cfg_sections[] = {
     {"model", "Which checkpoint is served, and how its numbers are represented."},
-    {"backend", "Where the model computes."},
-    {"sparse_attention", "Which rows attention reads, and where they are kept."},
+    {"backend", "The device on which the model computes."},
+    {"sparse_attention", "Which rows of the KV cache attention reads, and where they are kept."},
     {"kvstore", "The host store: the whole KV cache, in this process's memory."},
     {"cluster", "How the processes find each other and how the rows travel."},
     {"prefill", "Prefill workers."},
@@ -82,7 +82,8 @@ const sl_cfg_row sl_cfg_rows[] = {
          "resident: the whole cache on the device. adaptive: requests are resident while the device has "
          "room and become hierarchical under pressure, the longest first. All give the same tokens."),
     INT(sparse_attention, hot_rows, "0", 0, 1 << 20,
-        "Hot-buffer rows per request and layer; at least the model's index_topk. 0: twice index_topk."),
+        "Rows per request and layer in the hot buffer on the device; at least the model's index_topk. 0: twice "
+        "index_topk."),
     INTS(sparse_attention, hot_rows_layers, "", -1, 65534,
          "Hot-buffer rows of each layer, in order, instead of hot_rows. 0: hot_rows. -1: all rows of that "
          "layer are on the device. `sluice plan --locality` makes the list from measured hits. Empty: "
@@ -125,18 +126,17 @@ const sl_cfg_row sl_cfg_rows[] = {
          "where it is possible, else staging. What cannot be done is refused at start with the reason."),
     STR(cluster, router_host, "127.0.0.1", "Address where workers reach the router."),
     INT(cluster, router_port, "7300", 0, 65535,
-        "Port where workers reach the router. 0: any free port, told to the others by MPI."),
+        "Port where workers reach the router. 0: any free port, which MPI passes to the other processes."),
     STR(cluster, advertise_host, "",
-        "Address this process tells the others to reach it at. Empty: the address of the route to the "
-        "router."),
+        "Address at which other processes reach this one. Empty: the local address of the route to the router."),
     INT(cluster, listen_port, "0", 0, 65535, "Port a worker listens on for other workers. 0: any free port."),
     INT(cluster, heartbeat_ms, "200", 10, 60000, "Interval of heartbeats between router and workers."),
     INT(cluster, dead_after_ms, "2000", 50, 600000,
-        "A peer silent for this long is dead; its requests are recovered elsewhere."),
+        "A peer that is silent for this long counts as dead; its requests are recovered on other workers."),
     INT(cluster, connect_timeout_ms, "5000", 100, 600000,
         "Deadline for one connection attempt with its handshake."),
     INT(cluster, reconnect_ms, "500", 10, 60000,
-        "Pause before connecting again to a router that is not there."),
+        "Pause before the next attempt to connect to a router that does not answer."),
     STR(cluster, tls, "", "UCX transports (UCX_TLS), for instance rc_verbs,sm,self. Empty: UCX chooses."),
     STR(cluster, devices, "",
         "Network devices (UCX_NET_DEVICES), for instance mlx5_0:1. Empty: nearest to the memory."),
@@ -149,8 +149,10 @@ const sl_cfg_row sl_cfg_rows[] = {
          "Check prefix pages pulled from a decode worker before using them."),
 
     INT(decode, max_batch, "64", 1, 4096, "Requests that decode together in one step."),
-    SIZE(decode, device_bytes, "0", 0, 16 * TIB,
-         "Device memory for KV: index pages and hot rows. 0: what is free after the weights."),
+    SIZE(
+        decode, device_bytes, "0", 0, 16 * TIB,
+        "Device memory for the KV cache: index pages and hot rows. 0: all memory that is free after the weights "
+        "are loaded."),
     INT(decode, max_waiting, "256", 0, 65536, "Requests that may wait on a worker for a decode slot."),
     BOOL(decode, verify_checksums, "true", "Check arrived rows against the checksums of the prefill worker."),
 
@@ -181,14 +183,17 @@ const sl_cfg_row sl_cfg_rows[] = {
     STR(router, tls_key, "", "PEM private key."),
     SIZE(router, max_body_bytes, "8MiB", KIB, 1024 * MIB, "Largest request body."),
     INT(router, max_output_tokens_default, "0", 0, MAX_TOKENS,
-        "Output limit of a request that names none. 0: what is left of the context."),
-    INT(router, max_connections, "4096", 1, 1000000, "Client connections at once, HTTP and gRPC each."),
+        "Output limit of a request that names none. 0: the rest of the context."),
+    INT(router, max_connections, "4096", 1, 1000000,
+        "Concurrent client connections, for HTTP and gRPC each."),
     CHOICE(router, chat_template, "auto", automatic,
            "How chat messages become a prompt. auto: by model family. plain: role and text lines, for base "
            "models."),
 
-    ENUM(log, level, "info", levels,
-         "info: life-cycle, a few lines per request. debug: per message. trace: per step."),
+    ENUM(
+        log, level, "info", levels,
+        "Least important event that is logged. info: life-cycle, a few lines per request. debug: each message. "
+        "trace: each step."),
     BOOL(log, json, "false", "One JSON object per line instead of key=value pairs."),
 
     STR(metrics, host, "127.0.0.1", "Address of the exporter."),

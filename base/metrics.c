@@ -431,9 +431,8 @@ char *sl_metrics_reference(void)
     sl_strbuf sb = {0};
     sl_sb_str(&sb,
               "# Metrics\n\nThe router serves them on `/metrics` of its HTTP port, workers on `metrics.port` "
-              "+ rank. "
-              "This page is generated from the table in `base/metrics_table.c`; a test keeps it fresh.\n\n"
-              "| metric | type | exported by | labels | meaning |\n|---|---|---|---|---|\n");
+              "+ rank. This page is generated from the table in `base/metrics_table.c`; a test keeps it "
+              "fresh.\n\n| metric | type | exported by | labels | meaning |\n|---|---|---|---|---|\n");
     for (size_t i = 0; i < n; i++) {
         sl_sb_printf(&sb, "| `%s` | %s | ", table[i].name, types[table[i].kind]);
         put_roles(&sb, table[i].roles);

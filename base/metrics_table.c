@@ -59,17 +59,18 @@ static const sl_metric_def table[] = {
     HIST("sluice_request_stage_seconds", R, "stage=tokenize|reserve|prefill|transfer|decode", ttft,
          "Time a request spent in one stage."),
     HIST("sluice_router_overhead_seconds", R, "", short,
-         "Router's own time per request before it reaches a worker."),
+         "Time that a request spends in the router itself before it reaches a worker."),
     COUNTER("sluice_request_retries_total", R, "stage=reserve|prefill|transfer|decode",
             "Requests started again after a worker failed or refused, by the stage that was lost."),
     COUNTER("sluice_stream_resumes_total", R, "",
-            "Streams that went on elsewhere after tokens had been sent."),
+            "Streams that another worker continued after tokens had been sent."),
     COUNTER("sluice_client_disconnects_total", R, "", "Requests cancelled because their client went away."),
     COUNTER("sluice_http_responses_total", R, "path,code", "HTTP responses."),
     COUNTER("sluice_grpc_responses_total", R, "method,code", "gRPC responses, by status code name."),
     GAUGE("sluice_connections", R, "protocol=http|grpc", "Open client connections."),
-    COUNTER("sluice_placements_total", R, "reason=prefix|load|order",
-            "Placements by what decided them: a cached prefix, the loads, or the turn."),
+    COUNTER(
+        "sluice_placements_total", R, "reason=prefix|load|order",
+        "Placements by what decided them: a cached prefix, the loads of the workers, or round-robin order."),
 
     /* router: workers */
     GAUGE("sluice_workers", R, "role=prefill|decode,state=ready|draining|dead",
@@ -85,7 +86,8 @@ static const sl_metric_def table[] = {
     GAUGE("sluice_transport_peers", ALL, "", "Peers connected now."),
     COUNTER("sluice_transport_peer_failures_total", ALL, "", "Connections lost to failure."),
     COUNTER("sluice_messages_dropped_total", ALL, "reason=stale|malformed|unknown|refused",
-            "Messages dropped: of another generation, malformed, for nobody, or refused at the handshake."),
+            "Messages dropped: of an earlier attempt, malformed, for an unknown request, or refused at the "
+            "handshake."),
 
     /* log */
     COUNTER("sluice_log_lines_lost_total", ALL, "",
@@ -95,13 +97,15 @@ static const sl_metric_def table[] = {
     GAUGE("sluice_prefill_requests_running", P, "", "Requests being prefilled."),
     GAUGE("sluice_prefill_requests_waiting", P, "", "Requests waiting for prefill on this worker."),
     COUNTER("sluice_prefill_tokens_total", P, "", "Prompt tokens computed."),
-    COUNTER("sluice_prefill_reused_tokens_total", P, "source=local|remote",
-            "Prompt tokens not computed because their pages were here or were pulled from a decode worker."),
+    COUNTER(
+        "sluice_prefill_reused_tokens_total", P, "source=local|remote",
+        "Prompt tokens not computed because their pages were in this store or were pulled from a decode worker."),
     HIST("sluice_prefill_chunk_seconds", P, "", ttft, "Time of one chunk."),
     COUNTER("sluice_transfers_total", P, "outcome=ok|aborted|failed", "Requests whose rows were shipped."),
     COUNTER("sluice_transfer_bytes_total", P, "", "Bytes of rows and index keys shipped."),
-    HIST("sluice_transfer_exposed_seconds", P, "", short,
-         "Time between a prompt's last layer and its COMMIT: shipping that computing did not hide."),
+    HIST(
+        "sluice_transfer_exposed_seconds", P, "", short,
+        "Time between a prompt's last layer and its COMMIT: the part of shipping that is not hidden by computing."),
 
     /* decode */
     GAUGE("sluice_decode_requests_running", D, "", "Requests in the batch."),
@@ -109,7 +113,8 @@ static const sl_metric_def table[] = {
     HIST("sluice_decode_step_seconds", D, "", itl, "Time of one decode step."),
     HIST("sluice_decode_batch_size", D, "", batch, "Requests per step."),
     COUNTER("sluice_decode_tokens_total", D, "", "Tokens produced."),
-    COUNTER("sluice_decode_retractions_total", D, "", "Requests put back because pages ran out."),
+    COUNTER("sluice_decode_retractions_total", D, "",
+            "Requests returned to the router because pages ran out."),
     GAUGE("sluice_decode_requests_resident", D, "",
           "Requests in the batch whose rows are all on the device, in adaptive mode."),
     COUNTER("sluice_decode_spills_total", D, "",
@@ -118,16 +123,17 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_tickets_total", D, "outcome=committed|aborted|expired|refused",
             "Reservations ended or refused."),
     COUNTER("sluice_checksum_failures_total", W, "",
-            "Arrived or pulled pages that did not match their checksum."),
+            "Pages that arrived or were pulled and did not match their checksum."),
     GAUGE("sluice_device_kv_bytes", D, "state=used|total", "Device memory for index keys and hot rows."),
 
     /* swap-in */
     COUNTER("sluice_swap_rows_total", D, "layer,result=hit|miss",
             "Selected rows found hot or fetched from the store."),
-    COUNTER("sluice_swap_evictions_total", D, "layer", "Hot rows given up for missing ones."),
+    COUNTER("sluice_swap_evictions_total", D, "layer", "Hot rows evicted to make room for missing ones."),
     COUNTER("sluice_swap_bytes_total", D, "", "Bytes of rows fetched from the store."),
-    SECONDS("sluice_swap_hidden_seconds_total", D, "",
-            "Swap-in time covered by computing; 0 on CPUs, which copy in turn."),
+    SECONDS(
+        "sluice_swap_hidden_seconds_total", D, "",
+        "Swap-in time that was hidden by computing; 0 on the cpu backend, which copies and computes in turn."),
     SECONDS("sluice_swap_exposed_seconds_total", D, "", "Swap-in time that computing waited for."),
 
     /* host store */

@@ -8,15 +8,17 @@
  * from 1. A message whose (rid, attempt) the receiver does not hold in a fitting state is dropped and counted,
  * never acted on.
  *
- * Flow (design section 6):
- *   worker -> router   HELLO      -> WELCOME | REFUSE          then LOAD every heartbeat, router answers
- * PING/PONG router -> decode   RESERVE    -> RESERVED | FAILED         landing pages, all or nothing router
- * -> prefill  PREFILL    -> PREFILLED | FAILED        (PREFILLED: committed and drained) prefill -> decode
- * PEER_HELLO -> PEER_WELCOME | REFUSE     once per connection: geometry must match prefill -> decode  puts,
- * flush, COMMIT                     COMMIT of a dead ticket is dropped; the writer is done either way decode
- * -> router   TOKENS…, DONE | RETRACTED | FAILED router -> any      ABORT      -> DRAINED prefill answers
- * DRAINED to router and, when connected, to decode router -> decode   DRAINED    relay: the writer of (rid,
- * attempt) will write no more
+ * Flow:
+ *
+ *   from     to       message              answer
+ *   worker   router   HELLO                WELCOME | REFUSE; then LOAD at every heartbeat, and PING <-> PONG
+ *   router   decode   RESERVE              RESERVED (landing pages, all or nothing) | FAILED
+ *   router   prefill  PREFILL              PREFILLED (committed, and the writer is drained) | FAILED
+ *   prefill  decode   PEER_HELLO           PEER_WELCOME | REFUSE; once per connection, geometries must match
+ *   prefill  decode   puts, flush, COMMIT  none; a COMMIT of a dead ticket is dropped, the writer is done either way
+ *   decode   router   TOKENS..., then DONE | RETRACTED | FAILED
+ *   router   any      ABORT                DRAINED; prefill answers the router and, when connected, the decode worker
+ *   router   decode   DRAINED              none; relayed: the writer of (rid, attempt) will write no more
  */
 #ifndef SL_BASE_MSG_H
 #define SL_BASE_MSG_H
@@ -68,8 +70,7 @@ typedef struct sl_blob {
     size_t len;
 } sl_blob;
 
-/* What must agree between processes that exchange pages; `geometry` is kvstore's encoding, compared and
- * explained by kvstore. */
+/* What must agree between processes that exchange pages. `geometry` is encoded, compared and explained by kvstore. */
 typedef struct sl_identity {
     sl_key fingerprint; /* model weights, config and numeric convention */
     sl_blob geometry;
@@ -152,16 +153,16 @@ typedef struct sl_msg_prefill { /* router -> prefill */
     sl_blob pages_keys;
 } sl_msg_prefill;
 
-typedef struct sl_msg_prefilled { /* prefill -> router: everything is on the decode worker, COMMIT sent,
-                                     writer drained */
+/* prefill -> router: all rows are on the decode worker, COMMIT is sent, the writer is drained. */
+typedef struct sl_msg_prefilled {
     uint64_t rid;
     uint32_t attempt;
     uint32_t cached_tokens; /* not computed: own cache, or pulled */
     uint64_t queue_us, compute_us, ship_us, bytes;
 } sl_msg_prefilled;
 
-typedef struct sl_msg_failed { /* worker -> router: this attempt is over and drained; retryable says whether
-                                  another worker may succeed */
+/* worker -> router: this attempt is over and drained; retryable says whether another worker may succeed. */
+typedef struct sl_msg_failed {
     uint64_t rid;
     uint32_t attempt;
     int32_t status;
@@ -290,8 +291,8 @@ typedef struct sl_msg {
 
 /* Appends the message's bytes (type and version first) to w. */
 void sl_msg_encode(const sl_msg *msg, sl_wr *w);
-/* Decodes; blobs stay borrowed from bytes. SL_ERR_CORRUPT with the message type and field in err; nothing to
- * free then. */
+/* Decodes; blobs stay borrowed from bytes. SL_ERR_CORRUPT: err names the message type and the field, and there is
+ * nothing to free. */
 sl_status sl_msg_decode(const void *bytes, size_t n, sl_msg *out, sl_err *err);
 /* Frees a decoded message's arrays; the struct itself is the caller's. */
 void sl_msg_free(sl_msg *msg);
