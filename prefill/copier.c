@@ -1,4 +1,4 @@
-/* See copier.h. Batches that wait together are enqueued together and waited for once. */
+/* See copier.h. Batches that are in the mailbox at the same time are enqueued together and synchronized once. */
 #include "prefill/copier.h"
 
 #include <pthread.h>
@@ -28,8 +28,8 @@ struct sl_copier {
 
 /* ---- batches ---- */
 
-/* The distance of a further piece, or of the next one from the last, is the pitch of the run. */
-static bool goes_on(sl_copy *c, const uint8_t *src, const uint8_t *dst, size_t bytes)
+/* Adds a piece to the run c when it continues it: the second piece sets the pitches, later ones must keep them. */
+static bool continues(sl_copy *c, const uint8_t *src, const uint8_t *dst, size_t bytes)
 {
     const uint8_t *last_src = c->src + (c->n - 1) * c->src_pitch,
                   *last_dst = c->dst + (c->n - 1) * c->dst_pitch;
@@ -50,8 +50,9 @@ bool sl_copier_add(sl_copier_mail *m, const sl_span *s, uint8_t *there)
 {
     size_t bytes = (size_t)s->bytes;
     bool merged = false;
-    for (int i = m->n - 1; i >= 0 && i >= m->n - 3 && !merged; i--) /* rows, keys and scales take turns */
-        merged = goes_on(&m->copy[i], s->local, there, bytes);
+    for (int i = m->n - 1; i >= 0 && i >= m->n - 3 && !merged;
+         i--) /* spans of rows, keys and scales alternate */
+        merged = continues(&m->copy[i], s->local, there, bytes);
     if (!merged && m->n == SL_COPIES)
         return false;
     if (!merged)

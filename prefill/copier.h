@@ -1,11 +1,11 @@
 /*
  * Copier: a thread with a backend instance of its own, which copies rows from the device straight into decode
- * workers' memory while the engine computes. The instance's stream is the copy engine's: nothing of it waits
- * for the engine's stream or the other way round.
+ * workers' memory while the engine computes. The instance has its own stream, which the copy engine serves: neither
+ * this stream nor the engine's waits for the other.
  *
- * It takes mail and gives each back to the worker's transport thread when it is done (PM_COPIED): registering
- * a mapped arena with the device, copying a batch, letting go of an arena. Whoever posts a batch holds the
- * right to write (worker/direct.h) until it is back.
+ * Its requests are mails: register a mapped arena with the device, copy a batch, release an arena. When one is done,
+ * its mail is posted back to the worker's transport thread (PM_COPIED). The poster of a batch holds the right to
+ * write (worker/direct.h) until the batch has come back.
  *
  * Lifetime: created before the worker starts; stopped before the worker is, destroyed after.
  */
@@ -21,7 +21,7 @@ enum { SL_COPIES = 64 };
 
 typedef enum { SL_COPIER_REGISTER, SL_COPIER_COPY, SL_COPIER_LET_GO, SL_COPIER_STOP } sl_copier_what;
 
-/* n pieces of `bytes`, each a pitch after the other. */
+/* n pieces of `bytes` each; on either side one begins a pitch after the one before. */
 typedef struct sl_copy {
     uint8_t *dst;
     const uint8_t *src;
@@ -31,7 +31,7 @@ typedef struct sl_copy {
 typedef struct sl_copier_mail {
     sl_wmail mail;
     sl_copier_what what;
-    sl_worker *worker;           /* whose transport thread gets it back */
+    sl_worker *worker;           /* its transport thread gets the mail back */
     struct sl_prefill_job *job;  /* the poster's; COPY */
     struct sl_decode_peer *peer; /* the poster's */
     sl_direct *direct;           /* REGISTER, LET_GO: detached by the copier */
@@ -49,13 +49,13 @@ typedef struct sl_copier sl_copier;
 sl_status sl_copier_create(const char *backend, const sl_backend_opts *opts, int kind, sl_copier **out,
                            sl_err *err);
 void sl_copier_post(sl_copier *c, sl_copier_mail *m);
-/* Finishes what was posted, then ends the thread. */
+/* Finishes what was posted before, then ends the thread. */
 void sl_copier_stop(sl_copier *c);
-/* After stop. What was posted since comes back through `drop`. NULL is fine. */
+/* After stop. Mails that were posted after it are given to `drop`. NULL is fine. */
 void sl_copier_destroy(sl_copier *c, void (*drop)(void *arg, sl_copier_mail *m), void *arg);
 
-/* Adds a span whose local side is device memory, merged with an earlier one where both sides go on in even
- * steps. there: where the span's remote address is mapped. False: the batch is full. */
+/* Adds a span whose local side is device memory; spans at a constant pitch on both sides become one strided copy.
+ * there: where the span's remote address is mapped. False: the batch is full. */
 bool sl_copier_add(sl_copier_mail *m, const sl_span *s, uint8_t *there);
 
 #endif

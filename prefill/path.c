@@ -2,6 +2,7 @@
 #include "prefill/path.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "prefill/prefill_impl.h"
 
@@ -20,6 +21,34 @@ bool sl_path_needs_process(const sl_prefill *p)
             return true;
     }
     return false;
+}
+
+sl_status sl_paths_prepare(sl_prefill *p, sl_err *err)
+{
+    for (size_t i = 0; i < SL_COUNT(paths); i++) {
+        if (wanted(p, paths[i]) && paths[i]->prepare)
+            SL_TRY(paths[i]->prepare(p, err));
+    }
+    return SL_OK;
+}
+
+sl_status sl_path_find_device_layers(sl_prefill *p, sl_err *err)
+{
+    const sl_runner *runner = p->o.role.runner;
+    if (!runner->device_layers || p->dev_layers)
+        return SL_OK;
+    p->dev_layers = calloc((size_t)runner->n_layers, sizeof *p->dev_layers);
+    if (!p->dev_layers)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    runner->device_layers(runner->impl, p->dev_layers);
+    return SL_OK;
+}
+
+void sl_paths_close(sl_prefill *p)
+{
+    sl_copies_destroy(p);
+    free(p->dev_layers);
+    free(p->dev_memory);
 }
 
 /* why: the reason that an earlier one was not possible, or "". */

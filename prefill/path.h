@@ -20,6 +20,9 @@ struct sl_ship_path {
     bool in_auto;
     bool needs_process; /* PEER_HELLO must say which process this is */
     const char *reason; /* for the log, why it can be used; NULL: because the configuration says so */
+    /* NULL, or: makes what the path needs when the worker starts; called when the configuration may choose it. An
+     * error ends the start. */
+    sl_status (*prepare)(sl_prefill *p, sl_err *err);
     /* Makes the connection ready for this path. UNSUPPORTED and the like with the reason: another one is tried. */
     sl_status (*open)(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_welcome *w, sl_err *err);
     /* NULL, or: after the path was chosen and logged. */
@@ -35,10 +38,16 @@ struct sl_ship_path {
 
 extern const sl_ship_path sl_path_direct, sl_path_gpu, sl_path_staging;
 
+/* At the worker's start and after its threads have ended. */
+sl_status sl_paths_prepare(sl_prefill *p, sl_err *err);
+void sl_paths_close(sl_prefill *p);
 /* SL_ERR_REFUSED when the path that the configuration names is not possible. */
 sl_status sl_path_choose(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_welcome *w, sl_err *err);
 /* Whether PEER_HELLO says which process this is: a path that may be chosen needs it. */
 bool sl_path_needs_process(const sl_prefill *p);
+
+/* For `prepare`: fills p->dev_layers, when the engine's rows are in device memory. */
+sl_status sl_path_find_device_layers(sl_prefill *p, sl_err *err);
 
 /* path_put.c: by puts and gets of the transport; for paths. */
 sl_status sl_path_put(sl_prefill *p, sl_prefill_job *j);

@@ -46,6 +46,15 @@ static void give_mail(sl_prefill *p, sl_copier_mail *m)
 
 /* ---- opening and closing ---- */
 
+/* The copier, when the engine's rows are in device memory. */
+static sl_status direct_prepare(sl_prefill *p, sl_err *err)
+{
+    SL_TRY(sl_path_find_device_layers(p, err));
+    if (!p->dev_layers)
+        return SL_OK;
+    return sl_copier_create(p->o.backend, &p->o.backend_opts, PM_COPIED, &p->copier, err);
+}
+
 static sl_status direct_open(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_welcome *w, sl_err *err)
 {
     (void)p;
@@ -174,6 +183,7 @@ const sl_ship_path sl_path_direct = {.name = "direct",
                                      .in_auto = true,
                                      .needs_process = true,
                                      .reason = "its store is memory of this host",
+                                     .prepare = direct_prepare,
                                      .open = direct_open,
                                      .opened = direct_opened,
                                      .from_device = registered_with_device,

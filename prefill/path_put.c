@@ -5,6 +5,8 @@
  */
 #include "prefill/path.h"
 
+#include <stdlib.h>
+
 #include "prefill/prefill_impl.h"
 
 static void completed(sl_prefill_job *j, sl_status st, const char *what)
@@ -90,6 +92,27 @@ static sl_status open_always(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer
     return SL_OK;
 }
 
+/* Lists the device memory that the transport must be able to put from. sl_worker_start refuses where it cannot. */
+static sl_status gpu_prepare(sl_prefill *p, sl_err *err)
+{
+    SL_TRY(sl_path_find_device_layers(p, err));
+    if (!p->dev_layers)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "cluster.shipping is gpu, but this engine's rows are not in a device's memory");
+    int32_t n = p->o.role.runner->n_layers;
+    p->dev_memory = calloc(SL_CACHE_PLANES * (size_t)n, sizeof *p->dev_memory);
+    if (!p->dev_memory)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    for (int32_t l = 0; l < n; l++) {
+        const sl_device_layer *d = &p->dev_layers[l];
+        for (int32_t i = 0; i < SL_CACHE_PLANES; i++) {
+            if (d->planes[i].base)
+                p->dev_memory[p->n_dev_memory++] = (sl_worker_range){d->planes[i].base, (size_t)d->bytes[i]};
+        }
+    }
+    return SL_OK;
+}
+
 static bool never_from_device(const sl_decode_peer *d)
 {
     (void)d;
@@ -109,9 +132,9 @@ const sl_ship_path sl_path_staging = {.name = "staging",
                                       .from_device = never_from_device,
                                       .post = sl_path_put};
 
-/* sl_prefill_create refuses it where the transport cannot move device memory. */
 const sl_ship_path sl_path_gpu = {.name = "gpu",
                                   .choice = SL_CFG_SHIP_GPU,
+                                  .prepare = gpu_prepare,
                                   .open = open_always,
                                   .from_device = always_from_device,
                                   .post = sl_path_put};

@@ -22,7 +22,7 @@ typedef struct sl_page_map {
     /* Tokens of the request; 0: the end of each range counts as the end. Metadata of the last, open unit moves with
      * the range that ends here (sl_unit_walk). */
     int32_t n_tokens;
-    /* When set, the local side is the device's memory: dev[layer], by these pages instead of lpages. */
+    /* When dev is set, the local side is device memory, dev[layer], with these pages instead of lpages. */
     const sl_device_layer *dev;
     const int32_t *dev_rows, *dev_index;
 } sl_page_map;
@@ -41,11 +41,12 @@ typedef struct sl_pieces {
     int32_t page, plane;
     sl_unit_walk walk; /* of this page and plane */
     bool by_page, done;
-    sl_span ahead; /* read, not yet merged */
+    sl_span ahead; /* was read from the raw walk and is not part of a yielded span yet; bytes 0: none */
 } sl_pieces;
 
+/* Starts the walk over tokens [first, end) of a layer. map is borrowed until the walk has ended. */
 void sl_pieces_init(sl_pieces *it, const sl_page_map *map, int32_t layer, int32_t first, int32_t end);
-/* False at the end. */
+/* The next span; false at the end. */
 bool sl_pieces_next(sl_pieces *it, sl_span *out);
 
 #endif

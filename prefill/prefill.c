@@ -162,44 +162,13 @@ sl_status sl_prefill_run(sl_prefill *p, const volatile int *stop, uint32_t drain
 
 /* ---- creation and destruction ---- */
 
-/* What the transport must be able to put from. */
-static sl_status list_device_memory(sl_prefill *p, sl_err *err)
-{
-    int32_t n = p->o.role.runner->n_layers;
-    p->dev_memory = calloc(SL_CACHE_PLANES * (size_t)n, sizeof *p->dev_memory);
-    if (!p->dev_memory)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    for (int32_t l = 0; l < n; l++) {
-        const sl_device_layer *d = &p->dev_layers[l];
-        for (int32_t i = 0; i < SL_CACHE_PLANES; i++)
-            if (d->planes[i].base)
-                p->dev_memory[p->n_dev_memory++] = (sl_worker_range){d->planes[i].base, (size_t)d->bytes[i]};
-    }
-    return SL_OK;
-}
-
-/* For rows that go straight from the device: by the copier to a decode worker of this host, or by puts. */
-static sl_status make_copier(sl_prefill *p, sl_err *err)
-{
-    const sl_runner *r = p->o.role.runner;
-    if (!r->device_layers || p->o.shipping == SL_CFG_SHIP_STAGING)
-        return SL_OK;
-    p->dev_layers = calloc((size_t)r->n_layers, sizeof *p->dev_layers);
-    if (!p->dev_layers)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    r->device_layers(r->impl, p->dev_layers);
-    if (p->o.shipping == SL_CFG_SHIP_GPU)
-        return list_device_memory(p, err);
-    return sl_copier_create(p->o.backend, &p->o.backend_opts, PM_COPIED, &p->copier, err);
-}
-
 static sl_status open_parts(sl_prefill *p, sl_err *err)
 {
     SL_TRY(sl_worker_role_init(&p->role, SL_ROLE_PREFILL, &p->o.role, p->o.max_requests, NULL, NULL, err));
     p->items = calloc((size_t)p->o.max_requests + 1024, sizeof *p->items);
     if (!p->items)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    SL_TRY(make_copier(p, err));
+    SL_TRY(sl_paths_prepare(p, err));
     sl_pengine_find_metrics(p, p->o.role.worker.metrics);
     sl_pengine_publish_load(p);
     sl_worker_opts w = sl_worker_role_core_opts(&p->role, &p->o.role, false);
@@ -214,9 +183,6 @@ sl_status sl_prefill_create(const sl_prefill_opts *opts, sl_prefill **out, sl_er
     if (opts->chunk_tokens < 1 || opts->chunk_tokens > opts->role.runner->max_step_tokens)
         return sl_fail(err, SL_ERR_INVALID, "prefill.chunk_tokens %d is not in 1..%d", opts->chunk_tokens,
                        opts->role.runner->max_step_tokens);
-    if (opts->shipping == SL_CFG_SHIP_GPU && !opts->role.runner->device_layers)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "cluster.shipping is gpu, but this engine's rows are not in a device's memory");
     sl_prefill *p = calloc(1, sizeof *p);
     if (!p)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
@@ -263,10 +229,8 @@ void sl_prefill_destroy(sl_prefill *p)
     sl_worker_stop(p->worker);
     drop_mail(p);
     drop_jobs(p);
-    sl_copies_destroy(p);
+    sl_paths_close(p);
     sl_peer_free_all(p);
-    free(p->dev_layers);
-    free(p->dev_memory);
     while (p->free_steps) {
         sl_prefill_step *s = p->free_steps;
         p->free_steps = s->next;

@@ -6,17 +6,18 @@
  * transport thread owns the router link, the connections to decode workers and every shipment. They share
  * only mail.
  *
- * A request, here: PREFILL -> own prefix matched; pages the decode worker has and we lack are pulled and
- * checked; pages we have and it lacks are shipped from the cache; the rest is computed in chunks shared with
- * the other requests and shipped per layer; flush, COMMIT (generation, checksums, first token), PREFILLED.
- * Whatever goes wrong ends in one place: nothing more is posted, what was posted is flushed or its endpoint
- * closed by force, then DRAINED (decode, router) or FAILED (router).
+ * What a request goes through: PREFILL arrives and the prompt is matched with this worker's prefix cache. Pages
+ * that only the decode worker has are pulled and checked; pages that only this worker has are shipped from its
+ * cache. The other tokens are computed in chunks, shared with other requests, and shipped layer by layer. Then
+ * flush, COMMIT (attempt, checksums, first token), PREFILLED. Every failure ends in one place: nothing more is
+ * posted, what was posted is flushed or its endpoint is closed by force, then DRAINED (to decode worker and router)
+ * or FAILED (to the router). prefill/shipment.h has the states.
  *
- * Three ways for the rows: by puts from the own arena (staging), by copies into the decode worker's arena
- * where it is shared memory of this host (direct, worker/direct.h), by puts from device memory (gpu; no
- * transport here can). Decided per connection and logged.
+ * The rows take one of the paths of prefill/path.h: puts from the own arena (staging), copies into the decode
+ * worker's arena where that is shared memory of this host (direct), puts from device memory (gpu). The path is
+ * decided per connection and logged.
  *
- * Does not: listen, retry (the router does), keep anything on disk.
+ * It does not listen, does not retry (the router does) and keeps nothing on disk.
  */
 #ifndef SL_PREFILL_PREFILL_H
 #define SL_PREFILL_PREFILL_H

@@ -2,8 +2,8 @@
  * The engine thread's side: admission, chunks, first tokens.
  *
  * Every step shares prefill.chunk_tokens among the requests that have something to compute: equal shares
- * first, what is left goes to the oldest. So a short prompt finishes within a step or two however long the
- * others are. Own pages enter the own prefix tree as soon as they are full.
+ * first, then the oldest requests get what is left. So a short prompt finishes within a step or two, however long
+ * the others are. Pages enter this worker's prefix tree as soon as they are full.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ static bool active(const sl_prefill_job *j)
     return j->engine.state != JOB_QUEUED && j->engine.state != JOB_STOPPED;
 }
 
-/* Stops computing for it; pages and job stay until END. */
+/* Stops computing for the job; its pages and the job itself stay until END. */
 static void stop(sl_prefill *p, sl_prefill_job *j)
 {
     if (j->engine.seq)
@@ -157,7 +157,7 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     const sl_msg_prefill *r = j->msg;
     sl_status st = sl_store_lease(p->role.store, r->tokens, (int32_t)r->n_tokens, &j->engine.lease);
     if (st == SL_ERR_EXHAUSTED)
-        return false; /* others will finish */
+        return false; /* pages become free when other requests end */
     if (st != SL_OK) {
         fail(p, j, st, true, "cannot lease %zu pages", r->n_pages);
         return true;
@@ -187,7 +187,7 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     return true;
 }
 
-/* Where the rows leave from. Without memory for the numbers they go from the own arena. */
+/* Finds the device pages that the rows leave from. Without memory for their numbers, rows leave from the own arena. */
 static void find_on_device(sl_prefill *p, sl_prefill_job *j)
 {
     size_t n = j->msg->n_pages;
@@ -212,7 +212,7 @@ static bool open_job(sl_prefill *p, sl_prefill_job *j)
         return true;
     }
     if (st == SL_ERR_EXHAUSTED && p->n_active > 1)
-        return false; /* the device has room again when another one finishes */
+        return false; /* the device has room again when another request ends */
     fail(p, j, st, true, "cannot open the sequence: %.200s", err.text);
     return true;
 }
@@ -248,7 +248,7 @@ static sl_prefill_step *take_step(sl_prefill *p)
     return s;
 }
 
-/* Equal shares in whole pages where possible, the rest to the oldest. Returns the tokens of the step. */
+/* Equal shares, in whole pages where possible; the oldest requests get the rest. Returns the tokens of the step. */
 static int32_t share_out(sl_prefill *p, sl_prefill_step *s)
 {
     int32_t n = 0, left = p->o.chunk_tokens;
@@ -301,7 +301,7 @@ static void finish(sl_prefill *p, sl_prefill_job *j, const float *logits)
     j->first = sl_worker_token(&s);
     j->cached_tokens = (uint32_t)j->engine.start;
     j->compute_us = (sl_now_ns() - j->engine.started_ns) / 1000;
-    if (!j->dev_rows) { /* else when nothing copies from its device pages any more: END */
+    if (!j->dev_rows) { /* else at END, when no copy reads its device pages any more */
         p->o.role.runner->close(p->o.role.runner->impl, j->engine.seq);
         j->engine.seq = NULL;
     }

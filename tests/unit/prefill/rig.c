@@ -474,11 +474,10 @@ void rig_close(void)
     sl_copier_stop(r.p->copier);
     rig_tick();
     ck_assert(!r.p->peers && !r.p->closed_peers);
-    sl_copies_destroy(r.p);
+    sl_paths_close(r.p);
     sl_direct_host_destroy(r.host);
     sl_mailbox_destroy(r.p->role.inbox);
     sl_mailbox_destroy(worker.mails);
-    free(r.p->dev_layers);
     free(r.p);
     free(r.step);
     sl_arena_destroy(r.here);

@@ -1,6 +1,6 @@
 /*
- * Writing directly into a decode worker's memory: who may, how the right is taken back from a writer that is
- * idle, at work, stopped or dead, and that a write which comes late never meets another request's pages.
+ * Writing directly into a decode worker's memory: who may write, how the right is taken back from a writer that is
+ * idle, writing, stopped or dead, and that a late write never reaches pages of another request.
  */
 #include <dirent.h>
 #include <signal.h>
@@ -62,7 +62,7 @@ START_TEST(writes_arrive_until_the_right_is_taken_back)
     ck_assert(sl_direct_begin(d)); /* nests */
     sl_direct_base(d)[BYTES - 1] = 77;
     sl_direct_end(d);
-    ck_assert(!sl_direct_revoke(host, slot)); /* one is still on its way */
+    ck_assert(!sl_direct_revoke(host, slot)); /* one write is still in flight */
     ck_assert(!sl_direct_begin(d));           /* and no further one may start */
     sl_direct_end(d);
     ck_assert(sl_direct_revoke(host, slot));
@@ -89,7 +89,7 @@ START_TEST(a_new_grant_does_not_revive_an_old_one)
 }
 END_TEST
 
-/* What a writer process does: takes the right, tells, waits for a byte, ends the write, tries once more. */
+/* What a writer process does: begins a write, reports it, waits for a byte, ends the write, tries to begin again. */
 static void writer(int tell, int wait)
 {
     char c = 1;
@@ -126,7 +126,7 @@ static pid_t start_writer(int *slot, int *go)
 static void never_within(int slot, int ms)
 {
     for (int i = 0; i < ms; i += 5) {
-        ck_assert_msg(!sl_direct_revoke(host, slot), "the right came back while a write was on its way");
+        ck_assert_msg(!sl_direct_revoke(host, slot), "the right was given back while a write was in flight");
         usleep(5000);
     }
 }
@@ -162,7 +162,7 @@ START_TEST(a_stopped_writer)
     ck_assert_int_eq(arena[5], 0);
     kill(pid, SIGCONT);
     soon(slot);
-    ck_assert_int_eq(arena[5], 5); /* what was on its way has landed before, not after */
+    ck_assert_int_eq(arena[5], 5); /* the write in flight has landed before, not after */
     waitpid(pid, &status, 0);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "it could write again: %d", status);
 }
@@ -312,8 +312,8 @@ static bool second_is_done(cluster *cl)
     return cl->req[1].state == REQ_DONE;
 }
 
-/* A writer that hangs between taking the right and writing: its connection is closed, its request is over,
- * and its pages stay out of use until it has written. Then another request gets them, undamaged. */
+/* A writer that hangs between taking the right and writing: its connection is closed, its request has ended, and
+ * its pages stay in quarantine until it has written. Then another request gets them, undamaged. */
 START_TEST(late_write_meets_nobody)
 {
     cluster_opts o = cluster_defaults();
@@ -337,7 +337,7 @@ START_TEST(late_write_meets_nobody)
     b->max_attempts = 1;
     poll_ms(900); /* six times as long as it takes to fence a writer of the other path */
     ck_assert_msg(b->n_tokens == b->n_prompt && b->state != REQ_DONE,
-                  "it got pages that may still be written");
+                  "it got pages that the writer may still write");
     ck_assert_int_gt(b->exhausted, 0);
     atomic_store(&release_it, 1);
     cluster_until(&c, second_is_done, 20, "the second request");
@@ -425,8 +425,8 @@ START_TEST(refused_at_start)
 }
 END_TEST
 
-/* Wanted on one side only: the other's word decides, and requests fail with the reason instead of going
- * another way. */
+/* Only the prefill worker wants `direct`, and the decode worker does not offer it: requests fail with the reason
+ * instead of taking another path. */
 START_TEST(refused_at_connection)
 {
     cluster_opts o = cluster_defaults();
@@ -461,7 +461,7 @@ START_TEST(puts_from_the_device)
     for (int l = 0; l < g->n_layers; l++)
         token += (uint64_t)sl_geometry_row_bytes(g) + (sl_geometry_has(g, l, 1) ? 32u + 4u : 0);
     ck_assert_uint_eq(first, 600 * token);
-    creq *b = make(600, 10, 1); /* the same text, to a worker that has nothing of it */
+    creq *b = make(600, 10, 1); /* the same text, to a worker that has no page of it */
     b->decode = 1;
     cluster_until(&c, cluster_idle, 20, "request ends");
     cluster_check_stream(&c, b);

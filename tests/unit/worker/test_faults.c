@@ -1,7 +1,7 @@
 /*
  * Failure stories (numbers as in the project's list of disaggregation failures): whatever breaks, a stream is
- * right or the request fails with a reason, pages come back, nothing hangs. cluster_stop() checks the books
- * of every worker.
+ * right or the request fails with a reason, all pages become free again, and nothing hangs. cluster_stop() checks
+ * pages and tickets of every worker.
  */
 #include <stdio.h>
 
@@ -60,8 +60,8 @@ static void poll_ms(int ms)
         cluster_poll(&c, 2);
 }
 
-/* Stories 1 and 17: puts are slow, the request is aborted in mid-transfer, others want its pages at once. */
-START_TEST(abort_with_writes_on_their_way)
+/* Stories 1 and 17: puts are slow, the request is aborted in mid-transfer, other requests need its pages at once. */
+START_TEST(abort_with_writes_in_flight)
 {
     cluster_opts o = cluster_defaults();
     o.decode_pages = 12;
@@ -83,7 +83,7 @@ START_TEST(abort_with_writes_on_their_way)
 }
 END_TEST
 
-/* The writer never hears of the abort: its late COMMIT is dropped, and only then the pages go back. */
+/* The writer does not receive the abort: its late COMMIT is dropped, and only then the pages become free. */
 START_TEST(abort_that_the_writer_does_not_hear)
 {
     cluster_opts o = cluster_defaults();
@@ -106,7 +106,7 @@ START_TEST(abort_that_the_writer_does_not_hear)
 }
 END_TEST
 
-/* The writer hangs with the transfer half done: its connection is closed, then the pages go back. */
+/* The writer hangs with the transfer half done: its connection is closed, then the pages become free. */
 START_TEST(writer_hangs)
 {
     cluster_opts o = cluster_defaults();
@@ -120,7 +120,7 @@ START_TEST(writer_hangs)
     a->prefill = 0;
     until_first(REQ_PREFILLING);
     poll_ms(30);
-    /* only the decode worker hears of it, and the writer goes on computing for seconds */
+    /* only the decode worker receives the abort, and the writer continues to compute for seconds */
     sl_msg m = {.type = SL_MSG_ABORT};
     m.abort = (sl_msg_abort){a->rid, a->attempt, SL_ERR_CANCELLED};
     cluster_send(decode0(), &m);
@@ -147,7 +147,7 @@ static void recovers_from(sl_loopback_faults f, sl_status expect)
         cluster_poll(&c, 2);
     ck_assert_int_ge(a->attempts, 1);
     ck_assert_msg(a->status == expect, "%s: %s", sl_status_name(a->status), a->reason);
-    ck_assert_uint_eq(a->n_tokens, a->n_prompt); /* not one token came of it */
+    ck_assert_uint_eq(a->n_tokens, a->n_prompt); /* it produced no token */
     cworker_faults(prefill0(), no_faults);
     cluster_cut_all(&c); /* endpoints with faults are closed; new ones have none */
     all_right(30);
@@ -181,7 +181,7 @@ START_TEST(failing_put)
 }
 END_TEST
 
-/* Story 6: connections that keep dying; each attempt gets a bit further or not, the worker lives. */
+/* Story 6: connections break again and again; attempts fail, the worker stays alive. */
 START_TEST(connection_dies)
 {
     recovers_from((sl_loopback_faults){.die_after = 12}, SL_ERR_PEER);
@@ -491,7 +491,7 @@ int main(void)
     Suite *s = suite_create("faults");
     TCase *t = tcase_create("faults");
     tcase_set_timeout(t, 150);
-    tcase_add_test(t, abort_with_writes_on_their_way);
+    tcase_add_test(t, abort_with_writes_in_flight);
     tcase_add_test(t, abort_that_the_writer_does_not_hear);
     tcase_add_test(t, writer_hangs);
     tcase_add_test(t, damaged_put);
