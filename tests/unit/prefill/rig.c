@@ -33,6 +33,7 @@ static sl_status post(rig_op op)
     if (r.refuse != SL_OK && r.refused == op.kind)
         return r.refuse;
     ck_assert_int_lt(r.n_ops, (int)SL_COUNT(r.op));
+    r.unflushed |= op.kind == OP_PUT;
     r.op[r.n_ops++] = op;
     return SL_OK;
 }
@@ -104,6 +105,8 @@ static void complete(int i, sl_status st)
         memcpy(op.remote, op.local, op.bytes);
     if (st == SL_OK && op.kind == OP_GET)
         memcpy(op.local, op.remote, op.bytes);
+    if (st == SL_OK && op.kind == OP_FLUSH) /* the machine posts nothing after a flush */
+        r.unflushed = false;
     r.in_callback = true;
     op.done(op.cookie, st);
     r.in_callback = false;
@@ -130,7 +133,7 @@ void rig_closed(void)
     r.in_callback = false;
     free(r.ep);
     r.ep = NULL;
-    r.peer_up = r.close_asked = false;
+    r.peer_up = r.close_asked = r.unflushed = false;
 }
 
 /* ---- worker core ---- */
@@ -192,7 +195,8 @@ void sl_wep_send(sl_wep *ep, const sl_msg *msg)
     if (msg->type == SL_MSG_COMMIT)
         r.seen.commit_ok = landed_as(&msg->commit);
     if (msg->type == SL_MSG_COMMIT || msg->type == SL_MSG_DRAINED)
-        ck_assert_msg(r.n_ops == 0, "an end was told with %d operations in flight", r.n_ops);
+        ck_assert_msg(r.n_ops == 0 && !r.unflushed, "an end was sent with %d operations in flight%s", r.n_ops,
+                      r.unflushed ? " and without a flush" : "");
 }
 
 void sl_wep_close(sl_wep *ep, sl_tp_close_mode mode)

@@ -46,6 +46,7 @@ typedef struct rig {
     rig_op op[4096]; /* posted, not completed */
     int n_ops;
     bool in_callback, close_asked, peer_up;
+    bool unflushed;      /* puts were posted and no completed flush covers them */
     bool full;           /* posts are answered by SL_AGAIN */
     sl_status refuse;    /* posts are answered by this, when it is not SL_OK */
     rig_op_kind refused; /* posts of this kind */
