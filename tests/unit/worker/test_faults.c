@@ -200,7 +200,8 @@ START_TEST(geometry_differs)
     cluster_until(&c, cluster_idle, 20, "request fails");
     ck_assert_int_eq(a->state, REQ_FAILED);
     ck_assert_int_eq(a->status, SL_ERR_REFUSED);
-    ck_assert_msg(strstr(a->reason, "row_format differs") != NULL, "%s", a->reason);
+    ck_assert_msg(strstr(a->reason, "rows: format differs: mla_fp8 here, mla_bf16 there") != NULL, "%s",
+                  a->reason);
     cluster_stop(&c);
 }
 END_TEST
