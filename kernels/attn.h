@@ -1,29 +1,37 @@
 /*
- * The call by which a model hands one layer's attention to whoever owns the cache (the sparse coordinator).
+ * The call by which a model hands one layer's attention to the owner of the cache (the sparse coordinator).
  *
- * The model has run the projections and fills what it knows: queries, raw latent rows, raw index keys,
- * dimensions, norms. The receiver fills in where the cache is, appends the new rows and keys, selects, swaps
- * in, attends, and leaves the result in attn.o. Everything is enqueued on the backend's stream; buffers are
- * valid until the model's forward pass has completed.
+ * The model has run the projections and fills what it knows: queries, raw rows, raw index keys, dimensions, norms. What
+ * depends on the kind of attention is in the member of that kind. The receiver fills in where the cache is, appends the
+ * new rows and keys, selects, swaps in, attends, and leaves the result where the member of the kind says. Everything is
+ * enqueued on the backend's stream; buffers are valid until the model's forward pass has completed.
  */
 #ifndef SL_KERNELS_ATTN_H
 #define SL_KERNELS_ATTN_H
 
 #include "kernels/backend.h"
 
+/* SL_ATTN_MLA: absorbed queries over latent rows; the result goes to attn.o. */
+typedef struct sl_attn_mla {
+    sl_kv_append_params kv;     /* seqs, rows and host left for the receiver */
+    sl_sparse_attn_params attn; /* phys, rows, k and ld_ids left for the receiver */
+} sl_attn_mla;
+
 typedef struct sl_attn_call {
+    sl_attn_kind kind; /* which member of the union is filled */
     int32_t layer;
     bool has_indexer;          /* false: a shared layer, reuse the selection of the last layer that had one */
     const sl_seq_tables *seqs; /* as passed to the forward pass */
-    sl_kv_append_params kv;    /* seqs, rows and host left for the receiver */
+    union {
+        sl_attn_mla mla;
+    };
     sl_index_append_params
         index_k;         /* has_indexer: seqs, index_base, index_page_stride and host left for the receiver */
     const void *index_q; /* [T][index_heads][index_dim], output of SL_OP_INDEX_QUERY */
     const float *index_weights; /* [T][index_heads] */
     int32_t index_heads, index_dim, index_topk;
     sl_index_format index_format;
-    sl_sparse_attn_params attn; /* phys, rows, k and ld_ids left for the receiver */
-    /* NULL: attn.ql is made. Else the receiver calls it once, before SL_OP_SPARSE_ATTN, where on the stream
+    /* NULL: mla.attn.ql is made. Else the receiver calls it once, before SL_OP_SPARSE_ATTN, where on the stream
      * it suits. */
     sl_status (*queries)(void *ctx, sl_err *err);
     void *queries_ctx;

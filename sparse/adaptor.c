@@ -4,8 +4,8 @@
 #include "base/log.h"
 #include "sparse/algorithm.h"
 
-sl_status sl_adapt_mla_fetch(sl_swapin *swapin, const sl_attn_call *call, const sl_selection *sel,
-                             int32_t *phys, bool aside, uint64_t *swap_ns, sl_err *err)
+static sl_status mla_fetch(sl_swapin *swapin, const sl_attn_call *call, const sl_selection *sel,
+                           int32_t *phys, bool aside, uint64_t *swap_ns, sl_err *err)
 {
     sl_seq_tables seqs = sl_seq_tables_slice(call->seqs, sel->first, sel->count);
     uint64_t t0 = sl_now_ns();
@@ -18,11 +18,11 @@ sl_status sl_adapt_mla_fetch(sl_swapin *swapin, const sl_attn_call *call, const 
     return st;
 }
 
-sl_status sl_adapt_mla_attend(sl_backend *be, const sl_swapin *swapin, const sl_coord_layer *layer,
-                              const sl_attn_call *call, const sl_selection *sel, const int32_t *phys,
-                              sl_err *err)
+static sl_status mla_attend(sl_backend *be, const sl_swapin *swapin, const sl_coord_layer *layer,
+                            const sl_attn_call *call, const sl_selection *sel, const int32_t *phys,
+                            sl_err *err)
 {
-    sl_sparse_attn_params p = call->attn;
+    sl_sparse_attn_params p = call->mla.attn;
     size_t heads = (size_t)p.heads * (size_t)sel->first;
     p.ql += heads * (size_t)(p.lora + p.rope);
     p.o += heads * (size_t)p.lora;
@@ -35,10 +35,29 @@ sl_status sl_adapt_mla_attend(sl_backend *be, const sl_swapin *swapin, const sl_
     return sl_be_run(be, SL_OP_SPARSE_ATTN, &p, err);
 }
 
-sl_status sl_adapt_mla_rows(sl_backend *be, sl_swapin *swapin, const sl_coord_layer *layer,
-                            const sl_attn_call *call, const sl_selection *sel, int32_t *phys,
-                            uint64_t *swap_ns, sl_err *err)
+static sl_status mla_append(sl_backend *be, const sl_coord_layer *layer, const sl_attn_call *call,
+                            sl_err *err)
 {
-    sl_status st = sl_adapt_mla_fetch(swapin, call, sel, phys, false, swap_ns, err);
-    return st == SL_OK ? sl_adapt_mla_attend(be, swapin, layer, call, sel, phys, err) : st;
+    sl_kv_append_params kv = call->mla.kv;
+    kv.seqs = call->seqs;
+    kv.rows = layer->rows;
+    kv.host = layer->host_rows;
+    return sl_be_run(be, SL_OP_KV_APPEND, &kv, err);
+}
+
+const sl_adaptor sl_adaptor_mla = {
+    .name = "sparse MLA",
+    .kind = SL_ATTN_MLA,
+    .list_tokens = 1,
+    .scope = SL_SCOPE_REQUEST,
+    .append = mla_append,
+    .fetch = mla_fetch,
+    .attend = mla_attend,
+};
+
+static const sl_adaptor *const adaptors[SL_ATTN_KINDS] = {[SL_ATTN_MLA] = &sl_adaptor_mla};
+
+const sl_adaptor *sl_adaptor_of(sl_attn_kind kind)
+{
+    return (unsigned)kind < SL_ATTN_KINDS ? adaptors[kind] : NULL;
 }

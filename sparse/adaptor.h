@@ -1,8 +1,8 @@
 /*
- * Adaptor: hands a selection to the attention kernel at hand. Here: the sparse MLA kernel, which takes one
- * list of physical rows per token in ascending token order. It resolves logical ids through the swap-in
- * manager and fills what the kernel wants to know of them. Another attention kernel (page tables, per-head
- * lists) is another function of the same shape.
+ * Adaptor: hands a selection to the attention kernel of one kind of attention. It appends the new rows of a call,
+ * resolves logical ids to physical rows through the swap-in manager, and attends over them. One const table per kind
+ * (sl_attn_kind), found by the kind of the model's rows: attention with page tables or lists per KV head is another
+ * table. An adaptor has no state. Threads: the coordinator's.
  */
 #ifndef SL_SPARSE_ADAPTOR_H
 #define SL_SPARSE_ADAPTOR_H
@@ -15,19 +15,26 @@ typedef struct sl_selection {
     int32_t k;
 } sl_selection;
 
-/*
- * Resolve the selection into phys (device [count][k]) and gather; attend: call->attn.o receives the result
- * rows of these tokens. swap_ns (may be NULL) is increased by the time spent in resolve and gather. aside:
- * the gather runs on the side stream, and attend has to follow sl_swapin_wait() of the current group.
- */
-sl_status sl_adapt_mla_fetch(sl_swapin *swapin, const sl_attn_call *call, const sl_selection *sel,
-                             int32_t *phys, bool aside, uint64_t *swap_ns, sl_err *err);
-sl_status sl_adapt_mla_attend(sl_backend *be, const sl_swapin *swapin, const sl_coord_layer *layer,
-                              const sl_attn_call *call, const sl_selection *sel, const int32_t *phys,
-                              sl_err *err);
-/* The two in one go, in order. */
-sl_status sl_adapt_mla_rows(sl_backend *be, sl_swapin *swapin, const sl_coord_layer *layer,
-                            const sl_attn_call *call, const sl_selection *sel, int32_t *phys,
-                            uint64_t *swap_ns, sl_err *err);
+typedef struct sl_adaptor {
+    const char *name;
+    sl_attn_kind kind;
+    /* What lists its kernel takes: of tokens in units of so many, shared by whom. */
+    int32_t list_tokens;
+    sl_list_scope scope;
+    /* New rows of the step's tokens, to the device and to the host pages. */
+    sl_status (*append)(sl_backend *be, const sl_coord_layer *layer, const sl_attn_call *call, sl_err *err);
+    /* Resolves the selection into phys (device [count][k]) and gathers the rows; aside: on the swap-in manager's own
+     * stream, and the caller waits for it before attend. swap_ns (may be NULL) is increased by the host's time. */
+    sl_status (*fetch)(sl_swapin *swapin, const sl_attn_call *call, const sl_selection *sel, int32_t *phys,
+                       bool aside, uint64_t *swap_ns, sl_err *err);
+    /* Attention of the selection's tokens over phys; the call's output receives their rows. */
+    sl_status (*attend)(sl_backend *be, const sl_swapin *swapin, const sl_coord_layer *layer,
+                        const sl_attn_call *call, const sl_selection *sel, const int32_t *phys, sl_err *err);
+} sl_adaptor;
+
+extern const sl_adaptor sl_adaptor_mla;
+
+/* NULL: this build has no kernel for that kind. */
+const sl_adaptor *sl_adaptor_of(sl_attn_kind kind);
 
 #endif

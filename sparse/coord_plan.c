@@ -10,17 +10,29 @@ static sl_status refuse(const sl_coord_opts *o, const char *why, sl_err *err)
     return sl_fail(err, SL_ERR_UNSUPPORTED, "sparse algorithm %s: %s", o->algorithm->name, why);
 }
 
-static sl_status check_algorithm(const sl_coord_opts *o, const sl_algo_desc *a, sl_err *err)
+static const char *scope_name(sl_list_scope s)
+{
+    static const char *const names[] = {"request", "KV head", "query head"};
+    return (unsigned)s < SL_COUNT(names) ? names[s] : "?";
+}
+
+static sl_status check_algorithm(const sl_coord_opts *o, const sl_algo_desc *a, const sl_adaptor *k,
+                                 sl_err *err)
 {
     if (a->action == SL_ACTION_EVICT)
         return refuse(o, "drops tokens for good, which the host store's whole pages do not allow", err);
     if (a->action == SL_ACTION_KERNEL)
         return refuse(o, "skips inside the attention kernel, which the sparse MLA kernel does not", err);
     sl_selector s = a->selector(&o->cache);
-    if (s.block_tokens != 1)
-        return refuse(o, "selects blocks of tokens, but the sparse MLA kernel takes lists of tokens", err);
-    if (s.scope != SL_SCOPE_REQUEST)
-        return refuse(o, "selects per head, but MLA rows are shared by all heads", err);
+    if (s.block_tokens != k->list_tokens)
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "sparse algorithm %s: selects blocks of %d tokens, but the %s kernel takes lists of %d", a->name,
+            s.block_tokens, k->name, k->list_tokens);
+    if (s.scope != k->scope)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "sparse algorithm %s: selects per %s, but the lists of the %s kernel are per %s",
+                       a->name, scope_name(s.scope), k->name, scope_name(k->scope));
     if ((o->use & SL_USE_PREFIX_REUSE) && !a->prefix_reuse)
         return refuse(o, "cannot be combined with prefix reuse (kvstore.prefix_cache)", err);
     if ((o->use & SL_USE_CHUNKED_PREFILL) && !a->chunked_prefill)
@@ -99,7 +111,7 @@ static sl_status check_hot_layer(const sl_coord_opts *o, const sl_coord_sizes *z
     if (v->hot_rows > SL_HOT_ROWS_MAX)
         return sl_fail(err, SL_ERR_TOO_LARGE, "hot_rows %d of layer %d exceeds %d", v->hot_rows, l,
                        SL_HOT_ROWS_MAX);
-    if (v->hot_rows >= need)
+    if (v->hot_rows >= sl_cache_units(&z->dims.shape.planes[SL_CACHE_ROWS], need))
         return SL_OK;
     if (need > z->width || !z->algo->constant_k)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -118,7 +130,13 @@ sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *er
     if (!o->algorithm)
         return sl_fail(err, SL_ERR_INVALID, "coordinator: no algorithm");
     z.algo = o->algorithm;
-    SL_TRY(check_algorithm(o, z.algo, err));
+    if (!o->cache.rows)
+        return sl_fail(err, SL_ERR_INVALID, "coordinator: the row format is unknown");
+    z.adaptor = sl_adaptor_of(o->cache.rows->attn);
+    if (!z.adaptor)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "row format %s: this build has no attention kernel for it",
+                       o->cache.rows->name);
+    SL_TRY(check_algorithm(o, z.algo, z.adaptor, err));
     SL_TRY(check_numbers(o, err));
     SL_TRY(check_indexer(o, z.algo, err));
     int64_t workspace = o->workspace_bytes > 0 ? o->workspace_bytes : DEFAULT_WORKSPACE;

@@ -6,12 +6,14 @@
 #ifndef SL_SPARSE_COORD_PLAN_H
 #define SL_SPARSE_COORD_PLAN_H
 
+#include "sparse/adaptor.h"
 #include "sparse/algorithm.h"
 #include "sparse/sparse.h"
 #include "sparse/swapin.h"
 
 typedef struct sl_coord_sizes {
     const sl_algo_desc *algo;
+    const sl_adaptor *adaptor; /* of the rows' kind of attention */
     sl_algo_dims dims;
     int32_t width;      /* longest list of the algorithm */
     int32_t need_hot;   /* least hot_rows: longest list of a layer that has hot rows */

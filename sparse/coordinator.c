@@ -18,15 +18,15 @@
 #include "sparse/swapin.h"
 #include "sparse/tracker.h"
 
-/* Tokens of a step that is cut into groups unasked, and into how many (measured on an H200). WAVE: tokens of
- * 128 heads that attention does at once there. */
+/* With groups = 0: the smallest step that is cut into groups, and into how many (measured on an H200). WAVE: tokens of
+ * 128 heads that one wave of the attention kernel computes there. */
 enum { AUTO_TOKENS = 32, AUTO_GROUPS = 2, WAVE = 33 };
 
 struct sl_coord {
     sl_backend *be;
     sl_coord_opts o;
     sl_coord_sizes z;
-    bool lanes; /* copies can run beside ops */
+    bool lanes; /* the backend copies concurrently with ops */
     bool rows_free;
     sl_coord_layer *layers;
     bool *is_dense, *is_wanted; /* [n_layers]: attends to everything; its own selection is read by it or by a
@@ -299,15 +299,10 @@ static sl_status capture_keys(sl_coord *c, const sl_attn_call *call, sl_err *err
     return sl_be_run(c->be, SL_OP_INDEX_APPEND, &k, err);
 }
 
-/* New rows, likewise. */
+/* New rows, to the device and to the host pages. */
 static sl_status capture_rows(sl_coord *c, const sl_attn_call *call, sl_err *err)
 {
-    const sl_coord_layer *l = &c->layers[call->layer];
-    sl_kv_append_params kv = call->kv;
-    kv.seqs = call->seqs;
-    kv.rows = l->rows;
-    kv.host = l->host_rows;
-    return sl_be_run(c->be, SL_OP_KV_APPEND, &kv, err);
+    return c->z.adaptor->append(c->be, &c->layers[call->layer], call, err);
 }
 
 /* What attention needs and selection does not, where it was left for later. */
@@ -383,8 +378,9 @@ static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_a
         else
             st = algo->desc->retrieve(algo, a, first, n, c->slice_ids, err);
         if (st == SL_OK)
-            st = sl_adapt_mla_rows(c->be, c->swapin, &c->layers[call->layer], call, &sel, c->phys,
-                                   &c->swap_ns, err);
+            st = c->z.adaptor->fetch(c->swapin, call, &sel, c->phys, false, &c->swap_ns, err);
+        if (st == SL_OK)
+            st = c->z.adaptor->attend(c->be, c->swapin, &c->layers[call->layer], call, &sel, c->phys, err);
         if (st != SL_OK)
             return st;
         first += n;
@@ -392,8 +388,8 @@ static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_a
     return SL_OK;
 }
 
-/* Where group g begins. The last of two attends alone, beside nothing: as whole waves of attention, if that
- * is near enough to half of the tokens. */
+/* Where group g begins. While the second of two groups attends, nothing else runs: it gets as many tokens as fill whole
+ * waves of attention, if that is within an eighth of half of the tokens. */
 static int32_t group_begin(int32_t total, int32_t g, int32_t groups)
 {
     int32_t half = total / 2, waves = (half + WAVE / 2) / WAVE * WAVE, off = waves - half;
@@ -434,9 +430,9 @@ static int32_t groups_of(const sl_coord *c, const sl_attn_call *call, const sl_a
 }
 
 /*
- * Selects, and sends for the rows, group by group. New rows behind the first: a short op, beside which the
- * gather finds its multiprocessors. Queries behind the last, so that its rows are asked for as early as can
- * be.
+ * Selects and fetches the rows group by group. New rows are appended after the first group's fetch: that op is short and
+ * leaves multiprocessors to the gather that runs concurrently. Queries are made after the last group's fetch, so that
+ * its rows are requested as early as possible.
  */
 static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t groups,
                               int32_t *begun, sl_err *err)
@@ -448,8 +444,8 @@ static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_al
         if (st != SL_OK)
             return st;
         sl_swapin_group(c->swapin, *begun);
-        st = sl_adapt_mla_fetch(c->swapin, call, &sel, c->phys + (int64_t)sel.first * a->k, true, &c->swap_ns,
-                                err);
+        st = c->z.adaptor->fetch(c->swapin, call, &sel, c->phys + (int64_t)sel.first * a->k, true,
+                                 &c->swap_ns, err);
         if (*begun == 0 && st == SL_OK)
             st = capture_rows(c, call, err);
     }
@@ -457,8 +453,8 @@ static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_al
 }
 
 /*
- * The step's tokens in groups: while the rows of one are on their way, the next ones select, and the ones
- * before attend. Every token gets the bits it gets otherwise.
+ * The step's tokens in groups: while the rows of one group are fetched, the next groups select and the previous ones
+ * attend. Every token gets the same bits as in a step without groups.
  */
 static sl_status attend_groups(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t groups,
                                sl_err *err)
@@ -470,8 +466,8 @@ static sl_status attend_groups(sl_coord *c, const sl_attn_call *call, const sl_a
         sl_status wait = sl_swapin_wait(c->swapin, call->layer, g, st == SL_OK ? err : NULL);
         st = st == SL_OK ? wait : st;
         if (st == SL_OK)
-            st = sl_adapt_mla_attend(c->be, c->swapin, &c->layers[call->layer], call, &sel,
-                                     c->phys + (int64_t)sel.first * a->k, err);
+            st = c->z.adaptor->attend(c->be, c->swapin, &c->layers[call->layer], call, &sel,
+                                      c->phys + (int64_t)sel.first * a->k, err);
     }
     sl_swapin_group(c->swapin, -1);
     return st;
@@ -483,7 +479,7 @@ static sl_status check_call(const sl_coord *c, const sl_attn_call *call, sl_err 
         return sl_fail(err, SL_ERR_INTERNAL, "attend: %d tokens, the step has %d", call->seqs->n_tokens,
                        c->tracker.in_step ? c->tracker.step_tokens : 0);
     if (call->layer < 0 || call->layer >= c->o.n_layers ||
-        call->has_indexer != c->layers[call->layer].has_indexer)
+        call->has_indexer != c->layers[call->layer].has_indexer || call->kind != c->z.adaptor->kind)
         return sl_fail(err, SL_ERR_INTERNAL, "attend: layer %d is not as the coordinator knows it",
                        call->layer);
     return SL_OK;
@@ -525,8 +521,7 @@ sl_status sl_coord_attend(void *ctx, const sl_attn_call *call, sl_err *err)
         return st;
     sl_attn_call mine = *call;
     sl_seq_tables tables = *call->seqs;
-    if (c->layers[call->layer]
-            .resident) { /* its rows are paged like the index keys, whoever they belong to */
+    if (c->layers[call->layer].resident) { /* its rows are paged like the index keys, for every sequence */
         tables.row_pages = tables.index_pages;
         tables.hot_slot = c->no_slots;
         mine.seqs = &tables;

@@ -40,31 +40,32 @@ sl_status sl_dsa_step_attend(sl_pass *p)
     const sl_weight *kv_norm = &p->lw->w[SL_DSA_KV_A_NORM];
     sl_row_format format = p->m->opts.row_format;
     sl_attn_call call = {
+        .kind = SL_ATTN_MLA,
         .layer = p->layer,
         .has_indexer = c->layer_has_indexer[p->layer],
         .seqs = p->f->seqs,
-        .kv = {.kv = own->kv,
-               .norm = kv_norm->data,
-               .cos_sin = p->m->cos_sin,
-               .ld_kv = c->kv_lora_rank + c->qk_rope_head_dim,
-               .lora = c->kv_lora_rank,
-               .rope = c->qk_rope_head_dim,
-               .eps = c->lora_eps,
-               .format = format,
-               .act = p->act,
-               .norm_dtype = kv_norm->dtype},
+        .mla.kv = {.kv = own->kv,
+                   .norm = kv_norm->data,
+                   .cos_sin = p->m->cos_sin,
+                   .ld_kv = c->kv_lora_rank + c->qk_rope_head_dim,
+                   .lora = c->kv_lora_rank,
+                   .rope = c->qk_rope_head_dim,
+                   .eps = c->lora_eps,
+                   .format = format,
+                   .act = p->act,
+                   .norm_dtype = kv_norm->dtype},
         .index_heads = c->index_n_heads,
         .index_dim = c->index_head_dim,
         .index_topk = c->index_topk,
         .index_format = p->m->opts.index_format,
-        .attn = {.ql = own->ql,
-                 .o = own->o,
-                 .tokens = p->tokens,
-                 .heads = c->n_heads,
-                 .lora = c->kv_lora_rank,
-                 .rope = c->qk_rope_head_dim,
-                 .scale = c->softmax_scale,
-                 .format = format},
+        .mla.attn = {.ql = own->ql,
+                     .o = own->o,
+                     .tokens = p->tokens,
+                     .heads = c->n_heads,
+                     .lora = c->kv_lora_rank,
+                     .rope = c->qk_rope_head_dim,
+                     .scale = c->softmax_scale,
+                     .format = format},
     };
     if (call.has_indexer)
         fill_index_call(p, &call);
@@ -76,10 +77,10 @@ sl_status sl_dsa_step_attend(sl_pass *p)
 sl_status sl_dsa_ask_attend(void *backend, const sl_attn_call *call, sl_err *err)
 {
     sl_backend *be = backend;
-    int64_t row = sl_row_bytes(call->kv.format, call->kv.lora, call->kv.rope);
-    sl_kv_append_params kv = call->kv;
+    int64_t row = sl_row_bytes(call->mla.kv.format, call->mla.kv.lora, call->mla.kv.rope);
+    sl_kv_append_params kv = call->mla.kv;
     sl_index_append_params key = call->index_k;
-    sl_sparse_attn_params attn = call->attn;
+    sl_sparse_attn_params attn = call->mla.attn;
     sl_index_scores_params scores = {.heads = call->index_heads,
                                      .dim = call->index_dim,
                                      .format = call->index_format,

@@ -180,7 +180,7 @@ sl_status sl_resident_attend(void *ctx, const sl_attn_call *call, sl_err *err)
                         .row_bytes = r->row_bytes,
                         .hot_base = (int32_t)(pages * SL_PAGE_TOKENS)};
     uint8_t *keys = r->keys + call->layer * pages * r->index_page;
-    sl_kv_append_params kv = call->kv;
+    sl_kv_append_params kv = call->mla.kv;
     kv.seqs = call->seqs;
     kv.rows = rows;
     sl_status rc = sl_be_run(r->be, SL_OP_KV_APPEND, &kv, err);
@@ -204,7 +204,7 @@ sl_status sl_resident_attend(void *ctx, const sl_attn_call *call, sl_err *err)
                              .ld_ids = r->topk};
     if (rc == SL_OK)
         rc = sl_be_run(r->be, SL_OP_RESOLVE, &res, err);
-    sl_sparse_attn_params at = call->attn;
+    sl_sparse_attn_params at = call->mla.attn;
     at.phys = r->phys;
     at.rows = rows;
     at.k = r->topk;

@@ -213,8 +213,8 @@ static sl_status watch(void *ctx, const sl_attn_call *call, sl_err *err)
     ck_assert(call->has_indexer == (call->index_q != NULL) &&
               call->has_indexer == (call->index_weights != NULL));
     ck_assert(call->index_topk == s->c->index_topk && call->index_heads == s->c->index_n_heads);
-    ck_assert(call->kv.lora == s->c->kv_lora_rank && call->attn.heads == s->c->n_heads);
-    ck_assert(call->attn.scale == s->c->softmax_scale && call->kv.eps == s->c->lora_eps);
+    ck_assert(call->mla.kv.lora == s->c->kv_lora_rank && call->mla.attn.heads == s->c->n_heads);
+    ck_assert(call->mla.attn.scale == s->c->softmax_scale && call->mla.kv.eps == s->c->lora_eps);
     return SL_OK; /* leaves attn.o as it is: fine for counting */
 }
 

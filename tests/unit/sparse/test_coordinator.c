@@ -209,6 +209,57 @@ START_TEST(counters_add_up)
 }
 END_TEST
 
+/* A double of dsa with a plane of its own: what the coordinator gives to construct. */
+static int constructed, with_index;
+
+static int32_t double_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most)
+{
+    (void)d;
+    MUST(most >= 1);
+    *out =
+        (sl_cache_plane){.name = "double",
+                         .role = SL_PLANE_META,
+                         .heads = 1,
+                         .unit_tokens = 16,
+                         .n_parts = 1,
+                         .parts = {{.name = "mean", .dtype = SL_F32, .per = SL_PER_OPEN_UNIT, .count = 3}}};
+    return 1;
+}
+
+static sl_status double_construct(sl_algo *a, const sl_algo_pages *p, sl_err *err)
+{
+    MUST(p->host_rows.base && p->n_tokens == 100 && p->n_pages == 2);
+    constructed++;
+    with_index += p->planes[RIG_INDEX].device != NULL;
+    return sl_algo_dsa.construct(a, p, err);
+}
+
+START_TEST(construct_gets_the_rows_of_every_layer)
+{
+    sl_algo_desc with_plane = sl_algo_dsa;
+    with_plane.planes = double_planes, with_plane.construct = double_construct;
+    rig_opts o = base_opts();
+    o.share = true, o.desc = &with_plane;
+    sl_cache_shape shape;
+    sl_cache_dims d = {.rows = sl_row_format_of(SL_ROW_MLA_F32), .latent = 32, .index_dim = 16};
+    ck_assert_int_eq(sl_algo_cache_shape(&with_plane, &d, &shape, NULL), SL_OK);
+    ck_assert_int_eq(shape.n_planes, 3);
+    ck_assert_int_eq(sl_cache_find_name(&shape, "double"), 2);
+    ck_assert_int_eq(sl_cache_page_bytes(&shape.planes[2]), 4 * 12);
+    rig *r = rig_create(&o);
+    int seq = 0, n = 100;
+    rig_open(r, 0, 1, false, 0);
+    rig_step(r, &seq, &n, 1);
+    rig_close(r, 0);
+    constructed = with_index = 0;
+    rig_open(r, 0, 1, false, 100);
+    ck_assert_int_eq(constructed, RIG_LAYERS);
+    ck_assert_int_eq(with_index, RIG_LAYERS / 2);
+    rig_close(r, 0);
+    rig_destroy(r);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("sparse/coordinator");
@@ -218,6 +269,7 @@ int main(void)
     tcase_add_loop_test(c, gates_hold, 0, 7);
     tcase_add_loop_test(c, dense_layers, 0, 4);
     tcase_add_test(c, dense_layers_hierarchical);
+    tcase_add_test(c, construct_gets_the_rows_of_every_layer);
     tcase_add_loop_test(c, aborted_steps_leave_no_trace, 0, 2);
     tcase_add_test(c, life_cycle_errors);
     tcase_add_test(c, counters_add_up);
