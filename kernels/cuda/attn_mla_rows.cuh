@@ -7,7 +7,11 @@
  * everything else is copied asynchronously, bf16 rows by quarters of a block, which are free one after the
  * other. Rows behind the end of a list are zeros.
  */
+#ifndef SL_KERNELS_CUDA_ATTN_MLA_ROWS_CUH
+#define SL_KERNELS_CUDA_ATTN_MLA_ROWS_CUH
+#include "kernels/cuda/attn_mla.cuh"
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 __device__ static inline uint32_t pack(float a, float b, __half)
 {
     const float top = 65504.0f;
@@ -389,3 +393,6 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
         after = behind(next, w, k);
     }
 }
+#endif
+
+#endif

@@ -1,12 +1,11 @@
 /*
- * CUDA backend: instance, memory, stream, events and graphs. What it needs from a machine is checked at
- * creation and named in the error; the ops are in the other files of this folder.
+ * CUDA backend: instance, memory and the table of ops. What it needs from a machine is checked at creation and named in
+ * the error; streams, events and graphs are in streams.c, the ops in the other files of this folder.
  *
- * The main stream carries everything except gathers that run concurrently with it, which are on the side stream.
- * Pinned host memory is mapped, so that kernels read the arena in place. The backend does not choose a device for
- * the caller and never touches the device's settings.
+ * Pinned host memory is mapped, so that kernels read the arena in place. The backend does not choose a device for the
+ * caller and never touches the device's settings.
  */
-#include "kernels/cuda/cuda_impl.h"
+#include "kernels/cuda/streams.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,17 +15,6 @@
 #include "kernels/cuda/probe.h"
 
 #define MIN_CC 80
-
-struct cuda_event {
-    sl_event base;
-    cudaEvent_t ev;
-    bool side_pending; /* recorded on the side stream, and the main stream has not waited for it yet */
-};
-
-struct cuda_graph {
-    sl_graph base;
-    cudaGraphExec_t exec;
-};
 
 sl_status sl_cuda_status(cudaError_t e, const char *what, sl_err *err)
 {
@@ -38,7 +26,7 @@ sl_status sl_cuda_status(cudaError_t e, const char *what, sl_err *err)
     return sl_fail(err, SL_ERR_DEVICE, "cuda: %s: %s", what, cudaGetErrorString(e));
 }
 
-/* Gives a scratch block back: at once, or when the last graph that may use it is gone. */
+/* Frees a scratch block: at once, or when the last graph that may use it has been destroyed. */
 static sl_status retire(sl_cuda *cu, void *block, sl_err *err)
 {
     void **v;
@@ -55,7 +43,7 @@ static sl_status retire(sl_cuda *cu, void *block, sl_err *err)
     return SL_OK;
 }
 
-static void free_retired(sl_cuda *cu)
+void sl_cuda_free_retired(sl_cuda *cu)
 {
     while (cu->n_retired > 0)
         cudaFree(cu->retired[--cu->n_retired]);
@@ -103,7 +91,7 @@ static void cuda_destroy(sl_backend *be)
     for (int32_t i = 0; i < cu->n_marks; i++)
         cudaEventDestroy(cu->marks[i]);
     free(cu->marks);
-    free_retired(cu);
+    sl_cuda_free_retired(cu);
     free(cu->retired);
     cudaFree(cu->scratch);
     cudaFree(cu->workspace);
@@ -294,79 +282,6 @@ static sl_status cuda_sync(sl_backend *be, sl_err *err)
     return st == SL_OK ? sl_deverr(mask, "cuda", err) : st;
 }
 
-static sl_status cuda_event_create(sl_backend *be, sl_event **out, sl_err *err)
-{
-    struct cuda_event *e = calloc(1, sizeof *e);
-    sl_status st;
-
-    if (!e)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for an event");
-    e->base.be = be;
-    st = SL_CU(cudaEventCreateWithFlags(&e->ev, cudaEventDisableTiming), err);
-    if (st != SL_OK) {
-        free(e);
-        return st;
-    }
-    *out = &e->base;
-    return SL_OK;
-}
-
-/* Whether e stands for work of the side stream that the main stream has not waited for. As long as there is such
- * work, ops of the main stream leave it its multiprocessors. */
-static void set_side_pending(sl_cuda *cu, struct cuda_event *e, bool pending)
-{
-    cu->side_pending += (int)pending - (int)e->side_pending;
-    e->side_pending = pending;
-    cu->sms = cu->side_pending > 0 && cu->all_sms > 2 * SL_CUDA_SIDE_SMS ? cu->all_sms - SL_CUDA_SIDE_SMS
-                                                                         : cu->all_sms;
-}
-
-static void cuda_event_destroy(sl_event *ev)
-{
-    struct cuda_event *e = (struct cuda_event *)ev;
-
-    set_side_pending(sl_cuda_of(ev->be), e, false);
-    cudaEventDestroy(e->ev);
-    free(e);
-}
-
-static sl_status cuda_event_record(sl_backend *be, sl_event *ev, sl_err *err)
-{
-    sl_cuda *cu = sl_cuda_of(be);
-    struct cuda_event *e = (struct cuda_event *)ev;
-
-    set_side_pending(cu, e, cu->stream == cu->side_stream);
-    return SL_CU(cudaEventRecord(e->ev, cu->stream), err);
-}
-
-static void cuda_stream_use(sl_backend *be, sl_stream stream)
-{
-    sl_cuda *cu = sl_cuda_of(be);
-
-    cu->stream = stream == SL_STREAM_SIDE ? cu->side_stream : cu->main_stream;
-}
-
-static sl_status cuda_stream_wait(sl_backend *be, sl_event *ev, sl_err *err)
-{
-    sl_cuda *cu = sl_cuda_of(be);
-    struct cuda_event *e = (struct cuda_event *)ev;
-
-    if (cu->stream == cu->main_stream)
-        set_side_pending(cu, e, false);
-    return SL_CU(cudaStreamWaitEvent(cu->stream, e->ev, 0), err);
-}
-
-static sl_status cuda_event_query(sl_event *ev)
-{
-    cudaError_t e = cudaEventQuery(((struct cuda_event *)ev)->ev);
-
-    if (e == cudaErrorNotReady) {
-        (void)cudaGetLastError();
-        return SL_INPROGRESS;
-    }
-    return SL_CU(e, NULL);
-}
-
 static sl_status cuda_host_register(sl_backend *be, void *ptr, size_t bytes, sl_err *err)
 {
     cudaError_t e = cudaHostRegister(ptr, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
@@ -387,86 +302,6 @@ static void cuda_host_unregister(sl_backend *be, void *ptr)
     cudaHostUnregister(ptr);
 }
 
-static sl_status cuda_capture_begin(sl_backend *be, sl_err *err)
-{
-    sl_cuda *cu = sl_cuda_of(be);
-    sl_status st = SL_CU(cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal), err);
-
-    cu->capturing = st == SL_OK;
-    return st;
-}
-
-static sl_status cuda_capture_end(sl_backend *be, sl_graph **out, sl_err *err)
-{
-    sl_cuda *cu = sl_cuda_of(be);
-    struct cuda_graph *g = calloc(1, sizeof *g);
-    cudaGraph_t graph = NULL;
-    sl_status st = SL_CU(cudaStreamEndCapture(cu->stream, &graph), err);
-
-    cu->capturing = false;
-    if (st == SL_OK && !g)
-        st = sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for a graph");
-    if (st == SL_OK)
-        st = SL_CU(cudaGraphInstantiate(&g->exec, graph, 0), err);
-    if (graph)
-        cudaGraphDestroy(graph);
-    if (st != SL_OK) {
-        free(g);
-        return st;
-    }
-    g->base.be = be;
-    cu->n_graphs++;
-    *out = &g->base;
-    return SL_OK;
-}
-
-static sl_status cuda_graph_launch(sl_backend *be, sl_graph *graph, sl_err *err)
-{
-    return SL_CU(cudaGraphLaunch(((struct cuda_graph *)graph)->exec, sl_cuda_of(be)->stream), err);
-}
-
-static void cuda_graph_destroy(sl_graph *graph)
-{
-    sl_cuda *cu = sl_cuda_of(graph->be);
-
-    cudaGraphExecDestroy(((struct cuda_graph *)graph)->exec);
-    free(graph);
-    if (--cu->n_graphs == 0) {
-        cudaStreamSynchronize(cu->stream); /* a launch of the graph may still be in flight */
-        free_retired(cu);
-    }
-}
-
-static sl_status cuda_mark(sl_backend *be, int32_t i, sl_err *err)
-{
-    sl_cuda *cu = sl_cuda_of(be);
-    sl_status st;
-
-    if (i >= cu->n_marks) {
-        int32_t cap = i < 512 ? 1024 : 2 * i;
-        cudaEvent_t *v = realloc(cu->marks, sizeof *v * (size_t)cap);
-        if (!v)
-            return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for marks");
-        cu->marks = v;
-        for (; cu->n_marks < cap; cu->n_marks++) {
-            st = SL_CU(cudaEventCreate(&cu->marks[cu->n_marks]), err);
-            if (st != SL_OK)
-                return st;
-        }
-    }
-    return SL_CU(cudaEventRecord(cu->marks[i], cu->stream), err);
-}
-
-static sl_status cuda_mark_ns(sl_backend *be, int32_t i, double *ns, sl_err *err)
-{
-    sl_cuda *cu = sl_cuda_of(be);
-    float ms = 0;
-    sl_status st = SL_CU(cudaEventElapsedTime(&ms, cu->marks[i], cu->marks[i + 1]), err);
-
-    *ns = (double)ms * 1e6;
-    return st;
-}
-
 const sl_backend_desc sl_backend_cuda = {
     .name = "cuda",
     .description = "NVIDIA GPUs, compute capability 8.0 and newer; kernels tuned for 9.0",
@@ -480,21 +315,21 @@ const sl_backend_desc sl_backend_cuda = {
     .copy_2d = cuda_copy_2d,
     .fill = cuda_fill,
     .sync = cuda_sync,
-    .event_create = cuda_event_create,
-    .event_destroy = cuda_event_destroy,
-    .event_record = cuda_event_record,
-    .event_query = cuda_event_query,
-    .stream_use = cuda_stream_use,
-    .stream_wait = cuda_stream_wait,
+    .event_create = sl_cuda_event_create,
+    .event_destroy = sl_cuda_event_destroy,
+    .event_record = sl_cuda_event_record,
+    .event_query = sl_cuda_event_query,
+    .stream_use = sl_cuda_stream_use,
+    .stream_wait = sl_cuda_stream_wait,
     .stamp = sl_cuda_stamp,
     .host_register = cuda_host_register,
     .host_unregister = cuda_host_unregister,
-    .capture_begin = cuda_capture_begin,
-    .capture_end = cuda_capture_end,
-    .graph_launch = cuda_graph_launch,
-    .graph_destroy = cuda_graph_destroy,
-    .mark = cuda_mark,
-    .mark_ns = cuda_mark_ns,
+    .capture_begin = sl_cuda_capture_begin,
+    .capture_end = sl_cuda_capture_end,
+    .graph_launch = sl_cuda_graph_launch,
+    .graph_destroy = sl_cuda_graph_destroy,
+    .mark = sl_cuda_mark,
+    .mark_ns = sl_cuda_mark_ns,
     .ops =
         {
             [SL_OP_EMBED] = {NULL, sl_cuda_embed},

@@ -19,9 +19,12 @@
 #include "kernels/cuda/topk_cluster.cuh"
 #include "kernels/cuda/topk_select.cuh"
 
+#define THREADS 1024
+#define WARPS (THREADS / 32)
+
 template <typename K, int R>
-__device__ static void select_row(topk_shared &s, const topk_row &r, topk_deal &d, float4 (&v)[R],
-                                  uint8_t *smem, uint32_t take, int32_t *ids)
+__device__ static void select_row(topk_shared<THREADS> &s, const topk_row &r, topk_deal<THREADS> &d,
+                                  float4 (&v)[R], uint8_t *smem, uint32_t take, int32_t *ids)
 {
     float *vals = (float *)smem;
     int *places = (int *)(smem + CAND_MAX * 4), *list = (int *)(smem + CAND_MAX * 8);
@@ -73,13 +76,13 @@ __global__ static void __launch_bounds__(THREADS)
     topk_kernel(sl_topk_params p, sl_seq_tables seqs, const float *hint, int ld_hint, uint32_t *deverr)
 {
     extern __shared__ __align__(16) uint8_t smem[];
-    __shared__ __align__(16) topk_shared s;
+    __shared__ __align__(16) topk_shared<THREADS> s;
     int t = p.token_first + blockIdx.x;
     const int32_t *seq_at = seqs.token_seq + t, *pos_at = seqs.token_pos + t;
     int32_t *ids = p.ids + (int64_t)t * p.ld_ids;
     bool by_hint = p.ld_scores > SL_HINT_MIN && hint;
     topk_row r;
-    topk_deal d = {0, R, 1};
+    topk_deal<THREADS> d = {0, R, 1};
     float4 v[R];
 
     r.limit = p.ld_scores;

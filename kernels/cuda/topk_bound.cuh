@@ -8,18 +8,18 @@
 #include "kernels/cuda/topk_row.cuh"
 
 /* How the items are dealt out to threads: a warp has consecutive ones, four a lane and round. */
-struct topk_deal {
+template <int N> struct topk_deal { /* to N threads */
     int n, rounds, chunks;
 };
 
-template <int R> __device__ static inline int item_of(const topk_deal &d, int chunk, int i)
+template <int R, int N> __device__ static inline int item_of(const topk_deal<N> &d, int chunk, int i)
 {
-    return chunk * (R * THREADS * 4) + ((threadIdx.x >> 5) * d.rounds + i) * 128 + (threadIdx.x & 31) * 4;
+    return chunk * (R * N * 4) + ((threadIdx.x >> 5) * d.rounds + i) * 128 + (threadIdx.x & 31) * 4;
 }
 
 /* May run before the row's length is known; whatever lies behind it comes along. */
-template <typename K, int R>
-__device__ static inline void load_chunk(const topk_row &r, const topk_deal &d, int chunk, float4 (&v)[R])
+template <typename K, int R, int N>
+__device__ static inline void load_chunk(const topk_row &r, const topk_deal<N> &d, int chunk, float4 (&v)[R])
 {
     const float none = __uint_as_float(0x7fffffffu);
 
@@ -29,11 +29,11 @@ __device__ static inline void load_chunk(const topk_row &r, const topk_deal &d, 
 }
 
 /* Takes out what does not count: beyond the row, and forced ones. */
-template <typename K, int R>
-__device__ static inline void trim_chunk(const topk_row &r, const topk_deal &d, int chunk, float4 (&v)[R])
+template <typename K, int R, int N>
+__device__ static inline void trim_chunk(const topk_row &r, const topk_deal<N> &d, int chunk, float4 (&v)[R])
 {
     const float none = __uint_as_float(0x7fffffffu);
-    int last = chunk * (R * THREADS * 4) + ((threadIdx.x >> 5) + 1) * d.rounds * 128;
+    int last = chunk * (R * N * 4) + ((threadIdx.x >> 5) + 1) * d.rounds * 128;
 
     if (last <= d.n && !r.gates)
         return;
@@ -114,9 +114,9 @@ __device__ static inline float bin_floor(const topk_bins &b, uint32_t bin)
 
 /* A lower bound of the need-th largest score that is not forced; false if there is none to be had. *top: the
  * largest. */
-template <typename K, int R>
-__device__ static bool lower_bound(topk_shared &s, const topk_row &r, const topk_deal &d, float4 (&v)[R],
-                                   uint32_t need, float *bound, float *top)
+template <typename K, int R, int N>
+__device__ static bool lower_bound(topk_shared<N> &s, const topk_row &r, const topk_deal<N> &d,
+                                   float4 (&v)[R], uint32_t need, float *bound, float *top)
 {
     int each = 4, units = (d.n + 3) / 4;
     const float inf = __uint_as_float(0x7f800000u);
@@ -187,9 +187,9 @@ __device__ static bool lower_bound(topk_shared &s, const topk_row &r, const topk
  * `cap`. Ends without a barrier. A lane's hits are bits 4 i + e for round i; order is by round, then lane,
  * then e.
  */
-template <typename K, int R>
-__device__ static uint32_t collect(topk_shared &s, const topk_row &r, const topk_deal &d, float4 (&v)[R],
-                                   float pivot, float *vals, int *places, uint32_t cap)
+template <typename K, int R, int N>
+__device__ static uint32_t collect(topk_shared<N> &s, const topk_row &r, const topk_deal<N> &d,
+                                   float4 (&v)[R], float pivot, float *vals, int *places, uint32_t cap)
 {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     uint32_t done = 0;
@@ -249,14 +249,15 @@ __device__ static uint32_t collect(topk_shared &s, const topk_row &r, const topk
 
 /* Scores from pivot on of n listed groups, in order, to vals and places; returns how many, stores at most
  * `cap`. */
-__device__ static uint32_t collect_groups(topk_shared &s, const topk_row &r, const int *list, int n,
+template <int N>
+__device__ static uint32_t collect_groups(topk_shared<N> &s, const topk_row &r, const int *list, int n,
                                           float pivot, float *vals, int *places, uint32_t cap)
 {
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, each = min(GROUPS, (n + THREADS - 1) / THREADS);
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, each = min(GROUPS, (n + N - 1) / N);
     bool whole = r.wide && r.limit % SL_HINT_GROUP == 0;
     uint32_t done = 0, parity = 0;
 
-    for (int first = 0; first < n; first += each * THREADS, parity ^= 1) {
+    for (int first = 0; first < n; first += each * N, parity ^= 1) {
         float4 v[2 * GROUPS];
         int group[GROUPS];
         uint32_t hit = 0, total;

@@ -8,10 +8,6 @@
 
 #include "kernels/cuda/select.cuh"
 
-#ifndef THREADS
-#define THREADS 1024
-#endif
-#define WARPS (THREADS / 32)
 #define BINS 2048
 #define ROW_MAX 32768 /* longer rows get a hint if they have none */
 #define CAND_MAX 8192
@@ -21,9 +17,9 @@
 #define KEY_FORCED 0xffffffffu
 #define SMEM_BYTES (CAND_MAX * 8 + LIST_MAX * 4)
 
-struct topk_shared {
+template <int N> struct topk_shared { /* of a block of N threads */
     uint32_t hist[BINS];
-    uint32_t low[WARPS], high[WARPS], count[2][WARPS], scan[WARPS];
+    uint32_t low[N / 32], high[N / 32], count[2][N / 32], scan[N / 32];
     uint32_t bin, above, found;
     uint32_t members;
     uint32_t member_key[MEMBERS];
@@ -136,27 +132,28 @@ __device__ static inline uint32_t warp_inclusive(uint32_t v)
 }
 
 /* Of the warps before this one; *total of all. s.count[which] was written before the last barrier. */
-__device__ static inline uint32_t warps_before(const topk_shared &s, int which, uint32_t *total)
+template <int N>
+__device__ static inline uint32_t warps_before(const topk_shared<N> &s, int which, uint32_t *total)
 {
-    uint32_t n = s.count[which][(threadIdx.x & 31) % WARPS];
+    uint32_t n = s.count[which][(threadIdx.x & 31) % (N / 32)];
 
-    n = (threadIdx.x & 31) < WARPS ? n : 0;
+    n = (threadIdx.x & 31) < N / 32 ? n : 0;
 
     *total = __reduce_add_sync(0xffffffffu, n);
     return __reduce_add_sync(0xffffffffu, (threadIdx.x & 31) < threadIdx.x >> 5 ? n : 0);
 }
 
-__device__ static inline void clear_bins(topk_shared &s)
+template <int N> __device__ static inline void clear_bins(topk_shared<N> &s)
 {
-    for (int i = threadIdx.x; i < BINS / 2; i += THREADS)
+    for (int i = threadIdx.x; i < BINS / 2; i += N)
         ((uint2 *)s.hist)[i] = make_uint2(0, 0);
 }
 
 /* The bin that holds the need-th largest, and how many lie above it, to s.bin and s.above; s.found only if
  * there are that many. Behind the barrier that completes the histogram; ends with one. */
-__device__ static void find_bin(topk_shared &s, uint32_t need)
+template <int N> __device__ static void find_bin(topk_shared<N> &s, uint32_t need)
 {
-    const int each = BINS / THREADS;
+    const int each = BINS / N;
     int t = threadIdx.x, hi = BINS - 1 - each * t;
     uint32_t v[each], sum = 0;
 
@@ -183,7 +180,7 @@ __device__ static void find_bin(topk_shared &s, uint32_t need)
 }
 
 /* The block's smallest and largest, from each thread's; contains a barrier. */
-__device__ static inline void block_range(topk_shared &s, uint32_t *lo, uint32_t *hi)
+template <int N> __device__ static inline void block_range(topk_shared<N> &s, uint32_t *lo, uint32_t *hi)
 {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     uint32_t a = __reduce_min_sync(0xffffffffu, *lo), b = __reduce_max_sync(0xffffffffu, *hi);
@@ -193,8 +190,8 @@ __device__ static inline void block_range(topk_shared &s, uint32_t *lo, uint32_t
         s.high[warp] = b;
     }
     __syncthreads();
-    *lo = __reduce_min_sync(0xffffffffu, s.low[lane % WARPS]);
-    *hi = __reduce_max_sync(0xffffffffu, s.high[lane % WARPS]);
+    *lo = __reduce_min_sync(0xffffffffu, s.low[lane % (N / 32)]);
+    *hi = __reduce_max_sync(0xffffffffu, s.high[lane % (N / 32)]);
 }
 
 __device__ static inline int range_shift(uint32_t lo, uint32_t hi)
@@ -203,7 +200,7 @@ __device__ static inline int range_shift(uint32_t lo, uint32_t hi)
 }
 
 /* One bin of a histogram over `range`: narrows it. Returns the shift that was used. */
-__device__ static inline int narrow(topk_shared &s, topk_range *g, int shift)
+template <int N> __device__ static inline int narrow(topk_shared<N> &s, topk_range *g, int shift)
 {
     find_bin(s, g->need);
     g->need -= s.above;

@@ -9,7 +9,8 @@
 
 /* Whether a candidate of an undecided range is among the wanted ones: larger keys first, then smaller places.
  */
-__device__ static inline bool among(const topk_shared &s, uint32_t key, int place, uint32_t need)
+template <int N>
+__device__ static inline bool among(const topk_shared<N> &s, uint32_t key, int place, uint32_t need)
 {
     uint32_t rank = 0;
 
@@ -23,11 +24,11 @@ __device__ static inline bool among(const topk_shared &s, uint32_t key, int plac
  * The range is [pivot, largest key]; the bins are clear. A thread has consecutive candidates, at most
  * M.
  */
-template <int M>
-__device__ static void select_candidates(topk_shared &s, const topk_row &r, const float *vals,
+template <int M, int N>
+__device__ static void select_candidates(topk_shared<N> &s, const topk_row &r, const float *vals,
                                          const int *places, int n, topk_range g, int32_t *ids)
 {
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, each = (n + THREADS - 1) / THREADS;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, each = (n + N - 1) / N;
     int from = threadIdx.x * each, shift = 1;
     uint32_t key[M], own = 0, sel = 0, total;
 
@@ -126,9 +127,9 @@ __device__ static inline uint4 row_keys(const topk_row &r, int i, int to, uint32
 }
 
 /* This warp's part of the row. */
-__device__ static inline void warp_part(const topk_row &r, int *from, int *to)
+template <int N> __device__ static inline void warp_part(const topk_row &r, int *from, int *to)
 {
-    int seg = ((r.len + WARPS - 1) / WARPS + 127) / 128 * 128;
+    int seg = ((r.len + N / 32 - 1) / (N / 32) + 127) / 128 * 128;
 
     *from = min((int)(threadIdx.x >> 5) * seg, r.len);
     *to = min(*from + seg, r.len);
@@ -136,12 +137,12 @@ __device__ static inline void warp_part(const topk_row &r, int *from, int *to)
 
 /* How many keys of each warp's part lie above the range and in it, to s.count; narrows the range to the
  * smallest and largest key in it. */
-__device__ static void survey(topk_shared &s, const topk_row &r, topk_range *g)
+template <int N> __device__ static void survey(topk_shared<N> &s, const topk_row &r, topk_range *g)
 {
     int lane = threadIdx.x & 31, from, to;
     uint32_t gt = 0, in = 0, lo = 0xffffffffu, hi = 0, valid;
 
-    warp_part(r, &from, &to);
+    warp_part<N>(r, &from, &to);
 #pragma unroll 4
     for (int i = from + lane * 4; i < to; i += 128) {
         uint4 v = row_keys(r, i, to, &valid);
@@ -170,13 +171,14 @@ __device__ static void survey(topk_shared &s, const topk_row &r, topk_range *g)
 }
 
 /* Writes the selected ids of the row in order, after a survey: the range is all wanted or one value. */
-__device__ static void write_row(topk_shared &s, const topk_row &r, topk_range g, int32_t *ids)
+template <int N>
+__device__ static void write_row(topk_shared<N> &s, const topk_row &r, topk_range g, int32_t *ids)
 {
     int lane = threadIdx.x & 31, from, to;
     uint32_t total, gt = warps_before(s, 0, &total), in = warps_before(s, 1, &total),
                     last = gt + s.count[0][threadIdx.x >> 5], below = (1u << lane) - 1;
 
-    warp_part(r, &from, &to);
+    warp_part<N>(r, &from, &to);
     for (int base = from; base < to && (in < g.need || gt < last); base += 32 * AT_ONCE) {
         uint32_t k[AT_ONCE];
 #pragma unroll
@@ -200,7 +202,8 @@ __device__ static void write_row(topk_shared &s, const topk_row &r, topk_range g
 
 /* Few distinct values: surveys and radix passes over the row from the lower bound on. Not part of its
  * callers, whose registers are few. */
-__device__ static __noinline__ void whole_row(topk_shared &s, const topk_row &r, uint32_t pivot,
+template <int N>
+__device__ static __noinline__ void whole_row(topk_shared<N> &s, const topk_row &r, uint32_t pivot,
                                               uint32_t need, int32_t *ids)
 {
     topk_range g = {pivot, KEY_FORCED - 1, need, 0};
@@ -209,7 +212,7 @@ __device__ static __noinline__ void whole_row(topk_shared &s, const topk_row &r,
 
     if (need == 0)
         g = {KEY_FORCED, KEY_FORCED, KEY_FORCED, 0}; /* the forced ones alone */
-    warp_part(r, &from, &to);
+    warp_part<N>(r, &from, &to);
     for (;;) {
         __syncthreads();
         survey(s, r, &g);

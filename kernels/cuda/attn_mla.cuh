@@ -1,0 +1,84 @@
+/*
+ * Inside attn_mla.cu: the sizes of its tiles, the shared memory of a thread block, the work of a launch, and how the
+ * results of two parts of a list are merged.
+ */
+#ifndef SL_KERNELS_CUDA_ATTN_MLA_CUH
+#define SL_KERNELS_CUDA_ATTN_MLA_CUH
+#include "kernels/cuda/wgmma.cuh"
+
+#include <cooperative_groups.h>
+
+namespace cg = cooperative_groups;
+
+#define HEADS 64
+#define BLOCK 64
+#define LORA 512
+#define WIDTH 576
+#define TILES 9 /* 64-column tiles of a row block; the last one, rope, later holds the probabilities */
+#define STAGE (TILES * SL_TILE)
+#define QUARTERS 4 /* of a block, 16 rows: with bf16 rows, what is freed and filled at a time */
+#define SPLIT 16   /* blocks of a part of the list */
+#define MAX_PARTS 8
+#define THREADS 512
+#define OUT_LD 520             /* floats; the output tile of a cluster's merge lies over the two stages */
+#define PARTIAL (HEADS * LORA) /* floats */
+
+/* Registers per thread of the warpgroups by role: 128 + 64 + 2 * 160 = 4 * 128, what the launch gives to all. */
+#define FETCH_REGS 128
+#define SCORE_REGS 64
+#define VALUE_REGS 160
+
+enum { BAR_QUERY = 1, BAR_SCORES = 2, BAR_VALUES = 3 };
+
+struct attn_shared {
+    uint64_t full[2], empty[2][QUARTERS], prob[2], merge[2]; /* empty: fp8 rows, the last only */
+    int32_t rows[2], last[2]; /* of the block in a stage: valid rows; the item's last one */
+    float fix[2][HEADS];      /* what the output so far is multiplied by before this block */
+    float keep[2][HEADS], take[2][HEADS], inv[2][HEADS]; /* of a part's merge */
+    float max[HEADS], sum[HEADS];                        /* this thread block's part, for the cluster */
+    int32_t present;
+    alignas(16) int32_t lists[4][4][16]; /* the fetching warps' own: physical rows of four blocks */
+    float part_keep[MAX_PARTS][HEADS], part_take[MAX_PARTS][HEADS], part_inv[HEADS];
+};
+
+#define SMEM_Q (2 * STAGE)
+#define SMEM_INFO (SMEM_Q + STAGE)
+#define SMEM_BYTES (SMEM_INFO + sizeof(attn_shared))
+
+struct attn_work {
+    sl_sparse_attn_params p;
+    float *partial;   /* [gridDim.x][PARTIAL], one thread block an item */
+    int groups;       /* of heads */
+    int items, parts; /* parts: of a cluster, 1 = one thread block an item */
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/* The first of the two heads of an item whose scores and outputs this thread holds; the second is eight further on.
+ * They are the rows of the products: see sl_wgmma_* in ptx.cuh. A macro, because the kernel has no register to spare
+ * and spills more when this is a function. */
+#define FIRST_HEAD(lane) ((threadIdx.x & 127) / 32 * 16 + (lane) / 4)
+
+/* Adds part (mc, lc) to (m, l): outputs are keep * old + take * new. */
+__device__ static inline void merge_sums(float &m, float &l, float mc, float lc, float *keep, float *take)
+{
+    float top = fmaxf(m, mc), safe = top == -INFINITY ? 0.0f : top;
+
+    *keep = exp2f(m - safe);
+    *take = exp2f(mc - safe);
+    l = __fmaf_rn(l, *keep, __fmul_rn(lc, *take));
+    m = top;
+}
+
+__device__ static inline float merge(float old, float keep, float fresh, float take)
+{
+    return __fmaf_rn(old, keep, __fmul_rn(fresh, take));
+}
+
+__device__ static inline float inverse(float l)
+{
+    return l == 0.0f ? 0.0f : 1.0f / l;
+}
+
+#endif
+
+#endif

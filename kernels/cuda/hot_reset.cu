@@ -1,0 +1,37 @@
+/* Forgets what a hot slot holds, or all of them: no token has a row, no entry is in use. One thread an entry. */
+#include "kernels/cuda/common.cuh"
+
+#define BLOCKS 16 /* per slot */
+#define THREADS 256
+#define NO_SLOT 0xffffu
+
+__global__ static void hot_reset_kernel(sl_hot_reset_params p, int first)
+{
+    int64_t slot = first + blockIdx.y;
+    int stride = gridDim.x * blockDim.x, i0 = blockIdx.x * blockDim.x + threadIdx.x, n = p.hot_rows;
+
+    for (int i = i0; i < p.hot.max_tokens; i += stride)
+        p.hot.slot_of[slot * p.hot.max_tokens + i] = NO_SLOT;
+    for (int i = i0; i < n; i += stride) {
+        p.hot.token_of[slot * n + i] = -1;
+        p.hot.stamp[slot * n + i] = 0;
+    }
+    for (int i = i0; p.hot.next && i <= n; i += stride) { /* the lru policy's list */
+        p.hot.next[slot * (n + 1) + i] = (uint16_t)(i == n ? 0 : i + 1);
+        p.hot.prev[slot * (n + 1) + i] = (uint16_t)(i == 0 ? n : i - 1);
+    }
+    if (i0 < 4)
+        p.hot.counters[slot * 4 + i0] = 0;
+    if (i0 == 0 && p.hot.cursor) /* the clock policy's hand */
+        p.hot.cursor[slot] = 0;
+}
+
+sl_status sl_cuda_hot_reset(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_hot_reset_params *p = (const sl_hot_reset_params *)params;
+    int first = p->slot < 0 ? 0 : p->slot, n = p->slot < 0 ? p->hot_slots : 1;
+
+    if (n > 0)
+        hot_reset_kernel<<<dim3(BLOCKS, n), THREADS, 0, sl_cuda_of(be)->stream>>>(*p, first);
+    return SL_CU_LAUNCHED(err);
+}

@@ -1,0 +1,98 @@
+/*
+ * Inside resolve.cu: the misses of a token in the order of their host rows, so that gather reads ascending addresses,
+ * written to the list that gather reads.
+ */
+#ifndef SL_KERNELS_CUDA_RESOLVE_MISSES_CUH
+#define SL_KERNELS_CUDA_RESOLVE_MISSES_CUH
+#include "kernels/cuda/resolve_block.cuh"
+
+/* Each key's place is the number of smaller ones; all threads count. Keys differ. */
+__device__ static void sort_few(resolve_shared &s, uint32_t n)
+{
+    uint64_t *sorted = s.key + THREADS;
+    uint32_t *rank = (uint32_t *)(s.key + 2 * THREADS), per = THREADS / n, slice = threadIdx.x / n,
+             i = threadIdx.x % n, count = 0;
+
+    rank[threadIdx.x] = 0;
+    __syncthreads();
+    if (slice < per) {
+        uint64_t mine = s.key[i];
+        for (uint32_t j = slice * n / per; j < (slice + 1) * n / per; j++)
+            count += s.key[j] < mine;
+        atomicAdd(&rank[i], count);
+    }
+    __syncthreads();
+    if (threadIdx.x < n)
+        sorted[rank[threadIdx.x]] = s.key[threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x < n)
+        s.key[threadIdx.x] = sorted[threadIdx.x];
+    __syncthreads();
+}
+
+/* Bitonic; n is the power of two that the keys are padded to. */
+__device__ static void sort_many(resolve_shared &s, uint32_t n)
+{
+    for (uint32_t size = 2; size <= n; size <<= 1)
+        for (uint32_t step = size >> 1; step; step >>= 1) {
+            for (uint32_t i = threadIdx.x; i < n / 2; i += THREADS) {
+                uint32_t a = 2 * i - (i & (step - 1)), b = a + step;
+                uint64_t x = s.key[a], y = s.key[b];
+                if ((x > y) == ((a & size) == 0)) {
+                    s.key[a] = y;
+                    s.key[b] = x;
+                }
+            }
+            __syncthreads();
+        }
+}
+
+/* Host row of the m-th miss. */
+__device__ static inline int64_t host_row(const resolve_shared &s, uint32_t m)
+{
+    return (int64_t)max(s.miss_page[m], 0) * SL_PAGE_TOKENS + s.miss_id[m] % SL_PAGE_TOKENS;
+}
+
+/* Sorts the keys of all misses. */
+__device__ static void sort_misses(resolve_shared &s, uint32_t misses)
+{
+    uint32_t n = 1;
+
+    while (n < misses)
+        n <<= 1;
+    for (uint32_t m = threadIdx.x; m < n; m += THREADS)
+        s.key[m] = m < misses ? (uint64_t)host_row(s, m) << 16 | m : ~0ull;
+    __syncthreads();
+    if (misses <= THREADS)
+        sort_few(s, misses);
+    else
+        sort_many(s, n);
+}
+
+/* Writes the block's misses from s.first of the list on. */
+__device__ static void emit(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
+                            uint32_t misses, uint32_t *deverr)
+{
+    bool ascending = true;
+
+    for (uint32_t m = threadIdx.x; m < misses; m += THREADS) {
+        if (s.miss_page[m] < 0)
+            atomicOr(deverr, SL_DEVERR_PAGE);
+        ascending &= m == 0 || host_row(s, m) > host_row(s, m - 1);
+    }
+    ascending = __syncthreads_and(ascending);
+    if (!ascending)
+        sort_misses(s, misses);
+    for (uint32_t i = threadIdx.x; i < misses; i += THREADS) {
+        uint32_t m = ascending ? i : (uint32_t)(s.key[i] & 0xffff);
+        int64_t to = (int64_t)s.first + i;
+        if (to >= p.miss_cap)
+            continue;
+        p.miss_src[to] = host_row(s, m);
+        p.miss_dst[to] = b.hot0 + s.victim[m];
+        if (p.miss_block)
+            p.miss_block[to] = blockIdx.x * p.ld_blocks + s.miss_at[m] / SL_PAGE_TOKENS;
+    }
+}
+
+#endif
