@@ -1,17 +1,22 @@
 /*
  * Sparse MLA for lora 512, rope 64 on Hopper's tensor cores, rows in fp8 or bf16; decode and prefill.
  *
- * Work items are (token, 64 heads). A list is cut every SPLIT blocks of 64 rows, whatever the batch; each
- * part gets its own maximum, sum and output, and parts are merged one after the other. One thread block does
- * all parts of an item in turn (the merged output waits in device memory meanwhile), or, when there are few
- * items, a cluster does them side by side and merges over distributed shared memory: same products, same
- * merges, same bits. So a token's bits depend on its query, its list and its rows' bytes only.
+ * A work item is a token and 64 of its heads. Its list of rows is cut into parts of SPLIT blocks of 64 rows, whatever
+ * the batch size; every part has its own maximum, sum and output, and the parts are merged in order. Either one thread
+ * block computes all parts of an item in turn and keeps the merged output in device memory between parts, or,
+ * when there are few items, the blocks of a cluster compute one part each and merge through distributed shared
+ * memory. Products and merges are the same in both cases, so the bits of a token's output depend on its query,
+ * its list and the bytes of its rows only.
  *
- * A thread block is four warpgroups: two hold half of the output columns each and multiply probabilities with
- * rows; one multiplies queries with rows and makes probabilities of the scores; one fetches rows into a ring
- * of two blocks. fp8 rows become f16, exactly, as scales are powers of two; their rope columns stay bf16 and
- * so does everything of bf16 rows. Probabilities are rounded to the type of the rows. Magnitudes beyond 65504
- * saturate or overflow with fp8 rows; a normalised latent does not come near.
+ * A thread block has four warpgroups with three roles:
+ *
+ *     0, 1   values   multiply probabilities with rows, each for half of the output columns   attn_mla_values.cuh
+ *     2      scores   multiplies queries with rows, makes probabilities of the scores         attn_mla_scores.cuh
+ *     3      fetch    brings rows into a ring of two blocks                                   attn_mla_rows.cuh
+ *
+ * fp8 rows are converted to f16, which is exact because their scales are powers of two; their rope columns stay
+ * bf16, and so do all columns of bf16 rows. Probabilities are rounded to the type of the rows. With fp8 rows
+ * magnitudes above 65504 saturate or overflow; a normalised latent does not come near.
  */
 #include "kernels/cuda/attn_mla_cluster.cuh"
 #include "kernels/cuda/attn_mla_rows.cuh"
@@ -30,27 +35,27 @@ __global__ static void __launch_bounds__(THREADS, 1) mla_kernel(const __grid_con
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
-            sl_mbar_init(&x->full[i], 128 + 4);
+            sl_mbar_init(&x->full[i], FULL_ARRIVALS);
             for (int q = 0; q < QUARTERS; q++)
-                sl_mbar_init(&x->empty[i][q], 8);
-            sl_mbar_init(&x->prob[i], 4);
-            sl_mbar_init(&x->merge[i], 4);
+                sl_mbar_init(&x->empty[i][q], EMPTY_ARRIVALS);
+            sl_mbar_init(&x->prob[i], SCORE_ARRIVALS);
+            sl_mbar_init(&x->merge[i], SCORE_ARRIVALS);
         }
         x->present = some;
         sl_mbar_init_fence();
     }
     __syncthreads();
-    if (wg == 3) {
+    if (wg == FETCH_GROUP) {
         sl_registers_give<FETCH_REGS>();
         if (some)
             produce(sl_smem_addr(smem), w, x, E());
-        if (w.p.block_need) /* our end is the gather's end, too */
+        if (w.p.block_need) /* this kernel may end only after the gather */
             sl_after_previous();
         if (w.parts > 1) {
             sl_cluster_sync_by_thread();
             sl_cluster_sync_by_thread();
         }
-    } else if (wg == 2) {
+    } else if (wg == SCORE_GROUP) {
         sl_registers_give<SCORE_REGS>();
         load_queries<E, 384>(smem + SMEM_Q, w, item, threadIdx.x);
         sl_fence_async();
@@ -82,7 +87,7 @@ bool sl_cuda_attn_mla_fits(const sl_cuda *cu, const sl_sparse_attn_params *p)
            ((uintptr_t)p->rows.base | (uintptr_t)p->ql | (uintptr_t)p->o) % 16 == 0;
 }
 
-/* Thread blocks of a cluster for an item, or 1: whichever needs fewer rounds of blocks. */
+/* How many thread blocks of a cluster share an item, or 1 for one block per item: what needs fewer rounds. */
 static int parts_for(int sms, int blocks, int items)
 {
     int parts = sl_ceil_div(blocks, SPLIT), clusters;

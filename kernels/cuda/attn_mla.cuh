@@ -28,10 +28,18 @@ namespace cg = cooperative_groups;
 #define SCORE_REGS 64
 #define VALUE_REGS 160
 
+/* Roles of the four warpgroups: 0 and 1 multiply probabilities with rows. */
+enum { SCORE_GROUP = 2, FETCH_GROUP = 3 };
+
+/* Arrivals that end a phase of the barriers in attn_shared. full: the copies of each fetching thread, and each fetching
+ * warp for what it stored; empty: each warp of the two value warpgroups; prob and merge: each scoring warp. */
+enum { FULL_ARRIVALS = 128 + 4, EMPTY_ARRIVALS = 8, SCORE_ARRIVALS = 4 };
+
+/* Named barriers of the block: queries are loaded, among the scoring warps, among the value warps. */
 enum { BAR_QUERY = 1, BAR_SCORES = 2, BAR_VALUES = 3 };
 
 struct attn_shared {
-    uint64_t full[2], empty[2][QUARTERS], prob[2], merge[2]; /* empty: fp8 rows, the last only */
+    uint64_t full[2], empty[2][QUARTERS], prob[2], merge[2]; /* empty: with fp8 rows, the last */
     int32_t rows[2], last[2]; /* of the block in a stage: valid rows; the item's last one */
     float fix[2][HEADS];      /* what the output so far is multiplied by before this block */
     float keep[2][HEADS], take[2][HEADS], inv[2][HEADS]; /* of a part's merge */

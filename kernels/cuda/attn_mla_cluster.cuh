@@ -7,7 +7,7 @@
 #include "kernels/cuda/attn_mla.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/* How the parts join: the same steps as end_part takes one after the other. Returns the parts that exist. */
+/* The factors that merge the parts, by the same steps that end_part() takes in turn. Returns how many parts exist. */
 __device__ static inline int cluster_factors(cg::cluster_group &cl, attn_shared *x, int parts)
 {
     int n = 1;

@@ -1,11 +1,10 @@
 /*
- * Fetching rows for attn_mla.cu: the warpgroup that walks the lists and fills the ring of row blocks.
- * Included there only.
+ * Inside attn_mla.cu: the warpgroup that walks the lists and fills the ring of row blocks.
  *
- * It is one block ahead of the ring with its loads and two with requests into the L2 cache, across the end of
- * an item, so that a row's way from memory is hidden. fp8 rows go through registers, where they become f16;
- * everything else is copied asynchronously, bf16 rows by quarters of a block, which are free one after the
- * other. Rows behind the end of a list are zeros.
+ * Its loads are one block ahead of the ring and its prefetches into the L2 cache two blocks, also across the end of an
+ * item, so that the latency of memory is hidden. fp8 rows pass through registers, where they become f16;
+ * everything else is copied asynchronously, bf16 rows by quarters of a block, because quarters become free one
+ * after the other. Rows after the end of a list are zeros.
  */
 #ifndef SL_KERNELS_CUDA_ATTN_MLA_ROWS_CUH
 #define SL_KERNELS_CUDA_ATTN_MLA_ROWS_CUH
@@ -68,7 +67,7 @@ __device__ static inline bool has_rows(const attn_work &w, int rank)
             w.p.phys[(int64_t)(blockIdx.y / w.groups) * w.p.ld_ids + first] >= 0);
 }
 
-/* Reads a place's list entries; settle() looks at them, later, when they have come. */
+/* Starts to read a place's list entries; settle() uses them later, when they have arrived. */
 __device__ static inline void look(place &a, const attn_work &w, int k)
 {
     int i = a.block * BLOCK, left = k - i - (int)(threadIdx.x & 31);
@@ -79,7 +78,7 @@ __device__ static inline void look(place &a, const attn_work &w, int k)
         a.need = w.p.block_need[(int64_t)(a.item / w.groups) * w.p.ld_blocks + a.block];
 }
 
-/* Have all rows of the block come? Whoever sees it may read them. */
+/* Whether all rows of the block have arrived; if so, this thread may read them. */
 __device__ static inline bool is_ready(const place &a, const attn_work &w)
 {
     int done;
@@ -121,7 +120,7 @@ __device__ static inline void count_rows(place &a)
     a.rows = bad_low ? __ffs(bad_low) - 1 : bad_up ? 31 + __ffs(bad_up) : BLOCK;
 }
 
-/* The list may have ended in front of the place: then it is the next item's first. */
+/* Counts the place's rows. If the list ended before the place, the place becomes the first one of the next item. */
 __device__ static inline void find_rows(place &a, const attn_work &w, int k)
 {
     count_rows(a);
@@ -131,8 +130,8 @@ __device__ static inline void find_rows(place &a, const attn_work &w, int k)
     }
 }
 
-/* Finds the place's rows, leaves this warp's 16 in shared memory, -1 for none, and asks for them to come into
- * the L2 cache. */
+/* Finds the place's rows, stores this warp's 16 of them in shared memory (-1 for none) and prefetches them into the L2
+ * cache. */
 __device__ static inline void settle(place &a, int32_t *list, const attn_work &w, int k)
 {
     int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31;
@@ -160,7 +159,7 @@ __device__ static inline int block_row(int u)
     return (u >> 2) * 16 + (threadIdx.x >> 5 & 3) * 4 + (u & 3);
 }
 
-/* settle() with rows as block_row() has them; asked for in one piece each. */
+/* settle() for rows in the order of block_row(); each row is prefetched with one instruction. */
 __device__ static inline void settle_quarters(place &a, int32_t *list, const attn_work &w, int k)
 {
     int lane = threadIdx.x & 31, row = block_row(lane & 15);
@@ -176,7 +175,7 @@ __device__ static inline void settle_quarters(place &a, int32_t *list, const att
     __syncwarp();
 }
 
-/* Where the walk goes from a (settled), as far as one can say without looking. */
+/* The place after a, which is settled, as far as it is known without the list entries of that place. */
 __device__ static inline place behind(const place &a, const attn_work &w, int k)
 {
     place n = a;
@@ -270,7 +269,8 @@ __device__ static inline void store_two(uint32_t to, const fp8_rows &f, const ui
         sl_store16_shared((to ^ ((u + i / 2) & 7) << 4) + (u + i / 2) * 128 + (i & 1) * 4 * SL_TILE, t[i]);
 }
 
-/* The block in `at` is on its way: arrives for this thread's copies and, once a warp, for its stores. */
+/* The block in stage `at` is complete as soon as its copies land: arrives for this thread's copies and, once per
+ * warp, for the warp's stores. */
 __device__ static inline void announce(attn_shared *x, int at, const place &cur, const place &next)
 {
     if ((threadIdx.x & 127) == 0) {
@@ -332,7 +332,7 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
 #pragma unroll
         for (int u = 0; u < 16; u += 2)
             store_two(mine + at * STAGE, f, scale, u, lane);
-        announce(x, at, cur, next); /* before the wait: this block need not wait for the next one's rows */
+        announce(x, at, cur, next); /* before the wait for rows of the next block */
         wait_block(next, w);
         load_scales(f, w.p.rows, list, lane);
 #pragma unroll

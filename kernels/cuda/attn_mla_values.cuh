@@ -24,8 +24,8 @@ __device__ static inline void warp_arrive(uint64_t *b)
         sl_mbar_arrive(b);
 }
 
-/* o += probabilities times rows of a stage. With fp8 rows the stage is freed as a whole, by the caller: it is
- * waited for by who converts them. */
+/* o += probabilities times the rows of a stage. With fp8 rows the caller frees the stage as a whole, because the
+ * fetching warps convert whole blocks and wait for a whole free stage. */
 __device__ static inline void multiply_values(float (&o)[2][64], uint32_t rows_tile, uint64_t *, int b,
                                               __half)
 {
@@ -40,7 +40,8 @@ __device__ static inline void multiply_values(float (&o)[2][64], uint32_t rows_t
     sl_wgmma_finish();
 }
 
-/* With bf16 rows all quarters but the last one are freed as they are done with. */
+/* With bf16 rows each quarter of the stage is freed as soon as its products are complete, so that its next rows can be
+ * copied; the caller frees the last quarter. */
 __device__ static inline void multiply_values(float (&o)[2][64], uint32_t rows_tile, uint64_t *empty, int b,
                                               __nv_bfloat16)
 {
@@ -65,7 +66,7 @@ __device__ static inline void multiply_values(float (&o)[2][64], uint32_t rows_t
     sl_wgmma_wait<0>();
 }
 
-struct joint { /* of this thread's two heads: how a part joins those before, 1 / sum of all */
+struct joint { /* of this thread's two heads: factors of a part's merge, 1 / sum of all */
     float keep[2], take[2], inv[2];
 };
 
@@ -158,7 +159,7 @@ __device__ static inline void value_blocks(uint8_t *smem, const attn_work &w, at
                         o[i / 64][i % 64] *= fix[i / 2 % 2];
                 }
                 multiply_values(o, rows_tile, x->empty[at], b, E());
-                if (last || b + 1 == SPLIT) { /* the factors' place may be used again once the stage is */
+                if (last || b + 1 == SPLIT) { /* read the factors before their stage is freed */
                     sl_mbar_wait(&x->merge[ended & 1], ended >> 1 & 1);
                     how = get_joint(x, ended++ & 1);
                     __syncwarp();

@@ -1,11 +1,14 @@
 /*
- * Swap-in copy: missing rows from the pinned arena into hot rows, read in place over the bus by a few thread
- * blocks, so that what computes beside it keeps its SMs. 16 bytes a lane, a warp's 512 bytes beginning where
- * a line of 128 does, so that no line is asked for twice. One row a warp where a layer's rows lie far apart:
- * with more than about two hundred under way, each on a host page of its own, the lines of a row wait for the
- * page's translation one by one; two where they lie together. The miss count is read on the device: no host
- * round trip, and a launch with nothing to do ends at once. The list's order is resolve's business. Attention
- * beside it is told of every row that has come. A multiprocessor gets 8 GB/s over the bus.
+ * Swap-in copy: missing rows from the pinned arena into hot rows. A few thread blocks read the host memory in
+ * place over the bus, so that kernels that run concurrently keep the other multiprocessors; one multiprocessor
+ * reaches 8 GB/s.
+ *
+ * A lane copies 16 bytes, and the 512 bytes of a warp begin at a multiple of 128, so that no line is requested twice. A
+ * warp copies one row at a time where the rows of a layer lie far apart: with more than about two hundred rows in
+ * flight, each on a host page of its own, the lines of a row wait one by one for the translation of its page. It copies
+ * two at a time where they lie together. The number of misses is read on the device, so there is no host round trip and
+ * a launch with nothing to do ends at once. resolve determines the order of the list. An attention that runs
+ * concurrently learns of every row that has arrived through counters.
  */
 #include "kernels/cuda/common.cuh"
 
@@ -36,8 +39,8 @@ __device__ static inline void read_pairs(row_pair (&at)[ROWS], const sl_gather_p
         }
 }
 
-/* Copies up to ROWS rows, PARTS of each at once, and reads the list from entry i on while they are on their
- * way. */
+/* Copies up to ROWS rows, PARTS parts of each at a time, and reads the list from entry i on while the loads are in
+ * flight. */
 template <int ROWS, int PARTS>
 __device__ static inline void copy_rows(uint8_t *const (&to)[ROWS], const uint8_t *const (&from)[ROWS],
                                         int rows, const sl_gather_params &p, row_pair (&next)[ROWS], int i,
@@ -73,7 +76,7 @@ __device__ static inline void copy_words(uint8_t *d, const uint8_t *s, int64_t b
         *(uint32_t *)(d + i) = *(const volatile uint32_t *)(s + i);
 }
 
-/* Counts the rows' blocks once their bytes can be read by whoever sees the count. */
+/* Counts the rows at their blocks, with release: who reads the count with acquire can read the rows. */
 __device__ static inline void count_blocks(const sl_gather_params &p, int first, int rows)
 {
     int lane = threadIdx.x & 31;
@@ -89,7 +92,7 @@ __device__ static inline void begin_clock(sl_swap_clock *c)
         atomicMin((unsigned long long *)&c->begun, sl_clock_ns());
 }
 
-/* The last block adds up. */
+/* The last block to end adds the times up. */
 __device__ static inline void end_clock(const sl_gather_params &p)
 {
     sl_swap_clock *c = p.clock;
@@ -125,7 +128,7 @@ sl_status sl_cuda_stamp(sl_backend *be, uint64_t *at, sl_err *err)
 template <int ROWS, int PARTS>
 __global__ static void __launch_bounds__(GATHER_THREADS) gather_kernel(sl_gather_params p, bool wide)
 {
-    /* An attention behind may start from here on: all of our blocks are on their SMs and need nobody else. */
+    /* The attention that follows may start from here on: all blocks of this kernel are resident. */
     if (p.block_done)
         sl_let_next_start();
     begin_clock(p.clock);

@@ -11,7 +11,7 @@
 #include "kernels/cuda/moe_rows.cuh"
 
 #define GROUP 128
-#define TOKENS 32 /* of a tile; the product's other rows read whatever lies behind them, and nobody looks */
+#define TOKENS 32 /* of a tile; results of the product's other rows are unused */
 #define X_BYTES (TOKENS * GROUP)
 #define STAGE (2 * ST_BOX_BYTES + X_BYTES)
 #define STAGES 6 /* filled in pairs: 256 bytes of a weight's row at a time, as memory likes it */
@@ -118,7 +118,7 @@ template <bool DUAL> __device__ static void produce(const moe_args &p, ring r, u
         early = false;
     }
     if (early)
-        sl_after_previous(); /* blocks without a tile, too: what follows relies on it */
+        sl_after_previous(); /* blocks without a tile as well: the next kernel relies on every block having waited */
 }
 
 /* acc of one box over all groups. */

@@ -1,13 +1,11 @@
 /*
- * Logical ids to physical rows, and the list of rows to swap in. One block a token, none of which waits for
- * another.
+ * Resolves logical ids to physical rows and makes the list of rows to swap in. One thread block per token; no block
+ * waits for another.
  *
- * Resident tokens: a table lookup. Hierarchical ones: tail hit, hot hit (direct map token -> slot) or miss;
- * victims by CLOCK: all at once where the buffer has at most a few entries a thread, else in chunks of a
- * block from the hand on, so that the cost follows misses and not the buffer's size; LRU walks its list with
- * one thread and is here for comparison. Each block sorts its own misses by host row, unless its pages ascend
- * anyway, and puts them where one addition has made room in the list: the order of tokens in it is that of
- * their additions.
+ * For a token of a resident sequence this is a table lookup. For one of a hierarchical sequence an id is a tail hit, a
+ * hot hit (by the direct map from token to slot) or a miss, and every miss replaces a victim (resolve_victims.cuh). The
+ * block sorts its misses by host row (resolve_misses.cuh) and writes them to a range of the list that it reserved with
+ * one atomic addition; the order of tokens in the list is therefore the order of these additions.
  */
 #include "kernels/cuda/resolve_block.cuh"
 #include "kernels/cuda/resolve_misses.cuh"
@@ -30,7 +28,8 @@ __device__ static inline some_ids load_ids(const int32_t *ids, int base, int n)
     return v;
 }
 
-/* One id: phys unless it misses, and its entry is marked in use. Returns whether it misses. */
+/* Classifies one id. Unless it is a miss, stores its physical row and marks its entry as in use. Returns whether
+ * it is a miss. */
 __device__ static inline bool classify_id(resolve_shared &s, const sl_resolve_params &p,
                                           const token_of_block &b, int i, int id, int before, uint32_t at,
                                           uint32_t *used, uint32_t *tail, uint32_t *deverr)
@@ -55,8 +54,8 @@ __device__ static inline bool classify_id(resolve_shared &s, const sl_resolve_pa
     return false;
 }
 
-/* Classifies ids and lists the misses in order; how many there are. What it leaves in s is for behind the
- * next barrier. */
+/* Classifies the token's ids and lists the misses in the order of the ids; returns their number. Other threads may read
+ * what it leaves in s only after the next barrier. */
 __device__ static uint32_t classify(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
                                     some_ids v, uint32_t *deverr)
 {
@@ -102,7 +101,8 @@ __device__ static uint32_t classify(resolve_shared &s, const sl_resolve_params &
     return misses;
 }
 
-/* One thread: makes room in the list. Whoever comes last knows the count, and clears. */
+/* By one thread per block: reserves room for the block's misses in the list and returns where it begins. The last block
+ * to arrive knows the total; it stores the count and clears *meet for the next launch. */
 __device__ static inline int join(const sl_resolve_params &p, unsigned long long *meet, uint32_t misses,
                                   uint32_t *deverr)
 {
@@ -118,11 +118,11 @@ __device__ static inline int join(const sl_resolve_params &p, unsigned long long
     return total - (int)misses;
 }
 
-/* What of this token cannot be: SL_DEVERR_*. */
+/* What makes this token impossible to resolve, as SL_DEVERR_* bits; 0: nothing. */
 __device__ static inline uint32_t check_hot(const sl_resolve_params &p, const token_of_block &b, int seq,
                                             int before, int after)
 {
-    /* Blocks of the same sequence would race for its hot state: all of them leave it alone. */
+    /* Blocks of the same sequence would race for its hot state, so none of them touches it. */
     if (before == seq || after == seq)
         return SL_DEVERR_MULTI_TOKEN;
     if (b.pos >= p.hot.max_tokens)
@@ -130,7 +130,7 @@ __device__ static inline uint32_t check_hot(const sl_resolve_params &p, const to
     return b.step == 0 || (p.policy == SL_EVICT_CLOCK && b.step >= REFERENCED) ? SL_DEVERR_STEP : 0;
 }
 
-/* Returns the misses listed. */
+/* Resolves a token of a hierarchical sequence; returns the number of misses that it listed. */
 __device__ static uint32_t resolve_hot(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
                                        const some_ids &first, uint32_t *deverr)
 {
@@ -153,7 +153,7 @@ __device__ static uint32_t resolve_hot(resolve_shared &s, const sl_resolve_param
     if (threadIdx.x == 0) {
         if (p.policy == SL_EVICT_LRU)
             lru_touch(p, b, n);
-        atomicAdd(&b.h.counters[0], s.used); /* nobody waits for these */
+        atomicAdd(&b.h.counters[0], s.used); /* without a result: the thread does not wait */
         atomicAdd(&b.h.counters[1], misses);
         atomicAdd(&b.h.counters[2], s.evictions);
         atomicAdd(&b.h.counters[3], s.tail_hits);
@@ -161,7 +161,7 @@ __device__ static uint32_t resolve_hot(resolve_shared &s, const sl_resolve_param
     return misses;
 }
 
-/* A resident token: a lookup. */
+/* Resolves a token of a resident sequence by its page table. */
 __device__ static void resolve_resident(const sl_resolve_params &p, const sl_seq_tables &seqs, int t, int seq,
                                         int pos, uint32_t *deverr)
 {
@@ -176,7 +176,7 @@ __device__ static void resolve_resident(const sl_resolve_params &p, const sl_seq
     }
 }
 
-/* The token of this block; the misses listed for it. */
+/* Resolves the block's token; returns the number of misses that it listed. */
 __device__ static uint32_t resolve_token(resolve_shared &s, const sl_resolve_params &p,
                                          const sl_seq_tables &seqs, unsigned long long *meet,
                                          uint32_t *deverr)

@@ -26,7 +26,7 @@ struct resolve_shared {
     int32_t need[MAX_K / SL_PAGE_TOKENS];
 };
 
-/* Of this block's token. */
+/* What a thread knows of its block's token. */
 struct slot_state { /* one hot slot's part of sl_hot_state */
     uint16_t *slot_of, *prev, *next;
     int32_t *token_of, *cursor;
@@ -43,8 +43,8 @@ struct token_of_block {
                                  kernel */
 };
 
-/* Exclusive prefix of v over the block; *total gets the sum. One barrier; sums: 32 words that nobody uses
- * before the next one. */
+/* Exclusive prefix sum of v over the block; *total gets the sum. Contains one barrier; the 32 words of sums must not be
+ * used for anything else until the next barrier. */
 __device__ static uint32_t block_scan(uint32_t *sums, uint32_t v, uint32_t *total)
 {
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, inc = v;

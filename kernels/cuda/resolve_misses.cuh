@@ -6,7 +6,7 @@
 #define SL_KERNELS_CUDA_RESOLVE_MISSES_CUH
 #include "kernels/cuda/resolve_block.cuh"
 
-/* Each key's place is the number of smaller ones; all threads count. Keys differ. */
+/* Sorts n different keys: the place of a key is the number of smaller keys, which all threads count together. */
 __device__ static void sort_few(resolve_shared &s, uint32_t n)
 {
     uint64_t *sorted = s.key + THREADS;
@@ -30,7 +30,7 @@ __device__ static void sort_few(resolve_shared &s, uint32_t n)
     __syncthreads();
 }
 
-/* Bitonic; n is the power of two that the keys are padded to. */
+/* Bitonic sort; n is the power of two to which the keys are padded. */
 __device__ static void sort_many(resolve_shared &s, uint32_t n)
 {
     for (uint32_t size = 2; size <= n; size <<= 1)
@@ -69,7 +69,7 @@ __device__ static void sort_misses(resolve_shared &s, uint32_t misses)
         sort_many(s, n);
 }
 
-/* Writes the block's misses from s.first of the list on. */
+/* Writes the block's misses to the list, from entry s.first on, in ascending order of host rows. */
 __device__ static void emit(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
                             uint32_t misses, uint32_t *deverr)
 {

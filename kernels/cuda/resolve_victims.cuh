@@ -6,7 +6,7 @@
 #define SL_KERNELS_CUDA_RESOLVE_VICTIMS_CUH
 #include "kernels/cuda/resolve_block.cuh"
 
-/* Gives the m-th miss the entry at, whose token was old. */
+/* Gives the entry `at`, which held token `old` (-1: none), to the m-th miss. */
 __device__ static inline void place(resolve_shared &s, const token_of_block &b, uint32_t m, int at, int old)
 {
     int id = s.miss_id[m];
@@ -23,9 +23,10 @@ __device__ static inline void place(resolve_shared &s, const token_of_block &b, 
 }
 
 /*
- * CLOCK where a thread has only ENTRIES entries, neighbours in hand order: victims are the entries not in use
- * without the bit, then those with it. Entries that were passed lose the bit. Contains a barrier between the
- * misses' list and its use.
+ * CLOCK for buffers of at most ENTRIES entries per thread; a thread has neighbouring entries in the order in which the
+ * hand passes them. Victims are the entries that are not in use and do not have the reference bit, then those that have
+ * it. Entries that the hand passes lose the bit. Contains a barrier between the writing of the list of misses and its
+ * use.
  */
 __device__ static void clock_at_once(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
                                      uint32_t misses)
@@ -76,8 +77,9 @@ __device__ static void clock_at_once(resolve_shared &s, const sl_resolve_params 
             b.h.stamp[at[j]] = st[j] & ~REFERENCED;
 }
 
-/* CLOCK, within two turns: entries in use are passed, referenced ones lose the bit, the others are victims in
- * hand order. */
+/* CLOCK for larger buffers, in chunks of a block's size from the hand on, at most two turns, so that the cost
+ * grows with the misses and not with the buffer. The hand passes entries in use, clears the bit of referenced
+ * ones and takes the others as victims. */
 __device__ static void clock_by_chunks(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
                                        uint32_t misses)
 {
@@ -95,7 +97,7 @@ __device__ static void clock_by_chunks(resolve_shared &s, const sl_resolve_param
         bool last = cand && rank + 1 == need;
         if (cand && rank < need) {
             s.victim[found + rank] = (uint16_t)at;
-            b.h.stamp[at] = b.mark; /* in use from here on: the second turn passes it */
+            b.h.stamp[at] = b.mark; /* in use from now on: the second turn passes it */
         }
         if (threadIdx.x == 0)
             s.stop = THREADS;
@@ -113,11 +115,11 @@ __device__ static void clock_by_chunks(resolve_shared &s, const sl_resolve_param
         __syncthreads();
     }
     if (threadIdx.x == 0)
-        *b.h.cursor = s.hand; /* behind the last victim */
+        *b.h.cursor = s.hand; /* the entry after the last victim */
 }
 
-/* LRU by its list, one thread: victims from the least recent end, then everything in use to the most recent
- * end in token order. */
+/* LRU by its list, with one thread, for comparison with CLOCK: victims come from the least recent end; afterwards
+ * lru_touch() moves everything in use to the most recent end, in token order. */
 __device__ static void lru_victims(resolve_shared &s, const token_of_block &b, int head, uint32_t misses)
 {
     __syncthreads();
@@ -148,7 +150,7 @@ __device__ static void lru_touch(const sl_resolve_params &p, const token_of_bloc
     }
 }
 
-/* Victims for all misses, and the maps that follow. */
+/* Chooses a victim for every miss and updates the maps between tokens and entries. */
 __device__ static void make_room(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
                                  uint32_t misses)
 {
