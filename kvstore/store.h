@@ -7,10 +7,10 @@
  * pinned, the rest are private until they are published. Pinned pages are never evicted; unpinned ones are,
  * least recently used leaves first, when pages are needed.
  *
- *     sl_store_lease(s, tokens, n, &l)      match the longest cached prefix, allocate the rest; all or
- * nothing sl_lease_grow(l, 1)                   one more private page sl_lease_publish(l, tokens, n) pages
- * that are full now enter the tree (content must be complete!) sl_lease_release(l, true) everything goes
- * back; published pages stay cached
+ *     sl_store_lease(s, tokens, n, &l)    matches the longest cached prefix, allocates the rest; all or nothing
+ *     sl_lease_grow(l, 1)                 one more private page
+ *     sl_lease_publish(l, tokens, n)      pages that are full now enter the tree (their content must be complete)
+ *     sl_lease_release(l, true)           everything is given back; published pages stay cached
  *
  * At least the last token of a prompt is always computed, so at most (n - 1) / 64 pages match. A page whose
  * key is already in the tree stays private to its lease (a duplicate); it is freed on release.
