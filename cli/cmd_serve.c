@@ -1,10 +1,10 @@
 /*
  * `sluice serve`, `router`, `prefill`, `decode`: one process of a cluster.
  *
- * serve takes its role from cluster.roles by MPI rank: the router's rank listens first and tells the others
- * its address by MPI; after that nobody calls MPI again. router, prefill and decode are told their role and
- * find the router at cluster.router_host and cluster.router_port: by hand, under any supervisor, or as an
- * MPMD mpirun; they may join a running cluster at any time.
+ * serve takes its role from cluster.roles by MPI rank: the router's rank listens first and broadcasts its
+ * address by MPI; no process calls MPI afterwards. router, prefill and decode have their role in their name
+ * and find the router at cluster.router_host and cluster.router_port. They are started by hand, by any
+ * supervisor, or as an MPMD mpirun, and may join a running cluster at any time.
  *
  * SIGTERM and SIGINT drain; a second one ends the process at once.
  */

@@ -24,7 +24,7 @@ typedef struct sl_cli_verify {
     int ways, differing, idle; /* idle: hierarchical without a single miss, which shows nothing */
 } sl_cli_verify;
 
-/* Loads the checkpoint and makes the prompt. On failure sl_cli_verify_close still frees what there is. */
+/* Loads the checkpoint and makes the prompt. On failure sl_cli_verify_close frees the parts that were opened. */
 sl_status sl_cli_verify_open(sl_cli_verify *v, const sl_cli_verify_opts *o, sl_err *err);
 /*
  * Runs every way and prints a line about each. SL_OK also when logits differ: that is counted in v. An error

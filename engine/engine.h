@@ -56,9 +56,12 @@ typedef struct sl_engine_opts {
     sl_gates gates;
     const sl_coord_draw *draw; /* benchmarks: sparse/sparse.h; NULL, or read during create */
     bool arena_readable; /* the caller has registered the arena with the backend, and will give it back */
-    int32_t groups;  /* decode steps: rows of one group of sequences come beside the work on others; 0: two
-                        groups from 32 sequences on, where the backend can; 1: as a whole */
-    bool sequential; /* attention waits for all rows of a layer; otherwise block by block, as they come */
+    /*
+     * Groups of sequences per decode step: the rows of one group are fetched while another group computes.
+     * 0: two groups from 32 sequences on, if the backend can; 1: one group.
+     */
+    int32_t groups;
+    bool sequential; /* attention waits for all rows of a layer; otherwise for each block of rows */
     sl_graph_use graphs;
     int32_t max_graphs; /* kept at once, the least recently used one goes; 0: 64 */
     bool poison;        /* testing: fill freed and unused device rows with NaN */
@@ -67,7 +70,7 @@ typedef struct sl_engine_opts {
 typedef struct sl_engine_stats { /* cumulative */
     uint64_t steps, tokens, hits, misses, tail_hits, evictions, swap_bytes;
     uint64_t step_ns, attend_ns;       /* attend: 0 on asynchronous backends, not measured there */
-    uint64_t swap_ns, swap_exposed_ns; /* bringing rows; of it, what computing waited: sl_coord_times() */
+    uint64_t swap_ns, swap_exposed_ns; /* fetching rows, of which computing waited: sl_coord_times() */
     uint64_t host_ns;                  /* of step_ns: all but waiting for the device */
     uint64_t decode_steps;             /* steps of one token a sequence, padded as for a graph; their time: */
     uint64_t decode_ns, decode_host_ns;

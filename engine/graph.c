@@ -1,7 +1,7 @@
 /*
  * Decode steps as captured graphs; see engine.h. A step of a new shape runs op by op, so that everything that
- * is made on first use exists, and is captured behind that; later steps of the shape are one launch. Nothing
- * that changes from step to step is a parameter of an op: inputs lie at fixed device addresses.
+ * is made on first use exists, and is captured afterwards; later steps of the shape are one launch. Nothing
+ * that changes from step to step is a parameter of an op: inputs are at fixed device addresses.
  */
 #include <stdlib.h>
 

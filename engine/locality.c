@@ -7,7 +7,7 @@
 
 enum { LINE_MAX_BYTES = 512, MOST_ROWS = 65534 };
 
-/* The number behind the last space of a sample's line. */
+/* The number after the last space of a sample's line. */
 static bool value_of(const char *line, double *out)
 {
     const char *at = strrchr(line, ' ');

@@ -59,7 +59,7 @@ sl_status sl_plan_make(const sl_plan_in *in, sl_plan *out, sl_err *err);
  * Hierarchical: a hot slot for every sequence, index pages for all of them at full length or as far as the
  * memory goes, row pages with what is left (resident while there is room). Resident: index and row pages
  * alike. Sets max_seqs, max_hot_seqs, max_context, hot_rows, tail_rows, index_pages and row_pages of *out,
- * nothing else (hot_rows_layer is the caller's to hand on). SL_ERR_DEVICE_MEMORY when not even one sequence
+ * nothing else (the caller passes hot_rows_layer on). SL_ERR_DEVICE_MEMORY when not even one sequence
  * fits, with the numbers.
  */
 sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, int32_t max_context,

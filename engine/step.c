@@ -48,7 +48,7 @@ static sl_status measure_step(sl_engine *e, const sl_step_item *items, int32_t n
     return SL_OK;
 }
 
-/* The arrays of a step of n tokens lie behind each other, so that they are one copy. */
+/* The arrays of a step of n tokens are contiguous, so that one copy sends them all. */
 static void place_arrays(sl_step_arrays *a, int32_t n)
 {
     a->token_seq = a->ids + n, a->token_pos = a->ids + 2 * n, a->logit_rows = a->ids + 3 * n;

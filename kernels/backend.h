@@ -2,13 +2,14 @@
  * Compute backend: the seam between the model and a device. Users include this header; those who implement a
  * backend include kernels/backend_impl.h.
  *
- * A backend instance owns one device, its memory and its streams (see sl_stream). `run` enqueues an op; the op
- * is complete after sl_be_sync(), or once an event that was recorded after it is done. The CPU backend runs
- * every op at once, so its events are done when they are recorded. The CPU implementation is the specification:
- * every other backend is compared with it, op by op.
+ * A backend instance owns one device, its memory and its streams (see sl_stream). `run` enqueues an op; the
+ * op is complete after sl_be_sync(), or once an event that was recorded after it is done. The CPU backend
+ * runs every op at once, so its events are done when they are recorded. The CPU implementation is the
+ * specification: every other backend is compared with it, op by op.
  *
- * Threads: an instance belongs to one thread, except sl_event_query() and sl_be_use_thread(), which any thread
- * may call. Lifetime: buffers and events are freed by whoever made them, before the backend is destroyed.
+ * Threads: an instance belongs to one thread, except sl_event_query() and sl_be_use_thread(), which any
+ * thread may call. Lifetime: buffers and events are freed by whoever made them, before the backend is
+ * destroyed.
  */
 #ifndef SL_KERNELS_BACKEND_H
 #define SL_KERNELS_BACKEND_H
@@ -108,10 +109,10 @@ sl_status sl_event_query(sl_event *ev);
 
 /*
  * Streams. An instance has two: the main stream, which is selected after create, and a side stream for copies
- * that run concurrently with the computation on the main stream. Everything that enqueues (ops, copies, fills,
- * events, stamps) goes to the selected stream. Work of one stream runs in order; the two streams are ordered by
- * events only: sl_event_record() marks a point of the selected stream, sl_be_stream_wait() makes the selected
- * stream wait for the point that the event marked last.
+ * that run concurrently with the computation on the main stream. Everything that enqueues (ops, copies,
+ * fills, events, stamps) goes to the selected stream. Work of one stream runs in order; the two streams are
+ * ordered by events only: sl_event_record() marks a point of the selected stream, sl_be_stream_wait() makes
+ * the selected stream wait for the point that the event marked last.
  *
  * An asynchronous copy of rows is thus
  *
@@ -121,10 +122,10 @@ sl_status sl_event_query(sl_event *ev);
  *     sl_be_stream_use(be, SL_STREAM_MAIN), work that does not need the rows
  *     sl_be_stream_wait(be, arrived), work that does
  *
- * Rules: the main stream is selected, and has waited for every event recorded on the side stream, before a sync
- * and before a capture ends; ops that need scratch memory are not for the side stream, because scratch is reused
- * in the order of the main stream. Captures record the same dependencies into the graph. A backend with one
- * stream runs everything in order, which satisfies every wait.
+ * Rules: the main stream is selected, and has waited for every event recorded on the side stream, before a
+ * sync and before a capture ends; ops that need scratch memory are not for the side stream, because scratch
+ * is reused in the order of the main stream. Captures record the same dependencies into the graph. A backend
+ * with one stream runs everything in order, which satisfies every wait.
  */
 typedef enum {
     SL_STREAM_MAIN,
@@ -144,10 +145,10 @@ sl_status sl_be_graph_launch(sl_backend *be, sl_graph *graph, sl_err *err);
 void sl_graph_destroy(sl_graph *graph);
 
 /*
- * Time of each op, for profiles: between begin and end every sl_be_run leaves a mark in the stream, and what
- * lies between two marks belongs to the op before them (copies and fills behind an op are its own). At most
- * `capacity` ops are kept. end waits for the device; out[*n] is malloc'ed, the caller frees it. Not inside a
- * capture: graphs are not seen.
+ * Time of each op, for profiles: between begin and end every sl_be_run records a mark in the stream. The time
+ * between two marks is counted for the op at the first mark, with the copies and fills that follow it. At
+ * most `capacity` ops are kept. end waits for the device; out[*n] is malloc'ed, the caller frees it. Not
+ * inside a capture: ops in graphs are not recorded.
  */
 typedef struct sl_op_time {
     sl_op op;

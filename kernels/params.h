@@ -31,7 +31,7 @@
 #define SL_HOT_ROWS_MAX                                                                                      \
     65534 /* LRU indices are 16 bits; the largest two are the list's sentinel and "not there" */
 
-/* Pages that hold so many tokens. */
+/* The number of pages that hold this number of tokens. */
 static inline int32_t sl_pages_for(int64_t tokens)
 {
     return (int32_t)((tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS);
@@ -306,7 +306,7 @@ typedef struct sl_hot_state {
  *
  *    CLOCK: stamp = step | 1 << 31 for entries in use; step < 2^31. The hand starts at cursor and visits
  *    i, i + 1, ... mod hot_rows: an entry in use is passed; one with bit 31 has it cleared and is passed;
- *    else it is a victim. The hand stops right behind the last victim, within two turns; it does not move
+ *    else it is a victim. The hand stops immediately after the last victim, within two turns; it does not move
  *    when nothing missed. cursor = hand. Entries in use are marked before the hand moves, new rows as they
  *    are placed. (In parallel: victims are first the entries not in use without bit 31 in hand order, then
  *    those with it; every entry passed and not in use loses the bit.)
@@ -320,9 +320,10 @@ typedef struct sl_hot_state {
  * sequence in a step SL_ERR_UNSUPPORTED; the hot state of the slots concerned is then undefined until
  * SL_OP_HOT_RESET.
  *
- * For attention beside the gather (sl_sparse_attn_params): block_need[t * ld_blocks + b] becomes the number
- * of misses among ids 64 b .. 64 b + 63 of token t, block_done the same shape of zeros, and miss_block names
- * the block of each miss. All three are NULL when nobody asks.
+ * For attention that runs concurrently with the gather (sl_sparse_attn_params): block_need[t * ld_blocks + b]
+ * becomes the number of misses among ids 64 b .. 64 b + 63 of token t, block_done an array of zeros of the
+ * same shape, and miss_block names the block of each miss. All three are NULL when the attention waits for
+ * all rows.
  */
 typedef struct sl_swap_clock sl_swap_clock;
 
@@ -342,7 +343,7 @@ typedef struct sl_resolve_params {
     int32_t *block_need, *block_done; /* [T][ld_blocks] or NULL */
     int32_t *miss_block;              /* [miss_cap] index into block_need, or NULL */
     int32_t ld_blocks;                /* at least ceil(k / 64) */
-    sl_swap_clock *clock;             /* of the gather that follows; NULL: nobody measures */
+    sl_swap_clock *clock;             /* of the gather that follows; NULL: not measured */
 } sl_resolve_params;
 
 /*
@@ -351,15 +352,16 @@ typedef struct sl_resolve_params {
  * device's clock.
  */
 struct sl_swap_clock {
-    uint64_t taken, waited; /* sums: from when a gather began, or the stream waited for it, to its end; of it,
-                               what the stream waited */
+    /* Sums of nanoseconds: from the begin of a gather, or from when the stream waited for it, to its end; and
+     * the part of that during which the stream waited. */
+    uint64_t taken, waited;
     uint64_t asked, begun, ended;
     uint32_t left, unused; /* thread blocks that have ended */
 };
 
 /*
  * rows[miss_dst[i]] = host row miss_src[i], i < min(*miss_count, miss_cap). Row = row_bytes bytes. With
- * block_done, block_done[miss_block[i]] is counted up once row i can be read; the op right behind it in the
+ * block_done, block_done[miss_block[i]] is incremented when row i can be read; the next op in the
  * stream may then be an attention that waits for blocks.
  */
 typedef struct sl_gather_params {
@@ -374,8 +376,8 @@ typedef struct sl_gather_params {
     sl_swap_clock *clock;      /* or NULL */
     /*
      * With clock, of a gather on the side stream: the time at which the main stream reached its wait for this
-     * gather, if it has (sl_be_stamp), and the measurement of the gather before this one on the side stream; NULL:
-     * there was none since resolve. reached NULL: the main stream waits for the whole gather.
+     * gather, if it has (sl_be_stamp), and the measurement of the gather before this one on the side stream;
+     * NULL: there was none since resolve. reached NULL: the main stream waits for the whole gather.
      */
     const uint64_t *reached;
     const sl_swap_clock *in_front;
@@ -390,13 +392,13 @@ typedef struct sl_hot_reset_params {
 /*
  * Sparse MLA (1.5): s[h][j] = scale * ql[t][h] . row_j (lora + rope), softmax over the selected rows in list
  * order, in blocks of 64 rows with a running maximum, o = sum p * c_j. Rows are decoded from `format`. A -1
- * entry ends the list, and so are all entries behind it (at most k are read); an empty list gives 0. So the
- * bits of o depend on the list's order and the rows' bytes only, in decode as in prefill.
+ * entry ends the list, and all entries after it are -1 too (at most k are read); an empty list gives 0. So
+ * the bits of o depend on the list's order and the rows' bytes only, in decode as in prefill.
  *
- * With block_need and block_done (of SL_OP_RESOLVE) rows may still be on their way: block b of token t is
- * read once block_done[t * ld_blocks + b] has reached block_need[..]. The op must then follow, with nothing
- * between them, the SL_OP_GATHER that counts these blocks; it runs beside it where the backend can, and is
- * complete only when the gather is.
+ * With block_need and block_done (of SL_OP_RESOLVE) rows may still be in flight: block b of token t is read
+ * when block_done[t * ld_blocks + b] has reached block_need[..]. The op must then follow directly after the
+ * SL_OP_GATHER that counts these blocks; it runs concurrently with the gather if the backend can, and
+ * completes only after it.
  */
 typedef struct sl_sparse_attn_params {
     const float *ql;     /* [T][H][lora + rope] */
@@ -438,7 +440,7 @@ typedef struct sl_moe_route_params {
 /*
  * Routed experts: out[t] = sum over chosen e (ascending id) of weight * down_e(silu(gate_e x) * up_e x),
  * float32, one cast to act. Results of gate, up, their product and down are each rounded to act, as if by
- * SL_OP_LINEAR and SL_OP_SILU_MUL. An expert id of -1 adds nothing. Data of experts nobody chose is not read.
+ * SL_OP_LINEAR and SL_OP_SILU_MUL. An expert id of -1 adds nothing. Experts that no token chose are not read.
  */
 typedef struct sl_moe_params {
     const void *x;

@@ -1,8 +1,8 @@
 /*
- * Parameters of the two ops that make up data: SL_OP_RANDOM fills memory with random values, SL_OP_DRAW
- * writes the selections of a made-up access pattern. For benchmarks of models whose weights nobody has:
- * filling 100 GB belongs on the device, and random weights select tokens in no realistic way. No serving path
- * runs them.
+ * Parameters of the two ops that make synthetic data: SL_OP_RANDOM fills memory with random values,
+ * SL_OP_DRAW writes the selections of a synthetic access pattern. They are for benchmarks without a
+ * checkpoint: 100 GB are filled fastest on the device, and random weights do not select tokens realistically.
+ * No serving path runs them.
  *
  * Both are counter-based: a value depends on its index and the seed alone, on every backend the same bits, so
  * they can be part of a captured graph. Conventions as in kernels/params.h.

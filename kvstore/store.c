@@ -213,8 +213,8 @@ int32_t sl_store_available(const sl_store *s)
     return s->n_free + s->n_cached;
 }
 
-/* Follows the tree along tokens for at most max pages; path (if not NULL) gets the nodes. *unpinned: how many
- * of them nobody holds. */
+/* Follows the tree along tokens for at most max pages; path (if not NULL) gets the nodes. *unpinned: the number
+ * of those that no lease holds. */
 static int32_t walk_match(const sl_store *s, const int32_t *tokens, int32_t max, int32_t *path,
                           int32_t *unpinned)
 {

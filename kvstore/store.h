@@ -67,8 +67,8 @@ sl_status sl_lease_grow(sl_lease *l, int32_t n);
  */
 void sl_lease_publish(sl_lease *l, const int32_t *tokens, int32_t n_tokens);
 /*
- * Ends the lease. Published pages stay cached (keep) or leave the tree when nobody else pins or continues
- * them (!keep). NULL is fine.
+ * Ends the lease. Published pages stay cached (keep) or leave the tree unless another lease pins them or
+ * other pages continue them (!keep). NULL is allowed.
  */
 void sl_lease_release(sl_lease *l, bool keep);
 

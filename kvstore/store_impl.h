@@ -1,6 +1,6 @@
 /*
- * The store's data, shared by its operations (store.c) and its checker (store_check.c); nobody else includes
- * this.
+ * The store's data, shared by its operations (store.c) and its checker (store_check.c); no other file
+ * includes this.
  */
 #ifndef SL_KVSTORE_STORE_IMPL_H
 #define SL_KVSTORE_STORE_IMPL_H

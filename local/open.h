@@ -2,7 +2,7 @@
  * A whole model in this process: opens backend, model, host store and engine for `sluice generate`, `sluice verify` and
  * the benchmarks, without cluster, transport or worker.
  *
- * An sl_local owns what it opened until sl_local_close(), which also accepts one whose opening failed half way.
+ * An sl_local owns what it opened until sl_local_close(), which also accepts one whose opening failed in the middle.
  * Engines belong to the caller, who destroys them before. One thread: the one that runs the engine.
  */
 #ifndef SL_LOCAL_OPEN_H

@@ -1,9 +1,10 @@
 /*
  * One request in one process: opens a checkpoint, prefills the prompt in chunks, then decodes, resident or
- * hierarchical. `sluice generate` runs it; `sluice bench ttft` compares a cluster with it. It uses the engine and the
- * sampler that the workers use and nothing else, so its output is what a cluster's is compared with.
+ * hierarchical. `sluice generate` runs it; `sluice bench ttft` compares a cluster with it. It uses the engine
+ * and the sampler that the workers use and nothing else, so its output is what a cluster's is compared with.
  *
- * An sl_local_run owns everything in it, prompt and tokenizer included, until sl_local_run_close(). One thread.
+ * An sl_local_run owns everything in it, prompt and tokenizer included, until sl_local_run_close(). One
+ * thread.
  */
 #ifndef SL_LOCAL_RUN_H
 #define SL_LOCAL_RUN_H
@@ -45,7 +46,7 @@ typedef struct sl_local_run {
     sl_engine_stats stats;
 } sl_local_run;
 
-/* Loads everything for r->prompt. On failure sl_local_run_close() still frees what there is. */
+/* Loads everything for r->prompt. On failure sl_local_run_close() frees the parts that were opened. */
 sl_status sl_local_run_open(sl_local_run *r, const sl_local_run_opts *o, sl_err *err);
 /* Prefill, then decode until an end token or max_new. Once after opening, then once after every restart. */
 sl_status sl_local_run_request(sl_local_run *r, const sl_local_run_opts *o, sl_err *err);

@@ -20,7 +20,7 @@ typedef enum {
     ST_REASONING,
     ST_CONTENT,
     ST_BLOCK,  /* dsv32: between the calls of a block */
-    ST_NAME,   /* glm: behind <tool_call> */
+    ST_NAME,   /* glm: after <tool_call> */
     ST_CALL,   /* between the arguments of a call */
     ST_STRING, /* inside a string argument */
     ST_JSON,   /* inside another argument */
@@ -30,8 +30,8 @@ typedef enum { WAIT, MOVED } progress;
 
 typedef struct syntax {
     const char *tools_open, *block_close, *call_open, *call_close, *arg_open, *value_close;
-    int strip_think, strip_tools; /* line breaks that belong to the marker behind them */
-    bool trim;                    /* line breaks behind a marker belong to it */
+    int strip_think, strip_tools; /* line breaks that belong to the marker after them */
+    bool trim;                    /* line breaks after a marker belong to it */
 } syntax;
 
 static const syntax dsv32 = {"<" D "function_calls>",
@@ -55,7 +55,7 @@ struct sl_chat_parser {
     bool block_empty; /* dsv32: no call yet in this block */
     bool first_arg;
     int calls;
-    char name[HEADER_MAX]; /* of the call at hand */
+    char name[HEADER_MAX]; /* of the current call */
     size_t scanned;        /* ST_JSON: bytes of pend searched already */
     ct_buf pend, out;
     sl_chat_sink *sink;
@@ -366,7 +366,7 @@ static progress run_name(sl_chat_parser *p, bool end)
     return MOVED;
 }
 
-/* The JSON schema type of an argument of the call at hand, or NULL. */
+/* The JSON schema type of an argument of the current call, or NULL. */
 static const char *schema_type(const sl_chat_parser *p, const char *key, size_t len)
 {
     size_t i;

@@ -126,8 +126,8 @@ static sl_status open_shards(sl_checkpoint *ck, const json_t *map, const char *p
     {
         const char *file = json_string_value(value);
         if (!file || !plain_name(file)) {
-            rc = sl_fail(err, SL_ERR_INVALID, "%s: weight_map: %.200s: not the name of a file beside it",
-                         path, key);
+            rc = sl_fail(err, SL_ERR_INVALID,
+                         "%s: weight_map: %.200s: not the name of a file in the same folder", path, key);
             goto free_names;
         }
         names[i++] = file;

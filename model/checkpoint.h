@@ -2,8 +2,8 @@
  * Inside model/: a checkpoint directory: which files it has and where each tensor is.
  *
  * model.safetensors, or model.safetensors.index.json with its shards; every shard's header is checked, and
- * the index must name exactly the tensors that the shards hold. Tensors that somebody takes are marked, so
- * that what nobody wants can be reported at the end. Ownership: a checkpoint owns its files' mappings;
+ * the index must name exactly the tensors that the shards hold. Tensors that the loader takes are marked, so
+ * that unused ones can be reported at the end. Ownership: a checkpoint owns its files' mappings;
  * tensors live until sl_checkpoint_close. Threads: one at a time.
  */
 #ifndef SL_MODEL_CHECKPOINT_H

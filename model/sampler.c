@@ -202,7 +202,7 @@ static int32_t draw_all(const float *w, size_t n, double total, double u)
             }
             if (at + BLOCK >= n)
                 break;
-            continue; /* rounding: the block's lanes said yes, its sequence no; go on behind it */
+            continue; /* rounding: the sum by lanes reached the limit, the sum in sequence did not; continue after the block */
         }
         done += sum;
     }

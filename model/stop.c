@@ -52,7 +52,7 @@ void sl_stop_destroy(sl_stop *s)
     free(s);
 }
 
-/* Drops what was handed out and appends the new text behind what is held back. */
+/* Removes the text that was returned and appends the new text to the text that is still held. */
 static bool append(sl_stop *s, const char *text, size_t len)
 {
     size_t held = s->used - s->emitted;

@@ -250,7 +250,7 @@ static size_t scan(sl_detok *d, const unsigned char *p, size_t n, char *out)
     return made;
 }
 
-/* Feeds bytes behind a tail without copying the bytes: the tail grows until it is decided, the rest is
+/* Feeds bytes that follow a tail without copying them: the tail grows until it is decided, the other bytes are
  * scanned in place. */
 static size_t feed(sl_detok *d, const char *bytes, size_t n, char *out)
 {

@@ -27,9 +27,9 @@ enum {
 };
 
 /*
- * Reads `path`: a tokenizer.json, or a directory that holds one. From a tokenizer_config.json beside it the
- * bos and eos tokens are taken. Errors: SL_ERR_NOT_FOUND, SL_ERR_IO (cannot read), SL_ERR_INVALID (broken:
- * file, key and reason in err), SL_ERR_UNSUPPORTED (valid, but a component that is not implemented),
+ * Reads `path`: a tokenizer.json, or a directory that holds one. The bos and eos tokens are read from a
+ * tokenizer_config.json in the same folder. Errors: SL_ERR_NOT_FOUND, SL_ERR_IO (cannot read), SL_ERR_INVALID
+ * (broken: file, key and reason in err), SL_ERR_UNSUPPORTED (valid, but a component that is not implemented),
  * SL_ERR_NO_MEMORY.
  */
 sl_status sl_tokenizer_load(const char *path, sl_tokenizer **out, sl_err *err);

@@ -107,7 +107,7 @@ static sl_status want(loader *l, const char *name, const int64_t *dims, int32_t 
     return SL_OK;
 }
 
-/* The scale beside an F8 tensor, or proof that there is none. */
+/* Finds the scale of an F8 tensor, or checks that another tensor has none. */
 static sl_status want_scale(loader *l, const char *name, const sl_ck_tensor *of, int64_t experts,
                             int64_t rows, int64_t cols, const float **out)
 {

@@ -2,11 +2,11 @@
  * Inside model/: a checkpoint's tensors as the ops want them, on the backend.
  *
  * Loading has two passes: `bind` finds every tensor that the family's table asks for, checks its shape and
- * dtype and refuses what nobody asked for; `place` puts the bytes where the backend can read them. On
- * backends whose memory is host memory a tensor stays in the mapped file (unless it must be converted or is
- * not aligned); elsewhere everything is copied into one block. Quantisation is decided tensor by tensor:
- * F8_E4M3 must have a `_scale_inv` beside it, nothing else may. Ownership: borrows backend and checkpoint,
- * which must outlive it. Threads: one at a time while loading, then const.
+ * dtype and refuses tensors that no row of the table names; `place` puts the bytes where the backend can read
+ * them. On backends whose memory is host memory a tensor stays in the mapped file (unless it must be
+ * converted or is not aligned); elsewhere everything is copied into one block. Quantisation is decided tensor
+ * by tensor: F8_E4M3 must have a tensor `_scale_inv`, no other dtype may. Ownership: borrows backend and
+ * checkpoint, which must outlive it. Threads: one at a time while loading, then const.
  */
 #ifndef SL_MODEL_WEIGHTS_H
 #define SL_MODEL_WEIGHTS_H
@@ -23,7 +23,7 @@ typedef struct sl_weights {
     sl_backend *be;
     sl_weight w[SL_MODEL_SLOTS];
     sl_layer_weights *layers; /* [n_layers] */
-    sl_weight *experts;       /* storage behind gate, up, down of all layers */
+    sl_weight *experts;       /* storage for gate, up, down of all layers */
     void *block;              /* device memory of what was copied, or NULL */
     uint64_t bytes;           /* of all tensors in use */
 } sl_weights;

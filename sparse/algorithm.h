@@ -1,10 +1,11 @@
 /*
- * Sparse algorithm: the seam between the coordinator and a way of choosing which cached tokens a query attends to.
+ * Sparse algorithm: the seam between the coordinator and a way of choosing which cached tokens a query
+ * attends to.
  *
- * An algorithm is one const table: what it selects and by what (sl_selector), what its lists are like, its planes of
- * metadata, what it may be combined with, and its functions. It chooses; it does not own rows, residency, sinks, recent
- * window, dense layers or the length gate: those belong to the coordinator (sparse/sparse.h) and the swap-in manager
- * (sparse/swapin.h) and are the same for every algorithm.
+ * An algorithm is one const table: what it selects and by what (sl_selector), what its lists are like, its
+ * planes of metadata, what it may be combined with, and its functions. It chooses; it does not own rows,
+ * residency, sinks, recent window, dense layers or the length gate: those belong to the coordinator
+ * (sparse/sparse.h) and the swap-in manager (sparse/swapin.h) and are the same for every algorithm.
  *
  * Everything a function does is enqueued on the backend's stream; no function may wait for the device or
  * allocate, except create. Selection must be deterministic and *token-independent*: a token's list depends on
@@ -22,7 +23,7 @@
 
 typedef enum {
     SL_ACTION_VISIBILITY, /* the cache stays whole; a query sees part of it */
-    SL_ACTION_EVICT,      /* tokens are dropped for good */
+    SL_ACTION_EVICT,      /* tokens are dropped permanently */
     SL_ACTION_KERNEL,     /* the attention kernel skips by itself; there are no lists */
 } sl_algo_action;
 
@@ -49,9 +50,10 @@ typedef enum {
 typedef enum { SL_REDUCE_NONE, SL_REDUCE_MAX, SL_REDUCE_SUM } sl_score_reduce;
 
 /*
- * What is selected, and by what: enough to describe the trained families (lightning indexer, pooled keys, blocks with
- * lists per KV head, compressed entries) as well as selectors without training. The coordinator and the adaptor decide
- * from it whether they can serve the algorithm; how the score is computed is the algorithm's own business.
+ * What is selected, and by what: enough to describe the trained families (lightning indexer, pooled keys,
+ * blocks with lists per KV head, compressed entries) as well as selectors without training. The coordinator
+ * and the adaptor decide from it whether they can serve the algorithm; how the score is computed is the
+ * algorithm's own business.
  */
 typedef struct sl_selector {
     int32_t unit_tokens; /* tokens per index unit; a finished unit never changes */
@@ -129,7 +131,7 @@ typedef struct sl_algo_desc {
     /* Required. Longest list it can return, in tokens, gates included, at most max_context. Hierarchical
      * sequences need as many hot rows. */
     int32_t (*width)(const sl_algo_dims *dims, int32_t dense_below);
-    /* Required. Device bytes an instance takes (scores and the like), within dims->workspace_bytes where it
+    /* Required. Device bytes that an instance takes (scores and other scratch), within dims->workspace_bytes where it
      * can choose. */
     uint64_t (*device_bytes)(const sl_algo_dims *dims);
     /* Required. */
@@ -153,7 +155,10 @@ struct sl_algo {
     const sl_algo_desc *desc;
 };
 
-/* The cache of a model under an algorithm: the model's planes, then the algorithm's. SL_ERR_INVALID names the field. */
+/*
+ * The cache of a model under an algorithm: the model's planes, then the algorithm's. SL_ERR_INVALID names the
+ * field.
+ */
 sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_cache_shape *out,
                               sl_err *err);
 

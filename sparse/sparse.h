@@ -25,8 +25,8 @@ typedef struct sl_coord_layer {
     bool
         has_indexer; /* the model selects here itself; false: it reuses the selection of the last layer that does */
     /*
-     * All rows of this layer are on the device, of hierarchical sequences too: it has a pool of its own, paged by the
-     * index pages (which every sequence has for all of its tokens), and no hot slots.
+     * All rows of this layer are on the device, of hierarchical sequences too: it has a pool of its own,
+     * paged by the index pages (which every sequence has for all of its tokens), and no hot slots.
      */
     bool resident;
     sl_row_view rows; /* device rows: pool, then hot slots; hot_rows differs by layer, tail_rows does not */
@@ -36,9 +36,10 @@ typedef struct sl_coord_layer {
 } sl_coord_layer;
 
 /*
- * Gates. The first sink_tokens and the newest recent_tokens tokens are always selected (within the algorithm's budget).
- * A query at a position below min_tokens, and every query of a dense layer, attends to everything. Dense layers cannot
- * be combined with hierarchical sequences unless hot_rows holds the whole context.
+ * Gates. The first sink_tokens and the newest recent_tokens tokens are always selected (within the
+ * algorithm's budget). A query at a position below min_tokens, and every query of a dense layer, attends to
+ * everything. Dense layers cannot be combined with hierarchical sequences unless hot_rows holds the whole
+ * context.
  */
 typedef struct sl_gates {
     int32_t sink_tokens, recent_tokens, min_tokens;
@@ -152,7 +153,7 @@ typedef struct sl_coord_counters {
 sl_status sl_coord_counters_get(sl_coord *c, sl_coord_counters *layers, int32_t seq_row,
                                 sl_coord_counters *seq, sl_err *err);
 /*
- * Cumulative. swap: bringing rows; exposed: of it, what nothing else was done beside. Where ops complete
+ * Cumulative. swap: fetching rows; exposed: the part of it during which nothing else ran. Where ops complete
  * before run returns it is wall time in attend, and of that in resolve and gather, all exposed. Elsewhere
  * attend is 0 and swap is the device's clock over gathers, as of the last sl_coord_counters_get(): exposed is
  * when the stream had got to where it waits for them. Attention that waits for single blocks counts as

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COUNTERS = 4, ALIGN = 256, STEP_WORD = 32 /* behind the groups' miss counts */ };
+enum { COUNTERS = 4, ALIGN = 256, STEP_WORD = 32 /* after the groups' miss counts */ };
 #define STEP_LIMIT (1u << 31) /* stamps of the clock policy end here; everything hot is forgotten then */
 
 struct sl_swapin {
@@ -18,7 +18,7 @@ struct sl_swapin {
     int32_t slots;
     sl_hot_state *hot;    /* [n_layers] */
     uint8_t *state;       /* device: all layers' maps and lists */
-    uint32_t *counters;   /* device [n_layers][slots][4]; behind them, read with them: */
+    uint32_t *counters;   /* device [n_layers][slots][4]; followed by, and read together with: */
     sl_swap_clock *clock; /* device [n_layers][groups] */
     uint64_t *reached;    /* device [n_layers][groups] */
     uint32_t *read;       /* host, the copy of counters and clocks */
@@ -26,7 +26,7 @@ struct sl_swapin {
     uint64_t *layer_sum;  /* [n_layers][4] */
     uint64_t *slot_sum;   /* [slots][4] since reset */
     int64_t *miss_src;
-    int32_t *miss_dst, *miss_count, miss_cap; /* of every group, one behind the other; caps of one */
+    int32_t *miss_dst, *miss_count, miss_cap; /* of every group, contiguous; caps of one */
     int32_t groups, group;
     int32_t *miss_block, *block_need, *block_done; /* overlap: [miss_cap], [overlap_tokens][blocks] */
     uint8_t *poison_page;                          /* testing: 64 rows of NaN on the device */
@@ -341,7 +341,7 @@ sl_status sl_swapin_step(sl_swapin *s, sl_err *err)
     return s->slots > 0 ? sl_be_copy(s->be, s->step_dev, s->step_host, 4, err) : SL_OK;
 }
 
-/* Blocks are counted for this call of resolve, and so for the gather behind it. */
+/* True when blocks are counted for this call of resolve, and so for the gather that follows. */
 static bool overlaps(const sl_swapin *s, int32_t layer, int32_t tokens, int32_t k)
 {
     return tokens <= s->o.overlap_tokens && k <= s->o.width && !s->rows_free &&

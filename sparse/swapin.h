@@ -22,8 +22,9 @@ typedef struct sl_swapin_opts {
     int32_t width;  /* longest list; miss_cap = hot_slots * width */
     sl_evict_policy policy;
     bool poison;
-    int32_t groups;         /* miss lists that may be alive at once; 0: 1 */
-    int32_t overlap_tokens; /* steps of at most so many tokens are attended to while rows come; 0: none */
+    int32_t groups; /* miss lists that may be alive at once; 0: 1 */
+    int32_t
+        overlap_tokens; /* up to this number of tokens per step, attention runs while rows arrive; 0: never */
 } sl_swapin_opts;
 
 sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin **out, sl_err *err);
@@ -48,17 +49,17 @@ sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *se
                             int32_t *phys, int32_t k, sl_err *err);
 sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err);
 /*
- * Whether attention of `tokens` tokens with lists of k, right behind gather, may start before all rows are
- * there; then it has to wait for blocks as p says from here on.
+ * Whether attention of `tokens` tokens with lists of k, directly after gather, may start before all rows have
+ * arrived; then it must wait for blocks as p says from here on.
  */
 bool sl_swapin_overlap(const sl_swapin *s, int32_t layer, int32_t tokens, int32_t k,
                        sl_sparse_attn_params *p);
 /* Benchmarks: gather does nothing while on. */
 void sl_swapin_rows_free(sl_swapin *s, bool on);
 /*
- * Which miss list the next resolve and gather work on, 0 .. groups - 1, so that the gathers of several groups of
- * tokens can be in flight at once, on the backend's side stream; attention then waits for whole groups. -1, as
- * after create: the step is not divided into groups.
+ * Which miss list the next resolve and gather work on, 0 .. groups - 1, so that the gathers of several groups
+ * of tokens can be in flight at once, on the backend's side stream; attention then waits for whole groups.
+ * -1, as after create: the step is not divided into groups.
  */
 void sl_swapin_group(sl_swapin *s, int32_t group);
 /* The gather of the current group on the side stream: it starts after everything enqueued so far and runs

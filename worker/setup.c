@@ -1,6 +1,6 @@
 /*
  * The order of setup: device, weights, host store, engine (with what the device has left), exporter, options of the
- * role. Whatever "auto" stands for is decided and logged on the way; setup_impl.h says where.
+ * role. The values that "auto" stands for are decided and logged during these steps; setup_impl.h says where.
  */
 #include "worker/setup.h"
 

@@ -46,7 +46,7 @@ typedef struct sl_bench_decode_result {
     sl_bench_profile profile;
     double step_ms, min_ms, max_ms, mean_ms, tokens_s; /* median, extremes and mean of the steps */
     double misses, hits, tail_hits;                    /* per request, layer and step */
-    double swap_ms, exposed_ms; /* a step: bringing rows; of it, what computing waited (sl_engine_stats) */
+    double swap_ms, exposed_ms; /* per step: fetching rows, of which computing waited (sl_engine_stats) */
     uint64_t kv_bytes, kv_used, device_bytes;
     double open_s;
     sl_op_time *ops; /* of one eager step, or NULL */

@@ -1,8 +1,8 @@
 /*
  * One engine after another: as many requests as the device bytes allow, warm-up, timed steps, profile.
  *
- * Every request has `context` tokens at the end of the run; it is opened with so many fewer as the run
- * appends. The rows and keys of all of them come from the host store, as after a hand-over from a prefill
+ * Every request has `context` tokens at the end of the run; it is opened with that number less the
+ * tokens that the run appends. The rows and keys of all of them come from the host store, as after a hand-over from a prefill
  * worker. Steps go through the engine as a decode worker's do, logits copied to the host included; sampling
  * is not.
  */

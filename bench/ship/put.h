@@ -29,9 +29,9 @@ sl_status sl_bench_ship_put_open(const sl_bench_ship_target *t, const char *tls,
                                  sl_err *err);
 void sl_bench_ship_put_close(sl_bench_ship_put *p);
 sl_transport *sl_bench_ship_put_transport(sl_bench_ship_put *p);
-/* Waits for room when many are on their way. */
+/* Waits while too many puts are in flight. */
 sl_status sl_bench_ship_put_post(sl_bench_ship_put *p, const sl_span *s, sl_tp_mem *mem, sl_err *err);
-/* Until all that was posted is in the other's memory. */
+/* Waits until all posted bytes are in the other process's memory. */
 sl_status sl_bench_ship_put_flush(sl_bench_ship_put *p, sl_err *err);
 /* Lanes of the connection, for the head of the table. */
 void sl_bench_ship_put_describe(const sl_bench_ship_put *p, char *text, size_t cap);

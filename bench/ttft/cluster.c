@@ -117,8 +117,8 @@ double sl_bench_metric(const char *page, const char *sample)
 /* ---- processes ---- */
 
 /*
- * A port that nobody listens at; 0 if none was found. From below those that the kernel gives to connections
- * (32768 on), or one of them could have it before the process that is told to listen there.
+ * A port on which no process listens; 0 if none was found. It is below the ports that the kernel gives to
+ * connections (from 32768 on); otherwise a connection could get it before the process that shall listen there.
  */
 static int free_port(void)
 {

@@ -3,7 +3,7 @@
  * the engine in this process and through a real cluster (router, prefill, decode: three more processes, UCX),
  * both with the same number of compute threads and nothing else running.
  *
- * share_added  = (cluster - single) / single. All of it: HTTP, router, reservation, shipping, COMMIT.
+ * share_added  = (cluster - single) / single. It contains HTTP, router, reservation, shipping and COMMIT.
  * exposed      = from the last layer of the prompt to COMMIT, by the prefill worker's own clock.
  * bytes_ms     = bytes shipped over the bandwidth of 1 MiB puts between two processes, measured here.
  * share_beyond = (cluster - single - bytes_ms) / single: what is left without the bytes' own time.

@@ -52,7 +52,7 @@ static inline void sl_cpu_flag(uint32_t *mask, uint32_t bit)
     __atomic_fetch_or(mask, bit, __ATOMIC_RELAXED);
 }
 
-/* kernels/cpu/matmul.c: out = x * w^T, the product behind linear and moe. */
+/* kernels/cpu/matmul.c: out = x * w^T, the product that linear and moe use. */
 typedef struct sl_matmul {
     const float *x;       /* [tokens][ld_x]; e4m3 values when scale_x is set */
     const float *scale_x; /* [tokens][ceil(in/128)] activation scales (then w is F8), or NULL */

@@ -80,7 +80,7 @@ __global__ static void dequantise_kernel(sl_weight w, int64_t chunks, uint4 *out
     out[2 * i] = res.v[0], out[2 * i + 1] = res.v[1];
 }
 
-/* kv_b as bf16, where it is or in scratch; and `more` bytes of scratch beside it (256-byte aligned). */
+/* kv_b as bf16, where it is or in scratch; and `more` further bytes of scratch (256-byte aligned). */
 static sl_status as_bf16(sl_cuda *cu, const sl_weight *w, size_t more, const void **kv_b, void **rest,
                          sl_err *err)
 {

@@ -298,8 +298,8 @@ __device__ static inline place first_place(const attn_work &w, int k)
 }
 
 /*
- * The block being filled, the next one (its loads are under way), and the one after (requested into L2) are
- * settled, the fourth is being looked at. lists: of this warp, one per block number % 4.
+ * The block being filled, the next one (its loads are in flight), and the one after (requested into L2) are
+ * settled, the fourth is being read. lists: of this warp, one per block number % 4.
  */
 __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_shared *x, __half)
 {

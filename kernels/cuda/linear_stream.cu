@@ -242,7 +242,7 @@ __global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_
         if (p.splits > 1) {
             sl_cluster_sync();
             add_parts(p, o, part, blockIdx.x, t0, MT * ST_TOKENS, out0);
-            sl_cluster_sync(); /* nobody leaves while its part is read */
+            sl_cluster_sync(); /* no block exits while its part is read */
         }
     }
 #endif

@@ -1,6 +1,6 @@
 /*
  * What the two ways of routed experts over rows sorted by expert share (moe_stream.cu, moe_grouped.cu): the
- * tokens' side in front of the products and the sum behind them. Inside of kernels/cuda.
+ * tokens' side before the products and the sum after them. Inside of kernels/cuda.
  */
 #ifndef SL_KERNELS_CUDA_MOE_ROWS_CUH
 #define SL_KERNELS_CUDA_MOE_ROWS_CUH

@@ -1,11 +1,11 @@
 /*
  * Every PTX instruction that the kernels use and CUDA C++ has no name for, one function each, in the order:
  * launches, barriers, clusters, registers, copies, single loads and stores, tensor cores. A function here is
- * exactly one instruction, or one instruction in the loop that it needs; what it means for a kernel is said where
- * it is called. Nothing here knows a layout: tiles and descriptors are in wgmma.cuh.
+ * exactly one instruction, or one instruction in the loop that it needs; what it means for a kernel is said
+ * where it is called. Nothing here knows a layout: tiles and descriptors are in wgmma.cuh.
  *
- * Instructions from compute capability 9.0 on compile for older GPUs only as long as nobody calls them there; the
- * ones that exist for sm_90a alone are inside __CUDA_ARCH_FEAT_SM90_ALL.
+ * Instructions from compute capability 9.0 on compile for older GPUs only while no kernel calls them there;
+ * the ones that exist for sm_90a alone are inside __CUDA_ARCH_FEAT_SM90_ALL.
  */
 #ifndef SL_KERNELS_CUDA_PTX_CUH
 #define SL_KERNELS_CUDA_PTX_CUH
@@ -32,7 +32,8 @@ __device__ static inline void sl_after_previous(void)
 }
 
 /* From here on the next kernel may start, if it was launched to start early. Where a kernel calls this after
- * sl_after_previous(), the next one finds everything before this kernel complete, as without an early start. */
+ * sl_after_previous(), the next one finds everything before this kernel complete, as without an early start.
+ * */
 __device__ static inline void sl_let_next_start(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -59,7 +60,8 @@ __device__ static inline void sl_bar_sync(int id, int threads)
 
 /*
  * Barriers in shared memory (mbarrier): `count` arrivals, and all bytes that were announced with
- * sl_mbar_expect(), end a phase. A wait is for the end of the phase of that parity; the first phase has parity 0.
+ * sl_mbar_expect(), end a phase. A wait is for the end of the phase of that parity; the first phase has
+ * parity 0.
  */
 __device__ static inline void sl_mbar_init(uint32_t b, int count)
 {
@@ -278,7 +280,9 @@ __device__ static inline void sl_load_if(uint4 &v, const void *p, bool on)
                  : "l"(p), "r"((uint32_t)on));
 }
 
-/* From the L2 cache: the L1 cache may hold a sector that is older than what another kernel has just written. */
+/*
+ * From the L2 cache: the L1 cache may hold a sector that is older than what another kernel has just written.
+ */
 __device__ static inline uint2 sl_load8_l2(const void *p)
 {
     uint2 v;
@@ -379,9 +383,9 @@ __device__ static inline void sl_wgmma_finish(void)
 
 /*
  * d = [d +] a * b with 64 rows, N columns and 32 bytes of k (16 values of 16 bits, 32 of 8). d is float32 in
- * registers: thread t of the warpgroup holds of block j of eight columns the elements d[4 j .. 4 j + 3], which are
- * columns 8 j + 2 (t % 4) + {0, 1} of row 16 (t / 32) + t % 32 / 4, then the same of the row eight further on. a and
- * b are descriptors of shared memory (wgmma.cuh), or a is four registers.
+ * registers: thread t of the warpgroup holds of block j of eight columns the elements d[4 j .. 4 j + 3],
+ * which are columns 8 j + 2 (t % 4) + {0, 1} of row 16 (t / 32) + t % 32 / 4, then the same of the row eight
+ * further on. a and b are descriptors of shared memory (wgmma.cuh), or a is four registers.
  */
 #define SL_OUT_16(d, i)                                                                                      \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),              \

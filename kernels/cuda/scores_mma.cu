@@ -31,7 +31,7 @@ struct scores_shared {
     uint64_t full[12], empty[12];
     int32_t seq[SLICE], pos[SLICE], end[SLICE + 1]; /* end[t + 1]: work up to and with the group that token t
                                                        begins */
-    int32_t warps[SLICE / 32], last;                /* no token behind it has work */
+    int32_t warps[SLICE / 32], last;                /* no token after it has work */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -26,7 +26,7 @@ bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_params *p);
 sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err);
 
 /* Linear layers of few tokens, or whose k is cut into ranges (linear_stream.cu): fp8 with xq [T][in] and xs
- * [in / 128][ld_xs], 64 floats of slack behind xs; or bf16 with both NULL. The first n layers of the chain.
+ * [in / 128][ld_xs], 64 floats of slack after xs; or bf16 with both NULL. The first n layers of the chain.
  */
 bool sl_cuda_linear_stream_fits(const sl_cuda *cu, const sl_linear_params *p);
 /* The same for many tokens (linear_many.cu), bit for bit; chunk: groups of 128 bytes of k in a range. */

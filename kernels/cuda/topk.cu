@@ -13,7 +13,7 @@
  * and the groups that matter.
  *
  * Never drops a candidate: when the bound leaves more than fit (rows of few distinct values), radix passes
- * over the whole row decide. Bound by latency: a dozen block barriers behind two or three dependent loads.
+ * over the whole row decide. Bound by latency: a dozen block barriers after two or three dependent loads.
  */
 #include "kernels/cuda/topk_bound.cuh"
 #include "kernels/cuda/topk_cluster.cuh"
@@ -70,7 +70,7 @@ __device__ static void select_row(topk_shared<THREADS> &s, const topk_row &r, to
         select_candidates<CAND_MAX / THREADS>(s, r, vals, places, (int)n, g, ids);
 }
 
-/* A block a row. Its first keys are on the way before its length is known. */
+/* One block per row. Its first keys are loaded before its length is known. */
 template <int R>
 __global__ static void __launch_bounds__(THREADS)
     topk_kernel(sl_topk_params p, sl_seq_tables seqs, const float *hint, int ld_hint, uint32_t *deverr)

@@ -75,7 +75,7 @@ __device__ static inline void each_group(const float4 (&v)[R], const float (&m)[
 }
 
 /*
- * Bins of equal width from lo to hi: the map is monotonic whatever is rounded on the way, so a bin is a range
+ * Bins of equal width from lo to hi: the map is monotonic for every rounding, so a bin is a range
  * of scores. Scores are bell-shaped around nothing in particular; bins of equal width of the ordered numbers
  * would be an eighth of a power of two each as soon as the range reaches from negative to positive.
  */
@@ -280,7 +280,7 @@ __device__ static uint32_t collect_groups(topk_shared<N> &s, const topk_row &r, 
                 uint32_t h = hits_of(v[2 * e], pivot) | hits_of(v[2 * e + 1], pivot) << 4;
                 if (r.gates)
                     h |= forced_of<topk_scores>(r, group[e]) | forced_of<topk_scores>(r, group[e] + 4) << 4;
-                if (group[e] + SL_HINT_GROUP > r.len) /* the last group: what lies behind the row */
+                if (group[e] + SL_HINT_GROUP > r.len) /* the last group: remove the values after the row */
                     h &= (1u << (r.len - group[e])) - 1;
                 hit |= (e < count ? h : 0) << 8 * e;
             }

@@ -9,7 +9,7 @@
  * candidates of a block do not fit, the first block takes the whole row. Forced tokens, and more rows than
  * clusters of two, are topk.cu's.
  *
- * Bound by latency: four or five cluster barriers with a chain of loads from shared memory behind each.
+ * Bound by latency: four or five cluster barriers each followed by a chain of loads from shared memory.
  */
 #include <type_traits>
 
@@ -21,7 +21,7 @@
 template <int C>
 __device__ static void one_block(cluster_shared &s, const topk_row &row, uint32_t from, int k, int32_t *ids)
 {
-    sl_cluster_sync(); /* nobody reads anybody's bins any more */
+    sl_cluster_sync(); /* no block reads the bins of another one any more */
     if (blockIdx.x % C == 0)
         whole_row(s.t, row, from, (uint32_t)k, ids);
 }

@@ -13,7 +13,7 @@
 #define CAND_MAX 8192
 #define LIST_MAX 8192
 #define MEMBERS 64
-#define AT_ONCE 16 /* loads under way where the whole row is written */
+#define AT_ONCE 16 /* loads in flight where the whole row is written */
 #define KEY_FORCED 0xffffffffu
 #define SMEM_BYTES (CAND_MAX * 8 + LIST_MAX * 4)
 

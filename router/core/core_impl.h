@@ -1,6 +1,6 @@
 /*
- * Inside the core: the router's state, one struct per owner, and what the files of core/ call of each other. Nobody
- * outside router/core and router.c includes this (tests and fuzzers do).
+ * Inside the core: the router's state, one struct per owner, and what the files of core/ call of each other. Apart
+ * from tests and fuzzers, only files of router/core and router.c include this.
  *
  *   link.c            transport in the loop, sending, receiving         sl_router_link
  *   members.c, join.c member table: liveness, loads; the handshake      sl_cluster

@@ -1,5 +1,5 @@
 /*
- * Placement policy: which of several workers gets a request. The seam behind `router.policy`.
+ * Placement policy: which of several workers gets a request. The interface that `router.policy` chooses from.
  *
  * A policy is a pure function over a table of loads: it keeps no state, reads no clock and allocates nothing,
  * so a recorded trace replays to the same choices. What changes between calls (a counter for rotation, the

@@ -20,7 +20,7 @@ def test_one_call_does_not_fill_the_queue(target):
 
 
 def test_a_long_prompt_does_not_starve(start):
-    """1,500 tokens beside short ones that fill the store: it is served while they are."""
+    """A prompt of 1,500 tokens is served while short ones fill the store."""
     c = start(roles=("router", "prefill", "decode"), **{"kvstore.bytes": "4MiB", "decode.max_batch": 8})
     stop, done, errors = threading.Event(), [0], []
 
@@ -52,7 +52,7 @@ def test_a_long_prompt_does_not_starve(start):
 
 
 def test_short_prompts_do_not_wait_for_long_ones(start):
-    """Chunks of several prompts share a step: a short prompt beside four long ones gets its first token soon."""
+    """Chunks of several prompts share a step: a short prompt gets its first token soon while four long ones are computed."""
     c = start(roles=("router", "prefill", "decode"), **{"kvstore.bytes": "64MiB", "prefill.chunk_tokens": 256})
     firsts = []
 

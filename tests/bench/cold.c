@@ -1,21 +1,23 @@
 /*
- * Cold times of the decode step's ops on one device, through the backend seam alone, beside the limit of the
- * device and the best public kernel.
+ * Cold times of the decode step's ops on one device, through the backend interface alone, compared with the
+ * limit of the device and with the best public kernel. "Cold": the inputs of a call are in no cache.
  *
  *   cold [--backend cuda] [--device N] [--only OP[,OP...]] [--reps N] [--arena GIB] [--commit TEXT] [--tiny]
  *
  * Method: every call has inputs of its own (lists, pages, weights) in pools much larger than the L2, and the
- * L2 is overwritten before each replay. Calls are captured into two graphs, a short and a long one; both are
- * replayed in turns (--reps, at least 15, after two that do not count), and the difference of their medians
- * over the difference of their lengths is the time of a call: launch and wait of the host drop out. Calls of
- * a graph follow each other as they do in a decode step, so a kernel may begin while its predecessor ends.
+ * L2 is overwritten before each replay. Calls are captured into two graphs, a short and a long one, which are
+ * replayed alternately (--reps, at least 15, after two that do not count). The time of a call is the
+ * difference of their medians over the difference of their lengths, which removes launch and wait of the
+ * host. Calls of a graph follow each other as in a decode step, so a kernel may begin while the previous one
+ * ends.
  *
  * CSV: op,shape,us,limit_us,to_limit,peer_us,to_peer,goal_us. limit_us is the larger of bytes over the
  * bandwidth and operations over the rate that were measured on an H200 (4.58 TB/s, bf16 790, fp8 1404
- * TFLOP/s, host link 55.4 GB/s); peers: the best public kernel on that machine, method as here. What could
- * not run is a comment with the reason; anything but a missing feature or too little memory is a failure.
+ * TFLOP/s, host link 55.4 GB/s); peers: the best public kernel on that machine, measured in the same way. A
+ * case that could not run is a comment with the reason; every reason except a missing feature or too little
+ * memory is a failure.
  *
- * --tiny --backend cpu: every case with small dimensions, once, no graphs: shows that the program works.
+ * --tiny --backend cpu: every case once, with small dimensions and without graphs, as a test of the program.
  * Exit code 77: no such backend here.
  */
 #include "tests/bench/cold.h"
@@ -396,7 +398,7 @@ static bool run_group(cold *c, const cold_group *g)
     return ok;
 }
 
-/* What tests/gpu/pack notes beside the programs. */
+/* The commit that tests/gpu/pack writes next to the programs. */
 static void packed_commit(char *text, size_t cap)
 {
     char path[1024];

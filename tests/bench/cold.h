@@ -1,6 +1,6 @@
 /*
  * Inside tests/bench/cold: what its files share. A group is an op with its shapes; a case builds the inputs
- * of as many calls as it takes to leave the caches behind, and hands them to cold_time().
+ * of enough calls that none of them finds its inputs in a cache, and passes them to cold_time().
  *
  * Everything below does nothing once c->st is not SL_OK, so that a case can be written without a check a
  * line.
@@ -92,7 +92,9 @@ void *cold_keep(cold *c, const void *params, size_t bytes);
 /* One more call of the case. */
 void cold_add(cold *c, int op, const void *params, size_t bytes);
 
-/* Rounds (calls with inputs of their own) so that `bytes` each leave the L2 behind. */
+/*
+ * The number of rounds (calls with inputs of their own) of `bytes` each whose inputs do not fit into the L2.
+ */
 int32_t cold_rounds(const cold *c, double bytes, int32_t most);
 /* Microseconds of one of `rounds` rounds of calls; negative when it could not be measured. */
 double cold_time(cold *c, int32_t rounds);

@@ -64,7 +64,9 @@ static void setup_moe(cold *c)
     make(c, 3 * each * (c->o.tiny ? TOP : EXPERTS), c->o.tiny ? 256 : HIDDEN, c->o.tiny ? 256 : HIDDEN);
 }
 
-/* A choice of TOP experts for each token, one out of each eighth; those nobody chose are not read. */
+/*
+ * A choice of TOP experts for each token, one out of each eighth; experts that no token chose are not read.
+ */
 static int32_t *choices(cold *c, int32_t tokens, int32_t experts, int32_t *touched)
 {
     int32_t *ids = cold_host(c, sizeof *ids * MOST * TOP), span = experts / TOP, *at;

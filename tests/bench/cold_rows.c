@@ -1,5 +1,4 @@
-/* Cold times of what works on latent rows: attention, resolve, gather, attention beside a gather; see cold.c.
- */
+/* Cold times of the ops on latent rows: attention, resolve, gather, attention during a gather; see cold.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -321,7 +320,7 @@ static void gather(cold *c, const cold_shape *a)
     cold_report(c, a, "gather", text, us, (double)n * HOST_ROW, 0, 1, (double)n * HOST_ROW);
 }
 
-/* ---- attention beside a gather nobody waits for ---- */
+/* ---- attention during a gather of rows that it does not use ---- */
 
 /* Rounds of `each` attentions, with or without a gather of n rows on the side stream. */
 static double beside_us(cold *c, int32_t tokens, int32_t each, int32_t n, int32_t rounds, bool attend)
@@ -355,8 +354,8 @@ static void setup_beside(cold *c)
 }
 
 /*
- * a: tokens, rows. As many attentions as last about a third longer than the gather beside them. What all of
- * it takes longer than the attentions alone was lost while the gather ran: slowed = gather / (gather - loss).
+ * a: tokens, rows. Runs enough attentions that they take about a third longer than the concurrent gather. The
+ * time beyond that of the attentions alone was lost during the gather: slowed = gather / (gather - loss).
  */
 static void beside(cold *c, const cold_shape *a)
 {

@@ -1,5 +1,5 @@
 /*
- * Matrix products of the CPU backend beside OpenBLAS, one thread each, float32, in turns.
+ * Matrix products of the CPU backend and of OpenBLAS, alternately; one thread each, float32.
  *
  *   bench_matmul [ROUNDS]
  *

@@ -4,13 +4,13 @@
  *
  *   equal [--backend cpu|cuda] [--tiny] [--steps N] [--seed N] [--variant TEXT] [--streams N] [--context N]
  *
- * First the reference: every stream resident, op by op, alone in its row; a hash of the logits of every
- * position is kept. Then the same texts in many ways: hot rows from the longest selection to four times that,
- * other hot rows in every layer, both policies, steps as graphs and op by op, while streams join, are left
- * out of steps, leave, are retracted and come back from their host pages, begin resident and are spilled.
- * Rows that became stale are NaN everywhere: on the device (victims before they are replaced, slots and pages
- * when they are given back) and in the host pages behind a stream's end. Any position whose logits differ, or
- * are not finite, is a failure.
+ * First the reference: every stream resident, op by op, alone in its batch; a hash of the logits of every
+ * position is kept. Then the same texts in many variants: hot rows from the longest selection to four times
+ * that, another number of hot rows in every layer, both policies, steps as graphs and op by op, while streams
+ * join, are left out of steps, leave, are retracted and return from their host pages, begin resident and are
+ * spilled. Stale rows are NaN everywhere: on the device (victims before they are replaced, slots and pages
+ * when they are given back) and in the host pages after a stream's end. A position whose logits differ or are
+ * not finite is a failure.
  *
  * On a GPU it is the proof at real sizes; with --tiny on the CPU the same program is one of the unit tests.
  * Exit code 77: no such backend here.
@@ -61,7 +61,7 @@ typedef struct world {
 
 typedef struct variant {
     const char *name;
-    int32_t factor; /* hot rows: so many times the longest selection; 0: otherwise in every layer */
+    int32_t factor; /* hot rows as a multiple of the longest selection; 0: another number in every layer */
     int32_t tail;
     sl_evict_policy policy;
     sl_graph_use graphs;
@@ -198,7 +198,7 @@ static void close_engine(world *w)
 
 /* ---- steps ---- */
 
-/* Host rows behind token n of a stream become NaN. */
+/* Makes the host rows after token n of a stream NaN. */
 static void poison_host(world *w, const stream *s, int32_t n)
 {
     for (int32_t l = 0; l < w->cfg.n_layers; l++) {
@@ -290,7 +290,7 @@ static bool compare(world *w, const variant *v, const sl_step_item *items, strea
         bool finite = true;
         if (items[i].want_logits &&
             (!sl_key_eq(hash_of(w, items[i].logits, &finite), s->want[s->done]) || !finite)) {
-            printf("FAILED %s: stream %d (%s) differs at position %d, step %d of it, batch of %d\n", v->name,
+            printf("FAILED %s: stream %d (%s) differs at position %d, its step %d, batch of %d\n", v->name,
                    (int)(s - w->s), s->hot ? "hierarchical" : "resident", s->prompt + s->done, s->done, n);
             return false;
         }
@@ -305,7 +305,7 @@ static bool step(world *w, const variant *v, int32_t most)
     sl_step_item items[STREAMS];
     stream *who[STREAMS];
     int32_t n = 0;
-    bool any = !v->motion || roll(w, 8) != 0; /* now and then nobody wants logits */
+    bool any = !v->motion || roll(w, 8) != 0; /* in some steps no stream asks for logits */
     for (int32_t i = 0; i < w->o.streams; i++) {
         stream *s = &w->s[i];
         if (s->done >= most)

@@ -1,4 +1,4 @@
-/* The exporter over a real socket: both pages, errors, HEAD, a body nobody asked for, a taken port, and a
+/* The exporter over a real socket: both pages, errors, HEAD, a request with a body, a taken port, and a
  * clean stop. */
 #include <netinet/in.h>
 #include <stdatomic.h>

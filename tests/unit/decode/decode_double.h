@@ -1,10 +1,11 @@
 /*
- * A decode worker without threads, for tests of tickets and of the batch: the test is the router, the writer, the
- * checker and the clock, and calls what the engine thread would call.
+ * A decode worker without threads, for tests of tickets and of the batch: the test is the router, the writer,
+ * the checker and the clock, and calls what the engine thread would call.
  *
- * Doubles: the worker core (what is sent is kept in said[], fences are counted), the checker thread (jobs stay in its
- * mailbox until the test answers them) and the runner (tests/unit/worker/fake_runner.h). Real: tickets, batch,
- * residency, store, sampler. One at a time in a process: the core's functions have no other argument to find it by.
+ * Doubles: the worker core (what is sent is kept in said[], fences are counted), the checker thread (jobs
+ * stay in its mailbox until the test answers them) and the runner (tests/unit/worker/fake_runner.h). Real:
+ * tickets, batch, residency, store, sampler. One at a time in a process: the core's functions have no other
+ * argument to find it by.
  */
 #ifndef SL_TEST_DECODE_DOUBLE_H
 #define SL_TEST_DECODE_DOUBLE_H
@@ -67,7 +68,7 @@ void dd_drained_relayed(decode_double *x, uint64_t rid);
 void dd_drained(decode_double *x, uint64_t rid, uint32_t writer);
 void dd_commit(decode_double *x, uint64_t rid, uint32_t writer, int n_tokens_off);
 void dd_pages_ask(decode_double *x, uint64_t rid, uint32_t first, uint32_t count);
-/* The checker's answer to the oldest job, with so many wrong checksums. False: it has no job. */
+/* The checker's answer to its oldest job, with `bad` wrong checksums. False: it has no job. */
 bool dd_checked(decode_double *x, size_t bad);
 
 /* RESERVE, COMMIT and checked: the ticket waits for a slot, and its first token has been said. */

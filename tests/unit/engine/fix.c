@@ -33,7 +33,8 @@ static void open_arena(fix *f)
     sl_arena_opts ao = {
         .bytes = (uint64_t)(n * g.page_bytes), .huge_pages = SL_OFF, .lock = SL_OFF, .numa_node = -1};
     ck_assert_msg(sl_arena_create(&g, &ao, &f->arena, &err) == SL_OK, "%s", err.text);
-    memset(sl_arena_base(f->arena), 0xff, sl_arena_bytes(f->arena)); /* what nobody wrote is NaN */
+    memset(sl_arena_base(f->arena), 0xff,
+           sl_arena_bytes(f->arena)); /* bytes that are never written are NaN */
     n = sl_arena_pages(f->arena);
     f->free_pages = calloc((size_t)n, sizeof *f->free_pages);
     uint64_t x = 88172645463325252ull;

@@ -1,7 +1,7 @@
 /*
  * A batch of sequences for the conformance cases: T tokens, `per` of each of T / per sequences, with page
  * tables. Token g belongs to sequence g / per. Sequence 0 starts at position 0, sequence 1 ends at the last
- * position, the others anywhere. Page numbers are scattered; entries behind a sequence's last page are -1.
+ * position, the others anywhere. Page numbers are scattered; entries after a sequence's last page are -1.
  */
 #ifndef SL_TESTS_KERNELS_BATCH_H
 #define SL_TESTS_KERNELS_BATCH_H

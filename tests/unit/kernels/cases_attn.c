@@ -1,4 +1,4 @@
-/* Conformance cases of sparse attention over rows, also beside the gather that brings them. */
+/* Conformance cases of sparse attention over rows, also concurrently with the gather that fetches them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,7 +75,7 @@ static void attention(cf_run *r, const int64_t *a)
     cf_out_tokens(r, "o", p.o, o_row, CF_F32, !r->be ? 1e-5 : p.format == SL_ROW_MLA_F32 ? 5e-5 : 1e-2);
 }
 
-/* ---- attention beside the gather that brings its rows ---- */
+/* ---- attention concurrently with the gather that fetches its rows ---- */
 
 typedef struct beside_case {
     sl_gather_params gather;

@@ -165,8 +165,8 @@ static void resolve_params(cf_run *r, resolve_case *c, int32_t k, sl_evict_polic
 }
 
 /*
- * The miss list, token by token: how tokens are mixed in it is up to the backend, but each one's rows ascend.
- * scratch: 16 bytes an entry. Behind what the log has; the log's new end.
+ * Appends the miss list to the log, token by token, and returns the log's new end. The backend chooses the
+ * order of tokens in the list, but the rows of each token ascend. scratch: 16 bytes per entry.
  */
 static int32_t *log_misses(cf_run *r, const sl_resolve_params *p, int32_t count, int64_t *src, int32_t *log)
 {
@@ -194,7 +194,7 @@ static int32_t *log_misses(cf_run *r, const sl_resolve_params *p, int32_t count,
     return log + 3 * count;
 }
 
-/* What a step gave, behind what the log has; the log's new end. */
+/* Appends the results of a step to the log; returns the log's new end. */
 static int32_t *log_step(cf_run *r, const resolve_case *c, int64_t *scratch, int32_t *log)
 {
     const sl_resolve_params *p = &c->p;

@@ -131,7 +131,8 @@ static void check_guards(cf_run *r)
             cf_get(r, guard, (uint8_t *)b->ptr + b->bytes, GUARD);
         for (int k = 0; k < GUARD && r->st == SL_OK; k++)
             if (guard[k] != GUARD_BYTE)
-                cf_fail(r, "something was written %d bytes behind buffer %d of %zu bytes", k, i, b->bytes);
+                cf_fail(r, "something was written %d bytes after the end of buffer %d of %zu bytes", k, i,
+                        b->bytes);
     }
 }
 

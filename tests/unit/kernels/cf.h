@@ -7,8 +7,8 @@
  *   tested     any backend; all its memory comes from sl_be_alloc and is reached by sl_be_copy only
  *
  * A case may also be run on a slice of its tokens (cf_run.first, .n): inputs are functions of the global
- * token number, so a token's outputs must be the same bits as in the full run. Every buffer has a guard
- * behind it that must survive, and output buffers start as 0xff, which is NaN in every format.
+ * token number, so a token's outputs must be the same bits as in the full run. Every buffer is followed by a
+ * guard that must not change, and output buffers start as 0xff, which is NaN in every format.
  */
 #ifndef SL_TESTS_KERNELS_CF_H
 #define SL_TESTS_KERNELS_CF_H
@@ -44,7 +44,7 @@ typedef struct cf_case {
     unsigned flags;
 } cf_case;
 
-/* What one run of a case left behind: rows of bytes, per named output. */
+/* The outputs of one run of a case: rows of bytes, per named output. */
 typedef struct cf_output {
     const char *what;
     cf_kind kind;

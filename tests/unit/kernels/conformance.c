@@ -1,7 +1,7 @@
 /*
  * Conformance of a compute backend: every op in many shapes against the CPU backend (and the CPU backend
  * against the reference in double), batch independence bit by bit, and, with --perf, the time of each op
- * beside its limit.
+ * and its limit.
  *
  *   conformance --backend cpu|cuda [--op NAME] [--case TEXT] [--perf] [--csv FILE] [--threads N]
  *               [--bytes-per-s X --ops-per-s X --link-per-s X]     rates of the machine, else from the table

@@ -79,7 +79,7 @@ START_TEST(rows_do_not_depend_on_the_batch)
                 run(f.x[first], n);
                 ck_assert_msg(memcmp(f.out, f.alone[first], sizeof(f.out[0]) * (size_t)n) == 0,
                               "tokens %d.. of %d with %d threads", first, n, threads);
-                ck_assert(isnan(f.out[n % MOST][0]) || n == MOST); /* nothing behind the batch */
+                ck_assert(isnan(f.out[n % MOST][0]) || n == MOST); /* nothing is written after the batch */
             }
         sl_backend_destroy(f.be);
     }

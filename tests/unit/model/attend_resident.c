@@ -18,7 +18,7 @@ struct sl_resident {
     uint8_t *rows, *keys; /* all layers */
     float *scores, *logits;
     int32_t *ids, *token_seq, *token_pos, *tables, *logit_rows, *selected, *phys, *miss;
-    /* host copies on their way */
+    /* host copies in flight */
     int32_t *h_ids, *h_seq, *h_pos, *h_tables, *h_logit_rows, *h_selected;
     sl_seq_tables seqs;
     int32_t *owner_of; /* [layers] layer whose selection a layer uses */

@@ -13,7 +13,7 @@
 
 typedef struct sl_resident sl_resident;
 
-/* Tokens of one sequence in one step, behind those that it has already. */
+/* Tokens of one sequence in one step, which follow those that it has already. */
 typedef struct sl_resident_chunk {
     int32_t seq;
     const int32_t *ids; /* host */

@@ -31,7 +31,7 @@ ct_tensor *ct_find(ct_list *l, const char *name);
 /* A new tensor, zeroed; cols 0 makes a vector. */
 ct_tensor *ct_add(ct_list *l, const char *name, sl_st_dtype dtype, int64_t rows, int64_t cols);
 void ct_remove(ct_list *l, const char *name);
-/* Writes tensors first..end; `pad` spaces behind the header move the data. */
+/* Writes tensors first..end; `pad` spaces after the header move the data. */
 void ct_write(const ct_list *l, size_t first, size_t end, const char *dir, const char *file, size_t pad);
 
 void ct_write_text(const char *dir, const char *file, const char *text);

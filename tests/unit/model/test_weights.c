@@ -113,7 +113,10 @@ START_TEST(test_missing)
 }
 END_TEST
 
-/* With BF16 activations an F8 kv_b is loaded as the BF16 that absorption would make of it; else as it is. */
+/*
+ * With BF16 activations an F8 kv_b is loaded as the BF16 values that absorption would use; otherwise
+ * unchanged.
+ */
 START_TEST(test_kv_b)
 {
     sl_backend *be = backend();

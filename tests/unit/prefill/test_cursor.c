@@ -98,7 +98,7 @@ START_TEST(a_held_span_comes_first_and_counts)
     ck_assert(sl_cursor_open_layer(&c));
     sl_cursor_walk(&c, &map);
     for (int i = 0; sl_cursor_next(&c, &s); i++) {
-        if (i % 2 == 0) { /* the whole of it, or a rest */
+        if (i % 2 == 0) { /* the whole span, or its rest */
             sl_cursor_hold(&c, &s);
             ck_assert(!sl_cursor_done(&c) && sl_cursor_next(&c, &again));
             ck_assert(again.local == s.local && again.remote == s.remote && again.bytes == s.bytes);

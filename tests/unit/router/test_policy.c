@@ -1,6 +1,6 @@
 /*
- * Placement: one conformance suite over every policy, what each promises, a recorded trace that must replay
- * to the same picks, and the key set behind cache_aware.
+ * Placement: one conformance suite for every policy, the promises of each policy, a recorded trace that must
+ * give the same picks again, and the key set that cache_aware uses.
  */
 #include <check.h>
 #include <math.h>

@@ -85,7 +85,7 @@ START_TEST(gates_hold)
 }
 END_TEST
 
-/* Dense layers attend to everything; a shared layer behind one still uses the dense layer's own selection. */
+/* Dense layers attend to everything; a shared layer after one still uses the dense layer's own selection. */
 START_TEST(dense_layers)
 {
     static const int32_t sets[][2] = {{0, 1}, {0, 2}, {1, 3}, {3, 0}};
@@ -119,7 +119,7 @@ START_TEST(dense_layers_hierarchical)
 }
 END_TEST
 
-/* A step that is given up half way: nothing of it may be believed afterwards. */
+/* A step that is aborted in the middle: none of its results may be used afterwards. */
 START_TEST(aborted_steps_leave_no_trace)
 {
     rig_opts o = base_opts();
@@ -162,7 +162,7 @@ START_TEST(life_cycle_errors)
     ck_assert_int_eq(sl_coord_request_begin(c, &q, &err), SL_ERR_INVALID); /* no such slot */
     q.hot_slot = 1, q.n_cached = RIG_CONTEXT + 1;
     ck_assert_int_eq(sl_coord_request_begin(c, &q, &err), SL_ERR_TOO_LARGE);
-    rig_open(r, 1, 2, false, 0); /* the refused ones left nothing behind */
+    rig_open(r, 1, 2, false, 0); /* the refused requests changed nothing */
     sl_coord_run two = {0, 2}, twice[] = {{1, 1}, {1, 1}}, closed = {2, 1}, none = {1, 0},
                  many = {1, RIG_MAX_STEP + 1};
     ck_assert_int_eq(sl_coord_step_begin(c, &two, 1, &err), SL_ERR_UNSUPPORTED); /* hierarchical: one token */

@@ -341,7 +341,7 @@ static void check_rows(rig *r, int layer, int seq, const int32_t *ids, const int
         MUST(phys[i] == -1);
 }
 
-/* Attention beside the gather: every block of every list has got the rows it was said to miss. */
+/* Attention concurrently with the gather: every block of every list has received its missing rows. */
 static void check_blocks(rig *r, int layer, const int *seqs, int n_seqs)
 {
     sl_sparse_attn_params p = {0};

@@ -232,8 +232,8 @@ START_TEST(lost_connections_of_a_living_process)
 }
 END_TEST
 
-/* Being fenced is not enough: while the former writer is attached, its entry is given to nobody else, because
- * it could take the new writer's right for its own. */
+/* Being fenced is not enough: while the former writer is attached, its entry is not given to another writer,
+ * because it could take the new writer's right for its own. */
 START_TEST(an_attached_writer_keeps_its_entry)
 {
     int slot[SL_DIRECT_SLOTS];

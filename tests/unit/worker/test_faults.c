@@ -353,7 +353,7 @@ START_TEST(cancel_in_the_gap)
 }
 END_TEST
 
-/* Nobody ever says anything more about a reservation: its deadline ends it, its writer was never there. */
+/* No message follows a reservation: its deadline ends it; its writer never existed. */
 START_TEST(reservation_expires)
 {
     cluster_opts o = cluster_defaults();

@@ -41,7 +41,7 @@ static sl_plan plan(uint64_t cache)
                      .cache_bytes = cache};
 }
 
-/* The number behind `key ` in the text. */
+/* The number after `key ` in the text. */
 static int32_t named(const char *text, const char *key)
 {
     const char *fits = strstr(text, "What fits: "), *at = fits ? strstr(fits, key) : NULL;

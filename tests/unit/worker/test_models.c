@@ -126,7 +126,7 @@ static cluster_opts options(void)
     return o;
 }
 
-/* The stream of one engine in this thread: prompt in one go as far as it fits, resident. */
+/* The stream of one engine in this thread: the prompt in as few steps as possible, resident. */
 static void reference(const creq *r)
 {
     rig g = {0};
