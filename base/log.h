@@ -39,7 +39,7 @@ void sl_log(sl_log_level level, const char *comp, const char *event, const char 
 sl_status sl_log_start(sl_err *err);
 /* Waits until the lines so far are written, but not longer than that; false when some are not. Any thread. */
 bool sl_log_flush(uint32_t timeout_ms);
-/* Flushes and ends the writer. One that is blocked by its reader is left behind: it ends with the process, and lines
+/* Flushes and ends the writer. One that is blocked by its reader is abandoned: it ends with the process, and lines
  * after it are written only where that does not block. Also runs at exit(). Without a writer it does nothing. */
 void sl_log_stop(uint32_t timeout_ms);
 /* Lines lost since the start of the process: no room in the ring, or stderr refused them (its reader is gone). */

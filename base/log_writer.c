@@ -29,7 +29,7 @@ static struct {
     bool running;      /* lines go through the ring */
     bool writing;      /* the writer holds a line that it has taken out */
     bool stopping;
-    bool left; /* a blocked writer was left behind: nobody may block on stderr any more */
+    bool left; /* a blocked writer was abandoned: no thread may block on stderr any more */
     bool hooked;
 } g = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
 

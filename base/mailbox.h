@@ -17,7 +17,7 @@ typedef struct sl_mail {
 typedef struct sl_mailbox sl_mailbox;
 
 sl_status sl_mailbox_create(sl_mailbox **out);
-/* Destroys an empty mailbox that nobody posts to any more; NULL is fine. */
+/* Destroys an empty mailbox to which no thread posts any more; NULL is allowed. */
 void sl_mailbox_destroy(sl_mailbox *mb);
 void sl_mailbox_post(sl_mailbox *mb, sl_mail *mail);
 /* Next message or NULL. Consumer thread only. */

@@ -32,7 +32,7 @@ static void print_facts(FILE *out, const sl_bench_prefill *b)
         b->whole[SL_BENCH_MOE]);
     fprintf(
         out,
-        "# one resident sequence, one chunk behind its context, logits of the last token; as many (token, "
+        "# one resident sequence, one chunk after its context, logits of the last token; as many (token, "
         "expert) pairs as the rank's own tokens choose; no exchange between ranks, no sampling\n");
     fprintf(out,
             "# step_ms: host clock around the step that ran, median of %d; model_ms: sum of its ops, "
