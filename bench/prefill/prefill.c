@@ -30,10 +30,9 @@ static void print_facts(FILE *out, const sl_bench_prefill *b)
         b->local.checkpoint.cfg.n_routed_experts, b->have[SL_BENCH_DENSE], b->have[SL_BENCH_MOE],
         (double)sl_model_weight_bytes(b->local.model) / (1 << 30), b->whole[SL_BENCH_DENSE],
         b->whole[SL_BENCH_MOE]);
-    fprintf(
-        out,
-        "# one resident sequence, one chunk after its context, logits of the last token; as many (token, "
-        "expert) pairs as the rank's own tokens choose; no exchange between ranks, no sampling\n");
+    fprintf(out,
+            "# one resident sequence, one chunk after its context, logits of the last token; as many (token, "
+            "expert) pairs as the rank's own tokens choose; no exchange between ranks, no sampling\n");
     fprintf(out,
             "# step_ms: host clock around the step that ran, median of %d; model_ms: sum of its ops, "
             "each kind of layer times its number in the whole model\n",

@@ -10,7 +10,7 @@
 #define MAX_K 4096
 #define NO_SLOT 0xffffu
 #define REFERENCED 0x80000000u
-#define IDS 2     /* of a list that a thread has under way */
+#define IDS 2     /* of a list that a thread has in flight */
 #define ENTRIES 4 /* of a hot buffer, likewise */
 
 struct resolve_shared {

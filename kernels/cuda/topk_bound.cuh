@@ -17,7 +17,7 @@ template <int R, int N> __device__ static inline int item_of(const topk_deal<N> 
     return chunk * (R * N * 4) + ((threadIdx.x >> 5) * d.rounds + i) * 128 + (threadIdx.x & 31) * 4;
 }
 
-/* May run before the row's length is known; whatever lies behind it comes along. */
+/* May run before the row's length is known; the values after its end are loaded, too. */
 template <typename K, int R, int N>
 __device__ static inline void load_chunk(const topk_row &r, const topk_deal<N> &d, int chunk, float4 (&v)[R])
 {

@@ -150,7 +150,7 @@ template <int N> __device__ static inline void clear_bins(topk_shared<N> &s)
 }
 
 /* The bin that holds the need-th largest, and how many lie above it, to s.bin and s.above; s.found only if
- * there are that many. Behind the barrier that completes the histogram; ends with one. */
+ * there are that many. After the barrier that completes the histogram; ends with one. */
 template <int N> __device__ static void find_bin(topk_shared<N> &s, uint32_t need)
 {
     const int each = BINS / N;
