@@ -20,6 +20,9 @@
 
 enum { SL_LOGPROBS_MAX = 20, SL_BIAS_MAX = 1024, SL_STOP_IDS_MAX = 64 };
 
+/* Smaller ones divide a logit to infinity, which is no number to sample from. */
+#define SL_REPETITION_MIN 0.01f
+
 typedef struct sl_logit_bias {
     int32_t id;
     float bias; /* added to the logit, -100..100 */
@@ -32,7 +35,7 @@ typedef struct sl_sampling {
     float min_p;              /* [0, 1]; 0 = off */
     float frequency_penalty;  /* [-2, 2], over output tokens */
     float presence_penalty;   /* [-2, 2], over output tokens */
-    float repetition_penalty; /* (0, 10]; 1 = off; over prompt and output tokens */
+    float repetition_penalty; /* [SL_REPETITION_MIN, 10]; 1 = off; over prompt and output tokens */
     uint64_t seed;            /* the router draws one when the client gives none */
     int32_t n_logprobs; /* -1 none, 0 only the chosen token's, n: the n best as well (<= SL_LOGPROBS_MAX) */
     int32_t min_tokens; /* eos and stop ids are impossible before this many output tokens */

@@ -93,7 +93,7 @@ static sl_status check_floats(const sl_sampling *s, sl_err *err)
         {"min_p", s->min_p, 0, 1, false},
         {"frequency_penalty", s->frequency_penalty, -2, 2, false},
         {"presence_penalty", s->presence_penalty, -2, 2, false},
-        {"repetition_penalty", s->repetition_penalty, 0, 10, true},
+        {"repetition_penalty", s->repetition_penalty, SL_REPETITION_MIN, 10, false},
     };
     for (size_t i = 0; i < SL_COUNT(rows); i++) {
         bool ok = rows[i].open ? rows[i].value > rows[i].low : rows[i].value >= rows[i].low;

@@ -394,7 +394,8 @@ void rpc_generate(rpc_call *c, const uint8_t *data, size_t n)
     s.arrival_ns = c->arrival_ns;
     if (c->deadline_ns) {
         uint64_t now = sl_now_ns();
-        s.timeout_ms = c->deadline_ns > now ? (uint32_t)((c->deadline_ns - now) / SL_MS + 1) : 1;
+        uint64_t ms = c->deadline_ns > now ? (c->deadline_ns - now) / SL_MS + 1 : 1;
+        s.timeout_ms = ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
     }
     sl_err err = {""};
     sl_status st = read_request(c->r, q, &s, &err);

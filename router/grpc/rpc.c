@@ -134,6 +134,12 @@ void rpc_answer(rpc_call *c, const ProtobufCMessage *m)
 
 void *rpc_unpack(rpc_call *c, const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t n)
 {
+    uint64_t bytes;
+    sl_err err = {""};
+    if (rpc_scan(d, data, n, &bytes, &err)) {
+        rpc_finish(c, RPC_INVALID_ARGUMENT, err.text);
+        return NULL;
+    }
     ProtobufCMessage *m = protobuf_c_message_unpack(d, NULL, n, data);
     if (!m) {
         char text[160];
@@ -144,6 +150,13 @@ void *rpc_unpack(rpc_call *c, const ProtobufCMessageDescriptor *d, const uint8_t
 }
 
 /* ---- receiving ---- */
+
+/* v units, at most ten years, so that a deadline never overflows. */
+static uint64_t long_time(uint64_t v, uint64_t unit_ns)
+{
+    const uint64_t most = 10ull * 365 * 24 * 3600 * 1000000000ull;
+    return v > most / unit_ns ? most : v * unit_ns;
+}
 
 /* "100m", "5S"… to nanoseconds; 0 when absent, UINT64_MAX when malformed. */
 static uint64_t parse_timeout(const char *t)
@@ -158,11 +171,11 @@ static uint64_t parse_timeout(const char *t)
         return UINT64_MAX;
     switch (t[n]) {
     case 'H':
-        return v * 3600000000000ull;
+        return long_time(v, 3600000000000ull);
     case 'M':
-        return v * 60000000000ull;
+        return long_time(v, 60000000000ull);
     case 'S':
-        return v * 1000000000ull;
+        return long_time(v, 1000000000ull);
     case 'm':
         return v * 1000000ull;
     case 'u':

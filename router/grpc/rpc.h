@@ -78,7 +78,10 @@ void rpc_finish(rpc_call *c, rpc_code code, const char *text);
 /* A unary answer: message, then OK. */
 void rpc_answer(rpc_call *c, const ProtobufCMessage *m);
 rpc_code rpc_code_of(sl_status st);
-/* Unpacks a message; on failure finishes the call and returns NULL. */
+/* scan.c: what unpacking this message will allocate. INVALID: it is nested too deeply, or malformed. Any thread. */
+sl_status rpc_scan(const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t n, uint64_t *bytes,
+                   sl_err *err);
+/* Scans and unpacks a message; on failure finishes the call and returns NULL. */
 void *rpc_unpack(rpc_call *c, const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t n);
 
 /* The parts of a front that need no socket; for create and for the fuzzer. */

@@ -30,6 +30,13 @@ typedef struct sl_oai_request {
     sl_request_spec spec;
 } sl_oai_request;
 
+/* How deeply a body is nested, and about how many bytes it takes while it is parsed: one pass, no memory. */
+typedef struct sl_oai_cost {
+    uint64_t bytes;
+    unsigned depth;
+} sl_oai_cost;
+sl_oai_cost sl_oai_measure(const char *body, size_t len);
+
 /* Parses, renders and tokenizes one body. err reads "field: reason". Errors: INVALID, NOT_FOUND (model),
  * TOO_LARGE, UNSUPPORTED. */
 sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_request *out,

@@ -12,6 +12,15 @@
 
 #define W "body"
 
+enum {
+    /* Levels of arrays and objects: jansson, and what walks its values, recurse once a level. */
+    MAX_DEPTH = 128,
+    /* Memory of jansson for a value in an array, for a container, and for a member of an object. */
+    VALUE_BYTES = 48,
+    CONTAINER_BYTES = 160,
+    MEMBER_BYTES = 112
+};
+
 static sl_status opt_float(const json_t *o, const char *key, double min, double max, float *out, sl_err *err)
 {
     double v = *out;
@@ -60,8 +69,13 @@ static sl_status parse_bias(const json_t *o, sl_sampling *s, sl_err *err)
             return sl_fail(err, SL_ERR_INVALID,
                            W ".logit_bias: want token ids as keys and numbers as values");
         }
+        double bias = json_number_value(v);
+        if (!(bias >= -100 && bias <= 100)) { /* before it becomes a float, which 1e300 does not fit */
+            free(b);
+            return sl_fail(err, SL_ERR_INVALID, W ".logit_bias: %g is out of bounds (-100 to 100)", bias);
+        }
         b[k].id = (int32_t)id;
-        b[k++].bias = (float)json_number_value(v);
+        b[k++].bias = (float)bias;
     }
     st = sl_sampling_set_bias(s, b, (uint32_t)n);
     free(b);
@@ -225,6 +239,24 @@ static sl_status parse_model(const sl_oai_env *env, const json_t *o, sl_err *err
     return SL_OK;
 }
 
+/* What the model would have to be forced to: decoding is not constrained, so only what asks for nothing passes. */
+static sl_status refuse_constraints(const json_t *o, sl_err *err)
+{
+    json_t *format = NULL;
+    const char *type = "text";
+    SL_TRY(sl_json_opt_object(o, W, "response_format", &format, err));
+    if (format)
+        SL_TRY(sl_json_get_string(format, W ".response_format", "type", &type, err));
+    if (strcmp(type, "text"))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, W ".response_format: only type text is supported");
+    const json_t *choice = json_object_get(o, "tool_choice");
+    const char *word = json_string_value(choice);
+    if (json_is_object(choice) || (word && !strcmp(word, "required")))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       W ".tool_choice: only auto and none are supported, a call cannot be forced");
+    return SL_OK;
+}
+
 /* Fields that would change the answer and are not implemented. */
 static sl_status refuse_unsupported(const json_t *o, int64_t n, sl_err *err)
 {
@@ -236,9 +268,19 @@ static sl_status refuse_unsupported(const json_t *o, int64_t n, sl_err *err)
     SL_TRY(sl_json_opt_bool(o, W, "echo", &echo, err));
     if (echo)
         return sl_fail(err, SL_ERR_UNSUPPORTED, W ".echo: is not supported");
-    if (given(o, "suffix"))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, W ".suffix: is not supported");
-    return SL_OK;
+    static const char *const fields[] = {"suffix",
+                                         "guided_json",
+                                         "guided_regex",
+                                         "guided_choice",
+                                         "guided_grammar",
+                                         "guided_decoding_backend",
+                                         "guided_whitespace_pattern",
+                                         "structured_outputs"};
+    for (size_t i = 0; i < SL_COUNT(fields); i++) {
+        if (given(o, fields[i]))
+            return sl_fail(err, SL_ERR_UNSUPPORTED, W ".%s: is not supported", fields[i]);
+    }
+    return refuse_constraints(o, err);
 }
 
 static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
@@ -320,22 +362,18 @@ static sl_status encode_chat(const sl_oai_env *env, const char *text, size_t len
 
 static sl_status render(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
 {
-    json_t *messages = NULL, *tools = NULL, *format = NULL;
+    json_t *messages = NULL, *tools = NULL;
     SL_TRY(sl_json_get_array(o, W, "messages", &messages, err));
     if (!json_array_size(messages))
         return sl_fail(err, SL_ERR_INVALID, W ".messages: is empty");
     SL_TRY(sl_json_opt_array(o, W, "tools", &tools, err));
-    SL_TRY(sl_json_opt_object(o, W, "response_format", &format, err));
     SL_TRY(parse_thinking(env, o, q, err));
     const json_t *choice = json_object_get(o, "tool_choice");
     if (json_is_null(choice))
         choice = NULL;
     keep_tools(tools, choice, q);
-    sl_chat_request cr = {.messages = messages,
-                          .tools = q->tools,
-                          .tool_choice = choice,
-                          .response_format = format,
-                          .thinking = q->thinking};
+    sl_chat_request cr = {
+        .messages = messages, .tools = q->tools, .tool_choice = choice, .thinking = q->thinking};
     char *text;
     size_t len;
     SL_TRY(sl_chat_render(env->chat, &cr, &text, &len, err));
@@ -352,10 +390,39 @@ static sl_status parse_object(const sl_oai_env *env, const json_t *o, sl_oai_req
     return q->chat ? render(env, o, q, err) : parse_prompt(env, o, &q->spec, err);
 }
 
+sl_oai_cost sl_oai_measure(const char *body, size_t len)
+{
+    sl_oai_cost c = {.bytes = len};
+    unsigned depth = 0;
+    bool text = false;
+    for (size_t i = 0; i < len; i++) {
+        char ch = body[i];
+        if (text) {
+            i += ch == '\\';
+            text = ch != '"';
+        } else if (ch == '"') {
+            text = true;
+        } else if (ch == '[' || ch == '{') {
+            depth++;
+            c.depth = depth > c.depth ? depth : c.depth;
+            c.bytes += CONTAINER_BYTES;
+        } else if (ch == ']' || ch == '}') {
+            depth -= depth > 0;
+        } else if (ch == ',') {
+            c.bytes += VALUE_BYTES;
+        } else if (ch == ':') {
+            c.bytes += MEMBER_BYTES;
+        }
+    }
+    return c;
+}
+
 sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_request *out,
                        sl_err *err)
 {
     json_t *o = NULL;
+    if (sl_oai_measure(body, len).depth > MAX_DEPTH)
+        return sl_fail(err, SL_ERR_INVALID, W ": is nested deeper than %d levels", MAX_DEPTH);
     SL_TRY(sl_json_parse(body, len, W, &o, err));
     sl_oai_request q = {.chat = chat};
     sl_request_spec_init(&q.spec);

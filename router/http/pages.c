@@ -52,6 +52,12 @@ static void page_health(http_req *q)
         json_pack("{s:s, s:i, s:i}", "status", status, "prefill", (int)c.prefill, "decode", (int)c.decode));
 }
 
+/* The loop turns, or this would not be answered: whoever restarts what is not live must not look at the workers. */
+static void page_live(http_req *q)
+{
+    reply_json(q, 200, json_pack("{s:s}", "status", "ok"));
+}
+
 static void page_metrics(http_req *q)
 {
     http_reply(q, 200, SL_METRICS_CONTENT_TYPE, sl_router_metrics_text(q->h->r));
@@ -125,6 +131,8 @@ static const http_route routes[] = {
     {"/v1/models", "GET", true, page_models},
     {"/v1/models/", "GET", true, page_model},
     {"/health", "GET", false, page_health},
+    {"/health/live", "GET", false, page_live},
+    {"/health/ready", "GET", false, page_health},
     {"/metrics", "GET", false, page_metrics},
     {"/workers", "GET", true, page_workers},
 };

@@ -11,6 +11,8 @@
 #include "router/grpc/rpc.h"
 #include "bench/mock/mock.h"
 
+enum { MAX_BODY = 256 << 10, FRAME_BYTES = 16000 };
+
 static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 static sl_router *router;
 static sl_grpc grpc;
@@ -49,11 +51,15 @@ static void well_formed(sl_strbuf *b, uint8_t method, const uint8_t *data, size_
     put_frame(b, 1, 4, 1, h.len);
     put(b, h.data, h.len);
     sl_sb_free(&h);
-    n = n < 8000 ? n : 8000;
-    uint8_t prefix[5] = {0, 0, 0, (uint8_t)(n >> 8), (uint8_t)n};
-    put_frame(b, 0, 1, 1, n + 5);
+    n = n < MAX_BODY ? n : MAX_BODY;
+    uint8_t prefix[5] = {0, 0, (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n};
+    put_frame(b, 0, n == 0, 1, 5);
     put(b, prefix, 5);
-    put(b, data, n);
+    for (size_t at = 0, part; at < n; at += part) { /* deep messages are longer than one frame */
+        part = n - at < FRAME_BYTES ? n - at : FRAME_BYTES;
+        put_frame(b, 0, at + part == n, 1, part);
+        put(b, data + at, part);
+    }
 }
 
 static void open_router(void)

@@ -38,6 +38,7 @@ START_TEST(validation_names_the_field)
     REFUSED(frequency_penalty, 2.5f, "frequency_penalty");
     REFUSED(presence_penalty, -2.5f, "presence_penalty");
     REFUSED(repetition_penalty, 0, "repetition_penalty");
+    REFUSED(repetition_penalty, 1e-44f, "repetition_penalty"); /* a logit divided by it would be infinite */
     REFUSED(top_k, -1, "top_k");
     REFUSED(n_logprobs, 21, "logprobs");
     REFUSED(n_logprobs, -2, "logprobs");

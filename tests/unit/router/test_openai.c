@@ -135,6 +135,17 @@ START_TEST(bad_bodies_name_the_field)
         {false, "{\"model\":\"m\",\"prompt\":\"a\",\"logit_bias\":{\"-1\":1}}", "logit_bias", SL_ERR_INVALID},
         {false, "{\"model\":\"m\",\"prompt\":\"a\",\"best_of\":3}", "best_of", SL_ERR_UNSUPPORTED},
         {false, "{\"model\":\"m\",\"prompt\":\"a\",\"suffix\":\"s\"}", "suffix", SL_ERR_UNSUPPORTED},
+        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"logit_bias\":{\"1\":1e300}}", "logit_bias",
+         SL_ERR_INVALID},
+        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"guided_json\":{}}", "guided_json", SL_ERR_UNSUPPORTED},
+        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"structured_outputs\":{}}", "structured_outputs",
+         SL_ERR_UNSUPPORTED},
+        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"response_format\":{\"type\":\"json_object\"}}",
+         "response_format", SL_ERR_UNSUPPORTED},
+        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"tool_choice\":\"required\"}", "tool_choice",
+         SL_ERR_UNSUPPORTED},
+        {false, "{\"model\":\"m\",\"prompt\":\"a\",\"tool_choice\":{\"type\":\"function\"}}", "tool_choice",
+         SL_ERR_UNSUPPORTED},
         {true, "{\"model\":\"m\"}", "messages", SL_ERR_INVALID},
         {true, "{\"model\":\"m\",\"messages\":[]}", "messages", SL_ERR_INVALID},
         {true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":{}}", "tools",
@@ -149,6 +160,25 @@ START_TEST(bad_bodies_name_the_field)
         ck_assert_msg(st == cases[i].st, "%s: %s %s", cases[i].body, sl_status_name(st), err.text);
         ck_assert_msg(strstr(err.text, cases[i].word) != NULL, "%s: %s", cases[i].body, err.text);
     }
+}
+END_TEST
+
+START_TEST(depth_is_limited_and_measured)
+{
+    char body[1024] = "{\"model\":\"m\",\"prompt\":";
+    size_t n = strlen(body);
+    memset(body + n, '[', 200);
+    memset(body + n + 200, ']', 200);
+    body[n + 400] = '}';
+    sl_oai_cost c = sl_oai_measure(body, strlen(body));
+    ck_assert_uint_eq(c.depth, 201);
+    ck_assert_uint_gt(c.bytes, 200 * 100);
+    sl_oai_request q;
+    sl_err err = {""};
+    ck_assert_int_eq(parse(false, body, &q, &err), SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, "nested") != NULL, "%s", err.text);
+    const char *quoted = "{\"a\":\"[[[[\\\"[[\",\"b\":[1]}";
+    ck_assert_uint_eq(sl_oai_measure(quoted, strlen(quoted)).depth, 2);
 }
 END_TEST
 
@@ -432,6 +462,7 @@ int main(void)
     tcase_add_test(t, defaults);
     tcase_add_test(t, prompt_shapes);
     tcase_add_test(t, bad_bodies_name_the_field);
+    tcase_add_test(t, depth_is_limited_and_measured);
     tcase_add_test(t, errors_as_openai);
     tcase_add_test(t, stream_shape);
     tcase_add_test(t, failure_before_the_first_byte_is_no_stream);

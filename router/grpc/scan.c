@@ -1,0 +1,112 @@
+/*
+ * Looks through the bytes of a protobuf message before protobuf-c unpacks them. protobuf-c 1.4 calls itself for every
+ * submessage without a limit, so 42 KB of nested lists overflow the stack; and a field of two bytes may become a
+ * structure of a hundred. This pass follows the descriptors with a stack of its own: it refuses what is nested too
+ * deeply and adds up what unpacking will allocate. One pass over the bytes, no memory.
+ *
+ * It does not validate: whatever it lets through may still be refused by protobuf_c_message_unpack.
+ */
+#include "router/grpc/rpc.h"
+
+enum {
+    /* As other implementations of protobuf allow. */
+    MAX_DEPTH = 100,
+    /* What protobuf-c needs for a field while it unpacks (its list of scanned members) and the pointer it keeps. */
+    FIELD_BYTES = 64,
+    /* The header of one allocation. */
+    ALLOC_BYTES = 16
+};
+
+typedef struct level {
+    const ProtobufCMessageDescriptor *d;
+    const uint8_t *end;
+} level;
+
+static bool read_varint(const uint8_t **p, const uint8_t *end, uint64_t *out)
+{
+    uint64_t v = 0;
+    for (unsigned shift = 0; shift < 64 && *p < end; shift += 7) {
+        uint8_t b = *(*p)++;
+        v |= (uint64_t)(b & 127) << shift;
+        if (b < 128) {
+            *out = v;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Bytes of one element after unpacking, for a packed list; 0 when the type cannot be packed. */
+static size_t element_bytes(const ProtobufCFieldDescriptor *f)
+{
+    switch (f->type) {
+    case PROTOBUF_C_TYPE_STRING:
+    case PROTOBUF_C_TYPE_BYTES:
+    case PROTOBUF_C_TYPE_MESSAGE:
+        return 0;
+    default:
+        return 8;
+    }
+}
+
+/* Skips the value of a field that is not length-delimited. */
+static bool skip_scalar(unsigned wire, const uint8_t **p, const uint8_t *end)
+{
+    uint64_t v;
+    size_t n = wire == 1 ? 8 : 4;
+    if (wire == 0)
+        return read_varint(p, end, &v);
+    if ((wire != 1 && wire != 5) || (size_t)(end - *p) < n)
+        return false; /* groups are not supported by protobuf-c either */
+    *p += n;
+    return true;
+}
+
+static sl_status malformed(sl_err *err)
+{
+    return sl_fail(err, SL_ERR_INVALID, "the message is no valid protobuf");
+}
+
+sl_status rpc_scan(const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t n, uint64_t *bytes,
+                   sl_err *err)
+{
+    level stack[MAX_DEPTH];
+    size_t depth = 0;
+    const uint8_t *p = data;
+    uint64_t total = d->sizeof_message + ALLOC_BYTES;
+    stack[0] = (level){d, data + n};
+    for (;;) {
+        const level *at = &stack[depth];
+        if (p == at->end) {
+            if (!depth--)
+                break;
+            continue;
+        }
+        uint64_t tag, len;
+        if (!read_varint(&p, at->end, &tag))
+            return malformed(err);
+        total += FIELD_BYTES;
+        if ((tag & 7) != 2) {
+            if (!skip_scalar((unsigned)(tag & 7), &p, at->end))
+                return malformed(err);
+            continue;
+        }
+        if (!read_varint(&p, at->end, &len) || len > (uint64_t)(at->end - p))
+            return malformed(err);
+        const ProtobufCFieldDescriptor *f =
+            tag >> 3 <= UINT32_MAX ? protobuf_c_message_descriptor_get_field(at->d, (unsigned)(tag >> 3))
+                                   : NULL;
+        if (f && f->type == PROTOBUF_C_TYPE_MESSAGE) {
+            const ProtobufCMessageDescriptor *sub = f->descriptor;
+            if (depth + 1 == MAX_DEPTH)
+                return sl_fail(err, SL_ERR_INVALID, "the message is nested deeper than %d levels", MAX_DEPTH);
+            total += sub->sizeof_message + ALLOC_BYTES;
+            stack[++depth] = (level){sub, p + len};
+            continue;
+        }
+        total += f && element_bytes(f) ? len * element_bytes(f) : len + ALLOC_BYTES;
+        p += len;
+    }
+    *bytes = total;
+    return SL_OK;
+}
