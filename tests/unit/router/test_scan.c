@@ -73,12 +73,12 @@ START_TEST(malformed_bytes_are_refused)
         uint8_t bytes[12];
         size_t n;
     } cases[] = {{{0x80}, 1},             /* half a tag */
-                 {{LIST_VALUE, 5, 0}, 3}, /* longer than what is there */
+                 {{LIST_VALUE, 5, 0}, 3}, /* longer than the message */
                  {{LIST_VALUE}, 1},       /* no length */
                  {{LIST_VALUE, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}, 11},
                  {{0x09, 1, 2}, 3},                /* half a fixed64 */
                  {{0x0b, 0x0c}, 2},                /* a group */
-                 {{LIST_VALUE, 2, VALUES, 1}, 4}}; /* a part that is longer than its whole */
+                 {{LIST_VALUE, 2, VALUES, 1}, 4}}; /* a part longer than its whole */
     for (size_t i = 0; i < SL_COUNT(cases); i++) {
         uint64_t bytes;
         sl_err err = {""};
