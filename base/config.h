@@ -42,7 +42,6 @@ typedef char sl_cfg_choice[SL_CFG_CHOICE_BYTES];
 typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPTIVE } sl_cfg_mode;
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
-typedef enum { SL_CFG_SHIP_AUTO, SL_CFG_SHIP_STAGING, SL_CFG_SHIP_GPU, SL_CFG_SHIP_DIRECT } sl_cfg_shipping;
 
 typedef struct sl_config {
     struct {
@@ -92,7 +91,7 @@ typedef struct sl_config {
             sl_cfg_role v[SL_CFG_MAX_RANKS];
         } roles; /* by rank */
         sl_cfg_choice transport;
-        sl_cfg_shipping shipping;
+        sl_cfg_choice shipping;
         char router_host[SL_CFG_NAME_BYTES];
         int router_port; /* 0 = any free port */
         char advertise_host[SL_CFG_NAME_BYTES];

@@ -36,7 +36,6 @@ static const char *const automatic[] = {"auto", NULL};
 static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", NULL};
-static const char *const shippings[] = {"auto", "staging", "gpu", "direct", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 const sl_cfg_section sl_cfg_sections[] = {
@@ -119,11 +118,11 @@ const sl_cfg_row sl_cfg_rows[] = {
           "role on its command line."),
     CHOICE(cluster, transport, "ucx", NULL,
            "ucx: RDMA, shared memory or TCP. loopback: one process, for tests."),
-    ENUM(cluster, shipping, "auto", shippings,
-         "How rows go from a prefill worker to the store of a decode worker. staging: through the prefill "
-         "worker's pinned memory and the transport. gpu: from GPU memory by the transport, where UCX can. "
-         "direct: written straight into the store's memory, which needs both on one host. auto: direct "
-         "where it is possible, else staging. What cannot be done is refused at start with the reason."),
+    CHOICE(cluster, shipping, "auto", automatic,
+           "How rows go from a prefill worker to the store of a decode worker. staging: through the prefill "
+           "worker's pinned memory and the transport. gpu: from GPU memory by the transport, where UCX can. "
+           "direct: written straight into the store's memory, which needs both on one host. auto: direct "
+           "where it is possible, else staging. What cannot be done is refused at start with the reason."),
     STR(cluster, router_host, "127.0.0.1", "Address where workers reach the router."),
     INT(cluster, router_port, "7300", 0, 65535,
         "Port where workers reach the router. 0: any free port, which MPI passes to the other processes."),

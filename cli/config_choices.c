@@ -8,6 +8,7 @@
 #include "router/policies/policy.h"
 #include "sparse/algorithm.h"
 #include "transport/transport.h"
+#include "worker/shipping.h"
 
 const sl_config_choice sl_cli_choices[] = {
     {"model.indexer", sl_index_format_names},
@@ -17,6 +18,7 @@ const sl_config_choice sl_cli_choices[] = {
     {"sparse_attention.policy", sl_evict_policy_names},
     {"kvstore.layout", sl_layout_names},
     {"cluster.transport", sl_transport_names},
+    {"cluster.shipping", sl_shipping_names},
     {"router.policy", sl_policy_names},
     {"router.chat_template", sl_chat_format_names},
     {NULL, NULL},

@@ -198,16 +198,16 @@ static sl_status allocate(sl_decode *d, sl_err *err)
 
 static sl_status open_direct(sl_decode *d, sl_err *err)
 {
-    sl_cfg_shipping want = d->o.shipping;
     sl_err why = {0};
-    if (want == SL_CFG_SHIP_STAGING || want == SL_CFG_SHIP_GPU)
+    if (!sl_shipping_shares_store(d->o.shipping))
         return SL_OK;
     sl_status st = sl_arena_fd(d->o.role.arena) < 0
                        ? sl_fail(&why, SL_ERR_UNSUPPORTED, "the store is not shared memory")
                        : sl_direct_host_create(sl_arena_fd(d->o.role.arena), sl_arena_bytes(d->o.role.arena),
                                                &d->t.direct, &why);
-    if (st != SL_OK && want == SL_CFG_SHIP_DIRECT)
-        return sl_fail(err, st, "cluster.shipping is direct, which is not possible: %s", why.text);
+    if (st != SL_OK && d->o.shipping)
+        return sl_fail(err, st, "cluster.shipping is %s, which is not possible: %s", d->o.shipping->name,
+                       why.text);
     sl_log(SL_LOG_INFO, "decode", "shipping", "direct=%s reason=\"%s\"", st == SL_OK ? "offered" : "no",
            st == SL_OK ? "to writers of this host" : why.text);
     return SL_OK;

@@ -36,9 +36,9 @@ typedef struct sl_decode_opts {
      * when pages are needed; 0: every request has a hot buffer from the start. */
     int64_t row_pages;
     int32_t max_batch, max_waiting; /* requests in the batch; tickets in addition to those */
-    /* auto, direct: writers of this host may write into the arena directly, if it is shared memory and the system
-     * supports it; with direct, create fails otherwise. */
-    sl_cfg_shipping shipping;
+    /* NULL: auto. Where it allows `direct`, writers of this host may write into the arena directly, if it is shared
+     * memory and the system supports it; create fails otherwise only if `direct` is the one that was chosen. */
+    const sl_shipping *shipping;
     uint32_t quarantine_ms; /* how long an aborted writer may stay silent before its connection is closed */
 } sl_decode_opts;
 

@@ -13,7 +13,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
                         .row_pages = mode == SL_CFG_MODE_ADAPTIVE ? parts.engine_opts.row_pages : 0,
                         .max_batch = cfg->decode.max_batch,
                         .max_waiting = cfg->decode.max_waiting,
-                        .shipping = cfg->cluster.shipping,
+                        .shipping = parts.shipping,
                         .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
     sl_decode *d = NULL;
     sl_status st = sl_decode_create(&o, &d, err);

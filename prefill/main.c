@@ -11,7 +11,7 @@ sl_status sl_prefill_main(const sl_config *cfg, const sl_worker_launch *launch, 
     sl_prefill_opts o = {.role = parts.role,
                          .chunk_tokens = cfg->prefill.chunk_tokens,
                          .max_requests = cfg->prefill.max_requests,
-                         .shipping = cfg->cluster.shipping,
+                         .shipping = parts.shipping,
                          .backend = sl_backend_name(parts.backend),
                          .backend_opts = {.device = parts.device, .threads = 1},
                          .drain_ms = (uint32_t)cfg->cluster.dead_after_ms};

@@ -11,7 +11,7 @@ static const sl_ship_path *const paths[] = {&sl_path_direct, &sl_path_gpu, &sl_p
 
 static bool wanted(const sl_prefill *p, const sl_ship_path *path)
 {
-    return p->o.shipping == SL_CFG_SHIP_AUTO ? path->in_auto : p->o.shipping == path->choice;
+    return sl_shipping_allows(p->o.shipping, path->way);
 }
 
 bool sl_path_needs_process(const sl_prefill *p)
@@ -55,10 +55,10 @@ void sl_paths_close(sl_prefill *p)
 static void take(sl_prefill *p, sl_decode_peer *d, const sl_ship_path *path, const char *why)
 {
     char named[64];
-    snprintf(named, sizeof named, "cluster.shipping is %s", path->name);
+    snprintf(named, sizeof named, "cluster.shipping is %s", path->way->name);
     d->path = path;
-    sl_log(SL_LOG_INFO, "prefill", "shipping", "path=%s address=%s worker_id=%u reason=\"%s\"", path->name,
-           d->address, d->worker_id,
+    sl_log(SL_LOG_INFO, "prefill", "shipping", "path=%s address=%s worker_id=%u reason=\"%s\"",
+           path->way->name, d->address, d->worker_id,
            *why           ? why
            : path->reason ? path->reason
                           : named);
@@ -79,7 +79,7 @@ sl_status sl_path_choose(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_wel
             return SL_OK;
         }
         why = no;
-        name = paths[i]->name;
+        name = paths[i]->way->name;
     }
     return sl_fail(err, SL_ERR_REFUSED, "cluster.shipping is %s, which is not possible: %s", name, why.text);
 }

@@ -3,7 +3,7 @@
  * path of a connection is decided when PEER_WELCOME comes (sl_path_choose): the configuration names one
  * (cluster.shipping), or says auto; then the first of the list that is `in_auto` and possible here is taken.
  *
- * A new path is one file with its object, one line in path.c's list, its value of cluster.shipping and its line
+ * A new path is one file with its object, one line in path.c's list, its entry in worker/shipping.c and its line
  * in docs/protocol.md.
  *
  * Transport thread; a path's functions are called for connections that have chosen it (open: that may choose it).
@@ -11,15 +11,13 @@
 #ifndef SL_PREFILL_PATH_H
 #define SL_PREFILL_PATH_H
 
-#include "base/config.h"
 #include "prefill/peer.h"
+#include "worker/shipping.h"
 
 struct sl_ship_path {
-    const char *name; /* in the log and the documentation */
-    sl_cfg_shipping choice;
-    bool in_auto;
-    bool needs_process; /* PEER_HELLO must say which process this is */
-    const char *reason; /* for the log, why it can be used; NULL: because the configuration says so */
+    const sl_shipping *way; /* its entry of the registry: the name, and whether `auto` may take it */
+    bool needs_process;     /* PEER_HELLO must say which process this is */
+    const char *reason;     /* for the log, why it can be used; NULL: because the configuration says so */
     /* NULL, or: makes what the path needs when the worker starts; called when the configuration may choose it. An
      * error ends the start. */
     sl_status (*prepare)(sl_prefill *p, sl_err *err);

@@ -178,9 +178,7 @@ static sl_status direct_post(sl_prefill *p, sl_prefill_job *j)
     return j->ship.map.dev ? post_batch(p, j) : copy_span(p, j);
 }
 
-const sl_ship_path sl_path_direct = {.name = "direct",
-                                     .choice = SL_CFG_SHIP_DIRECT,
-                                     .in_auto = true,
+const sl_ship_path sl_path_direct = {.way = &sl_shipping_direct,
                                      .needs_process = true,
                                      .reason = "its store is memory of this host",
                                      .prepare = direct_prepare,

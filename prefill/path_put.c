@@ -125,15 +125,10 @@ static bool always_from_device(const sl_decode_peer *d)
     return true;
 }
 
-const sl_ship_path sl_path_staging = {.name = "staging",
-                                      .choice = SL_CFG_SHIP_STAGING,
-                                      .in_auto = true,
-                                      .open = open_always,
-                                      .from_device = never_from_device,
-                                      .post = sl_path_put};
+const sl_ship_path sl_path_staging = {
+    .way = &sl_shipping_staging, .open = open_always, .from_device = never_from_device, .post = sl_path_put};
 
-const sl_ship_path sl_path_gpu = {.name = "gpu",
-                                  .choice = SL_CFG_SHIP_GPU,
+const sl_ship_path sl_path_gpu = {.way = &sl_shipping_gpu,
                                   .prepare = gpu_prepare,
                                   .open = open_always,
                                   .from_device = always_from_device,

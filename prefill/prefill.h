@@ -33,7 +33,8 @@ typedef struct sl_prefill_opts {
     int32_t max_requests;
     const char *backend; /* the runner's; a second instance copies rows to decode workers of this host */
     sl_backend_opts backend_opts;
-    sl_cfg_shipping shipping; /* gpu is refused by sl_prefill_create where it is not possible */
+    const sl_shipping
+        *shipping;     /* NULL: auto. gpu is refused by sl_prefill_create where it is not possible */
     uint32_t drain_ms; /* how long posted puts may take to drain before the endpoint is closed by force */
     /* For tests: runs on the transport thread between taking the right to write directly and writing. */
     void (*direct_hook)(void *arg);

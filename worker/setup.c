@@ -59,6 +59,7 @@ static sl_status fill_role_opts(sl_setup *s, sl_err *err)
 
 static sl_status make_parts(sl_setup *s, sl_err *err)
 {
+    SL_TRY(sl_shipping_choose(s->cfg->cluster.shipping, &s->p->shipping, err));
     SL_TRY(sl_setup_backend(s, err));
     sl_setup_nics(s);
     SL_TRY(sl_setup_model(s, err));

@@ -13,6 +13,7 @@
 #include "base/metrics.h"
 #include "engine/engine.h"
 #include "worker/role.h"
+#include "worker/shipping.h"
 
 /* What only the launcher of the process knows. */
 typedef struct sl_worker_launch {
@@ -33,7 +34,8 @@ typedef struct sl_parts {
     sl_metrics *metrics;
     struct sl_exporter *exporter;
     sl_worker_role_opts role; /* for the role's create; points into this struct, the config and the launch */
-    int numa_node, device;    /* number of the backend's device */
+    const sl_shipping *shipping; /* NULL: auto */
+    int numa_node, device;       /* number of the backend's device */
     char name[64], devices[256], metrics_address[128], listen_host[128];
 } sl_parts;
 

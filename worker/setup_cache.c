@@ -5,11 +5,11 @@
 #include "worker/fit.h"
 #include "worker/setup_impl.h"
 
-/* A shared arena: prefill workers of this host may write directly into the store of a decode worker. */
-static bool share_arena(const sl_setup *s)
+static sl_switch switch_of(sl_cfg_tristate t)
 {
-    sl_cfg_shipping want = s->cfg->cluster.shipping;
-    return s->role == SL_ROLE_DECODE && (want == SL_CFG_SHIP_AUTO || want == SL_CFG_SHIP_DIRECT);
+    static const sl_switch of[] = {
+        [SL_CFG_TRI_AUTO] = SL_AUTO, [SL_CFG_TRI_ON] = SL_ON, [SL_CFG_TRI_OFF] = SL_OFF};
+    return of[t];
 }
 
 sl_status sl_setup_arena(sl_setup *s, sl_err *err)
@@ -27,10 +27,10 @@ sl_status sl_setup_arena(sl_setup *s, sl_err *err)
     SL_TRY(
         sl_engine_geometry(&s->mc, &s->cache, algorithm, layout, sl_model_fingerprint(s->p->model), &g, err));
     sl_arena_opts o = {.bytes = c->kvstore.bytes,
-                       .huge_pages = (sl_switch)c->kvstore.huge_pages,
-                       .lock = (sl_switch)c->kvstore.lock,
+                       .huge_pages = switch_of(c->kvstore.huge_pages),
+                       .lock = switch_of(c->kvstore.lock),
                        .numa_node = s->p->numa_node,
-                       .shared = share_arena(s)};
+                       .shared = s->role == SL_ROLE_DECODE && sl_shipping_shares_store(s->p->shipping)};
     SL_TRY(sl_arena_create(&g, &o, &s->p->arena, err));
     sl_log(SL_LOG_INFO, s->comp, "arena", "store=\"%s\"", sl_arena_describe(s->p->arena));
     return SL_OK;

@@ -58,7 +58,7 @@ sl_status sl_setup_core(sl_setup *s, sl_worker_opts *out, sl_err *err)
                             .connect_timeout_ms = (uint32_t)c->cluster.connect_timeout_ms,
                             .reconnect_ms = (uint32_t)c->cluster.reconnect_ms,
                             .metrics = p->metrics};
-    if (s->role == SL_ROLE_PREFILL && c->cluster.shipping == SL_CFG_SHIP_GPU) {
+    if (s->role == SL_ROLE_PREFILL && p->shipping && p->shipping->from_device) {
         out->enter = use_device;
         out->enter_arg = p->backend;
     }

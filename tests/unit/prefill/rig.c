@@ -449,9 +449,9 @@ void rig_open(rig_path path)
     r.p->geo = sl_arena_geometry(r.here);
     r.p->o.role.arena = r.here;
     r.p->o.role.verify_checksums = true;
-    r.p->o.shipping = path == RIG_STAGING ? SL_CFG_SHIP_STAGING
-                      : path == RIG_GPU   ? SL_CFG_SHIP_GPU
-                                          : SL_CFG_SHIP_DIRECT;
+    r.p->o.shipping = path == RIG_STAGING ? &sl_shipping_staging
+                      : path == RIG_GPU   ? &sl_shipping_gpu
+                                          : &sl_shipping_direct;
     r.p->o.drain_ms = 1000;
     ck_assert_int_eq(sl_mailbox_create(&r.p->role.inbox), SL_OK);
     if (path == RIG_COPIER || path == RIG_GPU)

@@ -6,12 +6,10 @@
 
 static const uint64_t MS = 1000000;
 
-static sl_cfg_shipping default_shipping(void)
+static const sl_shipping *default_shipping(void)
 {
-    const char *want = getenv("SL_SHIP");
-    return want && strcmp(want, "direct") == 0 ? SL_CFG_SHIP_DIRECT
-           : want && strcmp(want, "gpu") == 0  ? SL_CFG_SHIP_GPU
-                                               : SL_CFG_SHIP_STAGING;
+    const sl_shipping *want = sl_shipping_find(getenv("SL_SHIP"));
+    return want ? want : &sl_shipping_staging;
 }
 
 cluster_opts cluster_defaults(void)
@@ -122,7 +120,7 @@ static sl_status create(cworker *w, sl_err *err)
                         .row_pages = o->row_pages,
                         .max_batch = o->max_batch,
                         .max_waiting = o->max_waiting,
-                        .shipping = o->decode_ships_by_staging ? SL_CFG_SHIP_STAGING : o->shipping,
+                        .shipping = o->decode_ships_by_staging ? &sl_shipping_staging : o->shipping,
                         .quarantine_ms = o->quarantine_ms};
     return sl_decode_create(&d, &w->decode, err);
 }
@@ -138,7 +136,7 @@ static void *worker_main(void *arg)
     sl_arena_opts ao = {.bytes = (uint64_t)((p ? o->prefill_pages : o->decode_pages) * g.page_bytes),
                         .lock = SL_OFF,
                         .numa_node = -1,
-                        .shared = !p && o->shipping != SL_CFG_SHIP_STAGING};
+                        .shared = !p && o->shipping != &sl_shipping_staging};
     SL_CHECK(sl_arena_create(&g, &ao, &w->arena, &w->run_err) == SL_OK, "%s", w->run_err.text);
     memset(sl_arena_base(w->arena), 0x5a, sl_arena_bytes(w->arena)); /* stale rows are not zero */
     if (o->make_runner) {

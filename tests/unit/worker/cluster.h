@@ -97,7 +97,8 @@ typedef struct cluster_opts {
     int vocab, chunk_tokens, max_requests, max_batch, max_waiting, max_seqs, max_context;
     uint32_t prefill_layer_us, decode_layer_us, drain_ms, quarantine_ms, deadline_ms;
     bool no_prefix_cache, no_verify;
-    sl_cfg_shipping shipping; /* cluster_defaults: staging; SL_SHIP=direct or gpu in the environment: that */
+    const sl_shipping
+        *shipping; /* cluster_defaults: staging; SL_SHIP=direct or gpu in the environment: that */
     sl_loopback_faults prefill_faults;
     bool decode_ships_by_staging;   /* whatever `shipping` says */
     void (*direct_hook)(void *arg); /* gets the cworker */

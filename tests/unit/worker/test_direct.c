@@ -317,7 +317,7 @@ static bool second_is_done(cluster *cl)
 START_TEST(late_write_meets_nobody)
 {
     cluster_opts o = cluster_defaults();
-    o.shipping = SL_CFG_SHIP_DIRECT;
+    o.shipping = &sl_shipping_direct;
     o.n_prefill = 2;
     o.decode_pages = 12;
     o.chunk_tokens = 64;
@@ -360,7 +360,7 @@ static bool workers_are_back(cluster *cl)
 START_TEST(ships_after_600_lost_connections)
 {
     cluster_opts o = cluster_defaults();
-    o.shipping = SL_CFG_SHIP_DIRECT;
+    o.shipping = &sl_shipping_direct;
     cluster_start(&c, &o);
     for (int i = 0; i < 600; i++) {
         creq *r = make(5, 1, (uint64_t)i);
@@ -399,11 +399,11 @@ START_TEST(refused_at_start)
         .metrics_address = "",
         .runner = &none,
         .arena = a};
-    sl_decode_opts d = {.role = role, .max_batch = 1, .shipping = SL_CFG_SHIP_DIRECT};
+    sl_decode_opts d = {.role = role, .max_batch = 1, .shipping = &sl_shipping_direct};
     sl_decode *decode = NULL;
     ck_assert_int_eq(sl_decode_create(&d, &decode, &err), SL_ERR_UNSUPPORTED);
     ck_assert_msg(strstr(err.text, "not shared memory") != NULL, "%s", err.text);
-    sl_prefill_opts p = {.role = role, .chunk_tokens = 64, .max_requests = 1, .shipping = SL_CFG_SHIP_GPU};
+    sl_prefill_opts p = {.role = role, .chunk_tokens = 64, .max_requests = 1, .shipping = &sl_shipping_gpu};
     sl_prefill *prefill = NULL;
     ck_assert_int_eq(sl_prefill_create(&p, &prefill, &err), SL_ERR_UNSUPPORTED);
     ck_assert_msg(strstr(err.text, "not in a device's memory") != NULL, "%s", err.text);
@@ -430,7 +430,7 @@ END_TEST
 START_TEST(refused_at_connection)
 {
     cluster_opts o = cluster_defaults();
-    o.shipping = SL_CFG_SHIP_DIRECT;
+    o.shipping = &sl_shipping_direct;
     o.decode_ships_by_staging = true;
     cluster_start(&c, &o);
     creq *a = make(100, 10, 1);
@@ -446,7 +446,7 @@ END_TEST
 START_TEST(puts_from_the_device)
 {
     cluster_opts o = cluster_defaults();
-    o.shipping = SL_CFG_SHIP_GPU;
+    o.shipping = &sl_shipping_gpu;
     o.n_decode = 2;
     o.prefill_layout = SL_LAYOUT_LAYER_FIRST;
     cluster_start(&c, &o);
@@ -474,7 +474,7 @@ END_TEST
 START_TEST(auto_takes_what_there_is)
 {
     cluster_opts o = cluster_defaults();
-    o.shipping = SL_CFG_SHIP_AUTO;
+    o.shipping = NULL;
     o.decode_ships_by_staging = true;
     cluster_start(&c, &o);
     creq *a = make(300, 20, 1);

@@ -68,7 +68,7 @@ START_TEST(abort_with_writes_in_flight)
     o.chunk_tokens = 64;
     o.prefill_layer_us = 2000;
     o.prefill_faults.delay_ns = 40000000;
-    o.shipping = SL_CFG_SHIP_STAGING;
+    o.shipping = &sl_shipping_staging;
     o.drain_ms = 5000;
     cluster_start(&c, &o);
     creq *a = make(600, 10, 1);
@@ -138,7 +138,7 @@ static void recovers_from(sl_loopback_faults f, sl_status expect)
 {
     cluster_opts o = cluster_defaults();
     o.prefill_faults = f;
-    o.shipping = SL_CFG_SHIP_STAGING; /* these are faults of puts */
+    o.shipping = &sl_shipping_staging; /* these are faults of puts */
     o.drain_ms = 300;
     cluster_start(&c, &o);
     creq *a = make(400, 30, 1);
