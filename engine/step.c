@@ -139,15 +139,15 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
         .row_pages = e->dev.row_pages,
         .hot_slot = e->dev.hot_slot,
     };
+    sl_attend_seam seam = sl_coord_seam(e->coord);
+    seam.attend = engine_attend, seam.ctx = e; /* the same call, and then the layer's event */
     sl_forward f = {
         .ids = e->in_dev.ids,
         .seqs = &tables,
         .logit_rows = e->in_dev.logit_rows,
         .n_logits = n_logits,
         .logits = e->logits_dev,
-        .attend = engine_attend,
-        .attend_ctx = e,
-        .late_queries = sl_coord_late_queries(e->coord),
+        .seam = seam,
     };
     e->layers_done = e->layers_run = 0;
     return sl_model_forward(e->model, &f, err);

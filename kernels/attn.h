@@ -31,12 +31,23 @@ typedef struct sl_attn_call {
     const float *index_weights; /* [T][index_heads] */
     int32_t index_heads, index_dim, index_topk;
     sl_index_format index_format;
-    /* NULL: mla.attn.ql is made. Else the receiver calls it once, before SL_OP_SPARSE_ATTN, where on the stream
-     * it suits. */
+    /* NULL: the queries are made (for MLA: attn.ql). Otherwise the receiver calls it once, before SL_OP_SPARSE_ATTN, at
+     * the place on the stream that it chooses. Set exactly where the receiver said so (sl_attend_seam.late). */
     sl_status (*queries)(void *ctx, sl_err *err);
     void *queries_ctx;
 } sl_attn_call;
 
 typedef sl_status (*sl_attend_fn)(void *ctx, const sl_attn_call *call, sl_err *err);
+
+/*
+ * The receiver of the calls as the model sees it, for one forward pass. The owner of the cache hands it out, and it alone
+ * decides which layers are late: a late layer's queries are made by the receiver, while rows are being fetched. The
+ * model reads the flag before it launches the layer's projections.
+ */
+typedef struct sl_attend_seam {
+    sl_attend_fn attend;
+    void *ctx;
+    const bool *late; /* [n_layers], valid until the pass has been enqueued; NULL: no layer is late */
+} sl_attend_seam;
 
 #endif

@@ -49,7 +49,7 @@ sl_status sl_model_forward(sl_model *m, const sl_forward *f, sl_err *err)
 sl_status sl_model_ask(sl_model *m, sl_err *err)
 {
     sl_seq_tables seqs = {.n_tokens = 1, .n_seqs = 1, .ld = 1};
-    sl_forward f = {.seqs = &seqs, .n_logits = 1, .attend = m->family->ask_attend, .attend_ctx = m->be};
+    sl_forward f = {.seqs = &seqs, .n_logits = 1, .seam = {.attend = m->family->ask_attend, .ctx = m->be}};
     sl_pass p = {.m = m,
                  .f = &f,
                  .c = &m->config,

@@ -91,10 +91,8 @@ typedef struct sl_forward {
     const sl_seq_tables *seqs; /* T and everything about the sequences */
     const int32_t *logit_rows; /* device [n_logits] rows (0..T-1) whose logits are wanted */
     int32_t n_logits;
-    float *logits; /* device [n_logits][vocab_size], caller's */
-    sl_attend_fn attend;
-    void *attend_ctx;
-    bool late_queries; /* attend makes the queries (sl_attn_call) of layers with an indexer */
+    float *logits;       /* device [n_logits][vocab_size], caller's */
+    sl_attend_seam seam; /* the owner of the cache: one call per layer */
 } sl_forward;
 
 /* Enqueues one forward pass on the model's backend. T <= max_tokens, n_logits <= max_logit_rows (0 is fine:

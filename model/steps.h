@@ -24,6 +24,13 @@ typedef struct sl_pass {
     sl_err *err;
 } sl_pass;
 
+/* Whether the owner of the cache makes the current layer's queries (sl_attend_seam): the layer leaves them to
+ * sl_attn_call.queries. */
+static inline bool sl_pass_is_late(const sl_pass *p)
+{
+    return p->f->seam.late && p->f->seam.late[p->layer];
+}
+
 /* Enqueues one op. */
 sl_status sl_pass_run(const sl_pass *p, sl_op op, const void *params);
 

@@ -31,7 +31,8 @@ struct sl_coord {
     sl_coord_layer *layers;
     bool *is_dense, *is_wanted; /* [n_layers]: attends to everything; its own selection is read by it or by a
                                    shared layer */
-    sl_algo *algo, *dense;      /* dense: for dense layers, NULL when there are none */
+    bool *may_be_late;     /* [n_layers], sl_attend_seam.late of a step in groups: the layer has an indexer */
+    sl_algo *algo, *dense; /* dense: for dense layers, NULL when there are none */
     sl_swapin *swapin;
     sl_tracker tracker;
     sl_coord_draw draw;
@@ -66,6 +67,7 @@ static void classify_layers(sl_coord *c)
     for (int32_t i = 0; i < c->o.gates.n_dense_layers; i++)
         c->is_dense[c->o.gates.dense_layers[i]] = true;
     for (int32_t l = 0; l < c->o.n_layers; l++) {
+        c->may_be_late[l] = c->layers[l].has_indexer;
         if (selects(c, l))
             owner = l;
         if (!c->is_dense[l] && owner >= 0)
@@ -114,7 +116,8 @@ sl_status sl_coord_create(sl_backend *be, const sl_coord_opts *opts, sl_coord **
     c->layers = calloc(n, sizeof *c->layers);
     c->is_dense = calloc(n, sizeof *c->is_dense);
     c->is_wanted = calloc(n, sizeof *c->is_wanted);
-    st = c->layers && c->is_dense && c->is_wanted
+    c->may_be_late = calloc(n, sizeof *c->may_be_late);
+    st = c->layers && c->is_dense && c->is_wanted && c->may_be_late
              ? sl_tracker_init(&c->tracker, opts->max_seqs, opts->max_context)
              : SL_ERR_NO_MEMORY;
     if (st != SL_OK) {
@@ -151,6 +154,7 @@ void sl_coord_destroy(sl_coord *c)
         c->algo->desc->destroy(c->algo);
     sl_swapin_destroy(c->swapin);
     sl_tracker_fini(&c->tracker);
+    free(c->may_be_late);
     free(c->is_wanted);
     free(c->is_dense);
     free(c->layers);
@@ -415,9 +419,10 @@ static int32_t wanted_groups(const sl_coord *c, int32_t total)
     return total < want ? total : want;
 }
 
-bool sl_coord_late_queries(const sl_coord *c)
+sl_attend_seam sl_coord_seam(sl_coord *c)
 {
-    return c->tracker.shaped && c->o.hot_slots > 0 && wanted_groups(c, c->tracker.step_tokens) > 1;
+    bool grouped = c->tracker.shaped && c->o.hot_slots > 0 && wanted_groups(c, c->tracker.step_tokens) > 1;
+    return (sl_attend_seam){.attend = sl_coord_attend, .ctx = c, .late = grouped ? c->may_be_late : NULL};
 }
 
 static int32_t groups_of(const sl_coord *c, const sl_attn_call *call, const sl_algo_call *a)

@@ -130,8 +130,10 @@ sl_status sl_coord_step_begin(sl_coord *c, const sl_coord_run *runs, int32_t n_r
  * such step.
  */
 void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t context);
-/* Whether the running step gains from sl_forward.late_queries: rows come while they are made. */
-bool sl_coord_late_queries(const sl_coord *c);
+/* What the model needs for the running step: sl_coord_attend, and which layers are late (kernels/attn.h). A layer is
+ * late where the step is computed in groups and the layer has an indexer: rows are fetched while its queries are made.
+ * Valid until the step ends. */
+sl_attend_seam sl_coord_seam(sl_coord *c);
 /* An sl_attend_fn; ctx is the sl_coord. */
 sl_status sl_coord_attend(void *ctx, const sl_attn_call *call, sl_err *err);
 void sl_coord_step_end(sl_coord *c);

@@ -3,7 +3,7 @@
 #include "model/steps.h"
 
 /* sl_attn_call.queries */
-static sl_status late_queries(void *ctx, sl_err *err)
+static sl_status make_queries(void *ctx, sl_err *err)
 {
     const sl_pass *p = ctx;
     const sl_dsa_workspace *own = p->ws->own;
@@ -69,9 +69,9 @@ sl_status sl_dsa_step_attend(sl_pass *p)
     };
     if (call.has_indexer)
         fill_index_call(p, &call);
-    if (sl_dsa_is_late(p))
-        call.queries = late_queries, call.queries_ctx = p;
-    return p->f->attend(p->f->attend_ctx, &call, p->err);
+    if (sl_pass_is_late(p))
+        call.queries = make_queries, call.queries_ctx = p;
+    return p->f->seam.attend(p->f->seam.ctx, &call, p->err);
 }
 
 sl_status sl_dsa_ask_attend(void *backend, const sl_attn_call *call, sl_err *err)

@@ -73,8 +73,6 @@ extern const sl_layer_step sl_dsa_steps[SL_DSA_N_STEPS];
 sl_status sl_dsa_step_attend(struct sl_pass *p);
 /* sl_family.ask_attend */
 sl_status sl_dsa_ask_attend(void *backend, const sl_attn_call *call, sl_err *err);
-/* Whether the receiver of the call makes the queries (sl_forward.late_queries). */
-bool sl_dsa_is_late(const struct sl_pass *p);
 /* The queries as attention wants them, in ql: q multiplied by the key half of kv_b, rotated. */
 sl_status sl_dsa_absorb(const struct sl_pass *p);
 

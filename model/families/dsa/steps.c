@@ -44,11 +44,6 @@ sl_status sl_dsa_absorb(const sl_pass *p)
     return sl_pass_run(p, SL_OP_Q_ABSORB, &a);
 }
 
-bool sl_dsa_is_late(const sl_pass *p)
-{
-    return p->f->late_queries && p->c->layer_has_indexer[p->layer];
-}
-
 /* The linear layers whose input is h or the normalised low-rank query, except index_weights (float32): one chain for
  * each input. */
 static sl_status step_queries(sl_pass *p)
@@ -64,7 +59,7 @@ static sl_status step_queries(sl_pass *p)
                      q_b = sl_pass_chain(p, own->q_r, &w[SL_DSA_Q_B], own->q, index ? &iq : NULL);
     SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &q_a));
     SL_TRY(sl_pass_norm(p, own->q_a, NULL, &w[SL_DSA_Q_A_NORM], c->lora_eps, p->tokens, own->q_r));
-    if (sl_dsa_is_late(p))
+    if (sl_pass_is_late(p))
         return sl_pass_run(p, SL_OP_LINEAR, &iq);
     SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &q_b));
     return sl_dsa_absorb(p);

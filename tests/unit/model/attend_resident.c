@@ -279,8 +279,7 @@ sl_status sl_resident_step(sl_resident *r, const sl_resident_chunk *chunks, int3
                     .logit_rows = r->logit_rows,
                     .n_logits = logits ? n_rows : 0,
                     .logits = r->logits,
-                    .attend = sl_resident_attend,
-                    .attend_ctx = r};
+                    .seam = {.attend = sl_resident_attend, .ctx = r}};
     if (rc == SL_OK)
         rc = sl_model_forward(r->m, &f, err);
     if (rc == SL_OK && logits)

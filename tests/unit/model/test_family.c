@@ -269,8 +269,7 @@ START_TEST(test_forward)
                     .logit_rows = rows,
                     .n_logits = TOKENS,
                     .logits = logits,
-                    .attend = attend,
-                    .attend_ctx = m};
+                    .seam = {.attend = attend, .ctx = m}};
     ck_assert_msg(sl_model_forward(m, &f, &err) == SL_OK, "%s", err.text);
     ck_assert_int_eq(sl_be_sync(be, &err), SL_OK);
     ck_assert_int_eq(attended, LAYERS);

@@ -201,6 +201,7 @@ typedef struct spy {
     sl_resident *r;
     const sl_model_config *c;
     int32_t calls, fail_at;
+    const bool *late; /* layers whose queries the receiver makes; NULL: none */
 } spy;
 
 static sl_status watch(void *ctx, const sl_attn_call *call, sl_err *err)
@@ -209,6 +210,9 @@ static sl_status watch(void *ctx, const sl_attn_call *call, sl_err *err)
     if (s->calls == s->fail_at)
         return sl_fail(err, SL_ERR_EXHAUSTED, "no pages");
     ck_assert_int_eq(call->layer, s->calls++);
+    ck_assert((call->queries != NULL) == (s->late && s->late[call->layer]));
+    if (call->queries)
+        ck_assert_int_eq(call->queries(call->queries_ctx, err), SL_OK);
     ck_assert(call->has_indexer == s->c->layer_has_indexer[call->layer]);
     ck_assert(call->has_indexer == (call->index_q != NULL) &&
               call->has_indexer == (call->index_weights != NULL));
@@ -227,7 +231,7 @@ START_TEST(test_hook)
     int32_t ids[2] = {3, 4}, seq[2] = {0, 0}, pos[2] = {0, 1};
     sl_seq_tables t = {.n_tokens = 2, .n_seqs = 1, .ld = 1, .token_seq = seq, .token_pos = pos};
     spy s = {.c = sl_model_get_config(g.m), .fail_at = 100};
-    sl_forward f = {.ids = ids, .seqs = &t, .attend = watch, .attend_ctx = &s};
+    sl_forward f = {.ids = ids, .seqs = &t, .seam = {.attend = watch, .ctx = &s}};
     ck_assert_msg(sl_model_forward(g.m, &f, &err) == SL_OK, "%s", err.text);
     ck_assert_int_eq(s.calls, s.c->n_layers);
     s.calls = 0;
@@ -236,6 +240,25 @@ START_TEST(test_hook)
     ck_assert_msg(strstr(err.text, "layer 3, attend: no pages") != NULL, "%s", err.text);
     ids[1] = 128; /* beyond the vocabulary */
     ck_assert_int_ne(sl_model_forward(g.m, &f, &err), SL_OK);
+    down(&g);
+}
+END_TEST
+
+/* The model leaves the queries to the receiver exactly where the receiver said so, layer by layer. */
+START_TEST(test_late_layers)
+{
+    sl_model_opts o = options(SL_F32, SL_INDEX_PLAIN, SL_ROW_MLA_F32, false);
+    rig g = up(GLM, &o);
+    sl_err err = {0};
+    int32_t ids[2] = {3, 4}, seq[2] = {0, 0}, pos[2] = {0, 1};
+    bool late[SL_MAX_LAYERS] = {0};
+    sl_seq_tables t = {.n_tokens = 2, .n_seqs = 1, .ld = 1, .token_seq = seq, .token_pos = pos};
+    spy s = {.c = sl_model_get_config(g.m), .fail_at = 100, .late = late};
+    for (int32_t l = 0, n = 0; l < s.c->n_layers; l++)
+        late[l] = s.c->layer_has_indexer[l] && n++ % 2 == 0;
+    sl_forward f = {.ids = ids, .seqs = &t, .seam = {.attend = watch, .ctx = &s, .late = late}};
+    ck_assert_msg(sl_model_forward(g.m, &f, &err) == SL_OK, "%s", err.text);
+    ck_assert_int_eq(s.calls, s.c->n_layers);
     down(&g);
 }
 END_TEST
@@ -251,6 +274,7 @@ int main(void)
     tcase_add_test(t, test_unsupported);
     tcase_add_test(t, test_context);
     tcase_add_test(t, test_hook);
+    tcase_add_test(t, test_late_layers);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

@@ -85,7 +85,7 @@ static sl_status step_qkv(sl_pass *p)
 static sl_status step_attend(sl_pass *p)
 {
     sl_attn_call call = {.layer = p->layer, .seqs = p->f->seqs};
-    return p->f->attend(p->f->attend_ctx, &call, p->err);
+    return p->f->seam.attend(p->f->seam.ctx, &call, p->err);
 }
 
 static sl_status step_output(sl_pass *p)
