@@ -1,0 +1,172 @@
+/*
+ * One layer of a step: new index keys and rows are captured, the algorithm selects, missing rows are swapped in, and
+ * attention runs over the selected rows. See sparse.h.
+ *
+ * Lists of the algorithm are kept for the whole step ([step tokens][k]) because shared layers reuse them; lists of
+ * dense layers are made slice by slice, since they are as long as the context. Resolve, gather and attention run per
+ * slice in both cases, so that the physical lists stay within the workspace.
+ */
+#include "base/log.h"
+#include "kernels/synth.h"
+#include "sparse/coordinator_impl.h"
+
+/* New index keys, to the device and to the host pages. */
+static sl_status capture_keys(sl_coord *c, const sl_attn_call *call, sl_err *err)
+{
+    if (!call->has_indexer)
+        return SL_OK;
+    const sl_algo_plane *p = &c->layers[call->layer].planes[c->index_plane];
+    sl_index_append_params k = call->index_k;
+    k.seqs = call->seqs;
+    k.index_base = p->device;
+    k.index_page_stride = p->device_stride;
+    k.host = p->host;
+    return sl_be_run(c->be, SL_OP_INDEX_APPEND, &k, err);
+}
+
+sl_status sl_coord_capture_rows(sl_coord *c, const sl_attn_call *call, sl_err *err)
+{
+    return c->z.adaptor->append(c->be, &c->layers[call->layer], call, err);
+}
+
+sl_status sl_coord_make_queries(const sl_attn_call *call, sl_err *err)
+{
+    return call->queries ? call->queries(call->queries_ctx, err) : SL_OK;
+}
+
+/*
+ * The call as an algorithm sees it, for lists of at most `width` ids. Where width is a constant of the model,
+ * it is the same in every step: attention may cut lists by it, and then a token's bits must not depend on how
+ * long other sequences are.
+ */
+static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32_t width)
+{
+    int32_t all = c->is_dense[call->layer] || !c->z.algo->constant_k ? c->tracker.max_pos + 1 : width;
+    sl_algo_call a = {
+        .attn = call,
+        .planes = c->layers[call->layer].planes,
+        .max_pos = c->tracker.max_pos,
+        .k = width < all ? width : all,
+    };
+    const sl_gates *g = &c->o.gates;
+    a.dense_below = g->min_tokens < a.k ? g->min_tokens : a.k;
+    if (g->sink_tokens + g->recent_tokens <=
+        a.k) /* otherwise the step is so short that everything is selected */
+        a.sinks = g->sink_tokens, a.recent = g->recent_tokens;
+    return a;
+}
+
+/* Benchmarks: other lists in place of the selected ones. */
+static sl_status redraw(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t first,
+                        int32_t n, sl_err *err)
+{
+    sl_seq_tables seqs = sl_seq_tables_slice(call->seqs, first, n);
+    sl_draw_params p = {.ids = c->ids + (int64_t)first * a->k,
+                        .seqs = &seqs,
+                        .keep = c->draw.keep + call->layer,
+                        .k = c->o.cache.index_topk < a->k ? c->o.cache.index_topk : a->k,
+                        .ld_ids = a->k,
+                        .span = c->draw.span_tokens,
+                        .from_pos = c->draw.span_tokens - 1,
+                        .layer = call->layer,
+                        .seed = c->draw.seed};
+    return sl_be_run(c->be, SL_OP_DRAW, &p, err);
+}
+
+sl_status sl_coord_select_kept(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t first,
+                               int32_t n, sl_err *err)
+{
+    if (!c->z.algo->keeps_lists)
+        return SL_OK;
+    if (sl_coord_selects(c, call->layer) && c->is_wanted[call->layer])
+        SL_TRY(c->z.algo->retrieve(c->algo, a, first, n, c->ids + (int64_t)first * a->k, err));
+    return c->o.draw ? redraw(c, call, a, first, n, err) : SL_OK;
+}
+
+/* Resolve, swap-in and attention, slice by slice. */
+static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, bool kept,
+                               sl_err *err)
+{
+    sl_algo *algo = c->is_dense[call->layer] ? c->dense : c->algo;
+    const sl_adaptor *adaptor = c->z.adaptor;
+    int32_t total = call->seqs->n_tokens;
+    int64_t fit = c->z.slice / a->k;
+    for (int32_t first = 0; first < total;) {
+        int32_t n = total - first < fit ? total - first : (int32_t)fit;
+        sl_selection sel = {.ids = c->slice_ids, .first = first, .count = n, .k = a->k};
+        if (kept)
+            sel.ids = c->ids + (int64_t)first * a->k;
+        else
+            SL_TRY(algo->desc->retrieve(algo, a, first, n, c->slice_ids, err));
+        SL_TRY(adaptor->fetch(c->swapin, call, &sel, c->phys, false, &c->swap_ns, err));
+        SL_TRY(adaptor->attend(c->be, c->swapin, &c->layers[call->layer], call, &sel, c->phys, err));
+        first += n;
+    }
+    return SL_OK;
+}
+
+static sl_status check_call(const sl_coord *c, const sl_attn_call *call, sl_err *err)
+{
+    if (!c->tracker.in_step || call->seqs->n_tokens != c->tracker.step_tokens)
+        return sl_fail(err, SL_ERR_INTERNAL, "attend: %d tokens, the step has %d", call->seqs->n_tokens,
+                       c->tracker.in_step ? c->tracker.step_tokens : 0);
+    if (call->layer < 0 || call->layer >= c->o.n_layers ||
+        call->has_indexer != c->layers[call->layer].has_indexer || call->kind != c->z.adaptor->kind)
+        return sl_fail(err, SL_ERR_INTERNAL, "attend: layer %d is not as the coordinator knows it",
+                       call->layer);
+    return SL_OK;
+}
+
+/* Capture, queries, update and attention of a call that is not cut into groups. */
+static sl_status attend_whole(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, bool kept,
+                              sl_err *err)
+{
+    SL_TRY(sl_coord_capture_rows(c, call, err));
+    SL_TRY(sl_coord_make_queries(call, err));
+    if (c->z.algo->update)
+        SL_TRY(c->z.algo->update(c->algo, a, err));
+    SL_TRY(sl_coord_select_kept(c, call, a, 0, call->seqs->n_tokens, err));
+    sl_algo_call all = c->is_dense[call->layer] ? algo_call(c, call, c->o.max_context) : *a;
+    return attend_slices(c, call, &all, kept, err);
+}
+
+static sl_status attend(sl_coord *c, const sl_attn_call *call, sl_err *err)
+{
+    SL_TRY(capture_keys(c, call, err));
+    bool kept = c->z.algo->keeps_lists && !c->is_dense[call->layer];
+    sl_algo_call a = algo_call(c, call, c->z.width);
+    int32_t groups = sl_coord_groups_of(c, call, &a);
+    if (groups == 1) {
+        SL_TRY(attend_whole(c, call, &a, kept, err));
+    } else {
+        if (c->z.algo->update)
+            SL_TRY(c->z.algo->update(c->algo, &a, err));
+        SL_TRY(sl_coord_attend_groups(c, call, &a, groups, err));
+    }
+    c->last_ids = kept ? c->ids : NULL;
+    c->last_k = kept ? a.k : 0;
+    return SL_OK;
+}
+
+sl_status sl_coord_attend(void *ctx, const sl_attn_call *call, sl_err *err)
+{
+    sl_coord *c = ctx;
+    uint64_t t0 = sl_now_ns();
+    SL_TRY(check_call(c, call, err));
+    sl_attn_call mine = *call;
+    sl_seq_tables tables = *call->seqs;
+    if (c->layers[call->layer].resident) { /* its rows are paged like the index keys, for every sequence */
+        tables.row_pages = tables.index_pages;
+        tables.hot_slot = c->no_slots;
+        mine.seqs = &tables;
+    }
+    sl_status st = attend(c, &mine, err);
+    c->attend_ns += sl_now_ns() - t0;
+    return st;
+}
+
+const int32_t *sl_coord_selection(const sl_coord *c, int32_t *ld)
+{
+    *ld = c->last_k;
+    return c->last_ids;
+}

@@ -1,0 +1,77 @@
+/* A request begins with what is cached of it, is spilled from resident to hierarchical, and ends. See sparse.h. */
+#include "sparse/coordinator_impl.h"
+#include "sparse/load.h"
+
+/* The algorithm's metadata of the pages that are cached. */
+static sl_status construct_layer(sl_coord *c, int32_t l, const sl_coord_request *r, sl_err *err)
+{
+    const sl_coord_layer *layer = &c->layers[l];
+    if (!c->z.algo->construct)
+        return SL_OK;
+    sl_algo_pages p = {.layer = l,
+                       .planes = layer->planes,
+                       .host_rows = layer->host_rows,
+                       .host_pages = r->host_pages,
+                       .device_pages = r->index_pages,
+                       .n_pages = sl_pages_for(r->n_cached),
+                       .n_tokens = r->n_cached};
+    return c->z.algo->construct(c->algo, &p, err);
+}
+
+/* construct: nothing of the request is on the device yet; otherwise only its residency changes. */
+static sl_status load_layer(sl_coord *c, int32_t l, const sl_coord_request *r, bool construct, sl_err *err)
+{
+    const sl_coord_layer *layer = &c->layers[l];
+    if (construct)
+        SL_TRY(construct_layer(c, l, r, err));
+    if (layer->resident)
+        return construct ? sl_load_rows(c->be, layer, r->host_pages, r->index_pages, r->n_cached, err)
+                         : SL_OK;
+    if (r->hot_slot >= 0)
+        return sl_load_tail(c->be, layer, r->host_pages, r->hot_slot, r->n_cached, err);
+    return sl_load_rows(c->be, layer, r->host_pages, r->row_pages, r->n_cached, err);
+}
+
+static sl_status load_request(sl_coord *c, const sl_coord_request *r, bool construct, sl_err *err)
+{
+    if (r->hot_slot >= c->o.hot_slots)
+        return sl_fail(err, SL_ERR_INVALID, "hot slot %d is outside 0..%d", r->hot_slot, c->o.hot_slots - 1);
+    if (r->n_cached > 0 && !c->layers[0].host_rows.base)
+        return sl_fail(err, SL_ERR_INVALID, "cached tokens without host pages");
+    if (r->hot_slot >= 0)
+        SL_TRY(sl_swapin_reset(c->swapin, r->hot_slot, true, err));
+    for (int32_t l = 0; l < c->o.n_layers && r->n_cached > 0; l++)
+        SL_TRY(load_layer(c, l, r, construct, err));
+    return SL_OK;
+}
+
+sl_status sl_coord_request_begin(sl_coord *c, const sl_coord_request *r, sl_err *err)
+{
+    SL_TRY(sl_tracker_begin(&c->tracker, r->seq, r->n_cached, r->hot_slot, err));
+    sl_status st = load_request(c, r, true, err);
+    if (st != SL_OK)
+        sl_tracker_end(&c->tracker, r->seq);
+    return st;
+}
+
+sl_status sl_coord_request_spill(sl_coord *c, const sl_coord_request *r, sl_err *err)
+{
+    SL_CHECK(r->seq >= 0 && r->seq < c->tracker.n && c->tracker.rows[r->seq].open, "spill of row %d", r->seq);
+    sl_track *t = &c->tracker.rows[r->seq];
+    if (t->hot_slot >= 0 || r->hot_slot < 0)
+        return sl_fail(err, SL_ERR_INVALID, "spill: sequence row %d is not resident", r->seq);
+    if (r->n_cached != t->len)
+        return sl_fail(err, SL_ERR_INVALID, "spill: %d tokens, the request has %d", r->n_cached, t->len);
+    SL_TRY(load_request(c, r, false, err));
+    t->hot_slot = r->hot_slot;
+    return SL_OK;
+}
+
+void sl_coord_request_end(sl_coord *c, int32_t seq)
+{
+    int32_t slot = c->tracker.rows[seq].hot_slot;
+    sl_tracker_end(&c->tracker, seq);
+    /* Only fills stale rows with NaN: its failure is reported by the next begin, which resets the slot again. */
+    if (slot >= 0 && c->o.poison)
+        (void)sl_swapin_reset(c->swapin, slot, true, NULL);
+}

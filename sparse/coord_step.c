@@ -1,0 +1,45 @@
+/* A step begins and ends. See sparse.h. */
+#include "sparse/coordinator_impl.h"
+
+sl_status sl_coord_step_begin(sl_coord *c, const sl_coord_run *runs, int32_t n_runs, sl_err *err)
+{
+    SL_TRY(sl_tracker_step_begin(&c->tracker, runs, n_runs, c->o.max_step_tokens, err));
+    c->last_ids = NULL, c->last_k = 0;
+    sl_status st = sl_swapin_step(c->swapin, err);
+    if (st != SL_OK)
+        sl_tracker_step_end(&c->tracker, false);
+    return st;
+}
+
+void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t context)
+{
+    SL_CHECK(c->tracker.in_step && tokens >= c->tracker.step_tokens && context > c->tracker.max_pos &&
+                 tokens <= c->o.max_step_tokens && context <= c->o.max_context,
+             "step of %d tokens up to %d padded to %d up to %d", c->tracker.step_tokens, c->tracker.max_pos,
+             tokens, context);
+    c->tracker.step_tokens = tokens;
+    c->tracker.max_pos = context - 1;
+    c->tracker.shaped = true;
+}
+
+void sl_coord_rows_free(sl_coord *c, bool on)
+{
+    c->rows_free = on;
+    sl_swapin_rows_free(c->swapin, on);
+}
+
+void sl_coord_step_end(sl_coord *c)
+{
+    sl_tracker_step_end(&c->tracker, true);
+}
+
+void sl_coord_step_abort(sl_coord *c)
+{
+    /* Resolve may have marked rows as present that gather did not copy. */
+    for (int32_t i = 0; i < c->tracker.n_runs; i++) {
+        int32_t slot = c->tracker.rows[c->tracker.runs[i].seq].hot_slot;
+        if (slot >= 0)
+            (void)sl_swapin_reset(c->swapin, slot, false, NULL);
+    }
+    sl_tracker_step_end(&c->tracker, false);
+}

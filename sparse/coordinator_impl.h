@@ -1,0 +1,74 @@
+/*
+ * The coordinator's state, and what its files call of each other. By subject:
+ *
+ *   coordinator.c        create and destroy, which layers are dense or wanted, counters and clocks
+ *   coord_plan.c         which options are possible, and how much device memory they take
+ *   coord_request.c      a request begins, is spilled, ends
+ *   coord_step.c         a step begins and ends
+ *   coord_attend.c       one layer of a step: capture, select, swap in, attend
+ *   coord_groups.c       the same for a decode step that is cut into groups of tokens
+ *
+ * Not for other rooms.
+ */
+#ifndef SL_SPARSE_COORDINATOR_IMPL_H
+#define SL_SPARSE_COORDINATOR_IMPL_H
+
+#include "sparse/adaptor.h"
+#include "sparse/coord_plan.h"
+#include "sparse/sparse.h"
+#include "sparse/swapin.h"
+#include "sparse/tracker.h"
+
+/* Token groups that `groups` 0 stands for, where the backend copies while it computes. */
+enum { SL_COORD_AUTO_GROUPS = 2 };
+
+struct sl_coord {
+    sl_backend *be;
+    sl_coord_opts o;
+    sl_coord_sizes z;
+    bool lanes; /* the backend copies concurrently with ops */
+    bool rows_free;
+    sl_coord_layer *layers;
+    bool *is_dense;  /* [n_layers]: the layer attends to everything */
+    bool *is_wanted; /* [n_layers]: its selection is read by the layer itself or by a layer that shares it */
+    bool *may_be_late;     /* [n_layers], sl_attend_seam.late of a step in groups: the layer has an indexer */
+    sl_algo *algo, *dense; /* dense: for dense layers, NULL when there are none */
+    sl_swapin *swapin;
+    sl_tracker tracker;
+    sl_coord_draw draw;
+    int32_t *ids, *slice_ids, *phys; /* device */
+    int32_t index_plane;             /* of the model's index keys; -1: none */
+    int32_t *no_slots;               /* device [max_seqs] of -1: the hot slots of a resident layer */
+    const int32_t *last_ids;         /* of the last attend */
+    int32_t last_k;
+    uint64_t attend_ns, swap_ns, device_bytes;
+};
+
+/* Whether the layer makes a list of its own. */
+static inline bool sl_coord_selects(const sl_coord *c, int32_t layer)
+{
+    return !c->z.algo->needs_indexer || c->layers[layer].has_indexer;
+}
+
+/* ---- coord_attend.c ---- */
+
+/* New rows, to the device and to the host pages. */
+sl_status sl_coord_capture_rows(sl_coord *c, const sl_attn_call *call, sl_err *err);
+/* The queries of a late layer; nothing for the others. */
+sl_status sl_coord_make_queries(const sl_attn_call *call, sl_err *err);
+/* Where lists are kept: makes those of tokens first .. first + n - 1, if the layer has its own. */
+sl_status sl_coord_select_kept(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t first,
+                               int32_t n, sl_err *err);
+
+/* ---- coord_groups.c ---- */
+
+/* How many groups of tokens the call is cut into; 1: it is computed as a whole. */
+int32_t sl_coord_groups_of(const sl_coord *c, const sl_attn_call *call, const sl_algo_call *a);
+/*
+ * Everything after update, for more than one group: while the rows of one group are fetched, the next groups select
+ * and the previous ones attend. Every token gets the same bits as in a step without groups.
+ */
+sl_status sl_coord_attend_groups(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t groups,
+                                 sl_err *err);
+
+#endif
