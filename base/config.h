@@ -42,6 +42,7 @@ typedef char sl_cfg_choice[SL_CFG_CHOICE_BYTES];
 typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPTIVE } sl_cfg_mode;
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
+typedef enum { SL_CFG_VERIFY_OFF, SL_CFG_VERIFY_SAMPLED, SL_CFG_VERIFY_ALWAYS } sl_cfg_verify;
 
 typedef struct sl_config {
     struct {
@@ -84,6 +85,7 @@ typedef struct sl_config {
         int numa_node; /* -1 = auto */
         sl_cfg_tristate lock;
         bool prefix_cache;
+        sl_cfg_verify verify;
     } kvstore;
     struct {
         struct {

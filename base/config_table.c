@@ -36,6 +36,7 @@ static const char *const automatic[] = {"auto", NULL};
 static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", NULL};
+static const char *const verifies[] = {"off", "sampled", "always", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 const sl_cfg_section sl_cfg_sections[] = {
@@ -112,6 +113,11 @@ const sl_cfg_row sl_cfg_rows[] = {
          "Lock the store in RAM. auto: try, and log when the system refuses."),
     BOOL(kvstore, prefix_cache, "true",
          "Keep finished pages and reuse them for prompts with the same beginning."),
+    ENUM(
+        kvstore, verify, "always", verifies,
+        "Compare pages of the store with their kept checksums before another request uses them. always: every "
+        "byte. sampled: one layer in eight, other ones each time, which finds pages that were overwritten, and a "
+        "changed byte one time in eight. off: no checksums are kept, and damage is not found."),
 
     ENUMS(cluster, roles, "", roles,
           "Role of each MPI rank, in order: router, prefill or decode. Empty: each process is told its "

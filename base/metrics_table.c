@@ -124,6 +124,10 @@ static const sl_metric_def table[] = {
             "Reservations ended or refused."),
     COUNTER("sluice_checksum_failures_total", W, "",
             "Pages that arrived or were pulled and did not match their checksum."),
+    COUNTER(
+        "sluice_store_damaged_pages_total", W, "where=reused|running",
+        "Pages of the host store that differ from their kept checksum and were dropped: found before another "
+        "request used them, or while a request was running."),
     GAUGE("sluice_device_kv_bytes", D, "state=used|total", "Device memory for index keys and hot rows."),
 
     /* swap-in */

@@ -89,15 +89,15 @@ void sl_batch_first_token(sl_decode *d, sl_ticket *t)
 
 /* ---- pages ---- */
 
-static void retract(sl_decode *d, sl_ticket *t)
+void sl_batch_retract(sl_decode *d, sl_ticket *t, const char *why)
 {
     sl_msg m = {.type = SL_MSG_RETRACTED};
     m.id = (sl_msg_id){t->rid, t->attempt};
     sl_worker_tell_router(d->worker, &m);
     d->e.count.retracted++;
     sl_counter_add(d->c.retractions, 1);
-    sl_log(SL_LOG_WARN, "decode", "retracted", "rid=%016" PRIx64 " attempt=%u produced=%d pages=%d", t->rid,
-           t->attempt, t->n_tokens - t->n_prompt, sl_lease_n_pages(t->lease));
+    sl_log(SL_LOG_WARN, "decode", "retracted", "rid=%016" PRIx64 " attempt=%u produced=%d pages=%d why=%s",
+           t->rid, t->attempt, t->n_tokens - t->n_prompt, sl_lease_n_pages(t->lease), why);
     sl_ticket_end(d, t, SL_OK);
 }
 
@@ -121,7 +121,7 @@ static bool make_room(sl_decode *d, sl_ticket *t, const char *what)
         sl_ticket_failed(d, t, SL_ERR_EXHAUSTED, false, "%s: this request alone does not fit", what);
         return false;
     }
-    retract(d, y);
+    sl_batch_retract(d, y, "exhausted");
     return y != t;
 }
 
@@ -219,8 +219,13 @@ static void take_result(sl_decode *d, sl_ticket *t, const float *logits)
                     .n_output = (size_t)(t->n_tokens - t->n_prompt)};
     sl_sampled s;
     sl_err err = {0};
-    if (t->n_tokens % PAGE == 0)
+    if (t->n_tokens % PAGE == 0) {
+        if (!sl_damage_seal(d, t, t->n_tokens / PAGE - 1)) {
+            sl_ticket_failed(d, t, SL_ERR_NO_MEMORY, true, "out of memory");
+            return;
+        }
         sl_lease_publish(t->lease, t->tokens, t->n_tokens);
+    }
     sl_status st = sl_sample(d->role.sampler, logits, &t->sampling, &h, (uint64_t)t->n_tokens, &s, &err);
     if (st != SL_OK) {
         sl_ticket_failed(d, t, st, true, "sampling: %.200s", err.text);

@@ -145,7 +145,8 @@ static void on_engine_mail(void *arg, sl_wmail *m)
 
 static uint64_t on_engine_tick(void *arg, uint64_t now)
 {
-    return sl_tickets_tick(arg, now);
+    uint64_t tickets = sl_tickets_tick(arg, now), patrol = sl_damage_patrol(arg, now);
+    return tickets < patrol ? tickets : patrol;
 }
 
 static bool on_engine_idle(const void *arg)
@@ -216,9 +217,9 @@ static sl_status open_direct(sl_decode *d, sl_err *err)
 static sl_status open_parts(sl_decode *d, sl_err *err)
 {
     SL_TRY(allocate(d, err));
-    SL_TRY(
-        sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, d->o.max_batch, sl_report_event, d, err));
-    SL_TRY(sl_checker_start(d, err));
+    SL_TRY(sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, d->o.max_batch, DM_CHECKED,
+                               sl_report_event, d, err));
+    SL_TRY(sl_checker_start(&d->role.checker, err));
     SL_TRY(open_direct(d, err));
     sl_report_metrics_find(d, d->o.role.worker.metrics);
     sl_report_load(d);
@@ -252,7 +253,7 @@ static void drop_mail(sl_decode *d)
         if (m->kind == DM_MSG) {
             sl_wmsg_free((sl_wmsg *)m);
         } else if (m->kind == DM_CHECKED) {
-            ((sl_check *)m)->ticket->checks--;
+            ((sl_ticket *)((sl_check *)m)->owner)->checks--;
             sl_check_free((sl_check *)m);
         } else {
             free(m);
@@ -265,7 +266,7 @@ void sl_decode_destroy(sl_decode *d)
     if (!d)
         return;
     sl_worker_stop(d->worker);
-    sl_checker_stop(d);
+    sl_checker_stop(&d->role.checker);
     drop_mail(d);
     sl_tickets_free_all(d);
     while (d->t.peers) {
@@ -304,6 +305,7 @@ sl_status sl_decode_counts_get(const sl_decode *d, sl_decode_counts *out, sl_err
                               .tokens = d->e.count.tokens,
                               .stale = d->e.count.stale,
                               .corrupt = d->e.count.corrupt,
+                              .damaged = d->e.count.damaged,
                               .retracted = d->e.count.retracted,
                               .spilled = d->e.count.spilled,
                               .fences = d->e.count.fences};

@@ -1,11 +1,9 @@
 /*
  * The data of a decode worker, grouped by the thread that owns it. Requests belong to the engine thread, connections to
- * the transport thread; check jobs go to the checker thread by mail and come back.
+ * the transport thread; check jobs go to the checker thread (worker/checker.h) by mail and come back.
  */
 #ifndef SL_DECODE_DECODE_IMPL_H
 #define SL_DECODE_DECODE_IMPL_H
-
-#include <pthread.h>
 
 #include "base/log.h"
 #include "decode/decode.h"
@@ -23,9 +21,6 @@ enum {
     DM_CHECKED, /* sl_check */
     /* engine -> transport */
     DM_FENCE, /* sl_fence: close the connections of this writer, then answer DM_FENCED */
-    /* engine -> checker */
-    DM_CHECK,
-    DM_CHECKER_STOP,
 };
 
 /*
@@ -34,7 +29,8 @@ enum {
  *   state       entered when                            left when                                  deadline
  *   ----------  --------------------------------------  -----------------------------------------  ---------------
  *   LANDING     RESERVE is granted                      COMMIT -> CHECKING                         deadline_ns
- *   CHECKING    COMMIT arrives                          the checksums are right -> WAITING         none
+ *   CHECKING    COMMIT arrives                          the checksums are right, and the pages of
+ *                                                       the prefix are undamaged -> WAITING        none
  *   WAITING     the rows are verified                   a slot is free -> RUNNING                  none
  *   RUNNING     its sequence is open                    DONE or retraction -> gone                 none
  *   QUARANTINE  it has ended, its writer may not have   DRAINED, COMMIT or fence -> gone           fence_ns
@@ -68,33 +64,28 @@ typedef struct sl_ticket {
 
     ticket_state state;
     int checks;                     /* at the checker; they read the pages */
+    bool unverified;                /* the matched pages of its prefix are still to be verified */
     bool drained;                   /* LANDING: its writer writes no more */
     uint64_t deadline_ns, fence_ns; /* LANDING; QUARANTINE */
     sl_status abort_status;         /* QUARANTINE: why it has ended */
 
     /* from CHECKING on */
+    bool arrived; /* the pages that were shipped are right */
     sl_msg_token first;
     uint32_t cached_tokens;
     /* from WAITING on */
     uint64_t order;  /* in which they were verified */
     int32_t *tokens; /* prompt + produced */
     int32_t n_tokens, cap;
+    int32_t
+        sealed; /* full pages, from the first on, whose checksums are kept; 0 when none are (kvstore.verify) */
     /* RUNNING */
+    int32_t patrol_at; /* the next page to verify */
+    uint64_t patrol_ns;
     void *seq;
     int32_t seq_pages;
     bool resident; /* all its rows are on the device, by choice (residency.c) */
 } sl_ticket;
-
-/* A job of the checker thread: checksums of pages. The ticket is not freed before the job is back. */
-typedef struct sl_check {
-    sl_wmail mail;
-    sl_ticket *ticket;
-    sl_wmsg *m; /* COMMIT or PAGES_ASK */
-    int32_t *pages;
-    int32_t n_pages, last_tokens; /* tokens in the last page */
-    uint32_t *crc;                /* out, for PAGES_ASK */
-    size_t n_crc, bad;
-} sl_check;
 
 typedef struct sl_fence {
     sl_wmail mail;
@@ -141,8 +132,10 @@ struct sl_decode {
             uint64_t sequence;
         } kv;
         struct {
-            uint64_t steps, tokens, stale, corrupt, retracted, spilled, fences;
+            uint64_t steps, tokens, stale, corrupt, damaged, retracted, spilled, fences;
         } count;
+        bool patrolling; /* a job of the patrol is at the checker */
+        uint64_t patrol_ns;
         /* what the metrics contain already */
         sl_engine_stats engine_seen;
         uint64_t engine_seen_ns;
@@ -156,14 +149,6 @@ struct sl_decode {
         uint32_t bans[MAX_BANS];
         uint32_t n_bans;
     } t;
-
-    /* the checker thread: started and stopped by the engine thread, which alone uses these */
-    struct {
-        pthread_t thread;
-        sl_mailbox *inbox;
-        bool runs;
-        sl_wmail stop;
-    } checker;
 
     /* metrics: handles, constant; safe from every thread */
     struct {
@@ -196,6 +181,8 @@ void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, 
 void sl_batch_admit(sl_decode *d);
 /* The first token of a ticket that has just been verified. */
 void sl_batch_first_token(sl_decode *d, sl_ticket *t);
+/* RETRACTED: the router starts t again with the tokens that it has produced. Ends t. */
+void sl_batch_retract(sl_decode *d, sl_ticket *t, const char *why);
 /* One step of all running tickets; *worked: there were some. A failure is fatal. */
 sl_status sl_batch_step(sl_decode *d, bool *worked, sl_err *err);
 
@@ -215,13 +202,15 @@ void sl_report_kv_events(sl_decode *d);
 void sl_report_load(sl_decode *d);
 void sl_report_metrics_find(sl_decode *d, sl_metrics *m);
 
-/* checker.c */
-sl_status sl_checker_start(sl_decode *d, sl_err *err);
-void sl_checker_stop(sl_decode *d);
-/* Copies pages. Owns m on success. False: out of memory. */
-bool sl_checker_post(sl_decode *d, sl_ticket *t, sl_wmsg *m, const int32_t *pages, int32_t n,
-                     int32_t last_tokens);
-void sl_check_free(sl_check *c);
+/* damage.c */
+/* Verifies n sealed pages of t's lease. False: out of memory. */
+bool sl_damage_verify(sl_decode *d, sl_ticket *t, int32_t first, int32_t n, bool running);
+/* The answer. False: some were damaged; all requests that hold them have given way, and may be gone. */
+bool sl_damage_verified(sl_decode *d, const sl_check *k);
+/* Seals the full page `page` of t's lease, whose rows were computed here. False: out of memory. */
+bool sl_damage_seal(sl_decode *d, sl_ticket *t, int32_t page);
+/* The patrol's turn, when it is due; returns the next time. */
+uint64_t sl_damage_patrol(sl_decode *d, uint64_t now);
 
 /* wpeer.c, transport thread */
 void sl_wpeer_accepted(sl_decode *d, sl_wep *ep, const char *address);

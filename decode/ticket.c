@@ -247,6 +247,10 @@ static void on_reserve(sl_decode *d, sl_wmsg *m)
         goto drop_sampling;
     }
     answer_reserved(d, t);
+    int32_t matched = sl_lease_matched(lease);
+    t->unverified = matched && sl_checker_seals(&d->role.checker);
+    if (t->unverified && !sl_damage_verify(d, t, 0, matched, false))
+        sl_ticket_failed(d, t, SL_ERR_NO_MEMORY, true, "out of memory");
     return;
 drop_sampling:
     sl_sampling_free(&sampling);
@@ -256,12 +260,17 @@ drop:
 
 /* ---- COMMIT ---- */
 
-static void verified(sl_decode *d, sl_ticket *t)
+/* The shipped pages are right; the matched ones may still be at the checker. */
+static void arrived(sl_decode *d, sl_ticket *t)
 {
+    t->arrived = true;
+    if (t->unverified)
+        return;
     sl_counter_add(d->c.t_committed, 1);
     t->state = TICKET_WAITING;
     t->order = ++d->e.next_order;
     t->deadline_ns = UINT64_MAX; /* the router watches it from now on */
+    t->sealed = sl_checker_seals(&d->role.checker) ? t->n_tokens / PAGE : 0;
     sl_lease_publish(t->lease, t->tokens, t->n_tokens);
     sl_log(SL_LOG_INFO, "decode", "committed",
            "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d cached=%u wait_us=%" PRIu64, t->rid,
@@ -281,6 +290,14 @@ static const char *check_commit(const sl_decode *d, const sl_ticket *t, const sl
     if (c->first.id < 0 || c->first.id >= d->o.role.runner->vocab)
         return "first token is outside the vocabulary";
     return NULL;
+}
+
+/* Owns m. */
+static void check_with(sl_decode *d, sl_ticket *t, sl_check *k, sl_wmsg *m)
+{
+    k->m = m;
+    t->checks++;
+    sl_checker_post(&d->role.checker, k);
 }
 
 static void on_commit(sl_decode *d, sl_wmsg *m)
@@ -306,13 +323,20 @@ static void on_commit(sl_decode *d, sl_wmsg *m)
     t->first = c->first;
     t->cached_tokens = c->cached_tokens;
     t->state = TICKET_CHECKING;
-    if (!d->o.role.verify_checksums) {
-        verified(d, t);
+    if (!d->o.role.verify_checksums && !sl_checker_seals(&d->role.checker)) {
+        arrived(d, t);
         goto drop;
     }
-    int32_t from = sl_lease_matched(t->lease), n = sl_lease_n_pages(t->lease) - from;
-    if (sl_checker_post(d, t, m, sl_lease_pages(t->lease) + from, n, (t->n_tokens - 1) % PAGE + 1))
+    int32_t from = sl_lease_matched(t->lease);
+    sl_check *k =
+        sl_check_new(SL_CHECK_KEEP, sl_lease_pages(t->lease) + from, sl_lease_n_pages(t->lease) - from, t);
+    if (k) {
+        k->expect = c->crc;
+        k->last_tokens = (t->n_tokens - 1) % PAGE + 1;
+        k->compare = d->o.role.verify_checksums;
+        check_with(d, t, k, m);
         return;
+    }
     sl_ticket_failed(d, t, SL_ERR_NO_MEMORY, true, "out of memory");
 drop:
     sl_wmsg_free(m);
@@ -331,10 +355,14 @@ static void on_pages_ask(sl_decode *d, sl_wmsg *m)
 {
     const sl_msg_pages_ask *a = &m->msg.pages_ask;
     sl_ticket *t = find(d, a->rid, a->attempt);
-    if (t && t->state == TICKET_LANDING && t->number == a->ticket && t->writer == m->worker_id &&
-        a->first + a->count <= (uint32_t)sl_lease_matched(t->lease) &&
-        sl_checker_post(d, t, m, sl_lease_pages(t->lease) + a->first, (int32_t)a->count, PAGE))
+    bool fits = t && t->state == TICKET_LANDING && t->number == a->ticket && t->writer == m->worker_id &&
+                (uint64_t)a->first + a->count <= (uint64_t)sl_lease_matched(t->lease);
+    sl_check *k =
+        fits ? sl_check_new(SL_CHECK_READ, sl_lease_pages(t->lease) + a->first, (int32_t)a->count, t) : NULL;
+    if (k) {
+        check_with(d, t, k, m);
         return;
+    }
     stale(d, "pages_ask", a->rid, a->attempt);
     answer_pages(d, m, NULL, 0);
     sl_wmsg_free(m);
@@ -344,27 +372,47 @@ static void on_pages_ask(sl_decode *d, sl_wmsg *m)
 static void on_arrival_checked(sl_decode *d, sl_ticket *t, const sl_check *c)
 {
     if (!c->bad) {
-        verified(d, t);
+        arrived(d, t);
         return;
     }
     d->e.count.corrupt++;
     sl_counter_add(d->c.checksum, c->bad);
     sl_ticket_failed(d, t, SL_ERR_CORRUPT, true, "%zu of %zu checksums of the arrived pages are wrong",
-                     c->bad, c->n_crc);
+                     c->bad, (size_t)c->n_pages * (size_t)d->geo->n_layers);
 }
 
-void sl_tickets_checked(sl_decode *d, sl_check *c)
+/* Pages are verified: those of the prefix that RESERVE has matched, or some of the patrol. */
+static void on_pages_verified(sl_decode *d, sl_ticket *t, const sl_check *k, bool ended)
 {
-    sl_ticket *t = c->ticket;
+    if (!sl_damage_verified(d, k) || ended || !t->unverified)
+        return;
+    t->unverified = false;
+    if (t->arrived)
+        arrived(d, t);
+}
+
+void sl_tickets_checked(sl_decode *d, sl_check *k)
+{
+    sl_ticket *t = k->owner;
     bool ended = t->state == TICKET_ENDING || t->state == TICKET_QUARANTINE;
     t->checks--;
-    if (c->m->msg.type == SL_MSG_PAGES_ASK) /* answered in every state: the pages were pinned until now */
-        answer_pages(d, c->m, c->crc, ended ? 0 : c->n_crc);
-    else if (!ended)
-        on_arrival_checked(d, t, c); /* t was CHECKING and may be gone now */
+    switch (k->what) {
+    case SL_CHECK_READ: /* answered in every state: the pages were pinned until now */
+        answer_pages(d, k->m, k->crc, ended ? 0 : k->n_crc);
+        break;
+    case SL_CHECK_KEEP:
+        if (!ended)
+            on_arrival_checked(d, t, k); /* t was CHECKING and may be gone now */
+        break;
+    case SL_CHECK_VERIFY:
+        on_pages_verified(d, t, k, ended); /* the same */
+        break;
+    case SL_CHECK_SEAL:
+        break;
+    }
     if (ended && t->state == TICKET_ENDING && !t->checks)
         ticket_free(d, t);
-    sl_check_free(c);
+    sl_check_free(k);
 }
 
 /* ---- ABORT, DRAINED, fences ---- */

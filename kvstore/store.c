@@ -359,6 +359,65 @@ void sl_lease_publish(sl_lease *l, const int32_t *tokens, int32_t n_tokens)
     }
 }
 
+/* Which tree pages are `top` or continue it, each path walked once. */
+enum { UNKNOWN, INSIDE, OUTSIDE };
+
+static void mark_subtree(const sl_store *s, int32_t top, uint8_t *mark)
+{
+    mark[top] = INSIDE;
+    for (int32_t p = 0; p < s->n_pages; p++) {
+        if (s->nodes[p].state != PAGE_TREE)
+            continue;
+        int32_t at = p;
+        while (at != NONE && mark[at] == UNKNOWN)
+            at = s->nodes[at].parent;
+        uint8_t found = at == NONE ? OUTSIDE : mark[at];
+        for (at = p; at != NONE && mark[at] == UNKNOWN; at = s->nodes[at].parent)
+            mark[at] = found;
+    }
+}
+
+/* Takes a tree page that has no children in the tree out of it, pinned or not. */
+static void forget(sl_store *s, int32_t page)
+{
+    sl_node *n = &s->nodes[page];
+    if (!n->refs) {
+        drop_leaf(s, page);
+        return;
+    }
+    tell(s, SL_STORE_REMOVED, sl_store_parent_key(s, page), n->key);
+    table_remove(s, page);
+    if (n->parent != NONE)
+        s->nodes[n->parent].children--;
+    n->state = PAGE_DETACHED;
+}
+
+int32_t sl_lease_drop(sl_lease *l, int32_t i)
+{
+    sl_store *s = l->store;
+    if (i >= l->n_path || s->nodes[l->path[i]].state != PAGE_TREE)
+        return 0;
+    uint8_t *mark = calloc((size_t)s->n_pages, 1);
+    if (!mark) { /* rather too much than a wrong page */
+        int32_t all = s->n_pages - s->n_free;
+        sl_store_flush(s);
+        return all;
+    }
+    mark_subtree(s, l->path[i], mark);
+    int32_t dropped = 0;
+    for (int32_t p = 0; p < s->n_pages; p++) {
+        for (int32_t at = p; at != NONE && mark[at] == INSIDE && !s->nodes[at].children;) {
+            int32_t parent = s->nodes[at].parent;
+            mark[at] = OUTSIDE;
+            forget(s, at);
+            dropped++;
+            at = parent;
+        }
+    }
+    free(mark);
+    return dropped;
+}
+
 void sl_lease_release(sl_lease *l, bool keep)
 {
     if (!l)

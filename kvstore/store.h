@@ -16,7 +16,7 @@
  * key is already in the tree stays private to its lease (a duplicate); it is freed on release.
  *
  * The store knows page numbers, never bytes: that a published page holds the right rows is the publisher's
- * duty. Threads: one owner thread. Lifetime: leases are released before the store is destroyed.
+ * duty; kvstore/seal.h keeps checksums of them. Threads: one owner thread. Lifetime: leases are released before the store is destroyed.
  */
 #ifndef SL_KVSTORE_STORE_H
 #define SL_KVSTORE_STORE_H
@@ -71,6 +71,14 @@ void sl_lease_publish(sl_lease *l, const int32_t *tokens, int32_t n_tokens);
  * other pages continue them (!keep). NULL is allowed.
  */
 void sl_lease_release(sl_lease *l, bool keep);
+
+/*
+ * The contents of page i of the lease are wrong: its page of the tree, and every page that continues it, are forgotten
+ * (SL_STORE_REMOVED for each, continuations first). Unpinned ones are free; pinned ones stay with their leases, are not
+ * matched any more, and are freed with them. Returns the number of pages that left the tree; 0 when page i is not
+ * published.
+ */
+int32_t sl_lease_drop(sl_lease *l, int32_t i);
 
 /* Page numbers in order; valid until the next grow. */
 const int32_t *sl_lease_pages(const sl_lease *l);

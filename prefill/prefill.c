@@ -121,7 +121,10 @@ static sl_worker_calls calls_of(sl_prefill *p)
 
 static void on_engine_mail(void *arg, sl_wmail *m)
 {
-    sl_pengine_mail(arg, m);
+    if (m->kind == PM_CHECKED)
+        sl_pengine_checked(arg, (sl_check *)m);
+    else
+        sl_pengine_mail(arg, m);
 }
 
 static uint64_t on_engine_tick(void *arg, uint64_t now)
@@ -164,7 +167,9 @@ sl_status sl_prefill_run(sl_prefill *p, const volatile int *stop, uint32_t drain
 
 static sl_status open_parts(sl_prefill *p, sl_err *err)
 {
-    SL_TRY(sl_worker_role_init(&p->role, SL_ROLE_PREFILL, &p->o.role, p->o.max_requests, NULL, NULL, err));
+    SL_TRY(sl_worker_role_init(&p->role, SL_ROLE_PREFILL, &p->o.role, p->o.max_requests, PM_CHECKED, NULL,
+                               NULL, err));
+    SL_TRY(sl_checker_start(&p->role.checker, err));
     p->items = calloc((size_t)p->o.max_requests + 1024, sizeof *p->items);
     if (!p->items)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
@@ -216,6 +221,8 @@ static void drop_mail(sl_prefill *p)
     for (sl_wmail *m; (m = sl_worker_role_take(&p->role));) {
         if (m->kind == PM_STEP_BACK)
             sl_pengine_mail(p, m);
+        else if (m->kind == PM_CHECKED)
+            sl_check_free((sl_check *)m);
         else if (m->kind == PM_FLUSH_CACHE || m->kind == PM_DRAIN)
             sl_wmsg_free((sl_wmsg *)m);
     }
@@ -227,6 +234,7 @@ void sl_prefill_destroy(sl_prefill *p)
         return;
     sl_copier_stop(p->copier); /* while the transport thread can still take what it gives back */
     sl_worker_stop(p->worker);
+    sl_checker_stop(&p->role.checker);
     drop_mail(p);
     drop_jobs(p);
     sl_paths_close(p);
@@ -251,6 +259,7 @@ sl_status sl_prefill_counts_get(const sl_prefill *p, sl_prefill_counts *out, sl_
                                .pages_cached = st.cached,
                                .tokens_computed = atomic_load(&p->role.load.tokens_done),
                                .tokens_reused = p->reused,
-                               .tokens_pulled = p->pulled};
+                               .tokens_pulled = p->pulled,
+                               .damaged = p->damaged};
     return sl_store_check(p->role.store, err);
 }

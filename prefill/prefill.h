@@ -52,8 +52,8 @@ sl_status sl_prefill_run(sl_prefill *p, const volatile int *stop, uint32_t drain
 void sl_prefill_destroy(sl_prefill *p);
 
 typedef struct sl_prefill_counts {
-    int32_t requests, pages_total, pages_free, pages_cached; /* now; after run has returned */
-    uint64_t tokens_computed, tokens_reused, tokens_pulled;
+    int32_t requests, pages_total, pages_free, pages_cached;         /* now; after run has returned */
+    uint64_t tokens_computed, tokens_reused, tokens_pulled, damaged; /* damaged: pages of the own cache */
 } sl_prefill_counts;
 
 /* After run has returned (or before it was called). Also checks the store's invariants. */

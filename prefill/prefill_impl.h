@@ -26,6 +26,8 @@ enum {
     PM_STEP_BACK,
     PM_FLUSH_CACHE, /* sl_wmsg */
     PM_DRAIN,       /* sl_wmsg */
+    /* checker -> engine */
+    PM_CHECKED, /* sl_check */
     /* copier -> transport */
     PM_COPIED, /* sl_copier_mail */
     /* engine -> transport */
@@ -77,6 +79,10 @@ struct sl_prefill_job {
         void *seq;
         int32_t pos, start;
         uint64_t started_ns;
+        int checks;      /* at the checker; they read the own pages */
+        bool unverified; /* the pages of the own cache are still to be verified: FINISH waits */
+        bool ended;      /* END came while checks were out */
+        int32_t sealed;  /* own pages, from the first on, whose checksums are kept */
     } engine;
 
     bool pull_ok;     /* set by the transport thread; read by the engine after PULLED */
@@ -115,6 +121,7 @@ struct sl_prefill {
     sl_prefill_step *free_steps, *step;
     sl_step_item *items;
     uint64_t reused, pulled; /* tokens */
+    uint64_t damaged;        /* pages */
 
     /* transport thread */
     sl_prefill_job *ships;
@@ -144,6 +151,8 @@ struct sl_prefill {
 /* schedule.c, engine thread */
 void sl_pengine_mail(sl_prefill *p, sl_wmail *m);
 void sl_pengine_admit(sl_prefill *p);
+/* The checker's answer. */
+void sl_pengine_checked(sl_prefill *p, sl_check *k);
 /* One step; false when there was nothing to compute. A negative status is fatal. */
 bool sl_pengine_step(sl_prefill *p, sl_status *st, sl_err *err);
 

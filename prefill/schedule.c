@@ -3,7 +3,9 @@
  *
  * Every step shares prefill.chunk_tokens among the requests that have something to compute: equal shares
  * first, then the oldest requests get what is left. So a short prompt finishes within a step or two, however long
- * the others are. Pages enter this worker's prefix tree as soon as they are full.
+ * the others are. Pages enter this worker's prefix tree as soon as they are full, and are sealed at the same time
+ * (kvstore/seal.h). Pages of this tree that a request reuses are verified while the rest of its prompt is computed:
+ * FINISH, and with it COMMIT and the first token, waits for the answer.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -91,6 +93,9 @@ static void on_new(sl_prefill *p, sl_prefill_job *j)
 static void on_end(sl_prefill *p, sl_prefill_job *j)
 {
     stop(p, j);
+    j->engine.ended = true;
+    if (j->engine.checks) /* the last answer comes back here */
+        return;
     sl_lease_release(j->engine.lease, true);
     if (j->engine.has_sampling)
         sl_sampling_free(&j->engine.sampling);
@@ -98,6 +103,76 @@ static void on_end(sl_prefill *p, sl_prefill_job *j)
     *(j->engine.next ? &j->engine.next->engine.prev : &p->jobs_tail) = j->engine.prev;
     p->n_jobs--;
     post(p, &j->m_release);
+}
+
+/* ---- checks of own pages ---- */
+
+static bool post_check(sl_prefill *p, sl_prefill_job *j, sl_check_what what, int32_t first, int32_t end)
+{
+    sl_check *k = sl_check_new(what, sl_lease_pages(j->engine.lease) + first, end - first, j);
+    if (!k)
+        return false;
+    k->sampled = p->role.checker.verify == SL_CFG_VERIFY_SAMPLED;
+    j->engine.checks++;
+    sl_checker_post(&p->role.checker, k);
+    return true;
+}
+
+/* The rows of the first n_tokens tokens are complete: seals and publishes the pages that are full now. False: the
+ * request has failed. */
+static bool publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
+{
+    int32_t full = n_tokens / PAGE;
+    if (sl_checker_seals(&p->role.checker) && full > j->engine.sealed) {
+        if (!post_check(p, j, SL_CHECK_SEAL, j->engine.sealed, full)) {
+            fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
+            return false;
+        }
+        j->engine.sealed = full;
+    }
+    sl_lease_publish(j->engine.lease, j->msg->tokens, n_tokens);
+    return true;
+}
+
+/* This page, where j holds it, leaves the cache with everything that continues it. Returns the number of pages. */
+static int32_t drop_from(sl_prefill *p, sl_prefill_job *j, int32_t page)
+{
+    int32_t i = 0, n = j->engine.lease ? sl_lease_n_pages(j->engine.lease) : 0;
+    while (i < n && sl_lease_pages(j->engine.lease)[i] != page)
+        i++;
+    if (i == n)
+        return 0;
+    bool finish_posted = j->engine.state == JOB_FINISHED && !j->engine.unverified;
+    if (j->engine.state != JOB_STOPPED && !finish_posted)
+        fail(p, j, SL_ERR_CORRUPT, true, "pages of its prefix were damaged in the store");
+    return sl_lease_drop(j->engine.lease, i);
+}
+
+/* A page of the own cache is damaged: requests that use it fail before their first token and are tried again. */
+static void drop_page(sl_prefill *p, int32_t page)
+{
+    int32_t dropped = 0;
+    for (sl_prefill_job *j = p->jobs; j; j = j->engine.next)
+        dropped += drop_from(p, j, page);
+    p->damaged++;
+    sl_counter_add(p->role.metrics.damaged_reused, 1);
+    sl_log(SL_LOG_WARN, "prefill", "page_damaged", "page=%d dropped=%d", page, dropped);
+}
+
+void sl_pengine_checked(sl_prefill *p, sl_check *k)
+{
+    sl_prefill_job *j = k->owner;
+    j->engine.checks--;
+    for (int32_t i = 0; i < k->n_damaged; i++)
+        drop_page(p, k->damaged[i]);
+    if (k->what == SL_CHECK_VERIFY && !k->n_damaged) {
+        j->engine.unverified = false;
+        if (j->engine.state == JOB_FINISHED)
+            post(p, &j->m_finish);
+    }
+    if (j->engine.ended)
+        on_end(p, j);
+    sl_check_free(k);
 }
 
 static void on_pulled(sl_prefill *p, sl_prefill_job *j)
@@ -109,7 +184,8 @@ static void on_pulled(sl_prefill *p, sl_prefill_job *j)
         uint64_t tokens = (uint64_t)(j->pull_end - j->own_matched) * PAGE;
         p->pulled += tokens;
         sl_counter_add(p->c.reused_remote, tokens);
-        sl_lease_publish(j->engine.lease, j->msg->tokens, pages * PAGE);
+        if (!publish(p, j, pages * PAGE))
+            return;
     }
     j->engine.start = j->engine.pos = pages * PAGE;
     j->engine.state = JOB_READY;
@@ -175,6 +251,8 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     j->engine.start = j->engine.pos = own * PAGE;
     j->engine.state = j->pull_end > own ? JOB_PULLING : JOB_READY;
     j->engine.started_ns = sl_now_ns();
+    j->engine.sealed = own;
+    j->engine.unverified = own && sl_checker_seals(&p->role.checker);
     j->queue_us = (j->engine.started_ns - j->arrived_ns) / 1000;
     p->reused += (uint64_t)own * PAGE;
     sl_counter_add(p->c.reused_local, (uint64_t)own * PAGE);
@@ -184,6 +262,8 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
            " attempt=%u tokens=%zu own_pages=%d pull_pages=%d decode_pages=%d queue_us=%" PRIu64,
            j->rid, j->attempt, r->n_tokens, own, j->pull_end - own, theirs, j->queue_us);
     post(p, &j->m_start);
+    if (j->engine.unverified && !post_check(p, j, SL_CHECK_VERIFY, 0, own))
+        fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
     return true;
 }
 
@@ -306,7 +386,8 @@ static void finish(sl_prefill *p, sl_prefill_job *j, const float *logits)
         j->engine.seq = NULL;
     }
     j->engine.state = JOB_FINISHED;
-    post(p, &j->m_finish);
+    if (!j->engine.unverified)
+        post(p, &j->m_finish);
 }
 
 static void advance(sl_prefill *p, sl_prefill_step *s)
@@ -314,7 +395,8 @@ static void advance(sl_prefill *p, sl_prefill_step *s)
     for (int32_t i = 0; i < s->n; i++) {
         sl_prefill_job *j = s->item[i].job;
         j->engine.pos = s->item[i].end;
-        sl_lease_publish(j->engine.lease, j->msg->tokens, j->engine.pos);
+        if (!publish(p, j, j->engine.pos))
+            continue;
         if (j->engine.pos == (int32_t)j->msg->n_tokens)
             finish(p, j, p->items[i].logits);
     }

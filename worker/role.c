@@ -39,6 +39,10 @@ static void find_metrics(sl_worker_role *r, const sl_worker_role_opts *o)
     r->metrics.queries = sl_metrics_counter(m, "sluice_kv_prefix_queries_tokens_total", NULL);
     r->metrics.hits = sl_metrics_counter(m, "sluice_kv_prefix_hits_tokens_total", NULL);
     r->metrics.evictions = sl_metrics_counter(m, "sluice_kv_evictions_total", NULL);
+    r->metrics.damaged_reused =
+        sl_metrics_counter(m, "sluice_store_damaged_pages_total", SL_LABELS("reused"));
+    r->metrics.damaged_running =
+        sl_metrics_counter(m, "sluice_store_damaged_pages_total", SL_LABELS("running"));
     r->metrics.running = sl_metrics_gauge(m, "vllm:num_requests_running", SL_LABELS(o->model));
     r->metrics.waiting = sl_metrics_gauge(m, "vllm:num_requests_waiting", SL_LABELS(o->model));
     r->metrics.usage = sl_metrics_gauge(m, "vllm:kv_cache_usage_perc", SL_LABELS(o->model));
@@ -50,7 +54,7 @@ static void find_metrics(sl_worker_role *r, const sl_worker_role_opts *o)
 }
 
 sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_role_opts *o,
-                              int32_t max_batch,
+                              int32_t max_batch, int checked_kind,
                               void (*event)(void *ctx, sl_store_event ev, sl_key parent, sl_key key),
                               void *event_ctx, sl_err *err)
 {
@@ -67,11 +71,15 @@ sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_r
     SL_TRY(sl_store_create(&so, &r->store, err));
     SL_TRY(sl_sampler_create(o->runner->vocab, o->eos_ids, (size_t)o->n_eos, &r->sampler));
     sl_status st = sl_mailbox_create(&r->inbox);
-    return st == SL_OK ? SL_OK : sl_fail(err, st, "cannot create a mailbox");
+    if (st != SL_OK)
+        return sl_fail(err, st, "cannot create a mailbox");
+    st = sl_checker_open(&r->checker, o->arena, o->verify, r->inbox, checked_kind);
+    return st == SL_OK ? SL_OK : sl_fail(err, st, "cannot create the checker");
 }
 
 void sl_worker_role_close(sl_worker_role *r)
 {
+    sl_checker_close(&r->checker);
     sl_mailbox_destroy(r->inbox);
     sl_sampler_destroy(r->sampler);
     sl_store_destroy(r->store);

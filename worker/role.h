@@ -16,6 +16,7 @@
 #include "kvstore/arena.h"
 #include "kvstore/store.h"
 #include "model/sampler.h"
+#include "worker/checker.h"
 #include "worker/runner.h"
 #include "worker/worker.h"
 
@@ -28,6 +29,7 @@ typedef struct sl_worker_role_opts {
     const int32_t *eos_ids;
     int32_t n_eos;
     bool prefix_cache, verify_checksums;
+    sl_cfg_verify verify; /* of the pages of the store, kvstore.verify */
 } sl_worker_role_opts;
 
 /* The load that heartbeats report: written by the engine thread, read by the transport thread. */
@@ -42,6 +44,7 @@ typedef struct sl_worker_role {
     sl_wr geometry; /* the bytes that hello.id.geometry points to */
     sl_mailbox *inbox;
     uint32_t total_pages;
+    sl_checker checker; /* opened by init; the role starts and stops it */
 
     /* engine thread */
     sl_store *store;
@@ -49,7 +52,7 @@ typedef struct sl_worker_role {
     bool draining, failed;
     sl_store_stats seen; /* what the counters below contain already */
     struct {
-        sl_counter *queries, *hits, *evictions;
+        sl_counter *queries, *hits, *evictions, *damaged_reused, *damaged_running;
         sl_gauge *running, *waiting, *usage, *pages_free, *pages_cached, *pages_active;
     } metrics;
 
@@ -62,12 +65,12 @@ typedef struct sl_worker_role {
 } sl_worker_role;
 
 /*
- * Makes the store (event: see kvstore/store.h, may be NULL), the sampler and the mailbox of the engine thread, fills
- * the HELLO (max_batch: requests processed at the same time) and finds the metrics. sl_worker_role_close() must be
- * called after a failure too.
+ * Makes the store (event: see kvstore/store.h, may be NULL), the sampler, the mailbox of the engine thread and the
+ * checker, whose jobs go back to that mailbox as mail of the kind checked_kind; fills the HELLO (max_batch: requests
+ * processed at the same time) and finds the metrics. sl_worker_role_close() must be called after a failure too.
  */
 sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_role_opts *o,
-                              int32_t max_batch,
+                              int32_t max_batch, int checked_kind,
                               void (*event)(void *ctx, sl_store_event ev, sl_key parent, sl_key key),
                               void *event_ctx, sl_err *err);
 /* A zeroed r is fine. */

@@ -53,6 +53,7 @@ static sl_status fill_role_opts(sl_setup *s, sl_err *err)
         .n_eos = mc->n_eos,
         .prefix_cache = c->kvstore.prefix_cache,
         .verify_checksums = prefill ? c->prefill.verify_checksums : c->decode.verify_checksums,
+        .verify = c->kvstore.verify,
     };
     return sl_setup_core(s, &p->role.worker, err);
 }

@@ -45,6 +45,7 @@ typedef struct lb_packet {
     uint8_t *header; /* owned */
     uint8_t *copy;   /* owned bytes of a late put */
     bool device, lose, damage, duplicate, no_completion, fail, late;
+    uint64_t stray;
     uint64_t late_ns;
 } lb_packet;
 

@@ -33,6 +33,7 @@ static void apply_faults(lb_ep *ep, lb_packet *p)
         n = ++ep->n_put;
         p->lose = nth(f->lose_put, n);
         p->damage = nth(f->damage_put, n);
+        p->stray = f->stray_put;
         p->late = nth(f->late_put, n);
         p->late_ns = f->late_put_ns;
     }

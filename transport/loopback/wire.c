@@ -165,6 +165,14 @@ static void keep_late(lb_ep *ep, const lb_packet *p)
     ep->late = late;
 }
 
+static void write_astray(lb_ep *ep, const lb_packet *p)
+{
+    const lb_mem *m = find_mem(lb_of(ep), p->mem_id);
+    uint64_t base = (uint64_t)(uintptr_t)m->base.base, at = (p->remote - base + p->stray) % m->base.bytes;
+    if (at + p->bytes <= m->base.bytes)
+        memcpy((uint8_t *)m->base.base + at, p->out, p->bytes);
+}
+
 static sl_status deliver_put(lb_ep *ep, const lb_packet *p)
 {
     uint8_t *to = target(lb_of(ep), p, SL_TP_REMOTE_WRITE);
@@ -172,6 +180,8 @@ static sl_status deliver_put(lb_ep *ep, const lb_packet *p)
         return SL_ERR_IO;
     if (p->late)
         keep_late(ep, p);
+    if (p->stray)
+        write_astray(ep, p);
     if (p->lose)
         return SL_OK;
     memcpy(to, p->out, p->bytes);

@@ -122,7 +122,8 @@ void dd_open(decode_double *x, const dd_opts *o)
                                      .runner = &x->runner,
                                      .arena = x->arena,
                                      .prefix_cache = true,
-                                     .verify_checksums = !o->no_verify},
+                                     .verify_checksums = !o->no_verify,
+                                     .verify = o->verify},
                             .residency = SL_HIERARCHICAL,
                             .max_batch = o->max_batch,
                             .max_waiting = o->max_waiting,
@@ -131,8 +132,8 @@ void dd_open(decode_double *x, const dd_opts *o)
     d->e.batch = calloc((size_t)o->max_batch, sizeof *d->e.batch);
     d->e.items = calloc((size_t)o->max_batch, sizeof *d->e.items);
     ck_assert_int_eq(
-        sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, o->max_batch, NULL, NULL, &err), SL_OK);
-    ck_assert_int_eq(sl_mailbox_create(&d->checker.inbox), SL_OK);
+        sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, o->max_batch, DM_CHECKED, NULL, NULL, &err),
+        SL_OK);
 }
 
 void dd_close(decode_double *x)
@@ -144,8 +145,7 @@ void dd_close(decode_double *x)
     ck_assert_int_eq(d->e.n_running, 0);
     ck_assert_int_eq(fake_open_seqs(x->fake), 0);
     ck_assert_msg(sl_store_check(d->role.store, &err) == SL_OK, "%s", err.text);
-    ck_assert_ptr_null(sl_mailbox_take(d->checker.inbox));
-    sl_mailbox_destroy(d->checker.inbox);
+    ck_assert_ptr_null(sl_mailbox_take(d->role.checker.inbox));
     sl_worker_role_close(&d->role);
     free(d->e.batch);
     free(d->e.items);
@@ -265,7 +265,12 @@ void dd_commit(decode_double *x, uint64_t rid, uint32_t writer, int n_tokens_off
     static uint32_t crc[1024];
     const sl_ticket *t = dd_ticket(x, rid);
     ck_assert_ptr_nonnull(t);
-    int matched = sl_lease_matched(t->lease);
+    int matched = sl_lease_matched(t->lease), last = (t->n_tokens - 1) / SL_PAGE_TOKENS;
+    for (int i = matched * DD_LAYERS; i < sl_lease_n_pages(t->lease) * DD_LAYERS; i++) {
+        int page = i / DD_LAYERS, n = page == last ? t->n_tokens - page * SL_PAGE_TOKENS : SL_PAGE_TOKENS;
+        crc[i - matched * DD_LAYERS] =
+            sl_arena_page_crc(x->arena, sl_lease_pages(t->lease)[page], i % DD_LAYERS, n);
+    }
     sl_msg m = {.type = SL_MSG_COMMIT};
     m.commit = (sl_msg_commit){.rid = rid,
                                .attempt = 1,
@@ -290,14 +295,25 @@ void dd_pages_ask(decode_double *x, uint64_t rid, uint32_t first, uint32_t count
 
 bool dd_checked(decode_double *x, size_t bad)
 {
-    sl_check *c = (sl_check *)sl_mailbox_take(x->d->checker.inbox);
+    sl_check *c = (sl_check *)sl_mailbox_take(x->d->role.checker.inbox);
     if (!c)
         return false;
     c->bad = bad;
-    if (c->crc)
-        memset(c->crc, 0, c->n_crc * sizeof *c->crc);
+    if (c->what == SL_CHECK_READ)
+        c->n_crc = (size_t)c->n_pages * DD_LAYERS;
     sl_tickets_checked(x->d, c);
     return true;
+}
+
+int dd_check(decode_double *x)
+{
+    int n = 0;
+    for (sl_check *c; (c = (sl_check *)sl_mailbox_take(x->d->role.checker.inbox)); n++) {
+        while (!sl_checker_work(&x->d->role.checker, c))
+            ;
+        sl_tickets_checked(x->d, c);
+    }
+    return n;
 }
 
 void dd_verified(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed)

@@ -33,6 +33,8 @@ typedef struct dd_said {
 typedef struct dd_opts {
     int pages, max_batch, max_waiting, max_seqs, max_context;
     bool no_verify;
+    sl_cfg_verify
+        verify; /* kvstore.verify; off by default, then no job but those of COMMIT and PAGES_ASK is posted */
 } dd_opts;
 
 typedef struct decode_double {
@@ -70,6 +72,9 @@ void dd_commit(decode_double *x, uint64_t rid, uint32_t writer, int n_tokens_off
 void dd_pages_ask(decode_double *x, uint64_t rid, uint32_t first, uint32_t count);
 /* The checker's answer to its oldest job, with `bad` wrong checksums. False: it has no job. */
 bool dd_checked(decode_double *x, size_t bad);
+
+/* The checker's real work on all jobs that wait, and the answers; how many. */
+int dd_check(decode_double *x);
 
 /* RESERVE, COMMIT and checked: the ticket waits for a slot, and its first token has been said. */
 void dd_verified(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed);

@@ -436,6 +436,71 @@ START_TEST(walk_is_parents_first)
 }
 END_TEST
 
+typedef struct removed {
+    sl_key seen[16];
+    int n;
+} removed;
+
+static void on_removed(void *ctx, sl_store_event ev, sl_key parent, sl_key key)
+{
+    removed *r = ctx;
+    if (ev != SL_STORE_REMOVED)
+        return;
+    for (int i = 0; i < r->n; i++)
+        ck_assert_msg(!sl_key_eq(r->seen[i], parent), "page %d is removed after its parent", r->n);
+    r->seen[r->n++] = key;
+}
+
+/* Three prompts: the second shares page 0, the third pages 0 and 1 of the first. Dropping page 1 of the first takes what
+ * continues it, held or not, and nothing else. */
+START_TEST(drop_takes_the_subtree)
+{
+    removed r = {0};
+    sl_store *s;
+    sl_store_opts o = {
+        .n_pages = 20, .fingerprint = {7, 7}, .prefix_cache = true, .event = on_removed, .event_ctx = &r};
+    ck_assert_int_eq(sl_store_create(&o, &s, NULL), SL_OK);
+    static const int kinds[3][4] = {{0, 1, 2, 2}, {0, 2, 1, 1}, {0, 1, 0, 0}};
+    int32_t t[3][4 * PAGE];
+    sl_lease *l[3], *again;
+    for (int i = 0; i < 3; i++) {
+        fill(t[i], kinds[i], 4);
+        ck_assert_int_eq(sl_store_lease(s, t[i], 4 * PAGE, &l[i]), SL_OK);
+        sl_lease_publish(l[i], t[i], 3 * PAGE);
+    }
+    sl_lease_release(l[2], true);                /* its pages 2 and 3: cached and free */
+    ck_assert_int_eq(sl_lease_drop(l[0], 3), 0); /* not published */
+    ck_assert_int_eq(sl_lease_drop(l[0], 1), 3);
+    ck_assert_int_eq(r.n, 3);
+    ok(s);
+    ck_assert_int_eq(sl_lease_drop(l[0], 1), 0); /* gone already */
+    ck_assert_int_eq(sl_store_match(s, t[0], 4 * PAGE), 1);
+    ck_assert_int_eq(sl_store_match(s, t[2], 4 * PAGE), 1);
+    ck_assert_int_eq(sl_store_match(s, t[1], 4 * PAGE), 3);
+    sl_lease_publish(l[0], t[0], 4 * PAGE); /* it continues nothing that is in the tree */
+    ck_assert_int_eq(sl_store_match(s, t[0], 4 * PAGE), 1);
+    ok(s);
+    ck_assert_int_eq(sl_store_lease(s, t[0], 4 * PAGE, &again),
+                     SL_OK); /* computed again, while the old one is held */
+    ck_assert_int_eq(sl_lease_matched(again), 1);
+    sl_lease_publish(again, t[0], 4 * PAGE);
+    ck_assert_int_eq(sl_store_match(s, t[0], 4 * PAGE), 3);
+    ok(s);
+    sl_lease_release(l[0], true);
+    sl_lease_release(again, true);
+    ck_assert_int_eq(sl_store_match(s, t[0], 4 * PAGE), 3);
+    r.n = 0;
+    ck_assert_int_eq(sl_lease_drop(l[1], 0),
+                     6); /* the root of all: 3 and 3 pages, one of them shared, and the last */
+    sl_lease_release(l[1], true);
+    sl_store_stats st;
+    sl_store_stats_get(s, &st);
+    ck_assert_int_eq(st.free, 20);
+    ok(s);
+    sl_store_destroy(s);
+}
+END_TEST
+
 START_TEST(page_keys_commit_to_the_prefix)
 {
     int32_t a[2 * PAGE], b[2 * PAGE];
@@ -465,6 +530,7 @@ int main(void)
     tcase_add_test(t, flush_detaches_pinned_pages);
     tcase_add_test(t, without_prefix_cache);
     tcase_add_test(t, walk_is_parents_first);
+    tcase_add_test(t, drop_takes_the_subtree);
     tcase_add_test(t, page_keys_commit_to_the_prefix);
     suite_add_tcase(s, t);
     return run_suite(s);

@@ -32,6 +32,7 @@ cluster_opts cluster_defaults(void)
                           .drain_ms = 1000,
                           .quarantine_ms = 2000,
                           .deadline_ms = 20000,
+                          .verify = SL_CFG_VERIFY_ALWAYS,
                           .shipping = default_shipping(),
                           .eos = -1};
 }
@@ -97,7 +98,8 @@ static sl_worker_role_opts role_opts(cworker *w)
                                  .eos_ids = &o->eos,
                                  .n_eos = o->eos >= 0,
                                  .prefix_cache = !o->no_prefix_cache,
-                                 .verify_checksums = w->role == SL_ROLE_PREFILL || !o->no_verify};
+                                 .verify_checksums = w->role == SL_ROLE_PREFILL || !o->no_verify,
+                                 .verify = o->verify};
 }
 
 static sl_status create(cworker *w, sl_err *err)
@@ -185,6 +187,7 @@ static void worker_free(cworker *w, bool check)
         ck_assert_msg(n.requests == 0 && n.pages_free + n.pages_cached == n.pages_total,
                       "%s leaks: %d requests, %d of %d pages", w->name, n.requests,
                       n.pages_free + n.pages_cached, n.pages_total);
+        w->c->damaged_prefill += n.damaged;
     }
     if (w->decode && check) {
         sl_decode_counts n;
@@ -193,6 +196,7 @@ static void worker_free(cworker *w, bool check)
                       "%s leaks: %d tickets (%d quarantined), %d of %d pages", w->name, n.tickets,
                       n.quarantined, n.pages_free + n.pages_cached, n.pages_total);
         w->c->spilled += n.spilled;
+        w->c->damaged_decode += n.damaged;
     }
     sl_prefill_destroy(w->prefill);
     sl_decode_destroy(w->decode);

@@ -97,6 +97,7 @@ typedef struct cluster_opts {
     int vocab, chunk_tokens, max_requests, max_batch, max_waiting, max_seqs, max_context;
     uint32_t prefill_layer_us, decode_layer_us, drain_ms, quarantine_ms, deadline_ms;
     bool no_prefix_cache, no_verify;
+    sl_cfg_verify verify; /* kvstore.verify; always by default */
     const sl_shipping
         *shipping; /* cluster_defaults: staging; SL_SHIP=direct or gpu in the environment: that */
     sl_loopback_faults prefill_faults;
@@ -121,6 +122,8 @@ struct cluster {
     uint32_t next_id;
     uint64_t next_beat_ns, tokens_seen;
     uint64_t spilled; /* by decode workers that have ended */
+    uint64_t damaged_prefill,
+        damaged_decode; /* pages that workers which have ended found damaged in their stores */
     bool auto_place, silent;
     /* True: the message is swallowed. */
     bool (*on_msg)(cluster *c, cworker *w, const sl_msg *m);

@@ -1,0 +1,155 @@
+/*
+ * Writes into the stores of workers by somebody who should not: into pages of the prefix tree of either role, and a
+ * writer whose puts also land in pages that are not of its ticket, which no transport refuses (docs/protocol.md, "Least
+ * rights"). The streams that follow are those of one process, and the damage is counted.
+ */
+#include "tests/unit/worker/cluster.h"
+
+static cluster c;
+static int32_t prompt[4096];
+
+static creq *run(int n, int max, uint64_t seed)
+{
+    cluster_make_prompt(prompt, n, c.o.vocab, seed);
+    creq *r = cluster_request(&c, prompt, n, max);
+    cluster_until(&c, cluster_idle, 20, "the request ends");
+    ck_assert_msg(r->state == REQ_DONE, "state %d, %s", r->state, r->reason);
+    cluster_check_stream(&c, r);
+    return r;
+}
+
+/* One bit in each page, each in another row and layer, or in every layer of it. */
+static void flip_every_page(const cworker *w, bool every_layer)
+{
+    const sl_geometry *g = sl_arena_geometry(w->arena);
+    int32_t pages = sl_arena_pages(w->arena);
+    for (int32_t i = 0; i < pages * g->n_layers; i++) {
+        int32_t p = i / g->n_layers, layer = i % g->n_layers;
+        if (!every_layer && layer != p % g->n_layers)
+            continue;
+        sl_host_plane r = sl_geometry_plane(g, sl_arena_base(w->arena), pages, layer, SL_CACHE_ROWS);
+        r.base[p * r.page_stride + p * 7 % SL_PAGE_TOKENS * r.row_stride + p % 32] ^= 0x20;
+    }
+}
+
+static void flush(sl_role role)
+{
+    sl_msg m = {.type = SL_MSG_FLUSH_CACHE};
+    cluster_send(cluster_worker(&c, role, 0), &m);
+}
+
+/* The decode worker's published pages, prompt and answer; the prefill worker's are right. */
+START_TEST(decode_store)
+{
+    cluster_opts o = cluster_defaults();
+    o.verify =
+        _i ? SL_CFG_VERIFY_SAMPLED : SL_CFG_VERIFY_ALWAYS; /* sampled: finds pages that were overwritten */
+    cluster_start(&c, &o);
+    creq *first = run(500, 100, 1);
+    ck_assert_int_eq(first->attempts, 0);
+    flip_every_page(cluster_worker(&c, SL_ROLE_DECODE, 0), _i);
+    creq *again = run(500, 100, 1);
+    ck_assert_int_eq(again->attempts, 1);
+    int32_t next[640];
+    memcpy(next, again->tokens, 600 * sizeof *next);
+    cluster_make_prompt(next + 600, 40, o.vocab, 2);
+    flip_every_page(cluster_worker(&c, SL_ROLE_DECODE, 0), _i);
+    creq *turn = cluster_request(&c, next, 640, 20);
+    cluster_until(&c, cluster_idle, 20, "the next turn ends");
+    cluster_check_stream(&c, turn);
+    ck_assert_int_eq(turn->attempts, 1);
+    cluster_stop(&c);
+    ck_assert_uint_ge(c.damaged_decode, 2);
+    ck_assert_uint_eq(c.damaged_prefill, 0);
+}
+END_TEST
+
+/* The prefill worker's own cache: shipped from there when the decode worker has nothing, computed upon when it has. */
+START_TEST(prefill_store)
+{
+    cluster_opts o = cluster_defaults();
+    cluster_start(&c, &o);
+    run(500, 20, 1);
+    for (int i = 0; i < 6; i++) {
+        if (i % 2)
+            flush(SL_ROLE_DECODE);
+        flip_every_page(cluster_worker(&c, SL_ROLE_PREFILL, 0), false);
+        creq *r = run(500 + 64 * (i / 2), 20, 1);
+        ck_assert_int_eq(r->attempts, 1);
+    }
+    cluster_stop(&c);
+    ck_assert_uint_ge(c.damaged_prefill, 6 * 7);
+    ck_assert_uint_eq(c.damaged_decode, 0);
+}
+END_TEST
+
+/* Pages that were pulled from a decode worker whose store was damaged in between. */
+START_TEST(pulled_pages)
+{
+    cluster_opts o = cluster_defaults();
+    cluster_start(&c, &o);
+    run(500, 20, 1);
+    flush(SL_ROLE_PREFILL);
+    flip_every_page(cluster_worker(&c, SL_ROLE_DECODE, 0), _i);
+    creq *r = run(700, 20, 1);
+    ck_assert_int_eq(r->attempts, 1);
+    cluster_stop(&c);
+    ck_assert_uint_ge(c.damaged_decode, 1);
+}
+END_TEST
+
+/* A hostile writer: each of its puts also lands `stray` pages away, in published pages and in landing ones. */
+START_TEST(writer_writes_elsewhere)
+{
+    cluster_opts o = cluster_defaults();
+    o.shipping = &sl_shipping_staging; /* puts */
+    o.n_prefill = 2;
+    cluster_start(&c, &o);
+    creq *a = run(500, 20, 1);
+    a->prefill = 1;
+    int64_t page = sl_arena_geometry(cluster_worker(&c, SL_ROLE_DECODE, 0)->arena)->page_bytes;
+    sl_loopback_faults f = {
+        .stray_put = (uint64_t)((o.decode_pages - 2 - 3 * _i) * page)}; /* 2, 5, 8, 11 pages before */
+    cworker_faults(cluster_worker(&c, SL_ROLE_PREFILL, 0), f);
+    cluster_cut_all(&c); /* endpoints without faults are closed */
+    for (int i = 0; i < 100; i++)
+        cluster_poll(&c, 2);
+    for (uint64_t seed = 2; seed < 5; seed++) {
+        cluster_make_prompt(prompt, 500, o.vocab, seed);
+        creq *hostile = cluster_request(&c, prompt, 500, 1); /* its own pages are right or it fails */
+        hostile->prefill = 0;
+        hostile->max_attempts = 2;
+        cluster_until(&c, cluster_idle, 20, "the hostile writer's request ends");
+        cluster_check_stream(&c, hostile);
+        for (uint64_t old = 1; old < seed; old++) {
+            cluster_make_prompt(prompt, 500, o.vocab, old);
+            creq *r = cluster_request(&c, prompt, 500, 20);
+            r->prefill = 1;
+            r->max_attempts = 20;
+            cluster_until(&c, cluster_idle, 20, "the request ends");
+            ck_assert_msg(r->state == REQ_DONE, "state %d, %s", r->state, r->reason);
+            cluster_check_stream(&c, r);
+        }
+    }
+    cluster_stop(&c);
+    ck_assert_uint_ge(c.damaged_decode, 1);
+}
+END_TEST
+
+int main(void)
+{
+    sl_log_init(getenv("SL_TEST_LOG") ? SL_LOG_DEBUG : SL_LOG_ERROR, false, "test");
+    Suite *s = suite_create("hostile");
+    TCase *t = tcase_create("hostile");
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, decode_store, 0, 2);
+    tcase_add_test(t, prefill_store);
+    tcase_add_test(t, pulled_pages);
+    tcase_add_loop_test(t, writer_writes_elsewhere, 0, 4);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
