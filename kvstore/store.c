@@ -377,7 +377,7 @@ static void mark_subtree(const sl_store *s, int32_t top, uint8_t *mark)
     }
 }
 
-/* Takes a tree page that has no children in the tree out of it, pinned or not. */
+/* Takes a page out of the tree that has no children there, pinned or not. */
 static void forget(sl_store *s, int32_t page)
 {
     sl_node *n = &s->nodes[page];

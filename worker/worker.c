@@ -88,9 +88,10 @@ static sl_status open_transport(sl_worker *w, sl_err *err)
     if (st != SL_OK)
         return sl_fail_in(err, st, "transport %s", w->o.transport);
     SL_TRY(sl_wep_handlers(w));
+    /* Only a listening worker has peers that write there; the others only put from and get into it. */
+    unsigned access = SL_TP_LOCAL | (w->o.listens ? SL_TP_REMOTE_READ | SL_TP_REMOTE_WRITE : 0);
     if (w->o.memory)
-        SL_TRY(sl_tp_mem_register(w->tp, w->o.memory, w->o.memory_bytes, SL_TP_HOST,
-                                  SL_TP_LOCAL | SL_TP_REMOTE_READ | SL_TP_REMOTE_WRITE, &w->mem, err));
+        SL_TRY(sl_tp_mem_register(w->tp, w->o.memory, w->o.memory_bytes, SL_TP_HOST, access, &w->mem, err));
     if (w->o.n_device_memory)
         SL_TRY(register_device(w, err));
     return w->o.listens ? listen_there(w, err) : SL_OK;

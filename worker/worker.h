@@ -80,7 +80,7 @@ typedef struct sl_worker_opts {
     /* Replaces the host of the address that others are told; NULL or "": the host of the listener. */
     const char *advertise_host;
     uint32_t heartbeat_ms, dead_after_ms, connect_timeout_ms, reconnect_ms; /* until WELCOME says otherwise */
-    void *memory; /* registered for put and get, local and remote */
+    void *memory; /* registered for put and get: as the local side, and for peers of a worker that listens */
     size_t memory_bytes;
     /* GPU memory that puts read from; registered too. Start fails where the transport cannot register it. */
     const sl_worker_range *device_memory;
