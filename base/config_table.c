@@ -137,7 +137,9 @@ const sl_cfg_row sl_cfg_rows[] = {
     INT(cluster, listen_port, "0", 0, 65535, "Port a worker listens on for other workers. 0: any free port."),
     INT(cluster, heartbeat_ms, "200", 10, 60000, "Interval of heartbeats between router and workers."),
     INT(cluster, dead_after_ms, "2000", 50, 600000,
-        "A peer that is silent for this long counts as dead; its requests are recovered on other workers."),
+        "A worker that is silent for this long counts as dead; its requests are recovered on other workers. A router "
+        "whose connection stands is given 5 times this time, and a worker whose engine has not made a turn for 10 "
+        "times this time counts as dead although its heartbeats arrive."),
     INT(cluster, connect_timeout_ms, "5000", 100, 600000,
         "Deadline for one connection attempt with its handshake."),
     INT(cluster, reconnect_ms, "500", 10, 60000,

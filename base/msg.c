@@ -177,6 +177,8 @@ static void fields_of_hello(codec *c, sl_msg_hello *m)
     f_u32(c, "total_pages", &m->total_pages);
     f_u32(c, "vocab_size", &m->vocab_size);
     f_u32(c, "pid", &m->pid);
+    f_str(c, "host", m->host, sizeof m->host);
+    f_u64(c, "instance", &m->instance);
 }
 
 static void fields_of_welcome(codec *c, sl_msg_welcome *m)
@@ -192,6 +194,7 @@ static void fields_of_refuse(codec *c, sl_msg_refuse *m)
     f_i32(c, "status", &m->status);
     require(c, "status", m->status < 0);
     f_str(c, "reason", m->reason, sizeof m->reason);
+    f_flag(c, "retry", &m->retry);
 }
 
 static void fields_of_load(codec *c, sl_msg_load *m)
@@ -207,6 +210,7 @@ static void fields_of_load(codec *c, sl_msg_load *m)
     f_u64(c, "misses", &m->misses);
     f_u64(c, "swap_bytes", &m->swap_bytes);
     f_flag(c, "draining", &m->draining);
+    f_u32(c, "engine_age_ms", &m->engine_age_ms);
 }
 
 static void fields_of_reserve(codec *c, sl_msg_reserve *m)

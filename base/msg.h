@@ -27,10 +27,12 @@
 #include "base/status.h"
 #include "base/wire.h"
 
-#define SL_MSG_VERSION 2
+#define SL_MSG_VERSION 3
 #define SL_MSG_MAX_TOKENS (1 << 21)
 #define SL_MSG_MAX_BLOB (32u << 20)
 #define SL_MSG_MAX_TOP 20
+/* A worker whose engine has made no turn for this many times cluster.dead_after_ms is taken for hung. */
+#define SL_ENGINE_PATIENCE 10
 /* The active-message id of a message is its type. */
 
 typedef enum {
@@ -84,10 +86,12 @@ typedef struct sl_msg_hello { /* worker -> router */
     char model[128];
     char listen[128];  /* address of its transport listener */
     char metrics[128]; /* host:port of its exporter or "" */
-    uint64_t epoch;    /* random per process start */
+    uint64_t epoch;    /* random per session */
     sl_identity id;
     uint32_t max_context, max_batch, total_pages, vocab_size;
     uint32_t pid;
+    char host[64];     /* name of its host */
+    uint64_t instance; /* random per process: tells another connection of one process from another process */
 } sl_msg_hello;
 
 typedef struct sl_msg_welcome {
@@ -99,6 +103,8 @@ typedef struct sl_msg_welcome {
 typedef struct sl_msg_refuse {
     int32_t status;
     char reason[400];
+    uint8_t
+        retry; /* 1: the same HELLO may be accepted later, for example when the holder of the name is gone */
 } sl_msg_refuse;
 
 typedef struct sl_msg_load { /* worker -> router, every heartbeat and when it changes much */
@@ -107,6 +113,7 @@ typedef struct sl_msg_load { /* worker -> router, every heartbeat and when it ch
     uint64_t tokens_done;              /* cumulative: computed (prefill) or produced (decode) */
     uint64_t hits, misses, swap_bytes; /* decode: cumulative swap-in counters */
     uint8_t draining;
+    uint32_t engine_age_ms; /* since the engine's thread last began a turn of its loop */
 } sl_msg_load;
 
 typedef struct sl_msg_ping {

@@ -22,6 +22,7 @@
 #include "router/router.h"
 #include "transport/launch/launch.h"
 #include "transport/transport.h"
+#include "worker/identity.h"
 
 enum { LOG_WAIT_MS = 1000 }; /* how long the end of the process waits for the reader of the log */
 
@@ -53,42 +54,71 @@ static int index_in_role(const sl_config *cfg, int rank)
     return n;
 }
 
+/* What workers must be, by the configuration and the checkpoint of the router. A router without weights cannot say. */
+static sl_status expected_identity(const sl_config *cfg, sl_worker_identity *id, bool *known, sl_err *err)
+{
+    uint64_t began = sl_now_ns();
+    sl_err why = {0};
+    sl_status st = sl_worker_identity_read(cfg, id, &why);
+
+    *known = st == SL_OK;
+    if (st == SL_ERR_NOT_FOUND) {
+        sl_log(SL_LOG_WARN, "router", "identity",
+               "cause=\"%s: the first worker that joins decides which weights this cluster serves\"",
+               why.text);
+        return SL_OK;
+    }
+    if (st != SL_OK)
+        return sl_fail_in(err, st, "the identity that workers must have");
+    sl_log(SL_LOG_INFO, "router", "identity",
+           "fingerprint=%016lx%016lx row_format=%s indexer=%s read_ms=%.1f", id->id.fingerprint.hi,
+           id->id.fingerprint.lo, id->row_format, id->indexer, (double)(sl_now_ns() - began) / 1e6);
+    return SL_OK;
+}
+
 /* Listens, tells the other ranks where (under mpirun with serve), leaves MPI, serves until drained. */
 static sl_status run_router(const sl_config *cfg, sl_launch *launch, int root, sl_err *err)
 {
     char address[SL_TP_ADDRESS_MAX] = "";
     sl_router *router = NULL;
+    sl_worker_identity expect = {0};
+    bool known = false;
     sl_err why = {0};
     sl_status st, cast;
 
     sl_log_init(cfg->log.level, cfg->log.json, "router");
     st = sl_log_start(&why);
     if (st == SL_OK)
-        st = sl_router_create(cfg, &router, &why);
+        st = expected_identity(cfg, &expect, &known, &why);
+    if (st == SL_OK)
+        st = sl_router_create(cfg, known ? &expect.id : NULL, &router, &why);
     if (st == SL_OK)
         snprintf(address, sizeof address, "%s", sl_router_worker_address(router));
     /* Also after a failure: the others wait, and an empty address tells them to give up. */
     cast = root >= 0 ? sl_launch_bcast(launch, root, address, sizeof address, err) : SL_OK;
     sl_launch_leave(launch);
-    if (st != SL_OK) {
-        if (err)
-            *err = why;
-        return st;
-    }
-    st = cast == SL_OK ? sl_router_run(router, err) : cast;
+    if (st == SL_OK)
+        st = cast == SL_OK ? sl_router_run(router, err) : cast;
+    else if (err)
+        *err = why;
     sl_router_destroy(router);
+    sl_worker_identity_free(&expect);
     return st;
 }
 
+/* index < 0: the default name, which no other process has. */
 static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role role, int index, int root,
                             sl_err *err)
 {
-    char address[SL_TP_ADDRESS_MAX] = "", name[32];
+    char address[SL_TP_ADDRESS_MAX] = "", name[SL_WORKER_NAME_MAX];
     sl_worker_launch w = {
-        .index = index, .rank = launch->rank < 0 ? 0 : launch->rank, .local_rank = launch->local_rank};
+        .name = name, .rank = launch->rank < 0 ? 0 : launch->rank, .local_rank = launch->local_rank};
     sl_status st = SL_OK;
 
-    snprintf(name, sizeof name, "%s/%d", sl_role_name(role), index);
+    if (index < 0)
+        sl_worker_default_name(role, name);
+    else
+        snprintf(name, sizeof name, "%s/%d", sl_role_name(role), index);
     sl_log_init(cfg->log.level, cfg->log.json, name);
     st = sl_log_start(err);
     if (st != SL_OK) {
@@ -142,10 +172,10 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
 {
     static sl_config cfg; /* large; this runs once per process */
     sl_cli_config_args config = {0};
-    int32_t index = (int32_t)getpid();
+    int32_t index = -1;
     const sl_arg args[] = {
         SL_CLI_CONFIG_ARGS(config),
-        {"index", SL_ARG_INT, &index, "N", "Number in this worker's name. Default: its process id.", 0,
+        {"index", SL_ARG_INT, &index, "N", "Name of this worker: ROLE/N. Default: ROLE@HOST/PID.", 0,
          INT32_MAX, NULL},
     };
     bool by_rank = fixed_role < 0;

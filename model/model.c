@@ -94,6 +94,15 @@ sl_status sl_model_finish(sl_model *m, sl_err *err)
     return rc;
 }
 
+/* The options that change the config's mathematics. */
+static void apply_opts(sl_model_config *c, const sl_model_opts *o)
+{
+    if (o->fp8_acts == SL_FP8_ACTS_OFF)
+        c->fp8_acts = false;
+    if (o->max_context && o->max_context < c->max_context)
+        c->max_context = o->max_context;
+}
+
 sl_status sl_model_load(sl_backend *be, const char *dir, const sl_model_opts *opts, sl_model **out,
                         sl_err *err)
 {
@@ -108,10 +117,7 @@ sl_status sl_model_load(sl_backend *be, const char *dir, const sl_model_opts *op
     rc = sl_model_config_load(dir, &m->config, err);
     if (rc != SL_OK)
         goto destroy_model;
-    if (opts->fp8_acts == SL_FP8_ACTS_OFF)
-        m->config.fp8_acts = false;
-    if (opts->max_context && opts->max_context < m->config.max_context)
-        m->config.max_context = opts->max_context;
+    apply_opts(&m->config, opts);
     m->family = sl_family_find(m->config.family);
     rc = sl_checkpoint_open(dir, &m->ck, err);
     if (rc == SL_OK)
@@ -125,6 +131,26 @@ sl_status sl_model_load(sl_backend *be, const char *dir, const sl_model_opts *op
     return SL_OK;
 destroy_model:
     sl_model_destroy(m);
+    return rc;
+}
+
+sl_status sl_model_identify(const char *dir, const sl_model_opts *opts, sl_key *out, sl_err *err)
+{
+    sl_checkpoint *ck = NULL;
+    sl_model_config *c = calloc(1, sizeof *c);
+    if (!c)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "%s: no memory", dir);
+    sl_status rc = sl_model_config_load(dir, c, err);
+    if (rc == SL_OK)
+        rc = sl_checkpoint_open(dir, &ck, err);
+    if (rc == SL_OK) {
+        apply_opts(c, opts);
+        rc = sl_weights_find(ck, sl_family_find(c->family), c, opts, err);
+    }
+    if (rc == SL_OK)
+        *out = sl_fingerprint(ck, c, opts);
+    sl_checkpoint_close(ck);
+    free(c);
     return rc;
 }
 

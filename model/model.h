@@ -84,6 +84,9 @@ const sl_model_opts *sl_model_get_opts(const sl_model *m);
 /* Identity of weights, config and numeric convention: the seed of every page key. Equal on machines that
  * loaded the same files. */
 sl_key sl_model_fingerprint(const sl_model *m);
+/* The fingerprint of a model that would be loaded with these options, without loading it: reads config.json, the
+ * headers of the files and at most 68 KiB of each tensor. Errors as sl_model_load; SL_ERR_NOT_FOUND without weights. */
+sl_status sl_model_identify(const char *dir, const sl_model_opts *opts, sl_key *out, sl_err *err);
 uint64_t sl_model_weight_bytes(const sl_model *m);
 
 typedef struct sl_forward {

@@ -421,6 +421,19 @@ sl_status sl_weights_load(sl_backend *be, sl_checkpoint *ck, const sl_family *f,
     return SL_OK;
 }
 
+sl_status sl_weights_find(sl_checkpoint *ck, const sl_family *f, const sl_model_config *c,
+                          const sl_model_opts *o, sl_err *err)
+{
+    sl_weights w = {0};
+    loader l = {.ck = ck, .c = c, .o = o, .w = &w, .err = err};
+    sl_status rc = alloc_tables(&l);
+    if (rc == SL_OK)
+        rc = bind_all(&l, f);
+    free(l.places);
+    sl_weights_free(&w);
+    return rc;
+}
+
 void sl_weights_free(sl_weights *w)
 {
     if (w->block)

@@ -32,6 +32,9 @@ typedef struct sl_weights {
  * SL_ERR_DEVICE_MEMORY… */
 sl_status sl_weights_load(sl_backend *be, sl_checkpoint *ck, const sl_family *f, const sl_model_config *c,
                           const sl_model_opts *o, sl_weights *out, sl_err *err);
+/* Finds and checks the tensors as sl_weights_load does, and marks them as used, but places nothing. */
+sl_status sl_weights_find(sl_checkpoint *ck, const sl_family *f, const sl_model_config *c,
+                          const sl_model_opts *o, sl_err *err);
 /* A zeroed struct is fine. */
 void sl_weights_free(sl_weights *w);
 

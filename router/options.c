@@ -75,9 +75,10 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
     o->signals = true;
 }
 
-sl_status sl_router_create(const sl_config *cfg, sl_router **out, sl_err *err)
+sl_status sl_router_create(const sl_config *cfg, const sl_identity *identity, sl_router **out, sl_err *err)
 {
     sl_router_opts o;
     sl_router_opts_from_config(cfg, &o);
+    o.identity = identity;
     return sl_router_create_opts(&o, out, err);
 }

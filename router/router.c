@@ -255,6 +255,7 @@ static sl_status open_router(sl_router *r, sl_err *err)
     SL_TRY(sl_router_stats_init(&r->stats, r->o.served_name));
     SL_TRY(load_model(r, err));
     SL_TRY(choose_names(r, err));
+    SL_TRY(sl_cluster_init(r, err));
     r->cluster.max_context = r->model.context;
     SL_TRY(sl_effects_init(r));
     SL_TRY(start_loop(r, err));
@@ -343,7 +344,6 @@ static void free_tables(sl_router *r)
     sl_undrained_free(r);
     sl_kv_free(r);
     sl_effects_free(r);
-    free(r->cluster.geometry);
 }
 
 void sl_router_destroy(sl_router *r)

@@ -12,7 +12,7 @@
 #ifndef SL_ROUTER_ROUTER_H
 #define SL_ROUTER_ROUTER_H
 
-#include "base/status.h"
+#include "base/msg.h"
 
 struct sl_config;
 struct sl_tokenizer;
@@ -51,6 +51,9 @@ typedef struct sl_router_opts {
     uint32_t max_connections;
     uint32_t idle_timeout_s; /* a connection that sends nothing while a request is incomplete is closed */
     bool signals;            /* SIGTERM and SIGINT drain, a second one stops at once */
+    /* What workers must be: fingerprint and page geometry (of which the layout does not count). NULL: what the first
+     * worker is. Borrowed while the router is created. */
+    const sl_identity *identity;
 } sl_router_opts;
 
 void sl_router_opts_default(sl_router_opts *o);
@@ -60,8 +63,9 @@ void sl_router_opts_from_config(const struct sl_config *cfg, sl_router_opts *o);
 /* Loads the tokenizer and listens for workers, HTTP and gRPC. Errors: INVALID (option), IO (address in use,
  * files), and the tokenizer's and transport's. */
 sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err *err);
-/* The same from the configuration; signals on. cfg must outlive the router. */
-sl_status sl_router_create(const struct sl_config *cfg, sl_router **out, sl_err *err);
+/* The same from the configuration; signals on. cfg must outlive the router. identity as in sl_router_opts. */
+sl_status sl_router_create(const struct sl_config *cfg, const sl_identity *identity, sl_router **out,
+                           sl_err *err);
 /* Address workers connect to ("host:port"), for the launcher's broadcast. */
 const char *sl_router_worker_address(const sl_router *r);
 /* Real ports, -1 when off. */

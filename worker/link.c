@@ -4,15 +4,29 @@
  *   IDLE -> CONNECTING -> HELLO -> UP -> CLOSING -> IDLE (after a pause) …
  *
  * Silence is measured from the last message of any kind. The worker sends PING at every heartbeat and a living router
- * answers, so silence means that it is dead. When the worker's own loop was held up (a debugger, a suspended machine),
- * that time does not count as silence of the router.
+ * answers. When a router's process ends, its kernel closes the connection, and the worker knows at once. So silence on a
+ * connection that stands means a lost host, a cut network, or a router whose loop is busy; because the last of these is
+ * harmless, a worker waits ROUTER_PATIENCE times dead_after_ms before it gives up a silent router. When the worker's own
+ * loop was held up (a debugger, a suspended machine), that time does not count as silence of the router.
+ *
+ * This thread lives on when the engine's thread hangs. LOAD tells how long ago the engine made its last turn, the router
+ * ends the session when that is too long (core/members.c), and the link then waits for the engine before it connects
+ * again.
+ *
+ * A refusal that may be retried (another process holds the name) is retried for as long as the router needs to notice
+ * the loss of a former process of this name, and is final after that.
  */
 #include <string.h>
 
 #include "worker/worker_impl.h"
 
 static const uint64_t MS = 1000000;
-enum { MAX_PAUSE_FACTOR = 16, HELLO_ANSWER_MS = 10000 };
+enum {
+    MAX_PAUSE_FACTOR = 16,
+    HELLO_ANSWER_MS = 10000,
+    ROUTER_PATIENCE = 5, /* times dead_after_ms: silence of a router whose connection stands */
+    NAME_PATIENCE = 3,   /* times dead_after_ms: retries while another process holds the name */
+};
 
 void sl_worker_link_init(sl_worker *w)
 {
@@ -32,6 +46,15 @@ static void go_idle(sl_worker *w)
     l->next_try_ns = sl_now_ns() + l->pause_ms * MS;
     if (l->pause_ms < w->o.reconnect_ms * MAX_PAUSE_FACTOR)
         l->pause_ms *= 2;
+}
+
+/* Whether the router would end a session with this worker because of its engine. */
+static bool engine_hangs(const sl_worker *w)
+{
+    sl_msg_load load;
+    memset(&load, 0, sizeof load);
+    w->calls.load(w->calls.arg, &load);
+    return load.engine_age_ms > (uint64_t)SL_ENGINE_PATIENCE * w->link.dead_after_ms;
 }
 
 static void connect_now(sl_worker *w)
@@ -130,6 +153,7 @@ static void on_welcome(sl_worker *w, const sl_msg_welcome *m)
     if (l->state != LINK_HELLO || !m->worker_id)
         return;
     l->state = LINK_UP;
+    l->refused_ns = 0;
     l->worker_id = m->worker_id;
     l->welcomed_once = true;
     l->pause_ms = w->o.reconnect_ms;
@@ -149,7 +173,13 @@ static void on_refuse(sl_worker *w, const sl_msg_refuse *m)
     sl_wlink *l = &w->link;
     sl_log(SL_LOG_ERROR, w->calls.comp, "refused_by_router", "router=%s status=%s reason=\"%s\"",
            w->router_address, sl_status_name((sl_status)m->status), m->reason);
-    if (!l->welcomed_once && !l->gave_up) {
+    uint64_t now = sl_now_ns();
+    if (m->retry && !l->refused_ns)
+        l->refused_ns = now;
+    bool again = m->retry ? now - l->refused_ns < NAME_PATIENCE * l->dead_after_ms * MS : l->welcomed_once;
+    if (again)
+        l->pause_ms = w->o.reconnect_ms;
+    if (!again && !l->gave_up) {
         l->gave_up = true;
         w->calls.fatal(w->calls.arg, SL_ERR_REFUSED, m->reason);
     }
@@ -194,6 +224,10 @@ uint64_t sl_worker_link_tick(sl_worker *w, uint64_t now)
             return UINT64_MAX;
         if (now < l->next_try_ns)
             return l->next_try_ns;
+        if (engine_hangs(w)) {
+            l->next_try_ns = now + w->o.reconnect_ms * MS;
+            return l->next_try_ns;
+        }
         connect_now(w);
         return l->state == LINK_IDLE ? l->next_try_ns : UINT64_MAX;
     case LINK_HELLO:
@@ -203,7 +237,7 @@ uint64_t sl_worker_link_tick(sl_worker *w, uint64_t now)
     case LINK_UP:
         if (late > 4 * l->heartbeat_ms * MS) /* the loop sleeps at most until the next heartbeat */
             l->last_heard_ns += late;
-        if (now > l->last_heard_ns && now - l->last_heard_ns > l->dead_after_ms * MS) {
+        if (now > l->last_heard_ns && now - l->last_heard_ns > ROUTER_PATIENCE * l->dead_after_ms * MS) {
             end_session(w, SL_ERR_TIMEOUT, "silent");
             return UINT64_MAX;
         }

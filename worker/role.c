@@ -31,6 +31,8 @@ static void fill_hello(sl_worker_role *r, sl_role role, const sl_worker_role_opt
     h->total_pages = r->total_pages;
     h->vocab_size = (uint32_t)o->runner->vocab;
     h->pid = (uint32_t)getpid();
+    gethostname(h->host, sizeof h->host - 1);
+    h->instance = sl_random_u64();
 }
 
 static void find_metrics(sl_worker_role *r, const sl_worker_role_opts *o)
@@ -119,6 +121,8 @@ void sl_worker_role_read_load(sl_worker_role *r, sl_msg_load *out)
     out->misses = atomic_load(&r->load.misses);
     out->swap_bytes = atomic_load(&r->load.swap_bytes);
     out->draining = atomic_load(&r->load.draining) != 0;
+    uint64_t turn = atomic_load(&r->load.turn_ns), now = sl_now_ns();
+    out->engine_age_ms = turn && now > turn ? (uint32_t)((now - turn) / MS) : 0;
 }
 
 /* ---- engine thread ---- */
@@ -182,6 +186,7 @@ sl_status sl_worker_role_run(sl_worker_role *r, sl_worker *w, const sl_worker_en
     bool leaving = false;
     uint64_t leave_ns = UINT64_MAX, give_up_ns = UINT64_MAX;
     for (;;) {
+        atomic_store(&r->load.turn_ns, sl_now_ns());
         for (sl_wmail *m; (m = sl_worker_role_take(r));)
             e->mail(e->arg, m);
         if (r->failed)

@@ -34,6 +34,7 @@ typedef struct sl_worker_role_opts {
 
 /* The load that heartbeats report: written by the engine thread, read by the transport thread. */
 typedef struct sl_worker_load {
+    _Atomic uint64_t turn_ns; /* when the engine thread's loop began its last turn */
     _Atomic uint32_t running, waiting, free_pages, cached_pages, draining;
     _Atomic uint64_t queued_tokens, tokens_done, hits, misses, swap_bytes;
 } sl_worker_load;

@@ -75,7 +75,7 @@ sl_status sl_parts_create(const sl_config *cfg, const sl_worker_launch *launch, 
 {
     memset(out, 0, sizeof *out);
     sl_setup s = {.cfg = cfg, .launch = launch, .role = role, .comp = sl_role_name(role), .p = out};
-    snprintf(out->name, sizeof out->name, "%s/%d", sl_role_name(role), launch->index);
+    snprintf(out->name, sizeof out->name, "%s", launch->name);
     sl_status st = make_parts(&s, err);
     if (st != SL_OK)
         sl_parts_destroy(out);

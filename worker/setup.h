@@ -18,7 +18,7 @@
 /* What only the launcher of the process knows. */
 typedef struct sl_worker_launch {
     const char *router_address; /* "host:port" */
-    int index;                  /* among the workers of this role, for the name: "decode/2" */
+    const char *name;           /* "decode/2": unique in the cluster */
     int rank;                   /* of the process in the cluster: metrics port = metrics.port + rank */
     int local_rank;             /* on this host: chooses the device when backend.device is -1; -1: unknown */
 } sl_worker_launch;

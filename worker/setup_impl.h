@@ -26,6 +26,14 @@ sl_status sl_setup_backend(sl_setup *s, sl_err *err);
 void sl_setup_nics(sl_setup *s);
 /* Reads the checkpoint's configuration, decides the formats, loads the weights; sets s->mc, s->mo, p->model. */
 sl_status sl_setup_model(sl_setup *s, sl_err *err);
+/* The formats of the cache: as configured; "auto" is what the checkpoint, whose weights are stored as `stored`, asks
+ * for. Together with the activations' type they are part of a worker's identity. */
+sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_dtype stored,
+                           sl_index_format *index, sl_row_format *row, sl_err *err);
+static inline sl_dtype sl_setup_activations(sl_dtype stored)
+{
+    return stored == SL_F32 ? SL_F32 : SL_BF16;
+}
 /* The host store. Sets p->arena. */
 sl_status sl_setup_arena(sl_setup *s, sl_err *err);
 /* The engine, with what the device has left. Sets p->engine, p->engine_opts and p->runner. */

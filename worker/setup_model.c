@@ -32,18 +32,17 @@ static sl_status check_weights(const sl_setup *s, sl_dtype stored, sl_err *err)
                           sl_backend_describe(s->p->backend), err);
 }
 
-/* As configured; "auto" is what the checkpoint asks for. */
-static sl_status choose_formats(const sl_setup *s, sl_dtype stored, sl_index_format *index,
-                                sl_row_format *row, sl_err *err)
+sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_dtype stored,
+                           sl_index_format *index, sl_row_format *row, sl_err *err)
 {
-    const char *want_index = s->cfg->model.indexer, *want_row = s->cfg->model.row_format;
+    const char *want_index = cfg->model.indexer, *want_row = cfg->model.row_format;
     const sl_index_format_desc *i = sl_index_format_find(want_index);
     const sl_row_format_desc *r = sl_row_format_find(want_row);
     if (!i && strcmp(want_index, "auto") != 0)
         return sl_fail_unknown(err, "model.indexer", want_index, sl_index_format_names());
     if (!r && strcmp(want_row, "auto") != 0)
         return sl_fail_unknown(err, "model.row_format", want_row, sl_row_format_names());
-    sl_model_auto_formats(&s->mc, stored, index, row);
+    sl_model_auto_formats(mc, stored, index, row);
     if (i)
         *index = i->format;
     if (r)
@@ -68,8 +67,8 @@ sl_status sl_setup_model(sl_setup *s, sl_err *err)
     sl_dtype stored;
     SL_TRY(sl_model_config_load(path, &s->mc, err));
     SL_TRY(sl_model_stored_dtype(path, &stored, err));
-    SL_TRY(choose_formats(s, stored, &s->mo.index_format, &s->mo.row_format, err));
-    s->mo.act = stored == SL_F32 ? SL_F32 : SL_BF16;
+    SL_TRY(sl_setup_formats(s->cfg, &s->mc, stored, &s->mo.index_format, &s->mo.row_format, err));
+    s->mo.act = sl_setup_activations(stored);
     choose_sizes(s);
     SL_TRY(check_weights(s, stored, err));
     uint64_t started_ns = sl_now_ns();

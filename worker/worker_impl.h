@@ -56,7 +56,8 @@ typedef struct sl_wlink {
     uint64_t next_try_ns, last_heard_ns, next_beat_ns;
     uint32_t pause_ms, heartbeat_ms, dead_after_ms;
     bool welcomed_once, gave_up;
-    sl_msg_load told; /* last */
+    uint64_t refused_ns; /* first refusal of this kind that may be retried; 0: none since the last WELCOME */
+    sl_msg_load told;    /* last */
     uint64_t told_ns;
 } sl_wlink;
 

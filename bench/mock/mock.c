@@ -23,8 +23,6 @@ void sl_mock_opts_default(sl_mock_opts *o)
     o->model = "sluice";
     o->tag = "sluice";
     o->fingerprint = (sl_key){1, 2};
-    o->geometry = "mock";
-    o->geometry_len = 4;
     o->vocab = 512;
     o->max_context = 4096;
     o->max_batch = 64;
@@ -138,6 +136,7 @@ static void handle(sl_mock *m, const sl_msg *msg)
         break;
     case SL_MSG_REFUSE:
         m->c.refused = true;
+        m->c.refused_for_now = msg->refuse.retry;
         memcpy(m->c.refuse_reason, msg->refuse.reason, sizeof m->c.refuse_reason);
         break;
     case SL_MSG_PING: {
@@ -253,6 +252,8 @@ sl_status sl_mock_create(const sl_mock_opts *o, sl_mock **out, sl_err *err)
         return SL_ERR_NO_MEMORY;
     m->o = *o;
     m->epoch = sl_random_u64();
+    if (!m->o.instance)
+        m->o.instance = sl_random_u64();
     sl_tp_options t = sl_tp_options_default();
     t.events = (sl_tp_events){m, on_accepted, on_connected, on_failed, on_closed};
     t.fabric = o->fabric;

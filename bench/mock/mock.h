@@ -23,7 +23,8 @@ typedef struct sl_mock_opts {
     const char *name, *model, *tag;
     sl_role role;
     sl_key fingerprint;
-    const void *geometry;
+    const void *geometry; /* encoded (kvstore/arena.h); NULL: that of a small cache */
+    uint64_t instance;    /* of the process; 0: random */
     size_t geometry_len;
     uint32_t version; /* 0 = this build's */
     uint32_t vocab, max_context, max_batch, total_pages;
@@ -48,9 +49,10 @@ typedef struct sl_mock_knobs {
     uint32_t die_at;     /* decode: falls silent after this number of output tokens in total */
     bool duplicate;      /* TOKENS, RESERVED, PREFILLED, DONE are sent twice */
     bool stale; /* each TOKENS is followed by one of the attempt before, and one for an unknown request */
-    uint32_t skip_token; /* decode: the token with this number of a request is never sent */
-    bool wrong_count;    /* decode: DONE tells one token too many, once */
-    bool draining;       /* LOAD says draining */
+    uint32_t skip_token;    /* decode: the token with this number of a request is never sent */
+    bool wrong_count;       /* decode: DONE tells one token too many, once */
+    bool draining;          /* LOAD says draining */
+    uint32_t engine_age_ms; /* LOAD says that the engine made its last turn this long ago */
 } sl_mock_knobs;
 
 typedef struct sl_mock_counts {
@@ -60,7 +62,7 @@ typedef struct sl_mock_counts {
     uint32_t waiting_drain;
     uint32_t commits_stale;
     uint64_t tokens;
-    bool welcome, refused, dead;
+    bool welcome, refused, refused_for_now, dead; /* refused_for_now: it may try again */
     uint32_t worker_id;
     char refuse_reason[400];
 } sl_mock_counts;

@@ -1,6 +1,7 @@
 /* What the mock worker sends: messages of its own making, borrowed by the transport until they are out. */
 #include <stdlib.h>
 
+#include "kvstore/arena.h"
 #include "base/log.h"
 #include "bench/mock/mock_impl.h"
 #include "router/core/text.h"
@@ -45,6 +46,18 @@ void sl_mock_send_router(sl_mock *m, const sl_msg *msg)
         sl_mock_send(m, m->router, msg);
 }
 
+/* The page geometry of a cache of one layer. */
+static void write_geometry(sl_key fingerprint, sl_wr *w)
+{
+    sl_cache_dims d = {.rows = sl_row_format_of(SL_ROW_MLA_BF16), .latent = 128, .rope = 16};
+    sl_cache_shape shape;
+    sl_geometry g;
+    sl_geometry_opts o = {.fingerprint = fingerprint, .shape = &shape, .n_layers = 1};
+    SL_CHECK(sl_cache_shape_make(&d, &shape, NULL) == SL_OK && sl_geometry_make(&o, &g, NULL) == SL_OK,
+             "the mock's geometry");
+    sl_geometry_write(&g, w);
+}
+
 void sl_mock_send_hello(sl_mock *m)
 {
     sl_msg h = {.type = SL_MSG_HELLO};
@@ -56,12 +69,19 @@ void sl_mock_send_hello(sl_mock *m)
     sl_copy_text(h.hello.listen, sizeof h.hello.listen, m->address);
     h.hello.epoch = m->epoch;
     h.hello.id.fingerprint = m->o.fingerprint;
-    h.hello.id.geometry = (sl_blob){m->o.geometry, m->o.geometry_len};
+    sl_wr geometry;
+    sl_wr_init(&geometry);
+    write_geometry(m->o.fingerprint, &geometry);
+    h.hello.id.geometry =
+        m->o.geometry ? (sl_blob){m->o.geometry, m->o.geometry_len} : (sl_blob){geometry.data, geometry.len};
+    h.hello.instance = m->o.instance;
+    sl_copy_text(h.hello.host, sizeof h.hello.host, "mock");
     h.hello.max_context = m->o.max_context;
     h.hello.max_batch = m->o.max_batch;
     h.hello.total_pages = m->o.total_pages;
     h.hello.vocab_size = m->o.vocab;
     sl_mock_send_router(m, &h);
+    sl_wr_free(&geometry);
 }
 
 void sl_mock_send_load(sl_mock *m)
@@ -75,6 +95,7 @@ void sl_mock_send_load(sl_mock *m)
     l.load.free_pages = m->o.total_pages > m->c.pages_used ? m->o.total_pages - m->c.pages_used : 0;
     l.load.tokens_done = m->c.tokens;
     l.load.draining = m->k.draining;
+    l.load.engine_age_ms = m->k.engine_age_ms;
     sl_mock_send_router(m, &l);
 }
 

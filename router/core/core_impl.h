@@ -27,6 +27,7 @@
 #include <uv.h>
 
 #include "base/log.h"
+#include "kvstore/arena.h"
 #include "router/core.h"
 #include "router/core/keyset.h"
 #include "router/core/request.h"
@@ -53,8 +54,8 @@ typedef struct sl_member {
     sl_member_state state;
     uint32_t id; /* 0 until HELLO was accepted */
     uint8_t role;
-    char name[64], addr[128], listen[128], metrics[128];
-    uint64_t epoch;
+    char name[64], addr[128], listen[128], metrics[128], host[64];
+    uint64_t epoch, instance;
     uint32_t max_context, max_batch, total_pages, vocab_size, pid;
     sl_msg_load load;
     bool has_load;
@@ -89,11 +90,10 @@ typedef struct sl_router_link {
 typedef struct sl_cluster {
     sl_member *members;
     uint32_t next_id;
-    uint64_t epoch; /* of this router process */
-    bool have_identity;
+    uint64_t epoch;     /* of this router process */
+    bool have_identity; /* always, if the options say what is expected; else while there is a member */
     sl_key fingerprint;
-    uint8_t *geometry;
-    size_t geometry_len;
+    sl_geometry geometry;
     uint32_t vocab;      /* 0 until a worker has joined */
     int32_t max_context; /* that every member serves; 0 = unknown until a worker joins */
     uint64_t last_tick_ns, last_ping_ns;
@@ -190,6 +190,8 @@ void sl_router_link_stay_awake(sl_router *r);
 sl_member *sl_member_find(sl_router *r, uint32_t id);
 void sl_member_accept(sl_router *r, sl_tp_ep *ep, const char *addr);
 void sl_member_hello(sl_member *w, const sl_msg_hello *h);
+/* Takes the identity that the options expect, if they say one. */
+sl_status sl_cluster_init(sl_router *r, sl_err *err);
 void sl_member_message(sl_member *w, const sl_msg *m);
 /* Takes it out of service: closes its endpoint by force; its requests get SL_EVENT_LOST. */
 void sl_member_lost(sl_member *w, sl_status why, const char *reason);

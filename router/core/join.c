@@ -1,18 +1,26 @@
 /*
  * How a worker joins. HELLO is answered by WELCOME (with the id that names the worker from now on) or REFUSE with the
- * reason. The first worker defines what pages look like (fingerprint and geometry); every later one must be equal,
- * because other workers would read its rows. When the last worker is gone the next one defines anew. A worker that
- * comes back (same name) replaces its former self, whose requests are recovered.
+ * reason.
+ *
+ * What a worker must be (fingerprint and page geometry, without the layout) comes from the router's own configuration
+ * and checkpoint. A router that was not told it (tests, benchmarks, a router without weights) takes what the first
+ * worker says until the last worker is gone.
+ *
+ * A name belongs to one process. Everything else is checked before the holder of a name is looked at, and a holder that
+ * lives is never replaced by another process: the other one is refused, and may try again, because the holder may be its
+ * former self whose loss has not been noticed yet. Only another connection of the same process (the same instance)
+ * replaces the former one at once.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "router/core/core_impl.h"
 
-static void refuse(sl_member *w, sl_status st, const char *reason)
+/* retry: the same HELLO may be accepted later. */
+static void refuse(sl_member *w, sl_status st, const char *reason, bool retry)
 {
     sl_msg m = {.type = SL_MSG_REFUSE};
     m.refuse.status = st;
+    m.refuse.retry = retry;
     sl_copy_text(m.refuse.reason, sizeof m.refuse.reason, reason);
     sl_router_link_send(w, &m);
     sl_counter_add(w->r->stats.refused, 1);
@@ -23,22 +31,31 @@ static void refuse(sl_member *w, sl_status st, const char *reason)
         sl_tp_close(w->ep, SL_TP_CLOSE_FLUSH);
 }
 
-/* Whether pages may move between this worker and the others. The first worker defines. */
-static sl_status check_identity(sl_router *r, const sl_msg_hello *h, sl_err *err)
+/* Whether pages may move between this worker and the others. *theirs: its geometry. */
+static sl_status check_identity(sl_router *r, const sl_msg_hello *h, sl_geometry *theirs, sl_err *err)
 {
-    if (!r->cluster.have_identity)
-        return SL_OK;
-    if (!sl_key_eq(r->cluster.fingerprint, h->id.fingerprint))
+    const sl_cluster *c = &r->cluster;
+    sl_err why = {""};
+    if (c->have_identity && !sl_key_eq(c->fingerprint, h->id.fingerprint))
         return sl_fail(
             err, SL_ERR_REFUSED,
             "fingerprint %016lx%016lx differs from the cluster's %016lx%016lx: another checkpoint, config or "
             "numeric convention",
-            h->id.fingerprint.hi, h->id.fingerprint.lo, r->cluster.fingerprint.hi, r->cluster.fingerprint.lo);
-    if (r->cluster.geometry_len != h->id.geometry.len ||
-        (r->cluster.geometry_len &&
-         memcmp(r->cluster.geometry, h->id.geometry.data, r->cluster.geometry_len)))
-        return sl_fail(err, SL_ERR_REFUSED,
-                       "page geometry differs from the cluster's (layout, row format or layers)");
+            h->id.fingerprint.hi, h->id.fingerprint.lo, c->fingerprint.hi, c->fingerprint.lo);
+    if (sl_geometry_read(h->id.geometry.data, h->id.geometry.len, theirs, &why) ||
+        (c->have_identity && sl_geometry_compatible(&c->geometry, theirs, &why)))
+        return sl_fail(err, SL_ERR_REFUSED, "page geometry differs from the cluster's: %s", why.text);
+    return SL_OK;
+}
+
+sl_status sl_cluster_init(sl_router *r, sl_err *err)
+{
+    const sl_identity *id = r->o.identity;
+    if (!id)
+        return SL_OK;
+    SL_TRY(sl_geometry_read(id->geometry.data, id->geometry.len, &r->cluster.geometry, err));
+    r->cluster.fingerprint = id->fingerprint;
+    r->cluster.have_identity = true;
     return SL_OK;
 }
 
@@ -65,31 +82,31 @@ static sl_status check_hello(sl_router *r, const sl_msg_hello *h, sl_err *err)
     return SL_OK;
 }
 
-static sl_status adopt_identity(sl_router *r, const sl_msg_hello *h)
+static sl_member *holder_of(sl_router *r, const sl_member *w, const char *name)
 {
-    if (r->cluster.have_identity)
-        return SL_OK;
-    uint8_t *copy = malloc(h->id.geometry.len + 1);
-    if (!copy)
-        return SL_ERR_NO_MEMORY;
-    if (h->id.geometry.len)
-        memcpy(copy, h->id.geometry.data, h->id.geometry.len);
-    free(r->cluster.geometry);
-    r->cluster.geometry = copy;
-    r->cluster.geometry_len = h->id.geometry.len;
-    r->cluster.fingerprint = h->id.fingerprint;
-    r->cluster.have_identity = true;
-    r->cluster.vocab = h->vocab_size;
-    return SL_OK;
+    for (sl_member *o = r->cluster.members; o; o = o->next) {
+        if (o != w && o->id && o->state != SL_MEMBER_DEAD && !strcmp(o->name, name))
+            return o;
+    }
+    return NULL;
 }
 
-static void replace_former(sl_router *r, const sl_member *w, const char *name)
+/* Whether the name is free, or held by a former connection of the same process, which ends now. */
+static sl_status check_name(sl_router *r, const sl_member *w, const sl_msg_hello *h, sl_err *err)
 {
-    for (sl_member *o = r->cluster.members, *next; o; o = next) {
-        next = o->next;
-        if (o != w && o->id && o->state != SL_MEMBER_DEAD && !strcmp(o->name, name))
-            sl_member_lost(o, SL_ERR_PEER, "replaced by a new process of the same name");
+    sl_member *o = holder_of(r, w, h->name);
+    if (!o)
+        return SL_OK;
+    if (o->instance == h->instance) {
+        sl_member_lost(o, SL_ERR_PEER, "the same process has connected again");
+        return SL_OK;
     }
+    uint64_t now = sl_now_ns(), silent = now > o->last_seen_ns ? now - o->last_seen_ns : 0;
+    return sl_fail(
+        err, SL_ERR_REFUSED,
+        "name %s is held by a living worker: pid %u on host %s, heard %llu ms ago; start this one with "
+        "another --index, or stop that one",
+        h->name, o->pid, o->host, (unsigned long long)(silent / SL_MS));
 }
 
 static void take_over(sl_member *w, const sl_msg_hello *h)
@@ -97,6 +114,8 @@ static void take_over(sl_member *w, const sl_msg_hello *h)
     memcpy(w->name, h->name, sizeof w->name);
     memcpy(w->listen, h->listen, sizeof w->listen);
     memcpy(w->metrics, h->metrics, sizeof w->metrics);
+    memcpy(w->host, h->host, sizeof w->host);
+    w->instance = h->instance;
     w->role = h->role;
     w->epoch = h->epoch;
     w->max_context = h->max_context;
@@ -106,16 +125,26 @@ static void take_over(sl_member *w, const sl_msg_hello *h)
     w->pid = h->pid;
 }
 
-/* Everything that must agree, in order: what the worker is, then what its pages are. */
-static sl_status admit(sl_member *w, const sl_msg_hello *h, sl_err *err)
+/* Everything that must agree, in order: what the worker is, what its pages are, then whether its name is free.
+ * *retry: it may be accepted later. */
+static sl_status admit(sl_member *w, const sl_msg_hello *h, bool *retry, sl_err *err)
 {
     sl_router *r = w->r;
+    sl_geometry theirs;
     SL_TRY(check_hello(r, h, err));
-    replace_former(r, w, h->name); /* the identity is free again when that was the last member */
-    SL_TRY(check_identity(r, h, err));
-    if (sl_keyset_create(h->total_pages ? 2 * (size_t)h->total_pages : 4096, &w->prefix) ||
-        adopt_identity(r, h))
+    SL_TRY(check_identity(r, h, &theirs, err));
+    *retry = true;
+    if (sl_keyset_create(h->total_pages ? 2 * (size_t)h->total_pages : 4096, &w->prefix))
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    SL_TRY(check_name(r, w, h, err));
+    if (!r->cluster.have_identity) {
+        r->cluster.geometry = theirs;
+        r->cluster.fingerprint = h->id.fingerprint;
+        r->cluster.have_identity = true;
+        r->cluster.vocab = 0;
+    }
+    if (!r->cluster.vocab)
+        r->cluster.vocab = h->vocab_size;
     return SL_OK;
 }
 
@@ -129,8 +158,9 @@ static void welcome(sl_member *w)
     m.welcome.dead_after_ms = r->o.dead_after_ms;
     sl_router_link_send(w, &m);
     sl_log(SL_LOG_INFO, "router", "worker_joined",
-           "worker=%s id=%u role=%s listen=%s pid=%u max_batch=%u pages=%u context=%u", w->name, w->id,
-           sl_role_name((sl_role)w->role), w->listen, w->pid, w->max_batch, w->total_pages, w->max_context);
+           "worker=%s id=%u role=%s listen=%s host=%s pid=%u max_batch=%u pages=%u context=%u", w->name,
+           w->id, sl_role_name((sl_role)w->role), w->listen, w->host, w->pid, w->max_batch, w->total_pages,
+           w->max_context);
 }
 
 void sl_member_hello(sl_member *w, const sl_msg_hello *h)
@@ -142,9 +172,10 @@ void sl_member_hello(sl_member *w, const sl_msg_hello *h)
     }
     sl_err err = {""};
     memcpy(w->name, h->name, sizeof w->name);
-    sl_status st = admit(w, h, &err);
+    bool retry = false;
+    sl_status st = admit(w, h, &retry, &err);
     if (st) {
-        refuse(w, st, err.text);
+        refuse(w, st, err.text, retry);
         return;
     }
     take_over(w, h);

@@ -5,7 +5,10 @@
  *
  * Liveness: a member that is silent for dead_after_ms, or whose endpoint broke, is dead. Its endpoint is closed by
  * force, which fences its puts, and every request on it is recovered. When the loop itself was held up, the silence
- * of that time does not count against the members.
+ * of that time does not count against the members: sl_members_tick() is called every 20 ms, and measures how late it is.
+ *
+ * A worker's heartbeat comes from its transport thread. LOAD also tells when its engine thread last began a turn; a
+ * worker whose engine hangs is given up like one that is dead, and its link does not come back before the engine does.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -103,7 +106,7 @@ void sl_member_lost(sl_member *w, sl_status why, const char *reason)
         sl_tp_close(w->ep, SL_TP_CLOSE_FORCE);
     if (!member)
         return;
-    if (!members(r, w))
+    if (!members(r, w) && !r->o.identity)
         r->cluster.have_identity = false;
     sl_undrained_forget(r, w->id);
     sl_requests_member_lost(r, w->id);
@@ -126,6 +129,8 @@ static void on_load(sl_member *w, const sl_msg_load *l)
     if (freed)
         w->blocked_until_ns = 0;
     w->r->queue.dirty |= freed;
+    if (l->engine_age_ms > (uint64_t)SL_ENGINE_PATIENCE * w->r->o.dead_after_ms)
+        sl_member_lost(w, SL_ERR_TIMEOUT, "its engine makes no progress");
 }
 
 void sl_member_message(sl_member *w, const sl_msg *m)

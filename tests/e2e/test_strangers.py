@@ -43,9 +43,21 @@ def test_wrong_cluster_tag_is_refused(start, cluster):
     refused(start, cluster, "decode", r"cluster\.tag is 'other', this cluster is 'sluice'", **{"cluster.tag": "other"})
 
 
-def test_wrong_page_geometry_is_refused(start, cluster):
-    refused(start, cluster, "decode", r"page geometry differs", **{"kvstore.layout": "layer_first"})
-    cluster.logged("ev=worker_refused .*geometry", 5)
+def test_other_row_format_is_refused(start, cluster):
+    refused(start, cluster, "decode", r"fingerprint \w+ differs|geometry differs", **{"model.row_format": "mla_bf16"})
+
+
+def test_other_page_layout_is_served(start, cluster):
+    """Layouts may differ, because puts are mapped: the worker joins and its tokens are right."""
+    p = start(real.Process, "decode", 9, cluster.worker_address, **{"kvstore.layout": "layer_first"})
+    real.until("the worker", lambda: cluster.worker("decode/9"), 20)
+    def served():
+        ids = real.prompt(f"layout {random.random()}", 150)
+        assert cluster.tokens(ids, 30) == real.reference(ids, 30)
+        return real.metric(p.metrics(), "sluice_decode_tokens_total")
+    real.until("tokens of the worker with another layout", served, 60)
+    assert p.close() and p.process.returncode == 0
+    real.until("it to leave", lambda: cluster.worker("decode/9") is None, 20)
 
 
 def test_wrong_convention_is_refused(start, cluster):

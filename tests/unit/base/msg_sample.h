@@ -40,16 +40,18 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                  .max_batch = 64,
                                  .total_pages = 1000,
                                  .vocab_size = 512,
-                                 .pid = 42};
+                                 .pid = 42,
+                                 .host = "node-1",
+                                 .instance = 78};
         break;
     case SL_MSG_WELCOME:
         m.welcome = (sl_msg_welcome){3, 0xdeadbeef12345678u, 500, 3000};
         break;
     case SL_MSG_REFUSE:
-        m.refuse = (sl_msg_refuse){SL_ERR_REFUSED, "row_format differs"};
+        m.refuse = (sl_msg_refuse){SL_ERR_REFUSED, "row_format differs", 1};
         break;
     case SL_MSG_LOAD:
-        m.load = (sl_msg_load){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1};
+        m.load = (sl_msg_load){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 11};
         break;
     case SL_MSG_PING:
     case SL_MSG_PONG:

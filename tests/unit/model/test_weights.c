@@ -73,8 +73,12 @@ static float *answer(sl_backend *be, const char *from, const sl_model_opts *o, s
     float *logits = malloc(sizeof *logits * N_IDS * (size_t)sl_model_get_config(m)->vocab_size);
     sl_resident_chunk c = {0, ids, N_IDS};
     ck_assert_msg(sl_resident_step(r, &c, 1, true, logits, &err) == SL_OK, "%s", err.text);
-    if (key)
+    if (key) {
+        sl_key unloaded; /* the router's view of the same files */
         *key = sl_model_fingerprint(m);
+        ck_assert_msg(sl_model_identify(from, o, &unloaded, &err) == SL_OK, "%s", err.text);
+        ck_assert(sl_key_eq(*key, unloaded));
+    }
     sl_resident_destroy(r);
     sl_model_destroy(m);
     return logits;

@@ -4,8 +4,10 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kvstore/page_key.h"
+#include "tests/unit/kvstore/mla_geometry.h"
 #include "tests/unit/router/harness.h"
 
 static harness h;
@@ -65,7 +67,7 @@ START_TEST(misfits_are_refused_with_the_reason)
     expect_refused(x, "vocabulary");
     x = o, x.fingerprint.lo ^= 1;
     expect_refused(x, "fingerprint");
-    x = o, x.geometry = "mocK";
+    x = o, x.geometry = "mocK", x.geometry_len = 4;
     expect_refused(x, "geometry");
     ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 0);
     ck_assert_uint_eq(sl_counter_value(h.r->stats.refused), 6);
@@ -85,15 +87,150 @@ START_TEST(last_one_gone_frees_the_identity)
 }
 END_TEST
 
-START_TEST(restarted_worker_replaces_itself)
+/* Another process of the same name is refused while the holder lives, with a reason that names the holder. */
+START_TEST(living_holder_keeps_its_name)
 {
     sl_mock_opts o = h.mo;
     o.role = SL_ROLE_DECODE;
     o.name = "decode/x";
+    int first = add_with(o);
+    for (int i = 0; i < 3; i++) {
+        expect_refused(o, "decode/x is held by a living worker: pid");
+        ck_assert_ptr_nonnull(strstr(sl_mock_count(h.w[h.n - 1])->refuse_reason, "on host mock"));
+        ck_assert(sl_mock_count(h.w[h.n - 1])->refused_for_now);
+    }
+    sl_member *w = sl_member_find(h.r, sl_mock_count(h.w[first])->worker_id);
+    ck_assert_ptr_nonnull(w);
+    ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 1);
+    sl_mock_kill(h.w[first]);
+    H_UNTIL(&h, !sl_members_count(h.r, SL_ROLE_DECODE), 1000);
+    ck_assert(sl_mock_count(h.w[add_with(o)])->welcome); /* the name is free */
+}
+END_TEST
+
+/* The name of a holder that has fallen silent is free after dead_after_ms, although its connection stands. */
+START_TEST(silent_holder_loses_its_name)
+{
+    sl_mock_opts o = h.mo;
+    o.role = SL_ROLE_DECODE;
+    o.name = "decode/x";
+    sl_mock_knob(h.w[add_with(o)])->silent = true;
+    expect_refused(o, "held by a living worker");
+    H_UNTIL(&h, !sl_members_count(h.r, SL_ROLE_DECODE), 2000);
+    ck_assert(sl_mock_count(h.w[add_with(o)])->welcome);
+}
+END_TEST
+
+/* Another connection of the same process replaces the former one at once. */
+START_TEST(same_process_replaces_itself)
+{
+    sl_mock_opts o = h.mo;
+    o.role = SL_ROLE_DECODE;
+    o.name = "decode/x";
+    o.instance = 7;
     add_with(o);
     add_with(o);
     ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 1);
     ck_assert_uint_eq(sl_mock_count(h.w[1])->worker_id, 2);
+}
+END_TEST
+
+/* What is wrong is refused before the holder of the name is looked at. */
+START_TEST(misfit_does_not_push_a_worker_out)
+{
+    sl_mock_opts o = h.mo;
+    o.role = SL_ROLE_DECODE;
+    o.name = "decode/x";
+    o.instance = 7;
+    add_with(o);
+    o.fingerprint.lo ^= 1;
+    expect_refused(o, "fingerprint");
+    ck_assert(!sl_mock_count(h.w[1])->refused_for_now);
+    ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 1);
+    ck_assert_uint_eq(sl_member_find(h.r, 1)->id, 1);
+}
+END_TEST
+
+static sl_wr encoded_geometry(sl_key fingerprint, sl_layout layout, sl_row_format rows)
+{
+    static const bool no_indexer[2];
+    sl_geometry g = mla_geometry(fingerprint, layout, rows, SL_INDEX_PLAIN, 2, no_indexer);
+    sl_wr w;
+    sl_wr_init(&w);
+    sl_geometry_write(&g, &w);
+    return w;
+}
+
+/* A router that knows what it serves refuses a wrong worker that comes first, and takes every layout of the right one. */
+START_TEST(first_worker_does_not_define_the_cluster)
+{
+    sl_wr page = encoded_geometry(h.mo.fingerprint, SL_LAYOUT_PAGE_FIRST, SL_ROW_MLA_BF16);
+    sl_wr layer = encoded_geometry(h.mo.fingerprint, SL_LAYOUT_LAYER_FIRST, SL_ROW_MLA_BF16);
+    sl_wr f32 = encoded_geometry(h.mo.fingerprint, SL_LAYOUT_PAGE_FIRST, SL_ROW_MLA_F32);
+    const sl_identity id = {h.mo.fingerprint, {page.data, page.len}};
+    h_close(&h);
+    h_init(&h);
+    h.o.identity = &id;
+    h_open(&h);
+    sl_mock_opts o = h.mo, x;
+    o.role = SL_ROLE_DECODE;
+    o.geometry = page.data, o.geometry_len = page.len;
+    x = o, x.fingerprint.lo ^= 1;
+    expect_refused(x, "fingerprint");
+    x = o, x.geometry = f32.data, x.geometry_len = f32.len;
+    expect_refused(x, "page geometry differs from the cluster's: cache plane");
+    ck_assert(sl_mock_count(h.w[add_with(o)])->welcome);
+    x = o, x.role = SL_ROLE_PREFILL, x.geometry = layer.data, x.geometry_len = layer.len;
+    ck_assert(sl_mock_count(h.w[add_with(x)])->welcome);
+    client c = {0};
+    h_ask(&h, &c, 70, 5);
+    h_expect(&h, &c, 70, 5, 2000);
+    sl_group_release(c.group);
+    sl_mock_kill(h.w[2]);
+    sl_mock_kill(h.w[3]);
+    H_UNTIL(&h, !sl_members_count(h.r, SL_ROLE_DECODE) && !sl_members_count(h.r, SL_ROLE_PREFILL), 1000);
+    x = o, x.fingerprint.lo ^= 1;
+    expect_refused(x, "fingerprint"); /* also when all are gone */
+    sl_wr_free(&page);
+    sl_wr_free(&layer);
+    sl_wr_free(&f32);
+}
+END_TEST
+
+/* The heartbeat goes on while the engine hangs: the worker is given up, and its requests move to another one. */
+START_TEST(hung_engine_is_noticed)
+{
+    h.r->o.stage_timeout_ms = 20000;
+    h_add(&h, SL_ROLE_PREFILL);
+    int a = h_add(&h, SL_ROLE_DECODE);
+    sl_mock_knob(h.w[a])->hold = true;
+    client c = {0};
+    h_ask(&h, &c, 70, 5);
+    h_run(&h, 50);
+    int b = h_add(&h, SL_ROLE_DECODE);
+    sl_mock_knob(h.w[a])->engine_age_ms = SL_ENGINE_PATIENCE * h.r->o.dead_after_ms;
+    h_run(&h, 100);
+    ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 2); /* a long step is no hang */
+    sl_mock_knob(h.w[a])->engine_age_ms++;
+    h_expect(&h, &c, 70, 5, 2000);
+    sl_group_release(c.group);
+    ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 1);
+    ck_assert_uint_eq(sl_mock_count(h.w[b])->received[SL_MSG_RESERVE], 1);
+}
+END_TEST
+
+/* The router's loop is held up for longer than dead_after_ms: no worker is lost. */
+START_TEST(stalled_loop_loses_no_worker)
+{
+    h_add(&h, SL_ROLE_PREFILL);
+    h_add(&h, SL_ROLE_DECODE);
+    for (int i = 0; i < 3; i++) {
+        usleep(3 * h.r->o.dead_after_ms * 1000);
+        h_run(&h, 100);
+    }
+    ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 1);
+    ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_PREFILL), 1);
+    ck_assert_uint_eq(sl_mock_count(h.w[0])->worker_id, 1);
 }
 END_TEST
 
@@ -298,7 +435,13 @@ int main(void)
         {both_roles_make_it_ready, 0},
         {misfits_are_refused_with_the_reason, 0},
         {last_one_gone_frees_the_identity, 0},
-        {restarted_worker_replaces_itself, 0},
+        {living_holder_keeps_its_name, 0},
+        {silent_holder_loses_its_name, 0},
+        {same_process_replaces_itself, 0},
+        {misfit_does_not_push_a_worker_out, 0},
+        {first_worker_does_not_define_the_cluster, 0},
+        {hung_engine_is_noticed, 0},
+        {stalled_loop_loses_no_worker, 0},
         {impostor_does_not_push_a_worker_out, 0},
         {restarts_under_load, 0},
         {draining_worker_gets_nothing_new, 0},

@@ -106,8 +106,9 @@ typedef struct cluster_opts {
     /* Instead of fakes: fills w->runner for w->arena on the worker's thread, and takes it down. */
     bool (*make_runner)(cworker *w);
     void (*drop_runner)(cworker *w);
-    int64_t row_pages;    /* adaptive: device row pages of a decode worker */
-    sl_geometry geometry; /* used when n_layers != 0, else made from the fields above */
+    uint32_t dead_after_ms; /* that the router tells; 0: 3000 */
+    int64_t row_pages;      /* adaptive: device row pages of a decode worker */
+    sl_geometry geometry;   /* used when n_layers != 0, else made from the fields above */
     int32_t eos;
 } cluster_opts;
 

@@ -231,7 +231,7 @@ static void on_hello(cluster *c, cworker *w, sl_tp_ep *ep, const sl_msg_hello *h
     memcpy(w->listen, h->listen, sizeof w->listen);
     ep->user = w;
     sl_msg m = {.type = SL_MSG_WELCOME};
-    m.welcome = (sl_msg_welcome){w->id, 1, 50, 3000};
+    m.welcome = (sl_msg_welcome){w->id, 1, 50, c->o.dead_after_ms ? c->o.dead_after_ms : 3000};
     cluster_send(w, &m);
 }
 

@@ -20,6 +20,7 @@ struct fake_runner {
     fake_opts o;
     float *logits; /* [max_seqs + 64][vocab] */
     int open, steps;
+    _Atomic bool hang;
     sl_engine_stats st;
 };
 
@@ -178,11 +179,18 @@ static void pretend(uint32_t us)
         nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
 }
 
+void fake_hang(fake_runner *f, bool on)
+{
+    atomic_store(&f->hang, on);
+}
+
 static sl_status f_step(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err)
 {
     fake_runner *f = impl;
     const sl_geometry *g = sl_arena_geometry(f->arena);
     int32_t total = 0;
+    while (atomic_load(&f->hang))
+        pretend(1000);
     if (++f->steps == f->o.fail_step)
         return sl_fail(err, f->o.fail_with, "step made to fail");
     for (int32_t k = 0; k < n; k++)

@@ -26,6 +26,8 @@ fake_runner *fake_create(sl_arena *arena, const fake_opts *opts);
 void fake_destroy(fake_runner *f);
 sl_runner fake_runner_of(fake_runner *f);
 int fake_open_seqs(const fake_runner *f);
+/* Any thread: from now on a step does not return until this is taken back. */
+void fake_hang(fake_runner *f, bool on);
 
 /* Greedy stream of a single process: out[0..n) after the prompt. The reference that every cluster stream must
  * equal. */

@@ -316,12 +316,46 @@ static bool has_come_back(cluster *cl)
 START_TEST(router_is_silent)
 {
     cluster_opts o = cluster_defaults();
+    o.dead_after_ms = 600;
     cluster_start(&c, &o);
     c.silent = true;
     first_epoch = decode0()->epoch;
     cluster_until(&c, has_come_back, 20, "the worker to give the session up and come back");
     c.silent = false;
     make(100, 10, 1);
+    all_right(20);
+    cluster_stop(&c);
+}
+END_TEST
+
+static bool engine_is_old(cluster *cl)
+{
+    return cluster_worker(cl, SL_ROLE_DECODE, 0)->load.engine_age_ms >
+           SL_ENGINE_PATIENCE * cl->o.dead_after_ms;
+}
+
+/* The engine's thread hangs, the heartbeats go on and tell it; after the router has ended the session, the worker does
+ * not come back before its engine does. */
+START_TEST(engine_hangs)
+{
+    cluster_opts o = cluster_defaults();
+    o.dead_after_ms = 300;
+    cluster_start(&c, &o);
+    make(100, 10, 1);
+    all_right(20);
+    ck_assert_uint_lt(decode0()->load.engine_age_ms, 1000);
+    fake_hang(decode0()->fake, true);
+    make(100, 10, 2);
+    first_epoch = decode0()->epoch;
+    cluster_until(&c, engine_is_old, 20, "the heartbeats to tell that the engine hangs");
+    ck_assert_uint_eq(decode0()->epoch, first_epoch);
+    cluster_cut_all(&c);
+    uint64_t until = sl_now_ns() + 1000000000u;
+    while (sl_now_ns() < until)
+        cluster_poll(&c, 5);
+    ck_assert_uint_eq(decode0()->epoch, first_epoch);
+    fake_hang(decode0()->fake, false);
+    cluster_until(&c, has_come_back, 20, "the worker to come back with its engine");
     all_right(20);
     cluster_stop(&c);
 }
@@ -507,6 +541,7 @@ int main(void)
     tcase_add_test(t, prefill_restarts);
     tcase_add_test(t, router_connection_breaks);
     tcase_add_test(t, router_is_silent);
+    tcase_add_test(t, engine_hangs);
     tcase_add_test(t, cancel_in_the_gap);
     tcase_add_test(t, reservation_expires);
     tcase_add_test(t, late_messages);

@@ -1,0 +1,80 @@
+/* See identity.h. */
+#include "worker/identity.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+#include "sparse/algorithm.h"
+#include "worker/setup_impl.h"
+
+enum { HOST_CHARS = 40 };
+
+/* The inode of the pid namespace in which the kernel starts (PROC_PID_INIT_INO of the kernel). */
+static const ino_t FIRST_PID_NAMESPACE = 0xEFFFFFFC;
+
+void sl_worker_default_name(sl_role role, char out[SL_WORKER_NAME_MAX])
+{
+    char name[256] = "";
+    const char *host = name;
+    struct stat ns;
+    gethostname(name, sizeof name - 1);
+    name[strcspn(name, ".")] = '\0';
+    size_t n = strlen(name);
+    if (n > HOST_CHARS)
+        host += n - HOST_CHARS;
+    if (stat("/proc/self/ns/pid", &ns) == 0 && ns.st_ino != FIRST_PID_NAMESPACE)
+        snprintf(out, SL_WORKER_NAME_MAX, "%s@%.40s/%d-%x", sl_role_name(role), host, (int)getpid(),
+                 (unsigned)ns.st_ino & 0xffffff);
+    else
+        snprintf(out, SL_WORKER_NAME_MAX, "%s@%.40s/%d", sl_role_name(role), host, (int)getpid());
+}
+
+static sl_status read_identity(const sl_config *cfg, sl_model_config *mc, sl_worker_identity *out,
+                               sl_err *err)
+{
+    const char *path = cfg->model.path;
+    sl_dtype stored;
+    sl_geometry g;
+    SL_TRY(sl_model_config_load(path, mc, err));
+    SL_TRY(sl_model_stored_dtype(path, &stored, err));
+    sl_model_opts mo = {.max_tokens = 1, .act = sl_setup_activations(stored)};
+    SL_TRY(sl_setup_formats(cfg, mc, stored, &mo.index_format, &mo.row_format, err));
+    const sl_algo_desc *algorithm = sl_algo_find(cfg->sparse_attention.algorithm);
+    if (!algorithm)
+        return sl_fail_unknown(err, "sparse_attention.algorithm", cfg->sparse_attention.algorithm,
+                               sl_algo_names());
+    SL_TRY(sl_model_identify(path, &mo, &out->id.fingerprint, err));
+    sl_cache_dims cache = sl_engine_cache_dims(mc, mo.row_format, mo.index_format);
+    SL_TRY(sl_engine_geometry(mc, &cache, algorithm, SL_LAYOUT_PAGE_FIRST, out->id.fingerprint, &g, err));
+    sl_geometry_write(&g, &out->bytes);
+    if (out->bytes.bad)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    out->id.geometry = (sl_blob){out->bytes.data, out->bytes.len};
+    out->row_format = sl_row_format_name(mo.row_format);
+    out->indexer = sl_index_format_name(mo.index_format);
+    return SL_OK;
+}
+
+sl_status sl_worker_identity_read(const sl_config *cfg, sl_worker_identity *out, sl_err *err)
+{
+    memset(out, 0, sizeof *out);
+    sl_model_config *mc = calloc(1, sizeof *mc);
+    if (!mc)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    sl_wr_init(&out->bytes);
+    sl_status st = read_identity(cfg, mc, out, err);
+    free(mc);
+    if (st != SL_OK)
+        sl_worker_identity_free(out);
+    return st;
+}
+
+void sl_worker_identity_free(sl_worker_identity *id)
+{
+    sl_wr_free(&id->bytes);
+    memset(id, 0, sizeof *id);
+}

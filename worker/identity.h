@@ -1,0 +1,38 @@
+/*
+ * Who a worker is: its name, and what its pages are made of.
+ *
+ * The identity that processes compare before pages move between them (fingerprint and geometry) is computed here from a
+ * configuration and the headers and samples of a checkpoint: no weights are loaded and no device is opened. So the
+ * router knows what its workers must be before the first one joins. Any thread.
+ */
+#ifndef SL_WORKER_IDENTITY_H
+#define SL_WORKER_IDENTITY_H
+
+#include "base/config.h"
+#include "base/msg.h"
+
+#define SL_WORKER_NAME_MAX 64
+
+/*
+ * "decode@node-7/4711": role, host and process id. The host is the first label of the host's name, its last 40
+ * characters where it is longer. In a container, whose process ids begin at 1, the process id is followed by the
+ * identity of its pid namespace, so that two containers of one host that share the host's name have different names.
+ */
+void sl_worker_default_name(sl_role role, char out[SL_WORKER_NAME_MAX]);
+
+typedef struct sl_worker_identity {
+    sl_identity id;                   /* its geometry points into bytes */
+    sl_wr bytes;                      /* owned */
+    const char *row_format, *indexer; /* names of the formats, constant */
+} sl_worker_identity;
+
+/*
+ * The identity that a worker of this configuration has; the layout in it is page_first. Reads the headers of the
+ * checkpoint and at most 68 KiB of each tensor. Errors: SL_ERR_NOT_FOUND (model.path holds no weights), those of the
+ * checkpoint, SL_ERR_INVALID (a format that is unknown). *out must not move until it is freed.
+ */
+sl_status sl_worker_identity_read(const sl_config *cfg, sl_worker_identity *out, sl_err *err);
+/* A zeroed one is fine. */
+void sl_worker_identity_free(sl_worker_identity *id);
+
+#endif
