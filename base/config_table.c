@@ -104,7 +104,7 @@ const sl_cfg_row sl_cfg_rows[] = {
     SIZE(kvstore, bytes, "256MiB", MIB, 64 * TIB,
          "Memory of the host store, allocated once at start; too little memory is an error at start."),
     CHOICE(kvstore, layout, "auto", automatic,
-           "Order of rows in memory; all workers of a cluster need the same. auto: layer_first on a GPU, "
+           "Order of rows in memory; workers of one cluster may differ. auto: layer_first on a GPU, "
            "where fetching rows of one layer is then faster; page_first on the cpu backend."),
     ENUM(kvstore, huge_pages, "auto", tristates,
          "Huge pages for the store. auto: use them where the system has any. on: fail without them."),

@@ -86,7 +86,7 @@ def test_restart_of_a_name_is_admitted(start):
 
 
 def test_stopped_worker_does_not_fight_for_its_name(start):
-    """A worker is stopped and replaced under its name. When it continues it is refused, ends, and disturbs nobody."""
+    """A worker is stopped and replaced under its name. When it continues it is refused and ends, and no other process is disturbed."""
     r, _, d = pair(start)
     os.kill(d.process.pid, signal.SIGSTOP)
     try:
@@ -114,7 +114,7 @@ def test_default_name_has_host_and_process(start):
 
 
 def test_stalled_router_loses_no_worker(start):
-    """The router does nothing for longer than cluster.dead_after_ms, as in a long turn of its loop: nobody leaves."""
+    """The router does nothing for longer than cluster.dead_after_ms, as in a long turn of its loop: no worker leaves."""
     r, p, d = pair(start)
     for _ in range(2):
         os.kill(r.process.pid, signal.SIGSTOP)
