@@ -157,7 +157,7 @@ int64_t sl_cache_part_bytes(const sl_cache_plane *p, int32_t i)
 {
     const sl_cache_part *t = &p->parts[i];
     int64_t bytes = t->count * (int64_t)sl_dtype_size(t->dtype);
-    return t->per == SL_PER_TOKEN ? bytes * p->unit_tokens : bytes;
+    return t->per == SL_PER_TOKEN ? bytes * sl_cache_segment_tokens(p) : bytes;
 }
 
 int64_t sl_cache_unit_bytes(const sl_cache_plane *p)
@@ -170,7 +170,7 @@ int64_t sl_cache_unit_bytes(const sl_cache_plane *p)
 
 int32_t sl_cache_page_units(const sl_cache_plane *p)
 {
-    return p->heads * (SL_PAGE_TOKENS / p->unit_tokens);
+    return p->heads * (SL_PAGE_TOKENS / sl_cache_segment_tokens(p));
 }
 
 int64_t sl_cache_page_bytes(const sl_cache_plane *p)
@@ -234,9 +234,13 @@ static sl_status check_plane(const sl_cache_shape *s, int32_t i, sl_err *err)
                        p->name, (int)p->scope);
     if (p->heads < 1 || p->heads > MAX_HEADS || (p->scope == SL_SCOPE_REQUEST && p->heads != 1))
         return sl_fail(err, SL_ERR_INVALID, "cache plane %s: %d heads", p->name, p->heads);
-    if (p->unit_tokens < 1 || p->unit_tokens > SL_PAGE_TOKENS || SL_PAGE_TOKENS % p->unit_tokens)
-        return sl_fail(err, SL_ERR_INVALID, "cache plane %s: units of %d tokens do not divide a page of %d",
-                       p->name, p->unit_tokens, SL_PAGE_TOKENS);
+    if (p->unit_tokens < 1 || p->unit_tokens > SL_CACHE_UNIT_MAX ||
+        (SL_PAGE_TOKENS % p->unit_tokens && p->unit_tokens % SL_PAGE_TOKENS))
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "cache plane %s: a unit of %d tokens is neither a whole fraction nor a whole multiple of a "
+            "page of %d, or it is above %d",
+            p->name, p->unit_tokens, SL_PAGE_TOKENS, SL_CACHE_UNIT_MAX);
     if (p->n_parts < 1 || p->n_parts > SL_CACHE_PARTS)
         return sl_fail(err, SL_ERR_INVALID, "cache plane %s: %d parts, 1..%d are possible", p->name,
                        p->n_parts, SL_CACHE_PARTS);
@@ -323,13 +327,14 @@ sl_status sl_cache_shape_compatible(const sl_cache_shape *mine, const sl_cache_s
 void sl_unit_walk_init(sl_unit_walk *w, const sl_cache_plane *p, int32_t begin, int32_t end, bool last,
                        bool dense)
 {
+    const int32_t size = sl_cache_segment_tokens(p);
     *w = (sl_unit_walk){.plane = p,
                         .begin = begin,
                         .end = end,
                         .last = last,
-                        .dense = dense || p->unit_tokens == SL_PAGE_TOKENS,
-                        .unit = begin / p->unit_tokens,
-                        .n_units = begin < end ? (end + p->unit_tokens - 1) / p->unit_tokens : 0,
+                        .dense = dense || size == SL_PAGE_TOKENS,
+                        .unit = begin / size,
+                        .n_units = begin < end ? (end + size - 1) / size : 0,
                         .unit_bytes = sl_cache_unit_bytes(p)};
 }
 
@@ -348,14 +353,14 @@ static sl_unit_run part_run(const sl_unit_walk *w, int32_t from, int32_t to)
     sl_unit_run r = {.unit = w->unit, .head = w->head, .at = w->at};
     if (t->per == SL_PER_TOKEN)
         r.at += from * each, r.bytes = (to - from) * each;
-    else if (to == w->plane->unit_tokens || (w->last && t->per == SL_PER_OPEN_UNIT))
+    else if (to == sl_cache_segment_tokens(w->plane) || (w->last && t->per == SL_PER_OPEN_UNIT))
         r.bytes = each;
     return r;
 }
 
 bool sl_unit_walk_next(sl_unit_walk *w, sl_unit_run *out)
 {
-    const int32_t size = w->plane->unit_tokens;
+    const int32_t size = sl_cache_segment_tokens(w->plane);
     while (w->unit < w->n_units) {
         int32_t base = w->unit * size, from = w->begin > base ? w->begin - base : 0;
         int32_t to = w->end - base < size ? w->end - base : size;

@@ -11,9 +11,19 @@
  *   index, official      1           64  key e4m3 x 128 (64 times) | scale f32 x 1 (64 times)
  *   rows, GQA bf16       8           16  k bf16 x 128 (16 times) | v bf16 x 128 (16 times)
  *   bounds of blocks     8           16  min bf16 x 128 (once) | max bf16 x 128 (once)
+ *   pooled entries       1          128  state f32 x 1024 (once, open) | entry bf16 x 512 (once, closed)
  *
- * A unit never crosses a page. The rows of hierarchical sequences are swapped in unit by unit; all other planes are on
- * the device whole.
+ * A unit is a whole fraction or a whole multiple of a page. A larger one has a segment in each of its pages, all of the
+ * same bytes; a unit within a page is its own only segment. Every page can therefore be copied, checked and reused
+ * without knowing where in the request it lies:
+ *
+ *   part of               in the segment of each page
+ *   every token           the page's own tokens
+ *   the unit, open        the value over the unit's tokens up to the page's end, so that a prefix that ends with any
+ *                         page can be continued
+ *   the unit, closed      the value in the page that closes the unit; zero in the unit's earlier pages
+ *
+ * The rows of hierarchical sequences are swapped in unit by unit; all other planes are on the device whole.
  *
  * Registries of the choices that this room owns: row formats, index formats and victim policies. A configuration
  * carries the name; whoever sets something up resolves it here. Each find returns NULL for an unknown name
@@ -31,14 +41,16 @@ enum {
     SL_CACHE_PLANES = 6,
     SL_CACHE_PARTS = 4,
     SL_CACHE_NAME = 16,
-    SL_CACHE_ROWS = 0 /* the plane of rows */
+    SL_CACHE_ROWS = 0, /* the plane of rows */
+    SL_CACHE_UNIT_MAX = 1024 * SL_PAGE_TOKENS
 };
 
 /* When the bytes of a part are valid. */
 typedef enum {
-    SL_PER_TOKEN,       /* `count` elements for every token, valid with the token */
-    SL_PER_OPEN_UNIT,   /* for the unit, valid from its first token on and rewritten with each further one */
-    SL_PER_CLOSED_UNIT, /* for the unit, valid once its last token is there; never changes afterwards */
+    SL_PER_TOKEN,     /* `count` elements for every token, valid with the token */
+    SL_PER_OPEN_UNIT, /* for the unit, valid from its first token on and rewritten with each further one */
+    SL_PER_CLOSED_UNIT, /* for the unit, valid once its last token is there (in an earlier page of the unit: zero, valid
+                           once that page is full); never changes afterwards */
 } sl_part_per;
 
 typedef struct sl_cache_part {
@@ -66,7 +78,7 @@ typedef struct sl_cache_plane {
     sl_list_scope scope; /* REQUEST: a unit holds all heads, heads is 1. KV_HEAD: units of one head each */
     bool indexed_only;   /* only in layers with an indexer of the model; otherwise in every layer */
     int32_t heads;       /* KV heads that have units of their own */
-    int32_t unit_tokens; /* divides SL_PAGE_TOKENS */
+    int32_t unit_tokens; /* divides SL_PAGE_TOKENS, or is a multiple of it: at most SL_CACHE_UNIT_MAX */
     int32_t n_parts;
     sl_cache_part parts[SL_CACHE_PARTS];
 } sl_cache_plane;
@@ -76,7 +88,19 @@ typedef struct sl_cache_shape {
     sl_cache_plane planes[SL_CACHE_PLANES];
 } sl_cache_shape;
 
-/* Bytes of a part in one unit; of a unit; of all units of a page. Units of a page, over all heads. */
+/* Tokens of a segment: of the unit, at most a page. */
+static inline int32_t sl_cache_segment_tokens(const sl_cache_plane *p)
+{
+    return p->unit_tokens < SL_PAGE_TOKENS ? p->unit_tokens : SL_PAGE_TOKENS;
+}
+/* The page of the request in which unit `unit` is closed, and the number of its segment there. */
+static inline int32_t sl_cache_unit_page(const sl_cache_plane *p, int32_t unit, int32_t *segment)
+{
+    int64_t last = ((int64_t)unit + 1) * p->unit_tokens - 1;
+    *segment = (int32_t)(last % SL_PAGE_TOKENS) / sl_cache_segment_tokens(p);
+    return (int32_t)(last / SL_PAGE_TOKENS);
+}
+/* Bytes of a part in one segment; of a segment; of all segments of a page. Segments of a page, over all heads. */
 int64_t sl_cache_part_bytes(const sl_cache_plane *p, int32_t part);
 int64_t sl_cache_unit_bytes(const sl_cache_plane *p);
 int64_t sl_cache_page_bytes(const sl_cache_plane *p);
@@ -93,10 +117,11 @@ sl_status sl_cache_shape_check(const sl_cache_shape *s, sl_err *err);
 sl_status sl_cache_shape_compatible(const sl_cache_shape *mine, const sl_cache_shape *theirs, sl_err *err);
 
 /*
- * The valid bytes of tokens [begin, end) in one page of one plane, as runs: unit by unit, head by head, part by part,
- * whole units and (with `dense`) neighbouring whole units as one run. A run begins `at` bytes into unit `unit` of head
- * `head`. Metadata of a unit belongs to the run of tokens that closes the unit; of an open unit it belongs to the
- * run that ends the request (`last`), so that no byte is given twice when a request is walked range by range.
+ * The valid bytes of tokens [begin, end) in one page of one plane, as runs: segment by segment, head by head, part by
+ * part, whole segments and (with `dense`) neighbouring whole segments as one run. A run begins `at` bytes into segment
+ * `unit` of the page and of head `head`. Metadata of a segment belongs to the run of tokens that fills the segment; of
+ * one that is not full it belongs to the run that ends the request (`last`), so that no byte is given twice when a
+ * request is walked range by range.
  */
 typedef struct sl_unit_walk {
     const sl_cache_plane *plane;
@@ -104,7 +129,7 @@ typedef struct sl_unit_walk {
     bool last;  /* nothing of the request follows `end` */
     bool dense; /* units of this page lie one after the other: unit by unit, head by head */
     int32_t unit, head, part;
-    int32_t n_units;        /* of one head */
+    int32_t n_units;        /* segments of one head */
     int64_t unit_bytes, at; /* at: where `part` begins */
 } sl_unit_walk;
 

@@ -67,8 +67,8 @@ const char *const *sl_layout_names(void);
 const char *sl_layout_name(sl_layout l);
 
 /*
- * One plane of one layer in a (local or remote) arena of n_pages pages that begins at base; row_stride is from one unit
- * (of all its heads) to the next. Base NULL when the layer does not have this plane.
+ * One plane of one layer in a (local or remote) arena of n_pages pages that begins at base; row_stride is from one
+ * segment (of all its heads, kernels/cache.h) to the next. Base NULL when the layer does not have this plane.
  */
 sl_host_plane sl_geometry_plane(const sl_geometry *g, uint8_t *base, int64_t n_pages, int32_t layer,
                                 int32_t plane);

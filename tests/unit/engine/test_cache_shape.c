@@ -1,7 +1,8 @@
 /*
- * A cache that no family of this build has: rows by KV head in units of 16 tokens, and a selector with a plane of
- * metadata of its own (bounds of each unit, and a pooled key per closed unit). Both are doubles that exist only here.
- * They go through geometry, wire form, checksums, piece spans and the plan, which know nothing of them.
+ * A cache that no family of this build has: rows by KV head in units of 16 tokens, and a selector with two planes of
+ * metadata of its own: bounds of each unit with a pooled key per closed unit, and entries pooled over two pages with the
+ * state of the open pool. All are doubles that exist only here. They go through geometry, wire form, checksums, piece
+ * spans and the plan, which know nothing of them.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include "engine/plan.h"
 #include "prefill/pieces.h"
 
-enum { HEADS = 4, DIM = 8, UNIT = 16, LAYERS = 3, PAGES = 5, TOKENS = 200 };
+enum { HEADS = 4, DIM = 8, UNIT = 16, POOL = 128, LAYERS = 3, PLANES = 3, PAGES = 5, TOKENS = 200 };
 
 static sl_status gqa_plane(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
 {
@@ -26,7 +27,7 @@ static const sl_row_format_desc gqa = {"gqa_double", "a test's", SL_ROW_MLA_F32,
 
 static int32_t bounds_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most)
 {
-    ck_assert_int_ge(most, 1);
+    ck_assert_int_ge(most, 2);
     *out = (sl_cache_plane){.name = "bounds",
                             .format = "double",
                             .stamp = 77,
@@ -40,7 +41,18 @@ static int32_t bounds_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_
     out->parts[1] =
         (sl_cache_part){.name = "max", .dtype = SL_BF16, .per = SL_PER_OPEN_UNIT, .count = d->head_dim};
     out->parts[2] = (sl_cache_part){.name = "pool", .dtype = SL_F32, .per = SL_PER_CLOSED_UNIT, .count = 1};
-    return 1;
+    out[1] = (sl_cache_plane){.name = "entries",
+                              .format = "double",
+                              .role = SL_PLANE_META,
+                              .scope = SL_SCOPE_REQUEST,
+                              .heads = 1,
+                              .unit_tokens = POOL,
+                              .n_parts = 3};
+    out[1].parts[0] = (sl_cache_part){.name = "raw", .dtype = SL_F8_E4M3, .count = 2};
+    out[1].parts[1] = (sl_cache_part){.name = "state", .dtype = SL_F32, .per = SL_PER_OPEN_UNIT, .count = 3};
+    out[1].parts[2] =
+        (sl_cache_part){.name = "entry", .dtype = SL_BF16, .per = SL_PER_CLOSED_UNIT, .count = DIM};
+    return 2;
 }
 
 static sl_selector bounds_selector(const sl_cache_dims *d)
@@ -79,7 +91,10 @@ static const sl_algo_desc bounds = {.name = "bounds_double",
 
 static const sl_cache_dims dims = {.rows = &gqa, .kv_heads = HEADS, .head_dim = DIM};
 
+/* Bytes of a segment, and segments of a page over all heads, by plane. */
 enum { ROW_UNIT = 2 * UNIT * DIM * 2, META_UNIT = 2 * DIM * 2 + 4, UNITS = 64 / UNIT * HEADS };
+enum { STATE = 3 * 4, ENTRY = DIM * 2, POOL_SEGMENT = 64 * 2 + STATE + ENTRY };
+enum { PAGE_OF_LAYER = UNITS * (ROW_UNIT + META_UNIT) + POOL_SEGMENT };
 
 static sl_geometry geometry(sl_layout layout)
 {
@@ -95,20 +110,22 @@ static sl_geometry geometry(sl_layout layout)
 START_TEST(tiles_the_arena)
 {
     sl_geometry g = geometry((sl_layout)_i);
-    ck_assert_int_eq(g.shape.n_planes, 2);
+    ck_assert_int_eq(g.shape.n_planes, PLANES);
     ck_assert_int_eq(sl_cache_unit_bytes(&g.shape.planes[0]), ROW_UNIT);
     ck_assert_int_eq(sl_cache_unit_bytes(&g.shape.planes[1]), META_UNIT);
-    ck_assert_int_eq(g.page_bytes, LAYERS * UNITS * (ROW_UNIT + META_UNIT));
+    ck_assert_int_eq(sl_cache_unit_bytes(&g.shape.planes[2]), POOL_SEGMENT);
+    ck_assert_int_eq(g.page_bytes, LAYERS * PAGE_OF_LAYER);
     int64_t size = PAGES * g.page_bytes, wrong = 0;
     uint8_t *map = calloc((size_t)size, 1);
     for (int32_t l = 0; l < LAYERS; l++)
-        for (int32_t p = 0; p < 2; p++) {
+        for (int32_t p = 0; p < PLANES; p++) {
             sl_host_plane at = sl_geometry_plane(&g, map, PAGES, l, p);
-            int64_t unit = sl_cache_unit_bytes(&g.shape.planes[p]);
-            for (int64_t k = 0; k < PAGES * UNITS * unit; k++) { /* page, unit, head, byte */
-                int64_t u = k / unit, in_page = u % UNITS;
-                at.base[u / UNITS * at.page_stride + in_page / HEADS * at.row_stride +
-                        in_page % HEADS * unit + k % unit]++;
+            int64_t unit = sl_cache_unit_bytes(&g.shape.planes[p]), heads = g.shape.planes[p].heads;
+            int64_t units = sl_cache_page_units(&g.shape.planes[p]);
+            for (int64_t k = 0; k < PAGES * units * unit; k++) { /* page, unit, head, byte */
+                int64_t u = k / unit, in_page = u % units;
+                at.base[u / units * at.page_stride + in_page / heads * at.row_stride +
+                        in_page % heads * unit + k % unit]++;
             }
         }
     for (int64_t i = 0; i < size; i++)
@@ -132,33 +149,45 @@ START_TEST(wire_form_carries_the_planes)
     other.shape.planes[1].stamp = 78; /* the selector was set up with other parameters */
     ck_assert_int_eq(sl_geometry_compatible(&g, &other, &err), SL_ERR_REFUSED);
     ck_assert_msg(strstr(err.text, "bounds: stamp") != NULL, "%s", err.text);
+    other = g, other.shape.planes[2].unit_tokens = 64;
+    ck_assert_int_eq(sl_geometry_compatible(&g, &other, &err), SL_ERR_REFUSED);
+    ck_assert_msg(strstr(err.text, "entries: unit_tokens") != NULL, "%s", err.text);
     other = g, other.shape.n_planes = 1;
     ck_assert_int_eq(sl_geometry_compatible(&g, &other, &err), SL_ERR_REFUSED);
 }
 END_TEST
 
-/* The valid bytes of tokens 0 .. n - 1 of a layer, written or compared; head, unit and place decide the value. */
+/* A value of a closed unit is zero in the pages of the unit that do not close it. */
+static bool closes(const sl_cache_plane *plane, int32_t segment)
+{
+    return (segment + 1) * sl_cache_segment_tokens(plane) % plane->unit_tokens == 0;
+}
+
+/* The valid bytes of tokens 0 .. n - 1 of a layer, written or compared; head, segment and place decide the value. */
 static int64_t each_byte(const sl_geometry *g, uint8_t *base, const int32_t *pages, int32_t layer, int32_t n,
                          int salt, bool write)
 {
     int64_t wrong = 0;
-    for (int32_t p = 0; p < 2; p++) {
+    for (int32_t p = 0; p < PLANES; p++) {
         const sl_cache_plane *plane = &g->shape.planes[p];
         sl_host_plane at = sl_geometry_plane(g, base, PAGES, layer, p);
-        for (int32_t u = 0; u * UNIT < n; u++)
-            for (int32_t h = 0; h < HEADS; h++) {
-                uint8_t *unit = at.base + pages[u / 4] * at.page_stride + u % 4 * at.row_stride +
+        const int32_t size = sl_cache_segment_tokens(plane), in_page = 64 / size;
+        for (int32_t u = 0; u * size < n; u++)
+            for (int32_t h = 0; h < plane->heads; h++) {
+                uint8_t *unit = at.base + pages[u / in_page] * at.page_stride + u % in_page * at.row_stride +
                                 h * sl_cache_unit_bytes(plane);
-                int32_t have = n - u * UNIT < UNIT ? n - u * UNIT : UNIT;
+                int32_t have = n - u * size < size ? n - u * size : size;
                 for (int32_t i = 0; i < plane->n_parts; unit += sl_cache_part_bytes(plane, i++)) {
                     const sl_cache_part *t = &plane->parts[i];
                     int64_t bytes = sl_cache_part_bytes(plane, i);
                     if (t->per == SL_PER_TOKEN)
-                        bytes = bytes / UNIT * have;
-                    else if (t->per == SL_PER_CLOSED_UNIT && have < UNIT)
+                        bytes = bytes / size * have;
+                    else if (t->per == SL_PER_CLOSED_UNIT && have < size)
                         bytes = 0;
+                    bool zero = t->per == SL_PER_CLOSED_UNIT && !closes(plane, u);
                     for (int64_t b = 0; b < bytes; b++) {
                         uint8_t v = (uint8_t)(salt + layer * 11 + p * 29 + u * 5 + h * 3 + i * 17 + b);
+                        v = zero ? 0 : v;
                         if (write)
                             unit[b] = v;
                         wrong += unit[b] != v;
@@ -190,6 +219,13 @@ START_TEST(checksum_is_of_content)
         open[2 * DIM * 2] ^= 1; /* the pooled key of a unit that is not closed */
         ck_assert_uint_eq(sl_arena_page_crc(a, 3, 1, 40), first);
         open[0] ^= 1; /* its lower bounds are valid */
+        ck_assert_uint_ne(sl_arena_page_crc(a, 3, 1, 40), first);
+        open[0] ^= 1;
+        sl_host_plane pool = sl_geometry_plane(&g, sl_arena_base(a), PAGES, 1, 2);
+        uint8_t *segment = pool.base + 3 * pool.page_stride;
+        segment[64 * 2 + STATE] ^= 1; /* the entry: the page is not full */
+        ck_assert_uint_eq(sl_arena_page_crc(a, 3, 1, 40), first);
+        segment[64 * 2] ^= 1; /* the state of the open pool is valid */
         ck_assert_uint_ne(sl_arena_page_crc(a, 3, 1, 40), first);
         sl_arena_destroy(a);
     }
@@ -230,14 +266,31 @@ START_TEST(pieces_arrive_once)
             }
         }
     ck_assert_int_eq(twice, 0);
-    ck_assert_int_eq(bytes, LAYERS * HEADS *
-                                (TOKENS * (int64_t)(2 * DIM * 2) +
-                                 (TOKENS + UNIT - 1) / UNIT * (2 * DIM * 2) + TOKENS / UNIT * 4));
+    const int64_t by_head =
+        TOKENS * (2 * DIM * 2) + (TOKENS + UNIT - 1) / UNIT * (2 * DIM * 2) + TOKENS / UNIT * 4;
+    const int64_t pooled = TOKENS * 2 + (TOKENS + 63) / 64 * STATE + TOKENS / 64 * ENTRY;
+    ck_assert_int_eq(bytes, LAYERS * (HEADS * by_head + pooled));
     for (int32_t layer = 0; layer < LAYERS; layer++)
         ck_assert_int_eq(each_byte(&r, there, rp_signed, layer, TOKENS, 7, false), 0);
     free(here);
     free(there);
     free(sent);
+}
+END_TEST
+
+/* Where a unit is closed: for units of a fraction of a page, of a page, and of several pages. */
+START_TEST(units_are_found)
+{
+    static const struct {
+        int32_t tokens, unit, page, segment;
+    } c[] = {{1, 130, 2, 2}, {16, 0, 0, 0},  {16, 7, 1, 3}, {64, 5, 5, 0},
+             {128, 0, 1, 0}, {128, 3, 7, 0}, {256, 1, 7, 0}};
+    for (size_t i = 0; i < SL_COUNT(c); i++) {
+        sl_cache_plane p = {.heads = 1, .unit_tokens = c[i].tokens};
+        int32_t segment = -1;
+        ck_assert_int_eq(sl_cache_unit_page(&p, c[i].unit, &segment), c[i].page);
+        ck_assert_int_eq(segment, c[i].segment);
+    }
 }
 END_TEST
 
@@ -258,10 +311,11 @@ START_TEST(the_plan_counts_the_planes)
     ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s", err.text);
     ck_assert_int_eq(p.row_bytes, ROW_UNIT);
     ck_assert_int_eq(p.width, 128);
-    ck_assert_uint_eq(p.index_page_device, LAYERS * UNITS * META_UNIT); /* metadata is on the device whole */
+    ck_assert_uint_eq(p.index_page_device,
+                      LAYERS * (UNITS * META_UNIT + POOL_SEGMENT)); /* metadata is on the device whole */
     ck_assert_uint_eq(p.row_page_device, LAYERS * UNITS * ROW_UNIT);
     ck_assert_uint_eq(p.hot_rows_bytes, LAYERS * (256 + 32) / UNIT * HEADS * ROW_UNIT);
-    ck_assert_int_eq(p.page_bytes, LAYERS * UNITS * (ROW_UNIT + META_UNIT));
+    ck_assert_int_eq(p.page_bytes, LAYERS * PAGE_OF_LAYER);
 }
 END_TEST
 
@@ -274,6 +328,7 @@ int main(void)
     tcase_add_test(t, wire_form_carries_the_planes);
     tcase_add_test(t, checksum_is_of_content);
     tcase_add_loop_test(t, pieces_arrive_once, 0, 9);
+    tcase_add_test(t, units_are_found);
     tcase_add_test(t, the_plan_counts_the_planes);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);

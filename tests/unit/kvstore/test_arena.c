@@ -210,8 +210,12 @@ START_TEST(bad_fields)
     d = dims, d.index_dim = -1;
     ck_assert_int_eq(sl_cache_shape_make(&d, &s, NULL), SL_ERR_INVALID);
     o = fine, o.shape = &s;
-    s = good, s.planes[1].unit_tokens = 48; /* does not divide a page */
-    ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_ERR_INVALID);
+    static const int32_t units[] = {0, -64, 48, 96,
+                                    SL_CACHE_UNIT_MAX + SL_PAGE_TOKENS}; /* neither fraction nor multiple */
+    for (size_t i = 0; i < SL_COUNT(units); i++) {
+        s = good, s.planes[1].unit_tokens = units[i];
+        ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_ERR_INVALID);
+    }
     s = good, s.planes[1].heads = 2; /* units by head need that scope */
     ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_ERR_INVALID);
     s = good, s.planes[1].name[0] = 0;
