@@ -7,49 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
 #include "model/safetensors.h"
+#include "tests/unit/cli/program.h"
 
 #define YARN "tests/golden/model/ds-yarn"
-
-static const char *program;
-static char output[1 << 20];
-static char errors[] = "/tmp/sl-test-cli-XXXXXX"; /* file: what the last run without its stderr said there */
-
-/* Runs `sluice args`, stderr too when wanted; returns the exit status. */
-static int run(const char *args, bool with_stderr)
-{
-    char cmd[4096];
-    snprintf(cmd, sizeof cmd, "%s %s %s%s", program, args, with_stderr ? "2>&1" : "2>",
-             with_stderr ? "" : errors);
-    FILE *p = popen(cmd, "r");
-    ck_assert_ptr_nonnull(p);
-    size_t n = fread(output, 1, sizeof output - 1, p);
-    output[n] = 0;
-    int status = pclose(p);
-    ck_assert(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-/* The end of what the last run said on stderr. */
-static const char *said(void)
-{
-    static char text[2048];
-    FILE *f = fopen(errors, "r");
-    size_t n = 0;
-    if (f && fseek(f, -(long)sizeof text + 1, SEEK_END) != 0)
-        rewind(f);
-    if (f) {
-        n = fread(text, 1, sizeof text - 1, f);
-        fclose(f);
-    }
-    text[n] = 0;
-    return text;
-}
 
 static json_t *run_json(const char *args)
 {
@@ -59,12 +24,6 @@ static json_t *run_json(const char *args)
     json_t *j = json_loads(output, 0, &e);
     ck_assert_msg(j != NULL, "%s: %s", args, e.text);
     return j;
-}
-
-static void fails(const char *args, int status, const char *word)
-{
-    ck_assert_msg(run(args, true) == status, "%s: %s", args, output);
-    ck_assert_msg(strstr(output, word) != NULL, "%s: \"%s\" does not say %s", args, output, word);
 }
 
 START_TEST(messages)
@@ -93,12 +52,6 @@ START_TEST(messages)
     fails("verify", 2, "--model DIR is required");
     fails("verify --model " YARN " --tokens 100000", 1, "context of 4096");
     fails("verify --model " YARN " --hot-rows 3", 1, "hot_rows 3");
-    fails("bench decode --contexts 256,x", 2, "bench decode: --contexts 256,x is not a list");
-    fails("bench decode --batch 0", 2, "bench decode: --batch 0 is not a list");
-    fails("bench decode --rows mla_fp", 2, "bench decode: --rows mla_fp: must be of mla_fp8");
-    fails("bench decode --batch 1,2,3,4,5,6,7,8,9", 2, "is not a list");
-    fails("bench prefill --chunks 1", 2, "bench prefill: --chunks 1 is not a list");
-    fails("bench prefill --contexts ,", 2, "is not a list of lengths");
 }
 END_TEST
 
@@ -195,24 +148,6 @@ START_TEST(generate_text)
 }
 END_TEST
 
-/* A real cluster of three processes answers what one process answers (the benchmark compares), and ships
- * rows. */
-START_TEST(bench_ttft)
-{
-    fails("bench ttft --lengths 0", 1, "--lengths");
-    fails("bench ttft --model tests/nowhere", 1, "nowhere");
-    int status = run("bench ttft --lengths 200 --repeats 1", false);
-    ck_assert_msg(status == 0, "status %d: %s%s", status, output, said());
-    const char *row = strstr(output, "\n200,1,");
-    ck_assert_msg(row != NULL, "%s", output);
-    double v[6], bytes;
-    ck_assert_int_eq(sscanf(row, " 200,1,%lf,%lf,%lf,%lf,%lf,%lf", &v[0], &v[1], &v[2], &v[3], &v[4], &bytes),
-                     6);
-    ck_assert(v[0] > 0 && v[1] > 0);
-    ck_assert_msg(bytes > 200 * 2000, "%f bytes shipped", bytes);
-}
-END_TEST
-
 START_TEST(plan_and_inspect)
 {
     json_t *p = run_json("plan --model " YARN
@@ -267,17 +202,6 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    if (argc < 2) {
-        fprintf(stderr, "usage: %s PROGRAM\n", argv[0]);
-        return EXIT_FAILURE;
-    }
-    program = argv[1];
-    int fd = mkstemp(errors);
-    if (fd < 0) {
-        perror(errors);
-        return EXIT_FAILURE;
-    }
-    close(fd);
     Suite *s = suite_create("cli");
     TCase *c = tcase_create("cli");
     tcase_set_timeout(c, 120);
@@ -289,17 +213,6 @@ int main(int argc, char **argv)
     tcase_add_test(c, plan_and_inspect);
     tcase_add_test(c, verify_shows_equal_logits);
     tcase_add_test(c, plan_by_locality);
-#if !defined __SANITIZE_ADDRESS__ &&                                                                         \
-    !defined __SANITIZE_THREAD__ /* clusters under sanitizers are the e2e tests' business */
-    tcase_add_test(c, bench_ttft);
-#else
-    (void)bench_ttft;
-#endif
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    unlink(errors);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return program_main(argc, argv, s);
 }

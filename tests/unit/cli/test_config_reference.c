@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cli/config_choices.h"
+#include "kernels/params.h"
 #include "tests/unit/base/test_base.h"
 
 static sl_config cfg;
@@ -37,6 +38,18 @@ START_TEST(every_name_is_accepted)
             ck_assert_msg(sl_config_set(&cfg, set, &err) == SL_OK, "%s", err.text);
         }
     }
+}
+END_TEST
+
+/* The largest hot buffer that the configuration accepts is the kernels' (base includes no other room). */
+START_TEST(hot_rows_end_where_the_kernels_do)
+{
+    char set[64];
+    fresh();
+    snprintf(set, sizeof set, "sparse_attention.hot_rows_layers=%d", SL_HOT_ROWS_MAX);
+    ck_assert_msg(sl_config_set(&cfg, set, &err) == SL_OK, "%s", err.text);
+    snprintf(set, sizeof set, "sparse_attention.hot_rows_layers=%d", SL_HOT_ROWS_MAX + 1);
+    ck_assert_int_eq(sl_config_set(&cfg, set, &err), SL_ERR_INVALID);
 }
 END_TEST
 
@@ -95,6 +108,7 @@ int main(void)
     Suite *s = suite_create("config_reference");
     TCase *t = tcase_create("config_reference");
     tcase_add_test(t, every_choice_is_bound);
+    tcase_add_test(t, hot_rows_end_where_the_kernels_do);
     tcase_add_test(t, every_name_is_accepted);
     tcase_add_test(t, unknown_names_are_refused);
     tcase_add_test(t, generated_files_are_fresh);
