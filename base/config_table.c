@@ -31,6 +31,7 @@
 #define TIB ((int64_t)1 << 40)
 #define MAX_MS (24 * 3600 * 1000)
 #define MAX_TOKENS (1 << 24)
+#define MAX_HOT_ROWS 65534 /* SL_HOT_ROWS_MAX of kernels/params.h, which base does not include */
 
 static const char *const automatic[] = {"auto", NULL};
 static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL};
@@ -84,7 +85,7 @@ const sl_cfg_row sl_cfg_rows[] = {
     INT(sparse_attention, hot_rows, "0", 0, 1 << 20,
         "Rows per request and layer in the hot buffer on the device; at least the model's index_topk. 0: twice "
         "index_topk."),
-    INTS(sparse_attention, hot_rows_layers, "", -1, 65534,
+    INTS(sparse_attention, hot_rows_layers, "", -1, MAX_HOT_ROWS,
          "Hot-buffer rows of each layer, in order, instead of hot_rows. 0: hot_rows. -1: all rows of that "
          "layer are on the device. `sluice plan --locality` makes the list from measured hits. Empty: "
          "hot_rows for all."),

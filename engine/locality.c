@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_MAX_BYTES = 512, MOST_ROWS = 65534 };
+enum { LINE_MAX_BYTES = 512 };
 
 /* The number after the last space of a sample's line. */
 static bool value_of(const char *line, double *out)
@@ -143,5 +143,5 @@ void sl_locality_choose(const sl_locality *m, const sl_plan *p, int32_t context,
     int64_t each = p->hot_rows + (local ? freed / local : 0);
     for (int32_t l = 0; l < n; l++)
         if (!hot_rows_layer[l])
-            hot_rows_layer[l] = (int32_t)(each < MOST_ROWS ? each : MOST_ROWS);
+            hot_rows_layer[l] = (int32_t)(each < SL_HOT_ROWS_MAX ? each : SL_HOT_ROWS_MAX);
 }

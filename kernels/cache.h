@@ -78,7 +78,7 @@ typedef struct sl_cache_plane {
     sl_list_scope scope; /* REQUEST: a unit holds all heads, heads is 1. KV_HEAD: units of one head each */
     bool indexed_only;   /* only in layers with an indexer of the model; otherwise in every layer */
     int32_t heads;       /* KV heads that have units of their own */
-    int32_t unit_tokens; /* divides SL_PAGE_TOKENS, or is a multiple of it: at most SL_CACHE_UNIT_MAX */
+    int32_t unit_tokens; /* divides SL_PAGE_TOKENS, or is its multiple; at most SL_CACHE_UNIT_MAX */
     int32_t n_parts;
     sl_cache_part parts[SL_CACHE_PARTS];
 } sl_cache_plane;

@@ -49,7 +49,7 @@ static void chk_rows(sl_chk *c, const sl_row_view *r, int64_t row_bytes)
     sl_chk_count(c, "rows.hot_base", r->hot_base);
     sl_chk_count(c, "rows.hot_rows", r->hot_rows);
     sl_chk_count(c, "rows.tail_rows", r->tail_rows);
-    sl_chk_can(c, r->hot_rows <= 65534, "rows.hot_rows", "must be at most 65534");
+    sl_chk_can(c, r->hot_rows <= SL_HOT_ROWS_MAX, "rows.hot_rows", "must be at most 65534");
     sl_chk_ptr(c, "rows.base", r->base, 4);
 }
 
@@ -220,7 +220,8 @@ void sl_chk_resolve(sl_chk *c, const void *params)
     sl_chk_ptr(c, "seqs.hot_slot", s->hot_slot, 4);
     sl_chk_ptr(c, "seqs.row_pages", s->row_pages, 4);
     if (p->block_need || p->block_done || p->miss_block) {
-        sl_chk_need(c, p->ld_blocks >= (p->k + 63) / 64, "ld_blocks", "is smaller than the list's blocks");
+        sl_chk_need(c, p->ld_blocks >= sl_list_blocks(p->k), "ld_blocks",
+                    "is smaller than the list's blocks");
         sl_chk_ptr(c, "block_need", p->block_need, 4);
         sl_chk_ptr(c, "block_done", p->block_done, 4);
         if (p->miss_cap)
@@ -266,7 +267,7 @@ void sl_chk_hot_reset(sl_chk *c, const void *params)
     sl_chk_count(c, "hot_slots", p->hot_slots);
     sl_chk_need(c, p->slot < p->hot_slots, "slot", "is not below hot_slots");
     sl_chk_pos(c, "hot_rows", p->hot_rows);
-    sl_chk_can(c, p->hot_rows <= 65534, "hot_rows", "must be at most 65534");
+    sl_chk_can(c, p->hot_rows <= SL_HOT_ROWS_MAX, "hot_rows", "must be at most 65534");
     sl_chk_hot(c, &p->hot, p->hot.next ? SL_EVICT_LRU : SL_EVICT_CLOCK);
 }
 
@@ -289,7 +290,8 @@ void sl_chk_sparse_attn(sl_chk *c, const void *params)
     sl_chk_ptr(c, "phys", p->phys, 4);
     sl_chk_ptr(c, "o", p->o, 4);
     if (p->block_need || p->block_done) {
-        sl_chk_need(c, p->ld_blocks >= (p->k + 63) / 64, "ld_blocks", "is smaller than the list's blocks");
+        sl_chk_need(c, p->ld_blocks >= sl_list_blocks(p->k), "ld_blocks",
+                    "is smaller than the list's blocks");
         sl_chk_ptr(c, "block_need", p->block_need, 4);
         sl_chk_ptr(c, "block_done", p->block_done, 4);
     }

@@ -28,13 +28,19 @@
 #include "base/status.h"
 
 #define SL_PAGE_TOKENS 64 /* tokens of a page; also keys of an index block */
-#define SL_HOT_ROWS_MAX                                                                                      \
-    65534 /* LRU indices are 16 bits; the largest two are the list's sentinel and "not there" */
+/* LRU indices have 16 bits, of which the two largest values stand for the list's sentinel and for "not there". */
+#define SL_HOT_ROWS_MAX 65534
 
 /* The number of pages that hold this number of tokens. */
 static inline int32_t sl_pages_for(int64_t tokens)
 {
     return (int32_t)((tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS);
+}
+
+/* The number of blocks of 64 rows in which attention reads a list of k ids. */
+static inline int32_t sl_list_blocks(int32_t k)
+{
+    return sl_pages_for(k);
 }
 
 typedef enum { SL_F32, SL_BF16, SL_F16, SL_F8_E4M3, SL_I32 } sl_dtype;
@@ -285,7 +291,7 @@ typedef struct sl_hot_state {
  * Logical ids -> physical rows of sl_row_view. Resident sequences: through row_pages. Hierarchical ones (one
  * token of each per step): tail hit, hot hit, or miss: a victim not selected in this step is taken by
  * `policy`, the maps are updated, and the row is put on the miss list. Needs tail_rows >= 1 and min(k, pos +
- * 1) - tail hits <= hot_rows <= 65534 (hot_rows >= k always suffices).
+ * 1) - tail hits <= hot_rows <= SL_HOT_ROWS_MAX (hot_rows >= k always suffices).
  *
  * Per hierarchical token, with pos its position, in this order:
  *
@@ -342,7 +348,7 @@ typedef struct sl_resolve_params {
     sl_evict_policy policy;
     int32_t *block_need, *block_done; /* [T][ld_blocks] or NULL */
     int32_t *miss_block;              /* [miss_cap] index into block_need, or NULL */
-    int32_t ld_blocks;                /* at least ceil(k / 64) */
+    int32_t ld_blocks;                /* at least sl_list_blocks(k) */
     sl_swap_clock *clock;             /* of the gather that follows; NULL: not measured */
 } sl_resolve_params;
 

@@ -73,11 +73,6 @@ static uint64_t read_bytes(const sl_swapin_opts *o)
     return counter_bytes(o) + clocks_of(o) * sizeof(sl_swap_clock);
 }
 
-static int32_t blocks_of(const sl_swapin_opts *o)
-{
-    return (o->width + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
-}
-
 void sl_swapin_plan_bytes(const sl_swapin_opts *o, uint64_t *per_slot, uint64_t *fixed)
 {
     *per_slot = (uint64_t)o->n_layers * COUNTERS * 4 +
@@ -86,7 +81,7 @@ void sl_swapin_plan_bytes(const sl_swapin_opts *o, uint64_t *per_slot, uint64_t 
     for (int32_t l = 0; l < o->n_layers; l++)
         *per_slot += layer_bytes(1, &o->layers[l], (uint64_t)o->max_tokens);
     *fixed = 7 * ALIGN + clocks_of(o) * (sizeof(sl_swap_clock) + 8) +
-             (uint64_t)o->overlap_tokens * (uint64_t)blocks_of(o) * 8;
+             (uint64_t)o->overlap_tokens * (uint64_t)sl_list_blocks(o->width) * 8;
 }
 
 static uint8_t *take(uint8_t **at, uint64_t bytes)
@@ -126,7 +121,7 @@ static sl_status device_alloc(sl_swapin *s, uint64_t bytes, void **out, sl_err *
 
 static sl_status alloc_blocks(sl_swapin *s, sl_err *err)
 {
-    uint64_t cells = (uint64_t)s->o.overlap_tokens * (uint64_t)blocks_of(&s->o);
+    uint64_t cells = (uint64_t)s->o.overlap_tokens * (uint64_t)sl_list_blocks(s->o.width);
     if (cells == 0)
         return SL_OK;
     sl_status st = device_alloc(s, (uint64_t)s->miss_cap * 4 + 4, (void **)&s->miss_block, err);
@@ -352,7 +347,7 @@ bool sl_swapin_overlap(const sl_swapin *s, int32_t layer, int32_t tokens, int32_
 {
     if (s->grouped || !overlaps(s, layer, tokens, k))
         return false;
-    p->block_need = s->block_need, p->block_done = s->block_done, p->ld_blocks = blocks_of(&s->o);
+    p->block_need = s->block_need, p->block_done = s->block_done, p->ld_blocks = sl_list_blocks(s->o.width);
     return true;
 }
 
@@ -383,7 +378,7 @@ sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *se
     s->counting = !s->grouped && overlaps(s, layer, seqs->n_tokens, k);
     if (s->counting) {
         p.block_need = s->block_need, p.block_done = s->block_done, p.miss_block = s->miss_block;
-        p.ld_blocks = blocks_of(&s->o);
+        p.ld_blocks = sl_list_blocks(s->o.width);
     }
     return sl_be_run(s->be, SL_OP_RESOLVE, &p, err);
 }

@@ -76,7 +76,7 @@ static int32_t most_seqs(const sl_plan *p, sl_residency mode, int32_t seqs, int3
 
 static int32_t longest(const sl_plan *p, sl_residency mode, int32_t seqs, int32_t context)
 {
-    int32_t low = 0, high = (context + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS; /* pages */
+    int32_t low = 0, high = sl_pages_for(context); /* pages */
     while (high - low > 1) {
         int32_t mid = low + (high - low) / 2;
         *(fits(p, mode, seqs, mid * SL_PAGE_TOKENS) ? &low : &high) = mid;

@@ -28,11 +28,6 @@ typedef struct run {
     sl_bench_decode_result r;
 } run;
 
-static int32_t pages_of(int32_t tokens)
-{
-    return (tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
-}
-
 /* Tokens that all profiles and the profile step append. */
 static int32_t total_steps(const sl_bench_decode_opts *o)
 {
@@ -61,7 +56,7 @@ static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
 /* Requests that the device bytes allow in this mode. */
 static int32_t device_batch(const run *x, const sl_plan *p)
 {
-    uint64_t n = (uint64_t)pages_of(x->context);
+    uint64_t n = (uint64_t)sl_pages_for(x->context);
     uint64_t one =
         n * p->index_page_device +
         (x->mode == SL_BENCH_RESIDENT ? n * p->row_page_device : p->hot_rows_bytes + p->hot_meta_bytes);
@@ -289,7 +284,7 @@ sl_status sl_bench_decode_context(sl_bench_decode *b, sl_row_format rows, int32_
     for (int i = 0; i < b->o.modes.n * batches && st == SL_OK; i++) {
         run x = {.b = b, .rows = rows, .context = context, .mode = (sl_bench_mode)b->o.modes.v[i / batches]};
         x.batch = b->o.batches.v[i % batches];
-        x.per_seq = pages_of(context);
+        x.per_seq = sl_pages_for(context);
         x.own = x.per_seq - (context - total_steps(&b->o)) / SL_PAGE_TOKENS;
         x.r = (sl_bench_decode_result){.rows = rows, .context = context, .mode = x.mode};
         st = run_mode(&x, &b->err);

@@ -24,18 +24,14 @@ typedef struct run {
     sl_bench_prefill_result r;
 } run;
 
-static int32_t pages_of(int32_t tokens)
-{
-    return (tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
-}
-
 /* One step of the chunk, after the context. */
 static sl_status step(run *x, double *ms)
 {
     sl_bench_prefill *b = x->b;
     sl_seq *seq = NULL;
-    sl_status st = sl_engine_seq_open(x->engine, SL_RESIDENT, x->b->local.pages,
-                                      pages_of(x->r.context + x->r.chunk), x->r.context, NULL, &seq, &b->err);
+    sl_status st =
+        sl_engine_seq_open(x->engine, SL_RESIDENT, x->b->local.pages, sl_pages_for(x->r.context + x->r.chunk),
+                           x->r.context, NULL, &seq, &b->err);
     if (st == SL_OK)
         st = sl_be_sync(b->local.be, &b->err);
     if (st != SL_OK)
@@ -145,8 +141,8 @@ static sl_status compute_prompt(run *x, int32_t chunk, const int32_t *tokens, in
     sl_bench_prefill *b = x->b;
     size_t bytes = sizeof *out * (size_t)b->local.checkpoint.cfg.vocab_size;
     sl_seq *seq = NULL;
-    sl_status st =
-        sl_engine_seq_open(x->engine, SL_RESIDENT, x->b->local.pages, pages_of(n), 0, NULL, &seq, &b->err);
+    sl_status st = sl_engine_seq_open(x->engine, SL_RESIDENT, x->b->local.pages, sl_pages_for(n), 0, NULL,
+                                      &seq, &b->err);
     for (int32_t at = 0; at < n && st == SL_OK; at += chunk) {
         sl_step_item item = {.seq = seq,
                              .tokens = tokens + at,

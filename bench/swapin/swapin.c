@@ -79,7 +79,7 @@ static void run(bench *b, sl_op op, const void *params)
 
 static int32_t pages_of(const bench *b)
 {
-    return (b->o.tokens + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+    return sl_pages_for(b->o.tokens);
 }
 
 /* One token per request at the last position; pages of the requests interleaved over the arena. */

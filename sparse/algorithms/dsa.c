@@ -39,7 +39,7 @@ static int32_t dsa_width(const sl_algo_dims *d, int32_t dense_below)
 /* Scores that are held at once: of a whole step if they fit, of one token at least. */
 static int64_t dsa_capacity(const sl_algo_dims *dims)
 {
-    int64_t one = ((int64_t)dims->max_context + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS * SL_PAGE_TOKENS;
+    int64_t one = (int64_t)sl_pages_for(dims->max_context) * SL_PAGE_TOKENS;
     int64_t most = one * dims->max_step_tokens, fit = dims->workspace_bytes / 4;
     return most < fit ? most : fit > one ? fit : one;
 }

@@ -29,7 +29,7 @@ static void open_arena(fix *f)
     ck_assert_msg(sl_engine_geometry(f->cfg, &cache, &sl_algo_dsa, f->o.layout,
                                      sl_model_fingerprint(f->model), &g, &err) == SL_OK,
                   "%s", err.text);
-    int32_t n = f->o.host_pages ? f->o.host_pages : f->o.max_seqs * ((f->o.max_context + 63) / 64);
+    int32_t n = f->o.host_pages ? f->o.host_pages : f->o.max_seqs * sl_pages_for(f->o.max_context);
     sl_arena_opts ao = {
         .bytes = (uint64_t)(n * g.page_bytes), .huge_pages = SL_OFF, .lock = SL_OFF, .numa_node = -1};
     ck_assert_msg(sl_arena_create(&g, &ao, &f->arena, &err) == SL_OK, "%s", err.text);
@@ -56,7 +56,7 @@ void fix_open(fix *f, const fix_opts *o)
     if (!f->o.max_context)
         f->o.max_context = f->cfg->max_context < 1600 ? f->cfg->max_context : 1600;
     open_arena(f);
-    int64_t pages = f->o.max_seqs * (int64_t)((f->o.max_context + 63) / 64);
+    int64_t pages = f->o.max_seqs * (int64_t)sl_pages_for(f->o.max_context);
     f->eo = (sl_engine_opts){
         .algorithm = o->algorithm ? sl_algo_find(o->algorithm) : &sl_algo_dsa,
         .max_seqs = f->o.max_seqs,

@@ -37,7 +37,7 @@ static int32_t *table(cf_run *r, const batch *b, int shift, const int32_t **devi
 void batch_make(cf_run *r, batch *b, int64_t total, int64_t per, int64_t length, int hier)
 {
     *b = (batch){.per = per, .seqs = total / per, .length = length};
-    b->ld = (int32_t)((length + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS + 1);
+    b->ld = sl_pages_for(length) + 1;
     b->pages = (int32_t)((b->seqs * b->ld + 3) & ~1);
     b->seq = cf_temp(r, 4 * (size_t)r->n);
     b->pos = cf_temp(r, 4 * (size_t)r->n);

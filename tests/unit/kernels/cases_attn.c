@@ -145,7 +145,7 @@ static void beside(cf_run *r, const int64_t *a)
     p->format = (sl_row_format)a[3];
     p->k = p->ld_ids = (int32_t)a[2];
     p->scale = 0.13f;
-    p->ld_blocks = (p->k + 63) / 64;
+    p->ld_blocks = sl_list_blocks(p->k);
     c.blocks = (size_t)(r->n * p->ld_blocks);
     need = cf_temp(r, 4 * c.blocks);
     memset(need, 0, 4 * c.blocks);
@@ -180,7 +180,7 @@ static void beside(cf_run *r, const int64_t *a)
     p->block_done = c.gather.block_done = cf_mem(r, need, 4 * c.blocks);
     c.gather.rows = p->rows;
     c.gather.host = (sl_host_plane){.row_stride = (int64_t)row, .page_stride = 64 * (int64_t)row};
-    c.gather.host.base = cf_host_mem(r, host, (size_t)((n + 63) / 64 * 64) * row);
+    c.gather.host.base = cf_host_mem(r, host, (size_t)(sl_pages_for(n) * SL_PAGE_TOKENS) * row);
     c.gather.miss_src = cf_mem(r, src, 8 * (size_t)n);
     c.gather.miss_dst = cf_mem(r, dst, 4 * (size_t)n);
     c.gather.miss_block = cf_mem(r, block, 4 * (size_t)n);

@@ -157,7 +157,7 @@ static void resolve_params(cf_run *r, resolve_case *c, int32_t k, sl_evict_polic
     p->miss_dst = cf_mem(r, NULL, 4 * (size_t)p->miss_cap);
     p->miss_count = cf_mem(r, NULL, 4);
     p->step = cf_mem(r, NULL, 4);
-    p->ld_blocks = (k + 63) / 64 + 1;
+    p->ld_blocks = sl_list_blocks(k) + 1;
     blocks = (size_t)(r->n * p->ld_blocks);
     p->block_need = cf_mem(r, NULL, 4 * blocks);
     p->block_done = cf_mem(r, NULL, 4 * blocks);

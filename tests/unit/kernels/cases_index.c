@@ -253,7 +253,7 @@ static void hinted(cf_run *r, const int64_t *a)
         batch_full(r, &b);
     s.seqs = t.seqs = &b.t;
     s.token_count = t.token_count = (int32_t)r->n;
-    s.ld_scores = t.ld_scores = ((int32_t)a[2] + 63) / 64 * 64;
+    s.ld_scores = t.ld_scores = sl_pages_for(a[2]) * SL_PAGE_TOKENS;
     s.index_page_stride = sl_index_block_bytes(s.format, s.dim);
     s.index_base = key_pool(r, &b, s.format, s.dim, s.index_page_stride);
     s.q = cf_matrix(r, 1, r->first, r->n, a[3] * a[4], a[3] * a[4], official ? SL_F8_E4M3 : SL_F32,

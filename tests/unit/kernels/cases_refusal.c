@@ -190,7 +190,7 @@ static void resolve(cf_run *r, const int64_t *a)
         field = "step";
         break;
     case 11:
-        h.p.rows.hot_rows = 65535;
+        h.p.rows.hot_rows = SL_HOT_ROWS_MAX + 1;
         st = SL_ERR_UNSUPPORTED;
         field = "hot_rows";
         break;

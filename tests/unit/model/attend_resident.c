@@ -77,7 +77,7 @@ sl_status sl_resident_create(sl_backend *be, sl_model *m, int32_t max_seqs, int3
     r->be = be;
     r->m = m;
     r->max_seqs = max_seqs;
-    r->pages_per_seq = (max_len + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS;
+    r->pages_per_seq = sl_pages_for(max_len);
     r->max_len = max_len;
     r->max_tokens = o->max_tokens;
     r->topk = c->index_topk;

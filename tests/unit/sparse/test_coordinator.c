@@ -43,7 +43,7 @@ START_TEST(refuses_what_cannot_work)
     ck_assert_int_eq(rig_try(&o, NULL), SL_OK);
     o.tail_rows = 0;
     refused(&o, SL_ERR_INVALID, "tail_rows");
-    o = base_opts(), o.hot_slots = 1, o.hot_rows = 65535;
+    o = base_opts(), o.hot_slots = 1, o.hot_rows = SL_HOT_ROWS_MAX + 1;
     refused(&o, SL_ERR_TOO_LARGE, "65535");
     o = base_opts(), o.hot_slots = 1, o.hot_rows = 64, o.min_tokens = 100;
     refused(&o, SL_ERR_INVALID, "100 tokens");

@@ -47,7 +47,7 @@ static void load(rig *g, int max_tokens, int rows)
 
 static sl_engine_opts engine_opts(const rig *g, bool prefill, int max_tokens, int context)
 {
-    int pages = (context + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS, seqs = 6;
+    int pages = sl_pages_for(context), seqs = 6;
     return (sl_engine_opts){.algorithm = &sl_algo_dsa,
                             .max_seqs = seqs,
                             .max_hot_seqs = prefill ? 0 : seqs,
