@@ -172,7 +172,8 @@ const sl_cfg_row sl_cfg_rows[] = {
         "min; then the least loaded worker is chosen."),
     FLOAT(router, imbalance_rel, "1.5", 1, 1000, "cache_aware: see imbalance_abs."),
     INT(router, max_queue, "256", 0, 1000000,
-        "Requests waiting for a worker; a request beyond that is refused at once with 429 / RESOURCE_EXHAUSTED."),
+        "Requests that may wait for a worker, of all clients. A call that would exceed it is refused at once with 429 / "
+        "RESOURCE_EXHAUSTED. One client may have at most four times as many requests waiting as places stay free."),
     INT(router, request_timeout_ms, "600000", 1, MAX_MS,
         "Deadline of a whole request unless the client sets one."),
     INT(router, stage_timeout_ms, "30000", 1, MAX_MS, "Deadline for a worker to make progress in one stage."),

@@ -71,6 +71,10 @@ static const sl_metric_def table[] = {
     COUNTER(
         "sluice_placements_total", R, "reason=prefix|load|order",
         "Placements by what decided them: a cached prefix, the loads of the workers, or round-robin order."),
+    COUNTER(
+        "sluice_workers_set_aside_total", R, "reason=pages|alone",
+        "Workers that took no other request for a while: one that was refused pages and passed waited for them, or "
+        "a request ran alone because workers had died with it."),
 
     /* router: workers */
     GAUGE("sluice_workers", R, "role=prefill|decode,state=ready|draining|dead",

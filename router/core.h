@@ -26,6 +26,7 @@
 #include "router/stats.h"
 
 #define SL_MS 1000000ull /* nanoseconds */
+#define SL_CLIENT_MAX 64
 
 /* ---- client calls ---- */
 
@@ -39,6 +40,7 @@ typedef struct sl_prompt {
 /* Owned by the caller; sl_request_spec_free. sl_group_submit takes the prompts and lists over on success. */
 typedef struct sl_request_spec {
     char id[96];     /* the client's or ours, for logs and answers */
+    char client[SL_CLIENT_MAX]; /* who asks: the address, for fair turns and shares of the queue; "" is one client too */
     const char *api; /* "chat", "completions", "generate": label of metrics; static */
     sl_prompt *prompts;
     size_t n_prompts;
@@ -75,8 +77,9 @@ typedef struct sl_output {
 typedef void sl_output_sink(void *arg, sl_group *group, const sl_output *out);
 
 /*
- * Checks the call against the model and the limits and queues its requests. Errors, with the field in err: INVALID,
- * TOO_LARGE (longer than the context), EXHAUSTED (queue full), PEER (draining, or no worker has joined).
+ * Checks the call against the model and the limits and queues its requests. Errors, with the field in err: INVALID (also
+ * more requests than the queue ever takes), TOO_LARGE (longer than the context), EXHAUSTED (queue full, or the share of
+ * this client), PEER (draining, or no worker has joined).
  */
 sl_status sl_group_submit(sl_router *r, sl_request_spec *spec, sl_output_sink *sink, void *arg,
                           sl_group **out, sl_err *err);
@@ -142,6 +145,8 @@ typedef struct sl_cluster_info {
 } sl_cluster_info;
 
 void sl_cluster_get_info(const sl_router *r, sl_cluster_info *out);
+/* Seconds until the queue of now will be served, from the rate of the last seconds; 1..60. For Retry-After. */
+uint32_t sl_cluster_retry_after_s(const sl_router *r);
 /* Forgets every worker's cached prefixes, here and there. */
 void sl_cluster_flush_cache(sl_router *r);
 

@@ -27,6 +27,19 @@ bool sl_front_key_ok(const char *authorization, const char *key)
     return !diff;
 }
 
+void sl_front_client(const struct sockaddr *a, char out[SL_CLIENT_MAX])
+{
+    out[0] = 0;
+    if (a && a->sa_family == AF_INET) {
+        uv_ip4_name((const struct sockaddr_in *)a, out, SL_CLIENT_MAX);
+    } else if (a && a->sa_family == AF_INET6) {
+        struct sockaddr_in6 net = *(const struct sockaddr_in6 *)a;
+        if (!IN6_IS_ADDR_V4MAPPED(&net.sin6_addr))
+            memset(net.sin6_addr.s6_addr + 8, 0, 8);
+        uv_ip6_name(&net, out, SL_CLIENT_MAX);
+    }
+}
+
 void sl_front_count_refused(sl_router *r, const char *api, sl_status st)
 {
     if (st != SL_ERR_EXHAUSTED)

@@ -49,6 +49,9 @@ const sl_front_class *sl_front_at(size_t i); /* NULL after the last */
 /* Whether an Authorization header (NULL or "" when absent) carries the key. With an empty key every call is allowed. The time
  * depends on the lengths only. */
 bool sl_front_key_ok(const char *authorization, const char *key);
+/* The name of the client at this address, for spec.client: IPv4, or the network of 64 bits of an IPv6 address, because
+ * one host has all of it. Without a usable address the name is "". */
+void sl_front_client(const struct sockaddr *a, char out[SL_CLIENT_MAX]);
 /* A call that the core or a parser refused: counted, and one line in the log of this front. EXHAUSTED was counted by
  * the core. */
 void sl_front_count_refused(sl_router *r, const char *api, sl_status st);

@@ -173,7 +173,7 @@ static void check_drain(sl_router *r, uint64_t now)
         begin_drain(r);
     if (!r->life.draining || r->life.stopping)
         return;
-    if (!r->requests.active && !r->queue.head && fronts_idle(r))
+    if (!r->requests.active && !r->queue.length && fronts_idle(r))
         stop_loop(r, SL_OK);
     else if (now >= r->life.drain_deadline_ns)
         stop_loop(r, SL_ERR_DEADLINE);
@@ -186,6 +186,7 @@ static void on_tick(uv_timer_t *h)
     sl_members_tick(r, now);
     r->cluster.last_tick_ns = now;
     sl_requests_tick(r, now);
+    sl_queue_tick(r, now);
     r->queue.dirty = true; /* requests whose backoff is over, workers that may be asked again */
     sl_effects_run(r);
     tick_fronts(r, now);
@@ -343,6 +344,7 @@ static void free_tables(sl_router *r)
         sl_member_free(r->cluster.members);
     sl_undrained_free(r);
     sl_kv_free(r);
+    sl_queue_sweep(r);
     sl_effects_free(r);
 }
 

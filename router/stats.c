@@ -40,6 +40,8 @@ static void init_requests(sl_router_stats *s, const char *model)
     s->by_prefix = sl_metrics_counter(m, "sluice_placements_total", SL_LABELS("prefix"));
     s->by_load = sl_metrics_counter(m, "sluice_placements_total", SL_LABELS("load"));
     s->by_order = sl_metrics_counter(m, "sluice_placements_total", SL_LABELS("order"));
+    s->set_aside_pages = sl_metrics_counter(m, "sluice_workers_set_aside_total", SL_LABELS("pages"));
+    s->set_aside_alone = sl_metrics_counter(m, "sluice_workers_set_aside_total", SL_LABELS("alone"));
 }
 
 sl_status sl_router_stats_init(sl_router_stats *s, const char *model_name)

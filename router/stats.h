@@ -17,6 +17,7 @@ typedef struct sl_router_stats {
     sl_gauge *http_connections, *grpc_connections;
     sl_counter *stale, *malformed, *unknown, *refused;
     sl_counter *by_prefix, *by_load, *by_order;
+    sl_counter *set_aside_pages, *set_aside_alone;
     sl_gauge *workers[2][3]; /* prefill, decode; ready, draining, dead */
     sl_counter *worker_failures[2], *worker_joins[2];
     sl_gauge *peers;

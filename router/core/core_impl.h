@@ -44,6 +44,8 @@ typedef struct sl_outmsg {
     size_t bytes;
 } sl_outmsg;
 
+typedef struct sl_lane sl_lane;
+
 /* ---- state, by owner ---- */
 
 /* One connection of a worker; the fields from `id` on describe the worker after it has joined. */
@@ -61,6 +63,7 @@ typedef struct sl_member {
     bool has_load;
     uint64_t joined_ns, last_seen_ns, progress_ns;
     uint64_t blocked_until_ns; /* said EXHAUSTED: not asked again before */
+    uint64_t set_aside;        /* rid of the one request that may be placed here; 0: every request may */
     uint32_t placed;           /* requests of this router there */
     uint64_t placed_tokens;    /* prefill: prompt tokens of requests not prefilled yet */
     uint64_t requests, failures;
@@ -97,6 +100,7 @@ typedef struct sl_cluster {
     uint32_t vocab;      /* 0 until a worker has joined */
     int32_t max_context; /* that every member serves; 0 = unknown until a worker joins */
     uint64_t last_tick_ns, last_ping_ns;
+    uint64_t absent_ns[2]; /* prefill, decode: since when no worker of the role is ready; 0: there is one */
     sl_undrained *undrained;
 } sl_cluster;
 
@@ -105,6 +109,7 @@ typedef struct sl_cluster {
 struct sl_group {
     sl_group *next, *prev;
     sl_router *r;
+    sl_lane *lane;
     char id[96];
     const char *api;
     sl_request **requests;
@@ -123,11 +128,28 @@ typedef struct sl_request_table {
     uint32_t released; /* groups to free at the next sweep */
 } sl_request_table;
 
+/* The requests of one client, and how much it was served. */
+struct sl_lane {
+    struct sl_lane *next;
+    char client[SL_CLIENT_MAX];
+    sl_request_list list;
+    uint32_t weight;
+    uint32_t groups; /* calls that have not been freed; the lane lives at least as long */
+    uint32_t length; /* queued requests of the client, those that start again included */
+    double served;   /* tokens per weight */
+};
+
 typedef struct sl_queue {
-    sl_request *head, *tail;
-    uint32_t waiting; /* in the queue and not held */
-    bool dirty;       /* requests or room came since the last placement */
-    uint64_t picks;
+    sl_lane *lanes;
+    sl_request_list again; /* attempts that start again, the newest first */
+    double served;         /* counter of the lane that was served last */
+    uint32_t length;       /* in the queue */
+    uint32_t waiting;      /* of which not held */
+    bool dirty;            /* requests or room came since the last placement */
+    uint64_t picks;        /* placements; of which first ones */
+    uint64_t first_picks;
+    uint64_t rate_ns, rate_picks; /* when `rate` was updated, and first_picks then */
+    double rate;                  /* first placements per second, smoothed */
     const sl_policy *policy;
     sl_policy_opts policy_opts;
 } sl_queue;
@@ -234,8 +256,8 @@ sl_status sl_admission_check(const sl_router *r, const sl_request_spec *s, sl_er
 sl_request *sl_request_find(sl_router *r, uint64_t rid);
 /* The prompt of q is in the cache, or never will be: its siblings may be placed. */
 void sl_group_lead(sl_request *q, uint64_t now);
-/* A member is gone: an event for each of its requests. */
-void sl_requests_member_lost(sl_router *r, uint32_t member);
+/* A member is gone: an event for each of its requests. died: it did not say before that it would leave. */
+void sl_requests_member_lost(sl_router *r, uint32_t member, bool died);
 /* Frees released groups. Effects must not be pending. */
 void sl_groups_sweep(sl_router *r);
 void sl_groups_free_all(sl_router *r);
@@ -246,12 +268,32 @@ void sl_requests_tick(sl_router *r, uint64_t now);
 
 /* ---- queue.c, place.c ---- */
 
-void sl_queue_push(sl_router *r, sl_request *q, bool front);
+/* The lane of a client, made when there is none; NULL when out of memory. It lives while its `groups` are above 0 and
+ * until the next sl_queue_sweep(). */
+sl_lane *sl_queue_lane(sl_router *r, const char *client, uint32_t weight);
+void sl_queue_sweep(sl_router *r);
+/* Whether n more requests of this client may wait: EXHAUSTED when not now, INVALID when never. */
+sl_status sl_queue_check(const sl_router *r, const sl_lane *l, uint32_t n, sl_err *err);
+/* The client of q has received tokens. */
+void sl_queue_charge(sl_request *q, size_t tokens);
+/* The request whose turn it is among those placed for the first time, or NULL. */
+sl_request *sl_queue_next(sl_router *r, uint64_t now);
+/* The one that follows `after` (NULL: the first) among attempts that start again, or NULL. */
+sl_request *sl_queue_next_again(const sl_router *r, const sl_request *after, uint64_t now);
+void sl_queue_tick(sl_router *r, uint64_t now);
+/* again: an attempt of the request was made before. */
+void sl_queue_push(sl_router *r, sl_request *q, bool again);
 void sl_queue_remove(sl_router *r, sl_request *q);
 /* Lets a held request wait for placement like any other. */
 void sl_queue_unhold(sl_router *r, sl_request *q);
 /* Places every request that can be placed. */
 void sl_queue_place(sl_router *r);
+/* How many requests the ready workers could take now, and if they were idle. */
+void sl_places(const sl_router *r, uint32_t *free_places, uint32_t *places);
+/* The decode member refused q for want of pages. */
+void sl_place_refused(sl_router *r, sl_request *q, sl_member *d);
+/* Other requests may be placed again on the members set aside for q: those of prefill only, or all. */
+void sl_place_release(sl_router *r, sl_request *q, bool prefill_only);
 
 /* ---- kv_events.c ---- */
 

@@ -22,26 +22,59 @@ static uint64_t last_progress(sl_router *r, const sl_request *q, uint64_t now)
     return at;
 }
 
+/* A request may wait long for its turn; what counts here is how long nobody has been there to serve it. A router that
+ * drains gets no worker any more. */
+static void check_queued(sl_router *r, sl_request *q, uint64_t now)
+{
+    for (int i = 0; i < 2; i++) {
+        uint64_t since = r->cluster.absent_ns[i];
+        if (!since)
+            continue;
+        if (r->life.draining) {
+            sl_request_fail(r, q, SL_ERR_PEER, "the server is shutting down and its workers have left");
+            return;
+        }
+        uint64_t from = since > q->stage_ns ? since : q->stage_ns;
+        if (now > from && now - from >= r->o.stage_timeout_ms * SL_MS && !q->held) {
+            sl_request_fail(r, q, SL_ERR_PEER, "no worker of one role for router.stage_timeout_ms");
+            return;
+        }
+    }
+}
+
 static void check(sl_router *r, sl_request *q, uint64_t now)
 {
     if (now >= q->deadline_ns) {
         sl_request_fail(r, q, SL_ERR_DEADLINE, "the request's deadline passed");
         return;
     }
-    uint64_t at = last_progress(r, q, now);
-    if (now < at || now - at < r->o.stage_timeout_ms * SL_MS || q->held)
-        return;
     if (q->state == SL_REQUEST_QUEUED) {
-        if (!sl_members_count(r, SL_ROLE_PREFILL) || !sl_members_count(r, SL_ROLE_DECODE))
-            sl_request_fail(r, q, SL_ERR_PEER, "no worker of one role for router.stage_timeout_ms");
-    } else {
-        sl_request_event ev = {.kind = SL_EVENT_STALLED, .now_ns = now};
-        sl_request_apply(r, q, &ev);
+        check_queued(r, q, now);
+        return;
+    }
+    uint64_t at = last_progress(r, q, now);
+    if (now < at || now - at < r->o.stage_timeout_ms * SL_MS)
+        return;
+    sl_request_event ev = {.kind = SL_EVENT_STALLED, .now_ns = now};
+    sl_request_apply(r, q, &ev);
+}
+
+/* Since when each role has no ready worker. */
+static void watch_roles(sl_router *r, uint64_t now)
+{
+    static const sl_role roles[] = {SL_ROLE_PREFILL, SL_ROLE_DECODE};
+    for (size_t i = 0; i < SL_COUNT(roles); i++) {
+        uint64_t *since = &r->cluster.absent_ns[i];
+        if (sl_members_count(r, roles[i]))
+            *since = 0;
+        else if (!*since)
+            *since = now;
     }
 }
 
 void sl_requests_tick(sl_router *r, uint64_t now)
 {
+    watch_roles(r, now);
     for (sl_group *g = r->requests.groups; g; g = g->next) {
         for (uint32_t i = 0; i < g->n_requests; i++) {
             if (!sl_request_over(g->requests[i]))

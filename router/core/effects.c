@@ -17,6 +17,10 @@ static void book_reserve(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill), *d = sl_member_find(r, e->decode);
     sl_queue_remove(r, q);
+    if (q->attempt == 1) {
+        r->queue.first_picks++;
+        sl_queue_charge(q, q->n_prompt);
+    }
     p->placed++;
     p->placed_tokens += q->placed_tokens;
     d->placed++;
@@ -54,6 +58,15 @@ static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
 
 /* ---- PREFILL, SETTLE ---- */
 
+/* It has its pages. A suspect keeps what was set aside for it. */
+static void book_prefill(sl_router *r, sl_request *q, const sl_effect *e)
+{
+    (void)e;
+    q->refused_at = 0;
+    if (!q->alone)
+        sl_place_release(r, q, false);
+}
+
 static void perform_prefill(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill), *d = sl_member_find(r, e->decode);
@@ -88,6 +101,7 @@ static void book_settle(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill);
     r->queue.dirty = true;
+    sl_place_release(r, q, true);
     if (!p)
         return;
     discharge_prefill(p, e->placed_tokens);
@@ -99,16 +113,18 @@ static void book_settle(sl_router *r, sl_request *q, const sl_effect *e)
 
 static void book_block(sl_router *r, sl_request *q, const sl_effect *e)
 {
-    (void)q;
     sl_member *d = sl_member_find(r, e->decode);
-    if (d)
-        d->blocked_until_ns = e->until_ns;
+    if (!d)
+        return;
+    d->blocked_until_ns = e->until_ns;
+    sl_place_refused(r, q, d);
 }
 
 static void book_leave(sl_router *r, sl_request *q, const sl_effect *e)
 {
-    (void)q;
     sl_member *p = sl_member_find(r, e->prefill), *d = sl_member_find(r, e->decode);
+    if (e->leave.tell || e->leave.why) /* else it was refused and waits for its pages */
+        sl_place_release(r, q, false);
     if (p && e->leave.writer != SL_WRITER_DONE)
         discharge_prefill(p, e->leave.placed_tokens);
     if (d)
@@ -145,7 +161,7 @@ static void perform_leave(sl_router *r, sl_request *q, const sl_effect *e)
 static void book_requeue(sl_router *r, sl_request *q, const sl_effect *e)
 {
     (void)e;
-    if (!q->in_queue)
+    if (!q->list)
         sl_queue_push(r, q, true);
     r->queue.dirty = true;
 }
@@ -169,6 +185,13 @@ static sl_output output_of(const sl_router *r, const sl_request *q, size_t text_
                        .prompt_tokens = (uint32_t)q->n_prompt,
                        .completion_tokens = sl_request_produced(q),
                        .cached_tokens = q->cached_tokens};
+}
+
+static void book_emit(sl_router *r, sl_request *q, const sl_effect *e)
+{
+    sl_queue_charge(q, e->emit.n_tokens);
+    if (q->own_decode && !q->alone) /* it is not suspected any more */
+        sl_place_release(r, q, false);
 }
 
 static void perform_emit(sl_router *r, sl_request *q, const sl_effect *e)
@@ -214,6 +237,7 @@ static void observe_end(sl_router *r, const sl_request *q, const sl_effect *e)
 static void book_end(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_queue_remove(r, q);
+    sl_place_release(r, q, false);
     unhash(&r->requests, q);
     r->requests.active--;
     r->queue.dirty = true;
@@ -243,13 +267,13 @@ static const struct {
     effect_fn *book, *perform;
 } kinds[SL_EFFECT_COUNT] = {
     [SL_EFFECT_RESERVE] = {book_reserve, perform_reserve},
-    [SL_EFFECT_PREFILL] = {NULL, perform_prefill},
+    [SL_EFFECT_PREFILL] = {book_prefill, perform_prefill},
     [SL_EFFECT_SETTLE] = {book_settle, NULL},
     [SL_EFFECT_BLOCK] = {book_block, NULL},
     [SL_EFFECT_LEAVE] = {book_leave, perform_leave},
     [SL_EFFECT_REQUEUE] = {book_requeue, NULL},
     [SL_EFFECT_FOLLOW] = {book_follow, NULL},
-    [SL_EFFECT_EMIT] = {NULL, perform_emit},
+    [SL_EFFECT_EMIT] = {book_emit, perform_emit},
     [SL_EFFECT_END] = {book_end, perform_end},
 };
 

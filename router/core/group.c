@@ -43,6 +43,8 @@ static void request_free(sl_request *q)
 
 static void group_free(sl_group *g)
 {
+    if (g->lane)
+        g->lane->groups--;
     for (uint32_t i = 0; i < g->n_requests; i++)
         request_free(g->requests[i]);
     free(g->requests);
@@ -163,18 +165,20 @@ sl_status sl_group_submit(sl_router *r, sl_request_spec *s, sl_output_sink *sink
 {
     sl_group *g = NULL;
     SL_TRY(sl_admission_check(r, s, err));
+    sl_lane *lane = sl_queue_lane(r, s->client, 1);
+    if (!lane)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    sl_status st = sl_queue_check(r, lane, (uint32_t)(s->n_prompts * s->n), err);
+    if (st == SL_ERR_EXHAUSTED)
+        sl_router_stats_request(&r->stats, s->api, sl_router_stats_outcome(st));
+    SL_TRY(st);
     SL_TRY(make_group(r, s, &g, err));
+    g->lane = lane;
+    lane->groups++;
     g->sink = sink;
     g->arg = arg;
     enter(r, g);
     sl_queue_place(r);
-    if (r->queue.waiting > r->o.max_queue && g->requests[0]->in_queue) {
-        g->released = true;
-        r->requests.released++;
-        end_all(g, SL_ERR_EXHAUSTED, "queue full");
-        return sl_fail(err, SL_ERR_EXHAUSTED,
-                       "all workers are busy and %u requests are waiting (router.max_queue)", r->o.max_queue);
-    }
     sl_log(SL_LOG_INFO, "router", "request_accepted",
            "rid=%016lx id=%s api=%s prompts=%zu n=%u tokens=%zu max_tokens=%d", g->requests[0]->rid, g->id,
            s->api, s->n_prompts, s->n, s->prompts[0].n, g->requests[0]->sampling.max_tokens);
@@ -271,9 +275,10 @@ void sl_group_lead(sl_request *q, uint64_t now)
     }
 }
 
-void sl_requests_member_lost(sl_router *r, uint32_t member)
+void sl_requests_member_lost(sl_router *r, uint32_t member, bool died)
 {
     sl_request_event ev = {.kind = SL_EVENT_LOST, .now_ns = sl_now_ns()};
+    ev.lost.died = died;
     for (sl_group *g = r->requests.groups; g; g = g->next) {
         for (uint32_t i = 0; i < g->n_requests; i++) {
             sl_request *q = g->requests[i];

@@ -1,8 +1,15 @@
 /*
- * Placement: the requests at the head of the queue get the workers that the policy picks among those with room. A
- * worker has room while fewer requests are on it than its batch holds (a quarter more on decode workers, so that
- * prefill runs ahead of the batch) and it did not just answer EXHAUSTED. A head without room stops the scan: no
- * request overtakes it.
+ * Placement: the queue says whose turn it is (attempts that start again first, then clients in turn), and that request
+ * gets the workers that the policy picks among those with room. A worker has room while fewer requests are on it than
+ * its batch holds (a quarter more on decode workers, so that prefill runs ahead of the batch) and it did not just answer
+ * EXHAUSTED. A request without room stops the scan: none overtakes it while it waits.
+ *
+ * While a request reserves, it is not in the queue, and the next ones may take the pages it needs. So a long prompt could
+ * be refused again and again while short ones pass. The bound: after PASSED_MAX placements since its first refusal, the
+ * decode worker that refuses it is set aside for it. No other request is placed there until it has its pages; those
+ * that run there end and give theirs back. Requests without room on a worker set aside do not stop the scan.
+ *
+ * A suspect (request.h) gets a prefill and a decode worker set aside, and is placed when nothing else is on them.
  *
  * Placing only books and adds effects, so it may run anywhere.
  */
@@ -11,7 +18,7 @@
 #include "kvstore/page_key.h"
 #include "router/core/core_impl.h"
 
-enum { MAX_CANDIDATES = 1024 };
+enum { MAX_CANDIDATES = 1024, PASSED_MAX = 16 };
 
 static uint32_t room(const sl_member *w)
 {
@@ -51,16 +58,95 @@ static void count_choice(sl_router *r, const sl_request *q, const sl_candidate *
                    1);
 }
 
+/* ---- members set aside ---- */
+
+static void set_aside(sl_router *r, sl_request *q, sl_member *w, const char *why)
+{
+    w->set_aside = q->rid;
+    *(w->role == SL_ROLE_DECODE ? &q->own_decode : &q->own_prefill) = w->id;
+    sl_counter_add(
+        w->role == SL_ROLE_DECODE && !q->alone ? r->stats.set_aside_pages : r->stats.set_aside_alone, 1);
+    sl_log(SL_LOG_INFO, "router", "worker_set_aside", "rid=%016lx worker=%s tokens=%zu reason=\"%s\"", q->rid,
+           w->name, q->n_tokens, why);
+}
+
+static void release(sl_router *r, sl_request *q, uint32_t *own)
+{
+    sl_member *w = sl_member_find(r, *own);
+    *own = 0;
+    if (!w || w->set_aside != q->rid)
+        return;
+    w->set_aside = 0;
+    r->queue.dirty = true;
+}
+
+void sl_place_release(sl_router *r, sl_request *q, bool prefill_only)
+{
+    release(r, q, &q->own_prefill);
+    if (!prefill_only)
+        release(r, q, &q->own_decode);
+}
+
+void sl_place_refused(sl_router *r, sl_request *q, sl_member *d)
+{
+    if (!q->refused_at)
+        q->refused_at = r->queue.picks + 1;
+    if (r->queue.picks + 1 - q->refused_at >= PASSED_MAX && !d->set_aside && !q->own_decode)
+        set_aside(r, q, d, "it was refused pages, and others passed it");
+}
+
+/* The member of a role with the fewest requests that is ready and not set aside, or NULL. */
+static sl_member *least_placed(sl_router *r, uint8_t role)
+{
+    sl_member *best = NULL;
+    for (sl_member *w = r->cluster.members; w; w = w->next) {
+        if (w->id && w->role == role && w->state == SL_MEMBER_READY && !w->set_aside &&
+            (!best || w->placed < best->placed))
+            best = w;
+    }
+    return best;
+}
+
+static bool ready(sl_router *r, uint32_t id)
+{
+    const sl_member *w = sl_member_find(r, id);
+    return w && w->state == SL_MEMBER_READY;
+}
+
+/* What q has set aside, brought up to date: members that left are let go, a suspect gets both or none. */
+static void update_own(sl_router *r, sl_request *q)
+{
+    if ((q->own_decode && !ready(r, q->own_decode)) || (q->own_prefill && !ready(r, q->own_prefill)))
+        sl_place_release(r, q, false);
+    if (!q->alone || (q->own_decode && q->own_prefill))
+        return;
+    sl_place_release(r, q, false);
+    sl_member *p = least_placed(r, SL_ROLE_PREFILL), *d = least_placed(r, SL_ROLE_DECODE);
+    if (!p || !d)
+        return;
+    set_aside(r, q, p, "workers died with it, it runs alone");
+    set_aside(r, q, d, "workers died with it, it runs alone");
+}
+
+/* ---- choosing ---- */
+
+static bool takes(const sl_member *w, const sl_request *q, uint64_t now)
+{
+    uint32_t own = w->role == SL_ROLE_DECODE ? q->own_decode : q->own_prefill;
+    if (own ? own != w->id : w->set_aside || q->alone)
+        return false;
+    return w->placed < (q->alone ? 1 : room(w)) && now >= w->blocked_until_ns;
+}
+
 /* The members of a role with room, by id, so that a recorded trace does not depend on the order of the list. The one to
  * avoid is left out and returned in *avoided. */
-static size_t collect(sl_router *r, uint8_t role, uint32_t avoid, uint64_t now, sl_member **at,
-                      sl_member **avoided)
+static size_t collect(sl_router *r, const sl_request *q, uint8_t role, uint32_t avoid, uint64_t now,
+                      sl_member **at, sl_member **avoided)
 {
     size_t n = 0;
     *avoided = NULL;
     for (sl_member *w = r->cluster.members; w && n < MAX_CANDIDATES; w = w->next) {
-        if (!w->id || w->role != role || w->state != SL_MEMBER_READY || w->placed >= room(w) ||
-            now < w->blocked_until_ns)
+        if (!w->id || w->role != role || w->state != SL_MEMBER_READY || !takes(w, q, now))
             continue;
         if (w->id == avoid) {
             *avoided = w;
@@ -79,7 +165,7 @@ static sl_member *choose(sl_router *r, sl_request *q, uint8_t role, uint32_t avo
 {
     sl_member *at[MAX_CANDIDATES], *avoided;
     sl_candidate c[MAX_CANDIDATES];
-    size_t n = collect(r, role, avoid, now, at, &avoided);
+    size_t n = collect(r, q, role, avoid, now, at, &avoided);
     if (!n)
         return avoided; /* the one that failed is better than none */
     for (size_t i = 0; i < n; i++)
@@ -99,6 +185,7 @@ static bool place(sl_router *r, sl_request *q, uint64_t now)
         sl_request_fail(r, q, SL_ERR_NO_MEMORY, "out of memory");
         return true;
     }
+    update_own(r, q);
     sl_member *d = choose(r, q, SL_ROLE_DECODE, q->avoid_decode, now);
     sl_member *p = d ? choose(r, q, SL_ROLE_PREFILL, q->avoid_prefill, now) : NULL;
     if (!p)
@@ -111,15 +198,34 @@ static bool place(sl_router *r, sl_request *q, uint64_t now)
     return true;
 }
 
+void sl_places(const sl_router *r, uint32_t *free_places, uint32_t *places)
+{
+    uint64_t all[2] = {0}, unused[2] = {0};
+    for (const sl_member *w = r->cluster.members; w; w = w->next) {
+        if (!w->id || w->state != SL_MEMBER_READY)
+            continue;
+        bool decode = w->role == SL_ROLE_DECODE;
+        all[decode] += room(w);
+        unused[decode] += w->placed < room(w) && !w->set_aside ? room(w) - w->placed : 0;
+    }
+    *places = (uint32_t)(all[0] < all[1] ? all[0] : all[1]);
+    *free_places = (uint32_t)(unused[0] < unused[1] ? unused[0] : unused[1]);
+}
+
 void sl_queue_place(sl_router *r)
 {
     r->queue.dirty = false;
     if (!r->cluster.have_identity)
         return;
     uint64_t now = sl_now_ns();
-    for (sl_request *q = r->queue.head, *next; q; q = next) {
-        next = q->q_next; /* placing removes q; a failure may only add to the front or unhold others */
-        if (!q->held && now >= q->not_before_ns && !place(r, q, now))
+    sl_request *q, *next = sl_queue_next_again(r, NULL, now);
+    while ((q = next)) {
+        next = sl_queue_next_again(r, q, now); /* placing removes q; a failure may only add to the front */
+        if (!place(r, q, now) && !q->own_decode && !q->alone)
+            return;
+    }
+    while ((q = sl_queue_next(r, now))) {
+        if (!place(r, q, now))
             return;
     }
 }

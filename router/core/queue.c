@@ -1,41 +1,130 @@
 /*
- * The queue of requests that wait for workers: first in, first out; attempts that start again go to the front. A held
- * request keeps its place and is passed over. Queues per client and their weights belong here.
+ * The queue of requests that wait for workers, fair between clients.
+ *
+ * Every client has a lane, which is first in, first out. The next request comes from the lane whose client has been
+ * served the fewest tokens per weight (a virtual token counter: prompt tokens count when a request is placed, output
+ * tokens when they are emitted). A client that returns continues at the counter of the lane that was served last, so
+ * that it cannot save up a claim while it is idle. Attempts that start again wait in a list of their own, which is
+ * served before every lane: their clients already hold a part of the stream.
+ *
+ * A held request keeps its place and is passed over.
+ *
+ * The bound: a call is let in when all of its requests fit, and when its client then holds at most FREE_SHARE times the
+ * places that stay free (dynamic thresholds). So one client may use most of an empty queue, but never all of it.
  */
+#include <stdlib.h>
+#include <string.h>
+
 #include "router/core/core_impl.h"
 
-void sl_queue_push(sl_router *r, sl_request *q, bool front)
+enum { FREE_SHARE = 4, RATE_MS = 1000, RETRY_MAX_S = 60 };
+
+/* ---- lanes ---- */
+
+sl_lane *sl_queue_lane(sl_router *r, const char *client, uint32_t weight)
 {
     sl_queue *u = &r->queue;
-    q->in_queue = true;
+    sl_lane *l = u->lanes;
+    while (l && strcmp(l->client, client))
+        l = l->next;
+    if (!l) {
+        l = calloc(1, sizeof *l);
+        if (!l)
+            return NULL;
+        sl_copy_text(l->client, sizeof l->client, client);
+        l->next = u->lanes;
+        u->lanes = l;
+    }
+    l->weight = weight ? weight : 1;
+    return l;
+}
+
+/* A lane without calls says nothing that the counter of the queue does not say, unless it is ahead of that. */
+void sl_queue_sweep(sl_router *r)
+{
+    sl_queue *u = &r->queue;
+    for (sl_lane **p = &u->lanes; *p;) {
+        sl_lane *l = *p;
+        if (l->groups || (l->served > u->served && r->requests.active)) {
+            p = &l->next;
+            continue;
+        }
+        *p = l->next;
+        free(l);
+    }
+}
+
+void sl_queue_charge(sl_request *q, size_t tokens)
+{
+    sl_lane *l = q->group->lane;
+    l->served += (double)tokens / l->weight;
+}
+
+static bool may_be_placed(const sl_request *q, uint64_t now)
+{
+    return !q->held && now >= q->not_before_ns;
+}
+
+static sl_request *first_of(const sl_lane *l, uint64_t now)
+{
+    sl_request *q = l->list.head;
+    while (q && !may_be_placed(q, now))
+        q = q->q_next;
+    return q;
+}
+
+sl_request *sl_queue_next(sl_router *r, uint64_t now)
+{
+    sl_request *best = NULL;
+    for (sl_lane *l = r->queue.lanes; l; l = l->next) {
+        if (best && l->served >= best->group->lane->served)
+            continue;
+        sl_request *q = first_of(l, now);
+        best = q ? q : best;
+    }
+    if (best && best->group->lane->served > r->queue.served)
+        r->queue.served = best->group->lane->served;
+    return best;
+}
+
+sl_request *sl_queue_next_again(const sl_router *r, const sl_request *after, uint64_t now)
+{
+    sl_request *q = after ? after->q_next : r->queue.again.head;
+    while (q && !may_be_placed(q, now))
+        q = q->q_next;
+    return q;
+}
+
+/* ---- entering and leaving ---- */
+
+void sl_queue_push(sl_router *r, sl_request *q, bool again)
+{
+    sl_queue *u = &r->queue;
+    sl_lane *l = q->group->lane;
+    sl_request_list *list = again ? &u->again : &l->list;
+    if (!l->length && !again && l->served < u->served)
+        l->served = u->served;
+    q->list = list;
+    u->length++;
+    l->length++;
     u->waiting += !q->held;
-    q->q_prev = front ? NULL : u->tail;
-    q->q_next = front ? u->head : NULL;
-    if (q->q_prev)
-        q->q_prev->q_next = q;
-    else
-        u->head = q;
-    if (q->q_next)
-        q->q_next->q_prev = q;
-    else
-        u->tail = q;
+    q->q_prev = again ? NULL : list->tail;
+    q->q_next = again ? list->head : NULL;
+    *(q->q_prev ? &q->q_prev->q_next : &list->head) = q;
+    *(q->q_next ? &q->q_next->q_prev : &list->tail) = q;
 }
 
 void sl_queue_remove(sl_router *r, sl_request *q)
 {
-    sl_queue *u = &r->queue;
-    if (!q->in_queue)
+    sl_request_list *list = q->list;
+    if (!list)
         return;
-    q->in_queue = false;
-    u->waiting -= !q->held;
-    if (q->q_prev)
-        q->q_prev->q_next = q->q_next;
-    else
-        u->head = q->q_next;
-    if (q->q_next)
-        q->q_next->q_prev = q->q_prev;
-    else
-        u->tail = q->q_prev;
+    q->list = NULL;
+    r->queue.length--;
+    q->group->lane->length--;
+    r->queue.waiting -= !q->held;
+    *(q->q_prev ? &q->q_prev->q_next : &list->head) = q->q_next;
+    *(q->q_next ? &q->q_next->q_prev : &list->tail) = q->q_prev;
     q->q_next = q->q_prev = NULL;
 }
 
@@ -44,6 +133,51 @@ void sl_queue_unhold(sl_router *r, sl_request *q)
     if (!q->held)
         return;
     q->held = false;
-    r->queue.waiting += q->in_queue;
+    r->queue.waiting += q->list != NULL;
     r->queue.dirty = true;
+}
+
+/* ---- the bound ---- */
+
+static bool fits(uint64_t own, uint64_t all, uint64_t n, uint64_t cap)
+{
+    return all + n <= cap && own + n <= FREE_SHARE * (cap - all - n + 1);
+}
+
+sl_status sl_queue_check(const sl_router *r, const sl_lane *l, uint32_t n, sl_err *err)
+{
+    uint32_t free_places, places;
+    sl_places(r, &free_places, &places);
+    if (!fits(0, 0, n, (uint64_t)r->o.max_queue + places))
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "n: a call of %u requests never fits the queue of %u (router.max_queue, of which one client "
+            "may use four fifths)",
+            n, r->o.max_queue);
+    if (fits(l->length, r->queue.length, n, (uint64_t)r->o.max_queue + free_places))
+        return SL_OK;
+    return sl_fail(
+        err, SL_ERR_EXHAUSTED,
+        "all workers are busy and %u requests are waiting, %u of this client (router.max_queue is %u)",
+        r->queue.length, l->length, r->o.max_queue);
+}
+
+void sl_queue_tick(sl_router *r, uint64_t now)
+{
+    sl_queue *u = &r->queue;
+    sl_queue_sweep(r);
+    uint64_t ms = (now - u->rate_ns) / SL_MS;
+    if (u->rate_ns && ms < RATE_MS)
+        return;
+    if (u->rate_ns)
+        u->rate = 0.7 * u->rate + 0.3 * 1000.0 * (double)(u->first_picks - u->rate_picks) / (double)ms;
+    u->rate_ns = now;
+    u->rate_picks = u->first_picks;
+}
+
+uint32_t sl_cluster_retry_after_s(const sl_router *r)
+{
+    const sl_queue *u = &r->queue;
+    double s = u->rate > 0.01 ? (double)(u->length + 1) / u->rate : u->length ? RETRY_MAX_S : 1;
+    return s < 1 ? 1 : s > RETRY_MAX_S ? RETRY_MAX_S : (uint32_t)(s + 0.5);
 }

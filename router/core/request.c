@@ -9,7 +9,7 @@
 #include "kvstore/page_key.h"
 #include "router/core/request_step.h"
 
-enum { BACKOFF_MIN_MS = 10 };
+enum { DEATHS_ALONE = 2 }; /* workers that died with a request before it is suspected */
 
 const char *sl_request_state_name(sl_request_state s)
 {
@@ -133,6 +133,15 @@ static void count_retry(const sl_request_env *env, const sl_request *q)
         sl_counter_add(env->stats->resumes, 1);
 }
 
+/* Doubles with every retry; written without a shift by more bits than the limit needs. */
+static uint64_t backoff_ms(uint32_t retries)
+{
+    uint64_t ms = BACKOFF_MIN_MS;
+    for (uint32_t i = 0; i < retries && ms < BACKOFF_MAX_MS; i++)
+        ms *= 2;
+    return ms < BACKOFF_MAX_MS ? ms : BACKOFF_MAX_MS;
+}
+
 void sl_step_retry(const sl_request_env *env, sl_request *q, sl_status st, const char *reason, unsigned tell,
                    uint64_t now, sl_step *out)
 {
@@ -153,7 +162,7 @@ void sl_step_retry(const sl_request_env *env, sl_request *q, sl_status st, const
     sl_log(SL_LOG_WARN, "router", "request_retry",
            "rid=%016lx attempt=%u state=%s produced=%u retry=%u reason=\"%s\"", q->rid, q->attempt,
            sl_request_state_name(q->state), sl_request_produced(q), q->retries, reason ? reason : "");
-    q->not_before_ns = q->retries > 1 ? now + (BACKOFF_MIN_MS << q->retries) * SL_MS : 0;
+    q->not_before_ns = q->retries > 1 ? now + backoff_ms(q->retries) * SL_MS : 0;
     sl_step_leave(q, st, tell, out);
     sl_step_requeue(q, now, out);
 }
@@ -176,8 +185,31 @@ static void on_placed(const sl_request_env *env, sl_request *q, const sl_request
     sl_step_add(out, q, SL_EFFECT_RESERVE);
 }
 
+/* A worker died while it worked on q. True: q has ended, because it ran alone there. */
+static bool count_death(const sl_request_env *env, sl_request *q, unsigned tell, sl_step *out)
+{
+    q->deaths++;
+    q->deaths_at = sl_request_produced(q);
+    if (!q->alone || sl_request_complete(q)) {
+        q->alone = q->deaths >= DEATHS_ALONE;
+        return false;
+    }
+    sl_log(SL_LOG_ERROR, "router", "request_kills_workers",
+           "rid=%016lx id=%s deaths=%u tokens=%zu produced=%u", q->rid, q->group ? sl_group_id(q->group) : "",
+           q->deaths, q->n_tokens, sl_request_produced(q));
+    sl_step_leave(q, SL_ERR_PEER, tell, out);
+    sl_step_end(env, q, SL_FINISH_ERROR, SL_ERR_INTERNAL,
+                "refused: every worker that computed this request died, the last one while it ran alone",
+                out);
+    return true;
+}
+
 static void on_lost(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out)
 {
+    bool concerned = ev->lost.decode || q->writer != SL_WRITER_DONE;
+    unsigned tell = ev->lost.decode ? SL_TELL_PREFILL : SL_TELL_DECODE;
+    if (concerned && ev->lost.died && count_death(env, q, tell, out))
+        return;
     if (ev->lost.decode)
         sl_step_retry(env, q, SL_ERR_PEER, "decode worker lost", SL_TELL_PREFILL, ev->now_ns, out);
     else if (q->writer != SL_WRITER_DONE)

@@ -18,7 +18,7 @@
  * STALLED                   retry           retry           retry
  * END         -> FAILED     -> FAILED       -> FAILED       -> FAILED
  *
- *   retry   -> QUEUED, or -> FAILED when router.retries is used up *
+ *   retry   -> QUEUED, or -> FAILED when router.retries is used up *; LOST while it ran alone -> FAILED
  *   $       -> FAILED when the worker says that the failure is final
  *   *       -> FINISHED when the stream is complete: a stop string or stop token matched, or all tokens are there
  *   An event in a state without an entry is dropped. RESERVED, TOKENS and DONE that contradict what the request
@@ -30,6 +30,11 @@
  * it is told DRAINED. The router relays that when the prefill worker says it, and says it itself when no writer was
  * started or the writer has finished. For a writer that died there is no DRAINED: ABORT carries SL_ERR_PEER and the
  * decode worker closes its own endpoint first.
+ *
+ * A query of death: a request that was on DEATHS_ALONE workers when they died is suspected of it, and so are those that
+ * were there with it. A suspect runs alone on its workers; if one of them dies too, it is refused with INTERNAL and its
+ * id in the log. A request that gets PROVEN_TOKENS past the place where the last worker died is not suspected any more:
+ * streams are deterministic, so the same computation was repeated without harm.
  *
  * Recovery keeps prompt and produced tokens, so the next attempt continues at the same position with the same random
  * numbers. Tokens of TOKENS are compared with those already sent: a repeated or lost message can neither change a
@@ -66,11 +71,15 @@ typedef struct sl_request_text {
     const char *matched;     /* stop string that ended the text, or NULL */
 } sl_request_text;
 
+typedef struct sl_request_list {
+    struct sl_request *head, *tail;
+} sl_request_list;
+
 typedef struct sl_request {
     sl_group *group;
     struct sl_request *hash_next;
     struct sl_request *q_next, *q_prev; /* in the queue (queue.c) */
-    bool in_queue;
+    struct sl_request_list *list;       /* that it waits in, or NULL */
     bool held; /* queued, but waits for the first prefill of the same prompt in its group */
     bool led;  /* its siblings were let go */
     uint32_t index;
@@ -88,6 +97,11 @@ typedef struct sl_request {
 
     uint32_t prefill, decode; /* member ids of this attempt, 0 none */
     uint32_t avoid_prefill, avoid_decode;
+    uint32_t own_prefill, own_decode; /* members set aside for it (place.c), 0 none */
+    uint64_t refused_at; /* placements of the router, counted from 1, at its first NO_ROOM; 0 none */
+    uint32_t deaths;     /* workers that died while they worked on it */
+    uint32_t deaths_at;  /* tokens it had produced at the last of them */
+    bool alone;          /* suspected of that: it is placed on workers that have no other request */
     uint64_t ticket;
     sl_writer writer;
     uint64_t placed_tokens; /* what this attempt added to the prefill member's account */
@@ -138,6 +152,7 @@ typedef struct sl_request_event {
         } failed;
         struct {
             bool decode; /* else the prefill worker */
+            bool died;   /* it did not leave by its own decision */
         } lost;
         struct {
             sl_status status;

@@ -7,6 +7,8 @@
 
 #include "router/core/request.h"
 
+enum { BACKOFF_MIN_MS = 10, BACKOFF_MAX_MS = 500 };
+
 /* ---- request.c ---- */
 
 /* Appends an effect of the current attempt. */

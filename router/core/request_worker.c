@@ -9,7 +9,10 @@
 #include "kvstore/page_key.h"
 #include "router/core/request_step.h"
 
-enum { BACKOFF_MIN_MS = 10, BACKOFF_MAX_MS = 500, TELL_BOTH = SL_TELL_PREFILL | SL_TELL_DECODE };
+enum {
+    TELL_BOTH = SL_TELL_PREFILL | SL_TELL_DECODE,
+    PROVEN_TOKENS = 8, /* past the last death, after which deaths are forgotten */
+};
 
 static double seconds_since(uint64_t from_ns, uint64_t now_ns)
 {
@@ -127,6 +130,10 @@ static void take_tokens(const sl_request_env *env, sl_request *q, const sl_msg_t
     }
     observe_tokens(env, q, n, now);
     q->avoid_decode = q->avoid_prefill = 0;
+    if (q->deaths && sl_request_produced(q) + n >= q->deaths_at + PROVEN_TOKENS) {
+        q->alone = false;
+        q->deaths = 0;
+    }
     size_t at = env->text->len, used = 0;
     bool stopped = false;
     sl_status st = sl_output_tokens(env, q, t, n, &used, &stopped);

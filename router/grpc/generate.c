@@ -377,6 +377,9 @@ static void start(rpc_call *c, const S(GenerateRequest) * q, sl_request_spec *s)
     c->counted = true;
     c->g->generating++;
     sl_err err = {""};
+    struct sockaddr_storage peer;
+    if (h2_stream_peer(c->s, &peer))
+        sl_front_client((const struct sockaddr *)&peer, s->client);
     sl_status st = sl_group_submit(c->r, s, on_output, g, &g->group, &err);
     if (st) {
         sl_front_count_refused(c->r, "generate", st);

@@ -307,3 +307,9 @@ void h2_server_destroy(h2_server *s)
         close_conn(s->conns);
     uv_close((uv_handle_t *)s->listener, free_listener);
 }
+
+bool h2_stream_peer(const h2_stream *s, struct sockaddr_storage *out)
+{
+    int n = sizeof *out;
+    return !uv_tcp_getpeername(&s->conn->tcp, (struct sockaddr *)out, &n);
+}

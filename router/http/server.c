@@ -130,6 +130,8 @@ static void submit(http_req *q, http_job *j)
              sl_random_u64() & 0xffffffffu);
     snprintf(p->spec.id, sizeof p->spec.id, "%s", q->id);
     p->spec.arrival_ns = q->arrival_ns;
+    const union MHD_ConnectionInfo *peer = MHD_get_connection_info(q->c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    sl_front_client(peer ? peer->client_addr : NULL, p->spec.client);
     q->answer = sl_oai_answer_create(&q->h->env, p, q->id, (int64_t)time(NULL),
                                      (uint32_t)(p->spec.n_prompts * p->spec.n));
     sl_err err = {""};
@@ -199,6 +201,13 @@ void http_generate(http_req *q)
 
 /* ---- replies ---- */
 
+static void add_retry_after(http_req *q, struct MHD_Response *res)
+{
+    char seconds[16];
+    snprintf(seconds, sizeof seconds, "%u", sl_cluster_retry_after_s(q->h->r));
+    MHD_add_response_header(res, MHD_HTTP_HEADER_RETRY_AFTER, seconds);
+}
+
 static void add_headers(http_req *q, struct MHD_Response *res, const char *type)
 {
     MHD_add_response_header(res, MHD_HTTP_HEADER_CONTENT_TYPE, type);
@@ -209,7 +218,7 @@ static void add_headers(http_req *q, struct MHD_Response *res, const char *type)
     if (q->code == 401)
         MHD_add_response_header(res, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (q->code == 429 || q->code == 503)
-        MHD_add_response_header(res, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+        add_retry_after(q, res);
     if (q->code == 413)
         MHD_add_response_header(res, MHD_HTTP_HEADER_CONNECTION, "close");
 }

@@ -99,7 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     sl_effects_run(router);
     sl_groups_sweep(router);
     if (grpc.calls || grpc.generating || router->requests.active || router->requests.groups ||
-        router->queue.head)
+        router->queue.length)
         abort(); /* something outlived its connection */
     return 0;
 }

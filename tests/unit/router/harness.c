@@ -207,7 +207,7 @@ bool h_clean(const harness *h)
         if (w->state != SL_MEMBER_DEAD && (w->placed || w->placed_tokens))
             return false;
     }
-    return !h->r->requests.active && !h->r->queue.waiting && !h->r->queue.head && !h->r->cluster.undrained;
+    return !h->r->requests.active && !h->r->queue.waiting && !h->r->queue.length && !h->r->cluster.undrained;
 }
 
 int h_main(const char *suite, SFun setup, SFun teardown, const h_case *cases, size_t n)

@@ -46,6 +46,148 @@ START_TEST(queue_is_bounded)
 }
 END_TEST
 
+/* Fills the places of a small cluster that holds everything back, in the name of this client. */
+static sl_status ask_as(const char *name, client *c, size_t n_prompt, uint32_t n)
+{
+    sl_request_spec s;
+    sl_err err = {""};
+    h_spec(&s, n_prompt, 4);
+    s.n = n;
+    sl_copy_text(s.client, sizeof s.client, name);
+    sl_status st = h_try_submit(&h, c, &s, &err);
+    if (st)
+        sl_request_spec_free(&s);
+    return st;
+}
+
+static void finish_all(client *c, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (!c[i].group)
+            continue;
+        H_UNTIL(&h, h_done(&c[i]), 5000);
+        sl_group_release(c[i].group);
+    }
+    H_UNTIL(&h, h_clean(&h), 1000);
+}
+
+/* The bound is looked at before anything is added: what is refused leaves nothing in the queue. */
+START_TEST(one_call_does_not_fill_the_queue)
+{
+    h.o.max_queue = 16;
+    h.mo.max_batch = 1;
+    h_open_cluster(&h, 1, 1);
+    sl_mock_knob(h.w[1])->hold = true;
+    static client c[24];
+    memset(c, 0, sizeof c);
+    ck_assert_int_eq(ask_as("greedy", &c[0], 70, 128), SL_ERR_INVALID); /* never fits: no retry helps */
+    ck_assert_uint_eq(h.r->queue.length, 0);
+    ck_assert_uint_eq(h.r->requests.active, 0);
+    ck_assert_int_eq(ask_as("greedy", &c[0], 70, 8), SL_OK);
+    ck_assert_int_eq(ask_as("greedy", &c[1], 70, 8), SL_ERR_EXHAUSTED);
+    int n = 1;
+    while (n < 20 && ask_as("greedy", &c[n], 70, 1) == SL_OK)
+        n++;
+    ck_assert_uint_lt(h.r->queue.length, h.o.max_queue);
+    ck_assert_int_eq(ask_as("honest", &c[20], 70, 1), SL_OK);
+    ck_assert_uint_eq(sl_counter_value(sl_metrics_counter(h.r->stats.m, "sluice_requests_total",
+                                                          SL_LABELS("generate", "rejected"))) > 0,
+                      true);
+    sl_mock_knob(h.w[1])->hold = false;
+    finish_all(c, 24);
+}
+END_TEST
+
+/* Four clients ask one after the other, the first one six times: they are served in turn. */
+START_TEST(clients_are_served_in_turn)
+{
+    h.mo.max_batch = 1;
+    h_open_cluster(&h, 1, 1);
+    sl_mock_knob(h.w[1])->hold = true;
+    client c[12] = {{0}};
+    const char *const names[] = {"a", "a", "a", "a", "a", "a", "b", "c", "d"};
+    const int n = (int)SL_COUNT(names);
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(ask_as(names[i], &c[i], 70, 1), SL_OK);
+    h_run(&h, 20); /* the first two of a are placed */
+    sl_mock_knob(h.w[1])->hold = false;
+    int order[SL_COUNT(names)], at = 0;
+    bool seen[SL_COUNT(names)] = {false};
+    while (at < n) {
+        h_turn(&h);
+        for (int i = 0; i < n; i++) {
+            if (!seen[i] && h_request(&c[i], 0)->attempt) {
+                seen[i] = true;
+                order[at++] = i;
+            }
+        }
+    }
+    for (int k = 6; k < n; k++) /* of the six first places, two went to a before the others came */
+        ck_assert_msg(order[k] < 6, "request %d was the last but %d", order[k], n - 1 - k);
+    finish_all(c, n);
+}
+END_TEST
+
+START_TEST(weights_share_tokens)
+{
+    h_open(&h); /* no worker: only the order is looked at */
+    sl_lane *a = sl_queue_lane(h.r, "a", 3), *b = sl_queue_lane(h.r, "b", 1);
+    ck_assert_ptr_eq(a, sl_queue_lane(h.r, "a", 3));
+    sl_group ga = {.r = h.r, .lane = a}, gb = {.r = h.r, .lane = b};
+    sl_request q[8];
+    memset(q, 0, sizeof q);
+    for (int i = 0; i < 8; i++) {
+        q[i].group = i < 4 ? &ga : &gb;
+        sl_queue_push(h.r, &q[i], false);
+    }
+    int of_a = 0;
+    for (int i = 0; i < 4; i++) {
+        sl_request *next = sl_queue_next(h.r, 1);
+        of_a += next->group == &ga;
+        sl_queue_charge(next, 100);
+        sl_queue_remove(h.r, next);
+    }
+    ck_assert_int_eq(of_a, 3);
+    for (int i = 0; i < 8; i++)
+        sl_queue_remove(h.r, &q[i]);
+    ck_assert_uint_eq(h.r->queue.length, 0);
+}
+END_TEST
+
+/* A request that is refused pages while others pass gets a worker to itself until it has them. */
+START_TEST(refused_pages_are_set_aside_in_the_end)
+{
+    h.mo.max_batch = 8;
+    h.mo.total_pages = 24;
+    h.mo.step_us = 1000;
+    h_open_cluster(&h, 1, 1);
+    client big = {0}, small[6] = {{0}};
+    for (int i = 0; i < 6; i++)
+        h_ask(&h, &small[i], 200, 12);
+    h_run(&h, 5);
+    h_ask(&h, &big, 1400, 4); /* 22 pages and a little of 24 */
+    uint64_t end = sl_now_ns() + 5000 * SL_MS;
+    while (!h_done(&big)) {
+        ck_assert_msg(sl_now_ns() < end, "the long one starves");
+        h_turn(&h);
+        for (int i = 0; i < 6; i++) {
+            if (!h_done(&small[i]))
+                continue;
+            sl_group_release(small[i].group);
+            h_turn(&h);
+            memset(&small[i], 0, sizeof small[i]);
+            h_ask(&h, &small[i], 200, 12);
+        }
+    }
+    ck_assert_uint_eq(h_request(&big, 0)->own_decode, 0);
+    for (const sl_member *w = h.r->cluster.members; w; w = w->next)
+        ck_assert_uint_eq(w->set_aside, 0);
+    h_check_stream(&h, &big.s[0], 1400, 4);
+    sl_group_release(big.group);
+    finish_all(small, 6);
+}
+END_TEST
+
 START_TEST(choices_wait_for_the_first_prefill)
 {
     h.mo.prefill_us = 20000;
@@ -132,6 +274,10 @@ int main(void)
 {
     const h_case cases[] = {
         {queue_is_bounded, 0},
+        {one_call_does_not_fill_the_queue, 0},
+        {clients_are_served_in_turn, 0},
+        {weights_share_tokens, 0},
+        {refused_pages_are_set_aside_in_the_end, 0},
         {choices_wait_for_the_first_prefill, 0},
         {choices_go_on_when_the_first_fails, 0},
         {release_from_inside_the_sink, 0},

@@ -242,6 +242,63 @@ START_TEST(retries_end)
 }
 END_TEST
 
+START_TEST(backoff_has_a_cap)
+{
+    env.retries = 100;
+    for (uint32_t i = 0; i < env.retries; i++) {
+        make(SL_REQUEST_RESERVING);
+        q.retries = i;
+        sl_request_event ev = make_event(SL_EVENT_STALLED);
+        ck_assert(apply(ev));
+        ck_assert_uint_le(q.not_before_ns, ev.now_ns + 500 * SL_MS);
+        ck_assert(i == 0 || q.not_before_ns >= ev.now_ns + 40 * SL_MS);
+    }
+}
+END_TEST
+
+/* A request with this past loses its decode worker. */
+static void lose(uint32_t deaths, uint32_t deaths_at, bool alone, bool died)
+{
+    make(SL_REQUEST_DECODING);
+    q.deaths = deaths;
+    q.deaths_at = deaths_at;
+    q.alone = alone;
+    sl_request_event ev = make_event(SL_EVENT_LOST);
+    ev.lost.died = died;
+    ck_assert(apply(ev));
+}
+
+START_TEST(second_death_makes_a_suspect_and_the_next_one_ends_it)
+{
+    lose(0, 0, false, true);
+    ck_assert_str_eq(effects(), "LQ");
+    ck_assert(!q.alone && q.deaths == 1 && q.deaths_at == 1);
+    lose(1, 0, false, false); /* it left by its own decision */
+    ck_assert(!q.alone && q.deaths == 1);
+    lose(1, 0, false, true);
+    ck_assert_str_eq(effects(), "LQ");
+    ck_assert(q.alone);
+    lose(2, 0, true, true);
+    ck_assert_str_eq(effects(), "LFX");
+    ck_assert_int_eq(step.list[2].end.status, SL_ERR_INTERNAL);
+}
+END_TEST
+
+START_TEST(tokens_past_the_death_clear_a_suspect)
+{
+    make(SL_REQUEST_DECODING);
+    q.sampling.max_tokens = 100;
+    q.deaths = 2;
+    q.deaths_at = 1;
+    q.alone = true;
+    for (int i = 0; i < 8; i++) {
+        ck_assert(q.alone);
+        ck_assert(apply(make_event(SL_EVENT_TOKENS)));
+    }
+    ck_assert(!q.alone && !q.deaths);
+}
+END_TEST
+
 START_TEST(prefill_worker_lost_after_its_work_is_no_loss)
 {
     make(SL_REQUEST_DECODING);
@@ -321,6 +378,9 @@ int main(void)
     tcase_add_test(t, a_worker_that_failed_is_not_told);
     tcase_add_test(t, final_failure_ends_it);
     tcase_add_test(t, retries_end);
+    tcase_add_test(t, backoff_has_a_cap);
+    tcase_add_test(t, second_death_makes_a_suspect_and_the_next_one_ends_it);
+    tcase_add_test(t, tokens_past_the_death_clear_a_suspect);
     tcase_add_test(t, prefill_worker_lost_after_its_work_is_no_loss);
     tcase_add_test(t, complete_stream_needs_no_retry);
     tcase_add_test(t, wrong_messages_are_failures);
