@@ -172,7 +172,7 @@ static bool join(sl_decode *d, sl_ticket *t)
     return true;
 }
 
-void sl_batch_admit(sl_decode *d)
+static void admit(sl_decode *d)
 {
     while (d->e.n_running < d->o.max_batch) {
         sl_ticket *first = NULL;
@@ -183,6 +183,23 @@ void sl_batch_admit(sl_decode *d)
         if (!first || !join(d, first))
             return;
     }
+}
+
+/* A worker that drains gives back at once what has no slot: waiting for one here would only cost time. */
+static void give_back(sl_decode *d)
+{
+    for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
+        next = t->next;
+        if (t->state == TICKET_WAITING)
+            retract(d, t);
+    }
+}
+
+void sl_batch_admit(sl_decode *d)
+{
+    admit(d);
+    if (d->role.draining)
+        give_back(d);
 }
 
 /* ---- the step ---- */

@@ -78,6 +78,7 @@ struct sl_prefill_job {
         sl_lease *lease;
         void *seq;
         int32_t pos, start;
+        int64_t passed; /* order.h */
         uint64_t started_ns;
         int checks;      /* at the checker; they read the own pages */
         bool unverified; /* the pages of the own cache are still to be verified: FINISH waits */

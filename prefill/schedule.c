@@ -1,11 +1,13 @@
 /*
  * The engine thread's side: admission, chunks, first tokens.
  *
- * Every step shares prefill.chunk_tokens among the requests that have something to compute: equal shares
- * first, then the oldest requests get what is left. So a short prompt finishes within a step or two, however long
- * the others are. Pages enter this worker's prefix tree as soon as they are full, and are sealed at the same time
- * (kvstore/seal.h). Pages of this tree that a request reuses are verified while the rest of its prompt is computed:
- * FINISH, and with it COMMIT and the first token, waits for the answer.
+ * Every step shares prefill.chunk_tokens among the requests that have something to compute, the shortest first (order.h).
+ * Of prefill.max_requests places one is kept for prompts of at most one chunk, so that long ones cannot take all. Pages
+ * enter this worker's prefix tree as soon as they are full, and are sealed at the same time (kvstore/seal.h). Pages of this
+ * tree that a request reuses are verified while the rest of its prompt is computed: FINISH, and with it COMMIT and the
+ * first token, waits for the answer.
+ *
+ * A worker that drains gives back at once what has not started.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -13,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "prefill/order.h"
 #include "prefill/prefill_impl.h"
 #include "worker/token.h"
 
@@ -297,12 +300,29 @@ static bool open_job(sl_prefill *p, sl_prefill_job *j)
     return true;
 }
 
+static bool is_long(const sl_prefill *p, const sl_prefill_job *j)
+{
+    return (int32_t)j->msg->n_tokens > p->o.chunk_tokens;
+}
+
+static bool has_place(const sl_prefill *p, const sl_prefill_job *j)
+{
+    if (p->n_active >= p->o.max_requests)
+        return false;
+    int32_t n = 0;
+    for (const sl_prefill_job *i = p->jobs; i; i = i->engine.next)
+        n += active(i) && is_long(p, i);
+    return !is_long(p, j) || p->o.max_requests == 1 || n < p->o.max_requests - 1;
+}
+
 void sl_pengine_admit(sl_prefill *p)
 {
     bool pages = true, slots = true;
     for (sl_prefill_job *j = p->jobs, *next; j; j = next) {
         next = j->engine.next;
-        if (j->engine.state == JOB_QUEUED && pages && p->n_active < p->o.max_requests)
+        if (j->engine.state == JOB_QUEUED && p->role.draining)
+            fail(p, j, SL_ERR_PEER, true, "the worker is draining");
+        if (j->engine.state == JOB_QUEUED && pages && has_place(p, j))
             pages = start_job(p, j);
         if (j->engine.state == JOB_READY && slots)
             slots = open_job(p, j);
@@ -328,34 +348,30 @@ static sl_prefill_step *take_step(sl_prefill *p)
     return s;
 }
 
-/* Equal shares, in whole pages where possible; the oldest requests get the rest. Returns the tokens of the step. */
+/* The tokens of every prompt in this step (order.h). Returns the tokens of the step. */
 static int32_t share_out(sl_prefill *p, sl_prefill_step *s)
 {
-    int32_t n = 0, left = p->o.chunk_tokens;
-    for (sl_prefill_job *j = p->jobs; j && n < left && n < (int32_t)SL_COUNT(s->item); j = j->engine.next) {
-        if (j->engine.state == JOB_RUNNING)
-            s->item[n++].job = j;
+    sl_prefill_turn turn[SL_COUNT(s->item)];
+    sl_prefill_job *job[SL_COUNT(s->item)];
+    int32_t n = 0;
+    for (sl_prefill_job *j = p->jobs; j && n < (int32_t)SL_COUNT(turn); j = j->engine.next) {
+        if (j->engine.state != JOB_RUNNING)
+            continue;
+        turn[n] = (sl_prefill_turn){(int32_t)j->msg->n_tokens - j->engine.pos, j->engine.passed, 0};
+        job[n++] = j;
     }
-    if (!n)
-        return 0;
-    s->n = n;
-    int32_t share = left / n;
-    if (share > PAGE)
-        share -= share % PAGE;
+    int32_t tokens = n ? sl_prefill_order(turn, n, p->o.chunk_tokens) : 0;
+    s->n = 0;
     for (int32_t i = 0; i < n; i++) {
-        sl_prefill_job *j = s->item[i].job;
-        int32_t want = (int32_t)j->msg->n_tokens - j->engine.pos, take = want < share ? want : share;
-        s->item[i].first = j->engine.pos;
-        s->item[i].end = j->engine.pos + take;
-        left -= take;
+        sl_prefill_job *j = job[i];
+        j->engine.passed = turn[i].passed;
+        if (!turn[i].take)
+            continue;
+        s->item[s->n].job = j;
+        s->item[s->n].first = j->engine.pos;
+        s->item[s->n++].end = j->engine.pos + turn[i].take;
     }
-    for (int32_t i = 0; i < n && left > 0; i++) {
-        int32_t want = (int32_t)s->item[i].job->msg->n_tokens - s->item[i].end,
-                take = want < left ? want : left;
-        s->item[i].end += take;
-        left -= take;
-    }
-    return p->o.chunk_tokens - left;
+    return tokens;
 }
 
 static void on_layer_done(void *ctx, int32_t layer)

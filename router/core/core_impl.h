@@ -141,7 +141,7 @@ struct sl_lane {
 
 typedef struct sl_queue {
     sl_lane *lanes;
-    sl_request_list again; /* attempts that start again, the newest first */
+    sl_request_list again; /* attempts that start again, the oldest request first */
     double served;         /* counter of the lane that was served last */
     uint32_t length;       /* in the queue */
     uint32_t waiting;      /* of which not held */

@@ -191,6 +191,7 @@ static bool place(sl_router *r, sl_request *q, uint64_t now)
     if (!p)
         return false;
     r->queue.picks++;
+    q->refused_at += q->refused_at != 0; /* it does not pass itself */
     sl_request_event ev = {.kind = SL_EVENT_PLACED, .now_ns = now};
     ev.placed.prefill = p->id;
     ev.placed.decode = d->id;
@@ -219,12 +220,14 @@ void sl_queue_place(sl_router *r)
         return;
     uint64_t now = sl_now_ns();
     sl_request *q, *next = sl_queue_next_again(r, NULL, now);
+    bool stopped = false;
     while ((q = next)) {
-        next = sl_queue_next_again(r, q, now); /* placing removes q; a failure may only add to the front */
-        if (!place(r, q, now) && !q->own_decode && !q->alone)
-            return;
+        next = sl_queue_next_again(r, q, now); /* placing removes q */
+        bool own = q->own_decode || q->alone;
+        if ((own || !stopped) && !place(r, q, now))
+            stopped |= !own;
     }
-    while ((q = sl_queue_next(r, now))) {
+    while (!stopped && (q = sl_queue_next(r, now))) {
         if (!place(r, q, now))
             return;
     }

@@ -4,8 +4,8 @@
  * Every client has a lane, which is first in, first out. The next request comes from the lane whose client has been
  * served the fewest tokens per weight (a virtual token counter: prompt tokens count when a request is placed, output
  * tokens when they are emitted). A client that returns continues at the counter of the lane that was served last, so
- * that it cannot save up a claim while it is idle. Attempts that start again wait in a list of their own, which is
- * served before every lane: their clients already hold a part of the stream.
+ * that it cannot save up a claim while it is idle. Attempts that start again wait in a list of their own, the oldest
+ * request first, which is served before every lane: their clients already hold a part of the stream.
  *
  * A held request keeps its place and is passed over.
  *
@@ -97,21 +97,30 @@ sl_request *sl_queue_next_again(const sl_router *r, const sl_request *after, uin
 
 /* ---- entering and leaving ---- */
 
+/* Between prev and the one that follows it; NULL: at the head. */
+static void insert_after(sl_request_list *list, sl_request *prev, sl_request *q)
+{
+    q->list = list;
+    q->q_prev = prev;
+    q->q_next = prev ? prev->q_next : list->head;
+    *(q->q_prev ? &q->q_prev->q_next : &list->head) = q;
+    *(q->q_next ? &q->q_next->q_prev : &list->tail) = q;
+}
+
 void sl_queue_push(sl_router *r, sl_request *q, bool again)
 {
     sl_queue *u = &r->queue;
     sl_lane *l = q->group->lane;
     sl_request_list *list = again ? &u->again : &l->list;
+    sl_request *prev = list->tail;
     if (!l->length && !again && l->served < u->served)
         l->served = u->served;
-    q->list = list;
+    while (again && prev && prev->rid > q->rid)
+        prev = prev->q_prev;
+    insert_after(list, prev, q);
     u->length++;
     l->length++;
     u->waiting += !q->held;
-    q->q_prev = again ? NULL : list->tail;
-    q->q_next = again ? list->head : NULL;
-    *(q->q_prev ? &q->q_prev->q_next : &list->head) = q;
-    *(q->q_next ? &q->q_next->q_prev : &list->tail) = q;
 }
 
 void sl_queue_remove(sl_router *r, sl_request *q)

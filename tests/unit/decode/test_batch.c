@@ -44,6 +44,28 @@ START_TEST(join_in_order)
 }
 END_TEST
 
+/* A worker that drains computes what has a slot and gives back what waits for one. */
+START_TEST(draining_gives_back_what_waits)
+{
+    o = dd_defaults();
+    dd_open(&x, &o);
+    dd_verified(&x, 1, 70, 9, 1);
+    dd_verified(&x, 2, 70, 9, 2);
+    dd_verified(&x, 3, 70, 9, 3);
+    step_says(2, (uint64_t[]){1, 2});
+    x.d->role.draining = true;
+    bool worked;
+    ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    dd_expect(&x, SL_MSG_RETRACTED, 3);
+    dd_expect(&x, SL_MSG_TOKENS, 1);
+    dd_expect(&x, SL_MSG_TOKENS, 2);
+    end(1);
+    end(2);
+    dd_silent(&x);
+    dd_close(&x);
+}
+END_TEST
+
 /* The device is full: who waits is tried again at each step; alone on the device it can only fail. */
 START_TEST(device_is_full)
 {
@@ -164,6 +186,7 @@ int main(void)
     Suite *s = suite_create("batch");
     TCase *t = tcase_create("batch");
     tcase_add_test(t, join_in_order);
+    tcase_add_test(t, draining_gives_back_what_waits);
     tcase_add_test(t, device_is_full);
     tcase_add_test(t, youngest_is_retracted);
     tcase_add_test(t, alone_and_too_large);

@@ -188,6 +188,26 @@ START_TEST(refused_pages_are_set_aside_in_the_end)
 }
 END_TEST
 
+/* Several are refused for long, so that one gets the worker. Whoever it is, none of the others stands in its way. */
+START_TEST(a_worker_set_aside_is_used)
+{
+    h_open_cluster(&h, 1, 1);
+    sl_mock_knob(h.w[1])->full = 32;
+    client c[4] = {{0}};
+    for (int i = 0; i < 4; i++)
+        h_ask(&h, &c[i], 70, 4);
+    H_UNTIL(&h, !sl_mock_knob(h.w[1])->full, 20000);
+    ck_assert_uint_ge(sl_counter_value(h.r->stats.set_aside_pages), 1);
+    for (int i = 0; i < 4; i++) {
+        h_expect(&h, &c[i], 70, 4, 5000);
+        sl_group_release(c[i].group);
+    }
+    H_UNTIL(&h, h_clean(&h), 1000);
+    for (const sl_member *w = h.r->cluster.members; w; w = w->next)
+        ck_assert_uint_eq(w->set_aside, 0);
+}
+END_TEST
+
 START_TEST(choices_wait_for_the_first_prefill)
 {
     h.mo.prefill_us = 20000;
@@ -278,6 +298,7 @@ int main(void)
         {clients_are_served_in_turn, 0},
         {weights_share_tokens, 0},
         {refused_pages_are_set_aside_in_the_end, 0},
+        {a_worker_set_aside_is_used, 0},
         {choices_wait_for_the_first_prefill, 0},
         {choices_go_on_when_the_first_fails, 0},
         {release_from_inside_the_sink, 0},
