@@ -10,13 +10,18 @@ import real
 
 
 def test_one_call_does_not_fill_the_queue(target):
-    """8 prompts times n = 128, again and again: the honest clients' requests go on in turn."""
-    t = target()
-    body = {"prompt": [real.prompt(f"fill{i}", 200) for i in range(8)], "n": 128, "max_tokens": 20, "ignore_eos": True, "temperature": 1}
+    """8 prompts times n = 128 never fit the queue and are refused as such; calls that would fill it are not let in."""
+    t = target(**{"router.max_queue": 64})
+    body = {"prompt": [real.prompt(f"fill{i}", 200) for i in range(8)], "max_tokens": 20, "ignore_eos": True, "temperature": 1}
     with t.watched():
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            codes = [a.result().status_code for a in [pool.submit(t.cluster.post, body) for _ in range(4)]]
-    assert all(c in (200, 429) for c in codes), codes
+            never = [pool.submit(t.cluster.post, {**body, "n": 128}) for _ in range(4)]
+            full = [pool.submit(t.cluster.post, {**body, "n": 6}) for _ in range(4)]
+            assert [a.result().status_code for a in never] == [400] * 4
+            answers = [a.result() for a in full]
+    codes = [a.status_code for a in answers]
+    assert all(c in (200, 429) for c in codes) and 200 in codes and 429 in codes, codes
+    assert all(1 <= int(a.headers["Retry-After"]) <= 60 for a in answers if a.status_code == 429)
 
 
 def test_a_long_prompt_does_not_starve(start):
