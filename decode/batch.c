@@ -191,7 +191,7 @@ static void give_back(sl_decode *d)
     for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
         next = t->next;
         if (t->state == TICKET_WAITING)
-            retract(d, t);
+            sl_batch_retract(d, t, "draining");
     }
 }
 
