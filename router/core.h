@@ -39,9 +39,10 @@ typedef struct sl_prompt {
 
 /* Owned by the caller; sl_request_spec_free. sl_group_submit takes the prompts and lists over on success. */
 typedef struct sl_request_spec {
-    char id[96];     /* the client's or ours, for logs and answers */
-    char client[SL_CLIENT_MAX]; /* who asks: the address, for fair turns and shares of the queue; "" is one client too */
-    const char *api; /* "chat", "completions", "generate": label of metrics; static */
+    char id[96]; /* the client's or ours, for logs and answers */
+    char client
+        [SL_CLIENT_MAX]; /* who asks: the address, for fair turns and shares of the queue; "" is one client too */
+    const char *api;     /* "chat", "completions", "generate": label of metrics; static */
     sl_prompt *prompts;
     size_t n_prompts;
     uint32_t n; /* requests per prompt */

@@ -22,7 +22,7 @@ static uint64_t last_progress(sl_router *r, const sl_request *q, uint64_t now)
     return at;
 }
 
-/* A request may wait long for its turn; what counts here is how long nobody has been there to serve it. A router that
+/* A request may wait long for its turn; what counts here is how long no worker of a role has been there. A router that
  * drains gets no worker any more. */
 static void check_queued(sl_router *r, sl_request *q, uint64_t now)
 {

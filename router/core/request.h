@@ -31,7 +31,7 @@
  * started or the writer has finished. For a writer that died there is no DRAINED: ABORT carries SL_ERR_PEER and the
  * decode worker closes its own endpoint first.
  *
- * A query of death: a request that was on DEATHS_ALONE workers when they died is suspected of it, and so are those that
+ * A query of death: a request that was on DEATHS_ALONE workers when they died is suspected of killing them, and so are those that
  * were there with it. A suspect runs alone on its workers; if one of them dies too, it is refused with INTERNAL and its
  * id in the log. A request that gets PROVEN_TOKENS past the place where the last worker died is not suspected any more:
  * streams are deterministic, so the same computation was repeated without harm.
