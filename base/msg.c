@@ -356,6 +356,9 @@ static void fields_of_kv_events(codec *c, sl_msg_kv_events *m)
     f_blob(c, "removed", &m->removed);
     require(c, "removed", m->removed.len % KEY_BYTES == 0);
     f_flag(c, "cleared", &m->cleared);
+    f_blob(c, "tokens", &m->tokens);
+    require(c, "tokens",
+            !m->tokens.len || m->tokens.len == m->stored.len / (2 * KEY_BYTES) * PAGE_TOKENS * 4);
 }
 
 static void fields_of_pages_ask(codec *c, sl_msg_pages_ask *m)

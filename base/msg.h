@@ -246,10 +246,11 @@ typedef struct sl_msg_abort {
 
 /* decode -> router: changes of the prefix cache, for cache_aware placement and SubscribeKvEvents. */
 typedef struct sl_msg_kv_events {
-    uint64_t sequence;
-    sl_blob stored;  /* page keys, 16 bytes each, with parents: (parent, key) pairs of 32 bytes */
-    sl_blob removed; /* page keys, 16 bytes each */
-    uint8_t cleared;
+    uint64_t sequence; /* from 1 in each session, without gaps; a gap means that a batch was lost */
+    sl_blob stored;    /* page keys, 16 bytes each, with parents: (parent, key) pairs of 32 bytes */
+    sl_blob removed;   /* page keys, 16 bytes each */
+    uint8_t cleared;   /* everything was dropped before the changes above */
+    sl_blob tokens;    /* the 64 token ids (i32) of each stored page, in order; empty: not given */
 } sl_msg_kv_events;
 
 /* prefill -> decode: checksums of pages [first, first + count) of a ticket that is still held. */

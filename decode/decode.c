@@ -237,6 +237,7 @@ sl_status sl_decode_create(const sl_decode_opts *opts, sl_decode **out, sl_err *
     d->geo = sl_arena_geometry(opts->role.arena);
     sl_wr_init(&d->e.kv.stored);
     sl_wr_init(&d->e.kv.removed);
+    sl_wr_init(&d->e.kv.tokens);
     sl_status st = open_parts(d, err);
     if (st != SL_OK) {
         sl_decode_destroy(d);
@@ -278,6 +279,7 @@ void sl_decode_destroy(sl_decode *d)
     sl_worker_role_close(&d->role);
     sl_wr_free(&d->e.kv.stored);
     sl_wr_free(&d->e.kv.removed);
+    sl_wr_free(&d->e.kv.tokens);
     free(d->e.batch);
     free(d->e.items);
     free(d->e.layers_seen);

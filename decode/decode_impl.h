@@ -127,7 +127,7 @@ struct sl_decode {
         uint32_t n_connected;
         bool router_up;
         struct {
-            sl_wr stored, removed; /* keys that the router is to be told */
+            sl_wr stored, removed, tokens; /* what the router is to be told, as in sl_msg_kv_events */
             bool cleared;
             uint64_t sequence;
         } kv;
@@ -196,7 +196,7 @@ bool sl_residency_relieve(sl_decode *d, const sl_ticket *t);
 int32_t sl_residency_count(const sl_decode *d);
 
 /* report.c */
-void sl_report_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key);
+sl_store_event_fn sl_report_event;
 void sl_report_router_up(sl_decode *d);
 void sl_report_kv_events(sl_decode *d);
 void sl_report_load(sl_decode *d);

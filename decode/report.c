@@ -5,7 +5,11 @@
 
 #include "decode/decode_impl.h"
 
-enum { ENGINE_STATS_NS = 100000000 };
+enum {
+    ENGINE_STATS_NS = 100000000,
+    KV_BATCH_PAGES =
+        512, /* of one KV_EVENTS: 144 KiB, far below the limits of the transport and of a gRPC client */
+};
 
 static void write_key(sl_wr *w, sl_key k)
 {
@@ -13,60 +17,64 @@ static void write_key(sl_wr *w, sl_key k)
     sl_wr_u64(w, k.hi);
 }
 
-void sl_report_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key)
+static void stored(sl_decode *d, sl_key parent, sl_key key, const int32_t *tokens)
+{
+    if (d->e.kv.removed.len || d->e.kv.stored.len >= KV_BATCH_PAGES * 32)
+        sl_report_kv_events(d); /* receivers apply removals first */
+    write_key(&d->e.kv.stored, parent);
+    write_key(&d->e.kv.stored, key);
+    for (int i = 0; i < SL_PAGE_TOKENS; i++)
+        sl_wr_i32(&d->e.kv.tokens, tokens[i]);
+}
+
+void sl_report_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key, const int32_t *tokens)
 {
     sl_decode *d = ctx;
     if (!d->e.router_up)
         return; /* a new session begins with the whole tree */
     switch (ev) {
     case SL_STORE_STORED:
-        if (d->e.kv.removed.len)
-            sl_report_kv_events(d); /* receivers apply removals first */
-        write_key(&d->e.kv.stored, parent);
-        write_key(&d->e.kv.stored, key);
+        stored(d, parent, key, tokens);
         break;
     case SL_STORE_REMOVED:
-        if (d->e.kv.stored.len)
+        if (d->e.kv.stored.len || d->e.kv.removed.len >= KV_BATCH_PAGES * 16)
             sl_report_kv_events(d);
         write_key(&d->e.kv.removed, key);
         break;
     case SL_STORE_CLEARED:
-        d->e.kv.stored.len = d->e.kv.removed.len = 0;
+        d->e.kv.stored.len = d->e.kv.removed.len = d->e.kv.tokens.len = 0;
         d->e.kv.cleared = true;
         break;
     }
 }
 
+/* Also counts a batch that memory did not suffice for: the router sees the gap. */
 void sl_report_kv_events(sl_decode *d)
 {
-    if (!d->e.kv.cleared && !d->e.kv.stored.len && !d->e.kv.removed.len)
+    sl_wr *s = &d->e.kv.stored, *r = &d->e.kv.removed, *t = &d->e.kv.tokens;
+    if (!d->e.kv.cleared && !s->len && !r->len && !s->bad && !r->bad && !t->bad)
         return;
     sl_msg m = {.type = SL_MSG_KV_EVENTS};
     m.kv_events = (sl_msg_kv_events){.sequence = ++d->e.kv.sequence,
-                                     .stored = {d->e.kv.stored.data, d->e.kv.stored.len},
-                                     .removed = {d->e.kv.removed.data, d->e.kv.removed.len},
+                                     .stored = {s->data, s->len},
+                                     .removed = {r->data, r->len},
+                                     .tokens = {t->data, t->len},
                                      .cleared = d->e.kv.cleared};
-    if (!d->e.kv.stored.bad && !d->e.kv.removed.bad)
+    if (!s->bad && !r->bad && !t->bad)
         sl_worker_tell_router(d->worker, &m);
-    d->e.kv.stored.len = d->e.kv.removed.len = 0;
-    d->e.kv.stored.bad = d->e.kv.removed.bad = d->e.kv.cleared = false;
-}
-
-static void on_walk(void *ctx, sl_key parent, sl_key key)
-{
-    sl_decode *d = ctx;
-    write_key(&d->e.kv.stored, parent);
-    write_key(&d->e.kv.stored, key);
+    s->len = r->len = t->len = 0;
+    s->bad = r->bad = t->bad = d->e.kv.cleared = false;
 }
 
 void sl_report_router_up(sl_decode *d)
 {
     d->e.router_up = true;
     d->e.kv.sequence = 0;
-    d->e.kv.stored.len = d->e.kv.removed.len = 0;
+    d->e.kv.stored.len = d->e.kv.removed.len = d->e.kv.tokens.len = 0;
     d->e.kv.cleared = true;
-    if (sl_store_walk(d->role.store, on_walk, d) != SL_OK)
-        d->e.kv.stored.len = 0;
+    if (sl_store_walk(d->role.store, sl_report_event, d) != SL_OK)
+        sl_log(SL_LOG_WARN, "decode", "kv_events_lost",
+               "reason=\"out of memory for the list of cached pages\"");
     sl_report_kv_events(d);
 }
 

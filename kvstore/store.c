@@ -99,10 +99,10 @@ sl_key sl_store_parent_key(const sl_store *s, int32_t page)
     return parent == NONE ? s->fingerprint : s->nodes[parent].key;
 }
 
-static void tell(const sl_store *s, sl_store_event ev, sl_key parent, sl_key key)
+static void tell(const sl_store *s, sl_store_event ev, sl_key parent, sl_key key, const int32_t *tokens)
 {
     if (s->event)
-        s->event(s->event_ctx, ev, parent, key);
+        s->event(s->event_ctx, ev, parent, key, tokens);
 }
 
 /* Takes an unpinned leaf out of the tree and frees it. */
@@ -110,7 +110,7 @@ static void drop_leaf(sl_store *s, int32_t page)
 {
     sl_node *n = &s->nodes[page];
     SL_CHECK(n->state == PAGE_TREE && !n->refs && !n->children, "page %d", page);
-    tell(s, SL_STORE_REMOVED, sl_store_parent_key(s, page), n->key);
+    tell(s, SL_STORE_REMOVED, sl_store_parent_key(s, page), n->key, NULL);
     lru_remove(s, page);
     table_remove(s, page);
     if (n->parent != NONE)
@@ -341,7 +341,7 @@ static void publish_one(sl_lease *l, const int32_t *tokens)
         s->nodes[parent].children++;
     table_add(s, page);
     l->path[l->n_path++] = page;
-    tell(s, SL_STORE_STORED, prev, key);
+    tell(s, SL_STORE_STORED, prev, key, s->tokens[page]);
 }
 
 void sl_lease_publish(sl_lease *l, const int32_t *tokens, int32_t n_tokens)
@@ -385,7 +385,7 @@ static void forget(sl_store *s, int32_t page)
         drop_leaf(s, page);
         return;
     }
-    tell(s, SL_STORE_REMOVED, sl_store_parent_key(s, page), n->key);
+    tell(s, SL_STORE_REMOVED, sl_store_parent_key(s, page), n->key, NULL);
     table_remove(s, page);
     if (n->parent != NONE)
         s->nodes[n->parent].children--;
@@ -470,5 +470,5 @@ void sl_store_flush(sl_store *s)
         }
         s->table[i] = NONE;
     }
-    tell(s, SL_STORE_CLEARED, (sl_key){0}, (sl_key){0});
+    tell(s, SL_STORE_CLEARED, (sl_key){0}, (sl_key){0}, NULL);
 }

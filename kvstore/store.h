@@ -28,13 +28,16 @@ typedef struct sl_lease sl_lease;
 
 typedef enum { SL_STORE_STORED, SL_STORE_REMOVED, SL_STORE_CLEARED } sl_store_event;
 
+/* A change of the tree. parent is the fingerprint for first pages. tokens: the 64 of a stored page, borrowed for the
+ * call, NULL for the other events. Must not call the store. */
+typedef void sl_store_event_fn(void *ctx, sl_store_event ev, sl_key parent, sl_key key,
+                               const int32_t *tokens);
+
 typedef struct sl_store_opts {
     int32_t n_pages;
-    sl_key fingerprint; /* seed of the page keys */
-    bool prefix_cache;  /* false: nothing is ever published or matched */
-    /* Called for every change of the tree; parent is the fingerprint for first pages. May be NULL. Must not
-     * call the store. */
-    void (*event)(void *ctx, sl_store_event ev, sl_key parent, sl_key key);
+    sl_key fingerprint;       /* seed of the page keys */
+    bool prefix_cache;        /* false: nothing is ever published or matched */
+    sl_store_event_fn *event; /* called for every change of the tree; may be NULL */
     void *event_ctx;
 } sl_store_opts;
 
@@ -89,8 +92,8 @@ int32_t sl_lease_matched(const sl_lease *l);
 /* Forgets everything cached. Pinned pages stay with their leases but are not matched any more and are freed
  * with them. */
 void sl_store_flush(sl_store *s);
-/* Reports every page of the tree as (parent, key), parents first. SL_ERR_NO_MEMORY: nothing was reported. */
-sl_status sl_store_walk(const sl_store *s, void (*fn)(void *ctx, sl_key parent, sl_key key), void *ctx);
+/* Reports every page of the tree as SL_STORE_STORED, parents first. SL_ERR_NO_MEMORY: nothing was reported. */
+sl_status sl_store_walk(const sl_store *s, sl_store_event_fn *fn, void *ctx);
 
 /* Checks every invariant (page sums, references, tree, eviction order); SL_ERR_INTERNAL says which is broken.
  * Slow: for tests. */

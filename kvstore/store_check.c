@@ -25,7 +25,7 @@ static void depths(const sl_store *s, int32_t *depth)
     }
 }
 
-sl_status sl_store_walk(const sl_store *s, void (*fn)(void *ctx, sl_key parent, sl_key key), void *ctx)
+sl_status sl_store_walk(const sl_store *s, sl_store_event_fn *fn, void *ctx)
 {
     size_t n = (size_t)s->n_pages;
     int32_t *depth = malloc(n * sizeof *depth), *start = calloc(n + 2, sizeof *start),
@@ -46,7 +46,8 @@ sl_status sl_store_walk(const sl_store *s, void (*fn)(void *ctx, sl_key parent, 
             order[start[depth[p]]++] = (int32_t)p;
     }
     for (int32_t i = 0; i < total; i++)
-        fn(ctx, sl_store_parent_key(s, order[i]), s->nodes[order[i]].key);
+        fn(ctx, SL_STORE_STORED, sl_store_parent_key(s, order[i]), s->nodes[order[i]].key,
+           s->tokens[order[i]]);
     st = SL_OK;
 done:
     free(depth);

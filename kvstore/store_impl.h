@@ -29,7 +29,7 @@ typedef struct sl_node {
 struct sl_store {
     sl_key fingerprint;
     bool prefix_cache;
-    void (*event)(void *ctx, sl_store_event ev, sl_key parent, sl_key key);
+    sl_store_event_fn *event;
     void *event_ctx;
     int32_t n_pages;
     sl_node *nodes;          /* [n_pages] */

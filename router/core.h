@@ -153,23 +153,43 @@ void sl_cluster_flush_cache(sl_router *r);
 
 /* ---- changes of the workers' prefix caches ---- */
 
-/* How many batches are kept for subscribers that ask for old ones. */
-#define SL_KV_RING 256
+/* How many bytes of batches are kept for subscribers that ask for old ones, or that read slowly. */
+#define SL_KV_RING_BYTES (16u << 20)
 
 /* One batch of changes, as a worker reported it. */
 typedef struct sl_kv_batch {
-    uint64_t sequence; /* of this router, from 1, over all workers */
-    uint32_t worker;   /* member id */
-    bool cleared;      /* everything was dropped before the changes below */
-    sl_key *stored;    /* (parent, key) pairs: n_stored keys in all */
+    uint64_t ordinal;  /* in the order of arrival over all workers, from 1, without gaps */
+    uint64_t sequence; /* of this worker, from 1; a number that is left out means that batches were lost */
+    uint32_t worker;   /* member id, never used twice */
+    bool cleared;      /* everything that was known of the worker's cache is void; the changes below follow */
+    sl_key *stored;    /* n_stored (parent, key) pairs; the parent of a first page is zero */
     size_t n_stored;
-    sl_key *removed;
+    sl_key *removed; /* before `stored` */
     size_t n_removed;
+    int32_t *tokens; /* [n_stored][SL_KEY_PAGE_TOKENS], NULL when the worker did not give them */
+    size_t bytes;    /* memory of this batch */
 } sl_kv_batch;
 
-/* Number of the newest batch, 0 before the first. */
-uint64_t sl_kv_newest(const sl_router *r);
-/* The batch with this number, NULL when it is not kept. */
-const sl_kv_batch *sl_kv_at(const sl_router *r, uint64_t sequence);
+/*
+ * One subscriber's place in the batches. It is given every batch from its place on, in the order of arrival. When
+ * batches that it has not read are not kept any more, it is given an empty batch with `cleared` set for each worker
+ * concerned, whose sequence is the newest number that was lost: the next batch of that worker continues it.
+ */
+typedef struct sl_kv_cursor {
+    uint64_t from, at, live; /* private */
+    uint32_t told;           /* private: workers up to this id have been told of what was lost */
+    bool lost;
+} sl_kv_cursor;
+
+/* SL_ERR_UNSUPPORTED, with the reason, when this router must not tell what its workers hold. */
+sl_status sl_kv_may_subscribe(const sl_router *r, sl_err *err);
+/*
+ * Subscribes from each worker's batch number `from` on; 0: from the next batch on. A worker whose numbers have not
+ * reached from - 1 was numbered anew since (it joined again, or this is another router): it is replayed as a whole.
+ */
+sl_kv_cursor sl_kv_subscribe(const sl_router *r, uint64_t from);
+/* The next batch, borrowed until the next turn of the loop, and moves on; NULL when there is none now. gap: filled, and
+ * returned, for a gap. */
+const sl_kv_batch *sl_kv_read(const sl_router *r, sl_kv_cursor *c, sl_kv_batch *gap);
 
 #endif

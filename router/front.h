@@ -36,8 +36,8 @@ struct sl_front_class {
     void (*drain)(sl_front *f);
     /* No call is in work. */
     bool (*idle)(const sl_front *f);
-    /* A batch of changes of a prefix cache arrived; b is borrowed. */
-    void (*kv_batch)(sl_front *f, const sl_kv_batch *b);
+    /* A batch of changes of a prefix cache arrived: subscribers may sl_kv_read() it. */
+    void (*kv_batch)(sl_front *f);
     void (*destroy)(sl_front *f);
 };
 

@@ -56,9 +56,8 @@ static void find_metrics(sl_worker_role *r, const sl_worker_role_opts *o)
 }
 
 sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_role_opts *o,
-                              int32_t max_batch, int checked_kind,
-                              void (*event)(void *ctx, sl_store_event ev, sl_key parent, sl_key key),
-                              void *event_ctx, sl_err *err)
+                              int32_t max_batch, int checked_kind, sl_store_event_fn *event, void *event_ctx,
+                              sl_err *err)
 {
     r->total_pages = (uint32_t)sl_arena_pages(o->arena);
     fill_hello(r, role, o, max_batch);

@@ -71,9 +71,8 @@ typedef struct sl_worker_role {
  * processed at the same time) and finds the metrics. sl_worker_role_close() must be called after a failure too.
  */
 sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_role_opts *o,
-                              int32_t max_batch, int checked_kind,
-                              void (*event)(void *ctx, sl_store_event ev, sl_key parent, sl_key key),
-                              void *event_ctx, sl_err *err);
+                              int32_t max_batch, int checked_kind, sl_store_event_fn *event, void *event_ctx,
+                              sl_err *err);
 /* A zeroed r is fine. */
 void sl_worker_role_close(sl_worker_role *r);
 

@@ -69,7 +69,8 @@ typedef struct sl_member {
     uint64_t requests, failures;
     sl_keyset *prefix; /* what its prefix cache probably holds */
     sl_outmsg *out_head, *out_tail;
-    uint64_t kv_sequence;
+    uint64_t kv_sequence;              /* decode: number of its newest batch of cache events */
+    uint64_t kv_lost, kv_lost_ordinal; /* of the newest of its batches that is not kept any more */
 } sl_member;
 
 /* An attempt that was left while its prefill worker wrote; the decode worker waits for DRAINED. */
@@ -162,8 +163,10 @@ typedef struct sl_effects {
 } sl_effects;
 
 typedef struct sl_kv_log {
-    sl_kv_batch ring[SL_KV_RING];
-    uint64_t newest; /* sequence of the newest batch, from 1 */
+    sl_kv_batch **ring; /* [cap], a power of two; a batch is at its ordinal modulo cap */
+    size_t cap;
+    uint64_t first, next; /* ordinals that are kept: [first, next); both start at 1 */
+    size_t bytes;         /* of the batches that are kept */
 } sl_kv_log;
 
 typedef struct sl_router_life {
@@ -298,6 +301,8 @@ void sl_place_release(sl_router *r, sl_request *q, bool prefill_only);
 /* ---- kv_events.c ---- */
 
 void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e);
+/* The worker is gone: subscribers are told that its cache is. */
+void sl_kv_on_lost(sl_member *w);
 void sl_kv_free(sl_router *r);
 
 /* ---- facts.c ---- */

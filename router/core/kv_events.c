@@ -1,79 +1,242 @@
 /*
- * Changes of the workers' prefix caches, as they report them: into the index that placement uses, into a ring for
- * subscribers that ask for old ones, and to the fronts.
+ * Changes of the workers' prefix caches, as they report them: into the index that placement uses, and into a ring that
+ * the fronts' subscribers read, each at its own pace.
+ *
+ * Batches carry the worker's own numbers, so a subscriber can tell for each worker whether it has missed anything. The
+ * ring is bounded in bytes over all workers; what leaves it is remembered for each worker by one number, so that a
+ * subscriber that comes too late, or reads too slowly, is told of the gap.
  */
 #include <stdlib.h>
 
+#include "kvstore/page_key.h"
 #include "router/core/core_impl.h"
 
-static bool read_keys(sl_blob b, sl_key **keys, size_t *n)
+/* ---- batches ---- */
+
+static void batch_free(sl_kv_batch *b)
+{
+    free(b->stored);
+    free(b->removed);
+    free(b->tokens);
+    free(b);
+}
+
+static bool read_keys(sl_blob b, sl_key **keys)
 {
     sl_rd rd = sl_rd_init(b.data, b.len);
-    *n = b.len / 16;
-    *keys = *n ? malloc(*n * sizeof **keys) : NULL;
-    if (*n && !*keys)
+    size_t n = b.len / 16;
+    *keys = n ? malloc(n * sizeof **keys) : NULL;
+    if (n && !*keys)
         return false;
-    for (size_t i = 0; i < *n; i++) {
+    for (size_t i = 0; i < n; i++) {
         (*keys)[i].lo = sl_rd_u64(&rd);
         (*keys)[i].hi = sl_rd_u64(&rd);
     }
     return true;
 }
 
-/* Takes b's arrays over. */
+static bool read_tokens(sl_blob b, int32_t **tokens)
+{
+    sl_rd rd = sl_rd_init(b.data, b.len);
+    *tokens = b.len ? malloc(b.len) : NULL;
+    if (b.len && !*tokens)
+        return false;
+    for (size_t i = 0; i < b.len / 4; i++)
+        (*tokens)[i] = sl_rd_i32(&rd);
+    return true;
+}
+
+/* NULL: out of memory. */
+static sl_kv_batch *batch_of(const sl_member *w, const sl_msg_kv_events *e)
+{
+    sl_kv_batch *b = calloc(1, sizeof *b);
+    if (!b)
+        return NULL;
+    *b = (sl_kv_batch){.sequence = e->sequence,
+                       .worker = w->id,
+                       .cleared = e->cleared != 0,
+                       .n_stored = e->stored.len / 32,
+                       .n_removed = e->removed.len / 16,
+                       .bytes = sizeof *b + e->stored.len + e->removed.len + e->tokens.len};
+    if (!read_keys(e->stored, &b->stored) || !read_keys(e->removed, &b->removed) ||
+        !read_tokens(e->tokens, &b->tokens)) {
+        batch_free(b);
+        return NULL;
+    }
+    for (size_t i = 0; i < b->n_stored; i++) {
+        if (sl_key_eq(b->stored[2 * i], w->r->cluster.fingerprint))
+            b->stored[2 * i] = (sl_key){0, 0};
+    }
+    return b;
+}
+
+/* ---- the ring ---- */
+
+static sl_kv_batch **slot(const sl_kv_log *k, uint64_t ordinal)
+{
+    return &k->ring[ordinal & (k->cap - 1)];
+}
+
+static void drop_oldest(sl_router *r)
+{
+    sl_kv_log *k = &r->kv;
+    sl_kv_batch *b = *slot(k, k->first++);
+    sl_member *w = sl_member_find(r, b->worker);
+    if (w) {
+        w->kv_lost = b->sequence;
+        w->kv_lost_ordinal = b->ordinal;
+    }
+    k->bytes -= b->bytes;
+    batch_free(b);
+}
+
+static bool make_room(sl_kv_log *k)
+{
+    if (!k->first)
+        k->first = k->next = 1;
+    if (k->next - k->first < k->cap)
+        return true;
+    size_t cap = k->cap ? 2 * k->cap : 256;
+    sl_kv_batch **ring = calloc(cap, sizeof *ring);
+    if (!ring)
+        return false;
+    for (uint64_t i = k->first; i < k->next; i++)
+        ring[i & (cap - 1)] = *slot(k, i);
+    free(k->ring);
+    k->ring = ring;
+    k->cap = cap;
+    return true;
+}
+
+/* Takes b over. */
 static void publish(sl_router *r, sl_kv_batch *b)
 {
-    b->sequence = ++r->kv.newest;
-    sl_kv_batch *slot = &r->kv.ring[b->sequence % SL_KV_RING];
-    free(slot->stored);
-    free(slot->removed);
-    *slot = *b;
+    sl_kv_log *k = &r->kv;
+    if (!make_room(k)) {
+        batch_free(b);
+        return;
+    }
+    b->ordinal = k->next++;
+    *slot(k, b->ordinal) = b;
+    k->bytes += b->bytes;
     for (size_t i = 0; i < SL_FRONTS; i++) {
         if (r->fronts[i])
-            r->fronts[i]->c->kv_batch(r->fronts[i], slot);
+            r->fronts[i]->c->kv_batch(r->fronts[i]);
     }
-}
-
-void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e)
-{
-    sl_router *r = w->r;
-    sl_kv_batch b = {.worker = w->id, .cleared = e->cleared != 0};
-    if (e->stored.len % 32 || e->removed.len % 16) {
-        sl_counter_add(r->stats.malformed, 1);
-        return;
-    }
-    if (w->kv_sequence && e->sequence != w->kv_sequence + 1)
-        sl_log(SL_LOG_DEBUG, "router", "kv_events_gap", "worker=%s from=%lu to=%lu", w->name, w->kv_sequence,
-               e->sequence);
-    w->kv_sequence = e->sequence;
-    if (!read_keys(e->stored, &b.stored, &b.n_stored) || !read_keys(e->removed, &b.removed, &b.n_removed)) {
-        free(b.stored);
-        return;
-    }
-    if (b.cleared)
-        sl_keyset_clear(w->prefix);
-    for (size_t i = 0; i < b.n_removed; i++)
-        sl_keyset_remove(w->prefix, b.removed[i]);
-    for (size_t i = 1; i < b.n_stored; i += 2)
-        sl_keyset_add(w->prefix, b.stored[i]);
-    publish(r, &b);
-}
-
-uint64_t sl_kv_newest(const sl_router *r)
-{
-    return r->kv.newest;
-}
-
-const sl_kv_batch *sl_kv_at(const sl_router *r, uint64_t sequence)
-{
-    const sl_kv_batch *b = &r->kv.ring[sequence % SL_KV_RING];
-    return sequence && b->sequence == sequence ? b : NULL;
+    while (k->bytes > SL_KV_RING_BYTES)
+        drop_oldest(r);
 }
 
 void sl_kv_free(sl_router *r)
 {
-    for (size_t i = 0; i < SL_KV_RING; i++) {
-        free(r->kv.ring[i].stored);
-        free(r->kv.ring[i].removed);
+    for (uint64_t i = r->kv.first; i < r->kv.next; i++)
+        batch_free(*slot(&r->kv, i));
+    free(r->kv.ring);
+}
+
+/* ---- what workers say ---- */
+
+static void update_index(sl_keyset *s, const sl_kv_batch *b)
+{
+    if (b->cleared)
+        sl_keyset_clear(s);
+    for (size_t i = 0; i < b->n_removed; i++)
+        sl_keyset_remove(s, b->removed[i]);
+    for (size_t i = 0; i < b->n_stored; i++)
+        sl_keyset_add(s, b->stored[2 * i + 1]);
+}
+
+void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e)
+{
+    if (e->sequence <= w->kv_sequence) {
+        sl_counter_add(w->r->stats.malformed, 1);
+        return;
     }
+    sl_kv_batch *b = batch_of(w, e);
+    if (!b)
+        return; /* the next batch shows the gap */
+    if (e->sequence != w->kv_sequence + 1) {
+        sl_log(SL_LOG_WARN, "router", "kv_events_gap", "worker=%s from=%lu to=%lu", w->name, w->kv_sequence,
+               e->sequence);
+        b->cleared = true;
+    }
+    w->kv_sequence = e->sequence;
+    update_index(w->prefix, b);
+    publish(w->r, b);
+}
+
+void sl_kv_on_lost(sl_member *w)
+{
+    if (!w->kv_sequence)
+        return;
+    sl_msg_kv_events e = {.sequence = ++w->kv_sequence, .cleared = 1};
+    sl_kv_batch *b = batch_of(w, &e);
+    if (b)
+        publish(w->r, b);
+}
+
+/* ---- what subscribers read ---- */
+
+sl_status sl_kv_may_subscribe(const sl_router *r, sl_err *err)
+{
+    (void)r; /* kvstore.share other than all: refuse here, since batches do not say whose pages they are */
+    (void)err;
+    return SL_OK;
+}
+
+sl_kv_cursor sl_kv_subscribe(const sl_router *r, uint64_t from)
+{
+    uint64_t next = r->kv.next ? r->kv.next : 1;
+    return (sl_kv_cursor){.from = from, .at = from ? 0 : next, .live = next, .lost = from != 0};
+}
+
+/* The first number that the subscriber wants of w. */
+static uint64_t wanted(const sl_kv_cursor *c, const sl_member *w)
+{
+    return w && c->from > w->kv_sequence + 1 ? 1 : c->from;
+}
+
+/* The next worker, by id, of which the subscriber has missed something; NULL after the last. */
+static const sl_member *next_lost(const sl_router *r, const sl_kv_cursor *c)
+{
+    const sl_member *found = NULL;
+    for (const sl_member *w = r->cluster.members; w; w = w->next) {
+        bool lost = w->kv_lost && w->kv_lost_ordinal >= c->at && w->state != SL_MEMBER_DEAD;
+        if (lost && c->at < c->live && w->kv_lost_ordinal < c->live) /* in the replay */
+            lost = w->kv_lost >= wanted(c, w);
+        if (lost && w->id > c->told && (!found || w->id < found->id))
+            found = w;
+    }
+    return found;
+}
+
+static const sl_kv_batch *read_gap(const sl_router *r, sl_kv_cursor *c, sl_kv_batch *gap)
+{
+    const sl_member *w = next_lost(r, c);
+    if (!w) {
+        c->lost = false;
+        c->at = r->kv.first;
+        return NULL;
+    }
+    c->told = w->id;
+    *gap = (sl_kv_batch){.sequence = w->kv_lost, .worker = w->id, .cleared = true};
+    return gap;
+}
+
+const sl_kv_batch *sl_kv_read(const sl_router *r, sl_kv_cursor *c, sl_kv_batch *gap)
+{
+    if (!r->kv.cap)
+        return NULL;
+    if (c->at < r->kv.first && !c->lost) {
+        c->lost = true;
+        c->told = 0;
+    }
+    if (c->lost && read_gap(r, c, gap))
+        return gap;
+    while (c->at < r->kv.next) {
+        const sl_kv_batch *b = *slot(&r->kv, c->at++);
+        if (b->ordinal >= c->live || b->sequence >= wanted(c, sl_member_find(r, b->worker)))
+            return b;
+    }
+    return NULL;
 }

@@ -108,6 +108,7 @@ void sl_member_lost(sl_member *w, sl_status why, const char *reason)
         return;
     if (!members(r, w) && !r->o.identity)
         r->cluster.have_identity = false;
+    sl_kv_on_lost(w);
     sl_undrained_forget(r, w->id);
     sl_requests_member_lost(r, w->id, !left);
     r->queue.dirty = true;

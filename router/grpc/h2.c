@@ -130,6 +130,11 @@ bool h2_stream_write(h2_stream *s, const void *p, size_t n)
     return !s->out.bad && s->out.len - s->taken <= s->conn->server->o.max_buffered;
 }
 
+size_t h2_stream_waiting(const h2_stream *s)
+{
+    return s->out.len - s->taken;
+}
+
 void h2_stream_finish(h2_stream *s, const char *grpc_status, const char *grpc_message)
 {
     if (s->finishing)

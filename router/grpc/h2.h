@@ -63,6 +63,8 @@ void h2_stream_respond(h2_stream *s, const char *content_type);
 void h2_stream_refuse(h2_stream *s, const char *status);
 /* Appends body bytes; false when too much is waiting (the stream should be ended). */
 bool h2_stream_write(h2_stream *s, const void *p, size_t n);
+/* Body bytes that the client has not taken yet. */
+size_t h2_stream_waiting(const h2_stream *s);
 /* Ends the body with two trailers; the first data may follow the headers already sent or not. */
 void h2_stream_finish(h2_stream *s, const char *grpc_status, const char *grpc_message);
 bool h2_stream_finished(const h2_stream *s);

@@ -1,7 +1,8 @@
 /*
- * SubscribeKvEvents: changes of the decode workers' prefix caches, as they report them. A subscriber that
- * names a sequence number gets what the ring still holds from there on; a gap in the numbers tells it that it
- * missed some.
+ * SubscribeKvEvents: changes of the decode workers' prefix caches, as they report them, numbered for each worker
+ * (dp_rank). A subscriber that names a sequence number gets what the router still keeps from there on. It is sent as
+ * much as its stream takes; what it misses because it reads too slowly, or asks too late, is announced (router/core.h,
+ * sl_kv_cursor).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ typedef struct batch_out {
     C(KvBlocksRemoved) removed;
     C(KvCacheCleared) cleared;
     int64_t *hashes;
+    uint32_t *tokens;
 } batch_out;
 
 static void free_batch(batch_out *o)
@@ -34,6 +36,7 @@ static void free_batch(batch_out *o)
     free(o->blocks);
     free(o->block_list);
     free(o->hashes);
+    free(o->tokens);
 }
 
 static C(KvCacheEvent) * next_event(batch_out *o, const sl_kv_batch *b)
@@ -41,7 +44,7 @@ static C(KvCacheEvent) * next_event(batch_out *o, const sl_kv_batch *b)
     size_t i = o->batch.n_events++;
     C(KvCacheEvent) *e = &o->events[i];
     smg__grpc__common__kv_cache_event__init(e);
-    e->event_id = b->sequence * 4096 + i;
+    e->event_id = (b->sequence << 20) + i; /* grows within a dp_rank */
     o->list[i] = e;
     return e;
 }
@@ -52,6 +55,10 @@ static void fill_stored(batch_out *o, const sl_kv_batch *b, size_t i)
     smg__grpc__common__kv_block__init(k);
     k->block_hash = (int64_t)b->stored[2 * i + 1].lo;
     k->block_size = SL_KEY_PAGE_TOKENS;
+    if (b->tokens) {
+        k->token_ids = o->tokens + i * SL_KEY_PAGE_TOKENS;
+        k->n_token_ids = SL_KEY_PAGE_TOKENS;
+    }
     o->block_list[i] = k;
     C(KvBlocksStored) *s = &o->stored[i];
     smg__grpc__common__kv_blocks_stored__init(s);
@@ -69,7 +76,7 @@ static void fill_stored(batch_out *o, const sl_kv_batch *b, size_t i)
 
 static bool make_batch(const sl_kv_batch *b, batch_out *o)
 {
-    size_t pairs = b->n_stored / 2;
+    size_t pairs = b->n_stored;
     memset(o, 0, sizeof *o);
     smg__grpc__common__kv_event_batch__init(&o->batch);
     o->events = calloc(pairs + 2, sizeof *o->events);
@@ -78,8 +85,11 @@ static bool make_batch(const sl_kv_batch *b, batch_out *o)
     o->blocks = calloc(pairs + 1, sizeof *o->blocks);
     o->block_list = calloc(pairs + 1, sizeof *o->block_list);
     o->hashes = calloc(b->n_removed + 1, sizeof *o->hashes);
-    if (!o->events || !o->list || !o->stored || !o->blocks || !o->block_list || !o->hashes)
+    o->tokens = calloc(pairs * SL_KEY_PAGE_TOKENS + 1, sizeof *o->tokens);
+    if (!o->events || !o->list || !o->stored || !o->blocks || !o->block_list || !o->hashes || !o->tokens)
         return false;
+    for (size_t i = 0; b->tokens && i < pairs * SL_KEY_PAGE_TOKENS; i++)
+        o->tokens[i] = (uint32_t)b->tokens[i];
     o->batch.events = o->list;
     o->batch.sequence_number = b->sequence;
     o->batch.timestamp = (double)time(NULL);
@@ -106,19 +116,37 @@ static bool make_batch(const sl_kv_batch *b, batch_out *o)
     return true;
 }
 
-static void send_batch(rpc_call *c, const sl_kv_batch *b)
+/* False: the call is finished. */
+static bool send_batch(rpc_call *c, const sl_kv_batch *b)
 {
     batch_out o;
+    bool sent = false;
     if (make_batch(b, &o))
-        rpc_send(c, &o.batch.base);
+        sent = rpc_send(c, &o.batch.base);
+    else
+        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "out of memory");
     free_batch(&o);
+    return sent;
 }
 
-void rpc_kv_publish(sl_front *f, const sl_kv_batch *b)
+enum { WAITING_BYTES = 128 << 10 }; /* of one subscriber's stream; the ring waits for the rest */
+
+void rpc_kv_pump(rpc_call *c)
+{
+    const sl_kv_batch *b;
+    sl_kv_batch gap;
+    while (c->user && !c->finished && h2_stream_waiting(c->s) < WAITING_BYTES &&
+           (b = sl_kv_read(c->r, c->user, &gap))) {
+        if (!send_batch(c, b))
+            return;
+    }
+}
+
+void rpc_kv_publish(sl_front *f)
 {
     for (rpc_call *c = ((sl_grpc *)f)->calls; c; c = c->next) {
-        if (c->m && c->m->message == rpc_kv_events && c->user && !c->finished)
-            send_batch(c, b);
+        if (c->m && c->m->message == rpc_kv_events)
+            rpc_kv_pump(c);
     }
 }
 
@@ -128,17 +156,27 @@ void rpc_kv_events(rpc_call *c, const uint8_t *data, size_t n)
         rpc_unpack(c, &smg__grpc__common__subscribe_kv_events_request__descriptor, data, n);
     if (!q)
         return;
-    uint64_t from = q->start_sequence_number, next = sl_kv_newest(c->r) + 1;
+    uint64_t from = q->start_sequence_number;
     protobuf_c_message_free_unpacked(&q->base, NULL);
-    c->user = c; /* subscribed */
-    h2_stream_respond(c->s, "application/grpc");
-    if (!from)
+    sl_err err = {0};
+    sl_status st = sl_kv_may_subscribe(c->r, &err);
+    if (st != SL_OK) {
+        rpc_finish(c, rpc_code_of(st), err.text);
         return;
-    if (next > SL_KV_RING && from < next - SL_KV_RING)
-        from = next - SL_KV_RING;
-    for (; from < next && !c->finished; from++) {
-        const sl_kv_batch *b = sl_kv_at(c->r, from);
-        if (b)
-            send_batch(c, b);
     }
+    sl_kv_cursor *cursor = malloc(sizeof *cursor);
+    if (!cursor) {
+        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "out of memory");
+        return;
+    }
+    *cursor = sl_kv_subscribe(c->r, from);
+    c->user = cursor;
+    h2_stream_respond(c->s, "application/grpc");
+    rpc_kv_pump(c);
+}
+
+void rpc_kv_events_gone(rpc_call *c)
+{
+    free(c->user);
+    c->user = NULL;
 }

@@ -20,7 +20,7 @@ static const rpc_method methods[] = {
     {SCHED "GetLoads", false, false, rpc_loads, NULL},
     {SCHED "FlushCache", false, false, rpc_flush_cache, rpc_flush_gone},
     {SCHED "GetTokenizer", false, false, rpc_tokenizer, NULL},
-    {SCHED "SubscribeKvEvents", false, false, rpc_kv_events, NULL},
+    {SCHED "SubscribeKvEvents", false, false, rpc_kv_events, rpc_kv_events_gone},
     {"/grpc.health.v1.Health/Check", true, false, rpc_std_check, NULL},
     {"/grpc.health.v1.Health/List", true, false, rpc_std_list, NULL},
     {"/grpc.health.v1.Health/Watch", true, false, rpc_std_watch, rpc_std_watch_gone},
@@ -332,6 +332,8 @@ void rpc_tick(sl_grpc *g, uint64_t now)
                 c->m->gone(c); /* stops its work now; runs again, harmlessly, when the stream is gone */
         } else if (c->m && c->m->message == rpc_flush_cache) {
             rpc_flush_tick(c, now);
+        } else if (c->m && c->m->message == rpc_kv_events) {
+            rpc_kv_pump(c);
         }
     }
 }

@@ -206,10 +206,9 @@ static bool http_idle(const sl_front *f)
     return !((const sl_http *)f)->started;
 }
 
-static void http_kv_batch(sl_front *f, const sl_kv_batch *b)
+static void http_kv_batch(sl_front *f)
 {
     (void)f; /* no page subscribes */
-    (void)b;
 }
 
 static void free_handle(uv_handle_t *p)

@@ -17,6 +17,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
         {.id = 7, .logprob = -0.25f, .n_top = 2, .top_ids = {7, 8}, .top_logprobs = {-0.25f, -3.5f}},
         {.id = 11, .logprob = -1.5f},
     };
+    static const uint8_t page_tokens[512] = {7};
     static const uint8_t bytes[64] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
     for (int i = 0; i < 130; i++)
         tokens[i] = i * 3 - 5;
@@ -128,7 +129,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
         m.abort = (sl_msg_abort){99, 2, SL_ERR_CANCELLED};
         break;
     case SL_MSG_KV_EVENTS:
-        m.kv_events = (sl_msg_kv_events){9, {bytes, 64}, {bytes, 16}, 1};
+        m.kv_events = (sl_msg_kv_events){9, {bytes, 64}, {bytes, 16}, 1, {page_tokens, 512}};
         break;
     case SL_MSG_PAGES_ASK:
         m.pages_ask = (sl_msg_pages_ask){99, 2, 12, 1, 3};

@@ -178,6 +178,9 @@ START_TEST(shape_rules)
     m = msg_sample(SL_MSG_KV_EVENTS);
     m.kv_events.removed.len = 8;
     refused(&m, "removed");
+    m = msg_sample(SL_MSG_KV_EVENTS);
+    m.kv_events.tokens.len -= 4;
+    refused(&m, "tokens");
 }
 END_TEST
 

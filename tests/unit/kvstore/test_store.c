@@ -50,10 +50,11 @@ static void fill(int32_t *tokens, const int *kinds, int n_pages)
         tokens[i] = kinds[i / PAGE] * 1000 + i % PAGE;
 }
 
-static void on_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key)
+static void on_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key, const int32_t *tokens)
 {
-    (void)parent;
-    (void)key;
+    ck_assert((ev == SL_STORE_STORED) == (tokens != NULL));
+    if (tokens)
+        ck_assert(sl_key_eq(sl_page_key(parent, tokens), key));
     model *mm = ctx;
     mm->stored += ev == SL_STORE_STORED;
     mm->removed += ev == SL_STORE_REMOVED;
@@ -405,9 +406,11 @@ typedef struct walked {
     int n;
 } walked;
 
-static void on_walk(void *ctx, sl_key parent, sl_key key)
+static void on_walk(void *ctx, sl_store_event ev, sl_key parent, sl_key key, const int32_t *tokens)
 {
     walked *w = ctx;
+    ck_assert_int_eq(ev, SL_STORE_STORED);
+    ck_assert(sl_key_eq(sl_page_key(parent, tokens), key));
     bool known = sl_key_eq(parent, (sl_key){7, 7});
     for (int i = 0; i < w->n; i++)
         known |= sl_key_eq(w->seen[i], parent);

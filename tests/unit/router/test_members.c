@@ -354,7 +354,7 @@ START_TEST(cache_events_feed_the_index)
     sl_page_keys(h.mo.fingerprint, ids, 200, keys);
     sl_member *w = sl_member_find(h.r, sl_mock_count(h.w[1])->worker_id);
     ck_assert_uint_eq(sl_keyset_match(w->prefix, keys, 3), 3);
-    ck_assert_uint_eq(sl_kv_newest(h.r), 1);
+    ck_assert_uint_eq(w->kv_sequence, 1);
     sl_cluster_flush_cache(h.r);
     h_run(&h, 10);
     ck_assert_uint_eq(sl_keyset_count(w->prefix), 0);

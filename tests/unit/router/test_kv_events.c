@@ -1,0 +1,177 @@
+/*
+ * Changes of prefix caches on their way to subscribers: numbers for each worker, replay, what the ring forgets, and lost
+ * workers.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kvstore/page_key.h"
+#include "tests/unit/router/harness.h"
+
+static harness h;
+static sl_member *w[2];
+static uint64_t sent[2];
+
+static void setup(void)
+{
+    h_init(&h);
+    h_open(&h);
+    for (int i = 0; i < 2; i++) {
+        int at = h_add(&h, SL_ROLE_DECODE);
+        w[i] = sl_member_find(h.r, sl_mock_count(h.w[at])->worker_id);
+        sent[i] = 0;
+    }
+}
+
+static void teardown(void)
+{
+    h_close(&h);
+}
+
+/* Worker i reports a batch with n stored pages; every page has the tokens of `text`. */
+static void say(int i, size_t n)
+{
+    uint8_t *keys = calloc(n, 32), *tokens = calloc(n, 256);
+    for (size_t k = 0; k < n; k++) {
+        keys[32 * k + 16] = (uint8_t)(1 + i);
+        memcpy(keys + 32 * k + 24, &k, sizeof k);
+        tokens[256 * k] = (uint8_t)(10 + i);
+    }
+    if (n)
+        memcpy(keys, &h.r->cluster.fingerprint, 16);
+    sl_msg_kv_events e = {.sequence = ++sent[i], .stored = {keys, 32 * n}, .tokens = {tokens, 256 * n}};
+    sl_kv_on_events(w[i], &e);
+    free(keys);
+    free(tokens);
+}
+
+static void expect(sl_kv_cursor *c, int i, uint64_t sequence, bool cleared, size_t n_stored)
+{
+    sl_kv_batch gap;
+    const sl_kv_batch *b = sl_kv_read(h.r, c, &gap);
+    ck_assert_msg(b, "nothing to read");
+    ck_assert_uint_eq(b->worker, w[i]->id);
+    ck_assert_uint_eq(b->sequence, sequence);
+    ck_assert_int_eq(b->cleared, cleared);
+    ck_assert_uint_eq(b->n_stored, n_stored);
+}
+
+static void expect_none(sl_kv_cursor *c)
+{
+    sl_kv_batch gap;
+    ck_assert_ptr_null(sl_kv_read(h.r, c, &gap));
+}
+
+START_TEST(numbers_are_each_worker_s_own)
+{
+    sl_kv_cursor c = sl_kv_subscribe(h.r, 0);
+    for (int turn = 0; turn < 600; turn++) { /* the ring grows meanwhile */
+        say(0, 1);
+        say(1, 2);
+    }
+    for (uint64_t turn = 1; turn <= 600; turn++) {
+        expect(&c, 0, turn, false, 1);
+        expect(&c, 1, turn, false, 2);
+    }
+    expect_none(&c);
+}
+END_TEST
+
+START_TEST(batches_carry_tokens_and_first_pages_have_no_parent)
+{
+    sl_kv_cursor c = sl_kv_subscribe(h.r, 0);
+    sl_kv_batch gap;
+    say(1, 2);
+    const sl_kv_batch *b = sl_kv_read(h.r, &c, &gap);
+    ck_assert_int_eq(b->tokens[0], 11);
+    ck_assert_int_eq(b->tokens[SL_KEY_PAGE_TOKENS], 11);
+    ck_assert(sl_key_eq(b->stored[0], (sl_key){0, 0}));
+    ck_assert(sl_keyset_has(w[1]->prefix, b->stored[1]));
+}
+END_TEST
+
+START_TEST(a_subscription_begins_where_it_asks_to)
+{
+    for (int turn = 0; turn < 3; turn++)
+        say(0, 1);
+    say(1, 1);
+    sl_kv_cursor now = sl_kv_subscribe(h.r, 0), second = sl_kv_subscribe(h.r, 2),
+                 all = sl_kv_subscribe(h.r, 1), other = sl_kv_subscribe(h.r, 1000);
+    expect(&second, 0, 2, false, 1);
+    expect(&second, 0, 3, false, 1);
+    expect_none(&second); /* worker 1 has said number 1 only */
+    for (uint64_t k = 1; k <= 3; k++) {
+        expect(&all, 0, k, false, 1);
+        expect(&other, 0, k, false, 1); /* numbered by another router: everything */
+    }
+    expect(&all, 1, 1, false, 1);
+    expect(&other, 1, 1, false, 1);
+    say(1, 4);
+    sl_kv_cursor *each[] = {&now, &second, &all, &other};
+    for (int i = 0; i < 4; i++) {
+        expect(each[i], 1, 2, false, 4);
+        expect_none(each[i]);
+    }
+}
+END_TEST
+
+START_TEST(what_the_ring_forgot_is_announced)
+{
+    sl_kv_cursor slow = sl_kv_subscribe(h.r, 0);
+    say(1, 1);
+    expect(&slow, 1, 1, false, 1);
+    size_t pages = 4096, each = sizeof(sl_kv_batch) + pages * (32 + 256), kept = SL_KV_RING_BYTES / each;
+    for (size_t i = 0; i < kept + 5; i++)
+        say(0, pages);
+    ck_assert_uint_le(h.r->kv.bytes, SL_KV_RING_BYTES);
+    sl_kv_cursor late = sl_kv_subscribe(h.r, 1), recent = sl_kv_subscribe(h.r, 6);
+    expect(&slow, 0, 5, true, 0); /* and worker 1, of which it has read everything, is not mentioned */
+    expect(&late, 0, 5, true, 0);
+    expect(&late, 1, 1, true, 0);
+    for (size_t i = 0; i < kept; i++) {
+        expect(&slow, 0, 6 + i, false, pages);
+        expect(&late, 0, 6 + i, false, pages);
+        expect(&recent, 0, 6 + i, false, pages);
+    }
+    expect_none(&slow);
+    expect_none(&late);
+    expect_none(&recent);
+}
+END_TEST
+
+START_TEST(a_lost_batch_voids_what_was_known)
+{
+    sl_kv_cursor c = sl_kv_subscribe(h.r, 0);
+    say(0, 3);
+    sent[0]++;
+    say(0, 1);
+    ck_assert_uint_eq(sl_keyset_count(w[0]->prefix), 1);
+    expect(&c, 0, 1, false, 3);
+    expect(&c, 0, 3, true, 1);
+    sent[0] = 1; /* a number that was used */
+    say(0, 1);
+    expect_none(&c);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.malformed), 1);
+}
+END_TEST
+
+START_TEST(a_lost_worker_ends_its_numbers)
+{
+    sl_kv_cursor c = sl_kv_subscribe(h.r, 0);
+    say(0, 3);
+    sl_member_lost(w[0], SL_ERR_PEER, "test");
+    expect(&c, 0, 1, false, 3);
+    expect(&c, 0, 2, true, 0);
+    expect_none(&c);
+}
+END_TEST
+
+int main(void)
+{
+    const h_case cases[] = {
+        {numbers_are_each_worker_s_own, 0},          {batches_carry_tokens_and_first_pages_have_no_parent, 0},
+        {a_subscription_begins_where_it_asks_to, 0}, {what_the_ring_forgot_is_announced, 0},
+        {a_lost_batch_voids_what_was_known, 0},      {a_lost_worker_ends_its_numbers, 0},
+    };
+    return h_main("router/kv_events", setup, teardown, cases, SL_COUNT(cases));
+}
