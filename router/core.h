@@ -190,6 +190,6 @@ sl_status sl_kv_may_subscribe(const sl_router *r, sl_err *err);
 sl_kv_cursor sl_kv_subscribe(const sl_router *r, uint64_t from);
 /* The next batch, borrowed until the next turn of the loop, and moves on; NULL when there is none now. gap: filled, and
  * returned, for a gap. */
-const sl_kv_batch *sl_kv_read(const sl_router *r, sl_kv_cursor *c, sl_kv_batch *gap);
+const sl_kv_batch *sl_kv_read(sl_router *r, sl_kv_cursor *c, sl_kv_batch *gap);
 
 #endif

@@ -105,6 +105,8 @@ static void send_tokens(sl_mock *m, const job *j, size_t index)
 static void publish(sl_mock *m, const job *j)
 {
     uint8_t buf[64 * 32];
+    sl_wr tokens;
+    sl_wr_init(&tokens);
     size_t n = 0;
     for (size_t i = 0; i < j->n_keys && n < 64; i++) {
         if (sl_keyset_has(m->prefix, j->keys[i]))
@@ -112,13 +114,17 @@ static void publish(sl_mock *m, const job *j)
         sl_keyset_add(m->prefix, j->keys[i]);
         sl_key pair[2] = {i ? j->keys[i - 1] : (sl_key){0, 0}, j->keys[i]};
         memcpy(buf + 32 * n++, pair, 32);
+        for (size_t t = 0; t < SL_KEY_PAGE_TOKENS; t++)
+            sl_wr_i32(&tokens, j->tokens[i * SL_KEY_PAGE_TOKENS + t]);
     }
     if (!n)
         return;
     sl_msg e = {.type = SL_MSG_KV_EVENTS};
     e.kv_events.sequence = ++m->kv_sequence;
     e.kv_events.stored = (sl_blob){buf, 32 * n};
+    e.kv_events.tokens = (sl_blob){tokens.data, tokens.len};
     sl_mock_send_router(m, &e);
+    sl_wr_free(&tokens);
 }
 
 static bool is_stop(const sl_mock *m, const job *j, int32_t id)

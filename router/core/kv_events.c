@@ -223,7 +223,7 @@ static const sl_kv_batch *read_gap(const sl_router *r, sl_kv_cursor *c, sl_kv_ba
     return gap;
 }
 
-const sl_kv_batch *sl_kv_read(const sl_router *r, sl_kv_cursor *c, sl_kv_batch *gap)
+const sl_kv_batch *sl_kv_read(sl_router *r, sl_kv_cursor *c, sl_kv_batch *gap)
 {
     if (!r->kv.cap)
         return NULL;

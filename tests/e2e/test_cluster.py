@@ -210,6 +210,30 @@ def test_whole_prompt_cached_and_page_borders(cluster):
         assert again.cached_tokens in (n - 64, n - 1, n), "its pages are there; the last token is computed anew"
 
 
+def test_kv_events_tell_what_each_worker_holds(cluster):
+    """From their first number on: no gap for either worker, and the tokens of every full page of the prompts."""
+    _, _, common = clients.protocol()
+    prompts = [real.prompt(f"events{i}", 64 * 3 + 5) for i in range(8)]
+    real.in_parallel([lambda ids=ids: cluster.tokens(ids, 4) for ids in prompts])
+    want = {tuple(ids[at:at + 64]) for ids in prompts for at in (0, 64, 128)}
+    seen, hashes, last = set(), {}, {}
+    with cluster.channel() as channel:
+        events = cluster.stub(channel).SubscribeKvEvents(common.SubscribeKvEventsRequest(start_sequence_number=1), timeout=120)
+        for batch in events:
+            assert batch.sequence_number == last.get(batch.dp_rank, 0) + 1
+            last[batch.dp_rank] = batch.sequence_number
+            for stored in (e.stored for e in batch.events if e.WhichOneof("data") == "stored"):
+                known = hashes.setdefault(batch.dp_rank, set())
+                if stored.WhichOneof("_parent_block_hash"):
+                    assert stored.parent_block_hash in known, "a page before the page that it continues"
+                known.update(b.block_hash for b in stored.blocks)
+                seen.update(tuple(b.token_ids) for b in stored.blocks)
+            if seen >= want and len(last) == 2:
+                break
+        events.cancel()
+    assert len(last) == 2, "all requests went to one decode worker"
+
+
 def test_next_turn_reuses_what_was_generated(cluster):
     cluster.flush()
     ids = real.prompt("turn", 70)

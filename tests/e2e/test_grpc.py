@@ -1,5 +1,6 @@
 """grpcio against a cluster: generation, abort and cancel, information, KV events, health and reflection."""
 
+import concurrent.futures
 import os
 import sys
 import threading
@@ -171,6 +172,78 @@ def test_kv_events(stub, cluster):
         maker.join()
     events.cancel()
     assert all(b.block_size == 64 for s in stored for b in s.blocks)
+
+
+def numbers(batches):
+    """Of each rank, in the order of arrival."""
+    found = {}
+    for b in batches:
+        found.setdefault(b.dp_rank, []).append(b.sequence_number)
+    return found
+
+
+def read_until(events, enough):
+    got = []
+    for batch in events:
+        got.append(batch)
+        if enough(got):
+            return got
+    raise AssertionError(f"the stream of events ended after {len(got)} batches")
+
+
+def test_kv_events_of_two_workers(own):
+    """Each worker's numbers have no gap, an old one can be asked for again, and a lost worker is announced."""
+    c = own("--decode", 2, "--step-us", 200)
+    _, services, common = clients.protocol()
+    with grpc.insecure_channel(c.grpc) as channel:
+        stub = services.SglangSchedulerStub(channel)
+
+        def subscribe(start=0):
+            return stub.SubscribeKvEvents(common.SubscribeKvEventsRequest(start_sequence_number=start), timeout=120)
+
+        live = subscribe(1)
+        prompts = [[40 + i] * 130 for i in range(40)]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda ids: list(generate(stub, ids, 4)), prompts))
+        pages = {tuple(p[:64]) for p in prompts}
+        first = read_until(live, lambda got: {tuple(b.token_ids) for g in got for e in g.events for b in e.stored.blocks} >= pages)
+        ranks = numbers(first)
+        assert len(ranks) == 2
+        for rank, seen in ranks.items():
+            assert seen == list(range(1, len(seen) + 1)), f"rank {rank}: {seen}"
+        for batch in first:
+            for e in batch.events:
+                blocks = e.stored.blocks
+                assert all(len(b.token_ids) == b.block_size == 64 for b in blocks)
+        again = read_until(subscribe(3), lambda got: len(got) == sum(len(seen) - 2 for seen in ranks.values()))
+        assert numbers(again) == {rank: seen[2:] for rank, seen in ranks.items()}
+        loads = stub.GetLoads(clients.protocol()[0].GetLoadsRequest()).loads
+        assert {load.dp_rank for load in loads} == set(ranks)
+        c.command("kill 1")  # worker 0 is the prefill worker
+        last = read_until(live, lambda got: any(e.WhichOneof("data") == "cleared" for e in got[-1].events))[-1]
+        assert last.sequence_number == ranks[last.dp_rank][-1] + 1
+        live.cancel()
+
+
+def test_kv_events_that_are_lost_are_announced(own):
+    """A subscriber that comes when the router does not keep the first batches any more."""
+    c = own("--decode", 1, "--step-us", 0, "--prefill-us", 0)
+    _, services, common = clients.protocol()
+    with grpc.insecure_channel(c.grpc) as channel:
+        stub = services.SglangSchedulerStub(channel)
+        pages = 0
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            def make(i):
+                list(generate(stub, [(i >> 8) % 250 + 1, i % 250 + 1] * 1950, 1))
+            while pages < 66000:  # 16 MiB of batches: 58,254 pages of 288 bytes
+                list(pool.map(make, range(pages // 60, pages // 60 + 80)))
+                pages += 80 * 60
+        events = stub.SubscribeKvEvents(common.SubscribeKvEventsRequest(start_sequence_number=1), timeout=120)
+        first, second = next(events), next(events)
+        assert [e.WhichOneof("data") for e in first.events] == ["cleared"]
+        assert first.sequence_number > 1 and second.sequence_number == first.sequence_number + 1
+        assert [e.WhichOneof("data") for e in second.events][-1] == "stored"
+        events.cancel()
 
 
 def test_standard_health(cluster):

@@ -444,8 +444,9 @@ typedef struct removed {
     int n;
 } removed;
 
-static void on_removed(void *ctx, sl_store_event ev, sl_key parent, sl_key key)
+static void on_removed(void *ctx, sl_store_event ev, sl_key parent, sl_key key, const int32_t *tokens)
 {
+    (void)tokens;
     removed *r = ctx;
     if (ev != SL_STORE_REMOVED)
         return;

@@ -128,6 +128,7 @@ START_TEST(what_the_ring_forgot_is_announced)
     expect(&slow, 0, 5, true, 0); /* and worker 1, of which it has read everything, is not mentioned */
     expect(&late, 0, 5, true, 0);
     expect(&late, 1, 1, true, 0);
+    expect(&recent, 1, 1, true, 0); /* it has not reached number 5: replayed as a whole */
     for (size_t i = 0; i < kept; i++) {
         expect(&slow, 0, 6 + i, false, pages);
         expect(&late, 0, 6 + i, false, pages);
