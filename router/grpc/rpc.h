@@ -104,7 +104,7 @@ void rpc_flush_tick(rpc_call *c, uint64_t now);
 void rpc_tokenizer(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_kv_events(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_kv_events_gone(rpc_call *c);
-/* Sends what there is, as far as the stream takes it. */
+/* Sends the batches that the call has not had, as far as its stream takes them. */
 void rpc_kv_pump(rpc_call *c);
 void rpc_kv_publish(sl_front *f);
 void rpc_std_check(rpc_call *c, const uint8_t *data, size_t n);
