@@ -1,20 +1,18 @@
 /*
- * For those who implement a compute backend; users include kernels/backend.h only.
+ * The interface between the dispatcher and a compute backend. Users of a backend include kernels/backend.h only.
  *
- * An implementation is one const sl_backend_desc, listed by hand in kernels/backend.c (no constructors). Its
- * instance struct begins with an sl_backend, its events with an sl_event, its graphs with an sl_graph;
- * create() fills the base. The dispatcher (kernels/backend.c) does what is the same everywhere before it
- * calls a slot:
+ * An implementation is one const sl_backend_desc, which is listed by name in kernels/backend.c (no constructors). Its
+ * instance struct begins with an sl_backend, its events with an sl_event, its graphs with an sl_graph; create() fills
+ * the base. The dispatcher (kernels/backend.c) does before it calls a slot what is the same for all backends:
  *   - null checks of out-parameters, zero-byte alloc/copy/fill;
- *   - sl_op_check(): everything about an op's parameters that the host can see (null pointers, shapes,
- * strides, dtypes, formats, overflow of products). A slot may rely on it and checks only its own limits;
+ *   - sl_op_check(): everything about an op's parameters that the host can see (null pointers, shapes, strides, dtypes,
+ *     formats, overflow of products). A slot may rely on it and checks only its own limits;
  *   - tokens == 0 (n == 0 for pick) is SL_OK and never reaches an op slot.
- * What only the device can see (ids, positions, page numbers, capacities) is checked by the op itself: the op
- * writes nothing outside its buffers, and the failure is reported by run (synchronous backends) or by the
- * next sync (asynchronous ones) as the same status: see SL_DEVERR_*.
+ * What only the device can see (ids, positions, page numbers, capacities) is checked by the op itself. The op writes
+ * nothing outside its buffers, and the failure is reported by run (synchronous backends) or by the next sync
+ * (asynchronous backends) with the same status: see SL_DEVERR_*.
  *
- * Threads and lifetime: as promised in backend.h; slots are called from the instance's one thread, except
- * event_query.
+ * Threads and lifetime: as backend.h promises; slots are called from the instance's one thread, except event_query.
  */
 #ifndef SL_KERNELS_BACKEND_IMPL_H
 #define SL_KERNELS_BACKEND_IMPL_H
@@ -24,12 +22,12 @@
 typedef struct sl_backend_desc sl_backend_desc;
 typedef struct sl_profile sl_profile; /* kernels/profile.c */
 
-/* Base of every instance; filled by desc->create. */
+/* Base of every instance; desc->create() fills it. */
 struct sl_backend {
     const sl_backend_desc *desc;
     unsigned caps;       /* SL_BE_* of this instance */
     char describe[128];  /* sl_backend_describe() */
-    sl_profile *profile; /* while one is taken */
+    sl_profile *profile; /* NULL unless a profile is being taken */
 };
 
 struct sl_event {
@@ -40,7 +38,7 @@ struct sl_graph {
     sl_backend *be;
 };
 
-/* One op: supports may be NULL (everything sl_op_check accepts is supported); run is required. */
+/* One op. supports may be NULL (then everything that sl_op_check accepts is supported); run is required. */
 typedef struct sl_op_impl {
     sl_status (*supports)(sl_backend *be, const void *params, sl_err *err);
     sl_status (*run)(sl_backend *be, const void *params, sl_err *err);
@@ -64,24 +62,24 @@ struct sl_backend_desc {
     void (*event_destroy)(sl_event *ev);
     sl_status (*event_record)(sl_backend *be, sl_event *ev, sl_err *err);
     sl_status (*event_query)(sl_event *ev);
-    /* Optional. NULL: threads need nothing. Any thread. */
+    /* Optional. NULL: a thread needs no preparation. May be called from any thread. */
     sl_status (*use_thread)(sl_backend *be, sl_err *err);
-    /* Optional. NULL: registering is SL_OK with nothing done; captures are SL_ERR_UNSUPPORTED. */
+    /* Optional. NULL: registering does nothing and returns SL_OK; captures are SL_ERR_UNSUPPORTED. */
     sl_status (*host_register)(sl_backend *be, void *ptr, size_t bytes, sl_err *err);
     void (*host_unregister)(sl_backend *be, void *ptr);
     sl_status (*capture_begin)(sl_backend *be, sl_err *err);
     sl_status (*capture_end)(sl_backend *be, sl_graph **out, sl_err *err);
     sl_status (*graph_launch)(sl_backend *be, sl_graph *graph, sl_err *err);
     void (*graph_destroy)(sl_graph *graph);
-    /* Optional, asynchronous backends: mark i in the stream, and after a sync the time from mark i to i + 1.
-     */
+    /* Optional, for asynchronous backends: mark() records mark i in the stream; after a sync, mark_ns() gives the time
+     * from mark i to mark i + 1. */
     sl_status (*mark)(sl_backend *be, int32_t i, sl_err *err);
     sl_status (*mark_ns)(sl_backend *be, int32_t i, double *ns, sl_err *err);
-    /* Optional, all or none: a side stream. NULL: one stream, which runs everything in order. */
+    /* Optional, all or none: a side stream. NULL: there is one stream, which runs everything in order. */
     void (*stream_use)(sl_backend *be, sl_stream stream);
     sl_status (*stream_wait)(sl_backend *be, sl_event *ev, sl_err *err);
     sl_status (*stamp)(sl_backend *be, uint64_t *at, sl_err *err);
-    /* Every op has a row; run NULL means the op is missing here (SL_ERR_UNSUPPORTED with its name). */
+    /* Every op has a row; run NULL means that this backend lacks the op (SL_ERR_UNSUPPORTED with its name). */
     sl_op_impl ops[SL_OP_COUNT];
 };
 
@@ -90,22 +88,21 @@ extern const sl_backend_desc sl_backend_cpu;
 extern const sl_backend_desc sl_backend_cuda;
 #endif
 
-/* Host-visible validity of an op's parameters; SL_ERR_INVALID / UNSUPPORTED naming the field. Pure. */
+/* Checks what the host can see of an op's parameters; SL_ERR_INVALID / UNSUPPORTED with the field's name. Pure. */
 sl_status sl_op_check(sl_op op, const void *params, sl_err *err);
-/* The same without looking at data pointers (sl_be_supports: dimensions, dtypes and formats only; they may be
- * NULL). */
+/* The same without the data pointers, which may be NULL (for sl_be_supports: only dimensions, dtypes and formats). */
 sl_status sl_op_check_shape(sl_op op, const void *params, sl_err *err);
-/* Tokens (or rows) the op would work on; 0 means there is nothing to do. Parameters must have passed
- * sl_op_check. */
+/* The number of tokens (or rows) on which the op would work; 0 means that there is nothing to do. The parameters must
+ * have passed sl_op_check. */
 int64_t sl_op_items(sl_op op, const void *params);
 
-/* Notes an op that is about to run, while a profile is taken. */
+/* Records that an op is about to run, if a profile is being taken. */
 void sl_profile_op(sl_backend *be, sl_op op, const void *params);
 
 /*
- * Data-dependent failures that a device finds while it runs. An asynchronous backend keeps a bit mask of them
- * (ORed by kernels, read and cleared by sync); synchronous ones use the same function for the message. Lowest
- * bit wins.
+ * Data-dependent failures that a device finds while it runs. An asynchronous backend keeps a bit mask of them (kernels
+ * OR bits to it, sync reads and clears it); synchronous backends use the same function for the message. If several
+ * bits are set, the lowest is reported.
  */
 enum {
     SL_DEVERR_ID = 1u << 0,   /* embed: id outside [0, vocab); pick: row negative; moe: expert out of range */

@@ -1,9 +1,9 @@
 /*
- * Into latent space and back: q_absorb (RoPE of q_pe, q_nope @ W_UK per head) and v_up (o @ W_UV^T per head).
- * With bf16 activations and a kv_b of bf16 or fp8 both are batched products over heads in cuBLASLt (o is
- * rounded to bf16 first); otherwise a plain kernel, one thread an output, ascending sums. An fp8 kv_b is made
- * bf16 in scratch first, which is what its values are defined to be: 50 MB moved each time for the dimensions
- * of V3.2, so whoever runs many steps keeps it as bf16.
+ * The projections to latent space and from it: q_absorb (RoPE of q_pe, q_nope @ W_UK per head) and v_up (o @ W_UV^T
+ * per head). With bf16 activations and a kv_b of bf16 or fp8 both are batched products over heads in cuBLASLt (o is
+ * rounded to bf16 first). Otherwise a plain kernel computes one output per thread with ascending sums. An fp8 kv_b is
+ * first converted to bf16 in scratch, which is exactly the definition of its values. The conversion moves 50 MB per
+ * call for the dimensions of V3.2, so a caller that runs many steps should keep kv_b as bf16.
  */
 #include "kernels/cuda/common.cuh"
 
@@ -18,7 +18,7 @@ __device__ static float kv_b_at(const sl_weight &w, int64_t row, int64_t col, sl
     return sl_actr(__fmul_rn(v, w.scale[row / GROUP * ((w.in + GROUP - 1) / GROUP) + col / GROUP]), act);
 }
 
-/* ql[t][h][lora + j] = rope(q[t][h][nope + j]); one block a token, heads x pairs. */
+/* ql[t][h][lora + j] = rope(q[t][h][nope + j]); one block per token, its threads cover heads x pairs. */
 __global__ static void rope_kernel(sl_q_absorb_params p)
 {
     int64_t t = blockIdx.x;
@@ -55,7 +55,7 @@ static bool through_library(sl_dtype act, const sl_weight *kv_b, int a, int b, i
     return act == SL_BF16 && (kv_b->dtype == SL_BF16 || fp8) && a % 8 == 0 && b % 8 == 0 && c % 8 == 0;
 }
 
-/* An fp8 weight as bf16, 16 values a thread; a row holds a multiple of 16. */
+/* Converts an fp8 weight to bf16, 16 values per thread; the length of a row is a multiple of 16. */
 __global__ static void dequantise_kernel(sl_weight w, int64_t chunks, uint4 *out)
 {
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
@@ -80,7 +80,8 @@ __global__ static void dequantise_kernel(sl_weight w, int64_t chunks, uint4 *out
     out[2 * i] = res.v[0], out[2 * i + 1] = res.v[1];
 }
 
-/* kv_b as bf16, where it is or in scratch; and `more` further bytes of scratch (256-byte aligned). */
+/* *kv_b = the weight as bf16: the weight itself, or a copy in scratch; *rest = `more` further bytes of scratch,
+ * 256-byte aligned. */
 static sl_status as_bf16(sl_cuda *cu, const sl_weight *w, size_t more, const void **kv_b, void **rest,
                          sl_err *err)
 {
@@ -135,7 +136,7 @@ __global__ static void v_up_plain(sl_v_up_params p)
     }
 }
 
-/* n4 times four floats. */
+/* n4: the number of values / 4; four values per thread. */
 __global__ static void to_bf16_kernel(const float4 *x, uint2 *y, int64_t n4)
 {
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;

@@ -202,7 +202,7 @@ __device__ static inline void copy_tiles(uint32_t kv, const sl_row_view &rows, c
     for (int g = 0; g < 4; g++) {
         int u = g * 4 + (lane >> 3), id = list[u];
         const uint8_t *row = row_of(rows.base + from + chunk * 16, rows, id);
-        uint32_t to = kv + tile * SL_TILE + w * 2048 + sl_swizzle(u, chunk);
+        uint32_t to = kv + tile * SL_TILE + w * SL_TILE_16 + sl_swizzle(u, chunk);
         for (int i = 0; i < tiles; i++)
             sl_copy16(to + i * SL_TILE, row + i * 128, id >= 0);
     }
@@ -309,7 +309,7 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
     fp8_rows f;
 
     lane = sl_lane_id();
-    uint32_t mine = smem + (lane >> 3) * SL_TILE + (threadIdx.x >> 5 & 3) * 2048 + (lane & 7) * 16;
+    uint32_t mine = smem + (lane >> 3) * SL_TILE + (threadIdx.x >> 5 & 3) * SL_TILE_16 + (lane & 7) * 16;
     settle(cur, lists[0], w, k);
     next = behind(cur, w, k);
     wait_block(cur, w);

@@ -35,7 +35,7 @@ __device__ static inline void multiply_values(float (&o)[2][64], uint32_t rows_t
 #pragma unroll
     for (int i = 0; i < 8; i++)
         product_values(o[i & 1], sl_desc_k(rows_tile + 8 * SL_TILE + i / 2 * 32),
-                       sl_desc_mn(rows_tile + (wg * 4 + (i & 1) * 2) * SL_TILE + i / 2 * 2048, SL_TILE),
+                       sl_desc_mn(rows_tile + (wg * 4 + (i & 1) * 2) * SL_TILE + i / 2 * SL_TILE_16, SL_TILE),
                        b > 0 || i > 1, __half());
     sl_wgmma_finish();
 }
@@ -53,7 +53,7 @@ __device__ static inline void multiply_values(float (&o)[2][64], uint32_t rows_t
 #pragma unroll
         for (int i = 0; i < 2; i++)
             product_values(o[i], sl_desc_k(rows_tile + 8 * SL_TILE + q * 32),
-                           sl_desc_mn(mine + i * 2 * SL_TILE + q * 2048, SL_TILE), b > 0 || q > 0,
+                           sl_desc_mn(mine + i * 2 * SL_TILE + q * SL_TILE_16, SL_TILE), b > 0 || q > 0,
                            __nv_bfloat16());
         sl_wgmma_commit();
     }

@@ -1,6 +1,6 @@
 /*
- * CUDA backend: instance, memory and the table of ops. What it needs from a machine is checked at creation and named in
- * the error; streams, events and graphs are in streams.c, the ops in the other files of this folder.
+ * CUDA backend: instance, memory and the table of ops. What it needs from a machine is checked at creation and named
+ * in the error; streams, events and graphs are in streams.c, the ops in the other files of this folder.
  *
  * Pinned host memory is mapped, so that kernels read the arena in place. The backend does not choose a device for the
  * caller and never touches the device's settings.
@@ -26,7 +26,7 @@ sl_status sl_cuda_status(cudaError_t e, const char *what, sl_err *err)
     return sl_fail(err, SL_ERR_DEVICE, "cuda: %s: %s", what, cudaGetErrorString(e));
 }
 
-/* Frees a scratch block: at once, or when the last graph that may use it has been destroyed. */
+/* Frees a scratch block: immediately, or when the last graph that may use it has been destroyed. */
 static sl_status retire(sl_cuda *cu, void *block, sl_err *err)
 {
     void **v;
@@ -56,9 +56,10 @@ sl_status sl_cuda_scratch(sl_cuda *cu, size_t bytes, void **out, sl_err *err)
 
     if (bytes > cu->scratch_bytes) {
         if (cu->capturing)
-            return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "cuda: scratch must grow to %zu bytes inside a capture: run the step once before",
-                           bytes);
+            return sl_fail(
+                err, SL_ERR_UNSUPPORTED,
+                "cuda: scratch must grow to %zu bytes inside a capture: run the step once before the capture",
+                bytes);
         bytes = (bytes + bytes / 4 + 255) & ~(size_t)255;
         st = SL_CU(cudaMalloc(&fresh, bytes), err);
         if (st != SL_OK)
@@ -104,7 +105,8 @@ static void cuda_destroy(sl_backend *be)
     free(cu);
 }
 
-/* Errors other than these are not about the architecture; they come up again, with their own text. */
+/* False if the device cannot run this build's code. Other errors do not concern the architecture: a later call returns
+ * them with their own text. */
 static bool can_load(void)
 {
     cudaError_t e = sl_cuda_probe();
@@ -113,8 +115,8 @@ static bool can_load(void)
            e != cudaErrorInvalidKernelImage && e != cudaErrorUnsupportedPtxVersion;
 }
 
-/* The device must exist, be new enough, the driver must be able to run this build, and it must have code for
- * the device. */
+/* Checks, in this order: the driver can run this build, the device exists and is new enough, and this build contains
+ * code for it. */
 static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
 {
     struct cudaDeviceProp prop;
@@ -227,7 +229,7 @@ static sl_status cuda_alloc(sl_backend *be, sl_mem_kind kind, size_t bytes, void
         cudaMemGetInfo(&f, &t);
         return kind == SL_MEM_DEVICE
                    ? sl_fail(err, SL_ERR_DEVICE_MEMORY,
-                             "cuda: %zu bytes of device memory asked for, %zu of %zu free", bytes, f, t)
+                             "cuda: %zu bytes of device memory requested, %zu of %zu free", bytes, f, t)
                    : sl_fail(err, SL_ERR_NO_MEMORY,
                              "cuda: %zu bytes of pinned memory refused: check `ulimit -l` and free memory",
                              bytes);

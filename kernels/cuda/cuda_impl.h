@@ -1,10 +1,9 @@
 /*
- * Inside of the CUDA backend: the instance, error translation, and one entry point per op. Included by
- * kernels/cuda only; no CUDA type leaves this folder. C and CUDA C++ both include it.
+ * Internals of the CUDA backend: the instance, error translation, and one entry point per op. Only kernels/cuda
+ * includes it; no CUDA type is visible outside of this folder. It compiles as C and as CUDA C++.
  *
- * Every CUDA call goes through SL_CU(), which turns a cudaError_t into a status with the call's text.
- * Failures that kernels find in their data are ORed into `deverr` (SL_DEVERR_*) and reported by the next
- * sync.
+ * Every CUDA call goes through SL_CU(), which turns a cudaError_t into a status with the text of the call. Failures
+ * that kernels find in their data are ORed to `deverr` (SL_DEVERR_*) and reported by the next sync.
  */
 #ifndef SL_KERNELS_CUDA_IMPL_H
 #define SL_KERNELS_CUDA_IMPL_H
@@ -19,16 +18,15 @@ extern "C" {
 
 #include "kernels/backend_impl.h"
 
-#define SL_CUDA_WORKSPACE ((size_t)32 << 20) /* cuBLASLt's; split-K partials of our own kernels */
+#define SL_CUDA_WORKSPACE ((size_t)32 << 20) /* of cuBLASLt, and for split-K sums of our own kernels */
 
 #define SL_CUDA_WORDS 64
 #define SL_CUDA_MEET 32
 #define SL_CUDA_GATHER_SMS 4 /* multiprocessors of a gather that runs concurrently with an attention */
-#define SL_CUDA_SIDE_SMS                                                                                     \
-    6 /* multiprocessors of a gather on the side stream; even: its blocks come in pairs */
+#define SL_CUDA_SIDE_SMS 6   /* of a gather on the side stream; even, because its clusters have two blocks */
 
 typedef struct sl_cuda_tables sl_cuda_tables; /* device copies of expert descriptors: tables.c */
-typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the plan of every weight shape: linear.c */
+typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the algorithm chosen for each shape: lt.c */
 
 typedef struct sl_cuda {
     sl_backend base;  /* first */
@@ -36,22 +34,21 @@ typedef struct sl_cuda {
     int sms, all_sms; /* multiprocessors that an op of the main stream may count on: all, or all except those
                          that a gather on the side stream occupies */
     size_t smem_optin;
-    cudaStream_t stream; /* the selected one of the two below: where everything is enqueued */
+    cudaStream_t stream; /* the one of the two below that is selected; all work is enqueued on it */
     cudaStream_t main_stream, side_stream;
     int side_pending; /* events recorded on the side stream that the main stream has not waited for yet */
     void *workspace;
-    void
-        *scratch; /* quantised activations and other short-lived operands of one op; grows outside captures */
+    void *scratch; /* temporary operands of one op, e.g. quantised x; grows outside captures only */
     size_t scratch_bytes;
     void **retired; /* scratch blocks that graphs may still use */
     int n_retired, n_graphs;
-    uint32_t *deverr; /* device words: SL_DEVERR_*, and from SL_CUDA_MEET on where resolve's blocks meet */
+    uint32_t *deverr; /* device words: SL_DEVERR_*; from SL_CUDA_MEET on, the barrier of resolve's blocks */
     uint32_t *deverr_host;
     sl_cuda_lt *lt;
     sl_cuda_tables *tables;
     bool capturing;
     void (*encode)(void); /* the driver's function that makes tensor maps: tables.c */
-    cudaEvent_t *marks;   /* of profiles */
+    cudaEvent_t *marks;   /* of the profile */
     int32_t n_marks;
     sl_op last_op; /* for the message of a deferred failure */
 } sl_cuda;
@@ -61,21 +58,21 @@ static inline sl_cuda *sl_cuda_of(sl_backend *be)
     return (sl_cuda *)be;
 }
 
-/* Status and text for a failed call; SL_OK for cudaSuccess. Out of memory is SL_ERR_DEVICE_MEMORY. */
+/* Status and text for a failed call; SL_OK for cudaSuccess. "Out of memory" is SL_ERR_DEVICE_MEMORY. */
 sl_status sl_cuda_status(cudaError_t e, const char *what, sl_err *err);
 #define SL_CU(call, err) sl_cuda_status((call), #call, (err))
 
-/* At least `bytes` of scratch, 256-byte aligned, contents undefined; valid until the next op. Refused while
- * capturing if it must grow. */
+/* At least `bytes` of scratch, 256-byte aligned, contents undefined; valid until the next op. During a capture it
+ * fails if scratch would have to grow. */
 sl_status sl_cuda_scratch(sl_cuda *cu, size_t bytes, void **out, sl_err *err);
 
 /* The backend's stamp slot: see sl_be_stamp(). gather.cu */
 sl_status sl_cuda_stamp(sl_backend *be, uint64_t *at, sl_err *err);
 
 /*
- * Device copy of a host array of n weight descriptors, as it is now. Kept per host address and sent again
- * when the contents have changed, which needs a sync and is refused inside a capture; so run a step once
- * before capturing it.
+ * Device copy of the present contents of a host array of n weight descriptors. It is kept per host address and sent
+ * again when the contents have changed. Sending needs a sync, so it fails inside a capture: run a step once before you
+ * capture it.
  */
 sl_status sl_cuda_table(sl_cuda *cu, const sl_weight *host, int n, const sl_weight **out, sl_err *err);
 void sl_cuda_tables_destroy(sl_cuda_tables *t);
@@ -84,10 +81,10 @@ sl_status sl_cuda_lt_create(sl_cuda *cu, sl_cuda_lt **out, sl_err *err);
 void sl_cuda_lt_destroy(sl_cuda_lt *lt);
 
 /*
- * One (batched) matrix product through cuBLASLt, column-major as that library thinks: D[m][n] = op(A) * B,
- * with m = outputs, n = tokens, k = inputs. Types: bf16 x bf16 -> bf16 | f32, f32 x f32 -> f32 (no TF32),
- * e4m3 x e4m3 with block scales -> bf16. Algorithms that split k are excluded: an element's sum must not
- * depend on how many tokens there are.
+ * One (batched) matrix product through cuBLASLt, column-major as in that library: D[m][n] = op(A) * B, with m =
+ * outputs, n = tokens, k = inputs. Types: bf16 x bf16 -> bf16 | f32, f32 x f32 -> f32 (no TF32), e4m3 x e4m3 with
+ * block scales -> bf16. Algorithms that split k are excluded: the sum of an element must not depend on the number of
+ * tokens.
  */
 typedef struct sl_cuda_gemm {
     const void *a, *b;
@@ -95,21 +92,20 @@ typedef struct sl_cuda_gemm {
     const float *a_scale, *b_scale; /* e4m3 only: [ceil(m/128)][ceil(k/128)] and [k/128][n] */
     int64_t lda, ldb, ldd, stride_a, stride_b, stride_d; /* elements */
     int32_t m, n, k, batch;
-    bool a_transposed; /* a holds k values of an output next to each other: the [out][in] layout */
+    bool a_transposed; /* the k values of one output of a are contiguous: the [out][in] layout */
     sl_dtype in, out;
 } sl_cuda_gemm;
 sl_status sl_cuda_gemm_run(sl_cuda *cu, const sl_cuda_gemm *g, sl_err *err);
 
-/* Tensor-core paths for the shapes that matter; the ops ask whether they fit and take the plain path
- * otherwise. */
+/* Tensor core paths for frequent shapes. An op asks whether its parameters fit, and otherwise takes the plain path. */
 bool sl_cuda_attn_mla_fits(const sl_cuda *cu, const sl_sparse_attn_params *p);
 sl_status sl_cuda_attn_mla(sl_cuda *cu, const sl_sparse_attn_params *p, sl_err *err); /* tokens <= 65535 */
 bool sl_cuda_scores_mma_fits(const sl_cuda *cu, const sl_index_scores_params *p);
 sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p,
                              sl_err *err); /* token_count <= 65535 */
 bool sl_cuda_moe_mma_fits(const sl_cuda *cu, const sl_moe_params *p);
-/* Up to the results per (token, choice): res [pairs][hidden]; mid [pairs][inter]. gate, up, down: device
- * tables. */
+/* All steps before the sum over experts: res [pairs][hidden] per (token, choice); mid [pairs][inter]. gate, up, down:
+ * device tables. */
 sl_status sl_cuda_moe_mma(sl_cuda *cu, const sl_moe_params *p, const sl_weight *gate, const sl_weight *up,
                           const sl_weight *down, float *mid, float *res, sl_err *err);
 

@@ -1,5 +1,5 @@
-/* The small element-wise ops: add, pick, silu_mul. Bound by memory traffic and launch; one grid-stride kernel
- * each. */
+/* The small element-wise ops: add, pick, silu_mul. The time is memory traffic and launch overhead; each is one
+ * grid-stride kernel. */
 #include "kernels/cuda/common.cuh"
 
 __global__ static void add_kernel(sl_add_params p, int64_t n)

@@ -3,19 +3,19 @@
  * place over the bus, so that kernels that run concurrently keep the other multiprocessors; one multiprocessor
  * reaches 8 GB/s.
  *
- * A lane copies 16 bytes, and the 512 bytes of a warp begin at a multiple of 128, so that no line is requested twice. A
- * warp copies one row at a time where the rows of a layer lie far apart: with more than about two hundred rows in
- * flight, each on a host page of its own, the lines of a row wait one by one for the translation of its page. It copies
- * two at a time where they lie together. The number of misses is read on the device, so there is no host round trip and
- * a launch with nothing to do ends at once. resolve determines the order of the list. An attention that runs
- * concurrently learns of every row that has arrived through counters.
+ * A lane copies 16 bytes, and the 512 bytes of a warp begin at a multiple of 128, so that no line is requested
+ * twice. A warp copies one row at a time where the rows of a layer lie far apart: with more than about two hundred
+ * rows in flight, each on a host page of its own, the lines of a row wait one by one for the translation of its
+ * page. It copies two at a time where they lie together. The number of misses is read on the device, so there is no
+ * host round trip and a launch with nothing to do ends at once. resolve determines the order of the list. An
+ * attention that runs concurrently learns of every row that has arrived through counters.
  */
 #include "kernels/cuda/common.cuh"
 
 #define GATHER_BLOCKS 6
 #define GATHER_THREADS 1024
 #define LINE 128
-#define PART 512 /* bytes that a warp asks for with one instruction */
+#define PART 512 /* bytes that one load instruction of a warp reads */
 
 __device__ static inline const uint8_t *host_row(const sl_host_plane &h, int64_t src)
 {
@@ -27,7 +27,7 @@ struct row_pair {
     int32_t dst;
 };
 
-/* ROWS entries of the list from i on, the last one again beyond its end. */
+/* Reads ROWS entries of the list from entry i on; after the end of the list the last entry is repeated. */
 template <int ROWS>
 __device__ static inline void read_pairs(row_pair (&at)[ROWS], const sl_gather_params &p, int i, int n)
 {
@@ -76,7 +76,8 @@ __device__ static inline void copy_words(uint8_t *d, const uint8_t *s, int64_t b
         *(uint32_t *)(d + i) = *(const volatile uint32_t *)(s + i);
 }
 
-/* Counts the rows at their blocks, with release: who reads the count with acquire can read the rows. */
+/* Adds the rows to the counters of their blocks, with release: a reader of the count with acquire can read the rows.
+ * */
 __device__ static inline void count_blocks(const sl_gather_params &p, int first, int rows)
 {
     int lane = threadIdx.x & 31;
@@ -92,7 +93,7 @@ __device__ static inline void begin_clock(sl_swap_clock *c)
         atomicMin((unsigned long long *)&c->begun, sl_clock_ns());
 }
 
-/* The last block to end adds the times up. */
+/* The block that ends last adds the times to the clock. */
 __device__ static inline void end_clock(const sl_gather_params &p)
 {
     sl_swap_clock *c = p.clock;
@@ -128,7 +129,7 @@ sl_status sl_cuda_stamp(sl_backend *be, uint64_t *at, sl_err *err)
 template <int ROWS, int PARTS>
 __global__ static void __launch_bounds__(GATHER_THREADS) gather_kernel(sl_gather_params p, bool wide)
 {
-    /* The attention that follows may start from here on: all blocks of this kernel are resident. */
+    /* The attention that follows may start now: all blocks of this kernel are resident. */
     if (p.block_done)
         sl_let_next_start();
     begin_clock(p.clock);
@@ -167,12 +168,12 @@ sl_status sl_cuda_gather(sl_backend *be, const void *params, sl_err *err)
     sl_cuda *cu = sl_cuda_of(be);
     bool side = cu->stream == cu->side_stream;
     bool dense =
-        p->host.page_stride <= 2 * SL_PAGE_TOKENS * p->host.row_stride; /* a layer's pages lie together */
+        p->host.page_stride <= 2 * SL_PAGE_TOKENS * p->host.row_stride; /* a layer's pages are contiguous */
     bool two =
-        dense && p->rows.row_bytes + LINE <= 2 * PART; /* rows that a warp copies at a time: two, or one */
-    cudaLaunchAttribute
-        at; /* on the side stream in pairs, so that clusters of two of the main stream's kernels
-                               find pairs of free multiprocessors as well */
+        dense && p->rows.row_bytes + LINE <= 2 * PART; /* a warp copies two rows at a time; otherwise one */
+    /* On the side stream the blocks come in clusters of two, so that they leave pairs of multiprocessors free for the
+     * clusters of two of the main stream's kernels. */
+    cudaLaunchAttribute at;
     cudaLaunchConfig_t cfg = {};
     int64_t align = (int64_t)(uintptr_t)p->rows.base | (int64_t)(uintptr_t)p->host.base | p->rows.row_bytes |
                     p->host.page_stride | p->host.row_stride;

@@ -1,6 +1,6 @@
 /*
- * New index keys: LayerNorm, RoPE, Hadamard and fp8 by convention, written to the device pool and to the host
- * arena in the block layout (64 keys, then 64 scales). One warp a token.
+ * New index keys: LayerNorm, RoPE, Hadamard and fp8 as the convention says, written to the device pool and to the
+ * host arena in the block layout (64 keys, then 64 scales). One warp per token.
  */
 #include "kernels/cuda/index_key.cuh"
 

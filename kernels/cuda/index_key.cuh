@@ -1,7 +1,7 @@
 /*
- * What index keys and index queries share: RoPE on the first `rope` values, the Hadamard transform, and the
+ * Shared by index keys and index queries: RoPE on the first `rope` values, the Hadamard transform, and the
  * official convention's rounding points (kernels/params.h). One warp works on one vector of at most 256
- * values held in shared memory.
+ * values in shared memory.
  */
 #ifndef SL_KERNELS_CUDA_INDEX_KEY_CUH
 #define SL_KERNELS_CUDA_INDEX_KEY_CUH
@@ -21,7 +21,7 @@ __device__ static inline float sl_index_round(const sl_index_vec &c, float v)
     return c.official ? sl_bf16r(v) : sl_actr(v, c.act);
 }
 
-/* v[0..rope) rotated by cs ([rope/2][2]); half-split pairs (j, j + rope/2) or interleaved (2j, 2j + 1). */
+/* Rotates v[0..rope) by cs ([rope/2][2]). The pairs are half-split (j, j + rope/2) or interleaved (2j, 2j + 1). */
 __device__ static inline void sl_index_rope(float *v, const float *cs, const sl_index_vec &c)
 {
     for (int j = threadIdx.x & 31; j < c.rope / 2; j += 32) {
@@ -34,8 +34,8 @@ __device__ static inline void sl_index_rope(float *v, const float *cs, const sl_
     __syncwarp();
 }
 
-/* Sylvester Hadamard, stride 1 first, float32 butterflies, times dim^-0.5, rounded to bf16. dim is a power of
- * two. */
+/* Sylvester Hadamard transform: float32 butterflies, stride 1 first, times dim^-0.5, rounded to bf16. dim is a
+ * power of two. */
 __device__ static inline void sl_index_hadamard(float *v, int dim)
 {
     float norm = (float)(1.0 / sqrt((double)dim));
@@ -54,7 +54,7 @@ __device__ static inline void sl_index_hadamard(float *v, int dim)
     __syncwarp();
 }
 
-/* Power-of-two scale of a whole vector (official: dim <= 128 shares one scale). */
+/* Power-of-two scale of a whole vector (official convention: dim <= 128 has one scale). */
 __device__ static inline float sl_index_scale(const float *v, int dim)
 {
     float amax = 0;

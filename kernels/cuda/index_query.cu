@@ -1,16 +1,20 @@
 /*
- * Index queries: RoPE, and for the official convention Hadamard and fp8 with the scale folded into the head
- * weight.
+ * Index queries: RoPE, and for the official convention Hadamard and fp8, whose scale is multiplied into the head
+ * weight. There are two kernels, which give the same bits:
  *
- * Any shape: one warp a head, in shared memory. Official, bf16, 128 values of which 64 rotate: eight lanes a
- * head, 16 values each in registers; four of the Hadamard's seven steps need no other lane. Bound by reading
- * and writing, as are its instructions by about as much. Both give the same bits.
+ *   | shape                                    | kernel                                                        |
+ *   |------------------------------------------|---------------------------------------------------------------|
+ *   | any                                      | one warp per head, in shared memory                           |
+ *   | official, bf16, 128 values, 64 rotated   | eight lanes per head, 16 values per lane in registers;        |
+ *   |                                          | four of the seven Hadamard steps need no other lane           |
+ *
+ * The second kernel is limited by memory traffic, and its instructions need about the same time.
  */
 #include "kernels/cuda/index_key.cuh"
 
 #define DIM 128
 #define ROPE 64
-#define EACH 16 /* values of a lane */
+#define EACH 16 /* values per lane */
 
 __global__ static void index_query_kernel(sl_index_query_params p, float head_scale, float dim_scale)
 {
@@ -45,7 +49,7 @@ __global__ static void index_query_kernel(sl_index_query_params p, float head_sc
         p.weights[th] = __fmul_rn(w, dim_scale);
 }
 
-/* Both rounded to bf16; one instruction for the two. */
+/* Rounds both to bf16 with one conversion instruction. */
 __device__ static inline void round_pair(float &a, float &b)
 {
     __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
@@ -55,8 +59,8 @@ __device__ static inline void round_pair(float &a, float &b)
     b = __uint_as_float(u & 0xffff0000u);
 }
 
-/* cos and sin of this lane's values: pairs within the lane, or with the lane two further on, where the sin of
- * the first of a pair is negative. */
+/* cos and sin for this lane's values. A pair is within one lane, or shared with the lane two further on; in the second
+ * case the sin of the pair's first value is stored negated. */
 template <bool INTER>
 __device__ static inline void load_angles(const float *cs, int sub, float (&c)[EACH], float (&s)[EACH])
 {
@@ -69,7 +73,7 @@ __device__ static inline void load_angles(const float *cs, int sub, float (&c)[E
     }
 }
 
-/* As sl_rotate(): the first of a pair gets a c - b s, the second a s + b c. */
+/* As sl_rotate(): the first of a pair becomes a c - b s, the second a s + b c. */
 template <bool INTER>
 __device__ static inline void rotate(float (&v)[EACH], int sub, const float (&c)[EACH],
                                      const float (&s)[EACH])
@@ -89,7 +93,7 @@ __device__ static inline void rotate(float (&v)[EACH], int sub, const float (&c)
     }
 }
 
-/* As sl_index_hadamard(); a product with 1 or -1 rounds nothing. */
+/* As sl_index_hadamard(); a multiplication by 1 or -1 does not round. */
 __device__ static inline void hadamard(float (&v)[EACH], int sub, float norm)
 {
 #pragma unroll
@@ -116,7 +120,7 @@ __device__ static inline void hadamard(float (&v)[EACH], int sub, float norm)
     }
 }
 
-/* A warp takes four heads of a token `rounds` times. */
+/* A warp computes four heads of a token at a time, `rounds` times. */
 template <bool INTER>
 __global__ static void __launch_bounds__(256)
     index_query_lanes(sl_index_query_params p, int rounds, float head_scale, float dim_scale, float norm)
@@ -154,7 +158,7 @@ __global__ static void __launch_bounds__(256)
             amax = fmaxf(amax, fabsf(v[i]));
         for (int o = 1; o < 8; o <<= 1)
             amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, o));
-        float scale = sl_scale_act_d(amax), by = 1.0f / scale; /* a power of two: as exact as a division */
+        float scale = sl_scale_act_d(amax), by = 1.0f / scale; /* exact, because scale is a power of two */
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t lo = __nv_cvt_float2_to_fp8x2(make_float2(v[4 * i] * by, v[4 * i + 1] * by),

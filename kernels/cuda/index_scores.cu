@@ -1,9 +1,9 @@
 /*
- * Index scores over paged keys: relu(q . k) weighted and summed over heads, times the key's scale.
+ * Index scores over paged keys: relu(q . k), weighted and summed over heads, times the key's scale.
  *
- * Plain path, any head count and dimension, both conventions: one block a (token, page); the page's 64 keys
- * and the token's queries in shared memory as floats, heads summed in ascending order. Keys beyond the
- * token's position are not written. Padding tokens (sequence -1) are passed over.
+ * This is the plain path for any head count and dimension and both conventions: one block per (token, page). The
+ * page's 64 keys and the token's queries are floats in shared memory; heads are summed in ascending order. Scores of
+ * keys after the token's position are not written. Padding tokens (sequence -1) are skipped.
  */
 #include "kernels/cuda/select.cuh"
 

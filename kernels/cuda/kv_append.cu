@@ -1,11 +1,11 @@
 /*
- * New latent rows: RMSNorm of the latent, RoPE of k_pe, encoding, and two writes: the device row (pool page
- * or tail) and the host row, straight into the pinned arena. One block a token; the row is built in shared
- * memory so that both writes are whole words.
+ * New latent rows: RMSNorm of the latent, RoPE of k_pe, encoding, and two writes: the device row (a row of a pool page
+ * or of the tail) and the host row, directly in the pinned arena. One block per token; the row is first built in
+ * shared memory, so that both writes consist of whole words.
  */
 #include "kernels/cuda/common.cuh"
 
-/* Encodes row[lora + rope] (floats) into bytes[] by format. fp8: one warp a group of 128. */
+/* Encodes row[lora + rope] (floats) to bytes[] in the cache's format. fp8: one warp per group of 128. */
 __device__ static void encode_row(const float *row, uint8_t *bytes, const sl_kv_append_params &p)
 {
     int n = p.lora + p.rope;
@@ -50,8 +50,8 @@ __device__ static void copy_row(uint8_t *dst, const uint8_t *src, int64_t bytes)
             dst[i] = src[i];
 }
 
-/* Of a hierarchical sequence's tokens only the last tail_rows may write the tail: earlier ones would
- * overwrite newer rows. */
+/* Whether token t is written to the tail. Of a hierarchical sequence's tokens only the last tail_rows are: earlier
+ * ones would overwrite newer rows. */
 __device__ static bool reaches_tail(const sl_seq_tables &s, const sl_row_view &r, int t, int seq)
 {
     int64_t later = (int64_t)t + r.tail_rows;

@@ -1,12 +1,16 @@
 /*
- * Linear layers. The ways, chosen by types and shape, so that a weight always takes the same one:
- *   - few tokens on Hopper by streaming the weight (linear_stream.cu);
- *   - bf16 x bf16 and f32 x f32 through cuBLASLt;
- *   - fp8 weights with fp8 activations through cuBLASLt's block-scaled product (Hopper), activations
- * quantised here;
- *   - everything else (mixed types, fp8 weights with float activations, shapes that library refuses) by a
- * plain tiled kernel. The plain kernel is not meant to be fast; no checkpoint at its native precision uses it
- * on Hopper except for ragged shapes.
+ * Linear layers. Data types and shape choose the path, so that one weight always takes the same path:
+ *
+ *   | case                                        | path                                                       |
+ *   |---------------------------------------------|------------------------------------------------------------|
+ *   | few tokens, on Hopper                       | the weight is streamed through the SMs (linear_stream.cu)  |
+ *   | bf16 x bf16, f32 x f32                      | cuBLASLt                                                   |
+ *   | fp8 weights and fp8 activations, on Hopper  | cuBLASLt's block-scaled product; x is quantised here       |
+ *   | everything else                             | plain tiled kernel                                         |
+ *
+ * "Everything else" is: mixed types, fp8 weights with float activations, and shapes that cuBLASLt refuses. The
+ * plain kernel is not meant to be fast. A checkpoint at its native precision uses it on Hopper only for shapes
+ * that are not multiples of the tile.
  */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/stream.h"
@@ -16,8 +20,8 @@
 #define TILE_K 32
 #define GROUP 128
 
-/* x quantised per token and 128 inputs: q[T][K] e4m3, scale[K/128][ld_scale] (token index fastest, as the
- * library wants it). */
+/* Quantises x per token and 128 inputs: q [T][K] e4m3, scale [K/128][ld_scale]. The token index of the scales
+ * varies fastest, because cuBLASLt requires this layout. */
 __global__ static void quant_acts_kernel(const void *x, sl_dtype act, int ld_x, int k, uint8_t *q,
                                          float *scale, int ld_scale)
 {
@@ -44,8 +48,8 @@ __global__ static void quant_acts_kernel(const void *x, sl_dtype act, int ld_x, 
 }
 
 /*
- * The same for bf16 and whole groups: 16 lanes a group, eight values each, U groups in flight. A scale is a
- * power of two, so that its inverse is exact and dividing is multiplying.
+ * The same for bf16 and whole groups of 128: 16 lanes per group, eight values per lane, U groups in flight. A
+ * scale is a power of two, so its inverse is exact, and a multiplication by it equals the division.
  */
 template <int U>
 __global__ static void __launch_bounds__(256)
@@ -149,15 +153,15 @@ __global__ static void plain_kernel(plain_args a)
     }
 }
 
-/* Scratch: q [padded][in] | scale [groups][padded] | out [padded][out] bf16, the last only for a padded
- * library call. */
+/* Scratch: q [padded][in] | scale [groups][padded] | out [padded][out] bf16. The last part exists only when the
+ * library is called with padded tokens. */
 static sl_status quantise(sl_cuda *cu, const sl_linear_params *p, int padded, uint8_t **q, float **scale,
                           void **padded_out, sl_err *err)
 {
     size_t groups = (size_t)sl_ceil_div(p->w.in, GROUP),
            q_bytes = ((size_t)padded * p->w.in + 255) / 256 * 256;
-    size_t s_bytes =
-        ((groups * padded + 128) * sizeof(float) + 255) / 256 * 256; /* readers take up to 128 at a time */
+    /* + 128: a copy reads up to 128 scales at once. */
+    size_t s_bytes = ((groups * padded + 128) * sizeof(float) + 255) / 256 * 256;
     size_t o_bytes = padded == p->tokens ? 0 : (size_t)padded * p->w.out * 2;
     void *mem;
     sl_status st = sl_cuda_scratch(cu, q_bytes + s_bytes + o_bytes, &mem, err);
@@ -188,8 +192,9 @@ static bool block_scaled_fits(const sl_cuda *cu, const sl_linear_params *p)
 }
 
 /*
- * fp8 x fp8 through the library, which wants a multiple of 4 tokens: a remainder is padded with whatever the
- * scratch holds (a token's sum does not see its neighbours) and the real rows are copied out.
+ * fp8 x fp8 through cuBLASLt, which requires a multiple of 4 tokens. The tokens that are missing to the next
+ * multiple are whatever scratch contains (the sum of a token does not depend on other tokens), and only the rows
+ * that exist are copied to the output.
  */
 static sl_status run_block_scaled(sl_cuda *cu, const sl_linear_params *p, int padded, const uint8_t *q,
                                   const float *scale, void *padded_out, sl_err *err)
@@ -231,7 +236,7 @@ static sl_status run_library(sl_cuda *cu, const sl_linear_params *p, sl_err *err
     return sl_cuda_gemm_run(cu, &g, err);
 }
 
-/* One layer, or a whole chain where that is one launch; *done: how many. */
+/* Runs one layer, or the whole chain where one launch can do it; *done receives the number of layers. */
 static sl_status run_some(sl_cuda *cu, const sl_linear_params *p, int *done, sl_err *err)
 {
     bool stream = sl_cuda_linear_stream_fits(cu, p);

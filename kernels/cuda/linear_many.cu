@@ -1,24 +1,24 @@
 /*
- * Linear layers of many tokens whose k is cut into ranges (linear_stream.cu): fp8 with block scales, or bf16.
- * The same bits as there: a range is one chain of sums, ranges are added in order. Weights whose k is one
- * range go to the library, which adds them as one chain too.
+ * Linear layers of many tokens whose k is cut into ranges (linear_stream.cu): fp8 with block scales, or bf16. The
+ * bits are those of linear_stream.cu: a range is one chain of sums, and ranges are added in order. Weights whose k
+ * is a single range use cuBLASLt, which also adds them as one chain.
  *
- * A tile is 128 tokens x 128 outputs over all of k, so that the sum over the ranges stays in registers. A
- * persistent block an SM, one thread keeps a ring of bulk tensor copies full, two warpgroups take 64 tokens
- * each. Tiles go over bands of tokens, all outputs of a band before the next: a band's tokens and the weights
- * of the moment stay in the L2.
+ * A tile is 128 tokens x 128 outputs over all of k, so that the sum over the ranges stays in registers. There is
+ * one persistent block per SM. One thread keeps a ring of bulk tensor copies full; two warpgroups compute 64
+ * tokens each. The tiles are ordered by bands of BAND token tiles: all outputs of one band precede the next band.
+ * Thus the tokens of the band and the weights that are being used stay in the L2 cache.
  */
 #include "kernels/cuda/stream.cuh"
 
 #define GROUP 128
-#define TOKENS 128 /* of a tile */
+#define TOKENS 128 /* per tile */
 #define X_BYTES (TOKENS * GROUP)
 #define STAGE (ST_BOX_BYTES + X_BYTES)
 #define STAGES 6
 #define XS_BYTES (TOKENS * 4)
 #define SMEM (STAGES * (STAGE + XS_BYTES + 16) + 1024)
 #define THREADS 384
-#define BAND 8 /* tiles of tokens */
+#define BAND 8 /* token tiles per band */
 
 struct many_out {
     CUtensorMap w;
@@ -28,12 +28,12 @@ struct many_out {
     sl_dtype dtype;
 };
 
-/* Layers of one x, tiles of the first in front. */
+/* Layers that read the same x. The tiles are numbered through all layers, beginning with the first layer. */
 struct many_args {
     CUtensorMap x;
     many_out o[SL_LINEAR_CHAIN];
     const float *xs;                     /* [groups][ld_xs] */
-    int n, ld_xs, groups, chunk, tokens; /* groups of 128 bytes of k */
+    int n, ld_xs, groups, chunk, tokens; /* groups: of 128 bytes of k; chunk: groups per range */
     int token_tiles, out_tiles;
 };
 
@@ -73,7 +73,7 @@ template <bool F8> __device__ static void produce(const many_args &p, many_ring 
     }
 }
 
-/* One range of k: acc, from zero. */
+/* Multiplies one range of k; acc begins at zero. */
 template <bool F8>
 __device__ static inline void multiply(const many_args &p, many_ring &r, const float *xs, const float *ws,
                                        int g0, int g1, float (&acc)[64])
@@ -109,7 +109,7 @@ __device__ static inline void multiply(const many_args &p, many_ring &r, const f
     }
 }
 
-/* Row half h of a box, two values a lane; or in lines of 16 bytes where the output allows it. */
+/* Stores row half h of a box: two values per lane, or lines of 16 bytes where the output is aligned for them. */
 __device__ static inline void store_half(const many_out &o, int64_t t, int out0, const float (&v)[64], int h,
                                          bool real)
 {
@@ -145,7 +145,7 @@ template <bool F8> __device__ static void consume(const many_args &p, many_ring 
         many_tile t = tile_of(p, w);
         const many_out &o = p.o[t.which];
         const float *ws = F8 ? o.ws + (int64_t)(t.out0 / GROUP) * p.groups : NULL;
-        if (t.t0 + wg * 64 >= p.tokens) { /* no such tokens */
+        if (t.t0 + wg * 64 >= p.tokens) { /* this warpgroup's tokens do not exist */
             for (int g = 0; g < p.groups; g++, st_next(r)) {
                 sl_mbar_wait(r.full + r.stage * 8, r.phase);
                 st_release(r);

@@ -1,8 +1,9 @@
 /*
- * Linear layers of few tokens, by streaming (stream.cuh): fp8 with block scales, or bf16. A block makes 64 or
- * 128 tokens (the same products either way) x 256 outputs of its range of k; the ranges of one tile are a
- * cluster, whose blocks add up their parts in order through distributed shared memory. How many ranges there
- * are follows from the weight's shape alone. More tokens go to linear_many.cu, which adds in the same order.
+ * Linear layers of few tokens, by streaming the weight (stream.cuh): fp8 with block scales, or bf16. A block
+ * computes 64 or 128 tokens (with the same products in both cases) x 256 outputs over its range of k. The ranges
+ * of one tile form a cluster; its blocks add their partial sums in the order of the ranges through distributed
+ * shared memory. The number of ranges depends on the weight's shape alone. Layers of more tokens use
+ * linear_many.cu, which adds in the same order.
  */
 #include "kernels/cuda/stream.cuh"
 
@@ -11,13 +12,14 @@
 #define MANY_TOKENS 2048
 #define MOST_SPLITS 8
 #define OUTS (2 * ST_BOX)
-#define PART_LD (OUTS + 4) /* floats; the parts of a tile lie where the stages were */
+#define PART_LD (OUTS + 4) /* floats; the partial sums of a tile reuse the memory of the stages */
 #define X_BYTES(mt) ((mt)*ST_X_BYTES)
 #define STAGES(mt) ((mt) == 1 ? 5 : 4)
 #define STAGE(mt) (2 * ST_BOX_BYTES + X_BYTES(mt))
 #define SMEM(mt) (STAGES(mt) * (STAGE(mt) + (mt)*ST_XS_BYTES + 16) + 1024)
-#define THREADS 384 /* two warpgroups multiply, with the registers that the third, which copies, gives away */
-#define BUSY 112    /* blocks that are enough; a constant, so that bits do not depend on the device */
+#define THREADS 384 /* two warpgroups that multiply, and one that copies and gives them its registers */
+#define BUSY 112    /* enough blocks; a constant, so that the bits do not depend on the device */
+#define BAR_PART 1  /* named barrier: both warpgroups have read the last stage, the sums may overwrite it */
 
 struct linear_out {
     CUtensorMap w;
@@ -27,22 +29,22 @@ struct linear_out {
     sl_dtype dtype;
 };
 
-/* Layers of one x, tiles of the first in front. */
+/* Layers that read the same x. The tiles are numbered through all layers, beginning with the first layer. */
 struct linear_args {
     CUtensorMap x;
     linear_out o[SL_LINEAR_CHAIN];
     const float *xs;                             /* [groups][ld_xs] */
-    int n, ld_xs, groups, chunk, splits, tokens; /* groups of 128 bytes of k */
+    int n, ld_xs, groups, chunk, splits, tokens; /* groups: of 128 bytes of k; chunk: groups per range */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/* Four floats that lie at `at` in block `rank` of the cluster. */
+/* Loads four floats from address `at` in the shared memory of block `rank` of the cluster. */
 __device__ static inline float4 remote(uint32_t at, int rank)
 {
     return sl_cluster_load_float4(sl_cluster_addr(at, rank));
 }
 
-/* Weights of one stage, and how many bytes the stage will have in all. */
+/* Starts the copies of one stage's weights; `bytes` is what the whole stage will receive, tokens included. */
 template <int MT>
 __device__ static inline void copy_weights(const linear_out &o, uint32_t at, uint32_t bar, int g, int out0,
                                            int bytes)
@@ -60,7 +62,7 @@ __device__ static void produce(const linear_args &p, const linear_out &o, uint32
     int boxes = (min(MT * ST_TOKENS, p.tokens - t0) + 7) / 8;
     bool second = out0 + ST_BOX < o.outs;
 
-    /* The weights do not wait for the kernel before, which makes the tokens' side. */
+    /* The previous kernel produces the tokens. The weights do not depend on it, so their copies start first. */
     for (int n = 0; n < STAGES(MT) && g0 + n < g1; n++)
         copy_weights<MT>(o, base + n * STAGE(MT), full + n * 8, g0 + n, out0,
                          (second ? 2 : 1) * ST_BOX_BYTES + boxes * 1024 + (F8 ? MT * ST_XS_BYTES : 0));
@@ -137,7 +139,7 @@ __device__ static inline void store_pair(const linear_out &o, int64_t t, int out
         sl_st(o.out, t * o.ld_out + out + 1, b, o.dtype);
 }
 
-/* A whole tile: straight to the output. */
+/* Stores a tile whose sums are complete (k is one range) directly to the output. */
 __device__ static void store_tile(const linear_out &o, int tokens, int t0, int out, const float (&acc)[64])
 {
     int lane = threadIdx.x & 31, row = st_row(lane);
@@ -165,7 +167,7 @@ __device__ static inline float4 plus(float4 a, float4 b)
     return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
 }
 
-/* This block's share of the tile: sums over the ranges of k, in order. */
+/* Computes this block's share of the tile: the sums over the ranges of k, added in order. */
 __device__ static void add_parts(const linear_args &p, const linear_out &o, const float *part, int rank,
                                  int t0, int most, int out0)
 {
@@ -199,7 +201,7 @@ __device__ static void add_parts(const linear_args &p, const linear_out &o, cons
 }
 #endif
 
-/* blockIdx: range of k (the cluster), tile of outputs, tile of tokens. */
+/* blockIdx: x is the range of k (the rank in the cluster), y the tile of outputs, z the tile of tokens. */
 template <bool F8, int MT>
 __global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_constant__ linear_args p)
 {
@@ -232,7 +234,7 @@ __global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_
         sl_registers_take<ST_MULTIPLY_REGS>();
         multiply<F8, MT>(p, o, base, full, empty, xs, g0, g1, out0 + wg * ST_BOX, wg, acc);
         if (p.splits > 1)
-            sl_bar_sync(1, ST_MULTIPLIERS); /* both have read the last stage */
+            sl_bar_sync(BAR_PART, ST_MULTIPLIERS);
 #pragma unroll
         for (int m = 0; m < MT; m++)
             if (p.splits == 1)
@@ -242,15 +244,15 @@ __global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_
         if (p.splits > 1) {
             sl_cluster_sync();
             add_parts(p, o, part, blockIdx.x, t0, MT * ST_TOKENS, out0);
-            sl_cluster_sync(); /* no block exits while its part is read */
+            sl_cluster_sync(); /* a block must not exit while other blocks read its partial sums */
         }
     }
 #endif
 }
 
 /*
- * Ranges of k: more while that fills the device, each of at least seven groups. Clusters of eight do not find
- * room for as many blocks as smaller ones.
+ * The number of ranges of k. It is doubled while the blocks do not exceed BUSY and every range keeps at least
+ * seven groups. Clusters of eight have half that limit, because fewer such blocks fit on the device.
  */
 static int splits_of(int outs, int groups)
 {
@@ -276,7 +278,7 @@ bool sl_cuda_linear_stream_fits(const sl_cuda *cu, const sl_linear_params *p)
         row_bytes(p) % GROUP || groups < 1)
         return false;
     if (p->tokens > FEW_TOKENS && splits_of(p->w.out, groups) == 1)
-        return false; /* one chain of sums: the library's product has the same bits */
+        return false; /* k is one chain of sums: the library's product has the same bits */
     return !f8 || sl_ceil_div(groups, splits_of(p->w.out, groups)) <= ST_SCALES;
 }
 
@@ -310,11 +312,11 @@ template <bool F8, int MT> static sl_status launch(sl_cuda *cu, const linear_arg
     c.blockDim = dim3(THREADS);
     c.dynamicSmemBytes = SMEM(MT);
     c.stream = cu->stream;
-    c.attrs = at, c.numAttrs = F8 ? 2 : 1; /* bf16: whoever made x does not know of it */
+    c.attrs = at, c.numAttrs = F8 ? 2 : 1; /* bf16: the kernel that made x is not written for it */
     return SL_CU(cudaLaunchKernelEx(&c, linear_kernel<F8, MT>, *a), err);
 }
 
-/* The first n layers of the chain into a; their tiles. */
+/* Describes the first n layers of the chain in a; *tiles receives the number of their output tiles. */
 static sl_status describe(sl_cuda *cu, const sl_linear_params *p, int n, linear_args *a, int *tiles,
                           sl_err *err)
 {
@@ -332,7 +334,7 @@ static sl_status describe(sl_cuda *cu, const sl_linear_params *p, int n, linear_
     return st;
 }
 
-/* Enough tokens for tiles over all of k: they fill the device, or the ranges of k no longer win. */
+/* Whether there are enough tokens for tiles over all of k: the tiles fill the device, or ranges are slower. */
 static bool wants_many(const sl_linear_params *p, int n)
 {
     int boxes = 0;

@@ -1,10 +1,9 @@
 /*
  * Matrix products by cuBLASLt: one entry point, and a cache of the algorithm chosen for each shape.
  *
- * The choice costs tens of microseconds on the host, so it is kept per (shape, types, token bucket);
- * descriptors are built on the stack. Of what the library offers, the first algorithm is taken that sums k in
- * one chain: the result of a token does not depend on how many others there are (checked by the conformance
- * suite).
+ * The choice takes tens of microseconds on the host, so it is kept per (shape, types, token bucket); descriptors are
+ * built on the stack. Of the algorithms that the library offers, the first is taken that sums k in one chain: the
+ * result of a token does not depend on the number of other tokens (the conformance suite checks this).
  */
 #include "kernels/cuda/cuda_impl.h"
 
@@ -14,7 +13,7 @@
 #define CACHE 1024 /* power of two */
 #define CHOICES 16
 #define BASE_TOKENS 16
-#define ALIGN 16 /* bytes; what callers promise of every operand */
+#define ALIGN 16 /* bytes; callers guarantee this alignment of every operand */
 
 typedef struct lt_key {
     int32_t m, n_bucket, k, batch;
@@ -122,8 +121,7 @@ static sl_status describe(const sl_cuda_gemm *g, lt_call *c, sl_err *err)
     return SL_OK;
 }
 
-/* Sums k in one chain: no split, no reduction across blocks. An algorithm set otherwise is set so, if it can.
- */
+/* Whether algo sums k in one chain: no split, no reduction across blocks. It is configured so where it allows that. */
 static bool one_chain(cublasLtMatmulAlgo_t *algo)
 {
     const int32_t single = 1;
@@ -144,7 +142,7 @@ static bool one_chain(cublasLtMatmulAlgo_t *algo)
     return true;
 }
 
-/* Kind of a kernel: algorithms of one kind with one instruction shape add up k in the same order. */
+/* The kind of an algorithm's kernel: algorithms of one kind and one instruction shape add up k in the same order. */
 static uint32_t kind_of(const cublasLtMatmulAlgo_t *algo)
 {
     int32_t id = 0;
@@ -167,8 +165,8 @@ static bool works(sl_cuda *cu, lt_call *c, const cublasLtMatmulAlgo_t *algo)
 }
 
 /*
- * The first algorithm offered for c that sums in one chain, works for the calls `also` (two of them) too and,
- * unless like is NULL, is of like's kind.
+ * Finds the first algorithm offered for c that sums in one chain, also works for the two calls in `also` and, unless
+ * like is NULL, is of the same kind as like.
  */
 static bool offered(sl_cuda *cu, lt_call *c, lt_call *also, const cublasLtMatmulAlgo_t *like,
                     cublasLtMatmulAlgo_t *algo)
@@ -211,14 +209,15 @@ static int32_t bucket(int32_t n)
 }
 
 /*
- * A token's bits must not depend on how many others there are. So the algorithm for 16 tokens says how a
- * weight is summed: for more tokens one of the same kind is taken (other tiles, the same order), or itself.
- * In float32 always itself: its kernels of one kind may still cut k differently.
+ * A token's bits must not depend on the number of other tokens. So the algorithm for 16 tokens determines how a weight
+ * is summed. For more tokens an algorithm of the same kind is taken (other tiles, the same order) or, if there is
+ * none, the same algorithm. In float32 it is always the same one, because kernels of one kind may still cut k
+ * differently.
  */
 static sl_status choose(sl_cuda *cu, const sl_cuda_gemm *g, lt_call *c, cublasLtMatmulAlgo_t *algo,
                         sl_err *err)
 {
-    const int32_t step = g->in == SL_F8_E4M3 ? 4 : 1; /* that type wants multiples of 4 tokens */
+    const int32_t step = g->in == SL_F8_E4M3 ? 4 : 1; /* fp8 products require multiples of 4 tokens */
     sl_cuda_gemm few = *g;
     cublasLtMatmulAlgo_t base;
     lt_call few_call, others[2], near[2] = {*c, *c};
@@ -266,7 +265,7 @@ sl_status sl_cuda_gemm_run(sl_cuda *cu, const sl_cuda_gemm *g, sl_err *err)
         if (memcmp(&cu->lt->cache[(h + i) & (CACHE - 1)].key, &key, sizeof key) == 0)
             break;
     if (i == CACHE)
-        i = 0; /* full: replace */
+        i = 0; /* the cache is full: replace an entry */
     h = (h + i) & (CACHE - 1);
     if (!cu->lt->cache[h].used || memcmp(&cu->lt->cache[h].key, &key, sizeof key) != 0) {
         st = choose(cu, g, &c, &cu->lt->cache[h].algo, err);

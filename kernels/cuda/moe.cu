@@ -1,9 +1,9 @@
 /*
- * Routed experts: which path (moe_grouped.cu, moe_stream.cu, moe_mma.cu), and the plain one: every (token,
- * choice) pair computes its own expert, so nothing depends on who shares an expert. Three launches: gate and
- * up with their product, down, and the weighted sum in ascending expert order. One warp an output. Any dtype;
- * fp8 activations are quantised per 128 inputs as in linear.cu. The experts' descriptors are copied to the
- * device once per model layer and kept.
+ * Routed experts: the choice of the path (moe_grouped.cu, moe_stream.cu, moe_mma.cu), and the plain path. In the
+ * plain path every (token, choice) pair computes its own expert, so that no result depends on which tokens share
+ * an expert. It has three launches: gate and up with their product, down, and the weighted sum in ascending
+ * expert order. One warp computes one output. It accepts every dtype; fp8 activations are quantised per 128
+ * inputs as in linear.cu. The experts' descriptors are copied to the device once per model layer and kept.
  */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/moe_grouped.h"
@@ -17,8 +17,8 @@ struct moe_args {
     float *mid, *res; /* [pairs][inter], [pairs][hidden] */
 };
 
-/* Dot of a weight row with x[n] (float32 in shared memory); quantised: per group, acc += dot * (s_x * s_w).
- * Whole warp. */
+/* Dot product of a weight row with x[n] (float32 in shared memory); quantised: acc += dot * (s_x * s_w) per group.
+ * All lanes of the warp must call it. */
 __device__ static float row_dot(const sl_weight &w, int64_t row, const float *x, const float *xs)
 {
     int lane = threadIdx.x & 31, groups = (w.in + GROUP - 1) / GROUP;
@@ -36,7 +36,7 @@ __device__ static float row_dot(const sl_weight &w, int64_t row, const float *x,
     return xs ? acc : sl_warp_sum(acc);
 }
 
-/* x[n] rounded to e4m3 multiples of its group's scale: x becomes the e4m3 values, xs the scales. */
+/* Quantises x[n] per group: x receives the e4m3 values, xs the scales of the groups. */
 __device__ static void quantise(float *x, float *xs, int n)
 {
     int lane = threadIdx.x & 31;

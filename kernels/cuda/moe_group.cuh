@@ -1,16 +1,16 @@
 /*
- * Sorting (token, choice) pairs by expert on the device, which the three tensor core paths of routed experts share
- * (moe_stream.cu, moe_grouped.cu, moe_mma.cu). One block of 1,024 threads does it, thread e for expert e; each path
- * describes its tiles in its own way. Inside of kernels/cuda.
+ * Sorting (token, choice) pairs by expert on the device, shared by the three tensor core paths of routed experts
+ * (moe_stream.cu, moe_grouped.cu, moe_mma.cu). One block of 1,024 threads sorts; thread e serves expert e. Each
+ * path describes its tiles in its own format. Internal to kernels/cuda.
  */
 #ifndef SL_KERNELS_CUDA_MOE_GROUP_CUH
 #define SL_KERNELS_CUDA_MOE_GROUP_CUH
 
 #include "kernels/cuda/common.cuh"
 
-#define SL_MOE_MAX_EXPERTS 1024 /* one thread each */
+#define SL_MOE_MAX_EXPERTS 1024 /* one thread per expert */
 
-/* Counts a pair for its expert; -1 is no choice, what is too large is an error of the caller. */
+/* Counts a pair for its expert. -1 means no choice; an id that is too large is an error of the caller. */
 __device__ static inline void sl_moe_count(int expert, int experts, int *count, uint32_t *deverr)
 {
     if (expert >= experts)
@@ -19,7 +19,7 @@ __device__ static inline void sl_moe_count(int expert, int experts, int *count, 
         atomicAdd(&count[expert], 1);
 }
 
-/* Inclusive prefix sums of both arrays, in place; n: entries that matter. All threads, after a barrier. */
+/* Inclusive prefix sums of both arrays, in place; n: entries in use. All threads call it after a barrier. */
 __device__ static inline void sl_moe_prefixes(int *a, int *b, int n)
 {
     int e = threadIdx.x;
@@ -33,7 +33,7 @@ __device__ static inline void sl_moe_prefixes(int *a, int *b, int n)
     }
 }
 
-/* Gives pair i the next row of its expert, -1 when it has none. The order of an expert's rows is not defined. */
+/* Gives pair i the next row of its expert, or -1 if it has no expert. The order of an expert's rows is undefined. */
 __device__ static inline int sl_moe_place(int i, int expert, int experts, int *cursor, int32_t *pair_of)
 {
     int row = -1;
@@ -46,10 +46,13 @@ __device__ static inline int sl_moe_place(int i, int expert, int experts, int *c
 }
 
 /*
- * The whole sort. An expert's rows begin at a multiple of ALIGN and are cut into tiles of at most TILE rows; tile(e,
- * at, first, rows, base, of) describes tile number `at` of all, which has `rows` rows of expert e from row `first` on;
- * the expert has `of` tiles, from number `base` on. placed(i, row) learns the row of pair i, or -1. pair_of [rows]: the
- * pair of each row, -1 in padding. One block of SL_MOE_MAX_EXPERTS threads.
+ * The whole sort. An expert's rows begin at a multiple of ALIGN and are cut into tiles of at most TILE rows. One
+ * block of SL_MOE_MAX_EXPERTS threads. It reports through:
+ *
+ *   | tile(e, at, first, rows, base, of) | tile number `at` has `rows` rows of expert e, from row `first` on; |
+ *   |                                    | the expert has `of` tiles, and the first of them is number `base`  |
+ *   | placed(i, row)                     | pair i has row `row`, or none (-1)                                 |
+ *   | pair_of [rows]                     | the pair of each row, -1 for padding                               |
  */
 template <int TILE, int ALIGN, int UNROLL, typename F, typename G>
 __device__ static inline void sl_moe_group(const int32_t *ids, int pairs, int experts, int32_t *pair_of,
@@ -85,7 +88,7 @@ __device__ static inline void sl_moe_group(const int32_t *ids, int pairs, int ex
     }
 }
 
-/* Whether n weights are fp8 with block scales and aligned for 16-byte reads. */
+/* Whether all n weights are fp8 with block scales and are aligned for 16-byte reads. */
 static inline bool sl_moe_all_fp8(const sl_weight *w, int n)
 {
     for (int i = 0; i < n; i++)

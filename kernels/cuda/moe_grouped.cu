@@ -1,17 +1,19 @@
 /*
- * Routed experts of many tokens (a prefill chunk): fp8 weights with fp8 activations, bit for bit the result
- * of moe_stream.cu, which is the faster one for few; and bf16 weights with bf16 activations for any number.
+ * Routed experts of many tokens (a prefill chunk). fp8 weights with fp8 activations: the result is bit for bit that
+ * of moe_stream.cu, which is faster for few tokens. bf16 weights with bf16 activations: any number of tokens.
  *
- * Pairs (token, choice) are sorted by expert on the device and their inputs laid out in that order. A tile is
- * up to 128 rows of one expert by two boxes of 128 outputs (gate and up, or two of down). Tiles of an expert
- * follow each other, all rows of a pair of boxes before the next pair, so that what runs at one time shares
- * its weights and its rows in the L2. A persistent block an SM: one thread keeps a ring of bulk tensor copies
- * full, two warpgroups take 64 rows each; while one takes its sums over, the other has the tensor cores.
+ * The (token, choice) pairs are sorted by expert on the device, and their inputs are stored in that order. A tile
+ * is up to 128 rows of one expert by two boxes of 128 outputs (gate and up, or two of down). The tiles of one
+ * expert are consecutive, and within it all rows of one pair of boxes precede the next pair, so that tiles that run
+ * at the same time share their weights and their rows in the L2 cache. There is one persistent block per SM: one
+ * thread keeps a ring of bulk tensor copies full, and two warpgroups compute 64 rows each. While one warpgroup adds
+ * its products to its float32 sums, the other uses the tensor cores.
  *
- * Sums: fp8, per group of 128 inputs the tensor core's, four products in the order of k; across groups acc +=
- * dot * (s_x * s_w) in float32, in order. bf16: the tensor core's, one chain. Neither sees who else is in a
- * tile. Results go to their (token, choice) and are added by token in the order of choices: no atomic sums.
- * The sort leaves the order of an expert's rows open, which nothing depends on.
+ * Sums. fp8: the tensor core sums each group of 128 inputs, in four products in the order of k; across groups
+ * acc += dot * (s_x * s_w) in float32, in order. bf16: the tensor core sums all of k as one chain. Neither depends
+ * on the other rows of the tile. Each result is stored for its (token, choice), and the results of a token are
+ * added in the order of its choices, without atomics. The sort leaves the order of an expert's rows undefined; no
+ * result depends on it.
  */
 #include "kernels/cuda/moe_grouped.h"
 #include "kernels/cuda/moe_grouped.cuh"
@@ -45,7 +47,7 @@ struct grouped_memory {
     mg_rows lists;
 };
 
-/* size: bytes of a value. */
+/* size: bytes per value. */
 static sl_status reserve(sl_cuda *cu, const sl_moe_params *p, int size, grouped_memory *m, sl_err *err)
 {
     int64_t pairs = (int64_t)p->tokens * p->top_k, tiles = min(pairs, p->experts + pairs / MG_ROWS);
@@ -105,7 +107,7 @@ template <bool F8, bool DUAL> static sl_status launch(sl_cuda *cu, const mg_args
     return SL_CU_LAUNCHED(err);
 }
 
-/* The inputs of every pair, in the order of the rows. */
+/* Stores the inputs of every pair in the order of the rows. */
 static sl_status lay_out(sl_cuda *cu, const sl_moe_params *p, const grouped_memory *m, bool f8, sl_err *err)
 {
     int quads = p->hidden / 8;

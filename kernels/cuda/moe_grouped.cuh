@@ -7,17 +7,17 @@
 #include "kernels/cuda/moe_group.cuh"
 #include "kernels/cuda/moe_rows.cuh"
 
-#define MG_ROWS 128 /* of a tile */
+#define MG_ROWS 128 /* per tile */
 #define MG_X_BYTES (MG_ROWS * ST_BOX)
 #define MG_STAGE (2 * ST_BOX_BYTES + MG_X_BYTES)
 #define MG_STAGES 4
 #define MG_XS_BYTES (MG_ROWS * 4)
 #define MG_SMEM (MG_STAGES * (MG_STAGE + MG_XS_BYTES + 16) + 1024)
-#define MG_THREADS 384 /* two warpgroups that multiply, one whose first warp copies */
+#define MG_THREADS 384 /* two warpgroups that multiply, and one of which the first warp copies */
 
 struct mg_rows {
-    int32_t *pair;   /* [rows] or -1 */
-    int32_t *row_of; /* [pairs] or -1 */
+    int32_t *pair;   /* [rows], -1 for padding */
+    int32_t *row_of; /* [pairs], -1 without a row */
     int4 *tile;      /* expert, first row, rows | first tile of the expert << 8, tiles of the expert */
     int32_t *n_tiles;
 };
@@ -33,7 +33,7 @@ __global__ static void __launch_bounds__(SL_MOE_MAX_EXPERTS)
         [&](int i, int row) { rows.row_of[i] = row; });
 }
 
-/* bf16: x of each token in the rows of its choices, 16 bytes a thread. */
+/* bf16: copies x of each token to the rows of its choices, 16 bytes per thread. */
 __global__ static void mg_copy_kernel(const uint4 *x, int quads, int top_k, mg_rows rows, uint4 *out)
 {
     int t = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x;
@@ -50,22 +50,22 @@ __global__ static void mg_copy_kernel(const uint4 *x, int quads, int top_k, mg_r
 
 struct mg_args {
     CUtensorMap x;              /* [rows][in], boxes of MG_ROWS */
-    const CUtensorMap *wa, *wb; /* gate and up, or down and nothing */
+    const CUtensorMap *wa, *wb; /* gate and up; or down, and wb is unused */
     const sl_weight *ta, *tb;
     mg_rows rows;
     const float *xs;    /* fp8: [groups][ld] */
-    float *ms;          /* fp8, gate and up: scales of what they make, [outs / 128][ld] */
-    void *mid;          /* gate and up: its values, [rows][outs] */
+    float *ms;          /* fp8, gate and up: scales of their result, [outs / 128][ld] */
+    void *mid;          /* gate and up: their result, [rows][outs] */
     __nv_bfloat16 *res; /* down: [pairs][outs] */
     int ld, groups, outs, out_tiles;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 struct mg_tile {
-    int e, row, count, out[2]; /* first outputs of the boxes */
+    int e, row, count, out[2]; /* out: the first output of each box */
 };
 
-/* Work w: expert by expert, all rows of a pair of boxes before the next pair. */
+/* The tile of work item w: expert by expert, and all rows of a pair of boxes before the next pair. */
 template <bool DUAL> __device__ static inline mg_tile mg_tile_of(const mg_args &p, int w)
 {
     int4 t = p.rows.tile[w / p.out_tiles];
@@ -100,7 +100,7 @@ __device__ static void mg_produce(const mg_args &p, mg_ring r, uint32_t xs_base,
     }
 }
 
-/* fp8: each box of a group of 128 is a sum of its own, taken over into float32. */
+/* fp8: the product of one group of 128 is a sum of its own per box; it is scaled and added to acc in float32. */
 __device__ static inline void mg_group_f8(const mg_ring &r, uint64_t a, uint64_t b, const float (&x)[2],
                                           float wa, float wb, float (&acc)[2][64])
 {
@@ -121,7 +121,7 @@ __device__ static inline void mg_group_f8(const mg_ring &r, uint64_t a, uint64_t
     }
 }
 
-/* bf16: 64 of k, one chain of sums from the first to the last. */
+/* bf16: 64 values of k, added to one chain of sums over all of k. */
 __device__ static inline void mg_group_bf16(const mg_ring &r, uint64_t a, uint64_t b, float (&acc)[2][64])
 {
     sl_wgmma_fence();
@@ -134,7 +134,7 @@ __device__ static inline void mg_group_bf16(const mg_ring &r, uint64_t a, uint64
     st_release(r);
 }
 
-/* Both boxes of this warpgroup's 64 rows; idle: there is no such row. */
+/* Computes both boxes for this warpgroup's 64 rows; idle: none of these rows exists. */
 template <bool F8>
 __device__ static inline void mg_multiply(const mg_args &p, mg_ring &r, const float *xs, const float *sa,
                                           const float *sb, int wg, bool idle, float (&acc)[2][64])
@@ -166,7 +166,7 @@ __device__ static inline float mg_silu_up(float g, float u)
     return sl_bf16r(__fmul_rn(g / (1.0f + expf(-g)), sl_bf16r(u)));
 }
 
-/* Row half h of a box as bf16 at `out`; real: the row is there. */
+/* Stores row half h of a box as bf16 at `out`; real: the row exists. */
 __device__ static inline void mg_store_bf16(__nv_bfloat16 *out, const float (&v)[64], int h, int blocks,
                                             bool real)
 {
@@ -184,7 +184,7 @@ __device__ static inline void mg_store_bf16(__nv_bfloat16 *out, const float (&v)
     }
 }
 
-/* The same as e4m3 multiples of 1 / inv. */
+/* The same as e4m3, with the values multiplied by inv, the inverse of their scale. */
 __device__ static inline void mg_store_f8(uint8_t *out, const float (&v)[64], float inv, int h, bool real)
 {
     int q = threadIdx.x & 3;
@@ -194,7 +194,7 @@ __device__ static inline void mg_store_f8(uint8_t *out, const float (&v)[64], fl
         uint32_t w[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float *b = v + 4 * (j + 2 * i) + 2 * h; /* of two blocks */
+            const float *b = v + 4 * (j + 2 * i) + 2 * h; /* values of two blocks of eight columns */
             w[i] = (uint32_t)sl_e4m3(b[0] * inv) | (uint32_t)sl_e4m3(b[1] * inv) << 8 |
                    (uint32_t)sl_e4m3(b[4] * inv) << 16 | (uint32_t)sl_e4m3(b[5] * inv) << 24;
         }
@@ -206,7 +206,7 @@ __device__ static inline void mg_store_f8(uint8_t *out, const float (&v)[64], fl
     }
 }
 
-/* silu(gate) * up; fp8: quantised, a box is a group of 128. Row half h of a thread is row + 8 h. */
+/* silu(gate) * up; for fp8 it is quantised, where a box is a group of 128. A thread's row half h is row + 8 h. */
 template <bool F8>
 __device__ static inline void mg_finish_dual(const mg_args &p, const mg_tile &t, float (&acc)[2][64])
 {

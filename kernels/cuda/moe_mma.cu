@@ -2,12 +2,11 @@
  * Routed experts with fp8 weights and activations on Hopper's fp8 tensor cores; the sum over experts is in
  * moe.cu.
  *
- * Pairs (token, choice) are grouped by expert on the device, 32 to a tile; every tile of 64 outputs streams
- * its expert's weights once per token tile. Weights go from memory straight into the registers that the
- * product reads, three groups of 128 inputs ahead; the tokens' quantised activations pass through shared
- * memory. Per group the sum is the tensor core's, across groups acc += dot * (s_x * s_w) in float32, in
- * order: a token's bits do not depend on who shares its tile, and the grouping needs no order among a tile's
- * tokens.
+ * The (token, choice) pairs are grouped by expert on the device, 32 per tile. Every tile of 64 outputs reads its
+ * expert's weights once per token tile. The weights are loaded from memory directly into the registers that the
+ * product reads, three groups of 128 inputs ahead; the tokens' quantised activations pass through shared memory.
+ * The tensor core sums each group; across groups acc += dot * (s_x * s_w) in float32, in order. Thus a token's
+ * bits do not depend on the other tokens of its tile, and the order of tokens in a tile may be arbitrary.
  */
 #include "kernels/cuda/moe_group.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -18,7 +17,7 @@
 #define AHEAD 3
 
 struct moe_plan {
-    int32_t *pairs; /* [pairs] grouped by expert */
+    int32_t *pairs; /* [pairs], grouped by expert */
     int32_t *tile_expert, *tile_first, *tile_count, *n_tiles;
 };
 
@@ -35,7 +34,7 @@ __global__ static void __launch_bounds__(SL_MOE_MAX_EXPERTS)
         [](int, int) {});
 }
 
-/* x [rows][n] to e4m3 with a scale a row and 128 values; one warp a group. */
+/* Quantises x [rows][n] to e4m3 with a scale per row and 128 values; one warp per group of 128. */
 __global__ static void quantise_kernel(const void *x, sl_dtype dtype, int64_t n, int64_t rows, uint8_t *q,
                                        float *scale)
 {
@@ -58,15 +57,15 @@ __global__ static void quantise_kernel(const void *x, sl_dtype dtype, int64_t n,
 
 struct moe_gemm {
     moe_plan plan;
-    const sl_weight *a, *b; /* gate and up, or down and nothing */
+    const sl_weight *a, *b; /* gate and up; or down, and b is unused */
     const uint8_t *x;       /* [rows][in] */
     const float *xs;        /* [rows][in / 128] */
     float *out;             /* [pairs][outs] */
-    int in, outs, per_row;  /* pairs that share a row of x */
+    int in, outs, per_row;  /* per_row: pairs that share a row of x */
     sl_dtype act;
 };
 
-struct weight_group { /* of row g 16 bytes of each half, then of row g + 8 */
+struct weight_group { /* 16 bytes of each half of row g, then of row g + 8 */
     uint4 v[4];
 };
 
@@ -90,8 +89,8 @@ __device__ static inline void product(float (&d)[16], const weight_group &w, uin
     }
 }
 
-/* Stores 16 bytes, chunk c of a row, in the order of k in which lanes hold the weights: lane t's m-th word
- * becomes word 4 m + t. */
+/* Stores 16 bytes, chunk c of a row, in the order of k in which lanes hold the weights: word m of lane t becomes
+ * word 4 m + t. */
 __device__ static inline void store_chunk(uint8_t *tile, int r, int c, uint4 v)
 {
     uint32_t w[4] = {v.x, v.y, v.z, v.w};
@@ -132,8 +131,8 @@ template <bool DUAL> __global__ static void __launch_bounds__(128) gemm_kernel(m
     if (threadIdx.x < TOKENS)
         pairs[threadIdx.x] = p.plan.pairs[first + min((int)threadIdx.x, n - 1)];
     __syncthreads();
-    /* Each thread brings two 16-byte chunks of a group, the first 32 a scale; tokens that do not exist repeat
-     * one. */
+    /* Each thread loads two 16-byte chunks of a group; the first 32 threads also load a scale each. Rows of the
+     * tile that have no token load the data of another token. */
     int r0 = threadIdx.x / 8, r1 = r0 + 16, c = threadIdx.x % 8;
     const uint8_t *x0 = p.x + (int64_t)(pairs[r0] / p.per_row) * p.in + 16 * c,
                   *x1 = p.x + (int64_t)(pairs[r1] / p.per_row) * p.in + 16 * c;

@@ -1,11 +1,11 @@
-/* Expert choice: sigmoid scores, group-limited top-k, ties to the smaller index, weights normalised and
- * scaled. One warp a token. */
+/* Expert choice: sigmoid scores, group-limited top-k (of equal scores the smaller index wins), weights normalised
+ * and scaled. One warp per token. */
 #include "kernels/cuda/common.cuh"
 
 #define MAX_EXPERTS 1024
 #define MAX_TOP_K 32
 
-/* Index of the largest c[i] (smaller index wins ties), over the warp; c of already taken entries is -inf. */
+/* Index of the largest c[i] over the warp; ties go to the smaller index; entries taken already are -inf. */
 __device__ static int warp_argmax(const float *c, int n)
 {
     float best = -INFINITY;
@@ -27,7 +27,7 @@ __device__ static int warp_argmax(const float *c, int n)
     return at;
 }
 
-/* Sum of the two largest c of each group into score[g]; one lane a group. */
+/* score[g] = sum of the two largest c of group g; one lane per group. */
 __device__ static void group_scores(const float *c, int groups, int per, float *score)
 {
     for (int g = threadIdx.x; g < groups; g += 32) {
@@ -89,7 +89,7 @@ __global__ static void moe_route_kernel(sl_moe_route_params p)
     if (threadIdx.x != 0)
         return;
     float sum = 0;
-    for (int i = 1; i < p.top_k; i++) /* ascending expert id */
+    for (int i = 1; i < p.top_k; i++) /* insertion sort by expert id, ascending */
         for (int j = i; j > 0 && chosen[j] < chosen[j - 1]; j--) {
             int x = chosen[j];
             chosen[j] = chosen[j - 1];
@@ -104,7 +104,7 @@ __global__ static void moe_route_kernel(sl_moe_route_params p)
     }
 }
 
-/* Of two candidates the better: larger value, then smaller index. */
+/* Keeps the better of two candidates: the larger value, and of equal values the smaller index. */
 __device__ static inline void better(float &v, int &i, float w, int j)
 {
     if (w > v || (w == v && j < i)) {
@@ -114,8 +114,8 @@ __device__ static inline void better(float &v, int &i, float w, int j)
 }
 
 /*
- * The same for 32 * PER experts in groups of whole lanes: lane l has experts l * PER.. in registers. A group
- * is `lanes` neighbouring lanes, a power of two.
+ * The same for 32 * PER experts whose groups consist of whole lanes: lane l holds experts l * PER to
+ * (l + 1) * PER - 1 in registers. A group is `lanes` neighbouring lanes, a power of two.
  */
 template <int PER>
 __global__ static void __launch_bounds__(32) narrow_kernel(sl_moe_route_params p, int lanes)
@@ -132,7 +132,7 @@ __global__ static void __launch_bounds__(32) narrow_kernel(sl_moe_route_params p
         a = fmaxf(a, c[i]);
     }
     if (p.groups > 1) {
-        for (int o = 1; o < lanes; o <<= 1) { /* two largest of the group */
+        for (int o = 1; o < lanes; o <<= 1) { /* the two largest of the group */
             float a2 = __shfl_xor_sync(0xffffffffu, a, o), b2 = __shfl_xor_sync(0xffffffffu, b, o);
             b = fmaxf(fmaxf(b, b2), fminf(a, a2));
             a = fmaxf(a, a2);
@@ -147,7 +147,7 @@ __global__ static void __launch_bounds__(32) narrow_kernel(sl_moe_route_params p
         for (int i = 0; i < PER; i++)
             c[i] = before < p.top_groups ? c[i] : -INFINITY;
     }
-    int mine = p.experts; /* lane k keeps the k-th choice */
+    int mine = p.experts; /* lane k keeps choice k */
     float weight = 0;
     for (int k = 0; k < p.top_k; k++) {
         float v = c[0];
@@ -173,7 +173,7 @@ __global__ static void __launch_bounds__(32) narrow_kernel(sl_moe_route_params p
             weight = sigmoid;
         }
     }
-    int rank = 0; /* ascending expert id */
+    int rank = 0; /* position in ascending order of expert ids */
     for (int k = 0; k < p.top_k; k++)
         rank += __shfl_sync(0xffffffffu, mine, k) < mine;
     float sum = 0;
@@ -187,8 +187,8 @@ __global__ static void __launch_bounds__(32) narrow_kernel(sl_moe_route_params p
     }
 }
 
-/* Lanes of a group if the narrow kernel can do it, else 0. Enough experts must remain for ties among -inf not
- * to matter. */
+/* Lanes per group if the kernel with experts in registers can do it, else 0. Enough experts must remain after the
+ * group selection, so that no excluded expert (score -inf) is ever chosen, where ties would matter. */
 static int narrow_lanes(const sl_moe_route_params *p)
 {
     int groups = p->groups > 1 ? p->groups : 1, lanes = 32 / groups;

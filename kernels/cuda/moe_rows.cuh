@@ -1,20 +1,21 @@
 /*
- * What the two ways of routed experts over rows sorted by expert share (moe_stream.cu, moe_grouped.cu): the
- * tokens' side before the products and the sum after them. Inside of kernels/cuda.
+ * Shared by the two paths of routed experts that work on rows sorted by expert (moe_stream.cu, moe_grouped.cu):
+ * the quantisation of the tokens before the products, and the sum over experts after them. Internal to
+ * kernels/cuda.
  */
 #ifndef SL_KERNELS_CUDA_MOE_ROWS_CUH
 #define SL_KERNELS_CUDA_MOE_ROWS_CUH
 
 #include "kernels/cuda/stream.cuh"
 
-/* 1 / s of a power of two, exactly; x / s is x times it. */
+/* 1 / s, exact because s is a power of two; x / s equals x times it. */
 __device__ static inline float sl_moe_inverse(float s)
 {
     return __uint_as_float((254u << 23) - __float_as_uint(s));
 }
 
-/* x of each token to e4m3 with a scale per 128 values, in the rows of its choices: q [rows][n], scale
- * [n / 128][ld]; a warp a group. */
+/* Quantises x of each token to e4m3 with a scale per 128 values, into the rows of the token's choices: q [rows][n],
+ * scale [n / 128][ld]. One warp per group of 128. */
 __global__ static void sl_moe_quantise(const __nv_bfloat16 *x, int n, int top_k, const int32_t *row_of,
                                        uint8_t *q, float *scale, int ld)
 {
@@ -40,8 +41,8 @@ __global__ static void sl_moe_quantise(const __nv_bfloat16 *x, int n, int top_k,
     }
 }
 
-/* out[t] = sum over the choices, in order, of weight * result; eight outputs a thread, the loads of eight
- * choices at a time. */
+/* out[t] = sum over the choices, in order, of weight * result. Eight outputs per thread; the results of eight
+ * choices are loaded together. */
 __global__ static void __launch_bounds__(128) sl_moe_sum_kernel(sl_moe_params p, const __nv_bfloat16 *res)
 {
     int64_t t = blockIdx.x;
@@ -84,7 +85,7 @@ static inline sl_status sl_moe_sum(sl_cuda *cu, const sl_moe_params *p, const __
     return SL_CU_LAUNCHED(err);
 }
 
-/* Device descriptors and tensor maps of n experts. */
+/* Device descriptors and tensor maps of n experts; see sl_cuda_table() and sl_cuda_maps(). */
 static inline sl_status sl_moe_weights(sl_cuda *cu, const sl_weight *w, int n, const sl_weight **table,
                                        const CUtensorMap **maps, sl_err *err)
 {

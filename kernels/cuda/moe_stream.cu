@@ -2,30 +2,34 @@
  * Routed experts with fp8 weights and bf16 activations, by streaming (stream.cuh); the sum over experts is in
  * moe.cu.
  *
- * Pairs (token, choice) are grouped by expert into rows, an expert's part padded to a multiple of eight;
- * their quantised inputs lie in that order, so that a tile's tokens are a few boxes of eight rows. Gate and
- * up are the two boxes of one tile; silu(gate) * up is quantised where it is made, since a box is a group of
- * 128. Per group the sum is the tensor core's, across groups acc += dot * (s_x * s_w) in float32, in order.
+ * The (token, choice) pairs are grouped by expert into rows, and each expert's rows are padded to a multiple of
+ * eight. Their quantised inputs are stored in that order, so that the tokens of a tile are a few boxes of eight
+ * rows. Gate and up are the two boxes of one tile; silu(gate) * up is quantised by the block that computed it,
+ * because a box is a group of 128. The tensor core sums each group; across groups acc += dot * (s_x * s_w) in
+ * float32, in order.
  */
 #include "kernels/cuda/moe_group.cuh"
 #include "kernels/cuda/moe_rows.cuh"
 
 #define GROUP 128
-#define TOKENS 32 /* of a tile; results of the product's other rows are unused */
+#define TOKENS 32 /* per tile; the results of the other 32 rows of the product are unused */
 #define X_BYTES (TOKENS * GROUP)
 #define STAGE (2 * ST_BOX_BYTES + X_BYTES)
-#define STAGES 6 /* filled in pairs: 256 bytes of a weight's row at a time, as memory likes it */
+/* A pair of stages is filled at once: 256 contiguous bytes of each weight row, which DRAM reads faster than 128. */
+#define STAGES 6
 #define XS_BYTES (TOKENS * 4)
 #define EXCHANGE (TOKENS * ST_BOX * 2)
 #define SMEM (STAGES * (STAGE + XS_BYTES + 16) + EXCHANGE + 1024)
+#define BAR_UP_WRITTEN 1 /* named barriers: the results of up are in the exchange memory; */
+#define BAR_UP_READ 2    /* they have been read, and the next tile may overwrite them */
 
 struct moe_rows {
-    int32_t *pair;   /* [rows] or -1 */
-    int32_t *row_of; /* [pairs] or -1 */
+    int32_t *pair;   /* [rows], -1 for padding */
+    int32_t *row_of; /* [pairs], -1 without a row */
     int32_t *tile_expert, *tile_first, *tile_count, *n_tiles;
 };
 
-/* Inputs of padding rows stay as they are: their results are not stored. */
+/* Inputs of padding rows are not initialised: their results are not stored. */
 __global__ static void __launch_bounds__(SL_MOE_MAX_EXPERTS)
     group_kernel(const int32_t *ids, int pairs, int experts, moe_rows rows, uint32_t *deverr)
 {
@@ -41,19 +45,19 @@ __global__ static void __launch_bounds__(SL_MOE_MAX_EXPERTS)
 
 struct moe_args {
     CUtensorMap x;              /* [rows][in] */
-    const CUtensorMap *wa, *wb; /* gate and up, or down and nothing */
+    const CUtensorMap *wa, *wb; /* gate and up; or down, and wb is unused */
     const sl_weight *ta, *tb;
     moe_rows rows;
     const float *xs;    /* [groups][ld] */
-    float *ms;          /* gate and up: scales of what they make, [outs / 128][ld] */
-    uint8_t *mq;        /* and its values, [rows][outs] */
+    float *ms;          /* gate and up: scales of their result, [outs / 128][ld] */
+    uint8_t *mq;        /* gate and up: their result, [rows][outs] */
     __nv_bfloat16 *res; /* down: [pairs][outs] */
     int ld, groups, outs, out_tiles;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 struct moe_tile {
-    int e, first, count, out0; /* out0: of box 0 */
+    int e, first, count, out0; /* out0: the first output of box 0 */
 };
 
 template <bool DUAL> __device__ static inline moe_tile tile_of(const moe_args &p, int tile)
@@ -66,7 +70,7 @@ template <bool DUAL> __device__ static inline moe_tile tile_of(const moe_args &p
 
 typedef st_ring<STAGES> ring;
 
-/* Weights of one stage, and how many bytes the stage will have in all. */
+/* Starts the copies of one stage's weights, and announces how many bytes the whole stage will receive. */
 template <bool DUAL>
 __device__ static inline void copy_weights(const moe_args &p, const moe_tile &t, uint32_t at, uint32_t full,
                                            int g)
@@ -77,7 +81,7 @@ __device__ static inline void copy_weights(const moe_args &p, const moe_tile &t,
                 full);
 }
 
-/* The tokens' side of the stage at r. */
+/* Starts the copies of the tokens and their scales to the stage that r points to. */
 __device__ static inline void copy_tokens(const moe_args &p, const moe_tile &t, const ring &r,
                                           uint32_t xs_base, int g)
 {
@@ -89,8 +93,8 @@ __device__ static inline void copy_tokens(const moe_args &p, const moe_tile &t, 
 }
 
 /*
- * The weights of the first stages do not wait for the kernel before, which makes the tokens' side; which
- * tiles there are was known before that one began.
+ * Fills the ring. The previous kernel produces the tokens. The weights of the first stages do not depend on it, so
+ * their copies start before it has ended; the list of tiles was complete before it began.
  */
 template <bool DUAL> __device__ static void produce(const moe_args &p, ring r, uint32_t xs_base, int n_tiles)
 {
@@ -118,10 +122,10 @@ template <bool DUAL> __device__ static void produce(const moe_args &p, ring r, u
         early = false;
     }
     if (early)
-        sl_after_previous(); /* blocks without a tile as well: the next kernel relies on every block having waited */
+        sl_after_previous(); /* also in blocks without a tile: the next kernel relies on every block having waited */
 }
 
-/* acc of one box over all groups. */
+/* acc = the products of one box over all groups. */
 __device__ static inline void multiply(const moe_args &p, ring &r, const float *xs, const float *sw, int wg,
                                        float (&acc)[64])
 {
@@ -147,7 +151,7 @@ __device__ static inline void multiply(const moe_args &p, ring &r, const float *
         sl_wgmma_finish();
         if (lane == 0)
             sl_mbar_arrive(r.empty + r.stage * 8);
-        if (row < TOKENS) { /* whole warps */
+        if (row < TOKENS) { /* the same for all lanes of a warp */
 #pragma unroll
             for (int i = 0; i < 64; i++)
                 acc[i] = fmaf(d[i], i & 2 ? x1 : x0, acc[i]);
@@ -166,7 +170,7 @@ __device__ static inline float silu_up(float g, float u)
     return sl_bf16r(__fmul_rn(g / (1.0f + expf(-g)), u));
 }
 
-/* gate (here) and up (handed over): the products, quantised. Row half h of a thread is row + 8 h. */
+/* silu(gate) * up, quantised: gate is acc, up comes from the exchange memory. A thread's row half h is row + 8 h. */
 __device__ static inline void finish_dual(const moe_args &p, const moe_tile &t, const uint32_t *up,
                                           float (&acc)[64])
 {
@@ -231,17 +235,17 @@ __device__ static void consume(const moe_args &p, ring r, const float *xs, uint3
         if constexpr (!DUAL) {
             finish_down(p, t, out, acc);
         } else {
-            bool real = (threadIdx.x & 127) < 2 * TOKENS; /* 16 rows a warp */
+            bool real = (threadIdx.x & 127) < 2 * TOKENS; /* 16 rows per warp */
             if (wg == 1 && real)
 #pragma unroll
                 for (int i = 0; i < 32; i++) {
                     __nv_bfloat162 v = __floats2bfloat162_rn(acc[2 * i], acc[2 * i + 1]);
                     exchange[i * 2 * TOKENS + (threadIdx.x & 127)] = *(uint32_t *)&v;
                 }
-            sl_bar_sync(1, ST_MULTIPLIERS);
+            sl_bar_sync(BAR_UP_WRITTEN, ST_MULTIPLIERS);
             if (wg == 0 && real)
                 finish_dual(p, t, exchange, acc);
-            sl_bar_sync(2, ST_MULTIPLIERS);
+            sl_bar_sync(BAR_UP_READ, ST_MULTIPLIERS);
         }
     }
 }
@@ -287,7 +291,7 @@ static sl_status allow_smem(const void *kernel, sl_err *err)
     return SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM), err);
 }
 
-/* One block per multiprocessor, which starts as soon as the kernel before leaves room for it. */
+/* One block per multiprocessor; it starts as soon as the previous kernel leaves enough resources free. */
 static sl_status launch(sl_cuda *cu, void (*kernel)(moe_args), const moe_args &a, sl_err *err)
 {
     return sl_cuda_launch_early(cu, kernel, dim3((unsigned)cu->sms), ST_THREADS, SMEM, err, a);

@@ -1,11 +1,11 @@
 /*
- * Every PTX instruction that the kernels use and CUDA C++ has no name for, one function each, in the order:
- * launches, barriers, clusters, registers, copies, single loads and stores, tensor cores. A function here is
- * exactly one instruction, or one instruction in the loop that it needs; what it means for a kernel is said
- * where it is called. Nothing here knows a layout: tiles and descriptors are in wgmma.cuh.
+ * All PTX instructions that the kernels use and for which CUDA C++ has no name, one function each, in this order:
+ * launches, barriers, clusters, registers, copies, single loads and stores, tensor cores. A function here is exactly
+ * one instruction, or one instruction in the loop that it needs; what it means for a kernel is explained where it is
+ * called. Nothing here depends on a layout: tiles and descriptors are in wgmma.cuh.
  *
- * Instructions from compute capability 9.0 on compile for older GPUs only while no kernel calls them there;
- * the ones that exist for sm_90a alone are inside __CUDA_ARCH_FEAT_SM90_ALL.
+ * Instructions of compute capability 9.0 and newer compile for older GPUs only as long as no kernel calls them there;
+ * those that exist for sm_90a alone are inside __CUDA_ARCH_FEAT_SM90_ALL.
  */
 #ifndef SL_KERNELS_CUDA_PTX_CUH
 #define SL_KERNELS_CUDA_PTX_CUH
@@ -14,7 +14,7 @@
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
-/* The address of shared memory as the instructions below take it. */
+/* The address in shared memory, in the form that the instructions below take. */
 __device__ static inline uint32_t sl_smem_addr(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
@@ -22,8 +22,8 @@ __device__ static inline uint32_t sl_smem_addr(const void *p)
 
 /* ---- the order of launches ---- */
 
-/* Waits until the kernels before this one are complete and their writes visible. Only a kernel that was launched to
- * start early (programmatic stream serialization) has to. */
+/* Waits until the kernels before this one are complete and their writes are visible. Only a kernel that was launched
+ * with permission to start early (programmatic stream serialization) must call it. */
 __device__ static inline void sl_after_previous(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -31,9 +31,8 @@ __device__ static inline void sl_after_previous(void)
 #endif
 }
 
-/* From here on the next kernel may start, if it was launched to start early. Where a kernel calls this after
- * sl_after_previous(), the next one finds everything before this kernel complete, as without an early start.
- * */
+/* From here on the next kernel may start, if it was launched with that permission. If a kernel calls this after
+ * sl_after_previous(), everything before this kernel is complete for the next one, as without an early start. */
 __device__ static inline void sl_let_next_start(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -52,15 +51,15 @@ __device__ static inline unsigned long long sl_clock_ns(void)
 
 /* ---- barriers ---- */
 
-/* The named barrier `id` of the block, for `threads` threads that all call this. */
+/* The named barrier `id` of the block; `threads` is the number of threads that call this. */
 __device__ static inline void sl_bar_sync(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /*
- * Barriers in shared memory (mbarrier): `count` arrivals, and all bytes that were announced with
- * sl_mbar_expect(), end a phase. A wait is for the end of the phase of that parity; the first phase has
+ * Barriers in shared memory (mbarrier). A phase ends after `count` arrivals and after all bytes that were announced
+ * with sl_mbar_expect() have arrived. A wait names the parity of the phase whose end it waits for; the first phase has
  * parity 0.
  */
 __device__ static inline void sl_mbar_init(uint32_t b, int count)
@@ -68,7 +67,7 @@ __device__ static inline void sl_mbar_init(uint32_t b, int count)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(b), "r"(count) : "memory");
 }
 
-/* By the thread that initialised barriers: the copy engine, too, sees them initialised. */
+/* Called by the thread that initialised barriers: makes the initialisation visible to the copy engine. */
 __device__ static inline void sl_mbar_init_fence(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -79,13 +78,13 @@ __device__ static inline void sl_mbar_arrive(uint32_t b)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
 }
 
-/* Arrives, and announces bytes that bulk copies will bring. */
+/* Arrives, and announces the number of bytes that bulk copies will bring. */
 __device__ static inline void sl_mbar_expect(uint32_t b, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
 }
 
-/* Arrives once this thread's sl_copy16() copies have landed; counts among the barrier's arrivals. */
+/* Arrives as soon as this thread's sl_copy16() copies are complete; counts as one of the barrier's arrivals. */
 __device__ static inline void sl_mbar_arrive_copies(uint32_t b)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(b) : "memory");
@@ -103,7 +102,7 @@ __device__ static inline void sl_mbar_wait(uint32_t b, uint32_t parity)
                  : "memory");
 }
 
-/* Whether that phase has ended; may wait for a while before it answers. */
+/* Whether the phase of that parity has ended; the hardware may wait for a limited time before it answers. */
 __device__ static inline bool sl_mbar_try_wait(uint32_t b, uint32_t parity)
 {
     uint32_t done;
@@ -117,7 +116,7 @@ __device__ static inline bool sl_mbar_try_wait(uint32_t b, uint32_t parity)
     return done;
 }
 
-/* The same for callers that hold a pointer. */
+/* The same functions for callers that hold a pointer. */
 __device__ static inline void sl_mbar_init(uint64_t *b, int count)
 {
     sl_mbar_init(sl_smem_addr(b), count);
@@ -138,7 +137,7 @@ __device__ static inline void sl_mbar_wait(uint64_t *b, uint32_t parity)
     sl_mbar_wait(sl_smem_addr(b), parity);
 }
 
-/* What this thread wrote to shared memory becomes visible to the copy engine and the tensor cores. */
+/* Makes this thread's writes to shared memory visible to the copy engine and the tensor cores. */
 __device__ static inline void sl_fence_async(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -146,7 +145,7 @@ __device__ static inline void sl_fence_async(void)
 
 /* ---- clusters ---- */
 
-/* A cluster's barrier in two halves; whole warps call them together. */
+/* The barrier of a cluster in two halves, arrive and wait; all lanes of a warp call them together. */
 __device__ static inline void sl_cluster_arrive(void)
 {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -163,13 +162,13 @@ __device__ static inline void sl_cluster_sync(void)
     sl_cluster_wait();
 }
 
-/* The same where the threads of a warp may arrive at different times. */
+/* The whole barrier, for callers where the threads of a warp may arrive at different times. */
 __device__ static inline void sl_cluster_sync_by_thread(void)
 {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/* Where block `rank` of the cluster has what lies at `at` in this block. */
+/* The address in block `rank` of the cluster that corresponds to `at` in this block. */
 __device__ static inline uint32_t sl_cluster_addr(uint32_t at, int rank)
 {
     uint32_t a;
@@ -204,14 +203,14 @@ __device__ static inline void sl_cluster_store(uint32_t a, uint32_t v)
 
 /* ---- copies that run asynchronously ---- */
 
-/* 16 bytes into shared memory past the L1 cache; zeros where `some` is false, and nothing is read then. */
+/* Copies 16 bytes to shared memory without the L1 cache. If `some` is false, it reads nothing and writes zeros. */
 __device__ static inline void sl_copy16(uint32_t to, const void *from, bool some)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(some ? 16 : 0)
                  : "memory");
 }
 
-/* A multiple of 16 bytes into shared memory; their arrival counts at the barrier. */
+/* Copies a multiple of 16 bytes to shared memory; the barrier counts the bytes that arrive. */
 __device__ static inline void sl_copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t bar)
 {
     asm volatile(
@@ -230,7 +229,7 @@ __device__ static inline void sl_copy_bulk(uint32_t to, const void *from, uint32
                  : "memory");
 }
 
-/* A box of a two-dimensional map of bytes (sl_cuda_map): from byte x of row y on. */
+/* Copies a box of a two-dimensional map of bytes (sl_cuda_map), from byte x of row y on. */
 __device__ static inline void sl_copy_box(uint32_t to, const CUtensorMap *map, int x, int y, uint32_t bar)
 {
     asm volatile(
@@ -240,7 +239,7 @@ __device__ static inline void sl_copy_box(uint32_t to, const CUtensorMap *map, i
         : "memory");
 }
 
-/* Policies for the L2 cache: data that is read once, and all other data. */
+/* Policies for the L2 cache: one for data that is read once, one for all other data. */
 __device__ static inline uint64_t sl_policy_evict_first(void)
 {
     uint64_t policy;
@@ -257,7 +256,7 @@ __device__ static inline uint64_t sl_policy_evict_normal(void)
     return policy;
 }
 
-/* The line that holds p, or a multiple of 16 bytes from p on, into the L2 cache. */
+/* Loads to the L2 cache the line that holds p, or a multiple of 16 bytes from p on. */
 __device__ static inline void sl_prefetch_l2(const void *p)
 {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
@@ -270,8 +269,8 @@ __device__ static inline void sl_prefetch_l2(const void *p, uint32_t bytes)
 
 /* ---- single loads and stores ---- */
 
-/* Loads where `on`, otherwise leaves v undefined; without a branch, so that nothing separates the loads of a loop.
- * Not kept in the L1 cache. */
+/* Loads if `on`, otherwise leaves v undefined. It does not branch, so that the compiler can issue all loads of a loop
+ * one after another. The L1 cache does not keep the data. */
 __device__ static inline void sl_load_if(uint4 &v, const void *p, bool on)
 {
     asm volatile("{ .reg .pred q; setp.ne.u32 q, %5, 0;"
@@ -280,9 +279,7 @@ __device__ static inline void sl_load_if(uint4 &v, const void *p, bool on)
                  : "l"(p), "r"((uint32_t)on));
 }
 
-/*
- * From the L2 cache: the L1 cache may hold a sector that is older than what another kernel has just written.
- */
+/* Load from the L2 cache: the L1 cache may hold a sector that is older than what another kernel has just written. */
 __device__ static inline uint2 sl_load8_l2(const void *p)
 {
     uint2 v;
@@ -299,8 +296,8 @@ __device__ static inline float sl_load_float_l2(const void *p)
     return v;
 }
 
-/* A counter between kernels that run concurrently: who reads a value with acquire sees everything that was written
- * before it was added with release. */
+/* A counter between kernels that run concurrently: a reader that sees a value with acquire sees everything that was
+ * written before that value was added with release. */
 __device__ static inline int sl_load_acquire(const int32_t *p)
 {
     int v;
@@ -322,7 +319,7 @@ __device__ static inline void sl_store16_shared(uint32_t to, uint4 v)
 
 /* ---- arithmetic ---- */
 
-/* 2^v to about 2^-22; subnormal results are 0. */
+/* 2^v with a relative error of about 2^-22; subnormal results are 0. */
 __device__ static inline float sl_exp2_approx(float v)
 {
     float r;
@@ -343,8 +340,9 @@ __device__ static inline int sl_lane_id(void)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* ---- registers ---- */
 
-/* Registers per thread of the calling warpgroup from here on: one that needs few gives the rest to the block, one
- * that needs many waits for them and takes them. All warps of the warpgroup; N is a multiple of 8. */
+/* Changes the number of registers per thread of the calling warpgroup. One that needs few gives the others to the
+ * block; one that needs many waits until they are free and takes them. All warps of the warpgroup call it; N is a
+ * multiple of 8. */
 template <int N> __device__ static inline void sl_registers_give(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
@@ -357,7 +355,7 @@ template <int N> __device__ static inline void sl_registers_take(void)
 
 /* ---- products of a warpgroup ---- */
 
-/* Before the first product, and after registers that a product reads or adds to have been written. */
+/* Required before the first product, and after a write to registers that a product reads or adds to. */
 __device__ static inline void sl_wgmma_fence(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -382,10 +380,14 @@ __device__ static inline void sl_wgmma_finish(void)
 }
 
 /*
- * d = [d +] a * b with 64 rows, N columns and 32 bytes of k (16 values of 16 bits, 32 of 8). d is float32 in
- * registers: thread t of the warpgroup holds of block j of eight columns the elements d[4 j .. 4 j + 3],
- * which are columns 8 j + 2 (t % 4) + {0, 1} of row 16 (t / 32) + t % 32 / 4, then the same of the row eight
- * further on. a and b are descriptors of shared memory (wgmma.cuh), or a is four registers.
+ * d = [d +] a * b with 64 rows, N columns and 32 bytes of k (16 values of 16 bits, or 32 of 8 bits). a and b are
+ * descriptors of shared memory (wgmma.cuh), or a is four registers. d is float32 in registers: for block j of eight
+ * columns, thread t of the warpgroup holds
+ *
+ *   | registers          | row                          | columns                     |
+ *   |--------------------|------------------------------|-----------------------------|
+ *   | d[4 j], d[4 j + 1] | 16 (t / 32) + t % 32 / 4     | 8 j + 2 (t % 4) + {0, 1}    |
+ *   | d[4 j + 2 .. + 3]  | the same + 8                 | the same                    |
  */
 #define SL_OUT_16(d, i)                                                                                      \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),              \
@@ -400,13 +402,13 @@ __device__ static inline void sl_wgmma_finish(void)
     SL_REGS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"            \
                ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-/* shape and types, the registers of d, the operands after them, whether d is added to, the operands' signs and
- * orders */
+/* Arguments: shape and types; the registers of d; the operands after them; whether d is added to; signs and orders of
+ * the operands. */
 #define SL_WGMMA_TEXT(shape, regs, operands, add, tail)                                                      \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " add ", 0;\nwgmma.mma_async.sync.aligned." shape " {" regs            \
     "}, " operands ", p, 1, 1" tail ";\n}\n"
 
-/* 64 x 64, both operands with k in their rows. */
+/* 64 x 64; the rows of both operands are contiguous in k. */
 __device__ static inline void sl_wgmma_n64_f16(float (&d)[32], uint64_t a, uint64_t b, bool add)
 {
     asm volatile(SL_WGMMA_TEXT("m64n64k16.f32.f16.f16", SL_REGS_32, "%32, %33", "%34", ", 0, 0")
@@ -421,7 +423,7 @@ __device__ static inline void sl_wgmma_n64_bf16(float (&d)[32], uint64_t a, uint
                  : "l"(a), "l"(b), "r"((int)add));
 }
 
-/* 64 x 128, both operands with k in their rows. */
+/* 64 x 128; the rows of both operands are contiguous in k. */
 __device__ static inline void sl_wgmma_n128_bf16(float (&d)[64], uint64_t a, uint64_t b, bool add)
 {
     asm volatile(SL_WGMMA_TEXT("m64n128k16.f32.bf16.bf16", SL_REGS_64, "%64, %65", "%66", ", 0, 0")
@@ -436,7 +438,7 @@ __device__ static inline void sl_wgmma_n128_e4m3(float (&d)[64], uint64_t a, uin
                  : "l"(a), "l"(b), "r"((int)add));
 }
 
-/* 64 x 128, b with its outputs in the rows (sl_desc_mn). */
+/* 64 x 128; the rows of b are contiguous in its outputs (sl_desc_mn). */
 __device__ static inline void sl_wgmma_n128_f16_mn(float (&d)[64], uint64_t a, uint64_t b, bool add)
 {
     asm volatile(SL_WGMMA_TEXT("m64n128k16.f32.f16.f16", SL_REGS_64, "%64, %65", "%66", ", 0, 1")
@@ -451,7 +453,7 @@ __device__ static inline void sl_wgmma_n128_bf16_mn(float (&d)[64], uint64_t a, 
                  : "l"(a), "l"(b), "r"((int)add));
 }
 
-/* 64 x 32 and 64 x 64, a from registers. */
+/* 64 x 32 and 64 x 64; a is in registers. */
 __device__ static inline void sl_wgmma_e4m3(float (&d)[16], const uint32_t *a, uint64_t b, bool add)
 {
     asm volatile(SL_WGMMA_TEXT("m64n32k32.f32.e4m3.e4m3", SL_REGS_16, "{%16, %17, %18, %19}, %20", "%21", "")

@@ -1,11 +1,11 @@
 /*
- * RMSNorm with the residual addition in front: one block a token, sum of squares in double as the CPU twin
- * does it. Rows of bf16 whose pieces are aligned go through registers, eight values a thread and turn; others
- * one by one.
+ * RMSNorm with an optional residual addition before it: one block per token, sum of squares in double as in the CPU
+ * implementation. bf16 rows whose pieces are aligned are kept in registers, eight values per thread and iteration;
+ * other rows are processed one value at a time.
  */
 #include "kernels/cuda/common.cuh"
 
-#define WIDE 8 /* values of a piece */
+#define WIDE 8 /* values per piece */
 #define TURNS 2
 
 __global__ static void rmsnorm_kernel(sl_rmsnorm_params p)
@@ -31,7 +31,7 @@ __global__ static void rmsnorm_kernel(sl_rmsnorm_params p)
         sl_st(p.out, d0 + i, __fmul_rn(__fmul_rn(row[i], r), sl_ld(p.weight, i, p.weight_dtype)), p.act);
 }
 
-/* All of a piece's values as floats. */
+/* Converts the values of a piece to float. */
 __device__ static inline void unpack(uint4 raw, float (&v)[WIDE])
 {
     const __nv_bfloat162 *b = (const __nv_bfloat162 *)&raw;
@@ -54,7 +54,7 @@ __device__ static inline uint4 pack(const float (&v)[WIDE])
     return raw;
 }
 
-/* The row stays in registers between the two passes. */
+/* The row stays in registers between the sum and the scaling. */
 __global__ static void __launch_bounds__(512) wide_kernel(sl_rmsnorm_params p)
 {
     int64_t t = blockIdx.x;

@@ -1,15 +1,16 @@
 /*
  * Index scores on Hopper's fp8 tensor cores: official convention, dim 128, 32 or 64 heads.
  *
- * Tokens of one sequence next to each other are taken in groups of up to four that share the keys. The work
- * of all groups, page by page, is one list cut into equal parts, a persistent block each; lengths are read on
- * the device. In a block one warp fetches pages into a ring of shared memory by bulk copies, far ahead, and
- * four warpgroups take turns: keys to registers, once; for each token of the group 64 keys by its heads on
- * the tensor cores, relu and head weights in the lanes, four lanes add up. A score's bits depend neither on
- * its group nor on who computes it.
+ * Consecutive tokens of one sequence are processed in groups of up to four, which share the reads of the keys. The
+ * work of all groups, page by page, is one list. It is cut into equal parts, one for each persistent block; the
+ * lengths are read on the device. In a block one warp copies pages to a ring in shared memory by bulk copies, up
+ * to 12 pages ahead. Four warpgroups take the pages in turn. A warpgroup loads the keys of its page to registers
+ * once. For each token of the group it then multiplies 64 keys by the heads on the tensor cores, applies relu and
+ * the head weights in the lanes, and adds up over four lanes. The bits of a score depend neither on its group nor
+ * on the block that computes it.
  *
- * Bound by reading the keys for one token, by the tensor cores for four (a prefill chunk). Also leaves the
- * maximum of every eight scores, the hint for top-k.
+ * The limit is the memory bandwidth of the keys for one token, and the tensor cores for four (a prefill chunk). The
+ * kernel also writes the maximum of every eight scores, the hint for top-k.
  */
 #include "kernels/cuda/select.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -19,6 +20,7 @@
 #define THREADS (CONSUMERS * 128 + 32)
 #define PAGE_BYTES (SL_PAGE_TOKENS * (DIM + 4)) /* keys, then scales */
 #define SLICE 256                               /* tokens whose work is one list */
+#define BAR_QUERIES 1 /* named barrier of all consumers, around the loads of queries */
 #define MAX_GROUP 4
 
 template <int NT, int G> struct scores_shape {
@@ -29,28 +31,28 @@ template <int NT, int G> struct scores_shape {
 struct scores_shared {
     float weight[MAX_GROUP * 64];
     uint64_t full[12], empty[12];
-    int32_t seq[SLICE], pos[SLICE], end[SLICE + 1]; /* end[t + 1]: work up to and with the group that token t
-                                                       begins */
-    int32_t warps[SLICE / 32], last;                /* no token after it has work */
+    /* end[t + 1]: where the work of the group that begins with token t ends in the list. */
+    int32_t seq[SLICE], pos[SLICE], end[SLICE + 1];
+    int32_t warps[SLICE / 32], last; /* last: no token after it has work */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/* sl_mbar_wait() with its loop in C++: with the loop inside the instruction's text the compiler makes the kernel half
- * as long again. */
+/* sl_mbar_wait() with its loop in C++. When the loop is inside the inline PTX, the compiler makes the whole kernel 1.5
+ * times as long. */
 __device__ static inline void wait_stage(uint64_t *b, uint32_t parity)
 {
     while (!sl_mbar_try_wait(sl_smem_addr(b), parity))
         ;
 }
 
-/* Starts the copy of a page; `full` completes when it has arrived. */
+/* Starts the copy of a page; a phase of `full` ends when the page has arrived. */
 __device__ static inline void fetch_page(uint8_t *to, const uint8_t *from, uint64_t *full, uint64_t policy)
 {
     sl_mbar_expect(sl_smem_addr(full), PAGE_BYTES);
     sl_copy_bulk(sl_smem_addr(to), from, PAGE_BYTES, sl_smem_addr(full), policy);
 }
 
-/* Of the lanes up to this one. */
+/* Inclusive prefix sum over the lanes of a warp. */
 __device__ static inline int sum_before(int v)
 {
     int lane = threadIdx.x & 31;
@@ -63,12 +65,12 @@ __device__ static inline int sum_before(int v)
     return v;
 }
 
-/* The list of work: reads the slice's tokens, says where each group's part ends. Whole block. */
+/* Makes the list of work: reads the slice's tokens and stores where each group's part ends. Whole block. */
 __device__ static void make_list(scores_shared &s, const sl_index_scores_params &p, const sl_seq_tables &q,
                                  int first, int n, int window, uint32_t *deverr)
 {
     int i = threadIdx.x, lane = i & 31, pages = 0;
-    bool few = n <= 32 && window == 1; /* one warp does it */
+    bool few = n <= 32 && window == 1; /* one warp is enough */
 
     if (i < (few ? 32 : SLICE)) {
         int seq = i < n ? q.token_seq[first + i] : -1, pos = i < n ? q.token_pos[first + i] : -1;
@@ -116,7 +118,7 @@ __device__ static void make_list(scores_shared &s, const sl_index_scores_params 
     __syncthreads();
 }
 
-/* First token of the group that unit u belongs to. */
+/* The first token of the group to which unit u belongs. */
 __device__ static inline int group_of(const scores_shared &s, int u)
 {
     int lo = 0, hi = s.last;
@@ -131,12 +133,12 @@ __device__ static inline int group_of(const scores_shared &s, int u)
     return lo;
 }
 
-struct scores_part { /* units first .. end - 1 */
+struct scores_part { /* units first to end - 1 */
     int first, end;
 };
 
-/* Of a single token's pages (S) a block has every gridDim.x-th, counted from 0: which, does not depend on the
- * length, so their numbers are asked for before it is known. */
+/* This block's part of the list. With a single token (S) a block has every gridDim.x-th page, counted from 0. Which
+ * pages these are does not depend on the length, so their numbers are loaded before the length is known. */
 template <bool S> __device__ static inline scores_part my_part(int total)
 {
     int b = blockIdx.x, all = gridDim.x;
@@ -151,7 +153,8 @@ template <bool S> __device__ static inline int page_of(int u, int begin)
     return S ? (int)blockIdx.x + u * (int)gridDim.x : u - begin;
 }
 
-/* Page of unit u, -1 beyond the part or where there is none; *g is the group of an earlier unit. */
+/* The page of unit u; -1 after the end of the part, or when the page is missing. *g is the group of an earlier unit
+ * and is moved to the group of u. */
 template <bool S>
 __device__ static inline int32_t page_at(const scores_shared &s, const sl_seq_tables &q, scores_part part,
                                          int u, int *g, int32_t guess, uint32_t *deverr)
@@ -166,7 +169,7 @@ __device__ static inline int32_t page_at(const scores_shared &s, const sl_seq_ta
     return id;
 }
 
-/* One warp: pages of the part into the ring. guess (S): number of the lane's first page. */
+/* One warp: copies the pages of the part to the ring. guess (S): the number of the lane's first page. */
 template <bool S>
 __device__ static void produce(scores_shared &s, const sl_index_scores_params &p, const sl_seq_tables &q,
                                scores_part part, int stages, uint8_t *ring, bool once, int32_t guess,
@@ -187,7 +190,7 @@ __device__ static void produce(scores_shared &s, const sl_index_scores_params &p
                     fetch_page(ring + stage * PAGE_BYTES, p.index_base + page * p.index_page_stride,
                                &s.full[stage], policy);
                 else
-                    sl_mbar_arrive(&s.full[stage]); /* the score is garbage, the error is noted */
+                    sl_mbar_arrive(&s.full[stage]); /* undefined scores; the error is recorded */
             }
             if (++stage == stages) {
                 stage = 0;
@@ -197,8 +200,8 @@ __device__ static void produce(scores_shared &s, const sl_index_scores_params &p
     }
 }
 
-/* Queries and weights of the group's tokens to shared memory, in the order of k in which lanes hold keys: of
- * each half of a head, lane t's m-th word becomes word 4 m + t. All consumers. */
+/* Copies the queries and weights of the group's tokens to shared memory, in the order of k in which lanes hold keys:
+ * in each half of a head, word m of lane t becomes word 4 m + t. All consumers call it. */
 template <int NT, int G>
 __device__ static void load_queries(scores_shared &s, const sl_index_scores_params &p, int token, int count,
                                     uint8_t *tiles)
@@ -213,7 +216,7 @@ __device__ static void load_queries(scores_shared &s, const sl_index_scores_para
             v[g] = ((const uint4 *)p.q)[((int64_t)token + g) * chunks + threadIdx.x];
     if (threadIdx.x < count * 8 * NT)
         w = p.weights[(int64_t)token * 8 * NT + threadIdx.x];
-    sl_bar_sync(1, all); /* everybody is done with the group before */
+    sl_bar_sync(BAR_QUERIES, all); /* all consumers have finished the previous group */
     if (threadIdx.x < count * 8 * NT)
         s.weight[threadIdx.x] = w;
     int r = threadIdx.x / 8, c = threadIdx.x % 8;
@@ -226,10 +229,10 @@ __device__ static void load_queries(scores_shared &s, const sl_index_scores_para
                 *(uint32_t *)(tiles + g * chunks * 16 + sl_swizzle(r, c / 4 * 4 + j) + c % 4 * 4) = x[j];
         }
     sl_fence_async();
-    sl_bar_sync(1, all);
+    sl_bar_sync(BAR_QUERIES, all);
 }
 
-struct page_keys { /* of two rows, and the scale of the one this lane writes */
+struct page_keys { /* keys of two rows, and the scale of the row whose score this lane writes */
     uint32_t lo[8], hi[8];
     float scale;
 };
@@ -242,8 +245,8 @@ __device__ static inline void swap_if(bool swap, uint4 &a, uint4 &b)
     a = c;
 }
 
-/* Lane q of four takes bytes 16 q .. of both halves of its row and of the row 8 further on. Odd rows read the
- * halves the other way round, which keeps the lanes in different banks. */
+/* Lane q of four reads 16 bytes, from byte 16 q on, of both halves of its row and of the row 8 further on. In odd rows
+ * the two halves are read in the opposite order, so that the lanes use different banks of shared memory. */
 __device__ static inline void read_keys(page_keys &k, const uint8_t *page, int row, int at)
 {
     int lane = threadIdx.x & 31, odd = row & 1;
@@ -261,7 +264,7 @@ __device__ static inline void read_keys(page_keys &k, const uint8_t *page, int r
     k.hi[4] = v3.x, k.hi[5] = v3.y, k.hi[6] = v3.z, k.hi[7] = v3.w;
 }
 
-/* Scores of one page and one token: of row r in even lanes of four, of row r + 8 in odd ones. */
+/* The score of one page and one token: in even lanes that of row r, in odd lanes that of row r + 8. */
 template <int NT, typename W>
 __device__ static inline float score_keys(const page_keys &k, uint64_t q, W weight)
 {
@@ -282,14 +285,14 @@ __device__ static inline float score_keys(const page_keys &k, uint64_t q, W weig
         for (int e = 0; e < 4; e++)
             sum[e / 2] = fmaf(fmaxf(d[4 * j + e], 0.0f), e % 2 ? w.y : w.x, sum[e / 2]);
     }
-    /* (lane 0 + lane 1) + (lane 2 + lane 3), each pair for the row it keeps */
+    /* (lane 0 + lane 1) + (lane 2 + lane 3); even lanes compute row r, odd lanes row r + 8 */
     bool odd = lane & 1;
     float mine = (odd ? sum[1] : sum[0]) + __shfl_xor_sync(0xffffffffu, odd ? sum[0] : sum[1], 1);
     mine += __shfl_xor_sync(0xffffffffu, mine, 2);
     return __fmul_rn(mine, k.scale);
 }
 
-/* Largest of the lanes that hold rows of the same half, NaN left out. */
+/* The maximum over the lanes that hold rows of the same half; NaN is ignored. */
 __device__ static inline float max_of_half(float v)
 {
     for (int o = 4; o < 32; o <<= 1)
@@ -297,7 +300,7 @@ __device__ static inline float max_of_half(float v)
     return v;
 }
 
-/* Four warpgroups: scores of the part's pages. */
+/* Four warpgroups: compute the scores of the part's pages. */
 template <int NT, int G, bool S>
 __device__ static void consume(scores_shared &s, const sl_index_scores_params &p, scores_part part,
                                int first_token, int n, int window, int stages, uint8_t *tiles,
@@ -356,7 +359,7 @@ __device__ static void consume(scores_shared &s, const sl_index_scores_params &p
                     scores[(int64_t)i * p.ld_scores + page * SL_PAGE_TOKENS] = v;
                 if (p.hint) {
                     float top = max_of_half(valid ? v : none);
-                    if (lane < 2 && valid) /* lanes 0, 1 hold the first rows of the halves */
+                    if (lane < 2 && valid) /* lanes 0 and 1 hold the first rows of the two halves */
                         hint[(int64_t)i * ld_hint + page * (SL_PAGE_TOKENS / SL_HINT_GROUP)] = top;
                 }
             }
@@ -387,7 +390,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     sl_let_next_start();
     int32_t guess = -1;
     if (S && threadIdx.x >= CONSUMERS * 128 && page_of<S>(threadIdx.x & 31, 0) < q.ld)
-        guess = q.index_pages[page_of<S>(threadIdx.x & 31, 0)]; /* there is one sequence */
+        guess = q.index_pages[page_of<S>(threadIdx.x & 31, 0)]; /* with S there is one sequence, number 0 */
     make_list(s, p, q, first, n, window, deverr);
     scores_part part = my_part<S>(s.end[n]);
     if (threadIdx.x >= CONSUMERS * 128)
@@ -422,10 +425,10 @@ static sl_status launch(sl_cuda *cu, const sl_index_scores_params *p, int window
 
 sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_err *err)
 {
-    /* Tokens a sequence on average decide the size of groups; any size is right. */
+    /* The average number of tokens per sequence determines the size of groups; every size gives correct results. */
     int each = p->seqs->n_seqs > 0 ? sl_ceil_div(p->token_count, p->seqs->n_seqs) : 1,
         window = each > MAX_GROUP ? MAX_GROUP : each;
-    /* The hint is for long rows; where the tensor cores are the limit a pass of its own is cheaper. */
+    /* Only long rows use the hint. Where the tensor cores are the limit, a separate pass makes it faster. */
     bool later = p->hint && window > 1 && p->token_count > SLICE / 4;
     sl_index_scores_params q = *p;
     sl_status st;

@@ -1,9 +1,10 @@
 /*
- * What index scores and top-k share: the order of scores as unsigned numbers, and the hint that saves top-k its first
- * pass.
+ * Shared by index scores and top-k: the order of scores as unsigned numbers, and the hint that saves top-k its first
+ * pass over the row.
  *
- * The hint of a row is the largest of every SL_HINT_GROUP scores, NaN where all are; undefined for a group
- * with no score. The score kernels write it for a few instructions a page; without one top-k makes its own.
+ * The hint of a row contains the largest of every SL_HINT_GROUP scores, NaN where all of them are NaN; it is undefined
+ * for a group without scores. The score kernels write it at the cost of a few instructions per page; where they did
+ * not, top-k makes its own.
  */
 #ifndef SL_KERNELS_CUDA_SELECT_CUH
 #define SL_KERNELS_CUDA_SELECT_CUH
@@ -13,7 +14,7 @@
 #define SL_HINT_GROUP 8
 #define SL_HINT_MIN 16384 /* top-k uses the hint for longer rows only */
 
-/* Larger key = better; NaN below everything (0), -0 equal to 0. */
+/* A larger key is a better score; NaN is below everything (0), and -0 equals 0. */
 __device__ static inline uint32_t sl_order_key(float score)
 {
     float v = score + 0.0f;
@@ -24,7 +25,7 @@ __device__ static inline uint32_t sl_order_key(float score)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* Groups of a row of the hint. */
+/* Length of a row of the hint, in groups. */
 static inline int sl_hint_ld(int ld_scores)
 {
     return (ld_scores + 4 * SL_HINT_GROUP - 1) / (4 * SL_HINT_GROUP) * 4;

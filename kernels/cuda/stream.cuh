@@ -1,12 +1,12 @@
 /*
- * Products of few tokens with big weights, bound by reading the weights: one persistent block an SM, a warp
- * that keeps a ring of bulk tensor copies full across tiles, two warpgroups that multiply. Inside of
- * kernels/cuda.
+ * Products of few tokens with big weights, limited by the speed at which the weights are read. One persistent block
+ * per SM: one warp keeps a ring of bulk tensor copies full, also from one tile to the next, and two warpgroups
+ * multiply. Internal to kernels/cuda.
  *
- * A tile is 64 tokens x two boxes of 128 outputs x a range of k: tokens are the product's 64 rows whether
- * they exist or not, so every shape runs the same instructions and a token's bits do not depend on its
- * company. Each warpgroup has one box. How k is cut is a function of the weight's shape alone; parts are
- * added in order.
+ * A tile is 64 tokens x two boxes of 128 outputs x a range of k. The product always has 64 rows of tokens, whether the
+ * tokens exist or not; thus every shape runs the same instructions, and a token's bits do not depend on the other
+ * tokens. Each warpgroup computes one box. How k is cut is a function of the weight's shape alone; the partial sums
+ * are added in order.
  */
 #ifndef SL_KERNELS_CUDA_STREAM_CUH
 #define SL_KERNELS_CUDA_STREAM_CUH
@@ -15,21 +15,22 @@
 #include "kernels/cuda/stream.h"
 
 #define ST_TOKENS 64
-#define ST_BOX 128 /* outputs of a box, bytes of k a stage */
+#define ST_BOX 128 /* outputs per box, and bytes of k per stage */
 #define ST_BOX_BYTES (ST_BOX * ST_BOX)
 #define ST_X_BYTES (ST_TOKENS * ST_BOX)
-#define ST_THREADS 288       /* two warpgroups that multiply and the warp that copies */
-#define ST_MULTIPLIERS 256   /* threads of the two warpgroups that multiply; thread ST_MULTIPLIERS copies */
-#define ST_COPY_REGS 40      /* registers of a thread: of a third whole warpgroup that copies, */
-#define ST_MULTIPLY_REGS 232 /* and of the warpgroups that multiply */
-#define ST_SCALES 64         /* groups of 128 inputs a tile may have */
+#define ST_THREADS 288     /* two warpgroups that multiply and the warp that copies */
+#define ST_MULTIPLIERS 256 /* threads of the two warpgroups that multiply; thread ST_MULTIPLIERS copies */
+#define ST_COPY_REGS 40 /* registers per thread of the warpgroup that copies, where there is a whole one, */
+#define ST_MULTIPLY_REGS 232 /* and of the warpgroups that multiply in that case */
+#define ST_SCALES 64         /* groups of 128 inputs that a tile may have */
 
 #define ST_XS_BYTES (ST_TOKENS * 4) /* scales of a stage's tokens */
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /*
- * Stages of shared memory, a ring with two barriers each. `full` ends a phase with one arrival, of the thread that
- * copies, and the bytes that it announced; `empty` with one arrival of each warp that multiplies.
+ * The stages of shared memory are a ring; each has two barriers. A phase of `full` ends after one arrival, that of the
+ * thread that copies, and after all bytes that it announced have arrived. A phase of `empty` ends after one arrival of
+ * each warp that multiplies.
  */
 template <int N> __device__ static inline void st_init_stages(uint32_t full, uint32_t empty)
 {
@@ -40,11 +41,11 @@ template <int N> __device__ static inline void st_init_stages(uint32_t full, uin
     sl_mbar_init_fence();
 }
 
-/* Where one of the two sides is in the ring. */
+/* Position in the ring of one of the two sides, the one that fills stages or the one that reads them. */
 template <int N> struct st_ring {
     uint32_t base, full, empty; /* shared addresses */
     int stage;
-    uint32_t phase; /* parity of the round */
+    uint32_t phase; /* parity of the pass over the ring */
 };
 
 template <int N> __device__ static inline void st_next(st_ring<N> &r)
@@ -55,22 +56,23 @@ template <int N> __device__ static inline void st_next(st_ring<N> &r)
     }
 }
 
-/* The calling warp has read its stage. */
+/* Reports that the calling warp has finished reading its stage. */
 template <int N> __device__ static inline void st_release(const st_ring<N> &r)
 {
     if ((threadIdx.x & 31) == 0)
         sl_mbar_arrive(r.empty + r.stage * 8);
 }
 
-/* The first of the two rows of a product's 64 (tokens) that this thread holds; the second is eight further on. */
+/* The first of the two rows (tokens) of a product's 64 that this thread holds; the second is eight rows later. */
 __device__ static inline int st_row(int lane)
 {
     return (threadIdx.x >> 5 & 3) * 16 + lane / 4;
 }
 
 /*
- * Four neighbouring lanes hold a row's outputs two by two: lane q columns 2 q.. of each block of eight. Given
- * the words of four blocks, lane q gets those of block q, in the order of the columns.
+ * Transposes the outputs of a row among the four neighbouring lanes that hold it. Before: lane q has columns 2 q and
+ * 2 q + 1 of each block of eight, one word per block. After: of four blocks, lane q has all words of block q, in the
+ * order of the columns.
  */
 __device__ static inline uint4 st_turn(uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3)
 {

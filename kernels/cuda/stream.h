@@ -1,6 +1,6 @@
 /*
- * Host side of stream.cuh: tensor maps. A map describes a row-major matrix of bytes to the copy engine of an
- * SM; making one is arithmetic on the host, about a quarter of a microsecond. Inside of kernels/cuda.
+ * Host side of stream.cuh: tensor maps. A map describes a row-major matrix of bytes to the copy engine of an SM.
+ * Making one is arithmetic on the host and takes about a quarter of a microsecond. Internal to kernels/cuda.
  */
 #ifndef SL_KERNELS_CUDA_STREAM_H
 #define SL_KERNELS_CUDA_STREAM_H
@@ -13,26 +13,26 @@
 extern "C" {
 #endif
 
-/* rows x bytes at a pitch; boxes of box_rows x 128 bytes, swizzled; outside of the matrix is zero. base and
- * pitch are multiples of 16. SL_ERR_UNSUPPORTED: the driver has no tensor maps. */
+/* Map of a matrix of rows x bytes with a pitch. Boxes are box_rows x 128 bytes, swizzled; bytes outside of the matrix
+ * read as zero. base and pitch are multiples of 16. SL_ERR_UNSUPPORTED: the driver has no tensor maps. */
 sl_status sl_cuda_map(sl_cuda *cu, const void *base, int64_t rows, int64_t bytes, int64_t pitch, int box_rows,
                       CUtensorMap *out, sl_err *err);
-/* Maps of a host array of n weights on the device, boxes of 128 rows; kept and refreshed like sl_cuda_table.
- */
+/* Device array of the maps of a host array of n weights, boxes of 128 rows; kept and refreshed like sl_cuda_table().
+ * */
 sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensorMap **out, sl_err *err);
 
-/* Routed experts (moe_stream.cu): everything up to the sum, in p->workspace and scratch. */
+/* Routed experts (moe_stream.cu): all steps before the sum over experts, in p->workspace and scratch. */
 bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_params *p);
 sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err);
 
 /* Linear layers of few tokens, or whose k is cut into ranges (linear_stream.cu): fp8 with xq [T][in] and xs
- * [in / 128][ld_xs], 64 floats of slack after xs; or bf16 with both NULL. The first n layers of the chain.
- */
+ * [in / 128][ld_xs], after which 64 more floats are readable; or bf16 with both NULL. Runs the first n layers of the
+ * chain. */
 bool sl_cuda_linear_stream_fits(const sl_cuda *cu, const sl_linear_params *p);
-/* The same for many tokens (linear_many.cu), bit for bit; chunk: groups of 128 bytes of k in a range. */
+/* The same for many tokens (linear_many.cu), with the same bits; chunk: groups of 128 bytes of k per range. */
 sl_status sl_cuda_linear_many(sl_cuda *cu, const sl_linear_params *p, int n, const uint8_t *xq,
                               const float *xs, int ld_xs, int chunk, sl_err *err);
-/* How many layers of the chain, from p on, can be one launch: all of it or 1. p fits. */
+/* How many layers of the chain, from p on, can be one launch: the whole chain, or 1. p fits. */
 int sl_cuda_linear_stream_together(const sl_cuda *cu, const sl_linear_params *p);
 sl_status sl_cuda_linear_stream(sl_cuda *cu, const sl_linear_params *p, int n, const uint8_t *xq,
                                 const float *xs, int ld_xs, sl_err *err);

@@ -1,4 +1,4 @@
-/* Slots of the backend's table (kernels/backend_impl.h) that streams.c implements. Inside of kernels/cuda. */
+/* Slots of the backend's table (kernels/backend_impl.h) that streams.c implements. Internal to kernels/cuda. */
 #ifndef SL_KERNELS_CUDA_STREAMS_H
 #define SL_KERNELS_CUDA_STREAMS_H
 
@@ -17,7 +17,7 @@ void sl_cuda_graph_destroy(sl_graph *graph);
 sl_status sl_cuda_mark(sl_backend *be, int32_t i, sl_err *err);
 sl_status sl_cuda_mark_ns(sl_backend *be, int32_t i, double *ns, sl_err *err);
 
-/* Frees the scratch blocks that graphs may have used; there must be no graph any more. backend.c */
+/* Frees the scratch blocks that graphs may have used. Call it only when no graph exists. backend.c */
 void sl_cuda_free_retired(sl_cuda *cu);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Device copies of the experts' weight descriptors, and their tensor maps. Ops get host arrays; kernels that
- * choose an expert on the device need them there. A handful of arrays per model layer, found by address,
- * compared by content.
+ * Device copies of the experts' weight descriptors, and their tensor maps. Ops receive host arrays; kernels that
+ * choose an expert on the device need the arrays there. There are a few arrays per model layer. They are found by
+ * host address, and their contents are compared, so that a changed array is sent again.
  */
 #include "kernels/cuda/stream.h"
 
@@ -16,8 +16,8 @@ typedef CUresult (*sl_encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t,
 typedef struct table {
     const sl_weight *host;
     int n;
-    sl_weight *copy, *device; /* what was sent, and where it is */
-    CUtensorMap *maps;        /* device, when they were asked for */
+    sl_weight *copy, *device; /* copy: the contents sent last (host); device: where they were sent */
+    CUtensorMap *maps;        /* on the device; NULL until requested */
 } table;
 
 struct sl_cuda_tables {
@@ -89,8 +89,9 @@ sl_status sl_cuda_table(sl_cuda *cu, const sl_weight *host, int n, const sl_weig
     if (t)
         stale = memcmp(t->copy, host, sizeof *host * (size_t)n) != 0;
     if (stale && cu->capturing)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "cuda: expert table changed or new inside a capture: run the step once before");
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "cuda: expert table changed or new inside a capture: run the step once before the capture");
     if (!t) {
         st = append(cu, host, n, &t, err);
         if (st != SL_OK)
@@ -157,7 +158,7 @@ sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensor
     }
     if (cu->capturing)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "cuda: new tensor maps inside a capture: run the step once before");
+                       "cuda: new tensor maps inside a capture: run the step once before the capture");
     maps = aligned_alloc(64, sizeof *maps * (size_t)n);
     if (!maps)
         return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for tensor maps");

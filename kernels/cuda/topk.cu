@@ -1,19 +1,21 @@
 /*
- * Exact top-k with ids in ascending token order. One block a row, whatever its length; few rows are spread
- * over clusters by topk_cluster.cu instead.
+ * Exact top-k with ids in ascending token order. One block per row, whatever its length; a small number of rows is
+ * spread over clusters by topk_cluster.cu instead.
  *
- * A lower bound of the k-th score cuts the row down before anything is sorted: scores become ordered 32-bit
- * keys, the row is dealt out in groups, and the k-th largest of the groups' maxima cannot exceed the k-th
- * largest key. One histogram over the actual range of the maxima gives that bound almost exactly. Keys from
- * it on (on random data a quarter more than k) go to shared memory in row order; there a radix select over
- * their range finds the exact cut, and larger keys and the first of the equal ones are written in order.
+ * A lower bound of the k-th score reduces the row before anything is sorted. Scores become ordered 32-bit keys, and
+ * the row is divided into groups; the k-th largest of the groups' maxima cannot exceed the k-th largest key. One
+ * histogram over the range between the smallest and the largest maximum gives that bound almost exactly. The keys
+ * that reach the bound (on random data a quarter more than k) are copied to shared memory in row order. There a
+ * radix select over their range finds the exact cut; the keys above it, and the first of those equal to it, are
+ * written in order.
  *
- * Rows of up to ROW_MAX scores are held in registers if there is no hint. Others start from it, the maxima of
- * 8 (made by the score kernels, or here by the whole machine), so that one block reads an eighth of the row
- * and the groups that matter.
+ * Without a hint, rows of up to ROW_MAX scores are kept in registers. Other rows start from the hint, the maxima of
+ * every 8 scores (written by the score kernels, or here by a kernel on all SMs), so that one block reads only an
+ * eighth of the row and then the groups that reach the bound.
  *
- * Never drops a candidate: when the bound leaves more than fit (rows of few distinct values), radix passes
- * over the whole row decide. Bound by latency: a dozen block barriers after two or three dependent loads.
+ * No candidate is ever dropped: when more keys reach the bound than there is room for (rows of few distinct values),
+ * radix passes over the whole row find the cut. The time is latency: a dozen block barriers after two or three
+ * dependent loads.
  */
 #include "kernels/cuda/topk_bound.cuh"
 #include "kernels/cuda/topk_cluster.cuh"
@@ -70,7 +72,7 @@ __device__ static void select_row(topk_shared<THREADS> &s, const topk_row &r, to
         select_candidates<CAND_MAX / THREADS>(s, r, vals, places, (int)n, g, ids);
 }
 
-/* One block per row. Its first keys are loaded before its length is known. */
+/* One block per row. The block's first keys are loaded before the row's length is known. */
 template <int R>
 __global__ static void __launch_bounds__(THREADS)
     topk_kernel(sl_topk_params p, sl_seq_tables seqs, const float *hint, int ld_hint, uint32_t *deverr)
@@ -129,7 +131,7 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
-/* The hint: a thread a group. */
+/* Makes the hint: one thread per group. */
 __global__ static void __launch_bounds__(256)
     hint_kernel(const float *scores, sl_seq_tables seqs, int token_first, int ld_scores, int min_len,
                 float *hint, int ld_hint)
@@ -186,7 +188,7 @@ sl_status sl_cuda_topk(sl_backend *be, const void *params, sl_err *err)
     if (st == SL_OK && clusters.size)
         return sl_cuda_topk_cluster(cu, p, clusters, p->hint ? (const float *)p->hint : (const float *)made,
                                     err);
-    /* Rounds of 4,096 items that a block holds: of the row, or of its hint. */
+    /* A block holds rounds of 4,096 items: scores of the row, or maxima of its hint. */
     int items = p->ld_scores > ROW_MAX || (p->ld_scores > SL_HINT_MIN && p->hint) ? ld_hint : p->ld_scores;
     void (*kernel)(sl_topk_params, sl_seq_tables, const float *, int, uint32_t *) =
         items > 4 * THREADS * 4 ? topk_kernel<8> : topk_kernel<4>;

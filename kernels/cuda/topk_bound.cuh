@@ -1,14 +1,14 @@
 /*
- * Inside top-k: the lower bound that cuts a row down, from its scores or from the maxima of its groups, and
- * the candidates from the bound on, collected in row order. See topk.cu.
+ * Internal to top-k: the lower bound that reduces a row, computed from its scores or from the maxima of its groups,
+ * and the collection of the candidates that reach the bound, in row order. See topk.cu.
  */
 #ifndef SL_KERNELS_CUDA_TOPK_BOUND_CUH
 #define SL_KERNELS_CUDA_TOPK_BOUND_CUH
 
 #include "kernels/cuda/topk_row.cuh"
 
-/* How the items are dealt out to threads: a warp has consecutive ones, four a lane and round. */
-template <int N> struct topk_deal { /* to N threads */
+/* How the items are assigned to N threads: a warp has consecutive items, four per lane and round. */
+template <int N> struct topk_deal {
     int n, rounds, chunks;
 };
 
@@ -17,7 +17,7 @@ template <int R, int N> __device__ static inline int item_of(const topk_deal<N> 
     return chunk * (R * N * 4) + ((threadIdx.x >> 5) * d.rounds + i) * 128 + (threadIdx.x & 31) * 4;
 }
 
-/* May run before the row's length is known; the values after its end are loaded, too. */
+/* May run before the row's length is known; it then also loads the values after the row's end. */
 template <typename K, int R, int N>
 __device__ static inline void load_chunk(const topk_row &r, const topk_deal<N> &d, int chunk, float4 (&v)[R])
 {
@@ -28,7 +28,7 @@ __device__ static inline void load_chunk(const topk_row &r, const topk_deal<N> &
         v[i] = i < d.rounds ? K::load(r, item_of<R>(d, chunk, i)) : make_float4(none, none, none, none);
 }
 
-/* Takes out what does not count: beyond the row, and forced ones. */
+/* Replaces by NaN the values that do not count: those after the row's end, and forced ones. */
 template <typename K, int R, int N>
 __device__ static inline void trim_chunk(const topk_row &r, const topk_deal<N> &d, int chunk, float4 (&v)[R])
 {
@@ -48,8 +48,8 @@ __device__ static inline void trim_chunk(const topk_row &r, const topk_deal<N> &
     }
 }
 
-/* Calls f(maximum) for every group of the chunk: of one item (each 0) or of `each` (1, 2, 4) rounds' four,
- * whose maxima are m. A group with nothing in it is NaN. */
+/* Calls f(maximum) for every group of the chunk. A group is one item (each == 0), or four items of each of `each` (1,
+ * 2 or 4) rounds; m holds the maxima of each four. The maximum of a group without values is NaN. */
 template <int R, typename F>
 __device__ static inline void each_group(const float4 (&v)[R], const float (&m)[R], int each, F f)
 {
@@ -75,15 +75,16 @@ __device__ static inline void each_group(const float4 (&v)[R], const float (&m)[
 }
 
 /*
- * Bins of equal width from lo to hi: the map is monotonic for every rounding, so a bin is a range
- * of scores. Scores are bell-shaped around nothing in particular; bins of equal width of the ordered numbers
- * would be an eighth of a power of two each as soon as the range reaches from negative to positive.
+ * Bins of equal width from lo to hi. The mapping is monotonic however it is rounded, so a bin is a range of scores.
+ * The bins are linear in the scores, not in their ordered keys: as soon as the range contains negative and positive
+ * scores, bins of equal width in the keys would each be an eighth of a power of two wide, while scores have a
+ * bell-shaped distribution whose centre may be anywhere.
  */
 struct topk_bins {
     float scale, shift, lo;
 };
 
-#define BIN_BASE 8388608.0f /* 2^23: above it floats are whole numbers */
+#define BIN_BASE 8388608.0f /* 2^23: floats from here on are whole numbers */
 
 __device__ static inline topk_bins make_bins(float lo, float hi)
 {
@@ -104,7 +105,7 @@ __device__ static inline uint32_t bin_of(const topk_bins &b, float v)
     return __float_as_uint(x) - __float_as_uint(BIN_BASE);
 }
 
-/* Not above any score of this bin, and hardly below: a bin further down, and what rounding may have done. */
+/* A value not above any score of this bin, and only slightly below: one bin lower, less the error of rounding. */
 __device__ static inline float bin_floor(const topk_bins &b, uint32_t bin)
 {
     float v = (BIN_BASE + (float)bin - b.shift - 1.0f) / b.scale;
@@ -112,8 +113,7 @@ __device__ static inline float bin_floor(const topk_bins &b, uint32_t bin)
     return bin == 0 ? b.lo : fmaxf(v - fabsf(v) * 4.8e-7f, b.lo);
 }
 
-/* A lower bound of the need-th largest score that is not forced; false if there is none to be had. *top: the
- * largest. */
+/* A lower bound of the need-th largest score that is not forced; false if there is none. *top: the largest score. */
 template <typename K, int R, int N>
 __device__ static bool lower_bound(topk_shared<N> &s, const topk_row &r, const topk_deal<N> &d,
                                    float4 (&v)[R], uint32_t need, float *bound, float *top)
@@ -171,8 +171,8 @@ __device__ static bool lower_bound(topk_shared<N> &s, const topk_row &r, const t
         *bound = bin_floor(b, s.bin);
         if (pass == 1 || s.hist[s.bin] <= need / 4)
             return true;
-        /* One bin has much of what is wanted, as with a few scores far from all others: once more in there.
-         */
+        /* One bin holds many of the wanted scores, for example when few scores are far from all others: a second
+         * pass divides this bin. */
         in = s.bin;
         need -= s.above;
         b = make_bins(*bound, in == BINS - 1 ? *top : fminf(bin_floor(outer, in + 2), *top));
@@ -183,9 +183,9 @@ __device__ static bool lower_bound(topk_shared<N> &s, const topk_row &r, const t
 }
 
 /*
- * Items that pass, in order, to places (and scores to vals). Returns how many there are; stores at most
- * `cap`. Ends without a barrier. A lane's hits are bits 4 i + e for round i; order is by round, then lane,
- * then e.
+ * Writes the items that pass, in order, to places (and scores to vals). Returns their number; stores at most `cap`.
+ * Does not end with a barrier. Bit 4 i + e of a lane's hits is element e of round i; the order is by round, then
+ * lane, then e.
  */
 template <typename K, int R, int N>
 __device__ static uint32_t collect(topk_shared<N> &s, const topk_row &r, const topk_deal<N> &d,
@@ -197,7 +197,7 @@ __device__ static uint32_t collect(topk_shared<N> &s, const topk_row &r, const t
     for (int c = 0; c < d.chunks; c++) {
         uint32_t hit = 0, total;
         if (c > 0)
-            __syncthreads(); /* counts of the chunk before have been read */
+            __syncthreads(); /* the counts of the previous chunk have been read */
         if (d.chunks > 1) {
             load_chunk<K, R>(r, d, c, v);
             trim_chunk<K, R>(r, d, c, v);
@@ -208,7 +208,7 @@ __device__ static uint32_t collect(topk_shared<N> &s, const topk_row &r, const t
         if (r.gates)
             for (int i = 0; i < d.rounds; i++)
                 hit |= forced_of<K>(r, item_of<R>(d, c, i)) << 4 * i;
-        /* Counts of the rounds in bytes, four rounds a word: at most 128 a warp. */
+        /* The counts of the rounds are bytes, four rounds per word: a warp has at most 128 hits per round. */
         uint32_t own[R / 4], inc[R / 4], all[R / 4], sum = 0;
 #pragma unroll
         for (int h = 0; h < R / 4; h++) {
@@ -226,7 +226,7 @@ __device__ static uint32_t collect(topk_shared<N> &s, const topk_row &r, const t
         uint32_t base = done + warps_before(s, 0, &total);
         done += total;
         if (done > cap)
-            continue; /* only counted from here on */
+            continue; /* there is no room: the rest is only counted */
 #pragma unroll
         for (int i = 0; i < R; i++) {
             uint32_t to = base + ((inc[i / 4] - own[i / 4]) >> i % 4 * 8 & 0xff);
@@ -245,9 +245,9 @@ __device__ static uint32_t collect(topk_shared<N> &s, const topk_row &r, const t
     return done;
 }
 
-#define GROUPS 3 /* a thread has at once: more would not stay in registers */
+#define GROUPS 3 /* groups that a thread holds at once: more would not stay in registers */
 
-/* Scores from pivot on of n listed groups, in order, to vals and places; returns how many, stores at most
+/* Writes the scores >= pivot of n listed groups, in order, to vals and places; returns their number, stores at most
  * `cap`. */
 template <int N>
 __device__ static uint32_t collect_groups(topk_shared<N> &s, const topk_row &r, const int *list, int n,
@@ -264,7 +264,7 @@ __device__ static uint32_t collect_groups(topk_shared<N> &s, const topk_row &r, 
         int at = first + threadIdx.x * each, count = min(max(n - at, 0), each);
 #pragma unroll
         for (int e = 0; e < GROUPS; e++)
-            if (e < each) { /* loads wait for nothing; what does not count is cleared below */
+            if (e < each) { /* unconditional loads, all in flight; surplus hits are cleared below */
                 group[e] = list[min(at + e, n - 1)] * SL_HINT_GROUP;
                 if (whole) {
                     v[2 * e] = *(const float4 *)(r.scores + group[e]);
@@ -280,7 +280,7 @@ __device__ static uint32_t collect_groups(topk_shared<N> &s, const topk_row &r, 
                 uint32_t h = hits_of(v[2 * e], pivot) | hits_of(v[2 * e + 1], pivot) << 4;
                 if (r.gates)
                     h |= forced_of<topk_scores>(r, group[e]) | forced_of<topk_scores>(r, group[e] + 4) << 4;
-                if (group[e] + SL_HINT_GROUP > r.len) /* the last group: remove the values after the row */
+                if (group[e] + SL_HINT_GROUP > r.len) /* the last group: without the values after the end */
                     h &= (1u << (r.len - group[e])) - 1;
                 hit |= (e < count ? h : 0) << 8 * e;
             }

@@ -1,15 +1,15 @@
 /*
- * Exact top-k of few rows: a row over the blocks of a cluster, so that it is read by several SMs at once and
- * stays in their registers. The same cut as in topk.cu, but what is shared goes through distributed shared
- * memory: the range of the maxima, their histogram, then histograms of the candidates' keys until the few
- * around the cut are known to every block; each block then writes its own part of the ids.
+ * Exact top-k of few rows. A row is spread over the blocks of a cluster, so that several SMs read it concurrently and
+ * it stays in their registers. The method is that of topk.cu, but the shared state is in distributed shared memory:
+ * the range of the maxima, their histogram, then histograms of the candidates' keys, until every block knows the few
+ * candidates around the cut. Each block then writes its own part of the ids.
  *
- * Rows that fit the registers of a cluster are read once; a block has room for all of its part, so rows of
- * few distinct values only take more passes. Longer ones start from the hint, as in topk.cu; where the
- * candidates of a block do not fit, the first block takes the whole row. Forced tokens, and more rows than
- * clusters of two, are topk.cu's.
+ * Rows that fit into the registers of a cluster are read once. A block has room for all scores of its part, so rows
+ * of few distinct values only take more passes. Longer rows start from the hint, as in topk.cu; when the candidates
+ * of a block do not fit, the first block of the cluster computes the whole row. topk.cu does the rows with forced
+ * tokens, and launches with more rows than there are clusters of two.
  *
- * Bound by latency: four or five cluster barriers each followed by a chain of loads from shared memory.
+ * The time is latency: four or five cluster barriers, each followed by a chain of loads from shared memory.
  */
 #include <type_traits>
 
@@ -17,17 +17,16 @@
 #include "kernels/cuda/topk_cluster_steps.cuh"
 
 #if __CUDA_ARCH__ >= 900
-/* A row whose candidates are too many: the first block, alone. */
+/* A row with too many candidates: the first block computes it alone. */
 template <int C>
 __device__ static void one_block(cluster_shared &s, const topk_row &row, uint32_t from, int k, int32_t *ids)
 {
-    sl_cluster_sync(); /* no block reads the bins of another one any more */
+    sl_cluster_sync(); /* from here on no block reads the bins of another one */
     if (blockIdx.x % C == 0)
         whole_row(s.t, row, from, (uint32_t)k, ids);
 }
 
-/* Selects k of the scores of a row, of which this block holds those from `first` on, or their maxima, in v.
- */
+/* Selects k of the scores of a row. v holds this block's part: the scores from `first` on, or their maxima. */
 template <typename K, int C>
 __device__ static void cluster_select(cluster_shared &s, const topk_row &row, topk_deal<THREADS> d,
                                       float4 (&v)[ROUNDS], int k, int first, uint8_t *smem, int32_t *ids)
@@ -81,7 +80,7 @@ __device__ static void cluster_select(cluster_shared &s, const topk_row &row, to
     cluster_write<C>(s, vals, places, (int)have, g, ranked, first, ids);
 }
 
-/* Loads this block's part of the row, or of its maxima; returns where it begins. */
+/* Loads this block's part of the row, or of its maxima; returns the index of the part's first score. */
 template <typename K, int C>
 __device__ static inline int cluster_load(const topk_row &row, const topk_deal<THREADS> &d,
                                           float4 (&v)[ROUNDS])
@@ -97,8 +96,8 @@ __device__ static inline int cluster_load(const topk_row &row, const topk_deal<T
 }
 #endif
 
-/* A cluster a row; `rounds` of a block's registers are used: for the row's scores, or for its hint. Rows of
- * no more than SL_HINT_MIN have no hint. */
+/* One cluster per row. A block uses `rounds` rounds of its registers, for the row's scores or (H) for its hint. Rows
+ * of no more than SL_HINT_MIN scores have no hint. */
 template <int C, bool H>
 __global__ static void __launch_bounds__(THREADS, 1)
     cluster_kernel(sl_topk_params p, sl_seq_tables seqs, const float *hint, int ld_hint, int rounds,
@@ -129,7 +128,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     sl_let_next_start();
     int seq = *seq_at, pos = *pos_at;
     first = cluster_load<K, C>(row, d, v);
-    sl_cluster_wait(); /* all blocks are there, their bins are clear */
+    sl_cluster_wait(); /* all blocks have started, and their bins are clear */
     if (seq == -1)     /* padding */
         pos = -1;
     bool all = pos < max(p.k, p.dense_below);
@@ -183,7 +182,7 @@ static sl_status launch(sl_cuda *cu, const sl_topk_params *p, const float *hint,
 
 sl_topk_clusters sl_cuda_topk_clusters(const sl_cuda *cu, const sl_topk_params *p)
 {
-    /* As many side by side as there is room for in the groups of 16 or 18 SMs. */
+    /* The largest clusters of which enough for all rows run concurrently, given GPCs of 16 or 18 SMs. */
     int c = p->token_count <= cu->sms / 12 ? 8 : p->token_count <= cu->sms / 6 ? 4 : 2;
 
     if (cu->cc != 90 || p->sinks || p->recent || p->token_count * c > cu->sms)

@@ -1,26 +1,26 @@
 /*
- * Inside topk_cluster.cu: the steps that the blocks of a cluster take together, in order: the bound, narrowing the
- * range around the cut, telling each other what they have, ranking what is around the cut, writing the ids.
+ * Internal to topk_cluster.cu: the steps that the blocks of a cluster perform together, in order: compute the bound,
+ * narrow the range around the cut, exchange the counts, rank the candidates around the cut, write the ids.
  */
 #ifndef SL_KERNELS_CUDA_TOPK_CLUSTER_STEPS_CUH
 #define SL_KERNELS_CUDA_TOPK_CLUSTER_STEPS_CUH
 #include "kernels/cuda/topk_bound.cuh"
 #include "kernels/cuda/topk_select.cuh"
 
-#define THREADS 512 /* half as many warps as in topk.cu: the steps between barriers are shorter */
+#define THREADS 512 /* half as many as in topk.cu: the steps between barriers are shorter with fewer warps */
 #define WARPS (THREADS / 32)
-#define ROUNDS 8                        /* four scores a thread each */
-#define SPAN_MAX (ROUNDS * 4 * THREADS) /* scores, or maxima of eight, of a block */
+#define ROUNDS 8                        /* each of four scores per thread */
+#define SPAN_MAX (ROUNDS * 4 * THREADS) /* scores, or maxima of eight, per block */
 #define MANY 12288                      /* candidates of a block that starts from maxima */
-#define LISTED 8192                     /* groups that it looks at */
-#define FEW_BITS 9                      /* of the number of bins that the cluster adds up, one a thread */
+#define LISTED 8192                     /* groups whose scores such a block reads */
+#define FEW_BITS 9 /* log2 of the number of bins that the cluster adds up, one per thread */
 #define FEW (1 << FEW_BITS)
 #define STEP (BINS / FEW)
-#define AROUND 128 /* candidates around the cut that are ranked one by one */
+#define AROUND 128 /* candidates around the cut that are ranked one by one, at most */
 
 struct cluster_shared {
-    topk_shared<THREADS> t;              /* its bins: four histograms in turns */
-    uint32_t low[8], high[8], counts[8]; /* of every block; counts: above the range << 16 | in it */
+    topk_shared<THREADS> t;              /* its bins hold four histograms, which the passes use in turn */
+    uint32_t low[8], high[8], counts[8]; /* of every block; counts: above the range << 16 | in the range */
     uint32_t keys[8][AROUND], around_key[AROUND], cut_key, mine, have;
     int places[8][AROUND], around_place[AROUND], cut_place;
     uint32_t taken[8], overflow;
@@ -28,22 +28,22 @@ struct cluster_shared {
 };
 
 #if __CUDA_ARCH__ >= 900
-/* Where block `rank` has what lies at p here. */
+/* The address in block `rank` that corresponds to p in this block. */
 __device__ static inline uint32_t peer(const void *p, int rank)
 {
     return sl_cluster_addr(sl_smem_addr(p), rank);
 }
 
-/* The histogram of the next pass; clear. */
+/* The histogram of pass number `pass`. */
 __device__ static inline uint32_t *bins_of_pass(cluster_shared &s, int pass)
 {
     return s.t.hist + (pass & 3) * FEW;
 }
 
 /*
- * Adds up the pass's histograms and finds the bin of the need-th largest: s.t.bin, s.t.above, s.have, and
- * s.t.found if there is one. All blocks get the same. Contains the cluster's barrier and clears what the pass
- * before this one has used.
+ * Adds up the blocks' histograms of this pass and finds the bin of the need-th largest key. Results, the same in all
+ * blocks: s.t.bin, s.t.above, s.have, and s.t.found if such a bin exists. Contains the cluster's barrier, and clears
+ * the histogram of the previous pass.
  */
 template <int C> __device__ static void cluster_find(cluster_shared &s, int pass, uint32_t need)
 {
@@ -74,7 +74,7 @@ template <int C> __device__ static void cluster_find(cluster_shared &s, int pass
     __syncthreads();
 }
 
-/* Smallest and largest of the cluster, from each block's. */
+/* The smallest and largest key of the cluster, from those of each block. */
 template <int C> __device__ static inline void cluster_range(cluster_shared &s, uint32_t *lo, uint32_t *hi)
 {
     int t = threadIdx.x, rank = blockIdx.x % C;
@@ -89,8 +89,8 @@ template <int C> __device__ static inline void cluster_range(cluster_shared &s, 
     *hi = __reduce_max_sync(0xffffffffu, s.high[t % C]);
 }
 
-/* As lower_bound() of one block: a lower bound of the need-th largest, from the row's n scores or maxima.
- * Counts the passes. */
+/* As lower_bound() of one block: a lower bound of the need-th largest, from the row's n scores or maxima. Counts the
+ * passes in s.passes. */
 template <int C>
 __device__ static bool cluster_bound(cluster_shared &s, int n, int rounds, const float4 (&v)[ROUNDS],
                                      uint32_t need, float *bound, float *top)
@@ -138,7 +138,7 @@ __device__ static bool cluster_bound(cluster_shared &s, int n, int rounds, const
     }
 }
 
-/* Every score of the block's part, in order. */
+/* Collects every score of the block's part, in order. */
 __device__ static inline void collect_all(const topk_row &r, const topk_deal<THREADS> &d,
                                           const float4 (&v)[ROUNDS], float *vals, int *places)
 {
@@ -154,7 +154,7 @@ __device__ static inline void collect_all(const topk_row &r, const topk_deal<THR
         }
 }
 
-/* Narrows the range until all in it are wanted, or are one value, or are few. False when the candidates of
+/* Narrows the range until all candidates in it are wanted, or have one value, or are few. False when the candidates of
  * some block did not fit. */
 template <int C>
 __device__ static bool cluster_narrow(cluster_shared &s, const float *vals, int n, int pass, topk_range *g)
@@ -178,8 +178,8 @@ __device__ static bool cluster_narrow(cluster_shared &s, const float *vals, int 
     return true;
 }
 
-/* Lets every block know how many of this one's candidates lie above the range and in it and, if they are to
- * be ranked, which. */
+/* Sends to every block how many of this block's candidates are above the range and in it and, if they are to be
+ * ranked, those in it. */
 template <int C>
 __device__ static void cluster_tell(cluster_shared &s, const float *vals, const int *places, int n,
                                     topk_range g, bool ranked, int first)
@@ -208,7 +208,7 @@ __device__ static void cluster_tell(cluster_shared &s, const float *vals, const 
     sl_cluster_sync();
 }
 
-/* Ranks what lies around the cut: the last one that is wanted, and how many are of each block. */
+/* Ranks the candidates around the cut: finds the last one that is wanted, and how many each block contributes. */
 template <int C> __device__ static void cluster_rank(cluster_shared &s, topk_range g)
 {
     int t = threadIdx.x, c = t / AROUND, m = t % AROUND;

@@ -1,7 +1,7 @@
 /*
- * Inside top-k: a row's scores as ordered keys, what a block shares, and the block's primitives (scans,
- * histogram of BINS bins, range). See topk.cu; its kernels have THREADS threads, and all of a block's threads
- * pass every function that has a barrier.
+ * Internal to top-k: a row's scores as ordered keys, the shared memory of a block, and the block's primitives (scans,
+ * histogram of BINS bins, range). See topk.cu. Its kernels have THREADS threads; all threads of a block must call
+ * every function that has a barrier.
  */
 #ifndef SL_KERNELS_CUDA_TOPK_ROW_CUH
 #define SL_KERNELS_CUDA_TOPK_ROW_CUH
@@ -9,15 +9,15 @@
 #include "kernels/cuda/select.cuh"
 
 #define BINS 2048
-#define ROW_MAX 32768 /* longer rows get a hint if they have none */
+#define ROW_MAX 32768 /* for longer rows a hint is made if there is none */
 #define CAND_MAX 8192
 #define LIST_MAX 8192
 #define MEMBERS 64
-#define AT_ONCE 16 /* loads in flight where the whole row is written */
+#define AT_ONCE 16 /* loads in flight while the whole row is written */
 #define KEY_FORCED 0xffffffffu
 #define SMEM_BYTES (CAND_MAX * 8 + LIST_MAX * 4)
 
-template <int N> struct topk_shared { /* of a block of N threads */
+template <int N> struct topk_shared { /* for a block of N threads */
     uint32_t hist[BINS];
     uint32_t low[N / 32], high[N / 32], count[2][N / 32], scan[N / 32];
     uint32_t bin, above, found;
@@ -35,7 +35,7 @@ struct topk_row {
     bool gates; /* there are forced tokens */
 };
 
-struct topk_range { /* keys that are still undecided, and how many of them are wanted, of how many */
+struct topk_range { /* the keys still undecided, lo to hi: `need` of them are wanted, `have` exist */
     uint32_t lo, hi, need, have;
 };
 
@@ -49,7 +49,7 @@ __device__ static inline uint32_t key_at(const topk_row &r, int i)
     return forced(r, i) ? KEY_FORCED : sl_order_key(r.scores[i]);
 }
 
-/* The score with this key. */
+/* The score that has this key. */
 __device__ static inline float score_of(uint32_t key)
 {
     return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
@@ -68,21 +68,21 @@ __device__ static inline float4 row_scores(const topk_row &r, int i, int end)
 
 __device__ static inline float max_of(float4 v)
 {
-    return fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)); /* NaN only if all are */
+    return fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)); /* NaN only if all four are NaN */
 }
 
-/* Which of four are at least `least`, as bits; no NaN is. */
+/* Bit e: score e of the four is at least `least`. NaN never is. */
 __device__ static inline uint32_t hits_of(float4 v, float least)
 {
     return (v.x >= least ? 1 : 0) | (v.y >= least ? 2 : 0) | (v.z >= least ? 4 : 0) | (v.w >= least ? 8 : 0);
 }
 
 /*
- * What the bound is taken from: the scores of the row, or the maxima of its groups. Four a thread at a time.
- * Forced ones do not count for the bound and always pass.
+ * The items from which the bound is computed: the scores of the row, or the maxima of its groups. A thread loads four
+ * at a time. Forced tokens do not count for the bound and always pass.
  */
 struct topk_scores {
-    static const int of = 1; /* scores an item stands for */
+    static const int of = 1; /* scores that an item represents */
 
     __device__ static inline float4 load(const topk_row &r, int i)
     {
@@ -106,7 +106,7 @@ __device__ static inline float item_of_four(float4 v, int e)
     return e == 0 ? v.x : e == 1 ? v.y : e == 2 ? v.z : v.w;
 }
 
-/* Which of the items i .. i + 3 hold a forced token. */
+/* Bit e: item i + e (of four) contains a forced token. */
 template <typename K> __device__ static inline uint32_t forced_of(const topk_row &r, int i)
 {
     uint32_t f = 0;
@@ -131,7 +131,7 @@ __device__ static inline uint32_t warp_inclusive(uint32_t v)
     return v;
 }
 
-/* Of the warps before this one; *total of all. s.count[which] was written before the last barrier. */
+/* The sum over the warps before this one; *total: over all. s.count[which] was written before the last barrier. */
 template <int N>
 __device__ static inline uint32_t warps_before(const topk_shared<N> &s, int which, uint32_t *total)
 {
@@ -149,8 +149,8 @@ template <int N> __device__ static inline void clear_bins(topk_shared<N> &s)
         ((uint2 *)s.hist)[i] = make_uint2(0, 0);
 }
 
-/* The bin that holds the need-th largest, and how many lie above it, to s.bin and s.above; s.found only if
- * there are that many. After the barrier that completes the histogram; ends with one. */
+/* Finds the bin that holds the need-th largest key: s.bin, and s.above, the number of keys above the bin; sets s.found
+ * only if there are that many keys. Call it after the barrier that completes the histogram; it ends with a barrier. */
 template <int N> __device__ static void find_bin(topk_shared<N> &s, uint32_t need)
 {
     const int each = BINS / N;
@@ -179,7 +179,7 @@ template <int N> __device__ static void find_bin(topk_shared<N> &s, uint32_t nee
     __syncthreads();
 }
 
-/* The block's smallest and largest, from each thread's; contains a barrier. */
+/* The block's smallest and largest key, from those of each thread; contains a barrier. */
 template <int N> __device__ static inline void block_range(topk_shared<N> &s, uint32_t *lo, uint32_t *hi)
 {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -199,7 +199,7 @@ __device__ static inline int range_shift(uint32_t lo, uint32_t hi)
     return max(32 - __clz(hi - lo) - 11, 0);
 }
 
-/* One bin of a histogram over `range`: narrows it. Returns the shift that was used. */
+/* Narrows the range to one bin of a histogram over it. Returns the shift that was used. */
 template <int N> __device__ static inline int narrow(topk_shared<N> &s, topk_range *g, int shift)
 {
     find_bin(s, g->need);

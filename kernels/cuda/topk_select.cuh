@@ -1,14 +1,13 @@
 /*
- * Inside top-k: the exact cut, and the selected ids in ascending order: of candidates in shared memory, or,
- * where more are left than fit, of the whole row by radix passes. See topk.cu.
+ * Internal to top-k: the exact cut, and the selected ids in ascending order. They come from candidates in shared
+ * memory or, where more are left than fit, from the whole row by radix passes. See topk.cu.
  */
 #ifndef SL_KERNELS_CUDA_TOPK_SELECT_CUH
 #define SL_KERNELS_CUDA_TOPK_SELECT_CUH
 
 #include "kernels/cuda/topk_row.cuh"
 
-/* Whether a candidate of an undecided range is among the wanted ones: larger keys first, then smaller places.
- */
+/* Whether a candidate of the undecided range is wanted: larger keys first, and of equal keys smaller places first. */
 template <int N>
 __device__ static inline bool among(const topk_shared<N> &s, uint32_t key, int place, uint32_t need)
 {
@@ -20,9 +19,8 @@ __device__ static inline bool among(const topk_shared<N> &s, uint32_t key, int p
 }
 
 /*
- * Selects `need` of the n candidates that are not forced, and the forced ones, and writes their ids in order.
- * The range is [pivot, largest key]; the bins are clear. A thread has consecutive candidates, at most
- * M.
+ * Selects `need` of the n candidates that are not forced, and all forced ones, and writes their ids in order. On entry
+ * the range is [pivot, largest key] and the bins are clear. A thread has consecutive candidates, at most M.
  */
 template <int M, int N>
 __device__ static void select_candidates(topk_shared<N> &s, const topk_row &r, const float *vals,
@@ -93,7 +91,8 @@ __device__ static void select_candidates(topk_shared<N> &s, const topk_row &r, c
         }
 }
 
-/* Adds 1 to the bin of every lane that is in; few atomics when bins repeat. Whole warp. */
+/* Adds 1 to the bin of every lane with `in`; lanes with the same bin share one atomic, for up to
+ * two different bins. All lanes call it. */
 __device__ static inline void add_bins(uint32_t *hist, bool in, uint32_t bin)
 {
     uint32_t mask = __ballot_sync(0xffffffffu, in);
@@ -110,7 +109,7 @@ __device__ static inline void add_bins(uint32_t *hist, bool in, uint32_t bin)
         atomicAdd(&hist[bin], 1u);
 }
 
-/* Keys i .. i + 3 of the whole-row passes; *valid has a bit for each that exists. */
+/* Keys i to i + 3 for the passes over the whole row; *valid has a bit for each key that exists. */
 __device__ static inline uint4 row_keys(const topk_row &r, int i, int to, uint32_t *valid)
 {
     float4 v = row_scores(r, i, r.len);
@@ -126,7 +125,7 @@ __device__ static inline uint4 row_keys(const topk_row &r, int i, int to, uint32
     return k;
 }
 
-/* This warp's part of the row. */
+/* The part of the row that this warp reads: from *from to *to - 1. */
 template <int N> __device__ static inline void warp_part(const topk_row &r, int *from, int *to)
 {
     int seg = ((r.len + N / 32 - 1) / (N / 32) + 127) / 128 * 128;
@@ -135,7 +134,7 @@ template <int N> __device__ static inline void warp_part(const topk_row &r, int 
     *to = min(*from + seg, r.len);
 }
 
-/* How many keys of each warp's part lie above the range and in it, to s.count; narrows the range to the
+/* Writes to s.count how many keys of each warp's part are above the range and in it; narrows the range to the
  * smallest and largest key in it. */
 template <int N> __device__ static void survey(topk_shared<N> &s, const topk_row &r, topk_range *g)
 {
@@ -170,7 +169,7 @@ template <int N> __device__ static void survey(topk_shared<N> &s, const topk_row
     }
 }
 
-/* Writes the selected ids of the row in order, after a survey: the range is all wanted or one value. */
+/* Writes the selected ids of the row in order, after a survey: the whole range is wanted, or it is one value. */
 template <int N>
 __device__ static void write_row(topk_shared<N> &s, const topk_row &r, topk_range g, int32_t *ids)
 {
@@ -200,8 +199,8 @@ __device__ static void write_row(topk_shared<N> &s, const topk_row &r, topk_rang
     }
 }
 
-/* Few distinct values: surveys and radix passes over the row from the lower bound on. Not part of its
- * callers, whose registers are few. */
+/* For few distinct values: surveys and radix passes over the row, from the lower bound on. A separate function,
+ * because inlined it would cost its callers registers that they need. */
 template <int N>
 __device__ static __noinline__ void whole_row(topk_shared<N> &s, const topk_row &r, uint32_t pivot,
                                               uint32_t need, int32_t *ids)
@@ -211,7 +210,7 @@ __device__ static __noinline__ void whole_row(topk_shared<N> &s, const topk_row 
     uint32_t valid;
 
     if (need == 0)
-        g = {KEY_FORCED, KEY_FORCED, KEY_FORCED, 0}; /* the forced ones alone */
+        g = {KEY_FORCED, KEY_FORCED, KEY_FORCED, 0}; /* only the forced tokens */
     warp_part<N>(r, &from, &to);
     for (;;) {
         __syncthreads();

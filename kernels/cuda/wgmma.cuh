@@ -10,7 +10,8 @@
 
 #include "kernels/cuda/common.cuh"
 
-#define SL_TILE 8192 /* bytes of a tile of 64 rows */
+#define SL_TILE 8192    /* bytes of a tile of 64 rows */
+#define SL_TILE_16 2048 /* bytes of 16 of its rows */
 
 /* Byte of chunk c (16 bytes) of row r in a tile. */
 __device__ static inline int sl_swizzle(int r, int c)
