@@ -122,9 +122,9 @@ static sl_worker_calls calls_of(sl_prefill *p)
 static void on_engine_mail(void *arg, sl_wmail *m)
 {
     if (m->kind == PM_CHECKED)
-        sl_pengine_checked(arg, (sl_check *)m);
+        sl_schedule_checked(arg, (sl_check *)m);
     else
-        sl_pengine_mail(arg, m);
+        sl_schedule_mail(arg, m);
 }
 
 static uint64_t on_engine_tick(void *arg, uint64_t now)
@@ -141,15 +141,15 @@ static bool on_engine_idle(const void *arg)
 
 static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
 {
-    sl_pengine_admit(arg);
+    sl_schedule_admit(arg);
     sl_status st;
-    *worked = sl_pengine_step(arg, &st, err);
+    *worked = sl_schedule_step(arg, &st, err);
     return st;
 }
 
 static void on_engine_report(void *arg)
 {
-    sl_pengine_publish_load(arg);
+    sl_prefill_load_publish(arg);
 }
 
 sl_status sl_prefill_run(sl_prefill *p, const volatile int *stop, uint32_t drain_timeout_ms, sl_err *err)
@@ -174,8 +174,8 @@ static sl_status open_parts(sl_prefill *p, sl_err *err)
     if (!p->items)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     SL_TRY(sl_paths_prepare(p, err));
-    sl_pengine_find_metrics(p, p->o.role.worker.metrics);
-    sl_pengine_publish_load(p);
+    sl_prefill_metrics_find(p, p->o.role.worker.metrics);
+    sl_prefill_load_publish(p);
     sl_worker_opts w = sl_worker_role_core_opts(&p->role, &p->o.role, false);
     w.device_memory = p->dev_memory;
     w.n_device_memory = p->n_dev_memory;
@@ -220,7 +220,7 @@ static void drop_mail(sl_prefill *p)
 {
     for (sl_wmail *m; (m = sl_worker_role_take(&p->role));) {
         if (m->kind == PM_STEP_BACK)
-            sl_pengine_mail(p, m);
+            sl_schedule_mail(p, m);
         else if (m->kind == PM_CHECKED)
             sl_check_free((sl_check *)m);
         else if (m->kind == PM_FLUSH_CACHE || m->kind == PM_DRAIN)

@@ -150,15 +150,15 @@ struct sl_prefill {
 };
 
 /* schedule.c, engine thread */
-void sl_pengine_mail(sl_prefill *p, sl_wmail *m);
-void sl_pengine_admit(sl_prefill *p);
+void sl_schedule_mail(sl_prefill *p, sl_wmail *m);
+void sl_schedule_admit(sl_prefill *p);
 /* The checker's answer. */
-void sl_pengine_checked(sl_prefill *p, sl_check *k);
+void sl_schedule_checked(sl_prefill *p, sl_check *k);
 /* One step; false when there was nothing to compute. A negative status is fatal. */
-bool sl_pengine_step(sl_prefill *p, sl_status *st, sl_err *err);
+bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err);
 
 /* report.c, engine thread */
-void sl_pengine_find_metrics(sl_prefill *p, sl_metrics *m);
-void sl_pengine_publish_load(sl_prefill *p);
+void sl_prefill_metrics_find(sl_prefill *p, sl_metrics *m);
+void sl_prefill_load_publish(sl_prefill *p);
 
 #endif

@@ -1,7 +1,7 @@
 /* What others learn of a prefill worker: load for the heartbeat, metrics. Engine thread. */
 #include "prefill/prefill_impl.h"
 
-void sl_pengine_find_metrics(sl_prefill *p, sl_metrics *m)
+void sl_prefill_metrics_find(sl_prefill *p, sl_metrics *m)
 {
     p->c.tokens = sl_metrics_counter(m, "sluice_prefill_tokens_total", NULL);
     p->c.reused_local = sl_metrics_counter(m, "sluice_prefill_reused_tokens_total", SL_LABELS("local"));
@@ -24,7 +24,7 @@ void sl_pengine_find_metrics(sl_prefill *p, sl_metrics *m)
     p->c.exposed = sl_metrics_histogram(m, "sluice_transfer_exposed_seconds", NULL);
 }
 
-void sl_pengine_publish_load(sl_prefill *p)
+void sl_prefill_load_publish(sl_prefill *p)
 {
     sl_worker_report now = {0};
     for (const sl_prefill_job *j = p->jobs; j; j = j->engine.next) {

@@ -162,7 +162,7 @@ static void drop_page(sl_prefill *p, int32_t page)
     sl_log(SL_LOG_WARN, "prefill", "page_damaged", "page=%d dropped=%d", page, dropped);
 }
 
-void sl_pengine_checked(sl_prefill *p, sl_check *k)
+void sl_schedule_checked(sl_prefill *p, sl_check *k)
 {
     sl_prefill_job *j = k->owner;
     j->engine.checks--;
@@ -194,7 +194,7 @@ static void on_pulled(sl_prefill *p, sl_prefill_job *j)
     j->engine.state = JOB_READY;
 }
 
-void sl_pengine_mail(sl_prefill *p, sl_wmail *m)
+void sl_schedule_mail(sl_prefill *p, sl_wmail *m)
 {
     sl_prefill_job *j = ((sl_job_mail *)m)->job;
     switch (m->kind) {
@@ -315,7 +315,7 @@ static bool has_place(const sl_prefill *p, const sl_prefill_job *j)
     return !is_long(p, j) || p->o.max_requests == 1 || n < p->o.max_requests - 1;
 }
 
-void sl_pengine_admit(sl_prefill *p)
+void sl_schedule_admit(sl_prefill *p)
 {
     bool pages = true, slots = true;
     for (sl_prefill_job *j = p->jobs, *next; j; j = next) {
@@ -418,7 +418,7 @@ static void advance(sl_prefill *p, sl_prefill_step *s)
     }
 }
 
-bool sl_pengine_step(sl_prefill *p, sl_status *st, sl_err *err)
+bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err)
 {
     sl_prefill_step *s = take_step(p);
     *st = SL_OK;
