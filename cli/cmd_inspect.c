@@ -69,7 +69,9 @@ static void print_config(const sl_model_config *c)
            c->index_topk, c->index_rope_interleaved ? "interleaved" : "half-split");
     printf("experts        %d routed (%d per token, %d of %d groups), %d shared\n", c->n_routed_experts,
            c->num_experts_per_tok, c->topk_group, c->n_group, c->n_shared_experts);
-    printf("rope           theta %g%s\n", c->rope_theta, c->rope_yarn ? ", yarn" : "");
+    bool plain = c->rope_type == SL_ROPE_PLAIN;
+    printf("rope           theta %g%s%s\n", c->rope_theta, plain ? "" : ", ",
+           plain ? "" : sl_rope_type_name(c->rope_type));
     printf("end tokens    ");
     for (int32_t i = 0; i < c->n_eos; i++)
         printf(" %d", c->eos_ids[i]);

@@ -1,18 +1,11 @@
-/* The rotary embedding's keys of config.json: old and new layout, plain and YaRN. */
+/* The rotary embedding's keys of config.json: old and new layout, and the registry of rope types. */
 #include <string.h>
 
 #include "model/config_read.h"
 #include "model/rope.h"
 
-static sl_status rope_type(sl_config_reader *x, const json_t *rope, bool *yarn)
+static sl_status no_partial(sl_config_reader *x, const json_t *rope)
 {
-    const char *type = NULL, *old = NULL;
-    SL_TRY(sl_cfg_string(x, rope, "rope_type", &type));
-    SL_TRY(sl_cfg_string(x, rope, "type", &old));
-    type = type ? type : old ? old : "default";
-    *yarn = strcmp(type, "yarn") == 0;
-    if (!*yarn && strcmp(type, "default") != 0)
-        return sl_cfg_cannot(x, "rope_type: \"%.32s\" is not supported (default, yarn are)", type);
     double partial;
     SL_TRY(sl_cfg_real_or(x, sl_cfg_get(rope, "partial_rotary_factor"), "partial_rotary_factor", 0, 1, 1,
                           &partial));
@@ -39,6 +32,45 @@ static sl_status read_yarn(sl_config_reader *x, const json_t *rope)
     return SL_OK;
 }
 
+static sl_status read_plain(sl_config_reader *x, const json_t *rope)
+{
+    (void)x, (void)rope;
+    return SL_OK;
+}
+
+/* The registry of rope types, in the order of the enumeration. read: the type's own keys; NULL: not supported yet. */
+static const struct {
+    const char *name;
+    sl_status (*read)(sl_config_reader *x, const json_t *rope);
+} types[] = {
+    [SL_ROPE_PLAIN] = {"default", read_plain},
+    [SL_ROPE_YARN] = {"yarn", read_yarn},
+    [SL_ROPE_LLAMA3] = {"llama3", NULL},
+};
+
+const char *sl_rope_type_name(sl_rope_type type)
+{
+    return (unsigned)type < SL_COUNT(types) ? types[type].name : "?";
+}
+
+static sl_status find_type(sl_config_reader *x, const json_t *rope, sl_rope_type *out)
+{
+    const char *name = NULL, *old = NULL;
+    SL_TRY(sl_cfg_string(x, rope, "rope_type", &name));
+    SL_TRY(sl_cfg_string(x, rope, "type", &old));
+    name = name ? name : old ? old : types[SL_ROPE_PLAIN].name;
+    for (size_t i = 0; i < SL_COUNT(types); i++) {
+        if (strcmp(name, types[i].name) == 0 && types[i].read) {
+            *out = (sl_rope_type)i;
+            return SL_OK;
+        }
+        if (strcmp(name, types[i].name) == 0)
+            return sl_cfg_cannot(x, "rope_type: \"%s\" is known, but not supported yet (default, yarn are)",
+                                 name);
+    }
+    return sl_cfg_cannot(x, "rope_type: \"%.32s\" is not supported (default, yarn are)", name);
+}
+
 sl_status sl_cfg_rope(sl_config_reader *x)
 {
     const json_t *rope = sl_cfg_get(x->root, "rope_parameters"), *old = sl_cfg_get(x->root, "rope_scaling");
@@ -53,10 +85,11 @@ sl_status sl_cfg_rope(sl_config_reader *x)
     SL_TRY(sl_cfg_real(x, theta ? theta : sl_cfg_get(x->root, "rope_theta"), "rope_theta", 1.001, 1e12,
                        &c->rope_theta));
     c->rope_factor = c->rope_attention_factor = 1;
-    if (rope)
-        SL_TRY(rope_type(x, rope, &c->rope_yarn));
-    if (c->rope_yarn)
-        SL_TRY(read_yarn(x, rope));
+    if (rope) {
+        SL_TRY(find_type(x, rope, &c->rope_type));
+        SL_TRY(no_partial(x, rope));
+        SL_TRY(types[c->rope_type].read(x, rope));
+    }
     sl_rope_finish_config(c);
     return SL_OK;
 }

@@ -89,6 +89,13 @@ typedef struct sl_layer_step {
     sl_status (*run)(struct sl_pass *p);
 } sl_layer_step;
 
+/* A model that can be made without a checkpoint (model/synthetic.h): the keys of its config.json, except
+ * num_hidden_layers, and without the outer braces. A list of presets ends with a NULL name. */
+typedef struct sl_model_preset {
+    const char *name, *keys;
+    int32_t layers;
+} sl_model_preset;
+
 typedef struct sl_family {
     const char *model_type, *architecture; /* as config.json has them */
 
@@ -112,6 +119,8 @@ typedef struct sl_family {
     /* An `attend` that runs nothing: asks the backend (ctx) whether it supports the ops that the owner of the cache
      * will run for such a call. */
     sl_attend_fn ask_attend;
+
+    const sl_model_preset *presets; /* for benchmarks; NULL: none */
 
     const void *traits; /* constants which the family's own functions read; may be NULL */
 } sl_family;

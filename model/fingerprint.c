@@ -50,7 +50,7 @@ static void put_config(sl_wr *w, const sl_model_config *c)
         c->norm_topk_prob,
         c->index_rope_interleaved,
         c->rope_original_max,
-        c->rope_yarn,
+        (int32_t)c->rope_type,
         c->rope_truncate,
         c->tie_word_embeddings,
         c->fp8_acts,

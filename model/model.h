@@ -17,6 +17,16 @@
 #define SL_MAX_EOS 8
 
 /* What config.json says, checked and completed. Dimensions as in the Hugging Face keys of the same name. */
+/* How the rotary frequencies are scaled for long contexts. The numbers are part of model fingerprints. */
+typedef enum {
+    SL_ROPE_PLAIN, /* not at all */
+    SL_ROPE_YARN,
+    SL_ROPE_LLAMA3, /* recognised in config.json, and refused: not supported yet */
+} sl_rope_type;
+
+/* As config.json has it: "default", "yarn", "llama3". */
+const char *sl_rope_type_name(sl_rope_type type);
+
 typedef struct sl_model_config {
     char family[32];       /* model_type, for instance "deepseek_v32" */
     char architecture[64]; /* "DeepseekV32ForCausalLM"… */
@@ -42,7 +52,8 @@ typedef struct sl_model_config {
     double rope_theta, rope_factor, rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim;
     int32_t rope_original_max;
     double rope_attention_factor; /* multiplies cos and sin */
-    bool rope_yarn, rope_truncate;
+    sl_rope_type rope_type;
+    bool rope_truncate;
     float softmax_scale;
     bool tie_word_embeddings;
     bool fp8_acts; /* official W8A8 numerics: quantise inputs of F8 linears */

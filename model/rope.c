@@ -12,20 +12,25 @@ static double mscale(double factor, double m)
     return factor <= 1 ? 1.0 : 0.1 * m * log(factor) + 1.0;
 }
 
-void sl_rope_finish_config(sl_model_config *c)
+/* The softmax temperature, which YaRN corrects for the longer context; and the factor that is left for cos and sin. */
+static void finish_yarn(sl_model_config *c, double scale)
 {
-    double scale = pow(c->qk_nope_head_dim + c->qk_rope_head_dim, -0.5);
-    if (c->rope_yarn && c->rope_mscale_all_dim != 0) {
+    if (c->rope_mscale_all_dim != 0) {
         double m = mscale(c->rope_factor, c->rope_mscale_all_dim);
         scale *= m * m;
     }
     c->softmax_scale = (float)scale;
-    if (c->rope_yarn && c->rope_attention_factor == 0) {
+    if (c->rope_attention_factor == 0) {
         bool both = c->rope_mscale != 0 && c->rope_mscale_all_dim != 0;
         c->rope_attention_factor =
             both ? mscale(c->rope_factor, c->rope_mscale) / mscale(c->rope_factor, c->rope_mscale_all_dim)
                  : mscale(c->rope_factor, 1.0);
     }
+}
+
+static void finish_plain(sl_model_config *c, double scale)
+{
+    c->softmax_scale = (float)scale;
 }
 
 /* The dimension whose wavelength makes `rotations` turns within the original context. */
@@ -35,30 +40,52 @@ static double correction_dim(const sl_model_config *c, double rotations)
            (2 * log(c->rope_theta));
 }
 
-void sl_rope_frequencies(const sl_model_config *c, float *out)
+static float period(const sl_model_config *c, int32_t j)
+{
+    return (float)pow((float)c->rope_theta, (float)(2 * j) / (float)c->qk_rope_head_dim);
+}
+
+static void plain_frequencies(const sl_model_config *c, float *out)
+{
+    for (int32_t j = 0; j < c->qk_rope_head_dim / 2; j++)
+        out[j] = 1.0f / period(c, j);
+}
+
+static void yarn_frequencies(const sl_model_config *c, float *out)
 {
     int32_t dim = c->qk_rope_head_dim;
-    double low = 0, high = 0;
-    if (c->rope_yarn) {
-        low = correction_dim(c, c->rope_beta_fast);
-        high = correction_dim(c, c->rope_beta_slow);
-        low = fmax(c->rope_truncate ? floor(low) : low, 0);
-        high = fmin(c->rope_truncate ? ceil(high) : high, dim - 1);
-        if (low == high)
-            high += 0.001;
-    }
+    double low = correction_dim(c, c->rope_beta_fast), high = correction_dim(c, c->rope_beta_slow);
+    low = fmax(c->rope_truncate ? floor(low) : low, 0);
+    high = fmin(c->rope_truncate ? ceil(high) : high, dim - 1);
+    if (low == high)
+        high += 0.001;
     for (int32_t j = 0; j < dim / 2; j++) {
-        float period = (float)pow((float)c->rope_theta, (float)(2 * j) / (float)dim);
-        float plain = 1.0f / period;
-        if (!c->rope_yarn) {
-            out[j] = plain;
-            continue;
-        }
         float ramp = ((float)j - (float)low) / (float)(high - low);
         float keep = 1.0f - fminf(fmaxf(ramp, 0.0f), 1.0f);
-        float stretched = 1.0f / ((float)c->rope_factor * period);
-        out[j] = stretched * (1.0f - keep) + plain * keep;
+        float stretched = 1.0f / ((float)c->rope_factor * period(c, j));
+        out[j] = stretched * (1.0f - keep) + 1.0f / period(c, j) * keep;
     }
+}
+
+/* The config reader lets no other type through (config_rope.c). */
+static const struct {
+    void (*finish)(sl_model_config *c, double scale);
+    void (*frequencies)(const sl_model_config *c, float *out);
+} types[] = {
+    [SL_ROPE_PLAIN] = {finish_plain, plain_frequencies},
+    [SL_ROPE_YARN] = {finish_yarn, yarn_frequencies},
+};
+
+void sl_rope_finish_config(sl_model_config *c)
+{
+    SL_CHECK((unsigned)c->rope_type < SL_COUNT(types), "rope type %d", (int)c->rope_type);
+    types[c->rope_type].finish(c, pow(c->qk_nope_head_dim + c->qk_rope_head_dim, -0.5));
+}
+
+void sl_rope_frequencies(const sl_model_config *c, float *out)
+{
+    SL_CHECK((unsigned)c->rope_type < SL_COUNT(types), "rope type %d", (int)c->rope_type);
+    types[c->rope_type].frequencies(c, out);
 }
 
 void sl_rope_table(const sl_model_config *c, int32_t first, int32_t count, float *out)

@@ -14,58 +14,38 @@
 #define BLOCK 128
 #define F8_SPREAD 240.0f
 
-const char *const sl_synthetic_names[] = {"deepseek_v32", "tiny", NULL};
+/* The i-th preset of all families, NULL after the last. */
+static const sl_model_preset *preset_at(size_t i)
+{
+    for (size_t k = 0; sl_family_at(k); k++) {
+        for (const sl_model_preset *p = sl_family_at(k)->presets; p && p->name; p++) {
+            if (i-- == 0)
+                return p;
+        }
+    }
+    return NULL;
+}
 
-#define COMMON                                                                                               \
-    "\"architectures\": [\"DeepseekV32ForCausalLM\"], \"model_type\": \"deepseek_v32\", "                    \
-    "\"num_hidden_layers\": %d, "                                                                            \
-    "\"moe_layer_freq\": 1, \"n_shared_experts\": 1, \"norm_topk_prob\": true, \"routed_scaling_factor\": "  \
-    "2.5, "                                                                                                  \
-    "\"topk_method\": \"noaux_tc\", \"scoring_func\": \"sigmoid\", \"hidden_act\": \"silu\", "               \
-    "\"rms_norm_eps\": 1e-6, "                                                                               \
-    "\"attention_bias\": false, \"rope_theta\": 10000, \"max_position_embeddings\": 163840, "                \
-    "\"eos_token_id\": 1, "                                                                                  \
-    "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 40, \"original_max_position_embeddings\": 4096, "    \
-    "\"beta_fast\": 32, \"beta_slow\": 1, \"mscale\": 1.0, \"mscale_all_dim\": 1.0}, "                       \
-    "\"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", \"activation_scheme\": "        \
-    "\"dynamic\", "                                                                                          \
-    "\"weight_block_size\": [128, 128]}, "
-
-static const struct {
-    const char *name, *config;
-    int32_t layers;
-} presets[] = {
-    {"deepseek_v32",
-     "{" COMMON "\"vocab_size\": 129280, \"hidden_size\": 7168, \"intermediate_size\": 18432, "
-     "\"moe_intermediate_size\": 2048, \"first_k_dense_replace\": 3, \"num_attention_heads\": 128, "
-     "\"num_key_value_heads\": 128, \"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "
-     "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"index_n_heads\": 64, \"index_head_dim\": 128, "
-     "\"index_topk\": 2048, \"n_routed_experts\": 256, \"num_experts_per_tok\": 8, \"n_group\": 8, "
-     "\"topk_group\": 4}",
-     61},
-    {"tiny",
-     "{" COMMON "\"vocab_size\": 256, \"hidden_size\": 128, \"intermediate_size\": 256, "
-     "\"moe_intermediate_size\": 128, \"first_k_dense_replace\": 1, \"num_attention_heads\": 2, "
-     "\"num_key_value_heads\": 2, \"q_lora_rank\": 128, \"kv_lora_rank\": 128, \"qk_nope_head_dim\": 32, "
-     "\"qk_rope_head_dim\": 16, \"v_head_dim\": 32, \"index_n_heads\": 4, \"index_head_dim\": 32, "
-     "\"index_topk\": 32, \"n_routed_experts\": 16, \"num_experts_per_tok\": 4, \"n_group\": 4, "
-     "\"topk_group\": 2}",
-     4},
-};
+const char *sl_synthetic_name(size_t i)
+{
+    const sl_model_preset *p = preset_at(i);
+    return p ? p->name : NULL;
+}
 
 sl_status sl_synthetic_config(const char *name, int32_t layers, sl_model_config *out, sl_err *err)
 {
-    for (size_t i = 0; i < SL_COUNT(presets); i++) {
-        if (strcmp(presets[i].name, name) != 0)
-            continue;
-        if (layers < 0 || layers > presets[i].layers)
-            return sl_fail(err, SL_ERR_INVALID, "%s has %d layers, %d are not possible", name,
-                           presets[i].layers, layers);
-        char text[4096];
-        int n = snprintf(text, sizeof text, presets[i].config, layers ? layers : presets[i].layers);
-        return sl_model_config_parse(text, (size_t)n, name, NULL, 0, NULL, out, err);
-    }
-    return sl_fail(err, SL_ERR_INVALID, "there is no made-up model \"%s\"", name);
+    const sl_model_preset *p = NULL;
+    for (size_t i = 0; (p = preset_at(i)) != NULL && strcmp(p->name, name) != 0; i++)
+        continue;
+    if (!p)
+        return sl_fail(err, SL_ERR_INVALID, "there is no synthetic model \"%s\"", name);
+    if (layers < 0 || layers > p->layers)
+        return sl_fail(err, SL_ERR_INVALID, "%s has %d layers, %d are not possible", name, p->layers, layers);
+    char text[4096];
+    int n =
+        snprintf(text, sizeof text, "{\"num_hidden_layers\": %d, %s}", layers ? layers : p->layers, p->keys);
+    SL_CHECK(n > 0 && (size_t)n < sizeof text, "preset %s of %d bytes", name, n);
+    return sl_model_config_parse(text, (size_t)n, name, NULL, 0, NULL, out, err);
 }
 
 /* Walks all tensors; without a block it only measures. */
@@ -105,11 +85,10 @@ static sl_status make_linear(maker *k, int64_t rows, int64_t cols, sl_dtype dtyp
     if (dtype != SL_F8_E4M3)
         return fill(k, rows, cols, dtype, 0, spread, &w->data);
     float s = spread / F8_SPREAD;
-    sl_status st = fill(k, rows, cols, dtype, 0, F8_SPREAD, &w->data);
-    if (st == SL_OK)
-        st = fill(k, (rows + BLOCK - 1) / BLOCK, (cols + BLOCK - 1) / BLOCK, SL_F32, s, s / 8, &scale);
+    SL_TRY(fill(k, rows, cols, dtype, 0, F8_SPREAD, &w->data));
+    SL_TRY(fill(k, (rows + BLOCK - 1) / BLOCK, (cols + BLOCK - 1) / BLOCK, SL_F32, s, s / 8, &scale));
     w->scale = scale;
-    return st;
+    return SL_OK;
 }
 
 static sl_status make_tensor(maker *k, const sl_tensor_spec *s, sl_weight *w)
@@ -130,30 +109,26 @@ static sl_status make_layer(maker *k, int32_t layer)
     const sl_model_config *c = &k->m->config;
     sl_layer_weights *lw = &k->m->weights.layers[layer];
     int64_t inter = c->moe_intermediate_size, hidden = c->hidden_size;
-    sl_status st = SL_OK;
-    for (size_t i = 0; i < f->n_layer_tensors && st == SL_OK; i++)
+    for (size_t i = 0; i < f->n_layer_tensors; i++)
         if (sl_when_holds(f->layer_tensors[i].when, c, layer))
-            st = make_tensor(k, &f->layer_tensors[i], &lw->w[f->layer_tensors[i].slot]);
-    for (int32_t e = 0; c->layer_is_moe[layer] && e < k->m->local_experts && st == SL_OK; e++) {
-        st = make_linear(k, inter, hidden, SL_F8_E4M3, &lw->gate[e]);
-        if (st == SL_OK)
-            st = make_linear(k, inter, hidden, SL_F8_E4M3, &lw->up[e]);
-        if (st == SL_OK)
-            st = make_linear(k, hidden, inter, SL_F8_E4M3, &lw->down[e]);
+            SL_TRY(make_tensor(k, &f->layer_tensors[i], &lw->w[f->layer_tensors[i].slot]));
+    for (int32_t e = 0; c->layer_is_moe[layer] && e < k->m->local_experts; e++) {
+        SL_TRY(make_linear(k, inter, hidden, SL_F8_E4M3, &lw->gate[e]));
+        SL_TRY(make_linear(k, inter, hidden, SL_F8_E4M3, &lw->up[e]));
+        SL_TRY(make_linear(k, hidden, inter, SL_F8_E4M3, &lw->down[e]));
     }
-    return st;
+    return SL_OK;
 }
 
 static sl_status make_all(maker *k)
 {
     const sl_family *f = k->m->family;
-    sl_status st = SL_OK;
     k->at = k->bytes = k->tensors = 0;
-    for (size_t i = 0; i < f->n_model_tensors && st == SL_OK; i++)
-        st = make_tensor(k, &f->model_tensors[i], &k->m->weights.w[f->model_tensors[i].slot]);
-    for (int32_t l = 0; l < k->m->config.n_layers && st == SL_OK; l++)
-        st = make_layer(k, l);
-    return st;
+    for (size_t i = 0; i < f->n_model_tensors; i++)
+        SL_TRY(make_tensor(k, &f->model_tensors[i], &k->m->weights.w[f->model_tensors[i].slot]));
+    for (int32_t l = 0; l < k->m->config.n_layers; l++)
+        SL_TRY(make_layer(k, l));
+    return SL_OK;
 }
 
 static sl_status alloc_tables(sl_model *m, sl_err *err)

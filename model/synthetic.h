@@ -14,9 +14,9 @@
 
 #include "model/model.h"
 
-/* "deepseek_v32", or "tiny" (the same family, sizes for tests). layers: 0 for all of them. NULL-terminated
- * names: sl_synthetic_names. SL_ERR_INVALID: unknown name, or not that many layers. */
-extern const char *const sl_synthetic_names[];
+/* The name of the i-th preset (families list them, model/family.h); NULL after the last. The first is "deepseek_v32". */
+const char *sl_synthetic_name(size_t i);
+/* The config of a preset. layers: 0 for all of them. SL_ERR_INVALID: unknown name, or not that many layers. */
 sl_status sl_synthetic_config(const char *name, int32_t layers, sl_model_config *out, sl_err *err);
 
 typedef struct sl_synthetic_opts {

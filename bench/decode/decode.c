@@ -123,7 +123,7 @@ int sl_bench_decode_main(int argc, char **argv)
 {
     sweep s = {.b.o = {.backend = "cuda",
                        .layout = "auto",
-                       .model = sl_synthetic_names[0],
+                       .model = sl_synthetic_name(0),
                        .ranks = 8,
                        .tail_rows = 64,
                        .resident_layers = 3,

@@ -158,7 +158,7 @@ static bool parse_lists(sl_bench_prefill_opts *o, const char *chunks, const char
 int sl_bench_prefill_main(int argc, char **argv)
 {
     sweep s = {
-        .b.o = {.backend = "cuda", .model = sl_synthetic_names[0], .ranks = 8, .repeats = 3, .threads = 8}};
+        .b.o = {.backend = "cuda", .model = sl_synthetic_name(0), .ranks = 8, .repeats = 3, .threads = 8}};
     sl_bench_prefill_opts *o = &s.b.o;
     const char *chunks = "512,1024,2048,4096", *contexts = "0,4096,16384,65536", *rows = "mla_fp8";
     const sl_arg args[] = {

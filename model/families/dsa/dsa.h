@@ -71,6 +71,8 @@ enum { SL_DSA_N_STEPS = 9 };
 extern const sl_layer_step sl_dsa_steps[SL_DSA_N_STEPS];
 /* The step that calls `attend`. */
 sl_status sl_dsa_step_attend(struct sl_pass *p);
+/* sl_family.presets */
+extern const sl_model_preset sl_dsa_presets_v32[];
 /* sl_family.ask_attend */
 sl_status sl_dsa_ask_attend(void *backend, const sl_attn_call *call, sl_err *err);
 /* The queries as attention wants them, in ql: q multiplied by the key half of kv_b, rotated. */

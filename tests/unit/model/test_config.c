@@ -14,37 +14,31 @@
 
 /* DeepSeek-V3.2 as published. */
 static const char *const v32 =
-    "{\"architectures\":[\"DeepseekV32ForCausalLM\"],\"model_type\":\"deepseek_v32\",\"vocab_size\":129280,"
-    "\"hidden_size\":7168,\"intermediate_size\":18432,\"moe_intermediate_size\":2048,\"num_hidden_layers\":"
-    "61,"
-    "\"first_k_dense_replace\":3,\"moe_layer_freq\":1,\"num_attention_heads\":128,\"num_key_value_heads\":"
-    "128,"
-    "\"q_lora_rank\":1536,\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_"
-    "dim\":128,"
-    "\"index_n_heads\":64,\"index_head_dim\":128,\"index_topk\":2048,\"n_routed_experts\":256,\"n_shared_"
-    "experts\":1,"
-    "\"num_experts_per_tok\":8,\"n_group\":8,\"topk_group\":4,\"topk_method\":\"noaux_tc\",\"scoring_func\":"
-    "\"sigmoid\","
-    "\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-06,"
+    "{\"architectures\":[\"DeepseekV32ForCausalLM\"],\"model_type\":\"deepseek_v32\","
+    "\"vocab_size\":129280,\"hidden_size\":7168,\"intermediate_size\":18432,"
+    "\"moe_intermediate_size\":2048,\"num_hidden_layers\":61,\"first_k_dense_replace\":3,"
+    "\"moe_layer_freq\":1,\"num_attention_heads\":128,\"num_key_value_heads\":128,\"q_lora_rank\":1536,"
+    "\"kv_lora_rank\":512,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,\"v_head_dim\":128,"
+    "\"index_n_heads\":64,\"index_head_dim\":128,\"index_topk\":2048,\"n_routed_experts\":256,"
+    "\"n_shared_experts\":1,\"num_experts_per_tok\":8,\"n_group\":8,\"topk_group\":4,"
+    "\"topk_method\":\"noaux_tc\",\"scoring_func\":\"sigmoid\",\"norm_topk_prob\":true,"
+    "\"routed_scaling_factor\":2.5,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-06,"
     "\"attention_bias\":false,\"tie_word_embeddings\":false,\"num_nextn_predict_layers\":1,"
     "\"max_position_embeddings\":163840,\"rope_theta\":10000,\"bos_token_id\":0,\"eos_token_id\":1,"
-    "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"original_max_position_embeddings\":4096,\"beta_"
-    "fast\":32,"
-    "\"beta_slow\":1,\"mscale\":1.0,\"mscale_all_dim\":1.0},"
-    "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\",\"activation_scheme\":\"dynamic\","
-    "\"weight_block_size\":[128,128],\"scale_fmt\":\"ue8m0\"}}";
+    "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"original_max_position_embeddings\":4096,"
+    "\"beta_fast\":32,\"beta_slow\":1,\"mscale\":1.0,\"mscale_all_dim\":1.0},"
+    "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\","
+    "\"activation_scheme\":\"dynamic\",\"weight_block_size\":[128,128],\"scale_fmt\":\"ue8m0\"}}";
 
 /* What turns it into GLM-5.2. */
-static const char *const glm = "{\"architectures\":[\"GlmMoeDsaForCausalLM\"],\"model_type\":\"glm_moe_dsa\","
-                               "\"vocab_size\":154880,\"hidden_size\":6144,"
-                               "\"intermediate_size\":12288,\"num_hidden_layers\":78,\"num_attention_heads\":"
-                               "64,\"num_key_value_heads\":64,"
-                               "\"q_lora_rank\":2048,\"qk_nope_head_dim\":192,\"v_head_dim\":256,\"index_n_"
-                               "heads\":32,\"n_group\":1,\"topk_group\":1,"
-                               "\"rms_norm_eps\":1e-05,\"max_position_embeddings\":1048576,\"index_topk_"
-                               "freq\":4,\"index_skip_topk_offset\":3,"
-                               "\"head_dim\":192,\"rope_theta\":null,\"rope_scaling\":null,"
-                               "\"rope_parameters\":{\"rope_theta\":8000000,\"rope_type\":\"default\"}}";
+static const char *const glm =
+    "{\"architectures\":[\"GlmMoeDsaForCausalLM\"],\"model_type\":\"glm_moe_dsa\",\"vocab_size\":154880,"
+    "\"hidden_size\":6144,\"intermediate_size\":12288,\"num_hidden_layers\":78,"
+    "\"num_attention_heads\":64,\"num_key_value_heads\":64,\"q_lora_rank\":2048,\"qk_nope_head_dim\":192,"
+    "\"v_head_dim\":256,\"index_n_heads\":32,\"n_group\":1,\"topk_group\":1,\"rms_norm_eps\":1e-05,"
+    "\"max_position_embeddings\":1048576,\"index_topk_freq\":4,\"index_skip_topk_offset\":3,"
+    "\"head_dim\":192,\"rope_theta\":null,\"rope_scaling\":null,"
+    "\"rope_parameters\":{\"rope_theta\":8000000,\"rope_type\":\"default\"}}";
 
 static json_t *base(bool is_glm)
 {
@@ -83,7 +77,7 @@ START_TEST(test_v32)
     ck_assert_str_eq(c.family, "deepseek_v32");
     ck_assert(c.n_layers == 61 && c.hidden_size == 7168 && c.n_heads == 128 && c.index_topk == 2048);
     ck_assert(!c.layer_is_moe[2] && c.layer_is_moe[3] && c.layer_is_moe[60] && c.layer_has_indexer[60]);
-    ck_assert(c.rope_yarn && c.rope_theta == 10000 && c.rope_attention_factor == 1.0);
+    ck_assert(c.rope_type == SL_ROPE_YARN && c.rope_theta == 10000 && c.rope_attention_factor == 1.0);
     ck_assert(!c.index_rope_interleaved && c.fp8_acts && c.norm_topk_prob && !c.tie_word_embeddings);
     ck_assert_float_eq_tol(c.softmax_scale, 0.13523378f, 1e-8f);
     ck_assert(c.rms_eps == 1e-6f && c.lora_eps == 1e-6f && c.index_eps == 1e-6f);
@@ -145,7 +139,7 @@ START_TEST(test_glm)
         full += c.layer_has_indexer[i];
     }
     ck_assert_int_eq(full, 21);
-    ck_assert(c.index_rope_interleaved && !c.rope_yarn && c.rope_theta == 8e6 &&
+    ck_assert(c.index_rope_interleaved && c.rope_type == SL_ROPE_PLAIN && c.rope_theta == 8e6 &&
               c.rope_attention_factor == 1.0);
     ck_assert_float_eq_tol(c.softmax_scale, 0.0625f, 1e-9f);
     ck_assert(c.rms_eps == 1e-5f && c.lora_eps == 1e-6f && c.index_eps == 1e-6f);
@@ -241,7 +235,10 @@ static const struct {
     {"rope_theta", "1", SL_ERR_INVALID, "rope_theta"},
     {"rope_scaling", "[]", SL_ERR_INVALID, "rope_scaling"},
     {"rope_parameters", "7", SL_ERR_INVALID, "rope_parameters"},
-    {"/type", "\"llama3\"", SL_ERR_UNSUPPORTED, "rope_type: \"llama3\""},
+    {"/type", "\"llama3\"", SL_ERR_UNSUPPORTED,
+     "rope_type: \"llama3\" is known, but not supported yet (default, yarn are)"},
+    {"/type", "\"longrope\"", SL_ERR_UNSUPPORTED,
+     "rope_type: \"longrope\" is not supported (default, yarn are)"},
     {"/partial_rotary_factor", "0.5", SL_ERR_UNSUPPORTED, "partial_rotary_factor"},
     {"/original_max_position_embeddings", "null", SL_ERR_INVALID, "original_max_position_embeddings"},
     {"/factor", "0", SL_ERR_INVALID, "factor"},
@@ -332,7 +329,8 @@ START_TEST(test_rope_spellings)
     json_object_set_new(j, "rope_parameters", rope);
     sl_model_config a = good(base(false), NULL), b = good(json_deep_copy(j), NULL);
     ck_assert(a.softmax_scale == b.softmax_scale && a.rope_factor == b.rope_factor &&
-              a.rope_theta == b.rope_theta && a.rope_original_max == b.rope_original_max && b.rope_yarn);
+              a.rope_theta == b.rope_theta && a.rope_original_max == b.rope_original_max &&
+              b.rope_type == SL_ROPE_YARN);
     json_object_set_new(rope, "factor", json_null()); /* from the two lengths */
     json_object_del(rope, "mscale");
     b = good(json_deep_copy(j), NULL);
