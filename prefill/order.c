@@ -1,4 +1,4 @@
-/* See order.h. Quadratic in prompts that end in one step, of which a chunk has room for few. */
+/* See order.h. The time is quadratic in the prompts that end in one step; a chunk has room for few of them. */
 #include "prefill/order.h"
 
 #include <stddef.h>

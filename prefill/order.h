@@ -1,5 +1,6 @@
 /*
- * The order of prompts: which prompts a step computes, and how many tokens of each. A pure function of what is left.
+ * The order of prompts: which prompts a step computes, and how many tokens of each. A pure function of the tokens
+ * that the prompts still need.
  *
  * Shortest remaining first, so that a short prompt gets its first token after a step or two, however many long ones there
  * are. Two rules more:
@@ -7,8 +8,8 @@
  *   Short steps    A step in which a prompt ends is filled with tokens of other prompts up to half a chunk only. The first
  *                  token of the prompt that ends does not wait for a whole chunk of the others.
  *   Ageing         A prompt that gets nothing counts the tokens that younger prompts get. From SL_PREFILL_PASSED_CHUNKS
- *                  chunks on it is aged. Aged prompts share half of every step, the oldest first, until they end: nobody
- *                  starves.
+ *                  chunks on it is aged. Aged prompts share half of every step, the oldest first, until they end, so
+ *                  that no prompt waits without limit.
  *
  * The tokens a model yields do not depend on how prompts share steps (docs/architecture.md, Why the bits agree).
  */

@@ -21,7 +21,7 @@ struct sl_ship_path {
     /* NULL, or: makes what the path needs when the worker starts; called when the configuration may choose it. An
      * error ends the start. */
     sl_status (*prepare)(sl_prefill *p, sl_err *err);
-    /* Makes the connection ready for this path. UNSUPPORTED and the like with the reason: another one is tried. */
+    /* Makes the connection ready for this path. Any error, with its reason: the next path is tried. */
     sl_status (*open)(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_welcome *w, sl_err *err);
     /* NULL, or: after the path was chosen and logged. */
     void (*opened)(sl_prefill *p, sl_decode_peer *d);

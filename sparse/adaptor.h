@@ -18,7 +18,7 @@ typedef struct sl_selection {
 typedef struct sl_adaptor {
     const char *name;
     sl_attn_kind kind;
-    /* What lists its kernel takes: of tokens in units of so many, shared by whom. */
+    /* The lists that its kernel takes: how many tokens one entry stands for, and which heads share a list. */
     int32_t list_tokens;
     sl_list_scope scope;
     /* New rows of the step's tokens, to the device and to the host pages. */

@@ -20,7 +20,7 @@ static sl_status check_algorithm(const sl_coord_opts *o, const sl_algo_desc *a, 
                                  sl_err *err)
 {
     if (a->action == SL_ACTION_EVICT)
-        return refuse(o, "drops tokens for good, which the host store's whole pages do not allow", err);
+        return refuse(o, "drops tokens permanently, which the host store's whole pages do not allow", err);
     if (a->action == SL_ACTION_KERNEL)
         return refuse(o, "skips inside the attention kernel, which the sparse MLA kernel does not", err);
     sl_selector s = a->selector(&o->cache);

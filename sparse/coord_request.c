@@ -1,4 +1,5 @@
-/* A request begins with what is cached of it, is spilled from resident to hierarchical, and ends. See sparse.h. */
+/* The life of a request: it begins with its cached pages, may be spilled from resident to hierarchical, and ends. See
+ * sparse.h. */
 #include "sparse/coordinator_impl.h"
 #include "sparse/load.h"
 

@@ -9,7 +9,8 @@
 static const uint64_t MS = 1000000;
 enum {
     IDLE_MS = 100,
-    LEAVE_MS = 150 /* after DRAIN: the router learns of it, and what it had sent before is refused */
+    LEAVE_MS =
+        150 /* after DRAIN: until then the router receives it, and requests that it sent before are refused */
 };
 
 static void fill_hello(sl_worker_role *r, sl_role role, const sl_worker_role_opts *o, int32_t max_batch)

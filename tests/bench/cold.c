@@ -132,7 +132,7 @@ double cold_time(cold *c, int32_t rounds)
 
     prepare(c, rounds);
     from = now_us();
-    run_rounds(c, rounds, rounds); /* op by op: what is set up at a first call is, and errors have a name */
+    run_rounds(c, rounds, rounds); /* op by op: does the setup of first calls, and errors name their op */
     if (c->st == SL_OK)
         c->st = sl_be_sync(c->be, &c->err);
     if (c->st != SL_OK)
@@ -171,7 +171,7 @@ void cold_report(cold *c, const cold_shape *s, const char *op, const char *shape
 
     if (c->st != SL_OK)
         return;
-    if (c->o.tiny) { /* other sizes than a limit or a peer is for */
+    if (c->o.tiny) { /* limits and peers are for the full sizes */
         printf("%s,\"%s\",%.2f,,,,,\n", op, shape, us);
         return;
     }
@@ -220,7 +220,7 @@ void *cold_put(cold *c, const void *host, size_t bytes)
     if (c->st == SL_OK && host)
         c->st = sl_be_copy(c->be, p, host, bytes, &c->err);
     if (c->st == SL_OK)
-        c->st = sl_be_sync(c->be, &c->err); /* host may go */
+        c->st = sl_be_sync(c->be, &c->err); /* after this the host memory may be freed */
     return p;
 }
 
@@ -315,7 +315,7 @@ const sl_seq_tables *cold_tables(cold *c, int32_t tokens, int32_t seqs, int32_t 
     return cold_keep(c, &t, sizeof t);
 }
 
-/* Registering makes it present; huge pages where the system has them. */
+/* Registering makes all pages resident; huge pages are used where the system has them. */
 uint8_t *cold_arena(cold *c, size_t bytes)
 {
     void *p;
@@ -361,7 +361,7 @@ static void release(cold *c, int32_t mark)
         sl_be_free(c->be, SL_MEM_DEVICE, c->allocs[--c->n_allocs]);
 }
 
-/* True unless it failed; what is missing here is no failure. */
+/* False if the case failed; a missing feature or too little memory is not a failure. */
 static bool settle(cold *c, const char *op, const cold_shape *s)
 {
     bool missing = c->st == SL_ERR_UNSUPPORTED || c->st == SL_ERR_DEVICE_MEMORY || c->st == SL_ERR_NO_MEMORY;

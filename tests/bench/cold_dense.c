@@ -1,4 +1,4 @@
-/* Cold times of the weights' ops at decode sizes: fp8 linear layers, routed experts; see cold.c. */
+/* Cold times of the ops that read weights, at decode sizes: fp8 linear layers, routed experts; see cold.c. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -64,9 +64,7 @@ static void setup_moe(cold *c)
     make(c, 3 * each * (c->o.tiny ? TOP : EXPERTS), c->o.tiny ? 256 : HIDDEN, c->o.tiny ? 256 : HIDDEN);
 }
 
-/*
- * A choice of TOP experts for each token, one out of each eighth; experts that no token chose are not read.
- */
+/* Chooses TOP experts for each token, one from each eighth; experts that no token chose are not read. */
 static int32_t *choices(cold *c, int32_t tokens, int32_t experts, int32_t *touched)
 {
     int32_t *ids = cold_host(c, sizeof *ids * MOST * TOP), span = experts / TOP, *at;

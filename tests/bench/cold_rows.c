@@ -32,7 +32,7 @@ static void make_rows(cold *c, sl_row_format format, int64_t n, int32_t tokens)
         in.view.base = cold_random(c, n * in.view.row_bytes, SL_F8_E4M3, 0, 110);
         for (int32_t i = 0; i < 4 * PART && scales; i++)
             scales[i] = cold_below(c, 2) ? 0.015625f : 0.0078125f;
-        for (int32_t i = 0; i < ROPE * PART && rope; i++) /* bf16 of 0.5 up to 2, either sign */
+        for (int32_t i = 0; i < ROPE * PART && rope; i++) /* bf16 of magnitude 0.5 to 2, either sign */
             rope[i] = (uint16_t)((0x3f00 + cold_below(c, 0x100)) | cold_below(c, 2) << 15);
         cold_stripe(c, in.view.base + LORA, in.view.row_bytes, n, scales, 16, PART);
         cold_stripe(c, in.view.base + LORA + 16, in.view.row_bytes, n, rope, 2 * ROPE, PART);
@@ -43,7 +43,7 @@ static void make_rows(cold *c, sl_row_format format, int64_t n, int32_t tokens)
     in.o = cold_mem(c, sizeof(float) * (size_t)tokens * MOST_HEADS * LORA);
 }
 
-/* Lists of k ascending rows out of `span`, other ones in every call. */
+/* Lists of k ascending rows out of `span`, different in every call. */
 static int32_t *lists(cold *c, int32_t tokens, int32_t span)
 {
     sl_draw_params d = {.ids = cold_mem(c, sizeof(int32_t) * (size_t)tokens * (size_t)in.k),
@@ -118,16 +118,16 @@ static void attention(cold *c, const cold_shape *a)
 
 typedef struct residency {
     sl_draw_params draw[COLD_CALLS];
-    int32_t *pos, at;    /* of the step that is about to run: positions [tokens], its number */
+    int32_t *pos, at;    /* of the next step: positions [tokens], and its number */
     uint32_t *step_word; /* device */
     int32_t tokens, steps[COLD_CALLS];
-    bool fresh; /* lists change; else all of them are hot from the second step on */
+    bool fresh; /* lists change with every step; else all of their rows are hot from the second step on */
     const sl_seq_tables *t[COLD_CALLS];
 } residency;
 
 static residency rs;
 
-/* The next step of the first `rounds` calls: positions move on, lists are drawn from there. */
+/* Prepares the next step of the first `rounds` calls: positions advance, and lists are drawn for them. */
 static void next_step(cold *c, int32_t rounds)
 {
     uint32_t step = (uint32_t)++rs.at;
@@ -173,7 +173,7 @@ static void resolve_call(cold *c, int32_t i, int32_t tokens, int32_t span, uint3
     int32_t *pages = cold_host(c, sizeof *pages * (size_t)tokens * (size_t)ld);
     sl_resolve_params p = {.k = in.k, .ld_ids = in.k, .miss_cap = cap, .policy = SL_EVICT_CLOCK};
 
-    for (int32_t t = 0; t < tokens && pages; t++) /* requests' pages mixed over the arena */
+    for (int32_t t = 0; t < tokens && pages; t++) /* the pages of all requests are mixed over the arena */
         for (int32_t j = 0; j < ld; j++)
             pages[t * ld + j] = (j * 37 % ld) * tokens + t;
     rs.t[i] = p.seqs = cold_tables(c, tokens, tokens, span + 100, ld, pages);
@@ -203,7 +203,7 @@ static void setup_resolve(cold *c)
     in.view.base = cold_mem(c, 256);
 }
 
-/* a: requests, misses in 65536ths of a list */
+/* a: requests, misses in units of 1/65536 of a list */
 static void resolve(cold *c, const cold_shape *a)
 {
     int32_t tokens = c->o.tiny ? 2 : a->a[0], span = c->o.tiny ? 4096 : 65536, rounds = c->o.tiny ? 2 : 16;
@@ -221,7 +221,7 @@ static void resolve(cold *c, const cold_shape *a)
         resolve_call(c, i, tokens, span, keep_word);
     c->prepare = next_step;
     double us = cold_time(c, rounds);
-    if (c->st == SL_OK) { /* of one more step, as the others */
+    if (c->st == SL_OK) { /* counts the misses of one further step of the same kind */
         const sl_resolve_params *p = c->calls[0].params;
         next_step(c, 1);
         if (c->st == SL_OK)
@@ -233,7 +233,7 @@ static void resolve(cold *c, const cold_shape *a)
     }
     free(rs.pos);
     snprintf(text, sizeof text, "%d requests %d misses", tokens, misses);
-    /* a list read and written, a map entry and a stamp for each id */
+    /* each id: it is read from a list and written to one, and has a map entry and a stamp */
     cold_report(c, a, "resolve", text, us, (double)tokens * in.k * (4 + 4 + 2 + 4) + misses * 24.0, 0, 1, 0);
 }
 
@@ -251,7 +251,7 @@ static size_t arena_bytes(const cold *c)
     return c->o.tiny ? (size_t)(4 * HOST_PAGE) : (size_t)(gib < 1 ? 1 : gib) << 30;
 }
 
-/* n rows from all over the arena, ascending. */
+/* n rows from the whole arena, ascending. */
 static void choose_rows(cold *c, int64_t *src, int32_t n)
 {
     int64_t rows = (int64_t)arena_bytes(c) / HOST_PAGE * PAGE_ROWS;
@@ -262,7 +262,7 @@ static void choose_rows(cold *c, int64_t *src, int32_t n)
     }
 }
 
-/* Such rows to rows `first` and on of the view, in another order. */
+/* Parameters that copy such rows to the rows from `first` on of the view, in another order. */
 static sl_gather_params gather_params(cold *c, int32_t n, int64_t first, int64_t of)
 {
     sl_gather_params p = {.rows = in.view, .miss_cap = n};
@@ -281,7 +281,7 @@ static sl_gather_params gather_params(cold *c, int32_t n, int64_t first, int64_t
     return p;
 }
 
-/* Other rows before every replay: their host pages' translations are nowhere yet, as in a step. */
+/* Other rows before every replay: as in a step, no cache holds the address translations of their host pages. */
 static void next_rows(cold *c, int32_t rounds)
 {
     for (int32_t i = 0; i < rounds && c->st == SL_OK; i++) {
@@ -303,7 +303,7 @@ static void setup_gather(cold *c)
     in.view.base = cold_mem(c, (size_t)DEVICE_ROWS * HOST_ROW);
 }
 
-/* a: rows, whether they are other ones in every replay */
+/* a: rows, whether every replay reads other rows */
 static void gather(cold *c, const cold_shape *a)
 {
     int32_t n = c->o.tiny ? 50 : a->a[0], rounds = c->o.tiny ? 2 : n > 10000 ? 8 : 16;

@@ -1,4 +1,4 @@
-/* Cold times of selection: index queries, index scores, top-k, both as one; see cold.c. */
+/* Cold times of selection: index queries, index scores, top-k, and the last two together; see cold.c. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 
 enum { DIM = 128, HEADS = 64, PAGE = 64 * (DIM + 4), MOST_TOKENS = 2048 };
 
-/* Inputs of all shapes. */
+/* Inputs that all shapes share. */
 static struct select {
     int32_t pages, k;
     uint8_t *keys, *q;
@@ -37,7 +37,7 @@ static void setup_scores(cold *c)
     in.hint = cold_mem(c, sl_topk_hint_bytes(64, 131072) + sl_topk_hint_bytes(MOST_TOKENS, 32768));
 }
 
-/* Pages of a sequence lie 37 pages apart; every call goes on where the one before ended. */
+/* Consecutive pages of a sequence are 37 pages apart; every call begins where the previous one ended. */
 static const sl_seq_tables *tables(cold *c, int32_t tokens, int32_t seqs, int32_t len)
 {
     int32_t ld = len / 64 + 1, *pages = cold_host(c, sizeof *pages * (size_t)seqs * (size_t)ld);
@@ -116,7 +116,7 @@ static void scores(cold *c, const cold_shape *a)
 
 /* ---- top-k alone, of N(0, 1) ---- */
 
-enum { MADE = 8 << 20 }; /* scores made up; the rest repeats them at other places */
+enum { MADE = 8 << 20 }; /* scores that are generated; the others repeat them at other places */
 
 static void setup_topk(cold *c)
 {
@@ -126,7 +126,7 @@ static void setup_topk(cold *c)
     in = (struct select){.k = c->o.tiny ? 64 : 2048, .n_scores = (size_t)made * 8};
     for (int32_t i = 0; i < made && h; i++) {
         float s = 0;
-        for (uint64_t j = 0; j < 4; j++) /* four uniform ones add up to nearly normal */
+        for (uint64_t j = 0; j < 4; j++) /* the sum of four uniform values is nearly normal */
             s += sl_synth_uniform(11, 4 * (uint64_t)i + j);
         h[i] = s * 0.8660254f;
     }

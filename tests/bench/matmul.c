@@ -3,13 +3,15 @@
  *
  *   bench_matmul [ROUNDS]
  *
- * The CPU backend promises the same bits for a token whatever else is in the batch. Three ways to a product:
- *   sluice      sl_be_run(SL_OP_LINEAR): canonical dots, invariant by construction
- *   blas_fixed  OpenBLAS, 8 tokens a call, padded: every call has one shape, so its rounding cannot depend on
- * the batch blas_free   OpenBLAS, all tokens in one call: what one would write without the promise Prints
- * CSV: median time of each, ratios to sluice (above 1: sluice is faster), and whether token 0 of the batch of
- * M has the bits it has alone ("same"), for sluice and blas_free; blas_fixed is checked as well. OpenBLAS is
- * linked here and nowhere else.
+ * The CPU backend promises that the bits of a token do not depend on the other tokens of the batch. Three methods:
+ *
+ *   | sluice     | sl_be_run(SL_OP_LINEAR): canonical dot products, which cannot depend on the batch                |
+ *   | blas_fixed | OpenBLAS, 8 tokens per call, padded: all calls have one shape, so rounding is always the same   |
+ *   | blas_free  | OpenBLAS, all tokens in one call: the usual way, without that promise                            |
+ *
+ * Prints CSV: the median time of each, the ratios to sluice (above 1: sluice is faster), and whether token 0 of the
+ * batch of M has the same bits as alone ("same"), for sluice and blas_free; for blas_fixed this is checked as well. No
+ * other program of the project is linked with OpenBLAS.
  */
 #include <cblas.h>
 #include <stdio.h>
@@ -29,7 +31,7 @@ typedef struct shape {
     int out, in;
 } shape;
 
-/* V3.2's own where one product stays below a second; the tiny checkpoint's. */
+/* Shapes of V3.2 where one product takes less than a second; shapes of the tiny checkpoint. */
 static const shape shapes[] = {
     {"v32_q_a", 1536, 7168},
     {"v32_kv_a", 576, 7168},
@@ -51,7 +53,7 @@ typedef struct bench {
     int m;
 } bench;
 
-/* Processor time of this thread: other load takes turns with us, not our time. */
+/* Processor time of this thread: the time that other processes take is not counted. */
 static double now_us(void)
 {
     struct timespec t;
@@ -119,7 +121,7 @@ static double round_us(const bench *b, void (*fn)(const bench *), int calls)
     return (now_us() - t0) / calls;
 }
 
-/* Whether token 0 comes out with the same bits alone and among m. */
+/* Whether token 0 has the same bits alone and in a batch of m. */
 static bool same_bits(bench b, void (*fn)(const bench *))
 {
     size_t bytes = (size_t)b.s->out * sizeof(float);

@@ -1,4 +1,4 @@
-/* A chat request of any JSON, in every format: a prompt or a reason, never a crash. */
+/* A chat request made of arbitrary JSON, in every format: the result is a prompt or a reason, never a crash. */
 #include <stdlib.h>
 
 #include "model/chat.h"

@@ -1,6 +1,6 @@
 /*
- * Generated text of any bytes through the streaming answer parser, cut in two ways: the same parts come out,
- * and the arguments of every call are a whole JSON object.
+ * Generated text of arbitrary bytes through the streaming answer parser, once in each of two divisions into pieces:
+ * both give the same parts, and the arguments of every call are a complete JSON object.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,8 @@ typedef struct log {
     char *p;
     size_t n, cap, args_from;
     int last;
-    bool valid; /* the input is UTF-8 without NUL (jansson takes none in a key), so arguments must be JSON */
+    bool
+        valid; /* the input is UTF-8 without NUL (jansson accepts none in a key), so arguments must be JSON */
 } log;
 
 static void add(log *l, const void *bytes, size_t n)

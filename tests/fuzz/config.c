@@ -1,6 +1,6 @@
 /*
- * YAML configuration: any bytes either load or give an error text; what loads must survive finish, dump and
- * loading the dump again with the same values. The first byte picks between a file and a --set assignment.
+ * YAML configuration: arbitrary bytes either load or give an error text. What loads must pass finish, and its dump
+ * must load again with the same values. The first byte chooses between a file and a --set assignment.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,4 @@
-/* libFuzzer over the geometry that peers send: what is accepted is finished, and survives another round trip.
- */
+/* Arbitrary bytes as the geometry that peers send: what is accepted is complete, and encodes and decodes again. */
 #include <stdlib.h>
 
 #include "kvstore/arena.h"

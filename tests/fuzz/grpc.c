@@ -1,6 +1,6 @@
 /*
- * gRPC input, from HTTP/2 frames to messages, against a router without workers or sockets. Even first byte:
- * the rest is what a client sends after its preface. Odd: the second byte picks a method and the rest is the
+ * gRPC input, from HTTP/2 frames to messages, sent to a router without workers and sockets. The first byte chooses:
+ * even: the rest is what a client sends after its preface; odd: the second byte chooses a method, and the rest is the
  * body of a well-formed call.
  */
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static void put_frame(sl_strbuf *b, uint8_t type, uint8_t flags, uint8_t stream,
     put(b, h, sizeof h);
 }
 
-/* A literal header field, never indexed. */
+/* A literal header field without indexing. */
 static void put_header(sl_strbuf *b, const char *name, const char *value)
 {
     uint8_t len[2] = {(uint8_t)strlen(name), (uint8_t)strlen(value)};
@@ -55,7 +55,7 @@ static void well_formed(sl_strbuf *b, uint8_t method, const uint8_t *data, size_
     uint8_t prefix[5] = {0, 0, (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n};
     put_frame(b, 0, n == 0, 1, 5);
     put(b, prefix, 5);
-    for (size_t at = 0, part; at < n; at += part) { /* deep messages are longer than one frame */
+    for (size_t at = 0, part; at < n; at += part) { /* deeply nested messages are longer than one frame */
         part = n - at < FRAME_BYTES ? n - at : FRAME_BYTES;
         put_frame(b, 0, at + part == n, 1, part);
         put(b, data + at, part);
@@ -100,6 +100,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     sl_groups_sweep(router);
     if (grpc.calls || grpc.generating || router->requests.active || router->requests.groups ||
         router->queue.length)
-        abort(); /* something outlived its connection */
+        abort(); /* an object has not been freed with its connection */
     return 0;
 }

@@ -1,5 +1,5 @@
 /*
- * JSON input and Python's writer: what parses is written, and what was written parses to an equal value.
+ * JSON input and the writer in Python's format: what parses is written, and the written text parses to an equal value.
  */
 #include <stdlib.h>
 #include <string.h>

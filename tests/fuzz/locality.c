@@ -1,4 +1,4 @@
-/* A scrape of /metrics as `sluice plan --locality` reads it: whatever is read gives a usable choice. */
+/* A text of /metrics as `sluice plan --locality` reads it: whatever is read gives a usable choice. */
 #include <stdlib.h>
 
 #include "engine/locality.h"

@@ -1,6 +1,6 @@
 /*
- * config.json and generation_config.json (after a zero byte): no input may crash, and what is accepted is
- * within bounds.
+ * config.json and generation_config.json (the two are separated by a zero byte): no input may crash, and what is
+ * accepted is within bounds.
  */
 #include <math.h>
 #include <stdlib.h>

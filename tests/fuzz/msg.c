@@ -1,6 +1,6 @@
 /*
- * libFuzzer over the message codec: any bytes decode or are refused; what decodes encodes to bytes that
- * decode to the same message again.
+ * The message codec: arbitrary bytes decode or are refused; what decodes is encoded to bytes that decode to the same
+ * message again.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /*
- * HTTP bodies: whatever arrives, the OpenAI parser answers with a request or an error, and an answer made
- * from a request is valid JSON and valid events.
+ * HTTP bodies: for every input the OpenAI parser returns a request or an error, and an answer made from a request is
+ * valid JSON and consists of valid events.
  */
 #include <stdlib.h>
 #include <string.h>

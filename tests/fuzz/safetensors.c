@@ -1,6 +1,6 @@
 /*
- * Safetensors headers: whatever is accepted must be consistent, every byte of every tensor must be readable,
- * and names must be found again.
+ * Safetensors headers: what is accepted must be consistent, every byte of every tensor must be readable, and every
+ * name must be found by a search.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* The wire form of sampling parameters: any bytes are refused or read, and what was read writes the same
- * bytes again. */
+/* Sampling parameters in the wire format: arbitrary bytes are refused or read, and what was read is written as the
+ * same bytes. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /*
- * Any text, valid UTF-8 or not, through the tiny model's tokenizer: no crash, invalid text refused, valid
- * text comes back as it went in, and streaming decoding equals whole decoding. Run from the repository's
- * root.
+ * Arbitrary text, valid UTF-8 or not, through the tiny model's tokenizer: no crash, invalid text is refused, valid
+ * text is the same after encoding and decoding, and streaming decoding equals decoding in one call. Run it from the
+ * repository's root.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* A tokenizer.json of any bytes either loads or is refused with a reason; one that loads also encodes and
- * decodes. */
+/* A tokenizer.json of arbitrary bytes either loads or is refused with a reason; one that loads can also encode and
+ * decode. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

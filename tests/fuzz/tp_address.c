@@ -1,5 +1,5 @@
-/* Address text and packed remote keys: any bytes are accepted or refused with a reason, and what is accepted
- * is in bounds. */
+/* Address text and packed remote keys: arbitrary bytes are accepted, or refused with a reason; what is accepted is
+ * within bounds. */
 #include <stdlib.h>
 #include <string.h>
 

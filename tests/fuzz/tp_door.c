@@ -1,7 +1,7 @@
 /*
- * The doorman's greeting: any bytes, cut in many places, are a beginning, a whole message or foreign; never
- * two of these for one input, what was foreign stays foreign, and what is whole writes the same bytes again.
- * Half of the inputs get a right header first, so that bodies are reached.
+ * The greeting at the door: an arbitrary input, of which many prefixes are tried, is incomplete, a whole message, or
+ * foreign. No input is two of these, a foreign prefix stays foreign when it grows, and a whole message is written as
+ * the same bytes. Half of the inputs receive a correct header first, so that the bodies are reached.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +17,9 @@ static void check(const uint8_t *bytes, size_t n)
     uint8_t again[UX_DOOR_MAX];
     bool foreign = false;
     for (size_t i = 0, step; i <= n; i += step) {
-        step = i == n ? 1 : i / 8 + 1 < n - i ? i / 8 + 1 : n - i; /* always the whole, too */
+        step = i == n ? 1 : i / 8 + 1 < n - i ? i / 8 + 1 : n - i; /* the last prefix is the whole input */
         const char *why = NULL;
-        uint8_t *cut = malloc(i ? i : 1); /* so that a read beyond i is seen */
+        uint8_t *cut = malloc(i ? i : 1); /* an exact copy: the sanitizer detects a read after byte i */
         if (!cut)
             return;
         memcpy(cut, bytes, i);

@@ -1,6 +1,6 @@
 /*
- * The wire reader: the input is both a program (which field to read next) and the bytes to read. Whatever it
- * does, no read may pass the end, and what a reader accepted must be what a writer would have written.
+ * The wire reader: the input is both a program (which field to read next) and the bytes to read. No read may pass the
+ * end, whatever the program does, and what a reader accepts must be what a writer would have written.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Reads one field of the kind and, if it was good, writes it again. */
+/* Reads one field of this kind and, if the read succeeded, writes it again. */
 static void step(uint8_t kind, sl_rd *r, sl_wr *w)
 {
     char text[32];

@@ -56,7 +56,7 @@ static void *peer_thread(void *arg)
     return NULL;
 }
 
-/* Where it was built; SL_PEER where the test was carried elsewhere. */
+/* The path of transport_peer: where it was built, or SL_PEER when the test runs on another machine. */
 static char *peer_path(void)
 {
     char *given = getenv("SL_PEER");
@@ -169,7 +169,7 @@ static void on_echo(void *arg, sl_tp_ep *ep, uint16_t id, const void *header, si
     if (n)
         memcpy(c->echo, data, n);
     c->echo_bytes = n;
-    ck_assert_uint_eq(c->echo_header.tag, (unsigned)c->echoes); /* answers come in order */
+    ck_assert_uint_eq(c->echo_header.tag, (unsigned)c->echoes); /* answers arrive in order */
     c->echoes++;
 }
 

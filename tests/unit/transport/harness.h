@@ -1,6 +1,6 @@
 /*
- * What the conformance tests share: the variants under test, starting and stopping a peer, and a client that
- * collects what its transport tells it.
+ * Shared by the conformance tests: the variants under test, starting and stopping a peer, and a client that counts the
+ * events and completions of its transport.
  */
 #ifndef TESTS_UNIT_TRANSPORT_HARNESS_H
 #define TESTS_UNIT_TRANSPORT_HARNESS_H
@@ -13,7 +13,7 @@
 
 typedef struct variant {
     const char *name, *transport, *tls;
-    bool process; /* the peer is another process */
+    bool process; /* the peer is a separate process */
 } variant;
 
 extern const variant variants[];
@@ -28,12 +28,12 @@ typedef struct peer {
     pthread_cond_t cond;
     bool up;
     atomic_bool stop;
-    sl_transport *tp; /* of a thread peer, for sl_loopback_kill */
+    sl_transport *tp; /* of a peer in a thread, for sl_loopback_kill */
 } peer;
 
 typedef struct client {
     sl_transport *tp;
-    sl_tp_ep *ep; /* the latest connected */
+    sl_tp_ep *ep; /* the endpoint connected last */
     int connected, accepted, failed, closed;
     sl_status connect_status, fail_status;
     char why[160];
@@ -53,30 +53,30 @@ typedef struct client {
 } client;
 
 void peer_start(peer *p, const variant *v);
-/* As SIGKILL for a process; sl_loopback_kill for a loopback thread. */
+/* Kills the peer: SIGKILL for a process, sl_loopback_kill for a thread of loopback. */
 void peer_kill(peer *p);
-/* After DO_QUIT was sent, or after peer_kill. */
+/* Waits for the peer's end, after DO_QUIT was sent or after peer_kill. */
 void peer_join(peer *p);
 
 void client_open(client *c, const variant *v);
 void client_open_with(client *c, const variant *v, sl_tp_options o);
-/* Connects and waits until it is up. */
+/* Connects and waits until the connection is established. */
 void client_connect(client *c, const peer *p);
 void client_send(client *c, peer_command cmd, const void *data, size_t n);
 uint64_t client_ask(client *c, peer_command cmd);
-/* Fetches the arena's key. */
+/* Gets the key of the peer's arena. */
 sl_tp_rkey *client_key(client *c);
 void client_close(client *c);
-/* Tells the peer to quit, closes everything, joins. */
+/* Tells the peer to quit, closes everything, and waits for the peer's end. */
 void client_finish(client *c, peer *p);
-/* For completions: counts into the client. */
+/* A completion callback that counts in the client. */
 void client_done(void *cookie, sl_status st);
-/* Progress, sleeping in between, until *counter >= want; fails the test after ms. */
+/* Runs progress, and sleeps in between, until *counter >= want; the test fails after ms. */
 bool client_wait(client *c, const int *counter, int want, int ms);
 void client_run(client *c, int ms);
 
 bool variant_is_loopback(const variant *v);
-/* Runs the tests, each within 120 s, as a suite of that name; what main returns. */
+/* Runs the tests as a suite of that name, each within 120 s; returns what main returns. */
 int harness_run(const char *suite, TCase *tests);
 
 /* Registered memory of the client, and the key of the peer's arena. */
@@ -90,7 +90,7 @@ typedef struct putter {
 
 void putter_open(putter *t, client *c, size_t bytes);
 void putter_close(putter *t);
-/* Posts one put, running progress while the transport says it is full. */
+/* Posts one put; runs progress as long as the transport reports that it is full. */
 void putter_put(putter *t, size_t from, size_t n, uint64_t to);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * launch_probe DIR: a rank for test_launch. Learns its place, receives rank 0's blob, leaves MPI, then lives
- * until the file DIR/stop exists (exit 0) or SIGTERM/SIGINT asks it to drain (exit 0 too). Writes DIR/rank.N
- * as it goes.
+ * launch_probe DIR: a rank for test_launch. It determines its rank, receives rank 0's blob and leaves MPI. Then it
+ * runs until the file DIR/stop exists, or until SIGTERM or SIGINT asks it to drain; it exits with 0 in both cases.
+ * It writes its progress to DIR/rank.N.
  */
 #include <signal.h>
 #include <stdio.h>

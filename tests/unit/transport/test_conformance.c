@@ -1,8 +1,7 @@
 /*
- * What transport.h promises, against every implementation: loopback, and UCX between threads and between
- * processes. Each test runs once per variant (harness.c), in its own process, so that nothing leaks from one
- * into the next. Here: connecting, messages, sleeping. Memory: test_remote_memory.c; how connections end:
- * test_endings.c.
+ * What transport.h promises, against every implementation: loopback, and UCX between threads and between processes.
+ * Each test runs once per variant (harness.c), in a process of its own, so that no state remains from one test to the
+ * next. This file: connecting, messages, sleeping. Memory: test_remote_memory.c; how connections end: test_endings.c.
  */
 #include <check.h>
 #include <stdio.h>
@@ -44,7 +43,7 @@ START_TEST(connect_refused)
     /* No listener at this address. */
     ck_assert_int_eq(sl_tp_connect(c.tp, variant_is_loopback(v) ? "default:9" : "127.0.0.1:9", &ep, &err),
                      SL_OK);
-    ck_assert_int_eq(c.connected, 0); /* never inside the call */
+    ck_assert_int_eq(c.connected, 0); /* the event never comes inside the call */
     ck_assert(client_wait(&c, &c.connected, 1, 10000));
     ck_assert_int_eq(c.connect_status, SL_ERR_REFUSED);
     ck_assert_uint_gt(strlen(c.why), 0);
@@ -52,14 +51,14 @@ START_TEST(connect_refused)
     sl_tp_close(ep, SL_TP_CLOSE_FLUSH);
     ck_assert(client_wait(&c, &c.closed, 1, 10000));
     ck_assert_int_eq(c.failed, 0);
-    /* Nonsense is refused in the call. */
+    /* An address without meaning is refused in the call. */
     ck_assert_int_eq(sl_tp_connect(c.tp, "nonsense", &ep, &err), SL_ERR_INVALID);
     ck_assert_int_eq(sl_tp_connect(c.tp, "127.0.0.1:99999", &ep, &err), SL_ERR_INVALID);
     client_close(&c);
 }
 END_TEST
 
-/* Somebody listens but does not accept: the events table has no `accepted`. */
+/* There is a listener, but it does not accept: its events table has no `accepted`. */
 START_TEST(connect_rejected)
 {
     const variant *v = &variants[_i];
@@ -85,7 +84,7 @@ START_TEST(connect_rejected)
 }
 END_TEST
 
-/* The listener's owner never progresses: the deadline ends the attempt, and the client need not poll for it. */
+/* The listener's owner never runs progress: the deadline ends the attempt, and the client need not poll for it. */
 START_TEST(connect_times_out)
 {
     const variant *v = &variants[_i];
@@ -113,7 +112,7 @@ START_TEST(connect_times_out)
 }
 END_TEST
 
-/* Several endpoints of one instance, some made long after the first: every answer comes to the right one. */
+/* Several endpoints of one instance, some made long after the first: every answer arrives at the right endpoint. */
 START_TEST(late_join_many_endpoints)
 {
     enum { N = 24 };
@@ -167,7 +166,8 @@ START_TEST(messages_echo)
 }
 END_TEST
 
-/* Both directions at once, small and large mixed: order is kept although large ones take a rendezvous. */
+/* Both directions concurrently, small and large messages mixed: the order is kept although large ones take a
+ * rendezvous. */
 START_TEST(messages_in_order_both_ways)
 {
     enum { N = 120 };
@@ -206,7 +206,7 @@ START_TEST(message_limits)
     ck_assert_int_eq(sl_tp_send(c.ep, 1, header, sizeof header, NULL, 0, NULL, NULL), SL_ERR_TOO_LARGE);
     ck_assert_int_eq(sl_tp_send(c.ep, 1, NULL, 0, header, SL_TP_AM_MAX + 1, NULL, NULL), SL_ERR_TOO_LARGE);
     ck_assert_int_eq(sl_tp_handle(c.tp, SL_TP_AM_IDS, NULL, NULL), SL_ERR_INVALID);
-    /* An id without a handler, and a full header: refused and counted there, and the connection lives on. */
+    /* An id without a handler, and a full header: the receiver refuses and counts it, and the connection stays open. */
     ck_assert_int_eq(sl_tp_send(c.ep, 9, header, SL_TP_AM_HEADER_MAX, "x", 1, client_done, &c), SL_OK);
     client_ask(&c, (peer_command){.verb = DO_CRC, .a = 0, .b = 1});
     ck_assert_int_eq(c.done_ok, 1);
@@ -218,7 +218,7 @@ START_TEST(message_limits)
 }
 END_TEST
 
-/* The largest message there is. */
+/* The largest message that is allowed. */
 START_TEST(message_largest)
 {
     const variant *v = &variants[_i];
@@ -246,8 +246,7 @@ static double cpu_seconds(void)
            (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-/* Connected and idle for a second: the owner sleeps on the descriptor, keepalives included, and still answers
- * after. */
+/* Connected and idle for a second: the owner sleeps on the descriptor, keepalives included, and answers afterwards. */
 START_TEST(idle_sleeps)
 {
     const variant *v = &variants[_i];

@@ -1,10 +1,10 @@
 /*
- * What transport.h promises about device memory: it may be the local side of puts, all bytes arrive, what an
- * event of the device's stream has covered is what arrives, and after a close it may be freed. Where it is
- * not possible, registering is refused with the reason.
+ * What transport.h promises about device memory: it may be the local side of puts; all bytes arrive, namely those that
+ * an event of the device's stream has covered; after a close it may be freed. Where device memory is not possible,
+ * registering is refused with the reason.
  *
- * Device memory is a GPU's where this build and machine have one, else the CPU backend's, which only loopback
- * takes. Prints one line per variant: "ok", "refused" or "skipped device memory, VARIANT".
+ * The device memory is that of a GPU where this build and machine have one, else that of the CPU backend, which only
+ * loopback accepts. Prints one line per variant: "ok", "refused" or "skipped device memory, VARIANT".
  */
 #include <check.h>
 #include <signal.h>
@@ -59,7 +59,7 @@ static void device_close(device *d)
     free(d->host);
 }
 
-/* Writes new bytes by the device's stream; returns when an event recorded after them has completed. */
+/* Writes new bytes on the device's stream; returns when an event recorded after them has completed. */
 static void device_fill(device *d, uint64_t seed)
 {
     sl_err err = {0};
@@ -92,7 +92,7 @@ static void put_all(client *c, device *d, sl_tp_mem *mem, sl_tp_rkey *rkey)
     ck_assert_int_eq(c->done, c->done_ok);
 }
 
-/* The capability, and that what it says is so. */
+/* Reads the capability, and checks that it is true. */
 static bool possible(client *c, const variant *v, void *memory)
 {
     sl_tp_info info;
@@ -112,7 +112,7 @@ static bool possible(client *c, const variant *v, void *memory)
     return false;
 }
 
-/* Host memory offered as a GPU's: refused, or the CPU would be handed to a GPU's copies. */
+/* Host memory declared as a GPU's is refused; otherwise a GPU copy would be given an address of the CPU. */
 static void host_is_no_device(client *c, const variant *v)
 {
     static uint8_t mine[4096];
@@ -162,7 +162,7 @@ START_TEST(device_memory)
     }
     sl_tp_get_stats(c.tp, &s);
     ck_assert_uint_eq(s.device_bytes_put, 5ull * BYTES);
-    /* A force close with puts in flight: afterwards nothing reads the memory. */
+    /* A force close with puts in flight: after it, no operation reads the memory. */
     for (int i = 0; i < 50; i++)
         ck_assert_int_eq(sl_tp_put(c.ep, d.memory, mem, BYTES, rkey->base, rkey, client_done, &c), SL_OK);
     sl_tp_rkey_release(rkey);

@@ -64,7 +64,8 @@ START_TEST(message_damaged)
         ck_assert_int_eq(ux_door_parse(buf, cut, &got, &why), UX_DOOR_MORE);
     ck_assert_int_eq(ux_door_parse(buf, n + 1, &got, &why), UX_DOOR_FOREIGN);
     ck_assert_str_eq(why, "bytes after the greeting");
-    for (size_t bit = 0; bit < 8 * n; bit++) { /* a length that grew leaves it waiting for more */
+    for (size_t bit = 0; bit < 8 * n;
+         bit++) { /* after an error that enlarges a length it waits for more bytes */
         memcpy(bad, buf, n);
         bad[bit / 8] ^= (uint8_t)(1u << bit % 8);
         ck_assert_int_ne(ux_door_parse(bad, n, &got, &why), UX_DOOR_WHOLE);
@@ -141,7 +142,7 @@ static int descriptors(void)
     return n;
 }
 
-/* Progress for ms, sleeping in between; at least once. */
+/* Runs progress for ms, and sleeps in between; at least once. */
 static void run(client *c, int ms)
 {
     uint64_t until = sl_now_ns() + (uint64_t)ms * 1000000u, now;
@@ -162,7 +163,7 @@ static uint64_t refused(const client *c)
     return s.refused_connects;
 }
 
-/* Another instance connects to the server, is let in, and goes again. */
+/* Another instance connects to the server, is admitted, and disconnects. */
 static void serves(client *server, const char *address)
 {
     client c;
@@ -214,7 +215,7 @@ START_TEST(garbage_at_the_door)
     uint8_t bytes[8192], knock[UX_DOOR_MAX];
     server_open(&s, address);
     uint16_t port = port_of(address);
-    serves(&s, address); /* warm */
+    serves(&s, address); /* allocates what a first connection needs */
     int before = descriptors();
     for (size_t n = 0; n <= sizeof bytes; n = n < 40 ? n + 1 : n * 2) {
         for (size_t i = 0; i < n; i++)
@@ -243,7 +244,8 @@ START_TEST(garbage_at_the_door)
 }
 END_TEST
 
-/* Half a greeting, or none: kept until the deadline, at most UX_MAX_STRANGERS, and no other caller waits. */
+/* Callers that send half a greeting, or nothing: they are kept until the deadline, at most UX_MAX_STRANGERS, and do
+ * not delay other callers. */
 START_TEST(silent_strangers)
 {
     enum { MANY = 600 };
@@ -311,7 +313,7 @@ START_TEST(thousands_of_strangers)
             kib = resident_kib();
     }
     run(&s, TIMEOUT_MS + 100);
-    if (!SANITIZED) /* they keep what was freed */
+    if (!SANITIZED) /* sanitizers keep freed memory */
         ck_assert_msg(resident_kib() < kib + 512, "grew from %zu to %zu KiB", kib, resident_kib());
     ck_assert_uint_ge(refused(&s), 7900);
     serves(&s, address);
@@ -336,14 +338,14 @@ START_TEST(gates_protect_ucx)
             int fd = known ? -1 : dial(all.port[i], 50);
             ck_assert_msg(fd < 0, "round %d: a port of ucx can be reached", round);
         }
-        serves(&s, address); /* opens and shuts them */
+        serves(&s, address); /* opens and closes the gates */
         run(&s, 2 * TIMEOUT_MS + 200);
     }
     client_close(&s);
 }
 END_TEST
 
-/* While the data gates are open, what is not UCX's is turned away by UCX. */
+/* While the data gates are open, UCX refuses connections that are not from UCX. */
 START_TEST(garbage_at_open_data_gates)
 {
     client s;
@@ -376,7 +378,7 @@ START_TEST(garbage_at_open_data_gates)
 }
 END_TEST
 
-/* A door that answers nonsense, and one that says nothing: `connected` has the reason. */
+/* A door that answers bytes without meaning, and one that is silent: `connected` gives the reason. */
 START_TEST(nonsense_behind_an_address)
 {
     static const char *const says[] = {"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -416,7 +418,7 @@ START_TEST(nonsense_behind_an_address)
 }
 END_TEST
 
-/* A process out of descriptors keeps living, and takes callers again when it has some. */
+/* A process without free descriptors keeps running, and accepts callers again as soon as it has some. */
 START_TEST(out_of_descriptors)
 {
     enum { STRANGERS = 40 };
@@ -425,7 +427,7 @@ START_TEST(out_of_descriptors)
     int fd[STRANGERS], taken[1024], n = 0;
     server_open(&s, address);
     serves(&s, address);
-    for (int i = 0; i < STRANGERS; i++) { /* connected, in the backlog */
+    for (int i = 0; i < STRANGERS; i++) { /* connected, they wait in the backlog */
         fd[i] = dial(port_of(address), 1000);
         ck_assert_int_ge(fd[i], 0);
     }

@@ -1,7 +1,6 @@
 /*
- * What transport.h promises of the end of a connection, against every implementation (see
- * test_conformance.c): peers that die, hang or close, closing by force as a fence, destroying with everything
- * in flight.
+ * What transport.h promises about the end of a connection, against every implementation (see test_conformance.c):
+ * peers that die, hang or close; closing by force as a fence; destroying with everything in flight.
  */
 #include <check.h>
 #include <stdio.h>
@@ -12,7 +11,7 @@
 #include "base/log.h"
 #include "tests/unit/transport/harness.h"
 
-/* Death with everything in flight: each operation completes exactly once, then `failed` once, then close
+/* The peer dies with everything in flight: each operation completes exactly once, then `failed` comes once, then close
  * works. */
 START_TEST(peer_killed)
 {
@@ -63,8 +62,7 @@ START_TEST(peer_killed)
 }
 END_TEST
 
-/* An idle connection notices the death of its peer too, and a new peer can be reached with the same instance.
- */
+/* An idle connection also detects the death of its peer, and the same instance can reach a new peer. */
 START_TEST(peer_killed_idle_then_reconnect)
 {
     const variant *v = &variants[_i];
@@ -94,7 +92,7 @@ START_TEST(peer_killed_idle_then_reconnect)
 }
 END_TEST
 
-/* A peer that hangs (stopped, not dead): a force close ends every operation without it. */
+/* A peer that hangs (stopped, not dead): a force close ends every operation without the peer. */
 START_TEST(close_force_on_hanging_peer)
 {
     enum { PUTS = 100, SENDS = 8 };
@@ -128,7 +126,7 @@ START_TEST(close_force_on_hanging_peer)
     ck_assert_int_eq(c.last_done, SL_ERR_CANCELLED);
     ck_assert_int_eq(c.failed, 0);
     free(big);
-    /* The peer itself lives on and serves a new connection. */
+    /* The peer itself continues to run and serves a new connection. */
     client_connect(&c, &p);
     sl_tp_mem_deregister(t.mem);
     free(t.buf);
@@ -136,7 +134,7 @@ START_TEST(close_force_on_hanging_peer)
 }
 END_TEST
 
-/* The fence: a peer keeps writing into our memory; after `closed` not one byte changes any more. */
+/* The fence: a peer writes to our memory without a pause; after `closed` no byte changes. */
 START_TEST(close_fences_remote_writes)
 {
     enum { BYTES = 256 << 10, ROUNDS = 12 };
@@ -166,14 +164,14 @@ START_TEST(close_fences_remote_writes)
         client_run(&c, 60);
         ck_assert_uint_eq(before, sl_crc32c(0, buf, BYTES));
         sl_tp_mem_deregister(mem);
-        free(buf); /* a late write would now hit the sanitizer or another round's buffer */
+        free(buf); /* a late write would now be found by the sanitizer, or change another round's buffer */
     }
     client_connect(&c, &p);
     client_finish(&c, &p);
 }
 END_TEST
 
-/* The peer closes: we hear of it once, with everything it sent before delivered. */
+/* The peer closes: one event tells us, after everything that the peer sent before has been delivered. */
 START_TEST(peer_closes)
 {
     const variant *v = &variants[_i];
@@ -200,7 +198,7 @@ START_TEST(peer_closes)
 }
 END_TEST
 
-/* Destroying with everything open and in flight leaks nothing and runs no callback. */
+/* Destroying an instance with everything open and in flight leaks nothing and runs no callback. */
 START_TEST(destroy_while_busy)
 {
     const variant *v = &variants[_i];

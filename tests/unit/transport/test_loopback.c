@@ -1,5 +1,5 @@
-/* Loopback's fault injection does what loopback.h says; the ordinary contract is test_conformance.c's. One
- * thread, two instances. */
+/* Loopback's fault injection does what loopback.h says; test_conformance.c tests the ordinary contract. One thread,
+ * two instances. */
 #include <check.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -149,11 +149,11 @@ static void send(uint8_t value)
     ck_assert_int_eq(sl_tp_send_owned(a.ep, 1, m, 3), SL_OK);
 }
 
-/* The copy happens at delivery: what the source holds then is what arrives. */
+/* The copy happens at delivery: the bytes that arrive are those that the source has at that time. */
 START_TEST(delivery_reads_the_source_late)
 {
     put(0, 16);
-    memset(source, 9, 16); /* forbidden by the contract, and therefore visible here */
+    memset(source, 9, 16); /* the contract forbids this write, so that its effect is visible here */
     run();
     ck_assert_int_eq(target[0], 9);
     ck_assert_int_eq(a.done_ok, 1);
@@ -186,7 +186,7 @@ START_TEST(lost_completion_ends_with_close)
     sl_tp_rkey_release(key);
     sl_tp_close(a.ep, SL_TP_CLOSE_FLUSH);
     run();
-    ck_assert_int_eq(a.closed, 0); /* it waits for the completion that never comes */
+    ck_assert_int_eq(a.closed, 0); /* close waits for the completion that never comes */
     sl_tp_close(a.ep, SL_TP_CLOSE_FORCE);
     run();
     ck_assert_int_eq(a.closed, 1);
@@ -201,7 +201,7 @@ START_TEST(lost_and_damaged_puts)
     for (size_t i = 0; i < 6; i++)
         put(i * 16, 16);
     run();
-    ck_assert_int_eq(a.done_ok, 6); /* a lying wire: everything "completed" */
+    ck_assert_int_eq(a.done_ok, 6); /* the faulty link reports that every operation has completed */
     ck_assert(memcmp(target, source, 16) == 0);
     ck_assert_int_eq(target[16], 0);
     ck_assert(memcmp(target + 32, source, 16) != 0);
@@ -225,8 +225,8 @@ START_TEST(lost_damaged_repeated_messages)
 }
 END_TEST
 
-/* The most dangerous story: a write that lands after its flush said "done". Only the target's close keeps it
- * out. */
+/* The most dangerous case: a write arrives after its flush has completed. Only the close of the target's endpoint
+ * prevents it. */
 START_TEST(late_put)
 {
     sl_loopback_set_faults(a.ep, &(sl_loopback_faults){.late_put = 1, .late_put_ns = 30000000});
@@ -273,7 +273,7 @@ START_TEST(failing_operations)
     ck_assert_int_eq(a.done, 2);
     ck_assert_int_eq(a.last, SL_ERR_IO);
     ck_assert_int_eq(target[16], 0);
-    ck_assert_int_eq(a.failed, 0); /* one operation is lost, not the peer */
+    ck_assert_int_eq(a.failed, 0); /* only one operation is lost, the peer is still connected */
 }
 END_TEST
 
@@ -350,7 +350,7 @@ START_TEST(kill)
     ck_assert_int_eq(a.failed, 1);
     ck_assert_int_eq(a.last, SL_ERR_PEER);
     ck_assert_int_eq(target[0], 0);
-    ck_assert_int_eq(b.failed, 0); /* the dead hear nothing */
+    ck_assert_int_eq(b.failed, 0); /* a killed instance receives no events */
     ck_assert_int_lt(sl_tp_send(b.ep, 1, NULL, 0, NULL, 0, NULL, NULL), 0);
 }
 END_TEST

@@ -1,5 +1,5 @@
-/* NIC facts: the choice by distance is pure and tested on made-up hosts; the listing must work on whatever
- * this host has. */
+/* NIC facts: the choice by distance is a pure function and is tested on invented hosts; the listing must work on any
+ * host. */
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,7 +41,7 @@ START_TEST(inactive_ports_are_never_chosen)
     char text[128];
     ck_assert_int_eq(sl_nic_nearest(host, 4, 1, text, sizeof text), SL_OK);
     ck_assert_ptr_null(strstr(text, "mlx5_1"));
-    ck_assert_uint_gt(strlen(text), 0); /* the node's own port is down: others serve */
+    ck_assert_uint_gt(strlen(text), 0); /* the port of this node is down: ports of other nodes are chosen */
 }
 END_TEST
 
@@ -52,7 +52,7 @@ START_TEST(describe)
     ck_assert_ptr_nonnull(strstr(text, "mlx5_0:1(active,infiniband,numa0,400Gb/s)"));
     ck_assert_ptr_nonnull(strstr(text, "mlx5_1:1(down,infiniband,numa1,0Gb/s)"));
     ck_assert_ptr_nonnull(strstr(text, "eth2"));
-    sl_nic_describe(host, 4, small, sizeof small); /* cut, not overrun */
+    sl_nic_describe(host, 4, small, sizeof small); /* truncated, without a write after the end */
     ck_assert_uint_lt(strlen(small), sizeof small);
     sl_nic_describe(NULL, 0, text, sizeof text);
     ck_assert_str_eq(text, "none");

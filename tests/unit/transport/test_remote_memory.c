@@ -1,6 +1,6 @@
 /*
- * What transport.h promises of memory, against every implementation (see test_conformance.c): puts, gets,
- * what a flush means, keys and registration, and what happens when too much is posted.
+ * What transport.h promises about memory, against every implementation (see test_conformance.c): puts, gets, the
+ * meaning of a flush, keys and registration, and what happens when too many operations are posted.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "base/hash.h"
 #include "tests/unit/transport/harness.h"
 
-/* Thousands of puts of many sizes, then flush, then the peer's own checksum of its memory. */
+/* Thousands of puts of many sizes, then a flush, then a comparison with the peer's own checksum of its memory. */
 START_TEST(puts_with_checksums)
 {
     enum { N = 4000, BYTES = 16 << 20 };
@@ -75,7 +75,7 @@ START_TEST(gets)
 }
 END_TEST
 
-/* Flush means remote: after its completion a get, which may pass everything, must read what was put. */
+/* A flush is remote: after its completion a get, which may overtake other operations, must read what was put. */
 START_TEST(flush_is_remote)
 {
     enum { BYTES = 1 << 20 };

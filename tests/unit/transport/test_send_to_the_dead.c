@@ -1,6 +1,6 @@
 /*
- * A handler that sends to a peer which has just died: the message that made it run and the hang-up of the
- * dead one come out of the same wake-up. The send must fail in order, and this process live on.
+ * A handler sends to a peer that has just died: the message that starts the handler and the hang-up of the dead peer
+ * are found by the same wake-up. The send must fail with a status, and this process must continue to run.
  */
 #include <check.h>
 #include <signal.h>
@@ -14,7 +14,7 @@ enum { ROUNDS = 12, UNREAD = 20 };
 static sl_tp_ep *dead;
 static int answers, sends;
 
-/* Answers of the living peer: each is passed on to the other. */
+/* Handles the answers of the peer that is alive: sends each to the other peer. */
 static void pass_on(void *arg, sl_tp_ep *ep, uint16_t id, const void *header, size_t hn, const void *data,
                     size_t n)
 {
@@ -52,12 +52,12 @@ START_TEST(send_to_the_dead)
         sl_tp_handle(c.tp, AM_ECHO, pass_on, &c);
         const peer_command cmd = {.verb = DO_ECHO};
         ck_assert_int_eq(kill(dying.pid, SIGSTOP), 0);
-        for (int i = 0; i < UNREAD; i++) /* what it leaves unread makes its end a reset */
+        for (int i = 0; i < UNREAD; i++) /* unread data makes the end of that peer a TCP reset */
             ck_assert_int_eq(sl_tp_send(dead, AM_COMMAND, &cmd, sizeof cmd, NULL, 0, NULL, NULL), SL_OK);
         client_run(&c, 5);
         for (int i = 0; i < UNREAD; i++)
             ck_assert_int_eq(sl_tp_send(alive, AM_COMMAND, &cmd, sizeof cmd, NULL, 0, NULL, NULL), SL_OK);
-        usleep(20000); /* the answers have arrived and are not handled yet */
+        usleep(20000); /* the answers have arrived and have not been handled */
         peer_kill(&dying);
         peer_join(&dying);
         int failed = c.failed, closed = c.closed;

@@ -1,5 +1,5 @@
-/* What transports share: registry, options, address text, remote keys on the wire, operation records, ranges.
- */
+/* Code that all transports share: registry, options, address text, remote keys on the wire, operation records,
+ * ranges. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,7 +113,7 @@ START_TEST(addresses)
 }
 END_TEST
 
-/* Every single-bit error and every cut of a key is found. */
+/* Every single-bit error and every truncation of a key is detected. */
 START_TEST(rkeys)
 {
     uint8_t buf[SL_TP_RKEY_MAX], blob[40];
@@ -170,7 +170,7 @@ START_TEST(op_pool)
         size_t chunks = pool.n_chunks;
         for (int i = 0; i < 1000; i++)
             sl_tp_op_put(&pool, ops[i]);
-        ck_assert(round == 0 || chunks == pool.n_chunks); /* steady use does not grow it */
+        ck_assert(round == 0 || chunks == pool.n_chunks); /* repeated use does not enlarge it */
     }
     sl_tp_op_pool_free(&pool);
 }

@@ -1,7 +1,7 @@
 /*
- * The target of a storm of puts or gets outlives the peer that posts them: killed, or stopped, in the middle
- * of it and with frames still in the socket. Many rounds, because what goes wrong depends on the moment.
- * After `closed` the memory is freed, and not one byte of it changes before.
+ * A peer posts puts or gets without a pause and is killed, or stopped, while operations are posted and frames are in
+ * the socket. The target must continue to run. There are many rounds, because errors depend on the moment. The
+ * memory is freed after `closed`, and from then until it is freed no byte of it changes.
  */
 #include <check.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ typedef enum { KILLED, STOPPED, STOPPED_THEN_KILLED, ENDINGS } ending;
 static const int rounds_of[ENDINGS] = {36, 12, 12};
 static const size_t sizes[] = {BYTES, 43008, 4096, 200000};
 
-/* Waits until the storm reaches us: the last byte written, or (gets) a little while. */
+/* Waits until operations arrive: until the last byte is written, or for gets a short time. */
 static void storm(client *c, const volatile uint8_t *last, bool gets)
 {
     uint64_t until = sl_now_ns() + 10000000000ull;
@@ -30,7 +30,7 @@ static void storm(client *c, const volatile uint8_t *last, bool gets)
     client_run(c, gets ? 10 : 2);
 }
 
-/* The peer ends while we look away; what it had sent is in the socket. */
+/* The peer ends while we run no progress; what it had sent is in the socket. */
 static void end_peer(client *c, peer *p, ending how, int round)
 {
     usleep((useconds_t)(round % 7) * 1000);
@@ -107,8 +107,8 @@ START_TEST(reader_dies)
 }
 END_TEST
 
-/* A put with a key that allows only reading, and one into memory that is not offered any more, end the
- * connection of who sent them; the memory stays as it was and the target lives on. */
+/* A put with a key that allows only reading, and a put to memory that is not registered any more, end the connection
+ * of their sender. The memory does not change, and the target continues to run. */
 START_TEST(forbidden)
 {
     const variant *v = &variants[_i];
