@@ -7,7 +7,7 @@
 
 enum { PAGE = SL_PAGE_TOKENS };
 
-/* What a prompt gets of a budget: all that is left of it, or whole pages. */
+/* The tokens that a budget allows a prompt: all that it still needs, or whole pages. */
 static int32_t portion(int32_t left, int32_t budget)
 {
     if (left <= budget)

@@ -7,11 +7,9 @@
 #include "worker/worker_impl.h"
 
 static const uint64_t MS = 1000000;
-enum {
-    IDLE_MS = 100,
-    LEAVE_MS =
-        150 /* after DRAIN: until then the router receives it, and requests that it sent before are refused */
-};
+/* LEAVE_MS: the time from DRAIN to the end. In this time the router receives DRAIN, and the requests that it sent before
+ * are refused. */
+enum { IDLE_MS = 100, LEAVE_MS = 150 };
 
 static void fill_hello(sl_worker_role *r, sl_role role, const sl_worker_role_opts *o, int32_t max_batch)
 {
