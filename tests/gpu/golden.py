@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Greedy tokens of the golden checkpoints through `sluice generate` on a GPU, against transformers' and the CPU's.
+"""Compares greedy tokens of the golden checkpoints, by `sluice generate` on a GPU, with those of transformers and of the CPU.
 
-golden.py SLUICE [JOBS]: for every directory of tests/golden/model and every prompt with 64 greedy tokens: resident on the
-GPU must give them, and hierarchical (hot buffer as small as the selection, stale rows poisoned with NaN, both policies)
-must give what resident gives, token by token, for 200 tokens. Prints one line per failure and a count; exit code 1 if
-anything failed. Needs nothing but Python.
+    golden.py SLUICE [JOBS]
+
+For every directory of tests/golden/model and every prompt with 64 greedy tokens: resident mode on the GPU must give these
+tokens, and hierarchical mode must give what resident mode gives, token by token, for 200 tokens. In hierarchical mode the hot
+buffer is as small as the selection, stale rows are filled with NaN, and both policies are tested. Prints one line per failure
+and a count; exit code 1 if a comparison failed. Needs only Python.
 """
 import concurrent.futures
 import json
@@ -16,7 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # The answers were computed in float32 on dequantised weights.
 PLAIN = ["--indexer", "plain", "--row-format", "mla_f32", "--act", "f32"]
-# Other rows and indexers have no greedy goldens: there GPU is compared with GPU.
+# There are no greedy goldens for other rows and indexers: for those, results of the GPU are compared with each other.
 OFFICIAL = ["--indexer", "official", "--row-format", "mla_fp8", "--act", "bf16"]
 LONG = 200
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A checkpoint with the dimensions of DeepSeek-V3.2's layers, few of them, and made-up bf16 weights: for timing what depends on
-the size of a layer and not on what it says. Layers are dense with the width of eight routed and one shared expert.
+"""Makes a checkpoint with the dimensions of DeepSeek-V3.2's layers, few layers and random bf16 weights, to measure what depends
+on the size of a layer and not on its values. Layers are dense with the width of eight routed experts and one shared expert.
 
     made_up.py DIR [LAYERS]        default 4 layers, 4.7 GB; the tokenizer is that of models/tiny-v32 (or $TOKENIZER_FROM)
 """

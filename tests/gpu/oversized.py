@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A checkpoint that is larger than any GPU and takes no room: models/tiny-v32 with one more tensor, a hole in the file.
+"""Makes a checkpoint that is larger than any GPU but needs no disk space: models/tiny-v32 and one more tensor, a hole in the file.
 
     oversized.py DIR [GB]        default 700
 """
