@@ -1,18 +1,22 @@
 /*
- * Hierarchical decode has the bits of resident decode: logits compared bit by bit, whole engine, a model of
- * random weights with the dimensions of DeepSeek-V3.2 (few layers, few experts), contexts of 3K to 16K.
+ * Shows that hierarchical decode has the bits of resident decode. The logits of the whole engine are compared bit by
+ * bit, with a model of random weights, the dimensions of DeepSeek-V3.2 (few layers, few experts) and contexts of 3K to 16K.
  *
  *   equal [--backend cpu|cuda] [--tiny] [--steps N] [--seed N] [--variant TEXT] [--streams N] [--context N]
  *
- * First the reference: every stream resident, op by op, alone in its batch; a hash of the logits of every
- * position is kept. Then the same texts in many variants: hot rows from the longest selection to four times
- * that, another number of hot rows in every layer, both policies, steps as graphs and op by op, while streams
- * join, are left out of steps, leave, are retracted and return from their host pages, begin resident and are
- * spilled. Stale rows are NaN everywhere: on the device (victims before they are replaced, slots and pages
- * when they are given back) and in the host pages after a stream's end. A position whose logits differ or are
- * not finite is a failure.
+ * First the reference: every stream is decoded resident, op by op, alone in its batch, and a hash of the logits of
+ * every position is kept. Then the same texts are decoded in many variants of:
  *
- * On a GPU it is the proof at real sizes; with --tiny on the CPU the same program is one of the unit tests.
+ *   | hot rows | from the longest selection to four times that, or another number in every layer                  |
+ *   | eviction | both policies                                                                                     |
+ *   | steps    | as graphs, or op by op                                                                            |
+ *   | streams  | they join, are left out of steps, leave, are retracted and return from their host pages, or begin |
+ *   |          | resident and are spilled                                                                          |
+ *
+ * All stale rows are NaN: on the device (victims before they are replaced, slots and pages when they are freed) and in
+ * the host pages after a stream's end. A position fails if its logits differ or are not finite.
+ *
+ * On a GPU this is the proof with real dimensions; with --tiny on the CPU the same program is one of the unit tests.
  * Exit code 77: no such backend here.
  */
 #include <math.h>
@@ -25,23 +29,23 @@
 #include "engine/engine.h"
 #include "model/synthetic.h"
 
-enum { STREAMS = 7, LAYERS = 4 }; /* streams: at most */
+enum { STREAMS = 7, LAYERS = 4 }; /* STREAMS: the maximum */
 
 typedef struct options {
     const char *backend;
     bool tiny;
-    int32_t steps; /* of the long variants */
+    int32_t steps; /* in the long variants */
     int32_t streams, context;
-    const char *variant; /* only those whose name has this in it, with all steps */
+    const char *variant; /* only the variants whose name contains this text, with all steps */
     uint64_t seed;
 } options;
 
 typedef struct stream {
     int32_t prompt, *ids, *pages, n_pages;
-    sl_key *want; /* [steps]: of the logits after token prompt + i */
+    sl_key *want; /* [steps]: hash of the logits after token prompt + i */
     sl_seq *seq;
     bool hot;
-    int32_t done; /* decoded in this variant */
+    int32_t done; /* tokens decoded in this variant */
 } stream;
 
 typedef struct world {
@@ -65,7 +69,7 @@ typedef struct variant {
     int32_t tail;
     sl_evict_policy policy;
     sl_graph_use graphs;
-    bool motion, whole; /* streams come and go; as many steps as asked for */
+    bool motion, whole; /* motion: streams join and leave; whole: all the steps of --steps */
     int32_t groups;
 } variant;
 
@@ -112,7 +116,7 @@ static bool make_model(world *w)
     sl_model_config *c = &w->cfg;
     TRY(sl_synthetic_config(w->o.tiny ? "tiny" : "deepseek_v32", LAYERS, c, &w->err));
     c->n_routed_experts = 16, c->n_group = c->topk_group = 1, c->num_experts_per_tok = 4;
-    c->vocab_size = w->o.tiny ? 64 : 1024; /* what is compared; the head is not what this is about */
+    c->vocab_size = w->o.tiny ? 64 : 1024; /* few logits suffice: the head is not under test */
     for (int32_t l = 0; l < LAYERS; l++)
         c->layer_is_moe[l] = l > 0;
     TRY(sl_model_synthetic(w->be, c, &mo, &so, &w->model, &w->err));
@@ -143,7 +147,7 @@ static bool make_arena(world *w)
     return true;
 }
 
-/* Prompts from a fifth of the context to nearly all of it. */
+/* Makes prompts whose lengths are from a fifth of the context to nearly all of the context. */
 static void make_texts(world *w)
 {
     for (int32_t i = 0; i < w->o.streams; i++) {
@@ -157,7 +161,7 @@ static void make_texts(world *w)
     }
 }
 
-/* factor as in variant; < 0: resident only. */
+/* factor as in variant; < 0: only resident. */
 static bool open_engine(world *w, const variant *v, int32_t factor)
 {
     int32_t by_layer[LAYERS] = {0};
@@ -237,7 +241,7 @@ static bool prefill(world *w, stream *s)
     return true;
 }
 
-/* The texts' first step after the prompt is token prompt: its logits are want[0]. */
+/* The first step after the prompt computes token `prompt` of the text: its logits are want[0]. */
 static bool reference(world *w)
 {
     static const variant plain = {"reference", 1, 1, SL_EVICT_CLOCK, SL_GRAPHS_OFF, false, true, 0};
@@ -265,7 +269,7 @@ static bool reference(world *w)
     return true;
 }
 
-/* What may happen to a stream between two steps. */
+/* One random event that may happen to a stream between two steps. */
 static bool shake(world *w, stream *s)
 {
     switch (roll(w, 60)) {
@@ -314,7 +318,7 @@ static bool step(world *w, const variant *v, int32_t most)
             continue;
         if (!s->seq && !open_stream(w, s, !v->motion || roll(w, 4) != 0, s->prompt + s->done))
             return false;
-        if (v->motion && roll(w, 7) == 0) /* sits this one out */
+        if (v->motion && roll(w, 7) == 0) /* this stream is left out of the step */
             continue;
         who[n] = s;
         items[n++] = (sl_step_item){.seq = s->seq,
@@ -372,7 +376,8 @@ static bool run_variant(world *w, const variant *v)
            (double)st.step_ns / 1e3 / (double)st.steps, (double)st.host_ns / 1e3 / (double)st.steps,
            (double)(sl_now_ns() - t0) / 1e9);
     fflush(stdout);
-    /* in groups some of the time is hidden; elsewhere, and where ops run in turn, all of it is waited for */
+    /* With groups a part of the swap-in time is hidden. Without groups, or where ops run in order, all of that time is
+     * waiting time. */
     bool hides = v->groups > 1 && (sl_backend_caps(w->be) & SL_BE_ASYNC);
     bool clock = st.swap_ns > 0 && st.swap_ns < st.step_ns && st.swap_exposed_ns <= st.swap_ns &&
                  (hides || st.swap_exposed_ns == st.swap_ns);
