@@ -133,6 +133,7 @@ typedef struct sl_config {
         int grpc_port;                   /* 0 = any free port */
         char api_key[SL_CFG_NAME_BYTES]; /* secret; after sl_config_finish also from api_key_file */
         char api_key_file[SL_CFG_PATH_BYTES];
+        char keys_file[SL_CFG_PATH_BYTES];
         char tls_cert[SL_CFG_PATH_BYTES];
         char tls_key[SL_CFG_PATH_BYTES];
         uint64_t max_body_bytes;

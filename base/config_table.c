@@ -188,6 +188,9 @@ const sl_cfg_row sl_cfg_rows[] = {
     SECRET(router, api_key,
            "Key that clients must send as a bearer token. Empty: none. Prefer api_key_file."),
     STR(router, api_key_file, "", "File whose first line is the API key; keeps it out of process listings."),
+    STR(router, keys_file, "",
+        "File with one tenant per line: NAME sha256=HEX [weight=N] [requests_per_minute=N] [tokens_per_minute=N] "
+        "[concurrency=N] [admin]. HEX is the SHA-256 of the tenant's key. Read again on SIGHUP."),
     STR(router, tls_cert, "", "PEM certificate chain; with tls_key it turns on TLS for HTTP and gRPC."),
     STR(router, tls_key, "", "PEM private key."),
     SIZE(router, max_body_bytes, "8MiB", KIB, 1024 * MIB, "Largest request body."),

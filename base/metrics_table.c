@@ -67,6 +67,10 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_client_disconnects_total", R, "", "Requests cancelled because their client went away."),
     COUNTER("sluice_http_responses_total", R, "path,code", "HTTP responses."),
     COUNTER("sluice_grpc_responses_total", R, "method,code", "gRPC responses, by status code name."),
+    COUNTER("sluice_tenant_calls_total", R, "tenant,result=accepted|refused",
+            "Calls of a tenant of router.keys_file, by whether its limits let them in."),
+    COUNTER("sluice_tenant_tokens_total", R, "tenant,kind=prompt|output",
+            "Tokens of a tenant of router.keys_file: of prompts that were let in, and of outputs."),
     GAUGE("sluice_connections", R, "protocol=http|grpc", "Open client connections."),
     COUNTER(
         "sluice_placements_total", R, "reason=prefix|load|order",

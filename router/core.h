@@ -39,10 +39,10 @@ typedef struct sl_prompt {
 
 /* Owned by the caller; sl_request_spec_free. sl_group_submit takes the prompts and lists over on success. */
 typedef struct sl_request_spec {
-    char id[96]; /* the client's or ours, for logs and answers */
-    char client
-        [SL_CLIENT_MAX]; /* who asks: the address, for fair turns and shares of the queue; "" is one client too */
-    const char *api;     /* "chat", "completions", "generate": label of metrics; static */
+    char id[96];                /* the client's or ours, for logs and answers */
+    char client[SL_CLIENT_MAX]; /* who asks, by sl_front_caller(): for turns, shares of the queue, rates */
+    uint32_t retry_after_s;     /* set by sl_group_submit() with EXHAUSTED */
+    const char *api;            /* "chat", "completions", "generate": label of metrics; static */
     sl_prompt *prompts;
     size_t n_prompts;
     uint32_t n; /* requests per prompt */
@@ -91,6 +91,8 @@ void sl_group_abort(sl_group *g);
 /* The group with this client id, or NULL (for Abort). */
 sl_group *sl_group_find(sl_router *r, const char *id);
 const char *sl_group_id(const sl_group *g);
+/* spec.client of the call. */
+const char *sl_group_client(const sl_group *g);
 /* Requests whose last output has not been given to the sink. */
 uint32_t sl_group_unfinished(const sl_group *g);
 
@@ -146,6 +148,8 @@ typedef struct sl_cluster_info {
 } sl_cluster_info;
 
 void sl_cluster_get_info(const sl_router *r, sl_cluster_info *out);
+/* Whose key this is, the name borrowed until the next turn of the loop; NULL when the key is unknown. */
+const char *sl_router_tenant(const sl_router *r, const char *key, bool *admin);
 /* Seconds until the queue of now will be served, from the rate of the last seconds; 1..60. For Retry-After. */
 uint32_t sl_cluster_retry_after_s(const sl_router *r);
 /* Forgets every worker's cached prefixes, here and there. */

@@ -3,6 +3,7 @@
  */
 #include "router/front.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -25,6 +26,22 @@ bool sl_front_key_ok(const char *authorization, const char *key)
     for (size_t i = 0; i < n; i++)
         diff |= (unsigned char)got[i] ^ (unsigned char)key[i % k];
     return !diff;
+}
+
+bool sl_front_caller(sl_router *r, const char *authorization, const struct sockaddr *peer, sl_caller *out)
+{
+    const sl_router_opts *o = sl_router_options(r);
+    bool has_file = o->keys_file && *o->keys_file, has_key = o->api_key && *o->api_key;
+    *out = (sl_caller){.admin = true};
+    sl_front_client(peer, out->client);
+    if ((has_key || !has_file) && sl_front_key_ok(authorization, o->api_key))
+        return true;
+    if (!has_file || !authorization || strncasecmp(authorization, "Bearer ", 7))
+        return false;
+    const char *name = sl_router_tenant(r, authorization + 7, &out->admin);
+    if (name)
+        snprintf(out->client, sizeof out->client, "%s", name);
+    return name != NULL;
 }
 
 void sl_front_client(const struct sockaddr *a, char out[SL_CLIENT_MAX])

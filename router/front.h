@@ -49,6 +49,17 @@ const sl_front_class *sl_front_at(size_t i); /* NULL after the last */
 /* Whether an Authorization header (NULL or "" when absent) carries the key. With an empty key every call is allowed. The time
  * depends on the lengths only. */
 bool sl_front_key_ok(const char *authorization, const char *key);
+/*
+ * Who calls: false when the key is missing or wrong. With router.keys_file the client is the tenant of the key; with
+ * router.api_key alone, or without any key, it is the address, and every caller is an admin. A caller with router.api_key
+ * is an admin too. authorization: the header, NULL or "" when absent.
+ */
+typedef struct sl_caller {
+    char client[SL_CLIENT_MAX]; /* for spec.client */
+    bool admin;                 /* may use what concerns others: FlushCache, Abort of any request, /workers */
+} sl_caller;
+bool sl_front_caller(sl_router *r, const char *authorization, const struct sockaddr *peer, sl_caller *out);
+
 /* The name of the client at this address, for spec.client: IPv4, or the network of 64 bits of an IPv6 address, because
  * one host has all of it. Without a usable address the name is "". */
 void sl_front_client(const struct sockaddr *a, char out[SL_CLIENT_MAX]);

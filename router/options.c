@@ -40,6 +40,7 @@ static void client_opts(const sl_config *c, sl_router_opts *o)
     o->grpc_host = c->router.grpc_host;
     o->grpc_port = c->router.grpc_port;
     o->api_key = c->router.api_key;
+    o->keys_file = c->router.keys_file;
     o->tls_cert = c->router.tls_cert;
     o->tls_key = c->router.tls_key;
     o->max_body_bytes = c->router.max_body_bytes;

@@ -199,6 +199,24 @@ static void on_wake(uv_async_t *h)
     check_drain(h->data, sl_now_ns());
 }
 
+/* A file that is wrong leaves the tenants as they are. */
+static void on_sighup(uv_signal_t *h, int signum)
+{
+    (void)signum;
+    sl_router *r = h->data;
+    sl_tenants t;
+    sl_err err = {""};
+    if (!r->o.keys_file || !*r->o.keys_file)
+        return;
+    if (sl_tenants_load(r->o.keys_file, &t, &err)) {
+        sl_log(SL_LOG_ERROR, "router", "keys_kept", "tenants=%zu reason=\"%s\"", r->tenants.n, err.text);
+        return;
+    }
+    sl_tenants_free(&r->tenants);
+    r->tenants = t;
+    sl_log(SL_LOG_INFO, "router", "keys_loaded", "tenants=%zu", t.n);
+}
+
 static void on_signal(uv_signal_t *h, int signum)
 {
     (void)signum;
@@ -225,13 +243,16 @@ static sl_status start_loop(sl_router *r, sl_err *err)
     uv_async_init(&r->loop, &l->wake, on_wake);
     uv_signal_init(&r->loop, &l->sigterm);
     uv_signal_init(&r->loop, &l->sigint);
-    l->prepare.data = r->link.idle.data = l->tick.data = l->wake.data = l->sigterm.data = l->sigint.data = r;
+    uv_signal_init(&r->loop, &l->sighup);
+    l->prepare.data = r->link.idle.data = l->tick.data = l->wake.data = l->sigterm.data = l->sigint.data =
+        l->sighup.data = r;
     uv_prepare_start(&l->prepare, on_prepare);
     uv_timer_start(&l->tick, on_tick, TICK_MS, TICK_MS);
     if (r->o.signals) {
         signal(SIGPIPE, SIG_IGN);
         uv_signal_start(&l->sigterm, on_signal, SIGTERM);
         uv_signal_start(&l->sigint, on_signal, SIGINT);
+        uv_signal_start(&l->sighup, on_sighup, SIGHUP);
     }
     return SL_OK;
 }
@@ -256,6 +277,8 @@ static sl_status open_router(sl_router *r, sl_err *err)
     SL_TRY(sl_router_stats_init(&r->stats, r->o.served_name));
     SL_TRY(load_model(r, err));
     SL_TRY(choose_names(r, err));
+    if (r->o.keys_file && *r->o.keys_file)
+        SL_TRY(sl_tenants_load(r->o.keys_file, &r->tenants, err));
     SL_TRY(sl_cluster_init(r, err));
     r->cluster.max_context = r->model.context;
     SL_TRY(sl_effects_init(r));
@@ -344,7 +367,8 @@ static void free_tables(sl_router *r)
         sl_member_free(r->cluster.members);
     sl_undrained_free(r);
     sl_kv_free(r);
-    sl_queue_sweep(r);
+    sl_queue_free(r);
+    sl_tenants_free(&r->tenants);
     sl_effects_free(r);
 }
 

@@ -46,6 +46,7 @@ typedef struct sl_router_opts {
     const char *http_host, *grpc_host;
     int http_port, grpc_port;
     const char *api_key;            /* NULL or "" = none */
+    const char *keys_file;          /* of tenants (core/tenants.h); NULL or "" = none */
     const char *tls_cert, *tls_key; /* PEM files; NULL or "" = plain */
     uint64_t max_body_bytes;
     uint32_t max_connections;

@@ -31,6 +31,7 @@
 #include "router/core.h"
 #include "router/core/keyset.h"
 #include "router/core/request.h"
+#include "router/core/tenants.h"
 #include "router/core/text.h"
 #include "router/front.h"
 #include "router/policies/policy.h"
@@ -135,9 +136,12 @@ struct sl_lane {
     char client[SL_CLIENT_MAX];
     sl_request_list list;
     uint32_t weight;
-    uint32_t groups; /* calls that have not been freed; the lane lives at least as long */
-    uint32_t length; /* queued requests of the client, those that start again included */
-    double served;   /* tokens per weight */
+    uint32_t groups;    /* calls that have not been freed; the lane lives at least as long */
+    uint32_t length;    /* queued requests of the client, those that start again included */
+    uint32_t active;    /* requests that have not ended */
+    double served;      /* tokens per weight */
+    sl_account account; /* of a tenant */
+    sl_counter *prompt_tokens, *output_tokens; /* of a tenant, else NULL */
 };
 
 typedef struct sl_queue {
@@ -173,7 +177,7 @@ typedef struct sl_router_life {
     uv_timer_t tick;
     uv_prepare_t prepare;
     uv_async_t wake;
-    uv_signal_t sigterm, sigint;
+    uv_signal_t sigterm, sigint, sighup;
     bool loop_ready;
     uint64_t started_ns;
     int64_t started_unix;
@@ -195,6 +199,7 @@ struct sl_router {
     sl_queue queue;
     sl_effects effects;
     sl_kv_log kv;
+    sl_tenants tenants; /* of router.keys_file */
     sl_router_stats stats;
     sl_front *fronts[SL_FRONTS]; /* NULL where off; in the registry's order */
 };
@@ -275,6 +280,7 @@ void sl_requests_tick(sl_router *r, uint64_t now);
  * until the next sl_queue_sweep(). */
 sl_lane *sl_queue_lane(sl_router *r, const char *client, uint32_t weight);
 void sl_queue_sweep(sl_router *r);
+void sl_queue_free(sl_router *r);
 /* Whether n more requests of this client may wait: EXHAUSTED when not now, INVALID when never. */
 sl_status sl_queue_check(const sl_router *r, const sl_lane *l, uint32_t n, sl_err *err);
 /* The client of q has received tokens. */

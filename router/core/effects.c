@@ -189,7 +189,11 @@ static sl_output output_of(const sl_router *r, const sl_request *q, size_t text_
 
 static void book_emit(sl_router *r, sl_request *q, const sl_effect *e)
 {
+    sl_lane *l = q->group->lane;
     sl_queue_charge(q, e->emit.n_tokens);
+    l->account.tokens -= (double)e->emit.n_tokens;
+    if (l->output_tokens)
+        sl_counter_add(l->output_tokens, e->emit.n_tokens);
     if (q->own_decode && !q->alone) /* it is not suspected any more */
         sl_place_release(r, q, false);
 }
@@ -240,6 +244,7 @@ static void book_end(sl_router *r, sl_request *q, const sl_effect *e)
     sl_place_release(r, q, false);
     unhash(&r->requests, q);
     r->requests.active--;
+    q->group->lane->active--;
     r->queue.dirty = true;
     observe_end(r, q, e);
 }

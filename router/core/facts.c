@@ -20,6 +20,13 @@ sl_router_stats *sl_router_get_stats(sl_router *r)
     return &r->stats;
 }
 
+const char *sl_router_tenant(const sl_router *r, const char *key, bool *admin)
+{
+    const sl_tenant *t = sl_tenants_of_key(&r->tenants, key);
+    *admin = t && t->admin;
+    return t ? t->name : NULL;
+}
+
 const char *sl_member_state_name(sl_member_state s)
 {
     static const char *const names[] = {"joining", "ready", "draining", "dead"};

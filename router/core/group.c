@@ -149,6 +149,7 @@ static void enter(sl_router *r, sl_group *g)
         q->hash_next = *b;
         *b = q;
         t->active++;
+        g->lane->active++;
         sl_queue_push(r, q, false);
         sl_counter_add(r->stats.prompt_tokens, q->n_prompt);
     }
@@ -160,6 +161,28 @@ static void end_all(sl_group *g, sl_status st, const char *reason)
         sl_request_fail(g->r, g->requests[i], st, reason);
 }
 
+/* The limits of a tenant, its weight, its metrics. */
+static sl_status take_from_account(sl_router *r, sl_lane *l, sl_request_spec *s, sl_err *err)
+{
+    const sl_tenant *t = sl_tenants_find(&r->tenants, s->client);
+    if (!t)
+        return SL_OK;
+    uint64_t tokens = 0;
+    for (size_t i = 0; i < s->n_prompts; i++)
+        tokens += s->prompts[i].n;
+    sl_metrics *m = r->stats.m;
+    l->weight = t->weight;
+    l->prompt_tokens = sl_metrics_counter(m, "sluice_tenant_tokens_total", SL_LABELS(t->name, "prompt"));
+    l->output_tokens = sl_metrics_counter(m, "sluice_tenant_tokens_total", SL_LABELS(t->name, "output"));
+    sl_status st = sl_account_take(&l->account, t, (uint32_t)(s->n_prompts * s->n), tokens, l->active,
+                                   sl_now_ns(), &s->retry_after_s, err);
+    const char *result = st ? "refused" : "accepted";
+    sl_counter_add(sl_metrics_counter(m, "sluice_tenant_calls_total", SL_LABELS(t->name, result)), 1);
+    if (!st)
+        sl_counter_add(l->prompt_tokens, tokens);
+    return st;
+}
+
 sl_status sl_group_submit(sl_router *r, sl_request_spec *s, sl_output_sink *sink, void *arg, sl_group **out,
                           sl_err *err)
 {
@@ -169,6 +192,9 @@ sl_status sl_group_submit(sl_router *r, sl_request_spec *s, sl_output_sink *sink
     if (!lane)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     sl_status st = sl_queue_check(r, lane, (uint32_t)(s->n_prompts * s->n), err);
+    s->retry_after_s = st == SL_ERR_EXHAUSTED ? sl_cluster_retry_after_s(r) : 0;
+    if (!st)
+        st = take_from_account(r, lane, s, err);
     if (st == SL_ERR_EXHAUSTED)
         sl_router_stats_request(&r->stats, s->api, sl_router_stats_outcome(st));
     SL_TRY(st);
@@ -245,6 +271,11 @@ sl_group *sl_group_find(sl_router *r, const char *id)
 const char *sl_group_id(const sl_group *g)
 {
     return g->id;
+}
+
+const char *sl_group_client(const sl_group *g)
+{
+    return g->lane->client;
 }
 
 uint32_t sl_group_unfinished(const sl_group *g)

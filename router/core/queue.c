@@ -19,6 +19,8 @@
 
 enum { FREE_SHARE = 4, RATE_MS = 1000, RETRY_MAX_S = 60 };
 
+static const uint64_t MINUTE_NS = 60000 * SL_MS;
+
 /* ---- lanes ---- */
 
 sl_lane *sl_queue_lane(sl_router *r, const char *client, uint32_t weight)
@@ -39,13 +41,29 @@ sl_lane *sl_queue_lane(sl_router *r, const char *client, uint32_t weight)
     return l;
 }
 
+/* What a tenant has used of its rate counts until the buckets are full again. */
+static bool in_debt(const sl_lane *l, uint64_t now)
+{
+    return l->account.filled_ns && (now - l->account.filled_ns < MINUTE_NS || l->account.tokens < 0);
+}
+
+void sl_queue_free(sl_router *r)
+{
+    while (r->queue.lanes) {
+        sl_lane *l = r->queue.lanes;
+        r->queue.lanes = l->next;
+        free(l);
+    }
+}
+
 /* A lane without calls says nothing that the counter of the queue does not say, unless it is ahead of that. */
 void sl_queue_sweep(sl_router *r)
 {
     sl_queue *u = &r->queue;
+    uint64_t now = sl_now_ns();
     for (sl_lane **p = &u->lanes; *p;) {
         sl_lane *l = *p;
-        if (l->groups || (l->served > u->served && r->requests.active)) {
+        if (l->groups || in_debt(l, now) || (l->served > u->served && r->requests.active)) {
             p = &l->next;
             continue;
         }

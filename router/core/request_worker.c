@@ -219,6 +219,8 @@ void sl_step_failed(const sl_request_env *env, sl_request *q, const sl_request_e
         return;
     }
     sl_status st = ev->failed.status < 0 ? ev->failed.status : SL_ERR_INTERNAL;
+    if (st == SL_ERR_EXHAUSTED) /* final: it never fits, and a client must not be told to try again */
+        st = SL_ERR_TOO_LARGE;
     sl_step_leave(q, SL_ERR_CANCELLED, tell, out);
     sl_step_end(env, q, SL_FINISH_ERROR, st, ev->failed.reason, out);
 }

@@ -243,6 +243,10 @@ void rpc_flush_gone(rpc_call *c)
 
 void rpc_flush_cache(rpc_call *c, const uint8_t *data, size_t n)
 {
+    if (!c->caller.admin) {
+        rpc_finish(c, RPC_PERMISSION_DENIED, "this key has no admin rights (router.keys_file)");
+        return;
+    }
     C(FlushCacheRequest) *q = rpc_unpack(c, &smg__grpc__common__flush_cache_request__descriptor, data, n);
     if (!q)
         return;

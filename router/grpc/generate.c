@@ -377,9 +377,7 @@ static void start(rpc_call *c, const S(GenerateRequest) * q, sl_request_spec *s)
     c->counted = true;
     c->g->generating++;
     sl_err err = {""};
-    struct sockaddr_storage peer;
-    if (h2_stream_peer(c->s, &peer))
-        sl_front_client((const struct sockaddr *)&peer, s->client);
+    memcpy(s->client, c->caller.client, sizeof s->client);
     sl_status st = sl_group_submit(c->r, s, on_output, g, &g->group, &err);
     if (st) {
         sl_front_count_refused(c->r, "generate", st);
@@ -446,6 +444,8 @@ void rpc_abort(rpc_call *c, const uint8_t *data, size_t n)
     if (!q)
         return;
     sl_group *grp = sl_group_find(c->r, q->request_id ? q->request_id : "");
+    if (grp && !c->caller.admin && strcmp(sl_group_client(grp), c->caller.client))
+        grp = NULL; /* another tenant's: it does not exist for this one */
     if (grp) {
         sl_log(SL_LOG_INFO, "grpc", "abort", "id=%s reason=\"%.100s\"", sl_group_id(grp),
                q->reason ? q->reason : "");

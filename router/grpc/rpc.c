@@ -194,9 +194,13 @@ static void check_headers(rpc_call *c, const h2_headers *h)
             c->m = &methods[i];
     }
     uint64_t timeout = parse_timeout(h->timeout);
+    struct sockaddr_storage peer;
+    bool has_peer = h2_stream_peer(c->s, &peer);
+    bool known =
+        sl_front_caller(c->r, h->authorization, has_peer ? (struct sockaddr *)&peer : NULL, &c->caller);
     if (!c->m)
         rpc_finish(c, RPC_UNIMPLEMENTED, "no such method");
-    else if (!c->m->open && !sl_front_key_ok(h->authorization, c->g->o->api_key))
+    else if (!c->m->open && !known)
         rpc_finish(c, RPC_UNAUTHENTICATED, "incorrect or missing API key: send authorization: Bearer KEY");
     else if (h->encoding[0] && strcmp(h->encoding, "identity"))
         rpc_finish(c, RPC_UNIMPLEMENTED, "compressed messages are not supported");

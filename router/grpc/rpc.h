@@ -19,6 +19,7 @@ typedef enum {
     RPC_DEADLINE_EXCEEDED = 4,
     RPC_NOT_FOUND = 5,
     RPC_ALREADY_EXISTS = 6,
+    RPC_PERMISSION_DENIED = 7,
     RPC_RESOURCE_EXHAUSTED = 8,
     RPC_FAILED_PRECONDITION = 9,
     RPC_UNIMPLEMENTED = 12,
@@ -45,6 +46,7 @@ struct rpc_call {
     const rpc_method *m;
     rpc_call *next, *prev;
     sl_strbuf in;
+    sl_caller caller;
     uint64_t deadline_ns, arrival_ns;
     bool finished, counted;
     void *user; /* of the method */

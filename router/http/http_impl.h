@@ -20,8 +20,9 @@ typedef struct http_req http_req;
 typedef struct http_route {
     const char *path;         /* ends in '/': prefix */
     const char *method;       /* "GET" (HEAD too) or "POST" */
-    bool key;                 /* needs the API key */
+    bool key;                 /* needs a key */
     void (*run)(http_req *q); /* sets a reply, or starts work */
+    bool admin;               /* the key must have admin rights */
 } http_route;
 
 typedef struct sl_http {
@@ -57,8 +58,10 @@ struct http_req {
     sl_strbuf body;
     uint64_t dropped; /* bytes of a body that is too large */
     bool started, suspended, dead, queued, stream_done;
-    int code;    /* of the reply that is ready, 0 none */
-    char *reply; /* malloc'ed */
+    sl_caller caller;
+    uint32_t retry_after_s; /* of a refusal, 0 = an estimate */
+    int code;               /* of the reply that is ready, 0 none */
+    char *reply;            /* malloc'ed */
     size_t reply_len;
     const char *type, *allow;
     struct http_job *job;

@@ -126,15 +126,15 @@ static void page_workers(http_req *q)
 }
 
 static const http_route routes[] = {
-    {"/v1/chat/completions", "POST", true, http_generate},
-    {"/v1/completions", "POST", true, http_generate},
-    {"/v1/models", "GET", true, page_models},
-    {"/v1/models/", "GET", true, page_model},
-    {"/health", "GET", false, page_health},
-    {"/health/live", "GET", false, page_live},
-    {"/health/ready", "GET", false, page_health},
-    {"/metrics", "GET", false, page_metrics},
-    {"/workers", "GET", true, page_workers},
+    {"/v1/chat/completions", "POST", true, http_generate, false},
+    {"/v1/completions", "POST", true, http_generate, false},
+    {"/v1/models", "GET", true, page_models, false},
+    {"/v1/models/", "GET", true, page_model, false},
+    {"/health", "GET", false, page_health, false},
+    {"/health/live", "GET", false, page_live, false},
+    {"/health/ready", "GET", false, page_health, false},
+    {"/metrics", "GET", false, page_metrics, false},
+    {"/workers", "GET", true, page_workers, true},
 };
 
 static const http_route *find_route(const char *url)
@@ -151,7 +151,9 @@ static const http_route *find_route(const char *url)
 static bool allowed(http_req *q)
 {
     const char *auth = MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-    return !q->route->key || sl_front_key_ok(auth, q->h->o->api_key);
+    const union MHD_ConnectionInfo *peer = MHD_get_connection_info(q->c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    bool known = sl_front_caller(q->h->r, auth, peer ? peer->client_addr : NULL, &q->caller);
+    return known || !q->route->key;
 }
 
 void http_route_request(http_req *q, const char *url, const char *method)
@@ -170,5 +172,8 @@ void http_route_request(http_req *q, const char *url, const char *method)
     } else if (!allowed(q)) {
         http_reply_error(q, 401, "incorrect or missing API key: send Authorization: Bearer KEY",
                          "invalid_request_error", "invalid_api_key");
+    } else if (q->route->admin && !q->caller.admin) {
+        http_reply_error(q, 403, "this key has no admin rights (router.keys_file)", "invalid_request_error",
+                         "admin_required");
     }
 }

@@ -130,12 +130,12 @@ static void submit(http_req *q, http_job *j)
              sl_random_u64() & 0xffffffffu);
     snprintf(p->spec.id, sizeof p->spec.id, "%s", q->id);
     p->spec.arrival_ns = q->arrival_ns;
-    const union MHD_ConnectionInfo *peer = MHD_get_connection_info(q->c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    sl_front_client(peer ? peer->client_addr : NULL, p->spec.client);
+    memcpy(p->spec.client, q->caller.client, sizeof p->spec.client);
     q->answer = sl_oai_answer_create(&q->h->env, p, q->id, (int64_t)time(NULL),
                                      (uint32_t)(p->spec.n_prompts * p->spec.n));
     sl_err err = {""};
     sl_status st = q->answer ? sl_group_submit(r, &p->spec, on_output, q, &q->group, &err) : SL_ERR_NO_MEMORY;
+    q->retry_after_s = p->spec.retry_after_s;
     if (st) {
         sl_front_count_refused(r, p->spec.api, st);
         sl_log(SL_LOG_INFO, "http", "request_refused", "id=%s status=%s reason=\"%s\"", q->id,
@@ -204,7 +204,8 @@ void http_generate(http_req *q)
 static void add_retry_after(http_req *q, struct MHD_Response *res)
 {
     char seconds[16];
-    snprintf(seconds, sizeof seconds, "%u", sl_cluster_retry_after_s(q->h->r));
+    uint32_t s = q->retry_after_s ? q->retry_after_s : sl_cluster_retry_after_s(q->h->r);
+    snprintf(seconds, sizeof seconds, "%u", s);
     MHD_add_response_header(res, MHD_HTTP_HEADER_RETRY_AFTER, seconds);
 }
 

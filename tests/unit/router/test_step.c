@@ -226,6 +226,12 @@ START_TEST(final_failure_ends_it)
     ck_assert_str_eq(effects(), "LFX");
     ck_assert_int_eq(step.list[2].end.status, SL_ERR_CORRUPT);
     ck_assert_str_eq(step.list[2].end.reason, "broken");
+    make(SL_REQUEST_DECODING);
+    ev = make_event(SL_EVENT_FAILED);
+    ev.failed.retryable = false;
+    ev.failed.status = SL_ERR_EXHAUSTED;
+    ck_assert(apply(ev));
+    ck_assert_int_eq(step.list[2].end.status, SL_ERR_TOO_LARGE); /* 400, not 429 */
 }
 END_TEST
 

@@ -1,0 +1,76 @@
+"""Tenants: keys by hash, rates that say when to come back, rights, and a reload of the file that may be wrong."""
+
+import hashlib
+import os
+import signal
+
+import clients
+import grpc
+import pytest
+import real
+import requests
+
+ADMIN, CHAT, SMALL = real.Cluster.key, "key-of-chat", "key-of-small"
+
+
+def line(name, key, words=""):
+    return f"{name} sha256={hashlib.sha256(key.encode()).hexdigest()} {words}\n"
+
+
+FILE = "# keys\n" + line("ops", ADMIN, "admin") + line("chat", CHAT, "weight=2") + \
+    line("small", SMALL, "requests_per_minute=2 tokens_per_minute=500 concurrency=2")
+
+
+@pytest.fixture
+def cluster(start, tmp_path):
+    path = tmp_path / "keys"
+    path.write_text(FILE)
+    c = start(roles=("router", "prefill", "decode"), **{"router.keys_file": path})
+    c.keys = path
+    return c
+
+
+def post(c, key, n_prompt=20, **kw):
+    body = {"model": c.model, "prompt": real.prompt("tenant", n_prompt), "max_tokens": 4, "ignore_eos": True, **kw}
+    return requests.post(c.http + "/v1/completions", json=body, timeout=60, headers={"Authorization": f"Bearer {key}"} if key else {})
+
+
+def test_rates_and_rights(cluster):
+    c = cluster
+    assert [post(c, k).status_code for k in (None, "wrong", ADMIN + "x")] == [401] * 3
+    assert [post(c, k).status_code for k in (ADMIN, CHAT, SMALL)] == [200] * 3
+    assert post(c, SMALL, n=3).status_code == 400      # more than its concurrency: never, so not 429
+    assert post(c, SMALL, n_prompt=600).status_code == 400
+    assert post(c, SMALL).status_code == 200
+    refused = post(c, SMALL)
+    assert refused.status_code == 429 and 1 <= int(refused.headers["Retry-After"]) <= 60, refused.text
+    assert post(c, CHAT).status_code == 200            # the others do not notice
+    bearer = {"Authorization": f"Bearer {CHAT}"}
+    assert requests.get(c.http + "/workers", headers=bearer, timeout=30).status_code == 403
+    assert c.get("/workers").status_code == 200
+    text = c.get("/metrics").text
+    assert real.metric(text, "sluice_tenant_calls_total", 'tenant="small",result="refused"') == 3
+    assert real.metric(text, "sluice_tenant_tokens_total", 'tenant="small",kind="output"') == 8
+    _, _, common = clients.protocol()
+    with c.channel() as channel:
+        for key, code in ((CHAT, grpc.StatusCode.PERMISSION_DENIED), ("wrong", grpc.StatusCode.UNAUTHENTICATED)):
+            with pytest.raises(grpc.RpcError) as e:
+                c.stub(channel).FlushCache(common.FlushCacheRequest(), metadata=(("authorization", f"Bearer {key}"),), timeout=20)
+            assert e.value.code() == code
+
+
+def test_reload(cluster):
+    c = cluster
+
+    def reload(text, event):
+        seen = c.text().count(event)
+        c.keys.write_text(text)
+        os.kill(c.router_pid(), signal.SIGHUP)
+        real.until(event, lambda: c.text().count(event) > seen)
+
+    reload(FILE + "broken line\n", "ev=keys_kept")
+    assert post(c, CHAT).status_code == 200
+    reload(line("ops", ADMIN, "admin"), "ev=keys_loaded")
+    assert post(c, CHAT).status_code == 401
+    reload(FILE, "ev=keys_loaded")
+    assert post(c, CHAT).status_code == 200
