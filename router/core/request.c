@@ -186,8 +186,15 @@ static void on_placed(const sl_request_env *env, sl_request *q, const sl_request
 }
 
 /* A worker died while it worked on q. True: q has ended, because it ran alone there. */
-static bool count_death(const sl_request_env *env, sl_request *q, unsigned tell, sl_step *out)
+static bool count_death(const sl_request_env *env, sl_request *q, bool decode, unsigned tell, sl_step *out)
 {
+    if (q->state == SL_REQUEST_RESERVING)
+        return false; /* nothing of it was computed */
+    if (q->deaths_decode != decode) {
+        q->deaths = 0;
+        q->alone = false;
+    }
+    q->deaths_decode = decode;
     q->deaths++;
     q->deaths_at = sl_request_produced(q);
     if (!q->alone || sl_request_complete(q)) {
@@ -208,7 +215,7 @@ static void on_lost(const sl_request_env *env, sl_request *q, const sl_request_e
 {
     bool concerned = ev->lost.decode || q->writer != SL_WRITER_DONE;
     unsigned tell = ev->lost.decode ? SL_TELL_PREFILL : SL_TELL_DECODE;
-    if (concerned && ev->lost.died && count_death(env, q, tell, out))
+    if (concerned && ev->lost.died && count_death(env, q, ev->lost.decode, tell, out))
         return;
     if (ev->lost.decode)
         sl_step_retry(env, q, SL_ERR_PEER, "decode worker lost", SL_TELL_PREFILL, ev->now_ns, out);

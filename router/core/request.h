@@ -31,10 +31,11 @@
  * started or the writer has finished. For a writer that died there is no DRAINED: ABORT carries SL_ERR_PEER and the
  * decode worker closes its own endpoint first.
  *
- * A query of death: a request that was on DEATHS_ALONE workers when they died is suspected of killing them, and so are those that
- * were there with it. A suspect runs alone on its workers; if one of them dies too, it is refused with INTERNAL and its
- * id in the log. A request that gets PROVEN_TOKENS past the place where the last worker died is not suspected any more:
- * streams are deterministic, so the same computation was repeated without harm.
+ * A query of death: DEATHS_ALONE workers of one role, one after the other, died while they computed the request. So it is
+ * suspected of killing them, and so are the requests that were there with it. A suspect runs alone on its workers; if one
+ * of that role dies again, the request is refused with INTERNAL and its id in the log. A request that gets PROVEN_TOKENS
+ * past the place where the last worker died is not suspected any more: streams are deterministic, so the same
+ * computation was repeated without harm.
  *
  * Recovery keeps prompt and produced tokens, so the next attempt continues at the same position with the same random
  * numbers. Tokens of TOKENS are compared with those already sent: a repeated or lost message can neither change a
@@ -99,7 +100,8 @@ typedef struct sl_request {
     uint32_t avoid_prefill, avoid_decode;
     uint32_t own_prefill, own_decode; /* members set aside for it (place.c), 0 none */
     uint64_t refused_at; /* placements of the router, counted from 1, at its first NO_ROOM; 0 none */
-    uint32_t deaths;     /* workers that died while they worked on it */
+    uint32_t deaths;     /* workers of one role that died one after the other while they computed it */
+    bool deaths_decode;  /* decode workers, else prefill workers */
     uint32_t deaths_at;  /* tokens it had produced at the last of them */
     bool alone;          /* suspected of that: it is placed on workers that have no other request */
     uint64_t ticket;

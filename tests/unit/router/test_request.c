@@ -270,6 +270,83 @@ START_TEST(no_workers_is_unavailable_in_time)
 }
 END_TEST
 
+/* What counts is since when the role has had no worker, not for how long a request has waited for its turn. */
+static void lose_the_last(client *c, int n)
+{
+    h.o.stage_timeout_ms = 300;
+    h.mo.max_batch = 1; /* two places */
+    h.mo.step_us = 20000;
+    h_open_cluster(&h, 1, 1);
+    for (int i = 0; i < n; i++)
+        h_ask(&h, &c[i], 70, 60);
+    h_run(&h, 400);
+    ck_assert_int_eq(h_request(&c[n - 1], 0)->state, SL_REQUEST_QUEUED);
+    sl_mock_kill(h.w[1]);
+}
+
+START_TEST(queued_requests_wait_for_a_replacement)
+{
+    client c[3] = {{0}};
+    lose_the_last(c, 3);
+    h_run(&h, 150);
+    for (int i = 0; i < 3; i++)
+        ck_assert(!h_done(&c[i]));
+    h.mo.step_us = 1000;
+    h_add(&h, SL_ROLE_DECODE);
+    for (int i = 0; i < 3; i++) {
+        h_expect(&h, &c[i], 70, 60, 10000);
+        sl_group_release(c[i].group);
+    }
+    H_UNTIL(&h, h_clean(&h), 1000);
+}
+END_TEST
+
+START_TEST(a_router_that_drains_does_not_wait_for_a_replacement)
+{
+    client c[3] = {{0}};
+    lose_the_last(c, 3);
+    sl_router_stop(h.r);
+    H_UNTIL(&h, h_done(&c[0]) && h_done(&c[1]) && h_done(&c[2]), 250);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(c[i].s[0].status, SL_ERR_PEER);
+        sl_group_release(c[i].group);
+    }
+}
+END_TEST
+
+/* Each decode worker that gets this request dies at its tenth token. */
+START_TEST(a_query_of_death_ends_and_its_neighbours_live)
+{
+    h.o.retries = 10;
+    h.mo.step_us = 1000;
+    h_open_cluster(&h, 1, 1);
+    client c = {0}, other = {0};
+    h_ask(&h, &c, 70, 40);
+    h_ask(&h, &other, 80, 200);
+    for (int deaths = 0; deaths < 3; deaths++) {
+        sl_request *q = h_request(&c, 0);
+        H_UNTIL(&h, q->state == SL_REQUEST_DECODING && sl_request_produced(q) >= 10 && q->decode, 5000);
+        if (deaths == 2) {
+            ck_assert(q->alone);
+            ck_assert_uint_eq(sl_member_find(h.r, q->decode)->placed, 1);
+        }
+        int at = h.n - 1;
+        sl_mock_kill(h.w[at]);
+        if (deaths < 2) {
+            h_run(&h, 20);
+            h_add(&h, SL_ROLE_DECODE);
+        }
+    }
+    H_UNTIL(&h, h_done(&c), 1000);
+    ck_assert_int_eq(c.s[0].status, SL_ERR_INTERNAL);
+    h_add(&h, SL_ROLE_DECODE);
+    h_expect(&h, &other, 80, 200, 10000);
+    sl_group_release(c.group);
+    sl_group_release(other.group);
+    H_UNTIL(&h, h_clean(&h), 1000);
+}
+END_TEST
+
 START_TEST(silent_worker_is_dead)
 {
     h.mo.step_us = 2000;
@@ -340,6 +417,9 @@ int main(void)
         {deadline_ends_it, 0},
         {stage_without_progress_is_retried_elsewhere, 4},
         {no_workers_is_unavailable_in_time, 0},
+        {queued_requests_wait_for_a_replacement, 0},
+        {a_router_that_drains_does_not_wait_for_a_replacement, 0},
+        {a_query_of_death_ends_and_its_neighbours_live, 0},
         {silent_worker_is_dead, 0},
         {death_before_done_is_no_restart, 0},
         {deaths_under_load_lose_nothing, 0},

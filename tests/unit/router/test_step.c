@@ -268,6 +268,7 @@ static void lose(uint32_t deaths, uint32_t deaths_at, bool alone, bool died)
     make(SL_REQUEST_DECODING);
     q.deaths = deaths;
     q.deaths_at = deaths_at;
+    q.deaths_decode = true;
     q.alone = alone;
     sl_request_event ev = make_event(SL_EVENT_LOST);
     ev.lost.died = died;
@@ -284,6 +285,16 @@ START_TEST(second_death_makes_a_suspect_and_the_next_one_ends_it)
     lose(1, 0, false, true);
     ck_assert_str_eq(effects(), "LQ");
     ck_assert(q.alone);
+    make(SL_REQUEST_PREFILLING);
+    q.deaths = 2;
+    q.deaths_decode = q.alone = true;
+    sl_request_event ev =
+        make_event(SL_EVENT_LOST); /* a worker of the other role: not what killed the others */
+    ev.lost.decode = false;
+    ev.lost.died = true;
+    ck_assert(apply(ev));
+    ck_assert_str_eq(effects(), "LQ");
+    ck_assert(!q.alone && q.deaths == 1);
     lose(2, 0, true, true);
     ck_assert_str_eq(effects(), "LFX");
     ck_assert_int_eq(step.list[2].end.status, SL_ERR_INTERNAL);
