@@ -2,25 +2,25 @@
  * Parameters of every compute op: plain structs of pointers, shapes and strides, the same for every backend.
  *
  * Conventions
- * - Pointers are device addresses of the backend that runs the op (for the CPU backend: ordinary memory),
- * except where a field says "host". Nothing is owned; everything must stay valid until the op has completed.
- * - T = tokens of this step (of all sequences together), S = sequences. Matrices are row-major; `ld` is a row
- *   stride in elements. Activations are SL_F32 or SL_BF16 (`act` field); accumulation is float32.
- * - Every op is *token-independent*: the bits of token t's result depend only on token t's inputs (and the
- * cache rows it reads), never on T, on its position in the batch or on the thread count. Exactness of
- * batching, chunking, disaggregation and recovery rests on this; the conformance suite checks it.
- * - Rounding: "rounded to act" below means one round-to-nearest-even to bf16 when act is SL_BF16 and nothing
- * when it is SL_F32. Everything between two such points is float32 (products and sums separately rounded in
- * RoPE, Hadamard and quantisation, so that their bytes are the same on every backend). Sums inside norms are
- * taken in double and the factor 1/sqrt(..) is rounded once to float32. All ops but SL_OP_INDEX_* treat act
- * this way; the official index convention has its own fixed bf16 points, whatever act is.
- * - e4m3: round to nearest even, |x| > 448 saturates to 448, NaN stays NaN (0x7f). Power-of-two scale of a
- * group: t = amax * (1/448) in float32; s = 2^ceil(log2 t) from the exponent bits. Floors: amax >= 1e-4 for
- * activations, index keys and queries (1.3); t >= 1e-4 for latent rows (3.1).
- * - Failures that only the device can see (an id or position out of range, a missing page, a capacity) never
- * write outside a buffer; the CPU backend returns them from run, an asynchronous backend from the next sync.
- * - Formulas: shared reference "dsa-models" sections 1.3-1.6 (named at each op), restated by
- * tests/unit/kernels in double precision.
+ * - Pointers are device addresses of the backend that runs the op (for the CPU backend: ordinary memory), except where
+ *   a field says "host". Ops own nothing; everything must stay valid until the op has completed.
+ * - T is the number of tokens of the step (of all sequences together), S the number of sequences. Matrices are
+ *   row-major; `ld` is a row stride in elements. Activations are SL_F32 or SL_BF16 (field `act`); sums are float32.
+ * - Every op is *token-independent*: the bits of token t's result depend only on token t's inputs (and on the cache
+ *   rows that it reads), never on T, on the token's position in the batch or on the number of threads. Exactness of
+ *   batching, chunking, disaggregation and recovery rests on this; the conformance suite checks it.
+ * - Rounding: "rounded to act" means one round-to-nearest-even to bf16 when act is SL_BF16, and nothing when it is
+ *   SL_F32. Everything between two such points is float32 (products and sums are rounded separately in RoPE, Hadamard
+ *   and quantisation, so that their bytes are the same on every backend). Sums inside norms are taken in double, and
+ *   the factor 1/sqrt(..) is rounded once to float32. All ops except SL_OP_INDEX_* treat act this way; the official
+ *   index convention has its own fixed bf16 points, for every act.
+ * - e4m3: round to nearest even, |x| > 448 saturates to 448, NaN stays NaN (0x7f). Power-of-two scale of a group: t =
+ *   amax * (1/448) in float32; s = 2^ceil(log2 t) from the exponent bits. Lower bounds: amax >= 1e-4 for activations,
+ *   index keys and queries (1.3); t >= 1e-4 for latent rows (3.1).
+ * - A failure that only the device can see (an id or position out of range, a missing page, a capacity) never writes
+ *   outside a buffer; the CPU backend returns it from run, an asynchronous backend from the next sync.
+ * - Formulas: the numbers name sections 1.3 to 1.6 and 3.1 of the notes on DSA models; tests/unit/kernels restates
+ *   every formula in double precision.
  */
 #ifndef SL_KERNELS_PARAMS_H
 #define SL_KERNELS_PARAMS_H
@@ -97,10 +97,10 @@ typedef struct sl_host_plane {
 } sl_host_plane;
 
 /*
- * One layer's rows on the device, a flat array of row_bytes-sized rows: first the row pool (device page p,
- * token i -> p * 64 + i), then, from hot_base on, hot_slots x (hot_rows + tail_rows): slot s, LRU row i ->
- * hot_base + s * (hot_rows + tail_rows) + i; the tail row of position pos is LRU index hot_rows + pos %
- * tail_rows.
+ * One layer's rows on the device, each of row_bytes bytes: the row pool, and from hot_base on the hot slots:
+ *   token i of device page p        p * 64 + i
+ *   LRU index i of hot slot s       hot_base + s * (hot_rows + tail_rows) + i
+ *   the tail row of position pos    LRU index hot_rows + pos % tail_rows, of the sequence's slot
  */
 typedef struct sl_row_view {
     uint8_t *base;
@@ -321,8 +321,8 @@ typedef struct sl_hot_state {
  *
  * After a reset the LRU list is 0, 1, ... hot_rows - 1 from least to most recent and the hand is at 0.
  *
- * The miss list holds each token's misses by miss_src ascending; how those of several tokens are mixed is the
- * backend's business. More misses than miss_cap is SL_ERR_EXHAUSTED; two tokens of one hierarchical
+ * The miss list holds each token's misses by miss_src ascending; in which order those of several tokens follow each other is
+ * not specified. More misses than miss_cap is SL_ERR_EXHAUSTED; two tokens of one hierarchical
  * sequence in a step SL_ERR_UNSUPPORTED; the hot state of the slots concerned is then undefined until
  * SL_OP_HOT_RESET.
  *

@@ -74,14 +74,10 @@ sl_status sl_model_config_load(const char *dir, sl_model_config *out, sl_err *er
 {
     char cpath[PATH_MAX], gpath[PATH_MAX], *text = NULL, *gen = NULL;
     size_t n = 0, gn = 0;
-    sl_status rc = join(dir, "config.json", cpath, err);
-    if (rc == SL_OK)
-        rc = join(dir, "generation_config.json", gpath, err);
-    if (rc == SL_OK)
-        rc = sl_read_file(cpath, 16u << 20, &text, &n, err);
-    if (rc != SL_OK)
-        return rc;
-    rc = sl_read_file(gpath, 16u << 20, &gen, &gn, err);
+    SL_TRY(join(dir, "config.json", cpath, err));
+    SL_TRY(join(dir, "generation_config.json", gpath, err));
+    SL_TRY(sl_read_file(cpath, 16u << 20, &text, &n, err));
+    sl_status rc = sl_read_file(gpath, 16u << 20, &gen, &gn, err);
     if (rc == SL_OK || rc == SL_ERR_NOT_FOUND)
         rc = sl_model_config_parse(text, n, cpath, gen, gn, gpath, out, err);
     free(gen);
@@ -95,10 +91,9 @@ static sl_status add_file(sl_checkpoint *ck, const char *path, sl_err *err)
     if (!grown)
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: no memory", path);
     ck->files = grown;
-    sl_status rc = sl_st_open(path, &ck->files[ck->n_files], err);
-    if (rc == SL_OK)
-        ck->n_files++;
-    return rc;
+    SL_TRY(sl_st_open(path, &ck->files[ck->n_files], err));
+    ck->n_files++;
+    return SL_OK;
 }
 
 /* A shard name must stay in the directory. */
@@ -110,6 +105,15 @@ static bool plain_name(const char *s)
 static int by_string(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static sl_status open_shard(sl_checkpoint *ck, const char *name, const char *path, sl_err *err)
+{
+    char shard[PATH_MAX];
+    SL_TRY(join(ck->dir, name, shard, err));
+    if (ck->n_files == MAX_SHARDS)
+        return sl_fail(err, SL_ERR_INVALID, "%s: more than %d files", path, MAX_SHARDS);
+    return add_file(ck, shard, err);
 }
 
 /* Opens every file that the map names, in the order of their names. */
@@ -134,14 +138,8 @@ static sl_status open_shards(sl_checkpoint *ck, const json_t *map, const char *p
     }
     qsort(names, n, sizeof *names, by_string);
     for (i = 0; rc == SL_OK && i < n; i++) {
-        char shard[PATH_MAX];
-        if (i && strcmp(names[i], names[i - 1]) == 0)
-            continue;
-        rc = join(ck->dir, names[i], shard, err);
-        if (rc == SL_OK && ck->n_files == MAX_SHARDS)
-            rc = sl_fail(err, SL_ERR_INVALID, "%s: more than %d files", path, MAX_SHARDS);
-        if (rc == SL_OK)
-            rc = add_file(ck, shard, err);
+        if (i == 0 || strcmp(names[i], names[i - 1]) != 0)
+            rc = open_shard(ck, names[i], path, err);
     }
 free_names:
     free(names);
@@ -193,6 +191,17 @@ static sl_status check_map(sl_checkpoint *ck, const json_t *map, const char *pat
     return SL_OK;
 }
 
+/* Opens the files of the index, and checks that their tensors are where the index says. */
+static sl_status open_map(sl_checkpoint *ck, const json_t *root, const char *path, sl_err *err)
+{
+    const json_t *map = json_object_get(root, "weight_map");
+    if (!json_is_object(map) || json_object_size(map) == 0)
+        return sl_fail(err, SL_ERR_INVALID, "%s: weight_map: missing or not an object of file names", path);
+    SL_TRY(open_shards(ck, map, path, err));
+    SL_TRY(merge(ck, err));
+    return check_map(ck, map, path, err);
+}
+
 static sl_status open_index(sl_checkpoint *ck, const char *path, sl_err *err)
 {
     char *text = NULL;
@@ -208,36 +217,33 @@ static sl_status open_index(sl_checkpoint *ck, const char *path, sl_err *err)
     free(text);
     if (!root)
         return sl_fail(err, SL_ERR_INVALID, "%s: line %d: %s", path, je.line, je.text);
-    const json_t *map = json_object_get(root, "weight_map");
-    if (!json_is_object(map) || json_object_size(map) == 0)
-        rc = sl_fail(err, SL_ERR_INVALID, "%s: weight_map: missing or not an object of file names", path);
-    if (rc == SL_OK)
-        rc = open_shards(ck, map, path, err);
-    if (rc == SL_OK)
-        rc = merge(ck, err);
-    if (rc == SL_OK)
-        rc = check_map(ck, map, path, err);
+    rc = open_map(ck, root, path, err);
     json_decref(root);
     return rc;
 }
 
-sl_status sl_checkpoint_open(const char *dir, sl_checkpoint **out, sl_err *err)
+/* One file, or the files of an index. */
+static sl_status open_files(sl_checkpoint *ck, sl_err *err)
 {
     char path[PATH_MAX];
+    SL_TRY(join(ck->dir, "model.safetensors", path, err));
+    sl_status rc = add_file(ck, path, err);
+    if (rc == SL_OK)
+        return merge(ck, err);
+    if (rc != SL_ERR_NOT_FOUND)
+        return rc;
+    SL_TRY(join(ck->dir, "model.safetensors.index.json", path, err));
+    return open_index(ck, path, err);
+}
+
+sl_status sl_checkpoint_open(const char *dir, sl_checkpoint **out, sl_err *err)
+{
     sl_checkpoint *ck = calloc(1, sizeof *ck);
     if (!ck || !(ck->dir = strdup(dir))) {
         free(ck);
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: no memory", dir);
     }
-    sl_status rc = join(dir, "model.safetensors", path, err);
-    if (rc == SL_OK) {
-        rc = add_file(ck, path, err);
-        if (rc == SL_OK)
-            rc = merge(ck, err);
-        else if (rc == SL_ERR_NOT_FOUND &&
-                 (rc = join(dir, "model.safetensors.index.json", path, err)) == SL_OK)
-            rc = open_index(ck, path, err);
-    }
+    sl_status rc = open_files(ck, err);
     if (rc != SL_OK) {
         sl_checkpoint_close(ck);
         return rc;

@@ -22,9 +22,8 @@ sl_status sl_model_stored_dtype(const char *dir, sl_dtype *out, sl_err *err)
 {
     uint64_t bytes[SL_ST_DTYPES] = {0};
     sl_checkpoint *ck = NULL;
-    sl_status rc = sl_checkpoint_open(dir, &ck, err);
-    if (rc != SL_OK)
-        return rc;
+    sl_status rc = SL_OK;
+    SL_TRY(sl_checkpoint_open(dir, &ck, err));
     for (size_t i = 0; i < sl_checkpoint_count(ck); i++) {
         const sl_st_tensor *t = sl_checkpoint_at(ck, i)->t;
         bytes[t->dtype] += t->bytes / sl_st_dtype_bytes(t->dtype);
@@ -84,14 +83,11 @@ static sl_status load_rope(sl_model *m, sl_err *err)
 
 sl_status sl_model_finish(sl_model *m, sl_err *err)
 {
-    sl_status rc = check_opts(&m->opts, err);
-    if (rc == SL_OK)
-        rc = load_rope(m, err);
-    if (rc == SL_OK)
-        rc = sl_workspace_create(m->be, m->family, &m->config, &m->opts, &m->ws, err);
-    if (rc == SL_OK && (rc = sl_model_ask(m, err)) != SL_OK)
-        rc = sl_fail_in(err, rc, "the %s backend cannot run it", sl_backend_name(m->be));
-    return rc;
+    SL_TRY(check_opts(&m->opts, err));
+    SL_TRY(load_rope(m, err));
+    SL_TRY(sl_workspace_create(m->be, m->family, &m->config, &m->opts, &m->ws, err));
+    sl_status rc = sl_model_ask(m, err);
+    return rc == SL_OK ? SL_OK : sl_fail_in(err, rc, "the %s backend cannot run it", sl_backend_name(m->be));
 }
 
 /* The options that change the config's mathematics. */
@@ -103,27 +99,27 @@ static void apply_opts(sl_model_config *c, const sl_model_opts *o)
         c->max_context = o->max_context;
 }
 
+static sl_status load_parts(sl_model *m, const char *dir, sl_err *err)
+{
+    SL_TRY(sl_model_config_load(dir, &m->config, err));
+    apply_opts(&m->config, &m->opts);
+    m->family = sl_family_find(m->config.family);
+    SL_TRY(sl_checkpoint_open(dir, &m->ck, err));
+    SL_TRY(sl_weights_load(m->be, m->ck, m->family, &m->config, &m->opts, &m->weights, err));
+    sl_status rc = sl_model_finish(m, err);
+    return rc == SL_OK ? SL_OK : sl_fail_in(err, rc, "%s", dir);
+}
+
 sl_status sl_model_load(sl_backend *be, const char *dir, const sl_model_opts *opts, sl_model **out,
                         sl_err *err)
 {
-    sl_status rc = check_opts(opts, err);
-    if (rc != SL_OK)
-        return rc;
+    SL_TRY(check_opts(opts, err));
     sl_model *m = calloc(1, sizeof *m);
     if (!m)
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: no memory", dir);
     m->be = be;
     m->opts = *opts;
-    rc = sl_model_config_load(dir, &m->config, err);
-    if (rc != SL_OK)
-        goto destroy_model;
-    apply_opts(&m->config, opts);
-    m->family = sl_family_find(m->config.family);
-    rc = sl_checkpoint_open(dir, &m->ck, err);
-    if (rc == SL_OK)
-        rc = sl_weights_load(be, m->ck, m->family, &m->config, opts, &m->weights, err);
-    if (rc == SL_OK && (rc = sl_model_finish(m, err)) != SL_OK)
-        rc = sl_fail_in(err, rc, "%s", dir);
+    sl_status rc = load_parts(m, dir, err);
     if (rc != SL_OK)
         goto destroy_model;
     m->fingerprint = sl_fingerprint(m->ck, &m->config, opts);
@@ -141,15 +137,17 @@ sl_status sl_model_identify(const char *dir, const sl_model_opts *opts, sl_key *
     if (!c)
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: no memory", dir);
     sl_status rc = sl_model_config_load(dir, c, err);
-    if (rc == SL_OK)
-        rc = sl_checkpoint_open(dir, &ck, err);
-    if (rc == SL_OK) {
-        apply_opts(c, opts);
-        rc = sl_weights_find(ck, sl_family_find(c->family), c, opts, err);
-    }
+    if (rc != SL_OK)
+        goto free_config;
+    rc = sl_checkpoint_open(dir, &ck, err);
+    if (rc != SL_OK)
+        goto free_config;
+    apply_opts(c, opts);
+    rc = sl_weights_find(ck, sl_family_find(c->family), c, opts, err);
     if (rc == SL_OK)
         *out = sl_fingerprint(ck, c, opts);
     sl_checkpoint_close(ck);
+free_config:
     free(c);
     return rc;
 }

@@ -79,9 +79,7 @@ static sl_status load_vocab(tk_loader *l, json_t *vocab, size_t n_added)
         if (id >= limit)
             limit = id + 1;
     }
-    sl_status st = grow_tokens(l, limit);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(grow_tokens(l, limit));
     json_object_foreach(vocab, key, v)
     {
         id = (int32_t)json_integer_value(v);
@@ -89,9 +87,7 @@ static sl_status load_vocab(tk_loader *l, json_t *vocab, size_t n_added)
             return sl_fail(l->err, SL_ERR_INVALID,
                            "model.vocab: id %d belongs to both \"%.64s\" and \"%.64s\"", id,
                            l->t->tokens[id].text, key);
-        st = set_token(l, id, key, strlen(key));
-        if (st != SL_OK)
-            return st;
+        SL_TRY(set_token(l, id, key, strlen(key)));
     }
     return SL_OK;
 }
@@ -216,25 +212,20 @@ sl_status tk_load_model(tk_loader *l, const json_t *model, size_t n_added)
     if (type[0] && strcmp(type, "BPE") != 0)
         return sl_fail(l->err, SL_ERR_UNSUPPORTED, "model.type: \"%.64s\" is not implemented, only BPE",
                        type);
-    sl_status st = refuse_model_keys(l, model);
-    if (st == SL_OK)
-        st = tk_get_bool(l, model, "fuse_unk", false, &l->t->fuse_unk);
-    if (st == SL_OK)
-        st = tk_get_bool(l, model, "ignore_merges", false, &l->t->ignore_merges);
-    if (st == SL_OK)
-        st = load_vocab(l, json_object_get(model, "vocab"), n_added);
-    if (st == SL_OK)
-        st = load_merges(l, json_object_get(model, "merges"));
-    if (st == SL_OK)
-        st = index_bytes(l);
+    SL_TRY(refuse_model_keys(l, model));
+    SL_TRY(tk_get_bool(l, model, "fuse_unk", false, &l->t->fuse_unk));
+    SL_TRY(tk_get_bool(l, model, "ignore_merges", false, &l->t->ignore_merges));
+    SL_TRY(load_vocab(l, json_object_get(model, "vocab"), n_added));
+    SL_TRY(load_merges(l, json_object_get(model, "merges")));
+    SL_TRY(index_bytes(l));
     const json_t *unk = json_object_get(model, "unk_token");
-    if (st == SL_OK && json_is_string(unk)) {
-        l->t->unk = tk_map_get(&l->t->by_text, json_string_value(unk), json_string_length(unk));
-        if (l->t->unk < 0)
-            st = sl_fail(l->err, SL_ERR_INVALID, "model.unk_token: \"%.64s\" is not in model.vocab",
-                         json_string_value(unk));
-    }
-    return st;
+    if (!json_is_string(unk))
+        return SL_OK;
+    l->t->unk = tk_map_get(&l->t->by_text, json_string_value(unk), json_string_length(unk));
+    if (l->t->unk < 0)
+        return sl_fail(l->err, SL_ERR_INVALID, "model.unk_token: \"%.64s\" is not in model.vocab",
+                       json_string_value(unk));
+    return SL_OK;
 }
 
 /* ---- added tokens ---- */
@@ -252,9 +243,7 @@ static sl_status get_flags(tk_loader *l, const json_t *item, uint32_t *flags)
     *flags = TK_ADDED;
     for (size_t i = 0; i < SL_COUNT(known); i++) {
         bool on;
-        sl_status st = tk_get_bool(l, item, known[i].name, known[i].fallback, &on);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(tk_get_bool(l, item, known[i].name, known[i].fallback, &on));
         *flags |= on ? known[i].bit : 0;
     }
     return SL_OK;

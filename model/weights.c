@@ -85,9 +85,7 @@ static sl_status find(loader *l, const char *name, sl_ck_tensor **out)
 static sl_status want(loader *l, const char *name, const int64_t *dims, int32_t rank, bool f8,
                       sl_ck_tensor **out, sl_dtype *dtype)
 {
-    sl_status rc = find(l, name, out);
-    if (rc != SL_OK)
-        return rc;
+    SL_TRY(find(l, name, out));
     const sl_st_tensor *t = (*out)->t;
     char have[128] = "", need[128] = "";
     bool same = t->rank == rank;
@@ -124,13 +122,12 @@ static sl_status want_scale(loader *l, const char *name, const sl_ck_tensor *of,
     int64_t r = (rows + BLOCK - 1) / BLOCK, k = (cols + BLOCK - 1) / BLOCK;
     int64_t flat[2] = {r, k}, fused[3] = {experts, r, k};
     sl_dtype d;
-    sl_status rc = experts ? want(l, sname, fused, 3, false, &s, &d) : want(l, sname, flat, 2, false, &s, &d);
-    if (rc == SL_OK && d != SL_F32)
-        rc = sl_fail(l->err, SL_ERR_INVALID, "%s: tensor %s: dtype %s, a scale must be F32",
-                     sl_st_label(s->file), sname, sl_st_dtype_name(s->t->dtype));
-    if (rc == SL_OK)
-        *out = s->t->data;
-    return rc;
+    SL_TRY(experts ? want(l, sname, fused, 3, false, &s, &d) : want(l, sname, flat, 2, false, &s, &d));
+    if (d != SL_F32)
+        return sl_fail(l->err, SL_ERR_INVALID, "%s: tensor %s: dtype %s, a scale must be F32",
+                       sl_st_label(s->file), sname, sl_st_dtype_name(s->t->dtype));
+    *out = s->t->data;
+    return SL_OK;
 }
 
 static size_t scale_bytes(int64_t rows, int64_t cols)
@@ -143,10 +140,10 @@ static sl_status place_weight(loader *l, const void *data, const float *scale, s
 {
     *out = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = dtype};
     size_t size = sl_dtype_size(dtype);
-    sl_status rc = add_place(l, data, (size_t)(rows * cols) * size, size, &out->data);
-    if (rc == SL_OK && scale)
-        rc = add_place(l, scale, scale_bytes(rows, cols), sizeof(float), (const void **)&out->scale);
-    return rc;
+    SL_TRY(add_place(l, data, (size_t)(rows * cols) * size, size, &out->data));
+    if (!scale)
+        return SL_OK;
+    return add_place(l, scale, scale_bytes(rows, cols), sizeof(float), (const void **)&out->scale);
 }
 
 /* A [rows][cols] tensor of any weight dtype. */
@@ -156,26 +153,24 @@ static sl_status bind_matrix(loader *l, const char *name, int64_t rows, int64_t 
     sl_ck_tensor *t;
     sl_dtype dtype;
     const float *scale;
-    sl_status rc = want(l, name, dims, 2, f8, &t, &dtype);
-    if (rc == SL_OK)
-        rc = want_scale(l, name, t, 0, rows, cols, &scale);
-    return rc == SL_OK ? place_weight(l, t->t->data, scale, dtype, rows, cols, out) : rc;
+    SL_TRY(want(l, name, dims, 2, f8, &t, &dtype));
+    SL_TRY(want_scale(l, name, t, 0, rows, cols, &scale));
+    return place_weight(l, t->t->data, scale, dtype, rows, cols, out);
 }
 
 static sl_status bind_vector(loader *l, const char *name, int64_t n, bool floats, sl_weight *out)
 {
     sl_ck_tensor *t;
     sl_dtype dtype;
-    sl_status rc = want(l, name, &n, 1, false, &t, &dtype);
-    if (rc == SL_OK)
-        rc = place_weight(l, t->t->data, NULL, dtype, n, 1, out);
-    if (rc == SL_OK && floats && dtype != SL_F32) {
+    SL_TRY(want(l, name, &n, 1, false, &t, &dtype));
+    SL_TRY(place_weight(l, t->t->data, NULL, dtype, n, 1, out));
+    if (floats && dtype != SL_F32) {
         l->places[l->n - 1].items = (size_t)n;
         l->places[l->n - 1].from = dtype;
         l->places[l->n - 1].to = SL_F32;
         out->dtype = SL_F32;
     }
-    return rc;
+    return SL_OK;
 }
 
 static sl_status bind_spec(loader *l, const sl_tensor_spec *s, const char *name, sl_weight *out)
@@ -194,21 +189,20 @@ static sl_status bind_fused(loader *l, const char *name, int parts, int64_t rows
     sl_ck_tensor *t;
     sl_dtype dtype;
     const float *scale;
-    sl_status rc = want(l, name, dims, 3, true, &t, &dtype);
-    if (rc == SL_OK)
-        rc = want_scale(l, name, t, e, parts * rows, cols, &scale);
-    if (rc == SL_OK && scale && parts > 1 && rows % BLOCK)
-        rc = sl_fail(l->err, SL_ERR_UNSUPPORTED,
-                     "%s: tensor %s: F8 blocks straddle gate and up, %lld is no multiple of %d",
-                     sl_st_label(t->file), name, (long long)rows, BLOCK);
-    const uint8_t *data = rc == SL_OK ? t->t->data : NULL;
-    for (int64_t i = 0; rc == SL_OK && i < e * parts; i++) {
-        rc = place_weight(l, data, scale, dtype, rows, cols, &outs[i % parts][i / parts]);
+    SL_TRY(want(l, name, dims, 3, true, &t, &dtype));
+    SL_TRY(want_scale(l, name, t, e, parts * rows, cols, &scale));
+    if (scale && parts > 1 && rows % BLOCK)
+        return sl_fail(l->err, SL_ERR_UNSUPPORTED,
+                       "%s: tensor %s: F8 blocks straddle gate and up, %lld is no multiple of %d",
+                       sl_st_label(t->file), name, (long long)rows, BLOCK);
+    const uint8_t *data = t->t->data;
+    for (int64_t i = 0; i < e * parts; i++) {
+        SL_TRY(place_weight(l, data, scale, dtype, rows, cols, &outs[i % parts][i / parts]));
         data += (size_t)(rows * cols) * sl_dtype_size(dtype);
         if (scale)
             scale += scale_bytes(rows, cols) / sizeof(float);
     }
-    return rc;
+    return SL_OK;
 }
 
 static sl_status bind_experts(loader *l, int32_t layer)
@@ -221,19 +215,18 @@ static sl_status bind_experts(loader *l, int32_t layer)
     snprintf(down, sizeof down, "model.layers.%d.mlp.experts.down_proj", layer);
     if (sl_checkpoint_find(l->ck, name)) {
         sl_weight *both[2] = {lw->gate, lw->up}, *one[1] = {lw->down};
-        sl_status rc = bind_fused(l, name, 2, inter, hidden, both);
-        return rc == SL_OK ? bind_fused(l, down, 1, hidden, inter, one) : rc;
+        SL_TRY(bind_fused(l, name, 2, inter, hidden, both));
+        return bind_fused(l, down, 1, hidden, inter, one);
     }
-    sl_status rc = SL_OK;
-    for (int32_t e = 0; rc == SL_OK && e < c->n_routed_experts; e++) {
+    for (int32_t e = 0; e < c->n_routed_experts; e++) {
         static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
         sl_weight *outs[] = {&lw->gate[e], &lw->up[e], &lw->down[e]};
-        for (int p = 0; rc == SL_OK && p < 3; p++) {
+        for (int p = 0; p < 3; p++) {
             snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.%s.weight", layer, e, parts[p]);
-            rc = bind_matrix(l, name, p < 2 ? inter : hidden, p < 2 ? hidden : inter, true, outs[p]);
+            SL_TRY(bind_matrix(l, name, p < 2 ? inter : hidden, p < 2 ? hidden : inter, true, outs[p]));
         }
     }
-    return rc;
+    return SL_OK;
 }
 
 /*
@@ -253,38 +246,61 @@ static void keep_as_bf16(loader *l, sl_weight *w)
 
 static sl_status bind_layer(loader *l, const sl_family *f, int32_t layer)
 {
-    sl_status rc = SL_OK;
     char name[128];
-    for (size_t i = 0; rc == SL_OK && i < f->n_layer_tensors; i++) {
+    for (size_t i = 0; i < f->n_layer_tensors; i++) {
         const sl_tensor_spec *s = &f->layer_tensors[i];
         if (!sl_when_holds(s->when, l->c, layer))
             continue;
         snprintf(name, sizeof name, "model.layers.%d.%s", layer, s->name);
         sl_weight *w = &l->w->layers[layer].w[s->slot];
-        rc = bind_spec(l, s, name, w);
-        if (rc == SL_OK && (s->flags & SL_SPEC_ABSORBED) && w->dtype == SL_F8_E4M3 && l->o->act == SL_BF16)
+        SL_TRY(bind_spec(l, s, name, w));
+        if ((s->flags & SL_SPEC_ABSORBED) && w->dtype == SL_F8_E4M3 && l->o->act == SL_BF16)
             keep_as_bf16(l, w);
     }
-    return rc == SL_OK && l->c->layer_is_moe[layer] ? bind_experts(l, layer) : rc;
+    return l->c->layer_is_moe[layer] ? bind_experts(l, layer) : SL_OK;
 }
 
+static sl_status alloc_tables(loader *l)
+{
+    const sl_model_config *c = l->c;
+    size_t moe = 0, e = (size_t)c->n_routed_experts;
+    for (int32_t i = 0; i < c->n_layers; i++)
+        moe += c->layer_is_moe[i];
+    l->w->layers = calloc((uint32_t)c->n_layers, sizeof *l->w->layers);
+    l->w->experts = calloc(moe ? moe * e * 3 : 1, sizeof *l->w->experts);
+    if (!l->w->layers || !l->w->experts)
+        return sl_fail(l->err, SL_ERR_NO_MEMORY, "no memory for the tables of %d layers", c->n_layers);
+    sl_weight *next = l->w->experts;
+    for (int32_t i = 0; i < c->n_layers; i++) {
+        if (!c->layer_is_moe[i])
+            continue;
+        l->w->layers[i].gate = next;
+        l->w->layers[i].up = next + e;
+        l->w->layers[i].down = next + 2 * e;
+        next += 3 * e;
+    }
+    return SL_OK;
+}
+
+/* Finds every tensor of the model, and decides where each will lie. The caller frees what was allocated, also after an
+ * error. */
 static sl_status bind_all(loader *l, const sl_family *f)
 {
-    sl_status rc = SL_OK;
-    for (size_t i = 0; rc == SL_OK && i < f->n_model_tensors; i++) {
+    SL_TRY(alloc_tables(l));
+    for (size_t i = 0; i < f->n_model_tensors; i++) {
         const sl_tensor_spec *s = &f->model_tensors[i];
         if (s->slot != SL_T_HEAD || !l->c->tie_word_embeddings)
-            rc = bind_spec(l, s, s->name, &l->w->w[s->slot]);
+            SL_TRY(bind_spec(l, s, s->name, &l->w->w[s->slot]));
     }
-    for (int32_t i = 0; rc == SL_OK && i < l->c->n_layers; i++)
-        rc = bind_layer(l, f, i);
-    for (size_t i = 0; rc == SL_OK && i < sl_checkpoint_count(l->ck); i++) {
+    for (int32_t i = 0; i < l->c->n_layers; i++)
+        SL_TRY(bind_layer(l, f, i));
+    for (size_t i = 0; i < sl_checkpoint_count(l->ck); i++) {
         const sl_ck_tensor *t = sl_checkpoint_at(l->ck, i);
         if (!t->used && !sl_family_ignores(f, l->c, t->t->name))
-            rc = sl_fail(l->err, SL_ERR_INVALID, "%s: tensor %s is not part of a %s model of this config",
-                         sl_st_label(t->file), t->t->name, f->model_type);
+            return sl_fail(l->err, SL_ERR_INVALID, "%s: tensor %s is not part of a %s model of this config",
+                           sl_st_label(t->file), t->t->name, f->model_type);
     }
-    return rc;
+    return SL_OK;
 }
 
 /* Whether the ops can read the bytes where the file is mapped. */
@@ -378,45 +394,21 @@ static sl_status place_all(loader *l)
     return rc;
 }
 
-static sl_status alloc_tables(loader *l)
-{
-    const sl_model_config *c = l->c;
-    size_t moe = 0, e = (size_t)c->n_routed_experts;
-    for (int32_t i = 0; i < c->n_layers; i++)
-        moe += c->layer_is_moe[i];
-    l->w->layers = calloc((uint32_t)c->n_layers, sizeof *l->w->layers);
-    l->w->experts = calloc(moe ? moe * e * 3 : 1, sizeof *l->w->experts);
-    if (!l->w->layers || !l->w->experts)
-        return sl_fail(l->err, SL_ERR_NO_MEMORY, "no memory for the tables of %d layers", c->n_layers);
-    sl_weight *next = l->w->experts;
-    for (int32_t i = 0; i < c->n_layers; i++) {
-        if (!c->layer_is_moe[i])
-            continue;
-        l->w->layers[i].gate = next;
-        l->w->layers[i].up = next + e;
-        l->w->layers[i].down = next + 2 * e;
-        next += 3 * e;
-    }
-    return SL_OK;
-}
-
 sl_status sl_weights_load(sl_backend *be, sl_checkpoint *ck, const sl_family *f, const sl_model_config *c,
                           const sl_model_opts *o, sl_weights *out, sl_err *err)
 {
     sl_weights w = {.be = be};
     loader l = {.be = be, .ck = ck, .c = c, .o = o, .w = &w, .err = err};
-    sl_status rc = alloc_tables(&l);
-    if (rc == SL_OK)
-        rc = bind_all(&l, f);
+    sl_status rc = bind_all(&l, f);
     if (rc == SL_OK)
         rc = place_all(&l);
     free(l.places);
-    if (rc == SL_OK && c->tie_word_embeddings)
-        w.w[SL_T_HEAD] = w.w[SL_T_EMBED];
     if (rc != SL_OK) {
         sl_weights_free(&w);
         return rc;
     }
+    if (c->tie_word_embeddings)
+        w.w[SL_T_HEAD] = w.w[SL_T_EMBED];
     *out = w;
     return SL_OK;
 }
@@ -426,9 +418,7 @@ sl_status sl_weights_find(sl_checkpoint *ck, const sl_family *f, const sl_model_
 {
     sl_weights w = {0};
     loader l = {.ck = ck, .c = c, .o = o, .w = &w, .err = err};
-    sl_status rc = alloc_tables(&l);
-    if (rc == SL_OK)
-        rc = bind_all(&l, f);
+    sl_status rc = bind_all(&l, f);
     free(l.places);
     sl_weights_free(&w);
     return rc;

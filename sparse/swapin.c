@@ -1,5 +1,5 @@
 /*
- * Residency of hot slots and the copies that keep it true; see swapin.h.
+ * Residency of hot slots, and the copies of missing rows; see swapin.h.
  *
  * All layers' state is one allocation, carved per layer; the counters of all layers are adjacent so that one
  * copy reads them. The device counts in 32 bits; the host adds up differences in 64 bits whenever it reads.
@@ -113,10 +113,9 @@ static void carve(sl_swapin *s)
 
 static sl_status device_alloc(sl_swapin *s, uint64_t bytes, void **out, sl_err *err)
 {
-    sl_status st = sl_be_alloc(s->be, SL_MEM_DEVICE, bytes, out, err);
-    if (st == SL_OK)
-        s->device_bytes += bytes;
-    return st;
+    SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, bytes, out, err));
+    s->device_bytes += bytes;
+    return SL_OK;
 }
 
 static sl_status alloc_blocks(sl_swapin *s, sl_err *err)
@@ -124,26 +123,22 @@ static sl_status alloc_blocks(sl_swapin *s, sl_err *err)
     uint64_t cells = (uint64_t)s->o.overlap_tokens * (uint64_t)sl_list_blocks(s->o.width);
     if (cells == 0)
         return SL_OK;
-    sl_status st = device_alloc(s, (uint64_t)s->miss_cap * 4 + 4, (void **)&s->miss_block, err);
-    if (st == SL_OK)
-        st = device_alloc(s, cells * 8, (void **)&s->block_need, err);
-    if (st == SL_OK)
-        s->block_done = s->block_need + cells;
-    return st;
+    SL_TRY(device_alloc(s, (uint64_t)s->miss_cap * 4 + 4, (void **)&s->miss_block, err));
+    SL_TRY(device_alloc(s, cells * 8, (void **)&s->block_need, err));
+    s->block_done = s->block_need + cells;
+    return SL_OK;
 }
 
 static sl_status alloc_counters(sl_swapin *s, sl_err *err)
 {
     uint64_t bytes = read_bytes(&s->o) + clocks_of(&s->o) * 8;
-    sl_status st = device_alloc(s, bytes, (void **)&s->counters, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(device_alloc(s, bytes, (void **)&s->counters, err));
     s->clock = (sl_swap_clock *)(void *)((uint8_t *)s->counters + counter_bytes(&s->o));
     s->reached = (uint64_t *)(void *)(s->clock + clocks_of(&s->o));
     return sl_be_fill(s->be, s->counters, 0, bytes, err); /* resident layers are never reset */
 }
 
-static sl_status alloc_all(sl_swapin *s, sl_err *err)
+static sl_status alloc_sums(sl_swapin *s, sl_err *err)
 {
     const uint64_t L = (uint64_t)s->o.n_layers, n = (uint64_t)s->slots, cells = L * n * COUNTERS;
     s->hot = calloc(L, sizeof *s->hot);
@@ -152,31 +147,41 @@ static sl_status alloc_all(sl_swapin *s, sl_err *err)
     s->slot_sum = calloc(n * COUNTERS + 1, 8);
     if (!s->hot || !s->seen || !s->layer_sum || !s->slot_sum)
         return sl_fail(err, SL_ERR_NO_MEMORY, "swap-in manager: out of memory");
-    sl_status st = device_alloc(s, ALIGN, (void **)&s->miss_count, err);
-    if (st == SL_OK)
-        st = sl_be_alloc(s->be, SL_MEM_HOST, 4, (void **)&s->step_host, err);
-    if (st != SL_OK)
-        return st;
-    s->step_dev = (uint32_t *)s->miss_count + STEP_WORD;
-    if (n == 0)
-        return SL_OK;
-    uint64_t state = ALIGN; /* never nothing, even if every layer is resident */
-    for (uint64_t l = 0; l < L; l++)
-        state += layer_bytes(n, &s->o.layers[l], (uint64_t)s->o.max_tokens);
-    if ((st = device_alloc(s, state, (void **)&s->state, err)) != SL_OK ||
-        (st = alloc_counters(s, err)) != SL_OK ||
-        (st = device_alloc(s, (uint64_t)s->groups * (uint64_t)s->miss_cap * 8 + 8, (void **)&s->miss_src,
-                           err)) != SL_OK ||
-        (st = device_alloc(s, (uint64_t)s->groups * (uint64_t)s->miss_cap * 4 + 4, (void **)&s->miss_dst,
-                           err)) != SL_OK ||
-        (st = alloc_blocks(s, err)) != SL_OK)
-        return st;
-    if ((st = sl_be_alloc(s->be, SL_MEM_HOST, read_bytes(&s->o), (void **)&s->read, err)) != SL_OK ||
-        !s->o.poison)
-        return st;
+    return SL_OK;
+}
+
+/* What hot slots need: residency state, counters, miss lists. */
+static sl_status alloc_slots(sl_swapin *s, sl_err *err)
+{
+    const uint64_t misses = (uint64_t)s->groups * (uint64_t)s->miss_cap;
+    uint64_t state = ALIGN; /* more than zero bytes, even if every layer is resident */
+    for (int32_t l = 0; l < s->o.n_layers; l++)
+        state += layer_bytes((uint64_t)s->slots, &s->o.layers[l], (uint64_t)s->o.max_tokens);
+    SL_TRY(device_alloc(s, state, (void **)&s->state, err));
+    SL_TRY(alloc_counters(s, err));
+    SL_TRY(device_alloc(s, misses * 8 + 8, (void **)&s->miss_src, err));
+    SL_TRY(device_alloc(s, misses * 4 + 4, (void **)&s->miss_dst, err));
+    SL_TRY(alloc_blocks(s, err));
+    return sl_be_alloc(s->be, SL_MEM_HOST, read_bytes(&s->o), (void **)&s->read, err);
+}
+
+static sl_status alloc_poison(sl_swapin *s, sl_err *err)
+{
     size_t page = SL_PAGE_TOKENS * (size_t)s->o.layers[0].rows.row_bytes;
-    st = sl_be_alloc(s->be, SL_MEM_DEVICE, page, (void **)&s->poison_page, err);
-    return st == SL_OK ? sl_be_fill(s->be, s->poison_page, 0xff, page, err) : st;
+    SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, page, (void **)&s->poison_page, err));
+    return sl_be_fill(s->be, s->poison_page, 0xff, page, err);
+}
+
+static sl_status alloc_all(sl_swapin *s, sl_err *err)
+{
+    SL_TRY(alloc_sums(s, err));
+    SL_TRY(device_alloc(s, ALIGN, (void **)&s->miss_count, err));
+    SL_TRY(sl_be_alloc(s->be, SL_MEM_HOST, 4, (void **)&s->step_host, err));
+    s->step_dev = (uint32_t *)s->miss_count + STEP_WORD;
+    if (s->slots == 0)
+        return SL_OK;
+    SL_TRY(alloc_slots(s, err));
+    return s->o.poison ? alloc_poison(s, err) : SL_OK;
 }
 
 /* Rows of a slot in one layer become NaN in every row format: bytes 0xff. The tail only when it is forgotten
@@ -202,11 +207,10 @@ static sl_status reset_layer(sl_swapin *s, int32_t layer, int32_t slot, bool tai
 
 static sl_status reset_all(sl_swapin *s, bool tail, sl_err *err)
 {
-    sl_status st = SL_OK;
     for (int32_t l = 0; l < s->o.n_layers; l++)
-        for (int32_t slot = 0; slot < s->slots && st == SL_OK; slot++)
-            st = reset_layer(s, l, slot, tail, err);
-    return st;
+        for (int32_t slot = 0; slot < s->slots; slot++)
+            SL_TRY(reset_layer(s, l, slot, tail, err));
+    return SL_OK;
 }
 
 static sl_status create_events(sl_swapin *s, sl_err *err)
@@ -220,6 +224,16 @@ static sl_status create_events(sl_swapin *s, sl_err *err)
     return SL_OK;
 }
 
+static sl_status make_parts(sl_swapin *s, sl_err *err)
+{
+    SL_TRY(alloc_all(s, err));
+    SL_TRY(create_events(s, err));
+    if (s->slots == 0)
+        return SL_OK;
+    carve(s);
+    return reset_all(s, true, err);
+}
+
 sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin **out, sl_err *err)
 {
     sl_swapin *s = calloc(1, sizeof *s);
@@ -231,20 +245,12 @@ sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin
     s->miss_cap = s->slots * opts->width;
     s->groups = opts->groups > 0 ? opts->groups : 1;
     s->async = (sl_backend_caps(be) & SL_BE_ASYNC) != 0;
-    sl_status st = alloc_all(s, err);
-    if (st == SL_OK)
-        st = create_events(s, err);
+    sl_status st = make_parts(s, err);
     if (st != SL_OK)
-        goto fail;
-    if (s->slots > 0) {
-        carve(s);
-        st = reset_all(s, true, err);
-        if (st != SL_OK)
-            goto fail;
-    }
+        goto destroy;
     *out = s;
     return SL_OK;
-fail:
+destroy:
     sl_swapin_destroy(s);
     return st;
 }
@@ -290,11 +296,8 @@ static sl_status pull_counters(sl_swapin *s, sl_err *err)
     if (s->slots == 0)
         return SL_OK;
     const size_t slots = (size_t)s->slots, cells = (size_t)s->o.n_layers * slots * COUNTERS;
-    sl_status st = sl_be_copy(s->be, s->read, s->counters, read_bytes(&s->o), err);
-    if (st == SL_OK)
-        st = sl_be_sync(s->be, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_be_copy(s->be, s->read, s->counters, read_bytes(&s->o), err));
+    SL_TRY(sl_be_sync(s->be, err));
     for (size_t i = 0; i < cells; i++) {
         uint32_t d = s->read[i] - s->seen[i];
         s->seen[i] = s->read[i];
@@ -320,18 +323,17 @@ sl_status sl_swapin_reset(sl_swapin *s, int32_t slot, bool tail, sl_err *err)
 static sl_status restart_stamps(sl_swapin *s, sl_err *err)
 {
     s->step = 0;
-    sl_status st = pull_counters(s, err);
-    if (st != SL_OK || s->slots == 0)
-        return st;
+    SL_TRY(pull_counters(s, err));
+    if (s->slots == 0)
+        return SL_OK;
     memset(s->seen, 0, (size_t)s->o.n_layers * (size_t)s->slots * COUNTERS * 4);
     return reset_all(s, false, err);
 }
 
 sl_status sl_swapin_step(sl_swapin *s, sl_err *err)
 {
-    sl_status st = s->step + 1 < STEP_LIMIT ? SL_OK : restart_stamps(s, err);
-    if (st != SL_OK)
-        return st;
+    if (s->step + 1 >= STEP_LIMIT)
+        SL_TRY(restart_stamps(s, err));
     *s->step_host = ++s->step;
     return s->slots > 0 ? sl_be_copy(s->be, s->step_dev, s->step_host, 4, err) : SL_OK;
 }
@@ -424,11 +426,8 @@ sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
 {
     if (s->o.hot_slots == 0 || hot_rows_of(&s->o.layers[layer]) == 0 || s->rows_free)
         return SL_OK;
-    if (s->o.poison) {
-        sl_status st = poison_victims(s, layer, err);
-        if (st != SL_OK)
-            return st;
-    }
+    if (s->o.poison)
+        SL_TRY(poison_victims(s, layer, err));
     sl_gather_params p = gather_params(s, layer);
     if (s->counting)
         p.miss_block = s->miss_block, p.block_done = s->block_done;
@@ -481,9 +480,7 @@ static sl_coord_counters counters_of(const uint64_t *c)
 sl_status sl_swapin_counters(sl_swapin *s, sl_coord_counters *layers, int32_t slot,
                              sl_coord_counters *of_slot, sl_err *err)
 {
-    sl_status st = pull_counters(s, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(pull_counters(s, err));
     for (int32_t l = 0; layers && l < s->o.n_layers; l++)
         layers[l] = counters_of(s->layer_sum + l * COUNTERS);
     if (of_slot)

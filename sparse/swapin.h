@@ -1,11 +1,11 @@
 /*
- * Swap-in manager: which rows of a hierarchical sequence are on the device, and the copies from the host that
- * make it so.
+ * Swap-in manager: records which rows of a hierarchical sequence are on the device, and copies missing rows from the
+ * host.
  *
- * Per layer it owns the residency state (sl_hot_state) of all hot slots, and one miss list; the rows
- * themselves are the caller's. Layers that are resident have neither. It knows nothing of scores: it takes
- * lists of logical ids, resolves them to physical rows (hit, tail hit, or a victim whose row is replaced),
- * and gathers the missing rows from the host pages. All on the backend's stream. Threads: one owner.
+ * For each layer it owns the residency state (sl_hot_state) of all hot slots, and for each group of tokens a miss list;
+ * the rows themselves are the caller's. Resident layers have neither. It knows no scores: it takes lists of logical
+ * ids, resolves them to physical rows (hit, tail hit, or a victim whose row is replaced), and gathers the missing rows
+ * from the host pages. Everything is enqueued on the backend's streams. Threads: one owner.
  */
 #ifndef SL_SPARSE_SWAPIN_H
 #define SL_SPARSE_SWAPIN_H
@@ -17,14 +17,14 @@ typedef struct sl_swapin sl_swapin;
 typedef struct sl_swapin_opts {
     int32_t n_layers;
     const sl_coord_layer *layers; /* [n_layers], borrowed */
-    int32_t hot_slots,
-        max_tokens; /* hot_slots 0: resident sequences only; hot_rows is 0 in every layer then */
-    int32_t width;  /* longest list; miss_cap = hot_slots * width */
+    int32_t hot_slots;            /* 0: resident sequences only; hot_rows is then 0 in every layer */
+    int32_t max_tokens;           /* longest sequence */
+    int32_t width;                /* longest list; a miss list has hot_slots * width entries */
     sl_evict_policy policy;
-    bool poison;
-    int32_t groups; /* miss lists that may be alive at once; 0: 1 */
+    bool poison;    /* testing: a row that is replaced becomes NaN before its copy arrives */
+    int32_t groups; /* miss lists that are in use at the same time; 0: 1 */
     int32_t
-        overlap_tokens; /* up to this number of tokens per step, attention runs while rows arrive; 0: never */
+        overlap_tokens; /* attention of steps of at most this number of tokens runs while rows arrive; 0: never */
 } sl_swapin_opts;
 
 sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin **out, sl_err *err);
@@ -34,16 +34,16 @@ uint64_t sl_swapin_device_bytes(const sl_swapin *s);
 void sl_swapin_plan_bytes(const sl_swapin_opts *opts, uint64_t *per_slot, uint64_t *fixed);
 
 /*
- * Forgets everything hot in a slot, all layers; counters of the slot go to zero after they were added up.
- * tail: the tail rows are stale too (another request's), which matters only for poisoning.
+ * Forgets the hot rows of a slot in all layers. The slot's counters are first added to the layers' sums and then set to
+ * zero. tail: the tail rows are another request's too; this matters only with `poison`.
  */
 sl_status sl_swapin_reset(sl_swapin *s, int32_t slot, bool tail, sl_err *err);
-/* Starts a step: the stamp of everything used in it. */
+/* Starts a step: rows that are used from here on get its stamp. */
 sl_status sl_swapin_step(sl_swapin *s, sl_err *err);
 
 /*
- * Resolves ids[T][k] (T of seqs) of one layer into phys[T][k]. When gather is done, all listed rows are on
- * the device. Hierarchical sequences may appear with one token each per step and layer.
+ * Resolves ids[T][k] of one layer into phys[T][k], with T tokens of seqs. After the gather that follows has completed,
+ * all listed rows are on the device. A hierarchical sequence may have one token per step and layer.
  */
 sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *seqs, const int32_t *ids,
                             int32_t *phys, int32_t k, sl_err *err);
@@ -57,9 +57,9 @@ bool sl_swapin_overlap(const sl_swapin *s, int32_t layer, int32_t tokens, int32_
 /* Benchmarks: gather does nothing while on. */
 void sl_swapin_rows_free(sl_swapin *s, bool on);
 /*
- * Which miss list the next resolve and gather work on, 0 .. groups - 1, so that the gathers of several groups
- * of tokens can be in flight at once, on the backend's side stream; attention then waits for whole groups.
- * -1, as after create: the step is not divided into groups.
+ * Chooses the miss list (0 .. groups - 1) of the next resolve and gather. Each group of tokens has its own, so that the
+ * gathers of several groups can be in flight on the backend's side stream; attention then waits for whole groups.
+ * -1, which is also the state after create: the step is not divided into groups.
  */
 void sl_swapin_group(sl_swapin *s, int32_t group);
 /* The gather of the current group on the side stream: it starts after everything enqueued so far and runs
@@ -75,8 +75,8 @@ const sl_hot_state *sl_swapin_state(const sl_swapin *s, int32_t layer);
  * none). Waits. */
 sl_status sl_swapin_counters(sl_swapin *s, sl_coord_counters *layers, int32_t slot,
                              sl_coord_counters *of_slot, sl_err *err);
-/* How long gathers took, and how much of it the stream waited, by the device's clock; as of the last
- * sl_swapin_counters(). */
+/* By the device's clock, as of the last sl_swapin_counters(): the time that gathers took, and the part of it during
+ * which the main stream waited. */
 void sl_swapin_times(const sl_swapin *s, uint64_t *taken_ns, uint64_t *waited_ns);
 
 #endif
