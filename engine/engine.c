@@ -265,7 +265,7 @@ sl_status sl_engine_create(sl_backend *be, sl_model *model, sl_arena *arena, con
         (st = sl_be_sync(be, err)) != SL_OK)
         goto fail;
     e->o.gates.dense_layers = e->o.hot_rows_layer =
-        NULL; /* the coordinator has what it needs; the caller's arrays may go */
+        NULL; /* the coordinator has copied them; the caller may free its arrays */
     *out = e;
     return SL_OK;
 fail:

@@ -138,7 +138,7 @@ static sl_status check_bias(const sl_sampling *s, int32_t vocab, sl_err *err)
                            (double)b->bias, b->id);
         for (uint32_t k = 0; k < i; k++) {
             if (s->bias[k].id == b->id)
-                return sl_fail(err, SL_ERR_INVALID, "logit_bias: token %d is there twice", b->id);
+                return sl_fail(err, SL_ERR_INVALID, "logit_bias: token %d is listed twice", b->id);
         }
     }
     return SL_OK;

@@ -82,7 +82,7 @@ sl_status sl_coord_create(sl_backend *be, const sl_coord_opts *opts, sl_coord **
     st = create_parts(c, err);
     if (st != SL_OK)
         goto destroy;
-    c->o.layers = c->layers, c->o.gates.dense_layers = NULL; /* the caller's arrays may go */
+    c->o.layers = c->layers, c->o.gates.dense_layers = NULL; /* the caller may free its arrays */
     *out = c;
     return SL_OK;
 destroy:

@@ -10,8 +10,8 @@
  *
  * Life cycle of a request: request_begin (its tables exist, cached pages are constructed, the tail is
  * loaded), any number of steps, request_spill at most once, request_end. A step: step_begin with what it will
- * append, sl_coord_attend for every layer in order, step_end (or step_abort, which forgets what was hot of
- * the step's requests).
+ * append, sl_coord_attend for every layer in order, step_end (or step_abort, which forgets the hot rows of the
+ * step's requests).
  *
  * Nothing waits for the device except sl_coord_counters() and, for testing, poisoning. Threads: one owner.
  */
@@ -22,10 +22,10 @@
 
 /* One layer's memory, as the owner laid it out. */
 typedef struct sl_coord_layer {
-    bool
-        has_indexer; /* the model selects here itself; false: it reuses the selection of the last layer that does */
+    /* The layer makes a selection itself; false: it reuses that of the last layer which does. */
+    bool has_indexer;
     /*
-     * All rows of this layer are on the device, of hierarchical sequences too: it has a pool of its own,
+     * All rows of this layer are on the device, also those of hierarchical sequences: the layer has a pool of its own,
      * paged by the index pages (which every sequence has for all of its tokens), and no hot slots.
      */
     bool resident;
@@ -80,11 +80,11 @@ typedef struct sl_coord_opts {
      * groups from 32 tokens on where the backend can copy while it computes, else one. */
     int32_t groups;
     bool
-        overlap; /* attention of decode steps starts while rows are still being copied, and waits block by block */
+        overlap; /* attention of decode steps starts while rows are still being copied, and waits for each block */
     int64_t workspace_bytes;   /* bound of the scores' memory; 0 = 64 MiB */
     const sl_coord_draw *draw; /* NULL, or copied */
     bool
-        poison; /* testing: rows are filled with NaN when they become stale and just before they are swapped in */
+        poison; /* testing: rows are filled with NaN when they become stale, and again before they are swapped in */
 } sl_coord_opts;
 
 typedef struct sl_coord sl_coord;
@@ -112,8 +112,8 @@ typedef struct sl_coord_request {
 
 /* Loads what is cached: index keys, and rows (resident) or the newest tail_rows rows (hierarchical). */
 sl_status sl_coord_request_begin(sl_coord *c, const sl_coord_request *r, sl_err *err);
-/* Resident -> hierarchical; r as for begin with the new hot slot. The row pages may be given away afterwards.
- */
+/* A resident request becomes hierarchical; r as for begin, with the new hot slot. The row pages may be used for other
+ * requests afterwards. */
 sl_status sl_coord_request_spill(sl_coord *c, const sl_coord_request *r, sl_err *err);
 /* The slot may be reused afterwards. */
 void sl_coord_request_end(sl_coord *c, int32_t seq);
@@ -155,11 +155,16 @@ typedef struct sl_coord_counters {
 sl_status sl_coord_counters_get(sl_coord *c, sl_coord_counters *layers, int32_t seq_row,
                                 sl_coord_counters *seq, sl_err *err);
 /*
- * Cumulative. swap: fetching rows; exposed: the part of it during which nothing else ran. Where ops complete
- * before run returns it is wall time in attend, and of that in resolve and gather, all exposed. Elsewhere
- * attend is 0 and swap is the device's clock over gathers, as of the last sl_coord_counters_get(): exposed is
- * when the stream had got to where it waits for them. Attention that waits for single blocks counts as
- * waiting for all of the gather.
+ * Sums since create, in nanoseconds: in attend, fetching rows (swap), and the part of the latter during which nothing
+ * else ran (exposed).
+ *
+ *   backend                          attend                 swap                                exposed
+ *   ops complete before run returns  wall time in attend    of which in resolve and gather      all of swap
+ *   asynchronous                     0                      the device's time in gathers        from when the main stream
+ *                                                                                              waits for a gather
+ *
+ * The device's times are as of the last sl_coord_counters_get(). Attention that waits for single blocks counts as waiting
+ * for the whole gather.
  */
 typedef struct sl_coord_clock {
     uint64_t attend_ns, swap_ns, exposed_ns;

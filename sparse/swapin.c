@@ -398,9 +398,8 @@ static sl_gather_params gather_params(const sl_swapin *s, int32_t layer)
 }
 
 /*
- * Testing: the rows about to be replaced become NaN first, so that a row that gather forgets cannot go
- * unnoticed. It is a gather too, from a page of NaN that stands for every page: nothing waits for the miss
- * list.
+ * Testing: rows that will be replaced become NaN first, so that a row which gather does not copy is noticed. This is
+ * a gather itself, from one page of NaN in place of every host page, so that the host does not wait for the miss list.
  */
 static sl_status poison_victims(sl_swapin *s, int32_t layer, sl_err *err)
 {
