@@ -204,7 +204,7 @@ const sl_cfg_row sl_cfg_rows[] = {
 
     ENUM(
         log, level, "info", levels,
-        "Least important event that is logged. info: life-cycle, a few lines per request. debug: each message. "
+        "Least important event that is logged. info: life-cycle, two lines per request. debug: each message. "
         "trace: each step."),
     BOOL(log, json, "false", "One JSON object per line instead of key=value pairs."),
 

@@ -51,7 +51,7 @@ static void done(sl_decode *d, sl_ticket *t, sl_finish finish, int32_t matched)
                            .misses = s.misses,
                            .swap_bytes = s.swap_bytes};
     sl_worker_tell_router(d->worker, &m);
-    sl_log(SL_LOG_INFO, "decode", "done",
+    sl_log(SL_LOG_DEBUG, "decode", "done",
            "rid=%016" PRIx64 " attempt=%u produced=%u finish=%d hits=%" PRIu64 " misses=%" PRIu64
            " swap_bytes=%" PRIu64,
            t->rid, t->attempt, m.done.produced, (int)finish, s.hits, s.misses, s.swap_bytes);

@@ -206,7 +206,7 @@ static void answer_reserved(sl_decode *d, const sl_ticket *t)
                                    .pages = (uint32_t *)(uintptr_t)sl_lease_pages(t->lease),
                                    .n_pages = (size_t)sl_lease_n_pages(t->lease)};
     sl_worker_tell_router(d->worker, &m);
-    sl_log(SL_LOG_INFO, "decode", "reserved",
+    sl_log(SL_LOG_DEBUG, "decode", "reserved",
            "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d pages=%d matched=%d", t->rid,
            t->attempt, t->number, t->n_tokens, sl_lease_n_pages(t->lease), sl_lease_matched(t->lease));
 }
@@ -272,7 +272,7 @@ static void arrived(sl_decode *d, sl_ticket *t)
     t->deadline_ns = UINT64_MAX; /* the router watches it from now on */
     t->sealed = sl_checker_seals(&d->role.checker) ? t->n_tokens / PAGE : 0;
     sl_lease_publish(t->lease, t->tokens, t->n_tokens);
-    sl_log(SL_LOG_INFO, "decode", "committed",
+    sl_log(SL_LOG_DEBUG, "decode", "committed",
            "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d cached=%u wait_us=%" PRIu64, t->rid,
            t->attempt, t->number, t->n_tokens, t->cached_tokens, (sl_now_ns() - t->reserved_ns) / 1000);
     sl_batch_first_token(d, t);
@@ -427,7 +427,7 @@ static void on_abort(sl_decode *d, const sl_msg_abort *a)
     if (t->state == TICKET_ENDING)
         return;
     sl_counter_add(d->c.t_aborted, 1);
-    sl_log(SL_LOG_INFO, "decode", "request_aborted", "rid=%016" PRIx64 " attempt=%u why=%s", t->rid,
+    sl_log(SL_LOG_DEBUG, "decode", "request_aborted", "rid=%016" PRIx64 " attempt=%u why=%s", t->rid,
            t->attempt, sl_status_name((sl_status)a->status));
     if (t->state == TICKET_QUARANTINE) {
         uint64_t soon = sl_now_ns() + PEER_GRACE_MS * MS;
@@ -453,7 +453,7 @@ static bool is_connected(const sl_decode *d, uint32_t writer)
 
 static void end_quarantine(sl_decode *d, sl_ticket *t)
 {
-    sl_log(SL_LOG_INFO, "decode", "drained", "rid=%016" PRIx64 " attempt=%u", t->rid, t->attempt);
+    sl_log(SL_LOG_DEBUG, "decode", "drained", "rid=%016" PRIx64 " attempt=%u", t->rid, t->attempt);
     tell_id(d, SL_MSG_DRAINED, t->rid, t->attempt);
     let_go(d, t);
 }

@@ -18,6 +18,11 @@ CHAT = "Why does the cache live in host memory?"
 PROMPT = "The decode worker keeps only"
 
 
+def printable(text):
+    """What a model has written, without the characters that control a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
 def yaml_key(name):
     import yaml
 
@@ -116,7 +121,7 @@ def chat(http):
                 text = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
                 if text:
                     clock.tick()
-                    print(text, end="", flush=True)
+                    print(printable(text), end="", flush=True)
     clock.report("HTTP chat completion", tokens)
 
 

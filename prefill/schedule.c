@@ -260,7 +260,7 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     p->reused += (uint64_t)own * PAGE;
     sl_counter_add(p->c.reused_local, (uint64_t)own * PAGE);
     p->n_active++;
-    sl_log(SL_LOG_INFO, "prefill", "start",
+    sl_log(SL_LOG_DEBUG, "prefill", "start",
            "rid=%016" PRIx64
            " attempt=%u tokens=%zu own_pages=%d pull_pages=%d decode_pages=%d queue_us=%" PRIu64,
            j->rid, j->attempt, r->n_tokens, own, j->pull_end - own, theirs, j->queue_us);

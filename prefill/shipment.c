@@ -214,7 +214,7 @@ void sl_ship_abort(sl_prefill *p, uint64_t rid, uint32_t attempt)
         return;
     }
     j->ship.ending.cause = SHIP_ABORTED;
-    sl_log(SL_LOG_INFO, "prefill", "request_aborted", "rid=%016" PRIx64 " attempt=%u", rid, attempt);
+    sl_log(SL_LOG_DEBUG, "prefill", "request_aborted", "rid=%016" PRIx64 " attempt=%u", rid, attempt);
     sl_ship_runnable(p, j);
 }
 

@@ -87,7 +87,7 @@ sl_ship_turn sl_ship_finish(sl_prefill *p, sl_prefill_job *j)
     sl_counter_add(p->c.transfer_ok, 1);
     sl_counter_add(p->c.transfer_bytes, j->ship.bytes);
     sl_histogram_observe(p->c.exposed, (double)exposed_ns / 1e9);
-    sl_log(SL_LOG_INFO, "prefill", "commit",
+    sl_log(SL_LOG_DEBUG, "prefill", "commit",
            "rid=%016" PRIx64 " attempt=%u tokens=%zu cached=%u bytes=%" PRIu64 " queue_us=%" PRIu64
            " compute_us=%" PRIu64 " exposed_us=%" PRIu64,
            j->rid, j->attempt, j->msg->n_tokens, j->cached_tokens, j->ship.bytes, j->queue_us, j->compute_us,

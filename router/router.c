@@ -53,7 +53,9 @@ static sl_status load_model(sl_router *r, sl_err *err)
     }
     if (!r->o.model_path || !*r->o.model_path)
         return sl_fail(err, SL_ERR_INVALID, "model.path: is not set");
-    SL_TRY(sl_tokenizer_load(r->o.model_path, &r->own_tok, err));
+    sl_status st = sl_tokenizer_load(r->o.model_path, &r->own_tok, err);
+    if (st != SL_OK)
+        return sl_fail_in(err, st, "model.path");
     m->tok = r->own_tok;
     SL_TRY(load_config(r->o.model_path, m, err));
     if (!m->n_eos)

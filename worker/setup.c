@@ -1,6 +1,6 @@
 /*
- * The order of setup: device, weights, host store, engine (with what the device has left), exporter, options of the
- * role. The values that "auto" stands for are decided and logged during these steps; setup_impl.h says where.
+ * The order of setup: exporter, device, weights, host store, engine (with what the device has left), options of the
+ * role. What can fail soon comes first: that a port is taken is found before the weights are loaded. The values that "auto" stands for are decided and logged during these steps; setup_impl.h says where.
  */
 #include "worker/setup.h"
 
@@ -18,12 +18,6 @@ static sl_status start_metrics(sl_setup *s, sl_err *err)
     sl_status st = sl_metrics_create(roles, &p->metrics);
     if (st != SL_OK)
         return sl_fail(err, st, "metrics: out of memory");
-    char pages[16];
-    snprintf(pages, sizeof pages, "%d", sl_arena_pages(p->arena));
-    sl_gauge_set(sl_metrics_gauge(p->metrics, "sluice_build_info",
-                                  SL_LABELS(SL_VERSION, sl_role_name(s->role), sl_backend_name(p->backend))),
-                 1);
-    sl_gauge_set(sl_metrics_gauge(p->metrics, "vllm:cache_config_info", SL_LABELS("64", pages)), 1);
     if (!s->cfg->metrics.port)
         return SL_OK;
     int port = s->cfg->metrics.port + s->launch->rank;
@@ -34,6 +28,18 @@ static sl_status start_metrics(sl_setup *s, sl_err *err)
              sl_exporter_port(p->exporter));
     sl_log(SL_LOG_INFO, s->comp, "metrics", "address=%s", p->metrics_address);
     return SL_OK;
+}
+
+/* Metrics that state what this worker is. */
+static void set_facts(sl_setup *s)
+{
+    sl_parts *p = s->p;
+    char pages[16];
+    snprintf(pages, sizeof pages, "%d", sl_arena_pages(p->arena));
+    sl_gauge_set(sl_metrics_gauge(p->metrics, "sluice_build_info",
+                                  SL_LABELS(SL_VERSION, sl_role_name(s->role), sl_backend_name(p->backend))),
+                 1);
+    sl_gauge_set(sl_metrics_gauge(p->metrics, "vllm:cache_config_info", SL_LABELS("64", pages)), 1);
 }
 
 static sl_status fill_role_opts(sl_setup *s, sl_err *err)
@@ -61,12 +67,13 @@ static sl_status fill_role_opts(sl_setup *s, sl_err *err)
 static sl_status make_parts(sl_setup *s, sl_err *err)
 {
     SL_TRY(sl_shipping_choose(s->cfg->cluster.shipping, &s->p->shipping, err));
+    SL_TRY(start_metrics(s, err));
     SL_TRY(sl_setup_backend(s, err));
     sl_setup_nics(s);
     SL_TRY(sl_setup_model(s, err));
     SL_TRY(sl_setup_arena(s, err));
     SL_TRY(sl_setup_engine(s, err));
-    SL_TRY(start_metrics(s, err));
+    set_facts(s);
     return fill_role_opts(s, err);
 }
 

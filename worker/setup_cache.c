@@ -18,12 +18,7 @@ sl_status sl_setup_arena(sl_setup *s, sl_err *err)
     sl_layout layout;
     sl_geometry g;
     SL_TRY(sl_choose_layout(c->kvstore.layout, sl_backend_caps(s->p->backend), &layout, err));
-    const sl_algo_desc *algorithm = sl_algo_find(c->sparse_attention.algorithm);
-    if (!algorithm)
-        return sl_fail_unknown(err, "sparse_attention.algorithm", c->sparse_attention.algorithm,
-                               sl_algo_names());
-    s->p->engine_opts.algorithm = algorithm;
-    s->cache = sl_engine_cache_dims(&s->mc, s->mo.row_format, s->mo.index_format);
+    const sl_algo_desc *algorithm = s->p->engine_opts.algorithm;
     SL_TRY(
         sl_engine_geometry(&s->mc, &s->cache, algorithm, layout, sl_model_fingerprint(s->p->model), &g, err));
     sl_arena_opts o = {.bytes = c->kvstore.bytes,
@@ -79,6 +74,53 @@ static sl_status hot_layer_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, 
         s->p->hot_rows_layer[l] = s->cfg->sparse_attention.hot_rows_layers.v[l];
     in->hot_rows_layer = o->hot_rows_layer = s->p->hot_rows_layer;
     return SL_OK;
+}
+
+/* Whether the hot buffer can hold the longest list of a selection. Lists as long as the context (dense layers, dense
+ * queries) are left to the coordinator, which knows the context that the store can hold. */
+static sl_status check_hot_rows(sl_setup *s, sl_err *err)
+{
+    const sl_config *c = s->cfg;
+    sl_engine_opts *o = &s->p->engine_opts;
+    sl_plan plan;
+    sl_plan_in in = {.cfg = &s->mc,
+                     .cache = s->cache,
+                     .tail_rows = c->sparse_attention.tail_rows,
+                     .max_step_tokens = s->mo.max_tokens,
+                     .max_seqs = c->decode.max_batch};
+    SL_TRY(selection_opts(s, &in, o, err));
+    if (in.gates.n_dense_layers || in.gates.min_tokens || !in.algorithm->constant_k)
+        return SL_OK;
+    SL_TRY(sl_plan_make(&in, &plan, err));
+    if (c->sparse_attention.hot_rows_layers.n)
+        SL_TRY(hot_layer_opts(s, &in, o, err));
+    int32_t hot = c->sparse_attention.hot_rows;
+    if (hot > 0 && (hot < plan.width || hot > SL_HOT_ROWS_MAX))
+        return sl_fail(err, SL_ERR_INVALID,
+                       "sparse_attention.hot_rows is %d: this model selects %d rows, at most %d are possible",
+                       hot, plan.width, SL_HOT_ROWS_MAX);
+    for (int32_t l = 0; o->hot_rows_layer && l < s->mc.n_layers; l++) {
+        hot = o->hot_rows_layer[l];
+        if (hot > 0 && (hot < plan.width || hot > SL_HOT_ROWS_MAX))
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "sparse_attention.hot_rows_layers is %d for layer %d: this model selects %d rows, at most %d "
+                "are possible",
+                hot, l, plan.width, SL_HOT_ROWS_MAX);
+    }
+    return SL_OK;
+}
+
+sl_status sl_setup_cache(sl_setup *s, sl_err *err)
+{
+    const sl_config *c = s->cfg;
+    s->p->engine_opts.algorithm = sl_algo_find(c->sparse_attention.algorithm);
+    if (!s->p->engine_opts.algorithm)
+        return sl_fail_unknown(err, "sparse_attention.algorithm", c->sparse_attention.algorithm,
+                               sl_algo_names());
+    s->cache = sl_engine_cache_dims(&s->mc, s->mo.row_format, s->mo.index_format);
+    bool hot = s->role == SL_ROLE_DECODE && c->sparse_attention.mode != SL_CFG_MODE_RESIDENT;
+    return hot ? check_hot_rows(s, err) : SL_OK;
 }
 
 /* The longest request that can ever be held: by the configuration, the model and the host store. */

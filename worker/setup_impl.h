@@ -17,13 +17,16 @@ typedef struct sl_setup {
     sl_parts *p;
     sl_model_config mc;  /* by sl_setup_model */
     sl_model_opts mo;    /* by sl_setup_model */
-    sl_cache_dims cache; /* by sl_setup_arena, and the algorithm of p->engine_opts */
+    sl_cache_dims cache; /* by sl_setup_cache */
 } sl_setup;
 
 /* Opens the backend; sets p->device. */
 sl_status sl_setup_backend(sl_setup *s, sl_err *err);
 /* Sets p->numa_node and p->devices, "auto" by the network devices of this host. */
 void sl_setup_nics(sl_setup *s);
+/* Decides the shape of the cache and checks what the configuration says of it against the checkpoint's configuration;
+ * sl_setup_model() calls it before it loads weights. Sets s->cache and the algorithm of p->engine_opts. */
+sl_status sl_setup_cache(sl_setup *s, sl_err *err);
 /* Reads the checkpoint's configuration, decides the formats, loads the weights; sets s->mc, s->mo, p->model. */
 sl_status sl_setup_model(sl_setup *s, sl_err *err);
 /* The formats of the cache: as configured; "auto" is what the checkpoint, whose weights are stored as `stored`, asks

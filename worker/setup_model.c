@@ -65,11 +65,14 @@ sl_status sl_setup_model(sl_setup *s, sl_err *err)
 {
     const char *path = s->cfg->model.path;
     sl_dtype stored;
-    SL_TRY(sl_model_config_load(path, &s->mc, err));
+    sl_status st = sl_model_config_load(path, &s->mc, err);
+    if (st != SL_OK)
+        return sl_fail_in(err, st, "model.path");
     SL_TRY(sl_model_stored_dtype(path, &stored, err));
     SL_TRY(sl_setup_formats(s->cfg, &s->mc, stored, &s->mo.index_format, &s->mo.row_format, err));
     s->mo.act = sl_setup_activations(stored);
     choose_sizes(s);
+    SL_TRY(sl_setup_cache(s, err));
     SL_TRY(check_weights(s, stored, err));
     uint64_t started_ns = sl_now_ns();
     loading l = {.comp = s->comp, .logged_ns = started_ns};

@@ -51,7 +51,7 @@ static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
     m.reserve.sampling = (sl_blob){q->sampling_wire.data, q->sampling_wire.len};
     m.reserve.pages_keys = key_blob(q);
     sl_router_link_send(d, &m);
-    sl_log(SL_LOG_INFO, "router", "request_placed",
+    sl_log(SL_LOG_DEBUG, "router", "request_placed",
            "rid=%016lx attempt=%u id=%s prefill=%s decode=%s tokens=%zu", q->rid, e->attempt, q->group->id,
            p ? p->name : "lost", d->name, q->n_tokens);
 }

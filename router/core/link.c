@@ -183,7 +183,8 @@ sl_status sl_router_link_open(sl_router *r, sl_err *err)
     if (st) {
         sl_tp_destroy(r->link.tp);
         r->link.tp = NULL;
-        return sl_fail_in(err, st, "listening for workers on %s:%d", r->o.worker_host, r->o.worker_port);
+        return sl_fail_in(err, st, "cluster.router_port: listening for workers on %s:%d", r->o.worker_host,
+                          r->o.worker_port);
     }
     return SL_OK;
 }

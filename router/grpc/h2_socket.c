@@ -241,8 +241,8 @@ static sl_status bind_to(h2_server *sv, sl_err *err)
     if (!e)
         e = uv_listen((uv_stream_t *)sv->listener, 1024, on_connection);
     if (e)
-        return sl_fail(err, SL_ERR_IO, "cannot listen for gRPC on %s:%d: %s", sv->o.host, sv->o.port,
-                       uv_strerror(e));
+        return sl_fail(err, SL_ERR_IO, "router.grpc_port: cannot listen for gRPC on %s:%d: %s", sv->o.host,
+                       sv->o.port, uv_strerror(e));
     int n = sizeof sa;
     uv_tcp_getsockname(sv->listener, (struct sockaddr *)&sa, &n);
     sv->port = ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port

@@ -79,7 +79,8 @@ static sl_status bind_to(const char *host, int port, int *fd, int *real, sl_err 
     }
     freeaddrinfo(list);
     if (s < 0)
-        return sl_fail(err, SL_ERR_IO, "cannot listen for HTTP on %s:%d: %s", host, port, strerror(errno));
+        return sl_fail(err, SL_ERR_IO, "router.http_port: cannot listen for HTTP on %s:%d: %s", host, port,
+                       strerror(errno));
     struct sockaddr_storage sa;
     socklen_t n = sizeof sa;
     getsockname(s, (struct sockaddr *)&sa, &n);

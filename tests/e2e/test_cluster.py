@@ -1,6 +1,7 @@
 """A real cluster says what one process says: tokens through HTTP and gRPC, alone and crowded, with and without a cached prefix."""
 
 import concurrent.futures
+import re
 
 import openai
 import pytest
@@ -351,3 +352,13 @@ def test_poisoned_layouts_agree(start):
     ids = real.prompt("layout", 500)
     assert c.tokens(ids, 150) == real.reference(ids, 150)
     c.idle()
+
+
+def test_a_request_is_two_lines_of_the_log(cluster):
+    """At the default level: accepted and done, whatever happened between them, in all processes together."""
+    cluster.complete(real.prompt("two lines", 200), 30, request_id="two-lines")
+    done = cluster.logged(r"ev=request_done .*id=two-lines ")
+    rid = re.search(r"rid=(\w+)", done)[1]
+    cluster.idle()
+    events = [re.search(r"ev=(\w+)", line)[1] for line in cluster.text().splitlines() if f"rid={rid}" in line]
+    assert events == ["request_accepted", "request_done"]

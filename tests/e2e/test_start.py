@@ -1,0 +1,69 @@
+"""What cannot work is said at the start, before weights are loaded, with the key that has to change; and what a terminal may be shown."""
+
+import pathlib
+import socket
+import subprocess
+import sys
+
+import pytest
+
+import real
+
+sys.path.insert(0, str(real.ROOT / "deploy"))
+import client  # noqa: E402
+
+
+def refused(role, **settings):
+    """The last line of a process that must not start, and everything that it wrote."""
+    fixed = {"router.http_port": 0, "router.grpc_port": 0, "cluster.router_port": 0 if role == "router" else 1}
+    args = real.settings_args({**fixed, **{k.replace("__", "."): v for k, v in settings.items()}})
+    p = subprocess.run([real.SLUICE, role, "--config", real.ROOT / "configs/no-mpi.yaml", *args], capture_output=True, text=True,
+                       timeout=120, check=False, env=real.environment())
+    assert p.returncode not in (0, -6, -11), p.stderr
+    return p.stderr.strip().splitlines()[-1], p.stderr
+
+
+@pytest.fixture
+def taken():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        yield s.getsockname()[1]
+
+
+@pytest.mark.parametrize("key", ["router.http_port", "router.grpc_port", "cluster.router_port"])
+def test_a_taken_port_of_the_router(taken, key):
+    last, _ = refused("router", **{key: taken})
+    assert key in last and str(taken) in last and "in use" in last, last
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_taken_port_of_a_worker(taken, role):
+    last, text = refused(role, metrics__port=taken)
+    assert "metrics.port" in last and "in use" in last, last
+    assert "ev=model " not in text, "the weights were loaded before the port was tried"
+
+
+@pytest.mark.parametrize("settings,key", [
+    ({"sparse_attention__hot_rows": real.TOPK - 1}, "sparse_attention.hot_rows"),
+    ({"sparse_attention__hot_rows": 70000}, "sparse_attention.hot_rows"),
+    ({"sparse_attention__hot_rows_layers": [real.TOPK - 1] * 5}, "sparse_attention.hot_rows_layers"),
+    ({"model__path": "/does/not/exist"}, "model.path"),
+])
+def test_a_worker_that_cannot_be(settings, key):
+    last, text = refused("decode", **settings)
+    assert key in last, last
+    assert "ev=model " not in text and "ev=loading" not in text, "the weights were loaded before the setting was checked"
+
+
+def test_a_router_without_a_model():
+    last, _ = refused("router", model__path="/does/not/exist")
+    assert "model.path" in last and "/does/not/exist" in last, last
+
+
+def test_only_printable_characters_reach_the_terminal():
+    assert client.printable("a\x1b]0;title\x07b\x9b2Jc\nd\te\x7f é") == "a�]0;title�b�2Jc\nd\te� é"
+    source = pathlib.Path(real.ROOT / "deploy/quickstart").read_text()
+    line = next(line for line in source.splitlines() if line.startswith("printable() "))
+    out = subprocess.run(["bash", "-c", f"{line}\nprintf 'a\\033[2Jb\\tc\\n\\177d\\303\\251' | printable"], capture_output=True, check=True).stdout
+    assert out == b"a[2Jb\tc\nd\xc3\xa9"
