@@ -294,6 +294,11 @@ def stage_e2e():
     return pytest("clusters", sorted(set((ROOT / "tests" / "e2e").glob("test_*.py")) - {QUICKSTART}))
 
 
+def stage_attack():
+    """In a process of its own, after the clusters: both measure latencies, and each has fixtures of its own."""
+    return pytest("attack", sorted((ROOT / "tests" / "attack").glob("test_*.py")))
+
+
 def sanitized(preset, env, exclude, wrapper=()):
     left_out = LEFT_OUT.get(preset, {})
     names = ["-E", "^(" + "|".join(left_out) + ")$"] if left_out else []
@@ -421,7 +426,7 @@ STAGES = {
     "build": "release build",
     "checks": "scripts/check-*: dependencies between rooms, banned calls, headers, format, machine paths, English",
     "unit": "unit tests of the release build",
-    "e2e": "pytest: clusters driven by official clients, failures, several hosts",
+    "e2e": "pytest: clusters driven by official clients, failures, several hosts, attacks",
     "asan": "unit tests under AddressSanitizer and UBSan",
     "tsan": "unit tests under ThreadSanitizer",
     "fuzz": f"every fuzzer for {FUZZ_SECONDS} s (SL_FUZZ_SECONDS)",
@@ -446,7 +451,8 @@ LANES = (
          Step("checks", "checks", stage_checks, ("deps",)),
          Step("e2e", "quickstart", stage_quickstart, ("release",)),
          Step("e2e", "clusters", stage_e2e, ("release",)),
-         Step("e2e", "shm", stage_shm, ("clusters", "unit", "asan tests", "tsan tests")))),
+         Step("e2e", "attack", stage_attack, ("release",)),
+         Step("e2e", "shm", stage_shm, ("clusters", "attack", "unit", "asan tests", "tsan tests")))),
     (5, (Step("unit", "unit", stage_unit, ("release", "quickstart")),
          Step("asan", "asan tests", stage_asan, ("asan build", "quickstart")),
          Step("tsan", "tsan tests", stage_tsan, ("tsan build", "quickstart")),
@@ -457,7 +463,7 @@ LANES = (
           Step("fuzz", "fuzz build", build_fuzz, ("deps",)),
           Step("fuzz", "fuzz run", stage_fuzz, ("fuzz build",)))),
 )
-ORDER_ONLY = {"quickstart", "clusters", "unit", "asan tests", "tsan tests", "deps"}  # needed to have ended, not to have passed
+ORDER_ONLY = {"quickstart", "clusters", "attack", "unit", "asan tests", "tsan tests", "deps"}  # needed to have ended, not to have passed
 
 
 class Schedule:

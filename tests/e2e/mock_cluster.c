@@ -20,7 +20,7 @@
 #include "bench/mock/mock.h"
 #include "router/router.h"
 
-enum { MAX_WORKERS = 32 };
+enum { MAX_WORKERS = 96 };
 
 typedef struct worker {
     pthread_t thread;
