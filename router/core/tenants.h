@@ -6,7 +6,8 @@
  *   NAME sha256=HEX [weight=N] [requests_per_minute=N] [tokens_per_minute=N] [concurrency=N] [admin]
  *
  * NAME is 1 to 32 letters, digits, - and _. HEX is the SHA-256 of the key (printf %s KEY | sha256sum). A limit that is left
- * out does not exist. admin: may use FlushCache, Abort of other tenants' requests, and /workers.
+ * out does not exist. admin: may use FlushCache, SubscribeKvEvents, Abort of other tenants' requests, and
+ * /workers.
  *
  * Threads: the loop's thread. Ownership: the caller frees a table; what an account has used lives in the lane of the
  * tenant (queue.c), by its name, and so survives a reload of the file.

@@ -152,6 +152,10 @@ void rpc_kv_publish(sl_front *f)
 
 void rpc_kv_events(rpc_call *c, const uint8_t *data, size_t n)
 {
+    if (!c->caller.admin) { /* the events carry the tokens of everybody's prompts */
+        rpc_finish(c, RPC_PERMISSION_DENIED, "this key has no admin rights (router.keys_file)");
+        return;
+    }
     C(SubscribeKvEventsRequest) *q =
         rpc_unpack(c, &smg__grpc__common__subscribe_kv_events_request__descriptor, data, n);
     if (!q)

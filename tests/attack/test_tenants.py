@@ -57,6 +57,10 @@ def test_rates_and_rights(cluster):
             with pytest.raises(grpc.RpcError) as e:
                 c.stub(channel).FlushCache(common.FlushCacheRequest(), metadata=(("authorization", f"Bearer {key}"),), timeout=20)
             assert e.value.code() == code
+            with pytest.raises(grpc.RpcError) as e:  # the events carry tokens of other tenants
+                next(c.stub(channel).SubscribeKvEvents(common.SubscribeKvEventsRequest(start_sequence_number=1), timeout=20,
+                                                       metadata=(("authorization", f"Bearer {key}"),)))
+            assert e.value.code() == code
 
 
 def test_reload(cluster):
