@@ -438,21 +438,46 @@ static void name_after_path(sl_config *cfg)
                  path + start);
 }
 
+enum { SECRET_MIN = 16 }; /* characters of the cluster's secret */
+
+/* The first line of a file that holds a secret. */
+static sl_status read_first_line(const char *key, const char *path, char line[SL_CFG_NAME_BYTES + 1],
+                                 sl_err *err)
+{
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return sl_fail(err, SL_ERR_IO, "%s: %s: %s", key, path, strerror(errno));
+    bool got = fgets(line, SL_CFG_NAME_BYTES + 1, f) != NULL;
+    fclose(f);
+    line[got ? strcspn(line, "\r\n") : 0] = '\0';
+    if (!line[0])
+        return sl_fail(err, SL_ERR_INVALID, "%s: %s: its first line is empty", key, path);
+    return SL_OK;
+}
+
 static sl_status read_api_key(sl_config *cfg, sl_err *err)
 {
     const char *path = cfg->router.api_key_file;
     char line[SL_CFG_NAME_BYTES + 1] = "";
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return sl_fail(err, SL_ERR_IO, "router.api_key_file: %s: %s", path, strerror(errno));
-    bool got = fgets(line, sizeof line, f) != NULL;
-    fclose(f);
-    size_t n = strcspn(line, "\r\n");
-    line[n] = '\0';
-    if (!got || !n)
-        return sl_fail(err, SL_ERR_INVALID, "router.api_key_file: %s: its first line is empty", path);
+    SL_TRY(read_first_line("router.api_key_file", path, line, err));
     sl_status st = sl_cfg_parse(cfg, sl_cfg_find("router.api_key"), line, err);
     return st ? sl_fail_in(err, st, "router.api_key_file: %s", path) : SL_OK;
+}
+
+static sl_status read_cluster_secret(sl_config *cfg, sl_err *err)
+{
+    char line[SL_CFG_NAME_BYTES + 1] = "";
+    const char *path = cfg->cluster.secret_file;
+    SL_TRY(read_first_line("cluster.secret_file", path, line, err));
+    size_t n = strlen(line);
+    if (n < SECRET_MIN || n >= sizeof cfg->cluster.secret)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "cluster.secret_file: %s: its first line has %zu characters, want %d to %zu (openssl rand -hex "
+            "32 makes a good one)",
+            path, n, SECRET_MIN, sizeof cfg->cluster.secret - 1);
+    memcpy(cfg->cluster.secret, line, n + 1);
+    return SL_OK;
 }
 
 static sl_status check_roles(const sl_config *cfg, sl_err *err)
@@ -482,6 +507,8 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
         if (st)
             return st;
     }
+    if (cfg->cluster.secret_file[0])
+        SL_TRY(read_cluster_secret(cfg, err));
     if (!cfg->router.tls_cert[0] != !cfg->router.tls_key[0])
         return sl_fail(err, SL_ERR_INVALID, "router.tls_cert and router.tls_key: set both or neither");
     if (cfg->cluster.dead_after_ms < 2 * cfg->cluster.heartbeat_ms)

@@ -105,6 +105,9 @@ typedef struct sl_config {
         char tls[SL_CFG_NAME_BYTES];
         char devices[SL_CFG_NAME_BYTES];
         char tag[SL_CFG_NAME_BYTES];
+        char secret_file[SL_CFG_PATH_BYTES];
+        char secret[SL_CFG_NAME_BYTES]; /* no key: by sl_config_finish from secret_file */
+        bool insecure;
     } cluster;
     struct {
         int chunk_tokens;
@@ -132,6 +135,7 @@ typedef struct sl_config {
         char grpc_host[SL_CFG_NAME_BYTES];
         int grpc_port;                   /* 0 = any free port */
         char api_key[SL_CFG_NAME_BYTES]; /* secret; after sl_config_finish also from api_key_file */
+        bool insecure;
         char api_key_file[SL_CFG_PATH_BYTES];
         char keys_file[SL_CFG_PATH_BYTES];
         char tls_cert[SL_CFG_PATH_BYTES];

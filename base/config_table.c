@@ -149,6 +149,14 @@ const sl_cfg_row sl_cfg_rows[] = {
     STR(cluster, devices, "",
         "Network devices (UCX_NET_DEVICES), for instance mlx5_0:1. Empty: nearest to the memory."),
     STR(cluster, tag, "sluice", "Cluster name; processes with different names refuse each other."),
+    STR(cluster, secret_file, "",
+        "File whose first line, of at least 16 characters, is the cluster's secret. Router and workers prove to each "
+        "other that they know it before they connect; it is never sent. Needed where they are reached beyond "
+        "loopback. Messages and rows are not encrypted."),
+    BOOL(
+        cluster, insecure, "false",
+        "Serve without a secret although router or workers are reached beyond loopback: every program that reaches "
+        "them can then join the cluster and read and write its cache."),
 
     INT(prefill, chunk_tokens, "512", 1, 65536,
         "Prompt tokens computed per step. Rows are shipped after every layer of a step."),
@@ -191,6 +199,9 @@ const sl_cfg_row sl_cfg_rows[] = {
     STR(router, keys_file, "",
         "File with one tenant per line: NAME sha256=HEX [weight=N] [requests_per_minute=N] [tokens_per_minute=N] "
         "[concurrency=N] [admin]. HEX is the SHA-256 of the tenant's key. Read again on SIGHUP."),
+    BOOL(
+        router, insecure, "false",
+        "Serve clients beyond loopback although no key is set: every program that reaches the ports is served."),
     STR(router, tls_cert, "", "PEM certificate chain; with tls_key it turns on TLS for HTTP and gRPC."),
     STR(router, tls_key, "", "PEM private key."),
     SIZE(router, max_body_bytes, "8MiB", KIB, 1024 * MIB, "Largest request body."),

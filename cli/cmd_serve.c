@@ -9,6 +9,7 @@
  * SIGTERM and SIGINT drain; a second one ends the process at once.
  */
 #include "cli/config_load.h"
+#include "cli/exposure.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -89,6 +90,8 @@ static sl_status run_router(const sl_config *cfg, sl_launch *launch, int root, s
     sl_log_init(cfg->log.level, cfg->log.json, "router");
     st = sl_log_start(&why);
     if (st == SL_OK)
+        st = sl_cli_check_exposure(cfg, SL_ROLE_ROUTER, cfg->cluster.router_host, &why);
+    if (st == SL_OK)
         st = expected_identity(cfg, &expect, &known, &why);
     if (st == SL_OK)
         st = sl_router_create(cfg, known ? &expect.id : NULL, &router, &why);
@@ -110,7 +113,8 @@ static sl_status run_router(const sl_config *cfg, sl_launch *launch, int root, s
 static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role role, int index, int root,
                             sl_err *err)
 {
-    char address[SL_TP_ADDRESS_MAX] = "", name[SL_WORKER_NAME_MAX];
+    char address[SL_TP_ADDRESS_MAX] = "", host[SL_TP_ADDRESS_MAX], name[SL_WORKER_NAME_MAX];
+    uint16_t port;
     sl_worker_launch w = {
         .name = name, .rank = launch->rank < 0 ? 0 : launch->rank, .local_rank = launch->local_rank};
     sl_status st = SL_OK;
@@ -138,6 +142,10 @@ static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role rol
     if (st == SL_OK && !address[0])
         st = sl_fail(err, SL_ERR_REFUSED, "the router (rank %d) could not start; its own message says why",
                      root);
+    if (st == SL_OK)
+        st = sl_tp_address_parse(address, host, sizeof host, &port, err);
+    if (st == SL_OK)
+        st = sl_cli_check_exposure(cfg, role, host, err);
     if (st != SL_OK)
         return st;
     w.router_address = address;

@@ -54,6 +54,7 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
     o->tls = c->cluster.tls;
     o->devices = c->cluster.devices;
     o->worker_host = c->cluster.router_host;
+    o->secret = c->cluster.secret;
     o->worker_port = c->cluster.router_port;
     o->cluster_tag = c->cluster.tag;
     o->heartbeat_ms = (uint32_t)c->cluster.heartbeat_ms;

@@ -65,6 +65,7 @@ sl_status sl_tp_options_copy(sl_tp_options *dst, const sl_tp_options *src)
     ok &= copy_string(&o.sockaddr_priority);
     ok &= copy_string(&o.extra);
     ok &= copy_string(&o.fabric);
+    ok &= copy_string(&o.secret);
     if (!ok) {
         sl_tp_options_free(&o);
         return SL_ERR_NO_MEMORY;
@@ -80,7 +81,8 @@ void sl_tp_options_free(sl_tp_options *o)
     free((char *)o->sockaddr_priority);
     free((char *)o->extra);
     free((char *)o->fabric);
-    o->tls = o->net_devices = o->sockaddr_priority = o->extra = o->fabric = NULL;
+    free((char *)o->secret);
+    o->tls = o->net_devices = o->sockaddr_priority = o->extra = o->fabric = o->secret = NULL;
 }
 
 /* The buffer's address is the cookie, so an owned send costs no extra allocation. */

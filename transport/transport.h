@@ -135,7 +135,12 @@ typedef struct sl_tp_options {
     uint32_t connect_timeout_ms; /* until connected(SL_ERR_TIMEOUT); default 5000 */
     uint32_t keepalive_ms;       /* between liveness probes of idle endpoints; default 2000 */
     uint32_t max_pending;        /* operations posted and not completed, per instance; default 65536 */
-    const char *fabric;          /* loopback: instances of one name see each other; default "default" */
+    /*
+     * ucx: what both sides of every connection must know (at most 255 bytes, NULL or "": nothing). They prove it to
+     * each other before any port of UCX opens for the caller, and again on the connection. loopback: not used.
+     */
+    const char *secret;
+    const char *fabric; /* loopback: instances of one name see each other; default "default" */
 } sl_tp_options;
 
 /* The defaults, so that a caller sets only what differs. numa_node is -1. */

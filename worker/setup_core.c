@@ -49,6 +49,7 @@ sl_status sl_setup_core(sl_setup *s, sl_worker_opts *out, sl_err *err)
                             .tls = c->cluster.tls,
                             .devices = p->devices,
                             .numa_node = p->numa_node,
+                            .secret = c->cluster.secret,
                             .router_address = s->launch->router_address,
                             .listen_host = p->listen_host,
                             .listen_port = (uint16_t)c->cluster.listen_port,

@@ -80,6 +80,7 @@ static sl_status open_transport(sl_worker *w, sl_err *err)
     o.tls = w->o.tls && *w->o.tls ? w->o.tls : NULL;
     o.net_devices = w->o.devices && *w->o.devices ? w->o.devices : NULL;
     o.fabric = w->o.fabric;
+    o.secret = w->o.secret;
     o.numa_node = w->o.numa_node;
     o.connect_timeout_ms = w->o.connect_timeout_ms;
     if (w->o.enter)

@@ -73,6 +73,7 @@ typedef struct sl_worker_range {
 typedef struct sl_worker_opts {
     const char *transport, *tls, *devices, *fabric; /* as in sl_tp_options */
     int numa_node;
+    const char *secret; /* as in sl_tp_options */
     const char *router_address;
     bool listens;
     const char *listen_host; /* as in sl_tp_listen */

@@ -75,8 +75,11 @@ class Hosts(real.Cluster):
                     "--mca", "plm_rsh_agent", str(directory / "agent"), "--mca", "oob_tcp_if_include", "eth0",
                     "--mca", "btl_tcp_if_include", "eth0", "--mca", "btl", "self,tcp", "--mca", "pml", "ob1",
                     "--hostfile", str(directory / "hostfile"), "--map-by", "slot"]
+        secret = directory / "secret"
+        secret.write_text("the secret of the cluster of hosts\n")
         super().__init__(directory, config="configs/hosts.yaml", launcher=launcher, ready=False,
-                         **{"cluster.router_host": "10.78.0.1", "cluster.router_port": 7300, "router.http_port": 8080,
+                         **{"cluster.secret_file": secret, "router.insecure": "true",
+                            "cluster.router_host": "10.78.0.1", "cluster.router_port": 7300, "router.http_port": 8080,
                             "router.grpc_port": 50051, "metrics.port": 9400, "kvstore.bytes": "32MiB", "backend.threads": 1, **settings})
         try:
             self.logged("ev=listening", 20)

@@ -152,9 +152,9 @@ def crc32c(data):
     return crc ^ 0xFFFFFFFF
 
 
-def knock(port, version=1):
+def knock(port, version=2):
     """What a worker says at a door (docs/protocol.md)."""
-    body = struct.pack("<HH", 0, port)
+    body = struct.pack("<HH", 0, port) + bytes(range(32)) + bytes(32)
     head = b"SLUICEDR" + struct.pack("<HHI", version, 1, len(body))
     return head + struct.pack("<I", crc32c(head + body)) + body
 

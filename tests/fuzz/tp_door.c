@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check(data, size);
     if (size < 4 || size > UX_DOOR_BODY_MAX)
         return 0;
-    const ux_door_msg m = {.version = data[0] & 1 ? UX_DOOR_VERSION : data[1], .kind = data[2] & 3};
+    const ux_door_msg m = {.version = data[0] & 1 ? UX_DOOR_VERSION : data[1], .kind = data[2] & 7};
     ux_door_write(&m, made);
     memcpy(made + UX_DOOR_HEADER, data, size);
     made[12] = (uint8_t)size;

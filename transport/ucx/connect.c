@@ -85,14 +85,16 @@ static void on_connection(ucp_conn_request_h request, void *arg)
     ux_transport *tp = arg;
     ucp_conn_request_attr_t attr = {.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR};
     bool known = ucp_conn_request_query(request, &attr) == UCS_OK;
+    uint8_t session[SL_PROOF_BYTES] = {0};
     if (known && tp->door.used)
-        ux_door_arrived(tp, &attr.client_address);
+        ux_door_arrived(tp, &attr.client_address, session);
     ux_ep *ep = tp->destroying || !tp->opts.events.accepted ? NULL : ux_ep_new(tp, UX_GREETING);
     if (!ep) {
         tp->stats.refused_connects++;
         ucp_listener_reject(tp->listener, request);
         return;
     }
+    memcpy(ep->session.door, session, sizeof session);
     if (known)
         sl_tp_address_text(&attr.client_address, ep->peer_address, sizeof ep->peer_address);
     ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST, .conn_request = request};

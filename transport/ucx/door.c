@@ -5,9 +5,13 @@
  * other processes know is a listener of our own, and packet filters in the kernel (gate.h) protect the
  * sockets of UCX:
  *
- *   caller   connects to the door, reserves a free port, sends KNOCK {that port}
- *   door     admits segments from (the caller's address, that port) to UCX's listener, answers {its port}
+ *   caller   connects to the door, reserves a free port, sends KNOCK {that port, a nonce}
+ *   door     with a secret: sends CHALLENGE {a nonce}
+ *   caller   with a secret: sends PROOF {that it knows the secret}, about both nonces and the addresses of both
+ *   door     admits segments from (the caller's address, that port) to UCX's listener, answers {its port, its own proof}
  *   caller   has UCX connect from that port to that listener; then the door removes the admission
+ *
+ * The caller proves first: everyone may call a door, and must not get from it a text on which to try secrets.
  *
  * UCX chooses the ports from which its data connections come. So its data sockets are open to every caller
  * for as long as connecting may take after a knock (twice connect_timeout_ms, on both sides) and shut
@@ -122,16 +126,46 @@ static void forget(ux_door *d, size_t i)
     d->n_admitted--;
     d->admitted[i] = d->admitted[d->n_admitted];
     d->admitted_until_ns[i] = d->admitted_until_ns[d->n_admitted];
+    memcpy(d->admitted_session[i], d->admitted_session[d->n_admitted], SL_PROOF_BYTES);
 }
 
-sl_status ux_door_admit(ux_transport *tp, const struct sockaddr_storage *peer, uint16_t port)
+/* An address and its port in 18 bytes; IPv4 addresses in the form that IPv6 maps them to. */
+static uint8_t *put_address(uint8_t *p, const struct sockaddr_storage *sa)
+{
+    uint16_t port = ux_port(sa);
+    if (sa->ss_family == AF_INET6) {
+        memcpy(p, &((const struct sockaddr_in6 *)sa)->sin6_addr, 16);
+    } else {
+        memset(p, 0, 10);
+        memset(p + 10, 0xff, 2);
+        memcpy(p + 12, &((const struct sockaddr_in *)sa)->sin_addr, 4);
+    }
+    p[16] = (uint8_t)(port >> 8);
+    p[17] = (uint8_t)port;
+    return p + 18;
+}
+
+void ux_door_prove(const ux_transport *tp, const ux_knock *k, const char *label,
+                   const struct sockaddr_storage *caller, const struct sockaddr_storage *door,
+                   uint8_t out[SL_PROOF_BYTES])
+{
+    uint8_t about[2 * SL_PROOF_BYTES + 2 * 18], *p = about;
+    memcpy(p, k->caller_nonce, SL_PROOF_BYTES);
+    memcpy(p + SL_PROOF_BYTES, k->door_nonce, SL_PROOF_BYTES);
+    p = put_address(p + 2 * SL_PROOF_BYTES, caller);
+    put_address(p, door);
+    sl_proof_make(tp->opts.secret, label, about, sizeof about, out);
+}
+
+sl_status ux_door_admit(ux_transport *tp, const struct sockaddr_storage *caller,
+                        const uint8_t session[SL_PROOF_BYTES])
 {
     ux_door *d = &tp->door;
     if (d->n_admitted == UX_GATE_ADMITTED)
         return SL_AGAIN;
     uint64_t until = sl_now_ns() + (uint64_t)tp->opts.connect_timeout_ms * 1000000u;
-    d->admitted[d->n_admitted] = *peer;
-    ux_set_port(&d->admitted[d->n_admitted], port);
+    d->admitted[d->n_admitted] = *caller;
+    memcpy(d->admitted_session[d->n_admitted], session, SL_PROOF_BYTES);
     d->admitted_until_ns[d->n_admitted++] = until;
     ux_deadline(tp, until);
     admit_all(d);
@@ -139,14 +173,16 @@ sl_status ux_door_admit(ux_transport *tp, const struct sockaddr_storage *peer, u
     return SL_OK;
 }
 
-void ux_door_arrived(ux_transport *tp, const struct sockaddr_storage *from)
+void ux_door_arrived(ux_transport *tp, const struct sockaddr_storage *from, uint8_t session[SL_PROOF_BYTES])
 {
     ux_door *d = &tp->door;
+    memset(session, 0, SL_PROOF_BYTES);
     char came[SL_TP_ADDRESS_MAX], expected[SL_TP_ADDRESS_MAX];
     sl_tp_address_text(from, came, sizeof came);
     for (size_t i = 0; i < d->n_admitted; i++) {
         sl_tp_address_text(&d->admitted[i], expected, sizeof expected);
         if (strcmp(came, expected) == 0) {
+            memcpy(session, d->admitted_session[i], SL_PROOF_BYTES);
             forget(d, i);
             admit_all(d);
             return;

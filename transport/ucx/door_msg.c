@@ -12,7 +12,9 @@ enum {
     AT_KIND = 10,
     AT_LENGTH = 12,
     AT_CRC = 16,
-    FIXED = 4 /* bytes of a body without text */
+    AT_NONCE = 4, /* in the body */
+    AT_PROOF = AT_NONCE + SL_PROOF_BYTES,
+    FIXED = AT_PROOF + SL_PROOF_BYTES /* bytes of a body without text */
 };
 
 static uint32_t get(const uint8_t *p, size_t bytes)
@@ -48,6 +50,8 @@ static ux_door_parsed read_body(const uint8_t *body, size_t n, ux_door_msg *m, c
         return foreign(why, "a text with a zero byte");
     m->status = (uint16_t)get(body, 2);
     m->port = (uint16_t)get(body + 2, 2);
+    memcpy(m->nonce, body + AT_NONCE, SL_PROOF_BYTES);
+    memcpy(m->proof, body + AT_PROOF, SL_PROOF_BYTES);
     memcpy(m->text, body + FIXED, n - FIXED);
     m->text[n - FIXED] = 0;
     return UX_DOOR_WHOLE;
@@ -70,7 +74,7 @@ ux_door_parsed ux_door_parse(const uint8_t *bytes, size_t n, ux_door_msg *out, c
         return foreign(why, "a wrong checksum");
     ux_door_msg m = {.version = (uint16_t)get(bytes + AT_VERSION, 2),
                      .kind = (uint16_t)get(bytes + AT_KIND, 2)};
-    if (m.kind != UX_DOOR_KNOCK && m.kind != UX_DOOR_ANSWER)
+    if (m.kind < UX_DOOR_KNOCK || m.kind > UX_DOOR_PROOF)
         return foreign(why, "an unknown kind");
     if (m.version == UX_DOOR_VERSION && read_body(bytes + UX_DOOR_HEADER, body, &m, why) != UX_DOOR_WHOLE)
         return UX_DOOR_FOREIGN;
@@ -87,6 +91,8 @@ size_t ux_door_write(const ux_door_msg *m, uint8_t *buf)
     put(buf + AT_LENGTH, 4, (uint32_t)body);
     put(buf + UX_DOOR_HEADER, 2, m->status);
     put(buf + UX_DOOR_HEADER + 2, 2, m->port);
+    memcpy(buf + UX_DOOR_HEADER + AT_NONCE, m->nonce, SL_PROOF_BYTES);
+    memcpy(buf + UX_DOOR_HEADER + AT_PROOF, m->proof, SL_PROOF_BYTES);
     memcpy(buf + UX_DOOR_HEADER + FIXED, m->text, text);
     put(buf + AT_CRC, 4, checksum(buf, body));
     return UX_DOOR_HEADER + body;

@@ -1,35 +1,45 @@
 /*
- * The two messages of the greeting at a door (door.c), as bytes. Pure functions, so that they can be fuzzed.
+ * The messages of the greeting at a door (door.c), as bytes. Pure functions, so that they can be fuzzed.
  *
  *   offset  0  magic "SLUICEDR"
  *           8  version u16, kind u16
  *          12  bytes of the body u32, at most UX_DOOR_BODY_MAX
  *          16  CRC32C u32 over the 16 bytes before and the body
- *          20  body: status u16, port u16, text (the rest)
+ *          20  body: status u16, port u16, nonce [32], proof [32], text (the rest)
  *
  * All little-endian. Another version keeps the first 20 bytes and may change the body, so that both sides can
- * say which versions met. One message goes each way; bytes after it are an error.
+ * say which versions met. Without a secret one message goes each way, KNOCK and ANSWER; with one, the door answers
+ * KNOCK by CHALLENGE, and the caller answers that by PROOF. Bytes after a message, before its answer, are an error.
  */
 #ifndef SL_TRANSPORT_UCX_DOOR_MSG_H
 #define SL_TRANSPORT_UCX_DOOR_MSG_H
 
 #include "base/status.h"
+#include "transport/proof.h"
 
 enum {
-    UX_DOOR_VERSION = 1,
+    UX_DOOR_VERSION = 2,
     UX_DOOR_HEADER = 20,
-    UX_DOOR_BODY_MAX = 128,
+    UX_DOOR_BODY_MAX = 192,
     UX_DOOR_MAX = UX_DOOR_HEADER + UX_DOOR_BODY_MAX,
 };
 
-typedef enum { UX_DOOR_KNOCK = 1, UX_DOOR_ANSWER = 2 } ux_door_kind;
-typedef enum { UX_DOOR_COME_IN, UX_DOOR_NOBODY_IN, UX_DOOR_BUSY, UX_DOOR_OTHER_VERSION } ux_door_status;
+typedef enum { UX_DOOR_KNOCK = 1, UX_DOOR_ANSWER, UX_DOOR_CHALLENGE, UX_DOOR_PROOF } ux_door_kind;
+typedef enum {
+    UX_DOOR_COME_IN,
+    UX_DOOR_NOBODY_IN,
+    UX_DOOR_BUSY,
+    UX_DOOR_OTHER_VERSION,
+    UX_DOOR_NO_PROOF
+} ux_door_status;
 
 typedef struct ux_door_msg {
     uint16_t version, kind;
-    uint16_t status; /* answer: ux_door_status; when refused, text has the reason */
-    uint16_t port;   /* knock: from which UCX will connect; answer: port of UCX's listener */
-    char text[UX_DOOR_BODY_MAX - 4 + 1];
+    uint16_t status;               /* answer: ux_door_status; when refused, text has the reason */
+    uint16_t port;                 /* knock: from which UCX will connect; answer: port of UCX's listener */
+    uint8_t nonce[SL_PROOF_BYTES]; /* knock, challenge: of the sender */
+    uint8_t proof[SL_PROOF_BYTES]; /* proof, answer: zeros without a secret */
+    char text[UX_DOOR_BODY_MAX - 4 - 2 * SL_PROOF_BYTES + 1];
 } ux_door_msg;
 
 typedef enum {

@@ -5,7 +5,10 @@
  *   any:    break (UCX error, bad handshake, deadline) or close ──► teardown: WANTED → FENCING → GONE
  *
  * UCX does not report when a connection by socket address is established, so the client sends a greeting and
- * the server answers; the greeting also carries the protocol version. Teardown force-closes the UCX endpoint,
+ * the server answers; the greeting also carries the protocol version. Where there is a secret, the server answers the
+ * hello by a challenge, the client that by a proof, and the welcome has the server's proof. They are about the nonces of
+ * both and about what was agreed at the door, so the connection belongs to the process that was admitted there; over
+ * rdmacm, where there is no door, they are the only proof. Teardown force-closes the UCX endpoint,
  * then lets the worker progress UX_FENCE_ROUNDS times (UCX destroys the transport endpoints in its next
  * progress) and waits until UCX has completed every operation. Only then `failed` or `closed` is called. This
  * wait has no timeout, because a buffer that UCX still reads, or a page that it may still write, must not be
@@ -18,8 +21,6 @@
 
 #include "base/log.h"
 #include "transport/ucx/ucx_impl.h"
-
-static const ux_hello greeting = {.magic = {'S', 'L', 'T', 'P'}, .protocol = UX_PROTOCOL};
 
 /* ---- bookkeeping ---- */
 
@@ -119,9 +120,24 @@ void ux_break(ux_ep *ep, sl_status st, const char *why)
 
 /* ---- greeting ---- */
 
+static void prove(const ux_ep *ep, const char *label, uint8_t out[SL_PROOF_BYTES])
+{
+    sl_proof_make(ux_of(ep)->opts.secret, label, &ep->session, sizeof ep->session, out);
+}
+
 sl_status ux_send_greeting(ux_ep *ep, uint16_t id)
 {
-    return ux_send_control(ep, id, &greeting, sizeof greeting);
+    ux_hello m = {.magic = {'S', 'L', 'T', 'P'}, .protocol = UX_PROTOCOL};
+    uint8_t *nonce = id == UX_ID_HELLO       ? ep->session.client
+                     : id == UX_ID_CHALLENGE ? ep->session.server
+                                             : NULL;
+    if (nonce) {
+        sl_proof_nonce(nonce);
+        memcpy(m.nonce, nonce, sizeof m.nonce);
+    } else if (ux_has_secret(ux_of(ep))) {
+        prove(ep, id == UX_ID_PROOF ? UX_PROOF_CLIENT : UX_PROOF_SERVER, m.proof);
+    }
+    return ux_send_control(ep, id, &m, sizeof m);
 }
 
 static void opened(ux_ep *ep)
@@ -139,22 +155,65 @@ static void opened(ux_ep *ep)
         on->connected(on->arg, &ep->base, SL_OK, "");
 }
 
+static bool proved(const ux_ep *ep, const char *label, const ux_hello *m)
+{
+    uint8_t right[SL_PROOF_BYTES];
+    prove(ep, label, right);
+    return ep->challenged && sl_proof_equal(right, m->proof);
+}
+
+/* A message of the handshake at the server; false: not expected here, or wrong. */
+static bool server_hears(ux_ep *ep, uint16_t id, const ux_hello *m)
+{
+    bool secret = ux_has_secret(ux_of(ep));
+    if (id == UX_ID_HELLO && !ep->challenged && secret) {
+        memcpy(ep->session.client, m->nonce, sizeof ep->session.client);
+        ep->challenged = true;
+        if (ux_send_greeting(ep, UX_ID_CHALLENGE) != SL_OK)
+            ux_break(ep, SL_ERR_PEER, "cannot answer the greeting");
+        return true;
+    }
+    if (secret ? id != UX_ID_PROOF || !proved(ep, UX_PROOF_CLIENT, m) : id != UX_ID_HELLO)
+        return false;
+    opened(ep);
+    return true;
+}
+
+/* The same at the client. */
+static bool client_hears(ux_ep *ep, uint16_t id, const ux_hello *m)
+{
+    bool secret = ux_has_secret(ux_of(ep));
+    if (id == UX_ID_CHALLENGE && !ep->challenged && secret) {
+        memcpy(ep->session.server, m->nonce, sizeof ep->session.server);
+        ep->challenged = true;
+        if (ux_send_greeting(ep, UX_ID_PROOF) != SL_OK)
+            ux_break(ep, SL_ERR_REFUSED, "cannot answer the challenge");
+        return true;
+    }
+    if (id != UX_ID_WELCOME || (secret && !proved(ep, UX_PROOF_SERVER, m)))
+        return false;
+    opened(ep);
+    return true;
+}
+
 void ux_control_received(ux_ep *ep, uint16_t id, const void *header, size_t header_bytes)
 {
+    ux_hello m = {.protocol = 0};
     if (id == UX_ID_BYE && ep->state == UX_OPEN) {
         ux_break(ep, SL_ERR_PEER, "closed by the peer");
         return;
     }
-    bool expected = (id == UX_ID_HELLO && ep->state == UX_GREETING) ||
-                    (id == UX_ID_WELCOME && ep->state == UX_CONNECTING);
-    bool same = header_bytes == sizeof greeting && memcmp(header, &greeting, sizeof greeting) == 0;
-    if (expected && same) {
-        opened(ep);
+    if (header_bytes == sizeof m)
+        memcpy(&m, header, sizeof m);
+    bool same = memcmp(m.magic, "SLTP", sizeof m.magic) == 0 && m.protocol == UX_PROTOCOL;
+    if (same && ep->state == UX_GREETING && server_hears(ep, id, &m))
         return;
-    }
+    if (same && ep->state == UX_CONNECTING && client_hears(ep, id, &m))
+        return;
     ux_of(ep)->stats.messages_refused++;
     ux_break(ep, ep->state == UX_CONNECTING ? SL_ERR_REFUSED : SL_ERR_PEER,
-             expected ? "the peer speaks another protocol version" : "unexpected handshake message");
+             !same ? "the peer speaks another protocol version"
+                   : "unexpected handshake message, or a wrong proof of the cluster's secret");
 }
 
 /* ---- closing ---- */

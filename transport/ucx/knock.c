@@ -49,6 +49,8 @@ void ux_knock_connected(ux_transport *tp, ux_knock *k)
         return;
     }
     ux_door_msg m = {.version = UX_DOOR_VERSION, .kind = UX_DOOR_KNOCK, .port = ux_port(&k->from)};
+    sl_proof_nonce(k->caller_nonce);
+    memcpy(m.nonce, k->caller_nonce, sizeof m.nonce);
     size_t n = ux_door_write(&m, out);
     if (send(k->fd, out, n, MSG_NOSIGNAL) != (ssize_t)n ||
         epoll_ctl(tp->door.epoll_fd, EPOLL_CTL_MOD, k->fd, &ev) != 0)
@@ -59,10 +61,46 @@ static void come_in(ux_transport *tp, ux_knock *k, uint16_t port)
 {
     ux_ep *ep = k->ep;
     struct sockaddr_storage to = k->peer, from = k->from;
+    if (ux_has_secret(tp))
+        ux_door_prove(tp, k, UX_PROOF_SESSION, &k->from, &k->peer, ep->session.door);
     ux_set_port(&to, port);
     ux_door_leave(ep); /* also frees the port for UCX */
     ux_door_open_data(tp);
     ux_connect_ucx(ep, &to, &from);
+}
+
+/* The door asks whether this process knows the cluster's secret. */
+static void answer_challenge(ux_transport *tp, ux_knock *k, const ux_door_msg *asked)
+{
+    uint8_t out[UX_DOOR_MAX];
+    ux_door_msg m = {.version = UX_DOOR_VERSION, .kind = UX_DOOR_PROOF};
+    if (!ux_has_secret(tp)) {
+        not_let_in(k->ep, SL_ERR_REFUSED, "the door asks for the cluster's secret: set cluster.secret_file");
+        return;
+    }
+    if (k->challenged) {
+        not_let_in(k->ep, SL_ERR_REFUSED, "no door of a sluice process: two challenges");
+        return;
+    }
+    k->challenged = true;
+    k->got = 0;
+    memcpy(k->door_nonce, asked->nonce, sizeof k->door_nonce);
+    ux_door_prove(tp, k, UX_PROOF_CALLER, &k->from, &k->peer, m.proof);
+    size_t n = ux_door_write(&m, out);
+    if (send(k->fd, out, n, MSG_NOSIGNAL) != (ssize_t)n)
+        not_let_in(k->ep, SL_ERR_REFUSED, "the door took no proof");
+}
+
+/* Whether the door, too, has proved that it knows the secret; true without one. */
+static bool door_is_right(const ux_transport *tp, const ux_knock *k, const ux_door_msg *m)
+{
+    uint8_t right[SL_PROOF_BYTES];
+    if (!ux_has_secret(tp))
+        return true;
+    if (!k->challenged)
+        return false;
+    ux_door_prove(tp, k, UX_PROOF_DOOR, &k->from, &k->peer, right);
+    return sl_proof_equal(right, m->proof);
 }
 
 void ux_knock_heard(ux_transport *tp, ux_knock *k)
@@ -79,7 +117,9 @@ void ux_knock_heard(ux_transport *tp, ux_knock *k)
     ux_door_parsed parsed = ux_door_parse(k->in, k->got, &m, &why);
     if (parsed == UX_DOOR_MORE)
         return;
-    if (parsed == UX_DOOR_FOREIGN || m.kind != UX_DOOR_ANSWER) {
+    if (parsed == UX_DOOR_WHOLE && m.kind == UX_DOOR_CHALLENGE && m.version == UX_DOOR_VERSION) {
+        answer_challenge(tp, k, &m);
+    } else if (parsed == UX_DOOR_FOREIGN || m.kind != UX_DOOR_ANSWER) {
         snprintf(text, sizeof text, "no door of a sluice process: %s",
                  parsed == UX_DOOR_FOREIGN ? why : "no answer");
         not_let_in(k->ep, SL_ERR_REFUSED, text);
@@ -89,6 +129,8 @@ void ux_knock_heard(ux_transport *tp, ux_knock *k)
     } else if (m.status != UX_DOOR_COME_IN || !m.port) {
         snprintf(text, sizeof text, "refused: %s", m.text);
         not_let_in(k->ep, SL_ERR_REFUSED, text);
+    } else if (!door_is_right(tp, k, &m)) {
+        not_let_in(k->ep, SL_ERR_REFUSED, "the door does not prove the secret of cluster.secret_file");
     } else {
         come_in(tp, k, m.port);
     }

@@ -3,7 +3,8 @@
  *
  * A stranger gets no answer until it has sent a whole KNOCK. It occupies UX_DOOR_MAX bytes of memory and one
  * of UX_MAX_STRANGERS places until its first wrong byte, its deadline, or until UX_MAX_STRANGERS strangers
- * have arrived after it. This is not authentication: every program that speaks the protocol is admitted.
+ * have arrived after it. Without a secret (sl_tp_options.secret) every program that speaks the protocol is admitted; with
+ * one, only a caller that proves that it knows it.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -34,37 +35,111 @@ void ux_stranger_refuse(ux_transport *tp, ux_knock *k, const char *cause)
     ux_knock_free(tp, k);
 }
 
-static void answer(ux_knock *k, uint16_t status, uint16_t port, const char *text)
+static bool say(ux_knock *k, const ux_door_msg *m)
 {
     uint8_t out[UX_DOOR_MAX];
-    ux_door_msg m = {.version = UX_DOOR_VERSION, .kind = UX_DOOR_ANSWER, .status = status, .port = port};
+    size_t n = ux_door_write(m, out);
+    if (send(k->fd, out, n, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)n)
+        return true;
+    sl_log(SL_LOG_DEBUG, "ucx", "door", "cause=\"an answer was not taken\"");
+    return false;
+}
+
+static void turn_away(ux_transport *tp, ux_knock *k, ux_door_status status, const char *text,
+                      const char *cause)
+{
+    ux_door_msg m = {.version = UX_DOOR_VERSION, .kind = UX_DOOR_ANSWER, .status = (uint16_t)status};
     snprintf(m.text, sizeof m.text, "%s", text);
-    size_t n = ux_door_write(&m, out);
-    if (send(k->fd, out, n, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)n)
-        sl_log(SL_LOG_DEBUG, "ucx", "door", "cause=\"an answer was not taken\"");
+    say(k, &m);
+    ux_stranger_refuse(tp, k, cause);
+}
+
+/* Proofs are about the door's address as the caller sees it. */
+static bool door_address(const ux_knock *k, struct sockaddr_storage *door)
+{
+    socklen_t len = sizeof *door;
+    memset(door, 0, sizeof *door);
+    return getsockname(k->fd, (struct sockaddr *)door, &len) == 0;
+}
+
+static void challenge(ux_transport *tp, ux_knock *k)
+{
+    ux_door_msg m = {.version = UX_DOOR_VERSION, .kind = UX_DOOR_CHALLENGE};
+    sl_proof_nonce(k->door_nonce);
+    memcpy(m.nonce, k->door_nonce, sizeof m.nonce);
+    k->challenged = true;
+    k->got = 0; /* the next message is the proof */
+    if (!say(k, &m))
+        ux_stranger_refuse(tp, k, "a challenge was not taken");
+}
+
+static void let_in(ux_transport *tp, ux_knock *k)
+{
+    ux_door_msg m = {
+        .version = UX_DOOR_VERSION, .kind = UX_DOOR_ANSWER, .status = UX_DOOR_COME_IN, .port = tp->door.port};
+    uint8_t session[SL_PROOF_BYTES] = {0};
+    struct sockaddr_storage door;
+    if (ux_has_secret(tp)) {
+        if (!door_address(k, &door)) {
+            ux_stranger_refuse(tp, k, "the address of the door is unknown");
+            return;
+        }
+        ux_door_prove(tp, k, UX_PROOF_DOOR, &k->from, &door, m.proof);
+        ux_door_prove(tp, k, UX_PROOF_SESSION, &k->from, &door, session);
+    }
+    if (ux_door_admit(tp, &k->from, session) != SL_OK) {
+        turn_away(tp, k, UX_DOOR_BUSY, "too many are connecting to it", "too many connect at once");
+        return;
+    }
+    say(k, &m);
+    ux_knock_free(tp, k);
+}
+
+static void heard_knock(ux_transport *tp, ux_knock *k, const ux_door_msg *m)
+{
+    if (!m->port) {
+        ux_stranger_refuse(tp, k, "a knock without a port");
+    } else if (tp->destroying || !tp->opts.events.accepted) {
+        turn_away(tp, k, UX_DOOR_NOBODY_IN, "it accepts no connections", "connections are not accepted");
+    } else {
+        k->from = k->peer;
+        ux_set_port(&k->from, m->port);
+        memcpy(k->caller_nonce, m->nonce, sizeof k->caller_nonce);
+        if (ux_has_secret(tp))
+            challenge(tp, k);
+        else
+            let_in(tp, k);
+    }
+}
+
+static void heard_proof(ux_transport *tp, ux_knock *k, const ux_door_msg *m)
+{
+    uint8_t right[SL_PROOF_BYTES];
+    struct sockaddr_storage door;
+    if (door_address(k, &door)) {
+        ux_door_prove(tp, k, UX_PROOF_CALLER, &k->from, &door, right);
+        if (sl_proof_equal(right, m->proof)) {
+            let_in(tp, k);
+            return;
+        }
+    }
+    turn_away(tp, k, UX_DOOR_NO_PROOF, "cluster.secret_file: another secret, or an address is translated",
+              "a wrong proof of the cluster's secret");
 }
 
 /* Handles a complete message from a stranger. */
 static void heard(ux_transport *tp, ux_knock *k, const ux_door_msg *m)
 {
-    if (m->kind != UX_DOOR_KNOCK) {
-        ux_stranger_refuse(tp, k, "not a knock");
-    } else if (m->version != UX_DOOR_VERSION) {
+    if (m->version != UX_DOOR_VERSION && m->kind == UX_DOOR_KNOCK) {
         char text[64];
         snprintf(text, sizeof text, "the door speaks version %d, the caller %u", UX_DOOR_VERSION, m->version);
-        answer(k, UX_DOOR_OTHER_VERSION, 0, text);
-        ux_stranger_refuse(tp, k, "another version");
-    } else if (!m->port) {
-        ux_stranger_refuse(tp, k, "a knock without a port");
-    } else if (tp->destroying || !tp->opts.events.accepted) {
-        answer(k, UX_DOOR_NOBODY_IN, 0, "it accepts no connections");
-        ux_stranger_refuse(tp, k, "connections are not accepted");
-    } else if (ux_door_admit(tp, &k->peer, m->port) != SL_OK) {
-        answer(k, UX_DOOR_BUSY, 0, "too many are connecting to it");
-        ux_stranger_refuse(tp, k, "too many connect at once");
+        turn_away(tp, k, UX_DOOR_OTHER_VERSION, text, "another version");
+    } else if (m->version == UX_DOOR_VERSION && m->kind == UX_DOOR_KNOCK && !k->challenged) {
+        heard_knock(tp, k, m);
+    } else if (m->version == UX_DOOR_VERSION && m->kind == UX_DOOR_PROOF && k->challenged) {
+        heard_proof(tp, k, m);
     } else {
-        answer(k, UX_DOOR_COME_IN, tp->door.port, "");
-        ux_knock_free(tp, k);
+        ux_stranger_refuse(tp, k, k->challenged ? "not a proof" : "not a knock");
     }
 }
 

@@ -33,10 +33,19 @@ enum {
     UX_MAX_STRANGERS =
         256,              /* connections at the door that are not admitted; above this the oldest is closed */
     UX_ID_HELLO = 0xfff0, /* client's first message */
-    UX_ID_WELCOME = 0xfff1, /* server's first message */
-    UX_ID_BYE = 0xfff2,     /* orderly close: the last message */
-    UX_PROTOCOL = 2,
+    UX_ID_WELCOME = 0xfff1,   /* server's first message */
+    UX_ID_BYE = 0xfff2,       /* orderly close: the last message */
+    UX_ID_CHALLENGE = 0xfff3, /* server's answer to hello where there is a secret */
+    UX_ID_PROOF = 0xfff4,     /* client's answer to it */
+    UX_PROTOCOL = 3,
 };
+
+/* Labels of proofs: what each one says. */
+#define UX_PROOF_CALLER "sluice door, caller"
+#define UX_PROOF_DOOR "sluice door, door"
+#define UX_PROOF_SESSION "sluice door, session"
+#define UX_PROOF_CLIENT "sluice connection, client"
+#define UX_PROOF_SERVER "sluice connection, server"
 
 typedef struct ux_transport ux_transport;
 typedef struct ux_ep ux_ep;
@@ -48,11 +57,19 @@ typedef struct ux_wire {
     uint16_t id, header_bytes;
 } ux_wire;
 
-/* Header of hello and welcome. */
+/* Header of hello, challenge, proof and welcome. */
 typedef struct ux_hello {
     char magic[4]; /* "SLTP" */
     uint32_t protocol;
+    uint8_t nonce[SL_PROOF_BYTES]; /* hello, challenge: of the sender */
+    uint8_t proof[SL_PROOF_BYTES]; /* proof, welcome */
 } ux_hello;
+
+/* What the proofs of a connection are about: made at the door, then continued on the connection. */
+typedef struct ux_session {
+    uint8_t door[SL_PROOF_BYTES]; /* of the greeting at the door; zeros: there was none */
+    uint8_t client[SL_PROOF_BYTES], server[SL_PROOF_BYTES]; /* nonces of hello and challenge */
+} ux_session;
 
 /* Header of a frame of stream.c. */
 typedef struct ux_frame {
@@ -115,6 +132,8 @@ struct ux_ep {
     unsigned n_held;
     ux_stream stream;
     size_t inflight; /* operations whose `done` has not run */
+    ux_session session;
+    bool challenged; /* the challenge was sent (server) or answered (client) */
     ux_knock *knock; /* client, until the other door has admitted it */
     char peer_address[SL_TP_ADDRESS_MAX];
 };
@@ -142,6 +161,8 @@ struct ux_knock {
     ux_ep *ep;       /* our endpoint that waits to be admitted; NULL: a stranger at our door */
     int reserved_fd; /* with ep: keeps the port reserved until UCX binds it */
     struct sockaddr_storage peer, from;
+    uint8_t caller_nonce[SL_PROOF_BYTES], door_nonce[SL_PROOF_BYTES];
+    bool challenged;      /* the challenge was sent (stranger) or answered (with ep) */
     uint64_t deadline_ns; /* for strangers */
     size_t got;
     uint8_t in[UX_DOOR_MAX + 1];
@@ -166,6 +187,7 @@ typedef struct ux_door {
     size_t n_admitted;     /* addresses that may reach UCX's listener */
     struct sockaddr_storage admitted[UX_GATE_ADMITTED];
     uint64_t admitted_until_ns[UX_GATE_ADMITTED];
+    uint8_t admitted_session[UX_GATE_ADMITTED][SL_PROOF_BYTES];
 } ux_door;
 
 struct ux_transport {
@@ -237,16 +259,30 @@ sl_status ux_door_open(ux_transport *tp, struct sockaddr_storage *sa, socklen_t 
 void ux_door_close(ux_transport *tp);
 /* Closes ep's connection to the other door, if it has one. */
 void ux_door_leave(ux_ep *ep);
-/* UCX's listener has accepted this caller: removes its admission. */
-void ux_door_arrived(ux_transport *tp, const struct sockaddr_storage *from);
+/* UCX's listener has accepted this caller: removes its admission. session: what was agreed at the door, zeros when the
+ * caller was not admitted. */
+void ux_door_arrived(ux_transport *tp, const struct sockaddr_storage *from, uint8_t session[SL_PROOF_BYTES]);
 /* Handles everything that waits; returns the number of events. Cheap when called often. */
 int ux_door_progress(ux_transport *tp);
 /* True when events wait: the owner must not sleep. */
 bool ux_door_ready(ux_transport *tp);
 /* Handles the deadlines of strangers, admissions, the data gate and a pause. */
 void ux_door_deadlines(ux_transport *tp, uint64_t now);
-/* Lets connections from peer's address and `port` reach UCX's listener. Errors: AGAIN (too many wait). */
-sl_status ux_door_admit(ux_transport *tp, const struct sockaddr_storage *peer, uint16_t port);
+/* Lets connections from the caller's address and port reach UCX's listener. Errors: AGAIN (too many wait). */
+sl_status ux_door_admit(ux_transport *tp, const struct sockaddr_storage *caller,
+                        const uint8_t session[SL_PROOF_BYTES]);
+/*
+ * A proof about the greeting k: over both nonces, the address and port from which the caller will connect, and the
+ * address of the door. It has the same value on both sides if both know the secret and see the same addresses, so a
+ * process in between that passes messages on, at an address of its own, does not get one that holds.
+ */
+void ux_door_prove(const ux_transport *tp, const ux_knock *k, const char *label,
+                   const struct sockaddr_storage *caller, const struct sockaddr_storage *door,
+                   uint8_t out[SL_PROOF_BYTES]);
+static inline bool ux_has_secret(const ux_transport *tp)
+{
+    return tp->opts.secret && *tp->opts.secret;
+}
 /* Stops accepting for a moment, because no descriptor is free. */
 void ux_door_pause(ux_transport *tp);
 /* Opens the gates of UCX's data sockets for twice connect_timeout_ms from now. */

@@ -44,12 +44,16 @@ START_TEST(message_round_trip)
     ux_door_msg m = {.version = UX_DOOR_VERSION, .kind = UX_DOOR_ANSWER, .status = 3, .port = 65535}, got;
     const char *why = NULL;
     memset(m.text, 'x', sizeof m.text - 1);
+    memset(m.nonce, 1, sizeof m.nonce);
+    memset(m.proof, 2, sizeof m.proof);
     size_t n = ux_door_write(&m, buf);
     ck_assert_uint_eq(n, UX_DOOR_MAX);
     ck_assert_int_eq(ux_door_parse(buf, n, &got, &why), UX_DOOR_WHOLE);
     ck_assert_uint_eq(got.kind, m.kind);
     ck_assert_uint_eq(got.status, 3);
     ck_assert_uint_eq(got.port, 65535);
+    ck_assert_mem_eq(got.nonce, m.nonce, sizeof m.nonce);
+    ck_assert_mem_eq(got.proof, m.proof, sizeof m.proof);
     ck_assert_str_eq(got.text, m.text);
 }
 END_TEST
@@ -92,6 +96,8 @@ END_TEST
 
 /* ---- a server and its strangers ---- */
 
+static const char *server_secret; /* of server_open */
+
 static const variant server_variant = {"ucx tcp", "ucx", "tcp", true};
 
 static uint16_t port_of(const char *address)
@@ -127,6 +133,7 @@ static void server_open(client *c, char *address)
     sl_tp_options o = sl_tp_options_default();
     sl_err err;
     o.connect_timeout_ms = TIMEOUT_MS;
+    o.secret = server_secret;
     client_open_with(c, &server_variant, o);
     ck_assert_int_eq(sl_tp_listen(c->tp, "127.0.0.1", 0, address, SL_TP_ADDRESS_MAX, &err), SL_OK);
 }
@@ -163,7 +170,7 @@ static uint64_t refused(const client *c)
     return s.refused_connects;
 }
 
-/* Another instance connects to the server, is admitted, and disconnects. */
+/* Another instance, with the server's secret, connects to the server, is admitted, and disconnects. */
 static void serves(client *server, const char *address)
 {
     client c;
@@ -171,6 +178,7 @@ static void serves(client *server, const char *address)
     sl_err err;
     int accepted = server->accepted;
     sl_tp_options o = sl_tp_options_default();
+    o.secret = server_secret;
     client_open_with(&c, &server_variant, o);
     ck_assert_int_eq(sl_tp_connect(c.tp, address, &ep, &err), SL_OK);
     uint64_t until = sl_now_ns() + 5000000000u;
@@ -198,6 +206,22 @@ static void throw_at(client *server, uint16_t port, const void *bytes, size_t n)
     (void)sent; /* the other side may have closed already */
     run(server, 1);
     close(fd);
+}
+
+/* Some kernels take filters only from a process with CAP_NET_ADMIN; the transport then goes on without gates.
+ */
+static bool filters_taken(void)
+{
+    struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, 0xffffffff);
+    const struct sock_fprog program = {.len = 1, .filter = &all};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool taken = setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
+    if (!taken)
+        printf("# without gates_protect_ucx, garbage_at_open_data_gates: the kernel takes no socket "
+               "filter: %s\n",
+               strerror(errno));
+    close(fd);
+    return taken;
 }
 
 /* Every listening TCP port of this process, those of UCX included. */
@@ -241,6 +265,121 @@ START_TEST(garbage_at_the_door)
     run(&s, 2 * TIMEOUT_MS + 200);
     ck_assert_int_le(descriptors(), before);
     client_close(&s);
+}
+END_TEST
+
+/* A caller that does not know the secret is refused with the reason, and no port of UCX opens for it. */
+START_TEST(secret_at_the_door)
+{
+    static const char *const mine[] = {"the secret of this cluster", NULL};
+    static const struct {
+        const char *secret, *why;
+    } callers[] = {{"the secret of another one", "another secret"},
+                   {NULL, "the door asks for the cluster's secret"},
+                   {"the secret of this cluste", "another secret"}};
+    client s;
+    char address[SL_TP_ADDRESS_MAX];
+    server_secret = mine[0];
+    const ux_gate_ports other = listening();
+    server_open(&s, address);
+    const ux_gate_ports all = listening();
+    for (size_t i = 0; i < SL_COUNT(callers); i++) {
+        client c;
+        sl_tp_ep *ep;
+        sl_err err;
+        sl_tp_options o = sl_tp_options_default();
+        o.secret = callers[i].secret;
+        client_open_with(&c, &server_variant, o);
+        ck_assert_int_eq(sl_tp_connect(c.tp, address, &ep, &err), SL_OK);
+        for (int k = 0; k < 2000 && !c.connected; k++) {
+            run(&c, 1);
+            run(&s, 1);
+        }
+        ck_assert_int_eq(c.connect_status, SL_ERR_REFUSED);
+        ck_assert_msg(strstr(c.why, callers[i].why) != NULL, "%s", c.why);
+        for (size_t p = 0; filters_taken() && p < all.n; p++) {
+            bool known = all.port[p] == port_of(address);
+            for (size_t k = 0; k < other.n; k++)
+                known |= other.port[k] == all.port[p];
+            ck_assert_msg(known || dial(all.port[p], 50) < 0, "a port of ucx has opened");
+        }
+        client_close(&c);
+    }
+    ck_assert_int_eq(s.accepted, 0);
+    ck_assert_uint_ge(refused(&s), SL_COUNT(callers));
+    serves(&s, address);
+    client_close(&s);
+    server_secret = NULL;
+}
+END_TEST
+
+/* A door without the secret, and one with another, get no connection from a caller that has one. */
+START_TEST(door_without_the_secret)
+{
+    for (int i = 0; i < 2; i++) {
+        client s, c;
+        char address[SL_TP_ADDRESS_MAX];
+        sl_tp_ep *ep;
+        sl_err err;
+        sl_tp_options o = sl_tp_options_default();
+        server_secret = i ? "another secret, of 32 characters" : NULL;
+        server_open(&s, address);
+        o.secret = "the secret of this cluster";
+        client_open_with(&c, &server_variant, o);
+        ck_assert_int_eq(sl_tp_connect(c.tp, address, &ep, &err), SL_OK);
+        for (int k = 0; k < 2000 && !c.connected; k++) {
+            run(&c, 1);
+            run(&s, 1);
+        }
+        ck_assert_int_eq(c.connect_status, SL_ERR_REFUSED);
+        ck_assert_msg(strstr(c.why, "cluster.secret_file") != NULL, "%s", c.why);
+        client_close(&c);
+        client_close(&s);
+    }
+    server_secret = NULL;
+}
+END_TEST
+
+/* A wrong proof is answered by a refusal without a port; each knock gets another nonce, so that a proof that was
+ * recorded is of no use. */
+START_TEST(wrong_proof_is_refused)
+{
+    client s;
+    char address[SL_TP_ADDRESS_MAX];
+    uint8_t bytes[UX_DOOR_MAX], in[UX_DOOR_MAX];
+    ux_door_msg m = {.version = UX_DOOR_VERSION, .kind = UX_DOOR_KNOCK, .port = 40000}, got;
+    const char *why;
+    uint8_t first[SL_PROOF_BYTES] = {0};
+    server_secret = "the secret of this cluster";
+    server_open(&s, address);
+    for (int i = 0; i < 2; i++) {
+        int fd = dial(port_of(address), 1000);
+        ck_assert_int_ge(fd, 0);
+        m.kind = UX_DOOR_KNOCK;
+        size_t n = ux_door_write(&m, bytes);
+        ck_assert_int_eq(send(fd, bytes, n, 0), (ssize_t)n);
+        run(&s, 20);
+        ssize_t len = recv(fd, in, sizeof in, MSG_DONTWAIT);
+        ck_assert_int_gt(len, 0);
+        ck_assert_int_eq(ux_door_parse(in, (size_t)len, &got, &why), UX_DOOR_WHOLE);
+        ck_assert_int_eq(got.kind, UX_DOOR_CHALLENGE);
+        ck_assert_int_ne(memcmp(got.nonce, first, sizeof first), 0); /* asks something else each time */
+        memcpy(first, got.nonce, sizeof first);
+        m.kind = UX_DOOR_PROOF;
+        memset(m.proof, 7, sizeof m.proof);
+        n = ux_door_write(&m, bytes);
+        ck_assert_int_eq(send(fd, bytes, n, 0), (ssize_t)n);
+        run(&s, 20);
+        len = recv(fd, in, sizeof in, MSG_DONTWAIT);
+        ck_assert_int_gt(len, 0);
+        ck_assert_int_eq(ux_door_parse(in, (size_t)len, &got, &why), UX_DOOR_WHOLE);
+        ck_assert_uint_eq(got.status, UX_DOOR_NO_PROOF);
+        ck_assert_uint_eq(got.port, 0);
+        close(fd);
+    }
+    serves(&s, address);
+    client_close(&s);
+    server_secret = NULL;
 }
 END_TEST
 
@@ -451,22 +590,6 @@ START_TEST(out_of_descriptors)
 }
 END_TEST
 
-/* Some kernels take filters only from a process with CAP_NET_ADMIN; the transport then goes on without gates.
- */
-static bool filters_taken(void)
-{
-    struct sock_filter all = BPF_STMT(BPF_RET | BPF_K, 0xffffffff);
-    const struct sock_fprog program = {.len = 1, .filter = &all};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    bool taken = setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
-    if (!taken)
-        printf("# without gates_protect_ucx, garbage_at_open_data_gates: the kernel takes no socket "
-               "filter: %s\n",
-               strerror(errno));
-    close(fd);
-    return taken;
-}
-
 int main(void)
 {
     sl_log_init(SL_LOG_WARN, false, "test");
@@ -477,6 +600,9 @@ int main(void)
     tcase_add_test(messages, message_of_another_version);
     tcase_set_timeout(live, 120);
     tcase_add_test(live, garbage_at_the_door);
+    tcase_add_test(live, secret_at_the_door);
+    tcase_add_test(live, door_without_the_secret);
+    tcase_add_test(live, wrong_proof_is_refused);
     tcase_add_test(live, silent_strangers);
     tcase_add_test(live, thousands_of_strangers);
     if (filters_taken()) {

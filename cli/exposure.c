@@ -1,0 +1,70 @@
+/* See exposure.h. */
+#include "cli/exposure.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "transport/transport.h"
+
+static bool is_loopback(const struct sockaddr *sa)
+{
+    if (sa->sa_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)sa)->sin_addr.s_addr) >> 24 == 127;
+    return sa->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)sa)->sin6_addr);
+}
+
+bool sl_cli_loopback(const char *host)
+{
+    struct addrinfo *found = NULL, hints = {.ai_socktype = SOCK_STREAM};
+    if (!host[0] || getaddrinfo(host, NULL, &hints, &found) != 0)
+        return false;
+    bool all = found != NULL;
+    for (const struct addrinfo *a = found; a; a = a->ai_next)
+        all &= is_loopback(a->ai_addr);
+    freeaddrinfo(found);
+    return all;
+}
+
+static sl_status check_cluster(const sl_config *c, const char *router_host, sl_err *err)
+{
+    const sl_transport_ops *transport = sl_transport_find(c->cluster.transport);
+    const char *advertised = c->cluster.advertise_host;
+    if (c->cluster.secret[0] || c->cluster.insecure || !transport || !transport->caps.cross_process)
+        return SL_OK;
+    if (!sl_cli_loopback(router_host))
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "cluster.secret_file: not set, and router and workers meet at \"%s\", which other hosts reach: "
+            "set it to the same secret everywhere, or cluster.insecure: true",
+            router_host);
+    if (advertised[0] && !sl_cli_loopback(advertised))
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "cluster.secret_file: not set, and workers are reached at cluster.advertise_host \"%s\": set it, "
+            "or cluster.insecure: true",
+            advertised);
+    return SL_OK;
+}
+
+static sl_status check_clients(const char *key, const char *host, int port, sl_err *err)
+{
+    if (port < 0 || sl_cli_loopback(host))
+        return SL_OK;
+    return sl_fail(err, SL_ERR_INVALID,
+                   "%s is \"%s\", which other hosts reach, and clients need no key: set router.keys_file or "
+                   "router.api_key_file, or "
+                   "router.insecure: true",
+                   key, host);
+}
+
+sl_status sl_cli_check_exposure(const sl_config *cfg, sl_role role, const char *router_host, sl_err *err)
+{
+    SL_TRY(check_cluster(cfg, router_host, err));
+    if (role != SL_ROLE_ROUTER || cfg->router.api_key[0] || cfg->router.keys_file[0] || cfg->router.insecure)
+        return SL_OK;
+    SL_TRY(check_clients("router.http_host", cfg->router.http_host, cfg->router.http_port, err));
+    return check_clients("router.grpc_host", cfg->router.grpc_host, cfg->router.grpc_port, err);
+}

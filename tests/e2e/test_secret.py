@@ -1,0 +1,72 @@
+"""The cluster's secret: who proves it belongs to the cluster, who does not is refused at the door; and what a process refuses to do
+beyond loopback without one."""
+
+import subprocess
+
+import pytest
+
+import real
+from streams import QUICK, one_more
+
+SECRET = "9f2c41d06a7b38e5c1d4f0a97be36285"
+
+
+@pytest.fixture
+def secret(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text(SECRET + "\n")
+    return {"cluster.secret_file": path, **QUICK}
+
+
+def test_cluster_with_a_secret(start, secret, tmp_path):
+    """Router, prefill and decode prove it to each other; who has another secret or none does not get in, and says why."""
+    r = start(real.Process, "router", **secret)
+    members = [start(real.Process, role, 0, r.worker_address, **secret) for role in ("prefill", "decode")]
+    real.until("both roles", lambda: len(r.workers()) == 2, 30)
+    ids = real.prompt("secret", 200)
+    assert r.tokens(ids, 40) == real.reference(ids, 40)
+    other = tmp_path / "other"
+    other.write_text("another secret of another cluster\n")
+    stranger = start(real.Process, "decode", 7, r.worker_address, **QUICK, **{"cluster.secret_file": other})
+    careless = start(real.Process, "decode", 8, r.worker_address, **QUICK)
+    stranger.logged("ev=router_unreachable .*cluster.secret_file: another secret", 20)
+    careless.logged("ev=router_unreachable .*the door asks for the cluster's secret: set cluster.secret_file", 20)
+    r.logged("ev=turned_away .*a wrong proof of the cluster's secret", 10)
+    assert len(r.workers()) == 2
+    one_more(r)
+    for p in [r, *members, stranger, careless]:
+        assert SECRET not in p.text(), "the secret is in a log"
+
+
+def test_worker_does_not_join_a_router_without_the_secret(start, secret):
+    r = start(real.Process, "router", **QUICK)
+    p = start(real.Process, "decode", 0, r.worker_address, **secret)
+    p.logged("the door does not prove the secret of cluster.secret_file", 20)
+    assert not r.workers()
+
+
+def refused(role, reason, **settings):
+    settings = {"metrics.port": 0, "router.http_port": 0, "router.grpc_port": 0, "cluster.router_port": 0, "cluster.dead_after_ms": 2500,
+                **settings}
+    p = subprocess.run([real.SLUICE, role, "--config", real.ROOT / "configs/no-mpi.yaml", *real.settings_args(settings)], cwd=real.ROOT,
+                       capture_output=True, text=True, timeout=120, check=False, env=real.environment())
+    assert p.returncode != 0 and reason in p.stdout + p.stderr, p.stdout + p.stderr
+
+
+def test_refused_beyond_loopback(tmp_path):
+    """Each refusal names the key and what to set instead."""
+    refused("router", "cluster.secret_file: not set", **{"cluster.router_host": "0.0.0.0"})
+    refused("decode", "cluster.secret_file: not set", **{"cluster.router_host": "192.0.2.1", "cluster.router_port": 7300})
+    refused("decode", "cluster.secret_file: not set", **{"cluster.advertise_host": "192.0.2.1", "cluster.router_port": 7300})
+    for key in ("router.http_host", "router.grpc_host"):
+        refused("router", f'{key} is "0.0.0.0", which other hosts reach, and clients need no key', **{key: "0.0.0.0"})
+    short = tmp_path / "short"
+    short.write_text("too short\n")
+    refused("router", "has 9 characters, want 16", **{"cluster.secret_file": short})
+    refused("router", "cluster.secret_file: /nowhere/secret: No such file", **{"cluster.secret_file": "/nowhere/secret"})
+
+
+def test_insecure_has_to_be_said(start):
+    r = start(real.Process, "router", **QUICK, **{"cluster.router_host": "0.0.0.0", "cluster.insecure": "true", "router.http_host": "0.0.0.0",
+                                                  "router.insecure": "true"})
+    assert r.text().count("ev=listening") == 1
