@@ -141,8 +141,14 @@ typedef struct sl_config {
         char tls_cert[SL_CFG_PATH_BYTES];
         char tls_key[SL_CFG_PATH_BYTES];
         uint64_t max_body_bytes;
+        uint64_t max_request_bytes;    /* of all requests in flight */
+        uint64_t max_unread_bytes;     /* of one stream */
         int max_output_tokens_default; /* 0 = what is left of the context */
         int max_connections;
+        int max_connections_per_address; /* 0 = half of max_connections */
+        int handshake_timeout_ms;
+        int receive_timeout_ms;
+        int idle_timeout_ms;
         sl_cfg_choice chat_template;
     } router;
     struct {

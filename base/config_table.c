@@ -205,10 +205,27 @@ const sl_cfg_row sl_cfg_rows[] = {
     STR(router, tls_cert, "", "PEM certificate chain; with tls_key it turns on TLS for HTTP and gRPC."),
     STR(router, tls_key, "", "PEM private key."),
     SIZE(router, max_body_bytes, "8MiB", KIB, 1024 * MIB, "Largest request body."),
+    SIZE(router, max_request_bytes, "256MiB", MIB, TIB,
+         "Memory for the bodies of all requests in flight and what they are parsed into, for HTTP and gRPC "
+         "together; beyond it requests are refused with 429 / RESOURCE_EXHAUSTED."),
+    SIZE(router, max_unread_bytes, "1MiB", 64 * KIB, 1024 * MIB,
+         "Output of one stream that waits because its client does not read; beyond it the stream is ended."),
     INT(router, max_output_tokens_default, "0", 0, MAX_TOKENS,
         "Output limit of a request that names none. 0: the rest of the context."),
     INT(router, max_connections, "4096", 1, 1000000,
-        "Concurrent client connections, for HTTP and gRPC each."),
+        "Concurrent client connections, for HTTP and gRPC each. Lowered at start to what the limit of file "
+        "descriptors allows, less a reserve for workers."),
+    INT(router, max_connections_per_address, "0", 0, 1000000,
+        "Concurrent connections from one address, for HTTP and gRPC each. 0: half of max_connections, so that "
+        "one gateway may use many and no single address takes all."),
+    INT(router, handshake_timeout_ms, "10000", 1, MAX_MS,
+        "How long a new connection may take for its TLS handshake, the HTTP/2 preface, or the headers of its "
+        "first HTTP request; then it is closed."),
+    INT(router, receive_timeout_ms, "30000", 1, MAX_MS,
+        "How long the whole body of a request may take to arrive, however steadily its bytes come."),
+    INT(router, idle_timeout_ms, "120000", 1, MAX_MS,
+        "A connection without a request, or whose client takes nothing of the output that waits for it, is "
+        "closed after this time."),
     CHOICE(router, chat_template, "auto", automatic,
            "How chat messages become a prompt. auto: by model family. plain: role and text lines, for base "
            "models."),

@@ -73,6 +73,15 @@ static const sl_metric_def table[] = {
             "Tokens of a tenant of router.keys_file: of prompts that were let in, and of outputs."),
     GAUGE("sluice_connections", R, "protocol=http|grpc", "Open client connections."),
     COUNTER(
+        "sluice_connections_closed_total", R, "protocol=http|grpc,reason=limit|handshake|receive|idle|unread",
+        "Connections and requests ended by the router: too many connections, a handshake or a body that took "
+        "too long, no request, or a client that does not read."),
+    GAUGE(
+        "sluice_request_bytes", R, "",
+        "Bytes of router.max_request_bytes in use: bodies of requests in flight and what they were parsed into."),
+    HIST("sluice_router_loop_turn_seconds", R, "", short,
+         "Time that one turn of the router's loop takes, without the time it sleeps."),
+    COUNTER(
         "sluice_placements_total", R, "reason=prefix|load|order",
         "Placements by what decided them: a cached prefix, the loads of the workers, or round-robin order."),
     COUNTER(

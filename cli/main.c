@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/limits.h"
 #include "cli/cli.h"
 #include "cli/config_choices.h"
 
@@ -23,6 +24,7 @@ int main(int argc, char **argv)
         print_commands(stdout);
         return SL_EXIT_OK;
     }
+    sl_limits_raise_descriptors();
     sl_config_bind(sl_cli_choices);
     const char *name = strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
     for (const sl_command *c = sl_commands; c->name; c++)

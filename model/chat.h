@@ -65,7 +65,7 @@ typedef void sl_chat_sink(void *user, const sl_chat_event *ev);
 typedef struct sl_chat_parser sl_chat_parser;
 
 /* thinking: as the prompt was rendered. tools: the request's (decides argument types for glm) or NULL when
- * tool-call text is to be left in the content; copied. */
+ * tool-call text is to be left in the content; shared, never changed. */
 sl_status sl_chat_parser_create(sl_chat_format f, bool thinking, const json_t *tools, sl_chat_parser **out);
 void sl_chat_parser_destroy(sl_chat_parser *p);
 /* Feeds generated text (any split, even inside a character); calls sink for everything that is certain. Text

@@ -70,11 +70,8 @@ sl_status sl_chat_parser_create(sl_chat_format f, bool thinking, const json_t *t
     p->format = f;
     p->syn = f == SL_CHAT_PLAIN ? NULL : f == SL_CHAT_DSV32 ? &dsv32 : &glm;
     if (json_array_size(tools)) {
-        p->tools = json_deep_copy(tools);
-        if (!p->tools) {
-            free(p);
-            return SL_ERR_NO_MEMORY;
-        }
+        /* Shared, never changed: a copy for each of many choices would take seconds. */
+        p->tools = json_incref((json_t *)(uintptr_t)tools);
     }
     p->st = !thinking || !p->syn ? ST_CONTENT : f == SL_CHAT_DSV32 ? ST_REASONING : ST_MAYBE_THINK;
     *out = p;

@@ -3,6 +3,7 @@
  */
 #include "router/front.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -55,6 +56,74 @@ void sl_front_client(const struct sockaddr *a, char out[SL_CLIENT_MAX])
             memset(net.sin6_addr.s6_addr + 8, 0, 8);
         uv_ip6_name(&net, out, SL_CLIENT_MAX);
     }
+}
+
+/* ---- budget ---- */
+
+bool sl_front_hold(sl_router *r, uint64_t *held, uint64_t bytes)
+{
+    uint64_t *all = &sl_router_shared(r)->held, most = sl_router_options(r)->max_request_bytes;
+    sl_gauge *gauge = sl_router_get_stats(r)->request_bytes;
+    if (bytes > SL_FRONT_SMALL)
+        most -= most / 8;
+    uint64_t now = __atomic_load_n(all, __ATOMIC_RELAXED), next;
+    do {
+        next = now - *held + bytes;
+        if (bytes > *held && next > most)
+            return false;
+    } while (!__atomic_compare_exchange_n(all, &now, next, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    sl_gauge_add(gauge, (double)bytes - (double)*held);
+    *held = bytes;
+    return true;
+}
+
+uint64_t sl_front_spec_bytes(const sl_request_spec *s)
+{
+    uint64_t tokens = 0;
+    for (size_t i = 0; i < s->n_prompts; i++)
+        tokens += s->prompts[i].n;
+    return tokens * sizeof(int32_t) * s->n;
+}
+
+/* ---- pool ---- */
+
+enum { MAX_JOBS = 1024 };
+
+static void on_work(uv_work_t *w)
+{
+    sl_front_job *j = w->data;
+    j->run(j);
+}
+
+static void on_done(uv_work_t *w, int status)
+{
+    sl_front_job *j = w->data;
+    sl_front_shared *s = sl_router_shared(j->r);
+    s->jobs--;
+    s->job_bytes -= j->bytes;
+    j->done(j, status == 0);
+}
+
+sl_status sl_front_job_start(sl_router *r, uv_loop_t *loop, sl_front_job *j, size_t bytes, sl_err *err)
+{
+    sl_front_shared *s = sl_router_shared(r);
+    uint64_t most = sl_router_options(r)->max_request_bytes / 2;
+    if (s->jobs >= MAX_JOBS || (s->jobs && s->job_bytes + bytes > most))
+        return sl_fail(err, SL_ERR_EXHAUSTED, "too many requests wait to be tokenized; try again later");
+    j->work.data = j;
+    j->r = r;
+    j->bytes = bytes;
+    if (uv_queue_work(loop, &j->work, on_work, on_done))
+        return sl_fail(err, SL_ERR_INTERNAL, "cannot queue work");
+    s->jobs++;
+    s->job_bytes += bytes;
+    return SL_OK;
+}
+
+uint32_t sl_front_per_address(const sl_router_opts *o)
+{
+    uint32_t n = o->max_connections_per_address ? o->max_connections_per_address : o->max_connections / 2;
+    return n ? n : 1;
 }
 
 void sl_front_count_refused(sl_router *r, const char *api, sl_status st)

@@ -5,8 +5,8 @@
  * A front turns bytes into an sl_request_spec, hands it to core.h, and turns outputs into bytes. Its state begins
  * with an sl_front. It owns its sockets and its groups and must release every group in destroy().
  *
- * Also here: what the fronts share among themselves. A budget of bytes, limits per address and the keys of clients
- * belong here, so that every protocol enforces the same ones.
+ * Also here: what the fronts share among themselves, so that every protocol enforces the same limits: the budget of
+ * bytes, the backlog of the pool, connections per address, the keys of clients.
  *
  * Threads: the loop's thread only.
  */
@@ -40,6 +40,50 @@ struct sl_front_class {
     void (*kv_batch)(sl_front *f);
     void (*destroy)(sl_front *f);
 };
+
+/* ---- one budget of bytes for all protocols (router.max_request_bytes) ---- */
+
+enum { SL_FRONT_SMALL = 64 << 10 };
+#define SL_FRONT_NO_ROOM                                                                                     \
+    "the server holds too many bytes of requests (router.max_request_bytes); try again later"
+
+/*
+ * Changes what a caller holds of the budget from *held to bytes. False, and nothing changes, when it grows and does
+ * not fit. The last eighth is for holders of at most SL_FRONT_SMALL bytes, so that large bodies do not keep small
+ * requests out. Giving back always succeeds. Any thread.
+ */
+bool sl_front_hold(sl_router *r, uint64_t *held, uint64_t bytes);
+
+/* What the requests of a call hold while they run: a copy of its prompt for each. */
+uint64_t sl_front_spec_bytes(const sl_request_spec *s);
+
+/* ---- work that is too long for the loop ---- */
+
+/* Embedded in the owner's object, which lives until done. */
+typedef struct sl_front_job {
+    uv_work_t work;
+    sl_router *r;
+    size_t bytes;
+    void (*run)(struct sl_front_job *j);            /* on a thread of the pool */
+    void (*done)(struct sl_front_job *j, bool ran); /* in the loop */
+} sl_front_job;
+
+/* Input up to this size is handled in the loop at once; larger input goes to the pool. */
+enum { SL_FRONT_POOL_BYTES = 4096 };
+
+/* Starts run on the pool. bytes: of its input. EXHAUSTED: too many jobs, or bytes of jobs, wait already; nothing is
+ * called then. */
+sl_status sl_front_job_start(sl_router *r, uv_loop_t *loop, sl_front_job *j, size_t bytes, sl_err *err);
+
+/* The state of budget and pool; one per router, zero at start. */
+typedef struct sl_front_shared {
+    uint64_t held; /* atomic */
+    size_t jobs, job_bytes;
+} sl_front_shared;
+sl_front_shared *sl_router_shared(sl_router *r);
+
+/* Connections that one address may have, by the options. */
+uint32_t sl_front_per_address(const sl_router_opts *o);
 
 /* The registry: a new front adds its name in front.c and its declaration here. */
 enum { SL_FRONTS = 2 };

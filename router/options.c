@@ -30,7 +30,11 @@ void sl_router_opts_default(sl_router_opts *o)
     o->http_port = o->grpc_port = -1;
     o->max_body_bytes = 8u << 20;
     o->max_connections = 4096;
-    o->idle_timeout_s = 30;
+    o->max_request_bytes = 256u << 20;
+    o->max_unread_bytes = 1u << 20;
+    o->handshake_timeout_ms = 10000;
+    o->receive_timeout_ms = 30000;
+    o->idle_timeout_ms = 120000;
 }
 
 static void client_opts(const sl_config *c, sl_router_opts *o)
@@ -44,7 +48,13 @@ static void client_opts(const sl_config *c, sl_router_opts *o)
     o->tls_cert = c->router.tls_cert;
     o->tls_key = c->router.tls_key;
     o->max_body_bytes = c->router.max_body_bytes;
+    o->max_request_bytes = c->router.max_request_bytes;
+    o->max_unread_bytes = c->router.max_unread_bytes;
     o->max_connections = (uint32_t)c->router.max_connections;
+    o->max_connections_per_address = (uint32_t)c->router.max_connections_per_address;
+    o->handshake_timeout_ms = (uint32_t)c->router.handshake_timeout_ms;
+    o->receive_timeout_ms = (uint32_t)c->router.receive_timeout_ms;
+    o->idle_timeout_ms = (uint32_t)c->router.idle_timeout_ms;
 }
 
 void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)

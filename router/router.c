@@ -7,13 +7,18 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "model/model.h"
 #include "router/core/core_impl.h"
 #include "router/front.h"
 
-enum { TICK_MS = 20, SETTLE_ROUNDS = 16 };
+enum {
+    TICK_MS = 20,
+    SETTLE_ROUNDS = 16,
+    LAST_WORDS_MS = 1000 /* for the errors of requests that a drain cut off */
+};
 
 /* ---- what is served ---- */
 
@@ -112,15 +117,50 @@ static bool fronts_idle(const sl_router *r)
     return true;
 }
 
+sl_front_shared *sl_router_shared(sl_router *r)
+{
+    return &r->shared;
+}
+
+/* Descriptors that clients cannot take: workers, their transports, files, health checks. */
+enum { RESERVED_DESCRIPTORS = 256 };
+
+static void limit_connections(sl_router *r)
+{
+    struct rlimit lim;
+    if (getrlimit(RLIMIT_NOFILE, &lim) || lim.rlim_cur == RLIM_INFINITY)
+        return;
+    rlim_t room =
+        lim.rlim_cur > 2 * RESERVED_DESCRIPTORS ? lim.rlim_cur - RESERVED_DESCRIPTORS : lim.rlim_cur / 2;
+    if (r->o.max_connections <= room / SL_FRONTS)
+        return;
+    uint32_t n = room < SL_FRONTS ? 1 : (uint32_t)(room / SL_FRONTS);
+    sl_log(SL_LOG_WARN, "router", "connections_limited",
+           "router.max_connections=%u lowered_to=%u descriptors=%lu", r->o.max_connections, n,
+           (unsigned long)lim.rlim_cur);
+    r->o.max_connections = n;
+}
+
 /* ---- loop ---- */
+
+/* The time since the last call, less what the loop slept meanwhile. */
+static void observe_turn(sl_router *r)
+{
+    uint64_t now = sl_now_ns(), idle = uv_metrics_idle_time(&r->loop);
+    sl_router_life *l = &r->life;
+    uint64_t past = now - l->turn_ns, slept = idle - l->turn_idle_ns;
+    if (l->turn_ns)
+        sl_histogram_observe(r->stats.loop_turn, past > slept ? (double)(past - slept) / 1e9 : 0);
+    l->turn_ns = now;
+    l->turn_idle_ns = idle;
+}
 
 /*
  * Settles everything before the loop sleeps: what one side does (a message of a worker, a call of a client) may give
  * the other side work, so rounds repeat until there is none. The transport is armed by the last flush of the link.
  */
-static void on_prepare(uv_prepare_t *h)
+static void settle(sl_router *r)
 {
-    sl_router *r = h->data;
     for (int i = 0; i < SETTLE_ROUNDS; i++) {
         r->link.posted = false;
         sl_router_link_flush(r);
@@ -132,6 +172,12 @@ static void on_prepare(uv_prepare_t *h)
             return;
     }
     sl_router_link_stay_awake(r);
+}
+
+static void on_prepare(uv_prepare_t *h)
+{
+    settle(h->data);
+    observe_turn(h->data);
 }
 
 static void on_transport(uv_poll_t *h, int status, int events)
@@ -166,6 +212,19 @@ static void stop_loop(sl_router *r, sl_status st)
     uv_stop(&r->loop);
 }
 
+/* The drain took too long: every request ends with an error that its client can read, then the loop stops. */
+static void cut_requests(sl_router *r, uint64_t now)
+{
+    r->life.cut = r->requests.active;
+    r->life.drain_deadline_ns = now + LAST_WORDS_MS * SL_MS;
+    r->life.cutting = true;
+    for (sl_group *g = r->requests.groups; g; g = g->next) {
+        for (uint32_t i = 0; i < g->n_requests; i++)
+            sl_request_fail(r, g->requests[i], SL_ERR_PEER,
+                            "the server is shutting down (router.drain_timeout_ms)");
+    }
+}
+
 static void check_drain(sl_router *r, uint64_t now)
 {
     int calls = __atomic_load_n(&r->life.stop_calls, __ATOMIC_SEQ_CST);
@@ -176,7 +235,9 @@ static void check_drain(sl_router *r, uint64_t now)
     if (!r->life.draining || r->life.stopping)
         return;
     if (!r->requests.active && !r->queue.length && fronts_idle(r))
-        stop_loop(r, SL_OK);
+        stop_loop(r, r->life.cutting ? SL_ERR_DEADLINE : SL_OK);
+    else if (now >= r->life.drain_deadline_ns && !r->life.cutting)
+        cut_requests(r, now);
     else if (now >= r->life.drain_deadline_ns)
         stop_loop(r, SL_ERR_DEADLINE);
 }
@@ -239,6 +300,7 @@ static sl_status start_loop(sl_router *r, sl_err *err)
     if (uv_loop_init(&r->loop))
         return sl_fail(err, SL_ERR_IO, "cannot make an event loop");
     l->loop_ready = true;
+    uv_loop_configure(&r->loop, UV_METRICS_IDLE_TIME);
     uv_prepare_init(&r->loop, &l->prepare);
     uv_idle_init(&r->loop, &r->link.idle);
     uv_timer_init(&r->loop, &l->tick);
@@ -296,6 +358,7 @@ sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err
     if (!r)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     r->o = *o;
+    limit_connections(r);
     sl_status st = open_router(r, err);
     if (st) {
         sl_router_destroy(r);
@@ -340,7 +403,7 @@ sl_status sl_router_run(sl_router *r, sl_err *err)
     r->cluster.last_tick_ns = sl_now_ns();
     uv_run(&r->loop, UV_RUN_DEFAULT);
     if (r->life.result)
-        return sl_fail(err, r->life.result, "%u requests were cut off", r->requests.active);
+        return sl_fail(err, r->life.result, "%u requests were cut off", r->life.cut);
     return SL_OK;
 }
 

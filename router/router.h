@@ -50,9 +50,12 @@ typedef struct sl_router_opts {
     const char *keys_file;          /* of tenants (core/tenants.h); NULL or "" = none */
     const char *tls_cert, *tls_key; /* PEM files; NULL or "" = plain */
     uint64_t max_body_bytes;
-    uint32_t max_connections;
-    uint32_t idle_timeout_s; /* a connection that sends nothing while a request is incomplete is closed */
-    bool signals;            /* SIGTERM and SIGINT drain, a second one stops at once */
+    uint64_t max_request_bytes;           /* of all requests in flight, and what they become */
+    uint64_t max_unread_bytes;            /* of one stream whose client does not read */
+    uint32_t max_connections;             /* of each protocol; lowered to what the descriptors allow */
+    uint32_t max_connections_per_address; /* of each protocol; 0 = half of max_connections */
+    uint32_t handshake_timeout_ms, receive_timeout_ms, idle_timeout_ms;
+    bool signals; /* SIGTERM and SIGINT drain, a second one stops at once */
     /* What workers must be: fingerprint and page geometry (of which the layout does not count). NULL: what the first
      * worker is. Borrowed while the router is created. */
     const sl_identity *identity;

@@ -55,6 +55,8 @@ sl_status sl_router_stats_init(sl_router_stats *s, const char *model_name)
     sl_gauge_set(sl_metrics_gauge(m, "sluice_build_info", SL_LABELS(SL_VERSION, "router", "none")), 1);
     s->http_connections = sl_metrics_gauge(m, "sluice_connections", SL_LABELS("http"));
     s->grpc_connections = sl_metrics_gauge(m, "sluice_connections", SL_LABELS("grpc"));
+    s->request_bytes = sl_metrics_gauge(m, "sluice_request_bytes", NULL);
+    s->loop_turn = sl_metrics_histogram(m, "sluice_router_loop_turn_seconds", NULL);
     s->stale = sl_metrics_counter(m, "sluice_messages_dropped_total", SL_LABELS("stale"));
     s->malformed = sl_metrics_counter(m, "sluice_messages_dropped_total", SL_LABELS("malformed"));
     s->unknown = sl_metrics_counter(m, "sluice_messages_dropped_total", SL_LABELS("unknown"));
@@ -109,6 +111,12 @@ void sl_router_stats_http(sl_router_stats *s, const char *path, int code)
     char text[16];
     snprintf(text, sizeof text, "%d", code);
     sl_counter_add(sl_metrics_counter(s->m, "sluice_http_responses_total", SL_LABELS(path, text)), 1);
+}
+
+void sl_router_stats_closed(sl_router_stats *s, const char *protocol, const char *reason)
+{
+    sl_counter_add(sl_metrics_counter(s->m, "sluice_connections_closed_total", SL_LABELS(protocol, reason)),
+                   1);
 }
 
 void sl_router_stats_grpc(sl_router_stats *s, const char *method, const char *code)

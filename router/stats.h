@@ -14,7 +14,8 @@ typedef struct sl_router_stats {
     sl_histogram *ttft, *itl, *e2e, *queue, *overhead;
     sl_histogram *stage_tokenize, *stage_reserve, *stage_prefill, *stage_transfer, *stage_decode;
     sl_counter *retry_reserve, *retry_prefill, *retry_decode;
-    sl_gauge *http_connections, *grpc_connections;
+    sl_gauge *http_connections, *grpc_connections, *request_bytes;
+    sl_histogram *loop_turn;
     sl_counter *stale, *malformed, *unknown, *refused;
     sl_counter *by_prefix, *by_load, *by_order;
     sl_counter *set_aside_pages, *set_aside_alone;
@@ -32,6 +33,8 @@ void sl_router_stats_free(sl_router_stats *s);
 void sl_router_stats_request(sl_router_stats *s, const char *api, const char *outcome);
 const char *sl_router_stats_outcome(sl_status st); /* of a request that ended with this status */
 void sl_router_stats_http(sl_router_stats *s, const char *path, int code);
+/* A connection or request that a front ended: protocol "http" or "grpc"; reason as in the metrics' table. */
+void sl_router_stats_closed(sl_router_stats *s, const char *protocol, const char *reason);
 void sl_router_stats_grpc(sl_router_stats *s, const char *method, const char *code);
 
 #endif

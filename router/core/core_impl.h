@@ -185,6 +185,9 @@ typedef struct sl_router_life {
     bool draining, stopping;
     uint64_t drain_deadline_ns;
     sl_status result;
+    bool cutting;                   /* the drain timeout passed: requests were ended with an error */
+    uint32_t cut;                   /* how many */
+    uint64_t turn_ns, turn_idle_ns; /* end of the last turn; what the loop had slept by then */
 } sl_router_life;
 
 struct sl_router {
@@ -202,6 +205,7 @@ struct sl_router {
     sl_tenants tenants; /* of router.keys_file */
     sl_router_stats stats;
     sl_front *fronts[SL_FRONTS]; /* NULL where off; in the registry's order */
+    sl_front_shared shared;      /* of the fronts */
 };
 
 /* ---- link.c ---- */

@@ -16,7 +16,7 @@
 #define S(name) Sglang__Grpc__Scheduler__##name
 #define C(name) Smg__Grpc__Common__##name
 
-enum { ZIP_CHUNK = 1 << 20 };
+enum { ZIP_CHUNK = 256 << 10 };
 
 /* Reads a request without fields: its bytes must still be a valid message. */
 static bool read_empty(rpc_call *c, const ProtobufCMessageDescriptor *d, const uint8_t *data, size_t n)
@@ -273,36 +273,97 @@ static void hex_sha256(const uint8_t *data, size_t n, char out[65])
         snprintf(out + 2 * i, 3, "%02x", md[i]);
 }
 
-void rpc_tokenizer(rpc_call *c, const uint8_t *data, size_t n)
+/* One GetTokenizer call: `user` of its rpc_call. The archive is made on the pool and sent part by part. */
+typedef struct archive {
+    sl_front_job job; /* first: an sl_front_job pointer is an archive pointer */
+    rpc_call *call;   /* NULL: the client has gone */
+    bool working;
+    const char *dir;
+    uint8_t *zip;
+    size_t len, sent;
+    char sha[65];
+    sl_status st;
+    sl_err err;
+} archive;
+
+static void free_archive(archive *a)
+{
+    free(a->zip);
+    free(a);
+}
+
+static void make_archive(sl_front_job *j)
 {
     static const char *const files[] = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                                         "config.json", "generation_config.json"};
+    archive *a = (archive *)j;
+    a->st = rpc_zip(a->dir, files, SL_COUNT(files), &a->zip, &a->len, &a->err);
+    if (!a->st)
+        hex_sha256(a->zip, a->len, a->sha);
+}
+
+static void archive_made(sl_front_job *j, bool ran)
+{
+    archive *a = (archive *)j;
+    a->working = false;
+    if (!a->call)
+        free_archive(a);
+    else if (a->st || !ran)
+        rpc_finish(a->call, ran ? rpc_code_of(a->st) : RPC_CANCELLED, a->err.text);
+    else
+        rpc_tokenizer_more(a->call);
+}
+
+void rpc_tokenizer_more(rpc_call *c)
+{
+    archive *a = c->user;
+    bool ok = true;
+    while (a && !a->working && ok && a->sent < a->len && h2_stream_waiting(c->s) < RPC_ROOM_BYTES) {
+        C(GetTokenizerChunk) k = SMG__GRPC__COMMON__GET_TOKENIZER_CHUNK__INIT;
+        k.data.data = a->zip + a->sent;
+        k.data.len = a->len - a->sent < ZIP_CHUNK ? a->len - a->sent : ZIP_CHUNK;
+        a->sent += k.data.len;
+        if (a->sent == a->len)
+            k.sha256 = a->sha;
+        ok = rpc_send(c, &k.base);
+    }
+    if (a && ok && !a->working && a->sent == a->len)
+        rpc_finish(c, RPC_OK, NULL);
+}
+
+void rpc_tokenizer_gone(rpc_call *c)
+{
+    archive *a = c->user;
+    c->user = NULL;
+    if (a && a->working)
+        a->call = NULL;
+    else if (a)
+        free_archive(a);
+}
+
+void rpc_tokenizer(rpc_call *c, const uint8_t *data, size_t n)
+{
     if (!read_empty(c, &smg__grpc__common__get_tokenizer_request__descriptor, data, n))
         return;
     if (!c->g->o->model_path || !*c->g->o->model_path) {
         rpc_finish(c, RPC_NOT_FOUND, "this server has no tokenizer files");
         return;
     }
-    uint8_t *zip;
-    size_t len;
-    sl_err err = {""};
-    sl_status st = rpc_zip(c->g->o->model_path, files, SL_COUNT(files), &zip, &len, &err);
-    if (st) {
-        rpc_finish(c, rpc_code_of(st), err.text);
+    archive *a = calloc(1, sizeof *a);
+    if (!a) {
+        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "out of memory");
         return;
     }
-    char sha[65];
-    hex_sha256(zip, len, sha);
-    bool ok = true;
-    for (size_t at = 0; at < len && ok; at += ZIP_CHUNK) {
-        C(GetTokenizerChunk) k = SMG__GRPC__COMMON__GET_TOKENIZER_CHUNK__INIT;
-        k.data.data = zip + at;
-        k.data.len = len - at < ZIP_CHUNK ? len - at : ZIP_CHUNK;
-        if (at + k.data.len == len)
-            k.sha256 = sha;
-        ok = rpc_send(c, &k.base);
+    c->user = a;
+    a->call = c;
+    a->dir = c->g->o->model_path;
+    a->job.run = make_archive;
+    a->job.done = archive_made;
+    a->working = true;
+    sl_err err = {""}; /* from here on the archive belongs to the pool, unless it was refused */
+    sl_status st = sl_front_job_start(c->r, c->g->loop, &a->job, n, &err);
+    if (st) {
+        a->working = false;
+        rpc_finish(c, rpc_code_of(st), err.text);
     }
-    free(zip);
-    if (ok)
-        rpc_finish(c, RPC_OK, NULL);
 }

@@ -15,17 +15,26 @@
 #define S(name) Sglang__Grpc__Scheduler__##name
 #define D(name) sglang__grpc__scheduler__##name##__descriptor
 
-/* Tokens of one index, kept for the final GenerateComplete and between chunks. */
+/* Tokens of one index, kept for the final GenerateComplete and between chunks: what a slow reader has not taken waits
+ * here as tokens, and goes out in fewer, larger chunks. */
 typedef struct out_tokens {
     uint32_t *ids;
     float *logprobs;
     sl_msg_token *tops; /* only with top logprobs */
     size_t n, cap, sent;
+    uint32_t prompt_tokens, completion_tokens, cached_tokens; /* so far */
+    bool finished, completed;                                 /* completed: its GenerateComplete was sent */
+    sl_finish finish;
+    int32_t matched_token;
+    char *matched_stop; /* owned */
 } out_tokens;
+
+struct parse_job;
 
 /* One Generate call: `user` of its rpc_call. */
 typedef struct generation {
     rpc_call *call;
+    struct parse_job *job; /* while the request is read */
     sl_group *group;
     char *id;
     bool stream, logprobs;
@@ -191,9 +200,21 @@ static sl_status read_request(sl_router *r, const S(GenerateRequest) * q, sl_req
 
 /* ---- responses ---- */
 
+static bool keep_end(out_tokens *t, const sl_output *o)
+{
+    t->finished = true;
+    t->finish = o->finish;
+    t->matched_token = o->matched_token;
+    t->matched_stop = o->matched_stop ? strdup(o->matched_stop) : NULL;
+    return t->matched_stop || !o->matched_stop;
+}
+
 static bool keep(generation *g, const sl_output *o)
 {
     out_tokens *t = &g->out[o->index];
+    t->prompt_tokens = o->prompt_tokens;
+    t->completion_tokens = o->completion_tokens;
+    t->cached_tokens = o->cached_tokens;
     if (t->n + o->n_tokens > t->cap) {
         size_t cap = 2 * (t->n + o->n_tokens) + 32;
         uint32_t *ids = realloc(t->ids, cap * sizeof *ids);
@@ -214,7 +235,7 @@ static bool keep(generation *g, const sl_output *o)
             t->tops[t->n] = o->tokens[i];
         t->n++;
     }
-    return true;
+    return !o->finished || keep_end(t, o);
 }
 
 /* OutputLogProbs of tokens [from, n) of an index; freed by free_logprobs. */
@@ -261,16 +282,16 @@ static void free_logprobs(S(OutputLogProbs) * o)
     free(o);
 }
 
-static bool send_chunk(generation *g, const sl_output *o)
+static bool send_chunk(generation *g, uint32_t index)
 {
-    out_tokens *t = &g->out[o->index];
+    out_tokens *t = &g->out[index];
     S(GenerateStreamChunk) c = SGLANG__GRPC__SCHEDULER__GENERATE_STREAM_CHUNK__INIT;
     c.n_token_ids = t->n - t->sent;
     c.token_ids = t->ids + t->sent;
-    c.prompt_tokens = o->prompt_tokens;
-    c.completion_tokens = o->completion_tokens;
-    c.cached_tokens = o->cached_tokens;
-    c.index = o->index;
+    c.prompt_tokens = t->prompt_tokens;
+    c.completion_tokens = t->completion_tokens;
+    c.cached_tokens = t->cached_tokens;
+    c.index = index;
     c.output_logprobs = g->logprobs ? make_logprobs(g, t, t->sent) : NULL;
     t->sent = t->n;
     S(GenerateResponse) r = SGLANG__GRPC__SCHEDULER__GENERATE_RESPONSE__INIT;
@@ -282,25 +303,25 @@ static bool send_chunk(generation *g, const sl_output *o)
     return ok;
 }
 
-static bool send_complete(generation *g, const sl_output *o)
+static bool send_complete(generation *g, uint32_t index)
 {
-    out_tokens *t = &g->out[o->index];
+    out_tokens *t = &g->out[index];
     S(GenerateComplete) c = SGLANG__GRPC__SCHEDULER__GENERATE_COMPLETE__INIT;
     c.n_output_ids = t->n;
     c.output_ids = t->ids;
-    c.finish_reason = rpc_text(o->finish == SL_FINISH_LENGTH  ? "length"
-                               : o->finish == SL_FINISH_ABORT ? "abort"
+    c.finish_reason = rpc_text(t->finish == SL_FINISH_LENGTH  ? "length"
+                               : t->finish == SL_FINISH_ABORT ? "abort"
                                                               : "stop");
-    c.prompt_tokens = o->prompt_tokens;
-    c.completion_tokens = o->completion_tokens;
-    c.cached_tokens = o->cached_tokens;
-    c.index = o->index;
-    if (o->matched_stop) {
+    c.prompt_tokens = t->prompt_tokens;
+    c.completion_tokens = t->completion_tokens;
+    c.cached_tokens = t->cached_tokens;
+    c.index = index;
+    if (t->matched_stop) {
         c.matched_stop_case = SGLANG__GRPC__SCHEDULER__GENERATE_COMPLETE__MATCHED_STOP_MATCHED_STOP_STR;
-        c.matched_stop_str = rpc_text(o->matched_stop);
-    } else if (o->matched_token >= 0) {
+        c.matched_stop_str = rpc_text(t->matched_stop);
+    } else if (t->matched_token >= 0) {
         c.matched_stop_case = SGLANG__GRPC__SCHEDULER__GENERATE_COMPLETE__MATCHED_STOP_MATCHED_TOKEN_ID;
-        c.matched_token_id = (uint32_t)o->matched_token;
+        c.matched_token_id = (uint32_t)t->matched_token;
     }
     c.output_logprobs = g->logprobs ? make_logprobs(g, t, 0) : NULL;
     S(GenerateResponse) r = SGLANG__GRPC__SCHEDULER__GENERATE_RESPONSE__INIT;
@@ -329,90 +350,197 @@ static void end_call(generation *g, rpc_code code, const char *text)
     rpc_finish(g->call, code, text);
 }
 
+/* Sends what is due of one index. False when the call has ended. */
+static bool send_due(generation *g, uint32_t index)
+{
+    out_tokens *t = &g->out[index];
+    bool ok = true;
+    if (g->stream && t->n > t->sent && (t->finished || t->n - t->sent >= g->interval))
+        ok = send_chunk(g, index);
+    if (ok && t->finished && !t->completed) {
+        t->completed = true;
+        g->ended++;
+        ok = send_complete(g, index);
+    }
+    if (!ok)
+        end_call(g, RPC_RESOURCE_EXHAUSTED, "the client does not read its stream");
+    else if (g->ended == g->n)
+        end_call(g, RPC_OK, NULL);
+    return !g->call->finished;
+}
+
+/* The client has taken everything: more of what waits as tokens. */
+void rpc_generate_more(rpc_call *c)
+{
+    generation *g = c->user;
+    for (uint32_t i = 0; g && g->out && i < g->n && h2_stream_waiting(c->s) < RPC_ROOM_BYTES; i++) {
+        if (!send_due(g, i))
+            return;
+    }
+}
+
 static void on_output(void *arg, sl_group *grp, const sl_output *o)
 {
     (void)grp;
     generation *g = arg;
     if (g->call->finished)
         return;
-    bool ok = keep(g, o);
-    out_tokens *t = &g->out[o->index];
-    if (!ok) {
-        end_call(g, RPC_RESOURCE_EXHAUSTED, "out of memory");
-    } else if (o->finished && o->finish == SL_FINISH_ERROR) {
+    if (o->finished && o->finish == SL_FINISH_ERROR)
         end_call(g, rpc_code_of(o->status), o->error);
-    } else {
-        if (g->stream && t->n > t->sent && (o->finished || t->n - t->sent >= g->interval))
-            ok = send_chunk(g, o);
-        if (ok && o->finished) {
-            g->ended++;
-            ok = send_complete(g, o);
-        }
-        if (!ok)
-            end_call(g, RPC_RESOURCE_EXHAUSTED, "the client does not read its stream");
-        else if (g->ended == g->n)
-            end_call(g, RPC_OK, NULL);
-    }
+    else if (!keep(g, o))
+        end_call(g, RPC_RESOURCE_EXHAUSTED, "out of memory");
+    else if (h2_stream_waiting(g->call->s) < RPC_ROOM_BYTES)
+        send_due(g, o->index);
 }
 
-static void start(rpc_call *c, const S(GenerateRequest) * q, sl_request_spec *s)
+/* ---- the call ---- */
+
+/* Reading a request: unpacking and tokenizing, in the loop when it is short, else on the pool. */
+typedef struct parse_job {
+    sl_front_job job; /* first: an sl_front_job pointer is a parse_job pointer */
+    sl_router *r;
+    generation *g; /* NULL: the client has gone */
+    char *body;    /* with the frame's head of 5 bytes */
+    size_t n;      /* of the message */
+    uint64_t held; /* of the budget */
+    S(GenerateRequest) * q;
+    sl_request_spec spec;
+    sl_status st;
+    sl_err err;
+} parse_job;
+
+static sl_status parse(parse_job *j)
 {
-    generation *g = calloc(1, sizeof *g);
-    if (g)
-        g->out = calloc(s->n, sizeof *g->out);
-    if (!g || !g->out || !(g->id = strdup(s->id))) {
-        free(g ? g->out : NULL);
-        free(g);
-        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "out of memory");
-        return;
-    }
-    c->user = g;
-    g->call = c;
+    const uint8_t *data = (const uint8_t *)j->body + 5;
+    uint64_t bytes;
+    SL_TRY(rpc_scan(&D(generate_request), data, j->n, &bytes, &j->err));
+    if (!sl_front_hold(j->r, &j->held, bytes))
+        return sl_fail(&j->err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
+    j->q = sglang__grpc__scheduler__generate_request__unpack(NULL, j->n, data);
+    if (!j->q)
+        return sl_fail(&j->err, SL_ERR_INVALID, "the request is no valid %s", D(generate_request).name);
+    SL_TRY(read_request(j->r, j->q, &j->spec, &j->err));
+    if (j->spec.n < 1 || j->spec.n > 128)
+        return sl_fail(&j->err, SL_ERR_INVALID, "n: must be 1 to 128");
+    return SL_OK;
+}
+
+static void run_parse(sl_front_job *f)
+{
+    parse_job *j = (parse_job *)f;
+    j->st = parse(j);
+}
+
+static void free_parse(parse_job *j)
+{
+    sl_front_hold(j->r, &j->held, 0);
+    sl_request_spec_free(&j->spec);
+    if (j->q)
+        protobuf_c_message_free_unpacked(&j->q->base, NULL);
+    free(j->body);
+    free(j);
+}
+
+static sl_status set_output(generation *g, const S(GenerateRequest) * q, const sl_request_spec *s)
+{
+    const S(SamplingParams) *p = q->sampling_params;
+    g->id = strdup(s->id);
+    g->out = calloc(s->n, sizeof *g->out);
+    if (!g->id || !g->out)
+        return SL_ERR_NO_MEMORY;
     g->stream = q->stream;
     g->logprobs = q->return_logprob;
     g->top = q->return_logprob ? (uint32_t)q->top_logprobs_num : 0;
-    const S(SamplingParams) *p = q->sampling_params;
     g->interval = p && p->_stream_interval_case && p->stream_interval > 1 ? (uint32_t)p->stream_interval : 1;
     g->n = s->n;
-    c->counted = true;
-    c->g->generating++;
-    sl_err err = {""};
+    return SL_OK;
+}
+
+static void set_deadline(const rpc_call *c, sl_request_spec *s)
+{
+    s->arrival_ns = c->arrival_ns;
+    if (!c->deadline_ns)
+        return;
+    uint64_t now = sl_now_ns(), ms = c->deadline_ns > now ? (c->deadline_ns - now) / SL_MS + 1 : 1;
+    s->timeout_ms = ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
+}
+
+static void submit(generation *g, parse_job *j)
+{
+    rpc_call *c = g->call;
+    sl_request_spec *s = &j->spec;
+    if (sl_group_find(c->r, s->id)) {
+        sl_router_stats_request(c->g->stats, "generate", "invalid");
+        end_call(g, RPC_ALREADY_EXISTS, "request_id: is in use");
+        return;
+    }
+    set_deadline(c, s);
     memcpy(s->client, c->caller.client, sizeof s->client);
-    sl_status st = sl_group_submit(c->r, s, on_output, g, &g->group, &err);
+    sl_status st = SL_OK;
+    if (!sl_front_hold(c->r, &c->held, RPC_CALL_BYTES + sl_front_spec_bytes(s)))
+        st = sl_fail(&j->err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
+    if (!st)
+        st = set_output(g, j->q, s);
+    if (!st)
+        st = sl_group_submit(c->r, s, on_output, g, &g->group, &j->err);
     if (st) {
         sl_front_count_refused(c->r, "generate", st);
-        end_call(g, rpc_code_of(st), err.text);
+        end_call(g, rpc_code_of(st), j->err.text);
     }
+}
+
+static void parsed(sl_front_job *f, bool ran)
+{
+    parse_job *j = (parse_job *)f;
+    generation *g = j->g;
+    if (!ran)
+        j->st = SL_ERR_CANCELLED;
+    if (g)
+        g->job = NULL;
+    if (g && !g->call->finished && j->st) {
+        sl_front_count_refused(j->r, "generate", j->st);
+        end_call(g, rpc_code_of(j->st), j->err.text);
+    } else if (g && !g->call->finished) {
+        submit(g, j);
+    }
+    free_parse(j);
 }
 
 void rpc_generate(rpc_call *c, const uint8_t *data, size_t n)
 {
-    S(GenerateRequest) *q = rpc_unpack(c, &D(generate_request), data, n);
-    if (!q)
+    (void)data; /* in c->in, which the job takes over */
+    generation *g = calloc(1, sizeof *g);
+    parse_job *j = calloc(1, sizeof *j);
+    if (!g || !j) {
+        free(g);
+        free(j);
+        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "out of memory");
         return;
-    sl_request_spec s;
-    sl_request_spec_init(&s);
-    s.arrival_ns = c->arrival_ns;
-    if (c->deadline_ns) {
-        uint64_t now = sl_now_ns();
-        uint64_t ms = c->deadline_ns > now ? (c->deadline_ns - now) / SL_MS + 1 : 1;
-        s.timeout_ms = ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
     }
-    sl_err err = {""};
-    sl_status st = read_request(c->r, q, &s, &err);
-    if (!st && (s.n < 1 || s.n > 128))
-        st = sl_fail(&err, SL_ERR_INVALID, "n: must be 1 to 128");
-    if (!st && sl_group_find(c->r, s.id)) {
-        sl_router_stats_request(c->g->stats, "generate", "invalid");
-        rpc_finish(c, RPC_ALREADY_EXISTS, "request_id: is in use");
-    } else if (st) {
-        sl_front_count_refused(c->r, "generate", st);
-        rpc_finish(c, rpc_code_of(st), err.text);
-    } else {
-        start(c, q, &s);
+    c->user = g;
+    c->counted = true;
+    c->g->generating++;
+    g->call = c;
+    g->job = j;
+    j->g = g;
+    j->r = c->r;
+    j->body = sl_sb_take(&c->in);
+    j->n = n;
+    j->job.run = run_parse;
+    j->job.done = parsed;
+    sl_request_spec_init(&j->spec);
+    if (n <= SL_FRONT_POOL_BYTES) {
+        run_parse(&j->job);
+        parsed(&j->job, true);
+        return;
     }
-    sl_request_spec_free(&s);
-    protobuf_c_message_free_unpacked(&q->base, NULL);
+    sl_err err = {""}; /* from here on the job belongs to the pool, unless it was refused */
+    sl_status st = sl_front_job_start(c->r, c->g->loop, &j->job, n, &err);
+    if (st) {
+        j->st = st;
+        j->err = err;
+        parsed(&j->job, true);
+    }
 }
 
 void rpc_generate_gone(rpc_call *c)
@@ -421,6 +549,8 @@ void rpc_generate_gone(rpc_call *c)
     if (!g)
         return;
     c->user = NULL;
+    if (g->job)
+        g->job->g = NULL;
     if (!c->finished)
         sl_counter_add(c->g->stats->disconnects, 1);
     let_go(g);
@@ -432,6 +562,7 @@ void rpc_generate_gone(rpc_call *c)
         free(g->out[i].ids);
         free(g->out[i].logprobs);
         free(g->out[i].tops);
+        free(g->out[i].matched_stop);
     }
     free(g->out);
     free(g->id);

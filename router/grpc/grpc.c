@@ -5,7 +5,7 @@
 
 #include "router/grpc/rpc.h"
 
-enum { MAX_STREAMS = 1024, MAX_BUFFERED = 4 << 20 };
+enum { MAX_STREAMS = 1024 };
 
 void rpc_front_init(sl_grpc *g, sl_router *r)
 {
@@ -32,12 +32,16 @@ static sl_status grpc_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_e
     if (!g)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     rpc_front_init(g, r);
+    g->loop = loop;
     h2_options o = {.loop = loop,
                     .host = ro->grpc_host,
                     .port = ro->grpc_port,
                     .max_connections = ro->max_connections,
+                    .max_per_address = sl_front_per_address(ro),
                     .max_streams = MAX_STREAMS,
-                    .max_buffered = MAX_BUFFERED};
+                    .handshake_ms = ro->handshake_timeout_ms,
+                    .idle_ms = ro->idle_timeout_ms,
+                    .max_buffered = ro->max_unread_bytes};
     rpc_callbacks(g, &o.cb);
     sl_status st = SL_OK;
     if (ro->tls_cert && *ro->tls_cert)
@@ -68,6 +72,7 @@ static void grpc_tick(sl_front *f, uint64_t now)
 {
     sl_grpc *g = (sl_grpc *)f;
     rpc_tick(g, now);
+    h2_server_tick(g->h2, now);
     bool is_ready = ready(g);
     if (is_ready != g->was_ready) {
         g->was_ready = is_ready;

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+
 void h2_mark(h2_conn *c)
 {
     if (c->is_dirty || c->closing || !c->server)
@@ -41,6 +43,8 @@ static void free_stream(h2_stream *s)
         s->conn->streams = s->next;
     if (s->next)
         s->next->prev = s->prev;
+    if (!s->conn->streams)
+        s->conn->since_ns = sl_now_ns();
     sl_sb_free(&s->out);
     free(s->message);
     free(s);
@@ -66,12 +70,23 @@ bool h2_stream_finished(const h2_stream *s)
         (uint8_t *)(name), (uint8_t *)(value), strlen(name), strlen(value), NGHTTP2_NV_FLAG_NONE             \
     }
 
+static void drop_taken(h2_stream *s)
+{
+    memmove(s->out.data, s->out.data + s->taken, s->out.len - s->taken);
+    s->out.len -= s->taken;
+    s->taken = 0;
+}
+
 static ssize_t on_pull(nghttp2_session *session, int32_t id, uint8_t *buf, size_t len, uint32_t *flags,
                        nghttp2_data_source *src, void *user)
 {
     (void)user;
     h2_stream *s = src->ptr;
+    const h2_callbacks *cb = &s->conn->server->o.cb;
+    if (s->out.len == s->taken && !s->finishing && cb->drained)
+        cb->drained(cb->arg, s);
     size_t n = s->out.len - s->taken;
+    s->progress_ns = sl_now_ns();
     if (!n && !s->finishing) {
         s->deferred = true;
         return NGHTTP2_ERR_DEFERRED;
@@ -80,9 +95,14 @@ static ssize_t on_pull(nghttp2_session *session, int32_t id, uint8_t *buf, size_
     if (n)
         memcpy(buf, s->out.data + s->taken, n);
     s->taken += n;
-    if (s->taken < s->out.len)
+    if (s->taken < s->out.len) {
+        if (s->taken > s->out.len / 2) /* so that a stream that is never quite empty does not grow */
+            drop_taken(s);
         return (ssize_t)n;
+    }
     s->taken = s->out.len = 0;
+    if (s->out.cap > KEEP_BYTES)
+        sl_sb_free(&s->out);
     if (s->finishing) {
         *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
         nghttp2_nv nv[] = {NV("grpc-status", s->status), NV("grpc-message", s->message ? s->message : "")};
@@ -125,9 +145,12 @@ bool h2_stream_write(h2_stream *s, const void *p, size_t n)
 {
     if (s->finishing)
         return true;
+    size_t waited = s->out.len - s->taken;
+    if (!waited)
+        s->progress_ns = sl_now_ns();
     sl_sb_append(&s->out, p, n);
     wake(s);
-    return !s->out.bad && s->out.len - s->taken <= s->conn->server->o.max_buffered;
+    return !s->out.bad && waited <= s->conn->server->o.max_buffered;
 }
 
 size_t h2_stream_waiting(const h2_stream *s)
@@ -140,6 +163,8 @@ void h2_stream_finish(h2_stream *s, const char *grpc_status, const char *grpc_me
     if (s->finishing)
         return;
     s->finishing = true;
+    if (s->out.len == s->taken)
+        s->progress_ns = sl_now_ns();
     snprintf(s->status, sizeof s->status, "%s", grpc_status);
     s->message = grpc_message && *grpc_message ? strdup(grpc_message) : NULL;
     if (!s->responded) { /* trailers only */
@@ -208,6 +233,7 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *f, const uin
 static int on_frame(nghttp2_session *session, const nghttp2_frame *f, void *user)
 {
     h2_conn *c = user;
+    c->greeted |= f->hd.type == NGHTTP2_SETTINGS;
     if (f->hd.type != NGHTTP2_HEADERS && f->hd.type != NGHTTP2_DATA)
         return 0;
     h2_stream *s = nghttp2_session_get_stream_user_data(session, f->hd.stream_id);
@@ -218,8 +244,23 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *f, void *user
         s->begun = true;
         cb->begin(cb->arg, s, &s->h);
     }
-    if (f->hd.flags & NGHTTP2_FLAG_END_STREAM)
+    if (f->hd.flags & NGHTTP2_FLAG_END_STREAM) {
+        s->complete = true;
         cb->end(cb->arg, s);
+    }
+    return 0;
+}
+
+/* The answer is out and the peer still sends its request: nothing reads that any more. */
+static int on_frame_sent(nghttp2_session *session, const nghttp2_frame *f, void *user)
+{
+    (void)user;
+    bool last = f->hd.flags & NGHTTP2_FLAG_END_STREAM;
+    if (!last || (f->hd.type != NGHTTP2_HEADERS && f->hd.type != NGHTTP2_DATA))
+        return 0;
+    h2_stream *s = nghttp2_session_get_stream_user_data(session, f->hd.stream_id);
+    if (s && !s->complete)
+        nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, f->hd.stream_id, NGHTTP2_NO_ERROR);
     return 0;
 }
 
@@ -260,6 +301,7 @@ sl_status h2_open_session(h2_conn *c)
     nghttp2_session_callbacks_set_on_begin_headers_callback(cb, on_begin_headers);
     nghttp2_session_callbacks_set_on_header_callback(cb, on_header);
     nghttp2_session_callbacks_set_on_frame_recv_callback(cb, on_frame);
+    nghttp2_session_callbacks_set_on_frame_send_callback(cb, on_frame_sent);
     nghttp2_session_callbacks_set_on_data_chunk_recv_callback(cb, on_data);
     nghttp2_session_callbacks_set_on_stream_close_callback(cb, on_stream_close);
     nghttp2_option_set_stream_reset_rate_limit(opt, RESET_BURST, RESET_RATE);

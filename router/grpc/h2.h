@@ -3,9 +3,11 @@
  * trailers; what they mean is rpc.h's business.
  *
  * Owns listeners, connections and streams. A stream lives from its headers until `closed`; afterwards its
- * pointer is invalid. Output is buffered per stream and sent as flow control allows; a stream whose client
- * does not read is reset when max_buffered bytes wait. Limits against hostile peers: concurrent streams,
- * header bytes, the library's stream reset rate limit, connections. Loop thread only.
+ * pointer is invalid. Output is buffered per stream and sent as flow control allows; `drained` asks for more
+ * when a stream has nothing left to send, so that long answers are made part by part. Limits against hostile
+ * peers: concurrent streams, header bytes, the library's stream reset rate limit, connections (in all and of
+ * one address), time for the handshake, time without a stream, time without progress of a stream's output.
+ * A stream that is answered before its client has sent everything is reset after the answer. Loop thread only.
  */
 #ifndef SL_ROUTER_GRPC_H2_H
 #define SL_ROUTER_GRPC_H2_H
@@ -32,6 +34,10 @@ typedef struct h2_callbacks {
     void (*end)(void *arg, h2_stream *s);                /* the client has sent everything */
     void (*closed)(void *arg, h2_stream *s, bool clean); /* clean: we ended it and it was delivered */
     void (*connections)(void *arg, int change);
+    /* Nothing waits to be sent: may write more, or finish. NULL: unused. */
+    void (*drained)(void *arg, h2_stream *s);
+    /* The server ended a connection or a stream: "limit", "handshake", "idle", "unread". NULL: unused. */
+    void (*ended)(void *arg, const char *reason);
 } h2_callbacks;
 
 typedef struct h2_options {
@@ -39,7 +45,8 @@ typedef struct h2_options {
     const char *host;
     int port;
     SSL_CTX *tls; /* NULL = plain; borrowed */
-    uint32_t max_connections, max_streams;
+    uint32_t max_connections, max_per_address, max_streams;
+    uint32_t handshake_ms, idle_ms;
     size_t max_buffered;
     h2_callbacks cb;
 } h2_options;
@@ -48,6 +55,8 @@ sl_status h2_server_create(const h2_options *o, h2_server **out, sl_err *err);
 int h2_server_port(const h2_server *s);
 /* Sends what is waiting; true when there was anything. */
 bool h2_server_flush(h2_server *s);
+/* Ends what took too long; call it some times a second. */
+void h2_server_tick(h2_server *s, uint64_t now_ns);
 /* GOAWAY on every connection; open streams go on. */
 void h2_server_goaway(h2_server *s);
 /* Closes everything; streams get `closed` first. The memory goes when the loop has closed the handles. */
@@ -61,7 +70,7 @@ void h2_stream_set_user(h2_stream *s, void *user);
 void h2_stream_respond(h2_stream *s, const char *content_type);
 /* Response without a body (plain HTTP error). */
 void h2_stream_refuse(h2_stream *s, const char *status);
-/* Appends body bytes; false when too much is waiting (the stream should be ended). */
+/* Appends body bytes; false when more than max_buffered waited already (the stream should be ended). */
 bool h2_stream_write(h2_stream *s, const void *p, size_t n);
 /* Body bytes that the client has not taken yet. */
 size_t h2_stream_waiting(const h2_stream *s);

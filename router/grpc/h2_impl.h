@@ -17,6 +17,7 @@ enum {
     RESET_BURST = 1000,
     RESET_RATE = 33,
     KEEPALIVE_S = 60,
+    KEEP_BYTES = 64 * 1024, /* of a stream's buffer after it was emptied */
 };
 
 struct h2_server {
@@ -25,6 +26,7 @@ struct h2_server {
     int port;
     h2_conn *conns, *dirty;
     uint32_t n_conns;
+    uint64_t swept_ns;
     bool closing;
 };
 
@@ -36,7 +38,10 @@ struct h2_conn {
     SSL *ssl;
     BIO *rbio, *wbio;
     h2_stream *streams;
-    bool is_dirty, closing, counted, in_callback, broken;
+    uint8_t address[16]; /* of the peer */
+    uint64_t since_ns;   /* opened, or the last stream ended */
+    uint64_t written_ns; /* the socket last took something, or had nothing to take */
+    bool is_dirty, closing, counted, in_callback, broken, greeted, leaving;
 };
 
 struct h2_stream {
@@ -48,7 +53,9 @@ struct h2_stream {
     sl_strbuf out;
     size_t taken;
     char status[8], *message;
+    uint64_t progress_ns; /* the peer last took output, or none waited */
     bool begun, responded, finishing, deferred;
+    bool complete; /* the peer has sent everything */
 };
 
 /* The connection has something to send: the next flush looks at it. */

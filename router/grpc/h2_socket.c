@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "router/grpc/h2_impl.h"
+
+enum { SWEEP_MS = 100 };
 
 static void free_conn(uv_handle_t *h)
 {
@@ -49,6 +52,7 @@ typedef struct out_write {
 static void on_written(uv_write_t *req, int status)
 {
     out_write *w = req->data;
+    w->conn->written_ns = sl_now_ns();
     if (status && !w->conn->closing)
         close_conn(w->conn);
     else if (!w->conn->closing)
@@ -74,6 +78,8 @@ static void write_socket(h2_conn *c, sl_strbuf *sb)
     w->req.data = w;
     uv_buf_t b = uv_buf_init(sb->data, (unsigned)sb->len);
     w->data = sl_sb_take(sb);
+    if (!uv_stream_get_write_queue_size((uv_stream_t *)&c->tcp))
+        c->written_ns = sl_now_ns();
     if (uv_write(&w->req, (uv_stream_t *)&c->tcp, &b, 1, on_written)) {
         free(w->data);
         free(w);
@@ -181,6 +187,30 @@ static sl_status start_tls(h2_conn *c)
     return SL_OK;
 }
 
+/* Keeps the peer's address; false when that address has too many connections. */
+static bool address_allowed(h2_conn *c)
+{
+    h2_server *sv = c->server;
+    struct sockaddr_storage sa;
+    int len = sizeof sa;
+    if (uv_tcp_getpeername(&c->tcp, (struct sockaddr *)&sa, &len))
+        return false;
+    if (sa.ss_family == AF_INET6)
+        memcpy(c->address, &((struct sockaddr_in6 *)&sa)->sin6_addr, 16);
+    else
+        memcpy(c->address, &((struct sockaddr_in *)&sa)->sin_addr, 4);
+    uint32_t n = 0;
+    for (const h2_conn *k = sv->conns; k; k = k->next)
+        n += !memcmp(k->address, c->address, sizeof c->address);
+    return n <= sv->o.max_per_address;
+}
+
+static void count_ended(const h2_server *sv, const char *reason)
+{
+    if (sv->o.cb.ended)
+        sv->o.cb.ended(sv->o.cb.arg, reason);
+}
+
 static void on_connection(uv_stream_t *l, int status)
 {
     h2_server *sv = l->data;
@@ -197,8 +227,12 @@ static void on_connection(uv_stream_t *l, int status)
     sv->n_conns++;
     if (sv->o.cb.connections)
         sv->o.cb.connections(sv->o.cb.arg, 1);
-    if (uv_accept(l, (uv_stream_t *)&c->tcp) || sv->n_conns > sv->o.max_connections || start_tls(c) ||
-        h2_open_session(c)) {
+    c->since_ns = c->written_ns = sl_now_ns();
+    bool accepted = !uv_accept(l, (uv_stream_t *)&c->tcp);
+    bool allowed = accepted && sv->n_conns <= sv->o.max_connections && address_allowed(c);
+    if (!allowed || start_tls(c) || h2_open_session(c)) {
+        if (accepted && !allowed)
+            count_ended(sv, "limit");
         close_conn(c);
         return;
     }
@@ -288,6 +322,55 @@ bool h2_server_flush(h2_server *s)
         send_pending(c); /* may close c, never another */
     }
     return any;
+}
+
+/* ---- what took too long ---- */
+
+/* Streams whose output waits without progress: their client does not read. */
+static void reset_stalled(h2_conn *c, uint64_t limit_ns, uint64_t now)
+{
+    for (h2_stream *s = c->streams; s; s = s->next) {
+        bool waits = s->responded && (s->finishing || s->out.len > s->taken);
+        if (!waits || now < s->progress_ns || now - s->progress_ns < limit_ns)
+            continue;
+        count_ended(c->server, "unread");
+        s->progress_ns = now; /* the stream goes when the reset is sent */
+        nghttp2_submit_rst_stream(c->session, NGHTTP2_FLAG_NONE, s->id, NGHTTP2_CANCEL);
+        h2_mark(c);
+    }
+}
+
+static void sweep_conn(h2_conn *c, uint64_t now)
+{
+    const h2_options *o = &c->server->o;
+    uint64_t idle_ns = o->idle_ms * 1000000ull;
+    uint64_t quiet = now > c->since_ns ? now - c->since_ns : 0;
+    uint64_t unsent = now > c->written_ns ? now - c->written_ns : 0;
+    if (!c->greeted && quiet >= o->handshake_ms * 1000000ull) {
+        count_ended(c->server, "handshake");
+        close_conn(c);
+    } else if (uv_stream_get_write_queue_size((uv_stream_t *)&c->tcp) && unsent >= idle_ns) {
+        count_ended(c->server, "unread");
+        close_conn(c);
+    } else if (!c->streams && !c->leaving && quiet >= idle_ns) {
+        count_ended(c->server, "idle");
+        c->leaving = true;
+        nghttp2_session_terminate_session(c->session, NGHTTP2_NO_ERROR);
+        h2_mark(c);
+    } else {
+        reset_stalled(c, idle_ns, now);
+    }
+}
+
+void h2_server_tick(h2_server *s, uint64_t now_ns)
+{
+    if (now_ns - s->swept_ns < SWEEP_MS * 1000000ull)
+        return;
+    s->swept_ns = now_ns;
+    for (h2_conn *c = s->conns, *next; c; c = next) {
+        next = c->next;
+        sweep_conn(c, now_ns);
+    }
 }
 
 void h2_server_goaway(h2_server *s)

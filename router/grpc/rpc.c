@@ -11,21 +11,26 @@
 
 #define SCHED "/sglang.grpc.scheduler.SglangScheduler/"
 
+/* Messages of methods that take no prompts are small; those that need no key are the smallest. */
+enum { SMALL = 4 << 10, KEYED = 64 << 10 };
+
 static const rpc_method methods[] = {
-    {SCHED "Generate", false, false, rpc_generate, rpc_generate_gone},
-    {SCHED "Abort", false, false, rpc_abort, NULL},
-    {SCHED "HealthCheck", false, false, rpc_health_check, NULL},
-    {SCHED "GetModelInfo", false, false, rpc_model_info, NULL},
-    {SCHED "GetServerInfo", false, false, rpc_server_info, NULL},
-    {SCHED "GetLoads", false, false, rpc_loads, NULL},
-    {SCHED "FlushCache", false, false, rpc_flush_cache, rpc_flush_gone},
-    {SCHED "GetTokenizer", false, false, rpc_tokenizer, NULL},
-    {SCHED "SubscribeKvEvents", false, false, rpc_kv_events, rpc_kv_events_gone},
-    {"/grpc.health.v1.Health/Check", true, false, rpc_std_check, NULL},
-    {"/grpc.health.v1.Health/List", true, false, rpc_std_list, NULL},
-    {"/grpc.health.v1.Health/Watch", true, false, rpc_std_watch, rpc_std_watch_gone},
-    {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", false, true, rpc_reflection, NULL},
-    {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", false, true, rpc_reflection, NULL},
+    {SCHED "Generate", false, false, 0, rpc_generate, rpc_generate_gone, rpc_generate_more},
+    {SCHED "Abort", false, false, KEYED, rpc_abort, NULL, NULL},
+    {SCHED "HealthCheck", false, false, KEYED, rpc_health_check, NULL, NULL},
+    {SCHED "GetModelInfo", false, false, KEYED, rpc_model_info, NULL, NULL},
+    {SCHED "GetServerInfo", false, false, KEYED, rpc_server_info, NULL, NULL},
+    {SCHED "GetLoads", false, false, KEYED, rpc_loads, NULL, NULL},
+    {SCHED "FlushCache", false, false, KEYED, rpc_flush_cache, rpc_flush_gone, NULL},
+    {SCHED "GetTokenizer", false, false, KEYED, rpc_tokenizer, rpc_tokenizer_gone, rpc_tokenizer_more},
+    {SCHED "SubscribeKvEvents", false, false, KEYED, rpc_kv_events, rpc_kv_events_gone, NULL},
+    {"/grpc.health.v1.Health/Check", true, false, SMALL, rpc_std_check, NULL, NULL},
+    {"/grpc.health.v1.Health/List", true, false, SMALL, rpc_std_list, NULL, NULL},
+    {"/grpc.health.v1.Health/Watch", true, false, SMALL, rpc_std_watch, rpc_std_watch_gone, NULL},
+    {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", false, true, SMALL, rpc_reflection, NULL,
+     NULL},
+    {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", false, true, SMALL, rpc_reflection,
+     NULL, NULL},
 };
 const rpc_method *const rpc_methods = methods;
 
@@ -232,6 +237,29 @@ static void on_begin(void *arg, h2_stream *s, const h2_headers *h)
     g->calls = c;
     h2_stream_set_user(s, c);
     check_headers(c, h);
+    if (!c->finished && !sl_front_hold(c->r, &c->held, RPC_CALL_BYTES))
+        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, SL_FRONT_NO_ROOM);
+}
+
+/* The longest message of this call. */
+static size_t max_message(const rpc_call *c)
+{
+    return c->m->max_bytes && c->m->max_bytes < c->g->o->max_body_bytes ? c->m->max_bytes
+                                                                        : c->g->o->max_body_bytes;
+}
+
+static void too_large(rpc_call *c)
+{
+    rpc_finish(c, RPC_RESOURCE_EXHAUSTED,
+               c->m->max_bytes ? "the message is too large for this method"
+                               : "the message exceeds router.max_body_bytes");
+}
+
+/* Forgets the bytes that were received. */
+static void drop_body(rpc_call *c)
+{
+    sl_sb_free(&c->in);
+    sl_front_hold(c->r, &c->held, c->held < RPC_CALL_BYTES ? c->held : RPC_CALL_BYTES);
 }
 
 /* Hands over every complete message; bidi methods at once, others are checked in on_end. */
@@ -243,8 +271,8 @@ static void take_messages(rpc_call *c)
         size_t n = (size_t)p[1] << 24 | (size_t)p[2] << 16 | (size_t)p[3] << 8 | p[4];
         if (p[0]) {
             rpc_finish(c, RPC_UNIMPLEMENTED, "compressed messages are not supported");
-        } else if (n > c->g->o->max_body_bytes) {
-            rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "the message exceeds router.max_body_bytes");
+        } else if (n > max_message(c)) {
+            too_large(c);
         } else if (c->in.len - at < 5 + n || !c->m->bidi) {
             break;
         } else {
@@ -264,15 +292,19 @@ static void on_data(void *arg, h2_stream *s, const uint8_t *p, size_t n)
     rpc_call *c = h2_stream_user(s);
     if (!c || c->finished)
         return;
-    if (c->in.len + n > c->g->o->max_body_bytes + 5) {
-        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "the message exceeds router.max_body_bytes");
-        return;
+    if (c->in.len + n > max_message(c) + 5) {
+        too_large(c);
+    } else if (!sl_front_hold(c->r, &c->held, RPC_CALL_BYTES + c->in.len + n)) {
+        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, SL_FRONT_NO_ROOM);
+    } else {
+        sl_sb_append(&c->in, (const char *)p, n);
+        if (c->in.bad)
+            rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "out of memory");
+        else
+            take_messages(c);
     }
-    sl_sb_append(&c->in, (const char *)p, n);
-    if (c->in.bad)
-        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "out of memory");
-    else
-        take_messages(c);
+    if (c->finished)
+        drop_body(c);
 }
 
 static void on_end(void *arg, h2_stream *s)
@@ -281,6 +313,7 @@ static void on_end(void *arg, h2_stream *s)
     rpc_call *c = h2_stream_user(s);
     if (!c || c->finished)
         return;
+    c->whole = true;
     if (c->m->bidi) {
         rpc_finish(c, c->in.len ? RPC_INVALID_ARGUMENT : RPC_OK, c->in.len ? "half a message" : NULL);
         return;
@@ -292,6 +325,8 @@ static void on_end(void *arg, h2_stream *s)
         return;
     }
     c->m->message(c, p + 5, n);
+    if (c->in.data) /* Generate takes it over */
+        drop_body(c);
 }
 
 static void on_closed(void *arg, h2_stream *s, bool clean)
@@ -311,6 +346,7 @@ static void on_closed(void *arg, h2_stream *s, bool clean)
     if (c->next)
         c->next->prev = c->prev;
     sl_sb_free(&c->in);
+    sl_front_hold(c->r, &c->held, 0);
     free(c);
 }
 
@@ -320,9 +356,22 @@ static void on_connections(void *arg, int change)
     sl_gauge_add(g->stats->grpc_connections, change);
 }
 
+static void on_drained(void *arg, h2_stream *s)
+{
+    (void)arg;
+    rpc_call *c = h2_stream_user(s);
+    if (c && !c->finished && c->m->more)
+        c->m->more(c);
+}
+
+static void on_ended(void *arg, const char *reason)
+{
+    sl_router_stats_closed(((sl_grpc *)arg)->stats, "grpc", reason);
+}
+
 void rpc_callbacks(sl_grpc *g, h2_callbacks *out)
 {
-    *out = (h2_callbacks){g, on_begin, on_data, on_end, on_closed, on_connections};
+    *out = (h2_callbacks){g, on_begin, on_data, on_end, on_closed, on_connections, on_drained, on_ended};
 }
 
 void rpc_tick(sl_grpc *g, uint64_t now)
@@ -334,6 +383,12 @@ void rpc_tick(sl_grpc *g, uint64_t now)
             rpc_finish(c, RPC_DEADLINE_EXCEEDED, "the call's deadline passed");
             if (c->m->gone)
                 c->m->gone(c); /* stops its work now; runs again, harmlessly, when the stream is gone */
+        } else if (!c->whole && !c->m->bidi && now > c->arrival_ns &&
+                   now - c->arrival_ns >= g->o->receive_timeout_ms * SL_MS) {
+            sl_router_stats_closed(g->stats, "grpc", "receive");
+            rpc_finish(c, RPC_DEADLINE_EXCEEDED,
+                       "the request did not arrive within router.receive_timeout_ms");
+            drop_body(c);
         } else if (c->m && c->m->message == rpc_flush_cache) {
             rpc_flush_tick(c, now);
         } else if (c->m && c->m->message == rpc_kv_events) {

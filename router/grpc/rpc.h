@@ -35,9 +35,16 @@ typedef struct rpc_method {
     const char *path; /* "/package.Service/Method" */
     bool open;        /* served without the API key */
     bool bidi;        /* messages are handled as they come; else exactly one, when the client has ended */
+    size_t max_bytes; /* of a message; 0: router.max_body_bytes */
     void (*message)(rpc_call *c, const uint8_t *data, size_t n);
     void (*gone)(rpc_call *c); /* the stream ended, by whoever; may be NULL */
+    void (*more)(rpc_call *c); /* nothing waits to be sent: the next part of a long answer; may be NULL */
 } rpc_method;
+
+enum {
+    RPC_CALL_BYTES = 2048,    /* what a call takes of the budget before it has a body */
+    RPC_ROOM_BYTES = 64 << 10 /* more of a long answer is made when less than this waits */
+};
 
 struct rpc_call {
     sl_grpc *g;
@@ -48,13 +55,15 @@ struct rpc_call {
     sl_strbuf in;
     sl_caller caller;
     uint64_t deadline_ns, arrival_ns;
-    bool finished, counted;
-    void *user; /* of the method */
+    uint64_t held;                 /* of the budget */
+    bool finished, counted, whole; /* whole: the client has sent everything */
+    void *user;                    /* of the method */
 };
 
 struct sl_grpc {
     sl_front front; /* first: an sl_front pointer is an sl_grpc pointer */
     sl_router *r;
+    uv_loop_t *loop;
     const sl_router_opts *o;
     sl_router_stats *stats;
     h2_server *h2;
@@ -95,6 +104,7 @@ void rpc_tick(sl_grpc *g, uint64_t now);
 /* Methods, by file. */
 void rpc_generate(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_generate_gone(rpc_call *c);
+void rpc_generate_more(rpc_call *c);
 void rpc_abort(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_health_check(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_model_info(rpc_call *c, const uint8_t *data, size_t n);
@@ -104,6 +114,8 @@ void rpc_flush_cache(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_flush_gone(rpc_call *c);
 void rpc_flush_tick(rpc_call *c, uint64_t now);
 void rpc_tokenizer(rpc_call *c, const uint8_t *data, size_t n);
+void rpc_tokenizer_gone(rpc_call *c);
+void rpc_tokenizer_more(rpc_call *c);
 void rpc_kv_events(rpc_call *c, const uint8_t *data, size_t n);
 void rpc_kv_events_gone(rpc_call *c);
 /* Sends the batches that the call has not had, as far as its stream takes them. */

@@ -17,6 +17,11 @@
 
 enum { RUN_ROUNDS = 8 };
 
+/* TLS 1.2 and 1.3, authenticated ciphers, keys that are forgotten after each connection; as grpc/tls.c has it. */
+static const char TLS_PRIORITIES[] =
+    "SECURE128:%SERVER_PRECEDENCE:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-CIPHER-ALL:"
+    "+AES-128-GCM:+AES-256-GCM:+CHACHA20-POLY1305:-RSA";
+
 static void on_ready(uv_poll_t *p, int status, int events)
 {
     (void)status;
@@ -109,7 +114,8 @@ static sl_status start_daemon(sl_http *h, int fd, sl_err *err)
 {
     const sl_router_opts *o = h->o;
     bool tls = o->tls_cert && *o->tls_cert;
-    struct MHD_OptionItem pem[] = {{MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert},
+    struct MHD_OptionItem pem[] = {{MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)TLS_PRIORITIES},
+                                   {MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert},
                                    {MHD_OPTION_HTTPS_MEM_KEY, 0, h->key},
                                    {MHD_OPTION_END, 0, NULL}};
     struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
@@ -118,9 +124,10 @@ static sl_status start_daemon(sl_http *h, int fd, sl_err *err)
         MHD_start_daemon(flags, 0, NULL, NULL, http_on_access, h, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL,
                          MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, h,
                          MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
-                         (unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
-                         (unsigned)o->idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)64 * 1024,
-                         MHD_OPTION_ARRAY, tls ? pem : none, MHD_OPTION_END);
+                         (unsigned)o->max_connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+                         (unsigned)sl_front_per_address(o), MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)((o->idle_timeout_ms + 999) / 1000), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)64 * 1024, MHD_OPTION_ARRAY, tls ? pem : none, MHD_OPTION_END);
     if (!h->daemon)
         return sl_fail(err, SL_ERR_INVALID, "cannot start the HTTP server%s",
                        tls ? ": router.tls_cert and router.tls_key must be a PEM certificate and its key"
@@ -192,8 +199,7 @@ static int http_port(const sl_front *f)
 
 static void http_tick(sl_front *f, uint64_t now_ns)
 {
-    (void)f;
-    (void)now_ns;
+    http_sweep((sl_http *)f, now_ns);
 }
 
 /* Health checks go on during a drain; new calls are refused by the core. */

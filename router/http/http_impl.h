@@ -4,8 +4,8 @@
  * while it is, we watch its socket ourselves, because libmicrohttpd does not, and a client that leaves cancels its
  * request at once.
  *
- * Here: the state of the server and of a request, shared by daemon.c (listening, running), server.c (connections,
- * waiting) and pages.c (what is answered at once).
+ * Here: the state of the server and of a request, shared by daemon.c (listening, running), connections.c (their
+ * timeouts), server.c (requests, waiting) and pages.c (what is answered at once).
  */
 #ifndef SL_ROUTER_HTTP_HTTP_IMPL_H
 #define SL_ROUTER_HTTP_HTTP_IMPL_H
@@ -25,6 +25,16 @@ typedef struct http_route {
     bool admin;               /* the key must have admin rights */
 } http_route;
 
+/* What a connection does, for its timeouts: libmicrohttpd only knows one, between bytes. */
+typedef enum { HTTP_CONN_NEW, HTTP_CONN_RECEIVING, HTTP_CONN_BUSY, HTTP_CONN_IDLE } http_conn_state;
+
+typedef struct http_conn {
+    struct http_conn *next, *prev;
+    int fd;
+    http_conn_state state;
+    uint64_t since_ns; /* of the state */
+} http_conn;
+
 typedef struct sl_http {
     sl_front front; /* first: an sl_front pointer is an sl_http pointer */
     sl_router *r;
@@ -36,6 +46,8 @@ typedef struct sl_http {
     uv_poll_t *poll;
     uv_timer_t *timer;
     bool dirty; /* MHD_run is due */
+    http_conn *conns;
+    uint64_t swept_ns;
     http_req *reqs;
     uint32_t started; /* requests in work */
     sl_oai_env env;
@@ -56,7 +68,8 @@ struct http_req {
     const http_route *route;
     char path[128];
     sl_strbuf body;
-    uint64_t dropped; /* bytes of a body that is too large */
+    uint64_t dropped; /* bytes of a body that is refused */
+    uint64_t held;    /* of the budget */
     bool started, suspended, dead, queued, stream_done;
     sl_caller caller;
     uint32_t retry_after_s; /* of a refusal, 0 = an estimate */
@@ -86,12 +99,16 @@ void http_generate(http_req *q);
 void http_wake(http_req *q);
 void http_let_go(http_req *q);
 
-/* libmicrohttpd's callbacks (server.c); cls is the sl_http. */
+/* libmicrohttpd's callbacks (server.c, connections.c); cls is the sl_http. */
 enum MHD_Result http_on_access(void *cls, struct MHD_Connection *c, const char *url, const char *method,
                                const char *version, const char *data, size_t *n, void **state);
 void http_on_completed(void *cls, struct MHD_Connection *c, void **state,
                        enum MHD_RequestTerminationCode why);
 void http_on_connection(void *cls, struct MHD_Connection *c, void **ctx,
                         enum MHD_ConnectionNotificationCode code);
+/* What the connection does from now on. */
+void http_enter_state(struct MHD_Connection *c, http_conn_state state);
+/* Closes connections that took too long for what they do. */
+void http_sweep(sl_http *h, uint64_t now_ns);
 
 #endif

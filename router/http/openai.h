@@ -45,9 +45,10 @@ void sl_oai_request_free(sl_oai_request *q);
 
 typedef struct sl_oai_answer sl_oai_answer;
 
-/* q is taken over except q->spec, which the caller submits. n: choices in all. */
+/* q is taken over except q->spec, which the caller submits, before or after. n: choices in all, per_prompt of them for
+ * each prompt. */
 sl_oai_answer *sl_oai_answer_create(const sl_oai_env *env, sl_oai_request *q, const char *id, int64_t created,
-                                    uint32_t n);
+                                    uint32_t n, uint32_t per_prompt);
 void sl_oai_answer_destroy(sl_oai_answer *a);
 /* Feeds one output. After an output with an error nothing more is accepted. */
 void sl_oai_answer_feed(sl_oai_answer *a, const sl_output *o);
@@ -59,6 +60,8 @@ const char *sl_oai_answer_error(const sl_oai_answer *a);
 /* Stream: bytes ready to send; consume() drops the first n. */
 const char *sl_oai_answer_bytes(const sl_oai_answer *a, size_t *n);
 void sl_oai_answer_consume(sl_oai_answer *a, size_t n);
+/* Ends the answer with an error, as an output with an error does. */
+void sl_oai_answer_fail(sl_oai_answer *a, sl_status st, const char *error);
 /* Not a stream: the whole document, malloc'ed; NULL when out of memory. */
 char *sl_oai_answer_json(sl_oai_answer *a);
 

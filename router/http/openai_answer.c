@@ -44,7 +44,7 @@ struct sl_oai_answer {
 };
 
 sl_oai_answer *sl_oai_answer_create(const sl_oai_env *env, sl_oai_request *q, const char *id, int64_t created,
-                                    uint32_t n)
+                                    uint32_t n, uint32_t per_prompt)
 {
     sl_oai_answer *a = calloc(1, sizeof *a);
     if (!a)
@@ -67,7 +67,7 @@ sl_oai_answer *sl_oai_answer_create(const sl_oai_env *env, sl_oai_request *q, co
     snprintf(a->id, sizeof a->id, "%s", id);
     a->created = created;
     a->n = n;
-    a->n_per_prompt = q->spec.n ? q->spec.n : 1;
+    a->n_per_prompt = per_prompt ? per_prompt : 1;
     for (uint32_t i = 0; i < n && a->chat && a->stream; i++) {
         if (sl_chat_parser_create(env->chat, a->thinking, a->tools, &a->choices[i].parser)) {
             sl_oai_answer_destroy(a);
@@ -433,8 +433,19 @@ const char *sl_oai_answer_bytes(const sl_oai_answer *a, size_t *n)
 void sl_oai_answer_consume(sl_oai_answer *a, size_t n)
 {
     a->taken += n;
-    if (a->taken == a->out.len)
+    if (a->taken == a->out.len) {
         a->out.len = a->taken = 0;
+    } else if (a->taken > a->out.len / 2) { /* so that a stream that is never quite empty does not grow */
+        memmove(a->out.data, a->out.data + a->taken, a->out.len - a->taken);
+        a->out.len -= a->taken;
+        a->taken = 0;
+    }
+}
+
+void sl_oai_answer_fail(sl_oai_answer *a, sl_status st, const char *error)
+{
+    if (!sl_oai_answer_done(a))
+        fail(a, st, error);
 }
 
 /* ---- document ---- */

@@ -16,15 +16,15 @@
 #include "router/http/http_impl.h"
 
 enum {
-    POOL_BYTES = 4096,      /* larger bodies are parsed and tokenized off the loop */
     DRAIN_BYTES = 16 << 20, /* of a body over the limit that are read before the connection is cut */
     STREAM_BLOCK = 16384
 };
 
 typedef struct http_job {
-    uv_work_t work;
+    sl_front_job job; /* first: an sl_front_job pointer is an http_job pointer */
     sl_router *r;
-    http_req *q; /* NULL: the client has gone */
+    http_req *q;   /* NULL: the client has gone */
+    uint64_t held; /* of the budget, while the body is parsed */
     sl_oai_env env;
     bool chat;
     char *body;
@@ -114,7 +114,14 @@ static void on_output(void *arg, sl_group *g, const sl_output *o)
 {
     (void)g;
     http_req *q = arg;
+    size_t unread;
     sl_oai_answer_feed(q->answer, o);
+    sl_oai_answer_bytes(q->answer, &unread);
+    if (unread > q->h->o->max_unread_bytes && !sl_oai_answer_done(q->answer)) {
+        sl_router_stats_closed(q->h->stats, "http", "unread");
+        sl_oai_answer_fail(q->answer, SL_ERR_EXHAUSTED,
+                           "the client does not read its stream (router.max_unread_bytes)");
+    }
     bool done = sl_oai_answer_done(q->answer);
     if (done)
         http_let_go(q);
@@ -131,11 +138,21 @@ static void submit(http_req *q, http_job *j)
     snprintf(p->spec.id, sizeof p->spec.id, "%s", q->id);
     p->spec.arrival_ns = q->arrival_ns;
     memcpy(p->spec.client, q->caller.client, sizeof p->spec.client);
-    q->answer = sl_oai_answer_create(&q->h->env, p, q->id, (int64_t)time(NULL),
-                                     (uint32_t)(p->spec.n_prompts * p->spec.n));
+    uint32_t n = p->spec.n, choices = (uint32_t)(p->spec.n_prompts * n);
     sl_err err = {""};
-    sl_status st = q->answer ? sl_group_submit(r, &p->spec, on_output, q, &q->group, &err) : SL_ERR_NO_MEMORY;
+    sl_status st = SL_OK;
+    if (!sl_front_hold(r, &q->held, sl_front_spec_bytes(&p->spec)))
+        st = sl_fail(&err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
+    if (!st) /* checks everything before anything is made for each choice */
+        st = sl_group_submit(r, &p->spec, on_output, q, &q->group, &err);
     q->retry_after_s = p->spec.retry_after_s;
+    if (!st) {
+        q->answer = sl_oai_answer_create(&q->h->env, p, q->id, (int64_t)time(NULL), choices, n);
+        if (!q->answer) {
+            http_let_go(q);
+            st = SL_ERR_NO_MEMORY;
+        }
+    }
     if (st) {
         sl_front_count_refused(r, p->spec.api, st);
         sl_log(SL_LOG_INFO, "http", "request_refused", "id=%s status=%s reason=\"%s\"", q->id,
@@ -144,18 +161,23 @@ static void submit(http_req *q, http_job *j)
     }
 }
 
-static void job_work(uv_work_t *w)
+static void job_run(sl_front_job *f)
 {
-    http_job *j = w->data;
-    j->st = sl_oai_parse(&j->env, j->chat, j->body, j->len, &j->out, &j->err);
+    http_job *j = (http_job *)f;
+    if (!sl_front_hold(j->r, &j->held, sl_oai_measure(j->body, j->len).bytes))
+        j->st = sl_fail(&j->err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
+    else
+        j->st = sl_oai_parse(&j->env, j->chat, j->body, j->len, &j->out, &j->err);
 }
 
-static void job_after(uv_work_t *w, int status)
+static void job_done(sl_front_job *f, bool ran)
 {
-    http_job *j = w->data;
+    http_job *j = (http_job *)f;
     http_req *q = j->q;
-    if (status)
+    if (!ran)
         j->st = SL_ERR_CANCELLED;
+    free(j->body);
+    sl_front_hold(j->r, &j->held, 0);
     if (q) {
         q->job = NULL;
         sl_histogram_observe(q->h->stats->stage_tokenize, (double)(sl_now_ns() - j->begin_ns) / 1e9);
@@ -171,7 +193,6 @@ static void job_after(uv_work_t *w, int status)
     }
     if (!j->st)
         sl_oai_request_free(&j->out);
-    free(j->body);
     free(j);
 }
 
@@ -184,7 +205,8 @@ void http_generate(http_req *q)
         http_reply_status(q, SL_ERR_NO_MEMORY, "out of memory");
         return;
     }
-    j->work.data = j;
+    j->job.run = job_run;
+    j->job.done = job_done;
     j->r = h->r;
     j->q = q;
     j->env = h->env;
@@ -193,9 +215,17 @@ void http_generate(http_req *q)
     j->body = sl_sb_take(&q->body);
     j->begin_ns = q->arrival_ns = sl_now_ns();
     q->job = j;
-    if (j->len <= POOL_BYTES || uv_queue_work(h->loop, &j->work, job_work, job_after)) {
-        job_work(&j->work);
-        job_after(&j->work, 0);
+    if (j->len <= SL_FRONT_POOL_BYTES) {
+        job_run(&j->job);
+        job_done(&j->job, true);
+        return;
+    }
+    sl_err err = {""}; /* from here on the job belongs to the pool, unless it was refused */
+    sl_status st = sl_front_job_start(h->r, h->loop, &j->job, j->len, &err);
+    if (st) {
+        j->st = st;
+        j->err = err;
+        job_done(&j->job, true);
     }
 }
 
@@ -318,10 +348,26 @@ static void too_large(http_req *q)
     http_reply_error(q, 413, text, "invalid_request_error", "request_too_large");
 }
 
+static void no_room(http_req *q)
+{
+    sl_router_stats_request(q->h->stats, "completions", "rejected");
+    http_reply_status(q, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
+}
+
 static enum MHD_Result first_call(http_req *q, const char *url, const char *method)
 {
+    http_enter_state(q->c, HTTP_CONN_RECEIVING);
     http_route_request(q, url, method);
     const char *cl = MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    uint64_t whole = 0;
+    if (cl && strtoull(cl, NULL, 10) <=
+                  q->h->o->max_body_bytes) { /* does all of it fit now? Bytes hold their own */
+        if (!q->code && (!sl_front_hold(q->h->r, &whole, strtoull(cl, NULL, 10)))) {
+            no_room(q);
+            return queue_reply(q);
+        }
+        sl_front_hold(q->h->r, &whole, 0);
+    }
     if (!cl || strtoull(cl, NULL, 10) <= q->h->o->max_body_bytes)
         return MHD_YES;
     too_large(q);
@@ -336,9 +382,12 @@ static enum MHD_Result receive(http_req *q, const char *data, size_t *n)
     *n = 0;
     if (!q->code && q->body.len + got > q->h->o->max_body_bytes)
         too_large(q);
+    else if (!q->code && !sl_front_hold(q->h->r, &q->held, q->body.len + got))
+        no_room(q);
     if (q->code) {
         q->dropped += got;
         sl_sb_free(&q->body);
+        sl_front_hold(q->h->r, &q->held, 0);
         return q->dropped > q->h->o->max_body_bytes + DRAIN_BYTES ? MHD_NO : MHD_YES;
     }
     sl_sb_append(&q->body, data, got);
@@ -362,6 +411,7 @@ enum MHD_Result http_on_access(void *cls, struct MHD_Connection *c, const char *
     if (!q->started) {
         q->started = true;
         q->h->started++;
+        http_enter_state(c, HTTP_CONN_BUSY);
         if (!q->code)
             q->route->run(q);
     }
@@ -370,12 +420,12 @@ enum MHD_Result http_on_access(void *cls, struct MHD_Connection *c, const char *
 
 void http_on_completed(void *cls, struct MHD_Connection *c, void **state, enum MHD_RequestTerminationCode why)
 {
-    (void)c;
     sl_http *h = cls;
     http_req *q = *state;
     if (!q)
         return;
     *state = NULL;
+    http_enter_state(c, HTTP_CONN_IDLE);
     stop_watch(q);
     if ((q->group || q->job) && why != MHD_REQUEST_TERMINATED_COMPLETED_OK && !q->dead)
         sl_counter_add(h->stats->disconnects, 1);
@@ -391,15 +441,7 @@ void http_on_completed(void *cls, struct MHD_Connection *c, void **state, enum M
     h->started -= q->started;
     sl_oai_answer_destroy(q->answer);
     sl_sb_free(&q->body);
+    sl_front_hold(h->r, &q->held, 0);
     free(q->reply);
     free(q);
-}
-
-void http_on_connection(void *cls, struct MHD_Connection *c, void **ctx,
-                        enum MHD_ConnectionNotificationCode code)
-{
-    (void)c;
-    (void)ctx;
-    sl_http *h = cls;
-    sl_gauge_add(h->stats->http_connections, code == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1);
 }

@@ -111,7 +111,7 @@ static bool parse(int argc, char **argv, sl_router_opts *o, options *p)
         else if (!strcmp(k, "--max-queue"))
             o->max_queue = (uint32_t)n;
         else if (!strcmp(k, "--idle-timeout"))
-            o->idle_timeout_s = (uint32_t)n;
+            o->handshake_timeout_ms = o->receive_timeout_ms = o->idle_timeout_ms = (uint32_t)n * 1000;
         else if (!strcmp(k, "--transport"))
             base.transport = o->transport = v;
         else if (!strcmp(k, "--max-body"))

@@ -13,7 +13,7 @@ static void check_answer(const sl_oai_env *env, sl_oai_request *q, const uint8_t
     uint32_t k = (uint32_t)(q->spec.n_prompts * q->spec.n);
     if (!k || k > 8)
         return;
-    sl_oai_answer *a = sl_oai_answer_create(env, q, "id", 1, k);
+    sl_oai_answer *a = sl_oai_answer_create(env, q, "id", 1, k, q->spec.n);
     for (uint32_t i = 0; a && i < k; i++) {
         sl_msg_token t = {.id = n ? data[i % n] : 1, .n_top = 1};
         sl_output o = {

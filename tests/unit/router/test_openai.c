@@ -221,7 +221,7 @@ static sl_oai_answer *answer(const char *body, bool chat, uint32_t n)
     sl_oai_request q;
     sl_err err = {""};
     ck_assert_msg(parse(chat, body, &q, &err) == SL_OK, "%s", err.text);
-    sl_oai_answer *a = sl_oai_answer_create(&env, &q, "id-1", 1234, n);
+    sl_oai_answer *a = sl_oai_answer_create(&env, &q, "id-1", 1234, n, q.spec.n);
     ck_assert_ptr_nonnull(a);
     sl_oai_request_free(&q);
     return a;

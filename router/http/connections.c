@@ -1,0 +1,82 @@
+/*
+ * Connections and how long they may take for what they do: the headers of a first request, a body, nothing.
+ * libmicrohttpd has one timeout, between bytes, so a peer that sends a byte now and then would hold a connection
+ * permanently.
+ */
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "base/log.h"
+#include "router/http/http_impl.h"
+
+enum { SWEEP_MS = 100 };
+
+void http_enter_state(struct MHD_Connection *c, http_conn_state state)
+{
+    const union MHD_ConnectionInfo *ci = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    http_conn *k = ci ? ci->socket_context : NULL;
+    if (k && k->state != state) {
+        k->state = state;
+        k->since_ns = sl_now_ns();
+    }
+}
+
+static void open_conn(sl_http *h, struct MHD_Connection *c, void **ctx)
+{
+    const union MHD_ConnectionInfo *ci = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    http_conn *k = ci ? calloc(1, sizeof *k) : NULL;
+    *ctx = k;
+    if (!k)
+        return;
+    k->fd = ci->connect_fd;
+    k->since_ns = sl_now_ns();
+    k->next = h->conns;
+    if (k->next)
+        k->next->prev = k;
+    h->conns = k;
+}
+
+static void close_conn(sl_http *h, http_conn *k)
+{
+    if (!k)
+        return;
+    if (k->prev)
+        k->prev->next = k->next;
+    else
+        h->conns = k->next;
+    if (k->next)
+        k->next->prev = k->prev;
+    free(k);
+}
+
+void http_on_connection(void *cls, struct MHD_Connection *c, void **ctx,
+                        enum MHD_ConnectionNotificationCode code)
+{
+    sl_http *h = cls;
+    bool started = code == MHD_CONNECTION_NOTIFY_STARTED;
+    sl_gauge_add(h->stats->http_connections, started ? 1 : -1);
+    if (started) {
+        open_conn(h, c, ctx);
+    } else {
+        close_conn(h, *ctx);
+        *ctx = NULL;
+    }
+}
+
+void http_sweep(sl_http *h, uint64_t now_ns)
+{
+    static const char *const reasons[] = {"handshake", "receive", NULL, "idle"};
+    const uint64_t limits[] = {h->o->handshake_timeout_ms * SL_MS, h->o->receive_timeout_ms * SL_MS,
+                               UINT64_MAX, h->o->idle_timeout_ms * SL_MS};
+    if (now_ns - h->swept_ns < SWEEP_MS * SL_MS)
+        return;
+    h->swept_ns = now_ns;
+    for (http_conn *k = h->conns; k; k = k->next) {
+        if (now_ns - k->since_ns < limits[k->state] || now_ns < k->since_ns)
+            continue;
+        sl_router_stats_closed(h->stats, "http", reasons[k->state]);
+        shutdown(k->fd, SHUT_RDWR); /* libmicrohttpd reads the end and closes it */
+        k->since_ns = now_ns;       /* counted once */
+        h->dirty = true;
+    }
+}
