@@ -223,6 +223,12 @@ static void cut_requests(sl_router *r, uint64_t now)
             sl_request_fail(r, g->requests[i], SL_ERR_PEER,
                             "the server is shutting down (router.drain_timeout_ms)");
     }
+    sl_effects_run(r);
+}
+
+static bool all_done(const sl_router *r)
+{
+    return !r->requests.active && !r->queue.length && fronts_idle(r);
 }
 
 static void check_drain(sl_router *r, uint64_t now)
@@ -234,10 +240,10 @@ static void check_drain(sl_router *r, uint64_t now)
         begin_drain(r);
     if (!r->life.draining || r->life.stopping)
         return;
-    if (!r->requests.active && !r->queue.length && fronts_idle(r))
-        stop_loop(r, r->life.cutting ? SL_ERR_DEADLINE : SL_OK);
-    else if (now >= r->life.drain_deadline_ns && !r->life.cutting)
+    if (now >= r->life.drain_deadline_ns && !r->life.cutting && !all_done(r))
         cut_requests(r, now);
+    if (all_done(r))
+        stop_loop(r, r->life.cutting ? SL_ERR_DEADLINE : SL_OK);
     else if (now >= r->life.drain_deadline_ns)
         stop_loop(r, SL_ERR_DEADLINE);
 }
