@@ -191,6 +191,18 @@ def document(ids, n, **options):
 # ---- processes ----
 
 
+class Bearer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """Sends the key with every call."""
+
+    def __init__(self, key):
+        self.metadata = (("authorization", f"Bearer {key}"),)
+
+    def intercept(self, proceed, details, request):
+        return proceed(details._replace(metadata=self.metadata), request)
+
+    intercept_unary_unary = intercept_unary_stream = intercept
+
+
 class Base:
     """Log and HTTP side of anything that runs a router."""
 
@@ -283,7 +295,8 @@ class Base:
         return openai.OpenAI(base_url=self.http + "/v1", api_key=self.key, max_retries=0, timeout=timeout)
 
     def channel(self):
-        return grpc.insecure_channel(self.grpc)
+        channel = grpc.insecure_channel(self.grpc)
+        return channel if self.key == Base.key else grpc.intercept_channel(channel, Bearer(self.key))
 
     def stub(self, channel):
         return clients.protocol()[1].SglangSchedulerStub(channel)

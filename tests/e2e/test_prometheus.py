@@ -1,6 +1,7 @@
 """A real Prometheus scrapes a real cluster: every documented metric is there with its type, what must count has counted, and every query
 of the dashboard gives data."""
 
+import hashlib
 import json
 import math
 import re
@@ -74,13 +75,20 @@ class Prometheus:
         return real.end(self.process, 10)
 
 
+class Keyed(real.Cluster):
+    """With a tenant, so that the metrics of tenants have series."""
+
+    key = "a-key"
+
+
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory, clean):
     """(prometheus, cluster) after traffic that touches every stage, twice scraped."""
     if not real.have("prometheus"):
         pytest.skip("prometheus is not installed")
     directory = tmp_path_factory.mktemp("prometheus")
-    c = real.Cluster(directory, roles=ROLES, **{"sparse_attention.hot_rows": real.TOPK, "sparse_attention.tail_rows": 1,
+    (directory / "keys").write_text(f"tests sha256={hashlib.sha256(Keyed.key.encode()).hexdigest()} admin\n")
+    c = Keyed(directory, roles=ROLES, **{"router.keys_file": directory / "keys", "sparse_attention.hot_rows": real.TOPK, "sparse_attention.tail_rows": 1,
                                                 "router.policy": "cache_aware", "kvstore.bytes": "4MiB"})
     p = None
     try:
