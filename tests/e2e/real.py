@@ -134,8 +134,8 @@ def until(what, check, seconds=20, every=0.02):
         time.sleep(every)
 
 
-def listening(pids):
-    """TCP addresses on which these processes listen."""
+def listening(pids, others=False):
+    """TCP ports on which these processes listen; with others, those on which a process that is none of them does."""
     inodes = set()
     for pid in pids:
         for fd in os.listdir(f"/proc/{pid}/fd"):
@@ -145,11 +145,11 @@ def listening(pids):
                 continue
             if link.startswith("socket:["):
                 inodes.add(link[8:-1])
-    found = []
-    for line in open("/proc/net/tcp").read().splitlines()[1:]:
+    found = set()
+    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
         f = line.split()
-        if f[3] == "0A" and f[9] in inodes:
-            found.append(int(f[1].split(":")[1], 16))
+        if f[3] == "0A" and (f[9] in inodes) != others:
+            found.add(int(f[1].split(":")[1], 16))
     return sorted(found)
 
 
