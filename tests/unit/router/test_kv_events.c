@@ -1,5 +1,5 @@
 /*
- * Changes of prefix caches on their way to subscribers: numbers for each worker, replay, what the ring forgets, and lost
+ * Changes of prefix caches as subscribers get them: numbers for each worker, replay, what the ring forgets, and lost
  * workers.
  */
 #include <stdlib.h>
