@@ -113,11 +113,15 @@ static sl_ticket *youngest(const sl_decode *d)
     return best;
 }
 
-/* Frees pages for t's next row by a retraction. False: t itself has ended. */
-static bool make_room(sl_decode *d, sl_ticket *t, const char *what)
+/*
+ * Frees pages for t's next row by a retraction. False: t itself has ended. pages: what t needs, of `total` that there
+ * are. A request that is alone and fits is retracted as well: pages of requests that have ended can still be held by a
+ * check of their checksums, so that being alone does not mean that every page is free.
+ */
+static bool make_room(sl_decode *d, sl_ticket *t, const char *what, int64_t pages, int64_t total)
 {
     sl_ticket *y = youngest(d);
-    if (y == t && d->e.n_tickets == 1) {
+    if (y == t && d->e.n_tickets == 1 && pages > total) {
         sl_ticket_failed(d, t, SL_ERR_EXHAUSTED, false, "%s: this request alone does not fit", what);
         return false;
     }
@@ -131,7 +135,9 @@ static bool grow(sl_decode *d, sl_ticket *t)
     const sl_runner *r = d->o.role.runner;
     sl_err err = {0};
     while (t->n_tokens > sl_lease_n_pages(t->lease) * PAGE) {
-        if (sl_lease_grow(t->lease, 1) != SL_OK && !make_room(d, t, "no host pages"))
+        if (sl_lease_grow(t->lease, 1) != SL_OK &&
+            !make_room(d, t, "no host pages", sl_lease_n_pages(t->lease) + 1,
+                       sl_arena_pages(d->o.role.arena)))
             return false;
     }
     int32_t have = sl_lease_n_pages(t->lease);
@@ -145,7 +151,7 @@ static bool grow(sl_decode *d, sl_ticket *t)
             return false;
         } else if (sl_residency_relieve(d, t)) {
             return false; /* collect() finds it again, if it still runs */
-        } else if (!make_room(d, t, "no device pages")) {
+        } else if (!make_room(d, t, "no device pages", 1, 0)) {
             return false;
         }
     }
