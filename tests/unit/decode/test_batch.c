@@ -129,6 +129,27 @@ START_TEST(alone_and_too_large)
 }
 END_TEST
 
+/* Alone, and it fits, but a lease that belongs to no ticket holds pages: it is retracted and can start again. */
+START_TEST(alone_while_pages_are_held)
+{
+    o = dd_defaults();
+    o.pages = 4;
+    dd_open(&x, &o);
+    dd_verified(&x, 1, 127, 90, 1);
+    sl_lease *held;
+    int32_t tokens[128] = {0};
+    ck_assert_int_eq(sl_store_lease(x.d->role.store, tokens, 128, &held), SL_OK);
+    ck_assert_int_eq(sl_lease_grow(held, 2 - sl_lease_n_pages(held)), SL_OK);
+    step_says(1, (uint64_t[]){1});
+    bool worked;
+    ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+    dd_expect(&x, SL_MSG_RETRACTED, 1);
+    ck_assert_ptr_null(dd_ticket(&x, 1));
+    sl_lease_release(held, false);
+    dd_close(&x);
+}
+END_TEST
+
 /* A failed step ends the requests in it. Only the loss of the device ends the worker. */
 START_TEST(failed_steps)
 {
@@ -190,6 +211,7 @@ int main(void)
     tcase_add_test(t, device_is_full);
     tcase_add_test(t, youngest_is_retracted);
     tcase_add_test(t, alone_and_too_large);
+    tcase_add_test(t, alone_while_pages_are_held);
     tcase_add_test(t, failed_steps);
     tcase_add_test(t, context_is_full);
     tcase_add_test(t, produced_pages_are_reused);
