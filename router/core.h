@@ -121,7 +121,7 @@ const char *sl_member_state_name(sl_member_state s);
 
 /* One worker process as the router knows it. */
 typedef struct sl_member_info {
-    uint32_t id; /* from 1, never used twice */
+    uint32_t id; /* never 0, never used twice, not even by another router */
     sl_role role;
     sl_member_state state;
     const char *name, *listen, *metrics; /* borrowed until the next turn of the loop */

@@ -342,6 +342,7 @@ static sl_status open_router(sl_router *r, sl_err *err)
 {
     r->cluster.epoch = sl_random_u64();
     r->requests.next_rid = r->cluster.epoch & 0xffffffff00000000ull;
+    r->cluster.next_id = ((uint32_t)r->cluster.epoch & 0x7ffff) << 12;
     r->life.started_ns = r->cluster.last_tick_ns = r->cluster.last_ping_ns = sl_now_ns();
     r->life.started_unix = (int64_t)time(NULL);
     SL_TRY(sl_router_stats_init(&r->stats, r->o.served_name));

@@ -94,6 +94,8 @@ typedef struct sl_router_link {
 
 typedef struct sl_cluster {
     sl_member *members;
+    /* Ids of workers begin at a random number of this router process (19 bits of its epoch, then 12 bits that count), so
+     * that no worker takes an id for one that another router, or a former one, has given. Positive as an int32_t. */
     uint32_t next_id;
     uint64_t epoch;     /* of this router process */
     bool have_identity; /* always, if the options say what is expected; else while there is a member */

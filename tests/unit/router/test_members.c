@@ -131,7 +131,7 @@ START_TEST(same_process_replaces_itself)
     add_with(o);
     add_with(o);
     ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 1);
-    ck_assert_uint_eq(sl_mock_count(h.w[1])->worker_id, 2);
+    ck_assert_uint_eq(sl_mock_count(h.w[1])->worker_id, sl_mock_count(h.w[0])->worker_id + 1);
 }
 END_TEST
 
@@ -147,7 +147,7 @@ START_TEST(misfit_does_not_push_a_worker_out)
     expect_refused(o, "fingerprint");
     ck_assert(!sl_mock_count(h.w[1])->refused_for_now);
     ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 1);
-    ck_assert_uint_eq(sl_member_find(h.r, 1)->id, 1);
+    ck_assert_ptr_nonnull(sl_member_find(h.r, sl_mock_count(h.w[0])->worker_id));
 }
 END_TEST
 
@@ -219,18 +219,35 @@ START_TEST(hung_engine_is_noticed)
 }
 END_TEST
 
+/* A decode worker may remember the id of a prefill worker that a former router has named. Neither that router's successor
+ * nor a second router may give that id to another worker. */
+START_TEST(ids_of_two_routers_differ)
+{
+    harness other;
+    h_init(&other);
+    h_open(&other);
+    h_add(&h, SL_ROLE_PREFILL);
+    h_add(&other, SL_ROLE_PREFILL);
+    uint32_t a = sl_mock_count(h.w[0])->worker_id, b = sl_mock_count(other.w[0])->worker_id;
+    ck_assert_msg(a && b && a != b, "both routers have named a worker %u", a);
+    ck_assert_msg((int32_t)a > 0 && (int32_t)b > 0, "dp_rank is a signed number");
+    h_close(&other);
+}
+END_TEST
+
 /* The router's loop is held up for longer than dead_after_ms: no worker is lost. */
 START_TEST(stalled_loop_loses_no_worker)
 {
     h_add(&h, SL_ROLE_PREFILL);
     h_add(&h, SL_ROLE_DECODE);
+    uint32_t id = sl_mock_count(h.w[0])->worker_id;
     for (int i = 0; i < 3; i++) {
         usleep(3 * h.r->o.dead_after_ms * 1000);
         h_run(&h, 100);
     }
     ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_DECODE), 1);
     ck_assert_uint_eq(sl_members_count(h.r, SL_ROLE_PREFILL), 1);
-    ck_assert_uint_eq(sl_mock_count(h.w[0])->worker_id, 1);
+    ck_assert_uint_eq(sl_mock_count(h.w[0])->worker_id, id);
 }
 END_TEST
 
@@ -438,6 +455,7 @@ int main(void)
         {living_holder_keeps_its_name, 0},
         {silent_holder_loses_its_name, 0},
         {same_process_replaces_itself, 0},
+        {ids_of_two_routers_differ, 0},
         {misfit_does_not_push_a_worker_out, 0},
         {first_worker_does_not_define_the_cluster, 0},
         {hung_engine_is_noticed, 0},
