@@ -7,6 +7,8 @@
 
 #include "base/config.h"
 
+enum { SL_CFG_KEY_MAX = 128 }; /* bytes of a key with its terminating zero */
+
 typedef enum {
     SL_CFG_STRING,
     SL_CFG_INT,
@@ -47,6 +49,8 @@ const char *sl_cfg_nearest(const char *key);
 /* Name of the type with bounds or choices ("integer, 1 to 4096"), into buf. */
 const char *sl_cfg_describe(const sl_cfg_row *row, char *buf, size_t n);
 
+/* Sets the field of row from text: a scalar, or "a, b" / "[a, b]" for a list. Errors as sl_cfg_parse(). */
+sl_status sl_cfg_set_text(sl_config *cfg, const sl_cfg_row *row, const char *text, sl_err *err);
 /* Parses one scalar into a scalar field. The error text says the reason only; callers prepend where and which
  * key. */
 sl_status sl_cfg_parse(sl_config *cfg, const sl_cfg_row *row, const char *text, sl_err *err);

@@ -122,7 +122,7 @@ static void on_engine_mail(void *arg, sl_wmail *m)
         sl_tickets_msg(d, (sl_wmsg *)m);
         return;
     case DM_CHECKED:
-        sl_tickets_checked(d, (sl_check *)m);
+        sl_landing_checked(d, (sl_check *)m);
         return;
     case DM_CONNECTED:
         sl_tickets_connected(d, ((sl_fence *)m)->writer);

@@ -162,8 +162,8 @@ struct sl_decode {
 };
 
 /* ticket.c */
+/* Takes m, a message from the router or from a writer. */
 void sl_tickets_msg(sl_decode *d, sl_wmsg *m);
-void sl_tickets_checked(sl_decode *d, sl_check *c);
 void sl_tickets_connected(sl_decode *d, uint32_t writer);
 void sl_tickets_fenced(sl_decode *d, uint32_t writer);
 void sl_tickets_router_down(sl_decode *d);
@@ -173,9 +173,25 @@ uint64_t sl_tickets_tick(sl_decode *d, uint64_t now);
 void sl_tickets_free_all(sl_decode *d);
 /* The one way out of every state, see ticket_state; t may be gone afterwards. Full pages stay cached. */
 void sl_ticket_end(sl_decode *d, sl_ticket *t, sl_status why);
+/* The ticket of an attempt, in any state; NULL: there is none (any more). */
+sl_ticket *sl_ticket_find(const sl_decode *d, uint64_t rid, uint32_t attempt);
+/* Its writer writes no more: frees the ticket now, or when the last check of its pages has come back. */
+void sl_ticket_let_go(sl_decode *d, sl_ticket *t);
+/* Counts and logs a message that is dropped because its ticket does not exist or is in another state. */
+void sl_ticket_stale(sl_decode *d, const char *what, uint64_t rid, uint32_t attempt);
+/* FAILED to the router, for an attempt that may have no ticket. */
+void sl_ticket_tell_failed(sl_decode *d, uint64_t rid, uint32_t attempt, sl_status st, bool retryable,
+                           const char *why);
 /* Tells the router FAILED and ends the ticket. */
 void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
+
+/* landing.c: each takes m (k) */
+void sl_landing_reserve(sl_decode *d, sl_wmsg *m);
+void sl_landing_commit(sl_decode *d, sl_wmsg *m);
+void sl_landing_pages_ask(sl_decode *d, sl_wmsg *m);
+/* An answer of the checker, for a ticket in any state. */
+void sl_landing_checked(sl_decode *d, sl_check *k);
 
 /* batch.c */
 void sl_batch_admit(sl_decode *d);

@@ -17,10 +17,12 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
                         .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
     sl_decode *d = NULL;
     sl_status st = sl_decode_create(&o, &d, err);
-    if (st == SL_OK)
-        st = sl_decode_run(d, stop, (uint32_t)cfg->router.drain_timeout_ms, err);
+    if (st != SL_OK)
+        goto destroy;
+    st = sl_decode_run(d, stop, (uint32_t)cfg->router.drain_timeout_ms, err);
+destroy:
     sl_log(SL_LOG_INFO, "decode", "stopped", "status=%s", sl_status_name(st));
-    sl_decode_destroy(d);
+    sl_decode_destroy(d); /* NULL if create failed */
     sl_parts_destroy(&parts);
     return st;
 }

@@ -1,5 +1,6 @@
 /*
- * Tickets: reservation, COMMIT, abort, quarantine. Engine thread. The state machine is described in decode_impl.h.
+ * Tickets: how one ends, by failure, ABORT, deadline or loss of the router, its quarantine, and the mail that reaches
+ * the tickets. How one begins is in landing.c. Engine thread. decode_impl.h describes the state machine.
  *
  * From quarantine a ticket is freed by the first of: DRAINED, its COMMIT (the writer flushes before it sends COMMIT),
  * or the fence of its writer. A DRAINED that the router relays for an attempt which it ended because the writer failed
@@ -17,7 +18,7 @@
 static const uint64_t MS = 1000000;
 enum { PAGE = SL_PAGE_TOKENS, PEER_GRACE_MS = 100 /* for a DRAINED in flight */ };
 
-static sl_ticket *find(const sl_decode *d, uint64_t rid, uint32_t attempt)
+sl_ticket *sl_ticket_find(const sl_decode *d, uint64_t rid, uint32_t attempt)
 {
     for (sl_ticket *t = d->e.tickets; t; t = t->next) {
         if (t->rid == rid && t->attempt == attempt)
@@ -33,7 +34,7 @@ static void tell_id(sl_decode *d, sl_msg_type type, uint64_t rid, uint32_t attem
     sl_worker_tell_router(d->worker, &m);
 }
 
-static void stale(sl_decode *d, const char *what, uint64_t rid, uint32_t attempt)
+void sl_ticket_stale(sl_decode *d, const char *what, uint64_t rid, uint32_t attempt)
 {
     d->e.count.stale++;
     sl_counter_add(d->c.stale, 1);
@@ -41,8 +42,8 @@ static void stale(sl_decode *d, const char *what, uint64_t rid, uint32_t attempt
            attempt);
 }
 
-static void tell_failed(sl_decode *d, uint64_t rid, uint32_t attempt, sl_status st, bool retryable,
-                        const char *why)
+void sl_ticket_tell_failed(sl_decode *d, uint64_t rid, uint32_t attempt, sl_status st, bool retryable,
+                           const char *why)
 {
     sl_msg m = {.type = SL_MSG_FAILED};
     memset(&m.failed, 0, sizeof m.failed);
@@ -82,8 +83,7 @@ static void ticket_free(sl_decode *d, sl_ticket *t)
     free(t);
 }
 
-/* Its writer writes no more: the ticket goes now, or when the last check of its pages is back. */
-static void let_go(sl_decode *d, sl_ticket *t)
+void sl_ticket_let_go(sl_decode *d, sl_ticket *t)
 {
     if (t->state == TICKET_RUNNING)
         d->e.n_running--;
@@ -108,7 +108,7 @@ void sl_ticket_end(sl_decode *d, sl_ticket *t, sl_status why)
     if (t->state == TICKET_LANDING && !t->drained)
         quarantine(d, t, why);
     else if (t->state != TICKET_QUARANTINE && t->state != TICKET_ENDING)
-        let_go(d, t);
+        sl_ticket_let_go(d, t);
 }
 
 void sl_tickets_free_all(sl_decode *d)
@@ -124,302 +124,15 @@ void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, 
     va_start(ap, fmt);
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
-    tell_failed(d, t->rid, t->attempt, st, retryable, why);
+    sl_ticket_tell_failed(d, t->rid, t->attempt, st, retryable, why);
     sl_ticket_end(d, t, st);
-}
-
-/* ---- RESERVE ---- */
-
-static sl_status check_reserve(sl_decode *d, const sl_msg_reserve *r, sl_sampling *sampling, sl_err *err)
-{
-    int64_t pages = ((int64_t)r->n_tokens + PAGE - 1) / PAGE;
-    if ((int64_t)r->n_tokens >= d->o.role.runner->max_context)
-        return sl_fail(err, SL_ERR_TOO_LARGE, "%zu tokens leave no room in the context of %d", r->n_tokens,
-                       d->o.role.runner->max_context);
-    if (pages > sl_arena_pages(d->o.role.arena))
-        return sl_fail(err, SL_ERR_TOO_LARGE, "%ld pages exceed the host store of %d (kvstore.bytes)",
-                       (long)pages, sl_arena_pages(d->o.role.arena));
-    for (size_t i = 0; i < r->n_tokens; i++) {
-        if (r->tokens[i] < 0 || r->tokens[i] >= d->o.role.runner->vocab)
-            return sl_fail(err, SL_ERR_INVALID, "token %zu is %d, the vocabulary has %d", i, r->tokens[i],
-                           d->o.role.runner->vocab);
-    }
-    sl_rd rd = sl_rd_init(r->sampling.data, r->sampling.len);
-    if (sl_sampling_read(&rd, sampling) != SL_OK)
-        return sl_fail(err, SL_ERR_CORRUPT, "sampling parameters do not decode");
-    sl_status st = sl_sampling_validate(sampling, d->o.role.runner->vocab, err);
-    if (st != SL_OK)
-        sl_sampling_free(sampling);
-    return st;
-}
-
-/* Counts one page more for every running request, which needs it soon: without this margin the new prompt would cause a
- * retraction. */
-static bool has_room(const sl_decode *d, const sl_msg_reserve *r)
-{
-    int32_t n = (int32_t)((r->n_tokens + PAGE - 1) / PAGE);
-    int32_t matched = sl_store_match(d->role.store, r->tokens, (int32_t)r->n_tokens);
-    return n - matched + d->e.n_running <= sl_store_available(d->role.store) || !d->e.n_tickets;
-}
-
-static sl_ticket *ticket_new(sl_decode *d, sl_wmsg *m, sl_sampling *sampling, sl_lease *lease)
-{
-    const sl_msg_reserve *r = &m->msg.reserve;
-    sl_ticket *t = calloc(1, sizeof *t);
-    int32_t cap = (int32_t)r->n_tokens + PAGE;
-    int32_t *tokens = t ? malloc((size_t)cap * sizeof *tokens) : NULL;
-    if (!tokens) {
-        free(t);
-        return NULL;
-    }
-    memcpy(tokens, r->tokens, r->n_tokens * sizeof *tokens);
-    uint64_t now = sl_now_ns();
-    *t = (sl_ticket){.state = TICKET_LANDING,
-                     .m = m,
-                     .rid = r->rid,
-                     .attempt = r->attempt,
-                     .number = ++d->e.next_number,
-                     .writer = r->prefill_worker,
-                     .lease = lease,
-                     .sampling = *sampling,
-                     .tokens = tokens,
-                     .n_tokens = (int32_t)r->n_tokens,
-                     .cap = cap,
-                     .n_prompt = (int32_t)r->n_prompt,
-                     .reserved_ns = now,
-                     .prev = d->e.tickets_tail,
-                     .deadline_ns = r->deadline_ms ? now + r->deadline_ms * MS : UINT64_MAX};
-    *(t->prev ? &t->prev->next : &d->e.tickets) = t;
-    d->e.tickets_tail = t;
-    d->e.n_tickets++;
-    return t;
-}
-
-static void answer_reserved(sl_decode *d, const sl_ticket *t)
-{
-    sl_msg m = {.type = SL_MSG_RESERVED};
-    _Static_assert(sizeof(int32_t) == sizeof(uint32_t), "page numbers");
-    m.reserved = (sl_msg_reserved){.rid = t->rid,
-                                   .attempt = t->attempt,
-                                   .ticket = t->number,
-                                   .matched_pages = (uint32_t)sl_lease_matched(t->lease),
-                                   .pages = (uint32_t *)(uintptr_t)sl_lease_pages(t->lease),
-                                   .n_pages = (size_t)sl_lease_n_pages(t->lease)};
-    sl_worker_tell_router(d->worker, &m);
-    sl_log(SL_LOG_DEBUG, "decode", "reserved",
-           "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d pages=%d matched=%d", t->rid,
-           t->attempt, t->number, t->n_tokens, sl_lease_n_pages(t->lease), sl_lease_matched(t->lease));
-}
-
-static void on_reserve(sl_decode *d, sl_wmsg *m)
-{
-    const sl_msg_reserve *r = &m->msg.reserve;
-    sl_sampling sampling;
-    sl_lease *lease = NULL;
-    sl_err err = {0};
-    if (find(d, r->rid, r->attempt)) {
-        stale(d, "reserve", r->rid, r->attempt);
-        goto drop;
-    }
-    sl_status st = check_reserve(d, r, &sampling, &err);
-    if (st != SL_OK) {
-        tell_failed(d, r->rid, r->attempt, st, false, err.text);
-        goto drop;
-    }
-    const char *full = d->role.draining ? "draining"
-                       : d->e.n_tickets >= d->o.max_batch + d->o.max_waiting
-                           ? "all decode slots and places in the queue are taken"
-                       : !has_room(d, r) ? "no host pages"
-                                         : NULL;
-    if (!full) {
-        st = sl_store_lease(d->role.store, r->tokens, (int32_t)r->n_tokens, &lease);
-        full = st == SL_OK ? NULL : "no host pages";
-    }
-    if (full) {
-        sl_counter_add(d->c.t_refused, 1);
-        tell_failed(d, r->rid, r->attempt, SL_ERR_EXHAUSTED, true, full);
-        goto drop_sampling;
-    }
-    sl_ticket *t = ticket_new(d, m, &sampling, lease);
-    if (!t) {
-        sl_lease_release(lease, true);
-        tell_failed(d, r->rid, r->attempt, SL_ERR_NO_MEMORY, true, "out of memory");
-        goto drop_sampling;
-    }
-    answer_reserved(d, t);
-    int32_t matched = sl_lease_matched(lease);
-    t->unverified = matched && sl_checker_seals(&d->role.checker);
-    if (t->unverified && !sl_damage_verify(d, t, 0, matched, false))
-        sl_ticket_failed(d, t, SL_ERR_NO_MEMORY, true, "out of memory");
-    return;
-drop_sampling:
-    sl_sampling_free(&sampling);
-drop:
-    sl_wmsg_free(m);
-}
-
-/* ---- COMMIT ---- */
-
-/* The shipped pages are right; the matched ones may still be at the checker. */
-static void arrived(sl_decode *d, sl_ticket *t)
-{
-    t->arrived = true;
-    if (t->unverified)
-        return;
-    sl_counter_add(d->c.t_committed, 1);
-    t->state = TICKET_WAITING;
-    t->order = ++d->e.next_order;
-    t->deadline_ns = UINT64_MAX; /* the router watches it from now on */
-    t->sealed = sl_checker_seals(&d->role.checker) ? t->n_tokens / PAGE : 0;
-    sl_lease_publish(t->lease, t->tokens, t->n_tokens);
-    sl_log(SL_LOG_DEBUG, "decode", "committed",
-           "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d cached=%u wait_us=%" PRIu64, t->rid,
-           t->attempt, t->number, t->n_tokens, t->cached_tokens, (sl_now_ns() - t->reserved_ns) / 1000);
-    sl_batch_first_token(d, t);
-}
-
-static const char *check_commit(const sl_decode *d, const sl_ticket *t, const sl_msg_commit *c)
-{
-    size_t shipped = (size_t)(sl_lease_n_pages(t->lease) - sl_lease_matched(t->lease));
-    if (c->n_tokens != (uint32_t)t->n_tokens)
-        return "number of tokens differs";
-    if (c->first_page != (uint32_t)sl_lease_matched(t->lease))
-        return "first shipped page differs";
-    if (c->n_crc != shipped * (size_t)d->geo->n_layers)
-        return "number of checksums differs";
-    if (c->first.id < 0 || c->first.id >= d->o.role.runner->vocab)
-        return "first token is outside the vocabulary";
-    return NULL;
-}
-
-/* Owns m. */
-static void check_with(sl_decode *d, sl_ticket *t, sl_check *k, sl_wmsg *m)
-{
-    k->m = m;
-    t->checks++;
-    sl_checker_post(&d->role.checker, k);
-}
-
-static void on_commit(sl_decode *d, sl_wmsg *m)
-{
-    const sl_msg_commit *c = &m->msg.commit;
-    sl_ticket *t = find(d, c->rid, c->attempt);
-    bool fits = t && t->number == c->ticket && t->writer == c->worker_id && t->writer == m->worker_id;
-    if (fits && t->state == TICKET_QUARANTINE) { /* too late, but it says that its writer has finished */
-        stale(d, "commit", c->rid, c->attempt);
-        let_go(d, t);
-        goto drop;
-    }
-    if (!fits || t->state != TICKET_LANDING) {
-        stale(d, "commit", c->rid, c->attempt);
-        goto drop;
-    }
-    t->drained = true;
-    const char *wrong = check_commit(d, t, c);
-    if (wrong) {
-        sl_ticket_failed(d, t, SL_ERR_CORRUPT, true, "COMMIT: %s", wrong);
-        goto drop;
-    }
-    t->first = c->first;
-    t->cached_tokens = c->cached_tokens;
-    t->state = TICKET_CHECKING;
-    if (!d->o.role.verify_checksums && !sl_checker_seals(&d->role.checker)) {
-        arrived(d, t);
-        goto drop;
-    }
-    int32_t from = sl_lease_matched(t->lease);
-    sl_check *k =
-        sl_check_new(SL_CHECK_KEEP, sl_lease_pages(t->lease) + from, sl_lease_n_pages(t->lease) - from, t);
-    if (k) {
-        k->expect = c->crc;
-        k->last_tokens = (t->n_tokens - 1) % PAGE + 1;
-        k->compare = d->o.role.verify_checksums;
-        check_with(d, t, k, m);
-        return;
-    }
-    sl_ticket_failed(d, t, SL_ERR_NO_MEMORY, true, "out of memory");
-drop:
-    sl_wmsg_free(m);
-}
-
-static void answer_pages(sl_decode *d, const sl_wmsg *m, uint32_t *crc, size_t n)
-{
-    const sl_msg_pages_ask *a = &m->msg.pages_ask;
-    sl_msg r = {.type = SL_MSG_PAGES_CRC};
-    r.pages_crc =
-        (sl_msg_pages_crc){.rid = a->rid, .attempt = a->attempt, .first = a->first, .crc = crc, .n_crc = n};
-    sl_worker_tell_peer(d->worker, m->ep_serial, &r);
-}
-
-static void on_pages_ask(sl_decode *d, sl_wmsg *m)
-{
-    const sl_msg_pages_ask *a = &m->msg.pages_ask;
-    sl_ticket *t = find(d, a->rid, a->attempt);
-    bool fits = t && t->state == TICKET_LANDING && t->number == a->ticket && t->writer == m->worker_id &&
-                (uint64_t)a->first + a->count <= (uint64_t)sl_lease_matched(t->lease);
-    sl_check *k =
-        fits ? sl_check_new(SL_CHECK_READ, sl_lease_pages(t->lease) + a->first, (int32_t)a->count, t) : NULL;
-    if (k) {
-        check_with(d, t, k, m);
-        return;
-    }
-    stale(d, "pages_ask", a->rid, a->attempt);
-    answer_pages(d, m, NULL, 0);
-    sl_wmsg_free(m);
-}
-
-/* The checksums of arrived pages are back. */
-static void on_arrival_checked(sl_decode *d, sl_ticket *t, const sl_check *c)
-{
-    if (!c->bad) {
-        arrived(d, t);
-        return;
-    }
-    d->e.count.corrupt++;
-    sl_counter_add(d->c.checksum, c->bad);
-    sl_ticket_failed(d, t, SL_ERR_CORRUPT, true, "%zu of %zu checksums of the arrived pages are wrong",
-                     c->bad, (size_t)c->n_pages * (size_t)d->geo->n_layers);
-}
-
-/* Pages are verified: those of the prefix that RESERVE has matched, or some of the patrol. */
-static void on_pages_verified(sl_decode *d, sl_ticket *t, const sl_check *k, bool ended)
-{
-    if (!sl_damage_verified(d, k) || ended || !t->unverified)
-        return;
-    t->unverified = false;
-    if (t->arrived)
-        arrived(d, t);
-}
-
-void sl_tickets_checked(sl_decode *d, sl_check *k)
-{
-    sl_ticket *t = k->owner;
-    bool ended = t->state == TICKET_ENDING || t->state == TICKET_QUARANTINE;
-    t->checks--;
-    switch (k->what) {
-    case SL_CHECK_READ: /* answered in every state: the pages were pinned until now */
-        answer_pages(d, k->m, k->crc, ended ? 0 : k->n_crc);
-        break;
-    case SL_CHECK_KEEP:
-        if (!ended)
-            on_arrival_checked(d, t, k); /* t was CHECKING and may be gone now */
-        break;
-    case SL_CHECK_VERIFY:
-        on_pages_verified(d, t, k, ended); /* the same */
-        break;
-    case SL_CHECK_SEAL:
-        break;
-    }
-    if (ended && t->state == TICKET_ENDING && !t->checks)
-        ticket_free(d, t);
-    sl_check_free(k);
 }
 
 /* ---- ABORT, DRAINED, fences ---- */
 
 static void on_abort(sl_decode *d, const sl_msg_abort *a)
 {
-    sl_ticket *t = find(d, a->rid, a->attempt);
+    sl_ticket *t = sl_ticket_find(d, a->rid, a->attempt);
     if (!t) {
         tell_id(d, SL_MSG_DRAINED, a->rid, a->attempt);
         return;
@@ -455,16 +168,16 @@ static void end_quarantine(sl_decode *d, sl_ticket *t)
 {
     sl_log(SL_LOG_DEBUG, "decode", "drained", "rid=%016" PRIx64 " attempt=%u", t->rid, t->attempt);
     tell_id(d, SL_MSG_DRAINED, t->rid, t->attempt);
-    let_go(d, t);
+    sl_ticket_let_go(d, t);
 }
 
 static void on_drained(sl_decode *d, const sl_wmsg *m)
 {
     const sl_msg_id *id = &m->msg.id;
     bool direct = m->ep_serial != 0;
-    sl_ticket *t = find(d, id->rid, id->attempt);
+    sl_ticket *t = sl_ticket_find(d, id->rid, id->attempt);
     if (!t || t->state == TICKET_ENDING || (direct && t->writer != m->worker_id)) {
-        stale(d, "drained", id->rid, id->attempt);
+        sl_ticket_stale(d, "drained", id->rid, id->attempt);
         return;
     }
     if (t->state == TICKET_LANDING) {
@@ -502,13 +215,13 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
 {
     switch (m->msg.type) {
     case SL_MSG_RESERVE:
-        on_reserve(d, m);
+        sl_landing_reserve(d, m);
         return;
     case SL_MSG_COMMIT:
-        on_commit(d, m);
+        sl_landing_commit(d, m);
         return;
     case SL_MSG_PAGES_ASK:
-        on_pages_ask(d, m);
+        sl_landing_pages_ask(d, m);
         return;
     case SL_MSG_ABORT:
         on_abort(d, &m->msg.abort);
@@ -523,7 +236,7 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
         sl_store_flush(d->role.store);
         break;
     default:
-        stale(d, sl_msg_type_name(m->msg.type), 0, 0);
+        sl_ticket_stale(d, sl_msg_type_name(m->msg.type), 0, 0);
         break;
     }
     sl_wmsg_free(m);

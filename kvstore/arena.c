@@ -209,6 +209,15 @@ static void describe(sl_arena *a)
              node, a->locked ? "locked" : "not locked", a->fd >= 0 ? ", shared" : "");
 }
 
+static sl_status acquire(sl_arena *a, const sl_arena_opts *opts, sl_err *err)
+{
+    SL_TRY(check_free(a, opts->numa_node, err));
+    SL_TRY(map_arena(a, opts, err));
+    SL_TRY(bind_arena(a, opts->numa_node, err));
+    SL_TRY(populate(a, err));
+    return lock_arena(a, opts->lock, err);
+}
+
 sl_status sl_arena_create(const sl_geometry *g, const sl_arena_opts *opts, sl_arena **out, sl_err *err)
 {
     if (g->page_bytes <= 0)
@@ -227,15 +236,7 @@ sl_status sl_arena_create(const sl_geometry *g, const sl_arena_opts *opts, sl_ar
     a->n_pages = (int32_t)n;
     a->bytes = n * (uint64_t)g->page_bytes;
     a->mapped = a->bytes;
-    sl_status st = check_free(a, opts->numa_node, err);
-    if (st == SL_OK)
-        st = map_arena(a, opts, err);
-    if (st == SL_OK)
-        st = bind_arena(a, opts->numa_node, err);
-    if (st == SL_OK)
-        st = populate(a, err);
-    if (st == SL_OK)
-        st = lock_arena(a, opts->lock, err);
+    sl_status st = acquire(a, opts, err);
     if (st != SL_OK) {
         sl_arena_destroy(a);
         return st;

@@ -136,6 +136,22 @@ static sl_status check_page(const sl_store *s, const recount *c, int32_t p, sl_e
     return SL_OK;
 }
 
+static sl_status check_pages(const sl_store *s, recount *c, sl_err *err)
+{
+    SL_TRY(count_leases(s, c, err));
+    SL_TRY(check_lists(s, c, err));
+    int32_t in_table = 0, in_tree = 0;
+    for (uint32_t i = 0; i <= s->mask; i++)
+        in_table += s->table[i] != NONE;
+    for (int32_t p = 0; p < s->n_pages; p++) {
+        SL_TRY(check_page(s, c, p, err));
+        in_tree += s->nodes[p].state == PAGE_TREE;
+    }
+    if (in_table != in_tree)
+        BROKEN("%d pages in the table, %d in the tree", in_table, in_tree);
+    return SL_OK;
+}
+
 sl_status sl_store_check(const sl_store *s, sl_err *err)
 {
     size_t n = (size_t)s->n_pages;
@@ -143,25 +159,14 @@ sl_status sl_store_check(const sl_store *s, sl_err *err)
     uint8_t *listed = calloc(n, 1);
     sl_status st = SL_ERR_NO_MEMORY;
     if (!counts || !listed)
-        goto done;
+        goto free_counts;
     recount c = {counts, counts + n, counts + 2 * n, listed};
     for (size_t p = 0; p < n; p++) {
         if (s->nodes[p].state == PAGE_TREE && s->nodes[p].parent != NONE)
             c.children[s->nodes[p].parent]++;
     }
-    st = count_leases(s, &c, err);
-    if (st == SL_OK)
-        st = check_lists(s, &c, err);
-    int32_t in_table = 0, in_tree = 0;
-    for (uint32_t i = 0; i <= s->mask; i++)
-        in_table += s->table[i] != NONE;
-    for (int32_t p = 0; p < s->n_pages && st == SL_OK; p++) {
-        st = check_page(s, &c, p, err);
-        in_tree += s->nodes[p].state == PAGE_TREE;
-    }
-    if (st == SL_OK && in_table != in_tree)
-        st = sl_fail(err, SL_ERR_INTERNAL, "%d pages in the table, %d in the tree", in_table, in_tree);
-done:
+    st = check_pages(s, &c, err);
+free_counts:
     free(counts);
     free(listed);
     return st;

@@ -204,9 +204,7 @@ static sl_status render_plain(ct_render *r)
     for (size_t i = 0; i < r->n; i++) {
         ct_str(&r->out, ct_role(r->msgs[i]));
         ct_str(&r->out, ": ");
-        sl_status st = ct_content(r, i);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(ct_content(r, i));
         ct_str(&r->out, "\n");
     }
     ct_str(&r->out, "assistant:");
@@ -232,31 +230,30 @@ static sl_status render(sl_chat_format f, ct_render *r)
 
 sl_status sl_chat_render(sl_chat_format f, const sl_chat_request *req, char **text, size_t *len, sl_err *err)
 {
-    sl_status st = check_messages(req, err);
-    if (st == SL_OK)
-        st = check_tools(req, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(check_messages(req, err));
+    SL_TRY(check_tools(req, err));
+    sl_status st = SL_ERR_NO_MEMORY;
     size_t n = json_array_size(req->messages);
     ct_render r = {.err = err, .req = req, .n = n, .last_user = SIZE_MAX};
     r.msgs = malloc(n * sizeof *r.msgs);
     r.index = malloc(n * sizeof *r.index);
-    if (!r.msgs || !r.index) {
-        st = SL_ERR_NO_MEMORY;
+    if (!r.msgs || !r.index)
         goto free_lists;
-    }
     for (size_t i = 0; i < n; i++) {
         r.msgs[i] = json_array_get(req->messages, i);
         r.index[i] = i;
     }
     st = render(f, &r);
-    if (st == SL_OK && r.out.bad)
+    if (st != SL_OK)
+        goto free_text;
+    if (r.out.bad) {
         st = SL_ERR_NO_MEMORY;
-    if (st == SL_OK) {
-        *text = r.out.p;
-        *len = r.out.n;
-        r.out.p = NULL;
+        goto free_text;
     }
+    *text = r.out.p;
+    *len = r.out.n;
+    r.out.p = NULL; /* the caller's */
+free_text:
     free(r.out.p);
 free_lists:
     free(r.msgs);

@@ -117,9 +117,7 @@ static sl_status add_call(ct_render *r, size_t i, size_t k)
 {
     const char *name, *key;
     json_t *args, *v;
-    sl_status st = ct_arguments(r, i, k, &name, &args);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(ct_arguments(r, i, k, &name, &args));
     ct_str(&r->out, k ? "\n<" D "invoke name=\"" : "<" D "invoke name=\"");
     ct_str(&r->out, name);
     ct_str(&r->out, "\">\n");
@@ -151,15 +149,15 @@ static sl_status add_assistant(ct_render *r, size_t i)
         ct_str(&r->out, reasoning ? reasoning : "");
         ct_str(&r->out, "</think>");
     }
-    sl_status st = ct_content(r, i);
+    SL_TRY(ct_content(r, i));
     if (calls)
         ct_str(&r->out, "\n\n<" D "function_calls>\n");
-    for (size_t k = 0; st == SL_OK && k < json_array_size(calls); k++)
-        st = add_call(r, i, k);
+    for (size_t k = 0; k < json_array_size(calls); k++)
+        SL_TRY(add_call(r, i, k));
     if (calls)
         ct_str(&r->out, "\n</" D "function_calls>");
     ct_str(&r->out, "<｜end▁of▁sentence｜>");
-    return st;
+    return SL_OK;
 }
 
 static sl_status add_result(ct_render *r, size_t i)
@@ -242,10 +240,7 @@ sl_status ct_render_dsv32(ct_render *r)
     ct_str(&r->out, "<｜begin▁of▁sentence｜>");
     if (!is(r->msgs[0], "system"))
         add_extras(r, NULL, true);
-    for (size_t i = 0; i < r->n; i++) {
-        sl_status st = add_message(r, i);
-        if (st != SL_OK)
-            return st;
-    }
+    for (size_t i = 0; i < r->n; i++)
+        SL_TRY(add_message(r, i));
     return check_end(r);
 }

@@ -173,9 +173,11 @@ static sl_status add_assistant(glm *g, size_t i)
     add_stripped(out, g->nl, a.content, a.n_content);
     out->bad |= content.bad;
     free(content.p);
-    for (size_t k = 0; st == SL_OK && k < json_array_size(ct_tool_calls(msg)); k++)
-        st = add_call(g, i, k);
-    return st;
+    if (st != SL_OK)
+        return st;
+    for (size_t k = 0; k < json_array_size(ct_tool_calls(msg)); k++)
+        SL_TRY(add_call(g, i, k));
+    return SL_OK;
 }
 
 static sl_status add_result(glm *g, size_t i)
@@ -233,11 +235,8 @@ sl_status ct_render_glm(ct_render *r, bool spaced)
         add_tools(&g, ct_tools(r->req));
     if (ct_schema(r->req))
         add_schema(&g, ct_schema(r->req));
-    for (size_t i = 0; i < r->n; i++) {
-        sl_status st = add_message(&g, i);
-        if (st != SL_OK)
-            return st;
-    }
+    for (size_t i = 0; i < r->n; i++)
+        SL_TRY(add_message(&g, i));
     ct_str(&r->out, "<|assistant|>");
     if (!spaced)
         ct_str(&r->out, r->req->thinking ? "<think>" : "</think>");

@@ -66,17 +66,20 @@ sl_status sl_chat_parse(sl_chat_format f, bool thinking, const json_t *tools, co
     whole w = {0};
     if (sl_utf8_valid_len(text, len) < len)
         return SL_ERR_INVALID;
-    sl_status st = sl_chat_parser_create(f, thinking, tools, &p);
+    SL_TRY(sl_chat_parser_create(f, thinking, tools, &p));
+    sl_status st = sl_chat_parser_feed(p, text, len, collect, &w);
     if (st != SL_OK)
-        return st;
-    st = sl_chat_parser_feed(p, text, len, collect, &w);
-    if (st == SL_OK)
-        st = sl_chat_parser_finish(p, collect, &w);
-    json_t *msg = NULL;
-    if (st == SL_OK && (w.bad || w.reasoning.bad || w.content.bad || w.args.bad || !(msg = message(&w))))
-        st = SL_ERR_NO_MEMORY;
-    if (st == SL_OK)
+        goto free_parts;
+    st = sl_chat_parser_finish(p, collect, &w);
+    if (st != SL_OK)
+        goto free_parts;
+    bool complete = !w.bad && !w.reasoning.bad && !w.content.bad && !w.args.bad;
+    json_t *msg = complete ? message(&w) : NULL;
+    if (msg)
         *out = msg;
+    else
+        st = SL_ERR_NO_MEMORY;
+free_parts:
     free(w.reasoning.p);
     free(w.content.p);
     free(w.args.p);

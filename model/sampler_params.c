@@ -42,9 +42,7 @@ static sl_status copy_list(const void *from, size_t n, size_t each, void **out)
 sl_status sl_sampling_set_bias(sl_sampling *s, const sl_logit_bias *bias, uint32_t n)
 {
     void *p;
-    sl_status st = copy_list(bias, n, sizeof *bias, &p);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(copy_list(bias, n, sizeof *bias, &p));
     free(s->bias);
     s->bias = p;
     s->n_bias = n;
@@ -54,9 +52,7 @@ sl_status sl_sampling_set_bias(sl_sampling *s, const sl_logit_bias *bias, uint32
 sl_status sl_sampling_set_stop_ids(sl_sampling *s, const int32_t *ids, uint32_t n)
 {
     void *p;
-    sl_status st = copy_list(ids, n, sizeof *ids, &p);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(copy_list(ids, n, sizeof *ids, &p));
     free(s->stop_ids);
     s->stop_ids = p;
     s->n_stop_ids = n;
@@ -68,9 +64,8 @@ sl_status sl_sampling_copy(const sl_sampling *s, sl_sampling *out)
     sl_sampling c = *s;
     c.bias = NULL;
     c.stop_ids = NULL;
-    sl_status st = sl_sampling_set_bias(&c, s->bias, s->n_bias);
-    if (st == SL_OK)
-        st = sl_sampling_set_stop_ids(&c, s->stop_ids, s->n_stop_ids);
+    SL_TRY(sl_sampling_set_bias(&c, s->bias, s->n_bias));
+    sl_status st = sl_sampling_set_stop_ids(&c, s->stop_ids, s->n_stop_ids);
     if (st != SL_OK) {
         sl_sampling_free(&c);
         return st;
@@ -146,13 +141,9 @@ static sl_status check_bias(const sl_sampling *s, int32_t vocab, sl_err *err)
 
 sl_status sl_sampling_validate(const sl_sampling *s, int32_t vocab, sl_err *err)
 {
-    sl_status st = check_floats(s, err);
-    if (st == SL_OK)
-        st = check_ints(s, err);
-    if (st == SL_OK)
-        st = check_bias(s, vocab, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(check_floats(s, err));
+    SL_TRY(check_ints(s, err));
+    SL_TRY(check_bias(s, vocab, err));
     if (s->n_stop_ids > SL_STOP_IDS_MAX)
         return sl_fail(err, SL_ERR_TOO_LARGE, "stop_token_ids: %u entries, at most %d", s->n_stop_ids,
                        SL_STOP_IDS_MAX);

@@ -148,20 +148,24 @@ static sl_status alloc_tables(sl_model *m, sl_err *err)
     return SL_OK;
 }
 
+/* Memory for all weights; the first pass over the tensors has no block and only adds up their sizes. */
+static sl_status alloc_weights(maker *k)
+{
+    SL_TRY(alloc_tables(k->m, k->err));
+    SL_TRY(make_all(k));
+    return sl_be_alloc(k->m->be, SL_MEM_DEVICE, k->at, &k->m->weights.block, k->err);
+}
+
 static sl_status make_weights(sl_model *m, uint64_t seed, sl_err *err)
 {
     maker k = {.m = m, .seed = seed, .err = err};
-    sl_status st = alloc_tables(m, err);
-    if (st == SL_OK)
-        st = make_all(&k);
-    if (st == SL_OK)
-        st = sl_be_alloc(m->be, SL_MEM_DEVICE, k.at, &m->weights.block, err);
+    sl_status st = alloc_weights(&k);
     if (st != SL_OK)
         return sl_fail_in(err, st, "%.1f GiB of weights", (double)k.at / (1 << 30));
     k.block = m->weights.block;
-    st = make_all(&k);
+    SL_TRY(make_all(&k));
     m->weights.bytes = k.bytes;
-    return st == SL_OK ? sl_be_sync(m->be, err) : st;
+    return sl_be_sync(m->be, err);
 }
 
 sl_status sl_model_synthetic(sl_backend *be, const sl_model_config *cfg, const sl_model_opts *opts,
@@ -184,12 +188,14 @@ sl_status sl_model_synthetic(sl_backend *be, const sl_model_config *cfg, const s
     if (opts->max_context && opts->max_context < m->config.max_context)
         m->config.max_context = opts->max_context;
     sl_status st = make_weights(m, synth->seed, err);
-    if (st == SL_OK)
-        st = sl_model_finish(m, err);
-    if (st != SL_OK) {
-        sl_model_destroy(m);
-        return st;
-    }
+    if (st != SL_OK)
+        goto destroy_model;
+    st = sl_model_finish(m, err);
+    if (st != SL_OK)
+        goto destroy_model;
     *out = m;
     return SL_OK;
+destroy_model:
+    sl_model_destroy(m);
+    return st;
 }

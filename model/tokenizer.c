@@ -180,6 +180,20 @@ static bool push_all(tk_ids *out, const tk_ids *in)
     return true;
 }
 
+/* Appends the ids of text to w->ids, between those of the post-processor if SL_TOK_ADD_SPECIAL is set. */
+static sl_status encode_into(tk_work *w, const char *text, size_t len)
+{
+    bool wrap = w->flags & SL_TOK_ADD_SPECIAL;
+    if (wrap && !push_all(&w->ids, &w->t->pre))
+        return SL_ERR_NO_MEMORY;
+    tk_work_cache(w, len);
+    if (len)
+        SL_TRY(tk_added_split(w, &w->t->added_raw, text, len, raw_text));
+    if (wrap && !push_all(&w->ids, &w->t->post))
+        return SL_ERR_NO_MEMORY;
+    return SL_OK;
+}
+
 sl_status sl_tokenizer_encode(const sl_tokenizer *t, const char *text, size_t len, unsigned flags,
                               int32_t **ids, size_t *n, sl_err *err)
 {
@@ -190,18 +204,12 @@ sl_status sl_tokenizer_encode(const sl_tokenizer *t, const char *text, size_t le
     if (valid < len)
         return sl_fail(err, SL_ERR_INVALID, "text is not UTF-8 at byte %zu", valid);
     tk_work w = {.t = t, .flags = flags, .err = err};
-    bool wrap = flags & SL_TOK_ADD_SPECIAL;
-    sl_status st = !wrap || push_all(&w.ids, &t->pre) ? SL_OK : SL_ERR_NO_MEMORY;
-    tk_work_cache(&w, len);
-    if (st == SL_OK && len)
-        st = tk_added_split(&w, &t->added_raw, text, len, raw_text);
-    if (st == SL_OK && wrap && !push_all(&w.ids, &t->post))
-        st = SL_ERR_NO_MEMORY;
+    sl_status st = encode_into(&w, text, len);
     if (st == SL_OK) {
         *ids = w.ids.n ? w.ids.v : NULL;
         *n = w.ids.n;
         if (w.ids.n)
-            w.ids.v = NULL;
+            w.ids.v = NULL; /* the caller's */
     }
     tk_work_free(&w);
     return st;

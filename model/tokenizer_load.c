@@ -41,33 +41,41 @@ sl_status tk_get_id(tk_loader *l, const json_t *v, int32_t *out)
 
 /* ---- the file ---- */
 
+/* The top-level keys that have a reader of their own, called with the value; its errors get the key as context. */
+static sl_status load_key(tk_loader *l, const json_t *root, const char *key,
+                          sl_status (*read)(tk_loader *l, const json_t *value))
+{
+    sl_status st = read(l, json_object_get(root, key));
+    return st == SL_OK ? st : sl_fail_in(l->err, st, "%s", key);
+}
+
+static sl_status read_pretokenizer(tk_loader *l, const json_t *value)
+{
+    SL_TRY(tk_load_pretokenizer(l, value));
+    return l->byte_level ? SL_OK
+                         : sl_fail(l->err, SL_ERR_UNSUPPORTED,
+                                   "one that does not end with ByteLevel is not implemented");
+}
+
+static sl_status read_decoder(tk_loader *l, const json_t *value)
+{
+    bool bytes = false;
+    SL_TRY(tk_check_decoder(l, value, &bytes));
+    return bytes ? SL_OK : sl_fail(l->err, SL_ERR_UNSUPPORTED, "one without ByteLevel is not implemented");
+}
+
+/* In this order: added tokens are matched in their normalized spelling, so the normalizer must be known. */
 static sl_status load_parts(tk_loader *l, const json_t *root)
 {
     const json_t *added = json_object_get(root, "added_tokens");
     if (added && !json_is_null(added) && !json_is_array(added))
         return sl_fail(l->err, SL_ERR_INVALID, "added_tokens: must be an array");
-    sl_status st = tk_load_model(l, json_object_get(root, "model"), json_array_size(added));
-    if (st != SL_OK)
-        return st;
-    st = tk_load_normalizer(l, json_object_get(root, "normalizer"));
-    if (st != SL_OK)
-        return sl_fail_in(l->err, st, "normalizer");
-    st = tk_load_added(l, added);
-    if (st != SL_OK)
-        return st;
-    st = tk_load_pretokenizer(l, json_object_get(root, "pre_tokenizer"));
-    if (st == SL_OK && !l->byte_level)
-        st = sl_fail(l->err, SL_ERR_UNSUPPORTED, "without ByteLevel at its end is not implemented");
-    if (st != SL_OK)
-        return sl_fail_in(l->err, st, "pre_tokenizer");
-    st = tk_load_postprocessor(l, json_object_get(root, "post_processor"));
-    if (st != SL_OK)
-        return sl_fail_in(l->err, st, "post_processor");
-    bool bytes = false;
-    st = tk_check_decoder(l, json_object_get(root, "decoder"), &bytes);
-    if (st == SL_OK && !bytes)
-        st = sl_fail(l->err, SL_ERR_UNSUPPORTED, "without ByteLevel is not implemented");
-    return st == SL_OK ? st : sl_fail_in(l->err, st, "decoder");
+    SL_TRY(tk_load_model(l, json_object_get(root, "model"), json_array_size(added)));
+    SL_TRY(load_key(l, root, "normalizer", tk_load_normalizer));
+    SL_TRY(tk_load_added(l, added));
+    SL_TRY(load_key(l, root, "pre_tokenizer", read_pretokenizer));
+    SL_TRY(load_key(l, root, "post_processor", tk_load_postprocessor));
+    return load_key(l, root, "decoder", read_decoder);
 }
 
 sl_status sl_tokenizer_parse(const char *json, size_t len, const char *name, sl_tokenizer **out, sl_err *err)
@@ -175,11 +183,9 @@ sl_status sl_tokenizer_load(const char *path, sl_tokenizer **out, sl_err *err)
     if (a < 0 || (size_t)a >= sizeof file || b < 0 || (size_t)b >= sizeof config)
         return sl_fail(err, SL_ERR_TOO_LARGE, "%.64s…: path is too long", path);
     size_t len;
-    sl_status st = read_file(file, &text, &len, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(read_file(file, &text, &len, err));
     sl_tokenizer *t;
-    st = sl_tokenizer_parse(text, len, file, &t, err);
+    sl_status st = sl_tokenizer_parse(text, len, file, &t, err);
     free(text);
     if (st != SL_OK)
         return st;

@@ -108,15 +108,12 @@ static sl_status add_split(tk_loader *l, const json_t *split)
 {
     tk_behavior behavior = TK_ISOLATED;
     bool invert = false;
-    sl_status st = get_behavior(l, split, &behavior);
-    if (st == SL_OK)
-        st = tk_get_bool(l, split, "invert", false, &invert);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(get_behavior(l, split, &behavior));
+    SL_TRY(tk_get_bool(l, split, "invert", false, &invert));
     const json_t *pattern = json_object_get(split, "pattern");
     const json_t *regex = json_object_get(pattern, "Regex"), *text = json_object_get(pattern, "String");
     if (json_is_string(regex)) {
-        st = add_regex(l, json_string_value(regex), json_string_length(regex), behavior, invert);
+        sl_status st = add_regex(l, json_string_value(regex), json_string_length(regex), behavior, invert);
         return st == SL_OK ? st : sl_fail_in(l->err, st, "pattern.Regex");
     }
     if (json_is_string(text))
@@ -127,24 +124,20 @@ static sl_status add_split(tk_loader *l, const json_t *split)
 static sl_status add_byte_level(tk_loader *l, const json_t *p)
 {
     bool prefix, regex;
-    sl_status st = tk_get_bool(l, p, "add_prefix_space", true, &prefix);
-    if (st == SL_OK)
-        st = tk_get_bool(l, p, "use_regex", true, &regex);
-    if (st == SL_OK && prefix && !new_step(l))
-        st = tk_no_memory(l);
-    if (st == SL_OK && regex)
-        st = add_regex(l, GPT2_SPLIT, sizeof GPT2_SPLIT - 1, TK_ISOLATED, false);
+    SL_TRY(tk_get_bool(l, p, "add_prefix_space", true, &prefix));
+    SL_TRY(tk_get_bool(l, p, "use_regex", true, &regex));
     l->byte_level = true;
-    return st;
+    if (prefix && !new_step(l)) /* a step without a pattern inserts the space, see raw_piece() */
+        return tk_no_memory(l);
+    return regex ? add_regex(l, GPT2_SPLIT, sizeof GPT2_SPLIT - 1, TK_ISOLATED, false) : SL_OK;
 }
 
 static sl_status add_digits(tk_loader *l, const json_t *p)
 {
     static const char digit[] = "\\p{N}";
     bool each;
-    sl_status st = tk_get_bool(l, p, "individual_digits", false, &each);
-    return st == SL_OK ? add_regex(l, digit, sizeof digit - 1, each ? TK_ISOLATED : TK_CONTIGUOUS, false)
-                       : st;
+    SL_TRY(tk_get_bool(l, p, "individual_digits", false, &each));
+    return add_regex(l, digit, sizeof digit - 1, each ? TK_ISOLATED : TK_CONTIGUOUS, false);
 }
 
 sl_status tk_load_pretokenizer(tk_loader *l, const json_t *p)
@@ -203,9 +196,7 @@ static sl_status template_ids(tk_loader *l, const json_t *tmpl, const json_t *pi
     json_array_foreach(ids, i, v)
     {
         int32_t id;
-        sl_status st = tk_get_id(l, v, &id);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(tk_get_id(l, v, &id));
         if (!tk_ids_push(out, id))
             return tk_no_memory(l);
     }
@@ -243,10 +234,18 @@ static sl_status add_template(tk_loader *l, const json_t *tmpl)
 {
     tk_ids pre = {0}, post = {0};
     sl_status st = read_template(l, tmpl, &pre, &post);
-    if (st == SL_OK)
-        st = prepend(l, &l->t->pre, &pre);
-    for (size_t i = 0; st == SL_OK && i < post.n; i++)
-        st = tk_ids_push(&l->t->post, post.v[i]) ? SL_OK : tk_no_memory(l);
+    if (st != SL_OK)
+        goto free_ids;
+    st = prepend(l, &l->t->pre, &pre);
+    if (st != SL_OK)
+        goto free_ids;
+    for (size_t i = 0; i < post.n; i++) {
+        if (!tk_ids_push(&l->t->post, post.v[i])) {
+            st = tk_no_memory(l);
+            break;
+        }
+    }
+free_ids:
     free(pre.v);
     free(post.v);
     return st;

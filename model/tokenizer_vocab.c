@@ -281,19 +281,30 @@ static sl_status match_token(tk_loader *l, int32_t id)
         return tk_trie_add(&t->added_raw, tok->text, tok->n_text, id);
     char *spelled = NULL;
     size_t n = 0;
-    sl_status st = normalize(l, tok->text, tok->n_text, &spelled, &n);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(normalize(l, tok->text, tok->n_text, &spelled, &n));
     bool changed = n != tok->n_text || memcmp(spelled, tok->text, n) != 0;
-    st = n ? tk_trie_add(&t->added_normalized, spelled, n, id) : SL_OK;
-    /* a token whose spelling the normalizer changes decodes to the changed spelling, and that one is not in
-     * the list of special tokens */
-    if (st == SL_OK && changed) {
+    sl_status st = n ? tk_trie_add(&t->added_normalized, spelled, n, id) : SL_OK;
+    if (st != SL_OK)
+        goto free_spelled;
+    /* A token whose spelling the normalizer changes decodes to the changed spelling, which is not in the list of
+     * special tokens. */
+    if (changed) {
         tok->skip = false;
         st = set_bytes(l, tok, spelled, n) ? SL_OK : tk_no_memory(l);
     }
+free_spelled:
     free(spelled);
     return st;
+}
+
+/* Token id is new: it gets its text. */
+static sl_status new_token(tk_loader *l, int32_t id, const char *text, size_t len)
+{
+    SL_TRY(grow_tokens(l, id + 1));
+    if (l->t->tokens[id].text)
+        return sl_fail(l->err, SL_ERR_INVALID, "id: %d is already that of \"%.64s\"", id,
+                       l->t->tokens[id].text);
+    return set_token(l, id, text, len);
 }
 
 static sl_status add_token(tk_loader *l, const json_t *item, int32_t *next_id)
@@ -316,18 +327,12 @@ static sl_status add_token(tk_loader *l, const json_t *item, int32_t *next_id)
                        expected);
     if (known < 0) {
         ++*next_id;
-        st = grow_tokens(l, id + 1);
-        if (st == SL_OK && t->tokens[id].text)
-            st = sl_fail(l->err, SL_ERR_INVALID, "id: %d is taken by \"%.64s\"", id, t->tokens[id].text);
-        if (st == SL_OK)
-            st = set_token(l, id, text, len);
+        SL_TRY(new_token(l, id, text, len));
     } else if (t->tokens[id].flags & TK_ADDED) {
-        st = sl_fail(l->err, SL_ERR_INVALID, "content: \"%.64s\" is there twice", text);
+        return sl_fail(l->err, SL_ERR_INVALID, "content: \"%.64s\" is there twice", text);
     }
-    if (st == SL_OK)
-        st = get_flags(l, item, &t->tokens[id].flags);
-    if (st == SL_OK)
-        st = match_token(l, id);
+    SL_TRY(get_flags(l, item, &t->tokens[id].flags));
+    st = match_token(l, id);
     return st == SL_ERR_INVALID && l->err && !l->err->text[0]
                ? sl_fail(l->err, st, "content: \"%.64s\" equals another added token once normalized", text)
                : st;

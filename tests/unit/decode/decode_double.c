@@ -301,7 +301,7 @@ bool dd_checked(decode_double *x, size_t bad)
     c->bad = bad;
     if (c->what == SL_CHECK_READ)
         c->n_crc = (size_t)c->n_pages * DD_LAYERS;
-    sl_tickets_checked(x->d, c);
+    sl_landing_checked(x->d, c);
     return true;
 }
 
@@ -311,7 +311,7 @@ int dd_check(decode_double *x)
     for (sl_check *c; (c = (sl_check *)sl_mailbox_take(x->d->role.checker.inbox)); n++) {
         while (!sl_checker_work(&x->d->role.checker, c))
             ;
-        sl_tickets_checked(x->d, c);
+        sl_landing_checked(x->d, c);
     }
     return n;
 }

@@ -204,7 +204,7 @@ START_TEST(asked_pages)
     ck_assert_uint_eq(k->n_crc, DD_LAYERS);
     ck_assert_uint_eq(k->crc[1], before);
     ck_assert_uint_ne(before, sl_arena_page_crc(x.arena, page, 1, SL_PAGE_TOKENS));
-    sl_tickets_checked(x.d, k);
+    sl_landing_checked(x.d, k);
     dd_expect(&x, SL_MSG_PAGES_CRC, 2);
     sl_mailbox_post(x.d->role.checker.inbox, verify);
     dd_drained(&x, 2, DD_WRITER);
