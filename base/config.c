@@ -199,6 +199,8 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
         SL_TRY(read_cluster_secret(cfg, err));
     if (!cfg->router.tls_cert[0] != !cfg->router.tls_key[0])
         return sl_fail(err, SL_ERR_INVALID, "router.tls_cert and router.tls_key: set both or neither");
+    if (cfg->router.tls_client_ca[0] && !cfg->router.tls_cert[0])
+        return sl_fail(err, SL_ERR_INVALID, "router.tls_client_ca: needs router.tls_cert and router.tls_key");
     if (cfg->cluster.dead_after_ms < 2 * cfg->cluster.heartbeat_ms)
         return sl_fail(err, SL_ERR_INVALID,
                        "cluster.dead_after_ms (%d) must be at least twice cluster.heartbeat_ms (%d)",

@@ -140,6 +140,7 @@ typedef struct sl_config {
         char keys_file[SL_CFG_PATH_BYTES];
         char tls_cert[SL_CFG_PATH_BYTES];
         char tls_key[SL_CFG_PATH_BYTES];
+        char tls_client_ca[SL_CFG_PATH_BYTES];
         uint64_t max_body_bytes;
         uint64_t max_request_bytes;    /* of all requests in flight */
         uint64_t max_unread_bytes;     /* of one stream */

@@ -202,8 +202,13 @@ const sl_cfg_row sl_cfg_rows[] = {
     BOOL(
         router, insecure, "false",
         "Serve clients beyond loopback although no key is set: every program that reaches the ports is served."),
-    STR(router, tls_cert, "", "PEM certificate chain; with tls_key it turns on TLS for HTTP and gRPC."),
+    STR(router, tls_cert, "",
+        "PEM certificate chain; with tls_key it turns on TLS for HTTP and gRPC. The files of all three tls keys are read again "
+        "on SIGHUP."),
     STR(router, tls_key, "", "PEM private key."),
+    STR(router, tls_client_ca, "",
+        "PEM certificates of authorities: with it every client, over HTTP and gRPC, must present a certificate that one of "
+        "them signed."),
     SIZE(router, max_body_bytes, "8MiB", KIB, 1024 * MIB, "Largest request body."),
     SIZE(router, max_request_bytes, "256MiB", MIB, TIB,
          "Memory for the bodies of all requests in flight and what they are parsed into, for HTTP and gRPC "

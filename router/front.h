@@ -16,6 +16,7 @@
 #include <uv.h>
 
 #include "router/core.h"
+#include "router/tls.h"
 
 typedef struct sl_front_class sl_front_class;
 
@@ -81,6 +82,10 @@ typedef struct sl_front_shared {
     size_t jobs, job_bytes;
 } sl_front_shared;
 sl_front_shared *sl_router_shared(sl_router *r);
+
+/* The certificates for a connection that begins now; NULL = plain. The connection takes a reference. Whether it is NULL
+ * never changes while the router runs. */
+sl_tls *sl_router_tls(sl_router *r);
 
 /* Connections that one address may have, by the options. */
 uint32_t sl_front_per_address(const sl_router_opts *o);

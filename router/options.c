@@ -47,6 +47,7 @@ static void client_opts(const sl_config *c, sl_router_opts *o)
     o->keys_file = c->router.keys_file;
     o->tls_cert = c->router.tls_cert;
     o->tls_key = c->router.tls_key;
+    o->tls_client_ca = c->router.tls_client_ca;
     o->max_body_bytes = c->router.max_body_bytes;
     o->max_request_bytes = c->router.max_request_bytes;
     o->max_unread_bytes = c->router.max_unread_bytes;

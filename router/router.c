@@ -122,6 +122,11 @@ sl_front_shared *sl_router_shared(sl_router *r)
     return &r->shared;
 }
 
+sl_tls *sl_router_tls(sl_router *r)
+{
+    return r->tls;
+}
+
 /* Descriptors that clients cannot take: workers, their transports, files, health checks. */
 enum { RESERVED_DESCRIPTORS = 256 };
 
@@ -268,11 +273,34 @@ static void on_wake(uv_async_t *h)
     check_drain(h->data, sl_now_ns());
 }
 
-/* A file that is wrong leaves the tenants as they are. */
-static void on_sighup(uv_signal_t *h, int signum)
+static sl_status load_tls(const sl_router *r, sl_tls **out, sl_err *err)
 {
-    (void)signum;
-    sl_router *r = h->data;
+    *out = NULL;
+    if (!r->o.tls_cert || !*r->o.tls_cert)
+        return SL_OK;
+    SL_TRY(sl_tls_load(r->o.tls_cert, r->o.tls_key, r->o.tls_client_ca, out, err));
+    sl_log(SL_LOG_INFO, "router", "tls_loaded", "cert=%s expires=%s client_ca=%s", r->o.tls_cert,
+           sl_tls_expires(*out), r->o.tls_client_ca ? r->o.tls_client_ca : "");
+    return SL_OK;
+}
+
+/* Files that are wrong leave the certificates as they are; connections keep those they began with. */
+static void reload_tls(sl_router *r)
+{
+    sl_tls *t;
+    sl_err err = {""};
+    if (load_tls(r, &t, &err)) {
+        sl_log(SL_LOG_ERROR, "router", "tls_kept", "expires=%s reason=\"%s\"", sl_tls_expires(r->tls),
+               err.text);
+        return;
+    }
+    sl_tls_unref(r->tls);
+    r->tls = t;
+}
+
+/* A file that is wrong leaves the tenants as they are. */
+static void reload_keys(sl_router *r)
+{
     sl_tenants t;
     sl_err err = {""};
     if (!r->o.keys_file || !*r->o.keys_file)
@@ -284,6 +312,13 @@ static void on_sighup(uv_signal_t *h, int signum)
     sl_tenants_free(&r->tenants);
     r->tenants = t;
     sl_log(SL_LOG_INFO, "router", "keys_loaded", "tenants=%zu", t.n);
+}
+
+static void on_sighup(uv_signal_t *h, int signum)
+{
+    (void)signum;
+    reload_tls(h->data);
+    reload_keys(h->data);
 }
 
 static void on_signal(uv_signal_t *h, int signum)
@@ -350,6 +385,7 @@ static sl_status open_router(sl_router *r, sl_err *err)
     SL_TRY(choose_names(r, err));
     if (r->o.keys_file && *r->o.keys_file)
         SL_TRY(sl_tenants_load(r->o.keys_file, &r->tenants, err));
+    SL_TRY(load_tls(r, &r->tls, err));
     SL_TRY(sl_cluster_init(r, err));
     r->cluster.max_context = r->model.context;
     SL_TRY(sl_effects_init(r));
@@ -441,6 +477,7 @@ static void free_tables(sl_router *r)
     sl_kv_free(r);
     sl_queue_free(r);
     sl_tenants_free(&r->tenants);
+    sl_tls_unref(r->tls);
     sl_effects_free(r);
 }
 

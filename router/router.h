@@ -49,6 +49,7 @@ typedef struct sl_router_opts {
     const char *api_key;            /* NULL or "" = none */
     const char *keys_file;          /* of tenants (core/tenants.h); NULL or "" = none */
     const char *tls_cert, *tls_key; /* PEM files; NULL or "" = plain */
+    const char *tls_client_ca;      /* PEM file; NULL or "" = clients need no certificate */
     uint64_t max_body_bytes;
     uint64_t max_request_bytes;           /* of all requests in flight, and what they become */
     uint64_t max_unread_bytes;            /* of one stream whose client does not read */

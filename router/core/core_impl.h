@@ -208,6 +208,7 @@ struct sl_router {
     sl_router_stats stats;
     sl_front *fronts[SL_FRONTS]; /* NULL where off; in the registry's order */
     sl_front_shared shared;      /* of the fronts */
+    sl_tls *tls;                 /* for connections that begin now; NULL = plain */
 };
 
 /* ---- link.c ---- */

@@ -22,6 +22,12 @@ static bool ready(const sl_grpc *g)
     return c.ready;
 }
 
+static SSL_CTX *ssl_context(void *router)
+{
+    sl_tls *t = sl_router_tls(router);
+    return t ? sl_tls_openssl(t) : NULL;
+}
+
 static sl_status grpc_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_err *err)
 {
     const sl_router_opts *ro = sl_router_options(r);
@@ -42,15 +48,11 @@ static sl_status grpc_create(sl_router *r, uv_loop_t *loop, sl_front **out, sl_e
                     .handshake_ms = ro->handshake_timeout_ms,
                     .idle_ms = ro->idle_timeout_ms,
                     .max_buffered = ro->max_unread_bytes};
+    o.tls = ssl_context;
+    o.tls_arg = r;
     rpc_callbacks(g, &o.cb);
-    sl_status st = SL_OK;
-    if (ro->tls_cert && *ro->tls_cert)
-        st = h2_tls_create(ro->tls_cert, ro->tls_key ? ro->tls_key : "", &g->tls, err);
-    o.tls = g->tls;
-    if (!st)
-        st = h2_server_create(&o, &g->h2, err);
+    sl_status st = h2_server_create(&o, &g->h2, err);
     if (st) {
-        SSL_CTX_free(g->tls);
         free(g);
         return st;
     }
@@ -99,7 +101,6 @@ static void grpc_destroy(sl_front *f)
 {
     sl_grpc *g = (sl_grpc *)f;
     h2_server_destroy(g->h2);
-    SSL_CTX_free(g->tls);
     free(g);
 }
 

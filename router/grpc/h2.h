@@ -44,7 +44,9 @@ typedef struct h2_options {
     uv_loop_t *loop;
     const char *host;
     int port;
-    SSL_CTX *tls; /* NULL = plain; borrowed */
+    /* The context of a connection that begins now; NULL = plain. The connection takes its own reference. */
+    SSL_CTX *(*tls)(void *tls_arg);
+    void *tls_arg;
     uint32_t max_connections, max_per_address, max_streams;
     uint32_t handshake_ms, idle_ms;
     size_t max_buffered;
@@ -80,8 +82,5 @@ bool h2_stream_finished(const h2_stream *s);
 
 /* For the fuzzer, without sockets: feeds the bytes of one connection and drops the output. */
 void h2_feed(const h2_callbacks *cb, const uint8_t *bytes, size_t n);
-
-/* tls.c: server context with ALPN h2. */
-sl_status h2_tls_create(const char *cert, const char *key, SSL_CTX **out, sl_err *err);
 
 #endif

@@ -170,11 +170,29 @@ static void on_read(uv_stream_t *st, ssize_t n, const uv_buf_t *buf)
     }
 }
 
+static int choose_alpn(SSL *ssl, const unsigned char **out, unsigned char *outlen, const unsigned char *in,
+                       unsigned inlen, void *arg)
+{
+    (void)ssl;
+    (void)arg;
+    for (unsigned i = 0; i < inlen; i += 1u + in[i]) {
+        if (in[i] == 2 && i + 3 <= inlen && !memcmp(in + i + 1, "h2", 2)) {
+            *out = in + i + 1;
+            *outlen = 2;
+            return SSL_TLSEXT_ERR_OK;
+        }
+    }
+    return SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
 static sl_status start_tls(h2_conn *c)
 {
-    if (!c->server->o.tls)
+    const h2_options *o = &c->server->o;
+    SSL_CTX *tls = o->tls ? o->tls(o->tls_arg) : NULL;
+    if (!tls)
         return SL_OK;
-    c->ssl = SSL_new(c->server->o.tls);
+    SSL_CTX_set_alpn_select_cb(tls, choose_alpn, NULL);
+    c->ssl = SSL_new(tls);
     c->rbio = BIO_new(BIO_s_mem());
     c->wbio = BIO_new(BIO_s_mem());
     if (!c->ssl || !c->rbio || !c->wbio) {

@@ -67,7 +67,6 @@ struct sl_grpc {
     const sl_router_opts *o;
     sl_router_stats *stats;
     h2_server *h2;
-    SSL_CTX *tls;
     rpc_call *calls;
     uint32_t generating; /* Generate calls that have not finished */
     bool was_ready;

@@ -21,6 +21,16 @@ void http_enter_state(struct MHD_Connection *c, http_conn_state state)
     }
 }
 
+/* A session that this does not reach has no certificate, and its handshake fails (no_certificate in daemon.c). */
+static void use_tls(sl_http *h, struct MHD_Connection *c, http_conn *k)
+{
+    sl_tls *t = sl_router_tls(h->r);
+    const union MHD_ConnectionInfo *ci =
+        t ? MHD_get_connection_info(c, MHD_CONNECTION_INFO_GNUTLS_SESSION) : NULL;
+    if (ci && ci->tls_session && !sl_tls_use(t, ci->tls_session))
+        k->tls = sl_tls_ref(t);
+}
+
 static void open_conn(sl_http *h, struct MHD_Connection *c, void **ctx)
 {
     const union MHD_ConnectionInfo *ci = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -28,6 +38,7 @@ static void open_conn(sl_http *h, struct MHD_Connection *c, void **ctx)
     *ctx = k;
     if (!k)
         return;
+    use_tls(h, c, k);
     k->fd = ci->connect_fd;
     k->since_ns = sl_now_ns();
     k->next = h->conns;
@@ -46,7 +57,18 @@ static void close_conn(sl_http *h, http_conn *k)
         h->conns = k->next;
     if (k->next)
         k->next->prev = k->prev;
-    free(k);
+    k->next = h->closed; /* libmicrohttpd ends the TLS session only after this call */
+    h->closed = k;
+}
+
+void http_free_closed(sl_http *h)
+{
+    while (h->closed) {
+        http_conn *k = h->closed;
+        h->closed = k->next;
+        sl_tls_unref(k->tls);
+        free(k);
+    }
 }
 
 void http_on_connection(void *cls, struct MHD_Connection *c, void **ctx,
@@ -71,6 +93,7 @@ void http_sweep(sl_http *h, uint64_t now_ns)
     if (now_ns - h->swept_ns < SWEEP_MS * SL_MS)
         return;
     h->swept_ns = now_ns;
+    http_free_closed(h);
     for (http_conn *k = h->conns; k; k = k->next) {
         if (now_ns - k->since_ns < limits[k->state] || now_ns < k->since_ns)
             continue;

@@ -4,6 +4,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <gnutls/abstract.h>
 #include <netdb.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,11 +17,6 @@
 #include "router/http/http_impl.h"
 
 enum { RUN_ROUNDS = 8 };
-
-/* TLS 1.2 and 1.3, authenticated ciphers, keys that are forgotten after each connection; as grpc/tls.c has it. */
-static const char TLS_PRIORITIES[] =
-    "SECURE128:%SERVER_PRECEDENCE:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-CIPHER-ALL:"
-    "+AES-128-GCM:+AES-256-GCM:+CHACHA20-POLY1305:-RSA";
 
 static void on_ready(uv_poll_t *p, int status, int events)
 {
@@ -95,29 +91,23 @@ static sl_status bind_to(const char *host, int port, int *fd, int *real, sl_err 
     return SL_OK;
 }
 
-static sl_status read_pem(const char *path, const char *key, char **out, sl_err *err)
+/* The daemon's own credentials are empty: each connection gets the current ones when it begins (connections.c). */
+static int no_certificate(gnutls_session_t session, const gnutls_datum_t *request, int n_request,
+                          const gnutls_pk_algorithm_t *algorithms, int n_algorithms, gnutls_pcert_st **certs,
+                          unsigned *n_certs, gnutls_privkey_t *key)
 {
-    FILE *f = fopen(path, "rbe");
-    if (!f)
-        return sl_fail(err, SL_ERR_IO, "router.%s: cannot read %s: %s", key, path, strerror(errno));
-    sl_strbuf sb = {0};
-    char buf[4096];
-    size_t n;
-    while ((n = fread(buf, 1, sizeof buf, f)) > 0 && sb.len < 1 << 20)
-        sl_sb_append(&sb, buf, n);
-    fclose(f);
-    *out = sl_sb_take(&sb);
-    return *out ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    (void)session, (void)request, (void)n_request, (void)algorithms, (void)n_algorithms;
+    (void)certs, (void)n_certs, (void)key;
+    return -1;
 }
 
 static sl_status start_daemon(sl_http *h, int fd, sl_err *err)
 {
     const sl_router_opts *o = h->o;
-    bool tls = o->tls_cert && *o->tls_cert;
-    struct MHD_OptionItem pem[] = {{MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)TLS_PRIORITIES},
-                                   {MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert},
-                                   {MHD_OPTION_HTTPS_MEM_KEY, 0, h->key},
-                                   {MHD_OPTION_END, 0, NULL}};
+    bool tls = sl_router_tls(h->r) != NULL;
+    struct MHD_OptionItem https[] = {{MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t)sl_tls_priorities},
+                                     {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(uintptr_t)no_certificate},
+                                     {MHD_OPTION_END, 0, NULL}};
     struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (tls ? MHD_USE_TLS : 0);
     h->daemon =
@@ -127,11 +117,9 @@ static sl_status start_daemon(sl_http *h, int fd, sl_err *err)
                          (unsigned)o->max_connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
                          (unsigned)sl_front_per_address(o), MHD_OPTION_CONNECTION_TIMEOUT,
                          (unsigned)((o->idle_timeout_ms + 999) / 1000), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                         (size_t)64 * 1024, MHD_OPTION_ARRAY, tls ? pem : none, MHD_OPTION_END);
+                         (size_t)64 * 1024, MHD_OPTION_ARRAY, tls ? https : none, MHD_OPTION_END);
     if (!h->daemon)
-        return sl_fail(err, SL_ERR_INVALID, "cannot start the HTTP server%s",
-                       tls ? ": router.tls_cert and router.tls_key must be a PEM certificate and its key"
-                           : "");
+        return sl_fail(err, SL_ERR_INTERNAL, "cannot start the HTTP server");
     return SL_OK;
 }
 
@@ -153,10 +141,6 @@ static sl_status poll_daemon(sl_http *h, sl_err *err)
 static sl_status open_http(sl_http *h, sl_err *err)
 {
     int fd = -1;
-    if (h->o->tls_cert && *h->o->tls_cert) {
-        SL_TRY(read_pem(h->o->tls_cert, "tls_cert", &h->cert, err));
-        SL_TRY(read_pem(h->o->tls_key ? h->o->tls_key : "", "tls_key", &h->key, err));
-    }
     SL_TRY(bind_to(h->o->http_host, h->o->http_port, &fd, &h->port, err));
     sl_status st = start_daemon(h, fd, err);
     if (st) {
@@ -245,8 +229,7 @@ static void http_destroy(sl_front *f)
         MHD_stop_daemon(h->daemon);
     close_owned((uv_handle_t *)h->poll);
     close_owned((uv_handle_t *)h->timer);
-    free(h->cert);
-    free(h->key);
+    http_free_closed(h);
     free(h);
 }
 

@@ -33,6 +33,7 @@ typedef struct http_conn {
     int fd;
     http_conn_state state;
     uint64_t since_ns; /* of the state */
+    sl_tls *tls;       /* that its session uses, or NULL */
 } http_conn;
 
 typedef struct sl_http {
@@ -45,13 +46,12 @@ typedef struct sl_http {
     int port;
     uv_poll_t *poll;
     uv_timer_t *timer;
-    bool dirty; /* MHD_run is due */
-    http_conn *conns;
+    bool dirty;                /* MHD_run is due */
+    http_conn *conns, *closed; /* closed: freed by the next sweep */
     uint64_t swept_ns;
     http_req *reqs;
     uint32_t started; /* requests in work */
     sl_oai_env env;
-    char *cert, *key;
 } sl_http;
 
 typedef struct http_watch {
@@ -108,7 +108,8 @@ void http_on_connection(void *cls, struct MHD_Connection *c, void **ctx,
                         enum MHD_ConnectionNotificationCode code);
 /* What the connection does from now on. */
 void http_enter_state(struct MHD_Connection *c, http_conn_state state);
-/* Closes connections that took too long for what they do. */
+/* Closes connections that took too long for what they do; frees the state of those that are closed. */
 void http_sweep(sl_http *h, uint64_t now_ns);
+void http_free_closed(sl_http *h);
 
 #endif

@@ -274,6 +274,7 @@ static void finish_rejects(const char *a, const char *b, const char *reason)
 START_TEST(rules_across_keys)
 {
     finish_rejects("router.tls_cert=/c.pem", NULL, "tls_key");
+    finish_rejects("router.tls_client_ca=/ca.pem", NULL, "router.tls_client_ca");
     finish_rejects("cluster.heartbeat_ms=1000", "cluster.dead_after_ms=1500", "twice");
     finish_rejects("router.http_port=9", "router.grpc_port=9", "both 9");
     finish_rejects("cluster.roles=router,decode", NULL, "prefill");

@@ -1,0 +1,161 @@
+/* See tls.h. */
+#include "router/tls.h"
+
+#include <errno.h>
+#include <gnutls/gnutls.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const char sl_tls_priorities[] =
+    "SECURE128:%SERVER_PRECEDENCE:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-CIPHER-ALL:"
+    "+AES-128-GCM:+AES-256-GCM:+CHACHA20-POLY1305:-RSA";
+/* The same for TLS 1.2 in OpenSSL; its suites of TLS 1.3 all qualify. */
+static const char OPENSSL_CIPHERS[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
+
+struct sl_tls {
+    unsigned refs;
+    SSL_CTX *openssl;
+    gnutls_certificate_credentials_t gnutls;
+    bool client_ca;
+    char expires[32];
+};
+
+static sl_status fail_openssl(sl_err *err, const char *key, const char *path)
+{
+    char text[256];
+    unsigned long e = ERR_get_error();
+    ERR_error_string_n(e, text, sizeof text);
+    ERR_clear_error();
+    return sl_fail(err, SL_ERR_INVALID, "router.%s: %s: %s", key, path, e ? text : "no certificate in it");
+}
+
+static sl_status readable(const char *key, const char *path, sl_err *err)
+{
+    FILE *f = fopen(path, "rbe");
+    if (!f)
+        return sl_fail(err, SL_ERR_IO, "router.%s: cannot read %s: %s", key, path, strerror(errno));
+    fclose(f);
+    return SL_OK;
+}
+
+static sl_status check_expiry(sl_tls *t, const char *path, sl_err *err)
+{
+    const ASN1_TIME *end = X509_get0_notAfter(SSL_CTX_get0_certificate(t->openssl));
+    struct tm tm;
+    if (ASN1_TIME_to_tm(end, &tm) != 1)
+        return fail_openssl(err, "tls_cert", path);
+    strftime(t->expires, sizeof t->expires, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    if (X509_cmp_current_time(end) < 0)
+        return sl_fail(err, SL_ERR_INVALID, "router.tls_cert: %s: expired at %s", path, t->expires);
+    return SL_OK;
+}
+
+static sl_status load_openssl(sl_tls *t, const char *cert, const char *key, const char *ca, sl_err *err)
+{
+    t->openssl = SSL_CTX_new(TLS_server_method());
+    if (!t->openssl)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "cannot make a TLS context");
+    SSL_CTX_set_min_proto_version(t->openssl, TLS1_2_VERSION);
+    SSL_CTX_set_cipher_list(t->openssl, OPENSSL_CIPHERS);
+    if (SSL_CTX_use_certificate_chain_file(t->openssl, cert) != 1)
+        return fail_openssl(err, "tls_cert", cert);
+    if (SSL_CTX_use_PrivateKey_file(t->openssl, key, SSL_FILETYPE_PEM) != 1) /* must fit the certificate */
+        return fail_openssl(err, "tls_key", key);
+    SL_TRY(check_expiry(t, cert, err));
+    if (!t->client_ca)
+        return SL_OK;
+    STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(ca);
+    if (!names || SSL_CTX_load_verify_locations(t->openssl, ca, NULL) != 1) {
+        sk_X509_NAME_pop_free(names, X509_NAME_free);
+        return fail_openssl(err, "tls_client_ca", ca);
+    }
+    SSL_CTX_set_client_CA_list(t->openssl, names);
+    SSL_CTX_set_verify(t->openssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    SSL_CTX_set_session_cache_mode(t->openssl, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_options(t->openssl, SSL_OP_NO_TICKET);
+    SSL_CTX_set_num_tickets(t->openssl, 0);
+    return SL_OK;
+}
+
+/* GnuTLS resumes no session unless its server asks for that, which nothing here does. */
+static sl_status load_gnutls(sl_tls *t, const char *cert, const char *key, const char *ca, sl_err *err)
+{
+    if (gnutls_certificate_allocate_credentials(&t->gnutls))
+        return sl_fail(err, SL_ERR_NO_MEMORY, "cannot make TLS credentials");
+    int e = gnutls_certificate_set_x509_key_file2(t->gnutls, cert, key, GNUTLS_X509_FMT_PEM, NULL, 0);
+    if (e < 0)
+        return sl_fail(err, SL_ERR_INVALID, "router.tls_cert and router.tls_key: %s, %s: %s", cert, key,
+                       gnutls_strerror(e));
+    e = t->client_ca ? gnutls_certificate_set_x509_trust_file(t->gnutls, ca, GNUTLS_X509_FMT_PEM) : 1;
+    if (e <= 0)
+        return sl_fail(err, SL_ERR_INVALID, "router.tls_client_ca: %s: %s", ca,
+                       e ? gnutls_strerror(e) : "no certificate in it");
+    return SL_OK;
+}
+
+static sl_status load(sl_tls *t, const char *cert, const char *key, const char *ca, sl_err *err)
+{
+    SL_TRY(readable("tls_cert", cert, err));
+    SL_TRY(readable("tls_key", key, err));
+    if (t->client_ca)
+        SL_TRY(readable("tls_client_ca", ca, err));
+    SL_TRY(load_openssl(t, cert, key, ca, err));
+    return load_gnutls(t, cert, key, ca, err);
+}
+
+sl_status sl_tls_load(const char *cert, const char *key, const char *client_ca, sl_tls **out, sl_err *err)
+{
+    sl_tls *t = calloc(1, sizeof *t);
+    if (!t)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    t->refs = 1;
+    t->client_ca = client_ca && *client_ca;
+    sl_status st = load(t, cert, key ? key : "", client_ca, err);
+    if (st)
+        sl_tls_unref(t);
+    else
+        *out = t;
+    return st;
+}
+
+sl_tls *sl_tls_ref(sl_tls *t)
+{
+    t->refs++;
+    return t;
+}
+
+void sl_tls_unref(sl_tls *t)
+{
+    if (!t || --t->refs)
+        return;
+    SSL_CTX_free(t->openssl);
+    if (t->gnutls)
+        gnutls_certificate_free_credentials(t->gnutls);
+    free(t);
+}
+
+SSL_CTX *sl_tls_openssl(sl_tls *t)
+{
+    return t->openssl;
+}
+
+sl_status sl_tls_use(sl_tls *t, gnutls_session_t session)
+{
+    if (gnutls_credentials_set(session, GNUTLS_CRD_CERTIFICATE, t->gnutls))
+        return SL_ERR_NO_MEMORY;
+    if (t->client_ca) {
+        gnutls_certificate_server_set_request(session, GNUTLS_CERT_REQUIRE);
+        gnutls_session_set_verify_cert(session, NULL,
+                                       0); /* in the handshake, which fails without a valid one */
+    }
+    return SL_OK;
+}
+
+const char *sl_tls_expires(const sl_tls *t)
+{
+    return t->expires;
+}
