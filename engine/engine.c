@@ -42,10 +42,9 @@ sl_status sl_engine_geometry(const sl_model_config *cfg, const sl_cache_dims *ca
 
 sl_status sl_engine_alloc(sl_engine *e, uint64_t bytes, void **out, sl_err *err)
 {
-    sl_status st = sl_be_alloc(e->be, SL_MEM_DEVICE, bytes, out, err);
-    if (st == SL_OK)
-        e->device_bytes += bytes;
-    return st;
+    SL_TRY(sl_be_alloc(e->be, SL_MEM_DEVICE, bytes, out, err));
+    e->device_bytes += bytes;
+    return SL_OK;
 }
 
 static sl_status check_opts(const sl_engine_opts *o, const sl_model_opts *m, const sl_model_config *cfg,
@@ -145,10 +144,9 @@ static sl_status make_layers(sl_engine *e, sl_err *err)
     e->layers = calloc((size_t)e->cfg->n_layers, sizeof *e->layers);
     if (!e->layers)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
-    sl_status st = SL_OK;
-    for (int32_t l = 0; l < e->cfg->n_layers && st == SL_OK; l++)
-        st = make_layer(e, l, err);
-    return st;
+    for (int32_t l = 0; l < e->cfg->n_layers; l++)
+        SL_TRY(make_layer(e, l, err));
+    return SL_OK;
 }
 
 static sl_status make_coord(sl_engine *e, sl_err *err)
@@ -174,15 +172,18 @@ static sl_status make_coord(sl_engine *e, sl_err *err)
     return sl_coord_create(e->be, &c, &e->coord, err);
 }
 
+static sl_status alloc_in(sl_engine *e, sl_mem_kind kind, size_t bytes, void **out, sl_err *err)
+{
+    return kind == SL_MEM_DEVICE ? sl_engine_alloc(e, bytes, out, err)
+                                 : sl_be_alloc(e->be, kind, bytes, out, err);
+}
+
 /* The four tables in one kind of memory; the mirror starts with -1 everywhere. */
 static sl_status make_tables(sl_engine *e, sl_mem_kind kind, sl_tables *t, sl_err *err)
 {
     size_t per = (size_t)e->o.max_seqs * (size_t)e->ld, total = 3 * per + (size_t)e->o.max_seqs;
     int32_t *base;
-    sl_status st = kind == SL_MEM_DEVICE ? sl_engine_alloc(e, total * 4, (void **)&base, err)
-                                         : sl_be_alloc(e->be, kind, total * 4, (void **)&base, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(alloc_in(e, kind, total * 4, (void **)&base, err));
     *t = (sl_tables){.host_pages = base,
                      .index_pages = base + per,
                      .row_pages = base + 2 * per,
@@ -196,32 +197,27 @@ static sl_status make_step_arrays(sl_engine *e, sl_mem_kind kind, sl_step_arrays
 {
     size_t n = (size_t)e->o.max_step_tokens, total = 3 * n + (size_t)e->max_logits;
     int32_t *base;
-    sl_status st = kind == SL_MEM_DEVICE ? sl_engine_alloc(e, total * 4, (void **)&base, err)
-                                         : sl_be_alloc(e->be, kind, total * 4, (void **)&base, err);
-    if (st == SL_OK)
-        *a = (sl_step_arrays){
-            .ids = base, .token_seq = base + n, .token_pos = base + 2 * n, .logit_rows = base + 3 * n};
-    return st;
+    SL_TRY(alloc_in(e, kind, total * 4, (void **)&base, err));
+    *a = (sl_step_arrays){
+        .ids = base, .token_seq = base + n, .token_pos = base + 2 * n, .logit_rows = base + 3 * n};
+    return SL_OK;
 }
 
 static sl_status make_io(sl_engine *e, sl_err *err)
 {
     size_t logits = (size_t)e->max_logits * (size_t)e->cfg->vocab_size * sizeof(float);
-    sl_status st;
-    if ((st = make_tables(e, SL_MEM_HOST, &e->host, err)) != SL_OK ||
-        (st = make_tables(e, SL_MEM_DEVICE, &e->dev, err)) != SL_OK ||
-        (st = make_step_arrays(e, SL_MEM_HOST, &e->in_host, err)) != SL_OK ||
-        (st = make_step_arrays(e, SL_MEM_DEVICE, &e->in_dev, err)) != SL_OK ||
-        (st = sl_engine_alloc(e, logits, (void **)&e->logits_dev, err)) != SL_OK)
-        return st;
+    SL_TRY(make_tables(e, SL_MEM_HOST, &e->host, err));
+    SL_TRY(make_tables(e, SL_MEM_DEVICE, &e->dev, err));
+    SL_TRY(make_step_arrays(e, SL_MEM_HOST, &e->in_host, err));
+    SL_TRY(make_step_arrays(e, SL_MEM_DEVICE, &e->in_dev, err));
+    SL_TRY(sl_engine_alloc(e, logits, (void **)&e->logits_dev, err));
     e->runs = calloc((size_t)e->o.max_seqs, sizeof *e->runs);
     if (!e->runs)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
-    if (e->unified)
-        e->logits_host = e->logits_dev;
-    else
-        st = sl_be_alloc(e->be, SL_MEM_HOST, logits, (void **)&e->logits_host, err);
-    return st;
+    if (!e->unified)
+        return sl_be_alloc(e->be, SL_MEM_HOST, logits, (void **)&e->logits_host, err);
+    e->logits_host = e->logits_dev;
+    return SL_OK;
 }
 
 static sl_status make_events(sl_engine *e, sl_err *err)
@@ -231,10 +227,25 @@ static sl_status make_events(sl_engine *e, sl_err *err)
     e->events = calloc((size_t)e->cfg->n_layers, sizeof *e->events);
     if (!e->events)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
-    sl_status st = SL_OK;
-    for (int32_t l = 0; l < e->cfg->n_layers && st == SL_OK; l++)
-        st = sl_event_create(e->be, &e->events[l], err);
-    return st;
+    for (int32_t l = 0; l < e->cfg->n_layers; l++)
+        SL_TRY(sl_event_create(e->be, &e->events[l], err));
+    return SL_OK;
+}
+
+static sl_status make_parts(sl_engine *e, sl_err *err)
+{
+    SL_TRY(check_arena(e, err));
+    if (!e->o.arena_readable) {
+        SL_TRY(sl_be_host_register(e->be, sl_arena_base(e->arena), sl_arena_bytes(e->arena), err));
+        e->registered = true;
+    }
+    SL_TRY(make_layers(e, err));
+    SL_TRY(sl_seqs_init(e, err));
+    SL_TRY(make_io(e, err));
+    SL_TRY(make_events(e, err));
+    SL_TRY(make_coord(e, err));
+    SL_TRY(sl_graphs_init(e, err));
+    return sl_be_sync(e->be, err);
 }
 
 sl_status sl_engine_create(sl_backend *be, sl_model *model, sl_arena *arena, const sl_engine_opts *opts,
@@ -242,9 +253,7 @@ sl_status sl_engine_create(sl_backend *be, sl_model *model, sl_arena *arena, con
 {
     const sl_model_opts *m = sl_model_get_opts(model);
     const sl_model_config *cfg = sl_model_get_config(model);
-    sl_status st = check_opts(opts, m, cfg, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(check_opts(opts, m, cfg, err));
     sl_engine *e = calloc(1, sizeof *e);
     if (!e)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
@@ -253,22 +262,14 @@ sl_status sl_engine_create(sl_backend *be, sl_model *model, sl_arena *arena, con
     e->unified = (sl_backend_caps(be) & SL_BE_UNIFIED) != 0;
     e->ld = sl_pages_for(opts->max_context);
     e->max_logits = m->max_logit_rows < opts->max_seqs ? m->max_logit_rows : opts->max_seqs;
-    if ((st = check_arena(e, err)) != SL_OK)
-        goto fail;
-    if (!opts->arena_readable &&
-        (st = sl_be_host_register(be, sl_arena_base(arena), sl_arena_bytes(arena), err)) != SL_OK)
-        goto fail;
-    e->registered = !opts->arena_readable;
-    if ((st = make_layers(e, err)) != SL_OK || (st = sl_seqs_init(e, err)) != SL_OK ||
-        (st = make_io(e, err)) != SL_OK || (st = make_events(e, err)) != SL_OK ||
-        (st = make_coord(e, err)) != SL_OK || (st = sl_graphs_init(e, err)) != SL_OK ||
-        (st = sl_be_sync(be, err)) != SL_OK)
-        goto fail;
-    e->o.gates.dense_layers = e->o.hot_rows_layer =
-        NULL; /* the coordinator has copied them; the caller may free its arrays */
+    sl_status st = make_parts(e, err);
+    if (st != SL_OK)
+        goto destroy;
+    /* The coordinator has copied these arrays; the caller may free them. */
+    e->o.gates.dense_layers = e->o.hot_rows_layer = NULL;
     *out = e;
     return SL_OK;
-fail:
+destroy:
     sl_engine_destroy(e);
     return st;
 }

@@ -90,10 +90,8 @@ static sl_step_graph *take_place(sl_engine *e)
 sl_status sl_graphs_capture(sl_engine *e, const sl_step_shape *shape, sl_err *err)
 {
     sl_graph *graph = NULL;
-    sl_status st = sl_be_capture_begin(e->be, err);
-    if (st != SL_OK)
-        return st;
-    st = sl_step_forward(e, shape->tokens, shape->logits ? shape->tokens : 0, err);
+    SL_TRY(sl_be_capture_begin(e->be, err));
+    sl_status st = sl_step_forward(e, shape->tokens, shape->logits ? shape->tokens : 0, err);
     sl_status end = sl_be_capture_end(e->be, &graph, st == SL_OK ? err : NULL);
     if (st != SL_OK || end != SL_OK) {
         sl_graph_destroy(graph);

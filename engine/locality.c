@@ -67,9 +67,7 @@ sl_status sl_locality_read(const char *text, size_t n, int32_t n_layers, sl_loca
         if (len < sizeof line) { /* no line of ours is longer */
             memcpy(line, text + at, len);
             line[len] = '\0';
-            sl_status st = read_line(&m, line, err);
-            if (st != SL_OK)
-                return st;
+            SL_TRY(read_line(&m, line, err));
         }
         at += len + 1;
     }

@@ -71,13 +71,10 @@ sl_status sl_seq_upload(sl_seq *s, sl_err *err)
     int32_t from = s->dirty_from, n = s->dirty_to - from;
     int32_t *host[] = {e->host.host_pages, e->host.index_pages, e->host.row_pages};
     int32_t *dev[] = {e->dev.host_pages, e->dev.index_pages, e->dev.row_pages};
-    sl_status st = SL_OK;
-    for (int i = 0; i < 3 && n > 0 && st == SL_OK; i++)
-        st = sl_be_copy(e->be, entries(dev[i], s) + from, entries(host[i], s) + from, (size_t)n * 4, err);
-    if (st == SL_OK && s->dirty_slot)
-        st = sl_be_copy(e->be, e->dev.hot_slot + s->row, e->host.hot_slot + s->row, 4, err);
-    if (st != SL_OK)
-        return st;
+    for (int i = 0; i < 3 && n > 0; i++)
+        SL_TRY(sl_be_copy(e->be, entries(dev[i], s) + from, entries(host[i], s) + from, (size_t)n * 4, err));
+    if (s->dirty_slot)
+        SL_TRY(sl_be_copy(e->be, e->dev.hot_slot + s->row, e->host.hot_slot + s->row, 4, err));
     s->dirty_from = s->dirty_to = 0;
     s->dirty_slot = false;
     return SL_OK;
@@ -188,9 +185,7 @@ static sl_coord_request request_of(const sl_seq *s)
 static sl_status check_open(const sl_engine *e, sl_residency r, const int32_t *pages, int32_t n_pages,
                             int32_t n_cached, sl_err *err)
 {
-    sl_status st = check_pages(e, pages, 0, n_pages, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(check_pages(e, pages, 0, n_pages, err));
     if (n_cached < 0 || n_cached > e->o.max_context || n_cached > n_pages * SL_PAGE_TOKENS)
         return sl_fail(err, SL_ERR_INVALID, "%d cached tokens in %d pages", n_cached, n_pages);
     if (e->free_seqs.n == 0)
@@ -203,9 +198,7 @@ static sl_status check_open(const sl_engine *e, sl_residency r, const int32_t *p
 sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t *pages, int32_t n_pages,
                              int32_t n_cached, void *user, sl_seq **out, sl_err *err)
 {
-    sl_status st = check_open(e, residency, pages, n_pages, n_cached, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(check_open(e, residency, pages, n_pages, n_cached, err));
     sl_seq *s = &e->seqs[list_take(&e->free_seqs)];
     s->open = true, s->len = n_cached, s->n_pages = 0, s->user = user;
     s->hot_slot = residency == SL_HIERARCHICAL ? list_take(&e->free_hot) : -1;
@@ -215,24 +208,23 @@ sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t
     e->host.hot_slot[s->row] = s->hot_slot;
     s->dirty_slot = true;
     sl_coord_request r = request_of(s);
-    st = sl_coord_request_begin(e->coord, &r, err);
-    if (st != SL_OK) {
-        release_all(s);
-        return st;
-    }
+    sl_status st = sl_coord_request_begin(e->coord, &r, err);
+    if (st != SL_OK)
+        goto release;
     *out = s;
     return SL_OK;
+release:
+    release_all(s);
+    return st;
 }
 
 sl_status sl_engine_seq_add_pages(sl_engine *e, sl_seq *s, const int32_t *pages, int32_t n_pages, sl_err *err)
 {
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
-    sl_status st = check_pages(e, pages, s->n_pages, n_pages, err);
-    if (st == SL_OK)
-        st = check_room(e, n_pages, s->hot_slot < 0, err);
-    if (st == SL_OK)
-        append_pages(s, pages, n_pages);
-    return st;
+    SL_TRY(check_pages(e, pages, s->n_pages, n_pages, err));
+    SL_TRY(check_room(e, n_pages, s->hot_slot < 0, err));
+    append_pages(s, pages, n_pages);
+    return SL_OK;
 }
 
 sl_status sl_engine_seq_spill(sl_engine *e, sl_seq *s, sl_err *err)
@@ -245,16 +237,17 @@ sl_status sl_engine_seq_spill(sl_engine *e, sl_seq *s, sl_err *err)
     s->hot_slot = list_take(&e->free_hot);
     sl_coord_request r = request_of(s);
     sl_status st = sl_coord_request_spill(e->coord, &r, err);
-    if (st != SL_OK) {
-        list_put(&e->free_hot, s->hot_slot);
-        s->hot_slot = -1;
-        return st;
-    }
+    if (st != SL_OK)
+        goto put_slot;
     release_rows(s);
     mark_dirty(s, 0, s->n_pages);
     e->host.hot_slot[s->row] = s->hot_slot;
     s->dirty_slot = true;
     return SL_OK;
+put_slot:
+    list_put(&e->free_hot, s->hot_slot);
+    s->hot_slot = -1;
+    return st;
 }
 
 void sl_engine_seq_close(sl_engine *e, sl_seq *s)

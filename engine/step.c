@@ -33,9 +33,7 @@ static sl_status measure_step(sl_engine *e, const sl_step_item *items, int32_t n
     *p = (step_plan){0};
     for (int32_t i = 0; i < n_items; i++) {
         const sl_step_item *it = &items[i];
-        sl_status st = check_item(e, it, err);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(check_item(e, it, err));
         if (it->n_tokens > e->o.max_step_tokens - p->tokens)
             return sl_fail(err, SL_ERR_TOO_LARGE, "step: more than %d tokens", e->o.max_step_tokens);
         if (it->want_logits && p->logits >= e->max_logits)
@@ -89,10 +87,10 @@ static sl_status upload_step(sl_engine *e, const sl_step_item *items, int32_t n_
                              sl_err *err)
 {
     size_t n = 3 * (size_t)p->tokens + (size_t)p->logits;
-    sl_status st = sl_be_copy(e->be, e->in_dev.ids, e->in_host.ids, n * 4, err);
-    for (int32_t i = 0; i < n_items && st == SL_OK; i++)
-        st = sl_seq_upload(items[i].seq, err);
-    return st;
+    SL_TRY(sl_be_copy(e->be, e->in_dev.ids, e->in_host.ids, n * 4, err));
+    for (int32_t i = 0; i < n_items; i++)
+        SL_TRY(sl_seq_upload(items[i].seq, err));
+    return SL_OK;
 }
 
 /* Calls the hook for every further layer whose rows are in the host pages. Waits for all of them when `all`.
@@ -117,11 +115,9 @@ static sl_status report_layers(sl_engine *e, bool all, sl_err *err)
 static sl_status engine_attend(void *ctx, const sl_attn_call *call, sl_err *err)
 {
     sl_engine *e = ctx;
-    sl_status st = sl_coord_attend(e->coord, call, err);
-    if (st == SL_OK && !e->sync && e->hooks && e->hooks->layer_done)
-        st = sl_event_record(e->be, e->events[call->layer], err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_coord_attend(e->coord, call, err));
+    if (!e->sync && e->hooks && e->hooks->layer_done)
+        SL_TRY(sl_event_record(e->be, e->events[call->layer], err));
     e->layers_run = call->layer + 1;
     return report_layers(e, false, err);
 }
@@ -164,19 +160,23 @@ static sl_status enqueue(sl_engine *e, const step_plan *p, bool *fresh, sl_err *
     return sl_be_graph_launch(e->be, graph, err);
 }
 
-/* rows: logits that somebody wants to see. */
+/* Everything of a step up to the wait for its end. rows: how many rows of logits are copied to the host. */
+static sl_status start_step(sl_engine *e, const step_plan *p, int32_t rows, bool *fresh, sl_err *err)
+{
+    SL_TRY(enqueue(e, p, fresh, err));
+    if (!e->unified && rows > 0)
+        SL_TRY(sl_be_copy(e->be, e->logits_host, e->logits_dev,
+                          (size_t)rows * (size_t)e->cfg->vocab_size * sizeof(float), err));
+    return report_layers(e, true, err);
+}
+
 static sl_status run_step(sl_engine *e, const step_plan *p, int32_t rows, sl_err *err)
 {
     bool fresh;
-    sl_status st = enqueue(e, p, &fresh, err);
-    if (st == SL_OK && !e->unified && rows > 0)
-        st = sl_be_copy(e->be, e->logits_host, e->logits_dev,
-                        (size_t)rows * (size_t)e->cfg->vocab_size * sizeof(float), err);
-    if (st == SL_OK)
-        st = report_layers(e, true, err);
+    sl_status st = start_step(e, p, rows, &fresh, err);
     uint64_t t0 = sl_now_ns();
-    sl_status done = sl_be_sync(
-        e->be, st == SL_OK ? err : NULL); /* also after an error: nothing may run on into the next step */
+    /* Also after an error: no work of this step may still run when the next step begins. */
+    sl_status done = sl_be_sync(e->be, st == SL_OK ? err : NULL);
     e->waited_ns = sl_now_ns() - t0;
     if (st == SL_OK && done == SL_OK && fresh) {
         sl_err why = {0};
@@ -212,16 +212,20 @@ static void count_step(sl_engine *e, const step_plan *p, int32_t tokens, uint64_
     e->stats.decode_host_ns += ns - e->waited_ns;
 }
 
+static sl_status upload_and_run(sl_engine *e, const sl_step_item *items, int32_t n_items, const step_plan *p,
+                                int32_t rows, sl_err *err)
+{
+    SL_TRY(upload_step(e, items, n_items, p, err));
+    return run_step(e, p, rows, err);
+}
+
 sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
                          sl_err *err)
 {
     uint64_t t0 = sl_now_ns();
     step_plan p;
-    sl_status st = measure_step(e, items, n_items, &p, err);
-    if (st == SL_OK)
-        st = sl_coord_step_begin(e->coord, e->runs, n_items, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(measure_step(e, items, n_items, &p, err));
+    SL_TRY(sl_coord_step_begin(e->coord, e->runs, n_items, err));
     int32_t tokens = p.tokens, rows = p.logits;
     if (is_decode(e, items, n_items, hooks)) {
         shape_step(e, &p);
@@ -229,14 +233,10 @@ sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, con
     }
     fill_arrays(e, items, n_items, &p);
     e->hooks = hooks;
-    st = upload_step(e, items, n_items, &p, err);
-    if (st == SL_OK)
-        st = run_step(e, &p, rows, err);
+    sl_status st = upload_and_run(e, items, n_items, &p, rows, err);
     e->hooks = NULL;
-    if (st != SL_OK) {
-        sl_coord_step_abort(e->coord);
-        return st;
-    }
+    if (st != SL_OK)
+        goto abort_step;
     sl_coord_step_end(e->coord);
     int32_t g = 0;
     for (int32_t i = 0; i < n_items; i++) {
@@ -247,24 +247,25 @@ sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, con
     }
     count_step(e, &p, tokens, sl_now_ns() - t0);
     return SL_OK;
+abort_step:
+    sl_coord_step_abort(e->coord);
+    return st;
 }
 
 /* A step of nothing but padding: it runs every op once and changes no cache. */
 static sl_status warm(sl_engine *e, int32_t batch, int32_t context, sl_err *err)
 {
     step_plan p = {.tokens = batch, .logits = batch, .context = context};
-    sl_status st = sl_coord_step_begin(e->coord, e->runs, 0, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_coord_step_begin(e->coord, e->runs, 0, err));
     shape_step(e, &p);
     fill_arrays(e, NULL, 0, &p);
-    st = upload_step(e, NULL, 0, &p, err);
-    if (st == SL_OK)
-        st = run_step(e, &p, 0, err);
-    if (st == SL_OK)
-        sl_coord_step_end(e->coord);
-    else
-        sl_coord_step_abort(e->coord);
+    sl_status st = upload_and_run(e, NULL, 0, &p, 0, err);
+    if (st != SL_OK)
+        goto abort_step;
+    sl_coord_step_end(e->coord);
+    return SL_OK;
+abort_step:
+    sl_coord_step_abort(e->coord);
     return st;
 }
 
@@ -272,15 +273,14 @@ static sl_status warm(sl_engine *e, int32_t batch, int32_t context, sl_err *err)
 static sl_status each_shape(sl_engine *e, int32_t batch, int32_t context, int32_t most, bool run, int32_t *n,
                             void (*done)(void *ctx, int32_t n, int32_t of), void *ctx, sl_err *err)
 {
-    sl_status st = SL_OK;
     int32_t made = 0;
-    for (int32_t c = 1; c <= context && made < most && st == SL_OK;) {
+    for (int32_t c = 1; c <= context && made < most;) {
         sl_step_shape s = {0};
-        for (int32_t b = batch; b >= 1 && made < most && st == SL_OK;) {
+        for (int32_t b = batch; b >= 1 && made < most;) {
             s = sl_graphs_shape(e, b, c, true);
             if (run)
-                st = warm(e, b, c, err);
-            if (run && st == SL_OK && done)
+                SL_TRY(warm(e, b, c, err));
+            if (run && done)
                 done(ctx, made + 1, *n);
             made++;
             while (b >= 1 && sl_graphs_shape(e, b, c, true).tokens == s.tokens)
@@ -290,7 +290,7 @@ static sl_status each_shape(sl_engine *e, int32_t batch, int32_t context, int32_
     }
     if (!run)
         *n = made;
-    return st;
+    return SL_OK;
 }
 
 sl_status sl_engine_capture(sl_engine *e, int32_t max_batch, int32_t max_context,

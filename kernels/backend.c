@@ -139,10 +139,7 @@ static sl_status missing(const sl_backend *be, sl_op op, sl_err *err)
 
 sl_status sl_be_supports(sl_backend *be, sl_op op, const void *params, sl_err *err)
 {
-    sl_status st = sl_op_check_shape(op, params, err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_op_check_shape(op, params, err));
     if (!be->desc->ops[op].run)
         return missing(be, op, err);
     return be->desc->ops[op].supports ? be->desc->ops[op].supports(be, params, err) : SL_OK;
@@ -150,18 +147,15 @@ sl_status sl_be_supports(sl_backend *be, sl_op op, const void *params, sl_err *e
 
 sl_status sl_be_run(sl_backend *be, sl_op op, const void *params, sl_err *err)
 {
-    sl_status st = sl_op_check_shape(op, params, err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_op_check_shape(op, params, err));
     if (!be->desc->ops[op].run)
         return missing(be, op, err);
     if (sl_op_items(op, params) == 0)
         return SL_OK;
-    st = sl_op_check(op, params, err);
-    if (st == SL_OK && be->profile)
+    SL_TRY(sl_op_check(op, params, err));
+    if (be->profile)
         sl_profile_op(be, op, params);
-    return st != SL_OK ? st : be->desc->ops[op].run(be, params, err);
+    return be->desc->ops[op].run(be, params, err);
 }
 
 sl_status sl_be_sync(sl_backend *be, sl_err *err)

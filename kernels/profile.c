@@ -54,21 +54,27 @@ void sl_profile_op(sl_backend *be, sl_op op, const void *params)
     p->n += !p->stopped;
 }
 
+/* Turns the marks into times: of every op until the next mark, of the last one until now. */
+static sl_status read_times(sl_backend *be, sl_profile *p, sl_err *err)
+{
+    double end = (double)sl_now_ns();
+    SL_TRY(mark(be, p, p->n, err));
+    SL_TRY(sl_be_sync(be, err));
+    for (int32_t i = 0; i < p->n; i++) {
+        if (be->desc->mark_ns)
+            SL_TRY(be->desc->mark_ns(be, i, &p->ops[i].ns, err));
+        else
+            p->ops[i].ns = (i + 1 < p->n ? p->ops[i + 1].ns : end) - p->ops[i].ns;
+    }
+    return SL_OK;
+}
+
 sl_status sl_be_profile_end(sl_backend *be, sl_op_time **out, int32_t *n, sl_err *err)
 {
     sl_profile *p = be->profile;
     if (!p)
         return sl_fail(err, SL_ERR_INVALID, "profile: is not on");
-    double end = (double)sl_now_ns();
-    sl_status st = mark(be, p, p->n, err);
-    if (st == SL_OK)
-        st = sl_be_sync(be, err);
-    for (int32_t i = 0; i < p->n && st == SL_OK; i++) {
-        if (be->desc->mark_ns)
-            st = be->desc->mark_ns(be, i, &p->ops[i].ns, err);
-        else
-            p->ops[i].ns = (i + 1 < p->n ? p->ops[i + 1].ns : end) - p->ops[i].ns;
-    }
+    sl_status st = read_times(be, p, err);
     be->profile = NULL;
     if (st == SL_OK) {
         *out = p->ops, *n = p->n;

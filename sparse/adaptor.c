@@ -4,15 +4,20 @@
 #include "base/log.h"
 #include "sparse/algorithm.h"
 
+static sl_status resolve_and_gather(sl_swapin *swapin, const sl_attn_call *call, const sl_selection *sel,
+                                    int32_t *phys, bool aside, sl_err *err)
+{
+    sl_seq_tables seqs = sl_seq_tables_slice(call->seqs, sel->first, sel->count);
+    SL_TRY(sl_swapin_resolve(swapin, call->layer, &seqs, sel->ids, phys, sel->k, err));
+    return aside ? sl_swapin_gather_aside(swapin, call->layer, err)
+                 : sl_swapin_gather(swapin, call->layer, err);
+}
+
 static sl_status mla_fetch(sl_swapin *swapin, const sl_attn_call *call, const sl_selection *sel,
                            int32_t *phys, bool aside, uint64_t *swap_ns, sl_err *err)
 {
-    sl_seq_tables seqs = sl_seq_tables_slice(call->seqs, sel->first, sel->count);
     uint64_t t0 = sl_now_ns();
-    sl_status st = sl_swapin_resolve(swapin, call->layer, &seqs, sel->ids, phys, sel->k, err);
-    if (st == SL_OK)
-        st = aside ? sl_swapin_gather_aside(swapin, call->layer, err)
-                   : sl_swapin_gather(swapin, call->layer, err);
+    sl_status st = resolve_and_gather(swapin, call, sel, phys, aside, err);
     if (swap_ns)
         *swap_ns += sl_now_ns() - t0;
     return st;

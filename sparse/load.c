@@ -17,11 +17,9 @@ sl_status sl_load_pages(sl_backend *be, const sl_host_plane *host, uint8_t *devi
 {
     for (int32_t i = 0; i < n;) {
         int32_t m = run_length(host_pages, device_pages, i, n);
-        sl_status st = sl_be_copy_2d(be, device + device_pages[i] * device_stride, (size_t)device_stride,
-                                     host->base + host_pages[i] * host->page_stride,
-                                     (size_t)host->page_stride, (size_t)bytes, (size_t)m, err);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(sl_be_copy_2d(be, device + device_pages[i] * device_stride, (size_t)device_stride,
+                             host->base + host_pages[i] * host->page_stride, (size_t)host->page_stride,
+                             (size_t)bytes, (size_t)m, err));
         i += m;
     }
     return SL_OK;
@@ -42,18 +40,17 @@ sl_status sl_load_rows(sl_backend *be, const sl_coord_layer *l, const int32_t *h
 {
     const int64_t page_bytes = SL_PAGE_TOKENS * l->rows.row_bytes;
     int32_t full = n_tokens / SL_PAGE_TOKENS, rest = n_tokens % SL_PAGE_TOKENS;
-    sl_status st = SL_OK;
     if (l->host_rows.row_stride == l->rows.row_bytes) {
-        st = sl_load_pages(be, &l->host_rows, l->rows.base, page_bytes, page_bytes, host_pages, row_pages,
-                           full, err);
+        SL_TRY(sl_load_pages(be, &l->host_rows, l->rows.base, page_bytes, page_bytes, host_pages, row_pages,
+                             full, err));
     } else {
-        for (int32_t i = 0; i < full && st == SL_OK; i++)
-            st = load_part(be, l, l->rows.base + row_pages[i] * page_bytes, host_pages[i], 0, SL_PAGE_TOKENS,
-                           err);
+        for (int32_t i = 0; i < full; i++)
+            SL_TRY(load_part(be, l, l->rows.base + row_pages[i] * page_bytes, host_pages[i], 0,
+                             SL_PAGE_TOKENS, err));
     }
-    if (st == SL_OK && rest)
-        st = load_part(be, l, l->rows.base + row_pages[full] * page_bytes, host_pages[full], 0, rest, err);
-    return st;
+    if (rest)
+        SL_TRY(load_part(be, l, l->rows.base + row_pages[full] * page_bytes, host_pages[full], 0, rest, err));
+    return SL_OK;
 }
 
 sl_status sl_load_tail(sl_backend *be, const sl_coord_layer *l, const int32_t *host_pages, int32_t hot_slot,
@@ -68,10 +65,8 @@ sl_status sl_load_tail(sl_backend *be, const sl_coord_layer *l, const int32_t *h
             n = v->tail_rows - at;
         if (n > SL_PAGE_TOKENS - row)
             n = SL_PAGE_TOKENS - row;
-        sl_status st = load_part(be, l, v->base + (first + at) * v->row_bytes,
-                                 host_pages[pos / SL_PAGE_TOKENS], row, n, err);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(load_part(be, l, v->base + (first + at) * v->row_bytes, host_pages[pos / SL_PAGE_TOKENS], row,
+                         n, err));
         pos += n;
     }
     return SL_OK;

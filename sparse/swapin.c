@@ -199,10 +199,8 @@ static sl_status reset_layer(sl_swapin *s, int32_t layer, int32_t slot, bool tai
     if (hot_rows == 0)
         return SL_OK;
     sl_hot_reset_params p = {.hot = s->hot[layer], .slot = slot, .hot_slots = s->slots, .hot_rows = hot_rows};
-    sl_status st = sl_be_run(s->be, SL_OP_HOT_RESET, &p, err);
-    if (st == SL_OK && s->o.poison)
-        st = poison_slot(s, layer, slot, tail, err);
-    return st;
+    SL_TRY(sl_be_run(s->be, SL_OP_HOT_RESET, &p, err));
+    return s->o.poison ? poison_slot(s, layer, slot, tail, err) : SL_OK;
 }
 
 static sl_status reset_all(sl_swapin *s, bool tail, sl_err *err)
@@ -438,13 +436,18 @@ sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
     return sl_be_run(s->be, SL_OP_GATHER, &p, err);
 }
 
+/* On the side stream: the gather begins when the main stream has reached the point that forked marks. */
+static sl_status wait_and_gather(sl_swapin *s, int32_t layer, sl_err *err)
+{
+    SL_TRY(sl_be_stream_wait(s->be, s->forked, err));
+    return sl_swapin_gather(s, layer, err);
+}
+
 sl_status sl_swapin_gather_aside(sl_swapin *s, int32_t layer, sl_err *err)
 {
     SL_TRY(sl_event_record(s->be, s->forked, err));
     sl_be_stream_use(s->be, SL_STREAM_SIDE);
-    sl_status st = sl_be_stream_wait(s->be, s->forked, err);
-    if (st == SL_OK)
-        st = sl_swapin_gather(s, layer, err);
+    sl_status st = wait_and_gather(s, layer, err);
     sl_status end = sl_event_record(s->be, s->arrived[s->group], st == SL_OK ? err : NULL);
     sl_be_stream_use(s->be, SL_STREAM_MAIN);
     return st != SL_OK ? st : end;

@@ -41,7 +41,7 @@ void sl_tracker_end(sl_tracker *t, int32_t seq)
     t->rows[seq].open = false;
 }
 
-static sl_status check_run(const sl_tracker *t, const sl_coord_run *r, sl_err *err)
+static sl_status check_run(const sl_tracker *t, const sl_coord_run *r, int32_t max_step_tokens, sl_err *err)
 {
     if (r->seq < 0 || r->seq >= t->n || !t->rows[r->seq].open)
         return sl_fail(err, SL_ERR_INVALID, "step: sequence row %d is not open", r->seq);
@@ -56,6 +56,8 @@ static sl_status check_run(const sl_tracker *t, const sl_coord_run *r, sl_err *e
     if (r->n > t->max_context - s->len)
         return sl_fail(err, SL_ERR_TOO_LARGE, "step: sequence row %d grows to %d tokens, at most %d fit",
                        r->seq, s->len + r->n, t->max_context);
+    if (r->n > max_step_tokens - t->step_tokens)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "step of more than %d tokens", max_step_tokens);
     return SL_OK;
 }
 
@@ -64,13 +66,14 @@ sl_status sl_tracker_step_begin(sl_tracker *t, const sl_coord_run *runs, int32_t
 {
     SL_CHECK(!t->in_step, "step begun inside a step");
     t->n_runs = 0, t->step_tokens = 0, t->max_pos = -1;
-    sl_status st = SL_OK;
+    t->runs = t->run_buf;
+    t->in_step = true;
+    t->shaped = false;
+    sl_status st;
     for (int32_t i = 0; i < n_runs; i++) {
-        st = check_run(t, &runs[i], err);
-        if (st == SL_OK && runs[i].n > max_step_tokens - t->step_tokens)
-            st = sl_fail(err, SL_ERR_TOO_LARGE, "step of more than %d tokens", max_step_tokens);
+        st = check_run(t, &runs[i], max_step_tokens, err);
         if (st != SL_OK)
-            break;
+            goto end_step;
         sl_track *s = &t->rows[runs[i].seq];
         s->pending = runs[i].n;
         t->run_buf[t->n_runs++] = runs[i];
@@ -78,11 +81,9 @@ sl_status sl_tracker_step_begin(sl_tracker *t, const sl_coord_run *runs, int32_t
         if (s->len + runs[i].n - 1 > t->max_pos)
             t->max_pos = s->len + runs[i].n - 1;
     }
-    t->runs = t->run_buf;
-    t->in_step = true;
-    t->shaped = false;
-    if (st != SL_OK)
-        sl_tracker_step_end(t, false);
+    return SL_OK;
+end_step:
+    sl_tracker_step_end(t, false);
     return st;
 }
 

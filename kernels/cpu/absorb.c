@@ -57,10 +57,7 @@ sl_status sl_cpu_q_absorb(sl_backend *be, const void *params, sl_err *err)
     const sl_q_absorb_params *p = params;
     q_ctx c = {.cpu = (sl_cpu *)be, .p = p};
     size_t floats = (size_t)p->nope * (size_t)p->lora + (size_t)p->nope + (size_t)p->rope;
-    sl_status st = sl_cpu_scratch_threads(c.cpu, 4 * floats, err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * floats, err));
     sl_cpu_for(c.cpu, p->heads, (int64_t)p->nope * p->lora * (1 + p->tokens) / 8, q_heads, &c);
     return sl_deverr(c.bad, "q_absorb", err);
 }
@@ -98,10 +95,7 @@ sl_status sl_cpu_v_up(sl_backend *be, const void *params, sl_err *err)
     const sl_v_up_params *p = params;
     v_ctx c = {(sl_cpu *)be, p};
     size_t floats = (size_t)p->v * ((size_t)p->lora + (size_t)p->tokens);
-    sl_status st = sl_cpu_scratch_threads(c.cpu, 4 * floats, err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * floats, err));
     sl_cpu_for(c.cpu, p->heads, (int64_t)p->v * p->lora * (1 + p->tokens) / 8, v_heads, &c);
     return SL_OK;
 }

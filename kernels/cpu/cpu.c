@@ -20,10 +20,8 @@ static sl_status cpu_create(const sl_backend_opts *opts, sl_backend **out, sl_er
     if (!c)
         return sl_fail(err, SL_ERR_NO_MEMORY, "cpu backend: out of memory");
     st = sl_pool_create(opts->threads, &c->pool, err);
-    if (st != SL_OK) {
-        free(c);
-        return st;
-    }
+    if (st != SL_OK)
+        goto free_instance;
     c->threads = sl_pool_threads(c->pool);
     c->base.desc = &sl_backend_cpu;
     c->base.caps = SL_BE_UNIFIED;
@@ -31,6 +29,9 @@ static sl_status cpu_create(const sl_backend_opts *opts, sl_backend **out, sl_er
              c->threads == 1 ? "" : "s", sl_vec_kind());
     *out = &c->base;
     return SL_OK;
+free_instance:
+    free(c);
+    return st;
 }
 
 static void cpu_destroy(sl_backend *be)

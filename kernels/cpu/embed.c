@@ -9,10 +9,7 @@ sl_status sl_cpu_embed(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_embed_params *p = params;
     void *mem;
-    sl_status st = sl_cpu_scratch((sl_cpu *)be, SL_SCRATCH_X, 4 * (size_t)p->dim, &mem, err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch((sl_cpu *)be, SL_SCRATCH_X, 4 * (size_t)p->dim, &mem, err));
     for (int32_t t = 0; t < p->tokens; t++)
         if (p->ids[t] < 0 || p->ids[t] >= p->vocab)
             return sl_deverr(SL_DEVERR_ID, "embed", err);

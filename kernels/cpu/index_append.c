@@ -108,12 +108,8 @@ sl_status sl_cpu_index_append(sl_backend *be, const void *params, sl_err *err)
     k_ctx c = {.cpu = (sl_cpu *)be, .p = p};
     float *wb;
     void *mem;
-    sl_status st = sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err);
-
-    if (st == SL_OK)
-        st = sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 8 * (size_t)p->dim, &mem, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err));
+    SL_TRY(sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 8 * (size_t)p->dim, &mem, err));
     wb = mem;
     sl_load_f32(p->norm_dtype, p->norm_weight, 0, p->dim, wb);
     sl_load_f32(p->norm_dtype, p->norm_bias, 0, p->dim, wb + p->dim);
@@ -165,10 +161,7 @@ sl_status sl_cpu_index_query(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_index_query_params *p = params;
     q_ctx c = {.cpu = (sl_cpu *)be, .p = p};
-    sl_status st = sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err));
     sl_cpu_for(c.cpu, (int64_t)p->tokens * p->heads, 10 * (int64_t)p->dim, queries, &c);
     return sl_deverr(c.bad, "index_query", err);
 }

@@ -120,12 +120,8 @@ sl_status sl_cpu_index_scores(sl_backend *be, const void *params, sl_err *err)
     size_t own = (size_t)SL_PAGE_TOKENS * ((size_t)p->heads + 1 + (size_t)p->dim);
     int64_t end = (int64_t)p->token_first + p->token_count;
     void *q;
-    sl_status st = sl_cpu_scratch_threads(c.cpu, 4 * own, err);
-
-    if (st == SL_OK)
-        st = sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 4 * GROUP * q_size, &q, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * own, err));
+    SL_TRY(sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 4 * GROUP * q_size, &q, err));
     for (int64_t t = p->token_first; t < end; t += c.n) {
         uint32_t bad = next_group(&c, t, end);
 

@@ -93,12 +93,8 @@ sl_status sl_cpu_kv_append(sl_backend *be, const void *params, sl_err *err)
     ctx c = {.cpu = (sl_cpu *)be, .p = p};
     size_t floats = (size_t)p->lora + (size_t)p->rope;
     void *norm;
-    sl_status st = sl_cpu_scratch_threads(c.cpu, 4 * floats + (size_t)p->rows.row_bytes, err);
-
-    if (st == SL_OK)
-        st = sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 4 * (size_t)p->lora, &norm, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * floats + (size_t)p->rows.row_bytes, err));
+    SL_TRY(sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 4 * (size_t)p->lora, &norm, err));
     sl_load_f32(p->norm_dtype, p->norm, 0, p->lora, norm);
     c.norm = norm;
     sl_cpu_for(c.cpu, p->seqs->n_tokens, 4 * (int64_t)floats, append, &c);

@@ -30,21 +30,17 @@ static sl_status run_one(sl_cpu *cpu, const sl_linear_params *p, sl_err *err)
     ctx c = {.p = p, .groups = sl_fp8_groups(p->w.in)};
     sl_matmul m = {
         .w = &p->w, .out = p->out, .ld_out = p->ld_out, .tokens = p->tokens, .out_dtype = p->out_dtype};
-    sl_status st = sl_cpu_scratch_threads(cpu, sl_matmul_scratch(&p->w, p->tokens), err);
     void *mem;
 
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(cpu, sl_matmul_scratch(&p->w, p->tokens), err));
     if (p->act == SL_F32 && !quant) {
         m.x = p->x;
         m.ld_x = p->ld_x;
         sl_matmul_run(cpu, &m);
         return SL_OK;
     }
-    st = sl_cpu_scratch(cpu, SL_SCRATCH_X, 4 * (size_t)p->tokens * ((size_t)p->w.in + (size_t)c.groups), &mem,
-                        err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch(cpu, SL_SCRATCH_X, 4 * (size_t)p->tokens * ((size_t)p->w.in + (size_t)c.groups),
+                          &mem, err));
     c.x = mem;
     if (quant)
         c.scale = c.x + (int64_t)p->tokens * p->w.in;
@@ -58,9 +54,7 @@ static sl_status run_one(sl_cpu *cpu, const sl_linear_params *p, sl_err *err)
 
 sl_status sl_cpu_linear(sl_backend *be, const void *params, sl_err *err)
 {
-    sl_status st = SL_OK;
-
-    for (const sl_linear_params *p = params; p && st == SL_OK; p = p->next)
-        st = run_one((sl_cpu *)be, p, err);
-    return st;
+    for (const sl_linear_params *p = params; p; p = p->next)
+        SL_TRY(run_one((sl_cpu *)be, p, err));
+    return SL_OK;
 }

@@ -139,14 +139,10 @@ sl_status sl_cpu_moe(sl_backend *be, const void *params, sl_err *err)
     sl_cpu *c = (sl_cpu *)be;
     bufs b = {0};
     sl_weight widest = {.in = p->hidden > p->inter ? p->hidden : p->inter};
-    sl_status st = sl_cpu_scratch_threads(c, sl_matmul_scratch(&widest, p->tokens), err);
     void *sum;
 
-    if (st != SL_OK)
-        return st;
-    st = sl_cpu_scratch(c, SL_SCRATCH_Y, 4 * (size_t)p->tokens * (size_t)p->hidden, &sum, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(c, sl_matmul_scratch(&widest, p->tokens), err));
+    SL_TRY(sl_cpu_scratch(c, SL_SCRATCH_Y, 4 * (size_t)p->tokens * (size_t)p->hidden, &sum, err));
     carve(p, &b);
     b.sum = sum;
     if (!sort_by_expert(p, &b))

@@ -98,10 +98,7 @@ static void tokens(void *arg, int64_t first, int64_t count, int worker)
 sl_status sl_cpu_moe_route(sl_backend *be, const void *params, sl_err *err)
 {
     ctx c = {(sl_cpu *)be, params};
-    sl_status st = sl_cpu_scratch_threads(c.cpu, (size_t)c.p->experts * 15, err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, (size_t)c.p->experts * 15, err));
     sl_cpu_for(c.cpu, c.p->tokens, (int64_t)c.p->experts * (c.p->top_k + 20), tokens, &c);
     return SL_OK;
 }

@@ -259,7 +259,6 @@ sl_status sl_cpu_resolve(sl_backend *be, const void *params, sl_err *err)
     int64_t misses = 0, count = 0;
     miss *list;
     void *mem;
-    sl_status st;
 
     for (int64_t t = 0; t < p->seqs->n_tokens; t++) {
         uint32_t bad = check_token(p, t, &misses);
@@ -269,9 +268,7 @@ sl_status sl_cpu_resolve(sl_backend *be, const void *params, sl_err *err)
     }
     if (misses > p->miss_cap)
         return sl_deverr(SL_DEVERR_MISS_CAPACITY, "resolve", err);
-    st = sl_cpu_scratch((sl_cpu *)be, SL_SCRATCH_X, 2 * sizeof(miss) * (size_t)(misses + 1), &mem, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch((sl_cpu *)be, SL_SCRATCH_X, 2 * sizeof(miss) * (size_t)(misses + 1), &mem, err));
     list = mem;
     if (p->block_need) {
         memset(p->block_need, 0, sizeof(int32_t) * (size_t)p->seqs->n_tokens * (size_t)p->ld_blocks);

@@ -44,12 +44,8 @@ sl_status sl_cpu_rmsnorm(sl_backend *be, const void *params, sl_err *err)
     const sl_rmsnorm_params *p = params;
     ctx c = {.cpu = (sl_cpu *)be, .p = p};
     void *w;
-    sl_status st = sl_cpu_scratch_threads(c.cpu, 8 * (size_t)p->dim, err);
-
-    if (st == SL_OK)
-        st = sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 4 * (size_t)p->dim, &w, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 8 * (size_t)p->dim, err));
+    SL_TRY(sl_cpu_scratch(c.cpu, SL_SCRATCH_X, 4 * (size_t)p->dim, &w, err));
     if (p->out)
         sl_load_f32(p->weight_dtype, p->weight, 0, p->dim, w);
     c.w = w;
@@ -80,10 +76,7 @@ static void add_tokens(void *arg, int64_t first, int64_t count, int worker)
 sl_status sl_cpu_add(sl_backend *be, const void *params, sl_err *err)
 {
     add_ctx c = {(sl_cpu *)be, params};
-    sl_status st = sl_cpu_scratch_threads(c.cpu, 8 * (size_t)c.p->dim, err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 8 * (size_t)c.p->dim, err));
     sl_cpu_for(c.cpu, c.p->tokens, c.p->dim, add_tokens, &c);
     return SL_OK;
 }

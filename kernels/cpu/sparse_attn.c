@@ -117,10 +117,7 @@ sl_status sl_cpu_sparse_attn(sl_backend *be, const void *params, sl_err *err)
     const sl_sparse_attn_params *p = params;
     ctx c = {.cpu = (sl_cpu *)be, .p = p, .groups = (p->heads + HEADS - 1) / HEADS};
     int64_t dim = (int64_t)p->lora + p->rope, heads = p->heads < HEADS ? p->heads : HEADS;
-    sl_status st = sl_cpu_scratch_threads(c.cpu, 4 * BLOCK * (HEADS + (size_t)dim), err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * BLOCK * (HEADS + (size_t)dim), err));
     if (!blocks_done(p))
         return sl_fail(err, SL_ERR_INVALID,
                        "sparse_attn: block_done: rows are missing that no gather brought");

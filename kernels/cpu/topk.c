@@ -147,10 +147,7 @@ static void tokens(void *arg, int64_t first, int64_t count, int worker)
 sl_status sl_cpu_topk(sl_backend *be, const void *params, sl_err *err)
 {
     ctx c = {.cpu = (sl_cpu *)be, .p = params};
-    sl_status st = sl_cpu_scratch_threads(c.cpu, sizeof(uint32_t) * 2 * (BINS + (size_t)c.p->ld_scores), err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, sizeof(uint32_t) * 2 * (BINS + (size_t)c.p->ld_scores), err));
     sl_cpu_for(c.cpu, c.p->token_count, c.p->ld_scores, tokens, &c);
     return sl_deverr(c.bad, "topk", err);
 }

@@ -88,12 +88,13 @@ static sl_status as_bf16(sl_cuda *cu, const sl_weight *w, size_t more, const voi
     int64_t n = (int64_t)w->out * w->in;
     size_t own = w->dtype == SL_BF16 ? 0 : ((size_t)n * 2 + 255) / 256 * 256;
     void *mem = NULL;
-    sl_status st = own + more ? sl_cuda_scratch(cu, own + more, &mem, err) : SL_OK;
 
+    if (own + more)
+        SL_TRY(sl_cuda_scratch(cu, own + more, &mem, err));
     *kv_b = own ? mem : w->data;
     *rest = (uint8_t *)mem + own;
-    if (st != SL_OK || !own)
-        return st;
+    if (!own)
+        return SL_OK;
     dequantise_kernel<<<sl_ceil_div(n / 16, 256), 256, 0, cu->stream>>>(*w, n / 16, (uint4 *)mem);
     return SL_CU_LAUNCHED(err);
 }
@@ -104,16 +105,13 @@ sl_status sl_cuda_q_absorb(sl_backend *be, const void *params, sl_err *err)
     sl_cuda *cu = sl_cuda_of(be);
     sl_cuda_gemm g = {};
     void *rest;
-    sl_status st;
 
     rope_kernel<<<p->tokens, 256, 0, cu->stream>>>(*p);
     if (!through_library(p->act, &p->kv_b, p->nope, p->rope, p->lora)) {
         q_absorb_plain<<<p->tokens * p->heads, 128, 0, cu->stream>>>(*p);
         return SL_CU_LAUNCHED(err);
     }
-    st = as_bf16(cu, &p->kv_b, 0, &g.a, &rest, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(as_bf16(cu, &p->kv_b, 0, &g.a, &rest, err));
     g.b = p->q, g.d = p->ql;
     g.lda = p->lora, g.ldb = (int64_t)p->heads * (p->nope + p->rope),
     g.ldd = (int64_t)p->heads * (p->lora + p->rope);
@@ -155,15 +153,12 @@ sl_status sl_cuda_v_up(sl_backend *be, const void *params, sl_err *err)
     int64_t n = (int64_t)p->tokens * p->heads * p->lora;
     sl_cuda_gemm g = {};
     void *o;
-    sl_status st;
 
     if (!through_library(p->act, &p->kv_b, p->nope, p->v, p->lora) || (uintptr_t)p->o % 16) {
         v_up_plain<<<p->tokens * p->heads, 128, 0, cu->stream>>>(*p);
         return SL_CU_LAUNCHED(err);
     }
-    st = as_bf16(cu, &p->kv_b, (size_t)n * 2, &g.a, &o, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(as_bf16(cu, &p->kv_b, (size_t)n * 2, &g.a, &o, err));
     to_bf16_kernel<<<sl_ceil_div(n / 4, 256), 256, 0, cu->stream>>>((const float4 *)p->o, (uint2 *)o, n / 4);
     g.a = (const __nv_bfloat16 *)g.a + (int64_t)p->nope * p->lora, g.b = o, g.d = p->out;
     g.lda = p->lora, g.ldb = (int64_t)p->heads * p->lora, g.ldd = (int64_t)p->heads * p->v;

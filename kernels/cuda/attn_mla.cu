@@ -106,16 +106,12 @@ sl_status sl_cuda_attn_mla(sl_cuda *cu, const sl_sparse_attn_params *p, sl_err *
     cudaLaunchAttribute at[2];
     cudaLaunchConfig_t cfg = {};
     void *mem;
-    sl_status st =
-        SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES), err);
 
+    SL_TRY(SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES), err));
     w.items = p->tokens * w.groups;
     w.parts = parts_for(sms, blocks, w.items);
     cfg.gridDim = w.parts > 1 ? dim3(w.parts, w.items) : dim3(min(w.items, sms));
-    if (st == SL_OK)
-        st = sl_cuda_scratch(cu, sizeof(float) * PARTIAL * (size_t)cu->sms, &mem, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cuda_scratch(cu, sizeof(float) * PARTIAL * (size_t)cu->sms, &mem, err));
     w.partial = (float *)mem;
     at[0].id = cudaLaunchAttributeClusterDimension;
     at[0].val.clusterDim.x = w.parts, at[0].val.clusterDim.y = at[0].val.clusterDim.z = 1;

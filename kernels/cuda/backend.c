@@ -61,24 +61,21 @@ sl_status sl_cuda_scratch(sl_cuda *cu, size_t bytes, void **out, sl_err *err)
                 "cuda: scratch must grow to %zu bytes inside a capture: run the step once before the capture",
                 bytes);
         bytes = (bytes + bytes / 4 + 255) & ~(size_t)255;
-        st = SL_CU(cudaMalloc(&fresh, bytes), err);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(SL_CU(cudaMalloc(&fresh, bytes), err));
         st = SL_CU(cudaStreamSynchronize(cu->stream), err);
-        if (st != SL_OK) {
-            cudaFree(fresh);
-            return st;
-        }
+        if (st != SL_OK)
+            goto free_fresh;
         st = retire(cu, cu->scratch, err);
-        if (st != SL_OK) {
-            cudaFree(fresh);
-            return st;
-        }
+        if (st != SL_OK)
+            goto free_fresh;
         cu->scratch = fresh;
         cu->scratch_bytes = bytes;
     }
     *out = cu->scratch;
     return SL_OK;
+free_fresh:
+    cudaFree(fresh);
+    return st;
 }
 
 static void cuda_destroy(sl_backend *be)
@@ -153,29 +150,20 @@ static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
                        prop.major, prop.minor, MIN_CC / 10, MIN_CC % 10);
     snprintf(cu->base.describe, sizeof cu->base.describe, "%.60s, %d SM, %.1f GiB, compute capability %d.%d",
              prop.name, cu->sms, (double)prop.totalGlobalMem / (1u << 30), prop.major, prop.minor);
-    sl_status st = SL_CU(cudaSetDevice(device), err);
-
-    return st == SL_OK ? sl_arch_check(SL_CUDA_ARCHS_TEXT, cu->cc, can_load(), prop.name, err) : st;
+    SL_TRY(SL_CU(cudaSetDevice(device), err));
+    return sl_arch_check(SL_CUDA_ARCHS_TEXT, cu->cc, can_load(), prop.name, err);
 }
 
 static sl_status allocate(sl_cuda *cu, sl_err *err)
 {
-    sl_status st = SL_CU(cudaStreamCreateWithFlags(&cu->main_stream, cudaStreamNonBlocking), err);
-
+    SL_TRY(SL_CU(cudaStreamCreateWithFlags(&cu->main_stream, cudaStreamNonBlocking), err));
     cu->stream = cu->main_stream;
-    if (st == SL_OK)
-        st = SL_CU(cudaStreamCreateWithPriority(&cu->side_stream, cudaStreamNonBlocking, -5), err);
-    if (st == SL_OK)
-        st = SL_CU(cudaMalloc(&cu->workspace, SL_CUDA_WORKSPACE), err);
-    if (st == SL_OK)
-        st = SL_CU(cudaMalloc((void **)&cu->deverr, SL_CUDA_WORDS * sizeof(uint32_t)), err);
-    if (st == SL_OK)
-        st = SL_CU(cudaMemset(cu->deverr, 0, SL_CUDA_WORDS * sizeof(uint32_t)), err);
-    if (st == SL_OK)
-        st = SL_CU(cudaHostAlloc((void **)&cu->deverr_host, sizeof(uint32_t), cudaHostAllocDefault), err);
-    if (st == SL_OK)
-        st = sl_cuda_lt_create(cu, &cu->lt, err);
-    return st;
+    SL_TRY(SL_CU(cudaStreamCreateWithPriority(&cu->side_stream, cudaStreamNonBlocking, -5), err));
+    SL_TRY(SL_CU(cudaMalloc(&cu->workspace, SL_CUDA_WORKSPACE), err));
+    SL_TRY(SL_CU(cudaMalloc((void **)&cu->deverr, SL_CUDA_WORDS * sizeof(uint32_t)), err));
+    SL_TRY(SL_CU(cudaMemset(cu->deverr, 0, SL_CUDA_WORDS * sizeof(uint32_t)), err));
+    SL_TRY(SL_CU(cudaHostAlloc((void **)&cu->deverr_host, sizeof(uint32_t), cudaHostAllocDefault), err));
+    return sl_cuda_lt_create(cu, &cu->lt, err);
 }
 
 static sl_status cuda_create(const sl_backend_opts *opts, sl_backend **out, sl_err *err)
@@ -188,14 +176,16 @@ static sl_status cuda_create(const sl_backend_opts *opts, sl_backend **out, sl_e
     cu->base.desc = &sl_backend_cuda;
     cu->base.caps = SL_BE_ASYNC | SL_BE_GRAPHS;
     st = open_device(cu, opts->device, err);
-    if (st == SL_OK)
-        st = allocate(cu, err);
-    if (st != SL_OK) {
-        cuda_destroy(&cu->base);
-        return st;
-    }
+    if (st != SL_OK)
+        goto destroy;
+    st = allocate(cu, err);
+    if (st != SL_OK)
+        goto destroy;
     *out = &cu->base;
     return SL_OK;
+destroy:
+    cuda_destroy(&cu->base);
+    return st;
 }
 
 static sl_status cuda_use_thread(sl_backend *be, sl_err *err)
@@ -206,14 +196,12 @@ static sl_status cuda_use_thread(sl_backend *be, sl_err *err)
 static sl_status cuda_memory(sl_backend *be, uint64_t *free_bytes, uint64_t *total_bytes, sl_err *err)
 {
     size_t f, t;
-    sl_status st = SL_CU(cudaMemGetInfo(&f, &t), err);
 
     (void)be;
-    if (st == SL_OK) {
-        *free_bytes = f;
-        *total_bytes = t;
-    }
-    return st;
+    SL_TRY(SL_CU(cudaMemGetInfo(&f, &t), err));
+    *free_bytes = f;
+    *total_bytes = t;
+    return SL_OK;
 }
 
 static sl_status cuda_alloc(sl_backend *be, sl_mem_kind kind, size_t bytes, void **out, sl_err *err)
@@ -270,18 +258,17 @@ static sl_status cuda_fill(sl_backend *be, void *dst, uint8_t byte, size_t bytes
 static sl_status cuda_sync(sl_backend *be, sl_err *err)
 {
     sl_cuda *cu = sl_cuda_of(be);
-    sl_status st = SL_CU(
-        cudaMemcpyAsync(cu->deverr_host, cu->deverr, sizeof(uint32_t), cudaMemcpyDeviceToHost, cu->stream),
-        err);
     uint32_t mask;
 
-    if (st == SL_OK)
-        st = SL_CU(cudaStreamSynchronize(cu->stream), err);
-    if (st != SL_OK || *cu->deverr_host == 0)
-        return st;
+    SL_TRY(SL_CU(
+        cudaMemcpyAsync(cu->deverr_host, cu->deverr, sizeof(uint32_t), cudaMemcpyDeviceToHost, cu->stream),
+        err));
+    SL_TRY(SL_CU(cudaStreamSynchronize(cu->stream), err));
     mask = *cu->deverr_host;
-    st = SL_CU(cudaMemsetAsync(cu->deverr, 0, sizeof(uint32_t), cu->stream), err);
-    return st == SL_OK ? sl_deverr(mask, "cuda", err) : st;
+    if (mask == 0)
+        return SL_OK;
+    SL_TRY(SL_CU(cudaMemsetAsync(cu->deverr, 0, sizeof(uint32_t), cu->stream), err));
+    return sl_deverr(mask, "cuda", err);
 }
 
 static sl_status cuda_host_register(sl_backend *be, void *ptr, size_t bytes, sl_err *err)

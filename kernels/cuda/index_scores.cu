@@ -66,7 +66,6 @@ sl_status sl_cuda_index_scores(sl_backend *be, const void *params, sl_err *err)
     size_t smem = ((size_t)(SL_PAGE_TOKENS + HEADS_AT_ONCE) * (p->dim + 1) + HEADS_AT_ONCE * SL_PAGE_TOKENS) *
                   sizeof(float);
     int pages = sl_ceil_div(p->ld_scores, SL_PAGE_TOKENS);
-    sl_status st;
 
     if (p->dim > 256 || p->token_count > 65535)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -75,16 +74,14 @@ sl_status sl_cuda_index_scores(sl_backend *be, const void *params, sl_err *err)
     if (sl_cuda_scores_mma_fits(sl_cuda_of(be), p))
         return sl_cuda_scores_mma(sl_cuda_of(be), p, err);
     pages = min(pages, p->seqs->ld);
-    st = SL_CU(
+    SL_TRY(SL_CU(
         cudaFuncSetAttribute(plain_scores_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 * 1024),
-        err);
-    if (st != SL_OK)
-        return st;
+        err));
     plain_scores_kernel<<<dim3(pages, p->token_count), 256, smem, sl_cuda_of(be)->stream>>>(
         *p, *p->seqs, sl_cuda_of(be)->deverr);
-    st = SL_CU_LAUNCHED(err);
-    if (st != SL_OK || !p->hint || p->ld_scores <= SL_HINT_MIN)
-        return st;
+    SL_TRY(SL_CU_LAUNCHED(err));
+    if (!p->hint || p->ld_scores <= SL_HINT_MIN)
+        return SL_OK;
     return sl_cuda_hint(sl_cuda_of(be), p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores,
                         SL_HINT_MIN + 1, (float *)p->hint, err);
 }

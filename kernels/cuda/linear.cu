@@ -164,10 +164,7 @@ static sl_status quantise(sl_cuda *cu, const sl_linear_params *p, int padded, ui
     size_t s_bytes = ((groups * padded + 128) * sizeof(float) + 255) / 256 * 256;
     size_t o_bytes = padded == p->tokens ? 0 : (size_t)padded * p->w.out * 2;
     void *mem;
-    sl_status st = sl_cuda_scratch(cu, q_bytes + s_bytes + o_bytes, &mem, err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cuda_scratch(cu, q_bytes + s_bytes + o_bytes, &mem, err));
     *q = (uint8_t *)mem;
     *scale = (float *)((uint8_t *)mem + q_bytes);
     *padded_out = (uint8_t *)mem + q_bytes + s_bytes;
@@ -200,16 +197,15 @@ static sl_status run_block_scaled(sl_cuda *cu, const sl_linear_params *p, int pa
                                   const float *scale, void *padded_out, sl_err *err)
 {
     sl_cuda_gemm g = {};
-    sl_status st;
 
     g.a = p->w.data, g.b = q, g.a_scale = p->w.scale, g.b_scale = scale;
     g.d = padded == p->tokens ? p->out : padded_out;
     g.lda = p->w.in, g.ldb = p->w.in, g.ldd = padded == p->tokens ? p->ld_out : p->w.out;
     g.m = p->w.out, g.n = padded, g.k = p->w.in, g.batch = 1, g.a_transposed = true;
     g.in = SL_F8_E4M3, g.out = SL_BF16;
-    st = sl_cuda_gemm_run(cu, &g, err);
-    if (st != SL_OK || padded == p->tokens)
-        return st;
+    SL_TRY(sl_cuda_gemm_run(cu, &g, err));
+    if (padded == p->tokens)
+        return SL_OK;
     return SL_CU(cudaMemcpy2DAsync(p->out, (size_t)p->ld_out * 2, padded_out, (size_t)p->w.out * 2,
                                    (size_t)p->w.out * 2, p->tokens, cudaMemcpyDeviceToDevice, cu->stream),
                  err);
@@ -248,9 +244,7 @@ static sl_status run_some(sl_cuda *cu, const sl_linear_params *p, int *done, sl_
     *done = 1;
     if (p->fp8_acts && p->w.dtype == SL_F8_E4M3) {
         int padded = (p->tokens + 3) / 4 * 4;
-        st = quantise(cu, p, padded, &q, &scale, &padded_out, err);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(quantise(cu, p, padded, &q, &scale, &padded_out, err));
         if (stream) {
             *done = sl_cuda_linear_stream_together(cu, p);
             return sl_cuda_linear_stream(cu, p, *done, q, scale, padded, err);
@@ -277,13 +271,12 @@ static sl_status run_some(sl_cuda *cu, const sl_linear_params *p, int *done, sl_
 sl_status sl_cuda_linear(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_linear_params *p = (const sl_linear_params *)params;
-    sl_status st = SL_OK;
     int done;
 
-    while (p && st == SL_OK) {
-        st = run_some(sl_cuda_of(be), p, &done, err);
+    while (p) {
+        SL_TRY(run_some(sl_cuda_of(be), p, &done, err));
         for (; done > 0 && p; done--)
             p = p->next;
     }
-    return st;
+    return SL_OK;
 }

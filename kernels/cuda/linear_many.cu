@@ -192,11 +192,8 @@ __global__ static void __launch_bounds__(THREADS, 1) many_kernel(const __grid_co
 
 template <bool F8> static sl_status launch(sl_cuda *cu, const many_args *a, sl_err *err)
 {
-    sl_status st =
-        SL_CU(cudaFuncSetAttribute(many_kernel<F8>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM), err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(
+        SL_CU(cudaFuncSetAttribute(many_kernel<F8>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM), err));
     many_kernel<F8><<<min(cu->sms, a->token_tiles * a->out_tiles), THREADS, SMEM, cu->stream>>>(*a);
     return SL_CU_LAUNCHED(err);
 }
@@ -206,19 +203,17 @@ sl_status sl_cuda_linear_many(sl_cuda *cu, const sl_linear_params *p, int n, con
 {
     int64_t bytes = p->w.in * (int64_t)sl_dtype_size(p->w.dtype);
     many_args a = {};
-    sl_status st = xq ? sl_cuda_map(cu, xq, p->tokens, bytes, bytes, TOKENS, &a.x, err)
-                      : sl_cuda_map(cu, p->x, p->tokens, bytes, (int64_t)p->ld_x * 2, TOKENS, &a.x, err);
 
+    SL_TRY(xq ? sl_cuda_map(cu, xq, p->tokens, bytes, bytes, TOKENS, &a.x, err)
+              : sl_cuda_map(cu, p->x, p->tokens, bytes, (int64_t)p->ld_x * 2, TOKENS, &a.x, err));
     a.xs = xs, a.ld_xs = ld_xs, a.groups = (int)(bytes / GROUP), a.chunk = chunk, a.tokens = p->tokens;
     a.token_tiles = sl_ceil_div(p->tokens, TOKENS);
-    for (; a.n < n && st == SL_OK; a.n++, p = p->next) {
+    for (; a.n < n; a.n++, p = p->next) {
         many_out *o = &a.o[a.n];
-        st = sl_cuda_map(cu, p->w.data, p->w.out, bytes, bytes, ST_BOX, &o->w, err);
+        SL_TRY(sl_cuda_map(cu, p->w.data, p->w.out, bytes, bytes, ST_BOX, &o->w, err));
         o->ws = p->w.scale, o->out = p->out, o->outs = p->w.out, o->ld_out = p->ld_out;
         o->dtype = p->out_dtype, o->first_tile = a.out_tiles;
         a.out_tiles += sl_ceil_div(p->w.out, ST_BOX);
     }
-    if (st != SL_OK)
-        return st;
     return xq ? launch<true>(cu, &a, err) : launch<false>(cu, &a, err);
 }

@@ -297,12 +297,9 @@ template <bool F8, int MT> static sl_status launch(sl_cuda *cu, const linear_arg
 {
     cudaLaunchConfig_t c = {};
     cudaLaunchAttribute at[2];
-    sl_status st = SL_CU(cudaFuncSetAttribute((const void *)linear_kernel<F8, MT>,
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM(MT)),
-                         err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(SL_CU(cudaFuncSetAttribute((const void *)linear_kernel<F8, MT>,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM(MT)),
+                 err));
     at[0].id = cudaLaunchAttributeClusterDimension;
     at[0].val.clusterDim.x = (unsigned)a->splits;
     at[0].val.clusterDim.y = at[0].val.clusterDim.z = 1;
@@ -320,18 +317,16 @@ template <bool F8, int MT> static sl_status launch(sl_cuda *cu, const linear_arg
 static sl_status describe(sl_cuda *cu, const sl_linear_params *p, int n, linear_args *a, int *tiles,
                           sl_err *err)
 {
-    sl_status st = SL_OK;
-
     *tiles = 0;
-    for (a->n = 0; a->n < n && st == SL_OK; a->n++, p = p->next) {
+    for (a->n = 0; a->n < n; a->n++, p = p->next) {
         linear_out *o = &a->o[a->n];
-        st = sl_cuda_map(cu, p->w.data, p->w.out, row_bytes(p), row_bytes(p), ST_BOX, &o->w, err);
+        SL_TRY(sl_cuda_map(cu, p->w.data, p->w.out, row_bytes(p), row_bytes(p), ST_BOX, &o->w, err));
         o->ws = p->w.scale, o->out = p->out, o->outs = p->w.out, o->ld_out = p->ld_out,
         o->dtype = p->out_dtype;
         o->first_tile = *tiles;
         *tiles += sl_ceil_div(p->w.out, OUTS);
     }
-    return st;
+    return SL_OK;
 }
 
 /* Whether there are enough tokens for tiles over all of k: the tiles fill the device, or ranges are slower. */
@@ -351,18 +346,13 @@ sl_status sl_cuda_linear_stream(sl_cuda *cu, const sl_linear_params *p, int n, c
     int groups = (int)(row_bytes(p) / GROUP);
     linear_args a = {};
     int tiles;
-    sl_status st;
 
     if (wants_many(p, n))
         return sl_cuda_linear_many(cu, p, n, xq, xs, ld_xs, sl_ceil_div(groups, splits_of(p->w.out, groups)),
                                    err);
-    st = describe(cu, p, n, &a, &tiles, err);
-
-    if (st == SL_OK)
-        st = f8 ? sl_cuda_map(cu, xq, p->tokens, row_bytes(p), row_bytes(p), 8, &a.x, err)
-                : sl_cuda_map(cu, p->x, p->tokens, row_bytes(p), (int64_t)p->ld_x * 2, 8, &a.x, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(describe(cu, p, n, &a, &tiles, err));
+    SL_TRY(f8 ? sl_cuda_map(cu, xq, p->tokens, row_bytes(p), row_bytes(p), 8, &a.x, err)
+              : sl_cuda_map(cu, p->x, p->tokens, row_bytes(p), (int64_t)p->ld_x * 2, 8, &a.x, err));
     a.xs = xs, a.ld_xs = ld_xs, a.tokens = p->tokens;
     a.groups = groups, a.splits = splits_of(p->w.out, groups);
     a.chunk = sl_ceil_div(a.groups, a.splits);

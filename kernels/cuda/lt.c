@@ -48,12 +48,13 @@ sl_status sl_cuda_lt_create(sl_cuda *cu, sl_cuda_lt **out, sl_err *err)
     if (!lt)
         return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for the matrix product plans");
     st = blas_status(cublasLtCreate(&lt->handle), "cublasLtCreate", err);
-    if (st != SL_OK) {
-        free(lt);
-        return st;
-    }
+    if (st != SL_OK)
+        goto free_lt;
     *out = lt;
     return SL_OK;
+free_lt:
+    free(lt);
+    return st;
 }
 
 void sl_cuda_lt_destroy(sl_cuda_lt *lt)
@@ -221,21 +222,15 @@ static sl_status choose(sl_cuda *cu, const sl_cuda_gemm *g, lt_call *c, cublasLt
     sl_cuda_gemm few = *g;
     cublasLtMatmulAlgo_t base;
     lt_call few_call, others[2], near[2] = {*c, *c};
-    sl_status st;
 
     few.n = BASE_TOKENS;
-    st = describe(&few, &few_call, err);
+    SL_TRY(describe(&few, &few_call, err));
     few.n = step;
-    if (st == SL_OK)
-        st = describe(&few, &others[0], err);
+    SL_TRY(describe(&few, &others[0], err));
     few.n = BASE_TOKENS - step;
-    if (st == SL_OK)
-        st = describe(&few, &others[1], err);
+    SL_TRY(describe(&few, &others[1], err));
     few.n = bucket(g->n) / 2 + step;
-    if (st == SL_OK)
-        st = describe(&few, &near[1], err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(describe(&few, &near[1], err));
     if (!offered(cu, &few_call, others, NULL, &base) || !works(cu, c, &base))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "cuda: no algorithm for a product of %d outputs, %d tokens, %d inputs", g->m, g->n,
@@ -251,10 +246,7 @@ sl_status sl_cuda_gemm_run(sl_cuda *cu, const sl_cuda_gemm *g, sl_err *err)
     lt_key key;
     lt_call c;
     uint32_t h, i;
-    sl_status st = describe(g, &c, err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(describe(g, &c, err));
     memset(&key, 0, sizeof key);
     key.m = g->m, key.n_bucket = bucket(g->n), key.k = g->k, key.batch = g->batch;
     key.lda = g->lda, key.ldb = g->ldb, key.ldd = g->ldd;
@@ -268,9 +260,7 @@ sl_status sl_cuda_gemm_run(sl_cuda *cu, const sl_cuda_gemm *g, sl_err *err)
         i = 0; /* the cache is full: replace an entry */
     h = (h + i) & (CACHE - 1);
     if (!cu->lt->cache[h].used || memcmp(&cu->lt->cache[h].key, &key, sizeof key) != 0) {
-        st = choose(cu, g, &c, &cu->lt->cache[h].algo, err);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(choose(cu, g, &c, &cu->lt->cache[h].algo, err));
         cu->lt->cache[h].used = true;
         cu->lt->cache[h].key = key;
     }

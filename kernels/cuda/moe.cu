@@ -127,7 +127,6 @@ sl_status sl_cuda_moe(sl_backend *be, const void *params, sl_err *err)
     size_t pairs = (size_t)p->tokens * p->top_k, need = pairs * ((size_t)p->inter + p->hidden) * 4;
     size_t smem_h = (size_t)(p->hidden + sl_ceil_div(p->hidden, GROUP)) * 4,
            smem_i = (size_t)(p->inter + sl_ceil_div(p->inter, GROUP)) * 4;
-    sl_status st;
 
     if (need > p->workspace_bytes)
         return sl_fail(err, SL_ERR_INVALID, "cuda: moe: workspace of %zu bytes, %zu needed",
@@ -141,19 +140,13 @@ sl_status sl_cuda_moe(sl_backend *be, const void *params, sl_err *err)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "cuda: moe: %zu pairs, hidden %d, inter %d exceed the plain path", pairs, p->hidden,
                        p->inter);
-    st = sl_cuda_table(cu, p->gate, p->experts, &a.gate, err);
-    if (st == SL_OK)
-        st = sl_cuda_table(cu, p->up, p->experts, &a.up, err);
-    if (st == SL_OK)
-        st = sl_cuda_table(cu, p->down, p->experts, &a.down, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cuda_table(cu, p->gate, p->experts, &a.gate, err));
+    SL_TRY(sl_cuda_table(cu, p->up, p->experts, &a.up, err));
+    SL_TRY(sl_cuda_table(cu, p->down, p->experts, &a.down, err));
     a.mid = (float *)p->workspace;
     a.res = a.mid + pairs * p->inter;
     if (mma) {
-        st = sl_cuda_moe_mma(cu, p, a.gate, a.up, a.down, a.mid, a.res, err);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(sl_cuda_moe_mma(cu, p, a.gate, a.up, a.down, a.mid, a.res, err));
         sum_kernel<<<p->tokens, 256, 0, cu->stream>>>(a);
         return SL_CU_LAUNCHED(err);
     }

@@ -57,11 +57,8 @@ static sl_status reserve(sl_cuda *cu, const sl_moe_params *p, int size, grouped_
             xs = size == 1 ? sl_moe_up256(m->ld * (p->hidden / 128) * 4 + MG_XS_BYTES) : 0,
             ms = size == 1 ? sl_moe_up256(m->ld * (p->inter / 128) * 4 + MG_XS_BYTES) : 0;
     uint8_t *mem;
-    sl_status st = sl_cuda_scratch(cu, (size_t)(x + mid + xs + ms + tiles * 16 + (m->rows + pairs + 1) * 4),
-                                   (void **)&mem, err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cuda_scratch(cu, (size_t)(x + mid + xs + ms + tiles * 16 + (m->rows + pairs + 1) * 4),
+                           (void **)&mem, err));
     m->x = mem, m->mid = mem + x;
     m->xs = (float *)(m->mid + mid), m->ms = (float *)((uint8_t *)m->xs + xs);
     m->lists.tile = (int4 *)((uint8_t *)m->ms + ms);
@@ -75,16 +72,12 @@ static sl_status describe(sl_cuda *cu, const sl_moe_params *p, const grouped_mem
                           mg_args *down, sl_err *err)
 {
     int64_t in = (int64_t)p->hidden * size, mid = (int64_t)p->inter * size;
-    sl_status st = sl_moe_weights(cu, p->gate, p->experts, &up->ta, &up->wa, err);
 
-    if (st == SL_OK)
-        st = sl_moe_weights(cu, p->up, p->experts, &up->tb, &up->wb, err);
-    if (st == SL_OK)
-        st = sl_moe_weights(cu, p->down, p->experts, &down->ta, &down->wa, err);
-    if (st == SL_OK)
-        st = sl_cuda_map(cu, m->x, m->rows, in, in, MG_ROWS, &up->x, err);
-    if (st == SL_OK)
-        st = sl_cuda_map(cu, m->mid, m->rows, mid, mid, MG_ROWS, &down->x, err);
+    SL_TRY(sl_moe_weights(cu, p->gate, p->experts, &up->ta, &up->wa, err));
+    SL_TRY(sl_moe_weights(cu, p->up, p->experts, &up->tb, &up->wb, err));
+    SL_TRY(sl_moe_weights(cu, p->down, p->experts, &down->ta, &down->wa, err));
+    SL_TRY(sl_cuda_map(cu, m->x, m->rows, in, in, MG_ROWS, &up->x, err));
+    SL_TRY(sl_cuda_map(cu, m->mid, m->rows, mid, mid, MG_ROWS, &down->x, err));
     up->rows = down->rows = m->lists;
     up->ld = down->ld = (int)m->ld;
     up->xs = m->xs, up->ms = m->ms, up->mid = m->mid;
@@ -92,17 +85,14 @@ static sl_status describe(sl_cuda *cu, const sl_moe_params *p, const grouped_mem
     down->xs = m->ms, down->res = (__nv_bfloat16 *)p->workspace;
     down->groups = (int)(mid / ST_BOX), down->outs = p->hidden;
     down->out_tiles = sl_ceil_div(p->hidden, 2 * ST_BOX);
-    return st;
+    return SL_OK;
 }
 
 template <bool F8, bool DUAL> static sl_status launch(sl_cuda *cu, const mg_args *a, sl_err *err)
 {
-    sl_status st = SL_CU(
+    SL_TRY(SL_CU(
         cudaFuncSetAttribute(mg_gemm_kernel<F8, DUAL>, cudaFuncAttributeMaxDynamicSharedMemorySize, MG_SMEM),
-        err);
-
-    if (st != SL_OK)
-        return st;
+        err));
     mg_gemm_kernel<F8, DUAL><<<cu->sms, MG_THREADS, MG_SMEM, cu->stream>>>(*a);
     return SL_CU_LAUNCHED(err);
 }
@@ -129,17 +119,10 @@ sl_status sl_cuda_moe_grouped(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
     int size = f8 ? 1 : 2;
     mg_args up = {}, down = {};
     grouped_memory m;
-    sl_status st = reserve(cu, p, size, &m, err);
-
-    if (st == SL_OK)
-        st = describe(cu, p, &m, size, &up, &down, err);
-    if (st == SL_OK)
-        st = lay_out(cu, p, &m, f8, err);
-    if (st == SL_OK)
-        st = f8 ? launch<true, true>(cu, &up, err) : launch<false, true>(cu, &up, err);
-    if (st == SL_OK)
-        st = f8 ? launch<true, false>(cu, &down, err) : launch<false, false>(cu, &down, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(reserve(cu, p, size, &m, err));
+    SL_TRY(describe(cu, p, &m, size, &up, &down, err));
+    SL_TRY(lay_out(cu, p, &m, f8, err));
+    SL_TRY((f8 ? launch<true, true>(cu, &up, err) : launch<false, true>(cu, &up, err)));
+    SL_TRY((f8 ? launch<true, false>(cu, &down, err) : launch<false, false>(cu, &down, err)));
     return sl_moe_sum(cu, p, down.res, err);
 }

@@ -201,11 +201,8 @@ sl_status sl_cuda_moe_mma(sl_cuda *cu, const sl_moe_params *p, const sl_weight *
     moe_gemm g = {};
     uint8_t *mem, *xq, *mq;
     float *xs, *ms;
-    sl_status st = sl_cuda_scratch(
-        cu, (size_t)((x_groups + m_groups) * (GROUP + 4) + (pairs + 3 * tiles + 1) * 4), (void **)&mem, err);
-
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cuda_scratch(cu, (size_t)((x_groups + m_groups) * (GROUP + 4) + (pairs + 3 * tiles + 1) * 4),
+                           (void **)&mem, err));
     xq = mem, mq = xq + x_groups * GROUP;
     xs = (float *)(mq + m_groups * GROUP), ms = xs + x_groups;
     g.plan.pairs = (int32_t *)(ms + m_groups);

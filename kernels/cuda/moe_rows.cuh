@@ -89,9 +89,8 @@ static inline sl_status sl_moe_sum(sl_cuda *cu, const sl_moe_params *p, const __
 static inline sl_status sl_moe_weights(sl_cuda *cu, const sl_weight *w, int n, const sl_weight **table,
                                        const CUtensorMap **maps, sl_err *err)
 {
-    sl_status st = sl_cuda_table(cu, w, n, table, err);
-
-    return st == SL_OK ? sl_cuda_maps(cu, w, n, maps, err) : st;
+    SL_TRY(sl_cuda_table(cu, w, n, table, err));
+    return sl_cuda_maps(cu, w, n, maps, err);
 }
 
 static inline int64_t sl_moe_up256(int64_t n)

@@ -307,18 +307,12 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
     moe_args up = {}, down = {};
     uint8_t *mem, *xq, *mq;
     float *xs, *ms;
-    sl_status st = sl_cuda_scratch(
+    SL_TRY(sl_cuda_scratch(
         cu, (size_t)(xq_bytes + mq_bytes + xs_bytes + ms_bytes + (rows + pairs + 3 * tiles + 1) * 4),
-        (void **)&mem, err);
-
-    if (st == SL_OK)
-        st = sl_moe_weights(cu, p->gate, p->experts, &up.ta, &up.wa, err);
-    if (st == SL_OK)
-        st = sl_moe_weights(cu, p->up, p->experts, &up.tb, &up.wb, err);
-    if (st == SL_OK)
-        st = sl_moe_weights(cu, p->down, p->experts, &down.ta, &down.wa, err);
-    if (st != SL_OK)
-        return st;
+        (void **)&mem, err));
+    SL_TRY(sl_moe_weights(cu, p->gate, p->experts, &up.ta, &up.wa, err));
+    SL_TRY(sl_moe_weights(cu, p->up, p->experts, &up.tb, &up.wb, err));
+    SL_TRY(sl_moe_weights(cu, p->down, p->experts, &down.ta, &down.wa, err));
     xq = mem, mq = xq + xq_bytes;
     xs = (float *)(mq + mq_bytes), ms = (float *)((uint8_t *)xs + xs_bytes);
     up.rows.pair = (int32_t *)((uint8_t *)ms + ms_bytes);
@@ -327,28 +321,19 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
     up.rows.tile_first = up.rows.tile_expert + tiles;
     up.rows.tile_count = up.rows.tile_first + tiles;
     up.rows.n_tiles = up.rows.tile_count + tiles;
-    st = sl_cuda_map(cu, xq, rows, p->hidden, p->hidden, 8, &up.x, err);
-    if (st == SL_OK)
-        st = sl_cuda_map(cu, mq, rows, p->inter, p->inter, 8, &down.x, err);
-    if (st == SL_OK)
-        st = allow_smem((const void *)gemm_kernel<true>, err);
-    if (st == SL_OK)
-        st = allow_smem((const void *)gemm_kernel<false>, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_cuda_map(cu, xq, rows, p->hidden, p->hidden, 8, &up.x, err));
+    SL_TRY(sl_cuda_map(cu, mq, rows, p->inter, p->inter, 8, &down.x, err));
+    SL_TRY(allow_smem((const void *)gemm_kernel<true>, err));
+    SL_TRY(allow_smem((const void *)gemm_kernel<false>, err));
     group_kernel<<<1, 1024, 0, cu->stream>>>(p->expert_ids, (int)pairs, p->experts, up.rows, cu->deverr);
     sl_moe_quantise<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden / GROUP, 8)), 256, 0, cu->stream>>>(
         (const __nv_bfloat16 *)p->x, p->hidden, p->top_k, up.rows.row_of, xq, xs, (int)ld);
     up.xs = xs, up.ms = ms, up.mq = mq, up.ld = (int)ld;
     up.groups = p->hidden / GROUP, up.outs = p->inter, up.out_tiles = p->inter / ST_BOX;
-    st = launch(cu, gemm_kernel<true>, up, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(launch(cu, gemm_kernel<true>, up, err));
     down.rows = up.rows, down.xs = ms, down.ld = (int)ld, down.res = (__nv_bfloat16 *)p->workspace;
     down.groups = p->inter / GROUP, down.outs = p->hidden,
     down.out_tiles = sl_ceil_div(p->hidden, 2 * ST_BOX);
-    st = launch(cu, gemm_kernel<false>, down, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(launch(cu, gemm_kernel<false>, down, err));
     return sl_moe_sum(cu, p, down.res, err);
 }

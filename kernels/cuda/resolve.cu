@@ -247,16 +247,13 @@ sl_status sl_cuda_resolve(sl_backend *be, const void *params, sl_err *err)
     const sl_resolve_params *p = (const sl_resolve_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
     size_t smem = sizeof(resolve_shared);
-    sl_status st;
 
     if (p->k > MAX_K)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: resolve: k %d exceeds %d", p->k, MAX_K);
     if (p->seqs->n_tokens == 0)
         return SL_CU(cudaMemsetAsync(p->miss_count, 0, sizeof *p->miss_count, cu->stream), err);
-    st = SL_CU(cudaFuncSetAttribute(resolve_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
-               err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(SL_CU(cudaFuncSetAttribute(resolve_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
+                 err));
     return sl_cuda_launch_early(cu, resolve_kernel, dim3(p->seqs->n_tokens), THREADS, smem, err, *p, *p->seqs,
                                 (unsigned long long *)(cu->deverr + SL_CUDA_MEET), cu->deverr);
 }

@@ -412,15 +412,25 @@ template <int NT, int G, bool S>
 static sl_status launch(sl_cuda *cu, const sl_index_scores_params *p, int window, sl_err *err)
 {
     const int smem = scores_shape<NT, G>::smem;
-    sl_status st = SL_CU(
+    SL_TRY(SL_CU(
         cudaFuncSetAttribute(scores_kernel<NT, G, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem),
-        err);
-
-    if (st != SL_OK)
-        return st;
+        err));
     return sl_cuda_launch_early(
         cu, scores_kernel<NT, G, S>, dim3(cu->sms, sl_ceil_div(p->token_count, SLICE)), THREADS, smem, err,
         *p, *p->seqs, window, scores_shape<NT, G>::stages, sl_hint_ld(p->ld_scores), cu->deverr);
+}
+
+/* window: the largest number of tokens per group. */
+static sl_status launch_for(sl_cuda *cu, const sl_index_scores_params *p, int window, sl_err *err)
+{
+    bool wide = p->heads == 64;
+
+    if (p->token_count == 1 && p->seqs->n_seqs == 1)
+        return wide ? launch<8, 1, true>(cu, p, 1, err) : launch<4, 1, true>(cu, p, 1, err);
+    if (window <= 1)
+        return wide ? launch<8, 1, false>(cu, p, 1, err) : launch<4, 1, false>(cu, p, 1, err);
+    return wide ? launch<8, MAX_GROUP, false>(cu, p, window, err)
+                : launch<4, MAX_GROUP, false>(cu, p, window, err);
 }
 
 sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_err *err)
@@ -431,19 +441,12 @@ sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_er
     /* Only long rows use the hint. Where the tensor cores are the limit, a separate pass makes it faster. */
     bool later = p->hint && window > 1 && p->token_count > SLICE / 4;
     sl_index_scores_params q = *p;
-    sl_status st;
 
     if (later || p->ld_scores <= SL_HINT_MIN)
         q.hint = NULL;
-    if (p->token_count == 1 && p->seqs->n_seqs == 1)
-        st = p->heads == 64 ? launch<8, 1, true>(cu, &q, 1, err) : launch<4, 1, true>(cu, &q, 1, err);
-    else if (window <= 1)
-        st = p->heads == 64 ? launch<8, 1, false>(cu, &q, 1, err) : launch<4, 1, false>(cu, &q, 1, err);
-    else
-        st = p->heads == 64 ? launch<8, MAX_GROUP, false>(cu, &q, window, err)
-                            : launch<4, MAX_GROUP, false>(cu, &q, window, err);
-    if (st != SL_OK || !later || p->ld_scores <= SL_HINT_MIN)
-        return st;
+    SL_TRY(launch_for(cu, &q, window, err));
+    if (!later || p->ld_scores <= SL_HINT_MIN)
+        return SL_OK;
     return sl_cuda_hint(cu, p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores, SL_HINT_MIN + 1,
                         (float *)p->hint, err);
 }

@@ -125,28 +125,24 @@ sl_status sl_cuda_sparse_attn(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_sparse_attn_params *p = (const sl_sparse_attn_params *)params;
     size_t smem = (size_t)(HEADS + SUB) * (p->lora + p->rope) * sizeof(float);
-    sl_status st;
 
     if (sl_cuda_attn_mla_fits(sl_cuda_of(be), p)) {
-        st = SL_OK;
-        for (int t0 = 0; t0 < p->tokens && st == SL_OK; t0 += 32768) {
+        for (int t0 = 0; t0 < p->tokens; t0 += 32768) {
             sl_sparse_attn_params q = *p;
             q.ql += (int64_t)t0 * p->heads * (p->lora + p->rope);
             q.phys += (int64_t)t0 * p->ld_ids;
             q.o += (int64_t)t0 * p->heads * p->lora;
             q.tokens = min(p->tokens - t0, 32768);
-            st = sl_cuda_attn_mla(sl_cuda_of(be), &q, err);
+            SL_TRY(sl_cuda_attn_mla(sl_cuda_of(be), &q, err));
         }
-        return st;
+        return SL_OK;
     }
     if (p->lora > THREADS * COLS_MAX || smem > 200 * 1024)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: sparse_attn: lora %d, rope %d are too wide", p->lora,
                        p->rope);
-    st = SL_CU(
+    SL_TRY(SL_CU(
         cudaFuncSetAttribute(plain_attn_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024),
-        err);
-    if (st != SL_OK)
-        return st;
+        err));
     for (int t0 = 0; t0 < p->tokens; t0 += 32768) {
         sl_sparse_attn_params q = *p;
         q.ql += (int64_t)t0 * p->heads * (p->lora + p->rope);

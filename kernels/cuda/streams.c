@@ -29,12 +29,13 @@ sl_status sl_cuda_event_create(sl_backend *be, sl_event **out, sl_err *err)
         return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for an event");
     e->base.be = be;
     st = SL_CU(cudaEventCreateWithFlags(&e->ev, cudaEventDisableTiming), err);
-    if (st != SL_OK) {
-        free(e);
-        return st;
-    }
+    if (st != SL_OK)
+        goto free_event;
     *out = &e->base;
     return SL_OK;
+free_event:
+    free(e);
+    return st;
 }
 
 /* Whether e stands for work of the side stream that the main stream has not waited for. As long as there is such
@@ -102,28 +103,37 @@ sl_status sl_cuda_capture_begin(sl_backend *be, sl_err *err)
     return st;
 }
 
+static sl_status make_graph(sl_backend *be, cudaGraph_t recorded, sl_graph **out, sl_err *err)
+{
+    struct cuda_graph *g = calloc(1, sizeof *g);
+    sl_status st;
+
+    if (!g)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for a graph");
+    st = SL_CU(cudaGraphInstantiate(&g->exec, recorded, 0), err);
+    if (st != SL_OK)
+        goto free_graph;
+    g->base.be = be;
+    sl_cuda_of(be)->n_graphs++;
+    *out = &g->base;
+    return SL_OK;
+free_graph:
+    free(g);
+    return st;
+}
+
 sl_status sl_cuda_capture_end(sl_backend *be, sl_graph **out, sl_err *err)
 {
     sl_cuda *cu = sl_cuda_of(be);
-    struct cuda_graph *g = calloc(1, sizeof *g);
-    cudaGraph_t graph = NULL;
-    sl_status st = SL_CU(cudaStreamEndCapture(cu->stream, &graph), err);
+    cudaGraph_t recorded = NULL;
+    sl_status st = SL_CU(cudaStreamEndCapture(cu->stream, &recorded), err);
 
     cu->capturing = false;
-    if (st == SL_OK && !g)
-        st = sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for a graph");
     if (st == SL_OK)
-        st = SL_CU(cudaGraphInstantiate(&g->exec, graph, 0), err);
-    if (graph)
-        cudaGraphDestroy(graph);
-    if (st != SL_OK) {
-        free(g);
-        return st;
-    }
-    g->base.be = be;
-    cu->n_graphs++;
-    *out = &g->base;
-    return SL_OK;
+        st = make_graph(be, recorded, out, err);
+    if (recorded)
+        cudaGraphDestroy(recorded);
+    return st;
 }
 
 sl_status sl_cuda_graph_launch(sl_backend *be, sl_graph *graph, sl_err *err)
@@ -146,7 +156,6 @@ void sl_cuda_graph_destroy(sl_graph *graph)
 sl_status sl_cuda_mark(sl_backend *be, int32_t i, sl_err *err)
 {
     sl_cuda *cu = sl_cuda_of(be);
-    sl_status st;
 
     if (i >= cu->n_marks) {
         int32_t cap = i < 512 ? 1024 : 2 * i;
@@ -155,9 +164,7 @@ sl_status sl_cuda_mark(sl_backend *be, int32_t i, sl_err *err)
             return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for marks");
         cu->marks = v;
         for (; cu->n_marks < cap; cu->n_marks++) {
-            st = SL_CU(cudaEventCreate(&cu->marks[cu->n_marks]), err);
-            if (st != SL_OK)
-                return st;
+            SL_TRY(SL_CU(cudaEventCreate(&cu->marks[cu->n_marks]), err));
         }
     }
     return SL_CU(cudaEventRecord(cu->marks[i], cu->stream), err);

@@ -63,13 +63,14 @@ static sl_status append(sl_cuda *cu, const sl_weight *host, int n, table **out, 
         return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for an expert table");
     }
     st = SL_CU(cudaMalloc((void **)&fresh.device, sizeof *fresh.device * (size_t)n), err);
-    if (st != SL_OK) {
-        free(fresh.copy);
-        return st;
-    }
+    if (st != SL_OK)
+        goto free_copy;
     t->v[t->used] = fresh;
     *out = &t->v[t->used++];
     return SL_OK;
+free_copy:
+    free(fresh.copy);
+    return st;
 }
 
 static table *find(sl_cuda *cu, const sl_weight *host, int n)
@@ -84,7 +85,6 @@ sl_status sl_cuda_table(sl_cuda *cu, const sl_weight *host, int n, const sl_weig
 {
     table *t = find(cu, host, n);
     bool stale = true;
-    sl_status st;
 
     if (t)
         stale = memcmp(t->copy, host, sizeof *host * (size_t)n) != 0;
@@ -93,16 +93,11 @@ sl_status sl_cuda_table(sl_cuda *cu, const sl_weight *host, int n, const sl_weig
             err, SL_ERR_UNSUPPORTED,
             "cuda: expert table changed or new inside a capture: run the step once before the capture");
     if (!t) {
-        st = append(cu, host, n, &t, err);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(append(cu, host, n, &t, err));
     }
     if (stale) {
-        st = SL_CU(cudaStreamSynchronize(cu->stream), err);
-        if (st == SL_OK)
-            st = SL_CU(cudaMemcpy(t->device, host, sizeof *host * (size_t)n, cudaMemcpyHostToDevice), err);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(SL_CU(cudaStreamSynchronize(cu->stream), err));
+        SL_TRY(SL_CU(cudaMemcpy(t->device, host, sizeof *host * (size_t)n, cudaMemcpyHostToDevice), err));
         memcpy(t->copy, host, sizeof *host * (size_t)n);
         cudaFree(t->maps);
         t->maps = NULL;
@@ -139,7 +134,7 @@ sl_status sl_cuda_map(sl_cuda *cu, const void *base, int64_t rows, int64_t bytes
 {
     sl_status st = encode(cu, base, rows, bytes, pitch, box_rows, out);
 
-    return st == SL_OK ? st
+    return st == SL_OK ? SL_OK
                        : sl_fail(err, st, "cuda: no tensor map for %lld x %lld bytes", (long long)rows,
                                  (long long)bytes);
 }
@@ -147,14 +142,15 @@ sl_status sl_cuda_map(sl_cuda *cu, const void *base, int64_t rows, int64_t bytes
 sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensorMap **out, sl_err *err)
 {
     const sl_weight *ignored;
-    sl_status st = sl_cuda_table(cu, host, n, &ignored, err);
-    table *t = find(cu, host, n);
     CUtensorMap *maps;
+    sl_status st;
+    table *t;
 
-    if (st != SL_OK || t->maps) {
-        if (st == SL_OK)
-            *out = t->maps;
-        return st;
+    SL_TRY(sl_cuda_table(cu, host, n, &ignored, err));
+    t = find(cu, host, n);
+    if (t->maps) {
+        *out = t->maps;
+        return SL_OK;
     }
     if (cu->capturing)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -162,16 +158,20 @@ sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensor
     maps = aligned_alloc(64, sizeof *maps * (size_t)n);
     if (!maps)
         return sl_fail(err, SL_ERR_NO_MEMORY, "cuda: no memory for tensor maps");
-    for (int i = 0; i < n && st == SL_OK; i++) {
+    for (int i = 0; i < n; i++) {
         int64_t bytes = host[i].in * (int64_t)sl_dtype_size(host[i].dtype);
         st = sl_cuda_map(cu, host[i].data, host[i].out, bytes, bytes, 128, &maps[i], err);
+        if (st != SL_OK)
+            goto free_maps;
     }
-    if (st == SL_OK)
-        st = SL_CU(cudaMalloc((void **)&t->maps, sizeof *maps * (size_t)n), err);
-    if (st == SL_OK)
-        st = SL_CU(cudaMemcpy(t->maps, maps, sizeof *maps * (size_t)n, cudaMemcpyHostToDevice), err);
+    st = SL_CU(cudaMalloc((void **)&t->maps, sizeof *maps * (size_t)n), err);
+    if (st != SL_OK)
+        goto free_maps;
+    st = SL_CU(cudaMemcpy(t->maps, maps, sizeof *maps * (size_t)n, cudaMemcpyHostToDevice), err);
+    if (st != SL_OK)
+        goto free_maps;
+    *out = t->maps;
+free_maps:
     free(maps);
-    if (st == SL_OK)
-        *out = t->maps;
     return st;
 }

@@ -172,7 +172,6 @@ sl_status sl_cuda_topk(sl_backend *be, const void *params, sl_err *err)
     int ld_hint = sl_hint_ld(p->ld_scores), slice = 65535;
     sl_topk_clusters clusters = sl_cuda_topk_clusters(cu, p);
     void *made = NULL;
-    sl_status st = SL_OK;
 
     if (clusters.size && !clusters.by_hint)
         return sl_cuda_topk_cluster(cu, p, clusters, NULL, err);
@@ -180,23 +179,18 @@ sl_status sl_cuda_topk(sl_backend *be, const void *params, sl_err *err)
         if (p->token_count > slice)
             return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: %d tokens at once (at most %d)",
                            p->token_count, slice);
-        st = sl_cuda_scratch(cu, (size_t)p->token_count * ld_hint * 4, &made, err);
-        if (st == SL_OK)
-            st = sl_cuda_hint(cu, p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores,
-                              SL_HINT_MIN + 1, (float *)made, err);
+        SL_TRY(sl_cuda_scratch(cu, (size_t)p->token_count * ld_hint * 4, &made, err));
+        SL_TRY(sl_cuda_hint(cu, p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores,
+                            SL_HINT_MIN + 1, (float *)made, err));
     }
-    if (st == SL_OK && clusters.size)
+    if (clusters.size)
         return sl_cuda_topk_cluster(cu, p, clusters, p->hint ? (const float *)p->hint : (const float *)made,
                                     err);
     /* A block holds rounds of 4,096 items: scores of the row, or maxima of its hint. */
     int items = p->ld_scores > ROW_MAX || (p->ld_scores > SL_HINT_MIN && p->hint) ? ld_hint : p->ld_scores;
     void (*kernel)(sl_topk_params, sl_seq_tables, const float *, int, uint32_t *) =
         items > 4 * THREADS * 4 ? topk_kernel<8> : topk_kernel<4>;
-    if (st == SL_OK)
-        st =
-            SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES), err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES), err));
     return sl_cuda_launch_early(cu, kernel, dim3(p->token_count), THREADS, SMEM_BYTES, err, *p, *p->seqs,
                                 p->hint ? (const float *)p->hint : (const float *)made, ld_hint, cu->deverr);
 }

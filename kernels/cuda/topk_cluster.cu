@@ -163,12 +163,9 @@ static sl_status launch(sl_cuda *cu, const sl_topk_params *p, const float *hint,
     cudaLaunchAttribute at[2] = {};
     cudaLaunchConfig_t cfg = {};
     int ld_hint = sl_hint_ld(p->ld_scores), rounds = sl_ceil_div(H ? ld_hint : p->ld_scores, C * 4 * THREADS);
-    sl_status st = SL_CU(
+    SL_TRY(SL_CU(
         cudaFuncSetAttribute(cluster_kernel<C, H>, cudaFuncAttributeMaxDynamicSharedMemorySize, SPAN_MAX * 8),
-        err);
-
-    if (st != SL_OK)
-        return st;
+        err));
     at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     at[0].val.programmaticStreamSerializationAllowed = 1;
     at[1].id = cudaLaunchAttributeClusterDimension;

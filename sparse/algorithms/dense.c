@@ -50,12 +50,13 @@ static sl_status dense_create(sl_backend *be, const sl_algo_dims *dims, sl_algo 
         return sl_fail(err, SL_ERR_NO_MEMORY, "dense: out of memory");
     *d = (dense){.base.desc = &sl_algo_dense, .be = be};
     sl_status st = sl_be_alloc(be, SL_MEM_DEVICE, NO_SCORES_BYTES, (void **)&d->no_scores, err);
-    if (st != SL_OK) {
-        dense_destroy(&d->base);
-        return st;
-    }
+    if (st != SL_OK)
+        goto destroy;
     *out = &d->base;
     return SL_OK;
+destroy:
+    dense_destroy(&d->base);
+    return st;
 }
 
 static sl_status dense_retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count,

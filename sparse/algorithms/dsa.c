@@ -75,14 +75,16 @@ static sl_status dsa_create(sl_backend *be, const sl_algo_dims *dims, sl_algo **
     d->capacity = dsa_capacity(dims);
     d->index = sl_cache_find(&dims->shape, SL_PLANE_INDEX);
     sl_status st = sl_be_alloc(be, SL_MEM_DEVICE, (size_t)d->capacity * 4, (void **)&d->scores, err);
-    if (st == SL_OK)
-        st = sl_be_alloc(be, SL_MEM_DEVICE, (size_t)hint_bytes(dims), &d->hint, err);
-    if (st != SL_OK) {
-        dsa_destroy(&d->base);
-        return st;
-    }
+    if (st != SL_OK)
+        goto destroy;
+    st = sl_be_alloc(be, SL_MEM_DEVICE, (size_t)hint_bytes(dims), &d->hint, err);
+    if (st != SL_OK)
+        goto destroy;
     *out = &d->base;
     return SL_OK;
+destroy:
+    dsa_destroy(&d->base);
+    return st;
 }
 
 /* The keys of cached pages are in the index plane of the host pages: they are copied. */
@@ -117,9 +119,7 @@ static sl_status score_and_select(dsa *d, const sl_algo_call *call, int32_t firs
         .format = c->index_format,
         .hint = d->hint,
     };
-    sl_status st = sl_be_run(d->be, SL_OP_INDEX_SCORES, &s, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_be_run(d->be, SL_OP_INDEX_SCORES, &s, err));
     sl_seq_tables seqs = sl_seq_tables_slice(c->seqs, first, count);
     sl_topk_params t = {
         .scores = d->scores,
@@ -145,9 +145,7 @@ static sl_status dsa_retrieve(sl_algo *a, const sl_algo_call *call, int32_t firs
     int64_t slice = d->capacity / ld;
     for (int32_t done = 0; done < count;) {
         int32_t n = count - done < slice ? count - done : (int32_t)slice;
-        sl_status st = score_and_select(d, call, first + done, n, ld, ids + (int64_t)done * call->k, err);
-        if (st != SL_OK)
-            return st;
+        SL_TRY(score_and_select(d, call, first + done, n, ld, ids + (int64_t)done * call->k, err));
         done += n;
     }
     return SL_OK;
