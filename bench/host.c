@@ -1,6 +1,6 @@
 /*
- * See host.h. Latent rows are taken from a few blocks of encoded random vectors;
- * index keys are random everywhere, because equal keys would give equal scores, which no real cache has.
+ * See host.h. Latent rows are copied from a few blocks of encoded random vectors. Index keys are random in every page,
+ * because equal keys would give equal scores, which do not occur in a real cache.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static double seconds_since(uint64_t t0)
     return (double)(sl_now_ns() - t0) / 1e9;
 }
 
-/* Elements of a part of a plane, 0 when it has no such part. */
+/* The number of elements of a plane's part; 0 when the plane has no part of that name. */
 static int32_t part_count(const sl_geometry *g, int32_t plane, const char *name)
 {
     const sl_cache_plane *p = &g->shape.planes[plane];
@@ -50,7 +50,7 @@ static uint8_t *make_blocks(const sl_geometry *g)
     return blocks;
 }
 
-/* One index block: e4m3 bytes below 2 with a constant scale, or float32. */
+/* Fills one index block: e4m3 bytes with absolute values below 2 and a constant scale, or float32. */
 static void fill_index(const sl_geometry *g, uint8_t *at, uint64_t *state)
 {
     int32_t plane = sl_cache_find(&g->shape, SL_PLANE_INDEX);

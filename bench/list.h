@@ -1,4 +1,4 @@
-/* Lists in the flags of the benchmarks: what a sweep goes over. */
+/* Comma-separated lists in the flags of the benchmarks: the values that a sweep runs through. */
 #ifndef SL_BENCH_LIST_H
 #define SL_BENCH_LIST_H
 
@@ -13,11 +13,11 @@ typedef struct sl_bench_list {
 } sl_bench_list;
 
 /*
- * "a,b,c" -> indices of names (ends with NULL), or whole numbers from least to 2^24 when names is NULL.
- * False when text is anything else, is empty or has more than SL_BENCH_LIST_MAX items.
+ * Parses "a,b,c" into indices into names (terminated by NULL), or into whole numbers from least to 2^24 when names is
+ * NULL. False when an item is neither, when text is empty, or when it has more than SL_BENCH_LIST_MAX items.
  */
 bool sl_bench_list_parse(const char *text, const char *const *names, int32_t least, sl_bench_list *out);
-/* 0 when there is none above it. */
+/* The largest number of the list; 0 when none is positive. */
 int32_t sl_bench_list_most(const sl_bench_list *l);
 
 #endif

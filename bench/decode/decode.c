@@ -7,6 +7,7 @@
 
 #include "engine/choose.h"
 #include "base/args.h"
+#include "bench/csv.h"
 #include "kernels/cache.h"
 
 typedef struct sweep {
@@ -25,7 +26,9 @@ static void on_result(void *ctx, const sl_bench_decode_result *r)
         sl_bench_decode_print_csv(s->csv, r);
 }
 
-/* Device bytes for the cache: what the flag says, else what the weights left free, less the reserve. */
+/*
+ * Sets the device bytes for the cache: those of the flag, else the bytes that the weights left free, less the reserve.
+ */
 static sl_status find_budget(sl_bench_decode *b)
 {
     const sl_bench_decode_opts *o = &b->o;
@@ -65,6 +68,22 @@ static sl_status run_rows(sweep *s, sl_row_format rows)
     return st;
 }
 
+/* Runs the sweep on the open backend, which the caller closes, as it frees b->keep. */
+static sl_status run_formats(sweep *s)
+{
+    sl_bench_decode *b = &s->b;
+    const sl_bench_decode_opts *o = &b->o;
+    unsigned caps = sl_backend_caps(b->local.be);
+    sl_layout unused; /* a wrong --layout is refused before the weights are made, which takes minutes */
+    SL_TRY(sl_choose_layout(o->layout, caps, &unused, &b->err));
+    SL_TRY(sl_choose_policy(NULL, caps, &b->policy, &b->err));
+    SL_TRY(
+        sl_be_alloc(b->local.be, SL_MEM_DEVICE, sizeof *b->keep * SL_MAX_LAYERS, (void **)&b->keep, &b->err));
+    for (int i = 0; i < o->rows.n; i++)
+        SL_TRY(run_rows(s, (sl_row_format)o->rows.v[i]));
+    return SL_OK;
+}
+
 static sl_status run_all(sweep *s)
 {
     sl_bench_decode *b = &s->b;
@@ -84,15 +103,7 @@ static sl_status run_all(sweep *s)
         b->hot_layer[l] = SL_HOT_RESIDENT;
     SL_TRY(sl_synthetic_config(o->model, o->layers, &b->local.checkpoint.cfg, &b->err));
     SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));
-    sl_layout unused; /* a wrong --layout is refused before minutes of making weights */
-    sl_status st = sl_choose_layout(o->layout, sl_backend_caps(b->local.be), &unused, &b->err);
-    if (st == SL_OK)
-        st = sl_choose_policy(NULL, sl_backend_caps(b->local.be), &b->policy, &b->err);
-    if (st == SL_OK)
-        st = sl_be_alloc(b->local.be, SL_MEM_DEVICE, sizeof *b->keep * SL_MAX_LAYERS, (void **)&b->keep,
-                         &b->err);
-    for (int i = 0; i < o->rows.n && st == SL_OK; i++)
-        st = run_rows(s, (sl_row_format)o->rows.v[i]);
+    sl_status st = run_formats(s);
     sl_be_free(b->local.be, SL_MEM_DEVICE, b->keep);
     sl_local_close(&b->local);
     return st;
@@ -106,12 +117,13 @@ static bool parse_lists(sl_bench_decode_opts *o, const char *contexts, const cha
     else if (!sl_bench_list_parse(modes, sl_bench_mode_names, 1, &o->modes))
         fprintf(
             stderr,
-            "sluice bench decode: --modes %s: must be of resident, hierarchical, free_rows, first_resident\n",
+            "sluice bench decode: --modes %s: allowed are resident, hierarchical, free_rows, first_resident\n",
             modes);
     else if (!sl_bench_list_parse(profiles, sl_bench_profile_names, 1, &o->profiles))
-        fprintf(stderr, "sluice bench decode: --profiles %s: must be of keep85, layered, random\n", profiles);
+        fprintf(stderr, "sluice bench decode: --profiles %s: allowed are keep85, layered, random\n",
+                profiles);
     else if (!sl_bench_list_parse(rows, sl_row_format_names(), 1, &o->rows))
-        fprintf(stderr, "sluice bench decode: --rows %s: must be of mla_fp8, mla_bf16, mla_f32\n", rows);
+        fprintf(stderr, "sluice bench decode: --rows %s: allowed are mla_fp8, mla_bf16, mla_f32\n", rows);
     else if (batches && !sl_bench_list_parse(batches, NULL, 1, &o->batches))
         fprintf(stderr, "sluice bench decode: --batch %s is not a list of numbers\n", batches);
     else
@@ -140,15 +152,16 @@ int sl_bench_decode_main(int argc, char **argv)
         {"backend", SL_ARG_TEXT, &o->backend, "NAME", "Compute backend: cuda, the default, or cpu.", 0, 0,
          NULL},
         {"model", SL_ARG_TEXT, &o->model, "NAME",
-         "Dimensions of the model: deepseek_v32, the default, or tiny for tests.", 0, 0, NULL},
+         "Model whose dimensions are used: deepseek_v32, the default, or tiny, which is for tests.", 0, 0,
+         NULL},
         {"layers", SL_ARG_INT, &o->layers, "N", "Run only the first N layers. Default: all.", 1,
          SL_MAX_LAYERS, NULL},
         {"ranks", SL_ARG_INT, &o->ranks, "N",
-         "Ranks of expert parallelism, of which one runs here. Default 8.", 1, 256, NULL},
+         "Number of ranks of expert parallelism; the benchmark runs one of them. Default 8.", 1, 256, NULL},
         {"contexts", SL_ARG_TEXT, &contexts, "LIST", "Lengths of the requests in tokens. Default 65536.", 0,
          0, NULL},
         {"modes", SL_ARG_TEXT, &modes, "LIST",
-         "Where the cache is: resident, hierarchical, free_rows (hierarchical, but rows cost nothing to fetch), first_resident (hierarchical, but the first layers are resident). Default: the first three.",
+         "Where the cache is: resident, hierarchical, free_rows (hierarchical, but fetching rows takes no time), first_resident (hierarchical, but all rows of the first layers are on the device). Default: the first three.",
          0, 0, NULL},
         {"profiles", SL_ARG_TEXT, &profiles, "LIST",
          "How the selection changes between steps: keep85, layered, random. Default keep85.", 0, 0, NULL},
@@ -158,12 +171,12 @@ int sl_bench_decode_main(int argc, char **argv)
          "Rows of the hot buffer per request and layer. Default: twice the selection.", 1, SL_HOT_ROWS_MAX,
          NULL},
         {"resident-layers", SL_ARG_INT, &o->resident_layers, "N",
-         "With first_resident: number of layers whose rows all stay on the device. Default 3.", 1,
+         "In mode first_resident: number of layers of which all rows stay on the device. Default 3.", 1,
          SL_MAX_LAYERS, NULL},
         {"tail-rows", SL_ARG_INT, &o->tail_rows, "N",
-         "Newest rows per request and layer that never leave the device. Default 64.", 1, 65536, NULL},
-        {"batch", SL_ARG_TEXT, &batches, "LIST", "Batch sizes. Default: as many requests as fit.", 0, 0,
+         "Number of newest rows per request and layer that never leave the device. Default 64.", 1, 65536,
          NULL},
+        {"batch", SL_ARG_TEXT, &batches, "LIST", "Batch sizes. Default: the largest that fits.", 0, 0, NULL},
         {"max-batch", SL_ARG_INT, &o->max_batch, "N", "Largest batch. Default 256.", 1, 4096, NULL},
         {"groups", SL_ARG_INT, &o->groups, "N",
          "Request groups per decode step: one group's rows are fetched while another group computes. Default: 2 for batches of 32 requests or more, else 1.",
@@ -171,9 +184,9 @@ int sl_bench_decode_main(int argc, char **argv)
         {"steps", SL_ARG_INT, &o->steps, "N", "Timed steps. Default 20.", 1, 100000, NULL},
         {"warmup", SL_ARG_INT, &o->warmup, "N", "Steps before the timed ones. Default 6.", 1, 100000, NULL},
         {"kv-bytes", SL_ARG_BYTES, &o->kv_bytes, "N",
-         "Device bytes for the cache. Default: what is free, less the reserve.", 0, 0, NULL},
-        {"reserve-bytes", SL_ARG_BYTES, &o->reserve_bytes, "N", "Device bytes that stay free. Default 2G.", 0,
-         0, NULL},
+         "Device bytes for the cache. Default: the free bytes less --reserve-bytes.", 0, 0, NULL},
+        {"reserve-bytes", SL_ARG_BYTES, &o->reserve_bytes, "N",
+         "Device bytes that stay free when --kv-bytes is not given. Default 2G.", 0, 0, NULL},
         {"host-bytes", SL_ARG_BYTES, &o->host_bytes, "N", "Size of the host store. Default 16G.", 0, 0, NULL},
         {"layout", SL_ARG_TEXT, &o->layout, "NAME",
          "Order of the rows in the host store: page_first, layer_first, page_head or auto. Default auto, which chooses by backend as a worker does.",
@@ -182,7 +195,8 @@ int sl_bench_decode_main(int argc, char **argv)
          "Requests share host pages if the store is too small for all of them.", 0, 0, NULL},
         {"ops", SL_ARG_FLAG, &o->ops, NULL, "Print the profile of one step by op.", 0, 0, NULL},
         {"threads", SL_ARG_INT, &o->threads, "N",
-         "Threads that fill the host store, and that compute on the cpu backend. Default 8.", 1, 256, NULL},
+         "Number of threads that fill the host store, and that compute on the cpu backend. Default 8.", 1,
+         256, NULL},
         {"csv", SL_ARG_TEXT, &o->csv, "FILE", "Also write the results as CSV.", 0, 0, NULL},
     };
     switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
@@ -196,13 +210,8 @@ int sl_bench_decode_main(int argc, char **argv)
     if (!parse_lists(o, contexts, modes, profiles, rows, batches))
         return SL_EXIT_USAGE;
     s.b.report = on_result, s.b.report_ctx = &s;
-    s.csv = o->csv ? fopen(o->csv, "w") : NULL;
-    if (o->csv && !s.csv) {
-        fprintf(stderr, "sluice bench decode: cannot write %s\n", o->csv);
+    if (!sl_bench_csv_open("bench decode", o->csv, &s.csv))
         return SL_EXIT_FAILED;
-    }
     sl_status st = run_all(&s);
-    if (s.csv && fclose(s.csv) != 0 && st == SL_OK)
-        st = sl_fail(&s.b.err, SL_ERR_INTERNAL, "cannot write %s", o->csv);
-    return st == SL_OK ? SL_EXIT_OK : sl_args_fail("bench decode", st, &s.b.err);
+    return sl_bench_csv_end("bench decode", o->csv, s.csv, st, &s.b.err);
 }

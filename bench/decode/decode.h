@@ -1,10 +1,10 @@
 /*
- * `sluice bench decode`: the decode step of one rank of a large model, with random weights and
- * made-up access patterns: largest batch, step time and tokens per second with the cache resident,
- * hierarchical, and hierarchical with rows that cost nothing to fetch, all within the same device bytes; and
- * where the time goes.
+ * `sluice bench decode`: the decode step of one rank of a large model, with random weights and synthetic access
+ * patterns. It reports the largest batch, the step time and the tokens per second with the cache resident,
+ * hierarchical, and hierarchical with rows whose fetching takes no time, all with the same number of device bytes, and
+ * the time of each op.
  *
- * Inside: decode.c reads the flags and runs the sweep, run.c measures one engine after another, print.c has the output.
+ * decode.c reads the flags and runs the sweep, run.c measures one engine after another, print.c writes the output.
  */
 #ifndef SL_BENCH_DECODE_DECODE_H
 #define SL_BENCH_DECODE_DECODE_H
@@ -17,13 +17,13 @@
 
 int sl_bench_decode_main(int argc, char **argv);
 
-/* ---- inside ---- */
+/* ---- private to this folder ---- */
 
 typedef enum {
     SL_BENCH_RESIDENT,
     SL_BENCH_HIERARCHICAL,
     SL_BENCH_FREE_ROWS,
-    SL_BENCH_FIRST_RESIDENT, /* hierarchical, all rows of the first layers on the device */
+    SL_BENCH_FIRST_RESIDENT, /* hierarchical, but all rows of the first layers are on the device */
     SL_BENCH_MODES
 } sl_bench_mode;
 typedef enum { SL_BENCH_KEEP85, SL_BENCH_LAYERED, SL_BENCH_RANDOM, SL_BENCH_PROFILES } sl_bench_profile;
@@ -31,14 +31,14 @@ typedef enum { SL_BENCH_KEEP85, SL_BENCH_LAYERED, SL_BENCH_RANDOM, SL_BENCH_PROF
 extern const char *const sl_bench_mode_names[], *const sl_bench_profile_names[];
 
 typedef struct sl_bench_decode_opts {
-    const char *backend, *model, *csv, *layout; /* layout: of the host store */
+    const char *backend, *model, *csv, *layout; /* layout: that of the host store */
     int32_t layers, ranks, resident_layers, hot_rows, tail_rows, steps, warmup, max_batch, threads, groups;
     uint64_t host_bytes, reserve_bytes, kv_bytes;
     bool shared, ops;
     sl_bench_list batches, contexts, modes, profiles, rows; /* rows: sl_row_format */
 } sl_bench_decode_opts;
 
-/* One measured point. */
+/* One point of the sweep. */
 typedef struct sl_bench_decode_result {
     sl_row_format rows;
     int32_t context, batch, gpu_batch, host_sets, hot_rows, resident_layers;
@@ -46,19 +46,20 @@ typedef struct sl_bench_decode_result {
     sl_bench_profile profile;
     double step_ms, min_ms, max_ms, mean_ms, tokens_s; /* median, extremes and mean of the steps */
     double misses, hits, tail_hits;                    /* per request, layer and step */
-    double swap_ms, exposed_ms; /* per step: fetching rows, of which computing waited (sl_engine_stats) */
+    double swap_ms,
+        exposed_ms; /* per step: time of fetching rows, and the part of it that computing waited for */
     uint64_t kv_bytes, kv_used, device_bytes;
     double open_s;
-    sl_op_time *ops; /* of one eager step, or NULL */
+    sl_op_time *ops; /* times of the ops of one eager step, or NULL */
     int32_t n_ops;
 } sl_bench_decode_result;
 
 typedef struct sl_bench_decode {
     sl_bench_decode_opts o;
     sl_local local;
-    sl_local_opts open; /* what local is opened with, but for the row format */
+    sl_local_opts open; /* the options that local is opened with, except the row format */
     sl_bench_host host;
-    sl_evict_policy policy;           /* what a worker without settings has on this backend */
+    sl_evict_policy policy;           /* the one that a worker without settings chooses on this backend */
     uint64_t kv_bytes;                /* device bytes for the cache, the same in every mode */
     uint32_t *keep;                   /* device [layers] */
     int32_t hot_layer[SL_MAX_LAYERS]; /* for SL_BENCH_FIRST_RESIDENT */
@@ -67,7 +68,7 @@ typedef struct sl_bench_decode {
     sl_err err;
 } sl_bench_decode;
 
-/* All modes and profiles at one context, reported as they come. */
+/* Measures all modes and profiles with requests of `context` tokens; reports each result when it is complete. */
 sl_status sl_bench_decode_context(sl_bench_decode *b, sl_row_format rows, int32_t context);
 
 void sl_bench_decode_print_facts(FILE *out, const sl_bench_decode *b);

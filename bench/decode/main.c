@@ -1,4 +1,4 @@
-/* `sluice bench decode` as a program of its own, without the transports and protocols that `sluice` links. */
+/* `sluice bench decode` as a separate program, which does not link the transports and protocols that `sluice` links. */
 #include "bench/decode/decode.h"
 
 int main(int argc, char **argv)

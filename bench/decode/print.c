@@ -1,4 +1,4 @@
-/* Output of `sluice bench decode`: facts, CSV, a table for people, the profile. */
+/* Output of `sluice bench decode`: the facts of the machine, CSV, a table for human readers, and the profile by op. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,11 +29,12 @@ void sl_bench_decode_print_facts(FILE *out, const sl_bench_decode *b)
     fprintf(out, "# host store %s; populated %.1f s, filled %.1f s, pinned %.1f s\n",
             sl_arena_describe(b->host.arena), b->host.populate_s, b->host.fill_s, b->host.pin_s);
     fprintf(out, "# victim policy %s\n", sl_evict_policy_name(b->policy));
-    fprintf(out, "# device bytes for the cache, every mode: %.2f GiB\n", gib(b->kv_bytes));
-    fprintf(out,
-            "# step: host clock around a whole engine step, logits on the host included, sampling and the "
-            "exchange between ranks not; median of %d after %d warm-up steps\n",
-            b->o.steps, b->o.warmup);
+    fprintf(out, "# device bytes for the cache in every mode: %.2f GiB\n", gib(b->kv_bytes));
+    fprintf(
+        out,
+        "# step: host clock around a whole engine step, including the logits' copy to the host, without sampling "
+        "and without the exchange between ranks; median of %d after %d warm-up steps\n",
+        b->o.steps, b->o.warmup);
 }
 
 void sl_bench_decode_print_csv_head(FILE *out)
@@ -95,8 +96,7 @@ void sl_bench_decode_print_ops(FILE *out, const sl_bench_decode_result *r)
             count[n++] = 1;
         }
     }
-    fprintf(out, "  %-14s %-14s %8s %10s %10s %7s\n", "op", "shape", "calls", "us each", "ms a step",
-            "share");
+    fprintf(out, "  %-14s %-14s %8s %10s %10s %7s\n", "op", "shape", "calls", "us each", "ms/step", "share");
     for (int32_t pass = 0; pass < n; pass++) {
         int32_t best = 0;
         for (int32_t i = 1; i < n; i++)

@@ -1,16 +1,18 @@
 /*
- * One engine after another: as many requests as the device bytes allow, warm-up, timed steps, profile.
+ * Measures one engine after another. Each gets as many requests as the device bytes allow, runs warm-up steps, timed
+ * steps, and one step that is profiled by op.
  *
- * Every request has `context` tokens at the end of the run; it is opened with that number less the
- * tokens that the run appends. The rows and keys of all of them come from the host store, as after a hand-over from a prefill
- * worker. Steps go through the engine as a decode worker's do, logits copied to the host included; sampling
- * is not.
+ * Every request has `context` tokens at the end of the run; it is opened with that number less the tokens that the run
+ * appends. The rows and keys of these tokens come from the host store, as after a hand-over from a prefill worker. The
+ * steps use the engine as a decode worker does and include the copy of the logits to the host; sampling is not part of
+ * the measured time.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "bench/decode/decode.h"
+#include "bench/stats.h"
 #include "kernels/synth.h"
 
 enum { OPS_CAPACITY = 1 << 16 };
@@ -28,7 +30,7 @@ typedef struct run {
     sl_bench_decode_result r;
 } run;
 
-/* Tokens that all profiles and the profile step append. */
+/* The number of tokens that the steps of all profiles and the profiled steps append to each request. */
 static int32_t total_steps(const sl_bench_decode_opts *o)
 {
     return o->profiles.n * (o->warmup + o->steps) + 4;
@@ -53,7 +55,7 @@ static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
     return sl_plan_make(&in, p, err);
 }
 
-/* Requests that the device bytes allow in this mode. */
+/* The number of requests for which the device bytes suffice in this mode. */
 static int32_t device_batch(const run *x, const sl_plan *p)
 {
     uint64_t n = (uint64_t)sl_pages_for(x->context);
@@ -73,9 +75,7 @@ static sl_status open_engine(run *x, sl_err *err)
 {
     const sl_bench_decode_opts *o = &x->b->o;
     sl_plan plan;
-    sl_status st = make_plan(x, &plan, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(make_plan(x, &plan, err));
     x->r.gpu_batch = device_batch(x, &plan);
     x->r.hot_rows = x->mode == SL_BENCH_RESIDENT ? 0 : plan.hot_rows;
     x->r.resident_layers = x->mode == SL_BENCH_RESIDENT         ? x->b->local.checkpoint.cfg.n_layers
@@ -86,40 +86,41 @@ static sl_status open_engine(run *x, sl_err *err)
     if (!o->shared)
         x->batch = smaller(x->batch, host > INT32_MAX ? INT32_MAX : (int32_t)host);
     if (x->batch < 1)
-        return sl_fail(err, SL_ERR_EXHAUSTED, "not one request of %d tokens fits", x->context);
+        return sl_fail(err, SL_ERR_EXHAUSTED, "not even one request of %d tokens fits", x->context);
     sl_coord_draw draw = {
         .keep = x->b->keep, .span_tokens = x->context - total_steps(o), .seed = SL_BENCH_SEED};
     sl_engine_opts eo = {
         .algorithm = &sl_algo_dsa, .max_step_tokens = o->max_batch, .policy = x->b->policy, .draw = &draw};
     eo.arena_readable = true;
-    /* a step that fetches nothing, or fetches at no cost, is fastest as one group */
+    /* A step that fetches no rows, or fetches them at no cost, is fastest with one group. */
     eo.groups = x->mode == SL_BENCH_RESIDENT || x->mode == SL_BENCH_FREE_ROWS ? 1 : o->groups;
     bool resident = x->mode == SL_BENCH_RESIDENT;
-    st = sl_plan_pools(&plan, resident ? SL_RESIDENT : SL_HIERARCHICAL, x->batch, x->context, &eo, err);
+    SL_TRY(sl_plan_pools(&plan, resident ? SL_RESIDENT : SL_HIERARCHICAL, x->batch, x->context, &eo, err));
     if (!resident)
-        eo.row_pages = 0; /* on the device: index keys, hot rows and the rows of resident layers */
+        eo.row_pages = 0; /* the device holds index keys, hot rows and the rows of resident layers only */
     if (x->mode == SL_BENCH_FIRST_RESIDENT)
         eo.hot_rows_layer = x->b->hot_layer;
-    return st == SL_OK
-               ? sl_engine_create(x->b->local.be, x->b->local.model, x->b->host.arena, &eo, &x->engine, err)
-               : st;
+    return sl_engine_create(x->b->local.be, x->b->local.model, x->b->host.arena, &eo, &x->engine, err);
+}
+
+/* pages: room for the page numbers of one request. */
+static sl_status open_each(run *x, int32_t *pages, sl_err *err)
+{
+    sl_residency residency = x->mode == SL_BENCH_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL;
+    int32_t tokens = x->context - total_steps(&x->b->o);
+    for (int32_t i = 0; i < x->batch; i++) {
+        SL_TRY(sl_bench_host_pages(&x->b->host, x->b->o.shared, i, x->batch, x->per_seq, x->own, pages,
+                                   &x->r.host_sets, err));
+        SL_TRY(sl_engine_seq_open(x->engine, residency, pages, x->per_seq, tokens, NULL, &x->seqs[i], err));
+    }
+    return sl_be_sync(x->b->local.be, err);
 }
 
 static sl_status open_seqs(run *x, sl_err *err)
 {
     int32_t *pages = calloc((size_t)x->per_seq, sizeof *pages);
     uint64_t t0 = sl_now_ns();
-    sl_status st = pages ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    for (int32_t i = 0; i < x->batch && st == SL_OK; i++) {
-        st = sl_bench_host_pages(&x->b->host, x->b->o.shared, i, x->batch, x->per_seq, x->own, pages,
-                                 &x->r.host_sets, err);
-        if (st == SL_OK)
-            st = sl_engine_seq_open(x->engine, x->mode == SL_BENCH_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL,
-                                    pages, x->per_seq, x->context - total_steps(&x->b->o), NULL, &x->seqs[i],
-                                    err);
-    }
-    if (st == SL_OK)
-        st = sl_be_sync(x->b->local.be, err);
+    sl_status st = pages ? open_each(x, pages, err) : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     sl_engine_rows_free(x->engine, x->mode == SL_BENCH_FREE_ROWS);
     x->r.open_s = (double)(sl_now_ns() - t0) / 1e9;
     free(pages);
@@ -141,7 +142,7 @@ static sl_status step(run *x, const sl_step_hooks *hooks, double *ms, sl_err *er
     return st;
 }
 
-/* The logits of the last step must be finite: random weights must not overflow. */
+/* Checks that the logits of the last step are finite: random weights must not make the computation overflow. */
 static sl_status check_logits(const run *x, sl_err *err)
 {
     for (int32_t i = 0; i < x->batch; i++)
@@ -151,14 +152,14 @@ static sl_status check_logits(const run *x, sl_err *err)
     return SL_OK;
 }
 
-/* The part of a layer's selection that stays from step to step, of 65536. */
+/* The part of a layer's selection that the next step selects again, in units of 1/65536. */
 static uint32_t keep_of(sl_bench_profile p, int32_t layer, int32_t layers)
 {
     if (p == SL_BENCH_RANDOM)
         return 0;
     if (p == SL_BENCH_KEEP85)
         return 55706;
-    /* published for V3.2: 1.5 % in the first layers, 35 to 50 % and up to 80 % in the others */
+    /* These are published figures of V3.2: 1.5 % in the first layers, 35 to 50 % and up to 80 % in the others. */
     if (layer < 3)
         return 983;
     int32_t rest = layers > 4 ? layers - 4 : 1;
@@ -170,15 +171,9 @@ static sl_status set_profile(const run *x, sl_bench_profile p, sl_err *err)
     uint32_t keep[SL_MAX_LAYERS];
     for (int32_t l = 0; l < x->b->local.checkpoint.cfg.n_layers; l++)
         keep[l] = keep_of(p, l, x->b->local.checkpoint.cfg.n_layers);
-    sl_status st = sl_be_copy(x->b->local.be, x->b->keep, keep,
-                              sizeof *keep * (size_t)x->b->local.checkpoint.cfg.n_layers, err);
-    return st == SL_OK ? sl_be_sync(x->b->local.be, err) : st;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    SL_TRY(sl_be_copy(x->b->local.be, x->b->keep, keep,
+                      sizeof *keep * (size_t)x->b->local.checkpoint.cfg.n_layers, err));
+    return sl_be_sync(x->b->local.be, err);
 }
 
 static void summarise(run *x, const sl_engine_stats *s0, const sl_engine_stats *s1)
@@ -187,8 +182,7 @@ static void summarise(run *x, const sl_engine_stats *s0, const sl_engine_stats *
     double sum = 0, per = (double)n * x->batch * x->b->local.checkpoint.cfg.n_layers;
     for (int32_t i = 0; i < n; i++)
         sum += x->ms[i];
-    qsort(x->ms, (size_t)n, sizeof *x->ms, by_value);
-    x->r.step_ms = n % 2 ? x->ms[n / 2] : (x->ms[n / 2 - 1] + x->ms[n / 2]) / 2;
+    x->r.step_ms = sl_bench_median(x->ms, (size_t)n); /* it also sorts */
     x->r.min_ms = x->ms[0], x->r.max_ms = x->ms[n - 1], x->r.mean_ms = sum / n;
     x->r.tokens_s = x->batch * 1e3 / x->r.step_ms;
     x->r.misses = (double)(s1->misses - s0->misses) / per;
@@ -205,35 +199,34 @@ static void nothing(void *ctx, int32_t layer)
     (void)layer;
 }
 
-/* One step op by op: steps with a hook are no graphs, whose ops a profile does not see. */
+/* Profiles one step. Its hook makes the engine run op by op; a profile does not see the ops of a captured graph. */
 static sl_status profile_ops(run *x, sl_err *err)
 {
     sl_step_hooks hooks = {.layer_done = nothing};
     double ms;
-    sl_status st = sl_be_profile_begin(x->b->local.be, OPS_CAPACITY, err);
-    if (st != SL_OK)
-        return st;
-    st = step(x, &hooks, &ms, err);
+    SL_TRY(sl_be_profile_begin(x->b->local.be, OPS_CAPACITY, err));
+    sl_status st = step(x, &hooks, &ms, err);
     sl_status end = sl_be_profile_end(x->b->local.be, &x->r.ops, &x->r.n_ops, st == SL_OK ? err : NULL);
-    return st == SL_OK ? end : st;
+    return st == SL_OK ? end : st; /* the first failure */
 }
 
 static sl_status measure(run *x, sl_bench_profile p, bool last, sl_err *err)
 {
     sl_engine_stats s0, s1;
     double warm;
-    sl_status st = set_profile(x, p, err);
-    for (int32_t i = 0; i < x->b->o.warmup && st == SL_OK; i++)
-        st = step(x, NULL, &warm, err);
+    sl_status st = SL_OK;
+    SL_TRY(set_profile(x, p, err));
+    for (int32_t i = 0; i < x->b->o.warmup; i++)
+        SL_TRY(step(x, NULL, &warm, err));
     sl_engine_stats_get(x->engine, &s0);
-    for (int32_t i = 0; i < x->b->o.steps && st == SL_OK; i++)
-        st = step(x, NULL, &x->ms[i], err);
+    for (int32_t i = 0; i < x->b->o.steps; i++)
+        SL_TRY(step(x, NULL, &x->ms[i], err));
     sl_engine_stats_get(x->engine, &s1);
-    if (st == SL_OK && last && x->mode != SL_BENCH_FREE_ROWS) /* free_rows computes with stale rows */
-        st = check_logits(x, err);
+    if (last && x->mode != SL_BENCH_FREE_ROWS) /* free_rows computes with stale rows */
+        SL_TRY(check_logits(x, err));
     x->r.profile = p;
     summarise(x, &s0, &s1);
-    if (st == SL_OK && x->b->o.ops && p == (sl_bench_profile)x->b->o.profiles.v[0])
+    if (x->b->o.ops && p == (sl_bench_profile)x->b->o.profiles.v[0])
         st = profile_ops(x, err);
     if (st == SL_OK)
         x->b->report(x->b->report_ctx, &x->r);
@@ -254,45 +247,44 @@ static void close_run(run *x)
     free(x->ms);
 }
 
+/* close_run() frees what this opened, also after a failure. */
 static sl_status run_mode(run *x, sl_err *err)
 {
     const sl_bench_decode_opts *o = &x->b->o;
-    sl_status st = open_engine(x, err);
-    size_t n = st == SL_OK ? (size_t)x->batch : 1;
+    SL_TRY(open_engine(x, err));
+    size_t n = (size_t)x->batch;
     x->seqs = calloc(n, sizeof *x->seqs);
     x->items = calloc(n, sizeof *x->items);
     x->tokens = calloc(n, sizeof *x->tokens);
     x->ms = calloc((size_t)o->steps, sizeof *x->ms);
-    if (st == SL_OK && (!x->seqs || !x->items || !x->tokens || !x->ms))
-        st = sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    if (st == SL_OK)
-        st = open_seqs(x, err);
+    if (!x->seqs || !x->items || !x->tokens || !x->ms)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    SL_TRY(open_seqs(x, err));
     x->r.batch = x->batch;
-    for (int i = 0; i < o->profiles.n && st == SL_OK; i++) {
-        st = measure(x, (sl_bench_profile)o->profiles.v[i], i == o->profiles.n - 1, err);
+    for (int i = 0; i < o->profiles.n; i++) {
+        SL_TRY(measure(x, (sl_bench_profile)o->profiles.v[i], i == o->profiles.n - 1, err));
         if (x->mode == SL_BENCH_RESIDENT)
-            break; /* resident requests fetch nothing, so that the access pattern has no effect */
+            break; /* resident requests fetch no rows, so the access pattern has no effect */
     }
-    close_run(x);
-    return st;
+    return SL_OK;
 }
 
 sl_status sl_bench_decode_context(sl_bench_decode *b, sl_row_format rows, int32_t context)
 {
-    sl_status st = SL_OK;
     const int batches = b->o.batches.n > 0 ? b->o.batches.n : 1;
-    for (int i = 0; i < b->o.modes.n * batches && st == SL_OK; i++) {
+    for (int i = 0; i < b->o.modes.n * batches; i++) {
         run x = {.b = b, .rows = rows, .context = context, .mode = (sl_bench_mode)b->o.modes.v[i / batches]};
         x.batch = b->o.batches.v[i % batches];
         x.per_seq = sl_pages_for(context);
         x.own = x.per_seq - (context - total_steps(&b->o)) / SL_PAGE_TOKENS;
         x.r = (sl_bench_decode_result){.rows = rows, .context = context, .mode = x.mode};
-        st = run_mode(&x, &b->err);
-        if (st == SL_ERR_EXHAUSTED) { /* does not fit: no figure, the others go on */
+        sl_status st = run_mode(&x, &b->err);
+        close_run(&x);
+        if (st == SL_ERR_EXHAUSTED) /* this point does not fit and has no result; the sweep continues */
             fprintf(stderr, "bench decode: %s, context %d: %s\n", sl_bench_mode_names[x.mode], context,
                     b->err.text);
-            st = SL_OK;
-        }
+        else
+            SL_TRY(st);
     }
-    return st;
+    return SL_OK;
 }

@@ -1,5 +1,7 @@
-/* The mock worker's jobs: requests that reserve, prefill or decode as time passes; no model, the tokens come
- * from a formula. */
+/*
+ * The jobs of the mock worker: one for each request that it reserves pages for, prefills or decodes. A step of a job is
+ * due at a certain time. There is no model; a formula gives the tokens.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -136,7 +138,6 @@ static bool is_stop(const sl_mock *m, const job *j, int32_t id)
     return id == m->o.eos && !j->sampling.ignore_eos;
 }
 
-/* After a token: true when the request is over and gone. */
 bool sl_mock_finish_if_done(sl_mock *m, job *j)
 {
     uint32_t produced = (uint32_t)(j->n - j->n_prompt);
@@ -209,7 +210,7 @@ void sl_mock_commit(sl_mock *m, job *j)
     }
     j->state = JOB_COMMITTING;
     if (!p->up)
-        return; /* on_connected comes back to it */
+        return; /* on_connected() calls this again */
     sl_msg c = {.type = SL_MSG_COMMIT};
     c.commit.rid = j->rid;
     c.commit.attempt = j->attempt;

@@ -1,5 +1,6 @@
 /*
- * The mock's event handling: messages in, timed jobs, messages out. See mock.h for what it stands for.
+ * The mock's event loop: it handles received messages, runs the jobs that are due, and sends messages. mock.h says what
+ * the mock is for.
  */
 #include "bench/mock/mock.h"
 
@@ -45,6 +46,20 @@ int32_t sl_mock_next_token(const sl_mock_opts *o, const int32_t *tokens, size_t 
 
 /* ---- messages ---- */
 
+/* If a knob says so, answers the request with FAILED, as retryable with that status or as final, and returns true. */
+static bool told_to_fail(sl_mock *m, uint64_t rid, uint32_t attempt, sl_status retryable)
+{
+    bool retry = m->k.fail > 0;
+    if (!retry && !m->k.fail_final)
+        return false;
+    if (retry)
+        m->k.fail--;
+    else
+        m->k.fail_final--;
+    sl_mock_send_failed(m, rid, attempt, retry ? retryable : SL_ERR_INTERNAL, retry);
+    return true;
+}
+
 static void on_reserve(sl_mock *m, const sl_msg_reserve *r)
 {
     uint32_t pages = (uint32_t)((r->n_tokens + SL_KEY_PAGE_TOKENS - 1) / SL_KEY_PAGE_TOKENS);
@@ -53,15 +68,8 @@ static void on_reserve(sl_mock *m, const sl_msg_reserve *r)
         sl_mock_send_failed(m, r->rid, r->attempt, SL_ERR_EXHAUSTED, true);
         return;
     }
-    if (m->k.fail || m->k.fail_final) {
-        bool retry = m->k.fail > 0;
-        if (retry)
-            m->k.fail--;
-        else
-            m->k.fail_final--;
-        sl_mock_send_failed(m, r->rid, r->attempt, retry ? SL_ERR_PEER : SL_ERR_INTERNAL, retry);
+    if (told_to_fail(m, r->rid, r->attempt, SL_ERR_PEER))
         return;
-    }
     job *j = sl_mock_new_job(m, r->rid, r->attempt, r->tokens, r->n_tokens, r->n_prompt, r->sampling,
                              r->pages_keys);
     j->state = JOB_RESERVING;
@@ -74,15 +82,8 @@ static void on_reserve(sl_mock *m, const sl_msg_reserve *r)
 
 static void on_prefill(sl_mock *m, const sl_msg_prefill *p)
 {
-    if (m->k.fail || m->k.fail_final) {
-        bool retry = m->k.fail > 0;
-        if (retry)
-            m->k.fail--;
-        else
-            m->k.fail_final--;
-        sl_mock_send_failed(m, p->rid, p->attempt, retry ? SL_ERR_DEVICE : SL_ERR_INTERNAL, retry);
+    if (told_to_fail(m, p->rid, p->attempt, SL_ERR_DEVICE))
         return;
-    }
     job *j = sl_mock_new_job(m, p->rid, p->attempt, p->tokens, p->n_tokens, p->n_prompt, p->sampling,
                              p->pages_keys);
     j->state = JOB_PREFILL;
@@ -112,7 +113,7 @@ static void on_abort(sl_mock *m, const sl_msg_abort *a)
         sl_mock_end_job(m, j);
         sl_mock_send_id(m, SL_MSG_DRAINED, a->rid, a->attempt);
     } else if (a->status == SL_ERR_PEER || j->state == JOB_DECODING) {
-        sl_mock_end_job(m, j); /* the writer is dead or has finished */
+        sl_mock_end_job(m, j); /* the prefill worker, which wrote into the pages, is dead or has finished */
     } else {
         j->state = JOB_DRAINING;
         m->c.waiting_drain++;
@@ -245,6 +246,19 @@ static void on_closed(void *arg, sl_tp_ep *ep)
     }
 }
 
+static sl_status open_transport(sl_mock *m, sl_err *err)
+{
+    sl_tp_options t = sl_tp_options_default();
+    t.events = (sl_tp_events){m, on_accepted, on_connected, on_failed, on_closed};
+    t.fabric = m->o.fabric;
+    SL_TRY(sl_keyset_create(m->o.total_pages, &m->prefix));
+    SL_TRY(sl_transport_create(m->o.transport, &t, &m->tp, err));
+    for (uint16_t id = 0; id < SL_TP_AM_IDS; id++)
+        SL_TRY(sl_tp_handle(m->tp, id, on_message, m));
+    SL_TRY(sl_tp_listen(m->tp, m->o.listen_host, 0, m->address, sizeof m->address, err));
+    return sl_tp_connect(m->tp, m->o.router_address, &m->router, err);
+}
+
 sl_status sl_mock_create(const sl_mock_opts *o, sl_mock **out, sl_err *err)
 {
     sl_mock *m = calloc(1, sizeof *m);
@@ -254,18 +268,7 @@ sl_status sl_mock_create(const sl_mock_opts *o, sl_mock **out, sl_err *err)
     m->epoch = sl_random_u64();
     if (!m->o.instance)
         m->o.instance = sl_random_u64();
-    sl_tp_options t = sl_tp_options_default();
-    t.events = (sl_tp_events){m, on_accepted, on_connected, on_failed, on_closed};
-    t.fabric = o->fabric;
-    sl_status st = sl_keyset_create(o->total_pages, &m->prefix);
-    if (!st)
-        st = sl_transport_create(o->transport, &t, &m->tp, err);
-    for (uint16_t id = 0; id < SL_TP_AM_IDS && !st; id++)
-        st = sl_tp_handle(m->tp, id, on_message, m);
-    if (!st)
-        st = sl_tp_listen(m->tp, o->listen_host, 0, m->address, sizeof m->address, err);
-    if (!st)
-        st = sl_tp_connect(m->tp, o->router_address, &m->router, err);
+    sl_status st = open_transport(m, err);
     if (st)
         sl_mock_destroy(m);
     else

@@ -1,12 +1,11 @@
 /*
- * Mock worker: a test double that speaks base/msg.h as a prefill or a decode worker, without a model. Used by
- * the router's unit tests (over loopback), by `sluice bench router`, and by the client tests. It is not a
- * worker: no rows move, tokens come from a function of the tokens before them.
+ * Mock worker: a test double that exchanges the messages of base/msg.h as a prefill or decode worker does, without a
+ * model. The router's unit tests (over loopback), `sluice bench router` and the tests with clients use it. It transfers
+ * no rows, and computes each token as a function of the tokens before it.
  *
- * It counts what a decode worker counts (tickets, pages, writers in flight), so that a test can ask
- * whether everything was given back; its prefill role really connects to the decode mock and sends COMMIT.
- * Because the default next token is a hash of the whole history, a router that resumes a stream with wrong
- * tokens gets another stream.
+ * It counts what a decode worker counts (tickets, pages, writers in flight), so that a test can check that everything
+ * was given back. In the prefill role it connects to the decode mock and sends COMMIT. By default the next token is a
+ * hash of the whole history; a router that resumes a stream with wrong tokens therefore gets a different stream.
  *
  * Threads: create, step and destroy on one thread; knobs may be changed between steps.
  */
@@ -24,70 +23,68 @@ typedef struct sl_mock_opts {
     sl_role role;
     sl_key fingerprint;
     const void *geometry; /* encoded (kvstore/arena.h); NULL: that of a small cache */
-    uint64_t instance;    /* of the process; 0: random */
+    uint64_t instance;    /* instance number of the process; 0: random */
     size_t geometry_len;
-    uint32_t version; /* 0 = this build's */
+    uint32_t version; /* 0: the version of this build */
     uint32_t vocab, max_context, max_batch, total_pages;
     uint32_t heartbeat_ms;
     uint32_t reserve_us, prefill_us, step_us; /* duration of a reservation, a prefill, a decode step */
-    int32_t token_lo, token_hi;               /* range of made-up tokens: lo <= id < hi */
-    int32_t eos;           /* -1 none; produced when the history's hash says so (1 in eos_every) */
-    uint32_t eos_every;    /* 0 never */
-    const int32_t *script; /* fixed output instead, by output index, repeated */
+    int32_t token_lo, token_hi;               /* range of the computed tokens: lo <= id < hi */
+    int32_t eos;                              /* end token; -1: none */
+    uint32_t eos_every;    /* the hash selects the end token with a probability of 1 in eos_every; 0: never */
+    const int32_t *script; /* if not NULL: the output tokens, repeated, instead of the computed ones */
     size_t n_script;
 } sl_mock_opts;
 
-/* Faults and delays a test may set at any time. Counters count down. */
+/* Faults and delays that a test may set at any time. full, fail and fail_final count down to 0. */
 typedef struct sl_mock_knobs {
-    bool silent;         /* sends nothing at all, not even heartbeats */
-    bool hold;           /* takes requests and never answers them; heartbeats go on */
-    bool hold_commit;    /* prefill: does the work, never commits */
-    uint32_t full;       /* decode: number of RESERVEs still to be answered with FAILED (exhausted) */
-    uint32_t fail;       /* number of requests still to be answered with FAILED, retryable */
+    bool silent;         /* sends no message, not even heartbeats */
+    bool hold;           /* accepts requests and never answers them; heartbeats are still sent */
+    bool hold_commit;    /* prefill: computes, but never sends COMMIT */
+    uint32_t full;       /* decode: number of next RESERVEs that are answered with FAILED (exhausted) */
+    uint32_t fail;       /* number of next requests that are answered with FAILED, retryable */
     uint32_t fail_final; /* the same, not retryable */
     uint32_t retract_at; /* decode: sends RETRACTED once, after this number of output tokens */
-    uint32_t die_at;     /* decode: falls silent after this number of output tokens in total */
+    uint32_t die_at;     /* decode: becomes silent after this number of output tokens in total */
     bool duplicate;      /* TOKENS, RESERVED, PREFILLED, DONE are sent twice */
-    bool stale; /* each TOKENS is followed by one of the attempt before, and one for an unknown request */
-    uint32_t skip_token;    /* decode: the token with this number of a request is never sent */
-    bool wrong_count;       /* decode: DONE tells one token too many, once */
-    bool draining;          /* LOAD says draining */
-    uint32_t engine_age_ms; /* LOAD says that the engine made its last turn this long ago */
+    bool stale; /* after each TOKENS, sends one of the previous attempt and one of an unknown request */
+    uint32_t skip_token;    /* decode: the token with this number, counted from 1, is never sent */
+    bool wrong_count;       /* decode: the next DONE reports one token too many */
+    bool draining;          /* LOAD reports that the worker is draining */
+    uint32_t engine_age_ms; /* LOAD reports this time since the engine's last iteration */
 } sl_mock_knobs;
 
 typedef struct sl_mock_counts {
     uint64_t received[SL_MSG_TYPE_COUNT];
-    uint32_t jobs;       /* requests held now */
-    uint32_t pages_used; /* by requests held, and by aborted ones whose writer has not drained */
+    uint32_t jobs;       /* requests that the mock has now */
+    uint32_t pages_used; /* pages of these requests; an aborted one keeps them until its writer has drained */
     uint32_t waiting_drain;
     uint32_t commits_stale;
     uint64_t tokens;
-    bool welcome, refused, refused_for_now, dead; /* refused_for_now: it may try again */
+    bool welcome, refused, refused_for_now, dead; /* refused_for_now: joining may be tried again */
     uint32_t worker_id;
     char refuse_reason[400];
 } sl_mock_counts;
 
 void sl_mock_opts_default(sl_mock_opts *o);
-/* Listens, and starts connecting to the router. */
+/* Begins to listen and to connect to the router. */
 sl_status sl_mock_create(const sl_mock_opts *o, sl_mock **out, sl_err *err);
-/* Does everything that is due; returns the time until something is due next, in ms (bounded by the
- * heartbeat). */
+/* Does all work that is due. Returns the time in ms until the next work is due; the heartbeat bounds it. */
 int sl_mock_step(sl_mock *m);
-int sl_mock_fd(const sl_mock *m); /* readable when a step is due before that; armed by the step */
-/* Steps and sleeps until *stop or the mock is dead. */
+int sl_mock_fd(const sl_mock *m); /* becomes readable when a step is needed earlier; each step arms it */
+/* Steps and sleeps until *stop is not 0 or the mock is dead. */
 void sl_mock_run(sl_mock *m, const volatile int *stop);
 sl_mock_knobs *sl_mock_knob(sl_mock *m);
 const sl_mock_counts *sl_mock_count(const sl_mock *m);
-/* As if the process was killed: no goodbye. Later steps do nothing. */
+/* Behaves as if the process was killed: sends nothing more, closes nothing. Later steps do nothing. */
 void sl_mock_kill(sl_mock *m);
 void sl_mock_destroy(sl_mock *m);
 
-/* A byte-level tokenizer without merges: ids 0..255 are the bytes, 256 is <|begin|>, 257 <|end|> (special).
- */
+/* A byte-level tokenizer without merges: ids 0 to 255 are the bytes; 256 is <|begin|> and 257 <|end|>, both special. */
 struct sl_tokenizer;
 sl_status sl_mock_tokenizer(struct sl_tokenizer **out, sl_err *err);
 
-/* The token the mocks choose after this history: what a test compares a stream with. */
+/* The token that a mock with these options chooses after this history; tests compare streams with it. */
 int32_t sl_mock_next_token(const sl_mock_opts *o, const int32_t *tokens, size_t n, size_t n_prompt);
 
 #endif

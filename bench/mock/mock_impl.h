@@ -1,7 +1,7 @@
 /*
- * What the files of the mock worker share: its state, its jobs, and what they call of each other. send.c
- * sends, jobs.c lets time pass, mock.c takes messages and is the public face (mock.h). One
- * thread.
+ * What the files of the mock worker share: its state, its jobs, and the functions that they call of each other. send.c
+ * sends messages, jobs.c runs the steps of jobs when they are due, mock.c handles received messages and implements
+ * mock.h. One thread.
  */
 #ifndef SL_BENCH_MOCK_MOCK_IMPL_H
 #define SL_BENCH_MOCK_MOCK_IMPL_H
@@ -19,7 +19,7 @@ typedef enum {
     JOB_DRAINING
 } job_state;
 
-/* A message the transport borrows until it is sent. */
+/* A message that the transport borrows until it is sent. */
 typedef struct outbuf {
     struct outbuf *next, **pprev;
     uint8_t *data;
@@ -45,7 +45,6 @@ typedef struct job {
     char decode_addr[128];
     sl_key *keys;
     size_t n_keys;
-    bool drained; /* the router said so before ABORT was handled */
 } job;
 
 struct sl_mock {
@@ -64,8 +63,8 @@ struct sl_mock {
     uint32_t retracted;
 };
 
-/* send.c: each message to the router is sent twice, lost or held back as the knobs say. */
-/* A message is out, or never will be: its buffer goes. */
+/* send.c: the knobs decide whether a message to the router is sent once, twice or never. */
+/* Frees the buffer of a message that is sent or will never be sent. */
 void sl_mock_sent(void *cookie, sl_status st);
 void sl_mock_send(sl_mock *m, sl_tp_ep *ep, const sl_msg *msg);
 void sl_mock_send_router(sl_mock *m, const sl_msg *msg);
@@ -78,12 +77,12 @@ void sl_mock_send_failed(sl_mock *m, uint64_t rid, uint32_t attempt, sl_status s
 job *sl_mock_find_job(sl_mock *m, uint64_t rid, uint32_t attempt);
 job *sl_mock_new_job(sl_mock *m, uint64_t rid, uint32_t attempt, const int32_t *tokens, size_t n,
                      size_t n_prompt, sl_blob sampling, sl_blob keys);
-/* A job's next token: sent, and the one after it due a step later. */
+/* Appends a token to the job and sends it; the next token is due one step later. */
 void sl_mock_take_token(sl_mock *m, job *j, int32_t id, uint64_t now);
-/* After a token: true when the request is over and gone. */
+/* Called after each token: ends the job if the token was its last one, and then returns true. */
 bool sl_mock_finish_if_done(sl_mock *m, job *j);
 void sl_mock_end_job(sl_mock *m, job *j);
-/* A prefilled prompt goes to its decode worker. */
+/* Sends COMMIT to the decode worker of a prefilled prompt; connects first if necessary. */
 void sl_mock_commit(sl_mock *m, job *j);
 void sl_mock_run_due(sl_mock *m, uint64_t now);
 

@@ -1,4 +1,4 @@
-/* What the mock worker sends: messages of its own making, borrowed by the transport until they are out. */
+/* The messages that the mock worker sends; the transport borrows their buffers until they are sent. */
 #include <stdlib.h>
 
 #include "kvstore/arena.h"
@@ -33,7 +33,7 @@ void sl_mock_send(sl_mock *m, sl_tp_ep *ep, const sl_msg *msg)
         o->next->pprev = &o->next;
     m->out = o;
     if (sl_tp_send(ep, (uint16_t)msg->type, NULL, 0, o->data, w.len, sl_mock_sent, o) != SL_OK)
-        sl_mock_sent(o, SL_ERR_PEER); /* a mock may lose messages: the router must cope */
+        sl_mock_sent(o, SL_ERR_PEER); /* The mock drops the message: the router must tolerate a lost one. */
 }
 
 void sl_mock_send_router(sl_mock *m, const sl_msg *msg)

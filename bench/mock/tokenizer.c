@@ -1,5 +1,5 @@
 /*
- * The smallest tokenizer.json that is one: every byte a token, no merges, two special tokens. For tests and
+ * The smallest valid tokenizer.json: every byte is a token, there are no merges and two special tokens. For tests and
  * benchmarks that need text but no model.
  */
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "model/tokenizer.h"
 #include "bench/mock/mock.h"
 
-/* The printable character byte-level BPE writes for a byte. */
+/* The printable character that stands for a byte in the vocabulary of byte-level BPE. */
 static unsigned byte_char(unsigned b, unsigned *next)
 {
     if ((b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174)

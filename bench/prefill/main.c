@@ -1,4 +1,5 @@
-/* `sluice bench prefill` as a program of its own, without the transports and protocols that `sluice` links.
+/*
+ * `sluice bench prefill` as a separate program, which does not link the transports and protocols that `sluice` links.
  */
 #include "bench/prefill/prefill.h"
 

@@ -6,6 +6,7 @@
 #include <sys/utsname.h>
 
 #include "base/args.h"
+#include "bench/csv.h"
 #include "kernels/cache.h"
 #include "model/synthetic.h"
 
@@ -14,7 +15,7 @@ const char *const sl_bench_part_names[] = {"dense", "moe", "ends", NULL};
 typedef struct sweep {
     sl_bench_prefill b;
     FILE *csv;
-    bool told;
+    bool facts_printed;
 } sweep;
 
 static void print_facts(FILE *out, const sl_bench_prefill *b)
@@ -30,13 +31,16 @@ static void print_facts(FILE *out, const sl_bench_prefill *b)
         b->local.checkpoint.cfg.n_routed_experts, b->have[SL_BENCH_DENSE], b->have[SL_BENCH_MOE],
         (double)sl_model_weight_bytes(b->local.model) / (1 << 30), b->whole[SL_BENCH_DENSE],
         b->whole[SL_BENCH_MOE]);
-    fprintf(out,
-            "# one resident sequence, one chunk after its context, logits of the last token; as many (token, "
-            "expert) pairs as the rank's own tokens choose; no exchange between ranks, no sampling\n");
-    fprintf(out,
-            "# step_ms: host clock around the step that ran, median of %d; model_ms: sum of its ops, "
-            "each kind of layer times its number in the whole model\n",
-            b->o.repeats);
+    fprintf(
+        out,
+        "# one resident sequence; a step computes one chunk after the context and the logits of the last token; the "
+        "number of (token, expert) pairs is that of the rank's own tokens; without exchange between ranks and "
+        "without sampling\n");
+    fprintf(
+        out,
+        "# step_ms: host clock around the measured step, median of %d; model_ms: sum of the times of its ops, those "
+        "of each kind of layer scaled to the number of such layers in the whole model\n",
+        b->o.repeats);
 }
 
 static void print_csv(FILE *out, const sl_bench_prefill *b, const sl_bench_prefill_result *r)
@@ -56,7 +60,7 @@ static void print_csv(FILE *out, const sl_bench_prefill *b, const sl_bench_prefi
 
 static void print_ops(FILE *out, const sl_bench_prefill *b, const sl_bench_prefill_result *r)
 {
-    fprintf(out, "  %-6s %-14s %-14s %6s %12s %12s %7s\n", "part", "op", "shape", "calls", "us a layer",
+    fprintf(out, "  %-6s %-14s %-14s %6s %12s %12s %7s\n", "part", "op", "shape", "calls", "us/layer",
             "ms, model", "share");
     for (int32_t i = 0; i < r->n_ops; i++) {
         const sl_bench_prefill_op *o = &r->ops[i];
@@ -74,17 +78,16 @@ static void on_result(void *ctx, const sl_bench_prefill_result *r)
 {
     sweep *s = ctx;
     FILE *outs[] = {stdout, s->csv};
-    for (size_t i = 0; i < SL_COUNT(outs) && !s->told; i++)
+    for (size_t i = 0; i < SL_COUNT(outs) && !s->facts_printed; i++)
         if (outs[i])
             print_facts(outs[i], &s->b);
-    if (s->csv && !s->told)
+    if (s->csv && !s->facts_printed)
         fprintf(s->csv,
                 "rows,chunk,context,part,op,out,in,calls_per_layer,us_per_layer,share_or_tokens_per_s\n");
-    s->told = true;
-    printf(
-        "%-8s chunk %5d behind %6d  step %9.3f ms (%d layers, ops %9.3f)  model %9.3f ms  %9.1f tokens/s\n",
-        sl_row_format_name(r->rows), r->chunk, r->context, r->step_ms, s->b.local.checkpoint.cfg.n_layers,
-        r->ops_ms, r->model_ms, r->tokens_s);
+    s->facts_printed = true;
+    printf("%-8s chunk %5d after %6d  step %9.3f ms (%d layers, ops %9.3f)  model %9.3f ms  %9.1f tokens/s\n",
+           sl_row_format_name(r->rows), r->chunk, r->context, r->step_ms, s->b.local.checkpoint.cfg.n_layers,
+           r->ops_ms, r->model_ms, r->tokens_s);
     if (s->b.o.ops)
         print_ops(stdout, &s->b, r);
     fflush(stdout);
@@ -99,23 +102,26 @@ static void count_layers(const sl_model_config *c, int32_t *n)
         n[c->layer_is_moe[l] ? SL_BENCH_MOE : SL_BENCH_DENSE]++;
 }
 
-/* The config with a few layers, two of experts unless the flag says how many. */
+/* Makes a config with the first --layers layers; without the flag, with the dense layers and two expert layers. */
 static sl_status make_config(sl_bench_prefill *b)
 {
     sl_model_config whole;
-    sl_status st = sl_synthetic_config(b->o.model, 0, &whole, &b->err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_synthetic_config(b->o.model, 0, &whole, &b->err));
     count_layers(&whole, b->whole);
     int32_t n = b->o.layers ? b->o.layers : b->whole[SL_BENCH_DENSE] + 2;
-    st = sl_synthetic_config(b->o.model, n, &b->local.checkpoint.cfg, &b->err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_synthetic_config(b->o.model, n, &b->local.checkpoint.cfg, &b->err));
     count_layers(&b->local.checkpoint.cfg, b->have);
     for (int p = 0; p < SL_BENCH_PARTS; p++)
         if (b->whole[p] > 0 && b->have[p] == 0)
             return sl_fail(&b->err, SL_ERR_INVALID, "--layers %d: none of the %d %s layers is among them", n,
                            b->whole[p], sl_bench_part_names[p]);
+    return SL_OK;
+}
+
+static sl_status run_formats(sl_bench_prefill *b)
+{
+    for (int i = 0; i < b->o.rows.n; i++)
+        SL_TRY(sl_bench_prefill_rows(b, (sl_row_format)b->o.rows.v[i]));
     return SL_OK;
 }
 
@@ -135,9 +141,7 @@ static sl_status run_all(sweep *s)
     b->local.checkpoint.index_format = SL_INDEX_OFFICIAL;
     SL_TRY(make_config(b));
     SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));
-    sl_status st = SL_OK;
-    for (int i = 0; i < o->rows.n && st == SL_OK; i++)
-        st = sl_bench_prefill_rows(b, (sl_row_format)o->rows.v[i]);
+    sl_status st = run_formats(b);
     sl_local_close(&b->local);
     return st;
 }
@@ -149,7 +153,7 @@ static bool parse_lists(sl_bench_prefill_opts *o, const char *chunks, const char
     else if (!sl_bench_list_parse(contexts, NULL, 0, &o->contexts))
         fprintf(stderr, "sluice bench prefill: --contexts %s is not a list of lengths\n", contexts);
     else if (!sl_bench_list_parse(rows, sl_row_format_names(), 0, &o->rows))
-        fprintf(stderr, "sluice bench prefill: --rows %s: must be of mla_fp8, mla_bf16, mla_f32\n", rows);
+        fprintf(stderr, "sluice bench prefill: --rows %s: allowed are mla_fp8, mla_bf16, mla_f32\n", rows);
     else
         return true;
     return false;
@@ -165,25 +169,27 @@ int sl_bench_prefill_main(int argc, char **argv)
         {"backend", SL_ARG_TEXT, &o->backend, "NAME", "Compute backend: cuda, the default, or cpu.", 0, 0,
          NULL},
         {"model", SL_ARG_TEXT, &o->model, "NAME",
-         "Dimensions of the model: deepseek_v32, the default, or tiny for tests.", 0, 0, NULL},
+         "Model whose dimensions are used: deepseek_v32, the default, or tiny, which is for tests.", 0, 0,
+         NULL},
         {"layers", SL_ARG_INT, &o->layers, "N",
-         "Run only the first N layers. Default: the dense layers and two with experts.", 1, SL_MAX_LAYERS,
+         "Run only the first N layers. Default: the dense layers and two expert layers.", 1, SL_MAX_LAYERS,
          NULL},
         {"ranks", SL_ARG_INT, &o->ranks, "N",
-         "Ranks of expert parallelism, of which one runs here. Default 8.", 1, 256, NULL},
+         "Number of ranks of expert parallelism; the benchmark runs one of them. Default 8.", 1, 256, NULL},
         {"chunks", SL_ARG_TEXT, &chunks, "LIST", "Chunk sizes in tokens. Default 512,1024,2048,4096.", 0, 0,
          NULL},
         {"contexts", SL_ARG_TEXT, &contexts, "LIST",
-         "Tokens of context before the chunk. Default 0,4096,16384,65536.", 0, 0, NULL},
+         "Numbers of context tokens before the chunk. Default 0,4096,16384,65536.", 0, 0, NULL},
         {"rows", SL_ARG_TEXT, &rows, "LIST", "Row formats: mla_fp8, mla_bf16, mla_f32. Default mla_fp8.", 0,
          0, NULL},
-        {"repeats", SL_ARG_INT, &o->repeats, "N", "Timed steps. Default 3.", 1, 1000, NULL},
+        {"repeats", SL_ARG_INT, &o->repeats, "N", "Number of timed steps. Default 3.", 1, 1000, NULL},
         {"equal", SL_ARG_INT, &o->equal, "N",
          "Also compute a prompt of N tokens in chunks of each size and check that the logits are equal bit by bit.",
          1, 1 << 17, NULL},
         {"ops", SL_ARG_FLAG, &o->ops, NULL, "Print the profile by op.", 0, 0, NULL},
         {"threads", SL_ARG_INT, &o->threads, "N",
-         "Threads that fill the host store, and that compute on the cpu backend. Default 8.", 1, 256, NULL},
+         "Number of threads that fill the host store, and that compute on the cpu backend. Default 8.", 1,
+         256, NULL},
         {"csv", SL_ARG_TEXT, &o->csv, "FILE", "Also write the results as CSV, with the profile by op.", 0, 0,
          NULL},
     };
@@ -198,13 +204,8 @@ int sl_bench_prefill_main(int argc, char **argv)
     if (!parse_lists(o, chunks, contexts, rows))
         return SL_EXIT_USAGE;
     s.b.report = on_result, s.b.report_ctx = &s;
-    s.csv = o->csv ? fopen(o->csv, "w") : NULL;
-    if (o->csv && !s.csv) {
-        fprintf(stderr, "sluice bench prefill: cannot write %s\n", o->csv);
+    if (!sl_bench_csv_open("bench prefill", o->csv, &s.csv))
         return SL_EXIT_FAILED;
-    }
     sl_status st = run_all(&s);
-    if (s.csv && fclose(s.csv) != 0 && st == SL_OK)
-        st = sl_fail(&s.b.err, SL_ERR_INTERNAL, "cannot write %s", o->csv);
-    return st == SL_OK ? SL_EXIT_OK : sl_args_fail("bench prefill", st, &s.b.err);
+    return sl_bench_csv_end("bench prefill", o->csv, s.csv, st, &s.b.err);
 }

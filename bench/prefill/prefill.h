@@ -1,9 +1,9 @@
 /*
- * `sluice bench prefill`: a prefill chunk of one rank of a large model, with random weights, by
- * op, for chunk sizes and contexts; and what that makes for the whole model. The model runs with a few of its
- * layers, each kind of layer at its real dimensions; the whole is its kinds times their numbers.
+ * `sluice bench prefill`: the time of each op of a prefill chunk, for one rank of a large model with random weights,
+ * and for each combination of chunk size and context. The model runs with a few of its layers, every kind of layer at
+ * its real dimensions; the time of the whole model is computed from the time of each kind and the number of its layers.
  *
- * Inside: prefill.c reads the flags, runs the sweep and prints, run.c runs one point.
+ * prefill.c reads the flags, runs the sweep and prints; run.c measures one point.
  */
 #ifndef SL_BENCH_PREFILL_PREFILL_H
 #define SL_BENCH_PREFILL_PREFILL_H
@@ -15,37 +15,37 @@
 
 int sl_bench_prefill_main(int argc, char **argv);
 
-/* ---- inside ---- */
+/* ---- private to this folder ---- */
 
 typedef enum {
     SL_BENCH_DENSE,
     SL_BENCH_MOE,
-    SL_BENCH_ENDS, /* before the first layer and after the last */
+    SL_BENCH_ENDS, /* the ops before the first layer and after the last */
     SL_BENCH_PARTS
 } sl_bench_part;
 extern const char *const sl_bench_part_names[];
 
 typedef struct sl_bench_prefill_opts {
     const char *backend, *model, *csv;
-    int32_t layers, ranks, repeats, threads, equal; /* equal: tokens of the prompt to compare; 0: do not */
+    int32_t layers, ranks, repeats, threads, equal; /* equal: tokens of the prompt of --equal; 0: none */
     bool ops;
     sl_bench_list chunks, contexts, rows; /* rows: sl_row_format */
 } sl_bench_prefill_opts;
 
-/* An op of one kind of layer. ns: of all its calls in one step. */
+/* One op, of one shape, in one kind of layer. */
 typedef struct sl_bench_prefill_op {
     sl_bench_part part;
     sl_op op;
-    int32_t rows, cols; /* of a linear layer's weight */
-    int32_t calls;
-    double ns;
+    int32_t rows, cols; /* shape of a linear layer's weight; else 0 */
+    int32_t calls;      /* in one step */
+    double ns;          /* sum over these calls */
 } sl_bench_prefill_op;
 
 typedef struct sl_bench_prefill_result {
     sl_row_format rows;
     int32_t chunk, context;
-    double step_ms, ops_ms;         /* the step as it ran: host clock (median), and the sum of its ops */
-    double model_ms, tokens_s;      /* all layers: sum of ops */
+    double step_ms, ops_ms;         /* the measured step: median by the host clock, and the sum of its ops */
+    double model_ms, tokens_s;      /* the whole model, computed from the ops */
     const sl_bench_prefill_op *ops; /* sorted by part, then by time */
     int32_t n_ops;
 } sl_bench_prefill_result;
@@ -53,16 +53,16 @@ typedef struct sl_bench_prefill_result {
 typedef struct sl_bench_prefill {
     sl_bench_prefill_opts o;
     sl_local local;
-    sl_local_opts open; /* what local is opened with, but for the row format */
+    sl_local_opts open; /* the options that local is opened with, except the row format */
     sl_bench_host host;
-    int32_t have[SL_BENCH_PARTS],
-        whole[SL_BENCH_PARTS]; /* layers of each kind: here, and of the whole model; ENDS: 1 */
+    int32_t have[SL_BENCH_PARTS];  /* number of layers of each kind that run here; ENDS: 1 */
+    int32_t whole[SL_BENCH_PARTS]; /* the same for the whole model */
     void (*report)(void *ctx, const sl_bench_prefill_result *r);
     void *report_ctx;
     sl_err err;
 } sl_bench_prefill;
 
-/* All chunks and contexts of one row format, reported as they come. */
+/* Measures all chunk sizes and contexts with one row format; reports each result when it is complete. */
 sl_status sl_bench_prefill_rows(sl_bench_prefill *b, sl_row_format rows);
 
 #endif

@@ -1,9 +1,10 @@
 /*
- * One sequence, resident: opened with its context in the host pages, as after a prefix hit or an earlier
- * chunk; one step of a chunk; closed. The first step of a point is not timed, the last one is profiled.
+ * Measures one point: a resident sequence is opened whose context is in the host pages, as after a prefix hit or an
+ * earlier chunk, one step computes the chunk, and the sequence is closed. The first step of a point is not timed, the
+ * last one is profiled.
  *
- * A profile is a flat list of ops. Which layer an op belongs to follows from the norms: a layer begins with
- * the first of its three.
+ * A profile is a flat list of ops. The norms in the list tell which layer an op belongs to: every layer has three norms
+ * and begins with the first of them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 
 #include "base/log.h"
 #include "bench/prefill/prefill.h"
+#include "bench/stats.h"
 #include "kernels/synth.h"
 
 enum { OPS_CAPACITY = 1 << 14, NORMS = 3 };
@@ -24,43 +26,43 @@ typedef struct run {
     sl_bench_prefill_result r;
 } run;
 
-/* One step of the chunk, after the context. */
+/* Runs and times one step of the open sequence. */
+static sl_status run_step(run *x, sl_seq *seq, double *ms)
+{
+    sl_bench_prefill *b = x->b;
+    sl_step_item item = {.seq = seq, .tokens = x->tokens, .n_tokens = x->r.chunk, .want_logits = true};
+    SL_TRY(sl_be_sync(b->local.be, &b->err));
+    uint64_t t0 = sl_now_ns();
+    SL_TRY(sl_engine_step(x->engine, &item, 1, NULL, &b->err));
+    *ms = (double)(sl_now_ns() - t0) / 1e6;
+    for (int32_t v = 0; v < b->local.checkpoint.cfg.vocab_size; v++)
+        if (!(item.logits[v] > -1e30f && item.logits[v] < 1e30f))
+            return sl_fail(&b->err, SL_ERR_INTERNAL, "logit %d is not finite", v);
+    return SL_OK;
+}
+
+/* Computes the chunk after the context, in one step. */
 static sl_status step(run *x, double *ms)
 {
     sl_bench_prefill *b = x->b;
     sl_seq *seq = NULL;
-    sl_status st =
-        sl_engine_seq_open(x->engine, SL_RESIDENT, x->b->local.pages, sl_pages_for(x->r.context + x->r.chunk),
-                           x->r.context, NULL, &seq, &b->err);
-    if (st == SL_OK)
-        st = sl_be_sync(b->local.be, &b->err);
-    if (st != SL_OK)
-        return st;
-    sl_step_item item = {.seq = seq, .tokens = x->tokens, .n_tokens = x->r.chunk, .want_logits = true};
-    uint64_t t0 = sl_now_ns();
-    st = sl_engine_step(x->engine, &item, 1, NULL, &b->err);
-    *ms = (double)(sl_now_ns() - t0) / 1e6;
-    for (int32_t v = 0; st == SL_OK && v < b->local.checkpoint.cfg.vocab_size; v++)
-        if (!(item.logits[v] > -1e30f && item.logits[v] < 1e30f))
-            st = sl_fail(&b->err, SL_ERR_INTERNAL, "logit %d is not finite", v);
+    SL_TRY(sl_engine_seq_open(x->engine, SL_RESIDENT, x->b->local.pages,
+                              sl_pages_for(x->r.context + x->r.chunk), x->r.context, NULL, &seq, &b->err));
+    sl_status st = run_step(x, seq, ms);
     sl_engine_seq_close(x->engine, seq);
     return st;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static int by_time(const void *a, const void *b)
+static int by_part_and_time(const void *a, const void *b)
 {
     const sl_bench_prefill_op *x = a, *y = b;
     return x->part != y->part ? (int)x->part - (int)y->part : (x->ns < y->ns) - (x->ns > y->ns);
 }
 
-/* Part of op i, which has `norms` norms up to itself. The residual is added once more before the head's rows
- * are picked. */
+/*
+ * The part that op i belongs to; `norms` counts the norms among the ops 0 to i. The op before SL_OP_PICK, which adds
+ * the last residual before the rows of the output head are picked, belongs to the ends like the pick itself.
+ */
 static sl_bench_part part_of(const sl_bench_prefill *b, const sl_op_time *v, int32_t n, int32_t i,
                              int32_t norms)
 {
@@ -71,7 +73,7 @@ static sl_bench_part part_of(const sl_bench_prefill *b, const sl_op_time *v, int
     return b->local.checkpoint.cfg.layer_is_moe[layer] ? SL_BENCH_MOE : SL_BENCH_DENSE;
 }
 
-/* Sums a profile by part, op and shape. */
+/* Adds up the times of a profile by part, op and shape. */
 static sl_status sum_ops(run *x, const sl_op_time *v, int32_t n)
 {
     int32_t norms = 0, used = 0;
@@ -91,9 +93,9 @@ static sl_status sum_ops(run *x, const sl_op_time *v, int32_t n)
         x->r.model_ms += v[i].ns / 1e6 * x->b->whole[o.part] / x->b->have[o.part];
     }
     if (norms != NORMS * x->b->local.checkpoint.cfg.n_layers + 1)
-        return sl_fail(&x->b->err, SL_ERR_INTERNAL, "%d norms in a step of %d layers", norms,
+        return sl_fail(&x->b->err, SL_ERR_INTERNAL, "unexpected: %d norms in a step of %d layers", norms,
                        x->b->local.checkpoint.cfg.n_layers);
-    qsort(x->ops, (size_t)used, sizeof *x->ops, by_time);
+    qsort(x->ops, (size_t)used, sizeof *x->ops, by_part_and_time);
     x->r.ops = x->ops, x->r.n_ops = used;
     x->r.tokens_s = x->r.chunk * 1e3 / x->r.model_ms;
     return SL_OK;
@@ -104,13 +106,10 @@ static sl_status profile(run *x)
     sl_op_time *v = NULL;
     int32_t n = 0;
     double ms;
-    sl_status st = sl_be_profile_begin(x->b->local.be, OPS_CAPACITY, &x->b->err);
-    if (st != SL_OK)
-        return st;
-    st = step(x, &ms);
+    SL_TRY(sl_be_profile_begin(x->b->local.be, OPS_CAPACITY, &x->b->err));
+    sl_status st = step(x, &ms);
     sl_status end = sl_be_profile_end(x->b->local.be, &v, &n, st == SL_OK ? &x->b->err : NULL);
-    if (st == SL_OK)
-        st = end;
+    st = st == SL_OK ? end : st; /* the first failure */
     if (st == SL_OK)
         st = sum_ops(x, v, n);
     free(v);
@@ -121,47 +120,53 @@ static sl_status run_point(run *x)
 {
     int32_t n = x->b->o.repeats;
     double warm;
-    sl_status st = step(x, &warm);
-    for (int32_t i = 0; i < n && st == SL_OK; i++)
-        st = step(x, &x->ms[i]);
-    if (st == SL_OK)
-        st = profile(x);
-    if (st != SL_OK)
-        return st;
-    qsort(x->ms, (size_t)n, sizeof *x->ms, by_value);
-    x->r.step_ms = n % 2 ? x->ms[n / 2] : (x->ms[n / 2 - 1] + x->ms[n / 2]) / 2;
+    SL_TRY(step(x, &warm));
+    for (int32_t i = 0; i < n; i++)
+        SL_TRY(step(x, &x->ms[i]));
+    SL_TRY(profile(x));
+    x->r.step_ms = sl_bench_median(x->ms, (size_t)n);
     x->b->report(x->b->report_ctx, &x->r);
     return SL_OK;
 }
 
-/* Logits after a prompt that is computed chunk by chunk; want: those of another chunk size, or NULL. */
-static sl_status compute_prompt(run *x, int32_t chunk, const int32_t *tokens, int32_t n, float *out,
-                                const float *want)
+typedef struct prompt {
+    const int32_t *tokens;
+    int32_t n;
+} prompt;
+
+static sl_status run_chunks(run *x, sl_seq *seq, const prompt *p, int32_t chunk, float *logits)
+{
+    sl_bench_prefill *b = x->b;
+    for (int32_t at = 0; at < p->n; at += chunk) {
+        sl_step_item item = {.seq = seq,
+                             .tokens = p->tokens + at,
+                             .n_tokens = p->n - at < chunk ? p->n - at : chunk,
+                             .want_logits = at + chunk >= p->n};
+        SL_TRY(sl_engine_step(x->engine, &item, 1, NULL, &b->err));
+        if (item.logits)
+            memcpy(logits, item.logits, sizeof *logits * (size_t)b->local.checkpoint.cfg.vocab_size);
+    }
+    return SL_OK;
+}
+
+/* The logits after a prompt that is computed in chunks of this size. They must equal `want`, unless that is NULL. */
+static sl_status compute_prompt(run *x, int32_t chunk, const prompt *p, float *out, const float *want)
 {
     sl_bench_prefill *b = x->b;
     size_t bytes = sizeof *out * (size_t)b->local.checkpoint.cfg.vocab_size;
     sl_seq *seq = NULL;
-    sl_status st = sl_engine_seq_open(x->engine, SL_RESIDENT, x->b->local.pages, sl_pages_for(n), 0, NULL,
-                                      &seq, &b->err);
-    for (int32_t at = 0; at < n && st == SL_OK; at += chunk) {
-        sl_step_item item = {.seq = seq,
-                             .tokens = tokens + at,
-                             .n_tokens = n - at < chunk ? n - at : chunk,
-                             .want_logits = at + chunk >= n};
-        st = sl_engine_step(x->engine, &item, 1, NULL, &b->err);
-        if (st == SL_OK && item.logits)
-            memcpy(out, item.logits, bytes);
-    }
+    SL_TRY(sl_engine_seq_open(x->engine, SL_RESIDENT, x->b->local.pages, sl_pages_for(p->n), 0, NULL, &seq,
+                              &b->err));
+    sl_status st = run_chunks(x, seq, p, chunk, out);
+    sl_engine_seq_close(x->engine, seq);
     if (st == SL_OK && want && memcmp(out, want, bytes) != 0)
-        st = sl_fail(&b->err, SL_ERR_CORRUPT,
-                     "a prompt of %d tokens has other logits in chunks of %d than of %d", n, chunk,
-                     b->o.chunks.v[0]);
-    if (seq)
-        sl_engine_seq_close(x->engine, seq);
+        return sl_fail(&b->err, SL_ERR_CORRUPT,
+                       "the logits of a prompt of %d tokens differ between chunks of %d and of %d tokens",
+                       p->n, chunk, b->o.chunks.v[0]);
     return st;
 }
 
-/* The same prompt in chunks of every size of the list: equal logits bit by bit. */
+/* Computes the same prompt in chunks of every size of the list: the logits must be equal bit by bit. */
 static sl_status check_equal(run *x)
 {
     sl_bench_prefill *b = x->b;
@@ -170,11 +175,11 @@ static sl_status check_equal(run *x)
     int32_t *tokens = calloc((size_t)n, sizeof *tokens);
     float *logits = calloc(2 * vocab, sizeof *logits);
     sl_status st = tokens && logits ? SL_OK : sl_fail(&b->err, SL_ERR_NO_MEMORY, "out of memory");
-    for (int32_t i = 0; i < n && st == SL_OK; i++)
+    for (int32_t i = 0; tokens && i < n; i++)
         tokens[i] = (int32_t)(sl_synth_hash(SL_BENCH_SEED + 1, (uint64_t)i) % (uint32_t)vocab);
+    prompt p = {tokens, n};
     for (int i = 0; i < b->o.chunks.n && st == SL_OK; i++)
-        st = compute_prompt(x, b->o.chunks.v[i], tokens, n, logits + (i > 0 ? vocab : 0),
-                            i > 0 ? logits : NULL);
+        st = compute_prompt(x, b->o.chunks.v[i], &p, logits + (i > 0 ? vocab : 0), i > 0 ? logits : NULL);
     if (st == SL_OK)
         printf("%d tokens in chunks of %d sizes: %zu logits equal bit by bit\n", n, b->o.chunks.n,
                vocab * (size_t)b->o.chunks.n);
@@ -183,6 +188,7 @@ static sl_status check_equal(run *x)
     return st;
 }
 
+/* The caller frees what this allocates. */
 static sl_status run_all(run *x)
 {
     const sl_bench_prefill_opts *o = &x->b->o;
@@ -190,23 +196,17 @@ static sl_status run_all(run *x)
     x->tokens = calloc((size_t)chunk, sizeof *x->tokens);
     x->ms = calloc((size_t)o->repeats, sizeof *x->ms);
     x->ops = calloc(OPS_CAPACITY, sizeof *x->ops);
-    sl_status st = SL_OK;
     if (!x->tokens || !x->ms || !x->ops)
-        st = sl_fail(&x->b->err, SL_ERR_NO_MEMORY, "out of memory");
-    for (int32_t i = 0; i < chunk && st == SL_OK; i++)
+        return sl_fail(&x->b->err, SL_ERR_NO_MEMORY, "out of memory");
+    for (int32_t i = 0; i < chunk; i++)
         x->tokens[i] = (int32_t)(sl_synth_hash(SL_BENCH_SEED, (uint64_t)i) %
                                  (uint32_t)x->b->local.checkpoint.cfg.vocab_size);
-    for (int c = 0; c < o->chunks.n && st == SL_OK; c++)
-        for (int k = 0; k < o->contexts.n && st == SL_OK; k++) {
+    for (int c = 0; c < o->chunks.n; c++)
+        for (int k = 0; k < o->contexts.n; k++) {
             x->r.chunk = o->chunks.v[c], x->r.context = o->contexts.v[k];
-            st = run_point(x);
+            SL_TRY(run_point(x));
         }
-    if (st == SL_OK && o->equal > 0)
-        st = check_equal(x);
-    free(x->tokens);
-    free(x->ms);
-    free(x->ops);
-    return st;
+    return o->equal > 0 ? check_equal(x) : SL_OK;
 }
 
 static sl_status open_and_run(run *x)
@@ -227,6 +227,9 @@ sl_status sl_bench_prefill_rows(sl_bench_prefill *b, sl_row_format rows)
     run x = {.b = b, .r.rows = rows};
     b->local.checkpoint.row_format = rows;
     sl_status st = open_and_run(&x);
+    free(x.tokens);
+    free(x.ms);
+    free(x.ops);
     sl_engine_destroy(x.engine);
     sl_bench_host_close(&b->host);
     sl_local_close_model(&b->local);

@@ -1,6 +1,7 @@
 /*
- * The bench's cases. Router, mock workers and client each have a thread, so on a machine with fewer cores
- * they disturb each other; the CSV says how many there are. Router CPU time is that of its thread alone.
+ * The cases of the benchmark. The router, the client and each mock worker have their own thread, so they delay each
+ * other on a machine with fewer cores; the CSV contains the number of cores. The router's CPU time is that of its
+ * thread alone.
  */
 #include "bench/router/router.h"
 
@@ -98,10 +99,8 @@ static void stop(cluster *c)
 static sl_status start(cluster *c, const options *o, uint32_t step_us, sl_err *err)
 {
     memset(c, 0, sizeof *c);
-    sl_status st = sl_mock_tokenizer(&c->tok, err);
-    if (st)
-        return st;
-    static router_arg a; /* outlives start: the router's thread reads it */
+    SL_TRY(sl_mock_tokenizer(&c->tok, err));
+    static router_arg a; /* static, because the router's thread reads it after start() has returned */
     memset(&a, 0, sizeof a);
     a.c = c;
     pthread_mutex_init(&a.lock, NULL);
@@ -170,7 +169,7 @@ static sl_status measure(FILE *csv, cluster *c, const options *o, const char *na
     double cpu = thread_seconds(c->router_thread);
     st = sl_bench_load_run(&l, &r, err);
     cpu = thread_seconds(c->router_thread) - cpu;
-    double own = (double)step_us * (l.max_tokens - 1); /* time that the mock workers took */
+    double own = (double)step_us * (l.max_tokens - 1); /* the time that the mock workers need */
     if (!st)
         fprintf(csv, "%s,%s,%u,%u,%u,%.0f,%.1f,%.1f,%.1f,%.1f,%.0f,%.1f,%.1f,%.1f,%.2f\n", name,
                 l.grpc ? "grpc" : "http", l.concurrency, l.requests, l.max_tokens, l.requests / r.seconds,
@@ -182,32 +181,40 @@ static sl_status measure(FILE *csv, cluster *c, const options *o, const char *na
     return st;
 }
 
-static sl_status run_cases(FILE *csv, const options *o, sl_err *err)
+/* One request at a time, then 64 concurrent requests; one token each. */
+static sl_status run_short(FILE *csv, cluster *c, const options *o, sl_err *err)
 {
-    cluster c;
-    sl_status st = start(&c, o, 0, err);
-    if (st)
-        return st;
-    for (int grpc = 0; grpc < 2 && !st; grpc++) {
+    for (int grpc = 0; grpc < 2; grpc++) {
         sl_bench_load one = {.grpc = grpc, .concurrency = 1, .requests = o->requests, .max_tokens = 1};
         sl_bench_load many = {.grpc = grpc, .concurrency = 64, .requests = 4 * o->requests, .max_tokens = 1};
-        st = measure(csv, &c, o, "latency", one, 0, err);
-        if (!st)
-            st = measure(csv, &c, o, "throughput", many, 0, err);
+        SL_TRY(measure(csv, c, o, "latency", one, 0, err));
+        SL_TRY(measure(csv, c, o, "throughput", many, 0, err));
     }
-    stop(&c);
-    if (!st)
-        st = start(&c, o, o->step_us, err);
-    if (st)
-        return st;
-    for (int grpc = 0; grpc < 2 && !st; grpc++) {
+    return SL_OK;
+}
+
+static sl_status run_streams(FILE *csv, cluster *c, const options *o, sl_err *err)
+{
+    for (int grpc = 0; grpc < 2; grpc++) {
         sl_bench_load s = {.grpc = grpc,
                            .concurrency = o->streams,
                            .requests = o->streams,
                            .max_tokens = o->tokens,
                            .stream = true};
-        st = measure(csv, &c, o, "streams", s, o->step_us, err);
+        SL_TRY(measure(csv, c, o, "streams", s, o->step_us, err));
     }
+    return SL_OK;
+}
+
+static sl_status run_cases(FILE *csv, const options *o, sl_err *err)
+{
+    cluster c;
+    SL_TRY(start(&c, o, 0, err));
+    sl_status st = run_short(csv, &c, o, err);
+    stop(&c);
+    SL_TRY(st);
+    SL_TRY(start(&c, o, o->step_us, err));
+    st = run_streams(csv, &c, o, err);
     stop(&c);
     return st;
 }
@@ -226,9 +233,10 @@ static void machine_facts(FILE *csv, const options *o)
         csv,
         "# cpu=\"%s\" cores=%ld transport=%s prompt_tokens=%u step_us=%u workers=mock(1 prefill, 2 decode)\n",
         model, sysconf(_SC_NPROCESSORS_ONLN), o->transport, o->prompt_tokens, o->step_us);
-    fprintf(csv,
-            "# added = measured less what the mock workers take; overhead of client and mocks on the same "
-            "machine is included\n");
+    fprintf(
+        csv,
+        "# added = measured time less the time that the mock workers need; it includes the overhead of client and "
+        "mock workers, which run on the same machine\n");
     fprintf(
         csv,
         "case,api,concurrency,requests,tokens,requests_per_s,added_p50_us,added_p99_us,first_token_p50_us,"
@@ -240,15 +248,17 @@ int sl_bench_router_main(int argc, char **argv)
 {
     options o = {2000, 256, 100, 10000, 128, "loopback", NULL};
     const sl_arg args[] = {
-        {"requests", SL_ARG_INT, &o.requests, "N", "Requests of the latency cases. Default 2000.", 1, 1 << 24,
+        {"requests", SL_ARG_INT, &o.requests, "N",
+         "Number of requests of the latency cases; the throughput cases have four times this number. Default 2000.",
+         1, 1 << 24, NULL},
+        {"streams", SL_ARG_INT, &o.streams, "N", "Number of concurrent streams. Default 256.", 1, 1024, NULL},
+        {"tokens", SL_ARG_INT, &o.tokens, "N", "Number of tokens of each stream. Default 100.", 2, 1 << 24,
          NULL},
-        {"streams", SL_ARG_INT, &o.streams, "N", "Streams at the same time. Default 256.", 1, 1024, NULL},
-        {"tokens", SL_ARG_INT, &o.tokens, "N", "Tokens of each stream. Default 100.", 2, 1 << 24, NULL},
         {"step-us", SL_ARG_INT, &o.step_us, "N",
          "Microseconds between two tokens of a mock decode worker in the stream cases. Default 10000.", 1,
          1 << 30, NULL},
-        {"prompt-tokens", SL_ARG_INT, &o.prompt_tokens, "N", "Tokens of each prompt. Default 128.", 1,
-         1 << 24, NULL},
+        {"prompt-tokens", SL_ARG_INT, &o.prompt_tokens, "N", "Number of tokens of each prompt. Default 128.",
+         1, 1 << 24, NULL},
         {"transport", SL_ARG_TEXT, &o.transport, "NAME",
          "Transport between router and mock workers: loopback, the default, or ucx.", 0, 0, NULL},
         {"out", SL_ARG_TEXT, &o.out, "FILE", "Write the CSV to FILE instead of standard output.", 0, 0, NULL},

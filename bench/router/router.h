@@ -1,18 +1,13 @@
 /*
- * `sluice bench router`: what the router adds. A real router and mock workers in one process, a client on its
- * own thread that speaks HTTP or gRPC over loopback TCP, and a CSV with the machine's facts in front.
+ * `sluice bench router`: the latency that the router adds and the requests per second that it handles. A real router
+ * and mock workers run in one process; a client on its own thread sends requests by HTTP or gRPC over loopback TCP.
  *
- * The mocks answer after the times they are given, so "added" is the measured time less those. It does not
- * measure a model.
+ * The mock workers answer after a given time, so "added" is the measured time less this time. No model runs.
  */
 #ifndef SL_BENCH_ROUTER_ROUTER_H
 #define SL_BENCH_ROUTER_ROUTER_H
 
-/*
- * Arguments (argv[0] is ignored): --requests N, --streams N, --tokens N, --step-us N, --prompt-tokens N,
- * --transport loopback|ucx, --out FILE. Writes the CSV to stdout or FILE, progress to stderr. Returns an exit
- * code.
- */
+/* Writes the machine's facts and CSV to stdout or to the file of --out, progress to stderr. Returns an exit code. */
 int sl_bench_router_main(int argc, char **argv);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { WINDOW = 256 }; /* as the prefill worker's */
+enum { WINDOW = 256 }; /* puts in flight; the same number as in the prefill worker */
 
 struct sl_bench_ship_put {
     sl_transport *tp;
@@ -17,7 +17,7 @@ struct sl_bench_ship_put {
     bool connected;
 };
 
-/* ---- the other process ---- */
+/* ---- the process that offers its arena ---- */
 
 static void on_accepted(void *arg, sl_tp_ep *ep, const char *address)
 {
@@ -34,23 +34,28 @@ static void on_gone(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
     sl_tp_close(ep, SL_TP_CLOSE_FORCE);
 }
 
-sl_transport *sl_bench_ship_target_open(sl_arena *a, const char *tls, sl_bench_ship_target *out)
+/* *tp: created first; the caller destroys it, also after a failure. */
+static sl_status offer(sl_arena *a, const char *tls, sl_transport **tp, sl_bench_ship_target *out,
+                       sl_err *err)
 {
     sl_tp_options o = sl_tp_options_default();
-    sl_transport *tp = NULL;
     sl_tp_mem *mem;
-    sl_err err = {0};
     o.tls = tls;
     o.events = (sl_tp_events){.accepted = on_accepted, .failed = on_gone};
-    sl_status st = sl_transport_create("ucx", &o, &tp, &err);
-    if (st == SL_OK)
-        st = sl_tp_mem_register(tp, sl_arena_base(a), sl_arena_bytes(a), SL_TP_HOST, SL_TP_REMOTE_WRITE, &mem,
-                                &err);
-    if (st == SL_OK)
-        st = sl_tp_rkey_pack(mem, out->key, sizeof out->key, &out->key_bytes);
-    if (st == SL_OK)
-        st = sl_tp_listen(tp, "127.0.0.1", 0, out->address, sizeof out->address, &err);
+    SL_TRY(sl_transport_create("ucx", &o, tp, err));
+    SL_TRY(sl_tp_mem_register(*tp, sl_arena_base(a), sl_arena_bytes(a), SL_TP_HOST, SL_TP_REMOTE_WRITE, &mem,
+                              err));
+    SL_TRY(sl_tp_rkey_pack(mem, out->key, sizeof out->key, &out->key_bytes));
+    SL_TRY(sl_tp_listen(*tp, "127.0.0.1", 0, out->address, sizeof out->address, err));
     out->base = (uintptr_t)sl_arena_base(a);
+    return SL_OK;
+}
+
+sl_transport *sl_bench_ship_target_open(sl_arena *a, const char *tls, sl_bench_ship_target *out)
+{
+    sl_transport *tp = NULL;
+    sl_err err = {0};
+    sl_status st = offer(a, tls, &tp, out, &err);
     if (st == SL_OK)
         return tp;
     snprintf(out->why, sizeof out->why, "%.199s", err.text[0] ? err.text : sl_status_name(st));
@@ -72,7 +77,7 @@ void sl_bench_ship_target_serve(sl_transport *tp, int until)
     sl_tp_destroy(tp);
 }
 
-/* ---- this one ---- */
+/* ---- the process that puts ---- */
 
 static void on_connected(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
 {
@@ -90,26 +95,29 @@ static void on_failed(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
     ((sl_bench_ship_put *)arg)->status = st;
 }
 
+static sl_status connect_to(sl_bench_ship_put *p, const sl_bench_ship_target *t, const char *tls, sl_err *err)
+{
+    sl_tp_options o = sl_tp_options_default();
+    o.tls = tls;
+    o.events = (sl_tp_events){.arg = p, .connected = on_connected, .failed = on_failed};
+    SL_TRY(sl_transport_create("ucx", &o, &p->tp, err));
+    SL_TRY(sl_tp_connect(p->tp, t->address, &p->ep, err));
+    while (!p->connected)
+        sl_tp_progress(p->tp);
+    if (p->status != SL_OK)
+        return sl_fail(err, p->status, "cannot connect to %s", t->address);
+    return sl_tp_rkey_unpack(p->ep, t->key, t->key_bytes, &p->key, err);
+}
+
 sl_status sl_bench_ship_put_open(const sl_bench_ship_target *t, const char *tls, sl_bench_ship_put **out,
                                  sl_err *err)
 {
-    sl_tp_options o = sl_tp_options_default();
+    if (t->why[0])
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "the other process cannot offer its arena: %s", t->why);
     sl_bench_ship_put *p = calloc(1, sizeof *p);
     if (!p)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    o.tls = tls;
-    o.events = (sl_tp_events){.arg = p, .connected = on_connected, .failed = on_failed};
-    sl_status st = t->why[0] ? sl_fail(err, SL_ERR_UNSUPPORTED, "the other process: %s", t->why) : SL_OK;
-    if (st == SL_OK)
-        st = sl_transport_create("ucx", &o, &p->tp, err);
-    if (st == SL_OK)
-        st = sl_tp_connect(p->tp, t->address, &p->ep, err);
-    while (st == SL_OK && !p->connected)
-        sl_tp_progress(p->tp);
-    if (st == SL_OK && p->status != SL_OK)
-        st = sl_fail(err, p->status, "cannot connect to %s", t->address);
-    if (st == SL_OK)
-        st = sl_tp_rkey_unpack(p->ep, t->key, t->key_bytes, &p->key, err);
+    sl_status st = connect_to(p, t, tls, err);
     if (st != SL_OK) {
         sl_bench_ship_put_close(p);
         return st;
@@ -143,6 +151,7 @@ static void on_done(void *cookie, sl_status st)
         p->status = st;
 }
 
+/* The status of a call, or else the first failure of the connection, described in err. */
 static sl_status outcome(const sl_bench_ship_put *p, sl_status st, sl_err *err)
 {
     st = st != SL_OK ? st : p->status;

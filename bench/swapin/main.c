@@ -1,4 +1,4 @@
-/* The swap-in benchmark as a program of its own, so that a test can run a small one. */
+/* The swap-in benchmark as a separate program, so that a test can run it with small sizes. */
 #include "bench/swapin/swapin.h"
 
 int main(int argc, char **argv)

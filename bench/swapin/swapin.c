@@ -1,4 +1,7 @@
-/* Implementation of swapin.h over the backend seam alone. */
+/*
+ * Implementation of swapin.h, which uses only the backend interface. The first failure is kept in bench.st; after it,
+ * the helpers alloc(), put() and run() do nothing, so that their callers test the status once at the end.
+ */
 #include "bench/swapin/swapin.h"
 
 #include <stdio.h>
@@ -24,15 +27,16 @@ typedef struct bench {
     sl_seq_tables seqs;
     sl_resolve_params resolve;
     sl_gather_params gather;
-    int32_t *ids, *host_dst; /* host: this step's selection; the miss list read back */
+    int32_t *ids;      /* on the host: the selection of this step */
+    int32_t *host_dst; /* the miss list, copied to the host */
     int64_t *host_src;
-    uint8_t *copy; /* where the comparison copies to */
+    uint8_t *copy; /* destination of the plain copy */
     void *allocs[32];
     sl_mem_kind kinds[32];
     int n_allocs;
     uint32_t step;
     uint64_t random;
-    uint8_t *cold; /* unified backends: larger than the caches */
+    uint8_t *cold; /* only with unified backends: a buffer larger than the CPU caches */
 } bench;
 
 typedef struct result {
@@ -61,20 +65,28 @@ static void *alloc(bench *b, sl_mem_kind kind, size_t bytes)
     return p;
 }
 
+static sl_status copy_now(bench *b, void *dst, const void *src, size_t bytes)
+{
+    SL_TRY(b->st);
+    SL_TRY(sl_be_copy(b->be, dst, src, bytes, &b->err));
+    return sl_be_sync(b->be, &b->err);
+}
+
+static sl_status run_now(bench *b, sl_op op, const void *params)
+{
+    SL_TRY(b->st);
+    SL_TRY(sl_be_run(b->be, op, params, &b->err));
+    return sl_be_sync(b->be, &b->err);
+}
+
 static void put(bench *b, const void *dst, const void *src, size_t bytes)
 {
-    if (b->st == SL_OK)
-        b->st = sl_be_copy(b->be, (void *)(uintptr_t)dst, src, bytes, &b->err);
-    if (b->st == SL_OK)
-        b->st = sl_be_sync(b->be, &b->err);
+    b->st = copy_now(b, (void *)(uintptr_t)dst, src, bytes);
 }
 
 static void run(bench *b, sl_op op, const void *params)
 {
-    if (b->st == SL_OK)
-        b->st = sl_be_run(b->be, op, params, &b->err);
-    if (b->st == SL_OK)
-        b->st = sl_be_sync(b->be, &b->err);
+    b->st = run_now(b, op, params);
 }
 
 static int32_t pages_of(const bench *b)
@@ -82,7 +94,7 @@ static int32_t pages_of(const bench *b)
     return sl_pages_for(b->o.tokens);
 }
 
-/* One token per request at the last position; pages of the requests interleaved over the arena. */
+/* Each request has one token, at its last position. The pages of the requests are interleaved in the arena. */
 static void make_tables(bench *b)
 {
     int32_t n = b->o.requests, ld = pages_of(b), *v = calloc((size_t)n * (size_t)ld, 4);
@@ -102,7 +114,8 @@ static void make_tables(bench *b)
         v[i] = i;
     put(b, b->seqs.token_seq, v, 4 * (size_t)n);
     b->seqs.hot_slot = b->seqs.token_seq;
-    b->seqs.row_pages = b->seqs.index_pages = b->seqs.host_pages; /* not used by hierarchical requests */
+    b->seqs.row_pages = b->seqs.index_pages =
+        b->seqs.host_pages; /* hierarchical requests do not read these */
     for (int32_t i = 0; i < n; i++)
         v[i] = b->o.tokens - 1;
     put(b, b->seqs.token_pos, v, 4 * (size_t)n);
@@ -150,11 +163,13 @@ static void make_buffers(bench *b)
     b->ids = alloc(b, SL_MEM_HOST, 4 * list);
     b->host_dst = alloc(b, SL_MEM_HOST, 4 * list);
     b->host_src = alloc(b, SL_MEM_HOST, 8 * list);
-    for (size_t i = 0; b->st == SL_OK && i < pages * SL_PAGE_TOKENS; i++)
+    if (b->st != SL_OK)
+        return;
+    for (size_t i = 0; i < pages * SL_PAGE_TOKENS; i++)
         memset(b->gather.host.base + i * row, (int)(i * 31 % 251), row);
 }
 
-/* ids of request r: one in each of k equal spans; `fresh` per cent of the spans choose anew. */
+/* Selects one id in each of k equal spans of a request; `fresh` per cent of the spans select a new one. */
 static void choose(bench *b, bool all)
 {
     int32_t span = (b->o.tokens - SL_PAGE_TOKENS) / b->o.k;
@@ -178,7 +193,7 @@ static double plain_copy(bench *b, int32_t count)
     return (double)(sl_now_ns() - start);
 }
 
-/* Pushes rows out of the caches, so that both ways of fetching them start cold. */
+/* Evicts the rows from the CPU caches, so that both ways of fetching them begin without cached rows. */
 static void make_cold(bench *b)
 {
     if (b->cold)
@@ -202,7 +217,7 @@ static void step(bench *b, result *r)
     t2 = sl_now_ns();
     put(b, &count, b->resolve.miss_count, 4);
     put(b, b->host_src, b->resolve.miss_src, 8 * (size_t)count);
-    if (b->st != SL_OK || b->step <= 3) /* the first steps fill the buffers */
+    if (b->st != SL_OK || b->step <= 3) /* the first steps fill the hot buffers and are not timed */
         return;
     r->resolve_ns += (double)(t1 - t0);
     r->gather_ns += (double)(t2 - t1);
@@ -211,7 +226,7 @@ static void step(bench *b, result *r)
     r->misses += count;
 }
 
-/* Rows gathered by the last step hold what their source holds. */
+/* Compares the rows that the last step gathered with their source. */
 static void verify(bench *b)
 {
     int32_t count = 0;
@@ -253,13 +268,12 @@ static int run_bench(bench *b, FILE *out)
 {
     make_tables(b);
     make_buffers(b);
-    if (b->st == SL_OK)
+    if (b->st == SL_OK) {
         fprintf(out, "backend,policy,requests,tokens,k,hot_rows,row_bytes,misses_per_step,"
                      "resolve_us,gather_us,copy_us,rows_per_s,ratio\n");
-    if (b->st == SL_OK)
         measure(b, SL_EVICT_LRU, out);
-    if (b->st == SL_OK)
         measure(b, SL_EVICT_CLOCK, out);
+    }
     if (b->st != SL_OK)
         fprintf(stderr, "bench swapin: %s: %s\n", sl_status_name(b->st), b->err.text);
     while (b->n_allocs > 0) {
@@ -288,19 +302,20 @@ int sl_bench_swapin_main(int argc, char **argv)
         {"backend", SL_ARG_TEXT, &o->backend, "NAME", "Compute backend: cpu, the default, or cuda.", 0, 0,
          NULL},
         {"threads", SL_ARG_INT, &o->threads, "N",
-         "Threads of the cpu backend; 0, the default, uses all cores.", 0, 256, NULL},
-        {"requests", SL_ARG_INT, &o->requests, "N", "Hierarchical requests of the batch. Default 8.", 1, 4096,
+         "Number of threads of the cpu backend; 0, the default, uses all cores.", 0, 256, NULL},
+        {"requests", SL_ARG_INT, &o->requests, "N",
+         "Number of hierarchical requests in the batch. Default 8.", 1, 4096, NULL},
+        {"tokens", SL_ARG_INT, &o->tokens, "N",
+         "Number of tokens of each request; at least k + 64. Default 65536.", 128, 1 << 20, NULL},
+        {"k", SL_ARG_INT, &o->k, "N", "Number of rows selected per request and step. Default 2048.", 1, 16384,
          NULL},
-        {"tokens", SL_ARG_INT, &o->tokens, "N", "Tokens of each request; at least k + 64. Default 65536.",
-         128, 1 << 20, NULL},
-        {"k", SL_ARG_INT, &o->k, "N", "Rows selected per request and step. Default 2048.", 1, 16384, NULL},
-        {"hot-rows", SL_ARG_INT, &o->hot_rows, "N", "Rows of the hot buffer; at least k. Default 6144.", 1,
-         SL_HOT_ROWS_MAX, NULL},
+        {"hot-rows", SL_ARG_INT, &o->hot_rows, "N",
+         "Number of rows of the hot buffer; at least k. Default 6144.", 1, SL_HOT_ROWS_MAX, NULL},
         {"row-bytes", SL_ARG_INT, &o->row_bytes, "N", "Bytes of a row. Default 656.", 1, 65536, NULL},
         {"fresh", SL_ARG_INT, &o->fresh, "PERCENT",
          "Share of the selection that is new in each step. Default 30.", 0, 100, NULL},
-        {"steps", SL_ARG_INT, &o->steps, "N", "Steps, of which the first three are not timed. Default 40.", 4,
-         1000000, NULL},
+        {"steps", SL_ARG_INT, &o->steps, "N",
+         "Number of steps, of which the first three are not timed. Default 40.", 4, 1000000, NULL},
         {"csv", SL_ARG_TEXT, &o->csv, "FILE", "Write the CSV to FILE instead of standard output.", 0, 0,
          NULL},
     };

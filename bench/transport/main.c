@@ -1,5 +1,4 @@
-/* transport_bench: the core of `sluice bench transport` as a program of its own, for the comparison script.
- */
+/* transport_bench: `sluice bench transport` as a separate program, for the comparison script tests/bench/transport. */
 #include "base/log.h"
 #include "bench/transport/transport.h"
 

@@ -1,6 +1,4 @@
-/*
- * Transport benchmark, the measuring side; see bench.c for what is measured and how.
- */
+/* Transport benchmark, the measuring side; transport.c says what is measured and how. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "bench/stats.h"
 #include "bench/transport/transport_impl.h"
 
 typedef struct bench_result {
@@ -69,7 +68,7 @@ static void on_flushed(void *cookie, sl_status st)
         sl_bench_tp_fail(b, st);
 }
 
-/* Keeps the window full for the given time, then flushes. */
+/* Keeps the window full of operations for the given time, then flushes. */
 static void stream(sl_bench_tp *b, size_t size, bool get, double seconds, bench_result *out)
 {
     int window = b->args->window;
@@ -101,19 +100,7 @@ static void stream(sl_bench_tp *b, size_t size, bool get, double seconds, bench_
     free(slots);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, size_t n)
-{
-    qsort(v, n, sizeof *v, by_value);
-    return n ? v[n / 2] : 0;
-}
-
-/* One exchange: there and back. */
+/* One exchange: a put to the peer and the peer's put back. */
 static bool put_round(sl_bench_tp *b, size_t size, uint8_t seq)
 {
     uint8_t *from = b->arena + b->bytes / 2;
@@ -160,7 +147,7 @@ static void ping(sl_bench_tp *b, size_t size, bool put, double seconds, bench_re
         n++;
     }
     *out = (bench_result){.ops = n, .seconds = (double)(now - t0) / 1e9};
-    out->p50_us = median(samples, n < MAX_SAMPLES ? n : MAX_SAMPLES);
+    out->p50_us = sl_bench_median(samples, n < MAX_SAMPLES ? n : MAX_SAMPLES);
     free(samples);
 }
 
@@ -210,15 +197,19 @@ static void print_facts(const sl_bench_tp *b)
     printf("test,bytes,ops,seconds,mb_per_s,avg_us,p50_us\n");
 }
 
+static sl_status open_connection(sl_bench_tp *b, const char *address, sl_err *err)
+{
+    sl_tp_ep *ep;
+    SL_TRY(sl_bench_tp_open(b, err));
+    return sl_tp_connect(b->tp, address, &ep, err);
+}
+
 int sl_bench_tp_measure(const sl_bench_tp_args *args, const char *address)
 {
     static const char *const tests[] = {"put_bw", "get_bw", "put_lat", "am_lat"};
     sl_bench_tp b = {.args = args};
     sl_err err = {0};
-    sl_tp_ep *ep;
-    sl_status st = sl_bench_tp_open(&b, &err);
-    if (st == SL_OK)
-        st = sl_tp_connect(b.tp, address, &ep, &err);
+    sl_status st = open_connection(&b, address, &err);
     if (st != SL_OK) {
         fprintf(stderr, "bench: %s: %s\n", sl_status_name(st), err.text);
         sl_bench_tp_close(&b);
@@ -240,6 +231,6 @@ int sl_bench_tp_measure(const sl_bench_tp_args *args, const char *address)
         sl_tp_progress(b.tp);
     sl_bench_tp_close(&b);
     if (st != SL_OK)
-        fprintf(stderr, "bench: stopped: %s\n", sl_status_name(st));
+        fprintf(stderr, "bench: the measurement failed: %s\n", sl_status_name(st));
     return st == SL_OK ? 0 : 1;
 }

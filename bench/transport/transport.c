@@ -1,8 +1,9 @@
 /*
- * Transport benchmark: one side measures, the other serves; both spin on progress, because that is what a
- * loaded worker's transport thread does. A window of puts is kept in flight and re-posted from the
- * completions; the clock stops when the flush says that everything is in the peer's memory. The latency test
- * writes memory and polls it on both sides, as ucx_perftest's ucp_put_lat does, so that the two compare.
+ * Transport benchmark: one process measures, the other serves. Both call progress in a loop without waiting, as the
+ * transport thread of a loaded worker does. In the bandwidth tests a window of operations is in flight, and every
+ * completion posts the next one; the clock stops when the flush reports that all bytes are in the peer's memory. In the
+ * latency test of puts, both sides write into the other's memory and poll their own, as the test ucp_put_lat of
+ * ucx_perftest does, so that the figures of both programs can be compared.
  */
 #include "bench/transport/transport.h"
 
@@ -62,18 +63,17 @@ static void on_accepted(void *arg, sl_tp_ep *ep, const char *peer)
     b->ep = ep;
 }
 
-/* Sends our arena's key. The other side answers AM_HELLO with its own key. */
 void sl_bench_tp_send_key(sl_bench_tp *b, uint16_t id)
 {
     uint8_t *key = malloc(SL_TP_RKEY_MAX);
     size_t n = 0;
     sl_status st = key ? sl_tp_rkey_pack(b->mem, key, SL_TP_RKEY_MAX, &n) : SL_ERR_NO_MEMORY;
-    if (st == SL_OK)
-        st = sl_tp_send_owned(b->ep, id, key, n);
-    else
+    if (st != SL_OK) {
         free(key);
-    if (st != SL_OK)
         sl_bench_tp_fail(b, st);
+        return;
+    }
+    sl_bench_tp_fail(b, sl_tp_send_owned(b->ep, id, key, n)); /* this frees the key */
 }
 
 static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *header, size_t header_bytes,
@@ -116,16 +116,14 @@ sl_status sl_bench_tp_open(sl_bench_tp *b, sl_err *err)
         (sl_tp_events){.arg = b, .accepted = on_accepted, .connected = on_connected, .failed = on_failed};
     void *p = mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "no memory for %zu bytes", b->bytes);
+        return sl_fail(err, SL_ERR_NO_MEMORY, "cannot allocate %zu bytes", b->bytes);
     b->arena = p;
     memset(b->arena, 0, b->bytes);
-    sl_status st = sl_transport_create(b->args->transport, &o, &b->tp, err);
-    for (uint16_t id = AM_HELLO; id <= AM_QUIT && st == SL_OK; id++)
-        st = sl_tp_handle(b->tp, id, on_message, b);
-    if (st == SL_OK)
-        st = sl_tp_mem_register(b->tp, b->arena, b->bytes, SL_TP_HOST,
-                                SL_TP_LOCAL | SL_TP_REMOTE_READ | SL_TP_REMOTE_WRITE, &b->mem, err);
-    return st;
+    SL_TRY(sl_transport_create(b->args->transport, &o, &b->tp, err));
+    for (uint16_t id = AM_HELLO; id <= AM_QUIT; id++)
+        SL_TRY(sl_tp_handle(b->tp, id, on_message, b));
+    return sl_tp_mem_register(b->tp, b->arena, b->bytes, SL_TP_HOST,
+                              SL_TP_LOCAL | SL_TP_REMOTE_READ | SL_TP_REMOTE_WRITE, &b->mem, err);
 }
 
 void sl_bench_tp_close(sl_bench_tp *b)
@@ -152,14 +150,18 @@ static void pong(sl_bench_tp *b)
         b, sl_tp_put(b->ep, from, b->mem, b->pong_size, b->rkey->base, b->rkey, sl_bench_tp_done, b));
 }
 
+static sl_status open_listener(sl_bench_tp *b, char *address, size_t cap, sl_err *err)
+{
+    SL_TRY(sl_bench_tp_open(b, err));
+    return sl_tp_listen(b->tp, b->args->listen, 0, address, cap, err);
+}
+
 static int serve(const sl_bench_tp_args *args, int fd)
 {
     sl_bench_tp b = {.args = args};
     char address[SL_TP_ADDRESS_MAX];
     sl_err err = {0};
-    sl_status st = sl_bench_tp_open(&b, &err);
-    if (st == SL_OK)
-        st = sl_tp_listen(b.tp, args->listen, 0, address, sizeof address, &err);
+    sl_status st = open_listener(&b, address, sizeof address, &err);
     if (st != SL_OK) {
         fprintf(stderr, "bench: %s: %s\n", sl_status_name(st), err.text);
         sl_bench_tp_close(&b);
@@ -199,24 +201,24 @@ static sl_args_result parse_args(int argc, char **argv, sl_bench_tp_args *a)
     const char *sizes = "8,4k,42k,64k,1m,4m";
     const sl_arg args[] = {
         {"transport", SL_ARG_TEXT, &a->transport, "NAME", "Transport to measure. Default ucx.", 0, 0, NULL},
-        {"tls", SL_ARG_TEXT, &a->tp.tls, "LIST", "Transports that UCX may use. Default: UCX chooses.", 0, 0,
-         NULL},
+        {"tls", SL_ARG_TEXT, &a->tp.tls, "LIST",
+         "UCX transports that may be used (UCX_TLS). Default: UCX chooses.", 0, 0, NULL},
         {"devices", SL_ARG_TEXT, &a->tp.net_devices, "LIST",
          "Network devices that UCX may use. Default: UCX chooses.", 0, 0, NULL},
         {"sockaddr", SL_ARG_TEXT, &a->tp.sockaddr_priority, "LIST",
-         "Order in which UCX tries ways to connect. Default: UCX chooses.", 0, 0, NULL},
-        {"extra", SL_ARG_TEXT, &a->tp.extra, "N=V;...", "More settings of UCX.", 0, 0, NULL},
+         "Ways to connect, in the order in which UCX tries them. Default: UCX chooses.", 0, 0, NULL},
+        {"extra", SL_ARG_TEXT, &a->tp.extra, "N=V;...", "Further settings of UCX.", 0, 0, NULL},
         {"tests", SL_ARG_TEXT, &a->tests, "LIST",
-         "Tests to run. Default: put_bw,get_bw,put_lat,am_lat, which are all.", 0, 0, NULL},
-        {"sizes", SL_ARG_TEXT, &sizes, "LIST", "Sizes in bytes, or with k or m. Default 8,4k,42k,64k,1m,4m.",
-         0, 0, NULL},
-        {"window", SL_ARG_INT, &a->window, "N", "Operations in flight in the bandwidth tests. Default 16.", 1,
-         4096, NULL},
+         "Tests to run. Default: all, which are put_bw,get_bw,put_lat,am_lat.", 0, 0, NULL},
+        {"sizes", SL_ARG_TEXT, &sizes, "LIST",
+         "Sizes in bytes; the suffixes k and m mean KiB and MiB. Default 8,4k,42k,64k,1m,4m.", 0, 0, NULL},
+        {"window", SL_ARG_INT, &a->window, "N",
+         "Number of operations in flight in the bandwidth tests. Default 16.", 1, 4096, NULL},
         {"seconds", SL_ARG_REAL, &a->seconds, "S", "Duration of each measurement. Default 1.", 0.001, 86400,
          NULL},
         {"serve", SL_ARG_FLAG, &a->serve, NULL,
-         "Be the peer that another machine connects to; both sides need the same --sizes and --window. Prints its "
-         "address.",
+         "Serve as the peer that another process connects to, and print the address. Both processes need the same "
+         "--sizes and --window.",
          0, 0, NULL},
         {"host", SL_ARG_TEXT, &a->listen, "HOST", "With --serve: address to listen at. Default 127.0.0.1.", 0,
          0, NULL},
@@ -233,7 +235,7 @@ static sl_args_result parse_args(int argc, char **argv, sl_bench_tp_args *a)
     return result;
 }
 
-/* The child serves and ends with its parent. */
+/* Measures against a child process, which ends with this one. */
 static int spawn_and_measure(const sl_bench_tp_args *a)
 {
     int fds[2], status = 0;

@@ -1,6 +1,6 @@
 /*
- * Transport benchmark, shared by its two files: transport.c (both sides, the serving side, the command line) and
- * measure.c.
+ * Transport benchmark, what its two files share: transport.c has the code of both sides, the serving side and the
+ * command line, measure.c the measuring side.
  */
 #ifndef SL_BENCH_TRANSPORT_TRANSPORT_IMPL_H
 #define SL_BENCH_TRANSPORT_TRANSPORT_IMPL_H
@@ -23,14 +23,15 @@ typedef struct sl_bench_tp {
     const sl_bench_tp_args *args;
     sl_transport *tp;
     sl_tp_ep *ep;
-    uint8_t *arena; /* window x size, then for latency one buffer to send from and one to receive in */
+    uint8_t *
+        arena; /* bandwidth: window x size bytes. Latency: the first half receives, the second half is sent from. */
     size_t bytes;
     sl_tp_mem *mem;
-    sl_tp_rkey *rkey; /* of the peer's arena */
+    sl_tp_rkey *rkey; /* the key of the peer's arena */
     sl_status status; /* first failure */
     bool up, quit, stop, flushed;
     uint64_t completed, in_flight, echoes;
-    size_t size; /* of the running test */
+    size_t size; /* bytes of an operation in the running test */
     bool get;
     size_t pong_size;
     uint8_t pong_seq;
@@ -38,14 +39,15 @@ typedef struct sl_bench_tp {
 
 /* Records the first failure. */
 void sl_bench_tp_fail(sl_bench_tp *b, sl_status st);
-/* Completion of whatever b has in flight. */
+/* Completion callback of operations of which only a failure matters. cookie: the sl_bench_tp. */
 void sl_bench_tp_done(void *cookie, sl_status st);
+/* Sends the key of the arena as message id. The receiver of AM_HELLO answers with its own key in AM_KEY. */
 void sl_bench_tp_send_key(sl_bench_tp *b, uint16_t id);
 sl_status sl_bench_tp_open(sl_bench_tp *b, sl_err *err);
 void sl_bench_tp_close(sl_bench_tp *b);
-/* Where the peer's latency writes arrive, and where ours are sent from. */
+/* The byte that a put of `size` bytes by the peer writes last: polling it shows that the put has arrived. */
 volatile uint8_t *sl_bench_tp_mailbox(const sl_bench_tp *b, size_t size);
-/* The measuring side: connects, runs every test, prints. Returns an exit code. */
+/* The measuring side: connects, runs every test and prints the results. Returns an exit code. */
 int sl_bench_tp_measure(const sl_bench_tp_args *args, const char *address);
 
 #endif

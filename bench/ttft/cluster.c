@@ -1,4 +1,4 @@
-/* See cluster.h. Plain blocking sockets: what is measured is on the other side. */
+/* See cluster.h. The HTTP client uses blocking sockets: its own speed does not matter for what is measured. */
 #include "bench/ttft/cluster.h"
 
 #include <arpa/inet.h>
@@ -49,7 +49,7 @@ static bool send_all(int fd, const char *p, size_t n)
     return true;
 }
 
-/* All that comes until the peer closes, as a string; NULL when out of memory. */
+/* Receives until the peer closes the connection; returns the bytes as a string, or NULL when out of memory. */
 static char *receive_all(int fd)
 {
     size_t cap = 1 << 16, n = 0;
@@ -68,7 +68,7 @@ static char *receive_all(int fd)
     return text;
 }
 
-/* "Content-Length" bodies only: the answer ends with the connection. */
+/* The requests say "Connection: close", so the body ends where the answer ends. Chunked bodies are not supported. */
 static sl_status take_body(char *answer, char **out, sl_err *err)
 {
     char *body = answer ? strstr(answer, "\r\n\r\n") : NULL;
@@ -86,7 +86,7 @@ sl_status sl_bench_http(int port, const char *path, const char *body, char **out
     size_t n = body ? strlen(body) : 0;
     int fd = dial(port);
     if (fd < 0)
-        return sl_fail(err, SL_ERR_IO, "127.0.0.1:%d does not answer", port);
+        return sl_fail(err, SL_ERR_IO, "127.0.0.1:%d does not accept connections", port);
     snprintf(head, sizeof head,
              "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
              "Content-Length: %zu\r\n\r\n",
@@ -154,7 +154,7 @@ static pid_t start(const char *role, const char *const *settings, size_t n)
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        dup2(STDERR_FILENO, STDOUT_FILENO); /* our stdout is the CSV */
+        dup2(STDERR_FILENO, STDOUT_FILENO); /* stdout of this process is the CSV */
         execv("/proc/self/exe", (char *const *)argv);
         _exit(127);
     }
@@ -169,7 +169,8 @@ static sl_status wait_ready(const sl_bench_cluster *c, sl_err *err)
         for (int i = 0; i < 3; i++) {
             int status;
             if (waitpid(c->pid[i], &status, WNOHANG) != 0)
-                return sl_fail(err, SL_ERR_IO, "a process of the cluster ended; its message is above");
+                return sl_fail(err, SL_ERR_IO,
+                               "a process of the cluster ended; its message was printed before this one");
         }
         if (sl_bench_http(c->http_port, "/health", NULL, &page, NULL, NULL) == SL_OK) {
             free(page);
@@ -220,9 +221,9 @@ sl_status sl_bench_cluster_start(const char *model_dir, const char *const *setti
 
 void sl_bench_cluster_stop(sl_bench_cluster *c)
 {
-    for (int i = 2; i >= 0; i--) { /* the router last, or the workers would complain */
+    for (int i = 2; i >= 0; i--) { /* the router last, because workers log the loss of their router */
         if (c->pid[i] > 0)
-            kill(c->pid[i], SIGKILL); /* nothing is in work */
+            kill(c->pid[i], SIGKILL); /* no request is in flight */
     }
     for (int i = 0; i < 3; i++) {
         if (c->pid[i] > 0)

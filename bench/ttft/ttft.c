@@ -1,17 +1,23 @@
 /*
- * `sluice bench ttft`: what disaggregation costs until the first token. The same prompt goes in turns through
- * the engine in this process and through a real cluster (router, prefill, decode: three more processes, UCX),
- * both with the same number of compute threads and nothing else running.
+ * `sluice bench ttft`: the time that disaggregation adds to the time to the first token (TTFT). Every prompt is
+ * computed twice, one time after the other: by the engine in this process ("single"), and by a real cluster of a
+ * router, a prefill worker and a decode worker (three more processes, connected by UCX). Both use the same number of
+ * compute threads.
  *
- * share_added  = (cluster - single) / single. It contains HTTP, router, reservation, shipping and COMMIT.
- * exposed      = from the last layer of the prompt to COMMIT, by the prefill worker's own clock.
- * bytes_ms     = bytes shipped over the bandwidth of 1 MiB puts between two processes, measured here.
- * share_beyond = (cluster - single - bytes_ms) / single: what is left without the bytes' own time.
- * Most of the bytes' time overlaps with computing, so share_added is the stricter of the two.
- * outside      = cluster - the prefill worker's own time in its steps: all that is not computing. On a
- * machine that does other things as well it is the steadiest figure, because computing is not in it.
- * share_of_minima = (fastest cluster - fastest single) / fastest single: other load only ever adds.
- * Differences are taken pair by pair; medians of these.
+ *   column           meaning
+ *   added            cluster - single: HTTP, router, reservation, shipping and COMMIT
+ *   share_added      added / single
+ *   exposed          the time from the last layer of the prompt to COMMIT, by the prefill worker's clock
+ *   bytes_ms         the shipped bytes divided by the bandwidth of 1 MiB puts between two processes, measured here
+ *   share_beyond     (cluster - single - bytes_ms) / single: the share without the time of the bytes. Most of that time
+ *                    overlaps with computing, so share_added is the stricter of the two figures.
+ *   outside          cluster - the time of the prefill worker's steps: everything except computing. It varies least on
+ *                    a machine with other load, because the time of computing is not part of it.
+ *   share_outside    outside / single
+ *   share_of_minima  (fastest cluster - fastest single) / fastest single. Other load can only increase a time, so the
+ *                    minima contain the least of it.
+ *
+ * Differences are computed for each pair of runs; the table has the medians of these differences.
  */
 #include "bench/ttft/ttft.h"
 
@@ -27,6 +33,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/strbuf.h"
+#include "bench/stats.h"
 #include "bench/ttft/cluster.h"
 #include "local/run.h"
 
@@ -34,7 +41,7 @@ enum { MAX_LENGTHS = 16, MAX_REPEATS = 1000 };
 
 typedef struct ttft_opts {
     const char *model, *lengths, *tls, *shipping, *backend, *store;
-    const char *indexer, *rows; /* names, or "auto" */
+    const char *indexer, *rows; /* names of their registries, or "auto" */
     int prefill_device, decode_device;
     int32_t repeats, threads, chunk;
     int32_t n[MAX_LENGTHS];
@@ -47,20 +54,7 @@ typedef struct ttft_samples {
     double bytes;
 } ttft_samples;
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
-/* Bandwidth of puts of 1 MiB between two processes, bytes per second: the transport benchmark, run as itself.
- */
+/* Bandwidth of puts of 1 MiB between two processes in bytes per second; runs `sluice bench transport`. */
 static sl_status put_bandwidth(const ttft_opts *o, double *out, sl_err *err)
 {
     char command[512], line[256], self[256];
@@ -77,12 +71,12 @@ static sl_status put_bandwidth(const ttft_opts *o, double *out, sl_err *err)
     if (f)
         pclose(f);
     if (mb_s <= 0)
-        return sl_fail(err, SL_ERR_IO, "the transport benchmark gave no bandwidth: %s", command);
+        return sl_fail(err, SL_ERR_IO, "the transport benchmark printed no bandwidth: %s", command);
     *out = mb_s * 1e6;
     return SL_OK;
 }
 
-/* A prompt that shares no page with an earlier one. */
+/* Makes a random prompt, which therefore shares no page with an earlier one. */
 static void new_prompt(sl_local_run *g)
 {
     for (size_t i = 0; i < g->n_prompt; i++)
@@ -92,32 +86,34 @@ static void new_prompt(sl_local_run *g)
 static sl_status run_single(sl_local_run *g, const sl_local_run_opts *go, double *ms, sl_err *err)
 {
     uint64_t t0 = sl_now_ns();
-    sl_status st = sl_local_run_restart(g, err);
-    if (st == SL_OK)
-        st = sl_local_run_request(g, go, err);
+    SL_TRY(sl_local_run_restart(g, err));
+    SL_TRY(sl_local_run_request(g, go, err));
     *ms = (double)(sl_now_ns() - t0) / 1e6;
-    return st;
+    return SL_OK;
 }
 
+/* The cluster's answer, as JSON, must have the same text as the answer of this process. */
 static sl_status check_answer(const sl_local_run *g, const char *text, sl_err *err)
 {
-    json_t *o = NULL;
-    char *want = NULL;
+    json_t *o;
+    char *want;
     size_t n = 0;
-    sl_status st = sl_json_parse(text, strlen(text), "answer", &o, err);
-    if (st == SL_OK)
-        st = sl_tokenizer_decode(g->tok, g->output, g->n_output, true, &want, &n);
+    SL_TRY(sl_json_parse(text, strlen(text), "answer", &o, err));
+    sl_status st = sl_tokenizer_decode(g->tok, g->output, g->n_output, true, &want, &n);
+    if (st != SL_OK)
+        goto drop_answer;
     const char *got =
         json_string_value(json_object_get(json_array_get(json_object_get(o, "choices"), 0), "text"));
-    if (st == SL_OK && (!got || strcmp(got, want) != 0))
+    if (!got || strcmp(got, want) != 0)
         st = sl_fail(err, SL_ERR_CORRUPT, "the cluster answers \"%s\", one process \"%s\"",
                      got ? got : "nothing", want);
     free(want);
+drop_answer:
     json_decref(o);
     return st;
 }
 
-/* What the prefill worker counts, cumulative. */
+/* Cumulative counters of the prefill worker. */
 typedef struct ttft_counts {
     double bytes, exposed_s, compute_s;
 } ttft_counts;
@@ -125,9 +121,7 @@ typedef struct ttft_counts {
 static sl_status prefill_counts(const sl_bench_cluster *c, ttft_counts *out, sl_err *err)
 {
     char *page;
-    sl_status st = sl_bench_http(c->prefill_metrics_port, "/metrics", NULL, &page, NULL, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(sl_bench_http(c->prefill_metrics_port, "/metrics", NULL, &page, NULL, err));
     out->bytes = sl_bench_metric(page, "sluice_transfer_bytes_total");
     out->exposed_s = sl_bench_metric(page, "sluice_transfer_exposed_seconds_sum");
     out->compute_s = sl_bench_metric(page, "sluice_prefill_chunk_seconds_sum");
@@ -148,37 +142,60 @@ static char *request_body(const sl_local_run *g)
 static sl_status run_cluster(const sl_bench_cluster *c, const sl_local_run *g, ttft_samples *s, int k,
                              sl_err *err)
 {
-    ttft_counts before = {0}, after = {0};
-    char *answer = NULL, *body = request_body(g);
+    ttft_counts before, after;
+    char *answer, *body = request_body(g);
     uint64_t ns = 0;
-    sl_status st = body ? prefill_counts(c, &before, err) : SL_ERR_NO_MEMORY;
-    if (st == SL_OK)
-        st = sl_bench_http(c->http_port, "/v1/completions", body, &answer, &ns, err);
-    if (st == SL_OK)
-        st = check_answer(g, answer, err);
-    if (st == SL_OK) {
-        const struct timespec moment = {0, 20000000};
-        nanosleep(&moment, NULL); /* the answer may arrive before the prefill worker updates its counters */
-        st = prefill_counts(c, &after, err);
-    }
+    if (!body)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    sl_status st = prefill_counts(c, &before, err);
+    if (st != SL_OK)
+        goto free_body;
+    st = sl_bench_http(c->http_port, "/v1/completions", body, &answer, &ns, err);
+    if (st != SL_OK)
+        goto free_body;
+    st = check_answer(g, answer, err);
+    free(answer);
+    if (st != SL_OK)
+        goto free_body;
+    const struct timespec moment = {0, 20000000};
+    nanosleep(&moment, NULL); /* the answer may arrive before the prefill worker updates its counters */
+    st = prefill_counts(c, &after, err);
+    if (st != SL_OK)
+        goto free_body;
     s->cluster[k] = (double)ns / 1e6;
     s->bytes = after.bytes - before.bytes;
     s->exposed[k] = (after.exposed_s - before.exposed_s) * 1e3;
     s->outside[k] = s->cluster[k] - (after.compute_s - before.compute_s) * 1e3;
-    free(answer);
+free_body:
     free(body);
     return st;
 }
 
 static void print_row(const ttft_opts *o, int32_t n, ttft_samples *s, double bandwidth)
 {
-    double single = median(s->single, o->repeats), cluster = median(s->cluster, o->repeats);
-    double added = median(s->added, o->repeats), exposed = median(s->exposed, o->repeats);
-    double outside = median(s->outside, o->repeats), bytes_ms = s->bytes / bandwidth * 1e3;
+    size_t k = (size_t)o->repeats;
+    double single = sl_bench_median(s->single, k), cluster = sl_bench_median(s->cluster, k);
+    double added = sl_bench_median(s->added, k), exposed = sl_bench_median(s->exposed, k);
+    double outside = sl_bench_median(s->outside, k), bytes_ms = s->bytes / bandwidth * 1e3;
     printf("%d,%d,%.2f,%.2f,%.2f,%.2f,%.2f,%.0f,%.2f,%.4f,%.4f,%.4f,%.4f\n", n, o->repeats, single, cluster,
            added, outside, exposed, s->bytes, bytes_ms, added / single, (added - bytes_ms) / single,
-           outside / single, s->cluster[0] / s->single[0] - 1); /* median() sorted them */
+           outside / single, s->cluster[0] / s->single[0] - 1); /* sl_bench_median() sorted them */
     fflush(stdout);
+}
+
+/* Measures --repeats pairs of runs with prompts of g->n_prompt tokens. */
+static sl_status run_pairs(const ttft_opts *o, const sl_bench_cluster *c, sl_local_run *g,
+                           const sl_local_run_opts *go, ttft_samples *s, sl_err *err)
+{
+    SL_TRY(sl_local_run_open(g, go, err));
+    for (int i = g->n_prompt <= 2048 ? -1 : 0; i < o->repeats; i++) { /* pair -1 is a warm-up */
+        int k = i < 0 ? 0 : i;
+        new_prompt(g);
+        SL_TRY(run_single(g, go, &s->single[k], err)); /* its answer is compared with that of the cluster */
+        SL_TRY(run_cluster(c, g, s, k, err));
+        s->added[k] = s->cluster[k] - s->single[k];
+    }
+    return SL_OK;
 }
 
 static sl_status run_length(const ttft_opts *o, const sl_bench_cluster *c, int32_t n, double bandwidth,
@@ -196,26 +213,28 @@ static sl_status run_length(const ttft_opts *o, const sl_bench_cluster *c, int32
                             .threads = o->threads,
                             .ignore_eos = true};
     sl_local_run g = {.n_prompt = (size_t)n};
+    SL_TRY(sl_tokenizer_load(o->model, &g.tok, err));
     ttft_samples *s = calloc(1, sizeof *s);
-    sl_status st = sl_tokenizer_load(o->model, &g.tok, err);
     g.prompt = calloc((size_t)n, sizeof *g.prompt);
-    if (st == SL_OK && (!g.prompt || !s))
-        st = sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    if (st == SL_OK)
-        st = sl_local_run_open(&g, &go, err);
-    for (int i = n <= 2048 ? -1 : 0; i < o->repeats && st == SL_OK; i++) { /* -1: warm-up */
-        int k = i < 0 ? 0 : i;
-        new_prompt(&g);
-        st = run_single(&g, &go, &s->single[k], err); /* also gives the answer to compare with */
-        if (st == SL_OK)
-            st = run_cluster(c, &g, s, k, err);
-        s->added[k] = s->cluster[k] - s->single[k];
-    }
+    sl_status st =
+        s && g.prompt ? run_pairs(o, c, &g, &go, s, err) : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     if (st == SL_OK)
         print_row(o, n, s, bandwidth);
     sl_local_run_close(&g);
     free(s);
     return st;
+}
+
+static void print_head(const ttft_opts *o, double bandwidth)
+{
+    struct utsname u;
+    uname(&u);
+    printf("# kernel=%s cpus=%ld backend=%s devices=%d,%d model=%s threads=%d chunk=%d tls=%s shipping=%s "
+           "put_1MiB_mb_per_s=%.0f\n",
+           u.release, sysconf(_SC_NPROCESSORS_ONLN), o->backend, o->prefill_device, o->decode_device,
+           o->model, o->threads, o->chunk, o->tls, o->shipping, bandwidth / 1e6);
+    printf("prompt_tokens,pairs,single_ms,cluster_ms,added_ms,outside_ms,exposed_ms,shipped_bytes,"
+           "bytes_ms,share_added,share_beyond,share_outside,share_of_minima\n");
 }
 
 static sl_status measure(const ttft_opts *o, sl_err *err)
@@ -246,23 +265,12 @@ static sl_status measure(const ttft_opts *o, sl_err *err)
     snprintf(store, sizeof store, "kvstore.bytes=%.32s", o->store);
     snprintf(row, sizeof row, "model.row_format=%.24s", o->rows);
     snprintf(index, sizeof index, "model.indexer=%.24s", o->indexer);
-    sl_status st = put_bandwidth(o, &bandwidth, err);
-    if (st == SL_OK)
-        st = put_bandwidth(o, &again, err);
-    if (st == SL_OK)
-        st = sl_bench_cluster_start(o->model, settings, SL_COUNT(settings), &c, err);
-    if (st != SL_OK)
-        return st;
-    bandwidth =
-        again > bandwidth ? again : bandwidth; /* the faster of both, so that bytes_ms is not overstated */
-    struct utsname u;
-    uname(&u);
-    printf("# kernel=%s cpus=%ld backend=%s devices=%d,%d model=%s threads=%d chunk=%d tls=%s shipping=%s "
-           "put_1MiB_mb_per_s=%.0f\n",
-           u.release, sysconf(_SC_NPROCESSORS_ONLN), o->backend, o->prefill_device, o->decode_device,
-           o->model, o->threads, o->chunk, o->tls, o->shipping, bandwidth / 1e6);
-    printf("prompt_tokens,pairs,single_ms,cluster_ms,added_ms,outside_ms,exposed_ms,shipped_bytes,"
-           "bytes_ms,share_added,share_beyond,share_outside,share_of_minima\n");
+    SL_TRY(put_bandwidth(o, &bandwidth, err));
+    SL_TRY(put_bandwidth(o, &again, err));
+    bandwidth = again > bandwidth ? again : bandwidth; /* the larger one, so that bytes_ms is not too large */
+    SL_TRY(sl_bench_cluster_start(o->model, settings, SL_COUNT(settings), &c, err));
+    print_head(o, bandwidth);
+    sl_status st = SL_OK;
     for (int i = 0; i < o->n_lengths && st == SL_OK; i++)
         st = run_length(o, &c, o->n[i], bandwidth, err);
     sl_bench_cluster_stop(&c);
@@ -300,16 +308,18 @@ int sl_bench_ttft_main(int argc, char **argv)
     const sl_arg args[] = {
         {"model", SL_ARG_TEXT, &o.model, "DIR",
          "Checkpoint directory with a tokenizer. Default models/tiny-v32.", 0, 0, NULL},
-        {"lengths", SL_ARG_TEXT, &o.lengths, "N,N", "Prompt lengths in tokens. Default 512,2048.", 0, 0,
-         NULL},
-        {"repeats", SL_ARG_INT, &o.repeats, "N", "Pairs of measurements per length. Default 5.", 1,
+        {"lengths", SL_ARG_TEXT, &o.lengths, "N,N", "Lengths of the prompts in tokens. Default 512,2048.", 0,
+         0, NULL},
+        {"repeats", SL_ARG_INT, &o.repeats, "N", "Number of pairs of measurements per length. Default 5.", 1,
          MAX_REPEATS, NULL},
-        {"threads", SL_ARG_INT, &o.threads, "N", "Compute threads of each process. Default 1.", 1, 1024,
-         NULL},
-        {"chunk", SL_ARG_INT, &o.chunk, "N", "Prefill tokens per step. Default 512.", 1, 65536, NULL},
+        {"threads", SL_ARG_INT, &o.threads, "N", "Number of compute threads of each process. Default 1.", 1,
+         1024, NULL},
+        {"chunk", SL_ARG_INT, &o.chunk, "N",
+         "Number of prompt tokens that a prefill step computes. Default 512.", 1, 65536, NULL},
         {"tls", SL_ARG_TEXT, &o.tls, "NAMES", "UCX transports of the cluster. Default tcp.", 0, 0, NULL},
         {"shipping", SL_ARG_TEXT, &o.shipping, "NAME",
-         "Value of cluster.shipping; direct copies within this host. Default staging.", 0, 0, NULL},
+         "Value of cluster.shipping of the cluster, see the configuration reference. Default staging.", 0, 0,
+         NULL},
         {"backend", SL_ARG_TEXT, &o.backend, "NAME", "Compute backend: cpu, the default, or cuda.", 0, 0,
          NULL},
         {"decode-device", SL_ARG_INT, &o.decode_device, "N",
@@ -317,9 +327,10 @@ int sl_bench_ttft_main(int argc, char **argv)
          NULL},
         {"indexer", SL_ARG_AUTO, &o.indexer, "NAME", "Numeric convention of the indexer. Default auto.", 0, 0,
          sl_index_format_names()},
-        {"row-format", SL_ARG_AUTO, &o.rows, "NAME", "Format of the rows of the KV cache. Default auto.", 0,
-         0, sl_row_format_names()},
-        {"store", SL_ARG_TEXT, &o.store, "SIZE", "Host store of each worker. Default 256MiB.", 0, 0, NULL},
+        {"row-format", SL_ARG_AUTO, &o.rows, "NAME", "Format of the KV cache's rows. Default auto.", 0, 0,
+         sl_row_format_names()},
+        {"store", SL_ARG_TEXT, &o.store, "SIZE", "Size of each worker's host store. Default 256MiB.", 0, 0,
+         NULL},
     };
     sl_err err = {0};
     switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {

@@ -1,7 +1,7 @@
 /*
- * `sluice bench ttft`: time to the first token through a cluster, compared with the same engine in one process.
- * Prints CSV to stdout with the machine's facts before it. Call it before anything created a transport in
- * this process.
+ * `sluice bench ttft`: the time to the first token (TTFT) of a cluster, compared with that of the same engine in one
+ * process. Prints the machine's facts and CSV to stdout. Call it before a transport exists in this process, because it
+ * forks.
  */
 #ifndef SL_BENCH_TTFT_TTFT_H
 #define SL_BENCH_TTFT_TTFT_H

@@ -1,0 +1,195 @@
+/*
+ * gRPC part of the load generator: one connection with one stream for each request in flight, as gateways use it. One
+ * message is counted as one token.
+ */
+#include "bench/router/client_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "sglang_scheduler.pb-c.h"
+
+void sl_client_grpc_body(client_driver *d)
+{
+    Sglang__Grpc__Scheduler__GenerateRequest q = SGLANG__GRPC__SCHEDULER__GENERATE_REQUEST__INIT;
+    Sglang__Grpc__Scheduler__TokenizedInput t = SGLANG__GRPC__SCHEDULER__TOKENIZED_INPUT__INIT;
+    Sglang__Grpc__Scheduler__SamplingParams p = SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS__INIT;
+    t.n_input_ids = d->l->prompt_tokens;
+    t.input_ids = calloc(t.n_input_ids + 1, sizeof *t.input_ids);
+    if (!t.input_ids)
+        return;
+    for (uint32_t i = 0; i < d->l->prompt_tokens; i++)
+        t.input_ids[i] = 65 + i % 26;
+    p._max_new_tokens_case = SGLANG__GRPC__SCHEDULER__SAMPLING_PARAMS___MAX_NEW_TOKENS_MAX_NEW_TOKENS;
+    p.max_new_tokens = d->l->max_tokens;
+    p.ignore_eos = true;
+    q.tokenized = &t;
+    q.sampling_params = &p;
+    q.stream = d->l->stream;
+    size_t n = protobuf_c_message_get_packed_size(&q.base);
+    uint8_t *b = malloc(n + 5);
+    if (b) {
+        b[0] = 0;
+        for (int i = 0; i < 4; i++)
+            b[1 + i] = (uint8_t)(n >> (24 - 8 * i));
+        protobuf_c_message_pack(&q.base, b + 5);
+        d->body = (char *)b;
+        d->body_len = n + 5;
+    }
+    free(t.input_ids);
+}
+
+typedef struct upload {
+    client_driver *d;
+    size_t at;
+} upload;
+
+static ssize_t grpc_body(nghttp2_session *h, int32_t id, uint8_t *buf, size_t cap, uint32_t *flags,
+                         nghttp2_data_source *src, void *user)
+{
+    (void)h;
+    (void)id;
+    (void)user;
+    upload *u = src->ptr;
+    size_t n = u->d->body_len - u->at;
+    n = n < cap ? n : cap;
+    memcpy(buf, u->d->body + u->at, n);
+    u->at += n;
+    if (u->at == u->d->body_len) {
+        *flags |= NGHTTP2_DATA_FLAG_EOF;
+        free(u);
+    }
+    return (ssize_t)n;
+}
+
+#define NV(name, value)                                                                                      \
+    {                                                                                                        \
+        (uint8_t *)(name), (uint8_t *)(value), sizeof(name) - 1, sizeof(value) - 1, NGHTTP2_NV_FLAG_NONE     \
+    }
+
+static void grpc_send(client_slot *s)
+{
+    client_driver *d = s->d;
+    if (d->started >= d->l->requests)
+        return;
+    static const nghttp2_nv nv[] = {NV(":method", "POST"),
+                                    NV(":scheme", "http"),
+                                    NV(":path", "/sglang.grpc.scheduler.SglangScheduler/Generate"),
+                                    NV(":authority", "bench"),
+                                    NV("content-type", "application/grpc"),
+                                    NV("te", "trailers")};
+    upload *u = calloc(1, sizeof *u);
+    if (!u) {
+        sl_client_give_up(d, SL_ERR_NO_MEMORY);
+        return;
+    }
+    u->d = d;
+    nghttp2_data_provider dp = {.source.ptr = u, .read_callback = grpc_body};
+    sl_client_begin(s);
+    s->n_head = s->message_left = 0;
+    nghttp2_submit_request(d->h2, NULL, nv, SL_COUNT(nv), &dp, s);
+}
+
+static void grpc_flush(client_driver *d)
+{
+    sl_strbuf sb = {0};
+    const uint8_t *p;
+    ssize_t n;
+    while ((n = nghttp2_session_mem_send(d->h2, &p)) > 0)
+        sl_sb_append(&sb, (const char *)p, (size_t)n);
+    if (sb.len)
+        sl_client_write(&d->tcp, sb.data, sb.len);
+    sl_sb_free(&sb);
+}
+
+static int grpc_data(nghttp2_session *h, uint8_t flags, int32_t id, const uint8_t *p, size_t n, void *user)
+{
+    (void)flags;
+    client_driver *d = user;
+    client_slot *s = nghttp2_session_get_stream_user_data(h, id);
+    while (s && n) {
+        if (s->message_left) {
+            size_t k = n < s->message_left ? n : s->message_left;
+            s->message_left -= k;
+            p += k;
+            n -= k;
+            continue;
+        }
+        s->head[s->n_head++] = *p++;
+        n--;
+        if (s->n_head < 5)
+            continue;
+        s->n_head = 0;
+        s->message_left =
+            (size_t)s->head[1] << 24 | (size_t)s->head[2] << 16 | (size_t)s->head[3] << 8 | s->head[4];
+        if (d->l->stream && s->tokens < d->l->max_tokens)
+            sl_client_token(s);
+        else if (!d->l->stream)
+            d->r->tokens += d->l->max_tokens;
+    }
+    return 0;
+}
+
+static int grpc_header(nghttp2_session *h, const nghttp2_frame *f, const uint8_t *name, size_t nn,
+                       const uint8_t *value, size_t vn, uint8_t flags, void *user)
+{
+    (void)flags;
+    (void)user;
+    client_slot *s = nghttp2_session_get_stream_user_data(h, f->hd.stream_id);
+    if (s && nn == 11 && !memcmp(name, "grpc-status", 11) && !(vn == 1 && *value == '0'))
+        s->failed = true;
+    return 0;
+}
+
+static int grpc_closed(nghttp2_session *h, int32_t id, uint32_t code, void *user)
+{
+    (void)user;
+    client_slot *s = nghttp2_session_get_stream_user_data(h, id);
+    if (!s)
+        return 0;
+    sl_client_end(s, !s->failed && !code);
+    grpc_send(s);
+    return 0;
+}
+
+static void grpc_read(uv_stream_t *st, ssize_t n, const uv_buf_t *buf)
+{
+    client_driver *d = st->data;
+    if (n < 0 || nghttp2_session_mem_recv(d->h2, (const uint8_t *)buf->base, (size_t)n) != n)
+        sl_client_give_up(d, SL_ERR_PEER);
+    else
+        grpc_flush(d);
+}
+
+static void grpc_connected(uv_connect_t *c, int status)
+{
+    client_driver *d = c->data;
+    free(c);
+    if (status) {
+        sl_client_give_up(d, SL_ERR_PEER);
+        return;
+    }
+    uv_tcp_nodelay(&d->tcp, 1);
+    uv_read_start((uv_stream_t *)&d->tcp, sl_client_alloc, grpc_read);
+    nghttp2_session_callbacks *cb;
+    if (nghttp2_session_callbacks_new(&cb)) {
+        sl_client_give_up(d, SL_ERR_NO_MEMORY);
+        return;
+    }
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(cb, grpc_data);
+    nghttp2_session_callbacks_set_on_header_callback(cb, grpc_header);
+    nghttp2_session_callbacks_set_on_stream_close_callback(cb, grpc_closed);
+    nghttp2_session_client_new(&d->h2, cb, d);
+    nghttp2_session_callbacks_del(cb);
+    nghttp2_settings_entry iv = {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 1 << 20};
+    nghttp2_submit_settings(d->h2, NGHTTP2_FLAG_NONE, &iv, 1);
+    nghttp2_session_set_local_window_size(d->h2, NGHTTP2_FLAG_NONE, 0, 64 << 20);
+    for (uint32_t i = 0; i < d->l->concurrency; i++)
+        grpc_send(&d->slots[i]);
+    grpc_flush(d);
+}
+
+void sl_client_grpc_start(client_driver *d)
+{
+    sl_client_connect(d, &d->tcp, d, grpc_connected);
+}
