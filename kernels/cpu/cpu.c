@@ -189,6 +189,7 @@ const sl_backend_desc sl_backend_cpu = {
     .event_destroy = cpu_event_destroy,
     .event_record = cpu_event_record,
     .event_query = cpu_event_query,
+    .comm = &sl_comm_shared_memory,
     .ops =
         {
             [SL_OP_EMBED] = {NULL, sl_cpu_embed},

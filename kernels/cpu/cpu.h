@@ -78,6 +78,9 @@ void sl_hadamard(float *x, int32_t n);
 /* silu(g) * u in float32. */
 float sl_silu_mul(float g, float u);
 
+/* kernels/cpu/comm.c */
+extern const sl_comm_desc sl_comm_shared_memory;
+
 sl_status sl_cpu_embed(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_rmsnorm(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_linear(sl_backend *be, const void *params, sl_err *err);

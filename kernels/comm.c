@@ -1,0 +1,224 @@
+/*
+ * Dispatcher of the collectives: checks that are the same everywhere, and the invitation. What moves bytes is the
+ * backend's (kernels/comm_impl.h).
+ *
+ * The invitation carries what must be equal on all ranks, so a rank that does not fit is refused before it takes part
+ * in anything. It is a plain struct in the byte order of the host: the ranks of a group run the same build.
+ */
+#include "kernels/comm_impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/version.h"
+
+#define MAGIC "slcomm1"
+#define DEADLINE_MAX_MS 3600000u
+
+typedef struct invitation {
+    char magic[8], implementation[24], build[32];
+    uint32_t library;
+    int32_t ranks;
+    sl_key geometry;
+    uint8_t own[SL_COMM_OWN_BYTES];
+} invitation;
+_Static_assert(sizeof(invitation) <= SL_COMM_INVITE_BYTES, "an invitation must fit");
+
+static sl_status check_opts(sl_backend *be, const sl_comm_opts *o, sl_err *err)
+{
+    if (!be->desc->comm)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "comm: the %s backend of this build has no collectives",
+                       be->desc->name);
+    if (o->ranks < 1 || o->ranks > SL_COMM_RANKS_MAX)
+        return sl_fail(err, SL_ERR_INVALID, "comm: %d ranks, a group has 1 to %d", o->ranks,
+                       SL_COMM_RANKS_MAX);
+    if (o->rank < 0 || o->rank >= o->ranks)
+        return sl_fail(err, SL_ERR_INVALID, "comm: rank %d is not within 0 and %d", o->rank, o->ranks - 1);
+    if (o->deadline_ms < 1 || o->deadline_ms > DEADLINE_MAX_MS)
+        return sl_fail(err, SL_ERR_INVALID, "comm: a deadline of %u ms is not within 1 and %u",
+                       o->deadline_ms, DEADLINE_MAX_MS);
+    return SL_OK;
+}
+
+static void finish(sl_backend *be, const sl_comm_opts *opts, sl_comm *c)
+{
+    const sl_comm_desc *d = be->desc->comm;
+    uint32_t v = d->library();
+
+    c->desc = d;
+    c->be = be;
+    c->opts = *opts;
+    c->lost = -1;
+    if (v)
+        snprintf(c->describe, sizeof c->describe, "%s %u.%u.%u, %d rank%s", d->name, v / 10000, v / 100 % 100,
+                 v % 100, opts->ranks, opts->ranks == 1 ? "" : "s");
+    else
+        snprintf(c->describe, sizeof c->describe, "%s, %d rank%s", d->name, opts->ranks,
+                 opts->ranks == 1 ? "" : "s");
+}
+
+sl_status sl_comm_found(sl_backend *be, const sl_comm_opts *opts, sl_comm_invite *invite, sl_comm **out,
+                        sl_err *err)
+{
+    invitation v = {.magic = MAGIC, .build = SL_VERSION, .ranks = opts->ranks, .geometry = opts->geometry};
+    sl_comm *c;
+
+    SL_TRY(check_opts(be, opts, err));
+    if (opts->rank != 0)
+        return sl_fail(err, SL_ERR_INVALID, "comm: rank %d cannot found a group, rank 0 does", opts->rank);
+    SL_TRY(be->desc->comm->found(be, opts, v.own, &c, err));
+    finish(be, opts, c);
+    v.library = be->desc->comm->library();
+    snprintf(v.implementation, sizeof v.implementation, "%s", be->desc->comm->name);
+    *invite = (sl_comm_invite){{0}};
+    memcpy(invite->bytes, &v, sizeof v);
+    *out = c;
+    return SL_OK;
+}
+
+/* What of this rank differs from the group that v invites to: a sentence, or an empty one. */
+static void compare(const sl_comm_desc *d, const sl_comm_opts *o, const invitation *v, char *why, size_t cap)
+{
+    why[0] = '\0';
+    if (strcmp(v->implementation, d->name) != 0)
+        snprintf(why, cap, "rank %d uses %s, the group %s", o->rank, d->name, v->implementation);
+    else if (strcmp(v->build, SL_VERSION) != 0)
+        snprintf(why, cap, "rank %d is build %s, the group is build %s", o->rank, SL_VERSION, v->build);
+    else if (v->library != d->library())
+        snprintf(why, cap, "rank %d has %s %u, the group %u", o->rank, d->name, d->library(), v->library);
+    else if (v->ranks != o->ranks)
+        snprintf(why, cap, "rank %d expects a group of %d, the group has %d ranks", o->rank, o->ranks,
+                 v->ranks);
+    else if (!sl_key_eq(v->geometry, o->geometry))
+        snprintf(why, cap,
+                 "rank %d has the geometry %016" PRIx64 ", the group %016" PRIx64
+                 ": checkpoint, formats or dimensions differ",
+                 o->rank, o->geometry.lo, v->geometry.lo);
+}
+
+sl_status sl_comm_join(sl_backend *be, const sl_comm_opts *opts, const sl_comm_invite *invite, sl_comm **out,
+                       sl_err *err)
+{
+    invitation v;
+    char why[256];
+    sl_comm *c = NULL;
+
+    SL_TRY(check_opts(be, opts, err));
+    if (opts->rank == 0)
+        return sl_fail(err, SL_ERR_INVALID, "comm: rank 0 founds the group, it cannot join");
+    memcpy(&v, invite->bytes, sizeof v);
+    if (memcmp(v.magic, MAGIC, sizeof v.magic) != 0 ||
+        !memchr(v.implementation, '\0', sizeof v.implementation) || !memchr(v.build, '\0', sizeof v.build))
+        return sl_fail(err, SL_ERR_INVALID, "comm: this is no invitation to a group");
+    compare(be->desc->comm, opts, &v, why, sizeof why);
+    if (why[0]) {
+        if (strcmp(v.implementation, be->desc->comm->name) == 0)
+            (void)be->desc->comm->join(be, opts, v.own, why, &c, NULL);
+        return sl_fail(err, SL_ERR_REFUSED, "comm: %s", why);
+    }
+    SL_TRY(be->desc->comm->join(be, opts, v.own, NULL, &c, err));
+    finish(be, opts, c);
+    *out = c;
+    return SL_OK;
+}
+
+sl_status sl_comm_form(sl_comm *c, sl_err *err)
+{
+    if (c->formed)
+        return SL_OK;
+    SL_TRY(c->desc->form(c, err));
+    c->formed = true;
+    return SL_OK;
+}
+
+void sl_comm_destroy(sl_comm *c)
+{
+    if (c)
+        c->desc->destroy(c);
+}
+
+int32_t sl_comm_rank(const sl_comm *c)
+{
+    return c->opts.rank;
+}
+
+int32_t sl_comm_ranks(const sl_comm *c)
+{
+    return c->opts.ranks;
+}
+
+const char *sl_comm_describe(const sl_comm *c)
+{
+    return c->describe;
+}
+
+void sl_comm_abort(sl_comm *c)
+{
+    c->desc->abort(c);
+}
+
+sl_status sl_comm_state(sl_comm *c, sl_err *err)
+{
+    return c->desc->state(c, err);
+}
+
+int32_t sl_comm_lost(const sl_comm *c)
+{
+    return c->lost;
+}
+
+/* ---- collectives ---- */
+
+/* A call that no rank can make: the other ranks must not wait for this one until the deadline. */
+#define REFUSE(c, err, ...) (sl_comm_abort(c), sl_fail(err, SL_ERR_INVALID, __VA_ARGS__))
+
+static sl_status check_formed(sl_comm *c, sl_err *err)
+{
+    if (!c->formed)
+        return sl_fail(err, SL_ERR_INVALID, "comm: a collective before sl_comm_form()");
+    return SL_OK;
+}
+
+sl_status sl_comm_barrier(sl_comm *c, sl_err *err)
+{
+    SL_TRY(check_formed(c, err));
+    return c->desc->barrier(c, err);
+}
+
+sl_status sl_comm_all_gather(sl_comm *c, const void *src, void *dst, size_t bytes, sl_err *err)
+{
+    SL_TRY(check_formed(c, err));
+    if (bytes == 0)
+        return SL_OK;
+    if (!src || !dst)
+        return REFUSE(c, err, "all_gather: src or dst is NULL");
+    if (bytes > SIZE_MAX / 2 / SL_COMM_RANKS_MAX)
+        return REFUSE(c, err, "all_gather: %zu bytes of a rank are too many", bytes);
+    return c->desc->all_gather(c, src, dst, bytes, err);
+}
+
+sl_status sl_comm_broadcast(sl_comm *c, void *buf, size_t bytes, int32_t root, sl_err *err)
+{
+    SL_TRY(check_formed(c, err));
+    if (root < 0 || root >= c->opts.ranks)
+        return REFUSE(c, err, "broadcast: root %d is not within 0 and %d", root, c->opts.ranks - 1);
+    if (bytes == 0)
+        return SL_OK;
+    if (!buf)
+        return REFUSE(c, err, "broadcast: buf is NULL");
+    return c->desc->broadcast(c, buf, bytes, root, err);
+}
+
+sl_status sl_comm_all_to_all(sl_comm *c, const sl_comm_rows *rows, sl_err *err)
+{
+    SL_TRY(check_formed(c, err));
+    if (!rows->send || !rows->send_count || !rows->recv || !rows->recv_count)
+        return REFUSE(c, err, "all_to_all: send, send_count, recv or recv_count is NULL");
+    if (rows->row_bytes < 4 || rows->row_bytes % 4 || rows->row_bytes > INT32_MAX)
+        return REFUSE(c, err, "all_to_all: row_bytes %" PRId64 " is no multiple of 4 from 4 to 2 GiB",
+                      rows->row_bytes);
+    if (rows->cap < 1)
+        return REFUSE(c, err, "all_to_all: cap %d is not positive", rows->cap);
+    return c->desc->all_to_all(c, rows, err);
+}

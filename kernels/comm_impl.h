@@ -1,0 +1,47 @@
+/*
+ * The interface between kernels/comm.c and the implementations of collectives. A backend that has collectives names one
+ * const sl_comm_desc in its sl_backend_desc; its instance struct begins with an sl_comm.
+ *
+ * kernels/comm.c does what is the same for all: it checks options, parameters and the fields of the invitation that
+ * every implementation has (sl_comm_identity), answers collectives of 0 bytes, and refuses calls before
+ * sl_comm_form(). Slots may rely on it. Threads and lifetime: as comm.h promises.
+ */
+#ifndef SL_KERNELS_COMM_IMPL_H
+#define SL_KERNELS_COMM_IMPL_H
+
+#include "kernels/backend_impl.h"
+#include "kernels/comm.h"
+
+struct sl_comm_desc {
+    const char *name; /* "shared memory", "NCCL" */
+    /* Fills `own` of the invitation. */
+    sl_status (*found)(sl_backend *be, const sl_comm_opts *opts, uint8_t *own, sl_comm **out, sl_err *err);
+    /* `refusal` is NULL, or why this rank does not fit: then the implementation tells the other ranks if it can, and
+     * does not join (it returns SL_ERR_REFUSED and leaves err alone). */
+    sl_status (*join)(sl_backend *be, const sl_comm_opts *opts, const uint8_t *own, const char *refusal,
+                      sl_comm **out, sl_err *err);
+    sl_status (*form)(sl_comm *c, sl_err *err);
+    void (*destroy)(sl_comm *c);
+    void (*abort)(sl_comm *c); /* any thread */
+    sl_status (*state)(sl_comm *c, sl_err *err);
+    sl_status (*barrier)(sl_comm *c, sl_err *err);
+    sl_status (*all_gather)(sl_comm *c, const void *src, void *dst, size_t bytes, sl_err *err);
+    sl_status (*broadcast)(sl_comm *c, void *buf, size_t bytes, int32_t root, sl_err *err);
+    sl_status (*all_to_all)(sl_comm *c, const sl_comm_rows *rows, sl_err *err);
+    /* Version of the library that moves the bytes, which must be equal on all ranks: 0 if there is none. */
+    uint32_t (*library)(void);
+};
+
+#define SL_COMM_OWN_BYTES 256 /* of an invitation, for the implementation */
+
+/* Base of every instance. found and join of the implementation leave it to kernels/comm.c. */
+struct sl_comm {
+    const sl_comm_desc *desc;
+    sl_backend *be;
+    sl_comm_opts opts;
+    bool formed;
+    int32_t lost; /* or -1 */
+    char describe[64];
+};
+
+#endif

@@ -1,0 +1,299 @@
+/*
+ * Healthy groups: what every rank receives is compared, byte by byte, with what each sender must have sent: every byte is a
+ * function of the case, the sender, the receiver and its place. Memory after the output must not change. Ranks arrive in
+ * varying order.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/unit/kernels/comm/cases.h"
+
+#define GUARD 64
+
+static void dawdle(const cg_rank *r, uint64_t seed)
+{
+    uint32_t us = cg_hash(seed, (uint64_t)r->rank) % 400;
+
+    if (us < 200)
+        usleep(us);
+}
+
+static uint8_t byte_of(uint64_t seed, int32_t from, int32_t to, size_t i)
+{
+    return (uint8_t)cg_hash(seed * 131 + (uint64_t)from * 17 + (uint64_t)to, i / 4) ^ (uint8_t)i;
+}
+
+static uint8_t *temp(cg_rank *r, size_t bytes)
+{
+    uint8_t *p = malloc(bytes + GUARD);
+
+    SL_CHECK(p, "no memory");
+    (void)r;
+    return p;
+}
+
+static void check_guard(cg_rank *r, const uint8_t *p)
+{
+    for (int i = 0; i < GUARD && !r->failed; i++)
+        if (p[i] != 0xa5)
+            cg_fail(r, "byte %d after the output was written", i);
+}
+
+static void check_bytes(cg_rank *r, const uint8_t *got, size_t n, uint64_t seed, int32_t from, int32_t to,
+                        size_t first)
+{
+    for (size_t i = 0; i < n && !r->failed; i++)
+        if (got[i] != byte_of(seed, from, to, first + i))
+            cg_fail(r, "byte %zu from rank %d is 0x%02x, not 0x%02x", first + i, from, got[i],
+                    byte_of(seed, from, to, first + i));
+}
+
+/* times */
+static void barrier(cg_rank *r, const int64_t *a)
+{
+    sl_err err = {{0}};
+
+    for (int64_t i = 1; i <= a[0] && !r->failed; i++) {
+        dawdle(r, (uint64_t)i);
+        atomic_store(&r->shared->step[r->rank], (uint32_t)i);
+        if (!cg_ok(r, sl_comm_barrier(r->c, &err), &err, "barrier") ||
+            !cg_ok(r, sl_be_sync(r->be, &err), &err, "sync"))
+            return;
+        for (int32_t q = 0; q < r->ranks; q++)
+            if (atomic_load(&r->shared->step[q]) < (uint32_t)i)
+                cg_fail(r, "barrier %d: rank %d has not called it yet", (int)i, q);
+    }
+    cg_ok(r, sl_comm_barrier(r->c, &err), &err, "last barrier");
+    cg_ok(r, sl_be_sync(r->be, &err), &err, "sync");
+    atomic_store(&r->shared->step[r->rank], 0);
+    cg_ok(r, sl_comm_barrier(r->c, &err), &err, "barrier after the reset");
+}
+
+/* bytes, times */
+static void all_gather(cg_rank *r, const int64_t *a)
+{
+    size_t n = (size_t)a[0], all = n * (size_t)r->ranks;
+    uint8_t *mine = temp(r, n), *got = temp(r, all);
+    sl_err err = {{0}};
+
+    for (int64_t k = 0; k < a[1] && !r->failed; k++) {
+        uint64_t seed = 1000 + (uint64_t)k;
+        void *src, *dst;
+
+        for (size_t i = 0; i < n; i++)
+            mine[i] = byte_of(seed, r->rank, 0, i);
+        src = cg_mem(r, mine, n);
+        dst = cg_mem(r, NULL, all + GUARD);
+        dawdle(r, seed);
+        if (!r->failed)
+            cg_ok(r, sl_comm_all_gather(r->c, src, dst, n, &err), &err, "all_gather");
+        if (!r->failed)
+            cg_get(r, got, dst, all + GUARD);
+        for (int32_t q = 0; q < r->ranks && !r->failed; q++)
+            check_bytes(r, got + (size_t)q * n, n, seed, q, 0, 0);
+        check_guard(r, got + all);
+        cg_free(r, src);
+        cg_free(r, dst);
+    }
+    free(mine);
+    free(got);
+}
+
+/* bytes; from every root */
+static void broadcast(cg_rank *r, const int64_t *a)
+{
+    size_t n = (size_t)a[0];
+    uint8_t *mine = temp(r, n);
+    sl_err err = {{0}};
+
+    for (int32_t root = 0; root < r->ranks && !r->failed; root++) {
+        uint64_t seed = 77 + (uint64_t)root;
+        uint8_t *buf;
+
+        memset(mine, 0xa5, n + GUARD);
+        for (size_t i = 0; i < n; i++)
+            mine[i] = byte_of(seed, r->rank, 1, i);
+        buf = cg_mem(r, mine, n + GUARD);
+        dawdle(r, seed);
+        cg_ok(r, sl_comm_broadcast(r->c, buf, n, root, &err), &err, "broadcast");
+        if (!r->failed)
+            cg_get(r, mine, buf, n + GUARD);
+        check_bytes(r, mine, n, seed, root, 1, 0);
+        check_guard(r, mine + n);
+        cg_free(r, buf);
+    }
+    free(mine);
+}
+
+/* How many rows rank `from` sends to rank `to`. */
+enum { NONE, FULL, RANDOM, ONE_SENDER, ONE_RECEIVER };
+static int32_t rows_of(int64_t pattern, uint64_t seed, int32_t from, int32_t to, int32_t cap, int32_t ranks)
+{
+    switch (pattern) {
+    case NONE:
+        return 0;
+    case FULL:
+        return cap;
+    case ONE_SENDER:
+        return from == (int32_t)(seed % (uint64_t)ranks) ? cap : 0;
+    case ONE_RECEIVER:
+        return to == (int32_t)(seed % (uint64_t)ranks) ? (cap + 1) / 2 : 0;
+    default:
+        return (int32_t)(cg_hash(seed * 64 + (uint64_t)from, (uint64_t)to + 999) % (uint32_t)(cap + 1));
+    }
+}
+
+typedef struct exchange {
+    sl_comm_rows p;
+    uint8_t *send, *recv;
+    int32_t count[SL_COMM_RANKS_MAX];
+    size_t block;
+} exchange;
+
+static void fill_send(cg_rank *r, exchange *x, int64_t pattern, uint64_t seed)
+{
+    memset(x->send, 0x5a, x->block * (size_t)r->ranks);
+    for (int32_t q = 0; q < r->ranks; q++) {
+        size_t n;
+
+        x->count[q] = rows_of(pattern, seed, r->rank, q, x->p.cap, r->ranks);
+        n = (size_t)x->count[q] * (size_t)x->p.row_bytes;
+        for (size_t i = 0; i < n; i++)
+            x->send[(size_t)q * x->block + i] = byte_of(seed, r->rank, q, i);
+    }
+    cg_put(r, (void *)(uintptr_t)x->p.send, x->send, x->block * (size_t)r->ranks);
+    cg_put(r, (void *)(uintptr_t)x->p.send_count, x->count, 4 * (size_t)r->ranks);
+}
+
+static void check_recv(cg_rank *r, exchange *x, int64_t pattern, uint64_t seed)
+{
+    int32_t count[SL_COMM_RANKS_MAX];
+
+    cg_get(r, x->recv, x->p.recv, x->block * (size_t)r->ranks + GUARD);
+    cg_get(r, count, x->p.recv_count, 4 * (size_t)r->ranks);
+    for (int32_t q = 0; q < r->ranks && !r->failed; q++) {
+        int32_t want = rows_of(pattern, seed, q, r->rank, x->p.cap, r->ranks);
+
+        if (count[q] != want)
+            cg_fail(r, "%d rows from rank %d, not %d", count[q], q, want);
+        else
+            check_bytes(r, x->recv + (size_t)q * x->block, (size_t)want * (size_t)x->p.row_bytes, seed, q,
+                        r->rank, 0);
+    }
+    check_guard(r, x->recv + x->block * (size_t)r->ranks);
+}
+
+static void open_exchange(cg_rank *r, exchange *x, int64_t row_bytes, int64_t cap)
+{
+    size_t all;
+
+    *x = (exchange){.p = {.row_bytes = row_bytes, .cap = (int32_t)cap}, .block = (size_t)(row_bytes * cap)};
+    all = x->block * (size_t)r->ranks;
+    x->send = temp(r, all);
+    x->recv = temp(r, all);
+    x->p.send = cg_mem(r, NULL, all);
+    x->p.recv = cg_mem(r, NULL, all + GUARD);
+    x->p.send_count = cg_mem(r, NULL, 4 * (size_t)r->ranks);
+    x->p.recv_count = cg_mem(r, NULL, 4 * (size_t)r->ranks);
+}
+
+static void close_exchange(cg_rank *r, exchange *x)
+{
+    cg_free(r, (void *)(uintptr_t)x->p.send);
+    cg_free(r, x->p.recv);
+    cg_free(r, (void *)(uintptr_t)x->p.send_count);
+    cg_free(r, x->p.recv_count);
+    free(x->send);
+    free(x->recv);
+}
+
+/* row_bytes, cap, pattern, times */
+static void all_to_all(cg_rank *r, const int64_t *a)
+{
+    exchange x;
+    sl_err err = {{0}};
+
+    open_exchange(r, &x, a[0], a[1]);
+    for (int64_t k = 0; k < a[3] && !r->failed; k++) {
+        uint64_t seed = (uint64_t)(k * 7 + a[0] + a[2]);
+
+        fill_send(r, &x, a[2], seed);
+        dawdle(r, seed);
+        if (!r->failed && cg_ok(r, sl_comm_all_to_all(r->c, &x.p, &err), &err, "all_to_all"))
+            check_recv(r, &x, a[2], seed);
+    }
+    close_exchange(r, &x);
+}
+
+/* Several collectives in one graph, launched with other data and other counts each time: row_bytes, cap, launches */
+static void graph(cg_rank *r, const int64_t *a)
+{
+    exchange x;
+    sl_graph *g = NULL;
+    sl_err err = {{0}};
+    uint32_t id = 0, ids[SL_COMM_RANKS_MAX];
+    void *src, *dst;
+
+    if (!(sl_backend_caps(r->be) & SL_BE_GRAPHS))
+        return;
+    open_exchange(r, &x, a[0], a[1]);
+    src = cg_mem(r, &id, 4);
+    dst = cg_mem(r, NULL, 4 * SL_COMM_RANKS_MAX);
+    for (int pass = 0; pass < 2 && !r->failed; pass++) { /* once outside of a capture, then recorded */
+        fill_send(r, &x, RANDOM, 5);
+        cg_ok(r, sl_be_sync(r->be, &err), &err, "sync");
+        if (pass && !r->failed)
+            cg_ok(r, sl_be_capture_begin(r->be, &err), &err, "capture");
+        if (!r->failed)
+            cg_ok(r, sl_comm_all_gather(r->c, src, dst, 4, &err), &err, "all_gather");
+        if (!r->failed)
+            cg_ok(r, sl_comm_all_to_all(r->c, &x.p, &err), &err, "all_to_all");
+        if (!r->failed)
+            cg_ok(r, sl_comm_barrier(r->c, &err), &err, "barrier");
+        if (pass && !r->failed)
+            cg_ok(r, sl_be_capture_end(r->be, &g, &err), &err, "end of the capture");
+        cg_ok(r, sl_be_sync(r->be, &err), &err, "sync");
+    }
+    for (int64_t k = 0; k < a[2] && !r->failed; k++) {
+        id = (uint32_t)(k * 100 + r->rank);
+        fill_send(r, &x, RANDOM, (uint64_t)k + 50);
+        cg_put(r, src, &id, 4);
+        dawdle(r, (uint64_t)k);
+        if (!r->failed && cg_ok(r, sl_be_graph_launch(r->be, g, &err), &err, "launch"))
+            check_recv(r, &x, RANDOM, (uint64_t)k + 50);
+        cg_get(r, ids, dst, 4 * (size_t)r->ranks);
+        for (int32_t q = 0; q < r->ranks && !r->failed; q++)
+            if (ids[q] != (uint32_t)(k * 100 + q))
+                cg_fail(r, "launch %d: all_gather got %u from rank %d", (int)k, ids[q], q);
+    }
+    if (g)
+        sl_graph_destroy(g);
+    cg_free(r, src);
+    cg_free(r, dst);
+    close_exchange(r, &x);
+}
+
+const cc_case cc_cases[] = {
+    {"barrier x 300", barrier, {300}},
+    {"all_gather 1 B", all_gather, {1, 20}},
+    {"all_gather 7 B", all_gather, {7, 20}},
+    {"all_gather 4,096 B", all_gather, {4096, 20}},
+    {"all_gather 100,003 B", all_gather, {100003, 4}},
+    {"all_gather 1.3 MB", all_gather, {1300001, 2}},
+    {"broadcast 1 B", broadcast, {1}},
+    {"broadcast 333 B", broadcast, {333}},
+    {"broadcast 900,001 B", broadcast, {900001}},
+    {"all_to_all 4 B, cap 1", all_to_all, {4, 1, RANDOM, 30}},
+    {"all_to_all 16 B, none", all_to_all, {16, 5, NONE, 5}},
+    {"all_to_all 20 B, cap 300", all_to_all, {20, 300, RANDOM, 10}},
+    {"all_to_all 7,392 B, cap 64, full", all_to_all, {7392, 64, FULL, 2}},
+    {"all_to_all 7,392 B, cap 64", all_to_all, {7392, 64, RANDOM, 6}},
+    {"all_to_all 7,392 B, one sender", all_to_all, {7392, 33, ONE_SENDER, 8}},
+    {"all_to_all 14,336 B, one receiver", all_to_all, {14336, 17, ONE_RECEIVER, 8}},
+    {"all_to_all 14,336 B, cap 128", all_to_all, {14336, 128, RANDOM, 2}},
+    {"graph", graph, {7392, 40, 20}},
+    {"barrier x 20", barrier, {20}},
+};
+const size_t cc_n_cases = SL_COUNT(cc_cases);

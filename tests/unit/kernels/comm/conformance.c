@@ -1,0 +1,130 @@
+/*
+ * Conformance of the collectives of a backend (kernels/comm.h), with ranks as processes.
+ *
+ *   comm_conformance --backend cpu|cuda [--ranks LIST] [--case TEXT]      default: 1,2,3,4 ranks
+ *
+ * A GPU backend needs a GPU for every rank: numbers of ranks for which the machine has too few are skipped by name. Exit
+ * code: 0 all passed, 1 something failed, 2 usage, 77 the backend cannot be opened or has no collectives.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/unit/kernels/comm/cases.h"
+
+typedef struct options {
+    const char *backend, *text;
+    int32_t ranks[8];
+    int n_ranks;
+} options;
+
+typedef struct totals {
+    int passed, failed, skipped;
+} totals;
+
+static bool parse(int argc, char **argv, options *o)
+{
+    *o = (options){.backend = "cpu", .ranks = {1, 2, 3, 4}, .n_ranks = 4};
+    for (int i = 1; i + 1 < argc; i += 2) {
+        char *v = argv[i + 1];
+
+        if (strcmp(argv[i], "--backend") == 0)
+            o->backend = v;
+        else if (strcmp(argv[i], "--case") == 0)
+            o->text = v;
+        else if (strcmp(argv[i], "--ranks") == 0)
+            for (o->n_ranks = 0; *v && o->n_ranks < 8; v += *v == ',')
+                o->ranks[o->n_ranks++] = (int32_t)strtol(v, &v, 10);
+        else
+            return false;
+    }
+    for (int i = 0; i < o->n_ranks; i++)
+        if (o->ranks[i] < 1 || o->ranks[i] > SL_COMM_RANKS_MAX)
+            return false;
+    return argc % 2 == 1;
+}
+
+static bool wanted(const options *o, const char *name)
+{
+    return !o->text || strstr(name, o->text);
+}
+
+/* All data cases of a group, one after another in the same processes. */
+static void run_cases(cg_rank *r, const void *arg)
+{
+    for (size_t i = 0; i < cc_n_cases && !r->failed; i++) {
+        char why[512];
+
+        if (!wanted(arg, cc_cases[i].name))
+            continue;
+        cc_cases[i].fn(r, cc_cases[i].a);
+        if (r->failed) {
+            snprintf(why, sizeof why, "%s: %.450s", cc_cases[i].name, r->shared->why[r->rank]);
+            memcpy(r->shared->why[r->rank], why, sizeof why);
+        }
+    }
+}
+
+static void report(totals *n, const options *o, int32_t ranks, const char *name, int code, const char *why)
+{
+    n->passed += code == CG_OK;
+    n->failed += code == CG_FAILED;
+    n->skipped += code == CG_SKIPPED;
+    if (code != CG_OK)
+        printf("%s %s, %d ranks, %s: %s\n", code == CG_FAILED ? "FAILED " : "skipped", o->backend, ranks,
+               name, why);
+    fflush(stdout);
+}
+
+static void run_ranks(const options *o, int32_t ranks, totals *n)
+{
+    /* A window smaller than a row, one for some rows, and the default: only the CPU backend has windows. */
+    static const size_t windows[] = {4096, 100000, 0};
+    bool cpu = strcmp(o->backend, "cpu") == 0;
+    char why[512], name[64];
+
+    for (size_t w = cpu ? 0 : 2; w < SL_COUNT(windows); w++) {
+        cg_run run = {.backend = o->backend,
+                      .ranks = ranks,
+                      .deadline_ms = 60000,
+                      .limit_ms = 240000,
+                      .window_bytes = windows[w]};
+        int code = cg_go(&run, run_cases, o, why, sizeof why);
+
+        snprintf(name, sizeof name, "%zu data cases, window %zu", cc_n_cases, windows[w]);
+        report(n, o, ranks, name, code, why);
+        if (code == CG_SKIPPED)
+            return;
+    }
+    for (size_t i = 0; i < cc_n_failures; i++) {
+        const cc_failure *f = &cc_failures[i];
+        uint64_t last = 1ull << (ranks - 1);
+        cg_run run = {.backend = o->backend,
+                      .ranks = ranks,
+                      .deadline_ms = f->deadline_ms,
+                      .limit_ms = 60000,
+                      .stop_ms = f->stop_ms,
+                      .killed = f->kills_last ? last : 0,
+                      .stopped = f->stops_last ? last : 0,
+                      .unformed = f->unformed};
+
+        if (ranks >= f->least_ranks && !(f->cpu_only && !cpu) && wanted(o, f->name))
+            report(n, o, ranks, f->name, cg_go(&run, f->fn, NULL, why, sizeof why), why);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    options o;
+    totals n = {0};
+
+    if (!parse(argc, argv, &o)) {
+        fprintf(stderr, "usage: comm_conformance --backend cpu|cuda [--ranks LIST] [--case TEXT]\n");
+        return 2;
+    }
+    for (int i = 0; i < o.n_ranks; i++)
+        run_ranks(&o, o.ranks[i], &n);
+    printf("comm conformance %s: %d passed, %d failed, %d skipped\n", o.backend, n.passed, n.failed,
+           n.skipped);
+    return n.failed ? 1 : n.passed ? 0 : 77;
+}
