@@ -43,6 +43,7 @@ typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPT
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
 typedef enum { SL_CFG_VERIFY_OFF, SL_CFG_VERIFY_SAMPLED, SL_CFG_VERIFY_ALWAYS } sl_cfg_verify;
+typedef enum { SL_CFG_SHARE_ALL, SL_CFG_SHARE_TENANT, SL_CFG_SHARE_NONE } sl_cfg_share;
 
 typedef struct sl_config {
     struct {
@@ -85,6 +86,7 @@ typedef struct sl_config {
         int numa_node; /* -1 = auto */
         sl_cfg_tristate lock;
         bool prefix_cache;
+        sl_cfg_share share;
         sl_cfg_verify verify;
     } kvstore;
     struct {

@@ -38,6 +38,7 @@ static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", NULL};
 static const char *const verifies[] = {"off", "sampled", "always", NULL};
+static const char *const shares[] = {"all", "tenant", "none", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 const sl_cfg_section sl_cfg_sections[] = {
@@ -114,6 +115,11 @@ const sl_cfg_row sl_cfg_rows[] = {
          "Lock the store in RAM. auto: try, and log when the system refuses."),
     BOOL(kvstore, prefix_cache, "true",
          "Keep finished pages and reuse them for prompts with the same beginning."),
+    ENUM(
+        kvstore, share, "all", shares,
+        "Whose requests reuse each other's pages; read by the router. all: everybody's. tenant: those of one "
+        "tenant of router.keys_file; callers that are no tenant are one tenant together. none: no request "
+        "reuses pages of another. Within this, only requests with the same cache_salt share pages."),
     ENUM(
         kvstore, verify, "always", verifies,
         "Compare pages of the store with their kept checksums before another request uses them. always: every "

@@ -145,7 +145,7 @@ static void f_token(codec *c, const char *field, sl_msg_token *t)
     }
 }
 
-/* Prompt, sampling and page keys: the same in RESERVE and PREFILL. */
+/* Prompt, sampling and seed: the same in RESERVE and PREFILL. */
 static void f_prompt(codec *c, uint32_t *n_prompt, int32_t **tokens, size_t *n_tokens)
 {
     f_u32(c, "n_prompt", n_prompt);
@@ -154,10 +154,11 @@ static void f_prompt(codec *c, uint32_t *n_prompt, int32_t **tokens, size_t *n_t
     require(c, "n_prompt", *n_prompt >= 1 && *n_prompt <= *n_tokens);
 }
 
-static void f_keys(codec *c, const char *field, sl_blob *keys, size_t n_tokens)
+/* Zero means "none": a sender that forgot the seed would let everybody share. */
+static void f_seed(codec *c, const char *field, sl_key *seed)
 {
-    f_blob(c, field, keys);
-    require(c, field, keys->len == 0 || keys->len == n_tokens / PAGE_TOKENS * KEY_BYTES);
+    f_key(c, field, seed);
+    require(c, field, seed->lo | seed->hi);
 }
 
 static void fields_of_hello(codec *c, sl_msg_hello *m)
@@ -220,7 +221,7 @@ static void fields_of_reserve(codec *c, sl_msg_reserve *m)
     f_prompt(c, &m->n_prompt, &m->tokens, &m->n_tokens);
     f_u32(c, "deadline_ms", &m->deadline_ms);
     f_blob(c, "sampling", &m->sampling);
-    f_keys(c, "pages_keys", &m->pages_keys, m->n_tokens);
+    f_seed(c, "seed", &m->seed);
 }
 
 static void fields_of_reserved(codec *c, sl_msg_reserved *m)
@@ -247,7 +248,7 @@ static void fields_of_prefill(codec *c, sl_msg_prefill *m)
     require(c, "matched_pages", m->matched_pages <= m->n_pages);
     f_u32(c, "deadline_ms", &m->deadline_ms);
     f_blob(c, "sampling", &m->sampling);
-    f_keys(c, "pages_keys", &m->pages_keys, m->n_tokens);
+    f_seed(c, "seed", &m->seed);
 }
 
 static void fields_of_prefilled(codec *c, sl_msg_prefilled *m)

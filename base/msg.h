@@ -27,7 +27,7 @@
 #include "base/status.h"
 #include "base/wire.h"
 
-#define SL_MSG_VERSION 3
+#define SL_MSG_VERSION 4
 #define SL_MSG_MAX_TOKENS (1 << 21)
 #define SL_MSG_MAX_BLOB (32u << 20)
 #define SL_MSG_MAX_TOP 20
@@ -130,7 +130,7 @@ typedef struct sl_msg_reserve { /* router -> decode */
     size_t n_tokens;
     uint32_t deadline_ms; /* from receipt; the ticket is released when it passes without COMMIT */
     sl_blob sampling;     /* sl_sampling_write() */
-    sl_blob pages_keys;   /* chained page keys of all full pages of tokens, 16 bytes each */
+    sl_key seed; /* of the chain of page keys: only requests of one seed share pages (kvstore/page_key.h) */
 } sl_msg_reserve;
 
 typedef struct sl_msg_reserved { /* decode -> router */
@@ -157,7 +157,7 @@ typedef struct sl_msg_prefill { /* router -> prefill */
     size_t n_pages;
     uint32_t deadline_ms;
     sl_blob sampling;
-    sl_blob pages_keys;
+    sl_key seed; /* as in RESERVE */
 } sl_msg_prefill;
 
 /* prefill -> router: all rows are on the decode worker, COMMIT is sent, the writer is drained. */
@@ -247,10 +247,11 @@ typedef struct sl_msg_abort {
 /* decode -> router: changes of the prefix cache, for cache_aware placement and SubscribeKvEvents. */
 typedef struct sl_msg_kv_events {
     uint64_t sequence; /* from 1 in each session, without gaps; a gap means that a batch was lost */
-    sl_blob stored;    /* page keys, 16 bytes each, with parents: (parent, key) pairs of 32 bytes */
-    sl_blob removed;   /* page keys, 16 bytes each */
-    uint8_t cleared;   /* everything was dropped before the changes above */
-    sl_blob tokens;    /* the 64 token ids (i32) of each stored page, in order; empty: not given */
+    sl_blob stored; /* page keys, 16 bytes each, with parents: (parent, key) pairs of 32 bytes; a first page's
+                          parent is zero */
+    sl_blob removed; /* page keys, 16 bytes each */
+    uint8_t cleared; /* everything was dropped before the changes above */
+    sl_blob tokens;  /* the 64 token ids (i32) of each stored page, in order; empty: not given */
 } sl_msg_kv_events;
 
 /* prefill -> decode: checksums of pages [first, first + count) of a ticket that is still held. */

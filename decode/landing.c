@@ -45,7 +45,7 @@ static sl_status check_reserve(sl_decode *d, const sl_msg_reserve *r, sl_samplin
 static bool has_room(const sl_decode *d, const sl_msg_reserve *r)
 {
     int32_t n = (int32_t)((r->n_tokens + PAGE - 1) / PAGE);
-    int32_t matched = sl_store_match(d->role.store, r->tokens, (int32_t)r->n_tokens);
+    int32_t matched = sl_store_match(d->role.store, r->seed, r->tokens, (int32_t)r->n_tokens);
     return n - matched + d->e.n_running <= sl_store_available(d->role.store) || !d->e.n_tickets;
 }
 
@@ -119,7 +119,7 @@ void sl_landing_reserve(sl_decode *d, sl_wmsg *m)
                        : !has_room(d, r) ? "no host pages"
                                          : NULL;
     if (!full) {
-        st = sl_store_lease(d->role.store, r->tokens, (int32_t)r->n_tokens, &lease);
+        st = sl_store_lease(d->role.store, r->seed, r->tokens, (int32_t)r->n_tokens, &lease);
         full = st == SL_OK ? NULL : "no host pages";
     }
     if (full) {

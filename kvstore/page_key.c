@@ -8,10 +8,10 @@ sl_key sl_page_key(sl_key prev, const int32_t *tokens)
     return sl_hash_chain(prev, tokens, SL_KEY_PAGE_TOKENS * sizeof *tokens);
 }
 
-size_t sl_page_keys(sl_key fingerprint, const int32_t *tokens, size_t n, sl_key *out)
+size_t sl_page_keys(sl_key seed, const int32_t *tokens, size_t n, sl_key *out)
 {
     size_t pages = n / SL_KEY_PAGE_TOKENS;
     for (size_t i = 0; i < pages; i++)
-        fingerprint = out[i] = sl_page_key(fingerprint, tokens + i * SL_KEY_PAGE_TOKENS);
+        seed = out[i] = sl_page_key(seed, tokens + i * SL_KEY_PAGE_TOKENS);
     return pages;
 }

@@ -22,12 +22,12 @@ static uint32_t slot_of(const sl_store *s, sl_key k)
     return (uint32_t)(k.lo ^ (k.hi << 1)) & s->mask;
 }
 
-int32_t sl_store_find(const sl_store *s, sl_key key, int32_t parent, const int32_t *tokens)
+int32_t sl_store_find(const sl_store *s, sl_key key, sl_key seed, int32_t parent, const int32_t *tokens)
 {
     for (uint32_t i = slot_of(s, key); s->table[i] != NONE; i = (i + 1) & s->mask) {
         int32_t p = s->table[i];
         if (sl_key_eq(s->nodes[p].key, key) && s->nodes[p].parent == parent &&
-            memcmp(s->tokens[p], tokens, sizeof s->tokens[p]) == 0)
+            sl_key_eq(s->nodes[p].seed, seed) && memcmp(s->tokens[p], tokens, sizeof s->tokens[p]) == 0)
             return p;
     }
     return NONE;
@@ -96,7 +96,7 @@ static void free_page(sl_store *s, int32_t page)
 sl_key sl_store_parent_key(const sl_store *s, int32_t page)
 {
     int32_t parent = s->nodes[page].parent;
-    return parent == NONE ? s->fingerprint : s->nodes[parent].key;
+    return parent == NONE ? (sl_key){0} : s->nodes[parent].key;
 }
 
 static void tell(const sl_store *s, sl_store_event ev, sl_key parent, sl_key key, const int32_t *tokens)
@@ -161,8 +161,7 @@ sl_status sl_store_create(const sl_store_opts *opts, sl_store **out, sl_err *err
     size_t n = (size_t)opts->n_pages, slots = 4;
     while (slots < 2 * n)
         slots *= 2;
-    *s = (sl_store){.fingerprint = opts->fingerprint,
-                    .prefix_cache = opts->prefix_cache,
+    *s = (sl_store){.prefix_cache = opts->prefix_cache,
                     .event = opts->event,
                     .event_ctx = opts->event_ctx,
                     .n_pages = opts->n_pages,
@@ -215,15 +214,15 @@ int32_t sl_store_available(const sl_store *s)
 
 /* Follows the tree along tokens for at most max pages; path (if not NULL) gets the nodes. *unpinned: the number
  * of those that no lease holds. */
-static int32_t walk_match(const sl_store *s, const int32_t *tokens, int32_t max, int32_t *path,
+static int32_t walk_match(const sl_store *s, sl_key seed, const int32_t *tokens, int32_t max, int32_t *path,
                           int32_t *unpinned)
 {
-    sl_key key = s->fingerprint;
+    sl_key key = seed;
     int32_t parent = NONE, n = 0;
     *unpinned = 0;
     for (; n < max; n++) {
         key = sl_page_key(key, tokens + n * PAGE);
-        int32_t p = sl_store_find(s, key, parent, tokens + n * PAGE);
+        int32_t p = sl_store_find(s, key, seed, parent, tokens + n * PAGE);
         if (p == NONE)
             break;
         *unpinned += s->nodes[p].refs == 0;
@@ -239,10 +238,10 @@ static int32_t matchable(const sl_store *s, int32_t n_tokens)
     return s->prefix_cache && n_tokens > 0 ? (n_tokens - 1) / PAGE : 0;
 }
 
-int32_t sl_store_match(const sl_store *s, const int32_t *tokens, int32_t n_tokens)
+int32_t sl_store_match(const sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_tokens)
 {
     int32_t unpinned;
-    return walk_match(s, tokens, matchable(s, n_tokens), NULL, &unpinned);
+    return walk_match(s, seed, tokens, matchable(s, n_tokens), NULL, &unpinned);
 }
 
 static bool lease_reserve(sl_lease *l, int32_t n)
@@ -271,7 +270,7 @@ static void lease_free(sl_lease *l)
     free(l);
 }
 
-sl_status sl_store_lease(sl_store *s, const int32_t *tokens, int32_t n_tokens, sl_lease **out)
+sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_tokens, sl_lease **out)
 {
     SL_CHECK(n_tokens > 0, "%d tokens", n_tokens);
     int32_t n_pages = (n_tokens + PAGE - 1) / PAGE;
@@ -282,7 +281,7 @@ sl_status sl_store_lease(sl_store *s, const int32_t *tokens, int32_t n_tokens, s
         return SL_ERR_NO_MEMORY;
     }
     int32_t unpinned;
-    int32_t m = walk_match(s, tokens, matchable(s, n_tokens), l->path, &unpinned);
+    int32_t m = walk_match(s, seed, tokens, matchable(s, n_tokens), l->path, &unpinned);
     if (n_pages - m > s->n_free + s->n_cached - unpinned) {
         lease_free(l);
         return SL_ERR_EXHAUSTED;
@@ -294,6 +293,7 @@ sl_status sl_store_lease(sl_store *s, const int32_t *tokens, int32_t n_tokens, s
     for (int32_t i = m; i < n_pages; i++)
         l->pages[i] = take_page(s);
     l->store = s;
+    l->seed = seed;
     l->n_pages = n_pages;
     l->n_path = l->n_matched = m;
     l->next = s->leases;
@@ -326,22 +326,27 @@ static void publish_one(sl_lease *l, const int32_t *tokens)
     sl_store *s = l->store;
     int32_t i = l->n_path, page = l->pages[i];
     int32_t parent = i ? l->path[i - 1] : NONE;
-    sl_key prev = parent == NONE ? s->fingerprint : s->nodes[parent].key;
+    sl_key prev = parent == NONE ? l->seed : s->nodes[parent].key;
     sl_key key = sl_page_key(prev, tokens + i * PAGE);
-    int32_t twin = sl_store_find(s, key, parent, tokens + i * PAGE);
+    int32_t twin = sl_store_find(s, key, l->seed, parent, tokens + i * PAGE);
     if (twin != NONE) {
         pin(s, twin);
         l->path[l->n_path++] = twin;
         return;
     }
-    s->nodes[page] =
-        (sl_node){.key = key, .parent = parent, .refs = 1, .prev = NONE, .next = NONE, .state = PAGE_TREE};
+    s->nodes[page] = (sl_node){.key = key,
+                               .seed = l->seed,
+                               .parent = parent,
+                               .refs = 1,
+                               .prev = NONE,
+                               .next = NONE,
+                               .state = PAGE_TREE};
     memcpy(s->tokens[page], tokens + i * PAGE, sizeof s->tokens[page]);
     if (parent != NONE)
         s->nodes[parent].children++;
     table_add(s, page);
     l->path[l->n_path++] = page;
-    tell(s, SL_STORE_STORED, prev, key, s->tokens[page]);
+    tell(s, SL_STORE_STORED, sl_store_parent_key(s, page), key, s->tokens[page]);
 }
 
 void sl_lease_publish(sl_lease *l, const int32_t *tokens, int32_t n_tokens)

@@ -3,14 +3,15 @@
  *
  * A page is free, private to one lease, or in the prefix tree. The tree has one node per page; children are
  * found by chained page key, and the tokens are compared too, so a hash collision cannot hand out another
- * prompt's rows. A lease is one request's hold on a run of pages: the first are shared with the tree and
+ * prompt's rows. The chain of keys starts from the request's seed, and first pages keep theirs: leases of different
+ * seeds never share a page, whatever their tokens. A lease is one request's hold on a run of pages: the first are shared with the tree and
  * pinned, the rest are private until they are published. Pinned pages are never evicted; unpinned ones are,
  * least recently used leaves first, when pages are needed.
  *
- *     sl_store_lease(s, tokens, n, &l)    matches the longest cached prefix, allocates the rest; all or nothing
- *     sl_lease_grow(l, 1)                 one more private page
- *     sl_lease_publish(l, tokens, n)      pages that are full now enter the tree (their content must be complete)
- *     sl_lease_release(l, true)           everything is given back; published pages stay cached
+ *     sl_store_lease(s, seed, tokens, n, &l)  matches the longest cached prefix, allocates the rest; all or nothing
+ *     sl_lease_grow(l, 1)                     one more private page
+ *     sl_lease_publish(l, tokens, n)          pages that are full now enter the tree (their content must be complete)
+ *     sl_lease_release(l, true)               everything is given back; published pages stay cached
  *
  * At least the last token of a prompt is always computed, so at most (n - 1) / 64 pages match. A page whose
  * key is already in the tree stays private to its lease (a duplicate); it is freed on release.
@@ -28,14 +29,13 @@ typedef struct sl_lease sl_lease;
 
 typedef enum { SL_STORE_STORED, SL_STORE_REMOVED, SL_STORE_CLEARED } sl_store_event;
 
-/* A change of the tree. parent is the fingerprint for first pages. tokens: the 64 of a stored page, borrowed for the
+/* A change of the tree. parent is zero for first pages. tokens: the 64 of a stored page, borrowed for the
  * call, NULL for the other events. Must not call the store. */
 typedef void sl_store_event_fn(void *ctx, sl_store_event ev, sl_key parent, sl_key key,
                                const int32_t *tokens);
 
 typedef struct sl_store_opts {
     int32_t n_pages;
-    sl_key fingerprint;       /* seed of the page keys */
     bool prefix_cache;        /* false: nothing is ever published or matched */
     sl_store_event_fn *event; /* called for every change of the tree; may be NULL */
     void *event_ctx;
@@ -54,14 +54,14 @@ void sl_store_stats_get(const sl_store *s, sl_store_stats *out);
 
 /* Pages that could be allocated now: free and cached. */
 int32_t sl_store_available(const sl_store *s);
-/* Pages that a lease of these tokens would share with the tree. Changes nothing. */
-int32_t sl_store_match(const sl_store *s, const int32_t *tokens, int32_t n_tokens);
+/* Pages that a lease of this seed and these tokens would share with the tree. Changes nothing. */
+int32_t sl_store_match(const sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_tokens);
 
 /*
  * A lease with room for n_tokens (ceil(n_tokens / 64) pages): the longest cached prefix pinned, the rest
  * allocated. SL_ERR_EXHAUSTED when they are not available (nothing changed), SL_ERR_NO_MEMORY.
  */
-sl_status sl_store_lease(sl_store *s, const int32_t *tokens, int32_t n_tokens, sl_lease **out);
+sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_tokens, sl_lease **out);
 /* Adds n private pages at the end, all or nothing. SL_ERR_EXHAUSTED, SL_ERR_NO_MEMORY. */
 sl_status sl_lease_grow(sl_lease *l, int32_t n);
 /*

@@ -129,9 +129,12 @@ static sl_status check_page(const sl_store *s, const recount *c, int32_t p, sl_e
                n->refs, c->children[p], n->children, c->owners[p]);
     if ((n->refs == 0) != (c->listed[p] == 1))
         BROKEN("tree page %d with %d pins is %s the LRU list", p, n->refs, c->listed[p] ? "in" : "not in");
-    if (!sl_key_eq(n->key, sl_page_key(sl_store_parent_key(s, p), s->tokens[p])))
+    sl_key prev = n->parent == NONE ? n->seed : sl_store_parent_key(s, p);
+    if (!sl_key_eq(n->key, sl_page_key(prev, s->tokens[p])))
         BROKEN("tree page %d has a key that is not its tokens'", p);
-    if (sl_store_find(s, n->key, n->parent, s->tokens[p]) != p)
+    if (n->parent != NONE && !sl_key_eq(n->seed, s->nodes[n->parent].seed))
+        BROKEN("tree page %d has another seed than its parent", p);
+    if (sl_store_find(s, n->key, n->seed, n->parent, s->tokens[p]) != p)
         BROKEN("tree page %d is not found by its key", p);
     return SL_OK;
 }

@@ -19,6 +19,7 @@ typedef enum {
 
 typedef struct sl_node {
     sl_key key;
+    sl_key seed;        /* of its chain of keys */
     int32_t parent;     /* page or NONE */
     int32_t children;   /* in the tree */
     int32_t refs;       /* leases that pin it */
@@ -27,7 +28,6 @@ typedef struct sl_node {
 } sl_node;
 
 struct sl_store {
-    sl_key fingerprint;
     bool prefix_cache;
     sl_store_event_fn *event;
     void *event_ctx;
@@ -46,6 +46,7 @@ struct sl_store {
 
 struct sl_lease {
     sl_store *store;
+    sl_key seed;
     sl_lease *prev, *next;
     int32_t *pages; /* [n_pages], cap */
     int32_t
@@ -53,9 +54,9 @@ struct sl_lease {
     int32_t n_pages, n_path, n_matched, cap;
 };
 
-/* The tree node with this key, parent and tokens; NONE. */
-int32_t sl_store_find(const sl_store *s, sl_key key, int32_t parent, const int32_t *tokens);
-/* Key of a tree page's parent; the fingerprint for first pages. */
+/* The tree node with this key, seed, parent and tokens; NONE. */
+int32_t sl_store_find(const sl_store *s, sl_key key, sl_key seed, int32_t parent, const int32_t *tokens);
+/* Key of a tree page's parent; zero for first pages. */
 sl_key sl_store_parent_key(const sl_store *s, int32_t page);
 
 #endif

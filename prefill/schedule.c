@@ -234,7 +234,7 @@ void sl_schedule_mail(sl_prefill *p, sl_wmail *m)
 static bool start_job(sl_prefill *p, sl_prefill_job *j)
 {
     const sl_msg_prefill *r = j->msg;
-    sl_status st = sl_store_lease(p->role.store, r->tokens, (int32_t)r->n_tokens, &j->engine.lease);
+    sl_status st = sl_store_lease(p->role.store, r->seed, r->tokens, (int32_t)r->n_tokens, &j->engine.lease);
     if (st == SL_ERR_EXHAUSTED)
         return false; /* pages become free when other requests end */
     if (st != SL_OK) {

@@ -27,6 +27,7 @@
 
 #define SL_MS 1000000ull /* nanoseconds */
 #define SL_CLIENT_MAX 64
+#define SL_CACHE_SALT_MAX 256 /* bytes */
 
 /* ---- client calls ---- */
 
@@ -41,8 +42,11 @@ typedef struct sl_prompt {
 typedef struct sl_request_spec {
     char id[96];                /* the client's or ours, for logs and answers */
     char client[SL_CLIENT_MAX]; /* who asks, by sl_front_caller(): for turns, shares of the queue, rates */
-    uint32_t retry_after_s;     /* set by sl_group_submit() with EXHAUSTED */
-    const char *api;            /* "chat", "completions", "generate": label of metrics; static */
+    bool tenant;                /* client is the name of a tenant */
+    char cache_salt[SL_CACHE_SALT_MAX]; /* only requests with the same salt share pages; n_cache_salt bytes */
+    size_t n_cache_salt;                /* 0: none */
+    uint32_t retry_after_s;             /* set by sl_group_submit() with EXHAUSTED */
+    const char *api;                    /* "chat", "completions", "generate": label of metrics; static */
     sl_prompt *prompts;
     size_t n_prompts;
     uint32_t n; /* requests per prompt */
@@ -59,6 +63,9 @@ typedef struct sl_request_spec {
 
 void sl_request_spec_init(sl_request_spec *s);
 void sl_request_spec_free(sl_request_spec *s);
+/* Sets the salt, which is any n bytes. INVALID: not 1 to SL_CACHE_SALT_MAX of them; field: what err calls it. */
+sl_status sl_request_spec_set_salt(sl_request_spec *s, const char *field, const char *salt, size_t n,
+                                   sl_err *err);
 
 typedef struct sl_output {
     uint32_t index;
@@ -185,7 +192,8 @@ typedef struct sl_kv_cursor {
     bool lost;
 } sl_kv_cursor;
 
-/* SL_ERR_UNSUPPORTED, with the reason, when this router must not tell what its workers hold. */
+/* SL_ERR_UNSUPPORTED, with the reason, when this router must not tell what its workers hold: with kvstore.share other
+ * than all, unless router.keys_file says who is an admin. */
 sl_status sl_kv_may_subscribe(const sl_router *r, sl_err *err);
 /*
  * Subscribes from each worker's batch number `from` on; 0: from the next batch on. A worker whose numbers have not

@@ -40,6 +40,7 @@ bool sl_front_caller(sl_router *r, const char *authorization, const struct socka
     if (!has_file || !authorization || strncasecmp(authorization, "Bearer ", 7))
         return false;
     const char *name = sl_router_tenant(r, authorization + 7, &out->admin);
+    out->tenant = name != NULL;
     if (name)
         snprintf(out->client, sizeof out->client, "%s", name);
     return name != NULL;

@@ -105,6 +105,7 @@ bool sl_front_key_ok(const char *authorization, const char *key);
  */
 typedef struct sl_caller {
     char client[SL_CLIENT_MAX]; /* for spec.client */
+    bool tenant;                /* client is the name of a tenant */
     bool admin;                 /* may use what concerns others: FlushCache, Abort of any request, /workers */
 } sl_caller;
 bool sl_front_caller(sl_router *r, const char *authorization, const struct sockaddr *peer, sl_caller *out);

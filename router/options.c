@@ -74,6 +74,10 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
     o->served_name = c->model.served_name;
     o->max_context = c->model.max_context;
     o->chat_template = c->router.chat_template;
+    _Static_assert((int)SL_SHARE_ALL == SL_CFG_SHARE_ALL && (int)SL_SHARE_TENANT == SL_CFG_SHARE_TENANT &&
+                       (int)SL_SHARE_NONE == SL_CFG_SHARE_NONE,
+                   "the same modes");
+    o->share = (sl_share)c->kvstore.share;
     o->policy = c->router.policy;
     o->cache_threshold = c->router.cache_threshold;
     o->imbalance_abs = (uint32_t)c->router.imbalance_abs;

@@ -18,6 +18,9 @@ struct sl_config;
 struct sl_tokenizer;
 typedef struct sl_router sl_router;
 
+/* Whose requests reuse each other's pages (kvstore.share, core/share.h). */
+typedef enum { SL_SHARE_ALL, SL_SHARE_TENANT, SL_SHARE_NONE } sl_share;
+
 /* Everything the router needs, without the config file. sl_router_opts_default() gives usable values. */
 typedef struct sl_router_opts {
     /* towards workers */
@@ -35,6 +38,7 @@ typedef struct sl_router_opts {
     int32_t max_context;            /* 0 = from the checkpoint, else from the workers */
     const char *chat_template;      /* "auto", "dsv32", "glm", "plain" */
     /* placement and limits */
+    sl_share share;
     const char *policy;
     double cache_threshold;
     uint32_t imbalance_abs;

@@ -64,7 +64,6 @@ sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_r
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     find_metrics(r, o);
     sl_store_opts so = {.n_pages = sl_arena_pages(o->arena),
-                        .fingerprint = sl_arena_geometry(o->arena)->fingerprint,
                         .prefix_cache = o->prefix_cache,
                         .event = event,
                         .event_ctx = event_ctx};

@@ -20,7 +20,7 @@ job *sl_mock_find_job(sl_mock *m, uint64_t rid, uint32_t attempt)
 }
 
 job *sl_mock_new_job(sl_mock *m, uint64_t rid, uint32_t attempt, const int32_t *tokens, size_t n,
-                     size_t n_prompt, sl_blob sampling, sl_blob keys)
+                     size_t n_prompt, sl_blob sampling, sl_key seed)
 {
     job *j = calloc(1, sizeof *j);
     SL_CHECK(j, "out of memory");
@@ -35,14 +35,9 @@ job *sl_mock_new_job(sl_mock *m, uint64_t rid, uint32_t attempt, const int32_t *
     sl_sampling_default(&j->sampling);
     sl_rd rd = sl_rd_init(sampling.data, sampling.len);
     SL_CHECK(sl_sampling_read(&rd, &j->sampling) == SL_OK, "the router sent unreadable sampling parameters");
-    j->n_keys = keys.len / 16;
-    j->keys = calloc(j->n_keys + 1, sizeof *j->keys);
+    j->keys = calloc(n / SL_KEY_PAGE_TOKENS + 1, sizeof *j->keys);
     SL_CHECK(j->keys, "out of memory");
-    rd = sl_rd_init(keys.data, keys.len);
-    for (size_t i = 0; i < j->n_keys; i++) {
-        j->keys[i].lo = sl_rd_u64(&rd);
-        j->keys[i].hi = sl_rd_u64(&rd);
-    }
+    j->n_keys = sl_page_keys(seed, tokens, n, j->keys);
     j->next = m->jobs;
     m->jobs = j;
     m->c.jobs++;

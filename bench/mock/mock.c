@@ -70,8 +70,8 @@ static void on_reserve(sl_mock *m, const sl_msg_reserve *r)
     }
     if (told_to_fail(m, r->rid, r->attempt, SL_ERR_PEER))
         return;
-    job *j = sl_mock_new_job(m, r->rid, r->attempt, r->tokens, r->n_tokens, r->n_prompt, r->sampling,
-                             r->pages_keys);
+    job *j =
+        sl_mock_new_job(m, r->rid, r->attempt, r->tokens, r->n_tokens, r->n_prompt, r->sampling, r->seed);
     j->state = JOB_RESERVING;
     j->ticket = ++m->next_ticket;
     j->prefill_worker = r->prefill_worker;
@@ -84,8 +84,8 @@ static void on_prefill(sl_mock *m, const sl_msg_prefill *p)
 {
     if (told_to_fail(m, p->rid, p->attempt, SL_ERR_DEVICE))
         return;
-    job *j = sl_mock_new_job(m, p->rid, p->attempt, p->tokens, p->n_tokens, p->n_prompt, p->sampling,
-                             p->pages_keys);
+    job *j =
+        sl_mock_new_job(m, p->rid, p->attempt, p->tokens, p->n_tokens, p->n_prompt, p->sampling, p->seed);
     j->state = JOB_PREFILL;
     j->ticket = p->ticket;
     memcpy(j->decode_addr, p->decode_addr, sizeof j->decode_addr);

@@ -76,7 +76,7 @@ void sl_mock_send_failed(sl_mock *m, uint64_t rid, uint32_t attempt, sl_status s
 /* jobs.c */
 job *sl_mock_find_job(sl_mock *m, uint64_t rid, uint32_t attempt);
 job *sl_mock_new_job(sl_mock *m, uint64_t rid, uint32_t attempt, const int32_t *tokens, size_t n,
-                     size_t n_prompt, sl_blob sampling, sl_blob keys);
+                     size_t n_prompt, sl_blob sampling, sl_key seed);
 /* Appends a token to the job and sends it; the next token is due one step later. */
 void sl_mock_take_token(sl_mock *m, job *j, int32_t id, uint64_t now);
 /* Called after each token: ends the job if the token was its last one, and then returns true. */

@@ -9,6 +9,7 @@
  *   request*.c        the step function of a request, output.c its text (request.h)
  *   effects.c         carries effects out                               sl_effects
  *   group.c           client calls and their requests                   sl_request_table
+ *   share.c           which requests may reuse each other's pages       sl_share_domain
  *   admission.c       which calls are let in
  *   deadlines.c       requests that are late or stuck
  *   queue.c, place.c  requests that wait, and who gets them             sl_queue
@@ -116,6 +117,7 @@ struct sl_group {
     sl_lane *lane;
     char id[96];
     const char *api;
+    sl_share_domain domain; /* of its requests */
     sl_request **requests;
     uint32_t n_requests, n_per_prompt, unfinished;
     sl_output_sink *sink;

@@ -28,13 +28,6 @@ static void book_reserve(sl_router *r, sl_request *q, const sl_effect *e)
     d->requests++;
 }
 
-/* Keys as they travel: lo then hi, little-endian, which is how they lie in memory on the machines we run on. */
-static sl_blob key_blob(const sl_request *q)
-{
-    _Static_assert(sizeof(sl_key) == 16, "keys travel as 16 bytes");
-    return (sl_blob){(const uint8_t *)q->keys, q->n_keys * sizeof(sl_key)};
-}
-
 static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill), *d = sl_member_find(r, e->decode);
@@ -49,7 +42,7 @@ static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
     m.reserve.n_tokens = q->n_tokens;
     m.reserve.deadline_ms = sl_request_remaining_ms(q, sl_now_ns());
     m.reserve.sampling = (sl_blob){q->sampling_wire.data, q->sampling_wire.len};
-    m.reserve.pages_keys = key_blob(q);
+    m.reserve.seed = q->seed;
     sl_router_link_send(d, &m);
     sl_log(SL_LOG_DEBUG, "router", "request_placed",
            "rid=%016lx attempt=%u id=%s prefill=%s decode=%s tokens=%zu", q->rid, e->attempt, q->group->id,
@@ -87,7 +80,7 @@ static void perform_prefill(sl_router *r, sl_request *q, const sl_effect *e)
     m.prefill.n_pages = e->landing.n_pages;
     m.prefill.deadline_ms = sl_request_remaining_ms(q, sl_now_ns());
     m.prefill.sampling = (sl_blob){q->sampling_wire.data, q->sampling_wire.len};
-    m.prefill.pages_keys = key_blob(q);
+    m.prefill.seed = q->seed;
     sl_router_link_send(p, &m);
 }
 

@@ -29,6 +29,16 @@ void sl_request_spec_free(sl_request_spec *s)
     sl_request_spec_init(s);
 }
 
+sl_status sl_request_spec_set_salt(sl_request_spec *s, const char *field, const char *salt, size_t n,
+                                   sl_err *err)
+{
+    if (!n || n > sizeof s->cache_salt)
+        return sl_fail(err, SL_ERR_INVALID, "%s: has 1 to %d bytes", field, SL_CACHE_SALT_MAX);
+    memcpy(s->cache_salt, salt, n);
+    s->n_cache_salt = n;
+    return SL_OK;
+}
+
 static void request_free(sl_request *q)
 {
     if (!q)
@@ -89,6 +99,7 @@ static sl_status make_request(sl_router *r, sl_group *g, const sl_request_spec *
     g->n_requests++;
     q->group = g;
     q->index = index;
+    q->domain = g->domain;
     sl_wr_init(&q->sampling_wire);
     sl_sampling_default(&q->sampling);
     SL_TRY(sl_output_init(q, s, err));
@@ -124,6 +135,11 @@ static sl_status make_group(sl_router *r, const sl_request_spec *s, sl_group **o
     g->n_per_prompt = s->n;
     g->start_ns = s->arrival_ns ? s->arrival_ns : sl_now_ns();
     memcpy(g->id, s->id, sizeof g->id);
+    if (!sl_share_domain_of(r->o.share, s->tenant ? s->client : "", s->cache_salt, s->n_cache_salt,
+                            &g->domain)) {
+        group_free(g);
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    }
     for (uint32_t i = 0; i < n; i++) {
         sl_status st = make_request(r, g, s, i, err);
         if (st) {

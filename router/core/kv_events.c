@@ -63,10 +63,6 @@ static sl_kv_batch *batch_of(const sl_member *w, const sl_msg_kv_events *e)
         batch_free(b);
         return NULL;
     }
-    for (size_t i = 0; i < b->n_stored; i++) {
-        if (sl_key_eq(b->stored[2 * i], w->r->cluster.fingerprint))
-            b->stored[2 * i] = (sl_key){0, 0};
-    }
     return b;
 }
 
@@ -179,9 +175,12 @@ void sl_kv_on_lost(sl_member *w)
 
 sl_status sl_kv_may_subscribe(const sl_router *r, sl_err *err)
 {
-    (void)r; /* kvstore.share other than all: refuse here, since batches do not say whose pages they are */
-    (void)err;
-    return SL_OK;
+    if (r->o.share == SL_SHARE_ALL || (r->o.keys_file && *r->o.keys_file))
+        return SL_OK; /* with a keys file the fronts let admins in alone */
+    return sl_fail(
+        err, SL_ERR_UNSUPPORTED,
+        "kvstore.share keeps tokens of clients apart, and without router.keys_file every caller is "
+        "an admin: there are no events then");
 }
 
 sl_kv_cursor sl_kv_subscribe(const sl_router *r, uint64_t from)

@@ -38,6 +38,13 @@ uint32_t sl_request_remaining_ms(const sl_request *q, uint64_t now)
 sl_status sl_request_update_keys(sl_request *q, sl_key fingerprint)
 {
     size_t n = q->n_tokens / SL_KEY_PAGE_TOKENS;
+    if (!(q->seed.lo | q->seed.hi) || !sl_key_eq(q->fingerprint, fingerprint)) {
+        q->seed = sl_share_seed(fingerprint, &q->domain);
+        q->fingerprint = fingerprint;
+        q->n_keys = 0;
+        if (!(q->seed.lo | q->seed.hi))
+            return SL_ERR_NO_MEMORY;
+    }
     if (n > q->cap_keys) {
         size_t cap = n + 16;
         sl_key *k = realloc(q->keys, cap * sizeof *k);
@@ -46,12 +53,8 @@ sl_status sl_request_update_keys(sl_request *q, sl_key fingerprint)
         q->keys = k;
         q->cap_keys = cap;
     }
-    if (!sl_key_eq(q->key_seed, fingerprint)) {
-        q->key_seed = fingerprint;
-        q->n_keys = 0;
-    }
     for (; q->n_keys < n; q->n_keys++)
-        q->keys[q->n_keys] = sl_page_key(q->n_keys ? q->keys[q->n_keys - 1] : fingerprint,
+        q->keys[q->n_keys] = sl_page_key(q->n_keys ? q->keys[q->n_keys - 1] : q->seed,
                                          q->tokens + q->n_keys * SL_KEY_PAGE_TOKENS);
     return SL_OK;
 }

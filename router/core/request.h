@@ -48,6 +48,7 @@
 
 #include "base/strbuf.h"
 #include "router/core.h"
+#include "router/core/share.h"
 
 typedef enum {
     SL_REQUEST_QUEUED,
@@ -90,9 +91,10 @@ typedef struct sl_request {
 
     int32_t *tokens; /* prompt, then produced */
     size_t n_prompt, n_tokens, cap;
-    sl_key *keys; /* page keys of full pages; n_keys valid for key_seed */
+    sl_share_domain domain; /* who shares its pages; constant, so attempts that start again find their own */
+    sl_key *keys;           /* page keys of full pages; n_keys valid for seed */
     size_t n_keys, cap_keys;
-    sl_key key_seed;
+    sl_key fingerprint, seed; /* the seed of the domain for workers of this fingerprint */
     sl_sampling sampling;
     sl_wr sampling_wire;
 
@@ -238,7 +240,7 @@ bool sl_request_step(const sl_request_env *env, sl_request *q, const sl_request_
 uint32_t sl_request_produced(const sl_request *q);
 bool sl_request_over(const sl_request *q); /* FINISHED or FAILED */
 uint32_t sl_request_remaining_ms(const sl_request *q, uint64_t now);
-/* Brings the page keys up to the tokens, for workers with this fingerprint. */
+/* Brings the seed and the page keys up to the tokens, for workers with this fingerprint. */
 sl_status sl_request_update_keys(sl_request *q, sl_key fingerprint);
 
 /* output.c: tokens to text. */

@@ -90,18 +90,38 @@ static sl_status read_bias(const S(SamplingParams) * p, sl_sampling *s, sl_err *
     return st;
 }
 
-/* The protocol has no seed; clients of this server put it into custom_params. */
+static sl_status read_seed(const Google__Protobuf__Value *v, sl_request_spec *s, sl_err *err)
+{
+    if (!v || v->kind_case != GOOGLE__PROTOBUF__VALUE__KIND_NUMBER_VALUE || !(v->number_value >= 0) ||
+        v->number_value > 9007199254740992.0)
+        return sl_fail(err, SL_ERR_INVALID, "custom_params.seed: want a number from 0 to 2^53");
+    s->has_seed = true;
+    s->sampling.seed = (uint64_t)v->number_value;
+    return SL_OK;
+}
+
+static sl_status read_salt(const Google__Protobuf__Value *v, sl_request_spec *s, sl_err *err)
+{
+    if (!v || v->kind_case != GOOGLE__PROTOBUF__VALUE__KIND_STRING_VALUE)
+        return sl_fail(err, SL_ERR_INVALID, "custom_params.cache_salt: want a string");
+    return sl_request_spec_set_salt(s, "custom_params.cache_salt", v->string_value, strlen(v->string_value),
+                                    err);
+}
+
+/* What the protocol has no field for: clients of this server put it into custom_params. */
 static sl_status read_custom(const Google__Protobuf__Struct *c, sl_request_spec *s, sl_err *err)
 {
+    static const struct {
+        const char *name;
+        sl_status (*read)(const Google__Protobuf__Value *v, sl_request_spec *s, sl_err *err);
+    } params[] = {{"seed", read_seed}, {"cache_salt", read_salt}};
     for (size_t i = 0; c && i < c->n_fields; i++) {
-        const Google__Protobuf__Value *v = c->fields[i]->value;
-        if (strcmp(c->fields[i]->key, "seed"))
+        size_t k = 0;
+        while (k < SL_COUNT(params) && strcmp(c->fields[i]->key, params[k].name))
+            k++;
+        if (k == SL_COUNT(params))
             return sl_fail(err, SL_ERR_UNSUPPORTED, "custom_params.%.60s: is unknown", c->fields[i]->key);
-        if (!v || v->kind_case != GOOGLE__PROTOBUF__VALUE__KIND_NUMBER_VALUE || !(v->number_value >= 0) ||
-            v->number_value > 9007199254740992.0)
-            return sl_fail(err, SL_ERR_INVALID, "custom_params.seed: want a number from 0 to 2^53");
-        s->has_seed = true;
-        s->sampling.seed = (uint64_t)v->number_value;
+        SL_TRY(params[k].read(c->fields[i]->value, s, err));
     }
     return SL_OK;
 }
@@ -476,6 +496,7 @@ static void submit(generation *g, parse_job *j)
     }
     set_deadline(c, s);
     memcpy(s->client, c->caller.client, sizeof s->client);
+    s->tenant = c->caller.tenant;
     sl_status st = SL_OK;
     if (!sl_front_hold(c->r, &c->held, RPC_CALL_BYTES + sl_front_spec_bytes(s)))
         st = sl_fail(&j->err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);

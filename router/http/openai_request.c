@@ -283,6 +283,17 @@ static sl_status refuse_unsupported(const json_t *o, int64_t n, sl_err *err)
     return refuse_constraints(o, err);
 }
 
+/* Requests with different salts share no pages of the KV cache. */
+static sl_status parse_salt(const json_t *o, sl_request_spec *s, sl_err *err)
+{
+    if (!given(o, "cache_salt"))
+        return SL_OK;
+    const json_t *v = json_object_get(o, "cache_salt");
+    if (!json_is_string(v))
+        return sl_fail(err, SL_ERR_INVALID, W ".cache_salt: want a string");
+    return sl_request_spec_set_salt(s, W ".cache_salt", json_string_value(v), json_string_length(v), err);
+}
+
 static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
 {
     int64_t n = 1;
@@ -292,6 +303,7 @@ static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_req
     SL_TRY(refuse_unsupported(o, n, err));
     SL_TRY(parse_stream(o, q, err));
     SL_TRY(parse_sampling(o, q->chat, &q->spec, err));
+    SL_TRY(parse_salt(o, &q->spec, err));
     return parse_logprobs(o, q, err);
 }
 

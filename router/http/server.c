@@ -138,6 +138,7 @@ static void submit(http_req *q, http_job *j)
     snprintf(p->spec.id, sizeof p->spec.id, "%s", q->id);
     p->spec.arrival_ns = q->arrival_ns;
     memcpy(p->spec.client, q->caller.client, sizeof p->spec.client);
+    p->spec.tenant = q->caller.tenant;
     uint32_t n = p->spec.n, choices = (uint32_t)(p->spec.n_prompts * n);
     sl_err err = {""};
     sl_status st = SL_OK;

@@ -67,7 +67,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                      .n_tokens = 130,
                                      .deadline_ms = 5000,
                                      .sampling = {bytes, 30},
-                                     .pages_keys = {bytes, 32}};
+                                     .seed = {0x1122334455667788u, 0x99aabbccddeeff01u}};
         break;
     case SL_MSG_RESERVED:
         m.reserved = (sl_msg_reserved){99, 2, 0x1000000000000001u, 1, words, 3};
@@ -87,7 +87,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                      .n_pages = 3,
                                      .deadline_ms = 1,
                                      .sampling = {bytes, 3},
-                                     .pages_keys = {bytes, 32}};
+                                     .seed = {0x1122334455667788u, 0x99aabbccddeeff01u}};
         break;
     case SL_MSG_PREFILLED:
         m.prefilled = (sl_msg_prefilled){99, 2, 64, 1, 2, 3, 4};

@@ -55,7 +55,7 @@ START_TEST(fields_survive)
     ck_assert_uint_eq(b.reserve.n_tokens, 130);
     ck_assert_mem_eq(b.reserve.tokens, m.reserve.tokens, 130 * sizeof(int32_t));
     ck_assert_uint_eq(b.reserve.sampling.len, 30);
-    ck_assert_mem_eq(b.reserve.pages_keys.data, m.reserve.pages_keys.data, 32);
+    ck_assert(sl_key_eq(b.reserve.seed, m.reserve.seed));
     sl_msg_free(&b);
     sl_wr_free(&w);
 
@@ -140,11 +140,13 @@ START_TEST(shape_rules)
     refused(&m, "n_prompt");
     m = msg_sample(SL_MSG_RESERVE);
     m.reserve.n_tokens = 0;
-    m.reserve.pages_keys.len = 0;
     refused(&m, "tokens");
     m = msg_sample(SL_MSG_RESERVE);
-    m.reserve.pages_keys.len = 16;
-    refused(&m, "pages_keys");
+    m.reserve.seed = (sl_key){0, 0};
+    refused(&m, "seed");
+    m = msg_sample(SL_MSG_PREFILL);
+    m.prefill.seed = (sl_key){0, 0};
+    refused(&m, "seed");
     m = msg_sample(SL_MSG_PREFILL);
     m.prefill.n_pages = 2;
     refused(&m, "pages");

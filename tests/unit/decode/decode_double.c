@@ -229,7 +229,8 @@ void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, in
                                  .tokens = tokens,
                                  .n_tokens = (size_t)n_tokens,
                                  .deadline_ms = deadline_ms,
-                                 .sampling = {w.data, w.len}};
+                                 .sampling = {w.data, w.len},
+                                 .seed = dd_seed};
     receive(x, &m, 0, 0);
     sl_wr_free(&w);
     sl_sampling_free(&s);

@@ -63,6 +63,7 @@ int dd_tickets(const decode_double *x);
 int dd_held(const decode_double *x);
 
 /* Messages of the router; attempt 1. The prompt is a function of seed. */
+static const sl_key dd_seed = {3, 3}; /* of the page keys of every request */
 void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed, uint32_t deadline_ms);
 void dd_abort(decode_double *x, uint64_t rid, sl_status why);
 void dd_drained_relayed(decode_double *x, uint64_t rid);

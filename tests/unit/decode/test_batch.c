@@ -138,7 +138,7 @@ START_TEST(alone_while_pages_are_held)
     dd_verified(&x, 1, 127, 90, 1);
     sl_lease *held;
     int32_t tokens[128] = {0};
-    ck_assert_int_eq(sl_store_lease(x.d->role.store, tokens, 128, &held), SL_OK);
+    ck_assert_int_eq(sl_store_lease(x.d->role.store, dd_seed, tokens, 128, &held), SL_OK);
     ck_assert_int_eq(sl_lease_grow(held, 2 - sl_lease_n_pages(held)), SL_OK);
     step_says(1, (uint64_t[]){1});
     bool worked;
@@ -194,10 +194,10 @@ START_TEST(produced_pages_are_reused)
     for (int i = 0; i < 9; i++)
         step_says(1, (uint64_t[]){1});
     memcpy(tokens, dd_ticket(&x, 1)->tokens, sizeof tokens);
-    ck_assert_int_eq(sl_store_match(x.d->role.store, tokens, 130), 2);
+    ck_assert_int_eq(sl_store_match(x.d->role.store, dd_seed, tokens, 130), 2);
     step_says(1, (uint64_t[]){1});
     dd_expect(&x, SL_MSG_DONE, 1);
-    ck_assert_int_eq(sl_store_match(x.d->role.store, tokens, 130), 2);
+    ck_assert_int_eq(sl_store_match(x.d->role.store, dd_seed, tokens, 130), 2);
     dd_close(&x);
 }
 END_TEST

@@ -6,11 +6,10 @@
  */
 #include <string.h>
 
-#include "kvstore/page_key.h"
-#include "kvstore/store.h"
+#include "kvstore/store_impl.h"
 #include "tests/unit/kvstore/test_kvstore.h"
 
-enum { PAGE = SL_KEY_PAGE_TOKENS, KINDS = 3, DEPTH = 6, PREFIXES = 1093 /* (3^7 - 1) / 2 */, LEASES = 24 };
+enum { KINDS = 3, DEPTH = 6, PREFIXES = 1093 /* (3^7 - 1) / 2 */, LEASES = 24 };
 
 /* A prefix is numbered like a node of a complete ternary tree: root 0, child k of v is 3 v + 1 + k. */
 typedef struct entry {
@@ -33,6 +32,7 @@ typedef struct model {
     int total, stored, removed, cleared;
 } model;
 
+static const sl_key seed_a = {1, 2}, seed_b = {2, 1};
 static sl_store *store;
 static model m;
 
@@ -54,7 +54,7 @@ static void on_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key, co
 {
     ck_assert((ev == SL_STORE_STORED) == (tokens != NULL));
     if (tokens)
-        ck_assert(sl_key_eq(sl_page_key(parent, tokens), key));
+        ck_assert(sl_key_eq(sl_page_key(parent.lo | parent.hi ? parent : seed_a, tokens), key));
     model *mm = ctx;
     mm->stored += ev == SL_STORE_STORED;
     mm->removed += ev == SL_STORE_REMOVED;
@@ -149,9 +149,9 @@ static void do_lease(uint64_t *seed)
     while (match < (n_tokens - 1) / PAGE && m.e[prefix_of(h->kinds, match + 1)].there)
         unpinned += m.e[prefix_of(h->kinds, ++match)].refs == 0;
     int free_before = model_free(), room = free_before + model_cached() - unpinned;
-    ck_assert_int_eq(sl_store_match(store, tokens, n_tokens), match);
+    ck_assert_int_eq(sl_store_match(store, seed_a, tokens, n_tokens), match);
     sl_lease *l = NULL;
-    sl_status st = sl_store_lease(store, tokens, n_tokens, &l);
+    sl_status st = sl_store_lease(store, seed_a, tokens, n_tokens, &l);
     if (n_pages - match > room) {
         ck_assert_int_eq(st, SL_ERR_EXHAUSTED);
         ck_assert_ptr_null(l);
@@ -219,8 +219,7 @@ static void run_random(uint64_t seed, int pages, int steps)
 {
     memset(&m, 0, sizeof m);
     m.total = pages;
-    sl_store_opts o = {
-        .n_pages = pages, .fingerprint = {1, 2}, .prefix_cache = true, .event = on_event, .event_ctx = &m};
+    sl_store_opts o = {.n_pages = pages, .prefix_cache = true, .event = on_event, .event_ctx = &m};
     ck_assert_int_eq(sl_store_create(&o, &store, NULL), SL_OK);
     for (int i = 0; i < steps; i++) {
         int op = rnd_below(&seed, 100);
@@ -260,7 +259,7 @@ END_TEST
 static sl_store *make(int pages, bool cache)
 {
     sl_store *s;
-    sl_store_opts o = {.n_pages = pages, .fingerprint = {7, 7}, .prefix_cache = cache};
+    sl_store_opts o = {.n_pages = pages, .prefix_cache = cache};
     ck_assert_int_eq(sl_store_create(&o, &s, NULL), SL_OK);
     return s;
 }
@@ -277,12 +276,12 @@ START_TEST(never_matches_the_whole_prompt)
     int32_t t[3 * PAGE];
     fill(t, (int[]){0, 1, 2}, 3);
     sl_lease *l;
-    ck_assert_int_eq(sl_store_lease(s, t, 2 * PAGE, &l), SL_OK);
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, 2 * PAGE, &l), SL_OK);
     sl_lease_publish(l, t, 2 * PAGE);
     sl_lease_release(l, true);
-    ck_assert_int_eq(sl_store_match(s, t, 2 * PAGE), 1);
-    ck_assert_int_eq(sl_store_match(s, t, 2 * PAGE + 1), 2);
-    ck_assert_int_eq(sl_store_match(s, t, 1), 0);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t, 2 * PAGE), 1);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t, 2 * PAGE + 1), 2);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t, 1), 0);
     sl_store_destroy(s);
 }
 END_TEST
@@ -293,8 +292,8 @@ START_TEST(all_or_nothing)
     int32_t t[6 * PAGE];
     fill(t, (int[]){0, 1, 2, 0, 1, 2}, 6);
     sl_lease *a, *b = NULL;
-    ck_assert_int_eq(sl_store_lease(s, t, 3 * PAGE, &a), SL_OK);
-    ck_assert_int_eq(sl_store_lease(s, t, 2 * PAGE, &b), SL_ERR_EXHAUSTED);
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, 3 * PAGE, &a), SL_OK);
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, 2 * PAGE, &b), SL_ERR_EXHAUSTED);
     ck_assert_ptr_null(b);
     ck_assert_int_eq(sl_lease_grow(a, 2), SL_ERR_EXHAUSTED);
     ck_assert_int_eq(sl_lease_n_pages(a), 3);
@@ -314,16 +313,16 @@ START_TEST(pinned_pages_are_not_evicted)
     fill(t, (int[]){0, 0, 0, 0, 0}, 5);
     fill(u, (int[]){1, 1, 1, 1, 1}, 5);
     sl_lease *a, *b, *c = NULL;
-    ck_assert_int_eq(sl_store_lease(s, t, 2 * PAGE, &a), SL_OK);
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, 2 * PAGE, &a), SL_OK);
     sl_lease_publish(a, t, 2 * PAGE);
-    ck_assert_int_eq(sl_store_lease(s, t, 2 * PAGE + 1, &b), SL_OK); /* shares both */
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, 2 * PAGE + 1, &b), SL_OK); /* shares both */
     ck_assert_int_eq(sl_lease_matched(b), 2);
     sl_lease_release(a, true);
-    ck_assert_int_eq(sl_store_lease(s, u, 2 * PAGE, &c), SL_ERR_EXHAUSTED); /* one page is left */
+    ck_assert_int_eq(sl_store_lease(s, seed_a, u, 2 * PAGE, &c), SL_ERR_EXHAUSTED); /* one page is left */
     ck_assert_int_eq(sl_lease_pages(b)[0], 0);
     sl_lease_release(b, true);
-    ck_assert_int_eq(sl_store_lease(s, u, 4 * PAGE, &c), SL_OK); /* evicts everything */
-    ck_assert_int_eq(sl_store_match(s, t, 3 * PAGE), 0);
+    ck_assert_int_eq(sl_store_lease(s, seed_a, u, 4 * PAGE, &c), SL_OK); /* evicts everything */
+    ck_assert_int_eq(sl_store_match(s, seed_a, t, 3 * PAGE), 0);
     ok(s);
     sl_lease_release(c, true);
     sl_store_destroy(s);
@@ -336,13 +335,13 @@ START_TEST(duplicates_stay_private_and_continue_the_tree)
     int32_t t[4 * PAGE];
     fill(t, (int[]){0, 1, 2, 0}, 4);
     sl_lease *a, *b;
-    ck_assert_int_eq(sl_store_lease(s, t, 2 * PAGE, &a), SL_OK);
-    ck_assert_int_eq(sl_store_lease(s, t, 3 * PAGE, &b), SL_OK); /* nothing published yet: no match */
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, 2 * PAGE, &a), SL_OK);
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, 3 * PAGE, &b), SL_OK); /* nothing published yet: no match */
     ck_assert_int_eq(sl_lease_matched(b), 0);
     sl_lease_publish(a, t, 2 * PAGE);
     sl_lease_publish(b, t, 3 * PAGE); /* two duplicates, then a child of a's page */
     ok(s);
-    ck_assert_int_eq(sl_store_match(s, t, 4 * PAGE), 3);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t, 4 * PAGE), 3);
     sl_lease_release(a, true);
     ok(s);
     sl_lease_release(b, true);
@@ -361,15 +360,15 @@ START_TEST(flush_detaches_pinned_pages)
     int32_t t[4 * PAGE];
     fill(t, (int[]){0, 1, 2, 0}, 4);
     sl_lease *a, *b, *c;
-    ck_assert_int_eq(sl_store_lease(s, t, 3 * PAGE, &a), SL_OK);
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, 3 * PAGE, &a), SL_OK);
     sl_lease_publish(a, t, 2 * PAGE);
-    ck_assert_int_eq(sl_store_lease(s, t, 3 * PAGE, &b), SL_OK);
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, 3 * PAGE, &b), SL_OK);
     sl_store_flush(s);
     ok(s);
-    ck_assert_int_eq(sl_store_match(s, t, 3 * PAGE), 0);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t, 3 * PAGE), 0);
     sl_lease_publish(a, t, 3 * PAGE); /* its beginning is gone: stays private */
-    ck_assert_int_eq(sl_store_match(s, t, 4 * PAGE), 0);
-    ck_assert_int_eq(sl_store_lease(s, t, PAGE, &c), SL_OK);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t, 4 * PAGE), 0);
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, PAGE, &c), SL_OK);
     sl_lease_publish(c, t, PAGE);
     ok(s);
     sl_lease_release(a, true);
@@ -390,10 +389,10 @@ START_TEST(without_prefix_cache)
     int32_t t[2 * PAGE];
     fill(t, (int[]){0, 1}, 2);
     sl_lease *a;
-    ck_assert_int_eq(sl_store_lease(s, t, 2 * PAGE, &a), SL_OK);
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, 2 * PAGE, &a), SL_OK);
     sl_lease_publish(a, t, 2 * PAGE);
     sl_lease_release(a, true);
-    ck_assert_int_eq(sl_store_match(s, t, 2 * PAGE), 0);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t, 2 * PAGE), 0);
     sl_store_stats st;
     sl_store_stats_get(s, &st);
     ck_assert_int_eq(st.free, 4);
@@ -410,8 +409,8 @@ static void on_walk(void *ctx, sl_store_event ev, sl_key parent, sl_key key, con
 {
     walked *w = ctx;
     ck_assert_int_eq(ev, SL_STORE_STORED);
-    ck_assert(sl_key_eq(sl_page_key(parent, tokens), key));
-    bool known = sl_key_eq(parent, (sl_key){7, 7});
+    bool known = !(parent.lo | parent.hi);
+    ck_assert(sl_key_eq(sl_page_key(known ? seed_a : parent, tokens), key));
     for (int i = 0; i < w->n; i++)
         known |= sl_key_eq(w->seen[i], parent);
     ck_assert_msg(known, "child %d before its parent", w->n);
@@ -425,7 +424,7 @@ START_TEST(walk_is_parents_first)
     sl_lease *l;
     for (int k = 0; k < 3; k++) {
         fill(t, (int[]){0, k, 2, k}, 4);
-        ck_assert_int_eq(sl_store_lease(s, t, 4 * PAGE, &l), SL_OK);
+        ck_assert_int_eq(sl_store_lease(s, seed_a, t, 4 * PAGE, &l), SL_OK);
         sl_lease_publish(l, t, 4 * PAGE);
         sl_lease_release(l, true);
     }
@@ -433,7 +432,7 @@ START_TEST(walk_is_parents_first)
     ck_assert_int_eq(sl_store_walk(s, on_walk, &w), SL_OK);
     ck_assert_int_eq(w.n, 10);
     sl_key keys[4];
-    ck_assert_uint_eq(sl_page_keys((sl_key){7, 7}, t, 4 * PAGE + 0, keys), 4);
+    ck_assert_uint_eq(sl_page_keys(seed_a, t, 4 * PAGE + 0, keys), 4);
     ck_assert(sl_key_eq(w.seen[0], keys[0]));
     sl_store_destroy(s);
 }
@@ -461,15 +460,14 @@ START_TEST(drop_takes_the_subtree)
 {
     removed r = {0};
     sl_store *s;
-    sl_store_opts o = {
-        .n_pages = 20, .fingerprint = {7, 7}, .prefix_cache = true, .event = on_removed, .event_ctx = &r};
+    sl_store_opts o = {.n_pages = 20, .prefix_cache = true, .event = on_removed, .event_ctx = &r};
     ck_assert_int_eq(sl_store_create(&o, &s, NULL), SL_OK);
     static const int kinds[3][4] = {{0, 1, 2, 2}, {0, 2, 1, 1}, {0, 1, 0, 0}};
     int32_t t[3][4 * PAGE];
     sl_lease *l[3], *again;
     for (int i = 0; i < 3; i++) {
         fill(t[i], kinds[i], 4);
-        ck_assert_int_eq(sl_store_lease(s, t[i], 4 * PAGE, &l[i]), SL_OK);
+        ck_assert_int_eq(sl_store_lease(s, seed_a, t[i], 4 * PAGE, &l[i]), SL_OK);
         sl_lease_publish(l[i], t[i], 3 * PAGE);
     }
     sl_lease_release(l[2], true);                /* its pages 2 and 3: cached and free */
@@ -478,21 +476,21 @@ START_TEST(drop_takes_the_subtree)
     ck_assert_int_eq(r.n, 3);
     ok(s);
     ck_assert_int_eq(sl_lease_drop(l[0], 1), 0); /* gone already */
-    ck_assert_int_eq(sl_store_match(s, t[0], 4 * PAGE), 1);
-    ck_assert_int_eq(sl_store_match(s, t[2], 4 * PAGE), 1);
-    ck_assert_int_eq(sl_store_match(s, t[1], 4 * PAGE), 3);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t[0], 4 * PAGE), 1);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t[2], 4 * PAGE), 1);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t[1], 4 * PAGE), 3);
     sl_lease_publish(l[0], t[0], 4 * PAGE); /* it continues nothing that is in the tree */
-    ck_assert_int_eq(sl_store_match(s, t[0], 4 * PAGE), 1);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t[0], 4 * PAGE), 1);
     ok(s);
-    ck_assert_int_eq(sl_store_lease(s, t[0], 4 * PAGE, &again),
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t[0], 4 * PAGE, &again),
                      SL_OK); /* computed again, while the old one is held */
     ck_assert_int_eq(sl_lease_matched(again), 1);
     sl_lease_publish(again, t[0], 4 * PAGE);
-    ck_assert_int_eq(sl_store_match(s, t[0], 4 * PAGE), 3);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t[0], 4 * PAGE), 3);
     ok(s);
     sl_lease_release(l[0], true);
     sl_lease_release(again, true);
-    ck_assert_int_eq(sl_store_match(s, t[0], 4 * PAGE), 3);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t[0], 4 * PAGE), 3);
     r.n = 0;
     ck_assert_int_eq(sl_lease_drop(l[1], 0),
                      6); /* the root of all: 3 and 3 pages, one of them shared, and the last */
@@ -501,6 +499,51 @@ START_TEST(drop_takes_the_subtree)
     sl_store_stats_get(s, &st);
     ck_assert_int_eq(st.free, 20);
     ok(s);
+    sl_store_destroy(s);
+}
+END_TEST
+
+/* Leases of different seeds share no page, and each goes on sharing with its own. */
+START_TEST(seeds_keep_equal_tokens_apart)
+{
+    sl_store *s = make(12, true);
+    int32_t t[3 * PAGE];
+    fill(t, (int[]){0, 1, 2}, 3);
+    sl_lease *a, *b, *again;
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, 3 * PAGE, &a), SL_OK);
+    sl_lease_publish(a, t, 3 * PAGE);
+    ck_assert_int_eq(sl_store_match(s, seed_b, t, 3 * PAGE), 0);
+    ck_assert_int_eq(sl_store_lease(s, seed_b, t, 3 * PAGE, &b), SL_OK);
+    ck_assert_int_eq(sl_lease_matched(b), 0);
+    sl_lease_publish(b, t, 3 * PAGE);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_ne(sl_lease_pages(a)[i], sl_lease_pages(b)[i]);
+    ok(s);
+    ck_assert_int_eq(sl_store_lease(s, seed_b, t, 3 * PAGE, &again), SL_OK);
+    ck_assert_int_eq(sl_lease_matched(again), 2);
+    ck_assert_int_eq(sl_lease_pages(again)[0], sl_lease_pages(b)[0]);
+    sl_lease_release(a, true);
+    sl_lease_release(b, false);
+    sl_lease_release(again, false);
+    ck_assert_int_eq(sl_store_match(s, seed_a, t, 3 * PAGE), 2); /* the other's end changes nothing */
+    ok(s);
+    sl_store_destroy(s);
+}
+END_TEST
+
+/* The key of a first page does not give its seed away to the other: found only with key, seed, parent and tokens. */
+START_TEST(a_forged_key_is_not_enough)
+{
+    sl_store *s = make(4, true);
+    int32_t t[PAGE];
+    fill(t, (int[]){0}, 1);
+    sl_lease *a;
+    ck_assert_int_eq(sl_store_lease(s, seed_a, t, PAGE, &a), SL_OK);
+    sl_lease_publish(a, t, PAGE);
+    sl_key key = sl_page_key(seed_a, t);
+    ck_assert_int_eq(sl_store_find(s, key, seed_a, NONE, t), sl_lease_pages(a)[0]);
+    ck_assert_int_eq(sl_store_find(s, key, seed_b, NONE, t), NONE);
+    sl_lease_release(a, true);
     sl_store_destroy(s);
 }
 END_TEST
@@ -535,6 +578,8 @@ int main(void)
     tcase_add_test(t, without_prefix_cache);
     tcase_add_test(t, walk_is_parents_first);
     tcase_add_test(t, drop_takes_the_subtree);
+    tcase_add_test(t, seeds_keep_equal_tokens_apart);
+    tcase_add_test(t, a_forged_key_is_not_enough);
     tcase_add_test(t, page_keys_commit_to_the_prefix);
     suite_add_tcase(s, t);
     return run_suite(s);

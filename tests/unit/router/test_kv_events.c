@@ -33,12 +33,11 @@ static void say(int i, size_t n)
 {
     uint8_t *keys = calloc(n, 32), *tokens = calloc(n, 256);
     for (size_t k = 0; k < n; k++) {
+        keys[32 * k] = k ? (uint8_t)(1 + i) : 0; /* a first page has no parent */
         keys[32 * k + 16] = (uint8_t)(1 + i);
         memcpy(keys + 32 * k + 24, &k, sizeof k);
         tokens[256 * k] = (uint8_t)(10 + i);
     }
-    if (n)
-        memcpy(keys, &h.r->cluster.fingerprint, 16);
     sl_msg_kv_events e = {.sequence = ++sent[i], .stored = {keys, 32 * n}, .tokens = {tokens, 256 * n}};
     sl_kv_on_events(w[i], &e);
     free(keys);

@@ -368,7 +368,9 @@ START_TEST(cache_events_feed_the_index)
     sl_group_release(c.group);
     h_run(&h, 10);
     sl_key keys[3];
-    sl_page_keys(h.mo.fingerprint, ids, 200, keys);
+    sl_share_domain everybody;
+    ck_assert(sl_share_domain_of(SL_SHARE_ALL, "", "", 0, &everybody));
+    sl_page_keys(sl_share_seed(h.mo.fingerprint, &everybody), ids, 200, keys);
     sl_member *w = sl_member_find(h.r, sl_mock_count(h.w[1])->worker_id);
     ck_assert_uint_eq(sl_keyset_match(w->prefix, keys, 3), 3);
     ck_assert_uint_eq(w->kv_sequence, 1);

@@ -81,6 +81,7 @@ typedef struct creq {
     sl_status status; /* of the last failure */
     char reason[400];
     uint32_t cached_tokens, matched_pages;
+    sl_key seed; /* of its page keys */
     uint8_t finish;
     int32_t matched_stop;
     uint64_t retry_ns;

@@ -91,7 +91,8 @@ static void place(cluster *c, creq *r)
                                  .tokens = r->tokens,
                                  .n_tokens = r->n_tokens,
                                  .deadline_ms = c->o.deadline_ms,
-                                 .sampling = {wr.data, wr.len}};
+                                 .sampling = {wr.data, wr.len},
+                                 .seed = r->seed};
     cluster_send(d, &m);
     sl_wr_free(&wr);
 }
@@ -131,7 +132,8 @@ static void on_reserved(cluster *c, creq *r, const sl_msg_reserved *m)
                                  .pages = m->pages,
                                  .n_pages = m->n_pages,
                                  .deadline_ms = c->o.deadline_ms,
-                                 .sampling = {wr.data, wr.len}};
+                                 .sampling = {wr.data, wr.len},
+                                 .seed = r->seed};
     memcpy(o.prefill.decode_addr, d->listen, sizeof o.prefill.decode_addr);
     cluster_send(p, &o);
     sl_wr_free(&wr);
@@ -382,7 +384,8 @@ creq *cluster_request(cluster *c, const int32_t *prompt, int n_prompt, int max_t
                 .prefill = -1,
                 .decode = -1,
                 .max_attempts = 20,
-                .matched_stop = -1};
+                .matched_stop = -1,
+                .seed = {1, 1}};
     r->tokens = malloc(((size_t)n_prompt + (size_t)max_tokens + 8) * sizeof *r->tokens);
     memcpy(r->tokens, prompt, (size_t)n_prompt * sizeof *prompt);
     sl_sampling_default(&r->sampling);

@@ -128,6 +128,29 @@ START_TEST(prefix_reuse)
 }
 END_TEST
 
+/* The same tokens with another seed: nothing is reused, neither of the prefill worker's pages nor of the decode
+ * worker's, and the stream is the same. With the first seed again, both are. */
+START_TEST(seeds_share_nothing)
+{
+    cluster_opts o = cluster_defaults();
+    cluster_start(&c, &o);
+    cluster_make_prompt(prompt, 640, o.vocab, 9);
+    creq *a = cluster_request(&c, prompt, 640, 30);
+    run_to_end(20);
+    creq *b = cluster_request(&c, prompt, 640, 30);
+    b->seed = (sl_key){1, 2};
+    run_to_end(20);
+    ck_assert_uint_eq(b->cached_tokens, 0);
+    ck_assert_uint_eq(b->matched_pages, 0);
+    ck_assert_mem_eq(a->tokens, b->tokens, 670 * sizeof *a->tokens);
+    creq *d = cluster_request(&c, prompt, 640, 30);
+    run_to_end(20);
+    ck_assert_uint_eq(d->cached_tokens, 9 * 64);
+    ck_assert_uint_eq(d->matched_pages, 9);
+    cluster_stop(&c);
+}
+END_TEST
+
 START_TEST(retraction)
 {
     cluster_opts o = cluster_defaults();
@@ -241,6 +264,7 @@ int main(void)
     tcase_add_test(t, many_at_once);
     tcase_add_test(t, thousand_tokens);
     tcase_add_test(t, prefix_reuse);
+    tcase_add_test(t, seeds_share_nothing);
     tcase_add_test(t, retraction);
     tcase_add_test(t, does_not_fit);
     tcase_add_test(t, bad_requests);

@@ -436,7 +436,8 @@ START_TEST(late_messages)
                                  .n_tokens = 300,
                                  .pages = pages,
                                  .n_pages = 5,
-                                 .sampling = {w.data, w.len}};
+                                 .sampling = {w.data, w.len},
+                                 .seed = a->seed};
     memcpy(m.prefill.decode_addr, decode0()->listen, sizeof m.prefill.decode_addr);
     cluster_send(prefill0(), &m); /* again: dropped */
     m.prefill.rid = 0x777;        /* a ticket that never was: computed, its COMMIT is dropped */
