@@ -1,4 +1,6 @@
-/* `sluice config`: what a configuration file and --set values come to, or the reference of all keys. */
+/*
+ * `sluice config`: prints the effective values of a configuration file with --set values, or the reference of all keys.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +24,8 @@ int sl_cmd_config(int argc, char **argv)
     const char *reference = NULL;
     const sl_arg args[] = {
         SL_CLI_CONFIG_ARGS(config),
-        {"reference", SL_ARG_CHOICE, &reference, "FORMAT", "Print the reference of all keys instead.", 0, 0,
-         formats},
+        {"reference", SL_ARG_CHOICE, &reference, "FORMAT",
+         "Print the reference of all keys instead of the values.", 0, 0, formats},
     };
     switch (sl_args_parse("[--config FILE] [--set KEY=VALUE]... | --reference md|yaml", args, SL_COUNT(args),
                           argc, argv)) {

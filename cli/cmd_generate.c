@@ -1,7 +1,7 @@
 /*
- * `sluice generate`: one checkpoint, one process, one request: chunked prefill, then decode, resident or
- * hierarchical. It is the reference that the cluster's output is compared with, so it uses the same engine,
- * sampler and tokenizer and nothing else.
+ * `sluice generate`: runs one request on one checkpoint in one process: chunked prefill, then decode, resident or
+ * hierarchical. Its output is the reference for the output of a cluster, so it uses the same engine, sampler and
+ * tokenizer, and nothing else.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "cli/generate.h"
 #include "cli/model_args.h"
 
-/* What the flags say, apart from the run itself. */
+/* The values of the flags. */
 typedef struct flags {
     sl_local_run_opts run;
     const char *mode, *prompt, *ids;
@@ -19,7 +19,7 @@ typedef struct flags {
 
 static const char *const modes[] = {"resident", "hierarchical", NULL};
 
-/* "1,2,3" to ids. */
+/* Parses "1,2,3" into token ids, which the caller frees. */
 static sl_status parse_ids(const char *text, int32_t **out, size_t *n, sl_err *err)
 {
     size_t cap = 1;
@@ -51,7 +51,7 @@ static sl_status read_prompt(const flags *f, sl_local_run *r, sl_err *err)
     if (!f->prompt == !f->ids)
         return sl_fail(err, SL_ERR_INVALID, "give either --prompt or --ids");
     sl_status st = sl_tokenizer_load(f->run.dir, &r->tok, f->ids ? NULL : err);
-    if (f->ids) /* the tokenizer then only makes the output's text, and may be missing */
+    if (f->ids) /* with --ids the tokenizer only makes the text of the output, and may be missing */
         return parse_ids(f->ids, &r->prompt, &r->n_prompt, err);
     SL_TRY(st);
     SL_TRY(sl_tokenizer_encode(r->tok, f->prompt, strlen(f->prompt), SL_TOK_ADD_SPECIAL, &r->prompt,
@@ -90,30 +90,31 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
          NULL},
         {"seed", SL_ARG_U64, &o->seed, "N", "Seed of the sampler. Default 0.", 0, 0, NULL},
         {"hot-rows", SL_ARG_INT, &o->hot_rows, "N",
-         "Rows per layer in the hot buffer of hierarchical mode; 0 means twice index_topk. Default 0.", 0,
-         SL_HOT_ROWS_MAX, NULL},
+         "Number of rows per layer in the hot buffer of hierarchical mode; 0 means twice index_topk. Default 0.",
+         0, SL_HOT_ROWS_MAX, NULL},
         {"tail-rows", SL_ARG_INT, &o->tail_rows, "N",
-         "Newest rows per layer that never leave the device, in addition to the hot rows. Default 64.", 1,
-         65536, NULL},
+         "Number of newest rows per layer that never leave the device, in addition to the hot rows. Default 64.",
+         1, 65536, NULL},
         {"policy", SL_ARG_AUTO, &o->policy, "NAME",
-         "Which hot row makes room for a missing one. auto, the default, chooses by backend.", 0, 0,
-         sl_evict_policy_names()},
-        {"chunk", SL_ARG_INT, &o->chunk, "N", "Prompt tokens per prefill step. Default 512.", 1, 1 << 20,
-         NULL},
+         "How the hot row that a missing row replaces is chosen. auto, the default, decides by the backend.",
+         0, 0, sl_evict_policy_names()},
+        {"chunk", SL_ARG_INT, &o->chunk, "N", "Number of prompt tokens per prefill step. Default 512.", 1,
+         1 << 20, NULL},
         SL_CLI_INDEXER_ARG(o->indexer),
         SL_CLI_ROW_FORMAT_ARG(o->row_format),
         SL_CLI_ACT_ARG(o->act),
         {"layout", SL_ARG_AUTO, &o->layout, "NAME",
-         "Order of the rows in host memory. auto, the default, chooses by backend.", 0, 0, sl_layout_names()},
+         "Order of the rows in host memory. auto, the default, decides by the backend.", 0, 0,
+         sl_layout_names()},
         {"algorithm", SL_ARG_TEXT, &o->algorithm, "NAME",
          "Sparse algorithm: dsa, the default, selects rows with the checkpoint's indexer; dense reads all rows.",
          0, 0, NULL},
-        {"sinks", SL_ARG_INT, &o->sink_tokens, "N", "First tokens that are always selected. Default 0.", 0,
-         1 << 20, NULL},
-        {"recent", SL_ARG_INT, &o->recent_tokens, "N", "Newest tokens that are always selected. Default 0.",
-         0, 1 << 20, NULL},
+        {"sinks", SL_ARG_INT, &o->sink_tokens, "N",
+         "Number of first tokens that are always selected. Default 0.", 0, 1 << 20, NULL},
+        {"recent", SL_ARG_INT, &o->recent_tokens, "N",
+         "Number of newest tokens that are always selected. Default 0.", 0, 1 << 20, NULL},
         {"min-tokens", SL_ARG_INT, &o->min_tokens, "N",
-         "Sequences shorter than this read every row. Default 0.", 0, 1 << 24, NULL},
+         "Sequences with fewer tokens than this read every row. Default 0.", 0, 1 << 24, NULL},
         SL_CLI_BACKEND_ARG(o->backend),
         SL_CLI_THREADS_ARG(o->threads),
         {"poison", SL_ARG_FLAG, &o->poison, NULL,
@@ -123,18 +124,13 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
                          argv);
 }
 
-static sl_status generate(const flags *f, sl_err *err)
+/* The caller closes r, also after a failure. */
+static sl_status generate(const flags *f, sl_local_run *r, sl_err *err)
 {
-    sl_local_run r = {0};
-    sl_status st = read_prompt(f, &r, err);
-    if (st == SL_OK)
-        st = sl_local_run_open(&r, &f->run, err);
-    if (st == SL_OK)
-        st = sl_local_run_request(&r, &f->run, err);
-    if (st == SL_OK)
-        st = sl_cli_print_run(&r, &f->run, f->json, stdout, err);
-    sl_local_run_close(&r);
-    return st;
+    SL_TRY(read_prompt(f, r, err));
+    SL_TRY(sl_local_run_open(r, &f->run, err));
+    SL_TRY(sl_local_run_request(r, &f->run, err));
+    return sl_cli_print_run(r, &f->run, f->json, stdout, err);
 }
 
 int sl_cmd_generate(int argc, char **argv)
@@ -151,12 +147,12 @@ int sl_cmd_generate(int argc, char **argv)
     case SL_ARGS_RUN:
         break;
     }
-    if (!f.run.dir) {
-        fprintf(stderr, "sluice generate: --model DIR is required\n");
+    if (!sl_cli_model_given("generate", f.run.dir))
         return SL_EXIT_USAGE;
-    }
     f.run.hierarchical = strcmp(f.mode, "hierarchical") == 0;
     sl_err err = {0};
-    sl_status st = generate(&f, &err);
+    sl_local_run r = {0};
+    sl_status st = generate(&f, &r, &err);
+    sl_local_run_close(&r);
     return st == SL_OK ? SL_EXIT_OK : sl_args_fail("generate", st, &err);
 }

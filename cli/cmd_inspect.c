@@ -1,5 +1,7 @@
-/* `sluice inspect`: what a checkpoint directory holds, from its config and the tensors' headers; nothing is
- * loaded. */
+/*
+ * `sluice inspect`: shows what a checkpoint directory contains. It reads the config and the headers of the tensors, and
+ * loads no weights.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +11,7 @@
 #include "engine/engine.h"
 #include "model/checkpoint.h"
 
-/* What the tensors come to. */
+/* Sums over the tensors of a checkpoint. */
 typedef struct tally {
     uint64_t count, bytes, params;
     uint64_t count_of[SL_ST_DTYPES], bytes_of[SL_ST_DTYPES];
@@ -131,13 +133,14 @@ static int inspect(const char *dir, const sl_local_checkpoint *m, bool tensors, 
     sl_checkpoint *ck = NULL;
     sl_status st =
         sl_engine_geometry(&m->cfg, &cache, &sl_algo_dsa, SL_LAYOUT_PAGE_FIRST, (sl_key){1, 1}, &g, &err);
-    if (st == SL_OK && m->has_weights) {
-        st = sl_checkpoint_open(dir, &ck, &err);
-        if (st == SL_OK)
-            t = tally_of(ck);
-    }
     if (st != SL_OK)
         return sl_args_fail("inspect", st, &err);
+    if (m->has_weights) {
+        st = sl_checkpoint_open(dir, &ck, &err);
+        if (st != SL_OK)
+            return sl_args_fail("inspect", st, &err);
+        t = tally_of(ck);
+    }
     int rc = SL_EXIT_OK;
     if (json)
         rc = print_json(m, &t, &g);
@@ -169,10 +172,8 @@ int sl_cmd_inspect(int argc, char **argv)
     case SL_ARGS_RUN:
         break;
     }
-    if (!dir) {
-        fprintf(stderr, "sluice inspect: --model DIR is required\n");
+    if (!sl_cli_model_given("inspect", dir))
         return SL_EXIT_USAGE;
-    }
     sl_err err = {0};
     sl_local_checkpoint m;
     sl_status st = sl_local_checkpoint_read(dir, indexer, rows, &m, &err);

@@ -1,5 +1,6 @@
-/* `sluice plan`: memory per request and largest batch for a model, from its config alone; no GPU and no
- * weights needed. */
+/*
+ * `sluice plan`: computes memory per request and largest batch from a model's config; it needs no GPU and no weights.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -8,9 +9,9 @@
 #include "cli/plan_layers.h"
 #include "engine/plan.h"
 
-#define ASSUMED_GPU (139ull << 30) /* an H200's usable memory */
+#define ASSUMED_GPU (139ull << 30) /* the usable memory of an H200 */
 
-/* The first CUDA device's memory; false when there is none. */
+/* The memory of the first CUDA device; false when there is none. */
 static bool device_memory(uint64_t *total)
 {
     sl_backend *be;
@@ -47,7 +48,8 @@ static int run_plan(const char *dir, const sl_local_checkpoint *m, sl_plan_in *i
         printf("%s: %s rows, %s indexer\n", dir, sl_row_format_name(m->row_format),
                sl_index_format_name(m->index_format));
         if (!gpu_given)
-            printf("no GPU here and no --gpu-bytes: an H200 is assumed\n");
+            printf(
+                "this machine has no GPU and --gpu-bytes is not given: the memory of an H200 is assumed\n");
     }
     fputs(text, stdout);
     free(text);
@@ -63,22 +65,23 @@ int sl_cmd_plan(int argc, char **argv)
     const char *algorithm = "dsa";
     sl_plan_in in = {.max_step_tokens = 512, .weight_bytes = UINT64_MAX, .reserve_bytes = UINT64_MAX};
     const sl_arg args[] = {
-        {"model", SL_ARG_TEXT, &dir, "DIR", "Checkpoint directory; config.json is enough. Required.", 0, 0,
-         NULL},
+        {"model", SL_ARG_TEXT, &dir, "DIR",
+         "Directory with the checkpoint, or with its config.json alone. Required.", 0, 0, NULL},
         {"gpu-bytes", SL_ARG_BYTES, &in.gpu_bytes, "N",
-         "Device memory. Default: that of this machine's GPU, or of an H200 where there is none.", 0, 0,
+         "Bytes of device memory. Default: those of this machine's GPU, or of an H200 if it has none.", 0, 0,
          NULL},
         {"host-bytes", SL_ARG_BYTES, &in.host_bytes, "N",
-         "Host memory for pages. Default: three quarters of this machine's.", 0, 0, NULL},
+         "Bytes of host memory for pages. Default: three quarters of this machine's memory.", 0, 0, NULL},
         {"weight-bytes", SL_ARG_BYTES, &in.weight_bytes, "N",
-         "Weights on the device. Default: the size of the checkpoint's files.", 0, 0, NULL},
+         "Bytes of the weights on the device. Default: the size of the checkpoint's files.", 0, 0, NULL},
         {"reserve-bytes", SL_ARG_BYTES, &in.reserve_bytes, "N",
          "Bytes kept free on the device. Default: one sixteenth of its memory.", 0, 0, NULL},
         {"hot-rows", SL_ARG_INT, &in.hot_rows, "N",
-         "Rows of the hot buffer per request and layer. Default: twice the selection.", 0, SL_HOT_ROWS_MAX,
-         NULL},
+         "Number of rows of the hot buffer per request and layer. Default: twice the selection.", 0,
+         SL_HOT_ROWS_MAX, NULL},
         {"tail-rows", SL_ARG_INT, &in.tail_rows, "N",
-         "Newest rows per request and layer that never leave the device. Default 64.", 0, 65536, NULL},
+         "Number of newest rows per request and layer that never leave the device. Default 64.", 0, 65536,
+         NULL},
         {"max-context", SL_ARG_INT, &in.max_context, "N",
          "Tokens of the longest sequence. Default: the model's context.", 0, 1 << 24, NULL},
         {"step-tokens", SL_ARG_INT, &in.max_step_tokens, "N",
@@ -90,9 +93,10 @@ int sl_cmd_plan(int argc, char **argv)
          "A saved /metrics page of a decode worker. The hot rows of each layer are then printed instead of the plan.",
          0, 0, NULL},
         {"context", SL_ARG_INT, &layers.context, "N",
-         "With --locality: tokens of each request. Default 65536.", 1, 1 << 24, NULL},
+         "With --locality: number of tokens of each request. Default 65536.", 1, 1 << 24, NULL},
         {"swap-share", SL_ARG_REAL, &layers.swap_share, "X",
-         "With --locality: fraction of a step spent waiting for rows. Default: as measured.", 0, 1, NULL},
+         "With --locality: fraction of a step spent waiting for rows. Default: the fraction that the page shows.",
+         0, 1, NULL},
         {"json", SL_ARG_FLAG, &json, NULL, "Print one JSON object.", 0, 0, NULL},
     };
     switch (sl_args_parse("--model DIR [--gpu-bytes N] [--host-bytes N] [flags]", args, SL_COUNT(args), argc,
@@ -104,10 +108,8 @@ int sl_cmd_plan(int argc, char **argv)
     case SL_ARGS_RUN:
         break;
     }
-    if (!dir) {
-        fprintf(stderr, "sluice plan: --model DIR is required\n");
+    if (!sl_cli_model_given("plan", dir))
         return SL_EXIT_USAGE;
-    }
     sl_err err = {0};
     sl_local_checkpoint m;
     sl_status st = sl_local_checkpoint_read(dir, indexer, rows, &m, &err);

@@ -1,12 +1,12 @@
 /*
  * `sluice serve`, `router`, `prefill`, `decode`: one process of a cluster.
  *
- * serve takes its role from cluster.roles by MPI rank: the router's rank listens first and broadcasts its
- * address by MPI; no process calls MPI afterwards. router, prefill and decode have their role in their name
- * and find the router at cluster.router_host and cluster.router_port. They are started by hand, by any
- * supervisor, or as an MPMD mpirun, and may join a running cluster at any time.
+ * serve takes its role from cluster.roles by MPI rank: the rank of the router listens first and broadcasts its address
+ * by MPI; no process calls MPI afterwards. The other commands are named after their role; workers find the router at
+ * cluster.router_host and cluster.router_port. They are started by hand, by a supervisor, or by an MPMD mpirun, and may
+ * join a running cluster at any time.
  *
- * SIGTERM and SIGINT drain; a second one ends the process at once.
+ * The first SIGTERM or SIGINT begins to drain the process; a second one ends it at once.
  */
 #include "cli/config_load.h"
 #include "cli/exposure.h"
@@ -25,7 +25,7 @@
 #include "transport/transport.h"
 #include "worker/identity.h"
 
-enum { LOG_WAIT_MS = 1000 }; /* how long the end of the process waits for the reader of the log */
+enum { LOG_WAIT_MS = 1000 }; /* time that the process waits at its end until the log is written */
 
 static volatile int stop_flag;
 
@@ -45,7 +45,7 @@ static void catch_signals(void)
     sigaction(SIGINT, &act, NULL);
 }
 
-/* Workers of the same role on lower ranks: the number in "decode/2". */
+/* The number of workers of the same role on lower ranks, which is the number in a name such as "decode/2". */
 static int index_in_role(const sl_config *cfg, int rank)
 {
     int n = 0;
@@ -55,7 +55,10 @@ static int index_in_role(const sl_config *cfg, int rank)
     return n;
 }
 
-/* What workers must be, by the configuration and the checkpoint of the router. A router without weights cannot say. */
+/*
+ * The identity that workers must have according to the configuration and the checkpoint of the router. *known is false
+ * if the router has no weights, from which the identity is computed.
+ */
 static sl_status expected_identity(const sl_config *cfg, sl_worker_identity *id, bool *known, sl_err *err)
 {
     uint64_t began = sl_now_ns();
@@ -77,39 +80,61 @@ static sl_status expected_identity(const sl_config *cfg, sl_worker_identity *id,
     return SL_OK;
 }
 
-/* Listens, tells the other ranks where (under mpirun with serve), leaves MPI, serves until drained. */
+/* What must hold before the router listens, then the router itself. */
+static sl_status open_router(const sl_config *cfg, sl_worker_identity *expect, sl_router **out, sl_err *err)
+{
+    bool known = false;
+    SL_TRY(sl_log_start(err));
+    SL_TRY(sl_cli_check_exposure(cfg, SL_ROLE_ROUTER, cfg->cluster.router_host, err));
+    SL_TRY(expected_identity(cfg, expect, &known, err));
+    return sl_router_create(cfg, known ? &expect->id : NULL, out, err);
+}
+
+/*
+ * Listens, broadcasts the address to the other ranks (root >= 0: serve under mpirun), leaves MPI, serves until drained.
+ */
 static sl_status run_router(const sl_config *cfg, sl_launch *launch, int root, sl_err *err)
 {
     char address[SL_TP_ADDRESS_MAX] = "";
     sl_router *router = NULL;
     sl_worker_identity expect = {0};
-    bool known = false;
-    sl_err why = {0};
-    sl_status st, cast;
+    sl_err cast_err = {0};
 
     sl_log_init(cfg->log.level, cfg->log.json, "router");
-    st = sl_log_start(&why);
-    if (st == SL_OK)
-        st = sl_cli_check_exposure(cfg, SL_ROLE_ROUTER, cfg->cluster.router_host, &why);
-    if (st == SL_OK)
-        st = expected_identity(cfg, &expect, &known, &why);
-    if (st == SL_OK)
-        st = sl_router_create(cfg, known ? &expect.id : NULL, &router, &why);
+    sl_status st = open_router(cfg, &expect, &router, err);
     if (st == SL_OK)
         snprintf(address, sizeof address, "%s", sl_router_worker_address(router));
-    /* Also after a failure: the others wait, and an empty address tells them to give up. */
-    cast = root >= 0 ? sl_launch_bcast(launch, root, address, sizeof address, err) : SL_OK;
+    /* Broadcast after a failure, too: the other ranks wait, and an empty address tells them to give up. */
+    sl_status cast = root >= 0 ? sl_launch_bcast(launch, root, address, sizeof address, &cast_err) : SL_OK;
     sl_launch_leave(launch);
-    if (st == SL_OK)
-        st = cast == SL_OK ? sl_router_run(router, err) : cast;
-    else if (err)
-        *err = why;
+    if (st == SL_OK && cast != SL_OK) {
+        st = cast;
+        *err = cast_err;
+    } else if (st == SL_OK) {
+        st = sl_router_run(router, err);
+    }
     sl_router_destroy(router);
     sl_worker_identity_free(&expect);
     return st;
 }
 
-/* index < 0: the default name, which no other process has. */
+/* Where the router listens for workers: from MPI (root >= 0) or from the configuration. Empty if the router failed. */
+static sl_status find_router(const sl_config *cfg, sl_launch *launch, int root,
+                             char address[static SL_TP_ADDRESS_MAX], sl_err *err)
+{
+    if (root >= 0)
+        return sl_launch_bcast(launch, root, address, SL_TP_ADDRESS_MAX, err);
+    if (cfg->cluster.router_port == 0)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "cluster.router_port: 0 needs `sluice serve` under mpirun, which passes the address on; "
+            "set a port");
+    snprintf(address, SL_TP_ADDRESS_MAX, strchr(cfg->cluster.router_host, ':') ? "[%.100s]:%d" : "%.100s:%d",
+             cfg->cluster.router_host, cfg->cluster.router_port);
+    return SL_OK;
+}
+
+/* index < 0: the worker gets the default name, which no other process has. */
 static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role role, int index, int root,
                             sl_err *err)
 {
@@ -117,44 +142,29 @@ static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role rol
     uint16_t port;
     sl_worker_launch w = {
         .name = name, .rank = launch->rank < 0 ? 0 : launch->rank, .local_rank = launch->local_rank};
-    sl_status st = SL_OK;
 
     if (index < 0)
         sl_worker_default_name(role, name);
     else
         snprintf(name, sizeof name, "%s/%d", sl_role_name(role), index);
     sl_log_init(cfg->log.level, cfg->log.json, name);
-    st = sl_log_start(err);
-    if (st != SL_OK) {
-        sl_launch_leave(launch);
-        return st;
-    }
-    if (root >= 0)
-        st = sl_launch_bcast(launch, root, address, sizeof address, err);
-    else if (cfg->cluster.router_port == 0)
-        st = sl_fail(err, SL_ERR_INVALID,
-                     "cluster.router_port: 0 needs `sluice serve` under mpirun, which passes the address on; "
-                     "set a port");
-    else
-        snprintf(address, sizeof address, strchr(cfg->cluster.router_host, ':') ? "[%.100s]:%d" : "%.100s:%d",
-                 cfg->cluster.router_host, cfg->cluster.router_port);
+    sl_status st = sl_log_start(err);
+    if (st == SL_OK)
+        st = find_router(cfg, launch, root, address, err);
     sl_launch_leave(launch);
-    if (st == SL_OK && !address[0])
-        st = sl_fail(err, SL_ERR_REFUSED, "the router (rank %d) could not start; its own message says why",
-                     root);
-    if (st == SL_OK)
-        st = sl_tp_address_parse(address, host, sizeof host, &port, err);
-    if (st == SL_OK)
-        st = sl_cli_check_exposure(cfg, role, host, err);
-    if (st != SL_OK)
-        return st;
+    SL_TRY(st);
+    if (!address[0])
+        return sl_fail(err, SL_ERR_REFUSED, "the router (rank %d) could not start; its own message says why",
+                       root);
+    SL_TRY(sl_tp_address_parse(address, host, sizeof host, &port, err));
+    SL_TRY(sl_cli_check_exposure(cfg, role, host, err));
     w.router_address = address;
     catch_signals();
     return role == SL_ROLE_PREFILL ? sl_prefill_main(cfg, &w, &stop_flag, err)
                                    : sl_decode_main(cfg, &w, &stop_flag, err);
 }
 
-/* The role of this rank, and the router's rank. */
+/* *role: the role of this rank. *root: the rank of the router. */
 static sl_status role_by_rank(const sl_config *cfg, const sl_launch *l, sl_role *role, int *root, sl_err *err)
 {
     int n = cfg->cluster.roles.n;
@@ -175,7 +185,7 @@ static sl_status role_by_rank(const sl_config *cfg, const sl_launch *l, sl_role 
     return SL_OK;
 }
 
-/* role < 0: by rank. */
+/* fixed_role < 0: the MPI rank decides. */
 static int serve(const char *command, int fixed_role, int argc, char **argv)
 {
     static sl_config cfg; /* large; this runs once per process */
@@ -183,8 +193,8 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
     int32_t index = -1;
     const sl_arg args[] = {
         SL_CLI_CONFIG_ARGS(config),
-        {"index", SL_ARG_INT, &index, "N", "Name of this worker: ROLE/N. Default: ROLE@HOST/PID.", 0,
-         INT32_MAX, NULL},
+        {"index", SL_ARG_INT, &index, "N",
+         "Number in the name of this worker, ROLE/N. Default: the name ROLE@HOST/PID.", 0, INT32_MAX, NULL},
     };
     bool by_rank = fixed_role < 0;
     sl_role role = by_rank ? SL_ROLE_ROUTER : (sl_role)fixed_role;
@@ -193,7 +203,7 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
     sl_status st;
     int root = -1;
 
-    /* A reader of the log, or a peer, that goes away is an error of one write and not the end of the process. */
+    /* If the reader of the log or a peer goes away, only that write fails; the process must not end. */
     signal(SIGPIPE, SIG_IGN);
     switch (sl_args_parse(by_rank ? "--config FILE [--set KEY=VALUE]..."
                                   : "--config FILE [--set KEY=VALUE]... [--index N]",

@@ -1,11 +1,21 @@
 /*
- * `sluice verify`: whether a checkpoint gives the same logits, bit by bit, wherever its rows are and however
- * its prompt was cut: the promise of docs/architecture.md, on this machine, with this build.
+ * `sluice verify`: checks that the logits of a checkpoint are equal bit by bit wherever its rows are and in whatever
+ * chunks its prompt was computed, as docs/architecture.md promises, on this machine and with this build.
  */
 #include <stdio.h>
 
 #include "cli/model_args.h"
 #include "cli/verify.h"
+
+/* The caller closes v, also after a failure. */
+static sl_status verify(sl_cli_verify *v, const sl_cli_verify_opts *o, bool *equal, sl_err *err)
+{
+    SL_TRY(sl_cli_verify_open(v, o, err));
+    SL_TRY(sl_cli_verify_run(v, stdout, err));
+    printf("%d of %d ways shown to be equal\n", v->ways - v->differing - v->idle, v->ways);
+    *equal = !v->differing && !v->idle;
+    return SL_OK;
+}
 
 int sl_cmd_verify(int argc, char **argv)
 {
@@ -14,13 +24,15 @@ int sl_cmd_verify(int argc, char **argv)
         {"model", SL_ARG_TEXT, &o.dir, "DIR", "Checkpoint directory. Required.", 0, 0, NULL},
         SL_CLI_BACKEND_ARG(o.backend),
         {"tokens", SL_ARG_INT, &o.tokens, "N",
-         "Tokens of the random prompt. Default: three times the hot rows.", 1, 1 << 24, NULL},
-        {"steps", SL_ARG_INT, &o.steps, "N", "Tokens decoded after the prompt. Default 32.", 1, 4096, NULL},
-        {"chunk", SL_ARG_INT, &o.chunk, "N", "Prompt tokens per step. Default 512.", 1, 1 << 20, NULL},
-        {"hot-rows", SL_ARG_INT, &o.hot_rows, "N", "Rows per layer in the hot buffer. Default: index_topk.",
-         0, SL_HOT_ROWS_MAX, NULL},
+         "Number of tokens of the random prompt. Default: three times the hot rows.", 1, 1 << 24, NULL},
+        {"steps", SL_ARG_INT, &o.steps, "N", "Number of tokens decoded after the prompt. Default 32.", 1,
+         4096, NULL},
+        {"chunk", SL_ARG_INT, &o.chunk, "N", "Number of prompt tokens per step. Default 512.", 1, 1 << 20,
+         NULL},
+        {"hot-rows", SL_ARG_INT, &o.hot_rows, "N",
+         "Number of rows per layer in the hot buffer. Default: index_topk.", 0, SL_HOT_ROWS_MAX, NULL},
         {"tail-rows", SL_ARG_INT, &o.tail_rows, "N",
-         "Newest rows per layer that never leave the device. Default 64.", 1, 65536, NULL},
+         "Number of newest rows per layer that never leave the device. Default 64.", 1, 65536, NULL},
         {"seed", SL_ARG_U64, &o.seed, "N", "Seed of the prompt. Default 0.", 0, 0, NULL},
         SL_CLI_INDEXER_ARG(o.indexer),
         SL_CLI_ROW_FORMAT_ARG(o.row_format),
@@ -35,20 +47,14 @@ int sl_cmd_verify(int argc, char **argv)
     case SL_ARGS_RUN:
         break;
     }
-    if (!o.dir) {
-        fprintf(stderr, "sluice verify: --model DIR is required\n");
+    if (!sl_cli_model_given("verify", o.dir))
         return SL_EXIT_USAGE;
-    }
     sl_err err = {0};
     sl_cli_verify v;
-    sl_status st = sl_cli_verify_open(&v, &o, &err);
-    if (st == SL_OK)
-        st = sl_cli_verify_run(&v, stdout, &err);
-    bool good = st == SL_OK && !v.differing && !v.idle;
-    if (st == SL_OK)
-        printf("%d of %d ways shown to be equal\n", v.ways - v.differing - v.idle, v.ways);
+    bool equal = false;
+    sl_status st = verify(&v, &o, &equal, &err);
     sl_cli_verify_close(&v);
     if (st != SL_OK)
         return sl_args_fail("verify", st, &err);
-    return good ? SL_EXIT_OK : SL_EXIT_FAILED;
+    return equal ? SL_EXIT_OK : SL_EXIT_FAILED;
 }

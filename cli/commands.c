@@ -14,15 +14,15 @@ int sl_cmd_version(int argc, char **argv)
 }
 
 const sl_command sl_commands[] = {
-    {"serve", "one process of a cluster, its role by MPI rank", sl_cmd_serve},
+    {"serve", "one process of a cluster; the MPI rank decides its role", sl_cmd_serve},
     {"router", "the router of a cluster", sl_cmd_router},
     {"prefill", "a prefill worker; joins the router named in the configuration", sl_cmd_prefill},
     {"decode", "a decode worker; joins the router named in the configuration", sl_cmd_decode},
     {"generate", "run a checkpoint in one process and print what it produces", sl_cmd_generate},
-    {"plan", "how many requests fit: memory per request and largest batch", sl_cmd_plan},
-    {"verify", "whether a checkpoint's logits depend on where its rows are: they must not", sl_cmd_verify},
-    {"inspect", "what a checkpoint holds: config, tensors, formats, page geometry", sl_cmd_inspect},
-    {"config", "effective values of a configuration, or its reference", sl_cmd_config},
+    {"plan", "memory per request and largest batch of a model", sl_cmd_plan},
+    {"verify", "check that a checkpoint's logits do not depend on where its rows are", sl_cmd_verify},
+    {"inspect", "the contents of a checkpoint: config, tensors, formats, page geometry", sl_cmd_inspect},
+    {"config", "the effective values of a configuration, or the reference of its keys", sl_cmd_config},
     {"bench", "benchmarks of single parts", sl_cmd_bench},
     {"version", "the version", sl_cmd_version},
     {NULL, NULL, NULL},

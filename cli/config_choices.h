@@ -1,6 +1,6 @@
 /*
- * The choices of the configuration, bound to the registries of the rooms that own them: the one place that knows both.
- * A new choice is a CHOICE row in base/config_table.c and a row here.
+ * Binds each choice of the configuration to the registry of the room that owns it; no other file knows both. A new
+ * choice needs a CHOICE row in base/config_table.c and a row in config_choices.c.
  */
 #ifndef SL_CLI_CONFIG_CHOICES_H
 #define SL_CLI_CONFIG_CHOICES_H

@@ -1,4 +1,4 @@
-/* The configuration of a command: --config and --set, the same for every command that takes them. */
+/* The flags --config and --set, which are the same for every command that has a configuration. */
 #ifndef SL_CLI_CONFIG_LOAD_H
 #define SL_CLI_CONFIG_LOAD_H
 
@@ -6,19 +6,19 @@
 #include "cli/cli.h"
 
 typedef struct sl_cli_config_args {
-    const char *file; /* NULL: defaults */
+    const char *file; /* NULL: the defaults apply */
     sl_arg_list sets;
 } sl_cli_config_args;
 
-/* Rows for the command's own table of flags. */
+/* Rows of the command's table of flags. */
 #define SL_CLI_CONFIG_ARGS(a)                                                                                \
     {"config", SL_ARG_TEXT, &(a).file, "FILE", "YAML configuration file.", 0, 0, NULL},                      \
     {                                                                                                        \
         "set", SL_ARG_LIST, &(a).sets, "KEY=VALUE",                                                          \
-            "A value that overrides the file. May be given several times.", 0, 0, NULL                       \
+            "Set a key to a value that overrides the file. May be given several times.", 0, 0, NULL          \
     }
 
-/* Defaults, then the file, then the settings in order, then the checks. */
+/* Takes the defaults, then the values of the file, then those of --set in their order, and checks the result. */
 sl_status sl_cli_config_load(const sl_cli_config_args *args, sl_config *cfg, sl_err *err);
 
 #endif

@@ -38,13 +38,13 @@ static sl_status check_cluster(const sl_config *c, const char *router_host, sl_e
         return sl_fail(
             err, SL_ERR_INVALID,
             "cluster.secret_file: not set, and router and workers meet at \"%s\", which other hosts reach: "
-            "set it to the same secret everywhere, or cluster.insecure: true",
+            "set it to a file with the same secret on every host, or set cluster.insecure: true",
             router_host);
     if (advertised[0] && !sl_cli_loopback(advertised))
         return sl_fail(
             err, SL_ERR_INVALID,
-            "cluster.secret_file: not set, and workers are reached at cluster.advertise_host \"%s\": set it, "
-            "or cluster.insecure: true",
+            "cluster.secret_file: not set, and other hosts can reach this worker at cluster.advertise_host \"%s\": "
+            "set it, or set cluster.insecure: true",
             advertised);
     return SL_OK;
 }
@@ -55,8 +55,7 @@ static sl_status check_clients(const char *key, const char *host, int port, sl_e
         return SL_OK;
     return sl_fail(err, SL_ERR_INVALID,
                    "%s is \"%s\", which other hosts reach, and clients need no key: set router.keys_file or "
-                   "router.api_key_file, or "
-                   "router.insecure: true",
+                   "router.api_key_file, or set router.insecure: true",
                    key, host);
 }
 

@@ -1,6 +1,6 @@
 /*
- * What a process refuses to do unless it is told to: to be reached beyond this host without a secret (router and workers)
- * or without a key (the ports for clients).
+ * Checks before a process listens: unless the configuration allows it explicitly, other hosts must not be able to reach
+ * a router or worker without a secret, or the ports for clients without a key.
  */
 #ifndef SL_CLI_EXPOSURE_H
 #define SL_CLI_EXPOSURE_H
@@ -8,11 +8,13 @@
 #include "base/config.h"
 #include "base/msg.h"
 
-/* Whether a listener on this host name is reached by this host only. Names are resolved; "" and wildcard addresses are
- * not. A name that does not resolve counts as reached by others. */
+/*
+ * True if only this host can reach a listener on this host name. Names are resolved. False for "", for wildcard
+ * addresses, and for a name that cannot be resolved.
+ */
 bool sl_cli_loopback(const char *host);
 
-/* router_host: where workers reach the router. SL_ERR_INVALID names the key, and what to set. */
+/* router_host: the host where workers reach the router. SL_ERR_INVALID: err names the key and what to set. */
 sl_status sl_cli_check_exposure(const sl_config *cfg, sl_role role, const char *router_host, sl_err *err);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "local/run.h"
 
-/* The finished run for people, or as one JSON object. */
+/* Prints the finished run for human readers, or as one JSON object. */
 sl_status sl_cli_print_run(const sl_local_run *r, const sl_local_run_opts *o, bool json, FILE *to,
                            sl_err *err);
 

@@ -1,4 +1,4 @@
-/* The result of `sluice generate`, for people and as one JSON object. */
+/* Prints the result of `sluice generate` for human readers or as one JSON object. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -14,8 +14,7 @@ static json_t *ids_json(const int32_t *ids, size_t n)
     return a;
 }
 
-/* NaN and infinities are not JSON: null. A float needs 9 digits; a double prints with 17 and reads back the
- * same. */
+/* JSON has no NaN and no infinities: they become null. A float printed as a double is read back unchanged. */
 static json_t *logits_json(const float *v, int32_t n)
 {
     json_t *a = json_array();
@@ -69,8 +68,8 @@ static sl_status print_json(const sl_local_run *r, const sl_local_run_opts *o, c
     return bad || fputc('\n', to) == EOF ? SL_ERR_IO : SL_OK;
 }
 
-static void print_people(const sl_local_run *r, const sl_local_run_opts *o, const char *text, size_t len,
-                         FILE *to)
+static void print_text(const sl_local_run *r, const sl_local_run_opts *o, const char *text, size_t len,
+                       FILE *to)
 {
     const sl_engine_stats *s = &r->stats;
     size_t steps = r->n_output > 0 ? r->n_output - 1 : 0;
@@ -108,7 +107,7 @@ sl_status sl_cli_print_run(const sl_local_run *r, const sl_local_run_opts *o, bo
     if (json)
         st = print_json(r, o, text, len, to);
     else
-        print_people(r, o, text, len, to);
+        print_text(r, o, text, len, to);
     free(text);
     return st == SL_OK ? SL_OK : sl_fail(err, st, "cannot write the output");
 }

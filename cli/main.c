@@ -1,4 +1,4 @@
-/* Entry of the `sluice` program: finds the subcommand and runs it. */
+/* The main function of the `sluice` program: finds the subcommand and runs it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ static void print_commands(FILE *to)
     fprintf(to, "usage: sluice COMMAND [flags]\n\n");
     for (const sl_command *c = sl_commands; c->name; c++)
         fprintf(to, "  %-10s %s\n", c->name, c->help);
-    fprintf(to, "\nsluice COMMAND --help tells the flags of a command.\n");
+    fprintf(to, "\nsluice COMMAND --help explains the flags of a command.\n");
 }
 
 int main(int argc, char **argv)

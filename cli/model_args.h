@@ -1,11 +1,17 @@
-/* Rows for the flags that several commands have: how a checkpoint's numbers are represented, and where it computes. */
+/* The flags that several commands have: the checkpoint's directory and formats, and where it is computed. */
 #ifndef SL_CLI_MODEL_ARGS_H
 #define SL_CLI_MODEL_ARGS_H
 
 #include "cli/cli.h"
 #include "local/checkpoint.h"
 
-/* Each variable is a const char *: the name given; NULL or "auto" is settled from the checkpoint. */
+/* False, with a message on stderr, when the flag --model was not given. */
+bool sl_cli_model_given(const char *command, const char *dir);
+
+/*
+ * Rows of the command's table of flags. Each variable but that of --threads is a const char *, which receives the name;
+ * NULL or "auto" means that the stored weights decide.
+ */
 #define SL_CLI_INDEXER_ARG(variable)                                                                         \
     {                                                                                                        \
         "indexer", SL_ARG_AUTO, &(variable), "NAME",                                                         \
@@ -32,7 +38,7 @@
 #define SL_CLI_THREADS_ARG(variable)                                                                         \
     {                                                                                                        \
         "threads", SL_ARG_INT, &(variable), "N",                                                             \
-            "Compute threads of the cpu backend; 0, the default, uses all cores.", 0, 1024, NULL             \
+            "Number of compute threads of the cpu backend; 0, the default, uses all cores.", 0, 1024, NULL   \
     }
 
 #endif

@@ -11,7 +11,8 @@
 
 enum { MOST_BYTES = 16 << 20 };
 
-#define LINK_BYTES 45e9 /* what a gather of scattered rows reaches over PCIe gen5 x16; docs/bench */
+#define LINK_BYTES                                                                                           \
+    45e9 /* bytes per second that a gather of scattered rows reaches over PCIe gen5 x16, see docs/bench */
 
 static char *read_file(const char *path, size_t *n, sl_err *err)
 {
@@ -40,13 +41,13 @@ static void print_list(const int32_t *rows, int32_t n)
 
 static void print_table(const sl_plan_layers *o, const sl_locality *m, const int32_t *rows, double share)
 {
-    printf("requests of %d tokens, swapping takes %.1f %% of a step\n\n", o->context, 100 * share);
+    printf("requests of %d tokens; swapping takes %.1f %% of a step\n\n", o->context, 100 * share);
     printf("%5s  %6s  %8s  %s\n", "layer", "hits", "misses", "hot rows");
     for (int32_t l = 0; l < m->n_layers; l++) {
         double seen = m->hits[l] + m->misses[l];
         printf("%5d  %5.1f%%  %7.3g  ", l, seen > 0 ? 100 * m->hits[l] / seen : 0, m->misses[l]);
         if (rows[l] == SL_HOT_RESIDENT)
-            printf("all of them on the device\n");
+            printf("all rows on the device\n");
         else
             printf("%d\n", rows[l]);
     }

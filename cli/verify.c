@@ -1,8 +1,8 @@
 /*
- * See verify.h. The text is random tokens, then what greedy sampling makes of them. Every way starts from
- * nothing: the host pages are filled with bytes that are NaN in every row format, stale rows of the device
- * are NaN too, and the prompt is computed again. So a row that a way forgot to write, or reads where it is no
- * more, shows.
+ * See verify.h. The text consists of random prompt tokens and of the tokens that greedy sampling appends to them. No
+ * way can reuse rows of the way before: the host pages are first filled with bytes that are NaN in every row format,
+ * stale rows on the device are NaN as well, and the prompt is computed again. A row that was not written, or that is
+ * read from a place where it no longer is, therefore changes the logits.
  */
 #include "cli/verify.h"
 
@@ -13,22 +13,22 @@
 
 typedef enum {
     ROWS_RESIDENT,
-    ROWS_SPILLED,  /* resident for the prompt, then given back: as when a decode worker runs out of room */
-    ROWS_FROM_HOST /* opened on finished host pages: as after a hand-over */
+    ROWS_SPILLED, /* resident for the prompt, then moved to the host, as when a decode worker's device is full */
+    ROWS_FROM_HOST /* opened on complete host pages, as after a hand-over from a prefill worker */
 } way_rows;
 
 typedef struct way {
     const char *name;
     way_rows rows;
     sl_evict_policy policy;
-    int32_t cut;     /* chunks are the whole chunk / cut */
-    int32_t singles; /* tokens at the prompt's end that come one by one */
+    int32_t cut;     /* the chunks have 1/cut of the usual size */
+    int32_t singles; /* this number of tokens at the end of the prompt are computed one per step */
 } way;
 
 static const way ways[] = {
     {"resident", ROWS_RESIDENT, SL_EVICT_LRU, 1, 0},
     {"prompt in smaller chunks", ROWS_RESIDENT, SL_EVICT_LRU, 3, 0},
-    {"end of the prompt one by one", ROWS_RESIDENT, SL_EVICT_LRU, 1, 16},
+    {"end of the prompt token by token", ROWS_RESIDENT, SL_EVICT_LRU, 1, 16},
     {"hierarchical, spilled, lru", ROWS_SPILLED, SL_EVICT_LRU, 1, 0},
     {"hierarchical, spilled, clock", ROWS_SPILLED, SL_EVICT_CLOCK, 1, 0},
     {"hierarchical, from host pages", ROWS_FROM_HOST, SL_EVICT_LRU, 1, 0},
@@ -39,9 +39,9 @@ typedef struct pass {
     const way *w;
     sl_engine *engine;
     sl_seq *seq;
-    int32_t differs_at; /* first position, 0 = after the prompt; -1 none */
-    int32_t elements;   /* that differ there */
-    double largest;
+    int32_t differs_at; /* the first step whose logits differ; 0: those after the prompt; -1: none */
+    int32_t elements;   /* number of logits that differ there */
+    double largest;     /* largest difference there */
     uint64_t misses;
 } pass;
 
@@ -50,14 +50,15 @@ static int32_t context_of(const sl_cli_verify *v)
     return v->o.tokens + v->o.steps;
 }
 
-/* The numbers that were left to us: enough tokens that hot buffers must evict. */
+/* Chooses the numbers that no flag gives: enough tokens that the hot buffers must evict rows. */
 static sl_status fill_opts(sl_cli_verify *v, sl_err *err)
 {
     sl_cli_verify_opts *o = &v->o;
     const sl_model_config *c = &v->local.checkpoint.cfg;
     if (c->index_topk <= 0)
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "this checkpoint has no indexer: every row is read in every step, none is swapped in");
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "this checkpoint has no indexer: every row is read in every step and no row is swapped in");
     if (!o->hot_rows)
         o->hot_rows = c->index_topk;
     if (!o->tokens)
@@ -127,7 +128,7 @@ static sl_status check_finite(const float *x, int32_t n, int32_t at, sl_err *err
 {
     for (int32_t i = 0; i < n; i++) {
         if (!isfinite((double)x[i]))
-            return sl_fail(err, SL_ERR_CORRUPT, "logit %d after token %d is not a number", i, at);
+            return sl_fail(err, SL_ERR_CORRUPT, "logit %d after token %d is not a finite number", i, at);
     }
     return SL_OK;
 }
@@ -140,7 +141,7 @@ static int32_t best(const float *x, int32_t n)
     return k;
 }
 
-/* Logits after the prompt (at 0) or after step `at`: kept by the first way, compared by the others. */
+/* Takes the logits after the prompt (at = 0) or after step `at`: the first way keeps them, the others compare. */
 static sl_status take(sl_cli_verify *v, pass *p, int32_t at, const float *logits, sl_err *err)
 {
     int32_t n = v->local.checkpoint.cfg.vocab_size;
@@ -179,7 +180,7 @@ static sl_status prompt(sl_cli_verify *v, pass *p, sl_err *err)
     return SL_OK;
 }
 
-/* The prompt's rows to where this way wants them. */
+/* Moves the prompt's rows to the place that this way reads them from. */
 static sl_status move_rows(sl_cli_verify *v, pass *p, sl_err *err)
 {
     if (p->w->rows == ROWS_SPILLED)
@@ -216,7 +217,7 @@ static void report(sl_cli_verify *v, const pass *p, FILE *to)
                 p->elements, v->local.checkpoint.cfg.vocab_size, p->largest, rows);
     } else if (hot && !p->misses) {
         v->idle++;
-        fprintf(to, "%-30s equal, but no row was ever missed: shows nothing, give more --tokens\n",
+        fprintf(to, "%-30s equal, but no row was ever missed, which proves nothing: give more --tokens\n",
                 p->w->name);
     } else {
         fprintf(to, "%-30s %s%s\n", p->w->name, p->w == &ways[0] ? "finite" : "equal", rows);
@@ -224,18 +225,24 @@ static void report(sl_cli_verify *v, const pass *p, FILE *to)
     fflush(to);
 }
 
+static sl_status run_pass(sl_cli_verify *v, pass *p, sl_err *err)
+{
+    sl_engine_stats stats;
+    SL_TRY(open_engine(v, p, err));
+    SL_TRY(prompt(v, p, err));
+    SL_TRY(move_rows(v, p, err));
+    SL_TRY(decode(v, p, err));
+    sl_engine_stats_get(p->engine, &stats);
+    p->misses = stats.misses;
+    return SL_OK;
+}
+
 static sl_status run_way(sl_cli_verify *v, const way *w, FILE *to, sl_err *err)
 {
     pass p = {.w = w, .differs_at = -1};
-    sl_status st = open_engine(v, &p, err);
-    if (st == SL_OK && (st = prompt(v, &p, err)) == SL_OK && (st = move_rows(v, &p, err)) == SL_OK)
-        st = decode(v, &p, err);
-    if (st == SL_OK) {
-        sl_engine_stats stats;
-        sl_engine_stats_get(p.engine, &stats);
-        p.misses = stats.misses;
+    sl_status st = run_pass(v, &p, err);
+    if (st == SL_OK)
         report(v, &p, to);
-    }
     if (p.seq)
         sl_engine_seq_close(p.engine, p.seq);
     sl_engine_destroy(p.engine);
@@ -244,11 +251,10 @@ static sl_status run_way(sl_cli_verify *v, const way *w, FILE *to, sl_err *err)
 
 sl_status sl_cli_verify_run(sl_cli_verify *v, FILE *to, sl_err *err)
 {
-    sl_status st = SL_OK;
     fprintf(to, "%d prompt tokens in chunks of %d, %d steps; %s rows, %d hot; logits of %d positions, %s\n",
             v->o.tokens, v->o.chunk, v->o.steps, sl_row_format_name(v->local.checkpoint.row_format),
             v->o.hot_rows, v->o.steps + 1, sl_backend_describe(v->local.be));
-    for (size_t i = 0; i < SL_COUNT(ways) && st == SL_OK; i++)
-        st = run_way(v, &ways[i], to, err);
-    return st;
+    for (size_t i = 0; i < SL_COUNT(ways); i++)
+        SL_TRY(run_way(v, &ways[i], to, err));
+    return SL_OK;
 }

@@ -1,4 +1,4 @@
-/* Formats of a checkpoint by name; see checkpoint.h. */
+/* See checkpoint.h. */
 #include "local/checkpoint.h"
 
 #include <dirent.h>

@@ -1,6 +1,6 @@
 /*
- * What a command needs to know of a checkpoint before it is loaded: its config, and the numeric formats that "auto"
- * stands for. Reads config.json and the headers of the weights; nothing is allocated. Any thread.
+ * What a command must know about a checkpoint before it is loaded: its config, and the numeric formats that "auto"
+ * stands for. The functions read config.json and the headers of the weights, and allocate nothing. Any thread.
  */
 #ifndef SL_LOCAL_CHECKPOINT_H
 #define SL_LOCAL_CHECKPOINT_H
@@ -10,25 +10,26 @@
 
 typedef struct sl_local_checkpoint {
     sl_model_config cfg;
-    sl_dtype stored; /* of most weights; BF16 when the directory has none */
+    sl_dtype stored; /* dtype of most weights; BF16 when the directory has no weights */
     bool has_weights;
     sl_index_format index_format;
     sl_row_format row_format;
 } sl_local_checkpoint;
 
 /*
- * Reads the config of dir and settles the formats. indexer and row_format: a name of their registry (kernels/cache.h),
- * or "auto" or NULL for what suits the stored weights. SL_ERR_NOT_FOUND lists the names there are.
+ * Reads the config of dir and chooses the formats. indexer and row_format: a name of their registry (kernels/cache.h);
+ * "auto" or NULL chooses the format that suits the stored weights. SL_ERR_NOT_FOUND for an unknown name; err lists the
+ * names of the registry.
  */
 sl_status sl_local_checkpoint_read(const char *dir, const char *indexer, const char *row_format,
                                    sl_local_checkpoint *out, sl_err *err);
 
 /* Names of the dtypes of activations, NULL-terminated. */
 extern const char *const sl_local_act_names[];
-/* "f32", "bf16"; "auto" or NULL: F32 for weights stored as F32, else BF16. */
+/* name: "f32" or "bf16"; "auto" or NULL chooses F32 for weights stored as F32, else BF16. */
 sl_status sl_local_act_find(const char *name, sl_dtype stored, sl_dtype *out, sl_err *err);
 
-/* Bytes of all *.safetensors files of a directory; 0 when there are none. */
+/* The bytes of all *.safetensors files of a directory; 0 when there are none. */
 uint64_t sl_local_weight_bytes(const char *dir);
 
 #endif

@@ -1,4 +1,4 @@
-/* See open.h: backend, then model, then host store; the engine is the caller's. */
+/* See open.h: opens the backend, then the model, then the host store; the caller owns the engine. */
 #include "local/open.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* One line about long work; see progress.h. Quiet for the first two seconds, so that short commands stay clean. */
+/* See progress.h. Prints nothing in the first two seconds, so that short commands show no progress. */
 #include "local/progress.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
- * A line on stderr about work that has taken more than two seconds: rewritten on a terminal, else one line per 10 s.
- * The caller owns the struct; one thread.
+ * Shows on stderr the progress of work that takes longer than two seconds: a line that is rewritten on a terminal, else
+ * a new line every 10 s. The caller owns the struct; one thread.
  */
 #ifndef SL_LOCAL_PROGRESS_H
 #define SL_LOCAL_PROGRESS_H

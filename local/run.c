@@ -1,4 +1,4 @@
-/* Opening and running of one request in one process; see run.h. */
+/* See run.h. */
 #include "local/run.h"
 
 #include <stdlib.h>
@@ -109,22 +109,27 @@ void sl_local_run_close(sl_local_run *r)
     *r = (sl_local_run){0};
 }
 
-/* Prefill in chunks; *logits are those of the last prompt position. */
+static sl_status run_chunks(sl_local_run *r, sl_local_progress *p, const float **logits, sl_err *err)
+{
+    int32_t total = (int32_t)r->n_prompt, chunk = sl_model_get_opts(r->local.model)->max_tokens;
+    for (int32_t done = 0; done < total;) {
+        int32_t n = total - done < chunk ? total - done : chunk;
+        sl_step_item it = {
+            .seq = r->seq, .tokens = r->prompt + done, .n_tokens = n, .want_logits = done + n == total};
+        SL_TRY(sl_engine_step(r->engine, &it, 1, NULL, err));
+        *logits = it.logits;
+        done += n;
+        sl_local_progress_update(p, (uint64_t)done, (uint64_t)total, "tokens");
+    }
+    return SL_OK;
+}
+
+/* Prefills in chunks; *logits are those of the last prompt position. */
 static sl_status prefill(sl_local_run *r, const float **logits, sl_err *err)
 {
     sl_local_progress p;
     sl_local_progress_begin(&p, "prefill");
-    int32_t total = (int32_t)r->n_prompt, chunk = sl_model_get_opts(r->local.model)->max_tokens;
-    sl_status st = SL_OK;
-    for (int32_t done = 0; done < total && st == SL_OK;) {
-        int32_t n = total - done < chunk ? total - done : chunk;
-        sl_step_item it = {
-            .seq = r->seq, .tokens = r->prompt + done, .n_tokens = n, .want_logits = done + n == total};
-        st = sl_engine_step(r->engine, &it, 1, NULL, err);
-        *logits = it.logits;
-        done += n;
-        sl_local_progress_update(&p, (uint64_t)done, (uint64_t)total, "tokens");
-    }
+    sl_status st = run_chunks(r, &p, logits, err);
     sl_local_progress_end(&p);
     return st;
 }
@@ -134,31 +139,34 @@ static sl_status sample(sl_local_run *r, const float *logits, int32_t *id, sl_er
     sl_history h = {
         .prompt = r->prompt, .n_prompt = r->n_prompt, .output = r->output, .n_output = r->n_output};
     sl_sampled s;
-    sl_status st = sl_sample(r->sampler, logits, &r->sampling, &h, r->n_prompt + r->n_output, &s, err);
-    if (st == SL_OK)
-        *id = s.id;
-    return st;
+    SL_TRY(sl_sample(r->sampler, logits, &r->sampling, &h, r->n_prompt + r->n_output, &s, err));
+    *id = s.id;
+    return SL_OK;
+}
+
+static sl_status run_steps(sl_local_run *r, const sl_local_run_opts *o, sl_local_progress *p,
+                           const float *logits, sl_err *err)
+{
+    while (r->n_output < (size_t)o->max_new && !r->stopped) {
+        int32_t id;
+        SL_TRY(sample(r, logits, &id, err));
+        r->output[r->n_output++] = id;
+        r->stopped = sl_sampling_is_stop(&r->sampling, r->sampler, id);
+        if (r->stopped || r->n_output == (size_t)o->max_new)
+            break;
+        sl_step_item it = {.seq = r->seq, .tokens = &id, .n_tokens = 1, .want_logits = true};
+        SL_TRY(sl_engine_step(r->engine, &it, 1, NULL, err));
+        logits = it.logits;
+        sl_local_progress_update(p, r->n_output, (uint64_t)o->max_new, "tokens");
+    }
+    return SL_OK;
 }
 
 static sl_status decode(sl_local_run *r, const sl_local_run_opts *o, const float *logits, sl_err *err)
 {
     sl_local_progress p;
     sl_local_progress_begin(&p, "decode");
-    sl_status st = SL_OK;
-    while (r->n_output < (size_t)o->max_new && !r->stopped) {
-        int32_t id;
-        if ((st = sample(r, logits, &id, err)) != SL_OK)
-            break;
-        r->output[r->n_output++] = id;
-        r->stopped = sl_sampling_is_stop(&r->sampling, r->sampler, id);
-        if (r->stopped || r->n_output == (size_t)o->max_new)
-            break;
-        sl_step_item it = {.seq = r->seq, .tokens = &id, .n_tokens = 1, .want_logits = true};
-        if ((st = sl_engine_step(r->engine, &it, 1, NULL, err)) != SL_OK)
-            break;
-        logits = it.logits;
-        sl_local_progress_update(&p, r->n_output, (uint64_t)o->max_new, "tokens");
-    }
+    sl_status st = run_steps(r, o, &p, logits, err);
     sl_local_progress_end(&p);
     return st;
 }

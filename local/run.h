@@ -1,10 +1,9 @@
 /*
- * One request in one process: opens a checkpoint, prefills the prompt in chunks, then decodes, resident or
- * hierarchical. `sluice generate` runs it; `sluice bench ttft` compares a cluster with it. It uses the engine
- * and the sampler that the workers use and nothing else, so its output is what a cluster's is compared with.
+ * Runs one request in one process: opens a checkpoint, prefills the prompt in chunks, then decodes, resident or
+ * hierarchical. `sluice generate` uses it, and `sluice bench ttft` compares a cluster with it. It uses the same engine
+ * and sampler as the workers, and nothing else, so its output is the reference for the output of a cluster.
  *
- * An sl_local_run owns everything in it, prompt and tokenizer included, until sl_local_run_close(). One
- * thread.
+ * An sl_local_run owns everything in it, including prompt and tokenizer, until sl_local_run_close(). One thread.
  */
 #ifndef SL_LOCAL_RUN_H
 #define SL_LOCAL_RUN_H
@@ -13,7 +12,7 @@
 #include "model/sampler.h"
 #include "model/tokenizer.h"
 
-/* Names are those of the registries; NULL or "auto": settled by checkpoint and backend. */
+/* The names are those of the registries; NULL or "auto": the checkpoint and the backend decide. */
 typedef struct sl_local_run_opts {
     const char *dir, *backend;
     const char *algorithm; /* NULL: dsa */
@@ -21,8 +20,8 @@ typedef struct sl_local_run_opts {
     bool hierarchical; /* the prompt's rows leave the device after prefill */
     bool want_logits, ignore_eos;
     bool poison;                                               /* see sl_engine_opts */
-    int32_t max_new;                                           /* tokens to produce */
-    int32_t chunk;                                             /* prompt tokens of one step */
+    int32_t max_new;                                           /* number of tokens to produce */
+    int32_t chunk;                                             /* number of prompt tokens per step */
     int32_t hot_rows;                                          /* 0: twice index_topk */
     int32_t tail_rows, sink_tokens, recent_tokens, min_tokens; /* see sl_engine_opts */
     int32_t threads;
@@ -32,11 +31,11 @@ typedef struct sl_local_run_opts {
 } sl_local_run_opts;
 
 typedef struct sl_local_run {
-    sl_tokenizer *tok; /* NULL when the directory has none and ids were given */
+    sl_tokenizer *tok; /* NULL when the prompt was given as ids and the directory has no tokenizer */
     int32_t *prompt, *output;
     size_t n_prompt, n_output;
-    float *prompt_logits; /* [vocab_size], when wanted */
-    bool stopped;         /* at an end token; else at max_new */
+    float *prompt_logits; /* [vocab_size]; NULL unless want_logits */
+    bool stopped;         /* ended with an end token; else because of max_new */
     sl_local local;
     sl_engine *engine;
     sl_sampler *sampler;
@@ -46,11 +45,11 @@ typedef struct sl_local_run {
     sl_engine_stats stats;
 } sl_local_run;
 
-/* Loads everything for r->prompt. On failure sl_local_run_close() frees the parts that were opened. */
+/* Loads and opens what r->prompt needs. After a failure, sl_local_run_close() frees the parts that were opened. */
 sl_status sl_local_run_open(sl_local_run *r, const sl_local_run_opts *o, sl_err *err);
-/* Prefill, then decode until an end token or max_new. Once after opening, then once after every restart. */
+/* Prefills, then decodes until an end token or max_new tokens. Call it once after opening and after each restart. */
 sl_status sl_local_run_request(sl_local_run *r, const sl_local_run_opts *o, sl_err *err);
-/* Forgets the last request: an empty sequence and no output, for a prompt of the same length. */
+/* Discards the output and opens an empty sequence for the next prompt, which must have the same length. */
 sl_status sl_local_run_restart(sl_local_run *r, sl_err *err);
 void sl_local_run_close(sl_local_run *r);
 

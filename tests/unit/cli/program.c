@@ -9,7 +9,8 @@
 
 static const char *program;
 char output[1 << 20];
-static char errors[] = "/tmp/sl-test-cli-XXXXXX"; /* file: what the last run without its stderr said there */
+static char errors[] =
+    "/tmp/sl-test-cli-XXXXXX"; /* file with the stderr of the last run whose stderr is not in output */
 
 int run(const char *args, bool with_stderr)
 {

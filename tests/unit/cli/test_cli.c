@@ -1,6 +1,6 @@
 /*
- * The `sluice` program from outside: exit codes, messages, and the JSON of generate, plan and inspect.
- * argv[1] is the program.
+ * The commands of the `sluice` program: exit codes, messages, and the JSON of generate, plan and inspect. argv[1] is
+ * the path of the program.
  */
 #include <check.h>
 #include <math.h>
@@ -75,7 +75,7 @@ START_TEST(help_and_version)
 }
 END_TEST
 
-/* The ids of a golden prompt as "1,2,3". */
+/* Writes the ids of a golden prompt as "1,2,3". */
 static void golden_ids(sl_safetensors *st, char *out, size_t cap)
 {
     const sl_st_tensor *t = sl_st_find(st, "p2.ids");
@@ -163,7 +163,7 @@ START_TEST(plan_and_inspect)
 }
 END_TEST
 
-/* Every way has the logits of the plainest; a run in which no row is swapped in is not taken for a proof. */
+/* All ways have equal logits. A way in which no row is swapped in is not counted as shown to be equal. */
 START_TEST(verify_shows_equal_logits)
 {
     ck_assert_int_eq(run("verify --steps 8 --model " YARN, true), 0);

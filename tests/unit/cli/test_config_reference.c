@@ -1,6 +1,6 @@
 /*
- * The choices of the configuration against the registries that own them, and the freshness of the generated reference
- * files, which list those names (SL_UPDATE_REFERENCE=1 rewrites them).
+ * Compares the choices of the configuration with the registries that own them, and checks that the generated reference
+ * files, which list those names, are up to date. SL_UPDATE_REFERENCE=1 rewrites the files.
  */
 #include <stdio.h>
 #include <string.h>
@@ -41,7 +41,10 @@ START_TEST(every_name_is_accepted)
 }
 END_TEST
 
-/* The largest hot buffer that the configuration accepts is the kernels' (base includes no other room). */
+/*
+ * The configuration accepts hot buffers up to the limit of the kernels. The limit is written twice, because base/ does
+ * not include other rooms.
+ */
 START_TEST(hot_rows_end_where_the_kernels_do)
 {
     char set[64];
@@ -96,7 +99,7 @@ START_TEST(generated_files_are_fresh)
     fresh();
     check_generated("configs/reference.yaml", sl_config_reference_yaml());
     check_generated("docs/configuration.md", sl_config_reference());
-    /* and the reference file is itself a valid config that changes nothing */
+    /* The reference file is a valid configuration that does not change any default. */
     sl_config before = cfg;
     ck_assert_msg(sl_config_load_file(&cfg, "configs/reference.yaml", &err) == SL_OK, "%s", err.text);
     ck_assert_int_eq(memcmp(&before, &cfg, sizeof cfg), 0);
