@@ -278,6 +278,7 @@ static void fields_of_peer_hello(codec *c, sl_msg_peer_hello *m)
     f_str(c, "cluster_tag", m->cluster_tag, sizeof m->cluster_tag);
     f_identity(c, &m->id);
     f_u32(c, "direct_pid", &m->direct_pid);
+    f_u64(c, "decode_epoch", &m->decode_epoch);
 }
 
 static void fields_of_peer_welcome(codec *c, sl_msg_peer_welcome *m)

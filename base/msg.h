@@ -14,7 +14,8 @@
  *   worker   router   HELLO                WELCOME | REFUSE; then LOAD at every heartbeat, and PING <-> PONG
  *   router   decode   RESERVE              RESERVED (landing pages, all or nothing) | FAILED
  *   router   prefill  PREFILL              PREFILLED (committed, and the writer is drained) | FAILED
- *   prefill  decode   PEER_HELLO           PEER_WELCOME | REFUSE; once per connection, geometries must match
+ *   prefill  decode   PEER_HELLO           PEER_WELCOME | REFUSE; once per connection, geometries must match; one
+ *                                          connection for each router whose requests they serve together
  *   prefill  decode   puts, flush, COMMIT  none; a COMMIT of a dead ticket is dropped, the writer is done either way
  *   decode   router   TOKENS..., then DONE | RETRACTED | FAILED
  *   router   any      ABORT                DRAINED; prefill answers the router and, when connected, the decode worker
@@ -178,11 +179,12 @@ typedef struct sl_msg_failed {
 } sl_msg_failed;
 
 typedef struct sl_msg_peer_hello { /* prefill -> decode */
-    uint32_t version, worker_id;
+    uint32_t version, worker_id; /* worker_id: of the writer, at the router that introduces it */
     uint64_t epoch;
     char cluster_tag[64];
     sl_identity id;
-    uint32_t direct_pid; /* its process, when it would write into the arena directly; 0: not */
+    uint32_t direct_pid;   /* its process, when it would write into the arena directly; 0: not */
+    uint64_t decode_epoch; /* of the decode worker's session with that router */
 } sl_msg_peer_hello;
 
 typedef struct sl_msg_peer_welcome { /* decode -> prefill: where its arena is */

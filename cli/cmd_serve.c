@@ -158,7 +158,8 @@ static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role rol
                        root);
     SL_TRY(sl_tp_address_parse(address, host, sizeof host, &port, err));
     SL_TRY(sl_cli_check_exposure(cfg, role, host, err));
-    w.router_address = address;
+    w.routers[0] = address;
+    w.n_routers = 1;
     catch_signals();
     return role == SL_ROLE_PREFILL ? sl_prefill_main(cfg, &w, &stop_flag, err)
                                    : sl_decode_main(cfg, &w, &stop_flag, err);

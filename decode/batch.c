@@ -50,7 +50,7 @@ static void done(sl_decode *d, sl_ticket *t, sl_finish finish, int32_t matched)
                            .hits = s.hits,
                            .misses = s.misses,
                            .swap_bytes = s.swap_bytes};
-    sl_worker_tell_router(d->worker, &m);
+    sl_worker_tell_router(d->worker, t->router, &m);
     sl_log(SL_LOG_DEBUG, "decode", "done",
            "rid=%016" PRIx64 " attempt=%u produced=%u finish=%d hits=%" PRIu64 " misses=%" PRIu64
            " swap_bytes=%" PRIu64,
@@ -72,7 +72,7 @@ static void emit(sl_decode *d, sl_ticket *t, const sl_msg_token *token)
         sl_ticket_failed(d, t, SL_ERR_NO_MEMORY, true, "out of memory");
         return;
     }
-    sl_worker_tell_router(d->worker, &m);
+    sl_worker_tell_router(d->worker, t->router, &m);
     d->e.count.tokens++;
     sl_counter_add(d->c.tokens, 1);
     if (sl_sampling_is_stop(&t->sampling, d->role.sampler, token->id))
@@ -93,7 +93,7 @@ void sl_batch_retract(sl_decode *d, sl_ticket *t, const char *why)
 {
     sl_msg m = {.type = SL_MSG_RETRACTED};
     m.id = (sl_msg_id){t->rid, t->attempt};
-    sl_worker_tell_router(d->worker, &m);
+    sl_worker_tell_router(d->worker, t->router, &m);
     d->e.count.retracted++;
     sl_counter_add(d->c.retractions, 1);
     sl_log(SL_LOG_WARN, "decode", "retracted", "rid=%016" PRIx64 " attempt=%u produced=%d pages=%d why=%s",

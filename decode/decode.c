@@ -10,26 +10,27 @@
 
 /* ---- transport thread ---- */
 
-static void note(sl_decode *d, int kind)
+static void note(sl_decode *d, int kind, uint32_t router)
 {
     sl_note *n = calloc(1, sizeof *n);
     SL_CHECK(n, "out of memory");
     n->mail.kind = kind;
+    n->router = router;
     sl_mailbox_post(d->role.inbox, &n->mail.link);
 }
 
-static void on_router_up(void *arg, const sl_msg_welcome *w)
+static void on_router_up(void *arg, uint32_t router, const sl_msg_welcome *w)
 {
     (void)w;
-    note(arg, DM_ROUTER_UP);
+    note(arg, DM_ROUTER_UP, router);
 }
 
-static void on_router_down(void *arg, sl_status st, const char *why)
+static void on_router_down(void *arg, uint32_t router, sl_status st, const char *why)
 {
     (void)st;
     (void)why;
-    note(arg, DM_ROUTER_DOWN);
-    sl_wpeer_router_down(arg);
+    note(arg, DM_ROUTER_DOWN, router);
+    sl_wpeer_router_down(arg, router);
 }
 
 static void on_fatal(void *arg, sl_status st, const char *why)
@@ -40,7 +41,6 @@ static void on_fatal(void *arg, sl_status st, const char *why)
 static void on_router_msg(void *arg, sl_wmsg *m)
 {
     sl_decode *d = arg;
-    m->ep_serial = 0;
     m->mail.kind = DM_MSG;
     sl_mailbox_post(d->role.inbox, &m->mail.link);
 }
@@ -60,7 +60,7 @@ static void on_connected(void *arg, sl_wep *ep, sl_status st, const char *why)
     (void)arg;
     (void)st;
     (void)why;
-    sl_wep_close(ep, SL_TP_CLOSE_FORCE); /* cannot happen: this role connects to the router only */
+    sl_wep_close(ep, SL_TP_CLOSE_FORCE); /* cannot happen: this role connects to routers only */
 }
 
 static void on_msg(void *arg, sl_wep *ep, sl_wmsg *m)
@@ -131,11 +131,11 @@ static void on_engine_mail(void *arg, sl_wmail *m)
         sl_tickets_fenced(d, ((sl_fence *)m)->writer);
         break;
     case DM_ROUTER_UP:
-        sl_report_router_up(d);
+        sl_report_router_up(d, ((sl_note *)m)->router);
         break;
     case DM_ROUTER_DOWN:
-        d->e.router_up = false;
-        sl_tickets_router_down(d);
+        sl_report_router_down(d, ((sl_note *)m)->router);
+        sl_tickets_router_down(d, ((sl_note *)m)->router);
         break;
     default:
         SL_CHECK(false, "mail %d", m->kind);

@@ -12,7 +12,7 @@
 
 enum {
     /* transport -> engine */
-    DM_MSG = 1,     /* sl_wmsg from the router (ep_serial 0) or from a writer (worker_id) */
+    DM_MSG = 1,     /* sl_wmsg from a router, or from a writer (worker_id) */
     DM_CONNECTED,   /* sl_fence: this writer has received the memory key */
     DM_FENCED,      /* sl_fence: nothing that this writer sends can reach the arena any more */
     DM_ROUTER_UP,   /* sl_note */
@@ -36,7 +36,7 @@ enum {
  *   QUARANTINE  it has ended, its writer may not have   DRAINED, COMMIT or fence -> gone           fence_ns
  *   ENDING      it has ended, a check reads its pages   the last check is back -> gone             none
  *
- * ABORT, a failure or the loss of the router end it in every state. The one way out is sl_ticket_end(): LANDING goes
+ * ABORT, a failure or the loss of its router end it in every state. The one way out is sl_ticket_end(): LANDING goes
  * to QUARANTINE unless its writer has drained, a ticket with checks in flight goes to ENDING, every other is freed at
  * once. At deadline_ns the request has failed; at fence_ns the transport thread is asked to close the writer's
  * connection, and asked again while no answer comes. CHECKING needs no deadline: the checker always answers. WAITING
@@ -57,7 +57,9 @@ typedef struct sl_ticket {
     struct sl_ticket *next, *prev; /* in the list of all tickets */
     sl_wmsg *m;                    /* RESERVE */
     uint64_t rid, number, reserved_ns;
-    uint32_t attempt, writer;
+    uint32_t attempt;
+    uint32_t router; /* the session in which RESERVE came; rid and writer are that router's */
+    uint32_t writer;
     sl_lease *lease;
     sl_sampling sampling;
     int32_t n_prompt;
@@ -87,21 +89,34 @@ typedef struct sl_ticket {
     bool resident; /* all its rows are on the device, by choice (residency.c) */
 } sl_ticket;
 
+/* A writer as one router names it. A prefill worker that serves several routers is a writer of each, with a connection
+ * for each, so that a fence or the loss of a router touches requests of that router only. */
+typedef struct sl_writer {
+    uint32_t router, id;
+} sl_writer;
+
 typedef struct sl_fence {
     sl_wmail mail;
-    uint32_t writer;
+    sl_writer writer;
 } sl_fence;
 
 typedef struct sl_note {
     sl_wmail mail;
+    uint32_t router;
 } sl_note;
+
+/* A router's session, as the engine thread knows it. */
+typedef struct sl_decode_router {
+    uint32_t session;
+    uint64_t kv_sequence; /* of the last KV_EVENTS */
+} sl_decode_router;
 
 /* A writer's connection; transport thread. */
 typedef struct sl_wpeer {
     struct sl_wpeer *next;
-    sl_wep *ep;         /* NULL: closed, but its direct writes may not have ended */
-    uint32_t worker_id; /* 0 before PEER_HELLO */
-    int slot;           /* entry of its right to write directly, -1: none */
+    sl_wep *ep;       /* NULL: closed, but its direct writes may not have ended */
+    sl_writer writer; /* id 0: before PEER_HELLO */
+    int slot;         /* entry of its right to write directly, -1: none */
     uint64_t hello_deadline_ns;
     char address[SL_TP_ADDRESS_MAX];
 } sl_wpeer;
@@ -123,13 +138,14 @@ struct sl_decode {
         uint64_t next_number, next_order;
         sl_ticket **batch;   /* [max_batch] tickets of the current step; valid during a step only */
         sl_step_item *items; /* [max_batch] */
-        uint32_t connected[MAX_WRITERS]; /* writers with a connection, by the mail received so far */
+        sl_writer connected[MAX_WRITERS]; /* writers with a connection, by the mail received so far */
         uint32_t n_connected;
-        bool router_up;
+        sl_decode_router routers[SL_WORKER_ROUTERS_MAX];
+        int n_routers;
         struct {
-            sl_wr stored, removed, tokens; /* what the router is to be told, as in sl_msg_kv_events */
+            sl_wr stored, removed, tokens; /* what routers are to be told, as in sl_msg_kv_events */
             bool cleared;
-            uint64_t sequence;
+            uint32_t only; /* the session that is told; 0: every one */
         } kv;
         struct {
             uint64_t steps, tokens, stale, corrupt, damaged, retracted, spilled, fences;
@@ -146,7 +162,7 @@ struct sl_decode {
     struct {
         sl_wpeer *peers;
         sl_direct_host *direct; /* NULL: no writer writes directly. Made before the thread starts */
-        uint32_t bans[MAX_BANS];
+        sl_writer bans[MAX_BANS];
         uint32_t n_bans;
     } t;
 
@@ -164,9 +180,10 @@ struct sl_decode {
 /* ticket.c */
 /* Takes m, a message from the router or from a writer. */
 void sl_tickets_msg(sl_decode *d, sl_wmsg *m);
-void sl_tickets_connected(sl_decode *d, uint32_t writer);
-void sl_tickets_fenced(sl_decode *d, uint32_t writer);
-void sl_tickets_router_down(sl_decode *d);
+void sl_tickets_connected(sl_decode *d, sl_writer writer);
+void sl_tickets_fenced(sl_decode *d, sl_writer writer);
+/* Ends every ticket of this session. */
+void sl_tickets_router_down(sl_decode *d, uint32_t router);
 /* Deadlines; returns the next one. */
 uint64_t sl_tickets_tick(sl_decode *d, uint64_t now);
 /* The threads have ended: frees every ticket whatever its state. */
@@ -174,14 +191,14 @@ void sl_tickets_free_all(sl_decode *d);
 /* The one way out of every state, see ticket_state; t may be gone afterwards. Full pages stay cached. */
 void sl_ticket_end(sl_decode *d, sl_ticket *t, sl_status why);
 /* The ticket of an attempt, in any state; NULL: there is none (any more). */
-sl_ticket *sl_ticket_find(const sl_decode *d, uint64_t rid, uint32_t attempt);
+sl_ticket *sl_ticket_find(const sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt);
 /* Its writer writes no more: frees the ticket now, or when the last check of its pages has come back. */
 void sl_ticket_let_go(sl_decode *d, sl_ticket *t);
 /* Counts and logs a message that is dropped because its ticket does not exist or is in another state. */
 void sl_ticket_stale(sl_decode *d, const char *what, uint64_t rid, uint32_t attempt);
 /* FAILED to the router, for an attempt that may have no ticket. */
-void sl_ticket_tell_failed(sl_decode *d, uint64_t rid, uint32_t attempt, sl_status st, bool retryable,
-                           const char *why);
+void sl_ticket_tell_failed(sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt, sl_status st,
+                           bool retryable, const char *why);
 /* Tells the router FAILED and ends the ticket. */
 void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
@@ -213,7 +230,9 @@ int32_t sl_residency_count(const sl_decode *d);
 
 /* report.c */
 sl_store_event_fn sl_report_event;
-void sl_report_router_up(sl_decode *d);
+/* A session has begun: its router is told the whole prefix tree, and every change from now on. */
+void sl_report_router_up(sl_decode *d, uint32_t router);
+void sl_report_router_down(sl_decode *d, uint32_t router);
 void sl_report_kv_events(sl_decode *d);
 void sl_report_load(sl_decode *d);
 void sl_report_metrics_find(sl_decode *d, sl_metrics *m);
@@ -228,13 +247,19 @@ bool sl_damage_seal(sl_decode *d, sl_ticket *t, int32_t page);
 /* The patrol's turn, when it is due; returns the next time. */
 uint64_t sl_damage_patrol(sl_decode *d, uint64_t now);
 
+static inline bool sl_writer_eq(sl_writer a, sl_writer b)
+{
+    return a.router == b.router && a.id == b.id;
+}
+
 /* wpeer.c, transport thread */
 void sl_wpeer_accepted(sl_decode *d, sl_wep *ep, const char *address);
 void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m);
 void sl_wpeer_failed(sl_decode *d, sl_wep *ep, sl_status st, const char *why);
 void sl_wpeer_closed(sl_decode *d, sl_wep *ep);
 void sl_wpeer_fence(sl_decode *d, sl_fence *f);
-void sl_wpeer_router_down(sl_decode *d);
+/* Closes the connections of the writers that this router has introduced. */
+void sl_wpeer_router_down(sl_decode *d, uint32_t router);
 uint64_t sl_wpeer_tick(sl_decode *d, uint64_t now);
 
 #endif

@@ -66,6 +66,7 @@ static sl_ticket *ticket_new(sl_decode *d, sl_wmsg *m, sl_sampling *sampling, sl
                      .rid = r->rid,
                      .attempt = r->attempt,
                      .number = ++d->e.next_number,
+                     .router = m->router,
                      .writer = r->prefill_worker,
                      .lease = lease,
                      .sampling = *sampling,
@@ -92,7 +93,7 @@ static void answer_reserved(sl_decode *d, const sl_ticket *t)
                                    .matched_pages = (uint32_t)sl_lease_matched(t->lease),
                                    .pages = (uint32_t *)(uintptr_t)sl_lease_pages(t->lease),
                                    .n_pages = (size_t)sl_lease_n_pages(t->lease)};
-    sl_worker_tell_router(d->worker, &m);
+    sl_worker_tell_router(d->worker, t->router, &m);
     sl_log(SL_LOG_DEBUG, "decode", "reserved",
            "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d pages=%d matched=%d", t->rid,
            t->attempt, t->number, t->n_tokens, sl_lease_n_pages(t->lease), sl_lease_matched(t->lease));
@@ -104,13 +105,13 @@ void sl_landing_reserve(sl_decode *d, sl_wmsg *m)
     sl_sampling sampling;
     sl_lease *lease = NULL;
     sl_err err = {0};
-    if (sl_ticket_find(d, r->rid, r->attempt)) {
+    if (sl_ticket_find(d, m->router, r->rid, r->attempt)) {
         sl_ticket_stale(d, "reserve", r->rid, r->attempt);
         goto drop;
     }
     sl_status st = check_reserve(d, r, &sampling, &err);
     if (st != SL_OK) {
-        sl_ticket_tell_failed(d, r->rid, r->attempt, st, false, err.text);
+        sl_ticket_tell_failed(d, m->router, r->rid, r->attempt, st, false, err.text);
         goto drop;
     }
     const char *full = d->role.draining ? "draining"
@@ -124,13 +125,13 @@ void sl_landing_reserve(sl_decode *d, sl_wmsg *m)
     }
     if (full) {
         sl_counter_add(d->c.t_refused, 1);
-        sl_ticket_tell_failed(d, r->rid, r->attempt, SL_ERR_EXHAUSTED, true, full);
+        sl_ticket_tell_failed(d, m->router, r->rid, r->attempt, SL_ERR_EXHAUSTED, true, full);
         goto drop_sampling;
     }
     sl_ticket *t = ticket_new(d, m, &sampling, lease);
     if (!t) {
         sl_lease_release(lease, true);
-        sl_ticket_tell_failed(d, r->rid, r->attempt, SL_ERR_NO_MEMORY, true, "out of memory");
+        sl_ticket_tell_failed(d, m->router, r->rid, r->attempt, SL_ERR_NO_MEMORY, true, "out of memory");
         goto drop_sampling;
     }
     answer_reserved(d, t);
@@ -190,7 +191,7 @@ static void check_with(sl_decode *d, sl_ticket *t, sl_check *k, sl_wmsg *m)
 void sl_landing_commit(sl_decode *d, sl_wmsg *m)
 {
     const sl_msg_commit *c = &m->msg.commit;
-    sl_ticket *t = sl_ticket_find(d, c->rid, c->attempt);
+    sl_ticket *t = sl_ticket_find(d, m->router, c->rid, c->attempt);
     bool fits = t && t->number == c->ticket && t->writer == c->worker_id && t->writer == m->worker_id;
     if (fits && t->state == TICKET_QUARANTINE) { /* too late, but it says that its writer has finished */
         sl_ticket_stale(d, "commit", c->rid, c->attempt);
@@ -241,7 +242,7 @@ static void answer_pages(sl_decode *d, const sl_wmsg *m, uint32_t *crc, size_t n
 void sl_landing_pages_ask(sl_decode *d, sl_wmsg *m)
 {
     const sl_msg_pages_ask *a = &m->msg.pages_ask;
-    sl_ticket *t = sl_ticket_find(d, a->rid, a->attempt);
+    sl_ticket *t = sl_ticket_find(d, m->router, a->rid, a->attempt);
     bool fits = t && t->state == TICKET_LANDING && t->number == a->ticket && t->writer == m->worker_id &&
                 (uint64_t)a->first + a->count <= (uint64_t)sl_lease_matched(t->lease);
     sl_check *k =

@@ -1,5 +1,5 @@
 /*
- * Reports of the engine thread: changes of the prefix tree for the router, load for the heartbeat, metrics.
+ * Reports of the engine thread: changes of the prefix tree for the routers, load for the heartbeat, metrics.
  */
 #include <stdio.h>
 
@@ -30,7 +30,7 @@ static void stored(sl_decode *d, sl_key parent, sl_key key, const int32_t *token
 void sl_report_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key, const int32_t *tokens)
 {
     sl_decode *d = ctx;
-    if (!d->e.router_up)
+    if (!d->e.n_routers)
         return; /* a new session begins with the whole tree */
     switch (ev) {
     case SL_STORE_STORED:
@@ -48,34 +48,53 @@ void sl_report_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key, co
     }
 }
 
-/* Also counts a batch that memory did not suffice for: the router sees the gap. */
+/* Also counts a batch that memory did not suffice for: the routers see the gap. */
 void sl_report_kv_events(sl_decode *d)
 {
     sl_wr *s = &d->e.kv.stored, *r = &d->e.kv.removed, *t = &d->e.kv.tokens;
     if (!d->e.kv.cleared && !s->len && !r->len && !s->bad && !r->bad && !t->bad)
         return;
     sl_msg m = {.type = SL_MSG_KV_EVENTS};
-    m.kv_events = (sl_msg_kv_events){.sequence = ++d->e.kv.sequence,
-                                     .stored = {s->data, s->len},
+    m.kv_events = (sl_msg_kv_events){.stored = {s->data, s->len},
                                      .removed = {r->data, r->len},
                                      .tokens = {t->data, t->len},
                                      .cleared = d->e.kv.cleared};
-    if (!s->bad && !r->bad && !t->bad)
-        sl_worker_tell_router(d->worker, &m);
+    for (int i = 0; i < d->e.n_routers; i++) {
+        sl_decode_router *to = &d->e.routers[i];
+        if (d->e.kv.only && d->e.kv.only != to->session)
+            continue;
+        m.kv_events.sequence = ++to->kv_sequence;
+        if (!s->bad && !r->bad && !t->bad)
+            sl_worker_tell_router(d->worker, to->session, &m);
+    }
     s->len = r->len = t->len = 0;
     s->bad = r->bad = t->bad = d->e.kv.cleared = false;
 }
 
-void sl_report_router_up(sl_decode *d)
+void sl_report_router_up(sl_decode *d, uint32_t router)
 {
-    d->e.router_up = true;
-    d->e.kv.sequence = 0;
-    d->e.kv.stored.len = d->e.kv.removed.len = d->e.kv.tokens.len = 0;
+    SL_CHECK(d->e.n_routers < SL_WORKER_ROUTERS_MAX, "%d sessions", d->e.n_routers);
+    sl_report_kv_events(d); /* what the others have not been told yet is in the tree already */
+    d->e.routers[d->e.n_routers++] = (sl_decode_router){.session = router};
+    d->e.kv.only = router;
     d->e.kv.cleared = true;
     if (sl_store_walk(d->role.store, sl_report_event, d) != SL_OK)
         sl_log(SL_LOG_WARN, "decode", "kv_events_lost",
                "reason=\"out of memory for the list of cached pages\"");
     sl_report_kv_events(d);
+    d->e.kv.only = 0;
+}
+
+void sl_report_router_down(sl_decode *d, uint32_t router)
+{
+    for (int i = 0; i < d->e.n_routers; i++) {
+        if (d->e.routers[i].session == router)
+            d->e.routers[i--] = d->e.routers[--d->e.n_routers];
+    }
+    if (!d->e.n_routers) { /* nothing is kept for later: the next session begins with the whole tree */
+        d->e.kv.stored.len = d->e.kv.removed.len = d->e.kv.tokens.len = 0;
+        d->e.kv.cleared = false;
+    }
 }
 
 /* ---- metrics ---- */

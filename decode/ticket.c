@@ -18,20 +18,20 @@
 static const uint64_t MS = 1000000;
 enum { PAGE = SL_PAGE_TOKENS, PEER_GRACE_MS = 100 /* for a DRAINED in flight */ };
 
-sl_ticket *sl_ticket_find(const sl_decode *d, uint64_t rid, uint32_t attempt)
+sl_ticket *sl_ticket_find(const sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt)
 {
     for (sl_ticket *t = d->e.tickets; t; t = t->next) {
-        if (t->rid == rid && t->attempt == attempt)
+        if (t->router == router && t->rid == rid && t->attempt == attempt)
             return t;
     }
     return NULL;
 }
 
-static void tell_id(sl_decode *d, sl_msg_type type, uint64_t rid, uint32_t attempt)
+static void tell_drained(sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt)
 {
-    sl_msg m = {.type = type};
+    sl_msg m = {.type = SL_MSG_DRAINED};
     m.id = (sl_msg_id){rid, attempt};
-    sl_worker_tell_router(d->worker, &m);
+    sl_worker_tell_router(d->worker, router, &m);
 }
 
 void sl_ticket_stale(sl_decode *d, const char *what, uint64_t rid, uint32_t attempt)
@@ -42,8 +42,8 @@ void sl_ticket_stale(sl_decode *d, const char *what, uint64_t rid, uint32_t atte
            attempt);
 }
 
-void sl_ticket_tell_failed(sl_decode *d, uint64_t rid, uint32_t attempt, sl_status st, bool retryable,
-                           const char *why)
+void sl_ticket_tell_failed(sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt, sl_status st,
+                           bool retryable, const char *why)
 {
     sl_msg m = {.type = SL_MSG_FAILED};
     memset(&m.failed, 0, sizeof m.failed);
@@ -52,7 +52,7 @@ void sl_ticket_tell_failed(sl_decode *d, uint64_t rid, uint32_t attempt, sl_stat
     m.failed.status = st;
     m.failed.retryable = retryable;
     snprintf(m.failed.reason, sizeof m.failed.reason, "%.399s", why);
-    sl_worker_tell_router(d->worker, &m);
+    sl_worker_tell_router(d->worker, router, &m);
     sl_log(st == SL_ERR_EXHAUSTED ? SL_LOG_DEBUG : SL_LOG_WARN, "decode", "request_failed",
            "rid=%016" PRIx64 " attempt=%u status=%s retryable=%d reason=\"%s\"", rid, attempt,
            sl_status_name(st), retryable, m.failed.reason);
@@ -124,17 +124,17 @@ void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, 
     va_start(ap, fmt);
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
-    sl_ticket_tell_failed(d, t->rid, t->attempt, st, retryable, why);
+    sl_ticket_tell_failed(d, t->router, t->rid, t->attempt, st, retryable, why);
     sl_ticket_end(d, t, st);
 }
 
 /* ---- ABORT, DRAINED, fences ---- */
 
-static void on_abort(sl_decode *d, const sl_msg_abort *a)
+static void on_abort(sl_decode *d, uint32_t router, const sl_msg_abort *a)
 {
-    sl_ticket *t = sl_ticket_find(d, a->rid, a->attempt);
+    sl_ticket *t = sl_ticket_find(d, router, a->rid, a->attempt);
     if (!t) {
-        tell_id(d, SL_MSG_DRAINED, a->rid, a->attempt);
+        tell_drained(d, router, a->rid, a->attempt);
         return;
     }
     if (t->state == TICKET_ENDING)
@@ -152,13 +152,18 @@ static void on_abort(sl_decode *d, const sl_msg_abort *a)
     bool open = t->state == TICKET_LANDING && !t->drained;
     sl_ticket_end(d, t, (sl_status)a->status);
     if (!open)
-        tell_id(d, SL_MSG_DRAINED, a->rid, a->attempt);
+        tell_drained(d, router, a->rid, a->attempt);
 }
 
-static bool is_connected(const sl_decode *d, uint32_t writer)
+static sl_writer writer_of(const sl_ticket *t)
+{
+    return (sl_writer){t->router, t->writer};
+}
+
+static bool is_connected(const sl_decode *d, sl_writer writer)
 {
     for (uint32_t i = 0; i < d->e.n_connected; i++) {
-        if (d->e.connected[i] == writer)
+        if (sl_writer_eq(d->e.connected[i], writer))
             return true;
     }
     return d->e.n_connected == MAX_WRITERS; /* the list is full: it may have been left out */
@@ -167,15 +172,15 @@ static bool is_connected(const sl_decode *d, uint32_t writer)
 static void end_quarantine(sl_decode *d, sl_ticket *t)
 {
     sl_log(SL_LOG_DEBUG, "decode", "drained", "rid=%016" PRIx64 " attempt=%u", t->rid, t->attempt);
-    tell_id(d, SL_MSG_DRAINED, t->rid, t->attempt);
+    tell_drained(d, t->router, t->rid, t->attempt);
     sl_ticket_let_go(d, t);
 }
 
 static void on_drained(sl_decode *d, const sl_wmsg *m)
 {
     const sl_msg_id *id = &m->msg.id;
-    bool direct = m->ep_serial != 0;
-    sl_ticket *t = sl_ticket_find(d, id->rid, id->attempt);
+    bool direct = m->worker_id != 0;
+    sl_ticket *t = sl_ticket_find(d, m->router, id->rid, id->attempt);
     if (!t || t->state == TICKET_ENDING || (direct && t->writer != m->worker_id)) {
         sl_ticket_stale(d, "drained", id->rid, id->attempt);
         return;
@@ -186,27 +191,27 @@ static void on_drained(sl_decode *d, const sl_wmsg *m)
     }
     if (t->state != TICKET_QUARANTINE)
         return;
-    if (!direct && t->abort_status == SL_ERR_PEER && is_connected(d, t->writer))
+    if (!direct && t->abort_status == SL_ERR_PEER && is_connected(d, writer_of(t)))
         return; /* an assumption of the router, see the top; the fence is due within PEER_GRACE_MS */
     end_quarantine(d, t);
 }
 
-void sl_tickets_connected(sl_decode *d, uint32_t writer)
+void sl_tickets_connected(sl_decode *d, sl_writer writer)
 {
     if (!is_connected(d, writer) && d->e.n_connected < MAX_WRITERS)
         d->e.connected[d->e.n_connected++] = writer;
 }
 
-void sl_tickets_fenced(sl_decode *d, uint32_t writer)
+void sl_tickets_fenced(sl_decode *d, sl_writer writer)
 {
     d->e.count.fences++;
     for (uint32_t i = 0; i < d->e.n_connected; i++) {
-        if (d->e.connected[i] == writer)
+        if (sl_writer_eq(d->e.connected[i], writer))
             d->e.connected[i--] = d->e.connected[--d->e.n_connected];
     }
     for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
         next = t->next;
-        if (t->writer == writer && t->state == TICKET_QUARANTINE)
+        if (sl_writer_eq(writer_of(t), writer) && t->state == TICKET_QUARANTINE)
             end_quarantine(d, t);
     }
 }
@@ -224,13 +229,10 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
         sl_landing_pages_ask(d, m);
         return;
     case SL_MSG_ABORT:
-        on_abort(d, &m->msg.abort);
+        on_abort(d, m->router, &m->msg.abort);
         break;
     case SL_MSG_DRAINED:
         on_drained(d, m);
-        break;
-    case SL_MSG_DRAIN:
-        d->role.draining = true;
         break;
     case SL_MSG_FLUSH_CACHE:
         sl_store_flush(d->role.store);
@@ -242,15 +244,18 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
     sl_wmsg_free(m);
 }
 
-void sl_tickets_router_down(sl_decode *d)
+void sl_tickets_router_down(sl_decode *d, uint32_t router)
 {
     uint64_t now = sl_now_ns();
     for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
         next = t->next;
-        sl_ticket_end(d, t, SL_ERR_PEER);
+        if (t->router == router)
+            sl_ticket_end(d, t, SL_ERR_PEER);
     }
-    for (sl_ticket *t = d->e.tickets; t; t = t->next)
-        t->fence_ns = now; /* the next tick fences; the transport thread closes every connection already */
+    for (sl_ticket *t = d->e.tickets; t; t = t->next) {
+        if (t->router == router)
+            t->fence_ns = now; /* the next tick fences; the transport thread closes their connections already */
+    }
 }
 
 static void fence(sl_decode *d, sl_ticket *t)
@@ -259,7 +264,7 @@ static void fence(sl_decode *d, sl_ticket *t)
     if (!f)
         return; /* the next tick tries again */
     f->mail.kind = DM_FENCE;
-    f->writer = t->writer;
+    f->writer = writer_of(t);
     t->fence_ns = sl_now_ns() + d->o.quarantine_ms * MS;
     sl_worker_post(d->worker, &f->mail);
 }

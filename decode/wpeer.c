@@ -9,6 +9,10 @@
  *
  * A writer without a connection cannot write either, but it may connect later to ship requests that have ended here.
  * Therefore the first PEER_HELLO after such a fence is refused, which makes the writer drop these requests.
+ *
+ * Every router introduces its writers itself: PEER_HELLO names the epoch of this worker's session with that router, and
+ * the connection carries requests of that router only. When the session ends, its connections are closed and its epoch
+ * is refused from then on; connections of other routers stay.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +45,7 @@ static void tell(sl_decode *d, sl_fence *f, int kind)
     sl_mailbox_post(d->role.inbox, &f->mail.link);
 }
 
-static void tell_new(sl_decode *d, uint32_t writer, int kind)
+static void tell_new(sl_decode *d, sl_writer writer, int kind)
 {
     sl_fence *f = calloc(1, sizeof *f);
     SL_CHECK(f, "out of memory");
@@ -62,10 +66,10 @@ static void refuse(sl_decode *d, sl_wpeer *w, sl_status st, const char *why)
     sl_wep_close(w->ep, SL_TP_CLOSE_FLUSH);
 }
 
-static bool lift_ban(sl_decode *d, uint32_t worker_id)
+static bool lift_ban(sl_decode *d, sl_writer writer)
 {
     for (uint32_t i = 0; i < d->t.n_bans; i++) {
-        if (d->t.bans[i] == worker_id) {
+        if (sl_writer_eq(d->t.bans[i], writer)) {
             d->t.bans[i] = d->t.bans[--d->t.n_bans];
             return true;
         }
@@ -73,9 +77,9 @@ static bool lift_ban(sl_decode *d, uint32_t worker_id)
     return false;
 }
 
-/* Also packs the memory key that the answer carries. */
-static sl_status check_hello(sl_decode *d, const sl_msg_peer_hello *h, uint8_t key[SL_TP_RKEY_MAX],
-                             size_t *key_len, sl_err *err)
+/* Also packs the memory key that the answer carries. *router: the session of the router that introduces the writer. */
+static sl_status check_hello(sl_decode *d, const sl_msg_peer_hello *h, uint32_t *router,
+                             uint8_t key[SL_TP_RKEY_MAX], size_t *key_len, sl_err *err)
 {
     sl_geometry g;
     if (h->version != SL_MSG_VERSION)
@@ -88,7 +92,10 @@ static sl_status check_hello(sl_decode *d, const sl_msg_peer_hello *h, uint8_t k
         return sl_fail(err, SL_ERR_REFUSED, "no worker id: it has not joined the router");
     SL_TRY(sl_geometry_read(h->id.geometry.data, h->id.geometry.len, &g, err));
     SL_TRY(sl_geometry_compatible(d->geo, &g, err));
-    if (lift_ban(d, h->worker_id))
+    *router = sl_worker_session(d->worker, h->decode_epoch);
+    if (!*router)
+        return sl_fail(err, SL_ERR_STALE, "the session with the router that introduces it has ended");
+    if (lift_ban(d, (sl_writer){*router, h->worker_id}))
         return sl_fail(err, SL_ERR_STALE, "requests that this writer still ships have ended here");
     sl_status st = sl_tp_rkey_pack(sl_worker_memory(d->worker), key, SL_TP_RKEY_MAX, key_len);
     return st == SL_OK ? SL_OK : sl_fail(err, st, "cannot pack the memory key");
@@ -114,22 +121,23 @@ static size_t offer_direct(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h
 static void on_hello(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h)
 {
     sl_err err = {0};
-    if (w->worker_id)
+    if (w->writer.id)
         return;
+    uint32_t router = 0;
     uint8_t key[SL_TP_RKEY_MAX];
     size_t key_len = 0;
-    sl_status st = check_hello(d, h, key, &key_len, &err);
+    sl_status st = check_hello(d, h, &router, key, &key_len, &err);
     if (st != SL_OK) {
         refuse(d, w, st, err.text);
         return;
     }
-    w->worker_id = h->worker_id;
+    w->writer = (sl_writer){router, h->worker_id};
     w->hello_deadline_ns = UINT64_MAX;
-    tell_new(d, w->worker_id, DM_CONNECTED);
+    tell_new(d, w->writer, DM_CONNECTED);
     uint8_t desc[SL_DIRECT_DESC_MAX];
     size_t desc_len = offer_direct(d, w, h, desc);
     sl_msg m = {.type = SL_MSG_PEER_WELCOME};
-    m.peer_welcome = (sl_msg_peer_welcome){.epoch = sl_worker_epoch(d->worker),
+    m.peer_welcome = (sl_msg_peer_welcome){.epoch = h->decode_epoch,
                                            .arena_addr = (uint64_t)(uintptr_t)sl_arena_base(d->o.role.arena),
                                            .arena_bytes = sl_arena_bytes(d->o.role.arena),
                                            .total_pages = (uint32_t)sl_arena_pages(d->o.role.arena),
@@ -138,7 +146,7 @@ static void on_hello(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h)
                                            .direct = {desc, desc_len}};
     sl_wep_send(w->ep, &m);
     sl_log(SL_LOG_INFO, "decode", "writer_connected", "peer=%s worker_id=%u direct=%s", w->address,
-           w->worker_id, desc_len ? "offered" : "no");
+           w->writer.id, desc_len ? "offered" : "no");
 }
 
 void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
@@ -151,9 +159,10 @@ void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
     case SL_MSG_COMMIT:
     case SL_MSG_DRAINED:
     case SL_MSG_PAGES_ASK:
-        if (!w->worker_id)
+        if (!w->writer.id)
             break;
-        m->worker_id = w->worker_id;
+        m->router = w->writer.router;
+        m->worker_id = w->writer.id;
         m->mail.kind = DM_MSG;
         sl_mailbox_post(d->role.inbox, &m->mail.link);
         return;
@@ -170,14 +179,14 @@ void sl_wpeer_failed(sl_decode *d, sl_wep *ep, sl_status st, const char *why)
     sl_wpeer *w = sl_wep_user(ep);
     (void)d;
     sl_log(SL_LOG_WARN, "decode", "writer_lost", "peer=%s worker_id=%u status=%s reason=\"%s\"", w->address,
-           w->worker_id, sl_status_name(st), why);
+           w->writer.id, sl_status_name(st), why);
     sl_wep_close(ep, SL_TP_CLOSE_FORCE);
 }
 
-static bool connected(const sl_decode *d, uint32_t worker_id)
+static bool connected(const sl_decode *d, sl_writer writer)
 {
     for (const sl_wpeer *w = d->t.peers; w; w = w->next) {
-        if (w->worker_id == worker_id)
+        if (sl_writer_eq(w->writer, writer))
             return true;
     }
     return false;
@@ -192,11 +201,11 @@ static void gone(sl_decode *d, sl_wpeer *w)
             break;
         }
     }
-    uint32_t id = w->worker_id;
+    sl_writer writer = w->writer;
     free(w);
-    if (!id || connected(d, id))
+    if (!writer.id || connected(d, writer))
         return;
-    tell_new(d, id, DM_FENCED);
+    tell_new(d, writer, DM_FENCED);
 }
 
 void sl_wpeer_closed(sl_decode *d, sl_wep *ep)
@@ -209,32 +218,43 @@ void sl_wpeer_closed(sl_decode *d, sl_wep *ep)
         return;
     }
     sl_log(SL_LOG_WARN, "decode", "writer_lingers",
-           "peer=%s worker_id=%u reason=\"it has direct writes in flight\"", w->address, w->worker_id);
+           "peer=%s worker_id=%u reason=\"it has direct writes in flight\"", w->address, w->writer.id);
+}
+
+/* Where the session has ended, its epoch in PEER_HELLO is what refuses the writer. */
+static void ban(sl_decode *d, sl_writer writer)
+{
+    lift_ban(d, writer); /* at most one entry for a writer */
+    if (!sl_worker_epoch(d->worker, writer.router))
+        return;
+    if (d->t.n_bans == MAX_BANS)
+        d->t.bans[0] = d->t.bans[--d->t.n_bans];
+    d->t.bans[d->t.n_bans++] = writer;
 }
 
 void sl_wpeer_fence(sl_decode *d, sl_fence *f)
 {
     if (!connected(d, f->writer)) {
-        lift_ban(d, f->writer); /* at most one entry for a writer */
-        if (d->t.n_bans == MAX_BANS)
-            d->t.bans[0] = d->t.bans[--d->t.n_bans];
-        d->t.bans[d->t.n_bans++] = f->writer;
+        ban(d, f->writer);
         tell(d, f, DM_FENCED);
         return;
     }
-    sl_log(SL_LOG_WARN, "decode", "writer_fenced", "worker_id=%u reason=\"did not drain\"", f->writer);
+    sl_log(SL_LOG_WARN, "decode", "writer_fenced", "worker_id=%u reason=\"did not drain\"", f->writer.id);
     for (sl_wpeer *w = d->t.peers; w; w = w->next) {
-        if (w->worker_id == f->writer && w->ep)
+        if (sl_writer_eq(w->writer, f->writer) && w->ep)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
     }
     free(f); /* gone() answers after the last connection is closed */
 }
 
-void sl_wpeer_router_down(sl_decode *d)
+void sl_wpeer_router_down(sl_decode *d, uint32_t router)
 {
-    d->t.n_bans = 0;
+    for (uint32_t i = 0; i < d->t.n_bans; i++) {
+        if (d->t.bans[i].router == router)
+            d->t.bans[i--] = d->t.bans[--d->t.n_bans];
+    }
     for (sl_wpeer *w = d->t.peers; w; w = w->next) {
-        if (w->ep)
+        if (w->writer.router == router && w->ep)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
     }
 }

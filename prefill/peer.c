@@ -10,19 +10,19 @@
 static const uint64_t MS = 1000000;
 enum { HELLO_ANSWER_MS = 10000 };
 
-static sl_decode_peer *find(sl_prefill *p, const sl_msg_prefill *m)
+static sl_decode_peer *find(sl_prefill *p, uint32_t router, const sl_msg_prefill *m)
 {
     for (sl_decode_peer *d = p->peers; d; d = d->next) {
-        if (d->state < PEER_CLOSING && d->epoch == m->decode_epoch && d->worker_id == m->decode_worker &&
-            strcmp(d->address, m->decode_addr) == 0)
+        if (d->state < PEER_CLOSING && d->router == router && d->epoch == m->decode_epoch &&
+            d->worker_id == m->decode_worker && strcmp(d->address, m->decode_addr) == 0)
             return d;
     }
     return NULL;
 }
 
-sl_decode_peer *sl_peer_get(sl_prefill *p, const sl_msg_prefill *m, sl_err *err)
+sl_decode_peer *sl_peer_get(sl_prefill *p, uint32_t router, const sl_msg_prefill *m, sl_err *err)
 {
-    sl_decode_peer *d = find(p, m);
+    sl_decode_peer *d = find(p, router, m);
     if (d)
         return d;
     d = calloc(1, sizeof *d);
@@ -31,6 +31,7 @@ sl_decode_peer *sl_peer_get(sl_prefill *p, const sl_msg_prefill *m, sl_err *err)
         return NULL;
     }
     memcpy(d->address, m->decode_addr, sizeof d->address);
+    d->router = router;
     d->worker_id = m->decode_worker;
     d->epoch = m->decode_epoch;
     d->hello_deadline_ns = UINT64_MAX;
@@ -72,10 +73,16 @@ void sl_peer_connected(sl_prefill *p, sl_wep *ep, sl_status st, const char *why)
         sl_peer_drop(p, d, st, why);
         return;
     }
+    d->own_id = sl_worker_id(p->worker, d->router);
+    if (!d->own_id) {
+        sl_peer_drop(p, d, SL_ERR_PEER, "the router that introduces it is gone");
+        return;
+    }
     sl_msg m = {.type = SL_MSG_PEER_HELLO};
     m.peer_hello.version = SL_MSG_VERSION;
-    m.peer_hello.worker_id = sl_worker_id(p->worker);
-    m.peer_hello.epoch = sl_worker_epoch(p->worker);
+    m.peer_hello.worker_id = d->own_id;
+    m.peer_hello.epoch = sl_worker_epoch(p->worker, d->router);
+    m.peer_hello.decode_epoch = d->epoch;
     memcpy(m.peer_hello.cluster_tag, p->role.hello.cluster_tag, sizeof m.peer_hello.cluster_tag);
     m.peer_hello.id = p->role.hello.id;
     m.peer_hello.direct_pid = sl_path_needs_process(p) ? (uint32_t)getpid() : 0;
@@ -130,7 +137,7 @@ void sl_peer_msg(sl_prefill *p, sl_wep *ep, sl_wmsg *m)
         sl_peer_drop(p, d, SL_ERR_REFUSED, m->msg.refuse.reason);
         break;
     case SL_MSG_PAGES_CRC:
-        sl_ship_pages_crc(p, &m->msg.pages_crc);
+        sl_ship_pages_crc(p, d->router, &m->msg.pages_crc);
         break;
     default:
         sl_counter_add(p->c.stale, 1);
@@ -191,6 +198,15 @@ void sl_peer_free_all(sl_prefill *p)
     free_list(&p->closed_peers);
 }
 
+static bool has_shipment(const sl_prefill *p, const sl_decode_peer *d)
+{
+    for (const sl_prefill_job *j = p->ships; j; j = j->ship.next) {
+        if (j->ship.peer == d && j->ship.state != SHIP_OVER)
+            return true;
+    }
+    return false;
+}
+
 uint64_t sl_peer_tick(sl_prefill *p, uint64_t now)
 {
     uint64_t due = UINT64_MAX, stall = p->o.drain_ms * MS;
@@ -204,6 +220,10 @@ uint64_t sl_peer_tick(sl_prefill *p, uint64_t now)
         }
         if (d->in_flight && now - d->progress_ns > stall && now > d->progress_ns) {
             sl_peer_drop(p, d, SL_ERR_TIMEOUT, "posted operations do not complete");
+            continue;
+        }
+        if (!sl_worker_id(p->worker, d->router) && !has_shipment(p, d)) { /* the last DRAINED has been sent */
+            sl_peer_drop(p, d, SL_ERR_PEER, "the router that introduced it is gone");
             continue;
         }
         uint64_t at = d->in_flight ? d->progress_ns + stall + MS : d->hello_deadline_ns;

@@ -1,6 +1,7 @@
 /*
- * Decode peer: a connection to a decode worker. Made when the first request for it comes, one per (address,
- * worker id, epoch), and kept while it works.
+ * Decode peer: a connection to a decode worker, on behalf of one router. Made when the first request of that router for
+ * it comes, one per (session with the router, address, worker id, epoch), and kept while it works and the session lasts.
+ * So two routers that use the same pair of workers have a connection each, and what ends one does not touch the other.
  *
  * PEER_HELLO is answered by PEER_WELCOME with the arena's address, size, geometry and key; nothing is posted
  * before that. A decode worker of another epoch than the ticket's is another session: its tickets are gone, and
@@ -27,8 +28,10 @@ struct sl_decode_peer {
     sl_decode_peer *next;
     sl_wep *ep; /* NULL when CLOSED */
     char address[128];
-    uint32_t worker_id;
-    uint64_t epoch;
+    uint32_t router;    /* the session with the router that introduces the two */
+    uint32_t worker_id; /* its id at that router */
+    uint32_t own_id;    /* this worker's; 0 before PEER_HELLO */
+    uint64_t epoch;     /* of its session with that router */
     sl_peer_state state;
     uint64_t hello_deadline_ns; /* for PEER_WELCOME; UINT64_MAX: none */
     uint64_t progress_ns;       /* of the last completion, or of the first post after none was in flight */
@@ -46,8 +49,8 @@ struct sl_decode_peer {
     } direct;
 };
 
-/* The connection for this request, made if there is none. */
-sl_decode_peer *sl_peer_get(sl_prefill *p, const sl_msg_prefill *m, sl_err *err);
+/* The connection for this request of this session, made if there is none. */
+sl_decode_peer *sl_peer_get(sl_prefill *p, uint32_t router, const sl_msg_prefill *m, sl_err *err);
 void sl_peer_connected(sl_prefill *p, sl_wep *ep, sl_status st, const char *why);
 /* Takes m. */
 void sl_peer_msg(sl_prefill *p, sl_wep *ep, sl_wmsg *m);

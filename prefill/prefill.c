@@ -10,17 +10,18 @@
 
 /* ---- transport thread ---- */
 
-static void on_router_up(void *arg, const sl_msg_welcome *w)
+static void on_router_up(void *arg, uint32_t router, const sl_msg_welcome *w)
 {
     (void)arg;
+    (void)router;
     (void)w;
 }
 
-static void on_router_down(void *arg, sl_status st, const char *why)
+static void on_router_down(void *arg, uint32_t router, sl_status st, const char *why)
 {
     (void)st;
     (void)why;
-    sl_ship_router_down(arg);
+    sl_ship_router_down(arg, router);
 }
 
 static void on_fatal(void *arg, sl_status st, const char *why)
@@ -42,13 +43,10 @@ static void on_router_msg(void *arg, sl_wmsg *m)
         sl_ship_new(p, m);
         return;
     case SL_MSG_ABORT:
-        sl_ship_abort(p, m->msg.abort.rid, m->msg.abort.attempt);
+        sl_ship_abort(p, m->router, m->msg.abort.rid, m->msg.abort.attempt);
         break;
     case SL_MSG_FLUSH_CACHE:
         hand_over(p, m, PM_FLUSH_CACHE);
-        return;
-    case SL_MSG_DRAIN:
-        hand_over(p, m, PM_DRAIN);
         return;
     default:
         sl_counter_add(p->c.stale, 1);
@@ -223,7 +221,7 @@ static void drop_mail(sl_prefill *p)
             sl_schedule_mail(p, m);
         else if (m->kind == PM_CHECKED)
             sl_check_free((sl_check *)m);
-        else if (m->kind == PM_FLUSH_CACHE || m->kind == PM_DRAIN)
+        else if (m->kind == PM_FLUSH_CACHE)
             sl_wmsg_free((sl_wmsg *)m);
     }
 }

@@ -25,7 +25,6 @@ enum {
     PM_END,
     PM_STEP_BACK,
     PM_FLUSH_CACHE, /* sl_wmsg */
-    PM_DRAIN,       /* sl_wmsg */
     /* checker -> engine */
     PM_CHECKED, /* sl_check */
     /* copier -> transport */
@@ -54,6 +53,7 @@ struct sl_prefill_job {
     const sl_msg_prefill *msg;
     uint64_t rid, arrived_ns, deadline_ns;
     uint32_t attempt;
+    uint32_t router; /* the session in which PREFILL came; rid is that router's */
     sl_job_mail m_new, m_pulled, m_stop, m_end, m_start, m_finish, m_fail, m_release;
 
     /* set by the engine; read by the transport thread after START */
@@ -136,7 +136,7 @@ struct sl_prefill {
     int64_t direct_left;          /* bytes that this turn of the loop may still copy */
     struct {
         uint64_t rid;
-        uint32_t attempt;
+        uint32_t attempt, router;
     } past[PAST_JOBS]; /* attempts that are over: a second PREFILL for one would write into recycled pages */
     uint32_t next_past;
 

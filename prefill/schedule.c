@@ -220,10 +220,6 @@ void sl_schedule_mail(sl_prefill *p, sl_wmail *m)
         sl_store_flush(p->role.store);
         sl_wmsg_free((sl_wmsg *)m);
         break;
-    case PM_DRAIN:
-        p->role.draining = true;
-        sl_wmsg_free((sl_wmsg *)m);
-        break;
     default:
         SL_CHECK(false, "mail %d", m->kind);
     }

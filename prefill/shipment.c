@@ -69,17 +69,18 @@ void sl_ship_runnable(sl_prefill *p, sl_prefill_job *j)
 
 /* ---- beginning and end of the object ---- */
 
-static sl_prefill_job *find(sl_prefill *p, uint64_t rid, uint32_t attempt)
+static sl_prefill_job *find(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt)
 {
     for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
-        if (j->rid == rid && j->attempt == attempt)
+        if (j->router == router && j->rid == rid && j->attempt == attempt)
             return j;
     }
     return NULL;
 }
 
-static void reject(sl_prefill *p, const sl_msg_prefill *r, sl_status st, const char *why)
+static void reject(sl_prefill *p, const sl_wmsg *in, sl_status st, const char *why)
 {
+    const sl_msg_prefill *r = &in->msg.prefill;
     sl_msg m = {.type = SL_MSG_FAILED};
     memset(&m.failed, 0, sizeof m.failed);
     m.failed.rid = r->rid;
@@ -87,13 +88,13 @@ static void reject(sl_prefill *p, const sl_msg_prefill *r, sl_status st, const c
     m.failed.status = st;
     m.failed.retryable = 1;
     snprintf(m.failed.reason, sizeof m.failed.reason, "%.399s", why);
-    sl_worker_send_router(p->worker, &m);
+    sl_worker_send_router(p->worker, in->router, &m);
 }
 
-static bool is_past(const sl_prefill *p, uint64_t rid, uint32_t attempt)
+static bool is_past(const sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt)
 {
     for (uint32_t i = 0; i < PAST_JOBS; i++) {
-        if (p->past[i].rid == rid && p->past[i].attempt == attempt)
+        if (p->past[i].router == router && p->past[i].rid == rid && p->past[i].attempt == attempt)
             return true;
     }
     return false;
@@ -120,7 +121,7 @@ static sl_prefill_job *make_job(sl_prefill *p, sl_wmsg *m, sl_err *err)
     uint32_t *crc = calloc(n_crc + 1, sizeof *crc);
     if (!j || !crc)
         sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    sl_decode_peer *d = j && crc ? sl_peer_get(p, r, err) : NULL;
+    sl_decode_peer *d = j && crc ? sl_peer_get(p, m->router, r, err) : NULL;
     if (!d) {
         free(crc);
         free(j);
@@ -130,6 +131,7 @@ static sl_prefill_job *make_job(sl_prefill *p, sl_wmsg *m, sl_err *err)
     j->msg = r;
     j->rid = r->rid;
     j->attempt = r->attempt;
+    j->router = m->router;
     j->arrived_ns = sl_now_ns();
     j->deadline_ns = r->deadline_ms ? j->arrived_ns + r->deadline_ms * MS : UINT64_MAX;
     init_mails(j);
@@ -141,19 +143,19 @@ void sl_ship_new(sl_prefill *p, sl_wmsg *m)
 {
     const sl_msg_prefill *r = &m->msg.prefill;
     sl_err err = {0};
-    if (find(p, r->rid, r->attempt) || is_past(p, r->rid, r->attempt)) {
+    if (find(p, m->router, r->rid, r->attempt) || is_past(p, m->router, r->rid, r->attempt)) {
         sl_counter_add(p->c.stale, 1);
         sl_wmsg_free(m);
         return;
     }
     if (r->matched_pages > (r->n_tokens - 1) / PAGE) {
-        reject(p, r, SL_ERR_INVALID, "the matched prefix leaves no token to compute");
+        reject(p, m, SL_ERR_INVALID, "the matched prefix leaves no token to compute");
         sl_wmsg_free(m);
         return;
     }
     sl_prefill_job *j = make_job(p, m, &err);
     if (!j) {
-        reject(p, r, SL_ERR_PEER, err.text);
+        reject(p, m, SL_ERR_PEER, err.text);
         sl_wmsg_free(m);
         return;
     }
@@ -206,11 +208,11 @@ void sl_ship_fail_peer(sl_prefill *p, const sl_decode_peer *d, sl_status st, con
     }
 }
 
-void sl_ship_abort(sl_prefill *p, uint64_t rid, uint32_t attempt)
+void sl_ship_abort(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt)
 {
-    sl_prefill_job *j = find(p, rid, attempt);
+    sl_prefill_job *j = find(p, router, rid, attempt);
     if (!j || j->ship.state == SHIP_OVER) { /* nothing of it is left: it is drained */
-        sl_ship_tell_drained(p, rid, attempt);
+        sl_ship_tell_drained(p, router, rid, attempt);
         return;
     }
     j->ship.ending.cause = SHIP_ABORTED;
@@ -218,10 +220,12 @@ void sl_ship_abort(sl_prefill *p, uint64_t rid, uint32_t attempt)
     sl_ship_runnable(p, j);
 }
 
-void sl_ship_router_down(sl_prefill *p)
+void sl_ship_router_down(sl_prefill *p, uint32_t router)
 {
-    for (sl_prefill_job *j = p->ships; j; j = j->ship.next)
-        sl_ship_fail(p, j, SL_ERR_PEER, true, "the router is gone");
+    for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
+        if (j->router == router)
+            sl_ship_fail(p, j, SL_ERR_PEER, true, "the router is gone");
+    }
 }
 
 void sl_ship_peer_up(sl_prefill *p, const sl_decode_peer *d)
@@ -271,9 +275,9 @@ static size_t count_damaged(const sl_prefill *p, const sl_prefill_job *j, const 
     return bad;
 }
 
-void sl_ship_pages_crc(sl_prefill *p, const sl_msg_pages_crc *m)
+void sl_ship_pages_crc(sl_prefill *p, uint32_t router, const sl_msg_pages_crc *m)
 {
-    sl_prefill_job *j = find(p, m->rid, m->attempt);
+    sl_prefill_job *j = find(p, router, m->rid, m->attempt);
     if (!j || sl_ship_ends(j) || j->ship.state != SHIP_ASKING || (int32_t)m->first != j->own_matched) {
         sl_counter_add(p->c.stale, 1);
         return;

@@ -97,12 +97,14 @@ typedef struct sl_ship_list {
 
 /* PREFILL. Takes m. */
 void sl_ship_new(sl_prefill *p, sl_wmsg *m);
-/* ABORT of the router. Without such a shipment, or when it is OVER, DRAINED is the answer at once. */
-void sl_ship_abort(sl_prefill *p, uint64_t rid, uint32_t attempt);
-void sl_ship_pages_crc(sl_prefill *p, const sl_msg_pages_crc *m);
+/* ABORT of a router. Without such a shipment, or when it is OVER, DRAINED is the answer at once. */
+void sl_ship_abort(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt);
+/* From a peer that this router has introduced. */
+void sl_ship_pages_crc(sl_prefill *p, uint32_t router, const sl_msg_pages_crc *m);
 /* Mails of the engine and of the copier. */
 void sl_ship_mail(sl_prefill *p, sl_wmail *m);
-void sl_ship_router_down(sl_prefill *p);
+/* Fails the shipments of this session. */
+void sl_ship_router_down(sl_prefill *p, uint32_t router);
 /* The peer's connection is up, or has been closed (then the shipments forget it). */
 void sl_ship_peer_up(sl_prefill *p, const sl_decode_peer *d);
 void sl_ship_peer_closed(sl_prefill *p, const sl_decode_peer *d);
@@ -147,6 +149,6 @@ void sl_ship_begin_draining(sl_prefill *p, sl_prefill_job *j);
 /* Posts a flush. SL_AGAIN: not now. */
 sl_status sl_ship_post_flush(sl_prefill_job *j);
 /* DRAINED or ABORT's answer to the router. */
-void sl_ship_tell_drained(sl_prefill *p, uint64_t rid, uint32_t attempt);
+void sl_ship_tell_drained(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt);
 
 #endif

@@ -40,6 +40,7 @@ static void over(sl_prefill *p, sl_prefill_job *j)
     j->ship.state = SHIP_OVER;
     p->past[p->next_past].rid = j->rid;
     p->past[p->next_past].attempt = j->attempt;
+    p->past[p->next_past].router = j->router;
     p->next_past = (p->next_past + 1) % PAST_JOBS;
     sl_mailbox_post(p->role.inbox, &j->m_end.mail.link);
 }
@@ -53,7 +54,7 @@ static void send_commit(sl_prefill *p, sl_prefill_job *j)
     m.commit.rid = j->rid;
     m.commit.attempt = j->attempt;
     m.commit.ticket = j->msg->ticket;
-    m.commit.worker_id = sl_worker_id(p->worker);
+    m.commit.worker_id = j->ship.peer->own_id;
     m.commit.n_tokens = (uint32_t)j->msg->n_tokens;
     m.commit.first_page = j->msg->matched_pages;
     m.commit.crc = j->ship.crc;
@@ -73,7 +74,7 @@ static void send_prefilled(sl_prefill *p, sl_prefill_job *j, uint64_t exposed_ns
                                      .compute_us = j->compute_us,
                                      .ship_us = exposed_ns / 1000,
                                      .bytes = j->ship.bytes};
-    sl_worker_send_router(p->worker, &m);
+    sl_worker_send_router(p->worker, j->router, &m);
 }
 
 sl_ship_turn sl_ship_finish(sl_prefill *p, sl_prefill_job *j)
@@ -106,11 +107,11 @@ void sl_ship_begin_draining(sl_prefill *p, sl_prefill_job *j)
     sl_mailbox_post(p->role.inbox, &j->m_stop.mail.link);
 }
 
-void sl_ship_tell_drained(sl_prefill *p, uint64_t rid, uint32_t attempt)
+void sl_ship_tell_drained(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt)
 {
     sl_msg m = {.type = SL_MSG_DRAINED};
     m.id = (sl_msg_id){rid, attempt};
-    sl_worker_send_router(p->worker, &m);
+    sl_worker_send_router(p->worker, router, &m);
 }
 
 static void send_failed(sl_prefill *p, sl_prefill_job *j, bool unknown)
@@ -123,7 +124,7 @@ static void send_failed(sl_prefill *p, sl_prefill_job *j, bool unknown)
     m.failed.status = e->status;
     m.failed.retryable = e->retryable || unknown;
     snprintf(m.failed.reason, sizeof m.failed.reason, "%s", e->reason);
-    sl_worker_send_router(p->worker, &m);
+    sl_worker_send_router(p->worker, j->router, &m);
 }
 
 /* Nothing of the shipment is in flight any more. */
@@ -140,7 +141,7 @@ static void report_end(sl_prefill *p, sl_prefill_job *j)
     if (!aborted)
         send_failed(p, j, unknown);
     else if (!unknown)
-        sl_ship_tell_drained(p, j->rid, j->attempt);
+        sl_ship_tell_drained(p, j->router, j->rid, j->attempt);
 }
 
 sl_ship_turn sl_ship_drain(sl_prefill *p, sl_prefill_job *j)

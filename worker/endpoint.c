@@ -161,11 +161,6 @@ bool sl_wep_flush_queues(sl_worker *w)
 
 /* ---- events ---- */
 
-static bool is_router(const sl_wep *ep)
-{
-    return ep == ep->w->link.ep;
-}
-
 static void on_accepted(void *arg, sl_tp_ep *tp_ep, const char *address)
 {
     sl_worker *w = arg;
@@ -185,8 +180,9 @@ static void on_connected(void *arg, sl_tp_ep *tp_ep, sl_status st, const char *w
     if (!ep)
         return;
     ep->up = st == SL_OK;
-    if (is_router(ep))
-        sl_worker_link_connected(w, st, why ? why : "");
+    sl_wlink *link = sl_worker_link_of(ep);
+    if (link)
+        sl_worker_link_connected(link, st, why ? why : "");
     else
         w->calls.ep_connected(w->calls.arg, ep, st, why ? why : "");
 }
@@ -200,8 +196,9 @@ static void on_failed(void *arg, sl_tp_ep *tp_ep, sl_status st, const char *why)
     ep->up = false;
     drop_queue(ep);
     sl_counter_add(w->c_failed, 1);
-    if (is_router(ep))
-        sl_worker_link_failed(w, st, why ? why : "");
+    sl_wlink *link = sl_worker_link_of(ep);
+    if (link)
+        sl_worker_link_failed(link, st, why ? why : "");
     else
         w->calls.ep_failed(w->calls.arg, ep, st, why ? why : "");
 }
@@ -213,8 +210,9 @@ static void on_closed(void *arg, sl_tp_ep *tp_ep)
     if (!ep)
         return;
     tp_ep->user = NULL;
-    if (is_router(ep))
-        sl_worker_link_closed(w);
+    sl_wlink *link = sl_worker_link_of(ep);
+    if (link)
+        sl_worker_link_closed(link);
     else
         w->calls.ep_closed(w->calls.arg, ep);
     ep_free(ep);
@@ -239,18 +237,20 @@ static void on_message(void *arg, sl_tp_ep *tp_ep, uint16_t id, const void *head
     if (bytes)
         memcpy(m->bytes, data, bytes);
     sl_err err = {0};
+    sl_wlink *link = sl_worker_link_of(ep);
     if (sl_msg_decode(m->bytes, bytes, &m->msg, &err) != SL_OK) {
         sl_counter_add(w->c_malformed, 1);
         sl_log(SL_LOG_WARN, w->calls.comp, "malformed_message", "from=%s reason=\"%s\"",
-               is_router(ep) ? "router" : "peer", err.text);
+               link ? "router" : "peer", err.text);
         free(m);
         return;
     }
-    if (is_router(ep)) {
-        sl_worker_link_msg(w, m);
+    m->ep_serial = ep->serial;
+    if (link) {
+        m->router = ep->serial;
+        sl_worker_link_msg(link, m);
         return;
     }
-    m->ep_serial = ep->serial;
     w->calls.ep_msg(w->calls.arg, ep, m);
 }
 

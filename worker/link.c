@@ -1,5 +1,6 @@
 /*
- * The router link: one connection at a time, one epoch per session.
+ * The links to the routers. Each has one connection at a time and one epoch per session, and knows nothing of the others:
+ * a router that is lost, stopped or refuses this worker costs nothing but its own session.
  *
  *   IDLE -> CONNECTING -> HELLO -> UP -> CLOSING -> IDLE (after a pause) …
  *
@@ -14,7 +15,9 @@
  * again.
  *
  * A refusal that may be retried (another process holds the name) is retried for as long as the router needs to notice
- * the loss of a former process of this name, and is final after that.
+ * the loss of a former process of this name, and is final after that. The worker ends when the refusals of all its routers
+ * are final. Until then a link that was refused tries again at the longest pause, because its router may be replaced by
+ * one with another configuration.
  */
 #include <string.h>
 
@@ -28,56 +31,77 @@ enum {
     NAME_PATIENCE = 3,   /* times dead_after_ms: retries while another process holds the name */
 };
 
-void sl_worker_link_init(sl_worker *w)
+void sl_worker_links_init(sl_worker *w)
 {
-    w->link = (sl_wlink){.state = LINK_IDLE,
-                         .epoch = sl_random_u64(),
-                         .pause_ms = w->o.reconnect_ms,
-                         .heartbeat_ms = w->o.heartbeat_ms,
-                         .dead_after_ms = w->o.dead_after_ms};
+    w->n_links = w->o.n_routers;
+    for (int i = 0; i < w->n_links; i++) {
+        sl_wlink *l = &w->links[i];
+        *l = (sl_wlink){.w = w,
+                        .state = LINK_IDLE,
+                        .epoch = sl_random_u64(),
+                        .pause_ms = w->o.reconnect_ms,
+                        .heartbeat_ms = w->o.heartbeat_ms,
+                        .dead_after_ms = w->o.dead_after_ms};
+        strncpy(l->address, w->o.routers[i], sizeof l->address - 1);
+    }
 }
 
-static void go_idle(sl_worker *w)
+sl_wlink *sl_worker_link_of(const sl_wep *ep)
 {
-    sl_wlink *l = &w->link;
+    sl_worker *w = ep->w;
+    for (int i = 0; i < w->n_links; i++) {
+        if (w->links[i].ep == ep)
+            return &w->links[i];
+    }
+    return NULL;
+}
+
+static uint32_t longest_pause(const sl_wlink *l)
+{
+    return l->w->o.reconnect_ms * MAX_PAUSE_FACTOR;
+}
+
+static void go_idle(sl_wlink *l)
+{
     l->ep = NULL;
     l->state = LINK_IDLE;
     l->worker_id = 0;
     l->next_try_ns = sl_now_ns() + l->pause_ms * MS;
-    if (l->pause_ms < w->o.reconnect_ms * MAX_PAUSE_FACTOR)
+    if (l->pause_ms < longest_pause(l))
         l->pause_ms *= 2;
 }
 
 /* Whether the router would end a session with this worker because of its engine. */
-static bool engine_hangs(const sl_worker *w)
+static bool engine_hangs(const sl_wlink *l)
 {
+    const sl_worker *w = l->w;
     sl_msg_load load;
     memset(&load, 0, sizeof load);
     w->calls.load(w->calls.arg, &load);
-    return load.engine_age_ms > (uint64_t)SL_ENGINE_PATIENCE * w->link.dead_after_ms;
+    return load.engine_age_ms > (uint64_t)SL_ENGINE_PATIENCE * l->dead_after_ms;
 }
 
-static void connect_now(sl_worker *w)
+static void connect_now(sl_wlink *l)
 {
-    sl_wlink *l = &w->link;
+    sl_worker *w = l->w;
     sl_err err = {0};
     l->state = LINK_CONNECTING;
-    sl_status st = sl_worker_connect(w, w->router_address, NULL, &l->ep, &err);
+    sl_status st = sl_worker_connect(w, l->address, NULL, &l->ep, &err);
     if (st != SL_OK) {
-        sl_log(SL_LOG_WARN, w->calls.comp, "router_unreachable", "router=%s reason=\"%s\"", w->router_address,
+        sl_log(SL_LOG_WARN, w->calls.comp, "router_unreachable", "router=%s reason=\"%s\"", l->address,
                err.text);
-        go_idle(w);
+        go_idle(l);
     }
 }
 
-void sl_worker_link_connected(sl_worker *w, sl_status st, const char *why)
+void sl_worker_link_connected(sl_wlink *l, sl_status st, const char *why)
 {
-    sl_wlink *l = &w->link;
+    sl_worker *w = l->w;
     if (l->state != LINK_CONNECTING)
         return;
     if (st != SL_OK) {
         sl_log(SL_LOG_WARN, w->calls.comp, "router_unreachable", "router=%s status=%s reason=\"%s\"",
-               w->router_address, sl_status_name(st), why);
+               l->address, sl_status_name(st), why);
         l->state = LINK_CLOSING;
         sl_wep_close(l->ep, SL_TP_CLOSE_FORCE);
         return;
@@ -92,40 +116,41 @@ void sl_worker_link_connected(sl_worker *w, sl_status st, const char *why)
 }
 
 /* Ends the session; the role is told, once, if there was one. */
-static void end_session(sl_worker *w, sl_status st, const char *why)
+static void end_session(sl_wlink *l, sl_status st, const char *why)
 {
-    sl_wlink *l = &w->link;
+    sl_worker *w = l->w;
     bool was_up = l->state == LINK_UP;
     if (l->state == LINK_CLOSING || l->state == LINK_IDLE)
         return;
     l->state = LINK_CLOSING;
     l->worker_id = 0;
     l->epoch = sl_random_u64();
-    sl_log(SL_LOG_WARN, w->calls.comp, "router_lost", "router=%s status=%s reason=\"%s\"", w->router_address,
+    sl_log(SL_LOG_WARN, w->calls.comp, "router_lost", "router=%s status=%s reason=\"%s\"", l->address,
            sl_status_name(st), why);
-    sl_wep_close(l->ep, SL_TP_CLOSE_FORCE);
     if (was_up)
-        w->calls.router_down(w->calls.arg, st, why);
+        w->calls.router_down(w->calls.arg, l->ep->serial, st, why);
+    sl_wep_close(l->ep, SL_TP_CLOSE_FORCE);
 }
 
-void sl_worker_link_failed(sl_worker *w, sl_status st, const char *why)
+void sl_worker_link_failed(sl_wlink *l, sl_status st, const char *why)
 {
-    end_session(w, st, why);
+    end_session(l, st, why);
 }
 
-void sl_worker_link_closed(sl_worker *w)
+void sl_worker_link_closed(sl_wlink *l)
 {
-    go_idle(w);
+    go_idle(l);
 }
 
-static void send_load(sl_worker *w)
+static void send_load(sl_wlink *l)
 {
+    sl_worker *w = l->w;
     sl_msg m = {.type = SL_MSG_LOAD};
     memset(&m.load, 0, sizeof m.load);
     w->calls.load(w->calls.arg, &m.load);
-    w->link.told = m.load;
-    w->link.told_ns = sl_now_ns();
-    sl_wep_send(w->link.ep, &m);
+    l->told = m.load;
+    l->told_ns = sl_now_ns();
+    sl_wep_send(l->ep, &m);
 }
 
 /* Whether the router would place requests differently if it knew. */
@@ -136,26 +161,28 @@ static bool changed_much(const sl_msg_load *a, const sl_msg_load *b)
            (pa > pb ? pa - pb : pb - pa) > a->total_pages / 16;
 }
 
-static void send_load_if_changed(sl_worker *w, uint64_t now)
+static void send_load_if_changed(sl_wlink *l, uint64_t now)
 {
+    sl_worker *w = l->w;
     sl_msg_load load;
     memset(&load, 0, sizeof load);
-    if (now - w->link.told_ns < w->link.heartbeat_ms * MS / 8)
+    if (now - l->told_ns < l->heartbeat_ms * MS / 8)
         return;
     w->calls.load(w->calls.arg, &load);
-    if (changed_much(&load, &w->link.told))
-        send_load(w);
+    if (changed_much(&load, &l->told))
+        send_load(l);
 }
 
-static void on_welcome(sl_worker *w, const sl_msg_welcome *m)
+static void on_welcome(sl_wlink *l, const sl_msg_welcome *m)
 {
-    sl_wlink *l = &w->link;
+    sl_worker *w = l->w;
     if (l->state != LINK_HELLO || !m->worker_id)
         return;
     l->state = LINK_UP;
     l->refused_ns = 0;
     l->worker_id = m->worker_id;
     l->welcomed_once = true;
+    l->gave_up = false;
     l->pause_ms = w->o.reconnect_ms;
     if (m->heartbeat_ms)
         l->heartbeat_ms = m->heartbeat_ms;
@@ -163,39 +190,48 @@ static void on_welcome(sl_worker *w, const sl_msg_welcome *m)
         l->dead_after_ms = m->dead_after_ms;
     l->next_beat_ns = sl_now_ns();
     sl_log(SL_LOG_INFO, w->calls.comp, "router_joined", "router=%s worker_id=%u heartbeat_ms=%u epoch=%016lx",
-           w->router_address, l->worker_id, l->heartbeat_ms, l->epoch);
-    w->calls.router_up(w->calls.arg, m);
-    send_load(w);
+           l->address, l->worker_id, l->heartbeat_ms, l->epoch);
+    w->calls.router_up(w->calls.arg, l->ep->serial, m);
+    send_load(l);
 }
 
-static void on_refuse(sl_worker *w, const sl_msg_refuse *m)
+static bool every_router_refused(const sl_worker *w)
 {
-    sl_wlink *l = &w->link;
-    sl_log(SL_LOG_ERROR, w->calls.comp, "refused_by_router", "router=%s status=%s reason=\"%s\"",
-           w->router_address, sl_status_name((sl_status)m->status), m->reason);
+    for (int i = 0; i < w->n_links; i++) {
+        if (!w->links[i].gave_up)
+            return false;
+    }
+    return true;
+}
+
+static void on_refuse(sl_wlink *l, const sl_msg_refuse *m)
+{
+    sl_worker *w = l->w;
+    sl_log(SL_LOG_ERROR, w->calls.comp, "refused_by_router", "router=%s status=%s reason=\"%s\"", l->address,
+           sl_status_name((sl_status)m->status), m->reason);
     uint64_t now = sl_now_ns();
     if (m->retry && !l->refused_ns)
         l->refused_ns = now;
     bool again = m->retry ? now - l->refused_ns < NAME_PATIENCE * l->dead_after_ms * MS : l->welcomed_once;
-    if (again)
-        l->pause_ms = w->o.reconnect_ms;
-    if (!again && !l->gave_up) {
-        l->gave_up = true;
+    l->gave_up = !again;
+    l->pause_ms = again ? w->o.reconnect_ms : longest_pause(l);
+    if (!w->ended && every_router_refused(w)) {
+        w->ended = true;
         w->calls.fatal(w->calls.arg, SL_ERR_REFUSED, m->reason);
     }
-    end_session(w, SL_ERR_REFUSED, m->reason);
+    end_session(l, SL_ERR_REFUSED, m->reason);
 }
 
-void sl_worker_link_msg(sl_worker *w, sl_wmsg *m)
+void sl_worker_link_msg(sl_wlink *l, sl_wmsg *m)
 {
-    sl_wlink *l = &w->link;
+    sl_worker *w = l->w;
     l->last_heard_ns = sl_now_ns();
     switch (m->msg.type) {
     case SL_MSG_WELCOME:
-        on_welcome(w, &m->msg.welcome);
+        on_welcome(l, &m->msg.welcome);
         break;
     case SL_MSG_REFUSE:
-        on_refuse(w, &m->msg.refuse);
+        on_refuse(l, &m->msg.refuse);
         break;
     case SL_MSG_PING:
         m->msg.type = SL_MSG_PONG;
@@ -214,41 +250,41 @@ void sl_worker_link_msg(sl_worker *w, sl_wmsg *m)
     sl_wmsg_free(m);
 }
 
-uint64_t sl_worker_link_tick(sl_worker *w, uint64_t now)
+static uint64_t tick(sl_wlink *l, uint64_t now)
 {
-    sl_wlink *l = &w->link;
+    sl_worker *w = l->w;
     uint64_t late = now - w->last_loop_ns;
     switch (l->state) {
     case LINK_IDLE:
-        if (l->gave_up)
+        if (w->ended)
             return UINT64_MAX;
         if (now < l->next_try_ns)
             return l->next_try_ns;
-        if (engine_hangs(w)) {
+        if (engine_hangs(l)) {
             l->next_try_ns = now + w->o.reconnect_ms * MS;
             return l->next_try_ns;
         }
-        connect_now(w);
+        connect_now(l);
         return l->state == LINK_IDLE ? l->next_try_ns : UINT64_MAX;
     case LINK_HELLO:
         if (now - l->last_heard_ns > HELLO_ANSWER_MS * MS)
-            end_session(w, SL_ERR_TIMEOUT, "no answer to HELLO");
+            end_session(l, SL_ERR_TIMEOUT, "no answer to HELLO");
         return l->last_heard_ns + (HELLO_ANSWER_MS + 1) * MS;
     case LINK_UP:
         if (late > 4 * l->heartbeat_ms * MS) /* the loop sleeps at most until the next heartbeat */
             l->last_heard_ns += late;
         if (now > l->last_heard_ns && now - l->last_heard_ns > ROUTER_PATIENCE * l->dead_after_ms * MS) {
-            end_session(w, SL_ERR_TIMEOUT, "silent");
+            end_session(l, SL_ERR_TIMEOUT, "silent");
             return UINT64_MAX;
         }
         if (now >= l->next_beat_ns) {
             sl_msg ping = {.type = SL_MSG_PING};
             ping.ping.stamp = now;
-            send_load(w);
+            send_load(l);
             sl_wep_send(l->ep, &ping);
             l->next_beat_ns = now + l->heartbeat_ms * MS;
         } else {
-            send_load_if_changed(w, now);
+            send_load_if_changed(l, now);
         }
         return l->next_beat_ns;
     case LINK_CONNECTING:
@@ -258,23 +294,53 @@ uint64_t sl_worker_link_tick(sl_worker *w, uint64_t now)
     return UINT64_MAX;
 }
 
-uint64_t sl_worker_epoch(const sl_worker *w)
+uint64_t sl_worker_links_tick(sl_worker *w, uint64_t now)
 {
-    return w->link.epoch;
+    uint64_t due = UINT64_MAX;
+    for (int i = 0; i < w->n_links; i++) {
+        uint64_t at = tick(&w->links[i], now);
+        due = at < due ? at : due;
+    }
+    return due;
 }
 
-uint32_t sl_worker_id(const sl_worker *w)
+/* ---- sessions ---- */
+
+static const sl_wlink *find_session(const sl_worker *w, uint32_t router)
 {
-    return w->link.worker_id;
+    for (int i = 0; i < w->n_links; i++) {
+        const sl_wlink *l = &w->links[i];
+        if (l->state == LINK_UP && l->ep->serial == router)
+            return l;
+    }
+    return NULL;
 }
 
-bool sl_worker_router_up(const sl_worker *w)
+uint64_t sl_worker_epoch(const sl_worker *w, uint32_t router)
 {
-    return w->link.state == LINK_UP;
+    const sl_wlink *l = find_session(w, router);
+    return l ? l->epoch : 0;
 }
 
-void sl_worker_send_router(sl_worker *w, const sl_msg *msg)
+uint32_t sl_worker_id(const sl_worker *w, uint32_t router)
 {
-    if (w->link.state == LINK_UP)
-        sl_wep_send(w->link.ep, msg);
+    const sl_wlink *l = find_session(w, router);
+    return l ? l->worker_id : 0;
+}
+
+uint32_t sl_worker_session(const sl_worker *w, uint64_t epoch)
+{
+    for (int i = 0; i < w->n_links; i++) {
+        const sl_wlink *l = &w->links[i];
+        if (l->state == LINK_UP && l->epoch == epoch)
+            return l->ep->serial;
+    }
+    return 0;
+}
+
+void sl_worker_send_router(sl_worker *w, uint32_t router, const sl_msg *msg)
+{
+    const sl_wlink *l = find_session(w, router);
+    if (l)
+        sl_wep_send(l->ep, msg);
 }

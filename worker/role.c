@@ -169,12 +169,12 @@ static bool stop_asked(const volatile int *stop)
     return __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
 }
 
-/* From now on the router places nothing here. */
+/* From now on no router places anything here. */
 static void begin_draining(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e)
 {
     r->draining = true;
     e->report(e->arg);
-    sl_worker_tell_router(w, &(sl_msg){.type = SL_MSG_DRAIN});
+    sl_worker_tell_routers(w, &(sl_msg){.type = SL_MSG_DRAIN});
 }
 
 sl_status sl_worker_role_run(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e,

@@ -17,10 +17,11 @@
 
 /* What only the launcher of the process knows. */
 typedef struct sl_worker_launch {
-    const char *router_address; /* "host:port" */
-    const char *name;           /* "decode/2": unique in the cluster */
-    int rank;                   /* of the process in the cluster: metrics port = metrics.port + rank */
-    int local_rank;             /* on this host: chooses the device when backend.device is -1; -1: unknown */
+    const char *routers[SL_WORKER_ROUTERS_MAX]; /* "host:port" each */
+    int n_routers;
+    const char *name; /* "decode/2": unique in the cluster */
+    int rank;         /* of the process in the cluster: metrics port = metrics.port + rank */
+    int local_rank;   /* on this host: chooses the device when backend.device is -1; -1: unknown */
 } sl_worker_launch;
 
 typedef struct sl_parts {

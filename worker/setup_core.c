@@ -1,6 +1,7 @@
 /* Options of the worker core: transport, addresses, intervals. See setup_impl.h. */
 #include <netdb.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -44,13 +45,13 @@ sl_status sl_setup_core(sl_setup *s, sl_worker_opts *out, sl_err *err)
     if (!transport)
         return sl_fail_unknown(err, "cluster.transport", c->cluster.transport, sl_transport_names());
     if (!c->cluster.advertise_host[0] && transport->caps.cross_process)
-        route_address(s->launch->router_address, p->listen_host, sizeof p->listen_host);
+        route_address(s->launch->routers[0], p->listen_host, sizeof p->listen_host);
     *out = (sl_worker_opts){.transport = transport->name,
                             .tls = c->cluster.tls,
                             .devices = p->devices,
                             .numa_node = p->numa_node,
                             .secret = c->cluster.secret,
-                            .router_address = s->launch->router_address,
+                            .n_routers = s->launch->n_routers,
                             .listen_host = p->listen_host,
                             .listen_port = (uint16_t)c->cluster.listen_port,
                             .advertise_host = c->cluster.advertise_host,
@@ -59,6 +60,7 @@ sl_status sl_setup_core(sl_setup *s, sl_worker_opts *out, sl_err *err)
                             .connect_timeout_ms = (uint32_t)c->cluster.connect_timeout_ms,
                             .reconnect_ms = (uint32_t)c->cluster.reconnect_ms,
                             .metrics = p->metrics};
+    memcpy(out->routers, s->launch->routers, sizeof out->routers);
     if (s->role == SL_ROLE_PREFILL && p->shipping && p->shipping->from_device) {
         out->enter = use_device;
         out->enter_arg = p->backend;

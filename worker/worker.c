@@ -119,13 +119,27 @@ static void log_start(sl_worker *w)
            w->o.memory ? w->o.memory_bytes : 0, w->n_device_mem);
 }
 
+static void send_to_all_routers(sl_worker *w, sl_wsend *s)
+{
+    for (int i = 0; i < w->n_links; i++) {
+        uint8_t *copy = w->links[i].state == LINK_UP ? malloc(s->bytes) : NULL;
+        if (!copy)
+            continue;
+        memcpy(copy, s->data, s->bytes);
+        sl_wep_send_bytes(w->links[i].ep, s->id, copy, s->bytes);
+    }
+    free(s->data);
+}
+
 static void send_for_other_thread(sl_worker *w, sl_wsend *s)
 {
-    sl_wep *ep = s->serial ? sl_wep_find(w, s->serial) : w->link.state == LINK_UP ? w->link.ep : NULL;
+    sl_wep *ep = s->serial ? sl_wep_find(w, s->serial) : NULL;
     if (ep)
         sl_wep_send_bytes(ep, s->id, s->data, s->bytes);
-    else
+    else if (s->serial)
         free(s->data);
+    else
+        send_to_all_routers(w, s);
     free(s);
 }
 
@@ -170,7 +184,7 @@ static void loop(sl_worker *w)
             busy = true;
         busy |= drain_mail(w);
         uint64_t now = sl_now_ns();
-        uint64_t due = sl_worker_link_tick(w, now), role_due = w->calls.tick(w->calls.arg, now);
+        uint64_t due = sl_worker_links_tick(w, now), role_due = w->calls.tick(w->calls.arg, now);
         w->last_loop_ns = now;
         busy |= sl_wep_flush_queues(w);
         if (!busy)
@@ -222,11 +236,10 @@ sl_status sl_worker_start(const sl_worker_opts *opts, const sl_worker_calls *cal
     w->o = *opts;
     w->calls = *calls;
     w->hello = *opts->hello;
-    strncpy(w->router_address, opts->router_address, sizeof w->router_address - 1);
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->started_cond, NULL);
     counters(w, opts->metrics);
-    sl_worker_link_init(w);
+    sl_worker_links_init(w);
     sl_status st = sl_mailbox_create(&w->inbox);
     if (st != SL_OK) {
         worker_free(w);
@@ -268,7 +281,8 @@ void sl_worker_post(sl_worker *w, sl_wmail *m)
     sl_mailbox_post(w->inbox, &m->link);
 }
 
-void sl_worker_tell_peer(sl_worker *w, uint32_t serial, const sl_msg *msg)
+/* serial 0: all routers. */
+static void send_by_mail(sl_worker *w, uint32_t serial, const sl_msg *msg)
 {
     sl_wr wr;
     sl_wr_init(&wr);
@@ -288,9 +302,20 @@ void sl_worker_tell_peer(sl_worker *w, uint32_t serial, const sl_msg *msg)
     sl_mailbox_post(w->inbox, &s->mail.link);
 }
 
-void sl_worker_tell_router(sl_worker *w, const sl_msg *msg)
+void sl_worker_tell_peer(sl_worker *w, uint32_t serial, const sl_msg *msg)
 {
-    sl_worker_tell_peer(w, 0, msg);
+    if (serial)
+        send_by_mail(w, serial, msg);
+}
+
+void sl_worker_tell_router(sl_worker *w, uint32_t router, const sl_msg *msg)
+{
+    sl_worker_tell_peer(w, router, msg); /* a session is named by the serial of its endpoint */
+}
+
+void sl_worker_tell_routers(sl_worker *w, const sl_msg *msg)
+{
+    send_by_mail(w, 0, msg);
 }
 
 sl_tp_mem *sl_worker_memory(sl_worker *w)

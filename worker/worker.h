@@ -7,10 +7,13 @@
  * transport thread posts to the mailbox of the engine thread. Everything in sl_worker_calls runs on the transport
  * thread. Every function below must be called there too, except those marked "any thread".
  *
- * Router link: connect, send HELLO, receive WELCOME; then send LOAD and PING at every heartbeat. A link that breaks,
- * or on which nothing arrives for dead_after, is closed by force and connected again after a pause that grows with
- * every failure. Each session has a new epoch, so that a peer that was told an address in an earlier session can see
- * that it is stale. A REFUSE before the first WELCOME is final.
+ * Router links: one for each router, independent of each other. Connect, send HELLO, receive WELCOME; then send LOAD and
+ * PING at every heartbeat. A link that breaks, or on which nothing arrives for dead_after, is closed by force and
+ * connected again after a pause that grows with every failure. From WELCOME to the loss of the connection a link has a
+ * session, which is named by a number that is never used again in this process. Requests belong to the session in which
+ * they came; what is sent to a session that has ended is dropped. Each session has a new epoch, so that a peer that was
+ * told an address in an earlier session can see that it is stale. A REFUSE before the first WELCOME is final when every
+ * router has refused; while another router has not, the link goes on trying at the longest pause.
  *
  * Lifetime: start returns after the transport has been opened, the memory registered and the listener started; stop
  * joins the thread.
@@ -18,6 +21,7 @@
 #ifndef SL_WORKER_WORKER_H
 #define SL_WORKER_WORKER_H
 
+#include "base/config.h"
 #include "base/mailbox.h"
 #include "base/metrics.h"
 #include "base/msg.h"
@@ -36,8 +40,9 @@ typedef struct sl_wmail {
 typedef struct sl_wmsg {
     sl_wmail mail; /* for posting it to the other thread, which sets kind */
     sl_msg msg;
-    uint32_t ep_serial; /* of the endpoint on which it arrived; 0: the router's */
-    uint32_t worker_id; /* for the role: the sender, once it is known */
+    uint32_t ep_serial; /* of the endpoint on which it arrived */
+    uint32_t router;    /* the session: of the router that sent it, or (set by the role) that introduced the sender */
+    uint32_t worker_id; /* of a peer, set by the role; 0: a router sent it */
     uint8_t bytes[];
 } sl_wmsg;
 
@@ -46,14 +51,15 @@ void sl_wmsg_free(sl_wmsg *m);
 typedef struct sl_worker_calls {
     void *arg;
     const char *comp; /* log component: "prefill" */
-    void (*router_up)(void *arg, const sl_msg_welcome *w);
-    void (*router_down)(void *arg, sl_status st, const char *why);
-    /* The worker cannot continue (the router has refused it). Called at most once. */
+    /* A session begins and ends; both are called exactly once for each. */
+    void (*router_up)(void *arg, uint32_t router, const sl_msg_welcome *w);
+    void (*router_down)(void *arg, uint32_t router, sl_status st, const char *why);
+    /* The worker cannot continue (every router has refused it). Called at most once. */
     void (*fatal)(void *arg, sl_status st, const char *why);
-    /* A message of the router, except those of the link itself (WELCOME, REFUSE, PING, PONG). The role owns m. */
+    /* A message of a router, except those of the link itself (WELCOME, REFUSE, PING, PONG). The role owns m. */
     void (*router_msg)(void *arg, sl_wmsg *m);
     void (*load)(void *arg, sl_msg_load *out);
-    /* Endpoints other than the router's. */
+    /* Endpoints other than the routers'. */
     void (*ep_accepted)(void *arg, sl_wep *ep, const char *address);
     void (*ep_connected)(void *arg, sl_wep *ep, sl_status st, const char *why);
     void (*ep_msg)(void *arg, sl_wep *ep, sl_wmsg *m);
@@ -65,6 +71,8 @@ typedef struct sl_worker_calls {
     uint64_t (*tick)(void *arg, uint64_t now);
 } sl_worker_calls;
 
+enum { SL_WORKER_ROUTERS_MAX = SL_CFG_MAX_ROUTERS };
+
 typedef struct sl_worker_range {
     void *base;
     size_t bytes;
@@ -74,7 +82,8 @@ typedef struct sl_worker_opts {
     const char *transport, *tls, *devices, *fabric; /* as in sl_tp_options */
     int numa_node;
     const char *secret; /* as in sl_tp_options */
-    const char *router_address;
+    const char *routers[SL_WORKER_ROUTERS_MAX]; /* "host:port" each; copied */
+    int n_routers;
     bool listens;
     const char *listen_host; /* as in sl_tp_listen */
     uint16_t listen_port;
@@ -105,13 +114,15 @@ void sl_worker_stop(sl_worker *w);
 
 /* Any thread. */
 void sl_worker_post(sl_worker *w, sl_wmail *m);
-/* Any thread except the transport thread: sends msg to the router; it is dropped when no link is up. */
-void sl_worker_tell_router(sl_worker *w, const sl_msg *msg);
+/* Any thread except the transport thread: sends msg to the router of this session; dropped when it has ended. */
+void sl_worker_tell_router(sl_worker *w, uint32_t router, const sl_msg *msg);
+/* The same to the routers of all sessions. */
+void sl_worker_tell_routers(sl_worker *w, const sl_msg *msg);
 /* Any thread except the transport thread: sends msg to the peer with that serial, if it still exists. */
 void sl_worker_tell_peer(sl_worker *w, uint32_t ep_serial, const sl_msg *msg);
 
 /* Transport thread. */
-void sl_worker_send_router(sl_worker *w, const sl_msg *msg);
+void sl_worker_send_router(sl_worker *w, uint32_t router, const sl_msg *msg);
 sl_status sl_worker_connect(sl_worker *w, const char *address, void *user, sl_wep **out, sl_err *err);
 void sl_wep_send(sl_wep *ep, const sl_msg *msg);
 /* May be called a second time, with force, while the endpoint is closing. */
@@ -125,10 +136,11 @@ sl_tp_mem *sl_worker_memory(sl_worker *w);
 /* The registered GPU memory that contains address; NULL: none. */
 sl_tp_mem *sl_worker_device_memory(sl_worker *w, const void *address);
 sl_transport *sl_worker_transport(sl_worker *w);
-/* Epoch of the current session with the router, or of the next one when there is none. */
-uint64_t sl_worker_epoch(const sl_worker *w);
-uint32_t sl_worker_id(const sl_worker *w); /* 0: no WELCOME yet in this session */
-bool sl_worker_router_up(const sl_worker *w);
+/* Epoch of a session, and this worker's id there; 0: it has ended. */
+uint64_t sl_worker_epoch(const sl_worker *w, uint32_t router);
+uint32_t sl_worker_id(const sl_worker *w, uint32_t router);
+/* The session of this epoch; 0: there is none, or it has ended. */
+uint32_t sl_worker_session(const sl_worker *w, uint64_t epoch);
 /* Address that peers connect to; empty when not listening. Constant after start: any thread. */
 const char *sl_worker_address(const sl_worker *w);
 

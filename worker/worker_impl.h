@@ -1,6 +1,6 @@
 /*
  * The worker core's data, shared by its parts: worker.c (thread and loop), endpoint.c (endpoints and sends),
- * link.c (router).
+ * link.c (routers).
  */
 #ifndef SL_WORKER_WORKER_IMPL_H
 #define SL_WORKER_WORKER_IMPL_H
@@ -30,7 +30,7 @@ typedef struct sl_wout {
 /* Mail: a message that another thread asks the transport thread to send. */
 typedef struct sl_wsend {
     sl_wmail mail;
-    uint32_t serial; /* 0: router */
+    uint32_t serial; /* 0: all routers */
     uint16_t id;
     uint8_t *data;
     size_t bytes;
@@ -48,14 +48,18 @@ struct sl_wep {
 
 typedef enum { LINK_IDLE, LINK_CONNECTING, LINK_HELLO, LINK_UP, LINK_CLOSING } sl_wlink_state;
 
+/* The link to one router. Its session is named by the serial of its endpoint. */
 typedef struct sl_wlink {
+    sl_worker *w;
+    char address[SL_TP_ADDRESS_MAX];
     sl_wep *ep;
     sl_wlink_state state;
     uint64_t epoch;
     uint32_t worker_id;
     uint64_t next_try_ns, last_heard_ns, next_beat_ns;
     uint32_t pause_ms, heartbeat_ms, dead_after_ms;
-    bool welcomed_once, gave_up;
+    bool welcomed_once;
+    bool gave_up; /* the last refusal was final for this link */
     uint64_t refused_ns; /* first refusal of this kind that may be retried; 0: none since the last WELCOME */
     sl_msg_load told;    /* last */
     uint64_t told_ns;
@@ -64,7 +68,6 @@ typedef struct sl_wlink {
 struct sl_worker {
     sl_worker_calls calls;
     sl_worker_opts o;
-    char router_address[SL_TP_ADDRESS_MAX];
     sl_msg_hello hello;
     pthread_t thread;
     sl_mailbox *inbox;
@@ -75,7 +78,9 @@ struct sl_worker {
     sl_wep *eps;
     sl_wout *posted;
     uint32_t next_serial;
-    sl_wlink link;
+    sl_wlink links[SL_WORKER_ROUTERS_MAX];
+    int n_links;
+    bool ended; /* fatal was called: no link connects again */
     bool stopping, waiting_out;
     uint64_t last_loop_ns;
     /* start-up result, handed over under the mutex */
@@ -99,11 +104,14 @@ void sl_wep_free_all(sl_worker *w);
 sl_wep *sl_wep_find(sl_worker *w, uint32_t serial);
 
 /* link.c */
-void sl_worker_link_init(sl_worker *w);
-uint64_t sl_worker_link_tick(sl_worker *w, uint64_t now);
-void sl_worker_link_connected(sl_worker *w, sl_status st, const char *why);
-void sl_worker_link_failed(sl_worker *w, sl_status st, const char *why);
-void sl_worker_link_closed(sl_worker *w);
-void sl_worker_link_msg(sl_worker *w, sl_wmsg *m);
+void sl_worker_links_init(sl_worker *w);
+/* The clock, for all links; returns when it must run again. */
+uint64_t sl_worker_links_tick(sl_worker *w, uint64_t now);
+/* The link whose endpoint this is, NULL: it is a peer's. */
+sl_wlink *sl_worker_link_of(const sl_wep *ep);
+void sl_worker_link_connected(sl_wlink *l, sl_status st, const char *why);
+void sl_worker_link_failed(sl_wlink *l, sl_status st, const char *why);
+void sl_worker_link_closed(sl_wlink *l);
+void sl_worker_link_msg(sl_wlink *l, sl_wmsg *m);
 
 #endif

@@ -97,7 +97,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
         break;
     case SL_MSG_PEER_HELLO:
         m.peer_hello = (sl_msg_peer_hello){
-            .version = 1, .worker_id = 2, .epoch = 5, .cluster_tag = "c", .id = id, .direct_pid = 77};
+            .version = 1, .worker_id = 2, .epoch = 5, .cluster_tag = "c", .id = id, .direct_pid = 77, .decode_epoch = 6};
         break;
     case SL_MSG_PEER_WELCOME:
         m.peer_welcome =

@@ -8,11 +8,11 @@ static decode_double *now; /* whose worker core is meant */
 
 /* ---- the worker core ---- */
 
-static void say(const sl_msg *m)
+static void say(uint32_t router, const sl_msg *m)
 {
     ck_assert_int_lt(now->n_said, DD_SAID);
     dd_said *s = &now->said[now->n_said++];
-    *s = (dd_said){.type = m->type};
+    *s = (dd_said){.type = m->type, .router = router};
     switch (m->type) {
     case SL_MSG_RESERVED:
         s->rid = m->reserved.rid, s->attempt = m->reserved.attempt, s->ticket = m->reserved.ticket;
@@ -38,17 +38,24 @@ static void say(const sl_msg *m)
     }
 }
 
-void sl_worker_tell_router(sl_worker *w, const sl_msg *msg)
+void sl_worker_tell_router(sl_worker *w, uint32_t router, const sl_msg *msg)
 {
     (void)w;
-    say(msg);
+    ck_assert_uint_ne(router, 0);
+    say(router, msg);
+}
+
+void sl_worker_tell_routers(sl_worker *w, const sl_msg *msg)
+{
+    (void)w;
+    say(now->router, msg);
 }
 
 void sl_worker_tell_peer(sl_worker *w, uint32_t ep_serial, const sl_msg *msg)
 {
     (void)w;
     (void)ep_serial;
-    say(msg);
+    say(0, msg);
 }
 
 void sl_worker_post(sl_worker *w, sl_wmail *m)
@@ -107,6 +114,7 @@ void dd_open(decode_double *x, const dd_opts *o)
     sl_arena_opts ao = {.bytes = (uint64_t)(o->pages * g.page_bytes), .lock = SL_OFF, .numa_node = -1};
     memset(x, 0, sizeof *x);
     now = x;
+    x->router = DD_ROUTER;
     ck_assert_msg(sl_arena_create(&g, &ao, &x->arena, &err) == SL_OK, "%s", err.text);
     fake_opts fo = {
         .vocab = DD_VOCAB, .max_context = o->max_context, .max_step_tokens = 64, .max_seqs = o->max_seqs};
@@ -162,6 +170,7 @@ const dd_said *dd_expect(decode_double *x, sl_msg_type type, uint64_t rid)
     const dd_said *s = &x->said[x->seen++];
     ck_assert_msg(s->type == type && s->rid == rid && s->attempt == 1, "%s of request %d, not %s of %d",
                   sl_msg_type_name(s->type), (int)s->rid, sl_msg_type_name(type), (int)rid);
+    ck_assert(!s->router || s->router == x->router);
     return s;
 }
 
@@ -173,7 +182,7 @@ void dd_silent(const decode_double *x)
 sl_ticket *dd_ticket(const decode_double *x, uint64_t rid)
 {
     for (sl_ticket *t = x->d->e.tickets; t; t = t->next) {
-        if (t->rid == rid)
+        if (t->rid == rid && t->router == x->router)
             return t;
     }
     return NULL;
@@ -193,8 +202,8 @@ int dd_held(const decode_double *x)
 
 /* ---- what the others say ---- */
 
-/* As it comes from the transport: encoded and decoded again, blobs in the message's own bytes. */
-static void receive(decode_double *x, const sl_msg *m, uint32_t ep_serial, uint32_t writer)
+/* As it comes from the transport: encoded and decoded again, blobs in the message's own bytes. writer 0: the router says it. */
+static void receive(decode_double *x, const sl_msg *m, uint32_t writer)
 {
     sl_wr w;
     sl_err err = {0};
@@ -203,7 +212,7 @@ static void receive(decode_double *x, const sl_msg *m, uint32_t ep_serial, uint3
     sl_wmsg *in = calloc(1, sizeof *in + w.len);
     memcpy(in->bytes, w.data, w.len);
     ck_assert_msg(sl_msg_decode(in->bytes, w.len, &in->msg, &err) == SL_OK, "%s", err.text);
-    in->ep_serial = ep_serial;
+    in->router = x->router;
     in->worker_id = writer;
     sl_wr_free(&w);
     sl_tickets_msg(x->d, in);
@@ -231,7 +240,7 @@ void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, in
                                  .deadline_ms = deadline_ms,
                                  .sampling = {w.data, w.len},
                                  .seed = dd_seed};
-    receive(x, &m, 0, 0);
+    receive(x, &m, 0);
     sl_wr_free(&w);
     sl_sampling_free(&s);
     free(tokens);
@@ -241,24 +250,24 @@ void dd_abort(decode_double *x, uint64_t rid, sl_status why)
 {
     sl_msg m = {.type = SL_MSG_ABORT};
     m.abort = (sl_msg_abort){rid, 1, why};
-    receive(x, &m, 0, 0);
+    receive(x, &m, 0);
 }
 
-static void drained(decode_double *x, uint64_t rid, uint32_t ep_serial, uint32_t writer)
+static void drained(decode_double *x, uint64_t rid, uint32_t writer)
 {
     sl_msg m = {.type = SL_MSG_DRAINED};
     m.id = (sl_msg_id){rid, 1};
-    receive(x, &m, ep_serial, writer);
+    receive(x, &m, writer);
 }
 
 void dd_drained_relayed(decode_double *x, uint64_t rid)
 {
-    drained(x, rid, 0, 0);
+    drained(x, rid, 0);
 }
 
 void dd_drained(decode_double *x, uint64_t rid, uint32_t writer)
 {
-    drained(x, rid, 1, writer);
+    drained(x, rid, writer);
 }
 
 void dd_commit(decode_double *x, uint64_t rid, uint32_t writer, int n_tokens_off)
@@ -282,7 +291,7 @@ void dd_commit(decode_double *x, uint64_t rid, uint32_t writer, int n_tokens_off
                                .crc = crc,
                                .n_crc = (size_t)(sl_lease_n_pages(t->lease) - matched) * DD_LAYERS,
                                .first = {.id = 3}};
-    receive(x, &m, 1, writer);
+    receive(x, &m, writer);
 }
 
 void dd_pages_ask(decode_double *x, uint64_t rid, uint32_t first, uint32_t count)
@@ -291,7 +300,7 @@ void dd_pages_ask(decode_double *x, uint64_t rid, uint32_t first, uint32_t count
     sl_msg m = {.type = SL_MSG_PAGES_ASK};
     m.pages_ask = (sl_msg_pages_ask){
         .rid = rid, .attempt = 1, .ticket = t ? t->number : 0, .first = first, .count = count};
-    receive(x, &m, 1, DD_WRITER);
+    receive(x, &m, DD_WRITER);
 }
 
 bool dd_checked(decode_double *x, size_t bad)

@@ -17,11 +17,12 @@
 #include "decode/decode_impl.h"
 #include "tests/unit/worker/fake_runner.h"
 
-enum { DD_VOCAB = 31, DD_WRITER = 5, DD_SAID = 512, DD_LAYERS = 2 };
+enum { DD_VOCAB = 31, DD_WRITER = 5, DD_SAID = 512, DD_LAYERS = 2, DD_ROUTER = 1 };
 
 /* A message that the worker has sent: the fields that tests look at. */
 typedef struct dd_said {
     sl_msg_type type;
+    uint32_t router; /* the session that was told; 0: a peer was */
     uint64_t rid, ticket;
     uint32_t attempt, matched, first_index, produced;
     sl_status status;
@@ -45,7 +46,8 @@ typedef struct decode_double {
     dd_said said[DD_SAID];
     int n_said, seen; /* said[seen..n_said) has not been looked at */
     int fences;
-    uint32_t fenced;                /* the writer of the last fence */
+    sl_writer fenced;               /* of the last fence */
+    uint32_t router;                /* the session in which messages come from now on: DD_ROUTER at first */
     sl_status fail_step, fail_open; /* of the next call, once */
 } decode_double;
 
@@ -54,9 +56,10 @@ void dd_open(decode_double *x, const dd_opts *o);
 /* Every page must be free or cached, no ticket left. */
 void dd_close(decode_double *x);
 
-/* The next message said must be of this type, about (rid, 1). */
+/* The next message said must be of this type, about (rid, 1), and to x->router if it is said to a router. */
 const dd_said *dd_expect(decode_double *x, sl_msg_type type, uint64_t rid);
 void dd_silent(const decode_double *x);
+/* Of x->router. */
 sl_ticket *dd_ticket(const decode_double *x, uint64_t rid);
 int dd_tickets(const decode_double *x);
 /* Pages that are neither free nor cached. */

@@ -152,14 +152,15 @@ START_TEST(deadline_then_fence)
     uint64_t first = t->fence_ns;
     sl_tickets_tick(x.d, first);
     ck_assert_int_eq(x.fences, 1);
-    ck_assert_uint_eq(x.fenced, DD_WRITER);
+    ck_assert_uint_eq(x.fenced.id, DD_WRITER);
+    ck_assert_uint_eq(x.fenced.router, DD_ROUTER);
     ck_assert_uint_gt(t->fence_ns, 0); /* asked again while no answer comes */
     sl_tickets_tick(x.d, t->fence_ns);
     ck_assert_int_eq(x.fences, 2);
     ck_assert_int_eq(dd_held(&x), 3);
-    sl_tickets_fenced(x.d, DD_WRITER + 1);
+    sl_tickets_fenced(x.d, (sl_writer){DD_ROUTER, DD_WRITER + 1});
     ck_assert_int_eq(dd_held(&x), 3);
-    sl_tickets_fenced(x.d, DD_WRITER);
+    sl_tickets_fenced(x.d, (sl_writer){DD_ROUTER, DD_WRITER});
     dd_expect(&x, SL_MSG_DRAINED, 1);
     dd_close(&x);
 }
@@ -185,18 +186,18 @@ START_TEST(relayed_drained)
 {
     open_with(NULL);
     reach(1, TICKET_LANDING);
-    sl_tickets_connected(x.d, DD_WRITER);
+    sl_tickets_connected(x.d, (sl_writer){DD_ROUTER, DD_WRITER});
     dd_abort(&x, 1, SL_ERR_PEER);
     dd_drained_relayed(&x, 1);
     ck_assert_int_eq(dd_held(&x), 3);
-    sl_tickets_fenced(x.d, DD_WRITER); /* its connection is closed */
+    sl_tickets_fenced(x.d, (sl_writer){DD_ROUTER, DD_WRITER}); /* its connection is closed */
     dd_expect(&x, SL_MSG_DRAINED, 1);
     reach(2, TICKET_LANDING);
     dd_abort(&x, 2, SL_ERR_PEER);
     dd_drained_relayed(&x, 2);
     dd_expect(&x, SL_MSG_DRAINED, 2);
     reach(3, TICKET_LANDING); /* given up for another reason: the writer's DRAINED, relayed */
-    sl_tickets_connected(x.d, DD_WRITER);
+    sl_tickets_connected(x.d, (sl_writer){DD_ROUTER, DD_WRITER});
     dd_abort(&x, 3, SL_ERR_CANCELLED);
     dd_drained_relayed(&x, 3);
     dd_expect(&x, SL_MSG_DRAINED, 3);
@@ -331,15 +332,60 @@ START_TEST(router_is_lost)
     reach(2, TICKET_WAITING);
     reach(3, TICKET_CHECKING);
     reach(4, TICKET_LANDING);
-    sl_tickets_router_down(x.d);
+    sl_tickets_router_down(x.d, DD_ROUTER);
     ck_assert_int_eq(dd_tickets(&x), 2);
     ck_assert_int_eq(dd_ticket(&x, 3)->state, TICKET_ENDING);
     ck_assert_int_eq(dd_ticket(&x, 4)->state, TICKET_QUARANTINE);
     ck_assert(dd_checked(&x, 0));
     sl_tickets_tick(x.d, sl_now_ns());
     ck_assert_int_eq(x.fences, 1);
-    sl_tickets_fenced(x.d, DD_WRITER);
+    sl_tickets_fenced(x.d, (sl_writer){DD_ROUTER, DD_WRITER});
     dd_expect(&x, SL_MSG_DRAINED, 4);
+    dd_silent(&x);
+    dd_close(&x);
+}
+END_TEST
+
+/* Two routers that use the same numbers for their requests and writers: what one says, and its loss, touches its own
+ * tickets only. The other's request decodes to its end, and everything that is said goes to the router it is for. */
+START_TEST(two_routers)
+{
+    const uint32_t other = DD_ROUTER + 1;
+    open_with(NULL);
+    dd_reserve(&x, 1, 100, 3, 1, 0);
+    dd_expect(&x, SL_MSG_RESERVED, 1);
+    x.router = other;
+    dd_reserve(&x, 1, 130, 3, 2, 0);
+    ck_assert_uint_ne(dd_expect(&x, SL_MSG_RESERVED, 1)->ticket, 0);
+    dd_reserve(&x, 2, 70, 3, 3, 0);
+    dd_expect(&x, SL_MSG_RESERVED, 2);
+    dd_abort(&x, 1, SL_ERR_CANCELLED);
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_QUARANTINE);
+    sl_tickets_router_down(x.d, other);
+    sl_tickets_tick(x.d, sl_now_ns());
+    ck_assert_int_eq(x.fences, 2);
+    ck_assert_uint_eq(x.fenced.router, other);
+
+    x.router = DD_ROUTER;
+    ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_LANDING);
+    dd_commit(&x, 1, DD_WRITER, 0);
+    ck_assert(dd_checked(&x, 0));
+    dd_expect(&x, SL_MSG_TOKENS, 1);
+
+    x.router = other; /* the writer's connection of the lost router is closed; that of the other one stays */
+    ck_assert_int_eq(dd_tickets(&x), 3);
+    sl_tickets_fenced(x.d, (sl_writer){other, DD_WRITER});
+    dd_expect(&x, SL_MSG_DRAINED, 1);
+    dd_expect(&x, SL_MSG_DRAINED, 2);
+    x.router = DD_ROUTER;
+    ck_assert_int_eq(dd_tickets(&x), 1);
+    for (int i = 0; i < 2; i++) {
+        bool worked;
+        ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
+        ck_assert(worked);
+        dd_expect(&x, SL_MSG_TOKENS, 1);
+    }
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_DONE, 1)->produced, 3);
     dd_silent(&x);
     dd_close(&x);
 }
@@ -363,6 +409,7 @@ int main(void)
     tcase_add_test(t, asks_for_matched_pages);
     tcase_add_test(t, done_while_pages_are_read);
     tcase_add_test(t, router_is_lost);
+    tcase_add_test(t, two_routers);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

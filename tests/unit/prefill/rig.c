@@ -149,9 +149,9 @@ void sl_worker_post(sl_worker *w, sl_wmail *m)
     sl_mailbox_post(w->mails, &m->link);
 }
 
-void sl_worker_send_router(sl_worker *w, const sl_msg *msg)
+void sl_worker_send_router(sl_worker *w, uint32_t router, const sl_msg *msg)
 {
-    ck_assert(w == &worker && !r.in_callback);
+    ck_assert(w == &worker && !r.in_callback && router == RIG_ROUTER);
     r.seen.prefilled += msg->type == SL_MSG_PREFILLED;
     r.seen.drained += msg->type == SL_MSG_DRAINED;
     r.seen.failed += msg->type == SL_MSG_FAILED;
@@ -225,16 +225,16 @@ sl_tp_mem *sl_worker_device_memory(sl_worker *w, const void *address)
     return &w->pool[(const uint8_t *)address >= (uint8_t *)w->pool[1].base];
 }
 
-uint64_t sl_worker_epoch(const sl_worker *w)
+uint64_t sl_worker_epoch(const sl_worker *w, uint32_t router)
 {
     (void)w;
-    return 5;
+    return router == RIG_ROUTER ? 5 : 0;
 }
 
-uint32_t sl_worker_id(const sl_worker *w)
+uint32_t sl_worker_id(const sl_worker *w, uint32_t router)
 {
     (void)w;
-    return 1;
+    return router == RIG_ROUTER ? 1 : 0;
 }
 
 /* ---- the engine ---- */
@@ -257,6 +257,7 @@ void rig_begin(uint32_t matched, uint32_t deadline_ms)
     static uint64_t rid = 100;
     sl_wmsg *m = calloc(1, sizeof *m);
     m->msg.type = SL_MSG_PREFILL;
+    m->router = RIG_ROUTER;
     m->msg.prefill = (sl_msg_prefill){.rid = ++rid,
                                       .attempt = 1,
                                       .ticket = 9,

@@ -14,6 +14,7 @@
 
 #include "prefill/prefill_impl.h"
 
+enum { RIG_ROUTER = 3 }; /* the session in which the shipments come */
 enum { RIG_LAYERS = 3, RIG_TOKENS = 200, RIG_PAGES = 4, RIG_PULLED = 2 /* pages, of a pulling shipment */ };
 
 /* DIRECT: copies by the transport thread; COPIER: by the copier's thread; GPU: puts from two device pools. */

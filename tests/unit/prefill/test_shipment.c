@@ -55,7 +55,7 @@ static void reach(sl_ship_state want, uint32_t deadline_ms)
     if (want == SHIP_FLUSHING)
         complete_up_to_flush();
     if (want == SHIP_DRAINING)
-        sl_ship_abort(r.p, r.job->rid, r.job->attempt);
+        sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
     until_state(want);
 }
 
@@ -122,7 +122,7 @@ static void refused(rig_op_kind kind, sl_ship_state s)
         ck_assert_int_eq(r.job->ship.ending.cause, SHIP_FAILED);
     }
     if (r.job->ship.state < SHIP_DRAINING && !sl_ship_ends(r.job))
-        sl_ship_abort(r.p, r.job->rid, r.job->attempt);
+        sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
     rig_complete_all(SL_OK);
     rig_tick();
     r.refuse = SL_OK;
@@ -135,6 +135,7 @@ static void stray_messages(void)
         rig_pages_crc(true);
     sl_wmsg *m = calloc(1, sizeof *m); /* the same PREFILL again */
     m->msg.type = SL_MSG_PREFILL;
+    m->router = RIG_ROUTER;
     m->msg.prefill = (sl_msg_prefill){.rid = rid, .attempt = 1, .n_tokens = 1};
     sl_ship_new(r.p, m);
     ck_assert(r.p->ships == r.job && !r.job->ship.next);
@@ -151,10 +152,10 @@ static void happen(event ev, sl_ship_state s)
     switch (ev) {
     case EV_ABORT_AFTER_FAILURE:
         sl_ship_fail(r.p, r.job, SL_ERR_DEVICE, true, "made to fail");
-        sl_ship_abort(r.p, r.job->rid, r.job->attempt);
+        sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
         break;
     case EV_ABORT:
-        sl_ship_abort(r.p, r.job->rid, r.job->attempt);
+        sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
         break;
     case EV_PEER_LOST:
         peer_lost();
@@ -163,7 +164,7 @@ static void happen(event ev, sl_ship_state s)
         deadline();
         break;
     case EV_ROUTER_LOST:
-        sl_ship_router_down(r.p);
+        sl_ship_router_down(r.p, RIG_ROUTER);
         break;
     case EV_ENGINE_FAILS:
         r.job->fail_status = SL_ERR_DEVICE;
@@ -185,7 +186,7 @@ static void happen(event ev, sl_ship_state s)
         break;
     case EV_FULL:
         r.full = true;
-        sl_ship_abort(r.p, r.job->rid, r.job->attempt);
+        sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
         for (int i = 0; i < 5; i++) {
             rig_complete_all(SL_OK);
             rig_tick();
@@ -193,7 +194,7 @@ static void happen(event ev, sl_ship_state s)
         r.full = false;
         break;
     case EV_NEVER_COMPLETES:
-        sl_ship_abort(r.p, r.job->rid, r.job->attempt);
+        sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
         rig_tick();
         deadline(); /* drain_ms: the connection is closed by force, unless nothing is in flight */
         ck_assert(r.close_asked || r.seen.told_end);
@@ -201,11 +202,11 @@ static void happen(event ev, sl_ship_state s)
     case EV_DAMAGED_PULL:
         rig_pages_crc(false);
         ck_assert(!r.job->pull_ok);
-        sl_ship_abort(r.p, r.job->rid, r.job->attempt);
+        sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
         break;
     case EV_STRAY_MESSAGES:
         stray_messages();
-        sl_ship_abort(r.p, r.job->rid, r.job->attempt);
+        sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
         break;
     case EVENTS:
         break;
@@ -400,7 +401,7 @@ START_TEST(drained_is_not_said_early)
     rig_open(RIG_STAGING);
     reach(SHIP_SENDING, 0);
     ck_assert_int_gt(r.n_ops, 0);
-    sl_ship_abort(r.p, r.job->rid, r.job->attempt);
+    sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
     rig_tick();
     ck_assert(r.seen.told_stop == 1 && r.seen.drained == 0);
     rig_complete_all(SL_OK);
@@ -410,8 +411,23 @@ START_TEST(drained_is_not_said_early)
     rig_tick();
     ck_assert(r.seen.drained == 1 && r.seen.peer_drained == 1);
     rig_settle();
-    sl_ship_abort(r.p, 12345, 1); /* nothing of it is left: it is drained */
+    sl_ship_abort(r.p, RIG_ROUTER, 12345, 1); /* nothing of it is left: it is drained */
     ck_assert_int_eq(r.seen.drained, 2);
+    rig_close();
+}
+END_TEST
+
+/* The loss of another router ends nothing of this one's shipments. */
+START_TEST(another_router_touches_nothing)
+{
+    rig_open(RIG_STAGING);
+    reach(SHIP_SENDING, 0);
+    sl_ship_router_down(r.p, RIG_ROUTER + 1);
+    rig_tick();
+    ck_assert_int_eq(r.job->ship.state, SHIP_SENDING);
+    ck_assert_int_eq(r.job->ship.ending.cause, SHIP_NOT_ENDING);
+    sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
+    rig_settle();
     rig_close();
 }
 END_TEST
@@ -421,7 +437,7 @@ START_TEST(unknown_puts_are_not_called_drained)
 {
     rig_open(RIG_STAGING);
     reach(SHIP_SENDING, 0);
-    sl_ship_abort(r.p, r.job->rid, r.job->attempt);
+    sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
     rig_tick();
     peer_lost();
     rig_settle();
@@ -443,6 +459,7 @@ int main(void)
     tcase_add_test(t, full_transport);
     tcase_add_test(t, commit_waits_for_everything);
     tcase_add_test(t, drained_is_not_said_early);
+    tcase_add_test(t, another_router_touches_nothing);
     tcase_add_test(t, unknown_puts_are_not_called_drained);
     suite_add_tcase(s, t);
     SRunner *runner = srunner_create(s);

@@ -79,10 +79,12 @@ static void hook(void *arg, sl_transport *tp)
 static sl_worker_role_opts role_opts(cworker *w)
 {
     const cluster_opts *o = &w->c->o;
+    const cluster *second = o->second;
     return (sl_worker_role_opts){.worker = {.transport = "loopback",
                                             .fabric = w->c->fabric,
                                             .numa_node = -1,
-                                            .router_address = w->c->address,
+                                            .routers = {w->c->address, second ? second->address : NULL},
+                                            .n_routers = second ? 2 : 1,
                                             .heartbeat_ms = 50,
                                             .dead_after_ms = 3000,
                                             .connect_timeout_ms = 1000,
@@ -235,8 +237,10 @@ cworker *cluster_worker(cluster *c, sl_role role, int index)
 void cluster_until(cluster *c, bool (*cond)(cluster *c), int seconds, const char *what)
 {
     uint64_t end = sl_now_ns() + (uint64_t)seconds * 1000 * MS;
-    while (!cond(c)) {
-        cluster_poll(c, 5);
+    while (!cond(c) || (c->o.second && !cond(c->o.second))) {
+        cluster_poll(c, c->o.second ? 1 : 5);
+        if (c->o.second)
+            cluster_poll(c->o.second, 1);
         if (sl_now_ns() > end)
             ck_abort_msg("timed out: %s (request 0: state %d attempts %d reason \"%s\")", what,
                          c->req[0].state, c->req[0].attempts, c->req[0].reason);
@@ -254,6 +258,18 @@ static bool all_joined(cluster *c)
     return true;
 }
 
+static void open_second(cluster *c)
+{
+    cluster *s = c->o.second;
+    memset(s, 0, sizeof *s);
+    s->o = c->o;
+    s->o.second = NULL;
+    s->auto_place = true;
+    memcpy(s->fabric, c->fabric, sizeof s->fabric);
+    s->on_msg = c->o.second_refuses;
+    cluster_router_open(s);
+}
+
 void cluster_start(cluster *c, const cluster_opts *o)
 {
     static int n;
@@ -262,15 +278,25 @@ void cluster_start(cluster *c, const cluster_opts *o)
     c->auto_place = true;
     snprintf(c->fabric, sizeof c->fabric, "test-%d-%d", (int)getpid(), n++);
     cluster_router_open(c);
+    if (o->second)
+        open_second(c);
     for (int i = 0; i < o->n_prefill; i++)
         cworker_start(c, SL_ROLE_PREFILL, i);
     for (int i = 0; i < o->n_decode; i++)
         cworker_start(c, SL_ROLE_DECODE, i);
-    cluster_until(c, all_joined, 20, "workers join");
+    for (int i = 0; i < c->n && o->second; i++) {
+        cworker *w = &o->second->w[o->second->n++];
+        *w = (cworker){.c = o->second, .index = c->w[i].index, .role = c->w[i].role};
+        memcpy(w->name, c->w[i].name, sizeof w->name);
+    }
+    if (!o->second_refuses)
+        cluster_until(c, all_joined, 20, "workers join");
 }
 
 static bool drained(cluster *c)
 {
+    if (!c->tp)
+        return true;
     for (int i = 0; i < c->n; i++) {
         const cworker *w = &c->w[i];
         if (w->id && (w->load.running || w->load.waiting ||
@@ -278,6 +304,17 @@ static bool drained(cluster *c)
             return false;
     }
     return true;
+}
+
+static void router_free(cluster *c)
+{
+    for (int i = 0; i < 20; i++) /* operations in flight complete now */
+        cluster_poll(c, 1);
+    sl_tp_destroy(c->tp);
+    for (int i = 0; i < c->n_req; i++) {
+        sl_sampling_free(&c->req[i].sampling);
+        free(c->req[i].tokens);
+    }
 }
 
 void cluster_stop(cluster *c)
@@ -295,13 +332,9 @@ void cluster_stop(cluster *c)
         ck_assert_msg(c->w[i].run_status == SL_OK, "%s: %s", c->w[i].name, c->w[i].run_err.text);
         worker_free(&c->w[i], true);
     }
-    for (int i = 0; i < 20; i++) /* operations in flight complete now */
-        cluster_poll(c, 1);
-    sl_tp_destroy(c->tp);
-    for (int i = 0; i < c->n_req; i++) {
-        sl_sampling_free(&c->req[i].sampling);
-        free(c->req[i].tokens);
-    }
+    router_free(c);
+    if (c->o.second)
+        router_free(c->o.second);
 }
 
 void cluster_check_stream(cluster *c, const creq *r)

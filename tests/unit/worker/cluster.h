@@ -108,6 +108,8 @@ typedef struct cluster_opts {
     bool (*make_runner)(cworker *w);
     void (*drop_runner)(cworker *w);
     uint32_t dead_after_ms; /* that the router tells; 0: 3000 */
+    cluster *second;        /* a second router of the same workers, made by cluster_start; not started otherwise */
+    bool (*second_refuses)(cluster *c, cworker *w, const sl_msg *m); /* on_msg of the second router at first */
     int64_t row_pages;      /* adaptive: device row pages of a decode worker */
     sl_geometry geometry;   /* used when n_layers != 0, else made from the fields above */
     int32_t eos;
@@ -130,6 +132,7 @@ struct cluster {
     /* True: the message is swallowed. */
     bool (*on_msg)(cluster *c, cworker *w, const sl_msg *m);
     void *user;
+    sl_tp_ep *greeting; /* for on_msg: where HELLO came */
 };
 
 cluster_opts cluster_defaults(void);
@@ -137,6 +140,7 @@ void cluster_start(cluster *c, const cluster_opts *o);
 /* Stops the workers (they drain), checks their books, frees everything. */
 void cluster_stop(cluster *c);
 /* Polls until cond is true; fails the test after `seconds`. */
+/* Until cond is true of c and of its second router, which is polled too (as it is by every function with a second). */
 void cluster_until(cluster *c, bool (*cond)(cluster *c), int seconds, const char *what);
 void cluster_poll(cluster *c, int ms);
 cworker *cluster_worker(cluster *c, sl_role role, int index);
@@ -160,8 +164,11 @@ void cluster_wait_pages(cluster *c, int held);
 
 /* ---- inside ---- */
 
-/* Listens at c->address, on c->fabric. */
+/* Listens at c->address, on c->fabric; with an empty address at any. */
 void cluster_router_open(cluster *c);
+/* As if the router's process died: its connections are lost, its requests and what it knew of workers too. It may be
+ * opened again. */
+void cluster_router_kill(cluster *c);
 /* The router takes the worker for dead: every request on it is started again. */
 void cluster_worker_lost(cluster *c, cworker *w);
 

@@ -282,6 +282,7 @@ static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *h, size
         for (int i = 0; i < c->n && !w; i++)
             w = strcmp(c->w[i].name, m.hello.name) == 0 ? &c->w[i] : NULL;
         ck_assert_ptr_nonnull(w);
+        c->greeting = ep;
         if (!c->on_msg || !c->on_msg(c, w, &m))
             on_hello(c, w, ep, &m.hello);
     } else if (w && !w->down && (!c->on_msg || !c->on_msg(c, w, &m))) {
@@ -339,7 +340,27 @@ void cluster_router_open(cluster *c)
     ck_assert_msg(sl_transport_create("loopback", &t, &c->tp, &err) == SL_OK, "%s", err.text);
     for (uint16_t id = 0; id < SL_TP_AM_IDS; id++)
         sl_tp_handle(c->tp, id, on_message, c);
-    ck_assert_int_eq(sl_tp_listen(c->tp, NULL, 0, c->address, sizeof c->address, &err), SL_OK);
+    const char *port = strrchr(c->address, ':');
+    uint16_t at = port ? (uint16_t)atoi(port + 1) : 0;
+    ck_assert_int_eq(sl_tp_listen(c->tp, NULL, at, c->address, sizeof c->address, &err), SL_OK);
+}
+
+void cluster_router_kill(cluster *c)
+{
+    sl_loopback_kill(c->tp);
+    sl_tp_destroy(c->tp);
+    c->tp = NULL;
+    for (int i = 0; i < c->n; i++) {
+        c->w[i].ep = NULL;
+        c->w[i].id = 0;
+        memset(&c->w[i].load, 0, sizeof c->w[i].load);
+    }
+    for (int i = 0; i < c->n_req; i++) {
+        sl_sampling_free(&c->req[i].sampling);
+        free(c->req[i].tokens);
+    }
+    c->n_req = 0;
+    c->next_id = 0;
 }
 
 static void beat(cluster *c)
@@ -358,6 +379,8 @@ static void beat(cluster *c)
 
 void cluster_poll(cluster *c, int ms)
 {
+    if (!c->tp) /* killed */
+        return;
     while (sl_tp_progress(c->tp) > 0)
         ;
     beat(c);

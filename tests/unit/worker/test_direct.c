@@ -392,7 +392,7 @@ START_TEST(refused_at_start)
     ck_assert_int_eq(sl_arena_create(&g, &ao, &a, &err), SL_OK);
     sl_runner none = {.vocab = 8, .n_layers = 2, .max_context = 64, .max_step_tokens = 64};
     sl_worker_role_opts role = {
-        .worker = {.transport = "loopback", .fabric = "none", .router_address = "r:1"},
+        .worker = {.transport = "loopback", .fabric = "none", .routers = {"r:1"}, .n_routers = 1},
         .name = "w",
         .model = "m",
         .cluster_tag = "t",
