@@ -179,7 +179,7 @@ typedef struct sl_msg_failed {
 } sl_msg_failed;
 
 typedef struct sl_msg_peer_hello { /* prefill -> decode */
-    uint32_t version, worker_id; /* worker_id: of the writer, at the router that introduces it */
+    uint32_t version, worker_id;   /* worker_id: of the writer, at the router that introduces it */
     uint64_t epoch;
     char cluster_tag[64];
     sl_identity id;

@@ -254,7 +254,8 @@ void sl_tickets_router_down(sl_decode *d, uint32_t router)
     }
     for (sl_ticket *t = d->e.tickets; t; t = t->next) {
         if (t->router == router)
-            t->fence_ns = now; /* the next tick fences; the transport thread closes their connections already */
+            t->fence_ns =
+                now; /* the next tick fences; the transport thread closes their connections already */
     }
 }
 

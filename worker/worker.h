@@ -41,7 +41,8 @@ typedef struct sl_wmsg {
     sl_wmail mail; /* for posting it to the other thread, which sets kind */
     sl_msg msg;
     uint32_t ep_serial; /* of the endpoint on which it arrived */
-    uint32_t router;    /* the session: of the router that sent it, or (set by the role) that introduced the sender */
+    uint32_t
+        router; /* the session: of the router that sent it, or (set by the role) that introduced the sender */
     uint32_t worker_id; /* of a peer, set by the role; 0: a router sent it */
     uint8_t bytes[];
 } sl_wmsg;
@@ -81,7 +82,7 @@ typedef struct sl_worker_range {
 typedef struct sl_worker_opts {
     const char *transport, *tls, *devices, *fabric; /* as in sl_tp_options */
     int numa_node;
-    const char *secret; /* as in sl_tp_options */
+    const char *secret;                         /* as in sl_tp_options */
     const char *routers[SL_WORKER_ROUTERS_MAX]; /* "host:port" each; copied */
     int n_routers;
     bool listens;

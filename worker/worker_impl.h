@@ -59,7 +59,7 @@ typedef struct sl_wlink {
     uint64_t next_try_ns, last_heard_ns, next_beat_ns;
     uint32_t pause_ms, heartbeat_ms, dead_after_ms;
     bool welcomed_once;
-    bool gave_up; /* the last refusal was final for this link */
+    bool gave_up;        /* the last refusal was final for this link */
     uint64_t refused_ns; /* first refusal of this kind that may be retried; 0: none since the last WELCOME */
     sl_msg_load told;    /* last */
     uint64_t told_ns;

@@ -96,8 +96,13 @@ static inline sl_msg msg_sample(sl_msg_type type)
         m.failed = (sl_msg_failed){99, 2, SL_ERR_EXHAUSTED, 1, "no pages"};
         break;
     case SL_MSG_PEER_HELLO:
-        m.peer_hello = (sl_msg_peer_hello){
-            .version = 1, .worker_id = 2, .epoch = 5, .cluster_tag = "c", .id = id, .direct_pid = 77, .decode_epoch = 6};
+        m.peer_hello = (sl_msg_peer_hello){.version = 1,
+                                           .worker_id = 2,
+                                           .epoch = 5,
+                                           .cluster_tag = "c",
+                                           .id = id,
+                                           .direct_pid = 77,
+                                           .decode_epoch = 6};
         break;
     case SL_MSG_PEER_WELCOME:
         m.peer_welcome =

@@ -340,9 +340,11 @@ void cluster_router_open(cluster *c)
     ck_assert_msg(sl_transport_create("loopback", &t, &c->tp, &err) == SL_OK, "%s", err.text);
     for (uint16_t id = 0; id < SL_TP_AM_IDS; id++)
         sl_tp_handle(c->tp, id, on_message, c);
-    const char *port = strrchr(c->address, ':');
-    uint16_t at = port ? (uint16_t)atoi(port + 1) : 0;
-    ck_assert_int_eq(sl_tp_listen(c->tp, NULL, at, c->address, sizeof c->address, &err), SL_OK);
+    char host[SL_TP_ADDRESS_MAX];
+    uint16_t port = 0;
+    if (c->address[0])
+        ck_assert_int_eq(sl_tp_address_parse(c->address, host, sizeof host, &port, &err), SL_OK);
+    ck_assert_int_eq(sl_tp_listen(c->tp, NULL, port, c->address, sizeof c->address, &err), SL_OK);
 }
 
 void cluster_router_kill(cluster *c)

@@ -187,7 +187,7 @@ START_TEST(a_ban_ends_with_its_router)
 }
 END_TEST
 
-/* a stands still (its connections stay): its requests end when it is given up, b's go on all the time. */
+/* a makes no progress (its connections stay): its requests end when it is given up, b's go on all the time. */
 START_TEST(one_is_silent)
 {
     cluster_opts o = cluster_defaults();
