@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 
+#include "bench/comm/comm.h"
 #include "bench/decode/decode.h"
 #include "bench/prefill/prefill.h"
 #include "bench/router/router.h"
@@ -16,6 +17,7 @@ const sl_bench sl_benches[] = {
      sl_bench_transport_main},
     {"router", "latency that the router adds, requests per second and concurrent streams, with mock workers",
      sl_bench_router_main},
+    {"comm", "collectives of a group of ranks, with the shapes of expert parallelism", sl_bench_comm_main},
     {"swapin", "resolve and gather of missing rows, compared with a plain copy of the same rows",
      sl_bench_swapin_main},
     {"decode", "a decode step of a large model with random weights: largest batch, step time, time per op",

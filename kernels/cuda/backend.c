@@ -13,6 +13,9 @@
 
 #include "kernels/arch.h"
 #include "kernels/cuda/probe.h"
+#ifdef SL_NCCL
+#include "kernels/cuda/comm.h"
+#endif
 
 #define MIN_CC 80
 
@@ -255,6 +258,15 @@ static sl_status cuda_fill(sl_backend *be, void *dst, uint8_t byte, size_t bytes
     return SL_CU(cudaMemsetAsync(dst, byte, bytes, sl_cuda_of(be)->stream), err);
 }
 
+static sl_status wait_stream(sl_cuda *cu, sl_err *err)
+{
+#ifdef SL_NCCL
+    if (cu->comm) /* another rank may never come */
+        return sl_cuda_comm_wait(cu->comm, err);
+#endif
+    return SL_CU(cudaStreamSynchronize(cu->stream), err);
+}
+
 static sl_status cuda_sync(sl_backend *be, sl_err *err)
 {
     sl_cuda *cu = sl_cuda_of(be);
@@ -263,7 +275,7 @@ static sl_status cuda_sync(sl_backend *be, sl_err *err)
     SL_TRY(SL_CU(
         cudaMemcpyAsync(cu->deverr_host, cu->deverr, sizeof(uint32_t), cudaMemcpyDeviceToHost, cu->stream),
         err));
-    SL_TRY(SL_CU(cudaStreamSynchronize(cu->stream), err));
+    SL_TRY(wait_stream(cu, err));
     mask = *cu->deverr_host;
     if (mask == 0)
         return SL_OK;
@@ -319,6 +331,9 @@ const sl_backend_desc sl_backend_cuda = {
     .graph_destroy = sl_cuda_graph_destroy,
     .mark = sl_cuda_mark,
     .mark_ns = sl_cuda_mark_ns,
+#ifdef SL_NCCL
+    .comm = &sl_comm_nccl,
+#endif
     .ops =
         {
             [SL_OP_EMBED] = {NULL, sl_cuda_embed},

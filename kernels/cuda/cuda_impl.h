@@ -50,7 +50,8 @@ typedef struct sl_cuda {
     void (*encode)(void); /* the driver's function that makes tensor maps: tables.c */
     cudaEvent_t *marks;   /* of the profile */
     int32_t n_marks;
-    sl_op last_op; /* for the message of a deferred failure */
+    sl_op last_op;             /* for the message of a deferred failure */
+    struct sl_cuda_comm *comm; /* the group that this backend is in, or NULL: comm.c */
 } sl_cuda;
 
 static inline sl_cuda *sl_cuda_of(sl_backend *be)

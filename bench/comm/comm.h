@@ -1,0 +1,26 @@
+/*
+ * Benchmark of the collectives of a group (kernels/comm.h), with the shapes of expert parallelism. It forks one process per
+ * rank; on GPUs rank r takes device r. CSV to stdout, one line per collective and number of tokens:
+ *
+ *   what,ranks,tokens,row_bytes,cap,rows_out,bytes_out,us,GB/s,limit_us,ratio
+ *
+ *   dispatch      all-to-all: a token's quantised row (values and scales) goes once to every rank that has one of its
+ *                 experts, which are drawn at random: cap = tokens
+ *   combine       all-to-all: one bf16 row comes back for every row of the dispatch: cap = tokens
+ *   combine_each  all-to-all: one bf16 row comes back for every expert of a token, as a sum in the order of experts at home
+ *                 needs it: cap = tokens * min(top_k, experts); left out above --most-bytes per rank
+ *   all_gather    of a quantised row per token
+ *   barrier
+ *
+ * rows_out and bytes_out: what a rank sends to others, on average over the ranks. us: median time of one collective on rank 0,
+ * in a graph of --inner of them where the backend has graphs. limit_us = bytes_out over the link's rate (--link-gbs; the H200's
+ * default is what a copy kernel reaches over NVLink, the CPU's is measured: one memcpy). ratio = us / limit_us.
+ */
+#ifndef SL_BENCH_COMM_COMM_H
+#define SL_BENCH_COMM_COMM_H
+
+/* Returns an exit code: 0; 1 for a failure; 2 for wrong usage; 77 if this machine or build lacks the backend or has too few
+ * devices. */
+int sl_bench_comm_main(int argc, char **argv);
+
+#endif

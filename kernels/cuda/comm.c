@@ -1,0 +1,312 @@
+/*
+ * The collectives of the CUDA backend: NCCL's host calls on the backend's selected stream.
+ *
+ * Nothing blocks. The communicator is non-blocking (ncclConfig_t.blocking = 0): a call that must wait for other ranks
+ * returns "in progress", and settle() polls until it has ended, the deadline has passed, or a thread has called
+ * sl_comm_abort(). What is in flight on the device is watched by sl_cuda_comm_wait(), which sl_be_sync() calls instead of
+ * cudaStreamSynchronize() as long as the backend has a communicator.
+ *
+ * Failure in two steps. When the group breaks, ncclCommRevoke() stops what is in flight and keeps the communicator's
+ * memory, because graphs that captured its kernels may still exist. sl_comm_destroy() then frees it by ncclCommAbort(),
+ * which needs no other rank; by the contract those graphs are gone by then.
+ *
+ * All-to-all moves whole blocks of cap rows: a host call has a fixed size, and the counts are on the device. They travel
+ * in the same NCCL group as the rows.
+ */
+#include "kernels/cuda/comm.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "kernels/cuda/nccl_load.h"
+
+#define DRAIN_NS 5000000000ull /* for kernels to end after they were told to */
+
+struct sl_cuda_comm {
+    sl_comm base; /* first */
+    sl_cuda *cu;
+    const sl_nccl *n;
+    ncclComm_t comm; /* NULL before form */
+    ncclUniqueId id;
+    uint32_t *meet; /* device [1 + ranks]: what a barrier gathers */
+    sl_status broken;
+    sl_err cause;
+    _Atomic bool aborted;
+};
+_Static_assert(sizeof(ncclUniqueId) <= SL_COMM_OWN_BYTES, "the id must fit an invitation");
+
+static sl_cuda_comm *of(sl_comm *c)
+{
+    return (sl_cuda_comm *)c;
+}
+
+static uint64_t deadline(const sl_cuda_comm *c)
+{
+    return sl_now_ns() + c->base.opts.deadline_ms * 1000000ull;
+}
+
+/* ---- failure ---- */
+
+static sl_status cause(const sl_cuda_comm *c, sl_err *err)
+{
+    return c->broken == SL_OK ? SL_OK : sl_fail(err, c->broken, "%s", c->cause.text);
+}
+
+/* Waits until the device has nothing in flight, at most DRAIN_NS. */
+static void drain(sl_cuda_comm *c)
+{
+    uint64_t end = sl_now_ns() + DRAIN_NS;
+
+    while (cudaStreamQuery(c->cu->main_stream) == cudaErrorNotReady ||
+           cudaStreamQuery(c->cu->side_stream) == cudaErrorNotReady) {
+        if (sl_now_ns() > end) {
+            sl_fail_in(&c->cause, c->broken, "work in flight did not end");
+            break;
+        }
+        sched_yield();
+    }
+    (void)cudaGetLastError();
+}
+
+/* Breaks the group with the text in c->cause. */
+static sl_status fail(sl_cuda_comm *c, sl_status st, sl_err *err)
+{
+    c->broken = st;
+    if (c->comm && !c->cu->capturing) {
+        (void)c->n->comm_revoke(c->comm, 0);
+        drain(c);
+    }
+    return cause(c, err);
+}
+
+static sl_status fail_nccl(sl_cuda_comm *c, ncclResult_t r, const char *what, sl_err *err)
+{
+    const char *detail = c->comm ? c->n->last_error(c->comm) : "";
+    sl_status st = r == ncclRemoteError                                ? SL_ERR_PEER
+                   : r == ncclInvalidArgument || r == ncclInvalidUsage ? SL_ERR_INVALID
+                                                                       : SL_ERR_DEVICE;
+
+    (void)sl_fail(&c->cause, st, "comm: %s: NCCL: %s%s%.300s", what, c->n->error_string(r),
+                  detail[0] ? ": " : "", detail);
+    return fail(c, st, err);
+}
+
+static sl_status fail_late(sl_cuda_comm *c, const char *what, sl_err *err)
+{
+    if (atomic_load(&c->aborted))
+        (void)sl_fail(&c->cause, SL_ERR_CANCELLED, "comm: %s: aborted by rank %d", what, c->base.opts.rank);
+    else
+        (void)sl_fail(&c->cause, SL_ERR_TIMEOUT,
+                      "comm: %s: not all of %d ranks arrived within %u ms, says rank %d", what,
+                      c->base.opts.ranks, c->base.opts.deadline_ms, c->base.opts.rank);
+    return fail(c, atomic_load(&c->aborted) ? SL_ERR_CANCELLED : SL_ERR_TIMEOUT, err);
+}
+
+/* Waits until the call that returned r has ended. */
+static sl_status settle(sl_cuda_comm *c, ncclResult_t r, const char *what, sl_err *err)
+{
+    uint64_t end = 0;
+
+    while (r == ncclInProgress) {
+        if (end == 0)
+            end = deadline(c);
+        if (atomic_load(&c->aborted) || sl_now_ns() > end)
+            return fail_late(c, what, err);
+        sched_yield();
+        if (c->n->comm_async_error(c->comm, &r) != ncclSuccess)
+            r = ncclInternalError;
+    }
+    return r == ncclSuccess ? SL_OK : fail_nccl(c, r, what, err);
+}
+
+sl_status sl_cuda_comm_wait(sl_cuda_comm *c, sl_err *err)
+{
+    uint64_t end = deadline(c);
+
+    for (uint32_t i = 1;; i++) {
+        cudaError_t e = cudaStreamQuery(c->cu->stream);
+        ncclResult_t r = ncclSuccess;
+
+        if (e == cudaSuccess)
+            return cause(c, err);
+        if (e != cudaErrorNotReady)
+            return SL_CU(e, err);
+        (void)cudaGetLastError();
+        if (c->broken != SL_OK)
+            return cause(c, err);
+        if (atomic_load(&c->aborted) || sl_now_ns() > end)
+            return fail_late(c, "sync", err);
+        if (c->comm && i % 1024 == 0 && c->n->comm_async_error(c->comm, &r) == ncclSuccess &&
+            r != ncclSuccess && r != ncclInProgress)
+            return fail_nccl(c, r, "sync", err);
+        sched_yield();
+    }
+}
+
+/* ---- life ---- */
+
+static sl_status open_comm(sl_backend *be, const sl_comm_opts *opts, sl_cuda_comm **out, sl_err *err)
+{
+    sl_cuda *cu = sl_cuda_of(be);
+    const sl_nccl *n;
+    sl_cuda_comm *c;
+    sl_status st;
+
+    if (cu->comm)
+        return sl_fail(err, SL_ERR_INVALID, "comm: this backend is in a group already");
+    SL_TRY(sl_nccl_load(&n, err));
+    c = calloc(1, sizeof *c);
+    if (!c)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "comm: no memory");
+    c->cu = cu;
+    c->n = n;
+    c->base.opts = *opts;
+    st = SL_CU(cudaMalloc((void **)&c->meet, sizeof(uint32_t) * (1 + (size_t)opts->ranks)), err);
+    if (st != SL_OK) {
+        free(c);
+        return st;
+    }
+    cu->comm = c;
+    *out = c;
+    return SL_OK;
+}
+
+static void nccl_destroy(sl_comm *base)
+{
+    sl_cuda_comm *c = of(base);
+
+    if (c->comm && c->broken == SL_OK)
+        (void)sl_cuda_comm_wait(c, NULL);
+    if (c->comm)
+        (void)c->n->comm_abort(c->comm);
+    c->cu->comm = NULL;
+    cudaFree(c->meet);
+    free(c);
+}
+
+static sl_status nccl_found(sl_backend *be, const sl_comm_opts *opts, uint8_t *own, sl_comm **out,
+                            sl_err *err)
+{
+    sl_cuda_comm *c;
+    ncclResult_t r;
+
+    SL_TRY(open_comm(be, opts, &c, err));
+    r = c->n->get_unique_id(&c->id);
+    if (r != ncclSuccess) {
+        sl_status st = fail_nccl(c, r, "found", err);
+
+        nccl_destroy(&c->base);
+        return st;
+    }
+    memcpy(own, &c->id, sizeof c->id);
+    *out = &c->base;
+    return SL_OK;
+}
+
+static sl_status nccl_join(sl_backend *be, const sl_comm_opts *opts, const uint8_t *own, const char *refusal,
+                           sl_comm **out, sl_err *err)
+{
+    sl_cuda_comm *c;
+
+    if (refusal) /* no channel to the other ranks yet: they report that a rank is missing */
+        return SL_ERR_REFUSED;
+    SL_TRY(open_comm(be, opts, &c, err));
+    memcpy(&c->id, own, sizeof c->id);
+    *out = &c->base;
+    return SL_OK;
+}
+
+static sl_status nccl_barrier(sl_comm *base, sl_err *err);
+
+static sl_status nccl_form(sl_comm *base, sl_err *err)
+{
+    sl_cuda_comm *c = of(base);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclResult_t r;
+
+    SL_TRY(cause(c, err));
+    config.blocking = 0;
+    r = c->n->comm_init(&c->comm, base->opts.ranks, c->id, base->opts.rank, &config);
+    SL_TRY(settle(c, r, "form", err));
+    SL_TRY(SL_CU(cudaMemsetAsync(c->meet, 0, sizeof(uint32_t), c->cu->stream), err));
+    SL_TRY(nccl_barrier(base, err));
+    return sl_cuda_comm_wait(c, err);
+}
+
+static void nccl_abort(sl_comm *base)
+{
+    atomic_store(&of(base)->aborted, true);
+}
+
+static sl_status nccl_state(sl_comm *base, sl_err *err)
+{
+    sl_cuda_comm *c = of(base);
+
+    if (c->broken == SL_OK && atomic_load(&c->aborted))
+        return fail_late(c, "state", err);
+    return cause(c, err);
+}
+
+/* ---- collectives ---- */
+
+static sl_status nccl_all_gather(sl_comm *base, const void *src, void *dst, size_t bytes, sl_err *err)
+{
+    sl_cuda_comm *c = of(base);
+
+    SL_TRY(nccl_state(base, err));
+    return settle(c, c->n->all_gather(src, dst, bytes, ncclInt8, c->comm, c->cu->stream), "all_gather", err);
+}
+
+static sl_status nccl_barrier(sl_comm *base, sl_err *err)
+{
+    sl_cuda_comm *c = of(base);
+
+    return nccl_all_gather(base, c->meet, c->meet + 1, sizeof(uint32_t), err);
+}
+
+static sl_status nccl_broadcast(sl_comm *base, void *buf, size_t bytes, int32_t root, sl_err *err)
+{
+    sl_cuda_comm *c = of(base);
+
+    SL_TRY(nccl_state(base, err));
+    return settle(c, c->n->broadcast(buf, buf, bytes, ncclInt8, root, c->comm, c->cu->stream), "broadcast",
+                  err);
+}
+
+static sl_status nccl_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *err)
+{
+    sl_cuda_comm *c = of(base);
+    size_t block = (size_t)p->row_bytes * (size_t)p->cap;
+    ncclResult_t rows, counts, r;
+
+    SL_TRY(nccl_state(base, err));
+    r = c->n->group_start();
+    if (r != ncclSuccess)
+        return fail_nccl(c, r, "all_to_all", err);
+    rows = c->n->all_to_all(p->send, p->recv, block, ncclInt8, c->comm, c->cu->stream);
+    counts = c->n->all_to_all(p->send_count, p->recv_count, 1, ncclInt32, c->comm, c->cu->stream);
+    r = c->n->group_end();
+    if (rows != ncclSuccess && rows != ncclInProgress)
+        return fail_nccl(c, rows, "all_to_all", err);
+    if (counts != ncclSuccess && counts != ncclInProgress)
+        return fail_nccl(c, counts, "all_to_all", err);
+    return settle(c, r, "all_to_all", err);
+}
+
+const sl_comm_desc sl_comm_nccl = {
+    .name = "NCCL",
+    .found = nccl_found,
+    .join = nccl_join,
+    .form = nccl_form,
+    .destroy = nccl_destroy,
+    .abort = nccl_abort,
+    .state = nccl_state,
+    .barrier = nccl_barrier,
+    .all_gather = nccl_all_gather,
+    .broadcast = nccl_broadcast,
+    .all_to_all = nccl_all_to_all,
+    .library = sl_nccl_version,
+};

@@ -1,0 +1,16 @@
+/* The collectives of the CUDA backend, as its other files see them. Internal to kernels/cuda. */
+#ifndef SL_KERNELS_CUDA_COMM_H
+#define SL_KERNELS_CUDA_COMM_H
+
+#include "kernels/comm_impl.h"
+#include "kernels/cuda/cuda_impl.h"
+
+typedef struct sl_cuda_comm sl_cuda_comm;
+
+extern const sl_comm_desc sl_comm_nccl;
+
+/* Waits for the selected stream as cudaStreamSynchronize() does, but ends when the group breaks or the deadline passes:
+ * then everything in flight is stopped, and the status says why. */
+sl_status sl_cuda_comm_wait(sl_cuda_comm *c, sl_err *err);
+
+#endif
