@@ -19,8 +19,8 @@
 #include "kvstore/arena.h"
 
 /*
- * name: one of the registry (sl_evict_policy_names(), sl_layout_names()), "auto", or NULL, which means the same as
- * "auto". caps: sl_backend_caps(). SL_ERR_NOT_FOUND lists the names there are; *out is then untouched.
+ * name: a name of the registry (sl_evict_policy_names(), sl_layout_names()), "auto", or NULL, which means the same
+ * as "auto". caps: sl_backend_caps(). SL_ERR_NOT_FOUND lists the names that exist; *out is then unchanged.
  */
 sl_status sl_choose_policy(const char *name, unsigned caps, sl_evict_policy *out, sl_err *err);
 sl_status sl_choose_layout(const char *name, unsigned caps, sl_layout *out, sl_err *err);

@@ -1,10 +1,10 @@
 /*
- * Where the cache of resident sequences lies on the device, for those who copy it from there (a prefill
- * worker whose rows leave by the device's copy engine). Constant for an engine, constant for an open sequence
- * whose pages do not change.
+ * Where the cache of resident sequences lies on the device, for code that copies it from there (a prefill worker
+ * that ships rows directly from device memory). The addresses are constant for an engine; the pages are constant
+ * for an open sequence to which no pages are added.
  *
- * Owns nothing. Threads: device_layers from any; device_pages from the engine's. What was read may be used on
- * other threads while the sequence is open; afterwards its device pages belong to others.
+ * Owns nothing. Threads: sl_engine_device_layers() any; sl_engine_device_pages() the engine's. Other threads may
+ * use the results while the sequence is open; afterwards its device pages may belong to other sequences.
  */
 #ifndef SL_ENGINE_DEVICE_H
 #define SL_ENGINE_DEVICE_H
@@ -12,9 +12,8 @@
 #include "engine/engine.h"
 
 typedef struct sl_device_layer {
-    sl_host_plane
-        planes[SL_CACHE_PLANES]; /* by plane of the cache shape: device addresses, by device page; base NULL:
-                                              the layer does not have it */
+    /* By plane of the cache shape: device addresses, by device page. base NULL: the layer does not have the plane. */
+    sl_host_plane planes[SL_CACHE_PLANES];
     int64_t bytes[SL_CACHE_PLANES]; /* of each pool, from its base */
     bool rows_by_index_page;        /* rows lie in the pages of the index pool, not of the row pool */
 } sl_device_layer;

@@ -1,4 +1,4 @@
-/* The engine's making; see engine.h. Sequences are in seq.c, steps in step.c. */
+/* Creation of an engine; see engine.h. Sequences are in seq.c, steps in step.c. */
 #include "engine/engine_impl.h"
 
 #include <stdlib.h>
@@ -118,7 +118,8 @@ static sl_status alloc_pool(sl_engine *e, int64_t bytes, uint8_t **out, sl_err *
     return e->o.poison ? sl_be_fill(e->be, *out, 0xff, (size_t)bytes, err) : SL_OK;
 }
 
-/* Device memory of one layer: the row pool with the hot slots, and a pool for each plane that is there whole. */
+/* Device memory of one layer: the row pool with the hot slots, and a pool for each plane that is on the device
+ * whole. */
 static sl_status make_layer(sl_engine *e, int32_t l, sl_err *err)
 {
     sl_coord_layer *y = &e->layers[l];

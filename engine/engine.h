@@ -1,15 +1,14 @@
 /*
- * Engine: runs steps of a model over sequences whose cache lives in the host arena. The mechanism shared by
- * the prefill worker, the decode worker and `sluice generate`; who runs when is their business.
+ * Engine: runs steps of a model over sequences whose cache is in the host arena. The mechanism is shared by the
+ * prefill worker, the decode worker and `sluice generate`; they decide which sequence runs when.
  *
  * Owns the device side of the cache (index-key pages, resident rows, hot buffers, page tables) and the sparse
- * coordinator; borrows backend, model and arena, which must outlive it. Host pages are the caller's: it
- * allocates them in the store, hands their numbers over, and keeps them until the sequence is closed. The
- * host pages always hold the whole cache of a sequence (rows and index keys of every appended token are
- * written there by the step that makes them).
+ * coordinator; borrows backend, model and arena, which must outlive it. Host pages belong to the caller: it
+ * allocates them in the store, passes their numbers, and keeps them until the sequence is closed. The host pages
+ * always hold the whole cache of a sequence: the step that makes rows and index keys of a token writes them there.
  *
- * Threads: one thread owns an engine and everything in it. Lifetime: sequences are closed before the engine
- * is destroyed.
+ * Threads: one thread owns an engine and everything in it. Lifetime: sequences are closed before the engine is
+ * destroyed.
  */
 #ifndef SL_ENGINE_ENGINE_H
 #define SL_ENGINE_ENGINE_H
@@ -29,9 +28,9 @@ typedef enum {
 enum { SL_HOT_RESIDENT = -1 };
 
 /*
- * How decode steps (one token of every sequence, no layer hook) run. Their inputs are padded to a few sizes,
- * and their shapes depend on the size and on the longest context rounded up, so that a step can be one launch
- * of a graph captured earlier. Whatever is chosen, the logits are the same bit by bit.
+ * How decode steps (one token of every sequence, no layer hook) run. Their inputs are padded to a few sizes, and
+ * their shapes depend on the size and on the longest context rounded up, so that a step can be the launch of one
+ * graph that was captured earlier. The logits are the same bit by bit in every mode.
  */
 typedef enum {
     SL_GRAPHS_AUTO, /* graphs where the backend has them, op by op elsewhere */
@@ -42,7 +41,7 @@ typedef enum {
 typedef struct sl_engine_opts {
     const sl_algo_desc *algorithm; /* sl_algo_find() of its name */
     int32_t max_seqs;              /* sequences open at once */
-    int32_t max_hot_seqs;          /* of which hierarchical; 0 when none ever is */
+    int32_t max_hot_seqs;          /* most of them that are hierarchical at once; 0: none ever is */
     int32_t max_step_tokens;       /* most tokens of one step, <= the model's max_tokens */
     int32_t max_context;           /* longest sequence, tokens */
     int32_t hot_rows, tail_rows;   /* per hierarchical sequence and layer; hot_rows >= index_topk */
@@ -55,7 +54,7 @@ typedef struct sl_engine_opts {
     int64_t index_pages, row_pages; /* device pool sizes in pages; row_pages bounds what can be resident */
     sl_gates gates;
     const sl_coord_draw *draw; /* benchmarks: sparse/sparse.h; NULL, or read during create */
-    bool arena_readable; /* the caller has registered the arena with the backend, and will give it back */
+    bool arena_readable; /* the caller has registered the arena with the backend and will unregister it */
     /*
      * Groups of sequences per decode step: the rows of one group are fetched while another group computes.
      * 0: two groups from 32 sequences on, if the backend can; 1: one group.
@@ -63,22 +62,24 @@ typedef struct sl_engine_opts {
     int32_t groups;
     bool sequential; /* attention waits for all rows of a layer; otherwise for each block of rows */
     sl_graph_use graphs;
-    int32_t max_graphs; /* kept at once, the least recently used one goes; 0: 64 */
+    int32_t max_graphs; /* graphs kept at once, of which the least recently used is replaced; 0: 64 */
     bool poison;        /* testing: fill freed and unused device rows with NaN */
 } sl_engine_opts;
 
 typedef struct sl_engine_stats { /* cumulative */
     uint64_t steps, tokens, hits, misses, tail_hits, evictions, swap_bytes;
-    uint64_t step_ns, attend_ns;       /* attend: 0 on asynchronous backends, not measured there */
-    uint64_t swap_ns, swap_exposed_ns; /* fetching rows, of which computing waited: sl_coord_times() */
-    uint64_t host_ns;                  /* of step_ns: all but waiting for the device */
-    uint64_t decode_steps;             /* steps of one token a sequence, padded as for a graph; their time: */
+    uint64_t step_ns, attend_ns; /* attend: 0 on asynchronous backends, not measured there */
+    /* fetching rows, and the part of it that computing waited: sl_coord_times() */
+    uint64_t swap_ns, swap_exposed_ns;
+    uint64_t host_ns;      /* of step_ns: everything except waiting for the device */
+    uint64_t decode_steps; /* steps of one token per sequence, padded as for a graph; and their time: */
     uint64_t decode_ns, decode_host_ns;
-    uint64_t graph_steps, graph_captures; /* steps that were one launch; graphs made so far */
+    /* steps that were the launch of a graph; graphs captured so far */
+    uint64_t graph_steps, graph_captures;
     int64_t index_pages_free, row_pages_free, hot_slots_free;
     uint64_t device_bytes;
-    uint64_t kv_bytes,
-        kv_bytes_used; /* of device_bytes: index pages, row pages and hot slots; what sequences hold */
+    /* Of device_bytes: index pages, row pages and hot slots; and the part of them that sequences hold. */
+    uint64_t kv_bytes, kv_bytes_used;
 } sl_engine_stats;
 
 /* Per-layer counters of the swap-in, for metrics and residency decisions. */
@@ -117,8 +118,8 @@ sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t
  * changed). */
 sl_status sl_engine_seq_add_pages(sl_engine *e, sl_seq *s, const int32_t *pages, int32_t n_pages,
                                   sl_err *err);
-/* Resident -> hierarchical: gives the device rows back; the newest tail_rows rows stay hot. SL_ERR_EXHAUSTED:
- * no hot slot. */
+/* A resident sequence becomes hierarchical: its device rows are freed, except the newest tail_rows rows.
+ * SL_ERR_EXHAUSTED: no hot slot is free. */
 sl_status sl_engine_seq_spill(sl_engine *e, sl_seq *s, sl_err *err);
 /* Frees the sequence's device memory. Host pages stay the caller's. */
 void sl_engine_seq_close(sl_engine *e, sl_seq *s);
@@ -158,16 +159,16 @@ sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, con
 
 /*
  * Captures the graphs of decode steps of up to max_batch sequences of up to max_context tokens, with logits,
- * so that no request pays for it; no more than max_graphs, largest batches of the shortest contexts first.
+ * so that no request waits for a capture; at most max_graphs of them, first the largest batches of the shortest contexts.
  * done (may be NULL) is called after each. SL_OK with nothing done where there are no graphs.
  */
 sl_status sl_engine_capture(sl_engine *e, int32_t max_batch, int32_t max_context,
                             void (*done)(void *ctx, int32_t n, int32_t of), void *ctx, sl_err *err);
 
 /*
- * Benchmarks: from now on misses are resolved and counted, but no row is copied ("rows are free"). What such
- * steps compute means nothing; only their time does. Turning it off again does not bring the rows back: close
- * what was open.
+ * Benchmarks: from now on misses are resolved and counted, but no row is copied ("rows are free"). Only the time of
+ * such steps has a meaning, not their results. Turning it off again does not copy the missing rows later: close
+ * every sequence that was open.
  */
 void sl_engine_rows_free(sl_engine *e, bool on);
 

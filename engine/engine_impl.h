@@ -1,9 +1,9 @@
 /*
- * Inside of the engine: its state, shared by engine.c (create), seq.c (sequences and device pages), step.c
- * and stats.c. Not for other rooms.
+ * Internals of the engine: its state, shared by engine.c (create), seq.c (sequences and device pages), step.c and
+ * stats.c. Not for other rooms.
  *
- * Page tables live twice: a host mirror that seq.c edits, and the device's copy, brought up to date at the
- * start of a step for the sequences of that step. A sequence keeps its row of the tables while it is open.
+ * Page tables exist twice: a host mirror that seq.c edits, and the device's copy, which is brought up to date at
+ * the start of a step for the sequences of that step. A sequence keeps its row of the tables while it is open.
  */
 #ifndef SL_ENGINE_IMPL_H
 #define SL_ENGINE_IMPL_H
@@ -11,7 +11,7 @@
 #include "engine/engine.h"
 #include "sparse/sparse.h"
 
-/* A stack of free numbers, filled so that low ones go out first. */
+/* A stack of free numbers, filled so that low numbers are taken first. */
 typedef struct sl_free_list {
     int32_t *v;
     int32_t n, cap;
@@ -40,7 +40,7 @@ typedef struct sl_step_arrays {
     int32_t *ids, *token_seq, *token_pos, *logit_rows;
 } sl_step_arrays;
 
-/* Shapes of a decode step's ops follow from this alone. */
+/* This alone determines the shapes of a decode step's ops. */
 typedef struct sl_step_shape {
     int32_t tokens, context; /* padded; 0 tokens: not a decode step, run as it is */
     bool logits;             /* of every token */
@@ -49,7 +49,7 @@ typedef struct sl_step_shape {
 typedef struct sl_step_graph {
     sl_step_shape shape;
     sl_graph *graph;
-    uint64_t used; /* when last */
+    uint64_t used; /* value of sl_engine.clock at its last use */
 } sl_step_graph;
 
 struct sl_engine {
@@ -60,10 +60,11 @@ struct sl_engine {
     const sl_model_config *cfg;
     sl_cache_dims cache;
     sl_geometry geo;
-    bool sync, unified,
-        registered; /* ops complete in run; device memory is host memory; the arena is registered */
+    bool sync;       /* ops are complete when run returns */
+    bool unified;    /* device memory is host memory */
+    bool registered; /* this engine has registered the arena with the backend */
     sl_coord *coord;
-    sl_coord_layer *layers; /* [n_layers]; owns rows.base and index_base */
+    sl_coord_layer *layers; /* [n_layers]; the engine owns rows.base and planes[].device */
     int32_t ld;             /* pages of the longest sequence */
     int32_t max_logits;
     sl_seq *seqs; /* [max_seqs] */
@@ -74,20 +75,20 @@ struct sl_engine {
     float *logits_dev, *logits_host; /* the same memory when unified */
     sl_event **events;               /* [n_layers], asynchronous backends */
     int32_t decode_cap;              /* most sequences of a decode step; 0: decode steps are like others */
-    bool graphs;                     /* and captured */
+    bool graphs;                     /* decode steps are captured as graphs */
     sl_step_graph *graph;            /* [max_graphs] */
     int32_t n_graphs, max_graphs;
     uint64_t clock;
-    /* of the running step */
+    /* The running step. */
     const sl_step_hooks *hooks;
     int32_t layers_done; /* hooks called for layers below this */
     int32_t layers_run;
-    uint64_t waited_ns; /* for the device */
+    uint64_t waited_ns; /* time that the running step waited for the device */
     sl_engine_stats stats;
     uint64_t device_bytes;
 };
 
-/* seq.c: what create and step need. */
+/* seq.c, called by create and step. */
 sl_status sl_seqs_init(sl_engine *e, sl_err *err);
 void sl_seqs_fini(sl_engine *e);
 /* Brings the device's tables up to date for one sequence. */

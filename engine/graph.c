@@ -1,6 +1,6 @@
 /*
- * Decode steps as captured graphs; see engine.h. A step of a new shape runs op by op, so that everything that
- * is made on first use exists, and is captured afterwards; later steps of the shape are one launch. Nothing
+ * Decode steps as captured graphs; see engine.h. A step of a new shape first runs op by op, so that everything that
+ * is created on first use exists, and is captured afterwards; later steps of that shape are one launch. Nothing
  * that changes from step to step is a parameter of an op: inputs are at fixed device addresses.
  */
 #include <stdlib.h>
@@ -74,7 +74,7 @@ sl_graph *sl_graphs_find(sl_engine *e, const sl_step_shape *shape)
     return NULL;
 }
 
-/* A place for one more: an empty one, or that of the least recently used. */
+/* The place for a new graph: an unused one, or that of the least recently used graph. */
 static sl_step_graph *take_place(sl_engine *e)
 {
     sl_step_graph *oldest = &e->graph[0];

@@ -64,7 +64,7 @@ sl_status sl_locality_read(const char *text, size_t n, int32_t n_layers, sl_loca
         const char *nl = memchr(text + at, '\n', n - at);
         size_t len = nl ? (size_t)(nl - text) - at : n - at;
         char line[LINE_MAX_BYTES];
-        if (len < sizeof line) { /* no line of ours is longer */
+        if (len < sizeof line) { /* no line of a worker's /metrics is longer */
             memcpy(line, text + at, len);
             line[len] = '\0';
             SL_TRY(read_line(&m, line, err));

@@ -1,16 +1,17 @@
 /*
- * Hot rows by layer from measured locality: which layers are cheaper resident, which need no more than the
- * selection itself, and what the others get.
+ * Chooses the number of hot rows of each layer from measured locality: which layers should be resident, which need
+ * no more than the selection itself, and what the others get.
  *
- * Input is what a decode worker's /metrics says (sluice_swap_rows_total by layer, step and swap time); output
- * is the list for sparse_attention.hot_rows_layers. Pure functions, any thread.
+ * Input is the /metrics text of a decode worker (sluice_swap_rows_total by layer, step and swap time); output is
+ * the list for sparse_attention.hot_rows_layers. Pure functions, any thread.
  *
- * The rule. A decode worker that is full makes batch / step time tokens a second. Keeping all rows of a layer
- * on the device costs batch: a request's device bytes grow by (context - hot rows) x row bytes. It saves step
- * time: that layer's part of the misses, of the part of a step that swapping takes. Layers are made resident
- * one by one, most misses first, while that gains more than it costs. Of the rest, a layer with a hit ratio
- * below SL_LOCALITY_NONE keeps only its selection, because rows beyond it are not asked for again, and what
- * it gives up goes to the layers that have locality. The bytes of a hot slot do not grow.
+ * The rule. A decode worker that is full makes batch / step time tokens per second. Keeping all rows of a layer on
+ * the device reduces the batch: a request's device bytes grow by (context - hot rows) x row bytes. It also reduces
+ * the step time, by the layer's share of all misses times the part of a step that swapping takes. Layers are made
+ * resident one by one, those with most misses first, while that gains more than it costs. Of the remaining layers,
+ * those with a hit ratio below SL_LOCALITY_NONE keep only their selection, because their other rows are rarely
+ * selected again; the rows that they give up go to the layers that have locality. The bytes of a hot slot do not
+ * increase.
  */
 #ifndef SL_ENGINE_LOCALITY_H
 #define SL_ENGINE_LOCALITY_H
@@ -28,13 +29,13 @@ typedef struct sl_locality {
 } sl_locality;
 
 /*
- * Reads the text a decode worker's /metrics gives, n bytes; other metrics are skipped. SL_ERR_INVALID names
- * the line: a layer outside 0..n_layers-1, a value that is no number, or no layer with rows at all.
+ * Reads the /metrics text of a decode worker, n bytes; other metrics are skipped. SL_ERR_INVALID names the line: a
+ * layer outside 0..n_layers-1, a value that is no number, or no layer with rows at all.
  */
 sl_status sl_locality_read(const char *text, size_t n, int32_t n_layers, sl_locality *out, sl_err *err);
 
-/* Part of a step that swapping takes, 0..1: measured, or bytes over `link` bytes/s where it is not (an upper
- * bound). */
+/* The part of a step that swapping takes, 0..1: as measured or, if it was not measured, the time of the copied
+ * bytes at `link` bytes/s (an upper bound). */
 double sl_locality_swap_share(const sl_locality *m, double link);
 
 /* hot_rows_layer[n_layers] for requests of `context` tokens: SL_HOT_RESIDENT, or a capacity. p is the plan of

@@ -24,8 +24,8 @@ typedef struct sl_plan_in {
     uint64_t gpu_bytes, host_bytes;
 } sl_plan_in;
 
-/* One context length. Bytes of one request, and the largest batch within the budgets (host: resident or not,
- * pages are held). */
+/* One context length: bytes of one request, and the largest batch within the budgets. The host budget limits
+ * resident requests too, because they hold host pages as well. */
 typedef struct sl_plan_row {
     int32_t context;
     uint64_t resident_bytes, hierarchical_bytes, host_bytes;
@@ -40,11 +40,12 @@ typedef struct sl_plan {
     int32_t index_layers;    /* layers with an indexer */
     int32_t resident_layers; /* layers whose rows never leave the device */
     int64_t row_bytes, index_block_bytes, page_bytes;
-    uint64_t index_page_device, row_page_device; /* device bytes of a page: index keys and rows of resident
-                                                    layers; other rows of a resident sequence */
-    uint64_t hot_rows_bytes, hot_meta_bytes;     /* device bytes of a hot slot, all layers */
-    uint64_t fixed_bytes;                        /* coordinator and tables */
-    uint64_t cache_bytes; /* device budget left for the cache; 0 when nothing is left */
+    /* Device bytes of a page: in the planes that are on the device whole, together with the rows of resident
+     * layers; and of the other rows of a resident sequence. */
+    uint64_t index_page_device, row_page_device;
+    uint64_t hot_rows_bytes, hot_meta_bytes; /* device bytes of a hot slot, all layers */
+    uint64_t fixed_bytes;                    /* coordinator and tables */
+    uint64_t cache_bytes;                    /* device budget left for the cache; 0 when nothing is left */
     int64_t host_pages;
     sl_plan_row rows[SL_PLAN_ROWS]; /* 16K, 32K, 64K, 128K; context beyond max_context: batch 0 */
     int32_t n_rows;

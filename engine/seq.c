@@ -1,5 +1,5 @@
-/* Sequences and the device pages they hold; see engine.h. Everything is allocated at create: opening and
- * growing only moves numbers. */
+/* Sequences and the device pages they hold; see engine.h. Everything is allocated at create: opening and growing a
+ * sequence only moves page numbers between lists. */
 #include "engine/engine_impl.h"
 
 #include <stdlib.h>
@@ -119,7 +119,7 @@ static void append_pages(sl_seq *s, const int32_t *pages, int32_t n)
     s->n_pages += n;
 }
 
-/* Testing: what is given back must never be read again. */
+/* Testing: fills freed pages with NaN, so that a later read is noticed. */
 static void poison_page(sl_engine *e, int32_t index_page, int32_t row_page)
 {
     int64_t rows = sl_cache_page_bytes(&e->geo.shape.planes[SL_CACHE_ROWS]);

@@ -1,4 +1,5 @@
-/* One step of an engine: inputs to the device, the forward pass, logits back; see engine.h. */
+/* One step of an engine: inputs are copied to the device, the forward pass runs, logits are copied back; see
+ * engine.h. */
 #include "engine/engine_impl.h"
 
 #include "base/log.h"
@@ -24,7 +25,8 @@ static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *
     return SL_OK;
 }
 
-/* Checks the items; tokens and wanted logits of all of them, and the longest sequence afterwards. */
+/* Checks the items; p receives their tokens and wanted logits in total, and the length of the longest sequence
+ * after the step. */
 static sl_status measure_step(sl_engine *e, const sl_step_item *items, int32_t n_items, step_plan *p,
                               sl_err *err)
 {
@@ -52,7 +54,8 @@ static void place_arrays(sl_step_arrays *a, int32_t n)
     a->token_seq = a->ids + n, a->token_pos = a->ids + 2 * n, a->logit_rows = a->ids + 3 * n;
 }
 
-/* A decode step: its shape instead of its own sizes, and logits of every token if of any. */
+/* Makes p a decode step: it gets the padded sizes of its shape, and if any logits are wanted, it computes those of
+ * all tokens. */
 static void shape_step(sl_engine *e, step_plan *p)
 {
     p->shape = sl_graphs_shape(e, p->tokens, p->context, p->logits > 0);
@@ -93,8 +96,8 @@ static sl_status upload_step(sl_engine *e, const sl_step_item *items, int32_t n_
     return SL_OK;
 }
 
-/* Calls the hook for every further layer whose rows are in the host pages. Waits for all of them when `all`.
- */
+/* Calls the hook for every further layer whose rows are in the host pages. With `all` it waits until this is true
+ * of all layers. */
 static sl_status report_layers(sl_engine *e, bool all, sl_err *err)
 {
     if (!e->hooks || !e->hooks->layer_done)
@@ -149,7 +152,8 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
     return sl_model_forward(e->model, &f, err);
 }
 
-/* Enqueues the step: one launch, or op by op. *fresh: it has a shape that is to be captured afterwards. */
+/* Enqueues the step: one launch, or op by op. *fresh: its shape has no graph yet, so it is to be captured
+ * afterwards. */
 static sl_status enqueue(sl_engine *e, const step_plan *p, bool *fresh, sl_err *err)
 {
     sl_graph *graph = e->graphs && p->shape.tokens ? sl_graphs_find(e, &p->shape) : NULL;
@@ -269,7 +273,8 @@ abort_step:
     return st;
 }
 
-/* Calls warm for every shape up to the limits, at most `most`; with e NULL for the call it only counts. */
+/* Counts the shapes up to the limits, at most `most`; with `run` it also calls warm() for each of them, otherwise
+ * *n receives their number. */
 static sl_status each_shape(sl_engine *e, int32_t batch, int32_t context, int32_t most, bool run, int32_t *n,
                             void (*done)(void *ctx, int32_t n, int32_t of), void *ctx, sl_err *err)
 {

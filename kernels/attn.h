@@ -1,10 +1,11 @@
 /*
- * The call by which a model hands one layer's attention to the owner of the cache (the sparse coordinator).
+ * The call by which a model passes one layer's attention to the owner of the cache (the sparse coordinator).
  *
- * The model has run the projections and fills what it knows: queries, raw rows, raw index keys, dimensions, norms. What
- * depends on the kind of attention is in the member of that kind. The receiver fills in where the cache is, appends the
- * new rows and keys, selects, swaps in, attends, and leaves the result where the member of the kind says. Everything is
- * enqueued on the backend's stream; buffers are valid until the model's forward pass has completed.
+ * The model has run the projections and fills what it knows: queries, raw rows, raw index keys, dimensions, norms.
+ * What depends on the kind of attention is in the member of that kind. The receiver fills in where the cache is,
+ * appends the new rows and keys, selects, swaps in, attends, and leaves the result where the member of the kind
+ * says. Everything is enqueued on the backend's stream; buffers are valid until the model's forward pass has
+ * completed.
  */
 #ifndef SL_KERNELS_ATTN_H
 #define SL_KERNELS_ATTN_H
@@ -17,6 +18,17 @@ typedef struct sl_attn_mla {
     sl_sparse_attn_params attn; /* phys, rows, k and ld_ids left for the receiver */
 } sl_attn_mla;
 
+/*
+ * What the model's indexer gives for one layer. A layer without an indexer fills heads, dim, topk and format only.
+ */
+typedef struct sl_attn_index {
+    sl_index_append_params key; /* seqs, index_base, index_page_stride and host left for the receiver */
+    const void *q;              /* [T][heads][dim], output of SL_OP_INDEX_QUERY */
+    const float *weights;       /* [T][heads] */
+    int32_t heads, dim, topk;
+    sl_index_format format;
+} sl_attn_index;
+
 typedef struct sl_attn_call {
     sl_attn_kind kind; /* which member of the union is filled */
     int32_t layer;
@@ -25,14 +37,10 @@ typedef struct sl_attn_call {
     union {
         sl_attn_mla mla;
     };
-    sl_index_append_params
-        index_k;         /* has_indexer: seqs, index_base, index_page_stride and host left for the receiver */
-    const void *index_q; /* [T][index_heads][index_dim], output of SL_OP_INDEX_QUERY */
-    const float *index_weights; /* [T][index_heads] */
-    int32_t index_heads, index_dim, index_topk;
-    sl_index_format index_format;
-    /* NULL: the queries are made (for MLA: attn.ql). Otherwise the receiver calls it once, before SL_OP_SPARSE_ATTN, at
-     * the place on the stream that it chooses. Set exactly where the receiver said so (sl_attend_seam.late). */
+    sl_attn_index index;
+    /* NULL: the queries exist already (for MLA: attn.ql). Otherwise the receiver calls it once, before
+     * SL_OP_SPARSE_ATTN, at the place on the stream that it chooses. It is set exactly where the receiver requested
+     * it (sl_attend_seam.late). */
     sl_status (*queries)(void *ctx, sl_err *err);
     void *queries_ctx;
 } sl_attn_call;

@@ -2,14 +2,13 @@
  * Compute backend: the seam between the model and a device. Users include this header; those who implement a
  * backend include kernels/backend_impl.h.
  *
- * A backend instance owns one device, its memory and its streams (see sl_stream). `run` enqueues an op; the
- * op is complete after sl_be_sync(), or once an event that was recorded after it is done. The CPU backend
- * runs every op at once, so its events are done when they are recorded. The CPU implementation is the
+ * A backend instance owns one device, its memory and its streams (see sl_stream). `run` enqueues an op; the op is
+ * complete after sl_be_sync(), or when an event that was recorded after it is done. The CPU backend completes every
+ * op before `run` returns, so its events are done when they are recorded. The CPU implementation is the
  * specification: every other backend is compared with it, op by op.
  *
- * Threads: an instance belongs to one thread, except sl_event_query() and sl_be_use_thread(), which any
- * thread may call. Lifetime: buffers and events are freed by whoever made them, before the backend is
- * destroyed.
+ * Threads: an instance belongs to one thread, except sl_event_query() and sl_be_use_thread(), which any thread may
+ * call. Lifetime: buffers and events are freed by their creator, before the backend is destroyed.
  */
 #ifndef SL_KERNELS_BACKEND_H
 #define SL_KERNELS_BACKEND_H
@@ -21,7 +20,7 @@ typedef struct sl_event sl_event;
 
 typedef enum {
     SL_MEM_DEVICE, /* the device's own memory */
-    SL_MEM_HOST,   /* host memory the device can read and write directly (pinned) */
+    SL_MEM_HOST,   /* host memory that the device can read and write directly (pinned) */
 } sl_mem_kind;
 
 typedef enum {
@@ -71,8 +70,8 @@ const char *sl_backend_name(const sl_backend *be);
 unsigned sl_backend_caps(const sl_backend *be);
 /* "NVIDIA H200, 132 SM, 139.8 GiB" — one line for the start log. */
 const char *sl_backend_describe(const sl_backend *be);
-/* Makes the instance's device the calling thread's, for libraries that are given device memory on a thread of
- * their own (UCX). Any thread; nothing to do where device memory is host memory. */
+/* Makes the instance's device the current one of the calling thread. Libraries that use device memory on a thread
+ * of their own (UCX) need this. Any thread; it does nothing where device memory is host memory. */
 sl_status sl_be_use_thread(sl_backend *be, sl_err *err);
 /* Free and total bytes of device memory. */
 sl_status sl_be_memory(sl_backend *be, uint64_t *free_bytes, uint64_t *total_bytes, sl_err *err);
@@ -80,22 +79,23 @@ sl_status sl_be_memory(sl_backend *be, uint64_t *free_bytes, uint64_t *total_byt
 /* Memory, 256-byte aligned, contents undefined. */
 sl_status sl_be_alloc(sl_backend *be, sl_mem_kind kind, size_t bytes, void **out, sl_err *err);
 void sl_be_free(sl_backend *be, sl_mem_kind kind, void *ptr);
-/* Makes existing host memory (the arena) directly readable by the device; SL_OK with nothing done on unified
- * backends. */
+/* Makes existing host memory (the arena) directly readable by the device. On unified backends it does nothing and
+ * returns SL_OK. */
 sl_status sl_be_host_register(sl_backend *be, void *ptr, size_t bytes, sl_err *err);
 void sl_be_host_unregister(sl_backend *be, void *ptr);
-/* Enqueues a copy between any two of device / host memory, in stream order. Pageable host memory is allowed
- * (may block). */
+/* Enqueues a copy between device memory and host memory, or within either, in stream order. Pageable host memory is
+ * allowed; the call may then block. */
 sl_status sl_be_copy(sl_backend *be, void *dst, const void *src, size_t bytes, sl_err *err);
-/* rows x width bytes with pitches, in stream order. */
+/* The same for `rows` rows of `width` bytes, with a pitch on each side. */
 sl_status sl_be_copy_2d(sl_backend *be, void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
                         size_t width, size_t rows, sl_err *err);
 sl_status sl_be_fill(sl_backend *be, void *dst, uint8_t byte, size_t bytes, sl_err *err);
 
-/* Whether the op can run with these parameters here; the reason (dimension, format, dtype) goes to err. */
+/* Whether this backend can run the op with these parameters; if not, err receives the reason (dimension, format,
+ * dtype). */
 sl_status sl_be_supports(sl_backend *be, sl_op op, const void *params, sl_err *err);
-/* Enqueues one op; params is the op's struct of kernels/params.h. Bad parameters are SL_ERR_INVALID /
- * UNSUPPORTED, never a wrong answer. */
+/* Enqueues one op; params is the op's struct of kernels/params.h. Bad parameters give SL_ERR_INVALID or
+ * SL_ERR_UNSUPPORTED, never a wrong answer. */
 sl_status sl_be_run(sl_backend *be, sl_op op, const void *params, sl_err *err);
 /* Waits for everything enqueued; reports any deferred device error. */
 sl_status sl_be_sync(sl_backend *be, sl_err *err);
@@ -104,7 +104,7 @@ sl_status sl_event_create(sl_backend *be, sl_event **out, sl_err *err);
 void sl_event_destroy(sl_event *ev);
 /* Marks this point of the selected stream; recording again moves the mark. */
 sl_status sl_event_record(sl_backend *be, sl_event *ev, sl_err *err);
-/* SL_OK done, SL_INPROGRESS not yet, negative on device failure. Any thread. */
+/* SL_OK: the work before the mark is done. SL_INPROGRESS: not yet. An error: the device failed. Any thread. */
 sl_status sl_event_query(sl_event *ev);
 
 /*
@@ -114,7 +114,7 @@ sl_status sl_event_query(sl_event *ev);
  * ordered by events only: sl_event_record() marks a point of the selected stream, sl_be_stream_wait() makes
  * the selected stream wait for the point that the event marked last.
  *
- * An asynchronous copy of rows is thus
+ * An asynchronous copy of rows is therefore this sequence of calls:
  *
  *     sl_event_record(be, forked)                         what the copy reads is complete
  *     sl_be_stream_use(be, SL_STREAM_SIDE)
@@ -123,7 +123,7 @@ sl_status sl_event_query(sl_event *ev);
  *     sl_be_stream_wait(be, arrived), work that does
  *
  * Rules: the main stream is selected, and has waited for every event recorded on the side stream, before a
- * sync and before a capture ends; ops that need scratch memory are not for the side stream, because scratch
+ * sync and before a capture ends; ops that need scratch memory must not run on the side stream, because scratch
  * is reused in the order of the main stream. Captures record the same dependencies into the graph. A backend
  * with one stream runs everything in order, which satisfies every wait.
  */
@@ -133,11 +133,12 @@ typedef enum {
 } sl_stream;
 void sl_be_stream_use(sl_backend *be, sl_stream stream);
 sl_status sl_be_stream_wait(sl_backend *be, sl_event *ev, sl_err *err);
-/* Enqueues: *at (device memory) becomes the device's clock, as in sl_swap_clock, when the selected stream gets
- * here. A backend with one stream leaves *at as it is. */
+/* Enqueues a time stamp: when the selected stream reaches this point, *at (device memory) receives the time of the
+ * device's clock that sl_swap_clock uses. A backend with one stream leaves *at unchanged. */
 sl_status sl_be_stamp(sl_backend *be, uint64_t *at, sl_err *err);
 
-/* Records the ops enqueued between begin and end into a graph (SL_BE_GRAPHS); launch enqueues it whole. */
+/* Records the ops that are enqueued between begin and end into a graph (SL_BE_GRAPHS); a launch enqueues the whole
+ * graph. */
 typedef struct sl_graph sl_graph;
 sl_status sl_be_capture_begin(sl_backend *be, sl_err *err);
 sl_status sl_be_capture_end(sl_backend *be, sl_graph **out, sl_err *err);
@@ -145,14 +146,14 @@ sl_status sl_be_graph_launch(sl_backend *be, sl_graph *graph, sl_err *err);
 void sl_graph_destroy(sl_graph *graph);
 
 /*
- * Time of each op, for profiles: between begin and end every sl_be_run records a mark in the stream. The time
- * between two marks is counted for the op at the first mark, with the copies and fills that follow it. At
- * most `capacity` ops are kept. end waits for the device; out[*n] is malloc'ed, the caller frees it. Not
- * inside a capture: ops in graphs are not recorded.
+ * The time of each op, for profiles. Between begin and end every sl_be_run() records a mark in the stream. The time
+ * between two marks is counted for the op at the first mark, together with the copies and fills that follow it. At
+ * most `capacity` ops are kept. end waits for the device; out[*n] is malloc'ed, the caller frees it. Profiles must
+ * not be taken inside a capture: ops in graphs are not recorded.
  */
 typedef struct sl_op_time {
     sl_op op;
-    int32_t rows, cols; /* linear: out (of the whole chain) and in; else 0 */
+    int32_t rows, cols; /* linear: outputs of the whole chain, and inputs; other ops: 0 */
     double ns;
 } sl_op_time;
 sl_status sl_be_profile_begin(sl_backend *be, int32_t capacity, sl_err *err);

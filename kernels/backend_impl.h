@@ -3,7 +3,7 @@
  *
  * An implementation is one const sl_backend_desc, which is listed by name in kernels/backend.c (no constructors). Its
  * instance struct begins with an sl_backend, its events with an sl_event, its graphs with an sl_graph; create() fills
- * the base. The dispatcher (kernels/backend.c) does before it calls a slot what is the same for all backends:
+ * the base. Before it calls a slot, the dispatcher (kernels/backend.c) does what is the same for all backends:
  *   - null checks of out-parameters, zero-byte alloc/copy/fill;
  *   - sl_op_check(): everything about an op's parameters that the host can see (null pointers, shapes, strides, dtypes,
  *     formats, overflow of products). A slot may rely on it and checks only its own limits;

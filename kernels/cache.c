@@ -345,7 +345,7 @@ static void next_unit(sl_unit_walk *w)
         w->head = 0, w->unit++;
 }
 
-/* Valid bytes of one part for tokens from .. to of a unit. */
+/* The valid bytes of one part, for tokens `from` to `to` - 1 of a segment. */
 static sl_unit_run part_run(const sl_unit_walk *w, int32_t from, int32_t to)
 {
     const sl_cache_part *t = &w->plane->parts[w->part];
@@ -365,7 +365,8 @@ bool sl_unit_walk_next(sl_unit_walk *w, sl_unit_run *out)
         int32_t base = w->unit * size, from = w->begin > base ? w->begin - base : 0;
         int32_t to = w->end - base < size ? w->end - base : size;
         if (from == 0 && to == size) {
-            int32_t n = w->dense ? w->end / size - w->unit : 0; /* neighbours that are whole as well */
+            /* neighbouring segments that are whole too */
+            int32_t n = w->dense ? w->end / size - w->unit : 0;
             *out = (sl_unit_run){.unit = w->unit, .head = w->head, .bytes = w->unit_bytes};
             if (n > 0)
                 out->bytes *= (int64_t)n * w->plane->heads, w->unit += n;

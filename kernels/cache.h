@@ -1,6 +1,6 @@
 /*
  * The unit of cache: what a layer keeps for every cached token. Geometry, arena, wire form, residency, plan and
- * selectors read a sl_cache_shape; only a row format's own functions and kernels know what is inside of a unit.
+ * selectors read a sl_cache_shape; only the functions and kernels of a row format know the contents of a unit.
  *
  *   shape   planes of one layer: plane 0 holds the rows that attention reads, the others what selection reads
  *   plane   a page of 64 tokens is cut into units of unit_tokens tokens and, with scope KV_HEAD, of one KV head each
@@ -49,8 +49,9 @@ enum {
 typedef enum {
     SL_PER_TOKEN,     /* `count` elements for every token, valid with the token */
     SL_PER_OPEN_UNIT, /* for the unit, valid from its first token on and rewritten with each further one */
-    SL_PER_CLOSED_UNIT, /* for the unit, valid once its last token is there (in an earlier page of the unit: zero, valid
-                           once that page is full); never changes afterwards */
+    /* for the unit, valid as soon as its last token exists, and never changed afterwards; in the unit's earlier
+     * pages it is zero, and valid as soon as that page is full */
+    SL_PER_CLOSED_UNIT,
 } sl_part_per;
 
 typedef struct sl_cache_part {
@@ -72,8 +73,8 @@ typedef enum {
 typedef struct sl_cache_plane {
     char name[SL_CACHE_NAME];   /* distinct within a shape */
     char format[SL_CACHE_NAME]; /* contents of another format never match */
-    uint64_t
-        stamp; /* hash of further parameters that the contents depend on (an algorithm's); 0: there are none */
+    /* Hash of further parameters on which the contents depend, for example those of an algorithm; 0: there are none. */
+    uint64_t stamp;
     sl_plane_role role;
     sl_list_scope scope; /* REQUEST: a unit holds all heads, heads is 1. KV_HEAD: units of one head each */
     bool indexed_only;   /* only in layers with an indexer of the model; otherwise in every layer */
@@ -88,46 +89,49 @@ typedef struct sl_cache_shape {
     sl_cache_plane planes[SL_CACHE_PLANES];
 } sl_cache_shape;
 
-/* Tokens of a segment: of the unit, at most a page. */
+/* Tokens of a segment: those of the unit, but at most those of a page. */
 static inline int32_t sl_cache_segment_tokens(const sl_cache_plane *p)
 {
     return p->unit_tokens < SL_PAGE_TOKENS ? p->unit_tokens : SL_PAGE_TOKENS;
 }
-/* The page of the request in which unit `unit` is closed, and the number of its segment there. */
+/* The page of the request that holds the unit's last token; *segment is the number of the unit's segment in that
+ * page. */
 static inline int32_t sl_cache_unit_page(const sl_cache_plane *p, int32_t unit, int32_t *segment)
 {
     int64_t last = ((int64_t)unit + 1) * p->unit_tokens - 1;
     *segment = (int32_t)(last % SL_PAGE_TOKENS) / sl_cache_segment_tokens(p);
     return (int32_t)(last / SL_PAGE_TOKENS);
 }
-/* Bytes of a part in one segment; of a segment; of all segments of a page. Segments of a page, over all heads. */
+/* In this order: bytes of a part in one segment, of a segment, and of all segments of a page; and the number of
+ * segments of a page, over all heads. */
 int64_t sl_cache_part_bytes(const sl_cache_plane *p, int32_t part);
 int64_t sl_cache_unit_bytes(const sl_cache_plane *p);
 int64_t sl_cache_page_bytes(const sl_cache_plane *p);
 int32_t sl_cache_page_units(const sl_cache_plane *p);
-/* Units, over all heads, that hold `tokens` neighbouring tokens from a unit's begin on. */
+/* The number of units, over all heads, that hold `tokens` consecutive tokens of which the first one begins a unit. */
 int32_t sl_cache_units(const sl_cache_plane *p, int32_t tokens);
 /* The first plane of this role, -1: none. */
 int32_t sl_cache_find(const sl_cache_shape *s, sl_plane_role role);
 /* The plane of this name, -1: none. */
 int32_t sl_cache_find_name(const sl_cache_shape *s, const char *name);
-/* SL_ERR_INVALID names the plane and the field that cannot be. */
+/* SL_ERR_INVALID names the plane and the field whose value is impossible. */
 sl_status sl_cache_shape_check(const sl_cache_shape *s, sl_err *err);
 /* SL_OK, or SL_ERR_REFUSED naming the first plane and field that differ and both values. */
 sl_status sl_cache_shape_compatible(const sl_cache_shape *mine, const sl_cache_shape *theirs, sl_err *err);
 
 /*
- * The valid bytes of tokens [begin, end) in one page of one plane, as runs: segment by segment, head by head, part by
- * part, whole segments and (with `dense`) neighbouring whole segments as one run. A run begins `at` bytes into segment
- * `unit` of the page and of head `head`. Metadata of a segment belongs to the run of tokens that fills the segment; of
- * one that is not full it belongs to the run that ends the request (`last`), so that no byte is given twice when a
- * request is walked range by range.
+ * The valid bytes of tokens [begin, end) in one page of one plane, as runs of contiguous bytes. The walk goes
+ * segment by segment, within it head by head, within it part by part; a whole segment is one run, and with `dense`
+ * so are neighbouring whole segments. A run begins `at` bytes into segment `unit` of the page and of head `head`.
+ * Metadata of a full segment belongs to the range of tokens that fills the segment; metadata of a segment that is
+ * not full belongs to the range that ends the request (`last`). Therefore no byte is given twice when a request is
+ * walked range by range.
  */
 typedef struct sl_unit_walk {
     const sl_cache_plane *plane;
     int32_t begin, end;
     bool last;  /* nothing of the request follows `end` */
-    bool dense; /* units of this page lie one after the other: unit by unit, head by head */
+    bool dense; /* the units of the page are contiguous in memory: unit by unit, within it head by head */
     int32_t unit, head, part;
     int32_t n_units;        /* segments of one head */
     int64_t unit_bytes, at; /* at: where `part` begins */
@@ -140,10 +144,10 @@ typedef struct sl_unit_run {
 
 void sl_unit_walk_init(sl_unit_walk *w, const sl_cache_plane *p, int32_t begin, int32_t end, bool last,
                        bool dense);
-/* False at the end. */
+/* Gives the next run; false when there is none. */
 bool sl_unit_walk_next(sl_unit_walk *w, sl_unit_run *out);
 
-/* What a family says about its cache; a row format takes the fields that it is made of. */
+/* What a model family states about its cache; a row format reads the fields that it needs. */
 typedef struct sl_cache_dims {
     const struct sl_row_format_desc *rows;
     sl_index_format index_format;
@@ -152,14 +156,15 @@ typedef struct sl_cache_dims {
     int32_t index_dim, index_heads, index_topk; /* 0: the model has no indexer */
 } sl_cache_dims;
 
-/* The rows' plane and, with index_dim, the plane of the model's index keys. A selector adds its own planes to it. */
+/* Makes the plane of rows and, if index_dim is set, the plane of the model's index keys. A selector adds planes of
+ * its own. */
 sl_status sl_cache_shape_make(const sl_cache_dims *d, sl_cache_shape *out, sl_err *err);
 
 typedef struct sl_row_format_desc {
     const char *name, *description;
     sl_row_format format;
     sl_attn_kind attn; /* the attention that reads such rows */
-    /* The plane of rows, but for its name, format and role. */
+    /* Fills the plane of rows, except its name, format and role. */
     sl_status (*plane)(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err);
 } sl_row_format_desc;
 
@@ -178,7 +183,7 @@ const sl_index_format_desc *sl_index_format_find(const char *name);
 const char *const *sl_index_format_names(void);
 const char *sl_index_format_name(sl_index_format f);
 
-/* Which hot row makes room for a missing one (SL_OP_RESOLVE). */
+/* Which hot row is replaced by a missing one (SL_OP_RESOLVE). */
 typedef struct sl_evict_policy_desc {
     const char *name, *description;
     sl_evict_policy policy;

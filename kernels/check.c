@@ -1,6 +1,6 @@
 /*
- * What every compute op requires of its parameters, as far as the host can see: the vocabulary, the ops of
- * the model's dense part, and the table. The ops on the cache are in kernels/check_cache.c. Backends check
+ * What every compute op requires of its parameters, as far as the host can see: the common checks, the ops of the
+ * model's dense part, and the table of all ops. The ops on the cache are in kernels/check_cache.c. Backends check
  * only their own limits.
  */
 #include "kernels/check.h"
@@ -409,5 +409,5 @@ int64_t sl_op_items(sl_op op, const void *params)
     default:
         return *(const int32_t *)(const void *)((const uint8_t *)params + op_rows[op].items_at);
     }
-    return seqs ? seqs->n_tokens : 1; /* NULL: let the pointer check speak */
+    return seqs ? seqs->n_tokens : 1; /* NULL: the check of pointers reports it */
 }

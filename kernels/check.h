@@ -1,10 +1,9 @@
 /*
- * Parameter checks: the small vocabulary in which kernels/check*.c state what every op requires. Internal to
- * kernels/.
+ * Parameter checks: the functions in which kernels/check*.c state what every op requires. Internal to kernels/.
  *
- * A check collects the first failure only; after it, the rest is skipped by `need` itself, so a function
- * reads as a plain list of requirements. Nothing is dereferenced but the params struct and the host structs
- * it names.
+ * A check records only the first failure; sl_chk_need() and sl_chk_can() ignore everything after it. A function
+ * that checks an op is therefore a plain list of requirements. Only the params struct and the host structs that it
+ * points to are dereferenced.
  */
 #ifndef SL_KERNELS_CHECK_H
 #define SL_KERNELS_CHECK_H
@@ -24,7 +23,7 @@ void sl_chk_need(sl_chk *c, bool ok, const char *field, const char *why);
 void sl_chk_can(sl_chk *c, bool ok, const char *field, const char *why);
 /* Not NULL and aligned to align bytes. */
 void sl_chk_ptr(sl_chk *c, const char *field, const void *ptr, size_t align);
-/* value >= 1; >= min (a stride); >= 0 (a count). */
+/* In this order: value >= 1; a stride, value >= min; a count, value >= 0. */
 void sl_chk_pos(sl_chk *c, const char *field, int64_t value);
 void sl_chk_ld(sl_chk *c, const char *field, int64_t value, int64_t min);
 void sl_chk_count(sl_chk *c, const char *field, int64_t value);

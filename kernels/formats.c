@@ -1,13 +1,12 @@
 /*
- * Conversions and encodings of kernels/formats.h. Everything works on bit patterns, so the bytes do not
- * depend on compiler flags or rounding modes. Not tuned beyond tables and simple loops: encoding happens once
- * per new token.
+ * Conversions and encodings of kernels/formats.h. Everything works on bit patterns, so the bytes do not depend on
+ * compiler flags or rounding modes. Only tables and simple loops are used: encoding happens once per new token.
  */
 #include "kernels/formats.h"
 
 #include "kernels/cpu/vec.h"
 
-/* 8 values of one exponent: (8 + m) * unit; then the 128 positive values with their sign written in front. */
+/* M8: the eight values (8 + m) * u of one exponent, with sign s. HALF: the 128 values of one sign. */
 #define M8(s, u) s 8 * u, s 9 * u, s 10 * u, s 11 * u, s 12 * u, s 13 * u, s 14 * u, s 15 * u
 #define HALF(s)                                                                                              \
     s 0.0f, s 0x1p-9f, s 0x2p-9f, s 0x3p-9f, s 0x4p-9f, s 0x5p-9f, s 0x6p-9f, s 0x7p-9f, M8(s, 0x1p-9f),     \
@@ -35,14 +34,14 @@ uint8_t sl_f32_to_e4m3(float f)
         return (uint8_t)(sign | 0x7fu);
     if (mag >= 0x43e00000u) /* 448 */
         return (uint8_t)(sign | 0x7eu);
-    if (mag <
-        0x3c800000u) { /* below 2^-6: multiples of 2^-9; adding 2^14 leaves exactly them in the mantissa */
+    if (mag < 0x3c800000u) {
+        /* Below 2^-6 codes are multiples of 2^-9; after adding 2^14 the mantissa holds exactly that multiple. */
         float magic = sl_bits_f32(mag) + 16384.0f;
 
         return (uint8_t)(sign | (sl_f32_bits(magic) - sl_f32_bits(16384.0f)));
     }
-    mag +=
-        0x7ffffu + ((mag >> 20) & 1u); /* keep 3 mantissa bits, nearest even; a carry moves to the exponent */
+    /* Keeps 3 bits of the mantissa, rounded to nearest even; a carry moves to the exponent. */
+    mag += 0x7ffffu + ((mag >> 20) & 1u);
     return (uint8_t)(sign | ((mag >> 20) - ((127u - 7u) << 3)));
 }
 
@@ -136,7 +135,7 @@ int64_t sl_index_block_bytes(sl_index_format f, int32_t dim)
 
 size_t sl_topk_hint_bytes(int32_t token_count, int32_t ld_scores)
 {
-    /* cuda: a word for every 8 scores, rows of whole 16 bytes */
+    /* cuda needs most: a word for every 8 scores, each row padded to a multiple of 16 bytes */
     if (token_count <= 0 || ld_scores <= 0)
         return 0;
     return (size_t)token_count * (((size_t)ld_scores + 31) / 32) * 16;

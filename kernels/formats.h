@@ -1,14 +1,14 @@
 /*
- * Bytes of cache rows and index keys, and the conversions they are made of. Host code only: the CPU ops, the
- * tests and whoever has to read or fill an arena page by hand use it; a device backend must produce the same
+ * The bytes of cache rows and index keys, and the conversions that produce them. Host code only: it is used by the
+ * CPU ops, by tests, and by code that reads or fills an arena page itself. A device backend must produce the same
  * bytes.
  *
- * What it does not do: norms, RoPE, Hadamard (the ops), or anything with pages (the caller computes
- * addresses; only the place of a key inside its 64-key block is here). Pure functions, any thread.
+ * Not here: norms, RoPE and Hadamard transforms (these belong to the ops), and addresses of pages (the caller
+ * computes them; only the place of a key inside its 64-key block is known here). Pure functions, any thread.
  *
- * Floors of the power-of-two scales (kernels/params.h): groups of activations, index keys and queries use
- * amax >= 1e-4 (sl_scale_act), latent rows use amax / 448 >= 1e-4 (sl_scale_row): the row format is
- * FlashMLA's, the rest is the official model code's.
+ * Lower bounds of the power-of-two scales (kernels/params.h): groups of activations, index keys and queries use
+ * amax >= 1e-4 (sl_scale_act), latent rows use amax / 448 >= 1e-4 (sl_scale_row). The row format is that of
+ * FlashMLA, everything else follows the official model code.
  */
 #ifndef SL_KERNELS_FORMATS_H
 #define SL_KERNELS_FORMATS_H
@@ -86,12 +86,12 @@ float sl_amax(const float *x, int32_t n);
 /* out[i] = e4m3(x[i] / s); s is a power of two. */
 void sl_quant_e4m3(const float *x, int32_t n, float s, uint8_t *out);
 
-/* One latent row of `format` from lora + rope floats (already normed and roped), and back. */
+/* Encodes one latent row of `format` from lora + rope floats (after norm and RoPE), and decodes it. */
 void sl_row_encode(sl_row_format format, int32_t lora, int32_t rope, const float *values, uint8_t *row);
 void sl_row_decode(sl_row_format format, int32_t lora, int32_t rope, const uint8_t *row, float *values);
 
-/* Key number i (0..63) of a 64-key block: writes dim floats (official: already Hadamard-transformed), and
- * back, scaled. */
+/* Key number i (0..63) of a 64-key block. encode writes dim floats (official: after the Hadamard transform); decode
+ * reads them and multiplies by the scale. */
 void sl_index_key_encode(sl_index_format format, int32_t dim, const float *key, uint8_t *block, int32_t i);
 void sl_index_key_decode(sl_index_format format, int32_t dim, const uint8_t *block, int32_t i, float *key);
 

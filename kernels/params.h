@@ -56,14 +56,14 @@ typedef enum {
 /* Kinds of attention: what its calls carry (kernels/attn.h) and which rows it reads. */
 typedef enum { SL_ATTN_MLA, SL_ATTN_KINDS } sl_attn_kind;
 
-/* Numeric convention of the indexer; stamped on cached pages, conventions never mix. */
+/* Numeric convention of the indexer. Cached pages carry it; pages of different conventions are never mixed. */
 typedef enum {
     SL_INDEX_PLAIN,    /* float32 keys and scores, no Hadamard (transformers) */
     SL_INDEX_OFFICIAL, /* Hadamard, then e4m3 with power-of-two scale per key / per query head */
 } sl_index_format;
 
-/* A linear weight [out][in]. F8_E4M3 carries scale[ceil(out/128)][ceil(in/128)], the multiplier; else scale
- * NULL. */
+/* A linear weight [out][in]. With F8_E4M3, scale[ceil(out/128)][ceil(in/128)] are the multipliers of its blocks;
+ * otherwise scale is NULL. */
 typedef struct sl_weight {
     const void *data;
     const float *scale;
@@ -75,8 +75,8 @@ typedef struct sl_weight {
 typedef struct sl_seq_tables {
     int32_t n_tokens, n_seqs, ld; /* T, S, entries per row of the page tables */
     /*
-     * [T] row in the tables below; tokens of a sequence are adjacent, ascending. -1: padding, at position 0.
-     * It fills a step up to a fixed size: nothing is written to any cache for it and its lists are empty
+     * [T] row in the tables below; tokens of a sequence are adjacent and ascending. -1: a padding token, at
+     * position 0, which fills the step up to a fixed size. No cache is written for it, and its lists are empty
      * (-1).
      */
     const int32_t *token_seq;
@@ -132,10 +132,10 @@ typedef struct sl_rmsnorm_params {
 } sl_rmsnorm_params;
 
 /*
- * out = x * w^T. With fp8_acts and an F8 weight the input is quantised per token and 128 inputs, and per 128
- * inputs acc += dot * (s_x * s_w) (1.3). Otherwise F8 weights are float(e4m3) * scale in float32. fp8_acts
- * with another weight dtype is ignored: the weight decides, tensor by tensor. next: a further layer of the
- * same x (x, tokens, ld_x and act are equal), as if by a call of its own; outputs do not overlap.
+ * out = x * w^T. With fp8_acts and an F8 weight the input is quantised per token and 128 inputs, and per 128 inputs
+ * acc += dot * (s_x * s_w) (1.3). Otherwise F8 weights are float(e4m3) * scale in float32. fp8_acts with another
+ * weight dtype is ignored: each weight decides by its own dtype. next: a further layer with the same x (x, tokens,
+ * ld_x and act are equal); the results are as if it were called by itself; outputs do not overlap.
  */
 typedef struct sl_linear_params {
     const void *x; /* [T][ld_x] */
@@ -236,8 +236,8 @@ typedef struct sl_index_query_params {
 } sl_index_query_params;
 
 /*
- * scores[t][j] = k_scale[j] * sum_h relu(q[t][h] . k[j]) * weights[t][h] for j <= pos[t]; nothing is written
- * beyond. 1.6 Row t - token_first of scores belongs to token t; q and weights hold all T tokens.
+ * scores[t][j] = k_scale[j] * sum_h relu(q[t][h] . k[j]) * weights[t][h] for j <= pos[t] (1.6); scores of later
+ * keys are not written. Row t - token_first of scores belongs to token t; q and weights hold all T tokens.
  */
 typedef struct sl_index_scores_params {
     const void *q;
@@ -249,7 +249,8 @@ typedef struct sl_index_scores_params {
     int32_t token_first, token_count; /* slice of the step's tokens, to bound the workspace */
     int32_t heads, dim, ld_scores;
     sl_index_format format;
-    void *hint; /* NULL, or sl_topk_hint_bytes(): a backend may note there what shortens top-k */
+    /* NULL, or sl_topk_hint_bytes() of memory, in which a backend may record what makes the following top-k faster */
+    void *hint;
 } sl_index_scores_params;
 
 /*
@@ -268,8 +269,8 @@ typedef struct sl_topk_params {
      * everything, so up to max(k, dense_below) <= ld_ids ids are written and padded.
      */
     int32_t sinks, recent, dense_below;
-    /* NULL, or what index_scores of this backend noted for the same tokens and ld_scores: opaque. It changes
-     * the time, not the result. */
+    /* NULL, or the memory in which index_scores of this backend recorded its hint for the same tokens and
+     * ld_scores. Its contents are private to the backend. It changes the time, not the result. */
     const void *hint;
 } sl_topk_params;
 
@@ -289,8 +290,8 @@ typedef struct sl_hot_state {
 
 /*
  * Logical ids -> physical rows of sl_row_view. Resident sequences: through row_pages. Hierarchical ones (one
- * token of each per step): tail hit, hot hit, or miss: a victim not selected in this step is taken by
- * `policy`, the maps are updated, and the row is put on the miss list. Needs tail_rows >= 1 and min(k, pos +
+ * token of each per step): an id is a tail hit, a hot hit or a miss. For a miss, `policy` chooses a victim that is
+ * not selected in this step, the maps are updated, and the row is put on the miss list. Needs tail_rows >= 1 and min(k, pos +
  * 1) - tail hits <= hot_rows <= SL_HOT_ROWS_MAX (hot_rows >= k always suffices).
  *
  * Per hierarchical token, with pos its position, in this order:
@@ -321,10 +322,9 @@ typedef struct sl_hot_state {
  *
  * After a reset the LRU list is 0, 1, ... hot_rows - 1 from least to most recent and the hand is at 0.
  *
- * The miss list holds each token's misses by miss_src ascending; in which order those of several tokens follow each other is
- * not specified. More misses than miss_cap is SL_ERR_EXHAUSTED; two tokens of one hierarchical
- * sequence in a step SL_ERR_UNSUPPORTED; the hot state of the slots concerned is then undefined until
- * SL_OP_HOT_RESET.
+ * The miss list holds each token's misses in ascending order of miss_src; the order of the tokens is not specified.
+ * More misses than miss_cap is SL_ERR_EXHAUSTED; two tokens of one hierarchical sequence in a step is
+ * SL_ERR_UNSUPPORTED; the hot state of the slots concerned is then undefined until SL_OP_HOT_RESET.
  *
  * For attention that runs concurrently with the gather (sl_sparse_attn_params): block_need[t * ld_blocks + b]
  * becomes the number of misses among ids 64 b .. 64 b + 63 of token t, block_done an array of zeros of the
@@ -343,8 +343,9 @@ typedef struct sl_resolve_params {
     int32_t *miss_dst;   /* [miss_cap] physical row */
     int32_t *miss_count; /* [1] */
     int32_t miss_cap, k, ld_ids;
-    const uint32_t *step; /* [1] device: ascending, never 0, below 2^31 with clock; a pointer so that a step
-                             can be a captured graph */
+    /* Device [1]: ascending, never 0, below 2^31 with clock. It is a pointer so that a step can be a captured
+     * graph. */
+    const uint32_t *step;
     sl_evict_policy policy;
     int32_t *block_need, *block_done; /* [T][ld_blocks] or NULL */
     int32_t *miss_block;              /* [miss_cap] index into block_need, or NULL */
@@ -353,13 +354,13 @@ typedef struct sl_resolve_params {
 } sl_resolve_params;
 
 /*
- * How long one place's gathers took, on the device, zeroed by the owner once. SL_OP_RESOLVE starts a
- * measurement, SL_OP_GATHER ends it and adds to the sums; the other fields are theirs. Times are ns of the
- * device's clock.
+ * How long the gathers that share this clock took, measured on the device. Its owner sets it to zero once.
+ * SL_OP_RESOLVE starts a measurement, SL_OP_GATHER ends it and adds to the sums; the fields after the sums are
+ * private to these ops. Times are nanoseconds of the device's clock.
  */
 struct sl_swap_clock {
-    /* Sums of nanoseconds: from the begin of a gather, or from when the stream waited for it, to its end; and
-     * the part of that during which the stream waited. */
+    /* Sums of nanoseconds. taken: from the begin of a gather, or from the time at which a stream began to wait for
+     * it if that was earlier, to its end. waited: the part of it during which the stream waited. */
     uint64_t taken, waited;
     uint64_t asked, begun, ended;
     uint32_t left, unused; /* thread blocks that have ended */
@@ -381,15 +382,15 @@ typedef struct sl_gather_params {
     int32_t *block_done;       /* or NULL */
     sl_swap_clock *clock;      /* or NULL */
     /*
-     * With clock, of a gather on the side stream: the time at which the main stream reached its wait for this
-     * gather, if it has (sl_be_stamp), and the measurement of the gather before this one on the side stream;
-     * NULL: there was none since resolve. reached NULL: the main stream waits for the whole gather.
+     * With clock, for a gather on the side stream. reached: when the main stream reached its wait for this gather,
+     * if it has (sl_be_stamp); NULL: the main stream waits for the whole gather. in_front: the measurement of the
+     * previous gather on the side stream; NULL: there was none since resolve.
      */
     const uint64_t *reached;
     const sl_swap_clock *in_front;
 } sl_gather_params;
 
-/* Forgets everything hot in one slot of one layer (or all slots when slot < 0). */
+/* Forgets all hot rows of one slot of one layer, or of all slots when slot < 0. */
 typedef struct sl_hot_reset_params {
     sl_hot_state hot;
     int32_t slot, hot_slots, hot_rows;
@@ -469,7 +470,7 @@ typedef struct sl_add_params {
     sl_dtype act;
 } sl_add_params;
 
-/* out[i] = x[rows[i]] : picks the last positions before the head. */
+/* out[i] = x[rows[i]]: takes the rows of the last positions, before the model's head. */
 typedef struct sl_pick_params {
     const void *x;
     const int32_t *rows; /* [n] */
@@ -478,11 +479,11 @@ typedef struct sl_pick_params {
     sl_dtype act;
 } sl_pick_params;
 
-/* Bytes of one row; of one 64-key index block; of one element. Pure. */
+/* In this order: bytes of one row, of one 64-key index block, of one element. Pure. */
 int64_t sl_row_bytes(sl_row_format f, int32_t lora, int32_t rope);
 int64_t sl_index_block_bytes(sl_index_format f, int32_t dim);
 size_t sl_dtype_size(sl_dtype d);
-/* Of the hint between index_scores and topk, for every backend. Pure. */
+/* Bytes of the hint that index_scores passes to topk; enough for every backend. Pure. */
 size_t sl_topk_hint_bytes(int32_t token_count, int32_t ld_scores);
 /* Enough for every backend; 0 when a product overflows or an argument is not positive. */
 size_t sl_moe_workspace_bytes(int32_t tokens, int32_t hidden, int32_t inter, int32_t experts, int32_t top_k);

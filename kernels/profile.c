@@ -1,6 +1,6 @@
 /*
- * The profile of kernels/backend.h: a mark before every op and one at the end. Asynchronous backends keep the
- * marks in their stream (desc->mark); for the others the host's clock does.
+ * The profile of kernels/backend.h: a mark before every op and one at the end. Asynchronous backends keep the marks
+ * in their stream (desc->mark); for the others the host's clock is read.
  */
 #include "kernels/backend_impl.h"
 
@@ -10,7 +10,7 @@
 
 struct sl_profile {
     int32_t n, capacity;
-    sl_op_time *ops; /* [capacity]; ns of op i is the time of its mark until end */
+    sl_op_time *ops; /* [capacity]; until the end, ns of op i is the time of its mark */
     bool stopped;    /* a mark failed */
 };
 

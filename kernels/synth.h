@@ -25,11 +25,11 @@ typedef struct sl_random_params {
 } sl_random_params;
 
 /*
- * ids[t] = k distinct ascending numbers for every token of the step: 0..span - 1 is cut into k equal parts,
- * one number each. A part keeps its number from one position of the sequence to the next with a probability
- * of *keep / 65536, else it draws a new one: so adjacent steps share about that part of their lists, and what
- * is new is spread evenly. Padding's rows become -1. Rows of tokens before from_pos
- * stay as they are. Entries k..ld_ids - 1 become -1.
+ * ids[t] = k distinct ascending numbers for every token of the step: 0..span - 1 is cut into k equal parts, and
+ * each part gives one number. A part keeps its number from one position of the sequence to the next with a
+ * probability of *keep / 65536, otherwise it draws a new one. So lists of consecutive steps have about that share
+ * of their numbers in common, and the new numbers are spread evenly. Rows of padding tokens become -1. Rows of
+ * tokens before from_pos are not changed. Entries k..ld_ids - 1 become -1.
  */
 typedef struct sl_draw_params {
     int32_t *ids; /* [T][ld_ids] */

@@ -23,11 +23,12 @@ typedef struct sl_adaptor {
     sl_list_scope scope;
     /* New rows of the step's tokens, to the device and to the host pages. */
     sl_status (*append)(sl_backend *be, const sl_coord_layer *layer, const sl_attn_call *call, sl_err *err);
-    /* Resolves the selection into phys (device [count][k]) and gathers the rows; aside: on the swap-in manager's own
-     * stream, and the caller waits for it before attend. swap_ns (may be NULL) is increased by the host's time. */
+    /* Resolves the selection into phys (device [count][k]) and gathers the rows. aside: the gather runs on the side
+     * stream, and the caller waits for it before attend. swap_ns (may be NULL) is increased by the time that the
+     * host needs. */
     sl_status (*fetch)(sl_swapin *swapin, const sl_attn_call *call, const sl_selection *sel, int32_t *phys,
                        bool aside, uint64_t *swap_ns, sl_err *err);
-    /* Attention of the selection's tokens over phys; the call's output receives their rows. */
+    /* Attention of the selection's tokens over phys; their rows of the call's output are written. */
     sl_status (*attend)(sl_backend *be, const sl_swapin *swapin, const sl_coord_layer *layer,
                         const sl_attn_call *call, const sl_selection *sel, const int32_t *phys, sl_err *err);
 } sl_adaptor;

@@ -1,17 +1,15 @@
 /*
- * Sparse algorithm: the seam between the coordinator and a way of choosing which cached tokens a query
- * attends to.
+ * Sparse algorithm: the seam between the coordinator and a way of choosing which cached tokens a query attends to.
  *
- * An algorithm is one const table: what it selects and by what (sl_selector), what its lists are like, its
- * planes of metadata, what it may be combined with, and its functions. It chooses; it does not own rows,
- * residency, sinks, recent window, dense layers or the length gate: those belong to the coordinator
- * (sparse/sparse.h) and the swap-in manager (sparse/swapin.h) and are the same for every algorithm.
+ * An algorithm is one const table: what it selects and by which scores (sl_selector), the properties of its lists,
+ * its planes of metadata, what it may be combined with, and its functions. It only chooses: rows, residency, sinks,
+ * recent window, dense layers and the length gate belong to the coordinator (sparse/sparse.h) and the swap-in
+ * manager (sparse/swapin.h) and are the same for every algorithm.
  *
- * Everything a function does is enqueued on the backend's stream; no function may wait for the device or
- * allocate, except create. Selection must be deterministic and *token-independent*: a token's list depends on
- * its query and its sequence's cache alone, never on the batch. The conformance suite
- * (tests/unit/sparse/test_conformance.c) runs against every registered algorithm. How to add one:
- * docs/sparse-algorithms.md.
+ * Everything a function does is enqueued on the backend's stream; no function may wait for the device or allocate,
+ * except create. Selection must be deterministic and *token-independent*: a token's list depends on its query and
+ * its sequence's cache alone, never on the batch. The conformance suite (tests/unit/sparse/test_conformance.c) runs
+ * against every registered algorithm. How to add one: docs/sparse-algorithms.md.
  *
  * Threads: an instance belongs to its coordinator's thread.
  */
@@ -50,15 +48,14 @@ typedef enum {
 typedef enum { SL_REDUCE_NONE, SL_REDUCE_MAX, SL_REDUCE_SUM } sl_score_reduce;
 
 /*
- * What is selected, and by what: enough to describe the trained families (lightning indexer, pooled keys,
- * blocks with lists per KV head, compressed entries) as well as selectors without training. The coordinator
- * and the adaptor decide from it whether they can serve the algorithm; how the score is computed is the
- * algorithm's own business.
+ * What is selected, and by which scores: enough to describe the trained families (lightning indexer, pooled keys,
+ * blocks with lists per KV head, compressed entries) as well as selectors without training. The coordinator and the
+ * adaptor decide from it whether they can serve the algorithm; how the score is computed is left to the algorithm.
  */
 typedef struct sl_selector {
     int32_t unit_tokens; /* tokens per index unit; a finished unit never changes */
-    int32_t
-        block_tokens; /* tokens of what is selected: unit_tokens, or several units whose scores are reduced */
+    /* Tokens of what is selected: unit_tokens, or several units whose scores become one. */
+    int32_t block_tokens;
     sl_unit_key key;
     sl_score_form score;
     sl_score_reduce reduce;          /* over the units of a block */
@@ -118,8 +115,7 @@ typedef struct sl_algo_desc {
     sl_algo_action action;
     bool prefix_reuse, chunked_prefill, disaggregation; /* what it may be combined with */
     bool needs_indexer; /* the model must have an indexer; only its layers select */
-    bool
-        keeps_lists; /* lists outlive their layer: made once per step, reused by the layers that share them */
+    bool keeps_lists;   /* lists are kept for the whole step, and reused by the layers that share them */
     bool constant_k; /* the length of a list is a constant of the model, not of the step's longest sequence */
     bool groupable;  /* tokens of a decode step may select group by group, in any order */
 
@@ -137,11 +133,11 @@ typedef struct sl_algo_desc {
     /* Required. */
     sl_status (*create)(sl_backend *be, const sl_algo_dims *dims, sl_algo **out, sl_err *err);
     void (*destroy)(sl_algo *a);
-    /* Metadata of pages whose rows exist already: makes the device's copy for one layer, from the host's copy or from
-     * the rows. Every layer, with or without an indexer. NULL: nothing to do. */
+    /* Makes the device's copy of the metadata of pages whose rows exist already, for one layer, from the host's
+     * copy or from the rows. It is called for every layer, with or without an indexer. NULL: nothing to do. */
     sl_status (*construct)(sl_algo *a, const sl_algo_pages *pages, sl_err *err);
-    /* Metadata of this step's new tokens, before retrieve. NULL: nothing to do. The model's own index keys
-     * are captured by the coordinator whatever the algorithm is, so that pages stay whole. */
+    /* Makes the metadata of this step's new tokens, before retrieve. NULL: nothing to do. The coordinator always
+     * captures the model's own index keys, whatever the algorithm is, so that pages are complete. */
     sl_status (*update)(sl_algo *a, const sl_algo_call *call, sl_err *err);
     /*
      * Required. Logical ids of tokens first .. first+count-1 of the step: ids[count][call->k], row 0 belongs

@@ -16,7 +16,7 @@ static sl_status capture_keys(sl_coord *c, const sl_attn_call *call, sl_err *err
     if (!call->has_indexer)
         return SL_OK;
     const sl_algo_plane *p = &c->layers[call->layer].planes[c->index_plane];
-    sl_index_append_params k = call->index_k;
+    sl_index_append_params k = call->index.key;
     k.seqs = call->seqs;
     k.index_base = p->device;
     k.index_page_stride = p->device_stride;
@@ -35,9 +35,9 @@ sl_status sl_coord_make_queries(const sl_attn_call *call, sl_err *err)
 }
 
 /*
- * The call as an algorithm sees it, for lists of at most `width` ids. Where width is a constant of the model,
- * it is the same in every step: attention may cut lists by it, and then a token's bits must not depend on how
- * long other sequences are.
+ * The call as an algorithm sees it, for lists of at most `width` ids. A width that is a constant of the model is
+ * the same in every step: attention may divide lists by it, and then a token's bits must not depend on the lengths
+ * of other sequences.
  */
 static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32_t width)
 {
@@ -50,8 +50,8 @@ static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32
     };
     const sl_gates *g = &c->o.gates;
     a.dense_below = g->min_tokens < a.k ? g->min_tokens : a.k;
-    if (g->sink_tokens + g->recent_tokens <=
-        a.k) /* otherwise the step is so short that everything is selected */
+    /* Otherwise the step is so short that everything is selected. */
+    if (g->sink_tokens + g->recent_tokens <= a.k)
         a.sinks = g->sink_tokens, a.recent = g->recent_tokens;
     return a;
 }

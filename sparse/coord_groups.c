@@ -1,6 +1,6 @@
 /*
- * A decode step that is cut into groups of tokens: the rows of one group are fetched on the swap-in manager's own stream
- * while other groups select and attend. See sparse.h.
+ * A decode step that is cut into groups of tokens: the rows of one group are fetched on the side stream while other
+ * groups select and attend. See sparse.h.
  */
 #include "sparse/coordinator_impl.h"
 
@@ -8,8 +8,8 @@
  * that one wave of the attention kernel computes there. */
 enum { AUTO_TOKENS = 32, WAVE = 33 };
 
-/* The first token of group g. Nothing else runs while the second of two groups attends: therefore its number of tokens is
- * rounded to whole waves of attention, as long as this moves at most an eighth of its tokens. */
+/* The first token of group g. While the second of two groups attends, nothing else runs. Therefore its number of
+ * tokens is rounded to whole waves of attention, as long as this moves at most an eighth of its tokens. */
 static int32_t group_begin(int32_t total, int32_t g, int32_t groups)
 {
     int32_t half = total / 2, waves = (half + WAVE / 2) / WAVE * WAVE, off = waves - half;
@@ -30,7 +30,7 @@ static sl_selection group_of(const sl_coord *c, const sl_algo_call *a, int32_t t
 static int32_t wanted_groups(const sl_coord *c, int32_t total)
 {
     int32_t want = c->o.groups > 0                                    ? c->o.groups
-                   : !c->lanes || c->rows_free || total < AUTO_TOKENS ? 1
+                   : !c->async || c->rows_free || total < AUTO_TOKENS ? 1
                                                                       : SL_COORD_AUTO_GROUPS;
     return total < want ? total : want;
 }
@@ -51,9 +51,10 @@ int32_t sl_coord_groups_of(const sl_coord *c, const sl_attn_call *call, const sl
 }
 
 /*
- * Selects and fetches the rows group by group; *begun: the groups that must be waited for, also after an error. New rows are appended after the first group's fetch: that op is short and
- * leaves multiprocessors to the gather that runs concurrently. Queries are made after the last group's fetch, so that
- * its rows are requested as early as possible.
+ * Selects and fetches the rows group by group. *begun receives the number of groups that must be waited for, also
+ * after an error. New rows are appended after the first group's fetch: that op is short and leaves multiprocessors
+ * to the gather that runs concurrently. Queries are made after the last group's fetch, so that its rows are
+ * requested as early as possible.
  */
 static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t groups,
                               int32_t *begun, sl_err *err)
@@ -62,7 +63,7 @@ static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_al
         sl_selection sel = group_of(c, a, call->seqs->n_tokens, g, groups);
         SL_TRY(sl_coord_select_kept(c, call, a, sel.first, sel.count, err));
         sl_swapin_group(c->swapin, g);
-        *begun = g + 1; /* also if the fetch fails half-way: its stream is waited for */
+        *begun = g + 1; /* also if the fetch fails: the side stream must be waited for */
         SL_TRY(c->z.adaptor->fetch(c->swapin, call, &sel, c->phys + (int64_t)sel.first * a->k, true,
                                    &c->swap_ns, err));
         if (g == 0)
@@ -76,7 +77,7 @@ sl_status sl_coord_attend_groups(sl_coord *c, const sl_attn_call *call, const sl
 {
     int32_t begun = 0;
     sl_status st = fetch_groups(c, call, a, groups, &begun, err);
-    for (int32_t g = 0; g < begun; g++) { /* all are waited for, also after an error */
+    for (int32_t g = 0; g < begun; g++) { /* every group is waited for, also after an error */
         sl_selection sel = group_of(c, a, call->seqs->n_tokens, g, groups);
         sl_status wait = sl_swapin_wait(c->swapin, call->layer, g, st == SL_OK ? err : NULL);
         st = st == SL_OK ? wait : st;

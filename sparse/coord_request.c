@@ -72,7 +72,7 @@ void sl_coord_request_end(sl_coord *c, int32_t seq)
 {
     int32_t slot = c->tracker.rows[seq].hot_slot;
     sl_tracker_end(&c->tracker, seq);
-    /* Only fills stale rows with NaN: its failure is reported by the next begin, which resets the slot again. */
+    /* It only fills stale rows with NaN; if it fails, the next begin resets the slot again and reports the failure. */
     if (slot >= 0 && c->o.poison)
         (void)sl_swapin_reset(c->swapin, slot, true, NULL);
 }

@@ -1,4 +1,5 @@
-/* The coordinator's life, and its counters. See sparse.h; the files of the coordinator: coordinator_impl.h. */
+/* Creation and destruction of the coordinator, and its counters. See sparse.h; the files of the coordinator are
+ * listed in coordinator_impl.h. */
 #include "sparse/coordinator_impl.h"
 
 #include <stdlib.h>
@@ -31,10 +32,10 @@ static void classify_layers(sl_coord *c)
 static sl_status create_parts(sl_coord *c, sl_err *err)
 {
     sl_coord_opts o = c->o;
-    c->lanes = (sl_backend_caps(c->be) & SL_BE_ASYNC) != 0;
+    c->async = (sl_backend_caps(c->be) & SL_BE_ASYNC) != 0;
     o.layers = c->layers;
     if (o.groups == 0)
-        o.groups = c->lanes ? SL_COORD_AUTO_GROUPS : 1;
+        o.groups = c->async ? SL_COORD_AUTO_GROUPS : 1;
     sl_swapin_opts so = sl_coord_swapin_opts(&o, &c->z);
     SL_TRY(sl_swapin_create(c->be, &so, &c->swapin, err));
     SL_TRY(c->z.algo->create(c->be, &c->z.dims, &c->algo, err));
@@ -131,7 +132,7 @@ sl_status sl_coord_counters_get(sl_coord *c, sl_coord_counters *layers, int32_t 
 void sl_coord_times(const sl_coord *c, sl_coord_clock *out)
 {
     *out = (sl_coord_clock){.attend_ns = c->attend_ns, .swap_ns = c->swap_ns, .exposed_ns = c->swap_ns};
-    if (!c->lanes)
+    if (!c->async)
         return;
     out->attend_ns = 0;
     sl_swapin_times(c->swapin, &out->swap_ns, &out->exposed_ns);

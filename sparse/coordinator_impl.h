@@ -1,5 +1,5 @@
 /*
- * The coordinator's state, and what its files call of each other. By subject:
+ * The coordinator's state, and the functions that its files call of each other. By subject:
  *
  *   coordinator.c        create and destroy, which layers are dense or wanted, counters and clocks
  *   coord_plan.c         which options are possible, and how much device memory they take
@@ -26,7 +26,7 @@ struct sl_coord {
     sl_backend *be;
     sl_coord_opts o;
     sl_coord_sizes z;
-    bool lanes; /* the backend copies concurrently with ops */
+    bool async; /* the backend copies concurrently with ops */
     bool rows_free;
     sl_coord_layer *layers;
     bool *is_dense;  /* [n_layers]: the layer attends to everything */
@@ -54,7 +54,7 @@ static inline bool sl_coord_selects(const sl_coord *c, int32_t layer)
 
 /* New rows, to the device and to the host pages. */
 sl_status sl_coord_capture_rows(sl_coord *c, const sl_attn_call *call, sl_err *err);
-/* The queries of a late layer; nothing for the others. */
+/* Makes the queries of a late layer; does nothing for other layers. */
 sl_status sl_coord_make_queries(const sl_attn_call *call, sl_err *err);
 /* Where lists are kept: makes those of tokens first .. first + n - 1, if the layer has its own. */
 sl_status sl_coord_select_kept(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t first,

@@ -1,5 +1,5 @@
-/* Strided copies of cached pages; see load.h. A page's rows are contiguous in most layouts; where they are
- * not, a page is one copy. */
+/* Strided copies of cached pages; see load.h. In most layouts the rows of a page are contiguous; in the others each
+ * page is one copy. */
 #include "sparse/load.h"
 
 /* Length of the run of pages from i on whose numbers rise by one on both sides. */

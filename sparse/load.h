@@ -1,6 +1,6 @@
 /*
  * Loading of cached pages from the host planes to the device: runs of pages that are consecutive on both
- * sides go in one strided copy. Enqueues only; the arrays of page numbers are host memory, read during the
+ * sides are one strided copy. Enqueues only; the arrays of page numbers are host memory, read during the
  * call. Threads: the backend's.
  */
 #ifndef SL_SPARSE_LOAD_H

@@ -1,19 +1,18 @@
 /*
- * Sparse coordinator: everything between a model's projections and its attention output, for the sequences of
- * one engine.
+ * Sparse coordinator: everything between a model's projections and its attention output, for the sequences of one
+ * engine.
  *
- * It drives capture (append rows and index keys) -> select (algorithm) -> swap-in -> attend for every layer,
- * and owns what is the same for every algorithm: sinks, recent window, dense layers, length gate, bounds of
- * the selection's workspace, the tracker of requests and the per-layer counters. It owns the metadata on the
- * device that it needs for that; it borrows backend, device rows, index pools and host pages, which must
- * outlive it.
+ * For every layer it captures (appends rows and index keys), selects (by the algorithm), swaps in, and attends. It
+ * owns what is the same for every algorithm: sinks, recent window, dense layers, length gate, bounds of the
+ * selection's workspace, the tracker of requests and the per-layer counters, and the device memory that these need.
+ * It borrows backend, device rows, index pools and host pages, which must outlive it.
  *
- * Life cycle of a request: request_begin (its tables exist, cached pages are constructed, the tail is
- * loaded), any number of steps, request_spill at most once, request_end. A step: step_begin with what it will
- * append, sl_coord_attend for every layer in order, step_end (or step_abort, which forgets the hot rows of the
- * step's requests).
+ * Life cycle of a request: request_begin (its tables exist, cached pages are constructed, the tail is loaded), any
+ * number of steps, request_spill at most once, request_end. A step: step_begin with the tokens that it will append,
+ * sl_coord_attend for every layer in order, step_end (or step_abort, which forgets the hot rows of the step's
+ * requests).
  *
- * Nothing waits for the device except sl_coord_counters() and, for testing, poisoning. Threads: one owner.
+ * Nothing waits for the device except sl_coord_counters_get() and, for testing, poisoning. Threads: one owner.
  */
 #ifndef SL_SPARSE_SPARSE_H
 #define SL_SPARSE_SPARSE_H
@@ -22,7 +21,7 @@
 
 /* One layer's memory, as the owner laid it out. */
 typedef struct sl_coord_layer {
-    /* The layer makes a selection itself; false: it reuses that of the last layer which does. */
+    /* True: the layer makes a selection of its own; false: it reuses that of the last layer that does. */
     bool has_indexer;
     /*
      * All rows of this layer are on the device, also those of hierarchical sequences: the layer has a pool of its own,
@@ -79,12 +78,10 @@ typedef struct sl_coord_opts {
     /* Token groups per decode step: one group's rows are fetched while another computes; 0 chooses automatically: two
      * groups from 32 tokens on where the backend can copy while it computes, else one. */
     int32_t groups;
-    bool
-        overlap; /* attention of decode steps starts while rows are still being copied, and waits for each block */
+    bool overlap; /* attention of decode steps starts while rows are being copied, and waits block by block */
     int64_t workspace_bytes;   /* bound of the scores' memory; 0 = 64 MiB */
     const sl_coord_draw *draw; /* NULL, or copied */
-    bool
-        poison; /* testing: rows are filled with NaN when they become stale, and again before they are swapped in */
+    bool poison; /* testing: rows become NaN when they are stale, and again before they are swapped in */
 } sl_coord_opts;
 
 typedef struct sl_coord sl_coord;
@@ -94,8 +91,8 @@ sl_status sl_coord_create(sl_backend *be, const sl_coord_opts *opts, sl_coord **
 void sl_coord_destroy(sl_coord *c);
 /* Device bytes owned: residency metadata, selections, workspace. */
 uint64_t sl_coord_device_bytes(const sl_coord *c);
-/* The same without a device, for planning: per hot slot, and what does not depend on their number. Checks as
- * create does. */
+/* The same without a device, for planning: bytes per hot slot, and bytes that do not depend on their number. It
+ * makes the same checks as create. */
 sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot, uint64_t *fixed,
                               sl_err *err);
 /* Longest selection in tokens: the least hot_rows of a layer that is not resident. */
@@ -106,8 +103,8 @@ typedef struct sl_coord_request {
     int32_t seq;      /* row of the page tables, 0..max_seqs-1 */
     int32_t hot_slot; /* -1: resident */
     int32_t n_cached; /* tokens whose rows and index keys are in the host pages */
-    const int32_t *host_pages, *index_pages,
-        *row_pages; /* ceil(n_cached / 64) entries; row_pages only if resident */
+    /* ceil(n_cached / 64) entries each; row_pages only if resident. */
+    const int32_t *host_pages, *index_pages, *row_pages;
 } sl_coord_request;
 
 /* Loads what is cached: index keys, and rows (resident) or the newest tail_rows rows (hierarchical). */
@@ -125,9 +122,9 @@ typedef struct sl_coord_run {
 
 sl_status sl_coord_step_begin(sl_coord *c, const sl_coord_run *runs, int32_t n_runs, sl_err *err);
 /*
- * Between step_begin and the first attend: the step has `tokens` tokens, those beyond its runs padding, and
- * its ops are shaped for positions below `context`, whatever the runs' are. So they are the same ops in every
- * such step.
+ * Called between step_begin and the first attend: the step has `tokens` tokens, of which those after its runs are
+ * padding, and its ops get the shapes for positions below `context`, even if its runs are shorter. Thus every step
+ * with the same two numbers runs the same ops.
  */
 void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t context);
 /* What the model needs for the running step: sl_coord_attend, and which layers are late (kernels/attn.h). A layer is
@@ -139,11 +136,11 @@ sl_status sl_coord_attend(void *ctx, const sl_attn_call *call, sl_err *err);
 void sl_coord_step_end(sl_coord *c);
 void sl_coord_step_abort(sl_coord *c);
 
-/* Benchmarks: from now on resolve and count misses, but copy no row. */
+/* Benchmarks: from now on misses are resolved and counted, but no row is copied. */
 void sl_coord_rows_free(sl_coord *c, bool on);
 
-/* Device array [T][*ld] of the ids selected in the last attend, NULL for a dense layer (everything); valid
- * until the next one. */
+/* Device array [T][*ld] of the ids that the last attend selected, valid until the next one; NULL for a dense layer,
+ * which selects everything. */
 const int32_t *sl_coord_selection(const sl_coord *c, int32_t *ld);
 
 typedef struct sl_coord_counters {

@@ -10,7 +10,8 @@
 #include <string.h>
 
 enum { COUNTERS = 4, ALIGN = 256, STEP_WORD = 32 /* after the groups' miss counts */ };
-#define STEP_LIMIT (1u << 31) /* stamps of the clock policy end here; everything hot is forgotten then */
+/* stamps of the clock policy are below this; at the limit all hot rows are forgotten */
+#define STEP_LIMIT (1u << 31)
 
 struct sl_swapin {
     sl_backend *be;
@@ -57,7 +58,7 @@ static uint64_t layer_bytes(uint64_t slots, const sl_coord_layer *l, uint64_t ma
            2 * align_up(slots * (hot_rows + 1) * 2) + align_up(slots * 4);
 }
 
-/* Counters, clocks and notes of waits; and the part of them that is read. */
+/* Bytes of the counters, the clocks and the times of waits; and of the part of them that the host reads. */
 static uint64_t counter_bytes(const sl_swapin_opts *o)
 {
     return (uint64_t)o->n_layers * (uint64_t)o->hot_slots * COUNTERS * 4;
@@ -150,7 +151,7 @@ static sl_status alloc_sums(sl_swapin *s, sl_err *err)
     return SL_OK;
 }
 
-/* What hot slots need: residency state, counters, miss lists. */
+/* Memory for the hot slots: residency state, counters, miss lists. */
 static sl_status alloc_slots(sl_swapin *s, sl_err *err)
 {
     const uint64_t misses = (uint64_t)s->groups * (uint64_t)s->miss_cap;
@@ -317,7 +318,7 @@ sl_status sl_swapin_reset(sl_swapin *s, int32_t slot, bool tail, sl_err *err)
     return st;
 }
 
-/* Stamps begin anew: everything hot is forgotten. */
+/* Stamps restart from the beginning, so all hot rows are forgotten. */
 static sl_status restart_stamps(sl_swapin *s, sl_err *err)
 {
     s->step = 0;
@@ -413,7 +414,8 @@ void sl_swapin_group(sl_swapin *s, int32_t group)
     s->group = group >= 0 ? group : 0;
 }
 
-/* Where the device notes when the main stream reached its wait for that group's gather; NULL: nowhere. */
+/* Where the device records the time at which the main stream reached its wait for that group's gather; NULL:
+ * nowhere. */
 static uint64_t *reached_of(const sl_swapin *s, int32_t layer, int32_t group)
 {
     return s->async && s->reached ? s->reached + layer * s->groups + group : NULL;

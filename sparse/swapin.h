@@ -23,8 +23,8 @@ typedef struct sl_swapin_opts {
     sl_evict_policy policy;
     bool poison;    /* testing: a row that is replaced becomes NaN before its copy arrives */
     int32_t groups; /* miss lists that are in use at the same time; 0: 1 */
-    int32_t
-        overlap_tokens; /* attention of steps of at most this number of tokens runs while rows arrive; 0: never */
+    /* Attention of steps of at most this number of tokens runs while rows arrive; 0: never. */
+    int32_t overlap_tokens;
 } sl_swapin_opts;
 
 sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin **out, sl_err *err);
@@ -54,7 +54,7 @@ sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err);
  */
 bool sl_swapin_overlap(const sl_swapin *s, int32_t layer, int32_t tokens, int32_t k,
                        sl_sparse_attn_params *p);
-/* Benchmarks: gather does nothing while on. */
+/* Benchmarks: while this is on, gather does nothing. */
 void sl_swapin_rows_free(sl_swapin *s, bool on);
 /*
  * Chooses the miss list (0 .. groups - 1) of the next resolve and gather. Each group of tokens has its own, so that the
@@ -75,8 +75,8 @@ const sl_hot_state *sl_swapin_state(const sl_swapin *s, int32_t layer);
  * none). Waits. */
 sl_status sl_swapin_counters(sl_swapin *s, sl_coord_counters *layers, int32_t slot,
                              sl_coord_counters *of_slot, sl_err *err);
-/* By the device's clock, as of the last sl_swapin_counters(): the time that gathers took, and the part of it during
- * which the main stream waited. */
+/* The time that gathers took, and the part of it during which the main stream waited, by the device's clock, as of
+ * the last sl_swapin_counters(). */
 void sl_swapin_times(const sl_swapin *s, uint64_t *taken_ns, uint64_t *waited_ns);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Tracker: the state of every request the coordinator serves, by row of the page tables. Host memory, fixed
- * size, no device. It knows lengths and residency; it checks the life cycle (begin / step / end) and never
- * moves anything. Threads: one owner.
+ * Tracker: the state of every request that the coordinator serves, by row of the page tables. Host memory, fixed
+ * size, no device. It stores lengths and residency and checks the life cycle (begin, step, end); it never moves
+ * data. Threads: one owner.
  */
 #ifndef SL_SPARSE_TRACKER_H
 #define SL_SPARSE_TRACKER_H
@@ -10,11 +10,10 @@
 
 typedef struct sl_track {
     bool open;
-    int32_t len;      /* tokens whose rows exist */
-    int32_t pending;  /* tokens the running step appends */
-    int32_t hot_slot; /* -1: resident */
-    uint32_t
-        generation; /* how often this row was given out: distinguishes a request from the one before it */
+    int32_t len;         /* tokens whose rows exist */
+    int32_t pending;     /* tokens the running step appends */
+    int32_t hot_slot;    /* -1: resident */
+    uint32_t generation; /* how often this row was used: distinguishes a request from the previous one */
 } sl_track;
 
 typedef struct sl_tracker {

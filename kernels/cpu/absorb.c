@@ -1,6 +1,6 @@
 /*
- * SL_OP_Q_ABSORB and SL_OP_V_UP: queries into latent space and attention results out of it. One task per
- * head: the head's part of kv_b is brought to float32 once and used for every token.
+ * SL_OP_Q_ABSORB and SL_OP_V_UP: they project queries to latent space, and results of attention from it. One task
+ * per head: the head's part of kv_b is converted to float32 once and used for every token.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -9,7 +9,7 @@
 #include "kernels/cpu/vec.h"
 #include "kernels/formats.h"
 
-/* rows of kv_b from first on as float32: in place when it is float32, else converted into buf. */
+/* Rows of kv_b from `first` on as float32: in place if it is float32, otherwise converted into buf. */
 static const float *head_weight(const sl_weight *w, int64_t first, int32_t rows, sl_dtype act, float *buf)
 {
     if (w->dtype == SL_F32)

@@ -50,7 +50,8 @@ static sl_status cpu_memory(sl_backend *be, uint64_t *free_bytes, uint64_t *tota
 
     (void)be;
     if (page <= 0 || avail < 0 || all < 0)
-        return sl_fail(err, SL_ERR_INTERNAL, "cpu backend: the system does not tell its memory");
+        return sl_fail(err, SL_ERR_INTERNAL,
+                       "cpu backend: the system does not report the size of its memory");
     *free_bytes = (uint64_t)avail * (uint64_t)page;
     *total_bytes = (uint64_t)all * (uint64_t)page;
     return SL_OK;
@@ -160,7 +161,8 @@ sl_status sl_cpu_scratch(sl_cpu *c, sl_scratch_area area, size_t bytes, void **o
 
 sl_status sl_cpu_scratch_threads(sl_cpu *c, size_t bytes, sl_err *err)
 {
-    size_t stride = (bytes + 127) & ~(size_t)63; /* a line apart, so that workers do not share one */
+    /* a cache line between the parts, so that no two workers share one */
+    size_t stride = (bytes + 127) & ~(size_t)63;
 
     c->thread_stride = stride;
     return sl_cpu_scratch(c, SL_SCRATCH_THREADS, stride * (size_t)c->threads, NULL, err);
@@ -175,7 +177,8 @@ void sl_cpu_for(sl_cpu *c, int64_t items, int64_t cost, sl_pool_fn fn, void *ctx
 
 const sl_backend_desc sl_backend_cpu = {
     .name = "cpu",
-    .description = "CPU cores, AVX2 where there is one; the reference every other backend is compared with",
+    .description =
+        "CPU cores, with AVX2 if available; the reference with which every other backend is compared",
     .create = cpu_create,
     .destroy = cpu_destroy,
     .memory = cpu_memory,

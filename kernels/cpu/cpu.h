@@ -1,12 +1,12 @@
 /*
- * Inside of the CPU backend: the instance, its scratch memory, and the op functions (one file each in
+ * Internals of the CPU backend: the instance, its scratch memory, and the op functions (one file each in
  * kernels/cpu/).
  *
- * The CPU backend is the specification of every op, so it prefers being plainly right; speed comes from
- * threads and the few loops of vec.c. Every op runs to completion before run returns.
+ * The CPU backend is the specification of every op, so simple code is more important than speed; speed comes from
+ * threads and from the few loops of vec.c. Every op is complete when run returns.
  *
- * Scratch: named areas that grow to the largest need seen and stay, so a steady state never allocates. An
- * area belongs to the op that is running.
+ * Scratch memory consists of named areas. An area grows to the largest size that was ever requested and is kept, so
+ * that nothing is allocated in a steady state. Its contents belong to the op that is running.
  */
 #ifndef SL_KERNELS_CPU_CPU_H
 #define SL_KERNELS_CPU_CPU_H
@@ -42,8 +42,8 @@ static inline void *sl_cpu_own(const sl_cpu *c, int worker)
     return (uint8_t *)c->scratch[SL_SCRATCH_THREADS].data + (size_t)worker * c->thread_stride;
 }
 
-/* Runs fn over items on the pool; cost is a rough number of nanoseconds per item: little work stays on this
- * thread. */
+/* Runs fn over items on the pool; cost is a rough number of nanoseconds per item. A small amount of work stays on
+ * the calling thread. */
 void sl_cpu_for(sl_cpu *c, int64_t items, int64_t cost, sl_pool_fn fn, void *ctx);
 
 /* Errors that workers find are collected as SL_DEVERR_* bits. */

@@ -1,4 +1,4 @@
-/* SL_OP_EMBED and SL_OP_PICK: rows out of a table. Few and short rows, so no threads. */
+/* SL_OP_EMBED and SL_OP_PICK: copies of rows of a table. The rows are few and short, so no threads are used. */
 #include "kernels/cpu/cpu.h"
 
 #include "kernels/formats.h"

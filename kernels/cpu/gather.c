@@ -10,7 +10,7 @@ typedef struct ctx {
     uint32_t bad;
 } ctx;
 
-#define AHEAD 8 /* rows prefetched ahead: the sources are scattered, the hardware cannot guess them */
+#define AHEAD 8 /* rows prefetched ahead, because the sources are scattered over the arena */
 
 static const uint8_t *source(const sl_gather_params *p, int64_t i)
 {

@@ -1,7 +1,7 @@
 /*
- * SL_OP_INDEX_SCORES: every query against every key of its sequence. Tokens of one sequence are adjacent, so
- * they are taken as a group and each page's keys are decoded once for all of them; tasks are pages. A score
- * depends on its key and query only.
+ * SL_OP_INDEX_SCORES: every query with every key of its sequence. Tokens of one sequence are adjacent, so they form
+ * a group, and the keys of each page are decoded once for the whole group; tasks are pages. A score depends on its
+ * key and query only.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -9,7 +9,7 @@
 #include "kernels/cpu/vec.h"
 #include "kernels/formats.h"
 
-#define GROUP 32 /* tokens taken together at most: bounds the float32 copy of the queries */
+#define GROUP 32 /* largest group of tokens; it bounds the float32 copy of the queries */
 
 typedef struct ctx {
     sl_cpu *cpu;
@@ -84,7 +84,8 @@ static void score_pages(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
-/* Finds the group that starts at token t of the step: same sequence, ascending positions, all pages there. */
+/* Finds the group that starts at token t of the step: tokens of the same sequence with ascending positions, whose
+ * pages all exist. */
 static uint32_t next_group(ctx *c, int64_t t, int64_t end)
 {
     const sl_seq_tables *s = c->p->seqs;

@@ -17,7 +17,7 @@ typedef struct ctx {
     uint32_t bad;
 } ctx;
 
-/* Device and host address of token t's row; dev NULL: pushed out of the tail by later tokens of this step. */
+/* Device and host address of token t's row; dev is NULL if later tokens of this step push the row out of the tail. */
 static uint32_t find(const sl_kv_append_params *p, int64_t t, uint8_t **dev, uint8_t **host)
 {
     const sl_seq_tables *s = p->seqs;

@@ -1,4 +1,4 @@
-/* SL_OP_LINEAR: brings x to float32 (quantised when asked), then kernels/cpu/matmul.c. */
+/* SL_OP_LINEAR: converts x to float32, quantised if requested, and calls kernels/cpu/matmul.c. */
 #include "kernels/cpu/cpu.h"
 
 #include "kernels/formats.h"

@@ -1,7 +1,7 @@
 /*
- * SL_OP_MOE: tokens grouped by expert, each expert one gate, up and down product over its tokens. Experts run
- * in ascending order and add to a float32 sum per token, so every token's sum has the same order whoever
- * shares the batch.
+ * SL_OP_MOE: tokens are grouped by expert; each expert is one gate, up and down product over its tokens. Experts
+ * run in ascending order and add to a float32 sum per token, so every token's sum has the same order whatever other
+ * tokens are in the batch.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -11,8 +11,8 @@
 
 /* Everything lives in the caller's workspace; see carve(). */
 typedef struct bufs {
-    float *x, *g, *u, *h, *d,
-        *sum; /* of one expert, at most T rows: input, gate, up, product, result; [T][hidden] sum */
+    float *x, *g, *u, *h, *d; /* of one expert, at most T rows: input, gate, up, product, result */
+    float *sum;               /* [T][hidden] */
     float *scale;
     int32_t *slots;  /* [T * top_k] choices sorted by expert, then token */
     int32_t *starts; /* [experts + 1] */
@@ -122,7 +122,7 @@ static void one_expert(sl_cpu *c, const sl_moe_params *p, const bufs *b, int32_t
     }
 }
 
-/* Most choices that fall on one expert: a token may name an expert more than once. */
+/* The largest number of choices of one expert; a token may name an expert more than once. */
 static int32_t largest_group(const sl_moe_params *p, const bufs *b)
 {
     int32_t most = 0;

@@ -1,6 +1,6 @@
 /*
- * SL_OP_MOE_ROUTE: which experts a token takes, and their weights. Plain selection loops: expert counts are
- * small, and ties (smaller index first) fall out of the strict comparison.
+ * SL_OP_MOE_ROUTE: which experts a token chooses, and their weights. Simple selection loops are enough, because
+ * there are few experts; strict comparison gives ties to the smaller index.
  */
 #include "kernels/cpu/cpu.h"
 

@@ -12,7 +12,7 @@ typedef struct sl_place {
     int64_t entry; /* of pos's page in a page table */
 } sl_place;
 
-#define SL_PLACE_NONE (1u << 31) /* a padding token: it is nowhere */
+#define SL_PLACE_NONE (1u << 31) /* a padding token: it has no place */
 
 /* 0, SL_PLACE_NONE, or SL_DEVERR_SEQ / POS. */
 static inline uint32_t sl_place_of(const sl_seq_tables *s, int64_t t, sl_place *out)

@@ -1,10 +1,10 @@
 /*
- * SL_OP_RESOLVE: logical ids to physical rows, and the exact residency of hot buffers, as spelled out in
+ * SL_OP_RESOLVE: logical ids to physical rows, and the exact residency of hot buffers, as specified in
  * kernels/params.h.
  *
- * Sequential over tokens: the work is a few operations per id. Every id is checked and all misses are counted
- * before anything is changed, so a failed call leaves the hot state as it was. Steps of this file: check,
- * then per token classify (hits are stamped), find victims, re-link; then sort the miss list.
+ * Tokens are processed one after the other: the work is a few operations per id. Every id is checked and all misses
+ * are counted before anything is changed, so a failed call leaves the hot state as it was. The steps of this file:
+ * check; then for each token classify (hits are stamped), find victims, re-link; then sort the miss list.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -137,8 +137,8 @@ static void to_most_recent(hot *h, uint32_t i)
     h->prev[end] = (uint16_t)i;
 }
 
-/* The next entry to give up; *walk is the list position (lru) or the hand (clock). Entries in use carry this
- * step's mark. */
+/* The next victim; *walk is the position in the list (lru) or the hand (clock). Entries in use carry this step's
+ * mark. */
 static uint32_t victim(hot *h, sl_evict_policy policy, uint32_t mark, uint32_t *walk)
 {
     uint32_t i;

@@ -1,7 +1,7 @@
 /*
- * SL_OP_SPARSE_ATTN: attention over a list of rows, in blocks of 64 with a running maximum. Tasks are groups
- * of heads of one token; each decodes a block's rows once for its heads. The order of all sums follows the
- * list alone. Ops run one after the other here, so a block whose rows have not come is an error.
+ * SL_OP_SPARSE_ATTN: attention over a list of rows, in blocks of 64 with a running maximum. A task is a group of
+ * heads of one token; it decodes the rows of a block once for all its heads. The order of all sums is the order of
+ * the list. Ops run one after the other here, so a block whose rows have not arrived is an error.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -12,12 +12,12 @@
 #include "kernels/formats.h"
 
 #define BLOCK 64
-#define HEADS 16 /* of a task */
+#define HEADS 16 /* heads of a task */
 
 typedef struct ctx {
     sl_cpu *cpu;
     const sl_sparse_attn_params *p;
-    int32_t groups; /* of heads */
+    int32_t groups; /* groups of heads */
 } ctx;
 
 typedef struct state {
@@ -120,7 +120,7 @@ sl_status sl_cpu_sparse_attn(sl_backend *be, const void *params, sl_err *err)
     SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * BLOCK * (HEADS + (size_t)dim), err));
     if (!blocks_done(p))
         return sl_fail(err, SL_ERR_INVALID,
-                       "sparse_attn: block_done: rows are missing that no gather brought");
+                       "sparse_attn: block_done: rows are missing that no gather has fetched");
     sl_cpu_for(c.cpu, (int64_t)p->tokens * c.groups, p->k * dim * heads / 8, tasks, &c);
     return SL_OK;
 }

@@ -1,4 +1,4 @@
-/* SL_OP_RANDOM and SL_OP_DRAW: made-up data for benchmarks; see kernels/synth.h. */
+/* SL_OP_RANDOM and SL_OP_DRAW: synthetic data for benchmarks; see kernels/synth.h. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/formats.h"
 #include "kernels/synth.h"

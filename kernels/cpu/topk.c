@@ -30,8 +30,7 @@ static uint32_t key_of(float score)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* One token's keys in scratch memory; sinks and recent tokens get a key no score has: it would be a positive
- * NaN. */
+/* One token's keys in scratch memory. Sinks and recent tokens get the key of a positive NaN, which no score has. */
 static void make_keys(const sl_topk_params *p, const float *scores, int64_t n, uint32_t *keys)
 {
     for (int64_t i = 0; i < n; i++)
@@ -42,7 +41,8 @@ static void make_keys(const sl_topk_params *p, const float *scores, int64_t n, u
         keys[i] = UINT32_MAX;
 }
 
-/* Walks down from the top bin to the one that holds the k-th largest; *k becomes its rank in there. */
+/* Walks from the highest bin down to the one that holds the k-th largest key; *k becomes the key's rank within that
+ * bin. */
 static uint32_t bin_of_rank(const uint32_t *hist, uint32_t bins, int64_t *k)
 {
     uint32_t bin = bins - 1;
@@ -52,8 +52,8 @@ static uint32_t bin_of_rank(const uint32_t *hist, uint32_t bins, int64_t *k)
     return bin;
 }
 
-/* The bin of the top 11 bits, for n keys; two histograms, so that equal neighbours do not wait for each
- * other. */
+/* The bin, by the top 11 bits, of the k-th largest of n keys. Two histograms are filled alternately, so that
+ * neighbouring equal keys do not increment the same counter one directly after the other. */
 static uint32_t top_bin(const uint32_t *keys, int64_t n, uint32_t *hist, int64_t *k)
 {
     memset(hist, 0, 2 * sizeof(*hist) * BINS);

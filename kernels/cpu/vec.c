@@ -1,6 +1,6 @@
 /*
- * Canonical dot products and weighted row sums (kernels/cpu/vec.h), twice: AVX2 + FMA intrinsics, chosen at
- * run time, and portable C with fmaf. Both produce the same bits; a test compares them.
+ * Canonical dot products and weighted row sums (kernels/cpu/vec.h), in two versions: AVX2 + FMA intrinsics, chosen
+ * at run time, and portable C with fmaf. Both produce the same bits; a test compares them.
  */
 #include "kernels/cpu/vec.h"
 

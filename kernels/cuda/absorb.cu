@@ -1,9 +1,10 @@
 /*
  * The projections to latent space and from it: q_absorb (RoPE of q_pe, q_nope @ W_UK per head) and v_up (o @ W_UV^T
  * per head). With bf16 activations and a kv_b of bf16 or fp8 both are batched products over heads in cuBLASLt (o is
- * rounded to bf16 first). Otherwise a plain kernel computes one output per thread with ascending sums. An fp8 kv_b is
- * first converted to bf16 in scratch, which is exactly the definition of its values. The conversion moves 50 MB per
- * call for the dimensions of V3.2, so a caller that runs many steps should keep kv_b as bf16.
+ * rounded to bf16 first). Otherwise a plain kernel computes one output per thread, with sums in ascending order. An
+ * fp8 kv_b is first converted to bf16 in scratch, which is exactly the definition of its values. With the
+ * dimensions of V3.2 the conversion moves 50 MB per call, so a caller that runs many steps should keep kv_b as
+ * bf16.
  */
 #include "kernels/cuda/common.cuh"
 

@@ -74,7 +74,8 @@ __global__ static void __launch_bounds__(THREADS, 1) mla_kernel(const __grid_con
         if (w.parts > 1) {
             sl_cluster_sync_by_thread();
             cluster_merge(cl, (const float *)smem, x, w);
-            sl_cluster_sync_by_thread(); /* a block's shared memory stays until the others have read it */
+            /* a block must not exit before the others have read its shared memory */
+            sl_cluster_sync_by_thread();
         }
     }
 #endif
@@ -87,14 +88,15 @@ bool sl_cuda_attn_mla_fits(const sl_cuda *cu, const sl_sparse_attn_params *p)
            ((uintptr_t)p->rows.base | (uintptr_t)p->ql | (uintptr_t)p->o) % 16 == 0;
 }
 
-/* How many thread blocks of a cluster share an item, or 1 for one block per item: what needs fewer rounds. */
+/* How many thread blocks of a cluster share an item, or 1 for one block per item: whichever needs fewer rounds. */
 static int parts_for(int sms, int blocks, int items)
 {
     int parts = sl_ceil_div(blocks, SPLIT), clusters;
 
     if (parts < 2 || parts > MAX_PARTS)
         return 1;
-    clusters = parts == 2 ? sms / 2 : sms * 9 / 10 / parts; /* not every processing cluster divides evenly */
+    /* a graphics processing cluster may have a number of SMs that parts does not divide */
+    clusters = parts == 2 ? sms / 2 : sms * 9 / 10 / parts;
     return sl_ceil_div(items, clusters) * SPLIT < sl_ceil_div(items, sms) * blocks ? parts : 1;
 }
 
@@ -115,7 +117,8 @@ sl_status sl_cuda_attn_mla(sl_cuda *cu, const sl_sparse_attn_params *p, sl_err *
     w.partial = (float *)mem;
     at[0].id = cudaLaunchAttributeClusterDimension;
     at[0].val.clusterDim.x = w.parts, at[0].val.clusterDim.y = at[0].val.clusterDim.z = 1;
-    at[1].id = cudaLaunchAttributeProgrammaticStreamSerialization; /* starts when the gather's blocks have */
+    /* may start as soon as all blocks of the gather run */
+    at[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     at[1].val.programmaticStreamSerializationAllowed = 1;
     cfg.blockDim = dim3(THREADS), cfg.dynamicSmemBytes = SMEM_BYTES, cfg.stream = cu->stream;
     cfg.attrs = at, cfg.numAttrs = p->block_need ? 2 : 1;

@@ -14,13 +14,15 @@ namespace cg = cooperative_groups;
 #define BLOCK 64
 #define LORA 512
 #define WIDTH 576
-#define TILES 9 /* 64-column tiles of a row block; the last one, rope, later holds the probabilities */
+/* 64-column tiles of a row block; the last one holds the rope columns, later the probabilities */
+#define TILES 9
 #define STAGE (TILES * SL_TILE)
-#define QUARTERS 4 /* of a block, 16 rows: with bf16 rows, what is freed and filled at a time */
-#define SPLIT 16   /* blocks of a part of the list */
+/* quarters of a block, 16 rows each: with bf16 rows they are freed and filled one by one */
+#define QUARTERS 4
+#define SPLIT 16 /* blocks of rows in a part of the list */
 #define MAX_PARTS 8
 #define THREADS 512
-#define OUT_LD 520             /* floats; the output tile of a cluster's merge lies over the two stages */
+#define OUT_LD 520 /* floats; in a cluster's merge the output tile occupies the memory of the two stages */
 #define PARTIAL (HEADS * LORA) /* floats */
 
 /* Registers per thread of the warpgroups by role: 128 + 64 + 2 * 160 = 4 * 128, what the launch gives to all. */
@@ -40,12 +42,13 @@ enum { BAR_QUERY = 1, BAR_SCORES = 2, BAR_VALUES = 3 };
 
 struct attn_shared {
     uint64_t full[2], empty[2][QUARTERS], prob[2], merge[2]; /* empty: with fp8 rows, the last */
-    int32_t rows[2], last[2]; /* of the block in a stage: valid rows; the item's last one */
-    float fix[2][HEADS];      /* what the output so far is multiplied by before this block */
-    float keep[2][HEADS], take[2][HEADS], inv[2][HEADS]; /* of a part's merge */
+    /* by stage: the number of valid rows of its block; whether it is the last block of its item */
+    int32_t rows[2], last[2];
+    float fix[2][HEADS]; /* the factor for the output so far, applied before this block is added */
+    float keep[2][HEADS], take[2][HEADS], inv[2][HEADS]; /* the factors of a part's merge */
     float max[HEADS], sum[HEADS];                        /* this thread block's part, for the cluster */
     int32_t present;
-    alignas(16) int32_t lists[4][4][16]; /* the fetching warps' own: physical rows of four blocks */
+    alignas(16) int32_t lists[4][4][16]; /* by fetching warp: physical rows of four blocks */
     float part_keep[MAX_PARTS][HEADS], part_take[MAX_PARTS][HEADS], part_inv[HEADS];
 };
 
@@ -55,9 +58,9 @@ struct attn_shared {
 
 struct attn_work {
     sl_sparse_attn_params p;
-    float *partial;   /* [gridDim.x][PARTIAL], one thread block an item */
-    int groups;       /* of heads */
-    int items, parts; /* parts: of a cluster, 1 = one thread block an item */
+    float *partial;   /* [gridDim.x][PARTIAL], used with one thread block per item */
+    int groups;       /* groups of heads */
+    int items, parts; /* parts: thread blocks of a cluster; 1: one thread block per item */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -1,5 +1,5 @@
 /*
- * Inside attn_mla.cu: the merge where the thread blocks of a cluster have computed the parts of a list side by side;
+ * Inside attn_mla.cu: the merge when the thread blocks of a cluster have computed the parts of a list concurrently;
  * the parts are read through distributed shared memory.
  */
 #ifndef SL_KERNELS_CUDA_ATTN_MLA_CLUSTER_CUH

@@ -48,16 +48,16 @@ __device__ static inline const uint8_t *row_of(const uint8_t *base, const sl_row
 
 /* ---- the walk ---- */
 
-struct place {           /* a block of an item; item < 0: beyond the last one */
-    const int32_t *list; /* the item's, at this thread's lane */
+struct place {           /* a block of an item; item < 0: after the last item */
+    const int32_t *list; /* the item's list, from this thread's lane on */
     int item, block;
-    int rows;    /* valid ones */
-    int low, up; /* physical rows lane and lane + 32, until settle() */
-    int need;    /* rows that a gather brings */
+    int rows;    /* number of valid rows */
+    int low, up; /* physical rows of entries lane and lane + 32; used by settle() */
+    int need;    /* rows of the block that a gather fetches */
 };
 
-/* Does thread block `rank` of an item's cluster have any rows? Alone it always has a block, if an empty one.
- */
+/* Whether thread block `rank` of an item's cluster has any rows. A thread block without a cluster always has a
+ * block of rows, which may be empty. */
 __device__ static inline bool has_rows(const attn_work &w, int rank)
 {
     int first = rank * SPLIT * BLOCK;
@@ -98,7 +98,7 @@ __device__ static inline void wait_block(const place &a, const attn_work &w)
 __device__ static inline void start_item(place &a, const attn_work &w, int k)
 {
     a.list = w.p.phys + (int64_t)(a.item / w.groups) * w.p.ld_ids + (threadIdx.x & 31);
-    if (a.block == 0) /* all of the list comes into the L2 cache while its beginning is worked on */
+    if (a.block == 0) /* the whole list is requested into the L2 cache while its beginning is processed */
         for (int i = (threadIdx.x & 127) * 32; i < k; i += 128 * 32)
             sl_prefetch_l2(a.list - (threadIdx.x & 31) + i);
     look(a, w, k);
@@ -176,7 +176,7 @@ __device__ static inline void settle_quarters(place &a, int32_t *list, const att
 }
 
 /* The place after a, which is settled, as far as it is known without the list entries of that place. */
-__device__ static inline place behind(const place &a, const attn_work &w, int k)
+__device__ static inline place next_place(const place &a, const attn_work &w, int k)
 {
     place n = a;
     int end = w.parts > 1 ? ((int)blockIdx.x + 1) * SPLIT : 1 << 24;
@@ -192,7 +192,8 @@ __device__ static inline place behind(const place &a, const attn_work &w, int k)
     return n;
 }
 
-/* Columns 64 * tile.. (tiles of them) of this warp's rows, 16-bit, from `from` bytes into the row on. */
+/* Copies `tiles` tiles of 64 columns of 16 bits, from tile number `tile` on, of this warp's rows. Their data begins
+ * `from` bytes into a row. */
 __device__ static inline void copy_tiles(uint32_t kv, const sl_row_view &rows, const int32_t *list, int tile,
                                          int tiles, int from)
 {
@@ -211,8 +212,9 @@ __device__ static inline void copy_tiles(uint32_t kv, const sl_row_view &rows, c
 /* ---- fp8 rows ---- */
 
 struct fp8_rows {   /* sixteen rows as one lane holds them */
-    uint2 v[16][2]; /* columns 8 lane.. and 256 + 8 lane.. */
-    float scale[2]; /* of row lane % 16, columns 128 (lane / 16).. and 256 + .. */
+    uint2 v[16][2]; /* columns from 8 * lane on, and from 256 + 8 * lane on */
+    /* of row lane % 16: columns from 128 * (lane / 16) on, and from 256 + 128 * (lane / 16) on */
+    float scale[2];
 };
 
 __device__ static inline void load_scales(fp8_rows &f, const sl_row_view &rows, const int32_t *list, int lane)
@@ -224,7 +226,7 @@ __device__ static inline void load_scales(fp8_rows &f, const sl_row_view &rows, 
         f.scale[i] = sl_load_float_l2(scales + 8 * i);
 }
 
-/* Four rows, from 4 g on. */
+/* Loads four rows, from row 4 g on. */
 __device__ static inline void load_four(fp8_rows &f, const sl_row_view &rows, const int32_t *list, int g,
                                         int lane)
 {
@@ -252,8 +254,8 @@ __device__ static inline void clear_rows(fp8_rows &f, int rows, int lane)
         f.scale[0] = f.scale[1] = 0;
 }
 
-/* Rows u and u + 1 of this warp into the tiles; all is computed before it is stored, so that nothing waits
- * for a store to have read its registers. scale: two f16 each, of lane's row as in fp8_rows. */
+/* Stores rows u and u + 1 of this warp in the tiles. Everything is computed before the first store, so that no
+ * instruction waits until a store has read its registers. scale: two f16 each, of lane's row as in fp8_rows. */
 __device__ static inline void store_two(uint32_t to, const fp8_rows &f, const uint32_t (&scale)[2], int u,
                                         int lane)
 {
@@ -298,8 +300,9 @@ __device__ static inline place first_place(const attn_work &w, int k)
 }
 
 /*
- * The block being filled, the next one (its loads are in flight), and the one after (requested into L2) are
- * settled, the fourth is being read. lists: of this warp, one per block number % 4.
+ * Four places are in use. The block that is being filled, the next one (its loads are in flight) and the one after
+ * it (its rows are requested into the L2 cache) are settled; of the fourth, the list entries are being read. lists:
+ * this warp's lists, indexed by block number % 4.
  */
 __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_shared *x, __half)
 {
@@ -311,14 +314,14 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
     lane = sl_lane_id();
     uint32_t mine = smem + (lane >> 3) * SL_TILE + (threadIdx.x >> 5 & 3) * SL_TILE_16 + (lane & 7) * 16;
     settle(cur, lists[0], w, k);
-    next = behind(cur, w, k);
+    next = next_place(cur, w, k);
     wait_block(cur, w);
     load_scales(f, w.p.rows, lists[0], lane);
 #pragma unroll
     for (int g = 0; g < 4; g++)
         load_four(f, w.p.rows, lists[0], g, lane);
     settle(next, lists[1], w, k);
-    after = behind(next, w, k);
+    after = next_place(next, w, k);
     for (int it = 0; cur.item >= 0; it++) {
         int at = it & 1;
         const int32_t *list = lists[it + 1 & 3];
@@ -341,7 +344,7 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
         settle(after, lists[it + 2 & 3], w, k);
         cur = next;
         next = after;
-        after = behind(next, w, k);
+        after = next_place(next, w, k);
     }
 }
 
@@ -372,9 +375,9 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
     place cur = first_place(w, k), next, after;
 
     settle_quarters(cur, lists[0], w, k);
-    next = behind(cur, w, k);
+    next = next_place(cur, w, k);
     settle_quarters(next, lists[1], w, k);
-    after = behind(next, w, k);
+    after = next_place(next, w, k);
     for (int it = 0; cur.item >= 0; it++) {
         int at = it & 1;
         wait_block(cur, w);
@@ -384,13 +387,14 @@ __device__ static inline void produce(uint32_t smem, const attn_work &w, attn_sh
             copy_quarter(smem + at * STAGE, w.p.rows, lists[it & 3], q, 0, TILES - 1, 0);
         }
 #pragma unroll
-        for (int q = 0; q < QUARTERS; q++) /* rope columns: probabilities lay there */
+        /* the rope columns; their memory held the probabilities of the previous block */
+        for (int q = 0; q < QUARTERS; q++)
             copy_quarter(smem + at * STAGE, w.p.rows, lists[it & 3], q, TILES - 1, 1, LORA * 2);
         announce(x, at, cur, next);
         settle_quarters(after, lists[it + 2 & 3], w, k);
         cur = next;
         next = after;
-        after = behind(next, w, k);
+        after = next_place(next, w, k);
     }
 }
 #endif

@@ -69,11 +69,11 @@ __device__ static inline void product_scores(float (&s)[32], uint64_t a, uint64_
     sl_wgmma_n64_bf16(s, a, b, add);
 }
 
-struct softmax_state { /* of this thread's two heads; l is its share of the sum */
+struct softmax_state { /* for this thread's two heads; l is its share of the sum */
     float m[2], l[2], all_m[2], all_l[2];
 };
 
-/* Scores to probabilities of one block, in the place of its rope columns. */
+/* Turns the scores of one block into probabilities, which replace the block's rope columns in shared memory. */
 template <typename E>
 __device__ static inline void probabilities(float (&s)[32], softmax_state &x, uint8_t *prob, float *fix,
                                             int rows, float scale)
@@ -117,7 +117,8 @@ __device__ static inline void probabilities(float (&s)[32], softmax_state &x, ui
                 pack_prob(s[j * 4 + r * 2], s[j * 4 + r * 2 + 1], E());
 }
 
-/* A part of the list has ended: sums over its columns, and how it joins the parts before. */
+/* Ends a part of the list: adds up its sums over the columns, and computes the factors that merge it with the
+ * earlier parts. */
 __device__ static inline void end_part(attn_shared *x, softmax_state &s, int part, int slot, bool in_cluster)
 {
     int lane = threadIdx.x & 31, head = FIRST_HEAD(lane);

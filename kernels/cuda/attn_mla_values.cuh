@@ -66,7 +66,8 @@ __device__ static inline void multiply_values(float (&o)[2][64], uint32_t rows_t
     sl_wgmma_wait<0>();
 }
 
-struct joint { /* of this thread's two heads: factors of a part's merge, 1 / sum of all */
+/* for this thread's two heads: the factors of a part's merge, and 1 / the sum over all parts */
+struct joint {
     float keep[2], take[2], inv[2];
 };
 
@@ -79,8 +80,7 @@ __device__ static inline joint get_joint(const attn_shared *x, int slot)
             {x->inv[slot][h], x->inv[slot][h + 8]}};
 }
 
-/* Merges the part in o with the parts before, which lie in device memory in the order of this thread's
- * registers. */
+/* Merges the part in o with the earlier parts, which are in device memory in the order of this thread's registers. */
 __device__ static inline void merge_part(float (&o)[2][64], float *partial, const joint &x, int part,
                                          bool last)
 {

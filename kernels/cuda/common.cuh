@@ -92,7 +92,7 @@ __device__ static inline float sl_warp_max(float v)
     return v;
 }
 
-/* Sum over the block (a multiple of 32 threads, at most 1024); every thread gets it. */
+/* Sum over the block (a multiple of 32 threads, at most 1024); every thread receives it. */
 template <typename T> __device__ static inline T sl_block_sum(T v)
 {
     __shared__ T part[32];

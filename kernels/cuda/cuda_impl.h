@@ -29,10 +29,11 @@ typedef struct sl_cuda_tables sl_cuda_tables; /* device copies of expert descrip
 typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the algorithm chosen for each shape: lt.c */
 
 typedef struct sl_cuda {
-    sl_backend base;  /* first */
-    int device, cc;   /* cc = 10 * major + minor */
-    int sms, all_sms; /* multiprocessors that an op of the main stream may count on: all, or all except those
-                         that a gather on the side stream occupies */
+    sl_backend base; /* first member */
+    int device, cc;  /* cc = 10 * major + minor */
+    /* Multiprocessors that an op of the main stream may use: all of them, or all except those that a gather on the
+     * side stream occupies. */
+    int sms, all_sms;
     size_t smem_optin;
     cudaStream_t stream; /* the one of the two below that is selected; all work is enqueued on it */
     cudaStream_t main_stream, side_stream;

@@ -1,4 +1,4 @@
-/* Embedding lookup: one block a token. An id outside the vocabulary writes zeros and is reported. */
+/* Embedding lookup: one block per token. For an id outside the vocabulary it writes zeros and reports the error. */
 #include "kernels/cuda/common.cuh"
 
 __global__ static void embed_kernel(sl_embed_params p, uint32_t *deverr)

@@ -1,14 +1,15 @@
 /*
- * Swap-in copy: missing rows from the pinned arena into hot rows. A few thread blocks read the host memory in
- * place over the bus, so that kernels that run concurrently keep the other multiprocessors; one multiprocessor
- * reaches 8 GB/s.
+ * Swap-in copy: missing rows from the pinned arena into hot rows. A few thread blocks read the host memory in place
+ * over the bus, so that kernels that run concurrently keep the other multiprocessors; one multiprocessor reaches 8
+ * GB/s.
  *
  * A lane copies 16 bytes, and the 512 bytes of a warp begin at a multiple of 128, so that no line is requested
- * twice. A warp copies one row at a time where the rows of a layer lie far apart: with more than about two hundred
- * rows in flight, each on a host page of its own, the lines of a row wait one by one for the translation of its
- * page. It copies two at a time where they lie together. The number of misses is read on the device, so there is no
- * host round trip and a launch with nothing to do ends at once. resolve determines the order of the list. An
- * attention that runs concurrently learns of every row that has arrived through counters.
+ * twice. A warp copies one row at a time where the rows of a layer lie far apart, and two where they lie together.
+ * Measured (docs/bench/notes-headline.md): a gather takes longer when its rows lie on more host pages, and more
+ * reads in flight make it slower. Supposedly a rate of address translations is the limit. The number of misses is
+ * read on the device, so there is no host round trip and a launch with nothing to do ends immediately. resolve
+ * determines the order of the list. An attention that runs concurrently learns through counters which rows have
+ * arrived.
  */
 #include "kernels/cuda/common.cuh"
 

@@ -1,4 +1,5 @@
-/* Forgets what a hot slot holds, or all of them: no token has a row, no entry is in use. One thread an entry. */
+/* Forgets the rows of one hot slot or of all slots: afterwards no token has a row, and no entry is in use. One
+ * thread per entry. */
 #include "kernels/cuda/common.cuh"
 
 #define BLOCKS 16 /* per slot */

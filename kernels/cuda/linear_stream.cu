@@ -18,8 +18,9 @@
 #define STAGE(mt) (2 * ST_BOX_BYTES + X_BYTES(mt))
 #define SMEM(mt) (STAGES(mt) * (STAGE(mt) + (mt)*ST_XS_BYTES + 16) + 1024)
 #define THREADS 384 /* two warpgroups that multiply, and one that copies and gives them its registers */
-#define BUSY 112    /* enough blocks; a constant, so that the bits do not depend on the device */
-#define BAR_PART 1  /* named barrier: both warpgroups have read the last stage, the sums may overwrite it */
+/* the largest number of blocks to which k is cut; a constant, so that the bits do not depend on the device */
+#define BUSY 112
+#define BAR_PART 1 /* named barrier: both warpgroups have read the last stage, the sums may overwrite it */
 
 struct linear_out {
     CUtensorMap w;
@@ -251,8 +252,9 @@ __global__ static void __launch_bounds__(THREADS, 1) linear_kernel(const __grid_
 }
 
 /*
- * The number of ranges of k. It is doubled while the blocks do not exceed BUSY and every range keeps at least
- * seven groups. Clusters of eight have half that limit, because fewer such blocks fit on the device.
+ * The number of ranges of k. It is doubled as long as there are at most BUSY blocks and every range keeps at least
+ * seven groups. For clusters of eight the limit is half of BUSY; the assumed reason, which was not measured, is
+ * that fewer such clusters run at the same time.
  */
 static int splits_of(int outs, int groups)
 {
@@ -309,7 +311,8 @@ template <bool F8, int MT> static sl_status launch(sl_cuda *cu, const linear_arg
     c.blockDim = dim3(THREADS);
     c.dynamicSmemBytes = SMEM(MT);
     c.stream = cu->stream;
-    c.attrs = at, c.numAttrs = F8 ? 2 : 1; /* bf16: the kernel that made x is not written for it */
+    /* the kernels that produce a bf16 x do not allow an early start */
+    c.attrs = at, c.numAttrs = F8 ? 2 : 1;
     return SL_CU(cudaLaunchKernelEx(&c, linear_kernel<F8, MT>, *a), err);
 }
 
@@ -329,7 +332,8 @@ static sl_status describe(sl_cuda *cu, const sl_linear_params *p, int n, linear_
     return SL_OK;
 }
 
-/* Whether there are enough tokens for tiles over all of k: the tiles fill the device, or ranges are slower. */
+/* Whether linear_many.cu computes this layer, with tiles over all of k: for more than FEW_TOKENS tokens, if these
+ * are also more than MANY_TOKENS or give enough tiles to occupy the device. */
 static bool wants_many(const sl_linear_params *p, int n)
 {
     int boxes = 0;

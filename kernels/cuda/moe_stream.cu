@@ -15,13 +15,14 @@
 #define TOKENS 32 /* per tile; the results of the other 32 rows of the product are unused */
 #define X_BYTES (TOKENS * GROUP)
 #define STAGE (2 * ST_BOX_BYTES + X_BYTES)
-/* A pair of stages is filled at once: 256 contiguous bytes of each weight row, which DRAM reads faster than 128. */
+/* A pair of stages is filled together, so that 256 contiguous bytes of each weight row are requested. Supposedly
+ * DRAM delivers these faster than pieces of 128 bytes; this was not measured alone. */
 #define STAGES 6
 #define XS_BYTES (TOKENS * 4)
 #define EXCHANGE (TOKENS * ST_BOX * 2)
 #define SMEM (STAGES * (STAGE + XS_BYTES + 16) + EXCHANGE + 1024)
-#define BAR_UP_WRITTEN 1 /* named barriers: the results of up are in the exchange memory; */
-#define BAR_UP_READ 2    /* they have been read, and the next tile may overwrite them */
+#define BAR_UP_WRITTEN 1 /* named barrier: the results of up are in the exchange memory */
+#define BAR_UP_READ 2    /* named barrier: they have been read, and the next tile may overwrite them */
 
 struct moe_rows {
     int32_t *pair;   /* [rows], -1 for padding */

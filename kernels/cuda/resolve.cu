@@ -11,7 +11,8 @@
 #include "kernels/cuda/resolve_misses.cuh"
 #include "kernels/cuda/resolve_victims.cuh"
 
-struct some_ids { /* IDS neighbours of this thread; before: the list's entry in front of each */
+/* IDS neighbouring ids of this thread; before: the list entry that precedes each of them */
+struct some_ids {
     int id[IDS], before[IDS];
 };
 
@@ -153,7 +154,8 @@ __device__ static uint32_t resolve_hot(resolve_shared &s, const sl_resolve_param
     if (threadIdx.x == 0) {
         if (p.policy == SL_EVICT_LRU)
             lru_touch(p, b, n);
-        atomicAdd(&b.h.counters[0], s.used); /* without a result: the thread does not wait */
+        /* the result is not used, so the thread does not wait for it */
+        atomicAdd(&b.h.counters[0], s.used);
         atomicAdd(&b.h.counters[1], misses);
         atomicAdd(&b.h.counters[2], s.evictions);
         atomicAdd(&b.h.counters[3], s.tail_hits);

@@ -10,14 +10,14 @@
 #define MAX_K 4096
 #define NO_SLOT 0xffffu
 #define REFERENCED 0x80000000u
-#define IDS 2     /* of a list that a thread has in flight */
-#define ENTRIES 4 /* of a hot buffer, likewise */
+#define IDS 2     /* list entries that a thread loads at a time */
+#define ENTRIES 4 /* entries of a hot buffer that a thread loads at a time */
 
 struct resolve_shared {
     int32_t miss_id[MAX_K];   /* token of the m-th miss */
     int32_t miss_page[MAX_K]; /* its host page */
-    uint16_t miss_at[MAX_K];  /* its place in ids */
-    uint16_t victim[MAX_K];   /* LRU index it takes */
+    uint16_t miss_at[MAX_K];  /* its index in ids */
+    uint16_t victim[MAX_K];   /* LRU index that it takes */
     uint64_t key[MAX_K];      /* host row << 16 | m, for the sort */
     uint32_t hit[65536 / 32]; /* a bit for each LRU index in use */
     uint32_t sums[3][32];
@@ -35,12 +35,13 @@ struct slot_state { /* one hot slot's part of sl_hot_state */
 
 struct token_of_block {
     slot_state h;
-    const int32_t *ids, *pages; /* its list, its host pages */
+    const int32_t *ids, *pages; /* the token's list; its sequence's host pages */
     int32_t *phys, hot0;
     int pos;
-    uint32_t step, mark;      /* mark: the stamp of an entry in use */
-    unsigned long long *meet; /* blocks that have added their misses | misses << 32; 0 before and after the
-                                 kernel */
+    uint32_t step, mark; /* mark: the stamp of an entry in use */
+    /* The number of blocks that have added their misses, and the sum of the misses << 32; 0 before and after the
+     * kernel. */
+    unsigned long long *meet;
 };
 
 /* Exclusive prefix sum of v over the block; *total gets the sum. Contains one barrier; the 32 words of sums must not be

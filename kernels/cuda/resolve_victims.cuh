@@ -1,6 +1,7 @@
 /*
- * Inside resolve.cu: which entries of the hot buffer the misses of a token take. CLOCK in two ways, all entries at once
- * or in chunks from the hand on, and LRU by its list. The maps between tokens and entries follow at once.
+ * Inside resolve.cu: which entries of the hot buffer the misses of a token replace. There are two ways for CLOCK,
+ * all entries at once or in chunks from the hand on, and one for LRU, by its list. The maps between tokens and
+ * entries are updated at the same time.
  */
 #ifndef SL_KERNELS_CUDA_RESOLVE_VICTIMS_CUH
 #define SL_KERNELS_CUDA_RESOLVE_VICTIMS_CUH
@@ -48,7 +49,7 @@ __device__ static void clock_at_once(resolve_shared &s, const sl_resolve_params 
         mine += in ? st[j] & REFERENCED ? 1u << 16 : 1 : 0;
     }
     uint32_t before = block_scan(s.sums[2], mine, &all), plain = before & 0xffff, marked = before >> 16;
-    bool twice = (all & 0xffff) < misses; /* the hand comes round again */
+    bool twice = (all & 0xffff) < misses; /* the hand makes a second turn */
     int last = -1;
 #pragma unroll
     for (int j = 0; j < ENTRIES; j++) {
@@ -89,7 +90,8 @@ __device__ static void clock_by_chunks(resolve_shared &s, const sl_resolve_param
     for (int done = 0, chunk; done < 2 * n && s.victims < misses; done += chunk) {
         uint32_t found = s.victims, need = misses - found;
         int at = (hand + done + threadIdx.x) % n;
-        chunk = min(THREADS, n - done % n); /* a turn ends at a chunk's end: no entry twice in one chunk */
+        /* a chunk ends where a turn ends: no chunk contains an entry twice */
+        chunk = min(THREADS, n - done % n);
         bool in = (int)threadIdx.x < chunk;
         uint32_t st = in ? b.h.stamp[at] : 0;
         bool used = (st & ~REFERENCED) == b.step, cand = in && !used && !(st & REFERENCED);

@@ -9,8 +9,9 @@
  * the head weights in the lanes, and adds up over four lanes. The bits of a score depend neither on its group nor
  * on the block that computes it.
  *
- * The limit is the memory bandwidth of the keys for one token, and the tensor cores for four (a prefill chunk). The
- * kernel also writes the maximum of every eight scores, the hint for top-k.
+ * Measured limits (docs/bench/notes-select.md): for one token per sequence, fetching the keys (256.5 of 290 us for 64
+ * rows of 128K); for several tokens, the instructions of the lanes. The kernel also writes the maximum of every eight
+ * scores, the hint for top-k.
  */
 #include "kernels/cuda/select.cuh"
 #include "kernels/cuda/wgmma.cuh"
@@ -37,8 +38,8 @@ struct scores_shared {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-/* sl_mbar_wait() with its loop in C++. When the loop is inside the inline PTX, the compiler makes the whole kernel 1.5
- * times as long. */
+/* sl_mbar_wait() with its loop in C++. With sl_mbar_wait() itself, whose loop is inside the inline PTX, the machine
+ * code of the six kernels of this file was 26 to 44 % larger. */
 __device__ static inline void wait_stage(uint64_t *b, uint32_t parity)
 {
     while (!sl_mbar_try_wait(sl_smem_addr(b), parity))
@@ -438,7 +439,8 @@ sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_er
     /* The average number of tokens per sequence determines the size of groups; every size gives correct results. */
     int each = p->seqs->n_seqs > 0 ? sl_ceil_div(p->token_count, p->seqs->n_seqs) : 1,
         window = each > MAX_GROUP ? MAX_GROUP : each;
-    /* Only long rows use the hint. Where the tensor cores are the limit, a separate pass makes it faster. */
+    /* Only long rows use the hint. For groups of several tokens, where the instructions of this kernel are the
+     * limit, a separate pass writes it; the two ways were not compared on their own. */
     bool later = p->hint && window > 1 && p->token_count > SLICE / 4;
     sl_index_scores_params q = *p;
 

@@ -1,8 +1,8 @@
 /*
- * Sparse MLA over selected rows, blocks of 64 rows in list order with a running maximum.
+ * Sparse MLA over selected rows, in blocks of 64 rows in list order with a running maximum.
  *
- * Plain path: every row format, any head count and width, float32 throughout; one block a (token, 8 heads).
- * Rows are decoded into shared memory 16 at a time, once for the scores and once for the values.
+ * Plain path: every row format, any number of heads and any width, float32 throughout; one thread block per token
+ * and 8 heads. Rows are decoded into shared memory 16 at a time, once for the scores and once for the values.
  */
 #include "kernels/cuda/common.cuh"
 
@@ -24,7 +24,7 @@ __device__ static float row_value(const uint8_t *row, int i, const sl_sparse_att
     return __fmul_rn(sl_e4m3f(row[i]), ((const float *)(row + p.lora))[i / 128]);
 }
 
-/* Rows n0.. of the list into rows[SUB][d]; missing ones as zeros. */
+/* Loads rows from n0 on of the list into rows[SUB][d]; rows that do not exist become zeros. */
 __device__ static void load_rows(float *rows, const int32_t *phys, int n0, int n, int d,
                                  const sl_sparse_attn_params &p)
 {
@@ -82,7 +82,7 @@ __global__ static void __launch_bounds__(THREADS) plain_attn_kernel(sl_sparse_at
         }
         __syncthreads();
         int m = min(BLOCK, n - b);
-        if (warp < nh) { /* THREADS / 32 == HEADS: a warp a head */
+        if (warp < nh) { /* one warp per head: THREADS / 32 == HEADS */
             float a = lane < m ? prob[warp][lane] : -INFINITY,
                   c = lane + 32 < m ? prob[warp][lane + 32] : -INFINITY;
             float best = fmaxf(top[warp], sl_warp_max(fmaxf(a, c)));

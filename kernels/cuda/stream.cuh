@@ -20,9 +20,10 @@
 #define ST_X_BYTES (ST_TOKENS * ST_BOX)
 #define ST_THREADS 288     /* two warpgroups that multiply and the warp that copies */
 #define ST_MULTIPLIERS 256 /* threads of the two warpgroups that multiply; thread ST_MULTIPLIERS copies */
-#define ST_COPY_REGS 40 /* registers per thread of the warpgroup that copies, where there is a whole one, */
-#define ST_MULTIPLY_REGS 232 /* and of the warpgroups that multiply in that case */
-#define ST_SCALES 64         /* groups of 128 inputs that a tile may have */
+#define ST_SCALES 64       /* groups of 128 inputs that a tile may have */
+/* Registers per thread where a whole warpgroup copies: of that warpgroup, and of those that multiply. */
+#define ST_COPY_REGS 40
+#define ST_MULTIPLY_REGS 232
 
 #define ST_XS_BYTES (ST_TOKENS * 4) /* scales of a stage's tokens */
 

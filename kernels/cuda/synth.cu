@@ -1,4 +1,4 @@
-/* SL_OP_RANDOM and SL_OP_DRAW: made-up data for benchmarks; see kernels/synth.h. */
+/* SL_OP_RANDOM and SL_OP_DRAW: synthetic data for benchmarks; see kernels/synth.h. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/select.cuh"
 #include "kernels/synth.h"
@@ -32,7 +32,8 @@ sl_status sl_cuda_random(sl_backend *be, const void *params, sl_err *err)
     return SL_CU_LAUNCHED(err);
 }
 
-/* The lists it replaces may still be in the making: tables are older, so that only the store has to wait. */
+/* The kernel before this one may still be reading or writing the lists that this kernel replaces; the tables are
+ * older. So only the store has to wait for it. */
 __global__ static void draw_kernel(sl_draw_params p, sl_seq_tables s, uint32_t *deverr)
 {
     int seq, pos, i = blockIdx.y * blockDim.x + threadIdx.x, id = -1;

@@ -14,7 +14,7 @@
  * eighth of the row and then the groups that reach the bound.
  *
  * No candidate is ever dropped: when more keys reach the bound than there is room for (rows of few distinct values),
- * radix passes over the whole row find the cut. The time is latency: a dozen block barriers after two or three
+ * radix passes over the whole row find the cut. The time is mostly latency: a dozen block barriers after two or three
  * dependent loads.
  */
 #include "kernels/cuda/topk_bound.cuh"

@@ -76,9 +76,9 @@ __device__ static inline void each_group(const float4 (&v)[R], const float (&m)[
 
 /*
  * Bins of equal width from lo to hi. The mapping is monotonic however it is rounded, so a bin is a range of scores.
- * The bins are linear in the scores, not in their ordered keys: as soon as the range contains negative and positive
- * scores, bins of equal width in the keys would each be an eighth of a power of two wide, while scores have a
- * bell-shaped distribution whose centre may be anywhere.
+ * The bins are linear in the scores, not in their ordered keys. With bins in the keys, each bin was an eighth of a
+ * power of two wide as soon as the range contained negative and positive scores, and up to twice as many candidates
+ * were measured.
  */
 struct topk_bins {
     float scale, shift, lo;
@@ -245,7 +245,7 @@ __device__ static uint32_t collect(topk_shared<N> &s, const topk_row &r, const t
     return done;
 }
 
-#define GROUPS 3 /* groups that a thread holds at once: more would not stay in registers */
+#define GROUPS 3 /* groups that a thread holds at once; other values were not measured */
 
 /* Writes the scores >= pivot of n listed groups, in order, to vals and places; returns their number, stores at most
  * `cap`. */

@@ -9,7 +9,7 @@
  * of a block do not fit, the first block of the cluster computes the whole row. topk.cu does the rows with forced
  * tokens, and launches with more rows than there are clusters of two.
  *
- * The time is latency: four or five cluster barriers, each followed by a chain of loads from shared memory.
+ * The time is mostly latency: four or five cluster barriers, each followed by a chain of dependent steps.
  */
 #include <type_traits>
 

@@ -7,7 +7,9 @@
 #include "kernels/cuda/topk_bound.cuh"
 #include "kernels/cuda/topk_select.cuh"
 
-#define THREADS 512 /* half as many as in topk.cu: the steps between barriers are shorter with fewer warps */
+/* Half as many as in topk.cu. The supposed reason is that the steps between barriers are shorter with fewer warps;
+ * this was not measured alone. */
+#define THREADS 512
 #define WARPS (THREADS / 32)
 #define ROUNDS 8                        /* each of four scores per thread */
 #define SPAN_MAX (ROUNDS * 4 * THREADS) /* scores, or maxima of eight, per block */

@@ -35,7 +35,8 @@ struct topk_row {
     bool gates; /* there are forced tokens */
 };
 
-struct topk_range { /* the keys still undecided, lo to hi: `need` of them are wanted, `have` exist */
+/* the keys that are still undecided, lo to hi: `need` of them are wanted, `have` exist */
+struct topk_range {
     uint32_t lo, hi, need, have;
 };
 

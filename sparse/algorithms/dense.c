@@ -1,7 +1,7 @@
 /*
- * dense: every query attends to everything before it. The baseline that sparse algorithms are compared with,
- * and what dense layers use. It has no metadata and reads no scores; the selection op with a budget of the
- * whole sequence writes the list 0..pos.
+ * dense: every query attends to everything before it. It is the baseline with which sparse algorithms are compared,
+ * and is used by dense layers. It has no metadata and reads no scores; the selection op with a budget of the whole
+ * sequence writes the list 0..pos.
  */
 #include "sparse/algorithm.h"
 
@@ -12,7 +12,8 @@
 typedef struct dense {
     sl_algo base;
     sl_backend *be;
-    float *no_scores; /* the selection op wants an array; it is never read when everything is selected */
+    /* the selection op requires an array, but does not read it when everything is selected */
+    float *no_scores;
 } dense;
 
 static sl_selector dense_selector(const sl_cache_dims *d)

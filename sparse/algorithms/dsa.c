@@ -1,7 +1,7 @@
 /*
- * dsa: the model's own lightning indexer (DeepSeek-V3.2, GLM-5). Metadata are the index keys, one per token,
- * kept in the page's index plane and mirrored on the device; a query selects the index_topk best keys of its
- * sequence, exactly. It owns the scores' workspace: tokens are scored in slices that fit it.
+ * dsa: the model's own lightning indexer (DeepSeek-V3.2, GLM-5). Its metadata are the index keys, one per token,
+ * which are kept in the page's index plane and copied to the device; a query selects exactly the index_topk best
+ * keys of its sequence. It owns the workspace of the scores: tokens are scored in slices that fit it.
  */
 #include "sparse/algorithm.h"
 
@@ -14,7 +14,7 @@ typedef struct dsa {
     sl_backend *be;
     sl_algo_dims dims;
     float *scores;
-    void *hint;       /* from scores to selection */
+    void *hint;       /* what the scores op passes to the selection op */
     int64_t capacity; /* floats in scores */
     int32_t index;    /* plane of the index keys */
 } dsa;
@@ -36,7 +36,7 @@ static int32_t dsa_width(const sl_algo_dims *d, int32_t dense_below)
     return w < d->max_context ? w : d->max_context;
 }
 
-/* Scores that are held at once: of a whole step if they fit, of one token at least. */
+/* The number of scores that are kept at once: those of a whole step if they fit, but at least those of one token. */
 static int64_t dsa_capacity(const sl_algo_dims *dims)
 {
     int64_t one = (int64_t)sl_pages_for(dims->max_context) * SL_PAGE_TOKENS;
@@ -44,7 +44,7 @@ static int64_t dsa_capacity(const sl_algo_dims *dims)
     return most < fit ? most : fit > one ? fit : one;
 }
 
-/* Of any slice: rows are whole pages, so the hint grows with their total length alone. */
+/* Bytes of the hint of any slice: rows are whole pages, so it grows with their total length alone. */
 static uint64_t hint_bytes(const sl_algo_dims *dims)
 {
     int64_t scores = dsa_capacity(dims);
@@ -99,24 +99,24 @@ static sl_status dsa_construct(sl_algo *a, const sl_algo_pages *p, sl_err *err)
                          p->n_pages, err);
 }
 
-/* One slice: scores of tokens first.., then their best keys. ids is the row of token `first`. */
+/* Scores one slice of tokens, from `first` on, and selects their best keys. ids points to the row of token `first`. */
 static sl_status score_and_select(dsa *d, const sl_algo_call *call, int32_t first, int32_t count,
                                   int32_t ld_scores, int32_t *ids, sl_err *err)
 {
     const sl_attn_call *c = call->attn;
     sl_index_scores_params s = {
-        .q = c->index_q,
-        .weights = c->index_weights,
+        .q = c->index.q,
+        .weights = c->index.weights,
         .seqs = c->seqs,
         .index_base = call->planes[d->index].device,
         .index_page_stride = call->planes[d->index].device_stride,
         .scores = d->scores,
         .token_first = first,
         .token_count = count,
-        .heads = c->index_heads,
-        .dim = c->index_dim,
+        .heads = c->index.heads,
+        .dim = c->index.dim,
         .ld_scores = ld_scores,
-        .format = c->index_format,
+        .format = c->index.format,
         .hint = d->hint,
     };
     SL_TRY(sl_be_run(d->be, SL_OP_INDEX_SCORES, &s, err));

@@ -17,20 +17,20 @@ static void fill_index_call(const sl_pass *p, sl_attn_call *call)
     const sl_dsa_workspace *own = p->ws->own;
     const sl_model_config *c = p->c;
     const sl_weight *w = p->lw->w;
-    call->index_k = (sl_index_append_params){.k = own->index_k,
-                                             .norm_weight = w[SL_DSA_INDEX_NORM].data,
-                                             .norm_bias = w[SL_DSA_INDEX_NORM_BIAS].data,
-                                             .cos_sin = p->m->cos_sin,
-                                             .ld_k = c->index_head_dim,
-                                             .dim = c->index_head_dim,
-                                             .rope = c->qk_rope_head_dim,
-                                             .interleaved = c->index_rope_interleaved,
-                                             .eps = c->index_eps,
-                                             .format = p->m->opts.index_format,
-                                             .act = p->act,
-                                             .norm_dtype = w[SL_DSA_INDEX_NORM].dtype};
-    call->index_q = own->index_q_out;
-    call->index_weights = own->index_weights;
+    call->index.key = (sl_index_append_params){.k = own->index_k,
+                                               .norm_weight = w[SL_DSA_INDEX_NORM].data,
+                                               .norm_bias = w[SL_DSA_INDEX_NORM_BIAS].data,
+                                               .cos_sin = p->m->cos_sin,
+                                               .ld_k = c->index_head_dim,
+                                               .dim = c->index_head_dim,
+                                               .rope = c->qk_rope_head_dim,
+                                               .interleaved = c->index_rope_interleaved,
+                                               .eps = c->index_eps,
+                                               .format = p->m->opts.index_format,
+                                               .act = p->act,
+                                               .norm_dtype = w[SL_DSA_INDEX_NORM].dtype};
+    call->index.q = own->index_q_out;
+    call->index.weights = own->index_weights;
 }
 
 sl_status sl_dsa_step_attend(sl_pass *p)
@@ -54,10 +54,10 @@ sl_status sl_dsa_step_attend(sl_pass *p)
                    .format = format,
                    .act = p->act,
                    .norm_dtype = kv_norm->dtype},
-        .index_heads = c->index_n_heads,
-        .index_dim = c->index_head_dim,
-        .index_topk = c->index_topk,
-        .index_format = p->m->opts.index_format,
+        .index = {.heads = c->index_n_heads,
+                  .dim = c->index_head_dim,
+                  .topk = c->index_topk,
+                  .format = p->m->opts.index_format},
         .mla.attn = {.ql = own->ql,
                      .o = own->o,
                      .tokens = p->tokens,
@@ -79,23 +79,23 @@ sl_status sl_dsa_ask_attend(void *backend, const sl_attn_call *call, sl_err *err
     sl_backend *be = backend;
     int64_t row = sl_row_bytes(call->mla.kv.format, call->mla.kv.lora, call->mla.kv.rope);
     sl_kv_append_params kv = call->mla.kv;
-    sl_index_append_params key = call->index_k;
+    sl_index_append_params key = call->index.key;
     sl_sparse_attn_params attn = call->mla.attn;
-    sl_index_scores_params scores = {.heads = call->index_heads,
-                                     .dim = call->index_dim,
-                                     .format = call->index_format,
+    sl_index_scores_params scores = {.heads = call->index.heads,
+                                     .dim = call->index.dim,
+                                     .format = call->index.format,
                                      .token_count = 1,
                                      .ld_scores = SL_PAGE_TOKENS,
                                      .seqs = call->seqs};
     sl_topk_params topk = {.token_count = 1,
-                           .k = call->index_topk,
-                           .ld_ids = call->index_topk,
+                           .k = call->index.topk,
+                           .ld_ids = call->index.topk,
                            .ld_scores = SL_PAGE_TOKENS,
                            .seqs = call->seqs};
     kv.seqs = key.seqs = call->seqs;
-    key.index_page_stride = sl_index_block_bytes(call->index_format, call->index_dim);
+    key.index_page_stride = sl_index_block_bytes(call->index.format, call->index.dim);
     kv.rows.row_bytes = attn.rows.row_bytes = row;
-    attn.k = attn.ld_ids = call->index_topk;
+    attn.k = attn.ld_ids = call->index.topk;
     SL_TRY(sl_be_supports(be, SL_OP_KV_APPEND, &kv, err));
     if (call->has_indexer) {
         SL_TRY(sl_be_supports(be, SL_OP_INDEX_APPEND, &key, err));

@@ -33,8 +33,8 @@ static void open_arena(fix *f)
     sl_arena_opts ao = {
         .bytes = (uint64_t)(n * g.page_bytes), .huge_pages = SL_OFF, .lock = SL_OFF, .numa_node = -1};
     ck_assert_msg(sl_arena_create(&g, &ao, &f->arena, &err) == SL_OK, "%s", err.text);
-    memset(sl_arena_base(f->arena), 0xff,
-           sl_arena_bytes(f->arena)); /* bytes that are never written are NaN */
+    /* Bytes that are never written are NaN. */
+    memset(sl_arena_base(f->arena), 0xff, sl_arena_bytes(f->arena));
     n = sl_arena_pages(f->arena);
     f->free_pages = calloc((size_t)n, sizeof *f->free_pages);
     uint64_t x = 88172645463325252ull;
@@ -117,7 +117,7 @@ void fix_seq_close(fix *f, fix_run *r, bool keep_pages)
     r->seq = NULL;
     while (!keep_pages && r->n_pages > 0) {
         int32_t p = r->pages[--r->n_pages];
-        for (int32_t l = 0; l < f->cfg->n_layers; l++) { /* given back: NaN again */
+        for (int32_t l = 0; l < f->cfg->n_layers; l++) { /* freed rows are NaN again */
             sl_host_plane h = sl_geometry_plane(sl_arena_geometry(f->arena), sl_arena_base(f->arena),
                                                 sl_arena_pages(f->arena), l, SL_CACHE_ROWS);
             for (int i = 0; i < SL_PAGE_TOKENS; i++)

@@ -1,7 +1,7 @@
 /*
- * Engines over the golden checkpoints, for tests: opens model, arena and engine in any combination of
- * formats, hands out scattered host pages, runs prompts and greedy decode, and keeps a hash of every
- * position's logits, so that "bit-identical" is one comparison.
+ * Engines over the golden checkpoints, for tests: opens model, arena and engine in any combination of formats,
+ * allocates scattered host pages, runs prompts and greedy decode, and keeps a hash of the logits of every position,
+ * so that "bit-identical" is one comparison.
  */
 #ifndef SL_TEST_ENGINE_FIX_H
 #define SL_TEST_ENGINE_FIX_H

@@ -1,8 +1,8 @@
 /*
- * The engine's promises on real (tiny) checkpoints: hierarchical decode has the bits of resident decode over
- * more than a thousand steps with the fewest hot rows possible; chunking, batching, joining, leaving,
- * retracting, pausing, prefix reuse, layouts and thread counts change nothing. Stale device rows and
- * unwritten host rows are NaN throughout.
+ * The engine's guarantees on real (tiny) checkpoints: hierarchical decode has the bits of resident decode over more
+ * than a thousand steps with the fewest hot rows possible; chunking, batching, joining, leaving, retracting,
+ * pausing, prefix reuse, layouts and thread counts change nothing. Stale device rows and unwritten host rows are
+ * NaN throughout.
  */
 #include <check.h>
 #include <stdio.h>
@@ -72,7 +72,8 @@ static const fix_opts configs[] = {
 enum { CONFIGS = SL_COUNT(configs) };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MANY_STEPS = 90, STREAM_LEN = 190, MORE = 0 }; /* all would take minutes; every path is gone through */
+/* all steps would take minutes; every path is still run */
+enum { MANY_STEPS = 90, STREAM_LEN = 190, MORE = 0 };
 #else
 enum { MANY_STEPS = 1100, STREAM_LEN = 260, MORE = 4 };
 #endif
@@ -225,7 +226,7 @@ typedef struct stream {
     bool open, hot;
 } stream;
 
-/* Every layer is treated otherwise: resident, as the others, more hot rows. */
+/* Every layer has another setting: resident, the default, more hot rows. */
 static const int32_t uneven[SL_MAX_LAYERS] = {SL_HOT_RESIDENT, 0, 200, SL_HOT_RESIDENT, 150, 0, 0, 180};
 
 static uint64_t rng = 99;
@@ -247,7 +248,7 @@ static void begin(stream *s)
     fix_seq_open(&f, &s->run, s->hot ? SL_HIERARCHICAL : SL_RESIDENT, cached, cached + 1);
 }
 
-/* Something happens to the stream between two steps. */
+/* One event, chosen at random, happens to the stream between two steps. */
 static void shake(stream *s)
 {
     int32_t len = sl_engine_seq_len(s->run.seq);

@@ -1,7 +1,6 @@
 /*
- * The engine's contract at its edges: refusals at create, exhaustion that changes nothing, wrong steps,
- * spilling, the layer hook, counters, goldens of transformers through hierarchical decode, and the memory
- * plan.
+ * The engine's contract in its limit cases: refusals at create, exhaustion that changes nothing, wrong steps,
+ * spilling, the layer hook, counters, goldens of transformers through hierarchical decode, and the memory plan.
  */
 #include <check.h>
 #include <math.h>
@@ -142,7 +141,7 @@ START_TEST(wrong_steps)
     ck_assert_int_eq(sl_engine_step(f.engine, &it, 1, NULL, &err), SL_ERR_TOO_LARGE);
     ck_assert_int_eq(sl_engine_seq_len(r.seq), 0);
     ck_assert_int_eq(sl_engine_seq_len(h.seq), 0);
-    it.n_tokens = 128; /* and after all that, a good step works */
+    it.n_tokens = 128; /* after all refusals a valid step works */
     ck_assert_int_eq(sl_engine_step(f.engine, &it, 1, NULL, &err), SL_OK);
     ck_assert_ptr_null(it.logits);
     ck_assert_int_eq(sl_engine_seq_len(r.seq), 128);
@@ -282,7 +281,8 @@ START_TEST(statistics_add_up)
     ck_assert_uint_eq(one.misses, misses);
     ck_assert_uint_eq(s.swap_bytes, misses * (uint64_t)sl_geometry_row_bytes(sl_arena_geometry(f.arena)));
     ck_assert(s.step_ns > s.attend_ns && s.attend_ns > s.swap_ns && s.swap_ns > 0);
-    ck_assert_uint_eq(s.swap_exposed_ns, s.swap_ns); /* a CPU copies in turn */
+    /* a CPU does not copy concurrently, so all of the time is exposed */
+    ck_assert_uint_eq(s.swap_exposed_ns, s.swap_ns);
     fix_seq_close(&f, &r, false);
     fix_close(&f);
 }
@@ -344,8 +344,8 @@ START_TEST(plan_matches_engine)
 }
 END_TEST
 
-/* DeepSeek-V3.2's own numbers: 61 layers of 656 B rows and 132 B keys; the capacity promise of five at 64K.
- */
+/* The dimensions of DeepSeek-V3.2: 61 layers of 656 B rows and 132 B keys; at 64K the capacity is five times
+ * larger. */
 START_TEST(plan_of_the_real_model)
 {
     static sl_model_config cfg;

@@ -1,10 +1,10 @@
 /*
- * The engine on a device whose memory the host cannot touch and whose work completes later, made of the CPU
- * backend: device memory is one mapping without access rights except while an op, copy or fill runs, so that
- * any host access to it is a fault; events take a few queries to be done; graphs are lists of ops with the
- * parameters they had when captured, and nothing but ops, events and stream switches may be captured; what is
- * enqueued on the side stream runs at the last moment, when the main stream waits for its event. So what a GPU
- * needs of the engine and the coordinator is tested on any machine.
+ * The engine on a device whose memory the host cannot access and whose work completes later. The device is made of
+ * the CPU backend: device memory is one mapping without access rights except while an op, copy or fill runs, so
+ * that any access by the host is a fault; events need a few queries until they are done; graphs are lists of ops
+ * with the parameters that they had when they were captured, and nothing but ops, events and stream switches may be
+ * captured; work that is enqueued on the side stream runs as late as possible, when the main stream waits for its
+ * event. So what a GPU requires of the engine and the coordinator is tested on any machine.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -481,7 +481,7 @@ START_TEST(graphs_have_the_bits_of_single_ops)
     }
     sl_engine_stats st;
     sl_engine_stats_get(f.engine, &st);
-    ck_assert_int_eq(made, 4); /* never more than allowed, and graphs were given up */
+    ck_assert_int_eq(made, 4); /* never more than allowed, so graphs were replaced */
     ck_assert_uint_gt(st.graph_captures, 4);
     ck_assert_uint_eq(st.graph_steps, (uint64_t)launches);
     ck_assert_int_gt(launches, 10);

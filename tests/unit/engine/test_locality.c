@@ -75,8 +75,8 @@ START_TEST(refuses_what_is_wrong)
 }
 END_TEST
 
-/* Swapping takes next to nothing: no layer is worth being resident; what has no locality keeps its selection
- * and the rest share what it gave up. The bytes of a slot stay. */
+/* Swapping takes almost no time: no layer is worth being resident. Layers without locality keep only their
+ * selection, the other layers share the rows that these give up. The bytes of a slot do not change. */
 START_TEST(capacity_moves_to_locality)
 {
     sl_locality m = measured();

@@ -24,7 +24,7 @@ int32_t batch_page(const batch *b, const int32_t *table, int64_t seq, int64_t po
 /* Last position that sequence seq has in the whole case. */
 int32_t batch_last(const batch *b, int64_t seq);
 
-/* Timing: every token at the last position, every page there (one token a sequence). */
+/* Timing: every token is at the last position, and every page exists (one token per sequence). */
 void batch_full(cf_run *r, batch *b);
 
 #endif

@@ -77,14 +77,15 @@ static void attention(cf_run *r, const int64_t *a)
 
 /* ---- attention concurrently with the gather that fetches its rows ---- */
 
-typedef struct beside_case {
+typedef struct gather_case {
     sl_gather_params gather;
     sl_sparse_attn_params attn;
     size_t blocks;
-    int mode; /* 0 both, 1 attention alone, 2 gather alone, 3 both, but the attention has all its rows */
-} beside_case;
+    /* 0: both; 1: attention alone; 2: gather alone; 3: both, but all rows of the attention are there already */
+    int mode;
+} gather_case;
 
-static sl_status run_beside(cf_run *r, const beside_case *c)
+static sl_status run_with_gather(cf_run *r, const gather_case *c)
 {
     sl_status st = SL_OK;
 
@@ -97,13 +98,13 @@ static sl_status run_beside(cf_run *r, const beside_case *c)
         st = sl_be_fill(r->be, c->gather.block_done, 0, 4 * c->blocks, &r->err);
     if (st == SL_OK && c->mode != 1)
         st = sl_be_run(r->be, SL_OP_GATHER, &c->gather, &r->err);
-    if (st == SL_OK && c->mode != 2) /* nothing waits for the gather here */
+    if (st == SL_OK && c->mode != 2) /* in this mode no op waits for the gather */
         st = sl_be_run(r->be, SL_OP_SPARSE_ATTN, &c->attn, &r->err);
     return st;
 }
 
 #define REPEAT 10
-static void time_beside(cf_run *r, const beside_case *c)
+static void time_with_gather(cf_run *r, const gather_case *c)
 {
     uint64_t best = UINT64_MAX;
     sl_graph *g = NULL;
@@ -111,7 +112,7 @@ static void time_beside(cf_run *r, const beside_case *c)
     if (!(sl_backend_caps(r->be) & SL_BE_GRAPHS) || sl_be_capture_begin(r->be, &r->err) != SL_OK)
         return;
     for (int i = 0; i < REPEAT && r->st == SL_OK; i++)
-        r->st = run_beside(r, c);
+        r->st = run_with_gather(r, c);
     if (sl_be_capture_end(r->be, &g, &r->err) != SL_OK)
         return;
     for (int i = 0; i < 30 && r->st == SL_OK; i++) {
@@ -127,11 +128,10 @@ static void time_beside(cf_run *r, const beside_case *c)
     sl_graph_destroy(g);
 }
 
-/* T, heads, k, format, one row of that many is missing, mode. Missing rows are NaN until the gather brings
- * them. */
-static void beside(cf_run *r, const int64_t *a)
+/* T, heads, k, format, n: one of n rows is missing, mode. Missing rows are NaN until the gather copies them. */
+static void with_gather(cf_run *r, const int64_t *a)
 {
-    beside_case c = {.mode = (int)a[5]};
+    gather_case c = {.mode = (int)a[5]};
     sl_sparse_attn_params *p = &c.attn;
     int64_t n = r->n * a[2], misses = 0;
     size_t row = (size_t)sl_row_bytes((sl_row_format)a[3], 512, 64), o_row = 4 * (size_t)a[1] * 512;
@@ -186,18 +186,19 @@ static void beside(cf_run *r, const int64_t *a)
     c.gather.miss_block = cf_mem(r, block, 4 * (size_t)n);
     c.gather.miss_count = cf_mem(r, &count, 4);
     c.gather.miss_cap = (int32_t)n;
-    if (r->st == SL_OK) { /* in a perf run once in full, so that rows and counts are there for the parts */
-        beside_case both = c;
+    /* a perf run first runs both, so that rows and counts exist when a part is timed */
+    if (r->st == SL_OK) {
+        gather_case both = c;
 
         both.mode = 0;
-        r->st = run_beside(r, &both);
+        r->st = run_with_gather(r, &both);
     }
     if (r->st == SL_OK && r->be)
         r->st = sl_be_sync(r->be, &r->err);
-    if (c.mode == 3) /* what is left is what the gather's traffic costs the attention */
+    if (c.mode == 3) /* the time that remains is the cost of the gather's traffic for the attention */
         p->block_need = cf_mem(r, need, 4 * c.blocks);
     if (r->st == SL_OK && r->perf && r->be)
-        time_beside(r, &c);
+        time_with_gather(r, &c);
     cf_work(r, (double)n * (double)row, c.mode == 2 ? 0 : 2.0 * (double)n * (double)a[1] * 1088, SL_BF16,
             c.mode == 1 ? 0 : (double)misses * (double)row);
     cf_out_tokens(r, "o", p->o, o_row, CF_F32, r->be ? 1e-2 : 1e-5);
@@ -249,20 +250,40 @@ static const cf_case cases[] = {
      attention,
      {300, 8, 512, 64, 1100, R8, 2200, 0},
      CF_SPLIT | CF_LARGE},
-    /* Many lists of one block: a kernel's pipeline runs from one list's end into the next one's. */
+    /* Many lists of one block each: a kernel's pipeline continues from the end of a list into the next list. */
     {SL_OP_SPARSE_ATTN, "T=1300 h=64 k=64 fp8", attention, {1300, 64, 512, 64, 64, R8, 640, 0}, CF_LARGE},
-    {SL_OP_SPARSE_ATTN, "T=4 h=128 k=2048 fp8 beside", beside, {4, 128, 2048, R8, 3, 0}, CF_SPLIT | CF_LARGE},
-    {SL_OP_SPARSE_ATTN, "T=2 h=64 k=2048 bf16 beside", beside, {2, 64, 2048, RB, 2, 0}, CF_SPLIT | CF_LARGE},
-    {SL_OP_SPARSE_ATTN, "T=70 h=128 k=128 fp8 beside", beside, {70, 128, 128, R8, 5, 0}, CF_SPLIT},
-    {SL_OP_SPARSE_ATTN, "T=20 h=128 fp8 beside 2000", beside, {20, 128, 2048, R8, 20, 0}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN, "T=20 h=128 fp8 beside alone", beside, {20, 128, 2048, R8, 20, 1}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN, "T=20 h=128 fp8 beside other 2000", beside, {20, 128, 2048, R8, 20, 3}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside other 2000", beside, {64, 128, 2048, R8, 65, 3}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside other 6000", beside, {64, 128, 2048, R8, 22, 3}, CF_PERF_ONLY},
-    {SL_OP_GATHER, "T=20 fp8 beside gather", beside, {20, 128, 2048, R8, 20, 2}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside 2000", beside, {64, 128, 2048, R8, 65, 0}, CF_PERF_ONLY},
-    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside alone", beside, {64, 128, 2048, R8, 65, 1}, CF_PERF_ONLY},
-    {SL_OP_GATHER, "T=64 fp8 beside gather", beside, {64, 128, 2048, R8, 65, 2}, CF_PERF_ONLY},
+    {SL_OP_SPARSE_ATTN,
+     "T=4 h=128 k=2048 fp8 beside",
+     with_gather,
+     {4, 128, 2048, R8, 3, 0},
+     CF_SPLIT | CF_LARGE},
+    {SL_OP_SPARSE_ATTN,
+     "T=2 h=64 k=2048 bf16 beside",
+     with_gather,
+     {2, 64, 2048, RB, 2, 0},
+     CF_SPLIT | CF_LARGE},
+    {SL_OP_SPARSE_ATTN, "T=70 h=128 k=128 fp8 beside", with_gather, {70, 128, 128, R8, 5, 0}, CF_SPLIT},
+    {SL_OP_SPARSE_ATTN, "T=20 h=128 fp8 beside 2000", with_gather, {20, 128, 2048, R8, 20, 0}, CF_PERF_ONLY},
+    {SL_OP_SPARSE_ATTN, "T=20 h=128 fp8 beside alone", with_gather, {20, 128, 2048, R8, 20, 1}, CF_PERF_ONLY},
+    {SL_OP_SPARSE_ATTN,
+     "T=20 h=128 fp8 beside other 2000",
+     with_gather,
+     {20, 128, 2048, R8, 20, 3},
+     CF_PERF_ONLY},
+    {SL_OP_SPARSE_ATTN,
+     "T=64 h=128 fp8 beside other 2000",
+     with_gather,
+     {64, 128, 2048, R8, 65, 3},
+     CF_PERF_ONLY},
+    {SL_OP_SPARSE_ATTN,
+     "T=64 h=128 fp8 beside other 6000",
+     with_gather,
+     {64, 128, 2048, R8, 22, 3},
+     CF_PERF_ONLY},
+    {SL_OP_GATHER, "T=20 fp8 beside gather", with_gather, {20, 128, 2048, R8, 20, 2}, CF_PERF_ONLY},
+    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside 2000", with_gather, {64, 128, 2048, R8, 65, 0}, CF_PERF_ONLY},
+    {SL_OP_SPARSE_ATTN, "T=64 h=128 fp8 beside alone", with_gather, {64, 128, 2048, R8, 65, 1}, CF_PERF_ONLY},
+    {SL_OP_GATHER, "T=64 fp8 beside gather", with_gather, {64, 128, 2048, R8, 65, 2}, CF_PERF_ONLY},
     {SL_OP_SPARSE_ATTN,
      "T=1024 h=128 k=2048 bf16",
      attention,

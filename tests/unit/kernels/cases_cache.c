@@ -95,8 +95,8 @@ static int by_id(const void *a, const void *b)
     return *(const int32_t *)a < *(const int32_t *)b ? -1 : *(const int32_t *)a > *(const int32_t *)b;
 }
 
-/* k distinct ascending ids in 0..pos: half from a slowly moving window (hits), half from anywhere, always the
- * newest. */
+/* k distinct ascending ids in 0..pos: half of them from a window that moves slowly (hits), half from anywhere, and
+ * always the newest. */
 static void choose_ids(int32_t *ids, int32_t k, int32_t ld, int32_t pos, int64_t seq, int64_t step)
 {
     int32_t n = 0;
@@ -121,8 +121,8 @@ static void choose_ids(int32_t *ids, int32_t k, int32_t ld, int32_t pos, int64_t
     qsort(ids, (size_t)k, 4, by_id);
 }
 
-/* Positions move on during the case, so every page exists; shared: all sequences have sequence 1's host
- * pages, so that sources of misses are equal. */
+/* Positions advance during the case, so every page exists. shared: all sequences have sequence 1's host pages, so
+ * that different misses have equal sources. */
 static void all_pages(cf_run *r, resolve_case *c, bool shared)
 {
     batch *b = &c->b;
@@ -269,7 +269,7 @@ static void resolve(cf_run *r, const int64_t *a)
     resolve_outs(r, &c, (size_t)a[3]);
 }
 
-/* Timing: step by step other ids, all prepared before. */
+/* Timing: every step has other ids, all of which were prepared before. */
 #define SETS 16
 #define MOST_STEPS 4096
 static const int32_t *set_ids[SETS];
@@ -283,7 +283,7 @@ static void next_set(void *params, int i)
     p->ids = set_ids[i % SETS];
 }
 
-/* S, length, k, hot_rows, tail_rows, share of a step's ids that are new: one in that many (0 none), policy */
+/* S, length, k, hot_rows, tail_rows, n: one of n ids of a step is new (0: none), policy */
 static void resolve_perf(cf_run *r, const int64_t *a)
 {
     resolve_case c = {0};
@@ -327,7 +327,7 @@ static void resolve_perf(cf_run *r, const int64_t *a)
     if (a[5])
         cf_op_steps(r, SL_OP_RESOLVE, &c.p, next_set);
     else
-        cf_op(r, SL_OP_RESOLVE, &c.p); /* hits only: the same step over and over, as a graph */
+        cf_op(r, SL_OP_RESOLVE, &c.p); /* hits only: the same step is repeated, as a graph */
     cf_get(r, counters, c.p.hot.counters, 16);
     /* ids, phys, the direct map and a stamp per id; a miss also moves its maps and its place in the list. */
     cf_work(r, (double)r->n * (double)k * 14 + (a[5] ? (double)r->n * (double)k / (double)a[5] * 40 : 0), 0,
@@ -415,7 +415,7 @@ static void gather(cf_run *r, const int64_t *a)
         cf_out(r, "block_done", p.block_done, 1, 4 * BLOCKS, 4 * BLOCKS, CF_BYTES, 0);
 }
 
-/* One gather of a measurement that resolve began at `asked`; what it adds to the sums. */
+/* One gather of a measurement that resolve began at `asked`; returns what the gather adds to the sums. */
 static sl_swap_clock clocked(cf_run *r, sl_gather_params *p, uint64_t asked, uint64_t reached,
                              uint64_t in_front)
 {
@@ -431,7 +431,8 @@ static sl_swap_clock clocked(cf_run *r, sl_gather_params *p, uint64_t asked, uin
     return c;
 }
 
-/* n rows. How long the gather took and what was waited for it, for every place the stream can be in. */
+/* n rows. How long the gather took, and how long the stream waited for it, for every time at which the stream can
+ * reach its wait. */
 static void gather_clock(cf_run *r, const int64_t *a)
 {
     const uint64_t late = UINT64_MAX / 2;
@@ -453,14 +454,15 @@ static void gather_clock(cf_run *r, const int64_t *a)
     c = clocked(r, &p, 1, 0, 0); /* the stream waits for all of it */
     ok[0] = !r->be || (c.ended >= c.begun && c.taken == c.ended - c.begun && c.waited == c.taken);
     p.reached = reached;
-    c = clocked(r, &p, 1000, 999, 0); /* it has not come to the wait; 999 is of another time */
+    /* the stream has not reached its wait; 999 is from an earlier measurement */
+    c = clocked(r, &p, 1000, 999, 0);
     ok[1] = !r->be || (c.taken == c.ended - c.begun && c.waited == 0);
     c = clocked(r, &p, 1000, 2000, 0); /* long before the gather began */
     ok[2] = !r->be || (c.waited == c.ended - 2000 && c.taken == c.waited);
     p.in_front = cf_mem(r, NULL, sizeof *p.clock);
-    c = clocked(r, &p, 1000, 2000, 5000); /* waiting for the gather in front is not waiting for this one */
+    c = clocked(r, &p, 1000, 2000, 5000); /* the wait for the previous gather does not count for this one */
     ok[3] = !r->be || c.waited == c.ended - 5000;
-    c = clocked(r, &p, 1000, late, 5000); /* when it had ended */
+    c = clocked(r, &p, 1000, late, 5000); /* the stream reached its wait after the gather's end */
     ok[4] = !r->be || (c.waited == 0 && c.taken == c.ended - c.begun);
     cf_out(r, "clock", cf_mem(r, ok, sizeof ok), 5, 4, 4, CF_BYTES, 0);
 }

@@ -76,17 +76,16 @@ static void linear(cf_run *r, const int64_t *a)
             (double)a[1] * (double)a[2] * (double)e(p.w.dtype) +
                 (double)r->n * ((double)a[2] * (double)e(p.act) + (double)a[1] * (double)e(p.out_dtype)),
             2.0 * (double)r->n * (double)a[1] * (double)a[2], p.fp8_acts ? SL_F8_E4M3 : p.act, 0);
-    /* An fp8 tensor core adds the products of an instruction with fewer bits than float32 (14 are seen on
-     * Hopper): between two backends that is what a sum that cancels may be off by, in parts of the row's
-     * largest. */
+    /* An fp8 tensor core adds the products of an instruction with fewer bits than float32 (14 were observed on
+     * Hopper). Where the terms of a sum cancel, two backends may differ by that much, relative to the row's largest
+     * value. */
     cf_out_tokens(r, "out", p.out, row, kind_of(p.out_dtype),
                   r->be && p.fp8_acts              ? 4e-4
                   : p.act == SL_BF16 || p.fp8_acts ? 2e-5
                                                    : 5e-6);
 }
 
-/* T, outs of three layers, in, weight, act, fp8_acts: a chain, of which the last has a weight dtype of its
- * own */
+/* T, outs of three layers, in, weight, act, fp8_acts: a chain, whose last layer has another weight dtype */
 static void chain(cf_run *r, const int64_t *a)
 {
     sl_linear_params p[3];
@@ -285,7 +284,7 @@ static const cf_case cases[] = {
     {SL_OP_LINEAR, "T=600 264x1024 f8 acts", linear, {600, 264, 1024, Q, B, B, 1, 0}, CF_SPLIT | CF_LARGE},
     {SL_OP_LINEAR, "T=70 256x1024 f32", linear, {70, 256, 1024, F, F, F, 0, 0}, CF_SPLIT},
     {SL_OP_LINEAR, "T=6 512x7168 f8 acts", linear, {6, 512, 7168, Q, B, B, 1, 0}, CF_SPLIT | CF_LARGE},
-    /* beyond 256 tokens, where k is cut in eight and two ranges (the same order), and in one */
+    /* more than 256 tokens, where k is cut into eight and two ranges (summed in the same order), and not cut */
     {SL_OP_LINEAR,
      "T=450 264x7168 f8 acts",
      linear,

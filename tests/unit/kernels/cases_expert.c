@@ -87,8 +87,7 @@ static void moe(cf_run *r, const int64_t *a)
         cf_work(r, touched * each * (double)sl_dtype_size((sl_dtype)a[5]), 2.0 * each * (double)(r->n * a[4]),
                 p.fp8_acts ? SL_F8_E4M3 : p.act, 0);
     }
-    /* A value on the edge of two e4m3 or bf16 codes may go either way in the product between the two layers.
-     */
+    /* A value midway between two e4m3 or bf16 codes may be rounded to either in the product between the two layers. */
     cf_out_tokens(r, "out", p.out, row, p.act == SL_BF16 ? CF_BF16 : CF_F32,
                   p.fp8_acts         ? 2e-2
                   : p.act == SL_BF16 ? 6e-3

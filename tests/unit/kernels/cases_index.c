@@ -153,12 +153,11 @@ static void scores(cf_run *r, const int64_t *a)
     }
     cf_work(r, loads * (double)sl_index_block_bytes(p.format, p.dim) / SL_PAGE_TOKENS + keys * 4,
             2 * keys * (double)(a[3] * a[4]), official ? SL_F8_E4M3 : SL_F32, 0);
-    /* Against another backend the sums over heads and dims may be ordered, and rounded inside a tensor core,
-     * otherwise. */
+    /* Another backend may add over heads and dims in another order, and round differently inside a tensor core. */
     cf_out_tokens(r, "scores", base, 4 * (size_t)p.ld_scores, CF_F32, !r->be ? 5e-6 : official ? 2e-3 : 2e-5);
 }
 
-/* Score j of token t: each token another kind of distribution. */
+/* Score j of token t: every token has another kind of distribution. */
 static float score_of(int64_t t, int64_t j, int64_t kind)
 {
     float u = cf_uniform(30 + (uint32_t)t, j);
@@ -192,9 +191,9 @@ static float score_of(int64_t t, int64_t j, int64_t kind)
             z += (float)((h >> 10 * i & 1023) * 2) / 1023.0f;
         return z * 0.70710678f;
     }
-    case 12: /* a few far from all others, one beyond all numbers */
+    case 12: /* a few values far from all others, one of them infinite */
         return j % 4099 == 7 ? 1e30f * (1 + u) : j == 5000 ? INFINITY : j == 6000 ? -INFINITY : u;
-    case 13: /* far from zero for their spread */
+    case 13: /* far from zero compared with their spread */
         return 1e7f + 100 * u;
     default:
         return 10 + 0.1f * u; /* one fp16 bin */
@@ -235,8 +234,8 @@ static void topk(cf_run *r, const int64_t *a)
 }
 
 /*
- * Scores, then top-k of them with the hint that scoring left and without: the same ids.
- * T, per, length, heads, dim, format, k, sinks, recent
+ * Scores, then top-k of them with the hint that index_scores wrote and without it: the ids must be the same. T,
+ * per, length, heads, dim, format, k, sinks, recent
  */
 static void hinted(cf_run *r, const int64_t *a)
 {

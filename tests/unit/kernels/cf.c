@@ -1,5 +1,5 @@
-/* The harness of cf.h: memory with guards, deterministic numbers, repetition for timing, collection. The comparison of
- * what two runs left is in cf_compare.c. */
+/* The harness of cf.h: memory with guards, deterministic numbers, repetition for timing, and collection of the
+ * outputs. The comparison of the outputs of two runs is in cf_compare.c. */
 #include "tests/unit/kernels/cf.h"
 
 #include <math.h>
@@ -153,7 +153,7 @@ void cf_release(cf_run *r)
 
 /* ---- inputs ---- */
 
-/* Test values are small: no overflow to care for. */
+/* Test values are small, so overflow is not handled. */
 static uint16_t f16(float v)
 {
     int e, m;
@@ -287,7 +287,7 @@ static uint64_t timed_calls(cf_run *r, sl_op op, void *params, void (*advance)(v
     return sl_now_ns() - start;
 }
 
-/* The best of several batches, each long enough for the clock. */
+/* The minimum of several batches, each of which is long compared with the clock's resolution. */
 static void time_op(cf_run *r, sl_op op, void *params, void (*advance)(void *params, int i))
 {
     int call = 0, calls;
@@ -355,7 +355,7 @@ void cf_refused(cf_run *r, sl_op op, const void *params, sl_status st, const cha
         cf_fail(r, "%s: expected %s about %s, got %s (%s)", sl_op_name(op), sl_status_name(st), field,
                 sl_status_name(got), err.text);
     else if (!strstr(err.text, field))
-        cf_fail(r, "%s: the error \"%s\" does not speak of %s", sl_op_name(op), err.text, field);
+        cf_fail(r, "%s: the error \"%s\" does not mention %s", sl_op_name(op), err.text, field);
 }
 
 /* ---- outputs ---- */
@@ -366,8 +366,8 @@ static cf_output *add_output(cf_run *r, const char *what, const void *ptr, int64
     SL_CHECK(r->n_outputs < CF_MAX_OUTPUTS);
     cf_output *o = &r->outputs[r->n_outputs++];
 
-    /* The reference states the bytes of quantised values; between two backends a norm's last bit may move
-     * one. */
+    /* The reference determines the bytes of quantised values. Between two backends the last bit of a norm may
+     * differ, which can change a quantised value to the neighbouring code. */
     *o = (cf_output){.byte_exact = r->be == NULL,
                      .what = what,
                      .kind = kind,

@@ -18,11 +18,11 @@
 #define CF_ARGS 12
 
 typedef enum {
-    CF_BYTES,   /* equal bytes */
-    CF_F32,     /* |a - b| <= tol * largest magnitude of the row, NaN only where the other has NaN */
-    CF_BF16,    /* the same for bf16, tol plus one rounding step of the element */
-    CF_FP8,     /* e4m3: neighbouring codes allowed for at most 1 % of the values (bytes when against the
-                   reference) */
+    CF_BYTES, /* equal bytes */
+    CF_F32,   /* |a - b| <= tol * largest magnitude of the row, NaN only where the other has NaN */
+    CF_BF16,  /* the same for bf16, tol plus one rounding step of the element */
+    /* e4m3: neighbouring codes are allowed for at most 1 % of the values (against the reference: equal bytes) */
+    CF_FP8,
     CF_ROW_FP8, /* one latent row: e4m3, scales, bf16; see CF_FP8. tol is the lora width */
 } cf_kind;
 
@@ -31,8 +31,8 @@ typedef enum {
     CF_SPLIT = 1,
     CF_PERF = 2,
     CF_PERF_ONLY = 4,
-    CF_LARGE = 8, /* for kernels that a GPU takes at that size; a sanitizer build leaves it out */
-    CF_FEW = 16   /* with CF_SPLIT: the first and the last slice alone, and halves */
+    CF_LARGE = 8, /* for kernels that a GPU uses from that size on; a sanitizer build leaves it out */
+    CF_FEW = 16   /* with CF_SPLIT: only the first slice, the last slice, and halves */
 } cf_flags;
 
 typedef struct cf_run cf_run;
@@ -54,7 +54,7 @@ typedef struct cf_output {
     int64_t rows;
     size_t row_bytes;
     uint8_t *data; /* rows * row_bytes */
-    /* until collected */
+    /* Where the output is, until it is collected. */
     const uint8_t *at;
     size_t pitch;
     size_t *offsets; /* instead of pitch */
@@ -80,7 +80,7 @@ struct cf_run {
     int n_buffers;
     cf_output outputs[CF_MAX_OUTPUTS];
     int n_outputs;
-    /* perf */
+    /* Results of a perf run. */
     double ns;                     /* per call of the timed op */
     double bytes, ops, link_bytes; /* declared by cf_work */
     sl_dtype ops_dtype;

@@ -4,9 +4,9 @@
  * and its limit.
  *
  *   conformance --backend cpu|cuda [--op NAME] [--case TEXT] [--perf] [--csv FILE] [--threads N]
- *               [--bytes-per-s X --ops-per-s X --link-per-s X]     rates of the machine, else from the table
- * below or measured
+ *               [--bytes-per-s X --ops-per-s X --link-per-s X]
  *
+ * The last three give the rates of the machine; without them they come from the table below or are measured.
  * Exit code: 0 all passed, 1 something failed, 2 usage, 77 the backend cannot be opened (reason printed).
  * The limit of an op is max(bytes / memory rate, operations / compute rate, link bytes / link rate); ratio =
  * time / limit.
@@ -87,8 +87,8 @@ static bool parse(int argc, char **argv, options *o)
     return true;
 }
 
-/* A CPU's rates are measured: a large copy, and fused multiply-adds from the first-level cache times the
- * threads. */
+/* The rates of a CPU are measured: a large copy, and fused multiply-adds from the first-level cache multiplied by
+ * the number of threads. */
 static rates measure_cpu(int threads)
 {
     rates r = {.device = "measured"};
@@ -209,7 +209,7 @@ static void time_one(const options *o, const cf_case *c, sl_backend *be, FILE *c
     cf_release(&r);
 }
 
-/* Minutes under a sanitizer, and on the CPU no line that smaller cases leave out. */
+/* Cases that take minutes under a sanitizer, and on the CPU run no code that smaller cases do not run. */
 static bool too_large(const cf_case *c)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

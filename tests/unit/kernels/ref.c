@@ -180,7 +180,7 @@ static void quant(const double *x, int32_t n, double *values, double *scales)
     }
 }
 
-/* A weight's values as doubles, eight rows side by side: [rows / 8][in]. The caller frees it. */
+/* A weight's values as doubles, eight rows interleaved: [rows / 8][in]. The caller frees it. */
 static ref_lanes *decode(const sl_weight *w, bool fp8_acts)
 {
     bool quantised = fp8_acts && w->dtype == SL_F8_E4M3; /* product() has the scales then */
@@ -243,7 +243,7 @@ static double silu(double g, double u)
     return g / (1 + exp(-g)) * u;
 }
 
-/* Adds what expert e makes of the token x, with this weight, to sum[hidden]. w: gate, up and down. */
+/* Adds the result of expert e for the token x, multiplied by this weight, to sum[hidden]. w: gate, up and down. */
 static void ref_expert(const sl_moe_params *p, int32_t e, ref_lanes *const w[3], const double *x,
                        double weight, double *sum)
 {
@@ -304,8 +304,7 @@ static void ref_moe_route(const void *params)
             s[e] = 1 / (1 + exp(-(double)p->logits[t * E + e]));
             c[e] = s[e] + (p->bias ? (double)p->bias[e] : 0);
         }
-        for (int32_t g = 0; g < G;
-             g++) { /* two largest by sorting a copy would do; a double loop is plainer */
+        for (int32_t g = 0; g < G; g++) { /* the largest sum of two different experts of the group */
             gs[g] = -INFINITY;
             for (int32_t a = g * per; a < (g + 1) * per; a++)
                 for (int32_t b = a + 1; b < (g + 1) * per; b++)
@@ -467,7 +466,7 @@ static void ref_random(const void *params)
     }
 }
 
-/* The numbers are the generator's (kernels/synth.h); here is where they go. */
+/* The numbers come from kernels/synth.h; this function defines where they are written. */
 static void ref_draw(const void *params)
 {
     const sl_draw_params *p = params;

@@ -1,9 +1,9 @@
 /*
  * The specification of every compute op restated as scalar loops over ordinary memory: sums in double, values
  * rounded only where kernels/params.h says so, conversions by search and arithmetic instead of bit tricks.
- * Shares nothing with the code in kernels/ but the parameter structs and sizes. Plain on purpose; where that
- * took minutes, eight sums that have nothing to do with each other go side by side (ref_lanes), each in its
- * order. Parameters must be valid.
+ * It shares only the parameter structs and sizes with the code in kernels/. It is simple on purpose; where that
+ * would take minutes, eight independent sums are computed together (ref_lanes), each in its own order. Parameters
+ * must be valid.
  */
 #ifndef SL_TESTS_KERNELS_REF_H
 #define SL_TESTS_KERNELS_REF_H

@@ -313,7 +313,7 @@ void ref_topk(const void *params)
 
 /* ---- attention ---- */
 
-/* Rows and weights are worked out once where a formula names them often: the same doubles, sooner. */
+/* Values that a formula uses repeatedly are computed once: the results are the same doubles, in less time. */
 static int32_t attended_rows(const sl_sparse_attn_params *p, int64_t t, double *rows)
 {
     int32_t dim = p->lora + p->rope, n = 0;
@@ -325,7 +325,7 @@ static int32_t attended_rows(const sl_sparse_attn_params *p, int64_t t, double *
     return n;
 }
 
-/* Eight heads at once, from h on; the sums of each are in order. q [dim], s [k], o [lora]: room. */
+/* Eight heads at a time, from h on; the sums of each are in order. q [dim], s [k] and o [lora] are scratch memory. */
 static void attend(const sl_sparse_attn_params *p, int64_t t, int64_t h, const double *rows, int32_t n,
                    ref_lanes *q, ref_lanes *s, ref_lanes *o)
 {

@@ -1,4 +1,5 @@
-/* Reference of the ops on residency (ref.h): the hot buffer's state, who gives way, and the rows that are fetched. */
+/* Reference of the ops on residency (ref.h): the state of the hot buffers, which rows are replaced, and which are
+ * fetched. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,8 +69,7 @@ void ref_hot_reset(const void *params)
     }
 }
 
-/* Victims in order, by the words of kernels/params.h: for clock the parallel description, not the walking
- * hand. */
+/* Victims in order, according to kernels/params.h; for clock by its parallel description, not by moving the hand. */
 static void choose_lru(const hot_slot *s, uint32_t step, int32_t n, int32_t *victims)
 {
     int32_t *order = malloc(4 * (size_t)s->rows), found = 0;
@@ -228,7 +228,7 @@ void ref_resolve(const void *params)
 
 void ref_gather(const void *params)
 {
-    const sl_gather_params *p = params; /* without clock: what it says is nothing that can be compared */
+    const sl_gather_params *p = params; /* the clock is ignored, because times cannot be compared */
 
     for (int32_t i = 0; i < *p->miss_count && i < p->miss_cap; i++) {
         if (p->block_done)

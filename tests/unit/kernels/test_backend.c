@@ -129,7 +129,7 @@ START_TEST(ops_table)
     ck_assert_str_eq(sl_op_name(SL_OP_COUNT), "unknown");
     ck_assert_uint_eq(sl_op_params_size((sl_op)-1), 0);
     ck_assert_int_eq(sl_be_run(be, SL_OP_COUNT, &add, &err), SL_ERR_INVALID);
-    /* No tokens: nothing to do, not even pointers to look at; supports looks at shapes only. */
+    /* Without tokens there is nothing to do, and pointers are not checked; supports checks shapes only. */
     ck_assert_int_eq(sl_be_run(be, SL_OP_ADD, &add, &err), SL_OK);
     add.tokens = 1;
     ck_assert_int_eq(sl_be_supports(be, SL_OP_ADD, &add, &err), SL_OK);

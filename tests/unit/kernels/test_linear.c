@@ -75,7 +75,7 @@ START_TEST(rows_do_not_depend_on_the_batch)
         setup(threads, kinds[_i].dtype, kinds[_i].fp8);
         for (int n = 1; n <= MOST; n++)
             for (int first = 0; first + n <= MOST;
-                 first += n < 8 ? 1 : n / 4) { /* so every token has many positions */
+                 first += n < 8 ? 1 : n / 4) { /* so that every token has many positions */
                 run(f.x[first], n);
                 ck_assert_msg(memcmp(f.out, f.alone[first], sizeof(f.out[0]) * (size_t)n) == 0,
                               "tokens %d.. of %d with %d threads", first, n, threads);

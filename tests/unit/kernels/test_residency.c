@@ -1,7 +1,7 @@
 /*
  * The promise of hierarchical decode at op level: thousands of steps of append, resolve, gather and attention
  * over hot buffers give the same bits as the same steps over resident rows. The hot rows start as NaN and
- * evicted rows are overwritten with NaN before the gather, so a row that was not really fetched would show.
+ * evicted rows are overwritten with NaN before the gather, so a row that was not fetched would be noticed.
  * Runs on whatever SLUICE_TEST_BACKEND names (cpu).
  */
 #include <check.h>
@@ -143,7 +143,7 @@ static int by_id(const void *a, const void *b)
     return *(const int32_t *)a - *(const int32_t *)b;
 }
 
-/* The newest token and K - 1 others: near ones of the last steps and anything. */
+/* The newest token and K - 1 others: some from the last steps, some from anywhere. */
 static void choose(int32_t *ids, int32_t pos, int s)
 {
     int n = 0;
@@ -229,7 +229,7 @@ START_TEST(hot_rows_give_the_bits_of_resident_rows)
         }
     }
     put(&w, counters, w.res.hot.counters, sizeof(counters));
-    for (int s = 0; s < S; s++) { /* all paths were walked, and every id was counted once */
+    for (int s = 0; s < S; s++) { /* every path was used, and every id was counted once */
         ck_assert_uint_gt(counters[s][0], 1000);
         ck_assert_uint_gt(counters[s][1], 1000);
         ck_assert_uint_eq(counters[s][2], counters[s][1] - HOT);

@@ -145,18 +145,18 @@ static sl_status select_keys(sl_resident *r, const sl_attn_call *call, const uin
     sl_status rc = SL_OK;
     for (int32_t first = 0; rc == SL_OK && first < n; first += SLICE) {
         int32_t count = n - first < SLICE ? n - first : SLICE;
-        sl_index_scores_params s = {.q = call->index_q,
-                                    .weights = call->index_weights,
+        sl_index_scores_params s = {.q = call->index.q,
+                                    .weights = call->index.weights,
                                     .seqs = call->seqs,
                                     .index_base = keys,
                                     .index_page_stride = r->index_page,
                                     .scores = r->scores,
                                     .token_first = first,
                                     .token_count = count,
-                                    .heads = call->index_heads,
-                                    .dim = call->index_dim,
+                                    .heads = call->index.heads,
+                                    .dim = call->index.dim,
                                     .ld_scores = ld,
-                                    .format = call->index_format};
+                                    .format = call->index.format};
         sl_topk_params k = {.scores = r->scores,
                             .seqs = call->seqs,
                             .ids = selection(r, call->layer, 0),
@@ -185,7 +185,7 @@ sl_status sl_resident_attend(void *ctx, const sl_attn_call *call, sl_err *err)
     kv.rows = rows;
     sl_status rc = sl_be_run(r->be, SL_OP_KV_APPEND, &kv, err);
     if (rc == SL_OK && call->has_indexer) {
-        sl_index_append_params ia = call->index_k;
+        sl_index_append_params ia = call->index.key;
         ia.seqs = call->seqs;
         ia.index_base = keys;
         ia.index_page_stride = r->index_page;

@@ -214,9 +214,9 @@ static sl_status watch(void *ctx, const sl_attn_call *call, sl_err *err)
     if (call->queries)
         ck_assert_int_eq(call->queries(call->queries_ctx, err), SL_OK);
     ck_assert(call->has_indexer == s->c->layer_has_indexer[call->layer]);
-    ck_assert(call->has_indexer == (call->index_q != NULL) &&
-              call->has_indexer == (call->index_weights != NULL));
-    ck_assert(call->index_topk == s->c->index_topk && call->index_heads == s->c->index_n_heads);
+    ck_assert(call->has_indexer == (call->index.q != NULL) &&
+              call->has_indexer == (call->index.weights != NULL));
+    ck_assert(call->index.topk == s->c->index_topk && call->index.heads == s->c->index_n_heads);
     ck_assert(call->mla.kv.lora == s->c->kv_lora_rank && call->mla.attn.heads == s->c->n_heads);
     ck_assert(call->mla.attn.scale == s->c->softmax_scale && call->mla.kv.eps == s->c->lora_eps);
     return SL_OK; /* leaves attn.o as it is: fine for counting */

@@ -353,23 +353,23 @@ static void run_layer(rig *r, int layer, const sl_seq_tables *seqs)
                    .format = r->o.row_format,
                    .act = SL_F32,
                    .norm_dtype = SL_F32},
-        .index_k = {.k = r->ik,
-                    .norm_weight = r->norm_w,
-                    .norm_bias = r->norm_b,
-                    .cos_sin = r->cos_sin,
-                    .ld_k = RIG_INDEX_DIM,
-                    .dim = RIG_INDEX_DIM,
-                    .rope = RIG_ROPE,
-                    .eps = 1e-6f,
-                    .format = r->o.index_format,
-                    .act = SL_F32,
-                    .norm_dtype = SL_F32},
-        .index_q = r->iq,
-        .index_weights = r->iw,
-        .index_heads = RIG_INDEX_HEADS,
-        .index_dim = RIG_INDEX_DIM,
-        .index_topk = RIG_TOPK,
-        .index_format = r->o.index_format,
+        .index = {.key = {.k = r->ik,
+                          .norm_weight = r->norm_w,
+                          .norm_bias = r->norm_b,
+                          .cos_sin = r->cos_sin,
+                          .ld_k = RIG_INDEX_DIM,
+                          .dim = RIG_INDEX_DIM,
+                          .rope = RIG_ROPE,
+                          .eps = 1e-6f,
+                          .format = r->o.index_format,
+                          .act = SL_F32,
+                          .norm_dtype = SL_F32},
+                  .q = r->iq,
+                  .weights = r->iw,
+                  .heads = RIG_INDEX_HEADS,
+                  .dim = RIG_INDEX_DIM,
+                  .topk = RIG_TOPK,
+                  .format = r->o.index_format},
         .mla.attn = {.ql = r->ql,
                      .o = r->out,
                      .tokens = seqs->n_tokens,
@@ -470,7 +470,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* The list must be ascending, hold what is forced, and the multiset of the other scores must be that of the
+/* The list must be ascending and hold the forced tokens, and the multiset of its other scores must be that of the
  * best. */
 static void check_selection(rig *r, int layer, int seq, int32_t pos, const int32_t *ids)
 {

@@ -40,7 +40,7 @@ typedef struct rig_opts {
     int32_t dense_layers[RIG_LAYERS];
     int64_t workspace;
     int threads;
-    bool no_poison; /* stale rows stay what they were: slots must be forgotten by themselves */
+    bool no_poison; /* stale rows are not overwritten: slots must be forgotten without it */
 } rig_opts;
 
 typedef struct rig_seq {
@@ -61,13 +61,13 @@ sl_status rig_try(const rig_opts *o, sl_err *err);
 
 sl_coord *rig_coord(rig *r);
 rig_seq *rig_seq_at(rig *r, int seq);
-/* Opens row `seq`. n_cached > 0: its host pages hold that many tokens already (from before, or copied by
- * rig_copy_pages). */
+/* Opens row `seq`. n_cached > 0: its host pages hold this number of tokens already (from an earlier use, or copied
+ * by rig_copy_pages). */
 void rig_open(rig *r, int seq, uint32_t content, bool hierarchical, int32_t n_cached);
 void rig_spill(rig *r, int seq);
 void rig_close(rig *r, int seq);
-/* Copies the host pages of one sequence, and its results, to another rig or sequence: a prefix that came from
- * elsewhere. */
+/* Copies the host pages of one sequence, and its results, to another rig or sequence, like a prefix that came from
+ * another worker. */
 void rig_copy_pages(rig *to, int to_seq, rig *from, int from_seq, int32_t n_tokens);
 /* What a step does, without its end: the caller ends or aborts it. Returns the tokens. */
 int rig_half_step(rig *r, const int *seqs, const int32_t *n, int count, int layers);

@@ -1,7 +1,7 @@
 /*
- * The conformance suite of sparse algorithms: runs against every registered algorithm, in every row and index
- * format. An algorithm that selects by something else than index scores must bring its own restatement of the
- * selection to rig_check (see docs/sparse-algorithms.md).
+ * The conformance suite of sparse algorithms: it runs against every registered algorithm, in every row and index
+ * format. For an algorithm that does not select by index scores, rig_check needs its own restatement of the
+ * selection (see docs/sparse-algorithms.md).
  */
 #include <check.h>
 #include <stdlib.h>
@@ -118,8 +118,8 @@ START_TEST(chunks_and_batches_do_not_matter)
 }
 END_TEST
 
-/* Hierarchical decode gives the bits of resident decode, with as few hot rows as can be and slots reused by
- * other requests. */
+/* Hierarchical decode gives the bits of resident decode, with the fewest possible hot rows and with slots that
+ * other requests reuse. */
 START_TEST(hierarchical_equals_resident)
 {
     rig_opts o = opts_of(_i, true);
@@ -151,7 +151,7 @@ START_TEST(hierarchical_equals_resident)
 }
 END_TEST
 
-/* Cached pages, loaded through construct, are as good as computed ones; lengths around page ends. */
+/* Cached pages that are loaded through construct give the same results as computed ones; lengths around page ends. */
 START_TEST(prefix_reuse_equals_recompute)
 {
     static const int32_t cuts[] = {1, 63, 64, 65, 128, 150};

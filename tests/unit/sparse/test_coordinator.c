@@ -1,6 +1,6 @@
 /*
- * The coordinator's own duties: refusing what cannot work, sinks, recent window, length gate, dense layers,
- * sharing of selections across dense layers, life-cycle errors, abandoned steps and counters.
+ * The coordinator's own tasks: refusing what cannot work, sinks, recent window, length gate, dense layers, sharing
+ * of selections across dense layers, errors of the life cycle, abandoned steps and counters.
  */
 #include <check.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /*
- * The swap-in manager against a naive oracle, over thousands of random steps: which entry holds which token,
- * the order of victims (LRU list walked by brute force, CLOCK hand moved one entry at a time), counters, no
- * row given out twice, every selected row there with the bytes of the host page, every entry that holds
- * nothing filled with NaN. Sequences join, leave and reuse slots meanwhile.
+ * The swap-in manager compared with a naive oracle, over thousands of random steps: which entry holds which token,
+ * the order of victims (the LRU list by brute force, the CLOCK hand moved one entry at a time), counters, no row
+ * used twice, every selected row present with the bytes of the host page, every unused entry filled with NaN.
+ * Meanwhile sequences join, leave and reuse slots.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -293,8 +293,7 @@ static void check_counters(rig *r)
 
 /* ---- steps ---- */
 
-/* An ascending selection of up to k of 0..pos with some locality: half of it depends on the position only
- * slowly. */
+/* An ascending selection of up to k of 0..pos with some locality: half of it changes only slowly with the position. */
 static int choose(rig *r, int pos, int32_t *ids)
 {
     bool in[MAX_CTX] = {false};
@@ -413,7 +412,7 @@ START_TEST(swapin_follows_oracle)
         for (int q = 0; q < SEQS; q++) {
             if (r.uid[q] < 0 || r.len[q] == MAX_CTX || next(&r) % 150 == 0)
                 join(&r, q);
-            if (next(&r) % 8) { /* sometimes a sequence sits a step out */
+            if (next(&r) % 8) { /* sometimes a sequence does not take part in a step */
                 seqs[n++] = q;
                 append(&r, q);
             }
