@@ -166,7 +166,7 @@ START_TEST(refused_pages_are_set_aside_in_the_end)
         h_ask(&h, &small[i], 200, 12);
     h_run(&h, 5);
     h_ask(&h, &big, 1400, 4); /* 22 pages and a little of 24 */
-    uint64_t end = sl_now_ns() + 5000 * SL_MS;
+    uint64_t end = sl_now_ns() + 5000 * SL_MS * H_PATIENCE;
     while (!h_done(&big)) {
         ck_assert_msg(sl_now_ns() < end, "the long one starves");
         h_turn(&h);

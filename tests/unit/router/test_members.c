@@ -272,6 +272,9 @@ START_TEST(restarts_under_load)
     d.name = "decode/a";
     d.step_us = 500;
     h.r->o.retries = 50;
+    /* A request waits this long for the role that has no worker at the moment, and the machine may be busy just then. */
+    h.r->o.stage_timeout_ms = 10000;
+    h.r->o.request_timeout_ms = 150000;
     add_with(p);
     add_with(d);
     client c[4] = {{0}};

@@ -2,6 +2,7 @@
 #include "tests/unit/worker/cluster.h"
 
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 static const uint64_t MS = 1000000;
@@ -72,8 +73,10 @@ static void hook(void *arg, sl_transport *tp)
     atomic_store(&w->device_bytes_put, s.device_bytes_put);
     if (atomic_exchange(&w->faults_change, 0))
         sl_loopback_set_default_faults(tp, &w->faults);
-    if (atomic_exchange(&w->kill, 0))
+    if (atomic_load(&w->kill)) {
         sl_loopback_kill(tp);
+        atomic_store(&w->kill, 0);
+    }
 }
 
 static sl_worker_role_opts role_opts(cworker *w)
@@ -216,6 +219,10 @@ static void worker_free(cworker *w, bool check)
 void cworker_kill(cworker *w)
 {
     atomic_store(&w->kill, 1);
+    for (int i = 0; i < 60000 && atomic_load(&w->kill);
+         i++) /* until the hook has done it, on the worker's own thread */
+        nanosleep(&(struct timespec){.tv_nsec = MS}, NULL);
+    ck_assert_msg(!atomic_load(&w->kill), "%s does not turn its loop", w->name);
     __atomic_store_n(&w->stop, 1, __ATOMIC_RELAXED);
 }
 
@@ -236,7 +243,7 @@ cworker *cluster_worker(cluster *c, sl_role role, int index)
 
 void cluster_until(cluster *c, bool (*cond)(cluster *c), int seconds, const char *what)
 {
-    uint64_t end = sl_now_ns() + (uint64_t)seconds * 1000 * MS;
+    uint64_t end = sl_now_ns() + (uint64_t)seconds * CLUSTER_PATIENCE * 1000 * MS;
     while (!cond(c) || (c->o.second && !cond(c->o.second))) {
         cluster_poll(c, c->o.second ? 1 : 5);
         if (c->o.second)

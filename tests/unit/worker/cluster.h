@@ -21,7 +21,7 @@
 #include "tests/unit/worker/fake_runner.h"
 #include "transport/loopback/loopback.h"
 
-enum { MAX_WORKERS = 8, MAX_REQS = 1024 };
+enum { MAX_WORKERS = 8, MAX_REQS = 1024, CLUSTER_PATIENCE = 8 };
 
 typedef struct cluster cluster;
 
@@ -140,13 +140,13 @@ cluster_opts cluster_defaults(void);
 void cluster_start(cluster *c, const cluster_opts *o);
 /* Stops the workers (they drain), checks their books, frees everything. */
 void cluster_stop(cluster *c);
-/* Polls until cond is true; fails the test after `seconds`. */
-/* Until cond is true of c and of its second router, which is polled too (as it is by every function with a second). */
+/* Polls until cond is true of c and of its second router, which is polled too (as it is by every function with a second); fails
+ * the test after `seconds`, the limit for an idle machine, times CLUSTER_PATIENCE: limits end what hangs, they do not judge speed. */
 void cluster_until(cluster *c, bool (*cond)(cluster *c), int seconds, const char *what);
 void cluster_poll(cluster *c, int ms);
 cworker *cluster_worker(cluster *c, sl_role role, int index);
 void cworker_start(cluster *c, sl_role role, int index);
-/* As if the process died. */
+/* As if the process died. When it returns, nothing that the worker does reaches anybody any more. */
 void cworker_kill(cworker *w);
 void cworker_join(cworker *w); /* after kill: joins and frees, so that it may be started again */
 

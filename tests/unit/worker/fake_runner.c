@@ -20,7 +20,8 @@ struct fake_runner {
     fake_opts o;
     float *logits; /* [max_seqs + 64][vocab] */
     int open, steps;
-    _Atomic bool hang;
+    _Atomic bool hang, hangs;
+    _Atomic int hang_at; /* steps until then; 0: not set */
     sl_engine_stats st;
 };
 
@@ -184,13 +185,33 @@ void fake_hang(fake_runner *f, bool on)
     atomic_store(&f->hang, on);
 }
 
+void fake_hang_at(fake_runner *f, int n)
+{
+    atomic_store(&f->hang_at, n);
+}
+
+bool fake_hangs(const fake_runner *f)
+{
+    return atomic_load(&f->hangs);
+}
+
+static void hang(fake_runner *f)
+{
+    if (atomic_load(&f->hang_at) && atomic_fetch_sub(&f->hang_at, 1) == 1)
+        atomic_store(&f->hang, true);
+    while (atomic_load(&f->hang)) {
+        atomic_store(&f->hangs, true);
+        pretend(1000);
+    }
+    atomic_store(&f->hangs, false);
+}
+
 static sl_status f_step(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err)
 {
     fake_runner *f = impl;
     const sl_geometry *g = sl_arena_geometry(f->arena);
     int32_t total = 0;
-    while (atomic_load(&f->hang))
-        pretend(1000);
+    hang(f);
     if (++f->steps == f->o.fail_step)
         return sl_fail(err, f->o.fail_with, "step made to fail");
     for (int32_t k = 0; k < n; k++)

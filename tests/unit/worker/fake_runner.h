@@ -28,6 +28,10 @@ sl_runner fake_runner_of(fake_runner *f);
 int fake_open_seqs(const fake_runner *f);
 /* Any thread: from now on a step does not return until this is taken back. */
 void fake_hang(fake_runner *f, bool on);
+/* Any thread: the n-th step from now on hangs before it computes anything, until fake_hang(f, false). A test that wants a
+ * worker in the middle of a request waits for fake_hangs() and not for some time. */
+void fake_hang_at(fake_runner *f, int n);
+bool fake_hangs(const fake_runner *f);
 
 /* Greedy stream of a single process: out[0..n) after the prompt. The reference that every cluster stream must
  * equal. */

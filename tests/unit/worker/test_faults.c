@@ -60,6 +60,36 @@ static void poll_ms(int ms)
         cluster_poll(&c, 2);
 }
 
+static bool first_has_failed(cluster *cl)
+{
+    return cl->req[0].attempts > 0;
+}
+
+static fake_runner *awaited;
+
+static bool awaited_hangs(cluster *cl)
+{
+    (void)cl;
+    return fake_hangs(awaited);
+}
+
+/* The worker stands before its n-th step from now on: what follows happens in the middle of a request, on a busy machine too. */
+static void until_step(cworker *w)
+{
+    awaited = w->fake;
+    cluster_until(&c, awaited_hangs, 20, "the worker to come to the step at which it is held");
+}
+
+static void goes_on(cworker *w)
+{
+    fake_hang(w->fake, false);
+}
+
+static bool both_drained(cluster *cl)
+{
+    return cl->req[0].got_drained_p && cl->req[0].got_drained_d;
+}
+
 /* Stories 1 and 17: puts are slow, the request is aborted in mid-transfer, other requests need its pages at once. */
 START_TEST(abort_with_writes_in_flight)
 {
@@ -71,14 +101,16 @@ START_TEST(abort_with_writes_in_flight)
     o.shipping = &sl_shipping_staging;
     o.drain_ms = 5000;
     cluster_start(&c, &o);
+    fake_hang_at(prefill0()->fake, 6);
     creq *a = make(600, 10, 1);
-    until_first(REQ_PREFILLING);
-    poll_ms(60);
+    until_step(prefill0());
     cluster_abort(&c, a, SL_ERR_CANCELLED);
+    goes_on(prefill0());
     for (int i = 0; i < 3; i++)
         make(500 + i, 30, 10 + (uint64_t)i);
     all_right(40);
-    ck_assert(a->got_drained_p && a->got_drained_d);
+    cluster_until(&c, both_drained, 10,
+                  "both workers to tell that nothing of the aborted request is in flight");
     cluster_stop(&c);
 }
 END_TEST
@@ -92,13 +124,15 @@ START_TEST(abort_that_the_writer_does_not_hear)
     o.prefill_layer_us = 3000;
     o.quarantine_ms = 20000;
     cluster_start(&c, &o);
+    fake_hang_at(prefill0()->fake, 6);
     creq *a = make(600, 10, 1);
-    until_first(REQ_PREFILLING);
+    until_step(prefill0());
     sl_msg m = {.type = SL_MSG_ABORT};
     m.abort = (sl_msg_abort){a->rid, a->attempt, SL_ERR_CANCELLED};
     cluster_send(decode0(), &m);
     a->state = REQ_ABORTED;
     poll_ms(20);
+    goes_on(prefill0());
     make(500, 10, 2);
     all_right(30);
     cluster_wait_pages(&c, 0);
@@ -113,20 +147,21 @@ START_TEST(writer_hangs)
     o.n_prefill = 2;
     o.decode_pages = 24;
     o.chunk_tokens = 64;
-    o.prefill_layer_us = 20000;
+    o.prefill_layer_us = 1000;
     o.quarantine_ms = 200;
     cluster_start(&c, &o);
+    fake_hang_at(prefill0()->fake, 4);
     creq *a = make(600, 10, 1);
     a->prefill = 0;
-    until_first(REQ_PREFILLING);
-    poll_ms(30);
-    /* only the decode worker receives the abort, and the writer continues to compute for seconds */
+    until_step(prefill0());
+    /* only the decode worker receives the abort, and the writer's engine hangs until the pages are free */
     sl_msg m = {.type = SL_MSG_ABORT};
     m.abort = (sl_msg_abort){a->rid, a->attempt, SL_ERR_CANCELLED};
     cluster_send(decode0(), &m);
     a->state = REQ_ABORTED;
     a->attempt += 1000; /* deaf to what follows */
     cluster_wait_pages(&c, 0);
+    goes_on(prefill0());
     creq *b = make(600, 10, 2);
     b->prefill = 1;
     all_right(30);
@@ -134,18 +169,16 @@ START_TEST(writer_hangs)
 }
 END_TEST
 
-static void recovers_from(sl_loopback_faults f, sl_status expect)
+/* drain_ms: only a completion that never comes needs a short one; with it a worker that gets no processor for that long fails too. */
+static void recovers_from(sl_loopback_faults f, uint32_t drain_ms, sl_status expect)
 {
     cluster_opts o = cluster_defaults();
     o.prefill_faults = f;
     o.shipping = &sl_shipping_staging; /* these are faults of puts */
-    o.drain_ms = 300;
+    o.drain_ms = drain_ms;
     cluster_start(&c, &o);
     creq *a = make(400, 30, 1);
-    uint64_t end = sl_now_ns() + 20000000000u;
-    while (a->attempts == 0 && sl_now_ns() < end)
-        cluster_poll(&c, 2);
-    ck_assert_int_ge(a->attempts, 1);
+    cluster_until(&c, first_has_failed, 20, "the first attempt to fail");
     ck_assert_msg(a->status == expect, "%s: %s", sl_status_name(a->status), a->reason);
     ck_assert_uint_eq(a->n_tokens, a->n_prompt); /* it produced no token */
     cworker_faults(prefill0(), no_faults);
@@ -157,34 +190,34 @@ static void recovers_from(sl_loopback_faults f, sl_status expect)
 /* Story 3: a wire that lies. */
 START_TEST(damaged_put)
 {
-    recovers_from((sl_loopback_faults){.damage_put = 5}, SL_ERR_CORRUPT);
+    recovers_from((sl_loopback_faults){.damage_put = 5}, 10000, SL_ERR_CORRUPT);
 }
 END_TEST
 
 START_TEST(lost_put)
 {
-    recovers_from((sl_loopback_faults){.lose_put = 7}, SL_ERR_CORRUPT);
+    recovers_from((sl_loopback_faults){.lose_put = 7}, 10000, SL_ERR_CORRUPT);
 }
 END_TEST
 
 /* Story 5: a completion that never comes. */
 START_TEST(lost_completion)
 {
-    recovers_from((sl_loopback_faults){.lose_completion = 6}, SL_ERR_TIMEOUT);
+    recovers_from((sl_loopback_faults){.lose_completion = 6}, 300, SL_ERR_TIMEOUT);
 }
 END_TEST
 
 /* Story 10: single transfer errors. */
 START_TEST(failing_put)
 {
-    recovers_from((sl_loopback_faults){.fail_op = 9}, SL_ERR_PEER);
+    recovers_from((sl_loopback_faults){.fail_op = 9}, 10000, SL_ERR_PEER);
 }
 END_TEST
 
 /* Story 6: connections break again and again; attempts fail, the worker stays alive. */
 START_TEST(connection_dies)
 {
-    recovers_from((sl_loopback_faults){.die_after = 12}, SL_ERR_PEER);
+    recovers_from((sl_loopback_faults){.die_after = 12}, 10000, SL_ERR_PEER);
 }
 END_TEST
 
@@ -230,13 +263,14 @@ START_TEST(prefill_dies)
     cluster_opts o = cluster_defaults();
     o.n_prefill = 2;
     o.chunk_tokens = 64;
-    o.prefill_layer_us = 4000;
+    o.prefill_layer_us = 2000;
     cluster_start(&c, &o);
+    fake_hang_at(prefill0()->fake, 1 + 5 * _i);
     creq *a = make(700, 30, 1);
     a->prefill = 0;
-    until_first(REQ_PREFILLING);
-    poll_ms(40 * _i);
+    until_step(prefill0());
     cworker_kill(prefill0());
+    goes_on(prefill0());
     a->prefill = -1;
     all_right(30);
     ck_assert_int_ge(a->attempts, 1);
@@ -252,13 +286,17 @@ START_TEST(decode_dies)
     o.n_decode = 2;
     o.decode_layer_us = 1000;
     cluster_start(&c, &o);
+    cworker *held = _i == 0
+                        ? prefill0()
+                        : decode0(); /* before the rows have arrived, or after the 2nd and the 60th token */
+    fake_hang_at(held->fake, _i == 0 ? 1 : _i == 1 ? 2 : 60);
     creq *a = make(300, 200, 1);
     a->decode = 0;
     creq *b = make(200, 100, 2);
     b->decode = 1;
-    until_first(_i == 0 ? REQ_PREFILLING : REQ_DECODING);
-    poll_ms(100 * _i);
+    until_step(held);
     cworker_kill(decode0());
+    goes_on(held);
     a->decode = -1;
     all_right(30);
     ck_assert_int_ge(a->attempts, 1);
@@ -334,6 +372,11 @@ static bool engine_is_old(cluster *cl)
            SL_ENGINE_PATIENCE * cl->o.dead_after_ms;
 }
 
+static bool engine_is_young(cluster *cl)
+{
+    return cluster_worker(cl, SL_ROLE_DECODE, 0)->load.engine_age_ms < 1000;
+}
+
 /* The engine's thread hangs, the heartbeats go on and tell it; after the router has ended the session, the worker does
  * not come back before its engine does. */
 START_TEST(engine_hangs)
@@ -343,7 +386,7 @@ START_TEST(engine_hangs)
     cluster_start(&c, &o);
     make(100, 10, 1);
     all_right(20);
-    ck_assert_uint_lt(decode0()->load.engine_age_ms, 1000);
+    cluster_until(&c, engine_is_young, 10, "the heartbeats to tell that the engine turns");
     fake_hang(decode0()->fake, true);
     make(100, 10, 2);
     first_epoch = decode0()->epoch;
@@ -369,6 +412,11 @@ static bool swallow_reserved(cluster *cl, cworker *w, const sl_msg *m)
     return m->type == SL_MSG_RESERVED;
 }
 
+static bool decode_has_waiting(cluster *cl)
+{
+    return cluster_worker(cl, SL_ROLE_DECODE, 0)->load.waiting > 0;
+}
+
 START_TEST(cancel_in_the_gap)
 {
     cluster_opts o = cluster_defaults();
@@ -376,8 +424,7 @@ START_TEST(cancel_in_the_gap)
     c.on_msg = swallow_reserved;
     creq *a = make(600, 10, 1);
     until_first(REQ_RESERVING);
-    poll_ms(150);
-    ck_assert_uint_gt(decode0()->load.waiting, 0);
+    cluster_until(&c, decode_has_waiting, 10, "the decode worker to tell that a request waits");
     cluster_abort(&c, a, SL_ERR_CANCELLED);
     c.on_msg = NULL;
     cluster_wait_pages(&c, 0);
@@ -398,9 +445,7 @@ START_TEST(reservation_expires)
     creq *a = make(600, 10, 1);
     a->max_attempts = 1;
     until_first(REQ_RESERVING);
-    uint64_t end = sl_now_ns() + 10000000000u;
-    while (a->state != REQ_FAILED && sl_now_ns() < end)
-        cluster_poll(&c, 5);
+    cluster_until(&c, cluster_idle, 10, "the reservation to expire");
     ck_assert_int_eq(a->state, REQ_FAILED);
     ck_assert_int_eq(a->status, SL_ERR_DEADLINE);
     c.on_msg = NULL;
@@ -492,7 +537,7 @@ START_TEST(soak)
     cluster_start(&c, &o);
     uint64_t seed = 7 + (uint64_t)_i;
     int made = 0, aborted = 0;
-    uint64_t end = sl_now_ns() + 90000000000u;
+    uint64_t end = sl_now_ns() + 90000000000u * CLUSTER_PATIENCE;
     while (made < N || !cluster_idle(&c)) {
         int open = 0;
         for (int i = 0; i < c.n_req; i++)
@@ -526,7 +571,7 @@ int main(void)
     sl_log_init(getenv("SL_TEST_LOG") ? SL_LOG_DEBUG : SL_LOG_ERROR, false, "test");
     Suite *s = suite_create("faults");
     TCase *t = tcase_create("faults");
-    tcase_set_timeout(t, 150);
+    tcase_set_timeout(t, 1000);
     tcase_add_test(t, abort_with_writes_in_flight);
     tcase_add_test(t, abort_that_the_writer_does_not_hear);
     tcase_add_test(t, writer_hangs);
