@@ -28,6 +28,7 @@ JOBS = len(os.sched_getaffinity(0))
 FUZZ_SECONDS = int(os.environ.get("SL_FUZZ_SECONDS", "20"))
 PROGRESS_SECONDS = 20
 STEP_SECONDS = 2400  # a build or a test step that takes longer hangs
+TELLING = re.compile(r":[FE]:|ERROR|WARNING: Thread|panic|runtime error")  # shown although it is far from the end of the output
 CHECK_LINE = re.compile(r"\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)")
 
 
@@ -86,9 +87,15 @@ def last_line(path):
         return ""
 
 
+SHOWN_LINES, SHOWN_WIDTH = 40, 200  # of the output of a test that failed: the summary may be all that anybody gets to see
+
+
+def end_of(text, lines=SHOWN_LINES):
+    return ["        " + line[:SHOWN_WIDTH] for line in text.rstrip().splitlines()[-lines:]]
+
+
 def tail(path, lines=12):
-    text = path.read_text(errors="replace") if path.exists() else ""
-    return ["        " + line for line in text.rstrip().splitlines()[-lines:]]
+    return end_of(path.read_text(errors="replace") if path.exists() else "", lines)
 
 
 # For machines that lack them: compilers' caches and mpirun want a home, git refuses to list the files of another user's clone.
@@ -199,8 +206,9 @@ def count_case(case, tally, stage):
         tally.passed += good
         tally.failed += bad or 1
         tally.notes.append(f"FAILED  {stage}: {name}")
-        telling = [line for line in lines if re.search(r":[FE]:|ERROR|WARNING: Thread|panic|runtime error", line)]
-        tally.notes += ["        " + line[:200] for line in (telling or lines[-5:])[:8]]
+        ending = end_of("\n".join(lines))
+        telling = end_of("\n".join(line for line in lines[:-SHOWN_LINES] if TELLING.search(line)))[:8]
+        tally.notes += [*telling, "        [...]", *ending] if telling else ending
 
 
 def ctest(preset, stage, env=None, args=(), wrapper=()):
@@ -263,7 +271,7 @@ def pytest(name, files):
     log.unlink(missing_ok=True)
     report.unlink(missing_ok=True)
     code = run([".venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "-ra", "-v", "--durations=25", f"--junitxml={report}",
-                *files], log, STEP_SECONDS, {"SL_BUILD": "build/release", "SL_E2E_SHARES": "1", "PYTHONDONTWRITEBYTECODE": "1"})
+                "-o", "junit_logging=system-out", "-o", "junit_log_passing_tests=false", *files], log, STEP_SECONDS, {"SL_BUILD": "build/release", "SL_E2E_SHARES": "1", "PYTHONDONTWRITEBYTECODE": "1"})
     if not report.exists():
         tally.fail(f"e2e: pytest gave no report (see {log.relative_to(ROOT)})")
         tally.notes += tail(log)
@@ -273,6 +281,7 @@ def pytest(name, files):
         problem = case.find("failure") if case.find("failure") is not None else case.find("error")
         if problem is not None:
             tally.fail(f"{name}: {(problem.get('message') or '').splitlines()[0][:160] if problem.get('message') else ''}")
+            tally.notes += end_of(problem.text or "") + end_of(case.findtext("system-out") or "")
         elif case.find("skipped") is not None:
             tally.skip(f"{name}: {case.find('skipped').get('message', '')[:160]}")
         else:
