@@ -39,7 +39,7 @@ class Cluster:
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)
 
-    def wait(self, seconds=10):
+    def wait(self, seconds=60):
         return self.process.wait(seconds)
 
     def close(self):
@@ -62,7 +62,7 @@ def running():
 
 def mock(*args, tls=False):
     process = subprocess.Popen([MOCK, *map(str, args)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    timer = threading.Timer(20, process.kill)
+    timer = threading.Timer(120, process.kill)
     timer.start()
     line = process.stdout.readline()
     timer.cancel()

@@ -91,7 +91,7 @@ class Leftovers:
         return left + [f"System V segment {i}" for i in sysv_shm() - self.sysv]
 
     def check(self, seconds=8):
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while self.found() and time.monotonic() < deadline:
             time.sleep(0.1)
         left = self.found()

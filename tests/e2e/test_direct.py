@@ -69,5 +69,5 @@ def test_client_leaves_while_rows_are_written(start):
 
 def test_gpu_path_is_refused_with_the_reason(start):
     p = start(real.Process, "prefill", 0, "127.0.0.1:9", **{"cluster.shipping": "gpu"})
-    assert p.process.wait(30) != 0
+    assert p.process.wait(30 * real.PATIENCE) != 0
     p.logged("cluster.shipping is gpu, but transport ucx cannot move GPU memory")

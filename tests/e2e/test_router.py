@@ -133,6 +133,7 @@ def test_drain(own):
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     body = {"model": "sluice", "prompt": PROMPT, "max_tokens": 100, "stream": True}
     running = requests.post(c.http + "/v1/completions", json=body, stream=True, timeout=30)
+    held = requests.post(c.http + "/v1/completions", json={**body, "max_tokens": 2500}, stream=True, timeout=30)  # until all is seen
     with grpc.insecure_channel(c.grpc) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
@@ -142,6 +143,7 @@ def test_drain(own):
         assert r.status_code == 503
         assert requests.get(c.http + "/health", timeout=30).status_code == 503
         assert running.text.rstrip().endswith("data: [DONE]")  # ran to its end
+        held.close()
     assert c.wait() == 0
 
 

@@ -84,16 +84,16 @@ def clients_workers(c):
 
 
 def test_20_idle_then_traffic(start):
-    """Idle for 200 heartbeats, 10 times every limit of liveness and of connections: nothing is lost, and the next requests are
+    """Idle for 400 heartbeats, 10 times every limit of liveness and of connections: nothing is lost, and the next requests are
     served at the first attempt, those of a client whose connection stood all the while too."""
-    c = start(**{"cluster.heartbeat_ms": 50, "cluster.dead_after_ms": 1000, "cluster.connect_timeout_ms": 1000})
+    c = start(**{"cluster.heartbeat_ms": 50, "cluster.dead_after_ms": 2000, "cluster.connect_timeout_ms": 2000})
     pids = {w["name"]: w["pid"] for w in c.workers()}
     ids = real.prompt("idle", 200)
     want = real.reference(ids, 30)
     with c.channel() as channel:
         stub = c.stub(channel)
         assert list(list(stub.Generate(c.request(ids, 30), timeout=60))[-1].complete.output_ids) == want
-        time.sleep(10)
+        time.sleep(20)
         assert list(list(stub.Generate(c.request(ids, 30), timeout=60))[-1].complete.output_ids) == want
     Streams(c, jobs("idle", 8, prompt=100, out=40)).check()
     assert not retries(c)

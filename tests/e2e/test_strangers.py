@@ -122,6 +122,17 @@ def reachable(port):
         return False
 
 
+def until_shut(ports, pids):
+    """No stranger reaches UCX's own sockets. Another process may listen on the same number at another address: then a connection says
+    nothing about UCX's socket."""
+    def still_open():
+        return [p for p in ports & set(real.listening(pids)) - set(real.listening(pids, others=True)) if reachable(p)]
+    try:
+        real.until("UCX's own ports to be shut", lambda: not still_open(), 60, 0.5)
+    except AssertionError as e:
+        raise AssertionError(f"{e}: {still_open()} of {ports}") from None
+
+
 def test_garbage_on_every_port(cluster):
     """Every port of every process: those for clients, those for workers, and UCX's own, which no stranger reaches."""
     workers = sorted(w["pid"] for w in cluster.workers())
@@ -132,7 +143,7 @@ def test_garbage_on_every_port(cluster):
     assert len(behind) >= len(pids) + 3, f"every process has a data socket, three have a listener of UCX: {behind}"
     gates = NO_GATES not in cluster.text()
     if gates:
-        real.until("UCX's own ports to be shut", lambda: not any(reachable(p) for p in behind), 60, 0.5)
+        until_shut(behind, pids)
     for port in sorted(doors | public):
         for data in GARBAGE:
             throw(port, data)
@@ -217,13 +228,7 @@ def test_garbage_on_the_ports_for_workers(start):
     assert max(grown.values()) < 16384, f"KiB of growth: {grown}"
     behind = set(real.listening(pids)) - set(doors) - public_ports(c, pids)
     if NO_GATES not in c.text():
-        def still_open():
-            """Another process may listen on the same number at another address: then a connection says nothing about UCX's socket."""
-            return [p for p in behind - set(real.listening(pids, others=True)) if reachable(p)]
-        try:
-            real.until("UCX's own ports to be shut", lambda: not still_open(), 30, 0.2)
-        except AssertionError as e:
-            raise AssertionError(f"{e}: {still_open()} of {behind}; doors {doors}\n{c.tail()}") from None
+        until_shut(behind, pids)
     one_more(c)
 
 
