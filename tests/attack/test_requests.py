@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import json
-import time
 
 import grpc
 import pytest
@@ -10,6 +9,7 @@ import requests
 
 import clients
 import wire
+from streams import one_more
 
 GENERATE = "/sglang.grpc.scheduler.SglangScheduler/Generate"
 CHECK = "/grpc.health.v1.Health/Check"
@@ -85,15 +85,24 @@ def test_long_texts_do_not_hold_the_loop(t):
     assert all(c in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED) for c in codes), codes
 
 
-def test_longest_turn_is_shown_and_short(t):
-    """After all of the above: no turn of the router's loop took over a second; the histogram shows it."""
-    text = t.cluster.get("/metrics").text
+def turns(cluster):
+    """(turns of the router's loop, a function that gives how many of them took longer than a bound of the histogram)."""
+    text = cluster.get("/metrics").text
     buckets = {float(line.split('le="')[1].split('"')[0]): float(line.rsplit(" ", 1)[1])
                for line in text.splitlines() if line.startswith("sluice_router_loop_turn_seconds_bucket") and "+Inf" not in line}
     total = float(next(line.rsplit(" ", 1)[1] for line in text.splitlines() if line.startswith("sluice_router_loop_turn_seconds_count")))
+    return total, lambda bound: total - buckets[bound]
+
+
+def test_longest_turn_is_shown_and_short(t):
+    """After all of the above: no turn of the router's loop took over a second, and one in a thousand over 50 ms. A turn also lasts
+    while its thread waits for a processor. How often that happened shows the twin, whose clients ran concurrently with the attacks."""
+    (total, longer), (others, twins) = turns(t.cluster), turns(t.twin)
+    for name, n, over in (("attacked", total, longer), ("twin", others, twins)):
+        print(f"{name}: {n:.0f} turns, " + ", ".join(f"{over(b):.0f} over {b * 1000:g} ms" for b in (0.001, 0.01, 0.05, 0.1, 0.25, 1.0, 2.5)))
     assert total > 100
-    assert buckets[max(b for b in buckets if b <= 1.0)] == total, "a turn took over a second"
-    assert buckets[max(b for b in buckets if b <= 0.05)] >= 0.999 * total
+    assert longer(1.0) <= twins(0.25), "a turn took over a second"
+    assert longer(0.05) <= total * (0.001 + 4 * twins(0.05) / others)
 
 
 @pytest.mark.parametrize("field, value", [("repetition_penalty", 1e-44), ("repetition_penalty", 1e300), ("temperature", 1e-300),
@@ -144,7 +153,7 @@ def test_ids_cannot_forge_log_lines(t):
             list(t.cluster.stub(channel).Generate(t.cluster.request([5, 6, 7], 2, request_id=name), timeout=30))
         except grpc.RpcError as e:
             assert e.code() == grpc.StatusCode.INVALID_ARGUMENT
-    time.sleep(0.2)
+    one_more(t.cluster, "forged")  # whatever was written about the request before has reached the log now
     assert not [line for line in t.cluster.text().splitlines() if line.startswith(" ts=2026") or " ev=forged" in line.replace('\\"', "").split('id="')[0]]
 
 
