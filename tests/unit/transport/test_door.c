@@ -340,6 +340,76 @@ START_TEST(door_without_the_secret)
 }
 END_TEST
 
+/* Sends a message of the greeting and returns what the door of s answers. */
+static ux_door_msg say(client *s, int fd, const ux_door_msg *m)
+{
+    uint8_t bytes[UX_DOOR_MAX];
+    ux_door_msg got;
+    const char *why = "";
+    size_t n = ux_door_write(m, bytes);
+    ck_assert_int_eq(send(fd, bytes, n, 0), (ssize_t)n);
+    ssize_t len = -1;
+    for (int i = 0; i < 5000 && len <= 0; i++) {
+        run(s, 1);
+        len = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    }
+    ck_assert_int_gt(len, 0);
+    ck_assert_msg(ux_door_parse(bytes, (size_t)len, &got, &why) == UX_DOOR_WHOLE, "%s", why);
+    return got;
+}
+
+static uint8_t *put_loopback(uint8_t *p, uint16_t port)
+{
+    static const uint8_t host[16] = {[10] = 0xff, 0xff, 127, 0, 0, 1};
+    memcpy(p, host, sizeof host);
+    p[16] = (uint8_t)(port >> 8);
+    p[17] = (uint8_t)port;
+    return p + 18;
+}
+
+/* The proof of a caller that knows the secret, as docs/protocol.md says it. */
+static void prove(const ux_door_msg *knock, const ux_door_msg *challenge, uint16_t door,
+                  uint8_t out[SL_PROOF_BYTES])
+{
+    uint8_t about[2 * SL_PROOF_BYTES + 2 * 18], *p = about;
+    memcpy(p, knock->nonce, SL_PROOF_BYTES);
+    memcpy(p + SL_PROOF_BYTES, challenge->nonce, SL_PROOF_BYTES);
+    p = put_loopback(p + 2 * SL_PROOF_BYTES, knock->port);
+    put_loopback(p, door);
+    sl_proof_make(server_secret, "sluice door, caller", about, sizeof about, out);
+}
+
+/* A greeting that was recorded: its proof was right, and the same bytes on another connection are refused. */
+START_TEST(replayed_proof_is_refused)
+{
+    client s;
+    char address[SL_TP_ADDRESS_MAX];
+    ux_door_msg knock = {.version = UX_DOOR_VERSION, .kind = UX_DOOR_KNOCK, .port = 40000},
+                proof = {.version = UX_DOOR_VERSION, .kind = UX_DOOR_PROOF};
+    server_secret = "the secret of this cluster";
+    server_open(&s, address);
+    sl_proof_nonce(knock.nonce);
+    for (int i = 0; i < 3; i++) {
+        int fd = dial(port_of(address), 1000);
+        ck_assert_int_ge(fd, 0);
+        ux_door_msg challenge = say(&s, fd, &knock);
+        ck_assert_int_eq(challenge.kind, UX_DOOR_CHALLENGE);
+        if (i == 0)
+            prove(&knock, &challenge, port_of(address), proof.proof);
+        ux_door_msg answer = say(&s, fd, &proof);
+        ck_assert_int_eq(answer.kind, UX_DOOR_ANSWER);
+        ck_assert_msg(answer.status == (i ? UX_DOOR_NO_PROOF : UX_DOOR_COME_IN), "connection %d: %s", i,
+                      answer.text);
+        ck_assert_int_eq(answer.port != 0, i == 0);
+        close(fd);
+    }
+    ck_assert_uint_eq(refused(&s), 2);
+    serves(&s, address);
+    client_close(&s);
+    server_secret = NULL;
+}
+END_TEST
+
 /* A wrong proof is answered by a refusal without a port; each knock gets another nonce, so that a proof that was
  * recorded is of no use. */
 START_TEST(wrong_proof_is_refused)
@@ -602,6 +672,7 @@ int main(void)
     tcase_add_test(live, garbage_at_the_door);
     tcase_add_test(live, secret_at_the_door);
     tcase_add_test(live, door_without_the_secret);
+    tcase_add_test(live, replayed_proof_is_refused);
     tcase_add_test(live, wrong_proof_is_refused);
     tcase_add_test(live, silent_strangers);
     tcase_add_test(live, thousands_of_strangers);
