@@ -154,6 +154,7 @@ typedef struct sl_config {
         int receive_timeout_ms;
         int idle_timeout_ms;
         sl_cfg_choice chat_template;
+        bool parse_special;
     } router;
     struct {
         sl_log_level level;

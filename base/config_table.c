@@ -240,6 +240,11 @@ const sl_cfg_row sl_cfg_rows[] = {
     CHOICE(router, chat_template, "auto", automatic,
            "How chat messages become a prompt. auto: by model family. plain: role and text lines, for base "
            "models."),
+    BOOL(
+        router, parse_special, "false",
+        "Whether text of clients that spells a special token becomes that token, where a request does not say "
+        "it (field parse_special). false: prompts and messages are ordinary text, so what a user writes cannot "
+        "end a turn or begin another one; the chat template's own tokens stay special."),
 
     ENUM(
         log, level, "info", levels,

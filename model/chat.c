@@ -69,13 +69,58 @@ bool ct_has_content(const json_t *msg)
     return json_string_length(c) > 0 || json_array_size(c) > 0;
 }
 
+/* Marks out[from..] as the client's; ranges that touch are joined. */
+static void mark(ct_render *r, size_t from)
+{
+    size_t end = r->out.n;
+    if (r->out.bad || from == end)
+        return;
+    if (r->n_client && r->client[r->n_client - 1].end == from) {
+        r->client[r->n_client - 1].end = end;
+        return;
+    }
+    if (r->n_client == r->cap_client) {
+        size_t cap = r->cap_client ? 2 * r->cap_client : 16;
+        sl_tok_range *p = realloc(r->client, cap * sizeof *p);
+        if (!p) {
+            r->out.bad = true; /* rather no prompt than one whose text is not marked */
+            return;
+        }
+        r->client = p;
+        r->cap_client = cap;
+    }
+    r->client[r->n_client++] = (sl_tok_range){from, end};
+}
+
+void ct_client(ct_render *r, const char *text, size_t len)
+{
+    size_t from = r->out.n;
+    ct_add(&r->out, text, len);
+    mark(r, from);
+}
+
+void ct_client_json(ct_render *r, const json_t *value)
+{
+    size_t from = r->out.n;
+    ct_json(&r->out, value);
+    mark(r, from);
+}
+
 sl_status ct_content(ct_render *r, size_t i)
+{
+    size_t from = r->out.n;
+    sl_status st = ct_content_text(r, i, &r->out);
+    mark(r, from);
+    return st;
+}
+
+sl_status ct_content_text(ct_render *r, size_t i, ct_buf *out)
 {
     const json_t *c = json_object_get(r->msgs[i], "content");
     if (!c || json_is_null(c))
         return SL_OK;
     if (json_is_string(c)) {
-        ct_add(&r->out, json_string_value(c), json_string_length(c));
+        ct_add(out, json_string_value(c), json_string_length(c));
         return SL_OK;
     }
     if (!json_is_array(c))
@@ -88,7 +133,7 @@ sl_status ct_content(ct_render *r, size_t i)
         const json_t *text = json_is_string(part) ? part : json_object_get(part, "text");
         if (!json_is_string(text) || (type && strcmp(type, "text") != 0))
             return ct_fail(r, i, "content", "only parts of type \"text\" can be used");
-        ct_add(&r->out, json_string_value(text), json_string_length(text));
+        ct_add(out, json_string_value(text), json_string_length(text));
     }
     return SL_OK;
 }
@@ -145,7 +190,7 @@ void ct_choice(ct_render *r)
         ct_str(&r->out, "\nYou must call at least one function in your reply.\n");
     } else if (name) {
         ct_str(&r->out, "\nYou must call the function ");
-        ct_str(&r->out, name);
+        ct_client(r, name, strlen(name));
         ct_str(&r->out, " in your reply.\n");
     }
 }
@@ -228,7 +273,7 @@ static sl_status render(sl_chat_format f, ct_render *r)
     return render_plain(r);
 }
 
-sl_status sl_chat_render(sl_chat_format f, const sl_chat_request *req, char **text, size_t *len, sl_err *err)
+sl_status sl_chat_render(sl_chat_format f, const sl_chat_request *req, sl_chat_prompt *out, sl_err *err)
 {
     SL_TRY(check_messages(req, err));
     SL_TRY(check_tools(req, err));
@@ -250,13 +295,21 @@ sl_status sl_chat_render(sl_chat_format f, const sl_chat_request *req, char **te
         st = SL_ERR_NO_MEMORY;
         goto free_text;
     }
-    *text = r.out.p;
-    *len = r.out.n;
-    r.out.p = NULL; /* the caller's */
+    *out = (sl_chat_prompt){.text = r.out.p, .len = r.out.n, .client = r.client, .n_client = r.n_client};
+    r.out.p = NULL; /* the caller's, and the ranges */
+    r.client = NULL;
 free_text:
     free(r.out.p);
+    free(r.client);
 free_lists:
     free(r.msgs);
     free(r.index);
     return st == SL_ERR_NO_MEMORY ? sl_fail(err, st, "out of memory") : st;
+}
+
+void sl_chat_prompt_free(sl_chat_prompt *p)
+{
+    free(p->text);
+    free(p->client);
+    *p = (sl_chat_prompt){0};
 }

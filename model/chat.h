@@ -4,7 +4,7 @@
  *
  * Formats: `dsv32` (DeepSeek-V3.2: DSML tool calls, thinking), `glm` (GLM-5, 4.7), `glm45` (GLM-4.5, 4.6),
  * `plain` ("role: content" lines, for base models and tests). The text of special tokens is part of the
- * prompt text; encode it without SL_TOK_ADD_SPECIAL. It does not tokenize, and it does not check that
+ * prompt text; encode it without SL_TOK_ADD_SPECIAL, and what the client wrote as plain ranges. It does not tokenize, and it does not check that
  * arguments fit a tool's schema.
  *
  * Ownership: inputs are borrowed, texts returned are malloc'ed and freed by the caller. Threads: functions
@@ -16,6 +16,7 @@
 #include <jansson.h>
 
 #include "base/status.h"
+#include "model/tokenizer.h"
 
 typedef enum { SL_CHAT_PLAIN, SL_CHAT_DSV32, SL_CHAT_GLM, SL_CHAT_GLM45 } sl_chat_format;
 
@@ -35,10 +36,19 @@ typedef struct sl_chat_request {
     bool keep_reasoning; /* keep the reasoning of turns before the last user message (default: dropped) */
 } sl_chat_request;
 
-/* Renders the prompt, ready for the model to answer. *text: malloc'ed, NUL-terminated, *len bytes. err names
- * the message index and field. A tool_choice of "none" leaves the tools out; "required" or a name adds an
- * instruction only (decoding is not constrained). */
-sl_status sl_chat_render(sl_chat_format f, const sl_chat_request *req, char **text, size_t *len, sl_err *err);
+/* A rendered prompt. */
+typedef struct sl_chat_prompt {
+    char *text; /* malloc'ed, NUL-terminated, len bytes */
+    size_t len;
+    sl_tok_range *client; /* what comes from the request, not from the template: n_client ranges, in order */
+    size_t n_client;
+} sl_chat_prompt;
+
+/* Renders the prompt, ready for the model to answer. *out is set on success only. err names the message index and field.
+ * A tool_choice of "none" leaves the tools out; "required" or a name adds an instruction only (decoding is not
+ * constrained). */
+sl_status sl_chat_render(sl_chat_format f, const sl_chat_request *req, sl_chat_prompt *out, sl_err *err);
+void sl_chat_prompt_free(sl_chat_prompt *p);
 
 /* Python's json.dumps(value, ensure_ascii=False); malloc'ed, NULL when out of memory. */
 char *sl_chat_json_dumps(const json_t *value);

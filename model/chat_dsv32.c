@@ -52,7 +52,7 @@ static void add_tools(ct_render *r, const json_t *tools)
     json_array_foreach(tools, i, tool)
     {
         ct_str(&r->out, i ? "\n" : "");
-        ct_json(&r->out, ct_function(tool));
+        ct_client_json(r, ct_function(tool));
     }
     ct_str(&r->out, "\n</functions>\n");
 }
@@ -61,7 +61,7 @@ static void add_schema(ct_render *r, const json_t *schema)
 {
     ct_str(&r->out,
            "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n");
-    ct_json(&r->out, schema);
+    ct_client_json(r, schema);
 }
 
 /* Tools and format that a message carries itself, or that the request gives it. */
@@ -119,18 +119,18 @@ static sl_status add_call(ct_render *r, size_t i, size_t k)
     json_t *args, *v;
     SL_TRY(ct_arguments(r, i, k, &name, &args));
     ct_str(&r->out, k ? "\n<" D "invoke name=\"" : "<" D "invoke name=\"");
-    ct_str(&r->out, name);
+    ct_client(r, name, strlen(name));
     ct_str(&r->out, "\">\n");
     bool first = true;
     json_object_foreach(args, key, v)
     {
         ct_str(&r->out, first ? "<" D "parameter name=\"" : "\n<" D "parameter name=\"");
-        ct_str(&r->out, key);
+        ct_client(r, key, strlen(key));
         ct_str(&r->out, json_is_string(v) ? "\" string=\"true\">" : "\" string=\"false\">");
         if (json_is_string(v))
-            ct_add(&r->out, json_string_value(v), json_string_length(v));
+            ct_client(r, json_string_value(v), json_string_length(v));
         else
-            ct_json(&r->out, v);
+            ct_client_json(r, v);
         ct_str(&r->out, "</" D "parameter>");
         first = false;
     }
@@ -146,7 +146,8 @@ static sl_status add_assistant(ct_render *r, size_t i)
     if (r->req->thinking && (r->last_user == SIZE_MAX || i > r->last_user)) {
         if (!reasoning && !calls)
             return ct_fail(r, i, "reasoning_content", "is needed after the last user message while thinking");
-        ct_str(&r->out, reasoning ? reasoning : "");
+        if (reasoning)
+            ct_client(r, reasoning, strlen(reasoning));
         ct_str(&r->out, "</think>");
     }
     SL_TRY(ct_content(r, i));

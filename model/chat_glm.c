@@ -30,7 +30,7 @@ static void add_tools(glm *g, const json_t *tools)
                 "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n");
     json_array_foreach(tools, i, tool)
     {
-        ct_json(out, tool);
+        ct_client_json(g->r, tool);
         ct_str(out, "\n");
     }
     ct_str(
@@ -56,7 +56,7 @@ static void add_tools(glm *g, const json_t *tools)
 }
 
 /* Appends text without the white space around it, with `before` in front unless nothing is left. */
-static void add_stripped(ct_buf *out, const char *before, const char *text, size_t len)
+static void add_stripped(ct_render *r, const char *before, const char *text, size_t len)
 {
     static const char space[] = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
     while (len && memchr(space, text[0], sizeof space - 1)) {
@@ -66,8 +66,8 @@ static void add_stripped(ct_buf *out, const char *before, const char *text, size
     while (len && memchr(space, text[len - 1], sizeof space - 1))
         len--;
     if (len) {
-        ct_str(out, before);
-        ct_add(out, text, len);
+        ct_str(&r->out, before);
+        ct_client(r, text, len);
     }
 }
 
@@ -81,19 +81,19 @@ static sl_status add_call(glm *g, size_t i, size_t k)
         return st;
     ct_str(out, g->nl);
     ct_str(out, "<tool_call>");
-    ct_str(out, name);
+    ct_client(g->r, name, strlen(name));
     ct_str(out, g->nl);
     json_object_foreach(args, key, v)
     {
         ct_str(out, "<arg_key>");
-        ct_str(out, key);
+        ct_client(g->r, key, strlen(key));
         ct_str(out, "</arg_key>");
         ct_str(out, g->nl);
         ct_str(out, "<arg_value>");
         if (json_is_string(v))
-            ct_add(out, json_string_value(v), json_string_length(v));
+            ct_client(g->r, json_string_value(v), json_string_length(v));
         else
-            ct_json(out, v);
+            ct_client_json(g->r, v);
         ct_str(out, "</arg_value>");
         ct_str(out, g->nl);
     }
@@ -155,22 +155,19 @@ static sl_status add_assistant(glm *g, size_t i)
     ct_render *r = g->r;
     const json_t *msg = r->msgs[i];
     bool now = r->last_user == SIZE_MAX || i > r->last_user || r->req->keep_reasoning;
-    ct_buf *out = &r->out, whole = r->out;
-    r->out = (ct_buf){0};
-    sl_status st = ct_content(r, i);
-    ct_buf content = r->out;
-    r->out = whole;
+    ct_buf *out = &r->out, content = {0};
+    sl_status st = ct_content_text(r, i, &content);
     answer a = take_apart(msg, content.p ? content.p : "", content.n);
     ct_str(out, "<|assistant|>");
     ct_str(out, g->nl);
     if (now && a.n_reasoning) {
         ct_str(out, "<think>");
-        add_stripped(out, "", a.reasoning, a.n_reasoning);
+        add_stripped(r, "", a.reasoning, a.n_reasoning);
         ct_str(out, "</think>");
     } else {
         ct_str(out, g->spaced ? "<think></think>" : "</think>");
     }
-    add_stripped(out, g->nl, a.content, a.n_content);
+    add_stripped(r, g->nl, a.content, a.n_content);
     out->bad |= content.bad;
     free(content.p);
     if (st != SL_OK)
@@ -220,7 +217,7 @@ static void add_schema(glm *g, const json_t *schema)
     ct_str(out, "<|system|>");
     ct_str(out, g->nl);
     ct_str(out, "Reply with JSON that follows this schema and nothing else:\n");
-    ct_json(out, schema);
+    ct_client_json(g->r, schema);
 }
 
 sl_status ct_render_glm(ct_render *r, bool spaced)

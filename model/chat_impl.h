@@ -31,13 +31,21 @@ typedef struct ct_render {
     const json_t **msgs;
     size_t *index; /* of each in the request, for errors */
     size_t n;
-    size_t last_user; /* index in msgs, SIZE_MAX = none */
+    size_t last_user;     /* index in msgs, SIZE_MAX = none */
+    sl_tok_range *client; /* bytes of out that the client wrote */
+    size_t n_client, cap_client;
 } ct_render;
+
+/* Everything of the request goes into the prompt by these two; ct_str() and ct_add() are for the template's own text. */
+void ct_client(ct_render *r, const char *text, size_t len);
+void ct_client_json(ct_render *r, const json_t *value);
 
 /* A message's fields. role is never NULL after ct_message. */
 const char *ct_role(const json_t *msg);
-/* Appends the text of msg.content (string, null, or array of text parts). */
+/* Appends the text of msg.content (string, null, or array of text parts) to the prompt. */
 sl_status ct_content(ct_render *r, size_t i);
+/* Appends it to a text of the caller, who passes it on to ct_client(). */
+sl_status ct_content_text(ct_render *r, size_t i, ct_buf *out);
 bool ct_has_content(const json_t *msg);
 /* arguments of tool call k of message i as an object (new reference). */
 sl_status ct_arguments(ct_render *r, size_t i, size_t k, const char **name, json_t **args);

@@ -152,23 +152,7 @@ static sl_status raw_text(tk_work *w, const char *text, size_t len)
 {
     if (w->t->n_norm == 0 || is_ascii(text, len))
         return normalized_text(w, text, len);
-    utf8proc_uint8_t *now = NULL;
-    size_t n = len;
-    for (size_t i = 0; i < w->t->n_norm; i++) {
-        utf8proc_uint8_t *next = NULL;
-        utf8proc_ssize_t rc = utf8proc_map(now ? now : (const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n,
-                                           &next, (utf8proc_option_t)w->t->norm[i]);
-        free(now);
-        if (rc < 0)
-            return rc == UTF8PROC_ERROR_NOMEM
-                       ? SL_ERR_NO_MEMORY
-                       : sl_fail(w->err, SL_ERR_INVALID, "normalizer: %s", utf8proc_errmsg(rc));
-        now = next;
-        n = (size_t)rc;
-    }
-    sl_status st = normalized_text(w, (const char *)now, n);
-    free(now);
-    return st;
+    return tk_normalize(w, text, len, normalized_text);
 }
 
 static bool push_all(tk_ids *out, const tk_ids *in)
@@ -197,13 +181,20 @@ static sl_status encode_into(tk_work *w, const char *text, size_t len)
 sl_status sl_tokenizer_encode(const sl_tokenizer *t, const char *text, size_t len, unsigned flags,
                               int32_t **ids, size_t *n, sl_err *err)
 {
+    return sl_tokenizer_encode_mixed(t, text, len, flags, NULL, 0, ids, n, err);
+}
+
+sl_status sl_tokenizer_encode_mixed(const sl_tokenizer *t, const char *text, size_t len, unsigned flags,
+                                    const sl_tok_range *plain, size_t n_plain, int32_t **ids, size_t *n,
+                                    sl_err *err)
+{
     if (len > UINT32_MAX / 8)
         return sl_fail(err, SL_ERR_TOO_LARGE, "text has %zu bytes, at most %u are tokenized at once", len,
                        UINT32_MAX / 8);
     size_t valid = sl_utf8_valid_len(text, len);
     if (valid < len)
         return sl_fail(err, SL_ERR_INVALID, "text is not UTF-8 at byte %zu", valid);
-    tk_work w = {.t = t, .flags = flags, .err = err};
+    tk_work w = {.t = t, .flags = flags, .plain = plain, .n_plain = n_plain, .base = text, .err = err};
     sl_status st = encode_into(&w, text, len);
     if (st == SL_OK) {
         *ids = w.ids.n ? w.ids.v : NULL;

@@ -23,8 +23,15 @@ typedef struct sl_tokenizer sl_tokenizer;
 /* Flags of sl_tokenizer_encode. */
 enum {
     SL_TOK_ADD_SPECIAL = 1, /* apply the post-processor's template (beginning-of-sequence and so on) */
-    SL_TOK_NO_SPECIAL = 2,  /* text that spells a special token is ordinary text (for untrusted text) */
+    SL_TOK_NO_SPECIAL =
+        2, /* text that spells a token marked special is ordinary text, as in the library; text of
+                               strangers needs more: sl_tokenizer_encode_mixed() */
 };
+
+/* Bytes [start, end) of a text. */
+typedef struct sl_tok_range {
+    size_t start, end;
+} sl_tok_range;
 
 /*
  * Reads `path`: a tokenizer.json, or a directory that holds one. The bos and eos tokens are read from a
@@ -44,6 +51,16 @@ void sl_tokenizer_destroy(sl_tokenizer *t);
  */
 sl_status sl_tokenizer_encode(const sl_tokenizer *t, const char *text, size_t len, unsigned flags,
                               int32_t **ids, size_t *n, sl_err *err);
+
+/*
+ * The same for a text of which the bytes in plain[0..n_plain), ascending and disjoint, are ordinary text whatever they
+ * spell: no added token that touches one of them is recognised, marked special or not, unless it consists of white
+ * space. So a stranger's text inside a template neither contains nor completes a token that structures the prompt. What
+ * spells no added token gets the same ids as from sl_tokenizer_encode(). A normalizer sees each range by itself.
+ */
+sl_status sl_tokenizer_encode_mixed(const sl_tokenizer *t, const char *text, size_t len, unsigned flags,
+                                    const sl_tok_range *plain, size_t n_plain, int32_t **ids, size_t *n,
+                                    sl_err *err);
 
 /*
  * Ids to text: *text is malloc'ed, *len bytes plus a NUL. Always valid UTF-8: bytes that form none become

@@ -63,14 +63,43 @@ sl_status tk_trie_add(tk_trie *t, const char *text, size_t len, int32_t id)
     return SL_OK;
 }
 
-/* Longest token starting at text[0]; its id and length, or -1. */
-static int32_t longest(const tk_trie *t, const char *text, size_t len, size_t *match_len)
+bool tk_is_blank(const tk_token *t)
+{
+    return strspn(t->text, " \t\n\r\v\f") == t->n_text;
+}
+
+size_t tk_plain_from(const tk_work *w, size_t pos)
+{
+    size_t low = 0, high = w->n_plain;
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (w->plain[mid].end > pos)
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low;
+}
+
+/* How many bytes from `at` on are in no plain range. */
+static size_t before_plain(const tk_work *w, const char *at)
+{
+    size_t pos = (size_t)(at - w->base), i = tk_plain_from(w, pos);
+    if (i == w->n_plain)
+        return SIZE_MAX;
+    return w->plain[i].start > pos ? w->plain[i].start - pos : 0;
+}
+
+/* Longest token starting at text[0] that plain ranges leave; its id and length, or -1. */
+static int32_t longest(const tk_work *w, const tk_trie *t, const char *text, size_t len, size_t *match_len)
 {
     int32_t id = -1;
+    size_t most = w->n_plain ? before_plain(w, text) : SIZE_MAX;
     uint32_t node = t->first[(unsigned char)text[0]];
     for (size_t i = 1; node; i++) {
-        if (t->nodes[node].id >= 0) {
-            id = t->nodes[node].id;
+        int32_t here = t->nodes[node].id;
+        if (here >= 0 && (i <= most || tk_is_blank(&w->t->tokens[here]))) {
+            id = here;
             *match_len = i;
         }
         if (i == len)
@@ -176,7 +205,7 @@ sl_status tk_added_split(tk_work *w, const tk_trie *trie, const char *text, size
     size_t done = 0, at = 0;
     while (trie->any && at < len) {
         size_t n = 0;
-        int32_t id = trie->first[(unsigned char)text[at]] ? longest(trie, text + at, len - at, &n) : -1;
+        int32_t id = trie->first[(unsigned char)text[at]] ? longest(w, trie, text + at, len - at, &n) : -1;
         if (id < 0) {
             at++;
             continue;

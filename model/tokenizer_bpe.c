@@ -275,7 +275,9 @@ sl_status tk_bpe_piece(tk_work *w, const char *text, size_t len)
     const unsigned char *piece = (const unsigned char *)text;
     if (w->t->ignore_merges) {
         int32_t id = tk_map_get(&w->t->by_bytes, text, len);
-        if (id >= 0)
+        const tk_token *tok = id >= 0 ? &w->t->tokens[id] : NULL;
+        bool refused = tok && w->n_plain && (tok->flags & TK_ADDED) && !tk_is_blank(tok);
+        if (tok && !refused)
             return tk_ids_push(&w->ids, id) ? SL_OK : SL_ERR_NO_MEMORY;
     }
     if (len == 0 || len > CACHE_KEY || !w->cache)

@@ -1,6 +1,7 @@
 /*
- * Inside of the tokenizer, for its own files only: tokenizer.c (encode, decode, queries), tokenizer_load.c
- * (JSON), tokenizer_added.c (added tokens), tokenizer_split.c (pre-tokenizer), tokenizer_bpe.c (merges).
+ * Inside of the tokenizer, for its own files only: tokenizer.c (encode, decode, queries), tokenizer_load.c (JSON),
+ * tokenizer_added.c (added tokens), tokenizer_normal.c (normalizers), tokenizer_split.c (pre-tokenizer),
+ * tokenizer_bpe.c (merges).
  *
  * Everything in sl_tokenizer is written by the loader and only read afterwards.
  */
@@ -156,6 +157,9 @@ int tk_char_byte(uint32_t c);
 typedef struct tk_work {
     const sl_tokenizer *t;
     unsigned flags;
+    const sl_tok_range *plain; /* ordinary text, as offsets from base */
+    size_t n_plain;
+    const char *base;
     sl_err *err;
     tk_ids ids;
     tk_spans a, b, matches; /* pieces, next pieces, matches of one step */
@@ -174,8 +178,16 @@ typedef struct tk_work {
 typedef sl_status tk_text_fn(tk_work *w, const char *text, size_t len);
 sl_status tk_added_split(tk_work *w, const tk_trie *trie, const char *text, size_t len, tk_text_fn *between);
 
+/* The first plain range that ends after this offset from w->base; w->n_plain when there is none. */
+size_t tk_plain_from(const tk_work *w, size_t pos);
+/* Applies the normalizers and calls `then` for the result; w->plain and w->base are those of the result meanwhile. */
+sl_status tk_normalize(tk_work *w, const char *text, size_t len, tk_text_fn *then);
+
 /* Splits text into pieces and appends the ids of each. */
 sl_status tk_pretokenize(tk_work *w, const char *text, size_t len);
+
+/* Whether the token consists of white space: it structures nothing, so it is also found in plain ranges. */
+bool tk_is_blank(const tk_token *t);
 
 sl_status tk_regex_compile(const char *pattern, size_t len, regex_t **out, sl_err *err);
 

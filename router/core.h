@@ -56,6 +56,7 @@ typedef struct sl_request_spec {
     size_t n_stops;
     bool include_stop;   /* the matched stop string stays in the text */
     bool keep_special;   /* special tokens appear in the text */
+    bool parse_special;  /* text of the client may spell special tokens */
     bool no_text;        /* the client takes token ids only and has no stop strings: no text is made */
     uint32_t timeout_ms; /* 0 = the router's */
     uint64_t arrival_ns; /* when the client's bytes were complete; 0 = now */

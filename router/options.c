@@ -78,6 +78,7 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
                        (int)SL_SHARE_NONE == SL_CFG_SHARE_NONE,
                    "the same modes");
     o->share = (sl_share)c->kvstore.share;
+    o->parse_special = c->router.parse_special;
     o->policy = c->router.policy;
     o->cache_threshold = c->router.cache_threshold;
     o->imbalance_abs = (uint32_t)c->router.imbalance_abs;

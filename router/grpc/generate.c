@@ -108,13 +108,21 @@ static sl_status read_salt(const Google__Protobuf__Value *v, sl_request_spec *s,
                                     err);
 }
 
+static sl_status read_special(const Google__Protobuf__Value *v, sl_request_spec *s, sl_err *err)
+{
+    if (!v || v->kind_case != GOOGLE__PROTOBUF__VALUE__KIND_BOOL_VALUE)
+        return sl_fail(err, SL_ERR_INVALID, "custom_params.parse_special: want true or false");
+    s->parse_special = v->bool_value;
+    return SL_OK;
+}
+
 /* What the protocol has no field for: clients of this server put it into custom_params. */
 static sl_status read_custom(const Google__Protobuf__Struct *c, sl_request_spec *s, sl_err *err)
 {
     static const struct {
         const char *name;
         sl_status (*read)(const Google__Protobuf__Value *v, sl_request_spec *s, sl_err *err);
-    } params[] = {{"seed", read_seed}, {"cache_salt", read_salt}};
+    } params[] = {{"seed", read_seed}, {"cache_salt", read_salt}, {"parse_special", read_special}};
     for (size_t i = 0; c && i < c->n_fields; i++) {
         size_t k = 0;
         while (k < SL_COUNT(params) && strcmp(c->fields[i]->key, params[k].name))
@@ -197,8 +205,9 @@ static sl_status read_prompt(sl_router *r, const S(TokenizedInput) * t, sl_reque
     }
     if (!t || !t->original_text || !*t->original_text)
         return sl_fail(err, SL_ERR_INVALID, "tokenized: input_ids is empty");
-    return sl_tokenizer_encode(sl_router_model(r)->tok, t->original_text, strlen(t->original_text),
-                               SL_TOK_ADD_SPECIAL, &s->prompts->ids, &s->prompts->n, err);
+    const sl_tok_range all = {0, strlen(t->original_text)};
+    return sl_tokenizer_encode_mixed(sl_router_model(r)->tok, t->original_text, all.end, SL_TOK_ADD_SPECIAL,
+                                     &all, !s->parse_special, &s->prompts->ids, &s->prompts->n, err);
 }
 
 static sl_status read_request(sl_router *r, const S(GenerateRequest) * q, sl_request_spec *s, sl_err *err)
@@ -213,6 +222,7 @@ static sl_status read_request(sl_router *r, const S(GenerateRequest) * q, sl_req
         return sl_fail(err, SL_ERR_INVALID, "top_logprobs_num: must be 0 to %d", SL_LOGPROBS_MAX);
     s->sampling.n_logprobs = q->return_logprob ? q->top_logprobs_num : -1;
     s->no_text = true;
+    s->parse_special = sl_router_options(r)->parse_special;
     SL_TRY(refuse_unsupported(q, err));
     SL_TRY(read_sampling(q->sampling_params, s, err));
     return read_prompt(r, q->tokenized, s, err);

@@ -19,6 +19,7 @@ typedef struct sl_oai_env {
     const sl_tokenizer *tok;
     sl_chat_format chat;
     const char *served_name;
+    bool parse_special; /* router.parse_special: unless the request says otherwise */
 } sl_oai_env;
 
 typedef struct sl_oai_request {
@@ -26,7 +27,8 @@ typedef struct sl_oai_request {
     bool logprobs;
     int top_logprobs;
     bool thinking;
-    json_t *tools; /* owned; NULL when none or tool_choice "none" */
+    bool parse_special; /* text of the client may spell special tokens */
+    json_t *tools;      /* owned; NULL when none or tool_choice "none" */
     sl_request_spec spec;
 } sl_oai_request;
 

@@ -304,18 +304,29 @@ static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_req
     SL_TRY(parse_stream(o, q, err));
     SL_TRY(parse_sampling(o, q->chat, &q->spec, err));
     SL_TRY(parse_salt(o, &q->spec, err));
+    SL_TRY(sl_json_opt_bool(o, W, "parse_special", &q->parse_special, err));
     return parse_logprobs(o, q, err);
 }
 
 /* ---- prompts ---- */
 
-static sl_status add_prompt(const sl_oai_env *env, const json_t *v, sl_request_spec *s, sl_err *err)
+/* Text that the client wrote: all of it is ordinary, unless special tokens were asked for. */
+static sl_status encode_text(const sl_oai_env *env, const sl_oai_request *q, const json_t *v, sl_prompt *p,
+                             sl_err *err)
 {
+    size_t len = json_string_length(v);
+    const sl_tok_range all = {0, len};
+    return sl_tokenizer_encode_mixed(env->tok, json_string_value(v), len, SL_TOK_ADD_SPECIAL, &all,
+                                     !q->parse_special, &p->ids, &p->n, err);
+}
+
+static sl_status add_prompt(const sl_oai_env *env, const json_t *v, sl_oai_request *q, sl_err *err)
+{
+    sl_request_spec *s = &q->spec;
     sl_prompt *p = &s->prompts[s->n_prompts];
     sl_status st;
     if (json_is_string(v))
-        st = sl_tokenizer_encode(env->tok, json_string_value(v), json_string_length(v), SL_TOK_ADD_SPECIAL,
-                                 &p->ids, &p->n, err);
+        st = encode_text(env, q, v, p, err);
     else if (json_is_array(v))
         st = parse_ids(v, "prompt", SL_MSG_MAX_TOKENS, &p->ids, &p->n, err);
     else
@@ -325,8 +336,9 @@ static sl_status add_prompt(const sl_oai_env *env, const json_t *v, sl_request_s
     return st;
 }
 
-static sl_status parse_prompt(const sl_oai_env *env, const json_t *o, sl_request_spec *s, sl_err *err)
+static sl_status parse_prompt(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
 {
+    sl_request_spec *s = &q->spec;
     const json_t *v = json_object_get(o, "prompt");
     if (!v || json_is_null(v))
         return sl_fail(err, SL_ERR_INVALID, W ".prompt: is missing");
@@ -338,7 +350,7 @@ static sl_status parse_prompt(const sl_oai_env *env, const json_t *o, sl_request
     if (!s->prompts)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     for (size_t i = 0; i < n; i++)
-        SL_TRY(add_prompt(env, several ? json_array_get(v, i) : v, s, err));
+        SL_TRY(add_prompt(env, several ? json_array_get(v, i) : v, q, err));
     return SL_OK;
 }
 
@@ -361,13 +373,15 @@ static void keep_tools(json_t *tools, const json_t *choice, sl_oai_request *q)
         q->tools = json_incref(tools);
 }
 
-static sl_status encode_chat(const sl_oai_env *env, const char *text, size_t len, sl_request_spec *s,
-                             sl_err *err)
+static sl_status encode_chat(const sl_oai_env *env, const sl_chat_prompt *p, sl_oai_request *q, sl_err *err)
 {
+    sl_request_spec *s = &q->spec;
     s->prompts = calloc(1, sizeof *s->prompts);
     if (!s->prompts)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    SL_TRY(sl_tokenizer_encode(env->tok, text, len, 0, &s->prompts->ids, &s->prompts->n, err));
+    size_t n = q->parse_special ? 0 : p->n_client;
+    SL_TRY(sl_tokenizer_encode_mixed(env->tok, p->text, p->len, 0, p->client, n, &s->prompts->ids,
+                                     &s->prompts->n, err));
     s->n_prompts = 1;
     return SL_OK;
 }
@@ -386,11 +400,10 @@ static sl_status render(const sl_oai_env *env, const json_t *o, sl_oai_request *
     keep_tools(tools, choice, q);
     sl_chat_request cr = {
         .messages = messages, .tools = q->tools, .tool_choice = choice, .thinking = q->thinking};
-    char *text;
-    size_t len;
-    SL_TRY(sl_chat_render(env->chat, &cr, &text, &len, err));
-    sl_status st = encode_chat(env, text, len, &q->spec, err);
-    free(text);
+    sl_chat_prompt p;
+    SL_TRY(sl_chat_render(env->chat, &cr, &p, err));
+    sl_status st = encode_chat(env, &p, q, err);
+    sl_chat_prompt_free(&p);
     return st;
 }
 
@@ -399,7 +412,7 @@ static sl_status parse_object(const sl_oai_env *env, const json_t *o, sl_oai_req
     if (!json_is_object(o))
         return sl_fail(err, SL_ERR_INVALID, W ": want a JSON object");
     SL_TRY(parse_common(env, o, q, err));
-    return q->chat ? render(env, o, q, err) : parse_prompt(env, o, &q->spec, err);
+    return q->chat ? render(env, o, q, err) : parse_prompt(env, o, q, err);
 }
 
 sl_oai_cost sl_oai_measure(const char *body, size_t len)
@@ -436,7 +449,7 @@ sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_
     if (sl_oai_measure(body, len).depth > MAX_DEPTH)
         return sl_fail(err, SL_ERR_INVALID, W ": is nested deeper than %d levels", MAX_DEPTH);
     SL_TRY(sl_json_parse(body, len, W, &o, err));
-    sl_oai_request q = {.chat = chat};
+    sl_oai_request q = {.chat = chat, .parse_special = env->parse_special};
     sl_request_spec_init(&q.spec);
     q.spec.api = chat ? "chat" : "completions";
     sl_status st = parse_object(env, o, &q, err);

@@ -16,13 +16,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                            .response_format = json_object_get(j, "response_format"),
                            .thinking = data[0] & 4,
                            .keep_reasoning = data[0] & 8};
-    char *text = NULL;
-    size_t len;
+    sl_chat_prompt p = {0};
     sl_err err = {{0}};
-    sl_status st = sl_chat_render((sl_chat_format)(data[0] & 3), &req, &text, &len, &err);
-    if ((st == SL_OK) != (text != NULL) || (st != SL_OK && !err.text[0]))
+    sl_status st = sl_chat_render((sl_chat_format)(data[0] & 3), &req, &p, &err);
+    if ((st == SL_OK) != (p.text != NULL) || (st != SL_OK && !err.text[0]))
         abort();
-    free(text);
+    for (size_t i = 0, at = 0; i < p.n_client;
+         at = p.client[i++].end) { /* ascending, apart, inside the text */
+        if (p.client[i].start < at || p.client[i].start >= p.client[i].end || p.client[i].end > p.len)
+            abort();
+    }
+    sl_chat_prompt_free(&p);
     json_decref(j);
     return 0;
 }

@@ -24,6 +24,28 @@ static void check_stream(const sl_tokenizer *t, const int32_t *ids, size_t n, co
     free(out);
 }
 
+/* The whole text plain: it comes back, and no token is an added one. The second half plain: no crash. */
+static void check_plain(const sl_tokenizer *t, const char *text, size_t size)
+{
+    const sl_tok_range all = {0, size}, half = {size / 2, size};
+    int32_t *ids;
+    size_t n, len;
+    char *back;
+    if (sl_tokenizer_encode_mixed(t, text, size, 0, &all, 1, &ids, &n, NULL) != SL_OK)
+        abort();
+    for (size_t i = 0; i < n; i++) {
+        if (sl_tokenizer_is_added(t, ids[i]))
+            abort();
+    }
+    if (sl_tokenizer_decode(t, ids, n, false, &back, &len) != SL_OK || len != size || memcmp(back, text, len))
+        abort();
+    free(back);
+    free(ids);
+    if (sl_tokenizer_encode_mixed(t, text, size, 0, &half, size > 0, &ids, &n, NULL) != SL_OK)
+        abort();
+    free(ids);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static sl_tokenizer *t;
@@ -43,6 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcmp(back, text, len) != 0)
         abort();
     check_stream(t, ids, n, back, len);
+    check_plain(t, text, size);
     free(back);
     free(ids);
     return 0;

@@ -62,15 +62,14 @@ START_TEST(golden_prompts)
                                .response_format = json_object_get(c, "response_format"),
                                .thinking = json_is_true(json_object_get(c, "thinking")),
                                .keep_reasoning = json_is_true(json_object_get(c, "keep"))};
-        char *text;
-        size_t len;
+        sl_chat_prompt p;
         sl_err err = {{0}};
-        sl_status st = sl_chat_render(format_of(str(c, "format")), &req, &text, &len, &err);
+        sl_status st = sl_chat_render(format_of(str(c, "format")), &req, &p, &err);
         ck_assert_msg(st == SL_OK, "%s: %s", str(c, "name"), err.text);
-        ck_assert_uint_eq(len, strlen(text));
-        ck_assert_msg(strcmp(text, str(c, "prompt")) == 0, "%s:\n%s\nis not\n%s", str(c, "name"), text,
+        ck_assert_uint_eq(p.len, strlen(p.text));
+        ck_assert_msg(strcmp(p.text, str(c, "prompt")) == 0, "%s:\n%s\nis not\n%s", str(c, "name"), p.text,
                       str(c, "prompt"));
-        free(text);
+        sl_chat_prompt_free(&p);
     }
     json_decref(cases);
 }
@@ -138,8 +137,10 @@ static sl_status render(const char *format, const char *messages, const char *ex
                            .response_format = json_object_get(x, "response_format"),
                            .thinking = json_is_true(json_object_get(x, "thinking")),
                            .keep_reasoning = json_is_true(json_object_get(x, "keep"))};
-    size_t len;
-    sl_status st = sl_chat_render(format_of(format), &req, text, &len, err);
+    sl_chat_prompt p = {0};
+    sl_status st = sl_chat_render(format_of(format), &req, &p, err);
+    *text = p.text;
+    free(p.client);
     json_decref(m);
     json_decref(x);
     return st;
@@ -153,6 +154,80 @@ START_TEST(written_prompts)
     ck_assert_msg(st == SL_OK, "%s", err.text);
     ck_assert_str_eq(text, vectors[_i].prompt);
     free(text);
+}
+END_TEST
+
+/* Whether the needle lies in a client's range, or outside of all; it must not do both. */
+static bool in_client(const sl_chat_prompt *p, const char *at, size_t n)
+{
+    size_t from = (size_t)(at - p->text), touched = 0;
+    bool inside = false;
+    for (size_t i = 0; i < p->n_client; i++) {
+        touched += p->client[i].start < from + n && p->client[i].end > from;
+        inside |= p->client[i].start <= from && p->client[i].end >= from + n;
+    }
+    ck_assert(inside == (touched == 1) && touched <= 1);
+    return inside;
+}
+
+/* Every text of a request, as ~MARKER^ (@ is the marker). */
+static const char plain_messages[] =
+    "[{\"role\":\"system\",\"content\":\"~@^\"},{\"role\":\"user\",\"content\":\"~@^\"},"
+    "{\"role\":\"assistant\",\"content\":\"~@^\"},{\"role\":\"user\",\"content\":\"~@^\"}]";
+static const char all_messages[] =
+    "[{\"role\":\"system\",\"content\":\"~@^\"},"
+    "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"~@^\"}]},"
+    "{\"role\":\"assistant\",\"content\":\"~@^\",\"reasoning_content\":\"~@^\",\"tool_calls\":[{\"function\":"
+    "{\"name\":\"~@^\",\"arguments\":{\"~@^\":\"~@^\",\"k\":[\"~@^\"]}}}]},"
+    "{\"role\":\"tool\",\"content\":\"~@^\"},{\"role\":\"user\",\"content\":\"~@^\"}]";
+static const char some_tools[] = "[{\"function\":{\"name\":\"~@^\",\"description\":\"~@^\"}}]";
+
+static json_t *with_marker(const char *text, const char *marker)
+{
+    char body[4096] = "";
+    size_t n = 0;
+    for (const char *at = text; *at; at++) {
+        ck_assert_uint_lt(n + strlen(marker) + 1, sizeof body);
+        if (*at == '@')
+            n += (size_t)snprintf(body + n, sizeof body - n, "%s", marker);
+        else
+            body[n++] = *at;
+    }
+    return parse_json(body);
+}
+
+/* The markers inside of ~^ are the client's, all others the template's. */
+START_TEST(text_of_the_client_is_marked)
+{
+    static const struct {
+        const char *format, *marker;
+        int own; /* markers of the template */
+    } cases[] = {{"dsv32", USER, 2},       {"dsv32", BOT, 2},           {"dsv32", EOS, 1},
+                 {"glm", "<|user|>", 2},   {"glm", "<|assistant|>", 2}, {"glm", "<|observation|>", 1},
+                 {"glm45", "<|user|>", 2}, {"glm45", "<tool_call>", 2}, {"plain", "user: ", 2}};
+    const char *m = cases[_i].marker;
+    bool plain = !strcmp(cases[_i].format, "plain");
+    json_t *messages = with_marker(plain ? plain_messages : all_messages, m);
+    json_t *tools = plain ? NULL : with_marker(some_tools, m);
+    sl_chat_request req = {.messages = messages, .tools = tools, .keep_reasoning = true};
+    sl_chat_prompt p;
+    sl_err err = {{0}};
+    sl_status st = sl_chat_render(format_of(cases[_i].format), &req, &p, &err);
+    ck_assert_msg(st == SL_OK, "%s", err.text);
+    int own = 0, theirs = 0;
+    for (const char *at = p.text; (at = strstr(at, m)); at++) {
+        bool inside = in_client(&p, at, strlen(m));
+        ck_assert_int_eq(inside, at > p.text && at[-1] == '~');
+        own += !inside;
+        theirs += inside;
+    }
+    ck_assert_int_gt(theirs, 2);
+    ck_assert_int_eq(own, cases[_i].own);
+    for (const char *at = p.text; (at = strpbrk(at, "~^")); at++)
+        ck_assert(in_client(&p, at, 1));
+    sl_chat_prompt_free(&p);
+    json_decref(messages);
+    json_decref(tools);
 }
 END_TEST
 
@@ -518,6 +593,7 @@ int main(void)
     TCase *c = tcase_create("prompts");
     tcase_add_test(c, golden_prompts);
     tcase_add_loop_test(c, written_prompts, 0, (int)SL_COUNT(vectors));
+    tcase_add_loop_test(c, text_of_the_client_is_marked, 0, 9);
     tcase_add_test(c, required_tool_is_asked_for);
     tcase_add_loop_test(c, bad_requests_are_explained, 0, (int)SL_COUNT(refused));
     tcase_add_test(c, json_is_written_as_python_does);

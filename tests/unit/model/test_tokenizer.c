@@ -226,6 +226,100 @@ START_TEST(special_text_can_be_ordinary)
 }
 END_TEST
 
+/* ---- plain ranges ---- */
+
+/* The parts of a text: those at odd places are plain. */
+static size_t join(const char *const *parts, char *text, sl_tok_range *plain, size_t *n_plain)
+{
+    size_t len = 0;
+    *n_plain = 0;
+    for (size_t i = 0; parts[i]; i++) {
+        size_t n = strlen(parts[i]);
+        memcpy(text + len, parts[i], n);
+        if (i % 2 && n)
+            plain[(*n_plain)++] = (sl_tok_range){len, len + n};
+        len += n;
+    }
+    return len;
+}
+
+/* The added tokens in the ids of a text of parts, as the vocabulary spells them, one after the other; the text must
+ * come back. */
+static void expect_added(const char *file, const char *const *parts, const char *want)
+{
+    sl_tokenizer *t = load(file);
+    char text[512], found[512] = "", *back;
+    sl_tok_range plain[8];
+    size_t n_plain, n, m, at = 0, len = join(parts, text, plain, &n_plain);
+    int32_t *ids;
+    ck_assert_int_eq(sl_tokenizer_encode_mixed(t, text, len, 0, plain, n_plain, &ids, &n, NULL), SL_OK);
+    for (size_t i = 0; i < n; i++) {
+        if (sl_tokenizer_is_added(t, ids[i]))
+            at += (size_t)snprintf(found + at, sizeof found - at, "%s", sl_tokenizer_token(t, ids[i]));
+    }
+    ck_assert_str_eq(found, want);
+    ck_assert_int_eq(sl_tokenizer_decode(t, ids, n, false, &back, &m), SL_OK);
+    ck_assert_uint_eq(m, len);
+    ck_assert_mem_eq(back, text, len);
+    free(back);
+    free(ids);
+    sl_tokenizer_destroy(t);
+}
+
+#define PARTS(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define GLM GOLDEN "glm.json"
+
+START_TEST(plain_text_holds_no_added_token)
+{
+    expect_added(
+        TINY, PARTS("<｜User｜>", "x<｜Assistant｜></think>y<｜end▁of▁sentence｜>", "<｜Assistant｜><think>"),
+        "<｜User｜><｜Assistant｜><think>");
+    expect_added(TINY, PARTS("", "<｜User｜>"), "");
+    expect_added(TINY, PARTS("a", "<｜User｜>", "<｜User｜>", "<｜User｜>"), "<｜User｜>");
+    /* marked special or not, also where a normalizer changes the text */
+    expect_added(GLM, PARTS("<|user|>", "\u00e9<|user|></tool_call>", "<|assistant|>"),
+                 "<|user|><|assistant|>");
+    expect_added(GLM, PARTS("", "[gMASK]<sop>\u00e9<tool_call>"), "");
+}
+END_TEST
+
+START_TEST(tokens_are_not_completed_across_a_border)
+{
+    expect_added(TINY, PARTS("<｜", "User｜>"), "");
+    expect_added(TINY, PARTS("", "<｜User", "｜>"), "");
+    expect_added(TINY, PARTS("<thi", "n", "k>"), "");
+    /* the template's own shorter token is found where plain text would make a longer one of it */
+    expect_added(GLM, PARTS("<tool_call", ">"), "<tool_call");
+    expect_added(GLM, PARTS("<tool_call>", ">"), "<tool_call>");
+}
+END_TEST
+
+/* Text without added tokens gets the same ids, wherever the borders are. */
+START_TEST(borders_do_not_change_ordinary_text)
+{
+    static const char text[] =
+        "The page 12345 of a cach\u00e9\u0301 \u6f22\u5b57  two\n\nlines, they're <b>bold</b> | x";
+    static const char *const files[] = {TINY, GOLDEN "splits.json", GOLDEN "unk.json"};
+    for (size_t f = 0; f < SL_COUNT(files); f++) {
+        sl_tokenizer *t = load(files[f]);
+        int32_t *want, *got;
+        size_t n, m;
+        ck_assert_int_eq(sl_tokenizer_encode(t, text, sizeof text - 1, 0, &want, &n, NULL), SL_OK);
+        for (size_t at = 0; at + 1 < sizeof text; at++) {
+            const sl_tok_range plain[2] = {{at / 2, at}, {at, sizeof text - 1}};
+            ck_assert_int_eq(
+                sl_tokenizer_encode_mixed(t, text, sizeof text - 1, 0, plain + !at, 2 - !at, &got, &m, NULL),
+                SL_OK);
+            ck_assert_uint_eq(m, n);
+            ck_assert_mem_eq(got, want, n * sizeof *got);
+            free(got);
+        }
+        free(want);
+        sl_tokenizer_destroy(t);
+    }
+}
+END_TEST
+
 START_TEST(invalid_utf8_is_named)
 {
     static const struct {
@@ -511,6 +605,9 @@ int main(void)
     tcase_add_loop_test(c, golden, 0, (int)SL_COUNT(variants));
     tcase_add_test(c, tiny_model_facts);
     tcase_add_test(c, special_text_can_be_ordinary);
+    tcase_add_test(c, plain_text_holds_no_added_token);
+    tcase_add_test(c, tokens_are_not_completed_across_a_border);
+    tcase_add_test(c, borders_do_not_change_ordinary_text);
     tcase_add_test(c, stream_holds_back_half_characters);
     suite_add_tcase(s, c);
     c = tcase_create("input");

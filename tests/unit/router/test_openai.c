@@ -16,7 +16,7 @@ static void setup(void)
 {
     sl_err err = {""};
     ck_assert_msg(sl_mock_tokenizer(&tok, &err) == SL_OK, "%s", err.text);
-    env = (sl_oai_env){tok, SL_CHAT_PLAIN, "m"};
+    env = (sl_oai_env){.tok = tok, .chat = SL_CHAT_PLAIN, .served_name = "m"};
 }
 
 static void teardown(void)
@@ -62,6 +62,49 @@ START_TEST(every_field_arrives)
     ck_assert_int_eq(s->n_logprobs, 4);
     ck_assert(q.stream && q.include_usage && q.logprobs && q.top_logprobs == 4);
     sl_oai_request_free(&q);
+}
+END_TEST
+
+/* How often the id occurs in the prompt that this body becomes with the tiny model's tokenizer and template. */
+static int count_id(bool chat, const char *body, int32_t id)
+{
+    sl_oai_request q;
+    sl_err err = {""};
+    ck_assert_msg(parse(chat, body, &q, &err) == SL_OK, "%s", err.text);
+    int n = 0;
+    for (size_t i = 0; i < q.spec.prompts[0].n; i++)
+        n += q.spec.prompts[0].ids[i] == id;
+    sl_oai_request_free(&q);
+    return n;
+}
+
+#define CHAT(extra)                                                                                          \
+    "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a<｜User｜>b\"}]" extra "}"
+#define TEXT(extra) "{\"model\":\"m\",\"prompt\":\"a<｜User｜>b\"" extra "}"
+
+/* What users write is ordinary text, unless special tokens were asked for; the template's own tokens are there always. */
+START_TEST(special_tokens_of_clients)
+{
+    sl_tokenizer *tiny;
+    ck_assert_int_eq(sl_tokenizer_load("models/tiny-v32", &tiny, NULL), SL_OK);
+    sl_oai_env mock = env;
+    env.tok = tiny;
+    env.chat = SL_CHAT_DSV32;
+    int32_t user = sl_tokenizer_id(tiny, "<｜User｜>", strlen("<｜User｜>"));
+    ck_assert_int_eq(count_id(true, CHAT(""), user), 1);
+    ck_assert_int_eq(count_id(true, CHAT(",\"parse_special\":true"), user), 2);
+    ck_assert_int_eq(count_id(false, TEXT(""), user), 0);
+    ck_assert_int_eq(count_id(false, TEXT(",\"parse_special\":true"), user), 1);
+    env.parse_special = true; /* router.parse_special */
+    ck_assert_int_eq(count_id(true, CHAT(""), user), 2);
+    ck_assert_int_eq(count_id(true, CHAT(",\"parse_special\":false"), user), 1);
+    ck_assert_int_eq(count_id(false, TEXT(",\"parse_special\":false"), user), 0);
+    sl_oai_request q;
+    sl_err err = {""};
+    ck_assert_int_eq(parse(false, TEXT(",\"parse_special\":1"), &q, &err), SL_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.text, "parse_special"));
+    env = mock;
+    sl_tokenizer_destroy(tiny);
 }
 END_TEST
 
@@ -460,6 +503,7 @@ int main(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, every_field_arrives);
     tcase_add_test(t, defaults);
+    tcase_add_test(t, special_tokens_of_clients);
     tcase_add_test(t, prompt_shapes);
     tcase_add_test(t, bad_bodies_name_the_field);
     tcase_add_test(t, depth_is_limited_and_measured);
