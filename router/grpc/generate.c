@@ -514,6 +514,7 @@ static void submit(generation *g, parse_job *j)
         st = set_output(g, j->q, s);
     if (!st)
         st = sl_group_submit(c->r, s, on_output, g, &g->group, &j->err);
+    c->retry_after_s = s->retry_after_s;
     if (st) {
         sl_front_count_refused(c->r, "generate", st);
         end_call(g, rpc_code_of(st), j->err.text);

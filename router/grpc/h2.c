@@ -70,6 +70,19 @@ bool h2_stream_finished(const h2_stream *s)
         (uint8_t *)(name), (uint8_t *)(value), strlen(name), strlen(value), NGHTTP2_NV_FLAG_NONE             \
     }
 
+enum { MAX_TRAILERS = 3 };
+
+static size_t fill_trailers(const h2_stream *s, nghttp2_nv *nv)
+{
+    size_t n = 0;
+    nv[n++] = (nghttp2_nv)NV("grpc-status", s->status);
+    if (s->message)
+        nv[n++] = (nghttp2_nv)NV("grpc-message", s->message);
+    if (s->pushback[0])
+        nv[n++] = (nghttp2_nv)NV("grpc-retry-pushback-ms", s->pushback);
+    return n;
+}
+
 static void drop_taken(h2_stream *s)
 {
     memmove(s->out.data, s->out.data + s->taken, s->out.len - s->taken);
@@ -105,8 +118,8 @@ static ssize_t on_pull(nghttp2_session *session, int32_t id, uint8_t *buf, size_
         sl_sb_free(&s->out);
     if (s->finishing) {
         *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
-        nghttp2_nv nv[] = {NV("grpc-status", s->status), NV("grpc-message", s->message ? s->message : "")};
-        nghttp2_submit_trailer(session, id, nv, s->message ? 2 : 1);
+        nghttp2_nv nv[MAX_TRAILERS];
+        nghttp2_submit_trailer(session, id, nv, fill_trailers(s, nv));
     }
     return (ssize_t)n;
 }
@@ -158,7 +171,8 @@ size_t h2_stream_waiting(const h2_stream *s)
     return s->out.len - s->taken;
 }
 
-void h2_stream_finish(h2_stream *s, const char *grpc_status, const char *grpc_message)
+void h2_stream_finish(h2_stream *s, const char *grpc_status, const char *grpc_message,
+                      const char *pushback_ms)
 {
     if (s->finishing)
         return;
@@ -166,12 +180,12 @@ void h2_stream_finish(h2_stream *s, const char *grpc_status, const char *grpc_me
     if (s->out.len == s->taken)
         s->progress_ns = sl_now_ns();
     snprintf(s->status, sizeof s->status, "%s", grpc_status);
+    snprintf(s->pushback, sizeof s->pushback, "%s", pushback_ms ? pushback_ms : "");
     s->message = grpc_message && *grpc_message ? strdup(grpc_message) : NULL;
     if (!s->responded) { /* trailers only */
         s->responded = true;
-        nghttp2_nv nv[] = {NV(":status", "200"), NV("content-type", "application/grpc"),
-                           NV("grpc-status", s->status), NV("grpc-message", s->message ? s->message : "")};
-        nghttp2_submit_response(s->conn->session, s->id, nv, s->message ? 4 : 3, NULL);
+        nghttp2_nv nv[2 + MAX_TRAILERS] = {NV(":status", "200"), NV("content-type", "application/grpc")};
+        nghttp2_submit_response(s->conn->session, s->id, nv, 2 + fill_trailers(s, nv + 2), NULL);
         h2_mark(s->conn);
         return;
     }

@@ -52,7 +52,7 @@ struct h2_stream {
     void *user;
     sl_strbuf out;
     size_t taken;
-    char status[8], *message;
+    char status[8], pushback[16], *message;
     uint64_t progress_ns; /* the peer last took output, or none waited */
     bool begun, responded, finishing, deferred;
     bool complete; /* the peer has sent everything */

@@ -1,6 +1,7 @@
 /*
  * The method table and what all calls share. Framing: each message is a flag byte (compressed: refused) and a
- * 32-bit big-endian length. Errors go as grpc-status and a percent-encoded grpc-message in the trailers.
+ * 32-bit big-endian length. Errors go as grpc-status and a percent-encoded grpc-message in the trailers; those that pass
+ * also say when to try again, in the field that clients with a retry policy obey.
  */
 #include "router/grpc/rpc.h"
 
@@ -96,17 +97,28 @@ static void percent_encode(const char *text, char *out, size_t cap)
     out[n] = 0;
 }
 
+/* "" for codes after which a retry is not the server's to advise. */
+static void pushback(const rpc_call *c, rpc_code code, char *out, size_t cap)
+{
+    out[0] = 0;
+    if (code != RPC_RESOURCE_EXHAUSTED && code != RPC_UNAVAILABLE)
+        return;
+    uint32_t s = c->retry_after_s ? c->retry_after_s : sl_cluster_retry_after_s(c->r);
+    snprintf(out, cap, "%ld", c->hopeless ? -1l : 1000l * s);
+}
+
 void rpc_finish(rpc_call *c, rpc_code code, const char *text)
 {
     if (c->finished)
         return;
     c->finished = true;
-    char status[8], message[1024];
+    char status[8], retry[16], message[1024];
     snprintf(status, sizeof status, "%d", (int)code);
     percent_encode(text ? text : "", message, sizeof message);
     const char *method = c->m ? strrchr(c->m->path, '/') + 1 : "unknown";
     sl_router_stats_grpc(c->g->stats, method, code_name(code));
-    h2_stream_finish(c->s, status, message);
+    pushback(c, code, retry, sizeof retry);
+    h2_stream_finish(c->s, status, message, retry);
 }
 
 bool rpc_send(rpc_call *c, const ProtobufCMessage *m)
@@ -126,6 +138,7 @@ bool rpc_send(rpc_call *c, const ProtobufCMessage *m)
     h2_stream_respond(c->s, "application/grpc");
     bool ok = h2_stream_write(c->s, buf, n + 5);
     free(buf);
+    c->hopeless |= !ok;
     if (!ok)
         rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "the client does not read its stream");
     return ok;
@@ -250,6 +263,7 @@ static size_t max_message(const rpc_call *c)
 
 static void too_large(rpc_call *c)
 {
+    c->hopeless = true;
     rpc_finish(c, RPC_RESOURCE_EXHAUSTED,
                c->m->max_bytes ? "the message is too large for this method"
                                : "the message exceeds router.max_body_bytes");

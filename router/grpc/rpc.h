@@ -56,6 +56,8 @@ struct rpc_call {
     sl_caller caller;
     uint64_t deadline_ns, arrival_ns;
     uint64_t held;                 /* of the budget */
+    uint32_t retry_after_s;        /* of a refusal; 0: an estimate */
+    bool hopeless;                 /* refused for what the same call would always be refused for */
     bool finished, counted, whole; /* whole: the client has sent everything */
     void *user;                    /* of the method */
 };
@@ -83,7 +85,8 @@ size_t rpc_method_count(void);
 
 /* Sends one message; false when the client does not read (the call is finished then). */
 bool rpc_send(rpc_call *c, const ProtobufCMessage *m);
-/* Ends the call. text may be NULL. */
+/* Ends the call. text may be NULL. RESOURCE_EXHAUSTED and UNAVAILABLE carry grpc-retry-pushback-ms: when to try again, or
+ * -1 when that is no use. */
 void rpc_finish(rpc_call *c, rpc_code code, const char *text);
 /* A unary answer: message, then OK. */
 void rpc_answer(rpc_call *c, const ProtobufCMessage *m);

@@ -45,11 +45,25 @@ def test_rates_and_rights(cluster):
     refused = post(c, SMALL)
     assert refused.status_code == 429 and 1 <= int(refused.headers["Retry-After"]) <= 60, refused.text
     assert post(c, CHAT).status_code == 200            # the others do not notice
+    with c.channel() as channel:                       # over gRPC it is told the same
+        small = (("authorization", f"Bearer {SMALL}"),)
+        with pytest.raises(grpc.RpcError) as e:
+            list(c.stub(channel).Generate(c.request(real.prompt("tenant", 20), 4), timeout=60, metadata=small))
+        assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert 1000 <= int(dict(e.value.trailing_metadata())["grpc-retry-pushback-ms"]) <= 60000
+        with pytest.raises(grpc.RpcError) as e:        # what never passes is not to be tried again
+            c.stub(channel).Abort(clients.protocol()[0].AbortRequest(request_id="x" * 70000), timeout=60, metadata=small)
+        assert e.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert dict(e.value.trailing_metadata())["grpc-retry-pushback-ms"] == "-1"
+        with pytest.raises(grpc.RpcError) as e:        # errors that a retry does not mend say nothing
+            list(c.stub(channel).Generate(c.request(real.prompt("tenant", 600), 4), timeout=60, metadata=small))
+        assert e.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "grpc-retry-pushback-ms" not in dict(e.value.trailing_metadata())
     bearer = {"Authorization": f"Bearer {CHAT}"}
     assert requests.get(c.http + "/workers", headers=bearer, timeout=30).status_code == 403
     assert c.get("/workers").status_code == 200
     text = c.get("/metrics").text
-    assert real.metric(text, "sluice_tenant_calls_total", 'tenant="small",result="refused"') == 3
+    assert real.metric(text, "sluice_tenant_calls_total", 'tenant="small",result="refused"') == 5
     assert real.metric(text, "sluice_tenant_tokens_total", 'tenant="small",kind="output"') == 8
     _, _, common = clients.protocol()
     with c.channel() as channel:
