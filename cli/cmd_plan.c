@@ -8,6 +8,7 @@
 #include "cli/model_args.h"
 #include "cli/plan_layers.h"
 #include "engine/plan.h"
+#include "model/checkpoint.h"
 
 #define ASSUMED_GPU (139ull << 30) /* the usable memory of an H200 */
 
@@ -124,7 +125,7 @@ int sl_cmd_plan(int argc, char **argv)
     if (in.host_bytes == 0)
         in.host_bytes = host_memory() / 4 * 3;
     if (in.weight_bytes == UINT64_MAX)
-        in.weight_bytes = sl_local_weight_bytes(dir);
+        in.weight_bytes = sl_checkpoint_file_bytes(dir);
     if (in.reserve_bytes == UINT64_MAX)
         in.reserve_bytes = in.gpu_bytes / 16;
     return run_plan(dir, &m, &in, known, json, &layers);

@@ -11,8 +11,8 @@
 
 typedef struct sl_cli_verify_opts {
     const char *dir, *backend;
-    int32_t tokens, steps, chunk, hot_rows, tail_rows,
-        threads;                            /* tokens, hot_rows: 0 derives them from index_topk */
+    int32_t tokens, hot_rows; /* 0: derived from index_topk */
+    int32_t steps, chunk, tail_rows, threads;
     const char *indexer, *row_format, *act; /* names; NULL or "auto": chosen by the checkpoint */
     uint64_t seed;
 } sl_cli_verify_opts;

@@ -1,10 +1,9 @@
 /* See checkpoint.h. */
 #include "local/checkpoint.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
+
+#include "model/checkpoint.h"
 
 const char *const sl_local_act_names[] = {"f32", "bf16", NULL};
 
@@ -24,7 +23,7 @@ sl_status sl_local_checkpoint_read(const char *dir, const char *indexer, const c
     if (!rows && !is_auto(row_format))
         return sl_fail_unknown(err, "row format", row_format, sl_row_format_names());
     SL_TRY(sl_model_config_load(dir, &c.cfg, err));
-    c.has_weights = sl_local_weight_bytes(dir) > 0;
+    c.has_weights = sl_checkpoint_file_bytes(dir) > 0;
     if (c.has_weights)
         SL_TRY(sl_model_stored_dtype(dir, &c.stored, err));
     sl_model_auto_formats(&c.cfg, c.stored, &c.index_format, &c.row_format);
@@ -47,19 +46,4 @@ sl_status sl_local_act_find(const char *name, sl_dtype stored, sl_dtype *out, sl
     else
         return sl_fail_unknown(err, "activations", name, sl_local_act_names);
     return SL_OK;
-}
-
-uint64_t sl_local_weight_bytes(const char *dir)
-{
-    uint64_t bytes = 0;
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        const char *dot = strrchr(e->d_name, '.');
-        struct stat sb;
-        if (dot && strcmp(dot, ".safetensors") == 0 && fstatat(dirfd(d), e->d_name, &sb, 0) == 0)
-            bytes += (uint64_t)sb.st_size;
-    }
-    if (d)
-        closedir(d);
-    return bytes;
 }

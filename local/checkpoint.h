@@ -29,7 +29,4 @@ extern const char *const sl_local_act_names[];
 /* name: "f32" or "bf16"; "auto" or NULL chooses F32 for weights stored as F32, else BF16. */
 sl_status sl_local_act_find(const char *name, sl_dtype stored, sl_dtype *out, sl_err *err);
 
-/* The bytes of all *.safetensors files of a directory; 0 when there are none. */
-uint64_t sl_local_weight_bytes(const char *dir);
-
 #endif

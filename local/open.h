@@ -14,10 +14,10 @@
 
 typedef struct sl_local_opts {
     const char *dir; /* of the checkpoint; not used with synthetic */
-    const sl_synthetic_opts
-        *synthetic;      /* not NULL: random weights for l->checkpoint.cfg instead of those of dir */
-    const char *backend; /* a name of sl_backend_names() */
-    const char *act;     /* dtype of the activations, see sl_local_act_find() */
+    /* Not NULL: random weights for l->checkpoint.cfg instead of the weights of dir. */
+    const sl_synthetic_opts *synthetic;
+    const char *backend;           /* a name of sl_backend_names() */
+    const char *act;               /* dtype of the activations, see sl_local_act_find() */
     const sl_algo_desc *algorithm; /* whose planes the store has; NULL: dsa */
     const char *layout;            /* of the host store, see sl_choose_layout() */
     int32_t threads;               /* of the cpu backend; 0: all cores */

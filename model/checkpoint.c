@@ -3,12 +3,14 @@
  */
 #include "model/checkpoint.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define MAX_SHARDS 4096
 #define MAX_JSON_BYTES (256u << 20)
@@ -284,4 +286,19 @@ sl_ck_tensor *sl_checkpoint_find(sl_checkpoint *ck, const char *name)
 const char *sl_checkpoint_dir(const sl_checkpoint *ck)
 {
     return ck->dir;
+}
+
+uint64_t sl_checkpoint_file_bytes(const char *dir)
+{
+    uint64_t bytes = 0;
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        const char *dot = strrchr(e->d_name, '.');
+        struct stat sb;
+        if (dot && strcmp(dot, ".safetensors") == 0 && fstatat(dirfd(d), e->d_name, &sb, 0) == 0)
+            bytes += (uint64_t)sb.st_size;
+    }
+    if (d)
+        closedir(d);
+    return bytes;
 }

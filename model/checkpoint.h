@@ -30,6 +30,9 @@ sl_ck_tensor *sl_checkpoint_at(sl_checkpoint *ck, size_t i);
 sl_ck_tensor *sl_checkpoint_find(sl_checkpoint *ck, const char *name);
 const char *sl_checkpoint_dir(const sl_checkpoint *ck);
 
+/* The bytes of all *.safetensors files of a directory; 0 when it has none. */
+uint64_t sl_checkpoint_file_bytes(const char *dir);
+
 /* A whole file in memory (malloc'ed, NUL-terminated), at most `limit` bytes. */
 sl_status sl_read_file(const char *path, size_t limit, char **out, size_t *n, sl_err *err);
 

@@ -1,4 +1,4 @@
-/* See copier.h. Batches that are in the mailbox at the same time are enqueued together and synchronized once. */
+/* See copier.h. The batches that the mailbox holds at one time are enqueued together and synchronized once. */
 #include "prefill/copier.h"
 
 #include <pthread.h>
@@ -28,7 +28,7 @@ struct sl_copier {
 
 /* ---- batches ---- */
 
-/* Adds a piece to the run c when it continues it: the second piece sets the pitches, later ones must keep them. */
+/* Adds a piece to the run c if it continues the run: the second piece sets the pitches, later ones must match them. */
 static bool continues(sl_copy *c, const uint8_t *src, const uint8_t *dst, size_t bytes)
 {
     const uint8_t *last_src = c->src + (c->n - 1) * c->src_pitch,
@@ -63,16 +63,16 @@ bool sl_copier_add(sl_copier_mail *m, const sl_span *s, uint8_t *there)
 
 /* ---- thread ---- */
 
-static sl_status copy_all(sl_copier *c, const sl_copier_mail *m, sl_err *err)
+sl_status sl_copier_enqueue(sl_backend *be, const sl_copier_mail *m, sl_err *err)
 {
-    sl_status st = SL_OK;
-    for (int i = 0; i < m->n && st == SL_OK; i++) {
+    for (int i = 0; i < m->n; i++) {
         const sl_copy *k = &m->copy[i];
-        st = k->n == 1
-                 ? sl_be_copy(c->be, k->dst, k->src, k->bytes, err)
-                 : sl_be_copy_2d(c->be, k->dst, k->dst_pitch, k->src, k->src_pitch, k->bytes, k->n, err);
+        if (k->n == 1)
+            SL_TRY(sl_be_copy(be, k->dst, k->src, k->bytes, err));
+        else
+            SL_TRY(sl_be_copy_2d(be, k->dst, k->dst_pitch, k->src, k->src_pitch, k->bytes, k->n, err));
     }
-    return st;
+    return SL_OK;
 }
 
 static sl_status register_arena(sl_copier *c, const sl_copier_mail *m, sl_err *err)
@@ -80,10 +80,9 @@ static sl_status register_arena(sl_copier *c, const sl_copier_mail *m, sl_err *e
     void *base = sl_direct_base(m->direct);
     if (c->n_registered == MAX_REGISTERED)
         return sl_fail(err, SL_ERR_EXHAUSTED, "%d arenas are registered", MAX_REGISTERED);
-    sl_status st = sl_be_host_register(c->be, base, sl_direct_bytes(m->direct), err);
-    if (st == SL_OK)
-        c->registered[c->n_registered++] = base;
-    return st;
+    SL_TRY(sl_be_host_register(c->be, base, sl_direct_bytes(m->direct), err));
+    c->registered[c->n_registered++] = base;
+    return SL_OK;
 }
 
 static void let_go(sl_copier *c, sl_copier_mail *m)
@@ -111,7 +110,8 @@ static void run_one(sl_copier *c, sl_copier_mail *m)
     else if (c->open_status != SL_OK)
         err = c->open_err;
     else
-        m->status = m->what == SL_COPIER_REGISTER ? register_arena(c, m, &err) : copy_all(c, m, &err);
+        m->status =
+            m->what == SL_COPIER_REGISTER ? register_arena(c, m, &err) : sl_copier_enqueue(c->be, m, &err);
     if (m->status != SL_OK)
         snprintf(m->why, sizeof m->why, "%.199s", err.text);
 }

@@ -1,13 +1,13 @@
 /*
- * Copier: a thread with a backend instance of its own, which copies rows from the device straight into decode
- * workers' memory while the engine computes. The instance has its own stream, which the copy engine serves: neither
- * this stream nor the engine's waits for the other.
+ * Copier: a thread with its own backend instance, which copies rows from the device directly into the memory of decode
+ * workers while the engine computes. The instance has its own stream, which the copy engine of the device serves;
+ * neither this stream nor that of the engine waits for the other.
  *
- * Its requests are mails: register a mapped arena with the device, copy a batch, release an arena. When one is done,
- * its mail is posted back to the worker's transport thread (PM_COPIED). The poster of a batch holds the right to
+ * Its requests are mails: register a mapped arena with the device, copy a batch, release an arena. When a request is
+ * done, its mail is posted back to the worker's transport thread (PM_COPIED). The poster of a batch has the right to
  * write (worker/direct.h) until the batch has come back.
  *
- * Lifetime: created before the worker starts; stopped before the worker is, destroyed after.
+ * Lifetime: created before the worker starts, stopped before the worker stops, destroyed after that.
  */
 #ifndef SL_PREFILL_COPIER_H
 #define SL_PREFILL_COPIER_H
@@ -21,7 +21,7 @@ enum { SL_COPIES = 64 };
 
 typedef enum { SL_COPIER_REGISTER, SL_COPIER_COPY, SL_COPIER_LET_GO, SL_COPIER_STOP } sl_copier_what;
 
-/* n pieces of `bytes` each; on either side one begins a pitch after the one before. */
+/* n pieces of `bytes` each. On both sides, each piece begins one pitch after the piece before it. */
 typedef struct sl_copy {
     uint8_t *dst;
     const uint8_t *src;
@@ -31,9 +31,9 @@ typedef struct sl_copy {
 typedef struct sl_copier_mail {
     sl_wmail mail;
     sl_copier_what what;
-    sl_worker *worker;           /* its transport thread gets the mail back */
-    struct sl_prefill_job *job;  /* the poster's; COPY */
-    struct sl_decode_peer *peer; /* the poster's */
+    sl_worker *worker;           /* whose transport thread gets the mail back */
+    struct sl_prefill_job *job;  /* for the poster; COPY only */
+    struct sl_decode_peer *peer; /* for the poster */
     sl_direct *direct;           /* REGISTER, LET_GO: detached by the copier */
     sl_status status;            /* answer */
     char why[200];
@@ -44,18 +44,24 @@ typedef struct sl_copier_mail {
 
 typedef struct sl_copier sl_copier;
 
-/* kind: of the mail that goes back. The backend is opened on the thread, with the first mail; if that fails,
- * every mail comes back with the reason. */
+/*
+ * kind: the kind of the mails that come back. The thread opens the backend when the first mail arrives; if that fails,
+ * every mail comes back with the reason.
+ */
 sl_status sl_copier_create(const char *backend, const sl_backend_opts *opts, int kind, sl_copier **out,
                            sl_err *err);
 void sl_copier_post(sl_copier *c, sl_copier_mail *m);
 /* Finishes what was posted before, then ends the thread. */
 void sl_copier_stop(sl_copier *c);
-/* After stop. Mails that were posted after it are given to `drop`. NULL is fine. */
+/* To be called after stop. Mails that were posted after it are passed to `drop`. c may be NULL. */
 void sl_copier_destroy(sl_copier *c, void (*drop)(void *arg, sl_copier_mail *m), void *arg);
 
-/* Adds a span whose local side is device memory; spans at a constant pitch on both sides become one strided copy.
- * there: where the span's remote address is mapped. False: the batch is full. */
+/*
+ * Adds a span whose local side is device memory; spans at a constant pitch on both sides become one strided copy.
+ * there: the address at which the remote side of the span is mapped. False: the batch is full.
+ */
 bool sl_copier_add(sl_copier_mail *m, const sl_span *s, uint8_t *there);
+/* Enqueues the copies of a batch on the stream of be. The copier's thread calls it; `sluice bench ship` does, too. */
+sl_status sl_copier_enqueue(sl_backend *be, const sl_copier_mail *m, sl_err *err);
 
 #endif

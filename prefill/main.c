@@ -1,4 +1,4 @@
-/* The prefill process: parts from the config, then serve. */
+/* The main function of a prefill worker: makes the parts from the configuration, then serves. */
 #include "prefill/prefill.h"
 
 #include "base/log.h"
@@ -17,10 +17,12 @@ sl_status sl_prefill_main(const sl_config *cfg, const sl_worker_launch *launch, 
                          .drain_ms = (uint32_t)cfg->cluster.dead_after_ms};
     sl_prefill *p = NULL;
     sl_status st = sl_prefill_create(&o, &p, err);
-    if (st == SL_OK)
-        st = sl_prefill_run(p, stop, (uint32_t)cfg->router.drain_timeout_ms, err);
+    if (st != SL_OK)
+        goto destroy;
+    st = sl_prefill_run(p, stop, (uint32_t)cfg->router.drain_timeout_ms, err);
+destroy:
     sl_log(SL_LOG_INFO, "prefill", "stopped", "status=%s", sl_status_name(st));
-    sl_prefill_destroy(p);
+    sl_prefill_destroy(p); /* NULL if create failed */
     sl_parts_destroy(&parts);
     return st;
 }

@@ -1,4 +1,4 @@
-/* See order.h. The time is quadratic in the prompts that end in one step; a chunk has room for few of them. */
+/* See order.h. The time is quadratic in the number of prompts that end in one step, which is small in one chunk. */
 #include "prefill/order.h"
 
 #include <stddef.h>
@@ -7,7 +7,7 @@
 
 enum { PAGE = SL_PAGE_TOKENS };
 
-/* The tokens that a budget allows a prompt: all that it still needs, or whole pages. */
+/* The number of tokens that a prompt gets from a budget: all that it still needs, or else whole pages. */
 static int32_t portion(int32_t left, int32_t budget)
 {
     if (left <= budget)

@@ -1,4 +1,4 @@
-/* See path.h: the list of paths and the choice among them. */
+/* See path.h: the list of paths, and the choice of one. */
 #include "prefill/path.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 #include "prefill/prefill_impl.h"
 
-/* In the order in which `auto` tries them. */
+/* The order is that in which `auto` tries the paths. */
 static const sl_ship_path *const paths[] = {&sl_path_direct, &sl_path_gpu, &sl_path_staging};
 
 static bool wanted(const sl_prefill *p, const sl_ship_path *path)
@@ -51,7 +51,7 @@ void sl_paths_close(sl_prefill *p)
     free(p->dev_memory);
 }
 
-/* why: the reason that an earlier one was not possible, or "". */
+/* why: the reason why an earlier path was not possible, or "". */
 static void take(sl_prefill *p, sl_decode_peer *d, const sl_ship_path *path, const char *why)
 {
     char named[64];

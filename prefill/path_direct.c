@@ -1,11 +1,11 @@
 /*
- * The direct path (worker/direct.h): copies into the decode worker's arena, which is mapped here.
+ * The direct path (worker/direct.h): copies into the decode worker's arena, which this process has mapped.
  *
- * There are two kinds of copies. Rows that were just computed are copied from device memory by the copier's
- * thread, once it has registered the mapping with the device. Before that, and for pages of the own cache, the
- * transport thread copies from the own arena, at most DIRECT_TURN bytes between two looks at its messages.
- * Either way a span counts as in flight until it has landed, so DRAINED and COMMIT are true when they are sent.
- * A mapping lives until the connection is closed and the copier has given every batch back.
+ * There are two kinds of copies. The copier's thread copies rows that were just computed from device memory, as soon as
+ * it has registered the mapping with the device. Before that, and for pages of the own cache, the transport thread
+ * copies from the own arena, at most DIRECT_TURN bytes before it handles its messages again. In both cases a span
+ * counts as in flight until it has landed, so DRAINED and COMMIT are true when they are sent. A mapping lasts until the
+ * connection is closed and every batch has come back from the copier.
  */
 #include "prefill/path.h"
 
@@ -14,7 +14,7 @@
 
 #include "prefill/prefill_impl.h"
 
-enum { WINDOW_BATCHES = 32 /* at the copier, per connection */ };
+enum { WINDOW_BATCHES = 32 /* largest number of batches of a connection that the copier holds */ };
 
 /* ---- mails to the copier ---- */
 
@@ -46,7 +46,7 @@ static void give_mail(sl_prefill *p, sl_copier_mail *m)
 
 /* ---- opening and closing ---- */
 
-/* The copier, when the engine's rows are in device memory. */
+/* Creates the copier, if the engine's rows are in device memory. */
 static sl_status direct_prepare(sl_prefill *p, sl_err *err)
 {
     SL_TRY(sl_path_find_device_layers(p, err));
@@ -60,11 +60,11 @@ static sl_status direct_open(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer
     (void)p;
     if (!w->direct.len)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "the decode worker does not offer it: another host, or its log says why");
+                       "the decode worker does not offer it: it runs on another host, or its log says why");
     return sl_direct_attach(w->direct.data, w->direct.len, w->arena_bytes, &d->direct.map, err);
 }
 
-/* Asks the copier to make the mapping reachable for the device. Without a copier the transport thread copies. */
+/* Asks the copier to register the mapping with the device. Without a copier the transport thread copies. */
 static void direct_opened(sl_prefill *p, sl_decode_peer *d)
 {
     sl_copier_mail *m = p->copier ? take_mail(p, SL_COPIER_REGISTER, d) : NULL;
@@ -76,11 +76,11 @@ static void direct_opened(sl_prefill *p, sl_decode_peer *d)
 
 static bool direct_close(sl_prefill *p, sl_decode_peer *d)
 {
-    if (d->direct.batches) /* the last one that comes back closes again */
+    if (d->direct.batches) /* called again when the last batch comes back */
         return false;
     sl_copier_mail *m = d->direct.registered ? take_mail(p, SL_COPIER_LET_GO, d) : NULL;
     if (m)
-        sl_copier_post(p->copier, m); /* the copier detaches it too */
+        sl_copier_post(p->copier, m); /* the copier also detaches the mapping */
     else
         sl_direct_detach(d->direct.map);
     d->direct.map = NULL;
@@ -111,19 +111,19 @@ static bool begin(const sl_prefill *p, sl_decode_peer *d)
     return true;
 }
 
-/* Fills a batch from the open layer, until either of them ends. */
+/* Moves spans of the open layer into a batch until the layer ends or the batch is full. */
 static void fill(sl_copier_mail *m, sl_ship_cursor *c, const sl_decode_peer *d)
 {
     sl_span s;
     while (sl_cursor_next(c, &s)) {
         if (!sl_copier_add(m, &s, place(d, &s))) {
-            sl_cursor_hold(c, &s); /* first of the next batch */
+            sl_cursor_hold(c, &s); /* the next batch begins with it */
             return;
         }
     }
 }
 
-/* Rows in device memory: one batch to the copier. */
+/* For rows in device memory: posts one batch to the copier. */
 static sl_status post_batch(sl_prefill *p, sl_prefill_job *j)
 {
     sl_decode_peer *d = j->ship.peer;
@@ -147,7 +147,7 @@ static sl_status post_batch(sl_prefill *p, sl_prefill_job *j)
     return SL_OK;
 }
 
-/* Rows in the own arena: one span, now. */
+/* For rows in the own arena: copies one span at once. */
 static sl_status copy_span(sl_prefill *p, sl_prefill_job *j)
 {
     sl_decode_peer *d = j->ship.peer;
@@ -159,7 +159,7 @@ static sl_status copy_span(sl_prefill *p, sl_prefill_job *j)
         return SL_INPROGRESS;
     p->direct_left -= s.bytes;
     uint8_t *there = place(d, &s);
-    if (pull) { /* the ticket pins these pages; checksums tell if it does not any more */
+    if (pull) { /* the ticket pins these pages; if it no longer does, the checksums show it */
         memcpy(s.local, there, (size_t)s.bytes);
     } else {
         if (!begin(p, d))
@@ -188,7 +188,7 @@ const sl_ship_path sl_path_direct = {.way = &sl_shipping_direct,
                                      .post = direct_post,
                                      .close = direct_close};
 
-/* ---- what the copier gives back ---- */
+/* ---- mails that come back from the copier ---- */
 
 static void registered(sl_decode_peer *d, const sl_copier_mail *m)
 {
@@ -198,7 +198,7 @@ static void registered(sl_decode_peer *d, const sl_copier_mail *m)
            d->direct.registered ? "its store is registered with the device" : m->why);
 }
 
-/* The job is still there: a shipment is not OVER while a batch of it is in flight. */
+/* The job still exists: a shipment is not OVER while one of its batches is in flight. */
 static void copied(sl_prefill *p, sl_decode_peer *d, const sl_copier_mail *m)
 {
     sl_prefill_job *j = m->job;

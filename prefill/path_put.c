@@ -1,7 +1,7 @@
 /*
- * Paths by puts and gets of the transport. staging: from the own arena, always possible. gpu: rows that were
- * just computed are put from device memory, which the worker registered at its start; everything else as
- * staging.
+ * The paths that use puts and gets of the transport. staging puts from the own arena and is always possible. gpu puts
+ * rows that were just computed from device memory, which the worker has registered at its start, and everything else
+ * like staging.
  */
 #include "prefill/path.h"
 
@@ -51,7 +51,7 @@ static sl_status get_span(sl_prefill *p, sl_prefill_job *j, sl_tp_mem *mem, cons
     return SL_OK;
 }
 
-/* The memory that the span begins in. A span that goes on from one device pool into the next is cut at its end. */
+/* The memory that the span begins in. A span that continues in the next device pool is cut at the end of the first. */
 static sl_tp_mem *memory_of(sl_prefill *p, const sl_prefill_job *j, sl_span *s)
 {
     if (!j->ship.map.dev)
@@ -92,7 +92,7 @@ static sl_status open_always(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer
     return SL_OK;
 }
 
-/* Lists the device memory that the transport must be able to put from. sl_worker_start refuses where it cannot. */
+/* Lists the device memory that puts read from. sl_worker_start() fails if the transport cannot register it. */
 static sl_status gpu_prepare(sl_prefill *p, sl_err *err)
 {
     SL_TRY(sl_path_find_device_layers(p, err));

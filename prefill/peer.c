@@ -44,7 +44,7 @@ sl_decode_peer *sl_peer_get(sl_prefill *p, uint32_t router, const sl_msg_prefill
     return d;
 }
 
-/* Not while operations use it: then it is released when the close has cancelled them. */
+/* Releases the key, unless operations use it; then this is called again when the close has cancelled them. */
 static void release_key(sl_decode_peer *d)
 {
     sl_tp_rkey_release(d->rkey);
@@ -93,7 +93,7 @@ void sl_peer_connected(sl_prefill *p, sl_wep *ep, sl_status st, const char *why)
 static sl_status adopt(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_welcome *w, sl_err *err)
 {
     if (w->epoch != d->epoch)
-        return sl_fail(err, SL_ERR_STALE, "it is in another session than the ticket");
+        return sl_fail(err, SL_ERR_STALE, "its session is not that of the ticket");
     SL_TRY(sl_geometry_read(w->geometry.data, w->geometry.len, &d->geo, err));
     SL_TRY(sl_geometry_compatible(p->geo, &d->geo, err));
     if (!w->total_pages || w->arena_bytes / (uint64_t)d->geo.page_bytes < w->total_pages)
@@ -151,7 +151,7 @@ void sl_peer_failed(sl_prefill *p, sl_wep *ep, sl_status st, const char *why)
     sl_peer_drop(p, sl_wep_user(ep), st, why);
 }
 
-/* True when it was in the list. */
+/* Removes d from the list; true if it was there. */
 static bool unlink_from(sl_decode_peer **list, sl_decode_peer *d)
 {
     for (sl_decode_peer **at = list; *at; at = &(*at)->next) {

@@ -1,16 +1,17 @@
 /*
- * Decode peer: a connection to a decode worker, on behalf of one router. Made when the first request of that router for
- * it comes, one per (session with the router, address, worker id, epoch), and kept while it works and the session lasts.
- * So two routers that use the same pair of workers have a connection each, and what ends one does not touch the other.
+ * Decode peer: a connection to a decode worker on behalf of one router. It is made when the first request of that
+ * router for that worker arrives, one for each (session with the router, address, worker id, epoch), and kept until it
+ * fails or the session ends. So two routers that use the same pair of workers have separate connections, and the end of
+ * one does not affect the other.
  *
- * PEER_HELLO is answered by PEER_WELCOME with the arena's address, size, geometry and key; nothing is posted
- * before that. A decode worker of another epoch than the ticket's is another session: its tickets are gone, and
- * the jobs fail as stale.
+ * The decode worker answers PEER_HELLO by PEER_WELCOME, which contains address, size, geometry and key of the arena;
+ * nothing is posted before that. If the epoch of the decode worker differs from that of the ticket, the ticket belongs
+ * to an earlier session and no longer exists, and the jobs fail as stale.
  *
  *     CONNECTING ──PEER_WELCOME──▶ UP ──error, refusal, timeout──▶ CLOSING ──closed──▶ CLOSED ──▶ freed
  *          └───────────────────────error, refusal, timeout────────────┘
  *
- * From CLOSING on no operation is posted. CLOSED lasts while its path still uses it (batches at the copier).
+ * In CLOSING and CLOSED no operation is posted. A CLOSED peer is kept while its path uses it (batches at the copier).
  * Transport thread.
  */
 #ifndef SL_PREFILL_PEER_H
@@ -34,22 +35,22 @@ struct sl_decode_peer {
     uint64_t epoch;     /* of its session with that router */
     sl_peer_state state;
     uint64_t hello_deadline_ns; /* for PEER_WELCOME; UINT64_MAX: none */
-    uint64_t progress_ns;       /* of the last completion, or of the first post after none was in flight */
-    uint32_t in_flight;         /* of all shipments */
-    /* from PEER_WELCOME */
+    uint64_t progress_ns;       /* time of the last completion, or of a post when nothing was in flight */
+    uint32_t in_flight;         /* operations of all shipments */
+    /* set by PEER_WELCOME */
     sl_tp_rkey *rkey;
     uint64_t base;
     int64_t n_pages;
     sl_geometry geo;
     const sl_ship_path *path; /* NULL before UP */
-    struct {                  /* path_direct.c alone */
-        sl_direct *map;       /* its arena, mapped here; NULL on other paths */
-        bool registered;      /* with the device: the copier may write there */
-        int32_t batches;      /* mails about it at the copier */
+    struct {                  /* used by path_direct.c only */
+        sl_direct *map;       /* the mapped arena of the peer; NULL on other paths */
+        bool registered;      /* the map is registered with the device, so the copier may write there */
+        int32_t batches;      /* mails for this peer that the copier holds */
     } direct;
 };
 
-/* The connection for this request of this session, made if there is none. */
+/* The connection for this request of this session; it is made if it does not exist. */
 sl_decode_peer *sl_peer_get(sl_prefill *p, uint32_t router, const sl_msg_prefill *m, sl_err *err);
 void sl_peer_connected(sl_prefill *p, sl_wep *ep, sl_status st, const char *why);
 /* Takes m. */
@@ -58,11 +59,11 @@ void sl_peer_failed(sl_prefill *p, sl_wep *ep, sl_status st, const char *why);
 void sl_peer_closed(sl_prefill *p, sl_wep *ep);
 /* Fails every shipment to it and closes the connection by force. */
 void sl_peer_drop(sl_prefill *p, sl_decode_peer *d, sl_status st, const char *why);
-/* Deadlines; returns the next one. For sl_ship_tick. */
+/* Handles the deadlines of peers; returns the next one. For sl_ship_tick(). */
 uint64_t sl_peer_tick(sl_prefill *p, uint64_t now);
-/* Its path does not use it any more: frees a CLOSED peer. */
+/* To be called when the path no longer uses the peer: frees it if it is CLOSED. */
 void sl_peer_unused(sl_prefill *p, sl_decode_peer *d);
-/* After the threads have ended: all that are left. */
+/* Frees all peers, after the threads have ended. */
 void sl_peer_free_all(sl_prefill *p);
 
 #endif

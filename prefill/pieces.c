@@ -1,7 +1,7 @@
 /*
- * The raw walk yields the runs of one plane in one page (sl_unit_walk), page by page or plane by plane, whichever lets
- * more neighbours touch; the public walk merges those that touch on both sides. What a plane holds is the cache shape's
- * business.
+ * The raw walk yields the runs of one plane in one page (sl_unit_walk). It goes page by page or plane by plane,
+ * depending on which order makes more consecutive runs adjacent in memory. The public walk merges runs that are
+ * adjacent on both sides. The cache shape defines the contents of a plane.
  */
 #include "prefill/pieces.h"
 
@@ -17,7 +17,7 @@ static const sl_cache_plane *plane_of(const sl_pieces *it, int32_t plane)
     return &it->map->local->shape.planes[plane];
 }
 
-/* Units lie one after the other on both sides. */
+/* True if the units are contiguous on both sides. */
 static bool is_dense(const sl_pieces *it)
 {
     const sl_cache_plane *p = plane_of(it, it->plane);
@@ -42,7 +42,7 @@ static bool next_plane(sl_pieces *it)
     return it->plane < it->map->local->shape.n_planes;
 }
 
-/* Moves on to the next page and plane. */
+/* Advances to the next page and plane. */
 static void advance(sl_pieces *it)
 {
     int32_t last = (it->end - 1) / PAGE;

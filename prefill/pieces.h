@@ -1,26 +1,26 @@
 /*
- * Pieces: which byte ranges move when tokens [first, end) of one layer go from one arena to another whose
- * layout may differ. Pure arithmetic over two geometries; used for puts (local -> remote) and gets (remote ->
- * local) alike.
+ * Pieces: computes the byte ranges that are copied when tokens [first, end) of one layer move from one arena to
+ * another, whose layout may differ. It is pure arithmetic on two geometries, for puts (local to remote) and gets
+ * (remote to local).
  *
- * Spans come in an order in which neighbours that touch on both sides are merged: a whole page of a layer is
- * one span when both arenas are page_first, a run of neighbouring pages is one when both are layer_first.
+ * Ranges that are adjacent on both sides are merged into one span: a whole page of a layer is one span if both arenas
+ * are page_first, and consecutive pages are one span if both are layer_first.
  */
 #ifndef SL_PREFILL_PIECES_H
 #define SL_PREFILL_PIECES_H
 
 #include "engine/device.h"
 
-/* Both sides of a request: page i of the request is lpages[i] here and rpages[i] there. Borrowed. */
+/* Both sides of a request: its page i is lpages[i] in the local arena and rpages[i] in the remote one. Borrowed. */
 typedef struct sl_page_map {
     const sl_geometry *local, *remote; /* compatible */
     uint8_t *local_base;
     uint64_t remote_base;
-    int64_t local_n, remote_n; /* pages of the arenas */
+    int64_t local_n, remote_n; /* numbers of pages of the arenas */
     const int32_t *lpages;
     const uint32_t *rpages;
-    /* Tokens of the request; 0: the end of each range counts as the end. Metadata of the last, open unit moves with
-     * the range that ends here (sl_unit_walk). */
+    /* Tokens of the request; 0: the end of each range counts as the end of the request. The metadata of the last unit,
+     * which is not full, moves with the range that ends there (sl_unit_walk). */
     int32_t n_tokens;
     /* When dev is set, the local side is device memory, dev[layer], with these pages instead of lpages. */
     const sl_device_layer *dev;
@@ -35,13 +35,13 @@ typedef struct sl_span {
 
 typedef struct sl_pieces {
     const sl_page_map *map;
-    sl_host_plane local[SL_CACHE_PLANES],
-        remote[SL_CACHE_PLANES]; /* remote: addresses, not pointers, in base */
-    int32_t layer, first, end;   /* tokens first .. end - 1 */
+    sl_host_plane local[SL_CACHE_PLANES];
+    sl_host_plane remote[SL_CACHE_PLANES]; /* base is an address in the other process */
+    int32_t layer, first, end;             /* tokens first .. end - 1 */
     int32_t page, plane;
-    sl_unit_walk walk; /* of this page and plane */
+    sl_unit_walk walk; /* over this page and plane */
     bool by_page, done;
-    sl_span ahead; /* was read from the raw walk and is not part of a yielded span yet; bytes 0: none */
+    sl_span ahead; /* read from the raw walk, but not yet part of a yielded span; bytes 0: none */
 } sl_pieces;
 
 /* Starts the walk over tokens [first, end) of a layer. map is borrowed until the walk has ended. */

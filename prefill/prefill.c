@@ -1,6 +1,6 @@
 /*
- * Creation, the engine thread's loop, the callbacks that the worker core makes on the transport thread,
- * destruction.
+ * Creation and destruction of the prefill worker, the loop of the engine thread, and the callbacks that the worker core
+ * calls on the transport thread.
  */
 #include "prefill/prefill.h"
 
@@ -64,7 +64,7 @@ static void on_accepted(void *arg, sl_wep *ep, const char *address)
 {
     (void)arg;
     (void)address;
-    sl_wep_close(ep, SL_TP_CLOSE_FORCE); /* cannot happen: we do not listen */
+    sl_wep_close(ep, SL_TP_CLOSE_FORCE); /* cannot happen, because a prefill worker does not listen */
 }
 
 static void on_connected(void *arg, sl_wep *ep, sl_status st, const char *why)
@@ -200,7 +200,7 @@ sl_status sl_prefill_create(const sl_prefill_opts *opts, sl_prefill **out, sl_er
     return SL_OK;
 }
 
-/* After the transport thread is gone: jobs that were still in work. */
+/* Frees the jobs that had not ended, after the transport thread has ended. */
 static void drop_jobs(sl_prefill *p)
 {
     while (p->ships) {
@@ -230,7 +230,7 @@ void sl_prefill_destroy(sl_prefill *p)
 {
     if (!p)
         return;
-    sl_copier_stop(p->copier); /* while the transport thread can still take what it gives back */
+    sl_copier_stop(p->copier); /* while the transport thread can still receive the mails that come back */
     sl_worker_stop(p->worker);
     sl_checker_stop(&p->role.checker);
     drop_mail(p);

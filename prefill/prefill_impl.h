@@ -1,11 +1,20 @@
 /*
- * The prefill worker's data. Every field has one owner: the engine thread, the transport thread, or it is set by
- * one before a mail and only read after it.
+ * The prefill worker's data. Every field belongs to the engine thread or to the transport thread, or one of them sets
+ * it before it posts a mail and the field is only read after that mail.
  *
- * A job is one PREFILL. Mails about it: NEW (transport to engine), START (engine to transport: its pages are
- * there), PULLED (to engine), LAYER (to transport, inside steps), FINISH or FAIL (to transport), STOP (to engine:
- * do not compute any further), END (to engine: nothing will touch its pages any more), RELEASE (to transport: the
- * last one; the job may be freed). Each is posted at most once per job, so the nodes lie in the job.
+ * A job is one PREFILL. The mails about a job:
+ *
+ *     mail            to          meaning
+ *     NEW             engine      a new job
+ *     START           transport   the job has its pages
+ *     PULLED          engine      the pulled pages have arrived, or have not (pull_ok)
+ *     LAYER           transport   a step has computed a layer (posted for the step)
+ *     FINISH, FAIL    transport   the prompt is computed; the job has failed
+ *     STOP            engine      do not compute any further
+ *     END             engine      nothing accesses the job's pages any more
+ *     RELEASE         transport   the last mail: the job may be freed
+ *
+ * Each is posted at most once per job, so the job contains their nodes.
  */
 #ifndef SL_PREFILL_PREFILL_IMPL_H
 #define SL_PREFILL_PREFILL_IMPL_H
@@ -58,18 +67,18 @@ struct sl_prefill_job {
 
     /* set by the engine; read by the transport thread after START */
     int32_t *own_pages;
-    int32_t *dev_rows, *dev_index; /* device pages, before the first LAYER; NULL: not known */
-    int32_t own_matched, pull_end; /* pages [own_matched, pull_end) are to be pulled (none when equal) */
-    /* before FINISH */
+    int32_t *dev_rows, *dev_index; /* device pages, set before the first LAYER; NULL: not known */
+    int32_t own_matched, pull_end; /* pages [own_matched, pull_end) are to be pulled (none if equal) */
+    /* set before FINISH */
     sl_msg_token first;
     uint32_t cached_tokens;
     uint64_t queue_us, compute_us;
-    /* before FAIL */
+    /* set before FAIL */
     sl_status fail_status;
     bool fail_retryable;
     char fail_reason[300];
 
-    /* engine thread alone */
+    /* engine thread only */
     struct {
         sl_prefill_job *next, *prev;
         job_state state;
@@ -78,16 +87,16 @@ struct sl_prefill_job {
         sl_lease *lease;
         void *seq;
         int32_t pos, start;
-        int64_t passed; /* order.h */
+        int64_t passed; /* see order.h */
         uint64_t started_ns;
-        int checks;      /* at the checker; they read the own pages */
-        bool unverified; /* the pages of the own cache are still to be verified: FINISH waits */
-        bool ended;      /* END came while checks were out */
-        int32_t sealed;  /* own pages, from the first on, whose checksums are kept */
+        int checks;      /* number of checks that the checker holds; they read the own pages */
+        bool unverified; /* the pages of the own cache are not verified yet: FINISH waits */
+        bool ended;      /* END arrived while the checker held checks */
+        int32_t sealed;  /* number of own pages, from the first on, whose checksums are kept */
     } engine;
 
     bool pull_ok;     /* set by the transport thread; read by the engine after PULLED */
-    sl_shipment ship; /* transport thread alone */
+    sl_shipment ship; /* transport thread only */
 };
 
 typedef struct sl_prefill_step sl_prefill_step;
@@ -98,7 +107,7 @@ typedef struct sl_layer_mail {
     int32_t layer;
 } sl_layer_mail;
 
-/* What one engine step computes; travels to the transport thread layer by layer and comes back for reuse. */
+/* What one engine step computes. It is posted to the transport thread layer by layer, and comes back for reuse. */
 struct sl_prefill_step {
     sl_prefill_step *next;
     int32_t n;
@@ -114,7 +123,7 @@ struct sl_prefill {
     sl_prefill_opts o;
     const sl_geometry *geo;
     sl_worker *worker;
-    sl_worker_role role; /* what it shares with decode; groups its fields by thread itself */
+    sl_worker_role role; /* the part that decode has, too; role.h groups its fields by thread */
 
     /* engine thread */
     sl_prefill_job *jobs, *jobs_tail; /* FIFO */
@@ -127,17 +136,18 @@ struct sl_prefill {
     /* transport thread */
     sl_prefill_job *ships;
     sl_ship_list runnable;
-    sl_decode_peer *peers, *closed_peers; /* closed_peers: the copier still works for them */
-    sl_device_layer *dev_layers;          /* [n_layers]; NULL: rows do not leave from the device. Constant */
-    sl_worker_range *dev_memory;          /* of dev_layers, where rows are put from there. Constant */
+    sl_decode_peer *peers, *closed_peers; /* closed_peers: the copier still holds mails for them */
+    sl_device_layer *dev_layers;          /* [n_layers]; NULL: rows are not read from the device. Constant */
+    sl_worker_range *dev_memory;          /* the memory of dev_layers, if puts read it. Constant */
     int n_dev_memory;
     sl_copier *copier;            /* NULL: no rows are copied from the device. Constant */
     sl_copier_mail *free_batches; /* for reuse */
-    int64_t direct_left;          /* bytes that this turn of the loop may still copy */
+    int64_t direct_left; /* bytes that the transport thread may still copy in this iteration of its loop */
+    /* Attempts that have ended. A second PREFILL for one of them would write into pages of other requests. */
     struct {
         uint64_t rid;
         uint32_t attempt, router;
-    } past[PAST_JOBS]; /* attempts that are over: a second PREFILL for one would write into recycled pages */
+    } past[PAST_JOBS];
     uint32_t next_past;
 
     struct {
@@ -152,9 +162,9 @@ struct sl_prefill {
 /* schedule.c, engine thread */
 void sl_schedule_mail(sl_prefill *p, sl_wmail *m);
 void sl_schedule_admit(sl_prefill *p);
-/* The checker's answer. */
+/* Handles a job that comes back from the checker. */
 void sl_schedule_checked(sl_prefill *p, sl_check *k);
-/* One step; false when there was nothing to compute. A negative status is fatal. */
+/* Computes one step; false if there was nothing to compute. A negative *st is fatal. */
 bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err);
 
 /* report.c, engine thread */

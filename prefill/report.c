@@ -1,4 +1,4 @@
-/* What others learn of a prefill worker: load for the heartbeat, metrics. Engine thread. */
+/* What a prefill worker reports: the load for the heartbeat, and the metrics. Engine thread. */
 #include "prefill/prefill_impl.h"
 
 void sl_prefill_metrics_find(sl_prefill *p, sl_metrics *m)

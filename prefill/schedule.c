@@ -1,13 +1,13 @@
 /*
- * The engine thread's side: admission, chunks, first tokens.
+ * The part of the engine thread: admission, chunks, first tokens.
  *
- * Every step shares prefill.chunk_tokens among the requests that have something to compute, the shortest first (order.h).
- * Of prefill.max_requests places one is kept for prompts of at most one chunk, so that long ones cannot take all. Pages
- * enter this worker's prefix tree as soon as they are full, and are sealed at the same time (kvstore/seal.h). Pages of this
- * tree that a request reuses are verified while the rest of its prompt is computed: FINISH, and with it COMMIT and the
- * first token, waits for the answer.
+ * Every step divides prefill.chunk_tokens among the requests that have tokens to compute, the shortest first (order.h).
+ * One of the prefill.max_requests places is reserved for prompts of at most one chunk, so that long prompts cannot use
+ * all places. Pages enter this worker's prefix tree as soon as they are full, and are sealed at the same time
+ * (kvstore/seal.h). Pages of this tree that a request reuses are verified while the rest of its prompt is computed;
+ * FINISH, and with it COMMIT and the first token, waits for the result.
  *
- * A worker that drains gives back at once what has not started.
+ * A worker that begins to drain gives requests that have not started back to the router at once.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ static bool active(const sl_prefill_job *j)
     return j->engine.state != JOB_QUEUED && j->engine.state != JOB_STOPPED;
 }
 
-/* Stops computing for the job; its pages and the job itself stay until END. */
+/* Stops computing for the job. The job and its pages are kept until END. */
 static void stop(sl_prefill *p, sl_prefill_job *j)
 {
     if (j->engine.seq)
@@ -97,7 +97,7 @@ static void on_end(sl_prefill *p, sl_prefill_job *j)
 {
     stop(p, j);
     j->engine.ended = true;
-    if (j->engine.checks) /* the last answer comes back here */
+    if (j->engine.checks) /* the last check that comes back calls this again */
         return;
     sl_lease_release(j->engine.lease, true);
     if (j->engine.has_sampling)
@@ -121,8 +121,10 @@ static bool post_check(sl_prefill *p, sl_prefill_job *j, sl_check_what what, int
     return true;
 }
 
-/* The rows of the first n_tokens tokens are complete: seals and publishes the pages that are full now. False: the
- * request has failed. */
+/*
+ * Called when the rows of the first n_tokens tokens are complete: seals and publishes the pages that have become full.
+ * False: the request has failed.
+ */
 static bool publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
 {
     int32_t full = n_tokens / PAGE;
@@ -137,7 +139,7 @@ static bool publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
     return true;
 }
 
-/* This page, where j holds it, leaves the cache with everything that continues it. Returns the number of pages. */
+/* Removes the page, if j holds it, and everything that continues it from the cache. Returns the number of pages. */
 static int32_t drop_from(sl_prefill *p, sl_prefill_job *j, int32_t page)
 {
     int32_t i = 0, n = j->engine.lease ? sl_lease_n_pages(j->engine.lease) : 0;
@@ -151,7 +153,9 @@ static int32_t drop_from(sl_prefill *p, sl_prefill_job *j, int32_t page)
     return sl_lease_drop(j->engine.lease, i);
 }
 
-/* A page of the own cache is damaged: requests that use it fail before their first token and are tried again. */
+/*
+ * A page of the own cache is damaged: the requests that use it fail before their first token, and the router retries.
+ */
 static void drop_page(sl_prefill *p, int32_t page)
 {
     int32_t dropped = 0;
@@ -266,7 +270,7 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     return true;
 }
 
-/* Finds the device pages that the rows leave from. Without memory for their numbers, rows leave from the own arena. */
+/* Finds the device pages of the rows. Without memory for their numbers, the rows are read from the own arena. */
 static void find_on_device(sl_prefill *p, sl_prefill_job *j)
 {
     size_t n = j->msg->n_pages;
@@ -291,7 +295,7 @@ static bool open_job(sl_prefill *p, sl_prefill_job *j)
         return true;
     }
     if (st == SL_ERR_EXHAUSTED && p->n_active > 1)
-        return false; /* the device has room again when another request ends */
+        return false; /* the device has free memory when another request ends */
     fail(p, j, st, true, "cannot open the sequence: %.200s", err.text);
     return true;
 }
@@ -344,7 +348,7 @@ static sl_prefill_step *take_step(sl_prefill *p)
     return s;
 }
 
-/* The tokens of every prompt in this step (order.h). Returns the tokens of the step. */
+/* Sets the number of tokens of every prompt in this step (order.h). Returns their sum. */
 static int32_t share_out(sl_prefill *p, sl_prefill_step *s)
 {
     sl_prefill_turn turn[SL_COUNT(s->item)];
@@ -393,7 +397,7 @@ static void finish(sl_prefill *p, sl_prefill_job *j, const float *logits)
     j->first = sl_worker_token(&s);
     j->cached_tokens = (uint32_t)j->engine.start;
     j->compute_us = (sl_now_ns() - j->engine.started_ns) / 1000;
-    if (!j->dev_rows) { /* else at END, when no copy reads its device pages any more */
+    if (!j->dev_rows) { /* else it is closed at END, when no copy reads its device pages any more */
         p->o.role.runner->close(p->o.role.runner->impl, j->engine.seq);
         j->engine.seq = NULL;
     }

@@ -1,6 +1,6 @@
 /*
- * See shipment.h: how a shipment begins, the events that it hears, and the pump. What it posts is in
- * shipment_post.c, how it ends in shipment_end.c.
+ * See shipment.h: the beginning of a shipment, its events, and the pump. shipment_post.c has the posting,
+ * shipment_end.c the end.
  */
 #include "prefill/shipment.h"
 
@@ -15,8 +15,8 @@
 static const uint64_t MS = 1000000;
 enum {
     PAGE = SL_PAGE_TOKENS,
-    DRAIN_LOOK_MS = 50,    /* how often a draining shipment gets a turn without an event */
-    DIRECT_TURN = 16 << 20 /* bytes that the transport thread copies before it looks at messages again */
+    DRAIN_LOOK_MS = 50,    /* interval of the turns that a draining shipment gets without an event */
+    DIRECT_TURN = 16 << 20 /* bytes that the transport thread copies before it handles messages again */
 };
 
 const char *sl_ship_state_name(sl_ship_state s)
@@ -31,7 +31,7 @@ bool sl_ship_ends(const sl_prefill_job *j)
     return j->ship.ending.cause != SHIP_NOT_ENDING || j->ship.state == SHIP_OVER;
 }
 
-/* ---- runnable ones ---- */
+/* ---- the list of runnable shipments ---- */
 
 static void put_last(sl_ship_list *l, sl_prefill_job *j)
 {
@@ -112,7 +112,7 @@ static void init_mails(sl_prefill_job *j)
     j->m_release = (sl_job_mail){.mail.kind = PM_RELEASE, .job = j};
 }
 
-/* Owns m when it succeeds. */
+/* Takes ownership of m if it succeeds. */
 static sl_prefill_job *make_job(sl_prefill *p, sl_wmsg *m, sl_err *err)
 {
     const sl_msg_prefill *r = &m->msg.prefill;
@@ -180,7 +180,7 @@ void sl_ship_free(sl_prefill *p, sl_prefill_job *j)
     free(j);
 }
 
-/* ---- events: they record ---- */
+/* ---- events, which only record ---- */
 
 void sl_ship_fail(sl_prefill *p, sl_prefill_job *j, sl_status st, bool retryable, const char *fmt, ...)
 {
@@ -211,7 +211,7 @@ void sl_ship_fail_peer(sl_prefill *p, const sl_decode_peer *d, sl_status st, con
 void sl_ship_abort(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt)
 {
     sl_prefill_job *j = find(p, router, rid, attempt);
-    if (!j || j->ship.state == SHIP_OVER) { /* nothing of it is left: it is drained */
+    if (!j || j->ship.state == SHIP_OVER) { /* there is no such shipment, or it has ended: it is drained */
         sl_ship_tell_drained(p, router, rid, attempt);
         return;
     }
@@ -263,8 +263,9 @@ void sl_ship_completed(sl_prefill_job *j, sl_decode_peer *d)
     sl_ship_runnable(j->ship.owner, j);
 }
 
-/* How many of the pulled pages' checksums differ. They are right when they equal those of pages that the ticket
- * still pins. */
+/*
+ * The number of the pulled pages' checksums that differ from those of the decode worker, whose ticket pins the pages.
+ */
 static size_t count_damaged(const sl_prefill *p, const sl_prefill_job *j, const sl_msg_pages_crc *m)
 {
     size_t layers = (size_t)p->geo->n_layers, bad = 0;
@@ -303,8 +304,10 @@ static void push(sl_prefill *p, sl_prefill_job *j, sl_piece piece)
     sl_ship_runnable(p, j);
 }
 
-/* The engine's pages are there. What is to be pulled, or what is in the own cache and not with the decode
- * worker, comes first; at most one of the two is not empty. */
+/*
+ * The engine has leased the own pages. First come the pages that are to be pulled, or the pages of the own cache that
+ * the decode worker does not have; at most one of the two sets is not empty.
+ */
 static void on_start(sl_prefill *p, sl_prefill_job *j)
 {
     if (sl_ship_ends(j))
@@ -379,7 +382,7 @@ static bool landing_pages_exist(const sl_prefill_job *j)
     return true;
 }
 
-/* CONNECTING to PULLING or SENDING, when the peer is up. */
+/* Moves from CONNECTING to PULLING or SENDING if the peer is up. */
 static sl_ship_turn connect_turn(sl_prefill *p, sl_prefill_job *j)
 {
     const sl_decode_peer *d = j->ship.peer;
@@ -417,16 +420,18 @@ static sl_ship_turn take_turn(sl_prefill *p, sl_prefill_job *j)
         return sl_ship_finish(p, j);
     case SHIP_DRAINING:
         return sl_ship_drain(p, j);
-    case SHIP_WAITING: /* for START */
-    case SHIP_ASKING:  /* for PAGES_CRC */
-    case SHIP_OVER:    /* for RELEASE */
+    case SHIP_WAITING: /* waits for START */
+    case SHIP_ASKING:  /* waits for PAGES_CRC */
+    case SHIP_OVER:    /* waits for RELEASE */
         break;
     }
     return SHIP_IDLE;
 }
 
-/* Gives every runnable shipment its turn, again and again while it posts: one operation each, so that a long
- * prompt does not hold up short ones. True when something was posted. */
+/*
+ * Gives turns to the runnable shipments until none of them posts any more. A turn posts one operation, so that a long
+ * prompt does not delay short ones. True if something was posted.
+ */
 static bool pump(sl_prefill *p)
 {
     bool posted = false;
@@ -452,7 +457,7 @@ static void check_deadlines(sl_prefill *p, uint64_t now)
             sl_ship_fail(p, j, SL_ERR_DEADLINE, true, "deadline of the request passed");
         if (j->ship.state != SHIP_DRAINING)
             continue;
-        sl_ship_runnable(p, j); /* for a flush that could not be posted or failed */
+        sl_ship_runnable(p, j); /* needed if its flush could not be posted, or failed */
         if (now >= j->ship.drain_deadline_ns && j->ship.peer)
             sl_peer_drop(p, j->ship.peer, SL_ERR_TIMEOUT, "posted operations do not drain");
     }

@@ -1,5 +1,5 @@
 /*
- * Shipment: how the rows of one request (one PREFILL, one attempt) reach the decode worker. Transport thread.
+ * Shipment: moves the rows of one request (one PREFILL, one attempt) to the decode worker. Transport thread.
  *
  *                 START             peer is up                    PAGES_CRC
  *     WAITING ───────────▶ CONNECTING ──────┬──▶ PULLING ──▶ ASKING ──────┐
@@ -22,20 +22,22 @@
  *
  * Rules:
  *
- * - Events (mails, messages, completions, the clock, the peer's state) only record what happened and put the
- *   shipment on the list of runnable ones. They post nothing and send nothing for it. START and PAGES_CRC also
- *   move the state, as the table says.
- * - The pump (sl_ship_tick) takes runnable shipments in turn; it alone posts, sends and moves to any other
+ * - Events (mails, messages, completions, the clock, the state of the peer) only record what happened and put the
+ *   shipment on the list of runnable shipments. They post and send nothing for it. START and PAGES_CRC also change the
+ *   state, as the table says.
+ * - The pump (sl_ship_tick) gives turns to the runnable shipments; only the pump posts, sends, and enters any other
  *   state. So no callback enters the machine while it runs.
- * - A failure or an abort is recorded in `ending`, from any state; the first failure stays, and an abort
- *   overrides it. The pump then moves to DRAINING, whichever state it finds.
- * - Deadlines: the request's own before DRAINING (SL_ERR_DEADLINE); drain_ms in DRAINING, after which the
- *   connection is closed by force. Closing cancels what is in flight, so DRAINING always ends.
- * - One way out: OVER is entered by `over` alone (shipment_end.c), which posts END; from then on nothing of the
- *   shipment touches pages on either side. RELEASE frees the job with everything in it (sl_ship_free).
- * - "Drained" is never claimed early: `unflushed` says that puts were posted which no completed flush covers.
- *   When the connection is lost with such puts, DRAINED is not said to the router: the fence of the decode
- *   worker has to decide (docs/protocol.md).
+ * - A failure or an abort is recorded in `ending`, in any state. A later failure does not replace the first one; an
+ * abort
+ *   replaces a failure. The pump then moves the shipment to DRAINING, whatever its state is.
+ * - Deadlines: before DRAINING that of the request (SL_ERR_DEADLINE); in DRAINING drain_ms, after which the connection
+ * is
+ *   closed by force. Closing cancels the operations in flight, so DRAINING always ends.
+ * - There is one way out: only over() in shipment_end.c enters OVER. It posts END; from then on the shipment accesses
+ *   no pages on either side. RELEASE frees the job with everything in it (sl_ship_free).
+ * - DRAINED is never sent too early: `unflushed` says that puts were posted that no completed flush covers. If the
+ *   connection is lost with such puts, DRAINED is not sent to the router; the fence of the decode worker decides
+ *   (docs/protocol.md).
  */
 #ifndef SL_PREFILL_SHIPMENT_H
 #define SL_PREFILL_SHIPMENT_H
@@ -59,12 +61,12 @@ typedef enum {
     SHIP_OVER
 } sl_ship_state;
 
-/* Why a shipment ends early; NOT_ENDING while it does not. */
+/* Why a shipment ends early; SHIP_NOT_ENDING while no failure or abort is recorded. */
 typedef enum { SHIP_NOT_ENDING, SHIP_FAILED, SHIP_ABORTED } sl_ship_cause;
 
 typedef struct sl_ship_ending {
     sl_ship_cause cause;
-    sl_status status; /* FAILED: these three */
+    sl_status status; /* with SHIP_FAILED: this and the next two */
     bool retryable;
     char reason[300];
 } sl_ship_ending;
@@ -73,22 +75,22 @@ typedef struct sl_shipment {
     sl_prefill *owner;
     sl_prefill_job *next, *prev; /* all shipments of the worker */
     struct {
-        sl_prefill_job *next, **pprev; /* pprev is NULL while it is in no list */
+        sl_prefill_job *next, **pprev; /* pprev is NULL while it is not in a list */
     } run;
     sl_ship_state state;
     sl_ship_ending ending;
     sl_decode_peer *peer; /* NULL after its connection was closed */
-    sl_page_map map;      /* from CONNECTING's end; its device fields: of the open layer */
+    sl_page_map map;      /* set when CONNECTING ends; its device fields are those of the open layer */
     sl_ship_cursor cursor;
     uint32_t *crc;      /* [shipped pages][layers], filled while layers are opened, sent in COMMIT */
     uint32_t in_flight; /* gets, puts, flushes and batches of copies that have not completed */
     bool unflushed;     /* puts were posted that no completed flush covers */
-    uint64_t bytes;     /* shipped */
-    uint64_t finish_ns; /* when FINISH came: no further pieces; 0: not yet */
+    uint64_t bytes;     /* number of bytes shipped */
+    uint64_t finish_ns; /* time of FINISH, after which no piece is added; 0: not yet */
     uint64_t drain_deadline_ns;
 } sl_shipment;
 
-/* A list of jobs through ship.run, first in first out. All zero is empty. */
+/* A list of jobs linked by ship.run, first in, first out. A zeroed list is empty. */
 typedef struct sl_ship_list {
     sl_prefill_job *head, **tail;
 } sl_ship_list;
@@ -97,45 +99,47 @@ typedef struct sl_ship_list {
 
 /* PREFILL. Takes m. */
 void sl_ship_new(sl_prefill *p, sl_wmsg *m);
-/* ABORT of a router. Without such a shipment, or when it is OVER, DRAINED is the answer at once. */
+/* ABORT of a router. If there is no such shipment, or it is OVER, DRAINED is sent at once. */
 void sl_ship_abort(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt);
-/* From a peer that this router has introduced. */
+/* PAGES_CRC from a peer that this router has introduced. */
 void sl_ship_pages_crc(sl_prefill *p, uint32_t router, const sl_msg_pages_crc *m);
 /* Mails of the engine and of the copier. */
 void sl_ship_mail(sl_prefill *p, sl_wmail *m);
 /* Fails the shipments of this session. */
 void sl_ship_router_down(sl_prefill *p, uint32_t router);
-/* The peer's connection is up, or has been closed (then the shipments forget it). */
+/* The connection of the peer is up, or has been closed; then the shipments forget the peer. */
 void sl_ship_peer_up(sl_prefill *p, const sl_decode_peer *d);
 void sl_ship_peer_closed(sl_prefill *p, const sl_decode_peer *d);
-/* Records a failure: nothing more is posted, and FAILED follows when it has drained, unless it is aborted. */
+/* Records a failure: nothing more is posted, and FAILED is sent when it has drained, unless it is aborted. */
 void sl_ship_fail(sl_prefill *p, sl_prefill_job *j, sl_status st, bool retryable, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-/* Of all shipments to this peer. */
+/* Records a failure of all shipments to this peer. */
 void sl_ship_fail_peer(sl_prefill *p, const sl_decode_peer *d, sl_status st, const char *why);
-/* An operation or a batch was posted to the shipment's peer, or one to this peer has completed. */
+/* An operation or a batch was posted to the peer of the shipment; the other function: it has completed. */
 void sl_ship_posted(sl_prefill_job *j);
 void sl_ship_completed(sl_prefill_job *j, sl_decode_peer *d);
 
-/* The clock: deadlines of shipments and peers, then the pump. Returns when it must run again (ns); `now` when
- * something was posted. */
+/*
+ * Handles the deadlines of shipments and peers, then runs the pump. Returns the time (ns) of the next call, which is
+ * `now` if something was posted.
+ */
 uint64_t sl_ship_tick(sl_prefill *p, uint64_t now);
 
-/* After the transport thread has ended, or by RELEASE: unlinks and frees the job. */
+/* Unlinks and frees the job; called for RELEASE, and after the transport thread has ended. */
 void sl_ship_free(sl_prefill *p, sl_prefill_job *j);
 
-/* ---- inside the machine ---- */
+/* ---- shared by the files of the machine ---- */
 
 /* What one turn of a shipment did. */
 typedef enum {
-    SHIP_IDLE,    /* waits for an event */
-    SHIP_BLOCKED, /* the transport or the window is full: again in the pump's next run */
-    SHIP_MOVED,   /* in another state now: another turn in this run */
-    SHIP_POSTED,  /* posted something: another turn in this run */
+    SHIP_IDLE,    /* it waits for an event */
+    SHIP_BLOCKED, /* the transport or the window is full: next turn in the pump's next run */
+    SHIP_MOVED,   /* it entered another state: next turn in this run */
+    SHIP_POSTED,  /* it posted something: next turn in this run */
 } sl_ship_turn;
 
 void sl_ship_runnable(sl_prefill *p, sl_prefill_job *j);
-bool sl_ship_ends(const sl_prefill_job *j); /* early, or it is OVER */
+bool sl_ship_ends(const sl_prefill_job *j); /* it ends early, or it is OVER */
 const char *sl_ship_state_name(sl_ship_state s);
 
 /* shipment_post.c: turns in PULLING and SENDING. */
@@ -146,9 +150,9 @@ sl_ship_turn sl_ship_send(sl_prefill *p, sl_prefill_job *j);
 sl_ship_turn sl_ship_finish(sl_prefill *p, sl_prefill_job *j);
 sl_ship_turn sl_ship_drain(sl_prefill *p, sl_prefill_job *j);
 void sl_ship_begin_draining(sl_prefill *p, sl_prefill_job *j);
-/* Posts a flush. SL_AGAIN: not now. */
+/* Posts a flush. SL_AGAIN: not possible now. */
 sl_status sl_ship_post_flush(sl_prefill_job *j);
-/* DRAINED or ABORT's answer to the router. */
+/* Sends DRAINED to the router, also as the answer to ABORT. */
 void sl_ship_tell_drained(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt);
 
 #endif

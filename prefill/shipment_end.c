@@ -1,8 +1,8 @@
 /*
- * See shipment.h: how shipments end, by COMMIT or early. `over` is the one way out.
+ * See shipment.h: the end of shipments, by COMMIT or early. Only over() enters the last state.
  *
- * When the endpoint is lost with puts that no flush covers, nothing is claimed towards the router: the decode
- * worker's side of the connection is the fence.
+ * If the endpoint is lost with puts that no flush covers, the router is not told that the shipment has drained: the
+ * decode worker's side of the connection is the fence.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static const uint64_t MS = 1000000;
 static void on_flushed(void *cookie, sl_status st)
 {
     sl_prefill_job *j = cookie;
-    if (st == SL_OK) /* nothing was posted after it */
+    if (st == SL_OK) /* no put was posted after the flush */
         j->ship.unflushed = false;
     else
         sl_ship_fail(j->ship.owner, j, SL_ERR_PEER, true, "flush failed: %s", sl_status_name(st));
@@ -31,7 +31,7 @@ sl_status sl_ship_post_flush(sl_prefill_job *j)
     return SL_OK;
 }
 
-/* ---- out ---- */
+/* ---- the end ---- */
 
 static void over(sl_prefill *p, sl_prefill_job *j)
 {
@@ -45,7 +45,7 @@ static void over(sl_prefill *p, sl_prefill_job *j)
     sl_mailbox_post(p->role.inbox, &j->m_end.mail.link);
 }
 
-/* ---- FLUSHING: all is posted ---- */
+/* ---- FLUSHING: everything is posted ---- */
 
 static void send_commit(sl_prefill *p, sl_prefill_job *j)
 {
@@ -127,11 +127,11 @@ static void send_failed(sl_prefill *p, sl_prefill_job *j, bool unknown)
     sl_worker_send_router(p->worker, j->router, &m);
 }
 
-/* Nothing of the shipment is in flight any more. */
+/* Tells router and decode worker how a shipment ended of which nothing is in flight any more. */
 static void report_end(sl_prefill *p, sl_prefill_job *j)
 {
     bool aborted = j->ship.ending.cause == SHIP_ABORTED;
-    bool unknown = !j->ship.peer && j->ship.unflushed; /* it is not known what these puts did */
+    bool unknown = !j->ship.peer && j->ship.unflushed; /* it is not known whether these puts have landed */
     if (j->ship.peer && j->ship.peer->state == PEER_UP) {
         sl_msg m = {.type = SL_MSG_DRAINED};
         m.id = (sl_msg_id){j->rid, j->attempt};
@@ -150,10 +150,10 @@ sl_ship_turn sl_ship_drain(sl_prefill *p, sl_prefill_job *j)
     if (j->ship.in_flight)
         return SHIP_IDLE;
     if (d && j->ship.unflushed) {
-        if (d->state == PEER_CLOSING) /* `closed` decides */
+        if (d->state == PEER_CLOSING) /* the next event is that the connection is closed */
             return SHIP_IDLE;
-        sl_status st =
-            sl_ship_post_flush(j); /* an error: the endpoint is breaking, and its `failed` follows */
+        /* After an error the endpoint is breaking, and the callback for its failure follows. */
+        sl_status st = sl_ship_post_flush(j);
         return st == SL_OK ? SHIP_POSTED : st == SL_AGAIN ? SHIP_BLOCKED : SHIP_IDLE;
     }
     report_end(p, j);

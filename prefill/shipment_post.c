@@ -1,6 +1,6 @@
 /*
- * See shipment.h: the turns of shipments that post. The path of the connection (path.h) decides how the bytes
- * go; here is which bytes come next, and what follows when all are posted.
+ * See shipment.h: the turns of shipments that post. The path of the connection (path.h) moves the bytes; this file
+ * decides which bytes come next, and what follows when all are posted.
  *
  * Checksums of the pages are computed when a layer is opened, while the engine computes the next layer.
  */
@@ -9,11 +9,11 @@
 #include "prefill/prefill_impl.h"
 
 enum {
-    WINDOW = 256, /* operations in flight per connection */
+    WINDOW = 256, /* largest number of operations in flight per connection */
     PAGE = SL_PAGE_TOKENS
 };
 
-/* The checksums for COMMIT of the pages that are complete with this piece, in its open layer. */
+/* Computes the checksums, for COMMIT, of the pages that this piece completes in its open layer. */
 static void checksum_layer(sl_prefill *p, sl_prefill_job *j)
 {
     const sl_ship_cursor *c = &j->ship.cursor;
@@ -27,8 +27,10 @@ static void checksum_layer(sl_prefill *p, sl_prefill_job *j)
     }
 }
 
-/* Opens the cursor's next layer. Rows that were just computed are in device memory too (dev_rows was set before
- * the mail that brought them); the path says whether they leave from there. */
+/*
+ * Opens the cursor's next layer. Rows that were just computed are also in device memory (dev_rows was set before their
+ * mail was posted); the path decides whether they are read from there.
+ */
 static bool open_layer(sl_prefill *p, sl_prefill_job *j)
 {
     sl_ship_cursor *c = &j->ship.cursor;
@@ -46,7 +48,7 @@ static bool open_layer(sl_prefill *p, sl_prefill_job *j)
     return true;
 }
 
-/* Posts what comes next. SL_INPROGRESS: nothing is left for now. SL_AGAIN: the window or the path is full. */
+/* Posts the next operation. SL_INPROGRESS: nothing is left to post now. SL_AGAIN: the window or the path is full. */
 static sl_status post_next(sl_prefill *p, sl_prefill_job *j)
 {
     const sl_decode_peer *d = j->ship.peer;
@@ -69,7 +71,7 @@ static bool peer_usable(const sl_prefill_job *j)
     return j->ship.peer && j->ship.peer->state == PEER_UP;
 }
 
-/* All is posted: asks for the checksums when all has arrived. */
+/* All gets are posted: asks for the checksums when they have completed. */
 static sl_ship_turn ask_about_pulled(sl_prefill_job *j)
 {
     if (j->ship.in_flight)
@@ -85,7 +87,7 @@ static sl_ship_turn ask_about_pulled(sl_prefill_job *j)
     return SHIP_IDLE;
 }
 
-/* All that there is so far is posted: when the engine has finished, a flush follows, if there were puts. */
+/* All present pieces are posted: if the engine has finished, posts a flush, if there were puts. */
 static sl_ship_turn flush_all(sl_prefill *p, sl_prefill_job *j)
 {
     if (!j->ship.finish_ns)

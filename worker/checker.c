@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TURN_BYTES = 32 << 20 /* that a VERIFY reads before the other jobs get a turn */ };
+enum { TURN_BYTES = 32 << 20 /* bytes that a VERIFY reads before the other jobs get a turn */ };
 
 sl_check *sl_check_new(sl_check_what what, const int32_t *pages, int32_t n_pages, void *owner)
 {
@@ -109,7 +109,7 @@ bool sl_checker_work(sl_checker *c, sl_check *k)
 
 /* ---- the thread ---- */
 
-/* Ends when it is told to stop and no job is left; from then on a VERIFY gets one turn only. */
+/* The thread ends when it was told to stop and no job is left; after the order to stop, a VERIFY gets one turn only. */
 static void *checker_main(void *arg)
 {
     sl_checker *c = arg;

@@ -2,17 +2,17 @@
  * Checker: a thread of a worker that reads pages to compute their checksums, so that neither the steps of the engine
  * nor messages wait for it. It owns the seals (kvstore/seal.h): the checksums that are kept for full pages.
  *
- *     KEEP     pages that have arrived: compares them with the checksums of COMMIT, and keeps these
- *     SEAL     pages that this worker has computed: keeps the checksums of their contents
- *     VERIFY   pages that were sealed before: reports those that differ from their seals
- *     READ     answers the checksums that are kept
+ *     KEEP     for pages that have arrived: compares them with the checksums of COMMIT and keeps these checksums
+ *     SEAL     for pages that this worker has computed: computes the checksums of their contents and keeps them
+ *     VERIFY   for pages that were sealed before: reports the pages that differ from their seals
+ *     READ     returns the checksums that are kept
  *
- * Jobs are mail. They are begun in the order in which they were posted. A page is published and its SEAL or KEEP is
- * posted at the same time, so a request that finds the page in the prefix tree posts its VERIFY later, and the seal is
- * there. A long VERIFY takes turns with the other jobs, so the check of a long prefix does not delay arriving prompts.
+ * Jobs are mail and begin in the order in which they were posted. SEAL or KEEP of a page is posted when the page is
+ * published, so a request that finds the page in the prefix tree posts its VERIFY later, when the seal exists. A long
+ * VERIFY takes turns with the other jobs, so the check of a long prefix does not delay arriving prompts.
  *
- * Rules for the poster: the pages of a job stay pinned and unwritten until the job is back; the job is then the
- * poster's, which frees it. With `verify` off no seals are kept: KEEP only compares, and READ computes.
+ * Rules for the poster: the pages of a job stay pinned, and are not written, until the job has come back. The poster
+ * then owns the job again and frees it. With `verify` off no seals are kept: KEEP only compares, and READ computes.
  *
  * Threads: opened, started, stopped and closed by one thread; sl_checker_post() is for the engine thread.
  */
@@ -32,14 +32,14 @@ typedef struct sl_check {
     sl_check_what what;
     void *owner; /* the poster's */
     int tag;     /* the poster's */
-    sl_wmsg *m;  /* the message that asked; freed with the job. NULL: none */
+    sl_wmsg *m;  /* the message that led to the job, or NULL; freed with the job */
 
     int32_t n_pages;
     /* KEEP */
     const uint32_t *expect; /* [n_pages][layers], inside m */
     int32_t last_tokens;    /* tokens in the last page; it is kept only when it is full */
     bool compare;
-    size_t bad; /* out: checksums that differ; then nothing is kept */
+    size_t bad; /* out: number of checksums that differ; if any differs, none is kept */
     /* VERIFY */
     bool sampled;
     int32_t done, n_damaged; /* out: damaged[0..n_damaged) page numbers */
@@ -55,18 +55,21 @@ typedef struct sl_checker {
     const sl_arena *arena;
     sl_mailbox *inbox, *back;
     int back_kind;
-    sl_seals *seals; /* the checker thread's; NULL: verify is off. Whether it is NULL is constant */
+    sl_seals *seals; /* of the checker thread; NULL as long as the checker is open if verify is off */
     sl_cfg_verify verify;
     pthread_t thread;
     bool runs;
     sl_wmail stop;
 } sl_checker;
 
-/* Zeroed c. Jobs go back to `back` as mail of this kind. SL_ERR_NO_MEMORY. sl_checker_close() follows in any case. */
+/*
+ * c must be zeroed. Jobs come back to the mailbox `back` as mail of this kind. SL_ERR_NO_MEMORY. sl_checker_close()
+ * must be called after a failure, too.
+ */
 sl_status sl_checker_open(sl_checker *c, const sl_arena *arena, sl_cfg_verify verify, sl_mailbox *back,
                           int back_kind);
 sl_status sl_checker_start(sl_checker *c, sl_err *err);
-/* Every job that was posted goes back, a VERIFY perhaps before it has read all its pages. */
+/* Ends the thread. Every posted job comes back; a VERIFY may come back before it has read all its pages. */
 void sl_checker_stop(sl_checker *c);
 void sl_checker_close(sl_checker *c);
 
@@ -75,13 +78,15 @@ static inline bool sl_checker_seals(const sl_checker *c)
     return c->seals != NULL;
 }
 
-/* A job about these pages, which are copied. NULL: out of memory. sl_check_free() releases it with its message. */
+/* Makes a job for these pages; copies their numbers. NULL: out of memory. sl_check_free() frees it with its message. */
 sl_check *sl_check_new(sl_check_what what, const int32_t *pages, int32_t n_pages, void *owner);
 void sl_check_free(sl_check *k);
 void sl_checker_post(sl_checker *c, sl_check *k);
 
-/* The thread's work on one job; true when it is finished, else it comes next after the others. For tests without the
- * thread. */
+/*
+ * The work that the thread does in one turn of a job. True when the job is finished; else it needs another turn, after
+ * those of the other jobs. Public for tests without the thread.
+ */
 bool sl_checker_work(sl_checker *c, sl_check *k);
 
 #endif

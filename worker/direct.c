@@ -27,10 +27,10 @@
 /*
  * An entry has a cache line of its own, because its writer writes to it often.
  *
- * `use` says which grant the entry serves (upper bits) and how far its writer is (lowest two bits). The owner
- * writes OFFERED and WITHDRAWN; a writer moves OFFERED to ATTACHED by compare-and-swap when it attaches, and
- * its last access to the entry is to write LEFT when it detaches. The grant's number makes a late attach of an
- * earlier grant fail.
+ * `use` contains the number of the grant that the entry serves (upper bits) and the state of its writer (lowest two
+ * bits). The owner writes OFFERED and WITHDRAWN. A writer replaces OFFERED by ATTACHED with a compare-and-swap when it
+ * attaches; when it detaches, its last access to the entry is to write LEFT. An attach that comes late, for an earlier
+ * grant, fails because the number of the grant differs.
  */
 typedef struct entry {
     _Alignas(64) _Atomic uint32_t granted, busy;
@@ -50,8 +50,8 @@ typedef struct control {
 } control;
 
 /*
- * REVOKING: the right was taken back, but the writer may still be writing. FENCED: nothing of this writer can
- * land any more, but it may still read and write its words of the entry. FREE: no writer touches the entry.
+ * REVOKING: the right was taken back, but the writer may still be writing. FENCED: no write of this writer can land in
+ * the arena any more, but it may still read and write its words of the entry. FREE: no writer accesses the entry.
  */
 typedef enum { SLOT_FREE, SLOT_GRANTED, SLOT_REVOKING, SLOT_FENCED } slot_state;
 
@@ -96,7 +96,7 @@ static sl_status make_control(sl_direct_host *h, sl_err *err)
     struct stat st;
     h->control_fd = memfd_create("sluice-direct", MFD_CLOEXEC);
     if (h->control_fd < 0 || ftruncate(h->control_fd, sizeof *h->c) != 0)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "no memfd: %s", strerror(errno));
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "cannot create a memfd: %s", strerror(errno));
     void *p = mmap(NULL, sizeof *h->c, PROT_READ | PROT_WRITE, MAP_SHARED, h->control_fd, 0);
     if (p == MAP_FAILED)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cannot map a memfd: %s", strerror(errno));
@@ -107,7 +107,7 @@ static sl_status make_control(sl_direct_host *h, sl_err *err)
     h->c->arena_bytes = h->bytes;
     h->c->magic = MAGIC;
     if (getrandom(h->c->nonce, sizeof h->c->nonce, 0) != (ssize_t)sizeof h->c->nonce)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "no random numbers: %s", strerror(errno));
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "cannot read random numbers: %s", strerror(errno));
     int self = pidfd_open((uint32_t)getpid());
     if (self < 0)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "this kernel has no pidfd: %s", strerror(errno));
@@ -151,8 +151,10 @@ void sl_direct_host_destroy(sl_direct_host *h)
     free(h);
 }
 
-/* FENCED to FREE, when the writer cannot touch the entry any more: it has detached, it never attached and now
- * cannot, or its process has ended. */
+/*
+ * Moves the entry from FENCED to FREE if its writer cannot access it any more: because it has detached, because it did
+ * not attach and no longer can, or because its process has ended.
+ */
 static bool release_entry(sl_direct_host *h, int i)
 {
     writer_slot *s = &h->slot[i];
@@ -167,7 +169,7 @@ static bool release_entry(sl_direct_host *h, int i)
 static int find_free(sl_direct_host *h)
 {
     int found = -1;
-    for (int i = 0; i < SL_DIRECT_SLOTS; i++) { /* all of them, so that no descriptor is kept for nothing */
+    for (int i = 0; i < SL_DIRECT_SLOTS; i++) { /* all entries, so that no pidfd is kept longer than needed */
         bool free = h->slot[i].state == SLOT_FREE || (h->slot[i].state == SLOT_FENCED && release_entry(h, i));
         if (free && found < 0)
             found = i;
@@ -212,7 +214,7 @@ int sl_direct_grant(sl_direct_host *h, uint32_t writer_pid, uint8_t *desc, size_
     entry *e = &h->c->slot[i];
     atomic_store(&e->busy, 0);
     atomic_store(&e->granted, 1);
-    atomic_store(&e->use, use_of(grant, USE_OFFERED)); /* last: from here on a writer may attach */
+    atomic_store(&e->use, use_of(grant, USE_OFFERED)); /* the last write: a writer may attach from now on */
     return i;
 }
 
@@ -229,7 +231,7 @@ bool sl_direct_revoke(sl_direct_host *h, int i)
     if (atomic_load(&e->busy) && !ended(s->pidfd))
         return false;
     s->state = SLOT_FENCED;
-    release_entry(h, i); /* else when a later grant finds that the writer has detached */
+    release_entry(h, i); /* if it cannot be released yet, a later grant releases it */
     return true;
 }
 
@@ -265,7 +267,7 @@ static sl_status map_control(sl_direct *d, int fd, uint32_t slot, const uint64_t
     return SL_OK;
 }
 
-/* From here on the entry belongs to this writer until it detaches. */
+/* Attaches: from then on the entry belongs to this writer until it detaches. */
 static sl_status claim_entry(sl_direct *d, uint32_t grant, sl_err *err)
 {
     uint64_t offered = use_of(grant, USE_OFFERED);
@@ -330,14 +332,16 @@ sl_status sl_direct_attach(const void *desc, size_t n, uint64_t bytes, sl_direct
     if (!d)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     sl_status st = map_both(d, &at, bytes, err);
-    if (st == SL_OK)
-        st = claim_entry(d, at.grant, err);
-    if (st != SL_OK) {
-        sl_direct_detach(d);
-        return st;
-    }
+    if (st != SL_OK)
+        goto detach;
+    st = claim_entry(d, at.grant, err);
+    if (st != SL_OK)
+        goto detach;
     *out = d;
     return SL_OK;
+detach:
+    sl_direct_detach(d);
+    return st;
 }
 
 void sl_direct_detach(sl_direct *d)
@@ -347,7 +351,7 @@ void sl_direct_detach(sl_direct *d)
     SL_CHECK(!d->nesting, "%u writes are still in flight", d->nesting);
     if (d->base)
         munmap(d->base, d->mapped);
-    if (d->attached) /* the last access: the entry may be another writer's from here on */
+    if (d->attached) /* the last access: from then on the entry may belong to another writer */
         atomic_store(&d->e->use, use_of(d->grant, USE_LEFT));
     if (d->c)
         munmap(d->c, sizeof *d->c);

@@ -87,7 +87,7 @@ static void on_sent(void *cookie, sl_status st)
     free(o);
 }
 
-/* SL_AGAIN leaves o with the caller; everything else consumes it. */
+/* With SL_AGAIN the caller keeps o; with any other result o is consumed. */
 static sl_status post(sl_wep *ep, sl_wout *o)
 {
     sl_worker *w = ep->w;

@@ -1,32 +1,15 @@
 /* See fit.h. The largest value that fits is found by trial, because only sl_plan_pools() knows what pools cost. */
 #include "worker/fit.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static double gib(uint64_t bytes)
 {
     return (double)bytes / (1u << 30);
 }
 
-uint64_t sl_fit_file_bytes(const char *dir)
-{
-    uint64_t bytes = 0;
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        const char *dot = strrchr(e->d_name, '.');
-        struct stat sb;
-        if (dot && strcmp(dot, ".safetensors") == 0 && fstatat(dirfd(d), e->d_name, &sb, 0) == 0)
-            bytes += (uint64_t)sb.st_size;
-    }
-    if (d)
-        closedir(d);
-    return bytes;
-}
-
-/* Smaller types of the same weights, and whether they would fit. */
+/* Writes advice: a smaller type of the same weights that would fit, or a larger device. */
 static void say_what_fits(uint64_t weights, sl_dtype stored, uint64_t free_bytes, uint64_t total, char *out,
                           size_t cap)
 {
@@ -39,9 +22,10 @@ static void say_what_fits(uint64_t weights, sl_dtype stored, uint64_t free_bytes
     else if (fp8 && fp8 < free_bytes)
         snprintf(out, cap, "in fp8 it would take %.2f GiB, which fits", gib(fp8));
     else
-        snprintf(out, cap,
-                 "a device with more than %.0f GiB would hold it; `sluice plan` says what fits where",
-                 gib(weights) + 1);
+        snprintf(
+            out, cap,
+            "a device with more than %.0f GiB would hold it; `sluice plan` computes what fits on a device",
+            gib(weights) + 1);
 }
 
 sl_status sl_fit_weights(uint64_t weight_bytes, sl_dtype stored, uint64_t free_bytes, uint64_t total_bytes,
@@ -66,7 +50,7 @@ static bool fits(const sl_plan *p, sl_residency mode, int32_t seqs, int32_t cont
 
 static int32_t most_seqs(const sl_plan *p, sl_residency mode, int32_t seqs, int32_t context)
 {
-    int32_t low = 0, high = seqs; /* low fits, high does not */
+    int32_t low = 0, high = seqs; /* the number low fits, the number high does not */
     while (high - low > 1) {
         int32_t mid = low + (high - low) / 2;
         *(fits(p, mode, mid, context) ? &low : &high) = mid;
@@ -76,7 +60,7 @@ static int32_t most_seqs(const sl_plan *p, sl_residency mode, int32_t seqs, int3
 
 static int32_t longest(const sl_plan *p, sl_residency mode, int32_t seqs, int32_t context)
 {
-    int32_t low = 0, high = sl_pages_for(context); /* pages */
+    int32_t low = 0, high = sl_pages_for(context); /* in pages, as above */
     while (high - low > 1) {
         int32_t mid = low + (high - low) / 2;
         *(fits(p, mode, seqs, mid * SL_PAGE_TOKENS) ? &low : &high) = mid;

@@ -13,7 +13,7 @@
 
 enum { HOST_CHARS = 40 };
 
-/* The inode of the pid namespace in which the kernel starts (PROC_PID_INIT_INO of the kernel). */
+/* The inode of the initial pid namespace (PROC_PID_INIT_INO in the kernel's sources). */
 static const ino_t FIRST_PID_NAMESPACE = 0xEFFFFFFC;
 
 void sl_worker_default_name(sl_role role, char out[SL_WORKER_NAME_MAX])

@@ -1,9 +1,9 @@
 /*
- * Who a worker is: its name, and what its pages are made of.
+ * The identity of a worker: its name, and the contents and geometry of its pages.
  *
  * The identity that processes compare before pages move between them (fingerprint and geometry) is computed here from a
- * configuration and the headers and samples of a checkpoint: no weights are loaded and no device is opened. So the
- * router knows what its workers must be before the first one joins. Any thread.
+ * configuration and from headers and samples of a checkpoint; no weights are loaded and no device is opened. So the
+ * router knows the identity that its workers must have before the first one joins. Any thread.
  */
 #ifndef SL_WORKER_IDENTITY_H
 #define SL_WORKER_IDENTITY_H
@@ -32,7 +32,7 @@ typedef struct sl_worker_identity {
  * checkpoint, SL_ERR_INVALID (a format that is unknown). *out must not move until it is freed.
  */
 sl_status sl_worker_identity_read(const sl_config *cfg, sl_worker_identity *out, sl_err *err);
-/* A zeroed one is fine. */
+/* id may be zeroed. */
 void sl_worker_identity_free(sl_worker_identity *id);
 
 #endif

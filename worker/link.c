@@ -1,23 +1,24 @@
 /*
- * The links to the routers. Each has one connection at a time and one epoch per session, and knows nothing of the others:
- * a router that is lost, stopped or refuses this worker costs nothing but its own session.
+ * The links to the routers. Each has one connection at a time and one epoch per session, and is independent of the
+ * others: when a router is lost, stops or refuses this worker, only its own session ends.
  *
  *   IDLE -> CONNECTING -> HELLO -> UP -> CLOSING -> IDLE (after a pause) …
  *
- * Silence is measured from the last message of any kind. The worker sends PING at every heartbeat and a living router
- * answers. When a router's process ends, its kernel closes the connection, and the worker knows at once. So silence on a
- * connection that stands means a lost host, a cut network, or a router whose loop is busy; because the last of these is
- * harmless, a worker waits ROUTER_PATIENCE times dead_after_ms before it gives up a silent router. When the worker's own
- * loop was held up (a debugger, a suspended machine), that time does not count as silence of the router.
+ * Silence is measured from the last message of any kind. The worker sends PING at every heartbeat, and the router
+ * answers as long as its loop runs. When the router's process ends, the kernel of its host closes the connection, and
+ * the worker is told at once. So silence on an open connection means that the host is lost, that the network is
+ * interrupted, or that the router's loop is busy. Because the last of these is harmless, a worker waits ROUTER_PATIENCE
+ * times dead_after_ms before it gives up a silent router. Time in which the worker's own loop did not run (a debugger,
+ * a suspended machine) does not count as silence of the router.
  *
- * This thread lives on when the engine's thread hangs. LOAD tells how long ago the engine made its last turn, the router
- * ends the session when that is too long (core/members.c), and the link then waits for the engine before it connects
- * again.
+ * This thread continues when the engine's thread hangs. LOAD contains the time since the engine's loop began its last
+ * iteration. The router ends the session when this time is too long (core/members.c), and the link then waits for the
+ * engine before it connects again.
  *
- * A refusal that may be retried (another process holds the name) is retried for as long as the router needs to notice
- * the loss of a former process of this name, and is final after that. The worker ends when the refusals of all its routers
- * are final. Until then a link that was refused tries again at the longest pause, because its router may be replaced by
- * one with another configuration.
+ * A refusal that may be retried (another process holds the name) is retried for the time that the router needs to
+ * notice the loss of the former process of this name; after this time the refusal is final. The worker ends when the
+ * refusals of all its routers are final. Until then a refused link is tried again after the longest pause, because its
+ * router may be replaced by one with another configuration.
  */
 #include <string.h>
 
@@ -27,7 +28,7 @@ static const uint64_t MS = 1000000;
 enum {
     MAX_PAUSE_FACTOR = 16,
     HELLO_ANSWER_MS = 10000,
-    ROUTER_PATIENCE = 5, /* times dead_after_ms: silence of a router whose connection stands */
+    ROUTER_PATIENCE = 5, /* times dead_after_ms: silence of a router whose connection is open */
     NAME_PATIENCE = 3,   /* times dead_after_ms: retries while another process holds the name */
 };
 
@@ -71,7 +72,7 @@ static void go_idle(sl_wlink *l)
         l->pause_ms *= 2;
 }
 
-/* Whether the router would end a session with this worker because of its engine. */
+/* True if the engine's loop has not run for so long that the router would end a session with this worker. */
 static bool engine_hangs(const sl_wlink *l)
 {
     const sl_worker *w = l->w;
@@ -115,7 +116,7 @@ void sl_worker_link_connected(sl_wlink *l, sl_status st, const char *why)
     sl_wep_send(l->ep, &m);
 }
 
-/* Ends the session; the role is told, once, if there was one. */
+/* Ends the session, and tells the role once if a session existed. */
 static void end_session(sl_wlink *l, sl_status st, const char *why)
 {
     sl_worker *w = l->w;
@@ -153,7 +154,7 @@ static void send_load(sl_wlink *l)
     sl_wep_send(l->ep, &m);
 }
 
-/* Whether the router would place requests differently if it knew. */
+/* True if the load has changed so much that the router would place requests differently. */
 static bool changed_much(const sl_msg_load *a, const sl_msg_load *b)
 {
     uint32_t pa = a->free_pages + a->cached_pages, pb = b->free_pages + b->cached_pages;

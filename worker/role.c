@@ -7,8 +7,8 @@
 #include "worker/worker_impl.h"
 
 static const uint64_t MS = 1000000;
-/* LEAVE_MS: the time from DRAIN to the end. In this time the router receives DRAIN, and the requests that it sent before
- * are refused. */
+/* LEAVE_MS: the time from DRAIN to the end, in which the router receives DRAIN and the worker refuses the requests that
+ * the router had sent before. */
 enum { IDLE_MS = 100, LEAVE_MS = 150 };
 
 static void fill_hello(sl_worker_role *r, sl_role role, const sl_worker_role_opts *o, int32_t max_batch)
@@ -73,7 +73,9 @@ sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_r
     if (st != SL_OK)
         return sl_fail(err, st, "cannot create a mailbox");
     st = sl_checker_open(&r->checker, o->arena, o->verify, r->inbox, checked_kind);
-    return st == SL_OK ? SL_OK : sl_fail(err, st, "cannot create the checker");
+    if (st != SL_OK)
+        return sl_fail(err, st, "cannot create the checker");
+    return SL_OK;
 }
 
 void sl_worker_role_close(sl_worker_role *r)
@@ -169,7 +171,7 @@ static bool stop_asked(const volatile int *stop)
     return __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
 }
 
-/* From now on no router places anything here. */
+/* Tells the routers to place no further request here. */
 static void begin_draining(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e)
 {
     r->draining = true;

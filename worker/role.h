@@ -1,12 +1,13 @@
 /*
- * Role: what prefill and decode workers do alike on top of the worker core (worker/worker.h). The HELLO, the host
- * store, the sampler, the engine thread's loop with draining, the load report, and the metrics of the host store.
+ * Role: the part that prefill and decode workers have in common in addition to the worker core (worker/worker.h): the
+ * HELLO, the host store, the sampler, the engine thread's loop with draining, the load report, and the metrics of the
+ * host store.
  *
- * A role embeds one sl_worker_role in its own data and gives the loop its own work as a table of functions
- * (sl_worker_engine). What it adds itself: its requests, its step, its connections, its own metrics.
+ * A role embeds one sl_worker_role in its own data and passes its own work to the loop as a table of functions
+ * (sl_worker_engine). The role itself has its requests, its step, its connections and its own metrics.
  *
- * Threads: each field belongs to the thread that its group names; functions say where they run. Ownership: init makes
- * everything, close frees everything, after the worker core has stopped.
+ * Threads: each field belongs to the thread that its group names; the functions are grouped by the thread that calls
+ * them. Ownership: init creates everything; close frees everything and is called after the worker core has stopped.
  */
 #ifndef SL_WORKER_ROLE_H
 #define SL_WORKER_ROLE_H
@@ -20,7 +21,7 @@
 #include "worker/runner.h"
 #include "worker/worker.h"
 
-/* What both roles are told. Everything that is pointed to is borrowed until close. */
+/* The options that both roles have. Everything that is pointed to is borrowed until close. */
 typedef struct sl_worker_role_opts {
     sl_worker_opts worker; /* the role fills in memory, hello and listens */
     const char *name, *model, *cluster_tag, *metrics_address;
@@ -34,7 +35,7 @@ typedef struct sl_worker_role_opts {
 
 /* The load that heartbeats report: written by the engine thread, read by the transport thread. */
 typedef struct sl_worker_load {
-    _Atomic uint64_t turn_ns; /* when the engine thread's loop began its last turn */
+    _Atomic uint64_t turn_ns; /* when the engine thread's loop began its last iteration */
     _Atomic uint32_t running, waiting, free_pages, cached_pages, draining;
     _Atomic uint64_t queued_tokens, tokens_done, hits, misses, swap_bytes;
 } sl_worker_load;
@@ -51,7 +52,7 @@ typedef struct sl_worker_role {
     sl_store *store;
     sl_sampler *sampler;
     bool draining, failed;
-    sl_store_stats seen; /* what the counters below contain already */
+    sl_store_stats seen; /* the values that were already added to the counters below */
     struct {
         sl_counter *queries, *hits, *evictions, *damaged_reused, *damaged_running;
         sl_gauge *running, *waiting, *usage, *pages_free, *pages_cached, *pages_active;
@@ -68,12 +69,12 @@ typedef struct sl_worker_role {
 /*
  * Makes the store (event: see kvstore/store.h, may be NULL), the sampler, the mailbox of the engine thread and the
  * checker, whose jobs go back to that mailbox as mail of the kind checked_kind; fills the HELLO (max_batch: requests
- * processed at the same time) and finds the metrics. sl_worker_role_close() must be called after a failure too.
+ * processed concurrently) and finds the metrics. sl_worker_role_close() must be called after a failure, too.
  */
 sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_role_opts *o,
                               int32_t max_batch, int checked_kind, sl_store_event_fn *event, void *event_ctx,
                               sl_err *err);
-/* A zeroed r is fine. */
+/* r may be zeroed. */
 void sl_worker_role_close(sl_worker_role *r);
 
 /* Options of the worker core: the caller's, with the arena as registered memory and the HELLO filled in. */
@@ -81,40 +82,40 @@ sl_worker_opts sl_worker_role_core_opts(const sl_worker_role *r, const sl_worker
 
 /* ---- transport thread ---- */
 
-/* For sl_worker_calls.fatal: ends the loop of the engine thread with this cause. Once. */
+/* For sl_worker_calls.fatal: ends the loop of the engine thread with this cause. Only the first call has an effect. */
 void sl_worker_role_fatal(sl_worker_role *r, sl_status st, const char *why);
 /* For sl_worker_calls.load. */
 void sl_worker_role_read_load(sl_worker_role *r, sl_msg_load *out);
 
 /* ---- engine thread ---- */
 
-/* Next mail for the role, NULL when there is none. The role's own (the fatal mail) is taken care of. */
+/* The next mail for the role, or NULL. The fatal mail of sl_worker_role is handled here and not returned. */
 sl_wmail *sl_worker_role_take(sl_worker_role *r);
 
 typedef struct sl_worker_report {
     uint32_t running, waiting; /* requests */
-    uint64_t queued_tokens;    /* tokens of prompts still to be computed, or still to arrive */
-    int32_t landing_pages;     /* of the pages in use: those whose rows are still arriving */
+    uint64_t queued_tokens;    /* tokens of prompts that are not computed, or have not arrived, yet */
+    int32_t landing_pages;     /* pages in use whose rows have not all arrived yet */
 } sl_worker_report;
 
-/* Publishes the load and the state of the store, as load and as metrics. */
+/* Publishes the load, and the load and the state of the store as metrics. */
 void sl_worker_role_report(sl_worker_role *r, const sl_worker_report *now);
 
-/* The role's part of the loop. */
+/* The functions of the role that the loop calls. */
 typedef struct sl_worker_engine {
     void *arg;
     void (*mail)(void *arg, sl_wmail *m);      /* owns m */
     uint64_t (*tick)(void *arg, uint64_t now); /* handles deadlines; the next one (ns), UINT64_MAX: none */
-    bool (*idle)(const void *arg);             /* there is no request */
-    /* Admits requests and computes one step. *worked: there was something to compute. A failure is fatal. */
+    bool (*idle)(const void *arg);             /* true when the role has no request */
+    /* Admits requests and computes one step. *worked: whether there was a step to compute. A failure is fatal. */
     sl_status (*step)(void *arg, bool *worked, sl_err *err);
     void (*report)(void *arg); /* calls sl_worker_role_report() */
 } sl_worker_engine;
 
 /*
- * Serves until *stop is set (by any thread or signal handler; read ten times a second), then finishes the requests it
- * has, for at most drain_timeout_ms, and returns SL_OK. Negative when the worker cannot continue (refused by the
- * router, device lost).
+ * Serves until *stop is set (by any thread or signal handler; it is read ten times per second), then finishes its
+ * requests within at most drain_timeout_ms, and returns SL_OK. A negative status when the worker cannot continue
+ * (refused by the router, device lost).
  */
 sl_status sl_worker_role_run(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e,
                              const volatile int *stop, uint32_t drain_timeout_ms, sl_err *err);

@@ -1,4 +1,4 @@
-/* The real runner: one thin function per slot. */
+/* The runner over a real engine: one function for each entry of the table. */
 #include "worker/runner.h"
 
 static sl_status e_open(void *impl, sl_residency r, const int32_t *pages, int32_t n_pages, int32_t n_cached,

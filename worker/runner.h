@@ -1,9 +1,8 @@
 /*
- * Runner: the functions that prefill and decode need of an engine, as a table, so that their protocols can be tested
- * without a model. sl_runner_for_engine() is the real one;
- * tests/unit/worker/fake_runner.h is the double.
+ * Runner: a table of the engine's functions that prefill and decode call, so that their protocols can be tested without
+ * a model. sl_runner_for_engine() makes the one for production; tests/unit/worker/fake_runner.h has the test double.
  *
- * Semantics, errors and threads are those of engine/engine.h, function by function.
+ * Semantics, errors and threads of each function are those of the function of the same name in engine/engine.h.
  */
 #ifndef SL_WORKER_RUNNER_H
 #define SL_WORKER_RUNNER_H
@@ -25,7 +24,7 @@ typedef struct sl_runner {
     sl_status (*step)(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err);
     void (*stats)(const void *impl, sl_engine_stats *out);
     void (*layer_stats)(const void *impl, sl_layer_stats *out); /* [n_layers] */
-    /* Both are set or neither is (engine/device.h). */
+    /* Either both are set or both are NULL (engine/device.h). */
     void (*device_layers)(const void *impl, sl_device_layer *out); /* [n_layers] */
     void (*device_pages)(const void *seq, int32_t *row_pages, int32_t *index_pages, int32_t n);
 } sl_runner;

@@ -1,6 +1,7 @@
 /*
- * The order of setup: exporter, device, weights, host store, engine (with what the device has left), options of the
- * role. What can fail soon comes first: that a port is taken is found before the weights are loaded. The values that "auto" stands for are decided and logged during these steps; setup_impl.h says where.
+ * The order of setup: exporter, device, weights, host store, engine (with the memory that is left on the device),
+ * options of the role. Steps that fail quickly come first: a port that is in use is found before the weights are
+ * loaded. The values that "auto" stands for are decided and logged during these steps; setup_impl.h says where.
  */
 #include "worker/setup.h"
 
@@ -30,7 +31,7 @@ static sl_status start_metrics(sl_setup *s, sl_err *err)
     return SL_OK;
 }
 
-/* Metrics that state what this worker is. */
+/* Sets the metrics that describe this worker and do not change. */
 static void set_facts(sl_setup *s)
 {
     sl_parts *p = s->p;

@@ -1,10 +1,10 @@
 /*
- * Makes the parts of a worker from a finished configuration: backend, model, arena, engine, exporter, and the options
- * of its role. Called by the main functions of prefill and decode; logs what was found (device, plan, arena, NUMA node,
- * network devices).
+ * Makes the parts of a worker from a complete configuration: backend, model, arena, engine, exporter, and the options
+ * of its role. The main functions of prefill and decode call it. It logs the device, the plan, the arena, the NUMA node
+ * and the network devices.
  *
- * sl_parts owns everything that was made; destroy frees it in reverse order. One thread: the one that runs the engine
- * later.
+ * sl_parts owns everything that was made; sl_parts_destroy() frees it in reverse order. One thread: the one that later
+ * runs the engine.
  */
 #ifndef SL_WORKER_SETUP_H
 #define SL_WORKER_SETUP_H
@@ -15,13 +15,13 @@
 #include "worker/role.h"
 #include "worker/shipping.h"
 
-/* What only the launcher of the process knows. */
+/* The values that only the launcher of the process knows. */
 typedef struct sl_worker_launch {
     const char *routers[SL_WORKER_ROUTERS_MAX]; /* "host:port" each */
     int n_routers;
     const char *name; /* "decode/2": unique in the cluster */
     int rank;         /* of the process in the cluster: metrics port = metrics.port + rank */
-    int local_rank;   /* on this host: chooses the device when backend.device is -1; -1: unknown */
+    int local_rank;   /* rank on this host: chooses the device when backend.device is -1; -1: unknown */
 } sl_worker_launch;
 
 typedef struct sl_parts {
@@ -40,7 +40,9 @@ typedef struct sl_parts {
     char name[64], devices[256], metrics_address[128], listen_host[128];
 } sl_parts;
 
-/* role: SL_ROLE_PREFILL or SL_ROLE_DECODE. *out must not move afterwards; a failure leaves nothing to destroy. */
+/*
+ * role: SL_ROLE_PREFILL or SL_ROLE_DECODE. *out must not move afterwards. After a failure there is nothing to destroy.
+ */
 sl_status sl_parts_create(const sl_config *cfg, const sl_worker_launch *launch, sl_role role, sl_parts *out,
                           sl_err *err);
 void sl_parts_destroy(sl_parts *p);

@@ -31,7 +31,9 @@ sl_status sl_setup_arena(sl_setup *s, sl_err *err)
     return SL_OK;
 }
 
-/* Device memory for the cache. The CPU backend's device memory is host memory: at most half of what is left. */
+/*
+ * Device memory for the cache. That of the CPU backend is host memory, of which at most half of the free part is used.
+ */
 static sl_status device_budget(const sl_setup *s, uint64_t *out, sl_err *err)
 {
     uint64_t free_bytes = 0, total = 0;
@@ -45,7 +47,7 @@ static sl_status device_budget(const sl_setup *s, uint64_t *out, sl_err *err)
     return SL_OK;
 }
 
-/* Which rows attention reads, and which of them the hot buffer keeps. */
+/* Options that say which rows attention reads and which of them the hot buffer keeps. */
 static sl_status selection_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, sl_err *err)
 {
     const sl_config *c = s->cfg;
@@ -68,7 +70,7 @@ static sl_status hot_layer_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, 
     int n = s->cfg->sparse_attention.hot_rows_layers.n;
     if (n != s->mc.n_layers)
         return sl_fail(err, SL_ERR_INVALID,
-                       "sparse_attention.hot_rows_layers has %d entries, the model has %d layers", n,
+                       "sparse_attention.hot_rows_layers has %d entries, but the model has %d layers", n,
                        s->mc.n_layers);
     for (int l = 0; l < n; l++)
         s->p->hot_rows_layer[l] = s->cfg->sparse_attention.hot_rows_layers.v[l];
@@ -76,8 +78,10 @@ static sl_status hot_layer_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, 
     return SL_OK;
 }
 
-/* Whether the hot buffer can hold the longest list of a selection. Lists as long as the context (dense layers, dense
- * queries) are left to the coordinator, which knows the context that the store can hold. */
+/*
+ * Checks that the hot buffer can hold the longest list of a selection. The coordinator checks lists that are as long as
+ * the context (dense layers, dense queries), because it knows the context that the store can hold.
+ */
 static sl_status check_hot_rows(sl_setup *s, sl_err *err)
 {
     const sl_config *c = s->cfg;
@@ -123,7 +127,7 @@ sl_status sl_setup_cache(sl_setup *s, sl_err *err)
     return hot ? check_hot_rows(s, err) : SL_OK;
 }
 
-/* The longest request that can ever be held: by the configuration, the model and the host store. */
+/* The length of the longest request that the configuration, the model and the host store allow. */
 static int32_t max_context(const sl_setup *s)
 {
     int32_t most = s->cfg->model.max_context;

@@ -7,7 +7,9 @@
 
 #include "worker/setup_impl.h"
 
-/* The local address of the route to the router: the address under which that network reaches this host. */
+/*
+ * The local address of the route to the router, which is the address that the network of the router has for this host.
+ */
 static void route_address(const char *router, char *out, size_t cap)
 {
     char host[SL_TP_ADDRESS_MAX], port[8];
@@ -31,7 +33,7 @@ static void route_address(const char *router, char *out, size_t cap)
     freeaddrinfo(found);
 }
 
-/* The transport puts rows straight from device memory: its thread must be able to use the device. */
+/* Runs on the transport thread, which must be able to use the device if the transport puts from device memory. */
 static sl_status use_device(void *arg, sl_err *err)
 {
     return sl_be_use_thread(arg, err);

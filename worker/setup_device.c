@@ -4,8 +4,10 @@
 #include "transport/nic.h"
 #include "worker/setup_impl.h"
 
-/* backend.devices by rank, else backend.device, else by local rank. The router uses no device: on its host device 0
- * belongs to the rank after it. */
+/*
+ * The device of backend.devices for this rank, else backend.device, else the one of the local rank. The router uses no
+ * device, so that on its host device 0 belongs to the next rank.
+ */
 static int pick_device(const sl_setup *s)
 {
     const sl_config *c = s->cfg;

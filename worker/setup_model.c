@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "kernels/cache.h"
+#include "model/checkpoint.h"
 #include "worker/fit.h"
 #include "worker/setup_impl.h"
 
@@ -23,12 +24,12 @@ static void on_progress(void *ctx, uint64_t done, uint64_t total)
            (double)total / 1048576);
 }
 
-/* Before the weights are read: loading takes minutes, and fails at its end where the device is too small. */
+/* Checks that the weights fit before they are read: loading takes minutes, and would fail only at its end. */
 static sl_status check_weights(const sl_setup *s, sl_dtype stored, sl_err *err)
 {
     uint64_t free_bytes = 0, total = 0;
     SL_TRY(sl_be_memory(s->p->backend, &free_bytes, &total, err));
-    return sl_fit_weights(sl_fit_file_bytes(s->cfg->model.path), stored, free_bytes, total,
+    return sl_fit_weights(sl_checkpoint_file_bytes(s->cfg->model.path), stored, free_bytes, total,
                           sl_backend_describe(s->p->backend), err);
 }
 
@@ -50,7 +51,7 @@ sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_d
     return SL_OK;
 }
 
-/* Sizes of the model's work space: what one step of this role computes at most. */
+/* Sets the sizes of the model's workspace to those of the largest step of this role. */
 static void choose_sizes(sl_setup *s)
 {
     const sl_config *c = s->cfg;

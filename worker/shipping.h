@@ -1,11 +1,11 @@
 /*
- * Shipping: the registry of cluster.shipping, that is how rows reach the store of a decode worker. Both roles read
- * it: the prefill worker chooses a path for each connection (prefill/path.h), the decode worker decides whether
- * writers of its host may write into its store. What a path does is in prefill/path_*.c; here is only what more
- * than one room must know about it.
+ * Shipping: the registry of cluster.shipping, the ways in which rows reach the store of a decode worker. Both roles
+ * read it: the prefill worker chooses a path for each connection (prefill/path.h), the decode worker decides whether
+ * writers of its host may write into its store. The code of a path is in prefill/path_*.c; this file has only the
+ * properties that more than one room must know.
  *
- * The configuration names one entry, or says "auto"; the latter is a NULL pointer here, which stands for every
- * entry that is `in_auto`. The table is constant; any thread.
+ * The configuration names one entry, or says "auto". A NULL pointer stands for "auto", which allows every entry that is
+ * `in_auto`. The table is constant; any thread.
  */
 #ifndef SL_WORKER_SHIPPING_H
 #define SL_WORKER_SHIPPING_H
@@ -21,13 +21,13 @@ typedef struct sl_shipping {
 
 extern const sl_shipping sl_shipping_staging, sl_shipping_gpu, sl_shipping_direct;
 
-/* NULL for an unknown name, "auto" among them. */
+/* NULL for an unknown name, and for "auto". */
 const sl_shipping *sl_shipping_find(const char *name);
 /* The names of the registry, ends with NULL. */
 const char *const *sl_shipping_names(void);
 /* *out: the entry that the configuration names; NULL: auto. SL_ERR_NOT_FOUND for another name. */
 sl_status sl_shipping_choose(const char *name, const sl_shipping **out, sl_err *err);
-/* Whether `way` may be taken where the configuration chose `chosen` (NULL: auto). */
+/* Whether `way` may be used if the configuration chose `chosen` (NULL: auto). */
 bool sl_shipping_allows(const sl_shipping *chosen, const sl_shipping *way);
 /* Whether a decode worker's store must be shared memory. */
 bool sl_shipping_shares_store(const sl_shipping *chosen);

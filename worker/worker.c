@@ -1,8 +1,9 @@
 /*
- * The transport thread: progress, mail, timers, then sleep on the transport's and the mailbox's descriptors.
+ * The transport thread: it makes progress, handles mail and timers, then sleeps on the descriptors of the transport and
+ * of the mailbox.
  *
- * Stopping: the mails that are still queued are delivered, then the transport is destroyed (which closes
- * everything by force).
+ * When it stops, it first delivers the mail that is still queued, and then destroys the transport, which closes every
+ * connection by force.
  */
 #include "worker/worker.h"
 
@@ -15,7 +16,9 @@
 
 enum { PROGRESS_ROUNDS = 64, MAIL_ROUNDS = 1024 };
 
-/* Listens. The address told to others has the listener's port, and the advertised host if one is configured. */
+/*
+ * Listens. The address for other processes has the port of the listener, and the advertised host if one is configured.
+ */
 static sl_status listen_there(sl_worker *w, sl_err *err)
 {
     sl_status st =
@@ -40,27 +43,28 @@ static int by_address(const void *a, const void *b)
 static sl_status register_device(sl_worker *w, sl_err *err)
 {
     sl_err why = {0};
-    sl_status st = SL_OK;
     w->device_mem = calloc((size_t)w->o.n_device_memory + 1, sizeof *w->device_mem);
     if (!w->device_mem)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    for (int i = 0; i < w->o.n_device_memory && st == SL_OK; i++) {
+    for (int i = 0; i < w->o.n_device_memory; i++) {
         const sl_worker_range *r = &w->o.device_memory[i];
-        st = sl_tp_mem_register(w->tp, r->base, r->bytes, SL_TP_DEVICE, SL_TP_LOCAL, &w->device_mem[i], &why);
-        w->n_device_mem += st == SL_OK;
+        sl_status st =
+            sl_tp_mem_register(w->tp, r->base, r->bytes, SL_TP_DEVICE, SL_TP_LOCAL, &w->device_mem[i], &why);
+        if (st != SL_OK)
+            return sl_fail(
+                err, st,
+                "cluster.shipping is gpu, but transport %s cannot move GPU memory here (%.250s); take "
+                "auto, staging or direct",
+                w->o.transport, why.text);
+        w->n_device_mem++;
     }
-    if (st != SL_OK)
-        return sl_fail(err, st,
-                       "cluster.shipping is gpu, but transport %s cannot move GPU memory here (%.250s); take "
-                       "auto, staging or direct",
-                       w->o.transport, why.text);
     qsort(w->device_mem, (size_t)w->n_device_mem, sizeof *w->device_mem, by_address);
     return SL_OK;
 }
 
 sl_tp_mem *sl_worker_device_memory(sl_worker *w, const void *address)
 {
-    /* ranges before low begin at or before the address, ranges from high on begin after it */
+    /* Ranges before low begin at or before the address; ranges from high on begin after it. */
     int low = 0, high = w->n_device_mem;
     while (low < high) {
         int mid = low + (high - low) / 2;
@@ -89,7 +93,7 @@ static sl_status open_transport(sl_worker *w, sl_err *err)
     if (st != SL_OK)
         return sl_fail_in(err, st, "transport %s", w->o.transport);
     SL_TRY(sl_wep_handlers(w));
-    /* Only a listening worker has peers that write there; the others only put from and get into it. */
+    /* Only a listening worker has peers that write into its memory; other workers only put from it and get into it. */
     unsigned access = SL_TP_LOCAL | (w->o.listens ? SL_TP_REMOTE_READ | SL_TP_REMOTE_WRITE : 0);
     if (w->o.memory)
         SL_TRY(sl_tp_mem_register(w->tp, w->o.memory, w->o.memory_bytes, SL_TP_HOST, access, &w->mem, err));
@@ -197,14 +201,16 @@ static void *thread_main(void *arg)
     sl_worker *w = arg;
     sl_err err = {0};
     sl_status st = open_transport(w, &err);
-    if (st == SL_OK)
-        log_start(w);
-    report_start(w, st, &err);
-    if (st == SL_OK) {
-        loop(w);
-        while (drain_mail(w))
-            ;
+    if (st != SL_OK) {
+        report_start(w, st, &err);
+        goto destroy;
     }
+    log_start(w);
+    report_start(w, SL_OK, &err);
+    loop(w);
+    while (drain_mail(w))
+        ;
+destroy:
     sl_tp_destroy(w->tp);
     free(w->device_mem);
     sl_wep_free_all(w);
@@ -245,7 +251,7 @@ sl_status sl_worker_start(const sl_worker_opts *opts, const sl_worker_calls *cal
         worker_free(w);
         return sl_fail(err, st, "cannot create a mailbox");
     }
-    *out = w; /* callbacks may need it before the thread reports */
+    *out = w; /* set early, because callbacks may use it before the thread reports that it has started */
     if (pthread_create(&w->thread, NULL, thread_main, w) != 0) {
         *out = NULL;
         worker_free(w);

@@ -1,19 +1,19 @@
 /*
- * Worker core: the transport thread of a prefill or decode worker, with the router link and the endpoints of the
- * peers. The role (prefill/ or decode/) adds its callbacks on that thread and runs its engine on the caller's thread;
- * what both roles do alike on top of the core is in worker/role.h.
+ * Worker core: the transport thread of a prefill or decode worker, with the router link and the endpoints of the peers.
+ * The role (prefill/ or decode/) adds its callbacks on that thread and runs its engine on the caller's thread.
+ * worker/role.h has what both roles add to the core.
  *
- * The two threads share nothing but mail: the engine thread posts sl_wmail to the worker (sl_worker_post), the
- * transport thread posts to the mailbox of the engine thread. Everything in sl_worker_calls runs on the transport
- * thread. Every function below must be called there too, except those marked "any thread".
+ * The two threads share only mail: the engine thread posts sl_wmail to the worker (sl_worker_post), the transport
+ * thread posts to the mailbox of the engine thread. Everything in sl_worker_calls runs on the transport thread. Every
+ * function below must be called there, too, except where the comment names another thread.
  *
- * Router links: one for each router, independent of each other. Connect, send HELLO, receive WELCOME; then send LOAD and
- * PING at every heartbeat. A link that breaks, or on which nothing arrives for dead_after, is closed by force and
- * connected again after a pause that grows with every failure. From WELCOME to the loss of the connection a link has a
- * session, which is named by a number that is never used again in this process. Requests belong to the session in which
- * they came; what is sent to a session that has ended is dropped. Each session has a new epoch, so that a peer that was
- * told an address in an earlier session can see that it is stale. A REFUSE before the first WELCOME is final when every
- * router has refused; while another router has not, the link goes on trying at the longest pause.
+ * Router links: one for each router, independent of each other. A link connects, sends HELLO and receives WELCOME; then
+ * it sends LOAD and PING at every heartbeat. If the connection breaks, or the router is silent for too long (link.c),
+ * it is closed by force and connected again after a pause that grows with every failure. From WELCOME to the loss of
+ * the connection a link has a session, whose number is never used again in this process. Requests belong to the session
+ * in which they arrived; messages to a session that has ended are dropped. Each session has a new epoch, so that a peer
+ * that received an address in an earlier session can see that it is stale. A REFUSE before the first WELCOME is final
+ * when every router has refused; while one has not, the link is tried again after the longest pause.
  *
  * Lifetime: start returns after the transport has been opened, the memory registered and the listener started; stop
  * joins the thread.
@@ -30,7 +30,7 @@
 typedef struct sl_worker sl_worker;
 typedef struct sl_wep sl_wep; /* an endpoint with its queue of unsent messages */
 
-/* Every mail between the two threads begins with this. Kinds below 0 are the core's own. */
+/* Every mail between the two threads begins with this. Kinds below 0 belong to the core. */
 typedef struct sl_wmail {
     sl_mail link;
     int kind;
@@ -40,9 +40,9 @@ typedef struct sl_wmail {
 typedef struct sl_wmsg {
     sl_wmail mail; /* for posting it to the other thread, which sets kind */
     sl_msg msg;
-    uint32_t ep_serial; /* of the endpoint on which it arrived */
-    uint32_t
-        router; /* the session: of the router that sent it, or (set by the role) that introduced the sender */
+    uint32_t ep_serial; /* serial of the endpoint on which it arrived */
+    /* The session of the router that sent it, or (set by the role) of the router that introduced the sender. */
+    uint32_t router;
     uint32_t worker_id; /* of a peer, set by the role; 0: a router sent it */
     uint8_t bytes[];
 } sl_wmsg;
@@ -66,9 +66,9 @@ typedef struct sl_worker_calls {
     void (*ep_msg)(void *arg, sl_wep *ep, sl_wmsg *m);
     void (*ep_failed)(void *arg, sl_wep *ep, sl_status st, const char *why); /* the role must close it */
     void (*ep_closed)(void *arg, sl_wep *ep); /* ep is freed after this returns */
-    /* Mail posted with sl_worker_post. */
+    /* A mail that was posted with sl_worker_post(). */
     void (*mail)(void *arg, sl_wmail *m);
-    /* Called not later than the time (ns) that it returned last; UINT64_MAX: nothing is due. */
+    /* Called at the latest at the time (ns) that its last call returned; UINT64_MAX: nothing is due. */
     uint64_t (*tick)(void *arg, uint64_t now);
 } sl_worker_calls;
 
@@ -88,20 +88,21 @@ typedef struct sl_worker_opts {
     bool listens;
     const char *listen_host; /* as in sl_tp_listen */
     uint16_t listen_port;
-    /* Replaces the host of the address that others are told; NULL or "": the host of the listener. */
+    /* Host of the address that other processes are told; NULL or "": the host of the listener. */
     const char *advertise_host;
-    uint32_t heartbeat_ms, dead_after_ms, connect_timeout_ms, reconnect_ms; /* until WELCOME says otherwise */
-    void *memory; /* registered for put and get: as the local side, and for peers of a worker that listens */
+    /* These apply until WELCOME sets other values. */
+    uint32_t heartbeat_ms, dead_after_ms, connect_timeout_ms, reconnect_ms;
+    void *memory; /* registered for puts and gets by this worker, and by its peers if it listens */
     size_t memory_bytes;
-    /* GPU memory that puts read from; registered too. Start fails where the transport cannot register it. */
+    /* GPU memory that puts read from. sl_worker_start() fails if the transport cannot register it. */
     const sl_worker_range *device_memory;
     int n_device_memory;
-    /* Runs first on the transport thread; an error ends the start. NULL is fine. */
+    /* Runs first on the transport thread; an error makes the start fail. May be NULL. */
     sl_status (*enter)(void *arg, sl_err *err);
     void *enter_arg;
     const sl_msg_hello *hello; /* copied; blobs must outlive the worker. epoch and listen are filled in */
-    sl_metrics *metrics;       /* NULL is fine */
-    /* For tests: runs on the transport thread once per turn of its loop. NULL in production. */
+    sl_metrics *metrics;       /* may be NULL */
+    /* For tests: runs on the transport thread once per iteration of its loop. NULL in production. */
     void (*hook)(void *arg, sl_transport *tp);
     void *hook_arg;
 } sl_worker_opts;
@@ -109,8 +110,9 @@ typedef struct sl_worker_opts {
 /* Owner thread (the one that starts and stops). */
 sl_status sl_worker_start(const sl_worker_opts *opts, const sl_worker_calls *calls, sl_worker **out,
                           sl_err *err);
-/* Closes everything and joins the thread; mail that is still queued is handed to sl_worker_calls.mail first. NULL is
- * fine. */
+/*
+ * Passes the mail that is still queued to sl_worker_calls.mail, closes everything and joins the thread. w may be NULL.
+ */
 void sl_worker_stop(sl_worker *w);
 
 /* Any thread. */
@@ -119,7 +121,7 @@ void sl_worker_post(sl_worker *w, sl_wmail *m);
 void sl_worker_tell_router(sl_worker *w, uint32_t router, const sl_msg *msg);
 /* The same to the routers of all sessions. */
 void sl_worker_tell_routers(sl_worker *w, const sl_msg *msg);
-/* Any thread except the transport thread: sends msg to the peer with that serial, if it still exists. */
+/* Any thread except the transport thread: sends msg to the peer with this serial, if it still exists. */
 void sl_worker_tell_peer(sl_worker *w, uint32_t ep_serial, const sl_msg *msg);
 
 /* Transport thread. */
@@ -137,12 +139,12 @@ sl_tp_mem *sl_worker_memory(sl_worker *w);
 /* The registered GPU memory that contains address; NULL: none. */
 sl_tp_mem *sl_worker_device_memory(sl_worker *w, const void *address);
 sl_transport *sl_worker_transport(sl_worker *w);
-/* Epoch of a session, and this worker's id there; 0: it has ended. */
+/* Epoch of a session, and this worker's id there; 0: the session has ended. */
 uint64_t sl_worker_epoch(const sl_worker *w, uint32_t router);
 uint32_t sl_worker_id(const sl_worker *w, uint32_t router);
 /* The session of this epoch; 0: there is none, or it has ended. */
 uint32_t sl_worker_session(const sl_worker *w, uint64_t epoch);
-/* Address that peers connect to; empty when not listening. Constant after start: any thread. */
+/* The address that peers connect to; empty when the worker does not listen. Constant after start: any thread. */
 const char *sl_worker_address(const sl_worker *w);
 
 #endif

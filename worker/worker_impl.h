@@ -15,10 +15,10 @@
 enum {
     SL_WMAIL_STOP = -1,  /* to the transport thread: end */
     SL_WMAIL_SEND = -2,  /* to the transport thread: an sl_wsend */
-    SL_WMAIL_FATAL = -3, /* to the engine thread: the worker cannot go on (role.c) */
+    SL_WMAIL_FATAL = -3, /* to the engine thread: the worker cannot continue (role.c) */
 };
 
-/* An encoded message: in an endpoint's queue, or posted to the transport and not completed. */
+/* An encoded message: in the queue of an endpoint, or posted to the transport and not completed yet. */
 typedef struct sl_wout {
     struct sl_wout *next, **pprev; /* pprev: only while posted */
     sl_worker *w;
@@ -83,7 +83,7 @@ struct sl_worker {
     bool ended; /* fatal was called: no link connects again */
     bool stopping, waiting_out;
     uint64_t last_loop_ns;
-    /* start-up result, handed over under the mutex */
+    /* the result of the start, passed to sl_worker_start() under the mutex */
     pthread_mutex_t lock;
     pthread_cond_t started_cond;
     bool started;
@@ -98,7 +98,7 @@ struct sl_worker {
 void sl_wep_events(sl_worker *w, sl_tp_events *out);
 sl_status sl_wep_handlers(sl_worker *w);
 void sl_wep_send_bytes(sl_wep *ep, uint16_t id, uint8_t *data, size_t bytes);
-/* Posts what waited; true when something was posted. */
+/* Posts the messages that wait in queues; true when one was posted. */
 bool sl_wep_flush_queues(sl_worker *w);
 void sl_wep_free_all(sl_worker *w);
 sl_wep *sl_wep_find(sl_worker *w, uint32_t serial);

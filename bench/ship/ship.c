@@ -225,18 +225,6 @@ static sl_status measure_link(ship *s, sl_err *err)
 
 typedef enum { BY_DEVICE, BY_STAGING, BY_PUT, BY_GPU, BY_HOST } path;
 
-static sl_status run_copies(ship *s, const sl_copier_mail *m, sl_err *err)
-{
-    for (int i = 0; i < m->n; i++) {
-        const sl_copy *k = &m->copy[i];
-        if (k->n == 1)
-            SL_TRY(sl_be_copy(s->be, k->dst, k->src, k->bytes, err));
-        else
-            SL_TRY(sl_be_copy_2d(s->be, k->dst, k->dst_pitch, k->src, k->src_pitch, k->bytes, k->n, err));
-    }
-    return SL_OK;
-}
-
 /* Ships one layer of the chunk and waits until it has arrived. */
 static sl_status ship_layer(ship *s, path by, int32_t layer, sl_copier_mail *m, sl_err *err)
 {
@@ -268,14 +256,14 @@ static sl_status ship_layer(ship *s, path by, int32_t layer, sl_copier_mail *m, 
         } else if (by == BY_HOST) {
             memcpy(dst, span.local, (size_t)span.bytes);
         } else if (!sl_copier_add(m, &span, dst)) { /* the list is full: run it and begin the next */
-            SL_TRY(run_copies(s, m, err));
+            SL_TRY(sl_copier_enqueue(s->be, m, err));
             m->n = 0;
             (void)sl_copier_add(m, &span, dst);
         }
     }
     if (puts)
         return sl_bench_ship_put_flush(s->put, err);
-    SL_TRY(run_copies(s, m, err));
+    SL_TRY(sl_copier_enqueue(s->be, m, err));
     return by == BY_HOST ? SL_OK : sl_be_sync(s->be, err);
 }
 

@@ -23,8 +23,8 @@ typedef struct sl_bench_tp {
     const sl_bench_tp_args *args;
     sl_transport *tp;
     sl_tp_ep *ep;
-    uint8_t *
-        arena; /* bandwidth: window x size bytes. Latency: the first half receives, the second half is sent from. */
+    /* Bandwidth tests: window x size bytes. Latency tests: the first half receives, the second half is sent from. */
+    uint8_t *arena;
     size_t bytes;
     sl_tp_mem *mem;
     sl_tp_rkey *rkey; /* the key of the peer's arena */

@@ -60,8 +60,8 @@ typedef struct lb_event {
     const char *why;
     uint16_t id;
     size_t header_bytes, bytes;
-    uint8_t *
-        block; /* header and payload of a message, both at odd offsets: receivers must not assume alignment */
+    /* Header and payload of a message, both at odd offsets, because receivers must not assume alignment. */
+    uint8_t *block;
 } lb_event;
 
 struct lb_ep {

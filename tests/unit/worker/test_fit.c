@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/checkpoint.h"
 #include "worker/fit.h"
 
 static const uint64_t GIB = 1u << 30;
@@ -27,8 +28,8 @@ START_TEST(weights)
     ck_assert_int_eq(sl_fit_weights(10 * GIB, SL_F8_E4M3, 5 * GIB, 24 * GIB, "GPU", &err),
                      SL_ERR_DEVICE_MEMORY);
     ck_assert_msg(strstr(err.text, "nothing else"), "%s", err.text);
-    ck_assert_uint_gt(sl_fit_file_bytes("models/tiny-v32"), 1 << 20);
-    ck_assert_uint_eq(sl_fit_file_bytes("models/none"), 0);
+    ck_assert_uint_gt(sl_checkpoint_file_bytes("models/tiny-v32"), 1 << 20);
+    ck_assert_uint_eq(sl_checkpoint_file_bytes("models/none"), 0);
 }
 END_TEST
 
