@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* NUMA node of an RDMA device from sysfs; -1 when the kernel does not know. */
+/* NUMA node of an RDMA device from sysfs; -1 when the kernel does not know it. */
 static int node_of(const char *device)
 {
     char path[160], line[32];
@@ -39,7 +39,7 @@ static void netdev_of(const char *device, char *out, size_t cap)
     closedir(d);
 }
 
-/* libibverbs gives width and speed as codes. */
+/* Rate of a port in 10^9 bits per second; libibverbs gives width and speed as codes. */
 static double gbps_of(const struct ibv_port_attr *a)
 {
     static const struct {
@@ -101,7 +101,7 @@ sl_status sl_nic_list(sl_nic *out, size_t cap, size_t *n, sl_err *err)
             found += list_ports(list[i], out + found, cap - found);
         ibv_free_device_list(list);
     }
-    *n = found; /* no list means that the host has no RDMA subsystem, which is not an error */
+    *n = found; /* without a list the host has no RDMA subsystem, which is not an error */
     return SL_OK;
 }
 

@@ -32,5 +32,5 @@ bool sl_proof_equal(const uint8_t a[SL_PROOF_BYTES], const uint8_t b[SL_PROOF_BY
 
 void sl_proof_nonce(uint8_t out[SL_PROOF_BYTES])
 {
-    SL_CHECK(RAND_bytes(out, SL_PROOF_BYTES) == 1, "no random bytes");
+    SL_CHECK(RAND_bytes(out, SL_PROOF_BYTES) == 1, "cannot make random bytes");
 }

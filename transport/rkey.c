@@ -1,4 +1,4 @@
-/* Remote keys as bytes: magic, base, bytes, blob (with its length), CRC32C of all before; see base/wire.h. */
+/* Remote keys as bytes: magic, base, bytes, blob (with its length), CRC32C of all bytes before it; see base/wire.h. */
 #include "transport/rkey.h"
 
 #include <string.h>

@@ -14,7 +14,7 @@ typedef struct sl_tp_rkey_view {
     size_t blob_bytes;
 } sl_tp_rkey_view;
 
-/* Writes the wrapped key; *len gets its length. Errors: TOO_LARGE (cap), NO_MEMORY. */
+/* Writes the wrapped key; *len receives its length. Errors: TOO_LARGE (more than cap), NO_MEMORY. */
 sl_status sl_tp_rkey_wrap(uint64_t base, uint64_t bytes, const void *blob, size_t blob_bytes, void *buf,
                           size_t cap, size_t *len);
 /* Reads a wrapped key; the result borrows from buf. Errors: CORRUPT. */

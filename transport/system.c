@@ -48,7 +48,7 @@ void sl_tp_waker_arm(sl_tp_waker *w, uint64_t deadline_ns)
         return;
     struct itimerspec its = {.it_value = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
                                           .tv_nsec = (long)(deadline_ns % 1000000000u)}};
-    /* This also clears an expiry that was not read, so the descriptor is not readable before the new time. */
+    /* This also clears an expiration that was not read, so the descriptor is not readable before the new time. */
     int rc = timerfd_settime(w->timer_fd, TFD_TIMER_ABSTIME, &its, NULL);
     SL_CHECK(rc == 0, "timerfd_settime");
     w->armed_ns = deadline_ns;

@@ -17,8 +17,8 @@
  *         poll(sl_tp_event_fd(tp), …);       // readable: progress again
  *     }
  *
- * The event fd is edge-triggered in effect: arm after the last progress and before every poll. After a post
- * that follows an arm, progress and arm again.
+ * The event fd behaves like an edge-triggered one: arm after the last progress and before every poll. After a post
+ * that follows an arm, call progress and arm again.
  *
  * Operations. A post returns SL_OK (exactly one `done` will follow), SL_AGAIN (too many operations are
  * pending: nothing was posted, try again after some completions) or a negative status (refused, no `done`).
@@ -35,8 +35,8 @@
  *
  * Failure. When a peer dies or the connection breaks, every pending operation completes with SL_ERR_PEER (or
  * SL_ERR_CANCELLED), then `failed` is called once, and later posts return SL_ERR_PEER. The owner then calls
- * sl_tp_close(). How soon a death is noticed depends on the implementation: a killed process on TCP after
- * milliseconds, a host that vanished after the keepalive interval. A peer that hangs but lives is not
+ * sl_tp_close(). The time until a death is noticed depends on the implementation: with TCP, milliseconds for a
+ * killed process, and the keepalive interval for a lost host. A process that hangs but has not ended is not
  * noticed: use application heartbeats.
  *
  * After `closed` of a force close, no put or get of the peer through this endpoint and no posted operation of
@@ -120,7 +120,7 @@ typedef struct sl_tp_events {
     void (*closed)(void *arg, sl_tp_ep *ep);
 } sl_tp_events;
 
-/* All strings are copied by sl_transport_create; NULL, "" or 0 means the default. */
+/* sl_transport_create() copies all strings; NULL, "" or 0 means the default. */
 typedef struct sl_tp_options {
     sl_tp_events events;
     /* UCX_TLS ("tcp", "rc_verbs,self"…); default: UCX chooses. */
@@ -129,7 +129,7 @@ typedef struct sl_tp_options {
     const char *net_devices;
     /* UCX_SOCKADDR_TLS_PRIORITY ("rdmacm", "tcp"); default: UCX chooses. */
     const char *sockaddr_priority;
-    /* More UCX settings, "NAME=VALUE;NAME=VALUE", without the prefix UCX_ or UCX_TCP_. */
+    /* Further UCX settings, "NAME=VALUE;NAME=VALUE", without the prefix UCX_ or UCX_TCP_. */
     const char *extra;
     int numa_node;               /* of the memory that is moved; -1: unknown or any */
     uint32_t connect_timeout_ms; /* until connected(SL_ERR_TIMEOUT); default 5000 */
@@ -159,7 +159,7 @@ typedef struct sl_tp_stats {
     uint64_t puts, gets, flushes;  /* completed */
     uint64_t messages_sent, messages_received, message_bytes_sent, message_bytes_received;
     uint64_t messages_refused; /* malformed, unknown id or too large */
-    uint64_t accesses_refused; /* puts and gets of peers outside of what was offered to them */
+    uint64_t accesses_refused; /* puts and gets of peers outside the memory that was offered to them */
     uint64_t failed_ops, failed_endpoints, refused_connects;
     uint64_t endpoints, pending; /* at present */
     uint64_t registered_bytes;   /* at present */
@@ -172,7 +172,7 @@ typedef struct sl_tp_info {
     char transports[256];            /* "tcp,rc_verbs" */
     char version[64];                /* of the library that the implementation uses */
     bool device_memory;              /* SL_TP_DEVICE may be registered in this process */
-    char no_device_memory[160];      /* the reason why not */
+    char no_device_memory[160];      /* otherwise the reason why not */
 } sl_tp_info;
 
 /* The implementations by name ("ucx", "loopback"); NULL when unknown or not built. */

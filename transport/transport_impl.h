@@ -3,9 +3,9 @@
  * owner.
  *
  * An implementation embeds sl_transport, sl_tp_ep, sl_tp_mem and sl_tp_rkey as first members, fills one const
- * sl_transport_ops and adds it to the table in transport.c. What every implementation must guarantee is
- * written in transport.h and checked by test_conformance.c, test_remote_memory.c and test_endings.c in
- * tests/unit/transport. Nothing here is shared between threads.
+ * sl_transport_ops and adds it to the table in transport.c. transport.h says what every implementation must
+ * guarantee; test_conformance.c, test_remote_memory.c and test_endings.c in tests/unit/transport check it. Nothing
+ * here is shared between threads.
  */
 #ifndef SL_TRANSPORT_TRANSPORT_IMPL_H
 #define SL_TRANSPORT_TRANSPORT_IMPL_H
@@ -90,7 +90,7 @@ static inline bool sl_tp_in_range(uint64_t p, uint64_t n, uint64_t base, uint64_
     return n > 0 && p >= base && n <= bytes && p - base <= bytes - n;
 }
 
-/* An epoll descriptor with a timer in it: what sl_tp_event_fd returns. */
+/* An epoll descriptor that contains a timer; sl_tp_event_fd() returns it. */
 typedef struct sl_tp_waker {
     int epoll_fd, timer_fd;
     uint64_t armed_ns; /* the timer's deadline; 0: off */

@@ -1,6 +1,6 @@
 /*
- * Which calls are let in: the spec against the model, the limits, and what the cluster could ever hold. Whether there
- * is room in the queue now is decided in group.c. Rates, budgets and shares of clients belong here.
+ * Decides which calls are admitted: it checks the spec against the model, the limits, and the capacity of the cluster.
+ * group.c decides whether the queue has room now. Rates, budgets and shares of clients belong here.
  */
 #include "kvstore/page_key.h"
 #include "router/core/core_impl.h"

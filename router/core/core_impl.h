@@ -1,6 +1,6 @@
 /*
- * Inside the core: the router's state, one struct per owner, and what the files of core/ call of each other. Apart
- * from tests and fuzzers, only files of router/core and router.c include this.
+ * The router's state, one struct per owner, and the functions that the files of core/ call of each other. Apart from
+ * tests and fuzzers, only files of router/core and router.c include this.
  *
  *   link.c            transport in the loop, sending, receiving         sl_router_link
  *   members.c, join.c member table: liveness, loads; the handshake      sl_cluster
@@ -10,17 +10,17 @@
  *   effects.c         carries effects out                               sl_effects
  *   group.c           client calls and their requests                   sl_request_table
  *   share.c           which requests may reuse each other's pages       sl_share_domain
- *   admission.c       which calls are let in
+ *   admission.c       which calls are admitted
  *   deadlines.c       requests that are late or stuck
- *   queue.c, place.c  requests that wait, and who gets them             sl_queue
+ *   queue.c, place.c  requests that wait, and their workers             sl_queue
  *   kv_events.c       changes of prefix caches, for the index and for subscribers    sl_kv_log
- *   facts.c           what core.h tells the fronts
+ *   facts.c           the queries of core.h for the fronts
  *
- * One turn of the loop: messages of workers and calls of fronts become events; a step turns an event into effects;
- * sl_effects_run() performs them in order. Nothing is performed inside anything else.
+ * In one iteration of the loop, messages of workers and calls of fronts become events; a step turns an event into
+ * effects; sl_effects_run() performs the effects in order. No effect is performed while a step or another effect runs.
  *
- * Ownership: the router owns members, and groups (each its requests) until their owner releases them. Everything runs
- * on the loop's thread.
+ * Ownership: the router owns members and groups; a group owns its requests and exists until its owner releases it.
+ * Everything runs on the loop's thread.
  */
 #ifndef SL_ROUTER_CORE_IMPL_H
 #define SL_ROUTER_CORE_IMPL_H
@@ -38,7 +38,9 @@
 #include "router/policies/policy.h"
 #include "transport/transport.h"
 
-/* A message: in its member's list while the transport has no room, in the link's while the transport borrows it. */
+/*
+ * A message: in the list of its member while the transport is full, in that of the link while the transport borrows it.
+ */
 typedef struct sl_outmsg {
     struct sl_outmsg *next, **pprev;
     uint16_t id;
@@ -64,15 +66,15 @@ typedef struct sl_member {
     sl_msg_load load;
     bool has_load;
     uint64_t joined_ns, last_seen_ns, progress_ns;
-    uint64_t blocked_until_ns; /* said EXHAUSTED: not asked again before */
+    uint64_t blocked_until_ns; /* it answered EXHAUSTED: no request is placed here before */
     uint64_t set_aside;        /* rid of the one request that may be placed here; 0: every request may */
-    uint32_t placed;           /* requests of this router there */
-    uint64_t placed_tokens;    /* prefill: prompt tokens of requests not prefilled yet */
+    uint32_t placed;           /* requests of this router that are placed here */
+    uint64_t placed_tokens;    /* prefill: prompt tokens of requests that are not prefilled yet */
     uint64_t requests, failures;
-    sl_keyset *prefix; /* what its prefix cache probably holds */
+    sl_keyset *prefix; /* the keys that its prefix cache probably holds */
     sl_outmsg *out_head, *out_tail;
     uint64_t kv_sequence;              /* decode: number of its newest batch of cache events */
-    uint64_t kv_lost, kv_lost_ordinal; /* of the newest of its batches that is not kept any more */
+    uint64_t kv_lost, kv_lost_ordinal; /* those of its newest batch that is not kept any more */
 } sl_member;
 
 /* An attempt that was left while its prefill worker wrote; the decode worker waits for DRAINED. */
@@ -90,7 +92,7 @@ typedef struct sl_router_link {
     bool have_poll;
     char address[SL_TP_ADDRESS_MAX];
     sl_outmsg *in_flight;
-    bool posted; /* something was posted since the transport was armed */
+    bool posted; /* a message was posted since the transport was armed */
 } sl_router_link;
 
 typedef struct sl_cluster {
@@ -134,7 +136,7 @@ typedef struct sl_request_table {
     uint32_t released; /* groups to free at the next sweep */
 } sl_request_table;
 
-/* The requests of one client, and how much it was served. */
+/* The requests of one client, and the tokens that it was served. */
 struct sl_lane {
     struct sl_lane *next;
     char client[SL_CLIENT_MAX];
@@ -143,7 +145,7 @@ struct sl_lane {
     uint32_t groups;    /* calls that have not been freed; the lane lives at least as long */
     uint32_t length;    /* queued requests of the client, those that start again included */
     uint32_t active;    /* requests that have not ended */
-    double served;      /* tokens per weight */
+    double served;      /* tokens divided by the weight */
     sl_account account; /* of a tenant */
     sl_counter *prompt_tokens, *output_tokens; /* of a tenant, else NULL */
 };
@@ -154,7 +156,7 @@ typedef struct sl_queue {
     double served;         /* counter of the lane that was served last */
     uint32_t length;       /* in the queue */
     uint32_t waiting;      /* of which not held */
-    bool dirty;            /* requests or room came since the last placement */
+    bool dirty;            /* a request or free places were added since the last placement */
     uint64_t picks;        /* placements; of which first ones */
     uint64_t first_picks;
     uint64_t rate_ns, rate_picks; /* when `rate` was updated, and first_picks then */
@@ -189,9 +191,10 @@ typedef struct sl_router_life {
     bool draining, stopping;
     uint64_t drain_deadline_ns;
     sl_status result;
-    bool cutting;                   /* the drain timeout passed: requests were ended with an error */
-    uint32_t cut;                   /* how many */
-    uint64_t turn_ns, turn_idle_ns; /* end of the last turn; what the loop had slept by then */
+    bool cutting; /* the drain timeout has passed: requests were ended with an error */
+    uint32_t cut; /* the number of these requests */
+    uint64_t turn_ns,
+        turn_idle_ns; /* end of the last iteration; the time that the loop had slept until then */
 } sl_router_life;
 
 struct sl_router {
@@ -217,9 +220,9 @@ struct sl_router {
 
 sl_status sl_router_link_open(sl_router *r, sl_err *err);
 void sl_router_link_close(sl_router *r);
-/* Encodes and posts, or keeps the message until there is room. No callback of the router runs inside. */
+/* Encodes and posts, or keeps the message until the transport has room. Calls no callback of the router. */
 void sl_router_link_send(sl_member *w, const sl_msg *m);
-/* Progress, retry refused sends, arm; called before every poll. */
+/* Makes progress, retries refused sends, arms the transport; called before every poll. */
 void sl_router_link_flush(sl_router *r);
 /* The next poll does not sleep. */
 void sl_router_link_stay_awake(sl_router *r);
@@ -229,10 +232,10 @@ void sl_router_link_stay_awake(sl_router *r);
 sl_member *sl_member_find(sl_router *r, uint32_t id);
 void sl_member_accept(sl_router *r, sl_tp_ep *ep, const char *addr);
 void sl_member_hello(sl_member *w, const sl_msg_hello *h);
-/* Takes the identity that the options expect, if they say one. */
+/* Sets the expected identity, if the options contain one. */
 sl_status sl_cluster_init(sl_router *r, sl_err *err);
 void sl_member_message(sl_member *w, const sl_msg *m);
-/* Takes it out of service: closes its endpoint by force; its requests get SL_EVENT_LOST. */
+/* Removes the member: closes its endpoint by force; its requests get SL_EVENT_LOST. */
 void sl_member_lost(sl_member *w, sl_status why, const char *reason);
 void sl_member_free(sl_member *w); /* after its endpoint is closed */
 void sl_members_tick(sl_router *r, uint64_t now);
@@ -245,9 +248,9 @@ bool sl_router_ready(const sl_router *r); /* serves: not draining, both roles pr
 
 /* The prefill worker of an attempt answers ABORT with DRAINED, which must be sent on to the decode worker. */
 void sl_undrained_expect(sl_router *r, uint64_t rid, uint32_t attempt, uint32_t prefill, uint32_t decode);
-/* A prefill worker has stopped writing for an attempt: tells its decode worker, if one waits for that. */
+/* A prefill worker has stopped writing for an attempt: tells its decode worker, if that waits for the news. */
 void sl_undrained_relay(sl_member *w, uint64_t rid, uint32_t attempt);
-/* A member is gone: it will not answer, or not listen. */
+/* A member is lost: it will send no DRAINED, and needs none. */
 void sl_undrained_forget(sl_router *r, uint32_t member);
 void sl_undrained_free(sl_router *r);
 
@@ -263,7 +266,7 @@ void sl_effects_free(sl_router *r);
  * sl_effects_run(). False when the event has no entry for the request's state. May be called from anywhere. */
 bool sl_request_apply(sl_router *r, sl_request *q, const sl_request_event *ev);
 void sl_request_fail(sl_router *r, sl_request *q, sl_status st, const char *reason);
-/* Performs everything, places requests when there may be room, until nothing is left. Only the loop calls it. */
+/* Performs all effects, and places requests if there may be room, until no effect is left. Only the loop calls it. */
 void sl_effects_run(sl_router *r);
 bool sl_effects_pending(const sl_router *r);
 
@@ -271,9 +274,9 @@ bool sl_effects_pending(const sl_router *r);
 
 sl_status sl_admission_check(const sl_router *r, const sl_request_spec *s, sl_err *err);
 sl_request *sl_request_find(sl_router *r, uint64_t rid);
-/* The prompt of q is in the cache, or never will be: its siblings may be placed. */
+/* The prompt of q is in the cache, or will never be: its siblings may be placed. */
 void sl_group_lead(sl_request *q, uint64_t now);
-/* A member is gone: an event for each of its requests. died: it did not say before that it would leave. */
+/* A member is lost: makes an event for each of its requests. died: it had not announced that it would leave. */
 void sl_requests_member_lost(sl_router *r, uint32_t member, bool died);
 /* Frees released groups. Effects must not be pending. */
 void sl_groups_sweep(sl_router *r);
@@ -306,9 +309,9 @@ void sl_queue_remove(sl_router *r, sl_request *q);
 void sl_queue_unhold(sl_router *r, sl_request *q);
 /* Places every request that can be placed. */
 void sl_queue_place(sl_router *r);
-/* How many requests the ready workers could take now, and if they were idle. */
+/* The numbers of requests that the ready workers can take now, and could take if they were idle. */
 void sl_places(const sl_router *r, uint32_t *free_places, uint32_t *places);
-/* The decode member refused q for want of pages. */
+/* The decode member refused q, because it has too few free pages. */
 void sl_place_refused(sl_router *r, sl_request *q, sl_member *d);
 /* Other requests may be placed again on the members set aside for q: those of prefill only, or all. */
 void sl_place_release(sl_router *r, sl_request *q, bool prefill_only);
@@ -316,7 +319,7 @@ void sl_place_release(sl_router *r, sl_request *q, bool prefill_only);
 /* ---- kv_events.c ---- */
 
 void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e);
-/* The worker is gone: subscribers are told that its cache is. */
+/* The worker is lost: subscribers are told that its cache is lost. */
 void sl_kv_on_lost(sl_member *w);
 void sl_kv_free(sl_router *r);
 

@@ -1,6 +1,6 @@
 /*
- * Requests that are late or stuck. Every state has a deadline: the request's own, and router.stage_timeout_ms without
- * progress of the worker that has to act. A deadline per phase belongs here.
+ * Requests that are late or stuck. Every state has two deadlines: that of the request, and router.stage_timeout_ms
+ * without progress of the worker that must act next. A deadline for each phase belongs here.
  */
 #include "router/core/core_impl.h"
 
@@ -8,7 +8,7 @@ enum {
     STAGE_HARD = 10
 }; /* stage timeouts without own progress after which others' progress stops counting */
 
-/* When the worker that has to act last got anywhere. */
+/* When the worker that must act next last made progress. */
 static uint64_t last_progress(sl_router *r, const sl_request *q, uint64_t now)
 {
     uint64_t at = q->stage_ns;
@@ -22,8 +22,8 @@ static uint64_t last_progress(sl_router *r, const sl_request *q, uint64_t now)
     return at;
 }
 
-/* A request may wait long for its turn; what counts here is how long no worker of a role has been there. A router that
- * drains gets no worker any more. */
+/* A request may wait long for its turn; only the time without any worker of a role counts here. A router that drains
+ * gets no new workers. */
 static void check_queued(sl_router *r, sl_request *q, uint64_t now)
 {
     for (int i = 0; i < 2; i++) {

@@ -1,7 +1,7 @@
 /*
  * DRAINED between workers. An attempt may be left while its prefill worker writes into pages of the decode worker,
- * which keeps them until it knows that the writer has stopped. The writer tells the router, the router tells the
- * decode worker; this is the list of those it still has to tell.
+ * which keeps them until it knows that the writer has stopped. The writer tells the router, and the router tells the
+ * decode worker. This file has the list of decode workers that the router must still tell.
  */
 #include <stdlib.h>
 

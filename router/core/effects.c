@@ -1,8 +1,8 @@
 /*
- * Carries out what steps decide. Each kind of effect has up to two halves: `book` changes the router's own tables
- * (queue, accounts of members, request table) at once, so that the next decision sees them; `perform` sends a message
- * or calls a sink, later and in order, from the loop. A sink may submit, abort and release: that only adds effects
- * to the end of the list.
+ * Carries out the effects of steps. Each kind of effect has up to two parts: `book` changes the router's own tables
+ * (queue, accounts of members, request table) at once, so that the next decision sees the change; `perform` sends a
+ * message or calls a sink, later and in order, from the loop. A sink may submit, abort and release, which only appends
+ * effects to the list.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +51,7 @@ static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
 
 /* ---- PREFILL, SETTLE ---- */
 
-/* It has its pages. A suspect keeps what was set aside for it. */
+/* The request has its pages. A suspect keeps the workers that were set aside for it. */
 static void book_prefill(sl_router *r, sl_request *q, const sl_effect *e)
 {
     (void)e;
@@ -116,7 +116,7 @@ static void book_block(sl_router *r, sl_request *q, const sl_effect *e)
 static void book_leave(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill), *d = sl_member_find(r, e->decode);
-    if (e->leave.tell || e->leave.why) /* else it was refused and waits for its pages */
+    if (e->leave.tell || e->leave.why) /* otherwise it was refused and waits for pages */
         sl_place_release(r, q, false);
     if (p && e->leave.writer != SL_WRITER_DONE)
         discharge_prefill(p, e->leave.placed_tokens);
@@ -187,7 +187,7 @@ static void book_emit(sl_router *r, sl_request *q, const sl_effect *e)
     l->account.tokens -= (double)e->emit.n_tokens;
     if (l->output_tokens)
         sl_counter_add(l->output_tokens, e->emit.n_tokens);
-    if (q->own_decode && !q->alone) /* it is not suspected any more */
+    if (q->own_decode && !q->alone) /* it is no longer a suspect */
         sl_place_release(r, q, false);
 }
 
@@ -291,8 +291,8 @@ void sl_effects_free(sl_router *r)
     sl_sb_free(&r->effects.text);
 }
 
-/* An effect that is lost would leave pages reserved and a client waiting for ever, and there is no state to go back
- * to: without memory for it the process ends. */
+/* Without memory for an effect the process ends: a lost effect would leave pages reserved and a client waiting without
+ * end, and the step that made it cannot be undone. */
 static void keep(sl_effects *fx, const sl_effect *e)
 {
     if (fx->n == fx->cap) {

@@ -1,5 +1,5 @@
 /*
- * What core.h tells the fronts about the model, the cluster and the metrics: copies and counts of the router's state.
+ * The queries of core.h about the model, the cluster and the metrics: copies and counts of the router's state.
  */
 #include <stdlib.h>
 

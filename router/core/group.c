@@ -1,14 +1,14 @@
 /*
- * Groups: one client call and its requests. Makes the requests of a call that was let in, ends them, and frees them
- * when their owner has released the group. With several requests of one prompt, the first runs ahead; the others are
- * held until its prompt is in the cache, so that the prompt is computed once.
+ * Groups: one client call and its requests. Makes the requests of an admitted call, ends them, and frees them when
+ * their owner has released the group. If several requests have the same prompt, the first one starts; the others are
+ * held until the prompt is in the cache, so that it is computed only once.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "router/core/core_impl.h"
 
-static const uint64_t SEED_STEP = 0x9e3779b97f4a7c15ull; /* between the choices of one seed */
+static const uint64_t SEED_STEP = 0x9e3779b97f4a7c15ull; /* added to the seed for each further choice */
 
 void sl_request_spec_init(sl_request_spec *s)
 {
@@ -81,7 +81,7 @@ static sl_status set_sampling(const sl_router *r, sl_request *q, const sl_reques
         q->sampling.min_tokens = q->sampling.max_tokens;
     if (!s->has_seed)
         q->sampling.seed = sl_random_u64();
-    else if (choice) /* choices of one seed differ, reproducibly */
+    else if (choice) /* the choices of one seed differ, but are reproducible */
         q->sampling.seed = s->sampling.seed + SEED_STEP * choice;
     sl_sampling_write(&q->sampling_wire, &q->sampling);
     return q->sampling_wire.bad ? sl_fail(err, SL_ERR_NO_MEMORY, "out of memory") : SL_OK;
@@ -177,7 +177,7 @@ static void end_all(sl_group *g, sl_status st, const char *reason)
         sl_request_fail(g->r, g->requests[i], st, reason);
 }
 
-/* The limits of a tenant, its weight, its metrics. */
+/* Takes the request from the tenant's limits, and sets weight and metrics of its lane. */
 static sl_status take_from_account(sl_router *r, sl_lane *l, sl_request_spec *s, sl_err *err)
 {
     const sl_tenant *t = sl_tenants_find(&r->tenants, s->client);

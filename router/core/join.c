@@ -1,15 +1,14 @@
 /*
- * How a worker joins. HELLO is answered by WELCOME (with the id that names the worker from now on) or REFUSE with the
- * reason.
+ * How a worker joins. The router answers HELLO by WELCOME, with the id of the worker, or by REFUSE, with the reason.
  *
- * What a worker must be (fingerprint and page geometry, without the layout) comes from the router's own configuration
- * and checkpoint. A router that was not told it (tests, benchmarks, a router without weights) takes what the first
- * worker says until the last worker is gone.
+ * The identity that workers must have (fingerprint and page geometry, without the layout) comes from the router's own
+ * configuration and checkpoint. A router without it (tests, benchmarks, a router without weights) takes the identity of
+ * the first worker, and keeps it until the last worker has left.
  *
- * A name belongs to one process. Everything else is checked before the holder of a name is looked at, and a holder that
- * lives is never replaced by another process: the other one is refused, and may try again, because the holder may be its
- * former self whose loss has not been noticed yet. Only another connection of the same process (the same instance)
- * replaces the former one at once.
+ * A name belongs to one process. Everything else is checked before the name. A living holder of a name is never
+ * replaced by another process: the other process is refused and may try again, because the holder may be its
+ * predecessor whose loss has not been noticed yet. Only another connection of the same process (the same instance)
+ * replaces the former connection at once.
  */
 #include <string.h>
 
@@ -31,7 +30,7 @@ static void refuse(sl_member *w, sl_status st, const char *reason, bool retry)
         sl_tp_close(w->ep, SL_TP_CLOSE_FLUSH);
 }
 
-/* Whether pages may move between this worker and the others. *theirs: its geometry. */
+/* Checks that pages may move between this worker and the others. *theirs: its geometry. */
 static sl_status check_identity(sl_router *r, const sl_msg_hello *h, sl_geometry *theirs, sl_err *err)
 {
     const sl_cluster *c = &r->cluster;
@@ -91,7 +90,7 @@ static sl_member *holder_of(sl_router *r, const sl_member *w, const char *name)
     return NULL;
 }
 
-/* Whether the name is free, or held by a former connection of the same process, which ends now. */
+/* Checks that the name is free. A former connection of the same process that holds the name is ended. */
 static sl_status check_name(sl_router *r, const sl_member *w, const sl_msg_hello *h, sl_err *err)
 {
     sl_member *o = holder_of(r, w, h->name);
@@ -125,8 +124,8 @@ static void take_over(sl_member *w, const sl_msg_hello *h)
     w->pid = h->pid;
 }
 
-/* Everything that must agree, in order: what the worker is, what its pages are, then whether its name is free.
- * *retry: it may be accepted later. */
+/* Checks in this order: the facts about the worker, the identity of its pages, and that its name is free. *retry: it may
+ * be accepted later. */
 static sl_status admit(sl_member *w, const sl_msg_hello *h, bool *retry, sl_err *err)
 {
     sl_router *r = w->r;

@@ -1,6 +1,6 @@
 /*
- * Open-addressing set with a ring of insertion order for forgetting. Deleting shifts the probe chain back, so
- * there are no tombstones and lookups stay short for ever.
+ * Open-addressing set with a ring in insertion order, which tells which key to forget. Deleting shifts the probe chain
+ * back, so there are no tombstones and lookups stay short.
  */
 #include "router/core/keyset.h"
 
@@ -8,10 +8,10 @@
 #include <string.h>
 
 struct sl_keyset {
-    sl_key *slot; /* all-zero: empty */
-    size_t cap;   /* power of two */
+    sl_key *slot; /* [cap]; zeros: empty */
+    size_t cap;   /* a power of two */
     size_t count, max;
-    sl_key *ring; /* insertion order; may hold keys that were removed since */
+    sl_key *ring; /* in insertion order; may contain keys that were removed since */
     size_t ring_cap, ring_head, ring_len;
 };
 
@@ -106,7 +106,7 @@ void sl_keyset_add(sl_keyset *s, sl_key key)
 {
     if (empty(key) || sl_keyset_has(s, key))
         return;
-    if (s->ring_len == s->ring_cap) { /* full of removed keys: let the oldest go */
+    if (s->ring_len == s->ring_cap) { /* full, also of removed keys: removes the oldest */
         sl_key k = s->ring[s->ring_head];
         s->ring_head = (s->ring_head + 1) % s->ring_cap;
         s->ring_len--;

@@ -1,10 +1,10 @@
 /*
- * Changes of the workers' prefix caches, as they report them: into the index that placement uses, and into a ring that
- * the fronts' subscribers read, each at its own pace.
+ * Changes of the workers' prefix caches: the reports of the workers are added to the index that placement uses, and to
+ * a ring that the subscribers of the fronts read, each at its own speed.
  *
- * Batches carry the worker's own numbers, so a subscriber can tell for each worker whether it has missed anything. The
- * ring is bounded in bytes over all workers; what leaves it is remembered for each worker by one number, so that a
- * subscriber that comes too late, or reads too slowly, is told of the gap.
+ * Batches have the worker's own numbers, so a subscriber can see for each worker whether it has missed a batch. The
+ * size of the ring in bytes is bounded for all workers together; for each worker one number remembers the newest batch
+ * that left the ring, so that a subscriber that comes too late, or reads too slowly, is told of the gap.
  */
 #include <stdlib.h>
 
@@ -104,7 +104,7 @@ static bool make_room(sl_kv_log *k)
     return true;
 }
 
-/* Takes b over. */
+/* Takes ownership of b. */
 static void publish(sl_router *r, sl_kv_batch *b)
 {
     sl_kv_log *k = &r->kv;
@@ -130,7 +130,7 @@ void sl_kv_free(sl_router *r)
     free(r->kv.ring);
 }
 
-/* ---- what workers say ---- */
+/* ---- reports of workers ---- */
 
 static void update_index(sl_keyset *s, const sl_kv_batch *b)
 {
@@ -171,7 +171,7 @@ void sl_kv_on_lost(sl_member *w)
         publish(w->r, b);
 }
 
-/* ---- what subscribers read ---- */
+/* ---- reading by subscribers ---- */
 
 sl_status sl_kv_may_subscribe(const sl_router *r, sl_err *err)
 {

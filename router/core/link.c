@@ -1,11 +1,11 @@
 /*
- * The transport inside the libuv loop. Before every poll: progress until nothing happens, post what was
- * refused for lack of room, arm; when arming says that something arrived meanwhile, an idle handle keeps the
- * poll from sleeping. Nothing spins.
+ * The transport inside the libuv loop. Before every poll it makes progress until no event is left, posts the messages
+ * that the full transport had refused, and arms the transport. If arming reports that an event has arrived since, an
+ * idle handle prevents the poll from sleeping. There is no busy loop.
  *
- * A message's active-message id is its type; the bytes repeat type and version. Decoding is bounds-checked in
- * base/msg; what does not decode is counted and its sender stays connected (a version mismatch is answered at
- * HELLO).
+ * The id of an active message is the type of the message; its bytes repeat type and version. base/msg checks all bounds
+ * when it decodes. Messages that cannot be decoded are counted, and the sender stays connected (a different version is
+ * refused at HELLO).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +73,7 @@ static void on_sent(void *cookie, sl_status st)
     free(o);
 }
 
-/* Posts one message; SL_AGAIN leaves it with the caller, everything else consumes it. */
+/* Posts one message. With SL_AGAIN the caller keeps it; with any other result it is consumed. */
 static sl_status post(sl_member *w, sl_outmsg *o)
 {
     sl_status st = sl_tp_send(w->ep, o->id, NULL, 0, o->data, o->bytes, on_sent, o);
@@ -150,7 +150,8 @@ void sl_router_link_flush(sl_router *r)
             return;
         }
     }
-    sl_router_link_stay_awake(r); /* still busy: serve the others, but do not sleep */
+    sl_router_link_stay_awake(
+        r); /* more events wait: serve the other handles of the loop, but do not sleep */
 }
 
 void sl_router_link_stay_awake(sl_router *r)

@@ -1,22 +1,22 @@
 /*
- * The member table: which workers there are and whether they live.
+ * The member table: the workers that have joined, and whether they are alive.
  *
  * A router that drains does not drain its workers: requests that wait still need them, and so does the next router.
  *
  * Liveness: a member that is silent for dead_after_ms, or whose endpoint broke, is dead. Its endpoint is closed by
- * force, which fences its puts, and every request on it is recovered. When the loop itself was held up, the silence
- * of that time does not count against the members: sl_members_tick() is called every 20 ms, and measures how late it is.
+ * force, which fences its puts, and every request on it is recovered. Time in which the loop itself did not run does
+ * not count as silence of the members: sl_members_tick() is called every 20 ms, and measures its delay.
  *
- * A worker's heartbeat comes from its transport thread. LOAD also tells when its engine thread last began a turn; a
- * worker whose engine hangs is given up like one that is dead, and its link does not come back before the engine does.
+ * A worker's heartbeat comes from its transport thread. LOAD also contains the time since its engine thread last began
+ * an iteration. A worker whose engine hangs is treated like a dead one, and does not join again before its engine runs.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "router/core/core_impl.h"
 
-static const uint64_t STALL_NS = 100 * SL_MS; /* a tick that is later means that the loop was held up */
-static const uint64_t HELLO_DEADLINE_NS = 10000 * SL_MS; /* a connection that says nothing is closed */
+static const uint64_t STALL_NS = 100 * SL_MS; /* a longer delay of the tick means that the loop did not run */
+static const uint64_t HELLO_DEADLINE_NS = 10000 * SL_MS; /* a connection without HELLO is then closed */
 
 sl_member *sl_member_find(sl_router *r, uint32_t id)
 {
@@ -140,7 +140,7 @@ void sl_member_message(sl_member *w, const sl_msg *m)
         sl_member_hello(w, &m->hello);
         return;
     }
-    if (!w->id) { /* nothing else counts before HELLO */
+    if (!w->id) { /* other messages are ignored before HELLO */
         sl_counter_add(w->r->stats.unknown, 1);
         return;
     }

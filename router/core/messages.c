@@ -1,6 +1,6 @@
 /*
- * What workers say about requests, turned into events. A message counts only when request, attempt and sender fit and
- * the request's state has an entry for it; otherwise it is dropped and counted.
+ * Turns the workers' messages about requests into events. A message becomes an event only if request, attempt and
+ * sender match and the request's state has an entry for it; otherwise it is dropped and counted.
  */
 #include "router/core/core_impl.h"
 
@@ -28,7 +28,7 @@ static void identify(const sl_msg *m, uint64_t *rid, uint32_t *attempt)
     }
 }
 
-/* FAILED. A decode worker without room for the pages has not failed. */
+/* The event for FAILED. A decode worker without room for the pages has not failed. */
 static void failed_event(const sl_request *q, const sl_msg_failed *m, bool by_decode, sl_request_event *ev)
 {
     bool no_room =
@@ -40,7 +40,7 @@ static void failed_event(const sl_request *q, const sl_msg_failed *m, bool by_de
     ev->failed.reason = m->reason;
 }
 
-/* The event that a message of w is for q; false when w may not say that now. */
+/* The event that a message of w causes for q; false if w may not send this message now. */
 static bool to_event(const sl_request *q, const sl_member *w, const sl_msg *m, sl_request_event *ev)
 {
     bool decode = w->id == q->decode;
@@ -79,7 +79,7 @@ void sl_request_message(sl_member *w, const sl_msg *m)
     uint64_t rid;
     uint32_t attempt;
     identify(m, &rid, &attempt);
-    /* A prefill worker that had already finished when ABORT reached it says so with these. */
+    /* A prefill worker that had already finished when ABORT arrived answers with one of these. */
     if (m->type == SL_MSG_DRAINED || m->type == SL_MSG_PREFILLED || m->type == SL_MSG_FAILED)
         sl_undrained_relay(w, rid, attempt);
     if (m->type == SL_MSG_DRAINED)

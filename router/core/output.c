@@ -1,7 +1,8 @@
 /*
- * Tokens to text, once per request and whatever the client speaks: streaming detokenizer, then stop strings with
- * hold-back. A token that ends the stream by its id (a stop id, or the end of sequence unless ignore_eos) yields no
- * text. The text of a stream is the same after a recovery, because only tokens that were not seen before get here.
+ * Turns tokens into text, in the same way for every protocol of clients: a streaming detokenizer, then stop strings
+ * with hold-back. A token that ends the stream by its id (a stop id, or the end of sequence unless ignore_eos) yields
+ * no text. The text of a stream is the same after a recovery, because only tokens that are new in the stream are passed
+ * here.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,7 @@ static bool ends_stream(const sl_served_model *model, const sl_sampling *s, int3
     return false;
 }
 
-/* Appends what one token adds to the text; true when a stop string is complete. */
+/* Appends the text of one token; true when a stop string is complete. */
 static bool add_text(const sl_request_env *env, sl_request_text *t, int32_t id)
 {
     sl_strbuf *out = env->text;

@@ -1,13 +1,14 @@
 /*
  * Placement: the queue says whose turn it is (attempts that start again first, then clients in turn), and that request
  * gets the workers that the policy picks among those with room. A worker has room while fewer requests are on it than
- * its batch holds (a quarter more on decode workers, so that prefill runs ahead of the batch) and it did not just answer
- * EXHAUSTED. A request without room stops the scan: none overtakes it while it waits.
+ * its batch holds (a quarter more on decode workers, so that prefill runs ahead of the batch) and it did not just
+ * answer EXHAUSTED. A request without room stops the scan: none overtakes it while it waits.
  *
- * While a request reserves, it is not in the queue, and the next ones may take the pages it needs. So a long prompt could
- * be refused again and again while short ones pass. The bound: after PASSED_MAX placements since its first refusal, the
- * decode worker that refuses it is set aside for it. No other request is placed there until it has its pages; those
- * that run there end and give theirs back. Requests without room on a worker set aside do not stop the scan.
+ * While a request reserves, it is not in the queue, and the next ones may take the pages it needs. So a long prompt
+ * could be refused again and again while short ones pass. The bound: after PASSED_MAX placements since its first
+ * refusal, the decode worker that refuses it is set aside for it. No other request is placed there until it has its
+ * pages; those that run there end and give theirs back. Requests without room on a worker set aside do not stop the
+ * scan.
  *
  * A suspect (request.h) gets a prefill and a decode worker set aside, and is placed when nothing else is on them.
  *
@@ -24,7 +25,7 @@ static uint32_t room(const sl_member *w)
 {
     if (w->role == SL_ROLE_DECODE)
         return w->max_batch + (w->max_batch + 3) / 4;
-    return 4 * w->max_batch; /* prefill: a short queue there hides the round trip */
+    return 4 * w->max_batch; /* prefill: a short queue on the worker hides the round trip */
 }
 
 static uint32_t spare_pages(const sl_member *w)
@@ -95,7 +96,7 @@ void sl_place_refused(sl_router *r, sl_request *q, sl_member *d)
         set_aside(r, q, d, "it was refused pages, and others passed it");
 }
 
-/* The member of a role with the fewest requests that is ready and not set aside, or NULL. */
+/* Of the ready members of a role that are not set aside, the one with the fewest requests; NULL: none. */
 static sl_member *least_placed(sl_router *r, uint8_t role)
 {
     sl_member *best = NULL;
@@ -113,7 +114,7 @@ static bool ready(sl_router *r, uint32_t id)
     return w && w->state == SL_MEMBER_READY;
 }
 
-/* What q has set aside, brought up to date: members that left are let go, a suspect gets both or none. */
+/* Updates the members that are set aside for q: forgets those that left; a suspect gets both or none. */
 static void update_own(sl_router *r, sl_request *q)
 {
     if ((q->own_decode && !ready(r, q->own_decode)) || (q->own_prefill && !ready(r, q->own_prefill)))
@@ -178,7 +179,7 @@ static sl_member *choose(sl_router *r, sl_request *q, uint8_t role, uint32_t avo
     return at[i];
 }
 
-/* False: no member has room for q. */
+/* Places q; false: no member has room for it. */
 static bool place(sl_router *r, sl_request *q, uint64_t now)
 {
     if (sl_request_update_keys(q, r->cluster.fingerprint)) {
@@ -191,7 +192,7 @@ static bool place(sl_router *r, sl_request *q, uint64_t now)
     if (!p)
         return false;
     r->queue.picks++;
-    q->refused_at += q->refused_at != 0; /* it does not pass itself */
+    q->refused_at += q->refused_at != 0; /* its own placement does not count */
     sl_request_event ev = {.kind = SL_EVENT_PLACED, .now_ns = now};
     ev.placed.prefill = p->id;
     ev.placed.decode = d->id;

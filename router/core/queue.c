@@ -4,13 +4,13 @@
  * Every client has a lane, which is first in, first out. The next request comes from the lane whose client has been
  * served the fewest tokens per weight (a virtual token counter: prompt tokens count when a request is placed, output
  * tokens when they are emitted). A client that returns continues at the counter of the lane that was served last, so
- * that it cannot save up a claim while it is idle. Attempts that start again wait in a list of their own, the oldest
- * request first, which is served before every lane: their clients already hold a part of the stream.
+ * that it does not accumulate a claim while it is idle. Attempts that start again wait in a separate list, the oldest
+ * request first, which is served before every lane, because their clients have already received a part of the stream.
  *
- * A held request keeps its place and is passed over.
+ * A held request keeps its place and is skipped.
  *
- * The bound: a call is let in when all of its requests fit, and when its client then holds at most FREE_SHARE times the
- * places that stay free (dynamic thresholds). So one client may use most of an empty queue, but never all of it.
+ * The bound: a call is admitted if all of its requests fit, and if its client then has at most FREE_SHARE times as many
+ * places as stay free (dynamic thresholds). So one client may use most of an empty queue, but never the whole queue.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ sl_lane *sl_queue_lane(sl_router *r, const char *client, uint32_t weight)
     return l;
 }
 
-/* What a tenant has used of its rate counts until the buckets are full again. */
+/* True while the buckets of a tenant's rate are not full, so that its account must be kept. */
 static bool in_debt(const sl_lane *l, uint64_t now)
 {
     return l->account.filled_ns && (now - l->account.filled_ns < MINUTE_NS || l->account.tokens < 0);
@@ -115,7 +115,7 @@ sl_request *sl_queue_next_again(const sl_router *r, const sl_request *after, uin
 
 /* ---- entering and leaving ---- */
 
-/* Between prev and the one that follows it; NULL: at the head. */
+/* Inserts q after prev; NULL: at the head. */
 static void insert_after(sl_request_list *list, sl_request *prev, sl_request *q)
 {
     q->list = list;

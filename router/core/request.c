@@ -1,6 +1,6 @@
 /*
- * The step function of a request: how an attempt begins, how it is left, and how a request ends. What workers say
- * about it is in request_worker.c. The table is in request.h.
+ * The step function of a request: how an attempt begins, how it is left, and how a request ends. request_worker.c has
+ * the steps for messages of workers. The table is in request.h.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +59,7 @@ sl_status sl_request_update_keys(sl_request *q, sl_key fingerprint)
     return SL_OK;
 }
 
-/* ---- what steps are made of ---- */
+/* ---- parts of steps ---- */
 
 sl_effect *sl_step_add(sl_step *out, const sl_request *q, sl_effect_kind kind)
 {
@@ -117,7 +117,7 @@ void sl_step_requeue(sl_request *q, uint64_t now, sl_step *out)
     q->stage_ns = now;
 }
 
-/* Which worker the next attempt should not get: the one that failed, as far as that can be known. */
+/* Records the worker that the next attempt should avoid: the one that failed, if that is known. */
 static void avoid(sl_request *q, unsigned tell)
 {
     if (q->state == SL_REQUEST_DECODING || (q->state == SL_REQUEST_PREFILLING && !(tell & SL_TELL_DECODE)))
@@ -136,7 +136,7 @@ static void count_retry(const sl_request_env *env, const sl_request *q)
         sl_counter_add(env->stats->resumes, 1);
 }
 
-/* Doubles with every retry; written without a shift by more bits than the limit needs. */
+/* Doubles with every retry up to the limit; the loop avoids a shift by too many bits. */
 static uint64_t backoff_ms(uint32_t retries)
 {
     uint64_t ms = BACKOFF_MIN_MS;
@@ -188,11 +188,11 @@ static void on_placed(const sl_request_env *env, sl_request *q, const sl_request
     sl_step_add(out, q, SL_EFFECT_RESERVE);
 }
 
-/* A worker died while it worked on q. True: q has ended, because it ran alone there. */
+/* A worker died while it computed q. True: q has ended, because it ran alone on that worker. */
 static bool count_death(const sl_request_env *env, sl_request *q, bool decode, unsigned tell, sl_step *out)
 {
     if (q->state == SL_REQUEST_RESERVING)
-        return false; /* nothing of it was computed */
+        return false; /* no part of q was computed */
     if (q->deaths_decode != decode) {
         q->deaths = 0;
         q->alone = false;

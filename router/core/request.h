@@ -1,9 +1,9 @@
 /*
- * One request: a prompt, the tokens produced so far, and where it is between the client and the workers.
+ * One request: a prompt, the tokens produced so far, and its state between the client and the workers.
  *
- * The state machine is a step function. sl_request_step() takes a request and an event, changes the request and
- * nothing else, and returns a short list of effects. It sends nothing, calls no sink and looks up no member; what it
- * needs to know of the router comes in sl_request_env. effects.c carries the effects out.
+ * The state machine is a step function. sl_request_step() takes a request and an event, changes only the request, and
+ * returns a short list of effects. It sends nothing, calls no sink and looks up no member; sl_request_env contains what
+ * it must know about the router. effects.c carries the effects out.
  *
  *             QUEUED        RESERVING       PREFILLING      DECODING
  * PLACED      -> RESERVING
@@ -24,18 +24,18 @@
  *   An event in a state without an entry is dropped. RESERVED, TOKENS and DONE that contradict what the request
  *   holds are a failure of the worker: retry. LOST of a prefill worker that has finished changes nothing.
  *
- * Attempts: every PLACED starts a new one (from 1); messages of workers carry its number. Within an attempt states
+ * Attempts: every PLACED starts a new one (from 1); messages of workers contain its number. Within an attempt states
  * only move forward. When an attempt is left before its end, every worker that has not ended it is told: ABORT to the
  * decode worker, and to the prefill worker while it may still write. The decode worker keeps the landing pages until
  * it is told DRAINED. The router relays that when the prefill worker says it, and says it itself when no writer was
  * started or the writer has finished. For a writer that died there is no DRAINED: ABORT carries SL_ERR_PEER and the
  * decode worker closes its own endpoint first.
  *
- * A query of death: DEATHS_ALONE workers of one role, one after the other, died while they computed the request. So it is
- * suspected of killing them, and so are the requests that were there with it. A suspect runs alone on its workers; if one
- * of that role dies again, the request is refused with INTERNAL and its id in the log. A request that gets PROVEN_TOKENS
- * past the place where the last worker died is not suspected any more: streams are deterministic, so the same
- * computation was repeated without harm.
+ * A query of death: DEATHS_ALONE workers of one role, one after the other, died while they computed the request. So it
+ * is suspected of killing them, and so are the requests that were there with it. A suspect runs alone on its workers;
+ * if one of that role dies again, the request is refused with INTERNAL and its id in the log. A request that gets
+ * PROVEN_TOKENS past the place where the last worker died is not suspected any more: streams are deterministic, so the
+ * same computation was repeated without harm.
  *
  * Recovery keeps prompt and produced tokens, so the next attempt continues at the same position with the same random
  * numbers. Tokens of TOKENS are compared with those already sent: a repeated or lost message can neither change a
@@ -81,9 +81,9 @@ typedef struct sl_request {
     sl_group *group;
     struct sl_request *hash_next;
     struct sl_request *q_next, *q_prev; /* in the queue (queue.c) */
-    struct sl_request_list *list;       /* that it waits in, or NULL */
+    struct sl_request_list *list;       /* the list in which it waits, or NULL */
     bool held; /* queued, but waits for the first prefill of the same prompt in its group */
-    bool led;  /* its siblings were let go */
+    bool led;  /* its siblings are no longer held */
     uint32_t index;
     uint64_t rid;
     uint32_t attempt;
@@ -102,13 +102,13 @@ typedef struct sl_request {
     uint32_t avoid_prefill, avoid_decode;
     uint32_t own_prefill, own_decode; /* members set aside for it (place.c), 0 none */
     uint64_t refused_at; /* placements of the router, counted from 1, at its first NO_ROOM; 0 none */
-    uint32_t deaths;     /* workers of one role that died one after the other while they computed it */
-    bool deaths_decode;  /* decode workers, else prefill workers */
-    uint32_t deaths_at;  /* tokens it had produced at the last of them */
-    bool alone;          /* suspected of that: it is placed on workers that have no other request */
+    uint32_t deaths;     /* consecutive deaths of workers of one role that computed it */
+    bool deaths_decode;  /* these were decode workers, else prefill workers */
+    uint32_t deaths_at;  /* number of tokens that it had produced at the last death */
+    bool alone;          /* suspected of causing them: placed on workers that have no other request */
     uint64_t ticket;
     sl_writer writer;
-    uint64_t placed_tokens; /* what this attempt added to the prefill member's account */
+    uint64_t placed_tokens; /* tokens that this attempt added to the account of the prefill member */
     uint32_t retries, recoveries;
     uint64_t deadline_ns, stage_ns /* of the last step forward */, not_before_ns;
     uint64_t start_ns, first_token_ns, last_token_ns;
@@ -180,10 +180,10 @@ typedef enum {
     SL_EFFECT_COUNT,
 } sl_effect_kind;
 
-/* Which workers must get ABORT when an attempt is left: those that have not ended it themselves. */
+/* The workers that must get ABORT when an attempt is left: those that have not ended it themselves. */
 enum { SL_TELL_PREFILL = 1, SL_TELL_DECODE = 2 };
 
-/* Carries what it concerns, because the request may be in another attempt when the effect is performed. */
+/* Contains copies of the attempt's values, because the request may be in another attempt when it is performed. */
 typedef struct sl_effect {
     sl_effect_kind kind;
     sl_request *request;
@@ -223,7 +223,7 @@ typedef struct sl_step {
     size_t n;
 } sl_step;
 
-/* What a step may know of the router, and the scratch it uses. */
+/* What a step may know about the router, and its scratch memory. */
 typedef struct sl_request_env {
     const sl_served_model *model;
     uint32_t vocab;         /* of the workers */
@@ -233,7 +233,7 @@ typedef struct sl_request_env {
     char *piece;            /* scratch: sl_detok_bound() bytes */
 } sl_request_env;
 
-/* False: the event has no entry for the state, nothing was changed. */
+/* False: the event has no entry for the state, and nothing was changed. */
 bool sl_request_step(const sl_request_env *env, sl_request *q, const sl_request_event *ev, sl_step *out);
 
 /* Queries. */
@@ -250,7 +250,7 @@ void sl_output_free(sl_request *q);
  * string ended the text. */
 sl_status sl_output_tokens(const sl_request_env *env, sl_request *q, const sl_msg_token *t, size_t n,
                            size_t *used, bool *stopped);
-/* Appends what is held back to env->text, at the end of a stream. */
+/* At the end of a stream: appends the text that was held back to env->text. */
 void sl_output_flush(const sl_request_env *env, sl_request *q);
 
 #endif

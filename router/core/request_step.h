@@ -1,6 +1,6 @@
 /*
- * Inside the step function: what request.c and request_worker.c share. Each sl_step_* changes the request and appends
- * effects; none does anything else.
+ * The parts of the step function that request.c and request_worker.c share. Each sl_step_* changes the request and
+ * appends effects, and does nothing else.
  */
 #ifndef SL_ROUTER_CORE_REQUEST_STEP_H
 #define SL_ROUTER_CORE_REQUEST_STEP_H
@@ -13,14 +13,14 @@ enum { BACKOFF_MIN_MS = 10, BACKOFF_MAX_MS = 500 };
 
 /* Appends an effect of the current attempt. */
 sl_effect *sl_step_add(sl_step *out, const sl_request *q, sl_effect_kind kind);
-/* All tokens are there and only the DONE is missing. */
+/* True if all tokens have arrived and only DONE is missing. */
 bool sl_request_complete(const sl_request *q);
 /* Ends the current attempt, if there is one. tell: the workers that must get ABORT. */
 void sl_step_leave(sl_request *q, sl_status why, unsigned tell, sl_step *out);
 /* The attempt has been left: the request ends. */
 void sl_step_end(const sl_request_env *env, sl_request *q, sl_finish how, sl_status st, const char *reason,
                  sl_step *out);
-/* The attempt of a complete stream has been left: the request ends as its tokens say. */
+/* The attempt of a complete stream has been left: the request ends, with the reason that its tokens give. */
 void sl_step_finish_complete(const sl_request_env *env, sl_request *q, sl_step *out);
 /* The attempt has been left: back to the front of the queue. */
 void sl_step_requeue(sl_request *q, uint64_t now, sl_step *out);

@@ -1,6 +1,6 @@
 /*
- * Steps of a request for what its workers say. Whether a message concerns the attempt at all (rid, attempt, sender)
- * was checked by messages.c; whether it is true is checked here: tokens are compared with those already sent.
+ * The steps of a request for messages of its workers. messages.c has checked that a message belongs to the attempt
+ * (rid, attempt, sender). This file checks the contents: tokens are compared with those that were already sent.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum {
     TELL_BOTH = SL_TELL_PREFILL | SL_TELL_DECODE,
-    PROVEN_TOKENS = 8, /* past the last death, after which deaths are forgotten */
+    PROVEN_TOKENS = 8, /* number of tokens after the last death; then the deaths are forgotten */
 };
 
 static double seconds_since(uint64_t from_ns, uint64_t now_ns)
@@ -90,12 +90,12 @@ static void observe_tokens(const sl_request_env *env, sl_request *q, size_t n, u
         sl_histogram_observe(s->ttft, seconds_since(q->start_ns, now));
         n--;
     }
-    for (size_t i = 0; i < n; i++) /* several in one message: their share each */
+    for (size_t i = 0; i < n; i++) /* several tokens in one message share the time */
         sl_histogram_observe(s->itl, seconds_since(q->last_token_ns, now) / (double)n);
     q->last_token_ns = now;
 }
 
-/* What is wrong with these tokens, or NULL. */
+/* The error in these tokens, or NULL. */
 static const char *check_tokens(const sl_request_env *env, const sl_request *q, const sl_msg_tokens *m)
 {
     uint32_t have = sl_request_produced(q);
@@ -120,7 +120,7 @@ static void out_of_memory(const sl_request_env *env, sl_request *q, sl_step *out
     sl_step_end(env, q, SL_FINISH_ERROR, SL_ERR_NO_MEMORY, "out of memory", out);
 }
 
-/* t[0..n) continue the stream: into the history, into text, to the sink. */
+/* Appends t[0..n), which continue the stream, to the history and to the text, and emits them. */
 static void take_tokens(const sl_request_env *env, sl_request *q, const sl_msg_token *t, size_t n,
                         uint64_t now, sl_step *out)
 {

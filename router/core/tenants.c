@@ -50,7 +50,7 @@ static bool parse_number(const char *s, uint32_t most, uint32_t *out)
     return true;
 }
 
-/* One word after the name; false when it is wrong. */
+/* Parses one word after the name; false when it is wrong. */
 static bool parse_word(char *word, sl_tenant *t, bool *has_key)
 {
     static const struct {
@@ -179,7 +179,7 @@ static void fill(sl_account *a, const sl_tenant *t, uint64_t now)
     a->filled_ns = now;
 }
 
-/* Seconds until a bucket holds `want`; 0 when it does, or when there is no limit. */
+/* Seconds until a bucket contains `want`; 0 if it does now, or if there is no limit. */
 static double wait_s(double have, double want, uint32_t per_minute)
 {
     return !per_minute || have >= want ? 0 : (want - have) * 60 / per_minute;

@@ -1,12 +1,12 @@
 /*
- * Tenants: the clients of router.keys_file, by the hash of their key, and what each may use.
+ * Tenants: the clients of router.keys_file, found by the hash of their key, and the limits of each.
  *
  * The file has one tenant per line; empty lines and lines that begin with # are skipped:
  *
  *   NAME sha256=HEX [weight=N] [requests_per_minute=N] [tokens_per_minute=N] [concurrency=N] [admin]
  *
- * NAME is 1 to 32 letters, digits, - and _. HEX is the SHA-256 of the key (printf %s KEY | sha256sum). A limit that is left
- * out does not exist. admin: may use FlushCache, SubscribeKvEvents, Abort of other tenants' requests, and
+ * NAME is 1 to 32 letters, digits, - and _. HEX is the SHA-256 of the key (printf %s KEY | sha256sum). A limit that is
+ * left out does not exist. admin: may use FlushCache, SubscribeKvEvents, Abort of other tenants' requests, and
  * /workers.
  *
  * Threads: the loop's thread. Ownership: the caller frees a table; what an account has used lives in the lane of the
@@ -37,10 +37,12 @@ typedef struct sl_tenants {
     size_t n;
 } sl_tenants;
 
-/* IO: the file cannot be read. INVALID: a line is wrong, a name or a key occurs twice; err names file, line and reason. */
+/*
+ * IO: the file cannot be read. INVALID: a line is wrong, a name or a key occurs twice; err names file, line and reason.
+ */
 sl_status sl_tenants_load(const char *path, sl_tenants *out, sl_err *err);
 void sl_tenants_free(sl_tenants *t);
-/* Whose key this is, NULL when the key is unknown. The time depends on the length of the key and on the number of tenants only. */
+/* The tenant of this key, or NULL. The time depends only on the length of the key and on the number of tenants. */
 const sl_tenant *sl_tenants_of_key(const sl_tenants *t, const char *key);
 const sl_tenant *sl_tenants_find(const sl_tenants *t, const char *name);
 

@@ -1,6 +1,6 @@
 /*
- * Launch under mpirun. MPI is called only when the environment shows a launcher, so a worker that joins by
- * address never starts a singleton MPI (which would start helper processes and may refuse to run as root).
+ * Launch under mpirun. MPI is called only when the environment shows that a launcher started this process. So a worker
+ * that joins by address never starts a singleton MPI, which would start helper processes and may refuse to run as root.
  */
 #include "transport/launch/launch.h"
 
@@ -22,14 +22,14 @@ bool sl_launch_detect(void)
 }
 
 /*
- * The launcher of this host (mpirun, or its daemon) is the parent of this process. If it dies without ending
- * its children (SIGKILL, out of memory), no other process would end this one. So the kernel is asked to send
- * SIGTERM in that case, on which the process drains.
+ * The launcher of this host (mpirun, or its daemon) is the parent of this process. If it dies without ending its
+ * children (SIGKILL, out of memory), no other process would end this one. So the kernel is asked to send SIGTERM in
+ * that case; the process then drains.
  */
 static void follow_launcher(pid_t launcher)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != launcher) /* it died before the request to the kernel */
+    if (getppid() != launcher) /* it died before the kernel was asked */
         raise(SIGTERM);
 }
 

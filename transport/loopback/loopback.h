@@ -18,12 +18,13 @@
 #include "transport/transport.h"
 
 typedef struct sl_loopback_faults {
-    uint64_t delay_ns;        /* every post is delivered this much later, in order */
+    uint64_t delay_ns;        /* every post is delivered later by this time, in order */
     uint32_t lose_completion; /* every n-th put/get/flush takes effect but never completes (until close) */
     uint32_t lose_put;        /* every n-th put is not written, but completes with SL_OK */
     uint32_t damage_put;      /* every n-th put is written with one bit flipped */
-    uint64_t stray_put; /* a hostile writer: every put is written here too, this far (modulo the size of the
-                                   target's memory) from where it belongs; 0: not */
+    /* A hostile writer: every put is also written at this distance from its place, modulo the size of the target's
+     * memory. 0: not. */
+    uint64_t stray_put;
     uint32_t lose_message;      /* every n-th message is lost */
     uint32_t damage_message;    /* every n-th message has one bit of its payload (else header) flipped */
     uint32_t duplicate_message; /* every n-th message is delivered twice */

@@ -33,7 +33,7 @@ typedef struct lb_rkey {
 /* A packet in flight to an endpoint. */
 typedef struct lb_packet {
     struct lb_packet *next;
-    sl_tp_op *op; /* the initiator's; NULL for a late put or a duplicate */
+    sl_tp_op *op; /* of the initiator; NULL for a late put or a duplicate */
     uint64_t due_ns;
     sl_tp_op_kind kind;
     const void *out; /* source of a put or a message: the initiator's memory, read at delivery */
@@ -67,7 +67,7 @@ typedef struct lb_event {
 struct lb_ep {
     sl_tp_ep base;
     lb_ep *next; /* in the instance's list */
-    lb_ep *peer; /* NULL once the connection is cut */
+    lb_ep *peer; /* NULL when the connection is cut */
     lb_state state;
     lb_packet *inbox, **inbox_tail;
     lb_packet *late;        /* late puts of the peer, any order */

@@ -165,7 +165,7 @@ sl_status lb_mem_register(sl_transport *base, void *ptr, size_t bytes, sl_tp_mem
         return SL_ERR_NO_MEMORY;
     m->base = (sl_tp_mem){.tp = base, .base = ptr, .bytes = bytes};
     m->access = access;
-    m->device = kind == SL_TP_DEVICE; /* the CPU must reach it too, as on a unified backend */
+    m->device = kind == SL_TP_DEVICE; /* the CPU must also reach it, as on a unified backend */
     lb_lock();
     m->id = lb_world.next_id++;
     m->next = tp->mems;

@@ -89,7 +89,7 @@ static void default_devices(int node, char *text, size_t cap)
     freeifaddrs(list);
 }
 
-/* UCX warns about settings of transports that are not in use. */
+/* Settings of TCP are only made if TCP may be used, because UCX warns about settings of unused transports. */
 static bool may_use_tcp(const char *tls)
 {
     const char *list = tls ? tls : getenv("UCX_TLS");
@@ -97,10 +97,10 @@ static bool may_use_tcp(const char *tls)
 }
 
 /*
- * Settings of UCX's TCP transport: the kernel's keepalive probes, which notice a host that vanished; segments
- * of 64 KiB, because puts over TCP are copied through them (stream.c) and they give about 1.4 times the
- * bandwidth of the default of 8 KiB; and reuse of an address whose old connections have not expired, because
- * a router that died must be able to use its port again immediately.
+ * Settings of UCX's TCP transport: the keepalive probes of the kernel, which notice that a host is lost; segments of
+ * 64 KiB, because puts over TCP are copied through them (stream.c), which gives about 1.4 times the bandwidth of the
+ * default of 8 KiB; and reuse of an address whose old connections have not expired, because a restarted router must be
+ * able to use its port immediately.
  */
 static sl_status set_tcp(ucp_config_t *config, const char *keepalive, sl_err *err)
 {

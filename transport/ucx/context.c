@@ -40,7 +40,7 @@ sl_status ux_status(ucs_status_t st)
     }
 }
 
-/* UCX prints to stdout by default, where our programs write their results; so its lines become log lines. */
+/* UCX prints to stdout by default, where our programs write their results; this function logs its lines instead. */
 static ucs_log_func_rc_t on_log(const char *file, unsigned line, const char *function, ucs_log_level_t level,
                                 const ucs_log_component_config_t *comp, const char *format, va_list ap)
 {
@@ -113,8 +113,9 @@ static sl_status create_worker(ux_transport *tp, sl_err *err)
     ucp_worker_attr_t attr = {.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER};
     ucs = ucp_worker_query(tp->worker, &attr);
     if (ucs != UCS_OK || attr.max_am_header < SL_TP_AM_HEADER_MAX + sizeof(ux_wire))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "ucx carries message headers of %zu bytes, %zu are needed",
-                       attr.max_am_header, SL_TP_AM_HEADER_MAX + sizeof(ux_wire));
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "ucx supports message headers of %zu bytes, but %zu are needed", attr.max_am_header,
+                       SL_TP_AM_HEADER_MAX + sizeof(ux_wire));
     ucs = set_receiver(tp, UX_AM_ID, ux_am_receive);
     if (ucs == UCS_OK)
         ucs = set_receiver(tp, UX_STREAM_ID, ux_stream_receive);
@@ -177,7 +178,7 @@ static void ux_query(const sl_transport *base, sl_tp_info *out)
     free(text);
 }
 
-/* Logs once with which transports and devices this process can move data. */
+/* Logs once which transports and devices this process can use. */
 static void log_start(const ux_transport *tp)
 {
     sl_tp_info info;
@@ -233,7 +234,7 @@ free_tp:
     return st;
 }
 
-/* Closes everything that is open, then progresses UCX for up to 200 ms so that it stops using our buffers. */
+/* Closes everything that is open, then makes progress for up to 200 ms, until UCX no longer uses our buffers. */
 static void close_everything(ux_transport *tp)
 {
     const ucp_request_param_t force = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,

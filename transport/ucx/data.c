@@ -152,7 +152,7 @@ sl_status ux_flush(sl_tp_ep *base, sl_tp_done_fn *done, void *cookie)
 
 /* ---- memory ---- */
 
-/* A list suffices: a process registers arenas, not pages. */
+/* A list is fast enough, because a process registers few ranges: arenas, not pages. */
 const ux_mem *ux_mem_find(const ux_transport *tp, uint64_t key)
 {
     const ux_mem *m = key ? tp->mems : NULL;
@@ -185,8 +185,8 @@ static sl_status check_device(const void *ptr, ucp_mem_h handle, sl_err *err)
     ucs_status_t ucs = ucp_mem_query(handle, &attr);
     if (ucs == UCS_OK && attr.mem_type == UCS_MEMORY_TYPE_CUDA)
         return SL_OK;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "UCX takes the memory at %p for %s, not for a GPU's", ptr,
-                   ucs == UCS_OK ? ucs_memory_type_names[attr.mem_type] : ucs_status_string(ucs));
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "UCX regards the memory at %p as %s memory, not as that of a GPU",
+                   ptr, ucs == UCS_OK ? ucs_memory_type_names[attr.mem_type] : ucs_status_string(ucs));
 }
 
 static sl_status map_memory(ux_transport *tp, void *ptr, size_t bytes, bool device, unsigned access,

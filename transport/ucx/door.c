@@ -11,14 +11,15 @@
  *   door     admits segments from (the caller's address, that port) to UCX's listener, answers {its port, its own proof}
  *   caller   has UCX connect from that port to that listener; then the door removes the admission
  *
- * The caller proves first: everyone may call a door, and must not get from it a text on which to try secrets.
+ * The caller proves first: every process may call a door, and must not receive a proof on which it could test guessed
+ * secrets.
  *
- * UCX chooses the ports from which its data connections come. So its data sockets are open to every caller
- * for as long as connecting may take after a knock (twice connect_timeout_ms, on both sides) and shut
- * otherwise. In that time UCX itself rejects connections that do not begin with its magic number.
+ * UCX chooses the source ports of its data connections. So its data sockets are open to every caller for the time that
+ * connecting may take after a knock (twice connect_timeout_ms, on both sides), and shut at other times. While they are
+ * open, UCX itself rejects connections that do not begin with its magic number.
  *
- * This file has the listener, the admissions and the gates; stranger.c has the callers that are not admitted
- * yet, knock.c this process as a caller at another door.
+ * This file has the listener, the admissions and the gates; stranger.c has the callers that are not admitted yet;
+ * knock.c has this process in the role of a caller.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -33,8 +34,8 @@
 #include "transport/ucx/ucx_impl.h"
 
 enum {
-    POLL_EVERY_NS = 1000000, /* between two looks at epoll_fd while nothing is known to wait */
-    PAUSE_NS = 100000000,    /* without free descriptors: until the next attempt to accept */
+    POLL_EVERY_NS = 1000000, /* interval of polling epoll_fd while no event is known */
+    PAUSE_NS = 100000000,    /* time without accepting after descriptors ran out */
     EVENTS = 64,
 };
 
@@ -129,7 +130,7 @@ static void forget(ux_door *d, size_t i)
     memcpy(d->admitted_session[i], d->admitted_session[d->n_admitted], SL_PROOF_BYTES);
 }
 
-/* An address and its port in 18 bytes; IPv4 addresses in the form that IPv6 maps them to. */
+/* Writes an address and its port in 18 bytes; IPv4 addresses are written as IPv4-mapped IPv6 addresses. */
 static uint8_t *put_address(uint8_t *p, const struct sockaddr_storage *sa)
 {
     uint16_t port = ux_port(sa);
@@ -208,7 +209,7 @@ static void check_gate(const ux_gate *g)
                "cause=\"this kernel ignores socket filters: ucx's own ports are open to every caller\"");
 }
 
-/* Takes gates; continues without them where the kernel does not allow any. */
+/* Takes gates; continues without gates if the kernel does not allow them. */
 static sl_status take_gates(ux_gate *g, const ux_gate_ports *before, const void *address, size_t bytes,
                             uint16_t port, sl_err *err)
 {

@@ -7,9 +7,10 @@
  *          16  CRC32C u32 over the 16 bytes before and the body
  *          20  body: status u16, port u16, nonce [32], proof [32], text (the rest)
  *
- * All little-endian. Another version keeps the first 20 bytes and may change the body, so that both sides can
- * say which versions met. Without a secret one message goes each way, KNOCK and ANSWER; with one, the door answers
- * KNOCK by CHALLENGE, and the caller answers that by PROOF. Bytes after a message, before its answer, are an error.
+ * All numbers are little-endian. Other versions keep the first 20 bytes and may change the body, so that both sides can
+ * report the two versions. Without a secret the caller sends KNOCK and the door ANSWER. With a secret the door answers
+ * KNOCK by CHALLENGE, the caller answers CHALLENGE by PROOF, and the door sends ANSWER. Bytes that follow a message
+ * before it was answered are an error.
  */
 #ifndef SL_TRANSPORT_UCX_DOOR_MSG_H
 #define SL_TRANSPORT_UCX_DOOR_MSG_H
@@ -35,16 +36,16 @@ typedef enum {
 
 typedef struct ux_door_msg {
     uint16_t version, kind;
-    uint16_t status;               /* answer: ux_door_status; when refused, text has the reason */
-    uint16_t port;                 /* knock: from which UCX will connect; answer: port of UCX's listener */
-    uint8_t nonce[SL_PROOF_BYTES]; /* knock, challenge: of the sender */
-    uint8_t proof[SL_PROOF_BYTES]; /* proof, answer: zeros without a secret */
+    uint16_t status; /* answer: ux_door_status; when refused, text has the reason */
+    uint16_t port;   /* knock: the port from which UCX will connect; answer: that of UCX's listener */
+    uint8_t nonce[SL_PROOF_BYTES]; /* knock, challenge: the nonce of the sender */
+    uint8_t proof[SL_PROOF_BYTES]; /* proof, answer: the proof of the sender; zeros without a secret */
     char text[UX_DOOR_BODY_MAX - 4 - 2 * SL_PROOF_BYTES + 1];
 } ux_door_msg;
 
 typedef enum {
     UX_DOOR_MORE,    /* the beginning of a message: read more */
-    UX_DOOR_WHOLE,   /* *out is filled; of another version only `version` and `kind` */
+    UX_DOOR_WHOLE,   /* *out is filled; if the version differs, only `version` and `kind` */
     UX_DOOR_FOREIGN, /* cannot become a message; *why has the reason */
 } ux_door_parsed;
 

@@ -4,16 +4,17 @@
  *   client: CONNECTING ──welcome──► OPEN        server: GREETING ──hello──► OPEN
  *   any:    break (UCX error, bad handshake, deadline) or close ──► teardown: WANTED → FENCING → GONE
  *
- * UCX does not report when a connection by socket address is established, so the client sends a greeting and
- * the server answers; the greeting also carries the protocol version. Where there is a secret, the server answers the
- * hello by a challenge, the client that by a proof, and the welcome has the server's proof. They are about the nonces of
- * both and about what was agreed at the door, so the connection belongs to the process that was admitted there; over
- * rdmacm, where there is no door, they are the only proof. Teardown force-closes the UCX endpoint,
- * then lets the worker progress UX_FENCE_ROUNDS times (UCX destroys the transport endpoints in its next
- * progress) and waits until UCX has completed every operation. Only then `failed` or `closed` is called. This
- * wait has no timeout, because a buffer that UCX still reads, or a page that it may still write, must not be
- * reused. A flush close first completes all posted operations, flushes, and sends BYE; the receiver of BYE
- * breaks its side of the connection, which ends ours.
+ * UCX does not report when a connection by socket address is established, so the client sends a greeting and the server
+ * answers; the greeting also contains the protocol version. With a secret, the server answers the hello by a challenge,
+ * the client answers the challenge by a proof, and the welcome contains the server's proof. The proofs cover the nonces
+ * of both sides and the session of the door, so they show that the connection belongs to the process that was admitted
+ * there. With rdmacm, which has no door, they are the only proof.
+ *
+ * Teardown force-closes the UCX endpoint, then calls progress of the UCX worker UX_FENCE_ROUNDS times (UCX destroys the
+ * transport endpoints in its next progress), and waits until UCX has completed every operation. Only then `failed` or
+ * `closed` is called. This wait has no timeout, because a buffer that UCX still reads, or a page that it may still
+ * write, must not be reused. A flush close first completes all posted operations, flushes, and sends BYE. The receiver
+ * of BYE breaks its side of the connection, which ends the side of the sender.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,7 +163,7 @@ static bool proved(const ux_ep *ep, const char *label, const ux_hello *m)
     return ep->challenged && sl_proof_equal(right, m->proof);
 }
 
-/* A message of the handshake at the server; false: not expected here, or wrong. */
+/* Handles a message of the handshake at the server; false: it is not expected in this state, or wrong. */
 static bool server_hears(ux_ep *ep, uint16_t id, const ux_hello *m)
 {
     bool secret = ux_has_secret(ux_of(ep));
@@ -179,7 +180,7 @@ static bool server_hears(ux_ep *ep, uint16_t id, const ux_hello *m)
     return true;
 }
 
-/* The same at the client. */
+/* Handles a message of the handshake at the client; false: it is not expected in this state, or wrong. */
 static bool client_hears(ux_ep *ep, uint16_t id, const ux_hello *m)
 {
     bool secret = ux_has_secret(ux_of(ep));
@@ -231,10 +232,19 @@ void ux_close(sl_tp_ep *base, sl_tp_close_mode mode)
 static void bye_flushed(void *cookie, sl_status st)
 {
     ux_ep *ep = cookie;
-    if (st == SL_OK && ep->teardown == UX_LIVE && !ep->broken)
-        st = ux_send_control(ep, UX_ID_BYE, NULL, 0);
-    if (st != SL_OK)
-        ux_break(ep, SL_ERR_PEER, "could not say goodbye");
+    if (st == SL_OK && (ep->teardown != UX_LIVE || ep->broken))
+        return;
+    if (st != SL_OK || ux_send_control(ep, UX_ID_BYE, NULL, 0) != SL_OK)
+        ux_break(ep, SL_ERR_PEER, "cannot send BYE");
+}
+
+static sl_status post_bye_flush(ux_ep *ep)
+{
+    sl_tp_op *op;
+    ucp_request_param_t param;
+    SL_TRY(ux_op_begin(ep, SL_TP_OP_CONTROL, 0, bye_flushed, ep, &op, &param));
+    return ep->stream.used ? ux_stream_flush(ep, op)
+                           : ux_op_posted(ep, op, ucp_ep_flush_nbx(ep->handle, &param));
 }
 
 /*
@@ -243,16 +253,10 @@ static void bye_flushed(void *cookie, sl_status st)
  */
 static void start_bye(ux_ep *ep)
 {
-    sl_tp_op *op;
-    ucp_request_param_t param;
     ep->bye_started = true;
     ux_ep_deadline(ep, ux_of(ep)->opts.connect_timeout_ms);
-    sl_status st = ux_op_begin(ep, SL_TP_OP_CONTROL, 0, bye_flushed, ep, &op, &param);
-    if (st == SL_OK)
-        st = ep->stream.used ? ux_stream_flush(ep, op)
-                             : ux_op_posted(ep, op, ucp_ep_flush_nbx(ep->handle, &param));
-    if (st != SL_OK)
-        ux_break(ep, SL_ERR_PEER, "could not flush");
+    if (post_bye_flush(ep) != SL_OK)
+        ux_break(ep, SL_ERR_PEER, "cannot flush");
 }
 
 static void on_closed(void *request, ucs_status_t st, void *arg)
@@ -298,7 +302,7 @@ static void finish(ux_ep *ep)
         ux_ep_free(ep);
         return;
     }
-    if (ep->state == UX_GREETING) { /* the owner never knew it */
+    if (ep->state == UX_GREETING) { /* the owner was never told of it */
         ux_ep_free(ep);
         return;
     }
@@ -327,7 +331,7 @@ static void service_one(ux_ep *ep)
         start_teardown(ep);
     if (ep->teardown == UX_FENCING) {
         if (ep->fence_left > 0 && --ep->fence_left > 0)
-            ux_attend(ep); /* look again after the next worker progress */
+            ux_attend(ep); /* checked again after the next progress of the worker */
         else if (!ep->close_pending && ep->inflight == 0)
             ep->teardown = UX_GONE;
     }

@@ -23,13 +23,13 @@ static bool listens(int fd, struct sockaddr_storage *sa)
            (sa->ss_family == AF_INET || sa->ss_family == AF_INET6);
 }
 
-/* In network order. IPv4 and IPv6 addresses have the port at the same offset. */
+/* The port in network order. IPv4 and IPv6 addresses have it at the same offset. */
 static uint16_t port_of(const struct sockaddr_storage *sa)
 {
     return ((const struct sockaddr_in *)sa)->sin_port;
 }
 
-/* Calls fn for each listening TCP socket of this process until it fails. */
+/* Calls fn for each listening TCP socket of this process, until fn fails. */
 static sl_status each(sl_status (*fn)(void *arg, int fd, const struct sockaddr_storage *sa), void *arg,
                       sl_err *err)
 {
@@ -102,10 +102,14 @@ sl_status ux_gate_take(ux_gate *g, const ux_gate_ports *before, const void *addr
     search s = {.gate = g, .before = before, .address = address, .bytes = bytes, .port = port, .err = err};
     *g = (ux_gate){0};
     sl_status st = each(take, &s, err);
-    if (st == SL_OK)
-        st = ux_gate_shut(g, err);
     if (st != SL_OK)
-        ux_gate_release(g);
+        goto release;
+    st = ux_gate_shut(g, err);
+    if (st != SL_OK)
+        goto release;
+    return SL_OK;
+release:
+    ux_gate_release(g);
     return st;
 }
 

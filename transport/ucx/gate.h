@@ -1,10 +1,10 @@
 /*
- * Gates: packet filters that decide in the kernel who may reach UCX's own TCP sockets.
+ * Gates: packet filters in the kernel that decide which processes can reach UCX's own TCP sockets.
  *
- * UCX 1.13 accepts bytes from every program that connects, and treats unexpected bytes as a broken invariant
- * of its own: it aborts; also, its put messages can name any address of the process. A gate is a filter
+ * UCX 1.13 accepts bytes from every program that connects. It treats unexpected bytes as an internal error and aborts
+ * the process, and its put messages can name any address of the process. A gate is a filter
  * (SO_ATTACH_FILTER) on a listening socket of UCX: segments that do not pass are dropped before a connection
- * exists. A connection that was made while the gate was open keeps working after the gate is shut.
+ * exists. A connection that was made while the gate was open continues to work after the gate is shut.
  *
  * A gate holds duplicates of the descriptors, so it never acts on a descriptor number that was closed and
  * used again for another file. Not thread-safe; owned by the instance.

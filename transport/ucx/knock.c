@@ -1,7 +1,7 @@
 /*
- * UCX transport, this process as a caller at another process's door (door.c): connects, reserves a port,
- * sends the greeting, and has UCX connect when it is admitted. Every failure ends as a refused connection
- * with the reason.
+ * UCX transport, this process as a caller at the door of another process (door.c): it connects, reserves a port, sends
+ * the greeting, and lets UCX connect when it is admitted. Every failure is reported as a refused connection with the
+ * reason.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -54,7 +54,7 @@ void ux_knock_connected(ux_transport *tp, ux_knock *k)
     size_t n = ux_door_write(&m, out);
     if (send(k->fd, out, n, MSG_NOSIGNAL) != (ssize_t)n ||
         epoll_ctl(tp->door.epoll_fd, EPOLL_CTL_MOD, k->fd, &ev) != 0)
-        not_let_in(k->ep, SL_ERR_REFUSED, "the door took no knock");
+        not_let_in(k->ep, SL_ERR_REFUSED, "the door did not accept the knock");
 }
 
 static void come_in(ux_transport *tp, ux_knock *k, uint16_t port)
@@ -88,10 +88,10 @@ static void answer_challenge(ux_transport *tp, ux_knock *k, const ux_door_msg *a
     ux_door_prove(tp, k, UX_PROOF_CALLER, &k->from, &k->peer, m.proof);
     size_t n = ux_door_write(&m, out);
     if (send(k->fd, out, n, MSG_NOSIGNAL) != (ssize_t)n)
-        not_let_in(k->ep, SL_ERR_REFUSED, "the door took no proof");
+        not_let_in(k->ep, SL_ERR_REFUSED, "the door did not accept the proof");
 }
 
-/* Whether the door, too, has proved that it knows the secret; true without one. */
+/* True if the door has proved that it knows the secret, and if there is no secret. */
 static bool door_is_right(const ux_transport *tp, const ux_knock *k, const ux_door_msg *m)
 {
     uint8_t right[SL_PROOF_BYTES];
@@ -153,7 +153,7 @@ void ux_door_knock(ux_ep *ep, const struct sockaddr_storage *sa, socklen_t len)
     }
     ep->knock = ux_knock_new(tp, fd, ep, EPOLLOUT);
     if (!ep->knock) {
-        ux_break(ep, SL_ERR_REFUSED, "no memory for a knock");
+        ux_break(ep, SL_ERR_REFUSED, "out of memory for a knock");
         close(fd);
         return;
     }

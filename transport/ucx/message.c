@@ -4,9 +4,8 @@
  * UCX delivers a small message immediately and a large one after a rendezvous that the receiver must start,
  * so small messages would overtake a large one that was sent before them. Every message therefore carries a
  * sequence number per endpoint and direction, and a message that arrives early is held. At most UX_MAX_FETCH
- * large messages are fetched at a time; the others stay at the sender, which bounds the memory that a peer
- * can occupy here. A gap or a repeated number breaks the connection, so a lost or repeated message never
- * passes unnoticed.
+ * large messages are fetched at a time; the others stay at the sender, which limits the memory that a peer can occupy.
+ * A gap or a repeated number breaks the connection, so a lost or repeated message is always noticed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -134,8 +133,8 @@ void ux_held_drop(ux_ep *ep)
 }
 
 /*
- * Delivers the messages whose turn it is. A handler may close the endpoint; it is freed after UCX's
- * callbacks.
+ * Delivers the messages that are next in the order. A handler may close the endpoint, which is freed after the
+ * callbacks of UCX.
  */
 static void pump(ux_ep *ep);
 
@@ -292,5 +291,5 @@ ucs_status_t ux_am_receive(void *arg, const void *header, size_t header_length, 
     }
     h->desc = data;
     pump(ep);
-    return UCS_INPROGRESS; /* we keep the descriptor until it is fetched */
+    return UCS_INPROGRESS; /* this transport keeps the descriptor until the message is fetched */
 }

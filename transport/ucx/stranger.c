@@ -3,8 +3,8 @@
  *
  * A stranger gets no answer until it has sent a whole KNOCK. It occupies UX_DOOR_MAX bytes of memory and one
  * of UX_MAX_STRANGERS places until its first wrong byte, its deadline, or until UX_MAX_STRANGERS strangers
- * have arrived after it. Without a secret (sl_tp_options.secret) every program that speaks the protocol is admitted; with
- * one, only a caller that proves that it knows it.
+ * have arrived after it. Without a secret (sl_tp_options.secret) every program that speaks the protocol is admitted;
+ * with one, only a caller that proves that it knows it.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static bool say(ux_knock *k, const ux_door_msg *m)
     size_t n = ux_door_write(m, out);
     if (send(k->fd, out, n, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)n)
         return true;
-    sl_log(SL_LOG_DEBUG, "ucx", "door", "cause=\"an answer was not taken\"");
+    sl_log(SL_LOG_DEBUG, "ucx", "door", "cause=\"an answer could not be written\"");
     return false;
 }
 
@@ -54,7 +54,7 @@ static void turn_away(ux_transport *tp, ux_knock *k, ux_door_status status, cons
     ux_stranger_refuse(tp, k, cause);
 }
 
-/* Proofs are about the door's address as the caller sees it. */
+/* The address of the door as the caller sees it, which the proofs cover. */
 static bool door_address(const ux_knock *k, struct sockaddr_storage *door)
 {
     socklen_t len = sizeof *door;
@@ -70,7 +70,7 @@ static void challenge(ux_transport *tp, ux_knock *k)
     k->challenged = true;
     k->got = 0; /* the next message is the proof */
     if (!say(k, &m))
-        ux_stranger_refuse(tp, k, "a challenge was not taken");
+        ux_stranger_refuse(tp, k, "a challenge could not be written");
 }
 
 static void let_in(ux_transport *tp, ux_knock *k)
@@ -168,7 +168,7 @@ static ux_knock *oldest_stranger(ux_door *d)
     return k;
 }
 
-/* No descriptor is free for a caller: closes the oldest stranger's, or without strangers pauses accepting. */
+/* No descriptor is free for a caller: closes that of the oldest stranger; if there is none, pauses accepting. */
 static void out_of_descriptors(ux_transport *tp)
 {
     ux_door *d = &tp->door;

@@ -2,9 +2,9 @@
  * UCX transport: puts and gets as messages of our own, for endpoints whose transports have no one-sided
  * operations (TCP).
  *
- * UCX 1.13 emulates such operations itself, but its receiver answers every put, and serves every get, with a
- * send that treats a failed endpoint as fatal: it aborts the process. So a peer that dies in the middle of
- * its puts would end this process, too. Ordinary active messages have no such answer.
+ * UCX 1.13 emulates such operations itself, but its receiver answers every put, and serves every get, with a send that
+ * aborts the process if the endpoint has failed. So a peer that dies in the middle of its puts would end this process,
+ * too. Ordinary active messages have no such answer.
  *
  * Each endpoint has one queue of operations. They are cut into frames that fit into one transport segment, so
  * UCX neither assembles nor fetches anything: the data of a frame is in its final place when the receive
@@ -67,7 +67,7 @@ static size_t next_frame(ux_stream *s, const sl_tp_op *op)
     return n;
 }
 
-/* UCX has released the frame of the queue's head. */
+/* UCX has released the frame of the first operation in the queue. */
 static void frame_sent(ux_ep *ep, size_t payload)
 {
     ux_stream *s = &ep->stream;
@@ -220,7 +220,8 @@ static const char *answer(ux_ep *ep, const ux_frame *f, uint32_t wire)
     ucp_request_param_t unused;
     sl_status st = ux_op_begin(ep, SL_TP_OP_CONTROL, f->bytes, NULL, NULL, &op, &unused);
     if (st != SL_OK)
-        return st == SL_ERR_NO_MEMORY ? "no memory for an answer" : NULL; /* else it is closing anyway */
+        return st == SL_ERR_NO_MEMORY ? "no memory for an answer"
+                                      : NULL; /* otherwise the endpoint is closing */
     op->local = (uint8_t *)(uintptr_t)f->address;
     ep->stream.serving += wire == DATA;
     append(ep, op, wire);
@@ -231,7 +232,7 @@ static const char *answer(ux_ep *ep, const ux_frame *f, uint32_t wire)
 static const char *take_read(ux_ep *ep, const ux_frame *f)
 {
     if (ep->close_requested)
-        return NULL; /* it will be told when the connection closes */
+        return NULL; /* the peer is told when the connection closes */
     if (ep->stream.serving >= UX_MAX_SERVING || !may(ep, f, SL_TP_REMOTE_READ))
         return refuse(ep);
     return answer(ep, f, DATA);

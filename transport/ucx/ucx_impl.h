@@ -35,12 +35,12 @@ enum {
     UX_ID_HELLO = 0xfff0, /* client's first message */
     UX_ID_WELCOME = 0xfff1,   /* server's first message */
     UX_ID_BYE = 0xfff2,       /* orderly close: the last message */
-    UX_ID_CHALLENGE = 0xfff3, /* server's answer to hello where there is a secret */
-    UX_ID_PROOF = 0xfff4,     /* client's answer to it */
+    UX_ID_CHALLENGE = 0xfff3, /* with a secret: the server's answer to hello */
+    UX_ID_PROOF = 0xfff4,     /* the client's answer to the challenge */
     UX_PROTOCOL = 3,
 };
 
-/* Labels of proofs: what each one says. */
+/* Labels of proofs, which say what each one proves. */
 #define UX_PROOF_CALLER "sluice door, caller"
 #define UX_PROOF_DOOR "sluice door, door"
 #define UX_PROOF_SESSION "sluice door, session"
@@ -65,9 +65,9 @@ typedef struct ux_hello {
     uint8_t proof[SL_PROOF_BYTES]; /* proof, welcome */
 } ux_hello;
 
-/* What the proofs of a connection are about: made at the door, then continued on the connection. */
+/* The values that the proofs of a connection cover; they come from the door and from the connection itself. */
 typedef struct ux_session {
-    uint8_t door[SL_PROOF_BYTES]; /* of the greeting at the door; zeros: there was none */
+    uint8_t door[SL_PROOF_BYTES]; /* value from the greeting at the door; zeros without a door */
     uint8_t client[SL_PROOF_BYTES], server[SL_PROOF_BYTES]; /* nonces of hello and challenge */
 } ux_session;
 
@@ -168,7 +168,7 @@ struct ux_knock {
     uint8_t in[UX_DOOR_MAX + 1];
 };
 
-/* Who may connect; see door.c. */
+/* Which processes may connect; see door.c. */
 typedef struct ux_door {
     bool used;                /* false: UCX's own listener is the address (rdmacm alone) */
     int listen_fd, epoll_fd;  /* -1: none */
@@ -240,7 +240,7 @@ void ux_append(char *text, size_t cap, const char *item);
 sl_status ux_listen(sl_transport *tp, const char *host, uint16_t port, char *address, size_t cap,
                     sl_err *err);
 sl_status ux_connect(sl_transport *tp, const char *address, sl_tp_ep **out, sl_err *err);
-/* Has UCX connect ep to `to`, after the other door has admitted it, from `from` (NULL: from any port). */
+/* Lets UCX connect ep to `to` from `from` (NULL: any port), after the other door has admitted this process. */
 void ux_connect_ucx(ux_ep *ep, const struct sockaddr_storage *to, const struct sockaddr_storage *from);
 
 /* door.c */
@@ -258,10 +258,10 @@ sl_status ux_door_open(ux_transport *tp, struct sockaddr_storage *sa, socklen_t 
 void ux_door_close(ux_transport *tp);
 /* Closes ep's connection to the other door, if it has one. */
 void ux_door_leave(ux_ep *ep);
-/* UCX's listener has accepted this caller: removes its admission. session: what was agreed at the door, zeros when the
- * caller was not admitted. */
+/* UCX's listener has accepted this caller: removes its admission. session: the value from the greeting at the door, or
+ * zeros if the caller was not admitted. */
 void ux_door_arrived(ux_transport *tp, const struct sockaddr_storage *from, uint8_t session[SL_PROOF_BYTES]);
-/* Handles everything that waits; returns the number of events. Cheap when called often. */
+/* Handles all events that wait; returns their number. Cheap enough to be called often. */
 int ux_door_progress(ux_transport *tp);
 /* True when events wait: the owner must not sleep. */
 bool ux_door_ready(ux_transport *tp);
@@ -271,9 +271,9 @@ void ux_door_deadlines(ux_transport *tp, uint64_t now);
 sl_status ux_door_admit(ux_transport *tp, const struct sockaddr_storage *caller,
                         const uint8_t session[SL_PROOF_BYTES]);
 /*
- * A proof about the greeting k: over both nonces, the address and port from which the caller will connect, and the
- * address of the door. It has the same value on both sides if both know the secret and see the same addresses, so a
- * process in between that passes messages on, at an address of its own, does not get one that holds.
+ * A proof about the greeting k. It covers both nonces, the address and port from which the caller will connect, and the
+ * address of the door. Both sides compute the same value if they know the secret and see the same addresses. So a
+ * process that relays messages between them cannot use a proof, because its own address differs.
  */
 void ux_door_prove(const ux_transport *tp, const ux_knock *k, const char *label,
                    const struct sockaddr_storage *caller, const struct sockaddr_storage *door,
@@ -286,7 +286,7 @@ static inline bool ux_has_secret(const ux_transport *tp)
 void ux_door_pause(ux_transport *tp);
 /* Opens the gates of UCX's data sockets for twice connect_timeout_ms from now. */
 void ux_door_open_data(ux_transport *tp);
-/* A connection that the door watches; NULL when out of memory. ep NULL: a stranger's. */
+/* Makes a connection that the door watches; NULL when out of memory. ep: NULL for a stranger. */
 ux_knock *ux_knock_new(ux_transport *tp, int fd, ux_ep *ep, uint32_t events);
 void ux_knock_free(ux_transport *tp, ux_knock *k);
 /* Reads the bytes that have arrived; false when there were none. *gone: the other side closed or failed. */

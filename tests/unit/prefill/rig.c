@@ -412,7 +412,7 @@ static sl_arena *make_arena(sl_layout layout, bool shared, uint8_t fill)
     return a;
 }
 
-/* What stands for device memory is the own arena. */
+/* The own arena stands for device memory. */
 static void make_device(void)
 {
     const sl_geometry *g = sl_arena_geometry(r.here);

@@ -1,8 +1,9 @@
 /*
- * Rig for shipments: one thread, and everything around the machine is played by the test. The worker core and the
- * transport are doubles (rig.c defines their functions, so neither is linked): what the machine posts and sends
- * is recorded, and completes when and how the test says. The engine is the test: it sends START, LAYER, FINISH and
- * answers END by RELEASE. Arenas, page maps, checksums, the direct mapping and the copier are the real ones.
+ * Rig for shipments: one thread, in which the test replaces everything around the machine. The worker core and the
+ * transport are doubles (rig.c defines their functions, so neither is linked): what the machine posts and sends is
+ * recorded, and completes when the test says so, with the status that the test gives. The test is also the engine: it
+ * sends START, LAYER, FINISH and answers END by RELEASE. Arenas, page maps, checksums, the direct mapping and the
+ * copier are the real ones.
  *
  * The doubles fail the test when the machine posts or sends from inside a callback, or posts on an endpoint that is
  * being closed.
@@ -44,7 +45,7 @@ typedef struct rig {
     sl_prefill_job *job; /* of the last rig_begin; NULL after RELEASE */
     sl_arena *here, *there;
     sl_direct_host *host;
-    rig_op op[4096]; /* posted, not completed */
+    rig_op op[4096]; /* posted and not completed */
     int n_ops;
     bool in_callback, close_asked, peer_up;
     bool unflushed;      /* puts were posted and no completed flush covers them */
@@ -71,7 +72,7 @@ void rig_start(int32_t own);
 void rig_peer_up(void);
 void rig_layer(int32_t layer, int32_t first, int32_t end);
 void rig_finish(void);
-/* PAGES_CRC, right or damaged. */
+/* PAGES_CRC with right or with wrong checksums. */
 void rig_pages_crc(bool right);
 
 /* Mails, then one tick, then the engine's mails (END stays unanswered). */
@@ -79,7 +80,7 @@ void rig_tick(void);
 /* The oldest operation, or all of them. SL_OK moves the bytes. */
 void rig_complete(sl_status st);
 void rig_complete_all(sl_status st);
-/* As the transport: cancels what is in flight, then `closed`. */
+/* Does what the transport does: cancels what is in flight, then calls `closed`. */
 void rig_closed(void);
 /* Ticks and completes with SL_OK until the shipment is over, and answers END. */
 void rig_settle(void);

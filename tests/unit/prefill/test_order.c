@@ -59,7 +59,7 @@ START_TEST(whole_pages_unless_it_ends)
 }
 END_TEST
 
-/* A short prompt arrives at every step for ever: the long one ends within the bound. */
+/* A short prompt arrives before every step: the long one still ends within the bound. */
 START_TEST(a_long_prompt_ends)
 {
     sl_prefill_turn t[2];

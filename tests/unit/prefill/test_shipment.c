@@ -1,7 +1,7 @@
 /*
- * Conformance of the shipment machine (prefill/shipment.h): from every state, by every path, through every event
- * that can end it: it ends once, answers the router once, gives its pages back when nothing is in flight any more,
- * and leaves no memory.
+ * Conformance of the shipment machine (prefill/shipment.h): from every state, on every path, with every event that can
+ * end it, a shipment ends once, answers the router once, gives its pages back when nothing is in flight any more, and
+ * frees its memory.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static void layers(int32_t n)
         rig_layer(l, 0, RIG_TOKENS);
 }
 
-/* The copier is another thread: its batches come back when they do. */
+/* The copier is another thread, so its batches come back at any time. */
 static void until_state(sl_ship_state want)
 {
     for (int i = 0; i < 2000 && r.job->ship.state != want; i++) {
@@ -59,7 +59,7 @@ static void reach(sl_ship_state want, uint32_t deadline_ms)
     until_state(want);
 }
 
-/* Copies into mapped memory pass through some states without a pause: nothing is in flight. */
+/* With copies into mapped memory, nothing is in flight, so the machine does not stay in some of the states. */
 static bool can_rest(sl_ship_state s, rig_path path)
 {
     return path < RIG_DIRECT || !(s == SHIP_PULLING || s == SHIP_FLUSHING || s == SHIP_DRAINING);
@@ -223,7 +223,7 @@ static bool makes_sense(event ev, sl_ship_state s, rig_path path)
     return ev != EV_DAMAGED_PULL || s == SHIP_ASKING;
 }
 
-/* What is true of every ending. */
+/* Checks what is true of every end. */
 static void check_ending(event ev, sl_ship_state s)
 {
     const rig_seen *e = &r.seen;
@@ -241,7 +241,7 @@ static void check_ending(event ev, sl_ship_state s)
                       sl_ship_state_name(s), ev, answers, e->prefilled);
     else
         ck_assert_int_eq(e->prefilled, 1);
-    /* the only silence: aborted, and the connection was lost with puts that no flush covered */
+    /* The only case without an answer: aborted, and the connection was lost with puts that no flush covered. */
     if (!late && answers == 0)
         ck_assert(r.path < RIG_DIRECT && e->peer_drained == 0);
     if (r.ep && r.peer_up && !late)
@@ -274,7 +274,7 @@ START_TEST(ends)
 }
 END_TEST
 
-/* ---- what must work ---- */
+/* ---- shipments that succeed ---- */
 
 static void ship(uint32_t matched, int32_t own)
 {
@@ -335,7 +335,7 @@ START_TEST(finished_before_the_peer_is_up)
 }
 END_TEST
 
-/* Damaged pages are not taken: the engine hears it, computes these tokens, and their rows are shipped. */
+/* Damaged pages are not used: the engine is told, computes these tokens, and their rows are shipped. */
 START_TEST(a_damaged_pull_is_computed)
 {
     rig_open((rig_path)_i);
@@ -356,7 +356,7 @@ START_TEST(a_damaged_pull_is_computed)
 }
 END_TEST
 
-/* A full transport delays and loses nothing; the flush too is posted when there is room. */
+/* A full transport delays the operations but loses none; the flush, too, is posted when there is room. */
 START_TEST(full_transport)
 {
     rig_open(RIG_STAGING);

@@ -1,4 +1,4 @@
-/* Workers, start and stop, what a test asks of a cluster. The router in the middle: cluster_router.c. */
+/* The workers of the test cluster, its start and stop, and what tests ask it for. cluster_router.c has the router. */
 #include "tests/unit/worker/cluster.h"
 
 #include <stdio.h>
@@ -174,7 +174,8 @@ void cworker_start(cluster *c, sl_role role, int index)
     }
     if (!w)
         w = &c->w[c->n++];
-    else if (w->id) /* its end was not seen yet, and its place in the table is about to be another's */
+    else if (
+        w->id) /* the router has not noticed its end yet, and its place in the table is about to be reused */
         cluster_worker_lost(c, w);
     sl_loopback_faults f = role == SL_ROLE_PREFILL ? c->o.prefill_faults : (sl_loopback_faults){0};
     *w = (cworker){.c = c, .index = index, .role = role, .faults = f, .faults_change = 1, .running = true};

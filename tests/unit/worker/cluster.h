@@ -3,8 +3,8 @@
  * runners (or real engines, made by the caller), and a small router on the test's own thread that places,
  * retries, relays and keeps every token.
  *
- * The router here is a test driver: it does what design section 6 says and nothing about clients. Hooks let a
- * test swallow or look at any message.
+ * This router is a test driver: it follows the protocol towards the workers and has no clients. A hook lets a test see
+ * and swallow any message.
  */
 #ifndef SL_TEST_CLUSTER_H
 #define SL_TEST_CLUSTER_H
@@ -43,10 +43,10 @@ typedef struct cworker {
     /* set by the test, read by the worker's transport thread */
     sl_loopback_faults faults;
     _Atomic int faults_change;         /* the hook sets `faults` as the default of new endpoints */
-    _Atomic int broken;                /* could not be created; run_err says why */
+    _Atomic int broken;                /* the worker could not be created; run_err says why */
     _Atomic int kill;                  /* the hook kills the instance */
     _Atomic uint64_t device_bytes_put; /* of the instance, by the hook */
-    /* router's side */
+    /* used by the router */
     sl_tp_ep *ep;
     uint32_t id; /* worker id of the current session, 0: not joined */
     uint64_t epoch;
@@ -74,7 +74,7 @@ typedef struct creq {
     int32_t *tokens;
     size_t n_tokens, n_prompt;
     sl_sampling sampling;
-    int prefill, decode; /* wanted worker, -1 any; the one in use while placed */
+    int prefill, decode; /* the wanted worker, -1: any; while placed: the worker in use */
     int use_prefill, use_decode;
     bool prefilled, prefill_sent;
     int attempts, max_attempts, exhausted, retractions;
@@ -102,12 +102,14 @@ typedef struct cluster_opts {
     const sl_shipping
         *shipping; /* cluster_defaults: staging; SL_SHIP=direct or gpu in the environment: that */
     sl_loopback_faults prefill_faults;
-    bool decode_ships_by_staging;   /* whatever `shipping` says */
+    bool decode_ships_by_staging;   /* independent of `shipping` */
     void (*direct_hook)(void *arg); /* gets the cworker */
-    /* Instead of fakes: fills w->runner for w->arena on the worker's thread, and takes it down. */
+    /*
+     * If set, replaces the fake runners: makes w->runner for w->arena on the worker's thread; the next one destroys it.
+     */
     bool (*make_runner)(cworker *w);
     void (*drop_runner)(cworker *w);
-    uint32_t dead_after_ms; /* that the router tells; 0: 3000 */
+    uint32_t dead_after_ms; /* value that the router sends in WELCOME; 0: 3000 */
     cluster *second; /* a second router of the same workers, made by cluster_start; not started otherwise */
     bool (*second_refuses)(cluster *c, cworker *w,
                            const sl_msg *m); /* on_msg of the second router at first */
@@ -138,10 +140,11 @@ struct cluster {
 
 cluster_opts cluster_defaults(void);
 void cluster_start(cluster *c, const cluster_opts *o);
-/* Stops the workers (they drain), checks their books, frees everything. */
+/* Stops the workers (they drain), checks that they have given everything back, frees everything. */
 void cluster_stop(cluster *c);
 /* Polls until cond is true of c and of its second router, which is polled too (as it is by every function with a second); fails
- * the test after `seconds`, the limit for an idle machine, times CLUSTER_PATIENCE: limits end what hangs, they do not judge speed. */
+ * the test after `seconds`, the limit for an idle machine, times CLUSTER_PATIENCE: limits end what hangs, they do
+ * not judge speed. */
 void cluster_until(cluster *c, bool (*cond)(cluster *c), int seconds, const char *what);
 void cluster_poll(cluster *c, int ms);
 cworker *cluster_worker(cluster *c, sl_role role, int index);
@@ -156,21 +159,21 @@ bool cluster_idle(cluster *c); /* every request has ended */
 void cluster_check_stream(cluster *c, const creq *r);
 void cluster_make_prompt(int32_t *out, int n, int vocab, uint64_t seed);
 void cluster_send(cworker *w, const sl_msg *m);
-/* As if the router's host lost its network for a moment: every worker's connection breaks. */
+/* Behaves as if the router's host lost its network for a moment: the connection of every worker breaks. */
 void cluster_cut_all(cluster *c);
-/* Default faults of the worker's new endpoints, from its next turn on. */
+/* Sets the default faults of endpoints that the worker makes after the next iteration of its loop. */
 void cworker_faults(cworker *w, sl_loopback_faults f);
 /* Waits until a decode worker reports that everything but `held` pages is free or cached. */
 void cluster_wait_pages(cluster *c, int held);
 
-/* ---- inside ---- */
+/* ---- shared by the files of the test cluster ---- */
 
-/* Listens at c->address, on c->fabric; with an empty address at any. */
+/* Listens at c->address on c->fabric; with an empty address at any address. */
 void cluster_router_open(cluster *c);
 /* As if the router's process died: its connections are lost, its requests and what it knew of workers too. It may be
  * opened again. */
 void cluster_router_kill(cluster *c);
-/* The router takes the worker for dead: every request on it is started again. */
+/* The router regards the worker as dead: every request on it is started again. */
 void cluster_worker_lost(cluster *c, cworker *w);
 
 #endif

@@ -1,5 +1,5 @@
-/* See the header. Each row and key is filled from a hash chain, and all of it is read again for every token
- * made. */
+/* See fake_runner.h. A hash chain gives the contents of each row and key, and all of them are read again for every
+ * token. */
 #include "tests/unit/worker/fake_runner.h"
 
 #include <pthread.h>
@@ -89,8 +89,8 @@ static uint32_t read_token(sl_arena *a, const fake_seq *s, int32_t pos, int32_t 
     return crc;
 }
 
-/* The hash of all tokens so far is kept where a model would keep its knowledge of them: in the last row of
- * layer 0. */
+/* The hash of all tokens so far is stored in the last row of layer 0, so that it has to be shipped like the rows of a
+ * model. */
 static uint64_t state_at(sl_arena *a, const fake_seq *s, int32_t pos)
 {
     uint64_t state = 0;
@@ -284,7 +284,7 @@ void fake_destroy(fake_runner *f)
     free(f);
 }
 
-/* What stands for device memory is the arena itself. */
+/* The arena itself stands for device memory. */
 static void f_device_layers(const void *impl, sl_device_layer *out)
 {
     const fake_runner *f = impl;

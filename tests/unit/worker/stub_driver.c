@@ -1,5 +1,5 @@
-/* A libcuda.so.1 that is an old driver: enough of one for the CUDA runtime to refuse it. SL_STUB_DRIVER:
- * another version, 0 as where there is none. */
+/* A stub of libcuda.so.1 that behaves like an old driver, so that the CUDA runtime refuses it. SL_STUB_DRIVER sets
+ * another version; 0 behaves as if there were no driver. */
 #include <stdlib.h>
 
 int cuInit(unsigned flags);

@@ -84,7 +84,7 @@ START_TEST(thousand_tokens)
     creq *r = cluster_request(&c, prompt, 200, 1100);
     run_to_end(60);
     ck_assert_uint_eq(r->n_tokens, 1300);
-    /* the next turn finds prompt and answer */
+    /* the next request of the conversation finds prompt and answer in the cache */
     int32_t next[1400];
     memcpy(next, r->tokens, 1300 * sizeof *next);
     cluster_make_prompt(next + 1300, 50, o.vocab, 4);
@@ -175,7 +175,7 @@ START_TEST(does_not_fit)
     o.decode_pages = 4;
     cluster_start(&c, &o);
     cluster_make_prompt(prompt, 300, o.vocab, 1);
-    creq *r = cluster_request(&c, prompt, 300, 10);  /* needs 5 pages at once */
+    creq *r = cluster_request(&c, prompt, 300, 10);  /* needs 5 pages from the beginning */
     creq *s = cluster_request(&c, prompt, 200, 100); /* grows beyond 4 */
     cluster_until(&c, cluster_idle, 20, "requests end");
     ck_assert_int_eq(r->state, REQ_FAILED);
@@ -183,7 +183,7 @@ START_TEST(does_not_fit)
     ck_assert_msg(strstr(r->reason, "kvstore.bytes") != NULL, "%s", r->reason);
     ck_assert_int_eq(s->state, REQ_FAILED);
     ck_assert_int_eq(s->status, SL_ERR_EXHAUSTED);
-    cluster_check_stream(&c, s); /* what was produced is right */
+    cluster_check_stream(&c, s); /* the tokens that were produced are right */
     cluster_stop(&c);
 }
 END_TEST

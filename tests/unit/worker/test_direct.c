@@ -72,7 +72,7 @@ START_TEST(writes_arrive_until_the_right_is_taken_back)
 }
 END_TEST
 
-/* A right belongs to one connection: a new one of the same process does not revive the old. */
+/* A right belongs to one connection: a new connection of the same process does not revive the old right. */
 START_TEST(a_new_grant_does_not_revive_an_old_one)
 {
     int first = grant(getpid());
@@ -89,7 +89,7 @@ START_TEST(a_new_grant_does_not_revive_an_old_one)
 }
 END_TEST
 
-/* What a writer process does: begins a write, reports it, waits for a byte, ends the write, tries to begin again. */
+/* The writer process: begins a write, reports it, waits for a byte, ends the write, and tries to begin another. */
 static void writer(int tell, int wait)
 {
     char c = 1;
@@ -208,8 +208,8 @@ static int open_files(void)
     return n;
 }
 
-/* A process that lives on loses its connection again and again. Whether it detaches before or after the owner
- * takes the right back, or never attached, neither an entry nor a descriptor is lost. */
+/* A process that continues to live loses its connection repeatedly. Whether it detaches before or after the owner takes
+ * the right back, or has never attached, neither an entry nor a descriptor is lost. */
 START_TEST(lost_connections_of_a_living_process)
 {
     int files = open_files();
@@ -232,8 +232,8 @@ START_TEST(lost_connections_of_a_living_process)
 }
 END_TEST
 
-/* Being fenced is not enough: while the former writer is attached, its entry is not given to another writer,
- * because it could take the new writer's right for its own. */
+/* A fenced entry is not given to another writer while the former writer is attached, because that could take the new
+ * writer's right for its own. */
 START_TEST(an_attached_writer_keeps_its_entry)
 {
     int slot[SL_DIRECT_SLOTS];
@@ -283,7 +283,7 @@ static creq *make(int n, int max, uint64_t seed)
     return cluster_request(&c, prompt, n, max);
 }
 
-/* The first worker's third copy takes until the test lets it go on. */
+/* The third copy of the first worker waits until the test lets it continue. */
 static void hang_in_third(void *arg)
 {
     const cworker *w = arg;
@@ -331,11 +331,11 @@ START_TEST(late_write_meets_nobody)
     m.abort = (sl_msg_abort){a->rid, a->attempt, SL_ERR_PEER};
     cluster_send(cluster_worker(&c, SL_ROLE_DECODE, 0), &m);
     a->state = REQ_ABORTED;
-    a->attempt += 1000; /* deaf to what follows */
+    a->attempt += 1000; /* so that the test ignores later messages about this attempt */
     creq *b = make(600, 10, 2);
     b->prefill = 1;
     b->max_attempts = 1;
-    poll_ms(900); /* six times as long as it takes to fence a writer of the other path */
+    poll_ms(900); /* six times the time of fencing a writer of the other path */
     ck_assert_msg(b->n_tokens == b->n_prompt && b->state != REQ_DONE,
                   "it got pages that the writer may still write");
     ck_assert_int_gt(b->exhausted, 0);
@@ -355,8 +355,8 @@ static bool workers_are_back(cluster *cl)
     return p->id && d->id && p->epoch != last_prefill_epoch;
 }
 
-/* The connection between two living processes is lost 600 times, as at restarts of the router; rows still go
- * directly, and nothing else would do (cluster.shipping is direct). */
+/* The connection between two living processes is lost 600 times, as when the router restarts. The rows are still
+ * written directly, and no other path is allowed (cluster.shipping is direct). */
 START_TEST(ships_after_600_lost_connections)
 {
     cluster_opts o = cluster_defaults();
@@ -407,7 +407,7 @@ START_TEST(refused_at_start)
     sl_prefill *prefill = NULL;
     ck_assert_int_eq(sl_prefill_create(&p, &prefill, &err), SL_ERR_UNSUPPORTED);
     ck_assert_msg(strstr(err.text, "not in a device's memory") != NULL, "%s", err.text);
-    /* UCX over TCP alone: whatever it was built with, CUDA is not among what it may use. */
+    /* UCX over TCP only: however UCX was built, it may not use CUDA. */
     fake_opts fo = {.vocab = 8, .max_seqs = 1, .max_context = 64};
     fake_runner *fake = fake_create(a, &fo);
     sl_runner runner = fake_runner_of(fake);
@@ -425,8 +425,8 @@ START_TEST(refused_at_start)
 }
 END_TEST
 
-/* Only the prefill worker wants `direct`, and the decode worker does not offer it: requests fail with the reason
- * instead of taking another path. */
+/* Only the prefill worker is configured for `direct`, and the decode worker does not offer it: requests fail with the
+ * reason, and no other path is used. */
 START_TEST(refused_at_connection)
 {
     cluster_opts o = cluster_defaults();

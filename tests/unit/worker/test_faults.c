@@ -1,7 +1,7 @@
 /*
- * Failure stories (numbers as in the project's list of disaggregation failures): whatever breaks, a stream is
- * right or the request fails with a reason, all pages become free again, and nothing hangs. cluster_stop() checks
- * pages and tickets of every worker.
+ * Failure stories (their numbers are those of the project's list of disaggregation failures). In each of them the
+ * stream is right or the request fails with a reason, all pages become free again, and nothing hangs. cluster_stop()
+ * checks pages and tickets of every worker.
  */
 #include <stdio.h>
 
@@ -73,7 +73,10 @@ static bool awaited_hangs(cluster *cl)
     return fake_hangs(awaited);
 }
 
-/* The worker stands before its n-th step from now on: what follows happens in the middle of a request, on a busy machine too. */
+/*
+ * The worker stands before its n-th step from now on: what follows happens in the middle of a request, on a busy
+ * machine too.
+ */
 static void until_step(cworker *w)
 {
     awaited = w->fake;
@@ -90,7 +93,7 @@ static bool both_drained(cluster *cl)
     return cl->req[0].got_drained_p && cl->req[0].got_drained_d;
 }
 
-/* Stories 1 and 17: puts are slow, the request is aborted in mid-transfer, other requests need its pages at once. */
+/* Stories 1 and 17: puts are slow, the request is aborted during the transfer, and others need its pages at once. */
 START_TEST(abort_with_writes_in_flight)
 {
     cluster_opts o = cluster_defaults();
@@ -140,7 +143,7 @@ START_TEST(abort_that_the_writer_does_not_hear)
 }
 END_TEST
 
-/* The writer hangs with the transfer half done: its connection is closed, then the pages become free. */
+/* The writer hangs in the middle of the transfer: its connection is closed, then the pages become free. */
 START_TEST(writer_hangs)
 {
     cluster_opts o = cluster_defaults();
@@ -159,7 +162,7 @@ START_TEST(writer_hangs)
     m.abort = (sl_msg_abort){a->rid, a->attempt, SL_ERR_CANCELLED};
     cluster_send(decode0(), &m);
     a->state = REQ_ABORTED;
-    a->attempt += 1000; /* deaf to what follows */
+    a->attempt += 1000; /* so that the test ignores later messages about this attempt */
     cluster_wait_pages(&c, 0);
     goes_on(prefill0());
     creq *b = make(600, 10, 2);
@@ -169,7 +172,10 @@ START_TEST(writer_hangs)
 }
 END_TEST
 
-/* drain_ms: only a completion that never comes needs a short one; with it a worker that gets no processor for that long fails too. */
+/*
+ * drain_ms: only a completion that never comes needs a short one; with it a worker that gets no processor for that long
+ * fails too.
+ */
 static void recovers_from(sl_loopback_faults f, uint32_t drain_ms, sl_status expect)
 {
     cluster_opts o = cluster_defaults();
@@ -187,7 +193,7 @@ static void recovers_from(sl_loopback_faults f, uint32_t drain_ms, sl_status exp
     cluster_stop(&c);
 }
 
-/* Story 3: a wire that lies. */
+/* Story 3: the transport damages or loses bytes but reports success. */
 START_TEST(damaged_put)
 {
     recovers_from((sl_loopback_faults){.damage_put = 5}, 10000, SL_ERR_CORRUPT);
@@ -207,21 +213,21 @@ START_TEST(lost_completion)
 }
 END_TEST
 
-/* Story 10: single transfer errors. */
+/* Story 10: single transfers fail. */
 START_TEST(failing_put)
 {
     recovers_from((sl_loopback_faults){.fail_op = 9}, 10000, SL_ERR_PEER);
 }
 END_TEST
 
-/* Story 6: connections break again and again; attempts fail, the worker stays alive. */
+/* Story 6: connections break repeatedly; attempts fail, but the worker continues. */
 START_TEST(connection_dies)
 {
     recovers_from((sl_loopback_faults){.die_after = 12}, 10000, SL_ERR_PEER);
 }
 END_TEST
 
-/* Story 11. */
+/* Story 11: the page geometry of the two workers differs. */
 START_TEST(geometry_differs)
 {
     cluster_opts o = cluster_defaults();
@@ -239,7 +245,7 @@ START_TEST(geometry_differs)
 }
 END_TEST
 
-/* Story 15: an unreachable decode worker; others go on. */
+/* Story 15: a decode worker cannot be reached; the other requests continue. */
 START_TEST(wrong_address)
 {
     cluster_opts o = cluster_defaults();
@@ -306,7 +312,7 @@ START_TEST(decode_dies)
 }
 END_TEST
 
-/* Stories 7 and 8: a worker that comes back again and again. */
+/* Stories 7 and 8: a worker that restarts repeatedly. */
 START_TEST(prefill_restarts)
 {
     cluster_opts o = cluster_defaults();
@@ -434,7 +440,7 @@ START_TEST(cancel_in_the_gap)
 }
 END_TEST
 
-/* No message follows a reservation: its deadline ends it; its writer never existed. */
+/* No message follows a reservation: its deadline ends it. Its writer has never connected. */
 START_TEST(reservation_expires)
 {
     cluster_opts o = cluster_defaults();
@@ -459,7 +465,7 @@ START_TEST(reservation_expires)
 }
 END_TEST
 
-/* Story 18: messages about attempts that are over change nothing. */
+/* Story 18: messages about attempts that have ended change nothing. */
 START_TEST(late_messages)
 {
     cluster_opts o = cluster_defaults();
@@ -507,7 +513,7 @@ START_TEST(late_messages)
 }
 END_TEST
 
-/* Story 27. */
+/* Story 27: the longest prompt that the context allows. */
 START_TEST(longest_prompt)
 {
     cluster_opts o = cluster_defaults();
@@ -520,7 +526,7 @@ START_TEST(longest_prompt)
 }
 END_TEST
 
-/* Stories 2, 4, 17, 21, 25: a soak with more work than room, aborts at every moment, shared prefixes. */
+/* Stories 2, 4, 17, 21, 25: many requests, more than fit, with aborts at random moments and shared prefixes. */
 START_TEST(soak)
 {
     enum { N = 300, AT_ONCE = 24 };

@@ -1,4 +1,4 @@
-/* What does not fit on a device: how much is missing and what would fit, and that what is named does fit. */
+/* The error for what does not fit on a device: it says how much is missing and what would fit, which does fit. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
- * Writes into the stores of workers by somebody who should not: into pages of the prefix tree of either role, and a
- * writer whose puts also land in pages that are not of its ticket, which no transport refuses (docs/protocol.md, "Least
- * rights"). The streams that follow are those of one process, and the damage is counted.
+ * Forbidden writes into the stores of workers: into pages of the prefix tree of both roles, and by a writer whose puts
+ * also land in pages outside its ticket, which no transport refuses (docs/protocol.md, "Least rights"). The streams
+ * that follow equal those of one process, and the damage is counted.
  */
 #include "tests/unit/worker/cluster.h"
 
@@ -18,7 +18,7 @@ static creq *run(int n, int max, uint64_t seed)
     return r;
 }
 
-/* One bit in each page, each in another row and layer, or in every layer of it. */
+/* Flips one bit in each page, in a different row and layer of each page, or in every layer of it. */
 static void flip_every_page(const cworker *w, bool every_layer)
 {
     const sl_geometry *g = sl_arena_geometry(w->arena);
@@ -64,7 +64,7 @@ START_TEST(decode_store)
 }
 END_TEST
 
-/* The prefill worker's own cache: shipped from there when the decode worker has nothing, computed upon when it has. */
+/* The prefill worker's own cache is damaged. Its pages are shipped if the decode worker has none; else only read. */
 START_TEST(prefill_store)
 {
     cluster_opts o = cluster_defaults();

@@ -1,8 +1,8 @@
 /*
- * Disaggregated equals single process, with real engines on checkpoints of the repository: a hierarchical
- * decode worker with a hot buffer as small as the selection and stale rows poisoned, chunked prefill that
- * ends in the middle of pages, several requests in one batch, greedy and seeded sampling, more than a
- * thousand steps, and a decode worker that dies in between.
+ * The output of a cluster equals that of a single process, with real engines on checkpoints of the repository: with a
+ * hierarchical decode worker whose hot buffer is as small as the selection and whose stale rows are poisoned, chunks
+ * that end in the middle of pages, several requests in one batch, greedy and seeded sampling, more than a thousand
+ * steps, and a decode worker that dies in the middle.
  */
 #include <stdio.h>
 
