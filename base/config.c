@@ -170,6 +170,18 @@ static sl_status read_cluster_secret(sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
+static sl_status check_routers(const sl_config *cfg, sl_err *err)
+{
+    for (int i = 0; i < cfg->cluster.routers.n; i++) {
+        for (int k = 0; k < i; k++) {
+            if (!strcmp(cfg->cluster.routers.v[i], cfg->cluster.routers.v[k]))
+                return sl_fail(err, SL_ERR_INVALID, "cluster.routers: has %s twice",
+                               cfg->cluster.routers.v[i]);
+        }
+    }
+    return SL_OK;
+}
+
 static sl_status check_roles(const sl_config *cfg, sl_err *err)
 {
     int count[3] = {0};
@@ -177,9 +189,14 @@ static sl_status check_roles(const sl_config *cfg, sl_err *err)
         return SL_OK;
     for (int i = 0; i < cfg->cluster.roles.n; i++)
         count[cfg->cluster.roles.v[i]]++;
-    if (count[SL_ROLE_ROUTER] != 1)
-        return sl_fail(err, SL_ERR_INVALID, "cluster.roles: has %d routers, want exactly one",
-                       count[SL_ROLE_ROUTER]);
+    int routers = count[SL_ROLE_ROUTER], addresses = cfg->cluster.routers.n;
+    if (routers < 1 || routers > SL_CFG_MAX_ROUTERS)
+        return sl_fail(err, SL_ERR_INVALID, "cluster.roles: has %d routers, want 1 to %d", routers,
+                       SL_CFG_MAX_ROUTERS);
+    if (addresses && addresses != routers)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "cluster.routers: has %d addresses for the %d routers of cluster.roles", addresses,
+                       routers);
     if (!count[SL_ROLE_PREFILL] || !count[SL_ROLE_DECODE])
         return sl_fail(err, SL_ERR_INVALID,
                        "cluster.roles: needs at least one prefill and one decode worker");
@@ -209,5 +226,6 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
         !strcmp(cfg->router.http_host, cfg->router.grpc_host))
         return sl_fail(err, SL_ERR_INVALID, "router.http_port and router.grpc_port are both %d",
                        cfg->router.http_port);
+    SL_TRY(check_routers(cfg, err));
     return check_roles(cfg, err);
 }

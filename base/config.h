@@ -29,6 +29,7 @@ enum {
     SL_CFG_CHOICE_BYTES = 32,
     SL_CFG_MAX_RANKS = 1024,
     SL_CFG_MAX_ROUTERS = 16,
+    SL_CFG_ITEM_BYTES = 128, /* of a list of texts */
     SL_CFG_MAX_LAYERS = 512
 };
 
@@ -99,6 +100,10 @@ typedef struct sl_config {
         sl_cfg_choice shipping;
         char router_host[SL_CFG_NAME_BYTES];
         int router_port; /* 0 = any free port */
+        struct {
+            int n;
+            char v[SL_CFG_MAX_ROUTERS][SL_CFG_ITEM_BYTES];
+        } routers; /* "host:port" of each; empty: router_host and router_port */
         char advertise_host[SL_CFG_NAME_BYTES];
         int listen_port; /* workers; 0 = any free port */
         int heartbeat_ms;

@@ -57,6 +57,17 @@ static void put_list(sl_strbuf *sb, const sl_cfg_row *row, const int *list)
     sl_sb_char(sb, ']');
 }
 
+static void put_texts(sl_strbuf *sb, const int *n)
+{
+    const char(*items)[SL_CFG_ITEM_BYTES] = (const void *)(n + 1);
+    sl_sb_char(sb, '[');
+    for (int i = 0; i < *n; i++) {
+        sl_sb_str(sb, i ? ", " : "");
+        put_quoted(sb, items[i]);
+    }
+    sl_sb_char(sb, ']');
+}
+
 /* Shortest decimal text that reads back as the same double. */
 static void put_double(sl_strbuf *sb, double v)
 {
@@ -98,6 +109,9 @@ static void put_value(sl_strbuf *sb, const sl_config *cfg, const sl_cfg_row *row
     case SL_CFG_INT_LIST:
     case SL_CFG_ENUM_LIST:
         put_list(sb, row, field);
+        break;
+    case SL_CFG_STRING_LIST:
+        put_texts(sb, field);
         break;
     }
 }

@@ -18,7 +18,8 @@ typedef enum {
     SL_CFG_ENUM,
     SL_CFG_CHOICE, /* the name of a registry's entry, sl_cfg_choice */
     SL_CFG_INT_LIST,
-    SL_CFG_ENUM_LIST
+    SL_CFG_ENUM_LIST,
+    SL_CFG_STRING_LIST /* {int n; char v[][SL_CFG_ITEM_BYTES]} */
 } sl_cfg_type;
 
 typedef struct sl_cfg_row {
@@ -56,7 +57,7 @@ sl_status sl_cfg_set_text(sl_config *cfg, const sl_cfg_row *row, const char *tex
 sl_status sl_cfg_parse(sl_config *cfg, const sl_cfg_row *row, const char *text, sl_err *err);
 void sl_cfg_list_clear(sl_config *cfg, const sl_cfg_row *row);
 sl_status sl_cfg_list_add(sl_config *cfg, const sl_cfg_row *row, const char *text, sl_err *err);
-/* True for SL_CFG_INT_LIST and SL_CFG_ENUM_LIST. */
+/* True for the three kinds of list. */
 bool sl_cfg_is_list(const sl_cfg_row *row);
 
 #endif

@@ -24,6 +24,7 @@
 #define ENUM(sec, field, dflt, names, doc) ROW(sec, field, SL_CFG_ENUM, false, dflt, 0, 0, names, doc)
 #define CHOICE(sec, field, dflt, names, doc) ROW(sec, field, SL_CFG_CHOICE, false, dflt, 0, 0, names, doc)
 #define INTS(sec, field, dflt, lo, hi, doc) ROW(sec, field, SL_CFG_INT_LIST, false, dflt, lo, hi, NULL, doc)
+#define STRS(sec, field, dflt, doc) ROW(sec, field, SL_CFG_STRING_LIST, false, dflt, 0, 0, NULL, doc)
 #define ENUMS(sec, field, dflt, names, doc) ROW(sec, field, SL_CFG_ENUM_LIST, false, dflt, 0, 0, names, doc)
 
 #define KIB ((int64_t)1 << 10)
@@ -139,6 +140,12 @@ const sl_cfg_row sl_cfg_rows[] = {
     STR(cluster, router_host, "127.0.0.1", "Address where workers reach the router."),
     INT(cluster, router_port, "7300", 0, 65535,
         "Port where workers reach the router. 0: any free port, which MPI passes to the other processes."),
+    STRS(
+        cluster, routers, "",
+        "Several routers at once: the address, HOST:PORT, of each. Workers keep a session with every one of them, and "
+        "the loss of one ends its own requests only. Router N (the N-th rank of its role from 0, or `sluice router "
+        "--index N`) listens for workers at entry N, and for clients at router.http_port + N and router.grpc_port + N. "
+        "Empty: router_host and router_port."),
     STR(cluster, advertise_host, "",
         "Address at which other processes reach this one. Empty: the local address of the route to the router."),
     INT(cluster, listen_port, "0", 0, 65535, "Port a worker listens on for other workers. 0: any free port."),

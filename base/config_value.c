@@ -12,11 +12,13 @@
 
 #include "base/config_impl.h"
 
-enum { ITEM_MAX = SL_CFG_KEY_MAX }; /* bytes of one entry of a list */
+enum {
+    ITEM_MAX = SL_CFG_ITEM_BYTES + 1
+}; /* bytes of one entry of a list; one more, so that what is too long stays so */
 
 bool sl_cfg_is_list(const sl_cfg_row *row)
 {
-    return row->type == SL_CFG_INT_LIST || row->type == SL_CFG_ENUM_LIST;
+    return row->type == SL_CFG_INT_LIST || row->type == SL_CFG_ENUM_LIST || row->type == SL_CFG_STRING_LIST;
 }
 
 /* ---- choices ---- */
@@ -94,6 +96,9 @@ const char *sl_cfg_describe(const sl_cfg_row *row, char *buf, size_t n)
         break;
     case SL_CFG_INT_LIST:
         snprintf(buf, n, "list of integers, %lld to %lld", min, max);
+        break;
+    case SL_CFG_STRING_LIST:
+        snprintf(buf, n, "list of texts, each at most %d bytes", SL_CFG_ITEM_BYTES - 1);
         break;
     case SL_CFG_ENUM:
     case SL_CFG_ENUM_LIST:
@@ -266,6 +271,7 @@ sl_status sl_cfg_parse(sl_config *cfg, const sl_cfg_row *row, const char *text, 
         return parse_choice(field, row, text, err);
     case SL_CFG_INT_LIST:
     case SL_CFG_ENUM_LIST:
+    case SL_CFG_STRING_LIST:
         break;
     }
     return reject(row, text, "is not a list", err);
@@ -276,8 +282,25 @@ void sl_cfg_list_clear(sl_config *cfg, const sl_cfg_row *row)
     memset(field_of(cfg, row), 0, row->size);
 }
 
+static sl_status add_text(sl_config *cfg, const sl_cfg_row *row, const char *text, sl_err *err)
+{
+    int *n = field_of(cfg, row);
+    char(*items)[SL_CFG_ITEM_BYTES] = (void *)(n + 1);
+    size_t cap = (row->size - sizeof *n) / SL_CFG_ITEM_BYTES;
+    if ((size_t)*n >= cap)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "more than %zu entries", cap);
+    if (!text[0])
+        return reject(row, text, "is empty", err);
+    if (strlen(text) >= SL_CFG_ITEM_BYTES)
+        return reject(row, text, "is too long", err);
+    memcpy(items[(*n)++], text, strlen(text) + 1);
+    return SL_OK;
+}
+
 sl_status sl_cfg_list_add(sl_config *cfg, const sl_cfg_row *row, const char *text, sl_err *err)
 {
+    if (row->type == SL_CFG_STRING_LIST)
+        return add_text(cfg, row, text, err);
     int *list = field_of(cfg, row); /* {int n; int v[]} */
     size_t cap = row->size / sizeof(int) - 1;
     if ((size_t)list[0] >= cap)

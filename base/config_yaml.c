@@ -51,7 +51,8 @@ static bool has_nul(const yaml_node_t *scalar)
 static bool quoted_number(const sl_cfg_row *row, const yaml_node_t *scalar)
 {
     bool plain = scalar->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-    bool textual = row->type == SL_CFG_STRING || row->type == SL_CFG_ENUM || row->type == SL_CFG_ENUM_LIST;
+    bool textual = row->type == SL_CFG_STRING || row->type == SL_CFG_ENUM || row->type == SL_CFG_ENUM_LIST ||
+                   row->type == SL_CFG_STRING_LIST;
     return !plain && !textual && row->type != SL_CFG_SIZE;
 }
 

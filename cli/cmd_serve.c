@@ -1,15 +1,16 @@
 /*
  * `sluice serve`, `router`, `prefill`, `decode`: one process of a cluster.
  *
- * serve takes its role from cluster.roles by MPI rank: the rank of the router listens first and broadcasts its address
- * by MPI; no process calls MPI afterwards. The other commands are named after their role; workers find the router at
- * cluster.router_host and cluster.router_port. They are started by hand, by a supervisor, or by an MPMD mpirun, and may
+ * serve takes its role from cluster.roles by MPI rank: the ranks of the routers listen first and broadcast their
+ * addresses by MPI; no process calls MPI afterwards. The other commands are named after their role; workers find the
+ * routers by the configuration (cli/routers.h). They are started by hand, by a supervisor, or by an MPMD mpirun, and may
  * join a running cluster at any time.
  *
  * The first SIGTERM or SIGINT begins to drain the process; a second one ends it at once.
  */
 #include "cli/config_load.h"
 #include "cli/exposure.h"
+#include "cli/routers.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -45,7 +46,7 @@ static void catch_signals(void)
     sigaction(SIGINT, &act, NULL);
 }
 
-/* The number of workers of the same role on lower ranks, which is the number in a name such as "decode/2". */
+/* The number of processes of the same role on lower ranks, which is the number in a name such as "decode/2". */
 static int index_in_role(const sl_config *cfg, int rank)
 {
     int n = 0;
@@ -91,21 +92,29 @@ static sl_status open_router(const sl_config *cfg, sl_worker_identity *expect, s
 }
 
 /*
- * Listens, broadcasts the address to the other ranks (root >= 0: serve under mpirun), leaves MPI, serves until drained.
+ * Listens, broadcasts the address to the other ranks (by_rank: serve under mpirun), leaves MPI, serves until drained.
+ * index: its number among several routers, -1: it is the only one.
  */
-static sl_status run_router(const sl_config *cfg, sl_launch *launch, int root, sl_err *err)
+static sl_status run_router(sl_config *cfg, sl_launch *launch, bool by_rank, int index, sl_err *err)
 {
-    char address[SL_TP_ADDRESS_MAX] = "";
+    char name[SL_WORKER_NAME_MAX] = "router";
     sl_router *router = NULL;
     sl_worker_identity expect = {0};
+    sl_cli_routers all;
     sl_err cast_err = {0};
+    sl_status cast = SL_OK, st = SL_OK;
 
-    sl_log_init(cfg->log.level, cfg->log.json, "router");
-    sl_status st = open_router(cfg, &expect, &router, err);
+    if (index >= 0) {
+        snprintf(name, sizeof name, "router/%d", index);
+        st = sl_cli_router_place(cfg, index, err);
+    }
+    sl_log_init(cfg->log.level, cfg->log.json, name);
     if (st == SL_OK)
-        snprintf(address, sizeof address, "%s", sl_router_worker_address(router));
-    /* Broadcast after a failure, too: the other ranks wait, and an empty address tells them to give up. */
-    sl_status cast = root >= 0 ? sl_launch_bcast(launch, root, address, sizeof address, &cast_err) : SL_OK;
+        st = open_router(cfg, &expect, &router, err);
+    /* Broadcast after a failure, too: the other ranks wait, and an empty address tells them that this one is missing. */
+    if (by_rank)
+        cast = sl_cli_routers_exchange(cfg, launch, st == SL_OK ? sl_router_worker_address(router) : "", &all,
+                                       &cast_err);
     sl_launch_leave(launch);
     if (st == SL_OK && cast != SL_OK) {
         st = cast;
@@ -118,28 +127,25 @@ static sl_status run_router(const sl_config *cfg, sl_launch *launch, int root, s
     return st;
 }
 
-/* Where the router listens for workers: from MPI (root >= 0) or from the configuration. Empty if the router failed. */
-static sl_status find_router(const sl_config *cfg, sl_launch *launch, int root,
-                             char address[static SL_TP_ADDRESS_MAX], sl_err *err)
+/* Whether this worker may be reached, and may reach the routers, as the configuration says. */
+static sl_status check_exposure(const sl_config *cfg, sl_role role, const sl_cli_routers *all, sl_err *err)
 {
-    if (root >= 0)
-        return sl_launch_bcast(launch, root, address, SL_TP_ADDRESS_MAX, err);
-    if (cfg->cluster.router_port == 0)
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "cluster.router_port: 0 needs `sluice serve` under mpirun, which passes the address on; "
-            "set a port");
-    snprintf(address, SL_TP_ADDRESS_MAX, strchr(cfg->cluster.router_host, ':') ? "[%.100s]:%d" : "%.100s:%d",
-             cfg->cluster.router_host, cfg->cluster.router_port);
+    char host[SL_TP_ADDRESS_MAX];
+    uint16_t port;
+
+    for (int i = 0; i < all->n; i++) {
+        SL_TRY(sl_tp_address_parse(all->address[i], host, sizeof host, &port, err));
+        SL_TRY(sl_cli_check_exposure(cfg, role, host, err));
+    }
     return SL_OK;
 }
 
 /* index < 0: the worker gets the default name, which no other process has. */
-static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role role, int index, int root,
+static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role role, int index, bool by_rank,
                             sl_err *err)
 {
-    char address[SL_TP_ADDRESS_MAX] = "", host[SL_TP_ADDRESS_MAX], name[SL_WORKER_NAME_MAX];
-    uint16_t port;
+    char name[SL_WORKER_NAME_MAX];
+    sl_cli_routers all;
     sl_worker_launch w = {
         .name = name, .rank = launch->rank < 0 ? 0 : launch->rank, .local_rank = launch->local_rank};
 
@@ -150,25 +156,24 @@ static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role rol
     sl_log_init(cfg->log.level, cfg->log.json, name);
     sl_status st = sl_log_start(err);
     if (st == SL_OK)
-        st = find_router(cfg, launch, root, address, err);
+        st = by_rank ? sl_cli_routers_exchange(cfg, launch, NULL, &all, err)
+                     : sl_cli_routers_configured(cfg, &all, err);
     sl_launch_leave(launch);
     SL_TRY(st);
-    if (!address[0])
-        return sl_fail(err, SL_ERR_REFUSED, "the router (rank %d) could not start; its own message says why",
-                       root);
-    SL_TRY(sl_tp_address_parse(address, host, sizeof host, &port, err));
-    SL_TRY(sl_cli_check_exposure(cfg, role, host, err));
-    w.routers[0] = address;
-    w.n_routers = 1;
+    SL_TRY(check_exposure(cfg, role, &all, err));
+    w.n_routers = all.n;
+    for (int i = 0; i < all.n; i++)
+        w.routers[i] = all.address[i];
     catch_signals();
     return role == SL_ROLE_PREFILL ? sl_prefill_main(cfg, &w, &stop_flag, err)
                                    : sl_decode_main(cfg, &w, &stop_flag, err);
 }
 
-/* *role: the role of this rank. *root: the rank of the router. */
-static sl_status role_by_rank(const sl_config *cfg, const sl_launch *l, sl_role *role, int *root, sl_err *err)
+/* *role: the role of this rank. *index: its number in this role, -1 for the only router. */
+static sl_status role_by_rank(const sl_config *cfg, const sl_launch *l, sl_role *role, int *index,
+                              sl_err *err)
 {
-    int n = cfg->cluster.roles.n;
+    int n = cfg->cluster.roles.n, routers = 0;
 
     if (l->rank < 0)
         return sl_fail(err, SL_ERR_INVALID,
@@ -181,8 +186,8 @@ static sl_status role_by_rank(const sl_config *cfg, const sl_launch *l, sl_role 
                        n, l->size, n);
     *role = cfg->cluster.roles.v[l->rank];
     for (int i = 0; i < n; i++)
-        if (cfg->cluster.roles.v[i] == SL_ROLE_ROUTER)
-            *root = i;
+        routers += cfg->cluster.roles.v[i] == SL_ROLE_ROUTER;
+    *index = *role == SL_ROLE_ROUTER && routers == 1 ? -1 : index_in_role(cfg, l->rank);
     return SL_OK;
 }
 
@@ -195,14 +200,15 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
     const sl_arg args[] = {
         SL_CLI_CONFIG_ARGS(config),
         {"index", SL_ARG_INT, &index, "N",
-         "Number in the name of this worker, ROLE/N. Default: the name ROLE@HOST/PID.", 0, INT32_MAX, NULL},
+         "Number in the name of this process, ROLE/N; of a router also its entry in cluster.routers. Default: a worker "
+         "is named ROLE@HOST/PID, a router is the only one.",
+         0, INT32_MAX, NULL},
     };
     bool by_rank = fixed_role < 0;
     sl_role role = by_rank ? SL_ROLE_ROUTER : (sl_role)fixed_role;
     sl_launch launch;
     sl_err err = {0};
     sl_status st;
-    int root = -1;
 
     /* If the reader of the log or a peer goes away, only that write fails; the process must not end. */
     signal(SIGPIPE, SIG_IGN);
@@ -223,13 +229,13 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
     if (st != SL_OK)
         return sl_args_fail(command, st, &err);
     if (by_rank)
-        st = role_by_rank(&cfg, &launch, &role, &root, &err);
+        st = role_by_rank(&cfg, &launch, &role, &index, &err);
     if (st != SL_OK)
         sl_launch_leave(&launch);
     else if (role == SL_ROLE_ROUTER)
-        st = run_router(&cfg, &launch, root, &err);
+        st = run_router(&cfg, &launch, by_rank, index, &err);
     else
-        st = run_worker(&cfg, &launch, role, by_rank ? index_in_role(&cfg, launch.rank) : index, root, &err);
+        st = run_worker(&cfg, &launch, role, index, by_rank, &err);
     sl_log_stop(LOG_WAIT_MS);
     return st == SL_OK ? SL_EXIT_OK : sl_args_fail(command, st, &err);
 }

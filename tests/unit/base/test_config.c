@@ -227,6 +227,19 @@ START_TEST(bounds_of_strings_and_lists)
     text[len - 2] = '\0';
     ck_assert_int_eq(sl_config_set(&cfg, text, &err), SL_OK);
     ck_assert_int_eq(cfg.sparse_attention.dense_layers.n, SL_CFG_MAX_LAYERS);
+
+    n = snprintf(text, sizeof text, "cluster.routers=a:1,");
+    memset(text + n, 'b', SL_CFG_ITEM_BYTES);
+    text[n + SL_CFG_ITEM_BYTES] = '\0';
+    ck_assert_int_eq(sl_config_set(&cfg, text, &err), SL_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.text, "too long"));
+    text[n + SL_CFG_ITEM_BYTES - 1] = '\0';
+    ck_assert_int_eq(sl_config_set(&cfg, text, &err), SL_OK);
+    ck_assert_uint_eq(strlen(cfg.cluster.routers.v[1]), SL_CFG_ITEM_BYTES - 1);
+    len = (size_t)snprintf(text, sizeof text, "cluster.routers=h:1");
+    for (int i = 0; i < SL_CFG_MAX_ROUTERS; i++)
+        len += (size_t)snprintf(text + len, sizeof text - len, ",h:%d", i + 2);
+    ck_assert_int_eq(sl_config_set(&cfg, text, &err), SL_ERR_TOO_LARGE);
 }
 END_TEST
 
@@ -243,6 +256,12 @@ START_TEST(set_values)
     ck_assert_str_eq(cfg.cluster.tls, "rc_verbs,self");
     ck_assert_int_eq(sl_config_set(&cfg, "kvstore.bytes=1073741824", &err), SL_OK);
     ck_assert_uint_eq(cfg.kvstore.bytes, 1u << 30);
+    ck_assert_int_eq(sl_config_set(&cfg, "cluster.routers=[[::1]:7300, node-2:7301]", &err), SL_OK);
+    ck_assert_int_eq(cfg.cluster.routers.n, 2);
+    ck_assert_str_eq(cfg.cluster.routers.v[0], "[::1]:7300");
+    ck_assert_str_eq(cfg.cluster.routers.v[1], "node-2:7301");
+    ck_assert_int_eq(sl_config_set(&cfg, "cluster.routers=", &err), SL_OK);
+    ck_assert_int_eq(cfg.cluster.routers.n, 0);
     ck_assert_int_eq(sl_config_set(&cfg, "model.served_name=a=b", &err), SL_OK);
     ck_assert_str_eq(cfg.model.served_name, "a=b");
     const char *bad[][2] = {{"decode.max_batch", "want key=value"},
@@ -252,6 +271,7 @@ START_TEST(set_values)
                             {"decode.max_batch= 4", "is not an integer"},
                             {"cluster.roles=router,", "comma"},
                             {"cluster.roles=router,,decode", "is not known"},
+                            {"cluster.routers=a:1,,b:2", "is empty"},
                             {"=1", "unknown key"},
                             {"cluster.tag=a\xb5", "UTF-8"}};
     for (size_t i = 0; i < SL_COUNT(bad); i++) {
@@ -279,6 +299,9 @@ START_TEST(rules_across_keys)
     finish_rejects("router.http_port=9", "router.grpc_port=9", "both 9");
     finish_rejects("cluster.roles=router,decode", NULL, "prefill");
     finish_rejects("cluster.roles=prefill,decode", NULL, "0 routers");
+    finish_rejects("cluster.roles=router,router,prefill,decode", "cluster.routers=a:1",
+                   "1 addresses for the 2 routers");
+    finish_rejects("cluster.routers=a:1,b:2,a:1", NULL, "has a:1 twice");
     finish_rejects("router.api_key_file=/nonexistent/key", NULL, "/nonexistent/key");
     finish_rejects("router.api_key_file=/nonexistent/key", "router.api_key=x", "both set");
 }
@@ -316,6 +339,7 @@ START_TEST(dump_round_trips)
     const char *sets[] = {"model.path=/a b/\"c\\d\"",
                           "sparse_attention.dense_layers=1,2,5",
                           "cluster.roles=router,prefill,decode",
+                          "cluster.routers=[::1]:7300",
                           "router.imbalance_rel=1.1",
                           "kvstore.bytes=1048577",
                           "backend.device=-1",
