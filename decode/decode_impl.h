@@ -105,9 +105,18 @@ typedef struct sl_note {
     uint32_t router;
 } sl_note;
 
+/* A request of a router that was refused pages (claims.c). */
+typedef struct sl_claim {
+    bool made;
+    uint64_t rid, asked_ns; /* asked_ns: its last RESERVE */
+    uint32_t passed;        /* tickets of other routers that were granted since */
+    uint64_t due_ns;        /* from when on pages are set aside for it; 0: not yet */
+} sl_claim;
+
 /* A router's session, as the engine thread knows it. */
 typedef struct sl_decode_router {
     uint32_t session;
+    sl_claim claim;
     uint64_t kv_sequence; /* of the last KV_EVENTS */
 } sl_decode_router;
 
@@ -209,6 +218,13 @@ void sl_landing_commit(sl_decode *d, sl_wmsg *m);
 void sl_landing_pages_ask(sl_decode *d, sl_wmsg *m);
 /* An answer of the checker, for a ticket in any state. */
 void sl_landing_checked(sl_decode *d, sl_check *k);
+
+/* claims.c */
+/* Whether pages are set aside for another request than this one. */
+bool sl_claims_bar(const sl_decode *d, uint32_t router, uint64_t rid, uint64_t now);
+/* A RESERVE was refused for want of pages, or was granted. */
+void sl_claims_refused(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now);
+void sl_claims_granted(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now);
 
 /* batch.c */
 void sl_batch_admit(sl_decode *d);

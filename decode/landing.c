@@ -114,14 +114,17 @@ void sl_landing_reserve(sl_decode *d, sl_wmsg *m)
         sl_ticket_tell_failed(d, m->router, r->rid, r->attempt, st, false, err.text);
         goto drop;
     }
+    uint64_t now = sl_now_ns();
     const char *full = d->role.draining ? "draining"
                        : d->e.n_tickets >= d->o.max_batch + d->o.max_waiting
                            ? "all decode slots and places in the queue are taken"
-                       : !has_room(d, r) ? "no host pages"
-                                         : NULL;
+                           : NULL;
     if (!full) {
-        st = sl_store_lease(d->role.store, r->seed, r->tokens, (int32_t)r->n_tokens, &lease);
-        full = st == SL_OK ? NULL : "no host pages";
+        bool room = !sl_claims_bar(d, m->router, r->rid, now) && has_room(d, r) &&
+                    sl_store_lease(d->role.store, r->seed, r->tokens, (int32_t)r->n_tokens, &lease) == SL_OK;
+        full = room ? NULL : "no host pages";
+        if (!room)
+            sl_claims_refused(d, m->router, r->rid, now);
     }
     if (full) {
         sl_counter_add(d->c.t_refused, 1);
@@ -134,6 +137,7 @@ void sl_landing_reserve(sl_decode *d, sl_wmsg *m)
         sl_ticket_tell_failed(d, m->router, r->rid, r->attempt, SL_ERR_NO_MEMORY, true, "out of memory");
         goto drop_sampling;
     }
+    sl_claims_granted(d, m->router, r->rid, now);
     answer_reserved(d, t);
     int32_t matched = sl_lease_matched(lease);
     t->unverified = matched && sl_checker_seals(&d->role.checker);

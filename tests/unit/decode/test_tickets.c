@@ -391,6 +391,91 @@ START_TEST(two_routers)
 }
 END_TEST
 
+static void wide(dd_opts *o)
+{
+    o->max_waiting = 8;
+}
+
+/* A prompt of one router needs all pages, and short requests of another one take every page that comes free: after
+ * 16 of them it is its turn, although the other router still asks. */
+START_TEST(a_long_prompt_is_not_passed_for_ever)
+{
+    const uint32_t other = DD_ROUTER + 1;
+    open_with(wide);
+    x.d->e.routers[0] = (sl_decode_router){.session = DD_ROUTER};
+    x.d->e.routers[1] = (sl_decode_router){.session = other};
+    x.d->e.n_routers = 2;
+    uint64_t running = 0, next = 100, passed = 0;
+    x.router = other;
+    dd_verified(&x, running = next++, 60, 3, 1);
+    for (bool turn = false; !turn; passed++) {
+        ck_assert_uint_le(passed, 20);
+        x.router = DD_ROUTER;
+        dd_reserve(&x, 1, 64 * 16 - 10, 3, 2, 0);
+        ck_assert_int_eq(dd_expect(&x, SL_MSG_FAILED, 1)->status, SL_ERR_EXHAUSTED);
+        x.router = other;
+        dd_reserve(&x, next, 60, 3, 3, 0);
+        turn = x.said[x.seen].type == SL_MSG_FAILED;
+        if (turn)
+            break;
+        dd_expect(&x, SL_MSG_RESERVED, next);
+        dd_abort(&x, running, SL_ERR_CANCELLED); /* one ends, another one has its pages already */
+        dd_expect(&x, SL_MSG_DRAINED, running);
+        dd_commit(&x, running = next++, DD_WRITER, 0);
+        ck_assert(dd_checked(&x, 0));
+        dd_expect(&x, SL_MSG_TOKENS, running);
+    }
+    ck_assert_uint_eq(passed, 16);
+    ck_assert_int_eq(dd_expect(&x, SL_MSG_FAILED, next)->status, SL_ERR_EXHAUSTED);
+    dd_abort(&x, running, SL_ERR_CANCELLED);
+    dd_expect(&x, SL_MSG_DRAINED, running);
+    dd_reserve(&x, next, 60, 3, 3, 0); /* all pages are free, but they are set aside */
+    dd_expect(&x, SL_MSG_FAILED, next);
+    x.router = DD_ROUTER;
+    dd_reserve(&x, 1, 64 * 16 - 10, 3, 2, 0);
+    dd_expect(&x, SL_MSG_RESERVED, 1);
+    dd_abort(&x, 1, SL_ERR_CANCELLED);
+    dd_drained(&x, 1, DD_WRITER);
+    dd_expect(&x, SL_MSG_DRAINED, 1);
+    x.router = other; /* nothing is set aside any more */
+    dd_reserve(&x, next, 60, 3, 3, 0);
+    dd_expect(&x, SL_MSG_RESERVED, next);
+    dd_abort(&x, next, SL_ERR_CANCELLED);
+    dd_drained(&x, next, DD_WRITER);
+    dd_expect(&x, SL_MSG_DRAINED, next);
+    dd_close(&x);
+}
+END_TEST
+
+/* A claim ends when its request does not ask again, and with its router. */
+START_TEST(a_claim_ends)
+{
+    uint64_t now = (uint64_t)5 * 1000000000;
+    const uint32_t other = DD_ROUTER + 1;
+    open_with(NULL);
+    x.d->e.routers[0] = (sl_decode_router){.session = DD_ROUTER};
+    x.d->e.routers[1] = (sl_decode_router){.session = other};
+    x.d->e.n_routers = 2;
+    sl_claims_refused(x.d, DD_ROUTER, 1, now);
+    sl_claims_refused(x.d, other, 1, now); /* both have one; the first that is due counts */
+    for (int i = 0; i < 16; i++) {
+        ck_assert(!sl_claims_bar(x.d, other, 7, now));
+        sl_claims_granted(x.d, other, 7, now);
+    }
+    for (int i = 0; i < 16; i++)
+        sl_claims_granted(x.d, DD_ROUTER, 8, now + 1);
+    ck_assert(sl_claims_bar(x.d, other, 1, now) && !sl_claims_bar(x.d, DD_ROUTER, 1, now));
+    ck_assert(sl_claims_bar(x.d, DD_ROUTER, 8, now)); /* nothing else of its own router either */
+    uint64_t later = now + (uint64_t)1500 * 1000000;
+    sl_claims_refused(x.d, other, 1, later);
+    later += (uint64_t)600 * 1000000;
+    ck_assert(!sl_claims_bar(x.d, other, 1, later) && sl_claims_bar(x.d, DD_ROUTER, 1, later));
+    sl_report_router_down(x.d, other);
+    ck_assert(!sl_claims_bar(x.d, DD_ROUTER, 1, later));
+    dd_close(&x);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("tickets");
@@ -410,6 +495,8 @@ int main(void)
     tcase_add_test(t, done_while_pages_are_read);
     tcase_add_test(t, router_is_lost);
     tcase_add_test(t, two_routers);
+    tcase_add_test(t, a_long_prompt_is_not_passed_for_ever);
+    tcase_add_test(t, a_claim_ends);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
