@@ -12,8 +12,8 @@ static sl_status parse(const char *key, const char *address, char host[SL_TP_ADD
     sl_err why = {0};
     sl_status st = sl_tp_address_parse(address, host, SL_TP_ADDRESS_MAX, port, &why);
     if (st != SL_OK || !*port)
-        return sl_fail(err, SL_ERR_INVALID, "%s: \"%s\" is not HOST:PORT%s%s", key, address, why.text[0] ? ": " : "",
-                       why.text);
+        return sl_fail(err, SL_ERR_INVALID, "%s: \"%s\" is not HOST:PORT%s%s", key, address,
+                       why.text[0] ? ": " : "", why.text);
     return SL_OK;
 }
 
@@ -22,8 +22,9 @@ static sl_status shift_port(const char *key, int *port, int index, sl_err *err)
     if (!*port)
         return SL_OK;
     if (*port + index > 65535)
-        return sl_fail(err, SL_ERR_INVALID, "%s: %d is too high for router %d, which listens %d ports above it", key,
-                       *port, index, index);
+        return sl_fail(err, SL_ERR_INVALID,
+                       "%s: %d is too high for router %d, which listens %d ports above it", key, *port, index,
+                       index);
     *port += index;
     return SL_OK;
 }
@@ -57,9 +58,10 @@ sl_status sl_cli_routers_configured(const sl_config *cfg, sl_cli_routers *out, s
     if (out->n)
         return SL_OK;
     if (cfg->cluster.router_port == 0)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "cluster.router_port: 0 needs `sluice serve` under mpirun, which passes the address on; "
-                       "set a port");
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "cluster.router_port: 0 needs `sluice serve` under mpirun, which passes the address on; "
+            "set a port");
     snprintf(out->address[out->n++], sizeof out->address[0],
              strchr(cfg->cluster.router_host, ':') ? "[%.100s]:%d" : "%.100s:%d", cfg->cluster.router_host,
              cfg->cluster.router_port);
