@@ -13,6 +13,8 @@ sl_cache_dims sl_engine_cache_dims(const sl_model_config *cfg, sl_row_format row
         .index_format = index,
         .latent = cfg->kv_lora_rank,
         .rope = cfg->qk_rope_head_dim,
+        .kv_heads = cfg->n_kv_heads,
+        .head_dim = cfg->n_kv_heads > 0 ? cfg->v_head_dim : 0,
     };
     for (int32_t l = 0; l < cfg->n_layers; l++) {
         if (cfg->layer_has_indexer[l]) {

@@ -87,7 +87,8 @@ typedef struct sl_layer_stats {
     uint64_t hits, misses, tail_hits, evictions, swap_bytes;
 } sl_layer_stats;
 
-/* What a model's cache is made of in these formats. */
+/* What a model's cache is made of in these formats, for any kind of attention: kv_heads and head_dim are 0 for a
+ * model with latent rows, latent is 0 for one with keys and values by head. */
 sl_cache_dims sl_engine_cache_dims(const sl_model_config *cfg, sl_row_format row, sl_index_format index);
 /* The page geometry of a model's cache under an algorithm; the arena of an engine is made with it. */
 sl_status sl_engine_geometry(const sl_model_config *cfg, const sl_cache_dims *cache,
@@ -158,9 +159,9 @@ sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, con
                          sl_err *err);
 
 /*
- * Captures the graphs of decode steps of up to max_batch sequences of up to max_context tokens, with logits,
- * so that no request waits for a capture; at most max_graphs of them, first the largest batches of the shortest contexts.
- * done (may be NULL) is called after each. SL_OK with nothing done where there are no graphs.
+ * Captures the graphs of decode steps of up to max_batch sequences of up to max_context tokens, with logits, so
+ * that no request waits for a capture; at most max_graphs of them, first the largest batches of the shortest
+ * contexts. done (may be NULL) is called after each. SL_OK with nothing done where there are no graphs.
  */
 sl_status sl_engine_capture(sl_engine *e, int32_t max_batch, int32_t max_context,
                             void (*done)(void *ctx, int32_t n, int32_t of), void *ctx, sl_err *err);

@@ -48,9 +48,9 @@ typedef struct sl_attn_call {
 typedef sl_status (*sl_attend_fn)(void *ctx, const sl_attn_call *call, sl_err *err);
 
 /*
- * The receiver of the calls as the model sees it, for one forward pass. The owner of the cache hands it out, and it alone
- * decides which layers are late: a late layer's queries are made by the receiver, while rows are being fetched. The
- * model reads the flag before it launches the layer's projections.
+ * The receiver of the calls as the model sees it, for one forward pass. The owner of the cache provides it, and it
+ * alone decides which layers are late: a late layer's queries are made by the receiver, while rows are being
+ * fetched. The model reads the flag before it launches the layer's projections.
  */
 typedef struct sl_attend_seam {
     sl_attend_fn attend;

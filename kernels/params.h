@@ -289,10 +289,10 @@ typedef struct sl_hot_state {
 } sl_hot_state;
 
 /*
- * Logical ids -> physical rows of sl_row_view. Resident sequences: through row_pages. Hierarchical ones (one
- * token of each per step): an id is a tail hit, a hot hit or a miss. For a miss, `policy` chooses a victim that is
- * not selected in this step, the maps are updated, and the row is put on the miss list. Needs tail_rows >= 1 and min(k, pos +
- * 1) - tail hits <= hot_rows <= SL_HOT_ROWS_MAX (hot_rows >= k always suffices).
+ * Logical ids -> physical rows of sl_row_view. For resident sequences the rows are found through row_pages. For
+ * hierarchical ones (one token of each per step) an id is a tail hit, a hot hit or a miss. For a miss, `policy` chooses
+ * a victim that is not selected in this step, the maps are updated, and the row is put on the miss list. Needs
+ * tail_rows >= 1 and min(k, pos + 1) - tail hits <= hot_rows <= SL_HOT_ROWS_MAX (hot_rows >= k always suffices).
  *
  * Per hierarchical token, with pos its position, in this order:
  *

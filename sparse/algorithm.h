@@ -65,6 +65,9 @@ typedef struct sl_selector {
     bool shared_by_layers; /* layers without an indexer use the list of the last layer that has one */
 } sl_selector;
 
+/* SL_ERR_INVALID names the field, or the two fields, that contradict each other. */
+sl_status sl_selector_check(const sl_selector *s, sl_err *err);
+
 /* Dimensions an algorithm is created for. */
 typedef struct sl_algo_dims {
     int32_t n_layers, max_step_tokens, max_context;

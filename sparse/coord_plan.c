@@ -24,6 +24,7 @@ static sl_status check_algorithm(const sl_coord_opts *o, const sl_algo_desc *a, 
     if (a->action == SL_ACTION_KERNEL)
         return refuse(o, "skips inside the attention kernel, which the sparse MLA kernel does not", err);
     sl_selector s = a->selector(&o->cache);
+    SL_TRY(sl_selector_check(&s, err));
     if (s.block_tokens != k->list_tokens)
         return sl_fail(
             err, SL_ERR_UNSUPPORTED,

@@ -155,13 +155,13 @@ sl_status sl_coord_counters_get(sl_coord *c, sl_coord_counters *layers, int32_t 
  * Sums since create, in nanoseconds: in attend, fetching rows (swap), and the part of the latter during which nothing
  * else ran (exposed).
  *
- *   backend                          attend                 swap                                exposed
- *   ops complete before run returns  wall time in attend    of which in resolve and gather      all of swap
- *   asynchronous                     0                      the device's time in gathers        from when the main stream
- *                                                                                              waits for a gather
+ *   backend                          attend               swap                              exposed
+ *   ops complete before run returns  wall time in attend  of which in resolve and gather    all of swap
+ *   asynchronous                     0                    the device's time in gathers      from when the main stream
+ *                                                                                           waits for a gather
  *
- * The device's times are as of the last sl_coord_counters_get(). Attention that waits for single blocks counts as waiting
- * for the whole gather.
+ * The device's times are as of the last sl_coord_counters_get(). Attention that waits for single blocks counts as
+ * waiting for the whole gather.
  */
 typedef struct sl_coord_clock {
     uint64_t attend_ns, swap_ns, exposed_ns;

@@ -1,8 +1,10 @@
 /*
- * A cache that no family of this build has: rows by KV head in units of 16 tokens, and a selector with two planes of
- * metadata of its own: bounds of each unit with a pooled key per closed unit, and entries pooled over two pages with the
- * state of the open pool. All are doubles that exist only here. They go through geometry, wire form, checksums, piece
- * spans and the plan, which know nothing of them.
+ * A cache that no family of this build has: rows by KV head in units of 16 tokens, and a selector with two planes
+ * of metadata of its own: bounds of each unit with a pooled key per closed unit, and entries pooled over two pages
+ * with the state of the open pool. All are doubles that exist only here. They go through geometry, wire form,
+ * checksums, piece spans and the plan, which know nothing of them. The selector states that it selects single
+ * tokens per request, because the plan refuses other lists as long as no kernel takes them
+ * (tests/unit/sparse/test_selector.c).
  */
 #include <check.h>
 #include <stdlib.h>
@@ -297,9 +299,12 @@ END_TEST
 START_TEST(the_plan_counts_the_planes)
 {
     static sl_model_config cfg;
-    cfg = (sl_model_config){.n_layers = LAYERS, .max_context = 4096, .vocab_size = 100};
+    cfg = (sl_model_config){
+        .n_layers = LAYERS, .max_context = 4096, .vocab_size = 100, .n_kv_heads = HEADS, .v_head_dim = DIM};
+    sl_cache_dims of_model = sl_engine_cache_dims(&cfg, SL_ROW_MLA_F32, SL_INDEX_PLAIN);
+    of_model.rows = &gqa; /* no row format of this build stores keys and values by head */
     sl_plan_in in = {.cfg = &cfg,
-                     .cache = dims,
+                     .cache = of_model,
                      .algorithm = &bounds,
                      .hot_rows = 256,
                      .tail_rows = 32,
@@ -311,8 +316,8 @@ START_TEST(the_plan_counts_the_planes)
     ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s", err.text);
     ck_assert_int_eq(p.row_bytes, ROW_UNIT);
     ck_assert_int_eq(p.width, 128);
-    ck_assert_uint_eq(p.index_page_device,
-                      LAYERS * (UNITS * META_UNIT + POOL_SEGMENT)); /* metadata is on the device whole */
+    /* Metadata is on the device whole. */
+    ck_assert_uint_eq(p.index_page_device, LAYERS * (UNITS * META_UNIT + POOL_SEGMENT));
     ck_assert_uint_eq(p.row_page_device, LAYERS * UNITS * ROW_UNIT);
     ck_assert_uint_eq(p.hot_rows_bytes, LAYERS * (256 + 32) / UNIT * HEADS * ROW_UNIT);
     ck_assert_int_eq(p.page_bytes, LAYERS * PAGE_OF_LAYER);

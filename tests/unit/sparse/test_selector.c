@@ -1,0 +1,164 @@
+/*
+ * The description of a selection: it can state the trained sparse families, contradictions are refused, and the
+ * coordinator refuses with the reason what its kernels cannot serve.
+ */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rig.h"
+#include "sparse/algorithm.h"
+
+/* The published families with trained selection, as they describe themselves in their configs. */
+static const struct {
+    const char *family;
+    sl_selector s;
+} families[] = {
+    {"one key per token (DeepSeek-V3.2, GLM-5, Hy4)",
+     {.unit_tokens = 1,
+      .block_tokens = 1,
+      .key = SL_KEY_STORED,
+      .score = SL_SCORE_WEIGHTED_RELU,
+      .scope = SL_SCOPE_REQUEST,
+      .shared_by_layers = true}},
+    {"pooled keys and the open tail (GLM-5.3-Flash)",
+     {.unit_tokens = 4,
+      .block_tokens = 4,
+      .key = SL_KEY_GATED_POOL,
+      .score = SL_SCORE_WEIGHTED_RELU,
+      .scope = SL_SCOPE_REQUEST,
+      .force_open = true}},
+    {"mean of four keys and the open tail (Qwen3.8-Flash-Next)",
+     {.unit_tokens = 4,
+      .block_tokens = 4,
+      .key = SL_KEY_MEAN,
+      .score = SL_SCORE_RELU,
+      .scope = SL_SCOPE_REQUEST,
+      .force_open = true}},
+    {"blocks of 128 per KV head (MiniMax-M3)",
+     {.unit_tokens = 1,
+      .block_tokens = 128,
+      .key = SL_KEY_STORED,
+      .score = SL_SCORE_RAW,
+      .reduce = SL_REDUCE_MAX,
+      .scope = SL_SCOPE_KV_HEAD,
+      .force_last = 1}},
+    {"compressed entries (DeepSeek-V4, CSA layers)",
+     {.unit_tokens = 4,
+      .block_tokens = 4,
+      .key = SL_KEY_COMPRESSOR,
+      .score = SL_SCORE_WEIGHTED_RELU,
+      .scope = SL_SCOPE_REQUEST}},
+    {"bounds of pages, without training (Quest)",
+     {.unit_tokens = 16,
+      .block_tokens = 16,
+      .key = SL_KEY_BOUNDS,
+      .score = SL_SCORE_BOUND,
+      .scope = SL_SCOPE_QUERY_HEAD,
+      .force_last = 1}},
+};
+
+START_TEST(families_can_be_stated)
+{
+    sl_err err = {0};
+    ck_assert_msg(sl_selector_check(&families[_i].s, &err) == SL_OK, "%s: %s", families[_i].family, err.text);
+}
+END_TEST
+
+START_TEST(registered_algorithms_are_consistent)
+{
+    sl_cache_dims d = {.index_dim = 128, .index_heads = 64, .index_topk = 2048};
+    for (const sl_algo_desc *const *a = sl_algo_registry(); *a; a++) {
+        sl_selector s = (*a)->selector(&d);
+        ck_assert_int_eq(sl_selector_check(&s, NULL), SL_OK);
+    }
+}
+END_TEST
+
+static void contradiction(sl_selector s, const char *word)
+{
+    sl_err err = {0};
+    ck_assert_int_eq(sl_selector_check(&s, &err), SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, word) != NULL, "\"%s\" does not say %s", err.text, word);
+}
+
+START_TEST(contradictions_are_refused)
+{
+    sl_selector s = families[0].s;
+    s.unit_tokens = 0;
+    contradiction(s, "unit_tokens 0");
+    s = families[1].s, s.block_tokens = 6;
+    contradiction(s, "block_tokens 6");
+    s = families[0].s, s.force_first = -1;
+    contradiction(s, "force_first");
+    s = families[0].s, s.scope = (sl_list_scope)3;
+    contradiction(s, "scope");
+    s = families[0].s, s.score = (sl_score_form)99;
+    contradiction(s, "unknown");
+    s = families[0].s, s.score = SL_SCORE_NONE;
+    contradiction(s, "a score needs a key");
+    s = families[5].s, s.score = SL_SCORE_RAW;
+    contradiction(s, "bounds");
+    s = families[0].s, s.unit_tokens = s.block_tokens = 2;
+    contradiction(s, "one token");
+    s = families[3].s, s.reduce = SL_REDUCE_NONE;
+    contradiction(s, "reduced");
+    s = families[0].s, s.reduce = SL_REDUCE_MAX;
+    contradiction(s, "reduced");
+}
+END_TEST
+
+/* ---- what the coordinator can serve ---- */
+
+static sl_selector stated;
+
+static sl_selector stated_selector(const sl_cache_dims *d)
+{
+    (void)d;
+    return stated;
+}
+
+static void refused(const sl_algo_desc *a, sl_status want, const char *word)
+{
+    rig_opts o = {.desc = a};
+    sl_err err = {0};
+    ck_assert_int_eq(rig_try(&o, &err), want);
+    ck_assert_msg(strstr(err.text, word) != NULL, "\"%s\" does not say %s", err.text, word);
+}
+
+START_TEST(the_coordinator_refuses_what_no_kernel_takes)
+{
+    sl_algo_desc a = sl_algo_dsa;
+    a.selector = stated_selector;
+    stated = families[0].s;
+    rig_opts o = {.desc = &a};
+    ck_assert_int_eq(rig_try(&o, NULL), SL_OK);
+    stated = families[2].s;
+    refused(&a, SL_ERR_UNSUPPORTED, "selects blocks of 4 tokens, but the sparse MLA kernel takes lists of 1");
+    stated = families[0].s, stated.scope = SL_SCOPE_KV_HEAD;
+    refused(&a, SL_ERR_UNSUPPORTED,
+            "selects per KV head, but the lists of the sparse MLA kernel are per request");
+    stated = families[0].s, stated.block_tokens = 0;
+    refused(&a, SL_ERR_INVALID, "block_tokens 0");
+    a = sl_algo_dsa, a.action = SL_ACTION_EVICT;
+    refused(&a, SL_ERR_UNSUPPORTED, "drops tokens permanently");
+    a = sl_algo_dsa, a.action = SL_ACTION_KERNEL;
+    refused(&a, SL_ERR_UNSUPPORTED, "inside the attention kernel");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("sparse/selector");
+    TCase *c = tcase_create("selector");
+    tcase_add_loop_test(c, families_can_be_stated, 0, (int)SL_COUNT(families));
+    tcase_add_test(c, registered_algorithms_are_consistent);
+    tcase_add_test(c, contradictions_are_refused);
+    tcase_add_test(c, the_coordinator_refuses_what_no_kernel_takes);
+    suite_add_tcase(s, c);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
