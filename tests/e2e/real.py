@@ -420,9 +420,10 @@ class Cluster(Base):
 
 
 class Process(Base):
-    """One `sluice ROLE` without MPI. A router (role == "router") answers like a cluster."""
+    """One `sluice ROLE` without MPI. A router (role == "router") answers like a cluster. out: a descriptor that gets its output in
+    place of the log file; then a router's ports must be among the settings, and http and grpc are for the caller to set."""
 
-    def __init__(self, directory, role, index=None, router=None, config="configs/no-mpi.yaml", prefix=(), **settings):
+    def __init__(self, directory, role, index=None, router=None, config="configs/no-mpi.yaml", prefix=(), out=None, **settings):
         self.log = pathlib.Path(directory) / f"{role}-{time.monotonic_ns()}.log"
         self.role = role
         settings = {k.replace("__", "."): v for k, v in settings.items()}
@@ -436,10 +437,10 @@ class Process(Base):
         command = [*prefix, str(SLUICE), role, "--config", str(ROOT / config), *settings_args(self.settings)]
         if index is not None:
             command += ["--index", str(index)]
-        with open(self.log, "wb") as out:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                                            env=environment(), start_new_session=True)
-        if role == "router":
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log if out is None else out,
+                                            stderr=subprocess.STDOUT, env=environment(), start_new_session=True)
+        if role == "router" and out is None:
             try:
                 self.find_router()
             except BaseException:

@@ -174,3 +174,33 @@ def test_link_cut_in_mid_stream(cluster):
     assert "outcome=failed" not in cluster.text()
     resumed = re.findall(r"ev=request_retry .*state=decoding produced=[1-9]", cluster.text())
     assert resumed, "no stream was cut: the test shows nothing"
+
+
+def test_link_cut_for_a_second(hosts):
+    """Story 9: the other host's network is gone for a second, less than dead_after_ms, while rows and tokens cross it. Every stream ends
+    the same to the letter, no request fails, and the far worker serves afterwards."""
+    cluster = Hosts(hosts, **{"cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 6000, "prefill.chunk_tokens": 32})
+    try:
+        far = next(w["name"] for w in cluster.ready() if w["listen"].startswith("10.78.0.2:"))
+        want, running = streams_on(cluster, far)
+        more = [(real.prompt(f"blip{i}", 700 + i), 40) for i in range(3)]  # rows on the wire when it is cut
+        arriving = [cluster.begin(ids, n) for ids, n in more]
+        subprocess.run(["ip", "netns", "exec", f"{PREFIX}-0", "ip", "link", "set", f"{PREFIX}-v2", "down"], check=True)
+        try:
+            time.sleep(1)
+        finally:
+            subprocess.run(["ip", "netns", "exec", f"{PREFIX}-0", "ip", "link", "set", f"{PREFIX}-v2", "up"], check=True)
+        assert [cluster.text_of(stream) for stream in running] == want
+        assert [cluster.text_of(stream) for stream in arriving] == [real.document(ids, n)["text"] for ids, n in more]
+        assert "outcome=failed" not in cluster.text()
+
+        def served_again():
+            before = {w["name"]: w["tokens_done"] for w in cluster.ready()}
+            again = [cluster.begin(ids, n) for ids, n in more]
+            assert [cluster.text_of(stream) for stream in again] == [real.document(ids, n)["text"] for ids, n in more]
+            return far in before and any(w["name"] == far and w["tokens_done"] > before[far] for w in cluster.ready())
+        real.until("tokens of the far worker", served_again, 30, 0.2)
+        print("lost meanwhile:", cluster.text().count(f"ev=worker_lost worker={far} "), "retries:", cluster.text().count("ev=request_retry"))
+    finally:
+        print(cluster.tail(60))
+        assert cluster.close(25), "mpirun had to be killed"
