@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         abort();
     if (!n)
         return 0;
-    sl_oai_env env = {tok, (sl_chat_format)(data[0] / 2 % 3), "m"};
+    sl_oai_env env = {.tok = tok, .chat = (sl_chat_format)(data[0] / 2 % 3), .served_name = "m"};
     sl_oai_request q;
     sl_err err = {""};
     sl_status st = sl_oai_parse(&env, data[0] & 1, (const char *)data + 1, n - 1, &q, &err);
