@@ -97,8 +97,10 @@ typedef struct sl_router_link {
 
 typedef struct sl_cluster {
     sl_member *members;
-    /* Ids of workers begin at a random number of this router process (19 bits of its epoch, then 12 bits that count), so
-     * that no worker takes an id for one that another router, or a former one, has given. Positive as an int32_t. */
+    /*
+     * Ids of workers begin at a random number of this router process (19 bits of its epoch, then 12 bits that count),
+     * so that no worker takes an id for one that another router, or a former one, has given. Positive as an int32_t.
+     */
     uint32_t next_id;
     uint64_t epoch;     /* of this router process */
     bool have_identity; /* always, if the options say what is expected; else while there is a member */
@@ -193,8 +195,8 @@ typedef struct sl_router_life {
     sl_status result;
     bool cutting; /* the drain timeout has passed: requests were ended with an error */
     uint32_t cut; /* the number of these requests */
-    uint64_t turn_ns,
-        turn_idle_ns; /* end of the last iteration; the time that the loop had slept until then */
+    /* End of the last iteration of the loop, and the time that the loop had slept until then. */
+    uint64_t turn_ns, turn_idle_ns;
 } sl_router_life;
 
 struct sl_router {

@@ -124,8 +124,10 @@ static void take_over(sl_member *w, const sl_msg_hello *h)
     w->pid = h->pid;
 }
 
-/* Checks in this order: the facts about the worker, the identity of its pages, and that its name is free. *retry: it may
- * be accepted later. */
+/*
+ * Checks in this order: the facts about the worker, the identity of its pages, and that its name is free. *retry: it
+ * may be accepted later.
+ */
 static sl_status admit(sl_member *w, const sl_msg_hello *h, bool *retry, sl_err *err)
 {
     sl_router *r = w->r;

@@ -46,15 +46,19 @@ void sl_tenants_free(sl_tenants *t);
 const sl_tenant *sl_tenants_of_key(const sl_tenants *t, const char *key);
 const sl_tenant *sl_tenants_find(const sl_tenants *t, const char *name);
 
-/* What a tenant has used lately: two buckets that fill at the rate of the tenant, up to what one minute gives. Output tokens
- * may take a bucket below zero. */
+/*
+ * What a tenant has used lately: two buckets that fill at the rate of the tenant, up to what one minute gives. Output
+ * tokens may take a bucket below zero.
+ */
 typedef struct sl_account {
     double requests, tokens; /* in the buckets */
     uint64_t filled_ns;      /* 0: never, the buckets are full */
 } sl_account;
 
-/* Takes n requests of `tokens` prompt tokens in all. `active`: requests of the tenant that have not ended. EXHAUSTED: not
- * now, *retry_s says in how many seconds; INVALID: never. */
+/*
+ * Takes n requests of `tokens` prompt tokens in all. `active`: requests of the tenant that have not ended. EXHAUSTED:
+ * not now, *retry_s says in how many seconds; INVALID: never.
+ */
 sl_status sl_account_take(sl_account *a, const sl_tenant *t, uint32_t n, uint64_t tokens, uint32_t active,
                           uint64_t now_ns, uint32_t *retry_s, sl_err *err);
 

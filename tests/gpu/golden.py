@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Compares greedy tokens of the golden checkpoints, by `sluice generate` on a GPU, with those of transformers and of the CPU.
+"""Compares greedy tokens of the golden checkpoints that `sluice generate` produces on a GPU with those of transformers
+and of the CPU.
 
     golden.py SLUICE [JOBS]
 
-For every directory of tests/golden/model and every prompt with 64 greedy tokens: resident mode on the GPU must give these
-tokens, and hierarchical mode must give what resident mode gives, token by token, for 200 tokens. In hierarchical mode the hot
-buffer is as small as the selection, stale rows are filled with NaN, and both policies are tested. Prints one line per failure
-and a count; exit code 1 if a comparison failed. Needs only Python.
+For every directory of tests/golden/model and every prompt with 64 greedy tokens: resident mode on the GPU must give
+these tokens, and hierarchical mode must give what resident mode gives, token by token, for 200 tokens. In hierarchical
+mode the hot buffer is as small as the selection, stale rows are filled with NaN, and both policies are tested. Prints
+one line per failure and a count; exit code 1 if a comparison failed. Needs only Python.
 """
 import concurrent.futures
 import json

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Makes a checkpoint with the dimensions of DeepSeek-V3.2's layers, few layers and random bf16 weights, to measure what depends
-on the size of a layer and not on its values. Layers are dense with the width of eight routed experts and one shared expert.
+"""Makes a checkpoint with the dimensions of DeepSeek-V3.2's layers, few layers and random bf16 weights, to measure what
+depends on the size of a layer and not on its values. Layers are dense with the width of eight routed experts and one
+shared expert.
 
-    made_up.py DIR [LAYERS]        default 4 layers, 4.7 GB; the tokenizer is that of models/tiny-v32 (or $TOKENIZER_FROM)
+    made_up.py DIR [LAYERS]        default 4 layers, 4.7 GB
+
+The tokenizer is that of models/tiny-v32, or of the directory $TOKENIZER_FROM.
 """
 import json
 import os

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes a checkpoint that is larger than any GPU but needs no disk space: models/tiny-v32 and one more tensor, a hole in the file.
+"""Makes a checkpoint that is larger than any GPU but needs no disk space: models/tiny-v32 and one more tensor, a hole
+in the file.
 
     oversized.py DIR [GB]        default 700
 """

@@ -8,7 +8,8 @@
  *   caller   connects to the door, reserves a free port, sends KNOCK {that port, a nonce}
  *   door     with a secret: sends CHALLENGE {a nonce}
  *   caller   with a secret: sends PROOF {that it knows the secret}, about both nonces and the addresses of both
- *   door     admits segments from (the caller's address, that port) to UCX's listener, answers {its port, its own proof}
+ *   door     admits segments from (the caller's address, that port) to UCX's listener, and answers
+ *            {its port, its own proof}
  *   caller   has UCX connect from that port to that listener; then the door removes the admission
  *
  * The caller proves first: every process may call a door, and must not receive a proof on which it could test guessed

@@ -99,8 +99,8 @@ typedef struct cluster_opts {
     uint32_t prefill_layer_us, decode_layer_us, drain_ms, quarantine_ms, deadline_ms;
     bool no_prefix_cache, no_verify;
     sl_cfg_verify verify; /* kvstore.verify; always by default */
-    const sl_shipping
-        *shipping; /* cluster_defaults: staging; SL_SHIP=direct or gpu in the environment: that */
+    /* cluster_defaults: staging, or the one that SL_SHIP in the environment names. */
+    const sl_shipping *shipping;
     sl_loopback_faults prefill_faults;
     bool decode_ships_by_staging;   /* independent of `shipping` */
     void (*direct_hook)(void *arg); /* gets the cworker */
@@ -129,8 +129,8 @@ struct cluster {
     uint32_t next_id;
     uint64_t next_beat_ns, tokens_seen;
     uint64_t spilled; /* by decode workers that have ended */
-    uint64_t damaged_prefill,
-        damaged_decode; /* pages that workers which have ended found damaged in their stores */
+    /* Pages that workers which have ended found damaged in their stores. */
+    uint64_t damaged_prefill, damaged_decode;
     bool auto_place, silent;
     /* True: the message is swallowed. */
     bool (*on_msg)(cluster *c, cworker *w, const sl_msg *m);
@@ -142,14 +142,16 @@ cluster_opts cluster_defaults(void);
 void cluster_start(cluster *c, const cluster_opts *o);
 /* Stops the workers (they drain), checks that they have given everything back, frees everything. */
 void cluster_stop(cluster *c);
-/* Polls until cond is true of c and of its second router, which is polled too (as it is by every function with a second); fails
- * the test after `seconds`, the limit for an idle machine, times CLUSTER_PATIENCE: limits end what hangs, they do
- * not judge speed. */
+/*
+ * Polls until cond is true of c and of its second router, which is polled too (as it is by every function with a
+ * second); fails the test after `seconds`, the limit for an idle machine, times CLUSTER_PATIENCE: limits end what
+ * hangs, they do not judge speed.
+ */
 void cluster_until(cluster *c, bool (*cond)(cluster *c), int seconds, const char *what);
 void cluster_poll(cluster *c, int ms);
 cworker *cluster_worker(cluster *c, sl_role role, int index);
 void cworker_start(cluster *c, sl_role role, int index);
-/* As if the process died. When it returns, nothing that the worker does reaches anybody any more. */
+/* Behaves as if the process had died. After it has returned, nothing that the worker does reaches another process. */
 void cworker_kill(cworker *w);
 void cworker_join(cworker *w); /* after kill: joins and frees, so that it may be started again */
 

@@ -28,8 +28,10 @@ sl_runner fake_runner_of(fake_runner *f);
 int fake_open_seqs(const fake_runner *f);
 /* Any thread. on: steps do not return any more; off: they return. */
 void fake_hang(fake_runner *f, bool on);
-/* Any thread: the n-th step from now on hangs before it computes anything, until fake_hang(f, false). A test that wants a
- * worker in the middle of a request waits for fake_hangs() and not for some time. */
+/*
+ * Any thread: the n-th step from now on hangs before it computes anything, until fake_hang(f, false). A test that wants
+ * a worker in the middle of a request waits for fake_hangs() and not for some time.
+ */
 void fake_hang_at(fake_runner *f, int n);
 bool fake_hangs(const fake_runner *f);
 
