@@ -41,6 +41,9 @@ typedef enum {
     SL_OP_SILU_MUL,
     SL_OP_MOE_ROUTE,
     SL_OP_MOE,
+    SL_OP_EP_SEND, /* kernels/ep.h: experts spread over a group of ranks */
+    SL_OP_EP_EXPERTS,
+    SL_OP_EP_SUM,
     SL_OP_ADD,
     SL_OP_PICK,
     SL_OP_RANDOM, /* kernels/synth.h: benchmarks */

@@ -6,6 +6,7 @@
 #include "kernels/check.h"
 
 #include "kernels/backend_impl.h"
+#include "kernels/ep.h"
 #include "kernels/synth.h"
 
 void sl_chk_need(sl_chk *c, bool ok, const char *field, const char *why)
@@ -351,6 +352,9 @@ static const op_row op_rows[SL_OP_COUNT] = {
     [SL_OP_SILU_MUL] = ROW("silu_mul", sl_silu_mul_params, tokens, chk_silu_mul),
     [SL_OP_MOE_ROUTE] = ROW("moe_route", sl_moe_route_params, tokens, chk_moe_route),
     [SL_OP_MOE] = ROW("moe", sl_moe_params, tokens, chk_moe),
+    [SL_OP_EP_SEND] = ROW("ep_send", sl_ep_send_params, tokens, sl_chk_ep_send),
+    [SL_OP_EP_EXPERTS] = ROW_SEQS("ep_experts", sl_ep_experts_params, sl_chk_ep_experts),
+    [SL_OP_EP_SUM] = ROW("ep_sum", sl_ep_sum_params, tokens, sl_chk_ep_sum),
     [SL_OP_ADD] = ROW("add", sl_add_params, tokens, chk_add),
     [SL_OP_PICK] = ROW("pick", sl_pick_params, n, chk_pick),
     [SL_OP_RANDOM] = ROW("random", sl_random_params, rows, chk_random),
@@ -405,6 +409,8 @@ int64_t sl_op_items(sl_op op, const void *params)
         break;
     case SL_OP_RESOLVE: /* runs even with no tokens: it writes *miss_count */
     case SL_OP_GATHER:
+    case SL_OP_EP_SEND: /* so do these two: they write the counts */
+    case SL_OP_EP_EXPERTS:
         return 1;
     default:
         return *(const int32_t *)(const void *)((const uint8_t *)params + op_rows[op].items_at);

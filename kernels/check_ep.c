@@ -1,0 +1,69 @@
+/* What the ops of expert parallelism require of their parameters (kernels/ep.h). */
+#include "kernels/check.h"
+#include "kernels/ep.h"
+
+static void chk_layout(sl_chk *c, const sl_ep_layout *l)
+{
+    sl_chk_pos(c, "ranks", l->ranks);
+    sl_chk_need(c, l->rank >= 0 && l->rank < l->ranks, "rank", "is not within 0..ranks - 1");
+    sl_chk_pos(c, "cap", l->cap);
+    sl_chk_pos(c, "hidden", l->hidden);
+    sl_chk_pos(c, "top_k", l->top_k);
+    sl_chk_act(c, "act", l->act);
+    sl_chk_need(c, l->first != NULL, "first", "is NULL");
+    if (c->st != SL_OK)
+        return;
+    sl_chk_size(c, "cap", l->cap, l->top_k);
+    sl_chk_need(c, l->first[0] == 0, "first", "does not begin with 0");
+    for (int32_t r = 0; r < l->ranks && c->st == SL_OK; r++)
+        sl_chk_need(c, l->first[r] < l->first[r + 1], "first", "leaves a rank without experts");
+}
+
+void sl_chk_ep_send(sl_chk *c, const void *params)
+{
+    const sl_ep_send_params *p = params;
+
+    chk_layout(c, &p->layout);
+    sl_chk_need(c, p->tokens >= 0 && p->tokens <= p->layout.cap, "tokens", "is not within 0..cap");
+    if (p->tokens > 0) {
+        sl_chk_ptr(c, "x", p->x, sl_dtype_size(p->layout.act));
+        sl_chk_ptr(c, "expert_ids", p->expert_ids, 4);
+    }
+    sl_chk_ptr(c, "send", p->send, 4);
+    sl_chk_ptr(c, "send_count", p->send_count, 4);
+}
+
+void sl_chk_ep_experts(sl_chk *c, const void *params)
+{
+    const sl_ep_experts_params *p = params;
+    const sl_ep_layout *l = &p->layout;
+
+    chk_layout(c, l);
+    sl_chk_pos(c, "inter", p->inter);
+    sl_chk_ptr(c, "recv", p->recv, 4);
+    sl_chk_ptr(c, "recv_count", p->recv_count, 4);
+    sl_chk_ptr(c, "send", p->send, 4);
+    sl_chk_ptr(c, "send_count", p->send_count, 4);
+    if (c->pointers)
+        sl_chk_need(c, p->gate && p->up && p->down, "gate", ", up or down is NULL");
+    if (c->st != SL_OK || !p->gate || !p->up || !p->down)
+        return;
+    for (int32_t e = 0; e < l->first[l->rank + 1] - l->first[l->rank] && c->st == SL_OK; e++) {
+        sl_chk_weight(c, "gate", &p->gate[e], p->inter, l->hidden);
+        sl_chk_weight(c, "up", &p->up[e], p->inter, l->hidden);
+        sl_chk_weight(c, "down", &p->down[e], l->hidden, p->inter);
+    }
+}
+
+void sl_chk_ep_sum(sl_chk *c, const void *params)
+{
+    const sl_ep_sum_params *p = params;
+
+    chk_layout(c, &p->layout);
+    sl_chk_need(c, p->tokens >= 0 && p->tokens <= p->layout.cap, "tokens", "is not within 0..cap");
+    sl_chk_ptr(c, "recv", p->recv, 4);
+    sl_chk_ptr(c, "recv_count", p->recv_count, 4);
+    sl_chk_ptr(c, "expert_ids", p->expert_ids, 4);
+    sl_chk_ptr(c, "weights", p->weights, 4);
+    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->layout.act));
+}
