@@ -263,6 +263,7 @@ sl_status sl_engine_create(sl_backend *be, sl_model *model, sl_arena *arena, con
     e->be = be, e->model = model, e->arena = arena, e->o = *opts, e->cfg = cfg;
     e->sync = !(sl_backend_caps(be) & SL_BE_ASYNC);
     e->unified = (sl_backend_caps(be) & SL_BE_UNIFIED) != 0;
+    e->comm = m->comm;
     e->ld = sl_pages_for(opts->max_context);
     e->max_logits = m->max_logit_rows < opts->max_seqs ? m->max_logit_rows : opts->max_seqs;
     sl_status st = make_parts(e, err);

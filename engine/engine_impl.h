@@ -56,6 +56,7 @@ struct sl_engine {
     sl_backend *be;
     sl_model *model;
     sl_arena *arena;
+    sl_comm *comm; /* the model's group, or NULL */
     sl_engine_opts o;
     const sl_model_config *cfg;
     sl_cache_dims cache;
@@ -83,7 +84,8 @@ struct sl_engine {
     const sl_step_hooks *hooks;
     int32_t layers_done; /* hooks called for layers below this */
     int32_t layers_run;
-    uint64_t waited_ns; /* time that the running step waited for the device */
+    uint64_t waited_ns;   /* time that the running step waited for the device */
+    int32_t group_tokens; /* the most tokens of any rank in this step: sl_forward.group_tokens */
     sl_engine_stats stats;
     uint64_t device_bytes;
 };

@@ -30,7 +30,7 @@ static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *
 static sl_status measure_step(sl_engine *e, const sl_step_item *items, int32_t n_items, step_plan *p,
                               sl_err *err)
 {
-    if (n_items < 1 || n_items > e->o.max_seqs)
+    if (n_items < (e->comm ? 0 : 1) || n_items > e->o.max_seqs)
         return sl_fail(err, SL_ERR_INVALID, "step: %d items, 1..%d are possible", n_items, e->o.max_seqs);
     *p = (step_plan){0};
     for (int32_t i = 0; i < n_items; i++) {
@@ -147,6 +147,7 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
         .n_logits = n_logits,
         .logits = e->logits_dev,
         .seam = seam,
+        .group_tokens = e->group_tokens,
     };
     e->layers_done = e->layers_run = 0;
     return sl_model_forward(e->model, &f, err);
@@ -195,7 +196,7 @@ static sl_status run_step(sl_engine *e, const step_plan *p, int32_t rows, sl_err
 
 static bool is_decode(const sl_engine *e, const sl_step_item *items, int32_t n, const sl_step_hooks *hooks)
 {
-    if (n > e->decode_cap || (hooks && hooks->layer_done))
+    if (n < 1 || n > e->decode_cap || (hooks && hooks->layer_done))
         return false;
     for (int32_t i = 0; i < n; i++)
         if (items[i].n_tokens != 1)
@@ -223,6 +224,20 @@ static sl_status upload_and_run(sl_engine *e, const sl_step_item *items, int32_t
     return run_step(e, p, rows, err);
 }
 
+/* The ranks of a group agree on a step: each learns the most tokens of any rank. Host memory: so far only the CPU
+ * backend has the ops of a group. */
+static sl_status agree(sl_engine *e, int32_t tokens, sl_err *err)
+{
+    int32_t all[SL_COMM_RANKS_MAX];
+    e->group_tokens = tokens;
+    if (!e->comm)
+        return SL_OK;
+    SL_TRY(sl_comm_all_gather(e->comm, &tokens, all, sizeof tokens, err));
+    for (int32_t r = 0; r < sl_comm_ranks(e->comm); r++)
+        e->group_tokens = all[r] > e->group_tokens ? all[r] : e->group_tokens;
+    return SL_OK;
+}
+
 sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
                          sl_err *err)
 {
@@ -236,8 +251,11 @@ sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, con
         rows = p.logits > 0 ? n_items : 0;
     }
     fill_arrays(e, items, n_items, &p);
+    sl_status st = agree(e, p.tokens, err);
+    if (st != SL_OK)
+        goto abort_step;
     e->hooks = hooks;
-    sl_status st = upload_and_run(e, items, n_items, &p, rows, err);
+    st = upload_and_run(e, items, n_items, &p, rows, err);
     e->hooks = NULL;
     if (st != SL_OK)
         goto abort_step;
@@ -249,7 +267,8 @@ sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, con
         items[i].seq->len += items[i].n_tokens;
         items[i].logits = items[i].want_logits ? e->logits_host + (int64_t)row * e->cfg->vocab_size : NULL;
     }
-    count_step(e, &p, tokens, sl_now_ns() - t0);
+    if (n_items > 0)
+        count_step(e, &p, tokens, sl_now_ns() - t0);
     return SL_OK;
 abort_step:
     sl_coord_step_abort(e->coord);

@@ -12,6 +12,7 @@
 
 #include "base/hash.h"
 #include "kernels/attn.h"
+#include "kernels/comm.h"
 
 #define SL_MAX_LAYERS 256
 #define SL_MAX_EOS 8
@@ -71,6 +72,12 @@ typedef struct sl_model_opts {
         SL_FP8_ACTS_AUTO,
         SL_FP8_ACTS_OFF
     } fp8_acts; /* AUTO: as the config says; OFF: F8 weights are only dequantised */
+    /*
+     * The group whose ranks share the routed experts, or NULL: all experts are here. Each rank loads its own experts only
+     * (sl_ep_split) and keeps its own tokens; every forward pass is a pass of all ranks. The group is formed and outlives
+     * the model. All ranks load the same checkpoint with the same options.
+     */
+    sl_comm *comm;
     /* Called from the loading thread about twice a second and at the end; may be NULL. */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
@@ -107,10 +114,13 @@ typedef struct sl_forward {
     int32_t n_logits;
     float *logits;       /* device [n_logits][vocab_size], caller's */
     sl_attend_seam seam; /* the owner of the cache: one call per layer */
+    /* Of a model in a group: the most tokens of any rank in this pass, the same on all ranks; 0: no rank has any. */
+    int32_t group_tokens;
 } sl_forward;
 
 /* Enqueues one forward pass on the model's backend. T <= max_tokens, n_logits <= max_logit_rows (0 is fine:
- * no head). */
+ * no head). In a group every rank calls it, with its own tokens; a rank without tokens (T = 0) computes its experts for
+ * the others. */
 sl_status sl_model_forward(sl_model *m, const sl_forward *f, sl_err *err);
 
 #endif

@@ -138,6 +138,9 @@ sl_status sl_step_experts(sl_pass *p)
                              .normalise = c->norm_topk_prob,
                              .scale = c->routed_scaling_factor};
     SL_TRY(sl_pass_run(p, SL_OP_MOE_ROUTE, &r));
+    p->pending = true;
+    if (p->m->weights.ranks > 1)
+        return sl_pass_group_experts(p);
     sl_moe_params a = {.x = ws->h,
                        .expert_ids = ws->expert_ids,
                        .weights = ws->expert_weights,
@@ -154,7 +157,6 @@ sl_status sl_step_experts(sl_pass *p)
                        .top_k = c->num_experts_per_tok,
                        .fp8_acts = c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3,
                        .act = p->act};
-    p->pending = true;
     if (p->m->local_experts > 0 && p->m->local_experts < c->n_routed_experts)
         SL_TRY(choose_local(p, &a));
     return sl_pass_run(p, SL_OP_MOE, &a);

@@ -50,6 +50,9 @@ sl_status sl_pass_norm(const sl_pass *p, void *x, const void *add, const sl_weig
 
 /* Before the first layer: x = the rows of the embedding table. */
 sl_status sl_pass_embed(sl_pass *p);
+/* The routed experts of the current layer, which the ranks of a group share: delta of this rank's tokens, which may be
+ * none, from h and the choices of the router. experts_group.c */
+sl_status sl_pass_group_experts(sl_pass *p);
 /* After the last layer: the logits of the wanted rows. Ends the pass: p->tokens is changed. */
 sl_status sl_pass_head(sl_pass *p);
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "kernels/ep.h"
 #include "kernels/formats.h"
 
 #define ALIGN 256
@@ -35,6 +36,7 @@ typedef struct loader {
     sl_err *err;
     placement *places;
     size_t n, cap;
+    bool elsewhere; /* what is bound now belongs to another rank: checked, not placed */
 } loader;
 
 static sl_status add_place(loader *l, const void *src, size_t bytes, size_t align, const void **dst)
@@ -139,6 +141,8 @@ static sl_status place_weight(loader *l, const void *data, const float *scale, s
                               int64_t cols, sl_weight *out)
 {
     *out = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = dtype};
+    if (l->elsewhere)
+        return SL_OK;
     size_t size = sl_dtype_size(dtype);
     SL_TRY(add_place(l, data, (size_t)(rows * cols) * size, size, &out->data));
     if (!scale)
@@ -181,6 +185,13 @@ static sl_status bind_spec(loader *l, const sl_tensor_spec *s, const char *name,
     return bind_matrix(l, name, rows, cols, s->kind == SL_K_LINEAR, out);
 }
 
+/* Whether another rank of the group holds routed expert e. */
+static bool is_elsewhere(const loader *l, int32_t e)
+{
+    const sl_weights *w = l->w;
+    return e < w->expert_first[w->rank] || e >= w->expert_first[w->rank + 1];
+}
+
 /* One of the two fused expert tensors, [experts][parts * rows][cols], cut into its experts and parts. */
 static sl_status bind_fused(loader *l, const char *name, int parts, int64_t rows, int64_t cols,
                             sl_weight *const *outs)
@@ -197,11 +208,13 @@ static sl_status bind_fused(loader *l, const char *name, int parts, int64_t rows
                        sl_st_label(t->file), name, (long long)rows, BLOCK);
     const uint8_t *data = t->t->data;
     for (int64_t i = 0; i < e * parts; i++) {
+        l->elsewhere = is_elsewhere(l, (int32_t)(i / parts));
         SL_TRY(place_weight(l, data, scale, dtype, rows, cols, &outs[i % parts][i / parts]));
         data += (size_t)(rows * cols) * sl_dtype_size(dtype);
         if (scale)
             scale += scale_bytes(rows, cols) / sizeof(float);
     }
+    l->elsewhere = false;
     return SL_OK;
 }
 
@@ -221,11 +234,23 @@ static sl_status bind_experts(loader *l, int32_t layer)
     for (int32_t e = 0; e < c->n_routed_experts; e++) {
         static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
         sl_weight *outs[] = {&lw->gate[e], &lw->up[e], &lw->down[e]};
+        l->elsewhere = is_elsewhere(l, e);
         for (int p = 0; p < 3; p++) {
             snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.%s.weight", layer, e, parts[p]);
             SL_TRY(bind_matrix(l, name, p < 2 ? inter : hidden, p < 2 ? hidden : inter, true, outs[p]));
         }
     }
+    l->elsewhere = false;
+    return SL_OK;
+}
+
+static sl_status bind_moe(loader *l, int32_t layer)
+{
+    sl_layer_weights *lw = &l->w->layers[layer];
+    SL_TRY(bind_experts(l, layer));
+    lw->quantised = true;
+    for (int32_t e = 0; e < l->c->n_routed_experts; e++)
+        lw->quantised = lw->quantised && lw->gate[e].dtype == SL_F8_E4M3 && lw->up[e].dtype == SL_F8_E4M3;
     return SL_OK;
 }
 
@@ -257,7 +282,7 @@ static sl_status bind_layer(loader *l, const sl_family *f, int32_t layer)
         if ((s->flags & SL_SPEC_ABSORBED) && w->dtype == SL_F8_E4M3 && l->o->act == SL_BF16)
             keep_as_bf16(l, w);
     }
-    return l->c->layer_is_moe[layer] ? bind_experts(l, layer) : SL_OK;
+    return l->c->layer_is_moe[layer] ? bind_moe(l, layer) : SL_OK;
 }
 
 static sl_status alloc_tables(loader *l)
@@ -266,6 +291,12 @@ static sl_status alloc_tables(loader *l)
     size_t moe = 0, e = (size_t)c->n_routed_experts;
     for (int32_t i = 0; i < c->n_layers; i++)
         moe += c->layer_is_moe[i];
+    l->w->rank = l->o->comm ? sl_comm_rank(l->o->comm) : 0;
+    l->w->ranks = l->o->comm ? sl_comm_ranks(l->o->comm) : 1;
+    if (moe && l->w->ranks > c->n_routed_experts)
+        return sl_fail(l->err, SL_ERR_INVALID, "%s: %d ranks share %d routed experts, every rank needs one",
+                       sl_checkpoint_dir(l->ck), l->w->ranks, c->n_routed_experts);
+    sl_ep_split(c->n_routed_experts, l->w->ranks, l->w->expert_first);
     l->w->layers = calloc((uint32_t)c->n_layers, sizeof *l->w->layers);
     l->w->experts = calloc(moe ? moe * e * 3 : 1, sizeof *l->w->experts);
     if (!l->w->layers || !l->w->experts)

@@ -16,16 +16,20 @@
 
 typedef struct sl_layer_weights {
     sl_weight w[SL_LAYER_SLOTS]; /* vectors: out = length, in = 1; data NULL: the layer has none */
-    sl_weight *gate, *up, *down; /* [n_routed_experts] of an MoE layer, else NULL */
+    /* [n_routed_experts] of an MoE layer, else NULL. Experts of other ranks have their shape and dtype, but no data. */
+    sl_weight *gate, *up, *down;
+    bool quantised; /* gates and ups of all experts are F8 */
 } sl_layer_weights;
 
 typedef struct sl_weights {
     sl_backend *be;
     sl_weight w[SL_MODEL_SLOTS];
-    sl_layer_weights *layers; /* [n_layers] */
-    sl_weight *experts;       /* storage for gate, up, down of all layers */
-    void *block;              /* device memory of what was copied, or NULL */
-    uint64_t bytes;           /* of all tensors in use */
+    sl_layer_weights *layers;                    /* [n_layers] */
+    sl_weight *experts;                          /* storage for gate, up, down of all layers */
+    void *block;                                 /* device memory of what was copied, or NULL */
+    uint64_t bytes;                              /* of all tensors in use */
+    int32_t rank, ranks;                         /* of the group; 0 of 1 without one */
+    int32_t expert_first[SL_COMM_RANKS_MAX + 1]; /* rank r holds the experts from [r] to [r + 1] - 1 */
 } sl_weights;
 
 /* Errors name file and tensor: SL_ERR_INVALID (missing, unexpected, wrong shape or dtype),

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+#include "kernels/ep.h"
 #include "model/family.h"
 
 #define ALIGN 256
@@ -15,6 +16,23 @@ void *sl_carve_take(sl_carve *k, int64_t rows, int64_t cols, size_t size)
     void *p = k->base ? k->base + k->at : NULL;
     k->at += ((size_t)rows * (size_t)cols * size + ALIGN - 1) / ALIGN * ALIGN;
     return p;
+}
+
+/* The buffers of both exchanges. Rows that travel unquantised are the larger ones. */
+static void carve_group(const sl_model_config *c, const sl_model_opts *o, sl_carve *k, sl_workspace *w)
+{
+    int32_t ranks = o->comm ? sl_comm_ranks(o->comm) : 1;
+    sl_ep_layout l = {
+        .cap = o->max_tokens, .hidden = c->hidden_size, .top_k = c->num_experts_per_tok, .act = o->act};
+    if (ranks < 2 || c->n_routed_experts < 1)
+        return;
+    int64_t rows = (int64_t)ranks * l.cap, results = (int64_t)ranks * sl_ep_result_cap(&l);
+    w->ep_send = sl_carve_take(k, rows, sl_ep_row_bytes(&l), 1);
+    w->ep_recv = sl_carve_take(k, rows, sl_ep_row_bytes(&l), 1);
+    w->ep_results = sl_carve_take(k, results, sl_ep_result_bytes(&l), 1);
+    w->ep_back = sl_carve_take(k, results, sl_ep_result_bytes(&l), 1);
+    for (int i = 0; i < 4; i++)
+        w->ep_counts[i] = sl_carve_take(k, 1, ranks, sizeof(int32_t));
 }
 
 static void carve(const sl_family *f, const sl_model_config *c, const sl_model_opts *o, sl_carve *k,
@@ -37,6 +55,7 @@ static void carve(const sl_family *f, const sl_model_config *c, const sl_model_o
     w->moe = sl_carve_take(k, 1, (int64_t)w->moe_bytes, 1);
     w->picked = sl_carve_take(k, picks, hidden, act);
     w->picked_norm = sl_carve_take(k, picks, hidden, act);
+    carve_group(c, o, k, w);
     if (f->workspace)
         f->workspace(c, o, k, w->own);
 }

@@ -33,6 +33,9 @@ typedef struct sl_workspace {
     float *expert_weights;
     void *moe;
     size_t moe_bytes;
+    /* Of a model in a group of R ranks (kernels/ep.h), else NULL. Rows: [R][T]; results: [R][T * top_k]. */
+    void *ep_send, *ep_recv, *ep_results, *ep_back;
+    int32_t *ep_counts[4];      /* [R] each: rows sent, rows received, results sent, results received */
     void *picked, *picked_norm; /* [max_logit_rows][hidden] act */
     void *own; /* the family's struct (sl_family.workspace), host memory; NULL when it has none */
     void *block;

@@ -1,0 +1,298 @@
+/*
+ * Engines of a group of ranks, as processes: the logits of every rank are those of one process with the whole model, bit by
+ * bit, while the ranks have different loads: prompts in chunks of any size, decode, both in one step, or nothing. Every rank
+ * holds the whole model too and runs each of its steps on both.
+ *
+ *   test_group [STEPS]
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+#include "tests/unit/kernels/comm/group.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { STEPS = 60 };
+#else
+enum { STEPS = 1000 };
+#endif
+enum { SEQS = 4, CONTEXT = 320, MAX_TOKENS = 64, PAGES = (CONTEXT + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS };
+
+typedef struct config {
+    const char *dir;
+    sl_index_format index;
+    sl_row_format rows;
+    sl_dtype act;
+    sl_graph_use graphs;
+    int32_t ranks, steps; /* steps 0: all */
+    int32_t killed_at;    /* the last rank ends by SIGKILL before this step; 0: never */
+} config;
+
+#define TINY "models/tiny-v32"
+#define DS_FP8 "tests/golden/model/ds-fp8"
+#define DS_BF16 "tests/golden/model/ds-bf16"
+#define GLM "tests/golden/model/glm-groups"
+static const config configs[] = {
+    {TINY, SL_INDEX_PLAIN, SL_ROW_MLA_F32, SL_F32, SL_GRAPHS_AUTO, 2, 0, 0},
+    {TINY, SL_INDEX_OFFICIAL, SL_ROW_MLA_FP8, SL_BF16, SL_GRAPHS_AUTO, 3, 0, 0},
+    {DS_FP8, SL_INDEX_OFFICIAL, SL_ROW_MLA_FP8, SL_BF16, SL_GRAPHS_AUTO, 2, 0, 0},
+    {DS_FP8, SL_INDEX_OFFICIAL, SL_ROW_MLA_FP8, SL_BF16, SL_GRAPHS_PAD, 4, 200, 0},
+    {DS_FP8, SL_INDEX_OFFICIAL, SL_ROW_MLA_FP8, SL_F32, SL_GRAPHS_AUTO, 3, 200, 0},
+    {DS_BF16, SL_INDEX_PLAIN, SL_ROW_MLA_BF16, SL_BF16, SL_GRAPHS_PAD, 3, 200, 0},
+    {GLM, SL_INDEX_PLAIN, SL_ROW_MLA_F32, SL_F32, SL_GRAPHS_AUTO, 4, 200, 0},
+    {TINY, SL_INDEX_PLAIN, SL_ROW_MLA_F32, SL_F32, SL_GRAPHS_AUTO, 1, 50, 0},
+    {TINY, SL_INDEX_PLAIN, SL_ROW_MLA_F32, SL_F32, SL_GRAPHS_AUTO, 3, 60, 40},
+};
+
+/* A model with its store and engine. */
+typedef struct whole {
+    sl_model *model;
+    sl_arena *arena;
+    sl_engine *engine;
+} whole;
+
+/* A sequence in both engines. */
+typedef struct stream {
+    sl_seq *seq[2];
+    int32_t prompt, end;      /* tokens of the prompt; of the whole sequence */
+    int32_t ids[CONTEXT + 1]; /* prompt, then what the model chose */
+    int32_t len;
+} stream;
+
+typedef struct test {
+    cg_rank *r;
+    const config *c;
+    whole w[2]; /* alone, group */
+    stream streams[SEQS];
+    bool open[SEQS];
+    int32_t vocab;
+    uint64_t drawn;
+    int32_t compared, idle;
+} test;
+
+static uint32_t draw(test *t, uint32_t below)
+{
+    return cg_hash(0x5151 + (uint64_t)t->r->rank, t->drawn++) % below;
+}
+
+static bool open_whole(test *t, whole *w, sl_comm *comm)
+{
+    const config *c = t->c;
+    sl_model_opts mo = {.index_format = c->index,
+                        .row_format = c->rows,
+                        .act = c->act,
+                        .max_tokens = MAX_TOKENS,
+                        .max_logit_rows = SEQS,
+                        .comm = comm};
+    sl_engine_opts eo = {.algorithm = &sl_algo_dsa,
+                         .max_seqs = SEQS,
+                         .max_step_tokens = MAX_TOKENS,
+                         .max_context = CONTEXT,
+                         .tail_rows = 1,
+                         .index_pages = SEQS * PAGES,
+                         .row_pages = SEQS * PAGES,
+                         .graphs = c->graphs,
+                         .poison = true};
+    sl_arena_opts ao = {.huge_pages = SL_OFF, .lock = SL_OFF, .numa_node = -1};
+    sl_geometry g;
+    sl_err err = {{0}};
+
+    if (!cg_ok(t->r, sl_model_load(t->r->be, c->dir, &mo, &w->model, &err), &err, "load"))
+        return false;
+    const sl_model_config *cfg = sl_model_get_config(w->model);
+    sl_cache_dims cache = sl_engine_cache_dims(cfg, c->rows, c->index);
+
+    t->vocab = cfg->vocab_size;
+    eo.hot_rows = cfg->index_topk;
+    if (!cg_ok(t->r,
+               sl_engine_geometry(cfg, &cache, &sl_algo_dsa, SL_LAYOUT_PAGE_FIRST,
+                                  sl_model_fingerprint(w->model), &g, &err),
+               &err, "geometry"))
+        return false;
+    ao.bytes = (uint64_t)(SEQS * PAGES * g.page_bytes);
+    return cg_ok(t->r, sl_arena_create(&g, &ao, &w->arena, &err), &err, "arena") &&
+           cg_ok(t->r, sl_engine_create(t->r->be, w->model, w->arena, &eo, &w->engine, &err), &err, "engine");
+}
+
+static void close_whole(whole *w)
+{
+    sl_engine_destroy(w->engine);
+    sl_arena_destroy(w->arena);
+    sl_model_destroy(w->model);
+}
+
+static void start(test *t, int32_t i)
+{
+    stream *s = &t->streams[i];
+    int32_t pages[PAGES];
+    sl_err err = {{0}};
+
+    *s = (stream){.prompt = 1 + (int32_t)draw(t, 150)};
+    s->end = s->prompt + 1 + (int32_t)draw(t, (uint32_t)(CONTEXT - s->prompt));
+    for (int32_t k = 0; k < s->prompt; k++)
+        s->ids[k] = (int32_t)draw(t, (uint32_t)t->vocab);
+    for (int32_t k = 0; k < PAGES; k++)
+        pages[k] = k * SEQS + i;
+    for (int e = 0; e < 2; e++)
+        cg_ok(t->r, sl_engine_seq_open(t->w[e].engine, SL_RESIDENT, pages, PAGES, 0, NULL, &s->seq[e], &err),
+              &err, "open");
+    t->open[i] = true;
+}
+
+static void end(test *t, int32_t i)
+{
+    for (int e = 0; e < 2; e++)
+        sl_engine_seq_close(t->w[e].engine, t->streams[i].seq[e]);
+    t->open[i] = false;
+}
+
+/* What this rank does in this step: item i belongs to stream of[i]. Rank r has at most 1 + r streams; rank 1 is idle half of
+ * the time, the others rarely. */
+static int32_t choose(test *t, sl_step_item *items, int32_t *of)
+{
+    int32_t most = t->r->rank + 1 < SEQS ? t->r->rank + 1 : SEQS, n = 0, tokens = 0;
+
+    if (draw(t, 100) < (t->r->rank == 1 ? 50u : 8u))
+        return 0;
+    for (int32_t i = 0; i < most && !t->r->failed; i++) {
+        stream *s = &t->streams[i];
+        int32_t take = 1;
+
+        if (!t->open[i] && draw(t, 3) == 0)
+            start(t, i);
+        if (!t->open[i] || draw(t, 10) == 0)
+            continue;
+        if (s->len < s->prompt) {
+            take = 1 + (int32_t)draw(t, 40);
+            take = take < s->prompt - s->len ? take : s->prompt - s->len;
+        }
+        take = take < MAX_TOKENS - tokens ? take : MAX_TOKENS - tokens;
+        if (take < 1)
+            continue;
+        items[n] = (sl_step_item){
+            .tokens = s->ids + s->len, .n_tokens = take, .want_logits = s->len + take >= s->prompt};
+        tokens += take;
+        of[n++] = i;
+    }
+    return n;
+}
+
+static int32_t best(const float *logits, int32_t n)
+{
+    int32_t b = 0;
+
+    for (int32_t i = 1; i < n; i++)
+        if (logits[i] > logits[b])
+            b = i;
+    return b;
+}
+
+static void check(test *t, const sl_step_item *alone, const sl_step_item *group, int32_t n, const int32_t *of,
+                  int32_t step)
+{
+    for (int32_t i = 0; i < n && !t->r->failed; i++) {
+        stream *s = &t->streams[of[i]];
+
+        s->len += alone[i].n_tokens;
+        if (!alone[i].want_logits)
+            continue;
+        t->compared++;
+        if (memcmp(alone[i].logits, group[i].logits, sizeof(float) * (size_t)t->vocab) != 0)
+            cg_fail(t->r, "step %d: logits of item %d of %d (%d tokens) differ from one process", step, i, n,
+                    alone[i].n_tokens);
+        s->ids[s->len] = best(alone[i].logits, t->vocab);
+        if (s->len + 1 >= s->end)
+            end(t, of[i]);
+    }
+}
+
+static sl_status one_step(test *t, int32_t step, sl_err *err)
+{
+    sl_step_item items[2][SEQS];
+    int32_t of[SEQS], n = choose(t, items[0], of);
+
+    memcpy(items[1], items[0], sizeof items[0]);
+    for (int32_t i = 0; i < n; i++)
+        for (int e = 0; e < 2; e++)
+            items[e][i].seq = t->streams[of[i]].seq[e];
+    t->idle += n == 0;
+    if (n > 0)
+        cg_ok(t->r, sl_engine_step(t->w[0].engine, items[0], n, NULL, err), err, "a step of one process");
+    SL_TRY(sl_engine_step(t->w[1].engine, items[1], n, NULL, err));
+    check(t, items[0], items[1], n, of, step);
+    return SL_OK;
+}
+
+/* A rank loads less than all weights, and more than nothing of the experts. */
+static void check_weights(test *t)
+{
+    uint64_t all = sl_model_weight_bytes(t->w[0].model), mine = sl_model_weight_bytes(t->w[1].model);
+
+    if (t->r->ranks > 1 ? mine >= all : mine != all)
+        cg_fail(t->r, "this rank of %d has %llu bytes of weights, all are %llu", t->r->ranks,
+                (unsigned long long)mine, (unsigned long long)all);
+    if (!sl_key_eq(sl_model_fingerprint(t->w[0].model), sl_model_fingerprint(t->w[1].model)))
+        cg_fail(t->r, "the fingerprint depends on the group");
+}
+
+static void run(cg_rank *r, const void *arg)
+{
+    test *t = calloc(1, sizeof *t);
+    sl_err err = {{0}};
+
+    t->r = r;
+    t->c = arg;
+    if (open_whole(t, &t->w[0], NULL) && open_whole(t, &t->w[1], r->c)) {
+        check_weights(t);
+        for (int32_t step = 1; step <= (t->c->steps ? t->c->steps : STEPS) && !r->failed; step++) {
+            bool last = r->rank == r->ranks - 1;
+
+            if (t->c->killed_at == step && last)
+                raise(SIGKILL);
+            sl_status st = one_step(t, step, &err);
+            if (st == SL_ERR_PEER && t->c->killed_at == step && strstr(err.text, "its process has ended"))
+                break;
+            cg_ok(r, st, &err, "a step of the group");
+            if (t->c->killed_at == step)
+                cg_fail(r, "the step of a killed rank succeeded");
+        }
+        if (t->compared < 10 && !r->failed && !t->c->killed_at)
+            cg_fail(r, "only %d logits were compared", t->compared);
+        printf("rank %d of %d: %d logits equal, %d idle steps\n", r->rank, r->ranks, t->compared, t->idle);
+        fflush(stdout);
+    }
+    for (int32_t i = 0; i < SEQS; i++)
+        if (t->open[i])
+            end(t, i);
+    close_whole(&t->w[1]);
+    close_whole(&t->w[0]);
+    free(t);
+}
+
+int main(int argc, char **argv)
+{
+    int failed = 0;
+
+    for (size_t i = 0; i < SL_COUNT(configs); i++) {
+        config c = configs[i];
+        char why[512];
+
+        if (argc > 1)
+            c.steps = (int32_t)strtol(argv[1], NULL, 10);
+        cg_run g = {.backend = "cpu",
+                    .ranks = c.ranks,
+                    .deadline_ms = 120000,
+                    .limit_ms = 600000,
+                    .killed = c.killed_at ? 1ull << (c.ranks - 1) : 0};
+
+        printf("%s, %d ranks\n", c.dir, c.ranks);
+        if (cg_go(&g, run, &c, why, sizeof why) != CG_OK) {
+            printf("FAILED: %s\n", why);
+            failed++;
+        }
+    }
+    return failed ? 1 : 0;
+}
