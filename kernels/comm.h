@@ -12,7 +12,7 @@
  *     sl_comm_destroy(c)                           sl_comm_destroy(c)
  *
  * Implementations: the CPU backend's, over memory that processes of one host share (kernels/cpu/comm.c), is the
- * specification; the CUDA backend's is NCCL (kernels/cuda/comm.c). One suite tests both (tests/unit/kernels/comm).
+ * specification; the CUDA backend's is NCCL and, between GPUs of one host, kernels of our own (kernels/cuda/comm.c). One suite tests both (tests/unit/kernels/comm).
  *
  * Bits. A collective only moves bytes; it never adds. What a rank receives depends on what was sent and on nothing
  * else: not on the order of arrival, not on sizes, not on the number of ranks. Sums over ranks are ordinary ops, in an
@@ -65,7 +65,10 @@ typedef struct sl_comm_opts {
      * checkpoint, formats and dimensions. A rank with another one is refused. */
     sl_key geometry;
     uint32_t deadline_ms; /* of every wait for other ranks, 1 .. 3,600,000 */
-    size_t window_bytes;  /* cpu: shared memory of a rank through which its data pass, twice; 0: 4 MiB */
+    /* Memory of a rank through which data pass, twice: on the CPU in pieces (0: 4 MiB); on CUDA what does not fit goes through
+     * NCCL (0: 64 MiB). Equal on all ranks. */
+    size_t window_bytes;
+    bool library_only; /* cuda: NCCL alone moves the data; for comparisons. Equal on all ranks. */
 } sl_comm_opts;
 
 /* What a rank must know to join. Opaque, without pointers; it may be sent to processes of the same user only. */

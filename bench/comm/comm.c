@@ -16,6 +16,8 @@
 #define DEADLINE_MS 60000
 #define LACKING 77 /* exit code: no such backend or device */
 
+enum { WAYS = 2 }; /* the group's own choice, the library alone */
+
 typedef struct meeting {
     _Atomic uint32_t invited;
     sl_comm_invite invite;
@@ -38,13 +40,38 @@ static sl_status enter(const sl_comm_opts *o, sl_backend *be, meeting *m, sl_com
     return sl_comm_join(be, o, &m->invite, out, err);
 }
 
-/* A rank's process; returns its exit code. */
+static const char *way_name(const sl_backend *be, const sl_comm *c)
+{
+    return sl_backend_caps(be) & SL_BE_UNIFIED      ? "shared memory"
+           : strstr(sl_comm_describe(c), "windows") ? "windows"
+                                                    : "NCCL";
+}
+
+/* Measures one way, in a group of its own. */
+static sl_status run_way(const sl_bench_comm *o, sl_backend *be, int32_t rank, bool library_only, meeting *m,
+                         sl_err *err)
+{
+    sl_comm_opts co = {
+        .rank = rank, .ranks = o->ranks, .deadline_ms = DEADLINE_MS, .library_only = library_only};
+    sl_comm *c = NULL;
+
+    SL_TRY(enter(&co, be, m, &c, err));
+    sl_status st = sl_comm_form(c, err);
+    if (st == SL_OK && rank == 0)
+        printf("# %s; %s; hidden %d, top %d of %d experts on each rank\n", sl_backend_describe(be),
+               sl_comm_describe(c), o->hidden, o->top_k, o->experts);
+    if (st == SL_OK)
+        st = sl_bench_comm_measure(o, be, c, way_name(be, c), stdout, err);
+    fflush(stdout);
+    sl_comm_destroy(c);
+    return st;
+}
+
+/* A rank's process; returns its exit code. m: [WAYS] */
 static int run_rank(const sl_bench_comm *o, int32_t rank, meeting *m)
 {
-    sl_comm_opts co = {.rank = rank, .ranks = o->ranks, .deadline_ms = DEADLINE_MS};
     sl_backend_opts bo = {.device = rank, .threads = 1};
     sl_backend *be = NULL;
-    sl_comm *c = NULL;
     sl_err err = {{0}};
     int rc = SL_EXIT_FAILED;
     sl_status st = sl_backend_create(o->backend, &bo, &be, &err);
@@ -53,22 +80,12 @@ static int run_rank(const sl_bench_comm *o, int32_t rank, meeting *m)
         rc = LACKING;
         goto report;
     }
-    st = enter(&co, be, m, &c, &err);
-    if (st != SL_OK) {
-        rc = st == SL_ERR_UNSUPPORTED ? LACKING : SL_EXIT_FAILED;
-        goto destroy_backend;
-    }
-    st = sl_comm_form(c, &err);
-    if (st == SL_OK && rank == 0) {
-        printf("# %s; %s; hidden %d, top %d of %d experts on each rank\n", sl_backend_describe(be),
-               sl_comm_describe(c), o->hidden, o->top_k, o->experts);
-        printf("what,ranks,tokens,row_bytes,cap,rows_out,bytes_out,us,GB/s,limit_us,ratio\n");
-    }
-    if (st == SL_OK)
-        st = sl_bench_comm_measure(o, be, c, stdout, &err);
-    fflush(stdout);
-    sl_comm_destroy(c);
-destroy_backend:
+    if (rank == 0)
+        printf("what,way,ranks,tokens,row_bytes,cap,rows_out,bytes_out,us,GB/s,limit_us,ratio\n");
+    for (int w = 0; w < WAYS && st == SL_OK; w++)
+        if (w == 0 || !(sl_backend_caps(be) & SL_BE_UNIFIED))
+            st = run_way(o, be, rank, w == 1, &m[w], &err);
+    rc = st == SL_ERR_UNSUPPORTED ? LACKING : SL_EXIT_FAILED;
     sl_backend_destroy(be);
 report:
     if (st != SL_OK)
@@ -78,7 +95,7 @@ report:
 
 static int run_all(const sl_bench_comm *o)
 {
-    meeting *m = mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    meeting *m = mmap(NULL, WAYS * sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pids[SL_COMM_RANKS_MAX];
     int worst = SL_EXIT_OK;
 
@@ -105,7 +122,7 @@ static int run_all(const sl_bench_comm *o)
                     kill(pids[q], SIGTERM);
         worst = worst == LACKING || rc == SL_EXIT_OK ? worst : rc;
     }
-    munmap(m, sizeof *m);
+    munmap(m, WAYS * sizeof *m);
     return worst;
 }
 

@@ -2,7 +2,10 @@
  * Benchmark of the collectives of a group (kernels/comm.h), with the shapes of expert parallelism. It forks one process per
  * rank; on GPUs rank r takes device r. CSV to stdout, one line per collective and number of tokens:
  *
- *   what,ranks,tokens,row_bytes,cap,rows_out,bytes_out,us,GB/s,limit_us,ratio
+ *   what,way,ranks,tokens,row_bytes,cap,rows_out,bytes_out,us,GB/s,limit_us,ratio
+ *
+ *   way           shared memory; on GPUs the group's own choice (windows, where every rank can map the others'), then NCCL alone
+ *
  *
  *   dispatch      all-to-all: a token's quantised row (values and scales) goes once to every rank that has one of its
  *                 experts, which are drawn at random: cap = tokens

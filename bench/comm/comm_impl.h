@@ -16,7 +16,8 @@ typedef struct sl_bench_comm {
     double link_gbs;
 } sl_bench_comm;
 
-/* Measures everything on a formed group and prints on rank 0. */
-sl_status sl_bench_comm_measure(const sl_bench_comm *o, sl_backend *be, sl_comm *c, FILE *out, sl_err *err);
+/* Measures everything on a formed group and prints on rank 0. way: of the CSV. */
+sl_status sl_bench_comm_measure(const sl_bench_comm *o, sl_backend *be, sl_comm *c, const char *way,
+                                FILE *out, sl_err *err);
 
 #endif

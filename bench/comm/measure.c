@@ -23,6 +23,7 @@ typedef struct ctx {
     sl_backend *be;
     sl_comm *c;
     FILE *out;
+    const char *way;
     double link_gbs;
     sl_err *err;
 } ctx;
@@ -110,9 +111,9 @@ static void print(const ctx *x, const shape *s, double us)
 
     if (sl_comm_rank(x->c) != 0)
         return;
-    fprintf(x->out, "%s,%d,%d,%lld,%d,%.1f,%.0f,%.2f,%.2f,%.2f,%.2f\n", s->what, x->o->ranks, s->tokens,
-            (long long)s->rows.row_bytes, s->rows.cap, s->rows_out, bytes, us, bytes / us / 1e3, limit,
-            limit > 0 ? us / limit : 0);
+    fprintf(x->out, "%s,%s,%d,%d,%lld,%d,%.1f,%.0f,%.2f,%.2f,%.2f,%.2f\n", s->what, x->way, x->o->ranks,
+            s->tokens, (long long)s->rows.row_bytes, s->rows.cap, s->rows_out, bytes, us, bytes / us / 1e3,
+            limit, limit > 0 ? us / limit : 0);
     fflush(x->out);
 }
 
@@ -224,9 +225,10 @@ static double measure_copy(void)
     return best > 0 ? best : 1;
 }
 
-sl_status sl_bench_comm_measure(const sl_bench_comm *o, sl_backend *be, sl_comm *c, FILE *out, sl_err *err)
+sl_status sl_bench_comm_measure(const sl_bench_comm *o, sl_backend *be, sl_comm *c, const char *way,
+                                FILE *out, sl_err *err)
 {
-    ctx x = {.o = o, .be = be, .c = c, .out = out, .err = err};
+    ctx x = {.o = o, .be = be, .c = c, .way = way, .out = out, .err = err};
     size_t quantised = (size_t)o->hidden + sizeof(float) * (((size_t)o->hidden + 127) / 128);
     shape barrier = {.what = "barrier"};
 

@@ -10,17 +10,21 @@
  * memory, because graphs that captured its kernels may still exist. sl_comm_destroy() then frees it by ncclCommAbort(),
  * which needs no other rank; by the contract those graphs are gone by then.
  *
- * All-to-all moves whole blocks of cap rows: a host call has a fixed size, and the counts are on the device. They travel
- * in the same NCCL group as the rows.
+ * Two ways. Between GPUs of one host that can reach each other, a kernel of our own moves what fits a window
+ * (comm_peer.h); the rest is NCCL's. Which way a call takes follows from options and sizes that are equal on all ranks, and what
+ * is received is the same. NCCL's all-to-all moves whole blocks of cap rows: a host call has a fixed size, and the counts are
+ * on the device. They travel in the same NCCL group as the rows.
  */
 #include "kernels/cuda/comm.h"
 
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "kernels/cuda/comm_window.h"
 #include "kernels/cuda/nccl_load.h"
 
 #define DRAIN_NS 5000000000ull /* for kernels to end after they were told to */
@@ -32,6 +36,7 @@ struct sl_cuda_comm {
     ncclComm_t comm; /* NULL before form */
     ncclUniqueId id;
     uint32_t *meet; /* device [1 + ranks]: what a barrier gathers */
+    sl_cuda_windows windows;
     sl_status broken;
     sl_err cause;
     _Atomic bool aborted;
@@ -75,6 +80,8 @@ static void drain(sl_cuda_comm *c)
 static sl_status fail(sl_cuda_comm *c, sl_status st, sl_err *err)
 {
     c->broken = st;
+    if (c->windows.open)
+        c->windows.view.host->stop = 1;
     if (c->comm && !c->cu->capturing) {
         (void)c->n->comm_revoke(c->comm, 0);
         drain(c);
@@ -105,6 +112,19 @@ static sl_status fail_late(sl_cuda_comm *c, const char *what, sl_err *err)
     return fail(c, atomic_load(&c->aborted) ? SL_ERR_CANCELLED : SL_ERR_TIMEOUT, err);
 }
 
+/* Whether a kernel has given up waiting for a rank. */
+static sl_status check_report(sl_cuda_comm *c, sl_err *err)
+{
+    uint32_t report = c->windows.open ? c->windows.view.host->report : 0;
+
+    if (report == 0 || c->broken != SL_OK)
+        return cause(c, err);
+    c->base.lost = (int32_t)report - 1;
+    (void)sl_fail(&c->cause, SL_ERR_TIMEOUT, "comm: rank %d did not arrive within %u ms, says rank %d",
+                  c->base.lost, c->base.opts.deadline_ms, c->base.opts.rank);
+    return fail(c, SL_ERR_TIMEOUT, err);
+}
+
 /* Waits until the call that returned r has ended. */
 static sl_status settle(sl_cuda_comm *c, ncclResult_t r, const char *what, sl_err *err)
 {
@@ -131,7 +151,7 @@ sl_status sl_cuda_comm_wait(sl_cuda_comm *c, sl_err *err)
         ncclResult_t r = ncclSuccess;
 
         if (e == cudaSuccess)
-            return cause(c, err);
+            return check_report(c, err);
         if (e != cudaErrorNotReady)
             return SL_CU(e, err);
         (void)cudaGetLastError();
@@ -180,6 +200,7 @@ static void nccl_destroy(sl_comm *base)
 
     if (c->comm && c->broken == SL_OK)
         (void)sl_cuda_comm_wait(c, NULL);
+    sl_cuda_windows_close(&c->windows);
     if (c->comm)
         (void)c->n->comm_abort(c->comm);
     c->cu->comm = NULL;
@@ -221,6 +242,27 @@ static sl_status nccl_join(sl_backend *be, const sl_comm_opts *opts, const uint8
 
 static sl_status nccl_barrier(sl_comm *base, sl_err *err);
 
+/* sl_cuda_gather_fn by NCCL. */
+static sl_status gather_host(void *ctx, const void *src, void *dst, size_t bytes, sl_err *err)
+{
+    sl_cuda_comm *c = ctx;
+    size_t all = bytes * (size_t)c->base.opts.ranks;
+    uint8_t *tmp = NULL;
+    sl_status st = SL_CU(cudaMalloc((void **)&tmp, bytes + all), err);
+
+    if (st == SL_OK)
+        st = SL_CU(cudaMemcpyAsync(tmp, src, bytes, cudaMemcpyHostToDevice, c->cu->stream), err);
+    if (st == SL_OK)
+        st = settle(c, c->n->all_gather(tmp, tmp + bytes, bytes, ncclInt8, c->comm, c->cu->stream), "form",
+                    err);
+    if (st == SL_OK)
+        st = SL_CU(cudaMemcpyAsync(dst, tmp + bytes, all, cudaMemcpyDeviceToHost, c->cu->stream), err);
+    if (st == SL_OK)
+        st = sl_cuda_comm_wait(c, err);
+    cudaFree(tmp);
+    return st;
+}
+
 static sl_status nccl_form(sl_comm *base, sl_err *err)
 {
     sl_cuda_comm *c = of(base);
@@ -233,7 +275,14 @@ static sl_status nccl_form(sl_comm *base, sl_err *err)
     SL_TRY(settle(c, r, "form", err));
     SL_TRY(SL_CU(cudaMemsetAsync(c->meet, 0, sizeof(uint32_t), c->cu->stream), err));
     SL_TRY(nccl_barrier(base, err));
-    return sl_cuda_comm_wait(c, err);
+    SL_TRY(sl_cuda_comm_wait(c, err));
+    SL_TRY(sl_cuda_windows_open(&base->opts, gather_host, c, &c->windows, err));
+    if (c->windows.open) {
+        size_t n = strlen(base->describe);
+
+        snprintf(base->describe + n, sizeof base->describe - n, ", windows");
+    }
+    return SL_OK;
 }
 
 static void nccl_abort(sl_comm *base)
@@ -247,16 +296,27 @@ static sl_status nccl_state(sl_comm *base, sl_err *err)
 
     if (c->broken == SL_OK && atomic_load(&c->aborted))
         return fail_late(c, "state", err);
-    return cause(c, err);
+    return check_report(c, err);
 }
 
 /* ---- collectives ---- */
+
+/* Whether a block of this size passes through a window; the same on all ranks. */
+static bool fits_window(const sl_cuda_comm *c, size_t block)
+{
+    return c->windows.open && block <= c->windows.view.slot_bytes;
+}
 
 static sl_status nccl_all_gather(sl_comm *base, const void *src, void *dst, size_t bytes, sl_err *err)
 {
     sl_cuda_comm *c = of(base);
 
     SL_TRY(nccl_state(base, err));
+    if (fits_window(c, bytes)) {
+        sl_peer_move m = {.send = src, .recv = dst, .recv_stride = bytes, .row_bytes = bytes, .rows = 1};
+
+        return sl_peer_launch(c->cu, &c->windows.view, &m, err);
+    }
     return settle(c, c->n->all_gather(src, dst, bytes, ncclInt8, c->comm, c->cu->stream), "all_gather", err);
 }
 
@@ -283,6 +343,18 @@ static sl_status nccl_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *e
     ncclResult_t rows, counts, r;
 
     SL_TRY(nccl_state(base, err));
+    if (fits_window(c, block)) {
+        sl_peer_move m = {.send = p->send,
+                          .recv = p->recv,
+                          .send_stride = block,
+                          .recv_stride = block,
+                          .row_bytes = (uint64_t)p->row_bytes,
+                          .send_count = p->send_count,
+                          .recv_count = p->recv_count,
+                          .rows = p->cap};
+
+        return sl_peer_launch(c->cu, &c->windows.view, &m, err);
+    }
     r = c->n->group_start();
     if (r != ncclSuccess)
         return fail_nccl(c, r, "all_to_all", err);

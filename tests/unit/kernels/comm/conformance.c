@@ -1,7 +1,9 @@
 /*
  * Conformance of the collectives of a backend (kernels/comm.h), with ranks as processes.
  *
- *   comm_conformance --backend cpu|cuda [--ranks LIST] [--case TEXT]      default: 1,2,3,4 ranks
+ *   comm_conformance --backend cpu|cuda [--ranks LIST] [--case TEXT] [--way own|library]     default: 1,2,3,4 ranks
+ *
+ * --way library: on a GPU NCCL alone moves the data (sl_comm_opts.library_only).
  *
  * A GPU backend needs a GPU for every rank: numbers of ranks for which the machine has too few are skipped by name. Exit
  * code: 0 all passed, 1 something failed, 2 usage, 77 the backend cannot be opened or has no collectives.
@@ -14,6 +16,7 @@
 
 typedef struct options {
     const char *backend, *text;
+    bool library_only;
     int32_t ranks[8];
     int n_ranks;
 } options;
@@ -32,6 +35,8 @@ static bool parse(int argc, char **argv, options *o)
             o->backend = v;
         else if (strcmp(argv[i], "--case") == 0)
             o->text = v;
+        else if (strcmp(argv[i], "--way") == 0)
+            o->library_only = strcmp(v, "library") == 0;
         else if (strcmp(argv[i], "--ranks") == 0)
             for (o->n_ranks = 0; *v && o->n_ranks < 8; v += *v == ',')
                 o->ranks[o->n_ranks++] = (int32_t)strtol(v, &v, 10);
@@ -78,17 +83,18 @@ static void report(totals *n, const options *o, int32_t ranks, const char *name,
 
 static void run_ranks(const options *o, int32_t ranks, totals *n)
 {
-    /* A window smaller than a row, one for some rows, and the default: only the CPU backend has windows. */
-    static const size_t windows[] = {4096, 100000, 0};
+    /* Smaller than a row, some rows, many rows, and the default; the small ones are for the CPU, where data pass in pieces. */
+    static const size_t windows[] = {4096, 100000, 1 << 20, 0};
     bool cpu = strcmp(o->backend, "cpu") == 0;
     char why[512], name[64];
 
-    for (size_t w = cpu ? 0 : 2; w < SL_COUNT(windows); w++) {
+    for (size_t w = cpu ? 0 : o->library_only ? 3 : 2; w < SL_COUNT(windows); w++) {
         cg_run run = {.backend = o->backend,
                       .ranks = ranks,
                       .deadline_ms = 60000,
                       .limit_ms = 240000,
-                      .window_bytes = windows[w]};
+                      .window_bytes = windows[w],
+                      .library_only = o->library_only};
         int code = cg_go(&run, run_cases, o, why, sizeof why);
 
         snprintf(name, sizeof name, "%zu data cases, window %zu", cc_n_cases, windows[w]);
@@ -106,7 +112,8 @@ static void run_ranks(const options *o, int32_t ranks, totals *n)
                       .stop_ms = f->stop_ms,
                       .killed = f->kills_last ? last : 0,
                       .stopped = f->stops_last ? last : 0,
-                      .unformed = f->unformed};
+                      .unformed = f->unformed,
+                      .library_only = o->library_only};
 
         if (ranks >= f->least_ranks && !(f->cpu_only && !cpu) && wanted(o, f->name))
             report(n, o, ranks, f->name, cg_go(&run, f->fn, NULL, why, sizeof why), why);
@@ -119,7 +126,9 @@ int main(int argc, char **argv)
     totals n = {0};
 
     if (!parse(argc, argv, &o)) {
-        fprintf(stderr, "usage: comm_conformance --backend cpu|cuda [--ranks LIST] [--case TEXT]\n");
+        fprintf(
+            stderr,
+            "usage: comm_conformance --backend cpu|cuda [--ranks LIST] [--case TEXT] [--way own|library]\n");
         return 2;
     }
     for (int i = 0; i < o.n_ranks; i++)

@@ -1,0 +1,197 @@
+/*
+ * The kernel of comm_peer.h. Three phases: every block writes its part of every block of rows; the last block to have written
+ * posts the flags; every block waits for all flags and copies its part out of the own window.
+ *
+ * A flag is posted when all blocks of its kernel have written, and other ranks' blocks wait for it. So all blocks of a kernel must
+ * become resident together: there is at most one for every multiprocessor.
+ */
+#include "kernels/cuda/comm_peer.h"
+
+#include "kernels/cuda/common.cuh"
+
+#define THREADS 512
+#define BLOCK_BYTES 16384 /* of all blocks of rows: what one thread block copies at least */
+#define LOOKS 256         /* at a flag, between two looks at clock and host */
+
+/* Flags carry the exchange's number and the number of rows. */
+__device__ static void post(uint64_t *flag, uint32_t epoch, uint32_t rows)
+{
+    uint64_t v = (uint64_t)epoch << 32 | rows;
+
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(v) : "memory");
+}
+
+__device__ static uint64_t look(const uint64_t *flag)
+{
+    uint64_t v;
+
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(flag) : "memory");
+    return v;
+}
+
+__device__ static uint64_t *flag_of(const sl_peer_view &v, int32_t at, uint32_t half, int32_t sender)
+{
+    return (uint64_t *)(v.window[at] + ((uint64_t)half * v.ranks + sender) * SL_PEER_FLAG_BYTES);
+}
+
+__device__ static uint8_t *slot_of(const sl_peer_view &v, int32_t at, uint32_t half, int32_t sender)
+{
+    return v.window[at] + 2ull * v.ranks * SL_PEER_FLAG_BYTES +
+           ((uint64_t)half * v.ranks + sender) * v.slot_bytes;
+}
+
+__device__ static int32_t rows_for(const sl_peer_move &m, int32_t q)
+{
+    int32_t n = m.send_count ? m.send_count[q] : m.rows;
+
+    return n < 0 ? 0 : n > m.rows ? m.rows : n;
+}
+
+/* This block's part of a copy of `bytes`, a multiple of sizeof(V). Reads pass the first-level cache by: the slots of a window
+ * are written by other GPUs. */
+template <typename V> __device__ static void copy_part(uint8_t *dst, const uint8_t *src, uint64_t bytes)
+{
+    uint64_t n = bytes / sizeof(V), step = (uint64_t)gridDim.x * THREADS;
+    uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    const V *s = (const V *)src;
+    V *d = (V *)dst;
+
+    for (; i + 3 * step < n; i += 4 * step) {
+        V a = __ldcg(s + i), b = __ldcg(s + i + step), c = __ldcg(s + i + 2 * step),
+          e = __ldcg(s + i + 3 * step);
+
+        d[i] = a;
+        d[i + step] = b;
+        d[i + 2 * step] = c;
+        d[i + 3 * step] = e;
+    }
+    for (; i < n; i += step)
+        d[i] = __ldcg(s + i);
+}
+
+/* Waits for the flag of one sender; false at the deadline, or when the host says so, or when the group is broken. */
+__device__ static bool wait_for(const sl_peer_view &v, uint32_t epoch, int32_t sender, int32_t *rows)
+{
+    const uint64_t *flag = flag_of(v, v.rank, epoch & 1, sender);
+    uint64_t end = sl_clock_ns() + v.deadline_ns;
+
+    for (uint32_t i = 1;; i++) {
+        uint64_t f = look(flag);
+
+        if ((uint32_t)(f >> 32) == epoch) {
+            *rows = (int32_t)(uint32_t)f;
+            return true;
+        }
+        if (i % LOOKS != 0)
+            continue;
+        if (*(volatile uint32_t *)&v.state->broken)
+            return false;
+        if (sl_clock_ns() > end || v.host->stop) {
+            v.state->broken = 1;
+            v.host->report = 1 + (uint32_t)sender;
+            __threadfence_system();
+            return false;
+        }
+    }
+}
+
+template <typename V>
+__device__ static void write_out(const sl_peer_view &v, const sl_peer_move &m, uint32_t half)
+{
+    for (int32_t d = 0; d < v.ranks; d++) {
+        int32_t q = (v.rank + d) % v.ranks; /* ranks begin with different receivers */
+        uint8_t *to = q == v.rank ? m.recv + (uint64_t)q * m.recv_stride : slot_of(v, q, half, v.rank);
+
+        copy_part<V>(to, m.send + (uint64_t)q * m.send_stride, (uint64_t)rows_for(m, q) * m.row_bytes);
+    }
+}
+
+/* The block that is the last to have written tells the other ranks. */
+__device__ static void post_flags(const sl_peer_view &v, const sl_peer_move &m, uint32_t epoch)
+{
+    __shared__ bool last;
+
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence_system();
+        last = atomicAdd(&v.state->written, 1) == gridDim.x - 1;
+        if (last)
+            v.state->written = 0;
+        __threadfence_system();
+    }
+    __syncthreads();
+    if (last && threadIdx.x < v.ranks && (int32_t)threadIdx.x != v.rank)
+        post(flag_of(v, (int32_t)threadIdx.x, epoch & 1, v.rank), epoch,
+             (uint32_t)rows_for(m, (int32_t)threadIdx.x));
+}
+
+/* counts[s]: rows from s. False when a rank did not come. */
+__device__ static bool wait_all(const sl_peer_view &v, const sl_peer_move &m, uint32_t epoch, int32_t *counts)
+{
+    bool there = true;
+    int32_t s = (int32_t)threadIdx.x;
+
+    if (s < v.ranks) {
+        if (s == v.rank)
+            counts[s] = rows_for(m, s);
+        else
+            there = wait_for(v, epoch, s, &counts[s]);
+        if (there && blockIdx.x == 0 && m.recv_count)
+            m.recv_count[s] = counts[s];
+    }
+    return __syncthreads_and(there);
+}
+
+template <typename V>
+__device__ static void read_in(const sl_peer_view &v, const sl_peer_move &m, uint32_t half,
+                               const int32_t *counts)
+{
+    for (int32_t d = 1; d < v.ranks; d++) {
+        int32_t s = (v.rank + d) % v.ranks;
+
+        copy_part<V>(m.recv + (uint64_t)s * m.recv_stride, slot_of(v, v.rank, half, s),
+                     (uint64_t)counts[s] * m.row_bytes);
+    }
+}
+
+template <typename V> __global__ void __launch_bounds__(THREADS) exchange(sl_peer_view v, sl_peer_move m)
+{
+    __shared__ int32_t counts[SL_COMM_RANKS_MAX];
+    __shared__ uint32_t epoch;
+    __shared__ bool broken;
+
+    if (threadIdx.x == 0) {
+        epoch = *(volatile uint32_t *)&v.state->epoch + 1;
+        broken = *(volatile uint32_t *)&v.state->broken != 0;
+    }
+    __syncthreads();
+    if (broken)
+        return;
+    write_out<V>(v, m, epoch & 1);
+    post_flags(v, m, epoch);
+    if (!wait_all(v, m, epoch, counts))
+        return;
+    read_in<V>(v, m, epoch & 1, counts);
+    __syncthreads();
+    if (threadIdx.x == 0 && atomicAdd(&v.state->left, 1) == gridDim.x - 1) {
+        v.state->left = 0;
+        v.state->epoch = epoch;
+    }
+}
+
+extern "C" sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl_peer_move *m, sl_err *err)
+{
+    uint64_t all = (uint64_t)m->rows * m->row_bytes * (uint64_t)v->ranks;
+    uint64_t unit = (uint64_t)(uintptr_t)m->send | (uint64_t)(uintptr_t)m->recv | m->send_stride |
+                    m->recv_stride | m->row_bytes;
+    uint64_t blocks = (all + BLOCK_BYTES - 1) / BLOCK_BYTES;
+
+    blocks = blocks < 1 ? 1 : blocks > (uint64_t)cu->sms ? (uint64_t)cu->sms : blocks;
+    if (unit % 16 == 0)
+        exchange<uint4><<<(unsigned)blocks, THREADS, 0, cu->stream>>>(*v, *m);
+    else if (unit % 4 == 0)
+        exchange<uint32_t><<<(unsigned)blocks, THREADS, 0, cu->stream>>>(*v, *m);
+    else
+        exchange<unsigned char><<<(unsigned)blocks, THREADS, 0, cu->stream>>>(*v, *m);
+    return SL_CU_LAUNCHED(err);
+}

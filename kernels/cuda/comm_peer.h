@@ -1,0 +1,78 @@
+/*
+ * Collectives by kernels of our own between GPUs of one host: every rank writes what is for another rank directly into that
+ * rank's window, a piece of device memory that all ranks have mapped, and then a flag. An exchange is one kernel; only the rows
+ * that are needed travel. comm.c uses this where every rank can map every window and the call fits, else NCCL: what is received
+ * is the same.
+ *
+ * Window: flags, then two halves, each with a slot for every sender. Exchange n uses half n % 2. A rank that writes into a half
+ * for exchange n has seen the flags of all ranks for n - 1, so every rank has ended exchange n - 2, which used that half. n is
+ * counted on the device, so a captured exchange counts on.
+ *
+ * Failure: a kernel waits for flags at most for the deadline, and ends when the host says so (`stop`). It then notes the rank
+ * that did not come in `report`, and every later kernel of this group ends at once. So no kernel waits for ever.
+ *
+ * Ownership: a rank owns its window; the others' mappings keep the memory alive until they are closed. Threads: those of
+ * comm.c. The struct of pointers is passed to kernels by value.
+ */
+#ifndef SL_KERNELS_CUDA_COMM_PEER_H
+#define SL_KERNELS_CUDA_COMM_PEER_H
+
+#include "kernels/cuda/cuda_impl.h"
+
+#include "kernels/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SL_PEER_FLAG_BYTES 128 /* apart, so that writers do not share a line */
+
+/* What the host shares with the kernels: pinned memory. */
+typedef struct sl_peer_host {
+    volatile uint32_t stop;   /* host: end all waits */
+    volatile uint32_t report; /* kernels: 0, or 1 + the rank that did not come */
+} sl_peer_host;
+
+/* Device memory of this rank alone. */
+typedef struct sl_peer_state {
+    uint32_t epoch;   /* exchanges that have ended */
+    uint32_t written; /* blocks that have written their part */
+    uint32_t left;    /* blocks that have ended */
+    uint32_t broken;
+} sl_peer_state;
+
+typedef struct sl_peer_view {
+    uint8_t *window[SL_COMM_RANKS_MAX]; /* as this rank sees them */
+    sl_peer_state *state;
+    sl_peer_host *host;
+    uint64_t deadline_ns;
+    uint64_t slot_bytes; /* of one sender in one half; a multiple of 256 */
+    int32_t rank, ranks;
+} sl_peer_view;
+
+/*
+ * One exchange. For every rank q: the first n_q rows of send + q * send_stride arrive at q in recv + rank * recv_stride, n_q =
+ * send_count[q], or `rows` where send_count is NULL; at most `rows`. recv_count (or NULL) gets the numbers of rows.
+ */
+typedef struct sl_peer_move {
+    const uint8_t *send;
+    uint8_t *recv;
+    uint64_t send_stride, recv_stride, row_bytes;
+    const int32_t *send_count;
+    int32_t *recv_count;
+    int32_t rows;
+} sl_peer_move;
+
+/* Bytes of a window. */
+static inline uint64_t sl_peer_window_bytes(int32_t ranks, uint64_t slot_bytes)
+{
+    return 2 * (uint64_t)ranks * (SL_PEER_FLAG_BYTES + slot_bytes);
+}
+
+/* Enqueues the exchange; rows * row_bytes must fit a slot. */
+sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl_peer_move *m, sl_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

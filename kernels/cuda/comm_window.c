@@ -1,0 +1,121 @@
+/* See comm_window.h. */
+#include "kernels/cuda/comm_window.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_HALF ((uint64_t)64 << 20)
+#define ALIGN 256
+
+/* What a rank tells the others. */
+typedef struct card {
+    uint64_t host; /* equal on one host, and only there */
+    cudaIpcMemHandle_t handle;
+    uint32_t there; /* the rank has a window */
+} card;
+
+/* The kernel's number of this boot: other hosts and other virtual machines have another one. */
+static uint64_t host_number(void)
+{
+    char id[64] = "";
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, id, sizeof id) : -1;
+
+    if (fd >= 0)
+        close(fd);
+    return n > 0 ? sl_hash_chain((sl_key){0, 0}, id, (size_t)n).lo : 0;
+}
+
+static bool wanted(const sl_comm_opts *o)
+{
+    const char *off = getenv("NCCL_P2P_DISABLE");
+
+    return o->ranks > 1 && !o->library_only && !(off && strcmp(off, "1") == 0);
+}
+
+/* This rank's window, with all flags 0. */
+static bool make_own(const sl_comm_opts *o, sl_peer_view *v, cudaIpcMemHandle_t *handle)
+{
+    uint64_t half = o->window_bytes ? o->window_bytes : DEFAULT_HALF;
+    void *window = NULL;
+
+    v->slot_bytes = half / (uint64_t)o->ranks / ALIGN * ALIGN;
+    if (v->slot_bytes == 0 ||
+        cudaMalloc(&window, sl_peer_window_bytes(o->ranks, v->slot_bytes)) != cudaSuccess)
+        return false;
+    v->window[o->rank] = window;
+    return cudaMemset(window, 0, 2 * (size_t)o->ranks * SL_PEER_FLAG_BYTES) == cudaSuccess &&
+           cudaMalloc((void **)&v->state, sizeof *v->state) == cudaSuccess &&
+           cudaMemset(v->state, 0, sizeof *v->state) == cudaSuccess &&
+           cudaHostAlloc((void **)&v->host, sizeof *v->host, cudaHostAllocMapped) == cudaSuccess &&
+           memset((void *)v->host, 0, sizeof *v->host) && cudaDeviceSynchronize() == cudaSuccess &&
+           cudaIpcGetMemHandle(handle, window) == cudaSuccess;
+}
+
+static bool all_there(const card *cards, const card *mine, int32_t ranks)
+{
+    for (int32_t r = 0; r < ranks; r++)
+        if (!cards[r].there || cards[r].host != mine->host)
+            return false;
+    return mine->host != 0;
+}
+
+static bool map_others(const sl_comm_opts *o, const card *cards, sl_peer_view *v)
+{
+    for (int32_t r = 0; r < o->ranks; r++) {
+        void *p = NULL;
+
+        if (r == o->rank)
+            continue;
+        if (cudaIpcOpenMemHandle(&p, cards[r].handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
+            return false;
+        v->window[r] = p;
+    }
+    return true;
+}
+
+sl_status sl_cuda_windows_open(const sl_comm_opts *o, sl_cuda_gather_fn gather, void *ctx, sl_cuda_windows *w,
+                               sl_err *err)
+{
+    card mine = {.host = host_number()}, cards[SL_COMM_RANKS_MAX];
+    uint32_t mapped, all_mapped[SL_COMM_RANKS_MAX];
+    bool every = true;
+    sl_status st;
+
+    *w = (sl_cuda_windows){
+        .view = {.rank = o->rank, .ranks = o->ranks, .deadline_ns = o->deadline_ms * 1000000ull}};
+    mine.there = wanted(o) && make_own(o, &w->view, &mine.handle);
+    st = gather(ctx, &mine, cards, sizeof mine, err);
+    if (st != SL_OK)
+        goto close_windows;
+    mapped = all_there(cards, &mine, o->ranks) && map_others(o, cards, &w->view);
+    st = gather(ctx, &mapped, all_mapped, sizeof mapped, err);
+    if (st != SL_OK)
+        goto close_windows;
+    (void)cudaGetLastError(); /* what failed above only means that there are no windows */
+    for (int32_t r = 0; r < o->ranks; r++)
+        every = every && all_mapped[r];
+    if (!every)
+        sl_cuda_windows_close(w);
+    w->open = every;
+    return SL_OK;
+close_windows:
+    sl_cuda_windows_close(w);
+    return st;
+}
+
+void sl_cuda_windows_close(sl_cuda_windows *w)
+{
+    sl_peer_view *v = &w->view;
+
+    for (int32_t r = 0; r < v->ranks; r++)
+        if (v->window[r] && r != v->rank)
+            cudaIpcCloseMemHandle(v->window[r]);
+    cudaFree(v->ranks ? v->window[v->rank] : NULL);
+    cudaFree(v->state);
+    cudaFreeHost((void *)v->host);
+    (void)cudaGetLastError();
+    *w = (sl_cuda_windows){.open = false};
+}

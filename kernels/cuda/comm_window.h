@@ -1,0 +1,28 @@
+/*
+ * Opening the windows of comm_peer.h: every rank allocates its own, the ranks exchange handles, and each maps those of the others.
+ * Either all ranks have all windows afterwards, or none has any: then the group uses NCCL alone. Reasons for none: ranks on
+ * several hosts, GPUs that cannot reach each other, containers that do not share handles, no device memory left,
+ * NCCL_P2P_DISABLE=1, or sl_comm_opts.library_only.
+ *
+ * Ownership: sl_cuda_windows belongs to the communicator. Threads: its thread.
+ */
+#ifndef SL_KERNELS_CUDA_COMM_WINDOW_H
+#define SL_KERNELS_CUDA_COMM_WINDOW_H
+
+#include "kernels/cuda/comm_peer.h"
+
+typedef struct sl_cuda_windows {
+    sl_peer_view view;
+    bool open;
+} sl_cuda_windows;
+
+/* Gathers `bytes` of host memory from every rank into dst [ranks][bytes]; complete when it returns. */
+typedef sl_status (*sl_cuda_gather_fn)(void *ctx, const void *src, void *dst, size_t bytes, sl_err *err);
+
+/* SL_OK also when there will be no windows: see w->open. An error is one of gather. */
+sl_status sl_cuda_windows_open(const sl_comm_opts *o, sl_cuda_gather_fn gather, void *ctx, sl_cuda_windows *w,
+                               sl_err *err);
+/* A zeroed struct is fine. No exchange may be in flight. */
+void sl_cuda_windows_close(sl_cuda_windows *w);
+
+#endif
