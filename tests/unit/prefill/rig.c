@@ -355,8 +355,8 @@ void rig_peer_up(void)
     sl_wr_free(&geometry);
     sl_decode_peer *d = r.p->peers;
     ck_assert(d && d->state == PEER_UP);
-    for (int i = 0; i < 2000 && r.path == RIG_COPIER && !d->direct.registered; i++) {
-        usleep(1000);
+    for (int i = 0; i < rig_patience() && r.path == RIG_COPIER && !d->direct.registered; i++) {
+        usleep(100);
         rig_tick();
     }
     ck_assert(d->direct.registered == (r.path == RIG_COPIER));
@@ -375,10 +375,15 @@ void rig_tick(void)
     take_engine_mail();
 }
 
+int rig_patience(void)
+{
+    return r.path == RIG_COPIER ? 300000 : 5000;
+}
+
 void rig_settle(void)
 {
     for (int i = 0; r.p->ships; i++) {
-        ck_assert_msg(i < 5000, "it does not end: state %s, %d operations, %u in flight",
+        ck_assert_msg(i < rig_patience(), "it does not end: state %s, %d operations, %u in flight",
                       sl_ship_state_name(r.job->ship.state), r.n_ops, r.job->ship.in_flight);
         if (r.close_asked)
             rig_closed();

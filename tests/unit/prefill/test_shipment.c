@@ -20,7 +20,7 @@ static void layers(int32_t n)
 /* The copier is another thread, so its batches come back at any time. */
 static void until_state(sl_ship_state want)
 {
-    for (int i = 0; i < 2000 && r.job->ship.state != want; i++) {
+    for (int i = 0; i < rig_patience() && r.job->ship.state != want; i++) {
         rig_tick();
         if (r.path == RIG_COPIER && r.job->ship.state != want)
             usleep(100);
