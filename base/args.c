@@ -1,4 +1,4 @@
-/* Flags of subcommands, the same for all; see args.h. */
+/* Parses the flags of subcommands and prints their help; see args.h. */
 #include "base/args.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ static bool parse_real(const sl_arg *a, const char *text)
     return true;
 }
 
-/* A number with an optional unit: powers of 1024. */
+/* A number with an optional unit; units are powers of 1024. */
 static bool parse_bytes(const char *text, bool units, uint64_t *out)
 {
     static const char letters[] = "KMGTP";
@@ -100,7 +100,7 @@ static bool parse_value(const sl_arg *a, const char *text)
     return false;
 }
 
-/* Words from column HELP_INDENT on, in lines of at most HELP_WIDTH columns. */
+/* The texts of the help begin at column HELP_INDENT; lines have at most HELP_WIDTH columns. */
 enum { HELP_INDENT = 33, HELP_WIDTH = 110 };
 
 static void print_wrapped(const char *text)
@@ -139,7 +139,7 @@ static void print_help(const char *command, const char *usage, const sl_arg *arg
         print_flag(&args[i]);
 }
 
-/* What a value must be, for the message. */
+/* Prints which values a flag accepts, as a part of an error message. */
 static void print_expectation(const sl_arg *a)
 {
     switch (a->kind) {

@@ -1,17 +1,17 @@
 /*
- * Command lines: the flags of a program's subcommands, their exit codes, and the message of a failed one, so that help
- * and messages are alike in all of them. A command describes its flags as a table of sl_arg and parses with
- * sl_args_parse().
+ * Command lines: the flags of a program's subcommands, their exit codes, and the message of a command that fails, so
+ * that help and messages look the same in all of them. A command describes its flags as a table of sl_arg and parses
+ * its arguments with sl_args_parse().
  *
- * Nothing here owns memory: texts are borrowed from argv. Prints to stdout (help) and stderr (everything else); for
- * the main thread of a program.
+ * Nothing here owns memory: texts are borrowed from argv. Help is printed to stdout, everything else to stderr. For the
+ * main thread of a program.
  */
 #ifndef SL_BASE_ARGS_H
 #define SL_BASE_ARGS_H
 
 #include "base/status.h"
 
-/* Exit codes of a command: done; failed, the reason is on stderr; wrong usage. */
+/* Exit codes of a command. FAILED: the reason is on stderr. USAGE: the command line was wrong. */
 enum { SL_EXIT_OK = 0, SL_EXIT_FAILED = 1, SL_EXIT_USAGE = 2 };
 
 typedef enum {
@@ -21,8 +21,8 @@ typedef enum {
     SL_ARG_BYTES,  /* uint64_t *: 123, 64K, 16M, 2G, 1T, and KiB, MiB… */
     SL_ARG_U64,    /* uint64_t * */
     SL_ARG_REAL,   /* double * within min..max */
-    SL_ARG_CHOICE, /* const char **: one of choices, as it stands there */
-    SL_ARG_AUTO,   /* as CHOICE, or "auto", which the registries of the choices do not have */
+    SL_ARG_CHOICE, /* const char **: one of `choices`, a pointer into that list */
+    SL_ARG_AUTO,   /* as CHOICE, or "auto", which is not in the list */
     SL_ARG_LIST,   /* sl_arg_list *: every value given, in order */
 } sl_arg_kind;
 
@@ -35,7 +35,7 @@ typedef struct sl_arg_list {
 typedef struct sl_arg {
     const char *name; /* without the dashes */
     sl_arg_kind kind;
-    void *out; /* keeps its value when the flag is not given: set the default before */
+    void *out; /* unchanged when the flag is not given, so the caller sets the default first */
     const char *meta, *help;
     double min, max;            /* INT, REAL; both 0: no bounds */
     const char *const *choices; /* CHOICE, AUTO: NULL-terminated names */

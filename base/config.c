@@ -1,7 +1,7 @@
 /*
- * A configuration as a whole: keys and the nearest known one, defaults, `--set`, and what is checked and derived when
- * every source has been read. Texts become values in config_value.c; it knows nothing of YAML (config_yaml.c) and
- * writes no documents (config_doc.c).
+ * The configuration as a whole: finding a key and the known key that is most similar to a wrong one, defaults, `--set`,
+ * and the checks and derived values after every source has been read. Others: config_value.c converts texts to values,
+ * config_yaml.c reads files, config_doc.c writes documents.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -57,7 +57,7 @@ const char *sl_cfg_nearest(const char *key)
         if (!strcmp(tail, strchr(known, '.') + 1))
             cost = 1; /* right name, wrong or missing section */
         else if ((na > nb ? na - nb : nb - na) >= best_cost)
-            continue; /* the difference in length alone is too much */
+            continue; /* the difference in length alone is too large */
         else
             cost = edits(key, known);
         if (cost < best_cost) {
@@ -92,7 +92,7 @@ sl_status sl_config_set(sl_config *cfg, const char *assignment, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID, "--set %s: unknown key%s%s%s", key, near ? "; did you mean " : "",
                        near ? near : "", near ? "?" : "");
     }
-    json_t *text = json_string(eq + 1); /* jansson checks the encoding, as libyaml does for files */
+    json_t *text = json_string(eq + 1); /* jansson checks that it is UTF-8, as libyaml does for files */
     if (!text)
         return sl_fail(err, SL_ERR_INVALID, "--set %s: the value is not valid UTF-8", key);
     json_decref(text);
@@ -111,7 +111,7 @@ const char *sl_config_enum_name(const char *key, int value)
     return NULL;
 }
 
-/* Last component of model.path, without trailing slashes; "." and "" stay unnamed. */
+/* served_name: the last component of model.path, without trailing slashes; "model" if that is "." or empty. */
 static void name_after_path(sl_config *cfg)
 {
     const char *path = cfg->model.path;
@@ -161,11 +161,10 @@ static sl_status read_cluster_secret(sl_config *cfg, sl_err *err)
     SL_TRY(read_first_line("cluster.secret_file", path, line, err));
     size_t n = strlen(line);
     if (n < SECRET_MIN || n >= sizeof cfg->cluster.secret)
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "cluster.secret_file: %s: its first line has %zu characters, want %d to %zu (openssl rand -hex "
-            "32 makes a good one)",
-            path, n, SECRET_MIN, sizeof cfg->cluster.secret - 1);
+        return sl_fail(err, SL_ERR_INVALID,
+                       "cluster.secret_file: %s: its first line has %zu characters, want %d to %zu "
+                       "(`openssl rand -hex 32` prints a good one)",
+                       path, n, SECRET_MIN, sizeof cfg->cluster.secret - 1);
     memcpy(cfg->cluster.secret, line, n + 1);
     return SL_OK;
 }

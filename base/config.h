@@ -1,20 +1,18 @@
 /*
- * Configuration: one table of keys (base/config_table.c) from which parsing, `--set key=value`, the dump of
- * effective values, the commented reference file and the reference page are all derived. To add a key: add a
- * field here and one row there.
+ * Configuration: one table of keys (base/config_table.c). Parsing, `--set key=value`, the dump of effective values, the
+ * commented reference file and the reference page are all derived from it. To add a key, add a field here and a row
+ * there.
  *
  *   sl_config_init(&cfg);                                   all defaults
- *   sl_config_load_file(&cfg, "cluster.yaml", &err);        YAML; nested maps, unknown keys are errors
- *   sl_config_set(&cfg, "decode.max_batch=32", &err);       as often as the user says
- *   sl_config_finish(&cfg, &err);                           derived defaults and checks across keys
+ *   sl_config_load_file(&cfg, "cluster.yaml", &err);        YAML with nested maps; unknown keys are errors
+ *   sl_config_set(&cfg, "decode.max_batch=32", &err);       once for each --set of the user
+ *   sl_config_finish(&cfg, &err);                           derived values, and checks that concern several keys
  *
- * Errors name the file and line (or "--set"), the key and the reason, and for an unknown key the nearest
- * known one; the value of a secret is never shown. sl_config is a plain value (about 16 KiB): no threads,
- * nothing to free; after sl_config_finish it is read-only by convention. On failure the config may hold some
- * of the new values.
+ * Errors name the file and line (or "--set"), the key and the reason, and for an unknown key the most similar known
+ * one; the value of a secret is never shown. sl_config is a plain value (about 16 KiB): it has no threads and nothing
+ * to free. After sl_config_finish() it is only read. After a failure it may have some of the new values.
  *
- * Bounds that need the checkpoint (hot_rows >= index_topk, max_context) are checked by the rooms that load
- * it.
+ * Bounds that depend on the checkpoint (hot_rows >= index_topk, max_context) are checked by the rooms that load it.
  */
 #ifndef SL_BASE_CONFIG_H
 #define SL_BASE_CONFIG_H
@@ -34,13 +32,13 @@ enum {
 };
 
 /*
- * A choice is a key whose value is the name of one implementation: backend, row format, placement policy... Which
- * names there are is not known here but in the registry of the room that owns the choice. The program binds its keys
- * to those registries once, before the first configuration is initialised (sl_config_bind).
+ * A choice is a key whose value is the name of one implementation: backend, row format, placement policy and others.
+ * The names that exist are not known here but in the registry of the room that owns the choice. The program binds its
+ * keys to those registries once, before the first configuration is initialised (sl_config_bind).
  */
 typedef char sl_cfg_choice[SL_CFG_CHOICE_BYTES];
 
-/* Enumerations of the file, apart from the rooms' own: values are the index of the name in the table row. */
+/* Enumerations of the configuration file. A value is the index of its name in the row of the table. */
 typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPTIVE } sl_cfg_mode;
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
@@ -50,7 +48,8 @@ typedef enum { SL_CFG_SHARE_ALL, SL_CFG_SHARE_TENANT, SL_CFG_SHARE_NONE } sl_cfg
 typedef struct sl_config {
     struct {
         char path[SL_CFG_PATH_BYTES];
-        char served_name[SL_CFG_NAME_BYTES]; /* after sl_config_finish: directory name of path when unset */
+        char served_name
+            [SL_CFG_NAME_BYTES]; /* if it is empty, sl_config_finish() sets the name of the directory of path */
         sl_cfg_choice indexer;
         sl_cfg_choice row_format;
         int max_context; /* tokens; 0 = from the checkpoint */
@@ -114,7 +113,7 @@ typedef struct sl_config {
         char devices[SL_CFG_NAME_BYTES];
         char tag[SL_CFG_NAME_BYTES];
         char secret_file[SL_CFG_PATH_BYTES];
-        char secret[SL_CFG_NAME_BYTES]; /* no key: by sl_config_finish from secret_file */
+        char secret[SL_CFG_NAME_BYTES]; /* not a key: sl_config_finish() reads it from secret_file */
         bool insecure;
     } cluster;
     struct {
@@ -142,7 +141,7 @@ typedef struct sl_config {
         int http_port; /* 0 = any free port */
         char grpc_host[SL_CFG_NAME_BYTES];
         int grpc_port;                   /* 0 = any free port */
-        char api_key[SL_CFG_NAME_BYTES]; /* secret; after sl_config_finish also from api_key_file */
+        char api_key[SL_CFG_NAME_BYTES]; /* secret; sl_config_finish() also reads it from api_key_file */
         bool insecure;
         char api_key_file[SL_CFG_PATH_BYTES];
         char keys_file[SL_CFG_PATH_BYTES];
@@ -150,9 +149,9 @@ typedef struct sl_config {
         char tls_key[SL_CFG_PATH_BYTES];
         char tls_client_ca[SL_CFG_PATH_BYTES];
         uint64_t max_body_bytes;
-        uint64_t max_request_bytes;    /* of all requests in flight */
-        uint64_t max_unread_bytes;     /* of one stream */
-        int max_output_tokens_default; /* 0 = what is left of the context */
+        uint64_t max_request_bytes;    /* of all requests in flight together */
+        uint64_t max_unread_bytes;     /* of each stream */
+        int max_output_tokens_default; /* 0 = the rest of the context */
         int max_connections;
         int max_connections_per_address; /* 0 = half of max_connections */
         int handshake_timeout_ms;
@@ -178,12 +177,14 @@ typedef struct sl_config_choice {
 } sl_config_choice;
 
 /*
- * Binds choices to their registries, for the whole process: once, before other threads run. The table ends with a
- * NULL key and is borrowed. A bound key refuses an unknown name where it reads it (file, line, key, the names), and
- * the reference lists its names. A key that is not bound takes any name; whoever uses it looks it up in any case.
+ * Binds choices to their registries, for the whole process. Called once, before other threads run. The table ends with
+ * a NULL key and is borrowed. An unknown name of a bound key is refused where it is read, with file, line, key and the
+ * known names, and the reference page lists these names. A key that is not bound accepts any name; the code that uses
+ * it looks it up in any case.
  */
 void sl_config_bind(const sl_config_choice *table);
-/* The first key of the table that is no choice of the configuration, or a choice that the table lacks; NULL: none. */
+/* The first key of the table that is not a choice of the configuration, or else the first choice that is not in the
+ * table; NULL: there is neither. */
 const char *sl_config_unbound(const sl_config_choice *table);
 
 /* Fills every key with its default. */
@@ -191,19 +192,20 @@ void sl_config_init(sl_config *cfg);
 /* Applies a YAML file (at most 1 MiB). SL_ERR_NOT_FOUND / SL_ERR_IO for the file, SL_ERR_INVALID for its
  * content. */
 sl_status sl_config_load_file(sl_config *cfg, const char *path, sl_err *err);
-/* Same, from memory; name stands for the file in errors. */
+/* The same from memory; errors name the text `name`. */
 sl_status sl_config_load_text(sl_config *cfg, const char *text, size_t n, const char *name, sl_err *err);
 /* Applies one "key=value"; lists are comma-separated. */
 sl_status sl_config_set(sl_config *cfg, const char *assignment, sl_err *err);
-/* Fills derived defaults (served_name, api_key from its file) and checks rules that span keys. Once, after
- * the above. */
+/* Sets derived values (served_name, api_key and secret from their files) and checks rules that concern several keys.
+ * Called once, after all of the above. */
 sl_status sl_config_finish(sl_config *cfg, sl_err *err);
 
-/* Name of an enumeration value as written in the YAML ("hierarchical"), by key; NULL for a key that is no
- * enumeration (a choice is its own name). */
+/* The name of an enumeration's value as the YAML file has it ("hierarchical"). NULL: the key is no enumeration; the
+ * value of a choice is already a name. */
 const char *sl_config_enum_name(const char *key, int value);
 
-/* Texts, malloc'ed, NULL when out of memory. Effective values as YAML that loads again (secrets masked). */
+/* The effective values as YAML that can be loaded again, without the values of secrets. This text and those below are
+ * malloc'ed; NULL: out of memory. */
 char *sl_config_dump(const sl_config *cfg);
 /* The commented reference file (configs/reference.yaml) and the reference page (docs/configuration.md). */
 char *sl_config_reference_yaml(void);

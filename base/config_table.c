@@ -1,8 +1,7 @@
 /*
- * The configuration table: every key, once. The sentences become configs/reference.yaml and docs/configuration.md, so
- * they are written for the person who runs the cluster. A CHOICE names an implementation: the names
- * are in the registry of the room that owns it (sl_config_bind), here are only those that the configuration itself
- * adds ("auto").
+ * The configuration table: every key, once. Its sentences become configs/reference.yaml and docs/configuration.md, so
+ * they are written for the person who runs the cluster. A CHOICE names an implementation: its names are in the registry
+ * of the room that owns it (sl_config_bind); only those that the configuration itself adds ("auto") are here.
  */
 #include "base/config_impl.h"
 
@@ -193,8 +192,8 @@ const sl_cfg_row sl_cfg_rows[] = {
         "min; then the least loaded worker is chosen."),
     FLOAT(router, imbalance_rel, "1.5", 1, 1000, "cache_aware: see imbalance_abs."),
     INT(router, max_queue, "256", 0, 1000000,
-        "Requests that may wait for a worker, of all clients. A call that would exceed it is refused at once with 429 / "
-        "RESOURCE_EXHAUSTED. One client may have at most four times as many requests waiting as places stay free."),
+        "Requests that may wait for a worker, of all clients. A call that would exceed it is refused at once with "
+        "429 / RESOURCE_EXHAUSTED. One client may have at most four times as many requests waiting as places stay free."),
     INT(router, request_timeout_ms, "600000", 1, MAX_MS,
         "Deadline of a whole request unless the client sets one."),
     INT(router, stage_timeout_ms, "30000", 1, MAX_MS, "Deadline for a worker to make progress in one stage."),

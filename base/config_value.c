@@ -1,7 +1,7 @@
 /*
- * Values of the configuration: the text of a value becomes a field, for every type of row, and the description of what
- * a row accepts. The same code serves defaults, files and `--set`. The names that a registry offers for a key of type
- * SL_CFG_CHOICE are bound at start.
+ * Values of the configuration: converts the text of a value to a field, for every type of row, and describes what a row
+ * accepts. Defaults, files and `--set` use the same code. The names that a key of type SL_CFG_CHOICE accepts are those
+ * of its registry, which is bound at start.
  */
 #include <errno.h>
 #include <math.h>
@@ -114,7 +114,7 @@ const char *sl_cfg_describe(const sl_cfg_row *row, char *buf, size_t n)
     return buf;
 }
 
-/* The one way to say no: the value (unless secret) and what would be right. */
+/* The error of every refused value: the value, unless it is secret, the reason, and what the row accepts. */
 static sl_status reject(const sl_cfg_row *row, const char *text, const char *why, sl_err *err)
 {
     char want[320];
@@ -125,8 +125,8 @@ static sl_status reject(const sl_cfg_row *row, const char *text, const char *why
                    want);
 }
 
-/* Does UTF-8 text have what YAML cannot hold or takes for the end of a line? C0, DEL, C1, U+2028, U+2029,
- * U+FFFE, U+FFFF: such a value would not be the same after a dump. */
+/* Whether UTF-8 text has a character that YAML cannot represent or treats as the end of a line: C0, DEL, C1, U+2028,
+ * U+2029, U+FFFE, U+FFFF. Such a value would not be the same after a dump. */
 static bool has_control(const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
@@ -230,13 +230,13 @@ static bool among(const char *const *names, const char *text)
     return false;
 }
 
-/* A name as registries have them; which of them exist is known when the key is bound. */
+/* A name in the form that registries use. Once the key is bound, the name must also exist. */
 static sl_status parse_choice(char *out, const sl_cfg_row *row, const char *text, sl_err *err)
 {
     const char *const *names = names_of(choices, row->key);
     size_t n = strlen(text);
     bool word = n && n < row->size && strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_") == n &&
-                strcmp(text, "null") != 0; /* YAML's word for nothing */
+                strcmp(text, "null") != 0; /* in YAML it means that there is no value */
     if (!word || (names && !among(names, text) && !among(row->names, text)))
         return reject(row, text, "is not known", err);
     memset(out, 0, row->size);
@@ -244,8 +244,7 @@ static sl_status parse_choice(char *out, const sl_cfg_row *row, const char *text
     return SL_OK;
 }
 
-/* Fields are reached through the row's offset; enumerations are int-sized (checked by a test over the table).
- */
+/* The field of a row, by its offset. Enumerations have the size of an int, which a test checks for the whole table. */
 static void *field_of(sl_config *cfg, const sl_cfg_row *row)
 {
     return (char *)cfg + row->offset;
@@ -311,7 +310,7 @@ sl_status sl_cfg_list_add(sl_config *cfg, const sl_cfg_row *row, const char *tex
     return SL_OK;
 }
 
-/* "a, b,c" or "[a, b]"; empty text is the empty list. */
+/* "a, b,c" or "[a, b]"; an empty text is an empty list. */
 static sl_status parse_list(sl_config *cfg, const sl_cfg_row *row, const char *text, sl_err *err)
 {
     sl_cfg_list_clear(cfg, row);

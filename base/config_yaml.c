@@ -1,8 +1,8 @@
 /*
- * YAML front end: walks a document loaded by libyaml, joins nested map keys with dots and hands scalars to
- * the table's parsers with file and line in every error. A map is only entered when some key begins with its
- * name, so neither depth nor aliases can make the walk long. Tags, several documents and complex keys are
- * refused.
+ * Reads YAML files: walks a document that libyaml has loaded, joins the keys of nested maps with dots, and passes
+ * scalars to the parsers of the table; every error names file and line. A map is entered only when a key of the table
+ * begins with its name, so neither depth nor aliases can make the walk long. Tags, several documents and complex keys
+ * are refused.
  */
 #include "base/config_impl.h"
 
@@ -19,7 +19,7 @@ typedef struct walk {
     sl_config *cfg;
     yaml_document_t *doc;
     const char *name; /* file, for errors */
-    size_t *line_of;  /* by row: line where the key was set, 0 = not yet */
+    size_t *line_of;  /* by row: the line where the key was set; 0: it is not set yet */
     sl_err *err;
 } walk;
 
@@ -47,7 +47,7 @@ static bool has_nul(const yaml_node_t *scalar)
     return strlen((const char *)scalar->data.scalar.value) != scalar->data.scalar.length;
 }
 
-/* Quotes make a scalar text: fine for strings and names, a wrong type for numbers and booleans. */
+/* A quoted scalar is text: right for strings and names, the wrong type for numbers and booleans. */
 static bool quoted_number(const sl_cfg_row *row, const yaml_node_t *scalar)
 {
     bool plain = scalar->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
@@ -130,7 +130,7 @@ static sl_status walk_pair(walk *w, const char *prefix, yaml_node_t *knode, yaml
         snprintf(key, sizeof key, "%s%s%s", prefix, prefix[0] ? "." : "", (char *)knode->data.scalar.value);
     if (n >= (int)sizeof key)
         return fail_at(w, knode, key, "unknown key (too long)");
-    for (char *p = key; *p; p++) /* a key is echoed in the error: keep it one printable line */
+    for (char *p = key; *p; p++) /* the key is part of the error, which must be one printable line */
         if ((unsigned char)*p < 0x20)
             *p = '?';
     const sl_cfg_row *row = sl_cfg_find(key);
@@ -139,7 +139,7 @@ static sl_status walk_pair(walk *w, const char *prefix, yaml_node_t *knode, yaml
     if (!is_section(key))
         return unknown_key(w, knode, key);
     if (value->type == YAML_SCALAR_NODE && !value->data.scalar.length)
-        return SL_OK; /* a section header with everything below it commented out */
+        return SL_OK; /* a section all of whose keys are commented out */
     if (value->type != YAML_MAPPING_NODE)
         return fail_at(w, value, key, "is a section, want a map of keys");
     return walk_map(w, key, value);
@@ -170,7 +170,7 @@ static sl_status walk_document(sl_config *cfg, yaml_document_t *doc, const char 
 {
     yaml_node_t *root = yaml_document_get_root_node(doc);
     if (!root || (root->type == YAML_SCALAR_NODE && !root->data.scalar.length))
-        return SL_OK; /* an empty file is all defaults */
+        return SL_OK; /* an empty file: all defaults */
     if (root->type != YAML_MAPPING_NODE)
         return sl_fail(err, SL_ERR_INVALID, "%s:%zu: want a map of sections at the top level", name,
                        line(root));
@@ -183,7 +183,7 @@ static sl_status walk_document(sl_config *cfg, yaml_document_t *doc, const char 
     return st;
 }
 
-/* Anything after the first document is an error, not silently ignored. */
+/* Anything after the first document is an error. */
 static sl_status expect_end(yaml_parser_t *parser, const char *name, sl_err *err)
 {
     yaml_document_t more;

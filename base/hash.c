@@ -1,6 +1,6 @@
 /*
- * XXH3-128 (page keys) and CRC32C (transfer checksums) from their libraries. Chaining puts the previous key
- * in front of the bytes, so equal bytes after different prefixes differ; the values are stable across
+ * XXH3-128 (page keys) and CRC32C (transfer checksums) from their libraries. A chained hash covers the previous key
+ * followed by the bytes, so equal bytes after different prefixes have different keys. The values are the same on all
  * machines (little-endian).
  */
 #include "base/hash.h"
@@ -29,7 +29,7 @@ sl_key sl_hash_chain(sl_key prev, const void *bytes, size_t n)
 
 uint32_t sl_crc32c(uint32_t crc, const void *bytes, size_t n)
 {
-    /* the library takes an int length and does neither of the customary inversions */
+    /* The library takes the length as an int, and does not invert the value before and after, which CRC32C requires. */
     unsigned char *p = (unsigned char *)(uintptr_t)bytes;
     uint32_t c = ~crc;
     while (n) {

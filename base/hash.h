@@ -16,11 +16,11 @@ static inline bool sl_key_eq(sl_key a, sl_key b)
     return a.lo == b.lo && a.hi == b.hi;
 }
 
-/* XXH3-128 of bytes, seeded by another key (chain) so that equal bytes after different prefixes differ. */
+/* XXH3-128 of the key prev followed by the bytes, so equal bytes after different prefixes have different keys. */
 sl_key sl_hash_chain(sl_key prev, const void *bytes, size_t n);
 /* CRC32C (Castagnoli) of bytes, continuing from crc (0 to start). */
 uint32_t sl_crc32c(uint32_t crc, const void *bytes, size_t n);
-/* 16 random bytes from the system, for ids and epochs. */
+/* A random number from the system, for ids and epochs. */
 uint64_t sl_random_u64(void);
 
 #endif

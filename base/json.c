@@ -1,7 +1,7 @@
 /*
- * JSON helpers. The getters are thin: find, check the type, check bounds, one sentence on failure. The Python
- * writer follows the documented behaviour of json.dumps and float.__repr__; tests compare it with CPython's
- * output.
+ * JSON helpers. A getter finds a member, checks its type and its bounds, and describes a failure in one sentence. The
+ * writer follows the documented behaviour of Python's json.dumps and float.__repr__; tests compare it with the output
+ * of CPython.
  */
 #include "base/json.h"
 
@@ -214,7 +214,7 @@ sl_status sl_json_get_object(const json_t *obj, const char *where, const char *k
 
 /* ---- Python's json.dumps ---- */
 
-/* One unit up in the last digit of d.ddde+xx; false when that carries out of the first digit. */
+/* Adds one to the last digit of d.ddde+xx. False: the carry would need one more digit before the first. */
 static bool next_decimal(char *text)
 {
     for (char *p = strchr(text, 'e') - 1; p >= text; p--) {
@@ -230,9 +230,9 @@ static bool next_decimal(char *text)
 }
 
 /*
- * Fewest significant digits that read back as v >= 0: digits (no point) and the decimal exponent of the
- * first. Above a power of two the doubles lie twice as far apart as below it, so there the next decimal up
- * may read back although the nearest one does not.
+ * The fewest significant digits that read back as v >= 0: the digits without a point, and the decimal exponent of the
+ * first digit. The distance between doubles is twice as large above a power of two as below it; so at a power of two
+ * the next larger decimal may read back as v although the nearest one does not.
  */
 static int shortest_digits(double v, char digits[24], int *exponent)
 {

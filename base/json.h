@@ -1,11 +1,10 @@
 /*
- * JSON helpers over jansson: parsing with file and position in the error, typed getters with the path in the
- * error, and a writer that produces exactly what Python's json.dumps(value, ensure_ascii=False) does, which
- * chat templates depend on.
+ * JSON helpers over jansson: parsing with file and position in errors, typed getters with the path in errors, and a
+ * writer whose output equals that of Python's json.dumps(value, ensure_ascii=False), on which chat templates depend.
  *
- * Getters borrow: returned json_t and strings belong to the object. `where` names the object for errors, such
- * as "config.json: rope_parameters" or "messages[2]"; texts read "where.key: reason". Any thread, one
- * document per thread.
+ * Ownership: json_t and strings that a getter returns belong to the object. `where` names the object in errors, such as
+ * "config.json: rope_parameters" or "messages[2]"; their text is "where.key: reason". Threads: any; a document belongs
+ * to one thread at a time.
  */
 #ifndef SL_BASE_JSON_H
 #define SL_BASE_JSON_H
@@ -14,8 +13,8 @@
 
 #include "base/status.h"
 
-/* Parses n bytes (any value, duplicate keys refused). name is the file or "request body". The caller
- * json_decrefs *out. */
+/* Parses n bytes, which may be any JSON value; duplicate keys are refused. Errors name the text `name`, such as a path
+ * or "request body". *out is a new reference. */
 sl_status sl_json_parse(const char *text, size_t n, const char *name, json_t **out, sl_err *err);
 /* Reads and parses a file of at most max_bytes. SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_TOO_LARGE or
  * SL_ERR_INVALID. */
@@ -34,7 +33,8 @@ sl_status sl_json_get_array(const json_t *obj, const char *where, const char *ke
 sl_status sl_json_get_object(const json_t *obj, const char *where, const char *key, json_t **out,
                              sl_err *err);
 
-/* Optional members: missing or null leaves *out as it was (set the default before) and is SL_OK. */
+/* Optional members: for a missing one or null *out is unchanged, so the caller sets the default first, and the result
+ * is SL_OK. */
 sl_status sl_json_opt_int(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max,
                           int64_t *out, sl_err *err);
 sl_status sl_json_opt_double(const json_t *obj, const char *where, const char *key, double min, double max,
@@ -46,8 +46,8 @@ sl_status sl_json_opt_array(const json_t *obj, const char *where, const char *ke
 sl_status sl_json_opt_object(const json_t *obj, const char *where, const char *key, json_t **out,
                              sl_err *err);
 
-/* json.dumps(v, ensure_ascii=False): ", " and ": ", members in order, floats as repr(). malloc'ed; NULL when
- * out of memory. */
+/* json.dumps(v, ensure_ascii=False): ", " and ": " as separators, members in their order, floats as by repr().
+ * malloc'ed; NULL: out of memory. */
 char *sl_json_dumps_py(const json_t *v);
 /* repr() of a Python float into buf (at least 32 bytes). */
 void sl_py_float(double v, char *buf, size_t n);

@@ -45,8 +45,8 @@ uint64_t sl_now_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* One character inside a JSON string; returns how many bytes of s it was. A byte that is no valid UTF-8 is written as
- * the code point of its number, since JSON has no bytes. */
+/* Writes one character inside a JSON string; returns how many bytes of s it has. A byte that is not valid UTF-8 is
+ * written as the code point with the same number, because JSON has no bytes. */
 static size_t put_json_char(sl_log_text *t, const char *s)
 {
     char esc[8];
@@ -73,7 +73,7 @@ static void put_json_member(sl_log_text *t, const char *key, const char *value)
     sl_log_put(t, "\"", 1);
 }
 
-/* One character of a quoted value as sl_log_fields escapes it: \" \\ \x0a, or itself. */
+/* Writes one character of a quoted value, which sl_log_fields has escaped: \" \\ \x0a, or the character itself. */
 static const char *put_json_escaped(sl_log_text *t, const char *s)
 {
     unsigned hex;
@@ -107,7 +107,7 @@ static void put_json_pairs(sl_log_text *t, const char *s)
             sl_log_put_str(t, "msg");
         }
         sl_log_put_str(t, "\":\"");
-        if (t->full) { /* a member that is cut inside its key is not one */
+        if (t->full) { /* a member whose key is cut is left out */
             t->len = start;
             return;
         }
@@ -116,7 +116,7 @@ static void put_json_pairs(sl_log_text *t, const char *s)
         while (*s && *s != (quoted ? '"' : ' '))
             s = quoted ? put_json_escaped(t, s) : s + put_json_char(t, s);
         s += quoted && *s == '"';
-        t->full = false; /* a value that is cut still ends with its quote, for which there is room */
+        t->full = false; /* a value that is cut still ends with a quote, for which there is room */
         t->cap += 2;
         sl_log_put(t, "\"", 1);
         t->cap -= 2;
@@ -124,15 +124,15 @@ static void put_json_pairs(sl_log_text *t, const char *s)
     }
 }
 
-/* Controls in the format's own text must not make a second line either. */
+/* Escapes control characters, so that those in the text of the format do not begin a second line either. */
 static void put_plain_pairs(sl_log_text *t, const char *s)
 {
     for (; *s; s++)
         sl_log_put(t, (unsigned char)*s < 0x20 ? " " : s, 1);
 }
 
-/* Year, month and day of a day since 1970, in the Gregorian calendar. Years are counted from March, so that the day
- * which leap years add is the last one of a year. */
+/* The year, month and day in the Gregorian calendar of a number of days since 1970. Years are counted from March, so
+ * that the additional day of a leap year is the last day of a year. */
 static void date_of(int64_t days, int64_t *year, int *month, int *day)
 {
     int64_t d = days + 719468;                     /* since 0000-03-01 */
@@ -145,7 +145,8 @@ static void date_of(int64_t days, int64_t *year, int *month, int *day)
     *year = era * 400 + y + (*month <= 2);
 }
 
-/* UTC. Not by gmtime_r, which takes a lock of the C library that a child of fork() may find held for ever. */
+/* The time in UTC. gmtime_r() is not used, because it takes a lock of the C library, and in a child of fork() no
+ * thread may be left that releases the lock. */
 static void time_stamp(char *out, size_t n)
 {
     struct timespec ts;

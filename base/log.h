@@ -4,8 +4,8 @@
  *   sl_log(SL_LOG_INFO, "prefill", "commit", "rid=%016lx attempt=%u tokens=%d", rid, attempt, n);
  *   -> ts=2026-11-21T12:00:00.123Z level=info proc=prefill/1 comp=prefill ev=commit rid=… attempt=1 tokens=96
  *
- * Levels by volume: error = someone must look; warn = something was lost but handled; info = life-cycle, at most a few
- * lines per request; debug = per message; trace = per step.
+ * Levels: error: somebody must act. warn: something was lost, and this was handled. info: life-cycle events, at most a
+ * few lines per request. debug: each message. trace: each step.
  *
  * Threads: any. A line is at most 4096 bytes and is written by one write(), so that lines of several processes which
  * share a pipe do not mix. Before sl_log_start the caller writes its line itself; programs that serve start the writer,
@@ -27,22 +27,23 @@ sl_status sl_log_level_parse(const char *text, sl_log_level *out);
 bool sl_log_enabled(sl_log_level level);
 
 /*
- * fmt yields space-separated key=value pairs. The text of %s and %c may come from anybody: control bytes, quotes,
- * backslashes and invalid UTF-8 in it are escaped (\", \\, \x0a), and after a '=' it is put in quotes when it is empty
- * or has a space, so that it can forge neither a line nor a field. Literal text of fmt is trusted. Widths of %s are
- * ignored; %n, %a, %L and wide characters are not supported.
+ * fmt describes key=value pairs that are separated by spaces. The text of %s and %c may come from a client: control
+ * bytes, quotes, backslashes and invalid UTF-8 in it are escaped (\", \\, \x0a), and after a '=' it is put in quotes
+ * when it is empty or has a space. So it cannot add a line or a field. The literal text of fmt is trusted. Widths of %s
+ * are ignored; %n, %a, %L and wide characters are not supported.
  */
 void sl_log(sl_log_level level, const char *comp, const char *event, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* Starts the writer. SL_ERR_NO_MEMORY when its thread cannot be made; logging then works as before. */
 sl_status sl_log_start(sl_err *err);
-/* Waits until the lines so far are written, but not longer than that; false when some are not. Any thread. */
+/* Waits until all lines so far are written, at most timeout_ms; false: some are not. Any thread. */
 bool sl_log_flush(uint32_t timeout_ms);
-/* Flushes and ends the writer. One that is blocked by its reader is abandoned: it ends with the process, and lines
- * after it are written only where that does not block. Also runs at exit(). Without a writer it does nothing. */
+/* Flushes and ends the writer. A writer that its reader blocks is abandoned: its thread ends with the process, and
+ * later lines are written only when that does not block. Runs at exit() as well. Without a writer it does nothing. */
 void sl_log_stop(uint32_t timeout_ms);
-/* Lines lost since the start of the process: no room in the ring, or stderr refused them (its reader is gone). */
+/* The number of lines that are lost since the process started: the ring had no room, or stderr refused them because its
+ * reader is gone. */
 uint64_t sl_log_lines_lost(void);
 
 /* Monotonic clock in nanoseconds; the only clock used for intervals and deadlines. */

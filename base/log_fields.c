@@ -60,7 +60,7 @@ static void put_escaped(sl_log_text *t, const char *s, size_t n)
     }
 }
 
-/* Whether a value outside of quotes would read as something else than one value. */
+/* Whether a value would not be read as one value unless it is quoted. */
 static bool needs_quotes(const char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
@@ -174,7 +174,7 @@ static void put_conversion(sl_log_text *t, const conversion *c, bool quoted, va_
         sl_log_put_str(t, out);
         return;
     }
-    /* The arguments after it cannot be found any more. */
+    /* An unknown conversion: the types of the arguments from here on are unknown, so none of them is read. */
     sl_log_put_str(t, "(format)");
     t->full = true;
 }

@@ -1,4 +1,5 @@
-/* Inside base/: the parts of the log. log.c makes a line, log_fields.c its fields, log_writer.c brings it to stderr. */
+/* Inside base/: the parts of the log. log.c formats a line, log_fields.c its fields, log_writer.c writes
+ * it to stderr. */
 #ifndef SL_BASE_LOG_IMPL_H
 #define SL_BASE_LOG_IMPL_H
 
@@ -8,7 +9,7 @@
 
 enum { SL_LOG_LINE_BYTES = 4096, SL_LOG_FIELDS_BYTES = 3072 };
 
-/* Text that is cut at its bound. A piece goes in whole or not at all, and nothing follows one that did not fit. */
+/* Text with a maximum length. A piece is added completely or not at all; after one that did not fit, none is added. */
 typedef struct sl_log_text {
     char *buf;
     size_t cap, len;
@@ -18,7 +19,7 @@ typedef struct sl_log_text {
 void sl_log_put(sl_log_text *t, const char *bytes, size_t n);
 void sl_log_put_str(sl_log_text *t, const char *s);
 
-/* The length of the UTF-8 sequence at s, or 0: it is invalid, cut, a C0 or C1 control, DEL or a line separator. */
+/* The length of the UTF-8 sequence at s; 0: it is invalid, incomplete, a C0 or C1 control, DEL or a line separator. */
 size_t sl_log_printable(const char *s, size_t n);
 
 /* printf for fields, see sl_log. */
@@ -28,7 +29,7 @@ void sl_log_fields(sl_log_text *t, const char *fmt, va_list ap) __attribute__((f
 size_t sl_log_line(char out[SL_LOG_LINE_BYTES], sl_log_level level, const char *comp, const char *event,
                    const char *fields);
 
-/* Brings a complete line to stderr (log_writer.c). */
+/* Writes a complete line to stderr, or to the ring of the writer (log_writer.c). */
 void sl_log_write(const char *line, size_t n);
 
 #endif

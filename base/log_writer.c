@@ -1,8 +1,8 @@
 /*
- * How a line comes to stderr: by the caller itself, or, once a program has started the writer, through a ring that a
- * thread of its own empties. The lock of the ring is held for a copy of at most one line, never over a write, so a
- * reader of stderr that stops reading stops only the writer. Lines that find no room are lost; the number of them is
- * written as a line of its own at the place where they are missing, as soon as there is room again.
+ * How a line gets to stderr: the caller writes it, or, once a program has started the writer, the caller puts it into a
+ * ring and a separate thread writes it. The lock of the ring is held for a copy of at most one line, never during a
+ * write, so a reader of stderr that stops reading blocks only the writer. Lines for which there is no room are lost;
+ * their number is written in a line of its own where they are missing, as soon as there is room again.
  */
 #include "base/log_impl.h"
 
@@ -21,15 +21,16 @@ enum { RING_BYTES = 1 << 20, EXIT_WAIT_MS = 1000 };
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t more, drained; /* a line came or the writer shall end; all lines so far are written */
+    pthread_cond_t more;    /* there is a new line, or the writer is to end */
+    pthread_cond_t drained; /* all lines so far are written */
     pthread_t thread;
     char ring[RING_BYTES];
     size_t head, tail; /* bytes ever put in and taken out */
-    uint64_t missing;  /* lines lost since the last line that found room */
+    uint64_t missing;  /* lines lost since the last one for which there was room */
     bool running;      /* lines go through the ring */
-    bool writing;      /* the writer holds a line that it has taken out */
+    bool writing;      /* the writer is writing a line that it has taken out of the ring */
     bool stopping;
-    bool left; /* a blocked writer was abandoned: no thread may block on stderr any more */
+    bool left; /* a blocked writer was abandoned: from then on no thread may block on stderr */
     bool hooked;
 } g = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
 
@@ -51,7 +52,7 @@ static bool wait_writable(int timeout_ms)
     return poll(&p, 1, timeout_ms) > 0;
 }
 
-/* A descriptor that somebody else made non-blocking is waited for. False: stderr refused the line. */
+/* Waits with poll() if another process has made the descriptor non-blocking. False: stderr refused the line. */
 static bool write_line(const char *line, size_t n)
 {
     while (n > 0) {
@@ -80,7 +81,7 @@ static bool push_locked(const char *line, size_t n)
     return true;
 }
 
-/* Takes out the oldest line. */
+/* Takes the oldest line out of the ring. */
 static size_t pop_locked(char out[SL_LOG_LINE_BYTES])
 {
     size_t n = 0;
@@ -90,7 +91,7 @@ static size_t pop_locked(char out[SL_LOG_LINE_BYTES])
     return n;
 }
 
-/* Says how many lines are missing here. False: still no room. */
+/* Puts a line with the number of missing lines into the ring. False: there is still no room. */
 static bool push_missing_locked(void)
 {
     char line[SL_LOG_LINE_BYTES], fields[64];
@@ -200,7 +201,7 @@ static void stop_at_exit(void)
     sl_log_stop(EXIT_WAIT_MS);
 }
 
-/* A child has only the thread that called fork(): it starts with an empty ring, without a writer and with a free lock. */
+/* A child has only the thread that called fork(), so it begins with an empty ring, no writer and a free lock. */
 static void before_fork(void)
 {
     pthread_mutex_lock(&g.lock);
@@ -220,7 +221,7 @@ static void after_fork_in_child(void)
     pthread_mutex_init(&g.lock, NULL);
 }
 
-/* Once in a process. */
+/* Registers the handlers of fork() and exit(), once in a process. */
 static void hook_locked(void)
 {
     pthread_condattr_t attr;
@@ -243,7 +244,7 @@ sl_status sl_log_start(sl_err *err)
     if (!g.running && !g.left) {
         hook_locked();
         g.stopping = false;
-        /* Signals are for the program's own threads. */
+        /* The writer's thread blocks all signals, so that other threads handle them. */
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old);
         rc = pthread_create(&g.thread, NULL, writer, NULL);

@@ -1,15 +1,15 @@
 /*
- * Intrusive lock-free MPSC queue (producers swap the tail, the consumer walks from the head past a stub node)
- * with an eventfd for sleeping consumers.
+ * An intrusive lock-free MPSC queue (producers swap the tail, the consumer follows the links from the head, past a stub
+ * node) with an eventfd for a consumer that sleeps.
  *
- * Waking costs a syscall, so it is skipped while the consumer is known to be awake: `armed` is true from the
- * moment a take found nothing until some producer turns it off and writes the eventfd. Both sides order
- * "publish, then look at the other's word" with seq_cst, so a message is either seen by the take or signalled
- * by the post. A producer interrupted between swap and link makes the queue look empty for a moment; its own
- * signal comes after the link.
+ * A wake-up costs a system call, so it is left out while the consumer is certainly awake: `armed` is true from the
+ * moment when a take has found nothing until a producer clears it and writes the eventfd. Each side first publishes and
+ * then reads the word of the other side, both with seq_cst, so a message is either seen by the take or signalled by the
+ * post. While a producer is interrupted between swap and link, the queue looks empty; that producer signals after the
+ * link.
  *
- * What it does not do: bound the queue (senders bound themselves by the objects they own) or order messages
- * between producers.
+ * The queue has no bound, since senders are bounded by the objects that they own, and messages of different producers
+ * have no order.
  */
 #include "base/mailbox.h"
 
@@ -22,7 +22,7 @@
 
 typedef _Atomic(sl_mail *) mail_link;
 
-/* sl_mail.next is a plain pointer in the public struct; it is only touched through this. */
+/* sl_mail.next is a plain pointer in the public struct; all accesses to it go through this function. */
 static mail_link *link_of(sl_mail *m)
 {
     return (mail_link *)&m->next;
@@ -32,7 +32,7 @@ struct sl_mailbox {
     _Alignas(64) mail_link tail; /* producers */
     _Alignas(64) sl_mail *head;  /* consumer */
     sl_mail stub;
-    _Alignas(64) atomic_bool armed; /* the consumer may be asleep: post must signal */
+    _Alignas(64) atomic_bool armed; /* the consumer may sleep: post must signal */
     int fd;
 };
 
@@ -111,15 +111,15 @@ sl_mail *sl_mailbox_take(sl_mailbox *mb)
     sl_mail *m = pop(mb);
     if (m)
         return m;
-    /* tell producers to signal from now on, then look once more for one that posted before it could see that
-     */
+    /* From now on producers signal; a second look finds a message that was posted before its producer could
+     * see that. */
     atomic_store(&mb->armed, true);
     return pop(mb);
 }
 
 void sl_mailbox_wait(sl_mailbox *mb, int timeout_ms)
 {
-    atomic_store(&mb->armed, true); /* also right for a caller that did not drain to NULL first */
+    atomic_store(&mb->armed, true); /* needed when the caller has not taken until NULL */
     sl_mail *head = mb->head;
     if (atomic_load(link_of(head)) || head != &mb->stub)
         return;
@@ -137,5 +137,5 @@ void sl_mailbox_ack(sl_mailbox *mb)
 {
     uint64_t count;
     ssize_t n = read(mb->fd, &count, sizeof count);
-    (void)n; /* EAGAIN when nothing was signalled */
+    (void)n; /* EAGAIN: there was no signal */
 }

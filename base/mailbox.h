@@ -1,9 +1,10 @@
 /*
- * Mailbox: the only way threads hand work to each other. Many producers, one consumer, FIFO per producer.
+ * Mailbox: the only way in which threads give work to each other. Many producers, one consumer; the messages of one
+ * producer arrive in their order.
  *
- * Messages are intrusive nodes owned by the sender until posted, by the mailbox until taken, then by the
- * receiver. Post never blocks and never allocates. The consumer either polls sl_mailbox_fd() in its event
- * loop (call sl_mailbox_ack() when readable, then take until NULL) or blocks in sl_mailbox_wait().
+ * Messages are intrusive nodes. They belong to the sender until they are posted, to the mailbox until they are taken,
+ * then to the receiver. Post never blocks and never allocates. The consumer either polls sl_mailbox_fd() in its event
+ * loop (when it is readable, it calls sl_mailbox_ack() and then takes until NULL) or blocks in sl_mailbox_wait().
  */
 #ifndef SL_BASE_MAILBOX_H
 #define SL_BASE_MAILBOX_H
@@ -22,9 +23,9 @@ void sl_mailbox_destroy(sl_mailbox *mb);
 void sl_mailbox_post(sl_mailbox *mb, sl_mail *mail);
 /* Next message or NULL. Consumer thread only. */
 sl_mail *sl_mailbox_take(sl_mailbox *mb);
-/* Blocks until a message may be there or timeout_ms passed (-1 = no limit). */
+/* Blocks until there may be a message or timeout_ms have passed (-1: no limit). */
 void sl_mailbox_wait(sl_mailbox *mb, int timeout_ms);
-/* eventfd, readable while messages may be waiting. */
+/* An eventfd that is readable while there may be messages. */
 int sl_mailbox_fd(const sl_mailbox *mb);
 void sl_mailbox_ack(sl_mailbox *mb);
 

@@ -1,10 +1,9 @@
 /*
- * The registry: per table row a list of series, appended under a lock and never removed; values are C11
- * atomics. A scrape takes the same lock, so it never waits for an update and an update never waits for a
- * scrape.
+ * The registry: for each row of the table a list of series, to which series are added under a lock and from which none
+ * is removed. Values are C11 atomics: updates take no lock, so neither a scrape nor an update waits for the other.
  *
- * What it does not do: expire series, aggregate processes, or keep summaries (quantiles are computed by the
- * scraper).
+ * Series do not expire, processes are not aggregated, and there are no summaries: quantiles are computed by the
+ * scraper.
  */
 #include "base/metrics.h"
 
@@ -24,13 +23,13 @@ enum { MAX_LABELS = 4, LABEL_TEXT = 512, SPEC_VALUES = 16 };
 
 typedef struct series {
     struct series *next;
-    char *labels;              /* a="b",c="d" as exposed; "" when none */
+    char *labels;              /* a="b",c="d" as in the exposition; "" without labels */
     const sl_buckets *set;     /* histograms */
     _Atomic uint64_t value;    /* counter; or the bits of a double: gauge, sum of a histogram */
     _Atomic uint64_t counts[]; /* histogram: set->n + 1 */
 } series;
 
-/* The public handle types are all a series; which one is checked when the handle is made. */
+/* Each public handle type is a series; its kind is checked when the handle is created. */
 struct sl_counter {
     series s;
 };
@@ -75,10 +74,10 @@ static void add_double(_Atomic uint64_t *cell, double v)
 typedef struct label_spec {
     char name[48];
     char values[SPEC_VALUES][32];
-    size_t nvalues; /* 0 = open */
+    size_t nvalues; /* 0: its values are not known in advance */
 } label_spec;
 
-/* Splits "stage,outcome=ok|failed"; the table is checked by a test, so lengths are invariants here. */
+/* Splits "stage,outcome=ok|failed". A test checks the table, so a wrong length is a broken invariant. */
 static size_t parse_labels(const char *text, label_spec out[MAX_LABELS])
 {
     size_t n = 0;
@@ -180,7 +179,7 @@ sl_histogram *sl_metrics_histogram(sl_metrics *m, const char *name, const char *
     return (sl_histogram *)get_or_create(m, name, SL_METRIC_HISTOGRAM, labels);
 }
 
-/* Every combination of known label values; nothing when a label is open. */
+/* Creates the series of every combination of label values; none if the values of a label are not known in advance. */
 static sl_status create_known(sl_metrics *m, const sl_metric_def *def)
 {
     label_spec specs[MAX_LABELS];
@@ -344,7 +343,7 @@ static void put_family(sl_strbuf *sb, const sl_metric_def *def, series *s)
     }
 }
 
-/* The customary process_ metrics, read from /proc; left out when it is not there. */
+/* The standard process_ metrics, read from /proc; left out when there is no /proc. */
 static void put_process(sl_strbuf *sb)
 {
     unsigned long utime, stime, rss;
@@ -375,7 +374,7 @@ static void put_process(sl_strbuf *sb)
     sl_sb_printf(sb, "process_start_time_seconds %.2f\n", booted + (double)start / tick);
 }
 
-/* What the process counts outside of any registry. */
+/* Copies the counters that the process keeps outside of the registry. */
 static void fetch_process_wide(sl_metrics *m)
 {
     sl_counter *lost = sl_metrics_counter(m, "sluice_log_lines_lost_total", NULL);
@@ -432,7 +431,7 @@ char *sl_metrics_reference(void)
     sl_sb_str(&sb,
               "# Metrics\n\nThe router serves them on `/metrics` of its HTTP port, workers on `metrics.port` "
               "+ rank. This page is generated from the table in `base/metrics_table.c`; a test keeps it "
-              "fresh.\n\n| metric | type | exported by | labels | meaning |\n|---|---|---|---|---|\n");
+              "up to date.\n\n| metric | type | exported by | labels | meaning |\n|---|---|---|---|---|\n");
     for (size_t i = 0; i < n; i++) {
         sl_sb_printf(&sb, "| `%s` | %s | ", table[i].name, types[table[i].kind]);
         put_roles(&sb, table[i].roles);

@@ -1,18 +1,18 @@
 /*
- * Metrics: every metric of every process is a row of one table (base/metrics_table.c) with its kind, labels,
- * buckets, the roles that export it and its help text. The documentation page, the zero-valued series at
- * start and the check that what is documented is exported all derive from it.
+ * Metrics: every metric of every process is a row of one table (base/metrics_table.c) with its kind, labels, buckets,
+ * the roles that export it and its help text. The documentation page, the series that exist at start with value 0, and
+ * the test that everything documented is exported are all derived from it.
  *
  *   sl_metrics_create(SL_METRICS_DECODE, &m);
  *   sl_counter *hits = sl_metrics_counter(m, "sluice_swap_rows_total", SL_LABELS("3", "hit"));
  *   sl_counter_add(hits, n);
  *
- * Handles are looked up once (get or create, takes a lock) and then updated from any thread without locks.
- * They belong to the registry and live as long as it does. Asking for a name that is not in the table, of
- * another kind, or with the wrong number of labels is a broken invariant. A NULL registry gives NULL handles
- * and updating NULL does nothing, so code runs unchanged without metrics.
+ * A handle is looked up once, which takes a lock and creates its series if necessary; then any thread updates it
+ * without a lock. Handles belong to the registry and live as long as it does. A name that is not in the table, or of
+ * another kind, or a wrong number of labels is a broken invariant. A NULL registry gives NULL handles, and updating a
+ * NULL handle does nothing, so code runs unchanged without metrics.
  *
- * Base units: seconds, bytes, tokens. Counters of seconds are added in nanoseconds.
+ * Units: seconds, bytes, tokens. Counters of seconds are added to in nanoseconds.
  */
 #ifndef SL_BASE_METRICS_H
 #define SL_BASE_METRICS_H
@@ -40,7 +40,7 @@ typedef struct sl_metric_def {
     unsigned roles;            /* which processes export it */
     const char *labels;        /* "stage,outcome=ok|failed"; values after '=' exist from the start */
     const sl_buckets *buckets; /* histograms only */
-    bool nanoseconds;          /* a counter added in nanoseconds, shown in seconds */
+    bool nanoseconds;          /* a counter that is added to in nanoseconds and exported in seconds */
     const char *help;
 } sl_metric_def;
 
@@ -59,11 +59,12 @@ typedef struct sl_histogram sl_histogram;
 /* Label values in the order of the table, NULL-terminated; NULL when there are no labels. */
 #define SL_LABELS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* roles: SL_METRICS_*; their series whose label values are all known exist from the start with value 0. */
+/* roles: SL_METRICS_*. Series of these roles whose label values are all known in advance exist at once, with the
+ * value 0. */
 sl_status sl_metrics_create(unsigned roles, sl_metrics **out);
 void sl_metrics_destroy(sl_metrics *m);
 
-/* Get or create. NULL when m is NULL or memory is out. */
+/* Looks up a series, or creates it. NULL: m is NULL, or memory is exhausted. */
 sl_counter *sl_metrics_counter(sl_metrics *m, const char *name, const char *const *labels);
 sl_gauge *sl_metrics_gauge(sl_metrics *m, const char *name, const char *const *labels);
 sl_histogram *sl_metrics_histogram(sl_metrics *m, const char *name, const char *const *labels);

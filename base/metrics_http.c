@@ -1,6 +1,5 @@
 /*
- * The exporter, on libmicrohttpd's internal thread. Requests have no body worth reading, so one that
- * announces a body is answered like any other and its connection closed by the library's limits.
+ * The exporter, on libmicrohttpd's internal thread. The body of a request is read and ignored.
  */
 #include "base/metrics_http.h"
 
@@ -53,11 +52,11 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *c, const char *u
 {
     (void)version, (void)upload;
     sl_exporter *e = cls;
-    if (!*state) { /* headers only so far */
+    if (!*state) { /* the first call for a request: only its headers have arrived */
         *state = e;
         return MHD_YES;
     }
-    if (*upload_size) { /* swallow a body */
+    if (*upload_size) { /* ignore a part of the body */
         *upload_size = 0;
         return MHD_YES;
     }

@@ -1,7 +1,7 @@
 /*
- * The table of metrics. Names follow Prometheus practice: sluice_ prefix, base unit, _total on counters. The
- * vllm: names are the ones that llm-d and the Gateway API inference extension scrape. Bucket bounds for TTFT,
- * inter-token and end-to-end latency are the ones the field's dashboards use.
+ * The table of metrics. Names follow the rules of Prometheus: the prefix sluice_, base units, _total for counters. The
+ * names with vllm: are those that llm-d and the Gateway API inference extension scrape. The bucket bounds of TTFT,
+ * inter-token latency and end-to-end latency are those that existing dashboards of inference servers use.
  */
 #include "base/metrics.h"
 

@@ -1,11 +1,12 @@
 /*
- * Messages as one description per type, run in both directions: `fields_of_reserve(c, m)` writes the struct
- * when the codec has a writer and fills it when it has a reader, so the two sides cannot drift apart.
+ * The codec of messages. There is one description for each type, which serves both directions: fields_of_reserve(c, m)
+ * writes the struct when the codec has a writer and fills it when the codec has a reader. So what one side writes is
+ * always what the other side reads; for this reason the file is not divided.
  *
- * Decoding is hostile-input code: every count is checked against the bytes that are there before anything is
- * allocated (base/wire.h), enumerations and cross-field bounds are checked after each field, and the first
- * field that fails is remembered by name for the error. Meaning (is this rid known, is the page number ours)
- * is the receiver's business.
+ * The decoder must be safe for any input: every count is compared with the bytes that are present before anything is
+ * allocated (base/wire.h), enumerations and bounds between fields are checked after each field, and the name of the
+ * first field that is wrong becomes part of the error. The receiver checks what the fields mean: whether the rid is
+ * known, or whether the page is its own.
  */
 #include "base/msg.h"
 
@@ -14,7 +15,7 @@
 
 enum {
     TOKEN_MIN_BYTES = 9,       /* an encoded sl_msg_token without alternatives */
-    MAX_TOKENS_PER_MSG = 4096, /* of sl_msg_tokens: one step yields a few, a restart never more than this */
+    MAX_TOKENS_PER_MSG = 4096, /* of sl_msg_tokens; a step produces one for each request */
     PAGE_TOKENS = 64,
     KEY_BYTES = 16,
 };
@@ -34,7 +35,7 @@ static void fail(codec *c, const char *field)
     c->bad = true;
 }
 
-/* After each read: a reader that went bad names the field. */
+/* Called after each read: if the reader has failed, remembers the name of the field. */
 static void settle(codec *c, const char *field)
 {
     if (c->r && c->r->bad)
@@ -440,7 +441,7 @@ void sl_msg_encode(const sl_msg *msg, sl_wr *w)
     codec c = {.w = w};
     sl_wr_u8(w, (uint8_t)msg->type);
     sl_wr_u8(w, SL_MSG_VERSION);
-    /* a writer only reads the struct; the shared description takes it as mutable */
+    /* A codec with a writer only reads the struct; the cast is needed because a description also serves the reader. */
     bool known = fields(&c, (sl_msg *)msg);
     SL_CHECK(known, "message type %d", (int)msg->type);
 }
@@ -452,7 +453,7 @@ sl_status sl_msg_decode(const void *bytes, size_t n, sl_msg *out, sl_err *err)
     if (r.bad)
         return sl_fail(err, SL_ERR_CORRUPT, "message of %zu bytes has no header", n);
     if (version != SL_MSG_VERSION)
-        return sl_fail(err, SL_ERR_CORRUPT, "message version %u, this build speaks %d", version,
+        return sl_fail(err, SL_ERR_CORRUPT, "message version %u, this build has version %d", version,
                        SL_MSG_VERSION);
     sl_msg m;
     memset(&m, 0, sizeof m);

@@ -1,12 +1,11 @@
 /*
- * Messages between router, prefill and decode workers: the only thing those rooms share. Version-checked,
- * bounds-checked, and independent of struct layout (base/wire.h). One encode and one decode function per
- * message; a decoded message owns its arrays until sl_msg_free(). Every field that comes from the network is
- * validated here for shape; for meaning by the receiver.
+ * Messages between router, prefill and decode workers; these rooms share nothing else. Versions and bounds are checked,
+ * and the bytes do not depend on the layout of structs (base/wire.h). A decoded message owns its arrays until
+ * sl_msg_free(). The form of every field from the network is checked here, its meaning by the receiver.
  *
- * Identity: `rid` is the router's 64-bit request id, `attempt` counts attempts (placements) of that request
- * from 1. A message whose (rid, attempt) the receiver does not hold in a fitting state is dropped and counted,
- * never acted on.
+ * Identity: `rid` is the 64-bit id that the router gives a request; `attempt` counts the attempts (placements) of that
+ * request from 1. A message whose (rid, attempt) does not exist at the receiver, or is in another state, is dropped and
+ * counted, and has no other effect.
  *
  * Flow:
  *
@@ -16,10 +15,10 @@
  *   router   prefill  PREFILL              PREFILLED (committed, and the writer is drained) | FAILED
  *   prefill  decode   PEER_HELLO           PEER_WELCOME | REFUSE; once per connection, geometries must match; one
  *                                          connection for each router whose requests they serve together
- *   prefill  decode   puts, flush, COMMIT  none; a COMMIT of a dead ticket is dropped, the writer is done either way
+ *   prefill  decode   puts, flush, COMMIT  none; dropped for an ended ticket, but the writer has finished in both cases
  *   decode   router   TOKENS..., then DONE | RETRACTED | FAILED
  *   router   any      ABORT                DRAINED; prefill answers the router and, when connected, the decode worker
- *   router   decode   DRAINED              none; relayed: the writer of (rid, attempt) will write no more
+ *   router   decode   DRAINED              none; relayed: the writer of (rid, attempt) writes no more
  */
 #ifndef SL_BASE_MSG_H
 #define SL_BASE_MSG_H
@@ -32,7 +31,7 @@
 #define SL_MSG_MAX_TOKENS (1 << 21)
 #define SL_MSG_MAX_BLOB (32u << 20)
 #define SL_MSG_MAX_TOP 20
-/* A worker whose engine has made no turn for this many times cluster.dead_after_ms is taken for hung. */
+/* A worker counts as hung when its engine has made no turn for this multiple of cluster.dead_after_ms. */
 #define SL_ENGINE_PATIENCE 10
 /* The active-message id of a message is its type. */
 
@@ -67,13 +66,13 @@ typedef enum {
 typedef enum { SL_ROLE_ROUTER, SL_ROLE_PREFILL, SL_ROLE_DECODE } sl_role;
 typedef enum { SL_FINISH_NONE, SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_ABORT, SL_FINISH_ERROR } sl_finish;
 
-/* Opaque bytes; borrowed from the message buffer when decoded from one, valid until that buffer is gone. */
+/* Opaque bytes. Those of a decoded message point into its buffer and are valid as long as the buffer is. */
 typedef struct sl_blob {
     const uint8_t *data;
     size_t len;
 } sl_blob;
 
-/* What must agree between processes that exchange pages. `geometry` is encoded, compared and explained by kvstore. */
+/* What must be the same in processes that exchange pages. kvstore encodes and compares `geometry`. */
 typedef struct sl_identity {
     sl_key fingerprint; /* model weights, config and numeric convention */
     sl_blob geometry;
@@ -92,7 +91,7 @@ typedef struct sl_msg_hello { /* worker -> router */
     uint32_t max_context, max_batch, total_pages, vocab_size;
     uint32_t pid;
     char host[64];     /* name of its host */
-    uint64_t instance; /* random per process: tells another connection of one process from another process */
+    uint64_t instance; /* random per process: whether two connections are of the same process */
 } sl_msg_hello;
 
 typedef struct sl_msg_welcome {
@@ -104,8 +103,7 @@ typedef struct sl_msg_welcome {
 typedef struct sl_msg_refuse {
     int32_t status;
     char reason[400];
-    uint8_t
-        retry; /* 1: the same HELLO may be accepted later, for example when the holder of the name is gone */
+    uint8_t retry; /* 1: the same HELLO may be accepted later, for example when its name is free again */
 } sl_msg_refuse;
 
 typedef struct sl_msg_load { /* worker -> router, every heartbeat and when it changes much */
@@ -125,8 +123,7 @@ typedef struct sl_msg_reserve { /* router -> decode */
     uint64_t rid;
     uint32_t attempt;
     uint32_t prefill_worker; /* the only writer this ticket accepts */
-    uint32_t
-        n_prompt; /* tokens[0..n_prompt) are the prompt, the rest was already produced before a restart */
+    uint32_t n_prompt; /* tokens[0..n_prompt) are the prompt; the others were produced before a restart */
     int32_t *tokens;
     size_t n_tokens;
     uint32_t deadline_ms; /* from receipt; the ticket is released when it passes without COMMIT */
@@ -138,7 +135,7 @@ typedef struct sl_msg_reserved { /* decode -> router */
     uint64_t rid;
     uint32_t attempt;
     uint64_t ticket;        /* unique within the decode worker's epoch */
-    uint32_t matched_pages; /* leading pages already there (pinned), need no transfer */
+    uint32_t matched_pages; /* leading pages that are cached already, and pinned; they are not shipped */
     uint32_t *pages;        /* all landing pages, matched first: ceil(n_tokens / 64) entries */
     size_t n_pages;
 } sl_msg_reserved;
@@ -165,11 +162,11 @@ typedef struct sl_msg_prefill { /* router -> prefill */
 typedef struct sl_msg_prefilled {
     uint64_t rid;
     uint32_t attempt;
-    uint32_t cached_tokens; /* not computed: own cache, or pulled */
+    uint32_t cached_tokens; /* tokens that were not computed: from its own cache, or pulled */
     uint64_t queue_us, compute_us, ship_us, bytes;
 } sl_msg_prefilled;
 
-/* worker -> router: this attempt is over and drained; retryable says whether another worker may succeed. */
+/* worker -> router: this attempt has ended and is drained; retryable: another worker may succeed. */
 typedef struct sl_msg_failed {
     uint64_t rid;
     uint32_t attempt;
@@ -183,7 +180,7 @@ typedef struct sl_msg_peer_hello { /* prefill -> decode */
     uint64_t epoch;
     char cluster_tag[64];
     sl_identity id;
-    uint32_t direct_pid;   /* its process, when it would write into the arena directly; 0: not */
+    uint32_t direct_pid;   /* its process, if it can write into the arena directly; 0: it cannot */
     uint64_t decode_epoch; /* of the decode worker's session with that router */
 } sl_msg_peer_hello;
 
@@ -192,10 +189,10 @@ typedef struct sl_msg_peer_welcome { /* decode -> prefill: where its arena is */
     uint32_t total_pages;
     sl_blob geometry; /* of the landing arena: its layout may differ, its formats may not */
     sl_blob rkey;
-    sl_blob direct; /* descriptor for writing directly (worker/direct.h); empty: by the transport */
+    sl_blob direct; /* descriptor for writing directly (worker/direct.h); empty: it uses the transport */
 } sl_msg_peer_welcome;
 
-/* One produced token with what the client asked for about it. */
+/* One produced token, with the log-probabilities that the client asked for. */
 typedef struct sl_msg_token {
     int32_t id;
     float logprob;
@@ -220,8 +217,7 @@ typedef struct sl_msg_commit { /* prefill -> decode */
 typedef struct sl_msg_tokens { /* decode -> router */
     uint64_t rid;
     uint32_t attempt;
-    uint32_t
-        first_index; /* index of tokens[0] among all produced tokens of the request (restarts included) */
+    uint32_t first_index; /* of tokens[0] among all tokens of the request, also those before a restart */
     sl_msg_token *tokens;
     size_t n_tokens;
 } sl_msg_tokens;

@@ -1,6 +1,5 @@
 /*
- * Status names and error texts. Plain formatting into a fixed buffer: an error path must not fail for lack of
- * memory.
+ * Status names and error texts. Texts are formatted into a fixed buffer, so that reporting an error needs no memory.
  */
 #include "base/status.h"
 
@@ -88,7 +87,7 @@ sl_status sl_fail_in(sl_err *err, sl_status st, const char *fmt, ...)
     va_end(ap);
     if (n >= 0 && (size_t)n < sizeof err->text && old[0]) {
         size_t room = sizeof err->text - (size_t)n;
-        /* cut on purpose when too long: the outermost context matters most */
+        /* A text that is too long is cut at its end, because the outermost context matters most. */
         size_t len = strlen(old);
         if (room > 3) {
             memcpy(err->text + n, ": ", 2);
@@ -118,15 +117,16 @@ void sl_panic(const char *file, int line, const char *expr, const char *fmt, ...
     va_start(ap, fmt);
     vsnprintf(buf, sizeof buf, fmt, ap);
     va_end(ap);
-    const char *why = buf + strspn(buf, " "); /* SL_CHECK puts a space in front of the format */
+    const char *why = buf + strspn(buf, " "); /* SL_CHECK puts a space before the format */
     int n = snprintf(text, sizeof text, "panic: %s:%d: %s does not hold%s%s\n", file, line, expr,
                      why[0] ? ": " : "", why);
     fflush(stdout);
-    /* The lines before a panic explain it. A reader that does not read must not keep the process alive. */
+    /* The lines before a panic explain it. The wait is bounded, so that a reader of stderr that does not read cannot
+     * keep the process alive. */
     sl_log_flush(PANIC_WAIT_MS);
     struct pollfd err = {.fd = STDERR_FILENO, .events = POLLOUT};
     if (poll(&err, 1, PANIC_WAIT_MS) > 0) {
-        /* one write, so that the line stays whole among those of other processes */
+        /* One write, so that lines of other processes cannot come between its parts. */
         ssize_t rc = write(STDERR_FILENO, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
         (void)rc;
     }

@@ -2,12 +2,12 @@
  * Status codes and error context, used by every room.
  *
  * A function that can fail returns sl_status: 0 is success, positive means "not yet" (nothing is lost),
- * negative is a failure, grouped by the largest thing that is lost: the request, the peer, the device, the
+ * negative is a failure. Failures are grouped by what is lost at most: the request, the peer, the device, the
  * process. Output parameters are written only on success. Functions whose failure a user must understand
  * also take an `sl_err *err` (may be NULL) and describe the cause there with sl_fail(): file, key or field,
- * and the reason. The first to detect an error logs or describes it; callers only pass it on.
+ * and the reason. The function that detects an error logs or describes it; its callers only pass it on.
  *
- * Threads: everything here is re-entrant. Ownership: sl_err is a plain value, nothing to free.
+ * Threads: everything here is re-entrant. Ownership: sl_err is a plain value with nothing to free.
  */
 #ifndef SL_BASE_STATUS_H
 #define SL_BASE_STATUS_H
@@ -19,7 +19,7 @@
 typedef enum {
     SL_OK = 0,
     SL_INPROGRESS = 1, /* started; a completion will follow */
-    SL_AGAIN = 2,      /* no room now (back-pressure); nothing was done, try again later */
+    SL_AGAIN = 2,      /* no room now (back-pressure); nothing was done, the caller tries again later */
 
     /* one request is lost */
     SL_ERR_INVALID = -1,     /* malformed or out-of-bounds input */
@@ -48,7 +48,7 @@ typedef enum {
     SL_ERR_INTERNAL = -62,
 } sl_status;
 
-/* A human-readable cause. Zero-initialise; empty text means "no detail". */
+/* The cause of a failure, for people. Initialise it with zeros; an empty text means that there is no detail. */
 typedef struct sl_err {
     char text[512];
 } sl_err;
@@ -59,19 +59,19 @@ const char *sl_status_name(sl_status st);
 /* Writes the formatted cause to err (if not NULL) and returns st: `return sl_fail(err, SL_ERR_INVALID, "…")`. */
 sl_status sl_fail(sl_err *err, sl_status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Prepends "context: " to the text already in err; returns st. For callers that know the file or the key. */
+/* Puts "context: " before the text in err and returns st. For callers that know the file or the key. */
 sl_status sl_fail_in(sl_err *err, sl_status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /*
- * A name of the configuration that its registry does not have: SL_ERR_NOT_FOUND, `what "name" does not exist; there
- * are: a, b, c`. names ends with NULL; name may be NULL.
+ * The error for a name in the configuration that its registry does not have: SL_ERR_NOT_FOUND, `what "name" does not
+ * exist; there are: a, b, c`. names ends with NULL; name may be NULL.
  */
 sl_status sl_fail_unknown(sl_err *err, const char *what, const char *name, const char *const *names);
 
 /*
- * The status idiom of every room. A function that owns nothing yet passes a failure (and "not yet") on with SL_TRY.
- * A function that owns something at that point uses `goto`, with labels that are named for what they undo. A ladder
- * of `if (st == SL_OK) st = ...` is for neither: it hides which call failed and what is owned.
+ * How every room handles a status. A function that owns nothing yet passes a failure on with SL_TRY, which also passes
+ * on "not yet". A function that owns something at that point uses `goto`, with labels that are named for what they
+ * undo. Avoid chains of `if (st == SL_OK) st = ...`: they hide which call failed and what is owned.
  */
 #define SL_TRY(call)                                                                                         \
     do {                                                                                                     \

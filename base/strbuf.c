@@ -1,5 +1,5 @@
 /*
- * Growing string: doubling capacity, always NUL-terminated.
+ * A string that grows: its capacity is doubled when necessary, and the text always ends with a NUL.
  */
 #include "base/strbuf.h"
 

@@ -1,6 +1,6 @@
 /*
- * A growing string. Appends never fail one by one: out of memory sets `bad`, and sl_sb_take then returns
- * NULL. Owned by one thread. Zero-initialise, then append, then take the text or free it.
+ * A string that grows. Appending does not report errors: when memory is exhausted, `bad` is set, and sl_sb_take()
+ * returns NULL. It belongs to one thread. Initialise it with zeros, append, then take the text or free it.
  */
 #ifndef SL_BASE_STRBUF_H
 #define SL_BASE_STRBUF_H
@@ -17,8 +17,8 @@ void sl_sb_append(sl_strbuf *sb, const char *bytes, size_t n);
 void sl_sb_str(sl_strbuf *sb, const char *s);
 void sl_sb_char(sl_strbuf *sb, char c);
 void sl_sb_printf(sl_strbuf *sb, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Hands over the malloc'ed, NUL-terminated text ("" when nothing was appended) and empties sb; NULL when bad.
- */
+/* Returns the text, malloc'ed, NUL-terminated, "" if nothing was appended, and empties sb. NULL: bad. The caller frees
+ * it. */
 char *sl_sb_take(sl_strbuf *sb);
 void sl_sb_free(sl_strbuf *sb);
 

@@ -1,7 +1,6 @@
 /*
- * Little-endian writer and bounds-checked reader. Values move through memcpy (no alignment assumptions);
- * counts are checked against the bytes that are really there before anything is allocated, so a forged length
- * costs nothing.
+ * Little-endian writer and bounds-checked reader. Values are copied with memcpy, so they need no alignment. Counts are
+ * compared with the bytes that are present before anything is allocated, so a wrong length cannot cost memory.
  */
 #include "base/wire.h"
 

@@ -1,10 +1,11 @@
 /*
- * Wire codec: little-endian, fixed order, length-prefixed blobs. The only way messages are built and read.
+ * Wire codec: little-endian, fixed order, blobs with their length before them. All messages are written and read with
+ * it.
  *
- * A writer grows an owned buffer; a reader walks borrowed bytes and never reads past the end: the first
- * failed read sets `bad` and every later read yields 0, so a decoder reads all its fields and checks
- * sl_rd_done() once. Threads: none shared. Ownership: sl_wr owns its buffer until sl_wr_free; a reader's
- * blobs point into the input.
+ * A writer appends to a buffer that it owns. A reader reads borrowed bytes and never beyond their end: the first read
+ * that fails sets `bad`, and every later read returns 0, so a decoder reads all its fields and checks sl_rd_done()
+ * once. Threads: a writer or reader belongs to one thread. Ownership: sl_wr owns its buffer until sl_wr_free(); blobs
+ * of a reader point into its input.
  */
 #ifndef SL_BASE_WIRE_H
 #define SL_BASE_WIRE_H

@@ -1,6 +1,6 @@
 /*
- * The batch: which tickets run, and one step of them. Engine thread. One turn of the engine loop goes through four
- * phases, and tickets join and leave only between the third and the next first:
+ * The batch: which tickets run, and one step of them. Engine thread. One turn of the engine loop has four phases;
+ * tickets neither join nor leave during the third:
  *
  *   admit     WAITING -> RUNNING in the order in which tickets were verified, while there are slots and device memory
  *   grow      every running ticket gets the page that its next row needs. When there is none, on the host or on the
@@ -101,7 +101,7 @@ void sl_batch_retract(sl_decode *d, sl_ticket *t, const char *why)
     sl_ticket_end(d, t, SL_OK);
 }
 
-/* The ticket that was verified last, of those that can be retracted. */
+/* Of the tickets that can be retracted, the one that was verified last. */
 static sl_ticket *youngest(const sl_decode *d)
 {
     sl_ticket *best = NULL;
@@ -114,15 +114,15 @@ static sl_ticket *youngest(const sl_decode *d)
 }
 
 /*
- * Frees pages for t's next row by a retraction. False: t itself has ended. pages: what t needs, of `total` that there
- * are. A request that is alone and fits is retracted as well: pages of requests that have ended can still be held by a
- * check of their checksums, so that being alone does not mean that every page is free.
+ * Frees pages for t's next row by a retraction. False: t itself has ended. pages: the number that t needs; total: the
+ * number that exist. A request that is alone and needs no more than exist is retracted as well, and not failed: pages
+ * of requests that have ended can still be held by a check of their checksums, so not all other pages have to be free.
  */
 static bool make_room(sl_decode *d, sl_ticket *t, const char *what, int64_t pages, int64_t total)
 {
     sl_ticket *y = youngest(d);
     if (y == t && d->e.n_tickets == 1 && pages > total) {
-        sl_ticket_failed(d, t, SL_ERR_EXHAUSTED, false, "%s: this request alone does not fit", what);
+        sl_ticket_failed(d, t, SL_ERR_EXHAUSTED, false, "%s: this request does not fit even alone", what);
         return false;
     }
     sl_batch_retract(d, y, "exhausted");
@@ -160,7 +160,8 @@ static bool grow(sl_decode *d, sl_ticket *t)
 
 /* ---- admission ---- */
 
-/* The rows of all tokens but the last are in the host pages. */
+/* WAITING -> RUNNING. False: there is no device memory now; t goes on waiting. The host pages have the rows of all
+ * tokens except the last. */
 static bool join(sl_decode *d, sl_ticket *t)
 {
     sl_err err = {0};
@@ -191,7 +192,7 @@ static void admit(sl_decode *d)
     }
 }
 
-/* A worker that drains gives back at once what has no slot: waiting for one here would only cost time. */
+/* A worker that drains returns requests without a slot to the router at once: another worker can start them sooner. */
 static void give_back(sl_decode *d)
 {
     for (sl_ticket *t = d->e.tickets, *next; t; t = next) {

@@ -1,17 +1,18 @@
 /*
- * Damaged pages: pages of the store whose bytes are no longer those that were sealed (kvstore/seal.h). Engine thread;
- * the pages are read by the checker thread.
+ * Damaged pages: pages of the store whose bytes differ from those that were sealed (kvstore/seal.h). Engine thread; the
+ * pages are read by the checker thread.
  *
- * Two occasions find them:
+ * They are found on two occasions:
  *
  *   reused    RESERVE has matched pages of the prefix tree. They are verified while the rest of the prompt is computed
  *             and shipped; the ticket does not leave CHECKING before the answer
- *   running   the patrol verifies full pages of running requests, in turn, at a bounded number of bytes per second:
- *             whoever may write into the arena can also write into pages of requests that run
+ *   running   the patrol verifies the full pages of running requests, one request after the other, at a bounded number
+ *             of bytes per second: a process that can write into the arena can also damage pages that are in use
  *
- * A page that differs leaves the prefix tree with everything that continues it. Every request that holds it gives way:
- * before its first token it fails and is tried again, later it is retracted and starts again with the tokens that it has
- * produced. The patrol bounds for how long a request can produce tokens from damaged rows, it does not prevent it.
+ * A damaged page leaves the prefix tree together with every page that continues it. Every request that holds it ends
+ * here: one without a token yet fails and is tried again; one that has produced tokens is retracted, and the router
+ * places it again with these tokens. The patrol does not prevent that a request produces tokens from damaged rows; it
+ * limits for how long.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -37,7 +38,7 @@ static int32_t index_of(const sl_ticket *t, int32_t page)
     return -1;
 }
 
-/* t holds the damaged page; t may be gone afterwards. */
+/* Ends t, which holds the damaged page. t may have been freed afterwards. */
 static void give_way(sl_decode *d, sl_ticket *t)
 {
     switch (t->state) {
@@ -80,7 +81,6 @@ bool sl_damage_verify(sl_decode *d, sl_ticket *t, int32_t first, int32_t n, bool
     return true;
 }
 
-/* Whether all pages are right; if not, the requests that hold them have given way, perhaps the owner among them. */
 bool sl_damage_verified(sl_decode *d, const sl_check *k)
 {
     bool running = k->tag == FOUND_RUNNING;
@@ -96,7 +96,7 @@ bool sl_damage_verified(sl_decode *d, const sl_check *k)
     return false;
 }
 
-/* The running request whose last turn is longest ago. */
+/* The running request that has not been verified for the longest time. */
 static sl_ticket *next_to_patrol(const sl_decode *d)
 {
     sl_ticket *best = NULL;

@@ -1,6 +1,6 @@
 /*
- * Creation, the engine thread's loop, the callbacks that the worker core makes on the transport thread,
- * destruction.
+ * A decode worker: creation, the callbacks of the worker core on the transport thread and of the role on the engine
+ * thread, destruction.
  */
 #include "decode/decode.h"
 

@@ -1,21 +1,21 @@
 /*
  * Decode worker: keeps the whole KV cache in its host arena, reserves pages into which prefill workers write (landing
- * pages), and decodes all requests whose rows have arrived in one continuous batch.
+ * pages), and decodes all requests whose rows have arrived, in one continuous batch.
  *
  * Threads: the caller's thread becomes the engine thread (tickets, store, runner, sampler: all state of requests); the
- * transport thread owns the router link and the connections of the writers, which are the prefill workers; a checker
- * thread computes checksums. They share only mail.
+ * transport thread owns the connection to the router and those to the writers, which are the prefill workers; a checker
+ * thread computes checksums. They share nothing but the messages that they send each other.
  *
  * A ticket is one attempt (rid, attempt) of a request; decode/decode_impl.h has its state machine:
  *
  *   LANDING -> CHECKING -> WAITING -> RUNNING -> gone        (RESERVE, COMMIT, checksums right, a slot, DONE)
  *      \-> QUARANTINE -> gone                                 (ABORT or deadline before COMMIT)
  *
- * The landing pages of a ticket that has ended are free again only when its writer is known to write no more: after
- * DRAINED from the writer, DRAINED relayed by the router, its COMMIT, or after its connection was closed by force on
- * this side and its right to write directly, if it had one, was taken back (worker/direct.h). A timeout alone never
- * frees them; it closes the connection. A token is produced only from rows whose checksums were verified, or that were
- * computed here.
+ * The landing pages of a ticket that has ended become free only when its writer certainly writes no more. That is so
+ * after DRAINED from the writer or relayed by the router, after its COMMIT, or after this side has closed the
+ * connection by force and has revoked the writer's right to write directly, if it had one (worker/direct.h). A timeout
+ * alone never frees them; it closes the connection. Tokens are produced only from rows whose checksums were verified,
+ * or that were computed here.
  *
  * When no page is left for the next row of a running request, the request that was verified last is retracted
  * (RETRACTED; its full pages stay cached) and the router starts it again. Loss of the router ends every request; the
@@ -33,11 +33,12 @@ typedef struct sl_decode_opts {
     sl_worker_role_opts role;
     sl_residency residency;
     /* Hierarchical: requests are resident while they fit into this number of row pages of the device, and are spilled
-     * when pages are needed; 0: every request has a hot buffer from the start. */
+     * when pages are needed. 0: every request has a hot buffer from the start. */
     int64_t row_pages;
-    int32_t max_batch, max_waiting; /* requests in the batch; tickets in addition to those */
-    /* NULL: auto. Where it allows `direct`, writers of this host may write into the arena directly, if it is shared
-     * memory and the system supports it; create fails otherwise only if `direct` is the one that was chosen. */
+    int32_t max_batch;   /* requests in the batch */
+    int32_t max_waiting; /* tickets in addition to those */
+    /* NULL: auto. Where it allows `direct`, writers of this host may write into the arena directly, provided that it is
+     * shared memory and the system supports it. Where that is not possible, create fails if `direct` was chosen. */
     const sl_shipping *shipping;
     uint32_t quarantine_ms; /* how long an aborted writer may stay silent before its connection is closed */
 } sl_decode_opts;
@@ -58,7 +59,7 @@ typedef struct sl_decode_counts {
 /* Before run is called or after it has returned. Also checks the invariants of the store. */
 sl_status sl_decode_counts_get(const sl_decode *d, sl_decode_counts *out, sl_err *err);
 
-/* The whole worker from a finished configuration: loads the model, makes arena and engine, serves. Blocks. */
+/* Runs a whole worker from a finished configuration: loads the model, creates arena and engine, serves. Blocks. */
 sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, const volatile int *stop,
                          sl_err *err);
 

@@ -36,10 +36,10 @@ enum {
  *   QUARANTINE  it has ended, its writer may not have   DRAINED, COMMIT or fence -> gone           fence_ns
  *   ENDING      it has ended, a check reads its pages   the last check is back -> gone             none
  *
- * ABORT, a failure or the loss of its router end it in every state. The one way out is sl_ticket_end(): LANDING goes
- * to QUARANTINE unless its writer has drained, a ticket with checks in flight goes to ENDING, every other is freed at
- * once. At deadline_ns the request has failed; at fence_ns the transport thread is asked to close the writer's
- * connection, and asked again while no answer comes. CHECKING needs no deadline: the checker always answers. WAITING
+ * ABORT, a failure or the loss of its router end it in every state. All of them call sl_ticket_end(): LANDING
+ * becomes QUARANTINE unless its writer has drained, a ticket with checks in flight becomes ENDING, every other is freed
+ * at once. At deadline_ns the request has failed; at fence_ns the transport thread is asked to close the writer's
+ * connection, and asked again while there is no answer. CHECKING needs no deadline: the checker always answers. WAITING
  * and RUNNING have none here: the router watches them.
  */
 typedef enum {
@@ -65,7 +65,7 @@ typedef struct sl_ticket {
     int32_t n_prompt;
 
     ticket_state state;
-    int checks;                     /* at the checker; they read the pages */
+    int checks;                     /* jobs in flight at the checker, which read the pages */
     bool unverified;                /* the matched pages of its prefix are still to be verified */
     bool drained;                   /* LANDING: its writer writes no more */
     uint64_t deadline_ns, fence_ns; /* LANDING; QUARANTINE */
@@ -79,14 +79,13 @@ typedef struct sl_ticket {
     uint64_t order;  /* in which they were verified */
     int32_t *tokens; /* prompt + produced */
     int32_t n_tokens, cap;
-    int32_t
-        sealed; /* full pages, from the first on, whose checksums are kept; 0 when none are (kvstore.verify) */
+    int32_t sealed; /* leading full pages whose checksums are kept; 0 if none are kept (kvstore.verify) */
     /* RUNNING */
     int32_t patrol_at; /* the next page to verify */
     uint64_t patrol_ns;
     void *seq;
     int32_t seq_pages;
-    bool resident; /* all its rows are on the device, by choice (residency.c) */
+    bool resident; /* residency.c has decided that all its rows are on the device */
 } sl_ticket;
 
 /* A writer as one router names it. A prefill worker that serves several routers is a writer of each, with a connection
@@ -138,7 +137,7 @@ struct sl_decode {
     const sl_geometry *geo;
     sl_worker *worker;
 
-    sl_worker_role role; /* what it shares with prefill; groups its fields by thread itself */
+    sl_worker_role role; /* shared with prefill workers; its fields are grouped by thread as well */
 
     /* engine thread alone */
     struct {
@@ -147,12 +146,13 @@ struct sl_decode {
         uint64_t next_number, next_order;
         sl_ticket **batch;   /* [max_batch] tickets of the current step; valid during a step only */
         sl_step_item *items; /* [max_batch] */
-        sl_writer connected[MAX_WRITERS]; /* writers with a connection, by the mail received so far */
+        sl_writer
+            connected[MAX_WRITERS]; /* writers with a connection, as the transport thread has reported */
         uint32_t n_connected;
         sl_decode_router routers[SL_WORKER_ROUTERS_MAX];
         int n_routers;
         struct {
-            sl_wr stored, removed, tokens; /* what routers are to be told, as in sl_msg_kv_events */
+            sl_wr stored, removed, tokens; /* not yet sent to the routers; encoded as in sl_msg_kv_events */
             bool cleared;
             uint32_t only; /* the session that is told; 0: every one */
         } kv;
@@ -193,11 +193,11 @@ void sl_tickets_connected(sl_decode *d, sl_writer writer);
 void sl_tickets_fenced(sl_decode *d, sl_writer writer);
 /* Ends every ticket of this session. */
 void sl_tickets_router_down(sl_decode *d, uint32_t router);
-/* Deadlines; returns the next one. */
+/* Handles the deadlines that have passed; returns the next one. */
 uint64_t sl_tickets_tick(sl_decode *d, uint64_t now);
 /* The threads have ended: frees every ticket whatever its state. */
 void sl_tickets_free_all(sl_decode *d);
-/* The one way out of every state, see ticket_state; t may be gone afterwards. Full pages stay cached. */
+/* Ends t in any state, see ticket_state. t may have been freed afterwards. Its full pages stay cached. */
 void sl_ticket_end(sl_decode *d, sl_ticket *t, sl_status why);
 /* The ticket of an attempt, in any state; NULL: there is none (any more). */
 sl_ticket *sl_ticket_find(const sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt);
@@ -212,7 +212,7 @@ void sl_ticket_tell_failed(sl_decode *d, uint32_t router, uint64_t rid, uint32_t
 void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* landing.c: each takes m (k) */
+/* landing.c: each of these owns the message, or the check, that it is called with */
 void sl_landing_reserve(sl_decode *d, sl_wmsg *m);
 void sl_landing_commit(sl_decode *d, sl_wmsg *m);
 void sl_landing_pages_ask(sl_decode *d, sl_wmsg *m);
@@ -232,15 +232,15 @@ void sl_batch_admit(sl_decode *d);
 void sl_batch_first_token(sl_decode *d, sl_ticket *t);
 /* RETRACTED: the router starts t again with the tokens that it has produced. Ends t. */
 void sl_batch_retract(sl_decode *d, sl_ticket *t, const char *why);
-/* One step of all running tickets; *worked: there were some. A failure is fatal. */
+/* One step of all running tickets; *worked: there were any. A failure ends the worker. */
 sl_status sl_batch_step(sl_decode *d, bool *worked, sl_err *err);
 
 /* residency.c */
 /* Opens the sequence of t, whose lease has `pages` pages, resident or with a hot buffer; sets t->seq. Errors as
  * the runner's open. May spill other tickets, and end those that cannot be spilled. */
 sl_status sl_residency_open(sl_decode *d, sl_ticket *t, int32_t pages, sl_err *err);
-/* The device has no page for t's next row. If t is resident, spills the longest resident request, which may be t.
- * True: look for t again, which may have ended, and try again. */
+/* The device has no page for t's next row. If t is resident, spills the longest resident request, which may be t, and
+ * returns true: the caller looks for t again, since it may have ended, and tries again. */
 bool sl_residency_relieve(sl_decode *d, const sl_ticket *t);
 int32_t sl_residency_count(const sl_decode *d);
 
@@ -254,13 +254,14 @@ void sl_report_load(sl_decode *d);
 void sl_report_metrics_find(sl_decode *d, sl_metrics *m);
 
 /* damage.c */
-/* Verifies n sealed pages of t's lease. False: out of memory. */
+/* Has the checker verify n sealed pages of t's lease, from `first` on. False: out of memory. */
 bool sl_damage_verify(sl_decode *d, sl_ticket *t, int32_t first, int32_t n, bool running);
-/* The answer. False: some were damaged; all requests that hold them have given way, and may be gone. */
+/* The answer of the checker. False: pages were damaged; all requests that held them have ended and may have been freed,
+ * perhaps the owner of k among them. */
 bool sl_damage_verified(sl_decode *d, const sl_check *k);
-/* Seals the full page `page` of t's lease, whose rows were computed here. False: out of memory. */
+/* Has the checker seal the full page `page` of t's lease, whose rows were computed here. False: out of memory. */
 bool sl_damage_seal(sl_decode *d, sl_ticket *t, int32_t page);
-/* The patrol's turn, when it is due; returns the next time. */
+/* Starts the patrol's next verification if it is due; returns when the next one is. */
 uint64_t sl_damage_patrol(sl_decode *d, uint64_t now);
 
 static inline bool sl_writer_eq(sl_writer a, sl_writer b)

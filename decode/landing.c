@@ -40,8 +40,8 @@ static sl_status check_reserve(sl_decode *d, const sl_msg_reserve *r, sl_samplin
     return st;
 }
 
-/* Counts one page more for every running request, which needs it soon: without this margin the new prompt would cause a
- * retraction. */
+/* Counts one more page for every running request, which will need it soon: without this margin the new prompt would
+ * cause a retraction. */
 static bool has_room(const sl_decode *d, const sl_msg_reserve *r)
 {
     int32_t n = (int32_t)((r->n_tokens + PAGE - 1) / PAGE);
@@ -117,7 +117,7 @@ void sl_landing_reserve(sl_decode *d, sl_wmsg *m)
     uint64_t now = sl_now_ns();
     const char *full = d->role.draining ? "draining"
                        : d->e.n_tickets >= d->o.max_batch + d->o.max_waiting
-                           ? "all decode slots and places in the queue are taken"
+                           ? "all decode slots and all places in the queue are in use"
                            : NULL;
     if (!full) {
         bool room = !sl_claims_bar(d, m->router, r->rid, now) && has_room(d, r) &&
@@ -152,7 +152,7 @@ drop:
 
 /* ---- COMMIT ---- */
 
-/* The shipped pages are right; the matched ones may still be at the checker. */
+/* The shipped pages are verified; the check of the matched ones may still be in flight. */
 static void arrived(sl_decode *d, sl_ticket *t)
 {
     t->arrived = true;
@@ -161,7 +161,7 @@ static void arrived(sl_decode *d, sl_ticket *t)
     sl_counter_add(d->c.t_committed, 1);
     t->state = TICKET_WAITING;
     t->order = ++d->e.next_order;
-    t->deadline_ns = UINT64_MAX; /* the router watches it from now on */
+    t->deadline_ns = UINT64_MAX; /* from now on the router has the deadline */
     t->sealed = sl_checker_seals(&d->role.checker) ? t->n_tokens / PAGE : 0;
     sl_lease_publish(t->lease, t->tokens, t->n_tokens);
     sl_log(SL_LOG_DEBUG, "decode", "committed",
@@ -184,7 +184,7 @@ static const char *check_commit(const sl_decode *d, const sl_ticket *t, const sl
     return NULL;
 }
 
-/* Owns m. */
+/* The check owns m from now on. */
 static void check_with(sl_decode *d, sl_ticket *t, sl_check *k, sl_wmsg *m)
 {
     k->m = m;
@@ -197,7 +197,7 @@ void sl_landing_commit(sl_decode *d, sl_wmsg *m)
     const sl_msg_commit *c = &m->msg.commit;
     sl_ticket *t = sl_ticket_find(d, m->router, c->rid, c->attempt);
     bool fits = t && t->number == c->ticket && t->writer == c->worker_id && t->writer == m->worker_id;
-    if (fits && t->state == TICKET_QUARANTINE) { /* too late, but it says that its writer has finished */
+    if (fits && t->state == TICKET_QUARANTINE) { /* too late, but it tells that the writer has finished */
         sl_ticket_stale(d, "commit", c->rid, c->attempt);
         sl_ticket_let_go(d, t);
         goto drop;
@@ -260,7 +260,7 @@ void sl_landing_pages_ask(sl_decode *d, sl_wmsg *m)
     sl_wmsg_free(m);
 }
 
-/* The checksums of arrived pages are back. */
+/* The checker has compared the checksums of the pages that arrived. */
 static void on_arrival_checked(sl_decode *d, sl_ticket *t, const sl_check *c)
 {
     if (!c->bad) {
@@ -273,7 +273,7 @@ static void on_arrival_checked(sl_decode *d, sl_ticket *t, const sl_check *c)
                      c->bad, (size_t)c->n_pages * (size_t)d->geo->n_layers);
 }
 
-/* Pages are verified: those of the prefix that RESERVE has matched, or some of the patrol. */
+/* The checker has verified pages: those of the prefix that RESERVE has matched, or some for the patrol. */
 static void on_pages_verified(sl_decode *d, sl_ticket *t, const sl_check *k, bool ended)
 {
     if (!sl_damage_verified(d, k) || ended || !t->unverified)
@@ -294,10 +294,10 @@ void sl_landing_checked(sl_decode *d, sl_check *k)
         break;
     case SL_CHECK_KEEP:
         if (!ended)
-            on_arrival_checked(d, t, k); /* t was CHECKING and may be gone now */
+            on_arrival_checked(d, t, k); /* t was CHECKING and may be freed now */
         break;
     case SL_CHECK_VERIFY:
-        on_pages_verified(d, t, k, ended); /* the same */
+        on_pages_verified(d, t, k, ended); /* t may be freed now */
         break;
     case SL_CHECK_SEAL:
         break;

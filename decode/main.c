@@ -1,4 +1,4 @@
-/* The decode process: parts from the config, then serve. */
+/* The decode process: creates its parts from the configuration, then serves. */
 #include "base/log.h"
 #include "decode/decode.h"
 

@@ -1,5 +1,5 @@
 /*
- * Reports of the engine thread: changes of the prefix tree for the routers, load for the heartbeat, metrics.
+ * What the engine thread reports: changes of the prefix tree to the routers, its load for the heartbeat, metrics.
  */
 #include <stdio.h>
 
@@ -7,8 +7,8 @@
 
 enum {
     ENGINE_STATS_NS = 100000000,
-    KV_BATCH_PAGES =
-        512, /* of one KV_EVENTS: 144 KiB, far below the limits of the transport and of a gRPC client */
+    /* Pages in one KV_EVENTS: 144 KiB, far below the limits of the transport and of a gRPC client. */
+    KV_BATCH_PAGES = 512,
 };
 
 static void write_key(sl_wr *w, sl_key k)
@@ -20,7 +20,7 @@ static void write_key(sl_wr *w, sl_key k)
 static void stored(sl_decode *d, sl_key parent, sl_key key, const int32_t *tokens)
 {
     if (d->e.kv.removed.len || d->e.kv.stored.len >= KV_BATCH_PAGES * 32)
-        sl_report_kv_events(d); /* receivers apply removals first */
+        sl_report_kv_events(d); /* a receiver applies the removals of a message first */
     write_key(&d->e.kv.stored, parent);
     write_key(&d->e.kv.stored, key);
     for (int i = 0; i < SL_PAGE_TOKENS; i++)
@@ -31,7 +31,7 @@ void sl_report_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key, co
 {
     sl_decode *d = ctx;
     if (!d->e.n_routers)
-        return; /* a new session begins with the whole tree */
+        return; /* a new session begins with a report of the whole tree */
     switch (ev) {
     case SL_STORE_STORED:
         stored(d, parent, key, tokens);
@@ -48,7 +48,7 @@ void sl_report_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key, co
     }
 }
 
-/* Also counts a batch that memory did not suffice for: the routers see the gap. */
+/* A batch that is lost because memory is exhausted has a sequence number as well, so the routers see the gap. */
 void sl_report_kv_events(sl_decode *d)
 {
     sl_wr *s = &d->e.kv.stored, *r = &d->e.kv.removed, *t = &d->e.kv.tokens;
@@ -144,7 +144,7 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
     find_layers(d, m);
 }
 
-/* Not at every step: reading the counters may copy from the device. */
+/* Not after every step, because reading the counters may copy from the device. */
 static void report_engine(sl_decode *d)
 {
     sl_engine_stats now;

@@ -1,12 +1,12 @@
 /*
- * Where the rows of a running request are: all of them on the device while there is room (resident), else the selected
- * ones in a hot buffer (hierarchical).
+ * Where the rows of a running request are: all of them on the device while there is room (resident), otherwise the
+ * selected ones in a hot buffer (hierarchical). Engine thread.
  *
- * A resident request needs no swap-in, so all row pages that the device has are used for it. When they run out, the
- * choice follows from cost and gain: residency saves about the same swap-in per step whatever the length of the context
- * is, but costs pages in proportion to it. Therefore the longest resident request is spilled first, and no request is
- * made resident at the cost of a shorter one. Spilling copies no rows, because the host has all of them, and happens
- * between two steps. A spilled request stays hierarchical. Engine thread.
+ * A resident request needs no swap-in, so requests are resident while the device has row pages. When no page is free,
+ * the longest resident request is spilled, and no request is made resident at the cost of a shorter one: residency
+ * saves about the same swap-in per step for every length of context, but its pages are proportional to that length.
+ * Spilling copies no rows, because the host has all of them, and happens between two steps. A spilled request stays
+ * hierarchical.
  */
 #include <inttypes.h>
 
@@ -29,7 +29,7 @@ static sl_ticket *longest(const sl_decode *d)
     return best;
 }
 
-/* Makes t hierarchical; ends t when the runner cannot. */
+/* Makes t hierarchical; ends t if the runner fails to. */
 static void spill(sl_decode *d, sl_ticket *t)
 {
     sl_err err = {0};
@@ -45,7 +45,7 @@ static void spill(sl_decode *d, sl_ticket *t)
            t->seq_pages);
 }
 
-/* Whether n row pages are free; spills requests of more than n pages when that frees enough. */
+/* Whether n row pages are free; to this end it spills requests of more than n pages, if that frees enough. */
 static bool room_for(sl_decode *d, int32_t n)
 {
     int64_t used = pages_used(d), longer = 0;

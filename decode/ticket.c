@@ -1,11 +1,11 @@
 /*
- * Tickets: how one ends, by failure, ABORT, deadline or loss of the router, its quarantine, and the mail that reaches
- * the tickets. How one begins is in landing.c. Engine thread. decode_impl.h describes the state machine.
+ * Tickets: how they end (failure, ABORT, deadline, loss of the router), their quarantine, and the dispatch of messages
+ * to them. landing.c has how they begin, decode_impl.h describes the state machine. Engine thread.
  *
- * From quarantine a ticket is freed by the first of: DRAINED, its COMMIT (the writer flushes before it sends COMMIT),
- * or the fence of its writer. A DRAINED that the router relays for an attempt which it ended because the writer failed
- * (ABORT with SL_ERR_PEER) is an assumption of the router, not a statement of the writer. It does not count while that
- * writer has a connection here; its connection is closed instead.
+ * A ticket in quarantine is freed by whichever comes first: DRAINED, its COMMIT (the writer flushes before it sends
+ * COMMIT), or the fence of its writer. When the router has ended an attempt because the writer failed (ABORT with
+ * SL_ERR_PEER), the DRAINED that it relays is its own assumption and not the word of the writer. That DRAINED does not
+ * count while the writer has a connection here; the connection is closed instead.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include "decode/decode_impl.h"
 
 static const uint64_t MS = 1000000;
-enum { PAGE = SL_PAGE_TOKENS, PEER_GRACE_MS = 100 /* for a DRAINED in flight */ };
+enum { PAGE = SL_PAGE_TOKENS, PEER_GRACE_MS = 100 /* a DRAINED in flight may still arrive */ };
 
 sl_ticket *sl_ticket_find(const sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt)
 {
@@ -68,7 +68,7 @@ static void close_sequence(sl_decode *d, sl_ticket *t)
     t->resident = false;
 }
 
-/* The one place that frees: no other thread uses the ticket or its pages any more. */
+/* The only function that frees a ticket: no other thread uses it or its pages any more. */
 static void ticket_free(sl_decode *d, sl_ticket *t)
 {
     SL_CHECK(!t->checks, "ticket %" PRIu64 " is being checked", t->number);
@@ -166,7 +166,7 @@ static bool is_connected(const sl_decode *d, sl_writer writer)
         if (sl_writer_eq(d->e.connected[i], writer))
             return true;
     }
-    return d->e.n_connected == MAX_WRITERS; /* the list is full: it may have been left out */
+    return d->e.n_connected == MAX_WRITERS; /* the list is full, so this writer may be missing in it */
 }
 
 static void end_quarantine(sl_decode *d, sl_ticket *t)
@@ -186,13 +186,13 @@ static void on_drained(sl_decode *d, const sl_wmsg *m)
         return;
     }
     if (t->state == TICKET_LANDING) {
-        t->drained = direct; /* read when ABORT or the deadline ends the ticket */
+        t->drained = direct; /* matters when ABORT or the deadline ends the ticket */
         return;
     }
     if (t->state != TICKET_QUARANTINE)
         return;
     if (!direct && t->abort_status == SL_ERR_PEER && is_connected(d, writer_of(t)))
-        return; /* an assumption of the router, see the top; the fence is due within PEER_GRACE_MS */
+        return; /* an assumption of the router, see above; the fence is due within PEER_GRACE_MS */
     end_quarantine(d, t);
 }
 
@@ -252,10 +252,10 @@ void sl_tickets_router_down(sl_decode *d, uint32_t router)
         if (t->router == router)
             sl_ticket_end(d, t, SL_ERR_PEER);
     }
+    /* The next tick fences their writers; the transport thread is already closing the connections. */
     for (sl_ticket *t = d->e.tickets; t; t = t->next) {
         if (t->router == router)
-            t->fence_ns =
-                now; /* the next tick fences; the transport thread closes their connections already */
+            t->fence_ns = now;
     }
 }
 

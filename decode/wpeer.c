@@ -1,11 +1,11 @@
 /*
- * Connections of prefill workers, which write into the arena ("writers"). Transport thread.
+ * The connections of prefill workers, which write into the arena ("writers"). Transport thread.
  *
- * The answer to PEER_HELLO is the address and the geometry of the arena with the memory key, or a refusal with its
- * reason; a writer has no key before that. To fence a writer, its connections are closed by force: after the last one
- * is closed, no put of that writer can reach the arena. A writer that may also write directly (worker/direct.h) loses
- * that right when its connection is closed. While such writes are in flight its sl_wpeer stays in the list without a
- * connection and counts as connected.
+ * The answer to PEER_HELLO is either the address and the geometry of the arena with the memory key, or a refusal with
+ * its reason. A writer has no key before that. To fence a writer, its connections are closed by force: after the last
+ * one is closed, no put of that writer can reach the arena. A writer that may also write directly (worker/direct.h)
+ * loses that right when its connection is closed. While such writes are in flight its sl_wpeer stays in the list
+ * without a connection and counts as connected.
  *
  * A writer without a connection cannot write either, but it may connect later to ship requests that have ended here.
  * Therefore the first PEER_HELLO after such a fence is refused, which makes the writer drop these requests.
@@ -96,12 +96,13 @@ static sl_status check_hello(sl_decode *d, const sl_msg_peer_hello *h, uint32_t 
     if (!*router)
         return sl_fail(err, SL_ERR_STALE, "the session with the router that introduces it has ended");
     if (lift_ban(d, (sl_writer){*router, h->worker_id}))
-        return sl_fail(err, SL_ERR_STALE, "requests that this writer still ships have ended here");
+        return sl_fail(err, SL_ERR_STALE, "requests that this writer is still shipping have ended here");
     sl_status st = sl_tp_rkey_pack(sl_worker_memory(d->worker), key, SL_TP_RKEY_MAX, key_len);
     return st == SL_OK ? SL_OK : sl_fail(err, st, "cannot pack the memory key");
 }
 
-/* Grants the right to write directly when the writer asks for it and it is possible; else it uses the transport. */
+/* Grants the right to write directly if the writer asks for it and it is possible; otherwise it uses the transport.
+ * Returns the length of the descriptor, 0: not granted. */
 static size_t offer_direct(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h, uint8_t *desc)
 {
     size_t n = 0;
@@ -239,7 +240,8 @@ void sl_wpeer_fence(sl_decode *d, sl_fence *f)
         tell(d, f, DM_FENCED);
         return;
     }
-    sl_log(SL_LOG_WARN, "decode", "writer_fenced", "worker_id=%u reason=\"did not drain\"", f->writer.id);
+    sl_log(SL_LOG_WARN, "decode", "writer_fenced", "worker_id=%u reason=\"it did not drain in time\"",
+           f->writer.id);
     for (sl_wpeer *w = d->t.peers; w; w = w->next) {
         if (sl_writer_eq(w->writer, f->writer) && w->ep)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);

@@ -1,12 +1,12 @@
 /*
- * The arena: one anonymous mapping, checked against what the machine has before it is touched, then populated
- * and (where allowed) locked, so that a process that has started never meets a missing page.
+ * The arena: one anonymous mapping. Its size is compared with the memory of the machine before the memory is used; then
+ * it is populated and, where this is allowed, locked, so that no page fault occurs after start.
  *
- * Shared: a memfd mapped MAP_SHARED; transparent huge pages then depend on the kernel's shmem_enabled.
+ * A shared arena is a memfd mapped with MAP_SHARED; transparent huge pages then depend on the kernel's shmem_enabled.
  *
- * Huge pages: explicit ones (MAP_HUGETLB) when enough are free, else transparent ones by advice. Binding
- * happens between mapping and populating, which is when pages get their node. It does not register the memory
- * with a device or a NIC; their owners do.
+ * Explicit huge pages (MAP_HUGETLB) are used when enough are free, else transparent ones are advised. The arena is
+ * bound after it is mapped and before it is populated, because populating decides the node of a page. The arena does
+ * not register its memory with a device or a NIC; the owners of those do.
  */
 #include "kvstore/arena.h"
 
@@ -36,12 +36,12 @@ typedef enum { PAGES_NORMAL, PAGES_THP, PAGES_HUGETLB } page_kind;
 struct sl_arena {
     sl_geometry geo;
     uint8_t *base;
-    uint64_t bytes;  /* what pages occupy */
+    uint64_t bytes;  /* of all pages */
     uint64_t mapped; /* rounded up to the page size in use */
     int32_t n_pages;
     page_kind kind;
-    int node; /* bound to, -1 */
-    int fd;   /* of a shared one, else -1 */
+    int node; /* to which it is bound, or -1 */
+    int fd;   /* the memfd of a shared arena, or -1 */
     bool locked;
     char text[200];
 };
@@ -72,7 +72,7 @@ static sl_status check_free(const sl_arena *a, int numa_node, sl_err *err)
                        numa_node, numa_available() < 0 ? 1 : numa_max_node() + 1);
     long long node_free = 0;
     long long size = numa_node_size64(numa_node, &node_free);
-    /* free of a node excludes the page cache, which the kernel drops for us; its size is the hard bound */
+    /* The free memory of a node excludes the page cache, which the kernel can drop; so its size is the bound. */
     if (size > 0 && a->mapped > (uint64_t)size)
         return sl_fail(
             err, SL_ERR_NO_MEMORY,
@@ -82,7 +82,7 @@ static sl_status check_free(const sl_arena *a, int numa_node, sl_err *err)
     return SL_OK;
 }
 
-/* Shared: a memfd of that size, with huge pages of its own when asked for. errno says why not. */
+/* Makes and maps the memfd of a shared arena; huge: with 2 MiB pages. NULL: errno has the reason. */
 static void *map_shared(sl_arena *a, uint64_t bytes, bool huge)
 {
     int fd = memfd_create("sluice-arena", MFD_CLOEXEC | (huge ? MFD_HUGETLB | (21u << MAP_HUGE_SHIFT) : 0));
@@ -125,7 +125,7 @@ static sl_status map_arena(sl_arena *a, const sl_arena_opts *o, sl_err *err)
                        "kvstore.huge_pages is on but %.0f MiB of 2 MiB huge pages are not free (%" PRIu64
                        " are); raise vm.nr_hugepages or set kvstore.huge_pages to auto",
                        mib(a->bytes), sl_sysmem_huge_free());
-    /* aligned by hand so that transparent huge pages can start at the first byte */
+    /* map() aligns the address, so that the first byte can lie in a transparent huge page */
     uint64_t bytes = round_up(a->bytes, 4096);
     a->base = map(a, bytes, false, o->shared);
     if (!a->base)
@@ -154,7 +154,7 @@ static sl_status bind_arena(sl_arena *a, int node, sl_err *err)
         a->node = node;
         return SL_OK;
     }
-    if (errno == EPERM || errno == ENOSYS) { /* containers often forbid it: slower, still right */
+    if (errno == EPERM || errno == ENOSYS) { /* containers often forbid it: memory is slower */
         sl_log(SL_LOG_WARN, "kvstore", "not_bound", "node=%d reason=\"%s\"", node, strerror(errno));
         return SL_OK;
     }

@@ -2,19 +2,22 @@
  * Page geometry and the arena: the host memory that holds every page of this process.
  *
  * A page is 64 tokens, all layers, all planes of the cache shape (kernels/cache.h): rows in every layer, index keys and
- * an algorithm's metadata in the layers that select. Layouts are strides, nothing more:
+ * an algorithm's metadata in the layers that select. Layouts differ only in
+ * strides:
  *
- *   page_first    page -> layer -> plane -> units                 a page is contiguous; a layer's slice is one write
- *   layer_first   layer -> plane -> page -> units                 a layer's rows of all pages are contiguous
- *   page_head     page -> plane -> unit -> layer                  a token's rows of all layers are contiguous
+ *   layout        order in memory, outermost first      contiguous
+ *   ------------  ------------------------------------  ----------------------------------------------------
+ *   page_first    page -> layer -> plane -> units       a page; one write ships the rows of a layer of a page
+ *   layer_first   layer -> plane -> page -> units       the rows of all pages of a layer
+ *   page_head     page -> plane -> unit -> layer        the rows of all layers of a token
  *
- * In every layout the units of the KV heads of one block of tokens lie one after the other.
+ * In every layout the units of the KV heads of one block of tokens are adjacent.
  *
- * The arena is allocated once: mmap, huge pages when there are any, bound to a NUMA node, locked; too little memory is
- * an error at start. A shared one is a memfd instead of anonymous memory: it has no name in the file system, so nothing
- * is left when the process is killed. The arena owns the memory, nothing else: who uses which page is the store's
- * business (kvstore/store.h). Threads: create and destroy on one thread; addresses are constant and may be used from
- * any.
+ * The arena is allocated once, by mmap: with huge pages if there are any, bound to a NUMA node, and locked. Too little
+ * memory is an error at start. A shared arena is a memfd instead of anonymous memory; it has no name in the file
+ * system, so nothing is left when the process is killed. The arena owns only the memory; the store decides who uses
+ * which page (kvstore/store.h). Threads: create and destroy on one thread; addresses are constant and may be used from
+ * any thread.
  */
 #ifndef SL_KVSTORE_ARENA_H
 #define SL_KVSTORE_ARENA_H
@@ -28,7 +31,7 @@
 typedef enum { SL_LAYOUT_PAGE_FIRST, SL_LAYOUT_LAYER_FIRST, SL_LAYOUT_PAGE_HEAD } sl_layout;
 
 typedef struct sl_geometry {
-    sl_key fingerprint; /* model and numeric convention: pages of another one never match */
+    sl_key fingerprint; /* of model and numeric convention: other pages never match */
     sl_layout layout;
     int32_t n_layers;
     sl_cache_shape shape;                         /* of a layer that has all planes */
@@ -44,7 +47,7 @@ typedef struct sl_geometry_opts {
     const bool *has_indexer; /* [n_layers]; NULL: no layer has one */
 } sl_geometry_opts;
 
-/* SL_ERR_INVALID names the field that cannot be. The shape is copied. */
+/* SL_ERR_INVALID names the field whose value is not possible. The shape is copied. */
 sl_status sl_geometry_make(const sl_geometry_opts *opts, sl_geometry *out, sl_err *err);
 static inline bool sl_geometry_has(const sl_geometry *g, int32_t layer, int32_t plane)
 {
@@ -52,8 +55,8 @@ static inline bool sl_geometry_has(const sl_geometry *g, int32_t layer, int32_t 
 }
 void sl_geometry_write(const sl_geometry *g, sl_wr *w);
 sl_status sl_geometry_read(const void *bytes, size_t n, sl_geometry *out, sl_err *err);
-/* SL_OK when pages may move between the two (layouts may differ); else SL_ERR_REFUSED naming the first plane or field
- * that differs and both values. */
+/* SL_OK: pages may be copied between the two; their layouts may differ. SL_ERR_REFUSED: the first plane or field that
+ * differs, with both values. */
 sl_status sl_geometry_compatible(const sl_geometry *mine, const sl_geometry *theirs, sl_err *err);
 
 /* The registry of layouts: by name (NULL: unknown), all names (ends with NULL), the name of one ("?": no layout). */
@@ -67,13 +70,14 @@ const char *const *sl_layout_names(void);
 const char *sl_layout_name(sl_layout l);
 
 /*
- * One plane of one layer in a (local or remote) arena of n_pages pages that begins at base; row_stride is from one
- * segment (of all its heads, kernels/cache.h) to the next. Base NULL when the layer does not have this plane.
+ * One plane of one layer in an arena, local or remote, of n_pages pages at address base. row_stride is the distance
+ * from one segment, with the units of all its heads, to the next one (kernels/cache.h). The result's base is NULL when
+ * the layer does not have this plane.
  */
 sl_host_plane sl_geometry_plane(const sl_geometry *g, uint8_t *base, int64_t n_pages, int32_t layer,
                                 int32_t plane);
 
-/* Bytes of one unit of rows; of the model's index keys in a page of one layer, 0 without. */
+/* Bytes of one unit of rows. Bytes of the model's index keys in a page of one layer; 0: the model has none. */
 static inline int64_t sl_geometry_row_bytes(const sl_geometry *g)
 {
     return sl_cache_unit_bytes(&g->shape.planes[SL_CACHE_ROWS]);
@@ -103,20 +107,20 @@ typedef struct sl_arena_opts {
 
 typedef struct sl_arena sl_arena;
 
-/* SL_ERR_NO_MEMORY says how much was asked, what the machine has free, and the key to change. */
+/* SL_ERR_NO_MEMORY names the requested size, the free memory of the machine, and the configuration key to change. */
 sl_status sl_arena_create(const sl_geometry *g, const sl_arena_opts *opts, sl_arena **out, sl_err *err);
 void sl_arena_destroy(sl_arena *a);
 const sl_geometry *sl_arena_geometry(const sl_arena *a);
 uint8_t *sl_arena_base(const sl_arena *a);
 uint64_t sl_arena_bytes(const sl_arena *a);
 int32_t sl_arena_pages(const sl_arena *a);
-/* The memfd of a shared arena, pages beginning at its first byte; -1: private. The arena's. */
+/* The memfd of a shared arena, whose first byte is that of page 0; -1: the arena is private. The arena closes it. */
 int sl_arena_fd(const sl_arena *a);
-/* "256.0 MiB, 4181 pages of 62.7 KiB, huge pages 2M, numa node 0, locked" — for the start log. */
+/* For the log at start: "256.0 MiB, 4181 pages of 62.7 KiB, page_first, huge pages 2M, numa node 0, locked". */
 const char *sl_arena_describe(const sl_arena *a);
 
 /* CRC32C of one layer of one page: the valid bytes of the first n_tokens tokens, plane by plane, in the order of
- * sl_unit_walk. The same in every layout. */
+ * sl_unit_walk. It does not depend on the layout. */
 uint32_t sl_arena_page_crc(const sl_arena *a, int32_t page, int32_t layer, int32_t n_tokens);
 
 #endif

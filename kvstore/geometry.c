@@ -1,8 +1,9 @@
 /*
  * Page geometry: where the planes of a cache shape lie in an arena, and the wire form that peers compare.
  *
- * Every layout gives the same bytes per page; only the place of a layer's planes differs, so planes of a remote arena
- * are computed with the same functions from its base address and page count. Nothing here knows what a row looks like.
+ * A page has the same number of bytes in every layout; only the places of the planes differ. The places in a remote
+ * arena are computed by the same functions, from its base address and its number of pages. The contents of a row do not
+ * matter here.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -38,7 +39,7 @@ const char *sl_layout_name(sl_layout l)
     return (unsigned)l < SL_COUNT(layouts) ? layouts[l].name : "?";
 }
 
-/* Layers below `layer` that have this plane. */
+/* The number of layers before `layer` that have this plane. */
 static int32_t layers_before(const sl_geometry *g, int32_t layer, int32_t plane)
 {
     int32_t n = 0;
@@ -75,7 +76,7 @@ static sl_status finish(sl_geometry *g, sl_err *err)
 sl_status sl_geometry_make(const sl_geometry_opts *o, sl_geometry *out, sl_err *err)
 {
     sl_geometry g;
-    memset(&g, 0, sizeof g); /* padding too: geometries are compared as bytes in tests */
+    memset(&g, 0, sizeof g); /* also the padding, because tests compare geometries byte by byte */
     g.fingerprint = o->fingerprint, g.layout = o->layout, g.n_layers = o->n_layers, g.shape = *o->shape;
     for (int32_t l = 0; l < o->n_layers && l < SL_GEOMETRY_MAX_LAYERS; l++)
         for (int32_t p = 0; p < g.shape.n_planes && p < SL_CACHE_PLANES; p++)
@@ -147,7 +148,7 @@ sl_status sl_geometry_read(const void *bytes, size_t n, sl_geometry *out, sl_err
     sl_rd r = sl_rd_init(bytes, n);
     uint8_t version = sl_rd_u8(&r);
     if (r.bad || version != GEOMETRY_VERSION)
-        return sl_fail(err, SL_ERR_CORRUPT, "geometry: version %u, this build knows %d", version,
+        return sl_fail(err, SL_ERR_CORRUPT, "geometry: version %u, this build reads version %d", version,
                        GEOMETRY_VERSION);
     sl_geometry g;
     memset(&g, 0, sizeof g);
@@ -204,7 +205,7 @@ static int64_t bytes_before(const sl_geometry *g, int32_t layer, int32_t plane)
     return bytes;
 }
 
-/* page_head: planes one after the other; in each, unit by unit, the layers that have it. */
+/* page_head: one plane after the other; in a plane, for each unit the layers that have this plane. */
 static sl_host_plane page_head_plane(const sl_geometry *g, uint8_t *base, int32_t layer, int32_t plane)
 {
     const sl_cache_plane *p = &g->shape.planes[plane];

@@ -1,4 +1,4 @@
-/* Tokens are hashed as little-endian int32, which is how every supported machine holds them. */
+/* Tokens are hashed as little-endian int32, the representation on every supported machine. */
 #include "kvstore/page_key.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "page keys hash native integers");

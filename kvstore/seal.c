@@ -1,4 +1,4 @@
-/* See seal.h. A flat table by page and layer; calloc leaves the part of unused pages untouched. */
+/* See seal.h. A flat table by page and layer, from calloc: the part of unused pages takes no memory. */
 #include "kvstore/seal.h"
 
 #include <stdlib.h>
@@ -68,7 +68,7 @@ const uint32_t *sl_seals_get(const sl_seals *s, int32_t page)
     return s->sealed[page] ? crc : NULL;
 }
 
-/* xorshift64: which layers a sample reads must differ from time to time, nothing more. */
+/* xorshift64. Samples only have to read different layers at different times. */
 static int32_t random_below(sl_seals *s, int32_t n)
 {
     s->random ^= s->random << 13;

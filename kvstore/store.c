@@ -1,14 +1,13 @@
 /*
- * A tree node is the page it describes: all node data are arrays indexed by page number, so the tree never
- * allocates. Children are found in one hash table (open addressing, backward-shift deletion) by their chained
- * key.
+ * The store. A tree node is identified by its page number: all data of nodes are arrays indexed by page number, so the
+ * tree allocates nothing. Children are found in one hash table (open addressing, backward-shift deletion) by their
+ * chained key.
  *
- * References: a lease pins the whole path from the root to its last published page, so a pinned node's
- * ancestors are pinned. Paths are unpinned from the end towards the root and put at the tail of the LRU list
- * one by one, hence in the list a child always comes before its parent, and the head is always a leaf:
- * eviction pops the head.
+ * A lease pins the whole path from the root to its last published page, so the ancestors of a pinned node are pinned. A
+ * path is unpinned from its end towards the root, and each of its nodes is appended to the LRU list. Therefore a child
+ * comes before its parent in that list, the head of the list is always a leaf, and eviction takes the head.
  *
- * What it does not do: move pages, look at bytes, wait.
+ * The store does not copy pages, read their bytes, or wait.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +47,7 @@ static void table_remove(sl_store *s, int32_t page)
         i = (i + 1) & s->mask;
     for (uint32_t j = (i + 1) & s->mask; s->table[j] != NONE; j = (j + 1) & s->mask) {
         uint32_t home = slot_of(s, s->nodes[s->table[j]].key);
-        if (((j - home) & s->mask) >= ((j - i) & s->mask)) { /* may move back to the hole */
+        if (((j - home) & s->mask) >= ((j - i) & s->mask)) { /* this entry may move to the free place */
             s->table[i] = s->table[j];
             i = j;
         }
@@ -154,7 +153,7 @@ static void unpin(sl_store *s, int32_t page, bool keep)
 sl_status sl_store_create(const sl_store_opts *opts, sl_store **out, sl_err *err)
 {
     if (opts->n_pages < 1 || opts->n_pages > (1 << 29))
-        return sl_fail(err, SL_ERR_INVALID, "store of %d pages", opts->n_pages);
+        return sl_fail(err, SL_ERR_INVALID, "a store of %d pages is not possible", opts->n_pages);
     sl_store *s = calloc(1, sizeof *s);
     if (!s)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
@@ -174,7 +173,7 @@ sl_status sl_store_create(const sl_store_opts *opts, sl_store **out, sl_err *err
     s->table = malloc(slots * sizeof *s->table);
     if (!s->nodes || !s->tokens || !s->free_pages || !s->table) {
         sl_store_destroy(s);
-        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for %d pages' bookkeeping", opts->n_pages);
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for the tables of %d pages", opts->n_pages);
     }
     memset(s->table, 0xff, slots * sizeof *s->table);
     for (int32_t p = opts->n_pages - 1; p >= 0; p--) /* low numbers are taken first */
@@ -319,8 +318,8 @@ sl_status sl_lease_grow(sl_lease *l, int32_t n)
     return SL_OK;
 }
 
-/* Adds page i of the lease to the tree, or finds the node it duplicates; either is pinned and joins the path.
- */
+/* Adds the next page of the lease to the tree, or finds the node of which it is a duplicate. That node is pinned and
+ * becomes the next of the lease's path. */
 static void publish_one(sl_lease *l, const int32_t *tokens)
 {
     sl_store *s = l->store;
@@ -359,12 +358,12 @@ void sl_lease_publish(sl_lease *l, const int32_t *tokens, int32_t n_tokens)
     while (l->n_path < full) {
         int32_t last = l->n_path ? l->path[l->n_path - 1] : NONE;
         if (last != NONE && s->nodes[last].state == PAGE_DETACHED)
-            return; /* its beginning was flushed: nothing to hang it on */
+            return; /* the pages before it have left the tree, so it cannot be added */
         publish_one(l, tokens);
     }
 }
 
-/* Which tree pages are `top` or continue it, each path walked once. */
+/* For each tree page: whether it is `top` or a continuation of it. Each path is walked once. */
 enum { UNKNOWN, INSIDE, OUTSIDE };
 
 static void mark_subtree(const sl_store *s, int32_t top, uint8_t *mark)
@@ -382,7 +381,7 @@ static void mark_subtree(const sl_store *s, int32_t top, uint8_t *mark)
     }
 }
 
-/* Takes a page out of the tree that has no children there, pinned or not. */
+/* Takes a page without children out of the tree, whether it is pinned or not. */
 static void forget(sl_store *s, int32_t page)
 {
     sl_node *n = &s->nodes[page];
@@ -403,7 +402,7 @@ int32_t sl_lease_drop(sl_lease *l, int32_t i)
     if (i >= l->n_path || s->nodes[l->path[i]].state != PAGE_TREE)
         return 0;
     uint8_t *mark = calloc((size_t)s->n_pages, 1);
-    if (!mark) { /* rather too much than a wrong page */
+    if (!mark) { /* out of memory: drop all pages, so that the damaged one is among them */
         int32_t all = s->n_pages - s->n_free;
         sl_store_flush(s);
         return all;

@@ -1,23 +1,23 @@
 /*
  * Store: who uses which page of an arena. Page allocator, prefix tree, leases, eviction.
  *
- * A page is free, private to one lease, or in the prefix tree. The tree has one node per page; children are
- * found by chained page key, and the tokens are compared too, so a hash collision cannot hand out another
- * prompt's rows. The chain of keys starts from the request's seed, and first pages keep theirs: leases of different
- * seeds never share a page, whatever their tokens. A lease is one request's hold on a run of pages: the first are shared with the tree and
- * pinned, the rest are private until they are published. Pinned pages are never evicted; unpinned ones are,
- * least recently used leaves first, when pages are needed.
+ * A page is free, private to one lease, or in the prefix tree. The tree has one node for each page. Children are found
+ * by their chained page key, and the tokens are compared as well, so a hash collision cannot give a request the rows of
+ * another prompt. The chain of keys starts from the seed of the request, and a first page keeps its seed: leases of
+ * different seeds never share a page, whatever their tokens. A lease is the right of one request to a sequence of
+ * pages: the first ones are shared with the tree and pinned, the others are private until they are published. Pinned
+ * pages are never evicted. When pages are needed, unpinned leaves are evicted, the least recently used first.
  *
- *     sl_store_lease(s, seed, tokens, n, &l)  matches the longest cached prefix, allocates the rest; all or nothing
+ *     sl_store_lease(s, seed, tokens, n, &l)  pins the longest cached prefix and allocates the other pages, or nothing
  *     sl_lease_grow(l, 1)                     one more private page
- *     sl_lease_publish(l, tokens, n)          pages that are full now enter the tree (their content must be complete)
- *     sl_lease_release(l, true)               everything is given back; published pages stay cached
+ *     sl_lease_publish(l, tokens, n)          pages that are full now enter the tree (their contents must be complete)
+ *     sl_lease_release(l, true)               the request needs no page any more; published pages stay cached
  *
- * At least the last token of a prompt is always computed, so at most (n - 1) / 64 pages match. A page whose
- * key is already in the tree stays private to its lease (a duplicate); it is freed on release.
+ * At least the last token of a prompt is always computed, so at most (n - 1) / 64 pages match. A page whose key is
+ * already in the tree, a duplicate, stays private to its lease and is freed on release.
  *
- * The store knows page numbers, never bytes: that a published page holds the right rows is the publisher's
- * duty; kvstore/seal.h keeps checksums of them. Threads: one owner thread. Lifetime: leases are released before the store is destroyed.
+ * The store knows page numbers, not bytes. Who publishes a page guarantees that its rows are right; kvstore/seal.h
+ * keeps checksums of them. Threads: one owner thread. Lifetime: all leases are released before the store is destroyed.
  */
 #ifndef SL_KVSTORE_STORE_H
 #define SL_KVSTORE_STORE_H
@@ -29,8 +29,8 @@ typedef struct sl_lease sl_lease;
 
 typedef enum { SL_STORE_STORED, SL_STORE_REMOVED, SL_STORE_CLEARED } sl_store_event;
 
-/* A change of the tree. parent is zero for first pages. tokens: the 64 of a stored page, borrowed for the
- * call, NULL for the other events. Must not call the store. */
+/* Called for a change of the tree. parent: the key of the page before; zero for a first page. tokens: the 64 tokens of
+ * a stored page, valid during the call; NULL for the other events. It must not call the store. */
 typedef void sl_store_event_fn(void *ctx, sl_store_event ev, sl_key parent, sl_key key,
                                const int32_t *tokens);
 
@@ -42,8 +42,10 @@ typedef struct sl_store_opts {
 } sl_store_opts;
 
 typedef struct sl_store_stats {
-    int32_t total, free, cached,
-        held; /* cached: in the tree, unpinned; held: pinned or private. They add up to total */
+    int32_t total; /* free + cached + held */
+    int32_t free;
+    int32_t cached; /* in the tree and unpinned */
+    int32_t held;   /* pinned or private */
     int32_t leases;
     uint64_t evictions, query_tokens, hit_tokens; /* cumulative */
 } sl_store_stats;
@@ -52,45 +54,45 @@ sl_status sl_store_create(const sl_store_opts *opts, sl_store **out, sl_err *err
 void sl_store_destroy(sl_store *s);
 void sl_store_stats_get(const sl_store *s, sl_store_stats *out);
 
-/* Pages that could be allocated now: free and cached. */
+/* The number of pages that can be allocated now: free and cached ones. */
 int32_t sl_store_available(const sl_store *s);
-/* Pages that a lease of this seed and these tokens would share with the tree. Changes nothing. */
+/* The number of pages that a lease of this seed and these tokens would share with the tree. Changes nothing. */
 int32_t sl_store_match(const sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_tokens);
 
 /*
- * A lease with room for n_tokens (ceil(n_tokens / 64) pages): the longest cached prefix pinned, the rest
- * allocated. SL_ERR_EXHAUSTED when they are not available (nothing changed), SL_ERR_NO_MEMORY.
+ * A lease of the pages for n_tokens, ceil(n_tokens / 64): those of the longest cached prefix are pinned, the others are
+ * allocated. SL_ERR_EXHAUSTED: there are not enough pages, nothing has changed. SL_ERR_NO_MEMORY.
  */
 sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_tokens, sl_lease **out);
 /* Adds n private pages at the end, all or nothing. SL_ERR_EXHAUSTED, SL_ERR_NO_MEMORY. */
 sl_status sl_lease_grow(sl_lease *l, int32_t n);
 /*
- * The rows of tokens[0..n_tokens) are complete: publishes the full pages that are not yet. tokens must agree
- * with what was published or matched before (only pages from there on are read).
+ * The rows of tokens[0..n_tokens) are complete: publishes those of their full pages that are not published yet. The
+ * tokens of pages that were matched or published before must be the same as then; they are not read.
  */
 void sl_lease_publish(sl_lease *l, const int32_t *tokens, int32_t n_tokens);
 /*
- * Ends the lease. Published pages stay cached (keep) or leave the tree unless another lease pins them or
- * other pages continue them (!keep). NULL is allowed.
+ * Ends the lease; NULL is allowed. keep: published pages stay cached. Otherwise they leave the tree, except those that
+ * another lease pins or that other pages continue.
  */
 void sl_lease_release(sl_lease *l, bool keep);
 
 /*
- * The contents of page i of the lease are wrong: its page of the tree, and every page that continues it, are forgotten
- * (SL_STORE_REMOVED for each, continuations first). Unpinned ones are free; pinned ones stay with their leases, are not
- * matched any more, and are freed with them. Returns the number of pages that left the tree; 0 when page i is not
- * published.
+ * The contents of page i of the lease are wrong: removes its page, and every page that continues it, from the tree
+ * (SL_STORE_REMOVED for each, continuations first). Unpinned pages become free; pinned ones stay with their leases, are
+ * not matched any more, and are freed with them. Returns the number of pages that have left the tree; 0 when page i is
+ * not published.
  */
 int32_t sl_lease_drop(sl_lease *l, int32_t i);
 
 /* Page numbers in order; valid until the next grow. */
 const int32_t *sl_lease_pages(const sl_lease *l);
 int32_t sl_lease_n_pages(const sl_lease *l);
-/* Pages that were shared from the tree when the lease was made. */
+/* The number of pages that were shared with the tree when the lease was made. */
 int32_t sl_lease_matched(const sl_lease *l);
 
-/* Forgets everything cached. Pinned pages stay with their leases but are not matched any more and are freed
- * with them. */
+/* Removes all pages from the tree. Pinned pages stay with their leases, are not matched any more, and are freed with
+ * them. */
 void sl_store_flush(sl_store *s);
 /* Reports every page of the tree as SL_STORE_STORED, parents first. SL_ERR_NO_MEMORY: nothing was reported. */
 sl_status sl_store_walk(const sl_store *s, sl_store_event_fn *fn, void *ctx);

@@ -1,14 +1,14 @@
 /*
- * Walks over the whole store: the dump for a new router, and the checker that rebuilds every count from
- * scratch and compares it with what the operations kept.
+ * Walks over the whole store: the list of all pages for a new router, and the check that computes every count anew and
+ * compares it with the one that the operations have kept.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "kvstore/store_impl.h"
 
-/* Depth of every tree page (-1 for others), filled in path by path so that each page is visited a constant
- * number of times. */
+/* The depth of every tree page, -1 for others. Computed path by path, so that each page is visited a constant number of
+ * times. */
 static void depths(const sl_store *s, int32_t *depth)
 {
     for (int32_t p = 0; p < s->n_pages; p++)

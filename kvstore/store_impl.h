@@ -21,7 +21,7 @@ typedef struct sl_node {
     sl_key key;
     sl_key seed;        /* of its chain of keys */
     int32_t parent;     /* page or NONE */
-    int32_t children;   /* in the tree */
+    int32_t children;   /* their number in the tree */
     int32_t refs;       /* leases that pin it */
     int32_t prev, next; /* LRU, unpinned tree nodes only */
     uint8_t state;
@@ -33,13 +33,13 @@ struct sl_store {
     void *event_ctx;
     int32_t n_pages;
     sl_node *nodes;          /* [n_pages] */
-    int32_t (*tokens)[PAGE]; /* [n_pages] of tree pages */
+    int32_t (*tokens)[PAGE]; /* [n_pages]; valid for tree pages */
     int32_t *free_pages;     /* stack */
     int32_t n_free;
     int32_t *table; /* [mask + 1] page or NONE */
     uint32_t mask;
     int32_t lru_head, lru_tail, n_cached;
-    sl_lease *leases; /* all open ones */
+    sl_lease *leases; /* all that are not released */
     int32_t n_leases;
     uint64_t evictions, query_tokens, hit_tokens;
 };
@@ -48,13 +48,13 @@ struct sl_lease {
     sl_store *store;
     sl_key seed;
     sl_lease *prev, *next;
-    int32_t *pages; /* [n_pages], cap */
-    int32_t
-        *path; /* [n_path] node of each page from the first on: the page itself, or the one it duplicates */
+    int32_t *pages; /* [n_pages], room for cap */
+    int32_t *
+        path; /* [n_path] tree node of each published page: that page, or the one of which it is a duplicate */
     int32_t n_pages, n_path, n_matched, cap;
 };
 
-/* The tree node with this key, seed, parent and tokens; NONE. */
+/* The tree node with this key, seed, parent and tokens, or NONE. */
 int32_t sl_store_find(const sl_store *s, sl_key key, sl_key seed, int32_t parent, const int32_t *tokens);
 /* Key of a tree page's parent; zero for first pages. */
 sl_key sl_store_parent_key(const sl_store *s, int32_t page);

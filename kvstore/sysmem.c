@@ -1,12 +1,11 @@
-/* Small readers of /proc/meminfo and of the memory controller (cgroup v2, then v1, at the root a container
- * sees). */
+/* Reads /proc/meminfo and the memory controller: cgroup v2, else v1, at the root that a container sees. */
 #include "kvstore/sysmem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* First unsigned number of a one-number file; UINT64_MAX when absent or "max". */
+/* The number in a file with one number; UINT64_MAX: there is no such file, or it says "max". */
 static uint64_t number_in(const char *path)
 {
     FILE *f = fopen(path, "re");
@@ -61,7 +60,7 @@ static uint64_t stat_bytes(const char *path, const char *key)
     return v;
 }
 
-/* The page cache counts as used but is given back under pressure. */
+/* The page cache counts as used, but the kernel drops it when memory is needed; so it is added. */
 static uint64_t cgroup_left(void)
 {
     uint64_t v2 = left(number_in("/sys/fs/cgroup/memory.max"), number_in("/sys/fs/cgroup/memory.current"));

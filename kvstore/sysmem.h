@@ -1,6 +1,6 @@
 /*
- * What the machine has: memory this process may still use, free huge pages. Reads /proc and the cgroup; pure
- * queries.
+ * The memory of the machine: how much this process may still use, and free huge pages. Reads /proc and the cgroup;
+ * changes nothing. Any thread.
  */
 #ifndef SL_KVSTORE_SYSMEM_H
 #define SL_KVSTORE_SYSMEM_H

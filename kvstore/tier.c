@@ -1,4 +1,4 @@
-/* The storage tiers of this build. A new one is a row in both tables and a declaration in tier.h. */
+/* The storage tiers of this build. A new one needs a row in both tables and a declaration in tier.h. */
 #include "kvstore/tier.h"
 
 #include <string.h>

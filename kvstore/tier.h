@@ -1,22 +1,25 @@
 /*
- * Storage tier seam: where pages may live beyond the host store (disk, remote stores). Pages are opaque
- * blocks of one fixed size, named by their page key, so a tier never knows models or layouts.
+ * Storage tier seam: where pages can be stored outside of the host store (disk, remote stores). Pages are opaque blocks
+ * of one fixed size, identified by their page key, so a tier knows neither models nor layouts.
  *
- * Everything is asynchronous: a call takes a request over and returns; its `done` runs inside sl_tier_poll()
- * on the owner thread, never inside the call. Requests of one tier complete in the order they were made.
- * Buffers and key arrays stay untouched by the caller until then.
+ * Everything is asynchronous: a call accepts a request and returns; its `done` runs inside sl_tier_poll() on the owner
+ * thread, never inside the call. Requests of one tier complete in the order in which they were made. Until then the
+ * caller does not change the buffers and the arrays of keys.
  *
- * Promises that every implementation keeps (tests/unit/kvstore/test_tier.c runs against all of them):
- *   - exists answers how many keys from the first on are there, and protects those from eviction until the
- * lease ends, so that a following get finds them. A lease that has ended is a miss, not an error.
- *   - get delivers a prefix: the first page that is missing, short or damaged ends it. A page that is counted
- * is exactly what was set. Buffers beyond the count have undefined contents.
- *   - set of a key that is there changes nothing (keys name content). When there is no room, unleased pages
- * go, least recently used first; what still does not fit is not stored, which is not an error.
- *   - destroy completes what is pending with SL_ERR_CANCELLED first.
+ * What every implementation guarantees (tests/unit/kvstore/test_tier.c runs against all of them):
  *
- * A tier belongs to one thread. Implementations: "memory" (kvstore/tier_memory.c), the template and the test
- * double.
+ *   exists    answers how many keys, from the first on, are stored, and protects their pages from eviction until the
+ *             lease ends, so that a following get finds them. After the end of the lease a page may be missing, which
+ *             is no error
+ *   get       delivers a prefix, which ends before the first page that is missing, short or damaged. A page that is
+ *             counted has exactly the bytes that were set. Buffers after the count have undefined contents
+ *   set       changes nothing for a key that is stored already, since equal keys mean equal contents. When there is no
+ *             room, pages without a lease are evicted, the least recently used first; a page for which there is still
+ *             no room is not stored, which is no error
+ *   destroy   first completes pending requests with SL_ERR_CANCELLED
+ *
+ * A tier belongs to one thread. Implementations: "memory" (kvstore/tier_memory.c), which is the example for others and
+ * the test double.
  */
 #ifndef SL_KVSTORE_TIER_H
 #define SL_KVSTORE_TIER_H
@@ -25,18 +28,18 @@
 
 typedef struct sl_tier_ops sl_tier_ops;
 
-/* Public prefix of every implementation's object. */
+/* The first member of every implementation's object. */
 typedef struct sl_tier {
     const sl_tier_ops *ops;
 } sl_tier;
 
 typedef struct sl_tier_opts {
     size_t page_bytes;
-    uint64_t capacity_bytes; /* at most this much is kept */
+    uint64_t capacity_bytes; /* upper bound of the pages that are stored */
 } sl_tier_opts;
 
-/* n: exists - leading keys that are there; get - leading pages that arrived; set, remove - pages stored,
- * removed. */
+/* n: for exists the number of leading keys that are stored; for get that of leading pages that arrived; for set and
+ * remove that of pages stored or removed. */
 typedef void sl_tier_done_fn(void *cookie, sl_status st, int32_t n);
 
 typedef struct sl_tier_stats {
@@ -60,7 +63,7 @@ struct sl_tier_ops {
     void (*release)(sl_tier *t, const sl_key *keys, int32_t n);
     int (*poll)(sl_tier *t);
     void (*stats)(const sl_tier *t, sl_tier_stats *out);
-    /* For tests: the stored bytes of this page change. False: no such page. */
+    /* For tests: changes the stored bytes of this page. False: there is no such page. */
     bool (*damage)(sl_tier *t, sl_key key);
 };
 
@@ -90,20 +93,20 @@ static inline sl_status sl_tier_batch_set(sl_tier *t, const sl_key *keys, int32_
     return t->ops->set(t, keys, n, pages, done, cookie);
 }
 
-/* Leased pages too: whoever removes them knows that they are wrong. */
+/* Removes also leased pages, because the caller knows that they are wrong. */
 static inline sl_status sl_tier_remove(sl_tier *t, const sl_key *keys, int32_t n, sl_tier_done_fn *done,
                                        void *cookie)
 {
     return t->ops->remove(t, keys, n, done, cookie);
 }
 
-/* Ends the leases of these keys now; at once. */
+/* Ends the leases of these keys, before it returns. */
 static inline void sl_tier_release(sl_tier *t, const sl_key *keys, int32_t n)
 {
     t->ops->release(t, keys, n);
 }
 
-/* Runs what is complete; returns how many requests that were. */
+/* Calls `done` of the requests that are complete; returns their number. */
 static inline int sl_tier_poll(sl_tier *t)
 {
     return t->ops->poll(t);
@@ -114,7 +117,7 @@ static inline void sl_tier_get_stats(const sl_tier *t, sl_tier_stats *out)
     t->ops->stats(t, out);
 }
 
-/* NULL is fine. */
+/* NULL is allowed. */
 static inline void sl_tier_destroy(sl_tier *t)
 {
     if (t)

@@ -1,9 +1,9 @@
 /*
- * The memory tier: pages in malloc'ed blocks with their checksums, a hash table, one LRU list. It shows what
- * an implementation has to do, and stands in for a slow one in tests: requests wait in a queue until poll.
+ * The memory tier: pages in malloc'ed blocks with their checksums, a hash table, one LRU list. It is an example of what
+ * an implementation does, and in tests it represents a slow one: requests wait in a queue until poll is called.
  *
- * Leases are end times on the pages; several leases on one page keep the latest end. What it does not do:
- * persist, share.
+ * A lease is an end time that is kept with the page; of several leases of one page the latest end counts. Pages do not
+ * survive the process and are not shared with others.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ typedef struct entry {
     struct entry *prev, *next; /* LRU: head is the oldest */
     sl_key key;
     uint32_t crc;
-    uint64_t lease_end_ns, batch; /* batch: the last set that named it */
+    uint64_t lease_end_ns, batch; /* batch: the number of the last set with this key */
     uint8_t bytes[];
 } entry;
 
@@ -198,7 +198,7 @@ static bool make_room(memory_tier *t)
     entry *e = t->oldest;
     if ((t->st.pages + 1) * t->o.page_bytes <= t->o.capacity_bytes)
         return true;
-    while (e && (e->lease_end_ns > now || e->batch == t->batch)) /* a batch does not evict itself */
+    while (e && (e->lease_end_ns > now || e->batch == t->batch)) /* a set does not evict its own pages */
         e = e->next;
     if (!e)
         return false;
@@ -220,7 +220,7 @@ static int32_t do_set(memory_tier *t, const request *r)
         }
         entry *e = make_room(t) ? malloc(sizeof *e + t->o.page_bytes) : NULL;
         if (!e)
-            break; /* a prefix with a hole is worth nothing */
+            break; /* pages after a missing one could never be used */
         *e = (entry){
             .key = r->keys[i], .batch = t->batch, .crc = sl_crc32c(0, r->const_pages[i], t->o.page_bytes)};
         memcpy(e->bytes, r->const_pages[i], t->o.page_bytes);
@@ -252,7 +252,7 @@ static int m_poll(sl_tier *base)
     static int32_t (*const run[])(memory_tier *, const request *) = {do_exists, do_get, do_set, do_remove};
     request *todo = t->head;
     int n = 0;
-    t->head = t->tail = NULL; /* what callbacks add waits for the next poll */
+    t->head = t->tail = NULL; /* requests that callbacks add wait for the next poll */
     while (todo) {
         request *r = todo;
         todo = r->next;

@@ -1,14 +1,14 @@
 /*
- * Chat: OpenAI-style messages to the prompt text a model family was trained on, and its answer back to
- * reasoning, content and tool calls, whole or while it streams.
+ * Chat: renders OpenAI-style messages as the prompt text that a model family was trained on, and parses the model's
+ * answer into reasoning, content and tool calls, either the whole answer or while it streams.
  *
- * Formats: `dsv32` (DeepSeek-V3.2: DSML tool calls, thinking), `glm` (GLM-5, 4.7), `glm45` (GLM-4.5, 4.6),
- * `plain` ("role: content" lines, for base models and tests). The text of special tokens is part of the
- * prompt text; encode it without SL_TOK_ADD_SPECIAL, and what the client wrote as plain ranges. It does not tokenize, and it does not check that
- * arguments fit a tool's schema.
+ * Formats: `dsv32` (DeepSeek-V3.2: DSML tool calls, thinking), `glm` (GLM-5, 4.7), `glm45` (GLM-4.5, 4.6), `plain`
+ * ("role: content" lines, for base models and tests). The prompt text contains the text of special tokens, so it is
+ * encoded without SL_TOK_ADD_SPECIAL, and with the text of the client as plain ranges. This file does not tokenize, and
+ * it does not check arguments against the schema of a tool.
  *
- * Ownership: inputs are borrowed, texts returned are malloc'ed and freed by the caller. Threads: functions
- * are re-entrant, a parser object belongs to one thread.
+ * Ownership: inputs are borrowed; returned texts are malloc'ed and freed by the caller. Threads: functions are
+ * re-entrant; a parser belongs to one thread at a time.
  */
 #ifndef SL_MODEL_CHAT_H
 #define SL_MODEL_CHAT_H
@@ -23,30 +23,31 @@ typedef enum { SL_CHAT_PLAIN, SL_CHAT_DSV32, SL_CHAT_GLM, SL_CHAT_GLM45 } sl_cha
 sl_status sl_chat_format_parse(const char *name, sl_chat_format *out); /* "plain", "dsv32", "glm", "glm45" */
 const char *sl_chat_format_name(sl_chat_format f);
 const char *const *sl_chat_format_names(void); /* all, ends with NULL */
-/* Format for a config.json model_type ("deepseek_v32" -> dsv32, "glm_moe_dsa" -> glm, others plain). */
+/* The format of a model_type of config.json: "deepseek_v32" -> dsv32, "glm_moe_dsa" -> glm, any other -> plain. */
 sl_chat_format sl_chat_format_for(const char *model_type);
 
 typedef struct sl_chat_request {
-    const json_t
-        *messages; /* array, at least one; content is a string, null or an array of {type:"text",text} */
+    /* Array of at least one message; content is a string, null or an array of {type:"text",text}. */
+    const json_t *messages;
     const json_t *tools;           /* array of {type:"function",function:{…}}, or NULL */
     const json_t *tool_choice;     /* "auto", "none", "required", {type,function:{name}}, or NULL */
     const json_t *response_format; /* {type:"text"|"json_object"|"json_schema",…}, or NULL */
-    bool thinking;                 /* ask for reasoning before the answer */
-    bool keep_reasoning; /* keep the reasoning of turns before the last user message (default: dropped) */
+    bool thinking;                 /* the model is to reason before it answers */
+    bool keep_reasoning;           /* also render the reasoning of turns before the last user message */
 } sl_chat_request;
 
 /* A rendered prompt. */
 typedef struct sl_chat_prompt {
     char *text; /* malloc'ed, NUL-terminated, len bytes */
     size_t len;
-    sl_tok_range *client; /* what comes from the request, not from the template: n_client ranges, in order */
+    sl_tok_range
+        *client; /* the n_client ranges that come from the request and not from the format, in order */
     size_t n_client;
 } sl_chat_prompt;
 
-/* Renders the prompt, ready for the model to answer. *out is set on success only. err names the message index and field.
- * A tool_choice of "none" leaves the tools out; "required" or a name adds an instruction only (decoding is not
- * constrained). */
+/* Renders the prompt up to the point where the model's answer begins. *out is set on success only. err names the index
+ * of the message and the field. A tool_choice of "none" leaves the tools out; "required" or the name of a function only
+ * adds an instruction to the prompt: decoding is not constrained. */
 sl_status sl_chat_render(sl_chat_format f, const sl_chat_request *req, sl_chat_prompt *out, sl_err *err);
 void sl_chat_prompt_free(sl_chat_prompt *p);
 
@@ -74,23 +75,26 @@ typedef void sl_chat_sink(void *user, const sl_chat_event *ev);
 
 typedef struct sl_chat_parser sl_chat_parser;
 
-/* thinking: as the prompt was rendered. tools: the request's (decides argument types for glm) or NULL when
- * tool-call text is to be left in the content; shared, never changed. */
+/* thinking: as in the request that was rendered. tools: those of the request; for glm their schemas decide the types of
+ * arguments. NULL: the text of tool calls stays in the content. Shared with the caller and never changed. */
 sl_status sl_chat_parser_create(sl_chat_format f, bool thinking, const json_t *tools, sl_chat_parser **out);
 void sl_chat_parser_destroy(sl_chat_parser *p);
-/* Feeds generated text (any split, even inside a character); calls sink for everything that is certain. Text
- * of a broken tool call becomes content, never lost. Errors: SL_ERR_NO_MEMORY. */
+/* Feeds generated text, which may be cut anywhere, even inside a character; calls sink for everything whose meaning is
+ * certain. Text of a malformed tool call becomes content; it is not lost. Errors: SL_ERR_NO_MEMORY. */
 sl_status sl_chat_parser_feed(sl_chat_parser *p, const char *text, size_t len, sl_chat_sink *sink,
                               void *user);
-/* End of the answer: what was held back comes out; an open tool call is completed so that its JSON is whole.
- */
+/* End of the answer: emits the text that was held back, and closes an open tool call so that its JSON is complete. */
 sl_status sl_chat_parser_finish(sl_chat_parser *p, sl_chat_sink *sink, void *user);
-/* Tool calls begun so far (finish_reason "tool_calls" when > 0). */
+/* The number of tool calls that have begun; when it is not 0 the finish_reason is "tool_calls". */
 int sl_chat_parser_tool_calls(const sl_chat_parser *p);
 
-/* The whole answer at once, as an OpenAI assistant message: {"role":"assistant","content":string|null,
- * "reasoning_content":string (if any),"tool_calls":[{"type":"function","function":{"name","arguments"}}] (if
- * any)}. New reference. */
+/* Parses a whole answer into an OpenAI assistant message, a new reference:
+ *
+ *     {"role": "assistant", "content": string or null,
+ *      "reasoning_content": string,                                                   if there is reasoning
+ *      "tool_calls": [{"type": "function", "function": {"name", "arguments"}}]}       if there are calls
+ *
+ * SL_ERR_INVALID: the text is not valid UTF-8. SL_ERR_NO_MEMORY. */
 sl_status sl_chat_parse(sl_chat_format f, bool thinking, const json_t *tools, const char *text, size_t len,
                         json_t **out);
 

@@ -1,8 +1,10 @@
 /*
- * DeepSeek-V3.2 prompts. The format has no template file; its rules are: a user or developer turn opens the
- * assistant's turn at once, with <think> where the model should reason (the last such turn, and tool results
- * after it) and </think> where it should not; reasoning is rendered only after the last user turn; developer
- * turns before it are left out while thinking.
+ * DeepSeek-V3.2 prompts. The model has no template file; the rules of its published encoder are:
+ *
+ *   - A user or developer turn is followed at once by the beginning of the assistant's turn: <think> when the model is
+ *     to reason there, which is after the last user turn and after the tool results that follow it; </think> elsewhere.
+ *   - Reasoning is rendered only after the last user turn.
+ *   - While thinking, developer turns before the last user turn are left out.
  */
 #include <string.h>
 
@@ -64,7 +66,7 @@ static void add_schema(ct_render *r, const json_t *schema)
     ct_client_json(r, schema);
 }
 
-/* Tools and format that a message carries itself, or that the request gives it. */
+/* Tools and response format: the message's own, else those of the request if with_request. */
 static void add_extras(ct_render *r, const json_t *msg, bool with_request)
 {
     const json_t *tools = json_object_get(msg, "tools"), *schema = json_object_get(msg, "response_format");
@@ -168,7 +170,8 @@ static sl_status add_result(ct_render *r, size_t i)
         caller--;
     size_t order = i - caller, calls = json_array_size(ct_tool_calls(r->msgs[caller]));
     if (!is(r->msgs[caller], "assistant") || order > calls)
-        return ct_fail(r, i, "role", "a tool result without its tool call in the assistant message before");
+        return ct_fail(r, i, "role",
+                       "a tool result without its tool call in the assistant message before it");
     if (order == 1)
         ct_str(&r->out, "\n\n<function_results>");
     ct_str(&r->out, "\n<result>");
@@ -217,7 +220,7 @@ static void drop_developers(ct_render *r)
     r->n = n;
 }
 
-/* The prompt must end where the model speaks. */
+/* The prompt must end where the model's answer begins. */
 static sl_status check_end(const ct_render *r)
 {
     size_t last = r->n - 1, calls = 0, results = 0;

@@ -1,9 +1,9 @@
 /*
  * GLM prompts: role markers, no end-of-turn token, tool calls as <arg_key>/<arg_value> pairs.
  *
- * Two spellings: GLM-5 (and 4.7) writes everything without line breaks and opens the answer with <think> or
- * </think>; GLM-4.5 and 4.6 ("spaced") put line breaks around the parts and turn thinking off with "/nothink"
- * in the user's turn.
+ * There are two variants. GLM-5 and 4.7 write everything without line breaks and begin the answer with <think> or
+ * </think>. GLM-4.5 and 4.6 ("spaced") put line breaks around the parts and turn thinking off by "/nothink" at the end
+ * of the user's turn.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static void add_tools(glm *g, const json_t *tools)
     ct_choice(g->r);
 }
 
-/* Appends text without the white space around it, with `before` in front unless nothing is left. */
+/* Appends text without the white space at both ends, after `before`; nothing at all if the text is only white space. */
 static void add_stripped(ct_render *r, const char *before, const char *text, size_t len)
 {
     static const char space[] = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
@@ -124,7 +124,8 @@ typedef struct answer {
     size_t n_reasoning, n_content;
 } answer;
 
-/* Content that still holds its <think>…</think> is taken apart. */
+/* Reasoning and content of an assistant message. Reasoning is in reasoning_content, or in the content as
+ * <think>...</think>, from which it is separated. */
 static answer take_apart(const json_t *msg, const char *content, size_t len)
 {
     answer a = {NULL, content, 0, len};
@@ -200,7 +201,7 @@ static sl_status add_message(glm *g, size_t i)
     if (is(msg, "tool"))
         return add_result(g, i);
     bool user = is(msg, "user");
-    ct_str(out, user ? "<|user|>" : "<|system|>"); /* developer is system here */
+    ct_str(out, user ? "<|user|>" : "<|system|>"); /* GLM has no developer role */
     ct_str(out, g->nl);
     size_t from = out->n;
     sl_status st = ct_content(g->r, i);

@@ -1,12 +1,13 @@
 /*
- * Inside of chat: the growing text, errors that name a message, and what each format implements.
+ * Shared by the files of chat: text that grows, access to the fields of messages with errors that name the message, and
+ * the function that each format implements.
  */
 #ifndef SL_MODEL_CHAT_IMPL_H
 #define SL_MODEL_CHAT_IMPL_H
 
 #include "model/chat.h"
 
-/* ---- growing text: after one failure `bad` stays set and everything else is ignored ---- */
+/* ---- text that grows: after one failure `bad` stays set and later calls do nothing ---- */
 
 typedef struct ct_buf {
     char *p;
@@ -29,36 +30,36 @@ typedef struct ct_render {
     sl_err *err;
     const sl_chat_request *req;
     const json_t **msgs;
-    size_t *index; /* of each in the request, for errors */
+    size_t *index; /* the index of each of them in the request, for errors */
     size_t n;
-    size_t last_user;     /* index in msgs, SIZE_MAX = none */
+    size_t last_user;     /* index in msgs, SIZE_MAX: none */
     sl_tok_range *client; /* bytes of out that the client wrote */
     size_t n_client, cap_client;
 } ct_render;
 
-/* Everything of the request goes into the prompt by these two; ct_str() and ct_add() are for the template's own text. */
+/* All text of the request is added to the prompt by these two; ct_str() and ct_add() add text of the format. */
 void ct_client(ct_render *r, const char *text, size_t len);
 void ct_client_json(ct_render *r, const json_t *value);
 
-/* A message's fields. role is never NULL after ct_message. */
+/* The role of a message; not NULL after sl_chat_render() has checked the messages. */
 const char *ct_role(const json_t *msg);
 /* Appends the text of msg.content (string, null, or array of text parts) to the prompt. */
 sl_status ct_content(ct_render *r, size_t i);
 /* Appends it to a text of the caller, who passes it on to ct_client(). */
 sl_status ct_content_text(ct_render *r, size_t i, ct_buf *out);
 bool ct_has_content(const json_t *msg);
-/* arguments of tool call k of message i as an object (new reference). */
+/* The name and the arguments of tool call k of message i; *args is a new reference to an object. */
 sl_status ct_arguments(ct_render *r, size_t i, size_t k, const char **name, json_t **args);
 sl_status ct_fail(const ct_render *r, size_t i, const char *field, const char *why);
 const char *ct_reasoning(const json_t *msg);    /* non-empty, or NULL */
 const json_t *ct_tool_calls(const json_t *msg); /* non-empty array, or NULL */
-/* tools unless tool_choice is "none"; NULL when there are none. */
+/* The request's tools; NULL when there are none or tool_choice is "none". */
 const json_t *ct_tools(const sl_chat_request *req);
 /* The schema that response_format asks for, or NULL. */
 const json_t *ct_schema(const sl_chat_request *req);
-/* Appends the sentence for tool_choice "required" or a name. */
+/* Appends the instruction for a tool_choice of "required" or of one function. */
 void ct_choice(ct_render *r);
-/* {type, function} -> function; a bare function stays. */
+/* The function of a tool {type, function}; a tool without that member is the function itself. */
 const json_t *ct_function(const json_t *tool);
 
 sl_status ct_render_dsv32(ct_render *r);

@@ -1,6 +1,7 @@
 /*
- * JSON text as Python's json.dumps(ensure_ascii=False) writes it: the models were trained on prompts made by
- * it. ", " and ": " between things, shortest decimal that reads back the same for a float.
+ * JSON text as Python's json.dumps(ensure_ascii=False) writes it, because the models were trained on prompts made by
+ * that function: ", " and ": " as separators, and for a float the shortest decimal number that reads back as the same
+ * value.
  */
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * A whole answer at once, as an OpenAI assistant message: the streaming parser with a sink that collects.
+ * Parses a whole answer into an OpenAI assistant message: the streaming parser with a sink that collects its events.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 typedef struct whole {
     ct_buf reasoning, content, args;
-    json_t *calls; /* array, NULL = none yet */
+    json_t *calls; /* array; NULL: none yet */
     char *name;
     bool bad;
 } whole;

@@ -40,9 +40,9 @@ typedef enum { WAIT, MOVED } progress;
 /* The markers of a format. NULL: the format has no such marker. */
 typedef struct syntax {
     const char *tools_open, *block_close, *call_open, *call_close, *arg_open, *value_close;
-    int strip_think,
-        strip_tools; /* at most this many line breaks before </think>, tools_open belong to the marker */
-    bool trim;       /* line breaks after a marker belong to the marker */
+    /* At most this many line breaks before </think> (tools_open) belong to the marker, not to the text. */
+    int strip_think, strip_tools;
+    bool trim; /* line breaks after a marker belong to the marker */
 } syntax;
 
 struct sl_chat_parser {

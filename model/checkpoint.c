@@ -98,7 +98,7 @@ static sl_status add_file(sl_checkpoint *ck, const char *path, sl_err *err)
     return SL_OK;
 }
 
-/* A shard name must stay in the directory. */
+/* Whether a shard's name names a file in the directory: not empty, no dot at its beginning, no slash. */
 static bool plain_name(const char *s)
 {
     return *s && *s != '.' && !strchr(s, '/') && strlen(s) < 256;

@@ -1,9 +1,9 @@
 /*
  * Inside model/: a checkpoint directory: which files it has and where each tensor is.
  *
- * model.safetensors, or model.safetensors.index.json with its shards; every shard's header is checked, and
- * the index must name exactly the tensors that the shards hold. Tensors that the loader takes are marked, so
- * that unused ones can be reported at the end. Ownership: a checkpoint owns its files' mappings;
+ * The directory holds model.safetensors, or model.safetensors.index.json with its shards. The header of every shard is
+ * checked, and the index must name exactly the tensors that the shards hold. The loader marks the tensors that it
+ * takes, so that unused ones can be reported at the end. Ownership: a checkpoint owns the mappings of its files;
  * tensors live until sl_checkpoint_close. Threads: one at a time.
  */
 #ifndef SL_MODEL_CHECKPOINT_H
@@ -24,7 +24,7 @@ typedef struct sl_ck_tensor {
 sl_status sl_checkpoint_open(const char *dir, sl_checkpoint **out, sl_err *err);
 void sl_checkpoint_close(sl_checkpoint *ck);
 size_t sl_checkpoint_count(const sl_checkpoint *ck);
-/* In ascending order of names, whatever the sharding. */
+/* The i-th tensor in ascending order of names, which does not depend on the sharding. */
 sl_ck_tensor *sl_checkpoint_at(sl_checkpoint *ck, size_t i);
 /* NULL when absent. Does not mark. */
 sl_ck_tensor *sl_checkpoint_find(sl_checkpoint *ck, const char *name);

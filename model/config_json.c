@@ -1,6 +1,6 @@
 /*
- * config.json: the document, the keys that all families share, and after them the reader of the family that
- * `model_type` names. generation_config.json adds token ids.
+ * config.json: parses the document, reads the keys that all families share, and then calls the reader of the family
+ * that `model_type` names. generation_config.json adds token ids.
  */
 #include "model/config.h"
 
@@ -103,7 +103,7 @@ static sl_status parse_object(const char *text, size_t n, const char *label, jso
 {
     json_error_t je;
     if (n > MAX_CONFIG_BYTES)
-        return sl_fail(err, SL_ERR_INVALID, "%s: %zu bytes are too many for a config", label, n);
+        return sl_fail(err, SL_ERR_INVALID, "%s: %zu bytes are too large for a config", label, n);
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &je);
     if (!root)
         return sl_fail(err, SL_ERR_INVALID, "%s: line %d: %s", label, je.line, je.text);

@@ -1,4 +1,4 @@
-/* The mixture of experts' keys of config.json. */
+/* The keys of config.json that describe the mixture of experts. */
 #include "model/config_read.h"
 
 #include "model/family.h"
@@ -16,7 +16,7 @@ static sl_status check_experts(sl_config_reader *x)
 {
     const sl_model_config *c = x->c;
     if (sl_dim_shared(c) > SL_CFG_MAX_PRODUCT)
-        return sl_cfg_bad(x, "n_shared_experts: times moe_intermediate_size it is beyond 2^24");
+        return sl_cfg_bad(x, "n_shared_experts * moe_intermediate_size is greater than 2^24");
     if (c->n_routed_experts % c->n_group || c->n_routed_experts / c->n_group < 2)
         return sl_cfg_bad(x, "n_group: %d does not divide %d experts into groups of at least two", c->n_group,
                           c->n_routed_experts);

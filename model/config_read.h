@@ -17,8 +17,8 @@
 
 typedef struct sl_config_reader {
     const json_t *root; /* the document's object */
-    const char *label;  /* what errors call the document */
-    sl_model_config *c; /* what is filled */
+    const char *label;  /* the name of the document in errors */
+    sl_model_config *c; /* the result */
     sl_err *err;
 } sl_config_reader;
 
@@ -30,12 +30,12 @@ sl_status sl_cfg_cannot(const sl_config_reader *x, const char *fmt, ...)
 /* The value of a key, NULL when it is absent or null. */
 const json_t *sl_cfg_get(const json_t *object, const char *key);
 
-/* The value v of `key`, which must be there (v not NULL) and within the bounds. */
+/* The value v of `key`, which must exist (v not NULL) and be within the bounds. */
 sl_status sl_cfg_int(sl_config_reader *x, const json_t *v, const char *key, int32_t lo, int32_t hi,
                      int32_t *out);
 sl_status sl_cfg_real(sl_config_reader *x, const json_t *v, const char *key, double lo, double hi,
                       double *out);
-/* The same with a default for an absent key. sl_cfg_string's default is NULL. */
+/* The same with a default for an absent key; for sl_cfg_string the default is NULL. */
 sl_status sl_cfg_real_or(sl_config_reader *x, const json_t *v, const char *key, double lo, double hi,
                          double dflt, double *out);
 sl_status sl_cfg_bool_or(sl_config_reader *x, const json_t *object, const char *key, bool dflt, bool *out);
@@ -52,10 +52,10 @@ typedef struct sl_cfg_int_key {
 
 sl_status sl_cfg_ints(sl_config_reader *x, const sl_cfg_int_key *keys, size_t n);
 
-/* Bound on a product of two dimensions, so that sizes of buffers do not overflow. */
+/* Upper bound of a product of two dimensions, so that sizes of buffers do not overflow. */
 #define SL_CFG_MAX_PRODUCT (1 << 24)
 
-/* Keys whose other values would change the mathematics: `only` is the value that is implemented. */
+/* For keys with one implemented value, `only`: any other value would change the mathematics and is refused. */
 sl_status sl_cfg_only_string(sl_config_reader *x, const char *key, const char *only);
 sl_status sl_cfg_only_false(sl_config_reader *x, const char *key);
 

@@ -1,4 +1,5 @@
-/* The rotary embedding's keys of config.json: old and new layout, and the registry of rope types. */
+/* The keys of config.json that describe the rotary embedding, in the old and the new layout; the registry of rope
+ * types. */
 #include <string.h>
 
 #include "model/config_read.h"

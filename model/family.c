@@ -1,6 +1,6 @@
 /*
- * The registry of model families, and what tensor lists of several families name: dimensions, kinds of layers, unused
- * tensors. Adding a family: its folder under families/, its line in `built_in` and its build line.
+ * The registry of model families, and what the tensor lists of several families use: dimensions, kinds of layers,
+ * unused tensors. To add a family: its folder under families/, its line in `built_in`, its line in CMakeLists.txt.
  */
 #include "model/family.h"
 

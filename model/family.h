@@ -64,8 +64,8 @@ typedef enum {
 } sl_kind;
 
 enum {
-    /* With BF16 activations an F8 tensor is converted to BF16 at load: the op that reads it defines its values so
-     * (kernels/params.h, SL_OP_Q_ABSORB). */
+    /* With BF16 activations an F8 tensor is converted to BF16 at load, because the op that reads it is defined for the
+     * rounded values (kernels/params.h, SL_OP_Q_ABSORB). */
     SL_SPEC_ABSORBED = 1,
     /* Quantised checkpoints keep this linear layer in 16 bits; a synthetic model (model/synthetic.h) does too. */
     SL_SPEC_16BIT = 2,
@@ -109,7 +109,7 @@ typedef struct sl_family {
     bool (*ignores)(const sl_model_config *c, int32_t layer, const char *rest);
 
     /* The family's own buffers: `own` is a zeroed struct of workspace_size bytes, which `workspace` fills with
-     * pointers that it takes from k. Called twice: to measure, and to place. NULL: none. */
+     * pointers that it takes from k. Called twice: first to add up the sizes, then to place. NULL: none. */
     size_t workspace_size;
     void (*workspace)(const sl_model_config *c, const sl_model_opts *o, sl_carve *k, void *own);
 

@@ -1,11 +1,11 @@
 /*
- * A model's identity: what a cached row depends on besides the tokens before it.
+ * A model's identity: everything on which a cached row depends, except the tokens before it.
  *
- * Hashed are the config's mathematics, the numeric conventions of the cache and of the activations, and of
- * every tensor in use: name, dtype, shape, and bytes: all of them up to 64 KiB, beyond that sixteen evenly
- * spaced samples of 4 KiB. So the answer does not depend on sharding, on the directory's name or on the
- * backend, and a checkpoint of hundreds of gigabytes is identified without being read through. It identifies;
- * it does not authenticate.
+ * The hash covers the values of the config that enter the mathematics, the numeric conventions of the cache and of the
+ * activations, and for every tensor in use its name, dtype, shape and bytes: all bytes up to 64 KiB, of a larger tensor
+ * sixteen evenly spaced samples of 4 KiB. So it depends neither on sharding nor on the name of the directory nor on the
+ * backend, and a checkpoint of hundreds of gigabytes is identified without reading all of it. It is no protection
+ * against files that somebody has changed on purpose.
  */
 #include "model/model_impl.h"
 
@@ -24,7 +24,7 @@ static void put_f64(sl_wr *w, double d)
     sl_wr_u64(w, u);
 }
 
-/* Not included: max_context (a bound, not mathematics), token ids of bos and eos. */
+/* Leaves out max_context and the ids of bos and eos: they do not change any row. */
 static void put_config(sl_wr *w, const sl_model_config *c)
 {
     const int32_t ints[] = {

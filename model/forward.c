@@ -1,6 +1,6 @@
 /*
- * The forward pass: embedding, then for every layer the steps of the model's family, then norm and head of the
- * positions that are wanted. What a step does is the family's (families/) and the shared library's (steps.h).
+ * The forward pass: the embedding, then for every layer the steps of the model's family, then norm and head for the
+ * positions whose logits are wanted. The steps themselves are in families/ and in the shared library (steps.h).
  */
 #include "model/steps.h"
 

@@ -1,6 +1,5 @@
 /*
- * Loading and unloading of a model: config, files, weights, rope tables, workspace, fingerprint, in that
- * order.
+ * Loading and unloading of a model: config, files, weights, rope tables, workspace and fingerprint, in this order.
  */
 #include "model/model_impl.h"
 

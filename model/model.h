@@ -1,11 +1,10 @@
 /*
- * A model: a Hugging Face checkpoint directory loaded onto a backend, and its forward pass as a sequence of
- * ops.
+ * A model: a Hugging Face checkpoint directory loaded onto a backend, and its forward pass as a sequence of ops.
  *
- * Owns the weights (memory-mapped files on the CPU, device memory elsewhere) and the workspace of its forward
- * pass; borrows the backend, which must outlive it. It knows nothing of caches: at each layer's attention it
- * calls `attend` (kernels/attn.h). Threads: one thread at a time per model. The config is immutable after
- * load and may be read from any thread.
+ * A model owns its weights (memory-mapped files on the CPU, device memory elsewhere) and the workspace of its forward
+ * pass. It borrows the backend, which must outlive it. It has no cache: for the attention of each layer it calls
+ * `attend` (kernels/attn.h). Threads: one thread at a time per model. The config does not change after load and may be
+ * read from any thread.
  */
 #ifndef SL_MODEL_MODEL_H
 #define SL_MODEL_MODEL_H
@@ -33,17 +32,18 @@ typedef struct sl_model_config {
     char architecture[64]; /* "DeepseekV32ForCausalLM"… */
     int32_t vocab_size, hidden_size, intermediate_size, moe_intermediate_size;
     int32_t n_layers, n_heads;
-    int32_t
-        n_kv_heads; /* heads that have rows of their own in the cache; 0: latent rows, which all heads share */
-    int32_t qk_nope_head_dim, qk_rope_head_dim,
-        v_head_dim;                    /* unrotated and rotated part of a query head; value head */
+    int32_t n_kv_heads; /* heads with rows of their own in the cache; 0: latent rows, which all heads share */
+    int32_t qk_nope_head_dim,
+        qk_rope_head_dim; /* the part of a query head that is not rotated, and that is */
+    int32_t v_head_dim;
     int32_t q_lora_rank, kv_lora_rank; /* latent attention (MLA); else 0 */
     int32_t index_n_heads, index_head_dim, index_topk;
     int32_t n_routed_experts, n_shared_experts, num_experts_per_tok, n_group, topk_group;
     bool norm_topk_prob;
     float routed_scaling_factor;
     bool layer_is_moe[SL_MAX_LAYERS];
-    bool layer_has_indexer[SL_MAX_LAYERS]; /* IndexShare: false = reuses the last full layer's selection */
+    bool layer_has_indexer
+        [SL_MAX_LAYERS]; /* false: reuses the selection of the last layer that has one (IndexShare) */
     bool index_rope_interleaved;
     float rms_eps;          /* residual norms */
     float lora_eps;         /* q_a, kv_a layer norms */
@@ -85,7 +85,7 @@ typedef struct sl_model_opts {
 
 typedef struct sl_model sl_model;
 
-/* Reads only config.json (and generation_config.json) of a checkpoint directory: no weights, any machine. */
+/* Reads only config.json (and generation_config.json) of a checkpoint directory: needs no weights and no device. */
 sl_status sl_model_config_load(const char *dir, sl_model_config *out, sl_err *err);
 /* The defaults for "auto": plain + f32 rows for checkpoints stored in F32, official + fp8 rows for F8, plain
  * + bf16 rows for BF16. */
@@ -99,8 +99,8 @@ sl_status sl_model_load(sl_backend *be, const char *dir, const sl_model_opts *op
 void sl_model_destroy(sl_model *m);
 const sl_model_config *sl_model_get_config(const sl_model *m);
 const sl_model_opts *sl_model_get_opts(const sl_model *m);
-/* Identity of weights, config and numeric convention: the seed of every page key. Equal on machines that
- * loaded the same files. */
+/* The identity of weights, config and numeric convention, from which every page key is derived. It is the same on all
+ * machines that have loaded the same files. */
 sl_key sl_model_fingerprint(const sl_model *m);
 /* The fingerprint of a model that would be loaded with these options, without loading it: reads config.json, the
  * headers of the files and at most 68 KiB of each tensor. Errors as sl_model_load; SL_ERR_NOT_FOUND without weights. */

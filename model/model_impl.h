@@ -16,8 +16,9 @@ struct sl_model {
     sl_workspace ws;
     float *cos_sin; /* device [max_context][rope / 2][2] */
     sl_key fingerprint;
-    int32_t
-        local_experts; /* synthetic models: the number of experts of this rank, chosen at random; 0: all, as routed */
+    /* Synthetic models: the number of experts that this rank has; tokens choose among them at random. 0: all experts,
+     * chosen by the router. */
+    int32_t local_experts;
 };
 
 /* model/model.c: what follows the weights: rope tables, workspace, and whether the backend can run it all. */

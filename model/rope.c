@@ -1,7 +1,7 @@
 /*
- * YaRN: frequencies whose wavelength fits the original context are kept, those far beyond are divided by the
- * factor, with a linear ramp between. The correction of the softmax temperature goes into the attention scale
- * (mscale_all_dim); only the ratio mscale / mscale_all_dim is left for cos and sin.
+ * YaRN: a frequency that makes many turns within the original context is kept, one that makes few is divided by the
+ * factor, and between the two limits a linear ramp mixes both. The correction of the softmax temperature is part of the
+ * attention scale (mscale_all_dim); cos and sin are multiplied by the ratio mscale / mscale_all_dim only.
  */
 #include "model/rope.h"
 
@@ -12,7 +12,7 @@ static double mscale(double factor, double m)
     return factor <= 1 ? 1.0 : 0.1 * m * log(factor) + 1.0;
 }
 
-/* The softmax temperature, which YaRN corrects for the longer context; and the factor that is left for cos and sin. */
+/* The softmax scale, which YaRN corrects for the longer context, and the factor of cos and sin. */
 static void finish_yarn(sl_model_config *c, double scale)
 {
     if (c->rope_mscale_all_dim != 0) {
@@ -33,7 +33,7 @@ static void finish_plain(sl_model_config *c, double scale)
     c->softmax_scale = (float)scale;
 }
 
-/* The dimension whose wavelength makes `rotations` turns within the original context. */
+/* The dimension whose frequency makes `rotations` turns within the original context. */
 static double correction_dim(const sl_model_config *c, double rotations)
 {
     return c->qk_rope_head_dim * log(c->rope_original_max / (rotations * 2 * M_PI)) /
@@ -67,7 +67,7 @@ static void yarn_frequencies(const sl_model_config *c, float *out)
     }
 }
 
-/* The config reader lets no other type through (config_rope.c). */
+/* The config reader refuses every other type (config_rope.c). */
 static const struct {
     void (*finish)(sl_model_config *c, double scale);
     void (*frequencies)(const sl_model_config *c, float *out);

@@ -1,15 +1,15 @@
 /*
- * Inside model/: rotary frequencies and tables, plain and YaRN, and the attention scale that goes with them.
+ * Inside model/: rotary frequencies and tables, plain and YaRN, and the attention scale that belongs to them.
  *
- * Pure functions, any thread. Frequencies and angles are rounded to float32 step by step as the reference
- * implementation does, because at large positions one rounding of the frequency is visible in the angle.
+ * Pure functions for any thread. Frequencies and angles are rounded to float32 at the same steps as in the reference
+ * implementation, because at large positions one rounding of the frequency changes the angle visibly.
  */
 #ifndef SL_MODEL_ROPE_H
 #define SL_MODEL_ROPE_H
 
 #include "model/model.h"
 
-/* Fills in softmax_scale, and rope_attention_factor where a YaRN config leaves it open (0). */
+/* Sets softmax_scale, and rope_attention_factor when a YaRN config does not give it (0). */
 void sl_rope_finish_config(sl_model_config *c);
 /* out[rope/2]: radians per position. */
 void sl_rope_frequencies(const sl_model_config *c, float *out);

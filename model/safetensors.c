@@ -3,8 +3,8 @@
  * then data.
  *
  * The header is parsed by jansson (which refuses duplicate keys, invalid UTF-8 and embedded NULs) and then
- * checked as a whole: sorted by offset the tensors must tile the data area. Nothing is copied but names and
- * shapes.
+ * checked as a whole: sorted by offset, the tensors must fill the data area without gap or overlap. Only names and
+ * shapes are copied.
  */
 #include "model/safetensors.h"
 
@@ -63,7 +63,7 @@ static sl_status parse_dtype(const json_t *j, const char *label, const char *nam
                    json_string_value(j));
 }
 
-/* Reads the shape and yields the bytes it needs; every product is checked. */
+/* Reads the shape and computes the bytes that it needs; every product is checked for overflow. */
 static sl_status parse_shape(const json_t *j, const char *label, sl_st_tensor *t, size_t *bytes, sl_err *err)
 {
     if (!json_is_array(j))
@@ -195,7 +195,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const sl_st_tensor *)a)->name, ((const sl_st_tensor *)b)->name);
 }
 
-/* The tensors must tile the data area: a hole or an overlap means that the header lies. */
+/* The tensors must fill the data area: a gap or an overlap means that the header is wrong. */
 static sl_status check_tiling(sl_safetensors *st, sl_err *err)
 {
     if (st->count)
@@ -206,12 +206,12 @@ static sl_status check_tiling(sl_safetensors *st, sl_err *err)
         if ((const uint8_t *)t->data != next)
             return sl_fail(err, SL_ERR_INVALID, "%s: tensor %s: data %s", st->label, t->name,
                            (const uint8_t *)t->data < next ? "overlaps another tensor's"
-                                                           : "leaves a hole before it");
+                                                           : "leaves a gap before it");
         next += t->bytes;
     }
     if (next != end)
-        return sl_fail(err, SL_ERR_INVALID, "%s: %zu bytes after the last tensor belong to none", st->label,
-                       (size_t)(end - next));
+        return sl_fail(err, SL_ERR_INVALID, "%s: %zu bytes after the last tensor belong to no tensor",
+                       st->label, (size_t)(end - next));
     if (st->count)
         qsort(st->tensors, st->count, sizeof *st->tensors, by_name);
     return SL_OK;
@@ -226,7 +226,7 @@ static sl_status parse_header(sl_safetensors *st, sl_err *err)
     for (int i = 7; i >= 0; i--)
         len = len << 8 | st->bytes[i];
     if (len > SL_ST_MAX_HEADER || len > st->size - 8)
-        return sl_fail(err, SL_ERR_INVALID, "%s: header length %llu is beyond the %s", st->label,
+        return sl_fail(err, SL_ERR_INVALID, "%s: header length %llu exceeds the %s", st->label,
                        (unsigned long long)len,
                        len > SL_ST_MAX_HEADER ? "limit of 100 MiB" : "end of the file");
     st->header_len = (size_t)len;

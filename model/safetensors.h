@@ -42,7 +42,7 @@ typedef struct sl_st_tensor {
     sl_st_dtype dtype;
     int32_t rank; /* 0 = scalar */
     int64_t shape[SL_ST_MAX_RANK];
-    const void *data; /* aligned only as the file happens to be */
+    const void *data; /* its alignment is that of its place in the file */
     size_t bytes;     /* product(shape) * dtype size */
 } sl_st_tensor;
 

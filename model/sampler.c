@@ -1,10 +1,10 @@
 /*
- * Sampling of one token. Only what can be drawn is sorted: logits fall into buckets by their distance from
- * the best one, buckets are taken until the truncation is certainly inside, and the few candidates left are
- * put in order.
+ * Sampling of one token. Only tokens that can be drawn are sorted: logits are counted in buckets by their distance from
+ * the largest one, then as many buckets as top_k, top_p or min_p can reach are gathered, and the few candidates in them
+ * are sorted.
  *
- * Every sum has a fixed order (model/sampler_math.h) and every tie a winner (smaller id), so equal logits,
- * parameters, history and position give an equal token.
+ * Every sum has a fixed order (model/sampler_math.h) and of equal logits the smaller id comes first, so equal logits,
+ * parameters, history and position give the same token.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -14,20 +14,20 @@
 #include "model/sampler_math.h"
 
 enum { BUCKETS = 2048, BLOCK = 1024 };
-#define GREEDY_BELOW 1e-4f /* colder than this no second token has a weight that a float can tell from 0 */
-#define BUCKETS_PER_UNIT                                                                                     \
-    32.0f /* logit differences up to 64 are told apart; the last bucket holds the rest                       \
-           */
+/* Below this temperature the weight of every token but the best one is 0 in float32. */
+#define GREEDY_BELOW 1e-4f
+/* Buckets per unit of logit difference: 2048 of them cover differences up to 64; the last one has all larger ones. */
+#define BUCKETS_PER_UNIT 32.0f
 
 struct sl_sampler {
     int32_t vocab;
     int32_t *eos;
     size_t n_eos;
-    float *logits;  /* changed copy */
+    float *logits;  /* copy with biases and penalties */
     float *weights; /* exp of the scaled logits */
     sm_cand *cand, *tmp;
-    uint32_t *stamp; /* last call that saw a token … */
-    uint32_t *count; /* … and how often, in the output */
+    uint32_t *stamp; /* by token: the last call (epoch) in which it was seen */
+    uint32_t *count; /* by token: how often it is in the output; valid if stamp is the current epoch */
     uint32_t epoch;
     uint32_t bucket_n[BUCKETS];
     double bucket_mass[BUCKETS];
@@ -102,7 +102,7 @@ static void forbid(sl_sampler *sp, const int32_t *ids, size_t n)
     }
 }
 
-/* First sight of a token in this call. */
+/* Whether this is the first time that this call sees the token. */
 static bool fresh(sl_sampler *sp, int32_t id)
 {
     if (!in_vocab(sp, id) || sp->stamp[id] == sp->epoch)
@@ -202,7 +202,7 @@ static int32_t draw_all(const float *w, size_t n, double total, double u)
             }
             if (at + BLOCK >= n)
                 break;
-            continue; /* rounding: the sum by lanes reached the limit, the sum in sequence did not; continue after the block */
+            continue; /* rounding: the sum by lanes reached the target, the sum in sequence did not */
         }
         done += sum;
     }
@@ -230,7 +230,7 @@ static void fill_buckets(sl_sampler *sp, const float *x, float max)
     }
 }
 
-/* Last bucket needed to hold at least n tokens and at least mass. */
+/* The last of the buckets that together have at least n tokens and at least this mass. */
 static uint32_t last_bucket(const sl_sampler *sp, size_t n, double mass)
 {
     size_t have = 0;
@@ -255,8 +255,7 @@ static size_t gather(sl_sampler *sp, const float *x, float max, uint32_t last)
     return n;
 }
 
-/* How many of the n sorted candidates the truncation keeps; 0 = the candidates end before top_p is reached.
- */
+/* How many of the n sorted candidates the truncation keeps; 0: all of them together do not reach top_p. */
 static size_t truncate(const sl_sampler *sp, const sl_sampling *s, size_t n, bool by_k, double total)
 {
     if (by_k && n > (size_t)s->top_k)
@@ -298,14 +297,14 @@ static int32_t draw_truncated(sl_sampler *sp, const sl_sampling *s, const float 
     bool by_k = s->top_k > 0 && s->top_k < sp->vocab;
     fill_buckets(sp, x, max);
     uint32_t last = BUCKETS - 1;
-    if (by_k) /* a bucket more costs nothing and covers nothing: the count decides */
+    if (by_k) /* whole buckets with at least top_k tokens; truncate() counts exactly */
         last = last_bucket(sp, (size_t)s->top_k, 0);
     else if (s->top_p < 1.0f)
         last = last_bucket(sp, 1, (double)s->top_p * total);
-    else /* min_p alone: nothing counts that lies this far below the best */
+    else /* min_p alone: a token further below the best one is cut; 2 more buckets allow for rounding */
         last = bucket_of(max, max + s->temperature * logf(s->min_p)) + 2;
     size_t n = gather(sp, x, max, last), keep = truncate(sp, s, n, by_k, total);
-    if (keep == 0) { /* the two sums differ in the last digits */
+    if (keep == 0) { /* rounding: the sum by buckets reached top_p, the sum in sequence did not */
         n = gather(sp, x, max, BUCKETS - 1);
         keep = truncate(sp, s, n, by_k, total);
         if (keep == 0)

@@ -1,16 +1,21 @@
 /*
- * Sampler: one row of logits and a request's parameters in, one token out. Pure and deterministic.
+ * Sampler: chooses one token from one row of logits, with the parameters of a request. Pure and deterministic.
  *
- * The random number of a token depends on (seed, position) alone, where position is the token's place in the
- * whole sequence (prompt + output): a stream resumed on another worker draws the same numbers. Equal logits
- * are ordered by smaller id first, everywhere. Order of operations: logit_bias and the min_tokens mask,
- * repetition, frequency and presence penalties, temperature, top_k, top_p (of what top_k left), min_p, draw.
- * temperature 0 takes the argmax after the penalties. Logprobs are those of the model's raw logits (before
- * any of that), natural logarithm.
+ * The random number of a token depends on (seed, position) alone, where position is the token's place in the whole
+ * sequence (prompt + output): a stream that is resumed on another worker draws the same numbers. Of equal logits the
+ * one with the smaller id comes first, in every step. The steps, in order:
  *
- * Ownership: sl_sampling owns its lists (sl_sampling_free). A sampler object is scratch space for one thread;
- * calls allocate nothing. It does not stop a stream: sl_sampling_is_stop tells whether a token ends it, stop
- * strings are model/stop.h.
+ *   1  logit_bias, and the mask of min_tokens
+ *   2  repetition, frequency and presence penalties
+ *   3  temperature; 0 takes the argmax after step 2
+ *   4  top_k, then top_p of what top_k has left, then min_p
+ *   5  the draw
+ *
+ * Logprobs are natural logarithms of the probabilities that the model's logits have before step 1.
+ *
+ * Ownership: sl_sampling owns its lists (sl_sampling_free). A sampler is scratch memory for one thread; calls allocate
+ * nothing. The sampler does not end a stream: sl_sampling_is_stop() tells whether a token ends it, and model/stop.h
+ * looks for stop strings.
  */
 #ifndef SL_MODEL_SAMPLER_H
 #define SL_MODEL_SAMPLER_H
@@ -20,7 +25,7 @@
 
 enum { SL_LOGPROBS_MAX = 20, SL_BIAS_MAX = 1024, SL_STOP_IDS_MAX = 64 };
 
-/* Smaller ones divide a logit to infinity, which is no number to sample from. */
+/* A smaller repetition penalty would make a logit infinite when it is divided by it. */
 #define SL_REPETITION_MIN 0.01f
 
 typedef struct sl_logit_bias {
@@ -40,7 +45,7 @@ typedef struct sl_sampling {
     int32_t n_logprobs; /* -1 none, 0 only the chosen token's, n: the n best as well (<= SL_LOGPROBS_MAX) */
     int32_t min_tokens; /* eos and stop ids are impossible before this many output tokens */
     int32_t
-        max_tokens;  /* >= 1, output tokens; the caller ends the stream (SL_SAMPLING_MAX_TOKENS = no limit) */
+        max_tokens;  /* output tokens, >= 1; SL_SAMPLING_MAX_TOKENS: no limit. The caller ends the stream */
     bool ignore_eos; /* eos ids are ordinary tokens */
     sl_logit_bias *bias; /* owned, n_bias entries, each id once */
     uint32_t n_bias;
@@ -61,14 +66,13 @@ sl_status sl_sampling_validate(const sl_sampling *s, int32_t vocab, sl_err *err)
 sl_status sl_sampling_set_bias(sl_sampling *s, const sl_logit_bias *bias, uint32_t n);
 sl_status sl_sampling_set_stop_ids(sl_sampling *s, const int32_t *ids, uint32_t n);
 
-/* Wire form (version byte first). read: *out is overwritten only on success; bounds are
- * sl_sampling_validate's job, list lengths are checked here. Errors: SL_ERR_CORRUPT (also sets r->bad),
- * SL_ERR_NO_MEMORY. */
+/* Wire form, whose first byte is a version. Read writes *out only on success and checks the lengths of lists; other
+ * bounds are checked by sl_sampling_validate(). Errors: SL_ERR_CORRUPT (also sets r->bad), SL_ERR_NO_MEMORY. */
 void sl_sampling_write(sl_wr *w, const sl_sampling *s);
 sl_status sl_sampling_read(sl_rd *r, sl_sampling *out);
 
-/* What the request holds so far; borrowed. After a recovery the boundary stays where the client's prompt
- * ended. */
+/* The tokens of a request so far; borrowed. After a recovery the output still begins where the client's prompt ended,
+ * although another worker has computed a part of it. */
 typedef struct sl_history {
     const int32_t *prompt;
     size_t n_prompt;
@@ -95,9 +99,8 @@ sl_status sl_sampler_create(int32_t vocab, const int32_t *eos_ids, size_t n_eos,
 void sl_sampler_destroy(sl_sampler *sp);
 
 /*
- * Chooses the token for `position` (0-based index in prompt + output of the token being chosen) from vocab
- * float logits. logits are not changed. Errors: SL_ERR_CORRUPT when a logit is NaN or +inf or all are -inf:
- * never a guess.
+ * Chooses the token at `position`, the index (from 0) that it will have in prompt + output, from logits[vocab], which
+ * are not changed. SL_ERR_CORRUPT: a logit is NaN or +inf, or all are -inf.
  */
 sl_status sl_sample(sl_sampler *sp, const float *logits, const sl_sampling *s, const sl_history *h,
                     uint64_t position, sl_sampled *out, sl_err *err);
@@ -105,7 +108,7 @@ sl_status sl_sample(sl_sampler *sp, const float *logits, const sl_sampling *s, c
 /* True when id ends the stream: a stop id, or an eos id unless ignore_eos. */
 bool sl_sampling_is_stop(const sl_sampling *s, const sl_sampler *sp, int32_t id);
 
-/* Philox4x32-10: four words for a 64-bit key and a 128-bit counter. Exposed for tests and for other draws. */
+/* Philox4x32-10: four random words from a 64-bit key and a 128-bit counter. Public for tests and for other draws. */
 void sl_philox4x32(uint64_t key, uint64_t ctr_lo, uint64_t ctr_hi, uint32_t out[4]);
 /* The uniform number in [0,1) (53 bits) of a token. */
 double sl_sample_uniform(uint64_t seed, uint64_t position);

@@ -1,5 +1,5 @@
 /*
- * See sampler_math.h. Loops are written in fixed lanes, so that vectorising them does not change the order of
+ * See sampler_math.h. Loops have a fixed number of lanes, so that vectorising them does not change the order of
  * additions.
  */
 #include <float.h>
@@ -11,8 +11,8 @@
 
 enum { LANES = 8 };
 
-/* exp(x) = 2^k * exp(r), |r| <= ln2/2; k by adding and subtracting 1.5 * 2^23, exp(r) by its series to r^7.
- */
+/* exp(x) = 2^k * exp(r), |r| <= ln2/2. k is rounded to an integer by adding and subtracting 1.5 * 2^23; exp(r) is its
+ * power series up to r^7. */
 static inline __attribute__((always_inline)) float exp_neg(float x)
 {
     const float magic = 12582912.0f;
@@ -68,7 +68,7 @@ static inline __attribute__((always_inline)) void weigh(const float *restrict x,
 }
 
 #if defined(__x86_64__)
-/* The same operations, eight at a time: AVX2 alone brings no fused multiply-add, so the bits are the same. */
+/* The same operations on eight values at a time. AVX2 without FMA has no fused multiply-add, so the bits are equal. */
 __attribute__((target("avx2"))) static void weigh_avx2(const float *x, size_t n, float max, float inv_t,
                                                        float *w)
 {
@@ -116,7 +116,7 @@ float sm_max(const float *x, size_t n, bool *bad)
 
 /* ---- order ---- */
 
-/* Unsigned key that sorts ascending as the float sorts descending; -0 counts as +0. */
+/* An unsigned key whose ascending order is the descending order of the floats; -0 and +0 have the same key. */
 static inline uint32_t order_key(float f)
 {
     uint32_t u;

@@ -1,8 +1,7 @@
 /*
- * Arithmetic of the sampler whose result must be the same everywhere: exponentials, sums in a fixed order, a
- * total order of candidates and the counter-based generator. Compiled without contraction into fused
- * multiply-adds; only + - * and comparisons of IEEE floats are used, no libm, so that every machine and every
- * build draws the same token.
+ * The arithmetic of the sampler, whose result must be the same on every machine and in every build: exponentials, sums
+ * in a fixed order, a total order of candidates and the counter-based random generator. It uses only + - * and
+ * comparisons of IEEE floats, no libm, and is compiled without contraction into fused multiply-adds.
  */
 #ifndef SL_MODEL_SAMPLER_MATH_H
 #define SL_MODEL_SAMPLER_MATH_H
@@ -19,11 +18,11 @@ typedef struct sm_cand {
 float sm_exp(float x);
 /* w[i] = exp((x[i] - max) * inv_t), and their sum (see sm_sum). */
 double sm_weights(const float *x, size_t n, float max, float inv_t, float *w);
-/* Sum in eight interleaved double lanes, joined pairwise. */
+/* The sum: eight interleaved partial sums in double, which are then added in pairs. */
 double sm_sum(const float *w, size_t n);
-/* Largest value; *bad = some value is NaN or +inf. n >= 1. */
+/* The largest of n >= 1 values; *bad: one of them is NaN or +inf. */
 float sm_max(const float *x, size_t n, bool *bad);
-/* Sorts by logit descending, equal logits by the order they came in; tmp holds n. */
+/* Sorts by descending logit; equal logits keep their order. tmp has room for n. */
 void sm_sort(sm_cand *v, size_t n, sm_cand *tmp);
 
 #endif

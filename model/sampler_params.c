@@ -81,7 +81,7 @@ static sl_status check_floats(const sl_sampling *s, sl_err *err)
     const struct {
         const char *name;
         float value, low, high;
-        bool open; /* low itself is out */
+        bool open; /* low itself is not allowed */
     } rows[] = {
         {"temperature", s->temperature, 0, 100, false},
         {"top_p", s->top_p, 0, 1, true},

@@ -58,7 +58,7 @@ sl_status sl_pass_norm(const sl_pass *p, void *x, const void *add, const sl_weig
     return sl_pass_run(p, SL_OP_RMSNORM, &a);
 }
 
-/* x += delta when one is pending; h = rmsnorm(x). */
+/* x += delta if it is pending; h = rmsnorm(x). */
 static sl_status norm_residual(sl_pass *p, const sl_weight *w)
 {
     const void *add = p->pending ? p->ws->delta : NULL;
@@ -76,7 +76,7 @@ sl_status sl_step_post_norm(sl_pass *p)
     return norm_residual(p, &p->lw->w[SL_T_POST_NORM]);
 }
 
-/* A gated MLP from h: the dense block, or the shared experts. */
+/* out = a gated MLP of h: the dense block, or the shared experts. */
 static sl_status mlp(sl_pass *p, void *out)
 {
     const sl_weight *w = p->lw->w;
@@ -105,8 +105,8 @@ sl_status sl_step_mlp(sl_pass *p)
     return mlp(p, p->ws->delta);
 }
 
-/* One rank of a synthetic model (model/synthetic.h): replaces the choices by as many random ones among the experts
- * that this rank has. */
+/* One rank of a synthetic model (model/synthetic.h): replaces the router's choices by the same number of random choices
+ * among the experts of this rank. */
 static sl_status choose_local(const sl_pass *p, sl_moe_params *a)
 {
     sl_draw_params d = {.ids = p->ws->expert_ids,

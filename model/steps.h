@@ -1,9 +1,9 @@
 /*
- * Inside model/: one forward pass while it is enqueued, and the steps that families compose it of.
+ * Inside model/: the state of a forward pass while its ops are enqueued, and the steps of which families compose it.
  *
  * A step enqueues ops on the model's backend; nothing has run when it returns. The residual stream is ws->x. A block
- * writes what it adds into ws->delta and sets `pending`; the sum is made where the stream is next normalised, so that
- * x is read and written once per block. Threads: one at a time, like the model. Errors: those of the backend, with the
+ * writes its contribution to ws->delta and sets `pending`; the next norm of the stream adds it, so that x is read and
+ * written once per block. Threads: one at a time, like the model. Errors: those of the backend, with the
  * op's name in p->err.
  */
 #ifndef SL_MODEL_STEPS_H

@@ -1,6 +1,6 @@
 /*
- * Stop strings: text not yet emitted is kept in one buffer; a feed searches it from the first byte where a
- * match could still begin and emits all that lies before the earliest possible one.
+ * Stop strings: text that is not yet emitted is kept in one buffer. Each call of feed searches the buffer and emits
+ * everything before the first byte at which a match could still begin.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ struct sl_stop {
     char *text[SL_STOP_MAX];
     size_t len[SL_STOP_MAX];
     bool include, done;
-    char *buf; /* [0, emitted) was handed out by the last call, [emitted, used) is held back */
+    char *buf; /* [0, emitted) was returned by the last call, [emitted, used) is held back */
     size_t emitted, used, cap;
 };
 
@@ -76,7 +76,8 @@ static bool append(sl_stop *s, const char *text, size_t len)
     return true;
 }
 
-/* The string that ends first in buf (ties: the one that starts first), or -1; *start, *end its place. */
+/* The stop string whose match ends first in buf, and of several that end there the one that starts first; -1: none.
+ * *start and *end are its place. */
 static int first_match(const sl_stop *s, size_t *start, size_t *end)
 {
     int best = -1;
@@ -94,7 +95,7 @@ static int first_match(const sl_stop *s, size_t *start, size_t *end)
     return best;
 }
 
-/* Length of the longest tail of buf that begins some stop string. */
+/* Length of the longest tail of buf with which a stop string begins. */
 static size_t open_tail(const sl_stop *s)
 {
     size_t longest = 0;
@@ -114,7 +115,7 @@ int sl_stop_feed(sl_stop *s, const char *text, size_t len, const char **emit, si
     *n_emit = 0;
     if (s->done)
         return -1;
-    if (s->n == 0) { /* nothing to look for: straight through */
+    if (s->n == 0) { /* no stop strings: all text is emitted at once */
         *emit = text;
         *n_emit = len;
         return -1;

@@ -1,4 +1,4 @@
-/* Random models; see synthetic.h. The tensors are those of the family's table, placed in one block. */
+/* Models with random weights; see synthetic.h. The tensors are those of the family's table, all in one block. */
 #include "model/synthetic.h"
 
 #include <math.h>
@@ -40,19 +40,20 @@ sl_status sl_synthetic_config(const char *name, int32_t layers, sl_model_config 
     if (!p)
         return sl_fail(err, SL_ERR_INVALID, "there is no synthetic model \"%s\"", name);
     if (layers < 0 || layers > p->layers)
-        return sl_fail(err, SL_ERR_INVALID, "%s has %d layers, %d are not possible", name, p->layers, layers);
+        return sl_fail(err, SL_ERR_INVALID, "%s has %d layers; %d is not possible", name, p->layers, layers);
     char text[4096];
     int n =
         snprintf(text, sizeof text, "{\"num_hidden_layers\": %d, %s}", layers ? layers : p->layers, p->keys);
-    SL_CHECK(n > 0 && (size_t)n < sizeof text, "preset %s of %d bytes", name, n);
+    SL_CHECK(n > 0 && (size_t)n < sizeof text, "preset %s has %d bytes", name, n);
     return sl_model_config_parse(text, (size_t)n, name, NULL, 0, NULL, out, err);
 }
 
-/* Walks all tensors; without a block it only measures. */
+/* Walks all tensors. block NULL: only adds up their sizes. */
 typedef struct maker {
     sl_model *m;
     uint8_t *block;
-    uint64_t at, bytes; /* aligned place; of tensors */
+    uint64_t at;    /* where the next tensor lies in the block */
+    uint64_t bytes; /* of all tensors so far, without padding */
     uint64_t seed, tensors;
     sl_err *err;
 } maker;
@@ -76,7 +77,8 @@ static sl_status fill(maker *k, int64_t rows, int64_t cols, sl_dtype dtype, floa
     return sl_be_run(k->m->be, SL_OP_RANDOM, &p, k->err);
 }
 
-/* Values of variance 1 / cols; F8 ones fill the range of the format and are scaled back. */
+/* Random values with variance 1 / cols. F8 values use the whole range of the format; the scale restores the
+ * variance. */
 static sl_status make_linear(maker *k, int64_t rows, int64_t cols, sl_dtype dtype, sl_weight *w)
 {
     float spread = sqrtf(3.0f / (float)cols);

@@ -1,22 +1,24 @@
 /*
- * Models without a checkpoint, for benchmarks: the dimensions of a real model (or a tiny one), weights made
- * of random numbers on the device, of sensible magnitude so that activations stay finite. What such a model
- * computes means nothing; what it costs is the real model's.
+ * Models without a checkpoint, for benchmarks: the dimensions of a real model (or of a tiny one), with random weights
+ * that are made on the device and scaled so that activations stay finite. The output of such a model has no meaning;
+ * its cost is that of the real model.
  *
- * Expert parallelism is seen from one rank: the router chooses among all experts, the rank holds n / ranks of
- * them. With balanced load each rank receives, from all ranks together, as many (token, expert) pairs as its
- * own tokens choose. So the rank's own pairs stand for those that would arrive: after routing at its full
- * cost, the choices are replaced by random ones among the rank's experts (SL_OP_DRAW). The exchange between
- * ranks is left out; reads of experts, products and sums are those of a rank.
+ * Expert parallelism is simulated for one rank: the model's router chooses among all experts, the rank has n / ranks of
+ * them. With balanced load each rank receives, from all ranks together, as many (token, expert) pairs as its own tokens
+ * choose. Therefore the rank's own pairs represent those that it would receive: the routing runs at its full cost, then
+ * its choices are replaced by random choices among the rank's experts (SL_OP_DRAW). The exchange between ranks is left
+ * out; reads of experts, products and sums are those of one rank.
  */
 #ifndef SL_MODEL_SYNTHETIC_H
 #define SL_MODEL_SYNTHETIC_H
 
 #include "model/model.h"
 
-/* The name of the i-th preset (families list them, model/family.h); NULL after the last. The first is "deepseek_v32". */
+/* The name of the i-th preset (families list them, model/family.h); NULL after the last. The first is
+ * "deepseek_v32". */
 const char *sl_synthetic_name(size_t i);
-/* The config of a preset. layers: 0 for all of them. SL_ERR_INVALID: unknown name, or not that many layers. */
+/* The config of a preset with the first `layers` layers; 0: all. SL_ERR_INVALID: the name is unknown, or the preset has
+ * fewer layers. */
 sl_status sl_synthetic_config(const char *name, int32_t layers, sl_model_config *out, sl_err *err);
 
 typedef struct sl_synthetic_opts {
@@ -24,8 +26,8 @@ typedef struct sl_synthetic_opts {
     uint64_t seed;
 } sl_synthetic_opts;
 
-/* As sl_model_load: fp8 weights with block scales where the published checkpoints have them (kv_b as bf16, as
- * absorption wants it), bf16 elsewhere. Same seed, same bits, on every backend. */
+/* As sl_model_load(). Weights are fp8 with block scales where the published checkpoints have them, and bf16 elsewhere
+ * and for kv_b, which absorption reads as bf16. The same seed gives the same bits on every backend. */
 sl_status sl_model_synthetic(sl_backend *be, const sl_model_config *cfg, const sl_model_opts *opts,
                              const sl_synthetic_opts *synth, sl_model **out, sl_err *err);
 

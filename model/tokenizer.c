@@ -1,9 +1,9 @@
 /*
- * Tokenizer: the calls of model/tokenizer.h over the tables that tokenizer_load.c built, and the small
+ * Tokenizer: the functions of model/tokenizer.h, which use the tables that tokenizer_load.c has built, and the small
  * containers.
  *
- * Encoding walks the text once per layer: raw added tokens, normalizer, normalized added tokens,
- * pre-tokenizer, merges, template. All scratch belongs to the call, so a tokenizer is shared without locks.
+ * Encoding goes through these stages: added tokens in the raw text, normalizer, added tokens in the normalized text,
+ * pre-tokenizer, merges, template. All scratch memory belongs to the call, so threads share a tokenizer without locks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -106,7 +106,7 @@ void tk_map_set(tk_map *m, const char *key, size_t len, int32_t id)
     *s = (tk_map_slot){key, (uint32_t)len, id};
 }
 
-/* Printable Latin-1 stands for itself; the 68 others are numbered from U+0100. */
+/* Printable Latin-1 characters stand for themselves; the 68 other bytes are numbered from U+0100 on. */
 static bool plain_byte(unsigned b)
 {
     return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
@@ -224,7 +224,7 @@ static size_t put_replacement(char *out)
     return 3;
 }
 
-/* Emits what is certain of tail + bytes; the unfinished rest becomes the new tail. */
+/* Emits the complete characters of tail + bytes; an incomplete character at the end becomes the new tail. */
 static size_t scan(sl_detok *d, const unsigned char *p, size_t n, char *out)
 {
     size_t at = 0, made = 0, len;
@@ -249,8 +249,8 @@ static size_t scan(sl_detok *d, const unsigned char *p, size_t n, char *out)
     return made;
 }
 
-/* Feeds bytes that follow a tail without copying them: the tail grows until it is decided, the other bytes are
- * scanned in place. */
+/* Feeds bytes that follow a tail. Bytes are added to the tail until its character is complete or invalid; all others
+ * are scanned where they are, without a copy. */
 static size_t feed(sl_detok *d, const char *bytes, size_t n, char *out)
 {
     const unsigned char *p = (const unsigned char *)bytes;

@@ -1,17 +1,16 @@
 /*
- * Tokenizer: byte-level BPE read from a Hugging Face `tokenizer.json`, giving the same ids and the same text
- * as the Hugging Face tokenizers library.
+ * Tokenizer: byte-level BPE read from a Hugging Face `tokenizer.json`. It gives the same ids and the same text as the
+ * Hugging Face tokenizers library.
  *
- * What is read from the file, never assumed: added tokens with all their flags, normalizer (none, NFC,
- * Sequence), pre-tokenizer (Split with String or Regex, ByteLevel, Digits, Sequence), BPE vocabulary and
- * merges (both spellings), `ignore_merges`, post-processor (TemplateProcessing, ByteLevel, Sequence) and
- * decoder (ByteLevel, Fuse, Sequence). Anything else is refused at load with the key and the reason, so that
- * no prompt is ever tokenised approximately. It does not do: WordPiece, Unigram, byte fallback, dropout,
- * truncation, padding, chat templates (model/chat.h).
+ * All of this is read from the file: added tokens with all their flags, normalizer (none, NFC, Sequence), pre-tokenizer
+ * (Split with String or Regex, ByteLevel, Digits, Sequence), BPE vocabulary and merges (both spellings),
+ * `ignore_merges`, post-processor (TemplateProcessing, ByteLevel, Sequence) and decoder (ByteLevel, Fuse, Sequence).
+ * Anything else is refused at load with the key and the reason, so that no prompt gets wrong ids. Not implemented:
+ * WordPiece, Unigram, byte fallback, dropout, truncation, padding. Chat formats are in model/chat.h.
  *
- * Ownership: a tokenizer is made by sl_tokenizer_load/parse and freed by sl_tokenizer_destroy; strings it
- * returns live as long as it does. Threads: immutable after load; any number of threads may encode and decode
- * with one tokenizer at once. Stream decoders belong to one thread at a time.
+ * Ownership: a tokenizer is made by sl_tokenizer_load() or sl_tokenizer_parse() and freed by sl_tokenizer_destroy();
+ * the strings that it returns live as long as it does. Threads: a tokenizer does not change after load, so any number
+ * of threads may encode and decode with it concurrently. A stream decoder belongs to one thread at a time.
  */
 #ifndef SL_MODEL_TOKENIZER_H
 #define SL_MODEL_TOKENIZER_H
@@ -23,9 +22,9 @@ typedef struct sl_tokenizer sl_tokenizer;
 /* Flags of sl_tokenizer_encode. */
 enum {
     SL_TOK_ADD_SPECIAL = 1, /* apply the post-processor's template (beginning-of-sequence and so on) */
-    SL_TOK_NO_SPECIAL =
-        2, /* text that spells a token marked special is ordinary text, as in the library; text of
-                               strangers needs more: sl_tokenizer_encode_mixed() */
+    /* Text that spells a token marked special is encoded as ordinary text, as in the Hugging Face library. For text of
+     * clients that is not enough, see sl_tokenizer_encode_mixed(). */
+    SL_TOK_NO_SPECIAL = 2,
 };
 
 /* Bytes [start, end) of a text. */
@@ -40,41 +39,42 @@ typedef struct sl_tok_range {
  * SL_ERR_NO_MEMORY.
  */
 sl_status sl_tokenizer_load(const char *path, sl_tokenizer **out, sl_err *err);
-/* The same from memory; `name` is what errors call the file. `json` is not kept. */
+/* The same from memory; errors name it `name`. `json` is not kept. */
 sl_status sl_tokenizer_parse(const char *json, size_t len, const char *name, sl_tokenizer **out, sl_err *err);
 void sl_tokenizer_destroy(sl_tokenizer *t);
 
 /*
- * Text (UTF-8, `len` bytes, NUL allowed) to ids. *ids is a malloc'ed array of *n (NULL when *n is 0), freed
- * by the caller. O(len log len) for any text. Errors: SL_ERR_INVALID names the byte offset of invalid UTF-8;
- * SL_ERR_NO_MEMORY.
+ * Encodes `len` bytes of UTF-8 text, in which NUL is allowed. *ids is a malloc'ed array of *n ids, freed by the caller;
+ * NULL when *n is 0. O(len log len) for any text. Errors: SL_ERR_INVALID names the offset of the first byte that is not
+ * valid UTF-8; SL_ERR_TOO_LARGE; SL_ERR_NO_MEMORY.
  */
 sl_status sl_tokenizer_encode(const sl_tokenizer *t, const char *text, size_t len, unsigned flags,
                               int32_t **ids, size_t *n, sl_err *err);
 
 /*
- * The same for a text of which the bytes in plain[0..n_plain), ascending and disjoint, are ordinary text whatever they
- * spell: no added token that touches one of them is recognised, marked special or not, unless it consists of white
- * space. So a stranger's text inside a template neither contains nor completes a token that structures the prompt. What
- * spells no added token gets the same ids as from sl_tokenizer_encode(). A normalizer sees each range by itself.
+ * The same for a text in which the bytes of plain[0..n_plain), ascending and disjoint ranges, are ordinary text
+ * whatever they spell: an added token that contains one of these bytes is not recognised, whether it is special or not,
+ * unless it consists of white space. So a client's text inside a format neither contains nor completes a token that
+ * structures the prompt. Text that spells no added token gets the same ids as by sl_tokenizer_encode(). A normalizer is
+ * applied to each range separately.
  */
 sl_status sl_tokenizer_encode_mixed(const sl_tokenizer *t, const char *text, size_t len, unsigned flags,
                                     const sl_tok_range *plain, size_t n_plain, int32_t **ids, size_t *n,
                                     sl_err *err);
 
 /*
- * Ids to text: *text is malloc'ed, *len bytes plus a NUL. Always valid UTF-8: bytes that form none become
- * U+FFFD, one for each maximal broken piece. Ids outside the vocabulary yield nothing. skip_special leaves
- * special tokens out.
+ * Decodes ids: *text is malloc'ed, *len bytes and a NUL. The text is always valid UTF-8: each maximal sequence of bytes
+ * that is not valid becomes one U+FFFD. Ids outside the vocabulary add no text. skip_special: special tokens add no
+ * text.
  */
 sl_status sl_tokenizer_decode(const sl_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
                               char **text, size_t *len);
 
-/* The bytes a token decodes to (may be half a character); NULL and 0 for an id without a token. */
+/* The bytes to which a token decodes, perhaps a part of a character; NULL and 0 for an id without a token. */
 const char *sl_tokenizer_piece(const sl_tokenizer *t, int32_t id, size_t *len);
 /* The token as the vocabulary spells it (UTF-8, NUL-terminated), or NULL. */
 const char *sl_tokenizer_token(const sl_tokenizer *t, int32_t id);
-/* Id of a token spelt as in the vocabulary (added tokens first), or -1. */
+/* The id of a token, which is spelled as in the vocabulary; -1: there is none. Added tokens are looked up first. */
 int32_t sl_tokenizer_id(const sl_tokenizer *t, const char *token, size_t len);
 /* 1 + the largest id that has a token. The model's own vocabulary may be larger (padding). */
 int32_t sl_tokenizer_vocab_size(const sl_tokenizer *t);
@@ -86,20 +86,20 @@ int32_t sl_tokenizer_bos(const sl_tokenizer *t);
 int32_t sl_tokenizer_eos(const sl_tokenizer *t);
 
 /*
- * Streaming decoder: feeds one token at a time and emits only whole characters, so that the concatenation of
- * all that is emitted, flush included, equals sl_tokenizer_decode of all the ids. A plain value:
- * zero-initialise, copy freely.
+ * Streaming decoder: takes one token at a time and emits complete characters only. The concatenation of everything that
+ * it emits, including the flush, equals sl_tokenizer_decode() of all ids. A plain value: initialise it with zeros; it
+ * may be copied.
  */
 typedef struct sl_detok {
-    unsigned char tail[4]; /* start of a character whose end has not come yet */
+    unsigned char tail[4]; /* the first bytes of an incomplete character */
     unsigned n_tail;
 } sl_detok;
 
-/* Longest text one token can add: out must hold sl_detok_bound(t) bytes. */
+/* The length of the longest text that one token can add; `out` must have room for it. */
 size_t sl_detok_bound(const sl_tokenizer *t);
 /* Returns the number of bytes written to out (0 while a character is incomplete). */
 size_t sl_detok_push(sl_detok *d, const sl_tokenizer *t, int32_t id, bool skip_special, char *out);
-/* Ends the stream: writes U+FFFD (3 bytes) if a character was left incomplete; returns 0 or 3; resets d. */
+/* Ends the stream and resets d: writes U+FFFD, 3 bytes, if the last character is incomplete. Returns 0 or 3. */
 size_t sl_detok_flush(sl_detok *d, char *out);
 
 #endif

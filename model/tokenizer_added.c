@@ -1,8 +1,9 @@
 /*
- * Added tokens: a byte trie finds them leftmost-longest, then the flags decide what a match takes with it.
+ * Added tokens: a byte trie finds the leftmost, longest match; then the token's flags decide whether the match counts
+ * and which white space around it belongs to it.
  *
- * The order of checks, and that a discarded match still consumes its text, are the Hugging Face library's;
- * ids depend on it.
+ * The order of these checks, and that a discarded match still consumes its text, are the same as in the Hugging Face
+ * library, because the ids depend on them.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -81,7 +82,7 @@ size_t tk_plain_from(const tk_work *w, size_t pos)
     return low;
 }
 
-/* How many bytes from `at` on are in no plain range. */
+/* The number of bytes from `at` up to the next plain range. */
 static size_t before_plain(const tk_work *w, const char *at)
 {
     size_t pos = (size_t)(at - w->base), i = tk_plain_from(w, pos);
@@ -90,7 +91,7 @@ static size_t before_plain(const tk_work *w, const char *at)
     return w->plain[i].start > pos ? w->plain[i].start - pos : 0;
 }
 
-/* Longest token starting at text[0] that plain ranges leave; its id and length, or -1. */
+/* The longest token that begins at text[0] and has no byte in a plain range: its id and length; -1: none. */
 static int32_t longest(const tk_work *w, const tk_trie *t, const char *text, size_t len, size_t *match_len)
 {
     int32_t id = -1;
@@ -109,7 +110,8 @@ static int32_t longest(const tk_work *w, const tk_trie *t, const char *text, siz
     return id;
 }
 
-/* \w as the engine HF uses here has it: Oniguruma's own class also counts superscripts and fractions. */
+/* \w as the regex engine of the Hugging Face library defines it for this check. Oniguruma's class also has superscripts
+ * and fractions. */
 static bool is_word(uint32_t c)
 {
     if (c < 0x80)
@@ -133,7 +135,7 @@ static bool is_space(uint32_t c)
     return ONIGENC_IS_CODE_CTYPE(ONIG_ENCODING_UTF8, c, ONIGENC_CTYPE_SPACE) != 0;
 }
 
-/* Start of the character that ends at text[end). */
+/* Where the character that ends at text[end) begins. */
 static size_t prev_char(const char *text, size_t end)
 {
     size_t at = end - 1;
@@ -178,7 +180,8 @@ static size_t strip_right(const char *text, size_t len, size_t stop)
     return stop;
 }
 
-/* One match at [start, stop): emits the text before it and its id, moves *done. */
+/* One match at [start, stop): appends the ids of the text before it, then its own id; moves *done to the end of
+ * both. */
 static sl_status take(tk_work *w, const char *text, size_t len, size_t start, size_t stop, int32_t id,
                       size_t *done, tk_text_fn *between)
 {

@@ -1,9 +1,10 @@
 /*
- * Byte-pair merges of one piece: always the pair with the lowest rank, leftmost first, until none is left.
+ * Byte-pair merges of one piece: always the pair with the lowest rank, and of equal ranks the leftmost, until no pair
+ * can be merged.
  *
- * Short pieces keep the rank of every neighbouring pair and scan for the smallest; long ones use a heap, so
- * that no text costs more than O(n log n). Words seen before in the same call come from a small direct-mapped
- * cache.
+ * For a short piece the rank of every neighbouring pair is kept in an array, which is scanned for the smallest; for a
+ * long piece a heap is used, so that no text costs more than O(n log n). In a long text, the ids of words that occur
+ * again come from a small direct-mapped cache.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +17,12 @@ typedef struct tk_symbol {
     int32_t id;
     int32_t prev, next; /* -1 = none */
     uint32_t rank;      /* of the pair with the next symbol; UINT32_MAX = no merge (short pieces) */
-    int32_t merged;     /* id that pair becomes */
+    int32_t merged;     /* the id that this pair becomes */
     bool dead;
 } tk_symbol;
 
 typedef struct tk_cand {
-    uint64_t order; /* rank << 32 | position: smaller first */
+    uint64_t order; /* rank << 32 | position: the smallest is merged first */
     int32_t merged;
 } tk_cand;
 
@@ -94,8 +95,8 @@ static tk_symbol *add_symbol(tk_work *w, int32_t *n, int32_t id)
     return s;
 }
 
-/* Bytes to ids; bytes the vocabulary lacks become the unknown token (runs of them one, if fused) or are
- * dropped. */
+/* Bytes to ids. A byte without a token becomes the unknown token, or is dropped if there is none; if unknown tokens are
+ * fused, a run of such bytes becomes one of them. */
 static int32_t load_symbols(tk_work *w, const unsigned char *piece, size_t len)
 {
     const sl_tokenizer *t = w->t;
@@ -228,7 +229,7 @@ static bool merge_long(tk_work *w, int32_t n)
             continue;
         const tk_merge *m = find_merge(&w->t->merges, s[i].id, s[s[i].next].id);
         if (!m || m->id != top.merged)
-            continue; /* the neighbours changed since */
+            continue; /* the entry is out of date: one of its symbols has been merged since */
         merge_at(s, i, top.merged);
         if (!push_pair(w, s[i].prev) || !push_pair(w, i))
             return false;
@@ -304,9 +305,9 @@ sl_status tk_bpe_piece(tk_work *w, const char *text, size_t len)
 
 void tk_work_cache(tk_work *w, size_t text_len)
 {
-    /* A short text does not earn the cost of clearing the table. */
+    /* For a short text, clearing the table would cost more than the cache saves. */
     if (text_len > 64u << 10)
-        w->cache = calloc(1, sizeof *w->cache); /* without it everything still works, only slower */
+        w->cache = calloc(1, sizeof *w->cache); /* out of memory: encoding is slower, the ids are the same */
 }
 
 void tk_work_free(tk_work *w)

@@ -1,9 +1,14 @@
 /*
- * Inside of the tokenizer, for its own files only: tokenizer.c (encode, decode, queries), tokenizer_load.c (JSON),
- * tokenizer_added.c (added tokens), tokenizer_normal.c (normalizers), tokenizer_split.c (pre-tokenizer),
- * tokenizer_bpe.c (merges).
+ * Shared by the files of the tokenizer:
  *
- * Everything in sl_tokenizer is written by the loader and only read afterwards.
+ *   tokenizer.c         encode, decode, queries, containers
+ *   tokenizer_load.c    reads tokenizer.json, with tokenizer_vocab.c and tokenizer_parts.c (tokenizer_load.h)
+ *   tokenizer_added.c   finds added tokens in the text
+ *   tokenizer_normal.c  normalizers
+ *   tokenizer_split.c   pre-tokenizer
+ *   tokenizer_bpe.c     merges
+ *
+ * The loader writes sl_tokenizer; after the load it is only read.
  */
 #ifndef SL_MODEL_TOKENIZER_IMPL_H
 #define SL_MODEL_TOKENIZER_IMPL_H
@@ -12,7 +17,7 @@
 
 #include "model/tokenizer.h"
 
-/* Ids stay below this: 16 times the largest vocabulary in use. */
+/* Every id is less than this, which is 16 times the largest known vocabulary. */
 #define TK_ID_LIMIT (1 << 22)
 
 /* ---- memory that lives as long as the tokenizer ---- */
@@ -112,8 +117,9 @@ sl_status tk_trie_add(tk_trie *t, const char *text, size_t len, int32_t id);
 typedef enum { TK_ISOLATED, TK_REMOVED, TK_CONTIGUOUS, TK_WITH_PREVIOUS, TK_WITH_NEXT } tk_behavior;
 
 typedef struct tk_step {
-    regex_t *regex; /* or */
-    char *literal;  /* plain text (owned by the arena), or neither: prefix every piece with a space */
+    /* At most one of the two is set. None: the step puts a space before every piece that does not begin with one. */
+    regex_t *regex;
+    char *literal; /* plain text, owned by the arena */
     size_t n_literal;
     tk_behavior behavior;
     bool invert;
@@ -121,11 +127,11 @@ typedef struct tk_step {
 
 typedef struct tk_token {
     const char *text;  /* as in the vocabulary; NULL = no such id */
-    const char *bytes; /* what it decodes to */
+    const char *bytes; /* to which it decodes */
     uint32_t n_text, n_bytes;
     uint32_t flags;
-    bool skip;     /* left out by skip_special */
-    bool alphabet; /* spelled in byte characters only */
+    bool skip;     /* skip_special leaves it out */
+    bool alphabet; /* its text consists of characters of the byte alphabet only */
 } tk_token;
 
 struct sl_tokenizer {
@@ -136,8 +142,8 @@ struct sl_tokenizer {
     tk_map by_text;   /* vocabulary and added tokens */
     tk_map by_bytes;  /* for ignore_merges: raw bytes -> id */
     tk_merges merges;
-    int32_t byte_id[256]; /* id of a single byte, -1 if the vocabulary lacks it */
-    int32_t unk;          /* -1 = bytes without a token are dropped */
+    int32_t byte_id[256]; /* id of the token of a single byte; -1: the vocabulary has none */
+    int32_t unk;          /* id for bytes without a token; -1: they are dropped */
     bool fuse_unk, ignore_merges;
     tk_trie added_raw, added_normalized;
     int *norm; /* utf8proc option sets, in order */
@@ -148,7 +154,7 @@ struct sl_tokenizer {
     int32_t bos, eos;
 };
 
-/* U+0100… alphabet of byte-level BPE: the code point of each byte, and back (-1 = not in the alphabet). */
+/* The alphabet of byte-level BPE: the code point that stands for a byte, and the byte of a code point (-1: none). */
 uint32_t tk_byte_char(unsigned char b);
 int tk_char_byte(uint32_t c);
 
@@ -193,7 +199,7 @@ sl_status tk_regex_compile(const char *pattern, size_t len, regex_t **out, sl_er
 
 /* Appends the ids of one piece (raw bytes). */
 sl_status tk_bpe_piece(tk_work *w, const char *piece, size_t len);
-/* Gives a long text a word cache. */
+/* Allocates a cache of the ids of pieces if the text is long. */
 void tk_work_cache(tk_work *w, size_t text_len);
 void tk_work_free(tk_work *w);
 

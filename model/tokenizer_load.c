@@ -1,6 +1,6 @@
 /*
- * Reads a tokenizer.json file and its tokenizer_config.json. Every failure names the file, the key and the
- * reason; a component that is not implemented is refused by name rather than skipped.
+ * Reads a tokenizer.json file and its tokenizer_config.json. Every failure names the file, the key and the reason; a
+ * component that is not implemented is refused with its name and never skipped.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -21,7 +21,6 @@ const char *tk_type(const json_t *obj)
     return s ? s : "";
 }
 
-/* obj[name] as a boolean; absent = fallback. */
 sl_status tk_get_bool(tk_loader *l, const json_t *obj, const char *name, bool fallback, bool *out)
 {
     const json_t *v = json_object_get(obj, name);
@@ -41,7 +40,7 @@ sl_status tk_get_id(tk_loader *l, const json_t *v, int32_t *out)
 
 /* ---- the file ---- */
 
-/* The top-level keys that have a reader of their own, called with the value; its errors get the key as context. */
+/* Calls `read` with the value of a top-level key; errors get the key as context. */
 static sl_status load_key(tk_loader *l, const json_t *root, const char *key,
                           sl_status (*read)(tk_loader *l, const json_t *value))
 {
@@ -64,7 +63,7 @@ static sl_status read_decoder(tk_loader *l, const json_t *value)
     return bytes ? SL_OK : sl_fail(l->err, SL_ERR_UNSUPPORTED, "one without ByteLevel is not implemented");
 }
 
-/* In this order: added tokens are matched in their normalized spelling, so the normalizer must be known. */
+/* The normalizer comes before the added tokens, because these are matched in their normalized spelling. */
 static sl_status load_parts(tk_loader *l, const json_t *root)
 {
     const json_t *added = json_object_get(root, "added_tokens");
@@ -106,7 +105,7 @@ sl_status sl_tokenizer_parse(const char *json, size_t len, const char *name, sl_
     return SL_OK;
 }
 
-/* Whole file, malloc'ed. */
+/* The bytes of the whole file, malloc'ed. */
 static sl_status read_file(const char *path, char **out, size_t *len, sl_err *err)
 {
     FILE *f = fopen(path, "rb");

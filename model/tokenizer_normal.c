@@ -1,7 +1,7 @@
 /*
- * Normalizers (the Unicode forms, NFC and others) over a text of which some ranges are plain. A normalizer changes lengths, so each plain
- * range and each text between two of them is normalized by itself, and the ranges of the result are kept. A character
- * that would be composed across the border of a range stays in two parts.
+ * Normalizers (the Unicode forms, NFC and others) over a text of which some ranges are plain. A normalizer changes
+ * lengths, so each plain range and each text between two of them is normalized by itself, and the ranges of the result
+ * are kept. A character that would be composed across the border of a range stays in two parts.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 
 #include "model/tokenizer_load.h"
 
-/* What ByteLevel with use_regex splits by (GPT-2). */
+/* The regex by which ByteLevel splits when use_regex is set: that of GPT-2. */
 static const char GPT2_SPLIT[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
@@ -127,7 +127,7 @@ static sl_status add_byte_level(tk_loader *l, const json_t *p)
     SL_TRY(tk_get_bool(l, p, "add_prefix_space", true, &prefix));
     SL_TRY(tk_get_bool(l, p, "use_regex", true, &regex));
     l->byte_level = true;
-    if (prefix && !new_step(l)) /* a step without a pattern inserts the space, see raw_piece() */
+    if (prefix && !new_step(l)) /* a step without a pattern inserts the space, see tk_step */
         return tk_no_memory(l);
     return regex ? add_regex(l, GPT2_SPLIT, sizeof GPT2_SPLIT - 1, TK_ISOLATED, false) : SL_OK;
 }
@@ -257,7 +257,7 @@ sl_status tk_load_postprocessor(tk_loader *l, const json_t *p)
         return SL_OK;
     const char *type = tk_type(p);
     if (strcmp(type, "ByteLevel") == 0)
-        return SL_OK; /* offsets only */
+        return SL_OK; /* it changes only offsets, which are not kept */
     if (strcmp(type, "TemplateProcessing") == 0)
         return add_template(l, p);
     if (strcmp(type, "Sequence") != 0)

@@ -1,10 +1,10 @@
 /*
- * Pre-tokenizer: the list of splits from tokenizer.json, applied one after the other to the pieces left by
- * the one before.
+ * Pre-tokenizer: the list of splits from tokenizer.json. Each of them splits the pieces that the split before it has
+ * left.
  *
- * Pieces are byte ranges of one buffer; only the prefix-space step rewrites the buffer. Matching is
- * Oniguruma's in its default syntax, piece by piece, with the iteration rule of the binding HF uses (an empty
- * match right after a match is skipped).
+ * Pieces are byte ranges of one buffer; only the step that inserts spaces rewrites the buffer. Patterns are matched by
+ * Oniguruma in its default syntax, in each piece separately. As in the binding that the Hugging Face library uses, an
+ * empty match directly after a match is skipped.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static bool keep(tk_spans *out, uint32_t from, uint32_t to)
     return from == to || tk_spans_push(out, from, to, false);
 }
 
-/* ---- matches of one step in one piece: contiguous ranges, flagged ---- */
+/* ---- matches of one step in one piece: ranges without gaps, each flagged as a match or not ---- */
 
 static sl_status add_match(tk_work *w, uint32_t *prev, uint32_t start, uint32_t end)
 {
@@ -76,7 +76,7 @@ static sl_status regex_failed(tk_work *w, int rc)
     OnigUChar text[ONIG_MAX_ERROR_MESSAGE_LEN + 1] = {0};
     int n = onig_error_code_to_str(text, rc);
     return sl_fail(w->err, rc == ONIGERR_MEMORY ? SL_ERR_NO_MEMORY : SL_ERR_UNSUPPORTED,
-                   "pre-tokenizer regex gave up on the text: %.*s", n, (const char *)text);
+                   "the pre-tokenizer's regex failed on the text: %.*s", n, (const char *)text);
 }
 
 static sl_status find_regex(tk_work *w, const tk_step *step, const char *text, tk_span piece, uint32_t *prev)
@@ -172,7 +172,7 @@ static sl_status apply_step(tk_work *w, const tk_step *step, const char *text)
     return SL_OK;
 }
 
-/* Copies every piece to buf, with a space in front unless it begins with one. */
+/* Copies every piece to buf, and puts a space before it unless it begins with one. */
 static sl_status prefix_spaces(tk_work *w, const char **text)
 {
     size_t need = 0;

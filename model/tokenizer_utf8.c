@@ -1,10 +1,11 @@
 /*
- * UTF-8 scanning by the table of well-formed sequences: the first byte fixes the length and the range of the
- * second byte.
+ * UTF-8 scanning by the table of well-formed sequences: the first byte decides the length and the range of the second
+ * byte.
  */
 #include "model/tokenizer_utf8.h"
 
-/* Length announced by a first byte, and the range of the second; 0 for a byte that starts nothing. */
+/* The length of a sequence by its first byte, and the range of its second byte; 0: no sequence begins with this
+ * byte. */
 static size_t lead(unsigned char c, unsigned char *lo, unsigned char *hi)
 {
     *lo = 0x80;

@@ -1,9 +1,8 @@
 /*
- * UTF-8 scanning shared by the tokenizer, the stop matcher and the chat parser: what one step from a byte is
- * worth.
+ * UTF-8 scanning, shared by the tokenizer, the stop matcher and the chat parser.
  *
- * The replacement rule is the common one (Unicode 3.9, "maximal subpart"): a broken sequence becomes one
- * U+FFFD and scanning goes on at the first byte that could not belong to it. Pure functions.
+ * Invalid bytes are replaced by the usual rule (Unicode 3.9, "maximal subpart"): the longest beginning of a valid
+ * sequence becomes one U+FFFD, and the scan continues at the first byte that cannot belong to it. Pure functions.
  */
 #ifndef SL_MODEL_TOKENIZER_UTF8_H
 #define SL_MODEL_TOKENIZER_UTF8_H
@@ -12,8 +11,8 @@
 
 typedef enum { SL_UTF8_CHAR, SL_UTF8_BROKEN, SL_UTF8_PARTIAL } sl_utf8_kind;
 
-/* Looks at p[0..n), n >= 1. *len = bytes of the character, of the broken piece, or of the unfinished start
- * (then it reaches the end of the input). */
+/* Classifies the bytes at p[0..n), n >= 1. *len: the number of bytes of the character, of the invalid sequence, or of
+ * the incomplete character, which then reaches the end of the input. */
 sl_utf8_kind sl_utf8_step(const unsigned char *p, size_t n, size_t *len);
 
 /* Offset of the first byte that is not valid UTF-8, or n. */

@@ -24,7 +24,7 @@ static sl_status grow_tokens(tk_loader *l, int32_t n)
     return SL_OK;
 }
 
-/* The bytes a spelling stands for; when a character is outside the byte alphabet, the spelling itself. */
+/* Sets the bytes to which the spelling decodes: the spelling itself if it has a character outside the byte alphabet. */
 static bool set_bytes(tk_loader *l, tk_token *tok, const char *text, size_t len)
 {
     char *out = tk_arena_copy(&l->t->arena, text, len);
@@ -136,7 +136,7 @@ static bool split_merge(const json_t *m, half *a, half *b)
     return true;
 }
 
-/* Bytes of a half that fit an error text. */
+/* How many bytes of a half are shown in an error text. */
 static int shown(half h)
 {
     return h.len < 64 ? (int)h.len : 64;
@@ -161,8 +161,8 @@ static sl_status add_merge(tk_loader *l, const json_t *m, uint32_t rank)
     if (joined != stack)
         free(joined);
     if (id < 0)
-        return sl_fail(l->err, SL_ERR_INVALID, "their join \"%.*s%.*s\" is not in model.vocab", shown(a),
-                       a.text, shown(b), b.text);
+        return sl_fail(l->err, SL_ERR_INVALID, "the merged token \"%.*s%.*s\" is not in model.vocab",
+                       shown(a), a.text, shown(b), b.text);
     tk_merges_set(&l->t->merges, left, right, rank, id);
     return SL_OK;
 }
@@ -188,7 +188,7 @@ static sl_status load_merges(tk_loader *l, const json_t *merges)
     return SL_OK;
 }
 
-/* Keys of the BPE model that change ids and are not implemented: they must be off. */
+/* Keys of the BPE model that change ids and are not implemented must be off. */
 static sl_status refuse_model_keys(tk_loader *l, const json_t *model)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
@@ -208,7 +208,7 @@ sl_status tk_load_model(tk_loader *l, const json_t *model, size_t n_added)
     if (!json_is_object(model))
         return sl_fail(l->err, SL_ERR_INVALID, "model: missing");
     const char *type = tk_type(model);
-    /* older files leave the type of a BPE model out */
+    /* older files do not give the type of a BPE model */
     if (type[0] && strcmp(type, "BPE") != 0)
         return sl_fail(l->err, SL_ERR_UNSUPPORTED, "model.type: \"%.64s\" is not implemented, only BPE",
                        type);
@@ -271,7 +271,7 @@ static sl_status normalize(tk_loader *l, const char *text, size_t len, char **ou
     return SL_OK;
 }
 
-/* Registers token id for matching, in its normalized spelling if it is a normalized one. */
+/* Adds token id to the trie in which it is found: a token with the flag "normalized" by its normalized spelling. */
 static sl_status match_token(tk_loader *l, int32_t id)
 {
     sl_tokenizer *t = l->t;
@@ -297,7 +297,7 @@ free_spelled:
     return st;
 }
 
-/* Token id is new: it gets its text. */
+/* An added token that is not in the vocabulary: sets its text. */
 static sl_status new_token(tk_loader *l, int32_t id, const char *text, size_t len)
 {
     SL_TRY(grow_tokens(l, id + 1));
@@ -329,12 +329,12 @@ static sl_status add_token(tk_loader *l, const json_t *item, int32_t *next_id)
         ++*next_id;
         SL_TRY(new_token(l, id, text, len));
     } else if (t->tokens[id].flags & TK_ADDED) {
-        return sl_fail(l->err, SL_ERR_INVALID, "content: \"%.64s\" is there twice", text);
+        return sl_fail(l->err, SL_ERR_INVALID, "content: \"%.64s\" is listed twice", text);
     }
     SL_TRY(get_flags(l, item, &t->tokens[id].flags));
     st = match_token(l, id);
     return st == SL_ERR_INVALID && l->err && !l->err->text[0]
-               ? sl_fail(l->err, st, "content: \"%.64s\" equals another added token once normalized", text)
+               ? sl_fail(l->err, st, "content: \"%.64s\", when normalized, equals another added token", text)
                : st;
 }
 

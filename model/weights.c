@@ -1,6 +1,6 @@
 /*
- * Binding and placing of weights. A placement is one contiguous piece of a file and the pointer that waits
- * for it; fused expert tensors are simply many pieces.
+ * Binding and placing of weights. A placement is one contiguous piece of a file and the pointer that will point to it
+ * when it is placed. A fused tensor of experts has many placements.
  */
 #include "model/weights.h"
 
@@ -203,9 +203,10 @@ static sl_status bind_fused(loader *l, const char *name, int parts, int64_t rows
     SL_TRY(want(l, name, dims, 3, true, &t, &dtype));
     SL_TRY(want_scale(l, name, t, e, parts * rows, cols, &scale));
     if (scale && parts > 1 && rows % BLOCK)
-        return sl_fail(l->err, SL_ERR_UNSUPPORTED,
-                       "%s: tensor %s: F8 blocks straddle gate and up, %lld is no multiple of %d",
-                       sl_st_label(t->file), name, (long long)rows, BLOCK);
+        return sl_fail(
+            l->err, SL_ERR_UNSUPPORTED,
+            "%s: tensor %s: an F8 block would contain rows of gate and of up: %lld is no multiple of %d",
+            sl_st_label(t->file), name, (long long)rows, BLOCK);
     const uint8_t *data = t->t->data;
     for (int64_t i = 0; i < e * parts; i++) {
         l->elsewhere = is_elsewhere(l, (int32_t)(i / parts));
@@ -255,8 +256,9 @@ static sl_status bind_moe(loader *l, int32_t layer)
 }
 
 /*
- * The F8 weight just bound will lie on the device as BF16: its values times their scales, rounded. Absorption
- * defines kv_b so where activations are BF16 (kernels/params.h); made once instead of in every step.
+ * Converts the F8 weight that was bound last to BF16 at load: its values times their scales, rounded. This is how
+ * absorption defines kv_b when activations are BF16 (kernels/params.h); the conversion happens once instead of in every
+ * step.
  */
 static void keep_as_bf16(loader *l, sl_weight *w)
 {
@@ -313,7 +315,7 @@ static sl_status alloc_tables(loader *l)
     return SL_OK;
 }
 
-/* Finds every tensor of the model, and decides where each will lie. The caller frees what was allocated, also after an
+/* Finds every tensor of the model and decides where each is placed. The caller frees what was allocated, also after an
  * error. */
 static sl_status bind_all(loader *l, const sl_family *f)
 {

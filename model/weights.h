@@ -1,12 +1,12 @@
 /*
- * Inside model/: a checkpoint's tensors as the ops want them, on the backend.
+ * Inside model/: the tensors of a checkpoint, in the memory of the backend and in the form that the ops need.
  *
- * Loading has two passes: `bind` finds every tensor that the family's table asks for, checks its shape and
- * dtype and refuses tensors that no row of the table names; `place` puts the bytes where the backend can read
- * them. On backends whose memory is host memory a tensor stays in the mapped file (unless it must be
- * converted or is not aligned); elsewhere everything is copied into one block. Quantisation is decided tensor
- * by tensor: F8_E4M3 must have a tensor `_scale_inv`, no other dtype may. Ownership: borrows backend and
- * checkpoint, which must outlive it. Threads: one at a time while loading, then const.
+ * Loading has two passes: `bind` finds every tensor that the family's table lists, checks its shape and dtype, and
+ * refuses tensors that no row of the table names; `place` puts the bytes where the backend can read them. When the
+ * backend uses host memory, a tensor stays in the mapped file unless it must be converted or is not aligned; otherwise
+ * everything is copied into one block. Quantisation is decided for each tensor: an F8_E4M3 tensor must have a tensor
+ * `_scale_inv`, and no other dtype may have one. Ownership: borrows backend and checkpoint, which must outlive it.
+ * Threads: one at a time during the load; then only read.
  */
 #ifndef SL_MODEL_WEIGHTS_H
 #define SL_MODEL_WEIGHTS_H
@@ -39,7 +39,7 @@ sl_status sl_weights_load(sl_backend *be, sl_checkpoint *ck, const sl_family *f,
 /* Finds and checks the tensors as sl_weights_load does, and marks them as used, but places nothing. */
 sl_status sl_weights_find(sl_checkpoint *ck, const sl_family *f, const sl_model_config *c,
                           const sl_model_opts *o, sl_err *err);
-/* A zeroed struct is fine. */
+/* A zeroed struct is allowed. */
 void sl_weights_free(sl_weights *w);
 
 #endif

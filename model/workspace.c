@@ -1,6 +1,6 @@
 /*
- * The workspace of a forward pass. One function names all buffers and runs twice: without a block it measures, with
- * the block it places them; so one allocation serves the model's life.
+ * The workspace of a forward pass. One function lists all buffers and runs twice: first without a block, to add up
+ * their sizes, then with the block, to place them. So there is one allocation for the lifetime of the model.
  */
 #include "model/workspace.h"
 

@@ -11,7 +11,7 @@
 
 struct sl_family;
 
-/* Divides a block into aligned buffers. base NULL: only measures, and the buffers are NULL. */
+/* Divides a block into aligned buffers. base NULL: only adds up the sizes, and the buffers are NULL. */
 typedef struct sl_carve {
     uint8_t *base;
     size_t at;
@@ -45,7 +45,7 @@ typedef struct sl_workspace {
 /* On failure *out needs no freeing. */
 sl_status sl_workspace_create(sl_backend *be, const struct sl_family *f, const sl_model_config *c,
                               const sl_model_opts *o, sl_workspace *out, sl_err *err);
-/* A zeroed struct is fine. */
+/* A zeroed struct is allowed. */
 void sl_workspace_free(sl_backend *be, sl_workspace *ws);
 
 #endif

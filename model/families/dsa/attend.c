@@ -7,7 +7,7 @@ static sl_status make_queries(void *ctx, sl_err *err)
 {
     const sl_pass *p = ctx;
     const sl_dsa_workspace *own = p->ws->own;
-    (void)err; /* is the pass's own */
+    (void)err; /* the ops report to the pass's own */
     SL_TRY(sl_pass_linear(p, own->q_r, &p->lw->w[SL_DSA_Q_B], own->q));
     return sl_dsa_absorb(p);
 }

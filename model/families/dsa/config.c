@@ -25,7 +25,7 @@ static sl_status check_dims(sl_config_reader *x)
     static const sl_dim products[] = {sl_dsa_dim_q, sl_dsa_dim_kv_b, sl_dsa_dim_o, sl_dsa_dim_index_q};
     for (size_t i = 0; i < SL_COUNT(products); i++)
         if (products[i](c) > SL_CFG_MAX_PRODUCT)
-            return sl_cfg_bad(x, "heads times head dimension is beyond 2^24");
+            return sl_cfg_bad(x, "heads * head dimension is greater than 2^24");
     if (c->qk_rope_head_dim % 2)
         return sl_cfg_bad(x, "qk_rope_head_dim: %d is odd", c->qk_rope_head_dim);
     if (c->index_head_dim < c->qk_rope_head_dim)
@@ -86,7 +86,7 @@ static sl_status check_indexer_layers(sl_config_reader *x, const sl_family *f)
         if (!x->c->layer_has_indexer[i] && !traits->index_share)
             return sl_cfg_cannot(x, "layer %d shares a selection, %s models do not", i, f->model_type);
         if (!x->c->layer_has_indexer[i] && i == 0)
-            return sl_cfg_bad(x, "layer 0 shares a selection, but no layer is before it");
+            return sl_cfg_bad(x, "layer 0 shares a selection, but there is no layer before it");
     }
     return SL_OK;
 }

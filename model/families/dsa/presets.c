@@ -1,6 +1,6 @@
 /*
  * Presets of the DSA families (model/synthetic.h): the published model, and a small one of the same family for tests.
- * The keys are those of config.json; the number of layers is the caller's.
+ * The keys are those of config.json; the caller gives the number of layers.
  */
 #include "model/families/dsa/dsa.h"
 

@@ -1,6 +1,6 @@
 /*
  * The buffers of the DSA families and the steps of their layers. Attention itself is not here: the step `attend`
- * (attend.c) hands queries, raw rows and raw index keys to the owner of the cache, which leaves its result in o.
+ * (attend.c) gives queries, rows and index keys to the owner of the cache, which writes its result to o.
  */
 #include "model/families/dsa/dsa.h"
 #include "model/steps.h"
@@ -44,8 +44,8 @@ sl_status sl_dsa_absorb(const sl_pass *p)
     return sl_pass_run(p, SL_OP_Q_ABSORB, &a);
 }
 
-/* The linear layers whose input is h or the normalised low-rank query, except index_weights (float32): one chain for
- * each input. */
+/* The linear layers that read h, and those that read the normalised low-rank query: one chain for each of the two
+ * inputs. Without index_weights, which is float32. */
 static sl_status step_queries(sl_pass *p)
 {
     const sl_model_config *c = p->c;

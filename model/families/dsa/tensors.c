@@ -59,7 +59,7 @@ static const sl_tensor_spec model_tensors[] = {
     {"lm_head.weight", SL_T_HEAD, SL_K_LINEAR, NULL, sl_dim_vocab, sl_dim_hidden, SL_SPEC_16BIT},
 };
 
-/* clang-format off: one row a tensor */
+/* clang-format off: one line for each tensor */
 static const sl_tensor_spec layer_tensors[] = {
     {"input_layernorm.weight", SL_T_INPUT_NORM, SL_K_VECTOR, NULL, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN},
     {"post_attention_layernorm.weight", SL_T_POST_NORM, SL_K_VECTOR, NULL, sl_dim_hidden, sl_dim_one,
@@ -107,7 +107,7 @@ static bool ignores(const sl_model_config *c, int32_t layer, const char *rest)
     return !c->layer_has_indexer[layer] && strncmp(rest, indexer, sizeof indexer - 1) == 0;
 }
 
-/* lora_eps and index_eps are not in config.json: the reference implementations have them as constants. */
+/* lora_eps and index_eps are not in config.json; they are constants of the reference implementations. */
 static const sl_dsa_traits deepseek_v32 = {
     .index_rope_interleaved = false, .index_share = false, .lora_eps = 1e-6f, .index_eps = 1e-6f};
 static const sl_dsa_traits glm_moe_dsa = {

@@ -67,7 +67,7 @@ static const struct {
     {" {}", 0, SL_ERR_INVALID, "not a JSON object"},
     {"{", 0, SL_ERR_INVALID, "header"},
     {"{} x", 0, SL_ERR_INVALID, "header"},
-    {"{}", 1, SL_ERR_INVALID, "belong to none"},
+    {"{}", 1, SL_ERR_INVALID, "belong to no tensor"},
     {"{\"a\":3}", 0, SL_ERR_INVALID, "tensor a: not an object"},
     {"{\"\":{}}", 0, SL_ERR_INVALID, "name has 0 bytes"},
     {"{\"a\xff\":{}}", 0, SL_ERR_INVALID, "header"},
@@ -95,9 +95,9 @@ static const struct {
     {"{" T("a", "F32", "[1]", "[0,9223372036854775808]") "}", 4, SL_ERR_INVALID, "header"},
     {"{" T("a", "F32", "[1]", "[0,4]") "," T("b", "F32", "[1]", "[2,6]") "}", 6, SL_ERR_INVALID, "overlaps"},
     {"{" T("a", "F32", "[1]", "[0,4]") "," T("b", "F32", "[1]", "[0,4]") "}", 4, SL_ERR_INVALID, "overlaps"},
-    {"{" T("a", "F32", "[1]", "[4,8]") "}", 8, SL_ERR_INVALID, "hole"},
-    {"{" T("a", "F32", "[1]", "[0,4]") "," T("b", "F32", "[1]", "[8,12]") "}", 12, SL_ERR_INVALID, "hole"},
-    {"{" T("a", "F32", "[1]", "[0,4]") "}", 8, SL_ERR_INVALID, "belong to none"},
+    {"{" T("a", "F32", "[1]", "[4,8]") "}", 8, SL_ERR_INVALID, "gap"},
+    {"{" T("a", "F32", "[1]", "[0,4]") "," T("b", "F32", "[1]", "[8,12]") "}", 12, SL_ERR_INVALID, "gap"},
+    {"{" T("a", "F32", "[1]", "[0,4]") "}", 8, SL_ERR_INVALID, "belong to no tensor"},
 };
 
 START_TEST(test_bad)
