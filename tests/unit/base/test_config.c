@@ -1,7 +1,7 @@
 /*
- * The configuration table and everything derived from it: defaults, YAML, --set, errors that name file, line,
- * key and reason, choices with and without names, dump round trip. The registries themselves and the generated
- * reference: tests/unit/cli/test_config_reference.c.
+ * The configuration table and everything derived from it: defaults, YAML, --set, errors that name file, line, key and
+ * reason, choices with and without names, and a dump that can be loaded again. The registries themselves and the
+ * generated reference are tested in tests/unit/cli/test_config_reference.c.
  */
 #include <stdio.h>
 #include <string.h>
@@ -192,7 +192,7 @@ START_TEST(choices)
             "is not known");
     fresh();
     ck_assert_int_eq(sl_config_set(&cfg, "kvstore.layout=null", &err),
-                     SL_ERR_INVALID); /* a dump could not say it */
+                     SL_ERR_INVALID); /* a dump could not represent it */
     sl_config_bind(bound);
     ck_assert_int_eq(load("kvstore: {layout: round}\nmodel: {row_format: mla_f32}\n"), SL_OK);
     ck_assert_str_eq(cfg.kvstore.layout, "round");

@@ -1,6 +1,6 @@
 /*
- * JSON helpers: getters say path and reason, Python's writer byte for byte (floats against reprs printed by
- * CPython).
+ * JSON helpers: errors of getters have path and reason; the writer gives the same bytes as Python's, with floats
+ * compared with what repr() of CPython prints.
  */
 #include <stdio.h>
 #include <string.h>

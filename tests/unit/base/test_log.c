@@ -1,6 +1,6 @@
 /*
- * Log lines as a reader sees them: stderr goes to a pipe, then the line is compared or parsed back as JSON. A
- * value with a newline must not forge a second line; an endless one is cut.
+ * Log lines as a reader sees them: stderr is a pipe, and each line is compared or parsed as JSON. A value with a
+ * newline must not produce a second line, and a very long value is cut.
  */
 #include <jansson.h>
 #include <pthread.h>
@@ -55,7 +55,7 @@ END_TEST
 
 static struct timespec fake;
 
-/* Stands for the C library's in this program, log.c included. */
+/* Replaces the function of the C library in this program, also for log.c. */
 int clock_gettime(clockid_t id, struct timespec *ts)
 {
     if (id == CLOCK_REALTIME && fake.tv_sec) {
@@ -65,7 +65,7 @@ int clock_gettime(clockid_t id, struct timespec *ts)
     return (int)syscall(SYS_clock_gettime, id, ts);
 }
 
-/* The time of a line is what the C library makes of the clock, on every day from 1970 to 2150. */
+/* The time in a line is the same as that of the C library, on every day from 1970 to 2150. */
 START_TEST(dates)
 {
     char want[40];
@@ -151,7 +151,7 @@ START_TEST(endless_values_are_cut)
 }
 END_TEST
 
-/* What a client sends comes as one value and nothing else, in both formats. */
+/* A text from a client becomes exactly one value, in both formats. */
 static const struct {
     const char *value, *plain; /* as key k of the line, before " z=1" */
 } hostile[] = {
@@ -199,7 +199,7 @@ START_TEST(hostile_values)
         ck_assert_str_eq(json_string_value(json_object_get(line, "ev")), "e");
         ck_assert_str_eq(json_string_value(json_object_get(line, "z")), "1");
         const char *got = json_string_value(json_object_get(line, "k"));
-        if (!strchr(v, '\xff') && !strchr(v, '\xc2') && !strchr(v, '\xc0')) /* those are no text */
+        if (!strchr(v, '\xff') && !strchr(v, '\xc2') && !strchr(v, '\xc0')) /* these are not valid UTF-8 */
             ck_assert_str_eq(got, v);
         json_decref(line);
     }

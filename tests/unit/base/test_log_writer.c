@@ -1,6 +1,6 @@
 /*
  * The log with its writer: stderr is a pipe whose reader does not read, is gone, or reads later. No thread that logs
- * waits, what is lost is counted and said, what is not lost comes in order, and the end of the process is not held up.
+ * waits; lost lines are counted and reported; all others arrive in order; the end of the process is not delayed.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -62,7 +62,7 @@ static seen read_until_end(FILE *in)
         if ((at = strstr(line, " ev=lines_lost lines=")) &&
             sscanf(at, " ev=lines_lost lines=%llu", &n) == 1) {
             s.missing += n;
-            /* said where they are missing: the next line is the first after the gap */
+            /* reported where they are missing: the next line is the first one after the gap */
             s.last += (int)n;
         } else if ((at = strstr(line, " ev=line i=")) && sscanf(at, " ev=line i=%d", &i) == 1) {
             s.ascending = s.ascending && i == s.last + 1;
@@ -203,7 +203,7 @@ START_TEST(fork_safe)
         if (pid == 0) {
             int null = open("/dev/null", O_WRONLY);
             dup2(null, STDERR_FILENO);
-            bool ok = sl_log_flush(0); /* nothing of the parent's is here */
+            bool ok = sl_log_flush(0); /* the child has no lines of the parent */
             log_lines(0, 2);
 #ifndef __SANITIZE_THREAD__ /* ThreadSanitizer ends a child that starts a thread */
             sl_err err = {0};

@@ -1,6 +1,7 @@
 /*
- * The mailbox: order per producer, no message lost, and no lost wake-up when the consumer really sleeps
- * (several producers, a consumer that blocks each time it runs dry; a lost signal shows as a time-out).
+ * The mailbox: the messages of a producer keep their order, no message is lost, and no wake-up is lost when the
+ * consumer really sleeps (several producers, and a consumer that blocks each time the mailbox is empty; a lost signal
+ * appears as a timeout).
  */
 #include <poll.h>
 #include <pthread.h>
@@ -33,7 +34,7 @@ static void *produce(void *arg)
         it->seq = i;
         sl_mailbox_post(j->mb, &it->mail);
         if (i % 64 == 0)
-            sched_yield(); /* lets the consumer run dry and sleep */
+            sched_yield(); /* lets the consumer empty the mailbox and sleep */
     }
     return NULL;
 }
@@ -89,8 +90,8 @@ START_TEST(many_producers_fd)
 END_TEST
 
 /*
- * One message at a time, posted at a slowly shifting moment after the previous one was taken, so that posts
- * sweep across the consumer's "found nothing, going to sleep" window again and again.
+ * One message at a time. The delay between the take of a message and the next post changes slowly, so that posts hit
+ * every moment between the consumer's "found nothing" and its sleep, many times.
  */
 enum { PING_PONG = 100000 };
 static atomic_int taken;
@@ -171,7 +172,7 @@ START_TEST(signals_only_when_asleep)
 {
     sl_mailbox *mb;
     ck_assert_int_eq(sl_mailbox_create(&mb), SL_OK);
-    ck_assert_ptr_null(sl_mailbox_take(mb)); /* dry: the next post must signal */
+    ck_assert_ptr_null(sl_mailbox_take(mb)); /* empty: the next post must signal */
     sl_mail a, b;
     struct pollfd p = {.fd = sl_mailbox_fd(mb), .events = POLLIN};
     sl_mailbox_post(mb, &a);

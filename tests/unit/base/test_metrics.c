@@ -1,7 +1,7 @@
 /*
- * The registry and its exposition: the table follows Prometheus' rules, every documented series with known
- * labels is there from the start, values and histograms come out right, escaping holds, updates from many
- * threads are all counted, and docs/metrics.md is fresh (SL_UPDATE_REFERENCE=1 rewrites it).
+ * The registry and its exposition: the table follows the rules of Prometheus, every documented series with known labels
+ * exists from the start, values and histograms are right, labels are escaped, updates from many threads are all
+ * counted, and docs/metrics.md is up to date (SL_UPDATE_REFERENCE=1 rewrites it).
  */
 #include <ctype.h>
 #include <pthread.h>

@@ -1,6 +1,7 @@
 /*
- * The message codec: every type survives a round trip field by field, every truncation and every extra byte
- * is refused with the field named, single-byte damage never reads out of bounds, and shape rules hold.
+ * The message codec: every type has the same fields after it was encoded and decoded; a message that is too short or
+ * too long is refused with the name of the field; a changed byte never causes a read out of bounds; rules between
+ * fields are checked.
  */
 #include "tests/unit/base/msg_sample.h"
 #include "tests/unit/base/test_base.h"
@@ -101,8 +102,8 @@ START_TEST(every_truncation_is_refused)
 }
 END_TEST
 
-/* Damage either still decodes (a value changed) or is refused; either way nothing leaks or reads out of
- * bounds. */
+/* A message with a changed byte is either decoded, with another value, or refused; in both cases there is no leak and
+ * no read out of bounds. */
 START_TEST(every_byte_damaged)
 {
     sl_msg m = msg_sample((sl_msg_type)_i), back;

@@ -1,5 +1,5 @@
-/* The codec: byte layout, round trip, every truncation refused, forged counts refused before anything is
- * allocated. */
+/* The codec: byte layout, encoding and decoding, refusal of every input that is too short, refusal of wrong counts
+ * before anything is allocated. */
 #include <string.h>
 
 #include "base/wire.h"
@@ -39,7 +39,7 @@ static void write_all(sl_wr *w)
     ck_assert(!w->bad);
 }
 
-/* Reads what write_all wrote; true when the values were all there. Frees the arrays either way. */
+/* Reads what write_all has written; returns whether all values are right. Frees the arrays in both cases. */
 static bool read_all(sl_rd *r)
 {
     char name[16];

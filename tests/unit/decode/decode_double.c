@@ -1,10 +1,10 @@
-/* See the header. */
+/* See decode_double.h. */
 #include "tests/unit/decode/decode_double.h"
 
 #include "worker/worker.h"
 #include "tests/unit/kvstore/mla_geometry.h"
 
-static decode_double *now; /* whose worker core is meant */
+static decode_double *now; /* the worker to which the functions of the core belong */
 
 /* ---- the worker core ---- */
 
@@ -93,7 +93,7 @@ static sl_status dd_run_step(void *impl, sl_step_item *items, int32_t n, const s
     return st != SL_OK ? sl_fail(err, st, "as the test asked") : inner.step(impl, items, n, hooks, err);
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 dd_opts dd_defaults(void)
 {
@@ -162,7 +162,7 @@ void dd_close(decode_double *x)
     sl_arena_destroy(x->arena);
 }
 
-/* ---- what is seen ---- */
+/* ---- what a test observes ---- */
 
 const dd_said *dd_expect(decode_double *x, sl_msg_type type, uint64_t rid)
 {
@@ -200,9 +200,10 @@ int dd_held(const decode_double *x)
     return st.total - st.free - st.cached;
 }
 
-/* ---- what the others say ---- */
+/* ---- messages to the worker ---- */
 
-/* As it comes from the transport: encoded and decoded again, blobs in the message's own bytes. writer 0: the router says it. */
+/* As it comes from the transport: encoded and decoded again, blobs in the message's own bytes. writer 0: the router
+ * says it. */
 static void receive(decode_double *x, const sl_msg *m, uint32_t writer)
 {
     sl_wr w;

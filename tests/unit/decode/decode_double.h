@@ -1,11 +1,11 @@
 /*
- * A decode worker without threads, for tests of tickets and of the batch: the test is the router, the writer,
- * the checker and the clock, and calls what the engine thread would call.
+ * A decode worker without threads, for tests of tickets and of the batch. The test plays the parts of the router, the
+ * writer, the checker and the clock, and calls the functions that the engine thread would call.
  *
- * Doubles: the worker core (what is sent is kept in said[], fences are counted), the checker thread (jobs
- * stay in its mailbox until the test answers them) and the runner (tests/unit/worker/fake_runner.h). Real:
- * tickets, batch, residency, store, sampler. One at a time in a process: the core's functions have no other
- * argument to find it by.
+ * Test doubles are the worker core (messages that the worker sends are kept in said[], fences are counted), the checker
+ * thread (jobs stay in its mailbox until the test answers them) and the runner (tests/unit/worker/fake_runner.h).
+ * Tickets, batch, residency, store and sampler are the real ones. A process can have one such worker at a time, because
+ * the functions of the core find it in a global variable.
  */
 #ifndef SL_TEST_DECODE_DOUBLE_H
 #define SL_TEST_DECODE_DOUBLE_H
@@ -44,7 +44,7 @@ typedef struct decode_double {
     fake_runner *fake;
     sl_runner runner;
     dd_said said[DD_SAID];
-    int n_said, seen; /* said[seen..n_said) has not been looked at */
+    int n_said, seen; /* the test has not yet read said[seen..n_said) */
     int fences;
     sl_writer fenced;               /* of the last fence */
     uint32_t router;                /* the session in which messages come from now on: DD_ROUTER at first */

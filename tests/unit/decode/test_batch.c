@@ -1,4 +1,4 @@
-/* The batch: who joins and when, who gives way when pages run out, what a failed step means. */
+/* The batch: which request joins when, which one is retracted when no page is free, what a failed step causes. */
 #include "tests/unit/decode/decode_double.h"
 
 static decode_double x;
@@ -44,7 +44,7 @@ START_TEST(join_in_order)
 }
 END_TEST
 
-/* A worker that drains computes what has a slot and gives back what waits for one. */
+/* A worker that drains continues requests that have a slot and returns those that wait for one to the router. */
 START_TEST(draining_gives_back_what_waits)
 {
     o = dd_defaults();
@@ -66,7 +66,7 @@ START_TEST(draining_gives_back_what_waits)
 }
 END_TEST
 
-/* The device is full: who waits is tried again at each step; alone on the device it can only fail. */
+/* The device is full: a waiting request is tried again at each step; a request that is alone on the device fails. */
 START_TEST(device_is_full)
 {
     o = dd_defaults();
@@ -111,7 +111,7 @@ START_TEST(youngest_is_retracted)
 }
 END_TEST
 
-/* Alone, and the store is too small for it: no other worker state would help, so it is not retryable. */
+/* A request is alone and the store is too small for it: waiting could not help, so it is not retryable. */
 START_TEST(alone_and_too_large)
 {
     o = dd_defaults();
@@ -129,7 +129,8 @@ START_TEST(alone_and_too_large)
 }
 END_TEST
 
-/* Alone, and it fits, but a lease that belongs to no ticket holds pages: it is retracted and can start again. */
+/* A request is alone and the store is large enough, but a lease without a ticket holds pages: it is retracted and can
+ * start again. */
 START_TEST(alone_while_pages_are_held)
 {
     o = dd_defaults();
@@ -171,7 +172,7 @@ START_TEST(failed_steps)
 }
 END_TEST
 
-/* The context's end is an end like max_tokens. */
+/* A request ends at the end of the context in the same way as at max_tokens. */
 START_TEST(context_is_full)
 {
     o = dd_defaults();

@@ -1,7 +1,7 @@
 /*
  * Pages of the store whose bytes were changed (decode/damage.c says when they are found): published ones before another
- * request uses them, running ones by the patrol, landing ones at COMMIT. No token comes of them after that, they leave
- * the prefix tree, and the damage is counted.
+ * request uses them, running ones by the patrol, landing ones at COMMIT. From then on no token is produced from them,
+ * they leave the prefix tree, and the damage is counted.
  */
 #include "tests/unit/decode/decode_double.h"
 
@@ -30,7 +30,7 @@ static int32_t page_of(uint64_t rid, int i)
     return sl_lease_pages(dd_ticket(&x, rid)->lease)[i];
 }
 
-/* RESERVE and COMMIT; `matched` pages were here. */
+/* RESERVE and COMMIT; the prefix tree has `matched` pages of it. */
 static void arrive(uint64_t rid, int n_tokens, int max_tokens, int seed, uint32_t matched)
 {
     dd_reserve(&x, rid, n_tokens, max_tokens, seed, 0);
@@ -57,7 +57,7 @@ static void failed(uint64_t rid)
     ck_assert(s->retryable);
 }
 
-/* 12 of 12: each page, each layer, before COMMIT and after it. */
+/* All 12 cases: each page, each layer, before COMMIT and after it. */
 START_TEST(published_pages)
 {
     open_with(SL_CFG_VERIFY_ALWAYS);
@@ -85,7 +85,7 @@ START_TEST(published_pages)
 }
 END_TEST
 
-/* Everybody who holds the page gives way, whoever has found it. */
+/* Every request that holds the page ends, whichever check has found the damage. */
 START_TEST(all_who_share_the_page)
 {
     bool worked;
@@ -140,7 +140,7 @@ START_TEST(generated_pages)
 }
 END_TEST
 
-/* 12 of 12: the patrol finds each page of a running request, within one round. */
+/* All 12 cases: the patrol finds each damaged page of a running request within one round. */
 START_TEST(running_pages)
 {
     bool worked;
@@ -175,7 +175,8 @@ START_TEST(running_pages)
 }
 END_TEST
 
-/* A writer's damage to its own landing pages is found by COMMIT's checksums, as ever; here with the real comparison. */
+/* Damage that a writer does to its own landing pages is found by the checksums of COMMIT; the comparison is real
+ * here. */
 START_TEST(landing_pages)
 {
     open_with(_i / 6 ? SL_CFG_VERIFY_OFF : SL_CFG_VERIFY_ALWAYS);
@@ -214,7 +215,7 @@ START_TEST(asked_pages)
 }
 END_TEST
 
-/* Damage that is found after the request has ended: dropped all the same. Nothing is said. */
+/* Damage that is found after the request has ended: the page is dropped, and no message is sent. */
 START_TEST(found_after_the_end)
 {
     open_with(SL_CFG_VERIFY_ALWAYS);

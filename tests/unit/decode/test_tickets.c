@@ -1,4 +1,5 @@
-/* The state machine of a ticket (decode/decode_impl.h), state by state: who moves it, what is said, when pages go. */
+/* The state machine of a ticket (decode/decode_impl.h), state by state: what changes it, which messages are sent,
+ * when pages become free. */
 #include "tests/unit/decode/decode_double.h"
 
 static decode_double x;
@@ -75,8 +76,8 @@ START_TEST(abort_while_landing)
     dd_abort(&x, 1, SL_ERR_CANCELLED);
     ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_QUARANTINE);
     dd_silent(&x);
-    dd_abort(&x, 1, SL_ERR_CANCELLED); /* said twice, holds once */
-    dd_drained(&x, 1, DD_WRITER + 1);  /* another writer knows nothing */
+    dd_abort(&x, 1, SL_ERR_CANCELLED); /* a second ABORT has no effect */
+    dd_drained(&x, 1, DD_WRITER + 1);  /* the DRAINED of another writer does not count */
     ck_assert_int_eq(dd_held(&x), 3);
     dd_drained(&x, 1, DD_WRITER);
     dd_expect(&x, SL_MSG_DRAINED, 1);
@@ -85,7 +86,7 @@ START_TEST(abort_while_landing)
 }
 END_TEST
 
-/* A writer that has drained first: nothing to wait for. */
+/* The writer has drained before the ABORT: the pages are free at once. */
 START_TEST(drained_before_the_abort)
 {
     open_with(NULL);
@@ -125,7 +126,7 @@ START_TEST(abort_while_waiting_and_running)
     ck_assert_int_eq(x.d->e.n_running, 1);
     dd_abort(&x, 2, SL_ERR_CANCELLED);
     dd_expect(&x, SL_MSG_DRAINED, 2);
-    dd_abort(&x, 3, SL_ERR_CANCELLED); /* never heard of: nothing of it is here */
+    dd_abort(&x, 3, SL_ERR_CANCELLED); /* an unknown attempt: there are no pages to drain */
     dd_expect(&x, SL_MSG_DRAINED, 3);
     dd_close(&x);
 }
@@ -154,7 +155,7 @@ START_TEST(deadline_then_fence)
     ck_assert_int_eq(x.fences, 1);
     ck_assert_uint_eq(x.fenced.id, DD_WRITER);
     ck_assert_uint_eq(x.fenced.router, DD_ROUTER);
-    ck_assert_uint_gt(t->fence_ns, 0); /* asked again while no answer comes */
+    ck_assert_uint_gt(t->fence_ns, 0); /* asked again while there is no answer */
     sl_tickets_tick(x.d, t->fence_ns);
     ck_assert_int_eq(x.fences, 2);
     ck_assert_int_eq(dd_held(&x), 3);
@@ -181,7 +182,7 @@ START_TEST(late_commit_ends_quarantine)
 }
 END_TEST
 
-/* The router's word for a writer that it has lost counts only when that writer has no connection here. */
+/* DRAINED that the router relays for a writer that it has lost counts only when that writer has no connection here. */
 START_TEST(relayed_drained)
 {
     open_with(NULL);
@@ -216,7 +217,8 @@ START_TEST(wrong_commits)
     const dd_said *s = dd_expect(&x, SL_MSG_FAILED, 1);
     ck_assert_int_eq(s->status, SL_ERR_CORRUPT);
     ck_assert(s->retryable);
-    ck_assert_int_eq(dd_tickets(&x), 0); /* at once: a COMMIT, right or wrong, says that all is flushed */
+    ck_assert_int_eq(dd_tickets(&x),
+                     0); /* at once: a COMMIT, right or wrong, says that all puts are flushed */
     reach(2, TICKET_CHECKING);
     dd_commit(&x, 2, DD_WRITER, 0); /* a second one */
     ck_assert_uint_eq(x.d->e.count.stale, 2);
@@ -301,7 +303,8 @@ START_TEST(asks_for_matched_pages)
 }
 END_TEST
 
-/* Without verification COMMIT overtakes a question about pages: the request may be done while they are read. */
+/* Without verification, COMMIT is handled while the checker still reads pages for PAGES_ASK: the request may be done
+ * before that has ended. */
 START_TEST(done_while_pages_are_read)
 {
     open_with(no_verify);
@@ -324,7 +327,7 @@ START_TEST(done_while_pages_are_read)
 }
 END_TEST
 
-/* Loss of the router ends everything; what may still be written is fenced at the next tick. */
+/* Loss of the router ends every ticket; writers that may still write are fenced at the next tick. */
 START_TEST(router_is_lost)
 {
     open_with(NULL);

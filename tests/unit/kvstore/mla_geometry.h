@@ -4,7 +4,7 @@
 
 #include "kvstore/arena.h"
 
-/* has_indexer: [n_layers]. Panics instead of failing: nothing here can be wrong. */
+/* has_indexer: [n_layers]. Panics on an error, because its arguments are constants. */
 static inline sl_geometry mla_geometry(sl_key fingerprint, sl_layout layout, sl_row_format rows,
                                        sl_index_format index, int32_t n_layers, const bool *has_indexer)
 {

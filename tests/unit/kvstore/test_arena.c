@@ -1,7 +1,7 @@
 /*
- * Geometry and arena: in every layout the planes tile the arena exactly (no gap, no overlap), the wire form
- * survives and is checked, incompatible geometries are refused by the name of the field, checksums are those
- * of the content and not of the layout, and too little memory is a clear error.
+ * Geometry and arena: in every layout the planes fill the arena without gap or overlap; the wire form gives the same
+ * geometry again and is checked; an incompatible geometry is refused with the name of the field; checksums depend on
+ * the contents and not on the layout; too little memory is an error with its reason.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -171,7 +171,8 @@ START_TEST(differences_are_named)
         d.index_format = i == 4 ? SL_INDEX_PLAIN : d.index_format;
         d.index_dim += i == 5;
         sl_geometry a = make_dims_geometry(SL_LAYOUT_PAGE_FIRST, dims, 4, 2);
-        sl_geometry b = make_dims_geometry(SL_LAYOUT_LAYER_FIRST, d, 4, 2); /* the layout is never a reason */
+        sl_geometry b = make_dims_geometry(SL_LAYOUT_LAYER_FIRST, d, 4,
+                                           2); /* a different layout is no reason to refuse */
         b.n_layers += i == 0;
         b.layer_planes[1] ^= (uint8_t)(i == 6 ? 2 : 0);
         b.fingerprint.lo += i == 7;

@@ -1,8 +1,9 @@
 /*
- * The store against a naive model: random leases, growth, publications, releases and flushes over a small
- * alphabet of pages, every operation mirrored by a table that is indexed by the whole prefix and searched
- * linearly. After each one: the invariants hold, the counts agree, matches are the model's, matched pages
- * hold what was published for exactly that prefix, and evictions take the model's least recently used leaf.
+ * The store is compared with a simple model of it. Random operations (lease, grow, publish, release, flush) use pages
+ * with few different contents; the model is a table with an entry for every possible prefix, which is searched
+ * linearly. After each operation the invariants hold, the counts and the matches equal those of the model, matched
+ * pages have the contents that were published for exactly that prefix, and an eviction takes the least recently used
+ * leaf of the model.
  */
 #include <string.h>
 
@@ -366,7 +367,7 @@ START_TEST(flush_detaches_pinned_pages)
     sl_store_flush(s);
     ok(s);
     ck_assert_int_eq(sl_store_match(s, seed_a, t, 3 * PAGE), 0);
-    sl_lease_publish(a, t, 3 * PAGE); /* its beginning is gone: stays private */
+    sl_lease_publish(a, t, 3 * PAGE); /* its first pages have left the tree, so it stays private */
     ck_assert_int_eq(sl_store_match(s, seed_a, t, 4 * PAGE), 0);
     ck_assert_int_eq(sl_store_lease(s, seed_a, t, PAGE, &c), SL_OK);
     sl_lease_publish(c, t, PAGE);
@@ -454,8 +455,8 @@ static void on_removed(void *ctx, sl_store_event ev, sl_key parent, sl_key key, 
     r->seen[r->n++] = key;
 }
 
-/* Three prompts: the second shares page 0, the third pages 0 and 1 of the first. Dropping page 1 of the first takes what
- * continues it, held or not, and nothing else. */
+/* Three prompts: the second shares page 0, the third pages 0 and 1 of the first. Dropping page 1 of the first takes
+ * what continues it, held or not, and nothing else. */
 START_TEST(drop_takes_the_subtree)
 {
     removed r = {0};

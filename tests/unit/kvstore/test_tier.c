@@ -1,5 +1,5 @@
 /*
- * Conformance of storage tiers: every promise of kvstore/tier.h, run against every registered implementation.
+ * Conformance of storage tiers: every guarantee of kvstore/tier.h, run against every registered implementation.
  */
 #include <string.h>
 #include <time.h>
@@ -128,7 +128,7 @@ START_TEST(damage_ends_the_prefix)
     ck_assert(!sl_tier_at((size_t)_i)->damage(tier, keys[9]));
     ck_assert_int_eq(get(0, 6), 3);
     ck_assert_uint_eq(stats().damaged, 1);
-    ck_assert_int_eq(exists(0, 6, 0), 3); /* and it is not offered again */
+    ck_assert_int_eq(exists(0, 6, 0), 3); /* and the damaged page is not stored any more */
     ck_assert_int_eq(set(3, 1), 1);
     ck_assert_int_eq(get(0, 6), 6);
     sl_tier_destroy(tier);

@@ -58,7 +58,7 @@ static sl_status alloc_device(sl_resident *r, const sl_model_config *c, sl_err *
     sl_status rc = SL_OK;
     for (size_t i = 0; rc == SL_OK && i < SL_COUNT(all); i++)
         rc = device(r, all[i].at, all[i].bytes, err);
-    /* Poison: a row that is read before it was written is seen. */
+    /* Rows that are not written yet have a pattern that spoils the result, so that reading one is noticed. */
     if (rc == SL_OK)
         rc = sl_be_fill(r->be, r->rows, 0xff, all[0].bytes, err);
     if (rc == SL_OK)

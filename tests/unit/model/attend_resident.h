@@ -1,10 +1,10 @@
 /*
- * The plainest owner of a cache: everything resident in device pools, straight calls of the ops. It is what
- * the model is verified with, and a reference for real owners: no hot buffers, no host arena, no sharing of
- * pages.
+ * The simplest owner of a cache: all rows are resident in pools on the device, and the ops are called directly. The
+ * model is tested with it, and it is a reference for real owners. It has no hot buffers, no host arena, and no pages
+ * that sequences share.
  *
- * Works on any backend. One instance serves one model; sequences are numbered 0..max_seqs-1 and own fixed
- * pages, which are scattered on purpose. Threads: one.
+ * Works on any backend. One instance serves one model; sequences are numbered 0..max_seqs-1 and own fixed pages, which
+ * are scattered on purpose. Threads: one.
  */
 #ifndef SL_TEST_ATTEND_RESIDENT_H
 #define SL_TEST_ATTEND_RESIDENT_H
@@ -23,7 +23,7 @@ typedef struct sl_resident_chunk {
 sl_status sl_resident_create(sl_backend *be, sl_model *m, int32_t max_seqs, int32_t max_len,
                              sl_resident **out, sl_err *err);
 void sl_resident_destroy(sl_resident *r);
-/* Forgets a sequence's tokens. */
+/* Removes all tokens of a sequence. */
 void sl_resident_reset(sl_resident *r, int32_t seq);
 int32_t sl_resident_length(const sl_resident *r, int32_t seq);
 
@@ -33,7 +33,8 @@ int32_t sl_resident_length(const sl_resident *r, int32_t seq);
  */
 sl_status sl_resident_step(sl_resident *r, const sl_resident_chunk *chunks, int32_t n_chunks, bool all,
                            float *logits, sl_err *err);
-/* What layer selected for token t of the last step: index_topk entries, ascending, -1 padded. Host memory. */
+/* The tokens that `layer` selected for token t of the last step: index_topk entries, ascending, -1 padded. Host
+ * memory. */
 const int32_t *sl_resident_selected(sl_resident *r, int32_t layer, int32_t t);
 
 /* The attend hook; ctx is the sl_resident. */

@@ -94,7 +94,7 @@ void ct_write(const ct_list *l, size_t first, size_t end, const char *dir, const
     }
     fprintf(h, "}%*s", (int)pad, "");
     fclose(h);
-    while (pad == 0 && len % 8) { /* as the usual writers do */
+    while (pad == 0 && len % 8) { /* as other programs that write these files do */
         header = realloc(header, len + 2);
         header[len++] = ' ';
     }

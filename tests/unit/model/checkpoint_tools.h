@@ -1,7 +1,6 @@
 /*
- * For tests that need damaged or unusual checkpoints: reads the tensors of a safetensors file into a list
- * that can be edited and written again, and keeps temporary directories. Failures of the tools themselves are
- * test failures.
+ * For tests that need damaged or unusual checkpoints: reads the tensors of a safetensors file into a list that can be
+ * edited and written again, and creates temporary directories. A test fails when one of these functions fails.
  */
 #ifndef SL_TEST_CHECKPOINT_TOOLS_H
 #define SL_TEST_CHECKPOINT_TOOLS_H
@@ -31,12 +30,12 @@ ct_tensor *ct_find(ct_list *l, const char *name);
 /* A new tensor, zeroed; cols 0 makes a vector. */
 ct_tensor *ct_add(ct_list *l, const char *name, sl_st_dtype dtype, int64_t rows, int64_t cols);
 void ct_remove(ct_list *l, const char *name);
-/* Writes tensors first..end; `pad` spaces after the header move the data. */
+/* Writes tensors [first, end). `pad` spaces after the header change the alignment of the data. */
 void ct_write(const ct_list *l, size_t first, size_t end, const char *dir, const char *file, size_t pad);
 
 void ct_write_text(const char *dir, const char *file, const char *text);
 void ct_copy(const char *from_dir, const char *to_dir, const char *file);
-/* A fresh directory below $TMPDIR or /tmp; removed with its files by ct_rmdir. */
+/* Creates a directory in $TMPDIR or /tmp; ct_rmdir removes it with its files. */
 void ct_mkdir(char out[256]);
 void ct_rmdir(const char *dir);
 

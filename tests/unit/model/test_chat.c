@@ -1,7 +1,7 @@
 /*
- * Chat: prompts and answers against goldens made by the models' own encoders (tests/golden/chat/make.py),
- * written-out vectors for what those leave open, and properties of the streaming parser: any cut gives the
- * same parts, any truncation still gives whole JSON.
+ * Chat: prompts and answers are compared with goldens that the models' own encoders have made
+ * (tests/golden/chat/make.py), and with written examples for what these do not define. Properties of the streaming
+ * parser: the parts do not depend on where the text is cut, and an answer that ends early still gives complete JSON.
  */
 #include <check.h>
 #include <math.h>
@@ -400,7 +400,7 @@ static const struct {
      "C(ok)f({\"s\": \"x \\\"y\\\"\\n\", \"n\": [1, 2]})"},
     {"dsv32", false, true, "\n\n" CALLS(INVOKE("f", "") INVOKE("g", PARAM("a", "false", "1"))),
      "f({})g({\"a\": 1})"},
-    {"dsv32", true, true, "r\n\n" CALLS(INVOKE("f", "")), "R(r)f({})"}, /* </think> forgotten */
+    {"dsv32", true, true, "r\n\n" CALLS(INVOKE("f", "")), "R(r)f({})"}, /* without </think> */
     {"dsv32", false, true, CALLS(INVOKE("f", PARAM("n", "false", "not json"))), "f({\"n\": \"not json\"})"},
     {"dsv32", false, true, CALLS(INVOKE("f", PARAM("s", "true", "a</" D "param b"))),
      "f({\"s\": \"a</" D "param b\"})"},
@@ -410,7 +410,7 @@ static const struct {
     {"dsv32", false, true, "x<" D "function_calls> what", "C(x<" D "function_calls>what)"},
     {"dsv32", false, true, "<" D "function_calls>\n<" D "invoke name=\"f\">\nodd", "f({})C(odd)"},
     {"dsv32", false, true, "a < b\n<" D "x\n\n\nc", "C(a < b\n<" D "x\n\n\nc)"},
-    /* cut short */
+    /* answers that end early */
     {"dsv32", false, true,
      "x\n\n<" D "function_calls>\n<" D "invoke name=\"f\">\n<" D "parameter name=\"s\" string=\"true\">ab",
      "C(x)f({\"s\": \"ab\"})"},
@@ -526,7 +526,7 @@ START_TEST(any_cut_gives_the_same_parts)
 }
 END_TEST
 
-/* Every prefix of an answer ends in whole calls with whole JSON. */
+/* Every prefix of an answer gives calls whose arguments are complete JSON. */
 START_TEST(truncated_calls_are_whole_json)
 {
     json_t *tools = parse_json(TOOLS);
@@ -534,7 +534,7 @@ START_TEST(truncated_calls_are_whole_json)
         json_t *msg, *call;
         size_t k;
         if (answers[_i].text[len] && ((unsigned char)answers[_i].text[len] & 0xC0) == 0x80)
-            continue; /* inside a character */
+            continue; /* the cut is inside a character */
         ck_assert_int_eq(sl_chat_parse(format_of(answers[_i].format), answers[_i].thinking, tools,
                                        answers[_i].text, len, &msg),
                          SL_OK);
@@ -550,7 +550,7 @@ START_TEST(truncated_calls_are_whole_json)
 }
 END_TEST
 
-/* Text is sent as soon as it cannot be markup any more. */
+/* Text is emitted as soon as it cannot be the beginning of a marker any more. */
 START_TEST(nothing_is_held_longer_than_needed)
 {
     json_t *tools = parse_json(TOOLS);

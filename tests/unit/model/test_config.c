@@ -1,6 +1,6 @@
 /*
- * config.json: every key that matters is demanded, typed and bounded, both spellings of rope and all
- * spellings of layer patterns are read, and the numbers derived from it are those of the reference.
+ * config.json: every key that matters is required, and its type and bounds are checked; both forms of the rope keys and
+ * all forms of layer patterns are read; the derived numbers equal those of the reference.
  */
 #include <check.h>
 #include <jansson.h>
@@ -30,7 +30,7 @@ static const char *const v32 =
     "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e4m3\","
     "\"activation_scheme\":\"dynamic\",\"weight_block_size\":[128,128],\"scale_fmt\":\"ue8m0\"}}";
 
-/* What turns it into GLM-5.2. */
+/* The keys whose values differ in GLM-5.2. */
 static const char *const glm =
     "{\"architectures\":[\"GlmMoeDsaForCausalLM\"],\"model_type\":\"glm_moe_dsa\",\"vocab_size\":154880,"
     "\"hidden_size\":6144,\"intermediate_size\":12288,\"num_hidden_layers\":78,"
@@ -50,7 +50,7 @@ static json_t *base(bool is_glm)
     return j;
 }
 
-/* Steals the config. */
+/* Frees j. */
 static sl_status parse(json_t *j, const char *generation, sl_model_config *c, sl_err *err)
 {
     char *text = json_dumps(j, 0);
@@ -316,7 +316,7 @@ START_TEST(test_patterns)
 }
 END_TEST
 
-/* Both spellings of the same rope give the same config. */
+/* Both forms of the same rope keys give the same config. */
 START_TEST(test_rope_spellings)
 {
     json_t *j = base(false);

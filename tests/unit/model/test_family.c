@@ -1,7 +1,7 @@
 /*
- * The seam between the model and its families, shown with a family that has none of latent attention (toy_gqa.h): it
- * is added to the registry, its config.json and its tensors are read and checked, and its forward pass, composed of
- * shared steps and its own, gives the logits of a restatement in double precision.
+ * The seam between the model and its families, tested with a family without latent attention (toy_gqa.h). The family is
+ * added to the registry, its config.json and its tensors are read and checked, and its forward pass, which consists of
+ * shared steps and of its own, gives the same logits as an implementation of this test in double precision.
  */
 #include <check.h>
 #include <math.h>
@@ -139,7 +139,7 @@ static sl_status load(sl_backend **be, sl_model **m, sl_err *err)
     return sl_model_load(*be, dir, &opts, m, err);
 }
 
-/* The family's list of tensors is what the checkpoint must have: no tensor less, none more. */
+/* A checkpoint must have exactly the tensors of the family's list. */
 START_TEST(test_tensors)
 {
     sl_backend *be;

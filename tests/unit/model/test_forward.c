@@ -1,7 +1,6 @@
 /*
- * The forward pass as such: its limits, its errors, what it hands to the owner of the cache, and the numeric
- * conventions that have no transformers golden (BF16 activations, F8 activations, official indexer,
- * compressed rows).
+ * The forward pass: its limits, its errors, what it passes to the owner of the cache, and the numeric conventions for
+ * which transformers cannot make goldens (BF16 activations, F8 activations, official indexer, compressed rows).
  */
 #include <check.h>
 #include <math.h>
@@ -91,7 +90,7 @@ static const struct {
     {TINY, SL_BF16, SL_INDEX_OFFICIAL, SL_ROW_MLA_FP8, false},
 };
 
-/* A convention is not the exact one, gives finite numbers, and is exact with itself for any chunking. */
+/* Logits of another convention differ from those of float32, are finite, and do not depend on the chunks. */
 START_TEST(test_conventions)
 {
     sl_model_opts exact = options(SL_F32, SL_INDEX_PLAIN, SL_ROW_MLA_F32, false);
@@ -219,7 +218,7 @@ static sl_status watch(void *ctx, const sl_attn_call *call, sl_err *err)
     ck_assert(call->index.topk == s->c->index_topk && call->index.heads == s->c->index_n_heads);
     ck_assert(call->mla.kv.lora == s->c->kv_lora_rank && call->mla.attn.heads == s->c->n_heads);
     ck_assert(call->mla.attn.scale == s->c->softmax_scale && call->mla.kv.eps == s->c->lora_eps);
-    return SL_OK; /* leaves attn.o as it is: fine for counting */
+    return SL_OK; /* does not write attn.o: only the calls are counted */
 }
 
 /* The hook is called once per layer in order; its failure ends the pass and says where. */

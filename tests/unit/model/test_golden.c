@@ -1,8 +1,8 @@
 /*
- * The model against Hugging Face transformers: logits, selections and greedy tokens of every golden case, and
- * the exactness that batching and chunking rest on (bits, not tolerances).
+ * Compares the model with Hugging Face transformers: logits, selections and greedy tokens of every golden case. Also
+ * shows that batches and chunks change no bit of the result.
  *
- * The goldens are made by tests/golden/model/make.py; run from the repository's root. One test per case and
+ * The goldens are made by tests/golden/model/make.py. Run from the root of the repository. One test for each case and
  * property.
  */
 #include <check.h>
@@ -261,9 +261,9 @@ START_TEST(test_batch)
 END_TEST
 
 /*
- * The published conventions as simulated inside the transformers model: compressed rows, official indexer, F8
- * activations. With F8 activations there are too many roundings for two implementations to agree on all of
- * them: a looser bound.
+ * The published conventions, which are simulated inside the transformers model: compressed rows, official indexer, F8
+ * activations. With F8 activations values are rounded so often that two implementations differ in some of the
+ * roundings; the bound is larger there.
  */
 static const struct {
     const char *dir, *checkpoint, *name;

@@ -1,6 +1,5 @@
 /*
- * Safetensors: what is well-formed is read, everything else is refused with file, tensor and reason, before
- * use.
+ * Safetensors: a well-formed file is read; every other file is refused with file, tensor and reason before it is used.
  */
 #include <check.h>
 #include <stdio.h>
@@ -110,7 +109,7 @@ START_TEST(test_bad)
     ck_assert_msg(rc == bad[_i].status, "%s: %s (%s)", bad[_i].header, sl_status_name(rc), err.text);
     ck_assert_msg(strstr(err.text, bad[_i].says), "\"%s\" does not say \"%s\"", err.text, bad[_i].says);
     ck_assert_msg(strncmp(err.text, "some/file: ", 11) == 0, "\"%s\" does not name the file", err.text);
-    ck_assert_ptr_eq(st, (void *)&err); /* untouched */
+    ck_assert_ptr_eq(st, (void *)&err); /* unchanged */
     free(b);
 }
 END_TEST

@@ -1,7 +1,7 @@
 /*
- * Sampler: the generator against its published vectors, the exponential against libm, every truncation
- * against a plain double-precision sampler, distribution by chi-square, determinism. Its parameters:
- * test_sampler_params.c.
+ * Sampler: the random generator is compared with its published vectors, the exponential with libm, and every truncation
+ * with a simple sampler in double precision; the distribution is checked by chi-square; determinism. The parameters are
+ * tested in test_sampler_params.c.
  */
 #include <check.h>
 #include <float.h>
@@ -82,7 +82,8 @@ START_TEST(uniform_is_uniform)
     double chi = 0;
     for (int b = 0; b < BINS; b++)
         chi += (bins[b] - N / BINS) * (double)(bins[b] - N / BINS) / (N / BINS);
-    ck_assert_double_lt(chi, 160); /* 99 degrees of freedom: mean 99, 160 is beyond 1 in 10000 */
+    ck_assert_double_lt(
+        chi, 160); /* 99 degrees of freedom: mean 99; more than 160 has a probability below 1 in 10000 */
     ck_assert(sl_sample_uniform(42, 7) != sl_sample_uniform(43, 7));
     ck_assert(sl_sample_uniform(42, 1ull << 33) != sl_sample_uniform(42, 0));
 }
@@ -133,7 +134,7 @@ static int by_logit(const void *a, const void *b)
     return x->id < y->id ? -1 : 1;
 }
 
-/* Kept candidates, best first, with their final probabilities; returns how many. */
+/* The candidates that the truncations keep, best first, with their final probabilities; returns their number. */
 static size_t reference(const float *x, size_t n, const sl_sampling *s, ref *r)
 {
     double sum = 0, cut = 0, kept = 0;
@@ -178,7 +179,7 @@ static const struct {
     {1, 1, 0, 1},         {1, 0.5f, 0.3f, 5000},
 };
 
-/* The token must be one of those kept, at the place in the cumulated distribution where the number fell. */
+/* The token must be one of the kept candidates: that in whose part of the cumulated distribution the number lies. */
 START_TEST(truncations_match_reference)
 {
     enum { N = 3001 };
@@ -330,7 +331,7 @@ START_TEST(penalties_follow_the_formulas)
     s.frequency_penalty = 0.3f; /* 1: 3.9 - 2 * 0.3 = 3.3, still before 5: 3.0 */
     ck_assert_int_eq(sl_sample(sp, x, &s, &h, 0, &out, NULL), SL_OK);
     ck_assert_int_eq(out.id, 1);
-    ck_assert_float_eq(x[0], 4.0f); /* the caller's row is untouched */
+    ck_assert_float_eq(x[0], 4.0f); /* the caller's row is unchanged */
     sl_sampling_free(&s);
     sl_sampler_destroy(sp);
 }
@@ -353,7 +354,7 @@ START_TEST(min_tokens_suppresses_the_end)
         ck_assert_int_eq(out.id, n < 3 ? 3 : 1);
     }
     s.ignore_eos = true;
-    ck_assert_int_eq(sample(sp, x, &s, 0).id, 1); /* an ordinary token then */
+    ck_assert_int_eq(sample(sp, x, &s, 0).id, 1); /* with ignore_eos it is an ordinary token */
     ck_assert(sl_sampling_is_stop(&s, sp, 2) && !sl_sampling_is_stop(&s, sp, 1) &&
               !sl_sampling_is_stop(&s, sp, 3));
     s.ignore_eos = false;
@@ -426,7 +427,7 @@ START_TEST(broken_logits_are_refused)
 }
 END_TEST
 
-/* A resumed stream: another sampler object, other calls before, same numbers. */
+/* A resumed stream: another sampler object, with other calls before, draws the same numbers. */
 START_TEST(resumed_stream_is_the_same)
 {
     enum { N = 1280, STEPS = 300 };
@@ -514,7 +515,7 @@ START_TEST(large_vocabulary_is_quick)
             sample(sp, x, &s, i);
         double us = (double)(sl_now_ns() - start) * 1e-3 / ROUNDS;
         printf("%-20s %.0f us a token of %d logits\n", modes[m].name, us, N);
-        ck_assert_double_lt(us, 50000); /* loose: sanitizers, busy machines */
+        ck_assert_double_lt(us, 50000); /* a large bound, for sanitizers and busy machines */
     }
     sl_sampler_destroy(sp);
     free(x);

@@ -1,6 +1,6 @@
 /*
- * Stop matcher: however the text is cut, what comes out is the text before the match that ends first, and
- * nothing is held longer than needed.
+ * Stop strings: wherever the text is cut, the emitted text is the text before the match that ends first, and no text is
+ * held back longer than necessary.
  */
 #include <check.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Made-up models and the ops that make them: same seed same bits, drawn lists as promised, sizes of a rank.
- */
+/* Synthetic models and the ops that make them: the same seed gives the same bits, drawn lists have the documented
+ * properties, a rank has its part of the experts. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ START_TEST(same_seed_same_bits)
 }
 END_TEST
 
-/* More ranks: only the routed experts get fewer. */
+/* With more ranks, a rank has fewer routed experts; everything else has the same size. */
 START_TEST(a_rank_holds_its_part)
 {
     sl_model *one = make(1, 7), *four = make(4, 7);

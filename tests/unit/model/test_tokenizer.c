@@ -1,6 +1,7 @@
 /*
- * Tokenizer against goldens made by Hugging Face tokenizers (tests/golden/tokenizer/make.py), and on its own:
- * streaming equals whole decoding, broken files are named, odd text neither breaks nor slows it.
+ * Tokenizer: compared with goldens that Hugging Face tokenizers has made (tests/golden/tokenizer/make.py). Also:
+ * decoding token by token gives the same text as decoding all tokens, errors in files are named, and unusual text is
+ * neither wrong nor slow.
  */
 #include <check.h>
 #include <pthread.h>
@@ -383,7 +384,7 @@ START_TEST(stream_holds_back_half_characters)
 }
 END_TEST
 
-/* ---- speed: the bound is loose enough for sanitizers; a quadratic step would take minutes ---- */
+/* ---- speed: the bound is large enough for sanitizers; a quadratic step would take minutes ---- */
 
 static double encode_seconds(const sl_tokenizer *t, const char *text, size_t len, size_t *n)
 {

@@ -1,6 +1,6 @@
 /*
- * Weights: every tensor that the config asks for is demanded by name, shape and dtype, nothing unknown is let
- * in, and the answer does not depend on how the tensors are stored (one file or shards, fused or per expert,
+ * Weights: every tensor that follows from the config is required with its name, shape and dtype, an unknown tensor is
+ * refused, and the result does not depend on how the tensors are stored (one file or shards, fused or separate experts,
  * aligned or not, mapped or copied to the device).
  */
 #include <check.h>
@@ -74,7 +74,7 @@ static float *answer(sl_backend *be, const char *from, const sl_model_opts *o, s
     sl_resident_chunk c = {0, ids, N_IDS};
     ck_assert_msg(sl_resident_step(r, &c, 1, true, logits, &err) == SL_OK, "%s", err.text);
     if (key) {
-        sl_key unloaded; /* the router's view of the same files */
+        sl_key unloaded; /* computed without loading, as by the router */
         *key = sl_model_fingerprint(m);
         ck_assert_msg(sl_model_identify(from, o, &unloaded, &err) == SL_OK, "%s", err.text);
         ck_assert(sl_key_eq(*key, unloaded));
@@ -99,14 +99,14 @@ static void refused(sl_status status, const char *says, const char *also)
     sl_backend_destroy(be);
 }
 
-/* Every single tensor is missed when it is not there. */
+/* Whichever tensor is missing, it is named. */
 START_TEST(test_missing)
 {
     static const char *const from[] = {DS, F8};
     begin(from[_i]);
     size_t n = list->n;
     for (size_t i = 0; i < n; i++) {
-        ct_tensor gone = list->t[0]; /* rotate, so that each is first once */
+        ct_tensor gone = list->t[0]; /* rotate the list, so that each tensor is the first one once */
         memmove(list->t, list->t + 1, (n - 1) * sizeof gone);
         list->n = n - 1;
         refused(SL_ERR_INVALID, gone.name, "");
@@ -376,7 +376,7 @@ START_TEST(test_index)
 }
 END_TEST
 
-/* What makes rows incompatible changes the fingerprint; what does not, does not. */
+/* The fingerprint changes if and only if rows become incompatible. */
 START_TEST(test_fingerprint)
 {
     sl_backend *be = backend();
