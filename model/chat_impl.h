@@ -62,6 +62,24 @@ void ct_choice(ct_render *r);
 /* The function of a tool {type, function}; a tool without that member is the function itself. */
 const json_t *ct_function(const json_t *tool);
 
+/* ---- JSON schemas of arguments (chat_schema.c) ---- */
+
+/* Sets of JSON types. A number without a fraction is an integer, however it is written. */
+enum {
+    CT_NULL = 1,
+    CT_BOOLEAN = 2,
+    CT_INTEGER = 4,
+    CT_NUMBER = 8,
+    CT_STRING = 16,
+    CT_ARRAY = 32,
+    CT_OBJECT = 64,
+    CT_ANY = 127
+};
+
+unsigned ct_type_of(const json_t *value);
+/* The types that an object's schema allows for a property; CT_ANY: it does not say. */
+unsigned ct_property_types(const json_t *schema, const char *key, size_t len);
+
 sl_status ct_render_dsv32(ct_render *r);
 sl_status ct_render_glm(ct_render *r, bool spaced);
 

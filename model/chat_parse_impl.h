@@ -55,6 +55,7 @@ struct sl_chat_parser {
     bool first_arg;   /* the current call has no argument yet */
     int calls;
     char name[HEADER_MAX]; /* of the current call */
+    unsigned types;        /* ST_JSON: the types that the schema allows for this argument (chat_impl.h) */
     size_t scanned;        /* ST_JSON: bytes of pend that have been searched for the end of the value */
     ct_buf pend, out;      /* text that is not yet understood; JSON of arguments that is not yet emitted */
     sl_chat_sink *sink;    /* valid during a call of feed or finish */

@@ -121,8 +121,8 @@ static progress run_name(sl_chat_parser *p, bool end)
     return MOVED;
 }
 
-/* The type that the schema of the current call's function gives for an argument; NULL: none. */
-static const char *schema_type(const sl_chat_parser *p, const char *key, size_t len)
+/* The types that the schema of the current call's function allows for an argument. */
+static unsigned schema_types(const sl_chat_parser *p, const char *key, size_t len)
 {
     size_t i;
     json_t *tool;
@@ -132,14 +132,16 @@ static const char *schema_type(const sl_chat_parser *p, const char *key, size_t 
         const char *name = json_string_value(json_object_get(f, "name"));
         if (!name || strcmp(name, p->name) != 0)
             continue;
-        const json_t *props = json_object_get(json_object_get(f, "parameters"), "properties");
-        return json_string_value(json_object_get(json_object_getn(props, key, len), "type"));
+        return ct_property_types(json_object_get(f, "parameters"), key, len);
     }
-    return NULL;
+    return CT_ANY;
 }
 
-static void begin_value(sl_chat_parser *p, const char *key, size_t len, bool string)
+/* types: those that the argument may have; a string is emitted while it arrives. */
+static void begin_value(sl_chat_parser *p, const char *key, size_t len, unsigned types)
 {
+    bool string = types == CT_STRING;
+    p->types = types;
     ct_str(&p->out, p->first_arg ? "{\"" : ", \"");
     ct_escaped(&p->out, key, len);
     ct_str(&p->out, string ? "\": \"" : "\": ");
@@ -160,7 +162,7 @@ static progress dsv32_argument(sl_chat_parser *p, bool end)
     if (!attribute(p->pend.p, head, " name=\"", &key, &n))
         return give_up(p);
     bool typed = attribute(p->pend.p, head, " string=\"", &string, &n_string);
-    begin_value(p, key, n, typed && n_string == 4 && memcmp(string, "true", 4) == 0);
+    begin_value(p, key, n, typed && n_string == 4 && memcmp(string, "true", 4) == 0 ? CT_STRING : CT_ANY);
     cp_consume(p, head);
     return MOVED;
 }
@@ -182,8 +184,7 @@ static progress glm_argument(sl_chat_parser *p, bool end)
     if (rest < most)
         return incomplete(p, true, end);
     size_t n = (size_t)(close - key);
-    const char *type = schema_type(p, key, n);
-    begin_value(p, key, n, type && strcmp(type, "string") == 0);
+    begin_value(p, key, n, schema_types(p, key, n));
     cp_consume(p, at + most);
     return MOVED;
 }
@@ -223,7 +224,11 @@ static progress run_string(sl_chat_parser *p, bool end)
     return MOVED;
 }
 
-/* A value that is not marked as a string: copied if it is valid JSON, else it becomes a string. */
+/*
+ * A value of which it is not known that it is a string. It is copied if it is valid JSON of a type that the schema
+ * allows; otherwise it becomes a string. If the schema allows no string either, valid JSON is copied whatever its type
+ * is.
+ */
 static void add_value(sl_chat_parser *p, const char *text, size_t len)
 {
     size_t from = 0, to = len;
@@ -233,9 +238,10 @@ static void add_value(sl_chat_parser *p, const char *text, size_t len)
         to--;
     json_t *v =
         json_loadb(text + from, to - from, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, NULL);
-    if (v) {
+    bool copied = v && (ct_type_of(v) & p->types || !(p->types & CT_STRING));
+    json_decref(v);
+    if (copied) {
         ct_add(&p->out, text + from, to - from);
-        json_decref(v);
     } else {
         ct_str(&p->out, "\"");
         ct_escaped(&p->out, text, len);
