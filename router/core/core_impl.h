@@ -10,6 +10,8 @@
  *   effects.c         carries effects out                               sl_effects
  *   group.c           client calls and their requests                   sl_request_table
  *   share.c           which requests may reuse each other's pages       sl_share_domain
+ *   tenants.c         tenants of the keys file: keys, limits, use       sl_tenants
+ *   keyset.c          a bounded set of page keys, one for each worker   sl_keyset
  *   admission.c       which calls are admitted
  *   deadlines.c       requests that are late or stuck
  *   queue.c, place.c  requests that wait, and their workers             sl_queue
