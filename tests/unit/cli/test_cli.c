@@ -55,6 +55,19 @@ START_TEST(messages)
 }
 END_TEST
 
+/* Which routers there are is checked before anything is loaded. */
+START_TEST(lists_of_routers)
+{
+#define SET "--config configs/no-mpi.yaml --set metrics.port=0 --set cluster.routers="
+    fails("decode " SET "foo", 1, "cluster.routers: \"foo\" is not HOST:PORT");
+    fails("decode " SET "h:0", 1, "cluster.routers: \"h:0\" is not HOST:PORT");
+    fails("decode " SET "127.0.0.1:7300,192.0.2.1:7300", 1, "cluster.secret_file: not set");
+    fails("router --index 3 " SET "127.0.0.1:7300,127.0.0.1:7301", 1, "has 2 addresses, none for router 3");
+    fails("router --index 9 --set router.http_port=65530 " SET, 1, "router.http_port: 65530 is too high");
+#undef SET
+}
+END_TEST
+
 START_TEST(help_and_version)
 {
     static const char *const names[] = {"generate", "plan", "inspect", "config"};
@@ -206,6 +219,7 @@ int main(int argc, char **argv)
     TCase *c = tcase_create("cli");
     tcase_set_timeout(c, 120);
     tcase_add_test(c, messages);
+    tcase_add_test(c, lists_of_routers);
     tcase_add_test(c, help_and_version);
     tcase_add_loop_test(c, generate_matches_golden, 0, 4);
     tcase_add_test(c, generate_samples_by_seed);
