@@ -14,7 +14,8 @@
 #include "bench/comm/comm_impl.h"
 
 #define DEADLINE_MS 60000
-#define LACKING 77 /* exit code: no such backend or device */
+#define WINDOW_BYTES ((size_t)256 << 20) /* on GPUs: the largest shapes pass through windows too */
+#define LACKING 77                       /* exit code: no such backend or device */
 
 enum { WAYS = 2 }; /* the group's own choice, the library alone */
 
@@ -51,8 +52,11 @@ static const char *way_name(const sl_backend *be, const sl_comm *c)
 static sl_status run_way(const sl_bench_comm *o, sl_backend *be, int32_t rank, bool library_only, meeting *m,
                          sl_err *err)
 {
-    sl_comm_opts co = {
-        .rank = rank, .ranks = o->ranks, .deadline_ms = DEADLINE_MS, .library_only = library_only};
+    sl_comm_opts co = {.rank = rank,
+                       .ranks = o->ranks,
+                       .deadline_ms = DEADLINE_MS,
+                       .library_only = library_only,
+                       .window_bytes = sl_backend_caps(be) & SL_BE_UNIFIED ? 0 : WINDOW_BYTES};
     sl_comm *c = NULL;
 
     SL_TRY(enter(&co, be, m, &c, err));
@@ -111,13 +115,13 @@ static int run_all(const sl_bench_comm *o)
             _exit(run_rank(o, r, m));
         }
     }
-    for (int32_t r = 0; r < o->ranks; r++) {
+    for (int32_t r = o->ranks - 1; r >= 0; r--) { /* the last rank is the first to lack a device */
         int status = 0, rc = SL_EXIT_FAILED;
 
         if (pids[r] > 0 && waitpid(pids[r], &status, 0) == pids[r] && WIFEXITED(status))
             rc = WEXITSTATUS(status);
         if (rc == LACKING) /* the others wait for this rank until their deadline */
-            for (int32_t q = r + 1; q < o->ranks; q++)
+            for (int32_t q = 0; q < r; q++)
                 if (pids[q] > 0)
                     kill(pids[q], SIGTERM);
         worst = worst == LACKING || rc == SL_EXIT_OK ? worst : rc;

@@ -122,7 +122,21 @@ static int live(const cg_run *run, int32_t rank, cg_shared *shared, cg_fn fn, co
     return r.failed ? CG_FAILED : CG_OK;
 }
 
-/* Waits for the ranks; continues those that stopped. Returns how many had to be killed. */
+/* Kills the ranks that have not ended; how many. */
+static int kill_rest(const cg_run *run, const pid_t *pids, const int *codes)
+{
+    int n = 0;
+
+    for (int32_t r = 0; r < run->ranks; r++)
+        if (codes[r] < 0) {
+            kill(pids[r], SIGKILL);
+            n++;
+        }
+    return n;
+}
+
+/* Waits for the ranks; continues those that stopped. A rank without a device ends the run: the others would wait for it.
+ * Returns how many had to be killed at the limit. */
 static int collect(const cg_run *run, const pid_t *pids, int *codes)
 {
     uint64_t end = sl_now_ns() + run->limit_ms * 1000000ull, stopped_at = 0;
@@ -141,6 +155,8 @@ static int collect(const cg_run *run, const pid_t *pids, int *codes)
             }
             codes[r] = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
             left--;
+            if (codes[r] == CG_SKIPPED)
+                kill_rest(run, pids, codes);
         }
         if (stopped_at && sl_now_ns() > stopped_at + run->stop_ms * 1000000ull) {
             for (int32_t r = 0; r < run->ranks; r++)
@@ -149,11 +165,7 @@ static int collect(const cg_run *run, const pid_t *pids, int *codes)
             stopped_at = 0;
         }
         if (left > 0 && sl_now_ns() > end && !hung)
-            for (int32_t r = 0; r < run->ranks; r++)
-                if (codes[r] < 0) {
-                    kill(pids[r], SIGKILL);
-                    hung++;
-                }
+            hung = kill_rest(run, pids, codes);
         usleep(500);
     }
     return hung;
@@ -163,14 +175,19 @@ static int judge(const cg_run *run, const cg_shared *s, const int *codes, int hu
 {
     int worst = CG_OK;
 
+    for (int32_t r = 0; r < run->ranks; r++)
+        if (codes[r] == CG_SKIPPED) {
+            snprintf(why, cap, "%s", s->why[r]);
+            return CG_SKIPPED;
+        }
     for (int32_t r = 0; r < run->ranks; r++) {
         int want = run->killed >> r & 1 ? 128 + SIGKILL : CG_OK;
 
         if (codes[r] == want && !hung)
             continue;
-        if (worst == CG_FAILED || (worst == CG_SKIPPED && codes[r] == CG_SKIPPED))
+        if (worst == CG_FAILED)
             continue;
-        worst = codes[r] == CG_SKIPPED ? CG_SKIPPED : CG_FAILED;
+        worst = CG_FAILED;
         snprintf(why, cap, "rank %d of %d: %s%.450s", r, run->ranks,
                  hung && codes[r] == 128 + SIGKILL && want != codes[r] ? "hung: " : "",
                  s->why[r][0] ? s->why[r] : "no reason");
