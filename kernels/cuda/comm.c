@@ -34,6 +34,7 @@ struct sl_cuda_comm {
     sl_cuda *cu;
     const sl_nccl *n;
     ncclComm_t comm; /* NULL before form */
+    bool ready;      /* NCCL has formed the group */
     ncclUniqueId id;
     uint32_t *meet; /* device [1 + ranks]: what a barrier gathers */
     sl_cuda_windows windows;
@@ -60,13 +61,21 @@ static sl_status cause(const sl_cuda_comm *c, sl_err *err)
     return c->broken == SL_OK ? SL_OK : sl_fail(err, c->broken, "%s", c->cause.text);
 }
 
-/* Waits until the device has nothing in flight, at most DRAIN_NS. */
+static bool in_flight(const sl_cuda_comm *c)
+{
+    ncclResult_t r = ncclSuccess;
+
+    (void)c->n->comm_async_error(c->comm, &r);
+    return r == ncclInProgress || cudaStreamQuery(c->cu->main_stream) == cudaErrorNotReady ||
+           cudaStreamQuery(c->cu->side_stream) == cudaErrorNotReady;
+}
+
+/* Waits until neither the device nor NCCL has anything in flight, at most DRAIN_NS. */
 static void drain(sl_cuda_comm *c)
 {
     uint64_t end = sl_now_ns() + DRAIN_NS;
 
-    while (cudaStreamQuery(c->cu->main_stream) == cudaErrorNotReady ||
-           cudaStreamQuery(c->cu->side_stream) == cudaErrorNotReady) {
+    while (in_flight(c)) {
         if (sl_now_ns() > end) {
             sl_fail_in(&c->cause, c->broken, "work in flight did not end");
             break;
@@ -82,7 +91,7 @@ static sl_status fail(sl_cuda_comm *c, sl_status st, sl_err *err)
     c->broken = st;
     if (c->windows.open)
         c->windows.view.host->stop = 1;
-    if (c->comm && !c->cu->capturing) {
+    if (c->ready && !c->cu->capturing) { /* else nothing is in flight; destroy ends what NCCL is forming */
         (void)c->n->comm_revoke(c->comm, 0);
         drain(c);
     }
@@ -273,6 +282,7 @@ static sl_status nccl_form(sl_comm *base, sl_err *err)
     config.blocking = 0;
     r = c->n->comm_init(&c->comm, base->opts.ranks, c->id, base->opts.rank, &config);
     SL_TRY(settle(c, r, "form", err));
+    c->ready = true;
     SL_TRY(SL_CU(cudaMemsetAsync(c->meet, 0, sizeof(uint32_t), c->cu->stream), err));
     SL_TRY(nccl_barrier(base, err));
     SL_TRY(sl_cuda_comm_wait(c, err));
