@@ -222,9 +222,10 @@ const sl_cfg_row sl_cfg_rows[] = {
         "PEM certificates of authorities: with it every client, over HTTP and gRPC, must present a certificate that one of "
         "them signed."),
     SIZE(router, max_body_bytes, "8MiB", KIB, 1024 * MIB, "Largest request body."),
-    SIZE(router, max_request_bytes, "256MiB", MIB, TIB,
-         "Memory for the bodies of all requests in flight and what they are parsed into, for HTTP and gRPC "
-         "together; beyond it requests are refused with 429 / RESOURCE_EXHAUSTED."),
+    SIZE(
+        router, max_request_bytes, "256MiB", MIB, TIB,
+        "Memory for the bodies of all requests in flight, what they are parsed into and their unread answers, for HTTP and gRPC "
+        "together; beyond it requests are refused with 429 / RESOURCE_EXHAUSTED."),
     SIZE(router, max_unread_bytes, "1MiB", 64 * KIB, 1024 * MIB,
          "Output of one stream that waits because its client does not read; beyond it the stream is ended."),
     INT(router, max_output_tokens_default, "0", 0, MAX_TOKENS,

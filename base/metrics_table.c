@@ -78,9 +78,13 @@ static const sl_metric_def table[] = {
         "too long, no request, or a client that does not read."),
     GAUGE(
         "sluice_request_bytes", R, "",
-        "Bytes of router.max_request_bytes in use: bodies of requests in flight and what they were parsed into."),
+        "Bytes of router.max_request_bytes in use: bodies of requests in flight, what they were parsed into, and "
+        "answers that their clients have not taken."),
     HIST("sluice_router_loop_turn_seconds", R, "", short,
          "Time that one turn of the router's loop takes, without the time it sleeps."),
+    HIST(
+        "sluice_router_loop_turn_cpu_seconds", R, "", short,
+        "CPU time that one turn of the router's loop takes: the same without the time in which other processes had the CPU."),
     COUNTER(
         "sluice_placements_total", R, "reason=prefix|load|order",
         "Placements by what decided them: a cached prefix, the loads of the workers, or round-robin order."),

@@ -50,6 +50,28 @@ void sl_sb_char(sl_strbuf *sb, char c)
     sl_sb_append(sb, &c, 1);
 }
 
+void sl_sb_json(sl_strbuf *sb, const char *text, size_t n)
+{
+    static const char letters[] = {['\b'] = 'b', ['\f'] = 'f', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't'};
+    sl_sb_char(sb, '"');
+    size_t from = 0;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= 0x20 && c != '"' && c != '\\')
+            continue;
+        sl_sb_append(sb, text + from, i - from);
+        from = i + 1;
+        if (c >= 0x20)
+            sl_sb_append(sb, (const char[]){'\\', (char)c}, 2);
+        else if (c < sizeof letters && letters[c])
+            sl_sb_append(sb, (const char[]){'\\', letters[c]}, 2);
+        else
+            sl_sb_printf(sb, "\\u%04X", c);
+    }
+    sl_sb_append(sb, text + from, n - from);
+    sl_sb_char(sb, '"');
+}
+
 void sl_sb_printf(sl_strbuf *sb, const char *fmt, ...)
 {
     va_list ap;

@@ -16,6 +16,8 @@ typedef struct sl_strbuf {
 void sl_sb_append(sl_strbuf *sb, const char *bytes, size_t n);
 void sl_sb_str(sl_strbuf *sb, const char *s);
 void sl_sb_char(sl_strbuf *sb, char c);
+/* Appends UTF-8 as a JSON string, with its quotes. */
+void sl_sb_json(sl_strbuf *sb, const char *text, size_t n);
 void sl_sb_printf(sl_strbuf *sb, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Returns the text, malloc'ed, NUL-terminated, "" if nothing was appended, and empties sb. NULL: bad. The caller frees
  * it. */

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -119,6 +120,46 @@ sl_status sl_front_job_start(sl_router *r, uv_loop_t *loop, sl_front_job *j, siz
     s->jobs++;
     s->job_bytes += bytes;
     return SL_OK;
+}
+
+void sl_front_job_post(sl_router *r, uv_loop_t *loop, sl_front_job *j)
+{
+    sl_front_shared *s = sl_router_shared(r);
+    j->work.data = j;
+    j->r = r;
+    j->bytes = 0;
+    s->jobs++;
+    SL_CHECK(!uv_queue_work(loop, &j->work, on_work, on_done), "uv_queue_work refuses a callback");
+}
+
+typedef struct drop_job {
+    sl_front_job job;
+    void (*drop)(void *p);
+    void *p;
+} drop_job;
+
+static void drop_run(sl_front_job *j)
+{
+    drop_job *d = (drop_job *)j;
+    d->drop(d->p);
+}
+
+static void drop_done(sl_front_job *j, bool ran)
+{
+    if (!ran)
+        drop_run(j);
+    free(j);
+}
+
+void sl_front_drop(sl_router *r, uv_loop_t *loop, void (*drop)(void *p), void *p)
+{
+    drop_job *d = calloc(1, sizeof *d);
+    if (!d) {
+        drop(p);
+        return;
+    }
+    *d = (drop_job){.job.run = drop_run, .job.done = drop_done, .drop = drop, .p = p};
+    sl_front_job_post(r, loop, &d->job);
 }
 
 uint32_t sl_front_per_address(const sl_router_opts *o)

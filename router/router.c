@@ -148,16 +148,27 @@ static void limit_connections(sl_router *r)
 
 /* ---- loop ---- */
 
-/* The time since the last call, less what the loop slept meanwhile. */
+static uint64_t thread_cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* The time since the last call, less what the loop slept meanwhile, and the CPU time. */
 static void observe_turn(sl_router *r)
 {
+    uint64_t cpu = thread_cpu_ns();
     uint64_t now = sl_now_ns(), idle = uv_metrics_idle_time(&r->loop);
     sl_router_life *l = &r->life;
     uint64_t past = now - l->turn_ns, slept = idle - l->turn_idle_ns;
     if (l->turn_ns)
         sl_histogram_observe(r->stats.loop_turn, past > slept ? (double)(past - slept) / 1e9 : 0);
+    if (l->turn_ns)
+        sl_histogram_observe(r->stats.loop_turn_cpu, (double)(cpu - l->turn_cpu_ns) / 1e9);
     l->turn_ns = now;
     l->turn_idle_ns = idle;
+    l->turn_cpu_ns = cpu;
 }
 
 /*

@@ -57,6 +57,7 @@ sl_status sl_router_stats_init(sl_router_stats *s, const char *model_name)
     s->grpc_connections = sl_metrics_gauge(m, "sluice_connections", SL_LABELS("grpc"));
     s->request_bytes = sl_metrics_gauge(m, "sluice_request_bytes", NULL);
     s->loop_turn = sl_metrics_histogram(m, "sluice_router_loop_turn_seconds", NULL);
+    s->loop_turn_cpu = sl_metrics_histogram(m, "sluice_router_loop_turn_cpu_seconds", NULL);
     s->stale = sl_metrics_counter(m, "sluice_messages_dropped_total", SL_LABELS("stale"));
     s->malformed = sl_metrics_counter(m, "sluice_messages_dropped_total", SL_LABELS("malformed"));
     s->unknown = sl_metrics_counter(m, "sluice_messages_dropped_total", SL_LABELS("unknown"));

@@ -15,7 +15,7 @@ typedef struct sl_router_stats {
     sl_histogram *stage_tokenize, *stage_reserve, *stage_prefill, *stage_transfer, *stage_decode;
     sl_counter *retry_reserve, *retry_prefill, *retry_decode;
     sl_gauge *http_connections, *grpc_connections, *request_bytes;
-    sl_histogram *loop_turn;
+    sl_histogram *loop_turn, *loop_turn_cpu;
     sl_counter *stale, *malformed, *unknown, *refused;
     sl_counter *by_prefix, *by_load, *by_order;
     sl_counter *set_aside_pages, *set_aside_alone;

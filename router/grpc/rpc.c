@@ -121,26 +121,44 @@ void rpc_finish(rpc_call *c, rpc_code code, const char *text)
     h2_stream_finish(c->s, status, message, retry);
 }
 
+uint8_t *rpc_pack(const ProtobufCMessage *m, size_t *n)
+{
+    size_t body = protobuf_c_message_get_packed_size(m);
+    uint8_t *buf = malloc(body + 5);
+    if (!buf)
+        return NULL;
+    buf[0] = 0;
+    for (int i = 0; i < 4; i++)
+        buf[1 + i] = (uint8_t)(body >> (24 - 8 * i));
+    protobuf_c_message_pack(m, buf + 5);
+    *n = body + 5;
+    return buf;
+}
+
+bool rpc_send_bytes(rpc_call *c, const uint8_t *bytes, size_t n)
+{
+    if (c->finished)
+        return false;
+    h2_stream_respond(c->s, "application/grpc");
+    bool ok = h2_stream_write(c->s, bytes, n);
+    c->hopeless |= !ok;
+    if (!ok)
+        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "the client does not read its stream");
+    return ok;
+}
+
 bool rpc_send(rpc_call *c, const ProtobufCMessage *m)
 {
     if (c->finished)
         return false;
-    size_t n = protobuf_c_message_get_packed_size(m);
-    uint8_t *buf = malloc(n + 5);
+    size_t n;
+    uint8_t *buf = rpc_pack(m, &n);
     if (!buf) {
         rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "out of memory");
         return false;
     }
-    buf[0] = 0;
-    for (int i = 0; i < 4; i++)
-        buf[1 + i] = (uint8_t)(n >> (24 - 8 * i));
-    protobuf_c_message_pack(m, buf + 5);
-    h2_stream_respond(c->s, "application/grpc");
-    bool ok = h2_stream_write(c->s, buf, n + 5);
+    bool ok = rpc_send_bytes(c, buf, n);
     free(buf);
-    c->hopeless |= !ok;
-    if (!ok)
-        rpc_finish(c, RPC_RESOURCE_EXHAUSTED, "the client does not read its stream");
     return ok;
 }
 

@@ -85,6 +85,10 @@ size_t rpc_method_count(void);
 
 /* Sends one message; false when the client does not read (the call is finished then). */
 bool rpc_send(rpc_call *c, const ProtobufCMessage *m);
+/* A message with its frame's head, malloc'ed, *n bytes; NULL when out of memory. Any thread. */
+uint8_t *rpc_pack(const ProtobufCMessage *m, size_t *n);
+/* Sends a part of a packed message; false when the client does not read (the call is finished then). */
+bool rpc_send_bytes(rpc_call *c, const uint8_t *bytes, size_t n);
 /* Ends the call. text may be NULL. RESOURCE_EXHAUSTED and UNAVAILABLE carry grpc-retry-pushback-ms: when to try again, or
  * -1 when that is no use. */
 void rpc_finish(rpc_call *c, rpc_code code, const char *text);

@@ -5,7 +5,7 @@
  * request at once.
  *
  * Here: the state of the server and of a request, shared by daemon.c (listening, running), connections.c (their
- * timeouts), server.c (requests, waiting) and pages.c (what is answered at once).
+ * timeouts), server.c (receiving, waiting, replying), generate.c (completions) and pages.c (what is answered at once).
  */
 #ifndef SL_ROUTER_HTTP_HTTP_IMPL_H
 #define SL_ROUTER_HTTP_HTTP_IMPL_H
@@ -60,6 +60,7 @@ typedef struct http_watch {
 } http_watch;
 
 struct http_job;
+struct document_job;
 
 struct http_req {
     sl_http *h;
@@ -80,6 +81,9 @@ struct http_req {
     struct http_job *job;
     sl_group *group;
     sl_oai_answer *answer;
+    struct document_job *document; /* made from the answer on the pool */
+    uint64_t answer_held;          /* of the budget, for answer, document and reply */
+    bool heavy;                    /* the request is so large that freeing it takes long */
     char id[64];
     http_watch *watch;
     uint64_t arrival_ns;
@@ -92,8 +96,14 @@ void http_reply_error(http_req *q, int code, const char *message, const char *ty
 
 /* Finds the route; on failure sets an error reply (404, 405, 401). */
 void http_route_request(http_req *q, const char *url, const char *method);
-/* POST /v1/completions and /v1/chat/completions (server.c). */
+/* POST /v1/completions and /v1/chat/completions (generate.c). */
 void http_generate(http_req *q);
+/* The client has gone: what the pool works on is dropped when it is done; the answer is freed. */
+void http_drop_job(http_req *q);
+void http_drop_document(http_req *q);
+void http_drop_answer(http_req *q);
+/* Holds of the budget what the answer takes now; false when it does not fit. */
+bool http_hold_answer(http_req *q);
 
 /* Resumes a waiting request; cancels its generation. */
 void http_wake(http_req *q);

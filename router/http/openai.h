@@ -62,9 +62,12 @@ const char *sl_oai_answer_error(const sl_oai_answer *a);
 /* Stream: bytes ready to send; consume() drops the first n. */
 const char *sl_oai_answer_bytes(const sl_oai_answer *a, size_t *n);
 void sl_oai_answer_consume(sl_oai_answer *a, size_t n);
+/* Bytes that it takes, for the budget: of a stream its buffer, of a document three times its contents, because the
+ * document is made before they are freed, and buffers grow by doubling. */
+uint64_t sl_oai_answer_memory(const sl_oai_answer *a);
 /* Ends the answer with an error, as an output with an error does. */
 void sl_oai_answer_fail(sl_oai_answer *a, sl_status st, const char *error);
-/* Not a stream: the whole document, malloc'ed; NULL when out of memory. */
+/* Not a stream, all choices ended: the whole document, malloc'ed; NULL when out of memory. Once; on any thread. */
 char *sl_oai_answer_json(sl_oai_answer *a);
 
 /* {"error":{…}} for a status and an error text "field: reason"; malloc'ed. code: the HTTP status. */

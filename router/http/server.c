@@ -20,21 +20,6 @@ enum {
     STREAM_BLOCK = 16384
 };
 
-typedef struct http_job {
-    sl_front_job job; /* first: an sl_front_job pointer is an http_job pointer */
-    sl_router *r;
-    http_req *q;   /* NULL: the client has gone */
-    uint64_t held; /* of the budget, while the body is parsed */
-    sl_oai_env env;
-    bool chat;
-    char *body;
-    size_t len;
-    sl_oai_request out;
-    sl_status st;
-    sl_err err;
-    uint64_t begin_ns;
-} http_job;
-
 /* ---- waiting ---- */
 
 static void on_watch_closed(uv_handle_t *h)
@@ -108,128 +93,6 @@ static void suspend(http_req *q)
     MHD_suspend_connection(q->c);
 }
 
-/* ---- generation ---- */
-
-static void on_output(void *arg, sl_group *g, const sl_output *o)
-{
-    (void)g;
-    http_req *q = arg;
-    size_t unread;
-    sl_oai_answer_feed(q->answer, o);
-    sl_oai_answer_bytes(q->answer, &unread);
-    if (unread > q->h->o->max_unread_bytes && !sl_oai_answer_done(q->answer)) {
-        sl_router_stats_closed(q->h->stats, "http", "unread");
-        sl_oai_answer_fail(q->answer, SL_ERR_EXHAUSTED,
-                           "the client does not read its stream (router.max_unread_bytes)");
-    }
-    bool done = sl_oai_answer_done(q->answer);
-    if (done)
-        http_let_go(q);
-    if (done || sl_oai_answer_stream(q->answer))
-        http_wake(q);
-}
-
-static void submit(http_req *q, http_job *j)
-{
-    sl_router *r = q->h->r;
-    sl_oai_request *p = &j->out;
-    snprintf(q->id, sizeof q->id, "%s-%016lx%08lx", p->chat ? "chatcmpl" : "cmpl", sl_random_u64(),
-             sl_random_u64() & 0xffffffffu);
-    snprintf(p->spec.id, sizeof p->spec.id, "%s", q->id);
-    p->spec.arrival_ns = q->arrival_ns;
-    memcpy(p->spec.client, q->caller.client, sizeof p->spec.client);
-    p->spec.tenant = q->caller.tenant;
-    uint32_t n = p->spec.n, choices = (uint32_t)(p->spec.n_prompts * n);
-    sl_err err = {""};
-    sl_status st = SL_OK;
-    if (!sl_front_hold(r, &q->held, sl_front_spec_bytes(&p->spec)))
-        st = sl_fail(&err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
-    if (!st) /* checks everything before anything is made for each choice */
-        st = sl_group_submit(r, &p->spec, on_output, q, &q->group, &err);
-    q->retry_after_s = p->spec.retry_after_s;
-    if (!st) {
-        q->answer = sl_oai_answer_create(&q->h->env, p, q->id, (int64_t)time(NULL), choices, n);
-        if (!q->answer) {
-            http_let_go(q);
-            st = SL_ERR_NO_MEMORY;
-        }
-    }
-    if (st) {
-        sl_front_count_refused(r, p->spec.api, st);
-        sl_log(SL_LOG_INFO, "http", "request_refused", "id=%s status=%s reason=\"%s\"", q->id,
-               sl_status_name(st), err.text);
-        http_reply_status(q, st, err.text);
-    }
-}
-
-static void job_run(sl_front_job *f)
-{
-    http_job *j = (http_job *)f;
-    if (!sl_front_hold(j->r, &j->held, sl_oai_measure(j->body, j->len).bytes))
-        j->st = sl_fail(&j->err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
-    else
-        j->st = sl_oai_parse(&j->env, j->chat, j->body, j->len, &j->out, &j->err);
-}
-
-static void job_done(sl_front_job *f, bool ran)
-{
-    http_job *j = (http_job *)f;
-    http_req *q = j->q;
-    if (!ran)
-        j->st = SL_ERR_CANCELLED;
-    free(j->body);
-    sl_front_hold(j->r, &j->held, 0);
-    if (q) {
-        q->job = NULL;
-        sl_histogram_observe(q->h->stats->stage_tokenize, (double)(sl_now_ns() - j->begin_ns) / 1e9);
-        if (j->st) {
-            sl_front_count_refused(j->r, j->chat ? "chat" : "completions", j->st);
-            sl_log(SL_LOG_INFO, "http", "request_invalid", "path=%s status=%s reason=\"%s\"", q->path,
-                   sl_status_name(j->st), j->err.text);
-            http_reply_status(q, j->st, j->err.text);
-        } else {
-            submit(q, j);
-        }
-        http_wake(q);
-    }
-    if (!j->st)
-        sl_oai_request_free(&j->out);
-    free(j);
-}
-
-void http_generate(http_req *q)
-{
-    sl_http *h = q->h;
-    http_job *j = calloc(1, sizeof *j);
-    if (!j || q->body.bad) {
-        free(j);
-        http_reply_status(q, SL_ERR_NO_MEMORY, "out of memory");
-        return;
-    }
-    j->job.run = job_run;
-    j->job.done = job_done;
-    j->r = h->r;
-    j->q = q;
-    j->env = h->env;
-    j->chat = !strcmp(q->route->path, "/v1/chat/completions");
-    j->len = q->body.len;
-    j->body = sl_sb_take(&q->body);
-    j->begin_ns = q->arrival_ns = sl_now_ns();
-    q->job = j;
-    if (j->len <= SL_FRONT_POOL_BYTES) {
-        job_run(&j->job);
-        job_done(&j->job, true);
-        return;
-    }
-    sl_err err = {""}; /* from here on the job belongs to the pool, unless it was refused */
-    sl_status st = sl_front_job_start(h->r, h->loop, &j->job, j->len, &err);
-    if (st) {
-        j->st = st;
-        j->err = err;
-        job_done(&j->job, true);
-    }
-}
-
 /* ---- replies ---- */
 
 static void add_retry_after(http_req *q, struct MHD_Response *res)
@@ -268,10 +131,13 @@ static enum MHD_Result queue(http_req *q, int code, struct MHD_Response *res)
 
 static enum MHD_Result queue_reply(http_req *q)
 {
-    struct MHD_Response *res = MHD_create_response_from_buffer(q->reply_len, q->reply ? q->reply : (void *)"",
-                                                               MHD_RESPMEM_MUST_COPY);
-    if (res)
+    struct MHD_Response *res =
+        MHD_create_response_from_buffer(q->reply_len, q->reply ? q->reply : (void *)"",
+                                        q->reply ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+    if (res) {
+        q->reply = NULL; /* the response owns it */
         add_headers(q, res, q->type);
+    }
     return queue(q, q->code, res);
 }
 
@@ -287,6 +153,7 @@ static ssize_t on_read(void *cls, uint64_t pos, char *buf, size_t max)
         n = n < max ? n : max;
         memcpy(buf, bytes, n);
         sl_oai_answer_consume(q->answer, n);
+        http_hold_answer(q);
         return (ssize_t)n;
     }
     if (sl_oai_answer_done(q->answer))
@@ -311,11 +178,9 @@ static enum MHD_Result queue_stream(http_req *q)
 static enum MHD_Result advance(http_req *q)
 {
     sl_oai_answer *a = q->answer;
-    if (!q->code && a && sl_oai_answer_done(a) && !(sl_oai_answer_stream(a) && sl_oai_answer_began(a))) {
-        if (sl_oai_answer_status(a))
-            http_reply_status(q, sl_oai_answer_status(a), sl_oai_answer_error(a));
-        else
-            http_reply(q, 200, "application/json", sl_oai_answer_json(a));
+    bool failed = a && sl_oai_answer_status(a);
+    if (!q->code && failed && !(sl_oai_answer_stream(a) && sl_oai_answer_began(a))) {
+        http_reply_status(q, sl_oai_answer_status(a), sl_oai_answer_error(a));
     }
     if (q->code)
         return queue_reply(q);
@@ -431,8 +296,7 @@ void http_on_completed(void *cls, struct MHD_Connection *c, void **state, enum M
     if ((q->group || q->job) && why != MHD_REQUEST_TERMINATED_COMPLETED_OK && !q->dead)
         sl_counter_add(h->stats->disconnects, 1);
     http_let_go(q);
-    if (q->job)
-        q->job->q = NULL;
+    http_drop_job(q);
     if (q->prev)
         q->prev->next = q->next;
     else
@@ -440,9 +304,11 @@ void http_on_completed(void *cls, struct MHD_Connection *c, void **state, enum M
     if (q->next)
         q->next->prev = q->prev;
     h->started -= q->started;
-    sl_oai_answer_destroy(q->answer);
+    http_drop_document(q);
+    http_drop_answer(q);
     sl_sb_free(&q->body);
     sl_front_hold(h->r, &q->held, 0);
+    sl_front_hold(h->r, &q->answer_held, 0);
     free(q->reply);
     free(q);
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/strbuf.h"
 #include "tests/unit/base/py_floats.h"
 #include "tests/unit/base/test_base.h"
 
@@ -30,6 +31,28 @@ START_TEST(parse_errors)
     static char deep[100000];
     memset(deep, '[', sizeof deep);
     ck_assert_int_eq(sl_json_parse(deep, sizeof deep, "body", &v, &err), SL_ERR_INVALID);
+}
+END_TEST
+
+/* Every byte below 0x80 and some UTF-8 as jansson writes them. */
+START_TEST(strings_as_the_library_writes_them)
+{
+    char text[256];
+    size_t n = 0;
+    for (int c = 0; c < 0x80; c++)
+        text[n++] = (char)c;
+    n += (size_t)snprintf(text + n, sizeof text - n, "\u00e9\u20ac\U0001f600\"\\/");
+    for (size_t from = 0; from <= n; from += from < 0x80 ? 1 : n - from + 1) {
+        json_t *s = json_stringn(text + from, n - from);
+        char *want = json_dumps(s, JSON_ENCODE_ANY);
+        sl_strbuf sb = {0};
+        sl_sb_json(&sb, text + from, n - from);
+        ck_assert_str_eq(sb.data, want);
+        ck_assert_uint_eq(sb.len, strlen(want));
+        sl_sb_free(&sb);
+        free(want);
+        json_decref(s);
+    }
 }
 END_TEST
 
@@ -142,6 +165,7 @@ int main(void)
     Suite *s = suite_create("json");
     TCase *t = tcase_create("json");
     tcase_add_test(t, parse_errors);
+    tcase_add_test(t, strings_as_the_library_writes_them);
     tcase_add_test(t, load_files);
     tcase_add_test(t, getters);
     tcase_add_test(t, python_dumps);

@@ -1,0 +1,55 @@
+/*
+ * Inside Generate: the call (generate.c), its request (generate_request.c) and its outputs (generate_output.c).
+ * Loop thread only, except generate_read().
+ */
+#ifndef SL_ROUTER_GRPC_GENERATE_H
+#define SL_ROUTER_GRPC_GENERATE_H
+
+#include "router/grpc/rpc.h"
+
+struct Sglang__Grpc__Scheduler__GenerateRequest; /* of the generated header, which only .c files include */
+
+/* Tokens of one index, kept for the final GenerateComplete and between chunks: what a slow reader has not taken waits
+ * here as tokens, and goes out in fewer, larger chunks. */
+typedef struct out_tokens {
+    uint32_t *ids;
+    float *logprobs;
+    sl_msg_token *tops; /* only with top logprobs */
+    size_t n, cap, sent;
+    uint32_t prompt_tokens, completion_tokens, cached_tokens; /* so far */
+    bool finished, completed;                                 /* completed: its GenerateComplete was made */
+    sl_finish finish;
+    int32_t matched_token;
+    char *matched_stop; /* owned */
+} out_tokens;
+
+struct parse_job;
+struct pack_job;
+
+/* One Generate call: `user` of its rpc_call. */
+typedef struct generation {
+    rpc_call *call;
+    struct parse_job *job; /* while the request is read */
+    sl_group *group;
+    char *id;
+    bool stream, logprobs;
+    uint32_t top, interval, n, ended;
+    out_tokens *out;
+    uint64_t held;         /* of the budget, for the outputs */
+    struct pack_job *pack; /* a long GenerateComplete, being packed or sent; nothing else is sent meanwhile */
+} generation;
+
+/* Reads everything of q into s, which was initialised. Any thread. Errors: INVALID, UNSUPPORTED, NO_MEMORY. */
+sl_status generate_read(sl_router *r, const struct Sglang__Grpc__Scheduler__GenerateRequest *q,
+                        sl_request_spec *s, sl_err *err);
+
+/* Keeps the tokens of an output. EXHAUSTED: the budget of bytes; NO_MEMORY. */
+sl_status generate_keep(generation *g, const sl_output *o);
+/* Sends what is due of one index; ends the call after the last. False when nothing more can be sent now. */
+bool generate_send(generation *g, uint32_t index);
+/* Frees the outputs; the call is gone. */
+void generate_free_outputs(generation *g);
+/* Ends the call. */
+void generate_end(generation *g, rpc_code code, const char *text);
+
+#endif

@@ -1,0 +1,269 @@
+/*
+ * POST /v1/completions and /v1/chat/completions: a body is parsed and tokenized, its requests are submitted, their outputs
+ * become the answer.
+ *
+ * What takes long runs on the thread pool: parsing a body, making a document, freeing what either of them built. The
+ * memory of an answer is in the budget of bytes while it grows.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "router/http/http_impl.h"
+
+/* Documents that take less are made in the loop. */
+enum { LOOP_DOCUMENT_BYTES = 64 << 10 };
+
+/* ---- outputs ---- */
+
+/* A document that is too long to be made in the loop. */
+typedef struct document_job {
+    sl_front_job job;      /* first: an sl_front_job pointer is a document_job pointer */
+    http_req *q;           /* NULL: the client has gone */
+    sl_oai_answer *answer; /* freed on the pool */
+    char *text;
+    uint64_t held; /* of the budget */
+} document_job;
+
+static void document_run(sl_front_job *f)
+{
+    document_job *d = (document_job *)f;
+    d->text = sl_oai_answer_json(d->answer);
+    sl_oai_answer_destroy(d->answer);
+}
+
+static void document_done(sl_front_job *f, bool ran)
+{
+    document_job *d = (document_job *)f;
+    http_req *q = d->q;
+    if (!ran)
+        sl_oai_answer_destroy(d->answer);
+    if (q) {
+        q->document = NULL;
+        q->answer_held = d->held;
+        d->held = 0;
+        http_reply(q, 200, "application/json", d->text);
+        sl_front_hold(d->job.r, &q->answer_held, q->reply_len);
+        d->text = NULL;
+        http_wake(q);
+    }
+    sl_front_hold(d->job.r, &d->held, 0);
+    free(d->text);
+    free(d);
+}
+
+/* The answer, which no output reaches any more, becomes the reply. */
+static void make_document(http_req *q)
+{
+    sl_oai_answer *a = q->answer;
+    document_job *d = sl_oai_answer_memory(a) > LOOP_DOCUMENT_BYTES ? calloc(1, sizeof *d) : NULL;
+    if (!d) {
+        http_reply(q, 200, "application/json", sl_oai_answer_json(a));
+        return;
+    }
+    d->job.run = document_run;
+    d->job.done = document_done;
+    d->q = q;
+    d->answer = a;
+    d->held = q->answer_held;
+    q->answer = NULL;
+    q->answer_held = 0;
+    q->document = d;
+    sl_front_job_post(q->h->r, q->h->loop, &d->job);
+}
+
+void http_drop_document(http_req *q)
+{
+    if (q->document)
+        q->document->q = NULL;
+    q->document = NULL;
+}
+
+static void drop_answer(void *answer)
+{
+    sl_oai_answer_destroy(answer);
+}
+
+void http_drop_answer(http_req *q)
+{
+    if (q->answer && q->heavy)
+        sl_front_drop(q->h->r, q->h->loop, drop_answer, q->answer);
+    else
+        sl_oai_answer_destroy(q->answer);
+    q->answer = NULL;
+}
+
+/* Why the answer must end before its client has read it completely, or NULL. */
+static const char *over_limit(http_req *q)
+{
+    size_t unread;
+    sl_oai_answer_bytes(q->answer, &unread);
+    if (unread > q->h->o->max_unread_bytes) {
+        sl_router_stats_closed(q->h->stats, "http", "unread");
+        return "the client does not read its stream (router.max_unread_bytes)";
+    }
+    return http_hold_answer(q) ? NULL : SL_FRONT_NO_ROOM;
+}
+
+static void on_output(void *arg, sl_group *g, const sl_output *o)
+{
+    (void)g;
+    http_req *q = arg;
+    sl_oai_answer *a = q->answer;
+    sl_oai_answer_feed(a, o);
+    const char *over = over_limit(q);
+    if (over)
+        sl_oai_answer_fail(a, SL_ERR_EXHAUSTED, over);
+    bool done = sl_oai_answer_done(a), stream = sl_oai_answer_stream(a);
+    if (done)
+        http_let_go(q);
+    if (done && !stream && !sl_oai_answer_status(a))
+        make_document(q);
+    if (done || stream)
+        http_wake(q);
+}
+
+bool http_hold_answer(http_req *q)
+{
+    uint64_t bytes = q->answer ? sl_oai_answer_memory(q->answer) : 0;
+    return bytes == q->answer_held || sl_front_hold(q->h->r, &q->answer_held, bytes);
+}
+
+/* ---- requests ---- */
+
+typedef struct http_job {
+    sl_front_job job; /* first: an sl_front_job pointer is an http_job pointer */
+    sl_router *r;
+    uv_loop_t *loop;
+    http_req *q;   /* NULL: the client has gone */
+    uint64_t held; /* of the budget, while the body is parsed */
+    sl_oai_env env;
+    bool chat;
+    char *body;
+    size_t len;
+    sl_oai_request out;
+    sl_status st;
+    sl_err err;
+    uint64_t begin_ns;
+} http_job;
+
+static void submit(http_req *q, http_job *j)
+{
+    sl_router *r = q->h->r;
+    sl_oai_request *p = &j->out;
+    snprintf(q->id, sizeof q->id, "%s-%016lx%08lx", p->chat ? "chatcmpl" : "cmpl", sl_random_u64(),
+             sl_random_u64() & 0xffffffffu);
+    snprintf(p->spec.id, sizeof p->spec.id, "%s", q->id);
+    p->spec.arrival_ns = q->arrival_ns;
+    memcpy(p->spec.client, q->caller.client, sizeof p->spec.client);
+    p->spec.tenant = q->caller.tenant;
+    uint32_t n = p->spec.n, choices = (uint32_t)(p->spec.n_prompts * n);
+    sl_err err = {""};
+    sl_status st = SL_OK;
+    if (!sl_front_hold(r, &q->held, sl_front_spec_bytes(&p->spec)))
+        st = sl_fail(&err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
+    if (!st) /* checks everything before anything is made for each choice */
+        st = sl_group_submit(r, &p->spec, on_output, q, &q->group, &err);
+    q->retry_after_s = p->spec.retry_after_s;
+    if (!st) {
+        q->answer = sl_oai_answer_create(&q->h->env, p, q->id, (int64_t)time(NULL), choices, n);
+        if (!q->answer) {
+            http_let_go(q);
+            st = SL_ERR_NO_MEMORY;
+        }
+    }
+    if (st) {
+        sl_front_count_refused(r, p->spec.api, st);
+        sl_log(SL_LOG_INFO, "http", "request_refused", "id=%s status=%s reason=\"%s\"", q->id,
+               sl_status_name(st), err.text);
+        http_reply_status(q, st, err.text);
+    }
+}
+
+static void job_run(sl_front_job *f)
+{
+    http_job *j = (http_job *)f;
+    if (!sl_front_hold(j->r, &j->held, sl_oai_measure(j->body, j->len).bytes))
+        j->st = sl_fail(&j->err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
+    else
+        j->st = sl_oai_parse(&j->env, j->chat, j->body, j->len, &j->out, &j->err);
+}
+
+static void free_job(void *job)
+{
+    http_job *j = job;
+    if (!j->st)
+        sl_oai_request_free(&j->out);
+    free(j->body);
+    free(j);
+}
+
+static void job_done(sl_front_job *f, bool ran)
+{
+    http_job *j = (http_job *)f;
+    http_req *q = j->q;
+    if (!ran)
+        j->st = SL_ERR_CANCELLED;
+    sl_front_hold(j->r, &j->held, 0);
+    if (q) {
+        q->job = NULL;
+        sl_histogram_observe(q->h->stats->stage_tokenize, (double)(sl_now_ns() - j->begin_ns) / 1e9);
+        if (j->st) {
+            sl_front_count_refused(j->r, j->chat ? "chat" : "completions", j->st);
+            sl_log(SL_LOG_INFO, "http", "request_invalid", "path=%s status=%s reason=\"%s\"", q->path,
+                   sl_status_name(j->st), j->err.text);
+            http_reply_status(q, j->st, j->err.text);
+        } else {
+            submit(q, j);
+        }
+        http_wake(q);
+    }
+    if (j->len > SL_FRONT_POOL_BYTES)
+        sl_front_drop(j->r, j->loop, free_job, j);
+    else
+        free_job(j);
+}
+
+void http_generate(http_req *q)
+{
+    sl_http *h = q->h;
+    http_job *j = calloc(1, sizeof *j);
+    if (!j || q->body.bad) {
+        free(j);
+        http_reply_status(q, SL_ERR_NO_MEMORY, "out of memory");
+        return;
+    }
+    j->job.run = job_run;
+    j->job.done = job_done;
+    j->r = h->r;
+    j->loop = h->loop;
+    j->q = q;
+    j->env = h->env;
+    j->chat = !strcmp(q->route->path, "/v1/chat/completions");
+    j->len = q->body.len;
+    q->heavy = j->len > SL_FRONT_POOL_BYTES;
+    j->body = sl_sb_take(&q->body);
+    j->begin_ns = q->arrival_ns = sl_now_ns();
+    q->job = j;
+    if (j->len <= SL_FRONT_POOL_BYTES) {
+        job_run(&j->job);
+        job_done(&j->job, true);
+        return;
+    }
+    sl_err err = {""}; /* from here on the job belongs to the pool, unless it was refused */
+    sl_status st = sl_front_job_start(h->r, h->loop, &j->job, j->len, &err);
+    if (st) {
+        j->st = st;
+        j->err = err;
+        job_done(&j->job, true);
+    }
+}
+
+void http_drop_job(http_req *q)
+{
+    if (q->job)
+        q->job->q = NULL;
+    q->job = NULL;
+}

@@ -1,0 +1,67 @@
+/*
+ * Inside the OpenAI answer: the state that openai_answer.c (outputs in), openai_logprobs.c, openai_stream.c (events) and
+ * openai_document.c (one JSON document) share.
+ *
+ * Whatever grows with the number of tokens is kept as finished JSON text, written when the tokens arrive: a tree of JSON
+ * values would take ten times the memory, and making its text at the end would take the time of all tokens at once.
+ */
+#ifndef SL_ROUTER_HTTP_OPENAI_ANSWER_IMPL_H
+#define SL_ROUTER_HTTP_OPENAI_ANSWER_IMPL_H
+
+#include "router/http/openai.h"
+
+/* Elements of JSON arrays, separated by commas, without the brackets. */
+typedef struct oai_logprobs {
+    sl_strbuf content;                      /* chat */
+    sl_strbuf tokens, values, top, offsets; /* completions */
+    size_t offset;                          /* of the next token in the text, for text_offset */
+} oai_logprobs;
+
+typedef struct oai_choice {
+    sl_strbuf text; /* document: all of it */
+    oai_logprobs lp;
+    sl_chat_parser *parser; /* chat stream */
+    bool role_sent, ended;
+    const char *finish;
+    char *stop_reason;
+    uint32_t prompt_tokens, completion_tokens, cached_tokens;
+} oai_choice;
+
+struct sl_oai_answer {
+    sl_oai_env env;
+    bool chat, stream, include_usage, continuous_usage, logprobs, thinking;
+    int top;
+    json_t *tools;
+    char id[96];
+    int64_t created;
+    oai_choice *choices;
+    uint32_t n, n_per_prompt, ended;
+    size_t kept; /* document: bytes of all texts and logprobs */
+    sl_strbuf out;
+    size_t taken;
+    bool began, failed, oom;
+    sl_status status;
+    char error[512];
+};
+
+/* Adds one token's logprobs. */
+void oai_logprobs_add(const sl_oai_answer *a, oai_logprobs *lp, const sl_msg_token *t);
+bool oai_logprobs_any(const oai_logprobs *lp);
+size_t oai_logprobs_bytes(const oai_logprobs *lp);
+/* Appends the value of the "logprobs" member, everything since the last call, or null when not asked for. */
+void oai_logprobs_take(const sl_oai_answer *a, oai_logprobs *lp, sl_strbuf *out);
+void oai_logprobs_free(oai_logprobs *lp);
+
+/* Appends {"id":…,"object":…,"created":…,"model":…,"choices":[ */
+void oai_put_head(const sl_oai_answer *a, const char *object, sl_strbuf *out);
+/* Appends the usage of all choices, as a JSON object. */
+void oai_put_usage(const sl_oai_answer *a, sl_strbuf *out);
+/* Appends a JSON value and drops the reference; NULL (out of memory) makes out bad. */
+void oai_put_json(json_t *o, sl_strbuf *out);
+void oai_make_call_id(char *out, size_t cap);
+
+/* Stream: the events of one output; the event of an error after the first byte. */
+void oai_stream_output(sl_oai_answer *a, const sl_output *o);
+void oai_stream_error(sl_oai_answer *a, sl_status st, const char *error);
+
+#endif

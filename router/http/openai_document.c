@@ -1,0 +1,61 @@
+/*
+ * An answer as one JSON document, made when all choices have ended. On any thread: nothing is shared but what is constant.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "router/http/openai_answer_impl.h"
+
+static json_t *chat_message(sl_oai_answer *a, oai_choice *c)
+{
+    json_t *msg = NULL;
+    if (sl_chat_parse(a->env.chat, a->thinking, a->tools, c->text.data ? c->text.data : "", c->text.len,
+                      &msg))
+        return NULL;
+    json_t *calls = json_object_get(msg, "tool_calls"), *call;
+    size_t i;
+    json_array_foreach(calls, i, call)
+    {
+        char id[48];
+        oai_make_call_id(id, sizeof id);
+        if (!json_object_get(call, "id"))
+            json_object_set_new(call, "id", json_string(id));
+    }
+    if (json_array_size(calls) && !strcmp(c->finish, "stop"))
+        c->finish = "tool_calls";
+    if (!json_object_get(msg, "refusal"))
+        json_object_set_new(msg, "refusal", json_null());
+    return msg;
+}
+
+/* The choice's own text is freed as soon as it is in the document. */
+static void put_choice(sl_oai_answer *a, uint32_t i, sl_strbuf *out)
+{
+    oai_choice *c = &a->choices[i];
+    sl_sb_printf(out, "%s{\"index\":%u,\"%s\":", i ? "," : "", i, a->chat ? "message" : "text");
+    if (a->chat)
+        oai_put_json(chat_message(a, c), out);
+    else
+        sl_sb_json(out, c->text.data ? c->text.data : "", c->text.len);
+    sl_sb_free(&c->text);
+    sl_sb_str(out, ",\"logprobs\":");
+    oai_logprobs_take(a, &c->lp, out);
+    sl_sb_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", c->finish);
+    if (c->stop_reason)
+        sl_sb_json(out, c->stop_reason, strlen(c->stop_reason));
+    else
+        sl_sb_str(out, "null");
+    sl_sb_char(out, '}');
+}
+
+char *sl_oai_answer_json(sl_oai_answer *a)
+{
+    sl_strbuf out = {0};
+    oai_put_head(a, a->chat ? "chat.completion" : "text_completion", &out);
+    for (uint32_t i = 0; i < a->n && !out.bad; i++)
+        put_choice(a, i, &out);
+    sl_sb_str(&out, "],\"usage\":");
+    oai_put_usage(a, &out);
+    sl_sb_char(&out, '}');
+    return sl_sb_take(&out);
+}
