@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/limits.h"
 #include "base/log.h"
 #include "decode/decode.h"
 #include "prefill/prefill.h"
@@ -223,6 +224,10 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
         break;
     }
     st = sl_cli_config_load(&config, &cfg, &err);
+    if (st == SL_OK)
+        st = sl_limits_check_descriptors(&err);
+    if (st == SL_OK)
+        st = sl_limits_check_address_space(&err);
     if (st != SL_OK)
         return sl_args_fail(command, st, &err);
     st = sl_launch_init(&argc, &argv, &launch, &err);

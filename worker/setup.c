@@ -10,6 +10,7 @@
 
 #include "base/metrics_http.h"
 #include "base/version.h"
+#include "base/limits.h"
 #include "worker/setup_impl.h"
 
 static sl_status start_metrics(sl_setup *s, sl_err *err)
@@ -74,6 +75,7 @@ static sl_status make_parts(sl_setup *s, sl_err *err)
     SL_TRY(sl_setup_model(s, err));
     SL_TRY(sl_setup_arena(s, err));
     SL_TRY(sl_setup_engine(s, err));
+    SL_TRY(sl_limits_check_address_space(err)); /* UCX starts afterwards */
     set_facts(s);
     return fill_role_opts(s, err);
 }

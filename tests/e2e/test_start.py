@@ -67,3 +67,45 @@ def test_only_printable_characters_reach_the_terminal():
     line = next(line for line in source.splitlines() if line.startswith("printable() "))
     out = subprocess.run(["bash", "-c", f"{line}\nprintf 'a\\033[2Jb\\tc\\n\\177d\\303\\251' | printable"], capture_output=True, check=True).stdout
     assert out == b"a[2Jb\tc\nd\xc3\xa9"
+
+
+# ---- limits of the process ----
+
+
+@pytest.mark.parametrize("role", ["router", "prefill", "decode"])
+def test_too_few_descriptors_are_named(role):
+    for n in (32, 40, 48, 64, 100):
+        p = subprocess.run(["prlimit", f"--nofile={n}", real.SLUICE, role, "--config", real.ROOT / "configs/no-mpi.yaml"],
+                           capture_output=True, text=True, timeout=60, env=real.environment())
+        assert p.returncode > 0 and f"(ulimit -n) is {n}," in p.stderr and "at least 128" in p.stderr, (n, p.returncode, p.stderr)
+
+
+def test_the_least_descriptors_serve(start):
+    few = ["prlimit", "--nofile=128"]
+    router = start(real.Process, "router", prefix=few)
+    for i, role in enumerate(("prefill", "decode")):
+        start(real.Process, role, router=router.worker_address, index=i, prefix=few)
+    router.wait_ready(2)
+    assert router.tokens([5, 6, 7], 8) == real.reference([5, 6, 7], 8)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_little_address_space_is_named_or_enough(start, role):
+    """At every limit the process either says why it does not start, or it joins; UCX never ends it."""
+    router = start(real.Process, "router")
+    for mib in (256, 500, 800, 1000, 1300, 2200, 2500, 2800, 3300, 4000):
+        p = start(real.Process, role, index=0, router=router.worker_address, prefix=["prlimit", f"--as={mib << 20}"])
+        real.until(f"{role} with {mib} MiB joins or ends", lambda: p.process.poll() is not None or router.workers(role), 20)
+        if p.process.poll() is None:
+            p.process.terminate()
+            assert p.process.wait(60) == 0, (mib, p.process.returncode, p.tail())
+            real.until("the worker is gone", lambda: not router.workers(role))
+        else:
+            last = p.text().strip().splitlines()[-1]
+            assert p.process.returncode > 0 and ("(ulimit -v)" in last or "cannot allocate" in last), (mib, p.process.returncode, p.tail())
+
+
+def test_a_router_with_little_address_space():
+    p = subprocess.run(["prlimit", f"--as={700 << 20}", real.SLUICE, "router", "--config", real.ROOT / "configs/no-mpi.yaml"],
+                       capture_output=True, text=True, timeout=60, env=real.environment())
+    assert p.returncode > 0 and "(ulimit -v) is 700 MiB" in p.stderr, p.stderr
