@@ -1,28 +1,48 @@
 /*
- * Storage tier seam: where pages can be stored outside of the host store (disk, remote stores). Pages are opaque blocks
- * of one fixed size, identified by their page key, so a tier knows neither models nor layouts.
+ * Storage tier seam: where pages can be stored outside of the host store (disk, shared stores). Pages are opaque blocks
+ * of one fixed size, identified by their page key, so a tier knows neither models nor layouts. A page in memory is a list of
+ * spans, because with the layout `layer_first` a page is not contiguous in the arena; the spans of one page, in their
+ * order, hold exactly page_bytes bytes.
  *
- * Everything is asynchronous: a call accepts a request and returns; its `done` runs inside sl_tier_poll() on the owner
- * thread, never inside the call. Requests of one tier complete in the order in which they were made. Until then the
- * caller does not change the buffers and the arrays of keys.
+ * Everything is asynchronous. A request (sl_tier_req) belongs to the caller, who keeps it, its keys, its pages and its
+ * results untouched until `done` has run; the tier neither reads nor writes any of them afterwards. `done` runs inside
+ * sl_tier_poll() or sl_tier_close() on the owner thread, never inside the call that made the request. Between two polls
+ * the owner waits for sl_tier_fd() to become readable.
  *
- * What every implementation guarantees (tests/unit/kvstore/test_tier.c runs against all of them):
+ * Every request has one result per key, so that a missing key does not fail the others of its batch:
  *
- *   exists    answers how many keys, from the first on, are stored, and protects their pages from eviction until the
- *             lease ends, so that a following get finds them. After the end of the lease a page may be missing, which
- *             is no error
- *   get       delivers a prefix, which ends before the first page that is missing, short or damaged. A page that is
- *             counted has exactly the bytes that were set. Buffers after the count have undefined contents
- *   set       changes nothing for a key that is stored already, since equal keys mean equal contents. When there is no
- *             room, pages without a lease are evicted, the least recently used first; a page for which there is still
- *             no room is not stored, which is no error
- *   destroy   first completes pending requests with SL_ERR_CANCELLED
+ *   SL_OK             exists: the page is there; get: it has arrived and is exactly what was set; set: it is stored, or
+ *                     was there before; remove: it was there and is gone
+ *   SL_ERR_NOT_FOUND  exists, get, remove: the page is not there
+ *   SL_ERR_CORRUPT    get: the stored page is short or damaged. It is forgotten, so it is not offered again
+ *   SL_ERR_EXHAUSTED  set: there was no room that could be freed
+ *   SL_AGAIN          set: not admitted at this first offer; the second offer of the same key is (second_use)
+ *   SL_ERR_IO         the device failed. A get forgets the page
+ *   SL_ERR_CANCELLED  the request was cancelled before this key began
  *
- * A tier belongs to one thread. Implementations: "memory" (kvstore/tier_memory.c), which is the example for others and
- * the test double.
+ * The spans of a get whose result is not SL_OK have undefined contents.
+ *
+ * What every implementation guarantees (tests/unit/kvstore/test_tier.c runs against all of them, and against each of
+ * them with injected faults):
+ *   - exists with a lease protects the pages that are there from eviction until the lease ends, so that a following get
+ *     finds them. A lease that has ended is a miss, not an error.
+ *   - set of a key that is there changes nothing, because keys name content. When there is no room, pages without a
+ *     lease are evicted, those that were used least recently first, in the units of the implementation (one page, or
+ *     one segment of pages). A set never evicts the pages of its own batch.
+ *   - A request sees the effects of every request whose done has run before it was made. An `ordered` implementation
+ *     also completes requests in the order in which they were made; another may complete them in any order, and a
+ *     request may or may not see the effects of those in flight.
+ *   - cancel drains: keys that have begun are finished, the others get SL_ERR_CANCELLED, and done runs with
+ *     SL_ERR_CANCELLED when no buffer of the request is in use any more.
+ *   - close cancels every request that is pending and runs its done before it returns.
+ *   - After a failure of the device every request still ends, and sl_tier_health() names the reason.
+ *
+ * A tier belongs to one thread. Implementations: "memory" (kvstore/tier_memory.c), which is the example for others.
  */
 #ifndef SL_KVSTORE_TIER_H
 #define SL_KVSTORE_TIER_H
+
+#include <sys/uio.h>
 
 #include "base/hash.h"
 
@@ -34,36 +54,87 @@ typedef struct sl_tier {
 } sl_tier;
 
 typedef struct sl_tier_opts {
-    size_t page_bytes;
-    uint64_t capacity_bytes; /* upper bound of the pages that are stored */
+    size_t page_bytes; /* of every page */
+    uint64_t
+        capacity_bytes; /* at most this much is kept, including what the tier needs for itself. Mandatory */
+    sl_key fingerprint; /* model and numeric convention: pages of another one are never offered */
+    sl_key format;      /* identity of the page geometry, likewise */
+    const char *directory;  /* persistent tiers: where the pages are. Borrowed for the call */
+    uint64_t segment_bytes; /* the disk tier's unit of eviction; 0 chooses by capacity */
+    int32_t queue_depth;    /* operations in flight on the device; 0 chooses by page size */
+    uint32_t slow_ms;       /* an operation that takes longer makes the tier degraded; 0 means 5,000 */
+    bool second_use;        /* store a page only when it is offered for the second time */
 } sl_tier_opts;
 
-/* n: for exists the number of leading keys that are stored; for get that of leading pages that arrived; for set and
- * remove that of pages stored or removed. */
-typedef void sl_tier_done_fn(void *cookie, sl_status st, int32_t n);
+/* One page in memory. */
+typedef struct sl_tier_page {
+    const struct iovec *spans;
+    int32_t n_spans;
+} sl_tier_page;
+
+typedef enum { SL_TIER_EXISTS, SL_TIER_GET, SL_TIER_SET, SL_TIER_REMOVE } sl_tier_op;
+
+typedef struct sl_tier_req sl_tier_req;
+
+/* st: SL_OK - every key was tried, see the results; SL_ERR_CANCELLED - cancelled, results as far as it came. May make
+ * new requests. */
+typedef void sl_tier_done_fn(sl_tier_req *req, sl_status st);
+
+/* The caller fills in the first part; the second belongs to the tier until done has run. */
+struct sl_tier_req {
+    sl_tier_op op;
+    int32_t n;                 /* keys, at least 1 */
+    const sl_key *keys;        /* [n] */
+    const sl_tier_page *pages; /* [n], get and set only */
+    uint32_t lease_ms;         /* exists only; 0: no lease */
+    sl_status *results;        /* [n], written before done */
+    sl_tier_done_fn *done;
+    void *cookie;
+
+    sl_tier_req *next;
+    int32_t begun, open; /* keys that have begun, and those of them that have not ended */
+    bool cancelled;
+};
+
+typedef enum {
+    SL_TIER_HEALTHY,
+    SL_TIER_DEGRADED, /* slow, or stores no new pages */
+    SL_TIER_FAILED    /* every key ends with SL_ERR_IO */
+} sl_tier_state;
+
+typedef struct sl_tier_health {
+    sl_tier_state state;
+    char reason[256]; /* empty when healthy */
+} sl_tier_health;
 
 typedef struct sl_tier_stats {
-    uint64_t pages, bytes, capacity_bytes; /* now */
+    uint64_t pages, bytes, capacity_bytes; /* now; bytes: of pages */
     uint64_t leased;                       /* pages under a lease that has not ended */
-    uint64_t hits, misses, sets, evictions, damaged;
+    uint64_t hits, misses, damaged;        /* pages of gets */
+    uint64_t sets, evictions;              /* pages stored, pages evicted */
+    uint64_t not_stored_room, not_stored_admission,
+        not_stored_io; /* pages of sets that are not stored, by reason */
+    uint64_t io_errors;
+    uint64_t bytes_read,
+        bytes_written;           /* to and from the device. bytes_written is the wear of this process */
+    uint64_t bytes_written_ever; /* the wear since the store was created, when the tier is persistent */
+    uint64_t recovered;          /* pages that were found at open */
 } sl_tier_stats;
 
 struct sl_tier_ops {
     const char *name, *description;
-    bool persistent; /* pages survive destroy and create */
-    sl_status (*create)(const sl_tier_opts *opts, sl_tier **out, sl_err *err);
-    void (*destroy)(sl_tier *t);
-    sl_status (*exists)(sl_tier *t, const sl_key *keys, int32_t n, uint32_t lease_ms, sl_tier_done_fn *done,
-                        void *cookie);
-    sl_status (*get)(sl_tier *t, const sl_key *keys, int32_t n, void *const *pages, sl_tier_done_fn *done,
-                     void *cookie);
-    sl_status (*set)(sl_tier *t, const sl_key *keys, int32_t n, const void *const *pages,
-                     sl_tier_done_fn *done, void *cookie);
-    sl_status (*remove)(sl_tier *t, const sl_key *keys, int32_t n, sl_tier_done_fn *done, void *cookie);
+    bool persistent; /* pages survive close and open */
+    bool ordered;    /* requests complete in the order in which they were made */
+    sl_status (*open)(const sl_tier_opts *opts, sl_tier **out, sl_err *err);
+    void (*close)(sl_tier *t);
+    int (*fd)(const sl_tier *t);
+    void (*submit)(sl_tier *t, sl_tier_req *req);
+    void (*cancel)(sl_tier *t, sl_tier_req *req);
     void (*release)(sl_tier *t, const sl_key *keys, int32_t n);
     int (*poll)(sl_tier *t);
-    void (*stats)(const sl_tier *t, sl_tier_stats *out);
-    /* For tests: changes the stored bytes of this page. False: there is no such page. */
+    void (*health)(sl_tier *t, sl_tier_health *out);
+    void (*stats)(sl_tier *t, sl_tier_stats *out);
+    /* For tests: changes the stored bytes of this page. False: there is no such page. No request may be in flight. */
     bool (*damage)(sl_tier *t, sl_key key);
 };
 
@@ -74,30 +145,45 @@ const sl_tier_ops *sl_tier_at(size_t i);
 const sl_tier_ops *sl_tier_find(const char *name);
 const char *const *sl_tier_names(void);
 
-/* All return SL_OK (done will run), SL_ERR_INVALID (n < 1) or SL_ERR_NO_MEMORY (done will not run). */
-static inline sl_status sl_tier_batch_exists(sl_tier *t, const sl_key *keys, int32_t n, uint32_t lease_ms,
-                                             sl_tier_done_fn *done, void *cookie)
+/*
+ * Opens a tier. SL_ERR_INVALID: an option cannot be. SL_ERR_REFUSED: what is stored belongs to another user, model or
+ * format version; nothing is changed. SL_ERR_UNSUPPORTED, SL_ERR_EXHAUSTED, SL_ERR_IO: the machine cannot, there is no
+ * room, it failed. SL_ERR_NO_MEMORY. The text names file, key and reason.
+ */
+static inline sl_status sl_tier_open(const sl_tier_ops *ops, const sl_tier_opts *opts, sl_tier **out,
+                                     sl_err *err)
 {
-    return t->ops->exists(t, keys, n, lease_ms, done, cookie);
+    return ops->open(opts, out, err);
 }
 
-static inline sl_status sl_tier_batch_get(sl_tier *t, const sl_key *keys, int32_t n, void *const *pages,
-                                          sl_tier_done_fn *done, void *cookie)
+/* SL_OK: done will run. SL_ERR_INVALID: n < 1, done will not run. Never waits. */
+static inline sl_status sl_tier_submit(sl_tier *t, sl_tier_req *req)
 {
-    return t->ops->get(t, keys, n, pages, done, cookie);
+    if (req->n < 1)
+        return SL_ERR_INVALID;
+    req->next = NULL;
+    req->begun = req->open = 0;
+    req->cancelled = false;
+    t->ops->submit(t, req);
+    return SL_OK;
 }
 
-static inline sl_status sl_tier_batch_set(sl_tier *t, const sl_key *keys, int32_t n, const void *const *pages,
-                                          sl_tier_done_fn *done, void *cookie)
+/* Cancels a request whose done has not run. It still runs, in a later poll. Never waits. */
+static inline void sl_tier_cancel(sl_tier *t, sl_tier_req *req)
 {
-    return t->ops->set(t, keys, n, pages, done, cookie);
+    t->ops->cancel(t, req);
 }
 
-/* Removes also leased pages, because the caller knows that they are wrong. */
-static inline sl_status sl_tier_remove(sl_tier *t, const sl_key *keys, int32_t n, sl_tier_done_fn *done,
-                                       void *cookie)
+/* Readable (poll, epoll) when sl_tier_poll() has something to do. The tier's; the owner does not read it. */
+static inline int sl_tier_fd(const sl_tier *t)
 {
-    return t->ops->remove(t, keys, n, done, cookie);
+    return t->ops->fd(t);
+}
+
+/* Calls `done` of the requests that are complete; returns their number. Never waits. */
+static inline int sl_tier_poll(sl_tier *t)
+{
+    return t->ops->poll(t);
 }
 
 /* Ends the leases of these keys, before it returns. */
@@ -106,22 +192,34 @@ static inline void sl_tier_release(sl_tier *t, const sl_key *keys, int32_t n)
     t->ops->release(t, keys, n);
 }
 
-/* Calls `done` of the requests that are complete; returns their number. */
-static inline int sl_tier_poll(sl_tier *t)
+static inline void sl_tier_get_health(sl_tier *t, sl_tier_health *out)
 {
-    return t->ops->poll(t);
+    t->ops->health(t, out);
 }
 
-static inline void sl_tier_get_stats(const sl_tier *t, sl_tier_stats *out)
+static inline void sl_tier_get_stats(sl_tier *t, sl_tier_stats *out)
 {
     t->ops->stats(t, out);
 }
 
-/* NULL is allowed. */
-static inline void sl_tier_destroy(sl_tier *t)
+/* Waits for the operations that have begun. NULL is allowed. */
+static inline void sl_tier_close(sl_tier *t)
 {
     if (t)
-        t->ops->destroy(t);
+        t->ops->close(t);
 }
+
+/* The number of leading keys whose result is SL_OK: the part of a prefix that can be used. */
+static inline int32_t sl_tier_prefix(const sl_tier_req *req)
+{
+    int32_t n = 0;
+    while (n < req->n && req->results[n] == SL_OK)
+        n++;
+    return n;
+}
+
+/* Between a page in memory and page_bytes contiguous bytes, for implementations. */
+void sl_tier_gather(const sl_tier_page *from, uint8_t *to, size_t page_bytes);
+void sl_tier_scatter(const uint8_t *from, const sl_tier_page *to, size_t page_bytes);
 
 #endif

@@ -1,12 +1,14 @@
 /*
- * The memory tier: pages in malloc'ed blocks with their checksums, a hash table, one LRU list. It is an example of what
- * an implementation does, and in tests it represents a slow one: requests wait in a queue until poll is called.
+ * The memory tier: pages in malloc'ed blocks with their checksums, a hash table, one LRU list. It is an example
+ * of what an implementation does. Requests wait in a list until poll, which runs them in their order, each as a whole.
  *
  * A lease is an end time that is kept with the page; of several leases of one page the latest end counts. Pages do not
  * survive the process and are not shared with others.
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "kvstore/tier.h"
@@ -20,20 +22,6 @@ typedef struct entry {
     uint8_t bytes[];
 } entry;
 
-typedef enum { REQ_EXISTS, REQ_GET, REQ_SET, REQ_REMOVE } req_kind;
-
-typedef struct request {
-    struct request *next;
-    req_kind kind;
-    const sl_key *keys;
-    int32_t n;
-    uint32_t lease_ms;
-    void *const *pages;
-    const void *const *const_pages;
-    sl_tier_done_fn *done;
-    void *cookie;
-} request;
-
 typedef struct memory_tier {
     sl_tier base;
     sl_tier_opts o;
@@ -41,7 +29,8 @@ typedef struct memory_tier {
     size_t mask;
     entry *oldest, *newest;
     uint64_t batch;
-    request *head, *tail;
+    int event; /* eventfd: readable while requests wait */
+    sl_tier_req *head, **tail;
     sl_tier_stats st;
 } memory_tier;
 
@@ -76,82 +65,52 @@ static void drop(memory_tier *t, entry **at)
     free(e);
 }
 
-static sl_status m_create(const sl_tier_opts *opts, sl_tier **out, sl_err *err)
+static sl_status m_open(const sl_tier_opts *opts, sl_tier **out, sl_err *err)
 {
     if (!opts->page_bytes || opts->capacity_bytes < opts->page_bytes)
-        return sl_fail(err, SL_ERR_INVALID, "tier: capacity of %lu bytes holds no page of %zu",
+        return sl_fail(err, SL_ERR_INVALID, "tier memory: capacity of %lu bytes holds no page of %zu",
                        opts->capacity_bytes, opts->page_bytes);
-    memory_tier *t = calloc(1, sizeof *t);
     size_t n = 16;
     while (n < opts->capacity_bytes / opts->page_bytes)
         n *= 2;
-    entry **buckets = t ? calloc(n, sizeof *buckets) : NULL;
-    if (!buckets) {
-        free(t);
-        return sl_fail(err, SL_ERR_NO_MEMORY, "tier: out of memory");
-    }
-    *t = (memory_tier){.base.ops = &sl_tier_memory_ops, .o = *opts, .buckets = buckets, .mask = n - 1};
+    memory_tier *t = calloc(1, sizeof *t);
+    if (!t)
+        goto no_memory;
+    *t = (memory_tier){.base.ops = &sl_tier_memory_ops, .o = *opts, .mask = n - 1, .tail = &t->head};
+    t->buckets = calloc(n, sizeof(entry *));
+    if (!t->buckets)
+        goto free_tier;
+    t->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (t->event < 0)
+        goto free_buckets;
     *out = &t->base;
     return SL_OK;
-}
 
-static void m_destroy(sl_tier *base)
-{
-    memory_tier *t = (memory_tier *)base;
-    while (t->head) {
-        request *r = t->head;
-        t->head = r->next;
-        r->done(r->cookie, SL_ERR_CANCELLED, 0);
-        free(r);
-    }
-    while (t->oldest)
-        drop(t, slot(t, t->oldest->key));
+free_buckets:
     free(t->buckets);
+free_tier:
     free(t);
+no_memory:
+    return sl_fail(err, SL_ERR_NO_MEMORY, "tier memory: out of memory or descriptors");
 }
 
-static sl_status push(sl_tier *base, request r)
+static void m_submit(sl_tier *base, sl_tier_req *r)
 {
     memory_tier *t = (memory_tier *)base;
-    if (r.n < 1)
-        return SL_ERR_INVALID;
-    request *copy = malloc(sizeof *copy);
-    if (!copy)
-        return SL_ERR_NO_MEMORY;
-    *copy = r;
-    copy->next = NULL;
-    *(t->head ? &t->tail->next : &t->head) = copy;
-    t->tail = copy;
-    return SL_OK;
+    *t->tail = r;
+    t->tail = &r->next;
+    eventfd_write(t->event, 1);
 }
 
-static sl_status m_exists(sl_tier *t, const sl_key *keys, int32_t n, uint32_t lease_ms, sl_tier_done_fn *done,
-                          void *cookie)
+static void m_cancel(sl_tier *base, sl_tier_req *r)
 {
-    return push(
-        t,
-        (request){
-            .kind = REQ_EXISTS, .keys = keys, .n = n, .lease_ms = lease_ms, .done = done, .cookie = cookie});
+    (void)base; /* the request still waits, and poll sees the mark */
+    r->cancelled = true;
 }
 
-static sl_status m_get(sl_tier *t, const sl_key *keys, int32_t n, void *const *pages, sl_tier_done_fn *done,
-                       void *cookie)
+static int m_fd(const sl_tier *base)
 {
-    return push(
-        t, (request){.kind = REQ_GET, .keys = keys, .n = n, .pages = pages, .done = done, .cookie = cookie});
-}
-
-static sl_status m_set(sl_tier *t, const sl_key *keys, int32_t n, const void *const *pages,
-                       sl_tier_done_fn *done, void *cookie)
-{
-    return push(
-        t, (request){
-               .kind = REQ_SET, .keys = keys, .n = n, .const_pages = pages, .done = done, .cookie = cookie});
-}
-
-static sl_status m_remove(sl_tier *t, const sl_key *keys, int32_t n, sl_tier_done_fn *done, void *cookie)
-{
-    return push(t, (request){.kind = REQ_REMOVE, .keys = keys, .n = n, .done = done, .cookie = cookie});
+    return ((const memory_tier *)base)->event;
 }
 
 static void touch(memory_tier *t, entry *e)
@@ -160,36 +119,35 @@ static void touch(memory_tier *t, entry *e)
     list(t, e);
 }
 
-static int32_t do_exists(memory_tier *t, const request *r)
+static sl_status do_exists(memory_tier *t, const sl_tier_req *r, int32_t i)
 {
+    entry *e = *slot(t, r->keys[i]);
     uint64_t end = sl_now_ns() + r->lease_ms * 1000000ull;
-    int32_t n = 0;
-    for (entry *e; n < r->n && (e = *slot(t, r->keys[n])); n++) {
-        if (e->lease_end_ns < end)
-            e->lease_end_ns = end;
-        touch(t, e);
-    }
-    return n;
+    if (!e)
+        return SL_ERR_NOT_FOUND;
+    if (e->lease_end_ns < end)
+        e->lease_end_ns = end;
+    touch(t, e);
+    return SL_OK;
 }
 
-static int32_t do_get(memory_tier *t, const request *r)
+static sl_status do_get(memory_tier *t, const sl_tier_req *r, int32_t i)
 {
-    for (int32_t i = 0; i < r->n; i++) {
-        entry **at = slot(t, r->keys[i]);
-        if (!*at) {
-            t->st.misses += (uint64_t)(r->n - i);
-            return i;
-        }
-        memcpy(r->pages[i], (*at)->bytes, t->o.page_bytes);
-        if (sl_crc32c(0, r->pages[i], t->o.page_bytes) != (*at)->crc) {
-            t->st.damaged++;
-            drop(t, at);
-            return i;
-        }
-        touch(t, *at);
-        t->st.hits++;
+    entry **at = slot(t, r->keys[i]);
+    if (!*at) {
+        t->st.misses++;
+        return SL_ERR_NOT_FOUND;
     }
-    return r->n;
+    if (sl_crc32c(0, (*at)->bytes, t->o.page_bytes) != (*at)->crc) {
+        t->st.damaged++;
+        drop(t, at);
+        return SL_ERR_CORRUPT;
+    }
+    sl_tier_scatter((*at)->bytes, &r->pages[i], t->o.page_bytes);
+    touch(t, *at);
+    t->st.hits++;
+    t->st.bytes_read += t->o.page_bytes;
+    return SL_OK;
 }
 
 static bool make_room(memory_tier *t)
@@ -207,60 +165,84 @@ static bool make_room(memory_tier *t)
     return true;
 }
 
-static int32_t do_set(memory_tier *t, const request *r)
+static sl_status do_set(memory_tier *t, const sl_tier_req *r, int32_t i)
 {
-    int32_t n = 0;
-    t->batch++;
-    for (int32_t i = 0; i < r->n; i++) {
-        entry *old = *slot(t, r->keys[i]);
-        if (old) {
-            old->batch = t->batch;
-            n++;
-            continue;
-        }
-        entry *e = make_room(t) ? malloc(sizeof *e + t->o.page_bytes) : NULL;
-        if (!e)
-            break; /* pages after a missing one could never be used */
-        *e = (entry){
-            .key = r->keys[i], .batch = t->batch, .crc = sl_crc32c(0, r->const_pages[i], t->o.page_bytes)};
-        memcpy(e->bytes, r->const_pages[i], t->o.page_bytes);
-        *slot(t, e->key) = e;
-        list(t, e);
-        t->st.pages++;
-        t->st.sets++;
-        n++;
+    entry *old = *slot(t, r->keys[i]);
+    if (old) {
+        old->batch = t->batch;
+        return SL_OK;
     }
-    return n;
+    entry *e = make_room(t) ? malloc(sizeof *e + t->o.page_bytes) : NULL;
+    if (!e) {
+        t->st.not_stored_room++;
+        return SL_ERR_EXHAUSTED;
+    }
+    *e = (entry){.key = r->keys[i], .batch = t->batch};
+    sl_tier_gather(&r->pages[i], e->bytes, t->o.page_bytes);
+    e->crc = sl_crc32c(0, e->bytes, t->o.page_bytes);
+    *slot(t, e->key) = e;
+    list(t, e);
+    t->st.pages++;
+    t->st.sets++;
+    t->st.bytes_written += t->o.page_bytes;
+    return SL_OK;
 }
 
-static int32_t do_remove(memory_tier *t, const request *r)
+static sl_status do_remove(memory_tier *t, const sl_tier_req *r, int32_t i)
 {
-    int32_t n = 0;
-    for (int32_t i = 0; i < r->n; i++) {
-        entry **at = slot(t, r->keys[i]);
-        if (*at) {
-            drop(t, at);
-            n++;
-        }
+    entry **at = slot(t, r->keys[i]);
+    if (!*at)
+        return SL_ERR_NOT_FOUND;
+    drop(t, at);
+    return SL_OK;
+}
+
+static void finish(memory_tier *t, sl_tier_req *r, bool cancelled)
+{
+    static sl_status (*const run[])(memory_tier *, const sl_tier_req *,
+                                    int32_t) = {[SL_TIER_EXISTS] = do_exists,
+                                                [SL_TIER_GET] = do_get,
+                                                [SL_TIER_SET] = do_set,
+                                                [SL_TIER_REMOVE] = do_remove};
+    cancelled = cancelled || r->cancelled;
+    t->batch++;
+    for (int32_t i = 0; i < r->n; i++)
+        r->results[i] = cancelled ? SL_ERR_CANCELLED : run[r->op](t, r, i);
+    r->done(r, cancelled ? SL_ERR_CANCELLED : SL_OK);
+}
+
+static int complete(memory_tier *t, bool cancelled)
+{
+    sl_tier_req *todo = t->head;
+    eventfd_t count;
+    int n = 0;
+    eventfd_read(t->event, &count);
+    t->head = NULL; /* requests that callbacks add wait for the next poll */
+    t->tail = &t->head;
+    while (todo) {
+        sl_tier_req *r = todo;
+        todo = r->next; /* done may free the request */
+        finish(t, r, cancelled);
+        n++;
     }
     return n;
 }
 
 static int m_poll(sl_tier *base)
 {
+    return complete((memory_tier *)base, false);
+}
+
+static void m_close(sl_tier *base)
+{
     memory_tier *t = (memory_tier *)base;
-    static int32_t (*const run[])(memory_tier *, const request *) = {do_exists, do_get, do_set, do_remove};
-    request *todo = t->head;
-    int n = 0;
-    t->head = t->tail = NULL; /* requests that callbacks add wait for the next poll */
-    while (todo) {
-        request *r = todo;
-        todo = r->next;
-        r->done(r->cookie, SL_OK, run[r->kind](t, r));
-        free(r);
-        n++;
-    }
-    return n;
+    while (complete(t, true))
+        ;
+    while (t->oldest)
+        drop(t, slot(t, t->oldest->key));
+    close(t->event);
+    free(t->buckets);
+    free(t);
 }
 
 static void m_release(sl_tier *base, const sl_key *keys, int32_t n)
@@ -273,7 +255,13 @@ static void m_release(sl_tier *base, const sl_key *keys, int32_t n)
     }
 }
 
-static void m_stats(const sl_tier *base, sl_tier_stats *out)
+static void m_health(sl_tier *base, sl_tier_health *out)
+{
+    (void)base;
+    *out = (sl_tier_health){.state = SL_TIER_HEALTHY};
+}
+
+static void m_stats(sl_tier *base, sl_tier_stats *out)
 {
     const memory_tier *t = (const memory_tier *)base;
     uint64_t now = sl_now_ns();
@@ -294,13 +282,14 @@ static bool m_damage(sl_tier *base, sl_key key)
 
 const sl_tier_ops sl_tier_memory_ops = {.name = "memory",
                                         .description = "pages in this process's memory",
-                                        .create = m_create,
-                                        .destroy = m_destroy,
-                                        .exists = m_exists,
-                                        .get = m_get,
-                                        .set = m_set,
-                                        .remove = m_remove,
+                                        .ordered = true,
+                                        .open = m_open,
+                                        .close = m_close,
+                                        .fd = m_fd,
+                                        .submit = m_submit,
+                                        .cancel = m_cancel,
                                         .release = m_release,
                                         .poll = m_poll,
+                                        .health = m_health,
                                         .stats = m_stats,
                                         .damage = m_damage};

@@ -1,86 +1,165 @@
 /*
- * Conformance of storage tiers: every guarantee of kvstore/tier.h, run against every registered implementation.
+ * Conformance of storage tiers: every guarantee of kvstore/tier.h, run against every registered implementation, directly
+ * and through a wrapper that injects faults (fault_tier.h). Pages are described by spans that are not contiguous, as in
+ * an arena with the layout layer_first.
  */
+#include <poll.h>
 #include <string.h>
 #include <time.h>
 
 #include "kvstore/tier.h"
+#include "tests/unit/kvstore/fault_tier.h"
 #include "tests/unit/kvstore/test_kvstore.h"
 
-enum { BYTES = 4096, PAGES = 8 };
+enum { BYTES = 4096, PAGES = 8, KEYS = 32, SPANS = 4, MAX_N = KEYS };
 
+static const size_t span_bytes[SPANS] = {656, 1500, 4, BYTES - 656 - 1500 - 4};
 static sl_tier *tier;
-static uint8_t content[32][BYTES], got[32][BYTES];
-static sl_key keys[32];
-static void *into[32];
-static const void *from[32];
+static const sl_tier_ops *impl;
+static uint8_t content[SPANS][KEYS][BYTES],
+    got[SPANS][KEYS][BYTES]; /* a span uses the first bytes of its row */
+static struct iovec content_spans[KEYS][SPANS], got_spans[KEYS][SPANS];
+static sl_key keys[KEYS];
+static sl_tier_page into[KEYS], from[KEYS];
 
 typedef struct answer {
     int calls;
     sl_status st;
-    int32_t n;
+    sl_status results[MAX_N];
+    sl_tier_req req;
 } answer;
 
-static void on_done(void *cookie, sl_status st, int32_t n)
+static void on_done(sl_tier_req *req, sl_status st)
 {
-    answer *a = cookie;
-    *a = (answer){a->calls + 1, st, n};
+    answer *a = req->cookie;
+    ck_assert_ptr_eq(req, &a->req);
+    a->calls++;
+    a->st = st;
 }
 
+static sl_tier_opts options(void)
+{
+    return (sl_tier_opts){.page_bytes = BYTES,
+                          .capacity_bytes = PAGES * BYTES + BYTES / 2,
+                          .fingerprint = {1, 2},
+                          .format = {3, 4}};
+}
+
+static void fill_pages(void)
+{
+    uint64_t seed = 42;
+    for (int p = 0; p < KEYS; p++) {
+        keys[p] = (sl_key){rnd(&seed), rnd(&seed)};
+        for (int s = 0; s < SPANS; s++) {
+            for (size_t b = 0; b < BYTES; b++)
+                content[s][p][b] = (uint8_t)rnd(&seed);
+            content_spans[p][s] = (struct iovec){content[s][p], span_bytes[s]};
+            got_spans[p][s] = (struct iovec){got[s][p], span_bytes[s]};
+        }
+        into[p] = (sl_tier_page){got_spans[p], SPANS};
+        from[p] = (sl_tier_page){content_spans[p], SPANS};
+    }
+}
+
+/* Variants of a loop test: first every implementation alone, then each of them with delayed completions. */
 static void open_tier(int i)
 {
     sl_err err = {0};
-    sl_tier_opts o = {.page_bytes = BYTES, .capacity_bytes = PAGES * BYTES + BYTES / 2};
-    ck_assert_msg(sl_tier_at((size_t)i)->create(&o, &tier, &err) == SL_OK, "%s", err.text);
-    uint64_t seed = 42;
-    for (int p = 0; p < 32; p++) {
-        keys[p] = (sl_key){rnd(&seed), rnd(&seed)};
-        for (int b = 0; b < BYTES; b++)
-            content[p][b] = (uint8_t)rnd(&seed);
-        into[p] = got[p];
-        from[p] = content[p];
+    int n = 0;
+    while (sl_tier_at((size_t)n))
+        n++;
+    impl = sl_tier_at((size_t)(i % n));
+    sl_tier_opts o = options();
+    ck_assert_msg(sl_tier_open(impl, &o, &tier, &err) == SL_OK, "%s", err.text);
+    if (i >= n)
+        tier = fault_tier_wrap(tier, &(faults){.delay_polls = 3});
+    fill_pages();
+}
+
+static void ask(answer *a, sl_tier_op op, int first, int n)
+{
+    *a = (answer){.req = {.op = op, .n = n, .keys = keys + first, .done = on_done, .cookie = a}};
+    a->req.pages = op == SL_TIER_SET ? from + first : into + first;
+    a->req.results = a->results;
+    ck_assert_int_eq(sl_tier_submit(tier, &a->req), SL_OK);
+}
+
+/* Waits on the descriptor, so an implementation that does not signal it hangs here until the limit of the test. */
+static void wait_end(answer *a)
+{
+    ck_assert_int_eq(a->calls, 0); /* nothing completes inside the call */
+    while (!a->calls) {
+        struct pollfd p = {.fd = sl_tier_fd(tier), .events = POLLIN};
+        ck_assert_int_eq(poll(&p, 1, 20000), 1);
+        sl_tier_poll(tier);
     }
+    ck_assert_int_eq(a->calls, 1);
 }
 
 static int32_t wait_for(answer *a)
 {
-    ck_assert_int_eq(a->calls, 0); /* nothing completes inside the call */
-    for (int i = 0; i < 1000 && !a->calls; i++)
-        sl_tier_poll(tier);
-    ck_assert_int_eq(a->calls, 1);
+    wait_end(a);
     ck_assert_int_eq(a->st, SL_OK);
-    return a->n;
+    return sl_tier_prefix(&a->req);
+}
+
+static bool is_right(int page)
+{
+    for (int s = 0; s < SPANS; s++)
+        if (memcmp(got[s][page], content[s][page], span_bytes[s]) != 0)
+            return false;
+    return true;
+}
+
+/* The number of pages that arrived; those are right, and no byte outside the spans was written. */
+static int32_t check_got(const answer *a, int first)
+{
+    int32_t n = 0;
+    for (int i = 0; i < a->req.n; i++)
+        if (a->results[i] == SL_OK) {
+            ck_assert(is_right(first + i));
+            n++;
+        }
+    for (int s = 0; s < SPANS; s++)
+        for (int p = 0; p < KEYS; p++)
+            ck_assert_uint_eq(got[s][p][span_bytes[s]], 0xee);
+    return n;
 }
 
 static int32_t set(int first, int n)
 {
-    answer a = {0};
-    ck_assert_int_eq(sl_tier_batch_set(tier, keys + first, n, from + first, on_done, &a), SL_OK);
+    answer a;
+    ask(&a, SL_TIER_SET, first, n);
     return wait_for(&a);
 }
 
 static int32_t get(int first, int n)
 {
-    answer a = {0};
+    answer a;
     memset(got, 0xee, sizeof got);
-    ck_assert_int_eq(sl_tier_batch_get(tier, keys + first, n, into + first, on_done, &a), SL_OK);
+    ask(&a, SL_TIER_GET, first, n);
     int32_t k = wait_for(&a);
-    for (int i = 0; i < k; i++)
-        ck_assert_mem_eq(got[first + i], content[first + i], BYTES);
+    check_got(&a, first);
     return k;
 }
 
 static int32_t exists(int first, int n, uint32_t lease_ms)
 {
-    answer a = {0};
-    ck_assert_int_eq(sl_tier_batch_exists(tier, keys + first, n, lease_ms, on_done, &a), SL_OK);
+    answer a = {.req = {.op = SL_TIER_EXISTS,
+                        .n = n,
+                        .keys = keys + first,
+                        .lease_ms = lease_ms,
+                        .done = on_done,
+                        .cookie = &a,
+                        .results = a.results}};
+    ck_assert_int_eq(sl_tier_submit(tier, &a.req), SL_OK);
     return wait_for(&a);
 }
 
 static int32_t erase(int first, int n)
 {
-    answer a = {0};
-    ck_assert_int_eq(sl_tier_remove(tier, keys + first, n, on_done, &a), SL_OK);
+    answer a;
+    ask(&a, SL_TIER_REMOVE, first, n);
     return wait_for(&a);
 }
 
@@ -103,7 +182,8 @@ START_TEST(what_was_set_is_got)
     sl_tier_stats s = stats();
     ck_assert_uint_eq(s.pages, 5);
     ck_assert_uint_eq(s.bytes, 5 * BYTES);
-    sl_tier_destroy(tier);
+    ck_assert_uint_eq(s.hits, 7);
+    sl_tier_close(tier);
 }
 END_TEST
 
@@ -116,7 +196,7 @@ START_TEST(only_consecutive_hits_count)
     ck_assert_int_eq(exists(0, 6, 0), 2);
     ck_assert_int_eq(get(0, 6), 2);
     ck_assert_int_eq(get(3, 3), 3);
-    sl_tier_destroy(tier);
+    sl_tier_close(tier);
 }
 END_TEST
 
@@ -124,14 +204,14 @@ START_TEST(damage_ends_the_prefix)
 {
     open_tier(_i);
     set(0, 6);
-    ck_assert(sl_tier_at((size_t)_i)->damage(tier, keys[3]));
-    ck_assert(!sl_tier_at((size_t)_i)->damage(tier, keys[9]));
+    ck_assert(tier->ops->damage(tier, keys[3]));
+    ck_assert(!tier->ops->damage(tier, keys[9]));
     ck_assert_int_eq(get(0, 6), 3);
     ck_assert_uint_eq(stats().damaged, 1);
     ck_assert_int_eq(exists(0, 6, 0), 3); /* and the damaged page is not stored any more */
     ck_assert_int_eq(set(3, 1), 1);
     ck_assert_int_eq(get(0, 6), 6);
-    sl_tier_destroy(tier);
+    sl_tier_close(tier);
 }
 END_TEST
 
@@ -147,7 +227,7 @@ START_TEST(eviction_takes_the_oldest)
     ck_assert_int_eq(exists(4, 6, 0), 6);
     ck_assert_uint_eq(stats().pages, PAGES);
     ck_assert_uint_eq(stats().evictions, 2);
-    sl_tier_destroy(tier);
+    sl_tier_close(tier);
 }
 END_TEST
 
@@ -168,7 +248,7 @@ START_TEST(leases_protect_until_they_end)
     ck_assert_uint_eq(stats().leased, 0);
     ck_assert_int_eq(set(12, 8), 8);
     ck_assert_int_eq(exists(3, 1, 0), 0);
-    sl_tier_destroy(tier);
+    sl_tier_close(tier);
 }
 END_TEST
 
@@ -176,49 +256,174 @@ START_TEST(setting_again_changes_nothing)
 {
     open_tier(_i);
     set(0, 2);
-    const void *other[2] = {content[9], content[8]};
-    answer a = {0};
-    ck_assert_int_eq(sl_tier_batch_set(tier, keys, 2, other, on_done, &a), SL_OK);
+    const sl_tier_page other[2] = {from[9], from[8]};
+    answer a = {.req = {.op = SL_TIER_SET, .n = 2, .keys = keys, .pages = other}};
+    a.req.results = a.results, a.req.done = on_done, a.req.cookie = &a;
+    ck_assert_int_eq(sl_tier_submit(tier, &a.req), SL_OK);
     ck_assert_int_eq(wait_for(&a), 2);
     ck_assert_int_eq(get(0, 2), 2);
     ck_assert_uint_eq(stats().sets, 2);
-    sl_tier_destroy(tier);
+    sl_tier_close(tier);
 }
 END_TEST
 
 typedef struct order {
-    int seen[4], n, id;
+    answer *seen[4];
+    int n;
 } order;
 
-static order *shared;
+static order order_seen;
 
-static void on_ordered(void *cookie, sl_status st, int32_t n)
+static void on_ordered(sl_tier_req *req, sl_status st)
 {
-    (void)st;
-    (void)n;
-    shared->seen[shared->n++] = (int)(intptr_t)cookie;
+    on_done(req, st);
+    order_seen.seen[order_seen.n++] = req->cookie;
 }
 
-START_TEST(in_order_and_cancelled_by_destroy)
+static void poll_until_ordered(int n)
+{
+    while (order_seen.n < n) {
+        struct pollfd p = {.fd = sl_tier_fd(tier), .events = POLLIN};
+        ck_assert_int_eq(poll(&p, 1, 20000), 1);
+        sl_tier_poll(tier);
+    }
+}
+
+START_TEST(in_order_and_cancelled_by_close)
 {
     open_tier(_i);
-    order o = {0};
-    shared = &o;
-    sl_tier_batch_set(tier, keys, 2, from, on_ordered, (void *)1);
-    sl_tier_batch_get(tier, keys, 2, into, on_ordered, (void *)2);
-    sl_tier_batch_exists(tier, keys, 2, 0, on_ordered, (void *)3);
-    for (int i = 0; i < 1000 && o.n < 3; i++)
-        sl_tier_poll(tier);
-    ck_assert_int_eq(o.n, 3);
-    ck_assert(o.seen[0] == 1 && o.seen[1] == 2 && o.seen[2] == 3);
-    ck_assert_mem_eq(got[1], content[1], BYTES);
-    answer a = {0};
-    ck_assert_int_eq(sl_tier_batch_get(tier, keys, 0, into, on_done, &a), SL_ERR_INVALID);
-    ck_assert_int_eq(sl_tier_batch_get(tier, keys, 2, into, on_done, &a), SL_OK);
-    sl_tier_destroy(tier);
-    ck_assert_int_eq(a.calls, 1);
-    ck_assert_int_eq(a.st, SL_ERR_CANCELLED);
-    sl_tier_destroy(NULL);
+    static const sl_tier_op ops[3] = {SL_TIER_SET, SL_TIER_GET, SL_TIER_EXISTS};
+    answer a[3];
+    memset(&order_seen, 0, sizeof order_seen);
+    memset(got, 0xee, sizeof got);
+    for (int i = 0; i < 3; i++) {
+        a[i] = (answer){.req = {.op = ops[i], .n = 2, .keys = keys, .done = on_ordered, .cookie = &a[i]}};
+        a[i].req.pages = ops[i] == SL_TIER_SET ? from : into;
+        a[i].req.results = a[i].results;
+        ck_assert_int_eq(sl_tier_submit(tier, &a[i].req), SL_OK);
+        if (!impl->ordered)
+            poll_until_ordered(i + 1); /* a request sees what completed before it was made */
+    }
+    poll_until_ordered(3);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_ptr_eq(order_seen.seen[i], &a[i]);
+        ck_assert_int_eq(sl_tier_prefix(&a[i].req), 2);
+    }
+    ck_assert(is_right(1));
+    answer last = {.req = {.op = SL_TIER_GET, .n = 0, .keys = keys, .pages = into}};
+    ck_assert_int_eq(sl_tier_submit(tier, &last.req), SL_ERR_INVALID);
+    ask(&last, SL_TIER_GET, 0, 2);
+    sl_tier_close(tier);
+    ck_assert_int_eq(last.calls, 1);
+    ck_assert_int_eq(last.st, SL_ERR_CANCELLED);
+    sl_tier_close(NULL);
+}
+END_TEST
+
+/* After done has run, the tier must not touch the buffers, whatever had begun. */
+START_TEST(cancel_drains)
+{
+    open_tier(_i);
+    ck_assert_int_eq(set(0, 6), 6);
+    for (int round = 0; round < 20; round++) {
+        answer a;
+        memset(got, 0xee, sizeof got);
+        ask(&a, SL_TIER_GET, 0, 6);
+        for (int i = 0; i < round % 4 && !a.calls; i++)
+            sl_tier_poll(tier);
+        bool ended = a.calls == 1;
+        if (!ended) {
+            sl_tier_cancel(tier, &a.req);
+            ck_assert_int_eq(a.calls, 0);
+            wait_end(&a);
+            ck_assert_int_eq(a.st, SL_ERR_CANCELLED);
+        }
+        for (int i = 0; i < 6; i++)
+            ck_assert(a.results[i] == SL_OK || (!ended && a.results[i] == SL_ERR_CANCELLED));
+        check_got(&a, 0);
+        memset(got, 0xcd, sizeof got);
+        memset(&a.req, 0xcd, sizeof a.req);
+        for (int i = 0; i < 5; i++)
+            sl_tier_poll(tier);
+        for (size_t i = 0; i < sizeof got; i++)
+            ck_assert_uint_eq(((uint8_t *)got)[i], 0xcd);
+    }
+    ck_assert_int_eq(get(0, 6), 6);
+    sl_tier_close(tier);
+}
+END_TEST
+
+START_TEST(one_missing_key_does_not_fail_the_others)
+{
+    open_tier(_i);
+    answer a;
+    set(0, 6);
+    erase(1, 1);
+    ck_assert(tier->ops->damage(tier, keys[4]));
+    memset(got, 0xee, sizeof got);
+    ask(&a, SL_TIER_GET, 0, 7);
+    ck_assert_int_eq(wait_for(&a), 1);
+    ck_assert_int_eq(check_got(&a, 0), 4);
+    ck_assert_int_eq(a.results[1], SL_ERR_NOT_FOUND);
+    ck_assert_int_eq(a.results[4], SL_ERR_CORRUPT);
+    ck_assert_int_eq(a.results[6], SL_ERR_NOT_FOUND);
+    sl_tier_health h;
+    sl_tier_get_health(tier, &h);
+    ck_assert_int_eq(h.state, SL_TIER_HEALTHY);
+    ck_assert_str_eq(h.reason, "");
+    sl_tier_close(tier);
+}
+END_TEST
+
+/* Whatever is lost, cut short or damaged: a page that counts is right, and every request ends once. */
+START_TEST(faults_never_give_a_wrong_page)
+{
+    static const faults kinds[] = {{.lose_every = 3},
+                                   {.short_every = 4},
+                                   {.damage_every = 5},
+                                   {.delay_polls = 2, .lose_every = 7, .short_every = 5, .damage_every = 6}};
+    for (size_t k = 0; k < SL_COUNT(kinds); k++) {
+        open_tier(_i);
+        tier = fault_tier_wrap(tier, &kinds[k]);
+        uint64_t seed = 7 + k, arrived = 0;
+        for (int step = 0; step < 300; step++) {
+            answer a;
+            int first = rnd_below(&seed, 6), n = 1 + rnd_below(&seed, 7 - first);
+            ask(&a, SL_TIER_SET, first, n);
+            ck_assert_int_eq(wait_for(&a), n);
+            memset(got, 0xee, sizeof got);
+            ask(&a, SL_TIER_GET, first, n);
+            wait_for(&a);
+            arrived += (uint64_t)check_got(&a, first);
+        }
+        ck_assert_uint_gt(arrived, 300);
+        ck_assert(!kinds[k].damage_every || stats().damaged > 0);
+        fault_tier_set(tier, &(faults){0});
+        set(0, 7);
+        ck_assert_int_eq(get(0, 7), 7);
+        sl_tier_close(tier);
+    }
+}
+END_TEST
+
+START_TEST(death_ends_every_request)
+{
+    open_tier(_i);
+    tier = fault_tier_wrap(tier, &(faults){.die_after = 2, .delay_polls = 2});
+    answer a[4];
+    for (int i = 0; i < 4; i++)
+        ask(&a[i], i ? SL_TIER_GET : SL_TIER_SET, 0, 3);
+    for (int i = 0; i < 4; i++)
+        while (!a[i].calls)
+            sl_tier_poll(tier);
+    for (int i = 2; i < 4; i++)
+        for (int k = 0; k < 3; k++)
+            ck_assert_int_eq(a[i].results[k], SL_ERR_IO);
+    sl_tier_health h;
+    sl_tier_get_health(tier, &h);
+    ck_assert_int_eq(h.state, SL_TIER_FAILED);
+    ck_assert_str_ne(h.reason, "");
+    sl_tier_close(tier);
 }
 END_TEST
 
@@ -250,15 +455,17 @@ START_TEST(random_against_a_model)
             break;
         }
     }
-    sl_tier_destroy(tier);
+    sl_tier_close(tier);
 }
 END_TEST
 
 START_TEST(bad_options)
 {
     sl_err err = {0};
-    sl_tier_opts o = {.page_bytes = BYTES, .capacity_bytes = BYTES - 1};
-    ck_assert_int_eq(sl_tier_at((size_t)_i)->create(&o, &tier, &err), SL_ERR_INVALID);
+    sl_tier_opts o = options();
+    o.capacity_bytes = BYTES - 1;
+    ck_assert_int_eq(sl_tier_open(sl_tier_at((size_t)_i), &o, &tier, &err), SL_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.text, "capacity"));
     ck_assert_ptr_eq(sl_tier_find(sl_tier_at((size_t)_i)->name), sl_tier_at((size_t)_i));
     ck_assert_ptr_null(sl_tier_find("tape"));
     ck_assert_str_eq(sl_tier_names()[_i], sl_tier_at((size_t)_i)->name);
@@ -274,14 +481,18 @@ int main(void)
     Suite *s = suite_create("tier");
     TCase *t = tcase_create("tier");
     tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, what_was_set_is_got, 0, n);
-    tcase_add_loop_test(t, only_consecutive_hits_count, 0, n);
-    tcase_add_loop_test(t, damage_ends_the_prefix, 0, n);
-    tcase_add_loop_test(t, eviction_takes_the_oldest, 0, n);
-    tcase_add_loop_test(t, leases_protect_until_they_end, 0, n);
-    tcase_add_loop_test(t, setting_again_changes_nothing, 0, n);
-    tcase_add_loop_test(t, in_order_and_cancelled_by_destroy, 0, n);
-    tcase_add_loop_test(t, random_against_a_model, 0, n);
+    tcase_add_loop_test(t, what_was_set_is_got, 0, 2 * n);
+    tcase_add_loop_test(t, only_consecutive_hits_count, 0, 2 * n);
+    tcase_add_loop_test(t, damage_ends_the_prefix, 0, 2 * n);
+    tcase_add_loop_test(t, eviction_takes_the_oldest, 0, 2 * n);
+    tcase_add_loop_test(t, leases_protect_until_they_end, 0, 2 * n);
+    tcase_add_loop_test(t, setting_again_changes_nothing, 0, 2 * n);
+    tcase_add_loop_test(t, in_order_and_cancelled_by_close, 0, 2 * n);
+    tcase_add_loop_test(t, cancel_drains, 0, 2 * n);
+    tcase_add_loop_test(t, one_missing_key_does_not_fail_the_others, 0, 2 * n);
+    tcase_add_loop_test(t, random_against_a_model, 0, 2 * n);
+    tcase_add_loop_test(t, faults_never_give_a_wrong_page, 0, 2 * n);
+    tcase_add_loop_test(t, death_ends_every_request, 0, 2 * n);
     tcase_add_loop_test(t, bad_options, 0, n);
     suite_add_tcase(s, t);
     return run_suite(s);
