@@ -1,0 +1,260 @@
+/*
+ * Answers of a chat: compared with goldens that the models' own encoders have made (tests/golden/chat/make.py), and with
+ * written examples. Properties of the streaming parser: the parts do not depend on where the text is cut, and an answer
+ * that ends early still gives complete JSON.
+ */
+#include <stdlib.h>
+
+#include "tests/unit/model/chat_tools.h"
+#include "tests/unit/run_suite.h"
+
+START_TEST(golden_answers)
+{
+    json_t *cases = goldens("answers"), *c;
+    size_t i;
+    json_array_foreach(cases, i, c)
+    {
+        const json_t *text = json_object_get(c, "text");
+        json_t *msg;
+        ck_assert_int_eq(sl_chat_parse(format_of(str(c, "format")),
+                                       json_is_true(json_object_get(c, "thinking")),
+                                       json_object_get(c, "tools"), json_string_value(text),
+                                       json_string_length(text), &msg),
+                         SL_OK);
+        char *got = json_dumps(msg, JSON_SORT_KEYS),
+             *want = json_dumps(json_object_get(c, "message"), JSON_SORT_KEYS);
+        ck_assert_msg(strcmp(got, want) == 0, "%s: %s is not %s", str(c, "name"), got, want);
+        free(got);
+        free(want);
+        json_decref(msg);
+    }
+    json_decref(cases);
+}
+END_TEST
+
+#define TOOLS                                                                                                \
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{\"type\":"  \
+    "\"string\"},"                                                                                           \
+    "\"n\":{\"type\":\"number\"}}}}}]"
+#define CALLS(inner) "<" D "function_calls>\n" inner "</" D "function_calls>"
+#define INVOKE(name, inner) "<" D "invoke name=\"" name "\">\n" inner "</" D "invoke>\n"
+#define PARAM(name, string, v)                                                                               \
+    "<" D "parameter name=\"" name "\" string=\"" string "\">" v "</" D "parameter>\n"
+
+/* parts: R(reasoning) C(content) name(args) … as the sink below writes them */
+static const struct {
+    const char *format;
+    bool thinking, tools;
+    const char *text, *parts;
+} answers[] = {
+    {"plain", true, true, "<think>x</think><tool_call>", "C(<think>x</think><tool_call>)"},
+    {"dsv32", false, true, "just text\n\n", "C(just text\n\n)"},
+    {"dsv32", true, true, "why</think>because", "R(why)C(because)"},
+    {"dsv32", true, true, "never ends", "R(never ends)"},
+    {"dsv32", true, true, "", ""},
+    {"dsv32", true, true, "a</thin</think>b</think>", "R(a</thin)C(b</think>)"},
+    {"dsv32", false, true,
+     "ok\n\n" CALLS(INVOKE("f", PARAM("s", "true", "x \"y\"\n") PARAM("n", "false", "[1, 2]"))),
+     "C(ok)f({\"s\": \"x \\\"y\\\"\\n\", \"n\": [1, 2]})"},
+    {"dsv32", false, true, "\n\n" CALLS(INVOKE("f", "") INVOKE("g", PARAM("a", "false", "1"))),
+     "f({})g({\"a\": 1})"},
+    {"dsv32", true, true, "r\n\n" CALLS(INVOKE("f", "")), "R(r)f({})"}, /* without </think> */
+    {"dsv32", false, true, CALLS(INVOKE("f", PARAM("n", "false", "not json"))), "f({\"n\": \"not json\"})"},
+    {"dsv32", false, true, CALLS(INVOKE("f", PARAM("s", "true", "a</" D "param b"))),
+     "f({\"s\": \"a</" D "param b\"})"},
+    {"dsv32", false, true, "x\n\n" CALLS(INVOKE("f", "")) "after", "C(x)f({})C(after)"},
+    {"dsv32", false, false, "x\n\n" CALLS(INVOKE("f", "")),
+     "C(x\n\n" CALLS(INVOKE("f", "")) ")"}, /* no tools: text */
+    {"dsv32", false, true, "x<" D "function_calls> what", "C(x<" D "function_calls>what)"},
+    {"dsv32", false, true, "<" D "function_calls>\n<" D "invoke name=\"f\">\nodd", "f({})C(odd)"},
+    {"dsv32", false, true, "a < b\n<" D "x\n\n\nc", "C(a < b\n<" D "x\n\n\nc)"},
+    /* answers that end early */
+    {"dsv32", false, true,
+     "x\n\n<" D "function_calls>\n<" D "invoke name=\"f\">\n<" D "parameter name=\"s\" string=\"true\">ab",
+     "C(x)f({\"s\": \"ab\"})"},
+    {"dsv32", false, true,
+     "x\n\n<" D "function_calls>\n<" D "invoke name=\"f\">\n<" D "parameter name=\"s\" string=\"true\">ab</" D
+     "par",
+     "C(x)f({\"s\": \"ab\"})"},
+    {"dsv32", false, true,
+     "x\n\n<" D "function_calls>\n<" D "invoke name=\"f\">\n<" D "parameter name=\"s\" str", "C(x)f({})"},
+    {"dsv32", false, true, "x\n\n<" D "function_calls>\n<" D "invo", "C(x)"},
+    {"dsv32", false, true, "x\n\n<" D "funct", "C(x\n\n<" D "funct)"},
+    {"glm", true, true, "why</think>because", "R(why)C(because)"},
+    {"glm", true, true, "<think>\nwhy\n</think>\n\nbecause\n", "R(why)C(because\n)"},
+    {"glm", false, true,
+     "text\n<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>12</arg_value>\n<arg_key>n</arg_key><arg_value> "
+     "12 </arg_value></tool_call>",
+     "C(text)f({\"s\": \"12\", \"n\": 12})"},
+    {"glm", false, true,
+     "<tool_call>g<arg_key>s</arg_key><arg_value>{\"a\":[1]}</arg_value><arg_key>t</arg_key><arg_value>plain "
+     "words</arg_value></tool_call>"
+     "<tool_call>f</tool_call>\nend",
+     "g({\"s\": {\"a\":[1]}, \"t\": \"plain words\"})f({})C(end)"},
+    {"glm", false, true, "see <tool_call>{\"name\": \"f\"}</tool_call>",
+     "C(see <tool_call>{\"name\": \"f\"}</tool_call>)"},
+    {"glm", false, true, "see <tool_call>", "C(see <tool_call>)"},
+    {"glm", false, true, "<tool_call>f<arg_key>s</arg_key>oops", "f({})C(<arg_key>s</arg_key>oops)"},
+    {"glm", false, true, "<tool_call>f<arg_key>s</arg_key><arg_value>ab</arg_va", "f({\"s\": \"ab\"})"},
+    {"glm45", true, true, "\n<think>why</think>\nbecause", "R(why)C(because)"},
+    {"glm45", true, true, "no thoughts", "C(no thoughts)"},
+    {"glm45", true, true, "\n<thi", "C(<thi)"},
+};
+
+typedef struct collected {
+    char text[4096];
+    size_t n;
+    char open; /* kind of the part being written, 0 = none */
+    int calls, ended;
+} collected;
+
+static void put(collected *c, const char *text, size_t len)
+{
+    ck_assert_uint_lt(c->n + len, sizeof c->text);
+    memcpy(c->text + c->n, text, len);
+    c->n += len;
+    c->text[c->n] = '\0';
+}
+
+static void close_part(collected *c)
+{
+    if (c->open)
+        put(c, ")", 1);
+    c->open = 0;
+}
+
+static void sink(void *user, const sl_chat_event *ev)
+{
+    collected *c = user;
+    char kind = "RCTTT"[ev->kind];
+    if (kind != 'T') {
+        ck_assert_int_eq(ev->index, -1);
+        ck_assert_uint_gt(ev->len, 0);
+        ck_assert_int_eq(c->calls, c->ended);
+        if (c->open != kind) {
+            close_part(c);
+            put(c, kind == 'R' ? "R(" : "C(", 2);
+            c->open = kind;
+        }
+        put(c, ev->text, ev->len);
+        return;
+    }
+    if (ev->kind == SL_CHAT_TOOL_BEGIN) {
+        close_part(c);
+        ck_assert_int_eq(c->calls, c->ended);
+        c->calls++;
+        put(c, ev->text, ev->len);
+        put(c, "(", 1);
+    } else if (ev->kind == SL_CHAT_TOOL_ARGS) {
+        put(c, ev->text, ev->len);
+    } else {
+        c->ended++;
+        put(c, ")", 1);
+    }
+    ck_assert_int_eq(ev->index, c->calls - 1);
+}
+
+static void stream(const char *format, bool thinking, const json_t *tools, const char *text, size_t len,
+                   size_t step, collected *c)
+{
+    sl_chat_parser *p;
+    memset(c, 0, sizeof *c);
+    ck_assert_int_eq(sl_chat_parser_create(format_of(format), thinking, tools, &p), SL_OK);
+    for (size_t at = 0; at < len; at += step)
+        ck_assert_int_eq(sl_chat_parser_feed(p, text + at, len - at < step ? len - at : step, sink, c),
+                         SL_OK);
+    ck_assert_int_eq(sl_chat_parser_finish(p, sink, c), SL_OK);
+    close_part(c);
+    ck_assert_int_eq(sl_chat_parser_tool_calls(p), c->calls);
+    ck_assert_int_eq(c->calls, c->ended);
+    sl_chat_parser_destroy(p);
+}
+
+START_TEST(any_cut_gives_the_same_parts)
+{
+    json_t *tools = answers[_i].tools ? parse_json(TOOLS) : NULL;
+    size_t len = strlen(answers[_i].text);
+    for (size_t step = 1; step <= len + 1; step++) {
+        collected c;
+        stream(answers[_i].format, answers[_i].thinking, tools, answers[_i].text, len, step, &c);
+        ck_assert_msg(strcmp(c.text, answers[_i].parts) == 0, "cut by %zu: \"%s\", not \"%s\"", step, c.text,
+                      answers[_i].parts);
+    }
+    json_decref(tools);
+}
+END_TEST
+
+/* Every prefix of an answer gives calls whose arguments are complete JSON. */
+START_TEST(truncated_calls_are_whole_json)
+{
+    json_t *tools = parse_json(TOOLS);
+    for (size_t len = 0; len <= strlen(answers[_i].text); len++) {
+        json_t *msg, *call;
+        size_t k;
+        if (answers[_i].text[len] && ((unsigned char)answers[_i].text[len] & 0xC0) == 0x80)
+            continue; /* the cut is inside a character */
+        ck_assert_int_eq(sl_chat_parse(format_of(answers[_i].format), answers[_i].thinking, tools,
+                                       answers[_i].text, len, &msg),
+                         SL_OK);
+        json_array_foreach(json_object_get(msg, "tool_calls"), k, call)
+        {
+            json_t *args = json_loads(str(json_object_get(call, "function"), "arguments"), 0, NULL);
+            ck_assert_msg(json_is_object(args), "%s", str(json_object_get(call, "function"), "arguments"));
+            json_decref(args);
+        }
+        json_decref(msg);
+    }
+    json_decref(tools);
+}
+END_TEST
+
+/* Text is emitted as soon as it cannot be the beginning of a marker any more. */
+START_TEST(nothing_is_held_longer_than_needed)
+{
+    json_t *tools = parse_json(TOOLS);
+    sl_chat_parser *p;
+    collected c = {{0}, 0, 0, 0, 0};
+    ck_assert_int_eq(sl_chat_parser_create(SL_CHAT_DSV32, true, tools, &p), SL_OK);
+    sl_chat_parser_feed(p, "abc", 3, sink, &c);
+    ck_assert_str_eq(c.text, "R(abc");
+    sl_chat_parser_feed(p, "</th", 4, sink, &c);
+    ck_assert_str_eq(c.text, "R(abc");
+    sl_chat_parser_feed(p, "e", 1, sink, &c);
+    ck_assert_str_eq(c.text, "R(abc</the");
+    sl_chat_parser_feed(p, "</think>x", 9, sink, &c);
+    ck_assert_str_eq(c.text, "R(abc</the)C(x");
+    static const char open[] =
+        "\n\n<" D "function_calls>\n<" D "invoke name=\"f\">\n<" D "parameter name=\"s\" string=\"true\">va";
+    sl_chat_parser_feed(p, open, sizeof open - 1, sink, &c);
+    ck_assert_str_eq(c.text, "R(abc</the)C(x)f({\"s\": \"va");
+    sl_chat_parser_feed(p, "lue<", 4, sink, &c);
+    ck_assert_str_eq(c.text, "R(abc</the)C(x)f({\"s\": \"value");
+    sl_chat_parser_feed(p, "b", 1, sink, &c);
+    ck_assert_str_eq(c.text, "R(abc</the)C(x)f({\"s\": \"value<b");
+    sl_chat_parser_destroy(p);
+    sl_chat_parser_destroy(NULL);
+    json_decref(tools);
+}
+END_TEST
+
+START_TEST(broken_utf8_is_refused)
+{
+    json_t *msg = NULL;
+    ck_assert_int_eq(sl_chat_parse(SL_CHAT_GLM, false, NULL, "a\xff", 2, &msg), SL_ERR_INVALID);
+    ck_assert_ptr_null(msg);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("chat_answers");
+    TCase *c = tcase_create("answers");
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, golden_answers);
+    tcase_add_loop_test(c, any_cut_gives_the_same_parts, 0, (int)SL_COUNT(answers));
+    tcase_add_loop_test(c, truncated_calls_are_whole_json, 0, (int)SL_COUNT(answers));
+    tcase_add_test(c, nothing_is_held_longer_than_needed);
+    tcase_add_test(c, broken_utf8_is_refused);
+    suite_add_tcase(s, c);
+    return run_suite(s);
+}
