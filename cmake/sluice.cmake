@@ -31,11 +31,11 @@ function(sl_room name)
 endfunction()
 
 # The long tests, longest first: ctest starts them first, so that none runs alone at the end.
-set(SL_LONG_TESTS test_writer_dies test_engine test_conformance test_endings test_remote_memory test_faults test_tokenizer test_golden test_sparse_conformance
+set(SL_LONG_TESTS test_writer_dies test_engine test_conformance test_endings test_remote_memory test_faults test_soak test_tokenizer test_golden test_sparse_conformance
     test_engine_discrete test_models test_kernels_residency test_forward test_sampler)
 # Tests that mostly wait (for deadlines, deaths, other processes). tests/run gives ctest two places for each processor; these take
 # one, a test that computes takes two.
-set(SL_WAITING_TESTS test_writer_dies test_conformance test_remote_memory test_endings test_faults test_faults_direct test_cluster test_cluster_direct test_models
+set(SL_WAITING_TESTS test_writer_dies test_conformance test_remote_memory test_endings test_faults test_faults_direct test_soak test_cluster test_cluster_direct test_models
     test_door test_door_secret test_launch test_cli test_bench test_router_request test_router_messages test_router_group test_router_output
     test_router_members test_router_policy test_loopback test_transport test_mailbox test_metrics_http test_log)
 

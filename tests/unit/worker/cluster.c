@@ -367,6 +367,39 @@ void cluster_make_prompt(int32_t *out, int n, int vocab, uint64_t seed)
     }
 }
 
+creq *cluster_ask(cluster *c, int n, int max_tokens, uint64_t seed)
+{
+    int32_t *prompt = malloc((size_t)n * sizeof *prompt);
+    cluster_make_prompt(prompt, n, c->o.vocab, seed);
+    creq *r = cluster_request(c, prompt, n, max_tokens);
+    free(prompt);
+    return r;
+}
+
+void cluster_check_streams(cluster *c)
+{
+    for (int i = 0; i < c->n_req; i++) {
+        const creq *r = &c->req[i];
+        if (r->state == REQ_ABORTED)
+            continue;
+        ck_assert_msg(r->state == REQ_DONE, "request %d: state %d, %s", i, r->state, r->reason);
+        cluster_check_stream(c, r);
+    }
+}
+
+void cluster_finish(cluster *c, int seconds)
+{
+    cluster_until(c, cluster_idle, seconds, "requests end");
+    cluster_check_streams(c);
+}
+
+void cluster_run_ms(cluster *c, int ms)
+{
+    uint64_t end = sl_now_ns() + (uint64_t)ms * 1000000;
+    while (sl_now_ns() < end)
+        cluster_poll(c, 2);
+}
+
 void cworker_faults(cworker *w, sl_loopback_faults f)
 {
     w->faults = f;

@@ -149,6 +149,8 @@ void cluster_stop(cluster *c);
  */
 void cluster_until(cluster *c, bool (*cond)(cluster *c), int seconds, const char *what);
 void cluster_poll(cluster *c, int ms);
+/* Polls for ms. */
+void cluster_run_ms(cluster *c, int ms);
 cworker *cluster_worker(cluster *c, sl_role role, int index);
 void cworker_start(cluster *c, sl_role role, int index);
 /* Behaves as if the process had died. After it has returned, nothing that the worker does reaches another process. */
@@ -156,9 +158,15 @@ void cworker_kill(cworker *w);
 void cworker_join(cworker *w); /* after kill: joins and frees, so that it may be started again */
 
 creq *cluster_request(cluster *c, const int32_t *prompt, int n_prompt, int max_tokens);
+/* A request with a prompt of n tokens that follow from the seed. */
+creq *cluster_ask(cluster *c, int n, int max_tokens, uint64_t seed);
 void cluster_abort(cluster *c, creq *r, sl_status why);
 bool cluster_idle(cluster *c); /* every request has ended */
 void cluster_check_stream(cluster *c, const creq *r);
+/* cluster_check_stream for every request that the test has not aborted; each must be done. */
+void cluster_check_streams(cluster *c);
+/* cluster_until every request has ended, then cluster_check_streams. */
+void cluster_finish(cluster *c, int seconds);
 void cluster_make_prompt(int32_t *out, int n, int vocab, uint64_t seed);
 void cluster_send(cworker *w, const sl_msg *m);
 /* Behaves as if the router's host lost its network for a moment: the connection of every worker breaks. */

@@ -8,16 +8,6 @@
 static cluster c;
 static int32_t prompt[4096];
 
-static void run_to_end(int seconds)
-{
-    cluster_until(&c, cluster_idle, seconds, "requests end");
-    for (int i = 0; i < c.n_req; i++) {
-        ck_assert_msg(c.req[i].state == REQ_DONE, "request %d: state %d, %s", i, c.req[i].state,
-                      c.req[i].reason);
-        cluster_check_stream(&c, &c.req[i]);
-    }
-}
-
 START_TEST(one_request)
 {
     static const int lens[] = {1, 2, 63, 64, 65, 127, 128, 129, 300, 1000};
@@ -26,7 +16,7 @@ START_TEST(one_request)
     for (size_t i = 0; i < SL_COUNT(lens); i++) {
         cluster_make_prompt(prompt, lens[i], o.vocab, 5 + i);
         creq *r = cluster_request(&c, prompt, lens[i], 20);
-        run_to_end(10);
+        cluster_finish(&c, 10);
         ck_assert_uint_eq(r->n_tokens, (size_t)lens[i] + 20);
         ck_assert_int_eq(r->finish, SL_FINISH_LENGTH);
         ck_assert_int_eq(r->attempts, 0);
@@ -50,7 +40,7 @@ START_TEST(layouts_and_formats)
     cluster_request(&c, prompt, 700, 70);
     cluster_make_prompt(prompt, 130, o.vocab, 78);
     cluster_request(&c, prompt, 130, 70);
-    run_to_end(20);
+    cluster_finish(&c, 20);
     cluster_stop(&c);
 }
 END_TEST
@@ -69,7 +59,7 @@ START_TEST(many_at_once)
         cluster_make_prompt(prompt, n, o.vocab, 100 + (uint64_t)i);
         cluster_request(&c, prompt, n, 10 + i * 5);
     }
-    run_to_end(60);
+    cluster_finish(&c, 60);
     cluster_stop(&c);
 }
 END_TEST
@@ -82,14 +72,14 @@ START_TEST(thousand_tokens)
     cluster_start(&c, &o);
     cluster_make_prompt(prompt, 200, o.vocab, 3);
     creq *r = cluster_request(&c, prompt, 200, 1100);
-    run_to_end(60);
+    cluster_finish(&c, 60);
     ck_assert_uint_eq(r->n_tokens, 1300);
     /* the next request of the conversation finds prompt and answer in the cache */
     int32_t next[1400];
     memcpy(next, r->tokens, 1300 * sizeof *next);
     cluster_make_prompt(next + 1300, 50, o.vocab, 4);
     creq *s = cluster_request(&c, next, 1350, 10);
-    run_to_end(20);
+    cluster_finish(&c, 20);
     ck_assert_uint_ge(s->matched_pages, 1299 / 64);
     cluster_stop(&c);
 }
@@ -106,22 +96,22 @@ START_TEST(prefix_reuse)
     cluster_make_prompt(prompt, 1000, o.vocab, 9);
     creq *a = cluster_request(&c, prompt, 600, 10);
     a->prefill = 0, a->decode = 0;
-    run_to_end(10);
+    cluster_finish(&c, 10);
     ck_assert_uint_eq(a->cached_tokens, 0);
     creq *b = cluster_request(&c, prompt, 700, 10); /* both have 9 pages */
     b->prefill = 0, b->decode = 0;
-    run_to_end(10);
+    cluster_finish(&c, 10);
     ck_assert_uint_eq(b->matched_pages, 9);
     ck_assert_uint_eq(b->cached_tokens, 9 * 64);
     creq *d = cluster_request(&c, prompt, 800, 10); /* the other prefill worker has nothing: pulls 10 pages */
     d->prefill = 1, d->decode = 0;
-    run_to_end(10);
+    cluster_finish(&c, 10);
     ck_assert_uint_eq(d->matched_pages, 10);
     ck_assert_uint_eq(d->cached_tokens, 10 * 64);
     creq *e =
         cluster_request(&c, prompt, 900, 10); /* the other decode worker has nothing: shipped from cache */
     e->prefill = 1, e->decode = 1;
-    run_to_end(10);
+    cluster_finish(&c, 10);
     ck_assert_uint_eq(e->matched_pages, 0);
     ck_assert_uint_eq(e->cached_tokens, 12 * 64);
     cluster_stop(&c);
@@ -136,15 +126,15 @@ START_TEST(seeds_share_nothing)
     cluster_start(&c, &o);
     cluster_make_prompt(prompt, 640, o.vocab, 9);
     creq *a = cluster_request(&c, prompt, 640, 30);
-    run_to_end(20);
+    cluster_finish(&c, 20);
     creq *b = cluster_request(&c, prompt, 640, 30);
     b->seed = (sl_key){1, 2};
-    run_to_end(20);
+    cluster_finish(&c, 20);
     ck_assert_uint_eq(b->cached_tokens, 0);
     ck_assert_uint_eq(b->matched_pages, 0);
     ck_assert_mem_eq(a->tokens, b->tokens, 670 * sizeof *a->tokens);
     creq *d = cluster_request(&c, prompt, 640, 30);
-    run_to_end(20);
+    cluster_finish(&c, 20);
     ck_assert_uint_eq(d->cached_tokens, 9 * 64);
     ck_assert_uint_eq(d->matched_pages, 9);
     cluster_stop(&c);
@@ -160,7 +150,7 @@ START_TEST(retraction)
         cluster_make_prompt(prompt, 100, o.vocab, 40 + (uint64_t)i);
         cluster_request(&c, prompt, 100, 200);
     }
-    run_to_end(60);
+    cluster_finish(&c, 60);
     int retractions = 0;
     for (int i = 0; i < c.n_req; i++)
         retractions += c.req[i].retractions;
@@ -214,7 +204,7 @@ START_TEST(stops)
     cluster_start(&c, &o);
     cluster_make_prompt(prompt, 100, o.vocab, 21);
     creq *r = cluster_request(&c, prompt, 100, 40);
-    run_to_end(10);
+    cluster_finish(&c, 10);
     int32_t stop = r->tokens[100 + 7];
     int first = 0;
     while (r->tokens[100 + first] != stop)
@@ -222,14 +212,14 @@ START_TEST(stops)
     creq *s = cluster_request(&c, prompt, 100, 40);
     ck_assert_int_eq(sl_sampling_set_stop_ids(&s->sampling, &stop, 1), SL_OK);
     s->sampling.n_logprobs = 3;
-    run_to_end(10);
+    cluster_finish(&c, 10);
     ck_assert_int_eq(s->finish, SL_FINISH_STOP);
     ck_assert_int_eq(s->matched_stop, stop);
     ck_assert_uint_eq(s->n_tokens, 100 + (size_t)first + 1);
     ck_assert_int_eq(s->last.n_top, 3);
     ck_assert_int_eq(s->last.top_ids[0], s->last.id);
     creq *one = cluster_request(&c, prompt, 100, 1); /* ends with the first token */
-    run_to_end(10);
+    cluster_finish(&c, 10);
     ck_assert_uint_eq(one->n_tokens, 101);
     cluster_stop(&c);
 }
@@ -241,14 +231,27 @@ START_TEST(flush_cache)
     cluster_start(&c, &o);
     cluster_make_prompt(prompt, 500, o.vocab, 9);
     cluster_request(&c, prompt, 500, 10);
-    run_to_end(10);
+    cluster_finish(&c, 10);
     sl_msg m = {.type = SL_MSG_FLUSH_CACHE};
     cluster_send(cluster_worker(&c, SL_ROLE_DECODE, 0), &m);
     cluster_send(cluster_worker(&c, SL_ROLE_PREFILL, 0), &m);
     creq *r = cluster_request(&c, prompt, 500, 10);
-    run_to_end(10);
+    cluster_finish(&c, 10);
     ck_assert_uint_eq(r->matched_pages, 0);
     ck_assert_uint_eq(r->cached_tokens, 0);
+    cluster_stop(&c);
+}
+END_TEST
+
+/* The longest prompt that the context allows. */
+START_TEST(longest_prompt)
+{
+    cluster_opts o = cluster_defaults();
+    o.layers = 2;
+    cluster_start(&c, &o);
+    creq *a = cluster_ask(&c, 4095, 5, 1);
+    cluster_finish(&c, 40);
+    ck_assert_uint_eq(a->n_tokens, 4096);
     cluster_stop(&c);
 }
 END_TEST
@@ -270,6 +273,7 @@ int main(void)
     tcase_add_test(t, bad_requests);
     tcase_add_test(t, stops);
     tcase_add_test(t, flush_cache);
+    tcase_add_test(t, longest_prompt);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

@@ -274,14 +274,7 @@ END_TEST
 /* ---- in a cluster ---- */
 
 static cluster c;
-static int32_t prompt[1000];
 static _Atomic int copies, release_it, stuck;
-
-static creq *make(int n, int max, uint64_t seed)
-{
-    cluster_make_prompt(prompt, n, c.o.vocab, seed);
-    return cluster_request(&c, prompt, n, max);
-}
 
 /* The third copy of the first worker waits until the test lets it continue. */
 static void hang_in_third(void *arg)
@@ -298,13 +291,6 @@ static bool is_stuck(cluster *cl)
 {
     (void)cl;
     return atomic_load(&stuck);
-}
-
-static void poll_ms(int ms)
-{
-    uint64_t end = sl_now_ns() + (uint64_t)ms * 1000000;
-    while (sl_now_ns() < end)
-        cluster_poll(&c, 2);
 }
 
 static bool second_was_refused(cluster *cl)
@@ -329,7 +315,7 @@ START_TEST(late_write_meets_nobody)
     o.quarantine_ms = 150;
     o.direct_hook = hang_in_third;
     cluster_start(&c, &o);
-    creq *a = make(600, 10, 1);
+    creq *a = cluster_ask(&c, 600, 10, 1);
     a->prefill = 0;
     cluster_until(&c, is_stuck, 10, "a copy hangs");
     sl_msg m = {.type = SL_MSG_ABORT};
@@ -337,10 +323,10 @@ START_TEST(late_write_meets_nobody)
     cluster_send(cluster_worker(&c, SL_ROLE_DECODE, 0), &m);
     a->state = REQ_ABORTED;
     a->attempt += 1000; /* so that the test ignores later messages about this attempt */
-    creq *b = make(600, 10, 2);
+    creq *b = cluster_ask(&c, 600, 10, 2);
     b->prefill = 1;
     b->max_attempts = 1;
-    poll_ms(900); /* six times the time of fencing a writer of the other path */
+    cluster_run_ms(&c, 900); /* six times the time of fencing a writer of the other path */
     ck_assert_msg(b->n_tokens == b->n_prompt && b->state != REQ_DONE,
                   "it got pages that the writer may still write");
     cluster_until(&c, second_was_refused, 10, "the second request to be refused pages");
@@ -368,7 +354,7 @@ START_TEST(ships_after_600_lost_connections)
     o.shipping = &sl_shipping_direct;
     cluster_start(&c, &o);
     for (int i = 0; i < 600; i++) {
-        creq *r = make(5, 1, (uint64_t)i);
+        creq *r = cluster_ask(&c, 5, 1, (uint64_t)i);
         r->max_attempts = 3;
         cluster_until(&c, cluster_idle, 20, "request ends");
         ck_assert_msg(r->state == REQ_DONE, "after %d connections: %s", i, r->reason);
@@ -438,7 +424,7 @@ START_TEST(refused_at_connection)
     o.shipping = &sl_shipping_direct;
     o.decode_ships_by_staging = true;
     cluster_start(&c, &o);
-    creq *a = make(100, 10, 1);
+    creq *a = cluster_ask(&c, 100, 10, 1);
     a->max_attempts = 2;
     cluster_until(&c, cluster_idle, 20, "request fails");
     ck_assert_int_eq(a->state, REQ_FAILED);
@@ -463,7 +449,7 @@ START_TEST(puts_from_the_device)
     o.n_decode = 2;
     o.prefill_layout = SL_LAYOUT_LAYER_FIRST;
     cluster_start(&c, &o);
-    creq *a = make(600, 10, 1);
+    creq *a = cluster_ask(&c, 600, 10, 1);
     a->decode = 0;
     cluster_until(&c, cluster_idle, 20, "request ends");
     cluster_check_stream(&c, a);
@@ -476,7 +462,7 @@ START_TEST(puts_from_the_device)
     cluster_until(&c, bytes_are_put, 10, "every row to be put");
     uint64_t first = atomic_load(&p->device_bytes_put);
     ck_assert_uint_eq(first, 600 * token);
-    creq *b = make(600, 10, 1); /* the same text, to a worker that has no page of it */
+    creq *b = cluster_ask(&c, 600, 10, 1); /* the same text, to a worker that has no page of it */
     b->decode = 1;
     cluster_until(&c, cluster_idle, 20, "request ends");
     cluster_check_stream(&c, b);
@@ -493,7 +479,7 @@ START_TEST(auto_takes_what_there_is)
     o.shipping = NULL;
     o.decode_ships_by_staging = true;
     cluster_start(&c, &o);
-    creq *a = make(300, 20, 1);
+    creq *a = cluster_ask(&c, 300, 20, 1);
     cluster_until(&c, cluster_idle, 20, "request ends");
     ck_assert_int_eq(a->state, REQ_DONE);
     cluster_check_stream(&c, a);

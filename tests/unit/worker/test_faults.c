@@ -8,7 +8,6 @@
 #include "tests/unit/worker/cluster.h"
 
 static cluster c;
-static int32_t prompt[4200];
 
 static const sl_loopback_faults no_faults;
 
@@ -22,24 +21,6 @@ static cworker *decode0(void)
     return cluster_worker(&c, SL_ROLE_DECODE, 0);
 }
 
-static creq *make(int n, int max, uint64_t seed)
-{
-    cluster_make_prompt(prompt, n, c.o.vocab, seed);
-    return cluster_request(&c, prompt, n, max);
-}
-
-static void all_right(int seconds)
-{
-    cluster_until(&c, cluster_idle, seconds, "requests end");
-    for (int i = 0; i < c.n_req; i++) {
-        if (c.req[i].state == REQ_ABORTED)
-            continue;
-        ck_assert_msg(c.req[i].state == REQ_DONE, "request %d: state %d, %s", i, c.req[i].state,
-                      c.req[i].reason);
-        cluster_check_stream(&c, &c.req[i]);
-    }
-}
-
 static req_state wanted_state;
 
 static bool first_in_state(cluster *cl)
@@ -51,13 +32,6 @@ static void until_first(req_state s)
 {
     wanted_state = s;
     cluster_until(&c, first_in_state, 10, "first request gets going");
-}
-
-static void poll_ms(int ms)
-{
-    uint64_t end = sl_now_ns() + (uint64_t)ms * 1000000;
-    while (sl_now_ns() < end)
-        cluster_poll(&c, 2);
 }
 
 static bool first_has_failed(cluster *cl)
@@ -105,13 +79,13 @@ START_TEST(abort_with_writes_in_flight)
     o.drain_ms = 5000;
     cluster_start(&c, &o);
     fake_hang_at(prefill0()->fake, 6);
-    creq *a = make(600, 10, 1);
+    creq *a = cluster_ask(&c, 600, 10, 1);
     until_step(prefill0());
     cluster_abort(&c, a, SL_ERR_CANCELLED);
     goes_on(prefill0());
     for (int i = 0; i < 3; i++)
-        make(500 + i, 30, 10 + (uint64_t)i);
-    all_right(40);
+        cluster_ask(&c, 500 + i, 30, 10 + (uint64_t)i);
+    cluster_finish(&c, 40);
     cluster_until(&c, both_drained, 10,
                   "both workers to tell that nothing of the aborted request is in flight");
     cluster_stop(&c);
@@ -128,16 +102,16 @@ START_TEST(abort_that_the_writer_does_not_hear)
     o.quarantine_ms = 20000;
     cluster_start(&c, &o);
     fake_hang_at(prefill0()->fake, 6);
-    creq *a = make(600, 10, 1);
+    creq *a = cluster_ask(&c, 600, 10, 1);
     until_step(prefill0());
     sl_msg m = {.type = SL_MSG_ABORT};
     m.abort = (sl_msg_abort){a->rid, a->attempt, SL_ERR_CANCELLED};
     cluster_send(decode0(), &m);
     a->state = REQ_ABORTED;
-    poll_ms(20);
+    cluster_run_ms(&c, 20);
     goes_on(prefill0());
-    make(500, 10, 2);
-    all_right(30);
+    cluster_ask(&c, 500, 10, 2);
+    cluster_finish(&c, 30);
     cluster_wait_pages(&c, 0);
     cluster_stop(&c);
 }
@@ -154,7 +128,7 @@ START_TEST(writer_hangs)
     o.quarantine_ms = 200;
     cluster_start(&c, &o);
     fake_hang_at(prefill0()->fake, 4);
-    creq *a = make(600, 10, 1);
+    creq *a = cluster_ask(&c, 600, 10, 1);
     a->prefill = 0;
     until_step(prefill0());
     /* only the decode worker receives the abort, and the writer's engine hangs until the pages are free */
@@ -165,9 +139,9 @@ START_TEST(writer_hangs)
     a->attempt += 1000; /* so that the test ignores later messages about this attempt */
     cluster_wait_pages(&c, 0);
     goes_on(prefill0());
-    creq *b = make(600, 10, 2);
+    creq *b = cluster_ask(&c, 600, 10, 2);
     b->prefill = 1;
-    all_right(30);
+    cluster_finish(&c, 30);
     cluster_stop(&c);
 }
 END_TEST
@@ -183,13 +157,13 @@ static void recovers_from(sl_loopback_faults f, uint32_t drain_ms, sl_status exp
     o.shipping = &sl_shipping_staging; /* these are faults of puts */
     o.drain_ms = drain_ms;
     cluster_start(&c, &o);
-    creq *a = make(400, 30, 1);
+    creq *a = cluster_ask(&c, 400, 30, 1);
     cluster_until(&c, first_has_failed, 20, "the first attempt to fail");
     ck_assert_msg(a->status == expect, "%s: %s", sl_status_name(a->status), a->reason);
     ck_assert_uint_eq(a->n_tokens, a->n_prompt); /* it produced no token */
     cworker_faults(prefill0(), no_faults);
     cluster_cut_all(&c); /* endpoints with faults are closed; new ones have none */
-    all_right(30);
+    cluster_finish(&c, 30);
     cluster_stop(&c);
 }
 
@@ -234,7 +208,7 @@ START_TEST(geometry_differs)
     o.prefill_differs = true;
     o.prefill_rows = SL_ROW_MLA_BF16;
     cluster_start(&c, &o);
-    creq *a = make(100, 10, 1);
+    creq *a = cluster_ask(&c, 100, 10, 1);
     a->max_attempts = 2;
     cluster_until(&c, cluster_idle, 20, "request fails");
     ck_assert_int_eq(a->state, REQ_FAILED);
@@ -252,9 +226,9 @@ START_TEST(wrong_address)
     o.n_decode = 2;
     cluster_start(&c, &o);
     snprintf(decode0()->listen, sizeof decode0()->listen, "%s:1", c.fabric);
-    creq *a = make(200, 20, 1);
+    creq *a = cluster_ask(&c, 200, 20, 1);
     a->decode = 0, a->max_attempts = 2;
-    creq *b = make(200, 20, 2);
+    creq *b = cluster_ask(&c, 200, 20, 2);
     b->decode = 1;
     cluster_until(&c, cluster_idle, 20, "requests end");
     ck_assert_int_eq(a->state, REQ_FAILED);
@@ -272,13 +246,13 @@ START_TEST(prefill_dies)
     o.prefill_layer_us = 2000;
     cluster_start(&c, &o);
     fake_hang_at(prefill0()->fake, 1 + 5 * _i);
-    creq *a = make(700, 30, 1);
+    creq *a = cluster_ask(&c, 700, 30, 1);
     a->prefill = 0;
     until_step(prefill0());
     cworker_kill(prefill0());
     goes_on(prefill0());
     a->prefill = -1;
-    all_right(30);
+    cluster_finish(&c, 30);
     ck_assert_int_ge(a->attempts, 1);
     cworker_join(prefill0());
     cluster_wait_pages(&c, 0);
@@ -296,15 +270,15 @@ START_TEST(decode_dies)
                         ? prefill0()
                         : decode0(); /* before the rows have arrived, or after the 2nd and the 60th token */
     fake_hang_at(held->fake, _i == 0 ? 1 : _i == 1 ? 2 : 60);
-    creq *a = make(300, 200, 1);
+    creq *a = cluster_ask(&c, 300, 200, 1);
     a->decode = 0;
-    creq *b = make(200, 100, 2);
+    creq *b = cluster_ask(&c, 200, 100, 2);
     b->decode = 1;
     until_step(held);
     cworker_kill(decode0());
     goes_on(held);
     a->decode = -1;
-    all_right(30);
+    cluster_finish(&c, 30);
     ck_assert_int_ge(a->attempts, 1);
     ck_assert_uint_eq(a->n_tokens, 500);
     cworker_join(decode0());
@@ -319,13 +293,13 @@ START_TEST(prefill_restarts)
     o.prefill_layer_us = 2000;
     cluster_start(&c, &o);
     for (int k = 0; k < 5; k++) {
-        creq *a = make(400, 20, 50 + (uint64_t)k);
+        creq *a = cluster_ask(&c, 400, 20, 50 + (uint64_t)k);
         for (int i = 0; i < 10 && a->state != REQ_PREFILLING; i++)
-            poll_ms(10);
+            cluster_run_ms(&c, 10);
         cworker_kill(prefill0());
         cworker_join(prefill0());
         cworker_start(&c, SL_ROLE_PREFILL, 0);
-        all_right(30);
+        cluster_finish(&c, 30);
     }
     cluster_stop(&c);
 }
@@ -339,11 +313,11 @@ START_TEST(router_connection_breaks)
     o.chunk_tokens = 64;
     cluster_start(&c, &o);
     for (int k = 0; k < 4; k++) {
-        make(500, 60, 10 * (uint64_t)k);
-        make(100, 60, 10 * (uint64_t)k + 1);
-        poll_ms(20 + 60 * k);
+        cluster_ask(&c, 500, 60, 10 * (uint64_t)k);
+        cluster_ask(&c, 100, 60, 10 * (uint64_t)k + 1);
+        cluster_run_ms(&c, 20 + 60 * k);
         cluster_cut_all(&c);
-        all_right(30);
+        cluster_finish(&c, 30);
     }
     cluster_wait_pages(&c, 0);
     cluster_stop(&c);
@@ -366,8 +340,8 @@ START_TEST(router_is_silent)
     first_epoch = decode0()->epoch;
     cluster_until(&c, has_come_back, 20, "the worker to give the session up and come back");
     c.silent = false;
-    make(100, 10, 1);
-    all_right(20);
+    cluster_ask(&c, 100, 10, 1);
+    cluster_finish(&c, 20);
     cluster_stop(&c);
 }
 END_TEST
@@ -390,11 +364,11 @@ START_TEST(engine_hangs)
     cluster_opts o = cluster_defaults();
     o.dead_after_ms = 300;
     cluster_start(&c, &o);
-    make(100, 10, 1);
-    all_right(20);
+    cluster_ask(&c, 100, 10, 1);
+    cluster_finish(&c, 20);
     cluster_until(&c, engine_is_young, 10, "the heartbeats to tell that the engine turns");
     fake_hang(decode0()->fake, true);
-    make(100, 10, 2);
+    cluster_ask(&c, 100, 10, 2);
     first_epoch = decode0()->epoch;
     cluster_until(&c, engine_is_old, 20, "the heartbeats to tell that the engine hangs");
     ck_assert_uint_eq(decode0()->epoch, first_epoch);
@@ -405,7 +379,7 @@ START_TEST(engine_hangs)
     ck_assert_uint_eq(decode0()->epoch, first_epoch);
     fake_hang(decode0()->fake, false);
     cluster_until(&c, has_come_back, 20, "the worker to come back with its engine");
-    all_right(20);
+    cluster_finish(&c, 20);
     cluster_stop(&c);
 }
 END_TEST
@@ -428,14 +402,14 @@ START_TEST(cancel_in_the_gap)
     cluster_opts o = cluster_defaults();
     cluster_start(&c, &o);
     c.on_msg = swallow_reserved;
-    creq *a = make(600, 10, 1);
+    creq *a = cluster_ask(&c, 600, 10, 1);
     until_first(REQ_RESERVING);
     cluster_until(&c, decode_has_waiting, 10, "the decode worker to tell that a request waits");
     cluster_abort(&c, a, SL_ERR_CANCELLED);
     c.on_msg = NULL;
     cluster_wait_pages(&c, 0);
-    make(600, 10, 2);
-    all_right(20);
+    cluster_ask(&c, 600, 10, 2);
+    cluster_finish(&c, 20);
     cluster_stop(&c);
 }
 END_TEST
@@ -448,7 +422,7 @@ START_TEST(reservation_expires)
     o.quarantine_ms = 200;
     cluster_start(&c, &o);
     c.on_msg = swallow_reserved;
-    creq *a = make(600, 10, 1);
+    creq *a = cluster_ask(&c, 600, 10, 1);
     a->max_attempts = 1;
     until_first(REQ_RESERVING);
     cluster_until(&c, cluster_idle, 10, "the reservation to expire");
@@ -457,7 +431,7 @@ START_TEST(reservation_expires)
     c.on_msg = NULL;
     cluster_wait_pages(&c, 0);
     c.o.deadline_ms = 20000;
-    creq *b = make(600, 10, 2); /* the first connection after a fence is refused once: retried */
+    creq *b = cluster_ask(&c, 600, 10, 2); /* the first connection after a fence is refused once: retried */
     cluster_until(&c, cluster_idle, 20, "request ends");
     ck_assert_msg(b->state == REQ_DONE, "%s", b->reason);
     cluster_check_stream(&c, b);
@@ -470,8 +444,8 @@ START_TEST(late_messages)
 {
     cluster_opts o = cluster_defaults();
     cluster_start(&c, &o);
-    creq *a = make(300, 10, 1);
-    all_right(20);
+    creq *a = cluster_ask(&c, 300, 10, 1);
+    cluster_finish(&c, 20);
     uint32_t pages[5] = {0, 1, 2, 3, 4};
     sl_wr w;
     sl_wr_init(&w);
@@ -505,69 +479,10 @@ START_TEST(late_messages)
     cluster_send(decode0(), &m);
     cluster_send(prefill0(), &m);
     sl_wr_free(&w);
-    poll_ms(200);
-    make(300, 10, 2);
-    make(333, 30, 3);
-    all_right(20);
-    cluster_stop(&c);
-}
-END_TEST
-
-/* Story 27: the longest prompt that the context allows. */
-START_TEST(longest_prompt)
-{
-    cluster_opts o = cluster_defaults();
-    o.layers = 2;
-    cluster_start(&c, &o);
-    creq *a = make(4095, 5, 1);
-    all_right(40);
-    ck_assert_uint_eq(a->n_tokens, 4096);
-    cluster_stop(&c);
-}
-END_TEST
-
-/* Stories 2, 4, 17, 21, 25: many requests, more than fit, with aborts at random moments and shared prefixes. */
-START_TEST(soak)
-{
-    enum { N = 300, AT_ONCE = 24 };
-    cluster_opts o = cluster_defaults();
-    o.n_prefill = 2;
-    o.n_decode = 2;
-    o.decode_pages = 40;
-    o.prefill_pages = 40;
-    o.max_batch = 4;
-    o.max_waiting = 3;
-    o.prefill_layer_us = 200;
-    o.decode_layer_us = 50;
-    o.prefill_faults.delay_ns = _i ? 3000000 : 0;
-    cluster_start(&c, &o);
-    uint64_t seed = 7 + (uint64_t)_i;
-    int made = 0, aborted = 0;
-    uint64_t end = sl_now_ns() + 90000000000u * CLUSTER_PATIENCE;
-    while (made < N || !cluster_idle(&c)) {
-        int open = 0;
-        for (int i = 0; i < c.n_req; i++)
-            open += c.req[i].state < REQ_DONE;
-        if (made < N && open < AT_ONCE) {
-            seed = seed * 6364136223846793005u + 1442695040888963407u;
-            make(1 + (int)(seed >> 33) % 400, 1 + (int)(seed >> 45) % 60,
-                 (seed >> 20) % 5); /* five prompts, shared */
-            made++;
-        }
-        cluster_poll(&c, 1);
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        creq *victim = &c.req[(seed >> 33) % (uint64_t)c.n_req];
-        if ((seed >> 50) % 16 == 0 && victim->state < REQ_DONE && victim->state != REQ_NEW) {
-            cluster_abort(&c, victim, SL_ERR_CANCELLED);
-            aborted++;
-        }
-        if (sl_now_ns() > end)
-            ck_abort_msg("soak hangs: %d made, %d open", made, open);
-    }
-    all_right(1);
-    ck_assert_int_gt(aborted, 5);
-    ck_assert_int_lt(aborted, N);
-    cluster_wait_pages(&c, 0);
+    cluster_run_ms(&c, 200);
+    cluster_ask(&c, 300, 10, 2);
+    cluster_ask(&c, 333, 30, 3);
+    cluster_finish(&c, 20);
     cluster_stop(&c);
 }
 END_TEST
@@ -597,8 +512,6 @@ int main(void)
     tcase_add_test(t, cancel_in_the_gap);
     tcase_add_test(t, reservation_expires);
     tcase_add_test(t, late_messages);
-    tcase_add_test(t, longest_prompt);
-    tcase_add_loop_test(t, soak, 0, 2);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

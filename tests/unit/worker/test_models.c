@@ -173,9 +173,7 @@ static void reference(const creq *r)
 
 static creq *make(int n, int max, uint64_t seed, bool greedy)
 {
-    static int32_t prompt[2048];
-    cluster_make_prompt(prompt, n, c.o.vocab, seed);
-    creq *r = cluster_request(&c, prompt, n, max);
+    creq *r = cluster_ask(&c, n, max, seed);
     r->sampling.temperature = greedy ? 0 : 0.9f;
     r->sampling.top_p = greedy ? 1 : 0.95f;
     r->sampling.seed = seed * 77;

@@ -10,18 +10,11 @@
 static const uint64_t MS = 1000000;
 
 static cluster a, b;
-static int32_t prompt[4096];
 
 static void start(cluster_opts *o)
 {
     o->second = &b;
     cluster_start(&a, o);
-}
-
-static creq *ask(cluster *c, int n, int max_tokens, uint64_t seed)
-{
-    cluster_make_prompt(prompt, n, c->o.vocab, seed);
-    return cluster_request(c, prompt, n, max_tokens);
 }
 
 static void poll_both(int ms)
@@ -30,15 +23,6 @@ static void poll_both(int ms)
     while (sl_now_ns() < end) {
         cluster_poll(&a, 1);
         cluster_poll(&b, 1);
-    }
-}
-
-static void expect_streams(cluster *c)
-{
-    for (int i = 0; i < c->n_req; i++) {
-        ck_assert_msg(c->req[i].state == REQ_DONE, "request %d: state %d, %s", i, c->req[i].state,
-                      c->req[i].reason);
-        cluster_check_stream(c, &c->req[i]);
     }
 }
 
@@ -65,7 +49,7 @@ static bool b_decodes(cluster *c)
 static void b_was_not_disturbed(void)
 {
     cluster_until(&a, cluster_idle, 30, "requests end");
-    expect_streams(&b);
+    cluster_check_streams(&b);
     for (int i = 0; i < b.n_req; i++)
         ck_assert_msg(b.req[i].attempts == 0 && b.req[i].retractions == 0, "request %d: %d attempts, %s", i,
                       b.req[i].attempts, b.req[i].reason);
@@ -79,16 +63,16 @@ START_TEST(both_are_served)
     o.prefill_layer_us = 200;
     start(&o);
     for (int i = 0; i < 12; i++) {
-        ask(&a, 1 + (i * 97) % 500, 10 + i * 5, 100 + (uint64_t)i);
-        ask(&b, 1 + (i * 61) % 500, 10 + i * 5, 200 + (uint64_t)i);
+        cluster_ask(&a, 1 + (i * 97) % 500, 10 + i * 5, 100 + (uint64_t)i);
+        cluster_ask(&b, 1 + (i * 61) % 500, 10 + i * 5, 200 + (uint64_t)i);
     }
     poll_both(20);
     sl_msg flush = {.type = SL_MSG_FLUSH_CACHE};
     for (int i = 0; i < b.n; i++)
         cluster_send(&b.w[i], &flush);
     cluster_until(&a, cluster_idle, 60, "requests end");
-    expect_streams(&a);
-    expect_streams(&b);
+    cluster_check_streams(&a);
+    cluster_check_streams(&b);
     cluster_stop(&a);
 }
 END_TEST
@@ -98,7 +82,7 @@ START_TEST(cache_events_go_to_both)
 {
     cluster_opts o = cluster_defaults();
     start(&o);
-    ask(&a, 500, 10, 1);
+    cluster_ask(&a, 500, 10, 1);
     cluster_until(&a, cluster_idle, 20, "the request");
     poll_both(50);
     const cworker *x = cluster_worker(&a, SL_ROLE_DECODE, 0), *y = cluster_worker(&b, SL_ROLE_DECODE, 0);
@@ -125,21 +109,21 @@ START_TEST(one_dies_in_the_middle)
     o.decode_layer_us = 500;
     start(&o);
     for (int i = 0; i < 6; i++)
-        ask(&b, 100 + i * 40, 60, 300 + (uint64_t)i);
+        cluster_ask(&b, 100 + i * 40, 60, 300 + (uint64_t)i);
     cluster_until(&a, b_decodes, 30, "streams at b");
     for (int i = 0; i < 6; i++)
-        ask(&a, 60 + i * 90, 60, 400 + (uint64_t)i);
+        cluster_ask(&a, 60 + i * 90, 60, 400 + (uint64_t)i);
     for (int i = 0; i < 4; i++) /* these are computed while a dies */
-        ask(&b, 700, 20, 500 + (uint64_t)i);
+        cluster_ask(&b, 700, 20, 500 + (uint64_t)i);
     poll_both(5 + _i * 10);
     cluster_router_kill(&a);
     b_was_not_disturbed();
 
     cluster_router_open(&a);
     cluster_until(&a, joined, 20, "workers to find the router again");
-    ask(&a, 300, 20, 600);
+    cluster_ask(&a, 300, 20, 600);
     cluster_until(&a, cluster_idle, 20, "the request");
-    expect_streams(&a);
+    cluster_check_streams(&a);
     ck_assert_int_eq(a.req[0].attempts, 0);
     cluster_stop(&a); /* which checks that every page and every ticket came back */
 }
@@ -169,7 +153,7 @@ START_TEST(a_ban_ends_with_its_router)
     cluster_opts o = cluster_defaults();
     start(&o);
     a.on_msg = swallow_reserved;
-    ask(&a, 300, 5, 1);
+    cluster_ask(&a, 300, 5, 1);
     cluster_until(&a, reserved_pages, 10, "the reservation");
     former_id = cluster_worker(&a, SL_ROLE_PREFILL, 0)->id;
     cluster_router_kill(&a);
@@ -179,9 +163,9 @@ START_TEST(a_ban_ends_with_its_router)
     cluster_until(&a, joined, 20, "workers to find the router again");
     ck_assert_uint_eq(cluster_worker(&a, SL_ROLE_PREFILL, 0)->id, former_id);
     a.on_msg = NULL;
-    ask(&a, 300, 5, 2);
+    cluster_ask(&a, 300, 5, 2);
     cluster_until(&a, cluster_idle, 20, "the request");
-    expect_streams(&a);
+    cluster_check_streams(&a);
     ck_assert_msg(a.req[0].attempts == 0, "%s", a.req[0].reason);
     cluster_stop(&a);
 }
@@ -194,8 +178,8 @@ START_TEST(one_is_silent)
     o.dead_after_ms = 200;
     o.decode_layer_us = 1000;
     start(&o);
-    ask(&a, 200, 400, 1);
-    ask(&b, 200, 400, 2);
+    cluster_ask(&a, 200, 400, 1);
+    cluster_ask(&b, 200, 400, 2);
     cluster_until(&a, b_decodes, 30, "streams");
     uint64_t end = sl_now_ns() + 60000 * MS;
     const sl_msg_load *l = &cluster_worker(&b, SL_ROLE_DECODE, 0)->load;
@@ -203,7 +187,7 @@ START_TEST(one_is_silent)
         cluster_poll(&b, 1);
         ck_assert_msg(sl_now_ns() < end, "running %u waiting %u", l->running, l->waiting);
     }
-    expect_streams(&b);
+    cluster_check_streams(&b);
     ck_assert_int_eq(b.req[0].attempts, 0);
     cluster_router_kill(&a);
     cluster_router_open(&a);
@@ -236,14 +220,14 @@ START_TEST(one_refuses)
     o.second_refuses = refuse;
     start(&o);
     cluster_until(&a, a_joined_b_refused, 20, "refusals");
-    ask(&a, 200, 20, 1);
+    cluster_ask(&a, 200, 20, 1);
     cluster_until(&a, cluster_idle, 20, "the request");
-    expect_streams(&a);
+    cluster_check_streams(&a);
     b.on_msg = NULL; /* it was started again with the right checkpoint */
     cluster_until(&a, joined, 20, "workers to join it");
-    ask(&b, 200, 20, 2);
+    cluster_ask(&b, 200, 20, 2);
     cluster_until(&a, cluster_idle, 20, "the request");
-    expect_streams(&b);
+    cluster_check_streams(&b);
     cluster_stop(&a);
 }
 END_TEST
