@@ -9,12 +9,12 @@
 #include <stdlib.h>
 
 /* Returns what main returns: EXIT_SUCCESS if every test passed. */
-static inline int run_suite(Suite *s)
+static inline int run_suite(Suite *suite)
 {
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
     return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

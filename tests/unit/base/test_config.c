@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/config_impl.h"
-#include "tests/unit/base/test_base.h"
+#include "tests/unit/run_suite.h"
 
 static sl_config cfg;
 static sl_err err;

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "tests/unit/base/test_base.h"
+#include "tests/unit/run_suite.h"
 
 START_TEST(crc_known_value)
 {

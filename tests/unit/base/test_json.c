@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "base/strbuf.h"
 #include "tests/unit/base/py_floats.h"
-#include "tests/unit/base/test_base.h"
+#include "tests/unit/run_suite.h"
 
 static sl_err err;
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/log_impl.h"
-#include "tests/unit/base/test_base.h"
+#include "tests/unit/run_suite.h"
 
 static int saved, fds[2];
 

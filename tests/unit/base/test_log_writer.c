@@ -13,7 +13,7 @@
 
 #include "base/log.h"
 #include "base/metrics.h"
-#include "tests/unit/base/test_base.h"
+#include "tests/unit/run_suite.h"
 
 static int fds[2];
 

@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "base/mailbox.h"
-#include "tests/unit/base/test_base.h"
+#include "tests/unit/run_suite.h"
 
 enum { PRODUCERS = 4, PER_PRODUCER = 20000 };
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/metrics.h"
-#include "tests/unit/base/test_base.h"
+#include "tests/unit/run_suite.h"
 
 static sl_metrics *create(unsigned roles)
 {

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/metrics_http.h"
-#include "tests/unit/base/test_base.h"
+#include "tests/unit/run_suite.h"
 
 static char reply[1 << 17];
 

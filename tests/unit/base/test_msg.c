@@ -4,7 +4,7 @@
  * fields are checked.
  */
 #include "tests/unit/base/msg_sample.h"
-#include "tests/unit/base/test_base.h"
+#include "tests/unit/run_suite.h"
 
 static sl_wr encoded(const sl_msg *m)
 {

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
-#include "tests/unit/base/test_base.h"
+#include "tests/unit/run_suite.h"
 
 START_TEST(names_are_distinct)
 {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/wire.h"
-#include "tests/unit/base/test_base.h"
+#include "tests/unit/run_suite.h"
 
 START_TEST(layout_is_little_endian)
 {

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/unit/run_suite.h"
+
 static const char *program;
 char output[1 << 20];
 static char errors[] =
@@ -60,10 +62,7 @@ int program_main(int argc, char **argv, Suite *suite)
         return EXIT_FAILURE;
     }
     close(fd);
-    SRunner *r = srunner_create(suite);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
+    int result = run_suite(suite);
     unlink(errors);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return result;
 }

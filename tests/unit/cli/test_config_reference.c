@@ -7,7 +7,7 @@
 
 #include "cli/config_choices.h"
 #include "kernels/params.h"
-#include "tests/unit/base/test_base.h"
+#include "tests/unit/run_suite.h"
 
 static sl_config cfg;
 static sl_err err;

@@ -1,5 +1,6 @@
 /* The batch: which request joins when, which one is retracted when no page is free, what a failed step causes. */
 #include "tests/unit/decode/decode_double.h"
+#include "tests/unit/run_suite.h"
 
 static decode_double x;
 static dd_opts o;
@@ -217,9 +218,5 @@ int main(void)
     tcase_add_test(t, context_is_full);
     tcase_add_test(t, produced_pages_are_reused);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -4,6 +4,7 @@
  * they leave the prefix tree, and the damage is counted.
  */
 #include "tests/unit/decode/decode_double.h"
+#include "tests/unit/run_suite.h"
 
 static decode_double x;
 
@@ -270,9 +271,5 @@ int main(void)
     tcase_add_test(t, found_after_the_end);
     tcase_add_test(t, sampled_and_off);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

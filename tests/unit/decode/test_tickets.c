@@ -1,6 +1,7 @@
 /* The state machine of a ticket (decode/decode_impl.h), state by state: what changes it, which messages are sent,
  * when pages become free. */
 #include "tests/unit/decode/decode_double.h"
+#include "tests/unit/run_suite.h"
 
 static decode_double x;
 
@@ -501,9 +502,5 @@ int main(void)
     tcase_add_test(t, a_long_prompt_is_not_passed_for_ever);
     tcase_add_test(t, a_claim_ends);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -12,6 +12,7 @@
 
 #include "engine/plan.h"
 #include "prefill/pieces.h"
+#include "tests/unit/run_suite.h"
 
 enum { HEADS = 4, DIM = 8, UNIT = 16, POOL = 128, LAYERS = 3, PLANES = 3, PAGES = 5, TOKENS = 200 };
 
@@ -336,9 +337,5 @@ int main(void)
     tcase_add_test(t, units_are_found);
     tcase_add_test(t, the_plan_counts_the_planes);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

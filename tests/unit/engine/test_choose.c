@@ -5,6 +5,7 @@
 
 #include "engine/choose.h"
 #include "kernels/backend.h"
+#include "tests/unit/run_suite.h"
 
 enum { APART = SL_BE_ASYNC | SL_BE_GRAPHS };
 
@@ -66,9 +67,5 @@ int main(void)
     tcase_add_test(t, a_name_is_taken_on_every_device);
     tcase_add_test(t, unknown_names_are_refused);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "fix.h"
+#include "tests/unit/run_suite.h"
 
 #define DS_YARN "tests/golden/model/ds-yarn"
 #define DS_ODD "tests/golden/model/ds-odd"
@@ -383,9 +384,5 @@ int main(void)
     tcase_add_loop_test(c, batch_in_motion, 0, CONFIGS);
     tcase_add_test(c, dense_hierarchical);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -11,6 +11,7 @@
 #include "engine/plan.h"
 #include "fix.h"
 #include "model/safetensors.h"
+#include "tests/unit/run_suite.h"
 
 #define DS_YARN "tests/golden/model/ds-yarn"
 #define GLM_SHARE "tests/golden/model/glm-share"
@@ -397,9 +398,5 @@ int main(void)
     tcase_add_test(c, plan_matches_engine);
     tcase_add_test(c, plan_of_the_real_model);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

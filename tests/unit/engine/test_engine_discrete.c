@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "fix.h"
 #include "kernels/backend_impl.h"
+#include "tests/unit/run_suite.h"
 
 #define YARN "tests/golden/model/ds-yarn"
 #define SHARE "tests/golden/model/glm-share"
@@ -572,9 +573,5 @@ int main(void)
     tcase_add_loop_test(c, graphs_have_the_bits_of_single_ops, 0, 2);
     tcase_add_test(c, graphs_can_be_captured_ahead);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

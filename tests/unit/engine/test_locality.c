@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/locality.h"
+#include "tests/unit/run_suite.h"
 
 static const char scrape[] = "# HELP sluice_swap_rows_total x\n"
                              "# TYPE sluice_swap_rows_total counter\n"
@@ -116,9 +117,5 @@ int main(void)
     tcase_add_test(t, capacity_moves_to_locality);
     tcase_add_test(t, resident_when_it_pays);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/arch.h"
+#include "tests/unit/run_suite.h"
 
 static const struct {
     const char *archs;
@@ -52,9 +53,5 @@ int main(void)
     tcase_add_test(t, which_run);
     tcase_add_test(t, what_is_said);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

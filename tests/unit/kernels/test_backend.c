@@ -5,6 +5,7 @@
 
 #include "kernels/backend_impl.h"
 #include "kernels/cpu/pool.h"
+#include "tests/unit/run_suite.h"
 
 START_TEST(registry)
 {
@@ -202,8 +203,6 @@ int main(void)
 {
     Suite *s = suite_create("kernels/backend");
     TCase *tc = tcase_create("backend");
-    SRunner *sr;
-    int failed;
 
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, registry);
@@ -214,9 +213,5 @@ int main(void)
     tcase_add_test(tc, device_errors);
     tcase_add_loop_test(tc, pool_covers_every_item_once, 1, 6);
     suite_add_tcase(s, tc);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "kernels/cache.h"
+#include "tests/unit/run_suite.h"
 
 START_TEST(row_formats)
 {
@@ -53,9 +54,5 @@ int main(void)
     tcase_add_test(t, index_formats);
     tcase_add_test(t, evict_policies);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -10,6 +10,7 @@
 #include "kernels/comm.h"
 #include "kernels/ep.h"
 #include "tests/unit/kernels/cf.h"
+#include "tests/unit/run_suite.h"
 
 enum { MOST = 6, TOKENS = 23, TOP_K = 4, INTER = 40 };
 
@@ -320,9 +321,5 @@ int main(void)
     tcase_add_test(t, sends_what_is_needed);
     tcase_add_test(t, refuses);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -8,6 +8,7 @@
 #include "kernels/formats.h"
 #include "tests/unit/kernels/cf.h"
 #include "tests/unit/kernels/ref.h"
+#include "tests/unit/run_suite.h"
 
 static bool same(double a, double b)
 {
@@ -185,8 +186,6 @@ int main(void)
 {
     Suite *s = suite_create("kernels/formats");
     TCase *tc = tcase_create("formats");
-    SRunner *sr;
-    int failed;
 
     tcase_set_timeout(tc, 120);
     tcase_add_test(tc, e4m3_all_codes);
@@ -197,9 +196,5 @@ int main(void)
     tcase_add_test(tc, fp8_row_layout);
     tcase_add_test(tc, index_block_layout);
     suite_add_tcase(s, tc);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

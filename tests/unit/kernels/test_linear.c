@@ -10,6 +10,7 @@
 #include "kernels/cpu/vec.h"
 #include "kernels/formats.h"
 #include "tests/unit/kernels/cf.h"
+#include "tests/unit/run_suite.h"
 
 enum { OUT = 75, IN = 203, MOST = 40 };
 
@@ -167,17 +168,11 @@ int main(void)
 {
     Suite *s = suite_create("kernels/linear");
     TCase *tc = tcase_create("linear");
-    SRunner *sr;
-    int failed;
 
     tcase_set_timeout(tc, 240);
     tcase_add_loop_test(tc, rows_do_not_depend_on_the_batch, 0, SL_COUNT(kinds));
     tcase_add_loop_test(tc, portable_code_gives_the_same_bits, 0, SL_COUNT(kinds));
     tcase_add_test(tc, an_expert_is_a_linear);
     suite_add_tcase(s, tc);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

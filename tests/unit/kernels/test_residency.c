@@ -11,6 +11,7 @@
 
 #include "kernels/backend.h"
 #include "tests/unit/kernels/cf.h"
+#include "tests/unit/run_suite.h"
 
 enum {
     S = 3,
@@ -246,15 +247,9 @@ int main(void)
 {
     Suite *s = suite_create("kernels/residency");
     TCase *tc = tcase_create("residency");
-    SRunner *sr;
-    int failed;
 
     tcase_set_timeout(tc, 240);
     tcase_add_loop_test(tc, hot_rows_give_the_bits_of_resident_rows, 0, SL_COUNT(kinds));
     suite_add_tcase(s, tc);
-    sr = srunner_create(s);
-    srunner_run_all(sr, CK_NORMAL);
-    failed = srunner_ntests_failed(sr);
-    srunner_free(sr);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,7 +1,4 @@
-/*
- * What every unit test of kvstore/ needs: libcheck, a main that runs one suite, a small deterministic random
- * source.
- */
+/* What every unit test of kvstore/ needs: libcheck, the end of main, and a small deterministic random source. */
 #ifndef SL_TEST_KVSTORE_H
 #define SL_TEST_KVSTORE_H
 
@@ -9,14 +6,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-static inline int run_suite(Suite *s)
-{
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
+#include "tests/unit/run_suite.h"
+
+#include "tests/unit/run_suite.h"
 
 /* splitmix64 */
 static inline uint64_t rnd(uint64_t *state)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/chat.h"
+#include "tests/unit/run_suite.h"
 
 /* GLM writes arguments without their types: the schema of the function decides what a text is. */
 START_TEST(glm_argument_types)
@@ -63,9 +64,5 @@ int main(void)
     TCase *c = tcase_create("types");
     tcase_add_test(c, glm_argument_types);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -11,6 +11,7 @@
 #include "checkpoint_tools.h"
 #include "model/config.h"
 #include "model/rope.h"
+#include "tests/unit/run_suite.h"
 
 /* DeepSeek-V3.2 as published. */
 static const char *const v32 =
@@ -404,9 +405,5 @@ int main(void)
     tcase_add_test(t, test_text);
     tcase_add_test(t, test_directory);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

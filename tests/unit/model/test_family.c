@@ -12,6 +12,7 @@
 #include "checkpoint_tools.h"
 #include "model/config.h"
 #include "model/model_impl.h"
+#include "tests/unit/run_suite.h"
 #include "toy_gqa.h"
 
 enum { VOCAB = 19, HIDDEN = 16, HEADS = 4, KV = 2, DIM = 6, INTER = 24, LAYERS = 2, TOKENS = 5 };
@@ -299,9 +300,5 @@ int main(void)
     tcase_add_loop_test(t, test_tensors, 0, 2);
     tcase_add_test(t, test_forward);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

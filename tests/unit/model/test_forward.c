@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "attend_resident.h"
+#include "tests/unit/run_suite.h"
 
 #define DS "tests/golden/model/ds-yarn"
 #define F8 "tests/golden/model/ds-fp8"
@@ -275,9 +276,5 @@ int main(void)
     tcase_add_test(t, test_hook);
     tcase_add_test(t, test_late_layers);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -13,6 +13,7 @@
 
 #include "attend_resident.h"
 #include "model/safetensors.h"
+#include "tests/unit/run_suite.h"
 
 #define GOLDEN "tests/golden/model/"
 #define MAX_LEN 448
@@ -338,9 +339,5 @@ int main(void)
     tcase_add_loop_test(t, test_batch, 0, SL_COUNT(cases));
     tcase_add_loop_test(t, test_conventions, 0, SL_COUNT(conventions));
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "checkpoint_tools.h"
+#include "tests/unit/run_suite.h"
 
 /* A file in memory: length, header, n data bytes. */
 static uint8_t *file(const char *header, size_t data, size_t *n)
@@ -187,9 +188,5 @@ int main(void)
     tcase_add_test(t, test_truncation);
     tcase_add_test(t, test_open_errors);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "model/sampler.h"
 #include "model/sampler_math.h"
+#include "tests/unit/run_suite.h"
 
 static const sl_history no_history = {0};
 
@@ -545,9 +546,5 @@ int main(void)
     tcase_add_test(c, answers_are_portable);
     tcase_add_test(c, large_vocabulary_is_quick);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/sampler.h"
+#include "tests/unit/run_suite.h"
 
 static void expect_field(const sl_sampling *s, const char *field)
 {
@@ -138,9 +139,5 @@ int main(void)
     tcase_add_test(c, validation_names_the_field);
     tcase_add_test(c, wire_round_trip);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "model/stop.h"
+#include "tests/unit/run_suite.h"
 
 static const struct {
     const char *strings[4];
@@ -194,9 +195,5 @@ int main(void)
     tcase_add_test(c, random_texts_match_a_plain_search);
     tcase_add_test(c, bad_strings_are_named);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

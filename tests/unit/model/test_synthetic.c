@@ -9,6 +9,7 @@
 #include "model/families/dsa/dsa.h"
 #include "model/model_impl.h"
 #include "model/synthetic.h"
+#include "tests/unit/run_suite.h"
 
 static sl_backend *be;
 static sl_err err;
@@ -197,9 +198,5 @@ int main(void)
     tcase_add_test(t, drawn_lists_leave_alone);
     tcase_add_test(t, profile_times_ops);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -15,6 +15,7 @@
 #include "kernels/formats.h"
 #include "model/families/dsa/dsa.h"
 #include "model/model_impl.h"
+#include "tests/unit/run_suite.h"
 
 #define DS "tests/golden/model/ds-yarn"
 #define F8 "tests/golden/model/ds-fp8"
@@ -482,9 +483,5 @@ int main(void)
     tcase_add_test(t, test_progress);
     tcase_add_test(t, test_stored_dtype);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -4,6 +4,7 @@
 
 #include "prefill/cursor.h"
 #include "tests/unit/kvstore/mla_geometry.h"
+#include "tests/unit/run_suite.h"
 
 enum { LAYERS = 4, PAGES = 8, TOKENS = 300 };
 
@@ -166,9 +167,5 @@ int main(void)
     tcase_add_test(t, queue_grows_and_is_used_again);
     tcase_add_test(t, clear_forgets);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/params.h"
 #include "prefill/order.h"
+#include "tests/unit/run_suite.h"
 
 enum { CHUNK = 512, PAGE = SL_PAGE_TOKENS };
 
@@ -116,9 +117,5 @@ int main(void)
     tcase_add_test(c, a_long_prompt_ends);
     tcase_add_loop_test(c, shares_are_within_bounds, 0, 8);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

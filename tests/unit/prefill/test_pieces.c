@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "prefill/pieces.h"
+#include "tests/unit/run_suite.h"
 
 enum { PAGES = 6, TOKENS = 300, LAYERS = 4 };
 
@@ -164,9 +165,5 @@ int main(void)
     tcase_add_loop_test(t, moves_exactly_these_tokens, 0, 18);
     tcase_add_test(t, spans_are_long);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

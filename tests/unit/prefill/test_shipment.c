@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "tests/unit/prefill/rig.h"
+#include "tests/unit/run_suite.h"
 
 enum { STATES = SHIP_OVER + 1 };
 
@@ -462,9 +463,5 @@ int main(void)
     tcase_add_test(t, another_router_touches_nothing);
     tcase_add_test(t, unknown_puts_are_not_called_drained);
     suite_add_tcase(s, t);
-    SRunner *runner = srunner_create(s);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -2,6 +2,7 @@
  * See harness.h.
  */
 #include "tests/unit/router/harness.h"
+#include "tests/unit/run_suite.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -223,9 +224,5 @@ int h_main(const char *suite, SFun setup, SFun teardown, const h_case *cases, si
             tcase_add_test(t, cases[i].test);
     }
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -8,6 +8,7 @@
 
 #include "router/http/openai.h"
 #include "bench/mock/mock.h"
+#include "tests/unit/run_suite.h"
 
 static sl_oai_env env;
 static sl_tokenizer *tok;
@@ -518,9 +519,5 @@ int main(void)
     tcase_add_test(t, tool_call_in_a_document);
     tcase_add_loop_test(t, tool_call_in_a_stream, 1, 20);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

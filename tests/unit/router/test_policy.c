@@ -11,6 +11,7 @@
 #include "kvstore/page_key.h"
 #include "router/core/keyset.h"
 #include "router/policies/policy.h"
+#include "tests/unit/run_suite.h"
 
 static const sl_policy_opts opts = {0.3, 32, 1.5};
 
@@ -235,9 +236,5 @@ int main(void)
     tcase_add_test(t, set_random_against_a_list);
     tcase_add_test(t, match_counts_leading_keys);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "router/grpc/rpc.h"
+#include "tests/unit/run_suite.h"
 
 /* google/protobuf/struct.pb-c.h, which only the router's own build sees. */
 extern const ProtobufCMessageDescriptor google__protobuf__value__descriptor;
@@ -112,9 +113,5 @@ int main(void)
     tcase_add_test(t, malformed_bytes_are_refused);
     tcase_add_test(t, bytes_are_counted);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

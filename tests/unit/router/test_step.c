@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "bench/mock/mock.h"
 #include "router/core/request.h"
+#include "tests/unit/run_suite.h"
 
 enum { PROMPT = 70, DECODE_ID = 2, PREFILL_ID = 1, MAX_TOKENS = 5 };
 
@@ -403,9 +404,5 @@ int main(void)
     tcase_add_test(t, wrong_messages_are_failures);
     tcase_add_test(t, stop_string_ends_the_stream_in_one_step);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "router/core/tenants.h"
+#include "tests/unit/run_suite.h"
 
 /* SHA-256 of "alpha" and "beta". */
 #define ALPHA "8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8"
@@ -115,9 +116,5 @@ int main(void)
     tcase_add_test(c, wrong_lines_name_the_line);
     tcase_add_test(c, buckets);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

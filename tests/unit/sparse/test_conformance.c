@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "rig.h"
+#include "tests/unit/run_suite.h"
 
 /* Variants each algorithm is run with: formats, sharing of selections, bounds of the workspace. */
 static const rig_opts variants[] = {
@@ -191,9 +192,5 @@ int main(void)
     tcase_add_loop_test(c, hierarchical_equals_resident, 0, all);
     tcase_add_loop_test(c, prefix_reuse_equals_recompute, 0, all);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

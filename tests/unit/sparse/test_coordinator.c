@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "rig.h"
+#include "tests/unit/run_suite.h"
 
 static rig_opts base_opts(void)
 {
@@ -274,9 +275,5 @@ int main(void)
     tcase_add_test(c, life_cycle_errors);
     tcase_add_test(c, counters_add_up);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -8,6 +8,7 @@
 
 #include "rig.h"
 #include "sparse/algorithm.h"
+#include "tests/unit/run_suite.h"
 
 /* The published families with trained selection, as they describe themselves in their configs. */
 static const struct {
@@ -156,9 +157,5 @@ int main(void)
     tcase_add_test(c, contradictions_are_refused);
     tcase_add_test(c, the_coordinator_refuses_what_no_kernel_takes);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

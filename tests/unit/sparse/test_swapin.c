@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "sparse/swapin.h"
+#include "tests/unit/run_suite.h"
 
 /* ck_assert reports every success to the parent process; this is for inner loops. */
 #define MUST(cond)                                                                                           \
@@ -492,9 +493,5 @@ int main(void)
     tcase_add_test(c, without_hot_slots);
     tcase_add_loop_test(c, planned_bytes_are_allocated_bytes, 0, 2);
     suite_add_tcase(s, c);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

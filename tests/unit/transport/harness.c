@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "tests/unit/run_suite.h"
 #include "transport/loopback/loopback.h"
 
 extern char **environ;
@@ -357,9 +358,5 @@ int harness_run(const char *suite, TCase *tests)
     tcase_set_timeout(tests, 120);
     Suite *s = suite_create(suite);
     suite_add_tcase(s, tests);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

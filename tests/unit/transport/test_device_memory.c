@@ -15,6 +15,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "kernels/backend.h"
+#include "tests/unit/run_suite.h"
 #include "tests/unit/transport/harness.h"
 
 enum { BYTES = 4 << 20 };
@@ -188,9 +189,5 @@ int main(void)
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, device_memory, 0, SL_COUNT(on_device));
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "tests/unit/run_suite.h"
 #include "transport/loopback/loopback.h"
 
 enum { BYTES = 4096 };
@@ -395,9 +396,5 @@ int main(void)
     tcase_add_test(t, kill);
     tcase_add_test(t, fabrics_are_separate);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

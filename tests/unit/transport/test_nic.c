@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/unit/run_suite.h"
 #include "transport/nic.h"
 
 static const sl_nic host[] = {
@@ -84,9 +85,5 @@ int main(void)
     tcase_add_test(t, describe);
     tcase_add_test(t, this_host);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "tests/unit/run_suite.h"
 #include "tests/unit/transport/harness.h"
 
 enum { ROUNDS = 12, UNREAD = 20 };
@@ -82,9 +83,5 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, send_to_the_dead);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

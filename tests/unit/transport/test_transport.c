@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/unit/run_suite.h"
 #include "transport/rkey.h"
 #include "transport/transport_impl.h"
 
@@ -188,9 +189,5 @@ int main(void)
     tcase_add_test(t, ranges);
     tcase_add_test(t, op_pool);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

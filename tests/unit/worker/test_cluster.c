@@ -3,6 +3,7 @@
  * reference, whatever the sizes, layouts and batch; prefixes are reused on the same and on another prefill
  * worker; growth and retraction.
  */
+#include "tests/unit/run_suite.h"
 #include "tests/unit/worker/cluster.h"
 
 static cluster c;
@@ -275,9 +276,5 @@ int main(void)
     tcase_add_test(t, flush_cache);
     tcase_add_test(t, longest_prompt);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

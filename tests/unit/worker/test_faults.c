@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 
+#include "tests/unit/run_suite.h"
 #include "tests/unit/worker/cluster.h"
 
 static cluster c;
@@ -513,9 +514,5 @@ int main(void)
     tcase_add_test(t, reservation_expires);
     tcase_add_test(t, late_messages);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

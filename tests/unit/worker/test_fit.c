@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "model/checkpoint.h"
+#include "tests/unit/run_suite.h"
 #include "worker/fit.h"
 
 static const uint64_t GIB = 1u << 30;
@@ -94,9 +95,5 @@ int main(void)
     tcase_add_test(t, weights);
     tcase_add_test(t, pools);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
+    return run_suite(s);
 }

@@ -3,6 +3,7 @@
  * also land in pages outside its ticket, which no transport refuses (docs/protocol.md, "Least rights"). The streams
  * that follow equal those of one process, and the damage is counted.
  */
+#include "tests/unit/run_suite.h"
 #include "tests/unit/worker/cluster.h"
 
 static cluster c;
@@ -147,9 +148,5 @@ int main(void)
     tcase_add_test(t, pulled_pages);
     tcase_add_loop_test(t, writer_writes_elsewhere, 0, 4);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -6,6 +6,7 @@
  */
 #include <stdio.h>
 
+#include "tests/unit/run_suite.h"
 #include "tests/unit/worker/cluster.h"
 
 /* ThreadSanitizer makes steps ten to twenty times slower; it looks for races between the workers' threads,
@@ -277,9 +278,5 @@ int main(void)
     tcase_add_loop_test(t, spilled_under_pressure, 0, MODELS);
     tcase_add_test(t, survives_a_death);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

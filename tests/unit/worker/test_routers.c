@@ -5,6 +5,7 @@
  * The two test routers count their request ids and worker ids from the same numbers, so every message that was taken for
  * one of the other router would be about a request that exists.
  */
+#include "tests/unit/run_suite.h"
 #include "tests/unit/worker/cluster.h"
 
 static const uint64_t MS = 1000000;
@@ -244,9 +245,5 @@ int main(void)
     tcase_add_test(t, one_is_silent);
     tcase_add_test(t, one_refuses);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -1,4 +1,5 @@
 /* The registry of cluster.shipping: its names, "auto", and what each entry means for the two roles. */
+#include "tests/unit/run_suite.h"
 #include "worker/shipping.h"
 
 #include <check.h>
@@ -52,9 +53,5 @@ int main(void)
     tcase_add_test(t, auto_takes_direct_and_staging);
     tcase_add_test(t, stores_are_shared_for_direct);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(s);
 }
