@@ -216,6 +216,13 @@ sl_args_result sl_args_parse(const char *usage, const sl_arg *args, size_t n, in
     return SL_ARGS_RUN;
 }
 
+bool sl_args_ready(const char *usage, const sl_arg *args, size_t n, int argc, char **argv, int *exit_code)
+{
+    sl_args_result result = sl_args_parse(usage, args, n, argc, argv);
+    *exit_code = result == SL_ARGS_WRONG ? SL_EXIT_USAGE : SL_EXIT_OK;
+    return result == SL_ARGS_RUN;
+}
+
 int sl_args_fail(const char *command, sl_status st, const sl_err *err)
 {
     const char *text = err && err->text[0] ? err->text : "failed";

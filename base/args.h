@@ -49,6 +49,12 @@ typedef enum { SL_ARGS_RUN, SL_ARGS_HELP, SL_ARGS_WRONG } sl_args_result;
  */
 sl_args_result sl_args_parse(const char *usage, const sl_arg *args, size_t n, int argc, char **argv);
 
+/*
+ * sl_args_parse for the function of a command. False: the command ends at once with *exit_code, because --help was given
+ * or the command line is wrong.
+ */
+bool sl_args_ready(const char *usage, const sl_arg *args, size_t n, int argc, char **argv, int *exit_code);
+
 /* Prints "sluice COMMAND: text" to stderr; returns SL_EXIT_FAILED. */
 int sl_args_fail(const char *command, sl_status st, const sl_err *err);
 

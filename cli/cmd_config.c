@@ -27,15 +27,10 @@ int sl_cmd_config(int argc, char **argv)
         {"reference", SL_ARG_CHOICE, &reference, "FORMAT",
          "Print the reference of all keys instead of the values.", 0, 0, formats},
     };
-    switch (sl_args_parse("[--config FILE] [--set KEY=VALUE]... | --reference md|yaml", args, SL_COUNT(args),
-                          argc, argv)) {
-    case SL_ARGS_HELP:
-        return SL_EXIT_OK;
-    case SL_ARGS_WRONG:
-        return SL_EXIT_USAGE;
-    case SL_ARGS_RUN:
-        break;
-    }
+    int exit_code;
+    if (!sl_args_ready("[--config FILE] [--set KEY=VALUE]... | --reference md|yaml", args, SL_COUNT(args),
+                       argc, argv, &exit_code))
+        return exit_code;
     if (reference)
         return print_text(strcmp(reference, "md") == 0 ? sl_config_reference() : sl_config_reference_yaml());
     sl_err err = {0};

@@ -164,14 +164,9 @@ int sl_cmd_inspect(int argc, char **argv)
         SL_CLI_ROW_FORMAT_ARG(rows),
         {"json", SL_ARG_FLAG, &json, NULL, "Print one JSON object.", 0, 0, NULL},
     };
-    switch (sl_args_parse("--model DIR [--tensors] [--json]", args, SL_COUNT(args), argc, argv)) {
-    case SL_ARGS_HELP:
-        return SL_EXIT_OK;
-    case SL_ARGS_WRONG:
-        return SL_EXIT_USAGE;
-    case SL_ARGS_RUN:
-        break;
-    }
+    int exit_code;
+    if (!sl_args_ready("--model DIR [--tensors] [--json]", args, SL_COUNT(args), argc, argv, &exit_code))
+        return exit_code;
     if (!sl_cli_model_given("inspect", dir))
         return SL_EXIT_USAGE;
     sl_err err = {0};

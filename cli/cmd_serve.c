@@ -213,16 +213,11 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
 
     /* If the reader of the log or a peer goes away, only that write fails; the process must not end. */
     signal(SIGPIPE, SIG_IGN);
-    switch (sl_args_parse(by_rank ? "--config FILE [--set KEY=VALUE]..."
-                                  : "--config FILE [--set KEY=VALUE]... [--index N]",
-                          args, SL_COUNT(args) - (by_rank ? 1 : 0), argc, argv)) {
-    case SL_ARGS_HELP:
-        return SL_EXIT_OK;
-    case SL_ARGS_WRONG:
-        return SL_EXIT_USAGE;
-    case SL_ARGS_RUN:
-        break;
-    }
+    int exit_code;
+    if (!sl_args_ready(by_rank ? "--config FILE [--set KEY=VALUE]..."
+                               : "--config FILE [--set KEY=VALUE]... [--index N]",
+                       args, SL_COUNT(args) - (by_rank ? 1 : 0), argc, argv, &exit_code))
+        return exit_code;
     st = sl_cli_config_load(&config, &cfg, &err);
     if (st == SL_OK)
         st = sl_limits_check_descriptors(&err);

@@ -39,14 +39,9 @@ int sl_cmd_verify(int argc, char **argv)
         SL_CLI_ACT_ARG(o.act),
         SL_CLI_THREADS_ARG(o.threads),
     };
-    switch (sl_args_parse("--model DIR [flags]", args, SL_COUNT(args), argc, argv)) {
-    case SL_ARGS_HELP:
-        return SL_EXIT_OK;
-    case SL_ARGS_WRONG:
-        return SL_EXIT_USAGE;
-    case SL_ARGS_RUN:
-        break;
-    }
+    int exit_code;
+    if (!sl_args_ready("--model DIR [flags]", args, SL_COUNT(args), argc, argv, &exit_code))
+        return exit_code;
     if (!sl_cli_model_given("verify", o.dir))
         return SL_EXIT_USAGE;
     sl_err err = {0};

@@ -208,14 +208,9 @@ int sl_bench_comm_main(int argc, char **argv)
          .help = "rate of the link between two ranks, one way"},
     };
 
-    switch (sl_args_parse(argv[0], args, SL_COUNT(args), argc, argv)) {
-    case SL_ARGS_HELP:
-        return SL_EXIT_OK;
-    case SL_ARGS_WRONG:
-        return SL_EXIT_USAGE;
-    case SL_ARGS_RUN:
-        break;
-    }
+    int exit_code;
+    if (!sl_args_ready(argv[0], args, SL_COUNT(args), argc, argv, &exit_code))
+        return exit_code;
     if (!sl_bench_list_parse(tokens, NULL, 1, &o.tokens)) {
         fprintf(stderr, "sluice bench comm: --tokens %s: not a list of at most %d numbers\n", tokens,
                 SL_BENCH_LIST_MAX);

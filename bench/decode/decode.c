@@ -199,14 +199,9 @@ int sl_bench_decode_main(int argc, char **argv)
          256, NULL},
         {"csv", SL_ARG_TEXT, &o->csv, "FILE", "Also write the results as CSV.", 0, 0, NULL},
     };
-    switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
-    case SL_ARGS_HELP:
-        return SL_EXIT_OK;
-    case SL_ARGS_WRONG:
-        return SL_EXIT_USAGE;
-    case SL_ARGS_RUN:
-        break;
-    }
+    int exit_code;
+    if (!sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, &exit_code))
+        return exit_code;
     if (!parse_lists(o, contexts, modes, profiles, rows, batches))
         return SL_EXIT_USAGE;
     s.b.report = on_result, s.b.report_ctx = &s;

@@ -263,14 +263,9 @@ int sl_bench_router_main(int argc, char **argv)
          "Transport between router and mock workers: loopback, the default, or ucx.", 0, 0, NULL},
         {"out", SL_ARG_TEXT, &o.out, "FILE", "Write the CSV to FILE instead of standard output.", 0, 0, NULL},
     };
-    switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
-    case SL_ARGS_HELP:
-        return SL_EXIT_OK;
-    case SL_ARGS_WRONG:
-        return SL_EXIT_USAGE;
-    case SL_ARGS_RUN:
-        break;
-    }
+    int exit_code;
+    if (!sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, &exit_code))
+        return exit_code;
     sl_log_init(SL_LOG_WARN, false, "bench");
     FILE *csv = o.out ? fopen(o.out, "we") : stdout;
     if (!csv) {

@@ -387,14 +387,9 @@ int sl_bench_ship_main(int argc, char **argv)
         {"repeats", SL_ARG_INT, &o.repeats, "N",
          "Number of repetitions, of which the fastest is reported. Default 5.", 1, 1000, NULL},
     };
-    switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
-    case SL_ARGS_HELP:
-        return SL_EXIT_OK;
-    case SL_ARGS_WRONG:
-        return SL_EXIT_USAGE;
-    case SL_ARGS_RUN:
-        break;
-    }
+    int exit_code;
+    if (!sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, &exit_code))
+        return exit_code;
     sl_log_init(SL_LOG_WARN, false, "bench");
     sl_err err = {0};
     ship s = {.o = &o, .n_pages = o.tokens / PAGE};

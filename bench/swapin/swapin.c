@@ -319,14 +319,9 @@ int sl_bench_swapin_main(int argc, char **argv)
         {"csv", SL_ARG_TEXT, &o->csv, "FILE", "Write the CSV to FILE instead of standard output.", 0, 0,
          NULL},
     };
-    switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
-    case SL_ARGS_HELP:
-        return SL_EXIT_OK;
-    case SL_ARGS_WRONG:
-        return SL_EXIT_USAGE;
-    case SL_ARGS_RUN:
-        break;
-    }
+    int exit_code;
+    if (!sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, &exit_code))
+        return exit_code;
     if (o->hot_rows < o->k || (o->tokens - SL_PAGE_TOKENS) / o->k < 1) {
         fprintf(stderr,
                 "sluice bench swapin: --hot-rows must be at least --k, and --tokens at least --k + %d\n",

@@ -333,14 +333,9 @@ int sl_bench_ttft_main(int argc, char **argv)
          NULL},
     };
     sl_err err = {0};
-    switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
-    case SL_ARGS_HELP:
-        return SL_EXIT_OK;
-    case SL_ARGS_WRONG:
-        return SL_EXIT_USAGE;
-    case SL_ARGS_RUN:
-        break;
-    }
+    int exit_code;
+    if (!sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, &exit_code))
+        return exit_code;
     sl_log_init(SL_LOG_WARN, false, "bench");
     sl_status st = parse_lengths(&o, &err);
     if (st == SL_OK)
