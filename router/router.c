@@ -10,63 +10,15 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "model/model.h"
 #include "router/core/core_impl.h"
 #include "router/front.h"
+#include "router/served.h"
 
 enum {
     TICK_MS = 20,
     SETTLE_ROUNDS = 16,
     LAST_WORDS_MS = 1000 /* for the errors of requests that a drain cut off */
 };
-
-/* ---- what is served ---- */
-
-static void eos_from_tokenizer(sl_served_model *m)
-{
-    int32_t eos = sl_tokenizer_eos(m->tok);
-    if (eos >= 0)
-        m->eos[m->n_eos++] = eos;
-}
-
-static sl_status load_config(const char *path, sl_served_model *m, sl_err *err)
-{
-    sl_model_config *mc = calloc(1, sizeof *mc);
-    if (!mc)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    sl_status st = sl_model_config_load(path, mc, err);
-    if (!st) {
-        for (int i = 0; i < mc->n_eos && m->n_eos < SL_COUNT(m->eos); i++)
-            m->eos[m->n_eos++] = mc->eos_ids[i];
-        if (!m->context || m->context > mc->max_context)
-            m->context = mc->max_context;
-        memcpy(m->model_type, mc->family, sizeof mc->family);
-        memcpy(m->architecture, mc->architecture, sizeof mc->architecture);
-    }
-    free(mc);
-    return st;
-}
-
-static sl_status load_model(sl_router *r, sl_err *err)
-{
-    sl_served_model *m = &r->model;
-    m->context = r->o.max_context;
-    if (r->o.tokenizer) {
-        m->tok = r->o.tokenizer;
-        eos_from_tokenizer(m);
-        return SL_OK;
-    }
-    if (!r->o.model_path || !*r->o.model_path)
-        return sl_fail(err, SL_ERR_INVALID, "model.path: is not set");
-    sl_status st = sl_tokenizer_load(r->o.model_path, &r->own_tok, err);
-    if (st != SL_OK)
-        return sl_fail_in(err, st, "model.path");
-    m->tok = r->own_tok;
-    SL_TRY(load_config(r->o.model_path, m, err));
-    if (!m->n_eos)
-        eos_from_tokenizer(m);
-    return SL_OK;
-}
 
 static sl_status choose_names(sl_router *r, sl_err *err)
 {
@@ -392,7 +344,7 @@ static sl_status open_router(sl_router *r, sl_err *err)
     r->life.started_ns = r->cluster.last_tick_ns = r->cluster.last_ping_ns = sl_now_ns();
     r->life.started_unix = (int64_t)time(NULL);
     SL_TRY(sl_router_stats_init(&r->stats, r->o.served_name));
-    SL_TRY(load_model(r, err));
+    SL_TRY(sl_served_model_load(&r->model, &r->o, &r->own_tok, err));
     SL_TRY(choose_names(r, err));
     if (r->o.keys_file && *r->o.keys_file)
         SL_TRY(sl_tenants_load(r->o.keys_file, &r->tenants, err));

@@ -51,7 +51,10 @@ static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
 
 /* ---- PREFILL, SETTLE ---- */
 
-/* The request has its pages. A suspect keeps the workers that were set aside for it. */
+/*
+ * The decode worker has reserved pages, so the workers that were kept free for the request may serve others again. A
+ * request that runs alone, because workers have died while they worked on it, keeps them.
+ */
 static void book_prefill(sl_router *r, sl_request *q, const sl_effect *e)
 {
     (void)e;
@@ -84,12 +87,14 @@ static void perform_prefill(sl_router *r, sl_request *q, const sl_effect *e)
     sl_router_link_send(p, &m);
 }
 
+/* The prompt is no longer part of the prefill member's load. */
 static void discharge_prefill(sl_member *p, uint64_t tokens)
 {
     p->placed--;
     p->placed_tokens -= tokens < p->placed_tokens ? tokens : p->placed_tokens;
 }
 
+/* The prompt is computed, and its pages are in the prefill member's cache: the policy may count on them. */
 static void book_settle(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill);
@@ -104,6 +109,7 @@ static void book_settle(sl_router *r, sl_request *q, const sl_effect *e)
 
 /* ---- BLOCK, LEAVE, REQUEUE, FOLLOW ---- */
 
+/* The decode member has refused for lack of room: it gets no request until e->until_ns. */
 static void book_block(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *d = sl_member_find(r, e->decode);
@@ -143,8 +149,8 @@ static void perform_leave(sl_router *r, sl_request *q, const sl_effect *e)
         send_abort(p, e);
         sl_undrained_expect(r, q->rid, e->attempt, e->prefill, e->decode);
     } else if (d && e->leave.tell & SL_TELL_DECODE && (p || !writing)) {
-        sl_msg m = {
-            .type = SL_MSG_DRAINED}; /* no writer was started, or it has finished, or its FAILED said so */
+        /* No worker writes to the pages: no writer was started, or it has finished, or its FAILED said so. */
+        sl_msg m = {.type = SL_MSG_DRAINED};
         m.id.rid = q->rid;
         m.id.attempt = e->attempt;
         sl_router_link_send(d, &m);
