@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/metrics.h"
+#include "tests/unit/generated.h"
 #include "tests/unit/run_suite.h"
 
 static sl_metrics *create(unsigned roles)
@@ -203,23 +204,7 @@ END_TEST
 
 START_TEST(reference_page_is_fresh)
 {
-    const char *path = "docs/metrics.md";
-    char *want = sl_metrics_reference();
-    if (getenv("SL_UPDATE_REFERENCE")) {
-        FILE *out = fopen(path, "w");
-        ck_assert_ptr_nonnull(out);
-        fputs(want, out);
-        fclose(out);
-    }
-    FILE *f = fopen(path, "r");
-    ck_assert_msg(f != NULL, "%s is missing", path);
-    char *have = calloc(1, 1 << 20);
-    ck_assert_uint_gt(fread(have, 1, (1 << 20) - 1, f), 0);
-    fclose(f);
-    ck_assert_msg(!strcmp(have, want), "%s is stale: run this test with SL_UPDATE_REFERENCE=1 from the root",
-                  path);
-    free(have);
-    free(want);
+    check_generated("docs/metrics.md", sl_metrics_reference());
 }
 END_TEST
 

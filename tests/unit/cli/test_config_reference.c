@@ -7,6 +7,7 @@
 
 #include "cli/config_choices.h"
 #include "kernels/params.h"
+#include "tests/unit/generated.h"
 #include "tests/unit/run_suite.h"
 
 static sl_config cfg;
@@ -73,26 +74,6 @@ START_TEST(unknown_names_are_refused)
     rejects("router: {policy: random}\n", "t.yaml:1: router.policy", "round_robin, least_load, cache_aware");
 }
 END_TEST
-
-static void check_generated(const char *path, char *want)
-{
-    ck_assert_ptr_nonnull(want);
-    if (getenv("SL_UPDATE_REFERENCE")) {
-        FILE *out = fopen(path, "w");
-        ck_assert_ptr_nonnull(out);
-        fputs(want, out);
-        fclose(out);
-    }
-    FILE *f = fopen(path, "r");
-    ck_assert_msg(f != NULL, "%s is missing", path);
-    char *have = calloc(1, 1 << 20);
-    size_t n = fread(have, 1, (1 << 20) - 1, f);
-    fclose(f);
-    ck_assert_msg(n == strlen(want) && !memcmp(have, want, n),
-                  "%s is stale: run this test with SL_UPDATE_REFERENCE=1 from the repository root", path);
-    free(have);
-    free(want);
-}
 
 START_TEST(generated_files_are_fresh)
 {
