@@ -12,7 +12,8 @@
  *     sl_comm_destroy(c)                           sl_comm_destroy(c)
  *
  * Implementations: the CPU backend's, over memory that processes of one host share (kernels/cpu/comm.c), is the
- * specification; the CUDA backend's is NCCL and, between GPUs of one host, kernels of our own (kernels/cuda/comm.c). One suite tests both (tests/unit/kernels/comm).
+ * specification; the CUDA backend's is NCCL and, between GPUs of one host, kernels of our own (kernels/cuda/comm.c). One
+ * suite tests both (tests/unit/kernels/comm).
  *
  * Bits. A collective only moves bytes; it never adds. What a rank receives depends on what was sent and on nothing
  * else: not on the order of arrival, not on sizes, not on the number of ranks. Sums over ranks are ordinary ops, in an
