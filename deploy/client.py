@@ -19,7 +19,7 @@ PROMPT = "The decode worker keeps only"
 
 
 def printable(text):
-    """What a model has written, without the characters that control a terminal."""
+    """Text that a model has written, without the characters that control a terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 

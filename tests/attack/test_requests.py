@@ -96,7 +96,7 @@ def turns(cluster):
 
 def test_longest_turn_is_shown_and_short(t):
     """After all of the above: no turn of the router's loop took over a second, and one in a thousand over 50 ms. A turn also lasts
-    while its thread waits for a processor. How often that happened shows the twin, whose clients ran concurrently with the attacks."""
+    while its thread waits for a processor. The twin, whose clients ran concurrently with the attacks, shows how often that happened."""
     (total, longer), (others, twins) = turns(t.cluster), turns(t.twin)
     for name, n, over in (("attacked", total, longer), ("twin", others, twins)):
         print(f"{name}: {n:.0f} turns, " + ", ".join(f"{over(b):.0f} over {b * 1000:g} ms" for b in (0.001, 0.01, 0.05, 0.1, 0.25, 1.0, 2.5)))
@@ -133,7 +133,7 @@ def test_forced_tools_are_refused(t, choice):
 
 
 def test_timeouts_beyond_32_bits(t):
-    """99999999 hours are no deadline of some milliseconds."""
+    """A timeout of 99999999 hours does not overflow into a deadline of a few milliseconds."""
     with grpc.insecure_channel(t.cluster.grpc) as channel:
         q = t.cluster.request([5, 6, 7], 4)
         call = t.cluster.stub(channel).Generate(q, metadata=[], timeout=4294967 + 0.2)

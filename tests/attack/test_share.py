@@ -123,7 +123,7 @@ def test_choices_and_recovery_keep_their_pages(cluster):
 
 
 def test_without_keys_there_are_no_events(start):
-    """Everybody would be an admin: where clients are kept apart, no client is told what others sent."""
+    """Without keys every caller is an admin. Where kvstore.share separates clients, none of them may learn what others sent."""
     c = start(roles=("router", "prefill", "decode"), **{"kvstore.share": "none"})
     _, _, common = clients.protocol()
     with c.channel() as channel:

@@ -1,8 +1,8 @@
 """Real clusters for the end-to-end tests: mpirun or single processes, their logs, their deaths, and proof that nothing is left.
 
 A Cluster is one run of `mpirun … sluice serve`; a Process is one `sluice router|prefill|decode` without MPI. Ports are free ones
-(0 where the program takes 0). Every process carries a mark in its environment, by which what a test started is found again,
-whoever its parent is. Every wait has a limit, which is there to end what hangs: a slow machine is no failure.
+(0 where the program takes 0). Every process carries a mark in its environment, by which the processes of a test are found,
+whichever process is their parent. Every wait has a limit that ends what hangs; it is long enough for a slow machine.
 """
 
 import concurrent.futures
@@ -154,7 +154,7 @@ def listening(pids, others=False):
 
 
 def in_parallel(calls, limit=300):
-    """Results of the calls, all at once; the first exception is raised."""
+    """Runs the calls concurrently and returns their results; the first exception is raised."""
     with concurrent.futures.ThreadPoolExecutor(max(1, len(calls))) as pool:
         return [f.result(limit) for f in [pool.submit(c) for c in calls]]
 
@@ -174,7 +174,7 @@ def _generate(args):
 
 
 def reference(ids, n, **options):
-    """What one process says: token ids. options are flags of `sluice generate` (hot_rows=32 → --hot-rows 32)."""
+    """The token ids that one process gives. options are flags of `sluice generate` (hot_rows=32 → --hot-rows 32)."""
     return document(ids, n, **options)["ids"]
 
 
@@ -398,7 +398,7 @@ class Cluster(Base):
         return w["pid"]
 
     def router_pid(self):
-        """The rank that is no worker."""
+        """The process of the rank that is the router: the one that is no worker."""
         workers = {w["pid"] for w in self.status()["workers"]}
         ours = [pid for pid, command in marked().items() if command.startswith(str(SLUICE)) and "serve" in command and
                 str(self.metrics_port) in command and pid not in workers]
@@ -409,7 +409,7 @@ class Cluster(Base):
         return requests.get(f"http://127.0.0.1:{self.metrics_port + rank}/metrics", timeout=30).text
 
     def close(self, seconds=20):
-        """Orderly end; False when it had to be killed."""
+        """Ends it in order; False if it had to be killed."""
         if self.process.poll() is None:
             self.process.terminate()
         by_itself = end(self.process, seconds)

@@ -1,4 +1,4 @@
-"""Streams in flight against a real cluster, each compared with what one process gives; what the tests of failures share."""
+"""Shared by the tests of failures: streams in flight against a real cluster, each compared with the tokens of one process."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ def jobs(tag, n, prompt=300, out=200):
 
 
 class Streams:
-    """Requests in flight on their own threads; progress is the tokens each has got."""
+    """Requests in flight, each on its own thread; progress[i] is the number of tokens that request i has received."""
 
     def __init__(self, cluster, todo, timeout=300):
         self.todo, self.got, self.errors = todo, [None] * len(todo), []
@@ -55,8 +55,8 @@ class Streams:
 
 
 def streams_when(c, tag, n, state, **sizes):
-    """n streams while state() holds, and what it returned. On a busy machine all may be over before anyone has looked: then they
-    are checked, and as many others begin."""
+    """Starts n streams and waits until state() is true while they run; returns them and what state() returned. On a busy machine
+    all of them may end before state() was called: then they are checked, and n others are started."""
     for wave in range(8):
         streams = Streams(c, jobs(f"{tag}.{wave}.", n, **sizes))
         while streams.running():
@@ -64,7 +64,7 @@ def streams_when(c, tag, n, state, **sizes):
                 return streams, value
             time.sleep(0.002)
         streams.check()
-    raise AssertionError("eight times over before anyone had looked")
+    raise AssertionError("eight times all streams ended before their state was seen")
 
 
 def first_difference(a, b):
@@ -76,13 +76,13 @@ def retries(c):
 
 
 def one_more(c, tag="after"):
-    """The cluster serves."""
+    """The cluster serves one more request."""
     ids = real.prompt(tag, 150)
     assert c.tokens(ids, 20) == real.reference(ids, 20)
 
 
 def has(c, name, placed):
-    """Returns a function that gives the worker when it has `placed` requests, otherwise None."""
+    """A function that returns the worker if at least `placed` requests are placed on it, otherwise None."""
     def busy():
         w = c.worker(name)
         return w if w and w["placed"] >= placed else None

@@ -1,4 +1,5 @@
-"""A real cluster says what one process says: tokens through HTTP and gRPC, alone and crowded, with and without a cached prefix."""
+"""A real cluster gives the tokens that one process gives: over HTTP and gRPC, for one request and for many at once, with and
+without a cached prefix."""
 
 import concurrent.futures
 import re
@@ -23,7 +24,7 @@ def cluster(tmp_path_factory, clean):
 
 @pytest.fixture(autouse=True)
 def pages_come_back(request):
-    """After every test of the shared cluster all pages are free or cached and nothing is in work."""
+    """After every test of the shared cluster all pages are free or cached, and no request is in progress."""
     yield
     if "cluster" in request.fixturenames:
         request.getfixturevalue("cluster").idle()
@@ -78,7 +79,7 @@ def test_resident_cluster(start):
 
 
 def test_adaptive_cluster(start):
-    """14 row pages on the device: one request outgrows them, then several come for them; the same tokens."""
+    """14 row pages on the device: one request needs more than that, then several requests compete for them; the tokens are the same."""
     c = start(roles=("router", "prefill", "decode"), **{"sparse_attention.mode": "adaptive", "decode.device_bytes": "10MiB", "decode.max_batch": 6,
                                                         "model.max_context": 2048, "sparse_attention.hot_rows": real.TOPK})
     alone = real.prompt("adaptive", 700)
@@ -152,7 +153,7 @@ def test_chat(cluster, client):
 
 
 def test_end_of_sequence_ends(cluster):
-    """Without ignore_eos the cluster stops where one process stops."""
+    """Without ignore_eos the cluster ends a stream at the token at which one process ends it."""
     seen = set()
     for seed in range(6):
         ids = real.prompt(f"eos{seed}", 40)
@@ -194,7 +195,7 @@ def test_prefix_is_reused(cluster):
         c = cluster.complete(shared + tail, 30)
         assert c.cached_tokens == 256
         assert list(c.output_ids) == real.reference(shared + tail, 30)
-    # half of it only
+    # only half of the prefix is cached
     c = cluster.complete(shared[:128] + [9] * 70, 20)
     assert c.cached_tokens == 128
     assert list(c.output_ids) == real.reference(shared[:128] + [9] * 70, 20)
@@ -319,7 +320,7 @@ def test_stop_string_and_stop_token(cluster, client):
 
 
 def test_context_limit(cluster, client):
-    """Output ends at the context; a prompt beyond it is refused and says so."""
+    """Output ends at the end of the context; a prompt that is longer than the context is refused with this reason."""
     limit = client.models.list().data[0].max_model_len
     assert limit > 1000
     with pytest.raises(openai.BadRequestError) as e:

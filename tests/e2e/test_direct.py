@@ -1,5 +1,5 @@
-"""Rows written straight into the decode worker's memory (cluster.shipping): the other end-to-end tests ship by puts. The same
-promises hold: the tokens of one process, whoever dies or hangs at whatever moment, and all pages are back."""
+"""Rows are written directly into the decode worker's memory (cluster.shipping); the other end-to-end tests ship by puts. The same
+promises hold: whichever process dies or hangs, and at any moment, the tokens are those of one process and all pages are released."""
 
 import os
 import signal

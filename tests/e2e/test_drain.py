@@ -1,4 +1,4 @@
-"""The end of a cluster as its clients and probes see it: SIGTERM to every process, the drain timeout, and what health says meanwhile.
+"""The end of a cluster as its clients and probes see it: SIGTERM to every process, the drain timeout, and the answers of /health/*.
 Drains in which everything finishes are in test_failures.py."""
 
 import json
@@ -64,7 +64,8 @@ class Calls:
             self.problems.append(f"{kind}: {type(e).__name__}: {e}")
 
     def check(self, limit):
-        """Everybody was told: the answers, each right or an error that says why, and when the last of them came."""
+        """Every client got an answer: the right one, or an error with the reason. Returns the kinds of the calls that got an error, and
+        the time of the last answer."""
         for t in self.threads:
             t.join(limit)
         assert not any(t.is_alive() for t in self.threads), "a client waits for ever"

@@ -1,5 +1,5 @@
-"""Deaths, hangs, aborts, full stores and drains of a real cluster. What must hold every time: a stream that survives is the stream that
-would have been, and afterwards all pages are back."""
+"""Deaths, hangs, aborts, full stores and drains of a real cluster. What must hold every time: a stream that survives has the tokens
+that it would have had without the failure, and afterwards all pages are released."""
 
 import json
 import os
@@ -76,7 +76,7 @@ def test_decode_killed_while_rows_arrive(start):
 
 
 def test_workers_killed_over_and_over(start):
-    """Deaths of either role under load; a new process takes each place. Every stream is undisturbed."""
+    """Workers of both roles are killed under load, and a new process replaces each. Every stream has the tokens of one process."""
     c = start(real.Process, "router", **QUICK, **{"router.retries": 20})
     def worker(role, i):
         return start(real.Process, role, i, c.worker_address, **QUICK, **{"prefill.chunk_tokens": 64})
@@ -101,7 +101,7 @@ def test_workers_killed_over_and_over(start):
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_hanging_worker_is_dead_and_comes_back(start, role):
-    """SIGSTOP for longer than dead_after: its requests recover elsewhere. SIGCONT: it learns that it counts as dead and joins again,
+    """SIGSTOP for longer than dead_after: its requests recover elsewhere. SIGCONT: it learns that it was declared dead and joins again,
     and the rows that it still writes damage no other request."""
     roles = ("router", "prefill", "prefill", "decode", "decode")
     c = start(roles=roles, **QUICK, **{"prefill.chunk_tokens": 32})
@@ -155,7 +155,7 @@ def test_router_restarts_and_workers_come_back(start):
 
 
 def test_router_killed_under_mpirun(start):
-    """Nothing hangs: mpirun goes on without it until it is told to end, and ends everything then."""
+    """Nothing hangs: mpirun keeps running without it until it is asked to end, and then ends every process."""
     c = start(**QUICK)
     os.kill(c.router_pid(), signal.SIGKILL)
     c.logged("router_lost|lost the router|ev=router", 10)
@@ -207,7 +207,7 @@ def test_abort_call_and_closed_stream(start):
 
 
 def test_clients_that_vanish(start):
-    """Sockets closed without a word (RST) at random moments of HTTP requests."""
+    """Clients reset their connections (RST) at random moments of HTTP requests."""
     c = start()
     host, port = c.http.split("//")[1].split(":")
     def vanish(i):
@@ -227,7 +227,7 @@ def test_clients_that_vanish(start):
 
 
 def test_pages_run_out_and_requests_still_finish(start):
-    """A store far too small for all requests at once: the youngest are put back, and every stream is still the right one."""
+    """A store that is much too small for all requests at once: the newest are retracted to the queue, and every stream is still right."""
     c = start(roles=("router", "prefill", "decode"), **{"kvstore.bytes": "4MiB"})
     total = c.worker("decode/0")["total_pages"]
     todo = jobs("ret", 12, prompt=64, out=400)
@@ -297,7 +297,7 @@ def test_deadlines(start):
 
 
 def test_drain_of_the_router(start):
-    """SIGTERM to the router: what runs and what waits finishes, new requests are turned away at once."""
+    """SIGTERM to the router: running and waiting requests finish, new ones are refused at once."""
     c = start(roles=("router", "prefill", "decode"), **{"decode.max_batch": 2, "prefill.max_requests": 1})
     streams = Streams(c, jobs("drain", 7, prompt=60, out=500))
     def all_there():
@@ -314,7 +314,7 @@ def test_drain_of_the_router(start):
 
 
 def test_sigterm_ends_the_job(start):
-    """SIGTERM to mpirun in the middle of work: it ends everything soon, whatever runs."""
+    """SIGTERM to mpirun while requests run: it ends all processes soon, and does not wait for the requests."""
     c = start()
     calls = [c.stub(c.channel()).Generate(c.request(real.prompt(f"end{i}", 50), 12000, stream=True), timeout=240) for i in range(4)]
     [next(call) for call in calls]
@@ -327,7 +327,7 @@ def test_sigterm_ends_the_job(start):
 
 
 def test_drain_of_one_decode_worker(start):
-    """SIGTERM to a worker: its requests finish or move, the cluster goes on with the other."""
+    """SIGTERM to a worker: its requests finish or move to another worker, and the cluster continues without it."""
     c = start()
     streams = Streams(c, jobs("wdrain", 8, prompt=60, out=500))
     streams.until_streaming(20, 6)

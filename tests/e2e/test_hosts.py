@@ -147,7 +147,7 @@ def test_tokens_between_hosts(cluster):
 
 
 def streams_on(cluster, far):
-    """Streams of which the far worker has two, with tokens. Should all be over before anyone has looked, others begin."""
+    """Streams of which at least two run on the remote worker and have tokens. If all end before that was seen, others are started."""
     for wave in range(8):
         jobs = [(real.prompt(f"cut{wave}.{i}", 80 + i), 3000) for i in range(4)]
         want = [real.document(ids, n)["text"] for ids, n in jobs]
@@ -161,7 +161,7 @@ def streams_on(cluster, far):
 
 
 def test_link_cut_in_mid_stream(cluster):
-    """The other host's network goes away without a word: its streams go on here, the same to the letter."""
+    """The other host's network disappears without a closed connection: its streams continue on this host with exactly the same text."""
     far = next(w["name"] for w in cluster.ready() if w["listen"].startswith("10.78.0.2:"))
     want, running = streams_on(cluster, far)
     subprocess.run(["ip", "netns", "exec", f"{PREFIX}-0", "ip", "link", "set", f"{PREFIX}-v2", "down"], check=True)
@@ -177,8 +177,8 @@ def test_link_cut_in_mid_stream(cluster):
 
 
 def test_link_cut_for_a_second(hosts):
-    """Story 9: the other host's network is gone for a second, less than dead_after_ms, while rows and tokens cross it. Every stream ends
-    the same to the letter, no request fails, and the far worker serves afterwards."""
+    """Story 9: the other host's network is gone for a second, less than dead_after_ms, while rows and tokens cross it. Every stream has
+    exactly the same text, no request fails, and the remote worker serves afterwards."""
     cluster = Hosts(hosts, **{"cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 6000, "prefill.chunk_tokens": 32})
     try:
         far = next(w["name"] for w in cluster.ready() if w["listen"].startswith("10.78.0.2:"))

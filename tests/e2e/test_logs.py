@@ -1,4 +1,4 @@
-"""Logs that are not read: the pipe of stderr is full, and the cluster serves as if it were not there."""
+"""Logs that are not read: the pipe of stderr is full, and the cluster serves without delay."""
 
 import fcntl
 import os

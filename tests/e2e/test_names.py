@@ -43,7 +43,7 @@ def test_wrong_worker_that_comes_first_is_refused(start, tmp_path):
 
 
 def test_workers_of_other_layouts_serve(start):
-    """The layout of pages is a worker's own matter (puts are mapped): prefill and decode differ, and the tokens are right."""
+    """Each worker chooses the layout of its own pages, because puts are mapped: prefill and decode differ, and the tokens are right."""
     r = start(real.Process, "router", **QUICK)
     start(real.Process, "prefill", 0, r.worker_address, **QUICK, **{"kvstore.layout": "page_first"})
     start(real.Process, "decode", 0, r.worker_address, **QUICK, **{"kvstore.layout": "layer_first"})

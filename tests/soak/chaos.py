@@ -1,4 +1,4 @@
-"""What the soak does to the cluster: one thing after the other, at random."""
+"""The failures that the soak injects: one after another, chosen at random."""
 
 import collections
 import os
@@ -97,7 +97,7 @@ class Chaos:
         self.again(key, 0)
 
     def flush(self):
-        """Refused while requests run that do not end in time: that is an answer, too."""
+        """A flush is refused while requests run that do not end in time; this answer is accepted too."""
         _, _, common = clients.protocol()
         with self.cluster.router.channel() as channel:
             done = self.cluster.router.stub(channel).FlushCache(common.FlushCacheRequest(timeout_s=1), timeout=30).success

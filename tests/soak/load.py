@@ -1,4 +1,4 @@
-"""The soak's clients: one thread a client, each asks for one thing after the other, and what came is compared."""
+"""The soak's clients: one thread for each, which sends one request after another and compares every answer."""
 
 import collections
 import json
@@ -130,7 +130,7 @@ class Load:
         self.count("three samples")
 
     def leave(self, r, job):
-        """Goes away after some tokens, without a word."""
+        """Closes its connection after some tokens, without an abort."""
         if r.random() < 0.5:
             with self.cluster.router.post(self.body(job, stream=True), stream=True) as answer:
                 for _, _line in zip(range(r.randrange(6)), answer.iter_lines()):
