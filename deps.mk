@@ -23,4 +23,5 @@ cli:       base kernels model sparse transport kvstore engine worker prefill dec
 only transport/ucx:    ucp/* uct/* ucs/*
 only transport/launch: mpi.h
 only kernels/cuda:     cuda* cublas* nccl* cooperative_groups* cub/* thrust/* mma.h
+only kvstore:          linux/io_uring.h
 only transport:        infiniband/* rdma/*

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-static const sl_tier_ops *const registry[] = {&sl_tier_memory_ops};
-static const char *const names[] = {"memory", NULL};
+static const sl_tier_ops *const registry[] = {&sl_tier_memory_ops, &sl_tier_disk_ops};
+static const char *const names[] = {"memory", "disk", NULL};
 
 const sl_tier_ops *sl_tier_at(size_t i)
 {

@@ -37,7 +37,8 @@
  *   - close cancels every request that is pending and runs its done before it returns.
  *   - After a failure of the device every request still ends, and sl_tier_health() names the reason.
  *
- * A tier belongs to one thread. Implementations: "memory" (kvstore/tier_memory.c), which is the example for others.
+ * A tier belongs to one thread. Implementations: "memory" (kvstore/tier_memory.c), which is the example for others;
+ * "disk" (kvstore/tier_disk.c), whose pages survive the process.
  */
 #ifndef SL_KVSTORE_TIER_H
 #define SL_KVSTORE_TIER_H
@@ -60,10 +61,10 @@ typedef struct sl_tier_opts {
     sl_key fingerprint; /* model and numeric convention: pages of another one are never offered */
     sl_key format;      /* identity of the page geometry, likewise */
     const char *directory;  /* persistent tiers: where the pages are. Borrowed for the call */
-    uint64_t segment_bytes; /* the disk tier's unit of eviction; 0 chooses by capacity */
+    uint64_t segment_bytes; /* disk: unit of eviction; 0 chooses by capacity */
     int32_t queue_depth;    /* operations in flight on the device; 0 chooses by page size */
     uint32_t slow_ms;       /* an operation that takes longer makes the tier degraded; 0 means 5,000 */
-    bool second_use;        /* store a page only when it is offered for the second time */
+    bool second_use;        /* disk: store a page only when it is offered for the second time */
 } sl_tier_opts;
 
 /* One page in memory. */
@@ -93,6 +94,7 @@ struct sl_tier_req {
 
     sl_tier_req *next;
     int32_t begun, open; /* keys that have begun, and those of them that have not ended */
+    int32_t admitted;    /* keys that may be stored */
     bool cancelled;
 };
 
@@ -116,9 +118,10 @@ typedef struct sl_tier_stats {
         not_stored_io; /* pages of sets that are not stored, by reason */
     uint64_t io_errors;
     uint64_t bytes_read,
-        bytes_written;           /* to and from the device. bytes_written is the wear of this process */
-    uint64_t bytes_written_ever; /* the wear since the store was created, when the tier is persistent */
-    uint64_t recovered;          /* pages that were found at open */
+        bytes_written; /* to and from the device. bytes_written is the wear of this process */
+    uint64_t
+        bytes_written_ever; /* the wear since the store was created, in whole records; persistent tiers only */
+    uint64_t recovered;     /* pages that were found at open */
 } sl_tier_stats;
 
 struct sl_tier_ops {
@@ -138,7 +141,7 @@ struct sl_tier_ops {
     bool (*damage)(sl_tier *t, sl_key key);
 };
 
-extern const sl_tier_ops sl_tier_memory_ops;
+extern const sl_tier_ops sl_tier_memory_ops, sl_tier_disk_ops;
 
 /* The registry: the i-th implementation (NULL after the last), by name (NULL: unknown), all names (ends with NULL). */
 const sl_tier_ops *sl_tier_at(size_t i);

@@ -4,8 +4,11 @@
  * an arena with the layout layer_first.
  */
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "kvstore/tier.h"
 #include "tests/unit/kvstore/fault_tier.h"
@@ -37,8 +40,35 @@ static void on_done(sl_tier_req *req, sl_status st)
     a->st = st;
 }
 
-static sl_tier_opts options(void)
+/* A directory of its own for each test, which is a process of its own. */
+static const char *directory(void)
 {
+    static char path[64];
+    if (!path[0]) {
+        snprintf(path, sizeof path, "build/tier-XXXXXX");
+        ck_assert_ptr_nonnull(mkdtemp(path));
+    }
+    return path;
+}
+
+static void remove_directory(void)
+{
+    char file[128];
+    snprintf(file, sizeof file, "%s/pages.sluice", directory());
+    unlink(file);
+    rmdir(directory());
+}
+
+/* Room for PAGES pages, and for the disk tier segments of one page, so that it evicts single pages. */
+static sl_tier_opts options(const sl_tier_ops *ops)
+{
+    if (ops->persistent)
+        return (sl_tier_opts){.page_bytes = BYTES,
+                              .capacity_bytes = 4096 + PAGES * 3 * 4096,
+                              .segment_bytes = 3 * 4096,
+                              .directory = directory(),
+                              .fingerprint = {1, 2},
+                              .format = {3, 4}};
     return (sl_tier_opts){.page_bytes = BYTES,
                           .capacity_bytes = PAGES * BYTES + BYTES / 2,
                           .fingerprint = {1, 2},
@@ -69,11 +99,22 @@ static void open_tier(int i)
     while (sl_tier_at((size_t)n))
         n++;
     impl = sl_tier_at((size_t)(i % n));
-    sl_tier_opts o = options();
+    sl_tier_opts o = options(impl);
+    if (impl->persistent) {
+        remove_directory();
+        ck_assert_int_eq(mkdir(directory(), 0700), 0);
+    }
     ck_assert_msg(sl_tier_open(impl, &o, &tier, &err) == SL_OK, "%s", err.text);
     if (i >= n)
         tier = fault_tier_wrap(tier, &(faults){.delay_polls = 3});
     fill_pages();
+}
+
+static void close_tier(void)
+{
+    sl_tier_close(tier);
+    if (impl->persistent)
+        remove_directory();
 }
 
 static void ask(answer *a, sl_tier_op op, int first, int n)
@@ -120,9 +161,11 @@ static int32_t check_got(const answer *a, int first)
             ck_assert(is_right(first + i));
             n++;
         }
+    int outside = 0;
     for (int s = 0; s < SPANS; s++)
         for (int p = 0; p < KEYS; p++)
-            ck_assert_uint_eq(got[s][p][span_bytes[s]], 0xee);
+            outside += got[s][p][span_bytes[s]] != 0xee;
+    ck_assert_int_eq(outside, 0);
     return n;
 }
 
@@ -183,7 +226,7 @@ START_TEST(what_was_set_is_got)
     ck_assert_uint_eq(s.pages, 5);
     ck_assert_uint_eq(s.bytes, 5 * BYTES);
     ck_assert_uint_eq(s.hits, 7);
-    sl_tier_close(tier);
+    close_tier();
 }
 END_TEST
 
@@ -196,7 +239,7 @@ START_TEST(only_consecutive_hits_count)
     ck_assert_int_eq(exists(0, 6, 0), 2);
     ck_assert_int_eq(get(0, 6), 2);
     ck_assert_int_eq(get(3, 3), 3);
-    sl_tier_close(tier);
+    close_tier();
 }
 END_TEST
 
@@ -211,7 +254,7 @@ START_TEST(damage_ends_the_prefix)
     ck_assert_int_eq(exists(0, 6, 0), 3); /* and the damaged page is not stored any more */
     ck_assert_int_eq(set(3, 1), 1);
     ck_assert_int_eq(get(0, 6), 6);
-    sl_tier_close(tier);
+    close_tier();
 }
 END_TEST
 
@@ -227,7 +270,7 @@ START_TEST(eviction_takes_the_oldest)
     ck_assert_int_eq(exists(4, 6, 0), 6);
     ck_assert_uint_eq(stats().pages, PAGES);
     ck_assert_uint_eq(stats().evictions, 2);
-    sl_tier_close(tier);
+    close_tier();
 }
 END_TEST
 
@@ -248,7 +291,7 @@ START_TEST(leases_protect_until_they_end)
     ck_assert_uint_eq(stats().leased, 0);
     ck_assert_int_eq(set(12, 8), 8);
     ck_assert_int_eq(exists(3, 1, 0), 0);
-    sl_tier_close(tier);
+    close_tier();
 }
 END_TEST
 
@@ -263,7 +306,7 @@ START_TEST(setting_again_changes_nothing)
     ck_assert_int_eq(wait_for(&a), 2);
     ck_assert_int_eq(get(0, 2), 2);
     ck_assert_uint_eq(stats().sets, 2);
-    sl_tier_close(tier);
+    close_tier();
 }
 END_TEST
 
@@ -317,6 +360,8 @@ START_TEST(in_order_and_cancelled_by_close)
     ck_assert_int_eq(last.calls, 1);
     ck_assert_int_eq(last.st, SL_ERR_CANCELLED);
     sl_tier_close(NULL);
+    if (impl->persistent)
+        remove_directory();
 }
 END_TEST
 
@@ -345,11 +390,13 @@ START_TEST(cancel_drains)
         memset(&a.req, 0xcd, sizeof a.req);
         for (int i = 0; i < 5; i++)
             sl_tier_poll(tier);
+        size_t changed = 0;
         for (size_t i = 0; i < sizeof got; i++)
-            ck_assert_uint_eq(((uint8_t *)got)[i], 0xcd);
+            changed += ((uint8_t *)got)[i] != 0xcd;
+        ck_assert_uint_eq(changed, 0);
     }
     ck_assert_int_eq(get(0, 6), 6);
-    sl_tier_close(tier);
+    close_tier();
 }
 END_TEST
 
@@ -371,7 +418,7 @@ START_TEST(one_missing_key_does_not_fail_the_others)
     sl_tier_get_health(tier, &h);
     ck_assert_int_eq(h.state, SL_TIER_HEALTHY);
     ck_assert_str_eq(h.reason, "");
-    sl_tier_close(tier);
+    close_tier();
 }
 END_TEST
 
@@ -401,7 +448,7 @@ START_TEST(faults_never_give_a_wrong_page)
         fault_tier_set(tier, &(faults){0});
         set(0, 7);
         ck_assert_int_eq(get(0, 7), 7);
-        sl_tier_close(tier);
+        close_tier();
     }
 }
 END_TEST
@@ -423,7 +470,7 @@ START_TEST(death_ends_every_request)
     sl_tier_get_health(tier, &h);
     ck_assert_int_eq(h.state, SL_TIER_FAILED);
     ck_assert_str_ne(h.reason, "");
-    sl_tier_close(tier);
+    close_tier();
 }
 END_TEST
 
@@ -455,17 +502,19 @@ START_TEST(random_against_a_model)
             break;
         }
     }
-    sl_tier_close(tier);
+    close_tier();
 }
 END_TEST
 
 START_TEST(bad_options)
 {
     sl_err err = {0};
-    sl_tier_opts o = options();
+    sl_tier_opts o = options(sl_tier_at((size_t)_i));
     o.capacity_bytes = BYTES - 1;
     ck_assert_int_eq(sl_tier_open(sl_tier_at((size_t)_i), &o, &tier, &err), SL_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(err.text, "capacity"));
+    if (sl_tier_at((size_t)_i)->persistent)
+        remove_directory();
     ck_assert_ptr_eq(sl_tier_find(sl_tier_at((size_t)_i)->name), sl_tier_at((size_t)_i));
     ck_assert_ptr_null(sl_tier_find("tape"));
     ck_assert_str_eq(sl_tier_names()[_i], sl_tier_at((size_t)_i)->name);

@@ -1,0 +1,75 @@
+/*
+ * The disk tier's index: which page is in which slot of the file, leases, admission, and which segment is evicted next.
+ * It knows numbers, never bytes or files. The caller serialises all calls.
+ *
+ * Pages are appended to the active segment. When it is full, the segment whose pages were used least recently on average
+ * is emptied as a whole and filled again. Pages of it that were used are dropped, not rewritten: a page that is in use
+ * is in host memory too and is offered again when it is evicted there, so every page costs exactly one
+ * write of the device. With one page per segment this is LRU.
+ *
+ * A slot is empty, being written, or stored. An empty slot is used again only after its segment has been emptied.
+ */
+#ifndef SL_KVSTORE_DISK_INDEX_H
+#define SL_KVSTORE_DISK_INDEX_H
+
+#include "kvstore/disk_format.h"
+
+typedef enum { SL_SLOT_EMPTY, SL_SLOT_WRITING, SL_SLOT_STORED } sl_disk_slot_state;
+
+typedef struct sl_disk_slot {
+    sl_key key;
+    uint64_t lease_end_ns, used; /* used: value of `tick` at the last use */
+    int32_t chain;               /* next slot of the hash bucket, -1: none */
+    uint8_t state;
+} sl_disk_slot;
+
+typedef struct sl_disk_seg {
+    uint64_t generation;
+    uint64_t use_sum; /* of `used` of its stored pages */
+    uint64_t batch;   /* the last set that stored or found a page in it */
+    uint32_t filled;  /* slots given out since it was emptied */
+    int32_t busy;     /* operations in flight on its blocks */
+} sl_disk_seg;
+
+typedef struct sl_disk_index {
+    sl_disk_store store;
+    uint64_t n_segments, n_slots;
+    sl_disk_slot *slots; /* [n_slots] */
+    sl_disk_seg *segs;   /* [n_segments] */
+    int32_t *buckets;    /* [mask + 1] */
+    uint64_t mask, tick, pages, evictions;
+    int64_t active;   /* segment that is filled; -1: none */
+    uint64_t *ghosts; /* [mask + 1] hashes of keys that were offered once and not stored */
+} sl_disk_index;
+
+/* SL_ERR_NO_MEMORY. All slots are empty, all segments have generation 0. About 50 bytes for each slot. */
+sl_status sl_disk_index_init(sl_disk_index *ix, const sl_disk_store *store, uint64_t n_segments);
+void sl_disk_index_free(sl_disk_index *ix);
+
+/* The slot of a key, being written or stored; -1: none. */
+int64_t sl_disk_index_find(const sl_disk_index *ix, sl_key key);
+/* The page of a stored slot is used now. */
+void sl_disk_index_touch(sl_disk_index *ix, int64_t slot);
+/* False: the key was not offered before (it is remembered now). Memory is bounded, so an old offer can be forgotten. */
+bool sl_disk_index_admit(sl_disk_index *ix, sl_key key);
+
+/* The next slot of the active segment, being written from now on; -1: there is no active segment or it is full. */
+int64_t sl_disk_index_claim(sl_disk_index *ix, sl_key key, uint64_t batch);
+/* Empties the segment to fill next and gives it this generation; there is no active one until the caller sets it. -1:
+ * every segment has a page under a lease or of this batch; -2: there is another one, but operations on it are in flight. */
+int64_t sl_disk_index_recycle(sl_disk_index *ix, uint64_t batch, uint64_t now_ns, uint64_t generation);
+/* The page of a slot is complete. */
+void sl_disk_index_publish(sl_disk_index *ix, int64_t slot);
+/* Empties a slot; leases end. */
+void sl_disk_index_drop(sl_disk_index *ix, int64_t slot);
+/* At recovery: a page that was found; of two with one key the later one stays. */
+void sl_disk_index_adopt(sl_disk_index *ix, int64_t slot, sl_key key, uint64_t sequence);
+/* Pages under a lease. Reads all slots. */
+uint64_t sl_disk_index_leased(const sl_disk_index *ix, uint64_t now_ns);
+
+static inline sl_disk_seg *sl_disk_index_seg(sl_disk_index *ix, int64_t slot)
+{
+    return &ix->segs[(uint64_t)slot / ix->store.slots_per_segment];
+}
+
+#endif
