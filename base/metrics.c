@@ -2,6 +2,9 @@
  * The registry: for each row of the table a list of series, to which series are added under a lock and from which none
  * is removed. Values are C11 atomics: updates take no lock, so neither a scrape nor an update waits for the other.
  *
+ * The router looks some series up for every request, because their labels depend on the request. So the row is found by
+ * the hash of its name, the series by its label values, and the text of the labels is made for a new series only.
+ *
  * Series do not expire, processes are not aggregated, and there are no summaries: quantiles are computed by the
  * scraper.
  */
@@ -18,12 +21,15 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
-enum { MAX_LABELS = 4, LABEL_TEXT = 512, SPEC_VALUES = 16 };
+enum { MAX_LABELS = 4, LABEL_TEXT = 512, SPEC_VALUES = 16, SLOTS = 1024 };
 
 typedef struct series {
     struct series *next;
-    char *labels;              /* a="b",c="d" as in the exposition; "" without labels */
+    char *labels; /* a="b",c="d" as in the exposition; "" without labels */
+    char *values; /* the label values alone, each with its final 0 */
+    size_t n_values;
     const sl_buckets *set;     /* histograms */
     _Atomic uint64_t value;    /* counter; or the bits of a double: gauge, sum of a histogram */
     _Atomic uint64_t counts[]; /* histogram: set->n + 1 */
@@ -44,6 +50,7 @@ struct sl_metrics {
     pthread_mutex_t lock;
     unsigned roles;
     size_t nfamilies;
+    uint16_t *slots;    /* hash table: row of the table + 1 by the hash of its name; 0: free */
     series *families[]; /* by table row, newest last */
 };
 
@@ -127,38 +134,101 @@ static char *label_text(const sl_metric_def *def, const char *const *values)
     return sl_sb_take(&sb);
 }
 
-static series *new_series(const sl_metric_def *def, char *labels)
+static void free_series(series *s)
+{
+    free(s->labels);
+    free(s->values);
+    free(s);
+}
+
+static sl_status copy_values(series *s, const char *const *values)
+{
+    size_t bytes = 0;
+    while (values && values[s->n_values])
+        bytes += strlen(values[s->n_values++]) + 1;
+    char *at = s->values = malloc(bytes + 1);
+    if (!at)
+        return SL_ERR_NO_MEMORY;
+    for (size_t i = 0; i < s->n_values; i++) {
+        size_t n = strlen(values[i]) + 1;
+        memcpy(at, values[i], n);
+        at += n;
+    }
+    return SL_OK;
+}
+
+static series *new_series(const sl_metric_def *def, const char *const *values)
 {
     size_t n = def->kind == SL_METRIC_HISTOGRAM ? def->buckets->n + 1 : 0;
     series *s = calloc(1, sizeof *s + n * sizeof s->counts[0]);
     if (!s)
         return NULL;
-    s->labels = labels;
     s->set = def->buckets;
+    s->labels = label_text(def, values);
+    if (!s->labels || copy_values(s, values)) {
+        free_series(s);
+        return NULL;
+    }
     return s;
+}
+
+static bool has_values(const series *s, const char *const *values)
+{
+    const char *own = s->values;
+    size_t n = 0;
+    for (; values && values[n]; n++) {
+        if (n == s->n_values || strcmp(own, values[n]))
+            return false;
+        own += strlen(own) + 1;
+    }
+    return n == s->n_values;
+}
+
+/* ---- rows of the table ---- */
+
+static size_t first_slot(const char *name)
+{
+    return XXH3_64bits(name, strlen(name)) % SLOTS;
+}
+
+static sl_status index_rows(sl_metrics *m, const sl_metric_def *table)
+{
+    SL_CHECK(m->nfamilies < SLOTS / 2, "%d slots are too few for %zu metrics", SLOTS, m->nfamilies);
+    m->slots = calloc(SLOTS, sizeof *m->slots);
+    if (!m->slots)
+        return SL_ERR_NO_MEMORY;
+    for (size_t row = 0; row < m->nfamilies; row++) {
+        size_t i = first_slot(table[row].name);
+        while (m->slots[i])
+            i = (i + 1) % SLOTS;
+        m->slots[i] = (uint16_t)(row + 1);
+    }
+    return SL_OK;
+}
+
+static size_t row_of(const sl_metrics *m, const sl_metric_def *table, const char *name)
+{
+    size_t i = first_slot(name);
+    while (m->slots[i] && strcmp(table[m->slots[i] - 1].name, name))
+        i = (i + 1) % SLOTS;
+    SL_CHECK(m->slots[i], "metric %s is not in the table", name);
+    return m->slots[i] - 1u;
 }
 
 static series *get_or_create(sl_metrics *m, const char *name, sl_metric_kind kind, const char *const *values)
 {
     if (!m)
         return NULL;
-    size_t n, row = 0;
+    size_t n;
     const sl_metric_def *table = sl_metrics_describe(&n);
-    while (row < n && strcmp(table[row].name, name))
-        row++;
-    SL_CHECK(row < n, "metric %s is not in the table", name);
+    size_t row = row_of(m, table, name);
     SL_CHECK(table[row].kind == kind, "metric %s is of another kind", name);
-    char *labels = label_text(&table[row], values);
-    if (!labels)
-        return NULL;
     pthread_mutex_lock(&m->lock);
     series **at = &m->families[row];
-    while (*at && strcmp((*at)->labels, labels))
+    while (*at && !has_values(*at, values))
         at = &(*at)->next;
-    if (*at)
-        free(labels);
-    else if (!(*at = new_series(&table[row], labels)))
-        free(labels);
+    if (!*at)
+        *at = new_series(&table[row], values);
     series *s = *at;
     pthread_mutex_unlock(&m->lock);
     return s;
@@ -207,14 +277,14 @@ sl_status sl_metrics_create(unsigned roles, sl_metrics **out)
     m->roles = roles;
     m->nfamilies = n;
     pthread_mutex_init(&m->lock, NULL);
-    for (size_t i = 0; i < n; i++) {
-        if (!(table[i].roles & roles))
-            continue;
-        sl_status st = create_known(m, &table[i]);
-        if (st) {
-            sl_metrics_destroy(m);
-            return st;
-        }
+    sl_status st = index_rows(m, table);
+    for (size_t i = 0; i < n && !st; i++) {
+        if (table[i].roles & roles)
+            st = create_known(m, &table[i]);
+    }
+    if (st) {
+        sl_metrics_destroy(m);
+        return st;
     }
     *out = m;
     return SL_OK;
@@ -227,11 +297,11 @@ void sl_metrics_destroy(sl_metrics *m)
     for (size_t i = 0; i < m->nfamilies; i++) {
         for (series *s = m->families[i], *next; s; s = next) {
             next = s->next;
-            free(s->labels);
-            free(s);
+            free_series(s);
         }
     }
     pthread_mutex_destroy(&m->lock);
+    free(m->slots);
     free(m);
 }
 

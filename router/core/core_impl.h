@@ -34,6 +34,7 @@
 #include "router/core.h"
 #include "router/core/keyset.h"
 #include "router/core/request.h"
+#include "router/core/share.h"
 #include "router/core/tenants.h"
 #include "router/core/text.h"
 #include "router/front.h"
@@ -123,7 +124,8 @@ struct sl_group {
     sl_lane *lane;
     char id[96];
     const char *api;
-    sl_share_domain domain; /* of its requests */
+    sl_share_domain domain;   /* of its requests */
+    sl_key seed, fingerprint; /* the seed of the domain for workers with this fingerprint */
     sl_request **requests;
     uint32_t n_requests, n_per_prompt, unfinished;
     sl_output_sink *sink;
@@ -215,6 +217,7 @@ struct sl_router {
     sl_effects effects;
     sl_kv_log kv;
     sl_tenants tenants; /* of router.keys_file */
+    sl_share_cache shares;
     sl_router_stats stats;
     sl_front *fronts[SL_FRONTS]; /* NULL where off; in the registry's order */
     sl_front_shared shared;      /* of the fronts */

@@ -100,6 +100,8 @@ static sl_status make_request(sl_router *r, sl_group *g, const sl_request_spec *
     q->group = g;
     q->index = index;
     q->domain = g->domain;
+    q->fingerprint = g->fingerprint;
+    q->seed = g->seed;
     sl_wr_init(&q->sampling_wire);
     sl_sampling_default(&q->sampling);
     SL_TRY(sl_output_init(q, s, err));
@@ -135,8 +137,9 @@ static sl_status make_group(sl_router *r, const sl_request_spec *s, sl_group **o
     g->n_per_prompt = s->n;
     g->start_ns = s->arrival_ns ? s->arrival_ns : sl_now_ns();
     memcpy(g->id, s->id, sizeof g->id);
-    if (!sl_share_domain_of(r->o.share, s->tenant ? s->client : "", s->cache_salt, s->n_cache_salt,
-                            &g->domain)) {
+    g->fingerprint = r->cluster.fingerprint;
+    if (!sl_share_find(&r->shares, r->o.share, s->tenant ? s->client : "", s->cache_salt, s->n_cache_salt,
+                       g->fingerprint, &g->domain, &g->seed)) {
         group_free(g);
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     }

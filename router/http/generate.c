@@ -185,10 +185,11 @@ static void submit(http_req *q, http_job *j)
 static void job_run(sl_front_job *f)
 {
     http_job *j = (http_job *)f;
-    if (!sl_front_hold(j->r, &j->held, sl_oai_measure(j->body, j->len).bytes))
+    sl_oai_cost cost = sl_oai_measure(j->body, j->len);
+    if (!sl_front_hold(j->r, &j->held, cost.bytes))
         j->st = sl_fail(&j->err, SL_ERR_EXHAUSTED, SL_FRONT_NO_ROOM);
     else
-        j->st = sl_oai_parse(&j->env, j->chat, j->body, j->len, &j->out, &j->err);
+        j->st = sl_oai_parse(&j->env, j->chat, j->body, j->len, cost, &j->out, &j->err);
 }
 
 static void free_job(void *job)

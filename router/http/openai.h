@@ -39,10 +39,10 @@ typedef struct sl_oai_cost {
 } sl_oai_cost;
 sl_oai_cost sl_oai_measure(const char *body, size_t len);
 
-/* Parses, renders and tokenizes one body. err reads "field: reason". Errors: INVALID, NOT_FOUND (model),
- * TOO_LARGE, UNSUPPORTED. */
-sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_request *out,
-                       sl_err *err);
+/* Parses, renders and tokenizes one body. cost: what sl_oai_measure() said about it. err reads "field: reason". Errors:
+ * INVALID, NOT_FOUND (model), TOO_LARGE, UNSUPPORTED. */
+sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_cost cost,
+                       sl_oai_request *out, sl_err *err);
 void sl_oai_request_free(sl_oai_request *q);
 
 typedef struct sl_oai_answer sl_oai_answer;

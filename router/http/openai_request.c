@@ -442,11 +442,11 @@ sl_oai_cost sl_oai_measure(const char *body, size_t len)
     return c;
 }
 
-sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_request *out,
-                       sl_err *err)
+sl_status sl_oai_parse(const sl_oai_env *env, bool chat, const char *body, size_t len, sl_oai_cost cost,
+                       sl_oai_request *out, sl_err *err)
 {
     json_t *o = NULL;
-    if (sl_oai_measure(body, len).depth > MAX_DEPTH)
+    if (cost.depth > MAX_DEPTH)
         return sl_fail(err, SL_ERR_INVALID, W ": is nested deeper than %d levels", MAX_DEPTH);
     SL_TRY(sl_json_parse(body, len, W, &o, err));
     sl_oai_request q = {.chat = chat, .parse_special = env->parse_special};

@@ -139,6 +139,30 @@ START_TEST(label_values_are_escaped)
 }
 END_TEST
 
+/* The values are compared one by one, so that neither texts that begin alike nor quotes make two series the same. */
+START_TEST(series_are_found_by_their_values)
+{
+    static const char *const pairs[][2] = {{"stop", "x"},     {"sto", "px"},   {"", "stopx"},
+                                           {"stopx", ""},     {"st", "op"},    {"s\"", "\"t"},
+                                           {"a\",b=\"", "c"}, {"a", "b=\"\"c"}};
+    sl_metrics *m = create(SL_METRICS_ROUTER);
+    sl_counter *c[SL_COUNT(pairs)];
+    for (size_t i = 0; i < SL_COUNT(pairs); i++) {
+        c[i] = sl_metrics_counter(m, "sluice_http_responses_total", SL_LABELS(pairs[i][0], pairs[i][1]));
+        sl_counter_add(c[i], i + 1);
+    }
+    for (size_t i = 0; i < SL_COUNT(pairs); i++) {
+        char first[16], second[16]; /* the texts count, not their addresses */
+        snprintf(first, sizeof first, "%s", pairs[i][0]);
+        snprintf(second, sizeof second, "%s", pairs[i][1]);
+        ck_assert_ptr_eq(sl_metrics_counter(m, "sluice_http_responses_total", SL_LABELS(first, second)),
+                         c[i]);
+        ck_assert_uint_eq(sl_counter_value(c[i]), i + 1);
+    }
+    sl_metrics_destroy(m);
+}
+END_TEST
+
 START_TEST(without_a_registry)
 {
     sl_counter_add(sl_metrics_counter(NULL, "anything", NULL), 1);
@@ -218,6 +242,7 @@ int main(void)
     tcase_add_test(t, values);
     tcase_add_test(t, histograms);
     tcase_add_test(t, label_values_are_escaped);
+    tcase_add_test(t, series_are_found_by_their_values);
     tcase_add_test(t, without_a_registry);
     tcase_add_test_raise_signal(t, unknown_name_aborts, SIGABRT);
     tcase_add_test_raise_signal(t, wrong_label_count_aborts, SIGABRT);

@@ -27,7 +27,7 @@ static void teardown(void)
 
 static sl_status parse(bool chat, const char *body, sl_oai_request *q, sl_err *err)
 {
-    return sl_oai_parse(&env, chat, body, strlen(body), q, err);
+    return sl_oai_parse(&env, chat, body, strlen(body), sl_oai_measure(body, strlen(body)), q, err);
 }
 
 START_TEST(every_field_arrives)

@@ -1,6 +1,8 @@
 /*
- * Who shares pages with whom: domains and seeds by themselves, and the seeds that requests of the router carry.
+ * Who shares pages with whom: domains and seeds by themselves, their cache, and the seeds that requests of the router
+ * carry.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "kvstore/page_key.h"
@@ -77,6 +79,73 @@ START_TEST(seeds_depend_on_the_model)
     sl_key a = sl_share_seed((sl_key){1, 2}, &d), b = sl_share_seed((sl_key){2, 1}, &d);
     ck_assert(!sl_key_eq(a, b));
     ck_assert(a.lo | a.hi);
+}
+END_TEST
+
+/* ---- the cache ---- */
+
+static sl_key find(sl_share_cache *c, sl_share how, const char *tenant, const char *salt, sl_key fingerprint)
+{
+    sl_share_domain d;
+    sl_key seed;
+    ck_assert(sl_share_find(c, how, tenant, salt, strlen(salt), fingerprint, &d, &seed));
+    ck_assert(sl_key_eq(seed, sl_share_seed(fingerprint, &d)));
+    return seed;
+}
+
+/* Far more tenants than the cache has slots, in turns with other salts, modes and models: every answer is the one that is
+ * computed without a cache. */
+START_TEST(the_cache_gives_nobody_anothers_seed)
+{
+    enum { TENANTS = 5 * SL_SHARE_CACHED, ROUNDS = 3 };
+    const sl_key models[] = {{5, 6}, {5, 7}, {6, 5}};
+    sl_share_cache *c = calloc(1, sizeof *c);
+    for (int i = 0; i < ROUNDS * TENANTS; i++) {
+        char tenant[SL_CLIENT_MAX];
+        sl_share_domain d;
+        sl_key model = models[i / 7 % 3];
+        snprintf(tenant, sizeof tenant, "tenant-%d", i * 31 % TENANTS);
+        for (sl_share how = SL_SHARE_ALL; how <= SL_SHARE_TENANT; how++) {
+            const char *salts[] = {"", "x", tenant};
+            for (int k = 0; k < 3; k++) {
+                ck_assert(sl_share_domain_of(how, tenant, salts[k], strlen(salts[k]), &d));
+                ck_assert(sl_key_eq(find(c, how, tenant, salts[k], model), sl_share_seed(model, &d)));
+            }
+        }
+    }
+    free(c);
+}
+END_TEST
+
+/* Names that differ in their last byte only, and names that are too long for an entry. */
+START_TEST(the_cache_compares_whole_names)
+{
+    sl_share_cache *c = calloc(1, sizeof *c);
+    char a[2 * SL_CLIENT_MAX + 1], b[2 * SL_CLIENT_MAX + 1];
+    const sl_key model = {5, 6};
+    for (size_t n = SL_CLIENT_MAX - 3; n < sizeof a; n++) {
+        memset(a, 'n', n);
+        memset(b, 'n', n);
+        a[n] = b[n] = 0;
+        b[n - 1] = 'm';
+        sl_key of_a = find(c, SL_SHARE_TENANT, a, "", model), of_b = find(c, SL_SHARE_TENANT, b, "", model);
+        ck_assert(!sl_key_eq(of_a, of_b));
+        ck_assert(sl_key_eq(find(c, SL_SHARE_TENANT, a, "", model), of_a));
+        ck_assert(sl_key_eq(of_a, seed_of(SL_SHARE_TENANT, a, "")));
+    }
+    free(c);
+}
+END_TEST
+
+START_TEST(the_cache_keeps_nothing_of_those_who_share_with_nobody)
+{
+    sl_share_cache *c = calloc(1, sizeof *c);
+    const sl_key model = {5, 6};
+    sl_key first = find(c, SL_SHARE_NONE, "alice", "", model);
+    ck_assert(!sl_key_eq(first, find(c, SL_SHARE_NONE, "alice", "", model)));
+    ck_assert(!sl_key_eq(find(c, SL_SHARE_ALL, "", "", model), find(c, SL_SHARE_NONE, "", "", model)));
+    ck_assert(!sl_key_eq(find(c, SL_SHARE_TENANT, "", "", model), find(c, SL_SHARE_ALL, "", "", model)));
+    free(c);
 }
 END_TEST
 
@@ -207,6 +276,9 @@ int main(void)
                             {a_salt_does_not_imitate_a_tenant, 0},
                             {none_is_never_the_same, 0},
                             {seeds_depend_on_the_model, 0},
+                            {the_cache_gives_nobody_anothers_seed, 0},
+                            {the_cache_compares_whole_names, 0},
+                            {the_cache_keeps_nothing_of_those_who_share_with_nobody, 0},
                             {workers_are_told_the_seed, 3},
                             {attempts_keep_the_seed, 0},
                             {choices_of_a_call_share, 0},
