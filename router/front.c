@@ -47,11 +47,25 @@ bool sl_front_caller(sl_router *r, const char *authorization, const struct socka
     return name != NULL;
 }
 
+/* As inet_ntop() writes it, without printf, because every request needs it. */
+static void ip4_text(const struct in_addr *a, char *out)
+{
+    const uint8_t *b = (const uint8_t *)a;
+    for (int i = 0; i < 4; i++) {
+        if (b[i] >= 100)
+            *out++ = (char)('0' + b[i] / 100);
+        if (b[i] >= 10)
+            *out++ = (char)('0' + b[i] / 10 % 10);
+        *out++ = (char)('0' + b[i] % 10);
+        *out++ = i < 3 ? '.' : 0;
+    }
+}
+
 void sl_front_client(const struct sockaddr *a, char out[SL_CLIENT_MAX])
 {
     out[0] = 0;
     if (a && a->sa_family == AF_INET) {
-        uv_ip4_name((const struct sockaddr_in *)a, out, SL_CLIENT_MAX);
+        ip4_text(&((const struct sockaddr_in *)a)->sin_addr, out);
     } else if (a && a->sa_family == AF_INET6) {
         struct sockaddr_in6 net = *(const struct sockaddr_in6 *)a;
         if (!IN6_IS_ADDR_V4MAPPED(&net.sin6_addr))

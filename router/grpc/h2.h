@@ -65,8 +65,8 @@ void h2_server_goaway(h2_server *s);
 void h2_server_destroy(h2_server *s);
 
 void *h2_stream_user(const h2_stream *s);
-/* The peer's address; false when the socket has none any more. */
-bool h2_stream_peer(const h2_stream *s, struct sockaddr_storage *out);
+/* The peer's address, as it was when it connected. Valid as long as the stream. */
+const struct sockaddr *h2_stream_peer(const h2_stream *s);
 void h2_stream_set_user(h2_stream *s, void *user);
 /* Begins the response with status 200 and this content type. */
 void h2_stream_respond(h2_stream *s, const char *content_type);

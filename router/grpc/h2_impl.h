@@ -39,6 +39,7 @@ struct h2_conn {
     BIO *rbio, *wbio;
     h2_stream *streams;
     uint8_t address[16]; /* of the peer */
+    struct sockaddr_storage peer;
     uint64_t since_ns;   /* opened, or the last stream ended */
     uint64_t written_ns; /* the socket last took something, or had nothing to take */
     bool is_dirty, closing, counted, in_callback, broken, greeted, leaving;

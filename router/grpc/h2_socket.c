@@ -209,14 +209,13 @@ static sl_status start_tls(h2_conn *c)
 static bool address_allowed(h2_conn *c)
 {
     h2_server *sv = c->server;
-    struct sockaddr_storage sa;
-    int len = sizeof sa;
-    if (uv_tcp_getpeername(&c->tcp, (struct sockaddr *)&sa, &len))
+    int len = sizeof c->peer;
+    if (uv_tcp_getpeername(&c->tcp, (struct sockaddr *)&c->peer, &len))
         return false;
-    if (sa.ss_family == AF_INET6)
-        memcpy(c->address, &((struct sockaddr_in6 *)&sa)->sin6_addr, 16);
+    if (c->peer.ss_family == AF_INET6)
+        memcpy(c->address, &((struct sockaddr_in6 *)&c->peer)->sin6_addr, 16);
     else
-        memcpy(c->address, &((struct sockaddr_in *)&sa)->sin_addr, 4);
+        memcpy(c->address, &((struct sockaddr_in *)&c->peer)->sin_addr, 4);
     uint32_t n = 0;
     for (const h2_conn *k = sv->conns; k; k = k->next)
         n += !memcmp(k->address, c->address, sizeof c->address);
@@ -409,8 +408,7 @@ void h2_server_destroy(h2_server *s)
     uv_close((uv_handle_t *)s->listener, free_listener);
 }
 
-bool h2_stream_peer(const h2_stream *s, struct sockaddr_storage *out)
+const struct sockaddr *h2_stream_peer(const h2_stream *s)
 {
-    int n = sizeof *out;
-    return !uv_tcp_getpeername(&s->conn->tcp, (struct sockaddr *)out, &n);
+    return (const struct sockaddr *)&s->conn->peer;
 }

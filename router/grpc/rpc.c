@@ -230,10 +230,7 @@ static void check_headers(rpc_call *c, const h2_headers *h)
             c->m = &methods[i];
     }
     uint64_t timeout = parse_timeout(h->timeout);
-    struct sockaddr_storage peer;
-    bool has_peer = h2_stream_peer(c->s, &peer);
-    bool known =
-        sl_front_caller(c->r, h->authorization, has_peer ? (struct sockaddr *)&peer : NULL, &c->caller);
+    bool known = sl_front_caller(c->r, h->authorization, h2_stream_peer(c->s), &c->caller);
     if (!c->m)
         rpc_finish(c, RPC_UNIMPLEMENTED, "no such method");
     else if (!c->m->open && !known)
