@@ -118,6 +118,7 @@ typedef struct sl_config {
     } cluster;
     struct {
         int chunk_tokens;
+        int max_step_ms; /* -1 = auto; 0 = no bound */
         int max_requests;
         bool verify_checksums;
     } prefill;

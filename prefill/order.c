@@ -1,18 +1,47 @@
 /* See order.h. The time is quadratic in the number of prompts that end in one step, which is small in one chunk. */
 #include "prefill/order.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels/params.h"
 
 enum { PAGE = SL_PAGE_TOKENS };
 
-/* The number of tokens that a prompt gets from a budget: all that it still needs, or else whole pages. */
-static int32_t portion(int32_t left, int32_t budget)
+/* A step that is being filled. */
+typedef struct step {
+    const sl_prefill_limit *limit;
+    int32_t used; /* tokens */
+    double used_ns;
+    int32_t ended; /* prompts that end in it */
+} step;
+
+/* The number of tokens of a prompt that fit, if the step may hold `tokens` and take `ns` after this. */
+static int32_t room(const step *s, const sl_prefill_turn *t, int32_t tokens, double ns)
 {
-    if (left <= budget)
+    int32_t left = tokens > s->used ? tokens - s->used : 0;
+    if (s->limit->ns <= 0 || left * t->token_ns <= ns - s->used_ns)
         return left;
-    return budget > PAGE ? budget - budget % PAGE : budget;
+    return ns > s->used_ns ? (int32_t)((ns - s->used_ns) / t->token_ns) : 0;
+}
+
+/* Gives a prompt all that it still needs, if it has room for that, or else whole pages, or a part of one page. */
+static void give(step *s, sl_prefill_turn *t, int32_t room)
+{
+    t->take = t->left <= room ? t->left : room > PAGE ? room - room % PAGE : room;
+    s->used += t->take;
+    s->used_ns += t->take * t->token_ns;
+    s->ended += t->take == t->left;
+}
+
+static int32_t larger(int32_t a, int32_t b)
+{
+    return a > b ? a : b;
+}
+
+static int32_t smaller(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
 }
 
 static sl_prefill_turn *shortest(sl_prefill_turn *t, int32_t n)
@@ -35,31 +64,45 @@ static void count_passed(sl_prefill_turn *t, int32_t n)
     }
 }
 
-int32_t sl_prefill_order(sl_prefill_turn *t, int32_t n, int32_t chunk)
+/* The aged prompts, the oldest first, up to half a step. */
+static void give_aged(step *s, sl_prefill_turn *t, int32_t n)
 {
-    int32_t used = 0, half = (chunk + 1) / 2, ended = 0;
+    const sl_prefill_limit *l = s->limit;
+    int32_t half = (l->tokens + 1) / 2;
+    for (int32_t i = 0; i < n && s->used < half; i++) {
+        if (t[i].passed < (int64_t)SL_PREFILL_PASSED_CHUNKS * l->tokens)
+            continue;
+        int32_t fits = room(s, &t[i], half, l->ns / 2);
+        give(s, &t[i], s->used ? fits : larger(fits, smaller(l->min_tokens, half)));
+    }
+}
+
+/* The shortest prompts: what the aged ones left, which is at least half of the step's time. */
+static void give_shortest(step *s, sl_prefill_turn *t, int32_t n)
+{
+    const sl_prefill_limit *l = s->limit;
+    double ns = s->used_ns > l->ns / 2 ? s->used_ns + l->ns / 2 : l->ns;
+    bool first = true;
+    for (sl_prefill_turn *x; s->used < l->tokens && (x = shortest(t, n)); first = false) {
+        int32_t fits = room(s, x, l->tokens, ns);
+        if (first)
+            fits = larger(fits, smaller(l->min_tokens, l->tokens - s->used));
+        if (fits < 1 || (x->left > fits && s->ended))
+            break;
+        give(s, x, fits);
+    }
+}
+
+int32_t sl_prefill_order(sl_prefill_turn *t, int32_t n, const sl_prefill_limit *limit)
+{
+    step s = {.limit = limit};
     for (int32_t i = 0; i < n; i++)
         t[i].take = 0;
-    for (int32_t i = 0; i < n && used < half; i++) {
-        if (t[i].passed < (int64_t)SL_PREFILL_PASSED_CHUNKS * chunk)
-            continue;
-        t[i].take = portion(t[i].left, half - used);
-        used += t[i].take;
-        ended += t[i].take == t[i].left;
-    }
-    for (sl_prefill_turn *s; used < chunk && (s = shortest(t, n));) {
-        int32_t budget = chunk - used;
-        if (s->left > budget && ended)
-            break;
-        s->take = portion(s->left, budget);
-        used += s->take;
-        ended += s->take == s->left;
-    }
-    sl_prefill_turn *s = shortest(t, n);
-    if (s && ended && used < half) {
-        s->take = portion(s->left, half - used);
-        used += s->take;
-    }
+    give_aged(&s, t, n);
+    give_shortest(&s, t, n);
+    sl_prefill_turn *more = shortest(t, n);
+    if (more && s.ended)
+        give(&s, more, room(&s, more, (limit->tokens + 1) / 2, limit->ns / 2));
     count_passed(t, n);
-    return used;
+    return s.used;
 }

@@ -21,6 +21,7 @@
 
 #include "base/log.h"
 #include "prefill/copier.h"
+#include "prefill/pace.h"
 #include "prefill/path.h"
 #include "prefill/peer.h"
 #include "prefill/prefill.h"
@@ -130,6 +131,7 @@ struct sl_prefill {
     int32_t n_jobs, n_active;
     sl_prefill_step *free_steps, *step;
     sl_step_item *items;
+    sl_pace pace;
     uint64_t reused, pulled; /* tokens */
     uint64_t damaged;        /* pages */
 

@@ -1,7 +1,8 @@
 /*
  * The part of the engine thread: admission, chunks, first tokens.
  *
- * Every step divides prefill.chunk_tokens among the requests that have tokens to compute, the shortest first (order.h).
+ * Every step divides prefill.chunk_tokens among the requests that have tokens to compute, the shortest first (order.h),
+ * or fewer tokens if they would take longer than prefill.max_step_ms at the pace that earlier steps had (pace.h).
  * One of the prefill.max_requests places is reserved for prompts of at most one chunk, so that long prompts cannot use
  * all places. Pages enter this worker's prefix tree as soon as they are full, and are sealed at the same time
  * (kvstore/seal.h). Pages of this tree that a request reuses are verified while the rest of its prompt is computed;
@@ -357,10 +358,15 @@ static int32_t share_out(sl_prefill *p, sl_prefill_step *s)
     for (sl_prefill_job *j = p->jobs; j && n < (int32_t)SL_COUNT(turn); j = j->engine.next) {
         if (j->engine.state != JOB_RUNNING)
             continue;
-        turn[n] = (sl_prefill_turn){(int32_t)j->msg->n_tokens - j->engine.pos, j->engine.passed, 0};
+        turn[n] = (sl_prefill_turn){.left = (int32_t)j->msg->n_tokens - j->engine.pos,
+                                    .token_ns = sl_pace_token_ns(&p->pace, j->engine.pos),
+                                    .passed = j->engine.passed};
         job[n++] = j;
     }
-    int32_t tokens = n ? sl_prefill_order(turn, n, p->o.chunk_tokens) : 0;
+    sl_prefill_limit limit = {.tokens = p->o.chunk_tokens,
+                              .ns = p->o.max_step_ms * 1e6,
+                              .min_tokens = p->o.min_step_tokens > 0 ? p->o.min_step_tokens : 1};
+    int32_t tokens = n ? sl_prefill_order(turn, n, &limit) : 0;
     s->n = 0;
     for (int32_t i = 0; i < n; i++) {
         sl_prefill_job *j = job[i];
@@ -406,6 +412,14 @@ static void finish(sl_prefill *p, sl_prefill_job *j, const float *logits)
         post(p, &j->m_finish);
 }
 
+static void measure_pace(sl_prefill *p, const sl_prefill_step *s, uint64_t ns)
+{
+    sl_pace_part part[SL_COUNT(s->item)];
+    for (int32_t i = 0; i < s->n; i++)
+        part[i] = (sl_pace_part){s->item[i].first, s->item[i].end};
+    sl_pace_measured(&p->pace, part, s->n, (double)ns);
+}
+
 static void advance(sl_prefill *p, sl_prefill_step *s)
 {
     for (int32_t i = 0; i < s->n; i++) {
@@ -442,8 +456,10 @@ bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err)
     sl_step_hooks hooks = {.ctx = p, .layer_done = on_layer_done};
     uint64_t t0 = sl_now_ns();
     sl_status step = p->o.role.runner->step(p->o.role.runner->impl, p->items, s->n, &hooks, err);
-    sl_histogram_observe(p->c.chunk, (double)(sl_now_ns() - t0) / 1e9);
+    uint64_t ns = sl_now_ns() - t0;
+    sl_histogram_observe(p->c.chunk, (double)ns / 1e9);
     if (step == SL_OK) {
+        measure_pace(p, s, ns);
         sl_counter_add(p->c.tokens, (uint64_t)tokens);
         atomic_fetch_add(&p->role.load.tokens_done, (uint64_t)tokens);
         advance(p, s);

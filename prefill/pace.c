@@ -1,0 +1,73 @@
+/* See pace.h. */
+#include "prefill/pace.h"
+
+#include <stdlib.h>
+
+/*
+ * A measurement moves an estimate half of the way, and counts as at most 4 times too slow or too fast: a step during
+ * which the process did not run says nothing about the next one. Only the first measurement replaces the guess as a whole.
+ */
+static const double STEP = 0.5, LARGEST = 4;
+
+sl_status sl_pace_init(sl_pace *p, int32_t max_context, double guess_ns, sl_err *err)
+{
+    *p = (sl_pace){.n = max_context / SL_PACE_SPAN + 1, .guess_ns = guess_ns};
+    p->token_ns = calloc((size_t)p->n, sizeof *p->token_ns);
+    return p->token_ns ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+}
+
+void sl_pace_free(sl_pace *p)
+{
+    free(p->token_ns);
+    *p = (sl_pace){0};
+}
+
+static int32_t span_of(const sl_pace *p, int32_t pos)
+{
+    int32_t i = pos / SL_PACE_SPAN;
+    return i < p->n ? i : p->n - 1;
+}
+
+static double estimate(const sl_pace *p, int32_t i)
+{
+    int32_t known = i;
+    while (known > 0 && p->token_ns[known] <= 0)
+        known--;
+    double ns = p->token_ns[known] > 0 ? p->token_ns[known] : p->guess_ns;
+    return ns * (i + 1) / (known + 1);
+}
+
+double sl_pace_token_ns(const sl_pace *p, int32_t pos)
+{
+    return estimate(p, span_of(p, pos));
+}
+
+static double within(double x, double lo, double hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+void sl_pace_measured(sl_pace *p, const sl_pace_part *part, int32_t n, double ns)
+{
+    double expected = 0;
+    for (int32_t i = 0; i < n; i++)
+        expected += (part[i].end - part[i].first) * sl_pace_token_ns(p, part[i].first);
+    if (expected <= 0 || ns <= 0)
+        return;
+    double factor = ns / expected;
+    if (p->measured)
+        factor = 1 + STEP * (within(factor, 1 / LARGEST, LARGEST) - 1);
+    p->measured = true;
+    for (int32_t i = 0; i < n;
+         i++) { /* all estimates before the first correction, because they build on each other */
+        int32_t at = span_of(p, part[i].first);
+        p->token_ns[at] = estimate(p, at);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        int32_t at = span_of(p, part[i].first), k = 0;
+        while (span_of(p, part[k].first) != at)
+            k++;
+        if (k == i) /* several prompts of one span: one correction */
+            p->token_ns[at] *= factor;
+    }
+}

@@ -1,0 +1,45 @@
+/*
+ * The pace of prefill: how long the worker takes to compute one token, which grows with the token's context. The
+ * scheduler uses it to choose how many tokens fit into prefill.max_step_ms (order.h).
+ *
+ * The estimate is one number for every SL_PACE_SPAN tokens of context. A finished step corrects the numbers of the
+ * contexts that it touched, each by the same factor: the measured time divided by the estimated time. A context that
+ * was never measured takes the number of the nearest smaller one, and grows in proportion to the context, which is the
+ * fastest growth that an attention can have; so the first step there is too short rather than too long.
+ *
+ * The clock is the caller's: all times are arguments. One thread. The caller frees it with sl_pace_free().
+ */
+#ifndef SL_PREFILL_PACE_H
+#define SL_PREFILL_PACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum { SL_PACE_SPAN = 128 };
+
+typedef struct sl_pace {
+    int32_t n;
+    double *token_ns; /* [n], by context / SL_PACE_SPAN; 0: not measured yet */
+    double guess_ns;  /* for context 0 until it was measured */
+    bool measured;    /* at least one step was */
+} sl_pace;
+
+/* Tokens [first, end) of one prompt, computed in one step. */
+typedef struct sl_pace_part {
+    int32_t first, end;
+} sl_pace_part;
+
+/* max_context: in tokens, > 0. guess_ns: time of a token of a short prompt until one was measured, > 0. */
+sl_status sl_pace_init(sl_pace *p, int32_t max_context, double guess_ns, sl_err *err);
+/* p may be zeroed. */
+void sl_pace_free(sl_pace *p);
+
+/* The estimated time in ns of one token whose context is `pos` tokens; > 0. */
+double sl_pace_token_ns(const sl_pace *p, int32_t pos);
+
+/* A step that computed part[0..n) took `ns`. */
+void sl_pace_measured(sl_pace *p, const sl_pace_part *part, int32_t n, double ns);
+
+#endif
