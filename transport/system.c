@@ -42,6 +42,11 @@ sl_status sl_tp_waker_add(sl_tp_waker *w, int fd, sl_err *err)
     return SL_OK;
 }
 
+void sl_tp_waker_remove(sl_tp_waker *w, int fd)
+{
+    epoll_ctl(w->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+}
+
 void sl_tp_waker_arm(sl_tp_waker *w, uint64_t deadline_ns)
 {
     if (deadline_ns == w->armed_ns)
@@ -63,25 +68,40 @@ void sl_tp_waker_fini(sl_tp_waker *w)
     w->timer_fd = w->epoll_fd = -1;
 }
 
-sl_status sl_tp_resolve(const char *host, uint16_t port, bool passive, struct sockaddr_storage *out,
-                        socklen_t *len, sl_err *err)
+/* Returns the error of getaddrinfo(), 0: none. */
+static int resolve(const char *host, uint16_t port, const struct addrinfo *hints,
+                   struct sockaddr_storage *out, socklen_t *len)
 {
     char service[8];
-    snprintf(service, sizeof service, "%u", port);
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list = NULL;
-    if (passive && !*host) {
-        hints.ai_flags |= AI_PASSIVE;
-        hints.ai_family = AF_INET;
-    }
-    int rc = getaddrinfo(*host ? host : (passive ? NULL : "localhost"), service, &hints, &list);
+    snprintf(service, sizeof service, "%u", port);
+    int rc = getaddrinfo(host, service, hints, &list);
     if (rc != 0)
-        return sl_fail(err, SL_ERR_INVALID, "host \"%.200s\": %s", host, gai_strerror(rc));
+        return rc;
     memset(out, 0, sizeof *out);
     memcpy(out, list->ai_addr, list->ai_addrlen);
     *len = list->ai_addrlen;
     freeaddrinfo(list);
-    return SL_OK;
+    return 0;
+}
+
+sl_status sl_tp_resolve(const char *host, uint16_t port, bool passive, struct sockaddr_storage *out,
+                        socklen_t *len, sl_err *err)
+{
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    if (passive && !*host) {
+        hints.ai_flags |= AI_PASSIVE;
+        hints.ai_family = AF_INET;
+    }
+    int rc = resolve(*host ? host : (passive ? NULL : "localhost"), port, &hints, out, len);
+    return rc ? sl_fail(err, SL_ERR_INVALID, "host \"%.200s\": %s", host, gai_strerror(rc)) : SL_OK;
+}
+
+bool sl_tp_resolve_numeric(const char *host, uint16_t port, struct sockaddr_storage *out, socklen_t *len)
+{
+    const struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_NUMERICHOST};
+    return *host && !resolve(host, port, &hints, out, len);
 }
 
 void sl_tp_address_text(const struct sockaddr_storage *sa, char *text, size_t cap)

@@ -98,16 +98,19 @@ typedef struct sl_tp_waker {
 
 sl_status sl_tp_waker_init(sl_tp_waker *w, sl_err *err);
 sl_status sl_tp_waker_add(sl_tp_waker *w, int fd, sl_err *err);
+void sl_tp_waker_remove(sl_tp_waker *w, int fd);
 /* Sets the timer to an absolute sl_now_ns() time; 0 turns it off. */
 void sl_tp_waker_arm(sl_tp_waker *w, uint64_t deadline_ns);
 void sl_tp_waker_fini(sl_tp_waker *w);
 
 /*
- * Resolves host:port (numeric or name) to an address to connect to or, with passive, to bind. Errors:
- * INVALID.
+ * Resolves host:port (numeric or name) to an address to connect to or, with passive, to bind. A name blocks as long as the
+ * name server does (lookup.h does not). Errors: INVALID.
  */
 sl_status sl_tp_resolve(const char *host, uint16_t port, bool passive, struct sockaddr_storage *out,
                         socklen_t *len, sl_err *err);
+/* The same without names, which never blocks; false: host is not a numeric address. */
+bool sl_tp_resolve_numeric(const char *host, uint16_t port, struct sockaddr_storage *out, socklen_t *len);
 /* "host:port" of a socket address. */
 void sl_tp_address_text(const struct sockaddr_storage *sa, char *text, size_t cap);
 /* Replaces an any-address by the family's first non-loopback address of this host, or by loopback if none. */

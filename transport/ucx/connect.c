@@ -5,6 +5,8 @@
  * connection manager is TCP, callers must first be admitted at the door (door.c), and UCX listens on a
  * separate port that only admitted callers can reach. Where it is rdmacm alone, UCX's listener is the
  * address: it is not a TCP port, and everything that reaches it has passed through the RDMA stack.
+ *
+ * A host name is looked up first, on another thread (transport/lookup.h); numeric addresses are used at once.
  */
 #include <stdio.h>
 #include <string.h>
@@ -58,6 +60,64 @@ void ux_connect_ucx(ux_ep *ep, const struct sockaddr_storage *to, const struct s
         ux_break(ep, SL_ERR_REFUSED, "cannot send the greeting");
 }
 
+static void connect_to(ux_ep *ep, const struct sockaddr_storage *sa, socklen_t len)
+{
+    if (ux_of(ep)->door.used)
+        ux_door_knock(ep, sa, len);
+    else
+        ux_connect_ucx(ep, sa, NULL);
+}
+
+/* ---- names ---- */
+
+static void look_up(ux_ep *ep, const char *host, uint16_t port)
+{
+    ux_transport *tp = ux_of(ep);
+    sl_err err = {0};
+    sl_status st = sl_lookup_start(host, port, &ep->lookup, &err);
+    if (st != SL_OK) {
+        ux_break(ep, st, err.text);
+        return;
+    }
+    tp->lookups++;
+    st = sl_tp_waker_add(&tp->waker, sl_lookup_fd(ep->lookup), &err);
+    if (st != SL_OK)
+        ux_break(ep, st, err.text);
+}
+
+void ux_lookup_leave(ux_ep *ep)
+{
+    ux_transport *tp = ux_of(ep);
+    if (!ep->lookup)
+        return;
+    sl_tp_waker_remove(&tp->waker, sl_lookup_fd(ep->lookup));
+    sl_lookup_release(ep->lookup);
+    ep->lookup = NULL;
+    tp->lookups--;
+}
+
+int ux_lookups_progress(ux_transport *tp)
+{
+    int n = 0;
+    for (ux_ep *ep = tp->lookups ? tp->eps : NULL; ep; ep = ep->next) {
+        sl_status st;
+        sl_err err;
+        struct sockaddr_storage sa;
+        socklen_t len;
+        if (!ep->lookup || !sl_lookup_done(ep->lookup, &st, &sa, &len, &err))
+            continue;
+        n++;
+        ux_lookup_leave(ep);
+        if (ep->broken || ep->close_requested)
+            continue; /* its teardown follows */
+        if (st == SL_OK)
+            connect_to(ep, &sa, len);
+        else
+            ux_break(ep, st, err.text);
+    }
+    return n;
+}
+
 sl_status ux_connect(sl_transport *base, const char *address, sl_tp_ep **out, sl_err *err)
 {
     ux_transport *tp = (ux_transport *)base;
@@ -66,16 +126,15 @@ sl_status ux_connect(sl_transport *base, const char *address, sl_tp_ep **out, sl
     struct sockaddr_storage sa;
     socklen_t len;
     SL_TRY(sl_tp_address_parse(address, host, sizeof host, &port, err));
-    SL_TRY(sl_tp_resolve(host, port, false, &sa, &len, err));
     ux_ep *ep = ux_ep_new(tp, UX_CONNECTING);
     if (!ep)
         return SL_ERR_NO_MEMORY;
     snprintf(ep->peer_address, sizeof ep->peer_address, "%s", address);
     ux_ep_deadline(ep, tp->opts.connect_timeout_ms);
-    if (tp->door.used)
-        ux_door_knock(ep, &sa, len);
+    if (sl_tp_resolve_numeric(host, port, &sa, &len))
+        connect_to(ep, &sa, len);
     else
-        ux_connect_ucx(ep, &sa, NULL);
+        look_up(ep, host, port);
     *out = &ep->base;
     return SL_OK;
 }

@@ -285,6 +285,7 @@ static int ux_progress(sl_transport *base)
     if (tp->postponed.head)
         n += ux_run_postponed(tp);
     n += ux_run_finished(tp);
+    n += ux_lookups_progress(tp);
     if (tp->attention)
         n += ux_service(tp);
     if (tp->next_deadline_ns)

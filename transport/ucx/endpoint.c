@@ -77,6 +77,7 @@ ux_ep *ux_ep_new(ux_transport *tp, ux_state state)
 void ux_ep_free(ux_ep *ep)
 {
     ux_transport *tp = ux_of(ep);
+    ux_lookup_leave(ep);
     ux_door_leave(ep);
     unhash(ep);
     ux_held_drop(ep);
@@ -280,6 +281,7 @@ static void start_teardown(ux_ep *ep)
     ep->teardown = UX_FENCING;
     ep->fence_left = UX_FENCE_ROUNDS;
     ep->deadline_ns = 0;
+    ux_lookup_leave(ep);
     ux_door_leave(ep);
     unhash(ep);
     ux_held_drop(ep);

@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <ucp/api/ucp.h>
 
+#include "transport/lookup.h"
 #include "transport/transport_impl.h"
 #include "transport/ucx/door_msg.h"
 #include "transport/ucx/gate.h"
@@ -134,7 +135,8 @@ struct ux_ep {
     size_t inflight; /* operations whose `done` has not run */
     ux_session session;
     bool challenged; /* the challenge was sent (server) or answered (client) */
-    ux_knock *knock; /* client, until the other door has admitted it */
+    sl_lookup *lookup; /* client, while the host's name is looked up */
+    ux_knock *knock;   /* client, until the other door has admitted it */
     char peer_address[SL_TP_ADDRESS_MAX];
 };
 
@@ -201,6 +203,7 @@ struct ux_transport {
     char address[SL_TP_ADDRESS_MAX];
     sl_tp_waker waker;
     ux_ep *eps, *attention, *by_handle[UX_HASH];
+    unsigned lookups; /* endpoints whose host's name is being looked up */
     ux_held *all_held;
     ux_mem *mems;
     ux_rkey *rkeys;
@@ -240,6 +243,10 @@ void ux_append(char *text, size_t cap, const char *item);
 sl_status ux_listen(sl_transport *tp, const char *host, uint16_t port, char *address, size_t cap,
                     sl_err *err);
 sl_status ux_connect(sl_transport *tp, const char *address, sl_tp_ep **out, sl_err *err);
+/* Connects the endpoints whose lookups have ended; returns their number. */
+int ux_lookups_progress(ux_transport *tp);
+/* Gives up ep's lookup, if it has one. */
+void ux_lookup_leave(ux_ep *ep);
 /* Lets UCX connect ep to `to` from `from` (NULL: any port), after the other door has admitted this process. */
 void ux_connect_ucx(ux_ep *ep, const struct sockaddr_storage *to, const struct sockaddr_storage *from);
 
