@@ -105,10 +105,11 @@ static sl_status run_router(sl_config *cfg, sl_launch *launch, bool by_rank, int
     sl_err cast_err = {0};
     sl_status cast = SL_OK, st = SL_OK;
 
-    if (index >= 0) {
+    if (index >= 0)
         snprintf(name, sizeof name, "router/%d", index);
-        st = sl_cli_router_place(cfg, index, err);
-    }
+    if (by_rank && cfg->cluster.routers.n == 1)
+        index = 0;
+    st = index >= 0 ? sl_cli_router_place(cfg, index, err) : sl_cli_router_listed(cfg, err);
     sl_log_init(cfg->log.level, cfg->log.json, name);
     if (st == SL_OK)
         st = open_router(cfg, &expect, &router, err);
@@ -213,6 +214,9 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
 
     /* If the reader of the log or a peer goes away, only that write fails; the process must not end. */
     signal(SIGPIPE, SIG_IGN);
+    /* A router reads its files again on SIGHUP once it runs. Until then, and in workers, which are often in the same group of
+     * processes or service, it must not end the process. */
+    signal(SIGHUP, SIG_IGN);
     int exit_code;
     if (!sl_args_ready(by_rank ? "--config FILE [--set KEY=VALUE]..."
                                : "--config FILE [--set KEY=VALUE]... [--index N]",

@@ -21,7 +21,7 @@ static sl_status shift_port(const char *key, int *port, int index, sl_err *err)
 {
     if (!*port)
         return SL_OK;
-    if (*port + index > 65535)
+    if (index > 65535 - *port)
         return sl_fail(err, SL_ERR_INVALID,
                        "%s: %d is too high for router %d, which listens %d ports above it", key, *port, index,
                        index);
@@ -44,6 +44,24 @@ sl_status sl_cli_router_place(sl_config *cfg, int index, sl_err *err)
     snprintf(cfg->cluster.router_host, sizeof cfg->cluster.router_host, "%s", host);
     cfg->cluster.router_port = port;
     return SL_OK;
+}
+
+sl_status sl_cli_router_listed(const sl_config *cfg, sl_err *err)
+{
+    char host[SL_TP_ADDRESS_MAX];
+    uint16_t port;
+    for (int i = 0; i < cfg->cluster.routers.n; i++) {
+        SL_TRY(parse("cluster.routers", cfg->cluster.routers.v[i], host, &port, err));
+        if (port == cfg->cluster.router_port)
+            return SL_OK;
+    }
+    if (!cfg->cluster.routers.n)
+        return SL_OK;
+    return sl_fail(
+        err, SL_ERR_INVALID,
+        "cluster.routers: no entry has cluster.router_port %d, so no worker would find this router; --index "
+        "says which entry it is",
+        cfg->cluster.router_port);
 }
 
 sl_status sl_cli_routers_configured(const sl_config *cfg, sl_cli_routers *out, sl_err *err)

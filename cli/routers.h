@@ -22,6 +22,12 @@ typedef struct sl_cli_routers {
  */
 sl_status sl_cli_router_place(sl_config *cfg, int index, sl_err *err);
 
+/*
+ * Whether a router without a number, which listens at router_host and router_port, is one of cluster.routers: an entry has
+ * its port, or there is no list. (The host may be another name, or a wildcard.) SL_ERR_INVALID: it is none.
+ */
+sl_status sl_cli_router_listed(const sl_config *cfg, sl_err *err);
+
 /* The routers according to the configuration alone. SL_ERR_INVALID names the key. */
 sl_status sl_cli_routers_configured(const sl_config *cfg, sl_cli_routers *out, sl_err *err);
 

@@ -1,5 +1,5 @@
 /*
- * Claims: pages are divided fairly between routers. Engine thread.
+ * Claims: pages and places are divided fairly between routers. Engine thread.
  *
  * A router knows only its own requests. When its long prompt has been refused pages here often enough, it places nothing
  * else here until the prompt has them (router/core/place.c), but another router would go on placing short requests, which
@@ -8,6 +8,11 @@
  * were granted, the claim is due. While one is due, pages are reserved for that request only, until it has them, or has
  * not asked again for CLAIM_MS (it was placed elsewhere, or has ended), or its router is lost. Of several that are due the
  * one that became due first counts, so two routers never wait for each other. With one router there are no claims.
+ *
+ * Places, max_batch + max_waiting, are alike, so which request has one does not matter. The router whose request ends is
+ * told first and would always take the place that it leaves. Therefore a router that was refused a place keeps one place
+ * for itself, for as long as it goes on asking, against every router that holds more tickets than it does. The routers
+ * that want more places than there are end up with equal numbers of them.
  */
 #include "decode/decode_impl.h"
 
@@ -26,9 +31,34 @@ static sl_decode_router *router_of(sl_decode *d, uint32_t session)
     return NULL;
 }
 
+static uint32_t tickets_of(const sl_decode *d, const sl_decode_router *r)
+{
+    uint32_t n = 0;
+    for (const sl_ticket *t = d->e.tickets; t; t = t->next)
+        n += t->router == r->session;
+    return n;
+}
+
 static bool stands(const sl_decode_router *r, uint64_t now)
 {
     return r->claim.made && now - r->claim.asked_ns < CLAIM_MS * MS;
+}
+
+bool sl_claims_place(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now)
+{
+    sl_decode_router *r = router_of(d, router);
+    uint32_t used = d->e.n_tickets, all = d->o.max_batch + d->o.max_waiting;
+    for (int i = 0; r && i < d->e.n_routers; i++) {
+        const sl_decode_router *o = &d->e.routers[i];
+        used += o != r && o->place_asked_ns && now - o->place_asked_ns < CLAIM_MS * MS &&
+                tickets_of(d, o) < tickets_of(d, r);
+    }
+    bool has = used < all;
+    if (r)
+        r->place_asked_ns = has ? 0 : now;
+    if (!has && r && r->claim.made && r->claim.rid == rid)
+        r->claim.asked_ns = now; /* it still wants pages */
+    return has;
 }
 
 bool sl_claims_bar(const sl_decode *d, uint32_t router, uint64_t rid, uint64_t now)

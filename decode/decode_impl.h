@@ -116,7 +116,8 @@ typedef struct sl_claim {
 typedef struct sl_decode_router {
     uint32_t session;
     sl_claim claim;
-    uint64_t kv_sequence; /* of the last KV_EVENTS */
+    uint64_t place_asked_ns; /* when its last RESERVE was refused for want of a place; 0: it was not */
+    uint64_t kv_sequence;    /* of the last KV_EVENTS */
 } sl_decode_router;
 
 /* A writer's connection; transport thread. */
@@ -220,6 +221,8 @@ void sl_landing_pages_ask(sl_decode *d, sl_wmsg *m);
 void sl_landing_checked(sl_decode *d, sl_check *k);
 
 /* claims.c */
+/* Whether there is a place for this request of the router; remembers that it was refused one. */
+bool sl_claims_place(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now);
 /* Whether pages are set aside for another request than this one. */
 bool sl_claims_bar(const sl_decode *d, uint32_t router, uint64_t rid, uint64_t now);
 /* A RESERVE was refused for want of pages, or was granted. */

@@ -116,7 +116,7 @@ void sl_landing_reserve(sl_decode *d, sl_wmsg *m)
     }
     uint64_t now = sl_now_ns();
     const char *full = d->role.draining ? "draining"
-                       : d->e.n_tickets >= d->o.max_batch + d->o.max_waiting
+                       : !sl_claims_place(d, m->router, r->rid, now)
                            ? "all decode slots and all places in the queue are in use"
                            : NULL;
     if (!full) {

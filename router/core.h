@@ -169,6 +169,8 @@ void sl_cluster_flush_cache(sl_router *r);
 #define SL_KV_RING_BYTES (16u << 20)
 
 /* One batch of changes, as a worker reported it. */
+enum { SL_KV_WITHHELD = -1 };
+
 typedef struct sl_kv_batch {
     uint64_t ordinal;  /* in the order of arrival over all workers, from 1, without gaps */
     uint64_t sequence; /* of this worker, from 1; a number that is left out means that batches were lost */
@@ -178,8 +180,10 @@ typedef struct sl_kv_batch {
     size_t n_stored;
     sl_key *removed; /* before `stored` */
     size_t n_removed;
-    int32_t *tokens; /* [n_stored][SL_KEY_PAGE_TOKENS], NULL when the worker did not give them */
-    size_t bytes;    /* memory of this batch */
+    int32_t
+        *tokens;  /* [n_stored][SL_KEY_PAGE_TOKENS], NULL when the worker did not give them; SL_KV_WITHHELD in
+                        pages whose tokens subscribers do not get */
+    size_t bytes; /* memory of this batch */
 } sl_kv_batch;
 
 /*

@@ -96,6 +96,9 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
 sl_status sl_router_create(const sl_config *cfg, const sl_identity *identity, sl_router **out, sl_err *err)
 {
     sl_router_opts o;
+    if (cfg->kvstore.share == SL_CFG_SHARE_TENANT && !cfg->router.keys_file[0])
+        return sl_fail(err, SL_ERR_INVALID,
+                       "kvstore.share: tenant needs router.keys_file; without it all callers are one tenant");
     sl_router_opts_from_config(cfg, &o);
     o.identity = identity;
     return sl_router_create_opts(&o, out, err);

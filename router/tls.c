@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <gnutls/gnutls.h>
+#include <gnutls/x509.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <stdio.h>
@@ -143,14 +144,19 @@ SSL_CTX *sl_tls_openssl(sl_tls *t)
     return t->openssl;
 }
 
+/* GnuTLS keeps the pointer as long as the session. */
+static gnutls_typed_vdata_st for_clients = {.type = GNUTLS_DT_KEY_PURPOSE_OID,
+                                            .data = (unsigned char *)(uintptr_t)GNUTLS_KP_TLS_WWW_CLIENT};
+
 sl_status sl_tls_use(sl_tls *t, gnutls_session_t session)
 {
     if (gnutls_credentials_set(session, GNUTLS_CRD_CERTIFICATE, t->gnutls))
         return SL_ERR_NO_MEMORY;
     if (t->client_ca) {
         gnutls_certificate_server_set_request(session, GNUTLS_CERT_REQUIRE);
-        gnutls_session_set_verify_cert(session, NULL,
-                                       0); /* in the handshake, which fails without a valid one */
+        /* In the handshake, which fails without a valid one. As in OpenSSL, a certificate that was made for servers only
+         * does not count. */
+        gnutls_session_set_verify_cert2(session, &for_clients, 1, 0);
     }
     return SL_OK;
 }

@@ -74,7 +74,8 @@ typedef struct sl_member {
     uint32_t placed;           /* requests of this router that are placed here */
     uint64_t placed_tokens;    /* prefill: prompt tokens of requests that are not prefilled yet */
     uint64_t requests, failures;
-    sl_keyset *prefix; /* the keys that its prefix cache probably holds */
+    sl_keyset *prefix;   /* the keys that its prefix cache probably holds */
+    sl_keyset *unsalted; /* those that follow from tokens alone; NULL until it is needed (kv_events.c) */
     sl_outmsg *out_head, *out_tail;
     uint64_t kv_sequence;              /* decode: number of its newest batch of cache events */
     uint64_t kv_lost, kv_lost_ordinal; /* those of its newest batch that is not kept any more */

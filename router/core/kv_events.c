@@ -5,6 +5,9 @@
  * Batches have the worker's own numbers, so a subscriber can see for each worker whether it has missed a batch. The
  * size of the ring in bytes is bounded for all workers together; for each worker one number remembers the newest batch
  * that left the ring, so that a subscriber that comes too late, or reads too slowly, is told of the gap.
+ *
+ * Without router.keys_file every caller may subscribe. The tokens of requests with a cache_salt do not enter the ring
+ * then: their pages are recognized by their keys, which do not follow from the tokens alone.
  */
 #include <stdlib.h>
 
@@ -132,14 +135,57 @@ void sl_kv_free(sl_router *r)
 
 /* ---- reports of workers ---- */
 
-static void update_index(sl_keyset *s, const sl_kv_batch *b)
+static void update_removed(sl_keyset *s, const sl_kv_batch *b)
 {
     if (b->cleared)
         sl_keyset_clear(s);
     for (size_t i = 0; i < b->n_removed; i++)
         sl_keyset_remove(s, b->removed[i]);
+}
+
+static void update_index(sl_keyset *s, const sl_kv_batch *b)
+{
+    update_removed(s, b);
     for (size_t i = 0; i < b->n_stored; i++)
         sl_keyset_add(s, b->stored[2 * i + 1]);
+}
+
+/* The seed of requests without a salt, where everybody shares; zero: it cannot be computed now. */
+static sl_key seed_of_everybody(const sl_router *r)
+{
+    sl_share_domain d;
+    if (!sl_share_domain_of(SL_SHARE_ALL, "", "", 0, &d))
+        return (sl_key){0, 0};
+    return sl_share_seed(r->cluster.fingerprint, &d);
+}
+
+static bool is_zero(sl_key k)
+{
+    return !(k.lo | k.hi);
+}
+
+/* Overwrites the tokens of pages of salted requests where every caller is an admin. A first page is unsalted if its key
+ * follows from its tokens and the seed of everybody, another one if its parent is. */
+static void withhold(sl_member *w, sl_kv_batch *b)
+{
+    const sl_router *r = w->r;
+    if (!b->tokens || (r->o.keys_file && *r->o.keys_file))
+        return;
+    sl_key seed = seed_of_everybody(r);
+    if (!w->unsalted && sl_keyset_create(w->total_pages ? 2 * (size_t)w->total_pages : 4096, &w->unsalted))
+        w->unsalted = NULL;
+    if (w->unsalted)
+        update_removed(w->unsalted, b);
+    for (size_t i = 0; i < b->n_stored; i++) {
+        sl_key parent = b->stored[2 * i], key = b->stored[2 * i + 1];
+        int32_t *tokens = b->tokens + i * SL_KEY_PAGE_TOKENS;
+        bool open = is_zero(parent) ? !is_zero(seed) && sl_key_eq(key, sl_page_key(seed, tokens))
+                                    : w->unsalted && sl_keyset_has(w->unsalted, parent);
+        if (open && w->unsalted)
+            sl_keyset_add(w->unsalted, key);
+        for (size_t t = 0; !open && t < SL_KEY_PAGE_TOKENS; t++)
+            tokens[t] = SL_KV_WITHHELD;
+    }
 }
 
 void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e)
@@ -158,6 +204,7 @@ void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e)
     }
     w->kv_sequence = e->sequence;
     update_index(w->prefix, b);
+    withhold(w, b);
     publish(w->r, b);
 }
 

@@ -74,6 +74,7 @@ void sl_member_free(sl_member *w)
         free(o);
     }
     sl_keyset_destroy(w->prefix);
+    sl_keyset_destroy(w->unsalted);
     free(w);
 }
 

@@ -94,12 +94,10 @@ static sl_status parse_line(char *text, const char *path, int line, sl_tenants *
     if (!parse_name(word, t.name))
         return sl_fail(err, SL_ERR_INVALID, "%s:%d: a name has 1 to %d letters, digits, - and _", path, line,
                        SL_TENANT_NAME - 1);
-    while ((word = strtok_r(NULL, " \t\r\n", &save))) {
-        if (!parse_word(word, &t,
-                        &has_key)) /* keys may stand where they should not: the value is not repeated */
-            return sl_fail(err, SL_ERR_INVALID,
-                           "%s:%d: tenant %s: a word is unknown or its value is wrong: %.20s", path, line,
-                           t.name, word);
+    for (int n = 2; (word = strtok_r(NULL, " \t\r\n", &save)); n++) {
+        if (!parse_word(word, &t, &has_key)) /* it may be a key that was put there by mistake: not repeated */
+            return sl_fail(err, SL_ERR_INVALID, "%s:%d: tenant %s: word %d is unknown or its value is wrong",
+                           path, line, t.name, n);
     }
     if (!has_key)
         return sl_fail(err, SL_ERR_INVALID, "%s:%d: tenant %s has no sha256", path, line, t.name);

@@ -55,7 +55,7 @@ static void fill_stored(batch_out *o, const sl_kv_batch *b, size_t i)
     smg__grpc__common__kv_block__init(k);
     k->block_hash = (int64_t)b->stored[2 * i + 1].lo;
     k->block_size = SL_KEY_PAGE_TOKENS;
-    if (b->tokens) {
+    if (b->tokens && b->tokens[i * SL_KEY_PAGE_TOKENS] != SL_KV_WITHHELD) {
         k->token_ids = o->tokens + i * SL_KEY_PAGE_TOKENS;
         k->n_token_ids = SL_KEY_PAGE_TOKENS;
     }

@@ -37,15 +37,17 @@ def expire(directory):
             "-startdate", "20200101000000Z", "-enddate", "20200102000000Z")
 
 
-def authority(directory, name):
-    """An authority, and a client certificate that it signed."""
+def authority(directory, name, extension=""):
+    """An authority, and a client certificate that it signed, with this line of OpenSSL's configuration."""
     ca, ca_key = directory / f"{name}-ca.pem", directory / f"{name}-ca.key"
     openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", ca_key, "-out", ca,
             "-days", 2, "-subj", f"/CN={name}")
     cert, key, request = (directory / f"{name}-client{end}" for end in (".pem", ".key", ".csr"))
     openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", request, "-subj",
             f"/CN=client of {name}")
-    openssl("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-days", 2, "-out", cert)
+    extensions = directory / f"{name}.ext"
+    extensions.write_text(f"{extension}\n")
+    openssl("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-days", 2, "-out", cert, "-extfile", extensions)
     return ca, cert, key
 
 
@@ -175,6 +177,15 @@ def test_client_certificates(router, tmp_path, version):
     assert alive(r.grpc, server, cert, key)
     assert not alive(r.grpc, server)
     assert not alive(r.grpc, server, strange, strange_key)
+
+
+def test_a_server_s_certificate_is_no_client_s(router, tmp_path):
+    """An authority that signs servers, too: whoever holds a server's key is not a client for that, over neither protocol."""
+    ca, cert, key = authority(tmp_path, "mine", "extendedKeyUsage=serverAuth")
+    server = tmp_path / "cert.pem"
+    r = router(**{"router.tls_client_ca": ca})
+    assert curl(r.http, "--cacert", server, "--cert", cert, "--key", key) < 0
+    assert not alive(r.grpc, server, cert, key)
 
 
 def test_client_authority_is_replaced(router, tmp_path):

@@ -97,6 +97,19 @@ def test_one_router_is_stopped_and_continues(start):
     p.settled()
 
 
+def test_sighup_ends_nobody(start):
+    """Routers read their files again; a worker that gets the signal, too, for instance from a service manager, goes on."""
+    p = Pair(start, **QUICK)
+    of_a, of_b = at_both(p, jobs("ha", 3, out=200), jobs("hb", 3, out=200))
+    of_a.until_streaming(requests_=1)
+    for process in [*p.routers, *p.workers.values()]:
+        os.kill(process.process.pid, signal.SIGHUP)
+    of_a.check()
+    of_b.check()
+    assert retries(p.routers[0]) == 0 and retries(p.routers[1]) == 0
+    p.settled()
+
+
 def test_a_worker_that_stops_tells_both(start):
     p = Pair(start, **QUICK)
     both = at_both(p, jobs("w0", 6, out=200), jobs("w1", 6, out=200))

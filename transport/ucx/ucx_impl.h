@@ -134,7 +134,7 @@ struct ux_ep {
     ux_stream stream;
     size_t inflight; /* operations whose `done` has not run */
     ux_session session;
-    bool challenged; /* the challenge was sent (server) or answered (client) */
+    bool challenged;   /* the challenge was sent (server) or answered (client) */
     sl_lookup *lookup; /* client, while the host's name is looked up */
     ux_knock *knock;   /* client, until the other door has admitted it */
     char peer_address[SL_TP_ADDRESS_MAX];

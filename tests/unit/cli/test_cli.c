@@ -64,6 +64,10 @@ START_TEST(lists_of_routers)
     fails("decode " SET "127.0.0.1:7300,192.0.2.1:7300", 1, "cluster.secret_file: not set");
     fails("router --index 3 " SET "127.0.0.1:7300,127.0.0.1:7301", 1, "has 2 addresses, none for router 3");
     fails("router --index 9 --set router.http_port=65530 " SET, 1, "router.http_port: 65530 is too high");
+    fails("router --index 2147483647 " SET, 1, "router.http_port: 8080 is too high");
+    fails("router " SET "127.0.0.1:7301,127.0.0.1:7302", 1,
+          "cluster.routers: no entry has cluster.router_port 7300");
+    fails("router --set kvstore.share=tenant " SET, 1, "kvstore.share: tenant needs router.keys_file");
 #undef SET
 }
 END_TEST

@@ -451,6 +451,72 @@ START_TEST(a_long_prompt_is_not_passed_for_ever)
 }
 END_TEST
 
+static uint32_t held_by(uint32_t router)
+{
+    uint32_t n = 0;
+    for (const sl_ticket *t = x.d->e.tickets; t; t = t->next)
+        n += t->router == router;
+    return n;
+}
+
+/* Asks for a place for that router; true: it got one. */
+static bool place(uint32_t router, uint64_t rid)
+{
+    x.router = router;
+    dd_reserve(&x, rid, 10, 3, 3, 0);
+    bool got = x.said[x.seen].type == SL_MSG_RESERVED;
+    dd_expect(&x, got ? SL_MSG_RESERVED : SL_MSG_FAILED, rid);
+    return got;
+}
+
+/* One router holds all places and asks for each again as soon as it is free, before the other one can know: the other
+ * one gets every second place all the same, and none is unused when it stops asking. */
+START_TEST(a_router_does_not_keep_all_places)
+{
+    const uint32_t full = DD_ROUTER, late = DD_ROUTER + 1;
+    open_with(wide);
+    uint64_t next = 1, oldest = 1;
+    x.d->e.routers[0] = (sl_decode_router){.session = full};
+    x.d->e.routers[1] = (sl_decode_router){.session = late};
+    x.d->e.n_routers = 2;
+    for (int i = 0; i < 10; i++)
+        ck_assert(place(full, next++));
+    for (int i = 0; i < 5; i++) {
+        ck_assert(!place(late, 100 + (uint64_t)i));
+        x.router = full;
+        dd_abort(&x, oldest, SL_ERR_CANCELLED);
+        dd_drained(&x, oldest, DD_WRITER);
+        dd_expect(&x, SL_MSG_DRAINED, oldest++);
+        ck_assert(!place(full, next)); /* it is first, and is refused */
+        ck_assert(place(late, 100 + (uint64_t)i));
+    }
+    ck_assert_uint_eq(held_by(full), 5);
+    ck_assert_uint_eq(held_by(late), 5);
+    ck_assert(!place(late, 200)); /* it asks for more than its half */
+    x.router = full;
+    dd_abort(&x, oldest, SL_ERR_CANCELLED);
+    dd_drained(&x, oldest, DD_WRITER);
+    dd_expect(&x, SL_MSG_DRAINED, oldest++);
+    ck_assert(!place(late, 200) && place(full, next++));
+    x.router =
+        late; /* one of the late router ends, and it does not ask again: a place is kept for 2 s, not longer */
+    dd_abort(&x, 100, SL_ERR_CANCELLED);
+    dd_drained(&x, 100, DD_WRITER);
+    dd_expect(&x, SL_MSG_DRAINED, 100);
+    ck_assert(!place(full, next));
+    x.d->e.routers[1].place_asked_ns -= (uint64_t)2100 * 1000000;
+    ck_assert(place(full, next++));
+    while (x.d->e.tickets) {
+        uint64_t rid = x.d->e.tickets->rid;
+        x.router = x.d->e.tickets->router;
+        dd_abort(&x, rid, SL_ERR_CANCELLED);
+        dd_drained(&x, rid, DD_WRITER);
+        dd_expect(&x, SL_MSG_DRAINED, rid);
+    }
+    dd_close(&x);
+}
+END_TEST
+
 /* A claim ends when its request does not ask again, and with its router. */
 START_TEST(a_claim_ends)
 {
@@ -500,6 +566,7 @@ int main(void)
     tcase_add_test(t, router_is_lost);
     tcase_add_test(t, two_routers);
     tcase_add_test(t, a_long_prompt_is_not_passed_for_ever);
+    tcase_add_test(t, a_router_does_not_keep_all_places);
     tcase_add_test(t, a_claim_ends);
     suite_add_tcase(s, t);
     return run_suite(s);

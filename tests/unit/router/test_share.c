@@ -269,6 +269,49 @@ START_TEST(events_need_admins_where_clients_are_kept_apart)
 }
 END_TEST
 
+/* What subscribers get of the pages that ask() made: [0] with their tokens, [1] without. */
+static void read_pages(sl_kv_cursor *c, int pages[2])
+{
+    const sl_kv_batch *b;
+    sl_kv_batch gap;
+    pages[0] = pages[1] = 0;
+    while ((b = sl_kv_read(h.r, c, &gap))) {
+        for (size_t i = 0; i < b->n_stored * SL_KEY_PAGE_TOKENS; i++) {
+            bool withheld = b->tokens[i] == SL_KV_WITHHELD;
+            ck_assert_int_eq(withheld,
+                             b->tokens[i / SL_KEY_PAGE_TOKENS * SL_KEY_PAGE_TOKENS] == SL_KV_WITHHELD);
+            pages[withheld] += i % SL_KEY_PAGE_TOKENS == 0;
+        }
+    }
+}
+
+/* Where every caller may subscribe, what a client has sent with a salt stays with it; the pages of others are not affected,
+ * also when they continue pages that were reported before. */
+START_TEST(events_do_not_show_salted_tokens_to_everybody)
+{
+    h_open_cluster(&h, 1, 1);
+    sl_kv_cursor c = sl_kv_subscribe(h.r, 0);
+    int pages[2];
+    ask("", "a salt");
+    read_pages(&c, pages);
+    ck_assert(pages[0] == 0 && pages[1] == 3);
+    ask("", "");
+    read_pages(&c, pages);
+    ck_assert(pages[0] == 3 && pages[1] == 0);
+    client longer = {0};
+    h_ask(&h, &longer, 400, 4); /* its first three pages are those of ask() */
+    h_expect(&h, &longer, 400, 4, 2000);
+    h_release(&h, &longer, 1000);
+    read_pages(&c, pages);
+    ck_assert(pages[0] >= 3 && pages[1] == 0);
+    h.r->o.keys_file = "keys"; /* subscribers are admins */
+    ask("", "another salt");
+    read_pages(&c, pages);
+    ck_assert(pages[0] == 3 && pages[1] == 0);
+    h.r->o.keys_file = NULL;
+}
+END_TEST
+
 int main(void)
 {
     const h_case cases[] = {{all_share_by_salt, 0},
@@ -283,6 +326,7 @@ int main(void)
                             {attempts_keep_the_seed, 0},
                             {choices_of_a_call_share, 0},
                             {salts_have_bounds, 0},
-                            {events_need_admins_where_clients_are_kept_apart, 0}};
+                            {events_need_admins_where_clients_are_kept_apart, 0},
+                            {events_do_not_show_salted_tokens_to_everybody, 0}};
     return h_main("share", setup, teardown, cases, SL_COUNT(cases));
 }

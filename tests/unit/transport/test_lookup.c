@@ -48,7 +48,7 @@ int getaddrinfo(const char *host, const char *service, const struct addrinfo *hi
         struct sockaddr_in sa;
     } *made = calloc(1, sizeof *made);
     made->sa = (struct sockaddr_in){.sin_family = AF_INET,
-                                    .sin_port = htons((uint16_t)atoi(service)),
+                                    .sin_port = htons((uint16_t)strtoul(service, NULL, 10)),
                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     made->info = (struct addrinfo){.ai_family = AF_INET,
                                    .ai_socktype = SOCK_STREAM,
