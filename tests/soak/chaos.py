@@ -58,7 +58,7 @@ class Chaos:
     def again(self, key, pause):
         time.sleep(pause)
         self.cluster.start_worker(*key)
-        self.cluster.router.wait_ready(len(self.cluster.workers), 60)
+        self.cluster.wait_ready()
 
     def kill(self):
         key = self.anyone()
@@ -75,7 +75,7 @@ class Chaos:
             self.cluster.workers[key].process.wait()
             self.cluster.start_worker(*key)
         self.done["kill -9 of a prefill and a decode worker at once"] += 1
-        self.cluster.router.wait_ready(len(self.cluster.workers), 60)
+        self.cluster.wait_ready()
 
     def stop(self):
         """SIGSTOP: shorter than dead_after_ms, or longer, so that it is taken for dead and comes back."""
@@ -85,7 +85,7 @@ class Chaos:
         time.sleep(seconds)
         process.send_signal(signal.SIGCONT)
         self.done[f"SIGSTOP of a {key[0]} worker for {seconds} s"] += 1
-        self.cluster.router.wait_ready(len(self.cluster.workers), 60)
+        self.cluster.wait_ready()
 
     def drain(self):
         key = self.anyone()
@@ -99,8 +99,9 @@ class Chaos:
     def flush(self):
         """A flush is refused while requests run that do not end in time; this answer is accepted too."""
         _, _, common = clients.protocol()
-        with self.cluster.router.channel() as channel:
-            done = self.cluster.router.stub(channel).FlushCache(common.FlushCacheRequest(timeout_s=1), timeout=30).success
+        router = self.r.choice(self.cluster.routers)
+        with router.channel() as channel:
+            done = router.stub(channel).FlushCache(common.FlushCacheRequest(timeout_s=1), timeout=30).success
         self.done["caches flushed" if done else "flush refused while requests ran"] += 1
 
     def strangers(self):
@@ -118,6 +119,6 @@ class Chaos:
 
     def router(self):
         if self.r.random() < 0.4:
-            self.cluster.restart_router()
-            self.cluster.router.wait_ready(len(self.cluster.workers), 60)
-            self.done["kill -9 of the router"] += 1
+            self.cluster.restart_router(self.r.randrange(len(self.cluster.routers)))
+            self.cluster.wait_ready()
+            self.done["kill -9 of a router"] += 1

@@ -26,6 +26,7 @@ class Load:
         self.idle = [threading.Event() for _ in range(n)]
         self.resting.set()
         self.jobs = self.make_jobs(seed)
+        self.own = threading.local()  # number: of the router that this thread's client uses
         self.threads = [threading.Thread(target=self.run, args=(i,), daemon=True) for i in range(n)]
         for t in self.threads:
             t.start()
@@ -41,6 +42,10 @@ class Load:
         for ids, tokens, kw in jobs:
             real.reference(ids, tokens, **kw)  # computed once, before the load
         return jobs
+
+    @property
+    def router(self):
+        return self.cluster.routers[self.own.number]
 
     def go(self):
         self.resting.clear()
@@ -65,8 +70,9 @@ class Load:
     def run(self, i):
         r = random.Random(f"{self.seed}.{i}")
         kinds = [self.grpc_stream] * 6 + [self.http_stream] * 4 + [self.samples, self.leave, self.leave, self.abort, self.deadline]
+        self.own.number = i % len(self.cluster.routers)
         while True:
-            if self.resting.is_set() or self.cluster.router_down.is_set():
+            if self.resting.is_set() or self.cluster.router_down[self.own.number].is_set():
                 if self.resting.is_set():
                     self.idle[i].set()
                 time.sleep(0.05)
@@ -76,7 +82,7 @@ class Load:
             try:
                 kind(r, job)
             except Exception as e:  # judged here: only a dead router excuses an error
-                if self.cluster.had_no_router(begin - 1, time.monotonic()):
+                if self.cluster.had_no_router(self.own.number, begin - 1, time.monotonic()):
                     self.count("lost with the router")
                     time.sleep(0.3)
                 else:
@@ -96,14 +102,14 @@ class Load:
     # -- what a client does --
 
     def grpc_stream(self, r, job):
-        self.compare("streamed over gRPC", self.cluster.router.streamed(job[0], job[1], **job[2]), job)
+        self.compare("streamed over gRPC", self.router.streamed(job[0], job[1], **job[2]), job)
 
     def body(self, job, **more):
         return {"prompt": job[0], "max_tokens": job[1], "ignore_eos": True, "temperature": 0, **job[2], **more}
 
     def http_stream(self, r, job):
         """Text only; compared by the token count and, for greedy ones, by the text of the same request without streaming."""
-        answer = self.cluster.router.post(self.body(job, stream=True, stream_options={"include_usage": True}), stream=True)
+        answer = self.router.post(self.body(job, stream=True, stream_options={"include_usage": True}), stream=True)
         assert answer.status_code == 200, answer.text[:300]
         text, usage, done = "", None, False
         for line in answer.iter_lines():
@@ -124,7 +130,7 @@ class Load:
 
     def samples(self, r, job):
         """Several samples of one prompt: the first has the seed itself, the others must be repeatable; here they only have to end."""
-        answer = self.cluster.router.post(self.body(job, n=3, seed=7, temperature=0.9))
+        answer = self.router.post(self.body(job, n=3, seed=7, temperature=0.9))
         assert answer.status_code == 200, answer.text[:300]
         assert len(answer.json()["choices"]) == 3 and answer.json()["usage"]["completion_tokens"] == 3 * job[1]
         self.count("three samples")
@@ -132,12 +138,12 @@ class Load:
     def leave(self, r, job):
         """Closes its connection after some tokens, without an abort."""
         if r.random() < 0.5:
-            with self.cluster.router.post(self.body(job, stream=True), stream=True) as answer:
+            with self.router.post(self.body(job, stream=True), stream=True) as answer:
                 for _, _line in zip(range(r.randrange(6)), answer.iter_lines()):
                     pass
         else:
-            with self.cluster.router.channel() as channel:
-                call = self.cluster.router.stub(channel).Generate(self.cluster.router.request(job[0], job[1], stream=True), timeout=240)
+            with self.router.channel() as channel:
+                call = self.router.stub(channel).Generate(self.router.request(job[0], job[1], stream=True), timeout=240)
                 for _, _message in zip(range(r.randrange(6)), call):
                     pass
                 call.cancel()
@@ -146,9 +152,9 @@ class Load:
     def abort(self, r, job):
         pb, _, _ = clients.protocol()
         name = f"soak-{r.getrandbits(60):x}"
-        with self.cluster.router.channel() as channel:
-            stub = self.cluster.router.stub(channel)
-            call = stub.Generate(self.cluster.router.request(job[0], job[1], stream=True, request_id=name), timeout=240)
+        with self.router.channel() as channel:
+            stub = self.router.stub(channel)
+            call = stub.Generate(self.router.request(job[0], job[1], stream=True, request_id=name), timeout=240)
             time.sleep(r.random() * 0.2)
             stub.Abort(pb.AbortRequest(request_id=name), timeout=30)
             try:
@@ -161,7 +167,7 @@ class Load:
     def deadline(self, r, job):
         seconds, begin = r.choice([0.02, 0.2, 1]), time.monotonic()
         try:
-            got = self.cluster.router.streamed(job[0], job[1], timeout=seconds, **job[2])
+            got = self.router.streamed(job[0], job[1], timeout=seconds, **job[2])
             self.compare("streamed within a short deadline", got, job)
         except grpc.RpcError as e:
             if e.code() != grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -1,16 +1,16 @@
 """A real cluster under mixed load and injected failures; every token is compared with the undisturbed stream.
 
-    tests/soak/run MINUTES [--seed N] [--clients N] [--report FILE]
+    tests/soak/run MINUTES [--routers N] [--seed N] [--clients N] [--report FILE]
 
-The cluster is one router, two prefill and three decode workers, each a process of its own on this machine, with stores that are too
+The cluster is one router (or N, between which the clients are divided), two prefill and three decode workers, each a process of its own on this machine, with stores that are too
 small for the load, so that pages are evicted and requests are put back. Clients stream over gRPC and HTTP, ask for several samples,
 leave in mid-stream, abort and set short deadlines. Meanwhile workers are killed, stopped, drained and replaced, caches are flushed,
-strangers write garbage to every port, and now and then the router itself is killed.
+strangers write garbage to every port, and now and then a router is killed.
 
 What must hold, and what the exit code says:
   - a stream that ends has the tokens of `sluice generate` for the same prompt, sampling and seed;
-  - a request ends as its client asked, or, while the router is dead, with its connection: no other error, and none later than its
-    deadline plus a grace period;
+  - a request ends as its client asked, or, while its own router is dead, with its connection: no other error, and none later than
+    its deadline plus a grace period;
   - at every rest (load and failures pause every few minutes) all pages are free or cached, no ticket is held, and each process that
     already lived at its first rest has as many descriptors and threads as then, and no more than 1.3 times its memory plus 16 MiB.
 
@@ -42,56 +42,63 @@ WARM_S = 45  # before a process's figures count: by then it has met its peers
 
 
 class SoakCluster:
-    """The processes: names stay, processes come and go. `router` answers like a real.Cluster."""
+    """The processes: names stay, processes come and go. Each of `routers` answers like a real.Cluster."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, n_routers=1):
         self.directory = directory
         self.lock = threading.RLock()
-        self.http, self.grpc, self.worker = (real.free_ports(1) for _ in range(3))
+        self.ports = [{f"{key}_port": real.free_ports(1) for key in ("router.http", "router.grpc", "cluster.router")}
+                      for _ in range(n_routers)]
+        self.addresses = ",".join(f"127.0.0.1:{p['cluster.router_port']}" for p in self.ports)
         self.workers = {}
-        self.router = None
+        self.routers = [None] * n_routers
         self.born = {}  # pid: when
-        self.router_down = threading.Event()
-        self.router_deaths = []  # (from, until), monotonic seconds
+        self.router_down = [threading.Event() for _ in range(n_routers)]
+        self.router_deaths = [[] for _ in range(n_routers)]  # (from, until), monotonic seconds
         self.logs = []
-        self.start_router()
+        for i in range(n_routers):
+            self.start_router(i)
         counts = collections.Counter()
         for role in ROLES:
             self.start_worker(role, counts[role])
             counts[role] += 1
-        self.router.wait_ready(len(ROLES), 60)
+        self.wait_ready()
 
-    def start_router(self):
-        self.router = real.Process(self.directory, "router", **SETTINGS, **{
-            "cluster.router_port": self.worker, "router.http_port": self.http, "router.grpc_port": self.grpc})
-        self.logs.append(self.router.log)
-        self.born[self.router.process.pid] = time.monotonic()
+    def wait_ready(self):
+        """Until every router has every worker."""
+        for router in self.routers:
+            router.wait_ready(len(ROLES), 60)
+
+    def start_router(self, i):
+        self.routers[i] = real.Process(self.directory, "router", **SETTINGS, **self.ports[i])
+        self.logs.append(self.routers[i].log)
+        self.born[self.routers[i].process.pid] = time.monotonic()
 
     def start_worker(self, role, index):
         with self.lock:
-            p = real.Process(self.directory, role, index, f"127.0.0.1:{self.worker}", **SETTINGS)
+            p = real.Process(self.directory, role, index, **SETTINGS, **{"cluster.routers": self.addresses})
             self.workers[role, index] = p
             self.logs.append(p.log)
             self.born[p.process.pid] = time.monotonic()
 
-    def restart_router(self):
-        """Kills it and starts another at the same ports. Requests in flight lose their connection: the one loss that is allowed."""
+    def restart_router(self, i):
+        """Kills it and starts another at the same ports. Its requests in flight lose their connection: the one loss that is allowed."""
         with self.lock:
             begin = time.monotonic()
-            self.router_down.set()
-            self.router.process.kill()
-            self.router.process.wait()
-            self.start_router()
-            self.router.wait_ready(1, 60)
-            self.router_deaths.append((begin, time.monotonic() + 1))
-            self.router_down.clear()
+            self.router_down[i].set()
+            self.routers[i].process.kill()
+            self.routers[i].process.wait()
+            self.start_router(i)
+            self.routers[i].wait_ready(1, 60)
+            self.router_deaths[i].append((begin, time.monotonic() + 1))
+            self.router_down[i].clear()
 
-    def had_no_router(self, begin, end):
-        return self.router_down.is_set() or any(a <= end and b >= begin for a, b in list(self.router_deaths))
+    def had_no_router(self, i, begin, end):
+        return self.router_down[i].is_set() or any(a <= end and b >= begin for a, b in list(self.router_deaths[i]))
 
     def everybody(self):
         with self.lock:
-            return {"router": self.router, **{f"{r}/{i}": p for (r, i), p in self.workers.items()}}
+            return {**{f"router/{i}": p for i, p in enumerate(self.routers)}, **{f"{r}/{i}": p for (r, i), p in self.workers.items()}}
 
     def close(self):
         stuck = []
@@ -117,8 +124,9 @@ class Rests:
     def take(self):
         self.count += 1
         try:
-            self.cluster.router.wait_ready(len(ROLES), 60)
-            self.cluster.router.idle(60)
+            self.cluster.wait_ready()
+            for router in self.cluster.routers:
+                router.idle(60)
         except AssertionError as e:
             self.problems.append(f"rest {self.count}: {str(e)[:600]}")
         for name, p in self.cluster.everybody().items():
@@ -143,7 +151,7 @@ class Rests:
 
 def report(path, a, load, chaos, rests, seconds, problems):
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=real.ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    lines = ["# Soak", "", f"`tests/soak/run {a.minutes:g} --seed {a.seed} --clients {a.clients}`, commit {commit}, {os.cpu_count()} cores, "
+    lines = ["# Soak", "", f"`tests/soak/run {a.minutes:g} --routers {a.routers} --seed {a.seed} --clients {a.clients}`, commit {commit}, {os.cpu_count()} cores, "
              f"{seconds / 60:.1f} minutes: {'passed' if not problems else f'{len(problems)} problems'}.", "", "| requests | number |", "|---|---|"]
     lines += [f"| {what} | {n} |" for what, n in sorted(load.outcomes.items())]
     lines += [f"| tokens compared | {load.tokens} |", "", "| injected | number |", "|---|---|"]
@@ -163,7 +171,7 @@ def report(path, a, load, chaos, rests, seconds, problems):
 def soak(a):
     problems, begin = [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="sluice-soak-") as directory:
-        cluster = SoakCluster(directory)
+        cluster = SoakCluster(directory, a.routers)
         load, chaos, rests = Load(cluster, a.clients, a.seed), Chaos(cluster, a.seed), Rests(cluster)
         load.go()
         time.sleep(WARM_S)
@@ -205,6 +213,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("minutes", type=float)
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--routers", type=int, default=1, help="routers at once; the clients are divided between them")
     p.add_argument("--clients", type=int, default=10, help="requests at once")
     p.add_argument("--report", help="file for the figures, Markdown")
     p.add_argument("--stop", action="store_true", help="end at the first wrong answer")
