@@ -118,7 +118,7 @@ class Chaos:
         self.done["garbage to every port"] += 1
 
     def router(self):
-        if self.r.random() < 0.4:
+        if len(self.cluster.routers) > 1 or self.r.random() < 0.4:
             self.cluster.restart_router(self.r.randrange(len(self.cluster.routers)))
             self.cluster.wait_ready()
             self.done["kill -9 of a router"] += 1

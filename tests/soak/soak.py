@@ -177,7 +177,7 @@ def soak(a):
         time.sleep(WARM_S)
         load.pause()
         rests.take()
-        end = begin + a.minutes * 60
+        end = time.monotonic() + a.minutes * 60  # of load with failures: a slow start takes nothing from it
         while time.monotonic() < end and not (load.problems and a.stop):
             load.go()
             chaos.go()
@@ -189,7 +189,7 @@ def soak(a):
             chaos.pause()
             load.pause()
             rests.take()
-        problems = load.problems + chaos.problems + rests.problems
+        problems = load.problems + chaos.problems + rests.problems + ([] if chaos.done else ["nothing was injected"])
         problems += [f"{name} had to be killed at the end" for name in cluster.close()]
         for log in cluster.logs:
             text = log.read_text(errors="replace")
