@@ -11,12 +11,19 @@
 #define SL_KERNELS_ATTN_H
 
 #include "kernels/backend.h"
+#include "kernels/gqa.h"
 
 /* SL_ATTN_MLA: absorbed queries over latent rows; the result goes to attn.o. */
 typedef struct sl_attn_mla {
     sl_kv_append_params kv;     /* seqs, rows and host left for the receiver */
     sl_sparse_attn_params attn; /* phys, rows, k and ld_ids left for the receiver */
 } sl_attn_mla;
+
+/* SL_ATTN_GQA: queries over rows with keys and values of all KV heads; the result goes to attn.out. */
+typedef struct sl_attn_gqa {
+    sl_gqa_append_params kv; /* seqs, rows and host left for the receiver */
+    sl_gqa_attn_params attn; /* phys, rows, k and ld_ids left for the receiver */
+} sl_attn_gqa;
 
 /*
  * What the model's indexer gives for one layer. A layer without an indexer fills heads, dim, topk and format only.
@@ -36,6 +43,7 @@ typedef struct sl_attn_call {
     const sl_seq_tables *seqs; /* as passed to the forward pass */
     union {
         sl_attn_mla mla;
+        sl_attn_gqa gqa;
     };
     sl_attn_index index;
     /* NULL: the queries exist already (for MLA: attn.ql). Otherwise the receiver calls it once, before

@@ -38,6 +38,9 @@ typedef enum {
     SL_OP_GATHER,
     SL_OP_HOT_RESET,
     SL_OP_SPARSE_ATTN,
+    SL_OP_GQA_QUERY, /* kernels/gqa.h */
+    SL_OP_GQA_APPEND,
+    SL_OP_GQA_ATTN,
     SL_OP_SILU_MUL,
     SL_OP_MOE_ROUTE,
     SL_OP_MOE,

@@ -9,7 +9,7 @@
 
 /* ---- row formats ---- */
 
-enum { MAX_LATENT = 4096, MAX_ROPE = 1024, MAX_INDEX_DIM = 1024 };
+enum { MAX_HEADS = 1024, MAX_LATENT = 4096, MAX_ROPE = 1024, MAX_INDEX_DIM = 1024 };
 
 static sl_cache_part part(const char *name, sl_dtype dtype, int32_t count)
 {
@@ -22,7 +22,8 @@ static sl_cache_part part(const char *name, sl_dtype dtype, int32_t count)
 static sl_status mla_plane(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
 {
     if (d->latent < 1 || d->latent > MAX_LATENT)
-        return sl_fail(err, SL_ERR_INVALID, "kv_lora_rank %d is not in 1..%d", d->latent, MAX_LATENT);
+        return sl_fail(err, SL_ERR_INVALID, "row format %s: kv_lora_rank %d is not in 1..%d", d->rows->name,
+                       d->latent, MAX_LATENT);
     if (d->rope < 0 || d->rope > MAX_ROPE)
         return sl_fail(err, SL_ERR_INVALID, "qk_rope_head_dim %d is not in 0..%d", d->rope, MAX_ROPE);
     *out = (sl_cache_plane){.scope = SL_SCOPE_REQUEST, .heads = 1, .unit_tokens = 1};
@@ -60,13 +61,52 @@ static sl_status mla_fp8(const sl_cache_dims *d, sl_cache_plane *out, sl_err *er
     return SL_OK;
 }
 
+/* One unit per token, with the keys and values of all KV heads: they share the lists of selected tokens. */
+static sl_status gqa_plane(const sl_cache_dims *d, sl_dtype dtype, sl_cache_plane *out, sl_err *err)
+{
+    if (d->kv_heads < 1 || d->kv_heads > MAX_HEADS)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "row format %s stores keys and values by head, but the model's number of KV heads is %d",
+            d->rows->name, d->kv_heads);
+    if (d->head_dim < 2 || d->head_dim > MAX_ROPE || d->head_dim % 2)
+        return sl_fail(err, SL_ERR_INVALID, "head_dim %d is odd or not in 2..%d", d->head_dim, MAX_ROPE);
+    *out = (sl_cache_plane){.scope = SL_SCOPE_REQUEST, .heads = 1, .unit_tokens = 1};
+    add_part(out, part("k", dtype, d->kv_heads * d->head_dim));
+    add_part(out, part("v", dtype, d->kv_heads * d->head_dim));
+    return SL_OK;
+}
+
+static sl_status gqa_f32(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
+{
+    return gqa_plane(d, SL_F32, out, err);
+}
+
+static sl_status gqa_bf16(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
+{
+    return gqa_plane(d, SL_BF16, out, err);
+}
+
+static sl_status gqa_fp8(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
+{
+    SL_TRY(gqa_plane(d, SL_F8_E4M3, out, err));
+    add_part(out, part("scale_k", SL_F32, d->kv_heads));
+    add_part(out, part("scale_v", SL_F32, d->kv_heads));
+    return SL_OK;
+}
+
 static const sl_row_format_desc rows[] = {
     {"mla_f32", "latent and RoPE part as float32", SL_ROW_MLA_F32, SL_ATTN_MLA, mla_f32},
     {"mla_bf16", "latent and RoPE part as bf16", SL_ROW_MLA_BF16, SL_ATTN_MLA, mla_bf16},
     {"mla_fp8", "latent as e4m3 with a power-of-two scale per 128 values, RoPE part as bf16", SL_ROW_MLA_FP8,
      SL_ATTN_MLA, mla_fp8},
+    {"gqa_f32", "keys and values of all KV heads as float32", SL_ROW_GQA_F32, SL_ATTN_GQA, gqa_f32},
+    {"gqa_bf16", "keys and values of all KV heads as bf16", SL_ROW_GQA_BF16, SL_ATTN_GQA, gqa_bf16},
+    {"gqa_fp8", "keys and values as e4m3 with a power-of-two scale per token and head", SL_ROW_GQA_FP8,
+     SL_ATTN_GQA, gqa_fp8},
 };
-static const char *const row_names[] = {"mla_f32", "mla_bf16", "mla_fp8", NULL};
+static const char *const row_names[] = {"mla_f32",  "mla_bf16", "mla_fp8", "gqa_f32",
+                                        "gqa_bf16", "gqa_fp8",  NULL};
 
 /* ---- other formats and policies ---- */
 
@@ -201,7 +241,7 @@ int32_t sl_cache_find(const sl_cache_shape *s, sl_plane_role role)
 
 /* ---- checks ---- */
 
-enum { MAX_HEADS = 1024, MAX_COUNT = 1 << 20 };
+enum { MAX_COUNT = 1 << 20 };
 
 static sl_status check_part(const sl_cache_plane *p, const sl_cache_part *t, sl_err *err)
 {

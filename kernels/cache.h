@@ -9,7 +9,8 @@
  *   plane            heads  unit_tokens  parts
  *   rows, mla_fp8        1            1  latent e4m3 x 512 | scale f32 x 4 | rope bf16 x 64
  *   index, official      1           64  key e4m3 x 128 (64 times) | scale f32 x 1 (64 times)
- *   rows, GQA bf16       8           16  k bf16 x 128 (16 times) | v bf16 x 128 (16 times)
+ *   rows, gqa_bf16       1            1  k bf16 x 1024 | v bf16 x 1024
+ *   rows by KV head      8           16  k bf16 x 128 (16 times) | v bf16 x 128 (16 times)
  *   bounds of blocks     8           16  min bf16 x 128 (once) | max bf16 x 128 (once)
  *   pooled entries       1          128  state f32 x 1024 (once, open) | entry bf16 x 512 (once, closed)
  *

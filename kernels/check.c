@@ -7,6 +7,7 @@
 
 #include "kernels/backend_impl.h"
 #include "kernels/ep.h"
+#include "kernels/gqa.h"
 #include "kernels/synth.h"
 
 void sl_chk_need(sl_chk *c, bool ok, const char *field, const char *why)
@@ -349,6 +350,9 @@ static const op_row op_rows[SL_OP_COUNT] = {
     [SL_OP_GATHER] = ROW_SEQS("gather", sl_gather_params, sl_chk_gather),
     [SL_OP_HOT_RESET] = ROW("hot_reset", sl_hot_reset_params, hot_slots, sl_chk_hot_reset),
     [SL_OP_SPARSE_ATTN] = ROW("sparse_attn", sl_sparse_attn_params, tokens, sl_chk_sparse_attn),
+    [SL_OP_GQA_QUERY] = ROW("gqa_query", sl_gqa_query_params, tokens, sl_chk_gqa_query),
+    [SL_OP_GQA_APPEND] = ROW_SEQS("gqa_append", sl_gqa_append_params, sl_chk_gqa_append),
+    [SL_OP_GQA_ATTN] = ROW("gqa_attn", sl_gqa_attn_params, tokens, sl_chk_gqa_attn),
     [SL_OP_SILU_MUL] = ROW("silu_mul", sl_silu_mul_params, tokens, chk_silu_mul),
     [SL_OP_MOE_ROUTE] = ROW("moe_route", sl_moe_route_params, tokens, chk_moe_route),
     [SL_OP_MOE] = ROW("moe", sl_moe_params, tokens, chk_moe),
@@ -400,6 +404,9 @@ int64_t sl_op_items(sl_op op, const void *params)
     switch (op) {
     case SL_OP_KV_APPEND:
         seqs = ((const sl_kv_append_params *)params)->seqs;
+        break;
+    case SL_OP_GQA_APPEND:
+        seqs = ((const sl_gqa_append_params *)params)->seqs;
         break;
     case SL_OP_INDEX_APPEND:
         seqs = ((const sl_index_append_params *)params)->seqs;

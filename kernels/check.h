@@ -43,6 +43,9 @@ void sl_chk_host(sl_chk *c, const sl_host_plane *h, int64_t row_bytes);
 void sl_chk_hot(sl_chk *c, const sl_hot_state *h, sl_evict_policy policy);
 
 /* kernels/check_cache.c: the ops that touch the cache. */
+void sl_chk_gqa_query(sl_chk *c, const void *params);
+void sl_chk_gqa_append(sl_chk *c, const void *params);
+void sl_chk_gqa_attn(sl_chk *c, const void *params);
 void sl_chk_kv_append(sl_chk *c, const void *params);
 void sl_chk_index_append(sl_chk *c, const void *params);
 void sl_chk_index_query(sl_chk *c, const void *params);

@@ -124,8 +124,9 @@ int64_t sl_row_bytes(sl_row_format f, int32_t lora, int32_t rope)
         return 2 * ((int64_t)lora + rope);
     case SL_ROW_MLA_FP8:
         return (int64_t)lora + 4 * (int64_t)sl_fp8_groups(lora) + 2 * (int64_t)rope;
+    default:
+        return 0;
     }
-    return 0;
 }
 
 int64_t sl_index_block_bytes(sl_index_format f, int32_t dim)

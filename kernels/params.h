@@ -45,16 +45,19 @@ static inline int32_t sl_list_blocks(int32_t k)
 
 typedef enum { SL_F32, SL_BF16, SL_F16, SL_F8_E4M3, SL_I32 } sl_dtype;
 
-/* Row formats of the latent cache; bytes for lora = kv_lora_rank, rope = qk_rope_head_dim: see
- * sl_row_bytes(). */
+/* Row formats. Latent rows, of lora = kv_lora_rank and rope = qk_rope_head_dim: see sl_row_bytes(). Keys and values by
+ * head: kernels/gqa.h. */
 typedef enum {
     SL_ROW_MLA_F32,  /* (lora + rope) x f32 */
     SL_ROW_MLA_BF16, /* (lora + rope) x bf16 */
     SL_ROW_MLA_FP8,  /* lora x e4m3 | ceil(lora/128) x f32 power-of-two scale | rope x bf16 */
+    SL_ROW_GQA_F32,
+    SL_ROW_GQA_BF16,
+    SL_ROW_GQA_FP8,
 } sl_row_format;
 
 /* Kinds of attention: what its calls carry (kernels/attn.h) and which rows it reads. */
-typedef enum { SL_ATTN_MLA, SL_ATTN_KINDS } sl_attn_kind;
+typedef enum { SL_ATTN_MLA, SL_ATTN_GQA, SL_ATTN_KINDS } sl_attn_kind;
 
 /* Numeric convention of the indexer. Cached pages carry it; pages of different conventions are never mixed. */
 typedef enum {
@@ -479,7 +482,7 @@ typedef struct sl_pick_params {
     sl_dtype act;
 } sl_pick_params;
 
-/* In this order: bytes of one row, of one 64-key index block, of one element. Pure. */
+/* In this order: bytes of one latent row (0 for other rows), of one 64-key index block, of one element. Pure. */
 int64_t sl_row_bytes(sl_row_format f, int32_t lora, int32_t rope);
 int64_t sl_index_block_bytes(sl_index_format f, int32_t dim);
 size_t sl_dtype_size(sl_dtype d);

@@ -39,14 +39,30 @@ static sl_status read_plain(sl_config_reader *x, const json_t *rope)
     return SL_OK;
 }
 
-/* The registry of rope types, in the order of the enumeration. read: the type's own keys; NULL: not supported yet. */
+static sl_status read_llama3(sl_config_reader *x, const json_t *rope)
+{
+    sl_model_config *c = x->c;
+    SL_TRY(sl_cfg_int(x, sl_cfg_get(rope, "original_max_position_embeddings"),
+                      "original_max_position_embeddings", 1, 1 << 24, &c->rope_original_max));
+    SL_TRY(sl_cfg_real(x, sl_cfg_get(rope, "factor"), "factor", 1, 1e6, &c->rope_factor));
+    SL_TRY(
+        sl_cfg_real(x, sl_cfg_get(rope, "low_freq_factor"), "low_freq_factor", 1e-3, 1e6, &c->rope_low_freq));
+    SL_TRY(sl_cfg_real(x, sl_cfg_get(rope, "high_freq_factor"), "high_freq_factor", 1e-3, 1e6,
+                       &c->rope_high_freq));
+    if (c->rope_high_freq <= c->rope_low_freq)
+        return sl_cfg_bad(x, "high_freq_factor: %g is not above low_freq_factor %g", c->rope_high_freq,
+                          c->rope_low_freq);
+    return SL_OK;
+}
+
+/* The registry of rope types, in the order of the enumeration. read: the type's own keys. */
 static const struct {
     const char *name;
     sl_status (*read)(sl_config_reader *x, const json_t *rope);
 } types[] = {
     [SL_ROPE_PLAIN] = {"default", read_plain},
     [SL_ROPE_YARN] = {"yarn", read_yarn},
-    [SL_ROPE_LLAMA3] = {"llama3", NULL},
+    [SL_ROPE_LLAMA3] = {"llama3", read_llama3},
 };
 
 const char *sl_rope_type_name(sl_rope_type type)
@@ -61,15 +77,12 @@ static sl_status find_type(sl_config_reader *x, const json_t *rope, sl_rope_type
     SL_TRY(sl_cfg_string(x, rope, "type", &old));
     name = name ? name : old ? old : types[SL_ROPE_PLAIN].name;
     for (size_t i = 0; i < SL_COUNT(types); i++) {
-        if (strcmp(name, types[i].name) == 0 && types[i].read) {
+        if (strcmp(name, types[i].name) == 0) {
             *out = (sl_rope_type)i;
             return SL_OK;
         }
-        if (strcmp(name, types[i].name) == 0)
-            return sl_cfg_cannot(x, "rope_type: \"%s\" is known, but not supported yet (default, yarn are)",
-                                 name);
     }
-    return sl_cfg_cannot(x, "rope_type: \"%.32s\" is not supported (default, yarn are)", name);
+    return sl_cfg_cannot(x, "rope_type: \"%.32s\" is not supported (default, yarn, llama3 are)", name);
 }
 
 sl_status sl_cfg_rope(sl_config_reader *x)

@@ -75,6 +75,10 @@ static void put_config(sl_wr *w, const sl_model_config *c)
         sl_wr_u8(w, (uint8_t)(c->layer_is_moe[i] | c->layer_has_indexer[i] << 1));
     if (c->n_kv_heads)
         sl_wr_u32(w, (uint32_t)c->n_kv_heads);
+    if (c->rope_type == SL_ROPE_LLAMA3) {
+        put_f64(w, c->rope_low_freq);
+        put_f64(w, c->rope_high_freq);
+    }
 }
 
 static sl_key hash_bytes(sl_key k, const uint8_t *data, size_t n)

@@ -12,9 +12,10 @@
 void sl_model_auto_formats(const sl_model_config *cfg, sl_dtype stored, sl_index_format *index,
                            sl_row_format *row)
 {
-    (void)cfg;
     *index = stored == SL_F8_E4M3 ? SL_INDEX_OFFICIAL : SL_INDEX_PLAIN;
     *row = stored == SL_F8_E4M3 ? SL_ROW_MLA_FP8 : stored == SL_F32 ? SL_ROW_MLA_F32 : SL_ROW_MLA_BF16;
+    if (cfg->n_kv_heads > 0)
+        *row = stored == SL_F8_E4M3 ? SL_ROW_GQA_FP8 : stored == SL_F32 ? SL_ROW_GQA_F32 : SL_ROW_GQA_BF16;
 }
 
 sl_status sl_model_stored_dtype(const char *dir, sl_dtype *out, sl_err *err)

@@ -21,7 +21,7 @@
 typedef enum {
     SL_ROPE_PLAIN, /* not at all */
     SL_ROPE_YARN,
-    SL_ROPE_LLAMA3, /* recognised in config.json, and refused: not supported yet */
+    SL_ROPE_LLAMA3, /* by wavelength, with a transition between two bounds */
 } sl_rope_type;
 
 /* As config.json has it: "default", "yarn", "llama3". */
@@ -51,6 +51,8 @@ typedef struct sl_model_config {
     int32_t n_nextn_layers; /* MTP layers that a checkpoint may carry after the last layer; not loaded */
     int32_t max_context;
     double rope_theta, rope_factor, rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim;
+    double rope_low_freq,
+        rope_high_freq; /* llama3: bounds of the transition, as original context / wavelength */
     int32_t rope_original_max;
     double rope_attention_factor; /* multiplies cos and sin */
     sl_rope_type rope_type;
@@ -88,7 +90,7 @@ typedef struct sl_model sl_model;
 /* Reads only config.json (and generation_config.json) of a checkpoint directory: needs no weights and no device. */
 sl_status sl_model_config_load(const char *dir, sl_model_config *out, sl_err *err);
 /* The defaults for "auto": plain + f32 rows for checkpoints stored in F32, official + fp8 rows for F8, plain
- * + bf16 rows for BF16. */
+ * + bf16 rows for BF16. The rows are latent ones, or those of models with KV heads, which have no indexer. */
 void sl_model_auto_formats(const sl_model_config *cfg, sl_dtype stored, sl_index_format *index,
                            sl_row_format *row);
 /* Dtype most weights of the checkpoint are stored in, from the safetensors headers alone. */

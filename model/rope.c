@@ -1,4 +1,7 @@
 /*
+ * Llama 3: frequencies whose wavelength is short against the original context are kept, long ones are divided by the
+ * factor, with a transition between two bounds.
+ *
  * YaRN: a frequency that makes many turns within the original context is kept, one that makes few is divided by the
  * factor, and between the two limits a linear ramp mixes both. The correction of the softmax temperature is part of the
  * attention scale (mscale_all_dim); cos and sin are multiplied by the ratio mscale / mscale_all_dim only.
@@ -67,6 +70,23 @@ static void yarn_frequencies(const sl_model_config *c, float *out)
     }
 }
 
+static void llama3_frequencies(const sl_model_config *c, float *out)
+{
+    float original = (float)c->rope_original_max, factor = (float)c->rope_factor;
+    float low = (float)c->rope_low_freq, high = (float)c->rope_high_freq;
+    for (int32_t j = 0; j < c->qk_rope_head_dim / 2; j++) {
+        float freq = 1.0f / period(c, j), wavelength = (float)(2 * M_PI) / freq;
+        if (wavelength < original / high) {
+            out[j] = freq;
+        } else if (wavelength > original / low) {
+            out[j] = freq / factor;
+        } else {
+            float keep = (original / wavelength - low) / (high - low);
+            out[j] = (1.0f - keep) * (freq / factor) + keep * freq;
+        }
+    }
+}
+
 /* The config reader refuses every other type (config_rope.c). */
 static const struct {
     void (*finish)(sl_model_config *c, double scale);
@@ -74,6 +94,7 @@ static const struct {
 } types[] = {
     [SL_ROPE_PLAIN] = {finish_plain, plain_frequencies},
     [SL_ROPE_YARN] = {finish_yarn, yarn_frequencies},
+    [SL_ROPE_LLAMA3] = {finish_plain, llama3_frequencies},
 };
 
 void sl_rope_finish_config(sl_model_config *c)

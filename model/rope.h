@@ -1,5 +1,5 @@
 /*
- * Inside model/: rotary frequencies and tables, plain and YaRN, and the attention scale that belongs to them.
+ * Inside model/: rotary frequencies and tables, plain, YaRN and Llama 3, and the attention scale that belongs to them.
  *
  * Pure functions for any thread. Frequencies and angles are rounded to float32 at the same steps as in the reference
  * implementation, because at large positions one rounding of the frequency changes the angle visibly.

@@ -1,4 +1,4 @@
-/* Selection -> physical rows -> sparse MLA; see adaptor.h. */
+/* Selection -> physical rows -> attention over them, for latent rows and for keys and values by head; see adaptor.h. */
 #include "sparse/adaptor.h"
 
 #include "base/log.h"
@@ -13,8 +13,8 @@ static sl_status resolve_and_gather(sl_swapin *swapin, const sl_attn_call *call,
                  : sl_swapin_gather(swapin, call->layer, err);
 }
 
-static sl_status mla_fetch(sl_swapin *swapin, const sl_attn_call *call, const sl_selection *sel,
-                           int32_t *phys, bool aside, uint64_t *swap_ns, sl_err *err)
+static sl_status fetch_rows(sl_swapin *swapin, const sl_attn_call *call, const sl_selection *sel,
+                            int32_t *phys, bool aside, uint64_t *swap_ns, sl_err *err)
 {
     uint64_t t0 = sl_now_ns();
     sl_status st = resolve_and_gather(swapin, call, sel, phys, aside, err);
@@ -56,11 +56,48 @@ const sl_adaptor sl_adaptor_mla = {
     .list_tokens = 1,
     .scope = SL_SCOPE_REQUEST,
     .append = mla_append,
-    .fetch = mla_fetch,
+    .fetch = fetch_rows,
     .attend = mla_attend,
 };
 
-static const sl_adaptor *const adaptors[SL_ATTN_KINDS] = {[SL_ATTN_MLA] = &sl_adaptor_mla};
+static sl_status gqa_attend(sl_backend *be, const sl_swapin *swapin, const sl_coord_layer *layer,
+                            const sl_attn_call *call, const sl_selection *sel, const int32_t *phys,
+                            sl_err *err)
+{
+    sl_gqa_attn_params p = call->gqa.attn;
+    size_t first = (size_t)p.heads * (size_t)p.dim * (size_t)sel->first;
+    (void)swapin; /* the op waits for all rows, not for blocks of them */
+    p.q += first;
+    p.out = (uint8_t *)p.out + first * sl_dtype_size(p.act);
+    p.phys = phys;
+    p.rows = layer->rows;
+    p.tokens = sel->count;
+    p.k = p.ld_ids = sel->k;
+    return sl_be_run(be, SL_OP_GQA_ATTN, &p, err);
+}
+
+static sl_status gqa_append(sl_backend *be, const sl_coord_layer *layer, const sl_attn_call *call,
+                            sl_err *err)
+{
+    sl_gqa_append_params kv = call->gqa.kv;
+    kv.seqs = call->seqs;
+    kv.rows = layer->rows;
+    kv.host = layer->host_rows;
+    return sl_be_run(be, SL_OP_GQA_APPEND, &kv, err);
+}
+
+const sl_adaptor sl_adaptor_gqa = {
+    .name = "grouped-query attention",
+    .kind = SL_ATTN_GQA,
+    .list_tokens = 1,
+    .scope = SL_SCOPE_REQUEST,
+    .append = gqa_append,
+    .fetch = fetch_rows,
+    .attend = gqa_attend,
+};
+
+static const sl_adaptor *const adaptors[SL_ATTN_KINDS] = {
+    [SL_ATTN_MLA] = &sl_adaptor_mla, [SL_ATTN_GQA] = &sl_adaptor_gqa};
 
 const sl_adaptor *sl_adaptor_of(sl_attn_kind kind)
 {

@@ -33,7 +33,7 @@ typedef struct sl_adaptor {
                         const sl_attn_call *call, const sl_selection *sel, const int32_t *phys, sl_err *err);
 } sl_adaptor;
 
-extern const sl_adaptor sl_adaptor_mla;
+extern const sl_adaptor sl_adaptor_mla, sl_adaptor_gqa;
 
 /* NULL: this build has no kernel for that kind. */
 const sl_adaptor *sl_adaptor_of(sl_attn_kind kind);

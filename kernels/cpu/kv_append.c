@@ -17,41 +17,6 @@ typedef struct ctx {
     uint32_t bad;
 } ctx;
 
-/* Device and host address of token t's row; dev is NULL if later tokens of this step push the row out of the tail. */
-static uint32_t find(const sl_kv_append_params *p, int64_t t, uint8_t **dev, uint8_t **host)
-{
-    const sl_seq_tables *s = p->seqs;
-    sl_place at;
-    uint32_t bad = sl_place_of(s, t, &at);
-    int64_t row;
-
-    if (bad)
-        return bad;
-    *dev = *host = NULL;
-    if (p->host.base) {
-        int32_t page = s->host_pages[at.entry];
-
-        if (page < 0)
-            return SL_DEVERR_PAGE;
-        *host = p->host.base + page * p->host.page_stride + at.pos % SL_PAGE_TOKENS * p->host.row_stride;
-    }
-    if (s->hot_slot[at.seq] < 0) {
-        row = sl_pool_row(s->row_pages[at.entry], at.pos);
-        if (row < 0)
-            return SL_DEVERR_PAGE;
-    } else {
-        int64_t later = t + p->rows.tail_rows;
-
-        if (p->rows.tail_rows < 1)
-            return SL_DEVERR_HOT_CAPACITY;
-        if (later < s->n_tokens && s->token_seq[later] == at.seq)
-            return 0;
-        row = sl_tail_row(&p->rows, s->hot_slot[at.seq], at.pos);
-    }
-    *dev = p->rows.base + row * p->rows.row_bytes;
-    return 0;
-}
-
 static void append(void *arg, int64_t first, int64_t count, int worker)
 {
     ctx *c = arg;
@@ -61,7 +26,7 @@ static void append(void *arg, int64_t first, int64_t count, int worker)
 
     for (int64_t t = first; t < first + count; t++) {
         double sum = 0;
-        uint32_t bad = find(p, t, &dev, &host);
+        uint32_t bad = sl_place_row(p->seqs, &p->rows, &p->host, t, &dev, &host);
 
         if (bad == SL_PLACE_NONE)
             continue;

@@ -54,4 +54,39 @@ static inline int64_t sl_tail_row(const sl_row_view *r, int32_t slot, int32_t po
     return sl_hot_row(r, slot, (int64_t)r->hot_rows + pos % r->tail_rows);
 }
 
+/* Device and host address of token t's row; dev is NULL if later tokens of this step push the row out of the tail. */
+static inline uint32_t sl_place_row(const sl_seq_tables *s, const sl_row_view *rows,
+                                    const sl_host_plane *plane, int64_t t, uint8_t **dev, uint8_t **host)
+{
+    sl_place at;
+    uint32_t bad = sl_place_of(s, t, &at);
+    int64_t row;
+
+    if (bad)
+        return bad;
+    *dev = *host = NULL;
+    if (plane->base) {
+        int32_t page = s->host_pages[at.entry];
+
+        if (page < 0)
+            return SL_DEVERR_PAGE;
+        *host = plane->base + page * plane->page_stride + at.pos % SL_PAGE_TOKENS * plane->row_stride;
+    }
+    if (s->hot_slot[at.seq] < 0) {
+        row = sl_pool_row(s->row_pages[at.entry], at.pos);
+        if (row < 0)
+            return SL_DEVERR_PAGE;
+    } else {
+        int64_t later = t + rows->tail_rows;
+
+        if (rows->tail_rows < 1)
+            return SL_DEVERR_HOT_CAPACITY;
+        if (later < s->n_tokens && s->token_seq[later] == at.seq)
+            return 0;
+        row = sl_tail_row(rows, s->hot_slot[at.seq], at.pos);
+    }
+    *dev = rows->base + row * rows->row_bytes;
+    return 0;
+}
+
 #endif

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/softmax.h"
 #include "kernels/formats.h"
 
 #define BLOCK 64
@@ -31,31 +31,6 @@ static int32_t list_length(const int32_t *phys, int32_t k)
     while (n < k && phys[n] >= 0)
         n++;
     return n;
-}
-
-/* Adds one block of n decoded rows to head h (of this task): s becomes the weights of the rows. */
-static void add_block(const sl_sparse_attn_params *p, state *st, int32_t h, const float *rows, int32_t n,
-                      float *s, float *o)
-{
-    int32_t dim = p->lora + p->rope;
-    float top = st->max[h], keep;
-
-    for (int32_t j = 0; j < n; j++) {
-        s[j] *= p->scale;
-        top = s[j] > top ? s[j] : top;
-    }
-    keep = expf(st->max[h] - top); /* 0 for the first block: its maximum was -inf */
-    if (keep != 1.0f) {
-        st->sum[h] *= keep;
-        for (int32_t i = 0; i < p->lora; i++)
-            o[i] *= keep;
-    }
-    st->max[h] = top;
-    for (int32_t j = 0; j < n; j++) {
-        s[j] = expf(s[j] - top);
-        st->sum[h] += s[j];
-    }
-    sl_vec_axpy(o, p->lora, s, rows, dim, n);
 }
 
 static void attend(const ctx *c, int64_t t, int32_t h0, int32_t heads, float *rows, float *scores)
@@ -84,7 +59,8 @@ static void attend(const ctx *c, int64_t t, int32_t h0, int32_t heads, float *ro
         j.n = dim;
         sl_vec_dots(&j);
         for (int32_t h = 0; h < heads; h++)
-            add_block(p, &st, h, rows, count, scores + h * BLOCK, o + (int64_t)h * p->lora);
+            sl_softmax_block(p->scale, count, scores + h * BLOCK, rows, dim, p->lora, &st.max[h], &st.sum[h],
+                             o + (int64_t)h * p->lora);
     }
     for (int32_t h = 0; n && h < heads; h++)
         for (int32_t i = 0; i < p->lora; i++)

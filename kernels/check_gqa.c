@@ -1,0 +1,106 @@
+/* What the ops of grouped-query attention require of their parameters (see kernels/check.h). */
+#include "kernels/check.h"
+#include "kernels/gqa.h"
+
+enum { MAX_DIM = 1024, MAX_HEADS = 1 << 12 };
+
+static void chk_dims(sl_chk *c, int32_t heads, int32_t dim)
+{
+    sl_chk_pos(c, "heads", heads);
+    sl_chk_pos(c, "dim", dim);
+    sl_chk_need(c, dim % 2 == 0, "dim", "is odd");
+    sl_chk_can(c, dim <= MAX_DIM, "dim", "must be at most 1024");
+    sl_chk_can(c, heads <= MAX_HEADS, "heads", "must be at most 4096");
+}
+
+static void chk_head(sl_chk *c, const sl_gqa_head_params *p)
+{
+    if (p->bias)
+        sl_chk_ptr(c, "bias", p->bias, 4);
+    if (p->norm) {
+        sl_chk_ptr(c, "norm", p->norm, 4);
+        sl_chk_eps(c, p->eps);
+    }
+    sl_chk_ptr(c, "cos_sin", p->cos_sin, 4);
+}
+
+static void chk_format(sl_chk *c, sl_row_format f)
+{
+    sl_chk_can(c, sl_gqa_row_bytes(f, 1, 2) > 0, "format", "is not a format of rows with keys and values");
+}
+
+static void chk_rows(sl_chk *c, const sl_row_view *r, int64_t bytes)
+{
+    sl_chk_need(c, r->row_bytes == bytes, "rows.row_bytes", "is not the format's row size");
+    sl_chk_count(c, "rows.hot_base", r->hot_base);
+    sl_chk_count(c, "rows.hot_rows", r->hot_rows);
+    sl_chk_count(c, "rows.tail_rows", r->tail_rows);
+    sl_chk_ptr(c, "rows.base", r->base, 4);
+}
+
+void sl_chk_gqa_query(sl_chk *c, const void *params)
+{
+    const sl_gqa_query_params *p = params;
+
+    sl_chk_count(c, "tokens", p->tokens);
+    chk_dims(c, p->heads, p->dim);
+    if (c->st != SL_OK)
+        return;
+    sl_chk_size(c, "tokens", p->tokens, (int64_t)p->heads * p->dim);
+    chk_head(c, &p->head);
+    sl_chk_act(c, "act", p->act);
+    sl_chk_ptr(c, "q", p->q, 4);
+    sl_chk_ptr(c, "pos", p->pos, 4);
+    sl_chk_ptr(c, "out", p->out, 4);
+}
+
+void sl_chk_gqa_append(sl_chk *c, const void *params)
+{
+    const sl_gqa_append_params *p = params;
+
+    chk_format(c, p->format);
+    chk_dims(c, p->heads, p->dim);
+    if (c->st != SL_OK)
+        return;
+    chk_head(c, &p->key);
+    sl_chk_act(c, "act", p->act);
+    sl_chk_ptr(c, "k", p->k, 4);
+    sl_chk_ptr(c, "v", p->v, 4);
+    if (p->v_bias)
+        sl_chk_ptr(c, "v_bias", p->v_bias, 4);
+    sl_chk_seqs(c, p->seqs);
+    if (!c->pointers)
+        return;
+    chk_rows(c, &p->rows, sl_gqa_row_bytes(p->format, p->heads, p->dim));
+    if (p->host.base)
+        sl_chk_host(c, &p->host, p->rows.row_bytes);
+    if (p->seqs && p->seqs->n_tokens) {
+        sl_chk_ptr(c, "seqs.hot_slot", p->seqs->hot_slot, 4);
+        sl_chk_ptr(c, "seqs.row_pages", p->seqs->row_pages, 4);
+        if (p->host.base)
+            sl_chk_ptr(c, "seqs.host_pages", p->seqs->host_pages, 4);
+    }
+}
+
+void sl_chk_gqa_attn(sl_chk *c, const void *params)
+{
+    const sl_gqa_attn_params *p = params;
+
+    chk_format(c, p->format);
+    sl_chk_count(c, "tokens", p->tokens);
+    chk_dims(c, p->heads, p->dim);
+    sl_chk_pos(c, "kv_heads", p->kv_heads);
+    sl_chk_pos(c, "k", p->k);
+    sl_chk_ld(c, "ld_ids", p->ld_ids, p->k);
+    if (c->st != SL_OK)
+        return;
+    sl_chk_need(c, p->heads % p->kv_heads == 0, "kv_heads", "does not divide heads");
+    sl_chk_need(c, p->scale > 0, "scale", "must be positive");
+    sl_chk_act(c, "act", p->act);
+    sl_chk_size(c, "tokens", p->tokens, (int64_t)p->heads * p->dim);
+    sl_chk_ptr(c, "q", p->q, 4);
+    sl_chk_ptr(c, "phys", p->phys, 4);
+    sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
+    if (c->pointers)
+        chk_rows(c, &p->rows, sl_gqa_row_bytes(p->format, p->kv_heads, p->dim));
+}

@@ -1,0 +1,196 @@
+/*
+ * The ops of grouped-query attention (kernels/gqa.h): queries, new rows, attention over lists of rows. A task of
+ * attention is one KV head of one token: the rows of a block are decoded once for all query heads of the group.
+ */
+#include "kernels/gqa.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/place.h"
+#include "kernels/cpu/softmax.h"
+#include "kernels/formats.h"
+
+#define BLOCK 64
+
+/* ---- queries and keys ---- */
+
+static void add_bias(const float *x, const float *bias, int32_t dim, sl_dtype act, float *out)
+{
+    for (int32_t i = 0; i < dim; i++)
+        out[i] = sl_round_act(bias ? x[i] + bias[i] : x[i], act);
+}
+
+/* Head h at position pos: bias, norm and RoPE. */
+static void finish_head(const sl_gqa_head_params *p, const float *x, int32_t h, int32_t dim, int32_t pos,
+                        sl_dtype act, float *out)
+{
+    add_bias(x, p->bias ? p->bias + (int64_t)h * dim : NULL, dim, act, out);
+    if (p->norm) {
+        double sum = 0;
+        for (int32_t i = 0; i < dim; i++)
+            sum += (double)out[i] * (double)out[i];
+        float inv = (float)(1.0 / sqrt(sum / dim + (double)p->eps));
+        for (int32_t i = 0; i < dim; i++)
+            out[i] = sl_round_act(out[i] * inv * p->norm[i], act);
+    }
+    sl_rope(out, dim, sl_cos_sin_at(p->cos_sin, pos, dim), false, act);
+}
+
+static void query_tasks(void *arg, int64_t first, int64_t count, int worker)
+{
+    const sl_gqa_query_params *p = arg;
+    (void)worker;
+    for (int64_t i = first; i < first + count; i++)
+        finish_head(&p->head, p->q + i * p->dim, (int32_t)(i % p->heads), p->dim, p->pos[i / p->heads],
+                    p->act, p->out + i * p->dim);
+}
+
+sl_status sl_cpu_gqa_query(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_gqa_query_params *p = params;
+    sl_gqa_query_params mine = *p;
+    (void)err;
+    sl_cpu_for((sl_cpu *)be, (int64_t)p->tokens * p->heads, 4 * (int64_t)p->dim, query_tasks, &mine);
+    return SL_OK;
+}
+
+/* ---- rows ---- */
+
+typedef struct append_ctx {
+    sl_cpu *cpu;
+    const sl_gqa_append_params *p;
+    uint32_t bad;
+} append_ctx;
+
+static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
+{
+    append_ctx *c = arg;
+    const sl_gqa_append_params *p = c->p;
+    int64_t all = (int64_t)p->heads * p->dim;
+    float *k = sl_cpu_own(c->cpu, worker), *v = k + all;
+    uint8_t *row = (uint8_t *)(v + all), *dev, *host;
+
+    for (int64_t t = first; t < first + count; t++) {
+        uint32_t bad = sl_place_row(p->seqs, &p->rows, &p->host, t, &dev, &host);
+
+        if (bad == SL_PLACE_NONE)
+            continue;
+        if (bad) {
+            sl_cpu_flag(&c->bad, bad);
+            continue;
+        }
+        for (int32_t h = 0; h < p->heads; h++) {
+            int64_t at = (int64_t)h * p->dim;
+
+            finish_head(&p->key, p->k + t * all + at, h, p->dim, p->seqs->token_pos[t], p->act, k + at);
+            add_bias(p->v + t * all + at, p->v_bias ? p->v_bias + at : NULL, p->dim, p->act, v + at);
+        }
+        sl_gqa_row_encode(p->format, p->heads, p->dim, k, v, row);
+        if (dev)
+            memcpy(dev, row, (size_t)p->rows.row_bytes);
+        if (host)
+            memcpy(host, row, (size_t)p->rows.row_bytes);
+    }
+}
+
+sl_status sl_cpu_gqa_append(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_gqa_append_params *p = params;
+    append_ctx c = {.cpu = (sl_cpu *)be, .p = p};
+    int64_t floats = 2 * (int64_t)p->heads * p->dim;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)floats + (size_t)p->rows.row_bytes, err));
+    sl_cpu_for(c.cpu, p->seqs->n_tokens, 4 * floats, append_tasks, &c);
+    return sl_deverr(c.bad, "gqa_append", err);
+}
+
+/* ---- attention ---- */
+
+typedef struct attn_ctx {
+    sl_cpu *cpu;
+    const sl_gqa_attn_params *p;
+    int32_t group; /* query heads per KV head */
+} attn_ctx;
+
+/* The scratch of a worker: a block of keys, one of values, and by query head of the group the scores of the block, the
+ * sum of values, the maximum and the sum of weights. */
+typedef struct attn_scratch {
+    float *k, *v, *scores, *o, *max, *sum;
+} attn_scratch;
+
+static size_t scratch_floats(const sl_gqa_attn_params *p, int32_t group)
+{
+    return 2 * BLOCK * (size_t)p->dim + (size_t)group * (BLOCK + (size_t)p->dim + 2);
+}
+
+static attn_scratch scratch_of(const attn_ctx *c, int worker)
+{
+    size_t dim = (size_t)c->p->dim, g = (size_t)c->group;
+    attn_scratch s = {.k = sl_cpu_own(c->cpu, worker)};
+    s.v = s.k + BLOCK * dim;
+    s.scores = s.v + BLOCK * dim;
+    s.o = s.scores + g * BLOCK;
+    s.max = s.o + g * dim;
+    s.sum = s.max + g;
+    return s;
+}
+
+static void attend(const attn_ctx *c, int64_t t, int32_t kv_head, const attn_scratch *s)
+{
+    const sl_gqa_attn_params *p = c->p;
+    const int32_t *phys = p->phys + t * p->ld_ids, dim = p->dim, g = c->group;
+    int64_t head = t * p->heads + (int64_t)kv_head * g;
+
+    memset(s->o, 0, 4 * (size_t)g * (size_t)dim);
+    for (int32_t h = 0; h < g; h++) {
+        s->max[h] = -INFINITY;
+        s->sum[h] = 0;
+    }
+    for (int32_t first = 0, n = BLOCK; first < p->k && n == BLOCK; first += BLOCK) {
+        for (n = 0; n < BLOCK && first + n < p->k && phys[first + n] >= 0; n++)
+            sl_gqa_row_decode(p->format, p->kv_heads, dim, p->rows.base + phys[first + n] * p->rows.row_bytes,
+                              kv_head, s->k + (int64_t)n * dim, s->v + (int64_t)n * dim);
+        if (n == 0)
+            break;
+        sl_dot_job j = {.w = s->k,
+                        .x = p->q + head * dim,
+                        .out = s->scores,
+                        .ld_w = dim,
+                        .ld_x = dim,
+                        .ld_out = BLOCK,
+                        .rows = n,
+                        .tokens = g,
+                        .n = dim};
+
+        sl_vec_dots(&j);
+        for (int32_t h = 0; h < g; h++)
+            sl_softmax_block(p->scale, n, s->scores + h * BLOCK, s->v, dim, dim, &s->max[h], &s->sum[h],
+                             s->o + (int64_t)h * dim);
+    }
+    for (int32_t h = 0; h < g; h++) {
+        float *o = s->o + (int64_t)h * dim;
+
+        for (int32_t i = 0; s->sum[h] > 0 && i < dim; i++)
+            o[i] /= s->sum[h];
+        sl_store_f32(p->act, o, dim, p->out, (head + h) * dim);
+    }
+}
+
+static void attn_tasks(void *arg, int64_t first, int64_t count, int worker)
+{
+    const attn_ctx *c = arg;
+    attn_scratch s = scratch_of(c, worker);
+
+    for (int64_t i = first; i < first + count; i++)
+        attend(c, i / c->p->kv_heads, (int32_t)(i % c->p->kv_heads), &s);
+}
+
+sl_status sl_cpu_gqa_attn(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_gqa_attn_params *p = params;
+    attn_ctx c = {.cpu = (sl_cpu *)be, .p = p, .group = p->heads / p->kv_heads};
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * scratch_floats(p, c.group), err));
+    sl_cpu_for(c.cpu, (int64_t)p->tokens * p->kv_heads, (int64_t)p->k * p->dim * c.group / 4, attn_tasks, &c);
+    return SL_OK;
+}

@@ -1,0 +1,82 @@
+/*
+ * Grouped-query attention: the parameters of its ops, and the rows that they keep. The conventions are those of
+ * kernels/params.h, and the ops belong to sl_op as the others do.
+ *
+ * g = heads / kv_heads query heads share one KV head: query head h reads KV head h / g. Any g and any even head
+ * dimension are possible.
+ *
+ * A row is what one token keeps in one layer, for all KV heads together:
+ *
+ *   gqa_f32   k f32 [kv_heads][dim]  | v f32 [kv_heads][dim]
+ *   gqa_bf16  k bf16 [kv_heads][dim] | v bf16 [kv_heads][dim]
+ *   gqa_fp8   k e4m3 [kv_heads][dim] | v e4m3 [kv_heads][dim] | scale of k f32 [kv_heads] | scale of v f32 [kv_heads]
+ *
+ * Keys are stored as attention multiplies them: after bias, norm and RoPE. The scales of gqa_fp8 are powers of two, one
+ * per token, head and side (sl_scale_row).
+ *
+ * The CPU backend has these ops; the CUDA backend does not have them yet and refuses models that need them.
+ */
+#ifndef SL_KERNELS_GQA_H
+#define SL_KERNELS_GQA_H
+
+#include "kernels/params.h"
+
+/* One head, in this order: y = x + bias, rounded to act; with a norm y = (y * rsqrt(mean(y^2) + eps)) * norm, rounded
+ * to act; RoPE of all dim values in halves (i, i + dim / 2), rounded to act. */
+typedef struct sl_gqa_head_params {
+    const float *bias; /* [heads][dim] or NULL */
+    const float *norm; /* [dim] or NULL */
+    const float *cos_sin;
+    float eps; /* read with a norm only */
+} sl_gqa_head_params;
+
+/* Queries: out[t][h] = the head as above. out may be q. */
+typedef struct sl_gqa_query_params {
+    const float *q; /* [T][heads][dim] as projected, not rounded */
+    sl_gqa_head_params head;
+    const int32_t *pos; /* [T] */
+    float *out;         /* [T][heads][dim] */
+    int32_t tokens, heads, dim;
+    sl_dtype act;
+} sl_gqa_query_params;
+
+/* New cache rows: keys as above, values v + v_bias rounded to act; encoded in `format` and written as SL_OP_KV_APPEND
+ * writes its rows: to the device row (pool page or tail) and, byte for byte the same, to the host arena. */
+typedef struct sl_gqa_append_params {
+    const float *k, *v; /* [T][heads][dim] as projected, not rounded */
+    sl_gqa_head_params key;
+    const float *v_bias; /* [heads][dim] or NULL */
+    const sl_seq_tables *seqs;
+    sl_row_view rows;
+    sl_host_plane host; /* base NULL: do not write to the host */
+    int32_t heads, dim; /* KV heads */
+    sl_row_format format;
+    sl_dtype act;
+} sl_gqa_append_params;
+
+/*
+ * Attention over lists of rows: s[h][j] = scale * q[t][h] . k_j, softmax over the listed rows in list order, in blocks
+ * of 64 rows with a running maximum, out = sum p * v_j, rounded to act. A -1 entry ends the list, and all entries after
+ * it are -1 too (at most k are read); an empty list gives 0. The bits depend on the list's order and the rows' bytes
+ * only. Dense causal attention is this op with the lists 0..pos.
+ */
+typedef struct sl_gqa_attn_params {
+    const float *q;      /* [T][heads][dim] */
+    const int32_t *phys; /* [T][ld_ids] */
+    sl_row_view rows;
+    void *out; /* [T][heads][dim] act */
+    int32_t tokens, heads, kv_heads, dim, k, ld_ids;
+    float scale;
+    sl_row_format format;
+    sl_dtype act;
+} sl_gqa_attn_params;
+
+/* Bytes of a row; 0 for a format of another kind of attention. Pure. */
+int64_t sl_gqa_row_bytes(sl_row_format f, int32_t kv_heads, int32_t dim);
+/* Host code: encodes one row from the keys and values of all heads; decodes one head of a row. */
+void sl_gqa_row_encode(sl_row_format f, int32_t kv_heads, int32_t dim, const float *k, const float *v,
+                       uint8_t *row);
+void sl_gqa_row_decode(sl_row_format f, int32_t kv_heads, int32_t dim, const uint8_t *row, int32_t head,
+                       float *k, float *v);
+
+#endif

@@ -1,0 +1,160 @@
+/* Conformance cases of grouped-query attention: queries, rows, attention over lists of rows. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/formats.h"
+#include "kernels/gqa.h"
+#include "tests/unit/kernels/batch.h"
+#include "tests/unit/kernels/ref.h"
+
+static sl_gqa_head_params head_params(cf_run *r, int64_t heads, int64_t dim, bool bias, bool norm,
+                                      int32_t positions)
+{
+    return (sl_gqa_head_params){.bias =
+                                    bias ? cf_matrix(r, 5, 0, 1, heads * dim, heads * dim, SL_F32, 1) : NULL,
+                                .norm = norm ? cf_matrix(r, 6, 0, 1, dim, dim, SL_F32, 1) : NULL,
+                                .cos_sin = cf_cos_sin(r, positions, (int32_t)dim),
+                                .eps = 1e-6f};
+}
+
+/* T, heads, dim, act, bias, norm, in place */
+static void query(cf_run *r, const int64_t *a)
+{
+    int64_t width = a[1] * a[2];
+    int32_t *pos = cf_temp(r, 4 * (size_t)r->n);
+    float *q = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 2);
+    sl_gqa_query_params p = {.q = q,
+                             .head = head_params(r, a[1], a[2], a[4], a[5], 400),
+                             .tokens = (int32_t)r->n,
+                             .heads = (int32_t)a[1],
+                             .dim = (int32_t)a[2],
+                             .act = (sl_dtype)a[3]};
+
+    for (int64_t t = 0; t < r->n; t++)
+        pos[t] = (int32_t)(cf_hash(3, r->first + t) % 400);
+    p.pos = cf_mem(r, pos, 4 * (size_t)r->n);
+    p.out = a[6] ? q : cf_mem(r, NULL, 4 * (size_t)(r->n * width));
+    cf_op(r, SL_OP_GQA_QUERY, &p);
+    cf_work(r, 8 * (double)(r->n * width), 0, SL_F32, 0);
+    cf_out_tokens(r, "out", p.out, 4 * (size_t)width, CF_F32, p.act == SL_BF16 ? 8e-3 : 1e-6);
+}
+
+/* T, per, length, KV heads, dim, format, act, bias, norm, host, hier */
+static void append(cf_run *r, const int64_t *a)
+{
+    batch b;
+    int64_t width = a[3] * a[4], rows;
+    sl_gqa_append_params p = {
+        .heads = (int32_t)a[3], .dim = (int32_t)a[4], .format = (sl_row_format)a[5], .act = (sl_dtype)a[6]};
+    size_t row = (size_t)sl_gqa_row_bytes(p.format, p.heads, p.dim);
+    cf_kind kind = p.format == SL_ROW_GQA_F32 ? CF_F32 : p.format == SL_ROW_GQA_BF16 ? CF_BF16 : CF_BYTES;
+    double tol = p.act == SL_BF16 ? 8e-3 : 1e-6;
+
+    batch_make(r, &b, a[0], a[1], a[2], (int)a[10]);
+    p.seqs = &b.t;
+    p.rows =
+        (sl_row_view){.row_bytes = (int64_t)row, .hot_base = b.pages * 64, .hot_rows = 5, .tail_rows = 3};
+    rows = p.rows.hot_base + b.seqs * (int64_t)(p.rows.hot_rows + p.rows.tail_rows);
+    p.rows.base = cf_mem(r, NULL, (size_t)rows * row);
+    p.host.row_stride = (int64_t)row + 16;
+    p.host.page_stride = 64 * p.host.row_stride + 48;
+    p.host.base = a[9] ? cf_host_mem(r, NULL, (size_t)(b.pages * p.host.page_stride)) : NULL;
+    p.k = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 2);
+    p.v = cf_matrix(r, 2, r->first, r->n, width, width, SL_F32, 2);
+    p.v_bias = a[7] ? cf_matrix(r, 7, 0, 1, width, width, SL_F32, 1) : NULL;
+    p.key = head_params(r, a[3], a[4], a[7], a[8], (int32_t)a[2]);
+    cf_op(r, SL_OP_GQA_APPEND, &p);
+    cf_work(r, (double)r->n * (8 * (double)width + (double)row), 0, SL_F32,
+            a[9] ? (double)r->n * (double)row : 0);
+    cf_out(r, "rows", p.rows.base, rows, row, row, kind, tol); /* nothing else was touched */
+    if (a[9])
+        cf_out(r, "host rows", p.host.base, b.pages * 64, row, (size_t)p.host.row_stride, kind, tol);
+}
+
+/* T, heads, KV heads, dim, k, format, act, pool rows */
+static void attention(cf_run *r, const int64_t *a)
+{
+    static const int32_t lengths[] = {0, 1, 63, 64, 65, 128, 1 << 30, 7, 1 << 30};
+    int64_t width = a[1] * a[3], kv = a[2] * a[3], pool = a[7];
+    sl_gqa_attn_params p = {.tokens = (int32_t)r->n,
+                            .heads = (int32_t)a[1],
+                            .kv_heads = (int32_t)a[2],
+                            .dim = (int32_t)a[3],
+                            .k = (int32_t)a[4],
+                            .ld_ids = (int32_t)a[4] + 2,
+                            .scale = 0.3f,
+                            .format = (sl_row_format)a[5],
+                            .act = (sl_dtype)a[6]};
+    size_t row = (size_t)sl_gqa_row_bytes(p.format, p.kv_heads, p.dim);
+    size_t out = (size_t)width * sl_dtype_size(p.act);
+    float *k = cf_temp(r, 8 * (size_t)kv), *v = k + kv;
+    uint8_t *rows = cf_temp(r, 2 * (size_t)pool * row);
+    uint8_t *got[2] = {cf_temp(r, (size_t)r->n * out), cf_temp(r, (size_t)r->n * out)};
+    int32_t *phys = cf_temp(r, 4 * (size_t)(r->n * p.ld_ids));
+
+    for (int64_t i = 0; i < pool;
+         i++) { /* logical row i at i; a second copy of all in reverse order after the first */
+        for (int64_t d = 0; d < kv; d++) {
+            k[d] = 2 * cf_uniform(5, i * 4099 + d);
+            v[d] = 2 * cf_uniform(8, i * 4099 + d);
+        }
+        sl_gqa_row_encode(p.format, p.kv_heads, p.dim, k, v, rows + (size_t)i * row);
+        memcpy(rows + (size_t)(2 * pool - 1 - i) * row, rows + (size_t)i * row, row);
+    }
+    p.rows = (sl_row_view){.row_bytes = (int64_t)row, .base = cf_mem(r, rows, 2 * (size_t)pool * row)};
+    p.q = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 1);
+    p.out = cf_mem(r, NULL, (size_t)r->n * out);
+    for (int place = 0; place < 2; place++) {
+        for (int64_t t = 0; t < r->n; t++) {
+            int32_t n = lengths[(r->first + t) % (int64_t)SL_COUNT(lengths)];
+
+            for (int32_t i = 0; i < p.ld_ids; i++) {
+                int64_t logical = i * (pool / p.k) +
+                                  (int64_t)(cf_hash(4, (r->first + t) * 99991 + i) % (uint64_t)(pool / p.k));
+
+                phys[t * p.ld_ids + i] = i >= n || i >= p.k ? -1
+                                         : place            ? (int32_t)(2 * pool - 1 - logical)
+                                                            : (int32_t)logical;
+            }
+        }
+        p.phys = cf_mem(r, phys, 4 * (size_t)(r->n * p.ld_ids));
+        cf_op(r, SL_OP_GQA_ATTN, &p);
+        cf_get(r, got[place], p.out, (size_t)r->n * out);
+    }
+    if (r->st == SL_OK && !r->perf && memcmp(got[0], got[1], (size_t)r->n * out) != 0)
+        cf_fail(r, "the result depends on where the rows are");
+    cf_work(r, (double)r->n * (double)p.k * (double)row, 4.0 * (double)r->n * (double)p.k * (double)width,
+            SL_BF16, 0);
+    cf_out_tokens(r, "out", p.out, out, p.act == SL_BF16 ? CF_BF16 : CF_F32, 2e-5);
+}
+
+#define G4 SL_ROW_GQA_F32
+#define G2 SL_ROW_GQA_BF16
+#define G1 SL_ROW_GQA_FP8
+#define F SL_F32
+#define B SL_BF16
+/* clang-format off: one row a case */
+static const cf_case cases[] = {
+    {SL_OP_GQA_QUERY, "T=1 h=1 d=2", query, {1, 1, 2, F, 0, 0, 0}, CF_SPLIT},
+    {SL_OP_GQA_QUERY, "T=19 h=14 d=64 bias", query, {19, 14, 64, F, 1, 0, 0}, CF_SPLIT},
+    {SL_OP_GQA_QUERY, "T=9 h=5 d=14 bf16 bias norm in place", query, {9, 5, 14, B, 1, 1, 1}, CF_SPLIT},
+    {SL_OP_GQA_QUERY, "T=7 h=4 d=256 norm", query, {7, 4, 256, F, 0, 1, 1}, CF_SPLIT},
+    {SL_OP_GQA_APPEND, "T=1 h=1 d=2 f32", append, {1, 1, 1, 1, 2, G4, F, 0, 0, 0, 0}, CF_SPLIT},
+    {SL_OP_GQA_APPEND, "T=24 h=2 d=64 f32 bias", append, {24, 3, 200, 2, 64, G4, F, 1, 0, 1, 0}, CF_SPLIT},
+    {SL_OP_GQA_APPEND, "T=20 h=3 d=14 bf16 norm", append, {20, 4, 150, 3, 14, G2, B, 0, 1, 1, 0}, CF_SPLIT},
+    {SL_OP_GQA_APPEND, "T=20 h=8 d=128 fp8", append, {20, 2, 300, 8, 128, G1, F, 1, 1, 1, 0}, CF_SPLIT},
+    {SL_OP_GQA_APPEND,
+     "T=24 h=2 d=128 bf16 hierarchical",
+     append,
+     {24, 3, 200, 2, 128, G2, F, 0, 0, 1, 1},
+     CF_FIX_ALL},
+    {SL_OP_GQA_ATTN, "T=1 h=1 kv=1 d=2 k=1", attention, {1, 1, 1, 2, 1, G4, F, 3}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=18 h=14 kv=2 d=64 k=200 f32", attention, {18, 14, 2, 64, 200, G4, F, 500}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=9 h=5 kv=5 d=14 k=70 f32", attention, {9, 5, 5, 14, 70, G4, F, 200}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=9 h=32 kv=8 d=128 k=130 bf16", attention, {9, 32, 8, 128, 130, G2, B, 300}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=9 h=16 kv=1 d=256 k=65 bf16", attention, {9, 16, 1, 256, 65, G2, F, 200}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=9 h=28 kv=4 d=128 k=200 fp8", attention, {9, 28, 4, 128, 200, G1, B, 500}, CF_SPLIT},
+};
+/* clang-format on */
+
+const cf_table cf_gqa_cases = {cases, SL_COUNT(cases)};
