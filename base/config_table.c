@@ -65,8 +65,8 @@ const sl_cfg_row sl_cfg_rows[] = {
            "pages carry it; pages of another convention never match."),
     CHOICE(
         model, row_format, "auto", automatic,
-        "How a token's KV row is stored. auto: mla_fp8 for quantised checkpoints, else by the checkpoint's "
-        "dtype."),
+        "How a token's KV row is stored: mla_* for models with latent attention, gqa_* for models with KV heads. "
+        "auto: fp8 for quantised checkpoints, else the checkpoint's dtype."),
     INT(model, max_context, "0", 0, MAX_TOKENS,
         "Longest prompt plus output, in tokens. 0: from the checkpoint."),
 

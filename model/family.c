@@ -11,11 +11,7 @@
 #include "model/families/gqa/gqa.h"
 
 static const sl_family *const built_in[] = {
-    &sl_family_deepseek_v32,
-    &sl_family_glm_moe_dsa,
-    &sl_family_llama,
-    &sl_family_qwen2,
-    &sl_family_qwen3,
+    &sl_family_deepseek_v32, &sl_family_glm_moe_dsa, &sl_family_llama, &sl_family_qwen2, &sl_family_qwen3,
 };
 
 enum { MAX_ADDED = 8 };

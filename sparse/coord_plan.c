@@ -75,11 +75,11 @@ static sl_status check_indexer(const sl_coord_opts *o, const sl_algo_desc *a, sl
 {
     if (!a->needs_indexer)
         return SL_OK;
-    if (!o->layers[0].has_indexer)
-        return refuse(o, "the model's first layer has no indexer", err);
     const sl_cache_dims *d = &o->cache;
     if (d->index_topk < 1 || d->index_dim < 1)
-        return refuse(o, "the model has no indexer", err);
+        return refuse(o, "the model has no indexer; dense serves it", err);
+    if (!o->layers[0].has_indexer)
+        return refuse(o, "the model's first layer has no indexer", err);
     if (o->gates.sink_tokens + o->gates.recent_tokens > d->index_topk)
         return sl_fail(err, SL_ERR_INVALID,
                        "sink_tokens %d + recent_tokens %d exceed the model's index_topk %d",

@@ -14,12 +14,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void check(const sl_model_config *c)
 {
     static float table[2 * 4096];
-    if (c->n_layers < 1 || c->n_layers > SL_MAX_LAYERS || !c->layer_has_indexer[0] || c->n_eos > SL_MAX_EOS)
+    if (c->n_layers < 1 || c->n_layers > SL_MAX_LAYERS || (!c->layer_has_indexer[0] && !c->n_kv_heads) ||
+        c->n_eos > SL_MAX_EOS)
         abort();
     for (int32_t i = 0; i < c->n_eos; i++)
         if (c->eos_ids[i] < 0 || c->eos_ids[i] >= c->vocab_size)
             abort();
     if (!isfinite(c->softmax_scale) || c->softmax_scale <= 0 || c->qk_rope_head_dim % 2)
+        abort();
+    if (c->n_kv_heads && (c->n_heads % c->n_kv_heads || c->v_head_dim != c->qk_rope_head_dim))
         abort();
     sl_rope_table(c, c->max_context - 1, 1, table);
     for (int32_t i = 0; i < c->qk_rope_head_dim; i++)

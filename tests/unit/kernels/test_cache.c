@@ -13,7 +13,7 @@ START_TEST(row_formats)
         ck_assert(d && d->description && d->format == (sl_row_format)n);
         ck_assert_str_eq(sl_row_format_name(d->format), *name);
     }
-    ck_assert_int_eq(n, SL_ROW_MLA_FP8 + 1);
+    ck_assert_int_eq(n, SL_ROW_GQA_FP8 + 1);
     ck_assert_ptr_null(sl_row_format_find("mla_fp4"));
     ck_assert_ptr_null(sl_row_format_find(NULL));
     ck_assert_str_eq(sl_row_format_name((sl_row_format)99), "?");

@@ -201,7 +201,8 @@ static const struct {
     sl_status status;
     const char *says;
 } wrong[] = {
-    {"model_type", "\"llama\"", SL_ERR_UNSUPPORTED, "model_type: \"llama\""},
+    {"model_type", "\"mistral\"", SL_ERR_UNSUPPORTED, "model_type: \"mistral\""},
+    {"model_type", "\"llama\"", SL_ERR_UNSUPPORTED, "architectures: \"DeepseekV32ForCausalLM\""},
     {"model_type", "\"glm_moe_dsa\"", SL_ERR_UNSUPPORTED, "architectures"},
     {"architectures", "[]", SL_ERR_INVALID, "architectures"},
     {"vocab_size", "1", SL_ERR_INVALID, "vocab_size"},
@@ -236,10 +237,9 @@ static const struct {
     {"rope_theta", "1", SL_ERR_INVALID, "rope_theta"},
     {"rope_scaling", "[]", SL_ERR_INVALID, "rope_scaling"},
     {"rope_parameters", "7", SL_ERR_INVALID, "rope_parameters"},
-    {"/type", "\"llama3\"", SL_ERR_UNSUPPORTED,
-     "rope_type: \"llama3\" is known, but not supported yet (default, yarn are)"},
+    {"/type", "\"llama3\"", SL_ERR_INVALID, "low_freq_factor: missing"},
     {"/type", "\"longrope\"", SL_ERR_UNSUPPORTED,
-     "rope_type: \"longrope\" is not supported (default, yarn are)"},
+     "rope_type: \"longrope\" is not supported (default, yarn, llama3 are)"},
     {"/partial_rotary_factor", "0.5", SL_ERR_UNSUPPORTED, "partial_rotary_factor"},
     {"/original_max_position_embeddings", "null", SL_ERR_INVALID, "original_max_position_embeddings"},
     {"/factor", "0", SL_ERR_INVALID, "factor"},
