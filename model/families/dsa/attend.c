@@ -1,4 +1,5 @@
 /* How a layer of the DSA families asks the owner of the cache for its attention (kernels/attn.h). */
+#include "kernels/cache.h"
 #include "model/families/dsa/dsa.h"
 #include "model/steps.h"
 
@@ -78,6 +79,9 @@ sl_status sl_dsa_ask_attend(void *backend, const sl_attn_call *call, sl_err *err
 {
     sl_backend *be = backend;
     int64_t row = sl_row_bytes(call->mla.kv.format, call->mla.kv.lora, call->mla.kv.rope);
+    if (row == 0)
+        return sl_fail(err, SL_ERR_INVALID, "row format %s does not store latent rows; mla_* formats do",
+                       sl_row_format_name(call->mla.kv.format));
     sl_kv_append_params kv = call->mla.kv;
     sl_index_append_params key = call->index.key;
     sl_sparse_attn_params attn = call->mla.attn;

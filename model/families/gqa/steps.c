@@ -5,6 +5,7 @@
  * Projections are kept in float32 until the bias has been added, so that a bias costs no second rounding. A family
  * without biases or norms has no tensors in those slots; their addresses are then NULL, which the ops skip.
  */
+#include "kernels/cache.h"
 #include "model/families/gqa/gqa.h"
 #include "model/steps.h"
 
@@ -84,8 +85,13 @@ sl_status sl_gqa_ask_attend(void *backend, const sl_attn_call *call, sl_err *err
 {
     sl_gqa_append_params kv = call->gqa.kv;
     sl_gqa_attn_params attn = call->gqa.attn;
+    int64_t row = sl_gqa_row_bytes(kv.format, kv.heads, kv.dim);
+    if (row == 0)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "row format %s does not store keys and values by head; gqa_* formats do",
+                       sl_row_format_name(kv.format));
     kv.seqs = call->seqs;
-    kv.rows.row_bytes = attn.rows.row_bytes = sl_gqa_row_bytes(kv.format, kv.heads, kv.dim);
+    kv.rows.row_bytes = attn.rows.row_bytes = row;
     attn.k = attn.ld_ids = SL_PAGE_TOKENS;
     SL_TRY(sl_be_supports(backend, SL_OP_GQA_APPEND, &kv, err));
     return sl_be_supports(backend, SL_OP_GQA_ATTN, &attn, err);

@@ -1,7 +1,6 @@
 /*
  * Llama, Qwen 2 and Qwen 3 against Hugging Face transformers, through the engine with dense attention: logits within
- * 1e-4, the same greedy tokens; and bits that do not depend on chunks, on the batch, on rows being resident, or on the
- * threads. The goldens are made by tests/golden/model/make_gqa.py; run from the repository's root.
+ * 1e-4, the same greedy tokens; and bits that do not depend on chunks, on rows being resident, or on the threads. The goldens are made by tests/golden/model/make_gqa.py; run from the repository's root.
  */
 #include <check.h>
 #include <math.h>
@@ -101,8 +100,8 @@ START_TEST(equals_transformers)
 }
 END_TEST
 
-/* The hash of the logits after every token from the prompt's last on: `spill` moves the rows to the host after the
- * prompt, and `other`, unless NULL, is a sequence that decodes in the same steps. */
+/* The hash of the logits after every token from the prompt's last one on. spill: the rows move to the host after the
+ * prompt. */
 static void hashes(fix *f, const fix_text *want, int32_t chunk, bool spill, sl_key *out)
 {
     fix_run r = {0};
@@ -149,14 +148,32 @@ START_TEST(bits_do_not_depend_on_the_way)
 }
 END_TEST
 
+/* A row format of another kind of attention is refused at load. */
+START_TEST(refuses_other_rows)
+{
+    static const struct {
+        const char *dir, *says;
+        sl_row_format rows;
+    } c[] = {{GOLDEN "llama-odd", "row format mla_fp8 does not store keys and values", SL_ROW_MLA_FP8},
+             {GOLDEN "ds-odd", "row format gqa_bf16 does not store latent rows", SL_ROW_GQA_BF16}};
+    sl_backend_opts bo = {.threads = 1};
+    sl_model_opts mo = {.row_format = c[_i].rows, .act = SL_F32, .max_tokens = 8, .max_logit_rows = 1};
+    sl_backend *be;
+    sl_model *m;
+    sl_err err = {0};
+    ck_assert_int_eq(sl_backend_create("cpu", &bo, &be, &err), SL_OK);
+    ck_assert_int_eq(sl_model_load(be, c[_i].dir, &mo, &m, &err), SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, c[_i].dir) && strstr(err.text, c[_i].says), "%s", err.text);
+    sl_backend_destroy(be);
+}
+END_TEST
+
 /* A checkpoint whose rows cannot be of the wanted kind is refused, and so is a selection by an indexer. */
 START_TEST(refusals)
 {
     fix f;
     sl_err err = {0};
     sl_geometry geo;
-    sl_coord_opts unused;
-    (void)unused;
     open_case(&f, cases[0], SL_ROW_GQA_F32, 1);
     sl_cache_dims d = sl_engine_cache_dims(f.cfg, SL_ROW_MLA_BF16, SL_INDEX_PLAIN);
     ck_assert_int_eq(
@@ -183,6 +200,7 @@ int main(void)
     tcase_set_timeout(t, 240);
     tcase_add_loop_test(t, equals_transformers, 0, SL_COUNT(cases));
     tcase_add_loop_test(t, bits_do_not_depend_on_the_way, 0, (int)(SL_COUNT(cases) * SL_COUNT(formats)));
+    tcase_add_loop_test(t, refuses_other_rows, 0, 2);
     tcase_add_test(t, refusals);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
