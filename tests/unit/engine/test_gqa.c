@@ -1,6 +1,7 @@
 /*
  * Llama, Qwen 2 and Qwen 3 against Hugging Face transformers, through the engine with dense attention: logits within
- * 1e-4, the same greedy tokens; and bits that do not depend on chunks, on rows being resident, or on the threads. The goldens are made by tests/golden/model/make_gqa.py; run from the repository's root.
+ * 1e-4, the same greedy tokens; and bits that do not depend on chunks, on rows being resident, or on the threads. The
+ * goldens are made by tests/golden/model/make_gqa.py; run from the repository's root.
  */
 #include <check.h>
 #include <math.h>
