@@ -1,14 +1,17 @@
 /*
- * `sluice plan`: computes memory per request and largest batch from a model's config; it needs no GPU and no weights.
+ * `sluice plan`: computes memory per request and largest batch from a model's config, for one process or for each rank of a
+ * group; it needs no GPU and no weights.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli/model_args.h"
 #include "cli/plan_layers.h"
-#include "engine/plan.h"
+#include "engine/plan_group.h"
 #include "model/checkpoint.h"
+#include "model/synthetic.h"
 
 #define ASSUMED_GPU (139ull << 30) /* the usable memory of an H200 */
 
@@ -31,13 +34,44 @@ static uint64_t host_memory(void)
     return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
 }
 
-static int run_plan(const char *dir, const sl_local_checkpoint *m, sl_plan_in *in, bool gpu_given, bool json,
-                    const sl_plan_layers *layers)
+/* The config of a preset, as a published checkpoint would have it: stored in F8. */
+static sl_status read_preset(const char *name, const char *indexer, const char *rows, sl_local_checkpoint *m,
+                             sl_err *err)
+{
+    const sl_index_format_desc *index = sl_index_format_find(indexer);
+    const sl_row_format_desc *format = sl_row_format_find(rows);
+    *m = (sl_local_checkpoint){.stored = SL_F8_E4M3};
+    SL_TRY(sl_synthetic_config(name, 0, &m->cfg, err));
+    sl_model_auto_formats(&m->cfg, m->stored, &m->index_format, &m->row_format);
+    if (indexer && strcmp(indexer, "auto") != 0 && !index)
+        return sl_fail_unknown(err, "indexer", indexer, sl_index_format_names());
+    if (rows && strcmp(rows, "auto") != 0 && !format)
+        return sl_fail_unknown(err, "row format", rows, sl_row_format_names());
+    m->index_format = index ? index->format : m->index_format;
+    m->row_format = format ? format->format : m->row_format;
+    return SL_OK;
+}
+
+/* For one process, or, when ranks were asked for, for one rank of the group. */
+static sl_status make_plan(const sl_local_checkpoint *m, sl_plan_group *g, sl_plan_in *in, sl_plan *p,
+                           sl_err *err)
+{
+    in->cfg = &m->cfg, in->cache = sl_engine_cache_dims(&m->cfg, m->row_format, m->index_format);
+    if (g->ranks == 0)
+        return sl_plan_make(in, p, err);
+    g->stored = m->has_weights || !m->cfg.fp8_acts ? m->stored : SL_F8_E4M3;
+    g->host_bytes = in->host_bytes;
+    g->ranks_per_host = g->ranks_per_host ? g->ranks_per_host : g->ranks < 8 ? g->ranks : 8;
+    SL_TRY(sl_local_act_find(NULL, g->stored, &g->act, err));
+    return sl_plan_group_make(g, in, p, err);
+}
+
+static int run_plan(const char *name, const sl_local_checkpoint *m, sl_plan_group *g, sl_plan_in *in,
+                    bool gpu_given, bool json, const sl_plan_layers *layers)
 {
     sl_err err = {0};
     sl_plan p;
-    in->cfg = &m->cfg, in->cache = sl_engine_cache_dims(&m->cfg, m->row_format, m->index_format);
-    sl_status st = sl_plan_make(in, &p, &err);
+    sl_status st = make_plan(m, g, in, &p, &err);
     if (st != SL_OK)
         return sl_args_fail("plan", st, &err);
     if (layers->file)
@@ -46,7 +80,7 @@ static int run_plan(const char *dir, const sl_local_checkpoint *m, sl_plan_in *i
     if (!text)
         return sl_args_fail("plan", SL_ERR_NO_MEMORY, NULL);
     if (!json) {
-        printf("%s: %s rows, %s indexer\n", dir, sl_row_format_name(m->row_format),
+        printf("%s: %s rows, %s indexer\n", name, sl_row_format_name(m->row_format),
                sl_index_format_name(m->index_format));
         if (!gpu_given)
             printf(
@@ -59,22 +93,36 @@ static int run_plan(const char *dir, const sl_local_checkpoint *m, sl_plan_in *i
 
 int sl_cmd_plan(int argc, char **argv)
 {
-    const char *dir = NULL;
+    const char *dir = NULL, *preset = NULL;
     const char *indexer = NULL, *rows = NULL;
     bool json = false;
     sl_plan_layers layers = {.context = 65536, .swap_share = -1};
     const char *algorithm = "dsa";
+    sl_plan_group group = {0};
     sl_plan_in in = {.max_step_tokens = 512, .weight_bytes = UINT64_MAX, .reserve_bytes = UINT64_MAX};
     const sl_arg args[] = {
         {"model", SL_ARG_TEXT, &dir, "DIR",
-         "Directory with the checkpoint, or with its config.json alone. Required.", 0, 0, NULL},
-        {"gpu-bytes", SL_ARG_BYTES, &in.gpu_bytes, "N",
-         "Bytes of device memory. Default: those of this machine's GPU, or of an H200 if it has none.", 0, 0,
+         "Directory with the checkpoint, or with its config.json alone. Required without --preset.", 0, 0,
          NULL},
+        {"preset", SL_ARG_TEXT, &preset, "NAME",
+         "Dimensions of a built-in model instead of a directory, for instance deepseek_v32.", 0, 0, NULL},
+        {"ranks", SL_ARG_INT, &group.ranks, "N",
+         "Plan for each rank of a group of N ranks, which share the routed experts. The plan is that of the rank with "
+         "the most experts.",
+         1, SL_COMM_RANKS_MAX, NULL},
+        {"ranks-per-host", SL_ARG_INT, &group.ranks_per_host, "N",
+         "With --ranks: number of ranks that share a host and its --host-bytes. Default: all ranks, but at most 8.",
+         1, SL_COMM_RANKS_MAX, NULL},
+        {"gpu-bytes", SL_ARG_BYTES, &in.gpu_bytes, "N",
+         "Bytes of memory of one device. Default: those of this machine's GPU, or of an H200 if it has none.",
+         0, 0, NULL},
         {"host-bytes", SL_ARG_BYTES, &in.host_bytes, "N",
-         "Bytes of host memory for pages. Default: three quarters of this machine's memory.", 0, 0, NULL},
+         "Bytes of memory of one host for pages. Default: three quarters of this machine's memory.", 0, 0,
+         NULL},
         {"weight-bytes", SL_ARG_BYTES, &in.weight_bytes, "N",
-         "Bytes of the weights on the device. Default: the size of the checkpoint's files.", 0, 0, NULL},
+         "Bytes of the weights on one device. Default: the size of the checkpoint's files; with --ranks, what the "
+         "config says.",
+         0, 0, NULL},
         {"reserve-bytes", SL_ARG_BYTES, &in.reserve_bytes, "N",
          "Bytes kept free on the device. Default: one sixteenth of its memory.", 0, 0, NULL},
         {"hot-rows", SL_ARG_INT, &in.hot_rows, "N",
@@ -101,14 +149,20 @@ int sl_cmd_plan(int argc, char **argv)
         {"json", SL_ARG_FLAG, &json, NULL, "Print one JSON object.", 0, 0, NULL},
     };
     int exit_code;
-    if (!sl_args_ready("--model DIR [--gpu-bytes N] [--host-bytes N] [flags]", args, SL_COUNT(args), argc,
-                       argv, &exit_code))
+    if (!sl_args_ready("--model DIR|--preset NAME [--ranks N] [--gpu-bytes N] [--host-bytes N] [flags]", args,
+                       SL_COUNT(args), argc, argv, &exit_code))
         return exit_code;
-    if (!sl_cli_model_given("plan", dir))
+    if (!preset && !sl_cli_model_given("plan", dir))
         return SL_EXIT_USAGE;
+    if ((preset && dir) || (group.ranks_per_host && !group.ranks)) {
+        fprintf(stderr, "sluice plan: %s\n",
+                dir && preset ? "--model and --preset exclude each other" : "--ranks-per-host needs --ranks");
+        return SL_EXIT_USAGE;
+    }
     sl_err err = {0};
-    sl_local_checkpoint m;
-    sl_status st = sl_local_checkpoint_read(dir, indexer, rows, &m, &err);
+    static sl_local_checkpoint m;
+    sl_status st = preset ? read_preset(preset, indexer, rows, &m, &err)
+                          : sl_local_checkpoint_read(dir, indexer, rows, &m, &err);
     if (st != SL_OK)
         return sl_args_fail("plan", st, &err);
     in.algorithm = sl_algo_find(algorithm);
@@ -119,9 +173,10 @@ int sl_cmd_plan(int argc, char **argv)
         in.gpu_bytes = ASSUMED_GPU;
     if (in.host_bytes == 0)
         in.host_bytes = host_memory() / 4 * 3;
+    group.given_weights = in.weight_bytes;
     if (in.weight_bytes == UINT64_MAX)
-        in.weight_bytes = sl_checkpoint_file_bytes(dir);
+        in.weight_bytes = dir ? sl_checkpoint_file_bytes(dir) : 0;
     if (in.reserve_bytes == UINT64_MAX)
         in.reserve_bytes = in.gpu_bytes / 16;
-    return run_plan(dir, &m, &in, known, json, &layers);
+    return run_plan(dir ? dir : preset, &m, &group, &in, known, json, &layers);
 }

@@ -2,6 +2,7 @@
 #include "engine/plan.h"
 
 #include "base/strbuf.h"
+#include "engine/plan_group.h"
 #include "sparse/sparse.h"
 
 static const int32_t contexts[SL_PLAN_ROWS] = {16 << 10, 32 << 10, 64 << 10, 128 << 10};
@@ -105,11 +106,17 @@ static sl_plan_row plan_row(const sl_plan *p, uint64_t host_bytes, int32_t conte
     return r;
 }
 
+/* Device bytes of what the exchanges of a group need. */
+static uint64_t group_bytes(const sl_plan_in *in)
+{
+    return in->group ? in->group->exchange_bytes + in->group->window_bytes : 0;
+}
+
 sl_status sl_plan_make(const sl_plan_in *in, sl_plan *out, sl_err *err)
 {
     sl_plan p = {0};
     SL_TRY(plan_sizes(in, &p, err));
-    uint64_t taken = in->weight_bytes + in->reserve_bytes + p.fixed_bytes;
+    uint64_t taken = in->weight_bytes + in->reserve_bytes + group_bytes(in) + p.fixed_bytes;
     p.cache_bytes = in->gpu_bytes > taken ? in->gpu_bytes - taken : 0;
     p.host_pages = (int64_t)(in->host_bytes / (uint64_t)p.page_bytes);
     p.n_rows = SL_PLAN_ROWS;
@@ -173,6 +180,8 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
     put_mib(&sb, "device memory", in->gpu_bytes);
     put_mib(&sb, "weights", in->weight_bytes);
     put_mib(&sb, "reserve", in->reserve_bytes);
+    if (in->group)
+        put_mib(&sb, "exchange buffers and windows", group_bytes(in));
     put_mib(&sb, "selection and tables", p->fixed_bytes);
     put_mib(&sb, "left for the cache", p->cache_bytes);
     put_mib(&sb, "host memory", in->host_bytes);
@@ -195,6 +204,8 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
             sl_sb_printf(&sb, "%7s%s\n", "-",
                          r->hierarchical_gpu > r->host_batch ? "  (host memory is the limit)" : "");
     }
+    if (in->group)
+        sl_plan_group_text(in, p, &sb);
     return sl_sb_take(&sb);
 }
 
@@ -226,6 +237,11 @@ char *sl_plan_json(const sl_plan_in *in, const sl_plan *p)
                      (long long)r->resident_batch, (long long)r->hierarchical_batch,
                      (long long)r->host_batch);
     }
-    sl_sb_str(&sb, "]}\n");
+    sl_sb_str(&sb, "]");
+    if (in->group) {
+        sl_sb_str(&sb, ", ");
+        sl_plan_group_json(in, p, &sb);
+    }
+    sl_sb_str(&sb, "}\n");
     return sl_sb_take(&sb);
 }

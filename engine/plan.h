@@ -8,6 +8,8 @@
 
 #include "engine/engine.h"
 
+struct sl_plan_group; /* engine/plan_group.h */
+
 typedef struct sl_plan_in {
     const sl_model_config *cfg;
     sl_cache_dims cache; /* sl_engine_cache_dims() */
@@ -22,6 +24,8 @@ typedef struct sl_plan_in {
     uint64_t weight_bytes;  /* on the device */
     uint64_t reserve_bytes; /* kept free on the device: activations, libraries, fragmentation */
     uint64_t gpu_bytes, host_bytes;
+    const struct sl_plan_group
+        *group; /* of a rank of a group: see sl_plan_group_make(); NULL: one process alone */
 } sl_plan_in;
 
 /* One context length: bytes of one request, and the largest batch within the budgets. The host budget limits

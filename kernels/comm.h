@@ -57,6 +57,7 @@
 
 #define SL_COMM_RANKS_MAX 64
 #define SL_COMM_INVITE_BYTES 512
+#define SL_COMM_WINDOW_BYTES ((size_t)64 << 20) /* cuda: the default of sl_comm_opts.window_bytes */
 
 typedef struct sl_comm sl_comm;
 

@@ -18,12 +18,11 @@ void *sl_carve_take(sl_carve *k, int64_t rows, int64_t cols, size_t size)
     return p;
 }
 
-/* The buffers of both exchanges. Rows that travel unquantised are the larger ones. */
-static void carve_group(const sl_model_config *c, const sl_model_opts *o, sl_carve *k, sl_workspace *w)
+void sl_workspace_exchange(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks,
+                           sl_carve *k, sl_workspace *w)
 {
-    int32_t ranks = o->comm ? sl_comm_ranks(o->comm) : 1;
     sl_ep_layout l = {
-        .cap = o->max_tokens, .hidden = c->hidden_size, .top_k = c->num_experts_per_tok, .act = o->act};
+        .cap = max_tokens, .hidden = c->hidden_size, .top_k = c->num_experts_per_tok, .act = act};
     if (ranks < 2 || c->n_routed_experts < 1)
         return;
     int64_t rows = (int64_t)ranks * l.cap, results = (int64_t)ranks * sl_ep_result_cap(&l);
@@ -55,7 +54,7 @@ static void carve(const sl_family *f, const sl_model_config *c, const sl_model_o
     w->moe = sl_carve_take(k, 1, (int64_t)w->moe_bytes, 1);
     w->picked = sl_carve_take(k, picks, hidden, act);
     w->picked_norm = sl_carve_take(k, picks, hidden, act);
-    carve_group(c, o, k, w);
+    sl_workspace_exchange(c, o->act, o->max_tokens, o->comm ? sl_comm_ranks(o->comm) : 1, k, w);
     if (f->workspace)
         f->workspace(c, o, k, w->own);
 }

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEFAULT_HALF ((uint64_t)64 << 20)
 #define ALIGN 256
 
 /* What a rank tells the others. */
@@ -38,7 +37,7 @@ static bool wanted(const sl_comm_opts *o)
 /* This rank's window, with all flags 0. */
 static bool make_own(const sl_comm_opts *o, sl_peer_view *v, cudaIpcMemHandle_t *handle)
 {
-    uint64_t half = o->window_bytes ? o->window_bytes : DEFAULT_HALF;
+    uint64_t half = o->window_bytes ? o->window_bytes : SL_COMM_WINDOW_BYTES;
     void *window = NULL;
 
     v->slot_bytes = half / (uint64_t)o->ranks / ALIGN * ALIGN;

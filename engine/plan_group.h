@@ -1,0 +1,49 @@
+/*
+ * The memory plan of one rank of a group (kernels/comm.h): routed experts are divided among the ranks, everything else is
+ * replicated, and the exchanges need buffers. Every rank has its own requests; ranks of one host share its memory. What is
+ * planned is the rank with the most experts. Pure functions, any thread.
+ */
+#ifndef SL_ENGINE_PLAN_GROUP_H
+#define SL_ENGINE_PLAN_GROUP_H
+
+#include "base/strbuf.h"
+#include "engine/plan.h"
+
+typedef struct sl_plan_group {
+    int32_t ranks;
+    int32_t ranks_per_host; /* 1 .. ranks: how many ranks share the memory of a host */
+    sl_dtype stored, act;   /* of the weights and of the activations, as in model/sizes.h */
+    uint64_t host_bytes;    /* of a host, for pages */
+    uint64_t
+        given_weights; /* device bytes of a rank's weights, instead of what the config says; UINT64_MAX: not given */
+
+    /* Set by sl_plan_group_make(). */
+    int32_t rank,
+        experts; /* the rank with the most experts (the first such rank), and how many it has in a layer */
+    uint64_t replicated_bytes, expert_bytes; /* weights on the device; both 0 when the weights are given */
+    uint64_t exchange_bytes;                 /* buffers of the workspace */
+    uint64_t window_bytes; /* of the CUDA backend, with the default of sl_comm_opts.window_bytes */
+} sl_plan_group;
+
+/*
+ * The plan of the rank with the most experts. Sets the outputs of g, and group, weight_bytes and host_bytes of in; the caller
+ * sets the rest of in. g must live as long as in. SL_ERR_INVALID: a number of ranks that cannot be; else as sl_plan_make().
+ */
+sl_status sl_plan_group_make(sl_plan_group *g, sl_plan_in *in, sl_plan *out, sl_err *err);
+
+/* What a hierarchical request of some context lacks; 0: nothing. */
+typedef struct sl_plan_need {
+    uint64_t device_bytes; /* more device memory on every rank */
+    uint64_t host_bytes;   /* more memory on every host, so that each of its ranks has room for one request */
+    int32_t
+        ranks; /* the smallest larger group on devices of this size where the request fits the device; 0: none */
+} sl_plan_need;
+/* row: of p->rows. */
+sl_status sl_plan_group_need(const sl_plan_in *in, const sl_plan *p, const sl_plan_row *row,
+                             sl_plan_need *out, sl_err *err);
+
+/* Append the part of a plan that concerns the group: a table for people, and the members of a JSON object. */
+void sl_plan_group_text(const sl_plan_in *in, const sl_plan *p, sl_strbuf *sb);
+void sl_plan_group_json(const sl_plan_in *in, const sl_plan *p, sl_strbuf *sb);
+
+#endif

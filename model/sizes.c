@@ -1,0 +1,56 @@
+/* See sizes.h. The tensors are those of the family's table, as the loader (weights.c) and synthetic.c walk them. */
+#include "model/sizes.h"
+
+#include "model/family.h"
+#include "model/workspace.h"
+
+#define BLOCK 128
+
+static uint64_t matrix(int64_t rows, int64_t cols, sl_dtype dtype)
+{
+    uint64_t scales = (uint64_t)((rows + BLOCK - 1) / BLOCK) * (uint64_t)((cols + BLOCK - 1) / BLOCK);
+    uint64_t values = (uint64_t)rows * (uint64_t)cols * sl_dtype_size(dtype);
+    return dtype == SL_F8_E4M3 ? values + scales * sizeof(float) : values;
+}
+
+static uint64_t tensor(const sl_model_config *c, const sl_tensor_spec *s, sl_dtype stored, sl_dtype act)
+{
+    sl_dtype other = stored == SL_F8_E4M3 ? SL_BF16 : stored;
+    bool bf16 = (s->flags & SL_SPEC_ABSORBED) && act == SL_BF16; /* converted at load */
+    switch (s->kind) {
+    case SL_K_LINEAR:
+        return matrix(s->rows(c), s->cols(c), (s->flags & SL_SPEC_16BIT) || bf16 ? other : stored);
+    case SL_K_TABLE:
+        return matrix(s->rows(c), s->cols(c), other);
+    case SL_K_VECTOR:
+        return matrix(s->rows(c), 1, other);
+    case SL_K_FLOATS:
+        return matrix(s->rows(c), 1, SL_F32);
+    }
+    return 0;
+}
+
+void sl_model_weight_sizes(const sl_model_config *c, sl_dtype stored, sl_dtype act, sl_weight_bytes *out)
+{
+    const sl_family *f = sl_family_find(c->family);
+    int64_t inter = c->moe_intermediate_size, hidden = c->hidden_size;
+    *out = (sl_weight_bytes){0};
+    for (size_t i = 0; f && i < f->n_model_tensors; i++)
+        if (f->model_tensors[i].slot != SL_T_HEAD || !c->tie_word_embeddings)
+            out->replicated += tensor(c, &f->model_tensors[i], stored, act);
+    for (int32_t l = 0; f && l < c->n_layers; l++) {
+        for (size_t i = 0; i < f->n_layer_tensors; i++)
+            if (sl_when_holds(f->layer_tensors[i].when, c, l))
+                out->replicated += tensor(c, &f->layer_tensors[i], stored, act);
+        if (c->layer_is_moe[l])
+            out->expert += 2 * matrix(inter, hidden, stored) + matrix(hidden, inter, stored);
+    }
+}
+
+uint64_t sl_model_exchange_bytes(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks)
+{
+    sl_carve k = {0};
+    sl_workspace w = {0};
+    sl_workspace_exchange(c, act, max_tokens, ranks, &k, &w);
+    return k.at;
+}
