@@ -160,7 +160,7 @@ int sl_cmd_plan(int argc, char **argv)
         return SL_EXIT_USAGE;
     }
     sl_err err = {0};
-    static sl_local_checkpoint m;
+    sl_local_checkpoint m;
     sl_status st = preset ? read_preset(preset, indexer, rows, &m, &err)
                           : sl_local_checkpoint_read(dir, indexer, rows, &m, &err);
     if (st != SL_OK)

@@ -14,8 +14,7 @@ typedef struct sl_plan_group {
     int32_t ranks_per_host; /* 1 .. ranks: how many ranks share the memory of a host */
     sl_dtype stored, act;   /* of the weights and of the activations, as in model/sizes.h */
     uint64_t host_bytes;    /* of a host, for pages */
-    uint64_t
-        given_weights; /* device bytes of a rank's weights, instead of what the config says; UINT64_MAX: not given */
+    uint64_t given_weights; /* device bytes of a rank's weights; UINT64_MAX: computed from the config */
 
     /* Set by sl_plan_group_make(). */
     int32_t rank,
@@ -35,8 +34,7 @@ sl_status sl_plan_group_make(sl_plan_group *g, sl_plan_in *in, sl_plan *out, sl_
 typedef struct sl_plan_need {
     uint64_t device_bytes; /* more device memory on every rank */
     uint64_t host_bytes;   /* more memory on every host, so that each of its ranks has room for one request */
-    int32_t
-        ranks; /* the smallest larger group on devices of this size where the request fits the device; 0: none */
+    int32_t ranks;         /* of the smallest larger group in which the request fits the device; 0: none */
 } sl_plan_need;
 /* row: of p->rows. */
 sl_status sl_plan_group_need(const sl_plan_in *in, const sl_plan *p, const sl_plan_row *row,

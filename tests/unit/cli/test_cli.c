@@ -180,6 +180,37 @@ START_TEST(plan_and_inspect)
 }
 END_TEST
 
+/* --ranks plans for the rank with the most experts; the preset needs no directory. */
+START_TEST(plan_of_a_group)
+{
+#define V32 "plan --preset deepseek_v32 --gpu-bytes 139G --host-bytes 1536G "
+    json_t *p = run_json(V32 "--ranks 8 --json"), *g = json_object_get(p, "group");
+    json_int_t weights = json_integer_value(json_object_get(p, "weight_bytes"));
+    ck_assert_int_eq(json_integer_value(json_object_get(g, "ranks_per_host")), 8);
+    ck_assert_int_eq(json_integer_value(json_object_get(g, "experts")), 32);
+    ck_assert_int_eq(weights, json_integer_value(json_object_get(g, "replicated_bytes")) +
+                                  json_integer_value(json_object_get(g, "expert_bytes")));
+    ck_assert_int_eq(json_integer_value(json_object_get(p, "host_bytes")), 192ll << 30);
+    ck_assert_uint_eq(json_array_size(json_object_get(g, "needed")), 4);
+    json_decref(p);
+    p = run_json(V32 "--ranks 3 --ranks-per-host 2 --json"), g = json_object_get(p, "group");
+    ck_assert_int_eq(json_integer_value(json_object_get(g, "rank")), 2);
+    ck_assert_int_eq(json_integer_value(json_object_get(g, "experts")), 86);
+    json_t *need = json_array_get(json_object_get(g, "needed"), 0);
+    ck_assert_int_gt(json_integer_value(json_object_get(need, "device_bytes")), 0);
+    ck_assert_int_gt(json_integer_value(json_object_get(need, "ranks")), 3);
+    json_decref(p);
+    ck_assert_int_eq(run(V32 "--ranks 4", true), 0);
+    ck_assert_msg(strstr(output, "a request of 16384 tokens does not fit: it needs ") != NULL, "%s", output);
+    fails("plan --preset nothing", 1, "no synthetic model \"nothing\"");
+    fails("plan --preset tiny --ranks 17", 1, "17 ranks share 16 routed experts");
+    fails("plan --preset tiny --ranks 2 --ranks-per-host 3", 1, "3 ranks on a host, of a group of 2");
+    fails("plan --preset tiny --ranks-per-host 2", 2, "--ranks-per-host needs --ranks");
+    fails("plan --preset tiny --model " YARN, 2, "exclude each other");
+    fails("plan --preset tiny --ranks 65", 2, "64");
+}
+END_TEST
+
 /* All ways have equal logits. A way in which no row is swapped in is not counted as shown to be equal. */
 START_TEST(verify_shows_equal_logits)
 {
@@ -231,6 +262,7 @@ int main(int argc, char **argv)
     tcase_add_test(c, plan_and_inspect);
     tcase_add_test(c, verify_shows_equal_logits);
     tcase_add_test(c, plan_by_locality);
+    tcase_add_test(c, plan_of_a_group);
     suite_add_tcase(s, c);
     return program_main(argc, argv, s);
 }
