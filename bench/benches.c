@@ -9,6 +9,7 @@
 #include "bench/router/router.h"
 #include "bench/ship/ship.h"
 #include "bench/swapin/swapin.h"
+#include "bench/tier/tier.h"
 #include "bench/transport/transport.h"
 #include "bench/ttft/ttft.h"
 
@@ -28,6 +29,8 @@ const sl_bench sl_benches[] = {
     {"ship",
      "copying a prefilled chunk's rows into another process's store by each path, compared with the link",
      sl_bench_ship_main},
+    {"tier", "storing and reading pages on a disk, compared with a plain loop and with fio",
+     sl_bench_tier_main},
     {"ttft", "time to the first token of a cluster, compared with one process", sl_bench_ttft_main},
     {NULL, NULL, NULL},
 };
