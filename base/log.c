@@ -127,8 +127,17 @@ static void put_json_pairs(sl_log_text *t, const char *s)
 /* Escapes control characters, so that those in the text of the format do not begin a second line either. */
 static void put_plain_pairs(sl_log_text *t, const char *s)
 {
-    for (; *s; s++)
-        sl_log_put(t, (unsigned char)*s < 0x20 ? " " : s, 1);
+    while (*s) {
+        size_t run = 0;
+        while ((unsigned char)s[run] >= 0x20)
+            run++;
+        sl_log_put_run(t, s, run);
+        s += run;
+        if (*s) {
+            sl_log_put(t, " ", 1);
+            s++;
+        }
+    }
 }
 
 /* The year, month and day in the Gregorian calendar of a number of days since 1970. Years are counted from March, so

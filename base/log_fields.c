@@ -18,6 +18,17 @@ void sl_log_put(sl_log_text *t, const char *bytes, size_t n)
     t->len += n;
 }
 
+void sl_log_put_run(sl_log_text *t, const char *bytes, size_t n)
+{
+    size_t room = t->cap - t->len;
+    if (t->full)
+        return;
+    t->full = n > room;
+    n = n > room ? room : n;
+    memcpy(t->buf + t->len, bytes, n);
+    t->len += n;
+}
+
 void sl_log_put_str(sl_log_text *t, const char *s)
 {
     sl_log_put(t, s, strlen(s));
@@ -42,9 +53,24 @@ size_t sl_log_printable(const char *s, size_t n)
     return valid && c >= 0xa0 && c != 0x2028 && c != 0x2029 ? len : 0;
 }
 
+/* The number of leading characters that are written as they are: ASCII without controls, quotes and backslashes. */
+static size_t plain_run(const char *s, size_t n)
+{
+    size_t i = 0;
+    while (i < n && s[i] >= 0x20 && s[i] < 0x7f && s[i] != '"' && s[i] != '\\')
+        i++;
+    return i;
+}
+
 static void put_escaped(sl_log_text *t, const char *s, size_t n)
 {
     for (size_t i = 0; i < n && !t->full;) {
+        size_t run = plain_run(s + i, n - i);
+        if (run) {
+            sl_log_put_run(t, s + i, run);
+            i += run;
+            continue;
+        }
         size_t len = sl_log_printable(s + i, n - i);
         char esc[8];
         if (s[i] == '"' || s[i] == '\\') {
@@ -189,6 +215,12 @@ void sl_log_fields(sl_log_text *t, const char *fmt, va_list args)
             conversion c;
             fmt = parse(fmt + 1, &c, &ap);
             put_conversion(t, &c, quoted, &ap);
+            continue;
+        }
+        size_t run = strcspn(fmt, "%\\\"");
+        if (run) {
+            sl_log_put_run(t, fmt, run);
+            fmt += run;
             continue;
         }
         quoted ^= *fmt == '"';

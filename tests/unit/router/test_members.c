@@ -263,6 +263,18 @@ START_TEST(impostor_does_not_push_a_worker_out)
 }
 END_TEST
 
+/* Whether every stream has ended or has n tokens more than in `had`. */
+static bool all_advanced(client *c, const size_t *had, size_t n)
+{
+    for (int i = 0; i < 4; i++) {
+        if (!h_done(&c[i]) && c[i].s[0].n < had[i] + n)
+            return false;
+    }
+    return true;
+}
+
+/* Prefill workers are killed in any state. A decode worker is killed only after every stream has advanced: a request that dies
+ * with three decode workers one after the other, without 8 tokens between the deaths, is refused as their cause (request.h). */
 START_TEST(restarts_under_load)
 {
     sl_mock_opts p = h.mo, d = h.mo;
@@ -279,11 +291,16 @@ START_TEST(restarts_under_load)
     add_with(d);
     client c[4] = {{0}};
     for (int i = 0; i < 4; i++) {
-        h_ask(&h, &c[i], (size_t)(80 + i), 100);
+        h_ask(&h, &c[i], (size_t)(80 + i), 200);
     }
     for (int k = 0; k < 20; k++) {
         int which = k % 2;
+        size_t had[4];
+        for (int i = 0; i < 4; i++)
+            had[i] = c[i].s[0].n;
         h_run(&h, 5);
+        if (which == 1)
+            H_UNTIL(&h, all_advanced(c, had, 9), 10000);
         sl_mock_kill(h.w[which]);
         sl_mock_destroy(h.w[which]);
         h.w[which] = NULL;
@@ -293,7 +310,7 @@ START_TEST(restarts_under_load)
         ck_assert_int_eq(sl_mock_create(o, &h.w[which], &err), SL_OK);
     }
     for (int i = 0; i < 4; i++) {
-        h_expect(&h, &c[i], (size_t)(80 + i), 100, 20000);
+        h_expect(&h, &c[i], (size_t)(80 + i), 200, 20000);
         sl_group_release(c[i].group);
     }
     H_UNTIL(&h, h_clean(&h), 2000);
