@@ -84,11 +84,14 @@ def check(sluice, name, model, prompt, ids, greedy):
 def main():
     sluice = sys.argv[1]
     jobs = int(sys.argv[2]) if len(sys.argv) > 2 else 8
-    work = []
+    work, left_out = [], []
     for d in sorted((ROOT / "tests/golden/model").iterdir()):
         if not (d / "golden.safetensors").exists():
             continue
         model = d if (d / "config.json").exists() else ROOT / "models" / d.name
+        if "index_topk" not in json.loads((model / "config.json").read_text()):
+            left_out.append(d.name)
+            continue
         t = safetensors(d / "golden.safetensors")
         i = 0
         while "p%d.ids" % i in t:
@@ -104,6 +107,8 @@ def main():
                 failed += problem is not None
                 if problem:
                     print("FAILED  %s prompt %d (%d tokens), %s: %s" % (w[0], w[2], len(w[3]), what, problem))
+    if left_out:
+        print("left out, because their attention has no ops on GPUs yet: " + ", ".join(left_out))
     print("goldens: %d passed, %d failed" % (passed, failed))
     return 1 if failed or not passed else 0
 
