@@ -22,7 +22,7 @@ CHAT = "/v1/chat/completions"
 @pytest.fixture(scope="module")
 def t(targets):
     _, directories = targets
-    target = honest.Target(directories.mktemp("loop"), **{"kvstore.bytes": "64MiB"})
+    target = honest.Target(directories.mktemp("loop"), None, **{"kvstore.bytes": "64MiB"})
     yield target
     assert target.cluster.close()
 
