@@ -177,14 +177,28 @@ sl_tp_op *sl_tp_op_get(sl_tp_op_pool *pool, bool with_header)
 void sl_tp_op_put(sl_tp_op_pool *pool, sl_tp_op *op)
 {
     sl_tp_op **list = op->header ? &pool->free_header : &pool->free_plain;
+    op->done = NULL;
     op->next = *list;
     *list = op;
 }
 
+/* Frees the buffers that sl_tp_send_owned took over and whose operations have not completed. */
+static void free_owned_of(uint8_t *chunk)
+{
+    size_t each = sizeof(sl_tp_op) + (((sl_tp_op *)(void *)chunk)->header ? SL_TP_OP_HEADER : 0);
+    for (size_t i = 0; i < OPS_PER_CHUNK; i++) {
+        sl_tp_op *op = (sl_tp_op *)(void *)(chunk + i * each);
+        if (op->done == free_owned)
+            free(op->cookie);
+    }
+}
+
 void sl_tp_op_pool_free(sl_tp_op_pool *pool)
 {
-    for (size_t i = 0; i < pool->n_chunks; i++)
+    for (size_t i = 0; i < pool->n_chunks; i++) {
+        free_owned_of(pool->chunks[i]);
         free(pool->chunks[i]);
+    }
     free(pool->chunks);
     *pool = (sl_tp_op_pool){0};
 }
