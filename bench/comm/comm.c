@@ -1,4 +1,7 @@
-/* See comm.h: options, processes, and the invitation, which passes through memory that they share. */
+/*
+ * See comm.h: the options, and a process per rank. The processes share one page of memory, through which rank 0 hands the
+ * invitation of each group to the others. What a rank measures is in measure.c.
+ */
 #include "bench/comm/comm.h"
 
 #include <stdatomic.h>
@@ -14,16 +17,22 @@
 #include "bench/comm/comm_impl.h"
 
 #define DEADLINE_MS 60000
-#define WINDOW_BYTES ((size_t)256 << 20) /* on GPUs: the largest shapes pass through windows too */
-#define LACKING 77                       /* exit code: no such backend or device */
+/*
+ * On GPUs. Four times the default of sl_comm_opts, because a call that does not fit its window goes through NCCL: with
+ * the default the rows of 4,096 tokens would be measured through NCCL twice, and the windows' rate never.
+ */
+#define WINDOW_BYTES (4 * SL_COMM_WINDOW_BYTES)
+#define LACKING 77 /* exit code: no such backend or device */
 
 enum { WAYS = 2 }; /* the group's own choice, the library alone */
 
+/* How the ranks of one way find each other: rank 0 fills `invite`, then sets `invited`. */
 typedef struct meeting {
     _Atomic uint32_t invited;
     sl_comm_invite invite;
 } meeting;
 
+/* Founds the group, or joins it when rank 0 has founded it. */
 static sl_status enter(const sl_comm_opts *o, sl_backend *be, meeting *m, sl_comm **out, sl_err *err)
 {
     uint64_t end = sl_now_ns() + DEADLINE_MS * 1000000ull;
@@ -97,11 +106,32 @@ report:
     return st == SL_OK ? SL_EXIT_OK : rc;
 }
 
+/*
+ * Waits for all ranks. Returns the exit code of the benchmark: LACKING if any rank lacks a backend or device, else the
+ * code of a rank that failed.
+ */
+static int wait_all(const pid_t *pids, int32_t ranks)
+{
+    int worst = SL_EXIT_OK;
+
+    for (int32_t r = ranks - 1; r >= 0; r--) { /* the last rank is the first to lack a device */
+        int status = 0, rc = SL_EXIT_FAILED;
+
+        if (pids[r] > 0 && waitpid(pids[r], &status, 0) == pids[r] && WIFEXITED(status))
+            rc = WEXITSTATUS(status);
+        if (rc == LACKING) /* the others would wait for this rank until their deadline */
+            for (int32_t q = 0; q < r; q++)
+                if (pids[q] > 0)
+                    kill(pids[q], SIGTERM);
+        worst = worst == LACKING || rc == SL_EXIT_OK ? worst : rc;
+    }
+    return worst;
+}
+
 static int run_all(const sl_bench_comm *o)
 {
     meeting *m = mmap(NULL, WAYS * sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pids[SL_COMM_RANKS_MAX];
-    int worst = SL_EXIT_OK;
 
     if (m == MAP_FAILED) {
         fprintf(stderr, "sluice bench comm: no shared memory\n");
@@ -115,19 +145,54 @@ static int run_all(const sl_bench_comm *o)
             _exit(run_rank(o, r, m));
         }
     }
-    for (int32_t r = o->ranks - 1; r >= 0; r--) { /* the last rank is the first to lack a device */
-        int status = 0, rc = SL_EXIT_FAILED;
-
-        if (pids[r] > 0 && waitpid(pids[r], &status, 0) == pids[r] && WIFEXITED(status))
-            rc = WEXITSTATUS(status);
-        if (rc == LACKING) /* the others wait for this rank until their deadline */
-            for (int32_t q = 0; q < r; q++)
-                if (pids[q] > 0)
-                    kill(pids[q], SIGTERM);
-        worst = worst == LACKING || rc == SL_EXIT_OK ? worst : rc;
-    }
+    int worst = wait_all(pids, o->ranks);
     munmap(m, WAYS * sizeof *m);
     return worst;
+}
+
+/* False: the benchmark ends at once with *exit_code. */
+static bool parse(sl_bench_comm *o, const char **tokens, int argc, char **argv, int *exit_code)
+{
+    const sl_arg args[] = {
+        {"backend", SL_ARG_CHOICE, &o->backend, "NAME", "Compute backend. Default cpu.", 0, 0,
+         sl_backend_names()},
+        {"ranks", SL_ARG_INT, &o->ranks, "N",
+         "Number of ranks, each a process; on GPUs rank r takes device r. Default 2.", 1, SL_COMM_RANKS_MAX,
+         NULL},
+        {"tokens", SL_ARG_TEXT, tokens, "LIST",
+         "Numbers of tokens of each rank. Default 1,16,64,128,512,4096.", 0, 0, NULL},
+        {"hidden", SL_ARG_INT, &o->hidden, "N", "Number of values of a row. Default 7168.", 128, 65536, NULL},
+        {"top-k", SL_ARG_INT, &o->top_k, "N", "Number of experts of a token. Default 8.", 1,
+         SL_BENCH_COMM_TOP_K_MAX, NULL},
+        {"experts", SL_ARG_INT, &o->experts, "N", "Number of experts of a rank. Default 32.", 1, 4096, NULL},
+        {"inner", SL_ARG_INT, &o->inner, "N", "Number of collectives of one graph. Default 20.", 1, 1000,
+         NULL},
+        {"repeats", SL_ARG_INT, &o->repeats, "N",
+         "Number of measurements, of which the median is printed. Default 15.", 1, 1000, NULL},
+        {"most-bytes", SL_ARG_BYTES, &o->most_bytes, "BYTES",
+         "Shapes whose buffers are larger on a rank are left out. Default 2G.", 0, 0, NULL},
+        {"link-gbs", SL_ARG_REAL, &o->link_gbs, "GB/S",
+         "Rate of the link between two ranks in one direction. Default: on GPUs the H200's, on the CPU measured.",
+         0.001, 1e6, NULL},
+    };
+
+    return sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, exit_code);
+}
+
+/* False: the flags contradict each other, or --tokens is no list of numbers; the message was printed. */
+static bool check(sl_bench_comm *o, const char *tokens)
+{
+    if (!sl_bench_list_parse(tokens, NULL, 1, &o->tokens)) {
+        fprintf(stderr, "sluice bench comm: --tokens %s: not a list of at most %d numbers\n", tokens,
+                SL_BENCH_LIST_MAX);
+        return false;
+    }
+    if (o->top_k > o->experts * o->ranks) {
+        fprintf(stderr, "sluice bench comm: --top-k %d is more than the %d experts of all ranks\n", o->top_k,
+                o->experts * o->ranks);
+        return false;
+    }
+    return true;
 }
 
 int sl_bench_comm_main(int argc, char **argv)
@@ -141,85 +206,9 @@ int sl_bench_comm_main(int argc, char **argv)
                        .repeats = 15,
                        .most_bytes = 2ull << 30};
     const char *tokens = "1,16,64,128,512,4096";
-    const sl_arg args[] = {
-        {.name = "backend",
-         .kind = SL_ARG_CHOICE,
-         .out = &o.backend,
-         .choices = sl_backend_names(),
-         .help = "backend"},
-        {.name = "ranks",
-         .kind = SL_ARG_INT,
-         .out = &o.ranks,
-         .min = 1,
-         .max = SL_COMM_RANKS_MAX,
-         .meta = "N",
-         .help = "processes; on GPUs rank r takes device r"},
-        {.name = "tokens",
-         .kind = SL_ARG_TEXT,
-         .out = &tokens,
-         .meta = "LIST",
-         .help = "tokens of every rank"},
-        {.name = "hidden",
-         .kind = SL_ARG_INT,
-         .out = &o.hidden,
-         .min = 128,
-         .max = 65536,
-         .meta = "N",
-         .help = "values of a row"},
-        {.name = "top-k",
-         .kind = SL_ARG_INT,
-         .out = &o.top_k,
-         .min = 1,
-         .max = 64,
-         .meta = "N",
-         .help = "experts of a token"},
-        {.name = "experts",
-         .kind = SL_ARG_INT,
-         .out = &o.experts,
-         .min = 1,
-         .max = 4096,
-         .meta = "N",
-         .help = "experts of a rank"},
-        {.name = "inner",
-         .kind = SL_ARG_INT,
-         .out = &o.inner,
-         .min = 1,
-         .max = 1000,
-         .meta = "N",
-         .help = "collectives of one graph"},
-        {.name = "repeats",
-         .kind = SL_ARG_INT,
-         .out = &o.repeats,
-         .min = 1,
-         .max = 1000,
-         .meta = "N",
-         .help = "measurements, of which the median counts"},
-        {.name = "most-bytes",
-         .kind = SL_ARG_BYTES,
-         .out = &o.most_bytes,
-         .meta = "BYTES",
-         .help = "largest buffer of a rank"},
-        {.name = "link-gbs",
-         .kind = SL_ARG_REAL,
-         .out = &o.link_gbs,
-         .min = 0.001,
-         .max = 1e6,
-         .meta = "GB/S",
-         .help = "rate of the link between two ranks, one way"},
-    };
-
     int exit_code;
-    if (!sl_args_ready(argv[0], args, SL_COUNT(args), argc, argv, &exit_code))
+
+    if (!parse(&o, &tokens, argc, argv, &exit_code))
         return exit_code;
-    if (!sl_bench_list_parse(tokens, NULL, 1, &o.tokens)) {
-        fprintf(stderr, "sluice bench comm: --tokens %s: not a list of at most %d numbers\n", tokens,
-                SL_BENCH_LIST_MAX);
-        return SL_EXIT_USAGE;
-    }
-    if (o.top_k > o.experts * o.ranks) {
-        fprintf(stderr, "sluice bench comm: --top-k %d is more than the %d experts of all ranks\n", o.top_k,
-                o.experts * o.ranks);
-        return SL_EXIT_USAGE;
-    }
-    return run_all(&o);
+    return check(&o, tokens) ? run_all(&o) : SL_EXIT_USAGE;
 }

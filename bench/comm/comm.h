@@ -6,16 +6,19 @@
  *
  *   way           shared memory; on GPUs the group's own choice (windows, where every rank can map the others'), then NCCL alone
  *
+ * The collectives (column `what`):
  *
  *   dispatch      all-to-all: a token's quantised row (values and scales) goes once to every rank that has one of its
- *                 experts, which are drawn at random: cap = tokens
- *   combine       all-to-all: one bf16 row comes back for every row of the dispatch: cap = tokens
- *   combine_each  all-to-all: one bf16 row comes back for every expert of a token, as a sum in the order of experts at home
- *                 needs it: cap = tokens * min(top_k, experts); left out above --most-bytes per rank
- *   all_gather    of a quantised row per token
+ *                 experts, which are drawn at random; cap = tokens
+ *   combine       all-to-all: one bf16 row comes back for every row of the dispatch; cap = tokens
+ *   combine_each  all-to-all: one bf16 row comes back for every expert of a token, because the token's own rank adds them
+ *                 in the order of experts; cap = tokens * min(top_k, experts)
+ *   all_gather    one quantised row per token goes to every rank
  *   barrier
  *
- * rows_out and bytes_out: what a rank sends to others, on average over the ranks. us: median time of one collective on rank 0,
+ * Shapes whose buffers exceed --most-bytes on a rank are left out.
+ *
+ * rows_out and bytes_out: what rank 0 sends to others. us: median time of one collective on rank 0,
  * in a graph of --inner of them where the backend has graphs. limit_us = bytes_out over the link's rate (--link-gbs; the H200's
  * default is what a copy kernel reaches over NVLink, the CPU's is measured: one memcpy). ratio = us / limit_us.
  */

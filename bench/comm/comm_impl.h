@@ -7,6 +7,8 @@
 #include "bench/list.h"
 #include "kernels/comm.h"
 
+enum { SL_BENCH_COMM_TOP_K_MAX = 64 };
+
 typedef struct sl_bench_comm {
     const char *backend;
     sl_bench_list tokens;
@@ -16,7 +18,7 @@ typedef struct sl_bench_comm {
     double link_gbs;
 } sl_bench_comm;
 
-/* Measures everything on a formed group and prints on rank 0. way: of the CSV. */
+/* Measures all collectives on a formed group; rank 0 prints the lines of the CSV. way: their column of this name. */
 sl_status sl_bench_comm_measure(const sl_bench_comm *o, sl_backend *be, sl_comm *c, const char *way,
                                 FILE *out, sl_err *err);
 

@@ -1,20 +1,24 @@
-/* What a rank of the benchmark does: buffers, counts of a random routing, and times. */
+/* What a rank of the benchmark does: it draws a random routing, fills buffers, and measures times. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "bench/comm/comm_impl.h"
+#include "bench/stats.h"
 
 #define H200_GBS 354.0 /* a copy kernel over NVLink, one way, 67 MB */
 #define COPY_BYTES ((size_t)64 << 20)
 
+enum { WARM_UP = 2 }; /* runs of a shape before the measured ones */
+
+/* One collective with its buffers. It is an all_to_all if rows.cap is set, an all_gather if `bytes` is set, else a
+ * barrier. */
 typedef struct shape {
     const char *what;
     int32_t tokens;
-    sl_comm_rows rows;                /* all_to_all */
-    int32_t count[SL_COMM_RANKS_MAX]; /* rows to each rank */
-    void *src, *dst;                  /* all_gather */
-    size_t bytes;                     /* of it */
+    sl_comm_rows rows; /* all_to_all */
+    void *src, *dst;   /* all_gather */
+    size_t bytes;      /* all_gather: what each rank contributes */
     double rows_out;
 } shape;
 
@@ -36,7 +40,10 @@ static uint64_t next_random(uint64_t *s)
     return *s;
 }
 
-/* Draws top_k different experts for every token: to[q] counts tokens with an expert on rank q, each[q] their experts. */
+/*
+ * Draws top_k different experts for every token. to[q] receives the number of tokens with an expert on rank q, each[q]
+ * the number of their experts there.
+ */
 static void route(const sl_bench_comm *o, int32_t rank, int32_t tokens, int32_t *to, int32_t *each)
 {
     int32_t all = o->experts * o->ranks;
@@ -45,7 +52,7 @@ static void route(const sl_bench_comm *o, int32_t rank, int32_t tokens, int32_t 
     memset(to, 0, sizeof(int32_t) * (size_t)o->ranks);
     memset(each, 0, sizeof(int32_t) * (size_t)o->ranks);
     for (int32_t t = 0; t < tokens; t++) {
-        int32_t chosen[64], on[SL_COMM_RANKS_MAX] = {0};
+        int32_t chosen[SL_BENCH_COMM_TOP_K_MAX], on[SL_COMM_RANKS_MAX] = {0};
 
         for (int32_t k = 0; k < o->top_k;) {
             int32_t e = (int32_t)(next_random(&s) % (uint64_t)all), i = 0;
@@ -96,13 +103,6 @@ static sl_status capture(const ctx *x, const shape *s, sl_graph **out, sl_err *e
     return st;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static void print(const ctx *x, const shape *s, double us)
 {
     double bytes =
@@ -117,75 +117,73 @@ static void print(const ctx *x, const shape *s, double us)
     fflush(x->out);
 }
 
-static sl_status time_shape(const ctx *x, shape *s)
+/* Runs the collective `inner` times, after all ranks have arrived. *us: the time of one in microseconds. */
+static sl_status time_once(const ctx *x, const shape *s, sl_graph *g, double *us)
 {
-    double *us = calloc((size_t)x->o->repeats, sizeof *us);
-    sl_graph *g = NULL;
-    sl_status st;
+    SL_TRY(sl_comm_barrier(x->c, x->err));
+    SL_TRY(sl_be_sync(x->be, x->err));
+    uint64_t start = sl_now_ns();
+    SL_TRY(g ? sl_be_graph_launch(x->be, g, x->err) : run_inner(x, s, x->err));
+    SL_TRY(sl_be_sync(x->be, x->err));
+    *us = (double)(sl_now_ns() - start) / 1e3 / x->o->inner;
+    return SL_OK;
+}
 
+static sl_status time_shape(const ctx *x, const shape *s)
+{
+    size_t n = (size_t)x->o->repeats;
+    sl_graph *g = NULL;
+
+    SL_TRY(run_one(x, s, x->err));
+    SL_TRY(sl_be_sync(x->be, x->err));
+    double *us = calloc(WARM_UP + n, sizeof *us);
     if (!us)
         return sl_fail(x->err, SL_ERR_NO_MEMORY, "no memory");
-    st = run_one(x, s, x->err);
-    if (st == SL_OK)
-        st = sl_be_sync(x->be, x->err);
-    if (st == SL_OK)
-        st = capture(x, s, &g, x->err);
-    for (int32_t i = -2; i < x->o->repeats && st == SL_OK; i++) { /* two to warm up */
-        uint64_t start;
-
-        st = sl_comm_barrier(x->c, x->err);
-        if (st == SL_OK)
-            st = sl_be_sync(x->be, x->err);
-        start = sl_now_ns();
-        if (st == SL_OK)
-            st = g ? sl_be_graph_launch(x->be, g, x->err) : run_inner(x, s, x->err);
-        if (st == SL_OK)
-            st = sl_be_sync(x->be, x->err);
-        if (i >= 0)
-            us[i] = (double)(sl_now_ns() - start) / 1e3 / x->o->inner;
-    }
+    sl_status st = capture(x, s, &g, x->err);
+    for (size_t i = 0; i < WARM_UP + n && st == SL_OK; i++)
+        st = time_once(x, s, g, &us[i]);
     if (g)
         sl_graph_destroy(g);
-    if (st == SL_OK) {
-        qsort(us, (size_t)x->o->repeats, sizeof *us, by_value);
-        print(x, s, us[x->o->repeats / 2]);
-    }
+    if (st == SL_OK)
+        print(x, s, sl_bench_median(us + WARM_UP, n));
     free(us);
     return st;
 }
 
+/* An all_to_all with count[q] rows to rank q. */
 static sl_status time_rows(const ctx *x, const char *what, int32_t tokens, int64_t row_bytes, int32_t cap,
                            const int32_t *count)
 {
     int32_t ranks = x->o->ranks, rank = sl_comm_rank(x->c);
     size_t block = (size_t)row_bytes * (size_t)cap, all = block * (size_t)ranks;
-    shape s = {.what = what, .tokens = tokens, .rows = {.row_bytes = row_bytes, .cap = cap}};
+    size_t count_bytes = sizeof(int32_t) * (size_t)ranks;
     void *send = NULL, *recv = NULL, *counts = NULL;
-    sl_status st = SL_OK;
+    sl_status st;
 
     if (all > x->o->most_bytes) {
         if (rank == 0)
             fprintf(x->out, "# %s of %d tokens left out: %zu bytes of a rank\n", what, tokens, all);
         return SL_OK;
     }
+    if ((st = sl_be_alloc(x->be, SL_MEM_DEVICE, all, &send, x->err)) != SL_OK ||
+        (st = sl_be_alloc(x->be, SL_MEM_DEVICE, all, &recv, x->err)) != SL_OK ||
+        (st = sl_be_alloc(x->be, SL_MEM_DEVICE, 2 * count_bytes, &counts, x->err)) != SL_OK ||
+        (st = sl_be_fill(x->be, send, 1, all, x->err)) != SL_OK ||
+        (st = sl_be_copy(x->be, counts, count, count_bytes, x->err)) != SL_OK)
+        goto free_buffers;
+
+    shape s = {.what = what,
+               .tokens = tokens,
+               .rows = {.send = send,
+                        .send_count = counts,
+                        .recv = recv,
+                        .recv_count = (int32_t *)counts + ranks,
+                        .row_bytes = row_bytes,
+                        .cap = cap}};
     for (int32_t q = 0; q < ranks; q++)
         s.rows_out += q == rank ? 0 : count[q];
-    st = sl_be_alloc(x->be, SL_MEM_DEVICE, all, &send, x->err);
-    if (st == SL_OK)
-        st = sl_be_alloc(x->be, SL_MEM_DEVICE, all, &recv, x->err);
-    if (st == SL_OK)
-        st = sl_be_alloc(x->be, SL_MEM_DEVICE, 2 * sizeof(int32_t) * (size_t)ranks, &counts, x->err);
-    if (st == SL_OK)
-        st = sl_be_fill(x->be, send, 1, all, x->err);
-    if (st == SL_OK)
-        st = sl_be_copy(x->be, counts, count, sizeof(int32_t) * (size_t)ranks, x->err);
-    if (st == SL_OK) {
-        s.rows.send = send;
-        s.rows.recv = recv;
-        s.rows.send_count = counts;
-        s.rows.recv_count = (int32_t *)counts + ranks;
-        st = time_shape(x, &s);
-    }
+    st = time_shape(x, &s);
+free_buffers:
     sl_be_free(x->be, SL_MEM_DEVICE, send);
     sl_be_free(x->be, SL_MEM_DEVICE, recv);
     sl_be_free(x->be, SL_MEM_DEVICE, counts);
