@@ -8,21 +8,10 @@
 
 sl_cache_dims sl_engine_cache_dims(const sl_model_config *cfg, sl_row_format row, sl_index_format index)
 {
-    sl_cache_dims d = {
-        .rows = sl_row_format_of(row),
-        .index_format = index,
-        .latent = cfg->kv_lora_rank,
-        .rope = cfg->qk_rope_head_dim,
-        .kv_heads = cfg->n_kv_heads,
-        .head_dim = cfg->n_kv_heads > 0 ? cfg->v_head_dim : 0,
-    };
-    for (int32_t l = 0; l < cfg->n_layers; l++) {
-        if (cfg->layer_has_indexer[l]) {
-            d.index_dim = cfg->index_head_dim, d.index_heads = cfg->index_n_heads,
-            d.index_topk = cfg->index_topk;
-            break;
-        }
-    }
+    sl_cache_dims d;
+    sl_model_cache_dims(cfg, &d);
+    d.rows = sl_row_format_of(row);
+    d.index_format = index;
     return d;
 }
 

@@ -87,8 +87,7 @@ typedef struct sl_layer_stats {
     uint64_t hits, misses, tail_hits, evictions, swap_bytes;
 } sl_layer_stats;
 
-/* What a model's cache is made of in these formats, for any kind of attention: kv_heads and head_dim are 0 for a
- * model with latent rows, latent is 0 for one with keys and values by head. */
+/* What a model's cache is made of in these formats: sl_model_cache_dims(), with the formats set. */
 sl_cache_dims sl_engine_cache_dims(const sl_model_config *cfg, sl_row_format row, sl_index_format index);
 /* The page geometry of a model's cache under an algorithm; the arena of an engine is made with it. */
 sl_status sl_engine_geometry(const sl_model_config *cfg, const sl_cache_dims *cache,

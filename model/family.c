@@ -46,6 +46,14 @@ sl_status sl_family_add(const sl_family *f)
     return SL_OK;
 }
 
+void sl_model_cache_dims(const sl_model_config *cfg, sl_cache_dims *out)
+{
+    const sl_family *f = sl_family_find(cfg->family);
+    *out = (sl_cache_dims){0};
+    if (f)
+        f->cache_dims(cfg, out);
+}
+
 int64_t sl_dim_one(const sl_model_config *c)
 {
     (void)c;

@@ -11,12 +11,12 @@
 
 #include "base/hash.h"
 #include "kernels/attn.h"
+#include "kernels/cache.h"
 #include "kernels/comm.h"
 
 #define SL_MAX_LAYERS 256
 #define SL_MAX_EOS 8
 
-/* What config.json says, checked and completed. Dimensions as in the Hugging Face keys of the same name. */
 /* How the rotary frequencies are scaled for long contexts. The numbers are part of model fingerprints. */
 typedef enum {
     SL_ROPE_PLAIN, /* not at all */
@@ -27,23 +27,24 @@ typedef enum {
 /* As config.json has it: "default", "yarn", "llama3". */
 const char *sl_rope_type_name(sl_rope_type type);
 
+/* What config.json says, checked and completed. Dimensions as in the Hugging Face keys of the same name. */
 typedef struct sl_model_config {
     char family[32];       /* model_type, for instance "deepseek_v32" */
     char architecture[64]; /* "DeepseekV32ForCausalLM"… */
     int32_t vocab_size, hidden_size, intermediate_size, moe_intermediate_size;
     int32_t n_layers, n_heads;
     int32_t n_kv_heads; /* heads with rows of their own in the cache; 0: latent rows, which all heads share */
-    int32_t qk_nope_head_dim,
-        qk_rope_head_dim; /* the part of a query head that is not rotated, and that is */
-    int32_t v_head_dim;
+    /* the part of a query head that is not rotated, and that is */
+    int32_t qk_nope_head_dim, qk_rope_head_dim;
+    int32_t v_head_dim;                /* of values; in families with keys and values by head, of keys too */
     int32_t q_lora_rank, kv_lora_rank; /* latent attention (MLA); else 0 */
     int32_t index_n_heads, index_head_dim, index_topk;
     int32_t n_routed_experts, n_shared_experts, num_experts_per_tok, n_group, topk_group;
     bool norm_topk_prob;
     float routed_scaling_factor;
     bool layer_is_moe[SL_MAX_LAYERS];
-    bool layer_has_indexer
-        [SL_MAX_LAYERS]; /* false: reuses the selection of the last layer that has one (IndexShare) */
+    /* false: reuses the selection of the last layer that has an indexer (IndexShare) */
+    bool layer_has_indexer[SL_MAX_LAYERS];
     bool index_rope_interleaved;
     float rms_eps;          /* residual norms */
     float lora_eps;         /* q_a, kv_a layer norms */
@@ -51,8 +52,8 @@ typedef struct sl_model_config {
     int32_t n_nextn_layers; /* MTP layers that a checkpoint may carry after the last layer; not loaded */
     int32_t max_context;
     double rope_theta, rope_factor, rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim;
-    double rope_low_freq,
-        rope_high_freq; /* llama3: bounds of the transition, as original context / wavelength */
+    /* llama3: bounds of the transition, as original context / wavelength */
+    double rope_low_freq, rope_high_freq;
     int32_t rope_original_max;
     double rope_attention_factor; /* multiplies cos and sin */
     sl_rope_type rope_type;
@@ -70,10 +71,8 @@ typedef struct sl_model_opts {
     int32_t max_tokens;     /* most tokens of one forward pass; sizes the workspace */
     int32_t max_logit_rows; /* most positions whose logits one pass may want */
     int32_t max_context;    /* bounds the rope tables, and so the positions; 0 = the config's */
-    enum {
-        SL_FP8_ACTS_AUTO,
-        SL_FP8_ACTS_OFF
-    } fp8_acts; /* AUTO: as the config says; OFF: F8 weights are only dequantised */
+    /* AUTO: as the config says; OFF: F8 weights are only dequantised */
+    enum { SL_FP8_ACTS_AUTO, SL_FP8_ACTS_OFF } fp8_acts;
     /*
      * The group whose ranks share the routed experts, or NULL: all experts are here. Each rank loads its own experts only
      * (sl_ep_split) and keeps its own tokens; every forward pass is a pass of all ranks. The group is formed and outlives
@@ -89,6 +88,12 @@ typedef struct sl_model sl_model;
 
 /* Reads only config.json (and generation_config.json) of a checkpoint directory: needs no weights and no device. */
 sl_status sl_model_config_load(const char *dir, sl_model_config *out, sl_err *err);
+/*
+ * The dimensions of what every token leaves in the cache, as the model's family says: for latent attention latent and
+ * rope, for keys and values by head kv_heads and head_dim, and index_* if a layer has an indexer. Everything else in
+ * *out becomes 0: the formats are the caller's choice. A family that is unknown has no dimensions.
+ */
+void sl_model_cache_dims(const sl_model_config *cfg, sl_cache_dims *out);
 /* The defaults for "auto": plain + f32 rows for checkpoints stored in F32, official + fp8 rows for F8, plain
  * + bf16 rows for BF16. The rows are latent ones, or those of models with KV heads, which have no indexer. */
 void sl_model_auto_formats(const sl_model_config *cfg, sl_dtype stored, sl_index_format *index,

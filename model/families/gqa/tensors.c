@@ -22,25 +22,18 @@ static const sl_tensor_spec model_tensors[] = {
     {"lm_head.weight", SL_T_HEAD, SL_K_LINEAR, NULL, sl_dim_vocab, sl_dim_hidden, SL_SPEC_16BIT},
 };
 
-/* clang-format off: one row a tensor */
-#define LAYER_TENSORS                                                                                        \
-    {"input_layernorm.weight", SL_T_INPUT_NORM, SL_K_VECTOR, NULL, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN}, \
-        {"post_attention_layernorm.weight",                                                                  \
-         SL_T_POST_NORM,                                                                                     \
-         SL_K_VECTOR,                                                                                        \
-         NULL,                                                                                               \
-         sl_dim_hidden,                                                                                      \
-         sl_dim_one,                                                                                         \
-         SL_SPEC_GAIN},                                                                                      \
-        {"self_attn.q_proj.weight", SL_GQA_Q, SL_K_LINEAR, NULL, sl_gqa_dim_q, sl_dim_hidden, 0},            \
-        {"self_attn.k_proj.weight", SL_GQA_K, SL_K_LINEAR, NULL, sl_gqa_dim_kv, sl_dim_hidden, 0},           \
-        {"self_attn.v_proj.weight", SL_GQA_V, SL_K_LINEAR, NULL, sl_gqa_dim_kv, sl_dim_hidden, 0},           \
-        {"self_attn.o_proj.weight", SL_GQA_O, SL_K_LINEAR, NULL, sl_dim_hidden, sl_gqa_dim_q, 0},            \
-        {"mlp.gate_proj.weight", SL_T_GATE, SL_K_LINEAR, NULL, sl_dim_dense, sl_dim_hidden, 0},              \
-        {"mlp.up_proj.weight", SL_T_UP, SL_K_LINEAR, NULL, sl_dim_dense, sl_dim_hidden, 0},                  \
-    {                                                                                                        \
-        "mlp.down_proj.weight", SL_T_DOWN, SL_K_LINEAR, NULL, sl_dim_hidden, sl_dim_dense, 0                 \
-    }
+/* One row for each tensor, which clang-format would break up. */
+/* clang-format off */
+#define LAYER_TENSORS                                                                                               \
+    {"input_layernorm.weight", SL_T_INPUT_NORM, SL_K_VECTOR, NULL, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN},        \
+    {"post_attention_layernorm.weight", SL_T_POST_NORM, SL_K_VECTOR, NULL, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN}, \
+    {"self_attn.q_proj.weight", SL_GQA_Q, SL_K_LINEAR, NULL, sl_gqa_dim_q, sl_dim_hidden, 0},                       \
+    {"self_attn.k_proj.weight", SL_GQA_K, SL_K_LINEAR, NULL, sl_gqa_dim_kv, sl_dim_hidden, 0},                      \
+    {"self_attn.v_proj.weight", SL_GQA_V, SL_K_LINEAR, NULL, sl_gqa_dim_kv, sl_dim_hidden, 0},                      \
+    {"self_attn.o_proj.weight", SL_GQA_O, SL_K_LINEAR, NULL, sl_dim_hidden, sl_gqa_dim_q, 0},                       \
+    {"mlp.gate_proj.weight", SL_T_GATE, SL_K_LINEAR, NULL, sl_dim_dense, sl_dim_hidden, 0},                         \
+    {"mlp.up_proj.weight", SL_T_UP, SL_K_LINEAR, NULL, sl_dim_dense, sl_dim_hidden, 0},                             \
+    {"mlp.down_proj.weight", SL_T_DOWN, SL_K_LINEAR, NULL, sl_dim_hidden, sl_dim_dense, 0}
 
 static const sl_tensor_spec llama_tensors[] = {LAYER_TENSORS};
 
@@ -58,6 +51,12 @@ static const sl_tensor_spec qwen3_tensors[] = {
 };
 /* clang-format on */
 
+static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
+{
+    out->kv_heads = c->n_kv_heads;
+    out->head_dim = c->v_head_dim;
+}
+
 /* Qwen 3's reference has head_dim 128 as a constant, and its checkpoints state it. */
 static const sl_gqa_traits llama = {.kv_heads_optional = true};
 static const sl_gqa_traits qwen2 = {.kv_heads_optional = false};
@@ -67,6 +66,7 @@ static const sl_gqa_traits qwen3 = {.head_dim = 128};
     const sl_family sl_family_##name = {.model_type = #name,                                                 \
                                         .architecture = class,                                               \
                                         .read_config = sl_gqa_read_config,                                   \
+                                        .cache_dims = cache_dims,                                            \
                                         .model_tensors = model_tensors,                                      \
                                         .layer_tensors = name##_tensors,                                     \
                                         .n_model_tensors = SL_COUNT(model_tensors),                          \

@@ -300,8 +300,12 @@ END_TEST
 START_TEST(the_plan_counts_the_planes)
 {
     static sl_model_config cfg;
-    cfg = (sl_model_config){
-        .n_layers = LAYERS, .max_context = 4096, .vocab_size = 100, .n_kv_heads = HEADS, .v_head_dim = DIM};
+    cfg = (sl_model_config){.family = "llama",
+                            .n_layers = LAYERS,
+                            .max_context = 4096,
+                            .vocab_size = 100,
+                            .n_kv_heads = HEADS,
+                            .v_head_dim = DIM};
     sl_cache_dims of_model = sl_engine_cache_dims(&cfg, SL_ROW_MLA_F32, SL_INDEX_PLAIN);
     of_model.rows = &gqa; /* no row format of this build stores keys and values by head */
     sl_plan_in in = {.cfg = &cfg,

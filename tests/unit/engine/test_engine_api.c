@@ -328,8 +328,8 @@ START_TEST(plan_matches_engine)
         uint64_t pools = (uint64_t)eo.index_pages * p.index_page_device +
                          (uint64_t)eo.row_pages * p.row_page_device +
                          (uint64_t)eo.max_hot_seqs * (p.hot_rows_bytes + p.hot_meta_bytes);
-        ck_assert_uint_ge(pools + p.fixed_bytes + (1 << 20),
-                          s.device_bytes); /* 1 MiB: step arrays and logits */
+        /* 1 MiB: step arrays and logits */
+        ck_assert_uint_ge(pools + p.fixed_bytes + (1 << 20), s.device_bytes);
         ck_assert_uint_ge(s.device_bytes + (1 << 20), pools);
         sl_engine_destroy(e);
     }
@@ -350,7 +350,8 @@ END_TEST
 START_TEST(plan_of_the_real_model)
 {
     static sl_model_config cfg;
-    cfg = (sl_model_config){.n_layers = 61,
+    cfg = (sl_model_config){.family = "deepseek_v32",
+                            .n_layers = 61,
                             .kv_lora_rank = 512,
                             .qk_rope_head_dim = 64,
                             .index_head_dim = 128,
@@ -379,8 +380,8 @@ START_TEST(plan_of_the_real_model)
     ck_assert_uint_eq(p.hot_rows_bytes, 61ull * (4096 + 64) * 656);
     ck_assert_int_gt(p.rows[2].resident_batch, 0);
     ck_assert_int_gt(p.rows[2].hierarchical_batch, 3 * p.rows[2].resident_batch);
-    ck_assert_int_gt(p.rows[3].hierarchical_batch * 10,
-                     45 * p.rows[3].resident_batch); /* 128K: more than 4.5x */
+    /* 128K: more than 4.5x */
+    ck_assert_int_gt(p.rows[3].hierarchical_batch * 10, 45 * p.rows[3].resident_batch);
 }
 END_TEST
 

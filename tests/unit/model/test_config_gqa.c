@@ -53,6 +53,20 @@ START_TEST(heads)
 }
 END_TEST
 
+START_TEST(cache_dims)
+{
+    sl_model_config c =
+        accepted(LLAMA ", \"rope_theta\": 10000.0, \"num_key_value_heads\": 8, \"head_dim\": 64");
+    sl_cache_dims d;
+    sl_model_cache_dims(&c, &d);
+    ck_assert(d.kv_heads == 8 && d.head_dim == 64 && d.latent == 0 && d.rope == 0 && d.index_dim == 0 &&
+              d.index_heads == 0 && d.index_topk == 0 && !d.rows);
+    strcpy(c.family, "unknown");
+    sl_model_cache_dims(&c, &d);
+    ck_assert(d.kv_heads == 0 && d.head_dim == 0);
+}
+END_TEST
+
 /* Both spellings of Llama 3.1's RoPE, against the formula in double. */
 START_TEST(rope_of_llama3)
 {
@@ -132,6 +146,7 @@ int main(void)
     Suite *s = suite_create("config_gqa");
     TCase *t = tcase_create("config_gqa");
     tcase_add_test(t, heads);
+    tcase_add_test(t, cache_dims);
     tcase_add_test(t, rope_of_llama3);
     tcase_add_test(t, rope_of_qwen);
     tcase_add_loop_test(t, refused, 0, SL_COUNT(wrong));

@@ -55,6 +55,20 @@ START_TEST(same_seed_same_bits)
 }
 END_TEST
 
+START_TEST(the_cache_is_latent)
+{
+    sl_model_config cfg;
+    sl_cache_dims d;
+    ck_assert_int_eq(sl_synthetic_config("deepseek_v32", 0, &cfg, &err), SL_OK);
+    sl_model_cache_dims(&cfg, &d);
+    ck_assert(d.latent == 512 && d.rope == 64 && d.kv_heads == 0 && d.head_dim == 0);
+    ck_assert(d.index_dim == 128 && d.index_heads == 64 && d.index_topk == 2048);
+    memset(cfg.layer_has_indexer, 0, sizeof cfg.layer_has_indexer);
+    sl_model_cache_dims(&cfg, &d);
+    ck_assert(d.latent == 512 && d.index_dim == 0 && d.index_heads == 0 && d.index_topk == 0);
+}
+END_TEST
+
 /* With more ranks, a rank has fewer routed experts; everything else has the same size. */
 START_TEST(a_rank_holds_its_part)
 {
@@ -191,6 +205,7 @@ int main(void)
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, same_seed_same_bits);
+    tcase_add_test(t, the_cache_is_latent);
     tcase_add_test(t, a_rank_holds_its_part);
     tcase_add_test(t, magnitudes);
     tcase_add_test(t, refusals);

@@ -36,6 +36,12 @@ static int64_t dim_head(const sl_model_config *c)
     return c->v_head_dim;
 }
 
+static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
+{
+    out->kv_heads = c->n_kv_heads;
+    out->head_dim = c->v_head_dim;
+}
+
 static const sl_tensor_spec model_tensors[] = {
     {"model.embed_tokens.weight", SL_T_EMBED, SL_K_TABLE, NULL, sl_dim_vocab, sl_dim_hidden, 0},
     {"model.norm.weight", SL_T_NORM, SL_K_VECTOR, NULL, sl_dim_hidden, sl_dim_one, SL_SPEC_GAIN},
@@ -114,6 +120,7 @@ const sl_family toy_gqa = {
     .model_type = "toy_gqa",
     .architecture = "ToyGqaForCausalLM",
     .read_config = read_config,
+    .cache_dims = cache_dims,
     .model_tensors = model_tensors,
     .layer_tensors = layer_tensors,
     .n_model_tensors = SL_COUNT(model_tensors),
