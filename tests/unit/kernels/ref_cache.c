@@ -89,6 +89,23 @@ int32_t ref_page_of(const int32_t *table, const sl_seq_tables *s, int64_t seq, i
     return table[seq * s->ld + pos / 64];
 }
 
+void ref_store_row(const sl_seq_tables *s, const sl_row_view *rows, const sl_host_plane *host, int64_t seq,
+                   int64_t pos, const uint8_t *row)
+{
+    int64_t at;
+
+    if (s->hot_slot[seq] < 0)
+        at = (int64_t)ref_page_of(s->row_pages, s, seq, pos) * 64 + pos % 64;
+    else
+        at = rows->hot_base + s->hot_slot[seq] * (int64_t)(rows->hot_rows + rows->tail_rows) +
+             rows->hot_rows + pos % rows->tail_rows;
+    memcpy(rows->base + at * rows->row_bytes, row, (size_t)rows->row_bytes);
+    if (host->base)
+        memcpy(host->base + ref_page_of(s->host_pages, s, seq, pos) * host->page_stride +
+                   pos % 64 * host->row_stride,
+               row, (size_t)rows->row_bytes);
+}
+
 void ref_kv_append(const void *params)
 {
     const sl_kv_append_params *p = params;
@@ -97,7 +114,7 @@ void ref_kv_append(const void *params)
     uint8_t *row = malloc((size_t)p->rows.row_bytes);
 
     for (int64_t t = 0; t < s->n_tokens; t++) {
-        int64_t seq = s->token_seq[t], pos = s->token_pos[t], at;
+        int64_t seq = s->token_seq[t], pos = s->token_pos[t];
         double sum = 0, inv;
 
         for (int32_t i = 0; i < p->lora + p->rope; i++)
@@ -110,16 +127,7 @@ void ref_kv_append(const void *params)
         if (p->rope)
             ref_rope(x + p->lora, p->rope, p->cos_sin, pos, true, p->act);
         encode_row(p->format, p->lora, p->rope, x, row);
-        if (s->hot_slot[seq] < 0)
-            at = (int64_t)ref_page_of(s->row_pages, s, seq, pos) * 64 + pos % 64;
-        else /* in order of tokens, so that later ones overwrite the tail */
-            at = p->rows.hot_base + s->hot_slot[seq] * (int64_t)(p->rows.hot_rows + p->rows.tail_rows) +
-                 p->rows.hot_rows + pos % p->rows.tail_rows;
-        memcpy(p->rows.base + at * p->rows.row_bytes, row, (size_t)p->rows.row_bytes);
-        if (p->host.base)
-            memcpy(p->host.base + ref_page_of(s->host_pages, s, seq, pos) * p->host.page_stride +
-                       pos % 64 * p->host.row_stride,
-                   row, (size_t)p->rows.row_bytes);
+        ref_store_row(s, &p->rows, &p->host, seq, pos, row);
     }
     free(x);
     free(row);

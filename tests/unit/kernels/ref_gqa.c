@@ -104,7 +104,7 @@ void ref_gqa_append(const void *params)
     uint8_t *row = malloc((size_t)p->rows.row_bytes);
 
     for (int64_t t = 0; t < s->n_tokens; t++) {
-        int64_t seq = s->token_seq[t], pos = s->token_pos[t], at;
+        int64_t seq = s->token_seq[t], pos = s->token_pos[t];
 
         for (int64_t h = 0; h < p->heads; h++)
             head(&p->key, p->k, t * all + h * p->dim, h, p->dim, pos, p->act, k + h * p->dim);
@@ -112,16 +112,7 @@ void ref_gqa_append(const void *params)
             v[i] = biased(p->v, p->v_bias, t * all, i, p->act);
         put_side(p->format, p->heads, p->dim, 0, k, row);
         put_side(p->format, p->heads, p->dim, 1, v, row);
-        if (s->hot_slot[seq] < 0)
-            at = (int64_t)ref_page_of(s->row_pages, s, seq, pos) * 64 + pos % 64;
-        else /* in order of tokens, so that later ones overwrite the tail */
-            at = p->rows.hot_base + s->hot_slot[seq] * (int64_t)(p->rows.hot_rows + p->rows.tail_rows) +
-                 p->rows.hot_rows + pos % p->rows.tail_rows;
-        memcpy(p->rows.base + at * p->rows.row_bytes, row, (size_t)p->rows.row_bytes);
-        if (p->host.base)
-            memcpy(p->host.base + ref_page_of(s->host_pages, s, seq, pos) * p->host.page_stride +
-                       pos % 64 * p->host.row_stride,
-                   row, (size_t)p->rows.row_bytes);
+        ref_store_row(s, &p->rows, &p->host, seq, pos, row);
     }
     free(k);
     free(row);

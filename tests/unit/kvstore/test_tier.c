@@ -19,8 +19,8 @@ enum { BYTES = 4096, PAGES = 8, KEYS = 32, SPANS = 4, MAX_N = KEYS };
 static const size_t span_bytes[SPANS] = {656, 1500, 4, BYTES - 656 - 1500 - 4};
 static sl_tier *tier;
 static const sl_tier_ops *impl;
-static uint8_t content[SPANS][KEYS][BYTES],
-    got[SPANS][KEYS][BYTES]; /* a span uses the first bytes of its row */
+/* A span uses the first bytes of its row. */
+static uint8_t content[SPANS][KEYS][BYTES], got[SPANS][KEYS][BYTES];
 static struct iovec content_spans[KEYS][SPANS], got_spans[KEYS][SPANS];
 static sl_key keys[KEYS];
 static sl_tier_page into[KEYS], from[KEYS];
@@ -91,13 +91,19 @@ static void fill_pages(void)
     }
 }
 
+static int count_tiers(void)
+{
+    int n = 0;
+    while (sl_tier_at((size_t)n))
+        n++;
+    return n;
+}
+
 /* Variants of a loop test: first every implementation alone, then each of them with delayed completions. */
 static void open_tier(int i)
 {
     sl_err err = {0};
-    int n = 0;
-    while (sl_tier_at((size_t)n))
-        n++;
+    int n = count_tiers();
     impl = sl_tier_at((size_t)(i % n));
     sl_tier_opts o = options(impl);
     if (impl->persistent) {
@@ -117,23 +123,32 @@ static void close_tier(void)
         remove_directory();
 }
 
-static void ask(answer *a, sl_tier_op op, int first, int n)
+static void prepare(answer *a, sl_tier_op op, int first, int n)
 {
     *a = (answer){.req = {.op = op, .n = n, .keys = keys + first, .done = on_done, .cookie = a}};
     a->req.pages = op == SL_TIER_SET ? from + first : into + first;
     a->req.results = a->results;
+}
+
+static void ask(answer *a, sl_tier_op op, int first, int n)
+{
+    prepare(a, op, first, n);
     ck_assert_int_eq(sl_tier_submit(tier, &a->req), SL_OK);
 }
 
 /* Waits on the descriptor, so an implementation that does not signal it hangs here until the limit of the test. */
+static void wait_and_poll(void)
+{
+    struct pollfd p = {.fd = sl_tier_fd(tier), .events = POLLIN};
+    ck_assert_int_eq(poll(&p, 1, 20000), 1);
+    sl_tier_poll(tier);
+}
+
 static void wait_end(answer *a)
 {
     ck_assert_int_eq(a->calls, 0); /* nothing completes inside the call */
-    while (!a->calls) {
-        struct pollfd p = {.fd = sl_tier_fd(tier), .events = POLLIN};
-        ck_assert_int_eq(poll(&p, 1, 20000), 1);
-        sl_tier_poll(tier);
-    }
+    while (!a->calls)
+        wait_and_poll();
     ck_assert_int_eq(a->calls, 1);
 }
 
@@ -188,13 +203,10 @@ static int32_t get(int first, int n)
 
 static int32_t exists(int first, int n, uint32_t lease_ms)
 {
-    answer a = {.req = {.op = SL_TIER_EXISTS,
-                        .n = n,
-                        .keys = keys + first,
-                        .lease_ms = lease_ms,
-                        .done = on_done,
-                        .cookie = &a,
-                        .results = a.results}};
+    answer a;
+    prepare(&a, SL_TIER_EXISTS, first, n);
+    a.req.pages = NULL;
+    a.req.lease_ms = lease_ms;
     ck_assert_int_eq(sl_tier_submit(tier, &a.req), SL_OK);
     return wait_for(&a);
 }
@@ -300,8 +312,9 @@ START_TEST(setting_again_changes_nothing)
     open_tier(_i);
     set(0, 2);
     const sl_tier_page other[2] = {from[9], from[8]};
-    answer a = {.req = {.op = SL_TIER_SET, .n = 2, .keys = keys, .pages = other}};
-    a.req.results = a.results, a.req.done = on_done, a.req.cookie = &a;
+    answer a;
+    prepare(&a, SL_TIER_SET, 0, 2);
+    a.req.pages = other;
     ck_assert_int_eq(sl_tier_submit(tier, &a.req), SL_OK);
     ck_assert_int_eq(wait_for(&a), 2);
     ck_assert_int_eq(get(0, 2), 2);
@@ -325,11 +338,8 @@ static void on_ordered(sl_tier_req *req, sl_status st)
 
 static void poll_until_ordered(int n)
 {
-    while (order_seen.n < n) {
-        struct pollfd p = {.fd = sl_tier_fd(tier), .events = POLLIN};
-        ck_assert_int_eq(poll(&p, 1, 20000), 1);
-        sl_tier_poll(tier);
-    }
+    while (order_seen.n < n)
+        wait_and_poll();
 }
 
 START_TEST(in_order_and_cancelled_by_close)
@@ -340,9 +350,8 @@ START_TEST(in_order_and_cancelled_by_close)
     memset(&order_seen, 0, sizeof order_seen);
     memset(got, 0xee, sizeof got);
     for (int i = 0; i < 3; i++) {
-        a[i] = (answer){.req = {.op = ops[i], .n = 2, .keys = keys, .done = on_ordered, .cookie = &a[i]}};
-        a[i].req.pages = ops[i] == SL_TIER_SET ? from : into;
-        a[i].req.results = a[i].results;
+        prepare(&a[i], ops[i], 0, 2);
+        a[i].req.done = on_ordered;
         ck_assert_int_eq(sl_tier_submit(tier, &a[i].req), SL_OK);
         if (!impl->ordered)
             poll_until_ordered(i + 1); /* a request sees what completed before it was made */
@@ -524,9 +533,7 @@ END_TEST
 
 int main(void)
 {
-    int n = 0;
-    while (sl_tier_at((size_t)n))
-        n++;
+    int n = count_tiers();
     Suite *s = suite_create("tier");
     TCase *t = tcase_create("tier");
     tcase_set_timeout(t, 60);
