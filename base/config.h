@@ -48,8 +48,8 @@ typedef enum { SL_CFG_SHARE_ALL, SL_CFG_SHARE_TENANT, SL_CFG_SHARE_NONE } sl_cfg
 typedef struct sl_config {
     struct {
         char path[SL_CFG_PATH_BYTES];
-        char served_name
-            [SL_CFG_NAME_BYTES]; /* if it is empty, sl_config_finish() sets the name of the directory of path */
+        /* if it is empty, sl_config_finish() sets the name of the directory of path */
+        char served_name[SL_CFG_NAME_BYTES];
         sl_cfg_choice indexer;
         sl_cfg_choice row_format;
         int max_context; /* tokens; 0 = from the checkpoint */

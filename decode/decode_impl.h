@@ -147,8 +147,8 @@ struct sl_decode {
         uint64_t next_number, next_order;
         sl_ticket **batch;   /* [max_batch] tickets of the current step; valid during a step only */
         sl_step_item *items; /* [max_batch] */
-        sl_writer
-            connected[MAX_WRITERS]; /* writers with a connection, as the transport thread has reported */
+        /* writers with a connection, as the transport thread has reported */
+        sl_writer connected[MAX_WRITERS];
         uint32_t n_connected;
         sl_decode_router routers[SL_WORKER_ROUTERS_MAX];
         int n_routers;

@@ -24,8 +24,8 @@ typedef struct sl_plan_in {
     uint64_t weight_bytes;  /* on the device */
     uint64_t reserve_bytes; /* kept free on the device: activations, libraries, fragmentation */
     uint64_t gpu_bytes, host_bytes;
-    const struct sl_plan_group
-        *group; /* of a rank of a group: see sl_plan_group_make(); NULL: one process alone */
+    /* of a rank of a group: see sl_plan_group_make(); NULL: one process alone */
+    const struct sl_plan_group *group;
 } sl_plan_in;
 
 /* One context length: bytes of one request, and the largest batch within the budgets. The host budget limits

@@ -17,8 +17,8 @@ typedef struct sl_plan_group {
     uint64_t given_weights; /* device bytes of a rank's weights; UINT64_MAX: computed from the config */
 
     /* Set by sl_plan_group_make(). */
-    int32_t rank,
-        experts; /* the rank with the most experts (the first such rank), and how many it has in a layer */
+    /* the rank with the most experts (the first such rank), and how many it has in a layer */
+    int32_t rank, experts;
     uint64_t replicated_bytes, expert_bytes; /* weights on the device; both 0 when the weights are given */
     uint64_t exchange_bytes;                 /* buffers of the workspace */
     uint64_t window_bytes; /* of the CUDA backend, with the default of sl_comm_opts.window_bytes */

@@ -55,8 +55,8 @@ typedef enum {
 } sl_op;
 
 enum {
-    SL_BE_UNIFIED =
-        1u << 0, /* device memory is host memory: SL_MEM_DEVICE pointers may be read by the host after sync */
+    /* device memory is host memory: SL_MEM_DEVICE pointers may be read by the host after sync */
+    SL_BE_UNIFIED = 1u << 0,
     SL_BE_ASYNC = 1u << 1,  /* run returns before the op is complete */
     SL_BE_GRAPHS = 1u << 2, /* sl_be_capture_* are supported */
 };

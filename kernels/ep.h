@@ -34,8 +34,8 @@ typedef struct sl_ep_layout {
     int32_t cap; /* rows of a block of the dispatch: at least the tokens of any rank in this step */
     int32_t hidden, top_k;
     sl_dtype act;
-    bool
-        quantised; /* rows travel as e4m3 with a scale per 128 values: all gates and ups are F8, and fp8_acts holds */
+    /* rows travel as e4m3 with a scale per 128 values: all gates and ups are F8, and fp8_acts holds */
+    bool quantised;
 } sl_ep_layout;
 
 /* first[0 .. ranks] for this number of experts. Pure. */

@@ -44,9 +44,9 @@ typedef struct sl_sampling {
     uint64_t seed;            /* the router draws one when the client gives none */
     int32_t n_logprobs; /* -1 none, 0 only the chosen token's, n: the n best as well (<= SL_LOGPROBS_MAX) */
     int32_t min_tokens; /* eos and stop ids are impossible before this many output tokens */
-    int32_t
-        max_tokens;  /* output tokens, >= 1; SL_SAMPLING_MAX_TOKENS: no limit. The caller ends the stream */
-    bool ignore_eos; /* eos ids are ordinary tokens */
+    /* output tokens, >= 1; SL_SAMPLING_MAX_TOKENS: no limit. The caller ends the stream */
+    int32_t max_tokens;
+    bool ignore_eos;     /* eos ids are ordinary tokens */
     sl_logit_bias *bias; /* owned, n_bias entries, each id once */
     uint32_t n_bias;
     int32_t *stop_ids; /* owned, n_stop_ids */

@@ -50,8 +50,8 @@ bool sl_copier_add(sl_copier_mail *m, const sl_span *s, uint8_t *there)
 {
     size_t bytes = (size_t)s->bytes;
     bool merged = false;
-    for (int i = m->n - 1; i >= 0 && i >= m->n - 3 && !merged;
-         i--) /* spans of rows, keys and scales alternate */
+    /* spans of rows, keys and scales alternate */
+    for (int i = m->n - 1; i >= 0 && i >= m->n - 3 && !merged; i--)
         merged = continues(&m->copy[i], s->local, there, bytes);
     if (!merged && m->n == SL_COPIES)
         return false;

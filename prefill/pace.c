@@ -58,8 +58,8 @@ void sl_pace_measured(sl_pace *p, const sl_pace_part *part, int32_t n, double ns
     if (p->measured)
         factor = 1 + STEP * (within(factor, 1 / LARGEST, LARGEST) - 1);
     p->measured = true;
-    for (int32_t i = 0; i < n;
-         i++) { /* all estimates before the first correction, because they build on each other */
+    /* All estimates are made before the first correction, because an estimate follows from others. */
+    for (int32_t i = 0; i < n; i++) {
         int32_t at = span_of(p, part[i].first);
         p->token_ns[at] = estimate(p, at);
     }

@@ -147,8 +147,8 @@ typedef struct sl_cluster_info {
     bool ready; /* serves: not draining, both roles have a ready worker */
     bool draining;
     uint32_t prefill, decode; /* ready workers */
-    uint32_t queued,
-        active;          /* requests that wait for a worker; requests that have not ended (queued included) */
+    /* requests that wait for a worker; requests that have not ended (queued included) */
+    uint32_t queued, active;
     int32_t max_context; /* tokens every worker serves; 0 = no worker has joined and none was configured */
     int32_t vocab;
     uint64_t started_ns;

@@ -228,8 +228,8 @@ typedef enum { BY_DEVICE, BY_STAGING, BY_PUT, BY_GPU, BY_HOST } path;
 /* Ships one layer of the chunk and waits until it has arrived. */
 static sl_status ship_layer(ship *s, path by, int32_t layer, sl_copier_mail *m, sl_err *err)
 {
-    int64_t row_pool =
-        (int64_t)s->n_pages * PAGE * sl_geometry_row_bytes(&s->geo); /* bytes of one layer's rows */
+    /* bytes of one layer's rows */
+    int64_t row_pool = (int64_t)s->n_pages * PAGE * sl_geometry_row_bytes(&s->geo);
     bool to_own = by == BY_STAGING, puts = by == BY_PUT || by == BY_GPU;
     uint8_t *there = to_own ? sl_arena_base(s->own) : sl_direct_base(s->there);
     sl_page_map map = {.local = &s->geo,

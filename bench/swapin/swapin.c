@@ -114,8 +114,8 @@ static void make_tables(bench *b)
         v[i] = i;
     put(b, b->seqs.token_seq, v, 4 * (size_t)n);
     b->seqs.hot_slot = b->seqs.token_seq;
-    b->seqs.row_pages = b->seqs.index_pages =
-        b->seqs.host_pages; /* hierarchical requests do not read these */
+    /* hierarchical requests do not read these */
+    b->seqs.row_pages = b->seqs.index_pages = b->seqs.host_pages;
     for (int32_t i = 0; i < n; i++)
         v[i] = b->o.tokens - 1;
     put(b, b->seqs.token_pos, v, 4 * (size_t)n);

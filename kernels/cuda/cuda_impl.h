@@ -103,8 +103,8 @@ sl_status sl_cuda_gemm_run(sl_cuda *cu, const sl_cuda_gemm *g, sl_err *err);
 bool sl_cuda_attn_mla_fits(const sl_cuda *cu, const sl_sparse_attn_params *p);
 sl_status sl_cuda_attn_mla(sl_cuda *cu, const sl_sparse_attn_params *p, sl_err *err); /* tokens <= 65535 */
 bool sl_cuda_scores_mma_fits(const sl_cuda *cu, const sl_index_scores_params *p);
-sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p,
-                             sl_err *err); /* token_count <= 65535 */
+/* token_count <= 65535 */
+sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_err *err);
 bool sl_cuda_moe_mma_fits(const sl_cuda *cu, const sl_moe_params *p);
 /* All steps before the sum over experts: res [pairs][hidden] per (token, choice); mid [pairs][inter]. gate, up, down:
  * device tables. */

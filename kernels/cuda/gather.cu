@@ -170,8 +170,8 @@ sl_status sl_cuda_gather(sl_backend *be, const void *params, sl_err *err)
     bool side = cu->stream == cu->side_stream;
     bool dense =
         p->host.page_stride <= 2 * SL_PAGE_TOKENS * p->host.row_stride; /* a layer's pages are contiguous */
-    bool two =
-        dense && p->rows.row_bytes + LINE <= 2 * PART; /* a warp copies two rows at a time; otherwise one */
+    /* a warp copies two rows at a time; otherwise one */
+    bool two = dense && p->rows.row_bytes + LINE <= 2 * PART;
     /* On the side stream the blocks come in clusters of two, so that they leave pairs of multiprocessors free for the
      * clusters of two of the main stream's kernels. */
     cudaLaunchAttribute at;

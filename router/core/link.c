@@ -150,8 +150,8 @@ void sl_router_link_flush(sl_router *r)
             return;
         }
     }
-    sl_router_link_stay_awake(
-        r); /* more events wait: serve the other handles of the loop, but do not sleep */
+    /* more events wait: serve the other handles of the loop, but do not sleep */
+    sl_router_link_stay_awake(r);
 }
 
 void sl_router_link_stay_awake(sl_router *r)

@@ -191,8 +191,8 @@ void sl_members_tick(sl_router *r, uint64_t now)
         next = w->next;
         if (w->state == SL_MEMBER_DEAD)
             continue;
-        if (late >
-            beat + STALL_NS) /* the loop was held up: what they sent is read before silence counts again */
+        /* the loop was held up: what they sent is read before silence counts again */
+        if (late > beat + STALL_NS)
             w->last_seen_ns += late;
         if (!w->id) {
             if (now - w->joined_ns > HELLO_DEADLINE_NS)

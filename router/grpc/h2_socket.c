@@ -148,8 +148,8 @@ static void on_alloc(uv_handle_t *h, size_t hint, uv_buf_t *buf)
 {
     (void)h;
     (void)hint;
-    static _Thread_local char
-        space[READ_BYTES]; /* a read callback is done with it before the next allocation */
+    /* a read callback is done with it before the next allocation */
+    static _Thread_local char space[READ_BYTES];
     *buf = uv_buf_init(space, sizeof space);
 }
 

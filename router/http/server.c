@@ -226,8 +226,8 @@ static enum MHD_Result first_call(http_req *q, const char *url, const char *meth
     http_route_request(q, url, method);
     const char *cl = MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
     uint64_t whole = 0;
-    if (cl && strtoull(cl, NULL, 10) <=
-                  q->h->o->max_body_bytes) { /* does all of it fit now? Bytes hold their own */
+    /* does all of it fit now? Bytes hold their own */
+    if (cl && strtoull(cl, NULL, 10) <= q->h->o->max_body_bytes) {
         if (!q->code && (!sl_front_hold(q->h->r, &whole, strtoull(cl, NULL, 10)))) {
             no_room(q);
             return queue_reply(q);

@@ -137,8 +137,8 @@ static bool make_arena(world *w)
                         .numa_node = -1};
     TRY(sl_arena_create(&w->geo, &ao, &w->arena, &w->err));
     memset(sl_arena_base(w->arena), 0xff, sl_arena_bytes(w->arena));
-    for (int32_t i = 0; i < w->o.streams;
-         i++) { /* pages of a stream are neither next to each other nor in order */
+    /* The pages of a stream are neither next to each other nor in order. */
+    for (int32_t i = 0; i < w->o.streams; i++) {
         w->s[i].pages = calloc((size_t)per, sizeof *w->s[i].pages);
         w->s[i].n_pages = per;
         for (int32_t p = 0; w->s[i].pages && p < per; p++)

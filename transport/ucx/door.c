@@ -252,8 +252,8 @@ static int listen_on(struct sockaddr_storage *sa, socklen_t len)
     int fd = socket(sa->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on,
-               sizeof on); /* a restarted router needs its port immediately */
+    /* a restarted router needs its port immediately */
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(fd, (struct sockaddr *)sa, len) != 0 || listen(fd, SOMAXCONN) != 0 ||
         getsockname(fd, (struct sockaddr *)sa, &len) != 0) {
         int error = errno;

@@ -171,8 +171,8 @@ static void end_all(ux_ep *ep, sl_tp_op_queue *q)
 void ux_stream_abort(ux_ep *ep)
 {
     ux_stream *s = &ep->stream;
-    sl_tp_op *held =
-        s->busy ? sl_tp_op_queue_pop(&s->queue) : NULL; /* UCX still reads it: on_frame completes it */
+    /* UCX still reads it: on_frame completes it */
+    sl_tp_op *held = s->busy ? sl_tp_op_queue_pop(&s->queue) : NULL;
     end_all(ep, &s->queue);
     end_all(ep, &s->flushes);
     end_all(ep, &s->gets);

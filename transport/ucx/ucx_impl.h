@@ -31,9 +31,9 @@ enum {
     UX_MAX_HELD = 4096,       /* messages of one endpoint that wait for an earlier one */
     UX_MAX_FETCH = 4,         /* rendezvous receives of one endpoint in flight */
     UX_MAX_SERVING = 1 << 17, /* gets of one peer that wait for their data */
-    UX_MAX_STRANGERS =
-        256,              /* connections at the door that are not admitted; above this the oldest is closed */
-    UX_ID_HELLO = 0xfff0, /* client's first message */
+    /* connections at the door that are not admitted; above this the oldest is closed */
+    UX_MAX_STRANGERS = 256,
+    UX_ID_HELLO = 0xfff0,     /* client's first message */
     UX_ID_WELCOME = 0xfff1,   /* server's first message */
     UX_ID_BYE = 0xfff2,       /* orderly close: the last message */
     UX_ID_CHALLENGE = 0xfff3, /* with a secret: the server's answer to hello */

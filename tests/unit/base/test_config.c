@@ -191,8 +191,8 @@ START_TEST(choices)
     rejects("kvstore:\n  layout: abcdefghijklmnopqrstuvwxyz_abcdef\n", "t.yaml:2: kvstore.layout",
             "is not known");
     fresh();
-    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.layout=null", &err),
-                     SL_ERR_INVALID); /* a dump could not represent it */
+    /* a dump could not represent it */
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.layout=null", &err), SL_ERR_INVALID);
     sl_config_bind(bound);
     ck_assert_int_eq(load("kvstore: {layout: round}\nmodel: {row_format: mla_f32}\n"), SL_OK);
     ck_assert_str_eq(cfg.kvstore.layout, "round");

@@ -11,8 +11,8 @@
 
 static const char *program;
 char output[1 << 20];
-static char errors[] =
-    "/tmp/sl-test-cli-XXXXXX"; /* file with the stderr of the last run whose stderr is not in output */
+/* file with the stderr of the last run whose stderr is not in output */
+static char errors[] = "/tmp/sl-test-cli-XXXXXX";
 
 int run(const char *args, bool with_stderr)
 {

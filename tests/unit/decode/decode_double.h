@@ -34,8 +34,8 @@ typedef struct dd_said {
 typedef struct dd_opts {
     int pages, max_batch, max_waiting, max_seqs, max_context;
     bool no_verify;
-    sl_cfg_verify
-        verify; /* kvstore.verify; off by default, then no job but those of COMMIT and PAGES_ASK is posted */
+    /* kvstore.verify; off by default, then no job but those of COMMIT and PAGES_ASK is posted */
+    sl_cfg_verify verify;
 } dd_opts;
 
 typedef struct decode_double {

@@ -218,8 +218,8 @@ START_TEST(wrong_commits)
     const dd_said *s = dd_expect(&x, SL_MSG_FAILED, 1);
     ck_assert_int_eq(s->status, SL_ERR_CORRUPT);
     ck_assert(s->retryable);
-    ck_assert_int_eq(dd_tickets(&x),
-                     0); /* at once: a COMMIT, right or wrong, says that all puts are flushed */
+    /* at once: a COMMIT, right or wrong, says that all puts are flushed */
+    ck_assert_int_eq(dd_tickets(&x), 0);
     reach(2, TICKET_CHECKING);
     dd_commit(&x, 2, DD_WRITER, 0); /* a second one */
     ck_assert_uint_eq(x.d->e.count.stale, 2);
@@ -498,8 +498,8 @@ START_TEST(a_router_does_not_keep_all_places)
     dd_drained(&x, oldest, DD_WRITER);
     dd_expect(&x, SL_MSG_DRAINED, oldest++);
     ck_assert(!place(late, 200) && place(full, next++));
-    x.router =
-        late; /* one of the late router ends, and it does not ask again: a place is kept for 2 s, not longer */
+    /* one of the late router ends, and it does not ask again: a place is kept for 2 s, not longer */
+    x.router = late;
     dd_abort(&x, 100, SL_ERR_CANCELLED);
     dd_drained(&x, 100, DD_WRITER);
     dd_expect(&x, SL_MSG_DRAINED, 100);

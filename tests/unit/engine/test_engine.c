@@ -157,8 +157,8 @@ START_TEST(prefix_reuse_equals_recompute)
         fix_run r = {0};
         fix_grow(&f, &r, 300);
         const sl_geometry *g = sl_arena_geometry(f.arena);
-        for (int p = 0; p * SL_PAGE_TOKENS < cut && g->layout == SL_LAYOUT_PAGE_FIRST;
-             p++) /* a private copy of the last pages */
+        /* page_first: a private copy of the last pages */
+        for (int p = 0; p * SL_PAGE_TOKENS < cut && g->layout == SL_LAYOUT_PAGE_FIRST; p++)
             memcpy(sl_arena_base(f.arena) + r.pages[p] * g->page_bytes,
                    sl_arena_base(f.arena) + owner.pages[p] * g->page_bytes, (size_t)g->page_bytes);
         for (int p = 0; p * SL_PAGE_TOKENS < cut && g->layout != SL_LAYOUT_PAGE_FIRST; p++) {

@@ -43,8 +43,8 @@ START_TEST(reads_a_scrape)
     ck_assert_double_eq(m.misses[0], 990);
     ck_assert_double_eq(m.misses[2], 50);
     ck_assert_double_eq(m.step_seconds, 20);
-    ck_assert_double_eq_tol(sl_locality_swap_share(&m, 50e9), 0.01,
-                            1e-12); /* not measured: bytes over link */
+    /* not measured: bytes over link */
+    ck_assert_double_eq_tol(sl_locality_swap_share(&m, 50e9), 0.01, 1e-12);
     m.exposed_seconds = 5;
     ck_assert_double_eq_tol(sl_locality_swap_share(&m, 50e9), 0.25, 1e-12);
     m.exposed_seconds = 50;

@@ -92,8 +92,8 @@ static void attention(cf_run *r, const int64_t *a)
     uint8_t *got[2] = {cf_temp(r, (size_t)r->n * out), cf_temp(r, (size_t)r->n * out)};
     int32_t *phys = cf_temp(r, 4 * (size_t)(r->n * p.ld_ids));
 
-    for (int64_t i = 0; i < pool;
-         i++) { /* logical row i at i; a second copy of all in reverse order after the first */
+    /* Logical row i is at i; a second copy of all rows follows the first, in reverse order. */
+    for (int64_t i = 0; i < pool; i++) {
         for (int64_t d = 0; d < kv; d++) {
             k[d] = 2 * cf_uniform(5, i * 4099 + d);
             v[d] = 2 * cf_uniform(8, i * 4099 + d);
@@ -133,7 +133,8 @@ static void attention(cf_run *r, const int64_t *a)
 #define G1 SL_ROW_GQA_FP8
 #define F SL_F32
 #define B SL_BF16
-/* clang-format off: one row a case */
+/* One line for each case, which clang-format would break up. */
+/* clang-format off */
 static const cf_case cases[] = {
     {SL_OP_GQA_QUERY, "T=1 h=1 d=2", query, {1, 1, 2, F, 0, 0, 0}, CF_SPLIT},
     {SL_OP_GQA_QUERY, "T=19 h=14 d=64 bias", query, {19, 14, 64, F, 1, 0, 0}, CF_SPLIT},
@@ -143,11 +144,7 @@ static const cf_case cases[] = {
     {SL_OP_GQA_APPEND, "T=24 h=2 d=64 f32 bias", append, {24, 3, 200, 2, 64, G4, F, 1, 0, 1, 0}, CF_SPLIT},
     {SL_OP_GQA_APPEND, "T=20 h=3 d=14 bf16 norm", append, {20, 4, 150, 3, 14, G2, B, 0, 1, 1, 0}, CF_SPLIT},
     {SL_OP_GQA_APPEND, "T=20 h=8 d=128 fp8", append, {20, 2, 300, 8, 128, G1, F, 1, 1, 1, 0}, CF_SPLIT},
-    {SL_OP_GQA_APPEND,
-     "T=24 h=2 d=128 bf16 hierarchical",
-     append,
-     {24, 3, 200, 2, 128, G2, F, 0, 0, 1, 1},
-     CF_FIX_ALL},
+    {SL_OP_GQA_APPEND, "T=24 h=2 d=128 bf16 hierarchical", append, {24, 3, 200, 2, 128, G2, F, 0, 0, 1, 1}, CF_FIX_ALL},
     {SL_OP_GQA_ATTN, "T=1 h=1 kv=1 d=2 k=1", attention, {1, 1, 1, 2, 1, G4, F, 3}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=18 h=14 kv=2 d=64 k=200 f32", attention, {18, 14, 2, 64, 200, G4, F, 500}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=9 h=5 kv=5 d=14 k=70 f32", attention, {9, 5, 5, 14, 70, G4, F, 200}, CF_SPLIT},

@@ -75,8 +75,8 @@ START_TEST(rows_do_not_depend_on_the_batch)
     for (int threads = 1; threads <= 4; threads *= 2) {
         setup(threads, kinds[_i].dtype, kinds[_i].fp8);
         for (int n = 1; n <= MOST; n++)
-            for (int first = 0; first + n <= MOST;
-                 first += n < 8 ? 1 : n / 4) { /* so that every token has many positions */
+            /* so that every token has many positions */
+            for (int first = 0; first + n <= MOST; first += n < 8 ? 1 : n / 4) {
                 run(f.x[first], n);
                 ck_assert_msg(memcmp(f.out, f.alone[first], sizeof(f.out[0]) * (size_t)n) == 0,
                               "tokens %d.. of %d with %d threads", first, n, threads);

@@ -168,8 +168,8 @@ START_TEST(test_unsupported)
     sl_model *m;
     sl_err err = {0};
     sl_backend_opts bo = {.threads = 1};
-    sl_model_opts o =
-        options(SL_F32, SL_INDEX_OFFICIAL, SL_ROW_MLA_F32, false); /* index_head_dim 22: no Hadamard */
+    /* index_head_dim 22: no Hadamard */
+    sl_model_opts o = options(SL_F32, SL_INDEX_OFFICIAL, SL_ROW_MLA_F32, false);
     ck_assert_int_eq(sl_backend_create("cpu", &bo, &be, &err), SL_OK);
     ck_assert_int_eq(sl_model_load(be, "tests/golden/model/ds-odd", &o, &m, &err), SL_ERR_UNSUPPORTED);
     ck_assert_msg(strstr(err.text, "the cpu backend cannot run it: layer 0, index: ") != NULL, "%s",

@@ -83,8 +83,8 @@ START_TEST(uniform_is_uniform)
     double chi = 0;
     for (int b = 0; b < BINS; b++)
         chi += (bins[b] - N / BINS) * (double)(bins[b] - N / BINS) / (N / BINS);
-    ck_assert_double_lt(
-        chi, 160); /* 99 degrees of freedom: mean 99; more than 160 has a probability below 1 in 10000 */
+    /* 99 degrees of freedom: mean 99; more than 160 has a probability below 1 in 10000 */
+    ck_assert_double_lt(chi, 160);
     ck_assert(sl_sample_uniform(42, 7) != sl_sample_uniform(43, 7));
     ck_assert(sl_sample_uniform(42, 1ull << 33) != sl_sample_uniform(42, 0));
 }

@@ -110,8 +110,8 @@ START_TEST(holds_back_only_what_may_match)
     ck_assert_int_eq(sl_stop_feed(s, "<", 1, &emit, &n), -1);
     ck_assert_uint_eq(n, 3);
     ck_assert(memcmp(emit, "<en", 3) == 0);
-    ck_assert_int_eq(sl_stop_feed(s, "\xE2\x82\xAD", 3, &emit, &n),
-                     -1); /* shares two bytes with the euro sign */
+    /* shares two bytes with the euro sign */
+    ck_assert_int_eq(sl_stop_feed(s, "\xE2\x82\xAD", 3, &emit, &n), -1);
     ck_assert_uint_eq(n, 4);
     ck_assert_int_eq(sl_stop_feed(s, "\xE2\x82\xAC", 3, &emit, &n), 1);
     ck_assert_uint_eq(n, 0);

@@ -142,8 +142,8 @@ START_TEST(spans_are_long)
     const uint32_t rp[5] = {1, 2, 3, 4, 5}, scattered[5] = {5, 3, 1, 0, 2};
     side a = make_side(SL_LAYOUT_PAGE_FIRST, SL_INDEX_OFFICIAL),
          b = make_side(SL_LAYOUT_PAGE_FIRST, SL_INDEX_OFFICIAL);
-    ck_assert_int_eq(copy_spans(&a, &b, lp, scattered, 0, 0, 256),
-                     4); /* a layer's slice of a page is one write */
+    /* a layer's slice of a page is one write */
+    ck_assert_int_eq(copy_spans(&a, &b, lp, scattered, 0, 0, 256), 4);
     ck_assert_int_eq(copy_spans(&a, &b, lp, scattered, 1, 0, 256), 4);
     ck_assert_int_eq(copy_spans(&a, &b, lp, scattered, 0, 0, 32), 3); /* part of a page: rows, keys, scales */
     free(a.base);

@@ -397,8 +397,8 @@ START_TEST(document_shape)
         finish(a, i, i % 2 ? SL_FINISH_STOP : SL_FINISH_LENGTH, SL_OK, 2);
     }
     ck_assert(sl_oai_answer_done(a));
-    ck_assert_uint_gt(sl_oai_answer_memory(a),
-                      4 * 3 * strlen("{\"token_logprobs\":[-0.25]")); /* counted in the budget */
+    /* counted in the budget */
+    ck_assert_uint_gt(sl_oai_answer_memory(a), 4 * 3 * strlen("{\"token_logprobs\":[-0.25]"));
     char *text = sl_oai_answer_json(a);
     json_t *o = json_loads(text, 0, NULL), *choices = json_object_get(o, "choices");
     ck_assert_uint_eq(json_array_size(choices), 4);

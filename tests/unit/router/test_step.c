@@ -289,8 +289,8 @@ START_TEST(second_death_makes_a_suspect_and_the_next_one_ends_it)
     make(SL_REQUEST_PREFILLING);
     q.deaths = 2;
     q.deaths_decode = q.alone = true;
-    sl_request_event ev =
-        make_event(SL_EVENT_LOST); /* a worker of the other role: not what killed the others */
+    /* a worker of the other role: not what killed the others */
+    sl_request_event ev = make_event(SL_EVENT_LOST);
     ev.lost.decode = false;
     ev.lost.died = true;
     ck_assert(apply(ev));

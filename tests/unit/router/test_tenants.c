@@ -75,8 +75,8 @@ START_TEST(wrong_lines_name_the_line)
         ck_assert_uint_eq(t.n, 0);
     }
     ck_assert_int_eq(sl_tenants_load("/no/such/file", &t, &err), SL_ERR_IO);
-    ck_assert_int_eq(load("a sk-the-key-itself admin\n"),
-                     SL_ERR_INVALID); /* the text of the error is logged */
+    /* the text of the error is logged */
+    ck_assert_int_eq(load("a sk-the-key-itself admin\n"), SL_ERR_INVALID);
     ck_assert_msg(strstr(err.text, "word 2") && !strstr(err.text, "sk-"), "%s", err.text);
     ck_assert_int_eq(load("a sha256=" ALPHA " c2stdGhlLWtleQ==\n"), SL_ERR_INVALID);
     ck_assert_msg(strstr(err.text, "word 3") && !strstr(err.text, "c2st"), "%s", err.text);

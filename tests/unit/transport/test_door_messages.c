@@ -38,8 +38,8 @@ START_TEST(message_damaged)
         ck_assert_int_eq(ux_door_parse(buf, cut, &got, &why), UX_DOOR_MORE);
     ck_assert_int_eq(ux_door_parse(buf, n + 1, &got, &why), UX_DOOR_FOREIGN);
     ck_assert_str_eq(why, "bytes after the greeting");
-    for (size_t bit = 0; bit < 8 * n;
-         bit++) { /* after an error that enlarges a length it waits for more bytes */
+    /* After an error that enlarges a length, the parser waits for more bytes. */
+    for (size_t bit = 0; bit < 8 * n; bit++) {
         memcpy(bad, buf, n);
         bad[bit / 8] ^= (uint8_t)(1u << bit % 8);
         ck_assert_int_ne(ux_door_parse(bad, n, &got, &why), UX_DOOR_WHOLE);

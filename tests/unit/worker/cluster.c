@@ -174,8 +174,8 @@ void cworker_start(cluster *c, sl_role role, int index)
     }
     if (!w)
         w = &c->w[c->n++];
-    else if (
-        w->id) /* the router has not noticed its end yet, and its place in the table is about to be reused */
+    /* the router has not noticed its end yet, and its place in the table is about to be reused */
+    else if (w->id)
         cluster_worker_lost(c, w);
     sl_loopback_faults f = role == SL_ROLE_PREFILL ? c->o.prefill_faults : (sl_loopback_faults){0};
     *w = (cworker){.c = c, .index = index, .role = role, .faults = f, .faults_change = 1, .running = true};
@@ -220,8 +220,8 @@ static void worker_free(cworker *w, bool check)
 void cworker_kill(cworker *w)
 {
     atomic_store(&w->kill, 1);
-    for (int i = 0; i < 60000 && atomic_load(&w->kill);
-         i++) /* until the hook has done it, on the worker's own thread */
+    /* The hook does it, on the worker's own thread. */
+    for (int i = 0; i < 60000 && atomic_load(&w->kill); i++)
         nanosleep(&(struct timespec){.tv_nsec = MS}, NULL);
     ck_assert_msg(!atomic_load(&w->kill), "%s does not turn its loop", w->name);
     __atomic_store_n(&w->stop, 1, __ATOMIC_RELAXED);

@@ -111,10 +111,10 @@ typedef struct cluster_opts {
     void (*drop_runner)(cworker *w);
     uint32_t dead_after_ms; /* value that the router sends in WELCOME; 0: 3000 */
     cluster *second; /* a second router of the same workers, made by cluster_start; not started otherwise */
-    bool (*second_refuses)(cluster *c, cworker *w,
-                           const sl_msg *m); /* on_msg of the second router at first */
-    int64_t row_pages;                       /* adaptive: device row pages of a decode worker */
-    sl_geometry geometry;                    /* used when n_layers != 0, else made from the fields above */
+    /* on_msg of the second router at first */
+    bool (*second_refuses)(cluster *c, cworker *w, const sl_msg *m);
+    int64_t row_pages;    /* adaptive: device row pages of a decode worker */
+    sl_geometry geometry; /* used when n_layers != 0, else made from the fields above */
     int32_t eos;
 } cluster_opts;
 

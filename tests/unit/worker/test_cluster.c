@@ -109,8 +109,8 @@ START_TEST(prefix_reuse)
     cluster_finish(&c, 10);
     ck_assert_uint_eq(d->matched_pages, 10);
     ck_assert_uint_eq(d->cached_tokens, 10 * 64);
-    creq *e =
-        cluster_request(&c, prompt, 900, 10); /* the other decode worker has nothing: shipped from cache */
+    /* the other decode worker has nothing: shipped from cache */
+    creq *e = cluster_request(&c, prompt, 900, 10);
     e->prefill = 1, e->decode = 1;
     cluster_finish(&c, 10);
     ck_assert_uint_eq(e->matched_pages, 0);

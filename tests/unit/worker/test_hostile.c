@@ -43,8 +43,8 @@ static void flush(sl_role role)
 START_TEST(decode_store)
 {
     cluster_opts o = cluster_defaults();
-    o.verify =
-        _i ? SL_CFG_VERIFY_SAMPLED : SL_CFG_VERIFY_ALWAYS; /* sampled: finds pages that were overwritten */
+    /* sampled: finds pages that were overwritten */
+    o.verify = _i ? SL_CFG_VERIFY_SAMPLED : SL_CFG_VERIFY_ALWAYS;
     cluster_start(&c, &o);
     creq *first = run(500, 100, 1);
     ck_assert_int_eq(first->attempts, 0);

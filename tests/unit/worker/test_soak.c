@@ -31,8 +31,8 @@ START_TEST(soak)
             open += c.req[i].state < REQ_DONE;
         if (made < N && open < AT_ONCE) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
-            cluster_ask(&c, 1 + (int)(seed >> 33) % 400, 1 + (int)(seed >> 45) % 60,
-                        (seed >> 20) % 5); /* five prompts, shared */
+            /* five prompts, shared */
+            cluster_ask(&c, 1 + (int)(seed >> 33) % 400, 1 + (int)(seed >> 45) % 60, (seed >> 20) % 5);
             made++;
         }
         cluster_poll(&c, 1);
