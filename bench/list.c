@@ -1,6 +1,7 @@
 /* Implementation of list.h. */
 #include "bench/list.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,23 @@ bool sl_bench_list_parse(const char *text, const char *const *names, int32_t lea
         text += len + (text[len] == ',');
     }
     return out->n > 0 && !*text;
+}
+
+bool sl_bench_list_flag(const char *command, const char *flag, const char *text, const char *const *names,
+                        int32_t least, sl_bench_list *out)
+{
+    if (sl_bench_list_parse(text, names, least, out))
+        return true;
+    fprintf(stderr, "sluice %s: --%s %s is not a list of at most %d ", command, flag, text,
+            SL_BENCH_LIST_MAX);
+    if (names)
+        fprintf(stderr, "names; there are: ");
+    else
+        fprintf(stderr, "whole numbers from %d", least);
+    for (int i = 0; names && names[i]; i++)
+        fprintf(stderr, "%s%s", i ? ", " : "", names[i]);
+    fprintf(stderr, "\n");
+    return false;
 }
 
 int32_t sl_bench_list_most(const sl_bench_list *l)

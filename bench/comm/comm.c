@@ -182,11 +182,8 @@ static bool parse(sl_bench_comm *o, const char **tokens, int argc, char **argv, 
 /* False: the flags contradict each other, or --tokens is no list of numbers; the message was printed. */
 static bool check(sl_bench_comm *o, const char *tokens)
 {
-    if (!sl_bench_list_parse(tokens, NULL, 1, &o->tokens)) {
-        fprintf(stderr, "sluice bench comm: --tokens %s: not a list of at most %d numbers\n", tokens,
-                SL_BENCH_LIST_MAX);
+    if (!sl_bench_list_flag("bench comm", "tokens", tokens, NULL, 1, &o->tokens))
         return false;
-    }
     if (o->top_k > o->experts * o->ranks) {
         fprintf(stderr, "sluice bench comm: --top-k %d is more than the %d experts of all ranks\n", o->top_k,
                 o->experts * o->ranks);

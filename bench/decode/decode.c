@@ -109,45 +109,24 @@ static sl_status run_all(sweep *s)
     return st;
 }
 
-static bool parse_lists(sl_bench_decode_opts *o, const char *contexts, const char *modes,
-                        const char *profiles, const char *rows, const char *batches)
+/* The flags that take lists, as they were given. */
+typedef struct list_flags {
+    const char *contexts, *modes, *profiles, *rows, *batches;
+} list_flags;
+
+static bool parse_lists(sl_bench_decode_opts *o, const list_flags *l)
 {
-    if (!sl_bench_list_parse(contexts, NULL, 1, &o->contexts))
-        fprintf(stderr, "sluice bench decode: --contexts %s is not a list of lengths\n", contexts);
-    else if (!sl_bench_list_parse(modes, sl_bench_mode_names, 1, &o->modes))
-        fprintf(
-            stderr,
-            "sluice bench decode: --modes %s: allowed are resident, hierarchical, free_rows, first_resident\n",
-            modes);
-    else if (!sl_bench_list_parse(profiles, sl_bench_profile_names, 1, &o->profiles))
-        fprintf(stderr, "sluice bench decode: --profiles %s: allowed are keep85, layered, random\n",
-                profiles);
-    else if (!sl_bench_list_parse(rows, sl_row_format_names(), 1, &o->rows))
-        fprintf(stderr, "sluice bench decode: --rows %s: allowed are mla_fp8, mla_bf16, mla_f32\n", rows);
-    else if (batches && !sl_bench_list_parse(batches, NULL, 1, &o->batches))
-        fprintf(stderr, "sluice bench decode: --batch %s is not a list of numbers\n", batches);
-    else
-        return true;
-    return false;
+    static const char cmd[] = "bench decode";
+    return sl_bench_list_flag(cmd, "contexts", l->contexts, NULL, 1, &o->contexts) &&
+           sl_bench_list_flag(cmd, "modes", l->modes, sl_bench_mode_names, 1, &o->modes) &&
+           sl_bench_list_flag(cmd, "profiles", l->profiles, sl_bench_profile_names, 1, &o->profiles) &&
+           sl_bench_list_flag(cmd, "rows", l->rows, sl_row_format_names(), 1, &o->rows) &&
+           (!l->batches || sl_bench_list_flag(cmd, "batch", l->batches, NULL, 1, &o->batches));
 }
 
-int sl_bench_decode_main(int argc, char **argv)
+/* False: the benchmark ends at once with *exit_code. */
+static bool parse_flags(sl_bench_decode_opts *o, list_flags *l, int argc, char **argv, int *exit_code)
 {
-    sweep s = {.b.o = {.backend = "cuda",
-                       .layout = "auto",
-                       .model = sl_synthetic_name(0),
-                       .ranks = 8,
-                       .tail_rows = 64,
-                       .resident_layers = 3,
-                       .steps = 20,
-                       .warmup = 6,
-                       .max_batch = 256,
-                       .threads = 8,
-                       .host_bytes = 16ull << 30,
-                       .reserve_bytes = 2ull << 30}};
-    sl_bench_decode_opts *o = &s.b.o;
-    const char *contexts = "65536", *modes = "resident,hierarchical,free_rows", *profiles = "keep85",
-               *rows = "mla_fp8", *batches = NULL;
     const sl_arg args[] = {
         {"backend", SL_ARG_TEXT, &o->backend, "NAME", "Compute backend: cuda, the default, or cpu.", 0, 0,
          NULL},
@@ -158,15 +137,15 @@ int sl_bench_decode_main(int argc, char **argv)
          SL_MAX_LAYERS, NULL},
         {"ranks", SL_ARG_INT, &o->ranks, "N",
          "Number of ranks of expert parallelism; the benchmark runs one of them. Default 8.", 1, 256, NULL},
-        {"contexts", SL_ARG_TEXT, &contexts, "LIST", "Lengths of the requests in tokens. Default 65536.", 0,
-         0, NULL},
-        {"modes", SL_ARG_TEXT, &modes, "LIST",
+        {"contexts", SL_ARG_TEXT, &l->contexts, "LIST", "Lengths of the requests in tokens. Default 65536.",
+         0, 0, NULL},
+        {"modes", SL_ARG_TEXT, &l->modes, "LIST",
          "Where the cache is: resident, hierarchical, free_rows (hierarchical, but fetching rows takes no time), first_resident (hierarchical, but all rows of the first layers are on the device). Default: the first three.",
          0, 0, NULL},
-        {"profiles", SL_ARG_TEXT, &profiles, "LIST",
+        {"profiles", SL_ARG_TEXT, &l->profiles, "LIST",
          "How the selection changes between steps: keep85, layered, random. Default keep85.", 0, 0, NULL},
-        {"rows", SL_ARG_TEXT, &rows, "LIST", "Row formats: mla_fp8, mla_bf16, mla_f32. Default mla_fp8.", 0,
-         0, NULL},
+        {"rows", SL_ARG_TEXT, &l->rows, "LIST",
+         "Row formats, for instance mla_fp8,mla_bf16. Default mla_fp8.", 0, 0, NULL},
         {"hot-rows", SL_ARG_INT, &o->hot_rows, "N",
          "Rows of the hot buffer per request and layer. Default: twice the selection.", 1, SL_HOT_ROWS_MAX,
          NULL},
@@ -176,7 +155,8 @@ int sl_bench_decode_main(int argc, char **argv)
         {"tail-rows", SL_ARG_INT, &o->tail_rows, "N",
          "Number of newest rows per request and layer that never leave the device. Default 64.", 1, 65536,
          NULL},
-        {"batch", SL_ARG_TEXT, &batches, "LIST", "Batch sizes. Default: the largest that fits.", 0, 0, NULL},
+        {"batch", SL_ARG_TEXT, &l->batches, "LIST", "Batch sizes. Default: the largest that fits.", 0, 0,
+         NULL},
         {"max-batch", SL_ARG_INT, &o->max_batch, "N", "Largest batch. Default 256.", 1, 4096, NULL},
         {"groups", SL_ARG_INT, &o->groups, "N",
          "Request groups per decode step: one group's rows are fetched while another group computes. Default: 2 for batches of 32 requests or more, else 1.",
@@ -199,10 +179,32 @@ int sl_bench_decode_main(int argc, char **argv)
          256, NULL},
         {"csv", SL_ARG_TEXT, &o->csv, "FILE", "Also write the results as CSV.", 0, 0, NULL},
     };
+    return sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, exit_code);
+}
+
+int sl_bench_decode_main(int argc, char **argv)
+{
+    sweep s = {.b.o = {.backend = "cuda",
+                       .layout = "auto",
+                       .model = sl_synthetic_name(0),
+                       .ranks = 8,
+                       .tail_rows = 64,
+                       .resident_layers = 3,
+                       .steps = 20,
+                       .warmup = 6,
+                       .max_batch = 256,
+                       .threads = 8,
+                       .host_bytes = 16ull << 30,
+                       .reserve_bytes = 2ull << 30}};
+    list_flags lists = {.contexts = "65536",
+                        .modes = "resident,hierarchical,free_rows",
+                        .profiles = "keep85",
+                        .rows = "mla_fp8"};
+    sl_bench_decode_opts *o = &s.b.o;
     int exit_code;
-    if (!sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, &exit_code))
+    if (!parse_flags(o, &lists, argc, argv, &exit_code))
         return exit_code;
-    if (!parse_lists(o, contexts, modes, profiles, rows, batches))
+    if (!parse_lists(o, &lists))
         return SL_EXIT_USAGE;
     s.b.report = on_result, s.b.report_ctx = &s;
     if (!sl_bench_csv_open("bench decode", o->csv, &s.csv))

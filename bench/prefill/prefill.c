@@ -148,15 +148,10 @@ static sl_status run_all(sweep *s)
 
 static bool parse_lists(sl_bench_prefill_opts *o, const char *chunks, const char *contexts, const char *rows)
 {
-    if (!sl_bench_list_parse(chunks, NULL, 2, &o->chunks))
-        fprintf(stderr, "sluice bench prefill: --chunks %s is not a list of numbers of tokens\n", chunks);
-    else if (!sl_bench_list_parse(contexts, NULL, 0, &o->contexts))
-        fprintf(stderr, "sluice bench prefill: --contexts %s is not a list of lengths\n", contexts);
-    else if (!sl_bench_list_parse(rows, sl_row_format_names(), 0, &o->rows))
-        fprintf(stderr, "sluice bench prefill: --rows %s: allowed are mla_fp8, mla_bf16, mla_f32\n", rows);
-    else
-        return true;
-    return false;
+    static const char cmd[] = "bench prefill";
+    return sl_bench_list_flag(cmd, "chunks", chunks, NULL, 2, &o->chunks) &&
+           sl_bench_list_flag(cmd, "contexts", contexts, NULL, 0, &o->contexts) &&
+           sl_bench_list_flag(cmd, "rows", rows, sl_row_format_names(), 0, &o->rows);
 }
 
 int sl_bench_prefill_main(int argc, char **argv)
@@ -180,8 +175,8 @@ int sl_bench_prefill_main(int argc, char **argv)
          NULL},
         {"contexts", SL_ARG_TEXT, &contexts, "LIST",
          "Numbers of context tokens before the chunk. Default 0,4096,16384,65536.", 0, 0, NULL},
-        {"rows", SL_ARG_TEXT, &rows, "LIST", "Row formats: mla_fp8, mla_bf16, mla_f32. Default mla_fp8.", 0,
-         0, NULL},
+        {"rows", SL_ARG_TEXT, &rows, "LIST", "Row formats, for instance mla_fp8,mla_bf16. Default mla_fp8.",
+         0, 0, NULL},
         {"repeats", SL_ARG_INT, &o->repeats, "N", "Number of timed steps. Default 3.", 1, 1000, NULL},
         {"equal", SL_ARG_INT, &o->equal, "N",
          "Also compute a prompt of N tokens in chunks of each size and check that the logits are equal bit by bit.",

@@ -247,18 +247,15 @@ int sl_bench_tier_main(int argc, char **argv)
         {"repeats", SL_ARG_INT, &o->repeats, "N", "Repeats, of which the median is printed. Default 3.", 1,
          MAX_REPEATS, NULL},
     };
-    switch (sl_args_parse("[flags]", args, SL_COUNT(args), argc, argv)) {
-    case SL_ARGS_HELP:
-        return SL_EXIT_OK;
-    case SL_ARGS_WRONG:
+    int exit_code;
+    if (!sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, &exit_code))
+        return exit_code;
+    if (!sl_bench_list_flag("bench tier", "page-kib", o->pages, NULL, 1, &pages))
         return SL_EXIT_USAGE;
-    case SL_ARGS_RUN:
-        break;
-    }
-    if (!sl_bench_list_parse(o->pages, NULL, 1, &pages) || sl_bench_list_most(&pages) > 1 << 16 ||
-        o->bytes < (uint64_t)sl_bench_list_most(&pages) << 10) {
+    if (sl_bench_list_most(&pages) > 1 << 16 || o->bytes < (uint64_t)sl_bench_list_most(&pages) << 10) {
         fprintf(stderr,
-                "sluice bench tier: --page-kib: numbers from 1 to 65536, and --bytes at least one page\n");
+                "sluice bench tier: --page-kib %s: pages have at most 65536 KiB and at most --bytes\n",
+                o->pages);
         return SL_EXIT_USAGE;
     }
     return run(&b, &pages);

@@ -8,10 +8,12 @@ START_TEST(messages)
 {
     fails("bench decode --contexts 256,x", 2, "bench decode: --contexts 256,x is not a list");
     fails("bench decode --batch 0", 2, "bench decode: --batch 0 is not a list");
-    fails("bench decode --rows mla_fp", 2, "bench decode: --rows mla_fp: allowed are mla_fp8");
+    fails("bench decode --rows mla_fp", 2,
+          "bench decode: --rows mla_fp is not a list of at most 8 names; there are: mla_f32,");
     fails("bench decode --batch 1,2,3,4,5,6,7,8,9", 2, "is not a list");
     fails("bench prefill --chunks 1", 2, "bench prefill: --chunks 1 is not a list");
-    fails("bench prefill --contexts ,", 2, "is not a list of lengths");
+    fails("bench prefill --contexts ,", 2,
+          "bench prefill: --contexts , is not a list of at most 8 whole numbers from 0");
 }
 END_TEST
 
