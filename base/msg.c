@@ -538,13 +538,17 @@ const char *sl_msg_type_name(sl_msg_type type)
 
 const char *sl_role_name(sl_role role)
 {
-    switch (role) {
-    case SL_ROLE_ROUTER:
-        return "router";
-    case SL_ROLE_PREFILL:
-        return "prefill";
-    case SL_ROLE_DECODE:
-        return "decode";
-    }
-    return "unknown";
+    static const char *const names[] = {
+        [SL_ROLE_ROUTER] = "router", [SL_ROLE_PREFILL] = "prefill", [SL_ROLE_DECODE] = "decode"};
+    return (unsigned)role < SL_COUNT(names) ? names[role] : "unknown";
+}
+
+const char *sl_finish_name(sl_finish finish)
+{
+    static const char *const names[] = {[SL_FINISH_NONE] = "none",
+                                        [SL_FINISH_STOP] = "stop",
+                                        [SL_FINISH_LENGTH] = "length",
+                                        [SL_FINISH_ABORT] = "abort",
+                                        [SL_FINISH_ERROR] = "error"};
+    return (unsigned)finish < SL_COUNT(names) ? names[finish] : "unknown";
 }

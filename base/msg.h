@@ -64,6 +64,7 @@ typedef enum {
 } sl_msg_type;
 
 typedef enum { SL_ROLE_ROUTER, SL_ROLE_PREFILL, SL_ROLE_DECODE } sl_role;
+/* Why a request has ended. STOP: an end-of-sequence token or a stop string; LENGTH: max_tokens or the context. */
 typedef enum { SL_FINISH_NONE, SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_ABORT, SL_FINISH_ERROR } sl_finish;
 
 /* Opaque bytes. Those of a decoded message point into its buffer and are valid as long as the buffer is. */
@@ -305,5 +306,6 @@ sl_status sl_msg_decode(const void *bytes, size_t n, sl_msg *out, sl_err *err);
 void sl_msg_free(sl_msg *msg);
 const char *sl_msg_type_name(sl_msg_type type);
 const char *sl_role_name(sl_role role);
+const char *sl_finish_name(sl_finish finish);
 
 #endif

@@ -4,7 +4,6 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "cli/model_args.h"
@@ -48,18 +47,9 @@ static uint64_t host_memory(void)
 static sl_status read_preset(const char *name, const char *indexer, const char *rows, sl_local_checkpoint *m,
                              sl_err *err)
 {
-    const sl_index_format_desc *index = sl_index_format_find(indexer);
-    const sl_row_format_desc *format = sl_row_format_find(rows);
     *m = (sl_local_checkpoint){.stored = SL_F8_E4M3};
     SL_TRY(sl_synthetic_config(name, 0, &m->cfg, err));
-    sl_model_auto_formats(&m->cfg, m->stored, &m->index_format, &m->row_format);
-    if (indexer && strcmp(indexer, "auto") != 0 && !index)
-        return sl_fail_unknown(err, "indexer", indexer, sl_index_format_names());
-    if (rows && strcmp(rows, "auto") != 0 && !format)
-        return sl_fail_unknown(err, "row format", rows, sl_row_format_names());
-    m->index_format = index ? index->format : m->index_format;
-    m->row_format = format ? format->format : m->row_format;
-    return SL_OK;
+    return sl_model_choose_formats(&m->cfg, m->stored, indexer, rows, &m->index_format, &m->row_format, err);
 }
 
 /* False: the command ends at once with *exit_code. */

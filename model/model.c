@@ -4,6 +4,7 @@
 #include "model/model_impl.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "model/rope.h"
 
@@ -16,6 +17,29 @@ void sl_model_auto_formats(const sl_model_config *cfg, sl_dtype stored, sl_index
     *row = stored == SL_F8_E4M3 ? SL_ROW_MLA_FP8 : stored == SL_F32 ? SL_ROW_MLA_F32 : SL_ROW_MLA_BF16;
     if (cfg->n_kv_heads > 0)
         *row = stored == SL_F8_E4M3 ? SL_ROW_GQA_FP8 : stored == SL_F32 ? SL_ROW_GQA_F32 : SL_ROW_GQA_BF16;
+}
+
+sl_status sl_model_choose_formats(const sl_model_config *cfg, sl_dtype stored, const char *indexer,
+                                  const char *row_format, sl_index_format *index, sl_row_format *row,
+                                  sl_err *err)
+{
+    const sl_index_format_desc *i = sl_index_format_find(indexer);
+    const sl_row_format_desc *r = sl_row_format_find(row_format);
+    if (!i && indexer && strcmp(indexer, "auto") != 0)
+        return sl_fail_unknown(err, "indexer", indexer, sl_index_format_names());
+    if (!r && row_format && strcmp(row_format, "auto") != 0)
+        return sl_fail_unknown(err, "row format", row_format, sl_row_format_names());
+    sl_model_auto_formats(cfg, stored, index, row);
+    if (i)
+        *index = i->format;
+    if (r)
+        *row = r->format;
+    return SL_OK;
+}
+
+sl_dtype sl_model_auto_act(sl_dtype stored)
+{
+    return stored == SL_F32 ? SL_F32 : SL_BF16;
 }
 
 sl_status sl_model_stored_dtype(const char *dir, sl_dtype *out, sl_err *err)

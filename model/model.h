@@ -98,6 +98,16 @@ void sl_model_cache_dims(const sl_model_config *cfg, sl_cache_dims *out);
  * + bf16 rows for BF16. The rows are latent ones, or those of models with KV heads, which have no indexer. */
 void sl_model_auto_formats(const sl_model_config *cfg, sl_dtype stored, sl_index_format *index,
                            sl_row_format *row);
+/*
+ * The formats that a user names: a name of their registry (kernels/cache.h), or "auto" or NULL for the default of
+ * sl_model_auto_formats(). SL_ERR_NOT_FOUND for an unknown name, with the names of the registry; *index and *row are
+ * then unchanged.
+ */
+sl_status sl_model_choose_formats(const sl_model_config *cfg, sl_dtype stored, const char *indexer,
+                                  const char *row_format, sl_index_format *index, sl_row_format *row,
+                                  sl_err *err);
+/* The default for "auto" activations: F32 for weights stored as F32, else BF16. */
+sl_dtype sl_model_auto_act(sl_dtype stored);
 /* Dtype most weights of the checkpoint are stored in, from the safetensors headers alone. */
 sl_status sl_model_stored_dtype(const char *dir, sl_dtype *out, sl_err *err);
 

@@ -156,6 +156,8 @@ typedef struct sl_cluster_info {
 } sl_cluster_info;
 
 void sl_cluster_get_info(const sl_router *r, sl_cluster_info *out);
+/* "ok", "draining" or "waiting for workers": what the health checks of both fronts answer. Static. */
+const char *sl_cluster_health(const sl_cluster_info *c);
 /* Whose key this is, the name borrowed until the next turn of the loop; NULL when the key is unknown. */
 const char *sl_router_tenant(const sl_router *r, const char *key, bool *admin);
 /* Seconds until the queue of now will be served, from the rate of the last seconds; 1..60. For Retry-After. */

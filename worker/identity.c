@@ -41,7 +41,7 @@ static sl_status read_identity(const sl_config *cfg, sl_model_config *mc, sl_wor
     sl_geometry g;
     SL_TRY(sl_model_config_load(path, mc, err));
     SL_TRY(sl_model_stored_dtype(path, &stored, err));
-    sl_model_opts mo = {.max_tokens = 1, .act = sl_setup_activations(stored)};
+    sl_model_opts mo = {.max_tokens = 1, .act = sl_model_auto_act(stored)};
     SL_TRY(sl_setup_formats(cfg, mc, stored, &mo.index_format, &mo.row_format, err));
     const sl_algo_desc *algorithm = sl_algo_find(cfg->sparse_attention.algorithm);
     if (!algorithm)

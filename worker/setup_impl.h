@@ -37,10 +37,6 @@ sl_status sl_setup_model(sl_setup *s, sl_err *err);
  */
 sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_dtype stored,
                            sl_index_format *index, sl_row_format *row, sl_err *err);
-static inline sl_dtype sl_setup_activations(sl_dtype stored)
-{
-    return stored == SL_F32 ? SL_F32 : SL_BF16;
-}
 /* Creates the host store. Sets p->arena. */
 sl_status sl_setup_arena(sl_setup *s, sl_err *err);
 /* Creates the engine with the memory that is left on the device. Sets p->engine, p->engine_opts and p->runner. */

@@ -1,6 +1,4 @@
 /* The model of a worker: its formats and its weights. See setup_impl.h. */
-#include <string.h>
-
 #include "kernels/cache.h"
 #include "model/checkpoint.h"
 #include "worker/fit.h"
@@ -36,19 +34,9 @@ static sl_status check_weights(const sl_setup *s, sl_dtype stored, sl_err *err)
 sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_dtype stored,
                            sl_index_format *index, sl_row_format *row, sl_err *err)
 {
-    const char *want_index = cfg->model.indexer, *want_row = cfg->model.row_format;
-    const sl_index_format_desc *i = sl_index_format_find(want_index);
-    const sl_row_format_desc *r = sl_row_format_find(want_row);
-    if (!i && strcmp(want_index, "auto") != 0)
-        return sl_fail_unknown(err, "model.indexer", want_index, sl_index_format_names());
-    if (!r && strcmp(want_row, "auto") != 0)
-        return sl_fail_unknown(err, "model.row_format", want_row, sl_row_format_names());
-    sl_model_auto_formats(mc, stored, index, row);
-    if (i)
-        *index = i->format;
-    if (r)
-        *row = r->format;
-    return SL_OK;
+    sl_status st =
+        sl_model_choose_formats(mc, stored, cfg->model.indexer, cfg->model.row_format, index, row, err);
+    return st == SL_OK ? SL_OK : sl_fail_in(err, st, "model");
 }
 
 /* Sets the sizes of the model's workspace to those of the largest step of this role. */
@@ -71,7 +59,7 @@ sl_status sl_setup_model(sl_setup *s, sl_err *err)
         return sl_fail_in(err, st, "model.path");
     SL_TRY(sl_model_stored_dtype(path, &stored, err));
     SL_TRY(sl_setup_formats(s->cfg, &s->mc, stored, &s->mo.index_format, &s->mo.row_format, err));
-    s->mo.act = sl_setup_activations(stored);
+    s->mo.act = sl_model_auto_act(stored);
     choose_sizes(s);
     SL_TRY(sl_setup_cache(s, err));
     SL_TRY(check_weights(s, stored, err));

@@ -11,6 +11,7 @@
 #include "base/args.h"
 #include "base/log.h"
 #include "kernels/backend.h"
+#include "kernels/cache.h"
 
 #define COLD_BYTES ((size_t)96 << 20)
 
@@ -258,10 +259,9 @@ static void measure(bench *b, sl_evict_policy policy, FILE *out)
     if (b->st != SL_OK)
         return;
     fprintf(out, "%s,%s,%d,%d,%d,%d,%d,%.0f,%.1f,%.1f,%.1f,%.0f,%.2f\n", sl_backend_name(b->be),
-            policy == SL_EVICT_LRU ? "lru" : "clock", b->o.requests, b->o.tokens, b->o.k, b->o.hot_rows,
-            b->o.row_bytes, r.misses / timed, r.resolve_ns / timed / 1e3, r.gather_ns / timed / 1e3,
-            r.copy_ns / timed / 1e3, r.misses * 1e9 / (r.resolve_ns + r.gather_ns),
-            (r.resolve_ns + r.gather_ns) / r.copy_ns);
+            sl_evict_policy_name(policy), b->o.requests, b->o.tokens, b->o.k, b->o.hot_rows, b->o.row_bytes,
+            r.misses / timed, r.resolve_ns / timed / 1e3, r.gather_ns / timed / 1e3, r.copy_ns / timed / 1e3,
+            r.misses * 1e9 / (r.resolve_ns + r.gather_ns), (r.resolve_ns + r.gather_ns) / r.copy_ns);
 }
 
 static int run_bench(bench *b, FILE *out)

@@ -220,9 +220,7 @@ static void observe_end(sl_router *r, const sl_request *q, const sl_effect *e)
 {
     uint64_t now = sl_now_ns();
     sl_status st = e->end.status;
-    const char *outcome = st                                  ? sl_router_stats_outcome(st)
-                          : e->end.finish == SL_FINISH_LENGTH ? "length"
-                                                              : "stop";
+    const char *outcome = st ? sl_router_stats_outcome(st) : sl_finish_name(e->end.finish);
     sl_router_stats_request(&r->stats, q->group->api, outcome);
     sl_counter_add(r->stats.cached_tokens, q->cached_tokens);
     sl_histogram_observe(r->stats.e2e, (double)(now - q->start_ns) / 1e9);

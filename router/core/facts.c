@@ -78,6 +78,11 @@ void sl_cluster_get_info(const sl_router *r, sl_cluster_info *out)
     };
 }
 
+const char *sl_cluster_health(const sl_cluster_info *c)
+{
+    return c->ready ? "ok" : c->draining ? "draining" : "waiting for workers";
+}
+
 /* ---- gauges that mirror tables ---- */
 
 static void tick_members(sl_router *r)

@@ -35,7 +35,7 @@ void rpc_health_check(rpc_call *c, const uint8_t *data, size_t n)
     sl_cluster_info k;
     sl_cluster_get_info(c->r, &k);
     a.healthy = k.ready;
-    a.message = rpc_text(k.ready ? "ok" : k.draining ? "draining" : "waiting for workers");
+    a.message = rpc_text(sl_cluster_health(&k));
     rpc_answer(c, &a.base);
 }
 

@@ -173,9 +173,7 @@ static void pack(pack_job *j)
     S(GenerateComplete) c = SGLANG__GRPC__SCHEDULER__GENERATE_COMPLETE__INIT;
     c.n_output_ids = t->n;
     c.output_ids = t->ids;
-    c.finish_reason = rpc_text(t->finish == SL_FINISH_LENGTH  ? "length"
-                               : t->finish == SL_FINISH_ABORT ? "abort"
-                                                              : "stop");
+    c.finish_reason = rpc_text(sl_finish_name(t->finish));
     c.prompt_tokens = t->prompt_tokens;
     c.completion_tokens = t->completion_tokens;
     c.cached_tokens = t->cached_tokens;

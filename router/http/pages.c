@@ -46,10 +46,9 @@ static sl_cluster_info cluster_info(const http_req *q)
 static void page_health(http_req *q)
 {
     sl_cluster_info c = cluster_info(q);
-    const char *status = c.ready ? "ok" : c.draining ? "draining" : "waiting for workers";
-    reply_json(
-        q, c.ready ? 200 : 503,
-        json_pack("{s:s, s:i, s:i}", "status", status, "prefill", (int)c.prefill, "decode", (int)c.decode));
+    reply_json(q, c.ready ? 200 : 503,
+               json_pack("{s:s, s:i, s:i}", "status", sl_cluster_health(&c), "prefill", (int)c.prefill,
+                         "decode", (int)c.decode));
 }
 
 /* The loop turns, or this would not be answered: whoever restarts what is not live must not look at the workers. */

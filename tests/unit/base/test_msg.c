@@ -214,7 +214,14 @@ START_TEST(names)
         ck_assert_str_ne(sl_msg_type_name((sl_msg_type)t), "unknown");
     ck_assert_str_eq(sl_msg_type_name((sl_msg_type)0), "unknown");
     ck_assert_str_eq(sl_msg_type_name(SL_MSG_TYPE_COUNT), "unknown");
+    ck_assert_str_eq(sl_role_name(SL_ROLE_ROUTER), "router");
     ck_assert_str_eq(sl_role_name(SL_ROLE_PREFILL), "prefill");
+    ck_assert_str_eq(sl_role_name(SL_ROLE_DECODE), "decode");
+    ck_assert_str_eq(sl_role_name((sl_role)3), "unknown");
+    ck_assert_str_eq(sl_finish_name(SL_FINISH_STOP), "stop");
+    ck_assert_str_eq(sl_finish_name(SL_FINISH_LENGTH), "length");
+    ck_assert_str_eq(sl_finish_name(SL_FINISH_ABORT), "abort");
+    ck_assert_str_eq(sl_finish_name((sl_finish)(SL_FINISH_ERROR + 1)), "unknown");
 }
 END_TEST
 

@@ -466,6 +466,28 @@ START_TEST(test_stored_dtype)
 }
 END_TEST
 
+START_TEST(test_chosen_formats)
+{
+    sl_err err = {0};
+    sl_model_config c;
+    sl_index_format index;
+    sl_row_format row;
+    ck_assert_int_eq(sl_model_config_load(DS, &c, &err), SL_OK);
+    ck_assert_int_eq(sl_model_choose_formats(&c, SL_F8_E4M3, NULL, "auto", &index, &row, &err), SL_OK);
+    ck_assert(index == SL_INDEX_OFFICIAL && row == SL_ROW_MLA_FP8);
+    ck_assert_int_eq(sl_model_choose_formats(&c, SL_F8_E4M3, "plain", "mla_bf16", &index, &row, &err), SL_OK);
+    ck_assert(index == SL_INDEX_PLAIN && row == SL_ROW_MLA_BF16);
+    ck_assert_int_eq(sl_model_choose_formats(&c, SL_F32, "official", "f8", &index, &row, &err),
+                     SL_ERR_NOT_FOUND);
+    ck_assert_ptr_nonnull(strstr(err.text, "row format \"f8\" does not exist; there are: mla_f32"));
+    ck_assert(index == SL_INDEX_PLAIN && row == SL_ROW_MLA_BF16);
+    ck_assert_int_eq(sl_model_choose_formats(&c, SL_F32, "other", NULL, &index, &row, &err),
+                     SL_ERR_NOT_FOUND);
+    ck_assert_ptr_nonnull(strstr(err.text, "indexer \"other\" does not exist"));
+    ck_assert(sl_model_auto_act(SL_F32) == SL_F32 && sl_model_auto_act(SL_F8_E4M3) == SL_BF16);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("weights");
@@ -482,6 +504,7 @@ int main(void)
     tcase_add_test(t, test_fingerprint);
     tcase_add_test(t, test_progress);
     tcase_add_test(t, test_stored_dtype);
+    tcase_add_test(t, test_chosen_formats);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
