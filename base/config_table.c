@@ -151,7 +151,7 @@ const sl_cfg_row sl_cfg_rows[] = {
     INT(cluster, heartbeat_ms, "200", 10, 60000, "Interval of heartbeats between router and workers."),
     INT(cluster, dead_after_ms, "2000", 50, 600000,
         "A worker that is silent for this long counts as dead; its requests are recovered on other workers. A router "
-        "whose connection stands is given 5 times this time, and a worker whose engine has not made a turn for 10 "
+        "whose connection is open is given 5 times this time, and a worker whose engine has not made a turn for 10 "
         "times this time counts as dead although its heartbeats arrive."),
     INT(cluster, connect_timeout_ms, "5000", 100, 600000,
         "Deadline for one connection attempt with its handshake."),

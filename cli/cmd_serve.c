@@ -212,7 +212,7 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
     sl_err err = {0};
     sl_status st;
 
-    /* If the reader of the log or a peer goes away, only that write fails; the process must not end. */
+    /* If the reader of the log or a peer closes its end, only that write fails; the process must not end. */
     signal(SIGPIPE, SIG_IGN);
     /* A router reads its files again on SIGHUP once it runs. Until then, and in workers, which are often in the same group of
      * processes or service, it must not end the process. */

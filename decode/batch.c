@@ -160,7 +160,7 @@ static bool grow(sl_decode *d, sl_ticket *t)
 
 /* ---- admission ---- */
 
-/* WAITING -> RUNNING. False: there is no device memory now; t goes on waiting. The host pages have the rows of all
+/* WAITING -> RUNNING. False: there is no device memory now; t continues to wait. The host pages have the rows of all
  * tokens except the last. */
 static bool join(sl_decode *d, sl_ticket *t)
 {

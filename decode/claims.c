@@ -11,8 +11,8 @@
  *
  * Places, max_batch + max_waiting, are alike, so which request has one does not matter. The router whose request ends is
  * told first and would always take the place that it leaves. Therefore a router that was refused a place keeps one place
- * for itself, for as long as it goes on asking, against every router that holds more tickets than it does. The routers
- * that want more places than there are end up with equal numbers of them.
+ * for itself, for as long as it continues to ask, against every router that holds more tickets than it does. So routers
+ * that together want more places than there are get equal numbers of places.
  */
 #include "decode/decode_impl.h"
 

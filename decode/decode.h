@@ -4,7 +4,7 @@
  *
  * Threads: the caller's thread becomes the engine thread (tickets, store, runner, sampler: all state of requests); the
  * transport thread owns the connection to the router and those to the writers, which are the prefill workers; a checker
- * thread computes checksums. They share nothing but the messages that they send each other.
+ * thread computes checksums. They share only the messages that they send each other.
  *
  * A ticket is one attempt (rid, attempt) of a request; decode/decode_impl.h has its state machine:
  *

@@ -24,7 +24,7 @@ enum {
 };
 
 /*
- * A ticket is one attempt of a request on this worker. Its state machine, all of it on the engine thread:
+ * A ticket is one attempt of a request on this worker. Its state machine runs on the engine thread alone:
  *
  *   state       entered when                            left when                                  deadline
  *   ----------  --------------------------------------  -----------------------------------------  ---------------
@@ -116,7 +116,7 @@ typedef struct sl_claim {
 typedef struct sl_decode_router {
     uint32_t session;
     sl_claim claim;
-    uint64_t place_asked_ns; /* when its last RESERVE was refused for want of a place; 0: it was not */
+    uint64_t place_asked_ns; /* when its last RESERVE was refused because no place was free; 0: never */
     uint64_t kv_sequence;    /* of the last KV_EVENTS */
 } sl_decode_router;
 
@@ -225,7 +225,7 @@ void sl_landing_checked(sl_decode *d, sl_check *k);
 bool sl_claims_place(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now);
 /* Whether pages are set aside for another request than this one. */
 bool sl_claims_bar(const sl_decode *d, uint32_t router, uint64_t rid, uint64_t now);
-/* A RESERVE was refused for want of pages, or was granted. */
+/* A RESERVE was refused because too few pages were free, or was granted. */
 void sl_claims_refused(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now);
 void sl_claims_granted(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now);
 

@@ -275,7 +275,7 @@ abort_step:
     return st;
 }
 
-/* A step of nothing but padding: it runs every op once and changes no cache. */
+/* A step of padding alone: it runs every op once and changes no cache. */
 static sl_status warm(sl_engine *e, int32_t batch, int32_t context, sl_err *err)
 {
     step_plan p = {.tokens = batch, .logits = batch, .context = context};

@@ -362,8 +362,8 @@ typedef struct sl_resolve_params {
  * private to these ops. Times are nanoseconds of the device's clock.
  */
 struct sl_swap_clock {
-    /* Sums of nanoseconds. taken: from the begin of a gather, or from the time at which a stream began to wait for
-     * it if that was earlier, to its end. waited: the part of it during which the stream waited. */
+    /* Sums of nanoseconds. taken: from the beginning of a gather, or from the time at which a stream began to wait for
+     * it if that was earlier, to its end. waited: the part of this time during which the stream waited. */
     uint64_t taken, waited;
     uint64_t asked, begun, ended;
     uint32_t left, unused; /* thread blocks that have ended */

@@ -4,8 +4,8 @@
  * The hash covers the values of the config that enter the mathematics, the numeric conventions of the cache and of the
  * activations, and for every tensor in use its name, dtype, shape and bytes: all bytes up to 64 KiB, of a larger tensor
  * sixteen evenly spaced samples of 4 KiB. So it depends neither on sharding nor on the name of the directory nor on the
- * backend, and a checkpoint of hundreds of gigabytes is identified without reading all of it. It is no protection
- * against files that somebody has changed on purpose.
+ * backend, and a checkpoint of hundreds of gigabytes is identified by a small part of its bytes. It is no protection
+ * against files that were changed on purpose.
  */
 #include "model/model_impl.h"
 

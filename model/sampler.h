@@ -72,7 +72,7 @@ void sl_sampling_write(sl_wr *w, const sl_sampling *s);
 sl_status sl_sampling_read(sl_rd *r, sl_sampling *out);
 
 /* The tokens of a request so far; borrowed. After a recovery the output still begins where the client's prompt ended,
- * although another worker has computed a part of it. */
+ * although another worker has computed a part of the output. */
 typedef struct sl_history {
     const int32_t *prompt;
     size_t n_prompt;

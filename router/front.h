@@ -116,7 +116,7 @@ typedef struct sl_caller {
 bool sl_front_caller(sl_router *r, const char *authorization, const struct sockaddr *peer, sl_caller *out);
 
 /* The name of the client at this address, for spec.client: IPv4, or the network of 64 bits of an IPv6 address, because
- * one host has all of it. Without a usable address the name is "". */
+ * a host usually has the whole network. Without a usable address the name is "". */
 void sl_front_client(const struct sockaddr *a, char out[SL_CLIENT_MAX]);
 /* A call that the core or a parser refused: counted, and one line in the log of this front. EXHAUSTED was counted by
  * the core. */

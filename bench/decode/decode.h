@@ -46,7 +46,7 @@ typedef struct sl_bench_decode_result {
     sl_bench_profile profile;
     double step_ms, min_ms, max_ms, mean_ms, tokens_s; /* median, extremes and mean of the steps */
     double misses, hits, tail_hits;                    /* per request, layer and step */
-    /* Per step: time of fetching rows, and the part of it that computing waited for. */
+    /* Per step: time of fetching rows, and the part during which computing waited for rows. */
     double swap_ms, exposed_ms;
     uint64_t kv_bytes, kv_used, device_bytes;
     double open_s;

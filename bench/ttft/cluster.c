@@ -118,7 +118,7 @@ double sl_bench_metric(const char *page, const char *sample)
 
 /*
  * A port on which no process listens; 0 if none was found. It is below the ports that the kernel gives to
- * connections (from 32768 on); otherwise a connection could get it before the process that shall listen there.
+ * connections (from 32768 on); otherwise a connection could get it before the process that is to listen there.
  */
 static int free_port(void)
 {

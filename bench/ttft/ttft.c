@@ -12,10 +12,10 @@
  *   share_beyond     (cluster - single - bytes_ms) / single: the share without the time of the bytes. Most of that time
  *                    overlaps with computing, so share_added is the stricter of the two figures.
  *   outside          cluster - the time of the prefill worker's steps: everything except computing. It varies least on
- *                    a machine with other load, because the time of computing is not part of it.
+ *                    a machine with other load, because it does not contain the time of computing.
  *   share_outside    outside / single
- *   share_of_minima  (fastest cluster - fastest single) / fastest single. Other load can only increase a time, so the
- *                    minima contain the least of it.
+ *   share_of_minima  (fastest cluster - fastest single) / fastest single. Other load can only increase a time, so it
+ *                    affects the minima least.
  *
  * Differences are computed for each pair of runs; the table has the medians of these differences.
  */

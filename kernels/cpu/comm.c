@@ -50,7 +50,7 @@ static sl_status cpu_found(sl_backend *be, const sl_comm_opts *opts, uint8_t *ow
     return SL_OK;
 }
 
-/* Tells the group why this rank will not come. */
+/* Tells the group why this rank will not join. */
 static sl_status refuse(sl_comm_cpu *c, const char *why)
 {
     int32_t rank = c->base.opts.rank;

@@ -16,9 +16,9 @@
 
 #include "base/log.h"
 
-#define SPINS 200        /* looks before the first sched_yield() */
+#define SPINS 200        /* polls before the first sched_yield() */
 #define YIELDS 200       /* yields before the first sleep */
-#define SLEEP_NS 2000000 /* longest sleep; then the locks are looked at */
+#define SLEEP_NS 2000000 /* longest sleep; after it the locks are checked */
 #define DEFAULT_WINDOW ((size_t)4 << 20)
 #define PAGE 4096
 

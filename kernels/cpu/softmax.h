@@ -1,7 +1,7 @@
 /*
  * The running softmax of attention, one head at a time: blocks of rows are added in list order, and the sum so far is
- * scaled down whenever a block raises the maximum. Inline helper of the CPU backend's attention ops, which thereby add
- * in the same order. Pure.
+ * scaled down whenever a block raises the maximum. Inline helper of the CPU backend's attention ops, which therefore
+ * add in the same order. Pure.
  */
 #ifndef SL_KERNELS_CPU_SOFTMAX_H
 #define SL_KERNELS_CPU_SOFTMAX_H

@@ -65,7 +65,7 @@ struct attn_work {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* The first of the two heads of an item whose scores and outputs this thread holds; the second is eight further on.
- * They are the rows of the products: see sl_wgmma_* in ptx.cuh. A macro, because the kernel has no register to spare
+ * They are the rows of the products: see sl_wgmma_* in ptx.cuh. A macro, because the kernel uses all registers
  * and spills more when this is a function. */
 #define FIRST_HEAD(lane) ((threadIdx.x & 127) / 32 * 16 + (lane) / 4)
 

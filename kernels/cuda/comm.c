@@ -175,7 +175,7 @@ sl_status sl_cuda_comm_wait(sl_cuda_comm *c, sl_err *err)
     }
 }
 
-/* ---- life ---- */
+/* ---- found, join, form, destroy ---- */
 
 static sl_status open_comm(sl_backend *be, const sl_comm_opts *opts, sl_cuda_comm **out, sl_err *err)
 {

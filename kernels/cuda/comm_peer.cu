@@ -11,7 +11,7 @@
 
 #define THREADS 512
 #define BLOCK_BYTES 16384 /* of all blocks of rows: what one thread block copies at least */
-#define LOOKS 256         /* at a flag, between two looks at clock and host */
+#define LOOKS 256         /* polls of a flag between two checks of the clock and of the host's `stop` */
 
 /* Flags carry the exchange's number and the number of rows. */
 __device__ static void post(uint64_t *flag, uint32_t epoch, uint32_t rows)
@@ -47,8 +47,8 @@ __device__ static int32_t rows_for(const sl_peer_move &m, int32_t q)
     return n < 0 ? 0 : n > m.rows ? m.rows : n;
 }
 
-/* This block's part of a copy of `bytes`, a multiple of sizeof(V). Reads pass the first-level cache by: the slots of a window
- * are written by other GPUs. */
+/* This block's part of a copy of `bytes`, a multiple of sizeof(V). Reads bypass the first-level cache, because the slots of a
+ * window are written by other GPUs. */
 template <typename V> __device__ static void copy_part(uint8_t *dst, const uint8_t *src, uint64_t bytes)
 {
     uint64_t n = bytes / sizeof(V), step = (uint64_t)gridDim.x * THREADS;
@@ -69,7 +69,7 @@ template <typename V> __device__ static void copy_part(uint8_t *dst, const uint8
         d[i] = __ldcg(s + i);
 }
 
-/* Waits for the flag of one sender; false at the deadline, or when the host says so, or when the group is broken. */
+/* Waits for the flag of one sender; false at the deadline, when the host has set `stop`, or when the group is broken. */
 __device__ static bool wait_for(const sl_peer_view &v, uint32_t epoch, int32_t sender, int32_t *rows)
 {
     const uint64_t *flag = flag_of(v, v.rank, epoch & 1, sender);
@@ -125,7 +125,7 @@ __device__ static void post_flags(const sl_peer_view &v, const sl_peer_move &m, 
              (uint32_t)rows_for(m, (int32_t)threadIdx.x));
 }
 
-/* counts[s]: rows from s. False when a rank did not come. */
+/* counts[s]: rows from s. False when a rank did not arrive. */
 __device__ static bool wait_all(const sl_peer_view &v, const sl_peer_move &m, uint32_t epoch, int32_t *counts)
 {
     bool there = true;

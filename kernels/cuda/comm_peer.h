@@ -8,8 +8,8 @@
  * for exchange n has seen the flags of all ranks for n - 1, so every rank has ended exchange n - 2, which used that half. n is
  * counted on the device, so a captured exchange counts on.
  *
- * Failure: a kernel waits for flags at most for the deadline, and ends when the host says so (`stop`). It then notes the rank
- * that did not come in `report`, and every later kernel of this group ends at once. So no kernel waits for ever.
+ * Failure: a kernel waits for flags at most for the deadline, and ends when the host sets `stop`. It then writes the rank
+ * that did not arrive to `report`, and every later kernel of this group ends at once. So no kernel waits for ever.
  *
  * Ownership: a rank owns its window; the others' mappings keep the memory alive until they are closed. Threads: those of
  * comm.c. The struct of pointers is passed to kernels by value.
@@ -30,7 +30,7 @@ extern "C" {
 /* What the host shares with the kernels: pinned memory. */
 typedef struct sl_peer_host {
     volatile uint32_t stop;   /* host: end all waits */
-    volatile uint32_t report; /* kernels: 0, or 1 + the rank that did not come */
+    volatile uint32_t report; /* kernels: 0, or 1 + the rank that did not arrive */
 } sl_peer_host;
 
 /* Device memory of this rank alone. */

@@ -109,7 +109,7 @@ static void book_settle(sl_router *r, sl_request *q, const sl_effect *e)
 
 /* ---- BLOCK, LEAVE, REQUEUE, FOLLOW ---- */
 
-/* The decode member has refused for lack of room: it gets no request until e->until_ns. */
+/* The decode member has refused because it has no room: it gets no request until e->until_ns. */
 static void book_block(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *d = sl_member_find(r, e->decode);

@@ -29,7 +29,7 @@ void generate_end(generation *g, rpc_code code, const char *text)
     rpc_finish(g->call, code, text);
 }
 
-/* The client has taken everything: more of what waits as tokens. */
+/* The client has taken all bytes: sends more of the tokens that wait. */
 void rpc_generate_more(rpc_call *c)
 {
     generation *g = c->user;

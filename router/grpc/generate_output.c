@@ -31,7 +31,7 @@ static size_t token_bytes(const generation *g)
     return sizeof(uint32_t) + (g->logprobs ? sizeof(float) : 0) + (g->top ? sizeof(sl_msg_token) : 0);
 }
 
-/* Grows the arrays of t. They count twice in the budget: once more for the message that is made of them. */
+/* Grows the arrays of t. They count twice in the budget, because a message with the same contents is made of them. */
 static sl_status grow(generation *g, out_tokens *t, size_t n)
 {
     size_t cap = 2 * n + 32;

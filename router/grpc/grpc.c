@@ -82,12 +82,12 @@ static void grpc_tick(sl_front *f, uint64_t now)
     }
 }
 
-/* Health says NOT_SERVING, connections get GOAWAY; running calls go on. */
+/* Health says NOT_SERVING, connections get GOAWAY; running calls continue. */
 static void grpc_drain(sl_front *f)
 {
     sl_grpc *g = (sl_grpc *)f;
     g->was_ready = false;
-    rpc_std_changed(g); /* watchers hear it before the GOAWAY */
+    rpc_std_changed(g); /* watchers are told before the GOAWAY */
     h2_server_goaway(g->h2);
 }
 

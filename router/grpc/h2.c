@@ -109,7 +109,7 @@ static ssize_t on_pull(nghttp2_session *session, int32_t id, uint8_t *buf, size_
         memcpy(buf, s->out.data + s->taken, n);
     s->taken += n;
     if (s->taken < s->out.len) {
-        if (s->taken > s->out.len / 2) /* so that a stream that is never quite empty does not grow */
+        if (s->taken > s->out.len / 2) /* so that a buffer that is never completely empty does not grow */
             drop_taken(s);
         return (ssize_t)n;
     }
@@ -207,7 +207,7 @@ static int on_begin_headers(nghttp2_session *session, const nghttp2_frame *f, vo
 
 static void keep(char *out, size_t cap, const uint8_t *value, size_t n)
 {
-    if (n >= cap) { /* too long to be valid: make it so that it matches nothing */
+    if (n >= cap) { /* too long to be valid: replaced by a value that matches nothing */
         out[0] = '?';
         out[1] = 0;
         return;
@@ -265,7 +265,7 @@ static int on_frame(nghttp2_session *session, const nghttp2_frame *f, void *user
     return 0;
 }
 
-/* The answer is out and the peer still sends its request: nothing reads that any more. */
+/* The answer is sent and the peer still sends its request, which is not read any more. */
 static int on_frame_sent(nghttp2_session *session, const nghttp2_frame *f, void *user)
 {
     (void)user;

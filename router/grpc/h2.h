@@ -1,6 +1,6 @@
 /*
  * HTTP/2 server: sockets, TLS and nghttp2, on the router's loop. It knows streams, headers, data and
- * trailers; what they mean is rpc.h's business.
+ * trailers; rpc.h knows what they mean.
  *
  * Owns listeners, connections and streams. A stream lives from its headers until `closed`; afterwards its
  * pointer is invalid. Output is buffered per stream and sent as flow control allows; `drained` asks for more
@@ -57,11 +57,11 @@ sl_status h2_server_create(const h2_options *o, h2_server **out, sl_err *err);
 int h2_server_port(const h2_server *s);
 /* Sends what is waiting; true when there was anything. */
 bool h2_server_flush(h2_server *s);
-/* Ends what took too long; call it some times a second. */
+/* Ends what took too long; to be called several times per second. */
 void h2_server_tick(h2_server *s, uint64_t now_ns);
-/* GOAWAY on every connection; open streams go on. */
+/* GOAWAY on every connection; open streams continue. */
 void h2_server_goaway(h2_server *s);
-/* Closes everything; streams get `closed` first. The memory goes when the loop has closed the handles. */
+/* Closes everything; streams get `closed` first. The memory is freed when the loop has closed the handles. */
 void h2_server_destroy(h2_server *s);
 
 void *h2_stream_user(const h2_stream *s);

@@ -64,7 +64,7 @@ void h2_mark(h2_conn *c);
 sl_status h2_open_session(h2_conn *c);
 /* Streams that are still open get `closed`, then they are freed. */
 void h2_drop_streams(h2_conn *c);
-/* Bytes from the peer; false when the connection is beyond repair. */
+/* Bytes from the peer; false when the connection must be closed. */
 bool h2_feed_session(h2_conn *c, const uint8_t *p, size_t n);
 
 #endif

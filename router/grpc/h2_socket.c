@@ -351,7 +351,7 @@ static void reset_stalled(h2_conn *c, uint64_t limit_ns, uint64_t now)
         if (!waits || now < s->progress_ns || now - s->progress_ns < limit_ns)
             continue;
         count_ended(c->server, "unread");
-        s->progress_ns = now; /* the stream goes when the reset is sent */
+        s->progress_ns = now; /* the stream is freed when the reset has been sent */
         nghttp2_submit_rst_stream(c->session, NGHTTP2_FLAG_NONE, s->id, NGHTTP2_CANCEL);
         h2_mark(c);
     }

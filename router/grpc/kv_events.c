@@ -1,7 +1,7 @@
 /*
  * SubscribeKvEvents: changes of the decode workers' prefix caches, as they report them, numbered for each worker
- * (dp_rank). A subscriber that names a sequence number gets what the router still keeps from there on. It is sent as
- * much as its stream takes; what it misses because it reads too slowly, or asks too late, is announced (router/core.h,
+ * (dp_rank). A subscriber that names a sequence number gets what the router still keeps from there on. Batches are
+ * sent as far as its stream has room; a gap, because it reads too slowly or asks too late, is announced (router/core.h,
  * sl_kv_cursor).
  */
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
  * The method table and what all calls share. Framing: each message is a flag byte (compressed: refused) and a
- * 32-bit big-endian length. Errors go as grpc-status and a percent-encoded grpc-message in the trailers; those that pass
- * also say when to try again, in the field that clients with a retry policy obey.
+ * 32-bit big-endian length. Errors are grpc-status and a percent-encoded grpc-message in the trailers; temporary
+ * ones also say when to try again, in the field that clients with a retry policy obey.
  */
 #include "router/grpc/rpc.h"
 
@@ -97,7 +97,7 @@ static void percent_encode(const char *text, char *out, size_t cap)
     out[n] = 0;
 }
 
-/* "" for codes after which a retry is not the server's to advise. */
+/* Empty for codes after which the server gives no advice about a retry. */
 static void pushback(const rpc_call *c, rpc_code code, char *out, size_t cap)
 {
     out[0] = 0;
@@ -344,7 +344,8 @@ static void on_end(void *arg, h2_stream *s)
         return;
     c->whole = true;
     if (c->m->bidi) {
-        rpc_finish(c, c->in.len ? RPC_INVALID_ARGUMENT : RPC_OK, c->in.len ? "half a message" : NULL);
+        rpc_finish(c, c->in.len ? RPC_INVALID_ARGUMENT : RPC_OK,
+                   c->in.len ? "the stream ended within a message" : NULL);
         return;
     }
     const uint8_t *p = (const uint8_t *)c->in.data;
@@ -411,7 +412,8 @@ void rpc_tick(sl_grpc *g, uint64_t now)
         if (c->deadline_ns && now >= c->deadline_ns) {
             rpc_finish(c, RPC_DEADLINE_EXCEEDED, "the call's deadline passed");
             if (c->m->gone)
-                c->m->gone(c); /* stops its work now; runs again, harmlessly, when the stream is gone */
+                c->m->gone(
+                    c); /* stops its work now; called again, without effect, when the stream is closed */
         } else if (!c->whole && !c->m->bidi && now > c->arrival_ns &&
                    now - c->arrival_ns >= g->o->receive_timeout_ms * SL_MS) {
             sl_router_stats_closed(g->stats, "grpc", "receive");

@@ -34,10 +34,11 @@ typedef struct rpc_call rpc_call;
 typedef struct rpc_method {
     const char *path; /* "/package.Service/Method" */
     bool open;        /* served without the API key */
-    bool bidi;        /* messages are handled as they come; else exactly one, when the client has ended */
+    bool
+        bidi; /* messages are handled when they arrive; else exactly one, when the client has ended its stream */
     size_t max_bytes; /* of a message; 0: router.max_body_bytes */
     void (*message)(rpc_call *c, const uint8_t *data, size_t n);
-    void (*gone)(rpc_call *c); /* the stream ended, by whoever; may be NULL */
+    void (*gone)(rpc_call *c); /* the stream has ended, for any reason; may be NULL */
     void (*more)(rpc_call *c); /* nothing waits to be sent: the next part of a long answer; may be NULL */
 } rpc_method;
 
@@ -57,7 +58,7 @@ struct rpc_call {
     uint64_t deadline_ns, arrival_ns;
     uint64_t held;                 /* of the budget */
     uint32_t retry_after_s;        /* of a refusal; 0: an estimate */
-    bool hopeless;                 /* refused for what the same call would always be refused for */
+    bool hopeless;                 /* the same call would be refused again: the client is told not to retry */
     bool finished, counted, whole; /* whole: the client has sent everything */
     void *user;                    /* of the method */
 };
@@ -90,7 +91,7 @@ uint8_t *rpc_pack(const ProtobufCMessage *m, size_t *n);
 /* Sends a part of a packed message; false when the client does not read (the call is finished then). */
 bool rpc_send_bytes(rpc_call *c, const uint8_t *bytes, size_t n);
 /* Ends the call. text may be NULL. RESOURCE_EXHAUSTED and UNAVAILABLE carry grpc-retry-pushback-ms: when to try again, or
- * -1 when that is no use. */
+ * -1 when a retry cannot succeed. */
 void rpc_finish(rpc_call *c, rpc_code code, const char *text);
 /* A unary answer: message, then OK. */
 void rpc_answer(rpc_call *c, const ProtobufCMessage *m);

@@ -4,7 +4,7 @@
  * structure of a hundred. This pass follows the descriptors with a stack of its own: it refuses what is nested too
  * deeply and adds up what unpacking will allocate. One pass over the bytes, no memory.
  *
- * It does not validate: whatever it lets through may still be refused by protobuf_c_message_unpack.
+ * It does not validate: what it accepts may still be refused by protobuf_c_message_unpack.
  */
 #include "router/grpc/rpc.h"
 

@@ -1,5 +1,5 @@
 /*
- * A zip archive without compression (method "stored"), for shipping a tokenizer's files. Small files only; no
+ * A zip archive without compression (method "stored"), for sending a tokenizer's files. Small files only; no
  * zip64.
  */
 #include <errno.h>

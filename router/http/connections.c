@@ -1,7 +1,7 @@
 /*
  * Connections and how long they may take for what they do: the headers of a first request, a body, nothing.
- * libmicrohttpd has one timeout, between bytes, so a peer that sends a byte now and then would hold a connection
- * permanently.
+ * libmicrohttpd has one timeout, between bytes, so a peer that sends a byte from time to time would hold a
+ * connection permanently.
  */
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -21,7 +21,7 @@ void http_enter_state(struct MHD_Connection *c, http_conn_state state)
     }
 }
 
-/* A session that this does not reach has no certificate, and its handshake fails (no_certificate in daemon.c). */
+/* Without this call a session has no certificate, and its handshake fails (no_certificate in daemon.c). */
 static void use_tls(sl_http *h, struct MHD_Connection *c, http_conn *k)
 {
     sl_tls *t = sl_router_tls(h->r);

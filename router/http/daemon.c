@@ -1,6 +1,6 @@
 /*
- * The libmicrohttpd daemon in the router's loop: listening, running it when its descriptor or its timer says
- * so, stopping it.
+ * The libmicrohttpd daemon in the router's loop: listening, running it when its descriptor is ready or its
+ * timer has expired, stopping it.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -187,7 +187,7 @@ static void http_tick(sl_front *f, uint64_t now_ns)
     http_sweep((sl_http *)f, now_ns);
 }
 
-/* Health checks go on during a drain; new calls are refused by the core. */
+/* Health checks are still answered during a drain; new calls are refused by the core. */
 static void http_drain(sl_front *f)
 {
     (void)f;

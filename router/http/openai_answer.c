@@ -200,7 +200,8 @@ void sl_oai_answer_consume(sl_oai_answer *a, size_t n)
         a->out.len = a->taken = 0;
         if (a->out.cap > KEEP_BYTES)
             sl_sb_free(&a->out);
-    } else if (a->taken > a->out.len / 2) { /* so that a stream that is never quite empty does not grow */
+    } else if (a->taken >
+               a->out.len / 2) { /* so that a buffer that is never completely empty does not grow */
         memmove(a->out.data, a->out.data + a->taken, a->out.len - a->taken);
         a->out.len -= a->taken;
         a->taken = 0;

@@ -18,7 +18,7 @@ typedef struct oai_logprobs {
 } oai_logprobs;
 
 typedef struct oai_choice {
-    sl_strbuf text; /* document: all of it */
+    sl_strbuf text; /* document: the whole text */
     oai_logprobs lp;
     sl_chat_parser *parser; /* chat stream */
     bool role_sent, ended;

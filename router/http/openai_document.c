@@ -1,5 +1,5 @@
 /*
- * An answer as one JSON document, made when all choices have ended. On any thread: nothing is shared but what is constant.
+ * An answer as one JSON document, made when all choices have ended. Any thread: only constant data are shared.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -17,7 +17,7 @@ static void put_real(sl_strbuf *sb, double v)
     char text[40];
     int n = snprintf(text, sizeof text, "%.17g", v);
     sl_sb_append(sb, text, (size_t)n);
-    if (!strpbrk(text, ".e")) /* stays a real for parsers that tell it from an integer */
+    if (!strpbrk(text, ".e")) /* parsers that distinguish integers from reals must see a real */
         sl_sb_str(sb, ".0");
 }
 

@@ -239,7 +239,7 @@ static sl_status parse_model(const sl_oai_env *env, const json_t *o, sl_err *err
     return SL_OK;
 }
 
-/* What the model would have to be forced to: decoding is not constrained, so only what asks for nothing passes. */
+/* Decoding is not constrained, so a response_format or tool_choice that would need it is refused. */
 static sl_status refuse_constraints(const json_t *o, sl_err *err)
 {
     json_t *format = NULL;
@@ -310,7 +310,7 @@ static sl_status parse_common(const sl_oai_env *env, const json_t *o, sl_oai_req
 
 /* ---- prompts ---- */
 
-/* Text that the client wrote: all of it is ordinary, unless special tokens were asked for. */
+/* Text that the client wrote. It contains no special tokens, unless the request sets parse_special. */
 static sl_status encode_text(const sl_oai_env *env, const sl_oai_request *q, const json_t *v, sl_prompt *p,
                              sl_err *err)
 {
@@ -356,7 +356,7 @@ static sl_status parse_prompt(const sl_oai_env *env, const json_t *o, sl_oai_req
 
 static sl_status parse_thinking(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
 {
-    q->thinking = env->chat == SL_CHAT_GLM; /* what the families do by default */
+    q->thinking = env->chat == SL_CHAT_GLM; /* the default of these families */
     json_t *kw = NULL;
     SL_TRY(sl_json_opt_object(o, W, "chat_template_kwargs", &kw, err));
     if (!kw)

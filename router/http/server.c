@@ -1,6 +1,6 @@
 /*
- * Connections: receiving a body, waiting for tokens, sending answers. See http.h for how libmicrohttpd sits
- * in the loop.
+ * Connections: receiving a body, waiting for tokens, sending answers. See http_impl.h for how libmicrohttpd
+ * runs in the loop.
  *
  * A request is suspended whenever it waits (for the thread pool or for tokens) and resumed by its own events;
  * libmicrohttpd then calls back here, where the reply that is ready is queued. Errors that come before the
@@ -16,7 +16,7 @@
 #include "router/http/http_impl.h"
 
 enum {
-    DRAIN_BYTES = 16 << 20, /* of a body over the limit that are read before the connection is cut */
+    DRAIN_BYTES = 16 << 20, /* of a body over the limit that are read before the connection is closed */
     STREAM_BLOCK = 16384
 };
 
@@ -224,21 +224,19 @@ static enum MHD_Result first_call(http_req *q, const char *url, const char *meth
 {
     http_enter_state(q->c, HTTP_CONN_RECEIVING);
     http_route_request(q, url, method);
-    const char *cl = MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    uint64_t whole = 0;
-    /* does all of it fit now? Bytes hold their own */
-    if (cl && strtoull(cl, NULL, 10) <= q->h->o->max_body_bytes) {
-        if (!q->code && (!sl_front_hold(q->h->r, &whole, strtoull(cl, NULL, 10)))) {
-            no_room(q);
-            return queue_reply(q);
-        }
-        sl_front_hold(q->h->r, &whole, 0);
+    const char *text = MHD_lookup_connection_value(q->c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    uint64_t length = text ? strtoull(text, NULL, 10) : 0, limit = q->h->o->max_body_bytes, whole = 0;
+    if (length > limit) {
+        too_large(q);
+        return length > limit + DRAIN_BYTES ? queue_reply(q)
+                                            : MHD_YES; /* a reply now: the body is not read */
     }
-    if (!cl || strtoull(cl, NULL, 10) <= q->h->o->max_body_bytes)
-        return MHD_YES;
-    too_large(q);
-    if (strtoull(cl, NULL, 10) > q->h->o->max_body_bytes + DRAIN_BYTES)
-        return queue_reply(q); /* the answer is sent now, the rest of the body is not read */
+    /* A body that does not fit the budget now is refused before it is read. receive() holds the bytes that arrive. */
+    if (!q->code && !sl_front_hold(q->h->r, &whole, length)) {
+        no_room(q);
+        return queue_reply(q);
+    }
+    sl_front_hold(q->h->r, &whole, 0);
     return MHD_YES;
 }
 

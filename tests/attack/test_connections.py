@@ -88,7 +88,7 @@ def test_bodies_have_a_budget(t):
 
 
 def test_http_body_that_trickles(t):
-    """Headers, then a byte now and then: closed after a bound on the whole request, not only between bytes."""
+    """Headers, then a byte from time to time: closed after a bound on the whole request, not only between bytes."""
     s = socket.create_connection(wire.address(t.cluster.http))
     s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
     with t.watched():

@@ -12,7 +12,7 @@ import real
 
 
 def test_one_call_does_not_fill_the_queue(target):
-    """8 prompts times n = 128 never fit the queue and are refused as such; calls that would fill it are not let in."""
+    """8 prompts times n = 128 never fit the queue and are refused as such; calls that would fill it are not admitted."""
     t = target(**{"router.max_queue": 64})
     body = {"prompt": [real.prompt(f"fill{i}", 200) for i in range(8)], "max_tokens": 20, "ignore_eos": True, "temperature": 1}
     with t.watched():

@@ -189,7 +189,7 @@ def test_a_server_s_certificate_is_no_client_s(router, tmp_path):
 
 
 def test_client_authority_is_replaced(router, tmp_path):
-    """After a reload the clients of the new authority are let in and those of the old one are not, resumed sessions included."""
+    """After a reload the clients of the new authority are admitted and those of the old one are not, resumed sessions included."""
     ca, cert, key = authority(tmp_path, "mine")
     new_ca, new_cert, new_key = authority(tmp_path, "new")
     server = tmp_path / "cert.pem"

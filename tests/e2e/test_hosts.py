@@ -103,7 +103,7 @@ class Hosts(real.Cluster):
         return self.threads.submit(ask).result(120)
 
     def begin(self, ids, n, **kw):
-        """A stream on a thread of its own; what text_of makes of it is its text."""
+        """A stream on a thread of its own; text_of turns its events into its text."""
         body = {"model": self.model, "prompt": ids, "max_tokens": n, "temperature": 0, "stream": True, "ignore_eos": True,
                 "stream_options": {"include_usage": True}, **kw}
 

@@ -19,7 +19,7 @@ def secret(tmp_path):
 
 
 def test_cluster_with_a_secret(start, secret, tmp_path):
-    """Router, prefill and decode prove it to each other; who has another secret or none does not get in, and says why."""
+    """Router, prefill and decode prove it to each other; a process with another secret or none is refused, and says why."""
     r = start(real.Process, "router", **secret)
     members = [start(real.Process, role, 0, r.worker_address, **secret) for role in ("prefill", "decode")]
     real.until("both roles", lambda: len(r.workers()) == 2, 30)

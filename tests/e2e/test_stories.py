@@ -136,7 +136,7 @@ def test_21_overload_then_drain_to_nothing(start):
 
 def test_26_arrivals_while_frees_are_late(start):
     """84 % of the pages are in use when half of the requests are given up; their pages cannot be freed, because the prefill worker
-    that may still write them is stopped, and new requests arrive. When it goes on, all are served."""
+    that may still write them is stopped, and new requests arrive. When it continues, all are served."""
     c = start(roles=("router", "prefill", "decode"), **{**QUICK, "cluster.dead_after_ms": 10000, "kvstore.bytes": "8MiB",
                                                         "prefill.chunk_tokens": 64})
     total = c.all_pages()["decode/0"]

@@ -188,7 +188,7 @@ def resources(pid):
 
 
 def test_garbage_on_the_ports_for_workers(start):
-    """Strangers where only workers should connect, while the cluster works: it goes on, and nothing is left of them."""
+    """Strangers where only workers should connect, while the cluster works: it continues to work, and nothing is left of them."""
     c = start(**QUICK, **{"cluster.connect_timeout_ms": 1000})
     workers = sorted(w["pid"] for w in c.workers())
     pids, doors, rng = workers + [c.router_pid()], sorted(worker_ports(c)), random.Random(5)

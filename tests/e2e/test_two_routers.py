@@ -98,7 +98,7 @@ def test_one_router_is_stopped_and_continues(start):
 
 
 def test_sighup_ends_nobody(start):
-    """Routers read their files again; a worker that gets the signal, too, for instance from a service manager, goes on."""
+    """Routers read their files again; a worker that gets the signal, too, for instance from a service manager, continues to run."""
     p = Pair(start, **QUICK)
     of_a, of_b = at_both(p, jobs("ha", 3, out=200), jobs("hb", 3, out=200))
     of_a.until_streaming(requests_=1)

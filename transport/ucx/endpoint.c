@@ -304,7 +304,7 @@ static void finish(ux_ep *ep)
         ux_ep_free(ep);
         return;
     }
-    if (ep->state == UX_GREETING) { /* the owner was never told of it */
+    if (ep->state == UX_GREETING) { /* the owner does not know this endpoint yet */
         ux_ep_free(ep);
         return;
     }

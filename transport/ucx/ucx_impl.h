@@ -172,17 +172,18 @@ struct ux_knock {
 
 /* Which processes may connect; see door.c. */
 typedef struct ux_door {
-    bool used;                /* false: UCX's own listener is the address (rdmacm alone) */
-    int listen_fd, epoll_fd;  /* -1: none */
-    unsigned watched;         /* descriptors in epoll_fd */
-    bool ready;               /* epoll_fd has events that were not handled */
-    uint64_t polled_ns;       /* time of the last poll of epoll_fd */
-    uint64_t paused_until_ns; /* not 0: listen_fd is not in epoll_fd until then, for lack of descriptors */
-    uint64_t logged_ns;       /* time of the last log line about a stranger */
-    ux_knock *first, *last;   /* by age, youngest first */
-    unsigned strangers;       /* number of entries that are strangers */
-    uint16_t port;            /* port of UCX's listener */
-    ux_gate listener, data;   /* gates of UCX's listening socket and of the sockets that carry the data */
+    bool used;               /* false: UCX's own listener is the address (rdmacm alone) */
+    int listen_fd, epoll_fd; /* -1: none */
+    unsigned watched;        /* descriptors in epoll_fd */
+    bool ready;              /* epoll_fd has events that were not handled */
+    uint64_t polled_ns;      /* time of the last poll of epoll_fd */
+    uint64_t
+        paused_until_ns; /* not 0: listen_fd is not in epoll_fd until then, because no descriptor was free */
+    uint64_t logged_ns;  /* time of the last log line about a stranger */
+    ux_knock *first, *last; /* by age, youngest first */
+    unsigned strangers;     /* number of entries that are strangers */
+    uint16_t port;          /* port of UCX's listener */
+    ux_gate listener, data; /* gates of UCX's listening socket and of the sockets that carry the data */
     bool data_open;
     uint64_t data_shut_ns; /* when to shut the data gate */
     size_t n_admitted;     /* addresses that may reach UCX's listener */

@@ -91,7 +91,7 @@ START_TEST(device_is_full)
 }
 END_TEST
 
-/* Host pages run out: the request that was verified last is retracted, the first one goes on. */
+/* Host pages run out: the request that was verified last is retracted, the first one continues. */
 START_TEST(youngest_is_retracted)
 {
     o = dd_defaults();

@@ -31,7 +31,7 @@ static int32_t page_of(uint64_t rid, int i)
     return sl_lease_pages(dd_ticket(&x, rid)->lease)[i];
 }
 
-/* RESERVE and COMMIT; the prefix tree has `matched` pages of it. */
+/* RESERVE and COMMIT; the prefix tree has its first `matched` pages. */
 static void arrive(uint64_t rid, int n_tokens, int max_tokens, int seed, uint32_t matched)
 {
     dd_reserve(&x, rid, n_tokens, max_tokens, seed, 0);

@@ -451,7 +451,7 @@ static void gather_clock(cf_run *r, const int64_t *a)
     p.miss_dst = cf_mem(r, dst, 4 * (size_t)a[0]);
     p.miss_count = cf_mem(r, &count, 4);
     p.clock = cf_mem(r, NULL, sizeof *p.clock);
-    c = clocked(r, &p, 1, 0, 0); /* the stream waits for all of it */
+    c = clocked(r, &p, 1, 0, 0); /* the stream waits during the whole gather */
     ok[0] = !r->be || (c.ended >= c.begun && c.taken == c.ended - c.begun && c.waited == c.taken);
     p.reached = reached;
     /* the stream has not reached its wait; 999 is from an earlier measurement */

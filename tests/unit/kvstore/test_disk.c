@@ -273,7 +273,7 @@ static void check_after_kill(int segments, int n, const bool stored[KEYS], const
                              SL_OK); /* there was room for all: nothing that was reported is lost */
     }
     ck_assert_uint_eq(stats().damaged, 0);
-    ck_assert_int_eq(ask(SL_TIER_SET, 0, 2), 2); /* and it goes on */
+    ck_assert_int_eq(ask(SL_TIER_SET, 0, 2), 2); /* and it continues to work */
     ck_assert_int_eq(get(0, 2), 2);
     sl_tier_close(tier);
 }

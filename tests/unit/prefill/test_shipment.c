@@ -412,7 +412,7 @@ START_TEST(drained_is_not_said_early)
     rig_tick();
     ck_assert(r.seen.drained == 1 && r.seen.peer_drained == 1);
     rig_settle();
-    sl_ship_abort(r.p, RIG_ROUTER, 12345, 1); /* nothing of it is left: it is drained */
+    sl_ship_abort(r.p, RIG_ROUTER, 12345, 1); /* nothing is left of this request: it is drained */
     ck_assert_int_eq(r.seen.drained, 2);
     rig_close();
 }

@@ -75,7 +75,7 @@ void h_spec(sl_request_spec *s, size_t n, int32_t max_tokens);
 void h_submit(harness *h, client *c, sl_request_spec *s);
 sl_status h_try_submit(harness *h, client *c, sl_request_spec *s, sl_err *err);
 bool h_done(const client *c);
-/* One prompt of n tokens, greedy, max_tokens: submitted, must be let in. */
+/* One prompt of n tokens, greedy, max_tokens: submitted, must be admitted. */
 void h_ask(harness *h, client *c, size_t n, int32_t max_tokens);
 /* Turns until everything of c has ended (within ms); stream 0 must be what the mocks yield. */
 void h_expect(harness *h, client *c, size_t n_prompt, size_t n_tokens, unsigned ms);

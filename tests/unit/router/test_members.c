@@ -1,5 +1,5 @@
 /*
- * The member table: which workers are let in and which are not, identity, restarts, liveness, drains, the prefix index, and
+ * The member table: which workers are admitted and which are not, identity, restarts, liveness, drains, the prefix index, and
  * connections that are not workers at all.
  */
 #include <stdlib.h>
@@ -197,7 +197,7 @@ START_TEST(first_worker_does_not_define_the_cluster)
 }
 END_TEST
 
-/* The heartbeat goes on while the engine hangs: the worker is given up, and its requests move to another one. */
+/* The heartbeat continues while the engine hangs: the worker is given up, and its requests move to another one. */
 START_TEST(hung_engine_is_noticed)
 {
     h.r->o.stage_timeout_ms = 20000;

@@ -92,7 +92,7 @@ void door_serves(client *server, const char *address)
         door_run(&c, 1);
         door_run(server, 1);
     }
-    ck_assert_msg(c.connected == 1 && c.connect_status == SL_OK, "a peer was not let in: %s", c.why);
+    ck_assert_msg(c.connected == 1 && c.connect_status == SL_OK, "a peer was not admitted: %s", c.why);
     sl_tp_close(server->ep, SL_TP_CLOSE_FORCE);
     int closed = server->closed;
     sl_tp_close(ep, SL_TP_CLOSE_FORCE);

@@ -1,7 +1,7 @@
 /*
  * A peer posts puts or gets without a pause and is killed, or stopped, while operations are posted and frames are in
  * the socket. The target must continue to run. There are many rounds, because errors depend on the moment. The
- * memory is freed after `closed`, and from then until it is freed no byte of it changes.
+ * memory is freed after `closed`, and no byte changes between `closed` and the free.
  */
 #include <check.h>
 #include <signal.h>

@@ -463,7 +463,7 @@ START_TEST(puts_from_the_device)
     cluster_until(&c, bytes_are_put, 10, "every row to be put");
     uint64_t first = atomic_load(&p->device_bytes_put);
     ck_assert_uint_eq(first, 600 * token);
-    creq *b = cluster_ask(&c, 600, 10, 1); /* the same text, to a worker that has no page of it */
+    creq *b = cluster_ask(&c, 600, 10, 1); /* the same text, to a worker that has none of its pages */
     b->decode = 1;
     cluster_until(&c, cluster_idle, 20, "request ends");
     cluster_check_stream(&c, b);

@@ -19,7 +19,7 @@ static creq *run(int n, int max, uint64_t seed)
     return r;
 }
 
-/* Flips one bit in each page, in a different row and layer of each page, or in every layer of it. */
+/* Flips one bit in each page, in a different row and layer of each page, or in every layer of the page. */
 static void flip_every_page(const cworker *w, bool every_layer)
 {
     const sl_geometry *g = sl_arena_geometry(w->arena);
