@@ -50,8 +50,8 @@ typedef enum { SL_ARGS_RUN, SL_ARGS_HELP, SL_ARGS_WRONG } sl_args_result;
 sl_args_result sl_args_parse(const char *usage, const sl_arg *args, size_t n, int argc, char **argv);
 
 /*
- * sl_args_parse for the function of a command. False: the command ends at once with *exit_code, because --help was given
- * or the command line is wrong.
+ * sl_args_parse for the function of a command. False: the command ends at once with *exit_code, because --help was
+ * given or the command line is wrong.
  */
 bool sl_args_ready(const char *usage, const sl_arg *args, size_t n, int argc, char **argv, int *exit_code);
 

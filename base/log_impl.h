@@ -18,8 +18,8 @@ typedef struct sl_log_text {
 
 /* Writes n bytes, or none if they do not fit: what must not be cut. */
 void sl_log_put(sl_log_text *t, const char *bytes, size_t n);
-/* Writes as many of n characters of one byte as fit. Lines are mostly such runs; one call for each character made up half
- * of the cost of a line. */
+/* Writes as many of n characters of one byte as fit. Lines are mostly such runs; one call for each character made up
+ * half of the cost of a line. */
 void sl_log_put_run(sl_log_text *t, const char *bytes, size_t n);
 void sl_log_put_str(sl_log_text *t, const char *s);
 

@@ -1,6 +1,6 @@
 /*
- * `sluice plan`: computes memory per request and largest batch from a model's config, for one process or for each rank of a
- * group; it needs no GPU and no weights.
+ * `sluice plan`: computes memory per request and largest batch from a model's config, for one process or for each rank
+ * of a group; it needs no GPU and no weights.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
  *
  * serve takes its role from cluster.roles by MPI rank: the ranks of the routers listen first and broadcast their
  * addresses by MPI; no process calls MPI afterwards. The other commands are named after their role; workers find the
- * routers by the configuration (cli/routers.h). They are started by hand, by a supervisor, or by an MPMD mpirun, and may
- * join a running cluster at any time.
+ * routers by the configuration (cli/routers.h). They are started by hand, by a supervisor, or by an MPMD mpirun, and
+ * may join a running cluster at any time.
  *
  * The first SIGTERM or SIGINT begins to drain the process; a second one ends it at once.
  */
@@ -113,7 +113,8 @@ static sl_status run_router(sl_config *cfg, sl_launch *launch, bool by_rank, int
     sl_log_init(cfg->log.level, cfg->log.json, name);
     if (st == SL_OK)
         st = open_router(cfg, &expect, &router, err);
-    /* Broadcast after a failure, too: the other ranks wait, and an empty address tells them that this one is missing. */
+    /* Broadcast after a failure, too: the other ranks wait, and an empty address tells them that this one is missing.
+     * */
     if (by_rank)
         cast = sl_cli_routers_exchange(cfg, launch, st == SL_OK ? sl_router_worker_address(router) : "", &all,
                                        &cast_err);
@@ -214,8 +215,8 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
 
     /* If the reader of the log or a peer closes its end, only that write fails; the process must not end. */
     signal(SIGPIPE, SIG_IGN);
-    /* A router reads its files again on SIGHUP once it runs. Until then, and in workers, which are often in the same group of
-     * processes or service, it must not end the process. */
+    /* A router reads its files again on SIGHUP once it runs. Until then, and in workers, which are often in the same
+     * group of processes or service, it must not end the process. */
     signal(SIGHUP, SIG_IGN);
     int exit_code;
     if (!sl_args_ready(by_rank ? "--config FILE [--set KEY=VALUE]..."

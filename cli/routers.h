@@ -16,15 +16,15 @@ typedef struct sl_cli_routers {
 } sl_cli_routers;
 
 /*
- * Makes cfg the configuration of router number `index`: it listens for workers at that entry of cluster.routers, or, when
- * that is empty, at router_port + index; for clients at http_port + index and grpc_port + index. A port of 0 stays 0.
- * SL_ERR_INVALID: there is no such entry, it is not HOST:PORT, or a port would exceed 65535.
+ * Makes cfg the configuration of router number `index`: it listens for workers at that entry of cluster.routers, or,
+ * when that is empty, at router_port + index; for clients at http_port + index and grpc_port + index. A port of 0 stays
+ * 0. SL_ERR_INVALID: there is no such entry, it is not HOST:PORT, or a port would exceed 65535.
  */
 sl_status sl_cli_router_place(sl_config *cfg, int index, sl_err *err);
 
 /*
- * Whether a router without a number, which listens at router_host and router_port, is one of cluster.routers: an entry has
- * its port, or there is no list. (The host may be another name, or a wildcard.) SL_ERR_INVALID: it is none.
+ * Whether a router without a number, which listens at router_host and router_port, is one of cluster.routers: an entry
+ * has its port, or there is no list. (The host may be another name, or a wildcard.) SL_ERR_INVALID: it is none.
  */
 sl_status sl_cli_router_listed(const sl_config *cfg, sl_err *err);
 

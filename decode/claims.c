@@ -1,18 +1,19 @@
 /*
  * Claims: pages and places are divided fairly between routers. Engine thread.
  *
- * A router knows only its own requests. When its long prompt has been refused pages here often enough, it places nothing
- * else here until the prompt has them (router/core/place.c), but another router would go on placing short requests, which
- * take every page that comes free. Therefore this worker, which alone decides on pages, bounds how often a request is
- * passed: RESERVE that is refused pages leaves a claim, one for each router. After CLAIM_PASSED tickets of other routers
- * were granted, the claim is due. While one is due, pages are reserved for that request only, until it has them, or has
- * not asked again for CLAIM_MS (it was placed elsewhere, or has ended), or its router is lost. Of several that are due the
- * one that became due first counts, so two routers never wait for each other. With one router there are no claims.
+ * A router knows only its own requests. When its long prompt has been refused pages here often enough, it places
+ * nothing else here until the prompt has them (router/core/place.c), but another router would go on placing short
+ * requests, which take every page that comes free. Therefore this worker, which alone decides on pages, bounds how
+ * often a request is passed: RESERVE that is refused pages leaves a claim, one for each router. After CLAIM_PASSED
+ * tickets of other routers were granted, the claim is due. While one is due, pages are reserved for that request only,
+ * until it has them, or has not asked again for CLAIM_MS (it was placed elsewhere, or has ended), or its router is
+ * lost. Of several that are due the one that became due first counts, so two routers never wait for each other. With
+ * one router there are no claims.
  *
- * Places, max_batch + max_waiting, are alike, so which request has one does not matter. The router whose request ends is
- * told first and would always take the place that it leaves. Therefore a router that was refused a place keeps one place
- * for itself, for as long as it continues to ask, against every router that holds more tickets than it does. So routers
- * that together want more places than there are get equal numbers of places.
+ * Places, max_batch + max_waiting, are alike, so which request has one does not matter. The router whose request ends
+ * is told first and would always take the place that it leaves. Therefore a router that was refused a place keeps one
+ * place for itself, for as long as it continues to ask, against every router that holds more tickets than it does. So
+ * routers that together want more places than there are get equal numbers of places.
  */
 #include "decode/decode_impl.h"
 

@@ -154,10 +154,10 @@ typedef struct sl_step_hooks {
  * item's pages must already hold its new tokens. On an error no sequence has advanced, and the items' rows
  * beyond their old length are undefined.
  *
- * A model in a group (sl_model_opts.comm): a step is a step of all ranks, every rank calls this, each with its own items. A
- * rank without work passes no items, and its experts compute for the others. The ranks first agree on the step's size. A
- * step that is refused because of its items has not begun: the other ranks wait, so this rank must call again. Errors of the
- * group (kernels/comm.h) end the step on every rank.
+ * A model in a group (sl_model_opts.comm): a step is a step of all ranks, every rank calls this, each with its own
+ * items. A rank without work passes no items, and its experts compute for the others. The ranks first agree on the
+ * step's size. A step that is refused because of its items has not begun: the other ranks wait, so this rank must call
+ * again. Errors of the group (kernels/comm.h) end the step on every rank.
  */
 sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
                          sl_err *err);

@@ -1,7 +1,7 @@
 /*
- * The memory plan of one rank of a group (kernels/comm.h): routed experts are divided among the ranks, everything else is
- * replicated, and the exchanges need buffers. Every rank has its own requests; ranks of one host share its memory. What is
- * planned is the rank with the most experts. Pure functions, any thread.
+ * The memory plan of one rank of a group (kernels/comm.h): routed experts are divided among the ranks, everything else
+ * is replicated, and the exchanges need buffers. Every rank has its own requests; ranks of one host share its memory.
+ * What is planned is the rank with the most experts. Pure functions, any thread.
  */
 #ifndef SL_ENGINE_PLAN_GROUP_H
 #define SL_ENGINE_PLAN_GROUP_H
@@ -25,8 +25,9 @@ typedef struct sl_plan_group {
 } sl_plan_group;
 
 /*
- * The plan of the rank with the most experts. Sets the outputs of g, and group, weight_bytes and host_bytes of in; the caller
- * sets the rest of in. g must live as long as in. SL_ERR_INVALID: a number of ranks that cannot be; else as sl_plan_make().
+ * The plan of the rank with the most experts. Sets the outputs of g, and group, weight_bytes and host_bytes of in; the
+ * caller sets the rest of in. g must live as long as in. SL_ERR_INVALID: a number of ranks that cannot be; else as
+ * sl_plan_make().
  */
 sl_status sl_plan_group_make(sl_plan_group *g, sl_plan_in *in, sl_plan *out, sl_err *err);
 

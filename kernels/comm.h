@@ -12,8 +12,8 @@
  *     sl_comm_destroy(c)                           sl_comm_destroy(c)
  *
  * Implementations: the CPU backend's, over memory that processes of one host share (kernels/cpu/comm.c), is the
- * specification; the CUDA backend's is NCCL and, between GPUs of one host, kernels of our own (kernels/cuda/comm.c). One
- * suite tests both (tests/unit/kernels/comm).
+ * specification; the CUDA backend's is NCCL and, between GPUs of one host, kernels of our own (kernels/cuda/comm.c).
+ * One suite tests both (tests/unit/kernels/comm).
  *
  * Bits. A collective only moves bytes; it never adds. What a rank receives depends on what was sent and on nothing
  * else: not on the order of arrival, not on sizes, not on the number of ranks. Sums over ranks are ordinary ops, in an
@@ -67,8 +67,8 @@ typedef struct sl_comm_opts {
      * checkpoint, formats and dimensions. A rank with another one is refused. */
     sl_key geometry;
     uint32_t deadline_ms; /* of every wait for other ranks, 1 .. 3,600,000 */
-    /* Memory of a rank through which data pass, twice: on the CPU in pieces (0: 4 MiB); on CUDA what does not fit goes through
-     * NCCL (0: 64 MiB). Equal on all ranks. */
+    /* Memory of a rank through which data pass, twice: on the CPU in pieces (0: 4 MiB); on CUDA what does not fit goes
+     * through NCCL (0: 64 MiB). Equal on all ranks. */
     size_t window_bytes;
     bool library_only; /* cuda: NCCL alone moves the data; for comparisons. Equal on all ranks. */
 } sl_comm_opts;
@@ -83,14 +83,15 @@ typedef struct sl_comm_invite {
 sl_status sl_comm_found(sl_backend *be, const sl_comm_opts *opts, sl_comm_invite *invite, sl_comm **out,
                         sl_err *err);
 /* The other ranks enter it. It returns at once. SL_ERR_REFUSED: this rank does not fit (build, number of ranks,
- * geometry, library), or the rank is taken: the message says what differs, and on the CPU the other ranks report it too.
- * SL_ERR_NOT_FOUND: the founder has ended. */
+ * geometry, library), or the rank is taken: the message says what differs, and on the CPU the other ranks report it
+ * too. SL_ERR_NOT_FOUND: the founder has ended. */
 sl_status sl_comm_join(sl_backend *be, const sl_comm_opts *opts, const sl_comm_invite *invite, sl_comm **out,
                        sl_err *err);
 /* Waits until all ranks are there and the first collective can run. SL_ERR_TIMEOUT names the ranks that are missing,
  * where the implementation knows them; SL_ERR_REFUSED passes on why a rank could not join. */
 sl_status sl_comm_form(sl_comm *c, sl_err *err);
-/* Leaves the group and frees everything. On CUDA it waits for what is in flight, or aborts it if the group is broken. */
+/* Leaves the group and frees everything. On CUDA it waits for what is in flight, or aborts it if the group is broken.
+ * */
 void sl_comm_destroy(sl_comm *c);
 
 int32_t sl_comm_rank(const sl_comm *c);

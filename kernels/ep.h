@@ -1,7 +1,7 @@
 /*
- * Parameters of the ops of expert parallelism (EP): the routed experts of a layer are spread over the ranks of a group, every
- * rank keeps its own tokens. They follow the conventions of kernels/params.h. With the two exchanges of kernels/comm.h
- * they replace SL_OP_MOE:
+ * Parameters of the ops of expert parallelism (EP): the routed experts of a layer are spread over the ranks of a group,
+ * every rank keeps its own tokens. They follow the conventions of kernels/params.h. With the two exchanges of
+ * kernels/comm.h they replace SL_OP_MOE:
  *
  *     SL_OP_EP_SEND      home     a token's row, once for every rank that holds an expert of the token
  *     sl_comm_all_to_all          dispatch: rows to the ranks of their experts
@@ -11,16 +11,16 @@
  *
  * Bits. The three ops give the bits of SL_OP_MOE for every number of ranks and every split of the experts: a row is
  * quantised once, at home, with the values that SL_OP_MOE would use; an expert's result of a row does not depend on the
- * other rows; and the sum runs at home over the experts in ascending order in float32 with one cast at the end, which is
- * SL_OP_MOE's definition. That is why a result comes back for every expert and not one sum for every rank: a sum by rank
- * would depend on where the experts are.
+ * other rows; and the sum runs at home over the experts in ascending order in float32 with one cast at the end, which
+ * is SL_OP_MOE's definition. That is why a result comes back for every expert and not one sum for every rank: a sum by
+ * rank would depend on where the experts are.
  *
  * Experts. Rank r of R holds the experts first[r] .. first[r + 1] - 1; sl_ep_split() divides any number as evenly as
  * possible. Padding (token_seq -1) and choices of -1 travel nowhere.
  *
- * Order. Row i of the block from rank p to rank q is p's i-th token, ascending, that has an expert on q. The results for
- * that block come back as one row for every (row, expert on q), rows ascending, then experts ascending. So both sides
- * know which result a row is, without sending its name.
+ * Order. Row i of the block from rank p to rank q is p's i-th token, ascending, that has an expert on q. The results
+ * for that block come back as one row for every (row, expert on q), rows ascending, then experts ascending. So both
+ * sides know which result a row is, without sending its name.
  */
 #ifndef SL_KERNELS_EP_H
 #define SL_KERNELS_EP_H

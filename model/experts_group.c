@@ -1,7 +1,7 @@
 /*
- * Routed experts that the ranks of a group share (kernels/ep.h): rows out, experts, results back, the sum at home. Every rank
- * enqueues the same exchanges in every MoE layer, also one without tokens, so the ranks stay together without asking each
- * other between layers; what differs is only how many rows travel.
+ * Routed experts that the ranks of a group share (kernels/ep.h): rows out, experts, results back, the sum at home.
+ * Every rank enqueues the same exchanges in every MoE layer, also one without tokens, so the ranks stay together
+ * without asking each other between layers; what differs is only how many rows travel.
  */
 #include "kernels/ep.h"
 #include "model/steps.h"

@@ -74,9 +74,9 @@ typedef struct sl_model_opts {
     /* AUTO: as the config says; OFF: F8 weights are only dequantised */
     enum { SL_FP8_ACTS_AUTO, SL_FP8_ACTS_OFF } fp8_acts;
     /*
-     * The group whose ranks share the routed experts, or NULL: all experts are here. Each rank loads its own experts only
-     * (sl_ep_split) and keeps its own tokens; every forward pass is a pass of all ranks. The group is formed and outlives
-     * the model. All ranks load the same checkpoint with the same options.
+     * The group whose ranks share the routed experts, or NULL: all experts are here. Each rank loads its own experts
+     * only (sl_ep_split) and keeps its own tokens; every forward pass is a pass of all ranks. The group is formed and
+     * outlives the model. All ranks load the same checkpoint with the same options.
      */
     sl_comm *comm;
     /* Called from the loading thread about twice a second and at the end; may be NULL. */

@@ -1,6 +1,6 @@
 /*
- * Bytes that a model takes on the device, computed from its config alone: for plans, before anything is loaded. Pure functions
- * that allocate nothing. Any thread.
+ * Bytes that a model takes on the device, computed from its config alone: for plans, before anything is loaded. Pure
+ * functions that allocate nothing. Any thread.
  */
 #ifndef SL_MODEL_SIZES_H
 #define SL_MODEL_SIZES_H
@@ -13,13 +13,15 @@ typedef struct sl_weight_bytes {
 } sl_weight_bytes;
 
 /*
- * The weights as sl_model_load() places them. stored: dtype of most weights (sl_model_stored_dtype()); F8 stands for the
- * published form: linear layers in F8 with one float32 scale for each block of 128 x 128, the rest in BF16. act: of the options.
+ * The weights as sl_model_load() places them. stored: dtype of most weights (sl_model_stored_dtype()); F8 stands for
+ * the published form: linear layers in F8 with one float32 scale for each block of 128 x 128, the rest in BF16. act: of
+ * the options.
  */
 void sl_model_weight_sizes(const sl_model_config *c, sl_dtype stored, sl_dtype act, sl_weight_bytes *out);
 
-/* The buffers of a rank for the two exchanges of expert parallelism (kernels/ep.h), as the workspace of a model in a group
- * of that many ranks has them; max_tokens: of the options. 0 for one rank, and for a model without routed experts. */
+/* The buffers of a rank for the two exchanges of expert parallelism (kernels/ep.h), as the workspace of a model in a
+ * group of that many ranks has them; max_tokens: of the options. 0 for one rank, and for a model without routed
+ * experts. */
 uint64_t sl_model_exchange_bytes(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks);
 
 #endif

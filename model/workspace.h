@@ -42,8 +42,8 @@ typedef struct sl_workspace {
     size_t bytes;
 } sl_workspace;
 
-/* Takes the buffers of both exchanges of a group, if there are several ranks and routed experts. Rows that travel unquantised
- * are the larger ones, so they size the buffers. */
+/* Takes the buffers of both exchanges of a group, if there are several ranks and routed experts. Rows that travel
+ * unquantised are the larger ones, so they size the buffers. */
 void sl_workspace_exchange(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks,
                            sl_carve *k, sl_workspace *w);
 /* On failure *out needs no freeing. */

@@ -86,9 +86,9 @@ typedef struct sl_output {
 typedef void sl_output_sink(void *arg, sl_group *group, const sl_output *out);
 
 /*
- * Checks the call against the model and the limits and queues its requests. Errors, with the field in err: INVALID (also
- * more requests than the queue ever takes), TOO_LARGE (longer than the context), EXHAUSTED (queue full, or the share of
- * this client), PEER (draining, or no worker has joined).
+ * Checks the call against the model and the limits and queues its requests. Errors, with the field in err: INVALID
+ * (also more requests than the queue ever takes), TOO_LARGE (longer than the context), EXHAUSTED (queue full, or the
+ * share of this client), PEER (draining, or no worker has joined).
  */
 sl_status sl_group_submit(sl_router *r, sl_request_spec *spec, sl_output_sink *sink, void *arg,
                           sl_group **out, sl_err *err);

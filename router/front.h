@@ -76,7 +76,8 @@ enum { SL_FRONT_POOL_BYTES = 4096 };
  * called then. */
 sl_status sl_front_job_start(sl_router *r, uv_loop_t *loop, sl_front_job *j, size_t bytes, sl_err *err);
 
-/* Starts run on the pool, however many jobs wait: for the end of work that was admitted, whose bytes are in the budget. */
+/* Starts run on the pool, however many jobs wait: for the end of work that was admitted, whose bytes are in the budget.
+ * */
 void sl_front_job_post(sl_router *r, uv_loop_t *loop, sl_front_job *j);
 /* Calls drop(p) on the pool, for objects that take long to free; here when there is no memory for a job. */
 void sl_front_drop(sl_router *r, uv_loop_t *loop, void (*drop)(void *p), void *p);
@@ -100,13 +101,13 @@ enum { SL_FRONTS = 2 };
 extern const sl_front_class sl_front_http, sl_front_grpc;
 const sl_front_class *sl_front_at(size_t i); /* NULL after the last */
 
-/* Whether an Authorization header (NULL or "" when absent) carries the key. With an empty key every call is allowed. The time
- * depends on the lengths only. */
+/* Whether an Authorization header (NULL or "" when absent) carries the key. With an empty key every call is allowed.
+ * The time depends on the lengths only. */
 bool sl_front_key_ok(const char *authorization, const char *key);
 /*
  * Who calls: false when the key is missing or wrong. With router.keys_file the client is the tenant of the key; with
- * router.api_key alone, or without any key, it is the address, and every caller is an admin. A caller with router.api_key
- * is an admin too. authorization: the header, NULL or "" when absent.
+ * router.api_key alone, or without any key, it is the address, and every caller is an admin. A caller with
+ * router.api_key is an admin too. authorization: the header, NULL or "" when absent.
  */
 typedef struct sl_caller {
     char client[SL_CLIENT_MAX]; /* for spec.client */

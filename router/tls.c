@@ -154,8 +154,8 @@ sl_status sl_tls_use(sl_tls *t, gnutls_session_t session)
         return SL_ERR_NO_MEMORY;
     if (t->client_ca) {
         gnutls_certificate_server_set_request(session, GNUTLS_CERT_REQUIRE);
-        /* In the handshake, which fails without a valid one. As in OpenSSL, a certificate that was made for servers only
-         * does not count. */
+        /* In the handshake, which fails without a valid one. As in OpenSSL, a certificate that was made for servers
+         * only does not count. */
         gnutls_session_set_verify_cert2(session, &for_clients, 1, 0);
     }
     return SL_OK;

@@ -1,11 +1,12 @@
 /*
- * Certificates of the listeners for clients. One sl_tls is one reading of router.tls_cert, tls_key and tls_client_ca, for
- * both protocols: a context of OpenSSL (HTTP/2) and credentials of GnuTLS (libmicrohttpd), with the same rules: TLS 1.2
- * and 1.3, authenticated ciphers with forward secrecy, and with tls_client_ca a client certificate that this authority signed.
+ * Certificates of the listeners for clients. One sl_tls is one reading of router.tls_cert, tls_key and tls_client_ca,
+ * for both protocols: a context of OpenSSL (HTTP/2) and credentials of GnuTLS (libmicrohttpd), with the same rules: TLS
+ * 1.2 and 1.3, authenticated ciphers with forward secrecy, and with tls_client_ca a client certificate that this
+ * authority signed.
  *
- * The router holds the current one and replaces it on SIGHUP; every connection holds the one it began with until it ends,
- * so a reload does not touch it. A session is never resumed where client certificates are required: each connection
- * proves itself to the authority that is current when it begins.
+ * The router holds the current one and replaces it on SIGHUP; every connection holds the one it began with until it
+ * ends, so a reload does not touch it. A session is never resumed where client certificates are required: each
+ * connection proves itself to the authority that is current when it begins.
  *
  * Threads: the loop's thread only. Lifetime: by references.
  */
@@ -18,8 +19,8 @@ struct ssl_ctx_st;
 struct gnutls_session_int;
 typedef struct sl_tls sl_tls;
 
-/* Reads the PEM files; the caller owns one reference. client_ca: NULL or "" = clients need no certificate. Errors name the
- * key and the file: IO (cannot be read), INVALID (no certificate, no key, not a pair, expired). */
+/* Reads the PEM files; the caller owns one reference. client_ca: NULL or "" = clients need no certificate. Errors name
+ * the key and the file: IO (cannot be read), INVALID (no certificate, no key, not a pair, expired). */
 sl_status sl_tls_load(const char *cert, const char *key, const char *client_ca, sl_tls **out, sl_err *err);
 sl_tls *sl_tls_ref(sl_tls *t);
 void sl_tls_unref(sl_tls *t); /* NULL is allowed */

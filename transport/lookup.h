@@ -4,8 +4,8 @@
  * readable when it has ended.
  *
  * Callers that ask for the same name at the same time share one lookup, so a dead name server costs one thread for each
- * name; SL_LOOKUPS_MAX bounds their number in the process. A lookup that is released before it has ended continues until
- * getaddrinfo() returns, and its thread then frees it.
+ * name; SL_LOOKUPS_MAX bounds their number in the process. A lookup that is released before it has ended continues
+ * until getaddrinfo() returns, and its thread then frees it.
  *
  * Threads: any. Ownership: the caller releases its sl_lookup.
  */

@@ -260,8 +260,8 @@ static inline sl_status sl_tp_listen(sl_transport *tp, const char *host, uint16_
 
 /*
  * Starts connecting to "host:port"; `connected` follows. Never blocks: a name is looked up on another thread, within
- * connect_timeout_ms, and an unknown one is reported by connected(SL_ERR_INVALID). Messages and operations may be posted
- * only after connected(SL_OK). Errors: INVALID (address text), NO_MEMORY.
+ * connect_timeout_ms, and an unknown one is reported by connected(SL_ERR_INVALID). Messages and operations may be
+ * posted only after connected(SL_OK). Errors: INVALID (address text), NO_MEMORY.
  */
 static inline sl_status sl_tp_connect(sl_transport *tp, const char *address, sl_tp_ep **out, sl_err *err)
 {

@@ -104,8 +104,8 @@ void sl_tp_waker_arm(sl_tp_waker *w, uint64_t deadline_ns);
 void sl_tp_waker_fini(sl_tp_waker *w);
 
 /*
- * Resolves host:port (numeric or name) to an address to connect to or, with passive, to bind. A name blocks as long as the
- * name server does (lookup.h does not). Errors: INVALID.
+ * Resolves host:port (numeric or name) to an address to connect to or, with passive, to bind. A name blocks as long as
+ * the name server does (lookup.h does not). Errors: INVALID.
  */
 sl_status sl_tp_resolve(const char *host, uint16_t port, bool passive, struct sockaddr_storage *out,
                         socklen_t *len, sl_err *err);

@@ -1,6 +1,6 @@
 /*
- * See comm.h: the options, and a process per rank. The processes share one page of memory, through which rank 0 hands the
- * invitation of each group to the others. What a rank measures is in measure.c.
+ * See comm.h: the options, and a process per rank. The processes share one page of memory, through which rank 0 hands
+ * the invitation of each group to the others. What a rank measures is in measure.c.
  */
 #include "bench/comm/comm.h"
 

@@ -5,8 +5,8 @@
  *
  *   page_bytes,direction,depth,tier_mib_s,plain_mib_s,fio_mib_s,tier_to_plain,tier_to_fio
  *
- * The bandwidth of the tier counts the pages, without their headers. fio_mib_s is 0 when fio is not installed or failed.
- * All pages are read back and compared. It makes a directory of its own in --directory and removes it.
+ * The bandwidth of the tier counts the pages, without their headers. fio_mib_s is 0 when fio is not installed or
+ * failed. All pages are read back and compared. It makes a directory of its own in --directory and removes it.
  */
 #ifndef SL_BENCH_TIER_TIER_H
 #define SL_BENCH_TIER_TIER_H
@@ -18,8 +18,8 @@
 /* Returns an exit code of base/args.h; 77 when the machine or the file system cannot run the tier. */
 int sl_bench_tier_main(int argc, char **argv);
 
-/* MiB/s of writing (reads: of reading) count blocks of n bytes of the file `path`, depth of them in flight. Negative: it
- * failed. A plain loop with registered buffers, and fio. Writing creates the file and allocates it first. */
+/* MiB/s of writing (reads: of reading) count blocks of n bytes of the file `path`, depth of them in flight. Negative:
+ * it failed. A plain loop with registered buffers, and fio. Writing creates the file and allocates it first. */
 double sl_bench_tier_plain(const char *path, bool reads, size_t n, int32_t count, int32_t depth);
 double sl_bench_tier_fio(const char *path, bool reads, size_t n, int32_t count, int32_t depth);
 

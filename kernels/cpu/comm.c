@@ -172,8 +172,8 @@ static sl_status cpu_broadcast(sl_comm *base, void *buf, size_t bytes, int32_t r
 
 /* ---- rows ---- */
 
-/* The bytes of the rows for all ranks form one stream of a rank, block after block; a round carries the next piece of every
- * rank's stream. Where the block for rank `to` begins in the stream of rank `from`: */
+/* The bytes of the rows for all ranks form one stream of a rank, block after block; a round carries the next piece of
+ * every rank's stream. Where the block for rank `to` begins in the stream of rank `from`: */
 static size_t block_begin(const int32_t *count, int32_t from, int32_t to, size_t row)
 {
     size_t rows = 0;

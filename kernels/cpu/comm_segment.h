@@ -2,11 +2,13 @@
  * The memory that the ranks of a CPU group share, and waiting in it.
  *
  * Layout. One memfd: a header, one sl_comm_slot per rank, then for every rank a window of two halves. Only the rank
- * itself writes its slot and its window; the first rank that finds a failure writes the header's `broken` and the cause.
+ * itself writes its slot and its window; the first rank that finds a failure writes the header's `broken` and the
+ * cause.
  *
- * Rounds. Data move in rounds that all ranks run together. In round n a rank writes its half n % 2 and the round's head,
- * sets `posted` to n, waits until every rank has posted n, and reads the others' halves. No second wait is needed: a
- * rank that has seen all others post n - 1 knows that they have ended round n - 2, whose half it now overwrites.
+ * Rounds. Data move in rounds that all ranks run together. In round n a rank writes its half n % 2 and the round's
+ * head, sets `posted` to n, waits until every rank has posted n, and reads the others' halves. No second wait is
+ * needed: a rank that has seen all others post n - 1 knows that they have ended round n - 2, whose half it now
+ * overwrites.
  *
  * Waiting: a short spin, then sched_yield(), then a futex in the header that every post rings. A sleeping rank wakes at
  * least every few milliseconds to look at the deadline, at `broken` and at the locks.
@@ -15,8 +17,8 @@
  * releases it when the process ends, for whatever reason, across PID namespaces too. A child process that inherits the
  * description keeps the lock; the deadline then ends the wait.
  *
- * Names. The file has none. A rank opens /proc/PID/fd/FD of the founder, which the kernel allows to processes of the same
- * user in the same PID namespace. A random number in the header shows that it is the right file.
+ * Names. The file has none. A rank opens /proc/PID/fd/FD of the founder, which the kernel allows to processes of the
+ * same user in the same PID namespace. A random number in the header shows that it is the right file.
  */
 #ifndef SL_KERNELS_CPU_COMM_SEGMENT_H
 #define SL_KERNELS_CPU_COMM_SEGMENT_H

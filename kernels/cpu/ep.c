@@ -1,6 +1,6 @@
 /*
- * The ops of expert parallelism (kernels/ep.h). Plain loops over tokens: the work is in the products of the experts, which
- * run on the pool.
+ * The ops of expert parallelism (kernels/ep.h). Plain loops over tokens: the work is in the products of the experts,
+ * which run on the pool.
  */
 #include "kernels/ep.h"
 

@@ -1,6 +1,6 @@
 /*
- * The products of routed experts, which SL_OP_MOE and SL_OP_EP_EXPERTS share: rows grouped by expert, each expert one gate,
- * up and down product over its rows. Where rows come from and where results go is the caller's.
+ * The products of routed experts, which SL_OP_MOE and SL_OP_EP_EXPERTS share: rows grouped by expert, each expert one
+ * gate, up and down product over its rows. Where rows come from and where results go is the caller's.
  */
 #ifndef SL_KERNELS_CPU_EXPERTS_H
 #define SL_KERNELS_CPU_EXPERTS_H

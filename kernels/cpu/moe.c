@@ -1,6 +1,6 @@
 /*
- * SL_OP_MOE: the routed experts of tokens that are all here. Experts run in ascending order and add to a float32 sum per
- * token, so every token's sum has the same order whatever other tokens are in the batch.
+ * SL_OP_MOE: the routed experts of tokens that are all here. Experts run in ascending order and add to a float32 sum
+ * per token, so every token's sum has the same order whatever other tokens are in the batch.
  */
 #include <string.h>
 

@@ -3,17 +3,17 @@
  *
  * Nothing blocks. The communicator is non-blocking (ncclConfig_t.blocking = 0): a call that must wait for other ranks
  * returns "in progress", and settle() polls until it has ended, the deadline has passed, or a thread has called
- * sl_comm_abort(). What is in flight on the device is watched by sl_cuda_comm_wait(), which sl_be_sync() calls instead of
- * cudaStreamSynchronize() as long as the backend has a communicator.
+ * sl_comm_abort(). What is in flight on the device is watched by sl_cuda_comm_wait(), which sl_be_sync() calls instead
+ * of cudaStreamSynchronize() as long as the backend has a communicator.
  *
  * Failure in two steps. When the group breaks, ncclCommRevoke() stops what is in flight and keeps the communicator's
  * memory, because graphs that captured its kernels may still exist. sl_comm_destroy() then frees it by ncclCommAbort(),
  * which needs no other rank; by the contract those graphs are gone by then.
  *
  * Two ways. Between GPUs of one host that can reach each other, a kernel of our own moves what fits a window
- * (comm_peer.h); the rest is NCCL's. Which way a call takes follows from options and sizes that are equal on all ranks, and what
- * is received is the same. NCCL's all-to-all moves whole blocks of cap rows: a host call has a fixed size, and the counts are
- * on the device. They travel in the same NCCL group as the rows.
+ * (comm_peer.h); the rest is NCCL's. Which way a call takes follows from options and sizes that are equal on all ranks,
+ * and what is received is the same. NCCL's all-to-all moves whole blocks of cap rows: a host call has a fixed size, and
+ * the counts are on the device. They travel in the same NCCL group as the rows.
  */
 #include "kernels/cuda/comm.h"
 

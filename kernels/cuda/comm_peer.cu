@@ -1,9 +1,9 @@
 /*
- * The kernel of comm_peer.h. Three phases: every block writes its part of every block of rows; the last block to have written
- * posts the flags; every block waits for all flags and copies its part out of the own window.
+ * The kernel of comm_peer.h. Three phases: every block writes its part of every block of rows; the last block to have
+ * written posts the flags; every block waits for all flags and copies its part out of the own window.
  *
- * A flag is posted when all blocks of its kernel have written, and other ranks' blocks wait for it. So all blocks of a kernel must
- * become resident together: there is at most one for every multiprocessor.
+ * A flag is posted when all blocks of its kernel have written, and other ranks' blocks wait for it. So all blocks of a
+ * kernel must become resident together: there is at most one for every multiprocessor.
  */
 #include "kernels/cuda/comm_peer.h"
 
@@ -47,8 +47,8 @@ __device__ static int32_t rows_for(const sl_peer_move &m, int32_t q)
     return n < 0 ? 0 : n > m.rows ? m.rows : n;
 }
 
-/* This block's part of a copy of `bytes`, a multiple of sizeof(V). Reads bypass the first-level cache, because the slots of a
- * window are written by other GPUs. */
+/* This block's part of a copy of `bytes`, a multiple of sizeof(V). Reads bypass the first-level cache, because the
+ * slots of a window are written by other GPUs. */
 template <typename V> __device__ static void copy_part(uint8_t *dst, const uint8_t *src, uint64_t bytes)
 {
     uint64_t n = bytes / sizeof(V), step = (uint64_t)gridDim.x * THREADS;
@@ -69,7 +69,8 @@ template <typename V> __device__ static void copy_part(uint8_t *dst, const uint8
         d[i] = __ldcg(s + i);
 }
 
-/* Waits for the flag of one sender; false at the deadline, when the host has set `stop`, or when the group is broken. */
+/* Waits for the flag of one sender; false at the deadline, when the host has set `stop`, or when the group is broken.
+ * */
 __device__ static bool wait_for(const sl_peer_view &v, uint32_t epoch, int32_t sender, int32_t *rows)
 {
     const uint64_t *flag = flag_of(v, v.rank, epoch & 1, sender);

@@ -1,18 +1,18 @@
 /*
- * Collectives by kernels of our own between GPUs of one host: every rank writes what is for another rank directly into that
- * rank's window, a piece of device memory that all ranks have mapped, and then a flag. An exchange is one kernel; only the rows
- * that are needed travel. comm.c uses this where every rank can map every window and the call fits, else NCCL: what is received
- * is the same.
+ * Collectives by kernels of our own between GPUs of one host: every rank writes what is for another rank directly into
+ * that rank's window, a piece of device memory that all ranks have mapped, and then a flag. An exchange is one kernel;
+ * only the rows that are needed travel. comm.c uses this where every rank can map every window and the call fits, else
+ * NCCL: what is received is the same.
  *
- * Window: flags, then two halves, each with a slot for every sender. Exchange n uses half n % 2. A rank that writes into a half
- * for exchange n has seen the flags of all ranks for n - 1, so every rank has ended exchange n - 2, which used that half. n is
- * counted on the device, so a captured exchange counts on.
+ * Window: flags, then two halves, each with a slot for every sender. Exchange n uses half n % 2. A rank that writes
+ * into a half for exchange n has seen the flags of all ranks for n - 1, so every rank has ended exchange n - 2, which
+ * used that half. n is counted on the device, so a captured exchange counts on.
  *
- * Failure: a kernel waits for flags at most for the deadline, and ends when the host sets `stop`. It then writes the rank
- * that did not arrive to `report`, and every later kernel of this group ends at once. So no kernel waits for ever.
+ * Failure: a kernel waits for flags at most for the deadline, and ends when the host sets `stop`. It then writes the
+ * rank that did not arrive to `report`, and every later kernel of this group ends at once. So no kernel waits for ever.
  *
- * Ownership: a rank owns its window; the others' mappings keep the memory alive until they are closed. Threads: those of
- * comm.c. The struct of pointers is passed to kernels by value.
+ * Ownership: a rank owns its window; the others' mappings keep the memory alive until they are closed. Threads: those
+ * of comm.c. The struct of pointers is passed to kernels by value.
  */
 #ifndef SL_KERNELS_CUDA_COMM_PEER_H
 #define SL_KERNELS_CUDA_COMM_PEER_H
@@ -51,8 +51,9 @@ typedef struct sl_peer_view {
 } sl_peer_view;
 
 /*
- * One exchange. For every rank q: the first n_q rows of send + q * send_stride arrive at q in recv + rank * recv_stride, n_q =
- * send_count[q], or `rows` where send_count is NULL; at most `rows`. recv_count (or NULL) gets the numbers of rows.
+ * One exchange. For every rank q: the first n_q rows of send + q * send_stride arrive at q in recv + rank *
+ * recv_stride, n_q = send_count[q], or `rows` where send_count is NULL; at most `rows`. recv_count (or NULL) gets the
+ * numbers of rows.
  */
 typedef struct sl_peer_move {
     const uint8_t *send;

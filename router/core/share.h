@@ -28,8 +28,8 @@ typedef struct sl_share_domain {
     uint8_t hash[32];
 } sl_share_domain;
 
-/* tenant: its name, "" for a caller that is none. salt: n_salt bytes, 0 for none. False: no memory for a hash, or no random
- * numbers. */
+/* tenant: its name, "" for a caller that is none. salt: n_salt bytes, 0 for none. False: no memory for a hash, or no
+ * random numbers. */
 bool sl_share_domain_of(sl_share how, const char *tenant, const char *salt, size_t n_salt,
                         sl_share_domain *out);
 /* The seed of the page keys of a domain, for workers with this fingerprint; zero: no memory for a hash. */
@@ -50,8 +50,8 @@ typedef struct sl_share_cache {
     } slots[SL_SHARE_CACHED];
 } sl_share_cache;
 
-/* Domain and seed of a request, as the functions above compute them; an entry is used only if mode, the whole name of the
- * tenant and the fingerprint are equal. False as above, and then the outputs have no meaning. */
+/* Domain and seed of a request, as the functions above compute them; an entry is used only if mode, the whole name of
+ * the tenant and the fingerprint are equal. False as above, and then the outputs have no meaning. */
 bool sl_share_find(sl_share_cache *cache, sl_share how, const char *tenant, const char *salt, size_t n_salt,
                    sl_key fingerprint, sl_share_domain *domain, sl_key *seed);
 

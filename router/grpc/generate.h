@@ -45,8 +45,8 @@ sl_status generate_read(sl_router *r, const struct Sglang__Grpc__Scheduler__Gene
 
 /* Keeps the tokens of an output. EXHAUSTED: the budget of bytes; NO_MEMORY. */
 sl_status generate_keep(generation *g, const sl_output *o);
-/* Sends the chunks and the GenerateComplete of one index that are due; ends the call after the last index. False when nothing
- * more can be sent now. */
+/* Sends the chunks and the GenerateComplete of one index that are due; ends the call after the last index. False when
+ * nothing more can be sent now. */
 bool generate_send(generation *g, uint32_t index);
 /* Frees the outputs; the call is gone. */
 void generate_free_outputs(generation *g);

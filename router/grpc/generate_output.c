@@ -1,7 +1,7 @@
 /*
- * Outputs of a Generate call: tokens are kept until their client takes them; chunks while it streams, a GenerateComplete at
- * the end of each index. A long GenerateComplete is packed on the thread pool and sent in parts. What is kept and packed
- * is in the budget of bytes.
+ * Outputs of a Generate call: tokens are kept until their client takes them; chunks while it streams, a
+ * GenerateComplete at the end of each index. A long GenerateComplete is packed on the thread pool and sent in parts.
+ * What is kept and packed is in the budget of bytes.
  */
 #include <math.h>
 #include <stdlib.h>

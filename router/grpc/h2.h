@@ -76,8 +76,8 @@ void h2_stream_refuse(h2_stream *s, const char *status);
 bool h2_stream_write(h2_stream *s, const void *p, size_t n);
 /* Body bytes that the client has not taken yet. */
 size_t h2_stream_waiting(const h2_stream *s);
-/* Ends the body with the trailers grpc-status, grpc-message and grpc-retry-pushback-ms (each of the last two only when it
- * is neither NULL nor empty); the first data may follow the headers already sent or not. */
+/* Ends the body with the trailers grpc-status, grpc-message and grpc-retry-pushback-ms (each of the last two only when
+ * it is neither NULL nor empty); the first data may follow the headers already sent or not. */
 void h2_stream_finish(h2_stream *s, const char *grpc_status, const char *grpc_message,
                       const char *pushback_ms);
 bool h2_stream_finished(const h2_stream *s);

@@ -90,8 +90,8 @@ bool rpc_send(rpc_call *c, const ProtobufCMessage *m);
 uint8_t *rpc_pack(const ProtobufCMessage *m, size_t *n);
 /* Sends a part of a packed message; false when the client does not read (the call is finished then). */
 bool rpc_send_bytes(rpc_call *c, const uint8_t *bytes, size_t n);
-/* Ends the call. text may be NULL. RESOURCE_EXHAUSTED and UNAVAILABLE carry grpc-retry-pushback-ms: when to try again, or
- * -1 when a retry cannot succeed. */
+/* Ends the call. text may be NULL. RESOURCE_EXHAUSTED and UNAVAILABLE carry grpc-retry-pushback-ms: when to try again,
+ * or -1 when a retry cannot succeed. */
 void rpc_finish(rpc_call *c, rpc_code code, const char *text);
 /* A unary answer: message, then OK. */
 void rpc_answer(rpc_call *c, const ProtobufCMessage *m);

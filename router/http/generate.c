@@ -1,6 +1,6 @@
 /*
- * POST /v1/completions and /v1/chat/completions: a body is parsed and tokenized, its requests are submitted, their outputs
- * become the answer.
+ * POST /v1/completions and /v1/chat/completions: a body is parsed and tokenized, its requests are submitted, their
+ * outputs become the answer.
  *
  * What takes long runs on the thread pool: parsing a body, making a document, freeing what either of them built. The
  * memory of an answer is in the budget of bytes while it grows.

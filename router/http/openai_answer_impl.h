@@ -1,9 +1,10 @@
 /*
- * Inside the OpenAI answer: the state that openai_answer.c (outputs in), openai_logprobs.c, openai_stream.c (events) and
- * openai_document.c (one JSON document) share.
+ * Inside the OpenAI answer: the state that openai_answer.c (outputs in), openai_logprobs.c, openai_stream.c (events)
+ * and openai_document.c (one JSON document) share.
  *
- * Whatever grows with the number of tokens is kept as finished JSON text, written when the tokens arrive: a tree of JSON
- * values would take ten times the memory, and making its text at the end would take the time of all tokens at once.
+ * Whatever grows with the number of tokens is kept as finished JSON text, written when the tokens arrive: a tree of
+ * JSON values would take ten times the memory, and making its text at the end would take the time of all tokens at
+ * once.
  */
 #ifndef SL_ROUTER_HTTP_OPENAI_ANSWER_IMPL_H
 #define SL_ROUTER_HTTP_OPENAI_ANSWER_IMPL_H

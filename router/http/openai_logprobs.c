@@ -1,5 +1,6 @@
 /*
- * Logprobs as JSON text, in the two shapes of the API: one list of objects for chat, four parallel lists for completions.
+ * Logprobs as JSON text, in the two shapes of the API: one list of objects for chat, four parallel lists for
+ * completions.
  */
 #include <math.h>
 #include <stdlib.h>

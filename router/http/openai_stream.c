@@ -1,8 +1,8 @@
 /*
- * An answer as server-sent events. What clients rely on: every chunk has the same id and created; a choice's first delta
- * carries the role and its last chunk the finish_reason; with include_usage every chunk has "usage": null and one more
- * chunk, with "choices": [] and the usage, precedes [DONE]; an error in mid-stream is an event with a complete error
- * object, and no [DONE] follows it.
+ * An answer as server-sent events. What clients rely on: every chunk has the same id and created; a choice's first
+ * delta carries the role and its last chunk the finish_reason; with include_usage every chunk has "usage": null and one
+ * more chunk, with "choices": [] and the usage, precedes [DONE]; an error in mid-stream is an event with a complete
+ * error object, and no [DONE] follows it.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -51,7 +51,8 @@ static void page_health(http_req *q)
                          "decode", (int)c.decode));
 }
 
-/* An answer shows that the loop runs. It says nothing about workers: a probe that restarts the router must not depend on them. */
+/* An answer shows that the loop runs. It says nothing about workers: a probe that restarts the router must not depend
+ * on them. */
 static void page_live(http_req *q)
 {
     reply_json(q, 200, json_pack("{s:s}", "status", "ok"));

@@ -1,6 +1,7 @@
 /*
  * Shows that hierarchical decode has the bits of resident decode. The logits of the whole engine are compared bit by
- * bit, with a model of random weights, the dimensions of DeepSeek-V3.2 (few layers, few experts) and contexts of 3K to 16K.
+ * bit, with a model of random weights, the dimensions of DeepSeek-V3.2 (few layers, few experts) and contexts of 3K to
+ * 16K.
  *
  *   equal [--backend cpu|cuda] [--tiny] [--steps N] [--seed N] [--variant TEXT] [--streams N] [--context N]
  *

@@ -1,7 +1,7 @@
 /*
- * Engines of a group of ranks, as processes: the logits of every rank are those of one process with the whole model, bit by
- * bit, while the ranks have different loads: prompts in chunks of any size, decode, both in one step, or nothing. Every rank
- * holds the whole model too and runs each of its steps on both.
+ * Engines of a group of ranks, as processes: the logits of every rank are those of one process with the whole model,
+ * bit by bit, while the ranks have different loads: prompts in chunks of any size, decode, both in one step, or
+ * nothing. Every rank holds the whole model too and runs each of its steps on both.
  *
  *   test_group [STEPS]
  */
@@ -149,8 +149,8 @@ static void end(test *t, int32_t i)
     t->open[i] = false;
 }
 
-/* What this rank does in this step: item i belongs to stream of[i]. Rank r has at most 1 + r streams; rank 1 is idle half of
- * the time, the others rarely. */
+/* What this rank does in this step: item i belongs to stream of[i]. Rank r has at most 1 + r streams; rank 1 is idle
+ * half of the time, the others rarely. */
 static int32_t choose(test *t, sl_step_item *items, int32_t *of)
 {
     int32_t most = t->r->rank + 1 < SEQS ? t->r->rank + 1 : SEQS, n = 0, tokens = 0;

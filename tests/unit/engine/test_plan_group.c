@@ -1,7 +1,7 @@
 /*
- * The plan of a rank of a group: the weights that it counts are those that a loaded model has, uneven splits count the largest
- * rank, the exchange buffers follow their definition, ranks of a host share its memory, and what is needed when a request
- * does not fit is enough and not more.
+ * The plan of a rank of a group: the weights that it counts are those that a loaded model has, uneven splits count the
+ * largest rank, the exchange buffers follow their definition, ranks of a host share its memory, and what is needed when
+ * a request does not fit is enough and not more.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -131,7 +131,8 @@ START_TEST(experts_are_divided)
 }
 END_TEST
 
-/* 8 ranks, 512 tokens: rows of 7168 bf16 and 8 ids out and in, 8 results of 7168 bf16 for each out and in, and counts. */
+/* 8 ranks, 512 tokens: rows of 7168 bf16 and 8 ids out and in, 8 results of 7168 bf16 for each out and in, and counts.
+ * */
 START_TEST(exchange_buffers_are_counted)
 {
     sl_plan_group g = group_of(8, 8), alone = group_of(1, 1);
@@ -161,8 +162,8 @@ START_TEST(ranks_of_a_host_share_its_memory)
 }
 END_TEST
 
-/* Four devices are too few for V3.2. The number of ranks that is said to be needed holds a request, one less does not; and
- * so do the bytes. */
+/* Four devices are too few for V3.2. The number of ranks that is said to be needed holds a request, one less does not;
+ * and so do the bytes. */
 START_TEST(needs_are_enough_and_not_more)
 {
     sl_plan_group g = group_of(4, 4);

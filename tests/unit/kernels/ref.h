@@ -38,8 +38,8 @@ void ref_gqa_attn(const void *params);
 
 /* The page of a position of a sequence, in one of the page tables of s. */
 int32_t ref_page_of(const int32_t *table, const sl_seq_tables *s, int64_t seq, int64_t pos);
-/* Writes the encoded row of a position to the device (pool page or tail) and, if host has a base, to the host. Called in
- * the order of tokens: where two positions share a row of the tail, the later token's row remains. */
+/* Writes the encoded row of a position to the device (pool page or tail) and, if host has a base, to the host. Called
+ * in the order of tokens: where two positions share a row of the tail, the later token's row remains. */
 void ref_store_row(const sl_seq_tables *s, const sl_row_view *rows, const sl_host_plane *host, int64_t seq,
                    int64_t pos, const uint8_t *row);
 

@@ -1,7 +1,7 @@
 /*
  * Expert parallelism has the bits of SL_OP_MOE: for every number of ranks, even and uneven splits, every dtype, padding
- * and missing choices. The ranks are played by one process, which copies the blocks; the exchanges themselves are tested in
- * comm/.
+ * and missing choices. The ranks are played by one process, which copies the blocks; the exchanges themselves are
+ * tested in comm/.
  */
 #include <check.h>
 #include <stdlib.h>

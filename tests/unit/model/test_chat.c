@@ -1,6 +1,7 @@
 /*
- * Prompts of a chat: compared with goldens that the models' own encoders have made (tests/golden/chat/make.py), and with
- * written examples for what these do not define. Which text is the client's is marked, and bad requests are explained.
+ * Prompts of a chat: compared with goldens that the models' own encoders have made (tests/golden/chat/make.py), and
+ * with written examples for what these do not define. Which text is the client's is marked, and bad requests are
+ * explained.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
- * Answers of a chat: compared with goldens that the models' own encoders have made (tests/golden/chat/make.py), and with
- * written examples. Properties of the streaming parser: the parts do not depend on where the text is cut, and an answer
- * that ends early still gives complete JSON.
+ * Answers of a chat: compared with goldens that the models' own encoders have made (tests/golden/chat/make.py), and
+ * with written examples. Properties of the streaming parser: the parts do not depend on where the text is cut, and an
+ * answer that ends early still gives complete JSON.
  */
 #include <stdlib.h>
 

@@ -82,8 +82,8 @@ void rig_complete(sl_status st);
 void rig_complete_all(sl_status st);
 /* Does what the transport does: cancels what is in flight, then calls `closed`. */
 void rig_closed(void);
-/* How many turns a loop waits for a state: without the copier's thread every turn gets somewhere, with it a turn waits 100 us,
- * and the thread may get no processor for seconds. */
+/* How many turns a loop waits for a state: without the copier's thread every turn gets somewhere, with it a turn waits
+ * 100 us, and the thread may get no processor for seconds. */
 int rig_patience(void);
 /* Ticks and completes with SL_OK until the shipment is over, and answers END. */
 void rig_settle(void);

@@ -57,8 +57,8 @@ int h_add_opts(harness *h, const sl_mock_opts *o); /* does not wait */
 void h_close(harness *h);
 /* One turn of everybody. */
 void h_turn(harness *h);
-/* Turns until the condition holds; fails the test after ms, the limit for an idle machine, times H_PATIENCE: limits end what hangs
- * and do not judge speed. */
+/* Turns until the condition holds; fails the test after ms, the limit for an idle machine, times H_PATIENCE: limits end
+ * what hangs and do not judge speed. */
 enum { H_PATIENCE = 10 };
 #define H_UNTIL(h, cond, ms)                                                                                 \
     do {                                                                                                     \

@@ -1,6 +1,6 @@
 /*
- * The member table: which workers are admitted and which are not, identity, restarts, liveness, drains, the prefix index, and
- * connections that are not workers at all.
+ * The member table: which workers are admitted and which are not, identity, restarts, liveness, drains, the prefix
+ * index, and connections that are not workers at all.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -161,7 +161,8 @@ static sl_wr encoded_geometry(sl_key fingerprint, sl_layout layout, sl_row_forma
     return w;
 }
 
-/* A router that knows what it serves refuses a wrong worker that comes first, and takes every layout of the right one. */
+/* A router that knows what it serves refuses a wrong worker that comes first, and takes every layout of the right one.
+ * */
 START_TEST(first_worker_does_not_define_the_cluster)
 {
     sl_wr page = encoded_geometry(h.mo.fingerprint, SL_LAYOUT_PAGE_FIRST, SL_ROW_MLA_BF16);
@@ -219,8 +220,8 @@ START_TEST(hung_engine_is_noticed)
 }
 END_TEST
 
-/* A decode worker may remember the id of a prefill worker that a former router has named. Neither that router's successor
- * nor a second router may give that id to another worker. */
+/* A decode worker may remember the id of a prefill worker that a former router has named. Neither that router's
+ * successor nor a second router may give that id to another worker. */
 START_TEST(ids_of_two_routers_differ)
 {
     harness other;
@@ -273,8 +274,9 @@ static bool all_advanced(client *c, const size_t *had, size_t n)
     return true;
 }
 
-/* Prefill workers are killed in any state. A decode worker is killed only after every stream has advanced: a request that dies
- * with three decode workers one after the other, without 8 tokens between the deaths, is refused as their cause (request.h). */
+/* Prefill workers are killed in any state. A decode worker is killed only after every stream has advanced: a request
+ * that dies with three decode workers one after the other, without 8 tokens between the deaths, is refused as their
+ * cause (request.h). */
 START_TEST(restarts_under_load)
 {
     sl_mock_opts p = h.mo, d = h.mo;
@@ -284,7 +286,8 @@ START_TEST(restarts_under_load)
     d.name = "decode/a";
     d.step_us = 500;
     h.r->o.retries = 50;
-    /* A request waits this long for the role that has no worker at the moment, and the machine may be busy just then. */
+    /* A request waits this long for the role that has no worker at the moment, and the machine may be busy just then.
+     * */
     h.r->o.stage_timeout_ms = 10000;
     h.r->o.request_timeout_ms = 150000;
     add_with(p);

@@ -93,8 +93,8 @@ static sl_key find(sl_share_cache *c, sl_share how, const char *tenant, const ch
     return seed;
 }
 
-/* Far more tenants than the cache has slots, in turns with other salts, modes and models: every answer is the one that is
- * computed without a cache. */
+/* Far more tenants than the cache has slots, in turns with other salts, modes and models: every answer is the one that
+ * is computed without a cache. */
 START_TEST(the_cache_gives_nobody_anothers_seed)
 {
     enum { TENANTS = 5 * SL_SHARE_CACHED, ROUNDS = 3 };
@@ -285,8 +285,8 @@ static void read_pages(sl_kv_cursor *c, int pages[2])
     }
 }
 
-/* Where every caller may subscribe, what a client has sent with a salt stays with it; the pages of others are not affected,
- * also when they continue pages that were reported before. */
+/* Where every caller may subscribe, what a client has sent with a salt stays with it; the pages of others are not
+ * affected, also when they continue pages that were reported before. */
 START_TEST(events_do_not_show_salted_tokens_to_everybody)
 {
     h_open_cluster(&h, 1, 1);

@@ -1,7 +1,7 @@
 /*
  * Shared by the tests of the door (test_door_messages, test_door_secret, test_door): a server that listens on loopback,
- * raw sockets for strangers, and a check that the server still admits an ordinary peer. The test creates the server with
- * door_open and frees it with client_close. Everything runs on the test's thread.
+ * raw sockets for strangers, and a check that the server still admits an ordinary peer. The test creates the server
+ * with door_open and frees it with client_close. Everything runs on the test's thread.
  */
 #ifndef TESTS_UNIT_TRANSPORT_DOOR_RIG_H
 #define TESTS_UNIT_TRANSPORT_DOOR_RIG_H
@@ -13,7 +13,8 @@
 enum { DOOR_TIMEOUT_MS = 700 }; /* connect_timeout_ms of the servers */
 
 extern const variant door_variant;
-/* The secret of door_open and of the peer in door_serves; NULL: without one. A test that sets it sets it back to NULL. */
+/* The secret of door_open and of the peer in door_serves; NULL: without one. A test that sets it sets it back to NULL.
+ * */
 extern const char *door_secret;
 
 /* Opens a server on 127.0.0.1; address gets SL_TP_ADDRESS_MAX bytes. */

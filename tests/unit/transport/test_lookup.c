@@ -1,6 +1,7 @@
 /*
- * Names of hosts are looked up without blocking the transport's thread. getaddrinfo() is replaced by a double: names that
- * begin with "slow" take a time that the test sets, "unknown" does not exist, every other name and every number is 127.0.0.1.
+ * Names of hosts are looked up without blocking the transport's thread. getaddrinfo() is replaced by a double: names
+ * that begin with "slow" take a time that the test sets, "unknown" does not exist, every other name and every number is
+ * 127.0.0.1.
  */
 #include <arpa/inet.h>
 #include <check.h>

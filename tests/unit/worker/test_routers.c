@@ -2,8 +2,8 @@
  * Several routers at once on the same workers, with real transport threads over loopback: both are served, and what
  * becomes of one (it dies, is silent, refuses, comes back, uses the same numbers) touches none of the other's requests.
  *
- * The two test routers count their request ids and worker ids from the same numbers, so every message that was taken for
- * one of the other router would be about a request that exists.
+ * The two test routers count their request ids and worker ids from the same numbers, so every message that was taken
+ * for one of the other router would be about a request that exists.
  */
 #include "tests/unit/run_suite.h"
 #include "tests/unit/worker/cluster.h"
@@ -147,8 +147,8 @@ static bool reserved_pages(cluster *c)
     return l->total_pages && l->free_pages + l->cached_pages < l->total_pages;
 }
 
-/* a dies while pages are reserved whose writer has not connected: such a writer is banned until it has been refused once.
- * A successor that gives another worker the same id does not inherit the ban. */
+/* a dies while pages are reserved whose writer has not connected: such a writer is banned until it has been refused
+ * once. A successor that gives another worker the same id does not inherit the ban. */
 START_TEST(a_ban_ends_with_its_router)
 {
     cluster_opts o = cluster_defaults();

@@ -1,7 +1,7 @@
 /*
- * Healthy groups: what every rank receives is compared, byte by byte, with what each sender must have sent: every byte is a
- * function of the case, the sender, the receiver and its place. Memory after the output must not change. Ranks arrive in
- * varying order.
+ * Healthy groups: what every rank receives is compared, byte by byte, with what each sender must have sent: every byte
+ * is a function of the case, the sender, the receiver and its place. Memory after the output must not change. Ranks
+ * arrive in varying order.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -5,8 +5,8 @@
  *
  * --way library: on a GPU NCCL alone moves the data (sl_comm_opts.library_only).
  *
- * A GPU backend needs a GPU for every rank: numbers of ranks for which the machine has too few are skipped by name. Exit
- * code: 0 all passed, 1 something failed, 2 usage, 77 the backend cannot be opened or has no collectives.
+ * A GPU backend needs a GPU for every rank: numbers of ranks for which the machine has too few are skipped by name.
+ * Exit code: 0 all passed, 1 something failed, 2 usage, 77 the backend cannot be opened or has no collectives.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,7 +83,8 @@ static void report(totals *n, const options *o, int32_t ranks, const char *name,
 
 static void run_ranks(const options *o, int32_t ranks, totals *n)
 {
-    /* Smaller than a row, some rows, many rows, and the default; the small ones are for the CPU, where data pass in pieces. */
+    /* Smaller than a row, some rows, many rows, and the default; the small ones are for the CPU, where data pass in
+     * pieces. */
     static const size_t windows[] = {4096, 100000, 1 << 20, 0};
     bool cpu = strcmp(o->backend, "cpu") == 0;
     char why[512], name[64];

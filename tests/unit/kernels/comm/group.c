@@ -135,8 +135,8 @@ static int kill_rest(const cg_run *run, const pid_t *pids, const int *codes)
     return n;
 }
 
-/* Waits for the ranks; continues those that stopped. A rank without a device ends the run: the others would wait for it.
- * Returns how many had to be killed at the limit. */
+/* Waits for the ranks; continues those that stopped. A rank without a device ends the run: the others would wait for
+ * it. Returns how many had to be killed at the limit. */
 static int collect(const cg_run *run, const pid_t *pids, int *codes)
 {
     uint64_t end = sl_now_ns() + run->limit_ms * 1000000ull, stopped_at = 0;
