@@ -111,7 +111,8 @@ def test_reader_that_does_not_read(target):
         s = socket.socket()
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # before connecting, so that the window stays small
         s.connect(wire.address(t.cluster.http))
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                  b"Content-Length: %d\r\n\r\n" % len(body) + body)
         real.until("the stream is ended", lambda: ended() == unread + 1, 20)
         assert t.memory() - before < 32, f"{t.memory() - before:.0f} MiB kept for a client that does not read"
     s.close()
@@ -131,8 +132,8 @@ def tls_version(address, version):
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_only_tls_1_2_and_1_3(start, tmp_path, protocol):
     import subprocess
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem",
-                    "-days", "2", "-subj", "/CN=localhost"], check=True, capture_output=True)
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                    "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"], check=True, capture_output=True)
     r = start(real.Process, "router", **{"router.tls_cert": tmp_path / "cert.pem", "router.tls_key": tmp_path / "key.pem"})
     address = wire.address(getattr(r, protocol))
     for old in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):

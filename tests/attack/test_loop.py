@@ -1,4 +1,5 @@
-"""The router's loop: no admitted input may hold it for 50 ms. The heaviest known inputs, alone and together, and the histogram of its turns.
+"""The router's loop: no admitted input may hold it for 50 ms. The heaviest known inputs, alone and together, and the histogram
+of its turns.
 
 CPU time is judged: on a machine that others use, the wall time of a turn contains their time. Both histograms are printed.
 """
@@ -45,10 +46,11 @@ def show(cluster, what):
 
 
 def call(cluster, message, timeout=200):
-    with grpc.insecure_channel(cluster.grpc, options=[("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]) as channel:
+    unlimited = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(cluster.grpc, options=unlimited) as channel:
+        generate = channel.unary_stream(GENERATE, request_serializer=lambda b: b, response_deserializer=lambda b: b)
         try:
-            parts = list(channel.unary_stream(GENERATE, request_serializer=lambda b: b, response_deserializer=lambda b: b)(message, timeout=timeout))
-            return sum(map(len, parts))
+            return sum(map(len, generate(message, timeout=timeout)))
         except grpc.RpcError as e:
             return e.code()
 
@@ -84,7 +86,8 @@ def wide_struct(n):
 
 
 def tools(n):
-    return [{"type": "function", "function": {"name": f"f{i}", "description": "d" * 1000, "parameters": {"type": "object"}}} for i in range(n)]
+    return [{"type": "function", "function": {"name": f"f{i}", "description": "d" * 1000, "parameters": {"type": "object"}}}
+            for i in range(n)]
 
 
 WORDS = "word " * 1400000  # 7.0 MB, below router.max_body_bytes

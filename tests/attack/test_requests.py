@@ -63,8 +63,10 @@ def test_deep_json_is_refused(t, depth):
 
 def test_copies_are_counted_before_they_are_made(t):
     """1 MiB of tools with n = 32, and 128 prompts times 128: refused or served, without holding the loop."""
-    tools = [{"type": "function", "function": {"name": f"f{i}", "description": "d" * 1000, "parameters": {"type": "object"}}} for i in range(900)]
-    chat = json.dumps({"model": "tiny-v32", "messages": [{"role": "user", "content": "x"}], "tools": tools, "n": 32, "max_tokens": 4}).encode()
+    tools = [{"type": "function", "function": {"name": f"f{i}", "description": "d" * 1000, "parameters": {"type": "object"}}}
+             for i in range(900)]
+    messages = [{"role": "user", "content": "x"}]
+    chat = json.dumps({"model": "tiny-v32", "messages": messages, "tools": tools, "n": 32, "max_tokens": 4}).encode()
     many = {"prompt": [[1, 2, 3]] * 128, "n": 128, "max_tokens": 4}
     with t.watched():
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -99,7 +101,8 @@ def test_longest_turn_is_shown_and_short(t):
     while its thread waits for a processor. The twin, whose clients ran concurrently with the attacks, shows how often that happened."""
     (total, longer), (others, twins) = turns(t.cluster), turns(t.twin)
     for name, n, over in (("attacked", total, longer), ("twin", others, twins)):
-        print(f"{name}: {n:.0f} turns, " + ", ".join(f"{over(b):.0f} over {b * 1000:g} ms" for b in (0.001, 0.01, 0.05, 0.1, 0.25, 1.0, 2.5)))
+        bounds = (0.001, 0.01, 0.05, 0.1, 0.25, 1.0, 2.5)
+        print(f"{name}: {n:.0f} turns, " + ", ".join(f"{over(b):.0f} over {b * 1000:g} ms" for b in bounds))
     assert total > 100
     assert longer(1.0) <= twins(0.25), "a turn took over a second"
     assert longer(0.05) <= total * (0.001 + 4 * twins(0.05) / others)
@@ -115,8 +118,9 @@ def test_impossible_numbers_are_the_clients_fault(t, field, value):
     assert not [line for line in text.splitlines() if line.startswith("sluice_request_retries_total") and not line.endswith(" 0")]
 
 
-@pytest.mark.parametrize("body", [{"response_format": {"type": "json_object"}}, {"guided_json": {"type": "object"}}, {"structured_outputs": {}},
-                                  {"guided_regex": "a+"}, {"guided_choice": ["a"]}, {"guided_grammar": "x"}])
+@pytest.mark.parametrize("body", [{"response_format": {"type": "json_object"}}, {"guided_json": {"type": "object"}},
+                                  {"structured_outputs": {}}, {"guided_regex": "a+"}, {"guided_choice": ["a"]},
+                                  {"guided_grammar": "x"}])
 def test_what_is_not_served_is_refused_by_name(t, body):
     name = next(iter(body))
     for path, prompt in (("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})):
@@ -153,8 +157,9 @@ def test_ids_cannot_forge_log_lines(t):
             list(t.cluster.stub(channel).Generate(t.cluster.request([5, 6, 7], 2, request_id=name), timeout=30))
         except grpc.RpcError as e:
             assert e.code() == grpc.StatusCode.INVALID_ARGUMENT
-    one_more(t.cluster, "forged")  # whatever was written about the request before has reached the log now
-    assert not [line for line in t.cluster.text().splitlines() if line.startswith(" ts=2026") or " ev=forged" in line.replace('\\"', "").split('id="')[0]]
+    one_more(t.cluster, "forged")  # all lines about the request before are in the log now
+    assert not [line for line in t.cluster.text().splitlines()
+                if line.startswith(" ts=2026") or " ev=forged" in line.replace('\\"', "").split('id="')[0]]
 
 
 def test_the_tokenizer_is_sent_whole(t):

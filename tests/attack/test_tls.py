@@ -47,7 +47,8 @@ def authority(directory, name, extension=""):
             f"/CN=client of {name}")
     extensions = directory / f"{name}.ext"
     extensions.write_text(f"{extension}\n")
-    openssl("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-days", 2, "-out", cert, "-extfile", extensions)
+    openssl("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-days", 2, "-out", cert,
+            "-extfile", extensions)
     return ca, cert, key
 
 
@@ -111,7 +112,8 @@ def test_reload(router, tmp_path):
         assert new and new != old and serial(r.grpc) == new
         assert curl(r.http, "--cacert", tmp_path / "cert.pem") == 200 and alive(r.grpc, tmp_path / "cert.pem")
         assert curl(r.http, "--cacert", old_cert) < 0
-        assert session.get(r.http + "/health/live", verify=str(old_cert), timeout=30).status_code == 200  # would not verify over a new connection
+        # A new connection would not verify with the old certificate.
+        assert session.get(r.http + "/health/live", verify=str(old_cert), timeout=30).status_code == 200
         stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=30)
         assert events.is_active()
         events.cancel()

@@ -14,7 +14,8 @@ def test_auto_is_direct_on_one_host(start):
     c = start(**{"cluster.shipping": "auto"})
     Streams(c, jobs("da", 6, prompt=200, out=60)).check()
     c.logged("comp=prefill.*ev=shipping path=direct")
-    shipped = real.metric(c.metrics(1), "sluice_transport_bytes_total", 'op="put"') or real.metric(c.metrics(1), "sluice_transfer_bytes_total")
+    shipped = (real.metric(c.metrics(1), "sluice_transport_bytes_total", 'op="put"')
+               or real.metric(c.metrics(1), "sluice_transfer_bytes_total"))
     assert shipped > 6 * 200 * 1000
     c.idle()
 

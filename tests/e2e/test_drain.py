@@ -47,8 +47,9 @@ class Calls:
     def __init__(self, c, tag, each, n):
         self.c, self.n, self.ended, self.problems = c, n, [], []
         kinds = [(f.__name__, f, stream) for f in (over_http, over_grpc) for stream in (True, False)]
-        self.threads = [threading.Thread(target=self.run, args=(f"{name} stream={stream}", f, stream, real.prompt(f"{tag}{i}.{k}", 60)), daemon=True)
-                        for i in range(each) for k, (name, f, stream) in enumerate(kinds)]
+        calls = [(f"{name} stream={stream}", f, stream, real.prompt(f"{tag}{i}.{k}", 60))
+                 for i in range(each) for k, (name, f, stream) in enumerate(kinds)]
+        self.threads = [threading.Thread(target=self.run, args=call, daemon=True) for call in calls]
         for t in self.threads:
             t.start()
         real.until("every call to be there", lambda: self.problems or self.there() >= len(self.threads))
@@ -85,8 +86,9 @@ def test_sigterm_to_all_ranks(start):
     """Every process drains at once: what runs finishes, what waits is told at once that the service ends. No answer takes as long as
     stage_timeout_ms or drain_timeout_ms."""
     limit = 200
-    c = start(roles=("router", "prefill", "decode"), **{"decode.max_batch": 1, "prefill.max_requests": 1, "router.stage_timeout_ms": limit * 1000,
-                                                       "router.drain_timeout_ms": limit * 1000})
+    c = start(roles=("router", "prefill", "decode"),
+              **{"decode.max_batch": 1, "prefill.max_requests": 1, "router.stage_timeout_ms": limit * 1000,
+                 "router.drain_timeout_ms": limit * 1000})
     calls = Calls(c, "ranks", 3, 600)
     pids = [w["pid"] for w in c.workers()] + [c.router_pid()]
     begin = time.monotonic()

@@ -200,7 +200,8 @@ def test_link_cut_for_a_second(hosts):
             assert [cluster.text_of(stream) for stream in again] == [real.document(ids, n)["text"] for ids, n in more]
             return far in before and any(w["name"] == far and w["tokens_done"] > before[far] for w in cluster.ready())
         real.until("tokens of the far worker", served_again, 30, 0.2)
-        print("lost meanwhile:", cluster.text().count(f"ev=worker_lost worker={far} "), "retries:", cluster.text().count("ev=request_retry"))
+        print("lost meanwhile:", cluster.text().count(f"ev=worker_lost worker={far} "),
+              "retries:", cluster.text().count("ev=request_retry"))
     finally:
         print(cluster.tail(60))
         assert cluster.close(25), "mpirun had to be killed"

@@ -88,8 +88,9 @@ def scraped(tmp_path_factory, clean):
         pytest.skip("prometheus is not installed")
     directory = tmp_path_factory.mktemp("prometheus")
     (directory / "keys").write_text(f"tests sha256={hashlib.sha256(Keyed.key.encode()).hexdigest()} admin\n")
-    c = Keyed(directory, roles=ROLES, **{"router.keys_file": directory / "keys", "sparse_attention.hot_rows": real.TOPK, "sparse_attention.tail_rows": 1,
-                                                "router.policy": "cache_aware", "kvstore.bytes": "4MiB"})
+    c = Keyed(directory, roles=ROLES,
+              **{"router.keys_file": directory / "keys", "sparse_attention.hot_rows": real.TOPK,
+                 "sparse_attention.tail_rows": 1, "router.policy": "cache_aware", "kvstore.bytes": "4MiB"})
     p = None
     try:
         workers = [f"127.0.0.1:{c.metrics_port + rank}" for rank in range(1, len(ROLES))]

@@ -67,6 +67,7 @@ def test_refused_beyond_loopback(tmp_path):
 
 
 def test_insecure_has_to_be_said(start):
-    r = start(real.Process, "router", **QUICK, **{"cluster.router_host": "0.0.0.0", "cluster.insecure": "true", "router.http_host": "0.0.0.0",
-                                                  "router.insecure": "true"})
+    r = start(real.Process, "router", **QUICK,
+              **{"cluster.router_host": "0.0.0.0", "cluster.insecure": "true", "router.http_host": "0.0.0.0",
+                 "router.insecure": "true"})
     assert r.text().count("ev=listening") == 1

@@ -65,7 +65,8 @@ def test_only_printable_characters_reach_the_terminal():
     assert client.printable("a\x1b]0;title\x07b\x9b2Jc\nd\te\x7f é") == "a�]0;title�b�2Jc\nd\te� é"
     source = pathlib.Path(real.ROOT / "deploy/quickstart").read_text()
     line = next(line for line in source.splitlines() if line.startswith("printable() "))
-    out = subprocess.run(["bash", "-c", f"{line}\nprintf 'a\\033[2Jb\\tc\\n\\177d\\303\\251' | printable"], capture_output=True, check=True).stdout
+    script = f"{line}\nprintf 'a\\033[2Jb\\tc\\n\\177d\\303\\251' | printable"
+    out = subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout
     assert out == b"a[2Jb\tc\nd\xc3\xa9"
 
 
