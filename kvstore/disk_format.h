@@ -7,8 +7,8 @@
  *
  * The page begins at a block, so that it can be read by O_DIRECT without its header. Every header ends with a CRC32C of
  * its own fields, and a record has the CRC32C of its page. A record counts only if it names the store, the place where
- * it lies and the present generation of its segment; a new generation is on disk before the first record
- * of it is written, so the records of the old one are gone at once.
+ * it lies and the present generation of its segment; a new generation is on disk before its first record
+ * is written, so the records of the old one are gone at once.
  *
  * Pure functions on blocks; any thread. They accept arbitrary bytes (tests/fuzz/disk.c).
  */

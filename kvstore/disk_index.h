@@ -3,7 +3,7 @@
  * It knows numbers, never bytes or files. The caller serialises all calls.
  *
  * Pages are appended to the active segment. When it is full, the segment whose pages were used least recently on average
- * is emptied as a whole and filled again. Pages of it that were used are dropped, not rewritten: a page that is in use
+ * is emptied as a whole and filled again. Its pages that were used are dropped, not rewritten: a page that is in use
  * is in host memory too and is offered again when it is evicted there, so every page costs exactly one
  * write of the device. With one page per segment this is LRU.
  *

@@ -363,7 +363,7 @@ void sl_lease_publish(sl_lease *l, const int32_t *tokens, int32_t n_tokens)
     }
 }
 
-/* For each tree page: whether it is `top` or a continuation of it. Each path is walked once. */
+/* For each tree page: whether it is `top` or continues `top`. Each path is walked once. */
 enum { UNKNOWN, INSIDE, OUTSIDE };
 
 static void mark_subtree(const sl_store *s, int32_t top, uint8_t *mark)

@@ -149,7 +149,7 @@ typedef struct marker {
 
 /*
  * Looks for the first of the n markers. Found: emits the text before it, consumes both, and returns its index in m.
- * Else -1: emits the text that cannot be the beginning of a marker, all of it at the end.
+ * Else -1: emits the text that cannot be the beginning of a marker; at the end the whole text.
  */
 static int run_text(sl_chat_parser *p, const marker *m, int n, bool end)
 {

@@ -20,7 +20,7 @@
 #include "kernels/cache.h"
 
 typedef enum {
-    SL_ACTION_VISIBILITY, /* the cache stays whole; a query sees part of it */
+    SL_ACTION_VISIBILITY, /* the cache stays whole; a query sees a part */
     SL_ACTION_EVICT,      /* tokens are dropped permanently */
     SL_ACTION_KERNEL,     /* the attention kernel skips by itself; there are no lists */
 } sl_algo_action;

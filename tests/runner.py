@@ -410,7 +410,7 @@ def stage_shm():
     while (left := new_shm()) and time.monotonic() < deadline:
         time.sleep(0.5)
     if left:
-        tally.fail(f"e2e: tests left shared memory behind: {sorted(left)}")
+        tally.fail(f"e2e: tests did not remove shared memory: {sorted(left)}")
     else:
         tally.passed += 1
     return tally

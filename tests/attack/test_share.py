@@ -1,4 +1,4 @@
-"""What clients learn of each other through the prefix cache: nothing but what kvstore.share and their salts allow.
+"""What clients learn of each other through the prefix cache: only what kvstore.share and their salts allow.
 
 Everybody sends the same prompts, over both protocols. `cached_tokens` says what was reused, the events which pages there are;
 the answers are the same in every mode.

@@ -38,7 +38,7 @@ class Streams:
             self.errors.append(f"request {i}: {e}")
 
     def until_streaming(self, tokens=1, requests_=1, seconds=30):
-        real.until("streams under way", lambda: self.errors or sum(p >= tokens for p in self.progress) >= requests_, seconds, 0.002)
+        real.until("streams in progress", lambda: self.errors or sum(p >= tokens for p in self.progress) >= requests_, seconds, 0.002)
 
     def running(self):
         return any(t.is_alive() for t in self.threads)

@@ -139,11 +139,11 @@ def test_garbage_on_every_port(cluster):
     pids = workers + [cluster.router_pid()]
     ports, doors, public = set(real.listening(pids)), worker_ports(cluster), public_ports(cluster, pids)
     assert doors | public <= ports
-    behind = ports - doors - public
-    assert len(behind) >= len(pids) + 3, f"every process has a data socket, three have a listener of UCX: {behind}"
+    others = ports - doors - public
+    assert len(others) >= len(pids) + 3, f"every process has a data socket, three have a listener of UCX: {others}"
     gates = NO_GATES not in cluster.text()
     if gates:
-        until_shut(behind, pids)
+        until_shut(others, pids)
     for port in sorted(doors | public):
         for data in GARBAGE:
             throw(port, data)
@@ -226,9 +226,9 @@ def test_garbage_on_the_ports_for_workers(start):
     real.until("descriptors back to what they were", lambda: max(more().values()) <= 2, 60, 1)
     grown = {pid: resources(pid)[1] - before[pid][1] for pid in pids}
     assert max(grown.values()) < 16384, f"KiB of growth: {grown}"
-    behind = set(real.listening(pids)) - set(doors) - public_ports(c, pids)
+    others = set(real.listening(pids)) - set(doors) - public_ports(c, pids)
     if NO_GATES not in c.text():
-        until_shut(behind, pids)
+        until_shut(others, pids)
     one_more(c)
 
 

@@ -5,7 +5,7 @@
 The cluster is one router (or N, between which the clients are divided), two prefill and three decode workers, each a process of its own on this machine, with stores that are too
 small for the load, so that pages are evicted and requests are put back. Clients stream over gRPC and HTTP, ask for several samples,
 leave in mid-stream, abort and set short deadlines. Meanwhile workers are killed, stopped, drained and replaced, caches are flushed,
-strangers write garbage to every port, and now and then a router is killed.
+strangers write garbage to every port, and sometimes a router is killed.
 
 What must hold, and what the exit code says:
   - a stream that ends has the tokens of `sluice generate` for the same prompt, sampling and seed;

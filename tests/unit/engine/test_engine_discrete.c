@@ -2,7 +2,7 @@
  * The engine on a device whose memory the host cannot access and whose work completes later. The device is made of
  * the CPU backend: device memory is one mapping without access rights except while an op, copy or fill runs, so
  * that any access by the host is a fault; events need a few queries until they are done; graphs are lists of ops
- * with the parameters that they had when they were captured, and nothing but ops, events and stream switches may be
+ * with the parameters that they had when they were captured, and only ops, events and stream switches may be
  * captured; work that is enqueued on the side stream runs as late as possible, when the main stream waits for its
  * event. So what a GPU requires of the engine and the coordinator is tested on any machine.
  */

@@ -1,5 +1,5 @@
 /*
- * The store is compared with a simple model of it. Random operations (lease, grow, publish, release, flush) use pages
+ * The store is compared with a simple model. Random operations (lease, grow, publish, release, flush) use pages
  * with few different contents; the model is a table with an entry for every possible prefix, which is searched
  * linearly. After each operation the invariants hold, the counts and the matches equal those of the model, matched
  * pages have the contents that were published for exactly that prefix, and an eviction takes the least recently used
@@ -504,7 +504,7 @@ START_TEST(drop_takes_the_subtree)
 }
 END_TEST
 
-/* Leases of different seeds share no page, and each goes on sharing with its own. */
+/* Leases of different seeds share no page, and each continues to share with its own. */
 START_TEST(seeds_keep_equal_tokens_apart)
 {
     sl_store *s = make(12, true);

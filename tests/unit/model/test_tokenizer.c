@@ -267,7 +267,7 @@ START_TEST(tokens_are_not_completed_across_a_border)
     expect_added(TINY, PARTS("<｜", "User｜>"), "");
     expect_added(TINY, PARTS("", "<｜User", "｜>"), "");
     expect_added(TINY, PARTS("<thi", "n", "k>"), "");
-    /* the template's own shorter token is found where plain text would make a longer one of it */
+    /* the template's own shorter token is found where plain text would give a longer one */
     expect_added(GLM, PARTS("<tool_call", ">"), "<tool_call");
     expect_added(GLM, PARTS("<tool_call>", ">"), "<tool_call>");
 }

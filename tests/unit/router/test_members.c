@@ -35,7 +35,7 @@ static void expect_refused(sl_mock_opts o, const char *word)
 {
     int i = add_with(o);
     const sl_mock_counts *c = sl_mock_count(h.w[i]);
-    ck_assert_msg(c->refused && !c->welcome, "was let in");
+    ck_assert_msg(c->refused && !c->welcome, "was admitted");
     ck_assert_msg(strstr(c->refuse_reason, word) != NULL, "reason is '%s', want '%s'", c->refuse_reason,
                   word);
 }

@@ -294,7 +294,7 @@ static void check_counters(rig *r)
 
 /* ---- steps ---- */
 
-/* An ascending selection of up to k of 0..pos with some locality: half of it changes only slowly with the position. */
+/* An ascending selection of up to k of 0..pos with some locality: half of the ids change only slowly with the position. */
 static int choose(rig *r, int pos, int32_t *ids)
 {
     bool in[MAX_CTX] = {false};
