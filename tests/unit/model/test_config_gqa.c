@@ -61,7 +61,7 @@ START_TEST(cache_dims)
     sl_model_cache_dims(&c, &d);
     ck_assert(d.kv_heads == 8 && d.head_dim == 64 && d.latent == 0 && d.rope == 0 && d.index_dim == 0 &&
               d.index_heads == 0 && d.index_topk == 0 && !d.rows);
-    strcpy(c.family, "unknown");
+    snprintf(c.family, sizeof c.family, "unknown");
     sl_model_cache_dims(&c, &d);
     ck_assert(d.kv_heads == 0 && d.head_dim == 0);
 }
