@@ -119,7 +119,7 @@ def test_a_worker_that_stops_tells_both(start):
     leaver.process.terminate()
     for s in both:
         s.check()
-    assert leaver.close() and leaver.process.returncode == 0
+    assert leaver.process.wait(60) == 0  # not close(): a second SIGTERM ends a process that still drains
     for r in p.routers:
         real.until("it to leave", lambda r=r: not r.worker("decode/1"), 20)
         one_more(r)

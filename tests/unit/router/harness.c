@@ -22,8 +22,8 @@ void h_init(harness *h)
     h->o.tokenizer = h->tok;
     h->o.policy = "round_robin";
     h->o.heartbeat_ms = 20;
-    h->o.dead_after_ms = 300;
-    h->o.stage_timeout_ms = 400;
+    h->o.dead_after_ms = 30000;
+    h->o.stage_timeout_ms = 30000;
     h->o.request_timeout_ms = 20000;
     sl_mock_opts_default(&h->mo);
     h->mo.fabric = h->fabric;

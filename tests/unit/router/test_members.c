@@ -116,6 +116,7 @@ START_TEST(silent_holder_loses_its_name)
     o.name = "decode/x";
     sl_mock_knob(h.w[add_with(o)])->silent = true;
     expect_refused(o, "held by a living worker");
+    h.r->o.dead_after_ms = 300;
     H_UNTIL(&h, !sl_members_count(h.r, SL_ROLE_DECODE), 2000);
     ck_assert(sl_mock_count(h.w[add_with(o)])->welcome);
 }
@@ -201,7 +202,6 @@ END_TEST
 /* The heartbeat continues while the engine hangs: the worker is given up, and its requests move to another one. */
 START_TEST(hung_engine_is_noticed)
 {
-    h.r->o.stage_timeout_ms = 20000;
     h_add(&h, SL_ROLE_PREFILL);
     int a = h_add(&h, SL_ROLE_DECODE);
     sl_mock_knob(h.w[a])->hold = true;
@@ -242,6 +242,7 @@ START_TEST(stalled_loop_loses_no_worker)
     h_add(&h, SL_ROLE_PREFILL);
     h_add(&h, SL_ROLE_DECODE);
     uint32_t id = sl_mock_count(h.w[0])->worker_id;
+    h.r->o.dead_after_ms = 300;
     for (int i = 0; i < 3; i++) {
         usleep(3 * h.r->o.dead_after_ms * 1000);
         h_run(&h, 100);

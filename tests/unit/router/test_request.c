@@ -242,6 +242,7 @@ END_TEST
 
 START_TEST(stage_without_progress_is_retried_elsewhere)
 {
+    h.o.stage_timeout_ms = 400;
     h_open_cluster(&h, 2, 2);
     sl_mock_knob(h.w[_i])->hold = true; /* one prefill or one decode worker hangs */
     client c[2] = {{0}};
@@ -262,6 +263,7 @@ END_TEST
 START_TEST(no_workers_is_unavailable_in_time)
 {
     h.o.max_context = 4096;
+    h.o.stage_timeout_ms = 400;
     h_open(&h);
     client c = {0};
     h_ask(&h, &c, 70, 10);
@@ -271,24 +273,25 @@ START_TEST(no_workers_is_unavailable_in_time)
 }
 END_TEST
 
-/* What counts is since when the role has had no worker, not for how long a request has waited for its turn. */
-static void lose_the_last(client *c, int n)
+/* Two places, n - 2 requests wait, and all run for longer than the test. The only decode worker is lost after wait_ms. */
+static void lose_the_last(client *c, int n, uint32_t stage_timeout_ms, unsigned wait_ms)
 {
-    h.o.stage_timeout_ms = 300;
-    h.mo.max_batch = 1; /* two places */
-    h.mo.step_us = 20000;
+    h.o.stage_timeout_ms = stage_timeout_ms;
+    h.mo.max_batch = 1;
+    h.mo.step_us = 50000;
     h_open_cluster(&h, 1, 1);
     for (int i = 0; i < n; i++)
         h_ask(&h, &c[i], 70, 60);
-    h_run(&h, 400);
+    h_run(&h, wait_ms);
     ck_assert_int_eq(h_request(&c[n - 1], 0)->state, SL_REQUEST_QUEUED);
     sl_mock_kill(h.w[1]);
 }
 
+/* What counts is since when the role has had no worker, not for how long a request has waited for its turn. */
 START_TEST(queued_requests_wait_for_a_replacement)
 {
     client c[3] = {{0}};
-    lose_the_last(c, 3);
+    lose_the_last(c, 3, 1500, 1600);
     h_run(&h, 150);
     for (int i = 0; i < 3; i++)
         ck_assert(!h_done(&c[i]));
@@ -305,7 +308,7 @@ END_TEST
 START_TEST(a_router_that_drains_does_not_wait_for_a_replacement)
 {
     client c[3] = {{0}};
-    lose_the_last(c, 3);
+    lose_the_last(c, 3, 60000, 20);
     sl_router_stop(h.r);
     H_UNTIL(&h, h_done(&c[0]) && h_done(&c[1]) && h_done(&c[2]), 250);
     for (int i = 0; i < 3; i++) {
@@ -356,6 +359,7 @@ START_TEST(silent_worker_is_dead)
     h_ask(&h, &c, 70, 40);
     H_UNTIL(&h, c.s[0].n > 3, 2000);
     int victim = mock_of(h_request(&c, 0)->decode);
+    h.r->o.dead_after_ms = 1000;
     sl_mock_knob(h.w[victim])->silent = true;
     h_expect(&h, &c, 70, 40, 5000);
     ck_assert_uint_eq(sl_counter_value(h.r->stats.worker_failures[1]), 1);
