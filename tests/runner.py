@@ -5,6 +5,10 @@ the highest priority, the unit tests of every build come next, compilers and fuz
 function that returns a Tally. Long commands write to build/test-logs/STAGE*.log, while progress lines show that they still run.
 Unit tests are counted by the checks that libcheck reports, all others by their own reports. Time limits only end programs that
 hang and do not judge speed: they are many times longer than a slow machine needs.
+
+A test that fails is run once more at the end, when nothing else runs: three lanes on two processors can delay a process by seconds,
+and a limit that expired then says nothing about the product. If it passes alone, the summary shows it as UNSTEADY, with the
+output of its failure. What a sanitizer reported and what crashed is never repeated, nor is anything when many tests failed.
 """
 
 import argparse
@@ -29,6 +33,8 @@ FUZZ_SECONDS = int(os.environ.get("SL_FUZZ_SECONDS", "20"))
 PROGRESS_SECONDS = 20
 STEP_SECONDS = 2400  # a build or a test step that takes longer hangs
 TELLING = re.compile(r":[FE]:|ERROR|WARNING: Thread|panic|runtime error")  # shown although it is far from the end of the output
+FINDING = re.compile(r"Sanitizer|runtime error:|Received signal|SEGFAULT|Segmentation fault|signal SIG")  # a delay cannot cause it
+MOST_REPEATED = 5  # more failures than these are no accident
 CHECK_LINE = re.compile(r"\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)")
 
 
@@ -52,11 +58,21 @@ SHORTER = {"asan": ["test_engine: 90 steps of each model where the release build
 
 
 @dataclasses.dataclass
+class Doubtful:
+    """A failure that a delay may have caused: run again alone before it counts."""
+    what: str          # STAGE: NAME
+    checks: int        # how many failed
+    notes: list        # what the test printed
+    again: callable    # runs it; returns a Tally
+
+
+@dataclasses.dataclass
 class Tally:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     notes: list = dataclasses.field(default_factory=list)  # one line each: what failed or was skipped, and why
+    doubtful: list = dataclasses.field(default_factory=list)  # of Doubtful: counted neither as passed nor as failed so far
     seconds: float = 0  # on the wall, summed over the steps of a stage
     cpu: float = 0      # of all processes that were waited for
 
@@ -65,12 +81,28 @@ class Tally:
         self.failed += other.failed
         self.skipped += other.skipped
         self.notes += other.notes
+        self.doubtful += other.doubtful
         self.seconds += other.seconds
         self.cpu += other.cpu
 
     def fail(self, what):
         self.failed += 1
         self.notes.append(f"FAILED  {what}")
+
+    def doubt(self, what, checks, notes, again):
+        """A failed test with what it printed."""
+        if FINDING.search("\n".join(notes)):
+            self.failed += checks
+            self.notes += [f"FAILED  {what}", *notes]
+        else:
+            self.doubtful.append(Doubtful(what, checks, notes, again))
+
+    def settle(self, doubtful, steady):
+        self.passed += doubtful.checks if steady else 0
+        self.failed += 0 if steady else doubtful.checks
+        verdict = "UNSTEADY" if steady else "FAILED "
+        why = ": failed while others ran, passed alone; it had printed" if steady else ""
+        self.notes += [f"{verdict} {doubtful.what}{why}", *doubtful.notes]
 
     def skip(self, what):
         self.skipped += 1
@@ -188,7 +220,7 @@ def build_stage(preset, extra=()):
     return tally
 
 
-def count_case(case, tally, stage):
+def count_case(case, tally, stage, again):
     """One ctest test: its libcheck checks when it printed them, else the test itself."""
     name = case.get("name")
     output = (case.findtext("system-out") or "").rstrip()
@@ -204,11 +236,10 @@ def count_case(case, tally, stage):
         tally.passed += good or 1
     else:  # failed, timed out, crashed, could not be started, or ran no check at all
         tally.passed += good
-        tally.failed += bad or 1
-        tally.notes.append(f"FAILED  {stage}: {name}")
-        ending = end_of("\n".join(lines))
+        failure = case.find("failure")
+        ending = end_of("\n".join([*lines, failure.get("message", "") if failure is not None else ""]))
         telling = end_of("\n".join(line for line in lines[:-SHOWN_LINES] if TELLING.search(line)))[:8]
-        tally.notes += [*telling, "        [...]", *ending] if telling else ending
+        tally.doubt(f"{stage}: {name}", bad or 1, [*telling, "        [...]", *ending] if telling else ending, lambda: again(name))
 
 
 def ctest(preset, stage, env=None, args=(), wrapper=()):
@@ -224,8 +255,11 @@ def ctest(preset, stage, env=None, args=(), wrapper=()):
     if not report.exists():
         tally.fail(f"{stage}: ctest gave no report (see build/test-logs/{stage}.log)")
         return tally
+    def again(name):
+        return ctest(preset, f"{stage}-again", env, ["-R", f"^{re.escape(name)}$"], wrapper)
+
     for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
-        count_case(case, tally, stage)
+        count_case(case, tally, stage, again)
     return tally
 
 
@@ -280,13 +314,14 @@ def pytest(name, files):
         name = f"e2e: {case.get('classname', '')}::{case.get('name')}"
         problem = case.find("failure") if case.find("failure") is not None else case.find("error")
         if problem is not None:
-            tally.fail(f"{name}: {(problem.get('message') or '').splitlines()[0][:160] if problem.get('message') else ''}")
-            tally.notes += end_of(problem.text or "") + end_of(case.findtext("system-out") or "")
+            test = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
+            tally.doubt(f"{name}: {(problem.get('message') or '').splitlines()[0][:160] if problem.get('message') else ''}", 1,
+                        end_of(problem.text or "") + end_of(case.findtext("system-out") or ""), lambda test=test: pytest("again", [test]))
         elif case.find("skipped") is not None:
             tally.skip(f"{name}: {case.find('skipped').get('message', '')[:160]}")
         else:
             tally.passed += 1
-    if code not in (0, 1) and not tally.failed:
+    if code not in (0, 1) and not tally.failed and not tally.doubtful:
         tally.fail(f"e2e: pytest ended with {code} (see {log.relative_to(ROOT)})")
     return tally
 
@@ -501,8 +536,11 @@ class Schedule:
             tally.seconds = float(os.environ["SL_RUN_DEPS"].split()[1])
         if tally.failed:
             self.failed.add(step.name)
-        print(f"   {step.stage}: {step.name}: {tally.passed} passed, {tally.failed} failed, {tally.skipped} skipped in "
+        repeat = f"{len(tally.doubtful)} to repeat alone, " if tally.doubtful else ""
+        print(f"   {step.stage}: {step.name}: {tally.passed} passed, {tally.failed} failed, {repeat}{tally.skipped} skipped in "
               f"{tally.seconds:.0f} s ({tally.cpu:.0f} s of CPU)", flush=True)
+        for doubtful in tally.doubtful:
+            print(f"   failed so far: {doubtful.what}", flush=True)
         for note in tally.notes:
             if note.startswith("FAILED"):
                 print(f"   {note}", flush=True)
@@ -533,6 +571,21 @@ class Schedule:
                 t.join(0.5)
 
 
+def repeat_alone(tallies):
+    """Decides about the doubtful tests of all stages, when nothing else runs any more."""
+    doubtful = [(tally, one) for tally in tallies.values() for one in tally.doubtful]
+    for tally, one in doubtful:
+        steady = False
+        if len(doubtful) <= MOST_REPEATED and not STOPPING.is_set():
+            HERE.stage, HERE.nice, HERE.cpu = "again", 0, 0
+            print(f"== again, alone: {one.what}", flush=True)
+            result = one.again()
+            steady = result.passed > 0 and not result.failed and not result.doubtful
+            tally.cpu += HERE.cpu
+            print(f"   {'passed' if steady else 'failed'} alone", flush=True)
+        tally.settle(one, steady)
+
+
 def choose(argv):
     parser = argparse.ArgumentParser(prog="tests/run", description="Builds and runs the tests.")
     parser.add_argument("--quick", action="store_true", help="release build and unit tests only")
@@ -560,6 +613,7 @@ def main():
         (LOGS / f"{name}.log").unlink(missing_ok=True)
     schedule = Schedule(stages)
     schedule.run()
+    repeat_alone(schedule.tallies)
     total = Tally()
     for name in stages:
         total.add(schedule.tallies[name])

@@ -363,7 +363,7 @@ static bool engine_is_young(cluster *cl)
 START_TEST(engine_hangs)
 {
     cluster_opts o = cluster_defaults();
-    o.dead_after_ms = 300;
+    o.dead_after_ms = 600;
     cluster_start(&c, &o);
     cluster_ask(&c, 100, 10, 1);
     cluster_finish(&c, 20);

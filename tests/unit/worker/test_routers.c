@@ -176,7 +176,7 @@ END_TEST
 START_TEST(one_is_silent)
 {
     cluster_opts o = cluster_defaults();
-    o.dead_after_ms = 200;
+    o.dead_after_ms = 1500;
     o.decode_layer_us = 1000;
     start(&o);
     cluster_ask(&a, 200, 400, 1);
