@@ -212,26 +212,32 @@ static void after_fork_in_parent(void)
     pthread_mutex_unlock(&g.lock);
 }
 
+static void init_drained(void)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&g.drained, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
 static void after_fork_in_child(void)
 {
     g.running = g.writing = g.stopping = g.left = false;
     g.head = g.tail = 0;
     g.missing = 0;
     pthread_cond_init(&g.more, NULL);
+    init_drained();
     pthread_mutex_init(&g.lock, NULL);
 }
 
 /* Registers the handlers of fork() and exit(), once in a process. */
 static void hook_locked(void)
 {
-    pthread_condattr_t attr;
     if (g.hooked)
         return;
     g.hooked = true;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&g.drained, &attr);
-    pthread_condattr_destroy(&attr);
+    init_drained();
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
     atexit(stop_at_exit);
 }
