@@ -10,7 +10,7 @@
 static void bound_steps(sl_prefill_opts *o, bool host)
 {
     if (o->max_step_ms < 0)
-        o->max_step_ms = host ? 20 : 200;
+        o->max_step_ms = host ? 12 : 200;
     o->min_step_tokens = host ? 4 : 64;
     if (o->min_step_tokens > o->chunk_tokens)
         o->min_step_tokens = o->chunk_tokens;

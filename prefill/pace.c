@@ -4,22 +4,21 @@
 #include <stdlib.h>
 
 /*
- * A measurement moves an estimate by half of the difference, and counts as at most 4 times too slow or too fast: a step
- * during which the process did not run says nothing about the next one. Only the first measurement replaces the guess
- * as a whole.
+ * A measurement moves an estimate half of the way, and counts as at most 4 times too slow or too fast: a step during
+ * which the process did not run says nothing about the next one. Only the first measurement replaces the guess as a whole.
  */
 static const double STEP = 0.5, LARGEST = 4;
 
 sl_status sl_pace_init(sl_pace *p, int32_t max_context, double guess_ns, sl_err *err)
 {
     *p = (sl_pace){.n = max_context / SL_PACE_SPAN + 1, .guess_ns = guess_ns};
-    p->token_ns = calloc((size_t)p->n, sizeof *p->token_ns);
-    return p->token_ns ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    p->span = calloc((size_t)p->n, sizeof *p->span);
+    return p->span ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
 }
 
 void sl_pace_free(sl_pace *p)
 {
-    free(p->token_ns);
+    free(p->span);
     *p = (sl_pace){0};
 }
 
@@ -32,9 +31,9 @@ static int32_t span_of(const sl_pace *p, int32_t pos)
 static double estimate(const sl_pace *p, int32_t i)
 {
     int32_t known = i;
-    while (known > 0 && p->token_ns[known] <= 0)
+    while (known > 0 && p->span[known].token_ns <= 0)
         known--;
-    double ns = p->token_ns[known] > 0 ? p->token_ns[known] : p->guess_ns;
+    double ns = p->span[known].token_ns > 0 ? p->span[known].token_ns : p->guess_ns;
     return ns * (i + 1) / (known + 1);
 }
 
@@ -48,6 +47,7 @@ static double within(double x, double lo, double hi)
     return x < lo ? lo : x > hi ? hi : x;
 }
 
+/* All shares and estimates are taken before the first correction, because estimates build on each other. */
 void sl_pace_measured(sl_pace *p, const sl_pace_part *part, int32_t n, double ns)
 {
     double expected = 0;
@@ -55,20 +55,22 @@ void sl_pace_measured(sl_pace *p, const sl_pace_part *part, int32_t n, double ns
         expected += (part[i].end - part[i].first) * sl_pace_token_ns(p, part[i].first);
     if (expected <= 0 || ns <= 0)
         return;
-    double factor = ns / expected;
+    double error = ns / expected - 1;
     if (p->measured)
-        factor = 1 + STEP * (within(factor, 1 / LARGEST, LARGEST) - 1);
-    p->measured = true;
-    /* All estimates are made before the first correction, because an estimate follows from others. */
+        error = STEP * (within(error + 1, 1 / LARGEST, LARGEST) - 1);
     for (int32_t i = 0; i < n; i++) {
         int32_t at = span_of(p, part[i].first);
-        p->token_ns[at] = estimate(p, at);
+        p->span[at].share += (part[i].end - part[i].first) * estimate(p, at) / expected;
     }
     for (int32_t i = 0; i < n; i++) {
-        int32_t at = span_of(p, part[i].first), k = 0;
-        while (span_of(p, part[k].first) != at)
-            k++;
-        if (k == i) /* several prompts of one span: one correction */
-            p->token_ns[at] *= factor;
+        int32_t at = span_of(p, part[i].first);
+        p->span[at].token_ns = estimate(p, at);
     }
+    for (int32_t i = 0; i < n; i++) { /* several prompts of one span: one correction */
+        sl_pace_span *s = &p->span[span_of(p, part[i].first)];
+        if (s->share > 0)
+            s->token_ns *= 1 + error * (p->measured ? s->share : 1);
+        s->share = 0;
+    }
+    p->measured = true;
 }

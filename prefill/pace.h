@@ -3,7 +3,8 @@
  * scheduler uses it to choose how many tokens fit into prefill.max_step_ms (order.h).
  *
  * The estimate is one number for every SL_PACE_SPAN tokens of context. A finished step corrects the numbers of the
- * contexts that it touched, each by the same factor: the measured time divided by the estimated time. A context that
+ * contexts that it touched by the measured time divided by the estimated time, each in proportion to its share of the
+ * estimated time: a few tokens of a short prompt in a step of long ones say nothing about short prompts. A context that
  * was never measured takes the number of the nearest smaller one, and grows in proportion to the context, which is the
  * fastest growth that an attention can have; so the first step there is too short rather than too long.
  *
@@ -19,9 +20,14 @@
 
 enum { SL_PACE_SPAN = 128 };
 
+typedef struct sl_pace_span {
+    double token_ns; /* 0: not measured yet */
+    double share;    /* of the estimated time of the step that is being accounted for; 0 between steps */
+} sl_pace_span;
+
 typedef struct sl_pace {
     int32_t n;
-    double *token_ns; /* [n], by context / SL_PACE_SPAN; 0: not measured yet */
+    sl_pace_span *span; /* [n], by context / SL_PACE_SPAN */
     double guess_ns;  /* for context 0 until it was measured */
     bool measured;    /* at least one step was */
 } sl_pace;

@@ -236,6 +236,24 @@ START_TEST(steps_keep_the_bound_at_every_context)
 }
 END_TEST
 
+/* A step of a long prompt takes four times as long as estimated, and two tokens of a short prompt are in it. */
+START_TEST(a_small_share_is_corrected_little)
+{
+    sl_pace pace;
+    sl_err err = {0};
+    const sl_pace_part both[] = {{4096, 4106}, {0, 2}};
+    ck_assert_int_eq(sl_pace_init(&pace, 8192, 1e6, &err), SL_OK);
+    sl_pace_measured(&pace, &(sl_pace_part){0, 64}, 1, 64 * 0.1e6);
+    for (int i = 0; i < 40; i++)
+        sl_pace_measured(&pace, &both[0], 1, 10 * 2e6);
+    for (int i = 0; i < 4; i++)
+        sl_pace_measured(&pace, both, 2, 10 * 8e6);
+    ck_assert(sl_pace_token_ns(&pace, 4096) > 7e6);
+    ck_assert_double_eq_tol(sl_pace_token_ns(&pace, 0), 0.1e6, 0.01e6);
+    sl_pace_free(&pace);
+}
+END_TEST
+
 /* A context that was never measured: not estimated as faster than attention over its whole length can be. */
 START_TEST(an_unknown_context_is_estimated_with_care)
 {
@@ -289,6 +307,7 @@ int main(void)
     tcase_add_test(c, a_short_step_is_short_in_time);
     tcase_add_test(c, aged_and_shortest_share_the_time);
     tcase_add_test(c, steps_keep_the_bound_at_every_context);
+    tcase_add_test(c, a_small_share_is_corrected_little);
     tcase_add_test(c, an_unknown_context_is_estimated_with_care);
     tcase_add_test(c, one_pause_does_not_count_for_long);
     suite_add_tcase(s, c);
