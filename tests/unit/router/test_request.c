@@ -372,6 +372,7 @@ END_TEST
 START_TEST(death_before_done_is_no_restart)
 {
     h_open_cluster(&h, 1, 1);
+    h.r->o.dead_after_ms = 1500;
     sl_mock_knob(h.w[1])->die_at = 10;
     client c = {0};
     h_ask(&h, &c, 70, 10);
