@@ -28,8 +28,8 @@ typedef struct sl_pace_span {
 typedef struct sl_pace {
     int32_t n;
     sl_pace_span *span; /* [n], by context / SL_PACE_SPAN */
-    double guess_ns;  /* for context 0 until it was measured */
-    bool measured;    /* at least one step was */
+    double guess_ns;    /* for context 0 until it was measured */
+    bool measured;      /* at least one step was */
 } sl_pace;
 
 /* Tokens [first, end) of one prompt, computed in one step. */
