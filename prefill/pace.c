@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 /*
- * A measurement moves an estimate half of the way, and counts as at most 4 times too slow or too fast: a step during
+ * A measurement moves an estimate by half of the difference, and counts as at most 4 times too slow or too fast: a step during
  * which the process did not run says nothing about the next one. Only the first measurement replaces the guess as a whole.
  */
 static const double STEP = 0.5, LARGEST = 4;
