@@ -10,7 +10,7 @@ kernels:   base
 model:     base kernels
 sparse:    base kernels
 transport: base
-kvstore:   base kernels/params.h kernels/cache.h transport/transport.h
+kvstore:   base kernels/params.h kernels/cache.h
 engine:    base kernels model sparse kvstore
 worker:    base kernels model sparse transport kvstore engine
 prefill:   base kernels model sparse transport kvstore engine worker

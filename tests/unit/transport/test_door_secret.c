@@ -11,6 +11,23 @@
 #include "tests/unit/run_suite.h"
 #include "tests/unit/transport/door_rig.h"
 
+/* Opens c with this secret: the door of s refuses it, and the reason contains `why`. The caller closes c. */
+static void expect_refused(client *c, const char *secret, client *s, const char *address, const char *why)
+{
+    sl_tp_ep *ep;
+    sl_err err;
+    sl_tp_options o = sl_tp_options_default();
+    o.secret = secret;
+    client_open_with(c, &door_variant, o);
+    ck_assert_int_eq(sl_tp_connect(c->tp, address, &ep, &err), SL_OK);
+    for (int k = 0; k < 2000 && !c->connected; k++) {
+        door_run(c, 1);
+        door_run(s, 1);
+    }
+    ck_assert_int_eq(c->connect_status, SL_ERR_REFUSED);
+    ck_assert_msg(strstr(c->why, why) != NULL, "%s", c->why);
+}
+
 /* A caller that does not know the secret is refused with the reason, and no port of UCX opens for it. */
 START_TEST(secret_at_the_door)
 {
@@ -28,18 +45,7 @@ START_TEST(secret_at_the_door)
     const ux_gate_ports all = door_listening();
     for (size_t i = 0; i < SL_COUNT(callers); i++) {
         client c;
-        sl_tp_ep *ep;
-        sl_err err;
-        sl_tp_options o = sl_tp_options_default();
-        o.secret = callers[i].secret;
-        client_open_with(&c, &door_variant, o);
-        ck_assert_int_eq(sl_tp_connect(c.tp, address, &ep, &err), SL_OK);
-        for (int k = 0; k < 2000 && !c.connected; k++) {
-            door_run(&c, 1);
-            door_run(&s, 1);
-        }
-        ck_assert_int_eq(c.connect_status, SL_ERR_REFUSED);
-        ck_assert_msg(strstr(c.why, callers[i].why) != NULL, "%s", c.why);
+        expect_refused(&c, callers[i].secret, &s, address, callers[i].why);
         for (size_t p = 0; door_filters_taken() && p < all.n; p++) {
             bool ucx = door_port_is_ucx(all.port[p], &other, address);
             ck_assert_msg(!ucx || door_dial(all.port[p], 50) < 0, "a port of ucx has opened");
@@ -60,20 +66,9 @@ START_TEST(door_without_the_secret)
     for (int i = 0; i < 2; i++) {
         client s, c;
         char address[SL_TP_ADDRESS_MAX];
-        sl_tp_ep *ep;
-        sl_err err;
-        sl_tp_options o = sl_tp_options_default();
         door_secret = i ? "another secret, of 32 characters" : NULL;
         door_open(&s, address);
-        o.secret = "the secret of this cluster";
-        client_open_with(&c, &door_variant, o);
-        ck_assert_int_eq(sl_tp_connect(c.tp, address, &ep, &err), SL_OK);
-        for (int k = 0; k < 2000 && !c.connected; k++) {
-            door_run(&c, 1);
-            door_run(&s, 1);
-        }
-        ck_assert_int_eq(c.connect_status, SL_ERR_REFUSED);
-        ck_assert_msg(strstr(c.why, "cluster.secret_file") != NULL, "%s", c.why);
+        expect_refused(&c, "the secret of this cluster", &s, address, "cluster.secret_file");
         client_close(&c);
         client_close(&s);
     }
