@@ -7,7 +7,7 @@ on the machine that it is started on, and writes one line per figure as CSV. Sta
 BASE and NEW are folders that tests/gpu/pack filled. Each figure's column `ratio` is the median of NEW over the median
 of BASE; the smallest and largest value of each side say how much the figure varies by itself. Exit code 1 if a step of
 the headline is more than 1 % slower, or if a cold time is slower beyond what it varies: its fastest run in NEW takes
-over 2 % longer than the slowest run in BASE. --quick: few layers, for a look at whether it runs."""
+over 2 % longer than the slowest run in BASE. --quick: few layers, to check that it runs."""
 import argparse
 import csv
 import os
@@ -61,7 +61,7 @@ def cold(packed, path):
 
 
 def measure(builds, repeats, quick):
-    """Per build {figure: [values]}. The builds take turns, so that a drift of the machine meets both."""
+    """Per build {figure: [values]}. The builds alternate, so that a drift of the machine affects both."""
     found = [{}, {}]
     with tempfile.TemporaryDirectory() as scratch:
         path = os.path.join(scratch, "run.csv")

@@ -259,7 +259,9 @@ static bool reference(world *w)
             TRY(sl_engine_step(w->engine, &it, 1, NULL, &w->err));
             s->want[k] = hash_of(w, it.logits, &finite);
             if (!finite || (k > 0 && sl_key_eq(s->want[k], s->want[k - 1]))) {
-                printf("the reference itself makes no sense at step %d of stream %d\n", k, i);
+                printf(
+                    "the reference has logits that are not finite or do not change, at step %d of stream %d\n",
+                    k, i);
                 return false;
             }
         }
