@@ -202,6 +202,22 @@ static sl_status check_roles(const sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
+static sl_status check_disk(const sl_config *cfg, sl_err *err)
+{
+    bool path = cfg->kvstore.disk.path[0] != '\0';
+    if (path && !cfg->kvstore.disk.bytes)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "kvstore.disk.bytes: is mandatory with kvstore.disk.path: the size of the store on disk");
+    if (!path && cfg->kvstore.disk.bytes)
+        return sl_fail(err, SL_ERR_INVALID, "kvstore.disk.bytes: has no effect without kvstore.disk.path");
+    if (path && !cfg->kvstore.prefix_cache)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "kvstore.disk.path: needs kvstore.prefix_cache, because pages are found by their prefix");
+    return SL_OK;
+}
+
 sl_status sl_config_finish(sl_config *cfg, sl_err *err)
 {
     if (!cfg->model.served_name[0] && cfg->model.path[0])
@@ -225,6 +241,7 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
         !strcmp(cfg->router.http_host, cfg->router.grpc_host))
         return sl_fail(err, SL_ERR_INVALID, "router.http_port and router.grpc_port are both %d",
                        cfg->router.http_port);
+    SL_TRY(check_disk(cfg, err));
     SL_TRY(check_routers(cfg, err));
     return check_roles(cfg, err);
 }

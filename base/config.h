@@ -43,6 +43,7 @@ typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPT
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
 typedef enum { SL_CFG_VERIFY_OFF, SL_CFG_VERIFY_SAMPLED, SL_CFG_VERIFY_ALWAYS } sl_cfg_verify;
+typedef enum { SL_CFG_WRITE_THROUGH, SL_CFG_WRITE_BACK } sl_cfg_write;
 typedef enum { SL_CFG_SHARE_ALL, SL_CFG_SHARE_TENANT, SL_CFG_SHARE_NONE } sl_cfg_share;
 
 typedef struct sl_config {
@@ -89,6 +90,14 @@ typedef struct sl_config {
         bool prefix_cache;
         sl_cfg_share share;
         sl_cfg_verify verify;
+        struct {
+            char path[SL_CFG_PATH_BYTES]; /* empty: there is no disk tier */
+            uint64_t bytes;
+            uint64_t segment_bytes; /* 0 = by bytes */
+            sl_cfg_write write;
+            bool second_use;
+            int load_timeout_ms;
+        } disk;
     } kvstore;
     struct {
         struct {

@@ -19,7 +19,28 @@ static bool in_section(const sl_cfg_row *row, const char *section)
 
 static const char *short_key(const sl_cfg_row *row)
 {
-    return strchr(row->key, '.') + 1;
+    return strrchr(row->key, '.') + 1;
+}
+
+/* Bytes of "section.group." of a key "section.group.name"; 0: the key has no group. */
+static size_t group_bytes(const sl_cfg_row *row)
+{
+    size_t n = (size_t)(short_key(row) - row->key);
+    return strchr(row->key, '.') + 1 == row->key + n ? 0 : n;
+}
+
+/* The indentation of a row's name; before the first row of a group it writes the group's line. */
+static const char *put_group(sl_strbuf *sb, const sl_cfg_row *row)
+{
+    size_t n = group_bytes(row), section = strcspn(row->key, ".") + 1;
+    if (!n)
+        return "  ";
+    if (row == sl_cfg_rows || strncmp(row[-1].key, row->key, n) != 0) {
+        sl_sb_str(sb, "  ");
+        sl_sb_append(sb, row->key + section, n - section - 1);
+        sl_sb_str(sb, ":\n");
+    }
+    return "    ";
 }
 
 static void put_quoted(sl_strbuf *sb, const char *s)
@@ -124,7 +145,8 @@ char *sl_config_dump(const sl_config *cfg)
         for (size_t i = 0; i < sl_cfg_nrows; i++) {
             if (!in_section(&sl_cfg_rows[i], sl_cfg_sections[s].name))
                 continue;
-            sl_sb_printf(&sb, "  %s: ", short_key(&sl_cfg_rows[i]));
+            const char *indent = put_group(&sb, &sl_cfg_rows[i]);
+            sl_sb_printf(&sb, "%s%s: ", indent, short_key(&sl_cfg_rows[i]));
             put_value(&sb, cfg, &sl_cfg_rows[i]);
             sl_sb_char(&sb, '\n');
         }
@@ -170,8 +192,10 @@ char *sl_config_reference_yaml(void)
             const sl_cfg_row *row = &sl_cfg_rows[i];
             if (!in_section(row, sl_cfg_sections[s].name))
                 continue;
-            put_comment(&sb, "  ", row->doc);
-            sl_sb_printf(&sb, "  # (%s)\n  %s: ", sl_cfg_describe(row, want, sizeof want), short_key(row));
+            const char *indent = put_group(&sb, row);
+            put_comment(&sb, indent, row->doc);
+            sl_sb_printf(&sb, "%s# (%s)\n%s%s: ", indent, sl_cfg_describe(row, want, sizeof want), indent,
+                         short_key(row));
             put_value(&sb, &cfg, row);
             sl_sb_char(&sb, '\n');
         }

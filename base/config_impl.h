@@ -22,7 +22,8 @@ typedef enum {
 } sl_cfg_type;
 
 typedef struct sl_cfg_row {
-    const char *key; /* "section.name"; rows of one section are adjacent */
+    const char *
+        key; /* "section.name" or "section.group.name"; rows of one section, and of one group, are adjacent */
     sl_cfg_type type;
     bool secret;
     size_t offset, size; /* field in sl_config */

@@ -39,6 +39,7 @@ static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", NULL};
 static const char *const verifies[] = {"off", "sampled", "always", NULL};
 static const char *const shares[] = {"all", "tenant", "none", NULL};
+static const char *const writes[] = {"write_through", "write_back", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 const sl_cfg_section sl_cfg_sections[] = {
@@ -125,6 +126,29 @@ const sl_cfg_row sl_cfg_rows[] = {
         "Compare pages of the store with their kept checksums before another request uses them. always: every "
         "byte. sampled: one layer in eight, other ones each time, which finds pages that were overwritten, and a "
         "changed byte one time in eight. off: no checksums are kept, and damage is not found."),
+    STR(kvstore, disk.path, "",
+        "Directory on a local disk where decode workers keep pages beyond the host store and across restarts "
+        "(docs/caching.md). Each worker makes a directory of its own in it, decode-0, decode-1…, readable by this user "
+        "only. Empty: no disk is used."),
+    SIZE(kvstore, disk.bytes, "0", 0, 1024 * TIB,
+         "Size of the disk store of each decode worker, allocated in full at start; it is never exceeded. "
+         "Mandatory with disk.path."),
+    SIZE(
+        kvstore, disk.segment_bytes, "0", 0, 64 * 1024 * MIB,
+        "Unit in which the disk store is emptied when it is full; fixed when the store is created. 0: 1/64 of "
+        "disk.bytes, between 16 MiB and 256 MiB."),
+    ENUM(
+        kvstore, disk.write, "write_through", writes,
+        "When pages are written to disk. write_through: as soon as they are complete, so that neither a crash nor "
+        "pressure on the host store loses them. write_back: when they are about to be evicted from the host store, "
+        "and all at a stop; writes less."),
+    BOOL(
+        kvstore, disk.second_use, "false",
+        "Write a page only when it is offered for the second time, so that pages that are never used again cost no "
+        "wear. Their first reuse is then computed anew."),
+    INT(kvstore, disk.load_timeout_ms, "5000", 1, 600000,
+        "How long a request waits, in milliseconds, for pages that are read from disk; then the tokens that are "
+        "missing are computed."),
 
     ENUMS(cluster, roles, "", roles,
           "Role of each MPI rank, in order: router, prefill or decode. Empty: each process is told its "

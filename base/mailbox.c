@@ -117,15 +117,20 @@ sl_mail *sl_mailbox_take(sl_mailbox *mb)
     return pop(mb);
 }
 
-void sl_mailbox_wait(sl_mailbox *mb, int timeout_ms)
+void sl_mailbox_wait_or(sl_mailbox *mb, int fd, int timeout_ms)
 {
     atomic_store(&mb->armed, true); /* needed when the caller has not taken until NULL */
     sl_mail *head = mb->head;
     if (atomic_load(link_of(head)) || head != &mb->stub)
         return;
-    struct pollfd p = {.fd = mb->fd, .events = POLLIN};
-    if (poll(&p, 1, timeout_ms) > 0)
+    struct pollfd p[2] = {{.fd = mb->fd, .events = POLLIN}, {.fd = fd, .events = POLLIN}};
+    if (poll(p, 2, timeout_ms) > 0 && p[0].revents)
         sl_mailbox_ack(mb);
+}
+
+void sl_mailbox_wait(sl_mailbox *mb, int timeout_ms)
+{
+    sl_mailbox_wait_or(mb, -1, timeout_ms);
 }
 
 int sl_mailbox_fd(const sl_mailbox *mb)

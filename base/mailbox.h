@@ -25,6 +25,8 @@ void sl_mailbox_post(sl_mailbox *mb, sl_mail *mail);
 sl_mail *sl_mailbox_take(sl_mailbox *mb);
 /* Blocks until there may be a message or timeout_ms have passed (-1: no limit). */
 void sl_mailbox_wait(sl_mailbox *mb, int timeout_ms);
+/* As sl_mailbox_wait(), and returns when fd is readable (-1: no such descriptor). */
+void sl_mailbox_wait_or(sl_mailbox *mb, int fd, int timeout_ms);
 /* An eventfd that is readable while there may be messages. */
 int sl_mailbox_fd(const sl_mailbox *mb);
 void sl_mailbox_ack(sl_mailbox *mb);

@@ -170,6 +170,34 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_kv_prefix_hits_tokens_total", W, "", "Tokens found in the prefix tree."),
     COUNTER("sluice_kv_evictions_total", W, "", "Cached pages evicted."),
 
+    /* storage tiers */
+    COUNTER("sluice_tier_hit_pages_total", D, "tier=disk",
+            "Pages that requests looked for in the tier and that were loaded in time."),
+    COUNTER(
+        "sluice_tier_miss_pages_total", D, "tier=disk,reason=absent|damaged|io|late|room",
+        "Pages that requests looked for in the tier and that were not loaded. absent: it or a page before it is not "
+        "there. damaged: likewise, because it was damaged. io: the device failed. late: not within "
+        "kvstore.disk.load_timeout_ms. room: no page of the host store for it."),
+    COUNTER("sluice_tier_stored_pages_total", D, "tier=disk",
+            "Pages that were offered to the tier and are stored, or were there before."),
+    COUNTER(
+        "sluice_tier_lost_pages_total", D, "tier=disk,reason=pressure|admission|room|io|sums",
+        "Pages meant for the tier that did not get there. pressure: evicted before they were written. admission: "
+        "offered for the first time (kvstore.disk.second_use). room: the tier had none that it could free. io: "
+        "the device failed. sums: their kept checksums could not be read."),
+    COUNTER("sluice_tier_bytes_total", D, "tier=disk,direction=load|store",
+            "Bytes of pages that were loaded from, or stored in, the tier."),
+    SECONDS("sluice_tier_seconds_total", D, "tier=disk,direction=load|store",
+            "Durations of loads and of batches of writes, added up; they overlap."),
+    COUNTER("sluice_tier_evictions_total", D, "tier=disk", "Pages evicted from the tier."),
+    GAUGE("sluice_tier_pages", D, "tier=disk", "Pages in the tier."),
+    GAUGE("sluice_tier_bytes", D, "tier=disk,state=used|capacity", "Size of the tier."),
+    GAUGE("sluice_tier_written_bytes", D, "tier=disk",
+          "Bytes that were written to the device since the store was created: its wear."),
+    GAUGE("sluice_tier_state", D, "tier=disk",
+          "0: healthy, or there is no tier. 1: degraded (slow, or stores nothing). 2: failed."),
+    GAUGE("sluice_tier_requests_waiting", D, "tier=disk", "Requests that wait for pages of the tier."),
+
     /* names that llm-d and the Gateway API inference extension scrape */
     GAUGE("vllm:num_requests_running", ALL, "model_name", "Requests running on this process."),
     GAUGE("vllm:num_requests_waiting", ALL, "model_name", "Requests waiting on this process."),

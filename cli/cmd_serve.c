@@ -149,8 +149,10 @@ static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role rol
 {
     char name[SL_WORKER_NAME_MAX];
     sl_cli_routers all;
-    sl_worker_launch w = {
-        .name = name, .rank = launch->rank < 0 ? 0 : launch->rank, .local_rank = launch->local_rank};
+    sl_worker_launch w = {.name = name,
+                          .rank = launch->rank < 0 ? 0 : launch->rank,
+                          .index = index,
+                          .local_rank = launch->local_rank};
 
     if (index < 0)
         sl_worker_default_name(role, name);

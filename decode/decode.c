@@ -145,13 +145,16 @@ static void on_engine_mail(void *arg, sl_wmail *m)
 
 static uint64_t on_engine_tick(void *arg, uint64_t now)
 {
-    uint64_t tickets = sl_tickets_tick(arg, now), patrol = sl_damage_patrol(arg, now);
-    return tickets < patrol ? tickets : patrol;
+    uint64_t loading = sl_loading_tick(arg, now), tickets = sl_tickets_tick(arg, now),
+             patrol = sl_damage_patrol(arg, now);
+    uint64_t due = tickets < patrol ? tickets : patrol;
+    return loading < due ? loading : due;
 }
 
 static bool on_engine_idle(const void *arg)
 {
-    return !((const sl_decode *)arg)->e.n_tickets;
+    const sl_decode *d = arg;
+    return !d->e.n_tickets && sl_loading_idle(d);
 }
 
 static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
@@ -175,7 +178,8 @@ sl_status sl_decode_run(sl_decode *d, const volatile int *stop, uint32_t drain_t
                           .tick = on_engine_tick,
                           .idle = on_engine_idle,
                           .step = on_engine_step,
-                          .report = on_engine_report};
+                          .report = on_engine_report,
+                          .wake_fd = d->e.cascade ? sl_cascade_fd(d->e.cascade) : -1};
     return sl_worker_role_run(&d->role, d->worker, &e, stop, drain_timeout_ms, err);
 }
 
@@ -219,6 +223,7 @@ static sl_status open_parts(sl_decode *d, sl_err *err)
     SL_TRY(allocate(d, err));
     SL_TRY(sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, d->o.max_batch, DM_CHECKED,
                                sl_report_event, d, err));
+    SL_TRY(sl_loading_open(d, err));
     SL_TRY(sl_checker_start(&d->role.checker, err));
     SL_TRY(open_direct(d, err));
     sl_report_metrics_find(d, d->o.role.worker.metrics);
@@ -231,8 +236,10 @@ static sl_status open_parts(sl_decode *d, sl_err *err)
 sl_status sl_decode_create(const sl_decode_opts *opts, sl_decode **out, sl_err *err)
 {
     sl_decode *d = calloc(1, sizeof *d);
-    if (!d)
+    if (!d) {
+        sl_tier_close(opts->tier);
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    }
     d->o = *opts;
     d->geo = sl_arena_geometry(opts->role.arena);
     sl_wr_init(&d->e.kv.stored);
@@ -254,8 +261,10 @@ static void drop_mail(sl_decode *d)
         if (m->kind == DM_MSG) {
             sl_wmsg_free((sl_wmsg *)m);
         } else if (m->kind == DM_CHECKED) {
-            ((sl_ticket *)((sl_check *)m)->owner)->checks--;
-            sl_check_free((sl_check *)m);
+            sl_check *k = (sl_check *)m;
+            if (k->tag != CHECK_CASCADE)
+                ((sl_ticket *)k->owner)->checks--;
+            sl_check_free(k);
         } else {
             free(m);
         }
@@ -269,6 +278,8 @@ void sl_decode_destroy(sl_decode *d)
     sl_worker_stop(d->worker);
     sl_checker_stop(&d->role.checker);
     drop_mail(d);
+    sl_loading_close(d);
+    sl_tier_close(d->o.tier); /* NULL unless creation failed before it was taken over */
     sl_tickets_free_all(d);
     while (d->t.peers) {
         sl_wpeer *w = d->t.peers;

@@ -24,6 +24,7 @@
 #ifndef SL_DECODE_DECODE_H
 #define SL_DECODE_DECODE_H
 
+#include "kvstore/cascade.h"
 #include "worker/role.h"
 #include "worker/setup.h"
 
@@ -40,7 +41,11 @@ typedef struct sl_decode_opts {
     /* NULL: auto. Where it allows `direct`, writers of this host may write into the arena directly, provided that it is
      * shared memory and the system supports it. Where that is not possible, create fails if `direct` was chosen. */
     const sl_shipping *shipping;
-    uint32_t quarantine_ms; /* how long an aborted writer may stay silent before its connection is closed */
+    /* Storage tier below the host store, NULL: none. Taken over by sl_decode_create(), also when it fails. */
+    sl_tier *tier;
+    sl_cascade_policy tier_policy;
+    uint32_t load_timeout_ms; /* how long a request waits for pages of the tier */
+    uint32_t quarantine_ms;   /* how long an aborted writer may stay silent before its connection is closed */
 } sl_decode_opts;
 
 /* Borrows runner, arena and strings. Errors as the transport's. */

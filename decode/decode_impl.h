@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "decode/decode.h"
+#include "kvstore/cascade.h"
 #include "worker/direct.h"
 #include "worker/token.h"
 
@@ -132,6 +133,12 @@ typedef struct sl_wpeer {
 
 enum { MAX_BANS = 64, MAX_WRITERS = 1024 };
 
+/* A RESERVE that waits for pages of a storage tier (loading.c). */
+typedef struct sl_loading sl_loading;
+
+/* Tag of the checker's jobs that belong to the cascade; those of tickets have 0, or what damage.c says. */
+enum { CHECK_CASCADE = 2 };
+
 struct sl_decode {
     /* constant once the worker core runs */
     sl_decode_opts o;
@@ -152,6 +159,9 @@ struct sl_decode {
         uint32_t n_connected;
         sl_decode_router routers[SL_WORKER_ROUTERS_MAX];
         int n_routers;
+        sl_cascade *cascade; /* NULL: there is no storage tier */
+        sl_loading *loading;
+        int32_t n_loading;
         struct {
             sl_wr stored, removed, tokens; /* not yet sent to the routers; encoded as in sl_msg_kv_events */
             bool cleared;
@@ -166,6 +176,9 @@ struct sl_decode {
         sl_engine_stats engine_seen;
         uint64_t engine_seen_ns;
         sl_layer_stats *layers_seen, *layers_now; /* [n_layers] */
+        sl_cascade_stats cascade_seen;
+        sl_tier_stats tier_seen;
+        sl_tier_state tier_state; /* as logged last */
     } e;
 
     /* transport thread alone */
@@ -184,6 +197,11 @@ struct sl_decode {
         sl_gauge *running, *waiting, *resident, *pages_landing, *reserved, *filling, *quarantined,
             *device_used, *device_total;
         sl_histogram *step, *batch;
+        struct {
+            sl_counter *hits, *misses[SL_MISS_REASONS], *stored, *lost[SL_LOST_REASONS], *bytes_loaded,
+                *bytes_stored, *load_seconds, *store_seconds, *evictions;
+            sl_gauge *pages, *bytes, *capacity, *state, *written_ever, *waiting;
+        } tier; /* NULL without a storage tier */
     } c;
 };
 
@@ -215,10 +233,29 @@ void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, 
 
 /* landing.c: each of these owns the message, or the check, that it is called with */
 void sl_landing_reserve(sl_decode *d, sl_wmsg *m);
+/* RESERVE again, after it has waited. */
+void sl_landing_resume(sl_decode *d, sl_wmsg *m, sl_loading *waited);
 void sl_landing_commit(sl_decode *d, sl_wmsg *m);
 void sl_landing_pages_ask(sl_decode *d, sl_wmsg *m);
 /* An answer of the checker, for a ticket in any state. */
 void sl_landing_checked(sl_decode *d, sl_check *k);
+
+/* loading.c */
+/* Takes the tier of the options over. */
+sl_status sl_loading_open(sl_decode *d, sl_err *err);
+/* Frees the requests that wait, and closes the tier. The checker has ended, and what it has answered was dropped. */
+void sl_loading_close(sl_decode *d);
+/* True: this RESERVE, which would be granted now, waits for pages of the tier and owns m until sl_landing_resume(). again: it has
+ * waited before; else NULL. */
+bool sl_loading_wait(sl_decode *d, sl_wmsg *m, sl_loading *again);
+/* True: the request waited, and is gone. */
+bool sl_loading_abort(sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt);
+void sl_loading_router_down(sl_decode *d, uint32_t router);
+/* An answer of the checker whose tag is CHECK_CASCADE. */
+void sl_loading_checked(sl_decode *d, sl_check *k);
+uint64_t sl_loading_tick(sl_decode *d, uint64_t now);
+/* No request waits, and every page that is to be written has been. */
+bool sl_loading_idle(const sl_decode *d);
 
 /* claims.c */
 /* Whether there is a place for this request of the router; remembers that it was refused one. */

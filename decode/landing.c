@@ -1,7 +1,7 @@
 /*
  * Landing: a ticket from RESERVE until its rows are verified (LANDING, CHECKING, WAITING). Engine thread.
  *
- * RESERVE is granted or refused at once. COMMIT says that the writer has written everything; the checker thread then
+ * RESERVE is granted or refused at once, unless it waits for pages of a storage tier first (loading.c). COMMIT says that the writer has written everything; the checker thread then
  * compares the checksums of the pages that arrived. The pages that matched the prefix tree are verified from RESERVE
  * on, concurrently with prefill (damage.c). When both answers are there the full pages are published and the ticket
  * waits for a slot. PAGES_ASK is the writer's question for the checksums of matched pages.
@@ -99,7 +99,7 @@ static void answer_reserved(sl_decode *d, const sl_ticket *t)
            t->attempt, t->number, t->n_tokens, sl_lease_n_pages(t->lease), sl_lease_matched(t->lease));
 }
 
-void sl_landing_reserve(sl_decode *d, sl_wmsg *m)
+static void reserve(sl_decode *d, sl_wmsg *m, sl_loading *waited)
 {
     const sl_msg_reserve *r = &m->msg.reserve;
     sl_sampling sampling;
@@ -120,8 +120,13 @@ void sl_landing_reserve(sl_decode *d, sl_wmsg *m)
                            ? "all decode slots and all places in the queue are in use"
                            : NULL;
     if (!full) {
-        bool room = !sl_claims_bar(d, m->router, r->rid, now) && has_room(d, r) &&
-                    sl_store_lease(d->role.store, r->seed, r->tokens, (int32_t)r->n_tokens, &lease) == SL_OK;
+        bool room = !sl_claims_bar(d, m->router, r->rid, now) && has_room(d, r);
+        if (room && sl_loading_wait(d, m, waited)) {
+            sl_sampling_free(&sampling);
+            return;
+        }
+        room =
+            room && sl_store_lease(d->role.store, r->seed, r->tokens, (int32_t)r->n_tokens, &lease) == SL_OK;
         full = room ? NULL : "no host pages";
         if (!room)
             sl_claims_refused(d, m->router, r->rid, now);
@@ -148,6 +153,16 @@ drop_sampling:
     sl_sampling_free(&sampling);
 drop:
     sl_wmsg_free(m);
+}
+
+void sl_landing_reserve(sl_decode *d, sl_wmsg *m)
+{
+    reserve(d, m, NULL);
+}
+
+void sl_landing_resume(sl_decode *d, sl_wmsg *m, sl_loading *waited)
+{
+    reserve(d, m, waited);
 }
 
 /* ---- COMMIT ---- */
@@ -285,6 +300,10 @@ static void on_pages_verified(sl_decode *d, sl_ticket *t, const sl_check *k, boo
 
 void sl_landing_checked(sl_decode *d, sl_check *k)
 {
+    if (k->tag == CHECK_CASCADE) {
+        sl_loading_checked(d, k);
+        return;
+    }
     sl_ticket *t = k->owner;
     bool ended = t->state == TICKET_ENDING || t->state == TICKET_QUARANTINE;
     t->checks--;

@@ -14,8 +14,14 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
                         .max_batch = cfg->decode.max_batch,
                         .max_waiting = cfg->decode.max_waiting,
                         .shipping = parts.shipping,
+                        .tier = parts.tier,
+                        .tier_policy = cfg->kvstore.disk.write == SL_CFG_WRITE_BACK
+                                           ? SL_CASCADE_WRITE_BACK
+                                           : SL_CASCADE_WRITE_THROUGH,
+                        .load_timeout_ms = (uint32_t)cfg->kvstore.disk.load_timeout_ms,
                         .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
     sl_decode *d = NULL;
+    parts.tier = NULL; /* sl_decode_create() takes it over */
     sl_status st = sl_decode_create(&o, &d, err);
     if (st != SL_OK)
         goto destroy;

@@ -115,6 +115,31 @@ static void find_layers(sl_decode *d, sl_metrics *m)
     }
 }
 
+static void find_tier(sl_decode *d, sl_metrics *m)
+{
+    const char *tier = sl_cascade_tier(d->e.cascade)->ops->name;
+    const char *const *of = SL_LABELS(tier);
+    d->c.tier.hits = sl_metrics_counter(m, "sluice_tier_hit_pages_total", of);
+    d->c.tier.stored = sl_metrics_counter(m, "sluice_tier_stored_pages_total", of);
+    d->c.tier.evictions = sl_metrics_counter(m, "sluice_tier_evictions_total", of);
+    d->c.tier.pages = sl_metrics_gauge(m, "sluice_tier_pages", of);
+    d->c.tier.written_ever = sl_metrics_gauge(m, "sluice_tier_written_bytes", of);
+    d->c.tier.state = sl_metrics_gauge(m, "sluice_tier_state", of);
+    d->c.tier.waiting = sl_metrics_gauge(m, "sluice_tier_requests_waiting", of);
+    for (int i = 0; i < SL_MISS_REASONS; i++)
+        d->c.tier.misses[i] =
+            sl_metrics_counter(m, "sluice_tier_miss_pages_total", SL_LABELS(tier, sl_cascade_miss_names[i]));
+    for (int i = 0; i < SL_LOST_REASONS; i++)
+        d->c.tier.lost[i] =
+            sl_metrics_counter(m, "sluice_tier_lost_pages_total", SL_LABELS(tier, sl_cascade_lost_names[i]));
+    d->c.tier.bytes_loaded = sl_metrics_counter(m, "sluice_tier_bytes_total", SL_LABELS(tier, "load"));
+    d->c.tier.bytes_stored = sl_metrics_counter(m, "sluice_tier_bytes_total", SL_LABELS(tier, "store"));
+    d->c.tier.load_seconds = sl_metrics_counter(m, "sluice_tier_seconds_total", SL_LABELS(tier, "load"));
+    d->c.tier.store_seconds = sl_metrics_counter(m, "sluice_tier_seconds_total", SL_LABELS(tier, "store"));
+    d->c.tier.bytes = sl_metrics_gauge(m, "sluice_tier_bytes", SL_LABELS(tier, "used"));
+    d->c.tier.capacity = sl_metrics_gauge(m, "sluice_tier_bytes", SL_LABELS(tier, "capacity"));
+}
+
 void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
 {
     d->c.stale = counter(m, "sluice_messages_dropped_total", "stale");
@@ -142,6 +167,46 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
     d->c.step = sl_metrics_histogram(m, "sluice_decode_step_seconds", NULL);
     d->c.batch = sl_metrics_histogram(m, "sluice_decode_batch_size", NULL);
     find_layers(d, m);
+    if (m && d->e.cascade)
+        find_tier(d, m);
+}
+
+static void report_cascade(sl_decode *d)
+{
+    sl_cascade_stats now, *seen = &d->e.cascade_seen;
+    sl_cascade_stats_get(d->e.cascade, &now);
+    sl_counter_add(d->c.tier.hits, now.hits - seen->hits);
+    sl_counter_add(d->c.tier.stored, now.stored - seen->stored);
+    for (int i = 0; i < SL_MISS_REASONS; i++)
+        sl_counter_add(d->c.tier.misses[i], now.misses[i] - seen->misses[i]);
+    for (int i = 0; i < SL_LOST_REASONS; i++)
+        sl_counter_add(d->c.tier.lost[i], now.lost[i] - seen->lost[i]);
+    sl_counter_add(d->c.tier.bytes_loaded, now.bytes_loaded - seen->bytes_loaded);
+    sl_counter_add(d->c.tier.bytes_stored, now.bytes_stored - seen->bytes_stored);
+    sl_counter_add(d->c.tier.load_seconds, now.load_ns - seen->load_ns);
+    sl_counter_add(d->c.tier.store_seconds, now.write_ns - seen->write_ns);
+    sl_gauge_set(d->c.tier.waiting, now.waiting);
+    *seen = now;
+}
+
+static void report_tier(sl_decode *d)
+{
+    sl_tier *tier = sl_cascade_tier(d->e.cascade);
+    sl_tier_stats now;
+    sl_tier_health health;
+    sl_tier_get_stats(tier, &now);
+    sl_tier_get_health(tier, &health);
+    sl_counter_add(d->c.tier.evictions, now.evictions - d->e.tier_seen.evictions);
+    sl_gauge_set(d->c.tier.pages, (double)now.pages);
+    sl_gauge_set(d->c.tier.bytes, (double)now.bytes);
+    sl_gauge_set(d->c.tier.capacity, (double)now.capacity_bytes);
+    sl_gauge_set(d->c.tier.written_ever, (double)now.bytes_written_ever);
+    sl_gauge_set(d->c.tier.state, health.state);
+    if (health.state != d->e.tier_state)
+        sl_log(health.state == SL_TIER_HEALTHY ? SL_LOG_INFO : SL_LOG_WARN, "decode", "tier_health",
+               "tier=%s state=%d reason=\"%s\"", tier->ops->name, health.state, health.reason);
+    d->e.tier_state = health.state;
+    d->e.tier_seen = now;
 }
 
 /* Not after every step, because reading the counters may copy from the device. */
@@ -152,6 +217,8 @@ static void report_engine(sl_decode *d)
     if (t - d->e.engine_seen_ns < ENGINE_STATS_NS)
         return;
     d->e.engine_seen_ns = t;
+    if (d->e.cascade)
+        report_tier(d);
     d->o.role.runner->stats(d->o.role.runner->impl, &now);
     atomic_store(&d->role.load.hits, now.hits + now.tail_hits);
     atomic_store(&d->role.load.misses, now.misses);
@@ -193,7 +260,7 @@ void sl_report_load(sl_decode *d)
             now.queued_tokens += (uint64_t)t->n_tokens;
     }
     now.running = n[TICKET_RUNNING];
-    now.waiting = n[TICKET_LANDING] + n[TICKET_CHECKING] + n[TICKET_WAITING];
+    now.waiting = n[TICKET_LANDING] + n[TICKET_CHECKING] + n[TICKET_WAITING] + (uint32_t)d->e.n_loading;
     atomic_store(&d->role.load.tokens_done, d->e.count.tokens);
     sl_worker_role_report(&d->role, &now);
     sl_gauge_set(d->c.running, n[TICKET_RUNNING]);
@@ -203,5 +270,7 @@ void sl_report_load(sl_decode *d)
     sl_gauge_set(d->c.reserved, n[TICKET_LANDING]);
     sl_gauge_set(d->c.filling, n[TICKET_CHECKING]);
     sl_gauge_set(d->c.quarantined, n[TICKET_QUARANTINE] + n[TICKET_ENDING]);
+    if (d->e.cascade)
+        report_cascade(d);
     report_engine(d);
 }

@@ -134,6 +134,7 @@ static void on_abort(sl_decode *d, uint32_t router, const sl_msg_abort *a)
 {
     sl_ticket *t = sl_ticket_find(d, router, a->rid, a->attempt);
     if (!t) {
+        sl_loading_abort(d, router, a->rid, a->attempt);
         tell_drained(d, router, a->rid, a->attempt);
         return;
     }
@@ -247,6 +248,7 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
 void sl_tickets_router_down(sl_decode *d, uint32_t router)
 {
     uint64_t now = sl_now_ns();
+    sl_loading_router_down(d, router);
     for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
         next = t->next;
         if (t->router == router)

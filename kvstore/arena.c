@@ -314,3 +314,32 @@ uint32_t sl_arena_page_crc(const sl_arena *a, int32_t page, int32_t layer, int32
             crc = plane_crc(a, page, layer, p, n_tokens, crc);
     return crc;
 }
+
+int32_t sl_arena_n_spans(const sl_arena *a)
+{
+    int32_t n = 0;
+    if (a->geo.layout != SL_LAYOUT_LAYER_FIRST)
+        return 1;
+    for (int32_t l = 0; l < a->geo.n_layers; l++)
+        for (int32_t p = 0; p < a->geo.shape.n_planes; p++)
+            n += sl_geometry_has(&a->geo, l, p);
+    return n;
+}
+
+void sl_arena_spans(const sl_arena *a, int32_t page, struct iovec *out)
+{
+    const sl_geometry *g = &a->geo;
+    SL_CHECK(page >= 0 && page < a->n_pages, "page %d", page);
+    if (g->layout != SL_LAYOUT_LAYER_FIRST) {
+        *out = (struct iovec){a->base + page * g->page_bytes, (size_t)g->page_bytes};
+        return;
+    }
+    for (int32_t l = 0; l < g->n_layers; l++) {
+        for (int32_t p = 0; p < g->shape.n_planes; p++) {
+            if (!sl_geometry_has(g, l, p))
+                continue;
+            sl_host_plane at = sl_geometry_plane(g, a->base, a->n_pages, l, p);
+            *out++ = (struct iovec){at.base + page * at.page_stride, (size_t)at.page_stride};
+        }
+    }
+}

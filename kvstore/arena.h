@@ -22,6 +22,8 @@
 #ifndef SL_KVSTORE_ARENA_H
 #define SL_KVSTORE_ARENA_H
 
+#include <sys/uio.h>
+
 #include "base/hash.h"
 #include "base/wire.h"
 #include "kernels/cache.h"
@@ -118,6 +120,17 @@ int32_t sl_arena_pages(const sl_arena *a);
 int sl_arena_fd(const sl_arena *a);
 /* For the log at start: "256.0 MiB, 4181 pages of 62.7 KiB, page_first, huge pages 2M, numa node 0, locked". */
 const char *sl_arena_describe(const sl_arena *a);
+
+/*
+ * The bytes of one page as spans, in an order that does not depend on whether the layout is page_first or layer_first: layer
+ * by layer, plane by plane. page_head has another order. The spans together have geometry.page_bytes bytes. Every page has
+ * the same number of them: sl_arena_n_spans().
+ */
+int32_t sl_arena_n_spans(const sl_arena *a);
+void sl_arena_spans(const sl_arena *a, int32_t page, struct iovec *out);
+/* Identity of a page's bytes in that order, without the model's fingerprint: pages may be exchanged with whoever has the
+ * same. False: out of memory. */
+bool sl_geometry_format(const sl_geometry *g, sl_key *out);
 
 /* CRC32C of one layer of one page: the valid bytes of the first n_tokens tokens, plane by plane, in the order of
  * sl_unit_walk. It does not depend on the layout. */

@@ -101,7 +101,17 @@ void sl_disk_index_drop(sl_disk_index *ix, int64_t slot)
         ix->pages--;
         sl_disk_index_seg(ix, slot)->use_sum -= s->used;
     }
+    sl_disk_index_lease(ix, slot, 0);
     *s = (sl_disk_slot){.state = SL_SLOT_EMPTY};
+}
+
+void sl_disk_index_lease(sl_disk_index *ix, int64_t slot, uint64_t end_ns)
+{
+    uint64_t *end = &ix->slots[slot].lease_end_ns;
+    if (end_ns && end_ns <= *end)
+        return;
+    ix->leases += (end_ns != 0) - (*end != 0);
+    *end = end_ns;
 }
 
 static bool has_lease(const sl_disk_index *ix, uint64_t segment, uint64_t now_ns)
@@ -158,7 +168,7 @@ void sl_disk_index_adopt(sl_disk_index *ix, int64_t slot, sl_key key, uint64_t s
 uint64_t sl_disk_index_leased(const sl_disk_index *ix, uint64_t now_ns)
 {
     uint64_t n = 0;
-    for (uint64_t i = 0; i < ix->n_slots; i++)
+    for (uint64_t i = 0; ix->leases && i < ix->n_slots; i++)
         n += ix->slots[i].state == SL_SLOT_STORED && ix->slots[i].lease_end_ns > now_ns;
     return n;
 }

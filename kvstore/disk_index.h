@@ -38,6 +38,7 @@ typedef struct sl_disk_index {
     sl_disk_seg *segs;   /* [n_segments] */
     int32_t *buckets;    /* [mask + 1] */
     uint64_t mask, tick, pages, evictions;
+    uint64_t leases;  /* slots with a lease that has not been released; it may have ended */
     int64_t active;   /* segment that is filled; -1: none */
     uint64_t *ghosts; /* [mask + 1] hashes of keys that were offered once and not stored */
 } sl_disk_index;
@@ -64,7 +65,9 @@ void sl_disk_index_publish(sl_disk_index *ix, int64_t slot);
 void sl_disk_index_drop(sl_disk_index *ix, int64_t slot);
 /* At recovery: a page that was found; of two with one key the later one stays. */
 void sl_disk_index_adopt(sl_disk_index *ix, int64_t slot, sl_key key, uint64_t sequence);
-/* Pages under a lease. Reads all slots. */
+/* Gives the page of a stored slot a lease until then, unless it has a longer one; 0 releases it. */
+void sl_disk_index_lease(sl_disk_index *ix, int64_t slot, uint64_t end_ns);
+/* Pages under a lease. Reads all slots if there is one that has not been released. */
 uint64_t sl_disk_index_leased(const sl_disk_index *ix, uint64_t now_ns);
 
 static inline sl_disk_seg *sl_disk_index_seg(sl_disk_index *ix, int64_t slot)

@@ -122,6 +122,22 @@ void sl_geometry_write(const sl_geometry *g, sl_wr *w)
         sl_wr_u8(w, g->layer_planes[l]);
 }
 
+bool sl_geometry_format(const sl_geometry *g, sl_key *out)
+{
+    sl_geometry same = *g;
+    sl_wr w;
+    same.fingerprint = (sl_key){0};
+    if (same.layout == SL_LAYOUT_LAYER_FIRST)
+        same.layout = SL_LAYOUT_PAGE_FIRST;
+    sl_wr_init(&w);
+    sl_geometry_write(&same, &w);
+    bool made = !w.bad;
+    if (made)
+        *out = sl_hash_chain((sl_key){0}, w.data, w.len);
+    sl_wr_free(&w);
+    return made;
+}
+
 static void read_plane(sl_rd *r, sl_cache_plane *p)
 {
     sl_rd_str(r, p->name, sizeof p->name);

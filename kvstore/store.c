@@ -68,6 +68,7 @@ static void lru_push(sl_store *s, int32_t page)
         s->lru_head = page;
     s->lru_tail = page;
     s->n_cached++;
+    s->n_held_cached += n->held;
 }
 
 static void lru_remove(sl_store *s, int32_t page)
@@ -82,12 +83,19 @@ static void lru_remove(sl_store *s, int32_t page)
     else
         s->lru_tail = n->prev;
     s->n_cached--;
+    s->n_held_cached -= n->held;
 }
 
 /* ---- pages ---- */
 
+/* The end of a hold frees a page that is held. */
 static void free_page(sl_store *s, int32_t page)
 {
+    if (s->nodes[page].held) {
+        s->nodes[page].state = PAGE_LEAVING;
+        s->n_leaving++;
+        return;
+    }
     s->nodes[page].state = PAGE_FREE;
     s->free_pages[s->n_free++] = page;
 }
@@ -112,6 +120,7 @@ static void drop_leaf(sl_store *s, int32_t page)
     tell(s, SL_STORE_REMOVED, sl_store_parent_key(s, page), n->key, NULL);
     lru_remove(s, page);
     table_remove(s, page);
+    sl_store_new_remove(s, page);
     if (n->parent != NONE)
         s->nodes[n->parent].children--;
     free_page(s, page);
@@ -119,7 +128,8 @@ static void drop_leaf(sl_store *s, int32_t page)
 
 static int32_t take_page(sl_store *s)
 {
-    if (!s->n_free) {
+    while (!s->n_free) { /* an evicted page that is held does not become free now */
+        s->unoffered_evictions += !s->nodes[s->lru_head].offered;
         drop_leaf(s, s->lru_head);
         s->evictions++;
     }
@@ -166,7 +176,9 @@ sl_status sl_store_create(const sl_store_opts *opts, sl_store **out, sl_err *err
                     .n_pages = opts->n_pages,
                     .mask = (uint32_t)slots - 1,
                     .lru_head = NONE,
-                    .lru_tail = NONE};
+                    .lru_tail = NONE,
+                    .new_head = NONE,
+                    .new_tail = NONE};
     s->nodes = calloc(n, sizeof *s->nodes);
     s->tokens = calloc(n, sizeof *s->tokens);
     s->free_pages = calloc(n, sizeof *s->free_pages);
@@ -201,18 +213,20 @@ void sl_store_stats_get(const sl_store *s, sl_store_stats *out)
                             .cached = s->n_cached,
                             .held = s->n_pages - s->n_free - s->n_cached,
                             .leases = s->n_leases,
+                            .leaving = s->n_leaving,
                             .evictions = s->evictions,
+                            .unoffered_evictions = s->unoffered_evictions,
                             .query_tokens = s->query_tokens,
                             .hit_tokens = s->hit_tokens};
 }
 
 int32_t sl_store_available(const sl_store *s)
 {
-    return s->n_free + s->n_cached;
+    return s->n_free + s->n_cached - s->n_held_cached;
 }
 
 /* Follows the tree along tokens for at most max pages; path (if not NULL) gets the nodes. *unpinned: the number
- * of those that no lease holds. */
+ * of those that could be evicted. */
 static int32_t walk_match(const sl_store *s, sl_key seed, const int32_t *tokens, int32_t max, int32_t *path,
                           int32_t *unpinned)
 {
@@ -224,7 +238,7 @@ static int32_t walk_match(const sl_store *s, sl_key seed, const int32_t *tokens,
         int32_t p = sl_store_find(s, key, seed, parent, tokens + n * PAGE);
         if (p == NONE)
             break;
-        *unpinned += s->nodes[p].refs == 0;
+        *unpinned += s->nodes[p].refs == 0 && !s->nodes[p].held;
         if (path)
             path[n] = p;
         parent = p;
@@ -269,10 +283,10 @@ static void lease_free(sl_lease *l)
     free(l);
 }
 
-sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_tokens, sl_lease **out)
+/* A lease of n_pages, of which at most `most` are matched. */
+static sl_status make_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_pages, int32_t most,
+                            sl_lease **out)
 {
-    SL_CHECK(n_tokens > 0, "%d tokens", n_tokens);
-    int32_t n_pages = (n_tokens + PAGE - 1) / PAGE;
     sl_lease *l = calloc(1, sizeof *l);
     if (!l || !lease_reserve(l, n_pages)) {
         if (l)
@@ -280,8 +294,8 @@ sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_
         return SL_ERR_NO_MEMORY;
     }
     int32_t unpinned;
-    int32_t m = walk_match(s, seed, tokens, matchable(s, n_tokens), l->path, &unpinned);
-    if (n_pages - m > s->n_free + s->n_cached - unpinned) {
+    int32_t m = walk_match(s, seed, tokens, most, l->path, &unpinned);
+    if (n_pages - m > sl_store_available(s) - unpinned) {
         lease_free(l);
         return SL_ERR_EXHAUSTED;
     }
@@ -300,10 +314,24 @@ sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_
         s->leases->prev = l;
     s->leases = l;
     s->n_leases++;
-    s->query_tokens += (uint64_t)n_tokens;
-    s->hit_tokens += (uint64_t)m * PAGE;
     *out = l;
     return SL_OK;
+}
+
+sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_tokens, sl_lease **out)
+{
+    SL_CHECK(n_tokens > 0, "%d tokens", n_tokens);
+    SL_TRY(make_lease(s, seed, tokens, (n_tokens + PAGE - 1) / PAGE, matchable(s, n_tokens), out));
+    s->query_tokens += (uint64_t)n_tokens;
+    s->hit_tokens += (uint64_t)(*out)->n_matched * PAGE;
+    return SL_OK;
+}
+
+sl_status sl_store_lease_pages(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_pages,
+                               sl_lease **out)
+{
+    SL_CHECK(n_pages > 0, "%d pages", n_pages);
+    return make_lease(s, seed, tokens, n_pages, s->prefix_cache ? n_pages : 0, out);
 }
 
 sl_status sl_lease_grow(sl_lease *l, int32_t n)
@@ -344,6 +372,7 @@ static void publish_one(sl_lease *l, const int32_t *tokens)
     if (parent != NONE)
         s->nodes[parent].children++;
     table_add(s, page);
+    sl_store_new_add(s, page);
     l->path[l->n_path++] = page;
     tell(s, SL_STORE_STORED, sl_store_parent_key(s, page), key, s->tokens[page]);
 }
@@ -391,6 +420,7 @@ static void forget(sl_store *s, int32_t page)
     }
     tell(s, SL_STORE_REMOVED, sl_store_parent_key(s, page), n->key, NULL);
     table_remove(s, page);
+    sl_store_new_remove(s, page);
     if (n->parent != NONE)
         s->nodes[n->parent].children--;
     n->state = PAGE_DETACHED;
@@ -464,11 +494,13 @@ void sl_store_flush(sl_store *s)
     while (s->lru_head != NONE) {
         int32_t page = s->lru_head;
         lru_remove(s, page);
+        sl_store_new_remove(s, page);
         free_page(s, page);
     }
     for (uint32_t i = 0; i <= s->mask; i++) {
         int32_t page = s->table[i];
         if (page != NONE && s->nodes[page].state == PAGE_TREE) {
+            sl_store_new_remove(s, page);
             s->nodes[page].state = PAGE_DETACHED;
             s->nodes[page].children = 0;
         }

@@ -47,7 +47,9 @@ typedef struct sl_store_stats {
     int32_t cached; /* in the tree and unpinned */
     int32_t held;   /* pinned or private */
     int32_t leases;
-    uint64_t evictions, query_tokens, hit_tokens; /* cumulative */
+    int32_t leaving; /* of those held: out of the tree, free when their hold ends */
+    /* Cumulative. unoffered_evictions: of pages that were not offered to a storage tier before. */
+    uint64_t evictions, unoffered_evictions, query_tokens, hit_tokens;
 } sl_store_stats;
 
 sl_status sl_store_create(const sl_store_opts *opts, sl_store **out, sl_err *err);
@@ -64,6 +66,10 @@ int32_t sl_store_match(const sl_store *s, sl_key seed, const int32_t *tokens, in
  * allocated. SL_ERR_EXHAUSTED: there are not enough pages, nothing has changed. SL_ERR_NO_MEMORY.
  */
 sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_tokens, sl_lease **out);
+/* As sl_store_lease(), for the n_pages full pages of tokens, all of which may match; for pages that are loaded from a
+ * storage tier, so it does not count as a query. */
+sl_status sl_store_lease_pages(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_pages,
+                               sl_lease **out);
 /* Adds n private pages at the end, all or nothing. SL_ERR_EXHAUSTED, SL_ERR_NO_MEMORY. */
 sl_status sl_lease_grow(sl_lease *l, int32_t n);
 /*
@@ -96,6 +102,24 @@ int32_t sl_lease_matched(const sl_lease *l);
 void sl_store_flush(sl_store *s);
 /* Reports every page of the tree as SL_STORE_STORED, parents first. SL_ERR_NO_MEMORY: nothing was reported. */
 sl_status sl_store_walk(const sl_store *s, sl_store_event_fn *fn, void *ctx);
+
+/* ---- for a storage tier, to which every page of the tree is offered once (store_hold.c) ---- */
+
+/* What identifies a page of the tree. tokens are valid while the page is held or in the tree. */
+typedef struct sl_store_page {
+    sl_key key, seed, prev; /* prev: key of the page before it; of a first page the seed */
+    const int32_t *tokens;
+} sl_store_page;
+
+/* At most n pages of the tree that have not been offered, in the order in which they were published: a page comes after
+ * the page that it continues. Returns their number. */
+int32_t sl_store_new_pages(const sl_store *s, int32_t *pages, int32_t n);
+/* At most n pages among the `depth` pages that are evicted next, of those that have not been offered. */
+int32_t sl_store_oldest_pages(const sl_store *s, int32_t depth, int32_t *pages, int32_t n);
+/* Counts a page of the tree as offered, and keeps its memory from being used for other rows until unhold, even when the
+ * page leaves the tree meanwhile. A page has at most one hold. */
+void sl_store_hold(sl_store *s, int32_t page, sl_store_page *out);
+void sl_store_unhold(sl_store *s, int32_t page);
 
 /* Checks every invariant (page sums, references, tree, eviction order); SL_ERR_INTERNAL says which is broken.
  * Slow: for tests. */

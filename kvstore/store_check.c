@@ -61,6 +61,7 @@ typedef struct recount {
     int32_t *owners;   /* leases that hold it privately */
     int32_t *children; /* tree children */
     uint8_t *listed;   /* on the free stack or in the LRU list */
+    uint8_t *isnew;    /* in the list of pages that are not offered */
 } recount;
 
 #define BROKEN(...) return sl_fail(err, SL_ERR_INTERNAL, __VA_ARGS__)
@@ -105,10 +106,46 @@ static sl_status check_lists(const sl_store *s, recount *c, sl_err *err)
     return SL_OK;
 }
 
+static sl_status check_new(const sl_store *s, recount *c, sl_err *err)
+{
+    int32_t prev = NONE;
+    for (int32_t p = s->new_head; p != NONE; prev = p, p = s->nodes[p].new_next) {
+        const sl_node *n = &s->nodes[p];
+        if (n->state != PAGE_TREE || n->offered || n->held || n->new_prev != prev || c->isnew[p]++)
+            BROKEN("list of new pages has page %d in state %d", p, n->state);
+    }
+    if (prev != s->new_tail)
+        BROKEN("list of new pages ends with %d, not %d", prev, s->new_tail);
+    return SL_OK;
+}
+
+static sl_status check_held(const sl_store *s, const recount *c, sl_err *err)
+{
+    int32_t cached = 0, leaving = 0;
+    for (int32_t p = 0; p < s->n_pages; p++) {
+        const sl_node *n = &s->nodes[p];
+        bool may_hold = n->state == PAGE_TREE || n->state == PAGE_DETACHED || n->state == PAGE_LEAVING;
+        if (n->held && !may_hold)
+            BROKEN("page %d in state %d is held", p, n->state);
+        cached += n->held && n->state == PAGE_TREE && !n->refs;
+        leaving += n->state == PAGE_LEAVING;
+        if (n->state == PAGE_TREE && !n->offered != c->isnew[p])
+            BROKEN("tree page %d is %s the list of new pages", p, n->offered ? "in" : "not in");
+    }
+    if (cached != s->n_held_cached || leaving != s->n_leaving)
+        BROKEN("%d held and cached pages, %d counted; %d leaving, %d counted", s->n_held_cached, cached,
+               s->n_leaving, leaving);
+    return SL_OK;
+}
+
 static sl_status check_page(const sl_store *s, const recount *c, int32_t p, sl_err *err)
 {
     const sl_node *n = &s->nodes[p];
     switch (n->state) {
+    case PAGE_LEAVING:
+        if (!n->held || c->listed[p] || c->refs[p] || c->owners[p])
+            BROKEN("page %d leaves but is used", p);
+        return SL_OK;
     case PAGE_FREE:
         if (!c->listed[p] || c->refs[p] || c->owners[p])
             BROKEN("page %d is free but used", p);
@@ -143,6 +180,8 @@ static sl_status check_pages(const sl_store *s, recount *c, sl_err *err)
 {
     SL_TRY(count_leases(s, c, err));
     SL_TRY(check_lists(s, c, err));
+    SL_TRY(check_new(s, c, err));
+    SL_TRY(check_held(s, c, err));
     int32_t in_table = 0, in_tree = 0;
     for (uint32_t i = 0; i <= s->mask; i++)
         in_table += s->table[i] != NONE;
@@ -159,11 +198,11 @@ sl_status sl_store_check(const sl_store *s, sl_err *err)
 {
     size_t n = (size_t)s->n_pages;
     int32_t *counts = calloc(3 * n, sizeof *counts);
-    uint8_t *listed = calloc(n, 1);
+    uint8_t *listed = calloc(2 * n, 1);
     sl_status st = SL_ERR_NO_MEMORY;
     if (!counts || !listed)
         goto free_counts;
-    recount c = {counts, counts + n, counts + 2 * n, listed};
+    recount c = {counts, counts + n, counts + 2 * n, listed, listed + n};
     for (size_t p = 0; p < n; p++) {
         if (s->nodes[p].state == PAGE_TREE && s->nodes[p].parent != NONE)
             c.children[s->nodes[p].parent]++;

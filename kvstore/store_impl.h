@@ -1,5 +1,5 @@
 /*
- * The store's data, shared by its operations (store.c) and its checker (store_check.c); no other file
+ * The store's data, shared by its operations (store.c, store_hold.c) and its checker (store_check.c); no other file
  * includes this.
  */
 #ifndef SL_KVSTORE_STORE_IMPL_H
@@ -14,17 +14,21 @@ typedef enum {
     PAGE_FREE,
     PAGE_PRIVATE,
     PAGE_TREE,
-    PAGE_DETACHED
-} page_state; /* detached: flushed while pinned */
+    PAGE_DETACHED, /* flushed while pinned */
+    PAGE_LEAVING   /* free but for a hold (store_hold.c) */
+} page_state;
 
 typedef struct sl_node {
     sl_key key;
-    sl_key seed;        /* of its chain of keys */
-    int32_t parent;     /* page or NONE */
-    int32_t children;   /* their number in the tree */
-    int32_t refs;       /* leases that pin it */
-    int32_t prev, next; /* LRU, unpinned tree nodes only */
+    sl_key seed;                /* of its chain of keys */
+    int32_t parent;             /* page or NONE */
+    int32_t children;           /* their number in the tree */
+    int32_t refs;               /* leases that pin it */
+    int32_t prev, next;         /* LRU, unpinned tree nodes only */
+    int32_t new_prev, new_next; /* tree nodes that are not offered */
     uint8_t state;
+    bool held;    /* its memory may not be given away (store_hold.c) */
+    bool offered; /* to a storage tier */
 } sl_node;
 
 struct sl_store {
@@ -39,9 +43,13 @@ struct sl_store {
     int32_t *table; /* [mask + 1] page or NONE */
     uint32_t mask;
     int32_t lru_head, lru_tail, n_cached;
+    int32_t n_held_cached; /* pages of the LRU list that are held */
+    int32_t n_leaving;
+    int32_t new_head,
+        new_tail;     /* tree pages that are not offered, in the order in which they were published */
     sl_lease *leases; /* all that are not released */
     int32_t n_leases;
-    uint64_t evictions, query_tokens, hit_tokens;
+    uint64_t evictions, unoffered_evictions, query_tokens, hit_tokens;
 };
 
 struct sl_lease {
@@ -56,6 +64,9 @@ struct sl_lease {
 
 /* The tree node with this key, seed, parent and tokens, or NONE. */
 int32_t sl_store_find(const sl_store *s, sl_key key, sl_key seed, int32_t parent, const int32_t *tokens);
+/* Puts a page that has just entered the tree at the end of the list of new ones; takes one out, if it is in. */
+void sl_store_new_add(sl_store *s, int32_t page);
+void sl_store_new_remove(sl_store *s, int32_t page);
 /* Key of a tree page's parent; zero for first pages. */
 sl_key sl_store_parent_key(const sl_store *s, int32_t page);
 

@@ -59,8 +59,8 @@ static void d_submit(sl_tier *base, sl_tier_req *r)
             bool found = slot >= 0 && t->index.slots[slot].state == SL_SLOT_STORED;
             if (found) {
                 sl_disk_index_touch(&t->index, slot);
-                if (t->index.slots[slot].lease_end_ns < end)
-                    t->index.slots[slot].lease_end_ns = end;
+                if (r->lease_ms)
+                    sl_disk_index_lease(&t->index, slot, end);
             }
             sl_disk_skip(r, found ? SL_OK : SL_ERR_NOT_FOUND);
         }
@@ -112,7 +112,7 @@ static void d_release(sl_tier *base, const sl_key *keys, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         int64_t slot = sl_disk_index_find(&t->index, keys[i]);
         if (slot >= 0)
-            t->index.slots[slot].lease_end_ns = 0;
+            sl_disk_index_lease(&t->index, slot, 0);
     }
     pthread_mutex_unlock(&t->lock);
 }

@@ -157,7 +157,8 @@ sl_status sl_prefill_run(sl_prefill *p, const volatile int *stop, uint32_t drain
                           .tick = on_engine_tick,
                           .idle = on_engine_idle,
                           .step = on_engine_step,
-                          .report = on_engine_report};
+                          .report = on_engine_report,
+                          .wake_fd = -1};
     return sl_worker_role_run(&p->role, p->worker, &e, stop, drain_timeout_ms, err);
 }
 

@@ -210,6 +210,6 @@ sl_status sl_worker_role_run(sl_worker_role *r, sl_worker *w, const sl_worker_en
         if (worked)
             continue;
         uint64_t ms = due > now ? (due - now) / MS + 1 : 1;
-        sl_mailbox_wait(r->inbox, ms < IDLE_MS ? (int)ms : IDLE_MS);
+        sl_mailbox_wait_or(r->inbox, e->wake_fd, ms < IDLE_MS ? (int)ms : IDLE_MS);
     }
 }

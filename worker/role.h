@@ -110,6 +110,7 @@ typedef struct sl_worker_engine {
     /* Admits requests and computes one step. *worked: whether there was a step to compute. A failure is fatal. */
     sl_status (*step)(void *arg, bool *worked, sl_err *err);
     void (*report)(void *arg); /* calls sl_worker_role_report() */
+    int wake_fd;               /* readable when there is something to do for `tick`; -1: none */
 } sl_worker_engine;
 
 /*

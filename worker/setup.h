@@ -12,6 +12,7 @@
 #include "base/config.h"
 #include "base/metrics.h"
 #include "engine/engine.h"
+#include "kvstore/tier.h"
 #include "worker/role.h"
 #include "worker/shipping.h"
 
@@ -21,6 +22,7 @@ typedef struct sl_worker_launch {
     int n_routers;
     const char *name; /* "decode/2": unique in the cluster */
     int rank;         /* of the process in the cluster: metrics port = metrics.port + rank */
+    int index;        /* of the worker in its role, the same after a restart; -1: it has none */
     int local_rank;   /* rank on this host: chooses the device when backend.device is -1; -1: unknown */
 } sl_worker_launch;
 
@@ -35,6 +37,7 @@ typedef struct sl_parts {
     sl_metrics *metrics;
     struct sl_exporter *exporter;
     sl_worker_role_opts role; /* for the role's create; points into this struct, the config and the launch */
+    sl_tier *tier;            /* NULL: none, or its owner is the role now */
     const sl_shipping *shipping; /* NULL: auto */
     int numa_node, device;       /* number of the backend's device */
     char name[64], devices[256], metrics_address[128], listen_host[128];

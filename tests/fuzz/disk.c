@@ -81,7 +81,7 @@ static void step(sl_disk_index *ix, const uint8_t *d, uint64_t *clock)
     case 4:
         if (slot >= 0 && ix->slots[slot].state == SL_SLOT_STORED) {
             sl_disk_index_touch(ix, slot);
-            ix->slots[slot].lease_end_ns = *clock + d[2] % 8;
+            sl_disk_index_lease(ix, slot, *clock + d[2] % 8);
         }
         break;
     default: /* as recovery does, on an empty slot of a segment that is not filled further */

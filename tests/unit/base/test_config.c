@@ -40,7 +40,13 @@ START_TEST(table_is_sound)
         const sl_cfg_row *r = &sl_cfg_rows[i];
         const char *dot = strchr(r->key, '.');
         ck_assert_ptr_nonnull(dot);
-        ck_assert_ptr_null(strchr(dot + 1, '.'));
+        const char *group = strchr(dot + 1, '.'); /* "section.group.name": its rows are adjacent */
+        ck_assert(!group || !strchr(group + 1, '.'));
+        for (size_t k = 0; group && k + 1 < i; k++) {
+            size_t in_group = (size_t)(group + 1 - r->key);
+            ck_assert(strncmp(sl_cfg_rows[k].key, r->key, in_group) != 0 ||
+                      strncmp(sl_cfg_rows[k + 1].key, r->key, in_group) == 0);
+        }
         size_t n = (size_t)(dot - r->key);
         /* rows follow the sections in order, so documents are grouped and no row is left out */
         while (section < sl_cfg_nsections && (strlen(sl_cfg_sections[section].name) != n ||
@@ -281,6 +287,13 @@ START_TEST(set_values)
 }
 END_TEST
 
+static void finish_rejects_now(const char *a, const char *reason)
+{
+    ck_assert_int_eq(sl_config_set(&cfg, a, &err), SL_OK);
+    ck_assert_int_lt(sl_config_finish(&cfg, &err), 0);
+    ck_assert_msg(strstr(err.text, reason), "want \"%s\" in: %s", reason, err.text);
+}
+
 static void finish_rejects(const char *a, const char *b, const char *reason)
 {
     fresh();
@@ -302,6 +315,12 @@ START_TEST(rules_across_keys)
     finish_rejects("cluster.roles=router,router,prefill,decode", "cluster.routers=a:1",
                    "1 addresses for the 2 routers");
     finish_rejects("cluster.routers=a:1,b:2,a:1", NULL, "has a:1 twice");
+    finish_rejects("kvstore.disk.path=/d", NULL, "kvstore.disk.bytes: is mandatory");
+    finish_rejects("kvstore.disk.bytes=1GiB", NULL, "kvstore.disk.bytes: has no effect");
+    fresh();
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.prefix_cache=false", &err), SL_OK);
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
+    finish_rejects_now("kvstore.disk.path=/d", "kvstore.disk.path: needs kvstore.prefix_cache");
     finish_rejects("router.api_key_file=/nonexistent/key", NULL, "/nonexistent/key");
     finish_rejects("router.api_key_file=/nonexistent/key", "router.api_key=x", "both set");
 }

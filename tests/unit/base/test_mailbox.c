@@ -5,6 +5,7 @@
  */
 #include <poll.h>
 #include <pthread.h>
+#include <unistd.h>
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -156,6 +157,26 @@ START_TEST(wait_without_draining)
 }
 END_TEST
 
+START_TEST(another_descriptor_ends_the_wait)
+{
+    sl_mailbox *mb;
+    int fds[2];
+    char byte = 0;
+    ck_assert_int_eq(sl_mailbox_create(&mb), SL_OK);
+    ck_assert_int_eq(pipe(fds), 0);
+    ck_assert_int_eq(write(fds[1], &byte, 1), 1);
+    sl_mailbox_wait_or(mb, fds[0], 60000); /* returns at once, or the test runs into its limit */
+    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
+    sl_mail mail;
+    sl_mailbox_post(mb, &mail);
+    sl_mailbox_wait_or(mb, fds[0], 60000);
+    ck_assert_ptr_eq(sl_mailbox_take(mb), &mail);
+    close(fds[0]);
+    close(fds[1]);
+    sl_mailbox_destroy(mb);
+}
+END_TEST
+
 START_TEST(wait_times_out)
 {
     sl_mailbox *mb;
@@ -196,6 +217,7 @@ int main(void)
     tcase_add_test(t, many_producers_fd);
     tcase_add_test(t, no_lost_wakeup);
     tcase_add_test(t, wait_without_draining);
+    tcase_add_test(t, another_descriptor_ends_the_wait);
     tcase_add_test(t, wait_times_out);
     tcase_add_test(t, signals_only_when_asleep);
     suite_add_tcase(s, t);

@@ -107,6 +107,17 @@ static sl_geometry geometry(void)
                         has_indexer);
 }
 
+static void open_tier(sl_decode *d)
+{
+    sl_err err = {0};
+    sl_tier_opts o = {.capacity_bytes = 16 << 20};
+    ck_assert(sl_cascade_page_format(d->geo, &o.page_bytes, &o.format));
+    ck_assert_int_eq(sl_tier_open(&sl_tier_memory_ops, &o, &d->o.tier, &err), SL_OK);
+    d->o.tier_policy = SL_CASCADE_WRITE_THROUGH;
+    d->o.load_timeout_ms = 10000;
+    ck_assert_int_eq(sl_loading_open(d, &err), SL_OK);
+}
+
 void dd_open(decode_double *x, const dd_opts *o)
 {
     sl_err err = {0};
@@ -142,6 +153,18 @@ void dd_open(decode_double *x, const dd_opts *o)
     ck_assert_int_eq(
         sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, o->max_batch, DM_CHECKED, NULL, NULL, &err),
         SL_OK);
+    if (o->tier)
+        open_tier(d);
+}
+
+void dd_settle(decode_double *x)
+{
+    for (int quiet = 0, turns = 0; quiet < 2; turns++) {
+        ck_assert_int_lt(turns, 1000);
+        int jobs = dd_check(x);
+        sl_loading_tick(x->d, sl_now_ns());
+        quiet = jobs || !sl_loading_idle(x->d) ? 0 : quiet + 1;
+    }
 }
 
 void dd_close(decode_double *x)
@@ -154,6 +177,7 @@ void dd_close(decode_double *x)
     ck_assert_int_eq(fake_open_seqs(x->fake), 0);
     ck_assert_msg(sl_store_check(d->role.store, &err) == SL_OK, "%s", err.text);
     ck_assert_ptr_null(sl_mailbox_take(d->role.checker.inbox));
+    sl_loading_close(d);
     sl_worker_role_close(&d->role);
     free(d->e.batch);
     free(d->e.items);

@@ -34,6 +34,7 @@ typedef struct dd_said {
 typedef struct dd_opts {
     int pages, max_batch, max_waiting, max_seqs, max_context;
     bool no_verify;
+    bool tier; /* a memory tier below the store, written through */
     /* kvstore.verify; off by default, then no job but those of COMMIT and PAGES_ASK is posted */
     sl_cfg_verify verify;
 } dd_opts;
@@ -79,6 +80,9 @@ bool dd_checked(decode_double *x, size_t bad);
 
 /* The checker's real work on all jobs that wait, and the answers; how many. */
 int dd_check(decode_double *x);
+
+/* Turns of the cascade and of the checker until nothing waits and nothing is in flight. */
+void dd_settle(decode_double *x);
 
 /* RESERVE, COMMIT and checked: the ticket waits for a slot, and its first token has been said. */
 void dd_verified(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed);

@@ -1,0 +1,175 @@
+/*
+ * Loading: requests whose prefix continues in a storage tier (kvstore/cascade.h). Engine thread.
+ *
+ * RESERVE that would be granted now waits here while the tier is asked and the pages are loaded; then it is handled again
+ * from the beginning and finds them in the prefix tree. It has no ticket and no pages meanwhile, and the router sees
+ * only that its answer comes later. ABORT and the loss of its router end the wait. At most as many requests wait as there are
+ * places for tickets that are free; the others are handled without the tier.
+ *
+ * The checksums that the cascade asks for are jobs of the checker, like those of tickets.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "decode/decode_impl.h"
+
+struct sl_loading {
+    sl_cascade_waiter wait; /* first member */
+    struct sl_loading *next, *prev;
+    sl_decode *d;
+    sl_wmsg *m; /* RESERVE */
+    bool listed;
+};
+
+static void unlist(sl_loading *w)
+{
+    sl_decode *d = w->d;
+    *(w->prev ? &w->prev->next : &d->e.loading) = w->next;
+    if (w->next)
+        w->next->prev = w->prev;
+    d->e.n_loading--;
+    w->listed = false;
+}
+
+static void on_ready(sl_cascade_waiter *wait)
+{
+    sl_loading *w = (sl_loading *)wait;
+    sl_wmsg *m = w->m;
+    unlist(w);
+    sl_landing_resume(w->d, m, w);
+    if (!w->listed)
+        free(w);
+}
+
+static bool places_left(const sl_decode *d)
+{
+    return d->e.n_tickets + d->e.n_loading < d->o.max_batch + d->o.max_waiting;
+}
+
+bool sl_loading_wait(sl_decode *d, sl_wmsg *m, sl_loading *again)
+{
+    const sl_msg_reserve *r = &m->msg.reserve;
+    if (!d->e.cascade || !places_left(d))
+        return false;
+    sl_loading *w = again ? again : calloc(1, sizeof *w);
+    if (!w)
+        return false;
+    w->wait.ready = on_ready;
+    w->d = d;
+    w->m = m;
+    if (!sl_cascade_wait(d->e.cascade, r->seed, r->tokens, (int32_t)r->n_tokens, &w->wait)) {
+        if (!again)
+            free(w);
+        return false;
+    }
+    w->prev = NULL;
+    w->next = d->e.loading;
+    if (w->next)
+        w->next->prev = w;
+    d->e.loading = w;
+    d->e.n_loading++;
+    w->listed = true;
+    return true;
+}
+
+static void drop(sl_loading *w)
+{
+    sl_cascade_leave(w->d->e.cascade, &w->wait);
+    unlist(w);
+    sl_wmsg_free(w->m);
+    free(w);
+}
+
+bool sl_loading_abort(sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt)
+{
+    for (sl_loading *w = d->e.loading; w; w = w->next) {
+        const sl_msg_reserve *r = &w->m->msg.reserve;
+        if (w->m->router == router && r->rid == rid && r->attempt == attempt) {
+            drop(w);
+            return true;
+        }
+    }
+    return false;
+}
+
+void sl_loading_router_down(sl_decode *d, uint32_t router)
+{
+    for (sl_loading *w = d->e.loading, *next; w; w = next) {
+        next = w->next;
+        if (w->m->router == router)
+            drop(w);
+    }
+}
+
+/* ---- the checker ---- */
+
+static bool read_sums(void *ctx, sl_cascade_job *job, const int32_t *pages, int32_t n)
+{
+    sl_decode *d = ctx;
+    sl_check *k = sl_check_new(SL_CHECK_READ, pages, n, job);
+    if (!k)
+        return false;
+    k->tag = CHECK_CASCADE;
+    sl_checker_post(&d->role.checker, k);
+    return true;
+}
+
+static bool check_sums(void *ctx, sl_cascade_job *job, const int32_t *pages, int32_t n, const uint32_t *crc)
+{
+    sl_decode *d = ctx;
+    sl_check *k = sl_check_new(SL_CHECK_KEEP, pages, n, job);
+    if (!k)
+        return false;
+    k->tag = CHECK_CASCADE;
+    k->expect = crc;
+    k->compare = true;
+    sl_checker_post(&d->role.checker, k);
+    return true;
+}
+
+void sl_loading_checked(sl_decode *d, sl_check *k)
+{
+    if (k->what == SL_CHECK_READ)
+        sl_cascade_sums(d->e.cascade, k->owner, k->n_crc ? k->crc : NULL);
+    else
+        sl_cascade_checked(d->e.cascade, k->owner, k->bad == 0);
+    sl_check_free(k);
+}
+
+/* ---- the cascade's life ---- */
+
+sl_status sl_loading_open(sl_decode *d, sl_err *err)
+{
+    sl_cascade_opts o = {.store = d->role.store,
+                         .arena = d->o.role.arena,
+                         .policy = d->o.tier_policy,
+                         .load_timeout_ms = d->o.load_timeout_ms,
+                         .calls = {.ctx = d, .read_sums = read_sums, .check_sums = check_sums}};
+    sl_tier *tier = d->o.tier;
+    d->o.tier = NULL;
+    if (tier && sl_cascade_create(&o, tier, &d->e.cascade) != SL_OK)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    return SL_OK;
+}
+
+void sl_loading_close(sl_decode *d)
+{
+    while (d->e.loading)
+        drop(d->e.loading);
+    sl_cascade_destroy(d->e.cascade);
+    d->e.cascade = NULL;
+}
+
+uint64_t sl_loading_tick(sl_decode *d, uint64_t now)
+{
+    if (!d->e.cascade)
+        return UINT64_MAX;
+    if (d->role.draining)
+        sl_cascade_finish(d->e.cascade);
+    return sl_cascade_tick(d->e.cascade, now);
+}
+
+bool sl_loading_idle(const sl_decode *d)
+{
+    return !d->e.cascade || (!d->e.loading && sl_cascade_idle(d->e.cascade));
+}

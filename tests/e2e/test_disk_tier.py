@@ -1,0 +1,125 @@
+"""The disk tier below the store of a decode worker: pages that left memory, also with the process, come back from disk with
+the same tokens; a damaged page is computed again; what cannot be used is refused at start, and the message names the key."""
+
+import os
+import pathlib
+import shutil
+import signal
+import tempfile
+
+import pytest
+
+import real
+
+BLOCK = 4096
+PAGES = 5
+IDS = real.prompt("disk", 64 * PAGES + 9)
+N = 70
+
+
+@pytest.fixture
+def disk():
+    """On the file system of the build, because that of temporary files may have no O_DIRECT."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="disk-tier-", dir=real.ROOT / "build"))
+    yield path
+    shutil.rmtree(path)
+
+
+def keys(disk, **more):
+    return {"kvstore.disk.path": disk, "kvstore.disk.bytes": "64MiB", **more}
+
+
+def stored(metrics, at_least):
+    def look():
+        return (real.metric(metrics(), "sluice_tier_stored_pages_total") or 0) >= at_least
+    real.until(f"{at_least} pages on disk", look)
+
+
+def damage(file, page, page_bytes):
+    """Changes a byte of the page in this slot of the first segment."""
+    slot = BLOCK + -(-page_bytes // BLOCK) * BLOCK
+    with open(file, "r+b") as f:
+        f.seek(2 * BLOCK + page * slot + BLOCK + 1000)
+        byte = f.read(1)[0]
+        f.seek(-1, os.SEEK_CUR)
+        f.write(bytes([byte ^ 0x10]))
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def test_restart_and_damage(start, disk):
+    want = real.reference(IDS, N)
+    roles = ("router", "prefill", "decode")
+    c = start(roles=roles, **keys(disk))
+
+    def ask(cached):
+        r = c.complete(IDS, N)
+        assert list(r.output_ids) == want
+        assert r.cached_tokens == cached
+
+    def metrics():
+        return c.metrics(2)
+
+    ask(0)
+    stored(metrics, PAGES)
+    c.flush()
+    ask(64 * PAGES)
+    assert real.metric(metrics(), "sluice_tier_hit_pages_total") == PAGES
+    text = real.until("the size of the tier", lambda: metrics() if real.metric(metrics(), "sluice_tier_pages") else None)
+    page_bytes = real.metric(text, "sluice_tier_bytes", 'state="used"') / real.metric(text, "sluice_tier_pages")
+    c.flush()
+    damage(disk / "decode-0" / "pages.sluice", 2, int(page_bytes))
+    before = real.metric(metrics(), "sluice_tier_stored_pages_total")
+    ask(64 * 2)
+    assert real.metric(metrics(), "sluice_tier_miss_pages_total", 'reason="damaged"') == PAGES - 2
+    stored(metrics, before + 3)
+    c.idle()
+    assert c.close()
+
+    c = start(roles=roles, **keys(disk))
+    turn = IDS + want + real.prompt("disk-turn", 20)
+    r = c.complete(turn, 20)
+    assert r.cached_tokens == (len(IDS) + N - 1) // 64 * 64, "pages with generated tokens are on disk too"
+    assert list(r.output_ids) == real.reference(turn, 20)
+    ask(64 * PAGES)
+    c.idle()
+
+
+def test_kill(start, disk):
+    """kill -9 of the decode worker, which then starts again with the pages that it had written."""
+    want = real.reference(IDS, N)
+    router = start(real.Process, "router")
+    start(real.Process, "prefill", 0, router.worker_address)
+    d = start(real.Process, "decode", 0, router.worker_address, **keys(disk))
+    router.wait_ready(2)
+    assert router.tokens(IDS, N) == want
+    stored(d.metrics, PAGES)
+    os.killpg(d.process.pid, signal.SIGKILL)
+    d.process.wait()
+    real.until("the router has noticed", lambda: all(w["name"] != "decode/0" or w["state"] != "ready" for w in router.workers()))
+    router.flush()
+    d = start(real.Process, "decode", 0, router.worker_address, **keys(disk))
+    router.wait_ready(2)
+    assert router.tokens(IDS, N) == want
+    assert real.metric(d.metrics(), "sluice_tier_hit_pages_total") == PAGES
+    router.idle()
+
+
+REFUSED = {
+    "no-size": ({"kvstore.disk.bytes": 0}, r"kvstore\.disk\.bytes: is mandatory"),
+    "absent": ({"kvstore.disk.path": "/nowhere/at/all"}, r"kvstore\.disk\.path: /nowhere/at/all: No such file"),
+    "too-large": ({"kvstore.disk.bytes": "900TiB"}, r"kvstore\.disk\.bytes: .* the file system has \d+ free"),
+    "too-small": ({"kvstore.disk.bytes": 4096}, r"kvstore\.disk\.bytes: .* holds no segment"),
+}
+
+
+def test_refused_at_start(start, disk):
+    """Each of them ends by itself, with the key and the reason."""
+    made = {name: start(real.Process, "decode", 0, "127.0.0.1:9", **keys(disk, **more)) for name, (more, _) in REFUSED.items()}
+    for name, (_, why) in REFUSED.items():
+        assert made[name].process.wait(60 * real.PATIENCE) != 0
+        made[name].logged(why)
+    (disk / "decode-0").chmod(0o770)
+    p = start(real.Process, "decode", 0, "127.0.0.1:9", **keys(disk))
+    assert p.process.wait(60 * real.PATIENCE) != 0
+    p.logged(r"kvstore\.disk\.path: .* can be written by other users")

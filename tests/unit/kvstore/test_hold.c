@@ -1,0 +1,158 @@
+/*
+ * Holds and the list of new pages (kvstore/store_hold.c): random leases, publications, drops and flushes while random pages
+ * of the tree are held. No page that is held is ever given to a lease, what is available can always be had, each page is
+ * offered once, and after the last hold every page is free.
+ */
+#include <string.h>
+
+#include "kvstore/store_impl.h"
+#include "tests/unit/kvstore/test_kvstore.h"
+
+enum { PAGES = 40, LEASES = 8, LONGEST = 6 };
+
+static const sl_key seed = {5, 6};
+static sl_store *store;
+static bool held[PAGES];
+static int n_held;
+static struct {
+    sl_lease *l;
+    int32_t tokens[LONGEST * PAGE];
+    int n;
+} leases[LEASES];
+
+static void check(void)
+{
+    sl_err err = {0};
+    ck_assert_msg(sl_store_check(store, &err) == SL_OK, "%s", err.text);
+}
+
+static void do_lease(uint64_t *r, int i)
+{
+    leases[i].n = 1 + rnd_below(r, LONGEST);
+    int kind = 0;
+    for (int p = 0; p < LONGEST; p++) {
+        kind = kind * 3 + rnd_below(r, 2);
+        for (int t = 0; t < PAGE; t++)
+            leases[i].tokens[p * PAGE + t] = kind * 100 + t;
+    }
+    int available = sl_store_available(store);
+    sl_status st = sl_store_lease(store, seed, leases[i].tokens, leases[i].n * PAGE, &leases[i].l);
+    if (st != SL_OK) {
+        ck_assert_int_eq(st, SL_ERR_EXHAUSTED);
+        ck_assert_int_gt(leases[i].n, 0);
+        ck_assert_int_lt(available, leases[i].n + LONGEST);
+        leases[i].l = NULL;
+        return;
+    }
+    for (int p = sl_lease_matched(leases[i].l); p < leases[i].n; p++)
+        ck_assert(!held[sl_lease_pages(leases[i].l)[p]]);
+}
+
+static void do_hold(uint64_t *r)
+{
+    int32_t pages[4];
+    int n = rnd_below(r, 2) ? sl_store_new_pages(store, pages, 4) : sl_store_oldest_pages(store, 8, pages, 4);
+    for (int i = 0; i < n && n_held < PAGES / 2; i++) {
+        sl_store_page p;
+        ck_assert(!held[pages[i]]);
+        sl_store_hold(store, pages[i], &p);
+        ck_assert(sl_key_eq(p.key, sl_page_key(p.prev, p.tokens)) && sl_key_eq(p.seed, seed));
+        held[pages[i]] = true;
+        n_held++;
+    }
+}
+
+static void do_unhold(uint64_t *r)
+{
+    for (int i = 0, page = rnd_below(r, PAGES); i < PAGES; i++, page = (page + 1) % PAGES) {
+        if (held[page]) {
+            sl_store_unhold(store, page);
+            held[page] = false;
+            n_held--;
+            return;
+        }
+    }
+}
+
+static void one(uint64_t *r)
+{
+    int i = rnd_below(r, LEASES), what = rnd_below(r, 100);
+    if (what < 30)
+        do_hold(r);
+    else if (what < 50)
+        do_unhold(r);
+    else if (what == 50)
+        sl_store_flush(store);
+    else if (!leases[i].l)
+        do_lease(r, i);
+    else if (what < 75)
+        sl_lease_publish(leases[i].l, leases[i].tokens, leases[i].n * PAGE);
+    else if (what < 80)
+        sl_lease_drop(leases[i].l, rnd_below(r, leases[i].n));
+    else {
+        sl_lease_release(leases[i].l, what < 97);
+        leases[i].l = NULL;
+    }
+}
+
+START_TEST(held_pages_are_not_given_away)
+{
+    uint64_t r = 7 + (uint64_t)_i;
+    sl_store_opts o = {.n_pages = PAGES, .prefix_cache = true};
+    ck_assert_int_eq(sl_store_create(&o, &store, NULL), SL_OK);
+    for (int i = 0; i < 5000; i++) {
+        one(&r);
+        check();
+    }
+    for (int i = 0; i < LEASES; i++)
+        sl_lease_release(leases[i].l, true);
+    while (n_held)
+        do_unhold(&r);
+    check();
+    sl_store_flush(store);
+    sl_store_stats s;
+    sl_store_stats_get(store, &s);
+    ck_assert_int_eq(s.free, PAGES);
+    ck_assert_int_eq(s.leaving, 0);
+    sl_store_destroy(store);
+}
+END_TEST
+
+START_TEST(new_pages_come_in_order)
+{
+    sl_store_opts o = {.n_pages = PAGES, .prefix_cache = true};
+    int32_t tokens[5 * PAGE], pages[8];
+    sl_lease *l;
+    sl_store_page p;
+    for (int i = 0; i < 5 * PAGE; i++)
+        tokens[i] = i;
+    ck_assert_int_eq(sl_store_create(&o, &store, NULL), SL_OK);
+    ck_assert_int_eq(sl_store_lease(store, seed, tokens, 5 * PAGE, &l), SL_OK);
+    sl_lease_publish(l, tokens, 5 * PAGE);
+    ck_assert_int_eq(sl_store_new_pages(store, pages, 8), 5);
+    for (int i = 0; i < 5; i++)
+        ck_assert_int_eq(pages[i], sl_lease_pages(l)[i]);
+    ck_assert_int_eq(sl_store_oldest_pages(store, 8, pages, 8), 0); /* they are pinned */
+    sl_store_hold(store, sl_lease_pages(l)[4], &p);
+    sl_lease_release(l, true);
+    ck_assert_int_eq(sl_store_available(store), PAGES - 1);
+    ck_assert_int_eq(sl_store_oldest_pages(store, 2, pages, 8),
+                     1); /* the last is offered; the one before it is next */
+    ck_assert_int_eq(sl_store_new_pages(store, pages, 8), 4);
+    sl_store_unhold(store, 4);
+    ck_assert_int_eq(sl_store_available(store), PAGES);
+    check();
+    sl_store_destroy(store);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("hold");
+    TCase *t = tcase_create("hold");
+    tcase_set_timeout(t, 30);
+    tcase_add_loop_test(t, held_pages_are_not_given_away, 0, 4);
+    tcase_add_test(t, new_pages_come_in_order);
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}
