@@ -1,7 +1,6 @@
 /* See order.h. The time is quadratic in the number of prompts that end in one step, which is small in one chunk. */
 #include "prefill/order.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels/params.h"
@@ -91,6 +90,15 @@ static void give_shortest(step *s, sl_prefill_turn *t, int32_t n)
             break;
         give(s, x, fits);
     }
+}
+
+double sl_prefill_bound_next(sl_prefill_bound *b, bool short_prompt)
+{
+    if (short_prompt)
+        b->steps = SL_PREFILL_SHORT_STEPS;
+    else if (b->steps > 0)
+        b->steps--;
+    return b->steps ? b->short_ns : b->ns;
 }
 
 int32_t sl_prefill_order(sl_prefill_turn *t, int32_t n, const sl_prefill_limit *limit)

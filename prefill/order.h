@@ -18,6 +18,7 @@
 #ifndef SL_PREFILL_ORDER_H
 #define SL_PREFILL_ORDER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { SL_PREFILL_PASSED_CHUNKS = 8 };
@@ -28,6 +29,20 @@ typedef struct sl_prefill_turn {
     int64_t passed;  /* in and out: tokens that younger prompts got while this one got none */
     int32_t take;    /* out: its tokens in this step, 0..left */
 } sl_prefill_turn;
+
+/*
+ * The time that steps may take: a shorter one while short prompts arrive, because only they gain from short steps, and a
+ * step of few tokens costs a GPU nearly as much as a longer one.
+ */
+enum { SL_PREFILL_SHORT_TOKENS = 128, SL_PREFILL_SHORT_STEPS = 32 };
+
+typedef struct sl_prefill_bound {
+    double ns, short_ns; /* 0: no bound */
+    int32_t steps;       /* how many steps more may take only short_ns */
+} sl_prefill_bound;
+
+/* The bound of the next step. short_prompt: it may compute a prompt of at most SL_PREFILL_SHORT_TOKENS tokens in all. */
+double sl_prefill_bound_next(sl_prefill_bound *b, bool short_prompt);
 
 /* What one step may hold. */
 typedef struct sl_prefill_limit {

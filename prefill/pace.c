@@ -4,8 +4,9 @@
 #include <stdlib.h>
 
 /*
- * A measurement moves an estimate by half of the difference, and counts as at most 4 times too slow or too fast: a step during
- * which the process did not run says nothing about the next one. Only the first measurement replaces the guess as a whole.
+ * A measurement moves an estimate by half of the difference, and counts as at most 4 times too slow or too fast: a
+ * step during which the process did not run says nothing about the next one. Only the first measurement replaces the
+ * guess as a whole.
  */
 static const double STEP = 0.5, LARGEST = 4;
 

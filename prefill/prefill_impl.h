@@ -21,6 +21,7 @@
 
 #include "base/log.h"
 #include "prefill/copier.h"
+#include "prefill/order.h"
 #include "prefill/pace.h"
 #include "prefill/path.h"
 #include "prefill/peer.h"
@@ -132,6 +133,7 @@ struct sl_prefill {
     sl_prefill_step *free_steps, *step;
     sl_step_item *items;
     sl_pace pace;
+    sl_prefill_bound bound;
     uint64_t reused, pulled; /* tokens */
     uint64_t damaged;        /* pages */
 

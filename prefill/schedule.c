@@ -355,6 +355,7 @@ static int32_t share_out(sl_prefill *p, sl_prefill_step *s)
     sl_prefill_turn turn[SL_COUNT(s->item)];
     sl_prefill_job *job[SL_COUNT(s->item)];
     int32_t n = 0;
+    bool short_prompt = false;
     for (sl_prefill_job *j = p->jobs; j && n < (int32_t)SL_COUNT(turn); j = j->engine.next) {
         if (j->engine.state != JOB_RUNNING)
             continue;
@@ -362,11 +363,14 @@ static int32_t share_out(sl_prefill *p, sl_prefill_step *s)
                                     .token_ns = sl_pace_token_ns(&p->pace, j->engine.pos),
                                     .passed = j->engine.passed};
         job[n++] = j;
+        short_prompt |= (int32_t)j->msg->n_tokens - j->engine.start <= SL_PREFILL_SHORT_TOKENS;
     }
+    if (!n)
+        return 0;
     sl_prefill_limit limit = {.tokens = p->o.chunk_tokens,
-                              .ns = p->o.max_step_ms * 1e6,
+                              .ns = sl_prefill_bound_next(&p->bound, short_prompt),
                               .min_tokens = p->o.min_step_tokens > 0 ? p->o.min_step_tokens : 1};
-    int32_t tokens = n ? sl_prefill_order(turn, n, &limit) : 0;
+    int32_t tokens = sl_prefill_order(turn, n, &limit);
     s->n = 0;
     for (int32_t i = 0; i < n; i++) {
         sl_prefill_job *j = job[i];

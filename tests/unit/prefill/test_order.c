@@ -236,6 +236,17 @@ START_TEST(steps_keep_the_bound_at_every_context)
 }
 END_TEST
 
+START_TEST(steps_are_short_while_short_prompts_arrive)
+{
+    sl_prefill_bound b = {.ns = 200, .short_ns = 100};
+    ck_assert(sl_prefill_bound_next(&b, false) == 200);
+    ck_assert(sl_prefill_bound_next(&b, true) == 100);
+    for (int i = 1; i < SL_PREFILL_SHORT_STEPS; i++)
+        ck_assert(sl_prefill_bound_next(&b, false) == 100);
+    ck_assert(sl_prefill_bound_next(&b, false) == 200);
+}
+END_TEST
+
 /* A step of a long prompt takes four times as long as estimated, and two tokens of a short prompt are in it. */
 START_TEST(a_small_share_is_corrected_little)
 {
@@ -307,6 +318,7 @@ int main(void)
     tcase_add_test(c, a_short_step_is_short_in_time);
     tcase_add_test(c, aged_and_shortest_share_the_time);
     tcase_add_test(c, steps_keep_the_bound_at_every_context);
+    tcase_add_test(c, steps_are_short_while_short_prompts_arrive);
     tcase_add_test(c, a_small_share_is_corrected_little);
     tcase_add_test(c, an_unknown_context_is_estimated_with_care);
     tcase_add_test(c, one_pause_does_not_count_for_long);
