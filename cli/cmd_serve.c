@@ -113,8 +113,7 @@ static sl_status run_router(sl_config *cfg, sl_launch *launch, bool by_rank, int
     sl_log_init(cfg->log.level, cfg->log.json, name);
     if (st == SL_OK)
         st = open_router(cfg, &expect, &router, err);
-    /* Broadcast after a failure, too: the other ranks wait, and an empty address tells them that this one is missing.
-     * */
+    /* Broadcast after a failure, too: the other ranks wait, and an empty address tells them that this rank has none. */
     if (by_rank)
         cast = sl_cli_routers_exchange(cfg, launch, st == SL_OK ? sl_router_worker_address(router) : "", &all,
                                        &cast_err);

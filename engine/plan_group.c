@@ -1,5 +1,5 @@
-/* See plan_group.h. The division of the experts and the sizes of buffers come from the functions that the model uses.
- * */
+/* See plan_group.h. The division of the experts and the sizes of buffers come from the functions that the model
+ * uses. */
 #include "engine/plan_group.h"
 
 #include "kernels/ep.h"

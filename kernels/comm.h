@@ -90,8 +90,8 @@ sl_status sl_comm_join(sl_backend *be, const sl_comm_opts *opts, const sl_comm_i
 /* Waits until all ranks are there and the first collective can run. SL_ERR_TIMEOUT names the ranks that are missing,
  * where the implementation knows them; SL_ERR_REFUSED passes on why a rank could not join. */
 sl_status sl_comm_form(sl_comm *c, sl_err *err);
-/* Leaves the group and frees everything. On CUDA it waits for what is in flight, or aborts it if the group is broken.
- * */
+/* Leaves the group and frees everything. On CUDA it waits for what is in flight, or aborts it if the group is
+ * broken. */
 void sl_comm_destroy(sl_comm *c);
 
 int32_t sl_comm_rank(const sl_comm *c);

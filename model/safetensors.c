@@ -121,12 +121,9 @@ static sl_status parse_tensor(const sl_safetensors *st, const json_t *j, sl_st_t
                            key);
     }
     size_t need = 0;
-    sl_status rc = parse_dtype(json_object_get(j, "dtype"), st->label, t->name, &t->dtype, err);
-    if (rc == SL_OK)
-        rc = parse_shape(json_object_get(j, "shape"), st->label, t, &need, err);
-    if (rc == SL_OK)
-        rc = parse_offsets(json_object_get(j, "data_offsets"), st, t, need, err);
-    return rc;
+    SL_TRY(parse_dtype(json_object_get(j, "dtype"), st->label, t->name, &t->dtype, err));
+    SL_TRY(parse_shape(json_object_get(j, "shape"), st->label, t, &need, err));
+    return parse_offsets(json_object_get(j, "data_offsets"), st, t, need, err);
 }
 
 static sl_status check_metadata(const sl_safetensors *st, const json_t *j, sl_err *err)

@@ -76,8 +76,8 @@ enum { SL_FRONT_POOL_BYTES = 4096 };
  * called then. */
 sl_status sl_front_job_start(sl_router *r, uv_loop_t *loop, sl_front_job *j, size_t bytes, sl_err *err);
 
-/* Starts run on the pool, however many jobs wait: for the end of work that was admitted, whose bytes are in the budget.
- * */
+/* Starts run on the pool, however many jobs wait: for the end of work that was admitted, whose bytes are in the
+ * budget. */
 void sl_front_job_post(sl_router *r, uv_loop_t *loop, sl_front_job *j);
 /* Calls drop(p) on the pool, for objects that take long to free; here when there is no memory for a job. */
 void sl_front_drop(sl_router *r, uv_loop_t *loop, void (*drop)(void *p), void *p);

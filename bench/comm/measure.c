@@ -193,14 +193,14 @@ free_buffers:
 static sl_status time_all_gather(const ctx *x, int32_t tokens, size_t row_bytes)
 {
     shape s = {.what = "all_gather", .tokens = tokens, .bytes = row_bytes * (size_t)tokens};
-    sl_status st = sl_be_alloc(x->be, SL_MEM_DEVICE, s.bytes, &s.src, x->err);
-
-    if (st == SL_OK)
-        st = sl_be_alloc(x->be, SL_MEM_DEVICE, s.bytes * (size_t)x->o->ranks, &s.dst, x->err);
-    if (st == SL_OK)
-        st = time_shape(x, &s);
-    sl_be_free(x->be, SL_MEM_DEVICE, s.src);
+    SL_TRY(sl_be_alloc(x->be, SL_MEM_DEVICE, s.bytes, &s.src, x->err));
+    sl_status st = sl_be_alloc(x->be, SL_MEM_DEVICE, s.bytes * (size_t)x->o->ranks, &s.dst, x->err);
+    if (st != SL_OK)
+        goto free_source;
+    st = time_shape(x, &s);
     sl_be_free(x->be, SL_MEM_DEVICE, s.dst);
+free_source:
+    sl_be_free(x->be, SL_MEM_DEVICE, s.src);
     return st;
 }
 

@@ -173,8 +173,8 @@ sl_status sl_comm_broken(sl_comm_cpu *c, sl_err *err)
 
     if (!broken)
         return SL_OK;
-    /* The rank that breaks the group writes the cause within a few instructions, unless it died or was stopped there.
-     * */
+    /* The rank that breaks the group writes the cause within a few instructions, unless it died or was stopped
+     * there. */
     for (int i = 0; broken == 1 && i < 1000; i++) {
         sched_yield();
         broken = atomic_load_explicit(&s->broken, memory_order_acquire);

@@ -69,8 +69,8 @@ template <typename V> __device__ static void copy_part(uint8_t *dst, const uint8
         d[i] = __ldcg(s + i);
 }
 
-/* Waits for the flag of one sender; false at the deadline, when the host has set `stop`, or when the group is broken.
- * */
+/* Waits for the flag of one sender; false at the deadline, when the host has set `stop`, or when the group is
+ * broken. */
 __device__ static bool wait_for(const sl_peer_view &v, uint32_t epoch, int32_t sender, int32_t *rows)
 {
     const uint64_t *flag = flag_of(v, v.rank, epoch & 1, sender);

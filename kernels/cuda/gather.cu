@@ -77,8 +77,8 @@ __device__ static inline void copy_words(uint8_t *d, const uint8_t *s, int64_t b
         *(uint32_t *)(d + i) = *(const volatile uint32_t *)(s + i);
 }
 
-/* Adds the rows to the counters of their blocks, with release: a reader of the count with acquire can read the rows.
- * */
+/* Adds the rows to the counters of their blocks, with release: a reader of the count with acquire can read the
+ * rows. */
 __device__ static inline void count_blocks(const sl_gather_params &p, int first, int rows)
 {
     int lane = threadIdx.x & 31;

@@ -17,8 +17,8 @@ extern "C" {
  * read as zero. base and pitch are multiples of 16. SL_ERR_UNSUPPORTED: the driver has no tensor maps. */
 sl_status sl_cuda_map(sl_cuda *cu, const void *base, int64_t rows, int64_t bytes, int64_t pitch, int box_rows,
                       CUtensorMap *out, sl_err *err);
-/* Device array of the maps of a host array of n weights, boxes of 128 rows; kept and refreshed like sl_cuda_table().
- * */
+/* Device array of the maps of a host array of n weights, boxes of 128 rows; kept and refreshed like
+ * sl_cuda_table(). */
 sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensorMap **out, sl_err *err);
 
 /* Routed experts (moe_stream.cu): all steps before the sum over experts, in p->workspace and scratch. */

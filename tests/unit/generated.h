@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The file at path must equal `want`, which is freed. With SL_UPDATE_REFERENCE in the environment it is written first.
- * */
+/* The file at path must equal `want`, which is freed. With SL_UPDATE_REFERENCE in the environment it is written
+ * first. */
 static inline void check_generated(const char *path, char *want)
 {
     ck_assert_ptr_nonnull(want);

@@ -131,8 +131,8 @@ START_TEST(experts_are_divided)
 }
 END_TEST
 
-/* 8 ranks, 512 tokens: rows of 7168 bf16 and 8 ids out and in, 8 results of 7168 bf16 for each out and in, and counts.
- * */
+/* 8 ranks, 512 tokens: rows of 7168 bf16 and 8 ids out and in, 8 results of 7168 bf16 for each out and in, and
+ * counts. */
 START_TEST(exchange_buffers_are_counted)
 {
     sl_plan_group g = group_of(8, 8), alone = group_of(1, 1);

@@ -162,8 +162,8 @@ static sl_wr encoded_geometry(sl_key fingerprint, sl_layout layout, sl_row_forma
     return w;
 }
 
-/* A router that knows what it serves refuses a wrong worker that comes first, and takes every layout of the right one.
- * */
+/* A router that knows what it serves refuses a wrong worker that comes first, and takes every layout of the right
+ * one. */
 START_TEST(first_worker_does_not_define_the_cluster)
 {
     sl_wr page = encoded_geometry(h.mo.fingerprint, SL_LAYOUT_PAGE_FIRST, SL_ROW_MLA_BF16);
@@ -287,8 +287,8 @@ START_TEST(restarts_under_load)
     d.name = "decode/a";
     d.step_us = 500;
     h.r->o.retries = 50;
-    /* A request waits this long for the role that has no worker at the moment, and the machine may be busy just then.
-     * */
+    /* A request waits this long for the role that has no worker at the moment, and the machine may be busy just
+     * then. */
     h.r->o.stage_timeout_ms = 10000;
     h.r->o.request_timeout_ms = 150000;
     add_with(p);

@@ -83,8 +83,8 @@ static int count_id(bool chat, const char *body, int32_t id)
     "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a<｜User｜>b\"}]" extra "}"
 #define TEXT(extra) "{\"model\":\"m\",\"prompt\":\"a<｜User｜>b\"" extra "}"
 
-/* What users write is ordinary text, unless special tokens were asked for; the template's own tokens are there always.
- * */
+/* What users write is ordinary text, unless special tokens were asked for; the template's own tokens are there
+ * always. */
 START_TEST(special_tokens_of_clients)
 {
     sl_tokenizer *tiny;

@@ -13,8 +13,8 @@
 enum { DOOR_TIMEOUT_MS = 700 }; /* connect_timeout_ms of the servers */
 
 extern const variant door_variant;
-/* The secret of door_open and of the peer in door_serves; NULL: without one. A test that sets it sets it back to NULL.
- * */
+/* The secret of door_open and of the peer in door_serves; NULL: without one. A test that sets it sets it back to
+ * NULL. */
 extern const char *door_secret;
 
 /* Opens a server on 127.0.0.1; address gets SL_TP_ADDRESS_MAX bytes. */
