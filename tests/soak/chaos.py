@@ -23,6 +23,7 @@ class Chaos:
     def __init__(self, cluster, seed):
         self.cluster, self.r = cluster, random.Random(f"chaos{seed}")
         self.done, self.problems = collections.Counter(), []
+        self.rejoined = []  # seconds from a router's start until it had all workers
         self.resting, self.idle = threading.Event(), threading.Event()
         self.resting.set()
         self.idle.set()
@@ -37,7 +38,8 @@ class Chaos:
         self.idle.wait(120)
 
     def run(self):
-        kinds = [self.kill] * 4 + [self.stop] * 3 + [self.drain] * 2 + [self.flush, self.strangers, self.two_at_once, self.router]
+        kinds = [self.kill] * 4 + [self.stop] * 3 + [self.drain] * 2 + [self.flush, self.strangers, self.two_at_once]
+        kinds += [self.one_of_several_routers] * 4 if len(self.cluster.routers) > 1 else [self.router]
         while True:
             if self.resting.is_set():
                 self.idle.set()
@@ -118,7 +120,38 @@ class Chaos:
         self.done["garbage to every port"] += 1
 
     def router(self):
-        if len(self.cluster.routers) > 1 or self.r.random() < 0.4:
-            self.cluster.restart_router(self.r.randrange(len(self.cluster.routers)))
+        if self.r.random() < 0.4:
+            self.cluster.kill_router(0)
+            self.cluster.bring_router_back(0)
             self.cluster.wait_ready()
-            self.done["kill -9 of a router"] += 1
+            self.done["kill -9 of the router"] += 1
+
+    def one_of_several_routers(self):
+        """Kills one router and starts it again at the same ports, at once or after some seconds. No worker may end, and no other
+        router may lose a worker's session: nothing else is injected meanwhile, so a loss would be the dead router's doing. The
+        streams of the other routers are judged by their clients (load.py)."""
+        c, i = self.cluster, self.r.randrange(len(self.cluster.routers))
+        real.until("all routers to know the workers that live", c.settled, 60)
+        others = [(k, router, sessions(router)) for k, router in enumerate(c.routers) if k != i]
+        workers = {key: p.process.pid for key, p in c.workers.items()}
+        c.kill_router(i)
+        try:
+            time.sleep(self.r.choice([0, 1, 4]))
+        finally:
+            begin = time.monotonic()
+            c.bring_router_back(i)
+        c.wait_ready()
+        self.rejoined.append(time.monotonic() - begin)
+        self.done["kill -9 of one of the routers"] += 1
+        ended = [f"{role}/{n}" for (role, n), p in c.workers.items() if p.process.poll() is not None or p.process.pid != workers[role, n]]
+        if ended:
+            self.problems.append(f"after the death of router {i}: {ended} ended")
+        for k, router, before in others:
+            if sessions(router) != before:
+                self.problems.append(f"the death of router {i} cost router {k} workers: (joined, lost) was {before}, is {sessions(router)}")
+
+
+def sessions(router):
+    """How many workers have joined this router, and how many it has lost, since it was started."""
+    text = router.get("/metrics").text
+    return tuple(real.metric(text, f"sluice_worker_{what}_total") or 0 for what in ("joins", "failures"))

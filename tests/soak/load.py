@@ -22,6 +22,7 @@ class Load:
     def __init__(self, cluster, n, seed):
         self.cluster, self.seed = cluster, seed
         self.outcomes, self.problems, self.tokens = collections.Counter(), [], 0
+        self.through = 0  # requests that ended as they must although another router was killed while they were in flight
         self.lock, self.resting = threading.Lock(), threading.Event()
         self.idle = [threading.Event() for _ in range(n)]
         self.resting.set()
@@ -81,7 +82,10 @@ class Load:
             job, kind, begin = r.choice(self.jobs), r.choice(kinds), time.monotonic()
             try:
                 kind(r, job)
-            except Exception as e:  # judged here: only a dead router excuses an error
+                if self.cluster.another_was_killed(self.own.number, begin, time.monotonic()):
+                    with self.lock:
+                        self.through += 1
+            except Exception as e:  # judged here: only the client's own dead router excuses an error
                 if self.cluster.had_no_router(self.own.number, begin - 1, time.monotonic()):
                     self.count("lost with the router")
                     time.sleep(0.3)

@@ -5,12 +5,15 @@
 The cluster is one router (or N, between which the clients are divided), two prefill and three decode workers, each a process of its own on this machine, with stores that are too
 small for the load, so that pages are evicted and requests are put back. Clients stream over gRPC and HTTP, ask for several samples,
 leave in mid-stream, abort and set short deadlines. Meanwhile workers are killed, stopped, drained and replaced, caches are flushed,
-strangers write garbage to every port, and sometimes a router is killed.
+strangers write garbage to every port, and sometimes a router is killed; with several routers, one of them at a time is killed
+more often, and is away for up to four seconds.
 
 What must hold, and what the exit code says:
   - a stream that ends has the tokens of `sluice generate` for the same prompt, sampling and seed;
   - a request ends as its client asked, or, while its own router is dead, with its connection: no other error, and none later than
     its deadline plus a grace period;
+  - with several routers, the death of one has no effect on anything but its own requests: no worker ends, no other router loses a worker's session, and
+    the streams of the other routers that were in flight at that moment end as they must;
   - at every rest (load and failures pause every few minutes) all pages are free or cached, no ticket is held, and each process that
     already lived at its first rest has as many descriptors and threads as then, and no more than 1.3 times its memory plus 16 MiB.
 
@@ -55,6 +58,7 @@ class SoakCluster:
         self.born = {}  # pid: when
         self.router_down = [threading.Event() for _ in range(n_routers)]
         self.router_deaths = [[] for _ in range(n_routers)]  # (from, until), monotonic seconds
+        self.killed_at = [[] for _ in range(n_routers)]
         self.logs = []
         for i in range(n_routers):
             self.start_router(i)
@@ -81,20 +85,32 @@ class SoakCluster:
             self.logs.append(p.log)
             self.born[p.process.pid] = time.monotonic()
 
-    def restart_router(self, i):
-        """Kills it and starts another at the same ports. Its requests in flight lose their connection: the one loss that is allowed."""
+    def kill_router(self, i):
+        """Its requests in flight lose their connection: the one loss that is allowed, and only to its own clients."""
+        self.router_down[i].set()
+        self.killed_at[i].append(time.monotonic())
+        self.routers[i].process.kill()
+        self.routers[i].process.wait()
+
+    def bring_router_back(self, i):
         with self.lock:
-            begin = time.monotonic()
-            self.router_down[i].set()
-            self.routers[i].process.kill()
-            self.routers[i].process.wait()
             self.start_router(i)
-            self.routers[i].wait_ready(1, 60)
-            self.router_deaths[i].append((begin, time.monotonic() + 1))
-            self.router_down[i].clear()
+        self.routers[i].wait_ready(1, 60)
+        self.router_deaths[i].append((self.killed_at[i][-1], time.monotonic() + 1))
+        self.router_down[i].clear()
 
     def had_no_router(self, i, begin, end):
         return self.router_down[i].is_set() or any(a <= end and b >= begin for a, b in list(self.router_deaths[i]))
+
+    def another_was_killed(self, i, begin, end):
+        """Whether a router that is not number i was killed in this time."""
+        return any(begin <= at <= end for k, times in enumerate(self.killed_at) if k != i for at in list(times))
+
+    def settled(self):
+        """Whether every router has a session with exactly the worker processes that run now."""
+        living = {p.process.pid for p in self.workers.values()}
+        return all({w["pid"] for w in router.status()["workers"] if w["state"] != "dead"} == living and
+                   len(router.workers()) == len(living) for router in self.routers)
 
     def everybody(self):
         with self.lock:
@@ -156,6 +172,10 @@ def report(path, a, load, chaos, rests, seconds, problems):
     lines += [f"| {what} | {n} |" for what, n in sorted(load.outcomes.items())]
     lines += [f"| tokens compared | {load.tokens} |", "", "| injected | number |", "|---|---|"]
     lines += [f"| {what} | {n} |" for what, n in sorted(chaos.done.items())]
+    if a.routers > 1:
+        lines += ["", f"{load.through} requests were in flight at another router when a router was killed, and all of them are among the "
+                  "requests above. From a router's start until all workers had joined it: "
+                  f"{min(chaos.rejoined, default=0):.1f} to {max(chaos.rejoined, default=0):.1f} s."]
     lines += ["", f"{rests.count} rests. Processes that lived through more than one rest, at their first and last:", "",
               "| process | descriptors | threads | MiB |", "|---|---|---|---|"]
     for key, first in rests.first.items():
@@ -190,6 +210,8 @@ def soak(a):
             load.pause()
             rests.take()
         problems = load.problems + chaos.problems + rests.problems + ([] if chaos.done else ["nothing was injected"])
+        if a.routers > 1 and not load.through:
+            problems.append("no request was in flight at another router when a router was killed: the run was too short to show anything")
         problems += [f"{name} had to be killed at the end" for name in cluster.close()]
         for log in cluster.logs:
             text = log.read_text(errors="replace")
