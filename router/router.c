@@ -236,29 +236,50 @@ static void on_wake(uv_async_t *h)
     check_drain(h->data, sl_now_ns());
 }
 
-static sl_status load_tls(const sl_router *r, sl_tls **out, sl_err *err)
+static bool has_tls(const sl_router *r)
 {
-    *out = NULL;
-    if (!r->o.tls_cert || !*r->o.tls_cert)
-        return SL_OK;
-    SL_TRY(sl_tls_load(r->o.tls_cert, r->o.tls_key, r->o.tls_client_ca, out, err));
+    return r->o.tls_cert && *r->o.tls_cert;
+}
+
+static void use_tls(sl_router *r, sl_tls *t)
+{
+    sl_tls_unref(r->tls);
+    r->tls = t;
     sl_log(SL_LOG_INFO, "router", "tls_loaded", "cert=%s expires=%s client_ca=%s", r->o.tls_cert,
-           sl_tls_expires(*out), r->o.tls_client_ca ? r->o.tls_client_ca : "");
+           sl_tls_expires(t), r->o.tls_client_ca ? r->o.tls_client_ca : "");
+}
+
+/* At start a date that does not fit the clock is a warning only: there is no other certificate to keep, the clock may be
+ * what is wrong, and clients judge the date themselves. */
+static sl_status load_tls(sl_router *r, sl_err *err)
+{
+    sl_tls *t;
+    sl_err date = {""};
+    if (!has_tls(r))
+        return SL_OK;
+    SL_TRY(sl_tls_load(r->o.tls_cert, r->o.tls_key, r->o.tls_client_ca, &t, err));
+    if (sl_tls_check_dates(t, r->o.tls_cert, &date))
+        sl_log(SL_LOG_WARN, "router", "tls_not_valid_now", "reason=\"%s\"", date.text);
+    use_tls(r, t);
     return SL_OK;
 }
 
-/* Files that are wrong leave the certificates as they are; connections keep those they began with. */
+/* Files that are wrong, or whose dates do not fit the clock, leave the certificates as they are; connections keep those
+ * they began with. */
 static void reload_tls(sl_router *r)
 {
-    sl_tls *t;
+    sl_tls *t = NULL;
     sl_err err = {""};
-    if (load_tls(r, &t, &err)) {
+    if (!has_tls(r))
+        return;
+    if (sl_tls_load(r->o.tls_cert, r->o.tls_key, r->o.tls_client_ca, &t, &err) ||
+        sl_tls_check_dates(t, r->o.tls_cert, &err)) {
         sl_log(SL_LOG_ERROR, "router", "tls_kept", "expires=%s reason=\"%s\"", sl_tls_expires(r->tls),
                err.text);
+        sl_tls_unref(t);
         return;
     }
-    sl_tls_unref(r->tls);
-    r->tls = t;
+    use_tls(r, t);
 }
 
 /* A file that is wrong leaves the tenants as they are. */
@@ -348,7 +369,7 @@ static sl_status open_router(sl_router *r, sl_err *err)
     SL_TRY(choose_names(r, err));
     if (r->o.keys_file && *r->o.keys_file)
         SL_TRY(sl_tenants_load(r->o.keys_file, &r->tenants, err));
-    SL_TRY(load_tls(r, &r->tls, err));
+    SL_TRY(load_tls(r, err));
     SL_TRY(sl_cluster_init(r, err));
     r->cluster.max_context = r->model.context;
     SL_TRY(sl_effects_init(r));
@@ -373,7 +394,7 @@ sl_status sl_router_create_opts(const sl_router_opts *o, sl_router **out, sl_err
     sl_log(SL_LOG_INFO, "router", "listening",
            "workers=%s http=%s:%d grpc=%s:%d model=%s policy=%s context=%d tls=%s", r->link.address,
            o->http_host, sl_router_http_port(r), o->grpc_host, sl_router_grpc_port(r), o->served_name,
-           r->queue.policy->name, r->model.context, o->tls_cert && *o->tls_cert ? "yes" : "no");
+           r->queue.policy->name, r->model.context, has_tls(r) ? "yes" : "no");
     *out = r;
     return SL_OK;
 }

@@ -43,15 +43,29 @@ static sl_status readable(const char *key, const char *path, sl_err *err)
     return SL_OK;
 }
 
-static sl_status check_expiry(sl_tls *t, const char *path, sl_err *err)
+static void write_time(const ASN1_TIME *t, char *out, size_t cap)
 {
-    const ASN1_TIME *end = X509_get0_notAfter(SSL_CTX_get0_certificate(t->openssl));
     struct tm tm;
-    if (ASN1_TIME_to_tm(end, &tm) != 1)
-        return fail_openssl(err, "tls_cert", path);
-    strftime(t->expires, sizeof t->expires, "%Y-%m-%dT%H:%M:%SZ", &tm);
-    if (X509_cmp_current_time(end) < 0)
-        return sl_fail(err, SL_ERR_INVALID, "router.tls_cert: %s: expired at %s", path, t->expires);
+    if (ASN1_TIME_to_tm(t, &tm) != 1 || !strftime(out, cap, "%Y-%m-%dT%H:%M:%SZ", &tm))
+        snprintf(out, cap, "an unreadable date");
+}
+
+/* number: from 1, the server's own certificate; 2 and more: those that the file gives to lead to the authority. */
+static sl_status check_dates(const X509 *x, int number, const char *path, sl_err *err)
+{
+    char at[32];
+    const ASN1_TIME *begin = X509_get0_notBefore(x), *end = X509_get0_notAfter(x);
+    /* 0: the date cannot be read. Below 0: it has passed, or is now. */
+    if (X509_cmp_current_time(begin) >= 0) {
+        write_time(begin, at, sizeof at);
+        return sl_fail(err, SL_ERR_INVALID, "router.tls_cert: %s: certificate %d is not valid before %s",
+                       path, number, at);
+    }
+    if (X509_cmp_current_time(end) <= 0) {
+        write_time(end, at, sizeof at);
+        return sl_fail(err, SL_ERR_INVALID, "router.tls_cert: %s: certificate %d expired at %s", path, number,
+                       at);
+    }
     return SL_OK;
 }
 
@@ -66,7 +80,7 @@ static sl_status load_openssl(sl_tls *t, const char *cert, const char *key, cons
         return fail_openssl(err, "tls_cert", cert);
     if (SSL_CTX_use_PrivateKey_file(t->openssl, key, SSL_FILETYPE_PEM) != 1) /* must fit the certificate */
         return fail_openssl(err, "tls_key", key);
-    SL_TRY(check_expiry(t, cert, err));
+    write_time(X509_get0_notAfter(SSL_CTX_get0_certificate(t->openssl)), t->expires, sizeof t->expires);
     if (!t->client_ca)
         return SL_OK;
     STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(ca);
@@ -158,6 +172,16 @@ sl_status sl_tls_use(sl_tls *t, gnutls_session_t session)
          * only does not count. */
         gnutls_session_set_verify_cert2(session, &for_clients, 1, 0);
     }
+    return SL_OK;
+}
+
+sl_status sl_tls_check_dates(const sl_tls *t, const char *cert, sl_err *err)
+{
+    STACK_OF(X509) *chain = NULL;
+    SSL_CTX_get0_chain_certs(t->openssl, &chain);
+    SL_TRY(check_dates(SSL_CTX_get0_certificate(t->openssl), 1, cert, err));
+    for (int i = 0; i < sk_X509_num(chain); i++)
+        SL_TRY(check_dates(sk_X509_value(chain, i), i + 2, cert, err));
     return SL_OK;
 }
 

@@ -26,15 +26,29 @@ def self_signed(directory):
     return cert, key
 
 
-def expire(directory):
-    """Replaces the certificate by one for the same key whose validity is over."""
-    cert, key, request, config = (directory / name for name in ("cert.pem", "key.pem", "expired.csr", "ca.cnf"))
+EXPIRED, FUTURE = ("20200101000000Z", "20200102000000Z"), ("20990101000000Z", "20990102000000Z")
+
+
+def dated(directory, dates):
+    """Replaces the certificate by one for the same key that is valid between these dates."""
+    cert, key, request, config = (directory / name for name in ("cert.pem", "key.pem", "dated.csr", "ca.cnf"))
     openssl("req", "-new", "-key", key, "-out", request, "-subj", "/CN=localhost")
     (directory / "index").write_text("")
     config.write_text(f"[ca]\ndefault_ca=d\n[d]\ndatabase={directory}/index\nnew_certs_dir={directory}\nrand_serial=yes\n"
                       "default_md=sha256\npolicy=p\n[p]\ncommonName=supplied\n")
     openssl("ca", "-batch", "-config", config, "-selfsign", "-keyfile", key, "-in", request, "-out", cert, "-notext",
-            "-startdate", "20200101000000Z", "-enddate", "20200102000000Z")
+            "-startdate", dates[0], "-enddate", dates[1])
+
+
+def below_an_expired_authority(directory):
+    """A certificate that is valid now, followed in its file by the one of its authority, which has expired."""
+    cert, key, ca, ca_key, request = (directory / name for name in ("cert.pem", "key.pem", "above.pem", "above.key", "leaf.csr"))
+    dated(directory, EXPIRED)
+    cert.rename(ca)
+    key.rename(ca_key)
+    openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", request, "-subj", "/CN=leaf")
+    openssl("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-days", 2, "-out", cert)
+    cert.write_bytes(cert.read_bytes() + ca.read_bytes())
 
 
 def authority(directory, name, extension=""):
@@ -135,12 +149,15 @@ def damage(name):
         if name == "other_key":
             (directory / "cert.pem").write_bytes(files["cert"])
             return "tls_key.*key.pem.*mismatch"
-        expire(directory)
-        return "tls_cert.*cert.pem.*expired at 2020-01-02"
+        if name == "expired_authority":
+            below_an_expired_authority(directory)
+            return "tls_cert.*cert.pem.*certificate 2 expired at 2020-01-02"
+        dated(directory, EXPIRED if name == "expired" else FUTURE)
+        return "tls_cert.*cert.pem.*certificate 1 " + ("expired at 2020-01-02" if name == "expired" else "is not valid before 2099-01-01")
     return spoil
 
 
-@pytest.mark.parametrize("name", ["no_certificate", "cut", "no_key", "other_key", "expired"])
+@pytest.mark.parametrize("name", ["no_certificate", "cut", "no_key", "other_key", "expired", "not_yet_valid", "expired_authority"])
 def test_bad_certificate_is_refused(router, tmp_path, name):
     """The log names file and reason, the old certificate is served, and a good one is taken afterwards."""
     r = router()
@@ -162,6 +179,16 @@ def test_bad_certificate_at_start(tmp_path):
         {"model.path": real.MODEL, "router.tls_cert": cert, "router.tls_key": key, "router.http_port": 0, "router.grpc_port": 0})],
         capture_output=True, text=True, timeout=60, env=real.environment())
     assert p.returncode and "router.tls_key" in p.stderr and str(key) in p.stderr, p.stderr
+
+
+@pytest.mark.parametrize("dates, reason", [(EXPIRED, "expired at 2020-01-02"), (FUTURE, "is not valid before 2099-01-01")])
+def test_dates_at_start_are_a_warning(start, tmp_path, dates, reason):
+    """There is no other certificate to keep, and the clock may be wrong: it is served, and the log names file and date."""
+    cert, key = self_signed(tmp_path)
+    dated(tmp_path, dates)
+    r = start(real.Process, "router", **{"router.tls_cert": cert, "router.tls_key": key})
+    r.logged(r"ev=tls_not_valid_now .*router.tls_cert.*cert.pem.*" + reason)
+    assert serial(r.http) and serial(r.http) == serial(r.grpc)
 
 
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
