@@ -1,8 +1,11 @@
 /*
  * The message codec: every type has the same fields after it was encoded and decoded; a message that is too short or
  * too long is refused with the name of the field; a changed byte never causes a read out of bounds; rules between
- * fields are checked.
+ * fields are checked; the fuzzer's seeds are messages of the current version.
  */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "tests/unit/base/msg_sample.h"
 #include "tests/unit/run_suite.h"
 
@@ -225,6 +228,31 @@ START_TEST(names)
 }
 END_TEST
 
+/* tests/fuzz/corpus/msg holds one message of every type: a fuzzer that begins with another version's messages would spend
+ * its time on the version field. With SL_UPDATE_REFERENCE in the environment the files are written first. */
+START_TEST(seeds_of_the_fuzzer)
+{
+    sl_msg m = msg_sample((sl_msg_type)_i);
+    sl_wr w = encoded(&m);
+    char path[128];
+    snprintf(path, sizeof path, "tests/fuzz/corpus/msg/%s", sl_msg_type_name(m.type));
+    if (getenv("SL_UPDATE_REFERENCE")) {
+        FILE *out = fopen(path, "wb");
+        ck_assert_msg(out != NULL, "%s cannot be written", path);
+        ck_assert_uint_eq(fwrite(w.data, 1, w.len, out), w.len);
+        fclose(out);
+    }
+    FILE *f = fopen(path, "rb");
+    ck_assert_msg(f != NULL, "%s is missing", path);
+    uint8_t have[4096];
+    size_t len = fread(have, 1, sizeof have, f);
+    fclose(f);
+    ck_assert_msg(len == w.len && !memcmp(have, w.data, len),
+                  "%s is stale: run this test with SL_UPDATE_REFERENCE=1 from the repository root", path);
+    sl_wr_free(&w);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("msg");
@@ -237,6 +265,7 @@ int main(void)
     tcase_add_test(t, shape_rules);
     tcase_add_test(t, header_rules);
     tcase_add_test(t, names);
+    tcase_add_loop_test(t, seeds_of_the_fuzzer, SL_MSG_HELLO, SL_MSG_TYPE_COUNT);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
