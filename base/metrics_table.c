@@ -75,8 +75,8 @@ static const sl_metric_def table[] = {
     GAUGE("sluice_connections", R, "protocol=http|grpc", "Open client connections."),
     COUNTER(
         "sluice_connections_closed_total", R, "protocol=http|grpc,reason=limit|handshake|receive|idle|unread",
-        "Connections and requests ended by the router: too many connections, a handshake or a body that took "
-        "too long, no request, or a client that does not read."),
+        "Connections and requests ended by the router: too many connections (gRPC only), a handshake or a body "
+        "that took too long, no request, or a client that does not read."),
     GAUGE(
         "sluice_request_bytes", R, "",
         "Bytes of router.max_request_bytes in use: bodies of requests in flight, what they were parsed into, and "

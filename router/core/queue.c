@@ -9,8 +9,9 @@
  *
  * A held request keeps its place and is skipped.
  *
- * The bound: a call is admitted if all of its requests fit, and if its client then has at most FREE_SHARE times as many
- * places as stay free (dynamic thresholds). So one client may use most of an empty queue, but never the whole queue.
+ * The bound: there is room for max_queue requests and for those that free places on workers take at once. A call is
+ * admitted if all of its requests fit, and if its client then has at most FREE_SHARE times as many of these as stay free
+ * (dynamic thresholds). So one client may use four fifths of an empty queue, but never the whole queue.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -175,12 +176,13 @@ sl_status sl_queue_check(const sl_router *r, const sl_lane *l, uint32_t n, sl_er
 {
     uint32_t free_places, places;
     sl_places(r, &free_places, &places);
-    if (!fits(0, 0, n, (uint64_t)r->o.max_queue + places))
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "n: a call of %u requests never fits the queue of %u (router.max_queue, of which one client "
-            "may use four fifths)",
-            n, r->o.max_queue);
+    uint64_t cap = (uint64_t)r->o.max_queue + places;
+    uint64_t most = FREE_SHARE * (cap + 1) / (FREE_SHARE + 1); /* fits an empty queue */
+    if (places && n > most) /* without workers it is unknown what never fits */
+        return sl_fail(err, SL_ERR_INVALID,
+                       "n: a call of %u requests never fits: one client may have %lu, four fifths of "
+                       "router.max_queue (%u) and of the places on workers (%u)",
+                       n, most, r->o.max_queue, places);
     if (fits(l->length, r->queue.length, n, (uint64_t)r->o.max_queue + free_places))
         return SL_OK;
     return sl_fail(

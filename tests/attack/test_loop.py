@@ -9,6 +9,7 @@ import json
 
 import grpc
 import pytest
+import requests
 
 import clients
 import honest
@@ -63,6 +64,16 @@ def http(path="/v1/completions", **body):
     return run
 
 
+def leaves(path, **body):
+    """What takes a CPU worker minutes: the client leaves when the request has passed everything in the router."""
+    def run(cluster):
+        try:
+            return cluster.post(json.dumps({"model": "tiny-v32", **body}).encode(), path, timeout=3).status_code
+        except requests.exceptions.Timeout:
+            return "left"
+    return run
+
+
 def rpc(top=0, n=1, tokens=4, text=None, ids=(5, 6, 7), extra=b"", stream=False):
     def run(cluster):
         pb, _, _ = clients.protocol()
@@ -104,6 +115,7 @@ INPUTS = {
     "32 chat streams with logprobs": http(CHAT, messages=SAY, n=32, logprobs=True, top_logprobs=20, max_tokens=250, ignore_eos=True,
                                           temperature=1, stream=True),
     "tools, 32 answers": http(CHAT, messages=SAY, tools=tools(2), n=32, max_tokens=4),
+    "25 KB of tools, 32 answers, and a client that leaves": leaves(CHAT, messages=SAY, tools=tools(25), n=32, max_tokens=4),
     "6 MiB of tools, 32 streams": http(CHAT, messages=SAY, tools=tools(5500), n=32, max_tokens=4, stream=True),
     "gRPC, a text of 7 MB": rpc(text=WORDS),
     "gRPC, 1,500,000 token ids": rpc(ids=[7] * 1500000),

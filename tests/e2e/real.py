@@ -366,10 +366,11 @@ def end(process, seconds):
 
 
 class Cluster(Base):
-    """`mpirun -n N sluice serve` on this host. roles as in the config; settings by dotted key."""
+    """`mpirun -n N sluice serve` on this host. roles as in the config; settings by dotted key; prefix: a program, with its arguments,
+    that starts mpirun."""
 
     def __init__(self, directory, roles=("router", "prefill", "decode", "decode"), config="configs/one-host.yaml", launcher=None,
-                 ready=True, **settings):
+                 ready=True, prefix=(), **settings):
         directory = pathlib.Path(directory)
         self.log = directory / f"cluster-{time.monotonic_ns()}.log"
         self.n = len(roles)
@@ -379,7 +380,7 @@ class Cluster(Base):
         self.settings = {**fixed, **{k.replace("__", "."): v for k, v in settings.items()}}
         command = launcher or ["mpirun", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "--enable-recovery", "--oversubscribe",
                                "--bind-to", "none"]
-        command = [*command, "-n", str(self.n), str(SLUICE), "serve", "--config", str(ROOT / config), *settings_args(self.settings)]
+        command = [*prefix, *command, "-n", str(self.n), str(SLUICE), "serve", "--config", str(ROOT / config), *settings_args(self.settings)]
         self.command = command
         with open(self.log, "wb") as out:
             self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
@@ -461,6 +462,13 @@ def metric(text, name, *labels):
     values = [float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
               if re.match(re.escape(name) + r"[{ ]", line) and all(label in line for label in labels)]
     return sum(values) if values else None
+
+
+@functools.lru_cache(maxsize=None)
+def sanitized():
+    """Whether the program was built with a sanitizer that reserves address space."""
+    program = SLUICE.read_bytes()
+    return b"__asan_init" in program or b"__tsan_init" in program
 
 
 def have(program):

@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 
 import grpc
 import pytest
@@ -194,7 +195,7 @@ def test_garbage_on_the_ports_for_workers(start):
     pids, doors, rng = workers + [c.router_pid()], sorted(worker_ports(c)), random.Random(5)
     Streams(c, jobs("warm", 8, prompt=100, out=30)).check()  # everybody who has to has met
     c.idle()
-    before = {pid: resources(pid) for pid in pids}
+    before, begin = {pid: resources(pid) for pid in pids}, time.monotonic()
     streams = Streams(c, jobs("garbage", 8, prompt=100, out=300))
     streams.until_streaming(5, 4)
     for port in doors:
@@ -211,6 +212,8 @@ def test_garbage_on_the_ports_for_workers(start):
     real.until("the new worker", lambda: c.worker("prefill/7"), 60)
     streams.check()
     c.logged("ev=turned_away peer=127.0.0.1:.* cause=\"not the greeting of a sluice process\"", 5)
+    lines = c.text().count("ev=turned_away")
+    assert lines <= len(doors) * (time.monotonic() - begin + 2), f"{lines} lines of more than 6,000 strangers at {len(doors)} ports"
     with socket.create_connection(("127.0.0.1", doors[0]), timeout=5) as s:
         s.sendall(knock(40000, version=9))
         assert b"version" in s.recv(200), "an answer with the reason"

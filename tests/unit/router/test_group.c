@@ -98,6 +98,48 @@ START_TEST(one_call_does_not_fill_the_queue)
 }
 END_TEST
 
+/* The largest call that ever fits is four fifths of the queue and of the places together; what is larger is the client's
+ * error, and not a reason to try again. While there is no worker of a role, nothing is called impossible. */
+START_TEST(the_largest_call)
+{
+    h.o.max_queue = 4;
+    h.mo.max_batch = 2;
+    h_open_cluster(&h, 1, 1);
+    uint32_t free_places, places;
+    sl_places(h.r, &free_places, &places);
+    ck_assert_uint_eq(places, 3); /* a batch of 2, and a quarter of its size that waits */
+    const uint32_t most = (4 + 3 + 1) * 4 / 5;
+    client c = {0};
+    ck_assert_int_eq(ask_as("one", &c, 70, most + 1), SL_ERR_INVALID);
+    ck_assert_int_eq(ask_as("one", &c, 70, most), SL_OK);
+    finish_all(&c, 1);
+
+    sl_lane lane = {0};
+    h.r->o.max_queue = 0;
+    sl_mock_kill(h.w[1]);
+    H_UNTIL(&h, sl_members_count(h.r, SL_ROLE_DECODE) == 0, 5000);
+    ck_assert_int_eq(sl_queue_check(h.r, &lane, 1, NULL), SL_ERR_EXHAUSTED);
+}
+END_TEST
+
+/* Retry-After: the time in which the queue of now is served at the rate of now, from 1 to 60 seconds. */
+START_TEST(retry_after_is_the_time_of_the_queue)
+{
+    h_open_cluster(&h, 1, 1);
+    const struct {
+        double rate;
+        uint32_t length, seconds;
+    } cases[] = {{0, 0, 1}, {0, 5, 60}, {2, 9, 5}, {2, 0, 1}, {0.5, 9, 20}, {100, 9, 1}, {0.1, 1000, 60}};
+    sl_queue kept = h.r->queue;
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        h.r->queue.rate = cases[i].rate;
+        h.r->queue.length = cases[i].length;
+        ck_assert_uint_eq(sl_cluster_retry_after_s(h.r), cases[i].seconds);
+    }
+    h.r->queue = kept;
+}
+END_TEST
+
 /* Four clients ask one after the other, the first one six times: they are served in turn. */
 START_TEST(clients_are_served_in_turn)
 {
@@ -295,6 +337,8 @@ int main(void)
     const h_case cases[] = {
         {queue_is_bounded, 0},
         {one_call_does_not_fill_the_queue, 0},
+        {the_largest_call, 0},
+        {retry_after_is_the_time_of_the_queue, 0},
         {clients_are_served_in_turn, 0},
         {weights_share_tokens, 0},
         {refused_pages_are_set_aside_in_the_end, 0},

@@ -241,6 +241,7 @@ START_TEST(errors_as_openai)
                  {SL_ERR_EXHAUSTED, "busy", 429, NULL},
                  {SL_ERR_PEER, "prompt: x", 503, NULL},
                  {SL_ERR_DEADLINE, "late", 504, NULL},
+                 {SL_ERR_CANCELLED, "aborted", 499, NULL},
                  {SL_ERR_CORRUPT, "", 500, NULL},
                  {SL_ERR_INVALID, "quoted \xff byte", 400, NULL}};
     for (size_t i = 0; i < SL_COUNT(cases); i++) {
