@@ -29,6 +29,7 @@ GLM_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
+QWEN_SPLIT = GLM_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 WORDS = """the of and to in is you that it he was for on are as with his they at be this have from or one had by word
 but not what all were we when your can said there use an each which she do how their if will up other about out many
 then them these so some her would make like him into time has look two more write go see number no way could people
@@ -118,6 +119,48 @@ def make_glm():
     save("glm", tok, edit)
 
 
+def pairs_of(split):
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated"),
+                                    pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=False)])
+
+
+def make_llama3():
+    """Llama 3: digits by three, no normalizer, ignore_merges, all added tokens special, ids of reserved tokens between them."""
+    tok = Tokenizer(models.BPE(ignore_merges=True))
+    tok.pre_tokenizer = pairs_of(GLM_SPLIT)
+    tok.decoder = decoders.ByteLevel(add_prefix_space=True, trim_offsets=True, use_regex=True)
+    train(tok, 800)
+    names = ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|finetune_right_pad_id|>", "<|start_header_id|>",
+             "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>", "<|reserved_special_token_1|>"]
+    tok.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in names])
+    tok.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=True),
+        processors.TemplateProcessing(single="<|begin_of_text|> $A", special_tokens=[(names[0], tok.token_to_id(names[0]))])])
+
+    def edit(d):
+        d["model"]["vocab"]["Ġneverm"] = len(d["model"]["vocab"])  # as in make_glm()
+        for t in d["added_tokens"]:
+            t["id"] += 1
+        for s in d["post_processor"]["processors"][1]["special_tokens"].values():
+            s["ids"] = [i + 1 for i in s["ids"]]
+    save("llama3", tok, edit)
+
+
+def make_qwen():
+    """Qwen 2.5 and 3: NFC, single digits, merges as strings, empty affixes, added tokens of which some are not special."""
+    tok = Tokenizer(models.BPE(continuing_subword_prefix="", end_of_word_suffix=""))
+    tok.normalizer = normalizers.NFC()
+    tok.pre_tokenizer = pairs_of(QWEN_SPLIT)
+    tok.decoder = decoders.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    tok.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    train(tok, 800)
+    for text, special in [("<|endoftext|>", True), ("<|im_start|>", True), ("<|im_end|>", True), ("<|vision_pad|>", True), ("<tool_call>", False),
+                          ("</tool_call>", False), ("<|fim_prefix|>", False), ("<tool_response>", False), ("</tool_response>", False),
+                          ("<think>", False), ("</think>", False)]:
+        tok.add_tokens([AddedToken(text, special=special, normalized=False)])
+    save("qwen", tok, lambda d: d["model"].update(merges=[" ".join(m) for m in d["model"]["merges"]]))
+
+
 def make_flags():
     """GPT-2-like with prefix space, every added-token flag, tokens that overlap, NFKC, a template on both sides."""
     tok = Tokenizer(models.BPE())
@@ -188,7 +231,8 @@ def make_strings():
     pools = [(WORDS, 6), (SPACES, 5), (PUNCT, 4), (NUMBERS, 3), (CODE, 1), (EMOJI, 2), (ODD, 2), (added, 5)]
     kinds = [p for p, weight in pools for _ in range(weight)]
     out = ["", " ", "\n", "a", "é", "😀", " neverm", "neverm", "a neverm b", "aaaa" * 20, "ab" * 100, " " * 300, "\n" * 120, "0" * 200, "あ" * 50, "xyzxxxy" * 12,
-           "word-word wordword word", "word‿ ‿word", "word＿", "word\u0301", "wordⒶ", "word² ½word", "word\u200d", "word٣", "Ⅷ! VIII! a", "AABBCCAB12a345", "a,, b,,,;; c,;", "x##@y #@@,,", "xword wordx word", "日本 日本語", "é<l> \t<r>  <s> </s><s><s><s>"] + SCRIPTS + CODE + EMOJI + ODD + SPACES + NUMBERS + PUNCT + added
+           "word-word wordword word", "word‿ ‿word", "word＿", "word\u0301", "wordⒶ", "word² ½word", "word\u200d", "word٣", "Ⅷ! VIII! a", "AABBCCAB12a345", "a,, b,,,;; c,;", "x##@y #@@,,", "xword wordx word", "日本 日本語", "it'ſ 'ſ WE'LL 'Re'D’s", "1234567890 12 ٣٤٥٦ ½²³ ⅧⅫ 𝟘𝟙𝟚𝟛", "\r\n\r \n\t\n  x  \u00a0\n\u2028\u3000",
+           "A\u030a\u0323 e\u0301\u0327 \u1100\u1161\u11a8 \u2126\u212b \u0958 \ufb2c \U0001d15e", "क्\u200dष 👨‍👩‍👧‍👦🏳️‍🌈 \u200b\ufeff\u00ad", "(0x2F)[\\n]--->>> ...!?\r\n\r\n", "é<l> \t<r>  <s> </s><s><s><s>"] + SCRIPTS + CODE + EMOJI + ODD + SPACES + NUMBERS + PUNCT + added
     while len(out) < COUNT:
         shape = rnd.random()
         if shape < 0.12:
@@ -244,7 +288,7 @@ def main():
         e = tok.encode(s, add_special_tokens=bool(i % 2))
         print(repr(s), s.encode().hex(" "), e.ids, e.tokens, repr(tok.decode(e.ids, skip_special_tokens=i % 3 == 0)), sep="\n")
         return
-    for make in (make_glm, make_flags, make_splits, make_unk):
+    for make in (make_glm, make_flags, make_splits, make_unk, make_llama3, make_qwen):
         make()
     strings = make_strings()
     (HERE / "strings.bin").write_bytes(
@@ -262,7 +306,7 @@ def main():
         print(name, tok.get_vocab_size(), "ids", len(data), "bytes")
 
 
-VARIANTS = ["v32", "glm", "flags", "splits", "unk"]
+VARIANTS = ["v32", "glm", "flags", "splits", "unk", "llama3", "qwen"]
 
 if __name__ == "__main__":
     main()

@@ -15,7 +15,8 @@ enum { SEQUENCES = 1500 };
 
 static const char *const variants[][2] = {
     {"v32", TINY "/tokenizer.json"},  {"glm", GOLDEN "glm.json"}, {"flags", GOLDEN "flags.json"},
-    {"splits", GOLDEN "splits.json"}, {"unk", GOLDEN "unk.json"},
+    {"splits", GOLDEN "splits.json"}, {"unk", GOLDEN "unk.json"}, {"llama3", GOLDEN "llama3.json"},
+    {"qwen", GOLDEN "qwen.json"},
 };
 
 /* ---- helpers ---- */
