@@ -272,9 +272,10 @@ const sl_cfg_row sl_cfg_rows[] = {
     INT(router, idle_timeout_ms, "120000", 1, MAX_MS,
         "A connection without a request, or whose client takes nothing of the output that waits for it, is "
         "closed after this time."),
-    CHOICE(router, chat_template, "auto", automatic,
-           "How chat messages become a prompt. auto: by model family. plain: role and text lines, for base "
-           "models."),
+    CHOICE(
+        router, chat_template, "auto", automatic,
+        "How chat messages become a prompt. auto: by model family and the added tokens of its tokenizer. plain: role "
+        "and text lines, for base models."),
     BOOL(
         router, parse_special, "false",
         "Whether text of clients that spells a special token becomes that token, where a request does not say "

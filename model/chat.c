@@ -1,5 +1,5 @@
 /*
- * Chat rendering: what all formats share (checking and reading messages), and the plain format.
+ * Chat rendering: the registry of formats, what all formats share (checking and reading messages), and the plain format.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +7,39 @@
 
 #include "model/chat_impl.h"
 
-static const char *const format_names[] = {"plain", "dsv32", "glm", "glm45", NULL};
+static sl_status render_plain(ct_render *r);
+
+static const ct_format ct_plain = {.render = render_plain};
+
+/* The registry: a new format is a file and a line in both tables. */
+static const ct_format *const formats[SL_CHAT_FORMATS] = {
+    [SL_CHAT_PLAIN] = &ct_plain,   [SL_CHAT_DSV32] = &ct_dsv32,   [SL_CHAT_GLM] = &ct_glm,
+    [SL_CHAT_GLM45] = &ct_glm45,   [SL_CHAT_LLAMA3] = &ct_llama3, [SL_CHAT_LLAMA31] = &ct_llama31,
+    [SL_CHAT_CHATML] = &ct_chatml, [SL_CHAT_QWEN25] = &ct_qwen25, [SL_CHAT_QWEN3] = &ct_qwen3,
+};
+static const char *const format_names[SL_CHAT_FORMATS + 1] = {
+    [SL_CHAT_PLAIN] = "plain",   [SL_CHAT_DSV32] = "dsv32",   [SL_CHAT_GLM] = "glm",
+    [SL_CHAT_GLM45] = "glm45",   [SL_CHAT_LLAMA3] = "llama3", [SL_CHAT_LLAMA31] = "llama31",
+    [SL_CHAT_CHATML] = "chatml", [SL_CHAT_QWEN25] = "qwen25", [SL_CHAT_QWEN3] = "qwen3",
+};
+
+/*
+ * Which format a checkpoint's model was trained on, first match. A family has models of several generations, and base
+ * models; they differ in the added tokens of their tokenizer. NULL: any tokenizer.
+ */
+static const struct {
+    const char *model_type, *token;
+    sl_chat_format format;
+} choices[] = {
+    {"deepseek_v32", NULL, SL_CHAT_DSV32},
+    {"glm_moe_dsa", NULL, SL_CHAT_GLM},
+    {"glm4_moe", NULL, SL_CHAT_GLM45},
+    {"llama", "<|eom_id|>", SL_CHAT_LLAMA31}, /* Llama 3.1 ends a call by it; 3.0 does not have it */
+    {"llama", "<|start_header_id|>", SL_CHAT_LLAMA3},
+    {"qwen2", "<tool_call>", SL_CHAT_QWEN25}, /* added with Qwen 2.5 */
+    {"qwen2", "<|im_start|>", SL_CHAT_CHATML},
+    {"qwen3", "<|im_start|>", SL_CHAT_QWEN3},
+};
 
 const char *const *sl_chat_format_names(void)
 {
@@ -30,13 +62,34 @@ const char *sl_chat_format_name(sl_chat_format f)
     return format_names[f];
 }
 
-sl_chat_format sl_chat_format_for(const char *model_type)
+static bool has_added(const sl_tokenizer *tok, const char *token)
 {
-    if (strcmp(model_type, "deepseek_v32") == 0)
-        return SL_CHAT_DSV32;
-    if (strcmp(model_type, "glm_moe_dsa") == 0)
-        return SL_CHAT_GLM;
-    return strcmp(model_type, "glm4_moe") == 0 ? SL_CHAT_GLM45 : SL_CHAT_PLAIN;
+    return tok && sl_tokenizer_is_added(tok, sl_tokenizer_id(tok, token, strlen(token)));
+}
+
+sl_chat_format sl_chat_format_for(const char *model_type, const sl_tokenizer *tok)
+{
+    for (size_t i = 0; i < SL_COUNT(choices); i++) {
+        if (strcmp(choices[i].model_type, model_type) == 0 &&
+            (!choices[i].token || has_added(tok, choices[i].token)))
+            return choices[i].format;
+    }
+    return SL_CHAT_PLAIN;
+}
+
+const ct_format *ct_format_of(sl_chat_format f)
+{
+    return formats[f];
+}
+
+bool sl_chat_thinks(sl_chat_format f)
+{
+    return formats[f]->thinks;
+}
+
+const char *const *sl_chat_ends(sl_chat_format f)
+{
+    return formats[f]->ends;
 }
 
 /* ---- reading messages ---- */
@@ -103,6 +156,13 @@ void ct_client_json(ct_render *r, const json_t *value)
 {
     size_t from = r->out.n;
     ct_json(&r->out, value);
+    mark(r, from);
+}
+
+void ct_client_json_indented(ct_render *r, const json_t *value)
+{
+    size_t from = r->out.n;
+    ct_json_indented(&r->out, value);
     mark(r, from);
 }
 
@@ -258,21 +318,6 @@ static sl_status render_plain(ct_render *r)
 
 /* ---- entry ---- */
 
-static sl_status render(sl_chat_format f, ct_render *r)
-{
-    switch (f) {
-    case SL_CHAT_DSV32:
-        return ct_render_dsv32(r);
-    case SL_CHAT_GLM:
-        return ct_render_glm(r, false);
-    case SL_CHAT_GLM45:
-        return ct_render_glm(r, true);
-    case SL_CHAT_PLAIN:
-        break;
-    }
-    return render_plain(r);
-}
-
 sl_status sl_chat_render(sl_chat_format f, const sl_chat_request *req, sl_chat_prompt *out, sl_err *err)
 {
     SL_TRY(check_messages(req, err));
@@ -288,7 +333,7 @@ sl_status sl_chat_render(sl_chat_format f, const sl_chat_request *req, sl_chat_p
         r.msgs[i] = json_array_get(req->messages, i);
         r.index[i] = i;
     }
-    st = render(f, &r);
+    st = formats[f]->render(&r);
     if (st != SL_OK)
         goto free_text;
     if (r.out.bad) {

@@ -2,10 +2,21 @@
  * Chat: renders OpenAI-style messages as the prompt text that a model family was trained on, and parses the model's
  * answer into reasoning, content and tool calls, either the whole answer or while it streams.
  *
- * Formats: `dsv32` (DeepSeek-V3.2: DSML tool calls, thinking), `glm` (GLM-5, 4.7), `glm45` (GLM-4.5, 4.6), `plain`
- * ("role: content" lines, for base models and tests). The prompt text contains the text of special tokens, so it is
- * encoded without SL_TOK_ADD_SPECIAL, and with the text of the client as plain ranges. This file does not tokenize, and
- * it does not check arguments against the schema of a tool.
+ * Formats:
+ *
+ *   plain    "role: content" lines, for base models and tests
+ *   dsv32    DeepSeek-V3.2: DSML tool calls, thinking
+ *   glm      GLM-5 and 4.7
+ *   glm45    GLM-4.5 and 4.6
+ *   llama3   Llama 3.0: headers, no tools
+ *   llama31  Llama 3.1 to 3.3: headers, a tool call is the whole answer as a JSON object
+ *   chatml   Qwen 2: ChatML, no tools
+ *   qwen25   Qwen 2.5: ChatML, tool calls as JSON in <tool_call>
+ *   qwen3    Qwen 3: the same with thinking
+ *
+ * The prompt text contains the text of special tokens, so it is encoded without SL_TOK_ADD_SPECIAL, and with the text
+ * of the client as plain ranges. This file does not tokenize, and it does not check arguments against the schema of a
+ * tool.
  *
  * Ownership: inputs are borrowed; returned texts are malloc'ed and freed by the caller. Threads: functions are
  * re-entrant; a parser belongs to one thread at a time.
@@ -18,13 +29,29 @@
 #include "base/status.h"
 #include "model/tokenizer.h"
 
-typedef enum { SL_CHAT_PLAIN, SL_CHAT_DSV32, SL_CHAT_GLM, SL_CHAT_GLM45 } sl_chat_format;
+typedef enum {
+    SL_CHAT_PLAIN,
+    SL_CHAT_DSV32,
+    SL_CHAT_GLM,
+    SL_CHAT_GLM45,
+    SL_CHAT_LLAMA3,
+    SL_CHAT_LLAMA31,
+    SL_CHAT_CHATML,
+    SL_CHAT_QWEN25,
+    SL_CHAT_QWEN3,
+    SL_CHAT_FORMATS /* their number */
+} sl_chat_format;
 
-sl_status sl_chat_format_parse(const char *name, sl_chat_format *out); /* "plain", "dsv32", "glm", "glm45" */
+sl_status sl_chat_format_parse(const char *name, sl_chat_format *out); /* SL_ERR_NOT_FOUND: no such name */
 const char *sl_chat_format_name(sl_chat_format f);
 const char *const *sl_chat_format_names(void); /* all, ends with NULL */
-/* The format of a model_type of config.json: "deepseek_v32" -> dsv32, "glm_moe_dsa" -> glm, any other -> plain. */
-sl_chat_format sl_chat_format_for(const char *model_type);
+/* The format of a checkpoint: by model_type of its config.json, and where a family has several formats, by the added
+ * tokens of its tokenizer. plain when it has none of them, as base models do, or tok is NULL. */
+sl_chat_format sl_chat_format_for(const char *model_type, const sl_tokenizer *tok);
+/* Whether the model reasons before it answers unless a request says otherwise. */
+bool sl_chat_thinks(sl_chat_format f);
+/* Tokens that end the model's turn, up to NULL, in addition to those that the checkpoint's files name. */
+const char *const *sl_chat_ends(sl_chat_format f);
 
 typedef struct sl_chat_request {
     /* Array of at least one message; content is a string, null or an array of {type:"text",text}. */

@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "model/chat_impl.h"
+#include "model/chat_parse_impl.h"
 
 #define D "｜DSML｜"
 
@@ -236,7 +236,7 @@ static sl_status check_end(const ct_render *r)
     return SL_OK;
 }
 
-sl_status ct_render_dsv32(ct_render *r)
+static sl_status render(ct_render *r)
 {
     if (r->req->thinking && !r->req->keep_reasoning)
         drop_developers(r);
@@ -248,3 +248,14 @@ sl_status ct_render_dsv32(ct_render *r)
         SL_TRY(add_message(r, i));
     return check_end(r);
 }
+
+static const ct_syntax syntax = {.tools_open = "<" D "function_calls>",
+                                 .block_close = "</" D "function_calls>",
+                                 .call_open = "<" D "invoke",
+                                 .call_close = "</" D "invoke>",
+                                 .arg_open = "<" D "parameter",
+                                 .value_close = "</" D "parameter>",
+                                 .strip_tools = 2,
+                                 .think = THINK_OPEN};
+
+const ct_format ct_dsv32 = {.render = render, .syntax = &syntax};

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/chat_impl.h"
+#include "model/chat_parse_impl.h"
 
 typedef struct glm {
     ct_render *r;
@@ -58,13 +58,7 @@ static void add_tools(glm *g, const json_t *tools)
 /* Appends text without the white space at both ends, after `before`; nothing at all if the text is only white space. */
 static void add_stripped(ct_render *r, const char *before, const char *text, size_t len)
 {
-    static const char space[] = " \t\n\r\v\f\x1c\x1d\x1e\x1f";
-    while (len && memchr(space, text[0], sizeof space - 1)) {
-        text++;
-        len--;
-    }
-    while (len && memchr(space, text[len - 1], sizeof space - 1))
-        len--;
+    ct_strip(&text, &len);
     if (len) {
         ct_str(&r->out, before);
         ct_client(r, text, len);
@@ -102,55 +96,6 @@ static sl_status add_call(glm *g, size_t i, size_t k)
     return SL_OK;
 }
 
-/* Last occurrence of needle in text[0..len), or NULL. */
-static const char *find_last(const char *text, size_t len, const char *needle)
-{
-    const char *found = NULL, *at = text;
-    while ((at = memmem(at, len - (size_t)(at - text), needle, strlen(needle))) != NULL)
-        found = at++;
-    return found;
-}
-
-static void strip_newlines(const char **text, size_t *len)
-{
-    while (*len && **text == '\n') {
-        ++*text;
-        --*len;
-    }
-}
-
-typedef struct answer {
-    const char *reasoning, *content;
-    size_t n_reasoning, n_content;
-} answer;
-
-/* Reasoning and content of an assistant message. Reasoning is in reasoning_content, or in the content as
- * <think>...</think>, from which it is separated. */
-static answer take_apart(const json_t *msg, const char *content, size_t len)
-{
-    answer a = {NULL, content, 0, len};
-    const json_t *given = json_object_get(msg, "reasoning_content");
-    if (json_is_string(given)) {
-        a.reasoning = json_string_value(given);
-        a.n_reasoning = json_string_length(given);
-        return a;
-    }
-    const char *first = memmem(content, len, "</think>", 8), *last = find_last(content, len, "</think>");
-    if (!first)
-        return a;
-    a.n_reasoning = (size_t)(first - content);
-    while (a.n_reasoning && content[a.n_reasoning - 1] == '\n')
-        a.n_reasoning--;
-    const char *open = find_last(content, a.n_reasoning, "<think>");
-    a.reasoning = open ? open + 7 : content;
-    a.n_reasoning -= (size_t)(a.reasoning - content);
-    strip_newlines(&a.reasoning, &a.n_reasoning);
-    a.content = last + 8;
-    a.n_content = len - (size_t)(a.content - content);
-    strip_newlines(&a.content, &a.n_content);
-    return a;
-}
-
 static sl_status add_assistant(glm *g, size_t i)
 {
     ct_render *r = g->r;
@@ -158,7 +103,7 @@ static sl_status add_assistant(glm *g, size_t i)
     bool now = r->last_user == SIZE_MAX || i > r->last_user || r->req->keep_reasoning;
     ct_buf *out = &r->out, content = {0};
     sl_status st = ct_content_text(r, i, &content);
-    answer a = take_apart(msg, content.p ? content.p : "", content.n);
+    ct_answer a = ct_take_apart(msg, content.p ? content.p : "", content.n);
     ct_str(out, "<|assistant|>");
     ct_str(out, g->nl);
     if (now && a.n_reasoning) {
@@ -221,7 +166,7 @@ static void add_schema(glm *g, const json_t *schema)
     ct_client_json(g->r, schema);
 }
 
-sl_status ct_render_glm(ct_render *r, bool spaced)
+static sl_status render(ct_render *r, bool spaced)
 {
     glm g = {r, spaced ? "\n" : "", spaced};
     for (size_t i = 0; i < r->n; i++) {
@@ -242,3 +187,24 @@ sl_status ct_render_glm(ct_render *r, bool spaced)
         ct_str(&r->out, "\n<think></think>");
     return SL_OK;
 }
+
+static sl_status render_glm(ct_render *r)
+{
+    return render(r, false);
+}
+
+static sl_status render_glm45(ct_render *r)
+{
+    return render(r, true);
+}
+
+/* The prompt of GLM-5 and 4.7 has opened the reasoning already; GLM-4.5 and 4.6 write <think> themselves. */
+#define CALLS                                                                                                \
+    .tools_open = "<tool_call>", .call_close = "</tool_call>", .arg_open = "<arg_key>",                      \
+    .value_close = "</arg_value>", .strip_think = NO_LIMIT, .strip_tools = NO_LIMIT, .trim = true
+
+static const ct_syntax syntax_glm = {CALLS, .think = THINK_ALWAYS},
+                       syntax_glm45 = {CALLS, .think = THINK_OPTIONAL};
+
+const ct_format ct_glm = {.render = render_glm, .syntax = &syntax_glm, .thinks = true};
+const ct_format ct_glm45 = {.render = render_glm45, .syntax = &syntax_glm45};

@@ -21,6 +21,8 @@ void ct_str(ct_buf *b, const char *text);
 void ct_escaped(ct_buf *b, const char *text, size_t len);
 /* json.dumps(value, ensure_ascii=False). */
 void ct_json(ct_buf *b, const json_t *value);
+/* json.dumps(value, ensure_ascii=False, indent=4). */
+void ct_json_indented(ct_buf *b, const json_t *value);
 
 /* ---- messages ---- */
 
@@ -40,6 +42,7 @@ typedef struct ct_render {
 /* All text of the request is added to the prompt by these two; ct_str() and ct_add() add text of the format. */
 void ct_client(ct_render *r, const char *text, size_t len);
 void ct_client_json(ct_render *r, const json_t *value);
+void ct_client_json_indented(ct_render *r, const json_t *value);
 
 /* The role of a message; not NULL after sl_chat_render() has checked the messages. */
 const char *ct_role(const json_t *msg);
@@ -62,6 +65,24 @@ void ct_choice(ct_render *r);
 /* The function of a tool {type, function}; a tool without that member is the function itself. */
 const json_t *ct_function(const json_t *tool);
 
+/* ---- text of messages, cut as the templates cut it (chat_text.c) ---- */
+
+/* Python's text.strip(): moves both ends past white space, that outside of ASCII included. text: valid UTF-8. */
+void ct_strip(const char **text, size_t *len);
+/* Python's text.strip("\n"), and text.lstrip("\n"). */
+void ct_strip_newlines(const char **text, size_t *len);
+void ct_lstrip_newlines(const char **text, size_t *len);
+
+/* The two parts of an assistant message, borrowed from it and from its content. */
+typedef struct ct_answer {
+    const char *reasoning, *content;
+    size_t n_reasoning, n_content;
+} ct_answer;
+
+/* Reasoning is in reasoning_content, or in the content as <think>...</think>, from which it is separated. content: the
+ * text of the message, len bytes. */
+ct_answer ct_take_apart(const json_t *msg, const char *content, size_t len);
+
 /* ---- JSON schemas of arguments (chat_schema.c) ---- */
 
 /* Sets of JSON types. A number without a fraction is an integer, however it is written. */
@@ -80,7 +101,21 @@ unsigned ct_type_of(const json_t *value);
 /* The types that an object's schema allows for a property; CT_ANY: it does not say. */
 unsigned ct_property_types(const json_t *schema, const char *key, size_t len);
 
-sl_status ct_render_dsv32(ct_render *r);
-sl_status ct_render_glm(ct_render *r, bool spaced);
+/* ---- formats ---- */
+
+/* How answers are written (chat_parse_impl.h). */
+typedef struct ct_syntax ct_syntax;
+
+/* A chat format: one file, and one line in the registry of chat.c. */
+typedef struct ct_format {
+    sl_status (*render)(ct_render *r);
+    const ct_syntax *syntax; /* NULL: all of an answer is content */
+    bool thinks;             /* the model reasons unless the request says otherwise */
+    const char *ends[3];     /* tokens that end the model's turn, up to the first NULL */
+} ct_format;
+
+extern const ct_format ct_dsv32, ct_glm, ct_glm45, ct_llama3, ct_llama31, ct_chatml, ct_qwen25, ct_qwen3;
+
+const ct_format *ct_format_of(sl_chat_format f);
 
 #endif

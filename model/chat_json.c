@@ -123,7 +123,19 @@ static void add_string(ct_buf *b, const char *text, size_t len)
     ct_str(b, "\"");
 }
 
-static void add_object(ct_buf *b, const json_t *value)
+/* indent: spaces per level, 0: all in one line. depth: the level of what is written. */
+static void add_value(ct_buf *b, const json_t *value, int indent, int depth);
+
+static void new_line(ct_buf *b, int indent, int depth)
+{
+    if (!indent)
+        return;
+    ct_str(b, "\n");
+    for (int i = 0; i < indent * depth; i++)
+        ct_str(b, " ");
+}
+
+static void add_object(ct_buf *b, const json_t *value, int indent, int depth)
 {
     const char *key;
     json_t *v;
@@ -131,32 +143,43 @@ static void add_object(ct_buf *b, const json_t *value)
     ct_str(b, "{");
     json_object_foreach((json_t *)value, key, v)
     {
-        ct_str(b, first ? "" : ", ");
+        ct_str(b, first ? "" : indent ? "," : ", ");
+        new_line(b, indent, depth + 1);
         add_string(b, key, strlen(key));
         ct_str(b, ": ");
-        ct_json(b, v);
+        add_value(b, v, indent, depth + 1);
         first = false;
     }
+    if (!first)
+        new_line(b, indent, depth);
     ct_str(b, "}");
 }
 
-void ct_json(ct_buf *b, const json_t *value)
+static void add_array(ct_buf *b, const json_t *value, int indent, int depth)
 {
-    char number[32];
     size_t i;
     json_t *v;
+    ct_str(b, "[");
+    json_array_foreach(value, i, v)
+    {
+        ct_str(b, !i ? "" : indent ? "," : ", ");
+        new_line(b, indent, depth + 1);
+        add_value(b, v, indent, depth + 1);
+    }
+    if (json_array_size(value))
+        new_line(b, indent, depth);
+    ct_str(b, "]");
+}
+
+static void add_value(ct_buf *b, const json_t *value, int indent, int depth)
+{
+    char number[32];
     switch (json_typeof(value)) {
     case JSON_OBJECT:
-        add_object(b, value);
+        add_object(b, value, indent, depth);
         break;
     case JSON_ARRAY:
-        ct_str(b, "[");
-        json_array_foreach(value, i, v)
-        {
-            ct_str(b, i ? ", " : "");
-            ct_json(b, v);
-        }
-        ct_str(b, "]");
+        add_array(b, value, indent, depth);
         break;
     case JSON_STRING:
         add_string(b, json_string_value(value), json_string_length(value));
@@ -178,6 +201,16 @@ void ct_json(ct_buf *b, const json_t *value)
         ct_str(b, "null");
         break;
     }
+}
+
+void ct_json(ct_buf *b, const json_t *value)
+{
+    add_value(b, value, 0, 0);
+}
+
+void ct_json_indented(ct_buf *b, const json_t *value)
+{
+    add_value(b, value, 4, 0);
 }
 
 char *sl_chat_json_dumps(const json_t *value)

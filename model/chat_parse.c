@@ -1,7 +1,7 @@
 /*
  * A model's answer, taken apart into reasoning, content and tool calls. One state machine serves all formats. It is fed
  * with text that is cut anywhere: bytes wait in `pend` until it is certain what they are, and no longer. This file has
- * the machine with reasoning and content; chat_parse_tools.c has tool calls.
+ * the machine with reasoning and content; chat_parse_tools.c and chat_parse_json.c have tool calls.
  *
  * Text that is not what the machine expects is no error: everything from there on is content, and a call that has
  * already begun is closed, so that the JSON of its arguments is complete.
@@ -11,35 +11,25 @@
 
 #include "model/chat_parse_impl.h"
 
-#define D "｜DSML｜"
-
-static const syntax dsv32 = {.tools_open = "<" D "function_calls>",
-                             .block_close = "</" D "function_calls>",
-                             .call_open = "<" D "invoke",
-                             .call_close = "</" D "invoke>",
-                             .arg_open = "<" D "parameter",
-                             .value_close = "</" D "parameter>",
-                             .strip_tools = 2};
-static const syntax glm = {.tools_open = "<tool_call>",
-                           .call_close = "</tool_call>",
-                           .arg_open = "<arg_key>",
-                           .value_close = "</arg_value>",
-                           .strip_think = NO_LIMIT,
-                           .strip_tools = NO_LIMIT,
-                           .trim = true};
+/* The state in which an answer begins. */
+static state first_state(const sl_chat_parser *p, bool thinking)
+{
+    if (p->syn && thinking && p->syn->think != THINK_NONE)
+        return p->syn->think == THINK_OPEN ? ST_REASONING : ST_MAYBE_THINK;
+    return p->syn && p->syn->bare && p->tools ? ST_OBJECT : ST_CONTENT;
+}
 
 sl_status sl_chat_parser_create(sl_chat_format f, bool thinking, const json_t *tools, sl_chat_parser **out)
 {
     sl_chat_parser *p = calloc(1, sizeof *p);
     if (!p)
         return SL_ERR_NO_MEMORY;
-    p->format = f;
-    p->syn = f == SL_CHAT_PLAIN ? NULL : f == SL_CHAT_DSV32 ? &dsv32 : &glm;
+    p->syn = ct_format_of(f)->syntax;
     if (json_array_size(tools)) {
         /* Shared and never changed: a copy for each choice of a request with many choices would take seconds. */
         p->tools = json_incref((json_t *)(uintptr_t)tools);
     }
-    p->st = !thinking || !p->syn ? ST_CONTENT : f == SL_CHAT_DSV32 ? ST_REASONING : ST_MAYBE_THINK;
+    p->st = first_state(p, thinking);
     *out = p;
     return SL_OK;
 }
@@ -208,7 +198,7 @@ static progress run_maybe_think(sl_chat_parser *p, bool end)
     if (opened)
         cp_consume(p, 7);
     p->trim_left = true;
-    p->st = opened || p->format == SL_CHAT_GLM ? ST_REASONING : ST_CONTENT;
+    p->st = opened || p->syn->think == THINK_ALWAYS ? ST_REASONING : ST_CONTENT;
     return MOVED;
 }
 
@@ -223,6 +213,11 @@ static progress step(sl_chat_parser *p, bool end)
         return run_reasoning(p, end);
     case ST_CONTENT:
         return run_content(p, end);
+    case ST_OBJECT:
+    case ST_MEMBER:
+    case ST_TEXT:
+    case ST_CLOSE:
+        return cp_json_step(p, end);
     default:
         return cp_tools_step(p, end);
     }
@@ -237,7 +232,7 @@ static sl_status run(sl_chat_parser *p, bool end, sl_chat_sink *sink, void *user
         return SL_ERR_NO_MEMORY;
     while (step(p, end) == MOVED)
         ;
-    if (end && p->st == ST_CALL)
+    if (end && (p->st == ST_CALL || p->st == ST_MEMBER))
         cp_end_call(p);
     return p->out.bad ? SL_ERR_NO_MEMORY : SL_OK;
 }

@@ -1,16 +1,21 @@
 /*
- * The parser's state, shared by chat_parse.c (the machine, reasoning, content) and chat_parse_tools.c (tool calls).
+ * The parser's state, shared by chat_parse.c (the machine, reasoning, content), chat_parse_tools.c (tool calls with
+ * tags) and chat_parse_json.c (tool calls that are JSON objects).
  *
  *   state           expects                                               formats
- *   --------------  ----------------------------------------------------  ----------------
- *   ST_MAYBE_THINK  an optional <think>                                   glm, glm45
- *   ST_REASONING    reasoning up to </think>                              all but plain
+ *   --------------  ----------------------------------------------------  ----------------------
+ *   ST_MAYBE_THINK  an optional <think>                                   glm, glm45, qwen3
+ *   ST_REASONING    reasoning up to </think>                              those, and dsv32
  *   ST_CONTENT      content up to a tool marker or the end                all
  *   ST_BLOCK        the next call of a block, or the end of the block     dsv32
  *   ST_NAME         the name of the function after <tool_call>            glm, glm45
- *   ST_CALL         the next argument of a call, or the end of the call   all with tools
- *   ST_STRING       the rest of a string argument                         all with tools
- *   ST_JSON         the rest of any other argument                        all with tools
+ *   ST_CALL         the next argument of a call, or the end of the call   dsv32, glm, glm45
+ *   ST_STRING       the rest of a string argument                         dsv32, glm, glm45
+ *   ST_JSON         the rest of any other argument                        dsv32, glm, glm45
+ *   ST_OBJECT       the object of a call, up to its arguments             llama31, qwen25, qwen3
+ *   ST_MEMBER       the next argument, or the end of the arguments        llama31, qwen25, qwen3
+ *   ST_TEXT         the rest of a string argument                         llama31, qwen25, qwen3
+ *   ST_CLOSE        the end of the call's object, and of the call         llama31, qwen25, qwen3
  *
  * A step returns MOVED when it has consumed text or changed the state, and WAIT when it needs more text.
  */
@@ -33,30 +38,53 @@ typedef enum {
     ST_CALL,
     ST_STRING,
     ST_JSON,
+    ST_OBJECT,
+    ST_MEMBER,
+    ST_TEXT,
+    ST_CLOSE,
 } state;
 
 typedef enum { WAIT, MOVED } progress;
 
-/* The markers of a format. NULL: the format has no such marker. */
-typedef struct syntax {
+typedef enum {
+    THINK_NONE,     /* answers have no reasoning */
+    THINK_OPEN,     /* the prompt has opened it */
+    THINK_OPTIONAL, /* after <think> */
+    THINK_ALWAYS,   /* with or without <think> */
+} think;
+
+/* How the answers of a format are written. Markers that are NULL do not exist in it. */
+struct ct_syntax {
     const char *tools_open, *block_close, *call_open, *call_close, *arg_open, *value_close;
     /* At most this many line breaks before </think> (tools_open) belong to the marker, not to the text. */
     int strip_think, strip_tools;
     bool trim; /* line breaks after a marker belong to the marker */
-} syntax;
+    think think;
+    bool json; /* a call is a JSON object with a name and arguments (or parameters) */
+    bool bare; /* such an object at the start of an answer is a call, without a marker */
+};
+
+/* A search for the end of a JSON array or object that goes on where the text ended. All zero: not begun. */
+typedef struct json_scan {
+    size_t at; /* bytes of pend that have been searched */
+    int depth, deepest;
+    bool string, escaped;
+} json_scan;
 
 struct sl_chat_parser {
-    sl_chat_format format;
-    const syntax *syn; /* NULL: plain */
-    json_t *tools;     /* NULL: tool calls stay text */
+    const ct_syntax *syn; /* NULL: all text is content */
+    json_t *tools;        /* NULL: tool calls stay text */
     state st;
     bool trim_left;   /* line breaks at the start of the next text are dropped */
     bool block_empty; /* dsv32: this block has no call yet */
     bool first_arg;   /* the current call has no argument yet */
+    bool whole;  /* ST_CLOSE: the "}" of the call's object has been consumed, or is not expected any more */
+    bool marked; /* ST_OBJECT: tools_open has been consumed; if this is no call, it becomes content */
     int calls;
     char name[HEADER_MAX]; /* of the current call */
     unsigned types;        /* ST_JSON: the types that the schema allows for this argument (chat_impl.h) */
     size_t scanned;        /* ST_JSON: bytes of pend that have been searched for the end of the value */
+    json_scan scan;        /* of the value that pend begins with */
     ct_buf pend, out;      /* text that is not yet understood; JSON of arguments that is not yet emitted */
     sl_chat_sink *sink;    /* valid during a call of feed or finish */
     void *user;
@@ -86,9 +114,15 @@ static inline bool cp_is_space(char c)
 /* chat_parse_tools.c */
 /* The marker tools_open has been consumed. */
 progress cp_tools_open(sl_chat_parser *p);
-/* A step of ST_BLOCK and the states after it. end: no more text will come. */
+/* A step of ST_BLOCK to ST_JSON. end: no more text will come. */
 progress cp_tools_step(sl_chat_parser *p, bool end);
+/* Emits the beginning of a call; name has less than HEADER_MAX bytes. */
+void cp_begin_call(sl_chat_parser *p, const char *name, size_t len);
 /* Closes the JSON of the current call and emits its end. */
 void cp_end_call(sl_chat_parser *p);
+
+/* chat_parse_json.c */
+/* A step of ST_OBJECT to ST_CLOSE. */
+progress cp_json_step(sl_chat_parser *p, bool end);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Tool calls in an answer: the states of the parser between the marker that opens a call, or a block of calls, and the
- * one that closes it. String arguments are emitted as they arrive. Other arguments wait for their end, because a value
- * that is not valid JSON becomes a string.
+ * Tool calls in an answer whose arguments are written with tags: the states of the parser between the marker that opens
+ * a call, or a block of calls, and the one that closes it. String arguments are emitted as they arrive. Other arguments
+ * wait for their end, because a value that is not valid JSON becomes a string.
  */
 #include <string.h>
 
@@ -10,19 +10,25 @@
 progress cp_tools_open(sl_chat_parser *p)
 {
     p->block_empty = true;
-    p->st = p->syn->call_open ? ST_BLOCK : ST_NAME;
+    p->marked = true;
+    p->st = p->syn->json ? ST_OBJECT : p->syn->call_open ? ST_BLOCK : ST_NAME;
     return MOVED;
 }
 
-static void begin_call(sl_chat_parser *p, const char *name, size_t len)
+void cp_begin_call(sl_chat_parser *p, const char *name, size_t len)
 {
     memcpy(p->name, name, len);
     p->name[len] = '\0';
     p->calls++;
     p->block_empty = false;
     p->first_arg = true;
-    p->st = ST_CALL;
     cp_emit(p, SL_CHAT_TOOL_BEGIN, p->name, len);
+}
+
+static void begin_call(sl_chat_parser *p, const char *name, size_t len)
+{
+    cp_begin_call(p, name, len);
+    p->st = ST_CALL;
 }
 
 void cp_end_call(sl_chat_parser *p)
@@ -76,7 +82,7 @@ static bool attribute(const char *head, size_t len, const char *name, const char
 
 static progress run_block(sl_chat_parser *p, bool end)
 {
-    const syntax *s = p->syn;
+    const ct_syntax *s = p->syn;
     const char *name;
     size_t n;
     cp_skip_space(p);
@@ -191,7 +197,7 @@ static progress glm_argument(sl_chat_parser *p, bool end)
 
 static progress run_call(sl_chat_parser *p, bool end)
 {
-    const syntax *s = p->syn;
+    const ct_syntax *s = p->syn;
     cp_skip_space(p);
     if (cp_starts_with(p, s->call_close)) {
         cp_consume(p, strlen(s->call_close));

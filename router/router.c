@@ -27,7 +27,7 @@ static sl_status choose_names(sl_router *r, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID, "router.policy: '%s' is unknown", r->o.policy);
     r->queue.policy_opts = (sl_policy_opts){r->o.cache_threshold, r->o.imbalance_abs, r->o.imbalance_rel};
     if (!strcmp(r->o.chat_template, "auto"))
-        r->model.chat = sl_chat_format_for(r->model.model_type);
+        r->model.chat = sl_chat_format_for(r->model.model_type, r->model.tok);
     else if (sl_chat_format_parse(r->o.chat_template, &r->model.chat))
         return sl_fail(err, SL_ERR_INVALID, "router.chat_template: '%s' is unknown", r->o.chat_template);
     return SL_OK;

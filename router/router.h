@@ -37,7 +37,7 @@ typedef struct sl_router_opts {
     struct sl_tokenizer *tokenizer; /* instead of model_path's (borrowed); then config.json is not read */
     int32_t max_context;            /* 0 = from the checkpoint, else from the workers */
     bool parse_special;             /* by default, text of clients may spell special tokens */
-    const char *chat_template;      /* "auto", "dsv32", "glm", "plain" */
+    const char *chat_template;      /* "auto", or a name of sl_chat_format_names() */
     /* placement and limits */
     sl_share share;
     const char *policy;

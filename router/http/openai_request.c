@@ -356,7 +356,7 @@ static sl_status parse_prompt(const sl_oai_env *env, const json_t *o, sl_oai_req
 
 static sl_status parse_thinking(const sl_oai_env *env, const json_t *o, sl_oai_request *q, sl_err *err)
 {
-    q->thinking = env->chat == SL_CHAT_GLM; /* the default of these families */
+    q->thinking = sl_chat_thinks(env->chat);
     json_t *kw = NULL;
     SL_TRY(sl_json_opt_object(o, W, "chat_template_kwargs", &kw, err));
     if (!kw)
@@ -371,6 +371,25 @@ static void keep_tools(json_t *tools, const json_t *choice, sl_oai_request *q)
     bool none = choice && json_is_string(choice) && !strcmp(json_string_value(choice), "none");
     if (tools && json_array_size(tools) && !none)
         q->tools = json_incref(tools);
+}
+
+/* The tokens that end the model's turn stop the answer, also when the checkpoint's files do not name them. */
+static sl_status add_turn_ends(const sl_oai_env *env, sl_sampling *s, sl_err *err)
+{
+    int32_t ids[SL_STOP_IDS_MAX];
+    uint32_t n = s->n_stop_ids;
+    if (s->ignore_eos)
+        return SL_OK;
+    if (n)
+        memcpy(ids, s->stop_ids, n * sizeof *ids);
+    for (const char *const *end = sl_chat_ends(env->chat); *end && n < SL_STOP_IDS_MAX; end++) {
+        int32_t id = sl_tokenizer_id(env->tok, *end, strlen(*end));
+        if (sl_tokenizer_is_added(env->tok, id))
+            ids[n++] = id;
+    }
+    if (n > s->n_stop_ids && sl_sampling_set_stop_ids(s, ids, n) != SL_OK)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    return SL_OK;
 }
 
 static sl_status encode_chat(const sl_oai_env *env, const sl_chat_prompt *p, sl_oai_request *q, sl_err *err)
@@ -401,6 +420,7 @@ static sl_status render(const sl_oai_env *env, const json_t *o, sl_oai_request *
     sl_chat_request cr = {
         .messages = messages, .tools = q->tools, .tool_choice = choice, .thinking = q->thinking};
     sl_chat_prompt p;
+    SL_TRY(add_turn_ends(env, &q->spec.sampling, err));
     SL_TRY(sl_chat_render(env->chat, &cr, &p, err));
     sl_status st = encode_chat(env, &p, q, err);
     sl_chat_prompt_free(&p);

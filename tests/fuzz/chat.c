@@ -1,4 +1,7 @@
-/* A chat request made of arbitrary JSON, in every format: the result is a prompt or a reason, never a crash. */
+/*
+ * A chat request made of arbitrary JSON, in every format: the result is a prompt or a reason, never a crash. The first
+ * byte: bits 0, 1, 6 and 7 are the format, bit 2 thinking, bit 3 kept reasoning.
+ */
 #include <stdlib.h>
 
 #include "model/chat.h"
@@ -18,7 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                            .keep_reasoning = data[0] & 8};
     sl_chat_prompt p = {0};
     sl_err err = {{0}};
-    sl_status st = sl_chat_render((sl_chat_format)(data[0] & 3), &req, &p, &err);
+    sl_status st = sl_chat_render((sl_chat_format)(((data[0] & 3) | (data[0] >> 4 & 12)) % SL_CHAT_FORMATS),
+                                  &req, &p, &err);
     if ((st == SL_OK) != (p.text != NULL) || (st != SL_OK && !err.text[0]))
         abort();
     for (size_t i = 0, at = 0; i < p.n_client;

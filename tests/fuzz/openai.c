@@ -41,7 +41,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         abort();
     if (!n)
         return 0;
-    sl_oai_env env = {.tok = tok, .chat = (sl_chat_format)(data[0] / 2 % 3), .served_name = "m"};
+    sl_oai_env env = {
+        .tok = tok, .chat = (sl_chat_format)(data[0] / 2 % SL_CHAT_FORMATS), .served_name = "m"};
     sl_oai_request q;
     sl_err err = {""};
     const char *body = (const char *)data + 1;

@@ -26,12 +26,15 @@ static inline json_t *parse_json(const char *text)
     return j;
 }
 
-/* A list of tests/golden/chat/cases.json, "prompts" or "answers". The caller releases it. */
-static inline json_t *goldens(const char *list)
+#define GOLDEN_CASES "tests/golden/chat/cases.json"
+#define GOLDEN_GQA "tests/golden/chat/gqa.json"
+
+/* A list of a golden file, "prompts" or "answers". The caller releases it. */
+static inline json_t *goldens(const char *file, const char *list)
 {
     json_error_t e;
-    json_t *root = json_load_file("tests/golden/chat/cases.json", 0, &e);
-    ck_assert_msg(root != NULL, "tests/golden/chat/cases.json: %s", e.text);
+    json_t *root = json_load_file(file, 0, &e);
+    ck_assert_msg(root != NULL, "%s: %s", file, e.text);
     json_t *cases = json_incref(json_object_get(root, list));
     json_decref(root);
     ck_assert_uint_ge(json_array_size(cases), 40);

@@ -1,7 +1,7 @@
 /*
- * Prompts of a chat: compared with goldens that the models' own encoders have made (tests/golden/chat/make.py), and
- * with written examples for what these do not define. Which text is the client's is marked, and bad requests are
- * explained.
+ * Prompts of a chat: compared with goldens that the models' own encoders have made (tests/golden/chat/make.py and
+ * make_gqa.py), and with written examples for what these do not define. Which text is the client's is marked, and bad
+ * requests are explained.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,8 @@
 
 START_TEST(golden_prompts)
 {
-    json_t *cases = goldens("prompts"), *c;
+    static const char *const files[] = {GOLDEN_CASES, GOLDEN_GQA};
+    json_t *cases = goldens(files[_i], "prompts"), *c;
     size_t i;
     json_array_foreach(cases, i, c)
     {
@@ -32,6 +33,13 @@ START_TEST(golden_prompts)
     json_decref(cases);
 }
 END_TEST
+
+#define LLAMA_NEXT(role, text) "<|start_header_id|>" role "<|end_header_id|>\n\n" text "<|eot_id|>"
+#define LLAMA(role, text) "<|begin_of_text|>" LLAMA_NEXT(role, text)
+#define LLAMA_END "<|start_header_id|>assistant<|end_header_id|>\n\n"
+#define DATES "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+#define ML(role, text) "<|im_start|>" role "\n" text "<|im_end|>\n"
+#define ML_END "<|im_start|>assistant\n"
 
 static const struct {
     const char *format, *messages,
@@ -84,6 +92,45 @@ static const struct {
      "[gMASK]<sop><|user|>\nu/nothink<|assistant|>\n<think></think>"},
     {"glm45", "[{\"role\":\"user\",\"content\":\"u\"}]", "{\"thinking\":true}",
      "[gMASK]<sop><|user|>\nu<|assistant|>"},
+    {"glm", "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"content\":\"\u00a0c\u3000\"}]",
+     "{}", "[gMASK]<sop><|user|>u<|assistant|></think>c<|assistant|></think>"},
+    {"llama3", "[{\"role\":\"developer\",\"content\":\" d \"},{\"role\":\"user\",\"content\":\"u\"}]", "{}",
+     LLAMA("system", "d") LLAMA_NEXT("user", "u") LLAMA_END},
+    {"llama31", "[{\"role\":\"user\",\"content\":\"u\"}]", "{}",
+     LLAMA("system", DATES) LLAMA_NEXT("user", "u") LLAMA_END},
+    {"llama31", "[{\"role\":\"developer\",\"content\":\"d\"},{\"role\":\"user\",\"content\":\"u\"}]",
+     "{\"response_format\":{\"type\":\"json_object\"}}",
+     LLAMA("system", DATES "d") LLAMA_NEXT(
+         "system", "Reply with JSON that follows this schema and nothing else:\n{\"type\": \"json_object\"}")
+         LLAMA_NEXT("user", "u") LLAMA_END},
+    {"llama31",
+     "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{"
+     "\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]},{\"role\":\"tool\",\"content\":[{\"type\":\"text\",\"text\":\"\\\"r\"}]}]",
+     "{}",
+     LLAMA("system", DATES) LLAMA_NEXT("user", "u")
+         LLAMA_NEXT("assistant", "{\"name\": \"f\", \"parameters\": {\"a\": 1}}")
+             LLAMA_NEXT("ipython", "\"\\\"r\"") LLAMA_END},
+    {"chatml", "[{\"role\":\"user\",\"content\":\"u\"}]", "{}",
+     ML("system", "You are a helpful assistant.") ML("user", "u") ML_END},
+    {"qwen25", "[{\"role\":\"developer\",\"content\":\"d\"},{\"role\":\"user\",\"content\":\"u\"}]",
+     "{\"thinking\":true}", ML("system", "d") ML("user", "u") ML_END},
+    {"qwen25", "[{\"role\":\"user\",\"content\":\"u\"}]", "{\"response_format\":{\"type\":\"json_object\"}}",
+     ML("system", "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.") ML(
+         "system", "Reply with JSON that follows this schema and nothing else:\n{\"type\": \"json_object\"}")
+         ML("user", "u") ML_END},
+    {"qwen3", "[{\"role\":\"user\",\"content\":\"u\"}]", "{\"thinking\":true}", ML("user", "u") ML_END},
+    {"qwen3", "[{\"role\":\"user\",\"content\":\"u\"}]", "{}",
+     ML("user", "u") ML_END "<think>\n\n</think>\n\n"},
+    /* reasoning of earlier turns is left out, unless it is kept */
+    {"qwen3",
+     "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"content\":\"<think>\\nr\\n</think>\\n\\nc\"},"
+     "{\"role\":\"user\",\"content\":\"v\"}]",
+     "{\"thinking\":true}", ML("user", "u") ML("assistant", "c") ML("user", "v") ML_END},
+    {"qwen3",
+     "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"reasoning_content\":\"r\",\"content\":\"c\"},"
+     "{\"role\":\"user\",\"content\":\"v\"}]",
+     "{\"thinking\":true,\"keep\":true}",
+     ML("user", "u") ML("assistant", "<think>\nr\n</think>\n\nc") ML("user", "v") ML_END},
 };
 
 static sl_status render(const char *format, const char *messages, const char *extra, char **text, sl_err *err)
@@ -160,17 +207,32 @@ START_TEST(text_of_the_client_is_marked)
     static const struct {
         const char *format, *marker;
         int own; /* markers of the template */
-    } cases[] = {{"dsv32", USER, 2},       {"dsv32", BOT, 2},           {"dsv32", EOS, 1},
-                 {"glm", "<|user|>", 2},   {"glm", "<|assistant|>", 2}, {"glm", "<|observation|>", 1},
-                 {"glm45", "<|user|>", 2}, {"glm45", "<tool_call>", 2}, {"plain", "user: ", 2}};
+    } cases[] = {{"dsv32", USER, 2},
+                 {"dsv32", BOT, 2},
+                 {"dsv32", EOS, 1},
+                 {"glm", "<|user|>", 2},
+                 {"glm", "<|assistant|>", 2},
+                 {"glm", "<|observation|>", 1},
+                 {"glm45", "<|user|>", 2},
+                 {"glm45", "<tool_call>", 2},
+                 {"plain", "user: ", 2},
+                 {"llama3", "<|start_header_id|>", 5},
+                 {"llama31", "<|eot_id|>", 5},
+                 {"llama31", "<|start_header_id|>", 6},
+                 {"chatml", "<|im_end|>", 4},
+                 {"qwen25", "<tool_call>", 3},
+                 {"qwen3", "<|im_start|>", 6},
+                 {"qwen3", "</think>", 2}};
     const char *m = cases[_i].marker;
-    bool plain = !strcmp(cases[_i].format, "plain");
+    sl_chat_format format = format_of(cases[_i].format);
+    bool plain =
+        format == SL_CHAT_PLAIN || format == SL_CHAT_LLAMA3 || format == SL_CHAT_CHATML; /* without tools */
     json_t *messages = with_marker(plain ? plain_messages : all_messages, m);
     json_t *tools = plain ? NULL : with_marker(some_tools, m);
     sl_chat_request req = {.messages = messages, .tools = tools, .keep_reasoning = true};
     sl_chat_prompt p;
     sl_err err = {{0}};
-    sl_status st = sl_chat_render(format_of(cases[_i].format), &req, &p, &err);
+    sl_status st = sl_chat_render(format, &req, &p, &err);
     ck_assert_msg(st == SL_OK, "%s", err.text);
     int own = 0, theirs = 0;
     for (const char *at = p.text; (at = strstr(at, m)); at++) {
@@ -252,6 +314,19 @@ static const struct {
      "tool_choice: "},
     {"plain", "[{\"role\":\"user\",\"content\":\"u\"}]", "{\"tools\":[{\"function\":{\"name\":\"f\"}}]}",
      SL_ERR_UNSUPPORTED, "tools: "},
+    {"llama3", "[{\"role\":\"user\",\"content\":\"u\"}]", "{\"tools\":[{\"function\":{\"name\":\"f\"}}]}",
+     SL_ERR_UNSUPPORTED, "tools: "},
+    {"llama3", "[{\"role\":\"tool\",\"content\":\"u\"}]", "{}", SL_ERR_INVALID, "messages[0].role: "},
+    {"chatml", "[{\"role\":\"user\",\"content\":\"u\"}]", "{\"tools\":[{\"function\":{\"name\":\"f\"}}]}",
+     SL_ERR_UNSUPPORTED, "tools: "},
+    {"chatml", "[{\"role\":\"tool\",\"content\":\"u\"}]", "{}", SL_ERR_INVALID, "messages[0].role: "},
+    {"llama31", "[{\"role\":\"system\",\"content\":\"s\"}]", "{\"tools\":[{\"function\":{\"name\":\"f\"}}]}",
+     SL_ERR_INVALID, "tools: this model needs a message of the user first"},
+    {"llama31",
+     "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}},"
+     "{\"function\":{\"name\":\"g\"}}]}]",
+     "{}", SL_ERR_INVALID, "messages[1].tool_calls: this model makes one call per turn"},
+    {"qwen3", "[{\"role\":\"user\",\"content\":5}]", "{}", SL_ERR_INVALID, "messages[0].content: must be"},
 };
 
 START_TEST(bad_requests_are_explained)
@@ -296,11 +371,66 @@ START_TEST(json_is_written_as_python_does)
 }
 END_TEST
 
+static const struct {
+    const char *model_type, *tokens[3];
+    sl_chat_format format;
+} vocabularies[] = {
+    {"llama", {"<s>"}, SL_CHAT_PLAIN},
+    {"llama", {"<|start_header_id|>"}, SL_CHAT_LLAMA3},
+    {"llama", {"<|start_header_id|>", "<|eom_id|>"}, SL_CHAT_LLAMA31},
+    {"llama", {"<|im_start|>"}, SL_CHAT_PLAIN},
+    {"qwen2", {"<|endoftext|>"}, SL_CHAT_PLAIN},
+    {"qwen2", {"<|im_start|>"}, SL_CHAT_CHATML},
+    {"qwen2", {"<|im_start|>", "<tool_call>"}, SL_CHAT_QWEN25},
+    {"qwen3", {"<|im_start|>", "<tool_call>", "<think>"}, SL_CHAT_QWEN3},
+    {"qwen3", {"<think>"}, SL_CHAT_PLAIN},
+    {"deepseek_v32", {"<|im_start|>"}, SL_CHAT_DSV32},
+};
+
+/* A tokenizer of one letter and these added tokens. */
+static sl_tokenizer *tokenizer_with(const char *const tokens[3])
+{
+    char text[1024];
+    size_t n = (size_t)snprintf(text, sizeof text, "{\"added_tokens\":[");
+    for (int i = 0; i < 3 && tokens[i]; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n,
+                              "%s{\"id\":%d,\"content\":\"%s\",\"normalized\":false}", i ? "," : "", i + 1,
+                              tokens[i]);
+    snprintf(text + n, sizeof text - n,
+             "],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":"
+             "\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}");
+    sl_tokenizer *tok = NULL;
+    sl_err err = {{0}};
+    ck_assert_msg(sl_tokenizer_parse(text, strlen(text), "test", &tok, &err) == SL_OK, "%s", err.text);
+    return tok;
+}
+
+START_TEST(every_format_has_a_name)
+{
+    int n = 0;
+    while (sl_chat_format_names()[n])
+        n++;
+    ck_assert_int_eq(n, SL_CHAT_FORMATS);
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(format_of(sl_chat_format_names()[i]), (sl_chat_format)i);
+    ck_assert(sl_chat_thinks(SL_CHAT_QWEN3) && sl_chat_thinks(SL_CHAT_GLM) &&
+              !sl_chat_thinks(SL_CHAT_QWEN25));
+    ck_assert_str_eq(sl_chat_ends(SL_CHAT_LLAMA31)[1], "<|eom_id|>");
+    ck_assert_ptr_null(sl_chat_ends(SL_CHAT_PLAIN)[0]);
+}
+END_TEST
+
 START_TEST(format_of_a_model)
 {
-    ck_assert_int_eq(sl_chat_format_for("deepseek_v32"), SL_CHAT_DSV32);
-    ck_assert_int_eq(sl_chat_format_for("glm_moe_dsa"), SL_CHAT_GLM);
-    ck_assert_int_eq(sl_chat_format_for("llama"), SL_CHAT_PLAIN);
+    ck_assert_int_eq(sl_chat_format_for("deepseek_v32", NULL), SL_CHAT_DSV32);
+    ck_assert_int_eq(sl_chat_format_for("glm_moe_dsa", NULL), SL_CHAT_GLM);
+    ck_assert_int_eq(sl_chat_format_for("glm4_moe", NULL), SL_CHAT_GLM45);
+    ck_assert_int_eq(sl_chat_format_for("llama", NULL), SL_CHAT_PLAIN);
+    for (size_t i = 0; i < SL_COUNT(vocabularies); i++) {
+        sl_tokenizer *tok = tokenizer_with(vocabularies[i].tokens);
+        ck_assert_int_eq(sl_chat_format_for(vocabularies[i].model_type, tok), vocabularies[i].format);
+        sl_tokenizer_destroy(tok);
+    }
     sl_chat_format f;
     ck_assert_int_eq(sl_chat_format_parse("jinja", &f), SL_ERR_NOT_FOUND);
 }
@@ -310,12 +440,13 @@ int main(void)
 {
     Suite *s = suite_create("chat");
     TCase *c = tcase_create("prompts");
-    tcase_add_test(c, golden_prompts);
+    tcase_add_loop_test(c, golden_prompts, 0, 2);
     tcase_add_loop_test(c, written_prompts, 0, (int)SL_COUNT(vectors));
-    tcase_add_loop_test(c, text_of_the_client_is_marked, 0, 9);
+    tcase_add_loop_test(c, text_of_the_client_is_marked, 0, 16);
     tcase_add_test(c, required_tool_is_asked_for);
     tcase_add_loop_test(c, bad_requests_are_explained, 0, (int)SL_COUNT(refused));
     tcase_add_test(c, json_is_written_as_python_does);
+    tcase_add_test(c, every_format_has_a_name);
     tcase_add_test(c, format_of_a_model);
     suite_add_tcase(s, c);
     return run_suite(s);

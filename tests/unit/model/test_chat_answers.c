@@ -10,7 +10,7 @@
 
 START_TEST(golden_answers)
 {
-    json_t *cases = goldens("answers"), *c;
+    json_t *cases = goldens(GOLDEN_CASES, "answers"), *c;
     size_t i;
     json_array_foreach(cases, i, c)
     {
@@ -40,6 +40,8 @@ END_TEST
 #define INVOKE(name, inner) "<" D "invoke name=\"" name "\">\n" inner "</" D "invoke>\n"
 #define PARAM(name, string, v)                                                                               \
     "<" D "parameter name=\"" name "\" string=\"" string "\">" v "</" D "parameter>\n"
+
+#define HERMES(name, args) "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " args "}\n</tool_call>"
 
 /* parts: R(reasoning) C(content) name(args) … as the sink below writes them */
 static const struct {
@@ -99,6 +101,61 @@ static const struct {
     {"glm45", true, true, "\n<think>why</think>\nbecause", "R(why)C(because)"},
     {"glm45", true, true, "no thoughts", "C(no thoughts)"},
     {"glm45", true, true, "\n<thi", "C(<thi)"},
+    {"llama3", true, true, "<think>x</think>{\"name\": \"f\", \"parameters\": {}}",
+     "C(<think>x</think>{\"name\": \"f\", \"parameters\": {}})"},
+    {"chatml", true, true, "<tool_call>", "C(<tool_call>)"},
+    {"qwen3", true, true, "<think>\nwhy\n</think>\n\nbecause", "R(why)C(because)"},
+    {"qwen3", true, true, "no thoughts", "C(no thoughts)"},
+    {"qwen3", false, true, "<think>text</think>", "C(<think>text</think>)"},
+    {"qwen3", true, true, "<think>\nwhy\n</think>\n\n" HERMES("f", "{\"s\": \"x\"}"),
+     "R(why)f({\"s\": \"x\"})"},
+    {"qwen25", true, true, "<think>x", "C(<think>x)"}, /* it does not reason */
+    {"qwen25", false, true,
+     "ok\n" HERMES("f", "{\"s\":\"a\\nb\",\n \"n\": [1, {\"k\": \"}\"}],\"z\":-1.5e3}"),
+     "C(ok)f({\"s\": \"a\\nb\", \"n\": [1, {\"k\": \"}\"}], \"z\": -1.5e3})"},
+    {"qwen25", false, true, HERMES("f", "{}") "\n" HERMES("g", "{\"a\": null}") "\nend",
+     "f({})g({\"a\": null})C(end)"},
+    {"qwen25", false, false, HERMES("f", "{}"), "C(" HERMES("f", "{}") ")"},
+    {"qwen25", false, true, "see <tool_call>f", "C(see <tool_call>f)"},
+    {"qwen25", false, true, "see <tool_call>", "C(see <tool_call>)"},
+    {"qwen25", false, true, "<tool_call>\n{\"city\": {\"a\": 1}}", "C(<tool_call>\n{\"city\": {\"a\": 1}})"},
+    /* another order, an inner object, arguments as text, missing arguments */
+    {"qwen25", false, true, "<tool_call>{\"arguments\": {\"b\":1}, \"name\": \"g\"}</tool_call>",
+     "g({\"b\": 1})"},
+    {"qwen25", false, true,
+     "<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"g\", \"arguments\": \"{\\\"b\\\":1}\"}}</tool_call>x",
+     "g({\"b\": 1})C(x)"},
+    {"qwen25", false, true, "<tool_call>{\"name\": \"g\"}</tool_call>",
+     "C(<tool_call>{\"name\": \"g\"}</tool_call>)"},
+    /* what is no JSON becomes JSON: line breaks and wrong escapes in strings, half a surrogate pair, words */
+    {"qwen25", false, true,
+     HERMES("f", "{\"s\": \"a\nb\\x\\ud83d\\ude00\\ud83d-\\u00e9\\u12\", \"n\": True}"),
+     "f({\"s\": \"a\\nb\\\\x\\ud83d\\ude00\\ufffd-\\u00e9\\\\u12\", \"n\": \"True\"})"},
+    {"qwen25", false, true, HERMES("f", "{\"a\": 1, b: 2}"), "f({\"a\": 1})C(b: 2}}\n</tool_call>)"},
+    /* answers that end early */
+    {"qwen25", false, true, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"ab\\",
+     "f({\"s\": \"ab\"})"},
+    {"qwen25", false, true, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 12", "f({})"},
+    {"qwen25", false, true, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 12, \"m\": [1",
+     "f({\"n\": 12})"},
+    {"qwen25", false, true, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_", "f({})"},
+    {"qwen25", false, true, "<tool_call>\n{\"name\": \"f\", \"arg",
+     "C(<tool_call>\n{\"name\": \"f\", \"arg)"},
+    {"llama31", false, true, " {\"name\": \"f\", \"parameters\": {\"s\": \"x\"}}", "f({\"s\": \"x\"})"},
+    {"llama31", true, true,
+     "{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {\"a\": 1}}\n",
+     "f({})g({\"a\": 1})"},
+    {"llama31", false, true,
+     "<|python_tag|>{\"type\": \"function\", \"name\": \"f\", \"parameters\": {\"n\": 2}}<|eom_id|>",
+     "f({\"n\": 2})C(<|eom_id|>)"},
+    {"llama31", false, true, "<|python_tag|>print(1)", "C(<|python_tag|>print(1))"},
+    {"llama31", false, true, " {\"answer\": {\"name\": \"f\"}} ", "C( {\"answer\": {\"name\": \"f\"}} )"},
+    {"llama31", false, true, "{\"name\": \"Bob\", \"age\": 3}", "C({\"name\": \"Bob\", \"age\": 3})"},
+    {"llama31", false, true, "text {\"name\": \"f\", \"parameters\": {}}",
+     "C(text {\"name\": \"f\", \"parameters\": {}})"},
+    {"llama31", false, false, "{\"name\": \"f\", \"parameters\": {}}",
+     "C({\"name\": \"f\", \"parameters\": {}})"},
+    {"llama31", false, true, "  ", "C(  )"},
 };
 
 typedef struct collected {
@@ -237,6 +294,34 @@ START_TEST(nothing_is_held_longer_than_needed)
 }
 END_TEST
 
+static void feed(sl_chat_parser *p, const char *text, collected *c)
+{
+    ck_assert_int_eq(sl_chat_parser_feed(p, text, strlen(text), sink, c), SL_OK);
+}
+
+START_TEST(arguments_of_json_calls_are_streamed)
+{
+    json_t *tools = parse_json(TOOLS);
+    sl_chat_parser *p;
+    collected c = {{0}, 0, 0, 0, 0};
+    ck_assert_int_eq(sl_chat_parser_create(SL_CHAT_QWEN25, false, tools, &p), SL_OK);
+    feed(p, "<tool_call>\n{\"name\": \"f\", ", &c);
+    ck_assert_str_eq(c.text, "");
+    feed(p, "\"arguments\": {", &c);
+    ck_assert_str_eq(c.text, "f(");
+    feed(p, "\"s\": \"va", &c);
+    ck_assert_str_eq(c.text, "f({\"s\": \"va");
+    feed(p, "l\\", &c);
+    ck_assert_str_eq(c.text, "f({\"s\": \"val");
+    feed(p, "nue\", \"n\": 1", &c);
+    ck_assert_str_eq(c.text, "f({\"s\": \"val\\nue\"");
+    feed(p, "2}", &c);
+    ck_assert_str_eq(c.text, "f({\"s\": \"val\\nue\", \"n\": 12})");
+    sl_chat_parser_destroy(p);
+    json_decref(tools);
+}
+END_TEST
+
 START_TEST(broken_utf8_is_refused)
 {
     json_t *msg = NULL;
@@ -254,6 +339,7 @@ int main(void)
     tcase_add_loop_test(c, any_cut_gives_the_same_parts, 0, (int)SL_COUNT(answers));
     tcase_add_loop_test(c, truncated_calls_are_whole_json, 0, (int)SL_COUNT(answers));
     tcase_add_test(c, nothing_is_held_longer_than_needed);
+    tcase_add_test(c, arguments_of_json_calls_are_streamed);
     tcase_add_test(c, broken_utf8_is_refused);
     suite_add_tcase(s, c);
     return run_suite(s);
