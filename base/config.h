@@ -66,7 +66,7 @@ typedef struct sl_config {
     struct {
         sl_cfg_choice algorithm;
         sl_cfg_mode mode;
-        int hot_rows; /* per request and layer; 0 = 2 x index_topk */
+        int hot_rows; /* per request and layer; 0 = sl_plan_default_hot_rows() */
         int tail_rows;
         struct {
             int n;

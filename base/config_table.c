@@ -78,15 +78,17 @@ const sl_cfg_row sl_cfg_rows[] = {
     INT(backend, threads, "0", 0, 1024,
         "Compute threads of the cpu backend. 0: all cores this process may use."),
 
-    CHOICE(sparse_attention, algorithm, "dsa", NULL,
-           "dsa: the checkpoint's own indexer selects rows. dense: every row, for comparison."),
+    CHOICE(
+        sparse_attention, algorithm, "auto", automatic,
+        "dsa: the checkpoint's own indexer selects rows. dense: every row. auto: dsa for a model with an indexer, "
+        "dense for every other model."),
     ENUM(sparse_attention, mode, "hierarchical", modes,
          "hierarchical: the cache lives in host memory and the device keeps index keys and a hot buffer. "
          "resident: the whole cache on the device. adaptive: requests are resident while the device has "
          "room and become hierarchical under pressure, the longest first. All give the same tokens."),
     INT(sparse_attention, hot_rows, "0", 0, 1 << 20,
         "Rows per request and layer in the hot buffer on the device; at least the model's index_topk. 0: twice "
-        "index_topk."),
+        "index_topk, or the whole context for an algorithm that reads every row."),
     INTS(sparse_attention, hot_rows_layers, "", -1, MAX_HOT_ROWS,
          "Hot-buffer rows of each layer, in order, instead of hot_rows. 0: hot_rows. -1: all rows of that "
          "layer are on the device. `sluice plan --locality` makes the list from measured hits. Empty: "

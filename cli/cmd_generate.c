@@ -90,7 +90,8 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
          NULL},
         {"seed", SL_ARG_U64, &o->seed, "N", "Seed of the sampler. Default 0.", 0, 0, NULL},
         {"hot-rows", SL_ARG_INT, &o->hot_rows, "N",
-         "Number of rows per layer in the hot buffer of hierarchical mode; 0 means twice index_topk. Default 0.",
+         "Number of rows per layer in the hot buffer of hierarchical mode; 0 means twice index_topk, or the whole "
+         "context for an algorithm that reads all rows. Default 0.",
          0, SL_HOT_ROWS_MAX, NULL},
         {"tail-rows", SL_ARG_INT, &o->tail_rows, "N",
          "Number of newest rows per layer that never leave the device, in addition to the hot rows. Default 64.",
@@ -107,7 +108,8 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
          "Order of the rows in host memory. auto, the default, decides by the backend.", 0, 0,
          sl_layout_names()},
         {"algorithm", SL_ARG_TEXT, &o->algorithm, "NAME",
-         "Sparse algorithm: dsa, the default, selects rows with the checkpoint's indexer; dense reads all rows.",
+         "Sparse algorithm: dsa selects rows with the checkpoint's indexer; dense reads all rows. auto, the default, "
+         "is dsa for a model with an indexer and dense for every other model.",
          0, 0, NULL},
         {"sinks", SL_ARG_INT, &o->sink_tokens, "N",
          "Number of first tokens that are always selected. Default 0.", 0, 1 << 20, NULL},
@@ -135,10 +137,8 @@ static sl_status generate(const flags *f, sl_local_run *r, sl_err *err)
 
 int sl_cmd_generate(int argc, char **argv)
 {
-    flags f = {
-        .run =
-            {.max_new = 16, .top_p = 1, .tail_rows = 64, .chunk = 512, .algorithm = "dsa", .backend = "cpu"},
-        .mode = "resident"};
+    flags f = {.run = {.max_new = 16, .top_p = 1, .tail_rows = 64, .chunk = 512, .backend = "cpu"},
+               .mode = "resident"};
     switch (parse_flags(argc, argv, &f)) {
     case SL_ARGS_HELP:
         return SL_EXIT_OK;

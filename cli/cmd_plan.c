@@ -8,6 +8,7 @@
 
 #include "cli/model_args.h"
 #include "cli/plan_layers.h"
+#include "engine/choose.h"
 #include "engine/plan_group.h"
 #include "model/checkpoint.h"
 #include "model/synthetic.h"
@@ -90,7 +91,9 @@ static bool parse_flags(int argc, char **argv, flags *f, int *exit_code)
          "Tokens of the longest sequence. Default: the model's context.", 0, 1 << 24, NULL},
         {"step-tokens", SL_ARG_INT, &f->in.max_step_tokens, "N",
          "Largest number of tokens in one step. Default 512.", 1, 1 << 20, NULL},
-        {"algorithm", SL_ARG_TEXT, &f->algorithm, "NAME", "Sparse algorithm. Default dsa.", 0, 0, NULL},
+        {"algorithm", SL_ARG_TEXT, &f->algorithm, "NAME",
+         "Sparse algorithm. auto, the default, is dsa for a model with an indexer and dense for every other model.", 0, 0,
+         NULL},
         SL_CLI_INDEXER_ARG(f->indexer),
         SL_CLI_ROW_FORMAT_ARG(f->rows),
         {"locality", SL_ARG_TEXT, &f->layers.file, "FILE",
@@ -177,7 +180,7 @@ static int run_plan(const sl_local_checkpoint *m, flags *f)
 
 int sl_cmd_plan(int argc, char **argv)
 {
-    flags f = {.algorithm = "dsa",
+    flags f = {.algorithm = "auto",
                .layers = {.context = 65536, .swap_share = -1},
                .in = {.max_step_tokens = 512, .weight_bytes = UINT64_MAX, .reserve_bytes = UINT64_MAX}};
     int exit_code;
@@ -191,9 +194,9 @@ int sl_cmd_plan(int argc, char **argv)
                             : sl_local_checkpoint_read(f.dir, f.indexer, f.rows, &m, &err);
     if (st != SL_OK)
         return sl_args_fail("plan", st, &err);
-    f.in.algorithm = sl_algo_find(f.algorithm);
-    if (!f.in.algorithm)
-        return sl_args_fail("plan", sl_fail_unknown(&err, "--algorithm", f.algorithm, sl_algo_names()), &err);
+    st = sl_choose_algorithm(f.algorithm, &m.cfg, &f.in.algorithm, &err);
+    if (st != SL_OK)
+        return sl_args_fail("plan", st, &err);
     fill_memory(&f);
     return run_plan(&m, &f);
 }

@@ -51,7 +51,7 @@ static sl_status print_json(const sl_local_run *r, const sl_local_run_opts *o, c
     json_object_set_new(j, "text", text ? json_stringn(text, len) : json_null());
     json_object_set_new(j, "finish_reason", json_string(r->stopped ? "stop" : "length"));
     json_object_set_new(j, "mode", json_string(o->hierarchical ? "hierarchical" : "resident"));
-    json_object_set_new(j, "algorithm", json_string(o->algorithm));
+    json_object_set_new(j, "algorithm", json_string(r->local.algorithm->name));
     json_object_set_new(j, "indexer", json_string(sl_index_format_name(r->local.checkpoint.index_format)));
     json_object_set_new(j, "row_format", json_string(sl_row_format_name(r->local.checkpoint.row_format)));
     if (o->want_logits)
@@ -87,6 +87,7 @@ static void print_text(const sl_local_run *r, const sl_local_run_opts *o, const 
     if (o->want_logits)
         fputc('\n', to);
     fprintf(to, "finish: %s\n", r->stopped ? "stop" : "length");
+    fprintf(to, "algorithm: %s\n", r->local.algorithm->name);
     fprintf(to, "load %.2f s, prefill %zu tokens in %.3f s (%.1f/s), decode %zu tokens in %.3f s (%.1f/s)\n",
             r->local.load_s, r->n_prompt, r->prefill_s, rate(r->n_prompt, r->prefill_s), steps, r->decode_s,
             rate(steps, r->decode_s));

@@ -1,4 +1,4 @@
-/* See choose.h: the two tables of that comment, and the registries for every name other than auto. */
+/* See choose.h: the rules of that comment, and the registries for every name other than auto. */
 #include "engine/choose.h"
 
 #include <string.h>
@@ -33,5 +33,19 @@ sl_status sl_choose_layout(const char *name, unsigned caps, sl_layout *out, sl_e
     if (!d)
         return sl_fail_unknown(err, "layout", name, sl_layout_names());
     *out = d->layout;
+    return SL_OK;
+}
+
+sl_status sl_choose_algorithm(const char *name, const sl_model_config *cfg, const sl_algo_desc **out,
+                              sl_err *err)
+{
+    if (is_auto(name)) {
+        *out = cfg->index_topk > 0 ? &sl_algo_dsa : &sl_algo_dense;
+        return SL_OK;
+    }
+    const sl_algo_desc *found = sl_algo_find(name);
+    if (!found)
+        return sl_fail_unknown(err, "sparse algorithm", name, sl_algo_names());
+    *out = found;
     return SL_OK;
 }

@@ -1,6 +1,6 @@
 /*
- * What `auto` stands for in the settings whose best value depends on the device: the victim policy of the hot buffers
- * and the layout of the host store. Workers, `sluice generate` and the benchmarks resolve their settings here, so that
+ * What `auto` stands for in the settings whose best value depends on the device or on the model: the victim policy of
+ * the hot buffers, the layout of the host store, and the sparse algorithm. Workers, `sluice generate` and the benchmarks resolve their settings here, so that
  * a benchmark without flags measures what a worker without settings runs.
  *
  *   device memory is    policy   layout        why
@@ -10,6 +10,8 @@
  *                                              rows of one layer that share host pages need fewer translations of
  *                                              addresses per gather.
  *
+ * The algorithm is dsa for a model with an indexer, which was trained with it, and dense for every other model.
+ *
  * Pure functions, any thread.
  */
 #ifndef SL_ENGINE_CHOOSE_H
@@ -17,12 +19,16 @@
 
 #include "kernels/cache.h"
 #include "kvstore/arena.h"
+#include "model/model.h"
+#include "sparse/algorithm.h"
 
 /*
- * name: a name of the registry (sl_evict_policy_names(), sl_layout_names()), "auto", or NULL, which means the same
- * as "auto". caps: sl_backend_caps(). SL_ERR_NOT_FOUND lists the names that exist; *out is then unchanged.
+ * name: a name of the registry (sl_evict_policy_names(), sl_layout_names(), sl_algo_names()), "auto", or NULL, which
+ * means the same as "auto". caps: sl_backend_caps(). SL_ERR_NOT_FOUND lists the names that exist; *out is then unchanged.
  */
 sl_status sl_choose_policy(const char *name, unsigned caps, sl_evict_policy *out, sl_err *err);
 sl_status sl_choose_layout(const char *name, unsigned caps, sl_layout *out, sl_err *err);
+sl_status sl_choose_algorithm(const char *name, const sl_model_config *cfg, const sl_algo_desc **out,
+                              sl_err *err);
 
 #endif

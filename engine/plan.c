@@ -47,6 +47,12 @@ static uint64_t whole_bytes(const sl_geometry *g, int32_t layer)
     return bytes;
 }
 
+int32_t sl_plan_default_hot_rows(const sl_algo_desc *algorithm, int32_t width)
+{
+    int32_t rows = algorithm->constant_k ? 2 * width : width;
+    return rows < SL_HOT_ROWS_MAX ? rows : SL_HOT_ROWS_MAX;
+}
+
 static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
 {
     sl_coord_layer layers[SL_MAX_LAYERS];
@@ -64,9 +70,8 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
         p->index_layers += in->cfg->layer_has_indexer[l];
     sl_coord_opts o = coord_opts(in, p, rows, layers, 0);
     SL_TRY(sl_coord_width(&o, &p->width, err));
-    p->hot_rows = in->hot_rows > 0                 ? in->hot_rows
-                  : 2 * p->width < SL_HOT_ROWS_MAX ? 2 * p->width
-                                                   : SL_HOT_ROWS_MAX;
+    int32_t hot = sl_plan_default_hot_rows(in->algorithm, p->width);
+    p->hot_rows = in->hot_rows > 0 ? in->hot_rows : hot;
     o = coord_opts(in, p, rows, layers, 1);
     SL_TRY(sl_coord_plan_bytes(&o, &p->hot_meta_bytes, &p->fixed_bytes, err));
     const uint64_t page_rows = (uint64_t)sl_cache_page_bytes(rows);

@@ -14,7 +14,7 @@ typedef struct sl_plan_in {
     const sl_model_config *cfg;
     sl_cache_dims cache; /* sl_engine_cache_dims() */
     const sl_algo_desc *algorithm;
-    int32_t hot_rows;                     /* 0: twice the longest selection */
+    int32_t hot_rows;                     /* 0: sl_plan_default_hot_rows() */
     const int32_t *hot_rows_layer;        /* as in sl_engine_opts, or NULL */
     int32_t tail_rows;                    /* 0: 64 */
     int32_t max_context, max_step_tokens; /* max_context 0: the model's */
@@ -54,6 +54,11 @@ typedef struct sl_plan {
     sl_plan_row rows[SL_PLAN_ROWS]; /* 16K, 32K, 64K, 128K; context beyond max_context: batch 0 */
     int32_t n_rows;
 } sl_plan;
+
+/* The default size of a hot buffer, in rows: twice the longest selection, so that rows stay which the next step
+ * selects again; for an algorithm whose lists grow with the context, the longest list, because it needs no more.
+ * width: tokens of the longest list. */
+int32_t sl_plan_default_hot_rows(const sl_algo_desc *algorithm, int32_t width);
 
 /* Errors: what sl_engine_create would refuse (combination, hot_rows). Too small budgets are not errors:
  * batches are 0. */

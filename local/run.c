@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "engine/choose.h"
+#include "engine/plan.h"
 #include "local/progress.h"
 
 static double seconds_since(uint64_t t0)
@@ -22,10 +23,8 @@ static sl_status open_local(sl_local_run *r, const sl_local_run_opts *o, sl_err 
         return sl_fail(err, SL_ERR_TOO_LARGE,
                        "%zu prompt tokens and %d new ones exceed the model's context of %d", r->n_prompt,
                        o->max_new, c->cfg.max_context);
-    const char *name = o->algorithm ? o->algorithm : sl_algo_dsa.name;
-    const sl_algo_desc *algorithm = sl_algo_find(name);
-    if (!algorithm)
-        return sl_fail_unknown(err, "sparse algorithm", name, sl_algo_names());
+    const sl_algo_desc *algorithm;
+    SL_TRY(sl_choose_algorithm(o->algorithm, &c->cfg, &algorithm, err));
     sl_local_opts lo = {.dir = o->dir,
                         .algorithm = algorithm,
                         .backend = o->backend,
@@ -40,12 +39,11 @@ static sl_status open_local(sl_local_run *r, const sl_local_run_opts *o, sl_err 
 
 static sl_status open_engine(sl_local_run *r, const sl_local_run_opts *o, sl_err *err)
 {
-    int32_t twice = 2 * r->local.checkpoint.cfg.index_topk;
+    const sl_algo_desc *algorithm = r->local.algorithm;
+    int32_t longest = algorithm->constant_k ? r->local.checkpoint.cfg.index_topk : r->local.max_context;
     sl_engine_opts eo = {
         .max_hot_seqs = o->hierarchical,
-        .hot_rows = o->hot_rows > 0           ? o->hot_rows
-                    : twice < SL_HOT_ROWS_MAX ? twice
-                                              : SL_HOT_ROWS_MAX,
+        .hot_rows = o->hot_rows > 0 ? o->hot_rows : sl_plan_default_hot_rows(algorithm, longest),
         .tail_rows = o->tail_rows,
         .gates = {.sink_tokens = o->sink_tokens,
                   .recent_tokens = o->recent_tokens,

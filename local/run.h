@@ -15,14 +15,14 @@
 /* The names are those of the registries; NULL or "auto": the checkpoint and the backend decide. */
 typedef struct sl_local_run_opts {
     const char *dir, *backend;
-    const char *algorithm; /* NULL: dsa */
+    const char *algorithm;
     const char *indexer, *row_format, *act, *layout, *policy;
     bool hierarchical; /* the prompt's rows leave the device after prefill */
     bool want_logits, ignore_eos;
     bool poison;                                               /* see sl_engine_opts */
     int32_t max_new;                                           /* number of tokens to produce */
     int32_t chunk;                                             /* number of prompt tokens per step */
-    int32_t hot_rows;                                          /* 0: twice index_topk */
+    int32_t hot_rows;                                          /* 0: sl_plan_default_hot_rows() */
     int32_t tail_rows, sink_tokens, recent_tokens, min_tokens; /* see sl_engine_opts */
     int32_t threads;
     int32_t top_k;

@@ -7,8 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/choose.h"
 #include "engine/engine.h"
-#include "sparse/algorithm.h"
 #include "worker/setup_impl.h"
 
 enum { HOST_CHARS = 40 };
@@ -43,10 +43,8 @@ static sl_status read_identity(const sl_config *cfg, sl_model_config *mc, sl_wor
     SL_TRY(sl_model_stored_dtype(path, &stored, err));
     sl_model_opts mo = {.max_tokens = 1, .act = sl_model_auto_act(stored)};
     SL_TRY(sl_setup_formats(cfg, mc, stored, &mo.index_format, &mo.row_format, err));
-    const sl_algo_desc *algorithm = sl_algo_find(cfg->sparse_attention.algorithm);
-    if (!algorithm)
-        return sl_fail_unknown(err, "sparse_attention.algorithm", cfg->sparse_attention.algorithm,
-                               sl_algo_names());
+    const sl_algo_desc *algorithm;
+    SL_TRY(sl_choose_algorithm(cfg->sparse_attention.algorithm, mc, &algorithm, err));
     SL_TRY(sl_model_identify(path, &mo, &out->id.fingerprint, err));
     sl_cache_dims cache = sl_engine_cache_dims(mc, mo.row_format, mo.index_format);
     SL_TRY(sl_engine_geometry(mc, &cache, algorithm, SL_LAYOUT_PAGE_FIRST, out->id.fingerprint, &g, err));

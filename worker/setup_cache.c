@@ -1,7 +1,6 @@
 /* The host store of a worker, and its engine with the device memory that is left. See setup_impl.h. */
 #include "engine/choose.h"
 #include "engine/plan.h"
-#include "sparse/algorithm.h"
 #include "worker/fit.h"
 #include "worker/setup_impl.h"
 
@@ -118,10 +117,7 @@ static sl_status check_hot_rows(sl_setup *s, sl_err *err)
 sl_status sl_setup_cache(sl_setup *s, sl_err *err)
 {
     const sl_config *c = s->cfg;
-    s->p->engine_opts.algorithm = sl_algo_find(c->sparse_attention.algorithm);
-    if (!s->p->engine_opts.algorithm)
-        return sl_fail_unknown(err, "sparse_attention.algorithm", c->sparse_attention.algorithm,
-                               sl_algo_names());
+    SL_TRY(sl_choose_algorithm(c->sparse_attention.algorithm, &s->mc, &s->p->engine_opts.algorithm, err));
     s->cache = sl_engine_cache_dims(&s->mc, s->mo.row_format, s->mo.index_format);
     bool hot = s->role == SL_ROLE_DECODE && c->sparse_attention.mode != SL_CFG_MODE_RESIDENT;
     return hot ? check_hot_rows(s, err) : SL_OK;

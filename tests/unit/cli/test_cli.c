@@ -248,6 +248,25 @@ START_TEST(plan_by_locality)
 }
 END_TEST
 
+/* A model without an indexer needs no flags, hierarchical or not. */
+START_TEST(algorithm_is_chosen_by_the_model)
+{
+#define RUN " --ids 3,4,5,6 --max-new-tokens 6 --ignore-eos --json"
+    json_t *a = run_json("generate --model tests/golden/model/llama-odd --mode hierarchical --poison" RUN);
+    json_t *b = run_json("generate --model tests/golden/model/llama-odd --algorithm dense" RUN);
+    json_t *c = run_json("generate --model " YARN RUN);
+    ck_assert_str_eq(json_string_value(json_object_get(a, "algorithm")), "dense");
+    ck_assert_str_eq(json_string_value(json_object_get(c, "algorithm")), "dsa");
+    ck_assert(json_equal(json_object_get(a, "ids"), json_object_get(b, "ids")));
+    json_decref(a);
+    json_decref(b);
+    json_decref(c);
+    ck_assert_int_eq(run("plan --model tests/golden/model/llama-odd", false), 0);
+    ck_assert_ptr_nonnull(strstr(output, "algorithm dense"));
+#undef RUN
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     Suite *s = suite_create("cli");
@@ -259,6 +278,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(c, generate_matches_golden, 0, 4);
     tcase_add_test(c, generate_samples_by_seed);
     tcase_add_test(c, generate_text);
+    tcase_add_test(c, algorithm_is_chosen_by_the_model);
     tcase_add_test(c, plan_and_inspect);
     tcase_add_test(c, verify_shows_equal_logits);
     tcase_add_test(c, plan_by_locality);

@@ -45,6 +45,24 @@ START_TEST(a_name_is_taken_on_every_device)
 }
 END_TEST
 
+START_TEST(auto_algorithm_depends_on_the_model)
+{
+    const sl_model_config indexed = {.index_topk = 16}, other = {.n_kv_heads = 2};
+    const sl_algo_desc *a = NULL;
+    static const char *const texts[] = {"auto", NULL};
+    for (size_t i = 0; i < SL_COUNT(texts); i++) {
+        ck_assert_int_eq(sl_choose_algorithm(texts[i], &indexed, &a, NULL), SL_OK);
+        ck_assert_ptr_eq(a, &sl_algo_dsa);
+        ck_assert_int_eq(sl_choose_algorithm(texts[i], &other, &a, NULL), SL_OK);
+        ck_assert_ptr_eq(a, &sl_algo_dense);
+    }
+    for (const char *const *n = sl_algo_names(); *n; n++) {
+        ck_assert_int_eq(sl_choose_algorithm(*n, &other, &a, NULL), SL_OK);
+        ck_assert_str_eq(a->name, *n);
+    }
+}
+END_TEST
+
 START_TEST(unknown_names_are_refused)
 {
     sl_err err = {0};
@@ -54,6 +72,11 @@ START_TEST(unknown_names_are_refused)
     ck_assert_ptr_nonnull(strstr(err.text, "lru, clock"));
     ck_assert_int_eq(sl_choose_layout("column", 0, &l, &err), SL_ERR_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(err.text, "page_first"));
+    const sl_algo_desc *a = &sl_algo_dense;
+    const sl_model_config cfg = {.index_topk = 16};
+    ck_assert_int_eq(sl_choose_algorithm("nothing", &cfg, &a, &err), SL_ERR_NOT_FOUND);
+    ck_assert_ptr_nonnull(strstr(err.text, "dsa, dense"));
+    ck_assert_ptr_eq(a, &sl_algo_dense);
     ck_assert_int_eq(p, SL_EVICT_CLOCK);
     ck_assert_int_eq(l, SL_LAYOUT_PAGE_HEAD);
 }
@@ -65,6 +88,7 @@ int main(void)
     TCase *t = tcase_create("choose");
     tcase_add_test(t, auto_depends_on_the_device);
     tcase_add_test(t, a_name_is_taken_on_every_device);
+    tcase_add_test(t, auto_algorithm_depends_on_the_model);
     tcase_add_test(t, unknown_names_are_refused);
     suite_add_tcase(s, t);
     return run_suite(s);
