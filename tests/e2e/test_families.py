@@ -1,0 +1,64 @@
+"""A family with grouped-query attention under mpirun: a chat request to a tiny Llama, with the tokens that one process gives."""
+
+import json
+import pathlib
+import subprocess
+
+import real
+
+GOLDEN = real.ROOT / "tests" / "golden" / "model" / "llama-rope3"
+SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>"]
+EOT = SPECIAL.index("<|eot_id|>")
+NEW = 48
+
+# What Llama 3.1's template makes of the messages below.
+MESSAGES = [{"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Where is Oslo? "}]
+PROMPT = ("<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n"
+          "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\nAnswer in one word.<|eot_id|>"
+          "<|start_header_id|>user<|end_header_id|>\n\nWhere is Oslo?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n")
+
+
+def checkpoint(folder):
+    """The golden checkpoint with a tokenizer of its vocabulary's size: special tokens, line break, space and printable ASCII."""
+    folder.mkdir()
+    for file in GOLDEN.iterdir():
+        (folder / file.name).symlink_to(file)
+    letters = ["\u010a", "\u0120", *map(chr, range(0x21, 0x7f))]  # byte-level BPE writes line break and space so
+    added = [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+             for i, t in enumerate(SPECIAL)]
+    parts = {"add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    (folder / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "added_tokens": added, "normalizer": None, "post_processor": None,
+        "pre_tokenizer": {"type": "ByteLevel", **parts}, "decoder": {"type": "ByteLevel", **parts},
+        "model": {"type": "BPE", "vocab": {t: i for i, t in enumerate(SPECIAL + letters)}, "merges": []}}))
+    return folder
+
+
+def generate(model, *flags):
+    p = subprocess.run([real.SLUICE, "generate", "--model", model, "--prompt", PROMPT, "--max-new-tokens", str(NEW), "--ignore-eos",
+                        "--threads", "1", "--json", *flags], capture_output=True, text=True, timeout=300, check=False)
+    assert p.returncode == 0, p.stderr
+    return json.loads(p.stdout)
+
+
+def test_chat_with_a_llama(start, tmp_path):
+    model = checkpoint(pathlib.Path(tmp_path) / "tiny-llama")
+    want = generate(model)
+    hierarchical = generate(model, "--mode", "hierarchical")  # the default hot rows hold the whole context
+    assert want["algorithm"] == "dense" and hierarchical["ids"] == want["ids"]
+    assert len(want["prompt_ids"]) > 128 and want["prompt_ids"].count(EOT) == 2
+
+    c = start(roles=("router", "prefill", "decode"), **{"model.path": model, "model.max_context": 512})
+    c.model = model.name
+    c.logged(r"ev=plan .*algorithm=dense")
+    chat = c.openai().chat.completions
+    for _ in range(2):  # the second time with the prompt's pages cached
+        stream = chat.create(model=c.model, messages=MESSAGES, max_tokens=NEW, temperature=0, stream=True, extra_body={"ignore_eos": True})
+        assert "".join(x.choices[0].delta.content or "" for x in stream) == want["text"]
+    assert c.tokens(want["prompt_ids"], NEW) == want["ids"]
+
+    # generation_config.json does not name <|eot_id|>; it ends the turn nevertheless
+    stopped = chat.create(model=c.model, messages=MESSAGES, max_tokens=NEW, temperature=0, logit_bias={str(EOT): 100})
+    assert stopped.choices[0].finish_reason == "stop" and not stopped.choices[0].message.content
+    assert stopped.usage.completion_tokens == 1 and stopped.usage.prompt_tokens == len(want["prompt_ids"])
+    c.idle()
