@@ -17,7 +17,8 @@
 #include "model/chat_parse_impl.h"
 
 typedef struct variant {
-    const char *system; /* the text of the system turn when the request has none; NULL: then there is no such turn */
+    const char
+        *system; /* the text of the system turn when the request has none; NULL: then there is no such turn */
     bool tools, thinks;
 } variant;
 
@@ -159,8 +160,7 @@ static sl_status add_message(ct_render *r, const variant *v, size_t i)
     if (is(msg, "assistant"))
         return add_assistant(r, v, i);
     if (is(msg, "tool"))
-        return v->tools ? add_result(r, i)
-                        : ct_fail(r, i, "role", "the model's chat format has no tools");
+        return v->tools ? add_result(r, i) : ct_fail(r, i, "role", "the model's chat format has no tools");
     open_turn(r, is_system(msg) ? "system" : "user");
     SL_TRY(ct_content(r, i));
     close_turn(r);
@@ -233,7 +233,10 @@ static sl_status render_qwen3(ct_render *r)
 #define CALLS                                                                                                \
     .tools_open = "<tool_call>", .call_close = "</tool_call>", .json = true, .strip_think = NO_LIMIT,        \
     .strip_tools = NO_LIMIT, .trim = true
-#define ENDS {"<|im_end|>"}
+#define ENDS                                                                                                 \
+    {                                                                                                        \
+        "<|im_end|>"                                                                                         \
+    }
 
 static const ct_syntax syntax_qwen25 = {CALLS}, syntax_qwen3 = {CALLS, .think = THINK_OPTIONAL};
 

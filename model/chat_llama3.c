@@ -110,9 +110,10 @@ static sl_status add_tools(ct_render *r, const json_t *tools, size_t i)
     size_t k;
     json_t *tool;
     if (i == r->n || !is(r->msgs[i], "user"))
-        return sl_fail(r->err, SL_ERR_INVALID,
-                       "tools: this model needs a message of the user first, because its prompt describes the "
-                       "tools there");
+        return sl_fail(
+            r->err, SL_ERR_INVALID,
+            "tools: this model needs a message of the user first, because its prompt describes the "
+            "tools there");
     open_turn(r, "user");
     ct_str(&r->out,
            "Given the following functions, please respond with a JSON for a function call with its proper "

@@ -64,7 +64,7 @@ struct ct_syntax {
     bool bare; /* such an object at the start of an answer is a call, without a marker */
 };
 
-/* A search for the end of a JSON array or object that goes on where the text ended. All zero: not begun. */
+/* A search for the end of a JSON array or object that continues where the text ended. All zero: not begun. */
 typedef struct json_scan {
     size_t at; /* bytes of pend that have been searched */
     int depth, deepest;

@@ -78,7 +78,7 @@ static bool may_begin_call(span key)
 typedef struct head {
     span name;
     size_t n;     /* bytes up to the first argument */
-    bool foreign; /* with NO: the object is no call, however it goes on */
+    bool foreign; /* with NO: the object is no call, however it continues */
 } head;
 
 /* {"name": "f", "arguments": { */
