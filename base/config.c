@@ -215,6 +215,16 @@ static sl_status check_disk(const sl_config *cfg, sl_err *err)
         return sl_fail(
             err, SL_ERR_INVALID,
             "kvstore.disk.path: needs kvstore.prefix_cache, because pages are found by their prefix");
+    if (path && cfg->kvstore.share == SL_CFG_SHARE_NONE)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "kvstore.disk.path: has no use with kvstore.share: none, where no request may reuse "
+                       "pages of an earlier one");
+    if (path && cfg->kvstore.disk.load_timeout_ms >= cfg->router.stage_timeout_ms)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "kvstore.disk.load_timeout_ms (%d) must be less than router.stage_timeout_ms (%d), after "
+            "which the router gives the worker up",
+            cfg->kvstore.disk.load_timeout_ms, cfg->router.stage_timeout_ms);
     return SL_OK;
 }
 

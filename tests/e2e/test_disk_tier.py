@@ -123,3 +123,20 @@ def test_refused_at_start(start, disk):
     p = start(real.Process, "decode", 0, "127.0.0.1:9", **keys(disk))
     assert p.process.wait(60 * real.PATIENCE) != 0
     p.logged(r"kvstore\.disk\.path: .* can be written by other users")
+
+
+def test_pressure(start, disk):
+    """A store that holds a few requests only, and a disk that evicts too: prompts with common beginnings come and go, and every token
+    is right."""
+    c = start(roles=("router", "prefill", "decode"), **keys(disk, **{"kvstore.bytes": "2MiB", "kvstore.disk.bytes": "8MiB",
+                                                                     "kvstore.disk.segment_bytes": "512KiB",
+                                                                     "kvstore.disk.write": "write_back"}))
+    jobs = [(real.prompt(f"family{i % 5}", 64 * 4) + real.prompt(f"own{i}", 40 + 64 * (i % 2)), 12) for i in range(10)]
+    want = [real.reference(ids, n) for ids, n in jobs]
+    for _ in range(3):
+        got = real.in_parallel([lambda j=j: c.tokens(*j) for j in jobs])
+        assert got == want
+    c.idle()
+    text = c.metrics(2)
+    assert real.metric(text, "sluice_tier_hit_pages_total") > 0
+    assert real.metric(text, "sluice_kv_evictions_total") > 0

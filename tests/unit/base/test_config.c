@@ -321,6 +321,14 @@ START_TEST(rules_across_keys)
     ck_assert_int_eq(sl_config_set(&cfg, "kvstore.prefix_cache=false", &err), SL_OK);
     ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
     finish_rejects_now("kvstore.disk.path=/d", "kvstore.disk.path: needs kvstore.prefix_cache");
+    fresh();
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.share=none", &err), SL_OK);
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
+    finish_rejects_now("kvstore.disk.path=/d", "kvstore.share: none");
+    fresh();
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.load_timeout_ms=30000", &err), SL_OK);
+    ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
+    finish_rejects_now("kvstore.disk.path=/d", "must be less than router.stage_timeout_ms");
     finish_rejects("router.api_key_file=/nonexistent/key", NULL, "/nonexistent/key");
     finish_rejects("router.api_key_file=/nonexistent/key", "router.api_key=x", "both set");
 }

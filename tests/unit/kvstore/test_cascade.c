@@ -371,19 +371,31 @@ START_TEST(write_back_writes_when_it_must)
 }
 END_TEST
 
+/* The order of rows in memory may change between page_first and layer_first; page_head is another format. */
 START_TEST(the_second_process_finds_them)
 {
+    static const sl_layout layouts[][2] = {{SL_LAYOUT_LAYER_FIRST, SL_LAYOUT_PAGE_FIRST},
+                                           {SL_LAYOUT_PAGE_FIRST, SL_LAYOUT_LAYER_FIRST},
+                                           {SL_LAYOUT_PAGE_HEAD, SL_LAYOUT_PAGE_HEAD}};
     setting s = {DISK, SL_CASCADE_WRITE_THROUGH, NULL, false, 0};
-    open_all(&s);
+    size_t bytes;
+    sl_key first, second;
+    make_store(layouts[_i][0]);
+    open_cascade(&s);
+    ck_assert(sl_cascade_page_format(sl_arena_geometry(arena), &bytes, &first));
     two_prompts();
     request(a, 6);
     settle();
     sl_cascade_destroy(cascade);
     close_store();
-    make_store(SL_LAYOUT_PAGE_FIRST); /* the order of rows in memory may change */
+    make_store(layouts[_i][1]);
     open_cascade(&s);
     ck_assert_int_eq(request(a, 6), 6);
     close_all();
+    make_store(_i == 2 ? SL_LAYOUT_PAGE_FIRST : SL_LAYOUT_PAGE_HEAD);
+    ck_assert(sl_cascade_page_format(sl_arena_geometry(arena), &bytes, &second));
+    ck_assert(!sl_key_eq(first, second));
+    close_store();
 }
 END_TEST
 
@@ -651,7 +663,7 @@ int main(void)
     tcase_add_loop_test(t, evicted_pages_come_back, 0, (int)(sizeof variants / sizeof *variants));
     tcase_add_test(t, write_through_needs_no_eviction);
     tcase_add_test(t, write_back_writes_when_it_must);
-    tcase_add_test(t, the_second_process_finds_them);
+    tcase_add_loop_test(t, the_second_process_finds_them, 0, 3);
     tcase_add_test(t, one_load_for_all);
     tcase_add_loop_test(t, a_damaged_page_is_computed_again, 0, 2);
     tcase_add_test(t, damage_before_the_write_is_found);
