@@ -61,7 +61,12 @@ static sl_status mla_fp8(const sl_cache_dims *d, sl_cache_plane *out, sl_err *er
     return SL_OK;
 }
 
-/* One unit per token, with the keys and values of all KV heads: they share the lists of selected tokens. */
+static int32_t heads_in_row(const sl_cache_dims *d)
+{
+    return d->row_scope == SL_SCOPE_KV_HEAD ? 1 : d->kv_heads;
+}
+
+/* One unit per token with the keys and values of all KV heads, or what the selection wants instead. */
 static sl_status gqa_plane(const sl_cache_dims *d, sl_dtype dtype, sl_cache_plane *out, sl_err *err)
 {
     if (d->kv_heads < 1 || d->kv_heads > MAX_HEADS)
@@ -71,9 +76,12 @@ static sl_status gqa_plane(const sl_cache_dims *d, sl_dtype dtype, sl_cache_plan
             d->rows->name, d->kv_heads);
     if (d->head_dim < 2 || d->head_dim > MAX_ROPE || d->head_dim % 2)
         return sl_fail(err, SL_ERR_INVALID, "head_dim %d is odd or not in 2..%d", d->head_dim, MAX_ROPE);
-    *out = (sl_cache_plane){.scope = SL_SCOPE_REQUEST, .heads = 1, .unit_tokens = 1};
-    add_part(out, part("k", dtype, d->kv_heads * d->head_dim));
-    add_part(out, part("v", dtype, d->kv_heads * d->head_dim));
+    bool by_head = d->row_scope == SL_SCOPE_KV_HEAD;
+    *out = (sl_cache_plane){.scope = by_head ? SL_SCOPE_KV_HEAD : SL_SCOPE_REQUEST,
+                            .heads = by_head ? d->kv_heads : 1,
+                            .unit_tokens = d->row_tokens > 0 ? d->row_tokens : 1};
+    add_part(out, part("k", dtype, heads_in_row(d) * d->head_dim));
+    add_part(out, part("v", dtype, heads_in_row(d) * d->head_dim));
     return SL_OK;
 }
 
@@ -90,8 +98,8 @@ static sl_status gqa_bf16(const sl_cache_dims *d, sl_cache_plane *out, sl_err *e
 static sl_status gqa_fp8(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
 {
     SL_TRY(gqa_plane(d, SL_F8_E4M3, out, err));
-    add_part(out, part("scale_k", SL_F32, d->kv_heads));
-    add_part(out, part("scale_v", SL_F32, d->kv_heads));
+    add_part(out, part("scale_k", SL_F32, heads_in_row(d)));
+    add_part(out, part("scale_v", SL_F32, heads_in_row(d)));
     return SL_OK;
 }
 

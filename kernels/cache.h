@@ -155,6 +155,10 @@ typedef struct sl_cache_dims {
     int32_t latent, rope;                       /* MLA: kv_lora_rank, qk_rope_head_dim */
     int32_t kv_heads, head_dim;                 /* attention with keys and values by head */
     int32_t index_dim, index_heads, index_topk; /* 0: the model has no indexer */
+    /* What a sparse algorithm selects (sl_algo_cache_shape() sets it): the tokens of a row, 0 for one, and whether
+     * every KV head has rows of its own. A format that cannot divide its rows in this way leaves them whole. */
+    sl_list_scope row_scope;
+    int32_t row_tokens;
 } sl_cache_dims;
 
 /* Makes the plane of rows and, if index_dim is set, the plane of the model's index keys. A selector adds planes of

@@ -41,6 +41,8 @@ void sl_chk_eps(sl_chk *c, float eps);
 void sl_chk_seqs(sl_chk *c, const sl_seq_tables *s);
 void sl_chk_host(sl_chk *c, const sl_host_plane *h, int64_t row_bytes);
 void sl_chk_hot(sl_chk *c, const sl_hot_state *h, sl_evict_policy policy);
+/* How a view divides tokens and heads into rows. */
+void sl_chk_row_blocks(sl_chk *c, const sl_row_view *r);
 
 /* kernels/check_cache.c: the ops that touch the cache. */
 void sl_chk_gqa_query(sl_chk *c, const void *params);

@@ -42,15 +42,35 @@ void sl_chk_hot(sl_chk *c, const sl_hot_state *h, sl_evict_policy policy)
     }
 }
 
+void sl_chk_row_blocks(sl_chk *c, const sl_row_view *r)
+{
+    sl_chk_count(c, "rows.hot_rows", r->hot_rows);
+    sl_chk_count(c, "rows.tail_rows", r->tail_rows);
+    sl_chk_count(c, "rows.heads", r->heads);
+    sl_chk_need(c, r->block_log2 >= 0 && r->block_log2 <= SL_PAGE_LOG2, "rows.block_log2", "is not in 0..6");
+    if (c->st == SL_OK)
+        sl_chk_need(c, r->hot_rows % sl_row_lists(r) == 0 && r->tail_rows % sl_row_lists(r) == 0,
+                    "rows.hot_rows", "or tail_rows is not a multiple of heads");
+}
+
 static void chk_rows(sl_chk *c, const sl_row_view *r, int64_t row_bytes)
 {
     sl_chk_need(c, r->row_bytes >= 1 && r->row_bytes == row_bytes, "rows.row_bytes",
                 "is not the format's row size");
     sl_chk_count(c, "rows.hot_base", r->hot_base);
-    sl_chk_count(c, "rows.hot_rows", r->hot_rows);
-    sl_chk_count(c, "rows.tail_rows", r->tail_rows);
-    sl_chk_can(c, r->hot_rows <= SL_HOT_ROWS_MAX, "rows.hot_rows", "must be at most 65534");
+    sl_chk_row_blocks(c, r);
+    if (c->st == SL_OK)
+        sl_chk_can(c, r->hot_rows / sl_row_lists(r) <= SL_HOT_ROWS_MAX, "rows.hot_rows",
+                   "must be at most 65534");
     sl_chk_ptr(c, "rows.base", r->base, 4);
+}
+
+/* Latent rows hold one token, and all heads read them. */
+static void chk_latent_rows(sl_chk *c, const sl_row_view *r, int64_t row_bytes)
+{
+    sl_chk_need(c, r->heads == 0, "rows.heads", "is not 0, but rows are latent");
+    sl_chk_need(c, r->block_log2 == 0, "rows.block_log2", "is not 0, but rows are latent");
+    chk_rows(c, r, row_bytes);
 }
 
 static void chk_row_format(sl_chk *c, sl_row_format f)
@@ -89,7 +109,7 @@ void sl_chk_kv_append(sl_chk *c, const void *params)
     sl_chk_seqs(c, p->seqs);
     if (!c->pointers)
         return;
-    chk_rows(c, &p->rows, sl_row_bytes(p->format, p->lora, p->rope));
+    chk_latent_rows(c, &p->rows, sl_row_bytes(p->format, p->lora, p->rope));
     if (p->host.base) {
         sl_chk_host(c, &p->host, p->rows.row_bytes);
         if (p->seqs && p->seqs->n_tokens)
@@ -189,11 +209,19 @@ void sl_chk_topk(sl_chk *c, const void *params)
     sl_chk_seqs(c, p->seqs);
     chk_slice(c, p->seqs, p->token_first, p->token_count);
     sl_chk_pos(c, "k", p->k);
-    sl_chk_ld(c, "ld_ids", p->ld_ids, p->dense_below > p->k ? p->dense_below : p->k);
+    sl_chk_count(c, "lists", p->lists);
+    sl_chk_need(c, p->block_log2 >= 0 && p->block_log2 <= 30, "block_log2", "is not in 0..30");
     sl_chk_count(c, "sinks", p->sinks);
     sl_chk_count(c, "recent", p->recent);
     sl_chk_count(c, "dense_below", p->dense_below);
-    sl_chk_need(c, (int64_t)p->sinks + p->recent <= p->k, "sinks", "and recent exceed k");
+    if (c->st != SL_OK)
+        return;
+    int32_t dense = sl_blocks_for(p->dense_below, p->block_log2);
+    sl_chk_ld(c, "ld_ids", p->ld_ids, dense > p->k ? dense : p->k);
+    sl_chk_need(c,
+                (int64_t)p->sinks + p->recent <= INT32_MAX &&
+                    sl_forced_blocks(p->sinks, p->recent, p->block_log2) <= p->k,
+                "sinks", "and recent exceed k");
     sl_chk_pos(c, "ld_scores", p->ld_scores);
     sl_chk_ptr(c, "scores", p->scores, 4);
     sl_chk_ptr(c, "ids", p->ids, 4);
@@ -253,7 +281,7 @@ void sl_chk_gather(sl_chk *c, const void *params)
     sl_chk_ptr(c, "miss_src", p->miss_src, 8);
     sl_chk_ptr(c, "miss_dst", p->miss_dst, 4);
     sl_chk_ptr(c, "host.base", p->host.base, 1);
-    sl_chk_host(c, &p->host, p->rows.row_bytes);
+    sl_chk_host(c, &p->host, p->rows.row_bytes * sl_row_lists(&p->rows));
     if (p->block_done)
         sl_chk_ptr(c, "miss_block", p->miss_block, 4);
     if (p->clock)
@@ -296,5 +324,5 @@ void sl_chk_sparse_attn(sl_chk *c, const void *params)
         sl_chk_ptr(c, "block_done", p->block_done, 4);
     }
     if (c->pointers)
-        chk_rows(c, &p->rows, sl_row_bytes(p->format, p->lora, p->rope));
+        chk_latent_rows(c, &p->rows, sl_row_bytes(p->format, p->lora, p->rope));
 }

@@ -29,12 +29,16 @@ static void chk_format(sl_chk *c, sl_row_format f)
     sl_chk_can(c, sl_gqa_row_bytes(f, 1, 2) > 0, "format", "is not a format of rows with keys and values");
 }
 
-static void chk_rows(sl_chk *c, const sl_row_view *r, int64_t bytes)
+static void chk_rows(sl_chk *c, const sl_row_view *r, sl_row_format f, int32_t kv_heads, int32_t dim)
 {
-    sl_chk_need(c, r->row_bytes == bytes, "rows.row_bytes", "is not the format's row size");
+    sl_chk_row_blocks(c, r);
+    sl_chk_need(c, r->heads == 0 || r->heads == kv_heads, "rows.heads",
+                "is neither 0 nor the number of KV heads");
+    if (c->st != SL_OK)
+        return;
+    sl_chk_need(c, r->row_bytes == sl_gqa_row_bytes(f, sl_gqa_row_slots(r, kv_heads), dim), "rows.row_bytes",
+                "is not the format's row size");
     sl_chk_count(c, "rows.hot_base", r->hot_base);
-    sl_chk_count(c, "rows.hot_rows", r->hot_rows);
-    sl_chk_count(c, "rows.tail_rows", r->tail_rows);
     sl_chk_ptr(c, "rows.base", r->base, 4);
 }
 
@@ -71,9 +75,9 @@ void sl_chk_gqa_append(sl_chk *c, const void *params)
     sl_chk_seqs(c, p->seqs);
     if (!c->pointers)
         return;
-    chk_rows(c, &p->rows, sl_gqa_row_bytes(p->format, p->heads, p->dim));
+    chk_rows(c, &p->rows, p->format, p->heads, p->dim);
     if (p->host.base)
-        sl_chk_host(c, &p->host, p->rows.row_bytes);
+        sl_chk_host(c, &p->host, p->rows.row_bytes * sl_row_lists(&p->rows));
     if (p->seqs && p->seqs->n_tokens) {
         sl_chk_ptr(c, "seqs.hot_slot", p->seqs->hot_slot, 4);
         sl_chk_ptr(c, "seqs.row_pages", p->seqs->row_pages, 4);
@@ -101,6 +105,11 @@ void sl_chk_gqa_attn(sl_chk *c, const void *params)
     sl_chk_ptr(c, "q", p->q, 4);
     sl_chk_ptr(c, "phys", p->phys, 4);
     sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
-    if (c->pointers)
-        chk_rows(c, &p->rows, sl_gqa_row_bytes(p->format, p->kv_heads, p->dim));
+    if (!c->pointers)
+        return;
+    chk_rows(c, &p->rows, p->format, p->kv_heads, p->dim);
+    if (p->rows.block_log2) {
+        sl_chk_ptr(c, "ids", p->ids, 4);
+        sl_chk_ptr(c, "pos", p->pos, 4);
+    }
 }

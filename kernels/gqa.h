@@ -5,11 +5,17 @@
  * g = heads / kv_heads query heads share one KV head: query head h reads KV head h / g. Any g and any even head
  * dimension are possible.
  *
- * A row is what one token keeps in one layer, for all KV heads together:
+ * A row is what a block of consecutive tokens keeps in one layer, for all KV heads together or for one (sl_row_view).
+ * Its slots are the block's tokens, within a token its heads:
  *
- *   gqa_f32   k f32 [kv_heads][dim]  | v f32 [kv_heads][dim]
- *   gqa_bf16  k bf16 [kv_heads][dim] | v bf16 [kv_heads][dim]
- *   gqa_fp8   k e4m3 [kv_heads][dim] | v e4m3 [kv_heads][dim] | scale of k f32 [kv_heads] | scale of v f32 [kv_heads]
+ *   gqa_f32   k f32 [slots][dim]  | v f32 [slots][dim]
+ *   gqa_bf16  k bf16 [slots][dim] | v bf16 [slots][dim]
+ *   gqa_fp8   k e4m3 [slots][dim] | v e4m3 [slots][dim] | scale of k f32 [slots] | scale of v f32 [slots]
+ *
+ *   rows                          row_scope and row_tokens of sl_cache_dims   slots of a row
+ *   of one token, all heads       REQUEST, 1                                  kv_heads
+ *   of 16 tokens, by KV head      KV_HEAD, 16                                 16
+ *   of 16 tokens, all heads       REQUEST, 16                                 16 * kv_heads
  *
  * Keys are stored as attention multiplies them: after bias, norm and RoPE. The scales of gqa_fp8 are powers of two, one
  * per token, head and side (sl_scale_row).
@@ -55,14 +61,21 @@ typedef struct sl_gqa_append_params {
 } sl_gqa_append_params;
 
 /*
- * Attention over lists of rows: s[h][j] = scale * q[t][h] . k_j, softmax over the listed rows in list order, in blocks
- * of 64 rows with a running maximum, out = sum p * v_j, rounded to act. A -1 entry ends the list, and all entries after
- * it are -1 too (at most k are read); an empty list gives 0. The bits depend on the list's order and the rows' bytes
- * only. Dense causal attention is this op with the lists 0..pos.
+ * Attention over lists of rows: s[h][j] = scale * q[t][h] . k_j, softmax over the tokens of the listed rows in list
+ * order, 64 tokens at a time with a running maximum, out = sum p * v_j, rounded to act. A -1 entry ends the list, and
+ * all entries after it are -1 too (at most k are read); an empty list gives 0. The bits depend on the list's order and
+ * the rows' bytes only. Dense causal attention is this op with the lists of all blocks 0..pos >> block_log2, and its
+ * bits do not depend on how tokens and heads are divided into rows.
+ *
+ * Where KV heads have rows of their own, each has a list of its own, phys and ids are [T][kv_heads][ld_ids], and the
+ * query heads of a group attend over the list of their KV head. Of a row of several tokens those after pos are not
+ * read.
  */
 typedef struct sl_gqa_attn_params {
     const float *q;      /* [T][heads][dim] */
-    const int32_t *phys; /* [T][ld_ids] */
+    const int32_t *phys; /* [T][ld_ids], see above */
+    const int32_t *ids;  /* the blocks of phys, same shape; read for rows of several tokens only */
+    const int32_t *pos;  /* [T]; read for rows of several tokens only */
     sl_row_view rows;
     void *out; /* [T][heads][dim] act */
     int32_t tokens, heads, kv_heads, dim, k, ld_ids;
@@ -71,12 +84,22 @@ typedef struct sl_gqa_attn_params {
     sl_dtype act;
 } sl_gqa_attn_params;
 
+/* Of a model with kv_heads KV heads: the heads in one row, and the slots of a row. Pure. */
+static inline int32_t sl_gqa_row_heads(const sl_row_view *r, int32_t kv_heads)
+{
+    return r->heads > 0 ? 1 : kv_heads;
+}
+static inline int32_t sl_gqa_row_slots(const sl_row_view *r, int32_t kv_heads)
+{
+    return sl_gqa_row_heads(r, kv_heads) << r->block_log2;
+}
 /* Bytes of a row; 0 for a format of another kind of attention. Pure. */
-int64_t sl_gqa_row_bytes(sl_row_format f, int32_t kv_heads, int32_t dim);
-/* Host code: encodes one row from the keys and values of all heads; decodes one head of a row. */
-void sl_gqa_row_encode(sl_row_format f, int32_t kv_heads, int32_t dim, const float *k, const float *v,
-                       uint8_t *row);
-void sl_gqa_row_decode(sl_row_format f, int32_t kv_heads, int32_t dim, const uint8_t *row, int32_t head,
+int64_t sl_gqa_row_bytes(sl_row_format f, int32_t slots, int32_t dim);
+/* Host code: encodes keys and values, each [count][dim], into slots first .. first + count - 1 of a row; decodes one
+ * slot. */
+void sl_gqa_row_encode(sl_row_format f, int32_t slots, int32_t dim, int32_t first, int32_t count,
+                       const float *k, const float *v, uint8_t *row);
+void sl_gqa_row_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
                        float *k, float *v);
 
 #endif

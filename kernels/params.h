@@ -28,6 +28,7 @@
 #include "base/status.h"
 
 #define SL_PAGE_TOKENS 64 /* tokens of a page; also keys of an index block */
+#define SL_PAGE_LOG2 6
 /* LRU indices have 16 bits, of which the two largest values stand for the list's sentinel and for "not there". */
 #define SL_HOT_ROWS_MAX 65534
 
@@ -100,16 +101,41 @@ typedef struct sl_host_plane {
 } sl_host_plane;
 
 /*
- * One layer's rows on the device, each of row_bytes bytes: the row pool, and from hot_base on the hot slots:
- *   token i of device page p        p * 64 + i
- *   LRU index i of hot slot s       hot_base + s * (hot_rows + tail_rows) + i
- *   the tail row of position pos    LRU index hot_rows + pos % tail_rows, of the sequence's slot
+ * One layer's rows on the device, each of row_bytes bytes. A row holds one block, which is 1 << block_log2 consecutive
+ * tokens, of all heads or of one KV head. With H = sl_row_lists() and B = 64 >> block_log2 blocks of a page, the rows
+ * are the row pool, and from hot_base on the hot slots:
+ *   block i of device page p, head h      (p * B + i) * H + h
+ *   LRU index i of hot slot s, head h     hot_base + s * (hot_rows + tail_rows) + h * (hot_rows / H) + i
+ *   tail row of block b, head h           hot_base + s * (hot_rows + tail_rows) + hot_rows + b % (tail_rows / H) * H + h
+ * In rows of one token for all heads, a block is a position, B is 64 and H is 1.
  */
 typedef struct sl_row_view {
     uint8_t *base;
     int64_t row_bytes;
-    int32_t hot_base, hot_rows, tail_rows;
+    int32_t hot_base;
+    int32_t hot_rows, tail_rows; /* of a slot, over all heads: multiples of H */
+    int32_t heads;               /* KV heads that have rows of their own; 0: a row holds all heads */
+    int32_t block_log2;          /* 0..SL_PAGE_LOG2 */
 } sl_row_view;
+
+/* Lists of rows per token: every KV head with rows of its own has a list of its own. */
+static inline int32_t sl_row_lists(const sl_row_view *r)
+{
+    return r->heads > 1 ? r->heads : 1;
+}
+
+/* The number of blocks that hold this number of tokens, of which the first one begins a block. */
+static inline int32_t sl_blocks_for(int32_t tokens, int32_t block_log2)
+{
+    return (int32_t)(((int64_t)tokens + (1 << block_log2) - 1) >> block_log2);
+}
+
+/* The most blocks in which the first `sinks` and the newest `recent` tokens of a sequence lie. */
+static inline int32_t sl_forced_blocks(int32_t sinks, int32_t recent, int32_t block_log2)
+{
+    int32_t newest = recent > 0 ? sl_blocks_for(recent - 1, block_log2) + 1 : 0;
+    return sl_blocks_for(sinks, block_log2) + newest;
+}
 
 /* out[t] = table[ids[t]] as act dtype. */
 typedef struct sl_embed_params {
@@ -272,6 +298,13 @@ typedef struct sl_topk_params {
      * everything, so up to max(k, dense_below) <= ld_ids ids are written and padded.
      */
     int32_t sinks, recent, dense_below;
+    /*
+     * Lists per token, 0 for one, and the blocks of 1 << block_log2 tokens that scores and ids stand for: with L lists,
+     * scores is [token_count][L][ld_scores] and ids is [T][L][ld_ids], and a token at pos selects among blocks
+     * 0..pos >> block_log2. The gates above stay numbers of tokens: a block is a sink or recent if one of its tokens
+     * is. A backend may lack other values than 0.
+     */
+    int32_t lists, block_log2;
     /* NULL, or the memory in which index_scores of this backend recorded its hint for the same tokens and
      * ld_scores. Its contents are private to the backend. It changes the time, not the result. */
     const void *hint;
@@ -279,8 +312,11 @@ typedef struct sl_topk_params {
 
 typedef enum { SL_EVICT_LRU, SL_EVICT_CLOCK } sl_evict_policy;
 
-/* Residency of one layer's hot buffers. Device arrays, owned by the swap-in manager; initialised by
- * SL_OP_HOT_RESET. */
+/*
+ * Residency of one layer's hot buffers. Device arrays, owned by the swap-in manager; initialised by SL_OP_HOT_RESET.
+ * Where KV heads have rows of their own (sl_row_view), every head of a slot has a state of its own: hot_slots stands
+ * for [slots][heads], hot_rows for the rows of one head. In rows of several tokens, "token" below stands for a block.
+ */
 typedef struct sl_hot_state {
     uint16_t *slot_of;     /* [hot_slots][max_tokens] LRU index of a token or 0xffff */
     int32_t *token_of;     /* [hot_slots][hot_rows] token of an LRU index or -1 */
@@ -296,6 +332,10 @@ typedef struct sl_hot_state {
  * hierarchical ones (one token of each per step) an id is a tail hit, a hot hit or a miss. For a miss, `policy` chooses
  * a victim that is not selected in this step, the maps are updated, and the row is put on the miss list. Needs
  * tail_rows >= 1 and min(k, pos + 1) - tail hits <= hot_rows <= SL_HOT_ROWS_MAX (hot_rows >= k always suffices).
+ *
+ * What follows is written for one list per token of rows of one token. With H lists (sl_row_lists()) ids and phys are
+ * [T][H][ld_ids], and every list is resolved by itself against the rows and the residency of its KV head; hot_rows and
+ * tail_rows below are then those of one head. In rows of several tokens an id and pos are numbers of blocks.
  *
  * Per hierarchical token, with pos its position, in this order:
  *
@@ -342,7 +382,8 @@ typedef struct sl_resolve_params {
     const sl_seq_tables *seqs;
     sl_row_view rows;
     sl_hot_state hot;
-    int64_t *miss_src;   /* [miss_cap] host row number: page * 64 + token-in-page */
+    int64_t
+        *miss_src; /* [miss_cap] host row number: (page * B + block in page) * H + head, see sl_row_view */
     int32_t *miss_dst;   /* [miss_cap] physical row */
     int32_t *miss_count; /* [1] */
     int32_t miss_cap, k, ld_ids;

@@ -53,7 +53,7 @@ static sl_status mla_append(sl_backend *be, const sl_coord_layer *layer, const s
 const sl_adaptor sl_adaptor_mla = {
     .name = "sparse MLA",
     .kind = SL_ATTN_MLA,
-    .list_tokens = 1,
+    .block_tokens = 1,
     .scope = SL_SCOPE_REQUEST,
     .append = mla_append,
     .fetch = fetch_rows,
@@ -70,6 +70,8 @@ static sl_status gqa_attend(sl_backend *be, const sl_swapin *swapin, const sl_co
     p.q += first;
     p.out = (uint8_t *)p.out + first * sl_dtype_size(p.act);
     p.phys = phys;
+    p.ids = sel->ids;
+    p.pos = call->seqs->token_pos + sel->first;
     p.rows = layer->rows;
     p.tokens = sel->count;
     p.k = p.ld_ids = sel->k;
@@ -89,8 +91,8 @@ static sl_status gqa_append(sl_backend *be, const sl_coord_layer *layer, const s
 const sl_adaptor sl_adaptor_gqa = {
     .name = "grouped-query attention",
     .kind = SL_ATTN_GQA,
-    .list_tokens = 1,
-    .scope = SL_SCOPE_REQUEST,
+    .block_tokens = SL_PAGE_TOKENS,
+    .scope = SL_SCOPE_KV_HEAD,
     .append = gqa_append,
     .fetch = fetch_rows,
     .attend = gqa_attend,

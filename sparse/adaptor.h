@@ -1,8 +1,7 @@
 /*
  * Adaptor: hands a selection to the attention kernel of one kind of attention. It appends the new rows of a call,
  * resolves logical ids to physical rows through the swap-in manager, and attends over them. One const table per kind
- * (sl_attn_kind), found by the kind of the model's rows: attention with page tables or lists per KV head is another
- * table. An adaptor has no state. Threads: the coordinator's.
+ * (sl_attn_kind), found by the kind of the model's rows. An adaptor has no state. Threads: the coordinator's.
  */
 #ifndef SL_SPARSE_ADAPTOR_H
 #define SL_SPARSE_ADAPTOR_H
@@ -10,7 +9,7 @@
 #include "sparse/swapin.h"
 
 typedef struct sl_selection {
-    const int32_t *ids;   /* device [count][k], logical, ascending, -1 padded */
+    const int32_t *ids;   /* device [count][lists][k], logical, ascending, -1 padded */
     int32_t first, count; /* tokens of the step */
     int32_t k;
 } sl_selection;
@@ -18,13 +17,14 @@ typedef struct sl_selection {
 typedef struct sl_adaptor {
     const char *name;
     sl_attn_kind kind;
-    /* The lists that its kernel takes: how many tokens one entry stands for, and which heads share a list. */
-    int32_t list_tokens;
+    /* The lists that its kernel takes: an entry stands for at most this number of tokens (a power of two), and a list
+     * is shared by all heads of a request, or also by the query heads of one KV head only. */
+    int32_t block_tokens;
     sl_list_scope scope;
     /* New rows of the step's tokens, to the device and to the host pages. */
     sl_status (*append)(sl_backend *be, const sl_coord_layer *layer, const sl_attn_call *call, sl_err *err);
-    /* Resolves the selection into phys (device [count][k]) and gathers the rows. aside: the gather runs on the side
-     * stream, and the caller waits for it before attend. swap_ns (may be NULL) is increased by the time that the
+    /* Resolves the selection into phys (of the shape of its ids) and gathers the rows. aside: the gather runs on the
+     * side stream, and the caller waits for it before attend. swap_ns (may be NULL) is increased by the time that the
      * host needs. */
     sl_status (*fetch)(sl_swapin *swapin, const sl_attn_call *call, const sl_selection *sel, int32_t *phys,
                        bool aside, uint64_t *swap_ns, sl_err *err);

@@ -94,11 +94,18 @@ typedef struct sl_algo_pages {
 
 /* One attention of one layer, as the coordinator sees it. */
 typedef struct sl_algo_call {
-    const sl_attn_call *attn;           /* queries, raw keys, tables, dimensions */
-    const sl_algo_plane *planes;        /* [SL_CACHE_PLANES] of this layer, by plane of the shape */
-    int32_t max_pos;                    /* largest position of the step */
-    int32_t k;                          /* most ids of a list in this step: min(width, max_pos + 1) */
-    int32_t sinks, recent, dense_below; /* gates, for the algorithm's selection op (sl_topk_params) */
+    const sl_attn_call *attn;    /* queries, raw keys, tables, dimensions */
+    const sl_algo_plane *planes; /* [SL_CACHE_PLANES] of this layer, by plane of the shape */
+    /* The rows of this layer, for keys made of what attention reads. In update, rows of this step's tokens exist in
+     * both, unless the algorithm is groupable. */
+    sl_row_view rows;
+    sl_host_plane host_rows;
+    int32_t max_pos; /* largest position of the step */
+    /* Lists per token (1, or the number of KV heads), and log2 of the tokens of a block, as the selector states. */
+    int32_t lists, block_log2;
+    int32_t k; /* most blocks of a list in this step: min(those of width, those of max_pos + 1) */
+    int32_t sinks, recent,
+        dense_below; /* gates in tokens, for the algorithm's selection op (sl_topk_params) */
 } sl_algo_call;
 
 /* The tables of tokens first .. first+count-1 alone; the arrays stay where they are. */
@@ -143,8 +150,9 @@ typedef struct sl_algo_desc {
      * captures the model's own index keys, whatever the algorithm is, so that pages are complete. */
     sl_status (*update)(sl_algo *a, const sl_algo_call *call, sl_err *err);
     /*
-     * Required. Logical ids of tokens first .. first+count-1 of the step: ids[count][call->k], row 0 belongs
-     * to token `first`; ascending, -1 padded, each in 0..pos.
+     * Required. Logical ids of tokens first .. first+count-1 of the step: ids[count][call->lists][call->k], of which
+     * the first lists belong to token `first`; ascending, -1 padded. An id is a block, each in 0..pos >>
+     * call->block_log2.
      */
     sl_status (*retrieve)(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count, int32_t *ids,
                           sl_err *err);
@@ -155,8 +163,8 @@ struct sl_algo {
 };
 
 /*
- * The cache of a model under an algorithm: the model's planes, then the algorithm's. SL_ERR_INVALID names the
- * field.
+ * The cache of a model under an algorithm: the model's planes, then the algorithm's. Rows are divided as the algorithm
+ * selects, into blocks and by KV head, if their format can be. SL_ERR_INVALID names the field.
  */
 sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_cache_shape *out,
                               sl_err *err);

@@ -2,8 +2,8 @@
  * One layer of a step: new index keys and rows are captured, the algorithm selects, missing rows are swapped in, and
  * attention runs over the selected rows. See sparse.h.
  *
- * Lists of the algorithm are kept for the whole step ([step tokens][k]) because shared layers reuse them; lists of
- * dense layers are made slice by slice, since they are as long as the context. Resolve, gather and attention run per
+ * Lists of the algorithm are kept for the whole step ([step tokens][lists][k]) because shared layers reuse them; lists
+ * of dense layers are made slice by slice, since they are as long as the context. Resolve, gather and attention run per
  * slice in both cases, so that the physical lists stay within the workspace.
  */
 #include "base/log.h"
@@ -35,23 +35,28 @@ sl_status sl_coord_make_queries(const sl_attn_call *call, sl_err *err)
 }
 
 /*
- * The call as an algorithm sees it, for lists of at most `width` ids. A width that is a constant of the model is
+ * The call as an algorithm sees it, for lists of at most `width` tokens. A width that is a constant of the model is
  * the same in every step: attention may divide lists by it, and then a token's bits must not depend on the lengths
  * of other sequences.
  */
 static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32_t width)
 {
     int32_t all = c->is_dense[call->layer] || !c->z.algo->constant_k ? c->tracker.max_pos + 1 : width;
+    int32_t most = width < all ? width : all;
     sl_algo_call a = {
         .attn = call,
         .planes = c->layers[call->layer].planes,
+        .rows = c->layers[call->layer].rows,
+        .host_rows = c->layers[call->layer].host_rows,
         .max_pos = c->tracker.max_pos,
-        .k = width < all ? width : all,
+        .lists = c->z.lists,
+        .block_log2 = c->z.block_log2,
+        .k = sl_blocks_for(most, c->z.block_log2),
     };
     const sl_gates *g = &c->o.gates;
-    a.dense_below = g->min_tokens < a.k ? g->min_tokens : a.k;
+    a.dense_below = g->min_tokens < most ? g->min_tokens : most;
     /* Otherwise the step is so short that everything is selected. */
-    if (g->sink_tokens + g->recent_tokens <= a.k)
+    if (sl_forced_blocks(g->sink_tokens, g->recent_tokens, a.block_log2) <= a.k)
         a.sinks = g->sink_tokens, a.recent = g->recent_tokens;
     return a;
 }
@@ -61,7 +66,7 @@ static sl_status redraw(sl_coord *c, const sl_attn_call *call, const sl_algo_cal
                         int32_t n, sl_err *err)
 {
     sl_seq_tables seqs = sl_seq_tables_slice(call->seqs, first, n);
-    sl_draw_params p = {.ids = c->ids + (int64_t)first * a->k,
+    sl_draw_params p = {.ids = c->ids + sl_coord_lists_at(a, first),
                         .seqs = &seqs,
                         .keep = c->draw.keep + call->layer,
                         .k = c->o.cache.index_topk < a->k ? c->o.cache.index_topk : a->k,
@@ -79,7 +84,7 @@ sl_status sl_coord_select_kept(sl_coord *c, const sl_attn_call *call, const sl_a
     if (!c->z.algo->keeps_lists)
         return SL_OK;
     if (sl_coord_selects(c, call->layer) && c->is_wanted[call->layer])
-        SL_TRY(c->z.algo->retrieve(c->algo, a, first, n, c->ids + (int64_t)first * a->k, err));
+        SL_TRY(c->z.algo->retrieve(c->algo, a, first, n, c->ids + sl_coord_lists_at(a, first), err));
     return c->o.draw ? redraw(c, call, a, first, n, err) : SL_OK;
 }
 
@@ -90,12 +95,12 @@ static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_a
     sl_algo *algo = c->is_dense[call->layer] ? c->dense : c->algo;
     const sl_adaptor *adaptor = c->z.adaptor;
     int32_t total = call->seqs->n_tokens;
-    int64_t fit = c->z.slice / a->k;
+    int64_t fit = c->z.slice / sl_coord_lists_at(a, 1);
     for (int32_t first = 0; first < total;) {
         int32_t n = total - first < fit ? total - first : (int32_t)fit;
         sl_selection sel = {.ids = c->slice_ids, .first = first, .count = n, .k = a->k};
         if (kept)
-            sel.ids = c->ids + (int64_t)first * a->k;
+            sel.ids = c->ids + sl_coord_lists_at(a, first);
         else
             SL_TRY(algo->desc->retrieve(algo, a, first, n, c->slice_ids, err));
         SL_TRY(adaptor->fetch(c->swapin, call, &sel, c->phys, false, &c->swap_ns, err));

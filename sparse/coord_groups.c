@@ -23,7 +23,7 @@ static sl_selection group_of(const sl_coord *c, const sl_algo_call *a, int32_t t
 {
     int32_t first = group_begin(total, g, groups), end = group_begin(total, g + 1, groups);
     return (sl_selection){
-        .ids = c->ids + (int64_t)first * a->k, .first = first, .count = end - first, .k = a->k};
+        .ids = c->ids + sl_coord_lists_at(a, first), .first = first, .count = end - first, .k = a->k};
 }
 
 /* Groups that the options want for a step; 1: the step is computed as a whole. */
@@ -46,7 +46,8 @@ int32_t sl_coord_groups_of(const sl_coord *c, const sl_attn_call *call, const sl
     const int32_t total = call->seqs->n_tokens;
     int32_t n = wanted_groups(c, total);
     bool can = c->tracker.shaped && c->z.algo->groupable && !c->is_dense[call->layer] &&
-               !c->layers[call->layer].resident && c->o.hot_slots > 0 && (int64_t)total * a->k <= c->z.slice;
+               !c->layers[call->layer].resident && c->o.hot_slots > 0 &&
+               sl_coord_lists_at(a, total) <= c->z.slice;
     return can && n > 1 ? n : 1;
 }
 
@@ -64,7 +65,7 @@ static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_al
         SL_TRY(sl_coord_select_kept(c, call, a, sel.first, sel.count, err));
         sl_swapin_group(c->swapin, g);
         *begun = g + 1; /* also if the fetch fails: the side stream must be waited for */
-        SL_TRY(c->z.adaptor->fetch(c->swapin, call, &sel, c->phys + (int64_t)sel.first * a->k, true,
+        SL_TRY(c->z.adaptor->fetch(c->swapin, call, &sel, c->phys + sl_coord_lists_at(a, sel.first), true,
                                    &c->swap_ns, err));
         if (g == 0)
             SL_TRY(sl_coord_capture_rows(c, call, err));
@@ -83,7 +84,7 @@ sl_status sl_coord_attend_groups(sl_coord *c, const sl_attn_call *call, const sl
         st = st == SL_OK ? wait : st;
         if (st == SL_OK)
             st = c->z.adaptor->attend(c->be, c->swapin, &c->layers[call->layer], call, &sel,
-                                      c->phys + (int64_t)sel.first * a->k, err);
+                                      c->phys + sl_coord_lists_at(a, sel.first), err);
     }
     sl_swapin_group(c->swapin, -1);
     return st;

@@ -25,12 +25,13 @@ static sl_status check_algorithm(const sl_coord_opts *o, const sl_algo_desc *a, 
         return refuse(o, "skips inside the attention kernel, which the sparse MLA kernel does not", err);
     sl_selector s = a->selector(&o->cache);
     SL_TRY(sl_selector_check(&s, err));
-    if (s.block_tokens != k->list_tokens)
+    if (k->block_tokens % s.block_tokens)
         return sl_fail(
             err, SL_ERR_UNSUPPORTED,
-            "sparse algorithm %s: selects blocks of %d tokens, but the %s kernel takes lists of %d", a->name,
-            s.block_tokens, k->name, k->list_tokens);
-    if (s.scope != k->scope)
+            "sparse algorithm %s: selects blocks of %d tokens, but the %s kernel takes lists of %d%s",
+            a->name, s.block_tokens, k->name, k->block_tokens,
+            k->block_tokens > 1 ? " or a whole fraction" : "");
+    if (s.scope > k->scope)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "sparse algorithm %s: selects per %s, but the lists of the %s kernel are per %s",
                        a->name, scope_name(s.scope), k->name, scope_name(k->scope));
@@ -109,20 +110,45 @@ static sl_status check_hot_layer(const sl_coord_opts *o, const sl_coord_sizes *z
         return SL_OK;
     if (v->tail_rows < 1)
         return sl_fail(err, SL_ERR_INVALID, "tail_rows must be at least 1");
-    if (v->hot_rows > SL_HOT_ROWS_MAX)
-        return sl_fail(err, SL_ERR_TOO_LARGE, "hot_rows %d of layer %d exceeds %d", v->hot_rows, l,
+    if (v->hot_rows / z->lists > SL_HOT_ROWS_MAX)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "hot_rows %d of layer %d exceeds %d", v->hot_rows / z->lists, l,
                        SL_HOT_ROWS_MAX);
     if (v->hot_rows >= sl_cache_units(&z->dims.shape.planes[SL_CACHE_ROWS], need))
         return SL_OK;
+    int32_t hot = v->hot_rows / z->lists << z->block_log2; /* tokens of one list */
     if (need > z->width || !z->algo->constant_k)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "hot_rows %d of layer %d cannot hold a whole context of %d tokens, which %s need in "
                        "hierarchical mode",
-                       v->hot_rows, l, o->max_context,
-                       z->algo->constant_k ? "dense layers" : "dense queries");
+                       hot, l, o->max_context, z->algo->constant_k ? "dense layers" : "dense queries");
     return sl_fail(err, SL_ERR_INVALID,
-                   "hot_rows %d of layer %d is less than the longest selection, %d tokens", v->hot_rows, l,
-                   z->width);
+                   "hot_rows %d of layer %d is less than the longest selection, %d tokens", hot, l, z->width);
+}
+
+/* How the rows of the cache are divided, which must be what the algorithm selects. */
+static sl_status divide_rows(const sl_coord_opts *o, sl_coord_sizes *z, sl_err *err)
+{
+    const sl_selector s = z->algo->selector(&o->cache);
+    const sl_cache_plane *rows = &z->dims.shape.planes[SL_CACHE_ROWS];
+    if (rows->unit_tokens != s.block_tokens || rows->scope != s.scope)
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "sparse algorithm %s: selects blocks of %d tokens per %s, but rows of %s hold %d per %s",
+            z->algo->name, s.block_tokens, scope_name(s.scope), o->cache.rows->name, rows->unit_tokens,
+            scope_name(rows->scope));
+    z->heads = rows->scope == SL_SCOPE_KV_HEAD ? rows->heads : 0;
+    z->lists = rows->heads;
+    while (1 << z->block_log2 < rows->unit_tokens)
+        z->block_log2++;
+    if (o->draw && (z->lists > 1 || z->block_log2 > 0))
+        return refuse(o, "lists that are drawn for a benchmark are of tokens and shared by all heads", err);
+    return SL_OK;
+}
+
+/* int32 entries of the lists of one token, if the longest is of this number of tokens. */
+static int64_t entries_of(const sl_coord_sizes *z, int32_t tokens)
+{
+    return (int64_t)z->lists * sl_blocks_for(tokens, z->block_log2);
 }
 
 sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *err)
@@ -149,6 +175,7 @@ sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *er
         .workspace_bytes = workspace,
     };
     SL_TRY(sl_algo_cache_shape(z.algo, &o->cache, &z.dims.shape, err));
+    SL_TRY(divide_rows(o, &z, err));
     z.width = z.algo->width(&z.dims, o->gates.min_tokens);
     z.longest = o->gates.n_dense_layers > 0 ? o->max_context : z.width;
     for (int32_t l = 0; l < o->n_layers; l++) {
@@ -157,8 +184,8 @@ sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *er
         if (o->hot_slots > 0)
             SL_TRY(check_hot_layer(o, &z, l, err));
     }
-    z.ids = z.algo->keeps_lists ? (int64_t)o->max_step_tokens * z.width : 0;
-    int64_t one = z.longest, most = one * o->max_step_tokens, fit = workspace / 8;
+    z.ids = z.algo->keeps_lists ? o->max_step_tokens * entries_of(&z, z.width) : 0;
+    int64_t one = entries_of(&z, z.longest), most = one * o->max_step_tokens, fit = workspace / 8;
     z.slice = most < fit ? most : fit > one ? fit : one;
     *out = z;
     return SL_OK;
@@ -181,11 +208,13 @@ sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes
         .layers = o->layers,
         .hot_slots = o->hot_slots,
         .max_tokens = o->max_context,
-        .width = z->need_hot,
+        .width = sl_blocks_for(z->need_hot, z->block_log2),
         .policy = o->policy,
         .poison = o->poison,
         .groups = o->groups,
-        .overlap_tokens = o->overlap && o->hot_slots > 0
+        .lists = z->lists,
+        .block_log2 = z->block_log2,
+        .overlap_tokens = o->overlap && o->hot_slots > 0 && z->lists == 1 && z->block_log2 == 0
                               ? (o->max_seqs < o->max_step_tokens ? o->max_seqs : o->max_step_tokens)
                               : 0,
     };

@@ -15,9 +15,12 @@ typedef struct sl_coord_sizes {
     const sl_algo_desc *algo;
     const sl_adaptor *adaptor; /* of the rows' kind of attention */
     sl_algo_dims dims;
-    int32_t width;      /* longest list of the algorithm */
-    int32_t need_hot;   /* least hot_rows: longest list of a layer that has hot rows */
-    int32_t longest;    /* longest list of any layer */
+    int32_t lists;      /* per token: 1, or the number of KV heads */
+    int32_t heads;      /* KV heads that have rows of their own, or 0 (sl_row_view) */
+    int32_t block_log2; /* log2 of the tokens of a row, and of an entry of a list */
+    int32_t width;      /* longest list of the algorithm, in tokens */
+    int32_t need_hot;   /* least hot_rows: longest list of a layer that has hot rows, in tokens */
+    int32_t longest;    /* longest list of any layer, in tokens */
     int64_t ids, slice; /* int32 entries of the kept lists, and of one slice's lists */
 } sl_coord_sizes;
 

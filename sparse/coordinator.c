@@ -59,9 +59,12 @@ static sl_status create_layers(sl_coord *c, const sl_coord_opts *opts, sl_err *e
         sl_tracker_init(&c->tracker, opts->max_seqs, opts->max_context) != SL_OK)
         return sl_fail(err, SL_ERR_NO_MEMORY, "coordinator: out of memory");
     memcpy(c->layers, opts->layers, n * sizeof *c->layers);
-    for (size_t l = 0; l < n; l++)
+    for (size_t l = 0; l < n; l++) {
+        c->layers[l].rows.heads = c->z.heads;
+        c->layers[l].rows.block_log2 = c->z.block_log2;
         if (opts->hot_slots == 0 || c->layers[l].resident)
             c->layers[l].rows.hot_rows = 0; /* tells the ops that there is no residency state */
+    }
     classify_layers(c);
     return SL_OK;
 }

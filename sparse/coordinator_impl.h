@@ -50,6 +50,12 @@ static inline bool sl_coord_selects(const sl_coord *c, int32_t layer)
     return !c->z.algo->needs_indexer || c->layers[layer].has_indexer;
 }
 
+/* Where the lists of token `first` begin in an array of lists. */
+static inline int64_t sl_coord_lists_at(const sl_algo_call *a, int32_t first)
+{
+    return (int64_t)first * a->lists * a->k;
+}
+
 /* ---- coord_attend.c ---- */
 
 /* New rows, to the device and to the host pages. */

@@ -12,8 +12,12 @@ static const char *const names[] = {"dsa", "dense", NULL};
 sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_cache_shape *out,
                               sl_err *err)
 {
+    const sl_selector sel = algo->selector(dims);
+    sl_cache_dims d = *dims;
     sl_cache_shape s;
-    SL_TRY(sl_cache_shape_make(dims, &s, err));
+    SL_TRY(sl_selector_check(&sel, err));
+    d.row_scope = sel.scope, d.row_tokens = sel.block_tokens;
+    SL_TRY(sl_cache_shape_make(&d, &s, err));
     if (algo->planes)
         s.n_planes += algo->planes(dims, s.planes + s.n_planes, SL_CACHE_PLANES - s.n_planes);
     SL_TRY(sl_cache_shape_check(&s, err));

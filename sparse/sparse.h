@@ -28,7 +28,9 @@ typedef struct sl_coord_layer {
      * paged by the index pages (which every sequence has for all of its tokens), and no hot slots.
      */
     bool resident;
-    sl_row_view rows; /* device rows: pool, then hot slots; hot_rows differs by layer, tail_rows does not */
+    /* Device rows: pool, then hot slots; hot_rows differs by layer, tail_rows does not. How tokens and heads are
+     * divided into rows (heads, block_log2) follows from the algorithm: the coordinator fills it in. */
+    sl_row_view rows;
     sl_host_plane host_rows; /* base NULL: nothing is written to the host */
     sl_algo_plane
         planes[SL_CACHE_PLANES]; /* by plane of the cache shape: those that are on the device whole */
@@ -139,8 +141,8 @@ void sl_coord_step_abort(sl_coord *c);
 /* Benchmarks: from now on misses are resolved and counted, but no row is copied. */
 void sl_coord_rows_free(sl_coord *c, bool on);
 
-/* Device array [T][*ld] of the ids that the last attend selected, valid until the next one; NULL for a dense layer,
- * which selects everything. */
+/* Device array [T][lists][*ld] of the ids that the last attend selected, valid until the next one; NULL for a dense
+ * layer, which selects everything, and for algorithms whose lists are not kept. */
 const int32_t *sl_coord_selection(const sl_coord *c, int32_t *ld);
 
 typedef struct sl_coord_counters {

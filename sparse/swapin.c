@@ -17,20 +17,21 @@ struct sl_swapin {
     sl_backend *be;
     sl_swapin_opts o;
     int32_t slots;
-    sl_hot_state *hot;    /* [n_layers] */
-    uint8_t *state;       /* device: all layers' maps and lists */
-    uint32_t *counters;   /* device [n_layers][slots][4]; followed by, and read together with: */
+    int32_t lists;      /* of a slot: list l of slot s is entry s * lists + l of the arrays of sl_hot_state */
+    sl_hot_state *hot;  /* [n_layers] */
+    uint8_t *state;     /* device: all layers' maps and lists */
+    uint32_t *counters; /* device [n_layers][slots][lists][4]; followed by, and read together with: */
     sl_swap_clock *clock; /* device [n_layers][groups] */
     uint64_t *reached;    /* device [n_layers][groups] */
     uint32_t *read;       /* host, the copy of counters and clocks */
-    uint32_t *seen;       /* [n_layers][slots][4] at the last read */
+    uint32_t *seen;       /* [n_layers][slots][lists][4] at the last read */
     uint64_t *layer_sum;  /* [n_layers][4] */
     uint64_t *slot_sum;   /* [slots][4] since reset */
     int64_t *miss_src;
     int32_t *miss_dst, *miss_count, miss_cap; /* of every group, contiguous; caps of one */
     int32_t groups, group;
     int32_t *miss_block, *block_need, *block_done; /* overlap: [miss_cap], [overlap_tokens][blocks] */
-    uint8_t *poison_page;                          /* testing: 64 rows of NaN on the device */
+    uint8_t *poison_page;                          /* testing: a page of rows of NaN on the device */
     uint32_t step;                                 /* of the running step */
     uint32_t *step_host, *step_dev; /* the same, where a copy starts and where the ops read it */
     uint64_t device_bytes;
@@ -43,25 +44,32 @@ static uint64_t align_up(uint64_t n)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static int32_t hot_rows_of(const sl_coord_layer *l)
+static int32_t lists_of(const sl_swapin_opts *o)
 {
-    return l->resident ? 0 : l->rows.hot_rows;
+    return o->lists > 1 ? o->lists : 1;
+}
+
+/* Hot rows of one list of a slot. */
+static int32_t hot_rows_of(const sl_swapin_opts *o, int32_t layer)
+{
+    const sl_coord_layer *l = &o->layers[layer];
+    return l->resident ? 0 : l->rows.hot_rows / lists_of(o);
 }
 
 /* Bytes of one layer's maps and lists. */
-static uint64_t layer_bytes(uint64_t slots, const sl_coord_layer *l, uint64_t max_tokens)
+static uint64_t layer_bytes(const sl_swapin_opts *o, uint64_t slots, int32_t layer)
 {
-    const uint64_t hot_rows = (uint64_t)hot_rows_of(l);
+    const uint64_t hot_rows = (uint64_t)hot_rows_of(o, layer), n = slots * (uint64_t)lists_of(o);
     if (hot_rows == 0)
         return 0;
-    return align_up(slots * max_tokens * 2) + 2 * align_up(slots * hot_rows * 4) +
-           2 * align_up(slots * (hot_rows + 1) * 2) + align_up(slots * 4);
+    return align_up(n * (uint64_t)sl_blocks_for(o->max_tokens, o->block_log2) * 2) +
+           2 * align_up(n * hot_rows * 4) + 2 * align_up(n * (hot_rows + 1) * 2) + align_up(n * 4);
 }
 
 /* Bytes of the counters, the clocks and the times of waits; and of the part of them that the host reads. */
 static uint64_t counter_bytes(const sl_swapin_opts *o)
 {
-    return (uint64_t)o->n_layers * (uint64_t)o->hot_slots * COUNTERS * 4;
+    return (uint64_t)o->n_layers * (uint64_t)o->hot_slots * (uint64_t)lists_of(o) * COUNTERS * 4;
 }
 
 static uint64_t clocks_of(const sl_swapin_opts *o)
@@ -76,11 +84,12 @@ static uint64_t read_bytes(const sl_swapin_opts *o)
 
 void sl_swapin_plan_bytes(const sl_swapin_opts *o, uint64_t *per_slot, uint64_t *fixed)
 {
-    *per_slot = (uint64_t)o->n_layers * COUNTERS * 4 +
-                (uint64_t)o->width *
-                    ((o->groups > 1 ? (uint64_t)o->groups : 1) * 12 + (o->overlap_tokens > 0 ? 4 : 0));
+    *per_slot = (uint64_t)lists_of(o) *
+                ((uint64_t)o->n_layers * COUNTERS * 4 +
+                 (uint64_t)o->width *
+                     ((o->groups > 1 ? (uint64_t)o->groups : 1) * 12 + (o->overlap_tokens > 0 ? 4 : 0)));
     for (int32_t l = 0; l < o->n_layers; l++)
-        *per_slot += layer_bytes(1, &o->layers[l], (uint64_t)o->max_tokens);
+        *per_slot += layer_bytes(o, 1, l);
     *fixed = 7 * ALIGN + clocks_of(o) * (sizeof(sl_swap_clock) + 8) +
              (uint64_t)o->overlap_tokens * (uint64_t)sl_list_blocks(o->width) * 8;
 }
@@ -94,21 +103,22 @@ static uint8_t *take(uint8_t **at, uint64_t bytes)
 
 static void carve(sl_swapin *s)
 {
-    uint64_t n = (uint64_t)s->slots;
+    const uint64_t n = (uint64_t)s->slots * (uint64_t)s->lists;
+    const int32_t blocks = sl_blocks_for(s->o.max_tokens, s->o.block_log2);
     uint8_t *at = s->state;
     for (int32_t l = 0; l < s->o.n_layers; l++) {
         sl_hot_state *hot = &s->hot[l];
-        uint64_t h = (uint64_t)hot_rows_of(&s->o.layers[l]);
+        uint64_t h = (uint64_t)hot_rows_of(&s->o, l);
         if (h == 0)
             continue;
-        hot->slot_of = (uint16_t *)(void *)take(&at, n * (uint64_t)s->o.max_tokens * 2);
+        hot->slot_of = (uint16_t *)(void *)take(&at, n * (uint64_t)blocks * 2);
         hot->token_of = (int32_t *)(void *)take(&at, n * h * 4);
         hot->stamp = (uint32_t *)(void *)take(&at, n * h * 4);
         hot->prev = (uint16_t *)(void *)take(&at, n * (h + 1) * 2);
         hot->next = (uint16_t *)(void *)take(&at, n * (h + 1) * 2);
         hot->cursor = (int32_t *)(void *)take(&at, n * 4);
         hot->counters = s->counters + (size_t)l * n * COUNTERS;
-        hot->max_tokens = s->o.max_tokens;
+        hot->max_tokens = blocks;
     }
 }
 
@@ -141,7 +151,8 @@ static sl_status alloc_counters(sl_swapin *s, sl_err *err)
 
 static sl_status alloc_sums(sl_swapin *s, sl_err *err)
 {
-    const uint64_t L = (uint64_t)s->o.n_layers, n = (uint64_t)s->slots, cells = L * n * COUNTERS;
+    const uint64_t L = (uint64_t)s->o.n_layers, n = (uint64_t)s->slots;
+    const uint64_t cells = L * n * (uint64_t)s->lists * COUNTERS;
     s->hot = calloc(L, sizeof *s->hot);
     s->seen = calloc(cells + 1, 4);
     s->layer_sum = calloc(L * COUNTERS, 8);
@@ -157,7 +168,7 @@ static sl_status alloc_slots(sl_swapin *s, sl_err *err)
     const uint64_t misses = (uint64_t)s->groups * (uint64_t)s->miss_cap;
     uint64_t state = ALIGN; /* more than zero bytes, even if every layer is resident */
     for (int32_t l = 0; l < s->o.n_layers; l++)
-        state += layer_bytes((uint64_t)s->slots, &s->o.layers[l], (uint64_t)s->o.max_tokens);
+        state += layer_bytes(&s->o, (uint64_t)s->slots, l);
     SL_TRY(device_alloc(s, state, (void **)&s->state, err));
     SL_TRY(alloc_counters(s, err));
     SL_TRY(device_alloc(s, misses * 8 + 8, (void **)&s->miss_src, err));
@@ -168,7 +179,8 @@ static sl_status alloc_slots(sl_swapin *s, sl_err *err)
 
 static sl_status alloc_poison(sl_swapin *s, sl_err *err)
 {
-    size_t page = SL_PAGE_TOKENS * (size_t)s->o.layers[0].rows.row_bytes;
+    size_t page = (size_t)(SL_PAGE_TOKENS >> s->o.block_log2) * (size_t)s->lists *
+                  (size_t)s->o.layers[0].rows.row_bytes;
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, page, (void **)&s->poison_page, err));
     return sl_be_fill(s->be, s->poison_page, 0xff, page, err);
 }
@@ -196,11 +208,14 @@ static sl_status poison_slot(sl_swapin *s, int32_t layer, int32_t slot, bool tai
 
 static sl_status reset_layer(sl_swapin *s, int32_t layer, int32_t slot, bool tail, sl_err *err)
 {
-    int32_t hot_rows = hot_rows_of(&s->o.layers[layer]);
+    int32_t hot_rows = hot_rows_of(&s->o, layer);
     if (hot_rows == 0)
         return SL_OK;
-    sl_hot_reset_params p = {.hot = s->hot[layer], .slot = slot, .hot_slots = s->slots, .hot_rows = hot_rows};
-    SL_TRY(sl_be_run(s->be, SL_OP_HOT_RESET, &p, err));
+    sl_hot_reset_params p = {.hot = s->hot[layer], .hot_slots = s->slots * s->lists, .hot_rows = hot_rows};
+    for (int32_t i = 0; i < s->lists; i++) {
+        p.slot = slot * s->lists + i;
+        SL_TRY(sl_be_run(s->be, SL_OP_HOT_RESET, &p, err));
+    }
     return s->o.poison ? poison_slot(s, layer, slot, tail, err) : SL_OK;
 }
 
@@ -241,7 +256,8 @@ sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin
     s->be = be;
     s->o = *opts;
     s->slots = opts->hot_slots;
-    s->miss_cap = s->slots * opts->width;
+    s->lists = lists_of(opts);
+    s->miss_cap = s->slots * s->lists * opts->width;
     s->groups = opts->groups > 0 ? opts->groups : 1;
     s->async = (sl_backend_caps(be) & SL_BE_ASYNC) != 0;
     sl_status st = make_parts(s, err);
@@ -294,14 +310,15 @@ static sl_status pull_counters(sl_swapin *s, sl_err *err)
 {
     if (s->slots == 0)
         return SL_OK;
-    const size_t slots = (size_t)s->slots, cells = (size_t)s->o.n_layers * slots * COUNTERS;
+    const size_t slots = (size_t)s->slots, lists = (size_t)s->lists;
+    const size_t cells = (size_t)s->o.n_layers * slots * lists * COUNTERS;
     SL_TRY(sl_be_copy(s->be, s->read, s->counters, read_bytes(&s->o), err));
     SL_TRY(sl_be_sync(s->be, err));
     for (size_t i = 0; i < cells; i++) {
         uint32_t d = s->read[i] - s->seen[i];
         s->seen[i] = s->read[i];
-        s->layer_sum[i / (slots * COUNTERS) * COUNTERS + i % COUNTERS] += d;
-        s->slot_sum[i / COUNTERS % slots * COUNTERS + i % COUNTERS] += d;
+        s->layer_sum[i / (slots * lists * COUNTERS) * COUNTERS + i % COUNTERS] += d;
+        s->slot_sum[i / (lists * COUNTERS) % slots * COUNTERS + i % COUNTERS] += d;
     }
     return SL_OK;
 }
@@ -309,10 +326,11 @@ static sl_status pull_counters(sl_swapin *s, sl_err *err)
 sl_status sl_swapin_reset(sl_swapin *s, int32_t slot, bool tail, sl_err *err)
 {
     SL_CHECK(slot >= 0 && slot < s->o.hot_slots, "hot slot %d", slot);
+    const size_t of_slot = (size_t)s->lists * COUNTERS;
     sl_status st = pull_counters(s, err); /* the reset makes the device's counters of the slot 0 */
     for (int32_t l = 0; l < s->o.n_layers && st == SL_OK; l++) {
         st = reset_layer(s, l, slot, tail, err);
-        memset(s->seen + ((size_t)l * (size_t)s->slots + (size_t)slot) * COUNTERS, 0, COUNTERS * 4);
+        memset(s->seen + ((size_t)l * (size_t)s->slots + (size_t)slot) * of_slot, 0, of_slot * 4);
     }
     memset(s->slot_sum + slot * COUNTERS, 0, COUNTERS * 8);
     return st;
@@ -325,7 +343,7 @@ static sl_status restart_stamps(sl_swapin *s, sl_err *err)
     SL_TRY(pull_counters(s, err));
     if (s->slots == 0)
         return SL_OK;
-    memset(s->seen, 0, (size_t)s->o.n_layers * (size_t)s->slots * COUNTERS * 4);
+    memset(s->seen, 0, (size_t)s->o.n_layers * (size_t)s->slots * (size_t)s->lists * COUNTERS * 4);
     return reset_all(s, false, err);
 }
 
@@ -340,8 +358,7 @@ sl_status sl_swapin_step(sl_swapin *s, sl_err *err)
 /* True when blocks are counted for this call of resolve, and so for the gather that follows. */
 static bool overlaps(const sl_swapin *s, int32_t layer, int32_t tokens, int32_t k)
 {
-    return tokens <= s->o.overlap_tokens && k <= s->o.width && !s->rows_free &&
-           hot_rows_of(&s->o.layers[layer]) > 0;
+    return tokens <= s->o.overlap_tokens && k <= s->o.width && !s->rows_free && hot_rows_of(&s->o, layer) > 0;
 }
 
 bool sl_swapin_overlap(const sl_swapin *s, int32_t layer, int32_t tokens, int32_t k, sl_sparse_attn_params *p)
@@ -403,7 +420,7 @@ static sl_gather_params gather_params(const sl_swapin *s, int32_t layer)
 static sl_status poison_victims(sl_swapin *s, int32_t layer, sl_err *err)
 {
     sl_gather_params p = gather_params(s, layer);
-    p.host = (sl_host_plane){.base = s->poison_page, .row_stride = p.rows.row_bytes};
+    p.host = (sl_host_plane){.base = s->poison_page, .row_stride = s->lists * p.rows.row_bytes};
     return sl_be_run(s->be, SL_OP_GATHER, &p, err);
 }
 
@@ -423,7 +440,7 @@ static uint64_t *reached_of(const sl_swapin *s, int32_t layer, int32_t group)
 
 sl_status sl_swapin_gather(sl_swapin *s, int32_t layer, sl_err *err)
 {
-    if (s->o.hot_slots == 0 || hot_rows_of(&s->o.layers[layer]) == 0 || s->rows_free)
+    if (s->o.hot_slots == 0 || hot_rows_of(&s->o, layer) == 0 || s->rows_free)
         return SL_OK;
     if (s->o.poison)
         SL_TRY(poison_victims(s, layer, err));

@@ -19,12 +19,15 @@ typedef struct sl_swapin_opts {
     const sl_coord_layer *layers; /* [n_layers], borrowed */
     int32_t hot_slots;            /* 0: resident sequences only; hot_rows is then 0 in every layer */
     int32_t max_tokens;           /* longest sequence */
-    int32_t width;                /* longest list; a miss list has hot_slots * width entries */
+    int32_t width; /* longest list, in rows; a miss list has hot_slots * lists * width entries */
     sl_evict_policy policy;
     bool poison;    /* testing: a row that is replaced becomes NaN before its copy arrives */
     int32_t groups; /* miss lists that are in use at the same time; 0: 1 */
     /* Attention of steps of at most this number of tokens runs while rows arrive; 0: never. */
     int32_t overlap_tokens;
+    /* Lists per token, 0 for one, and log2 of the tokens of a row: as in the layers' views. Each list of a slot has hot
+     * rows and a residency of its own. */
+    int32_t lists, block_log2;
 } sl_swapin_opts;
 
 sl_status sl_swapin_create(sl_backend *be, const sl_swapin_opts *opts, sl_swapin **out, sl_err *err);
@@ -42,8 +45,9 @@ sl_status sl_swapin_reset(sl_swapin *s, int32_t slot, bool tail, sl_err *err);
 sl_status sl_swapin_step(sl_swapin *s, sl_err *err);
 
 /*
- * Resolves ids[T][k] of one layer into phys[T][k], with T tokens of seqs. After the gather that follows has completed,
- * all listed rows are on the device. A hierarchical sequence may have one token per step and layer.
+ * Resolves ids[T][lists][k] of one layer into phys of the same shape, with T tokens of seqs. After the gather that
+ * follows has completed, all listed rows are on the device. A hierarchical sequence may have one token per step and
+ * layer.
  */
 sl_status sl_swapin_resolve(sl_swapin *s, int32_t layer, const sl_seq_tables *seqs, const int32_t *ids,
                             int32_t *phys, int32_t k, sl_err *err);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "kernels/cpu/place.h"
 
 typedef struct ctx {
     const sl_gather_params *p;
@@ -12,22 +13,29 @@ typedef struct ctx {
 
 #define AHEAD 8 /* rows prefetched ahead, because the sources are scattered over the arena */
 
-static const uint8_t *source(const sl_gather_params *p, int64_t i)
+static inline const uint8_t *source(const sl_gather_params *p, const sl_row_shape *shape, int64_t i)
 {
-    return p->host.base + p->miss_src[i] / SL_PAGE_TOKENS * p->host.page_stride +
-           p->miss_src[i] % SL_PAGE_TOKENS * p->host.row_stride;
+    int64_t block = p->miss_src[i], head = 0;
+
+    if (shape->heads > 1) {
+        head = block % shape->heads;
+        block /= shape->heads;
+    }
+    return p->host.base + (block >> shape->page_log2) * p->host.page_stride +
+           (block & ((1 << shape->page_log2) - 1)) * p->host.row_stride + head * p->rows.row_bytes;
 }
 
 static void rows(void *arg, int64_t first, int64_t count, int worker)
 {
     ctx *c = arg;
-    const sl_gather_params *p = c->p;
+    const sl_gather_params own = *c->p, *p = &own; /* a copy, which the rows that are written cannot change */
+    const sl_row_shape shape = sl_row_shape_of(&own.rows);
     size_t bytes = (size_t)p->rows.row_bytes;
 
     (void)worker;
     for (int64_t i = first; i < first + count; i++) {
         if (i + AHEAD < first + count && p->miss_src[i + AHEAD] >= 0) {
-            const uint8_t *next = source(p, i + AHEAD);
+            const uint8_t *next = source(p, &shape, i + AHEAD);
 
             for (size_t b = 0; b < bytes; b += 64)
                 __builtin_prefetch(next + b);
@@ -35,7 +43,7 @@ static void rows(void *arg, int64_t first, int64_t count, int worker)
         if (p->miss_src[i] < 0 || p->miss_dst[i] < 0)
             sl_cpu_flag(&c->bad, SL_DEVERR_PAGE);
         else
-            memcpy(p->rows.base + p->miss_dst[i] * p->rows.row_bytes, source(p, i), bytes);
+            memcpy(p->rows.base + p->miss_dst[i] * p->rows.row_bytes, source(p, &shape, i), bytes);
         if (p->block_done)
             __atomic_fetch_add(&p->block_done[p->miss_block[i]], 1, __ATOMIC_RELEASE);
     }

@@ -1,6 +1,6 @@
 /*
  * The ops of grouped-query attention (kernels/gqa.h): queries, new rows, attention over lists of rows. A task of
- * attention is one KV head of one token: the rows of a block are decoded once for all query heads of the group.
+ * attention is one KV head of one token: 64 tokens at a time are decoded, once for all query heads of the group.
  */
 #include "kernels/gqa.h"
 
@@ -12,7 +12,7 @@
 #include "kernels/cpu/softmax.h"
 #include "kernels/formats.h"
 
-#define BLOCK 64
+#define BLOCK 64 /* tokens that are decoded at a time */
 
 /* ---- queries and keys ---- */
 
@@ -64,13 +64,25 @@ typedef struct append_ctx {
     uint32_t bad;
 } append_ctx;
 
+/* Writes the token at pos, of all KV heads, into its row or its rows, of which the first is at `row`. */
+static void put_token(const sl_gqa_append_params *p, int32_t pos, const float *k, const float *v,
+                      uint8_t *row)
+{
+    int32_t heads = sl_gqa_row_heads(&p->rows, p->heads), slots = sl_gqa_row_slots(&p->rows, p->heads);
+    int32_t slot = (pos & ((1 << p->rows.block_log2) - 1)) * heads;
+
+    for (int32_t h = 0; h < p->heads; h += heads, row += p->rows.row_bytes)
+        sl_gqa_row_encode(p->format, slots, p->dim, slot, heads, k + (int64_t)h * p->dim,
+                          v + (int64_t)h * p->dim, row);
+}
+
 static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
 {
     append_ctx *c = arg;
     const sl_gqa_append_params *p = c->p;
     int64_t all = (int64_t)p->heads * p->dim;
     float *k = sl_cpu_own(c->cpu, worker), *v = k + all;
-    uint8_t *row = (uint8_t *)(v + all), *dev, *host;
+    uint8_t *dev, *host;
 
     for (int64_t t = first; t < first + count; t++) {
         uint32_t bad = sl_place_row(p->seqs, &p->rows, &p->host, t, &dev, &host);
@@ -87,11 +99,10 @@ static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
             finish_head(&p->key, p->k + t * all + at, h, p->dim, p->seqs->token_pos[t], p->act, k + at);
             add_bias(p->v + t * all + at, p->v_bias ? p->v_bias + at : NULL, p->dim, p->act, v + at);
         }
-        sl_gqa_row_encode(p->format, p->heads, p->dim, k, v, row);
         if (dev)
-            memcpy(dev, row, (size_t)p->rows.row_bytes);
+            put_token(p, p->seqs->token_pos[t], k, v, dev);
         if (host)
-            memcpy(host, row, (size_t)p->rows.row_bytes);
+            put_token(p, p->seqs->token_pos[t], k, v, host);
     }
 }
 
@@ -100,7 +111,7 @@ sl_status sl_cpu_gqa_append(sl_backend *be, const void *params, sl_err *err)
     const sl_gqa_append_params *p = params;
     append_ctx c = {.cpu = (sl_cpu *)be, .p = p};
     int64_t floats = 2 * (int64_t)p->heads * p->dim;
-    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)floats + (size_t)p->rows.row_bytes, err));
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)floats, err));
     sl_cpu_for(c.cpu, p->seqs->n_tokens, 4 * floats, append_tasks, &c);
     return sl_deverr(c.bad, "gqa_append", err);
 }
@@ -110,7 +121,9 @@ sl_status sl_cpu_gqa_append(sl_backend *be, const void *params, sl_err *err)
 typedef struct attn_ctx {
     sl_cpu *cpu;
     const sl_gqa_attn_params *p;
-    int32_t group; /* query heads per KV head */
+    int32_t group;                /* query heads per KV head */
+    int32_t lists;                /* per token */
+    int32_t heads, slots, tokens; /* of a row */
 } attn_ctx;
 
 /* The scratch of a worker: a block of keys, one of values, and by query head of the group the scores of the block, the
@@ -136,21 +149,44 @@ static attn_scratch scratch_of(const attn_ctx *c, int worker)
     return s;
 }
 
+/* Decodes the next rows of list `list` for one KV head: as many as hold BLOCK tokens, from entry *at on. Returns the
+ * number of tokens, and moves *at. */
+static int32_t load_rows(const attn_ctx *c, int64_t t, int64_t list, int32_t kv_head, int32_t *at,
+                         const attn_scratch *s)
+{
+    const sl_gqa_attn_params *p = c->p;
+    const int32_t *phys = p->phys + list * p->ld_ids, dim = p->dim;
+    int32_t first = c->heads > 1 ? kv_head : 0, n = 0;
+
+    for (; *at < p->k && phys[*at] >= 0 && n + c->tokens <= BLOCK; ++*at) {
+        const uint8_t *row = p->rows.base + phys[*at] * p->rows.row_bytes;
+        int32_t seen = c->tokens;
+
+        if (c->tokens > 1) { /* the tokens of the newest block that are not after pos */
+            int64_t left = p->pos[t] + 1 - (int64_t)p->ids[list * p->ld_ids + *at] * c->tokens;
+
+            seen = left < seen ? (int32_t)left : seen;
+        }
+        for (int32_t i = 0; i < seen; i++, n++)
+            sl_gqa_row_decode(p->format, c->slots, dim, row, i * c->heads + first, s->k + (int64_t)n * dim,
+                              s->v + (int64_t)n * dim);
+    }
+    return n;
+}
+
 static void attend(const attn_ctx *c, int64_t t, int32_t kv_head, const attn_scratch *s)
 {
     const sl_gqa_attn_params *p = c->p;
-    const int32_t *phys = p->phys + t * p->ld_ids, dim = p->dim, g = c->group;
-    int64_t head = t * p->heads + (int64_t)kv_head * g;
+    const int32_t dim = p->dim, g = c->group;
+    int64_t head = t * p->heads + (int64_t)kv_head * g, list = t * c->lists + (c->lists > 1 ? kv_head : 0);
 
     memset(s->o, 0, 4 * (size_t)g * (size_t)dim);
     for (int32_t h = 0; h < g; h++) {
         s->max[h] = -INFINITY;
         s->sum[h] = 0;
     }
-    for (int32_t first = 0, n = BLOCK; first < p->k && n == BLOCK; first += BLOCK) {
-        for (n = 0; n < BLOCK && first + n < p->k && phys[first + n] >= 0; n++)
-            sl_gqa_row_decode(p->format, p->kv_heads, dim, p->rows.base + phys[first + n] * p->rows.row_bytes,
-                              kv_head, s->k + (int64_t)n * dim, s->v + (int64_t)n * dim);
+    for (int32_t at = 0, n = BLOCK; n == BLOCK;) {
+        n = load_rows(c, t, list, kv_head, &at, s);
         if (n == 0)
             break;
         sl_dot_job j = {.w = s->k,
@@ -189,8 +225,15 @@ static void attn_tasks(void *arg, int64_t first, int64_t count, int worker)
 sl_status sl_cpu_gqa_attn(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gqa_attn_params *p = params;
-    attn_ctx c = {.cpu = (sl_cpu *)be, .p = p, .group = p->heads / p->kv_heads};
+    attn_ctx c = {.cpu = (sl_cpu *)be,
+                  .p = p,
+                  .group = p->heads / p->kv_heads,
+                  .lists = sl_row_lists(&p->rows),
+                  .heads = sl_gqa_row_heads(&p->rows, p->kv_heads),
+                  .slots = sl_gqa_row_slots(&p->rows, p->kv_heads),
+                  .tokens = 1 << p->rows.block_log2};
     SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * scratch_floats(p, c.group), err));
-    sl_cpu_for(c.cpu, (int64_t)p->tokens * p->kv_heads, (int64_t)p->k * p->dim * c.group / 4, attn_tasks, &c);
+    sl_cpu_for(c.cpu, (int64_t)p->tokens * p->kv_heads, (int64_t)p->k * c.tokens * p->dim * c.group / 4,
+               attn_tasks, &c);
     return SL_OK;
 }

@@ -2,9 +2,9 @@
  * SL_OP_RESOLVE: logical ids to physical rows, and the exact residency of hot buffers, as specified in
  * kernels/params.h.
  *
- * Tokens are processed one after the other: the work is a few operations per id. Every id is checked and all misses
+ * Lists are processed one after the other: the work is a few operations per id. Every id is checked and all misses
  * are counted before anything is changed, so a failed call leaves the hot state as it was. The steps of this file:
- * check; then for each token classify (hits are stamped), find victims, re-link; then sort the miss list.
+ * check; then for each list classify (hits are stamped), find victims, re-link; then sort the miss list.
  */
 #include "kernels/cpu/cpu.h"
 
@@ -22,6 +22,18 @@ typedef struct miss {
     int64_t src;
     int32_t dst, block;
 } miss;
+
+/* One call, and one of its lists: that of one token and one KV head, or of one token alone. */
+typedef struct job {
+    const sl_resolve_params *p;
+    sl_row_shape shape;
+} job;
+
+typedef struct list {
+    int64_t row; /* of ids and phys */
+    const int32_t *ids;
+    int32_t n, head, seq, last; /* entries; last: the block of the token's position */
+} list;
 
 /* One hot slot of sl_hot_state. */
 typedef struct hot {
@@ -58,62 +70,75 @@ static int32_t list_length(const int32_t *ids, int32_t k)
     return n;
 }
 
-static bool in_tail(const sl_resolve_params *p, int32_t id, int32_t pos)
+static list list_of(const job *j, int64_t t, int32_t head, const sl_place *at)
 {
-    return id > pos - p->rows.tail_rows;
+    const sl_resolve_params *p = j->p;
+    list l = {.row = t * j->shape.heads + head, .head = head, .seq = at->seq};
+
+    l.ids = p->ids + l.row * p->ld_ids;
+    l.n = list_length(l.ids, p->k);
+    l.last = at->pos >> p->rows.block_log2;
+    return l;
+}
+
+static bool in_tail(const job *j, int32_t id, int32_t last)
+{
+    return id > last - j->shape.tail;
+}
+
+static int32_t page_of(const job *j, const int32_t *table, const list *l, int32_t id)
+{
+    return table[(int64_t)l->seq * j->p->seqs->ld + sl_block_page(&j->shape, id)];
+}
+
+/* The state of the list's head in its hot slot. */
+static hot hot_of_list(const job *j, const list *l, int32_t slot)
+{
+    return hot_of(&j->p->hot, slot * j->shape.heads + l->head, j->shape.hot);
 }
 
 /* ---- checks ---- */
 
-static uint32_t check_hot(const sl_resolve_params *p, const int32_t *ids, int32_t n, const sl_place *at,
-                          int64_t *misses)
+static uint32_t check_hot(const job *j, const list *l, int64_t *misses)
 {
-    int32_t slot = p->seqs->hot_slot[at->seq];
+    const sl_resolve_params *p = j->p;
+    int32_t slot = p->seqs->hot_slot[l->seq];
     int64_t lru = 0;
 
     if (p->rows.hot_rows < 1 || p->rows.tail_rows < 1)
         return SL_DEVERR_HOT_CAPACITY;
     if (*p->step == 0 || (p->policy == SL_EVICT_CLOCK && *p->step >= REFERENCED))
         return SL_DEVERR_STEP;
-    if (at->pos >= p->hot.max_tokens)
+    if (l->last >= p->hot.max_tokens)
         return SL_DEVERR_POS;
     if (sl_hot_row(&p->rows, slot, p->rows.hot_rows + (int64_t)p->rows.tail_rows) > INT32_MAX)
         return SL_DEVERR_HOT_CAPACITY;
-    hot h = hot_of(&p->hot, slot, p->rows.hot_rows);
+    hot h = hot_of_list(j, l, slot);
 
-    for (int32_t i = 0; i < n; i++) {
-        if (in_tail(p, ids[i], at->pos))
+    for (int32_t i = 0; i < l->n; i++) {
+        if (in_tail(j, l->ids[i], l->last))
             continue;
         lru++;
-        if (h.slot_of[ids[i]] != NONE)
+        if (h.slot_of[l->ids[i]] != NONE)
             continue;
-        if (p->seqs->host_pages[(int64_t)at->seq * p->seqs->ld + ids[i] / SL_PAGE_TOKENS] < 0)
+        if (page_of(j, p->seqs->host_pages, l, l->ids[i]) < 0)
             return SL_DEVERR_PAGE;
         ++*misses;
     }
-    return lru > p->rows.hot_rows ? SL_DEVERR_HOT_CAPACITY : 0;
+    return lru > j->shape.hot ? SL_DEVERR_HOT_CAPACITY : 0;
 }
 
-static uint32_t check_token(const sl_resolve_params *p, int64_t t, int64_t *misses)
+static uint32_t check_list(const job *j, const list *l, int64_t *misses)
 {
-    const sl_seq_tables *s = p->seqs;
-    const int32_t *ids = p->ids + t * p->ld_ids;
-    int32_t n = list_length(ids, p->k);
-    sl_place at;
-    uint32_t bad = sl_place_of(s, t, &at);
+    const sl_seq_tables *s = j->p->seqs;
 
-    if (bad)
-        return bad == SL_PLACE_NONE ? 0 : bad;
-    for (int32_t i = 0; i < n; i++)
-        if (ids[i] > at.pos || (i && ids[i] <= ids[i - 1]))
+    for (int32_t i = 0; i < l->n; i++)
+        if (l->ids[i] > l->last || (i && l->ids[i] <= l->ids[i - 1]))
             return SL_DEVERR_SELECTION;
-    if (s->hot_slot[at.seq] >= 0) {
-        if (t > 0 && s->token_seq[t - 1] == at.seq)
-            return SL_DEVERR_MULTI_TOKEN;
-        return check_hot(p, ids, n, &at, misses);
-    }
-    for (int32_t i = 0; i < n; i++) {
-        int64_t row = sl_pool_row(s->row_pages[(int64_t)at.seq * s->ld + ids[i] / SL_PAGE_TOKENS], ids[i]);
+    if (s->hot_slot[l->seq] >= 0)
+        return check_hot(j, l, misses);
+    for (int32_t i = 0; i < l->n; i++) {
+        int64_t row = sl_pool_row(&j->shape, page_of(j, s->row_pages, l, l->ids[i]), l->ids[i], l->head);
 
         if (row < 0)
             return SL_DEVERR_PAGE;
@@ -121,6 +146,24 @@ static uint32_t check_token(const sl_resolve_params *p, int64_t t, int64_t *miss
             return SL_DEVERR_POS;
     }
     return 0;
+}
+
+static uint32_t check_token(const job *j, int64_t t, int64_t *misses)
+{
+    const sl_seq_tables *s = j->p->seqs;
+    sl_place at;
+    uint32_t bad = sl_place_of(s, t, &at);
+
+    if (bad)
+        return bad == SL_PLACE_NONE ? 0 : bad;
+    if (s->hot_slot[at.seq] >= 0 && t > 0 && s->token_seq[t - 1] == at.seq)
+        return SL_DEVERR_MULTI_TOKEN;
+    for (int32_t head = 0; head < j->shape.heads && !bad; head++) {
+        list l = list_of(j, t, head, &at);
+
+        bad = check_list(j, &l, misses);
+    }
+    return bad;
 }
 
 /* ---- residency ---- */
@@ -172,16 +215,17 @@ static void replace(hot *h, uint32_t i, int32_t token, uint32_t mark)
     h->counters[MISSES]++;
 }
 
-static void resolve_hot(const sl_resolve_params *p, int64_t t, const int32_t *ids, int32_t n,
-                        const sl_place *at, int32_t *phys, miss *list, int64_t *misses)
+static void resolve_hot(const job *j, const list *l, int32_t *phys, miss *missing, int64_t *misses)
 {
-    int32_t slot = p->seqs->hot_slot[at->seq];
-    hot h = hot_of(&p->hot, slot, p->rows.hot_rows);
+    const sl_resolve_params *p = j->p;
+    const int32_t *ids = l->ids, n = l->n, slot = p->seqs->hot_slot[l->seq];
+    int64_t first = sl_hot_row(&p->rows, slot, (int64_t)l->head * j->shape.hot);
+    hot h = hot_of_list(j, l, slot);
     uint32_t mark = p->policy == SL_EVICT_CLOCK ? *p->step | REFERENCED : *p->step, walk;
 
     for (int32_t i = 0; i < n; i++) {
-        if (in_tail(p, ids[i], at->pos)) {
-            phys[i] = (int32_t)sl_tail_row(&p->rows, slot, ids[i]);
+        if (in_tail(j, ids[i], l->last)) {
+            phys[i] = (int32_t)sl_tail_row(&p->rows, &j->shape, slot, ids[i], l->head);
             h.counters[TAIL_HITS]++;
         } else if (h.slot_of[ids[i]] != NONE) {
             h.stamp[h.slot_of[ids[i]]] = mark;
@@ -189,47 +233,55 @@ static void resolve_hot(const sl_resolve_params *p, int64_t t, const int32_t *id
         }
     }
     walk = p->policy == SL_EVICT_LRU ? h.next[h.rows] : (uint32_t)*h.cursor;
-    for (int32_t i = 0; i < n && !in_tail(p, ids[i], at->pos); i++) {
+    for (int32_t i = 0; i < n && !in_tail(j, ids[i], l->last); i++) {
         uint32_t row = h.slot_of[ids[i]];
 
         if (row == NONE) {
-            int32_t page = p->seqs->host_pages[(int64_t)at->seq * p->seqs->ld + ids[i] / SL_PAGE_TOKENS];
-            miss *m = &list[(*misses)++];
+            miss *m = &missing[(*misses)++];
 
             row = victim(&h, p->policy, mark, &walk);
             replace(&h, row, ids[i], mark);
-            m->src = sl_pool_row(page, ids[i]);
-            m->dst = (int32_t)sl_hot_row(&p->rows, slot, row);
-            m->block = (int32_t)(t * p->ld_blocks + i / SL_PAGE_TOKENS);
+            m->src = sl_pool_row(&j->shape, page_of(j, p->seqs->host_pages, l, ids[i]), ids[i], l->head);
+            m->dst = (int32_t)(first + row);
+            m->block = (int32_t)(l->row * p->ld_blocks + i / SL_PAGE_TOKENS);
             if (p->block_need)
                 p->block_need[m->block]++;
         }
-        phys[i] = (int32_t)sl_hot_row(&p->rows, slot, row);
+        phys[i] = (int32_t)(first + row);
     }
     if (p->policy == SL_EVICT_CLOCK)
         *h.cursor = (int32_t)walk;
     else
-        for (int32_t i = 0; i < n && !in_tail(p, ids[i], at->pos); i++)
+        for (int32_t i = 0; i < n && !in_tail(j, ids[i], l->last); i++)
             to_most_recent(&h, h.slot_of[ids[i]]);
 }
 
-static void resolve_token(const sl_resolve_params *p, int64_t t, miss *list, int64_t *misses)
+static void resolve_list(const job *j, const list *l, miss *missing, int64_t *misses)
 {
-    const sl_seq_tables *s = p->seqs;
-    const int32_t *ids = p->ids + t * p->ld_ids;
-    int32_t *phys = p->phys + t * p->ld_ids, n = list_length(ids, p->k);
-    sl_place at;
+    const sl_seq_tables *s = j->p->seqs;
+    int32_t *phys = j->p->phys + l->row * j->p->ld_ids;
 
-    if (sl_place_of(s, t, &at)) /* padding: check_token has passed */
-        n = 0;
-    else if (s->hot_slot[at.seq] >= 0)
-        resolve_hot(p, t, ids, n, &at, phys, list, misses);
+    if (l->n > 0 && s->hot_slot[l->seq] >= 0)
+        resolve_hot(j, l, phys, missing, misses);
     else
-        for (int32_t i = 0; i < n; i++)
+        for (int32_t i = 0; i < l->n; i++)
             phys[i] =
-                (int32_t)sl_pool_row(s->row_pages[(int64_t)at.seq * s->ld + ids[i] / SL_PAGE_TOKENS], ids[i]);
-    for (int32_t i = n; i < p->ld_ids; i++)
+                (int32_t)sl_pool_row(&j->shape, page_of(j, s->row_pages, l, l->ids[i]), l->ids[i], l->head);
+    for (int32_t i = l->n; i < j->p->ld_ids; i++)
         phys[i] = -1;
+}
+
+static void resolve_token(const job *j, int64_t t, miss *missing, int64_t *misses)
+{
+    sl_place at = {0};
+    bool padding = sl_place_of(j->p->seqs, t, &at) != 0; /* check_token has passed */
+
+    for (int32_t head = 0; head < j->shape.heads; head++) {
+        list l = list_of(j, t, head, &at);
+
+        l.n = padding ? 0 : l.n;
+        resolve_list(j, &l, missing, misses);
+    }
 }
 
 /* ---- miss list ---- */
@@ -256,12 +308,13 @@ static miss *sort_misses(miss *a, miss *b, int64_t n)
 sl_status sl_cpu_resolve(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_resolve_params *p = params;
+    job j = {.p = p, .shape = sl_row_shape_of(&p->rows)};
     int64_t misses = 0, count = 0;
-    miss *list;
+    miss *missing;
     void *mem;
 
     for (int64_t t = 0; t < p->seqs->n_tokens; t++) {
-        uint32_t bad = check_token(p, t, &misses);
+        uint32_t bad = check_token(&j, t, &misses);
 
         if (bad)
             return sl_deverr(bad, "resolve", err);
@@ -269,19 +322,21 @@ sl_status sl_cpu_resolve(sl_backend *be, const void *params, sl_err *err)
     if (misses > p->miss_cap)
         return sl_deverr(SL_DEVERR_MISS_CAPACITY, "resolve", err);
     SL_TRY(sl_cpu_scratch((sl_cpu *)be, SL_SCRATCH_X, 2 * sizeof(miss) * (size_t)(misses + 1), &mem, err));
-    list = mem;
+    missing = mem;
     if (p->block_need) {
-        memset(p->block_need, 0, sizeof(int32_t) * (size_t)p->seqs->n_tokens * (size_t)p->ld_blocks);
-        memset(p->block_done, 0, sizeof(int32_t) * (size_t)p->seqs->n_tokens * (size_t)p->ld_blocks);
+        size_t blocks = (size_t)p->seqs->n_tokens * (size_t)j.shape.heads * (size_t)p->ld_blocks;
+
+        memset(p->block_need, 0, sizeof(int32_t) * blocks);
+        memset(p->block_done, 0, sizeof(int32_t) * blocks);
     }
     for (int64_t t = 0; t < p->seqs->n_tokens; t++)
-        resolve_token(p, t, list, &count);
-    list = sort_misses(list, list + misses, misses);
+        resolve_token(&j, t, missing, &count);
+    missing = sort_misses(missing, missing + misses, misses);
     for (int64_t i = 0; i < misses; i++) {
-        p->miss_src[i] = list[i].src;
-        p->miss_dst[i] = list[i].dst;
+        p->miss_src[i] = missing[i].src;
+        p->miss_dst[i] = missing[i].dst;
         if (p->miss_block)
-            p->miss_block[i] = list[i].block;
+            p->miss_block[i] = missing[i].block;
     }
     *p->miss_count = (int32_t)misses;
     if (p->clock)

@@ -30,14 +30,17 @@ static uint32_t key_of(float score)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* One token's keys in scratch memory. Sinks and recent tokens get the key of a positive NaN, which no score has. */
-static void make_keys(const sl_topk_params *p, const float *scores, int64_t n, uint32_t *keys)
+/* The keys of one list in scratch memory. Sinks and recent tokens, or the blocks that they are in, get the key of a
+ * positive NaN, which no score has. */
+static void make_keys(const sl_topk_params *p, const float *scores, int32_t pos, int64_t n, uint32_t *keys)
 {
+    int64_t recent = p->recent > 0 ? (pos + 1 - p->recent) >> p->block_log2 : n;
+
     for (int64_t i = 0; i < n; i++)
         keys[i] = key_of(scores[i]);
-    for (int64_t i = 0; i < p->sinks; i++)
+    for (int64_t i = 0; i < sl_blocks_for(p->sinks, p->block_log2); i++)
         keys[i] = UINT32_MAX;
-    for (int64_t i = n - p->recent; i < n; i++)
+    for (int64_t i = recent; i < n; i++)
         keys[i] = UINT32_MAX;
 }
 
@@ -104,19 +107,20 @@ static uint32_t threshold(const uint32_t *keys, int64_t n, int64_t k, uint32_t *
     return cut;
 }
 
-/* Returns how many ids were written. own: 2 histograms, then twice n keys. */
-static int64_t select_ids(const sl_topk_params *p, const float *scores, int64_t n, uint32_t *own,
+/* One list of a token at pos, which sees n blocks. Returns how many ids were written. own: 2 histograms, then twice n
+ * keys. */
+static int64_t select_ids(const sl_topk_params *p, const float *scores, int32_t pos, int64_t n, uint32_t *own,
                           int32_t *ids)
 {
     uint32_t *keys = own + 2 * BINS, cut;
     int64_t ties, out = 0;
 
-    if (n <= p->k || n <= p->dense_below) {
+    if (n <= p->k || pos < p->dense_below) {
         for (int64_t i = 0; i < n; i++)
             ids[i] = (int32_t)i;
         return n;
     }
-    make_keys(p, scores, n, keys);
+    make_keys(p, scores, pos, n, keys);
     cut = threshold(keys, n, p->k, own, keys + n, &ties);
     for (int64_t i = 0; i < n && out < p->k; i++)
         if (keys[i] > cut || (keys[i] == cut && ties-- > 0))
@@ -124,22 +128,23 @@ static int64_t select_ids(const sl_topk_params *p, const float *scores, int64_t 
     return out;
 }
 
-static void tokens(void *arg, int64_t first, int64_t count, int worker)
+static void lists(void *arg, int64_t first, int64_t count, int worker)
 {
     ctx *c = arg;
     const sl_topk_params *p = c->p;
+    const int64_t per = p->lists > 1 ? p->lists : 1;
     uint32_t *own = sl_cpu_own(c->cpu, worker);
 
     for (int64_t i = first; i < first + count; i++) {
-        int64_t t = p->token_first + i;
-        int32_t *ids = p->ids + t * p->ld_ids, pos = p->seqs->token_pos[t];
-        int64_t n = (int64_t)pos + 1;
+        int32_t *ids = p->ids + (p->token_first * per + i) * p->ld_ids;
+        int32_t pos = p->seqs->token_pos[p->token_first + i / per];
+        int64_t n = ((int64_t)pos >> p->block_log2) + 1;
 
-        if (pos < 0 || (n > p->k && n > p->dense_below && n > p->ld_scores)) {
+        if (pos < 0 || (n > p->k && pos >= p->dense_below && n > p->ld_scores)) {
             sl_cpu_flag(&c->bad, SL_DEVERR_POS);
             continue;
         }
-        for (int64_t j = select_ids(p, p->scores + i * p->ld_scores, n, own, ids); j < p->ld_ids; j++)
+        for (int64_t j = select_ids(p, p->scores + i * p->ld_scores, pos, n, own, ids); j < p->ld_ids; j++)
             ids[j] = -1;
     }
 }
@@ -148,6 +153,7 @@ sl_status sl_cpu_topk(sl_backend *be, const void *params, sl_err *err)
 {
     ctx c = {.cpu = (sl_cpu *)be, .p = params};
     SL_TRY(sl_cpu_scratch_threads(c.cpu, sizeof(uint32_t) * 2 * (BINS + (size_t)c.p->ld_scores), err));
-    sl_cpu_for(c.cpu, c.p->token_count, c.p->ld_scores, tokens, &c);
+    sl_cpu_for(c.cpu, (int64_t)c.p->token_count * (c.p->lists > 1 ? c.p->lists : 1), c.p->ld_scores, lists,
+               &c);
     return sl_deverr(c.bad, "topk", err);
 }

@@ -179,6 +179,8 @@ sl_status sl_cuda_gather(sl_backend *be, const void *params, sl_err *err)
     int64_t align = (int64_t)(uintptr_t)p->rows.base | (int64_t)(uintptr_t)p->host.base | p->rows.row_bytes |
                     p->host.page_stride | p->host.row_stride;
 
+    if (sl_row_lists(&p->rows) > 1 || p->rows.block_log2)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: gather: rows by KV head or of several tokens");
     if (align % 4)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: gather: rows must be multiples of 4 bytes");
     cfg.gridDim = dim3(side ? SL_CUDA_SIDE_SMS : p->block_done ? SL_CUDA_GATHER_SMS : GATHER_BLOCKS);

@@ -250,6 +250,8 @@ sl_status sl_cuda_resolve(sl_backend *be, const void *params, sl_err *err)
     sl_cuda *cu = sl_cuda_of(be);
     size_t smem = sizeof(resolve_shared);
 
+    if (sl_row_lists(&p->rows) > 1 || p->rows.block_log2)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: resolve: rows by KV head or of several tokens");
     if (p->k > MAX_K)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: resolve: k %d exceeds %d", p->k, MAX_K);
     if (p->seqs->n_tokens == 0)

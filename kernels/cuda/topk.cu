@@ -173,6 +173,8 @@ sl_status sl_cuda_topk(sl_backend *be, const void *params, sl_err *err)
     sl_topk_clusters clusters = sl_cuda_topk_clusters(cu, p);
     void *made = NULL;
 
+    if (p->lists > 1 || p->block_log2)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: several lists per token, or lists of blocks");
     if (clusters.size && !clusters.by_hint)
         return sl_cuda_topk_cluster(cu, p, clusters, NULL, err);
     if (p->ld_scores > ROW_MAX && !p->hint) {

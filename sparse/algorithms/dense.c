@@ -1,7 +1,7 @@
 /*
  * dense: every query attends to everything before it. It is the baseline with which sparse algorithms are compared,
- * and is used by dense layers. It has no metadata and reads no scores; the selection op with a budget of the whole
- * sequence writes the list 0..pos.
+ * and is used by dense layers, then with the lists and blocks of the other algorithm. It has no metadata and reads no
+ * scores; the selection op with a budget of the whole sequence writes the list of all blocks.
  */
 #include "sparse/algorithm.h"
 
@@ -73,6 +73,8 @@ static sl_status dense_retrieve(sl_algo *a, const sl_algo_call *call, int32_t fi
         .k = call->k,
         .ld_scores = call->k,
         .ld_ids = call->k,
+        .lists = call->lists,
+        .block_log2 = call->block_log2,
     };
     return sl_be_run(d->be, SL_OP_TOPK, &t, err);
 }

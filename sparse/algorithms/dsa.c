@@ -94,8 +94,7 @@ static sl_status dsa_construct(sl_algo *a, const sl_algo_pages *p, sl_err *err)
     const sl_algo_plane *plane = &p->planes[d->index];
     if (!plane->device)
         return SL_OK;
-    return sl_load_pages(d->be, &plane->host, plane->device, plane->device_stride,
-                         sl_cache_page_bytes(&d->dims.shape.planes[d->index]), p->host_pages, p->device_pages,
+    return sl_load_plane(d->be, &d->dims.shape.planes[d->index], plane, p->host_pages, p->device_pages,
                          p->n_pages, err);
 }
 

@@ -186,7 +186,7 @@ static void resolve_call(cold *c, int32_t i, int32_t tokens, int32_t span, uint3
     p.miss_count = cold_mem(c, 4);
     p.step = rs.step_word;
     p.hot = hot_state(c, tokens, hot, max);
-    p.rows = (sl_row_view){in.view.base, 16, 0, hot, TAIL};
+    p.rows = (sl_row_view){in.view.base, 16, 0, hot, TAIL, 0, 0};
     rs.draw[i] = (sl_draw_params){.ids = (int32_t *)p.ids,
                                   .seqs = p.seqs,
                                   .keep = keep,

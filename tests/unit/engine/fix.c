@@ -21,12 +21,17 @@ static void open_model(fix *f)
     f->cfg = sl_model_get_config(f->model);
 }
 
+static const sl_algo_desc *algorithm_of(const fix_opts *o)
+{
+    return o->desc ? o->desc : o->algorithm ? sl_algo_find(o->algorithm) : &sl_algo_dsa;
+}
+
 static void open_arena(fix *f)
 {
     sl_err err = {0};
     sl_geometry g;
     sl_cache_dims cache = sl_engine_cache_dims(f->cfg, f->o.rows, f->o.index);
-    ck_assert_msg(sl_engine_geometry(f->cfg, &cache, &sl_algo_dsa, f->o.layout,
+    ck_assert_msg(sl_engine_geometry(f->cfg, &cache, algorithm_of(&f->o), f->o.layout,
                                      sl_model_fingerprint(f->model), &g, &err) == SL_OK,
                   "%s", err.text);
     int32_t n = f->o.host_pages ? f->o.host_pages : f->o.max_seqs * sl_pages_for(f->o.max_context);
@@ -58,7 +63,7 @@ void fix_open(fix *f, const fix_opts *o)
     open_arena(f);
     int64_t pages = f->o.max_seqs * (int64_t)sl_pages_for(f->o.max_context);
     f->eo = (sl_engine_opts){
-        .algorithm = o->algorithm ? sl_algo_find(o->algorithm) : &sl_algo_dsa,
+        .algorithm = algorithm_of(o),
         .max_seqs = f->o.max_seqs,
         .max_hot_seqs = o->max_hot,
         .max_step_tokens = f->o.max_tokens,
@@ -117,12 +122,14 @@ void fix_seq_close(fix *f, fix_run *r, bool keep_pages)
     r->seq = NULL;
     while (!keep_pages && r->n_pages > 0) {
         int32_t p = r->pages[--r->n_pages];
+        const sl_geometry *g = sl_arena_geometry(f->arena);
+        const sl_cache_plane *rows = &g->shape.planes[SL_CACHE_ROWS];
         for (int32_t l = 0; l < f->cfg->n_layers; l++) { /* freed rows are NaN again */
-            sl_host_plane h = sl_geometry_plane(sl_arena_geometry(f->arena), sl_arena_base(f->arena),
-                                                sl_arena_pages(f->arena), l, SL_CACHE_ROWS);
-            for (int i = 0; i < SL_PAGE_TOKENS; i++)
+            sl_host_plane h =
+                sl_geometry_plane(g, sl_arena_base(f->arena), sl_arena_pages(f->arena), l, SL_CACHE_ROWS);
+            for (int i = 0; i < sl_cache_page_units(rows) / rows->heads; i++)
                 memset(h.base + p * h.page_stride + i * h.row_stride, 0xff,
-                       (size_t)sl_geometry_row_bytes(sl_arena_geometry(f->arena)));
+                       (size_t)(rows->heads * sl_cache_unit_bytes(rows)));
         }
         f->free_pages[f->n_free++] = p;
     }

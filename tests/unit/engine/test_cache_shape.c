@@ -1,10 +1,9 @@
 /*
- * A cache that no family of this build has: rows by KV head in units of 16 tokens, and a selector with two planes
- * of metadata of its own: bounds of each unit with a pooled key per closed unit, and entries pooled over two pages
- * with the state of the open pool. All are doubles that exist only here. They go through geometry, wire form,
- * checksums, piece spans and the plan, which know nothing of them. The selector states that it selects single
- * tokens per request, because the plan refuses other lists as long as no kernel takes them
- * (tests/unit/sparse/test_selector.c).
+ * A cache that no algorithm of this build has: rows by KV head in units of 16 tokens, because the selector selects
+ * blocks of 16 tokens per KV head, and two planes of metadata of its own: bounds of each unit with a pooled key per
+ * closed unit, and entries pooled over two pages with the state of the open pool. The selector is a double that exists
+ * only here. Its planes go through geometry, wire form, checksums, piece spans and the plan, which know nothing of
+ * them.
  */
 #include <check.h>
 #include <stdlib.h>
@@ -15,18 +14,6 @@
 #include "tests/unit/run_suite.h"
 
 enum { HEADS = 4, DIM = 8, UNIT = 16, POOL = 128, LAYERS = 3, PLANES = 3, PAGES = 5, TOKENS = 200 };
-
-static sl_status gqa_plane(const sl_cache_dims *d, sl_cache_plane *out, sl_err *err)
-{
-    (void)err;
-    *out =
-        (sl_cache_plane){.scope = SL_SCOPE_KV_HEAD, .heads = d->kv_heads, .unit_tokens = UNIT, .n_parts = 2};
-    out->parts[0] = (sl_cache_part){.name = "k", .dtype = SL_BF16, .count = d->head_dim};
-    out->parts[1] = (sl_cache_part){.name = "v", .dtype = SL_BF16, .count = d->head_dim};
-    return SL_OK;
-}
-
-static const sl_row_format_desc gqa = {"gqa_double", "a test's", SL_ROW_MLA_F32, SL_ATTN_MLA, gqa_plane};
 
 static int32_t bounds_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most)
 {
@@ -61,10 +48,11 @@ static int32_t bounds_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_
 static sl_selector bounds_selector(const sl_cache_dims *d)
 {
     (void)d;
-    return (sl_selector){.unit_tokens = 1,
-                         .block_tokens = 1,
+    return (sl_selector){.unit_tokens = UNIT,
+                         .block_tokens = UNIT,
                          .key = SL_KEY_BOUNDS,
                          .score = SL_SCORE_BOUND,
+                         .scope = SL_SCOPE_KV_HEAD,
                          .force_first = 1,
                          .force_last = 1,
                          .force_open = true};
@@ -92,7 +80,10 @@ static const sl_algo_desc bounds = {.name = "bounds_double",
                                     .width = bounds_width,
                                     .device_bytes = no_bytes};
 
-static const sl_cache_dims dims = {.rows = &gqa, .kv_heads = HEADS, .head_dim = DIM};
+static sl_cache_dims dims(void)
+{
+    return (sl_cache_dims){.rows = sl_row_format_of(SL_ROW_GQA_BF16), .kv_heads = HEADS, .head_dim = DIM};
+}
 
 /* Bytes of a segment, and segments of a page over all heads, by plane. */
 enum { ROW_UNIT = 2 * UNIT * DIM * 2, META_UNIT = 2 * DIM * 2 + 4, UNITS = 64 / UNIT * HEADS };
@@ -101,11 +92,12 @@ enum { PAGE_OF_LAYER = UNITS * (ROW_UNIT + META_UNIT) + POOL_SEGMENT };
 
 static sl_geometry geometry(sl_layout layout)
 {
+    const sl_cache_dims d = dims();
     sl_cache_shape shape;
     sl_geometry g;
     sl_geometry_opts o = {.layout = layout, .shape = &shape, .n_layers = LAYERS};
     sl_err err = {0};
-    ck_assert_msg(sl_algo_cache_shape(&bounds, &dims, &shape, &err) == SL_OK, "%s", err.text);
+    ck_assert_msg(sl_algo_cache_shape(&bounds, &d, &shape, &err) == SL_OK, "%s", err.text);
     ck_assert_msg(sl_geometry_make(&o, &g, &err) == SL_OK, "%s", err.text);
     return g;
 }
@@ -306,10 +298,8 @@ START_TEST(the_plan_counts_the_planes)
                             .vocab_size = 100,
                             .n_kv_heads = HEADS,
                             .v_head_dim = DIM};
-    sl_cache_dims of_model = sl_engine_cache_dims(&cfg, SL_ROW_MLA_F32, SL_INDEX_PLAIN);
-    of_model.rows = &gqa; /* no row format of this build stores keys and values by head */
     sl_plan_in in = {.cfg = &cfg,
-                     .cache = of_model,
+                     .cache = sl_engine_cache_dims(&cfg, SL_ROW_GQA_BF16, SL_INDEX_PLAIN),
                      .algorithm = &bounds,
                      .hot_rows = 256,
                      .tail_rows = 32,

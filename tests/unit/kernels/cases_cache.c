@@ -61,19 +61,25 @@ static void append(cf_run *r, const int64_t *a)
 typedef struct resolve_case {
     batch b;
     sl_resolve_params p;
-    int32_t slots;
+    int32_t slots, lists, block_log2;
     int32_t *ids; /* host, of one step */
 } resolve_case;
 
+/* hot_rows and tail_rows are those of one head. c->slots becomes the number of states, one per slot and head. */
 static void make_hot(cf_run *r, resolve_case *c, int32_t hot_rows, int32_t tail_rows, int32_t max_tokens,
                      sl_evict_policy policy)
 {
     sl_hot_state *h = &c->p.hot;
+    c->slots *= c->lists;
     size_t slots = (size_t)c->slots, rows = (size_t)hot_rows;
     sl_hot_reset_params reset = {.slot = -1, .hot_slots = c->slots, .hot_rows = hot_rows};
 
-    c->p.rows = (sl_row_view){
-        .row_bytes = 16, .hot_base = c->b.pages * 64, .hot_rows = hot_rows, .tail_rows = tail_rows};
+    c->p.rows = (sl_row_view){.row_bytes = 16,
+                              .hot_base = c->b.pages * (64 >> c->block_log2) * c->lists,
+                              .hot_rows = hot_rows * c->lists,
+                              .tail_rows = tail_rows * c->lists,
+                              .heads = c->lists > 1 ? c->lists : 0,
+                              .block_log2 = c->block_log2};
     c->p.rows.base = cf_mem(r, NULL, 16);
     h->max_tokens = max_tokens;
     h->slot_of = cf_mem(r, NULL, 2 * slots * (size_t)max_tokens);
@@ -143,46 +149,48 @@ static void all_pages(cf_run *r, resolve_case *c, bool shared)
 static void resolve_params(cf_run *r, resolve_case *c, int32_t k, sl_evict_policy policy)
 {
     sl_resolve_params *p = &c->p;
+    int64_t lists = r->n * c->lists;
     size_t blocks;
 
     p->seqs = &c->b.t;
     p->k = k;
     p->ld_ids = k + 3;
-    p->miss_cap = (int32_t)r->n * k;
+    p->miss_cap = (int32_t)lists * k;
     p->policy = policy;
-    c->ids = cf_temp(r, 4 * (size_t)(r->n * p->ld_ids));
-    p->ids = cf_mem(r, c->ids, 4 * (size_t)(r->n * p->ld_ids));
-    p->phys = cf_mem(r, NULL, 4 * (size_t)(r->n * p->ld_ids));
+    c->ids = cf_temp(r, 4 * (size_t)(lists * p->ld_ids));
+    p->ids = cf_mem(r, c->ids, 4 * (size_t)(lists * p->ld_ids));
+    p->phys = cf_mem(r, NULL, 4 * (size_t)(lists * p->ld_ids));
     p->miss_src = cf_mem(r, NULL, 8 * (size_t)p->miss_cap);
     p->miss_dst = cf_mem(r, NULL, 4 * (size_t)p->miss_cap);
     p->miss_count = cf_mem(r, NULL, 4);
     p->step = cf_mem(r, NULL, 4);
     p->ld_blocks = sl_list_blocks(k) + 1;
-    blocks = (size_t)(r->n * p->ld_blocks);
+    blocks = (size_t)(lists * p->ld_blocks);
     p->block_need = cf_mem(r, NULL, 4 * blocks);
     p->block_done = cf_mem(r, NULL, 4 * blocks);
     p->miss_block = cf_mem(r, NULL, 4 * (size_t)p->miss_cap);
 }
 
 /*
- * Appends the miss list to the log, token by token, and returns the log's new end. The backend chooses the
- * order of tokens in the list, but the rows of each token ascend. scratch: 16 bytes per entry.
+ * Appends the miss list to the log, list by list, and returns the log's new end. The backend chooses the
+ * order of lists in the miss list, but the rows of each list ascend. scratch: 16 bytes per entry.
  */
-static int32_t *log_misses(cf_run *r, const sl_resolve_params *p, int32_t count, int64_t *src, int32_t *log)
+static int32_t *log_misses(cf_run *r, const resolve_case *c, int32_t count, int64_t *src, int32_t *log)
 {
+    const sl_resolve_params *p = &c->p;
     int32_t *dst = (int32_t *)(src + p->miss_cap), *block = dst + p->miss_cap, *end = log;
 
     cf_get(r, src, p->miss_src, 8 * (size_t)count);
     cf_get(r, dst, p->miss_dst, 4 * (size_t)count);
     cf_get(r, block, p->miss_block, 4 * (size_t)count);
-    for (int64_t t = 0; t < r->n; t++) {
+    for (int64_t t = 0; t < r->n * c->lists; t++) {
         int64_t last = -1;
 
         for (int32_t i = 0; i < count; i++) {
             if (block[i] / p->ld_blocks != t)
                 continue;
             if (src[i] <= last)
-                cf_fail(r, "miss_src of token %d is not ascending at %d", (int)t, i);
+                cf_fail(r, "miss_src of list %d is not ascending at %d", (int)t, i);
             last = src[i];
             *end++ = (int32_t)src[i];
             *end++ = dst[i];
@@ -190,7 +198,7 @@ static int32_t *log_misses(cf_run *r, const sl_resolve_params *p, int32_t count,
         }
     }
     if (end - log != 3 * (int64_t)count)
-        cf_fail(r, "some of %d misses are of no token", count);
+        cf_fail(r, "some of %d misses are of no list", count);
     return log + 3 * count;
 }
 
@@ -198,18 +206,19 @@ static int32_t *log_misses(cf_run *r, const sl_resolve_params *p, int32_t count,
 static int32_t *log_step(cf_run *r, const resolve_case *c, int64_t *scratch, int32_t *log)
 {
     const sl_resolve_params *p = &c->p;
-    size_t blocks = (size_t)(r->n * p->ld_blocks);
+    const int64_t lists = r->n * c->lists;
+    size_t blocks = (size_t)(lists * p->ld_blocks);
     int32_t count = 0;
 
-    cf_get(r, log, p->phys, 4 * (size_t)(r->n * p->ld_ids));
-    log += r->n * p->ld_ids;
+    cf_get(r, log, p->phys, 4 * (size_t)(lists * p->ld_ids));
+    log += lists * p->ld_ids;
     cf_get(r, &count, p->miss_count, 4);
     if (r->st == SL_OK && (count < 0 || count > p->miss_cap))
         cf_fail(r, "miss_count is %d of at most %d", count, p->miss_cap);
     if (r->st != SL_OK)
         return log;
     *log++ = count;
-    log = log_misses(r, p, count, scratch, log);
+    log = log_misses(r, c, count, scratch, log);
     cf_get(r, log, p->block_need, 4 * blocks);
     cf_get(r, log + blocks, p->block_done, 4 * blocks);
     return log + 2 * blocks;
@@ -232,32 +241,36 @@ static void resolve_outs(cf_run *r, const resolve_case *c, size_t hot_rows)
     }
 }
 
-/* S, length, k, hot_rows, tail_rows, steps, policy, hier (1 half, 2 all), shared pages */
+/* S, length, k, hot_rows, tail_rows, steps, policy, hier (1 half, 2 all), shared pages, lists per token (0: 1), log2 of
+ * a block's tokens */
 static void resolve(cf_run *r, const int64_t *a)
 {
-    resolve_case c = {0};
+    resolve_case c = {.lists = a[9] ? (int32_t)a[9] : 1, .block_log2 = (int32_t)a[10]};
     int32_t k = (int32_t)a[2], ld = k + 3, *log, *end, *pos = cf_temp(r, 4 * (size_t)r->n);
+    int64_t lists = r->n * c.lists;
     size_t per_step;
     uint32_t now;
     int64_t *src;
 
     batch_make(r, &c.b, a[0], 1, a[1] + a[5] + 1, (int)a[7]);
     c.slots = (int32_t)c.b.seqs;
-    make_hot(r, &c, (int32_t)a[3], (int32_t)a[4], (int32_t)(a[1] + a[5] + 1), (sl_evict_policy)a[6]);
+    make_hot(r, &c, (int32_t)a[3], (int32_t)a[4], sl_blocks_for((int32_t)(a[1] + a[5] + 1), c.block_log2),
+             (sl_evict_policy)a[6]);
     all_pages(r, &c, a[8] != 0);
     resolve_params(r, &c, k, (sl_evict_policy)a[6]);
-    per_step = (size_t)(r->n * ld) + 1 + (size_t)c.p.miss_cap * 4 + 2 * (size_t)(r->n * c.p.ld_blocks);
+    per_step = (size_t)(lists * ld) + 1 + (size_t)c.p.miss_cap * 4 + 2 * (size_t)(lists * c.p.ld_blocks);
     log = end = cf_temp(r, 4 * per_step * (size_t)a[5]);
     src = cf_temp(r, 16 * (size_t)c.p.miss_cap);
     for (int64_t step = 1; step <= a[5] && r->st == SL_OK; step++) {
         for (int64_t s = 0; s < r->n; s++) {
             /* every sixth step a position jumps back: another request took the slot */
             pos[s] = (int32_t)(c.b.pos[s] % a[1] + step);
-            choose_ids(c.ids + s * ld, k, ld, pos[s], s, step);
+            for (int64_t i = s * c.lists; i < (s + 1) * c.lists; i++)
+                choose_ids(c.ids + i * ld, k, ld, pos[s] >> c.block_log2, i, step);
         }
         now = (uint32_t)step;
         cf_put(r, (void *)(uintptr_t)c.p.step, &now, 4);
-        cf_put(r, (void *)(uintptr_t)c.p.ids, c.ids, 4 * (size_t)(r->n * ld));
+        cf_put(r, (void *)(uintptr_t)c.p.ids, c.ids, 4 * (size_t)(lists * ld));
         cf_put(r, (void *)(uintptr_t)c.b.t.token_pos, pos, 4 * (size_t)r->n);
         cf_op(r, SL_OP_RESOLVE, &c.p);
         end = log_step(r, &c, src, end);
@@ -286,7 +299,7 @@ static void next_set(void *params, int i)
 /* S, length, k, hot_rows, tail_rows, n: one of n ids of a step is new (0: none), policy */
 static void resolve_perf(cf_run *r, const int64_t *a)
 {
-    resolve_case c = {0};
+    resolve_case c = {.lists = 1};
     int32_t k = (int32_t)a[2];
     uint32_t counters[4], *count_up = cf_temp(r, 4 * (MOST_STEPS + 1));
 
@@ -369,10 +382,11 @@ static void gather_perf(cf_run *r, const int64_t *a)
 }
 
 #define BLOCKS 7
-/* n rows, pages, row bytes, row stride, cap */
+/* n rows, pages, row bytes, row stride, cap, KV heads with rows of their own, log2 of a block's tokens */
 static void gather(cf_run *r, const int64_t *a)
 {
     sl_gather_params p = {.miss_cap = (int32_t)a[4]};
+    int64_t all = a[1] * (64 >> a[6]) * (a[5] ? a[5] : 1);
     size_t arena;
     int32_t count = (int32_t)a[0], *dst;
     int64_t *src;
@@ -380,6 +394,8 @@ static void gather(cf_run *r, const int64_t *a)
 
     p.rows = (sl_row_view){
         .row_bytes = a[2], .hot_base = 0, .hot_rows = (int32_t)(a[0] < 60000 ? a[0] + 10 : 60000)};
+    p.rows.heads = (int32_t)a[5];
+    p.rows.block_log2 = (int32_t)a[6];
     p.host.row_stride = a[3];
     p.host.page_stride = 64 * a[3] + 32;
     arena = (size_t)(a[1] * p.host.page_stride);
@@ -395,7 +411,7 @@ static void gather(cf_run *r, const int64_t *a)
     dst = cf_temp(r, 4 * (size_t)(a[4] + 1 + BLOCKS));
     memset(dst, 0xff, 4 * (size_t)(a[4] + 1));
     for (int64_t i = 0; i < a[0] && i < a[4]; i++) {
-        src[i] = i * (a[1] * 64) / a[0] + (int64_t)(cf_hash(2, i) % (uint64_t)((a[1] * 64) / a[0]));
+        src[i] = i * all / a[0] + (int64_t)(cf_hash(2, i) % (uint64_t)(all / a[0]));
         dst[i] = (int32_t)((i * 7 + 3) % (a[0] + 10));
         if ((a[0] + 10) % 7 == 0)
             dst[i] = (int32_t)i;
@@ -520,6 +536,22 @@ static const cf_case cases[] = {
     {SL_OP_RESOLVE, "S=2 k=64 hot=100 tail=64 clock", resolve, {2, 500, 64, 100, 64, 60, CLOCK, 2, 0}, 0},
     {SL_OP_RESOLVE, "S=1 k=1 hot=1 tail=1 lru", resolve, {1, 5, 1, 1, 1, 30, LRU, 2, 0}, 0},
     {SL_OP_RESOLVE, "S=3 k=33 resident", resolve, {3, 300, 33, 40, 1, 3, LRU, 0, 0}, 0},
+    {SL_OP_RESOLVE, "S=4 k=8 hot=9 tail=2 lists=3 lru", resolve, {4, 100, 8, 9, 2, 60, LRU, 1, 0, 3, 0}, 0},
+    {SL_OP_RESOLVE,
+     "S=3 k=6 hot=7 tail=2 lists=2 blocks lru",
+     resolve,
+     {3, 700, 6, 7, 2, 90, LRU, 2, 1, 2, 4},
+     0},
+    {SL_OP_RESOLVE,
+     "S=4 k=70 hot=90 tail=3 lists=4 blocks clock",
+     resolve,
+     {4, 900, 70, 90, 3, 60, CLOCK, 1, 0, 4, 2},
+     0},
+    {SL_OP_RESOLVE,
+     "S=2 k=5 hot=5 tail=1 blocks of 64",
+     resolve,
+     {2, 900, 5, 5, 1, 90, CLOCK, 1, 0, 0, 6},
+     0},
     {SL_OP_RESOLVE, "S=20 k=2048 no miss", resolve_perf, {20, 65536, 2048, 6144, 64, 0, CLOCK}, CF_PERF_ONLY},
     {SL_OP_RESOLVE, "S=8 k=2048 third new", resolve_perf, {8, 65536, 2048, 6144, 64, 3, CLOCK}, CF_PERF_ONLY},
     {SL_OP_RESOLVE,
@@ -542,6 +574,8 @@ static const cf_case cases[] = {
     {SL_OP_GATHER, "n=333 row=656", gather, {333, 40, 656, 656, 400}, 0},
     {SL_OP_GATHER, "n=200 row=36 stride=40", gather, {200, 10, 36, 40, 200}, 0},
     {SL_OP_GATHER, "n=100 row=1152 more than cap", gather, {100, 10, 1152, 1200, 60}, 0},
+    {SL_OP_GATHER, "n=120 row=64 heads=5", gather, {120, 10, 64, 360, 120, 5, 0}, 0},
+    {SL_OP_GATHER, "n=60 row=512 heads=2 blocks", gather, {60, 20, 512, 1024, 60, 2, 4}, 0},
     {SL_OP_GATHER, "n=300 clock", gather_clock, {300}, 0},
     {SL_OP_GATHER, "n=2000 row=656", gather, {2000, 4000, 656, 656, 2000}, CF_PERF_ONLY},
     {SL_OP_GATHER, "n=32000 row=656", gather, {32000, 8000, 656, 656, 32000}, CF_PERF_ONLY},

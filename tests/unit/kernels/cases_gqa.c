@@ -39,25 +39,32 @@ static void query(cf_run *r, const int64_t *a)
     cf_out_tokens(r, "out", p.out, 4 * (size_t)width, CF_F32, p.act == SL_BF16 ? 8e-3 : 1e-6);
 }
 
-/* T, per, length, KV heads, dim, format, act, bias, norm, host, hier */
+enum { BY_HEAD = 16 }; /* rows of one KV head, + log2 of the tokens of a row; without it, rows of all heads */
+
+/* T, per, length, KV heads, dim, format, act, bias, norm, host, hier, division of rows */
 static void append(cf_run *r, const int64_t *a)
 {
     batch b;
-    int64_t width = a[3] * a[4], rows;
+    int64_t width = a[3] * a[4], rows, lists = a[11] & BY_HEAD ? a[3] : 1;
     sl_gqa_append_params p = {
         .heads = (int32_t)a[3], .dim = (int32_t)a[4], .format = (sl_row_format)a[5], .act = (sl_dtype)a[6]};
-    size_t row = (size_t)sl_gqa_row_bytes(p.format, p.heads, p.dim);
+    p.rows.heads = a[11] & BY_HEAD ? p.heads : 0;
+    p.rows.block_log2 = (int32_t)a[11] % BY_HEAD;
+    int64_t blocks = 64 >> p.rows.block_log2;
+    size_t row = (size_t)sl_gqa_row_bytes(p.format, sl_gqa_row_slots(&p.rows, p.heads), p.dim);
     cf_kind kind = p.format == SL_ROW_GQA_F32 ? CF_F32 : p.format == SL_ROW_GQA_BF16 ? CF_BF16 : CF_BYTES;
     double tol = p.act == SL_BF16 ? 8e-3 : 1e-6;
 
     batch_make(r, &b, a[0], a[1], a[2], (int)a[10]);
     p.seqs = &b.t;
-    p.rows =
-        (sl_row_view){.row_bytes = (int64_t)row, .hot_base = b.pages * 64, .hot_rows = 5, .tail_rows = 3};
+    p.rows.row_bytes = (int64_t)row;
+    p.rows.hot_base = (int32_t)(b.pages * blocks * lists);
+    p.rows.hot_rows = (int32_t)(5 * lists);
+    p.rows.tail_rows = (int32_t)(3 * lists);
     rows = p.rows.hot_base + b.seqs * (int64_t)(p.rows.hot_rows + p.rows.tail_rows);
     p.rows.base = cf_mem(r, NULL, (size_t)rows * row);
-    p.host.row_stride = (int64_t)row + 16;
-    p.host.page_stride = 64 * p.host.row_stride + 48;
+    p.host.row_stride = lists * (int64_t)row + 16;
+    p.host.page_stride = blocks * p.host.row_stride + 48;
     p.host.base = a[9] ? cf_host_mem(r, NULL, (size_t)(b.pages * p.host.page_stride)) : NULL;
     p.k = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 2);
     p.v = cf_matrix(r, 2, r->first, r->n, width, width, SL_F32, 2);
@@ -68,7 +75,8 @@ static void append(cf_run *r, const int64_t *a)
             a[9] ? (double)r->n * (double)row : 0);
     cf_out(r, "rows", p.rows.base, rows, row, row, kind, tol); /* nothing else was touched */
     if (a[9])
-        cf_out(r, "host rows", p.host.base, b.pages * 64, row, (size_t)p.host.row_stride, kind, tol);
+        cf_out(r, "host rows", p.host.base, b.pages * blocks, (size_t)lists * row, (size_t)p.host.row_stride,
+               kind, tol);
 }
 
 /* T, heads, KV heads, dim, k, format, act, pool rows */
@@ -98,7 +106,7 @@ static void attention(cf_run *r, const int64_t *a)
             k[d] = 2 * cf_uniform(5, i * 4099 + d);
             v[d] = 2 * cf_uniform(8, i * 4099 + d);
         }
-        sl_gqa_row_encode(p.format, p.kv_heads, p.dim, k, v, rows + (size_t)i * row);
+        sl_gqa_row_encode(p.format, p.kv_heads, p.dim, 0, p.kv_heads, k, v, rows + (size_t)i * row);
         memcpy(rows + (size_t)(2 * pool - 1 - i) * row, rows + (size_t)i * row, row);
     }
     p.rows = (sl_row_view){.row_bytes = (int64_t)row, .base = cf_mem(r, rows, 2 * (size_t)pool * row)};
@@ -128,6 +136,123 @@ static void attention(cf_run *r, const int64_t *a)
     cf_out_tokens(r, "out", p.out, out, p.act == SL_BF16 ? CF_BF16 : CF_F32, 2e-5);
 }
 
+/* Attention over divided rows, and the same tokens as rows of one token for all heads. */
+typedef struct division {
+    sl_gqa_attn_params p;
+    int64_t block, lists, blocks, whole; /* whole: bytes of a token's row for all heads */
+    uint8_t *tokens, *rows;
+    int32_t *ids, *phys, *pos,
+        *single; /* single: the tokens of the lists, [T][k * block]; for one list per token */
+} division;
+
+static void make_division(cf_run *r, division *d, const int64_t *a)
+{
+    sl_gqa_attn_params *p = &d->p;
+
+    *p = (sl_gqa_attn_params){.tokens = (int32_t)r->n,
+                              .heads = (int32_t)a[1],
+                              .kv_heads = (int32_t)a[2],
+                              .dim = (int32_t)a[3],
+                              .k = (int32_t)a[4],
+                              .ld_ids = (int32_t)a[4] + 2,
+                              .scale = 0.3f,
+                              .format = (sl_row_format)a[5],
+                              .act = (sl_dtype)a[6]};
+    p->rows.heads = a[8] & BY_HEAD ? p->kv_heads : 0;
+    p->rows.block_log2 = (int32_t)a[8] % BY_HEAD;
+    p->rows.row_bytes = sl_gqa_row_bytes(p->format, sl_gqa_row_slots(&p->rows, p->kv_heads), p->dim);
+    d->block = 1 << p->rows.block_log2, d->lists = sl_row_lists(&p->rows), d->blocks = a[7];
+    d->whole = sl_gqa_row_bytes(p->format, p->kv_heads, p->dim);
+}
+
+/* Both pools, with the same values. */
+static void make_pools(cf_run *r, division *d)
+{
+    const sl_gqa_attn_params *p = &d->p;
+    int32_t in_row = sl_gqa_row_heads(&p->rows, p->kv_heads), slots = sl_gqa_row_slots(&p->rows, p->kv_heads);
+    int64_t kv = (int64_t)p->kv_heads * p->dim;
+    float *k = cf_temp(r, 8 * (size_t)kv), *v = k + kv;
+
+    d->tokens = cf_temp(r, (size_t)(d->blocks * d->block * d->whole));
+    d->rows = cf_temp(r, (size_t)(d->blocks * d->lists * p->rows.row_bytes));
+    for (int64_t t = 0; t < d->blocks * d->block; t++) {
+        int32_t slot = (int32_t)(t % d->block) * in_row;
+
+        for (int64_t i = 0; i < kv; i++) {
+            k[i] = 2 * cf_uniform(5, t * 4099 + i);
+            v[i] = 2 * cf_uniform(8, t * 4099 + i);
+        }
+        sl_gqa_row_encode(p->format, p->kv_heads, p->dim, 0, p->kv_heads, k, v, d->tokens + t * d->whole);
+        for (int64_t l = 0; l < d->lists; l++)
+            sl_gqa_row_encode(p->format, slots, p->dim, slot, in_row, k + l * in_row * p->dim,
+                              v + l * in_row * p->dim,
+                              d->rows + (t / d->block * d->lists + l) * p->rows.row_bytes);
+    }
+}
+
+/* Lists of visible blocks in ascending order, of which some are left out at random. */
+static void make_lists(cf_run *r, division *d)
+{
+    const int64_t k = d->p.k, ld = d->p.ld_ids, per = k * d->block;
+    size_t all = 4 * (size_t)(r->n * d->lists * ld);
+
+    d->ids = memset(cf_temp(r, all), 0xff, all);
+    d->phys = memset(cf_temp(r, all), 0xff, all);
+    d->single = memset(cf_temp(r, 4 * (size_t)(r->n * per)), 0xff, 4 * (size_t)(r->n * per));
+    d->pos = cf_temp(r, 4 * (size_t)r->n);
+    for (int64_t t = 0; t < r->n; t++)
+        d->pos[t] = (int32_t)(cf_hash(6, r->first + t) % (uint64_t)(d->blocks * d->block));
+    for (int64_t i = 0; i < r->n * d->lists; i++) {
+        int64_t t = i / d->lists, m = 0;
+
+        for (int64_t b = 0, n = 0; b <= d->pos[t] / d->block && n < k; b++) {
+            if (b > 0 && cf_hash(7 + (uint32_t)(i % d->lists), (r->first + t) * 9973 + b) % 4 == 0)
+                continue;
+            d->ids[i * ld + n] = (int32_t)b;
+            d->phys[i * ld + n++] = (int32_t)(b * d->lists + i % d->lists);
+            for (int64_t j = b * d->block; d->lists == 1 && j < (b + 1) * d->block && j <= d->pos[t]; j++)
+                d->single[t * per + m++] = (int32_t)j;
+        }
+    }
+}
+
+/*
+ * Attention over lists of blocks, one list per KV head or one for all; and, where there is one list, the same tokens as
+ * rows of one token: the bits must agree. T, heads, KV heads, dim, k, format, act, blocks, division of rows
+ */
+static void divided(cf_run *r, const int64_t *a)
+{
+    division d;
+    sl_gqa_attn_params *p = &d.p;
+    int64_t width = a[1] * a[3];
+
+    make_division(r, &d, a);
+    make_pools(r, &d);
+    make_lists(r, &d);
+    size_t out = (size_t)width * sl_dtype_size(p->act), lists = 4 * (size_t)(r->n * d.lists * p->ld_ids);
+    uint8_t *got[2] = {cf_temp(r, (size_t)r->n * out), cf_temp(r, (size_t)r->n * out)};
+    p->rows.base = cf_mem(r, d.rows, (size_t)(d.blocks * d.lists * p->rows.row_bytes));
+    p->q = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 1);
+    p->out = cf_mem(r, NULL, (size_t)r->n * out);
+    p->ids = cf_mem(r, d.ids, lists);
+    p->phys = cf_mem(r, d.phys, lists);
+    p->pos = cf_mem(r, d.pos, 4 * (size_t)r->n);
+    cf_op(r, SL_OP_GQA_ATTN, p);
+    cf_get(r, got[0], p->out, (size_t)r->n * out);
+    cf_out_tokens(r, "out", p->out, out, p->act == SL_BF16 ? CF_BF16 : CF_F32, 2e-5);
+    if (d.lists > 1)
+        return;
+    p->k = p->ld_ids = (int32_t)(p->k * d.block);
+    p->rows = (sl_row_view){.row_bytes = d.whole,
+                            .base = cf_mem(r, d.tokens, (size_t)(d.blocks * d.block * d.whole))};
+    p->phys = cf_mem(r, d.single, 4 * (size_t)(r->n * p->k));
+    p->out = cf_mem(r, NULL, (size_t)r->n * out);
+    cf_op(r, SL_OP_GQA_ATTN, p);
+    cf_get(r, got[1], p->out, (size_t)r->n * out);
+    if (r->st == SL_OK && r->be && memcmp(got[0], got[1], (size_t)r->n * out) != 0)
+        cf_fail(r, "the result depends on how tokens are divided into rows");
+}
+
 #define G4 SL_ROW_GQA_F32
 #define G2 SL_ROW_GQA_BF16
 #define G1 SL_ROW_GQA_FP8
@@ -145,12 +270,21 @@ static const cf_case cases[] = {
     {SL_OP_GQA_APPEND, "T=20 h=3 d=14 bf16 norm", append, {20, 4, 150, 3, 14, G2, B, 0, 1, 1, 0}, CF_SPLIT},
     {SL_OP_GQA_APPEND, "T=20 h=8 d=128 fp8", append, {20, 2, 300, 8, 128, G1, F, 1, 1, 1, 0}, CF_SPLIT},
     {SL_OP_GQA_APPEND, "T=24 h=2 d=128 bf16 hierarchical", append, {24, 3, 200, 2, 128, G2, F, 0, 0, 1, 1}, CF_FIX_ALL},
+    {SL_OP_GQA_APPEND, "T=24 h=3 d=64 f32 by head", append, {24, 3, 200, 3, 64, G4, F, 1, 0, 1, 0, BY_HEAD}, CF_SPLIT},
+    {SL_OP_GQA_APPEND, "T=40 h=2 d=14 bf16 blocks by head", append, {40, 20, 150, 2, 14, G2, B, 0, 1, 1, 0, BY_HEAD + 4}, CF_FIX_ALL},
+    {SL_OP_GQA_APPEND, "T=60 h=4 d=32 fp8 blocks by head hierarchical", append, {60, 30, 200, 4, 32, G1, F, 1, 1, 1, 1, BY_HEAD + 2}, CF_FIX_ALL},
+    {SL_OP_GQA_APPEND, "T=90 h=3 d=16 bf16 blocks hierarchical", append, {90, 45, 200, 3, 16, G2, F, 0, 0, 1, 1, 4}, CF_FIX_ALL},
     {SL_OP_GQA_ATTN, "T=1 h=1 kv=1 d=2 k=1", attention, {1, 1, 1, 2, 1, G4, F, 3}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=18 h=14 kv=2 d=64 k=200 f32", attention, {18, 14, 2, 64, 200, G4, F, 500}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=9 h=5 kv=5 d=14 k=70 f32", attention, {9, 5, 5, 14, 70, G4, F, 200}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=9 h=32 kv=8 d=128 k=130 bf16", attention, {9, 32, 8, 128, 130, G2, B, 300}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=9 h=16 kv=1 d=256 k=65 bf16", attention, {9, 16, 1, 256, 65, G2, F, 200}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=9 h=28 kv=4 d=128 k=200 fp8", attention, {9, 28, 4, 128, 200, G1, B, 500}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=13 h=6 kv=3 d=64 f32 by head", divided, {13, 6, 3, 64, 70, G4, F, 100, BY_HEAD}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=13 h=14 kv=2 d=64 bf16 blocks by head", divided, {13, 14, 2, 64, 9, G2, B, 20, BY_HEAD + 4}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=9 h=8 kv=8 d=14 fp8 blocks of 64 by head", divided, {9, 8, 8, 14, 3, G1, F, 5, BY_HEAD + 6}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=13 h=6 kv=2 d=32 f32 blocks", divided, {13, 6, 2, 32, 11, G4, F, 20, 4}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=13 h=4 kv=1 d=32 bf16 blocks", divided, {13, 4, 1, 32, 30, G2, F, 70, 1}, CF_SPLIT},
 };
 /* clang-format on */
 

@@ -200,13 +200,17 @@ static float score_of(int64_t t, int64_t j, int64_t kind)
     }
 }
 
-/* T, per, length, k, extra ids, chunk, kind, sinks, recent, dense_below */
+/* T, per, length, k, extra ids, chunk, kind, sinks, recent, dense_below, lists per token (0: 1), log2 of a block */
 static void topk(cf_run *r, const int64_t *a)
 {
     batch b;
-    sl_topk_params p = {
-        .k = (int32_t)a[3], .ld_ids = (int32_t)(a[3] + a[4]), .ld_scores = (int32_t)a[2] + (r->perf ? 0 : 3)};
-    float *host = cf_temp(r, 4 * (size_t)(r->n * p.ld_scores)), *base;
+    sl_topk_params p = {.k = (int32_t)a[3],
+                        .ld_ids = (int32_t)(a[3] + a[4]),
+                        .ld_scores = (int32_t)a[2] + (r->perf ? 0 : 3),
+                        .lists = (int32_t)a[10],
+                        .block_log2 = (int32_t)a[11]};
+    int64_t lists = a[10] ? a[10] : 1;
+    float *host = cf_temp(r, 4 * (size_t)(r->n * lists * p.ld_scores)), *base;
     double n = 0;
 
     p.sinks = (int32_t)a[7];
@@ -216,21 +220,21 @@ static void topk(cf_run *r, const int64_t *a)
     if (r->perf)
         batch_full(r, &b);
     p.seqs = &b.t;
-    memset(host, 0xff, 4 * (size_t)(r->n * p.ld_scores));
-    for (int64_t i = 0; i < r->n; i++) {
-        for (int64_t j = 0; j <= b.pos[i]; j++)
-            host[i * p.ld_scores + j] = score_of(r->first + i, j, a[6]);
-        n += b.pos[i] + 1;
+    memset(host, 0xff, 4 * (size_t)(r->n * lists * p.ld_scores));
+    for (int64_t i = 0; i < r->n * lists; i++) {
+        for (int64_t j = 0; j <= b.pos[i / lists] >> a[11]; j++)
+            host[i * p.ld_scores + j] = score_of(r->first * lists + i, j, a[6]);
+        n += b.pos[i / lists] + 1;
     }
-    base = cf_mem(r, host, 4 * (size_t)(r->n * p.ld_scores));
-    p.ids = cf_mem(r, NULL, 4 * (size_t)(r->n * p.ld_ids));
+    base = cf_mem(r, host, 4 * (size_t)(r->n * lists * p.ld_scores));
+    p.ids = cf_mem(r, NULL, 4 * (size_t)(r->n * lists * p.ld_ids));
     for (p.token_first = 0; p.token_first < r->n; p.token_first += p.token_count) {
         p.token_count = (int32_t)(r->n - p.token_first < a[5] ? r->n - p.token_first : a[5]);
-        p.scores = base + (int64_t)p.token_first * p.ld_scores;
+        p.scores = base + p.token_first * lists * p.ld_scores;
         cf_op(r, SL_OP_TOPK, &p);
     }
     cf_work(r, 4 * n + 4.0 * (double)(r->n * a[3]), 0, SL_F32, 0);
-    cf_out_tokens(r, "ids", p.ids, 4 * (size_t)p.ld_ids, CF_BYTES, 0);
+    cf_out_tokens(r, "ids", p.ids, 4 * (size_t)(lists * p.ld_ids), CF_BYTES, 0);
 }
 
 /*
@@ -389,6 +393,14 @@ static const cf_case cases[] = {
      topk,
      {22, 1, 300, 16, 140, 22, -1, 0, 2, 150},
      CF_SPLIT},
+    {SL_OP_TOPK, "T=9 len=500 k=6 lists=3", topk, {9, 3, 500, 6, 1, 4, -1, 0, 0, 0, 3, 0}, CF_SPLIT},
+    {SL_OP_TOPK, "T=9 len=500 k=6 lists=2 blocks", topk, {9, 3, 500, 6, 1, 4, -1, 0, 0, 0, 2, 4}, CF_SPLIT},
+    {SL_OP_TOPK,
+     "T=22 len=600 k=9 lists=4 blocks gates",
+     topk,
+     {22, 2, 600, 9, 20, 22, -1, 17, 30, 400, 4, 4},
+     CF_SPLIT},
+    {SL_OP_TOPK, "T=22 len=300 k=7 blocks of 2", topk, {22, 11, 300, 7, 0, 22, -1, 3, 4, 0, 0, 1}, CF_SPLIT},
     {SL_OP_TOPK, "T=12 len=40000 k=2048", topk, {12, 1, 40000, 2048, 0, 12, -1}, CF_SPLIT},
     {SL_OP_TOPK, "T=24 len=20000 k=512", topk, {24, 2, 20000, 512, 0, 24, -1}, CF_SPLIT},
     {SL_OP_TOPK, "T=3 len=150000 k=1024", topk, {3, 1, 150000, 1024, 7, 3, 11, 4, 5, 0}, CF_SPLIT},

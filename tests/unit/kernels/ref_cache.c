@@ -302,15 +302,18 @@ void ref_topk(const void *params)
 {
     const sl_topk_params *p = params;
 
-    for (int64_t i = 0; i < p->token_count; i++) {
-        int64_t t = p->token_first + i, n = p->seqs->token_pos[t] + 1;
-        int32_t *ids = p->ids + t * p->ld_ids;
-        int64_t take = n <= p->k || n <= p->dense_below ? n : p->k;
+    int64_t lists = p->lists ? p->lists : 1, block = (int64_t)1 << p->block_log2;
+
+    for (int64_t i = 0; i < p->token_count * lists; i++) {
+        int64_t tokens = p->seqs->token_pos[p->token_first + i / lists] + 1, n = (tokens + block - 1) / block;
+        int32_t *ids = p->ids + (p->token_first * lists + i) * p->ld_ids;
+        int64_t take = n <= p->k || tokens <= p->dense_below ? n : p->k;
         scored *all = malloc(sizeof(scored) * (size_t)n);
 
         for (int64_t j = 0; j < n; j++)
-            all[j] = (scored){take == n ? 0 : p->scores[i * p->ld_scores + j], (int32_t)j,
-                              j < p->sinks || j >= n - p->recent};
+            all[j] =
+                (scored){take == n ? 0 : p->scores[i * p->ld_scores + j], (int32_t)j,
+                         j * block < p->sinks || (p->recent > 0 && (j + 1) * block > tokens - p->recent)};
         qsort(all, (size_t)n, sizeof(scored), by_rank);
         for (int64_t j = 0; j < p->ld_ids; j++)
             ids[j] = j < take ? all[j].id : -1;

@@ -54,44 +54,55 @@ void ref_gqa_query(const void *params)
     free(x);
 }
 
-/* One side of a row, head by head; fp8 puts the scales of all heads after both sides. */
-static void put_side(sl_row_format format, int32_t heads, int32_t dim, int side, const double *x,
-                     uint8_t *row)
+/* Where a token's head is: which of its rows, the slot there, and the slots of a row. */
+typedef struct where {
+    int64_t row, slot, slots;
+} where;
+
+static where where_is(const sl_row_view *rows, int64_t kv_heads, int64_t pos, int64_t h)
 {
-    int64_t n = (int64_t)heads * dim;
+    int64_t block = (int64_t)1 << rows->block_log2;
 
-    for (int64_t h = 0; h < heads; h++) {
-        double amax = 0, scale;
-        float s;
-
-        for (int32_t i = 0; i < dim; i++)
-            amax = fmax(amax, fabs(x[h * dim + i]));
-        scale = ref_pow2_ceil(fmax(f(amax * (double)(1.0f / 448.0f)), (double)1e-4f));
-        s = (float)scale;
-        for (int64_t i = h * dim; i < (h + 1) * dim; i++) {
-            if (format == SL_ROW_GQA_F32)
-                ref_put(row, SL_F32, side * n + i, x[i]);
-            else if (format == SL_ROW_GQA_BF16)
-                ref_put(row, SL_BF16, side * n + i, x[i]);
-            else
-                row[side * n + i] = ref_e4m3(x[i] / scale);
-        }
-        if (format == SL_ROW_GQA_FP8)
-            memcpy(row + 2 * n + 4 * (side * heads + h), &s, 4);
-    }
+    if (rows->heads)
+        return (where){h, pos % block, block};
+    return (where){0, pos % block * kv_heads + h, block * kv_heads};
 }
 
-static double get_value(sl_row_format format, int32_t heads, int32_t dim, int side, const uint8_t *row,
-                        int64_t h, int64_t i)
+/* One side of a slot; fp8 puts the scales of all slots after both sides. */
+static void put_side(sl_row_format format, where w, int32_t dim, int side, const double *x, uint8_t *row)
 {
-    int64_t n = (int64_t)heads * dim, at = side * n + h * dim + i;
+    int64_t n = w.slots * dim;
+    double amax = 0, scale;
+    float s;
+
+    for (int32_t i = 0; i < dim; i++)
+        amax = fmax(amax, fabs(x[i]));
+    scale = ref_pow2_ceil(fmax(f(amax * (double)(1.0f / 448.0f)), (double)1e-4f));
+    s = (float)scale;
+    for (int64_t i = 0; i < dim; i++) {
+        int64_t at = side * n + w.slot * dim + i;
+
+        if (format == SL_ROW_GQA_F32)
+            ref_put(row, SL_F32, at, x[i]);
+        else if (format == SL_ROW_GQA_BF16)
+            ref_put(row, SL_BF16, at, x[i]);
+        else
+            row[at] = ref_e4m3(x[i] / scale);
+    }
+    if (format == SL_ROW_GQA_FP8)
+        memcpy(row + 2 * n + 4 * (side * w.slots + w.slot), &s, 4);
+}
+
+static double get_value(sl_row_format format, where w, int32_t dim, int side, const uint8_t *row, int64_t i)
+{
+    int64_t n = w.slots * dim, at = side * n + w.slot * dim + i;
     float s;
 
     if (format == SL_ROW_GQA_F32)
         return ref_at(row, SL_F32, at);
     if (format == SL_ROW_GQA_BF16)
         return ref_at(row, SL_BF16, at);
-    memcpy(&s, row + 2 * n + 4 * (side * heads + h), 4);
+    memcpy(&s, row + 2 * n + 4 * (side * w.slots + w.slot), 4);
     return f(ref_e4m3_value(row[at]) * (double)s);
 }
 
@@ -99,37 +110,77 @@ void ref_gqa_append(const void *params)
 {
     const sl_gqa_append_params *p = params;
     const sl_seq_tables *s = p->seqs;
-    int64_t all = (int64_t)p->heads * p->dim;
+    int64_t all = (int64_t)p->heads * p->dim, lists = p->rows.heads ? p->rows.heads : 1;
+    int64_t blocks = 64 >> p->rows.block_log2, tail = p->rows.tail_rows / lists;
     double *k = malloc(16 * (size_t)all), *v = k + all;
-    uint8_t *row = malloc((size_t)p->rows.row_bytes);
 
     for (int64_t t = 0; t < s->n_tokens; t++) {
-        int64_t seq = s->token_seq[t], pos = s->token_pos[t];
+        int64_t seq = s->token_seq[t], pos = s->token_pos[t], block = pos >> p->rows.block_log2, at;
 
         for (int64_t h = 0; h < p->heads; h++)
             head(&p->key, p->k, t * all + h * p->dim, h, p->dim, pos, p->act, k + h * p->dim);
         for (int64_t i = 0; i < all; i++)
             v[i] = biased(p->v, p->v_bias, t * all, i, p->act);
-        put_side(p->format, p->heads, p->dim, 0, k, row);
-        put_side(p->format, p->heads, p->dim, 1, v, row);
-        ref_store_row(s, &p->rows, &p->host, seq, pos, row);
+        /* Of the sequence in this step: blocks older than fit the tail are not on the device. */
+        int64_t newest = pos;
+
+        for (int64_t u = t + 1; u < s->n_tokens && s->token_seq[u] == seq; u++)
+            newest = s->token_pos[u];
+        bool pushed_out = s->hot_slot[seq] >= 0 && block + tail <= newest >> p->rows.block_log2;
+
+        if (s->hot_slot[seq] < 0)
+            at = (ref_page_of(s->row_pages, s, seq, pos) * blocks + block % blocks) * lists;
+        else
+            at = p->rows.hot_base + s->hot_slot[seq] * (int64_t)(p->rows.hot_rows + p->rows.tail_rows) +
+                 p->rows.hot_rows + block % tail * lists;
+        for (int64_t h = 0; h < p->heads; h++) {
+            where w = where_is(&p->rows, p->heads, pos, h);
+            uint8_t *to[] = {pushed_out ? NULL : p->rows.base + (at + w.row) * p->rows.row_bytes, NULL};
+
+            if (p->host.base)
+                to[1] = p->host.base + ref_page_of(s->host_pages, s, seq, pos) * p->host.page_stride +
+                        block % blocks * p->host.row_stride + w.row * p->rows.row_bytes;
+            for (int i = 0; i < 2; i++) {
+                if (!to[i])
+                    continue;
+                put_side(p->format, w, p->dim, 0, k + h * p->dim, to[i]);
+                put_side(p->format, w, p->dim, 1, v + h * p->dim, to[i]);
+            }
+        }
     }
     free(k);
-    free(row);
 }
 
-/* One query head over n rows. */
-static void attend(const sl_gqa_attn_params *p, int64_t t, int64_t h, int32_t n, double *s)
+typedef struct token {
+    const uint8_t *row;
+    where w;
+} token;
+
+/* The tokens of the list that query head h reads. */
+static int32_t listed(const sl_gqa_attn_params *p, int64_t t, int64_t h, token *out)
 {
-    int64_t kv = h / (p->heads / p->kv_heads), at = (t * p->heads + h) * p->dim;
+    int64_t kv = h / (p->heads / p->kv_heads), list = p->rows.heads ? t * p->kv_heads + kv : t;
+    int64_t block = (int64_t)1 << p->rows.block_log2;
+    int32_t n = 0;
+
+    for (int64_t j = list * p->ld_ids; j < list * p->ld_ids + p->k && p->phys[j] >= 0; j++)
+        for (int64_t i = 0; i < block; i++)
+            if (block == 1 || p->ids[j] * block + i <= p->pos[t])
+                out[n++] = (token){p->rows.base + p->phys[j] * p->rows.row_bytes,
+                                   where_is(&p->rows, p->kv_heads, i, kv)};
+    return n;
+}
+
+/* One query head over n tokens. */
+static void attend(const sl_gqa_attn_params *p, int64_t t, int64_t h, int32_t n, const token *of, double *s)
+{
+    int64_t at = (t * p->heads + h) * p->dim;
     double top = -INFINITY, sum = 0;
 
     for (int32_t j = 0; j < n; j++) {
-        const uint8_t *row = p->rows.base + p->phys[t * p->ld_ids + j] * p->rows.row_bytes;
-
         s[j] = 0;
         for (int32_t i = 0; i < p->dim; i++)
-            s[j] += (double)p->q[at + i] * get_value(p->format, p->kv_heads, p->dim, 0, row, kv, i);
+            s[j] += (double)p->q[at + i] * get_value(p->format, of[j].w, p->dim, 0, of[j].row, i);
         s[j] *= (double)p->scale;
         top = fmax(top, s[j]);
     }
@@ -139,9 +190,7 @@ static void attend(const sl_gqa_attn_params *p, int64_t t, int64_t h, int32_t n,
         double o = 0;
 
         for (int32_t j = 0; j < n; j++)
-            o += s[j] / sum *
-                 get_value(p->format, p->kv_heads, p->dim, 1,
-                           p->rows.base + p->phys[t * p->ld_ids + j] * p->rows.row_bytes, kv, i);
+            o += s[j] / sum * get_value(p->format, of[j].w, p->dim, 1, of[j].row, i);
         ref_put(p->out, p->act, at + i, o);
     }
 }
@@ -149,15 +198,13 @@ static void attend(const sl_gqa_attn_params *p, int64_t t, int64_t h, int32_t n,
 void ref_gqa_attn(const void *params)
 {
     const sl_gqa_attn_params *p = params;
-    double *s = malloc(8 * (size_t)p->k);
+    size_t most = (size_t)p->k << p->rows.block_log2;
+    double *s = malloc(8 * most);
+    token *of = malloc(most * sizeof *of);
 
-    for (int64_t t = 0; t < p->tokens; t++) {
-        int32_t n = 0;
-
-        while (n < p->k && p->phys[t * p->ld_ids + n] >= 0)
-            n++;
+    for (int64_t t = 0; t < p->tokens; t++)
         for (int64_t h = 0; h < p->heads; h++)
-            attend(p, t, h, n, s);
-    }
+            attend(p, t, h, listed(p, t, h, of), of, s);
     free(s);
+    free(of);
 }

@@ -114,21 +114,54 @@ static void choose_clock(hot_slot *s, uint32_t mark, int32_t n, int32_t *victims
     *s->cursor = (hand + (second ? second : passed)) % s->rows;
 }
 
-static void resolve_hot(const sl_resolve_params *p, int64_t t, int64_t *src, int32_t *dst, int64_t *misses)
+/* A list: heads * t + head. Its ids are blocks of `block` tokens. */
+typedef struct ref_list {
+    int64_t heads, head, block, last, seq, row;
+    const int32_t *ids;
+    int32_t *phys;
+} ref_list;
+
+static ref_list list_at(const sl_resolve_params *p, int64_t t, int64_t head)
+{
+    ref_list l = {.heads = p->rows.heads ? p->rows.heads : 1, .head = head, .block = 1};
+
+    for (int32_t i = 0; i < p->rows.block_log2; i++)
+        l.block *= 2;
+    l.seq = p->seqs->token_seq[t];
+    l.last = p->seqs->token_pos[t] / l.block;
+    l.row = t * l.heads + head;
+    l.ids = p->ids + l.row * p->ld_ids;
+    l.phys = p->phys + l.row * p->ld_ids;
+    return l;
+}
+
+/* Row of a block in its page of a table: of the pool, or of the host. */
+static int64_t row_in_pages(const sl_resolve_params *p, const ref_list *l, const int32_t *table, int64_t id)
+{
+    int64_t blocks = 64 / l->block;
+
+    return (ref_page_of(table, p->seqs, l->seq, id * l->block) * blocks + id % blocks) * l->heads + l->head;
+}
+
+static void resolve_hot(const sl_resolve_params *p, const ref_list *l, int64_t *src, int32_t *dst,
+                        int64_t *misses)
 {
     const sl_seq_tables *q = p->seqs;
-    int64_t seq = q->token_seq[t], slot = q->hot_slot[seq];
+    int64_t slot = q->hot_slot[l->seq];
+    int32_t hot_rows = p->rows.hot_rows / (int32_t)l->heads,
+            tail_rows = p->rows.tail_rows / (int32_t)l->heads;
     int64_t base = p->rows.hot_base + slot * (p->rows.hot_rows + p->rows.tail_rows);
-    hot_slot s = slot_at(&p->hot, slot, p->rows.hot_rows);
+    int64_t mine = base + l->head * hot_rows;
+    hot_slot s = slot_at(&p->hot, slot * l->heads + l->head, hot_rows);
     bool lru = p->policy == SL_EVICT_LRU;
     uint32_t mark = lru ? *p->step : *p->step | 1u << 31;
     int32_t *victims = malloc(4 * (size_t)p->k), *used = malloc(4 * (size_t)p->k), missing = 0, next = 0,
             n_used = 0;
 
-    for (int32_t i = 0; i < p->k && p->ids[t * p->ld_ids + i] >= 0; i++) {
-        int32_t id = p->ids[t * p->ld_ids + i];
+    for (int32_t i = 0; i < p->k && l->ids[i] >= 0; i++) {
+        int32_t id = l->ids[i];
 
-        if (id > q->token_pos[t] - p->rows.tail_rows)
+        if (id > l->last - tail_rows)
             s.counters[3]++;
         else if (s.slot_of[id] == 0xffff)
             missing++;
@@ -141,11 +174,11 @@ static void resolve_hot(const sl_resolve_params *p, int64_t t, int64_t *src, int
         choose_lru(&s, mark, missing, victims);
     else
         choose_clock(&s, mark, missing, victims);
-    for (int32_t i = 0; i < p->k && p->ids[t * p->ld_ids + i] >= 0; i++) {
-        int32_t id = p->ids[t * p->ld_ids + i];
+    for (int32_t i = 0; i < p->k && l->ids[i] >= 0; i++) {
+        int32_t id = l->ids[i];
 
-        if (id > q->token_pos[t] - p->rows.tail_rows) {
-            p->phys[t * p->ld_ids + i] = (int32_t)(base + p->rows.hot_rows + id % p->rows.tail_rows);
+        if (id > l->last - tail_rows) {
+            l->phys[i] = (int32_t)(base + p->rows.hot_rows + id % tail_rows * l->heads + l->head);
             continue;
         }
         if (s.slot_of[id] == 0xffff) {
@@ -159,15 +192,15 @@ static void resolve_hot(const sl_resolve_params *p, int64_t t, int64_t *src, int
             s.token_of[v] = id;
             s.slot_of[id] = (uint16_t)v;
             s.stamp[v] = mark;
-            src[*misses] = (int64_t)ref_page_of(q->host_pages, q, seq, id) * 64 + id % 64;
+            src[*misses] = row_in_pages(p, l, q->host_pages, id);
             if (p->block_need) {
-                p->block_need[t * p->ld_blocks + i / 64]++;
-                p->miss_block[*misses] = (int32_t)(t * p->ld_blocks + i / 64);
+                p->block_need[l->row * p->ld_blocks + i / 64]++;
+                p->miss_block[*misses] = (int32_t)(l->row * p->ld_blocks + i / 64);
             }
-            dst[(*misses)++] = (int32_t)(base + v);
+            dst[(*misses)++] = (int32_t)(mine + v);
         }
         used[n_used++] = s.slot_of[id];
-        p->phys[t * p->ld_ids + i] = (int32_t)(base + s.slot_of[id]);
+        l->phys[i] = (int32_t)(mine + s.slot_of[id]);
     }
     if (lru) {
         int32_t *order = malloc(4 * (size_t)s.rows), *after = malloc(4 * (size_t)s.rows), n = 0;
@@ -192,20 +225,19 @@ void ref_resolve(const void *params)
     const sl_seq_tables *s = p->seqs;
     int64_t misses = 0;
 
-    for (int64_t t = 0; t < s->n_tokens; t++) {
+    for (int64_t row = 0, heads = p->rows.heads ? p->rows.heads : 1; row < s->n_tokens * heads; row++) {
+        ref_list l = list_at(p, row / heads, row % heads);
+
         for (int32_t i = 0; i < p->ld_ids; i++)
-            p->phys[t * p->ld_ids + i] = -1;
+            l.phys[i] = -1;
         for (int32_t b = 0; p->block_need && b < p->ld_blocks; b++)
-            p->block_need[t * p->ld_blocks + b] = p->block_done[t * p->ld_blocks + b] = 0;
-        if (s->hot_slot[s->token_seq[t]] >= 0) {
-            resolve_hot(p, t, p->miss_src, p->miss_dst, &misses);
+            p->block_need[row * p->ld_blocks + b] = p->block_done[row * p->ld_blocks + b] = 0;
+        if (s->hot_slot[l.seq] >= 0) {
+            resolve_hot(p, &l, p->miss_src, p->miss_dst, &misses);
             continue;
         }
-        for (int32_t i = 0; i < p->k && p->ids[t * p->ld_ids + i] >= 0; i++) {
-            int32_t id = p->ids[t * p->ld_ids + i];
-
-            p->phys[t * p->ld_ids + i] = ref_page_of(s->row_pages, s, s->token_seq[t], id) * 64 + id % 64;
-        }
+        for (int32_t i = 0; i < p->k && l.ids[i] >= 0; i++)
+            l.phys[i] = (int32_t)row_in_pages(p, &l, s->row_pages, l.ids[i]);
     }
     for (int64_t i = 1; i < misses; i++) /* stable insertion sort */
         for (int64_t j = i; j > 0 && p->miss_src[j - 1] > p->miss_src[j]; j--) {
@@ -229,13 +261,15 @@ void ref_resolve(const void *params)
 void ref_gather(const void *params)
 {
     const sl_gather_params *p = params; /* the clock is ignored, because times cannot be compared */
+    int64_t heads = p->rows.heads ? p->rows.heads : 1, blocks = 64 / ((int64_t)1 << p->rows.block_log2);
 
     for (int32_t i = 0; i < *p->miss_count && i < p->miss_cap; i++) {
         if (p->block_done)
             p->block_done[p->miss_block[i]]++;
         memcpy(p->rows.base + p->miss_dst[i] * p->rows.row_bytes,
-               p->host.base + p->miss_src[i] / 64 * p->host.page_stride +
-                   p->miss_src[i] % 64 * p->host.row_stride,
+               p->host.base + p->miss_src[i] / heads / blocks * p->host.page_stride +
+                   p->miss_src[i] / heads % blocks * p->host.row_stride +
+                   p->miss_src[i] % heads * p->rows.row_bytes,
                (size_t)p->rows.row_bytes);
     }
 }

@@ -71,6 +71,8 @@ static sl_cache_dims cache_dims(const rig_opts *o)
                            .index_format = o->index_format,
                            .latent = RIG_LORA,
                            .rope = RIG_ROPE,
+                           .kv_heads = RIG_HEADS,
+                           .head_dim = RIG_LORA,
                            .index_dim = RIG_INDEX_DIM,
                            .index_heads = RIG_INDEX_HEADS,
                            .index_topk = RIG_TOPK};
@@ -112,8 +114,13 @@ static void make_memory(rig *r)
     for (int l = 0; l < RIG_LAYERS; l++) {
         sl_coord_layer *y = &r->layers[l];
         y->has_indexer = has_indexer(o, l);
-        y->rows = (sl_row_view){malloc((size_t)(rows * r->row_bytes)), r->row_bytes,
-                                (int32_t)pages * SL_PAGE_TOKENS, o->hot_rows, o->tail_rows};
+        y->rows = (sl_row_view){malloc((size_t)(rows * r->row_bytes)),
+                                r->row_bytes,
+                                (int32_t)pages * SL_PAGE_TOKENS,
+                                o->hot_rows,
+                                o->tail_rows,
+                                0,
+                                0};
         memset(y->rows.base, 0xff, (size_t)(rows * r->row_bytes));
         y->host_rows = (sl_host_plane){r->host + l * slice, r->page_bytes, r->row_bytes};
         if (!y->has_indexer)
@@ -165,7 +172,7 @@ sl_status rig_try(const rig_opts *o, sl_err *err)
     sl_coord_layer layers[RIG_LAYERS] = {0};
     for (int l = 0; l < RIG_LAYERS; l++) {
         layers[l].has_indexer = has_indexer(o, l);
-        layers[l].rows = (sl_row_view){NULL, 160, 0, o->hot_rows, o->tail_rows};
+        layers[l].rows = (sl_row_view){NULL, 160, 0, o->hot_rows, o->tail_rows, 0, 0};
     }
     sl_coord_opts c = coord_opts(o, layers);
     if (!c.algorithm)

@@ -119,13 +119,38 @@ static sl_selector stated_selector(const sl_cache_dims *d)
     return stated;
 }
 
-static void refused(const sl_algo_desc *a, sl_status want, const char *word)
+static void refused_on(const sl_algo_desc *a, sl_row_format rows, sl_status want, const char *word)
 {
-    rig_opts o = {.desc = a};
+    rig_opts o = {.desc = a, .row_format = rows};
     sl_err err = {0};
     ck_assert_int_eq(rig_try(&o, &err), want);
     ck_assert_msg(strstr(err.text, word) != NULL, "\"%s\" does not say %s", err.text, word);
 }
+
+static void refused(const sl_algo_desc *a, sl_status want, const char *word)
+{
+    refused_on(a, SL_ROW_MLA_F32, want, word);
+}
+
+/* Grouped-query attention takes lists per KV head and blocks within a page, and nothing finer or larger. */
+START_TEST(grouped_query_attention_takes_lists_by_head)
+{
+    sl_algo_desc a = sl_algo_dsa;
+    a.selector = stated_selector;
+    rig_opts o = {.desc = &a, .row_format = SL_ROW_GQA_BF16};
+    stated = families[5].s, stated.scope = SL_SCOPE_KV_HEAD;
+    ck_assert_int_eq(rig_try(&o, NULL), SL_OK);
+    stated.scope = SL_SCOPE_REQUEST;
+    ck_assert_int_eq(rig_try(&o, NULL), SL_OK);
+    stated = families[5].s;
+    refused_on(&a, SL_ROW_GQA_BF16, SL_ERR_UNSUPPORTED,
+               "selects per query head, but the lists of the grouped-query attention kernel are per KV head");
+    stated = families[3].s;
+    refused_on(
+        &a, SL_ROW_GQA_BF16, SL_ERR_UNSUPPORTED,
+        "selects blocks of 128 tokens, but the grouped-query attention kernel takes lists of 64 or a whole fraction");
+}
+END_TEST
 
 START_TEST(the_coordinator_refuses_what_no_kernel_takes)
 {
@@ -155,6 +180,7 @@ int main(void)
     tcase_add_loop_test(c, families_can_be_stated, 0, (int)SL_COUNT(families));
     tcase_add_test(c, registered_algorithms_are_consistent);
     tcase_add_test(c, contradictions_are_refused);
+    tcase_add_test(c, grouped_query_attention_takes_lists_by_head);
     tcase_add_test(c, the_coordinator_refuses_what_no_kernel_takes);
     suite_add_tcase(s, c);
     return run_suite(s);

@@ -101,7 +101,7 @@ static void setup(rig *r, const shape *s)
     for (int l = 0; l < LAYERS; l++) {
         r->device[l] = calloc((size_t)rows, ROW);
         r->layers[l] = (sl_coord_layer){
-            .rows = {r->device[l], ROW, PAGES * SL_PAGE_TOKENS, s->hot_rows, s->tail_rows},
+            .rows = {r->device[l], ROW, PAGES * SL_PAGE_TOKENS, s->hot_rows, s->tail_rows, 0, 0},
             .host_rows = {r->host + l * SL_PAGE_TOKENS * ROW, (int64_t)page, ROW},
         };
     }
@@ -111,7 +111,8 @@ static void setup(rig *r, const shape *s)
     }
     for (int q = 0; q < SEQS; q++)
         r->hot_slot[q] = -1, r->uid[q] = -1;
-    sl_swapin_opts so = {LAYERS, r->layers, SLOTS, MAX_CTX, s->k, s->policy, true, 0, s->seed % 2 ? SEQS : 0};
+    sl_swapin_opts so = {LAYERS, r->layers, SLOTS, MAX_CTX, s->k, s->policy, true, 0, s->seed % 2 ? SEQS : 0,
+                         0,      0};
     ck_assert_int_eq(sl_swapin_create(r->be, &so, &r->swapin, NULL), SL_OK);
 }
 
@@ -294,7 +295,8 @@ static void check_counters(rig *r)
 
 /* ---- steps ---- */
 
-/* An ascending selection of up to k of 0..pos with some locality: half of the ids change only slowly with the position. */
+/* An ascending selection of up to k of 0..pos with some locality: half of the ids change only slowly with the position.
+ */
 static int choose(rig *r, int pos, int32_t *ids)
 {
     bool in[MAX_CTX] = {false};
@@ -437,8 +439,8 @@ START_TEST(without_hot_slots)
     sl_backend_opts bo = {.threads = 1};
     ck_assert_int_eq(sl_backend_create("cpu", &bo, &be, NULL), SL_OK);
     uint8_t rows[SL_PAGE_TOKENS * ROW] = {0};
-    sl_coord_layer layer = {.rows = {rows, ROW, SL_PAGE_TOKENS, 0, 0}};
-    sl_swapin_opts so = {1, &layer, 0, MAX_CTX, 8, SL_EVICT_LRU, true, 0, 0};
+    sl_coord_layer layer = {.rows = {rows, ROW, SL_PAGE_TOKENS, 0, 0, 0, 0}};
+    sl_swapin_opts so = {1, &layer, 0, MAX_CTX, 8, SL_EVICT_LRU, true, 0, 0, 0, 0};
     sl_swapin *s;
     ck_assert_int_eq(sl_swapin_create(be, &so, &s, NULL), SL_OK);
     ck_assert_int_eq(sl_swapin_step(s, NULL), SL_OK);
@@ -466,10 +468,12 @@ START_TEST(planned_bytes_are_allocated_bytes)
     sl_backend_opts bo = {.threads = 1};
     ck_assert_int_eq(sl_backend_create("cpu", &bo, &be, NULL), SL_OK);
     uint8_t *rows = calloc(8 * (64 + 8), ROW);
-    sl_coord_layer layers[3] = {{.rows = {rows, ROW, 0, 64, 8}},
-                                {.resident = true, .rows = {rows, ROW, 0, 0, 8}},
-                                {.rows = {rows, ROW, 0, 48, 8}}};
-    sl_swapin_opts so = {3, layers, 8, 4096, 32, SL_EVICT_LRU, false, _i ? 3 : 0, _i ? 5 : 0};
+    const int32_t heads = _i == 2 ? 4 : 0;
+    sl_coord_layer layers[3] = {{.rows = {rows, ROW, 0, 64, 8, heads, heads}},
+                                {.resident = true, .rows = {rows, ROW, 0, 0, 8, heads, heads}},
+                                {.rows = {rows, ROW, 0, 48, 8, heads, heads}}};
+    sl_swapin_opts so = {3,          layers,          8,     4096, heads ? 8 : 32, SL_EVICT_LRU, false,
+                         _i ? 3 : 0, _i == 1 ? 5 : 0, heads, heads};
     sl_swapin *s;
     ck_assert_int_eq(sl_swapin_create(be, &so, &s, NULL), SL_OK);
     uint64_t per, fixed;
@@ -491,7 +495,7 @@ int main(void)
     tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, swapin_follows_oracle, 0, 8);
     tcase_add_test(c, without_hot_slots);
-    tcase_add_loop_test(c, planned_bytes_are_allocated_bytes, 0, 2);
+    tcase_add_loop_test(c, planned_bytes_are_allocated_bytes, 0, 3);
     suite_add_tcase(s, c);
     return run_suite(s);
 }

@@ -1,0 +1,419 @@
+/*
+ * Lists per KV head and lists of blocks through the real engine: a grouped-query model under an algorithm with metadata
+ * of its own (head_blocks.h). Every list is compared with a restatement in double precision that reads the keys from
+ * the host pages; the bits do not depend on chunks, threads, the batch, residency, the policy, slot reuse or prefix
+ * reuse; and with a budget of the whole context they are those of dense attention over rows of single tokens for all
+ * heads. Run from the repository's root.
+ */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fix.h"
+#include "head_blocks.h"
+#include "tests/unit/run_suite.h"
+
+enum { CONTEXT = 256, PROMPT = 150, LENGTH = 210, BUDGET = 64 };
+
+static const char *const models[] = {"tests/golden/model/llama-odd", "tests/golden/model/qwen2-mha",
+                                     "tests/golden/model/qwen3-norms", "tests/golden/model/llama-rope3"};
+static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
+static const struct {
+    sl_list_scope scope;
+    int32_t block;
+} divisions[] = {
+    {SL_SCOPE_KV_HEAD, 16}, {SL_SCOPE_KV_HEAD, 1}, {SL_SCOPE_REQUEST, 16}, {SL_SCOPE_KV_HEAD, 4}};
+
+enum { MODELS = SL_COUNT(models), DIVISIONS = SL_COUNT(divisions), CASES = MODELS * DIVISIONS };
+
+static fix_opts opts_of(int i)
+{
+    sl_row_format rows = formats[i % (int)SL_COUNT(formats)];
+    head_blocks = (head_blocks_options){.scope = divisions[i % DIVISIONS].scope,
+                                        .block_tokens = divisions[i % DIVISIONS].block,
+                                        .budget_tokens = BUDGET};
+    return (fix_opts){.dir = models[i / DIVISIONS],
+                      .rows = rows,
+                      .act = rows == SL_ROW_GQA_F32 ? SL_F32 : SL_BF16,
+                      .threads = 1,
+                      .max_tokens = CONTEXT,
+                      .max_context = CONTEXT,
+                      .max_seqs = 3,
+                      .max_hot = 2,
+                      .hot_rows = BUDGET,
+                      .tail_rows = 3,
+                      .desc = &head_blocks_algo};
+}
+
+/* ---- the definition ---- */
+
+typedef struct checker {
+    const fix *f;
+    const fix_run *run;
+    int64_t lists;
+} checker;
+
+static void key_of(const checker *c, int32_t layer, int32_t pos, int32_t head, float *k)
+{
+    const sl_geometry *g = sl_arena_geometry(c->f->arena);
+    const sl_cache_plane *rows = &g->shape.planes[SL_CACHE_ROWS];
+    const sl_model_config *m = c->f->cfg;
+    sl_host_plane h =
+        sl_geometry_plane(g, sl_arena_base(c->f->arena), sl_arena_pages(c->f->arena), layer, SL_CACHE_ROWS);
+    int32_t n = rows->unit_tokens, in_page = pos % SL_PAGE_TOKENS;
+    const uint8_t *unit =
+        h.base + c->run->pages[pos / SL_PAGE_TOKENS] * h.page_stride + in_page / n * h.row_stride;
+    float v[512];
+    if (rows->heads > 1)
+        sl_gqa_row_decode(c->f->o.rows, n, m->v_head_dim, unit + head * sl_cache_unit_bytes(rows),
+                          in_page % n, k, v);
+    else
+        sl_gqa_row_decode(c->f->o.rows, n * m->n_kv_heads, m->v_head_dim, unit,
+                          in_page % n * m->n_kv_heads + head, k, v);
+}
+
+/* The score of a block for a list; and no key of the block may have a larger product with a query. */
+static double naive_score(const checker *c, const head_blocks_list *l, int32_t block)
+{
+    const int32_t size = head_blocks.block_tokens, kv_heads = c->f->cfg->n_kv_heads;
+    const int32_t group = c->f->cfg->n_heads / kv_heads;
+    double best = -INFINITY;
+    for (int32_t h = 0; h < l->n_q; h++) {
+        int32_t head = (l->list * l->n_q + h) / group;
+        double least[512], most[512], score = 0, product = -INFINITY;
+        for (int32_t pos = block * size; pos < (block + 1) * size; pos++) {
+            float k[512];
+            double dot = 0;
+            key_of(c, l->layer, pos, head, k);
+            for (int32_t i = 0; i < l->dim; i++) {
+                double x = (double)k[i];
+                dot += (double)l->q[h * l->dim + i] * x;
+                least[i] = pos == block * size ? x : fmin(least[i], x);
+                most[i] = pos == block * size ? x : fmax(most[i], x);
+            }
+            product = fmax(product, dot);
+        }
+        for (int32_t i = 0; i < l->dim; i++) {
+            double q = (double)l->q[h * l->dim + i];
+            score += fmax(q * least[i], q * most[i]);
+        }
+        MUST(product <= score + 1e-9 * (1 + fabs(score)));
+        best = fmax(best, score);
+    }
+    return best;
+}
+
+static int falling(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Ascending, within the budget, with the first and the newest block, and the scores of the others are the best ones. */
+static void check_list(void *ctx, const head_blocks_list *l)
+{
+    checker *c = ctx;
+    const int32_t last = l->pos / head_blocks.block_tokens, budget = BUDGET / head_blocks.block_tokens;
+    double all[CONTEXT], got[CONTEXT];
+    bool in[CONTEXT] = {false};
+    int32_t n = 0, n_all = 0, n_got = 0;
+    if (l->pos < PROMPT - 20 && l->pos % 13 && l->pos != 63 && l->pos != 64)
+        return; /* every position near the prompt's end and of decode, some of the others */
+    c->lists++;
+    for (; n < l->k && l->ids[n] >= 0; n++) {
+        MUST(l->ids[n] <= last && (n == 0 || l->ids[n] > l->ids[n - 1]));
+        in[l->ids[n]] = true;
+    }
+    for (int32_t i = n; i < l->k; i++)
+        MUST(l->ids[i] == -1);
+    MUST(n == (last + 1 < budget ? last + 1 : budget));
+    MUST(in[0] && in[last]);
+    for (int32_t b = 1; b < last; b++) {
+        double s = naive_score(c, l, b);
+        all[n_all++] = s;
+        if (in[b])
+            got[n_got++] = s;
+    }
+    qsort(all, (size_t)n_all, sizeof *all, falling);
+    qsort(got, (size_t)n_got, sizeof *got, falling);
+    for (int32_t i = 0; i < n_got; i++)
+        MUST(fabs(all[i] - got[i]) <= 1e-5 * (1 + fabs(all[i])));
+}
+
+START_TEST(equals_definition)
+{
+    fix f;
+    fix_opts o = opts_of(_i);
+    fix_open(&f, &o);
+    fix_run r = {0};
+    fix_text t;
+    checker c = {.f = &f, .run = &r};
+    fix_prompt(&f, &t, LENGTH, 77);
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
+    head_blocks.made = check_list, head_blocks.ctx = &c;
+    fix_feed(&f, &r, &t, PROMPT, 100);
+    fix_feed(&f, &r, &t, LENGTH, 1);
+    ck_assert_int_gt(c.lists, 100);
+    head_blocks.made = NULL;
+    fix_seq_close(&f, &r, false);
+    fix_close(&f);
+}
+END_TEST
+
+/* ---- the same bits on every way ---- */
+
+/* The hashes of the logits of `t` from the prompt's last token on. */
+static void decode_hashes(fix *f, fix_run *r, fix_text *t, int32_t from, sl_key *out)
+{
+    for (int32_t n = from; n <= LENGTH; n++) {
+        t->n = n;
+        out[n] = fix_hash(f, fix_feed(f, r, t, n, n == from ? CONTEXT : 1));
+    }
+}
+
+static void same(const sl_key *a, const sl_key *b, int32_t from, const char *what)
+{
+    for (int32_t n = from; n <= LENGTH; n++)
+        ck_assert_msg(memcmp(&a[n], &b[n], sizeof a[n]) == 0, "%s: logits differ after token %d", what, n);
+}
+
+static void text_of(const fix *f, fix_text *t, uint64_t seed)
+{
+    fix_prompt(f, t, LENGTH, seed);
+}
+
+/* Reference: resident, the prompt in one step. */
+static void reference(const fix_opts *o, uint64_t seed, sl_key *out)
+{
+    fix f;
+    fix_run r = {0};
+    fix_text t;
+    fix_open(&f, o);
+    text_of(&f, &t, seed);
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
+    decode_hashes(&f, &r, &t, PROMPT, out);
+    fix_seq_close(&f, &r, false);
+    fix_close(&f);
+}
+
+static void spill(fix *f, fix_run *r)
+{
+    sl_err err = {0};
+    ck_assert_msg(sl_engine_seq_spill(f->engine, r->seq, &err) == SL_OK, "%s", err.text);
+}
+
+START_TEST(chunks_and_threads_do_not_matter)
+{
+    static const int32_t chunks[] = {1, 7, 64};
+    sl_key want[LENGTH + 1], got[LENGTH + 1];
+    fix_opts o = opts_of(_i);
+    reference(&o, 5, want);
+    for (size_t k = 0; k < SL_COUNT(chunks); k++) {
+        fix f;
+        fix_run r = {0};
+        fix_text t;
+        o.threads = 1 + (int)k % 2;
+        fix_open(&f, &o);
+        text_of(&f, &t, 5);
+        fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
+        fix_feed(&f, &r, &t, PROMPT - 1, chunks[k]);
+        decode_hashes(&f, &r, &t, PROMPT, got);
+        same(want, got, PROMPT, "chunks");
+        fix_seq_close(&f, &r, false);
+        fix_close(&f);
+    }
+}
+END_TEST
+
+/* Spilled after the prompt, with the fewest possible hot rows, in slots that another request has used. */
+START_TEST(hierarchical_equals_resident)
+{
+    sl_key want[LENGTH + 1], got[LENGTH + 1], other[LENGTH + 1];
+    fix_opts o = opts_of(_i);
+    o.policy = _i % 2 ? SL_EVICT_CLOCK : SL_EVICT_LRU;
+    o.layout = (sl_layout)(_i % 3);
+    reference(&o, 9, want);
+    fix f;
+    fix_open(&f, &o);
+    for (int round = 0; round < 2; round++) {
+        fix_run r = {0};
+        fix_text t;
+        sl_layer_stats s;
+        text_of(&f, &t, round ? 9 : 1234);
+        fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
+        fix_feed(&f, &r, &t, PROMPT - 1, 40);
+        spill(&f, &r);
+        decode_hashes(&f, &r, &t, PROMPT, round ? got : other);
+        sl_engine_seq_stats(f.engine, r.seq, &s);
+        ck_assert_uint_gt(s.hits, 0);
+        ck_assert_uint_gt(s.misses, 0);
+        ck_assert_uint_gt(s.tail_hits, 0);
+        ck_assert_uint_eq(s.swap_bytes,
+                          s.misses * (uint64_t)sl_cache_unit_bytes(
+                                         &sl_arena_geometry(f.arena)->shape.planes[SL_CACHE_ROWS]));
+        fix_seq_close(&f, &r, false);
+    }
+    same(want, got, PROMPT, "hierarchical");
+    fix_close(&f);
+}
+END_TEST
+
+/* Pages that exist already, ending anywhere in a block, are continued resident and hierarchical with the same bits. */
+START_TEST(prefix_reuse_equals_recompute)
+{
+    static const int32_t cuts[] = {1, 15, 16, 63, 64, 65, 128, 149};
+    sl_key want[LENGTH + 1], got[LENGTH + 1];
+    fix_opts o = opts_of(_i % DIVISIONS);
+    o.layout = (sl_layout)(_i / DIVISIONS);
+    reference(&o, 31, want);
+    fix f;
+    fix_open(&f, &o);
+    for (size_t k = 0; k < SL_COUNT(cuts); k++)
+        for (int hot = 0; hot < 2; hot++) {
+            fix_run r = {0};
+            fix_text t;
+            text_of(&f, &t, 31);
+            fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
+            fix_feed(&f, &r, &t, PROMPT, CONTEXT); /* longer than what is reused */
+            fix_seq_close(&f, &r, true);
+            fix_seq_open(&f, &r, hot && cuts[k] == 149 ? SL_HIERARCHICAL : SL_RESIDENT, cuts[k], LENGTH);
+            fix_feed(&f, &r, &t, PROMPT - 1, 33);
+            if (hot && cuts[k] != 149)
+                spill(&f, &r);
+            decode_hashes(&f, &r, &t, PROMPT, got);
+            same(want, got, PROMPT, "prefix");
+            fix_seq_close(&f, &r, false);
+        }
+    fix_close(&f);
+}
+END_TEST
+
+/* Two hierarchical requests and a resident one in the same decode steps, each at another position. */
+START_TEST(the_batch_does_not_matter)
+{
+    enum { N = 3 };
+    static const uint64_t seeds[N] = {41, 42, 43};
+    sl_key want[N][LENGTH + 1];
+    fix_opts o = opts_of(_i);
+    fix f;
+    fix_run r[N] = {0};
+    static fix_text t[N];
+    sl_step_item items[N];
+    sl_err err = {0};
+    for (int i = 0; i < N; i++)
+        reference(&o, seeds[i], want[i]);
+    fix_open(&f, &o);
+    for (int i = 0; i < N; i++) {
+        text_of(&f, &t[i], seeds[i]);
+        fix_seq_open(&f, &r[i], SL_RESIDENT, 0, LENGTH);
+        fix_feed(&f, &r[i], &t[i], PROMPT + 7 * i, 50);
+        if (i > 0)
+            spill(&f, &r[i]);
+    }
+    for (int32_t step = 0; step < LENGTH - PROMPT - 14; step++) {
+        for (int i = 0; i < N; i++)
+            items[i] = (sl_step_item){.seq = r[i].seq,
+                                      .tokens = t[i].ids + PROMPT + 7 * i + step,
+                                      .n_tokens = 1,
+                                      .want_logits = true};
+        ck_assert_msg(sl_engine_step(f.engine, items, N, NULL, &err) == SL_OK, "%s", err.text);
+        for (int i = 0; i < N; i++) {
+            sl_key now = fix_hash(&f, items[i].logits);
+            ck_assert_msg(memcmp(&now, &want[i][PROMPT + 7 * i + step + 1], sizeof now) == 0,
+                          "request %d differs in step %d", i, step);
+        }
+    }
+    for (int i = 0; i < N; i++)
+        fix_seq_close(&f, &r[i], false);
+    fix_close(&f);
+}
+END_TEST
+
+/* With a budget of the whole context, attention over blocks by KV head is dense attention over rows of one token. */
+START_TEST(a_whole_budget_is_dense)
+{
+    sl_key want[LENGTH + 1], got[LENGTH + 1];
+    fix_opts o = opts_of(_i);
+    head_blocks.budget_tokens = CONTEXT;
+    o.hot_rows = CONTEXT;
+    reference(&o, 3, got);
+    o.desc = NULL, o.algorithm = "dense";
+    reference(&o, 3, want);
+    same(want, got, PROMPT, "dense");
+}
+END_TEST
+
+/* A dense layer keeps the division of rows, and attends to everything. */
+START_TEST(gates_keep_the_division)
+{
+    static const int32_t first_layer[] = {0};
+    sl_key want[LENGTH + 1], got[LENGTH + 1];
+    fix_opts o = opts_of(_i);
+    fix f;
+    fix_run r = {0};
+    fix_text t;
+    for (int way = 0; way < 2; way++) {
+        o.hot_rows = CONTEXT;
+        fix_open(&f, &o);
+        sl_engine_destroy(f.engine);
+        f.eo.gates = (sl_gates){.sink_tokens = 5,
+                                .recent_tokens = 20,
+                                .min_tokens = 100,
+                                .dense_layers = first_layer,
+                                .n_dense_layers = 1};
+        sl_err err = {0};
+        ck_assert_msg(sl_engine_create(f.be, f.model, f.arena, &f.eo, &f.engine, &err) == SL_OK, "%s",
+                      err.text);
+        r = (fix_run){0};
+        text_of(&f, &t, 8);
+        fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
+        fix_feed(&f, &r, &t, PROMPT - 1, way ? 31 : CONTEXT);
+        if (way)
+            spill(&f, &r);
+        decode_hashes(&f, &r, &t, PROMPT, way ? got : want);
+        fix_seq_close(&f, &r, false);
+        fix_close(&f);
+    }
+    same(want, got, PROMPT, "gates");
+}
+END_TEST
+
+static void refused(fix *f, const sl_engine_opts *eo, sl_status want, const char *says)
+{
+    sl_engine *e;
+    sl_err err = {0};
+    ck_assert_int_eq(sl_engine_create(f->be, f->model, f->arena, eo, &e, &err), want);
+    ck_assert_msg(strstr(err.text, says) != NULL, "\"%s\" does not say %s", err.text, says);
+}
+
+START_TEST(refusals)
+{
+    fix f;
+    fix_opts o = opts_of(0);
+    fix_open(&f, &o);
+    sl_engine_opts eo = f.eo;
+    eo.hot_rows = BUDGET - 16;
+    refused(&f, &eo, SL_ERR_INVALID, "hot_rows 48 of layer 0 is less than the longest selection, 64 tokens");
+    eo = f.eo, eo.algorithm = &sl_algo_dense; /* the arena's rows are divided, those of dense are not */
+    refused(&f, &eo, SL_ERR_REFUSED, "rows");
+    fix_close(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("engine/head_blocks");
+    TCase *c = tcase_create("head_blocks");
+    tcase_set_timeout(c, 240);
+    tcase_add_loop_test(c, equals_definition, 0, CASES);
+    tcase_add_loop_test(c, chunks_and_threads_do_not_matter, 0, CASES);
+    tcase_add_loop_test(c, hierarchical_equals_resident, 0, CASES);
+    tcase_add_loop_test(c, prefix_reuse_equals_recompute, 0, 3 * DIVISIONS); /* in every layout */
+    tcase_add_loop_test(c, the_batch_does_not_matter, 0, CASES);
+    tcase_add_loop_test(c, a_whole_budget_is_dense, 0, CASES);
+    tcase_add_loop_test(c, gates_keep_the_division, 0, DIVISIONS);
+    tcase_add_test(c, refusals);
+    suite_add_tcase(s, c);
+    return run_suite(s);
+}
