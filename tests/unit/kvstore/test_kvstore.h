@@ -8,8 +8,6 @@
 
 #include "tests/unit/run_suite.h"
 
-#include "tests/unit/run_suite.h"
-
 /* splitmix64 */
 static inline uint64_t rnd(uint64_t *state)
 {
