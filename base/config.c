@@ -239,6 +239,9 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
     }
     if (cfg->cluster.secret_file[0])
         SL_TRY(read_cluster_secret(cfg, err));
+    else if (cfg->cluster.encrypt)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "cluster.encrypt: needs cluster.secret_file, from which the keys are made");
     if (!cfg->router.tls_cert[0] != !cfg->router.tls_key[0])
         return sl_fail(err, SL_ERR_INVALID, "router.tls_cert and router.tls_key: set both or neither");
     if (cfg->router.tls_client_ca[0] && !cfg->router.tls_cert[0])

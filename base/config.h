@@ -123,6 +123,7 @@ typedef struct sl_config {
         char tag[SL_CFG_NAME_BYTES];
         char secret_file[SL_CFG_PATH_BYTES];
         char secret[SL_CFG_NAME_BYTES]; /* not a key: sl_config_finish() reads it from secret_file */
+        bool encrypt;
         bool insecure;
     } cluster;
     struct {

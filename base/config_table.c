@@ -190,7 +190,11 @@ const sl_cfg_row sl_cfg_rows[] = {
     STR(cluster, secret_file, "",
         "File whose first line, of at least 16 characters, is the cluster's secret. Router and workers prove to each "
         "other that they know it before they connect; it is never sent. Needed where they are reached beyond "
-        "loopback. Messages and rows are not encrypted."),
+        "loopback."),
+    BOOL(
+        cluster, encrypt, "false",
+        "Encrypt the messages between router and workers, prompts and tokens among them, with keys made from the "
+        "secret. All processes must have the same value. Rows are not encrypted: the network card moves them."),
     BOOL(
         cluster, insecure, "false",
         "Serve without a secret although router or workers are reached beyond loopback: every program that reaches "

@@ -66,6 +66,7 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
     o->devices = c->cluster.devices;
     o->worker_host = c->cluster.router_host;
     o->secret = c->cluster.secret;
+    o->encrypt = c->cluster.encrypt;
     o->worker_port = c->cluster.router_port;
     o->cluster_tag = c->cluster.tag;
     o->heartbeat_ms = (uint32_t)c->cluster.heartbeat_ms;

@@ -28,6 +28,7 @@ typedef struct sl_router_opts {
     const char *tls, *devices, *fabric; /* see transport/transport.h; NULL = default */
     const char *worker_host;            /* listen address for workers */
     const char *secret;                 /* of the cluster, as in sl_tp_options; NULL or "": none */
+    bool encrypt;                       /* messages of workers, as in sl_tp_options */
     int worker_port;                    /* 0 = any */
     const char *cluster_tag;
     uint32_t heartbeat_ms, dead_after_ms;

@@ -177,12 +177,14 @@ sl_tp_op *sl_tp_op_get(sl_tp_op_pool *pool, bool with_header)
 void sl_tp_op_put(sl_tp_op_pool *pool, sl_tp_op *op)
 {
     sl_tp_op **list = op->header ? &pool->free_header : &pool->free_plain;
+    free(op->sealed);
+    op->sealed = NULL;
     op->done = NULL;
     op->next = *list;
     *list = op;
 }
 
-/* Frees the buffers that sl_tp_send_owned took over and whose operations have not completed. */
+/* Frees the buffers of operations that have not completed: those that sl_tp_send_owned took over, and encrypted ones. */
 static void free_owned_of(uint8_t *chunk)
 {
     size_t each = sizeof(sl_tp_op) + (((sl_tp_op *)(void *)chunk)->header ? SL_TP_OP_HEADER : 0);
@@ -190,6 +192,7 @@ static void free_owned_of(uint8_t *chunk)
         sl_tp_op *op = (sl_tp_op *)(void *)(chunk + i * each);
         if (op->done == free_owned)
             free(op->cookie);
+        free(op->sealed);
     }
 }
 

@@ -140,6 +140,9 @@ typedef struct sl_tp_options {
      * each other before any port of UCX opens for the caller, and again on the connection. loopback: not used.
      */
     const char *secret;
+    /* ucx: messages are encrypted and authenticated, with keys made from the secret, which must be set. Both sides of a
+     * connection must agree. Puts and gets are not encrypted: the network card does them. loopback: not used. */
+    bool encrypt;
     const char *fabric; /* loopback: instances of one name see each other; default "default" */
 } sl_tp_options;
 

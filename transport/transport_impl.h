@@ -39,6 +39,7 @@ typedef struct sl_tp_op {
     size_t moved;
     uint32_t wire;
     uint8_t *header; /* SL_TP_OP_HEADER bytes, only of sends and controls */
+    uint8_t *sealed; /* the message as it is sent, when it is encrypted; freed with the operation */
 } sl_tp_op;
 
 #define SL_TP_OP_HEADER (SL_TP_AM_HEADER_MAX + 16)

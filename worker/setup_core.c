@@ -53,6 +53,7 @@ sl_status sl_setup_core(sl_setup *s, sl_worker_opts *out, sl_err *err)
                             .devices = p->devices,
                             .numa_node = p->numa_node,
                             .secret = c->cluster.secret,
+                            .encrypt = c->cluster.encrypt,
                             .n_routers = s->launch->n_routers,
                             .listen_host = p->listen_host,
                             .listen_port = (uint16_t)c->cluster.listen_port,

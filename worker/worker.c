@@ -85,6 +85,7 @@ static sl_status open_transport(sl_worker *w, sl_err *err)
     o.net_devices = w->o.devices && *w->o.devices ? w->o.devices : NULL;
     o.fabric = w->o.fabric;
     o.secret = w->o.secret;
+    o.encrypt = w->o.encrypt;
     o.numa_node = w->o.numa_node;
     o.connect_timeout_ms = w->o.connect_timeout_ms;
     if (w->o.enter)

@@ -83,6 +83,7 @@ typedef struct sl_worker_opts {
     const char *transport, *tls, *devices, *fabric; /* as in sl_tp_options */
     int numa_node;
     const char *secret;                         /* as in sl_tp_options */
+    bool encrypt;                               /* as in sl_tp_options */
     const char *routers[SL_WORKER_ROUTERS_MAX]; /* "host:port" each; copied */
     int n_routers;
     bool listens;

@@ -178,6 +178,7 @@ sl_status sl_router_link_open(sl_router *r, sl_err *err)
     o.net_devices = r->o.devices && *r->o.devices ? r->o.devices : NULL;
     o.fabric = r->o.fabric;
     o.secret = r->o.secret;
+    o.encrypt = r->o.encrypt;
     sl_status st = sl_transport_create(r->o.transport, &o, &r->link.tp, err);
     if (st)
         return sl_fail_in(err, st, "transport %s", r->o.transport);

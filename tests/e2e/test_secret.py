@@ -1,7 +1,10 @@
 """The cluster's secret: who proves it belongs to the cluster, who does not is refused at the door; and what a process refuses to do
 beyond loopback without one."""
 
+import socket
+import struct
 import subprocess
+import threading
 
 import pytest
 
@@ -38,6 +41,60 @@ def test_cluster_with_a_secret(start, secret, tmp_path):
         assert SECRET not in p.text(), "the secret is in a log"
 
 
+class Listener:
+    """Everything that goes over loopback while it lives, as somebody on the network would see it."""
+
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 25)
+        self.socket.bind(("lo", 0))
+        self.socket.settimeout(0.2)
+        self.packets, self.over = [], False
+        self.thread = threading.Thread(target=self.listen, daemon=True)
+        self.thread.start()
+
+    def listen(self):
+        while not self.over:
+            try:
+                self.packets.append(self.socket.recv(1 << 17))
+            except TimeoutError:
+                pass
+
+    def heard(self):
+        self.over = True
+        self.thread.join(10)
+        self.socket.close()
+        return self.packets
+
+
+def saw(packets, ids):
+    """How many of the runs of eight token ids are in a packet in the clear."""
+    runs = [struct.pack("<8i", *ids[i:i + 8]) for i in range(0, len(ids) - 8, 8)]
+    return sum(any(run in packet for packet in packets) for run in runs)
+
+
+def test_messages_are_encrypted(start, secret):
+    """With cluster.encrypt a listener on the network does not see the prompt's tokens; without it, the same listener does. A worker with
+    the other setting is refused, and says why."""
+    for encrypt in (False, True):
+        settings = {**secret, "cluster.encrypt": str(encrypt).lower(), "cluster.tls": "tcp,self"}
+        r = start(real.Process, "router", **settings)
+        for role in ("prefill", "decode"):
+            start(real.Process, role, 0, r.worker_address, **settings)
+        real.until("both roles", lambda r=r: len(r.workers()) == 2, 30)
+        ids = real.prompt(f"heard {encrypt}", 400)
+        try:
+            listener = Listener()
+        except PermissionError:
+            pytest.skip("listening to the network needs CAP_NET_RAW")
+        assert r.tokens(ids, 40) == real.reference(ids, 40)
+        runs = saw(listener.heard(), ids)
+        assert runs == 0 if encrypt else runs > 10, f"{runs} runs of tokens were seen"
+        other = start(real.Process, "decode", 5, r.worker_address, **{**settings, "cluster.encrypt": str(not encrypt).lower()})
+        other.logged("cluster.encrypt differs between the two sides", 20)
+        assert len(r.workers()) == 2
+
+
 def test_worker_does_not_join_a_router_without_the_secret(start, secret):
     r = start(real.Process, "router", **QUICK)
     p = start(real.Process, "decode", 0, r.worker_address, **secret)
@@ -63,6 +120,7 @@ def test_refused_beyond_loopback(tmp_path):
     short = tmp_path / "short"
     short.write_text("too short\n")
     refused("router", "has 9 characters, want 16", **{"cluster.secret_file": short})
+    refused("router", "cluster.encrypt: needs cluster.secret_file", **{"cluster.encrypt": "true"})
     refused("router", "cluster.secret_file: /nowhere/secret: No such file", **{"cluster.secret_file": "/nowhere/secret"})
 
 

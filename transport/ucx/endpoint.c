@@ -81,6 +81,8 @@ void ux_ep_free(ux_ep *ep)
     ux_door_leave(ep);
     unhash(ep);
     ux_held_drop(ep);
+    sl_cipher_free(ep->seals);
+    sl_cipher_free(ep->opens);
     *(ep->prev ? &ep->prev->next : &tp->eps) = ep->next;
     if (ep->next)
         ep->next->prev = ep->prev;
@@ -129,7 +131,7 @@ static void prove(const ux_ep *ep, const char *label, uint8_t out[SL_PROOF_BYTES
 
 sl_status ux_send_greeting(ux_ep *ep, uint16_t id)
 {
-    ux_hello m = {.magic = {'S', 'L', 'T', 'P'}, .protocol = UX_PROTOCOL};
+    ux_hello m = {.magic = {'S', 'L', 'T', 'P'}, .protocol = UX_PROTOCOL, .encrypt = ux_of(ep)->opts.encrypt};
     uint8_t *nonce = id == UX_ID_HELLO       ? ep->session.client
                      : id == UX_ID_CHALLENGE ? ep->session.server
                                              : NULL;
@@ -142,10 +144,30 @@ sl_status ux_send_greeting(ux_ep *ep, uint16_t id)
     return ux_send_control(ep, id, &m, sizeof m);
 }
 
+static sl_cipher *new_cipher(const ux_ep *ep, const char *label, bool seal)
+{
+    uint8_t key[SL_CIPHER_KEY];
+    _Static_assert(sizeof key == SL_PROOF_BYTES, "a proof is a key");
+    prove(ep, label, key);
+    return sl_cipher_new(key, seal);
+}
+
+/* Each direction has a key of its own, made from the secret, the session of the door and the nonces of both sides. */
+static bool make_ciphers(ux_ep *ep, bool server)
+{
+    ep->seals = new_cipher(ep, server ? UX_KEY_SERVER : UX_KEY_CLIENT, true);
+    ep->opens = new_cipher(ep, server ? UX_KEY_CLIENT : UX_KEY_SERVER, false);
+    return ep->seals && ep->opens;
+}
+
 static void opened(ux_ep *ep)
 {
     const sl_tp_events *on = &ux_of(ep)->opts.events;
     bool server = ep->state == UX_GREETING;
+    if (ux_of(ep)->opts.encrypt && !make_ciphers(ep, server)) {
+        ux_break(ep, SL_ERR_NO_MEMORY, "no memory for the keys of the connection");
+        return;
+    }
     ep->state = UX_OPEN;
     ep->stream.used = ux_stream_wanted(ep);
     ep->deadline_ns = 0;
@@ -208,14 +230,18 @@ void ux_control_received(ux_ep *ep, uint16_t id, const void *header, size_t head
     if (header_bytes == sizeof m)
         memcpy(&m, header, sizeof m);
     bool same = memcmp(m.magic, "SLTP", sizeof m.magic) == 0 && m.protocol == UX_PROTOCOL;
-    if (same && ep->state == UX_GREETING && server_hears(ep, id, &m))
+    /* A server that disagrees answers the hello all the same, because its challenge tells the client the reason. */
+    bool asked = id == UX_ID_HELLO && ux_has_secret(ux_of(ep));
+    bool agreed = same && (asked || m.encrypt == ux_of(ep)->opts.encrypt);
+    if (agreed && ep->state == UX_GREETING && server_hears(ep, id, &m))
         return;
-    if (same && ep->state == UX_CONNECTING && client_hears(ep, id, &m))
+    if (agreed && ep->state == UX_CONNECTING && client_hears(ep, id, &m))
         return;
     ux_of(ep)->stats.messages_refused++;
     ux_break(ep, ep->state == UX_CONNECTING ? SL_ERR_REFUSED : SL_ERR_PEER,
-             !same ? "the peer speaks another protocol version"
-                   : "unexpected handshake message, or a wrong proof of the cluster's secret");
+             !same     ? "the peer speaks another protocol version"
+             : !agreed ? "cluster.encrypt differs between the two sides"
+                       : "unexpected handshake message, or a wrong proof of the cluster's secret");
 }
 
 /* ---- closing ---- */

@@ -12,6 +12,18 @@
 
 #include "transport/ucx/ucx_impl.h"
 
+/*
+ * With sl_tp_options.encrypt the owner's messages are encrypted: the data is, the wire header and the owner's header are
+ * only authenticated. Handshake and BYE are not.
+ */
+static size_t open_part(ux_wire wire, const void *header, uint8_t out[SL_TP_OP_HEADER])
+{
+    memcpy(out, &wire, sizeof wire);
+    if (wire.header_bytes)
+        memcpy(out + sizeof wire, header, wire.header_bytes);
+    return sizeof wire + wire.header_bytes;
+}
+
 /* ---- sending ---- */
 
 static ucs_status_ptr_t give_ucx(ux_ep *ep, sl_tp_op *op, ucp_request_param_t *param)
@@ -21,16 +33,29 @@ static ucs_status_ptr_t give_ucx(ux_ep *ep, sl_tp_op *op, ucp_request_param_t *p
     return ucp_am_send_nbx(ep->handle, UX_AM_ID, op->header, op->wire, op->local, op->bytes, param);
 }
 
+/* Replaces the data of a send by what goes over the network. */
+static bool seal(ux_ep *ep, sl_tp_op *op)
+{
+    op->sealed = malloc(op->bytes + SL_CIPHER_TAG);
+    if (!op->sealed || !sl_cipher_seal(ep->seals, op->header, op->wire, op->local, op->bytes, op->sealed))
+        return false;
+    op->local = op->sealed;
+    op->bytes += SL_CIPHER_TAG;
+    return true;
+}
+
 static sl_status send_am(ux_ep *ep, sl_tp_op *op, ucp_request_param_t *param, uint16_t id, const void *header,
                          size_t header_bytes, const void *data)
 {
     ux_transport *tp = ux_of(ep);
     ux_wire wire = {.seq = ep->tx_seq, .id = id, .header_bytes = (uint16_t)header_bytes};
-    memcpy(op->header, &wire, sizeof wire);
-    if (header_bytes)
-        memcpy(op->header + sizeof wire, header, header_bytes);
-    op->wire = (uint32_t)(sizeof wire + header_bytes);
+    op->wire = (uint32_t)open_part(wire, header, op->header);
     op->local = (uint8_t *)(uintptr_t)data;
+    if (ep->seals && op->kind == SL_TP_OP_SEND && !seal(ep, op)) {
+        sl_tp_op_put(&tp->pool, op);
+        ux_break(ep, SL_ERR_NO_MEMORY, "a message could not be encrypted");
+        return SL_ERR_PEER;
+    }
     if (tp->in_ucx) { /* see ux_run_postponed */
         ep->tx_seq++;
         ep->inflight++;
@@ -41,6 +66,8 @@ static sl_status send_am(ux_ep *ep, sl_tp_op *op, ucp_request_param_t *param, ui
     sl_status st = ux_op_posted(ep, op, give_ucx(ep, op, param));
     if (st == SL_OK)
         ep->tx_seq++;
+    else if (ep->seals) /* both sides count the messages: after one that is missing nothing opens */
+        ux_break(ep, SL_ERR_PEER, "an encrypted message could not be sent");
     return st;
 }
 
@@ -86,15 +113,10 @@ sl_status ux_send_control(ux_ep *ep, uint16_t id, const void *header, size_t hea
 
 /* ---- receiving ---- */
 
-static void hand_over(ux_ep *ep, uint16_t id, const void *header, size_t header_bytes, const void *data,
-                      size_t bytes)
+static void to_owner(ux_ep *ep, uint16_t id, const void *header, size_t header_bytes, const void *data,
+                     size_t bytes)
 {
     ux_transport *tp = ux_of(ep);
-    ep->rx_seq++;
-    if (id >= SL_TP_AM_IDS || ep->state != UX_OPEN) {
-        ux_control_received(ep, id, header, header_bytes);
-        return;
-    }
     if (ep->close_requested)
         return;
     if (!tp->handlers[id] || bytes > SL_TP_AM_MAX) {
@@ -105,6 +127,32 @@ static void hand_over(ux_ep *ep, uint16_t id, const void *header, size_t header_
     tp->stats.message_bytes_received += bytes;
     tp->handlers[id](tp->handler_args[id], &ep->base, id, header_bytes ? header : NULL, header_bytes,
                      bytes ? data : NULL, bytes);
+}
+
+static void decrypt(ux_ep *ep, ux_wire wire, const void *header, const uint8_t *data, size_t bytes)
+{
+    uint8_t open[SL_TP_OP_HEADER], *plain = malloc(bytes);
+    size_t n = open_part(wire, header, open);
+    if (plain && sl_cipher_open(ep->opens, open, n, data, bytes, plain)) {
+        to_owner(ep, wire.id, header, wire.header_bytes, plain, bytes - SL_CIPHER_TAG);
+    } else {
+        ux_of(ep)->stats.messages_refused++;
+        ux_break(ep, SL_ERR_PEER,
+                 plain ? "a message that the peer has not encrypted" : "no memory for a message");
+    }
+    free(plain);
+}
+
+static void hand_over(ux_ep *ep, uint16_t id, const void *header, size_t header_bytes, const void *data,
+                      size_t bytes)
+{
+    ux_wire wire = {.seq = ep->rx_seq++, .id = id, .header_bytes = (uint16_t)header_bytes};
+    if (id >= SL_TP_AM_IDS || ep->state != UX_OPEN)
+        ux_control_received(ep, id, header, header_bytes);
+    else if (ep->opens)
+        decrypt(ep, wire, header, data, bytes);
+    else
+        to_owner(ep, id, header, header_bytes, data, bytes);
 }
 
 void ux_held_free(ux_transport *tp, ux_held *h)
@@ -263,8 +311,8 @@ ucs_status_t ux_am_receive(void *arg, const void *header, size_t header_length, 
     ux_ep *ep = known && !tp->destroying ? ux_ep_find(tp, param->reply_ep) : NULL;
     if (!ep || ep->broken || ep->teardown != UX_LIVE)
         return UCS_OK;
-    if (!read_wire(header, header_length, &wire) || length > SL_TP_AM_MAX || ep->n_held >= UX_MAX_HELD ||
-        (int32_t)(wire.seq - ep->rx_seq) < 0 || have_seq(ep, wire.seq)) {
+    if (!read_wire(header, header_length, &wire) || length > SL_TP_AM_MAX + SL_CIPHER_TAG ||
+        ep->n_held >= UX_MAX_HELD || (int32_t)(wire.seq - ep->rx_seq) < 0 || have_seq(ep, wire.seq)) {
         tp->stats.messages_refused++;
         ux_break(ep, SL_ERR_PEER, "malformed message");
         return UCS_OK;

@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <ucp/api/ucp.h>
 
+#include "transport/cipher.h"
 #include "transport/lookup.h"
 #include "transport/transport_impl.h"
 #include "transport/ucx/door_msg.h"
@@ -38,7 +39,7 @@ enum {
     UX_ID_BYE = 0xfff2,       /* orderly close: the last message */
     UX_ID_CHALLENGE = 0xfff3, /* with a secret: the server's answer to hello */
     UX_ID_PROOF = 0xfff4,     /* the client's answer to the challenge */
-    UX_PROTOCOL = 3,
+    UX_PROTOCOL = 4,
 };
 
 /* Labels of proofs, which say what each one proves. */
@@ -47,6 +48,9 @@ enum {
 #define UX_PROOF_SESSION "sluice door, session"
 #define UX_PROOF_CLIENT "sluice connection, client"
 #define UX_PROOF_SERVER "sluice connection, server"
+/* Labels of the keys of a connection's messages: whose messages a key encrypts. */
+#define UX_KEY_CLIENT "sluice messages, client"
+#define UX_KEY_SERVER "sluice messages, server"
 
 typedef struct ux_transport ux_transport;
 typedef struct ux_ep ux_ep;
@@ -62,6 +66,7 @@ typedef struct ux_wire {
 typedef struct ux_hello {
     char magic[4]; /* "SLTP" */
     uint32_t protocol;
+    uint32_t encrypt; /* 1: the sender encrypts messages, and expects the same of the other side */
     uint8_t nonce[SL_PROOF_BYTES]; /* hello, challenge: of the sender */
     uint8_t proof[SL_PROOF_BYTES]; /* proof, welcome */
 } ux_hello;
@@ -134,7 +139,9 @@ struct ux_ep {
     ux_stream stream;
     size_t inflight; /* operations whose `done` has not run */
     ux_session session;
-    bool challenged;   /* the challenge was sent (server) or answered (client) */
+    bool challenged; /* the challenge was sent (server) or answered (client) */
+    sl_cipher *seals,
+        *opens;        /* of the owner's messages, while the connection is open and they are encrypted */
     sl_lookup *lookup; /* client, while the host's name is looked up */
     ux_knock *knock;   /* client, until the other door has admitted it */
     char peer_address[SL_TP_ADDRESS_MAX];

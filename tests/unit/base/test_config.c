@@ -308,6 +308,7 @@ START_TEST(rules_across_keys)
 {
     finish_rejects("router.tls_cert=/c.pem", NULL, "tls_key");
     finish_rejects("router.tls_client_ca=/ca.pem", NULL, "router.tls_client_ca");
+    finish_rejects("cluster.encrypt=true", NULL, "needs cluster.secret_file");
     finish_rejects("cluster.heartbeat_ms=1000", "cluster.dead_after_ms=1500", "twice");
     finish_rejects("router.http_port=9", "router.grpc_port=9", "both 9");
     finish_rejects("cluster.roles=router,decode", NULL, "prefill");

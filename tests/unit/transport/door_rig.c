@@ -11,8 +11,9 @@
 
 #include "base/log.h"
 
-const variant door_variant = {"ucx tcp", "ucx", "tcp", true};
+const variant door_variant = {"ucx tcp", "ucx", "tcp", true, false};
 const char *door_secret;
+bool door_encrypts;
 
 void door_open(client *c, char *address)
 {
@@ -20,6 +21,7 @@ void door_open(client *c, char *address)
     sl_err err;
     o.connect_timeout_ms = DOOR_TIMEOUT_MS;
     o.secret = door_secret;
+    o.encrypt = door_encrypts;
     client_open_with(c, &door_variant, o);
     ck_assert_int_eq(sl_tp_listen(c->tp, "127.0.0.1", 0, address, SL_TP_ADDRESS_MAX, &err), SL_OK);
 }

@@ -16,6 +16,8 @@ extern const variant door_variant;
 /* The secret of door_open and of the peer in door_serves; NULL: without one. A test that sets it sets it back to
  * NULL. */
 extern const char *door_secret;
+/* Whether a server of door_open encrypts messages; the peer of door_serves does not. */
+extern bool door_encrypts;
 
 /* Opens a server on 127.0.0.1; address gets SL_TP_ADDRESS_MAX bytes. */
 void door_open(client *server, char *address);

@@ -18,17 +18,27 @@
 extern char **environ;
 
 const variant variants[] = {
-    {"loopback, threads", "loopback", NULL, false},
-    {"ucx tcp, processes", "ucx", "tcp", true},
-    {"ucx default, processes", "ucx", NULL, true},
-    {"ucx tcp, threads", "ucx", "tcp", false},
+    {"loopback, threads", "loopback", NULL, false, false},
+    {"ucx tcp, processes", "ucx", "tcp", true, false},
+    {"ucx default, processes", "ucx", NULL, true, false},
+    {"ucx tcp, threads", "ucx", "tcp", false, false},
+    {"ucx tcp, processes, encrypted", "ucx", "tcp", true, true},
 };
 const int n_variants = SL_COUNT(variants);
+
+static void add_secret(const variant *v, sl_tp_options *o)
+{
+    if (!v->encrypt)
+        return;
+    o->secret = HARNESS_SECRET;
+    o->encrypt = true;
+}
 
 static sl_tp_options options(const variant *v)
 {
     sl_tp_options o = sl_tp_options_default();
     o.tls = v->tls;
+    add_secret(v, &o);
     return o;
 }
 
@@ -67,7 +77,8 @@ static char *peer_path(void)
 static void start_process(peer *p)
 {
     int fds[2];
-    char *argv[] = {peer_path(), (char *)p->v->transport, (char *)(p->v->tls ? p->v->tls : "default"), NULL};
+    char *argv[] = {peer_path(), (char *)p->v->transport, (char *)(p->v->tls ? p->v->tls : "default"),
+                    p->v->encrypt ? (char *)HARNESS_SECRET : NULL, NULL};
     posix_spawn_file_actions_t actions;
     ck_assert_int_eq(pipe(fds), 0);
     posix_spawn_file_actions_init(&actions);
@@ -219,6 +230,7 @@ void client_open_with(client *c, const variant *v, sl_tp_options o)
 {
     sl_err err = {0};
     *c = (client){0};
+    add_secret(v, &o);
     o.events = (sl_tp_events){.arg = c,
                               .accepted = on_accepted,
                               .connected = on_connected,

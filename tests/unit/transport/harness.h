@@ -14,7 +14,10 @@
 typedef struct variant {
     const char *name, *transport, *tls;
     bool process; /* the peer is a separate process */
+    bool encrypt; /* messages are encrypted, with HARNESS_SECRET */
 } variant;
+
+#define HARNESS_SECRET "the secret of the conformance tests"
 
 extern const variant variants[];
 extern const int n_variants;

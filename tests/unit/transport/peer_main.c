@@ -1,4 +1,5 @@
-/* transport_peer TRANSPORT TLS: the conformance peer as a process. Prints its address, then serves. */
+/* transport_peer TRANSPORT TLS [SECRET]: the conformance peer as a process, which encrypts with a secret. Prints its
+ * address, then serves. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,12 +15,14 @@ static void print_address(void *arg, const char *address)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3) {
-        fprintf(stderr, "usage: transport_peer TRANSPORT TLS\n");
+    if (argc != 3 && argc != 4) {
+        fprintf(stderr, "usage: transport_peer TRANSPORT TLS [SECRET]\n");
         return 2;
     }
     sl_log_init(SL_LOG_WARN, false, "peer");
     sl_tp_options o = sl_tp_options_default();
     o.tls = strcmp(argv[2], "default") == 0 ? NULL : argv[2];
+    o.secret = argv[3]; /* NULL without one */
+    o.encrypt = argc == 4;
     return peer_serve(argv[1], &o, print_address, NULL, NULL, NULL);
 }

@@ -21,10 +21,10 @@
 enum { BYTES = 4 << 20 };
 
 static const variant on_device[] = {
-    {"loopback, threads", "loopback", NULL, false},
-    {"ucx tcp, processes", "ucx", "tcp", true},
-    {"ucx tcp and cuda, processes", "ucx", "tcp,cuda_copy", true},
-    {"ucx default, processes", "ucx", NULL, true},
+    {"loopback, threads", "loopback", NULL, false, false},
+    {"ucx tcp, processes", "ucx", "tcp", true, false},
+    {"ucx tcp and cuda, processes", "ucx", "tcp,cuda_copy", true, false},
+    {"ucx default, processes", "ucx", NULL, true, false},
 };
 
 static bool is_loopback(const variant *v)

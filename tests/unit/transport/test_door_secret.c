@@ -60,6 +60,37 @@ START_TEST(secret_at_the_door)
 }
 END_TEST
 
+/* One side encrypts messages and the other does not: refused after the door, in both directions, naming the key. */
+START_TEST(both_sides_encrypt_or_none)
+{
+    door_secret = "the secret of this cluster";
+    for (int i = 0; i < 2; i++) {
+        client s, c;
+        sl_tp_ep *ep;
+        sl_err err;
+        char address[SL_TP_ADDRESS_MAX];
+        sl_tp_options o = sl_tp_options_default();
+        o.secret = door_secret;
+        o.encrypt = i;
+        door_encrypts = !i;
+        door_open(&s, address);
+        client_open_with(&c, &door_variant, o);
+        ck_assert_int_eq(sl_tp_connect(c.tp, address, &ep, &err), SL_OK);
+        for (int k = 0; k < 5000 && !c.connected; k++) {
+            door_run(&c, 1);
+            door_run(&s, 1);
+        }
+        ck_assert_int_eq(c.connect_status, SL_ERR_REFUSED);
+        ck_assert_msg(strstr(c.why, "cluster.encrypt differs") != NULL, "%s", c.why);
+        ck_assert_int_eq(s.accepted, 0);
+        client_close(&c);
+        client_close(&s);
+    }
+    door_encrypts = false;
+    door_secret = NULL;
+}
+END_TEST
+
 /* A door without the secret, and one with another, get no connection from a caller that has one. */
 START_TEST(door_without_the_secret)
 {
@@ -197,6 +228,7 @@ int main(void)
     tcase_set_timeout(t, 120);
     tcase_add_test(t, secret_at_the_door);
     tcase_add_test(t, door_without_the_secret);
+    tcase_add_test(t, both_sides_encrypt_or_none);
     tcase_add_test(t, replayed_proof_is_refused);
     tcase_add_test(t, wrong_proof_is_refused);
     suite_add_tcase(s, t);

@@ -20,7 +20,7 @@
 #include "transport/lookup.h"
 
 static const uint64_t MS = 1000000;
-static const variant tcp = {"ucx tcp", "ucx", "tcp", true};
+static const variant tcp = {"ucx tcp", "ucx", "tcp", true, false};
 static atomic_int slow_ms, slow_calls, slow_running;
 
 /* ---- the double ---- */

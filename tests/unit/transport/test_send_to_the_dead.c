@@ -42,7 +42,7 @@ static sl_tp_ep *join(client *c, peer *p, const variant *v)
 
 START_TEST(send_to_the_dead)
 {
-    static const variant v = {"ucx tcp, processes", "ucx", "tcp", true};
+    static const variant v = {"ucx tcp, processes", "ucx", "tcp", true, false};
     client c;
     peer living, dying;
     client_open(&c, &v);
