@@ -17,6 +17,7 @@
 enum {
     TICK_MS = 20,
     SETTLE_ROUNDS = 16,
+    CPU_READ_NS = 1000000,
     LAST_WORDS_MS = 1000 /* for the errors of requests that a drain cut off */
 };
 
@@ -107,20 +108,30 @@ static uint64_t thread_cpu_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* The time since the last call, less what the loop slept meanwhile, and the CPU time. */
+/*
+ * The time of a turn is the time since the last call, less what the loop slept meanwhile. Reading the thread's CPU time is
+ * a system call, so it is read at most once in CPU_READ_NS: a turn in between was shorter than that and counts with its
+ * time, and a longer turn may be given so much CPU time of the turns before it, but never more than its time.
+ */
 static void observe_turn(sl_router *r)
 {
-    uint64_t cpu = thread_cpu_ns();
     uint64_t now = sl_now_ns(), idle = uv_metrics_idle_time(&r->loop);
     sl_router_life *l = &r->life;
-    uint64_t past = now - l->turn_ns, slept = idle - l->turn_idle_ns;
-    if (l->turn_ns)
-        sl_histogram_observe(r->stats.loop_turn, past > slept ? (double)(past - slept) / 1e9 : 0);
-    if (l->turn_ns)
-        sl_histogram_observe(r->stats.loop_turn_cpu, (double)(cpu - l->turn_cpu_ns) / 1e9);
+    uint64_t past = now - l->turn_ns, slept = idle - l->turn_idle_ns, turn = past > slept ? past - slept : 0;
+    uint64_t cpu_turn = turn;
+    if (now - l->cpu_read_ns >= CPU_READ_NS) {
+        uint64_t cpu = thread_cpu_ns();
+        if (cpu - l->turn_cpu_ns < turn)
+            cpu_turn = cpu - l->turn_cpu_ns;
+        l->turn_cpu_ns = cpu;
+        l->cpu_read_ns = now;
+    }
+    if (l->turn_ns) {
+        sl_histogram_observe(r->stats.loop_turn, (double)turn / 1e9);
+        sl_histogram_observe(r->stats.loop_turn_cpu, (double)cpu_turn / 1e9);
+    }
     l->turn_ns = now;
     l->turn_idle_ns = idle;
-    l->turn_cpu_ns = cpu;
 }
 
 /*
