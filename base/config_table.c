@@ -204,8 +204,8 @@ const sl_cfg_row sl_cfg_rows[] = {
         "Prompt tokens computed per step. Rows are shipped after every layer of a step."),
     INT(prefill, max_step_ms, "-1", -1, 600000,
         "Time of one step, for which a prompt that arrives may have to wait: a step gets fewer tokens than chunk_tokens "
-        "if they would take longer. At least 64 tokens on a GPU and 4 on the cpu backend. 0: no bound. "
-        "-1: 200 ms on a GPU, 100 ms while prompts of at most 128 tokens arrive; 12 ms on the cpu backend."),
+        "if they would take longer. At least 64 tokens on a GPU and 2 on the cpu backend. 0: no bound. "
+        "-1: 200 ms on a GPU, 100 ms while prompts of at most 128 tokens arrive; 10 ms on the cpu backend."),
     INT(prefill, max_requests, "8", 1, 1024, "Requests that one prefill worker processes at the same time."),
     BOOL(prefill, verify_checksums, "true",
          "Check prefix pages pulled from a decode worker before using them."),

@@ -16,10 +16,10 @@ static void bound_steps(sl_prefill_opts *o, bool host)
 {
     o->short_step_ms = o->max_step_ms;
     if (o->max_step_ms < 0) {
-        o->max_step_ms = host ? 12 : 200;
-        o->short_step_ms = host ? 12 : 100;
+        o->max_step_ms = host ? 10 : 200;
+        o->short_step_ms = host ? 10 : 100;
     }
-    o->min_step_tokens = host ? 4 : 64;
+    o->min_step_tokens = host ? 2 : 64;
     if (o->min_step_tokens > o->chunk_tokens)
         o->min_step_tokens = o->chunk_tokens;
     sl_log(SL_LOG_INFO, "prefill", "steps",

@@ -92,13 +92,14 @@ static void give_shortest(step *s, sl_prefill_turn *t, int32_t n)
     }
 }
 
-double sl_prefill_bound_next(sl_prefill_bound *b, bool short_prompt)
+void sl_prefill_bound_next(sl_prefill_bound *b, bool short_prompt, sl_prefill_limit *limit)
 {
     if (short_prompt)
         b->steps = SL_PREFILL_SHORT_STEPS;
     else if (b->steps > 0)
         b->steps--;
-    return b->steps ? b->short_ns : b->ns;
+    limit->ns = b->steps ? b->short_ns : b->ns;
+    limit->defer_aged = b->deferred = short_prompt && !b->deferred;
 }
 
 int32_t sl_prefill_order(sl_prefill_turn *t, int32_t n, const sl_prefill_limit *limit)
@@ -106,7 +107,8 @@ int32_t sl_prefill_order(sl_prefill_turn *t, int32_t n, const sl_prefill_limit *
     step s = {.limit = limit};
     for (int32_t i = 0; i < n; i++)
         t[i].take = 0;
-    give_aged(&s, t, n);
+    if (!limit->defer_aged)
+        give_aged(&s, t, n);
     give_shortest(&s, t, n);
     sl_prefill_turn *more = shortest(t, n);
     if (more && s.ended)

@@ -10,8 +10,9 @@
  *   Short steps    A step in which a prompt ends is filled with tokens of other prompts only up to half a step, so
  *                  that the first token of the prompt that ends does not wait for a whole step of the others.
  *   Ageing         A prompt that gets no tokens in a step counts the tokens that younger prompts get. It is aged when
- *                  the count reaches SL_PREFILL_PASSED_CHUNKS chunks. Aged prompts share half of every step, the oldest
+ *                  the count reaches SL_PREFILL_PASSED_CHUNKS chunks. Aged prompts share half of a step, the oldest
  *                  first, until they end, so that no prompt waits without limit. The other half is for the shortest.
+ *                  A step that may compute a short prompt defers this half, but never two steps in a row.
  *
  * The output of the model does not depend on how prompts share steps (docs/architecture.md, Why the bits agree).
  */
@@ -39,17 +40,22 @@ enum { SL_PREFILL_SHORT_TOKENS = 128, SL_PREFILL_SHORT_STEPS = 32 };
 typedef struct sl_prefill_bound {
     double ns, short_ns; /* 0: no bound */
     int32_t steps;       /* how many steps more may take only short_ns */
+    bool deferred;       /* the last step has deferred the half of the aged prompts */
 } sl_prefill_bound;
-
-/* The bound of the next step. short_prompt: it may compute a prompt of at most SL_PREFILL_SHORT_TOKENS tokens in all. */
-double sl_prefill_bound_next(sl_prefill_bound *b, bool short_prompt);
 
 /* What one step may hold. */
 typedef struct sl_prefill_limit {
     int32_t tokens;     /* > 0 */
     double ns;          /* time; 0: no limit */
     int32_t min_tokens; /* 1..tokens: what a step computes of a prompt even if it takes longer than ns */
+    bool defer_aged;    /* the aged prompts get no half of this step */
 } sl_prefill_limit;
+
+/*
+ * Sets the time of the next step, and whether it defers the half of the aged prompts. short_prompt: the step may compute a
+ * prompt of at most SL_PREFILL_SHORT_TOKENS tokens in all.
+ */
+void sl_prefill_bound_next(sl_prefill_bound *b, bool short_prompt, sl_prefill_limit *limit);
 
 /*
  * t[0..n) in order of arrival. Distributes at most `limit` of tokens and time; a prompt that does not end in the step

@@ -368,8 +368,8 @@ static int32_t share_out(sl_prefill *p, sl_prefill_step *s)
     if (!n)
         return 0;
     sl_prefill_limit limit = {.tokens = p->o.chunk_tokens,
-                              .ns = sl_prefill_bound_next(&p->bound, short_prompt),
                               .min_tokens = p->o.min_step_tokens > 0 ? p->o.min_step_tokens : 1};
+    sl_prefill_bound_next(&p->bound, short_prompt, &limit);
     int32_t tokens = sl_prefill_order(turn, n, &limit);
     s->n = 0;
     for (int32_t i = 0; i < n; i++) {

@@ -236,14 +236,42 @@ START_TEST(steps_keep_the_bound_at_every_context)
 }
 END_TEST
 
+static double next_ns(sl_prefill_bound *b, bool short_prompt)
+{
+    sl_prefill_limit limit = {.ns = 0};
+    sl_prefill_bound_next(b, short_prompt, &limit);
+    return limit.ns;
+}
+
 START_TEST(steps_are_short_while_short_prompts_arrive)
 {
     sl_prefill_bound b = {.ns = 200, .short_ns = 100};
-    ck_assert(sl_prefill_bound_next(&b, false) == 200);
-    ck_assert(sl_prefill_bound_next(&b, true) == 100);
+    ck_assert(next_ns(&b, false) == 200);
+    ck_assert(next_ns(&b, true) == 100);
     for (int i = 1; i < SL_PREFILL_SHORT_STEPS; i++)
-        ck_assert(sl_prefill_bound_next(&b, false) == 100);
-    ck_assert(sl_prefill_bound_next(&b, false) == 200);
+        ck_assert(next_ns(&b, false) == 100);
+    ck_assert(next_ns(&b, false) == 200);
+}
+END_TEST
+
+/* A short prompt has a step for itself although an aged one is there; with short prompts in every step, every second one is
+ * shared. */
+START_TEST(a_short_prompt_defers_the_aged)
+{
+    sl_prefill_bound b = {.ns = 20e6, .short_ns = 20e6};
+    for (int i = 0; i < 6; i++) {
+        sl_prefill_limit limit = bounded;
+        sl_prefill_turn t[] = {{.left = 8000, .token_ns = 5e6, .passed = 1 << 20},
+                               {.left = 64, .token_ns = 0.1e6}};
+        sl_prefill_bound_next(&b, true, &limit);
+        sl_prefill_order(t, 2, &limit);
+        ck_assert_int_eq(t[1].take, 64);
+        ck_assert_msg(i % 2 ? t[0].take >= 2 : t[0].take == 0, "step %d: %d tokens of the aged one", i,
+                      t[0].take);
+    }
+    sl_prefill_limit limit = bounded;
+    sl_prefill_bound_next(&b, false, &limit);
+    ck_assert(!limit.defer_aged);
 }
 END_TEST
 
@@ -319,6 +347,7 @@ int main(void)
     tcase_add_test(c, aged_and_shortest_share_the_time);
     tcase_add_test(c, steps_keep_the_bound_at_every_context);
     tcase_add_test(c, steps_are_short_while_short_prompts_arrive);
+    tcase_add_test(c, a_short_prompt_defers_the_aged);
     tcase_add_test(c, a_small_share_is_corrected_little);
     tcase_add_test(c, an_unknown_context_is_estimated_with_care);
     tcase_add_test(c, one_pause_does_not_count_for_long);
