@@ -96,6 +96,45 @@ def test_workers_killed_over_and_over(start):
     assert len(c.workers()) == 4
 
 
+@pytest.mark.parametrize("api", ["http", "grpc"])
+def test_query_of_death(start, api):
+    """Every prefill worker that computes one request is killed: the request is refused in the end, with its id in the log, and what its
+    neighbours get is right."""
+    r = start(real.Process, "router", **QUICK, **{"router.retries": 20})
+    start(real.Process, "decode", 0, r.worker_address, **QUICK)
+    died, killer = [], real.prompt(f"death{api}", 4000)
+    victim = start(real.Process, "prefill", 0, r.worker_address, **QUICK)
+    r.wait_ready(2)
+    neighbours = Streams(r, jobs(f"near{api}", 4, prompt=60, out=600))
+    neighbours.until_streaming(1, 4)
+
+    def ask():
+        if api == "grpc":
+            try:
+                r.tokens(killer, 5)
+            except grpc.RpcError as e:
+                died.append((e.code().name, e.details()))
+        else:
+            answer = r.post({"prompt": killer, "max_tokens": 5, "temperature": 0})
+            died.append((answer.status_code, answer.text))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    for turn in range(1, 12):
+        name = f"prefill/{turn - 1}"
+        real.until("the request at a worker", lambda n=name: died or (r.worker(n) or {}).get("running"), 60, 0.005)
+        if died:
+            break
+        victim.process.kill()
+        victim.process.wait(60)
+        victim = start(real.Process, "prefill", turn, r.worker_address, **QUICK)
+    asking.join(60)
+    assert died and died[0][0] in (500, "INTERNAL") and "every worker that computed this request died" in died[0][1], died
+    r.logged("ev=request_kills_workers rid=[0-9a-f]+ id=\\S+ deaths=[3-9]", 10)
+    neighbours.check()
+    one_more(r)
+
+
 # ---- workers that hang ----
 
 
