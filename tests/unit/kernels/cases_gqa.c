@@ -79,20 +79,26 @@ static void append(cf_run *r, const int64_t *a)
                kind, tol);
 }
 
+/* From the first seven numbers of a case: T, heads, KV heads, dim, k, format, act. */
+static sl_gqa_attn_params params_of(const cf_run *r, const int64_t *a)
+{
+    return (sl_gqa_attn_params){.tokens = (int32_t)r->n,
+                                .heads = (int32_t)a[1],
+                                .kv_heads = (int32_t)a[2],
+                                .dim = (int32_t)a[3],
+                                .k = (int32_t)a[4],
+                                .ld_ids = (int32_t)a[4] + 2,
+                                .scale = 0.3f,
+                                .format = (sl_row_format)a[5],
+                                .act = (sl_dtype)a[6]};
+}
+
 /* T, heads, KV heads, dim, k, format, act, pool rows */
 static void attention(cf_run *r, const int64_t *a)
 {
     static const int32_t lengths[] = {0, 1, 63, 64, 65, 128, 1 << 30, 7, 1 << 30};
     int64_t width = a[1] * a[3], kv = a[2] * a[3], pool = a[7];
-    sl_gqa_attn_params p = {.tokens = (int32_t)r->n,
-                            .heads = (int32_t)a[1],
-                            .kv_heads = (int32_t)a[2],
-                            .dim = (int32_t)a[3],
-                            .k = (int32_t)a[4],
-                            .ld_ids = (int32_t)a[4] + 2,
-                            .scale = 0.3f,
-                            .format = (sl_row_format)a[5],
-                            .act = (sl_dtype)a[6]};
+    sl_gqa_attn_params p = params_of(r, a);
     size_t row = (size_t)sl_gqa_row_bytes(p.format, p.kv_heads, p.dim);
     size_t out = (size_t)width * sl_dtype_size(p.act);
     float *k = cf_temp(r, 8 * (size_t)kv), *v = k + kv;
@@ -149,15 +155,7 @@ static void make_division(cf_run *r, division *d, const int64_t *a)
 {
     sl_gqa_attn_params *p = &d->p;
 
-    *p = (sl_gqa_attn_params){.tokens = (int32_t)r->n,
-                              .heads = (int32_t)a[1],
-                              .kv_heads = (int32_t)a[2],
-                              .dim = (int32_t)a[3],
-                              .k = (int32_t)a[4],
-                              .ld_ids = (int32_t)a[4] + 2,
-                              .scale = 0.3f,
-                              .format = (sl_row_format)a[5],
-                              .act = (sl_dtype)a[6]};
+    *p = params_of(r, a);
     p->rows.heads = a[8] & BY_HEAD ? p->kv_heads : 0;
     p->rows.block_log2 = (int32_t)a[8] % BY_HEAD;
     p->rows.row_bytes = sl_gqa_row_bytes(p->format, sl_gqa_row_slots(&p->rows, p->kv_heads), p->dim);

@@ -177,24 +177,6 @@ int rig_request(const int32_t *tokens, int n)
 
 /* ---- open and close ---- */
 
-static const char *directory(void)
-{
-    static char path[64];
-    if (!path[0]) {
-        snprintf(path, sizeof path, "build/cascade-XXXXXX");
-        ck_assert_ptr_nonnull(mkdtemp(path));
-    }
-    return path;
-}
-
-static void remove_directory(void)
-{
-    char file[128];
-    snprintf(file, sizeof file, "%s/pages.sluice", directory());
-    unlink(file);
-    rmdir(directory());
-}
-
 void rig_make_store(sl_layout layout)
 {
     static const bool indexer[LAYERS] = {true, false};
@@ -213,9 +195,9 @@ void rig_open_cascade(const rig_setting *s)
                       .segment_bytes = 1 << 20,
                       .fingerprint = {1, 2},
                       .second_use = s->second_use,
-                      .directory = s->tier == DISK ? directory() : NULL};
+                      .directory = s->tier == DISK ? tier_directory() : NULL};
     ck_assert(sl_cascade_page_format(sl_arena_geometry(rig.arena), &o.page_bytes, &o.format));
-    mkdir(directory(), 0700); /* it exists, unless a test opens a second time */
+    mkdir(tier_directory(), 0700); /* it exists, unless a test opens a second time */
     const sl_tier_ops *ops = s->tier == DISK ? &sl_tier_disk_ops : &sl_tier_memory_ops;
     ck_assert_msg(sl_tier_open(ops, &o, &rig.tier, &err) == SL_OK, "%s", err.text);
     if (s->faults)
@@ -249,5 +231,5 @@ void rig_close_all(void)
 {
     sl_cascade_destroy(rig.cascade);
     rig_close_store();
-    remove_directory();
+    remove_tier_directory();
 }

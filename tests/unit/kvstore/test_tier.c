@@ -40,25 +40,6 @@ static void on_done(sl_tier_req *req, sl_status st)
     a->st = st;
 }
 
-/* A directory of its own for each test, which is a process of its own. */
-static const char *directory(void)
-{
-    static char path[64];
-    if (!path[0]) {
-        snprintf(path, sizeof path, "build/tier-XXXXXX");
-        ck_assert_ptr_nonnull(mkdtemp(path));
-    }
-    return path;
-}
-
-static void remove_directory(void)
-{
-    char file[128];
-    snprintf(file, sizeof file, "%s/pages.sluice", directory());
-    unlink(file);
-    rmdir(directory());
-}
-
 /* Room for PAGES pages, and for the disk tier segments of one page, so that it evicts single pages. */
 static sl_tier_opts options(const sl_tier_ops *ops)
 {
@@ -66,7 +47,7 @@ static sl_tier_opts options(const sl_tier_ops *ops)
         return (sl_tier_opts){.page_bytes = BYTES,
                               .capacity_bytes = 4096 + PAGES * 3 * 4096,
                               .segment_bytes = 3 * 4096,
-                              .directory = directory(),
+                              .directory = tier_directory(),
                               .fingerprint = {1, 2},
                               .format = {3, 4}};
     return (sl_tier_opts){.page_bytes = BYTES,
@@ -107,8 +88,8 @@ static void open_tier(int i)
     impl = sl_tier_at((size_t)(i % n));
     sl_tier_opts o = options(impl);
     if (impl->persistent) {
-        remove_directory();
-        ck_assert_int_eq(mkdir(directory(), 0700), 0);
+        remove_tier_directory();
+        ck_assert_int_eq(mkdir(tier_directory(), 0700), 0);
     }
     ck_assert_msg(sl_tier_open(impl, &o, &tier, &err) == SL_OK, "%s", err.text);
     if (i >= n)
@@ -120,7 +101,7 @@ static void close_tier(void)
 {
     sl_tier_close(tier);
     if (impl->persistent)
-        remove_directory();
+        remove_tier_directory();
 }
 
 static void prepare(answer *a, sl_tier_op op, int first, int n)
@@ -370,7 +351,7 @@ START_TEST(in_order_and_cancelled_by_close)
     ck_assert_int_eq(last.st, SL_ERR_CANCELLED);
     sl_tier_close(NULL);
     if (impl->persistent)
-        remove_directory();
+        remove_tier_directory();
 }
 END_TEST
 
@@ -523,7 +504,7 @@ START_TEST(bad_options)
     ck_assert_int_eq(sl_tier_open(sl_tier_at((size_t)_i), &o, &tier, &err), SL_ERR_INVALID);
     ck_assert_ptr_nonnull(strstr(err.text, "capacity"));
     if (sl_tier_at((size_t)_i)->persistent)
-        remove_directory();
+        remove_tier_directory();
     ck_assert_ptr_eq(sl_tier_find(sl_tier_at((size_t)_i)->name), sl_tier_at((size_t)_i));
     ck_assert_ptr_null(sl_tier_find("tape"));
     ck_assert_str_eq(sl_tier_names()[_i], sl_tier_at((size_t)_i)->name);
