@@ -213,6 +213,21 @@ static void fields_of_load(codec *c, sl_msg_load *m)
     f_u64(c, "swap_bytes", &m->swap_bytes);
     f_flag(c, "draining", &m->draining);
     f_u32(c, "engine_age_ms", &m->engine_age_ms);
+    f_u32(c, "prefill_rate", &m->prefill_rate);
+    f_u64(c, "disk_rate", &m->disk_rate);
+    f_u64(c, "shared_rate", &m->shared_rate);
+    f_u64(c, "peer_rate", &m->peer_rate);
+}
+
+/* n_tokens: of the prompt, which bounds the pages. */
+static void f_source(codec *c, size_t n_tokens, sl_msg_source *s)
+{
+    f_u32(c, "source.worker", &s->worker);
+    f_str(c, "source.addr", s->addr, sizeof s->addr);
+    f_u64(c, "source.epoch", &s->epoch);
+    f_u32(c, "source.pages", &s->pages);
+    require(c, "source.pages", s->pages <= pages_of(n_tokens));
+    require(c, "source.addr", !s->pages == !s->addr[0]);
 }
 
 static void fields_of_reserve(codec *c, sl_msg_reserve *m)
@@ -223,6 +238,18 @@ static void fields_of_reserve(codec *c, sl_msg_reserve *m)
     f_u32(c, "deadline_ms", &m->deadline_ms);
     f_blob(c, "sampling", &m->sampling);
     f_seed(c, "seed", &m->seed);
+    f_u64(c, "tenant", &m->tenant);
+    f_source(c, m->n_tokens, &m->source);
+}
+
+static void fields_of_prefetch(codec *c, sl_msg_prefetch *m)
+{
+    f_request(c, &m->rid, &m->attempt);
+    f_i32s(c, "tokens", &m->tokens, &m->n_tokens, SL_MSG_MAX_TOKENS);
+    require(c, "tokens", m->n_tokens >= 1);
+    f_seed(c, "seed", &m->seed);
+    f_u64(c, "tenant", &m->tenant);
+    f_source(c, m->n_tokens, &m->source);
 }
 
 static void fields_of_reserved(codec *c, sl_msg_reserved *m)
@@ -362,6 +389,8 @@ static void fields_of_kv_events(codec *c, sl_msg_kv_events *m)
     f_blob(c, "tokens", &m->tokens);
     require(c, "tokens",
             !m->tokens.len || m->tokens.len == m->stored.len / (2 * KEY_BYTES) * PAGE_TOKENS * 4);
+    f_u8(c, "medium", &m->medium);
+    require(c, "medium", m->medium < SL_MEDIUM_COUNT);
 }
 
 static void fields_of_pages_ask(codec *c, sl_msg_pages_ask *m)
@@ -427,8 +456,11 @@ static bool fields(codec *c, sl_msg *m)
         return fields_of_pages_ask(c, &m->pages_ask), true;
     case SL_MSG_PAGES_CRC:
         return fields_of_pages_crc(c, &m->pages_crc), true;
+    case SL_MSG_PREFETCH:
+        return fields_of_prefetch(c, &m->prefetch), true;
     case SL_MSG_DRAIN:
     case SL_MSG_FLUSH_CACHE:
+    case SL_MSG_KV_RESYNC:
         return true;
     case SL_MSG_TYPE_COUNT:
         break;
@@ -477,6 +509,10 @@ void sl_msg_free(sl_msg *msg)
     case SL_MSG_RESERVE:
         free(msg->reserve.tokens);
         msg->reserve.tokens = NULL;
+        break;
+    case SL_MSG_PREFETCH:
+        free(msg->prefetch.tokens);
+        msg->prefetch.tokens = NULL;
         break;
     case SL_MSG_RESERVED:
         free(msg->reserved.pages);
@@ -532,6 +568,8 @@ const char *sl_msg_type_name(sl_msg_type type)
         [SL_MSG_KV_EVENTS] = "kv_events",
         [SL_MSG_PAGES_ASK] = "pages_ask",
         [SL_MSG_PAGES_CRC] = "pages_crc",
+        [SL_MSG_PREFETCH] = "prefetch",
+        [SL_MSG_KV_RESYNC] = "kv_resync",
     };
     return (unsigned)type < SL_MSG_TYPE_COUNT && names[type] ? names[type] : "unknown";
 }
@@ -551,4 +589,11 @@ const char *sl_finish_name(sl_finish finish)
                                         [SL_FINISH_ABORT] = "abort",
                                         [SL_FINISH_ERROR] = "error"};
     return (unsigned)finish < SL_COUNT(names) ? names[finish] : "unknown";
+}
+
+const char *sl_medium_name(sl_medium medium)
+{
+    static const char *const names[SL_MEDIUM_COUNT] = {
+        [SL_MEDIUM_HOST] = "host", [SL_MEDIUM_DISK] = "disk", [SL_MEDIUM_SHARED] = "shared"};
+    return (unsigned)medium < SL_MEDIUM_COUNT ? names[medium] : "unknown";
 }

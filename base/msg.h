@@ -11,6 +11,7 @@
  *
  *   from     to       message              answer
  *   worker   router   HELLO                WELCOME | REFUSE; then LOAD at every heartbeat, and PING <-> PONG
+ *   router   decode   PREFETCH             none; ended by ABORT or RESERVE of the same rid, or by the worker itself
  *   router   decode   RESERVE              RESERVED (landing pages, all or nothing) | FAILED
  *   router   prefill  PREFILL              PREFILLED (committed, and the writer is drained) | FAILED
  *   prefill  decode   PEER_HELLO           PEER_WELCOME | REFUSE; once per connection, geometries must match; one
@@ -19,6 +20,7 @@
  *   decode   router   TOKENS..., then DONE | RETRACTED | FAILED
  *   router   any      ABORT                DRAINED; prefill answers the router and, when connected, the decode worker
  *   router   decode   DRAINED              none; relayed: the writer of (rid, attempt) writes no more
+ *   decode   router   KV_EVENTS            none; after a gap in their numbers KV_RESYNC asks for a full report
  */
 #ifndef SL_BASE_MSG_H
 #define SL_BASE_MSG_H
@@ -27,7 +29,7 @@
 #include "base/status.h"
 #include "base/wire.h"
 
-#define SL_MSG_VERSION 4
+#define SL_MSG_VERSION 5
 #define SL_MSG_MAX_TOKENS (1 << 21)
 #define SL_MSG_MAX_BLOB (32u << 20)
 #define SL_MSG_MAX_TOP 20
@@ -60,12 +62,17 @@ typedef enum {
     SL_MSG_KV_EVENTS,
     SL_MSG_PAGES_ASK,
     SL_MSG_PAGES_CRC,
+    SL_MSG_PREFETCH,
+    SL_MSG_KV_RESYNC,
     SL_MSG_TYPE_COUNT,
 } sl_msg_type;
 
 typedef enum { SL_ROLE_ROUTER, SL_ROLE_PREFILL, SL_ROLE_DECODE } sl_role;
 /* Why a request has ended. STOP: an end-of-sequence token or a stop string; LENGTH: max_tokens or the context. */
 typedef enum { SL_FINISH_NONE, SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_ABORT, SL_FINISH_ERROR } sl_finish;
+
+/* Where a decode worker holds a page: in its host memory, on its own disk, or in a store that other workers share. */
+typedef enum { SL_MEDIUM_HOST, SL_MEDIUM_DISK, SL_MEDIUM_SHARED, SL_MEDIUM_COUNT } sl_medium;
 
 /* Opaque bytes. Those of a decoded message point into its buffer and are valid as long as the buffer is. */
 typedef struct sl_blob {
@@ -114,11 +121,23 @@ typedef struct sl_msg_load { /* worker -> router, every heartbeat and when it ch
     uint64_t hits, misses, swap_bytes; /* decode: cumulative swap-in counters */
     uint8_t draining;
     uint32_t engine_age_ms; /* since the engine's thread last began a turn of its loop */
+    /* Measured speeds, smoothed by the worker; 0: not measured yet. */
+    uint32_t prefill_rate; /* prefill: prompt tokens computed per second of compute time */
+    /* decode: bytes of pages per second of load time, from its disk, its shared stores and other decode workers */
+    uint64_t disk_rate, shared_rate, peer_rate;
 } sl_msg_load;
 
 typedef struct sl_msg_ping {
     uint64_t stamp; /* echoed by PONG */
 } sl_msg_ping;
+
+/* Another decode worker that has leading pages of a prompt in its host memory. pages 0: none, the rest is empty. */
+typedef struct sl_msg_source {
+    uint32_t worker;
+    char addr[128]; /* of its transport listener */
+    uint64_t epoch; /* of its session with this router, as PREFILL.decode_epoch */
+    uint32_t pages; /* the first `pages` pages of the prompt, as far as the router knows */
+} sl_msg_source;
 
 typedef struct sl_msg_reserve { /* router -> decode */
     uint64_t rid;
@@ -130,7 +149,20 @@ typedef struct sl_msg_reserve { /* router -> decode */
     uint32_t deadline_ms; /* from receipt; the ticket is released when it passes without COMMIT */
     sl_blob sampling;     /* sl_sampling_write() */
     sl_key seed; /* of the chain of page keys: only requests of one seed share pages (kvstore/page_key.h) */
+    uint64_t tenant; /* sl_tenant_id() of its tenant (router/core/tenants.h); 0: none */
+    sl_msg_source source;
 } sl_msg_reserve;
+
+/* router -> decode: this request waits in the router's queue and will probably be placed here. It holds no ticket. */
+typedef struct sl_msg_prefetch {
+    uint64_t rid;
+    uint32_t attempt; /* that its RESERVE will have */
+    int32_t *tokens;
+    size_t n_tokens;
+    sl_key seed;
+    uint64_t tenant;
+    sl_msg_source source;
+} sl_msg_prefetch;
 
 typedef struct sl_msg_reserved { /* decode -> router */
     uint64_t rid;
@@ -243,14 +275,15 @@ typedef struct sl_msg_abort {
     int32_t status; /* why: CANCELLED, DEADLINE, PEER… */
 } sl_msg_abort;
 
-/* decode -> router: changes of the prefix cache, for cache_aware placement and SubscribeKvEvents. */
+/* decode -> router: changes of one medium of the prefix cache, for cache_aware placement and SubscribeKvEvents. */
 typedef struct sl_msg_kv_events {
     uint64_t sequence; /* from 1 in each session, without gaps; a gap means that a batch was lost */
     sl_blob stored; /* page keys, 16 bytes each, with parents: (parent, key) pairs of 32 bytes; a first page's
-                          parent is zero */
+                          parent is zero, and every parent where the medium does not keep it */
     sl_blob removed; /* page keys, 16 bytes each */
-    uint8_t cleared; /* everything was dropped before the changes above */
+    uint8_t cleared; /* everything of this medium was dropped before the changes above */
     sl_blob tokens;  /* the 64 token ids (i32) of each stored page, in order; empty: not given */
+    uint8_t medium;  /* sl_medium */
 } sl_msg_kv_events;
 
 /* prefill -> decode: checksums of pages [first, first + count) of a ticket that is still held. */
@@ -293,7 +326,8 @@ typedef struct sl_msg {
         sl_msg_kv_events kv_events;
         sl_msg_pages_ask pages_ask;
         sl_msg_pages_crc pages_crc;
-        /* DRAIN, FLUSH_CACHE have no body */
+        sl_msg_prefetch prefetch;
+        /* DRAIN, FLUSH_CACHE, KV_RESYNC have no body */
     };
 } sl_msg;
 
@@ -307,5 +341,6 @@ void sl_msg_free(sl_msg *msg);
 const char *sl_msg_type_name(sl_msg_type type);
 const char *sl_role_name(sl_role role);
 const char *sl_finish_name(sl_finish finish);
+const char *sl_medium_name(sl_medium medium);
 
 #endif

@@ -290,6 +290,8 @@ sl_store_event_fn sl_report_event;
 void sl_report_router_up(sl_decode *d, uint32_t router);
 void sl_report_router_down(sl_decode *d, uint32_t router);
 void sl_report_kv_events(sl_decode *d);
+/* Reports the whole prefix tree to one session, because its router has missed a change. */
+void sl_report_resync(sl_decode *d, uint32_t router);
 void sl_report_load(sl_decode *d);
 void sl_report_metrics_find(sl_decode *d, sl_metrics *m);
 

@@ -74,8 +74,14 @@ void sl_report_kv_events(sl_decode *d)
 void sl_report_router_up(sl_decode *d, uint32_t router)
 {
     SL_CHECK(d->e.n_routers < SL_WORKER_ROUTERS_MAX, "%d sessions", d->e.n_routers);
-    sl_report_kv_events(d); /* what the others have not been told yet is in the tree already */
+    sl_report_kv_events(d); /* of the other sessions; a session begins with the whole tree */
     d->e.routers[d->e.n_routers++] = (sl_decode_router){.session = router};
+    sl_report_resync(d, router);
+}
+
+void sl_report_resync(sl_decode *d, uint32_t router)
+{
+    sl_report_kv_events(d); /* what the others have not been told yet is in the tree already */
     d->e.kv.only = router;
     d->e.kv.cleared = true;
     if (sl_store_walk(d->role.store, sl_report_event, d) != SL_OK)

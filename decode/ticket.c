@@ -238,6 +238,11 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
     case SL_MSG_FLUSH_CACHE:
         sl_store_flush(d->role.store);
         break;
+    case SL_MSG_KV_RESYNC:
+        sl_report_resync(d, m->router);
+        break;
+    case SL_MSG_PREFETCH: /* advice, which is not followed yet */
+        break;
     default:
         sl_ticket_stale(d, sl_msg_type_name(m->msg.type), 0, 0);
         break;

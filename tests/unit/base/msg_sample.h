@@ -26,6 +26,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
     m.type = type;
     const sl_identity id = {.fingerprint = {0x1122334455667788u, 0x99aabbccddeeff00u},
                             .geometry = {bytes, 21}};
+    const sl_msg_source source = {.worker = 5, .addr = "10.0.0.2:7000", .epoch = 9, .pages = 2};
     switch (type) {
     case SL_MSG_HELLO:
         m.hello = (sl_msg_hello){.version = 1,
@@ -52,7 +53,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
         m.refuse = (sl_msg_refuse){SL_ERR_REFUSED, "row_format differs", 1};
         break;
     case SL_MSG_LOAD:
-        m.load = (sl_msg_load){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 11};
+        m.load = (sl_msg_load){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 11, 12, 13, 14, 15};
         break;
     case SL_MSG_PING:
     case SL_MSG_PONG:
@@ -67,7 +68,9 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                      .n_tokens = 130,
                                      .deadline_ms = 5000,
                                      .sampling = {bytes, 30},
-                                     .seed = {0x1122334455667788u, 0x99aabbccddeeff01u}};
+                                     .seed = {0x1122334455667788u, 0x99aabbccddeeff01u},
+                                     .tenant = 0x8899aabbccddeeffu,
+                                     .source = source};
         break;
     case SL_MSG_RESERVED:
         m.reserved = (sl_msg_reserved){99, 2, 0x1000000000000001u, 1, words, 3};
@@ -134,13 +137,22 @@ static inline sl_msg msg_sample(sl_msg_type type)
         m.abort = (sl_msg_abort){99, 2, SL_ERR_CANCELLED};
         break;
     case SL_MSG_KV_EVENTS:
-        m.kv_events = (sl_msg_kv_events){9, {bytes, 64}, {bytes, 16}, 1, {page_tokens, 512}};
+        m.kv_events = (sl_msg_kv_events){9, {bytes, 64}, {bytes, 16}, 1, {page_tokens, 512}, SL_MEDIUM_DISK};
         break;
     case SL_MSG_PAGES_ASK:
         m.pages_ask = (sl_msg_pages_ask){99, 2, 12, 1, 3};
         break;
     case SL_MSG_PAGES_CRC:
         m.pages_crc = (sl_msg_pages_crc){99, 2, 1, words, 6};
+        break;
+    case SL_MSG_PREFETCH:
+        m.prefetch = (sl_msg_prefetch){.rid = 99,
+                                       .attempt = 2,
+                                       .tokens = tokens,
+                                       .n_tokens = 130,
+                                       .seed = {0x1122334455667788u, 0x99aabbccddeeff01u},
+                                       .tenant = 0x8899aabbccddeeffu,
+                                       .source = source};
         break;
     default:
         break;

@@ -60,7 +60,34 @@ START_TEST(fields_survive)
     ck_assert_mem_eq(b.reserve.tokens, m.reserve.tokens, 130 * sizeof(int32_t));
     ck_assert_uint_eq(b.reserve.sampling.len, 30);
     ck_assert(sl_key_eq(b.reserve.seed, m.reserve.seed));
+    ck_assert_uint_eq(b.reserve.tenant, 0x8899aabbccddeeffu);
+    ck_assert_uint_eq(b.reserve.source.worker, 5);
+    ck_assert_str_eq(b.reserve.source.addr, "10.0.0.2:7000");
+    ck_assert_uint_eq(b.reserve.source.epoch, 9);
+    ck_assert_uint_eq(b.reserve.source.pages, 2);
     sl_msg_free(&b);
+    sl_wr_free(&w);
+
+    m = msg_sample(SL_MSG_PREFETCH);
+    w = encoded(&m);
+    ck_assert_int_eq(sl_msg_decode(w.data, w.len, &b, NULL), SL_OK);
+    ck_assert_uint_eq(b.prefetch.rid, 99);
+    ck_assert_uint_eq(b.prefetch.attempt, 2);
+    ck_assert_uint_eq(b.prefetch.n_tokens, 130);
+    ck_assert_mem_eq(b.prefetch.tokens, m.prefetch.tokens, 130 * sizeof(int32_t));
+    ck_assert(sl_key_eq(b.prefetch.seed, m.prefetch.seed));
+    ck_assert_uint_eq(b.prefetch.tenant, 0x8899aabbccddeeffu);
+    ck_assert_uint_eq(b.prefetch.source.worker, 5);
+    sl_msg_free(&b);
+    sl_wr_free(&w);
+
+    m = msg_sample(SL_MSG_LOAD);
+    w = encoded(&m);
+    ck_assert_int_eq(sl_msg_decode(w.data, w.len, &b, NULL), SL_OK);
+    ck_assert_uint_eq(b.load.prefill_rate, 12);
+    ck_assert_uint_eq(b.load.disk_rate, 13);
+    ck_assert_uint_eq(b.load.shared_rate, 14);
+    ck_assert_uint_eq(b.load.peer_rate, 15);
     sl_wr_free(&w);
 
     m = msg_sample(SL_MSG_COMMIT);
@@ -187,6 +214,27 @@ START_TEST(shape_rules)
     m = msg_sample(SL_MSG_KV_EVENTS);
     m.kv_events.tokens.len -= 4;
     refused(&m, "tokens");
+    m = msg_sample(SL_MSG_KV_EVENTS);
+    m.kv_events.medium = SL_MEDIUM_COUNT;
+    refused(&m, "medium");
+    m = msg_sample(SL_MSG_RESERVE);
+    m.reserve.source.pages = 4;
+    refused(&m, "source.pages");
+    m = msg_sample(SL_MSG_RESERVE);
+    m.reserve.source.addr[0] = 0;
+    refused(&m, "source.addr");
+    m = msg_sample(SL_MSG_PREFETCH);
+    m.prefetch.source.pages = 0;
+    refused(&m, "source.addr");
+    m = msg_sample(SL_MSG_PREFETCH);
+    m.prefetch.seed = (sl_key){0, 0};
+    refused(&m, "seed");
+    m = msg_sample(SL_MSG_PREFETCH);
+    m.prefetch.n_tokens = 0;
+    refused(&m, "tokens");
+    m = msg_sample(SL_MSG_PREFETCH);
+    m.prefetch.attempt = 0;
+    refused(&m, "attempt");
 }
 END_TEST
 
@@ -225,6 +273,10 @@ START_TEST(names)
     ck_assert_str_eq(sl_finish_name(SL_FINISH_LENGTH), "length");
     ck_assert_str_eq(sl_finish_name(SL_FINISH_ABORT), "abort");
     ck_assert_str_eq(sl_finish_name((sl_finish)(SL_FINISH_ERROR + 1)), "unknown");
+    ck_assert_str_eq(sl_medium_name(SL_MEDIUM_HOST), "host");
+    ck_assert_str_eq(sl_medium_name(SL_MEDIUM_DISK), "disk");
+    ck_assert_str_eq(sl_medium_name(SL_MEDIUM_SHARED), "shared");
+    ck_assert_str_eq(sl_medium_name(SL_MEDIUM_COUNT), "unknown");
 }
 END_TEST
 

@@ -89,6 +89,14 @@ START_TEST(cache_events_go_to_both)
     const cworker *x = cluster_worker(&a, SL_ROLE_DECODE, 0), *y = cluster_worker(&b, SL_ROLE_DECODE, 0);
     ck_assert_uint_ge(x->kv_stored, 500 / 64);
     ck_assert_uint_eq(x->kv_stored, y->kv_stored);
+
+    /* Everything is sent once more to the router that asks, and to no other. */
+    uint64_t all = x->kv_stored;
+    sl_msg resync = {.type = SL_MSG_KV_RESYNC};
+    cluster_send(cluster_worker(&a, SL_ROLE_DECODE, 0), &resync);
+    poll_both(100);
+    ck_assert_uint_eq(x->kv_stored, 2 * all);
+    ck_assert_uint_eq(y->kv_stored, all);
     cluster_stop(&a);
 }
 END_TEST
