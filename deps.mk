@@ -15,7 +15,7 @@ engine:    base kernels model sparse kvstore
 worker:    base kernels model sparse transport kvstore engine
 prefill:   base kernels model sparse transport kvstore engine worker
 decode:    base kernels model sparse transport kvstore engine worker
-router:    base model transport kvstore/page_key.h kvstore/arena.h
+router:    base model transport kvstore/page_key.h kvstore/domain.h kvstore/arena.h
 local:     base kernels model sparse kvstore engine
 bench:     base kernels model sparse transport kvstore engine worker prefill decode router local
 cli:       base kernels model sparse transport kvstore engine worker prefill decode router local bench

@@ -17,29 +17,30 @@ static void write_key(sl_wr *w, sl_key k)
     sl_wr_u64(w, k.hi);
 }
 
-static void stored(sl_decode *d, sl_key parent, sl_key key, const int32_t *tokens)
+static void stored(sl_decode *d, const sl_store_page *p)
 {
+    sl_key none = {0, 0};
     if (d->e.kv.removed.len || d->e.kv.stored.len >= KV_BATCH_PAGES * 32)
         sl_report_kv_events(d); /* a receiver applies the removals of a message first */
-    write_key(&d->e.kv.stored, parent);
-    write_key(&d->e.kv.stored, key);
+    write_key(&d->e.kv.stored, sl_key_eq(p->prev, p->seed) ? none : p->prev);
+    write_key(&d->e.kv.stored, p->key);
     for (int i = 0; i < SL_PAGE_TOKENS; i++)
-        sl_wr_i32(&d->e.kv.tokens, tokens[i]);
+        sl_wr_i32(&d->e.kv.tokens, p->tokens[i]);
 }
 
-void sl_report_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key, const int32_t *tokens)
+void sl_report_event(void *ctx, sl_store_event ev, const sl_store_page *page)
 {
     sl_decode *d = ctx;
     if (!d->e.n_routers)
         return; /* a new session begins with a report of the whole tree */
     switch (ev) {
     case SL_STORE_STORED:
-        stored(d, parent, key, tokens);
+        stored(d, page);
         break;
     case SL_STORE_REMOVED:
         if (d->e.kv.stored.len || d->e.kv.removed.len >= KV_BATCH_PAGES * 16)
             sl_report_kv_events(d);
-        write_key(&d->e.kv.removed, key);
+        write_key(&d->e.kv.removed, page->key);
         break;
     case SL_STORE_CLEARED:
         d->e.kv.stored.len = d->e.kv.removed.len = d->e.kv.tokens.len = 0;

@@ -2,7 +2,7 @@
  * Page keys: one 128-bit key for each full page of tokens. A key depends on the key of the page before it, so equal
  * keys mean equal tokens from the first token on. The first key depends on a seed, which says who may share pages: only
  * requests of one seed have keys in common. The router derives the seed from the model's fingerprint, the tenant and
- * the client's salt (router/core/share.h) and sends it with the request. Router and workers use these functions.
+ * the client's salt (kvstore/domain.h) and sends it with the request. Router and workers use these functions.
  */
 #ifndef SL_KVSTORE_PAGE_KEY_H
 #define SL_KVSTORE_PAGE_KEY_H

@@ -100,16 +100,23 @@ static void free_page(sl_store *s, int32_t page)
     s->free_pages[s->n_free++] = page;
 }
 
-sl_key sl_store_parent_key(const sl_store *s, int32_t page)
+sl_store_page sl_store_describe(const sl_store *s, int32_t page)
 {
-    int32_t parent = s->nodes[page].parent;
-    return parent == NONE ? (sl_key){0} : s->nodes[parent].key;
+    const sl_node *n = &s->nodes[page];
+    return (sl_store_page){.key = n->key,
+                           .seed = n->seed,
+                           .prev = n->parent == NONE ? n->seed : s->nodes[n->parent].key,
+                           .tokens = s->tokens[page]};
 }
 
-static void tell(const sl_store *s, sl_store_event ev, sl_key parent, sl_key key, const int32_t *tokens)
+static void tell(const sl_store *s, sl_store_event ev, int32_t page)
 {
-    if (s->event)
-        s->event(s->event_ctx, ev, parent, key, tokens);
+    if (!s->event)
+        return;
+    sl_store_page what = sl_store_describe(s, page);
+    if (ev == SL_STORE_REMOVED)
+        what.tokens = NULL;
+    s->event(s->event_ctx, ev, &what);
 }
 
 /* Takes an unpinned leaf out of the tree and frees it. */
@@ -117,7 +124,7 @@ static void drop_leaf(sl_store *s, int32_t page)
 {
     sl_node *n = &s->nodes[page];
     SL_CHECK(n->state == PAGE_TREE && !n->refs && !n->children, "page %d", page);
-    tell(s, SL_STORE_REMOVED, sl_store_parent_key(s, page), n->key, NULL);
+    tell(s, SL_STORE_REMOVED, page);
     lru_remove(s, page);
     table_remove(s, page);
     sl_store_new_remove(s, page);
@@ -374,7 +381,7 @@ static void publish_one(sl_lease *l, const int32_t *tokens)
     table_add(s, page);
     sl_store_new_add(s, page);
     l->path[l->n_path++] = page;
-    tell(s, SL_STORE_STORED, sl_store_parent_key(s, page), key, s->tokens[page]);
+    tell(s, SL_STORE_STORED, page);
 }
 
 void sl_lease_publish(sl_lease *l, const int32_t *tokens, int32_t n_tokens)
@@ -418,7 +425,7 @@ static void forget(sl_store *s, int32_t page)
         drop_leaf(s, page);
         return;
     }
-    tell(s, SL_STORE_REMOVED, sl_store_parent_key(s, page), n->key, NULL);
+    tell(s, SL_STORE_REMOVED, page);
     table_remove(s, page);
     sl_store_new_remove(s, page);
     if (n->parent != NONE)
@@ -506,5 +513,6 @@ void sl_store_flush(sl_store *s)
         }
         s->table[i] = NONE;
     }
-    tell(s, SL_STORE_CLEARED, (sl_key){0}, (sl_key){0}, NULL);
+    if (s->event)
+        s->event(s->event_ctx, SL_STORE_CLEARED, NULL);
 }

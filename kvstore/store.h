@@ -29,10 +29,15 @@ typedef struct sl_lease sl_lease;
 
 typedef enum { SL_STORE_STORED, SL_STORE_REMOVED, SL_STORE_CLEARED } sl_store_event;
 
-/* Called for a change of the tree. parent: the key of the page before; zero for a first page. tokens: the 64 tokens of
- * a stored page, valid during the call; NULL for the other events. It must not call the store. */
-typedef void sl_store_event_fn(void *ctx, sl_store_event ev, sl_key parent, sl_key key,
-                               const int32_t *tokens);
+/* What identifies a page of the tree. */
+typedef struct sl_store_page {
+    sl_key key, seed, prev; /* prev: key of the page before it; of a first page the seed */
+    const int32_t *tokens;  /* 64, valid while the page is held or in the tree */
+} sl_store_page;
+
+/* Called for a change of the tree. page: valid during the call; NULL when the whole tree was cleared. Its tokens are NULL
+ * when it was removed. It must not call the store. */
+typedef void sl_store_event_fn(void *ctx, sl_store_event ev, const sl_store_page *page);
 
 typedef struct sl_store_opts {
     int32_t n_pages;
@@ -104,12 +109,6 @@ void sl_store_flush(sl_store *s);
 sl_status sl_store_walk(const sl_store *s, sl_store_event_fn *fn, void *ctx);
 
 /* ---- for a storage tier, to which every page of the tree is offered once (store_hold.c) ---- */
-
-/* What identifies a page of the tree. tokens are valid while the page is held or in the tree. */
-typedef struct sl_store_page {
-    sl_key key, seed, prev; /* prev: key of the page before it; of a first page the seed */
-    const int32_t *tokens;
-} sl_store_page;
 
 /* At most n pages of the tree that have not been offered, in the order in which they were published: a page comes after
  * the page that it continues. Returns their number. */

@@ -45,9 +45,10 @@ sl_status sl_store_walk(const sl_store *s, sl_store_event_fn *fn, void *ctx)
         if (depth[p] >= 0)
             order[start[depth[p]]++] = (int32_t)p;
     }
-    for (int32_t i = 0; i < total; i++)
-        fn(ctx, SL_STORE_STORED, sl_store_parent_key(s, order[i]), s->nodes[order[i]].key,
-           s->tokens[order[i]]);
+    for (int32_t i = 0; i < total; i++) {
+        sl_store_page page = sl_store_describe(s, order[i]);
+        fn(ctx, SL_STORE_STORED, &page);
+    }
     st = SL_OK;
 done:
     free(depth);
@@ -166,8 +167,7 @@ static sl_status check_page(const sl_store *s, const recount *c, int32_t p, sl_e
                n->refs, c->children[p], n->children, c->owners[p]);
     if ((n->refs == 0) != (c->listed[p] == 1))
         BROKEN("tree page %d with %d pins is %s the LRU list", p, n->refs, c->listed[p] ? "in" : "not in");
-    sl_key prev = n->parent == NONE ? n->seed : sl_store_parent_key(s, p);
-    if (!sl_key_eq(n->key, sl_page_key(prev, s->tokens[p])))
+    if (!sl_key_eq(n->key, sl_page_key(sl_store_describe(s, p).prev, s->tokens[p])))
         BROKEN("tree page %d has a key that is not its tokens'", p);
     if (n->parent != NONE && !sl_key_eq(n->seed, s->nodes[n->parent].seed))
         BROKEN("tree page %d has another seed than its parent", p);

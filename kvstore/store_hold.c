@@ -51,10 +51,7 @@ void sl_store_hold(sl_store *s, int32_t page, sl_store_page *out)
     sl_store_new_remove(s, page);
     n->held = true;
     s->n_held_cached += n->refs == 0;
-    *out = (sl_store_page){.key = n->key,
-                           .seed = n->seed,
-                           .prev = n->parent == NONE ? n->seed : s->nodes[n->parent].key,
-                           .tokens = s->tokens[page]};
+    *out = sl_store_describe(s, page);
 }
 
 void sl_store_unhold(sl_store *s, int32_t page)

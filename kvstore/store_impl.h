@@ -67,7 +67,7 @@ int32_t sl_store_find(const sl_store *s, sl_key key, sl_key seed, int32_t parent
 /* Puts a page that has just entered the tree at the end of the list of new ones; takes one out, if it is in. */
 void sl_store_new_add(sl_store *s, int32_t page);
 void sl_store_new_remove(sl_store *s, int32_t page);
-/* Key of a tree page's parent; zero for first pages. */
-sl_key sl_store_parent_key(const sl_store *s, int32_t page);
+/* What identifies a tree page. */
+sl_store_page sl_store_describe(const sl_store *s, int32_t page);
 
 #endif

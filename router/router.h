@@ -13,13 +13,11 @@
 #define SL_ROUTER_ROUTER_H
 
 #include "base/msg.h"
+#include "kvstore/domain.h"
 
 struct sl_config;
 struct sl_tokenizer;
 typedef struct sl_router sl_router;
-
-/* Whose requests reuse each other's pages (kvstore.share, core/share.h). */
-typedef enum { SL_SHARE_ALL, SL_SHARE_TENANT, SL_SHARE_NONE } sl_share;
 
 /* Everything the router needs, without the config file. sl_router_opts_default() gives usable values. */
 typedef struct sl_router_opts {

@@ -150,15 +150,6 @@ static void update_index(sl_keyset *s, const sl_kv_batch *b)
         sl_keyset_add(s, b->stored[2 * i + 1]);
 }
 
-/* The seed of requests without a salt, where everybody shares; zero: it cannot be computed now. */
-static sl_key seed_of_everybody(const sl_router *r)
-{
-    sl_share_domain d;
-    if (!sl_share_domain_of(SL_SHARE_ALL, "", "", 0, &d))
-        return (sl_key){0, 0};
-    return sl_share_seed(r->cluster.fingerprint, &d);
-}
-
 static bool is_zero(sl_key k)
 {
     return !(k.lo | k.hi);
@@ -171,7 +162,7 @@ static void withhold(sl_member *w, sl_kv_batch *b)
     const sl_router *r = w->r;
     if (!b->tokens || (r->o.keys_file && *r->o.keys_file))
         return;
-    sl_key seed = seed_of_everybody(r);
+    sl_key seed = sl_share_seed_of_everybody(r->cluster.fingerprint);
     if (!w->unsalted && sl_keyset_create(w->total_pages ? 2 * (size_t)w->total_pages : 4096, &w->unsalted))
         w->unsalted = NULL;
     if (w->unsalted)

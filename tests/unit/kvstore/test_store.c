@@ -51,11 +51,14 @@ static void fill(int32_t *tokens, const int *kinds, int n_pages)
         tokens[i] = kinds[i / PAGE] * 1000 + i % PAGE;
 }
 
-static void on_event(void *ctx, sl_store_event ev, sl_key parent, sl_key key, const int32_t *tokens)
+static void on_event(void *ctx, sl_store_event ev, const sl_store_page *page)
 {
-    ck_assert((ev == SL_STORE_STORED) == (tokens != NULL));
-    if (tokens)
-        ck_assert(sl_key_eq(sl_page_key(parent.lo | parent.hi ? parent : seed_a, tokens), key));
+    ck_assert((ev == SL_STORE_CLEARED) == !page);
+    ck_assert((ev == SL_STORE_STORED) == (page && page->tokens));
+    if (page)
+        ck_assert(sl_key_eq(page->seed, seed_a));
+    if (page && page->tokens)
+        ck_assert(sl_key_eq(sl_page_key(page->prev, page->tokens), page->key));
     model *mm = ctx;
     mm->stored += ev == SL_STORE_STORED;
     mm->removed += ev == SL_STORE_REMOVED;
@@ -406,16 +409,17 @@ typedef struct walked {
     int n;
 } walked;
 
-static void on_walk(void *ctx, sl_store_event ev, sl_key parent, sl_key key, const int32_t *tokens)
+static void on_walk(void *ctx, sl_store_event ev, const sl_store_page *page)
 {
     walked *w = ctx;
     ck_assert_int_eq(ev, SL_STORE_STORED);
-    bool known = !(parent.lo | parent.hi);
-    ck_assert(sl_key_eq(sl_page_key(known ? seed_a : parent, tokens), key));
+    ck_assert(sl_key_eq(page->seed, seed_a));
+    bool known = sl_key_eq(page->prev, page->seed);
+    ck_assert(sl_key_eq(sl_page_key(page->prev, page->tokens), page->key));
     for (int i = 0; i < w->n; i++)
-        known |= sl_key_eq(w->seen[i], parent);
+        known |= sl_key_eq(w->seen[i], page->prev);
     ck_assert_msg(known, "child %d before its parent", w->n);
-    w->seen[w->n++] = key;
+    w->seen[w->n++] = page->key;
 }
 
 START_TEST(walk_is_parents_first)
@@ -444,15 +448,14 @@ typedef struct removed {
     int n;
 } removed;
 
-static void on_removed(void *ctx, sl_store_event ev, sl_key parent, sl_key key, const int32_t *tokens)
+static void on_removed(void *ctx, sl_store_event ev, const sl_store_page *page)
 {
-    (void)tokens;
     removed *r = ctx;
     if (ev != SL_STORE_REMOVED)
         return;
     for (int i = 0; i < r->n; i++)
-        ck_assert_msg(!sl_key_eq(r->seen[i], parent), "page %d is removed after its parent", r->n);
-    r->seen[r->n++] = key;
+        ck_assert_msg(!sl_key_eq(r->seen[i], page->prev), "page %d is removed after its parent", r->n);
+    r->seen[r->n++] = page->key;
 }
 
 /* Three prompts: the second shares page 0, the third pages 0 and 1 of the first. Dropping page 1 of the first takes
