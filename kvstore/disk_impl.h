@@ -65,6 +65,15 @@ typedef struct sl_disk_queue {
     sl_tier_req *head, **tail;
 } sl_disk_queue;
 
+/* Pages that have left the tier by themselves, until poll reports them. */
+typedef struct sl_disk_gone {
+    struct {
+        sl_key key;
+        uint64_t after; /* requests that were complete before it left */
+    } * v;
+    size_t n, cap;
+} sl_disk_gone;
+
 /* An operation in flight. */
 typedef struct sl_disk_op {
     sl_disk_op_kind kind;
@@ -101,6 +110,10 @@ typedef struct sl_disk_tier {
     int wake, event; /* eventfds: to the thread, to the owner */
     pthread_mutex_t lock;
     sl_disk_queue gets, sets, done; /* sets: removes too */
+    uint64_t completed, reported;   /* requests that were complete, and those whose done has run */
+    sl_disk_gone gone;
+    void (*evicted)(void *ctx, const sl_key *keys, int32_t n);
+    void *evicted_ctx;
     bool stopping;
     int32_t in_flight, writes_in_flight;
     bool opening; /* a segment header is in flight */
@@ -119,6 +132,8 @@ static inline void sl_disk_push(sl_disk_queue *q, sl_tier_req *r)
 
 /* The request is complete: the owner's next poll calls its done. With the lock. */
 void sl_disk_complete(sl_disk_tier *t, sl_tier_req *r);
+/* A stored page is given up. With the lock. */
+void sl_disk_gone_add(sl_disk_tier *t, sl_key key);
 /* A key ends without an operation; the remaining ones are cancelled. With the lock. */
 void sl_disk_skip(sl_tier_req *r, sl_status st);
 void sl_disk_cancel_rest(sl_tier_req *r);

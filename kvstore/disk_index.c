@@ -142,7 +142,10 @@ int64_t sl_disk_index_recycle(sl_disk_index *ix, uint64_t batch, uint64_t now_ns
         return busy ? -2 : -1;
     int64_t first = best * ix->store.slots_per_segment;
     for (uint32_t i = 0; i < ix->segs[best].filled; i++) {
-        ix->evictions += ix->slots[first + i].state == SL_SLOT_STORED;
+        bool stored = ix->slots[first + i].state == SL_SLOT_STORED;
+        ix->evictions += stored;
+        if (stored && ix->evicted)
+            ix->evicted(ix->evicted_ctx, ix->slots[first + i].key);
         sl_disk_index_drop(ix, first + i);
     }
     ix->segs[best].filled = 0;

@@ -38,8 +38,10 @@ typedef struct sl_disk_index {
     sl_disk_seg *segs;   /* [n_segments] */
     int32_t *buckets;    /* [mask + 1] */
     uint64_t mask, tick, pages, evictions;
-    uint64_t leases;  /* slots with a lease that has not been released; it may have ended */
-    int64_t active;   /* segment that is filled; -1: none */
+    uint64_t leases; /* slots with a lease that has not been released; it may have ended */
+    int64_t active;  /* segment that is filled; -1: none */
+    void (*evicted)(void *ctx, sl_key key); /* NULL, or called for every page of a segment that is emptied */
+    void *evicted_ctx;
     uint64_t *ghosts; /* [mask + 1] hashes of keys that were offered once and not stored */
 } sl_disk_index;
 

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 
@@ -33,6 +34,25 @@ static void queue_pop(sl_disk_queue *q)
 void sl_disk_complete(sl_disk_tier *t, sl_tier_req *r)
 {
     sl_disk_push(&t->done, r);
+    t->completed++;
+    eventfd_write(t->event, 1);
+}
+
+void sl_disk_gone_add(sl_disk_tier *t, sl_key key)
+{
+    sl_disk_gone *g = &t->gone;
+    if (!t->evicted)
+        return;
+    if (g->n == g->cap) {
+        size_t cap = g->cap ? 2 * g->cap : 64;
+        void *v = realloc(g->v, cap * sizeof *g->v);
+        if (!v)
+            return; /* this report is lost */
+        g->v = v;
+        g->cap = cap;
+    }
+    g->v[g->n].key = key;
+    g->v[g->n++].after = t->completed;
     eventfd_write(t->event, 1);
 }
 
@@ -327,9 +347,10 @@ static sl_status finish_read(sl_disk_tier *t, sl_disk_op *o, int32_t res)
     t->st.bytes_read += res > 0 ? (uint64_t)res : 0;
     t->st.hits += st == SL_OK;
     t->st.damaged += st == SL_ERR_CORRUPT && stored;
-    if (st != SL_OK && stored)
+    if (st != SL_OK && stored) {
         sl_disk_index_drop(&t->index, o->slot);
-    else if (st != SL_OK)
+        sl_disk_gone_add(t, o->req->keys[o->i]);
+    } else if (st != SL_OK)
         st = SL_ERR_NOT_FOUND; /* removed while it was read */
     return st;
 }

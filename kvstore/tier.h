@@ -36,6 +36,9 @@
  *     SL_ERR_CANCELLED when no buffer of the request is in use any more.
  *   - close cancels every request that is pending and runs its done before it returns.
  *   - After a failure of the device every request still ends, and sl_tier_health() names the reason.
+ *   - sl_tier_opts.evicted names every page that has left the tier without a remove of its owner: evicted, or forgotten
+ *     because a get found it damaged or could not read it. It is called before the `done` of every request that
+ *     completed later than the page left.
  *
  * A tier belongs to one thread. Implementations: "memory" (kvstore/tier_memory.c), which is the example for others;
  * "disk" (kvstore/tier_disk.c), whose pages survive the process.
@@ -65,6 +68,11 @@ typedef struct sl_tier_opts {
     int32_t queue_depth;    /* operations in flight on the device; 0 chooses by page size */
     uint32_t slow_ms;       /* an operation that takes longer makes the tier degraded; 0 means 5,000 */
     bool second_use;        /* disk: store a page only when it is offered for the second time */
+    /* NULL, or called inside of sl_tier_poll() on the owner thread, never during open and close: these pages are not in
+     * the tier any more. keys are valid during the call; it must not call the tier. A tier that shares its pages with
+     * other processes reports what it knows, which may be nothing. When memory is exhausted reports are lost. */
+    void (*evicted)(void *ctx, const sl_key *keys, int32_t n);
+    void *evicted_ctx;
 } sl_tier_opts;
 
 /* One page in memory. */
@@ -137,6 +145,8 @@ struct sl_tier_ops {
     int (*poll)(sl_tier *t);
     void (*health)(sl_tier *t, sl_tier_health *out);
     void (*stats)(sl_tier *t, sl_tier_stats *out);
+    /* NULL when the tier cannot list its pages. See sl_tier_list(). */
+    int32_t (*list)(sl_tier *t, uint64_t *cursor, sl_key *keys, int32_t n);
     /* For tests: changes the stored bytes of this page. False: there is no such page. No request may be in flight. */
     bool (*damage)(sl_tier *t, sl_key key);
 };
@@ -203,6 +213,16 @@ static inline void sl_tier_get_health(sl_tier *t, sl_tier_health *out)
 static inline void sl_tier_get_stats(sl_tier *t, sl_tier_stats *out)
 {
     t->ops->stats(t, out);
+}
+
+/*
+ * The keys of the pages that are in the tier, in parts: begins with *cursor 0, writes at most n keys (n >= 1), moves *cursor
+ * and returns their number; 0: there are no more, or the tier cannot list them. A page that is stored or leaves between
+ * two parts may be missing or listed; its `done` or `evicted` comes after that part.
+ */
+static inline int32_t sl_tier_list(sl_tier *t, uint64_t *cursor, sl_key *keys, int32_t n)
+{
+    return t->ops->list ? t->ops->list(t, cursor, keys, n) : 0;
 }
 
 /* Waits for the operations that have begun. NULL is allowed. */

@@ -86,23 +86,60 @@ static int d_fd(const sl_tier *base)
     return ((const sl_disk_tier *)base)->event;
 }
 
+/* Reports the pages from *at on that left before request number `before` was complete. */
+static void report_gone(const sl_disk_tier *t, const sl_disk_gone *g, size_t *at, uint64_t before)
+{
+    sl_key keys[64];
+    while (*at < g->n && g->v[*at].after < before) {
+        int32_t n = 0;
+        while (n < (int32_t)SL_COUNT(keys) && *at < g->n && g->v[*at].after < before)
+            keys[n++] = g->v[(*at)++].key;
+        if (!t->stopping)
+            t->evicted(t->evicted_ctx, keys, n);
+    }
+}
+
 static int d_poll(sl_tier *base)
 {
     sl_disk_tier *t = (sl_disk_tier *)base;
     eventfd_t count;
     int n = 0;
+    size_t at = 0;
     pthread_mutex_lock(&t->lock);
     eventfd_read(t->event, &count);
     sl_tier_req *todo = t->done.head;
     t->done = (sl_disk_queue){NULL, &t->done.head};
+    sl_disk_gone gone = t->gone;
+    t->gone = (sl_disk_gone){0};
     pthread_mutex_unlock(&t->lock);
     while (todo) {
         sl_tier_req *r = todo;
         todo = r->next; /* done may free the request */
+        report_gone(t, &gone, &at, ++t->reported);
         r->done(r, r->cancelled || t->stopping ? SL_ERR_CANCELLED : SL_OK);
         n++;
     }
+    report_gone(t, &gone, &at, UINT64_MAX);
+    free(gone.v);
     return n;
+}
+
+static void on_index_evicted(void *ctx, sl_key key)
+{
+    sl_disk_gone_add(ctx, key);
+}
+
+static int32_t d_list(sl_tier *base, uint64_t *cursor, sl_key *keys, int32_t n)
+{
+    sl_disk_tier *t = (sl_disk_tier *)base;
+    int32_t k = 0;
+    pthread_mutex_lock(&t->lock);
+    for (; *cursor < t->index.n_slots && k < n; ++*cursor) {
+        if (t->index.slots[*cursor].state == SL_SLOT_STORED)
+            keys[k++] = t->index.slots[*cursor].key;
+    }
+    pthread_mutex_unlock(&t->lock);
+    return k;
 }
 
 static void d_release(sl_tier *base, const sl_key *keys, int32_t n)
@@ -159,6 +196,7 @@ static void free_tier(sl_disk_tier *t)
     if (t->event >= 0)
         close(t->event);
     pthread_mutex_destroy(&t->lock);
+    free(t->gone.v);
     free(t->staging);
     free(t);
 }
@@ -217,6 +255,8 @@ static sl_status prepare(sl_disk_tier *t, const sl_tier_opts *o, sl_err *err)
     SL_TRY(sl_disk_recover(&t->file, 2 * SL_DISK_MAX_DEPTH, &t->index, &found, err));
     t->sequence = found.sequence;
     t->st.recovered = t->index.pages;
+    t->index.evicted = on_index_evicted;
+    t->index.evicted_ctx = t;
     sl_log(SL_LOG_INFO, "tier", "opened",
            "file=%s segments=%" PRIu64 " pages=%" PRIu64 " incomplete=%" PRIu64, t->file.path,
            t->file.n_segments, t->index.pages, found.damaged);
@@ -233,6 +273,8 @@ static sl_status d_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)
     t->gets.tail = &t->gets.head, t->sets.tail = &t->sets.head, t->done.tail = &t->done.head;
     t->slow_ns = (o->slow_ms ? o->slow_ms : 5000) * 1000000ull;
     t->second_use = o->second_use;
+    t->evicted = o->evicted;
+    t->evicted_ctx = o->evicted_ctx;
     if (sl_disk_test_hooks)
         t->hooks = *sl_disk_test_hooks;
     pthread_mutex_init(&t->lock, NULL);
@@ -260,4 +302,5 @@ const sl_tier_ops sl_tier_disk_ops = {.name = "disk",
                                       .poll = d_poll,
                                       .health = d_health,
                                       .stats = d_stats,
+                                      .list = d_list,
                                       .damage = d_damage};

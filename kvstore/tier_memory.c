@@ -65,6 +65,15 @@ static void drop(memory_tier *t, entry **at)
     free(e);
 }
 
+/* The tier itself gives this page up. Runs inside of poll; at close the owner is told nothing. */
+static void forget(memory_tier *t, entry **at)
+{
+    sl_key key = (*at)->key;
+    drop(t, at);
+    if (t->o.evicted)
+        t->o.evicted(t->o.evicted_ctx, &key, 1);
+}
+
 static sl_status m_open(const sl_tier_opts *opts, sl_tier **out, sl_err *err)
 {
     if (!opts->page_bytes || opts->capacity_bytes < opts->page_bytes)
@@ -140,7 +149,7 @@ static sl_status do_get(memory_tier *t, const sl_tier_req *r, int32_t i)
     }
     if (sl_crc32c(0, (*at)->bytes, t->o.page_bytes) != (*at)->crc) {
         t->st.damaged++;
-        drop(t, at);
+        forget(t, at);
         return SL_ERR_CORRUPT;
     }
     sl_tier_scatter((*at)->bytes, &r->pages[i], t->o.page_bytes);
@@ -160,7 +169,7 @@ static bool make_room(memory_tier *t)
         e = e->next;
     if (!e)
         return false;
-    drop(t, slot(t, e->key));
+    forget(t, slot(t, e->key));
     t->st.evictions++;
     return true;
 }
@@ -272,6 +281,28 @@ static void m_stats(sl_tier *base, sl_tier_stats *out)
         out->leased += e->lease_end_ns > now;
 }
 
+/* The cursor counts buckets in its upper half, and in its lower half the pages of that bucket that were listed. */
+static int32_t m_list(sl_tier *base, uint64_t *cursor, sl_key *keys, int32_t n)
+{
+    const memory_tier *t = (const memory_tier *)base;
+    uint64_t bucket = *cursor >> 32, skip = *cursor & UINT32_MAX;
+    int32_t k = 0;
+    for (; bucket <= t->mask; bucket++, skip = 0) {
+        uint64_t at = 0;
+        for (const entry *e = t->buckets[bucket]; e; e = e->chain, at++) {
+            if (at < skip)
+                continue;
+            if (k == n) {
+                *cursor = bucket << 32 | at;
+                return k;
+            }
+            keys[k++] = e->key;
+        }
+    }
+    *cursor = bucket << 32;
+    return k;
+}
+
 static bool m_damage(sl_tier *base, sl_key key)
 {
     entry *e = *slot((memory_tier *)base, key);
@@ -292,4 +323,5 @@ const sl_tier_ops sl_tier_memory_ops = {.name = "memory",
                                         .poll = m_poll,
                                         .health = m_health,
                                         .stats = m_stats,
+                                        .list = m_list,
                                         .damage = m_damage};

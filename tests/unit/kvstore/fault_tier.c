@@ -183,6 +183,11 @@ static void f_stats(sl_tier *base, sl_tier_stats *out)
     sl_tier_get_stats(((fault_tier *)base)->inner, out);
 }
 
+static int32_t f_list(sl_tier *base, uint64_t *cursor, sl_key *keys, int32_t n)
+{
+    return sl_tier_list(((fault_tier *)base)->inner, cursor, keys, n);
+}
+
 static bool f_damage(sl_tier *base, sl_key key)
 {
     sl_tier *inner = ((fault_tier *)base)->inner;
@@ -200,6 +205,7 @@ sl_tier *fault_tier_wrap(sl_tier *inner, const faults *f)
     t->ops.close = f_close, t->ops.fd = f_fd, t->ops.submit = f_submit, t->ops.cancel = f_cancel;
     t->ops.release = f_release, t->ops.poll = f_poll, t->ops.health = f_health, t->ops.stats = f_stats;
     t->ops.damage = f_damage;
+    t->ops.list = f_list;
     t->base.ops = &t->ops;
     t->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     t->epoll = epoll_create1(EPOLL_CLOEXEC);

@@ -25,6 +25,22 @@ static struct iovec content_spans[KEYS][SPANS], got_spans[KEYS][SPANS];
 static sl_key keys[KEYS];
 static sl_tier_page into[KEYS], from[KEYS];
 
+/* What the tier has said about each key: it left, this many times; and after how many answers it said so last. */
+static int left[KEYS], left_after[KEYS], n_answers;
+
+static void on_evicted(void *ctx, const sl_key *gone, int32_t n)
+{
+    ck_assert_ptr_eq(ctx, keys);
+    for (int32_t i = 0; i < n; i++) {
+        int k = 0;
+        while (k < KEYS && !sl_key_eq(keys[k], gone[i]))
+            k++;
+        ck_assert_int_lt(k, KEYS);
+        left[k]++;
+        left_after[k] = n_answers;
+    }
+}
+
 typedef struct answer {
     int calls;
     sl_status st;
@@ -37,6 +53,7 @@ static void on_done(sl_tier_req *req, sl_status st)
     answer *a = req->cookie;
     ck_assert_ptr_eq(req, &a->req);
     a->calls++;
+    n_answers++;
     a->st = st;
 }
 
@@ -48,10 +65,14 @@ static sl_tier_opts options(const sl_tier_ops *ops)
                               .capacity_bytes = 4096 + PAGES * 3 * 4096,
                               .segment_bytes = 3 * 4096,
                               .directory = tier_directory(),
+                              .evicted = on_evicted,
+                              .evicted_ctx = keys,
                               .fingerprint = {1, 2},
                               .format = {3, 4}};
     return (sl_tier_opts){.page_bytes = BYTES,
                           .capacity_bytes = PAGES * BYTES + BYTES / 2,
+                          .evicted = on_evicted,
+                          .evicted_ctx = keys,
                           .fingerprint = {1, 2},
                           .format = {3, 4}};
 }
@@ -85,6 +106,8 @@ static void open_tier(int i)
 {
     sl_err err = {0};
     int n = count_tiers();
+    n_answers = 0;
+    memset(left, 0, sizeof left);
     impl = sl_tier_at((size_t)(i % n));
     sl_tier_opts o = options(impl);
     if (impl->persistent) {
@@ -284,6 +307,64 @@ START_TEST(leases_protect_until_they_end)
     ck_assert_uint_eq(stats().leased, 0);
     ck_assert_int_eq(set(12, 8), 8);
     ck_assert_int_eq(exists(3, 1, 0), 0);
+    close_tier();
+}
+END_TEST
+
+/* How often each key was reported as gone: 1 for these, 0 for all others. */
+static void check_left(int first, int n)
+{
+    for (int k = 0; k < KEYS; k++)
+        ck_assert_int_eq(left[k], k >= first && k < first + n);
+}
+
+START_TEST(what_leaves_is_reported)
+{
+    open_tier(_i);
+    set(0, PAGES);
+    check_left(0, 0);
+    set(8, 3); /* 0, 1 and 2 make room */
+    check_left(0, 3);
+    erase(3, 1); /* the owner knows this */
+    check_left(0, 3);
+    ck_assert(tier->ops->damage(tier, keys[4]));
+    ck_assert_int_eq(get(4, 1), 0);
+    ck_assert_int_eq(left[4], 1);
+    left[4] = 0;
+    int before = n_answers;
+    set(12, 4); /* two places are empty for this implementation, or none */
+    set(0, 3);  /* they are back: what was said before about them is older than this answer */
+    for (int k = 0; k < 3; k++)
+        ck_assert(left[k] == 1 && left_after[k] < before);
+    close_tier();
+    for (int k = 12; k < 16; k++)
+        ck_assert_int_eq(left[k], 0); /* nothing is reported at close */
+}
+END_TEST
+
+START_TEST(a_list_has_every_page_once)
+{
+    open_tier(_i);
+    if (!tier->ops->list) {
+        close_tier();
+        return;
+    }
+    set(0, 7);
+    erase(2, 1);
+    for (int32_t part = 1; part < 9; part++) {
+        int seen[KEYS] = {0}, total = 0;
+        sl_key some[8];
+        uint64_t cursor = 0;
+        for (int32_t n; (n = sl_tier_list(tier, &cursor, some, part)) != 0; total += n) {
+            ck_assert_int_le(n, part);
+            for (int32_t i = 0; i < n; i++)
+                for (int k = 0; k < KEYS; k++)
+                    seen[k] += sl_key_eq(some[i], keys[k]);
+        }
+        ck_assert_int_eq(total, 6);
+        for (int k = 0; k < 7; k++)
+            ck_assert_int_eq(seen[k], k != 2);
+    }
     close_tier();
 }
 END_TEST
@@ -523,6 +604,8 @@ int main(void)
     tcase_add_loop_test(t, damage_ends_the_prefix, 0, 2 * n);
     tcase_add_loop_test(t, eviction_takes_the_oldest, 0, 2 * n);
     tcase_add_loop_test(t, leases_protect_until_they_end, 0, 2 * n);
+    tcase_add_loop_test(t, what_leaves_is_reported, 0, 2 * n);
+    tcase_add_loop_test(t, a_list_has_every_page_once, 0, 2 * n);
     tcase_add_loop_test(t, setting_again_changes_nothing, 0, 2 * n);
     tcase_add_loop_test(t, in_order_and_cancelled_by_close, 0, 2 * n);
     tcase_add_loop_test(t, cancel_drains, 0, 2 * n);
