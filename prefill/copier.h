@@ -13,7 +13,7 @@
 #define SL_PREFILL_COPIER_H
 
 #include "kernels/backend.h"
-#include "prefill/pieces.h"
+#include "worker/pieces.h"
 #include "worker/direct.h"
 #include "worker/worker.h"
 

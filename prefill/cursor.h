@@ -15,7 +15,7 @@
 #ifndef SL_PREFILL_CURSOR_H
 #define SL_PREFILL_CURSOR_H
 
-#include "prefill/pieces.h"
+#include "worker/pieces.h"
 
 /* Tokens [first, end) of layers [layer, end_layer), which are in the own arena or are to be pulled into it. */
 typedef struct sl_piece {

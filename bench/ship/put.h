@@ -6,7 +6,7 @@
 #define SL_BENCH_SHIP_PUT_H
 
 #include "kvstore/arena.h"
-#include "prefill/pieces.h"
+#include "worker/pieces.h"
 #include "transport/transport.h"
 
 /* What the process that puts must know about the arena. If `why` is not empty, it says why there is no offer. */

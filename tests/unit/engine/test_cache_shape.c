@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "engine/plan.h"
-#include "prefill/pieces.h"
+#include "worker/pieces.h"
 #include "tests/unit/run_suite.h"
 
 enum { HEADS = 4, DIM = 8, UNIT = 16, POOL = 128, LAYERS = 3, PLANES = 3, PAGES = 5, TOKENS = 200 };

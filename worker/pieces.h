@@ -6,8 +6,8 @@
  * Ranges that are adjacent on both sides are merged into one span: a whole page of a layer is one span if both arenas
  * are page_first, and consecutive pages are one span if both are layer_first.
  */
-#ifndef SL_PREFILL_PIECES_H
-#define SL_PREFILL_PIECES_H
+#ifndef SL_WORKER_PIECES_H
+#define SL_WORKER_PIECES_H
 
 #include "engine/device.h"
 

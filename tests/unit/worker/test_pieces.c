@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prefill/pieces.h"
+#include "worker/pieces.h"
 #include "tests/unit/run_suite.h"
 
 enum { PAGES = 6, TOKENS = 300, LAYERS = 4 };

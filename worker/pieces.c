@@ -3,7 +3,7 @@
  * depending on which order makes more consecutive runs adjacent in memory. The public walk merges runs that are
  * adjacent on both sides. The cache shape defines the contents of a plane.
  */
-#include "prefill/pieces.h"
+#include "worker/pieces.h"
 
 enum { PAGE = SL_PAGE_TOKENS };
 
