@@ -307,6 +307,8 @@ static void fields_of_peer_hello(codec *c, sl_msg_peer_hello *m)
     f_identity(c, &m->id);
     f_u32(c, "direct_pid", &m->direct_pid);
     f_u64(c, "decode_epoch", &m->decode_epoch);
+    f_flag(c, "reader", &m->reader);
+    require(c, "direct_pid", !m->reader || !m->direct_pid);
 }
 
 static void fields_of_peer_welcome(codec *c, sl_msg_peer_welcome *m)
@@ -410,6 +412,28 @@ static void fields_of_pages_crc(codec *c, sl_msg_pages_crc *m)
     f_u32s(c, "crc", &m->crc, &m->n_crc, SL_MSG_MAX_BLOB / sizeof(uint32_t));
 }
 
+static void fields_of_lease_ask(codec *c, sl_msg_lease_ask *m)
+{
+    f_u64(c, "lease", &m->lease);
+    f_u32(c, "ms", &m->ms);
+    require(c, "ms", m->ms >= 1);
+    f_seed(c, "seed", &m->seed);
+    f_blob(c, "keys", &m->keys);
+    require(c, "keys",
+            m->keys.len && m->keys.len % KEY_BYTES == 0 &&
+                m->keys.len / KEY_BYTES <= pages_of(SL_MSG_MAX_TOKENS));
+}
+
+static void fields_of_lease(codec *c, sl_msg_lease *m)
+{
+    f_u64(c, "lease", &m->lease);
+    f_u32(c, "ms", &m->ms);
+    f_u32(c, "lent", &m->lent);
+    f_u32s(c, "pages", &m->pages, &m->n_pages, pages_of(SL_MSG_MAX_TOKENS));
+    f_blob(c, "labels", &m->labels);
+    require(c, "labels", m->n_pages ? m->labels.len && m->labels.len % m->n_pages == 0 : !m->labels.len);
+}
+
 /* False for a type without a description. */
 static bool fields(codec *c, sl_msg *m)
 {
@@ -458,6 +482,12 @@ static bool fields(codec *c, sl_msg *m)
         return fields_of_pages_crc(c, &m->pages_crc), true;
     case SL_MSG_PREFETCH:
         return fields_of_prefetch(c, &m->prefetch), true;
+    case SL_MSG_LEASE_ASK:
+        return fields_of_lease_ask(c, &m->lease_ask), true;
+    case SL_MSG_LEASE:
+        return fields_of_lease(c, &m->lease), true;
+    case SL_MSG_LEASE_END:
+        return f_u64(c, "lease", &m->lease_end.lease), true;
     case SL_MSG_DRAIN:
     case SL_MSG_FLUSH_CACHE:
     case SL_MSG_KV_RESYNC:
@@ -513,6 +543,10 @@ void sl_msg_free(sl_msg *msg)
     case SL_MSG_PREFETCH:
         free(msg->prefetch.tokens);
         msg->prefetch.tokens = NULL;
+        break;
+    case SL_MSG_LEASE:
+        free(msg->lease.pages);
+        msg->lease.pages = NULL;
         break;
     case SL_MSG_RESERVED:
         free(msg->reserved.pages);
@@ -570,6 +604,9 @@ const char *sl_msg_type_name(sl_msg_type type)
         [SL_MSG_PAGES_CRC] = "pages_crc",
         [SL_MSG_PREFETCH] = "prefetch",
         [SL_MSG_KV_RESYNC] = "kv_resync",
+        [SL_MSG_LEASE_ASK] = "lease_ask",
+        [SL_MSG_LEASE] = "lease",
+        [SL_MSG_LEASE_END] = "lease_end",
     };
     return (unsigned)type < SL_MSG_TYPE_COUNT && names[type] ? names[type] : "unknown";
 }

@@ -17,6 +17,8 @@
  *   prefill  decode   PEER_HELLO           PEER_WELCOME | REFUSE; once per connection, geometries must match; one
  *                                          connection for each router whose requests they serve together
  *   prefill  decode   puts, flush, COMMIT  none; dropped for an ended ticket, but the writer has finished in both cases
+ *   decode   decode   PEER_HELLO           PEER_WELCOME | REFUSE; once per connection, the caller reads only
+ *   decode   decode   LEASE_ASK            LEASE (pages that may be read by get, or none); ended by LEASE_END
  *   decode   router   TOKENS..., then DONE | RETRACTED | FAILED
  *   router   any      ABORT                DRAINED; prefill answers the router and, when connected, the decode worker
  *   router   decode   DRAINED              none; relayed: the writer of (rid, attempt) writes no more
@@ -64,6 +66,9 @@ typedef enum {
     SL_MSG_PAGES_CRC,
     SL_MSG_PREFETCH,
     SL_MSG_KV_RESYNC,
+    SL_MSG_LEASE_ASK,
+    SL_MSG_LEASE,
+    SL_MSG_LEASE_END,
     SL_MSG_TYPE_COUNT,
 } sl_msg_type;
 
@@ -208,16 +213,17 @@ typedef struct sl_msg_failed {
     char reason[400];
 } sl_msg_failed;
 
-typedef struct sl_msg_peer_hello { /* prefill -> decode */
-    uint32_t version, worker_id;   /* worker_id: of the writer, at the router that introduces it */
+typedef struct sl_msg_peer_hello { /* prefill -> decode, decode -> decode */
+    uint32_t version, worker_id;   /* worker_id: of the sender, at the router that introduces it */
     uint64_t epoch;
     char cluster_tag[64];
     sl_identity id;
     uint32_t direct_pid;   /* its process, if it can write into the arena directly; 0: it cannot */
-    uint64_t decode_epoch; /* of the decode worker's session with that router */
+    uint64_t decode_epoch; /* of the receiver's session with that router */
+    uint8_t reader; /* 1: the sender is a decode worker, which reads pages under leases and writes nothing */
 } sl_msg_peer_hello;
 
-typedef struct sl_msg_peer_welcome { /* decode -> prefill: where its arena is */
+typedef struct sl_msg_peer_welcome { /* the answer: where the arena is */
     uint64_t epoch, arena_addr, arena_bytes;
     uint32_t total_pages;
     sl_blob geometry; /* of the landing arena: its layout may differ, its formats may not */
@@ -303,6 +309,33 @@ typedef struct sl_msg_pages_crc {
     size_t n_crc;
 } sl_msg_pages_crc;
 
+/* Reader -> owner: the leading ones of these pages are wanted, which are consecutive pages of one chain of keys. */
+typedef struct sl_msg_lease_ask {
+    uint64_t lease; /* chosen by the reader; unique on its connection */
+    uint32_t ms;    /* how long it wants to read */
+    sl_key seed;    /* of the chain: pages of another domain are never leased */
+    sl_blob keys;   /* 16 bytes each, at least one */
+} sl_msg_lease_ask;
+
+/*
+ * Owner -> reader: these leading pages stay in place until LEASE_END. No page: the owner has none of them, or lends none
+ * now. The reader ends what it was granted within `ms`; the connection of one that does not is closed by force.
+ */
+typedef struct sl_msg_lease {
+    uint64_t lease;
+    uint32_t ms;
+    uint32_t lent;   /* pages that other leases of this owner hold now: its load */
+    uint32_t *pages; /* page numbers in the owner's arena */
+    size_t n_pages;
+    sl_blob
+        labels; /* [n_pages] of equal size: seed, key before, tokens and kept checksums (kvstore/cascade.h) */
+} sl_msg_lease;
+
+/* Reader -> owner: no get of this lease is in flight, and none will follow. */
+typedef struct sl_msg_lease_end {
+    uint64_t lease;
+} sl_msg_lease_end;
+
 typedef struct sl_msg {
     sl_msg_type type;
     union {
@@ -327,6 +360,9 @@ typedef struct sl_msg {
         sl_msg_pages_ask pages_ask;
         sl_msg_pages_crc pages_crc;
         sl_msg_prefetch prefetch;
+        sl_msg_lease_ask lease_ask;
+        sl_msg_lease lease;
+        sl_msg_lease_end lease_end;
         /* DRAIN, FLUSH_CACHE, KV_RESYNC have no body */
     };
 } sl_msg;

@@ -16,14 +16,9 @@
 
 /* ---- hash table ---- */
 
-static uint32_t slot_of(const sl_store *s, sl_key k)
-{
-    return (uint32_t)(k.lo ^ (k.hi << 1)) & s->mask;
-}
-
 int32_t sl_store_find(const sl_store *s, sl_key key, sl_key seed, int32_t parent, const int32_t *tokens)
 {
-    for (uint32_t i = slot_of(s, key); s->table[i] != NONE; i = (i + 1) & s->mask) {
+    for (uint32_t i = sl_store_slot(s, key); s->table[i] != NONE; i = (i + 1) & s->mask) {
         int32_t p = s->table[i];
         if (sl_key_eq(s->nodes[p].key, key) && s->nodes[p].parent == parent &&
             sl_key_eq(s->nodes[p].seed, seed) && memcmp(s->tokens[p], tokens, sizeof s->tokens[p]) == 0)
@@ -34,7 +29,7 @@ int32_t sl_store_find(const sl_store *s, sl_key key, sl_key seed, int32_t parent
 
 static void table_add(sl_store *s, int32_t page)
 {
-    uint32_t i = slot_of(s, s->nodes[page].key);
+    uint32_t i = sl_store_slot(s, s->nodes[page].key);
     while (s->table[i] != NONE)
         i = (i + 1) & s->mask;
     s->table[i] = page;
@@ -42,11 +37,11 @@ static void table_add(sl_store *s, int32_t page)
 
 static void table_remove(sl_store *s, int32_t page)
 {
-    uint32_t i = slot_of(s, s->nodes[page].key);
+    uint32_t i = sl_store_slot(s, s->nodes[page].key);
     while (s->table[i] != page)
         i = (i + 1) & s->mask;
     for (uint32_t j = (i + 1) & s->mask; s->table[j] != NONE; j = (j + 1) & s->mask) {
-        uint32_t home = slot_of(s, s->nodes[s->table[j]].key);
+        uint32_t home = sl_store_slot(s, s->nodes[s->table[j]].key);
         if (((j - home) & s->mask) >= ((j - i) & s->mask)) { /* this entry may move to the free place */
             s->table[i] = s->table[j];
             i = j;
@@ -290,6 +285,26 @@ static void lease_free(sl_lease *l)
     free(l);
 }
 
+/* Pins the m pages of the lease's path, takes pages for the others, and lists the lease. */
+static void enlist(sl_store *s, sl_lease *l, sl_key seed, int32_t n_pages, int32_t m)
+{
+    for (int32_t i = 0; i < m; i++) {
+        pin(s, l->path[i]);
+        l->pages[i] = l->path[i];
+    }
+    for (int32_t i = m; i < n_pages; i++)
+        l->pages[i] = take_page(s);
+    l->store = s;
+    l->seed = seed;
+    l->n_pages = n_pages;
+    l->n_path = l->n_matched = m;
+    l->next = s->leases;
+    if (s->leases)
+        s->leases->prev = l;
+    s->leases = l;
+    s->n_leases++;
+}
+
 /* A lease of n_pages, of which at most `most` are matched. */
 static sl_status make_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_pages, int32_t most,
                             sl_lease **out)
@@ -306,21 +321,21 @@ static sl_status make_lease(sl_store *s, sl_key seed, const int32_t *tokens, int
         lease_free(l);
         return SL_ERR_EXHAUSTED;
     }
-    for (int32_t i = 0; i < m; i++) {
-        pin(s, l->path[i]);
-        l->pages[i] = l->path[i];
+    enlist(s, l, seed, n_pages, m);
+    *out = l;
+    return SL_OK;
+}
+
+sl_status sl_store_lease_path(sl_store *s, const int32_t *path, int32_t n, sl_lease **out)
+{
+    sl_lease *l = calloc(1, sizeof *l);
+    if (!l || !lease_reserve(l, n)) {
+        if (l)
+            lease_free(l);
+        return SL_ERR_NO_MEMORY;
     }
-    for (int32_t i = m; i < n_pages; i++)
-        l->pages[i] = take_page(s);
-    l->store = s;
-    l->seed = seed;
-    l->n_pages = n_pages;
-    l->n_path = l->n_matched = m;
-    l->next = s->leases;
-    if (s->leases)
-        s->leases->prev = l;
-    s->leases = l;
-    s->n_leases++;
+    memcpy(l->path, path, (size_t)n * sizeof *path);
+    enlist(s, l, s->nodes[path[0]].seed, n, n);
     *out = l;
     return SL_OK;
 }

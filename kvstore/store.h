@@ -108,6 +108,16 @@ void sl_store_flush(sl_store *s);
 /* Reports every page of the tree as SL_STORE_STORED, parents first. SL_ERR_NO_MEMORY: nothing was reported. */
 sl_status sl_store_walk(const sl_store *s, sl_store_event_fn *fn, void *ctx);
 
+/* ---- for other workers, which know pages by their keys (store_keys.c) ---- */
+
+/*
+ * A lease that pins the leading ones of these n consecutive pages of a chain of keys, and the pages before them, which the
+ * tree needs; it allocates nothing and does not count as a query. The page of keys[i] is page *first + i of the lease.
+ * SL_ERR_NOT_FOUND: keys[0] is not in the tree, or belongs to another seed. SL_ERR_NO_MEMORY.
+ */
+sl_status sl_store_lease_keys(sl_store *s, sl_key seed, const sl_key *keys, int32_t n, int32_t *first,
+                              sl_lease **out);
+
 /* ---- for a storage tier, to which every page of the tree is offered once (store_hold.c) ---- */
 
 /* At most n pages of the tree that have not been offered, in the order in which they were published: a page comes after
@@ -115,6 +125,8 @@ sl_status sl_store_walk(const sl_store *s, sl_store_event_fn *fn, void *ctx);
 int32_t sl_store_new_pages(const sl_store *s, int32_t *pages, int32_t n);
 /* At most n pages among the `depth` pages that are evicted next, of those that have not been offered. */
 int32_t sl_store_oldest_pages(const sl_store *s, int32_t depth, int32_t *pages, int32_t n);
+/* What identifies this page of the tree. */
+sl_store_page sl_store_describe(const sl_store *s, int32_t page);
 /* Counts a page of the tree as offered, and keeps its memory from being used for other rows until unhold, even when the
  * page leaves the tree meanwhile. A page has at most one hold. */
 void sl_store_hold(sl_store *s, int32_t page, sl_store_page *out);

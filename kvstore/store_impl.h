@@ -62,12 +62,18 @@ struct sl_lease {
     int32_t n_pages, n_path, n_matched, cap;
 };
 
+/* Where the search for a key begins in the hash table. */
+static inline uint32_t sl_store_slot(const sl_store *s, sl_key k)
+{
+    return (uint32_t)(k.lo ^ (k.hi << 1)) & s->mask;
+}
+
+/* A lease that pins these n >= 1 pages of the tree, which are a path from its root. SL_ERR_NO_MEMORY. */
+sl_status sl_store_lease_path(sl_store *s, const int32_t *path, int32_t n, sl_lease **out);
 /* The tree node with this key, seed, parent and tokens, or NONE. */
 int32_t sl_store_find(const sl_store *s, sl_key key, sl_key seed, int32_t parent, const int32_t *tokens);
 /* Puts a page that has just entered the tree at the end of the list of new ones; takes one out, if it is in. */
 void sl_store_new_add(sl_store *s, int32_t page);
 void sl_store_new_remove(sl_store *s, int32_t page);
-/* What identifies a tree page. */
-sl_store_page sl_store_describe(const sl_store *s, int32_t page);
 
 #endif

@@ -154,6 +154,17 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                        .tenant = 0x8899aabbccddeeffu,
                                        .source = source};
         break;
+    case SL_MSG_LEASE_ASK:
+        m.lease_ask = (sl_msg_lease_ask){
+            .lease = 77, .ms = 3000, .seed = {0x1122334455667788u, 0x99aabbccddeeff01u}, .keys = {bytes, 48}};
+        break;
+    case SL_MSG_LEASE:
+        m.lease = (sl_msg_lease){
+            .lease = 77, .ms = 3000, .lent = 4, .pages = words, .n_pages = 3, .labels = {bytes, 60}};
+        break;
+    case SL_MSG_LEASE_END:
+        m.lease_end = (sl_msg_lease_end){77};
+        break;
     default:
         break;
     }

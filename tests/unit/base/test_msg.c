@@ -81,6 +81,17 @@ START_TEST(fields_survive)
     sl_msg_free(&b);
     sl_wr_free(&w);
 
+    m = msg_sample(SL_MSG_LEASE);
+    w = encoded(&m);
+    ck_assert_int_eq(sl_msg_decode(w.data, w.len, &b, NULL), SL_OK);
+    ck_assert_uint_eq(b.lease.lease, 77);
+    ck_assert_uint_eq(b.lease.lent, 4);
+    ck_assert_uint_eq(b.lease.n_pages, 3);
+    ck_assert_mem_eq(b.lease.pages, m.lease.pages, 3 * sizeof(uint32_t));
+    ck_assert_uint_eq(b.lease.labels.len, 60);
+    sl_msg_free(&b);
+    sl_wr_free(&w);
+
     m = msg_sample(SL_MSG_LOAD);
     w = encoded(&m);
     ck_assert_int_eq(sl_msg_decode(w.data, w.len, &b, NULL), SL_OK);
@@ -235,6 +246,26 @@ START_TEST(shape_rules)
     m = msg_sample(SL_MSG_PREFETCH);
     m.prefetch.attempt = 0;
     refused(&m, "attempt");
+    m = msg_sample(SL_MSG_PEER_HELLO);
+    m.peer_hello.reader = 1; /* a reader cannot write directly */
+    refused(&m, "direct_pid");
+    m = msg_sample(SL_MSG_LEASE_ASK);
+    m.lease_ask.keys.len = 0;
+    refused(&m, "keys");
+    m.lease_ask.keys.len = 40;
+    refused(&m, "keys");
+    m = msg_sample(SL_MSG_LEASE_ASK);
+    m.lease_ask.seed = (sl_key){0, 0};
+    refused(&m, "seed");
+    m = msg_sample(SL_MSG_LEASE_ASK);
+    m.lease_ask.ms = 0;
+    refused(&m, "ms");
+    m = msg_sample(SL_MSG_LEASE);
+    m.lease.labels.len = 59;
+    refused(&m, "labels");
+    m = msg_sample(SL_MSG_LEASE);
+    m.lease.n_pages = 0;
+    refused(&m, "labels");
 }
 END_TEST
 
