@@ -12,16 +12,18 @@ sparse:    base kernels
 transport: base
 kvstore:   base kernels/params.h kernels/cache.h
 engine:    base kernels model sparse kvstore
+events:    base
 worker:    base kernels model sparse transport kvstore engine
 prefill:   base kernels model sparse transport kvstore engine worker
-decode:    base kernels model sparse transport kvstore engine worker
+decode:    base kernels model sparse transport kvstore engine worker events
 router:    base model transport kvstore/page_key.h kvstore/domain.h kvstore/arena.h
 local:     base kernels model sparse kvstore engine
 bench:     base kernels model sparse transport kvstore engine worker prefill decode router local
-cli:       base kernels model sparse transport kvstore engine worker prefill decode router local bench
+cli:       base kernels model sparse transport kvstore events engine worker prefill decode router local bench
 
 only transport/ucx:    ucp/* uct/* ucs/*
 only transport/launch: mpi.h
 only kernels/cuda:     cuda* cublas* nccl* cooperative_groups* cub/* thrust/* mma.h
 only kvstore:          linux/io_uring.h
+only events:           zmq.h
 only transport:        infiniband/* rdma/*

@@ -202,6 +202,29 @@ static sl_status check_roles(const sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
+static sl_status check_events(const sl_config *cfg, sl_err *err)
+{
+    bool on = cfg->events.zmq.endpoint[0] != '\0', replay = cfg->events.zmq.replay_endpoint[0] != '\0';
+    if (replay && !on)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "events.zmq.replay_endpoint: has no effect without events.zmq.endpoint");
+    if (replay && !strcmp(cfg->events.zmq.endpoint, cfg->events.zmq.replay_endpoint))
+        return sl_fail(err, SL_ERR_INVALID,
+                       "events.zmq.replay_endpoint: is the same as events.zmq.endpoint (%s)",
+                       cfg->events.zmq.endpoint);
+    if (on && !cfg->events.zmq.topic[0])
+        return sl_fail(err, SL_ERR_INVALID, "events.zmq.topic: is empty");
+    if (on && !cfg->kvstore.prefix_cache)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "events.zmq.endpoint: needs kvstore.prefix_cache, without which no page is cached");
+    if (on && cfg->kvstore.share != SL_CFG_SHARE_ALL)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "events.zmq.endpoint: needs kvstore.share: all, because subscribers are not authenticated and "
+            "pages that are kept apart are not published");
+    return SL_OK;
+}
+
 static sl_status check_disk(const sl_config *cfg, sl_err *err)
 {
     bool path = cfg->kvstore.disk.path[0] != '\0';
@@ -255,6 +278,7 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID, "router.http_port and router.grpc_port are both %d",
                        cfg->router.http_port);
     SL_TRY(check_disk(cfg, err));
+    SL_TRY(check_events(cfg, err));
     SL_TRY(check_routers(cfg, err));
     return check_roles(cfg, err);
 }

@@ -44,6 +44,7 @@ typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
 typedef enum { SL_CFG_VERIFY_OFF, SL_CFG_VERIFY_SAMPLED, SL_CFG_VERIFY_ALWAYS } sl_cfg_verify;
 typedef enum { SL_CFG_WRITE_THROUGH, SL_CFG_WRITE_BACK } sl_cfg_write;
+typedef enum { SL_CFG_EVENTS_MAP, SL_CFG_EVENTS_ARRAY } sl_cfg_events_form;
 typedef enum { SL_CFG_SHARE_ALL, SL_CFG_SHARE_TENANT, SL_CFG_SHARE_NONE } sl_cfg_share;
 
 typedef struct sl_config {
@@ -171,6 +172,20 @@ typedef struct sl_config {
         sl_cfg_choice chat_template;
         bool parse_special;
     } router;
+    struct {
+        struct {
+            char endpoint[SL_CFG_NAME_BYTES]; /* empty: no events */
+            char replay_endpoint[SL_CFG_NAME_BYTES];
+            char topic[SL_CFG_NAME_BYTES];
+            sl_cfg_events_form form;
+            char medium_host[SL_CFG_CHOICE_BYTES], medium_disk[SL_CFG_CHOICE_BYTES];
+            int hwm;
+            int buffer_steps;
+            uint64_t buffer_bytes;
+            bool resend_all;
+            bool insecure;
+        } zmq;
+    } events;
     struct {
         sl_log_level level;
         bool json;

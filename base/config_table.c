@@ -40,6 +40,7 @@ static const char *const roles[] = {"router", "prefill", "decode", NULL};
 static const char *const verifies[] = {"off", "sampled", "always", NULL};
 static const char *const shares[] = {"all", "tenant", "none", NULL};
 static const char *const writes[] = {"write_through", "write_back", NULL};
+static const char *const event_forms[] = {"map", "array", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 const sl_cfg_section sl_cfg_sections[] = {
@@ -51,6 +52,7 @@ const sl_cfg_section sl_cfg_sections[] = {
     {"prefill", "Prefill workers."},
     {"decode", "Decode workers."},
     {"router", "The router: public addresses, placement, limits and deadlines."},
+    {"events", "What decode workers tell other programs about their caches."},
     {"log", "Structured log on standard error."},
     {"metrics", "Prometheus exporter of a worker (the router serves /metrics on its HTTP port)."},
 };
@@ -287,6 +289,31 @@ const sl_cfg_row sl_cfg_rows[] = {
         "Whether text of clients that spells a special token becomes that token, where a request does not say "
         "it (field parse_special). false: prompts and messages are ordinary text, so what a user writes cannot "
         "end a turn or begin another one; the chat template's own tokens stay special."),
+
+    STR(events, zmq.endpoint, "",
+        "Where decode workers publish, over ZeroMQ and in the format of vLLM, which pages enter and leave their caches, for "
+        "routers of other projects (docs/caching.md): tcp://HOST:PORT, to which worker N adds N, or ipc://PATH. Empty: off."),
+    STR(events, zmq.replay_endpoint, "",
+        "Where subscribers ask for batches that they have missed; each worker adds its number, as above. Empty: off."),
+    STR(events, zmq.topic, "kv@{worker}@{model}",
+        "Topic of the messages. {worker} (decode/0), {model} (model.served_name) and {host} are replaced."),
+    ENUM(events, zmq.form, "map", event_forms,
+         "Form of an event. map: as vLLM since version 0.24. array: positional, as before and as SGLang."),
+    STR(events, zmq.medium_host, "cpu",
+        "Word for pages in host memory; cpu is one that llm-d gives a weight by default."),
+    STR(events, zmq.medium_disk, "STORAGE", "Word for pages on disk."),
+    INT(events, zmq.hwm, "10000", 1, 10000000,
+        "Batches that may wait for one slow subscriber; beyond it, it loses some, which it sees by their numbers."),
+    INT(events, zmq.buffer_steps, "10000", 1, 1 << 20, "Batches that are kept for replay."),
+    SIZE(events, zmq.buffer_bytes, "64MiB", MIB, TIB, "Bytes of batches that are kept for replay."),
+    BOOL(
+        events, zmq.resend_all, "true",
+        "When somebody subscribes, publish AllBlocksCleared and then every page, to all subscribers, at most once in 5 s: a "
+        "router that starts later than the worker then knows the whole cache."),
+    BOOL(
+        events, zmq.insecure, "false",
+        "Publish beyond loopback, although subscribers are not authenticated: every program that reaches the port reads the "
+        "token ids of prompts and answers."),
 
     ENUM(
         log, level, "info", levels,

@@ -196,6 +196,16 @@ static const sl_metric_def table[] = {
           "Bytes that were written to the device since the store was created: its wear."),
     GAUGE("sluice_tier_state", D, "tier=disk",
           "0: healthy, or there is no tier. 1: degraded (slow, or stores nothing). 2: failed."),
+    COUNTER("sluice_kv_event_batches_published_total", D, "", "Batches of events.zmq that were published."),
+    COUNTER(
+        "sluice_kv_event_batches_lost_total", D, "reason=queue|subscriber|replay",
+        "Batches of events.zmq that were lost. queue: too many waited for the thread that publishes. subscriber: one or "
+        "more subscribers were so slow that events.zmq.hwm was reached. replay: a client did not read its answers."),
+    COUNTER("sluice_kv_event_batches_replayed_total", D, "",
+            "Batches of events.zmq that were sent again on request."),
+    COUNTER("sluice_kv_event_resends_total", D, "",
+            "Times all pages were published again, because a batch was lost or somebody had subscribed."),
+    GAUGE("sluice_kv_event_buffer_bytes", D, "", "Bytes of batches that are kept for replay."),
     GAUGE("sluice_tier_requests_waiting", D, "tier=disk", "Requests that wait for pages of the tier."),
 
     /* names that llm-d and the Gateway API inference extension scrape */

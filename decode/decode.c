@@ -163,6 +163,7 @@ static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
     sl_batch_admit(d);
     sl_status st = sl_batch_step(d, worked, err);
     sl_report_kv_events(d);
+    sl_publish_turn(d);
     return st;
 }
 
@@ -218,11 +219,18 @@ static sl_status open_direct(sl_decode *d, sl_err *err)
     return SL_OK;
 }
 
+static void on_store_event(void *ctx, sl_store_event ev, const sl_store_page *page)
+{
+    sl_report_event(ctx, ev, page);
+    sl_publish_event(ctx, ev, page);
+}
+
 static sl_status open_parts(sl_decode *d, sl_err *err)
 {
     SL_TRY(allocate(d, err));
+    sl_publish_begin(d);
     SL_TRY(sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, d->o.max_batch, DM_CHECKED,
-                               sl_report_event, d, err));
+                               on_store_event, d, err));
     SL_TRY(sl_loading_open(d, err));
     SL_TRY(sl_checker_start(&d->role.checker, err));
     SL_TRY(open_direct(d, err));
@@ -238,6 +246,7 @@ sl_status sl_decode_create(const sl_decode_opts *opts, sl_decode **out, sl_err *
     sl_decode *d = calloc(1, sizeof *d);
     if (!d) {
         sl_tier_close(opts->tier);
+        sl_events_close(opts->events);
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     }
     d->o = *opts;
@@ -281,6 +290,8 @@ void sl_decode_destroy(sl_decode *d)
     sl_loading_close(d);
     sl_tier_close(d->o.tier); /* NULL unless creation failed before it was taken over */
     sl_tickets_free_all(d);
+    sl_events_close(d->o.events);
+    d->o.events = NULL; /* what the end of the store would tell is told */
     while (d->t.peers) {
         sl_wpeer *w = d->t.peers;
         d->t.peers = w->next;

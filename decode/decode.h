@@ -24,6 +24,7 @@
 #ifndef SL_DECODE_DECODE_H
 #define SL_DECODE_DECODE_H
 
+#include "events/events.h"
 #include "kvstore/cascade.h"
 #include "worker/role.h"
 #include "worker/setup.h"
@@ -44,6 +45,8 @@ typedef struct sl_decode_opts {
     /* Storage tier below the host store, NULL: none. Taken over by sl_decode_create(), also when it fails. */
     sl_tier *tier;
     sl_cascade_policy tier_policy;
+    /* For other programs' routers, NULL: off. Taken over by sl_decode_create(), also when it fails. */
+    sl_events *events;
     uint32_t load_timeout_ms; /* how long a request waits for pages of the tier */
     uint32_t quarantine_ms;   /* how long an aborted writer may stay silent before its connection is closed */
 } sl_decode_opts;

@@ -162,6 +162,7 @@ struct sl_decode {
         sl_cascade *cascade; /* NULL: there is no storage tier */
         sl_loading *loading;
         int32_t n_loading;
+        sl_key open_seed; /* of the pages that sl_publish_event() may tell everybody */
         struct {
             sl_wr stored, removed, tokens; /* not yet sent to the routers; encoded as in sl_msg_kv_events */
             bool cleared;
@@ -294,6 +295,16 @@ void sl_report_kv_events(sl_decode *d);
 void sl_report_resync(sl_decode *d, uint32_t router);
 void sl_report_load(sl_decode *d);
 void sl_report_metrics_find(sl_decode *d, sl_metrics *m);
+
+/* publish.c */
+/* Opens the events of this configuration; *out NULL: they are off. The text of an error names the key. */
+sl_status sl_publish_open(const sl_config *cfg, const sl_worker_launch *launch, sl_metrics *metrics,
+                          sl_events **out, sl_err *err);
+void sl_publish_begin(sl_decode *d);
+/* A change of the store, as sl_store_event_fn. */
+void sl_publish_event(sl_decode *d, sl_store_event ev, const sl_store_page *page);
+/* At the end of each turn of the loop. */
+void sl_publish_turn(sl_decode *d);
 
 /* damage.c */
 /* Has the checker verify n sealed pages of t's lease, from `first` on. False: out of memory. */

@@ -1,6 +1,6 @@
 /* The decode process: creates its parts from the configuration, then serves. */
 #include "base/log.h"
-#include "decode/decode.h"
+#include "decode/decode_impl.h"
 
 sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, const volatile int *stop,
                          sl_err *err)
@@ -21,8 +21,11 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
                         .load_timeout_ms = (uint32_t)cfg->kvstore.disk.load_timeout_ms,
                         .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
     sl_decode *d = NULL;
-    parts.tier = NULL; /* sl_decode_create() takes it over */
-    sl_status st = sl_decode_create(&o, &d, err);
+    sl_status st = sl_publish_open(cfg, launch, parts.metrics, &o.events, err);
+    if (st != SL_OK)
+        goto destroy;
+    parts.tier = NULL; /* sl_decode_create() takes both over */
+    st = sl_decode_create(&o, &d, err);
     if (st != SL_OK)
         goto destroy;
     st = sl_decode_run(d, stop, (uint32_t)cfg->router.drain_timeout_ms, err);
