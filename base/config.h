@@ -144,6 +144,7 @@ typedef struct sl_config {
         double cache_threshold;
         int imbalance_abs;
         double imbalance_rel;
+        uint64_t directory_bytes;
         int max_queue;
         int request_timeout_ms;
         int stage_timeout_ms;

@@ -227,6 +227,11 @@ const sl_cfg_row sl_cfg_rows[] = {
         "cache_aware: loads differ too much when max - min exceeds this and max exceeds imbalance_rel x "
         "min; then the least loaded worker is chosen."),
     FLOAT(router, imbalance_rel, "1.5", 1, 1000, "cache_aware: see imbalance_abs."),
+    SIZE(
+        router, directory_bytes, "256MiB", 1 * MIB, TIB,
+        "Memory for the directory of cached pages: which decode worker holds which page, in host memory, on disk, or in a "
+        "shared store. A page takes 32 to 64 bytes. When it is full, pages are forgotten that were not used for longest; "
+        "requests then find less of their prefix."),
     INT(router, max_queue, "256", 0, 1000000,
         "Requests that may wait for a worker, of all clients. A call that would exceed it is refused at once with "
         "429 / RESOURCE_EXHAUSTED. One client may have at most four times as many requests waiting as places stay free."),

@@ -94,6 +94,19 @@ static const sl_metric_def table[] = {
         "Workers that took no other request for a while: one that was refused pages and passed waited for them, or "
         "a request ran alone because workers had died with it."),
 
+    /* router: the directory of cached pages */
+    GAUGE(
+        "sluice_directory_pages", R, "medium=host|disk|shared",
+        "Pages that the decode workers have reported, each once for every worker that holds it in this medium."),
+    GAUGE("sluice_directory_bytes", R, "", "Memory of the directory, which router.directory_bytes bounds."),
+    COUNTER("sluice_directory_lookups_total", R, "", "Prompts whose pages were looked up."),
+    COUNTER("sluice_directory_lookup_pages_total", R, "", "Pages that were looked up."),
+    COUNTER("sluice_directory_forgotten_pages_total", R, "",
+            "Pages forgotten because the directory was full."),
+    COUNTER("sluice_directory_gaps_total", R, "",
+            "Reports of decode workers that were lost, as the numbers of later ones showed."),
+    COUNTER("sluice_directory_resyncs_total", R, "", "Full reports that the router asked for after a gap."),
+
     /* router: workers */
     GAUGE("sluice_workers", R, "role=prefill|decode,state=ready|draining|dead",
           "Workers known to the router."),

@@ -177,8 +177,11 @@ typedef struct sl_kv_batch {
     uint64_t ordinal;  /* in the order of arrival over all workers, from 1, without gaps */
     uint64_t sequence; /* of this worker, from 1; a number that is left out means that batches were lost */
     uint32_t worker;   /* member id, never used twice */
-    bool cleared;      /* everything that was known of the worker's cache is void; the changes below follow */
-    sl_key *stored;    /* n_stored (parent, key) pairs; the parent of a first page is zero */
+    sl_medium medium;  /* of all changes in the batch */
+    bool
+        cleared; /* everything that was known of the worker in this medium is void; the changes below follow */
+    bool all;    /* cleared is set, and it concerns every medium */
+    sl_key *stored; /* n_stored (parent, key) pairs; the parent of a first page is zero */
     size_t n_stored;
     sl_key *removed; /* before `stored` */
     size_t n_removed;

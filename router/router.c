@@ -383,6 +383,7 @@ static sl_status open_router(sl_router *r, sl_err *err)
     SL_TRY(load_tls(r, err));
     SL_TRY(sl_cluster_init(r, err));
     r->cluster.max_context = r->model.context;
+    SL_TRY(sl_directory_create(r->o.directory_bytes, &r->directory));
     SL_TRY(sl_effects_init(r));
     SL_TRY(start_loop(r, err));
     SL_TRY(sl_router_link_open(r, err));
@@ -470,6 +471,7 @@ static void free_tables(sl_router *r)
         sl_member_free(r->cluster.members);
     sl_undrained_free(r);
     sl_kv_free(r);
+    sl_directory_destroy(r->directory);
     sl_queue_free(r);
     sl_tenants_free(&r->tenants);
     sl_tls_unref(r->tls);

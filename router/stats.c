@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/msg.h"
 #include "base/version.h"
 
 static const char *const roles[] = {"prefill", "decode"};
@@ -44,6 +45,20 @@ static void init_requests(sl_router_stats *s, const char *model)
     s->set_aside_alone = sl_metrics_counter(m, "sluice_workers_set_aside_total", SL_LABELS("alone"));
 }
 
+static void init_directory(sl_router_stats *s)
+{
+    sl_metrics *m = s->m;
+    for (int i = 0; i < SL_MEDIUM_COUNT; i++)
+        s->directory_pages[i] =
+            sl_metrics_gauge(m, "sluice_directory_pages", SL_LABELS(sl_medium_name((sl_medium)i)));
+    s->directory_bytes = sl_metrics_gauge(m, "sluice_directory_bytes", NULL);
+    s->directory_lookups = sl_metrics_counter(m, "sluice_directory_lookups_total", NULL);
+    s->directory_lookup_pages = sl_metrics_counter(m, "sluice_directory_lookup_pages_total", NULL);
+    s->directory_forgotten = sl_metrics_counter(m, "sluice_directory_forgotten_pages_total", NULL);
+    s->directory_gaps = sl_metrics_counter(m, "sluice_directory_gaps_total", NULL);
+    s->directory_resyncs = sl_metrics_counter(m, "sluice_directory_resyncs_total", NULL);
+}
+
 sl_status sl_router_stats_init(sl_router_stats *s, const char *model_name)
 {
     memset(s, 0, sizeof *s);
@@ -52,6 +67,7 @@ sl_status sl_router_stats_init(sl_router_stats *s, const char *model_name)
         return st;
     sl_metrics *m = s->m;
     init_requests(s, model_name);
+    init_directory(s);
     sl_gauge_set(sl_metrics_gauge(m, "sluice_build_info", SL_LABELS(SL_VERSION, "router", "none")), 1);
     s->http_connections = sl_metrics_gauge(m, "sluice_connections", SL_LABELS("http"));
     s->grpc_connections = sl_metrics_gauge(m, "sluice_connections", SL_LABELS("grpc"));

@@ -19,12 +19,16 @@ typedef struct sl_router_stats {
     sl_counter *stale, *malformed, *unknown, *refused;
     sl_counter *by_prefix, *by_load, *by_order;
     sl_counter *set_aside_pages, *set_aside_alone;
+    sl_gauge *directory_pages[3], *directory_bytes; /* by sl_medium */
+    sl_counter *directory_lookups, *directory_lookup_pages, *directory_forgotten;
+    sl_counter *directory_gaps, *directory_resyncs;
     sl_gauge *workers[2][3]; /* prefill, decode; ready, draining, dead */
     sl_counter *worker_failures[2], *worker_joins[2];
     sl_gauge *peers;
     sl_counter *peer_failures, *message_bytes, *messages_ok, *messages_failed;
     uint64_t seen_bytes, seen_sent, seen_failed; /* transport counters already added */
     uint64_t lost_workers[2];
+    uint64_t seen_lookups, seen_lookup_pages, seen_forgotten; /* of the directory, already added */
 } sl_router_stats;
 
 sl_status sl_router_stats_init(sl_router_stats *s, const char *model_name);

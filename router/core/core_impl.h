@@ -11,7 +11,8 @@
  *   group.c           client calls and their requests                   sl_request_table
  *   share.c           which requests may reuse each other's pages       sl_share_domain
  *   tenants.c         tenants of the keys file: keys, limits, use       sl_tenants
- *   keyset.c          a bounded set of page keys, one for each worker   sl_keyset
+ *   directory.c       which decode worker holds which page              sl_directory
+ *   keyset.c          a bounded set of page keys                        sl_keyset
  *   admission.c       which calls are admitted
  *   deadlines.c       requests that are late or stuck
  *   queue.c, place.c  requests that wait, and their workers             sl_queue
@@ -32,6 +33,7 @@
 #include "base/log.h"
 #include "kvstore/arena.h"
 #include "router/core.h"
+#include "router/core/directory.h"
 #include "router/core/keyset.h"
 #include "router/core/request.h"
 #include "router/core/share.h"
@@ -74,11 +76,16 @@ typedef struct sl_member {
     uint32_t placed;           /* requests of this router that are placed here */
     uint64_t placed_tokens;    /* prefill: prompt tokens of requests that are not prefilled yet */
     uint64_t requests, failures;
-    sl_keyset *prefix;   /* the keys that its prefix cache probably holds */
-    sl_keyset *unsalted; /* those that follow from tokens alone; NULL until it is needed (kv_events.c) */
+    uint32_t place; /* decode: in the directory; else SL_DIRECTORY_NONE */
+    sl_keyset *
+        prefix; /* prefill, which reports no pages: the keys that its prefix cache probably holds; else NULL */
+    sl_keyset
+        *unsalted; /* decode: keys that follow from tokens alone; NULL until it is needed (kv_events.c) */
     sl_outmsg *out_head, *out_tail;
     uint64_t kv_sequence;              /* decode: number of its newest batch of cache events */
     uint64_t kv_lost, kv_lost_ordinal; /* those of its newest batch that is not kept any more */
+    bool kv_gap;                       /* batches were lost, KV_RESYNC must be sent */
+    uint64_t resync_ns;                /* not before */
 } sl_member;
 
 /* An attempt that was left while its prefill worker wrote; the decode worker waits for DRAINED. */
@@ -218,6 +225,7 @@ struct sl_router {
     sl_effects effects;
     sl_kv_log kv;
     sl_tenants tenants; /* of router.keys_file */
+    sl_directory *directory;
     sl_share_cache shares;
     sl_router_stats stats;
     sl_front *fronts[SL_FRONTS]; /* NULL where off; in the registry's order */
@@ -330,6 +338,8 @@ void sl_place_release(sl_router *r, sl_request *q, bool prefill_only);
 void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e);
 /* The worker is lost: subscribers are told that its cache is lost. */
 void sl_kv_on_lost(sl_member *w);
+/* Asks the worker for a full report if batches were lost; at most once in a second. */
+void sl_kv_tick(sl_member *w, uint64_t now);
 void sl_kv_free(sl_router *r);
 
 /* ---- facts.c ---- */

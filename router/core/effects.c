@@ -103,7 +103,7 @@ static void book_settle(sl_router *r, sl_request *q, const sl_effect *e)
     if (!p)
         return;
     discharge_prefill(p, e->placed_tokens);
-    for (size_t i = 0; i < q->n_keys; i++)
+    for (size_t i = 0; p->prefix && i < q->n_keys; i++)
         sl_keyset_add(p->prefix, q->keys[i]);
 }
 

@@ -108,6 +108,22 @@ static void tick_members(sl_router *r)
     sl_gauge_set(r->stats.vllm_usage, total ? (double)used / (double)total : 0);
 }
 
+static void tick_directory(sl_router *r)
+{
+    sl_router_stats *s = &r->stats;
+    sl_directory_stats d;
+    sl_directory_get_stats(r->directory, &d);
+    for (int i = 0; i < SL_MEDIUM_COUNT; i++)
+        sl_gauge_set(s->directory_pages[i], (double)d.held[i]);
+    sl_gauge_set(s->directory_bytes, (double)d.bytes);
+    sl_counter_add(s->directory_lookups, d.lookups - s->seen_lookups);
+    sl_counter_add(s->directory_lookup_pages, d.lookup_pages - s->seen_lookup_pages);
+    sl_counter_add(s->directory_forgotten, d.forgotten - s->seen_forgotten);
+    s->seen_lookups = d.lookups;
+    s->seen_lookup_pages = d.lookup_pages;
+    s->seen_forgotten = d.forgotten;
+}
+
 void sl_router_stats_tick(sl_router *r)
 {
     sl_router_stats *s = &r->stats;
@@ -117,6 +133,7 @@ void sl_router_stats_tick(sl_router *r)
     sl_gauge_set(s->vllm_running, running);
     sl_gauge_set(s->vllm_waiting, r->queue.waiting);
     tick_members(r);
+    tick_directory(r);
     sl_tp_stats t;
     sl_tp_get_stats(r->link.tp, &t);
     sl_gauge_set(s->peers, (double)t.endpoints);

@@ -135,7 +135,8 @@ static sl_status admit(sl_member *w, const sl_msg_hello *h, bool *retry, sl_err 
     SL_TRY(check_hello(r, h, err));
     SL_TRY(check_identity(r, h, &theirs, err));
     *retry = true;
-    if (sl_keyset_create(h->total_pages ? 2 * (size_t)h->total_pages : 4096, &w->prefix))
+    if (h->role == SL_ROLE_PREFILL &&
+        sl_keyset_create(h->total_pages ? 2 * (size_t)h->total_pages : 4096, &w->prefix))
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     SL_TRY(check_name(r, w, h, err));
     if (!r->cluster.have_identity) {
@@ -180,6 +181,8 @@ void sl_member_hello(sl_member *w, const sl_msg_hello *h)
         return;
     }
     take_over(w, h);
+    if (w->role == SL_ROLE_DECODE)
+        w->place = sl_directory_join(r->directory);
     w->id = ++r->cluster.next_id;
     w->state = SL_MEMBER_READY;
     w->progress_ns = sl_now_ns();

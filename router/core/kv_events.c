@@ -1,10 +1,13 @@
 /*
- * Changes of the workers' prefix caches: the reports of the workers are added to the index that placement uses, and to
+ * Changes of the workers' prefix caches: the reports of the workers are added to the directory that placement uses, and to
  * a ring that the subscribers of the fronts read, each at its own speed.
  *
  * Batches have the worker's own numbers, so a subscriber can see for each worker whether it has missed a batch. The
  * size of the ring in bytes is bounded for all workers together; for each worker one number remembers the newest batch
  * that left the ring, so that a subscriber that comes too late, or reads too slowly, is told of the gap.
+ *
+ * A gap in the numbers of a worker means that one side had no memory for a batch. What was known of the worker is then void,
+ * and KV_RESYNC asks it to report everything again.
  *
  * Without router.keys_file every caller may subscribe. The tokens of requests with a cache_salt do not enter the ring
  * then: their pages are recognized by their keys, which do not follow from the tokens alone.
@@ -57,6 +60,7 @@ static sl_kv_batch *batch_of(const sl_member *w, const sl_msg_kv_events *e)
         return NULL;
     *b = (sl_kv_batch){.sequence = e->sequence,
                        .worker = w->id,
+                       .medium = (sl_medium)e->medium,
                        .cleared = e->cleared != 0,
                        .n_stored = e->stored.len / 32,
                        .n_removed = e->removed.len / 16,
@@ -143,11 +147,17 @@ static void update_removed(sl_keyset *s, const sl_kv_batch *b)
         sl_keyset_remove(s, b->removed[i]);
 }
 
-static void update_index(sl_keyset *s, const sl_kv_batch *b)
+static void update_directory(sl_member *w, const sl_kv_batch *b)
 {
-    update_removed(s, b);
+    sl_directory *d = w->r->directory;
+    for (int m = 0; m < SL_MEDIUM_COUNT; m++) {
+        if (b->all || (b->cleared && m == (int)b->medium))
+            sl_directory_clear(d, w->place, (sl_medium)m);
+    }
+    for (size_t i = 0; i < b->n_removed; i++)
+        sl_directory_remove(d, w->place, b->medium, b->removed[i]);
     for (size_t i = 0; i < b->n_stored; i++)
-        sl_keyset_add(s, b->stored[2 * i + 1]);
+        sl_directory_add(d, w->place, b->medium, b->stored[2 * i + 1]);
 }
 
 static bool is_zero(sl_key k)
@@ -165,7 +175,7 @@ static void withhold(sl_member *w, sl_kv_batch *b)
     sl_key seed = sl_share_seed_of_everybody(r->cluster.fingerprint);
     if (!w->unsalted && sl_keyset_create(w->total_pages ? 2 * (size_t)w->total_pages : 4096, &w->unsalted))
         w->unsalted = NULL;
-    if (w->unsalted)
+    if (w->unsalted && b->medium == SL_MEDIUM_HOST)
         update_removed(w->unsalted, b);
     for (size_t i = 0; i < b->n_stored; i++) {
         sl_key parent = b->stored[2 * i], key = b->stored[2 * i + 1];
@@ -191,10 +201,12 @@ void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e)
     if (e->sequence != w->kv_sequence + 1) {
         sl_log(SL_LOG_WARN, "router", "kv_events_gap", "worker=%s from=%lu to=%lu", w->name, w->kv_sequence,
                e->sequence);
-        b->cleared = true;
+        b->cleared = b->all = true;
+        w->kv_gap = true;
+        sl_counter_add(w->r->stats.directory_gaps, 1);
     }
     w->kv_sequence = e->sequence;
-    update_index(w->prefix, b);
+    update_directory(w, b);
     withhold(w, b);
     publish(w->r, b);
 }
@@ -205,8 +217,23 @@ void sl_kv_on_lost(sl_member *w)
         return;
     sl_msg_kv_events e = {.sequence = ++w->kv_sequence, .cleared = 1};
     sl_kv_batch *b = batch_of(w, &e);
-    if (b)
-        publish(w->r, b);
+    if (!b)
+        return;
+    b->all = true;
+    publish(w->r, b);
+}
+
+enum { RESYNC_MS = 1000 };
+
+void sl_kv_tick(sl_member *w, uint64_t now)
+{
+    if (!w->kv_gap || now < w->resync_ns)
+        return;
+    w->kv_gap = false;
+    w->resync_ns = now + RESYNC_MS * SL_MS;
+    sl_counter_add(w->r->stats.directory_resyncs, 1);
+    sl_msg m = {.type = SL_MSG_KV_RESYNC};
+    sl_router_link_send(w, &m);
 }
 
 /* ---- reading by subscribers ---- */
@@ -256,7 +283,7 @@ static const sl_kv_batch *read_gap(const sl_router *r, sl_kv_cursor *c, sl_kv_ba
         return NULL;
     }
     c->told = w->id;
-    *gap = (sl_kv_batch){.sequence = w->kv_lost, .worker = w->id, .cleared = true};
+    *gap = (sl_kv_batch){.sequence = w->kv_lost, .worker = w->id, .cleared = true, .all = true};
     return gap;
 }
 

@@ -51,6 +51,7 @@ void sl_member_accept(sl_router *r, sl_tp_ep *ep, const char *addr)
     }
     w->r = r;
     w->ep = ep;
+    w->place = SL_DIRECTORY_NONE;
     w->joined_ns = w->last_seen_ns = sl_now_ns();
     sl_copy_text(w->addr, sizeof w->addr, addr ? addr : "");
     sl_copy_text(w->name, sizeof w->name, "new");
@@ -110,6 +111,8 @@ void sl_member_lost(sl_member *w, sl_status why, const char *reason)
     if (!members(r, w) && !r->o.identity)
         r->cluster.have_identity = false;
     sl_kv_on_lost(w);
+    sl_directory_leave(r->directory, w->place);
+    w->place = SL_DIRECTORY_NONE;
     sl_undrained_forget(r, w->id);
     sl_requests_member_lost(r, w->id, !left);
     r->queue.dirty = true;
@@ -205,7 +208,9 @@ void sl_members_tick(sl_router *r, uint64_t now)
         }
         if (ping)
             sl_router_link_send(w, &m);
+        sl_kv_tick(w, now);
     }
+    sl_directory_sweep(r->directory);
     sl_members_update_context(r);
 }
 
@@ -234,6 +239,7 @@ void sl_cluster_flush_cache(sl_router *r)
     for (sl_member *w = r->cluster.members; w; w = w->next) {
         if (w->prefix)
             sl_keyset_clear(w->prefix);
+        sl_directory_clear(r->directory, w->place, SL_MEDIUM_HOST);
     }
     tell_all(r, SL_MSG_FLUSH_CACHE);
 }

@@ -33,7 +33,8 @@ static uint32_t spare_pages(const sl_member *w)
     return w->has_load ? w->load.free_pages + w->load.cached_pages : w->total_pages;
 }
 
-static void describe(const sl_member *w, const sl_request *q, sl_candidate *c)
+/* held: by place in the directory. */
+static void describe(const sl_member *w, const sl_request *q, const sl_directory_match *held, sl_candidate *c)
 {
     *c = (sl_candidate){.worker = w->id, .placed = w->placed};
     if (w->has_load) {
@@ -45,7 +46,10 @@ static void describe(const sl_member *w, const sl_request *q, sl_candidate *c)
         c->queued_tokens = w->placed_tokens;
     c->free_pages = spare_pages(w);
     c->total_pages = w->total_pages;
-    c->matched_tokens = (uint32_t)(sl_keyset_match(w->prefix, q->keys, q->n_keys) * SL_KEY_PAGE_TOKENS);
+    size_t pages = w->prefix ? sl_keyset_match(w->prefix, q->keys, q->n_keys) : 0;
+    if (w->place != SL_DIRECTORY_NONE)
+        pages = held[w->place].host;
+    c->matched_tokens = (uint32_t)(pages * SL_KEY_PAGE_TOKENS);
 }
 
 static void count_choice(sl_router *r, const sl_request *q, const sl_candidate *c)
@@ -162,7 +166,8 @@ static size_t collect(sl_router *r, const sl_request *q, uint8_t role, uint32_t 
 }
 
 /* The member of this role for q, or NULL when none has room. */
-static sl_member *choose(sl_router *r, sl_request *q, uint8_t role, uint32_t avoid, uint64_t now)
+static sl_member *choose(sl_router *r, sl_request *q, uint8_t role, uint32_t avoid,
+                         const sl_directory_match *held, uint64_t now)
 {
     sl_member *at[MAX_CANDIDATES], *avoided;
     sl_candidate c[MAX_CANDIDATES];
@@ -170,7 +175,7 @@ static sl_member *choose(sl_router *r, sl_request *q, uint8_t role, uint32_t avo
     if (!n)
         return avoided; /* the one that failed is better than none */
     for (size_t i = 0; i < n; i++)
-        describe(at[i], q, &c[i]);
+        describe(at[i], q, held, &c[i]);
     sl_pick_request req = {(uint32_t)q->n_tokens, r->queue.picks};
     size_t i = r->queue.policy->pick(&r->queue.policy_opts, &req, c, n);
     SL_CHECK(i < n, "policy %s chose %zu of %zu", r->queue.policy->name, i, n);
@@ -187,8 +192,9 @@ static bool place(sl_router *r, sl_request *q, uint64_t now)
         return true;
     }
     update_own(r, q);
-    sl_member *d = choose(r, q, SL_ROLE_DECODE, q->avoid_decode, now);
-    sl_member *p = d ? choose(r, q, SL_ROLE_PREFILL, q->avoid_prefill, now) : NULL;
+    const sl_directory_match *held = sl_directory_lookup(r->directory, q->keys, q->n_keys);
+    sl_member *d = choose(r, q, SL_ROLE_DECODE, q->avoid_decode, held, now);
+    sl_member *p = d ? choose(r, q, SL_ROLE_PREFILL, q->avoid_prefill, held, now) : NULL;
     if (!p)
         return false;
     r->queue.picks++;

@@ -49,6 +49,12 @@ static C(KvCacheEvent) * next_event(batch_out *o, const sl_kv_batch *b)
     return e;
 }
 
+/* KvBlock.cache_level of a medium other than host memory, which is the default. */
+static int32_t level_of(sl_medium m)
+{
+    return m == SL_MEDIUM_DISK ? 2 : 3;
+}
+
 static void fill_stored(batch_out *o, const sl_kv_batch *b, size_t i)
 {
     C(KvBlock) *k = &o->blocks[i];
@@ -58,6 +64,10 @@ static void fill_stored(batch_out *o, const sl_kv_batch *b, size_t i)
     if (b->tokens && b->tokens[i * SL_KEY_PAGE_TOKENS] != SL_KV_WITHHELD) {
         k->token_ids = o->tokens + i * SL_KEY_PAGE_TOKENS;
         k->n_token_ids = SL_KEY_PAGE_TOKENS;
+    }
+    if (b->medium != SL_MEDIUM_HOST) {
+        k->_cache_level_case = SMG__GRPC__COMMON__KV_BLOCK___CACHE_LEVEL_CACHE_LEVEL;
+        k->cache_level = level_of(b->medium);
     }
     o->block_list[i] = k;
     C(KvBlocksStored) *s = &o->stored[i];
@@ -98,12 +108,20 @@ static bool make_batch(const sl_kv_batch *b, batch_out *o)
     if (b->cleared) {
         C(KvCacheEvent) *e = next_event(o, b);
         smg__grpc__common__kv_cache_cleared__init(&o->cleared);
+        if (!b->all) {
+            o->cleared._cache_level_case = SMG__GRPC__COMMON__KV_CACHE_CLEARED___CACHE_LEVEL_CACHE_LEVEL;
+            o->cleared.cache_level = b->medium == SL_MEDIUM_HOST ? 1 : level_of(b->medium);
+        }
         e->data_case = SMG__GRPC__COMMON__KV_CACHE_EVENT__DATA_CLEARED;
         e->cleared = &o->cleared;
     }
     if (b->n_removed) {
         C(KvCacheEvent) *e = next_event(o, b);
         smg__grpc__common__kv_blocks_removed__init(&o->removed);
+        if (b->medium != SL_MEDIUM_HOST) {
+            o->removed._cache_level_case = SMG__GRPC__COMMON__KV_BLOCKS_REMOVED___CACHE_LEVEL_CACHE_LEVEL;
+            o->removed.cache_level = level_of(b->medium);
+        }
         for (size_t i = 0; i < b->n_removed; i++)
             o->hashes[i] = (int64_t)b->removed[i].lo;
         o->removed.n_block_hashes = b->n_removed;

@@ -29,7 +29,7 @@ static void teardown(void)
 }
 
 /* Worker i reports a batch with n stored pages; every page has the tokens of `text`. */
-static void say(int i, size_t n)
+static void say_medium(int i, size_t n, sl_medium medium, bool cleared)
 {
     uint8_t *keys = calloc(n, 32), *tokens = calloc(n, 256);
     for (size_t k = 0; k < n; k++) {
@@ -38,10 +38,24 @@ static void say(int i, size_t n)
         memcpy(keys + 32 * k + 24, &k, sizeof k);
         tokens[256 * k] = (uint8_t)(10 + i);
     }
-    sl_msg_kv_events e = {.sequence = ++sent[i], .stored = {keys, 32 * n}, .tokens = {tokens, 256 * n}};
+    sl_msg_kv_events e = {.sequence = ++sent[i],
+                          .stored = {keys, 32 * n},
+                          .tokens = {tokens, 256 * n},
+                          .cleared = cleared,
+                          .medium = (uint8_t)medium};
     sl_kv_on_events(w[i], &e);
     free(keys);
     free(tokens);
+}
+
+static void say(int i, size_t n)
+{
+    say_medium(i, n, SL_MEDIUM_HOST, false);
+}
+
+static size_t known(int i, sl_medium medium)
+{
+    return sl_directory_count(h.r->directory, w[i]->place, medium);
 }
 
 static void expect(sl_kv_cursor *c, int i, uint64_t sequence, bool cleared, size_t n_stored)
@@ -87,7 +101,7 @@ START_TEST(batches_carry_tokens_and_first_pages_have_no_parent)
     ck_assert_int_eq(b->tokens[0], 11);
     ck_assert_int_eq(b->tokens[SL_KEY_PAGE_TOKENS], 11);
     ck_assert(sl_key_eq(b->stored[0], (sl_key){0, 0}));
-    ck_assert(sl_keyset_has(w[1]->prefix, b->stored[1]));
+    ck_assert(sl_directory_has(h.r->directory, w[1]->place, SL_MEDIUM_HOST, b->stored[1]));
 }
 END_TEST
 
@@ -147,13 +161,95 @@ START_TEST(a_lost_batch_voids_what_was_known)
     say(0, 3);
     sent[0]++;
     say(0, 1);
-    ck_assert_uint_eq(sl_keyset_count(w[0]->prefix), 1);
+    ck_assert_uint_eq(sl_directory_count(h.r->directory, w[0]->place, SL_MEDIUM_HOST), 1);
     expect(&c, 0, 1, false, 3);
     expect(&c, 0, 3, true, 1);
     sent[0] = 1; /* a number that was used */
     say(0, 1);
     expect_none(&c);
     ck_assert_uint_eq(sl_counter_value(h.r->stats.malformed), 1);
+}
+END_TEST
+
+static uint64_t resyncs(int i)
+{
+    return sl_mock_count(h.w[i])->received[SL_MSG_KV_RESYNC];
+}
+
+/* After a gap nothing is known of the worker, and it is asked to report everything; again only after a second. */
+START_TEST(a_gap_is_healed_by_a_full_report)
+{
+    say(0, 3);
+    say_medium(0, 5, SL_MEDIUM_DISK, false);
+    say(1, 2);
+    sent[0]++;
+    say_medium(0, 1, SL_MEDIUM_DISK, false);
+    ck_assert_uint_eq(known(0, SL_MEDIUM_HOST), 0);
+    ck_assert_uint_eq(known(0, SL_MEDIUM_DISK), 1);
+    ck_assert_uint_eq(known(1, SL_MEDIUM_HOST), 2);
+    ck_assert(w[0]->kv_gap);
+    H_UNTIL(&h, resyncs(0) == 1, 1000);
+    ck_assert(!w[0]->kv_gap);
+    sent[0]++; /* a batch before the full report is lost as well */
+    say(0, 1);
+    h_run(&h, 100);
+    ck_assert_uint_eq(resyncs(0), 1);
+    say_medium(0, 3, SL_MEDIUM_HOST, true);
+    say_medium(0, 5, SL_MEDIUM_DISK, true);
+    ck_assert_uint_eq(known(0, SL_MEDIUM_HOST), 3);
+    ck_assert_uint_eq(known(0, SL_MEDIUM_DISK), 5);
+    w[0]->resync_ns = 0; /* the second has passed */
+    H_UNTIL(&h, resyncs(0) == 2, 1000);
+    ck_assert_uint_eq(resyncs(1), 0);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.directory_gaps), 2);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.directory_resyncs), 2);
+}
+END_TEST
+
+static void expect_medium(sl_kv_cursor *c, sl_medium medium, bool cleared, bool all)
+{
+    sl_kv_batch gap;
+    const sl_kv_batch *b = sl_kv_read(h.r, c, &gap);
+    ck_assert(b && b->medium == medium && b->cleared == cleared && b->all == all);
+}
+
+START_TEST(each_medium_is_told_and_cleared_by_itself)
+{
+    sl_kv_cursor c = sl_kv_subscribe(h.r, 0);
+    say(0, 3);
+    say_medium(0, 5, SL_MEDIUM_DISK, false);
+    say_medium(0, 4, SL_MEDIUM_SHARED, false);
+    say_medium(0, 2, SL_MEDIUM_HOST, true);
+    ck_assert_uint_eq(known(0, SL_MEDIUM_HOST), 2);
+    ck_assert_uint_eq(known(0, SL_MEDIUM_DISK), 5);
+    say_medium(0, 1, SL_MEDIUM_DISK, true);
+    ck_assert_uint_eq(known(0, SL_MEDIUM_DISK), 1);
+    expect_medium(&c, SL_MEDIUM_HOST, false, false);
+    expect_medium(&c, SL_MEDIUM_DISK, false, false);
+    expect_medium(&c, SL_MEDIUM_SHARED, false, false);
+    expect_medium(&c, SL_MEDIUM_HOST, true, false);
+    expect_medium(&c, SL_MEDIUM_DISK, true, false);
+    sl_cluster_flush_cache(h.r); /* host memory only; the workers report what follows */
+    ck_assert_uint_eq(known(0, SL_MEDIUM_HOST), 0);
+    ck_assert_uint_eq(known(0, SL_MEDIUM_DISK), 1);
+    sl_member_lost(w[0], SL_ERR_PEER, "test");
+    expect_medium(&c, SL_MEDIUM_HOST, true, true);
+    sl_directory_stats s;
+    sl_directory_get_stats(h.r->directory, &s);
+    ck_assert_uint_eq(s.held[SL_MEDIUM_HOST] + s.held[SL_MEDIUM_DISK], 0);
+    ck_assert_uint_eq(s.held[SL_MEDIUM_SHARED], 4); /* which the other worker can read */
+}
+END_TEST
+
+/* The tokens of a salted prompt are withheld in every medium: its keys do not follow from the tokens. */
+START_TEST(tokens_are_withheld_on_disk_too)
+{
+    sl_kv_cursor c = sl_kv_subscribe(h.r, 0);
+    say_medium(0, 2, SL_MEDIUM_DISK, false);
+    sl_kv_batch gap;
+    const sl_kv_batch *b = sl_kv_read(h.r, &c, &gap);
+    ck_assert(b && b->tokens && b->tokens[0] == SL_KV_WITHHELD);
+    ck_assert_int_eq(b->tokens[SL_KEY_PAGE_TOKENS], SL_KV_WITHHELD);
 }
 END_TEST
 
@@ -174,6 +270,8 @@ int main(void)
         {numbers_are_each_worker_s_own, 0},          {batches_carry_tokens_and_first_pages_have_no_parent, 0},
         {a_subscription_begins_where_it_asks_to, 0}, {what_the_ring_forgot_is_announced, 0},
         {a_lost_batch_voids_what_was_known, 0},      {a_lost_worker_ends_its_numbers, 0},
+        {a_gap_is_healed_by_a_full_report, 0},       {each_medium_is_told_and_cleared_by_itself, 0},
+        {tokens_are_withheld_on_disk_too, 0},
     };
     return h_main("router/kv_events", setup, teardown, cases, SL_COUNT(cases));
 }

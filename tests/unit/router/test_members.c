@@ -396,11 +396,11 @@ START_TEST(cache_events_feed_the_index)
     ck_assert(sl_share_domain_of(SL_SHARE_ALL, "", "", 0, &everybody));
     sl_page_keys(sl_share_seed(h.mo.fingerprint, &everybody), ids, 200, keys);
     sl_member *w = sl_member_find(h.r, sl_mock_count(h.w[1])->worker_id);
-    ck_assert_uint_eq(sl_keyset_match(w->prefix, keys, 3), 3);
+    ck_assert_uint_eq(sl_directory_lookup(h.r->directory, keys, 3)[w->place].host, 3);
     ck_assert_uint_eq(w->kv_sequence, 1);
     sl_cluster_flush_cache(h.r);
     h_run(&h, 10);
-    ck_assert_uint_eq(sl_keyset_count(w->prefix), 0);
+    ck_assert_uint_eq(sl_directory_count(h.r->directory, w->place, SL_MEDIUM_HOST), 0);
     ck_assert_uint_eq(sl_mock_count(h.w[1])->received[SL_MSG_FLUSH_CACHE], 1);
 }
 END_TEST

@@ -179,7 +179,8 @@ static size_t known(sl_key seed)
     h_spec(&s, 200, 4);
     sl_page_keys(seed, s.prompts->ids, 200, keys);
     sl_request_spec_free(&s);
-    return sl_keyset_match(sl_member_find(h.r, sl_mock_count(h.w[1])->worker_id)->prefix, keys, 3);
+    const sl_member *w = sl_member_find(h.r, sl_mock_count(h.w[1])->worker_id);
+    return sl_directory_lookup(h.r->directory, keys, 3)[w->place].host;
 }
 
 START_TEST(workers_are_told_the_seed)
