@@ -1,0 +1,16 @@
+"""What can be trained: two models of each family, the first of each with the safer settings."""
+from nets import Config
+
+# name: (dimensions, peak learning rate, compile the elementwise functions)
+VARIANTS = {
+    "dsa-a": (Config("dsa", hidden=256, layers=6, inter=288), 1.5e-3, False),
+    "llama-a": (Config("llama", hidden=256, layers=6, inter=320), 1.5e-3, False),
+    "dsa-b": (Config("dsa", hidden=320, layers=4, inter=416, q_lora=160), 2.5e-3, True),
+    "llama-b": (Config("llama", hidden=320, layers=4, inter=448), 2.5e-3, True),
+}
+# For machines without a GPU: shows that the code learns, in minutes, on short documents.
+SMALL = {
+    "dsa-small": (Config("dsa", hidden=128, layers=3, heads=4, inter=192, q_lora=64, kv_lora=64, index_heads=4, topk=64),
+                  3e-3, False),
+    "llama-small": (Config("llama", hidden=128, layers=3, heads=4, inter=192, kv_heads=2, head_dim=32), 3e-3, False),
+}
