@@ -225,6 +225,17 @@ static sl_status check_events(const sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
+static sl_status check_workers(const sl_config *cfg, sl_err *err)
+{
+    if (cfg->kvstore.workers.load_timeout_ms >= cfg->router.stage_timeout_ms)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "kvstore.workers.load_timeout_ms (%d) must be less than router.stage_timeout_ms (%d), after "
+            "which the router gives the request up",
+            cfg->kvstore.workers.load_timeout_ms, cfg->router.stage_timeout_ms);
+    return SL_OK;
+}
+
 static sl_status check_disk(const sl_config *cfg, sl_err *err)
 {
     bool path = cfg->kvstore.disk.path[0] != '\0';
@@ -279,6 +290,7 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
                        cfg->router.http_port);
     SL_TRY(check_disk(cfg, err));
     SL_TRY(check_events(cfg, err));
+    SL_TRY(check_workers(cfg, err));
     SL_TRY(check_routers(cfg, err));
     return check_roles(cfg, err);
 }

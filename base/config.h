@@ -99,6 +99,10 @@ typedef struct sl_config {
             bool second_use;
             int load_timeout_ms;
         } disk;
+        struct {
+            bool enabled;
+            int load_timeout_ms;
+        } workers;
     } kvstore;
     struct {
         struct {

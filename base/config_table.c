@@ -153,6 +153,13 @@ const sl_cfg_row sl_cfg_rows[] = {
     INT(kvstore, disk.load_timeout_ms, "5000", 1, 600000,
         "How long a request waits, in milliseconds, for pages that are read from disk; then the tokens that are "
         "missing are computed."),
+    BOOL(
+        kvstore, workers.enabled, "true",
+        "Decode workers read pages from the host memory of other decode workers when that takes less time than computing "
+        "them, and let others read theirs. All workers of a cluster should have the same value."),
+    INT(kvstore, workers.load_timeout_ms, "5000", 1, 600000,
+        "How long a request waits, in milliseconds, for pages of another decode worker; then the tokens that are "
+        "missing are computed."),
 
     ENUMS(cluster, roles, "", roles,
           "Role of each MPI rank, in order: router, prefill or decode. Empty: each process is told its "

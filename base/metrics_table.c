@@ -221,6 +221,27 @@ static const sl_metric_def table[] = {
     GAUGE("sluice_kv_event_buffer_bytes", D, "", "Bytes of batches that are kept for replay."),
     GAUGE("sluice_tier_requests_waiting", D, "tier=disk", "Requests that wait for pages of the tier."),
 
+    /* host memory of other decode workers */
+    COUNTER("sluice_pull_asks_total", D, "", "Leases asked of other decode workers."),
+    COUNTER("sluice_pull_pages_total", D, "", "Pages read from the host memory of other decode workers."),
+    COUNTER(
+        "sluice_pull_miss_pages_total", D, "reason=absent|cost|peer|late",
+        "Pages that requests looked for in other decode workers and that were not read. absent: no worker was named, or it "
+        "does not have them any more or lends none now. cost: computing them takes less time. peer: the worker cannot be "
+        "reached, failed, or failed a short time ago. late: not within kvstore.workers.load_timeout_ms."),
+    COUNTER("sluice_pull_bytes_total", D, "", "Bytes read from the host memory of other decode workers."),
+    SECONDS("sluice_pull_seconds_total", D, "", "Durations of these reads, added up; they overlap."),
+    GAUGE("sluice_pull_leases", D, "", "Leases that this worker holds on pages of others."),
+    GAUGE("sluice_pull_leased_pages", D, "", "Pages of others under these leases."),
+    GAUGE("sluice_pull_rate_bytes", D, "", "Bytes per second of the last reads, smoothed; 0: none yet."),
+    COUNTER("sluice_lend_leases_total", D, "result=granted|refused",
+            "Questions of other decode workers for a lease on pages of this one."),
+    COUNTER("sluice_lend_pages_total", D, "", "Pages lent."),
+    COUNTER("sluice_lend_expired_total", D, "",
+            "Leases that were not ended in time; the connection of their reader was closed by force."),
+    GAUGE("sluice_lend_leases", D, "", "Leases that other decode workers hold on pages of this one."),
+    GAUGE("sluice_lend_leased_pages", D, "", "Pages under these leases: neither evicted nor written."),
+
     /* names that llm-d and the Gateway API inference extension scrape */
     GAUGE("vllm:num_requests_running", ALL, "model_name", "Requests running on this process."),
     GAUGE("vllm:num_requests_waiting", ALL, "model_name", "Requests waiting on this process."),

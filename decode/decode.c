@@ -31,6 +31,7 @@ static void on_router_down(void *arg, uint32_t router, sl_status st, const char 
     (void)why;
     note(arg, DM_ROUTER_DOWN, router);
     sl_wpeer_router_down(arg, router);
+    sl_owner_router_down(arg, router);
 }
 
 static void on_fatal(void *arg, sl_status st, const char *why)
@@ -55,43 +56,76 @@ static void on_accepted(void *arg, sl_wep *ep, const char *address)
     sl_wpeer_accepted(arg, ep, address);
 }
 
+static bool is_owner(const sl_wep *ep)
+{
+    const sl_dpeer_kind *kind = sl_wep_user(ep);
+    return *kind == DPEER_OWNER;
+}
+
+/* Besides the routers, this role connects to owners of pages only. */
 static void on_connected(void *arg, sl_wep *ep, sl_status st, const char *why)
 {
-    (void)arg;
-    (void)st;
-    (void)why;
-    sl_wep_close(ep, SL_TP_CLOSE_FORCE); /* cannot happen: this role connects to routers only */
+    sl_owner_connected(arg, ep, st, why);
 }
 
 static void on_msg(void *arg, sl_wep *ep, sl_wmsg *m)
 {
-    if (sl_wep_user(ep))
-        sl_wpeer_msg(arg, ep, m);
-    else
+    if (!sl_wep_user(ep))
         sl_wmsg_free(m);
+    else if (is_owner(ep))
+        sl_owner_msg(arg, ep, m);
+    else
+        sl_wpeer_msg(arg, ep, m);
 }
 
 static void on_failed(void *arg, sl_wep *ep, sl_status st, const char *why)
 {
-    if (sl_wep_user(ep))
+    if (!sl_wep_user(ep))
+        return;
+    if (is_owner(ep))
+        sl_owner_failed(arg, ep, st, why);
+    else
         sl_wpeer_failed(arg, ep, st, why);
 }
 
 static void on_closed(void *arg, sl_wep *ep)
 {
-    if (sl_wep_user(ep))
+    if (!sl_wep_user(ep))
+        return;
+    if (is_owner(ep))
+        sl_owner_closed(arg, ep);
+    else
         sl_wpeer_closed(arg, ep);
 }
 
 static void on_mail(void *arg, sl_wmail *m)
 {
-    SL_CHECK(m->kind == DM_FENCE, "mail %d", m->kind);
-    sl_wpeer_fence(arg, (sl_fence *)m);
+    switch (m->kind) {
+    case DM_FENCE:
+        sl_wpeer_fence(arg, (sl_fence *)m);
+        return;
+    case DM_READER_FENCE:
+        sl_wpeer_fence_reader(arg, ((sl_reader_mail *)m)->ep_serial);
+        break;
+    case DM_PULL_ASK:
+        sl_owner_ask(arg, (sl_pull *)m);
+        return;
+    case DM_PULL_GET:
+        sl_owner_get(arg, (sl_pull_get *)m);
+        return;
+    case DM_PULL_CANCEL:
+        sl_owner_cancel(arg, ((sl_pull_cancel *)m)->id);
+        break;
+    default:
+        SL_CHECK(false, "mail %d", m->kind);
+    }
+    free(m);
 }
 
 static uint64_t on_tick(void *arg, uint64_t now)
 {
-    return sl_wpeer_tick(arg, now);
+    uint64_t writers = sl_wpeer_tick(arg, now), owners = sl_owner_tick(arg, now);
+    return writers < owners ? writers : owners;
 }
 
 static sl_worker_calls calls_of(sl_decode *d)
@@ -130,6 +164,15 @@ static void on_engine_mail(void *arg, sl_wmail *m)
     case DM_FENCED:
         sl_tickets_fenced(d, ((sl_fence *)m)->writer);
         break;
+    case DM_READER_GONE:
+        sl_lend_reader_gone(d, ((sl_reader_mail *)m)->ep_serial);
+        break;
+    case DM_PULL_ASKED:
+        sl_pull_asked(d->e.pull, (sl_pull *)m);
+        return;
+    case DM_PULL_GOT:
+        sl_pull_got(d->e.pull, (sl_pull_get *)m);
+        return;
     case DM_ROUTER_UP:
         sl_report_router_up(d, ((sl_note *)m)->router);
         break;
@@ -147,14 +190,15 @@ static uint64_t on_engine_tick(void *arg, uint64_t now)
 {
     uint64_t loading = sl_loading_tick(arg, now), tickets = sl_tickets_tick(arg, now),
              patrol = sl_damage_patrol(arg, now);
-    uint64_t due = tickets < patrol ? tickets : patrol;
+    uint64_t due = tickets < patrol ? tickets : patrol, lent = sl_lend_tick(arg, now);
+    due = lent < due ? lent : due;
     return loading < due ? loading : due;
 }
 
 static bool on_engine_idle(const void *arg)
 {
     const sl_decode *d = arg;
-    return !d->e.n_tickets && sl_loading_idle(d);
+    return !d->e.n_tickets && !d->e.n_lent && sl_loading_idle(d);
 }
 
 static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
@@ -271,10 +315,10 @@ static void drop_mail(sl_decode *d)
             sl_wmsg_free((sl_wmsg *)m);
         } else if (m->kind == DM_CHECKED) {
             sl_check *k = (sl_check *)m;
-            if (k->tag != CHECK_CASCADE)
+            if (k->tag != CHECK_CASCADE && k->tag != CHECK_LEND)
                 ((sl_ticket *)k->owner)->checks--;
             sl_check_free(k);
-        } else {
+        } else if (m->kind != DM_PULL_ASKED && m->kind != DM_PULL_GOT) { /* these belong to their tier */
             free(m);
         }
     }
@@ -287,7 +331,9 @@ void sl_decode_destroy(sl_decode *d)
     sl_worker_stop(d->worker);
     sl_checker_stop(&d->role.checker);
     drop_mail(d);
+    sl_lend_free_all(d);
     sl_loading_close(d);
+    sl_owner_free_all(d);
     sl_tier_close(d->o.tier); /* NULL unless creation failed before it was taken over */
     sl_tickets_free_all(d);
     sl_events_close(d->o.events);

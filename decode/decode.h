@@ -48,6 +48,10 @@ typedef struct sl_decode_opts {
     /* For other programs' routers, NULL: off. Taken over by sl_decode_create(), also when it fails. */
     sl_events *events;
     uint32_t load_timeout_ms; /* how long a request waits for pages of the tier */
+    /* Pages of other decode workers are pulled, and this worker lends its own (decode/pull.h, lend.c). */
+    bool pull, lend;
+    uint32_t pull_timeout_ms; /* how long a request waits for pages of another worker */
+    uint32_t stall_ms;        /* gets without progress for this time end the connection; 0: quarantine_ms */
     uint32_t quarantine_ms;   /* how long an aborted writer may stay silent before its connection is closed */
 } sl_decode_opts;
 

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "decode/decode.h"
+#include "decode/pull.h"
 #include "kvstore/cascade.h"
 #include "worker/direct.h"
 #include "worker/token.h"
@@ -18,10 +19,17 @@ enum {
     DM_FENCED,      /* sl_fence: nothing that this writer sends can reach the arena any more */
     DM_ROUTER_UP,   /* sl_note */
     DM_ROUTER_DOWN, /* sl_note */
+    DM_READER_GONE, /* sl_reader_mail: no get of this connection can read the arena any more */
+    DM_PULL_ASKED,  /* sl_pull: the lease, or why there is none (pull.h) */
+    DM_PULL_GOT,    /* sl_pull_get: its pages are here, or why not */
     /* checker -> engine */
     DM_CHECKED, /* sl_check */
     /* engine -> transport */
-    DM_FENCE, /* sl_fence: close the connections of this writer, then answer DM_FENCED */
+    DM_FENCE,        /* sl_fence: close the connections of this writer, then answer DM_FENCED */
+    DM_READER_FENCE, /* sl_reader_mail: close this connection, then answer DM_READER_GONE */
+    DM_PULL_ASK,     /* sl_pull: answered by DM_PULL_ASKED */
+    DM_PULL_GET,     /* sl_pull_get: answered by DM_PULL_GOT */
+    DM_PULL_CANCEL,  /* sl_pull_cancel */
 };
 
 /*
@@ -121,8 +129,24 @@ typedef struct sl_decode_router {
     uint64_t kv_sequence;    /* of the last KV_EVENTS */
 } sl_decode_router;
 
-/* A writer's connection; transport thread. */
+/* The connection of a reader (lend.c). */
+typedef struct sl_reader_mail {
+    sl_wmail mail;
+    uint32_t ep_serial;
+} sl_reader_mail;
+
+typedef struct sl_pull_cancel {
+    sl_wmail mail;
+    uint64_t id;
+} sl_pull_cancel;
+
+/* The first member of what an endpoint's user pointer points to. */
+typedef enum { DPEER_ACCEPTED, DPEER_OWNER } sl_dpeer_kind;
+
+/* The connection of a writer, or of a reader; transport thread. */
 typedef struct sl_wpeer {
+    sl_dpeer_kind kind;
+    bool reader; /* known from PEER_HELLO on */
     struct sl_wpeer *next;
     sl_wep *ep;       /* NULL: closed, but its direct writes may not have ended */
     sl_writer writer; /* id 0: before PEER_HELLO */
@@ -133,11 +157,13 @@ typedef struct sl_wpeer {
 
 enum { MAX_BANS = 64, MAX_WRITERS = 1024 };
 
+/* A lease on pages of this worker that another one reads (lend.c). */
+typedef struct sl_lent sl_lent;
 /* A RESERVE that waits for pages of a storage tier (loading.c). */
 typedef struct sl_loading sl_loading;
 
 /* Tag of the checker's jobs that belong to the cascade; those of tickets have 0, or what damage.c says. */
-enum { CHECK_CASCADE = 2 };
+enum { CHECK_CASCADE = 2, CHECK_LEND };
 
 struct sl_decode {
     /* constant once the worker core runs */
@@ -162,7 +188,12 @@ struct sl_decode {
         sl_cascade *cascade; /* NULL: there is no storage tier */
         sl_loading *loading;
         int32_t n_loading;
-        sl_key open_seed; /* of the pages that sl_publish_event() may tell everybody */
+        sl_key open_seed;          /* of the pages that sl_publish_event() may tell everybody */
+        sl_tier *pull;             /* the tier "workers", which belongs to the cascade; NULL: there is none */
+        sl_pull_rate prefill_rate; /* tokens per second, from RESERVED to COMMIT (pull_cost.h) */
+        sl_pull_stats pull_seen;   /* what the metrics contain already */
+        sl_lent *lent;
+        int32_t n_lent, lent_pages;
         struct {
             sl_wr stored, removed, tokens; /* not yet sent to the routers; encoded as in sl_msg_kv_events */
             bool cleared;
@@ -188,6 +219,7 @@ struct sl_decode {
         sl_direct_host *direct; /* NULL: no writer writes directly. Made before the thread starts */
         sl_writer bans[MAX_BANS];
         uint32_t n_bans;
+        sl_owner *owners;
     } t;
 
     /* metrics: handles, constant; safe from every thread */
@@ -203,6 +235,14 @@ struct sl_decode {
                 *bytes_stored, *load_seconds, *store_seconds, *evictions;
             sl_gauge *pages, *bytes, *capacity, *state, *written_ever, *waiting;
         } tier; /* NULL without a storage tier */
+        struct {
+            sl_counter *granted, *refused, *expired, *pages;
+            sl_gauge *leases, *pages_now;
+        } lend;
+        struct {
+            sl_counter *asks, *pages, *misses[SL_PULL_REASONS], *bytes, *seconds;
+            sl_gauge *leases, *pages_now, *rate;
+        } pull;
     } c;
 };
 
@@ -257,6 +297,17 @@ void sl_loading_checked(sl_decode *d, sl_check *k);
 uint64_t sl_loading_tick(sl_decode *d, uint64_t now);
 /* No request waits, and every page that is to be written has been. */
 bool sl_loading_idle(const sl_decode *d);
+
+/* lend.c: messages of readers. The first one owns m */
+void sl_lend_ask(sl_decode *d, sl_wmsg *m);
+void sl_lend_end(sl_decode *d, const sl_wmsg *m);
+/* An answer of the checker whose tag is CHECK_LEND. */
+void sl_lend_checked(sl_decode *d, sl_check *k);
+void sl_lend_reader_gone(sl_decode *d, uint32_t ep_serial);
+/* Closes the connections of the readers whose time has ended; returns the next such time. */
+uint64_t sl_lend_tick(sl_decode *d, uint64_t now);
+/* The threads have ended. */
+void sl_lend_free_all(sl_decode *d);
 
 /* claims.c */
 /* Whether there is a place for this request of the router; remembers that it was refused one. */
@@ -328,8 +379,25 @@ void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m);
 void sl_wpeer_failed(sl_decode *d, sl_wep *ep, sl_status st, const char *why);
 void sl_wpeer_closed(sl_decode *d, sl_wep *ep);
 void sl_wpeer_fence(sl_decode *d, sl_fence *f);
-/* Closes the connections of the writers that this router has introduced. */
+void sl_wpeer_fence_reader(sl_decode *d, uint32_t ep_serial);
+/* Closes the connections of the writers and readers that this router has introduced. */
 void sl_wpeer_router_down(sl_decode *d, uint32_t router);
 uint64_t sl_wpeer_tick(sl_decode *d, uint64_t now);
+
+/* owner.c, transport thread */
+void sl_owner_ask(sl_decode *d, sl_pull *p);
+void sl_owner_get(sl_decode *d, sl_pull_get *g);
+/* Of a question or a get, which may have been answered already. */
+void sl_owner_cancel(sl_decode *d, uint64_t id);
+void sl_owner_connected(sl_decode *d, sl_wep *ep, sl_status st, const char *why);
+/* Takes m. */
+void sl_owner_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m);
+void sl_owner_failed(sl_decode *d, sl_wep *ep, sl_status st, const char *why);
+void sl_owner_closed(sl_decode *d, sl_wep *ep);
+/* Closes the connections to the owners that this router has named. */
+void sl_owner_router_down(sl_decode *d, uint32_t router);
+uint64_t sl_owner_tick(sl_decode *d, uint64_t now);
+/* The threads have ended. */
+void sl_owner_free_all(sl_decode *d);
 
 #endif

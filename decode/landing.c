@@ -304,6 +304,10 @@ void sl_landing_checked(sl_decode *d, sl_check *k)
         sl_loading_checked(d, k);
         return;
     }
+    if (k->tag == CHECK_LEND) {
+        sl_lend_checked(d, k);
+        return;
+    }
     sl_ticket *t = k->owner;
     bool ended = t->state == TICKET_ENDING || t->state == TICKET_QUARANTINE;
     t->checks--;

@@ -147,6 +147,25 @@ static void find_tier(sl_decode *d, sl_metrics *m)
     d->c.tier.capacity = sl_metrics_gauge(m, "sluice_tier_bytes", SL_LABELS(tier, "capacity"));
 }
 
+static void find_pulls(sl_decode *d, sl_metrics *m)
+{
+    d->c.lend.granted = counter(m, "sluice_lend_leases_total", "granted");
+    d->c.lend.refused = counter(m, "sluice_lend_leases_total", "refused");
+    d->c.lend.pages = counter(m, "sluice_lend_pages_total", NULL);
+    d->c.lend.expired = counter(m, "sluice_lend_expired_total", NULL);
+    d->c.lend.leases = sl_metrics_gauge(m, "sluice_lend_leases", NULL);
+    d->c.lend.pages_now = sl_metrics_gauge(m, "sluice_lend_leased_pages", NULL);
+    d->c.pull.asks = counter(m, "sluice_pull_asks_total", NULL);
+    d->c.pull.pages = counter(m, "sluice_pull_pages_total", NULL);
+    d->c.pull.bytes = counter(m, "sluice_pull_bytes_total", NULL);
+    d->c.pull.seconds = counter(m, "sluice_pull_seconds_total", NULL);
+    d->c.pull.leases = sl_metrics_gauge(m, "sluice_pull_leases", NULL);
+    d->c.pull.pages_now = sl_metrics_gauge(m, "sluice_pull_leased_pages", NULL);
+    d->c.pull.rate = sl_metrics_gauge(m, "sluice_pull_rate_bytes", NULL);
+    for (int i = 0; i < SL_PULL_REASONS; i++)
+        d->c.pull.misses[i] = counter(m, "sluice_pull_miss_pages_total", sl_pull_miss_names[i]);
+}
+
 void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
 {
     d->c.stale = counter(m, "sluice_messages_dropped_total", "stale");
@@ -174,6 +193,7 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
     d->c.step = sl_metrics_histogram(m, "sluice_decode_step_seconds", NULL);
     d->c.batch = sl_metrics_histogram(m, "sluice_decode_batch_size", NULL);
     find_layers(d, m);
+    find_pulls(d, m);
     if (m && d->e.cascade)
         find_tier(d, m);
 }
@@ -214,6 +234,27 @@ static void report_tier(sl_decode *d)
                "tier=%s state=%d reason=\"%s\"", tier->ops->name, health.state, health.reason);
     d->e.tier_state = health.state;
     d->e.tier_seen = now;
+}
+
+static void report_pulls(sl_decode *d)
+{
+    sl_gauge_set(d->c.lend.leases, d->e.n_lent);
+    sl_gauge_set(d->c.lend.pages_now, d->e.lent_pages);
+    if (!d->e.pull)
+        return;
+    sl_pull_stats now, *seen = &d->e.pull_seen;
+    sl_pull_stats_get(d->e.pull, &now);
+    sl_counter_add(d->c.pull.asks, now.asks - seen->asks);
+    sl_counter_add(d->c.pull.pages, now.pages - seen->pages);
+    sl_counter_add(d->c.pull.bytes, now.bytes - seen->bytes);
+    sl_counter_add(d->c.pull.seconds, now.ns - seen->ns);
+    for (int i = 0; i < SL_PULL_REASONS; i++)
+        sl_counter_add(d->c.pull.misses[i], now.misses[i] - seen->misses[i]);
+    sl_gauge_set(d->c.pull.leases, now.leases);
+    sl_gauge_set(d->c.pull.pages_now, now.leased_pages);
+    sl_gauge_set(d->c.pull.rate, (double)now.rate);
+    atomic_store(&d->role.load.peer_rate, now.rate);
+    *seen = now;
 }
 
 /* Not after every step, because reading the counters may copy from the device. */
@@ -279,5 +320,6 @@ void sl_report_load(sl_decode *d)
     sl_gauge_set(d->c.quarantined, n[TICKET_QUARANTINE] + n[TICKET_ENDING]);
     if (d->e.cascade)
         report_cascade(d);
+    report_pulls(d);
     report_engine(d);
 }

@@ -229,6 +229,12 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
     case SL_MSG_PAGES_ASK:
         sl_landing_pages_ask(d, m);
         return;
+    case SL_MSG_LEASE_ASK:
+        sl_lend_ask(d, m);
+        return;
+    case SL_MSG_LEASE_END:
+        sl_lend_end(d, m);
+        break;
     case SL_MSG_ABORT:
         on_abort(d, m->router, &m->msg.abort);
         break;

@@ -1,5 +1,6 @@
 /*
- * The connections of prefill workers, which write into the arena ("writers"). Transport thread.
+ * The connections of prefill workers, which write into the arena ("writers"), and of other decode workers, which read
+ * pages under leases ("readers", lend.c). Transport thread.
  *
  * The answer to PEER_HELLO is either the address and the geometry of the arena with the memory key, or a refusal with
  * its reason. A writer has no key before that. To fence a writer, its connections are closed by force: after the last
@@ -10,7 +11,10 @@
  * A writer without a connection cannot write either, but it may connect later to ship requests that have ended here.
  * Therefore the first PEER_HELLO after such a fence is refused, which makes the writer drop these requests.
  *
- * Every router introduces its writers itself: PEER_HELLO names the epoch of this worker's session with that router, and
+ * A reader says in PEER_HELLO that it is one. It gets the same answer, without the right to write directly. Its leases are
+ * those of this connection: DM_READER_GONE says once that it is closed, so that none of its gets reads the arena any more.
+ *
+ * Every router introduces its writers and readers itself: PEER_HELLO names the epoch of this worker's session with that router, and
  * the connection carries requests of that router only. When the session ends, its connections are closed and its epoch
  * is refused from then on; connections of other routers stay.
  */
@@ -30,6 +34,7 @@ void sl_wpeer_accepted(sl_decode *d, sl_wep *ep, const char *address)
         sl_wep_close(ep, SL_TP_CLOSE_FORCE);
         return;
     }
+    w->kind = DPEER_ACCEPTED;
     w->ep = ep;
     w->slot = -1;
     w->hello_deadline_ns = sl_now_ns() + HELLO_MS * MS;
@@ -95,7 +100,7 @@ static sl_status check_hello(sl_decode *d, const sl_msg_peer_hello *h, uint32_t 
     *router = sl_worker_session(d->worker, h->decode_epoch);
     if (!*router)
         return sl_fail(err, SL_ERR_STALE, "the session with the router that introduces it has ended");
-    if (lift_ban(d, (sl_writer){*router, h->worker_id}))
+    if (!h->reader && lift_ban(d, (sl_writer){*router, h->worker_id}))
         return sl_fail(err, SL_ERR_STALE, "requests that this writer is still shipping have ended here");
     sl_status st = sl_tp_rkey_pack(sl_worker_memory(d->worker), key, SL_TP_RKEY_MAX, key_len);
     return st == SL_OK ? SL_OK : sl_fail(err, st, "cannot pack the memory key");
@@ -133,8 +138,10 @@ static void on_hello(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h)
         return;
     }
     w->writer = (sl_writer){router, h->worker_id};
+    w->reader = h->reader;
     w->hello_deadline_ns = UINT64_MAX;
-    tell_new(d, w->writer, DM_CONNECTED);
+    if (!w->reader)
+        tell_new(d, w->writer, DM_CONNECTED);
     uint8_t desc[SL_DIRECT_DESC_MAX];
     size_t desc_len = offer_direct(d, w, h, desc);
     sl_msg m = {.type = SL_MSG_PEER_WELCOME};
@@ -146,8 +153,13 @@ static void on_hello(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h)
                                            .rkey = {key, key_len},
                                            .direct = {desc, desc_len}};
     sl_wep_send(w->ep, &m);
-    sl_log(SL_LOG_INFO, "decode", "writer_connected", "peer=%s worker_id=%u direct=%s", w->address,
-           w->writer.id, desc_len ? "offered" : "no");
+    sl_log(SL_LOG_INFO, "decode", w->reader ? "reader_connected" : "writer_connected",
+           "peer=%s worker_id=%u direct=%s", w->address, w->writer.id, desc_len ? "offered" : "no");
+}
+
+static bool of_reader(sl_msg_type type)
+{
+    return type == SL_MSG_LEASE_ASK || type == SL_MSG_LEASE_END;
 }
 
 void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
@@ -160,7 +172,9 @@ void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
     case SL_MSG_COMMIT:
     case SL_MSG_DRAINED:
     case SL_MSG_PAGES_ASK:
-        if (!w->writer.id)
+    case SL_MSG_LEASE_ASK:
+    case SL_MSG_LEASE_END:
+        if (!w->writer.id || w->reader != of_reader(m->msg.type))
             break;
         m->router = w->writer.router;
         m->worker_id = w->writer.id;
@@ -179,21 +193,30 @@ void sl_wpeer_failed(sl_decode *d, sl_wep *ep, sl_status st, const char *why)
 {
     sl_wpeer *w = sl_wep_user(ep);
     (void)d;
-    sl_log(SL_LOG_WARN, "decode", "writer_lost", "peer=%s worker_id=%u status=%s reason=\"%s\"", w->address,
-           w->writer.id, sl_status_name(st), why);
+    sl_log(SL_LOG_WARN, "decode", w->reader ? "reader_lost" : "writer_lost",
+           "peer=%s worker_id=%u status=%s reason=\"%s\"", w->address, w->writer.id, sl_status_name(st), why);
     sl_wep_close(ep, SL_TP_CLOSE_FORCE);
 }
 
 static bool connected(const sl_decode *d, sl_writer writer)
 {
     for (const sl_wpeer *w = d->t.peers; w; w = w->next) {
-        if (sl_writer_eq(w->writer, writer))
+        if (!w->reader && sl_writer_eq(w->writer, writer))
             return true;
     }
     return false;
 }
 
-/* No write of this peer can reach the arena any more. */
+static void tell_reader_gone(sl_decode *d, uint32_t ep_serial)
+{
+    sl_reader_mail *m = calloc(1, sizeof *m);
+    SL_CHECK(m, "out of memory");
+    m->mail.kind = DM_READER_GONE;
+    m->ep_serial = ep_serial;
+    sl_mailbox_post(d->role.inbox, &m->mail.link);
+}
+
+/* No access of this peer can reach the arena any more. */
 static void gone(sl_decode *d, sl_wpeer *w)
 {
     for (sl_wpeer **at = &d->t.peers; *at; at = &(*at)->next) {
@@ -203,8 +226,9 @@ static void gone(sl_decode *d, sl_wpeer *w)
         }
     }
     sl_writer writer = w->writer;
+    bool reader = w->reader;
     free(w);
-    if (!writer.id || connected(d, writer))
+    if (reader || !writer.id || connected(d, writer))
         return;
     tell_new(d, writer, DM_FENCED);
 }
@@ -214,6 +238,8 @@ void sl_wpeer_closed(sl_decode *d, sl_wep *ep)
     sl_wpeer *w = sl_wep_user(ep);
     w->ep = NULL;
     w->hello_deadline_ns = UINT64_MAX;
+    if (w->reader)
+        tell_reader_gone(d, sl_wep_serial(ep));
     if (w->slot < 0 || sl_direct_revoke(d->t.direct, w->slot)) {
         gone(d, w);
         return;
@@ -243,10 +269,21 @@ void sl_wpeer_fence(sl_decode *d, sl_fence *f)
     sl_log(SL_LOG_WARN, "decode", "writer_fenced", "worker_id=%u reason=\"it did not drain in time\"",
            f->writer.id);
     for (sl_wpeer *w = d->t.peers; w; w = w->next) {
-        if (sl_writer_eq(w->writer, f->writer) && w->ep)
+        if (!w->reader && sl_writer_eq(w->writer, f->writer) && w->ep)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
     }
     free(f); /* gone() answers after the last connection is closed */
+}
+
+void sl_wpeer_fence_reader(sl_decode *d, uint32_t ep_serial)
+{
+    for (sl_wpeer *w = d->t.peers; w; w = w->next) {
+        if (w->reader && w->ep && sl_wep_serial(w->ep) == ep_serial) {
+            sl_log(SL_LOG_WARN, "decode", "reader_fenced",
+                   "worker_id=%u reason=\"it did not end its lease in time\"", w->writer.id);
+            sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
+        }
+    }
 }
 
 void sl_wpeer_router_down(sl_decode *d, uint32_t router)

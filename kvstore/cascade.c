@@ -12,9 +12,21 @@ enum { WRITING_SHARE = 8 }; /* at most one in this many pages is held for a writ
 const char *const sl_cascade_miss_names[SL_MISS_REASONS] = {"absent", "damaged", "io", "late", "room"};
 const char *const sl_cascade_lost_names[SL_LOST_REASONS] = {"pressure", "admission", "room", "io", "sums"};
 
-static size_t label_bytes(const sl_geometry *g)
+size_t sl_cascade_label_bytes(const sl_geometry *g)
 {
     return sizeof(sl_cascade_label) + (size_t)g->n_layers * sizeof(uint32_t);
+}
+
+void sl_cascade_label_write(const sl_store_page *page, uint8_t *label)
+{
+    sl_cascade_label l = {.seed = page->seed, .prev = page->prev};
+    memcpy(l.tokens, page->tokens, sizeof l.tokens);
+    memcpy(label, &l, sizeof l);
+}
+
+void sl_cascade_label_sums(uint8_t *label, const uint32_t *crc, int32_t n_layers)
+{
+    memcpy(label + sizeof(sl_cascade_label), crc, (size_t)n_layers * sizeof *crc);
 }
 
 bool sl_cascade_page_format(const sl_geometry *g, size_t *page_bytes, sl_key *format)
@@ -23,7 +35,7 @@ bool sl_cascade_page_format(const sl_geometry *g, size_t *page_bytes, sl_key *fo
     sl_key k;
     if (!sl_geometry_format(g, &k))
         return false;
-    *page_bytes = (size_t)g->page_bytes + label_bytes(g);
+    *page_bytes = (size_t)g->page_bytes + sl_cascade_label_bytes(g);
     *format = sl_hash_chain(k, version, sizeof version);
     return true;
 }
@@ -83,7 +95,7 @@ sl_status sl_cascade_create(const sl_cascade_opts *opts, sl_tier *tier, sl_casca
                       .n_layers = g->n_layers,
                       .n_spans = sl_arena_n_spans(opts->arena),
                       .page_bytes = (size_t)g->page_bytes,
-                      .label_bytes = label_bytes(g)};
+                      .label_bytes = sl_cascade_label_bytes(g)};
     int32_t share = sl_arena_pages(opts->arena) / WRITING_SHARE;
     c->max_writing = share < 1 ? 1 : share; /* in addition to the bound by batches */
     *out = c;

@@ -116,6 +116,11 @@ extern const char *const sl_cascade_miss_names[SL_MISS_REASONS],
 /* The size of a page in the tier, for sl_tier_opts.page_bytes, and the identity of its format. False: out of memory. */
 bool sl_cascade_page_format(const sl_geometry *g, size_t *page_bytes, sl_key *format);
 
+/* The label that is stored with each page: what identifies it, and its kept checksums crc[n_layers]. */
+size_t sl_cascade_label_bytes(const sl_geometry *g);
+void sl_cascade_label_write(const sl_store_page *page, uint8_t *label);
+void sl_cascade_label_sums(uint8_t *label, const uint32_t *crc, int32_t n_layers);
+
 /* Takes the tier over, also when it fails. SL_ERR_NO_MEMORY. */
 sl_status sl_cascade_create(const sl_cascade_opts *opts, sl_tier *tier, sl_cascade **out);
 /* Closes the tier. Waits for the operations of the tier that have begun; jobs that wait for checksums are forgotten, so the owner

@@ -81,6 +81,15 @@ typedef struct sl_tier_page {
     int32_t n_spans;
 } sl_tier_page;
 
+/* A worker that may have pages of one chain of keys in its memory: advice, for tiers that can use it (decode/pull.h). */
+typedef struct sl_tier_source {
+    uint32_t router, worker; /* the session with the router that has named it, and its id there */
+    uint64_t epoch;          /* of its session with that router */
+    int32_t pages;           /* leading keys of the request that it has; 0: nothing is known */
+    sl_key seed;             /* of the chain */
+    char address[128];
+} sl_tier_source;
+
 typedef enum { SL_TIER_EXISTS, SL_TIER_GET, SL_TIER_SET, SL_TIER_REMOVE } sl_tier_op;
 
 typedef struct sl_tier_req sl_tier_req;
@@ -92,11 +101,12 @@ typedef void sl_tier_done_fn(sl_tier_req *req, sl_status st);
 /* The caller fills in the first part; the second belongs to the tier until done has run. */
 struct sl_tier_req {
     sl_tier_op op;
-    int32_t n;                 /* keys, at least 1 */
-    const sl_key *keys;        /* [n] */
-    const sl_tier_page *pages; /* [n], get and set only */
-    uint32_t lease_ms;         /* exists only; 0: no lease */
-    sl_status *results;        /* [n], written before done */
+    int32_t n;                    /* keys, at least 1 */
+    const sl_key *keys;           /* [n] */
+    const sl_tier_page *pages;    /* [n], get and set only */
+    uint32_t lease_ms;            /* exists only; 0: no lease */
+    const sl_tier_source *source; /* exists only; NULL: nothing is known */
+    sl_status *results;           /* [n], written before done */
     sl_tier_done_fn *done;
     void *cookie;
 

@@ -1,6 +1,7 @@
 /* See decode_double.h. */
 #include "tests/unit/decode/decode_double.h"
 
+#include "kvstore/page_key.h"
 #include "worker/worker.h"
 #include "tests/unit/kvstore/mla_geometry.h"
 
@@ -32,6 +33,12 @@ static void say(uint32_t router, const sl_msg *m)
     case SL_MSG_PAGES_CRC:
         s->rid = m->pages_crc.rid, s->attempt = m->pages_crc.attempt, s->n = m->pages_crc.n_crc;
         break;
+    case SL_MSG_LEASE:
+        s->rid = m->lease.lease, s->attempt = 1, s->n = m->lease.n_pages, s->matched = m->lease.lent;
+        ck_assert_uint_eq(m->lease.labels.len, s->n * sl_cascade_label_bytes(now->d->geo));
+        for (size_t i = 0; i < s->n && i < SL_COUNT(s->pages); i++)
+            s->pages[i] = (int32_t)m->lease.pages[i];
+        break;
     default:
         s->rid = m->id.rid, s->attempt = m->id.attempt;
         break;
@@ -61,9 +68,14 @@ void sl_worker_tell_peer(sl_worker *w, uint32_t ep_serial, const sl_msg *msg)
 void sl_worker_post(sl_worker *w, sl_wmail *m)
 {
     (void)w;
-    ck_assert_int_eq(m->kind, DM_FENCE);
-    now->fences++;
-    now->fenced = ((sl_fence *)m)->writer;
+    if (m->kind == DM_READER_FENCE) {
+        now->reader_fences++;
+        now->fenced_reader = ((sl_reader_mail *)m)->ep_serial;
+    } else {
+        ck_assert_int_eq(m->kind, DM_FENCE);
+        now->fences++;
+        now->fenced = ((sl_fence *)m)->writer;
+    }
     free(m);
 }
 
@@ -146,6 +158,7 @@ void dd_open(decode_double *x, const dd_opts *o)
                             .residency = SL_HIERARCHICAL,
                             .max_batch = o->max_batch,
                             .max_waiting = o->max_waiting,
+                            .lend = true,
                             .quarantine_ms = 1000};
     d->geo = sl_arena_geometry(x->arena);
     d->e.batch = calloc((size_t)o->max_batch, sizeof *d->e.batch);
@@ -228,7 +241,7 @@ int dd_held(const decode_double *x)
 
 /* As it comes from the transport: encoded and decoded again, blobs in the message's own bytes. writer 0: the router
  * says it. */
-static void receive(decode_double *x, const sl_msg *m, uint32_t writer)
+static void receive_at(decode_double *x, const sl_msg *m, uint32_t writer, uint32_t ep_serial)
 {
     sl_wr w;
     sl_err err = {0};
@@ -239,8 +252,14 @@ static void receive(decode_double *x, const sl_msg *m, uint32_t writer)
     ck_assert_msg(sl_msg_decode(in->bytes, w.len, &in->msg, &err) == SL_OK, "%s", err.text);
     in->router = x->router;
     in->worker_id = writer;
+    in->ep_serial = ep_serial;
     sl_wr_free(&w);
     sl_tickets_msg(x->d, in);
+}
+
+static void receive(decode_double *x, const sl_msg *m, uint32_t writer)
+{
+    receive_at(x, m, writer, 0);
 }
 
 void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed, uint32_t deadline_ms)
@@ -326,6 +345,28 @@ void dd_pages_ask(decode_double *x, uint64_t rid, uint32_t first, uint32_t count
     m.pages_ask = (sl_msg_pages_ask){
         .rid = rid, .attempt = 1, .ticket = t ? t->number : 0, .first = first, .count = count};
     receive(x, &m, DD_WRITER);
+}
+
+void dd_lease_ask(decode_double *x, uint64_t id, uint32_t ep_serial, sl_key domain, int seed, int first,
+                  int n, uint32_t ms)
+{
+    int32_t tokens[DD_LEASED * SL_PAGE_TOKENS];
+    sl_key keys[DD_LEASED];
+    ck_assert_int_le(first + n, DD_LEASED);
+    for (int i = 0; i < (first + n) * SL_PAGE_TOKENS; i++)
+        tokens[i] = (i * 7 + seed) % DD_VOCAB;
+    sl_page_keys(dd_seed, tokens, (size_t)(first + n) * SL_PAGE_TOKENS, keys);
+    sl_msg m = {.type = SL_MSG_LEASE_ASK};
+    m.lease_ask = (sl_msg_lease_ask){
+        .lease = id, .ms = ms, .seed = domain, .keys = {(uint8_t *)(keys + first), (size_t)n * sizeof *keys}};
+    receive_at(x, &m, DD_READER, ep_serial);
+}
+
+void dd_lease_end(decode_double *x, uint64_t id, uint32_t ep_serial)
+{
+    sl_msg m = {.type = SL_MSG_LEASE_END};
+    m.lease_end.lease = id;
+    receive_at(x, &m, DD_READER, ep_serial);
 }
 
 bool dd_checked(decode_double *x, size_t bad)

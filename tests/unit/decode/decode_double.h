@@ -17,7 +17,15 @@
 #include "decode/decode_impl.h"
 #include "tests/unit/worker/fake_runner.h"
 
-enum { DD_VOCAB = 31, DD_WRITER = 5, DD_SAID = 512, DD_LAYERS = 2, DD_ROUTER = 1 };
+enum {
+    DD_VOCAB = 31,
+    DD_WRITER = 5,
+    DD_SAID = 512,
+    DD_LAYERS = 2,
+    DD_ROUTER = 1,
+    DD_READER = 6,
+    DD_LEASED = 8
+};
 
 /* A message that the worker has sent: the fields that tests look at. */
 typedef struct dd_said {
@@ -28,7 +36,8 @@ typedef struct dd_said {
     sl_status status;
     bool retryable;
     uint8_t finish;
-    size_t n; /* pages of RESERVED, checksums of PAGES_CRC */
+    size_t n;                 /* pages of RESERVED and LEASE, checksums of PAGES_CRC */
+    int32_t pages[DD_LEASED]; /* of LEASE, of which `matched` is the load of the owner and rid the lease */
 } dd_said;
 
 typedef struct dd_opts {
@@ -47,7 +56,9 @@ typedef struct decode_double {
     dd_said said[DD_SAID];
     int n_said, seen; /* the test has not yet read said[seen..n_said) */
     int fences;
-    sl_writer fenced;               /* of the last fence */
+    sl_writer fenced; /* of the last fence */
+    int reader_fences;
+    uint32_t fenced_reader;         /* connection of the last fence of a reader */
     uint32_t router;                /* the session in which messages come from now on: DD_ROUTER at first */
     sl_status fail_step, fail_open; /* of the next call, once */
 } decode_double;
@@ -75,6 +86,10 @@ void dd_drained_relayed(decode_double *x, uint64_t rid);
 void dd_drained(decode_double *x, uint64_t rid, uint32_t writer);
 void dd_commit(decode_double *x, uint64_t rid, uint32_t writer, int n_tokens_off);
 void dd_pages_ask(decode_double *x, uint64_t rid, uint32_t first, uint32_t count);
+/* Messages of a reader: pages [first, first + n) of the prompt of this seed, in a domain. */
+void dd_lease_ask(decode_double *x, uint64_t id, uint32_t ep_serial, sl_key domain, int seed, int first,
+                  int n, uint32_t ms);
+void dd_lease_end(decode_double *x, uint64_t id, uint32_t ep_serial);
 /* The checker's answer to its oldest job, with `bad` wrong checksums. False: it has no job. */
 bool dd_checked(decode_double *x, size_t bad);
 

@@ -1,0 +1,225 @@
+/*
+ * Lending: leases on pages of this worker's host store, which other decode workers read by get (decode/pull.h is their
+ * side). Engine thread.
+ *
+ *   state     entered when             left when
+ *   --------  -----------------------  ------------------------------------------------------------------------------
+ *   reading   LEASE_ASK, pages pinned  the checker has returned their kept checksums: LEASE is sent -> lent
+ *   lent      LEASE is sent            LEASE_END -> released; end of its time -> the reader's connection is closed by
+ *                                      force; DM_READER_GONE -> released
+ *
+ * The pages of a lease are pinned: they are neither evicted nor written, also when the cache is flushed. A lease is released
+ * in two cases only: its reader says that no get is in flight, or its connection is closed by force and the transport has
+ * reported it, after which no get of that reader can read here. The end of its time alone releases nothing.
+ *
+ * Bounds: LEASES, and one in SHARE pages of the store, so that readers do not take the memory of running requests. While the
+ * worker drains it lends nothing; its end waits for the leases.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "decode/decode_impl.h"
+
+static const uint64_t MS = 1000000;
+enum { LEASES = 256, SHARE = 4, MAX_MS = 60000 };
+
+struct sl_lent {
+    sl_lent *next;
+    uint64_t id;
+    uint32_t reader; /* its id */
+    uint32_t ep_serial;
+    sl_lease *lease;
+    int32_t first, n; /* pages of the lease that are lent */
+    uint8_t *labels;  /* [n][label_bytes]; freed when they are sent */
+    uint32_t ms;
+    uint64_t end_ns;    /* or when the reader is fenced next */
+    bool reading, over; /* over: to be released when the checker has answered */
+};
+
+static void release(sl_decode *d, sl_lent *l)
+{
+    if (l->reading) { /* the checker reads its pages */
+        l->over = true;
+        return;
+    }
+    sl_lent **at = &d->e.lent;
+    while (*at != l)
+        at = &(*at)->next;
+    *at = l->next;
+    d->e.n_lent--;
+    d->e.lent_pages -= l->n;
+    sl_lease_release(l->lease, true);
+    free(l->labels);
+    free(l);
+}
+
+static sl_lent *find(const sl_decode *d, uint32_t ep_serial, uint64_t id)
+{
+    for (sl_lent *l = d->e.lent; l; l = l->next) {
+        if (l->id == id && l->ep_serial == ep_serial)
+            return l;
+    }
+    return NULL;
+}
+
+/* pages NULL: none. */
+static void answer(sl_decode *d, const sl_wmsg *m, const sl_lent *l)
+{
+    const sl_msg_lease_ask *a = &m->msg.lease_ask;
+    sl_msg r = {.type = SL_MSG_LEASE};
+    r.lease = (sl_msg_lease){
+        .lease = a->lease, .ms = l ? l->ms : 0, .lent = (uint32_t)(d->e.lent_pages - (l ? l->n : 0))};
+    if (l) {
+        _Static_assert(sizeof(int32_t) == sizeof(uint32_t), "page numbers");
+        r.lease.pages = (uint32_t *)(uintptr_t)(sl_lease_pages(l->lease) + l->first);
+        r.lease.n_pages = (size_t)l->n;
+        r.lease.labels = (sl_blob){l->labels, (size_t)l->n * sl_cascade_label_bytes(d->geo)};
+    }
+    sl_worker_tell_peer(d->worker, m->ep_serial, &r);
+}
+
+/* How many pages may be lent now. */
+static int32_t room(const sl_decode *d)
+{
+    int32_t most = sl_arena_pages(d->o.role.arena) / SHARE;
+    most = most < 1 ? 1 : most;
+    bool closed = d->role.draining || !d->o.lend || d->e.n_lent == LEASES;
+    return closed || d->e.lent_pages >= most ? 0 : most - d->e.lent_pages;
+}
+
+/* Pins what this question gets; NULL: nothing. */
+static sl_lent *lend(sl_decode *d, const sl_wmsg *m)
+{
+    const sl_msg_lease_ask *a = &m->msg.lease_ask;
+    int32_t n = (int32_t)(a->keys.len / sizeof(sl_key)), most = room(d);
+    n = n < most ? n : most;
+    sl_key *keys = n ? malloc((size_t)n * sizeof *keys) : NULL;
+    sl_lent *l = keys ? calloc(1, sizeof *l) : NULL;
+    if (!l) {
+        free(keys);
+        return NULL;
+    }
+    memcpy(keys, a->keys.data, (size_t)n * sizeof *keys);
+    sl_status st = sl_store_lease_keys(d->role.store, a->seed, keys, n, &l->first, &l->lease);
+    free(keys);
+    if (st != SL_OK) {
+        free(l);
+        return NULL;
+    }
+    l->id = a->lease;
+    l->reader = m->worker_id;
+    l->ep_serial = m->ep_serial;
+    l->n = sl_lease_n_pages(l->lease) - l->first;
+    l->ms = a->ms < MAX_MS ? a->ms : MAX_MS;
+    l->end_ns = UINT64_MAX;
+    l->next = d->e.lent;
+    d->e.lent = l;
+    d->e.n_lent++;
+    d->e.lent_pages += l->n;
+    return l;
+}
+
+/* Everything of the labels but the checksums. */
+static bool make_labels(sl_decode *d, sl_lent *l)
+{
+    size_t bytes = sl_cascade_label_bytes(d->geo);
+    l->labels = calloc((size_t)l->n, bytes);
+    for (int32_t i = 0; l->labels && i < l->n; i++) {
+        sl_store_page p = sl_store_describe(d->role.store, sl_lease_pages(l->lease)[l->first + i]);
+        sl_cascade_label_write(&p, l->labels + (size_t)i * bytes);
+    }
+    return l->labels != NULL;
+}
+
+void sl_lend_ask(sl_decode *d, sl_wmsg *m)
+{
+    const sl_msg_lease_ask *a = &m->msg.lease_ask;
+    if (find(d, m->ep_serial, a->lease)) {
+        sl_ticket_stale(d, "lease_ask", a->lease, 0);
+        sl_wmsg_free(m);
+        return;
+    }
+    sl_lent *l = lend(d, m);
+    sl_check *k = l && make_labels(d, l)
+                      ? sl_check_new(SL_CHECK_READ, sl_lease_pages(l->lease) + l->first, l->n, l)
+                      : NULL;
+    sl_counter_add(k ? d->c.lend.granted : d->c.lend.refused, 1);
+    if (!k) {
+        if (l)
+            release(d, l);
+        answer(d, m, NULL);
+        sl_wmsg_free(m);
+        return;
+    }
+    l->reading = true;
+    k->tag = CHECK_LEND;
+    k->m = m;
+    sl_checker_post(&d->role.checker, k);
+}
+
+void sl_lend_checked(sl_decode *d, sl_check *k)
+{
+    sl_lent *l = k->owner;
+    size_t layers = (size_t)d->geo->n_layers, bytes = sl_cascade_label_bytes(d->geo);
+    l->reading = false;
+    bool fits = !l->over && k->n_crc == (size_t)l->n * layers;
+    for (int32_t i = 0; fits && i < l->n; i++)
+        sl_cascade_label_sums(l->labels + (size_t)i * bytes, k->crc + (size_t)i * layers, d->geo->n_layers);
+    if (!fits) {
+        if (!l->over)
+            answer(d, k->m, NULL);
+        release(d, l);
+    } else {
+        answer(d, k->m, l);
+        free(l->labels);
+        l->labels = NULL;
+        l->end_ns = sl_now_ns() + l->ms * MS;
+        sl_counter_add(d->c.lend.pages, (uint64_t)l->n);
+    }
+    sl_check_free(k);
+}
+
+void sl_lend_end(sl_decode *d, const sl_wmsg *m)
+{
+    sl_lent *l = find(d, m->ep_serial, m->msg.lease_end.lease);
+    if (l)
+        release(d, l);
+    else
+        sl_ticket_stale(d, "lease_end", m->msg.lease_end.lease, 0);
+}
+
+void sl_lend_reader_gone(sl_decode *d, uint32_t ep_serial)
+{
+    for (sl_lent *l = d->e.lent, *next; l; l = next) {
+        next = l->next;
+        if (l->ep_serial == ep_serial)
+            release(d, l);
+    }
+}
+
+uint64_t sl_lend_tick(sl_decode *d, uint64_t now)
+{
+    uint64_t due = UINT64_MAX;
+    for (sl_lent *l = d->e.lent; l; l = l->next) {
+        sl_reader_mail *f = now >= l->end_ns ? calloc(1, sizeof *f) : NULL;
+        if (f) {
+            sl_log(SL_LOG_WARN, "decode", "lease_expired", "worker_id=%u pages=%d ms=%u", l->reader, l->n,
+                   l->ms);
+            sl_counter_add(d->c.lend.expired, 1);
+            f->mail.kind = DM_READER_FENCE;
+            f->ep_serial = l->ep_serial;
+            sl_worker_post(d->worker, &f->mail);
+            l->end_ns = UINT64_MAX; /* DM_READER_GONE follows, whatever the reader does */
+        }
+        due = l->end_ns < due ? l->end_ns : due;
+    }
+    return due;
+}
+
+void sl_lend_free_all(sl_decode *d)
+{
+    while (d->e.lent) {
+        d->e.lent->reading = false;
+        release(d, d->e.lent);
+    }
+}

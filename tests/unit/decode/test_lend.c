@@ -1,0 +1,169 @@
+/*
+ * Leases that other decode workers hold on pages of this one (decode/lend.c): who gets which pages, that they stay in place
+ * until the reader has drained or its connection is closed, and that nothing stays pinned.
+ */
+#include <time.h>
+
+#include "tests/unit/decode/decode_double.h"
+#include "tests/unit/run_suite.h"
+
+static decode_double x;
+
+/* A worker whose store has the 3 full pages of the prompt of 200 tokens, unpinned. */
+static void open_with_pages(sl_cfg_verify verify)
+{
+    dd_opts o = dd_defaults();
+    o.verify = verify;
+    o.pages = 24;
+    dd_open(&x, &o);
+    dd_reserve(&x, 1, 200, 1, 0, 0);
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 1)->matched, 0);
+    dd_commit(&x, 1, DD_WRITER, 0);
+    dd_check(&x);
+    dd_expect(&x, SL_MSG_TOKENS, 1);
+    dd_expect(&x, SL_MSG_DONE, 1);
+    ck_assert_int_eq(dd_held(&x), 0);
+}
+
+static const dd_said *lease(uint64_t id)
+{
+    dd_check(&x);
+    return dd_expect(&x, SL_MSG_LEASE, id);
+}
+
+START_TEST(pages_are_lent_and_given_back)
+{
+    open_with_pages(_i ? SL_CFG_VERIFY_ALWAYS : SL_CFG_VERIFY_OFF);
+    dd_lease_ask(&x, 10, 7, dd_seed, 0, 0, 5, 1000); /* it has 3 of them */
+    dd_silent(&x);
+    ck_assert_int_eq(dd_held(&x), 3);
+    const dd_said *s = lease(10);
+    ck_assert_uint_eq(s->n, 3);
+    ck_assert_uint_eq(s->matched, 0);
+    dd_lease_ask(&x, 11, 8, dd_seed, 0, 1, 2, 1000); /* another reader has the first page already */
+    const dd_said *second = lease(11);
+    ck_assert_uint_eq(second->n, 2);
+    ck_assert_uint_eq(second->matched, 3); /* its load */
+    ck_assert_int_eq(second->pages[0], s->pages[1]);
+    dd_lease_end(&x, 10, 7);
+    ck_assert_int_eq(dd_held(&x), 3); /* the second one pins the first page too, as the tree needs it */
+    dd_lease_end(&x, 11, 8);
+    ck_assert_int_eq(dd_held(&x), 0);
+    ck_assert_int_eq(x.d->e.lent_pages, 0);
+    dd_lease_end(&x, 11, 8);                         /* late or repeated: dropped */
+    dd_lease_ask(&x, 12, 7, dd_seed, 1, 0, 2, 1000); /* another prompt */
+    ck_assert_uint_eq(lease(12)->n, 0);
+    dd_lease_ask(&x, 13, 7, (sl_key){9, 9}, 0, 0, 2, 1000); /* the keys of another domain */
+    ck_assert_uint_eq(lease(13)->n, 0);
+    ck_assert_int_eq(x.d->e.n_lent, 0);
+    dd_close(&x);
+}
+END_TEST
+
+/* Pages of a lease are not given to another request, whatever happens to the cache. */
+START_TEST(leased_pages_stay_in_place)
+{
+    open_with_pages(SL_CFG_VERIFY_OFF);
+    dd_lease_ask(&x, 10, 7, dd_seed, 0, 0, 3, 1000);
+    const dd_said *s = lease(10);
+    int32_t pages[3] = {s->pages[0], s->pages[1], s->pages[2]};
+    sl_store_flush(x.d->role.store);
+    dd_reserve(&x, 3, 900, 2, 1, 0);
+    dd_expect(&x, SL_MSG_RESERVED, 3);
+    const sl_ticket *t = dd_ticket(&x, 3);
+    for (int i = 0; i < sl_lease_n_pages(t->lease); i++)
+        for (int k = 0; k < 3; k++)
+            ck_assert_int_ne(sl_lease_pages(t->lease)[i], pages[k]);
+    dd_abort(&x, 3, SL_ERR_CANCELLED);
+    dd_drained(&x, 3, DD_WRITER);
+    dd_expect(&x, SL_MSG_DRAINED, 3);
+    ck_assert_int_eq(dd_held(&x), 3);
+    dd_lease_ask(&x, 11, 7, dd_seed, 0, 0, 3, 1000); /* they are in no tree any more */
+    ck_assert_uint_eq(lease(11)->n, 0);
+    dd_lease_end(&x, 10, 7);
+    dd_close(&x);
+}
+END_TEST
+
+/* The end of the time closes the connection; the pages are free when the transport says that it is closed. */
+START_TEST(the_end_of_the_time_frees_nothing_alone)
+{
+    open_with_pages(SL_CFG_VERIFY_OFF);
+    dd_lease_ask(&x, 10, 7, dd_seed, 0, 0, 2, 20);
+    dd_lease_ask(&x, 11, 9, dd_seed, 0, 0, 1, 60000);
+    lease(10);
+    dd_expect(&x, SL_MSG_LEASE, 11);
+    uint64_t due = sl_lend_tick(x.d, sl_now_ns());
+    ck_assert(due < sl_now_ns() + 20000000);
+    ck_assert_int_eq(x.reader_fences, 0);
+    nanosleep(&(struct timespec){0, 25000000}, NULL);
+    sl_lend_tick(x.d, sl_now_ns());
+    sl_lend_tick(x.d, sl_now_ns());
+    ck_assert_int_eq(x.reader_fences, 1);
+    ck_assert_uint_eq(x.fenced_reader, 7);
+    ck_assert_int_eq(dd_held(&x), 2);
+    sl_lend_reader_gone(x.d, 7);
+    ck_assert_int_eq(dd_held(&x), 1);
+    sl_lend_reader_gone(x.d, 7);
+    sl_lend_reader_gone(x.d, 9);
+    ck_assert_int_eq(dd_held(&x), 0);
+    dd_close(&x);
+}
+END_TEST
+
+/* The reader is lost while the checker reads the pages: they are free when it has ended, and nothing is said. */
+START_TEST(the_reader_goes_while_checksums_are_read)
+{
+    open_with_pages(SL_CFG_VERIFY_OFF);
+    dd_lease_ask(&x, 10, 7, dd_seed, 0, 0, 2, 1000);
+    if (_i)
+        sl_lend_reader_gone(x.d, 7);
+    else
+        dd_lease_end(&x, 10, 7);
+    ck_assert_int_eq(dd_held(&x), 2);
+    dd_check(&x);
+    dd_silent(&x);
+    ck_assert_int_eq(dd_held(&x), 0);
+    ck_assert_int_eq(x.d->e.n_lent, 0);
+    dd_close(&x);
+}
+END_TEST
+
+START_TEST(lending_is_bounded)
+{
+    open_with_pages(SL_CFG_VERIFY_OFF);
+    for (uint64_t id = 1; id <= 4; id++) { /* a quarter of 24 pages: two leases of three pages */
+        dd_lease_ask(&x, id, 7, dd_seed, 0, 0, 3, 1000);
+        ck_assert_uint_eq(lease(id)->n, id <= 2 ? 3 : 0);
+    }
+    dd_lease_ask(&x, 1, 7, dd_seed, 0, 0, 1, 1000); /* this lease exists: dropped */
+    dd_check(&x);
+    dd_silent(&x);
+    dd_lease_end(&x, 1, 7);
+    dd_lease_ask(&x, 5, 7, dd_seed, 0, 0, 3, 1000);
+    ck_assert_uint_eq(lease(5)->n, 3);
+    x.d->role.draining = true;
+    dd_lease_end(&x, 2, 7);
+    dd_lease_ask(&x, 6, 7, dd_seed, 0, 0, 3, 1000);
+    ck_assert_uint_eq(lease(6)->n, 0);
+    dd_lease_end(&x, 5, 7);
+    x.d->role.draining = false;
+    x.d->o.lend = false; /* kvstore.workers.enabled: false */
+    dd_lease_ask(&x, 7, 7, dd_seed, 0, 0, 3, 1000);
+    ck_assert_uint_eq(lease(7)->n, 0);
+    dd_close(&x);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("lend");
+    TCase *t = tcase_create("lend");
+    tcase_add_loop_test(t, pages_are_lent_and_given_back, 0, 2);
+    tcase_add_test(t, leased_pages_stay_in_place);
+    tcase_add_test(t, the_end_of_the_time_frees_nothing_alone);
+    tcase_add_loop_test(t, the_reader_goes_while_checksums_are_read, 0, 2);
+    tcase_add_test(t, lending_is_bounded);
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}
