@@ -24,6 +24,6 @@ cli:       base kernels model sparse transport kvstore events engine worker pref
 only transport/ucx:    ucp/* uct/* ucs/*
 only transport/launch: mpi.h
 only kernels/cuda:     cuda* cublas* nccl* cooperative_groups* cub/* thrust/* mma.h
-only kvstore:          linux/io_uring.h
+only kvstore:          linux/io_uring.h hiredis/*
 only events:           zmq.h
 only transport:        infiniband/* rdma/*

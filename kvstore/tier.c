@@ -3,8 +3,18 @@
 
 #include <string.h>
 
-static const sl_tier_ops *const registry[] = {&sl_tier_memory_ops, &sl_tier_disk_ops};
-static const char *const names[] = {"memory", "disk", NULL};
+static const sl_tier_ops *const registry[] = {
+    &sl_tier_memory_ops,
+    &sl_tier_disk_ops,
+#ifdef SL_HAVE_HIREDIS
+    &sl_tier_redis_ops,
+#endif
+};
+static const char *const names[] = {"memory", "disk",
+#ifdef SL_HAVE_HIREDIS
+                                    "redis",
+#endif
+                                    NULL};
 
 const sl_tier_ops *sl_tier_at(size_t i)
 {

@@ -41,7 +41,9 @@
  *     completed later than the page left.
  *
  * A tier belongs to one thread. Implementations: "memory" (kvstore/tier_memory.c), which is the example for others;
- * "disk" (kvstore/tier_disk.c), whose pages survive the process.
+ * "disk" (kvstore/tier_disk.c), whose pages survive the process;
+ * "redis" (kvstore/tier_redis.c), whose pages are shared with other processes (`shared`): the store evicts by its own rules,
+ * and a lease only makes that less likely, so that a get can miss what exists has found.
  */
 #ifndef SL_KVSTORE_TIER_H
 #define SL_KVSTORE_TIER_H
@@ -57,6 +59,19 @@ typedef struct sl_tier {
     const sl_tier_ops *ops;
 } sl_tier;
 
+/* What the "redis" tier needs further. Texts are borrowed for the call of open. */
+typedef struct sl_tier_redis_opts {
+    const char
+        *address;     /* "HOST:PORT", "[IPV6]:PORT" or "unix:PATH"; of a Redis Cluster, any of its servers */
+    const char *user; /* NULL or empty: the default user */
+    const char *password; /* NULL or empty: none */
+    const char *prefix;   /* begins every name on the server: letters, digits, '_', '-' and '.', at most 24 */
+    int32_t database;     /* SELECT; 0 in a cluster */
+    uint32_t ttl_s;       /* pages disappear when they are not used for so long; 0: never by time */
+    uint32_t timeout_ms;  /* a server that does not answer for so long is disconnected; 0 means 2,000 */
+    bool required;        /* open fails when the server cannot be reached */
+} sl_tier_redis_opts;
+
 typedef struct sl_tier_opts {
     size_t page_bytes; /* of every page */
     uint64_t
@@ -68,6 +83,7 @@ typedef struct sl_tier_opts {
     int32_t queue_depth;    /* operations in flight on the device; 0 chooses by page size */
     uint32_t slow_ms;       /* an operation that takes longer makes the tier degraded; 0 means 5,000 */
     bool second_use;        /* disk: store a page only when it is offered for the second time */
+    const sl_tier_redis_opts *redis; /* redis: mandatory. Borrowed for the call */
     /* NULL, or called inside of sl_tier_poll() on the owner thread, never during open and close: these pages are not in
      * the tier any more. keys are valid during the call; it must not call the tier. A tier that shares its pages with
      * other processes reports what it knows, which may be nothing. When memory is exhausted reports are lost. */
@@ -146,6 +162,7 @@ struct sl_tier_ops {
     const char *name, *description;
     bool persistent; /* pages survive close and open */
     bool ordered;    /* requests complete in the order in which they were made */
+    bool shared;     /* other processes use the same pages, and the store decides what it evicts */
     sl_status (*open)(const sl_tier_opts *opts, sl_tier **out, sl_err *err);
     void (*close)(sl_tier *t);
     int (*fd)(const sl_tier *t);
@@ -162,6 +179,7 @@ struct sl_tier_ops {
 };
 
 extern const sl_tier_ops sl_tier_memory_ops, sl_tier_disk_ops;
+extern const sl_tier_ops sl_tier_redis_ops; /* only in builds that have hiredis: see sl_tier_find() */
 
 /* The registry: the i-th implementation (NULL after the last), by name (NULL: unknown), all names (ends with NULL). */
 const sl_tier_ops *sl_tier_at(size_t i);
