@@ -1,10 +1,13 @@
 """The disk tier below the store of a decode worker: pages that left memory, also with the process, come back from disk with
 the same tokens; a damaged page is computed again; what cannot be used is refused at start, and the message names the key."""
 
+import csv
 import os
 import pathlib
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -140,3 +143,16 @@ def test_pressure(start, disk):
     text = c.metrics(2)
     assert real.metric(text, "sluice_tier_hit_pages_total") > 0
     assert real.metric(text, "sluice_kv_evictions_total") > 0
+
+
+def test_time_to_first_token_by_source(disk):
+    """tests/bench/ttft_sources finds every source, and says so by the workers' counters. Its times are not judged here."""
+    table = disk / "table.csv"
+    p = subprocess.run([sys.executable, real.ROOT / "tests/bench/ttft_sources", "--sluice", real.SLUICE, "--tokens", "320", "--rounds", "3",
+                        "--disk", disk, "--csv", table], capture_output=True, text=True, timeout=240, check=False, env=real.environment())
+    assert table.exists(), p.stderr
+    rows = {r["source"]: r for r in csv.DictReader(table.read_text().splitlines()[1:])}
+    for source in ("recompute", "both", "host", "disk"):
+        assert int(rows[source]["samples"]) > 0, p.stderr
+        assert float(rows[source]["ttft_ms"]) > 0
+    assert float(rows["disk"]["read_ms"]) > 0
