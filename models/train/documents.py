@@ -32,6 +32,7 @@ class Plan:
     filler: list
     questions: list
     early: bool = False
+    repeat: bool = False  # no document: words, then the same words again from another one on
     at_start: bool = False  # early form: every question opens its turn
 
     def statements(self):
@@ -173,11 +174,26 @@ class Maker:
         return {"variable": self.words["variable"][name // 10], "d": self.words["d"][name % 10],
                 "n": self.choose("n", b, n), "m": self.choose("m", b, n)}
 
+    def repeats(self, length, b):
+        """Random words, then all of them once more from a random one on: teaches looking up what followed a word."""
+        n = (length - 1) // 2
+        first = self.lang.n_added + 256 + self.distinct(b, n, self.lang.n_tokens - self.lang.n_added - 256)
+        turn = torch.randint(n, (b, 1), generator=self.gen, device=self.device)
+        again = first.gather(1, (torch.arange(n, device=self.device) + turn) % n)
+        ids = torch.full((b, length), self.lang.pad, dtype=torch.long, device=self.device)
+        ids[:, 0] = self.lang.bos
+        ids[:, 1:n + 1], ids[:, n + 1:2 * n + 1] = first, again
+        grades = torch.zeros(b, length, dtype=torch.uint8, device=self.device)
+        grades[:, n + 2:2 * n + 1] = ANSWER_GRADE
+        return ids, grades
+
     # ---- a batch ----
 
     def batch(self, plan, b, seed):
         """ids, grades: [b][plan.length]. grades tell what a token is: text, answer, or the value in an answer."""
         self.gen.manual_seed(seed)
+        if plan.repeat:
+            return self.repeats(plan.length, b)
         return _Batch(self, plan, b).make()
 
 

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import export  # noqa: E402
-from documents import VALUE_GRADE, Sizes, random_plan  # noqa: E402
+from documents import VALUE_GRADE, Plan, Sizes, random_plan  # noqa: E402
 from evaluate import evaluate, table  # noqa: E402
 from feed import Feeder  # noqa: E402
 from language import Language  # noqa: E402
@@ -43,6 +43,7 @@ STAGES = [({128: 0.4, 256: 0.6}, 0), ({256: 0.3, 1024: 0.7}, 0.40), ({256: 0.1, 
 SPARSE_LENGTHS = {1024: 0.3, 4096: 0.5, 8192: 0.2}
 SPARSE_FROM = 0.75   # DSA: the last part of the time, in which attention is selected
 STAGE_TICKS = 16     # least ticks of a stage
+REPEATS = 0.3        # share of batches of the first stage that only repeat words: retrieval begins much earlier with them
 AHEAD = 32           # batches that are being made ahead of training
 GOOD = 0.97          # share of right value tokens at a stage's longest documents that ends it
 SMALL_STAGES = [({128: 1}, 0), ({128: 0.5, 256: 0.5}, 0.75)]
@@ -59,6 +60,8 @@ class Schedule:
 
     def saw(self, length, accuracy):
         """Running share of right value tokens at a length."""
+        if math.isnan(accuracy):
+            return
         old = self.accuracy.get(length, accuracy)
         self.accuracy[length] = 0.8 * old + 0.2 * accuracy
 
@@ -173,7 +176,10 @@ class Trainer:
         self.asked += 1
         rows = max(1, self.tokens_per_step // length)
         seed = self.args.seed * 1000000007 + self.asked
-        self.ahead.append((length, self.feeder.submit(random_plan(self.sizes, self.rng, length), rows, seed)))
+        plan = random_plan(self.sizes, self.rng, length)
+        if self.schedule.stage == 0 and self.rng.random() < REPEATS:
+            plan = Plan(length, {}, 0, [], [], repeat=True)
+        self.ahead.append((length, self.feeder.submit(plan, rows, seed)))
 
     def batch(self, sparse):
         self.ask(sparse)
@@ -216,15 +222,16 @@ class Trainer:
         return loss, share
 
     def loss(self, hidden, ids, grades, text_weight):
-        """Cross entropy in which the text counts text_weight and answers 1; the share of right value tokens."""
+        """Cross entropy in which the text counts text_weight and answers 1; the shares of right tokens in answers and
+        of right values in them (NaN if there are none)."""
         logits = self.net.lm_head(hidden[:, :-1])
         target, grade = ids[:, 1:], grades[:, 1:]
         each = F.cross_entropy(logits.float().flatten(0, 1), target.flatten(), reduction="none").view_as(target)
         weight = torch.where(grade > 0, 1.0, text_weight) * (target != self.lang.pad)
         with torch.no_grad():
-            values = grade == VALUE_GRADE
-            share = ((logits.argmax(-1) == target) & values).sum() / values.sum().clamp(min=1)
-        return (each * weight).sum() / weight.sum(), share
+            right = logits.argmax(-1) == target
+            share = [(right & wanted).sum() / wanted.sum() for wanted in (grade > 0, grade == VALUE_GRADE)]
+        return (each * weight).sum() / weight.sum(), torch.stack(share)
 
     # ---- the run ----
 
@@ -239,7 +246,7 @@ class Trainer:
         while self.schedule.next():
             length, loss, share, rows, sparse = self.step()
             if self.steps % every == 0 and replay is None or self.steps % 100 == 0:
-                self.schedule.saw(length, share.item())  # waits for the device
+                self.schedule.saw(length, share[1].item())  # waits for the device
             if self.steps % 100 == 0:
                 self.report(length, loss, share, rows, sparse)
             if time.time() - minute > (60 if not self.small else 1e9):
@@ -250,7 +257,8 @@ class Trainer:
 
     def report(self, length, loss, share, rows, sparse):
         text = f"step {self.steps:6d} {100 * self.schedule.progress():5.1f}% stage {self.schedule.stage}"
-        text += f" length {length:5d} loss {loss.item():.4f} values {100 * share.item():5.1f}%"
+        text += f" length {length:5d} loss {loss.item():.4f} answers {100 * share[0].item():5.1f}%"
+        text += f" values {100 * share[1].item():5.1f}%"
         if rows:
             text += f" indexer KL {rows.loss.item() / rows.layers:.3f} kept {100 * rows.recall.item() / rows.layers:.1f}%"
         rate = self.tokens / (time.time() - self.schedule.start)

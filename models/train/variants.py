@@ -3,9 +3,9 @@ from nets import Config
 
 # name: (dimensions, peak learning rate, compile the elementwise functions)
 VARIANTS = {
-    "dsa-a": (Config("dsa", hidden=256, layers=6, inter=288), 1.5e-3, False),
+    "dsa-a": (Config("dsa", hidden=256, layers=6, inter=288, theta=10000.0), 1.5e-3, False),
     "llama-a": (Config("llama", hidden=256, layers=6, inter=320), 1.5e-3, False),
-    "dsa-b": (Config("dsa", hidden=320, layers=4, inter=416, q_lora=160), 2.5e-3, True),
+    "dsa-b": (Config("dsa", hidden=320, layers=4, inter=416, q_lora=160, theta=10000.0), 2.5e-3, True),
     "llama-b": (Config("llama", hidden=320, layers=4, inter=448), 2.5e-3, True),
 }
 # For machines without a GPU: shows that the code learns, in minutes, on short documents.
