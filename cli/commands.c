@@ -23,6 +23,7 @@ const sl_command sl_commands[] = {
     {"verify", "check that a checkpoint's logits do not depend on where its rows are", sl_cmd_verify},
     {"inspect", "the contents of a checkpoint: config, tensors, formats, page geometry", sl_cmd_inspect},
     {"config", "the effective values of a configuration, or the reference of its keys", sl_cmd_config},
+    {"cache", "what is cached where, and checks, filling and emptying of caches", sl_cmd_cache},
     {"bench", "benchmarks of single parts", sl_cmd_bench},
     {"version", "the version", sl_cmd_version},
     {NULL, NULL, NULL},

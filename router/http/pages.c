@@ -125,6 +125,17 @@ static void page_workers(http_req *q)
         json_pack("{s:o, s:i, s:i}", "workers", workers, "queued", (int)c.queued, "active", (int)c.active));
 }
 
+/* As FlushCache over gRPC with timeout_s 0. */
+static void page_flush(http_req *q)
+{
+    if (cluster_info(q).active) {
+        http_reply_error(q, 409, "requests are still running", "invalid_request_error", "busy");
+        return;
+    }
+    sl_cluster_flush_cache(q->h->r);
+    reply_json(q, 200, json_pack("{s:b}", "success", 1));
+}
+
 static const http_route routes[] = {
     {"/v1/chat/completions", "POST", true, http_generate, false},
     {"/v1/completions", "POST", true, http_generate, false},
@@ -135,6 +146,7 @@ static const http_route routes[] = {
     {"/health/ready", "GET", false, page_health, false},
     {"/metrics", "GET", false, page_metrics, false},
     {"/workers", "GET", true, page_workers, true},
+    {"/flush_cache", "POST", true, page_flush, true},
 };
 
 static const http_route *find_route(const char *url)

@@ -72,6 +72,27 @@ START_TEST(lists_of_routers)
 }
 END_TEST
 
+START_TEST(cache_arguments)
+{
+    fails("cache", 2, "usage: sluice cache ACTION");
+    fails("cache melt", 2, "unknown action 'melt'");
+    fails("cache stat", 2, "give either --dir or --router");
+    fails("cache stat --dir x --router y", 2, "give either --dir or --router");
+    fails("cache warm --dir tests", 2, "needs --router");
+    fails("cache warm --router http://127.0.0.1:9", 2, "--file is missing");
+    fails("cache verify --router http://127.0.0.1:9", 2, "needs --dir");
+    fails("cache ls --dir tests/nowhere", 1, "tests/nowhere: No such file");
+    fails("cache drop --dir tests", 1, "tests/pages.sluice: No such file");
+    fails("cache stat --router https://x:1", 1, "only http:// is possible");
+    fails("cache stat --router http://x", 1, "is not http://HOST:PORT");
+    fails("cache stat --router http://x:1/path", 1, "is not http://HOST:PORT");
+    fails("cache stat --router x:80y", 1, "is not http://HOST:PORT");
+    fails("cache stat --router http://127.0.0.1:9", 1, "127.0.0.1:9: Connection refused");
+    fails("cache stat --router http://[::1]:9 --key-file tests/nowhere", 1,
+          "--key-file tests/nowhere: No such");
+}
+END_TEST
+
 START_TEST(help_and_version)
 {
     static const char *const names[] = {"generate", "plan", "inspect", "config"};
@@ -274,6 +295,7 @@ int main(int argc, char **argv)
     tcase_set_timeout(c, 120);
     tcase_add_test(c, messages);
     tcase_add_test(c, lists_of_routers);
+    tcase_add_test(c, cache_arguments);
     tcase_add_test(c, help_and_version);
     tcase_add_loop_test(c, generate_matches_golden, 0, 4);
     tcase_add_test(c, generate_samples_by_seed);

@@ -1,0 +1,115 @@
+/* `sluice cache ACTION`: reads the command line; cache.h says who does the work. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cache.h"
+#include "cli/cli.h"
+
+static const char usage[] = "(--dir DIRECTORY | --router http://HOST:PORT) [flags]";
+
+typedef struct options {
+    const char *dir, *router, *key_file, *file;
+    bool json;
+    int32_t parallel, wait;
+} options;
+
+static sl_status read_key(const char *path, char *key, size_t cap, sl_err *err)
+{
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return sl_fail(err, SL_ERR_IO, "--key-file %s: %m", path);
+    bool got = fgets(key, (int)cap, f) != NULL;
+    fclose(f);
+    key[got ? strcspn(key, "\r\n") : 0] = 0;
+    return key[0] ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--key-file %s: the first line is empty", path);
+}
+
+static int on_directory(const char *command, const char *action, const options *o)
+{
+    if (!strcmp(action, "stat"))
+        return sl_cache_dir_stat(command, o->dir, o->json);
+    if (!strcmp(action, "ls"))
+        return sl_cache_dir_ls(command, o->dir, o->json);
+    if (!strcmp(action, "verify"))
+        return sl_cache_dir_verify(command, o->dir, o->json);
+    if (!strcmp(action, "drop"))
+        return sl_cache_dir_drop(command, o->dir);
+    fprintf(stderr, "sluice %s: needs --router, because the model computes what is not cached\n", command);
+    return SL_EXIT_USAGE;
+}
+
+static int on_router(const char *command, const char *action, const options *o)
+{
+    sl_err err = {0};
+    sl_http_server router;
+    char key[256] = "";
+    sl_status st = sl_http_server_parse(o->router, &router, &err);
+    if (st == SL_OK && o->key_file)
+        st = read_key(o->key_file, key, sizeof key, &err);
+    if (st != SL_OK)
+        return sl_args_fail(command, st, &err);
+    router.key = key;
+    if (!strcmp(action, "stat"))
+        return sl_cache_router_stat(command, &router, o->json);
+    if (!strcmp(action, "drop"))
+        return sl_cache_router_drop(command, &router, o->wait);
+    if (!strcmp(action, "warm") && o->file)
+        return sl_cache_router_warm(command, &router, o->file, o->parallel);
+    fprintf(stderr,
+            !strcmp(action, "warm") ? "sluice %s: --file is missing\n"
+                                    : "sluice %s: needs --dir, the directory of one stopped worker\n",
+            command);
+    return SL_EXIT_USAGE;
+}
+
+int sl_cmd_cache(int argc, char **argv)
+{
+    static const struct {
+        const char *name, *help;
+    } actions[] = {
+        {"stat",
+         "how many pages are where, hits, misses by reason, health (--router); what a store is (--dir)"},
+        {"ls", "every page of a store (--dir)"},
+        {"verify", "read and check every page of a store (--dir); exit status 1 when one is damaged"},
+        {"warm",
+         "send the prompts of --file, one in a line or JSON lines, so that they are cached (--router)"},
+        {"drop", "empty all host memories (--router), or remove a store (--dir)"},
+    };
+    for (size_t i = 0; argc > 1 && i < SL_COUNT(actions); i++) {
+        if (strcmp(argv[1], actions[i].name) != 0)
+            continue;
+        options o = {.parallel = 4};
+        char name[32];
+        int code;
+        snprintf(name, sizeof name, "cache %s", actions[i].name);
+        argv[1] = name;
+        const sl_arg args[] = {
+            {"dir", SL_ARG_TEXT, &o.dir, "DIRECTORY",
+             "A disk store: the directory decode-N in kvstore.disk.path, of a worker that is stopped.", 0, 0,
+             NULL},
+            {"router", SL_ARG_TEXT, &o.router, "URL", "The HTTP address of a router, http://HOST:PORT.", 0, 0,
+             NULL},
+            {"key-file", SL_ARG_TEXT, &o.key_file, "FILE",
+             "File whose first line is the key for the router; stat and drop need admin rights.", 0, 0, NULL},
+            {"json", SL_ARG_FLAG, &o.json, "", "Print JSON.", 0, 0, NULL},
+            {"file", SL_ARG_TEXT, &o.file, "FILE", "warm: the prompts; - for stdin.", 0, 0, NULL},
+            {"parallel", SL_ARG_INT, &o.parallel, "N", "warm: prompts in flight, 4 by default.", 1, 64, NULL},
+            {"wait", SL_ARG_INT, &o.wait, "SECONDS",
+             "drop: how long to wait for requests in flight, 0 by default.", 0, 86400, NULL},
+        };
+        if (!sl_args_ready(usage, args, SL_COUNT(args), argc - 1, argv + 1, &code))
+            return code;
+        if (!o.dir == !o.router) {
+            fprintf(stderr, "sluice %s: give either --dir or --router\n", name);
+            return SL_EXIT_USAGE;
+        }
+        return o.dir ? on_directory(name, actions[i].name, &o) : on_router(name, actions[i].name, &o);
+    }
+    FILE *out = argc > 1 && strcmp(argv[1], "--help") == 0 ? stdout : stderr;
+    if (out == stderr && argc > 1)
+        fprintf(out, "sluice cache: unknown action '%s'\n", argv[1]);
+    fprintf(out, "usage: sluice cache ACTION %s   (sluice cache ACTION --help explains the flags)\n", usage);
+    for (size_t i = 0; i < SL_COUNT(actions); i++)
+        fprintf(out, "  %-7s %s\n", actions[i].name, actions[i].help);
+    return out == stdout ? SL_EXIT_OK : SL_EXIT_USAGE;
+}
