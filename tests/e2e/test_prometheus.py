@@ -214,6 +214,14 @@ def test_dashboard_uses_only_documented_names():
             assert re.sub(r"_(bucket|sum|count)$", "", name) in known or name in known, f"{title}: {name}"
 
 
+def test_dashboard_shows_every_tier():
+    """What tells an on-call engineer whether a cache beyond host memory works."""
+    text = " ".join(query for _, query in dashboard())
+    for name in ("hit_pages_total", "miss_pages_total", "stored_pages_total", "lost_pages_total", "bytes_total", "seconds_total",
+                 "evictions_total", "pages", "bytes", "written_bytes", "state", "requests_waiting"):
+        assert re.search(rf"sluice_tier_{name}\b", text), f"deploy/grafana/sluice.json does not show sluice_tier_{name}"
+
+
 def test_shipped_configuration_is_valid():
     if not real.have("promtool"):
         pytest.skip("promtool is not installed")
