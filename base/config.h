@@ -43,8 +43,8 @@ typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPT
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
 typedef enum { SL_CFG_VERIFY_OFF, SL_CFG_VERIFY_SAMPLED, SL_CFG_VERIFY_ALWAYS } sl_cfg_verify;
-typedef enum { SL_CFG_WRITE_THROUGH, SL_CFG_WRITE_BACK } sl_cfg_write;
 typedef enum { SL_CFG_EVENTS_MAP, SL_CFG_EVENTS_ARRAY } sl_cfg_events_form;
+typedef enum { SL_CFG_WRITE_THROUGH, SL_CFG_WRITE_SELECTIVE, SL_CFG_WRITE_BACK } sl_cfg_write;
 typedef enum { SL_CFG_SHARE_ALL, SL_CFG_SHARE_TENANT, SL_CFG_SHARE_NONE } sl_cfg_share;
 
 typedef struct sl_config {

@@ -39,8 +39,8 @@ static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", NULL};
 static const char *const verifies[] = {"off", "sampled", "always", NULL};
 static const char *const shares[] = {"all", "tenant", "none", NULL};
-static const char *const writes[] = {"write_through", "write_back", NULL};
 static const char *const event_forms[] = {"map", "array", NULL};
+static const char *const writes[] = {"write_through", "write_through_selective", "write_back", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 const sl_cfg_section sl_cfg_sections[] = {
@@ -144,11 +144,12 @@ const sl_cfg_row sl_cfg_rows[] = {
     ENUM(
         kvstore, disk.write, "write_through", writes,
         "When pages are written to disk. write_through: as soon as they are complete, so that neither a crash nor "
-        "pressure on the host store loses them. write_back: when they are about to be evicted from the host store, "
-        "and all at a stop; writes less."),
+        "pressure on the host store loses them. write_through_selective: when a second request uses them; pages that are "
+        "used once are never written. write_back: when they are about to be evicted from the host store, and all at a "
+        "stop; writes less."),
     BOOL(
         kvstore, disk.second_use, "false",
-        "Write a page only when it is offered for the second time, so that pages that are never used again cost no "
+        "Write a page only when it is offered for the second time, that is after it was computed twice, so that pages that are never used again cost no "
         "wear. Their first reuse is then computed anew."),
     INT(kvstore, disk.load_timeout_ms, "5000", 1, 600000,
         "How long a request waits, in milliseconds, for pages that are read from disk; then the tokens that are "

@@ -40,6 +40,8 @@ const sl_buckets sl_buckets_batch = BUCKETS(1, 2, 4, 8, 16, 32, 48, 64, 96, 128,
         name, SL_METRIC_HISTOGRAM, roles, labels, &sl_buckets_##set, false, help                             \
     }
 
+#define TIER "tier=disk" /* every tier that a worker can have */
+
 static const sl_metric_def table[] = {
     GAUGE("sluice_build_info", ALL, "version,role,backend", "Always 1; the labels say what runs."),
 
@@ -184,30 +186,31 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_kv_evictions_total", W, "", "Cached pages evicted."),
 
     /* storage tiers */
-    COUNTER("sluice_tier_hit_pages_total", D, "tier=disk",
+    COUNTER("sluice_tier_hit_pages_total", D, TIER,
             "Pages that requests looked for in the tier and that were loaded in time."),
     COUNTER(
-        "sluice_tier_miss_pages_total", D, "tier=disk,reason=absent|damaged|io|late|room",
+        "sluice_tier_miss_pages_total", D, TIER ",reason=absent|damaged|io|late|room",
         "Pages that requests looked for in the tier and that were not loaded. absent: it or a page before it is not "
         "there. damaged: likewise, because it was damaged. io: the device failed. late: not within "
         "kvstore.disk.load_timeout_ms. room: no page of the host store for it."),
-    COUNTER("sluice_tier_stored_pages_total", D, "tier=disk",
+    COUNTER("sluice_tier_stored_pages_total", D, TIER,
             "Pages that were offered to the tier and are stored, or were there before."),
     COUNTER(
-        "sluice_tier_lost_pages_total", D, "tier=disk,reason=pressure|admission|room|io|sums",
+        "sluice_tier_lost_pages_total", D, TIER ",reason=pressure|admission|room|io|sums",
         "Pages meant for the tier that did not get there. pressure: evicted before they were written. admission: "
-        "offered for the first time (kvstore.disk.second_use). room: the tier had none that it could free. io: "
+        "offered for the first time (kvstore.disk.second_use), or evicted "
+        "before its second use (write_through_selective). room: the tier had none that it could free. io: "
         "the device failed. sums: their kept checksums could not be read."),
-    COUNTER("sluice_tier_bytes_total", D, "tier=disk,direction=load|store",
+    COUNTER("sluice_tier_bytes_total", D, TIER ",direction=load|store",
             "Bytes of pages that were loaded from, or stored in, the tier."),
-    SECONDS("sluice_tier_seconds_total", D, "tier=disk,direction=load|store",
+    SECONDS("sluice_tier_seconds_total", D, TIER ",direction=load|store",
             "Durations of loads and of batches of writes, added up; they overlap."),
-    COUNTER("sluice_tier_evictions_total", D, "tier=disk", "Pages evicted from the tier."),
-    GAUGE("sluice_tier_pages", D, "tier=disk", "Pages in the tier."),
-    GAUGE("sluice_tier_bytes", D, "tier=disk,state=used|capacity", "Size of the tier."),
-    GAUGE("sluice_tier_written_bytes", D, "tier=disk",
+    COUNTER("sluice_tier_evictions_total", D, TIER, "Pages evicted from the tier."),
+    GAUGE("sluice_tier_pages", D, TIER, "Pages in the tier."),
+    GAUGE("sluice_tier_bytes", D, TIER ",state=used|capacity", "Size of the tier."),
+    GAUGE("sluice_tier_written_bytes", D, TIER,
           "Bytes that were written to the device since the store was created: its wear."),
-    GAUGE("sluice_tier_state", D, "tier=disk",
+    GAUGE("sluice_tier_state", D, TIER,
           "0: healthy, or there is no tier. 1: degraded (slow, or stores nothing). 2: failed."),
     COUNTER("sluice_kv_event_batches_published_total", D, "", "Batches of events.zmq that were published."),
     COUNTER(
@@ -219,7 +222,7 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_kv_event_resends_total", D, "",
             "Times all pages were published again, because a batch was lost or somebody had subscribed."),
     GAUGE("sluice_kv_event_buffer_bytes", D, "", "Bytes of batches that are kept for replay."),
-    GAUGE("sluice_tier_requests_waiting", D, "tier=disk", "Requests that wait for pages of the tier."),
+    GAUGE("sluice_tier_requests_waiting", D, TIER, "Requests that wait for pages of the tier."),
 
     /* host memory of other decode workers */
     COUNTER("sluice_pull_asks_total", D, "", "Leases asked of other decode workers."),

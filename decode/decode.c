@@ -289,8 +289,9 @@ sl_status sl_decode_create(const sl_decode_opts *opts, sl_decode **out, sl_err *
 {
     sl_decode *d = calloc(1, sizeof *d);
     if (!d) {
-        sl_tier_close(opts->tier);
         sl_events_close(opts->events);
+        for (int t = 0; t < opts->n_tiers; t++)
+            sl_cascade_tier_close(&(sl_cascade_tier){opts->tiers[t].tier, opts->tiers[t].listener, 0, 0});
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     }
     d->o = *opts;
@@ -334,7 +335,9 @@ void sl_decode_destroy(sl_decode *d)
     sl_lend_free_all(d);
     sl_loading_close(d);
     sl_owner_free_all(d);
-    sl_tier_close(d->o.tier); /* NULL unless creation failed before it was taken over */
+    for (int t = 0; t < d->o.n_tiers;
+         t++) /* none, unless creation failed before the cascade took them over */
+        sl_cascade_tier_close(&d->o.tiers[t]);
     sl_tickets_free_all(d);
     sl_events_close(d->o.events);
     d->o.events = NULL; /* what the end of the store would tell is told */

@@ -42,12 +42,11 @@ typedef struct sl_decode_opts {
     /* NULL: auto. Where it allows `direct`, writers of this host may write into the arena directly, provided that it is
      * shared memory and the system supports it. Where that is not possible, create fails if `direct` was chosen. */
     const sl_shipping *shipping;
-    /* Storage tier below the host store, NULL: none. Taken over by sl_decode_create(), also when it fails. */
-    sl_tier *tier;
-    sl_cascade_policy tier_policy;
+    /* Storage tiers below the host store, the cheapest first. Taken over by sl_decode_create(), also when it fails. */
+    sl_cascade_tier tiers[SL_CASCADE_TIERS];
+    int n_tiers;
     /* For other programs' routers, NULL: off. Taken over by sl_decode_create(), also when it fails. */
     sl_events *events;
-    uint32_t load_timeout_ms; /* how long a request waits for pages of the tier */
     /* Pages of other decode workers are pulled, and this worker lends its own (decode/pull.h, lend.c). */
     bool pull, lend;
     uint32_t pull_timeout_ms; /* how long a request waits for pages of another worker */

@@ -208,9 +208,11 @@ struct sl_decode {
         sl_engine_stats engine_seen;
         uint64_t engine_seen_ns;
         sl_layer_stats *layers_seen, *layers_now; /* [n_layers] */
-        sl_cascade_stats cascade_seen;
-        sl_tier_stats tier_seen;
-        sl_tier_state tier_state; /* as logged last */
+        struct {
+            sl_cascade_stats cascade;
+            sl_tier_stats tier;
+            sl_tier_state state; /* as logged last */
+        } tiers_seen[SL_CASCADE_TIERS];
     } e;
 
     /* transport thread alone */
@@ -234,7 +236,7 @@ struct sl_decode {
             sl_counter *hits, *misses[SL_MISS_REASONS], *stored, *lost[SL_LOST_REASONS], *bytes_loaded,
                 *bytes_stored, *load_seconds, *store_seconds, *evictions;
             sl_gauge *pages, *bytes, *capacity, *state, *written_ever, *waiting;
-        } tier; /* NULL without a storage tier */
+        } tiers[SL_CASCADE_TIERS]; /* NULL without metrics */
         struct {
             sl_counter *granted, *refused, *expired, *pages;
             sl_gauge *leases, *pages_now;
@@ -282,9 +284,9 @@ void sl_landing_pages_ask(sl_decode *d, sl_wmsg *m);
 void sl_landing_checked(sl_decode *d, sl_check *k);
 
 /* loading.c */
-/* Takes the tier of the options over. */
+/* Takes the tiers of the options over. */
 sl_status sl_loading_open(sl_decode *d, sl_err *err);
-/* Frees the requests that wait, and closes the tier. The checker has ended, and what it has answered was dropped. */
+/* Frees the requests that wait, and closes the tiers. The checker has ended, and what it has answered was dropped. */
 void sl_loading_close(sl_decode *d);
 /* True: this RESERVE, which would be granted now, waits for pages of the tier and owns m until sl_landing_resume(). again: it has
  * waited before; else NULL. */

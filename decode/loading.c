@@ -1,10 +1,10 @@
 /*
- * Loading: requests whose prefix continues in a storage tier (kvstore/cascade.h). Engine thread.
+ * Loading: requests whose prefix continues in storage tiers (kvstore/cascade.h). Engine thread.
  *
- * RESERVE that would be granted now waits here while the tier is asked and the pages are loaded; then it is handled again
+ * RESERVE that would be granted now waits here while the tiers are asked and the pages are loaded; then it is handled again
  * from the beginning and finds them in the prefix tree. It has no ticket and no pages meanwhile, and the router sees
  * only that its answer comes later. ABORT and the loss of its router end the wait. At most as many requests wait as there are
- * places for tickets that are free; the others are handled without the tier.
+ * places for tickets that are free; the others are handled without them.
  *
  * The checksums that the cascade asks for are jobs of the checker, like those of tickets.
  */
@@ -142,12 +142,10 @@ sl_status sl_loading_open(sl_decode *d, sl_err *err)
 {
     sl_cascade_opts o = {.store = d->role.store,
                          .arena = d->o.role.arena,
-                         .policy = d->o.tier_policy,
-                         .load_timeout_ms = d->o.load_timeout_ms,
                          .calls = {.ctx = d, .read_sums = read_sums, .check_sums = check_sums}};
-    sl_tier *tier = d->o.tier;
-    d->o.tier = NULL;
-    if (tier && sl_cascade_create(&o, tier, &d->e.cascade) != SL_OK)
+    int n = d->o.n_tiers;
+    d->o.n_tiers = 0;
+    if (n && sl_cascade_create(&o, d->o.tiers, n, &d->e.cascade) != SL_OK)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     return SL_OK;
 }

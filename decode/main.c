@@ -1,4 +1,6 @@
 /* The decode process: creates its parts from the configuration, then serves. */
+#include <string.h>
+
 #include "base/log.h"
 #include "decode/decode_impl.h"
 
@@ -14,11 +16,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
                         .max_batch = cfg->decode.max_batch,
                         .max_waiting = cfg->decode.max_waiting,
                         .shipping = parts.shipping,
-                        .tier = parts.tier,
-                        .tier_policy = cfg->kvstore.disk.write == SL_CFG_WRITE_BACK
-                                           ? SL_CASCADE_WRITE_BACK
-                                           : SL_CASCADE_WRITE_THROUGH,
-                        .load_timeout_ms = (uint32_t)cfg->kvstore.disk.load_timeout_ms,
+                        .n_tiers = parts.n_tiers,
                         .lend = cfg->kvstore.workers.enabled,
                         .pull = cfg->kvstore.workers.enabled,
                         .pull_timeout_ms = (uint32_t)cfg->kvstore.workers.load_timeout_ms,
@@ -27,7 +25,8 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
     sl_status st = sl_publish_open(cfg, launch, parts.metrics, &o.events, err);
     if (st != SL_OK)
         goto destroy;
-    parts.tier = NULL; /* sl_decode_create() takes both over */
+    memcpy(o.tiers, parts.tiers, sizeof o.tiers);
+    parts.n_tiers = 0; /* sl_decode_create() takes all over */
     st = sl_decode_create(&o, &d, err);
     if (st != SL_OK)
         goto destroy;

@@ -122,29 +122,30 @@ static void find_layers(sl_decode *d, sl_metrics *m)
     }
 }
 
-static void find_tier(sl_decode *d, sl_metrics *m)
+static void find_tier(sl_decode *d, sl_metrics *m, int i)
 {
-    const char *tier = sl_cascade_tier(d->e.cascade)->ops->name;
+    const char *tier = sl_cascade_tier_at(d->e.cascade, i)->ops->name;
     const char *const *of = SL_LABELS(tier);
-    d->c.tier.hits = sl_metrics_counter(m, "sluice_tier_hit_pages_total", of);
-    d->c.tier.stored = sl_metrics_counter(m, "sluice_tier_stored_pages_total", of);
-    d->c.tier.evictions = sl_metrics_counter(m, "sluice_tier_evictions_total", of);
-    d->c.tier.pages = sl_metrics_gauge(m, "sluice_tier_pages", of);
-    d->c.tier.written_ever = sl_metrics_gauge(m, "sluice_tier_written_bytes", of);
-    d->c.tier.state = sl_metrics_gauge(m, "sluice_tier_state", of);
-    d->c.tier.waiting = sl_metrics_gauge(m, "sluice_tier_requests_waiting", of);
-    for (int i = 0; i < SL_MISS_REASONS; i++)
-        d->c.tier.misses[i] =
-            sl_metrics_counter(m, "sluice_tier_miss_pages_total", SL_LABELS(tier, sl_cascade_miss_names[i]));
-    for (int i = 0; i < SL_LOST_REASONS; i++)
-        d->c.tier.lost[i] =
-            sl_metrics_counter(m, "sluice_tier_lost_pages_total", SL_LABELS(tier, sl_cascade_lost_names[i]));
-    d->c.tier.bytes_loaded = sl_metrics_counter(m, "sluice_tier_bytes_total", SL_LABELS(tier, "load"));
-    d->c.tier.bytes_stored = sl_metrics_counter(m, "sluice_tier_bytes_total", SL_LABELS(tier, "store"));
-    d->c.tier.load_seconds = sl_metrics_counter(m, "sluice_tier_seconds_total", SL_LABELS(tier, "load"));
-    d->c.tier.store_seconds = sl_metrics_counter(m, "sluice_tier_seconds_total", SL_LABELS(tier, "store"));
-    d->c.tier.bytes = sl_metrics_gauge(m, "sluice_tier_bytes", SL_LABELS(tier, "used"));
-    d->c.tier.capacity = sl_metrics_gauge(m, "sluice_tier_bytes", SL_LABELS(tier, "capacity"));
+    d->c.tiers[i].hits = sl_metrics_counter(m, "sluice_tier_hit_pages_total", of);
+    d->c.tiers[i].stored = sl_metrics_counter(m, "sluice_tier_stored_pages_total", of);
+    d->c.tiers[i].evictions = sl_metrics_counter(m, "sluice_tier_evictions_total", of);
+    d->c.tiers[i].pages = sl_metrics_gauge(m, "sluice_tier_pages", of);
+    d->c.tiers[i].written_ever = sl_metrics_gauge(m, "sluice_tier_written_bytes", of);
+    d->c.tiers[i].state = sl_metrics_gauge(m, "sluice_tier_state", of);
+    d->c.tiers[i].waiting = sl_metrics_gauge(m, "sluice_tier_requests_waiting", of);
+    for (int k = 0; k < SL_MISS_REASONS; k++)
+        d->c.tiers[i].misses[k] =
+            sl_metrics_counter(m, "sluice_tier_miss_pages_total", SL_LABELS(tier, sl_cascade_miss_names[k]));
+    for (int k = 0; k < SL_LOST_REASONS; k++)
+        d->c.tiers[i].lost[k] =
+            sl_metrics_counter(m, "sluice_tier_lost_pages_total", SL_LABELS(tier, sl_cascade_lost_names[k]));
+    d->c.tiers[i].bytes_loaded = sl_metrics_counter(m, "sluice_tier_bytes_total", SL_LABELS(tier, "load"));
+    d->c.tiers[i].bytes_stored = sl_metrics_counter(m, "sluice_tier_bytes_total", SL_LABELS(tier, "store"));
+    d->c.tiers[i].load_seconds = sl_metrics_counter(m, "sluice_tier_seconds_total", SL_LABELS(tier, "load"));
+    d->c.tiers[i].store_seconds =
+        sl_metrics_counter(m, "sluice_tier_seconds_total", SL_LABELS(tier, "store"));
+    d->c.tiers[i].bytes = sl_metrics_gauge(m, "sluice_tier_bytes", SL_LABELS(tier, "used"));
+    d->c.tiers[i].capacity = sl_metrics_gauge(m, "sluice_tier_bytes", SL_LABELS(tier, "capacity"));
 }
 
 static void find_pulls(sl_decode *d, sl_metrics *m)
@@ -194,46 +195,46 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
     d->c.batch = sl_metrics_histogram(m, "sluice_decode_batch_size", NULL);
     find_layers(d, m);
     find_pulls(d, m);
-    if (m && d->e.cascade)
-        find_tier(d, m);
+    for (int i = 0; m && d->e.cascade && i < sl_cascade_n_tiers(d->e.cascade); i++)
+        find_tier(d, m, i);
 }
 
-static void report_cascade(sl_decode *d)
+static void report_cascade(sl_decode *d, int i)
 {
-    sl_cascade_stats now, *seen = &d->e.cascade_seen;
-    sl_cascade_stats_get(d->e.cascade, &now);
-    sl_counter_add(d->c.tier.hits, now.hits - seen->hits);
-    sl_counter_add(d->c.tier.stored, now.stored - seen->stored);
-    for (int i = 0; i < SL_MISS_REASONS; i++)
-        sl_counter_add(d->c.tier.misses[i], now.misses[i] - seen->misses[i]);
-    for (int i = 0; i < SL_LOST_REASONS; i++)
-        sl_counter_add(d->c.tier.lost[i], now.lost[i] - seen->lost[i]);
-    sl_counter_add(d->c.tier.bytes_loaded, now.bytes_loaded - seen->bytes_loaded);
-    sl_counter_add(d->c.tier.bytes_stored, now.bytes_stored - seen->bytes_stored);
-    sl_counter_add(d->c.tier.load_seconds, now.load_ns - seen->load_ns);
-    sl_counter_add(d->c.tier.store_seconds, now.write_ns - seen->write_ns);
-    sl_gauge_set(d->c.tier.waiting, now.waiting);
+    sl_cascade_stats now, *seen = &d->e.tiers_seen[i].cascade;
+    sl_cascade_stats_get(d->e.cascade, i, &now);
+    sl_counter_add(d->c.tiers[i].hits, now.hits - seen->hits);
+    sl_counter_add(d->c.tiers[i].stored, now.stored - seen->stored);
+    for (int k = 0; k < SL_MISS_REASONS; k++)
+        sl_counter_add(d->c.tiers[i].misses[k], now.misses[k] - seen->misses[k]);
+    for (int k = 0; k < SL_LOST_REASONS; k++)
+        sl_counter_add(d->c.tiers[i].lost[k], now.lost[k] - seen->lost[k]);
+    sl_counter_add(d->c.tiers[i].bytes_loaded, now.bytes_loaded - seen->bytes_loaded);
+    sl_counter_add(d->c.tiers[i].bytes_stored, now.bytes_stored - seen->bytes_stored);
+    sl_counter_add(d->c.tiers[i].load_seconds, now.load_ns - seen->load_ns);
+    sl_counter_add(d->c.tiers[i].store_seconds, now.write_ns - seen->write_ns);
+    sl_gauge_set(d->c.tiers[i].waiting, now.waiting);
     *seen = now;
 }
 
-static void report_tier(sl_decode *d)
+static void report_tier(sl_decode *d, int i)
 {
-    sl_tier *tier = sl_cascade_tier(d->e.cascade);
+    sl_tier *tier = sl_cascade_tier_at(d->e.cascade, i);
     sl_tier_stats now;
     sl_tier_health health;
     sl_tier_get_stats(tier, &now);
     sl_tier_get_health(tier, &health);
-    sl_counter_add(d->c.tier.evictions, now.evictions - d->e.tier_seen.evictions);
-    sl_gauge_set(d->c.tier.pages, (double)now.pages);
-    sl_gauge_set(d->c.tier.bytes, (double)now.bytes);
-    sl_gauge_set(d->c.tier.capacity, (double)now.capacity_bytes);
-    sl_gauge_set(d->c.tier.written_ever, (double)now.bytes_written_ever);
-    sl_gauge_set(d->c.tier.state, health.state);
-    if (health.state != d->e.tier_state)
+    sl_counter_add(d->c.tiers[i].evictions, now.evictions - d->e.tiers_seen[i].tier.evictions);
+    sl_gauge_set(d->c.tiers[i].pages, (double)now.pages);
+    sl_gauge_set(d->c.tiers[i].bytes, (double)now.bytes);
+    sl_gauge_set(d->c.tiers[i].capacity, (double)now.capacity_bytes);
+    sl_gauge_set(d->c.tiers[i].written_ever, (double)now.bytes_written_ever);
+    sl_gauge_set(d->c.tiers[i].state, health.state);
+    if (health.state != d->e.tiers_seen[i].state)
         sl_log(health.state == SL_TIER_HEALTHY ? SL_LOG_INFO : SL_LOG_WARN, "decode", "tier_health",
                "tier=%s state=%d reason=\"%s\"", tier->ops->name, health.state, health.reason);
-    d->e.tier_state = health.state;
-    d->e.tier_seen = now;
+    d->e.tiers_seen[i].state = health.state;
+    d->e.tiers_seen[i].tier = now;
 }
 
 static void report_pulls(sl_decode *d)
@@ -265,8 +266,8 @@ static void report_engine(sl_decode *d)
     if (t - d->e.engine_seen_ns < ENGINE_STATS_NS)
         return;
     d->e.engine_seen_ns = t;
-    if (d->e.cascade)
-        report_tier(d);
+    for (int i = 0; d->e.cascade && i < sl_cascade_n_tiers(d->e.cascade); i++)
+        report_tier(d, i);
     d->o.role.runner->stats(d->o.role.runner->impl, &now);
     atomic_store(&d->role.load.hits, now.hits + now.tail_hits);
     atomic_store(&d->role.load.misses, now.misses);
@@ -318,8 +319,8 @@ void sl_report_load(sl_decode *d)
     sl_gauge_set(d->c.reserved, n[TICKET_LANDING]);
     sl_gauge_set(d->c.filling, n[TICKET_CHECKING]);
     sl_gauge_set(d->c.quarantined, n[TICKET_QUARANTINE] + n[TICKET_ENDING]);
-    if (d->e.cascade)
-        report_cascade(d);
+    for (int i = 0; d->e.cascade && i < sl_cascade_n_tiers(d->e.cascade); i++)
+        report_cascade(d, i);
     report_pulls(d);
     report_engine(d);
 }

@@ -1,6 +1,7 @@
 /*
- * The data of a cascade, shared by its parts: cascade.c (creation, time, statistics), cascade_load.c (tier to store),
- * cascade_write.c (store to tier). No other file includes this.
+ * The data of a cascade, shared by its parts: cascade.c (creation, time, statistics), cascade_load.c (a load from its
+ * lookup to its end, and the requests that wait), cascade_read.c (the chunks of a load), cascade_write.c (store to tiers).
+ * No other file includes this.
  */
 #ifndef SL_KVSTORE_CASCADE_IMPL_H
 #define SL_KVSTORE_CASCADE_IMPL_H
@@ -10,13 +11,13 @@
 
 enum { PAGE = SL_KEY_PAGE_TOKENS };
 
-/* What the tier stores after the bytes of a page; the kept checksums, crc[layers], follow. Integers are native, as in page keys. */
+/* What a tier stores after the bytes of a page; the kept checksums, crc[layers], follow. Integers are native, as in page keys. */
 typedef struct sl_cascade_label {
     sl_key seed, prev;
     int32_t tokens[PAGE];
 } sl_cascade_label;
 
-/* The memory of the pages of one request to the tier: n pages, each with its spans, of which the last is its label. */
+/* The memory of the pages of one request to a tier: n pages, each with its spans, of which the last is its label. */
 typedef struct sl_cascade_block {
     int32_t n;
     struct iovec *spans; /* [n][n_spans + 1] */
@@ -25,48 +26,98 @@ typedef struct sl_cascade_block {
     sl_status *results;  /* [n] */
 } sl_cascade_block;
 
-typedef enum { LOAD_LOOKUP, LOAD_READ, LOAD_CHECK, LOAD_REMOVE, WRITE_SUMS, WRITE_SET } sl_cascade_state;
+struct sl_cascade_listener {
+    sl_cascade *c; /* NULL: there is none yet */
+    int tier;
+};
 
-/* A load, or a batch of writes. */
+typedef enum {
+    LOAD_LOOKUP,
+    CHUNK_READ,
+    CHUNK_CHECK,
+    CHUNK_REMOVE,
+    CHUNK_READY, /* verified, and waits for the chunks before it */
+    WRITE_SUMS,
+    WRITE_SET
+} sl_cascade_state;
+
+/* A request to one tier with its memory: a lookup or a chunk of a load, or a batch of writes. */
 struct sl_cascade_job {
     sl_cascade *c;
     sl_cascade_state state;
     sl_cascade_job *next;
+    int tier; /* of the request in flight, or of the last one */
     sl_tier_req req;
     sl_cascade_block block;
     uint64_t start_ns;
-    int32_t n;    /* keys */
-    sl_key *keys; /* [n] */
-
-    /* writes */
-    int32_t page[SL_CASCADE_BATCH];
-
-    /* loads */
-    sl_cascade_waiter *waiters;
-    sl_lease *lease;     /* NULL: not yet */
-    sl_key seed, prev;   /* prev: key of the page before the first key */
-    int32_t *tokens;     /* [first + n][PAGE], of the whole prefix */
-    int32_t first;       /* place of keys[0] in the prefix */
-    int32_t from, count; /* keys[from .. from + count) are read */
-    int32_t arrived;     /* leading pages of those that are right so far */
-    uint32_t *crc;       /* [count][layers] */
-    uint64_t deadline_ns;
-    bool late;
+    int32_t n;      /* keys of the request */
+    sl_key *keys;   /* [n] */
+    int32_t *page;  /* writes: [n] */
+    int32_t *which; /* lookups and chunks: [n] place of each key in the load */
+    /* chunks: keys [at, at + count) of the load; the block has their pages, asked and answers those of the request */
+    sl_cascade_load *load;
+    int32_t at, count;
+    int32_t arrived; /* leading pages that are right, once it is CHECK or READY */
+    sl_tier_page *asked;
+    sl_status *answers;
+    uint32_t *crc; /* [count][layers] */
+    bool late;     /* the load has given it up, but it has not ended */
 };
+
+/* What is known about a page of a load at a tier: 0 nothing, SEEN_HAS, or SEEN_MISSED + sl_cascade_miss. */
+enum { SEEN_HAS = 1, SEEN_MISSED = 2 };
+
+struct sl_cascade_load {
+    sl_cascade *c;
+    sl_cascade_load *next;
+    sl_cascade_waiter *waiters;
+    sl_cascade_job *jobs; /* lookups and chunks that have not ended, in the order of their pages */
+    sl_lease *lease;      /* of the prefix with the pages that are read; NULL: not yet */
+    sl_key seed, prev;    /* prev: key of the page before the first key */
+    int32_t *tokens;      /* [first + n][PAGE], of the whole prefix */
+    int32_t first;        /* place of keys[0] in the prefix */
+    int32_t n;
+    sl_key *keys;   /* [n] */
+    uint8_t *seen;  /* [tiers][n] */
+    int8_t *source; /* [n] tier that has the page, or has delivered it; -1: none */
+    bool *got;      /* [n] it is in the store */
+    bool reading;   /* the lookup has ended, and there are pages to read */
+    int32_t from;   /* first page to read: those before it have entered the tree since the lookup */
+    int32_t limit;  /* the requests wait for pages [from, limit) */
+    int32_t begun;  /* [from, begun) belong to a chunk */
+    int32_t published;
+    int32_t pages; /* of the store that it has taken */
+    uint64_t start_ns, deadline_ns;
+    uint64_t asked_ns[SL_CASCADE_TIERS]; /* when it asked each tier first; 0: not yet */
+    uint8_t read_from;                   /* bit t: it has read from tier t */
+    bool woken;                          /* its requests have continued: what is left only drains */
+    bool busy;                           /* advance() runs */
+};
+
+/* One tier, as the cascade uses it. */
+typedef struct sl_cascade_slot {
+    sl_cascade_tier t;
+    sl_cascade_job *writes;
+    int32_t n_writes, n_late;
+    uint64_t scan_ns;  /* the next look at the oldest pages, unless there are others, or fewer are free */
+    int32_t scan_free; /* pages, at the last look */
+    uint64_t scan_evictions;
+    sl_cascade_stats st;
+} sl_cascade_slot;
 
 struct sl_cascade {
     sl_cascade_opts o;
-    sl_tier *tier;
+    sl_cascade_slot tiers[SL_CASCADE_TIERS];
+    int n_tiers;
+    int epoll; /* of the descriptors of the tiers */
     int32_t n_layers, n_spans;
     size_t page_bytes, label_bytes; /* of a page in the arena; of its label with the checksums */
-    sl_cascade_job *loads, *writes;
-    int32_t n_loads, n_writes, n_late;
-    int32_t max_writing; /* pages */
-    uint64_t scan_ns;    /* the next look at the oldest pages, unless there are others, or fewer are free */
-    int32_t scan_free;   /* pages, at the last look */
-    uint64_t scan_evictions;
+    sl_cascade_load *loads;
+    int32_t n_loads, waiting;
+    int32_t loading;     /* pages of the store that loads have taken */
+    int32_t max_writing; /* pages, for each tier */
+    int32_t chunk_pages;
     bool finishing, closing;
-    sl_cascade_stats st;
 };
 
 /* cascade.c */
@@ -79,14 +130,30 @@ static inline uint8_t *sl_cascade_block_label(const sl_cascade *c, const sl_casc
     return b->labels + (size_t)i * c->label_bytes;
 }
 void sl_cascade_job_unlink(sl_cascade_job **list, sl_cascade_job *job);
+void sl_cascade_job_free(sl_cascade_job *job);
 
 /* cascade_load.c */
 /* Ends the waits that are too long; returns the next deadline. */
 uint64_t sl_cascade_loads_tick(sl_cascade *c, uint64_t now);
-void sl_cascade_load_free(sl_cascade_job *l);
+void sl_cascade_load_free(sl_cascade_load *l);
+/* Something of the load has changed: begins what can begin, lets requests continue, ends the load. l may be gone afterwards. */
+void sl_cascade_load_advance(sl_cascade_load *l);
+/* Whether a load may ask this tier now; if not, why. */
+bool sl_cascade_usable(const sl_cascade *c, int tier, sl_cascade_miss *why);
+/* Notes the request of the job in flight, and submits it. */
+void sl_cascade_load_submit(sl_cascade_job *j, sl_tier_op op, sl_tier_done_fn *done);
+static inline void sl_cascade_missed(sl_cascade_load *l, int tier, int32_t i, sl_cascade_miss why)
+{
+    l->seen[tier * l->n + i] = (uint8_t)(SEEN_MISSED + why);
+}
+
+/* cascade_read.c */
+/* Begins the next chunk. False: not now, or there is none; then l->limit may be less than before. */
+bool sl_cascade_chunk_begin(sl_cascade_load *l);
+void sl_cascade_chunk_checked(sl_cascade_job *j, bool right);
 
 /* cascade_write.c */
-void sl_cascade_writes_begin(sl_cascade *c, uint64_t now);
+void sl_cascade_writes_begin(sl_cascade *c, int tier, uint64_t now);
 void sl_cascade_write_sums(sl_cascade_job *b, const uint32_t *crc);
 void sl_cascade_write_free(sl_cascade_job *b);
 

@@ -1,17 +1,14 @@
 /*
- * Loads: from the tier into the store.
+ * A load from its lookup to its end, and the requests that wait for it.
  *
- *   state    waits for                       then
- *   -------  ------------------------------  ------------------------------------------------------------------------
- *   LOOKUP   exists, with a lease in the     none there: end. Else it takes pages of the store, with a lease on the
- *            tier                            whole prefix -> READ
- *   READ     get                             the pages that follow the first failed one are given up -> CHECK
- *   CHECK    the owner, who compares         right: published, end. Wrong -> REMOVE
- *            checksums
- *   REMOVE   remove                          end
+ *   LOOKUP   asks the tiers one after the other which of the pages they have, each for those that no earlier tier has; a
+ *            lease in the tier protects them. A tier that fails or is late is passed over
+ *   reading  has chunks of pages in flight (cascade_read.c), and publishes them in their order
+ *   woken    the requests that waited have continued, because all pages up to `limit` are in the tree, or because what
+ *            was still to come is late. What is in flight is cancelled, and drains; a late chunk that arrives after all is
+ *            published
  *
- * At the end the requests that wait continue. They do so earlier when the load is late; then it is cancelled, and what has
- * arrived is published when the tier has drained.
+ * `limit` is the end of the pages for which the requests wait. It becomes smaller whenever a page turns out not to come.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -22,226 +19,324 @@
 
 static const uint64_t MS = 1000000;
 enum {
-    LEASE_MS = 10000, /* in the tier, from the lookup until the read begins */
+    LEASE_MS = 10000, /* at least, in a tier, from the lookup until the read begins */
     ROUNDS = 4,       /* times that one request waits, if loads of other requests end without its pages */
     LOOKUP_PAGES = 1 << 14
 };
 
-void sl_cascade_load_free(sl_cascade_job *l)
+static void free_jobs(sl_cascade_load *l)
 {
+    for (sl_cascade_job *j; (j = l->jobs);) {
+        l->jobs = j->next;
+        sl_cascade_job_free(j);
+    }
+}
+
+void sl_cascade_load_free(sl_cascade_load *l)
+{
+    free_jobs(l);
     sl_lease_release(l->lease, true); /* pages that were not published become free */
-    sl_cascade_block_free(&l->block);
     free(l->keys);
     free(l->tokens);
-    free(l->crc);
+    free(l->seen);
+    free(l->source);
+    free(l->got);
     free(l);
 }
 
-static void wake(sl_cascade_job *l)
+/* Ends the leases in the tiers. */
+static void release(sl_cascade_load *l)
 {
+    for (int t = 0; t < l->c->n_tiers; t++)
+        if (l->asked_ns[t])
+            sl_tier_release(l->c->tiers[t].t.tier, l->keys, l->n);
+}
+
+static void end(sl_cascade_load *l)
+{
+    sl_cascade *c = l->c;
+    sl_cascade_load **at = &c->loads;
+    while (*at != l)
+        at = &(*at)->next;
+    *at = l->next;
+    c->n_loads--;
+    c->loading -= l->pages;
+    for (int t = 0; t < c->n_tiers; t++) {
+        if (l->read_from >> t & 1) {
+            c->tiers[t].st.loads++;
+            c->tiers[t].st.load_ns += sl_now_ns() - l->start_ns;
+        }
+    }
+    release(l);
+    sl_cascade_load_free(l);
+}
+
+/* ---- what requests did not get ---- */
+
+/* Why pages from `limit` on do not come, as the tier saw it; of a tier that was not asked for that page, as the last one did. */
+static sl_cascade_miss reason_at_limit(const sl_cascade_load *l, int tier)
+{
+    int why = SL_MISS_ROOM;
+    if (l->limit == l->n)
+        return SL_MISS_ROOM;
+    for (int t = 0; t < l->c->n_tiers; t++) {
+        int seen = l->seen[t * l->n + l->limit];
+        if (seen >= SEEN_MISSED && (t <= tier || why == SL_MISS_ROOM))
+            why = seen - SEEN_MISSED;
+    }
+    return (sl_cascade_miss)why;
+}
+
+/* Counts the pages that the tiers were asked for and that the requests continue without. */
+static void account(sl_cascade_load *l)
+{
+    for (int t = 0; t < l->c->n_tiers; t++) {
+        uint64_t *misses = l->c->tiers[t].st.misses;
+        sl_cascade_miss rest = reason_at_limit(l, t);
+        for (int32_t i = l->from; i < l->n; i++) {
+            int seen = l->seen[t * l->n + i];
+            if (seen >= SEEN_MISSED)
+                misses[seen - SEEN_MISSED]++;
+            else if (seen == SEEN_HAS && i >= l->limit)
+                misses[rest]++;
+        }
+    }
+}
+
+/* Whether another tier could be asked after this load was late. */
+static bool another_way(const sl_cascade *c)
+{
+    sl_cascade_miss why;
+    for (int t = 0; t < c->n_tiers; t++)
+        if (sl_cascade_usable(c, t, &why))
+            return true;
+    return false;
+}
+
+/* A request waits again only when pages that exist were late in one tier, and could be had from another. */
+static void wake(sl_cascade_load *l)
+{
+    bool late = false, late_pages = false;
+    for (const sl_cascade_job *j = l->jobs; j; j = j->next) {
+        late |= j->late;
+        late_pages |= j->late && j->state != LOAD_LOOKUP;
+    }
+    bool again = late_pages && another_way(l->c);
+    account(l);
+    l->woken = true;
     for (sl_cascade_waiter *w; (w = l->waiters);) {
         l->waiters = w->next;
-        l->c->st.waiting--;
+        l->c->waiting--;
         w->load = NULL;
-        w->looked_up |= l->late;
+        w->looked_up = again ? false : w->looked_up || late;
         w->ready(w);
     }
 }
 
-/* Every path of a load ends here. */
-static void end(sl_cascade_job *l)
+/* ---- advancing ---- */
+
+/* Publishes the chunks at the head that are verified. One that does not continue what is published can be no use. */
+static void publish(sl_cascade_load *l)
 {
     sl_cascade *c = l->c;
-    sl_cascade_job_unlink(&c->loads, l);
-    c->n_loads--;
-    c->n_late -= l->late;
-    c->st.loading -= l->count;
-    if (l->count) {
-        c->st.loads++;
-        c->st.load_ns += sl_now_ns() - l->start_ns;
+    for (;;) {
+        sl_cascade_job *j = l->jobs;
+        while (j && j->state == LOAD_LOOKUP)
+            j = j->next;
+        if (!j || j->state != CHUNK_READY)
+            return;
+        if (j->at == l->published) {
+            l->published += j->arrived;
+            sl_lease_publish(l->lease, l->tokens, (l->first + l->published) * PAGE);
+        }
+        for (int32_t i = j->at; i < l->published; i++) {
+            sl_cascade_stats *st = &c->tiers[l->source[i]].st;
+            sl_store_has(c->o.store, l->source[i], sl_lease_pages(l->lease)[l->first + i]);
+            st->bytes_loaded += c->page_bytes + c->label_bytes;
+            st->hits += !l->woken;
+        }
+        sl_cascade_job_unlink(&l->jobs, j);
+        sl_cascade_job_free(j);
     }
-    sl_lease_release(l->lease, true);
-    l->lease = NULL;
-    wake(l);
-    sl_cascade_load_free(l);
 }
 
-static void missed(sl_cascade_job *l, sl_cascade_miss why, int32_t pages)
+static bool at_tier(const sl_cascade_job *j)
 {
-    if (!l->late) /* these are counted already */
-        l->c->st.misses[why] += (uint64_t)pages;
+    return j->state == LOAD_LOOKUP || j->state == CHUNK_READ || j->state == CHUNK_REMOVE;
 }
 
-static void submit(sl_cascade_job *l, sl_tier_op op, int32_t from, int32_t n, sl_tier_done_fn *done)
+/* Cancels what is in flight and no longer wanted. */
+static void cancel_rest(sl_cascade_load *l)
 {
-    l->req = (sl_tier_req){.op = op,
-                           .n = n,
-                           .keys = l->keys + from,
-                           .pages = l->block.pages,
-                           .lease_ms = LEASE_MS,
-                           .results = l->block.results,
+    for (sl_cascade_job *j = l->jobs; j; j = j->next) {
+        bool wanted = j->state == LOAD_LOOKUP ? !l->woken : j->at < l->limit;
+        if (!wanted && at_tier(j) && !j->req.cancelled)
+            sl_tier_cancel(l->c->tiers[j->tier].t.tier, &j->req);
+    }
+}
+
+void sl_cascade_load_advance(sl_cascade_load *l)
+{
+    if (l->busy)
+        return;
+    l->busy = true;
+    publish(l);
+    while (sl_cascade_chunk_begin(l))
+        ;
+    if (!l->woken && l->reading && l->published >= l->limit)
+        wake(l);
+    cancel_rest(l);
+    l->busy = false;
+    if (l->woken && !l->jobs)
+        end(l);
+}
+
+/* ---- the lookup ---- */
+
+bool sl_cascade_usable(const sl_cascade *c, int tier, sl_cascade_miss *why)
+{
+    sl_tier_health h;
+    *why = SL_MISS_LATE;
+    if (c->tiers[tier].n_late)
+        return false;
+    sl_tier_get_health(c->tiers[tier].t.tier, &h);
+    *why = SL_MISS_IO;
+    return h.state != SL_TIER_FAILED;
+}
+
+void sl_cascade_load_submit(sl_cascade_job *j, sl_tier_op op, sl_tier_done_fn *done)
+{
+    sl_cascade_slot *s = &j->c->tiers[j->tier];
+    uint32_t lease = s->t.load_timeout_ms;
+    if (!j->load->asked_ns[j->tier])
+        j->load->asked_ns[j->tier] = sl_now_ns();
+    j->req = (sl_tier_req){.op = op,
+                           .n = j->n,
+                           .keys = j->keys,
+                           .pages = j->asked,
+                           .lease_ms = lease > LEASE_MS ? lease : LEASE_MS,
+                           .results = j->answers,
                            .done = done,
-                           .cookie = l};
-    SL_CHECK(sl_tier_submit(l->c->tier, &l->req) == SL_OK, "%d keys", n);
+                           .cookie = j};
+    SL_CHECK(sl_tier_submit(s->t.tier, &j->req) == SL_OK, "%d keys", j->n);
 }
 
-/* ---- REMOVE ---- */
-
-static void on_removed(sl_tier_req *req, sl_status st)
+/* The pages that will be read are the leading ones that some tier has. */
+static void land(sl_cascade_load *l)
 {
-    sl_cascade_job *l = req->cookie;
-    (void)st;
-    if (!l->c->closing)
-        end(l);
+    int32_t hits = 0;
+    int32_t have = sl_store_match(l->c->o.store, l->seed, l->tokens, (l->first + l->n) * PAGE + 1);
+    while (hits < l->n && l->source[hits] >= 0)
+        hits++;
+    l->reading = true;
+    l->from = have - l->first; /* the tree may have changed since the lookup */
+    l->limit = hits;
+    if (l->from < 0)
+        l->from = l->limit = 0; /* what this load continues has left the tree */
+    l->begun = l->published = l->from;
 }
 
-/* ---- CHECK ---- */
-
-void sl_cascade_checked(sl_cascade *c, sl_cascade_job *l, bool right)
+static sl_cascade_job *make_lookup(sl_cascade_load *l, int tier, int32_t n)
 {
-    SL_CHECK(l->c == c && l->state == LOAD_CHECK, "state %d", l->state);
-    if (right) {
-        sl_lease_publish(l->lease, l->tokens, (l->first + l->from + l->arrived) * PAGE);
-        c->st.bytes_loaded += (uint64_t)l->arrived * (c->page_bytes + c->label_bytes);
-        c->st.hits += l->late ? 0 : (uint64_t)l->arrived;
-        end(l);
-        return;
+    sl_cascade_job *j = calloc(1, sizeof *j);
+    if (!j)
+        return NULL;
+    *j = (sl_cascade_job){.c = l->c,
+                          .state = LOAD_LOOKUP,
+                          .tier = tier,
+                          .load = l,
+                          .keys = malloc((size_t)n * sizeof *j->keys),
+                          .which = malloc((size_t)n * sizeof *j->which),
+                          .answers = malloc((size_t)n * sizeof *j->answers)};
+    if (!j->keys || !j->which || !j->answers) {
+        sl_cascade_job_free(j);
+        return NULL;
     }
-    sl_log(
-        SL_LOG_WARN, "cascade", "pages_damaged",
-        "pages=%d reason=\"rows that the tier returned do not have the checksums with which they were stored\"",
-        l->arrived);
-    missed(l, SL_MISS_DAMAGED, l->arrived);
-    l->state = LOAD_REMOVE;
-    submit(l, SL_TIER_REMOVE, l->from, l->arrived, on_removed);
-}
-
-/* The kept checksums of the pages that arrived, from their labels. */
-static bool collect_sums(sl_cascade_job *l)
-{
-    const sl_cascade *c = l->c;
-    size_t bytes = (size_t)c->n_layers * sizeof *l->crc;
-    l->crc = malloc((size_t)l->arrived * bytes);
-    for (int32_t i = 0; l->crc && i < l->arrived; i++)
-        memcpy(l->crc + (size_t)i * (size_t)c->n_layers,
-               sl_cascade_block_label(c, &l->block, i) + sizeof(sl_cascade_label), bytes);
-    return l->crc != NULL;
-}
-
-static void check(sl_cascade_job *l)
-{
-    const sl_cascade_calls *calls = &l->c->o.calls;
-    const int32_t *pages = sl_lease_pages(l->lease) + l->first + l->from;
-    l->state = LOAD_CHECK;
-    if (collect_sums(l) && calls->check_sums(calls->ctx, l, pages, l->arrived, l->crc))
-        return;
-    missed(l, SL_MISS_ROOM, l->arrived);
-    end(l);
-}
-
-/* ---- READ ---- */
-
-/* Whether page i that was read is the page of this prompt: its key alone could belong to other tokens. */
-static bool label_fits(const sl_cascade_job *l, int32_t i)
-{
-    sl_cascade_label label;
-    int32_t at = l->from + i;
-    memcpy(&label, sl_cascade_block_label(l->c, &l->block, i), sizeof label);
-    return sl_key_eq(label.seed, l->seed) && sl_key_eq(label.prev, at ? l->keys[at - 1] : l->prev) &&
-           memcmp(label.tokens, l->tokens + (size_t)(l->first + at) * PAGE, sizeof label.tokens) == 0;
-}
-
-static sl_cascade_miss reason_of(sl_status st)
-{
-    switch (st) {
-    case SL_ERR_CORRUPT:
-        return SL_MISS_DAMAGED;
-    case SL_ERR_IO:
-        return SL_MISS_IO;
-    case SL_ERR_CANCELLED:
-        return SL_MISS_LATE;
-    default: /* evicted since the lookup; or another page of the same key */
-        return SL_MISS_ABSENT;
+    for (int32_t i = 0; i < l->n; i++) {
+        if (l->source[i] < 0) {
+            j->keys[j->n] = l->keys[i];
+            j->which[j->n++] = i;
+        }
     }
+    return j;
 }
 
-static void on_read(sl_tier_req *req, sl_status st)
+static void on_looked_up(sl_tier_req *req, sl_status st);
+
+/* Asks the next tier, from this one on, for the pages that were not found; after the last one the reading begins. */
+static void look_up(sl_cascade_load *l, int tier)
 {
-    sl_cascade_job *l = req->cookie;
-    (void)st; /* the results say as much */
-    if (l->c->closing)
-        return;
-    while (l->arrived < l->count && l->block.results[l->arrived] == SL_OK && label_fits(l, l->arrived))
-        l->arrived++;
-    sl_tier_release(l->c->tier, l->keys, l->n);
-    if (l->arrived < l->count)
-        missed(l, reason_of(l->block.results[l->arrived]), l->count - l->arrived);
-    if (l->arrived)
-        check(l);
-    else
-        end(l);
+    for (; tier < l->c->n_tiers; tier++) {
+        int32_t n = 0;
+        sl_cascade_miss why;
+        for (int32_t i = 0; i < l->n; i++)
+            n += l->source[i] < 0;
+        if (!n)
+            break;
+        bool usable = sl_cascade_usable(l->c, tier, &why);
+        sl_cascade_job *j = usable ? make_lookup(l, tier, n) : NULL;
+        if (j) {
+            j->next = l->jobs;
+            l->jobs = j;
+            sl_cascade_load_submit(j, SL_TIER_EXISTS, on_looked_up);
+            return;
+        }
+        for (int32_t i = 0; i < l->n; i++)
+            if (l->source[i] < 0)
+                sl_cascade_missed(l, tier, i, usable ? SL_MISS_ROOM : why);
+    }
+    land(l);
 }
-
-/* Takes pages of the store for the first `hits` keys. False: there are none. */
-static bool land(sl_cascade_job *l, int32_t hits)
-{
-    sl_cascade *c = l->c;
-    int32_t budget = sl_arena_pages(c->o.arena) / 2 - c->st.loading;
-    hits = hits < budget ? hits : budget;
-    if (hits < 1 || sl_store_lease_pages(c->o.store, l->seed, l->tokens, l->first + hits, &l->lease) != SL_OK)
-        return false;
-    l->from = sl_lease_matched(l->lease) - l->first; /* the tree may have changed since the lookup */
-    if (l->from < 0 || l->from >= hits || !sl_cascade_block_make(c, hits - l->from, &l->block))
-        return false;
-    l->count = hits - l->from;
-    c->st.loading += l->count;
-    for (int32_t i = 0; i < l->count; i++)
-        sl_cascade_block_page(c, &l->block, i, sl_lease_pages(l->lease)[l->first + l->from + i]);
-    return true;
-}
-
-/* ---- LOOKUP ---- */
 
 static void on_looked_up(sl_tier_req *req, sl_status st)
 {
-    sl_cascade_job *l = req->cookie;
-    sl_cascade *c = l->c;
-    if (c->closing)
+    sl_cascade_job *j = req->cookie;
+    sl_cascade_load *l = j->load;
+    bool given_up = j->late || l->woken;
+    int tier = j->tier;
+    if (j->c->closing)
         return;
-    int32_t hits = st == SL_OK ? sl_tier_prefix(req) : 0;
-    sl_cascade_block_free(&l->block); /* the results of the lookup */
-    missed(l, SL_MISS_ABSENT, l->n - hits);
-    if (hits && !l->late && land(l, hits)) {
-        missed(l, SL_MISS_ROOM, hits - l->from - l->count);
-        l->state = LOAD_READ;
-        submit(l, SL_TIER_GET, l->from, l->count, on_read);
-        return;
+    for (int32_t k = 0; k < j->n; k++) {
+        int32_t i = j->which[k];
+        if (st == SL_OK && j->answers[k] == SL_OK && !given_up) {
+            l->seen[tier * l->n + i] = SEEN_HAS;
+            l->source[i] = (int8_t)tier;
+        } else if (!given_up) {
+            sl_cascade_missed(l, tier, i, j->answers[k] == SL_ERR_IO ? SL_MISS_IO : SL_MISS_ABSENT);
+        }
     }
-    missed(l, SL_MISS_ROOM, hits);
-    sl_tier_release(c->tier, l->keys, l->n);
-    end(l);
+    if (given_up)
+        sl_tier_release(j->c->tiers[tier].t.tier, j->keys, j->n);
+    j->c->tiers[tier].n_late -= j->late;
+    sl_cascade_job_unlink(&l->jobs, j);
+    sl_cascade_job_free(j);
+    if (!given_up)
+        look_up(l, tier + 1);
+    sl_cascade_load_advance(l);
 }
 
-static sl_cascade_job *make(sl_cascade *c, sl_key seed, const int32_t *tokens, int32_t have, int32_t most)
+static sl_cascade_load *make(sl_cascade *c, sl_key seed, const int32_t *tokens, int32_t have, int32_t most)
 {
     size_t n = (size_t)(most - have);
-    sl_cascade_job *l = calloc(1, sizeof *l);
+    sl_cascade_load *l = calloc(1, sizeof *l);
     if (!l)
         return NULL;
-    *l = (sl_cascade_job){.c = c,
-                          .state = LOAD_LOOKUP,
-                          .start_ns = sl_now_ns(),
-                          .n = (int32_t)n,
-                          .keys = malloc(n * sizeof *l->keys),
-                          .tokens = malloc((size_t)most * PAGE * sizeof *tokens),
-                          .seed = seed,
-                          .prev = seed,
-                          .first = have};
-    l->block.results = malloc(n * sizeof *l->block.results);
-    if (!l->keys || !l->tokens || !l->block.results) {
+    *l = (sl_cascade_load){.c = c,
+                           .start_ns = sl_now_ns(),
+                           .n = (int32_t)n,
+                           .keys = malloc(n * sizeof *l->keys),
+                           .tokens = malloc((size_t)most * PAGE * sizeof *tokens),
+                           .seen = calloc((size_t)c->n_tiers, n),
+                           .source = malloc(n * sizeof *l->source),
+                           .got = calloc(n, sizeof *l->got),
+                           .seed = seed,
+                           .prev = seed,
+                           .first = have};
+    if (!l->keys || !l->tokens || !l->seen || !l->source || !l->got) {
         sl_cascade_load_free(l);
         return NULL;
     }
+    memset(l->source, -1, n * sizeof *l->source);
     memcpy(l->tokens, tokens, (size_t)most * PAGE * sizeof *tokens);
     for (int32_t i = 0; i < have; i++)
         l->prev = sl_page_key(l->prev, tokens + (size_t)i * PAGE);
@@ -251,7 +346,7 @@ static sl_cascade_job *make(sl_cascade *c, sl_key seed, const int32_t *tokens, i
 
 /* ---- waiting ---- */
 
-static void join(sl_cascade_job *l, sl_cascade_waiter *w)
+static void join(sl_cascade_load *l, sl_cascade_waiter *w)
 {
     sl_cascade_waiter **at = &l->waiters;
     while (*at) /* they continue in the order in which they came */
@@ -260,99 +355,160 @@ static void join(sl_cascade_job *l, sl_cascade_waiter *w)
     w->next = NULL;
     *at = w;
     w->rounds++;
-    l->c->st.waiting++;
+    l->c->waiting++;
 }
 
 /* The load that will have this page of a prefix, or NULL. */
-static sl_cascade_job *running(const sl_cascade *c, int32_t at, sl_key key)
+static sl_cascade_load *running(const sl_cascade *c, int32_t at, sl_key key)
 {
-    for (sl_cascade_job *l = c->loads; l; l = l->next) {
-        int32_t i = at - l->first, n = l->state == LOAD_LOOKUP ? l->n : l->from + l->count;
-        if (!l->late && l->state != LOAD_REMOVE && i >= 0 && i < n && sl_key_eq(l->keys[i], key))
+    for (sl_cascade_load *l = c->loads; l; l = l->next) {
+        int32_t i = at - l->first, n = l->reading ? l->limit : l->n;
+        if (!l->woken && i >= 0 && i < n && sl_key_eq(l->keys[i], key))
             return l;
     }
     return NULL;
 }
 
-/* Whether no load can begin now, and why. */
-static bool refuses(const sl_cascade *c, sl_cascade_miss *why)
+/* Whether no load can begin now; then counts the pages that the request does not get. */
+static bool refuses(sl_cascade *c, int32_t pages)
 {
-    sl_tier_health h;
-    *why = c->n_late ? SL_MISS_LATE : SL_MISS_ROOM;
-    if (c->n_late || c->n_loads == SL_CASCADE_LOADS)
-        return true;
-    sl_tier_get_health(c->tier, &h);
-    *why = SL_MISS_IO;
-    return h.state == SL_TIER_FAILED;
+    sl_cascade_miss why[SL_CASCADE_TIERS];
+    bool any = false;
+    for (int t = 0; t < c->n_tiers; t++)
+        any |= sl_cascade_usable(c, t, &why[t]);
+    if (any && c->n_loads < SL_CASCADE_LOADS)
+        return false;
+    if (any)
+        c->tiers[0].st.misses[SL_MISS_ROOM] += (uint64_t)pages;
+    for (int t = 0; t < c->n_tiers && !any; t++)
+        c->tiers[t].st.misses[why[t]] += (uint64_t)pages;
+    return true;
+}
+
+/* How long the load may last: as long as the most patient tier, and not beyond the time of the request that begins it. */
+static void set_deadline(sl_cascade_load *l, sl_cascade_waiter *w)
+{
+    uint32_t most = 0;
+    for (int t = 0; t < l->c->n_tiers; t++)
+        most = l->c->tiers[t].t.load_timeout_ms > most ? l->c->tiers[t].t.load_timeout_ms : most;
+    l->deadline_ns = l->start_ns + most * MS;
+    if (w->until_ns && w->until_ns < l->deadline_ns)
+        l->deadline_ns = w->until_ns;
+    w->until_ns = l->deadline_ns;
 }
 
 bool sl_cascade_wait(sl_cascade *c, sl_key seed, const int32_t *tokens, int32_t n_tokens,
                      sl_cascade_waiter *w)
 {
-    sl_cascade_miss why;
     int32_t have = sl_store_match(c->o.store, seed, tokens, n_tokens), most = (n_tokens - 1) / PAGE;
-    if (c->finishing || w->looked_up || w->rounds == ROUNDS || have >= most)
+    bool over = w->until_ns && sl_now_ns() >= w->until_ns;
+    if (c->finishing || over || w->looked_up || w->rounds == ROUNDS || have >= most)
         return false;
     most = most - have > LOOKUP_PAGES ? have + LOOKUP_PAGES : most;
-    sl_cascade_job *l = make(c, seed, tokens, have, most);
-    sl_cascade_job *other = l ? running(c, have, l->keys[0]) : NULL;
+    sl_cascade_load *l = make(c, seed, tokens, have, most);
+    sl_cascade_load *other = l ? running(c, have, l->keys[0]) : NULL;
     if (other) {
         sl_cascade_load_free(l);
         join(other, w);
         return true;
     }
     w->looked_up = true;
-    if (!l || refuses(c, &why)) {
-        c->st.misses[l ? why : SL_MISS_ROOM] += (uint64_t)(most - have);
+    if (!l || refuses(c, most - have)) {
+        c->tiers[0].st.misses[SL_MISS_ROOM] += l ? 0 : (uint64_t)(most - have);
         if (l)
             sl_cascade_load_free(l);
         return false;
     }
-    l->deadline_ns = l->start_ns + c->o.load_timeout_ms * MS;
+    set_deadline(l, w);
     l->next = c->loads;
     c->loads = l;
     c->n_loads++;
     join(l, w);
-    submit(l, SL_TIER_EXISTS, 0, l->n, on_looked_up);
+    l->busy = true; /* nothing continues inside of this call */
+    look_up(l, 0);
+    l->busy = false;
     return true;
 }
 
 void sl_cascade_leave(sl_cascade *c, sl_cascade_waiter *w)
 {
-    if (!w->load)
+    sl_cascade_load *l = w->load;
+    if (!l)
         return;
-    sl_cascade_waiter **at = &w->load->waiters;
+    sl_cascade_waiter **at = &l->waiters;
     while (*at != w)
         at = &(*at)->next;
     *at = w->next;
     w->load = NULL;
-    c->st.waiting--;
+    c->waiting--;
+    if (l->waiters || l->woken)
+        return;
+    l->woken = true; /* no request waits: what is in flight drains, nothing else begins */
+    l->limit = l->published;
+    sl_cascade_load_advance(l);
 }
 
-static void make_late(sl_cascade_job *l)
+/* ---- time ---- */
+
+static void make_late(sl_cascade_job *j)
 {
-    sl_cascade *c = l->c;
-    missed(l, SL_MISS_LATE, l->state == LOAD_LOOKUP ? l->n : l->count);
-    l->late = true;
-    c->n_late++;
-    sl_log(SL_LOG_WARN, "cascade", "load_late", "pages=%d ms=%u", l->state == LOAD_LOOKUP ? l->n : l->count,
-           c->o.load_timeout_ms);
-    if (l->state != LOAD_CHECK)
-        sl_tier_cancel(c->tier, &l->req);
-    wake(l);
+    sl_cascade_load *l = j->load;
+    const sl_cascade_tier *t = &j->c->tiers[j->tier].t;
+    for (int32_t k = 0; k < j->n; k++)
+        sl_cascade_missed(l, j->tier, j->which[k], SL_MISS_LATE);
+    j->late = true;
+    j->c->tiers[j->tier].n_late++;
+    sl_log(SL_LOG_WARN, "cascade", "load_late", "tier=%s pages=%d ms=%u", t->tier->ops->name, j->n,
+           t->load_timeout_ms);
+    sl_tier_cancel(t->tier, &j->req);
+    if (j->state == LOAD_LOOKUP)
+        look_up(l, j->tier + 1);
+    else if (l->limit > j->at)
+        l->limit = j->at;
+}
+
+static uint64_t due_of(const sl_cascade_job *j)
+{
+    const sl_cascade_load *l = j->load;
+    uint64_t due = l->asked_ns[j->tier] + j->c->tiers[j->tier].t.load_timeout_ms * MS;
+    return due < l->deadline_ns ? due : l->deadline_ns;
+}
+
+/* Ends what is too late in this load; returns its next deadline, or 0: something was too late, and the load may be gone. */
+static uint64_t load_tick(sl_cascade_load *l, uint64_t now)
+{
+    uint64_t due = l->deadline_ns;
+    bool late = false;
+    for (sl_cascade_job *j = l->jobs; j; j = j->next) {
+        if (j->late || !at_tier(j))
+            continue;
+        if (now >= due_of(j)) {
+            make_late(j);
+            late = true;
+        } else {
+            due = due_of(j) < due ? due_of(j) : due;
+        }
+    }
+    if (now >= l->deadline_ns) {
+        l->limit = l->published < l->limit ? l->published : l->limit;
+        l->reading = late = true;
+    }
+    if (late)
+        sl_cascade_load_advance(l);
+    return late ? 0 : due;
 }
 
 uint64_t sl_cascade_loads_tick(sl_cascade *c, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
-    for (sl_cascade_job *l = c->loads; l;) {
-        if (!l->late && now >= l->deadline_ns) {
-            make_late(l);
+    for (sl_cascade_load *l = c->loads; l;) {
+        uint64_t next = l->woken ? UINT64_MAX : load_tick(l, now);
+        due = next < due ? next : due;
+        if (next == 0) {
             l = c->loads; /* the requests that continued may have changed the list */
             due = UINT64_MAX;
             continue;
         }
-        due = !l->late && l->deadline_ns < due ? l->deadline_ns : due;
         l = l->next;
     }
     return due;

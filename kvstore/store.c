@@ -63,7 +63,7 @@ static void lru_push(sl_store *s, int32_t page)
         s->lru_head = page;
     s->lru_tail = page;
     s->n_cached++;
-    s->n_held_cached += n->held;
+    s->n_held_cached += n->holds != 0;
 }
 
 static void lru_remove(sl_store *s, int32_t page)
@@ -78,7 +78,7 @@ static void lru_remove(sl_store *s, int32_t page)
     else
         s->lru_tail = n->prev;
     s->n_cached--;
-    s->n_held_cached -= n->held;
+    s->n_held_cached -= n->holds != 0;
 }
 
 /* ---- pages ---- */
@@ -86,7 +86,7 @@ static void lru_remove(sl_store *s, int32_t page)
 /* The end of a hold frees a page that is held. */
 static void free_page(sl_store *s, int32_t page)
 {
-    if (s->nodes[page].held) {
+    if (s->nodes[page].holds) {
         s->nodes[page].state = PAGE_LEAVING;
         s->n_leaving++;
         return;
@@ -115,14 +115,14 @@ static void tell(const sl_store *s, sl_store_event ev, int32_t page)
 }
 
 /* Takes an unpinned leaf out of the tree and frees it. */
-static void drop_leaf(sl_store *s, int32_t page)
+static void drop_leaf(sl_store *s, int32_t page, bool evicted)
 {
     sl_node *n = &s->nodes[page];
     SL_CHECK(n->state == PAGE_TREE && !n->refs && !n->children, "page %d", page);
     tell(s, SL_STORE_REMOVED, page);
     lru_remove(s, page);
     table_remove(s, page);
-    sl_store_new_remove(s, page);
+    sl_store_offer_end(s, page, evicted);
     if (n->parent != NONE)
         s->nodes[n->parent].children--;
     free_page(s, page);
@@ -131,8 +131,7 @@ static void drop_leaf(sl_store *s, int32_t page)
 static int32_t take_page(sl_store *s)
 {
     while (!s->n_free) { /* an evicted page that is held does not become free now */
-        s->unoffered_evictions += !s->nodes[s->lru_head].offered;
-        drop_leaf(s, s->lru_head);
+        drop_leaf(s, s->lru_head, true);
         s->evictions++;
     }
     int32_t page = s->free_pages[--s->n_free];
@@ -157,7 +156,7 @@ static void unpin(sl_store *s, int32_t page, bool keep)
     }
     lru_push(s, page);
     if (!keep && !n->children)
-        drop_leaf(s, page);
+        drop_leaf(s, page, false);
 }
 
 /* ---- store ---- */
@@ -178,9 +177,7 @@ sl_status sl_store_create(const sl_store_opts *opts, sl_store **out, sl_err *err
                     .n_pages = opts->n_pages,
                     .mask = (uint32_t)slots - 1,
                     .lru_head = NONE,
-                    .lru_tail = NONE,
-                    .new_head = NONE,
-                    .new_tail = NONE};
+                    .lru_tail = NONE};
     s->nodes = calloc(n, sizeof *s->nodes);
     s->tokens = calloc(n, sizeof *s->tokens);
     s->free_pages = calloc(n, sizeof *s->free_pages);
@@ -217,7 +214,6 @@ void sl_store_stats_get(const sl_store *s, sl_store_stats *out)
                             .leases = s->n_leases,
                             .leaving = s->n_leaving,
                             .evictions = s->evictions,
-                            .unoffered_evictions = s->unoffered_evictions,
                             .query_tokens = s->query_tokens,
                             .hit_tokens = s->hit_tokens};
 }
@@ -240,7 +236,7 @@ static int32_t walk_match(const sl_store *s, sl_key seed, const int32_t *tokens,
         int32_t p = sl_store_find(s, key, seed, parent, tokens + n * PAGE);
         if (p == NONE)
             break;
-        *unpinned += s->nodes[p].refs == 0 && !s->nodes[p].held;
+        *unpinned += s->nodes[p].refs == 0 && !s->nodes[p].holds;
         if (path)
             path[n] = p;
         parent = p;
@@ -346,6 +342,8 @@ sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_
     SL_TRY(make_lease(s, seed, tokens, (n_tokens + PAGE - 1) / PAGE, matchable(s, n_tokens), out));
     s->query_tokens += (uint64_t)n_tokens;
     s->hit_tokens += (uint64_t)(*out)->n_matched * PAGE;
+    for (int32_t i = 0; i < (*out)->n_matched; i++)
+        sl_store_offer_used(s, (*out)->path[i]);
     return SL_OK;
 }
 
@@ -380,6 +378,7 @@ static void publish_one(sl_lease *l, const int32_t *tokens)
     int32_t twin = sl_store_find(s, key, l->seed, parent, tokens + i * PAGE);
     if (twin != NONE) {
         pin(s, twin);
+        sl_store_offer_used(s, twin); /* two requests have computed it */
         l->path[l->n_path++] = twin;
         return;
     }
@@ -394,7 +393,7 @@ static void publish_one(sl_lease *l, const int32_t *tokens)
     if (parent != NONE)
         s->nodes[parent].children++;
     table_add(s, page);
-    sl_store_new_add(s, page);
+    sl_store_offer_new(s, page);
     l->path[l->n_path++] = page;
     tell(s, SL_STORE_STORED, page);
 }
@@ -437,12 +436,12 @@ static void forget(sl_store *s, int32_t page)
 {
     sl_node *n = &s->nodes[page];
     if (!n->refs) {
-        drop_leaf(s, page);
+        drop_leaf(s, page, false);
         return;
     }
     tell(s, SL_STORE_REMOVED, page);
     table_remove(s, page);
-    sl_store_new_remove(s, page);
+    sl_store_offer_end(s, page, false);
     if (n->parent != NONE)
         s->nodes[n->parent].children--;
     n->state = PAGE_DETACHED;
@@ -516,13 +515,13 @@ void sl_store_flush(sl_store *s)
     while (s->lru_head != NONE) {
         int32_t page = s->lru_head;
         lru_remove(s, page);
-        sl_store_new_remove(s, page);
+        sl_store_offer_end(s, page, false);
         free_page(s, page);
     }
     for (uint32_t i = 0; i <= s->mask; i++) {
         int32_t page = s->table[i];
         if (page != NONE && s->nodes[page].state == PAGE_TREE) {
-            sl_store_new_remove(s, page);
+            sl_store_offer_end(s, page, false);
             s->nodes[page].state = PAGE_DETACHED;
             s->nodes[page].children = 0;
         }

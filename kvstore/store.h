@@ -46,6 +46,8 @@ typedef struct sl_store_opts {
     void *event_ctx;
 } sl_store_opts;
 
+enum { SL_STORE_TIERS = 4 }; /* storage tiers that one store can serve */
+
 typedef struct sl_store_stats {
     int32_t total; /* free + cached + held */
     int32_t free;
@@ -53,8 +55,7 @@ typedef struct sl_store_stats {
     int32_t held;   /* pinned or private */
     int32_t leases;
     int32_t leaving; /* of those held: out of the tree, free when their hold ends */
-    /* Cumulative. unoffered_evictions: of pages that were not offered to a storage tier before. */
-    uint64_t evictions, unoffered_evictions, query_tokens, hit_tokens;
+    uint64_t evictions, query_tokens, hit_tokens; /* cumulative */
 } sl_store_stats;
 
 sl_status sl_store_create(const sl_store_opts *opts, sl_store **out, sl_err *err);
@@ -118,19 +119,36 @@ sl_status sl_store_walk(const sl_store *s, sl_store_event_fn *fn, void *ctx);
 sl_status sl_store_lease_keys(sl_store *s, sl_key seed, const sl_key *keys, int32_t n, int32_t *first,
                               sl_lease **out);
 
-/* ---- for a storage tier, to which every page of the tree is offered once (store_hold.c) ---- */
+/* ---- for storage tiers, to each of which every page of the tree is offered at most once (store_hold.c) ---- */
 
-/* At most n pages of the tree that have not been offered, in the order in which they were published: a page comes after
- * the page that it continues. Returns their number. */
-int32_t sl_store_new_pages(const sl_store *s, int32_t *pages, int32_t n);
-/* At most n pages among the `depth` pages that are evicted next, of those that have not been offered. */
-int32_t sl_store_oldest_pages(const sl_store *s, int32_t depth, int32_t *pages, int32_t n);
+/* When a page is to be offered to a tier. */
+typedef enum {
+    SL_OFFER_NEVER,
+    SL_OFFER_NEW, /* as soon as it is in the tree */
+    SL_OFFER_USED /* when a request finds it in the tree, or computes it a second time */
+} sl_store_offer;
+
+typedef struct sl_store_tier_stats {
+    uint64_t evicted_unoffered; /* pages that were to be offered to the tier, and were evicted before */
+    uint64_t evicted_unused;    /* SL_OFFER_USED: pages that were evicted without a second use */
+} sl_store_tier_stats;
+
+/* Adds a tier and returns its number, from 0 on; at most SL_STORE_TIERS. Pages that are in the tree now are not offered to it. */
+int sl_store_add_tier(sl_store *s, sl_store_offer when);
+/* At most n pages of the tree that are to be offered to the tier, in the order in which they became so: with SL_OFFER_NEW a
+ * page comes after the page that it continues. Returns their number. */
+int32_t sl_store_offers(const sl_store *s, int tier, int32_t *pages, int32_t n);
+/* At most n of them among the `depth` pages that are evicted next. */
+int32_t sl_store_oldest_offers(const sl_store *s, int tier, int32_t depth, int32_t *pages, int32_t n);
 /* What identifies this page of the tree. */
 sl_store_page sl_store_describe(const sl_store *s, int32_t page);
-/* Counts a page of the tree as offered, and keeps its memory from being used for other rows until unhold, even when the
- * page leaves the tree meanwhile. A page has at most one hold. */
-void sl_store_hold(sl_store *s, int32_t page, sl_store_page *out);
+/* Counts a page of the tree as offered to the tier, and keeps its memory from being used for other rows until unhold, even
+ * when the page leaves the tree meanwhile. There is one hold for each tier at most. */
+void sl_store_hold(sl_store *s, int tier, int32_t page, sl_store_page *out);
 void sl_store_unhold(sl_store *s, int32_t page);
+/* The tier has this page, which is not offered to it any more. A page that is not in the tree is allowed. */
+void sl_store_has(sl_store *s, int tier, int32_t page);
+void sl_store_tier_stats_get(const sl_store *s, int tier, sl_store_tier_stats *out);
 
 /* Checks every invariant (page sums, references, tree, eviction order); SL_ERR_INTERNAL says which is broken.
  * Slow: for tests. */

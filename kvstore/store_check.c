@@ -58,11 +58,11 @@ done:
 }
 
 typedef struct recount {
-    int32_t *refs;     /* leases that pin the page */
-    int32_t *owners;   /* leases that hold it privately */
-    int32_t *children; /* tree children */
-    uint8_t *listed;   /* on the free stack or in the LRU list */
-    uint8_t *isnew;    /* in the list of pages that are not offered */
+    int32_t *refs;       /* leases that pin the page */
+    int32_t *owners;     /* leases that hold it privately */
+    int32_t *children;   /* tree children */
+    uint8_t *listed;     /* on the free stack or in the LRU list */
+    uint8_t *listed_for; /* bit t: in the list of pages to offer to tier t */
 } recount;
 
 #define BROKEN(...) return sl_fail(err, SL_ERR_INTERNAL, __VA_ARGS__)
@@ -107,16 +107,18 @@ static sl_status check_lists(const sl_store *s, recount *c, sl_err *err)
     return SL_OK;
 }
 
-static sl_status check_new(const sl_store *s, recount *c, sl_err *err)
+static sl_status check_offers(const sl_store *s, int t, recount *c, sl_err *err)
 {
     int32_t prev = NONE;
-    for (int32_t p = s->new_head; p != NONE; prev = p, p = s->nodes[p].new_next) {
+    for (int32_t p = s->tiers[t].head; p != NONE; prev = p, p = s->nodes[p].offers[t].next) {
         const sl_node *n = &s->nodes[p];
-        if (n->state != PAGE_TREE || n->offered || n->held || n->new_prev != prev || c->isnew[p]++)
-            BROKEN("list of new pages has page %d in state %d", p, n->state);
+        if (n->state != PAGE_TREE || (n->offered >> t & 1) || n->offers[t].prev != prev ||
+            (c->listed_for[p] >> t & 1))
+            BROKEN("list of pages for tier %d has page %d in state %d", t, p, n->state);
+        c->listed_for[p] |= (uint8_t)(1 << t);
     }
-    if (prev != s->new_tail)
-        BROKEN("list of new pages ends with %d, not %d", prev, s->new_tail);
+    if (prev != s->tiers[t].tail)
+        BROKEN("list of pages for tier %d ends with %d, not %d", t, prev, s->tiers[t].tail);
     return SL_OK;
 }
 
@@ -126,12 +128,16 @@ static sl_status check_held(const sl_store *s, const recount *c, sl_err *err)
     for (int32_t p = 0; p < s->n_pages; p++) {
         const sl_node *n = &s->nodes[p];
         bool may_hold = n->state == PAGE_TREE || n->state == PAGE_DETACHED || n->state == PAGE_LEAVING;
-        if (n->held && !may_hold)
+        if (n->holds && !may_hold)
             BROKEN("page %d in state %d is held", p, n->state);
-        cached += n->held && n->state == PAGE_TREE && !n->refs;
+        cached += n->holds && n->state == PAGE_TREE && !n->refs;
         leaving += n->state == PAGE_LEAVING;
-        if (n->state == PAGE_TREE && !n->offered != c->isnew[p])
-            BROKEN("tree page %d is %s the list of new pages", p, n->offered ? "in" : "not in");
+        for (int t = 0; t < s->n_tiers && n->state == PAGE_TREE; t++) {
+            bool listed = n->listed >> t & 1, offered = n->offered >> t & 1;
+            if (listed != (c->listed_for[p] >> t & 1) ||
+                (s->tiers[t].when == SL_OFFER_NEW && listed == offered))
+                BROKEN("tree page %d is %s the list of tier %d", p, listed ? "not in" : "in", t);
+        }
     }
     if (cached != s->n_held_cached || leaving != s->n_leaving)
         BROKEN("%d held and cached pages, %d counted; %d leaving, %d counted", s->n_held_cached, cached,
@@ -144,7 +150,7 @@ static sl_status check_page(const sl_store *s, const recount *c, int32_t p, sl_e
     const sl_node *n = &s->nodes[p];
     switch (n->state) {
     case PAGE_LEAVING:
-        if (!n->held || c->listed[p] || c->refs[p] || c->owners[p])
+        if (!n->holds || c->listed[p] || c->refs[p] || c->owners[p])
             BROKEN("page %d leaves but is used", p);
         return SL_OK;
     case PAGE_FREE:
@@ -180,7 +186,8 @@ static sl_status check_pages(const sl_store *s, recount *c, sl_err *err)
 {
     SL_TRY(count_leases(s, c, err));
     SL_TRY(check_lists(s, c, err));
-    SL_TRY(check_new(s, c, err));
+    for (int t = 0; t < s->n_tiers; t++)
+        SL_TRY(check_offers(s, t, c, err));
     SL_TRY(check_held(s, c, err));
     int32_t in_table = 0, in_tree = 0;
     for (uint32_t i = 0; i <= s->mask; i++)

@@ -18,18 +18,30 @@ typedef enum {
     PAGE_LEAVING   /* free but for a hold (store_hold.c) */
 } page_state;
 
+typedef struct sl_store_link {
+    int32_t prev, next;
+} sl_store_link;
+
 typedef struct sl_node {
     sl_key key;
-    sl_key seed;                /* of its chain of keys */
-    int32_t parent;             /* page or NONE */
-    int32_t children;           /* their number in the tree */
-    int32_t refs;               /* leases that pin it */
-    int32_t prev, next;         /* LRU, unpinned tree nodes only */
-    int32_t new_prev, new_next; /* tree nodes that are not offered */
+    sl_key seed;                          /* of its chain of keys */
+    int32_t parent;                       /* page or NONE */
+    int32_t children;                     /* their number in the tree */
+    int32_t refs;                         /* leases that pin it */
+    int32_t prev, next;                   /* LRU, unpinned tree nodes only */
+    sl_store_link offers[SL_STORE_TIERS]; /* in the list of pages to offer to each tier */
     uint8_t state;
-    bool held;    /* its memory may not be given away (store_hold.c) */
-    bool offered; /* to a storage tier */
+    uint8_t holds;   /* as long as there are any, its memory may not be given away (store_hold.c) */
+    uint8_t listed;  /* bit t: in the list of tier t */
+    uint8_t offered; /* bit t: was offered to tier t */
 } sl_node;
+
+/* A storage tier, as the store sees it. */
+typedef struct sl_store_tier {
+    sl_store_offer when;
+    int32_t head, tail; /* tree pages to offer to it, in the order in which they became ready for that */
+    sl_store_tier_stats st;
+} sl_store_tier;
 
 struct sl_store {
     bool prefix_cache;
@@ -45,11 +57,11 @@ struct sl_store {
     int32_t lru_head, lru_tail, n_cached;
     int32_t n_held_cached; /* pages of the LRU list that are held */
     int32_t n_leaving;
-    int32_t new_head,
-        new_tail;     /* tree pages that are not offered, in the order in which they were published */
+    sl_store_tier tiers[SL_STORE_TIERS];
+    int n_tiers;
     sl_lease *leases; /* all that are not released */
     int32_t n_leases;
-    uint64_t evictions, unoffered_evictions, query_tokens, hit_tokens;
+    uint64_t evictions, query_tokens, hit_tokens;
 };
 
 struct sl_lease {
@@ -72,8 +84,9 @@ static inline uint32_t sl_store_slot(const sl_store *s, sl_key k)
 sl_status sl_store_lease_path(sl_store *s, const int32_t *path, int32_t n, sl_lease **out);
 /* The tree node with this key, seed, parent and tokens, or NONE. */
 int32_t sl_store_find(const sl_store *s, sl_key key, sl_key seed, int32_t parent, const int32_t *tokens);
-/* Puts a page that has just entered the tree at the end of the list of new ones; takes one out, if it is in. */
-void sl_store_new_add(sl_store *s, int32_t page);
-void sl_store_new_remove(sl_store *s, int32_t page);
+/* A page has just entered the tree; a request has found a page of the tree; a page leaves the tree, evicted or not. */
+void sl_store_offer_new(sl_store *s, int32_t page);
+void sl_store_offer_used(sl_store *s, int32_t page);
+void sl_store_offer_end(sl_store *s, int32_t page, bool evicted);
 
 #endif

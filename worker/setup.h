@@ -12,7 +12,7 @@
 #include "base/config.h"
 #include "base/metrics.h"
 #include "engine/engine.h"
-#include "kvstore/tier.h"
+#include "kvstore/cascade.h"
 #include "worker/role.h"
 #include "worker/shipping.h"
 
@@ -37,9 +37,10 @@ typedef struct sl_parts {
     sl_metrics *metrics;
     struct sl_exporter *exporter;
     sl_worker_role_opts role; /* for the role's create; points into this struct, the config and the launch */
-    sl_tier *tier;            /* NULL: none, or its owner is the role now */
-    const sl_shipping *shipping; /* NULL: auto */
-    int numa_node, device;       /* number of the backend's device */
+    sl_cascade_tier tiers[SL_CASCADE_TIERS]; /* of the decode role, the cheapest first */
+    int n_tiers;                             /* 0: none, or their owner is the role now */
+    const sl_shipping *shipping;             /* NULL: auto */
+    int numa_node, device;                   /* number of the backend's device */
     char name[64], devices[256], metrics_address[128], listen_host[128];
 } sl_parts;
 

@@ -1,6 +1,6 @@
 /*
  * The parts of sl_parts_create, one file for each subject: setup_device.c (backend, NUMA node, network devices),
- * setup_model.c (formats, weights), setup_cache.c (host store, plan, engine), setup_tier.c (disk tier),
+ * setup_model.c (formats, weights), setup_cache.c (host store, plan, engine), setup_tier.c (storage tiers),
  * setup_core.c (address and options of the
  * worker core). setup.c calls them in this order; each needs the results of those before it. Private to worker/.
  */
@@ -40,8 +40,8 @@ sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_d
                            sl_index_format *index, sl_row_format *row, sl_err *err);
 /* Creates the host store. Sets p->arena. */
 sl_status sl_setup_arena(sl_setup *s, sl_err *err);
-/* Decode workers with kvstore.disk.path: opens the disk tier. Sets p->tier. */
-sl_status sl_setup_tier(sl_setup *s, sl_err *err);
+/* Decode workers: opens the storage tiers of the configuration in their order. Sets p->tiers and p->n_tiers. */
+sl_status sl_setup_tiers(sl_setup *s, sl_err *err);
 /* Creates the engine with the memory that is left on the device. Sets p->engine, p->engine_opts and p->runner. */
 sl_status sl_setup_engine(sl_setup *s, sl_err *err);
 /* Fills the options of the worker core; their strings point into s->p, the config and the launch. */

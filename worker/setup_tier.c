@@ -1,4 +1,7 @@
-/* The disk tier of a decode worker. See setup_impl.h. Every refusal names the key that has to be changed. */
+/*
+ * The storage tiers of a decode worker, in the order in which they are asked: the cheapest to read first. See setup_impl.h.
+ * Every refusal names the key that has to be changed. A new tier needs a function here, in its place in the list.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,22 +28,55 @@ static sl_status own_directory(const sl_setup *s, char *out, size_t cap, sl_err 
     return SL_OK;
 }
 
-sl_status sl_setup_tier(sl_setup *s, sl_err *err)
+static sl_cascade_policy policy_of(sl_cfg_write write)
+{
+    static const sl_cascade_policy of[] = {[SL_CFG_WRITE_THROUGH] = SL_CASCADE_WRITE_THROUGH,
+                                           [SL_CFG_WRITE_SELECTIVE] = SL_CASCADE_WRITE_SELECTIVE,
+                                           [SL_CFG_WRITE_BACK] = SL_CASCADE_WRITE_BACK};
+    return of[write];
+}
+
+static sl_status open_disk(const sl_setup *s, sl_tier_opts *o, sl_cascade_tier *out, sl_err *err)
 {
     const sl_config *c = s->cfg;
-    const sl_geometry *g = sl_arena_geometry(s->p->arena);
     char directory[SL_CFG_PATH_BYTES];
-    if (s->role != SL_ROLE_DECODE || !c->kvstore.disk.path[0])
+    if (!c->kvstore.disk.path[0])
         return SL_OK;
     SL_TRY(own_directory(s, directory, sizeof directory, err));
-    sl_tier_opts o = {.capacity_bytes = c->kvstore.disk.bytes,
-                      .fingerprint = g->fingerprint,
-                      .directory = directory,
-                      .segment_bytes = c->kvstore.disk.segment_bytes,
-                      .second_use = c->kvstore.disk.second_use};
-    if (!sl_cascade_page_format(g, &o.page_bytes, &o.format))
-        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    sl_status st = sl_tier_open(&sl_tier_disk_ops, &o, &s->p->tier, err);
+    o->capacity_bytes = c->kvstore.disk.bytes;
+    o->directory = directory;
+    o->segment_bytes = c->kvstore.disk.segment_bytes;
+    o->second_use = c->kvstore.disk.second_use;
+    out->policy = policy_of(c->kvstore.disk.write);
+    out->load_timeout_ms = (uint32_t)c->kvstore.disk.load_timeout_ms;
+    sl_status st = sl_tier_open(&sl_tier_disk_ops, o, &out->tier, err);
     bool size = st == SL_ERR_EXHAUSTED || st == SL_ERR_INVALID;
     return st == SL_OK ? SL_OK : sl_fail_in(err, st, size ? "kvstore.disk.bytes" : "kvstore.disk.path");
+}
+
+/* Opens one tier with options of which page size, format, fingerprint and listener are set. out->tier stays NULL when the
+ * configuration has no such tier. */
+typedef sl_status open_fn(const sl_setup *s, sl_tier_opts *o, sl_cascade_tier *out, sl_err *err);
+
+static open_fn *const list[] = {open_disk};
+_Static_assert(SL_COUNT(list) <= SL_CASCADE_TIERS, "more tiers than a cascade can have");
+
+sl_status sl_setup_tiers(sl_setup *s, sl_err *err)
+{
+    const sl_geometry *g = sl_arena_geometry(s->p->arena);
+    for (size_t i = 0; i < SL_COUNT(list) && s->role == SL_ROLE_DECODE; i++) {
+        sl_tier_opts o = {.fingerprint = g->fingerprint};
+        sl_cascade_tier t = {.listener = sl_cascade_listen(&o)};
+        if (!t.listener || !sl_cascade_page_format(g, &o.page_bytes, &o.format)) {
+            sl_cascade_tier_close(&t);
+            return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+        }
+        sl_status st = list[i](s, &o, &t, err);
+        if (t.tier)
+            s->p->tiers[s->p->n_tiers++] = t;
+        else
+            sl_cascade_tier_close(&t);
+        SL_TRY(st);
+    }
+    return SL_OK;
 }

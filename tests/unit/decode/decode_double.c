@@ -124,9 +124,10 @@ static void open_tier(sl_decode *d)
     sl_err err = {0};
     sl_tier_opts o = {.capacity_bytes = 16 << 20};
     ck_assert(sl_cascade_page_format(d->geo, &o.page_bytes, &o.format));
-    ck_assert_int_eq(sl_tier_open(&sl_tier_memory_ops, &o, &d->o.tier, &err), SL_OK);
-    d->o.tier_policy = SL_CASCADE_WRITE_THROUGH;
-    d->o.load_timeout_ms = 10000;
+    sl_cascade_tier *t = &d->o.tiers[d->o.n_tiers++];
+    *t = (sl_cascade_tier){
+        .listener = sl_cascade_listen(&o), .policy = SL_CASCADE_WRITE_THROUGH, .load_timeout_ms = 10000};
+    ck_assert_int_eq(sl_tier_open(&sl_tier_memory_ops, &o, &t->tier, &err), SL_OK);
     ck_assert_int_eq(sl_loading_open(d, &err), SL_OK);
 }
 

@@ -28,7 +28,7 @@ static void open_with_pages(sl_cfg_verify verify)
 static sl_cascade_stats stats(void)
 {
     sl_cascade_stats s;
-    sl_cascade_stats_get(x.d->e.cascade, &s);
+    sl_cascade_stats_get(x.d->e.cascade, 0, &s);
     return s;
 }
 

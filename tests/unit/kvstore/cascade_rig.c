@@ -63,15 +63,33 @@ void rig_answer_all(void)
 sl_cascade_stats rig_stats(void)
 {
     sl_cascade_stats s;
-    sl_cascade_stats_get(rig.cascade, &s);
+    sl_cascade_stats_get(rig.cascade, 0, &s);
     return s;
+}
+
+sl_cascade_stats rig_second_stats(void)
+{
+    sl_cascade_stats s;
+    sl_cascade_stats_get(rig.cascade, 1, &s);
+    return s;
+}
+
+/* Something is in flight. */
+static bool active(void)
+{
+    bool any = sl_cascade_waiting(rig.cascade) > 0;
+    for (int t = 0; t < sl_cascade_n_tiers(rig.cascade); t++) {
+        sl_cascade_stats s;
+        sl_cascade_stats_get(rig.cascade, t, &s);
+        any |= s.writing || s.loading;
+    }
+    return any;
 }
 
 void rig_turn(void)
 {
     struct pollfd p = {.fd = sl_cascade_fd(rig.cascade), .events = POLLIN};
-    sl_cascade_stats s = rig_stats();
-    if (!rig.n_jobs && (s.writing || s.loading || s.waiting))
+    if (!rig.n_jobs && active())
         poll(&p, 1, 20);
     rig_answer_all();
     sl_cascade_tick(rig.cascade, sl_now_ns());
@@ -83,8 +101,7 @@ void rig_settle(void)
 {
     for (int quiet = 0; quiet < 2;) {
         rig_turn();
-        sl_cascade_stats s = rig_stats();
-        quiet = s.writing || s.loading || s.waiting || rig.n_jobs ? 0 : quiet + 1;
+        quiet = active() || rig.n_jobs ? 0 : quiet + 1;
     }
 }
 
@@ -188,28 +205,61 @@ void rig_make_store(sl_layout layout)
     ck_assert_msg(sl_store_create(&so, &rig.store, &err) == SL_OK, "%s", err.text);
 }
 
-void rig_open_cascade(const rig_setting *s)
+static void on_stored(void *ctx, int tier, const sl_key *keys, int32_t n)
+{
+    (void)ctx;
+    (void)keys;
+    rig.stored[tier] += n;
+}
+
+static void on_gone(void *ctx, int tier, const sl_key *keys, int32_t n)
+{
+    (void)ctx;
+    (void)keys;
+    rig.gone[tier] += n;
+}
+
+static sl_cascade_tier open_tier(const rig_setting *s, rig_kind kind, const faults *f)
 {
     sl_err err = {0};
-    sl_tier_opts o = {.capacity_bytes = 16 << 20,
-                      .segment_bytes = 1 << 20,
+    sl_cascade_tier t = {0};
+    sl_tier_opts o = {.segment_bytes = 1 << 20,
                       .fingerprint = {1, 2},
                       .second_use = s->second_use,
-                      .directory = s->tier == DISK ? tier_directory() : NULL};
+                      .directory = kind == DISK ? tier_directory() : NULL};
     ck_assert(sl_cascade_page_format(sl_arena_geometry(rig.arena), &o.page_bytes, &o.format));
+    o.capacity_bytes = s->capacity ? (uint64_t)s->capacity * o.page_bytes : 16 << 20;
+    t.listener = sl_cascade_listen(&o);
+    const sl_tier_ops *ops = kind == DISK ? &sl_tier_disk_ops : &sl_tier_memory_ops;
+    ck_assert_msg(sl_tier_open(ops, &o, &t.tier, &err) == SL_OK, "%s", err.text);
+    if (f)
+        t.tier = fault_tier_wrap(t.tier, f);
+    return t;
+}
+
+void rig_open_cascade(const rig_setting *s)
+{
     mkdir(tier_directory(), 0700); /* it exists, unless a test opens a second time */
-    const sl_tier_ops *ops = s->tier == DISK ? &sl_tier_disk_ops : &sl_tier_memory_ops;
-    ck_assert_msg(sl_tier_open(ops, &o, &rig.tier, &err) == SL_OK, "%s", err.text);
-    if (s->faults)
-        rig.tier = fault_tier_wrap(rig.tier, s->faults);
-    sl_cascade_opts co = {.store = rig.store,
-                          .arena = rig.arena,
-                          .policy = s->policy,
-                          .load_timeout_ms = s->timeout_ms ? s->timeout_ms : 60000,
-                          .calls = {.read_sums = read_sums, .check_sums = check_sums}};
-    ck_assert_int_eq(sl_cascade_create(&co, rig.tier, &rig.cascade), SL_OK);
+    sl_cascade_tier tiers[2] = {open_tier(s, s->tier, s->faults)};
+    tiers[0].policy = s->policy;
+    tiers[0].load_timeout_ms = s->timeout_ms ? s->timeout_ms : 60000;
+    if (s->second.is) {
+        tiers[1] = open_tier(&(rig_setting){0}, MEMORY, s->second.faults);
+        tiers[1].policy = s->second.policy;
+        tiers[1].load_timeout_ms = s->second.timeout_ms ? s->second.timeout_ms : 60000;
+    }
+    rig.tier = tiers[0].tier;
+    rig.second = tiers[1].tier;
+    sl_cascade_opts co = {
+        .store = rig.store,
+        .arena = rig.arena,
+        .chunk_pages = s->chunk_pages,
+        .calls = {.read_sums = read_sums, .check_sums = check_sums, .stored = on_stored, .gone = on_gone}};
+    ck_assert_int_eq(sl_cascade_create(&co, tiers, s->second.is ? 2 : 1, &rig.cascade), SL_OK);
     rig.n_jobs = 0;
     rig.refuse_jobs = false;
+    memset(rig.stored, 0, sizeof rig.stored);
+    memset(rig.gone, 0, sizeof rig.gone);
 }
 
 void rig_open_all(const rig_setting *s)

@@ -26,12 +26,13 @@ typedef struct rig_asked {
 typedef struct cascade_rig {
     sl_arena *arena;
     sl_store *store;
-    sl_tier *tier; /* as the cascade has it */
+    sl_tier *tier, *second; /* as the cascade has them; NULL: there is no second one */
     sl_cascade *cascade;
     uint32_t kept[PAGES][LAYERS];
     rig_asked jobs[JOBS];
     int n_jobs;
-    bool refuse_jobs; /* no question is taken */
+    bool refuse_jobs;                                     /* no question is taken */
+    int stored[SL_CASCADE_TIERS], gone[SL_CASCADE_TIERS]; /* pages, as the cascade has told */
 } cascade_rig;
 
 extern cascade_rig rig;
@@ -43,6 +44,15 @@ typedef struct rig_setting {
     const faults *faults;
     bool second_use;
     uint32_t timeout_ms; /* of a load; 0: 60 s */
+    /* a second tier in memory, after the first one */
+    struct {
+        bool is;
+        sl_cascade_policy policy;
+        const faults *faults;
+        uint32_t timeout_ms;
+    } second;
+    int32_t chunk_pages;
+    int32_t capacity; /* of the first tier, pages; 0: more than is ever stored */
 } rig_setting;
 
 /* A request that waits for the tier. */
@@ -60,6 +70,7 @@ void rig_close_store(void);
 void rig_close_all(void);
 
 sl_cascade_stats rig_stats(void);
+sl_cascade_stats rig_second_stats(void);
 void rig_answer_all(void);
 /* One turn of the worker; the store is checked. */
 void rig_turn(void);

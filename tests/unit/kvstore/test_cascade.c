@@ -8,9 +8,12 @@ static const faults slow = {.delay_polls = 3};
 
 /* Variants of a loop test. */
 static const rig_setting variants[] = {
-    {MEMORY, SL_CASCADE_WRITE_BACK, NULL, false, 0},  {MEMORY, SL_CASCADE_WRITE_THROUGH, NULL, false, 0},
-    {MEMORY, SL_CASCADE_WRITE_BACK, &slow, false, 0}, {MEMORY, SL_CASCADE_WRITE_THROUGH, &slow, false, 0},
-    {DISK, SL_CASCADE_WRITE_BACK, NULL, false, 0},    {DISK, SL_CASCADE_WRITE_THROUGH, NULL, false, 0},
+    {.tier = MEMORY, .policy = SL_CASCADE_WRITE_BACK},
+    {.tier = MEMORY, .policy = SL_CASCADE_WRITE_THROUGH},
+    {.tier = MEMORY, .policy = SL_CASCADE_WRITE_BACK, .faults = &slow},
+    {.tier = MEMORY, .policy = SL_CASCADE_WRITE_THROUGH, .faults = &slow},
+    {.tier = DISK, .policy = SL_CASCADE_WRITE_BACK},
+    {.tier = DISK, .policy = SL_CASCADE_WRITE_THROUGH},
 };
 
 static int32_t a[LONGEST * PAGE], b[LONGEST * PAGE];
@@ -53,7 +56,7 @@ END_TEST
 
 START_TEST(write_through_needs_no_eviction)
 {
-    rig_open_all(&(rig_setting){MEMORY, SL_CASCADE_WRITE_THROUGH, NULL, false, 0});
+    rig_open_all(&(rig_setting){.tier = MEMORY, .policy = SL_CASCADE_WRITE_THROUGH});
     two_prompts();
     rig_request(a, 5);
     rig_settle();
@@ -67,7 +70,7 @@ END_TEST
 
 START_TEST(write_back_writes_when_it_must)
 {
-    rig_open_all(&(rig_setting){MEMORY, SL_CASCADE_WRITE_BACK, NULL, false, 0});
+    rig_open_all(&(rig_setting){.tier = MEMORY, .policy = SL_CASCADE_WRITE_BACK});
     two_prompts();
     rig_request(a, 5);
     rig_settle();
@@ -88,7 +91,7 @@ START_TEST(the_second_process_finds_them)
     static const sl_layout layouts[][2] = {{SL_LAYOUT_LAYER_FIRST, SL_LAYOUT_PAGE_FIRST},
                                            {SL_LAYOUT_PAGE_FIRST, SL_LAYOUT_LAYER_FIRST},
                                            {SL_LAYOUT_PAGE_HEAD, SL_LAYOUT_PAGE_HEAD}};
-    rig_setting s = {DISK, SL_CASCADE_WRITE_THROUGH, NULL, false, 0};
+    rig_setting s = {.tier = DISK, .policy = SL_CASCADE_WRITE_THROUGH};
     size_t bytes;
     sl_key first, second;
     rig_make_store(layouts[_i][0]);
@@ -112,7 +115,7 @@ END_TEST
 
 START_TEST(one_load_for_all)
 {
-    rig_open_all(&(rig_setting){MEMORY, SL_CASCADE_WRITE_THROUGH, NULL, false, 0});
+    rig_open_all(&(rig_setting){.tier = MEMORY, .policy = SL_CASCADE_WRITE_THROUGH});
     two_prompts();
     rig_request(a, 8);
     rig_settle();
@@ -121,7 +124,7 @@ START_TEST(one_load_for_all)
     for (int i = 0; i < 4; i++)
         ck_assert(rig_wait_for(&w[i], a, 4 + i));
     sl_cascade_leave(rig.cascade, &w[0].w); /* the request that began the load is gone */
-    ck_assert_int_eq(rig_stats().waiting, 3);
+    ck_assert_int_eq(sl_cascade_waiting(rig.cascade), 3);
     while (!w[1].ready)
         rig_turn();
     ck_assert(!w[0].ready && w[2].ready && w[3].ready);
@@ -145,7 +148,7 @@ static sl_key key_of(const int32_t *tokens, int i)
 
 START_TEST(a_damaged_page_is_computed_again)
 {
-    rig_open_all(&(rig_setting){_i ? DISK : MEMORY, SL_CASCADE_WRITE_THROUGH, NULL, false, 0});
+    rig_open_all(&(rig_setting){.tier = _i ? DISK : MEMORY, .policy = SL_CASCADE_WRITE_THROUGH});
     two_prompts();
     rig_request(a, 6);
     rig_settle();
@@ -163,7 +166,7 @@ END_TEST
 /* Rows that were changed in memory before they were written have a right checksum on the device. */
 START_TEST(damage_before_the_write_is_found)
 {
-    rig_open_all(&(rig_setting){MEMORY, SL_CASCADE_WRITE_THROUGH, NULL, false, 0});
+    rig_open_all(&(rig_setting){.tier = MEMORY, .policy = SL_CASCADE_WRITE_THROUGH});
     two_prompts();
     rig_request_now(a, 4);
     sl_lease *l;
@@ -192,7 +195,7 @@ static void on_set(sl_tier_req *req, sl_status st)
 /* A page without this prompt's tokens under its key: what a collision of keys would be. */
 START_TEST(another_prompt_of_the_same_key_is_no_hit)
 {
-    rig_open_all(&(rig_setting){MEMORY, SL_CASCADE_WRITE_THROUGH, NULL, false, 0});
+    rig_open_all(&(rig_setting){.tier = MEMORY, .policy = SL_CASCADE_WRITE_THROUGH});
     two_prompts();
     size_t bytes;
     bool done = false;
@@ -219,7 +222,8 @@ END_TEST
 START_TEST(a_late_load_lets_requests_go)
 {
     faults f = {.delay_polls = 0};
-    rig_open_all(&(rig_setting){MEMORY, SL_CASCADE_WRITE_THROUGH, &f, false, 10});
+    rig_open_all(
+        &(rig_setting){.tier = MEMORY, .policy = SL_CASCADE_WRITE_THROUGH, .faults = &f, .timeout_ms = 10});
     two_prompts();
     rig_request(a, 4);
     rig_settle();
@@ -236,7 +240,7 @@ START_TEST(a_late_load_lets_requests_go)
     ck_assert(!rig_wait_for(&w, b, 4)); /* and no other load begins while one is late */
     ck_assert_uint_eq(rig_stats().misses[SL_MISS_LATE], 8);
     ck_assert_int_eq(rig_request_now(a, 4), 0);
-    ck_assert_int_eq(rig_stats().waiting, 0);
+    ck_assert_int_eq(sl_cascade_waiting(rig.cascade), 0);
     rig_close_all(); /* with the load in flight */
 }
 END_TEST
@@ -244,7 +248,8 @@ END_TEST
 START_TEST(a_dead_tier_costs_hits_only)
 {
     faults f = {0};
-    rig_open_all(&(rig_setting){_i ? DISK : MEMORY, SL_CASCADE_WRITE_THROUGH, &f, false, 0});
+    rig_open_all(
+        &(rig_setting){.tier = _i ? DISK : MEMORY, .policy = SL_CASCADE_WRITE_THROUGH, .faults = &f});
     two_prompts();
     rig_request(a, 4);
     rig_settle();
@@ -263,7 +268,7 @@ END_TEST
 START_TEST(memory_is_free_after_the_write)
 {
     faults f = {.delay_polls = 40};
-    rig_open_all(&(rig_setting){MEMORY, SL_CASCADE_WRITE_THROUGH, &f, false, 0});
+    rig_open_all(&(rig_setting){.tier = MEMORY, .policy = SL_CASCADE_WRITE_THROUGH, .faults = &f});
     two_prompts();
     enum { HELD = PAGES / 8 };
     sl_store_stats s;
@@ -293,13 +298,13 @@ END_TEST
 START_TEST(what_is_lost_is_counted)
 {
     faults f = {.delay_polls = 50};
-    rig_open_all(&(rig_setting){MEMORY, SL_CASCADE_WRITE_BACK, &f, false, 0});
+    rig_open_all(&(rig_setting){.tier = MEMORY, .policy = SL_CASCADE_WRITE_BACK, .faults = &f});
     two_prompts();
     rig_request_now(a, 20);
     rig_request_now(b, 30); /* evicts at once, without a turn for the cascade */
     ck_assert_uint_ge(rig_stats().lost[SL_LOST_PRESSURE], 18);
     rig_close_all();
-    rig_open_all(&(rig_setting){DISK, SL_CASCADE_WRITE_THROUGH, NULL, true, 0});
+    rig_open_all(&(rig_setting){.tier = DISK, .policy = SL_CASCADE_WRITE_THROUGH, .second_use = true});
     rig_request_now(a, 5);
     rig_settle();
     ck_assert_uint_eq(rig_stats().lost[SL_LOST_ADMISSION], 5);
@@ -324,7 +329,8 @@ START_TEST(it_ends_at_any_moment)
 {
     for (int turns = 0; turns < 12; turns++) {
         faults f = {.delay_polls = turns % 3};
-        rig_open_all(&(rig_setting){turns % 2 ? DISK : MEMORY, SL_CASCADE_WRITE_THROUGH, &f, false, 0});
+        rig_open_all(&(rig_setting){
+            .tier = turns % 2 ? DISK : MEMORY, .policy = SL_CASCADE_WRITE_THROUGH, .faults = &f});
         two_prompts();
         rig_request(a, 6);
         rig_settle();
@@ -348,8 +354,10 @@ START_TEST(never_a_wrong_page)
 {
     uint64_t r = 99 + (uint64_t)_i;
     faults f = {.delay_polls = 2, .lose_every = 11, .short_every = 13, .damage_every = 17};
-    rig_open_all(&(rig_setting){_i % 2 ? DISK : MEMORY,
-                                _i < 2 ? SL_CASCADE_WRITE_THROUGH : SL_CASCADE_WRITE_BACK, &f, _i == 3, 0});
+    rig_open_all(&(rig_setting){.tier = _i % 2 ? DISK : MEMORY,
+                                .policy = _i < 2 ? SL_CASCADE_WRITE_THROUGH : SL_CASCADE_WRITE_BACK,
+                                .faults = &f,
+                                .second_use = _i == 3});
     for (int i = 0; i < 250; i++) {
         const int32_t *tokens = rig_prompt(1 + rnd_below(&r, 4), 1 + rnd_below(&r, 6), 1 + rnd_below(&r, 3));
         int n = 1 + rnd_below(&r, 12);

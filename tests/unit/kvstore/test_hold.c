@@ -12,7 +12,8 @@ enum { PAGES = 40, LEASES = 8, LONGEST = 6 };
 
 static const sl_key seed = {5, 6};
 static sl_store *store;
-static bool held[PAGES];
+enum { NEW, USED, TIERS }; /* one tier of each kind */
+static int held[PAGES];    /* its holds */
 static int n_held;
 static struct {
     sl_lease *l;
@@ -51,13 +52,19 @@ static void do_lease(uint64_t *r, int i)
 static void do_hold(uint64_t *r)
 {
     int32_t pages[4];
-    int n = rnd_below(r, 2) ? sl_store_new_pages(store, pages, 4) : sl_store_oldest_pages(store, 8, pages, 4);
+    int t = rnd_below(r, TIERS);
+    int n =
+        rnd_below(r, 2) ? sl_store_offers(store, t, pages, 4) : sl_store_oldest_offers(store, t, 8, pages, 4);
     for (int i = 0; i < n && n_held < PAGES / 2; i++) {
         sl_store_page p;
-        ck_assert(!held[pages[i]]);
-        sl_store_hold(store, pages[i], &p);
+        if (!rnd_below(r, 8)) {
+            sl_store_has(store, t, pages[i]);
+            continue;
+        }
+        ck_assert_int_lt(held[pages[i]], TIERS);
+        sl_store_hold(store, t, pages[i], &p);
         ck_assert(sl_key_eq(p.key, sl_page_key(p.prev, p.tokens)) && sl_key_eq(p.seed, seed));
-        held[pages[i]] = true;
+        held[pages[i]]++;
         n_held++;
     }
 }
@@ -67,7 +74,7 @@ static void do_unhold(uint64_t *r)
     for (int i = 0, page = rnd_below(r, PAGES); i < PAGES; i++, page = (page + 1) % PAGES) {
         if (held[page]) {
             sl_store_unhold(store, page);
-            held[page] = false;
+            held[page]--;
             n_held--;
             return;
         }
@@ -100,6 +107,8 @@ START_TEST(held_pages_are_not_given_away)
     uint64_t r = 7 + (uint64_t)_i;
     sl_store_opts o = {.n_pages = PAGES, .prefix_cache = true};
     ck_assert_int_eq(sl_store_create(&o, &store, NULL), SL_OK);
+    ck_assert_int_eq(sl_store_add_tier(store, SL_OFFER_NEW), NEW);
+    ck_assert_int_eq(sl_store_add_tier(store, SL_OFFER_USED), USED);
     for (int i = 0; i < 5000; i++) {
         one(&r);
         check();
@@ -127,20 +136,56 @@ START_TEST(new_pages_come_in_order)
     for (int i = 0; i < 5 * PAGE; i++)
         tokens[i] = i;
     ck_assert_int_eq(sl_store_create(&o, &store, NULL), SL_OK);
+    ck_assert_int_eq(sl_store_add_tier(store, SL_OFFER_NEW), NEW);
     ck_assert_int_eq(sl_store_lease(store, seed, tokens, 5 * PAGE, &l), SL_OK);
     sl_lease_publish(l, tokens, 5 * PAGE);
-    ck_assert_int_eq(sl_store_new_pages(store, pages, 8), 5);
+    ck_assert_int_eq(sl_store_offers(store, NEW, pages, 8), 5);
     for (int i = 0; i < 5; i++)
         ck_assert_int_eq(pages[i], sl_lease_pages(l)[i]);
-    ck_assert_int_eq(sl_store_oldest_pages(store, 8, pages, 8), 0); /* they are pinned */
-    sl_store_hold(store, sl_lease_pages(l)[4], &p);
+    ck_assert_int_eq(sl_store_oldest_offers(store, NEW, 8, pages, 8), 0); /* they are pinned */
+    sl_store_hold(store, NEW, sl_lease_pages(l)[4], &p);
     sl_lease_release(l, true);
     ck_assert_int_eq(sl_store_available(store), PAGES - 1);
-    ck_assert_int_eq(sl_store_oldest_pages(store, 2, pages, 8),
+    ck_assert_int_eq(sl_store_oldest_offers(store, NEW, 2, pages, 8),
                      1); /* the last is offered; the one before it is next */
-    ck_assert_int_eq(sl_store_new_pages(store, pages, 8), 4);
+    ck_assert_int_eq(sl_store_offers(store, NEW, pages, 8), 4);
     sl_store_unhold(store, 4);
     ck_assert_int_eq(sl_store_available(store), PAGES);
+    check();
+    sl_store_destroy(store);
+}
+END_TEST
+
+/* A tier for pages that are used a second time, and one that is never offered anything. */
+START_TEST(used_pages_are_offered)
+{
+    sl_store_opts o = {.n_pages = 5, .prefix_cache = true};
+    int32_t tokens[6 * PAGE], pages[8];
+    sl_lease *l, *m;
+    sl_store_tier_stats st;
+    for (int i = 0; i < 6 * PAGE; i++)
+        tokens[i] = i;
+    ck_assert_int_eq(sl_store_create(&o, &store, NULL), SL_OK);
+    ck_assert_int_eq(sl_store_add_tier(store, SL_OFFER_NEVER), 0);
+    ck_assert_int_eq(sl_store_add_tier(store, SL_OFFER_USED), 1);
+    ck_assert_int_eq(sl_store_lease(store, seed, tokens, 4 * PAGE, &l), SL_OK);
+    sl_lease_publish(l, tokens, 4 * PAGE);
+    sl_lease_release(l, true);
+    ck_assert_int_eq(sl_store_lease_pages(store, seed, tokens, 3, &m), SL_OK); /* a load is no use */
+    sl_lease_release(m, true);
+    ck_assert_int_eq(sl_store_offers(store, 1, pages, 8), 0);
+    ck_assert_int_eq(sl_store_lease(store, seed, tokens, 2 * PAGE + 1, &l), SL_OK);
+    sl_lease_release(l, true);
+    ck_assert_int_eq(sl_store_offers(store, 1, pages, 8), 2);
+    sl_store_has(store, 1, pages[0]);
+    check();
+    ck_assert_int_eq(sl_store_lease(store, seed, tokens + 1, 5 * PAGE, &l), SL_OK); /* evicts all */
+    sl_store_tier_stats_get(store, 1, &st);
+    ck_assert_uint_eq(st.evicted_unoffered, 1);
+    ck_assert_uint_eq(st.evicted_unused, 2);
+    sl_store_tier_stats_get(store, 0, &st);
+    ck_assert_uint_eq(st.evicted_unoffered + st.evicted_unused, 0);
+    sl_lease_release(l, true);
     check();
     sl_store_destroy(store);
 }
@@ -153,6 +198,7 @@ int main(void)
     tcase_set_timeout(t, 30);
     tcase_add_loop_test(t, held_pages_are_not_given_away, 0, 4);
     tcase_add_test(t, new_pages_come_in_order);
+    tcase_add_test(t, used_pages_are_offered);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
