@@ -183,7 +183,7 @@ class Trainer:
 
     def batch(self, sparse):
         self.ask(sparse)
-        while len(self.ahead) <= AHEAD and self.feeder.pool:
+        while len(self.ahead) <= AHEAD:
             self.ask(sparse)
         length, handle = self.ahead.popleft()
         return length, *self.feeder.get(handle)
