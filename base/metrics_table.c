@@ -215,8 +215,8 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_kv_event_batches_published_total", D, "", "Batches of events.zmq that were published."),
     COUNTER(
         "sluice_kv_event_batches_lost_total", D, "reason=queue|subscriber|replay",
-        "Batches of events.zmq that were lost. queue: too many waited for the thread that publishes. subscriber: one or "
-        "more subscribers were so slow that events.zmq.hwm was reached. replay: a client did not read its answers."),
+        "Batches of events.zmq that were lost. queue: too many waited for the thread that publishes. subscriber: "
+        "counted once each time that a slow subscriber reaches events.zmq.hwm; it loses batches until it has read some. replay: a client did not read its answers."),
     COUNTER("sluice_kv_event_batches_replayed_total", D, "",
             "Batches of events.zmq that were sent again on request."),
     COUNTER("sluice_kv_event_resends_total", D, "",

@@ -14,6 +14,7 @@ struct sl_events {
     sl_events_form form;
     int dp_rank;
     bool resend_all;
+    size_t queue_bytes;
     char medium[SL_MEDIUM_COUNT][32];
     sl_wr body, payload; /* events of the present batch; a whole batch */
     uint32_t n_events;
@@ -55,7 +56,7 @@ void sl_events_flush(sl_events *e)
         return;
     sl_events_shared *s = &e->shared;
     sl_events_batch *b = take_batch(e);
-    bool fits = e->all || atomic_load(&s->queued_bytes) <= SL_EVENTS_QUEUE_BYTES;
+    bool fits = e->all || atomic_load(&s->queued_bytes) <= e->queue_bytes;
     if (b && fits) {
         atomic_fetch_add(&s->queued_bytes, b->n);
         sl_mailbox_post(s->inbox, &b->link);
@@ -99,7 +100,7 @@ bool sl_events_wants_all(sl_events *e, uint64_t now_ns)
 {
     sl_events_shared *s = &e->shared;
     bool asked = e->resend_all && atomic_load(&s->subscribed);
-    bool caught_up = atomic_load(&s->queued_bytes) <= SL_EVENTS_QUEUE_BYTES / 2;
+    bool caught_up = atomic_load(&s->queued_bytes) <= e->queue_bytes / 2;
     bool due = !e->all_ns || now_ns - e->all_ns >= SL_EVENTS_ALL_MS * 1000000ull;
     return (asked || e->lost) && caught_up && due;
 }
@@ -140,6 +141,7 @@ static sl_status open_parts(sl_events *e, const sl_events_opts *o, sl_err *err)
     e->form = o->form;
     e->dp_rank = o->dp_rank;
     e->resend_all = o->resend_all;
+    e->queue_bytes = o->queue_bytes ? o->queue_bytes : SL_EVENTS_QUEUE_BYTES;
     for (int i = 0; i < SL_MEDIUM_COUNT; i++)
         snprintf(e->medium[i], sizeof e->medium[i], "%s", o->medium[i] ? o->medium[i] : "");
     find_metrics(&e->shared, o->metrics);

@@ -39,6 +39,7 @@ typedef struct sl_events_opts {
     const char *medium[SL_MEDIUM_COUNT]; /* the words for them */
     int hwm; /* batches that wait for one slow subscriber; beyond it, it loses some */
     size_t buffer_steps, buffer_bytes; /* kept for replay */
+    size_t queue_bytes;                /* that wait for the thread; 0: SL_EVENTS_QUEUE_BYTES */
     bool resend_all;                   /* sl_events_wants_all() also when somebody has subscribed */
     sl_metrics *metrics;               /* may be NULL */
 } sl_events_opts;
