@@ -38,8 +38,17 @@ bool sl_log_enabled(sl_log_level level)
     return level <= g_level;
 }
 
+static _Thread_local const uint64_t *virtual_now;
+
+void sl_now_virtual(const uint64_t *ns)
+{
+    virtual_now = ns;
+}
+
 uint64_t sl_now_ns(void)
 {
+    if (virtual_now)
+        return *virtual_now;
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;

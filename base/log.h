@@ -48,5 +48,8 @@ uint64_t sl_log_lines_lost(void);
 
 /* Monotonic clock in nanoseconds; the only clock used for intervals and deadlines. */
 uint64_t sl_now_ns(void);
+/* From now on sl_now_ns() of the calling thread returns *ns, which the caller changes: the simulator runs code of the
+ * product in virtual time. NULL: the real clock again. Other threads are not affected. */
+void sl_now_virtual(const uint64_t *ns);
 
 #endif

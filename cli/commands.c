@@ -22,6 +22,8 @@ const sl_command sl_commands[] = {
     {"plan", "memory per request and largest batch of a model", sl_cmd_plan},
     {"verify", "check that a checkpoint's logits do not depend on where its rows are", sl_cmd_verify},
     {"inspect", "the contents of a checkpoint: config, tensors, formats, page geometry", sl_cmd_inspect},
+    {"simulate", "what a cluster of given sizes would do with a trace of requests, in virtual time",
+     sl_cmd_simulate},
     {"config", "the effective values of a configuration, or the reference of its keys", sl_cmd_config},
     {"cache", "what is cached where, and checks, filling and emptying of caches", sl_cmd_cache},
     {"bench", "benchmarks of single parts", sl_cmd_bench},

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "decode/decode_impl.h"
+#include "decode/room.h"
 
 static const uint64_t MS = 1000000;
 enum { PAGE = SL_PAGE_TOKENS };
@@ -40,13 +41,11 @@ static sl_status check_reserve(sl_decode *d, const sl_msg_reserve *r, sl_samplin
     return st;
 }
 
-/* Counts one more page for every running request, which will need it soon: without this margin the new prompt would
- * cause a retraction. */
 static bool has_room(const sl_decode *d, const sl_msg_reserve *r)
 {
     int32_t n = (int32_t)((r->n_tokens + PAGE - 1) / PAGE);
     int32_t matched = sl_store_match(d->role.store, r->seed, r->tokens, (int32_t)r->n_tokens);
-    return n - matched + d->e.n_running <= sl_store_available(d->role.store) || !d->e.n_tickets;
+    return sl_decode_has_room(n - matched, d->e.n_running, sl_store_available(d->role.store), d->e.n_tickets);
 }
 
 static sl_ticket *ticket_new(sl_decode *d, sl_wmsg *m, sl_sampling *sampling, sl_lease *lease)

@@ -209,8 +209,23 @@ static void describe(sl_arena *a)
              node, a->locked ? "locked" : "not locked", a->fd >= 0 ? ", shared" : "");
 }
 
+/* Addresses without memory. */
+static sl_status reserve_addresses(sl_arena *a, sl_err *err)
+{
+    void *p = mmap(NULL, a->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "cannot reserve %.0f MiB of addresses: %s", mib(a->bytes),
+                       strerror(errno));
+    a->base = p;
+    a->mapped = a->bytes;
+    a->node = -1;
+    return SL_OK;
+}
+
 static sl_status acquire(sl_arena *a, const sl_arena_opts *opts, sl_err *err)
 {
+    if (opts->no_memory)
+        return reserve_addresses(a, err);
     SL_TRY(check_free(a, opts->numa_node, err));
     SL_TRY(map_arena(a, opts, err));
     SL_TRY(bind_arena(a, opts->numa_node, err));

@@ -103,8 +103,9 @@ typedef enum { SL_AUTO, SL_ON, SL_OFF } sl_switch;
 typedef struct sl_arena_opts {
     uint64_t bytes; /* upper bound; n_pages = bytes / page_bytes */
     sl_switch huge_pages, lock;
-    int numa_node; /* -1: no binding */
-    bool shared;   /* backed by a memfd that other processes may map (worker/direct.h) */
+    int numa_node;  /* -1: no binding */
+    bool shared;    /* backed by a memfd that other processes may map (worker/direct.h) */
+    bool no_memory; /* addresses only, which must not be read or written: for the simulator */
 } sl_arena_opts;
 
 typedef struct sl_arena sl_arena;

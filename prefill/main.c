@@ -2,26 +2,15 @@
 #include "prefill/prefill.h"
 
 #include "base/log.h"
+#include "prefill/order.h"
 
-/*
- * The time of a step and its fewest tokens, by backend. On a GPU a step of 64 tokens reads nearly all weights: fewer
- * tokens are hardly faster. On the cpu backend the time grows with the tokens, from a few tokens on.
- *
- * The times make the first token of a short prompt come within three times of alone when long prompts are there: on
- * average it waits for half a step and is computed in another half (order.h). On an H200 64 tokens of V3.2 alone take
- * 48 ms, so 100 ms give 2 * 50 + 5 ms or 2.2 times, at the cost of a fifth of the throughput of long prompts, which is
- * 3,700 tokens/s with 200 ms (by docs/bench/h200-prefill.csv, not measured in a cluster).
- */
+/* The time of a step and its fewest tokens, by backend. */
 static void bound_steps(sl_prefill_opts *o, bool host)
 {
-    o->short_step_ms = o->max_step_ms;
-    if (o->max_step_ms < 0) {
-        o->max_step_ms = host ? 10 : 200;
-        o->short_step_ms = host ? 10 : 100;
-    }
-    o->min_step_tokens = host ? 2 : 64;
-    if (o->min_step_tokens > o->chunk_tokens)
-        o->min_step_tokens = o->chunk_tokens;
+    sl_prefill_steps s = sl_prefill_steps_for(o->max_step_ms, o->chunk_tokens, host);
+    o->max_step_ms = s.max_ms;
+    o->short_step_ms = s.short_ms;
+    o->min_step_tokens = s.min_tokens;
     sl_log(SL_LOG_INFO, "prefill", "steps",
            "chunk_tokens=%d max_step_ms=%d short_step_ms=%d min_step_tokens=%d", o->chunk_tokens,
            o->max_step_ms, o->short_step_ms, o->min_step_tokens);

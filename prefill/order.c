@@ -102,6 +102,17 @@ void sl_prefill_bound_next(sl_prefill_bound *b, bool short_prompt, sl_prefill_li
     limit->defer_aged = b->deferred = short_prompt && !b->deferred;
 }
 
+sl_prefill_steps sl_prefill_steps_for(int32_t max_step_ms, int32_t chunk_tokens, bool host)
+{
+    sl_prefill_steps s = {.max_ms = max_step_ms, .short_ms = max_step_ms, .min_tokens = host ? 2 : 64};
+    if (max_step_ms < 0) {
+        s.max_ms = host ? 10 : 200;
+        s.short_ms = host ? 10 : 100;
+    }
+    s.min_tokens = smaller(s.min_tokens, chunk_tokens);
+    return s;
+}
+
 int32_t sl_prefill_order(sl_prefill_turn *t, int32_t n, const sl_prefill_limit *limit)
 {
     step s = {.limit = limit};

@@ -63,4 +63,28 @@ void sl_prefill_bound_next(sl_prefill_bound *b, bool short_prompt, sl_prefill_li
  */
 int32_t sl_prefill_order(sl_prefill_turn *t, int32_t n, const sl_prefill_limit *limit);
 
+/*
+ * The bounds of steps from prefill.max_step_ms (-1: chosen by the backend; 0: none) and prefill.chunk_tokens. host: the backend
+ * computes on CPUs. On a GPU a step of 64 tokens reads nearly all weights: fewer tokens are hardly faster. On CPUs the
+ * time grows with the tokens, from a few tokens on.
+ *
+ * The times make the first token of a short prompt come within three times of alone when long prompts are there: on
+ * average it waits for half a step and is computed in another half. On an H200 64 tokens of V3.2 alone take 48 ms, so
+ * 100 ms give 2 * 50 + 5 ms or 2.2 times, at the cost of a fifth of the throughput of long prompts, which is 3,700
+ * tokens/s with 200 ms (by docs/bench/h200-prefill.csv, not measured in a cluster).
+ */
+typedef struct sl_prefill_steps {
+    int32_t max_ms, short_ms; /* 0: no bound */
+    int32_t min_tokens;
+} sl_prefill_steps;
+
+sl_prefill_steps sl_prefill_steps_for(int32_t max_step_ms, int32_t chunk_tokens, bool host);
+
+/* Whether a further prompt may begin, if n_active of at most max prompts are computed now, of which n_long are longer than
+ * one chunk: one of the places is only for prompts of at most one chunk, so that long prompts cannot use all places. */
+static inline bool sl_prefill_has_place(int32_t n_active, int32_t n_long, bool is_long, int32_t max)
+{
+    return n_active < max && (!is_long || max == 1 || n_long < max - 1);
+}
+
 #endif

@@ -308,12 +308,10 @@ static bool is_long(const sl_prefill *p, const sl_prefill_job *j)
 
 static bool has_place(const sl_prefill *p, const sl_prefill_job *j)
 {
-    if (p->n_active >= p->o.max_requests)
-        return false;
     int32_t n = 0;
     for (const sl_prefill_job *i = p->jobs; i; i = i->engine.next)
         n += active(i) && is_long(p, i);
-    return !is_long(p, j) || p->o.max_requests == 1 || n < p->o.max_requests - 1;
+    return sl_prefill_has_place(p->n_active, n, is_long(p, j), p->o.max_requests);
 }
 
 void sl_schedule_admit(sl_prefill *p)

@@ -15,7 +15,6 @@
 #include "router/served.h"
 
 enum {
-    TICK_MS = 20,
     SETTLE_ROUNDS = 16,
     CPU_READ_NS = 1000000,
     LAST_WORDS_MS = 1000 /* for the errors of requests that a drain cut off */
@@ -227,16 +226,21 @@ static void check_drain(sl_router *r, uint64_t now)
         stop_loop(r, SL_ERR_DEADLINE);
 }
 
-static void on_tick(uv_timer_t *h)
+void sl_router_core_tick(sl_router *r, uint64_t now)
 {
-    sl_router *r = h->data;
-    uint64_t now = sl_now_ns();
     sl_members_tick(r, now);
     r->cluster.last_tick_ns = now;
     sl_requests_tick(r, now);
     sl_queue_tick(r, now);
     r->queue.dirty = true; /* requests whose backoff is over, workers that may be asked again */
     sl_effects_run(r);
+}
+
+static void on_tick(uv_timer_t *h)
+{
+    sl_router *r = h->data;
+    uint64_t now = sl_now_ns();
+    sl_router_core_tick(r, now);
     tick_fronts(r, now);
     sl_router_stats_tick(r);
     check_drain(r, now);
@@ -347,7 +351,7 @@ static sl_status start_loop(sl_router *r, sl_err *err)
     l->prepare.data = r->link.idle.data = l->tick.data = l->wake.data = l->sigterm.data = l->sigint.data =
         l->sighup.data = r;
     uv_prepare_start(&l->prepare, on_prepare);
-    uv_timer_start(&l->tick, on_tick, TICK_MS, TICK_MS);
+    uv_timer_start(&l->tick, on_tick, SL_ROUTER_TICK_MS, SL_ROUTER_TICK_MS);
     if (r->o.signals) {
         signal(SIGPIPE, SIG_IGN);
         uv_signal_start(&l->sigterm, on_signal, SIGTERM);

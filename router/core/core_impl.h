@@ -125,6 +125,7 @@ typedef struct sl_cluster {
 } sl_cluster;
 
 #define SL_REQUEST_BUCKETS 4096
+enum { SL_ROUTER_TICK_MS = 20 };
 
 struct sl_group {
     sl_group *next, *prev;
@@ -239,6 +240,8 @@ sl_status sl_router_link_open(sl_router *r, sl_err *err);
 void sl_router_link_close(sl_router *r);
 /* Encodes and posts, or keeps the message until the transport has room. Calls no callback of the router. */
 void sl_router_link_send(sl_member *w, const sl_msg *m);
+/* Handles a message of a member. */
+void sl_router_link_received(sl_member *w, const sl_msg *m);
 /* Makes progress, retries refused sends, arms the transport; called before every poll. */
 void sl_router_link_flush(sl_router *r);
 /* The next poll does not sleep. */
@@ -341,6 +344,11 @@ void sl_kv_on_lost(sl_member *w);
 /* Asks the worker for a full report if batches were lost; at most once in a second. */
 void sl_kv_tick(sl_member *w, uint64_t now);
 void sl_kv_free(sl_router *r);
+
+/* ---- router.c ---- */
+
+/* What the core does every SL_ROUTER_TICK_MS: liveness, deadlines, the queue. */
+void sl_router_core_tick(sl_router *r, uint64_t now);
 
 /* ---- facts.c ---- */
 

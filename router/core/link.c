@@ -33,10 +33,15 @@ static void on_message(void *arg, sl_tp_ep *ep, uint16_t id, const void *header,
                w->addr, err.text);
         return;
     }
-    w->last_seen_ns = sl_now_ns();
-    sl_member_message(w, &m);
-    sl_effects_run(r); /* effects may borrow from the message */
+    sl_router_link_received(w, &m);
     sl_msg_free(&m);
+}
+
+void sl_router_link_received(sl_member *w, const sl_msg *m)
+{
+    w->last_seen_ns = sl_now_ns();
+    sl_member_message(w, m);
+    sl_effects_run(w->r); /* effects may borrow from the message */
 }
 
 static void on_accepted(void *arg, sl_tp_ep *ep, const char *peer)

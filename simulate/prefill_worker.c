@@ -1,0 +1,317 @@
+/*
+ * A prefill worker: as prefill/schedule.c, in virtual time. The order of prompts, the bounds of steps, the pace and the
+ * places are those of the product (prefill/order.h, pace.h); so is the cache of prefixes (kvstore/store.h).
+ *
+ * A job: QUEUED (no place or no pages) -> PULLING (pages that only the decode worker has come over the link) -> RUNNING
+ * (steps) -> SHIPPING (the last rows are on the link) -> committed. Rows are shipped while the next ones are computed, in
+ * the order in which they were computed: the link is busy until link_until_ns.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "simulate/sim_impl.h"
+
+enum { MAX_ITEMS = 64 };
+
+typedef enum { JOB_QUEUED, JOB_PULLING, JOB_RUNNING, JOB_SHIPPING } job_state;
+
+struct sl_sim_job {
+    sl_sim_job *next, *prev;
+    sl_sim_worker *w;
+    sl_msg m; /* PREFILL */
+    job_state state;
+    bool aborted; /* freed by the event that it waits for */
+    sl_lease *lease;
+    int32_t own, start, pos; /* tokens: in the own cache, that need not be computed, that are complete */
+    int32_t take;            /* of the running step */
+    int64_t passed;
+};
+
+static int32_t length(const sl_sim_job *j)
+{
+    return (int32_t)j->m.prefill.n_tokens;
+}
+
+static bool is_long(const sl_sim_job *j)
+{
+    return length(j) > j->w->s->chunk_tokens;
+}
+
+static void free_job(sl_sim_job *j)
+{
+    sl_msg_free(&j->m);
+    free(j);
+}
+
+/* The worker forgets the job. Its memory is freed later when an event still names it. */
+static void leave(sl_sim_job *j, bool pending)
+{
+    sl_sim_prefill *p = &j->w->prefill;
+    p->n_active -= j->state != JOB_QUEUED;
+    *(j->prev ? &j->prev->next : &p->jobs) = j->next;
+    *(j->next ? &j->next->prev : &p->jobs_tail) = j->prev;
+    sl_lease_release(j->lease, true);
+    j->lease = NULL;
+    j->aborted = true;
+    if (!pending)
+        free_job(j);
+}
+
+static void turn(sl_sim_worker *w);
+
+/* ---- the end ---- */
+
+/* The time of the job's rows on the link; pages: those that the decode worker does not have. */
+static void ship(sl_sim_job *j, int32_t from, int32_t to, uint64_t from_ns)
+{
+    sl_sim_worker *w = j->w;
+    int32_t theirs = (int32_t)j->m.prefill.matched_pages * PAGE;
+    from = from > theirs ? from : theirs;
+    if (to <= from)
+        return;
+    double ns =
+        sl_sim_move_ns((to - from) * w->s->per_token * w->s->c->kv_bytes_per_token, w->s->c->link.gb_per_s);
+    uint64_t begin = w->prefill.link_until_ns > from_ns ? w->prefill.link_until_ns : from_ns;
+    w->prefill.link_until_ns = begin + (uint64_t)ns;
+    w->s->out.link_ns += ns;
+}
+
+static void on_shipped(void *arg, uint64_t number)
+{
+    sl_sim_job *j = arg;
+    sl_sim_worker *w = j->w;
+    (void)number;
+    if (j->aborted) {
+        free_job(j);
+        return;
+    }
+    const sl_msg_prefill *r = &j->m.prefill;
+    sl_sim_worker *d = sl_sim_find(w->s, r->decode_worker);
+    sl_msg done = {.type = SL_MSG_PREFILLED};
+    done.prefilled = (sl_msg_prefilled){
+        .rid = r->rid, .attempt = r->attempt, .cached_tokens = (uint32_t)j->start, .compute_us = 1};
+    if (d)
+        sl_sim_decode_commit(d, r->rid, r->attempt);
+    sl_sim_tell(w, &done);
+    leave(j, false);
+    turn(w);
+}
+
+static void finish(sl_sim_job *j)
+{
+    sl_sim *s = j->w->s;
+    uint64_t at = j->w->prefill.link_until_ns > s->now_ns ? j->w->prefill.link_until_ns : s->now_ns;
+    j->state = JOB_SHIPPING;
+    sl_sim_after(s, (double)(at - s->now_ns) + s->c->link.us * 1e3, on_shipped, j, 0);
+}
+
+/* ---- steps ---- */
+
+static void on_step_end(void *arg, uint64_t began_ns)
+{
+    sl_sim_worker *w = arg;
+    sl_sim_prefill *p = &w->prefill;
+    sl_pace_part part[MAX_ITEMS];
+    int32_t n = 0;
+    p->stepping = false;
+    for (sl_sim_job *j = p->jobs, *next; j; j = next) {
+        next = j->next;
+        if (j->state != JOB_RUNNING || !j->take)
+            continue;
+        part[n++] = (sl_pace_part){j->pos, j->pos + j->take};
+        ship(j, j->pos, j->pos + j->take, began_ns);
+        j->pos += j->take;
+        p->tokens_done += (uint64_t)j->take;
+        j->take = 0;
+        sl_lease_publish(j->lease, j->m.prefill.tokens, j->pos);
+        if (j->pos == length(j))
+            finish(j);
+    }
+    if (n) /* else all of its prompts were aborted */
+        sl_pace_measured(&p->pace, part, n, (double)(w->s->now_ns - began_ns));
+    turn(w);
+}
+
+/* Sets the tokens of each prompt in the next step. Returns the number of tokens. */
+static int32_t share_out(sl_sim_worker *w)
+{
+    sl_sim_prefill *p = &w->prefill;
+    sl_prefill_turn t[MAX_ITEMS];
+    sl_sim_job *job[MAX_ITEMS];
+    int32_t n = 0;
+    bool short_prompt = false;
+    for (sl_sim_job *j = p->jobs; j && n < MAX_ITEMS; j = j->next) {
+        if (j->state != JOB_RUNNING)
+            continue;
+        t[n] = (sl_prefill_turn){
+            .left = length(j) - j->pos, .token_ns = sl_pace_token_ns(&p->pace, j->pos), .passed = j->passed};
+        job[n++] = j;
+        short_prompt |= length(j) - j->start <= SL_PREFILL_SHORT_TOKENS;
+    }
+    if (!n)
+        return 0;
+    sl_prefill_limit limit = {.tokens = w->s->chunk_tokens, .min_tokens = p->steps.min_tokens};
+    sl_prefill_bound_next(&p->bound, short_prompt, &limit);
+    int32_t tokens = sl_prefill_order(t, n, &limit);
+    for (int32_t i = 0; i < n; i++) {
+        job[i]->passed = t[i].passed;
+        job[i]->take = t[i].take;
+    }
+    return tokens;
+}
+
+static void begin_step(sl_sim_worker *w)
+{
+    sl_sim *s = w->s;
+    double ns = 0, k = s->per_token;
+    int32_t tokens = share_out(w);
+    if (!tokens)
+        return;
+    for (const sl_sim_job *j = w->prefill.jobs; j; j = j->next)
+        if (j->take)
+            ns += sl_sim_prefill_ns(s->c, tokens * k, j->take * k, j->pos * k);
+    w->prefill.stepping = true;
+    s->out.prefill_ns += ns;
+    sl_sim_after(s, ns, on_step_end, w, s->now_ns);
+}
+
+/* ---- the beginning ---- */
+
+static void on_pulled(void *arg, uint64_t number)
+{
+    sl_sim_job *j = arg;
+    (void)number;
+    if (j->aborted) {
+        free_job(j);
+        return;
+    }
+    j->state = JOB_RUNNING;
+    sl_lease_publish(j->lease, j->m.prefill.tokens, j->start);
+    turn(j->w);
+}
+
+/* False: there are no pages; some become free when another prompt ends. */
+static bool start(sl_sim_job *j)
+{
+    sl_sim_worker *w = j->w;
+    sl_sim *s = w->s;
+    const sl_msg_prefill *r = &j->m.prefill;
+    if (sl_store_lease(w->prefill.store, r->seed, r->tokens, length(j), &j->lease) != SL_OK)
+        return false;
+    int32_t theirs = (int32_t)r->matched_pages * PAGE;
+    j->own = sl_lease_matched(j->lease) * PAGE;
+    j->start = j->pos = theirs > j->own ? theirs : j->own;
+    w->prefill.n_active++;
+    if (r->attempt == 1) {
+        s->out.prefill_cache += j->own > theirs ? j->own - theirs : 0;
+        s->out.computed += length(j) - j->start;
+        s->out.block_hits += j->start / s->block;
+        s->out.blocks += (length(j) + s->block - 1) / s->block;
+    }
+    ship(j, 0, j->own, s->now_ns); /* cached rows that the decode worker does not have */
+    if (theirs <= j->own) {
+        j->state = JOB_RUNNING;
+        return true;
+    }
+    double ns =
+        sl_sim_move_ns((theirs - j->own) * s->per_token * s->c->kv_bytes_per_token, s->c->link.gb_per_s);
+    s->out.link_ns += ns;
+    j->state = JOB_PULLING;
+    sl_sim_after(s, ns + s->c->link.us * 1e3, on_pulled, j, 0);
+    return true;
+}
+
+static void admit(sl_sim_worker *w)
+{
+    sl_sim_prefill *p = &w->prefill;
+    int32_t n_long = 0;
+    bool pages = true;
+    for (const sl_sim_job *j = p->jobs; j; j = j->next)
+        n_long += j->state != JOB_QUEUED && is_long(j);
+    for (sl_sim_job *j = p->jobs; j && pages; j = j->next) {
+        if (j->state != JOB_QUEUED ||
+            !sl_prefill_has_place(p->n_active, n_long, is_long(j), w->s->o.cfg->prefill.max_requests))
+            continue;
+        pages = start(j);
+        n_long += pages && is_long(j);
+    }
+}
+
+static void turn(sl_sim_worker *w)
+{
+    if (w->prefill.stepping)
+        return;
+    admit(w);
+    begin_step(w);
+}
+
+void sl_sim_prefill_begin(sl_sim_worker *w, sl_msg *m)
+{
+    sl_sim_prefill *p = &w->prefill;
+    sl_sim_job *j = calloc(1, sizeof *j);
+    SL_CHECK(j, "out of memory");
+    *j = (sl_sim_job){.w = w, .m = *m, .prev = p->jobs_tail};
+    *(j->prev ? &j->prev->next : &p->jobs) = j;
+    p->jobs_tail = j;
+    turn(w);
+}
+
+void sl_sim_prefill_abort(sl_sim_worker *w, const sl_msg_abort *a)
+{
+    sl_sim_job *j = w->prefill.jobs;
+    sl_msg m = {.type = SL_MSG_DRAINED};
+    m.id = (sl_msg_id){.rid = a->rid, .attempt = a->attempt};
+    while (j && (j->m.prefill.rid != a->rid || j->m.prefill.attempt != a->attempt))
+        j = j->next;
+    if (!j)
+        return;
+    leave(j, j->state == JOB_PULLING || j->state == JOB_SHIPPING);
+    sl_sim_tell(w, &m);
+    turn(w);
+}
+
+/* ---- the worker ---- */
+
+void sl_sim_prefill_load(const sl_sim_worker *w, sl_msg_load *out)
+{
+    const sl_sim_prefill *p = &w->prefill;
+    sl_store_stats st;
+    sl_store_stats_get(p->store, &st);
+    for (const sl_sim_job *j = p->jobs; j; j = j->next) {
+        out->running += j->state != JOB_QUEUED;
+        out->waiting += j->state == JOB_QUEUED;
+        out->queued_tokens += (uint64_t)(length(j) - j->pos);
+    }
+    out->free_pages = (uint32_t)st.free;
+    out->cached_pages = (uint32_t)st.cached;
+    out->total_pages = (uint32_t)st.total;
+    out->tokens_done = p->tokens_done;
+    double token_ns = sl_pace_token_ns(&p->pace, 0);
+    out->prefill_rate = p->pace.measured && token_ns > 0 ? (uint32_t)(1e9 / token_ns) : 0;
+}
+
+sl_status sl_sim_prefill_open(sl_sim_worker *w, sl_err *err)
+{
+    sl_sim *s = w->s;
+    const sl_config *cfg = s->o.cfg;
+    double pages = (double)cfg->kvstore.bytes / s->page_bytes;
+    sl_store_opts so = {.n_pages = pages < 1 << 29 ? (int32_t)pages : 1 << 29,
+                        .prefix_cache = cfg->kvstore.prefix_cache};
+    w->prefill.steps =
+        sl_prefill_steps_for(cfg->prefill.max_step_ms, cfg->prefill.chunk_tokens, s->c->prefill.host);
+    if (w->prefill.steps.min_tokens > s->per_token)
+        w->prefill.steps.min_tokens = (int32_t)(w->prefill.steps.min_tokens / s->per_token);
+    w->prefill.bound =
+        (sl_prefill_bound){.ns = w->prefill.steps.max_ms * 1e6, .short_ns = w->prefill.steps.short_ms * 1e6};
+    double guess = w->prefill.steps.max_ms > 0 ? w->prefill.steps.max_ms * 1e6 / PAGE : 1;
+    SL_TRY(sl_pace_init(&w->prefill.pace, s->max_context, guess, err));
+    return sl_store_create(&so, &w->prefill.store, err);
+}
+
+void sl_sim_prefill_close(sl_sim_worker *w)
+{
+    while (w->prefill.jobs)
+        leave(w->prefill.jobs, false);
+    sl_pace_free(&w->prefill.pace);
+    sl_store_destroy(w->prefill.store);
+}

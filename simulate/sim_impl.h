@@ -1,0 +1,165 @@
+/*
+ * The state of a simulation, one struct per owner, and the functions that the files of simulate/ call of each other:
+ *
+ *   cluster.c         the router, its endpoints, the clock, arrivals and outputs       sl_sim
+ *   prefill_worker.c  prompts of one prefill worker                                    sl_sim_prefill
+ *   decode_worker.c   tickets, batch and steps of one decode worker                    sl_sim_decode
+ *   decode_pages.c    its pages: the cascade, events of the store
+ *   tier.c            storage tiers                                                    tier.h
+ *   outcome.c         what is measured                                                 sl_sim_outcome
+ *
+ * Units: a simulated page has SL_KEY_PAGE_TOKENS tokens as everywhere in the product; one of them stands for `per_token`
+ * tokens of the trace, so that a coarse simulation has fewer pages. Lengths are in simulated tokens except where a name ends
+ * with _real.
+ */
+#ifndef SL_SIMULATE_SIM_IMPL_H
+#define SL_SIMULATE_SIM_IMPL_H
+
+#include "kvstore/cascade.h"
+#include "kvstore/page_key.h"
+#include "prefill/order.h"
+#include "prefill/pace.h"
+#include "router/core/drive.h"
+#include "simulate/events.h"
+#include "simulate/simulate.h"
+#include "simulate/tier.h"
+
+enum { PAGE = SL_KEY_PAGE_TOKENS };
+
+typedef struct sl_sim sl_sim;
+typedef struct sl_sim_worker sl_sim_worker;
+
+/* ---- what is measured ---- */
+
+enum { SL_SIM_GAPS = 4096 }; /* buckets of a logarithmic histogram: 1 % each, from 1 us */
+
+typedef struct sl_sim_call {
+    uint64_t start_ns, first_ns, end_ns;
+    uint32_t tokens;
+    bool failed, refused;
+} sl_sim_call;
+
+typedef struct sl_sim_outcome {
+    sl_sim_call *calls; /* [requests of the trace] */
+    uint64_t gaps[SL_SIM_GAPS];
+    uint64_t n_gaps;
+    double gap_sum_ns, gap_max_ns;
+    double host, disk, shared, prefill_cache, computed; /* prompt tokens */
+    double blocks, block_hits;
+    double prefill_ns, decode_ns, link_ns;
+    uint64_t steps, step_requests, retracted;
+} sl_sim_outcome;
+
+/* ---- workers ---- */
+
+typedef struct sl_sim_job sl_sim_job;
+typedef struct sl_sim_ticket sl_sim_ticket;
+
+typedef struct sl_sim_prefill {
+    sl_store *store;
+    sl_sim_job *jobs, *jobs_tail; /* in the order of arrival */
+    int32_t n_active;
+    sl_pace pace;
+    sl_prefill_bound bound;
+    sl_prefill_steps steps;
+    bool stepping;
+    uint64_t link_until_ns; /* when everything that was shipped so far has arrived */
+    uint64_t tokens_done;
+} sl_sim_prefill;
+
+typedef struct sl_sim_decode {
+    sl_store *store;
+    sl_arena *arena; /* addresses only */
+    sl_cascade *cascade;
+    sl_tier *disk, *shared; /* the cascade's; NULL: none */
+    sl_sim_busy disk_busy;
+    uint64_t disk_hits; /* pages of loads that are accounted for */
+    uint64_t tick_ns;   /* when the next event for the cascade is due */
+    sl_sim_ticket *tickets, *tickets_tail;
+    int32_t n_tickets, n_loading, n_running;
+    uint64_t next_number, next_order, tokens_done;
+    double device_used;
+    bool stepping;
+    sl_wr stored, removed; /* events of the store that have not been sent */
+    uint64_t kv_sequence;
+} sl_sim_decode;
+
+struct sl_sim_worker {
+    sl_tp_ep ep; /* the router's endpoint to this worker; first member */
+    sl_sim *s;
+    sl_role role;
+    int32_t index;
+    uint32_t id;  /* the router's */
+    bool beating; /* a look at the load is due */
+    sl_msg_load told;
+    uint64_t told_ns;
+    union {
+        sl_sim_prefill prefill;
+        sl_sim_decode decode;
+    };
+};
+
+struct sl_sim {
+    sl_sim_opts o;
+    const sl_sim_costs *c;
+    double per_token; /* tokens of the (scaled) trace per simulated token */
+    double page_bytes;
+    int32_t max_context, chunk_tokens, block; /* block: simulated tokens of a block */
+    uint64_t now_ns, start_ns;
+    sl_sim_events events;
+    sl_router_opts router_opts;
+    sl_tokenizer *tokenizer;
+    sl_router *router;
+    sl_transport transport; /* whose endpoints the workers have */
+    sl_sim_worker *workers; /* [prefills + decodes] */
+    int32_t n_workers;
+    sl_geometry geometry;
+    sl_sim_busy shared_busy;
+    sl_tier *shared;  /* that of the first decode worker; the others have its pages in common */
+    size_t next_call; /* of the trace */
+    uint32_t open_calls;
+    bool ticking;
+    sl_sim_outcome out;
+};
+
+/* cluster.c */
+void sl_sim_after(sl_sim *s, double ns, sl_sim_event_fn *fn, void *arg, uint64_t number);
+/* Gives a message to the router, which acts on it at once. */
+void sl_sim_tell(sl_sim_worker *w, const sl_msg *m);
+void sl_sim_tell_failed(sl_sim_worker *w, uint64_t rid, uint32_t attempt, sl_status st);
+/* Makes sure that the worker reports its load: now, and at every heartbeat while it has work. */
+void sl_sim_beat(sl_sim_worker *w);
+sl_sim_worker *sl_sim_find(sl_sim *s, uint32_t id);
+static inline int32_t sl_sim_pages(int32_t tokens)
+{
+    return (tokens + PAGE - 1) / PAGE;
+}
+
+/* prefill_worker.c */
+sl_status sl_sim_prefill_open(sl_sim_worker *w, sl_err *err);
+void sl_sim_prefill_close(sl_sim_worker *w);
+void sl_sim_prefill_load(const sl_sim_worker *w, sl_msg_load *out);
+/* Takes the message over. */
+void sl_sim_prefill_begin(sl_sim_worker *w, sl_msg *m);
+void sl_sim_prefill_abort(sl_sim_worker *w, const sl_msg_abort *a);
+
+/* decode_worker.c */
+sl_status sl_sim_decode_open(sl_sim_worker *w, sl_err *err);
+void sl_sim_decode_close(sl_sim_worker *w);
+void sl_sim_decode_load(const sl_sim_worker *w, sl_msg_load *out);
+/* Takes the message over. */
+void sl_sim_decode_reserve(sl_sim_worker *w, sl_msg *m);
+void sl_sim_decode_commit(sl_sim_worker *w, uint64_t rid, uint32_t attempt);
+void sl_sim_decode_abort(sl_sim_worker *w, const sl_msg_abort *a);
+
+/* decode_pages.c */
+sl_status sl_sim_pages_open(sl_sim_worker *w, sl_err *err);
+void sl_sim_pages_close(sl_sim_worker *w);
+/* Lets the cascade act, makes an event for when it must act next, and sends events of the store. After every change. */
+void sl_sim_pages_turn(sl_sim_worker *w);
+
+/* outcome.c */
+void sl_sim_gap(sl_sim_outcome *o, uint64_t ns);
+void sl_sim_summarize(const sl_sim *s, sl_sim_result *out);
+
+#endif
