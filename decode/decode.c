@@ -299,6 +299,8 @@ sl_status sl_decode_create(const sl_decode_opts *opts, sl_decode **out, sl_err *
     sl_wr_init(&d->e.kv.stored);
     sl_wr_init(&d->e.kv.removed);
     sl_wr_init(&d->e.kv.tokens);
+    sl_wr_init(&d->e.disk_kv.stored);
+    sl_wr_init(&d->e.disk_kv.removed);
     sl_status st = open_parts(d, err);
     if (st != SL_OK) {
         sl_decode_destroy(d);
@@ -351,6 +353,8 @@ void sl_decode_destroy(sl_decode *d)
     sl_wr_free(&d->e.kv.stored);
     sl_wr_free(&d->e.kv.removed);
     sl_wr_free(&d->e.kv.tokens);
+    sl_wr_free(&d->e.disk_kv.stored);
+    sl_wr_free(&d->e.disk_kv.removed);
     free(d->e.batch);
     free(d->e.items);
     free(d->e.layers_seen);

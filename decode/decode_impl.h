@@ -127,6 +127,10 @@ typedef struct sl_decode_router {
     sl_claim claim;
     uint64_t place_asked_ns; /* when its last RESERVE was refused because no place was free; 0: never */
     uint64_t kv_sequence;    /* of the last KV_EVENTS */
+    /* the list of the pages on disk, with which the session begins (holdings.c) */
+    bool listing;
+    int list_tier;
+    uint64_t list_cursor;
 } sl_decode_router;
 
 /* The connection of a reader (lend.c). */
@@ -199,6 +203,9 @@ struct sl_decode {
             bool cleared;
             uint32_t only; /* the session that is told; 0: every one */
         } kv;
+        struct {
+            sl_wr stored, removed;
+        } disk_kv; /* of pages on disk, likewise */
         struct {
             uint64_t steps, tokens, stale, corrupt, damaged, retracted, spilled, fences;
         } count;
@@ -358,6 +365,15 @@ void sl_publish_begin(sl_decode *d);
 void sl_publish_event(sl_decode *d, sl_store_event ev, const sl_store_page *page);
 /* At the end of each turn of the loop. */
 void sl_publish_turn(sl_decode *d);
+
+/* holdings.c */
+/* The cascade tells which pages are in its tiers now, or not any more. ctx: sl_decode. */
+void sl_holdings_stored(void *ctx, int tier, const sl_key *keys, int32_t n);
+void sl_holdings_gone(void *ctx, int tier, const sl_key *keys, int32_t n);
+/* This session is told everything that is on disk, from the next tick on. */
+void sl_holdings_begin(sl_decode *d, uint32_t router);
+/* Tells changes and parts of lists; whether there are more parts. */
+bool sl_holdings_tick(sl_decode *d);
 
 /* damage.c */
 /* Has the checker verify n sealed pages of t's lease, from `first` on. False: out of memory. */

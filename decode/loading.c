@@ -142,7 +142,11 @@ sl_status sl_loading_open(sl_decode *d, sl_err *err)
 {
     sl_cascade_opts o = {.store = d->role.store,
                          .arena = d->o.role.arena,
-                         .calls = {.ctx = d, .read_sums = read_sums, .check_sums = check_sums}};
+                         .calls = {.ctx = d,
+                                   .read_sums = read_sums,
+                                   .check_sums = check_sums,
+                                   .stored = sl_holdings_stored,
+                                   .gone = sl_holdings_gone}};
     int n = d->o.n_tiers;
     d->o.n_tiers = 0;
     if (n && sl_cascade_create(&o, d->o.tiers, n, &d->e.cascade) != SL_OK)
@@ -164,7 +168,8 @@ uint64_t sl_loading_tick(sl_decode *d, uint64_t now)
         return UINT64_MAX;
     if (d->role.draining)
         sl_cascade_finish(d->e.cascade);
-    return sl_cascade_tick(d->e.cascade, now);
+    uint64_t due = sl_cascade_tick(d->e.cascade, now);
+    return sl_holdings_tick(d) ? now : due;
 }
 
 bool sl_loading_idle(const sl_decode *d)

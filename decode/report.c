@@ -90,6 +90,7 @@ void sl_report_resync(sl_decode *d, uint32_t router)
                "reason=\"out of memory for the list of cached pages\"");
     sl_report_kv_events(d);
     d->e.kv.only = 0;
+    sl_holdings_begin(d, router);
 }
 
 void sl_report_router_down(sl_decode *d, uint32_t router)
@@ -101,6 +102,7 @@ void sl_report_router_down(sl_decode *d, uint32_t router)
     if (!d->e.n_routers) { /* nothing is kept for later: the next session begins with the whole tree */
         d->e.kv.stored.len = d->e.kv.removed.len = d->e.kv.tokens.len = 0;
         d->e.kv.cleared = false;
+        d->e.disk_kv.stored.len = d->e.disk_kv.removed.len = 0;
     }
 }
 

@@ -30,6 +30,11 @@ static void say(uint32_t router, const sl_msg *m)
         s->rid = m->failed.rid, s->attempt = m->failed.attempt, s->status = (sl_status)m->failed.status;
         s->retryable = m->failed.retryable;
         break;
+    case SL_MSG_KV_EVENTS:
+        s->rid = m->kv_events.medium, s->attempt = 1, s->n = m->kv_events.stored.len / 32;
+        s->matched = (uint32_t)m->kv_events.removed.len / 16, s->first_index = m->kv_events.cleared;
+        s->ticket = m->kv_events.sequence;
+        break;
     case SL_MSG_PAGES_CRC:
         s->rid = m->pages_crc.rid, s->attempt = m->pages_crc.attempt, s->n = m->pages_crc.n_crc;
         break;
@@ -119,7 +124,7 @@ static sl_geometry geometry(void)
                         has_indexer);
 }
 
-static void open_tier(sl_decode *d)
+static void open_tier(sl_decode *d, const dd_opts *how)
 {
     sl_err err = {0};
     sl_tier_opts o = {.capacity_bytes = 16 << 20};
@@ -127,7 +132,13 @@ static void open_tier(sl_decode *d)
     sl_cascade_tier *t = &d->o.tiers[d->o.n_tiers++];
     *t = (sl_cascade_tier){
         .listener = sl_cascade_listen(&o), .policy = SL_CASCADE_WRITE_THROUGH, .load_timeout_ms = 10000};
+    o.capacity_bytes = how->tier_pages ? (uint64_t)how->tier_pages * o.page_bytes : o.capacity_bytes;
     ck_assert_int_eq(sl_tier_open(&sl_tier_memory_ops, &o, &t->tier, &err), SL_OK);
+    static sl_tier_ops local;
+    local = sl_tier_memory_ops;
+    local.persistent = true;
+    if (how->local)
+        t->tier->ops = &local;
     ck_assert_int_eq(sl_loading_open(d, &err), SL_OK);
 }
 
@@ -168,7 +179,7 @@ void dd_open(decode_double *x, const dd_opts *o)
         sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, o->max_batch, DM_CHECKED, NULL, NULL, &err),
         SL_OK);
     if (o->tier)
-        open_tier(d);
+        open_tier(d, o);
 }
 
 void dd_settle(decode_double *x)

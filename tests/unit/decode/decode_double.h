@@ -43,7 +43,9 @@ typedef struct dd_said {
 typedef struct dd_opts {
     int pages, max_batch, max_waiting, max_seqs, max_context;
     bool no_verify;
-    bool tier; /* a memory tier below the store, written through */
+    bool tier;      /* a memory tier below the store, written through */
+    bool local;     /* it says that its pages survive the process */
+    int tier_pages; /* its capacity; 0: more than a test stores */
     /* kvstore.verify; off by default, then no job but those of COMMIT and PAGES_ASK is posted */
     sl_cfg_verify verify;
 } dd_opts;

@@ -122,6 +122,67 @@ START_TEST(waiting_is_bounded)
 }
 END_TEST
 
+static void hear(uint32_t router, size_t stored, uint32_t removed, bool cleared)
+{
+    const dd_said *s = dd_expect(&x, SL_MSG_KV_EVENTS, SL_MEDIUM_DISK);
+    ck_assert_uint_eq(s->router, router);
+    ck_assert_uint_eq(s->n, stored);
+    ck_assert_uint_eq(s->matched, removed);
+    ck_assert_int_eq(s->first_index, cleared);
+}
+
+/* A prompt of 3 full pages, computed and written to the tier. */
+static void run_prompt(uint64_t rid, int seed)
+{
+    dd_reserve(&x, rid, 200, 1, seed, 0);
+    dd_settle(&x);
+    dd_expect(&x, SL_MSG_RESERVED, rid);
+    dd_commit(&x, rid, DD_WRITER, 0);
+    dd_settle(&x);
+    dd_expect(&x, SL_MSG_TOKENS, rid);
+    dd_expect(&x, SL_MSG_DONE, rid);
+}
+
+/* Routers are told what is on disk: all at the beginning of a session, then what is written and what is evicted. */
+START_TEST(routers_know_what_is_on_disk)
+{
+    dd_opts o = dd_defaults();
+    o.pages = 24;
+    o.tier = o.local = true;
+    o.tier_pages = 5;
+    dd_open(&x, &o);
+    sl_report_router_up(x.d, DD_ROUTER);
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_KV_EVENTS, SL_MEDIUM_HOST)->ticket, 1);
+    hear(DD_ROUTER, 0, 0, true);
+    run_prompt(1, 1);
+    hear(DD_ROUTER, 3, 0, false);
+    ck_assert_uint_eq(x.said[x.seen - 1].ticket, 3); /* numbers run over all media */
+    run_prompt(2, 2);                                /* 3 more in 5 places: the oldest one goes */
+    hear(DD_ROUTER, 0, 1, false);
+    hear(DD_ROUTER, 3, 0, false);
+    x.router = 2;
+    sl_report_router_up(x.d, 2);
+    dd_expect(&x, SL_MSG_KV_EVENTS, SL_MEDIUM_HOST);
+    hear(2, 0, 0, true);
+    dd_settle(&x);
+    hear(2, 5, 0, false);
+    dd_silent(&x);
+    sl_report_resync(x.d, 2); /* a batch was lost */
+    dd_expect(&x, SL_MSG_KV_EVENTS, SL_MEDIUM_HOST);
+    hear(2, 0, 0, true);
+    dd_settle(&x);
+    hear(2, 5, 0, false);
+    sl_report_router_down(x.d, DD_ROUTER);
+    sl_report_router_down(x.d, 2);
+    x.router = DD_ROUTER;
+    run_prompt(3, 3); /* nothing is told */
+    dd_silent(&x);
+    sl_wr_free(&x.d->e.disk_kv.stored);
+    sl_wr_free(&x.d->e.disk_kv.removed);
+    dd_close(&x);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("loading");
@@ -131,6 +192,7 @@ int main(void)
     tcase_add_test(t, the_loss_of_the_router_ends_the_wait);
     tcase_add_test(t, draining_refuses_what_waited);
     tcase_add_test(t, waiting_is_bounded);
+    tcase_add_test(t, routers_know_what_is_on_disk);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
