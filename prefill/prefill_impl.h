@@ -7,7 +7,7 @@
  *     mail            to          meaning
  *     NEW             engine      a new job
  *     START           transport   the job has its pages
- *     PULLED          engine      the pulled pages have arrived, or have not (pull_ok)
+ *     PULLED          engine      the pulled pages have arrived with their checksums, or have not (pull_ok)
  *     LAYER           transport   a step has computed a layer (posted for the step)
  *     FINISH, FAIL    transport   the prompt is computed; the job has failed
  *     STOP            engine      do not compute any further
@@ -97,7 +97,10 @@ struct sl_prefill_job {
         int32_t sealed;  /* number of own pages, from the first on, whose checksums are kept */
     } engine;
 
-    bool pull_ok;     /* set by the transport thread; read by the engine after PULLED */
+    /* set by the transport thread; read by the engine after PULLED */
+    bool pull_ok; /* the pages have arrived, with pulled_crc */
+    uint32_t *
+        pulled_crc; /* [pull_end - own_matched][layers]: the checksums that the decode worker keeps for them */
     sl_shipment ship; /* transport thread only */
 };
 

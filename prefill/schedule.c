@@ -5,7 +5,7 @@
  * or fewer tokens if they would take longer than prefill.max_step_ms at the pace that earlier steps had (pace.h).
  * One of the prefill.max_requests places is reserved for prompts of at most one chunk, so that long prompts cannot use
  * all places. Pages enter this worker's prefix tree as soon as they are full, and are sealed at the same time
- * (kvstore/seal.h). Pages of this tree that a request reuses are verified while the rest of its prompt is computed;
+ * (kvstore/seal.h). Pages that were pulled from a decode worker enter it when their checksums have been compared. Pages of this tree that a request reuses are verified while the rest of its prompt is computed;
  * FINISH, and with it COMMIT and the first token, waits for the result.
  *
  * A worker that begins to drain gives requests that have not started back to the router at once.
@@ -111,13 +111,23 @@ static void on_end(sl_prefill *p, sl_prefill_job *j)
 
 /* ---- checks of own pages ---- */
 
-static bool post_check(sl_prefill *p, sl_prefill_job *j, sl_check_what what, int32_t first, int32_t end)
+/* The caller posts it. NULL: out of memory. */
+static sl_check *new_check(const sl_prefill *p, sl_prefill_job *j, sl_check_what what, int32_t first,
+                           int32_t end)
 {
     sl_check *k = sl_check_new(what, sl_lease_pages(j->engine.lease) + first, end - first, j);
     if (!k)
-        return false;
+        return NULL;
     k->sampled = p->role.checker.verify == SL_CFG_VERIFY_SAMPLED;
     j->engine.checks++;
+    return k;
+}
+
+static bool post_check(sl_prefill *p, sl_prefill_job *j, sl_check_what what, int32_t first, int32_t end)
+{
+    sl_check *k = new_check(p, j, what, first, end);
+    if (!k)
+        return false;
     sl_checker_post(&p->role.checker, k);
     return true;
 }
@@ -167,10 +177,65 @@ static void drop_page(sl_prefill *p, int32_t page)
     sl_log(SL_LOG_WARN, "prefill", "page_damaged", "page=%d dropped=%d", page, dropped);
 }
 
+/* ---- pulled pages ---- */
+
+/* The pulled pages are used (ok), or the request continues without them. */
+static void pull_ended(sl_prefill *p, sl_prefill_job *j, bool ok)
+{
+    int32_t pages = ok ? j->pull_end : j->own_matched;
+    if (ok) {
+        uint64_t tokens = (uint64_t)(j->pull_end - j->own_matched) * PAGE;
+        p->pulled += tokens;
+        sl_counter_add(p->c.reused_remote, tokens);
+        if (!publish(p, j, pages * PAGE))
+            return;
+    }
+    j->engine.start = j->engine.pos = pages * PAGE;
+    j->engine.state = JOB_READY;
+}
+
+/*
+ * Nothing uses the pages before the checker has compared them with the checksums that the decode worker keeps. The
+ * checker keeps them as seals, so it reads the pages only once. Damaged pages are not used; their tokens are computed.
+ */
+static void on_pulled(sl_prefill *p, sl_prefill_job *j)
+{
+    if (j->engine.state != JOB_PULLING)
+        return;
+    if (!j->pull_ok || !p->o.role.verify_checksums) {
+        pull_ended(p, j, j->pull_ok);
+        return;
+    }
+    sl_check *k = new_check(p, j, SL_CHECK_KEEP, j->own_matched, j->pull_end);
+    if (!k) {
+        fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
+        return;
+    }
+    k->expect = j->pulled_crc;
+    k->compare = true;
+    sl_checker_post(&p->role.checker, k);
+}
+
+static void on_pulled_checked(sl_prefill *p, sl_prefill_job *j, const sl_check *k)
+{
+    if (k->bad) {
+        sl_counter_add(p->c.checksum, k->bad);
+        sl_log(SL_LOG_WARN, "prefill", "pull_damaged", "rid=%016" PRIx64 " attempt=%u bad=%zu of=%zu", j->rid,
+               j->attempt, k->bad, (size_t)k->n_pages * (size_t)p->geo->n_layers);
+    }
+    if (j->engine.state != JOB_PULLING)
+        return;
+    if (!k->bad)
+        j->engine.sealed = j->pull_end;
+    pull_ended(p, j, !k->bad);
+}
+
 void sl_schedule_checked(sl_prefill *p, sl_check *k)
 {
     sl_prefill_job *j = k->owner;
     j->engine.checks--;
+    if (k->what == SL_CHECK_KEEP)
+        on_pulled_checked(p, j, k);
     for (int32_t i = 0; i < k->n_damaged; i++)
         drop_page(p, k->damaged[i]);
     if (k->what == SL_CHECK_VERIFY && !k->n_damaged) {
@@ -181,22 +246,6 @@ void sl_schedule_checked(sl_prefill *p, sl_check *k)
     if (j->engine.ended)
         on_end(p, j);
     sl_check_free(k);
-}
-
-static void on_pulled(sl_prefill *p, sl_prefill_job *j)
-{
-    if (j->engine.state != JOB_PULLING)
-        return;
-    int32_t pages = j->pull_ok ? j->pull_end : j->own_matched;
-    if (j->pull_ok) {
-        uint64_t tokens = (uint64_t)(j->pull_end - j->own_matched) * PAGE;
-        p->pulled += tokens;
-        sl_counter_add(p->c.reused_remote, tokens);
-        if (!publish(p, j, pages * PAGE))
-            return;
-    }
-    j->engine.start = j->engine.pos = pages * PAGE;
-    j->engine.state = JOB_READY;
 }
 
 void sl_schedule_mail(sl_prefill *p, sl_wmail *m)

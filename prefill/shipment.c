@@ -174,6 +174,7 @@ void sl_ship_free(sl_prefill *p, sl_prefill_job *j)
         j->ship.next->ship.prev = j->ship.prev;
     sl_wmsg_free(j->m);
     free(j->own_pages);
+    free(j->pulled_crc);
     free(j->dev_rows); /* dev_index is in the same block */
     sl_cursor_free(&j->ship.cursor);
     free(j->ship.crc);
@@ -263,19 +264,6 @@ void sl_ship_completed(sl_prefill_job *j, sl_decode_peer *d)
     sl_ship_runnable(j->ship.owner, j);
 }
 
-/*
- * The number of the pulled pages' checksums that differ from those of the decode worker, whose ticket pins the pages.
- */
-static size_t count_damaged(const sl_prefill *p, const sl_prefill_job *j, const sl_msg_pages_crc *m)
-{
-    size_t layers = (size_t)p->geo->n_layers, bad = 0;
-    for (size_t i = 0; i < m->n_crc; i++) {
-        int32_t page = j->own_pages[j->own_matched + (int32_t)(i / layers)];
-        bad += sl_arena_page_crc(p->o.role.arena, page, (int32_t)(i % layers), PAGE) != m->crc[i];
-    }
-    return bad;
-}
-
 void sl_ship_pages_crc(sl_prefill *p, uint32_t router, const sl_msg_pages_crc *m)
 {
     sl_prefill_job *j = find(p, router, m->rid, m->attempt);
@@ -283,17 +271,13 @@ void sl_ship_pages_crc(sl_prefill *p, uint32_t router, const sl_msg_pages_crc *m
         sl_counter_add(p->c.stale, 1);
         return;
     }
-    size_t n = (size_t)(j->pull_end - j->own_matched) * (size_t)p->geo->n_layers, bad = 0;
-    bool complete = m->n_crc == n;
-    if (complete && p->o.role.verify_checksums)
-        bad = count_damaged(p, j, m);
-    if (bad) {
-        sl_counter_add(p->c.checksum, bad);
-        sl_log(SL_LOG_WARN, "prefill", "pull_damaged", "rid=%016" PRIx64 " attempt=%u bad=%zu of=%zu", j->rid,
-               j->attempt, bad, n);
-    }
+    size_t n = (size_t)(j->pull_end - j->own_matched) * (size_t)p->geo->n_layers;
+    if (m->n_crc == n)
+        j->pulled_crc = malloc(n * sizeof *j->pulled_crc);
+    if (j->pulled_crc)
+        memcpy(j->pulled_crc, m->crc, n * sizeof *j->pulled_crc);
     j->ship.state = SHIP_SENDING;
-    j->pull_ok = complete && !bad;
+    j->pull_ok = j->pulled_crc != NULL;
     sl_mailbox_post(p->role.inbox, &j->m_pulled.mail.link);
 }
 

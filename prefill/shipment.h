@@ -13,7 +13,7 @@
  *     CONNECTING  + own pages                    pump: the peer is up, pages are to be pulled     PULLING
  *                                                pump: the peer is up, nothing to pull            SENDING
  *     PULLING     + gets in flight               pump: all got; it sends PAGES_ASK                ASKING
- *     ASKING      + own pages                    message PAGES_CRC: compared; mail PULLED         SENDING
+ *     ASKING      + own pages                    message PAGES_CRC; mail PULLED                   SENDING
  *     SENDING     + puts and copies in flight    pump: FINISH came, all posted; it posts a flush  FLUSHING
  *     FLUSHING    + puts, copies, one flush      pump: all completed; COMMIT, PREFILLED           OVER
  *     DRAINING    what was posted before,        pump: all completed and flushed, or the          OVER

@@ -22,6 +22,7 @@ typedef struct sl_loopback_faults {
     uint32_t lose_completion; /* every n-th put/get/flush takes effect but never completes (until close) */
     uint32_t lose_put;        /* every n-th put is not written, but completes with SL_OK */
     uint32_t damage_put;      /* every n-th put is written with one bit flipped */
+    uint32_t damage_get;      /* every n-th get arrives with one bit flipped */
     /* A hostile writer: every put is also written at this distance from its place, modulo the size of the target's
      * memory. 0: not. */
     uint64_t stray_put;

@@ -76,7 +76,7 @@ struct lb_ep {
     bool closing; /* sl_tp_close was called; owner thread only */
     uint64_t connect_deadline_ns;
     sl_loopback_faults faults;
-    uint64_t n_put, n_msg, n_op, n_post;
+    uint64_t n_put, n_get, n_msg, n_op, n_post;
     char peer_address[SL_TP_ADDRESS_MAX];
 };
 

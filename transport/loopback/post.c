@@ -29,6 +29,8 @@ static void apply_faults(lb_ep *ep, lb_packet *p)
     if (p->kind == SL_TP_OP_FLUSH)
         return;
     p->fail = nth(f->fail_op, ep->n_op);
+    if (p->kind == SL_TP_OP_GET)
+        p->damage = nth(f->damage_get, ++ep->n_get);
     if (p->kind == SL_TP_OP_PUT) {
         n = ++ep->n_put;
         p->lose = nth(f->lose_put, n);

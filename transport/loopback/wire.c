@@ -196,6 +196,8 @@ static sl_status deliver_get(lb_ep *ep, const lb_packet *p)
     if (!from || p->fail)
         return SL_ERR_IO;
     memcpy(p->in, from, p->bytes);
+    if (p->damage)
+        ((uint8_t *)p->in)[p->bytes / 2] ^= 1;
     return SL_OK;
 }
 

@@ -140,6 +140,8 @@ void rig_closed(void)
 
 void sl_wmsg_free(sl_wmsg *m)
 {
+    if (!m)
+        return;
     sl_msg_free(&m->msg);
     free(m);
 }
@@ -238,6 +240,21 @@ uint32_t sl_worker_id(const sl_worker *w, uint32_t router)
 }
 
 /* ---- the engine ---- */
+
+bool rig_pulled_right(void)
+{
+    sl_prefill_job *j = r.job;
+    if (!j->pull_ok)
+        return false;
+    sl_check *k = sl_check_new(SL_CHECK_KEEP, j->own_pages + j->own_matched, j->pull_end - j->own_matched, j);
+    k->expect = j->pulled_crc;
+    k->compare = true;
+    sl_checker c = {.arena = r.here};
+    ck_assert(sl_checker_work(&c, k));
+    bool right = !k->bad;
+    sl_check_free(k);
+    return right;
+}
 
 static void take_engine_mail(void)
 {

@@ -74,6 +74,8 @@ void rig_layer(int32_t layer, int32_t first, int32_t end);
 void rig_finish(void);
 /* PAGES_CRC with right or with wrong checksums. */
 void rig_pages_crc(bool right);
+/* What the engine finds out after PULLED: the pulled pages are there, and the checker finds their checksums right. */
+bool rig_pulled_right(void);
 
 /* Mails, then one tick, then the engine's mails (END stays unanswered). */
 void rig_tick(void);

@@ -202,7 +202,7 @@ static void happen(event ev, sl_ship_state s)
         break;
     case EV_DAMAGED_PULL:
         rig_pages_crc(false);
-        ck_assert(!r.job->pull_ok);
+        ck_assert(!rig_pulled_right());
         sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
         break;
     case EV_STRAY_MESSAGES:
@@ -291,7 +291,7 @@ static void ship(uint32_t matched, int32_t own)
         ck_assert_int_eq(r.seen.asked, 1);
         rig_pages_crc(true);
         rig_tick();
-        ck_assert(r.seen.told_pulled == 1 && r.job->pull_ok);
+        ck_assert(r.seen.told_pulled == 1 && rig_pulled_right());
         own = (int32_t)matched;
     }
     for (int32_t first = own * SL_PAGE_TOKENS; first < RIG_TOKENS; first += 50) {
@@ -348,7 +348,7 @@ START_TEST(a_damaged_pull_is_computed)
     until_state(SHIP_ASKING);
     rig_pages_crc(false);
     rig_tick();
-    ck_assert(r.seen.told_pulled == 1 && !r.job->pull_ok);
+    ck_assert(r.seen.told_pulled == 1 && !rig_pulled_right());
     layers(RIG_LAYERS); /* of all tokens: what the decode worker has is left out */
     rig_finish();
     rig_settle();

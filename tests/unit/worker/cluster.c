@@ -194,6 +194,7 @@ static void worker_free(cworker *w, bool check)
                       "%s leaks: %d requests, %d of %d pages", w->name, n.requests,
                       n.pages_free + n.pages_cached, n.pages_total);
         w->c->damaged_prefill += n.damaged;
+        w->c->tokens_pulled += n.tokens_pulled;
     }
     if (w->decode && check) {
         sl_decode_counts n;

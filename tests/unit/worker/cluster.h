@@ -131,6 +131,7 @@ struct cluster {
     uint64_t spilled; /* by decode workers that have ended */
     /* Pages that workers which have ended found damaged in their stores. */
     uint64_t damaged_prefill, damaged_decode;
+    uint64_t tokens_pulled; /* by prefill workers that have ended */
     bool auto_place, silent;
     /* True: the message is swallowed. */
     bool (*on_msg)(cluster *c, cworker *w, const sl_msg *m);

@@ -99,6 +99,28 @@ START_TEST(pulled_pages)
 }
 END_TEST
 
+/* Pages that are right in both stores and were damaged between them: they are not used, and no attempt fails. */
+START_TEST(pulled_pages_damaged_in_transit)
+{
+    cluster_opts o = cluster_defaults();
+    o.shipping = &sl_shipping_staging; /* gets */
+    o.prefill_faults.damage_get = 5;
+    cluster_start(&c, &o);
+    run(500, 20, 1);
+    flush(SL_ROLE_PREFILL);
+    creq *r = run(700, 20, 1);
+    ck_assert_int_eq(r->attempts, 0);
+    cworker_faults(cluster_worker(&c, SL_ROLE_PREFILL, 0), (sl_loopback_faults){0});
+    cluster_cut_all(&c); /* endpoints with faults are closed; new ones have none */
+    run(300, 20, 2);     /* they are connected again */
+    flush(SL_ROLE_PREFILL);
+    run(900, 20, 1);
+    cluster_stop(&c);
+    ck_assert_uint_eq(c.tokens_pulled, 700 / 64 * 64);
+    ck_assert_uint_eq(c.damaged_decode, 0);
+}
+END_TEST
+
 /* A hostile writer: each of its puts also lands `stray` pages away, in published pages and in landing ones. */
 START_TEST(writer_writes_elsewhere)
 {
@@ -146,6 +168,7 @@ int main(void)
     tcase_add_loop_test(t, decode_store, 0, 2);
     tcase_add_test(t, prefill_store);
     tcase_add_test(t, pulled_pages);
+    tcase_add_test(t, pulled_pages_damaged_in_transit);
     tcase_add_loop_test(t, writer_writes_elsewhere, 0, 4);
     suite_add_tcase(s, t);
     return run_suite(s);
