@@ -1,6 +1,7 @@
 """The disk tier below the store of a decode worker: pages that left memory, also with the process, come back from disk with
 the same tokens; a damaged page is computed again; what cannot be used is refused at start, and the message names the key."""
 
+import concurrent.futures
 import csv
 import os
 import pathlib
@@ -86,6 +87,25 @@ def test_restart_and_damage(start, disk):
     assert list(r.output_ids) == real.reference(turn, 20)
     ask(64 * PAGES)
     c.idle()
+    lost_file(c, ask, metrics, disk)
+
+
+def lost_file(c, ask, metrics, disk):
+    """The file loses its contents while the worker uses it: every read is short. The pages are computed again, and stored again."""
+    def descriptors():
+        return len(os.listdir(f"/proc/{c.pid('decode/0')}/fd"))
+    c.flush()
+    before, stored_before = descriptors(), real.metric(metrics(), "sluice_tier_stored_pages_total") or 0
+    damaged = real.metric(metrics(), "sluice_tier_miss_pages_total", 'reason="damaged"') or 0
+    os.truncate(disk / "decode-0" / "pages.sluice", 0)
+    ask(0)
+    real.until("the damage counted",
+               lambda: real.metric(metrics(), "sluice_tier_miss_pages_total", 'reason="damaged"') == damaged + PAGES)
+    stored(metrics, stored_before + PAGES)
+    c.flush()
+    ask(64 * PAGES)
+    c.idle()
+    real.until("no descriptor is left open", lambda: descriptors() <= before)
 
 
 def test_kill(start, disk):
@@ -107,19 +127,45 @@ def test_kill(start, disk):
     assert real.metric(d.metrics(), "sluice_tier_hit_pages_total") == PAGES
     router.idle()
 
+    # Killed again while it writes the pages of a request that streams. The request ends on the next process, which has no time to
+    # wait for its disk.
+    ids = real.prompt("disk-kill", 64 * PAGES + 9)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(router.tokens, ids, N)
+        stored(d.metrics, 1)
+        os.killpg(d.process.pid, signal.SIGKILL)
+        d.process.wait()
+        d = start(real.Process, "decode", 0, router.worker_address, **keys(disk, **{"kvstore.disk.load_timeout_ms": 1}))
+        assert answer.result(60 * real.PATIENCE) == real.reference(ids, N)
+    router.flush()
+    assert router.tokens(IDS, N) == want
+    router.idle()
+    text = d.metrics()
+    late = real.metric(text, "sluice_tier_miss_pages_total", 'reason="late"') or 0
+    assert (real.metric(text, "sluice_tier_hit_pages_total") or 0) + late >= PAGES
+
 
 REFUSED = {
     "no-size": ({"kvstore.disk.bytes": 0}, r"kvstore\.disk\.bytes: is mandatory"),
     "absent": ({"kvstore.disk.path": "/nowhere/at/all"}, r"kvstore\.disk\.path: /nowhere/at/all: No such file"),
     "too-large": ({"kvstore.disk.bytes": "900TiB"}, r"kvstore\.disk\.bytes: .* the file system has \d+ free"),
+    "read-only": ({}, r"kvstore\.disk\.path: .*Read-only file system", 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"'),
+    "full": ({}, r"kvstore\.disk\.bytes: .* the file system has \d+ free",
+             'mount -t tmpfs -o size=80m,mode=700 none "$0" && head -c 40m /dev/zero >"$0"/other'),
     "too-small": ({"kvstore.disk.bytes": 4096}, r"kvstore\.disk\.bytes: .* holds no segment"),
 }
 
 
 def test_refused_at_start(start, disk):
-    """Each of them ends by itself, with the key and the reason."""
-    made = {name: start(real.Process, "decode", 0, "127.0.0.1:9", **keys(disk, **more)) for name, (more, _) in REFUSED.items()}
-    for name, (_, why) in REFUSED.items():
+    """Each of them ends by itself, with the key and the reason. The file systems are real ones, in mount namespaces, where this user
+    may make them."""
+    may_mount = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
+    refused = {name: r for name, r in REFUSED.items() if len(r) == 2 or may_mount}
+    made = {}
+    for name, (more, _, *mounts) in refused.items():
+        prefix = ("unshare", "--mount", "sh", "-c", f'{mounts[0]} && exec "$@"', str(disk)) if mounts else ()
+        made[name] = start(real.Process, "decode", 0, "127.0.0.1:9", prefix=prefix, **keys(disk, **more))
+    for name, (_, why, *_) in refused.items():
         assert made[name].process.wait(60 * real.PATIENCE) != 0
         made[name].logged(why)
     (disk / "decode-0").chmod(0o770)
