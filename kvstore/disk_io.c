@@ -407,16 +407,18 @@ static void arm_wake(sl_disk_tier *t)
     t->wake_armed = true;
 }
 
-static void reap(sl_disk_tier *t)
+/* Takes one completion, if there is one. Pages are checked and copied here, so the caller starts another operation before it
+ * takes the next: otherwise the device would have nothing to do while all pages that have arrived are copied. */
+static void reap_one(sl_disk_tier *t)
 {
     uint64_t data;
     int32_t res;
-    while (sl_uring_next(&t->ring, &data, &res)) {
-        if (data == WAKE)
-            t->wake_armed = false;
-        else
-            finish(t, &t->ops[data], res);
-    }
+    if (!sl_uring_next(&t->ring, &data, &res))
+        return;
+    if (data == WAKE)
+        t->wake_armed = false;
+    else
+        finish(t, &t->ops[data], res);
 }
 
 void *sl_disk_io_main(void *arg)
@@ -433,6 +435,6 @@ void *sl_disk_io_main(void *arg)
         if (o)
             start(t, o);
         SL_CHECK(sl_uring_enter(&t->ring, !o) == SL_OK, "io_uring_enter: errno %d", errno);
-        reap(t);
+        reap_one(t);
     }
 }
