@@ -6,11 +6,12 @@
 static const sl_tier_ops *const registry[] = {
     &sl_tier_memory_ops,
     &sl_tier_disk_ops,
+    &sl_tier_nixl_ops,
 #ifdef SL_HAVE_HIREDIS
     &sl_tier_redis_ops,
 #endif
 };
-static const char *const names[] = {"memory", "disk",
+static const char *const names[] = {"memory", "disk", "nixl",
 #ifdef SL_HAVE_HIREDIS
                                     "redis",
 #endif

@@ -42,7 +42,7 @@
  *
  * A tier belongs to one thread. Implementations: "memory" (kvstore/tier_memory.c), which is the example for others;
  * "disk" (kvstore/tier_disk.c), whose pages survive the process;
- * "redis" (kvstore/tier_redis.c), whose pages are shared with other processes (`shared`): the store evicts by its own rules,
+ * "redis" (kvstore/tier_redis.c) and "nixl" (kvstore/tier_nixl.c), whose pages are shared with other processes (`shared`): the store evicts by its own rules,
  * and a lease only makes that less likely, so that a get can miss what exists has found.
  */
 #ifndef SL_KVSTORE_TIER_H
@@ -72,6 +72,15 @@ typedef struct sl_tier_redis_opts {
     bool required;        /* open fails when the server cannot be reached */
 } sl_tier_redis_opts;
 
+/* What the "nixl" tier needs further. Texts are borrowed for the call of open. */
+typedef struct sl_tier_nixl_opts {
+    const char *library;           /* libnixl_capi.so: a path, or a name for the system's search */
+    const char *backend;           /* NIXL's plug-in: POSIX, GDS, GDS_MT (files), OBJ (objects) */
+    const char *const *parameters; /* [n_parameters] of the plug-in, "KEY=VALUE" */
+    int32_t n_parameters;
+    const char *prefix; /* begins the names of directories and objects, as for redis */
+} sl_tier_nixl_opts;
+
 typedef struct sl_tier_opts {
     size_t page_bytes; /* of every page */
     uint64_t
@@ -84,6 +93,7 @@ typedef struct sl_tier_opts {
     uint32_t slow_ms;       /* an operation that takes longer makes the tier degraded; 0 means 5,000 */
     bool second_use;        /* disk: store a page only when it is offered for the second time */
     const sl_tier_redis_opts *redis; /* redis: mandatory. Borrowed for the call */
+    const sl_tier_nixl_opts *nixl;   /* nixl: mandatory. Borrowed for the call */
     /* NULL, or called inside of sl_tier_poll() on the owner thread, never during open and close: these pages are not in
      * the tier any more. keys are valid during the call; it must not call the tier. A tier that shares its pages with
      * other processes reports what it knows, which may be nothing. When memory is exhausted reports are lost. */
@@ -178,7 +188,7 @@ struct sl_tier_ops {
     bool (*damage)(sl_tier *t, sl_key key);
 };
 
-extern const sl_tier_ops sl_tier_memory_ops, sl_tier_disk_ops;
+extern const sl_tier_ops sl_tier_memory_ops, sl_tier_disk_ops, sl_tier_nixl_ops;
 extern const sl_tier_ops sl_tier_redis_ops; /* only in builds that have hiredis: see sl_tier_find() */
 
 /* The registry: the i-th implementation (NULL after the last), by name (NULL: unknown), all names (ends with NULL). */

@@ -12,6 +12,7 @@
 
 #include "kvstore/tier.h"
 #include "tests/unit/kvstore/fault_tier.h"
+#include "tests/unit/kvstore/nixl_rig.h"
 #include "tests/unit/kvstore/redis_rig.h"
 #include "tests/unit/kvstore/test_kvstore.h"
 
@@ -71,6 +72,8 @@ static void find_impls(void)
         const char *why = NULL;
         if (strcmp(sl_tier_at(i)->name, "redis") == 0)
             redis = redis_rig_start(REDIS_RIG_LRU, &why);
+        if (strcmp(sl_tier_at(i)->name, "nixl") == 0 && !nixl_rig_library(&why))
+            why = why ? why : "no library";
         if (why)
             printf("SKIP %s: %s\n", sl_tier_at(i)->name, why);
         else
@@ -95,8 +98,21 @@ static sl_tier_opts redis_options(void)
 /* Room for PAGES pages, and for the disk tier segments of one page, so that it evicts single pages. */
 static sl_tier_opts options(const sl_tier_ops *ops)
 {
-    if (ops->shared)
+    static sl_tier_nixl_opts nixl = {.backend = "POSIX", .prefix = "t"};
+    const char *why;
+    if (ops->shared && strcmp(ops->name, "redis") == 0)
         return redis_options();
+    if (ops->shared) {
+        nixl.library = nixl_rig_library(&why);
+        return (sl_tier_opts){.page_bytes = BYTES,
+                              .capacity_bytes = 4 * KEYS * 2 * 4096,
+                              .directory = tier_directory(),
+                              .nixl = &nixl,
+                              .evicted = on_evicted,
+                              .evicted_ctx = keys,
+                              .fingerprint = {1, 2},
+                              .format = {3, 4}};
+    }
     if (ops->persistent)
         return (sl_tier_opts){.page_bytes = BYTES,
                               .capacity_bytes = 4096 + PAGES * 3 * 4096,
@@ -138,6 +154,8 @@ static void open_tier(int i)
     memset(left, 0, sizeof left);
     impl = impls[i % n_impls];
     sl_tier_opts o = options(impl);
+    if (strcmp(impl->name, "nixl") == 0)
+        mkdir(tier_directory(), 0700); /* an earlier close of this test has removed it */
     if (impl->persistent) {
         remove_tier_directory();
         ck_assert_int_eq(mkdir(tier_directory(), 0700), 0);
@@ -151,6 +169,8 @@ static void open_tier(int i)
 static void close_tier(void)
 {
     sl_tier_close(tier);
+    if (strcmp(impl->name, "nixl") == 0)
+        nixl_rig_remove(tier_directory());
     if (impl->persistent)
         remove_tier_directory();
 }
@@ -484,6 +504,8 @@ START_TEST(in_order_and_cancelled_by_close)
     sl_tier_close(NULL);
     if (impl->persistent)
         remove_tier_directory();
+    if (strcmp(impl->name, "nixl") == 0)
+        nixl_rig_remove(tier_directory());
 }
 END_TEST
 
@@ -638,6 +660,8 @@ START_TEST(bad_options)
     ck_assert_ptr_nonnull(strstr(err.text, "capacity"));
     if (impl->persistent)
         remove_tier_directory();
+    if (strcmp(impl->name, "nixl") == 0)
+        nixl_rig_remove(tier_directory());
     ck_assert_ptr_eq(sl_tier_find(impl->name), impl);
     ck_assert_ptr_null(sl_tier_find("tape"));
     for (size_t i = 0; sl_tier_at(i) || sl_tier_names()[i]; i++)

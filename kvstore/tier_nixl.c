@@ -1,0 +1,289 @@
+/*
+ * The NIXL tier as its owner sees it: pages in files or objects that NIXL reads and writes, shared with other Sluice clusters.
+ * NIXL is opened at run time (nixl_api.h). The I/O is done by a thread of its own (nixl_io.c).
+ *
+ * What the contract of kvstore/tier.h means here:
+ *   - Back ends of files (POSIX, GDS): one file for each page in a directory that other processes may use too, with a
+ *     mandatory size limit (nixl_files.c). A lease is a time of change in the future, so every process respects it; one
+ *     that lists the directory while a page is asked for can still evict it, which is a miss of the get.
+ *   - Back ends of objects (OBJ for S3): one object for each page. NIXL cannot delete objects and has no leases, so whoever
+ *     owns the bucket bounds it (a rule that removes old objects), and capacity_bytes must be 0.
+ *   - Records carry length and checksum (page_record.h), and are verified before a byte reaches a reader.
+ */
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "kvstore/nixl_impl.h"
+
+#define STAGING_BYTES ((uint64_t)64 << 20)
+enum { FAILURES_DEGRADED = 3, FAILURES_FAILED = 16 };
+
+static void n_health(sl_tier *base, sl_tier_health *out)
+{
+    sl_nixl_tier *t = (sl_nixl_tier *)base;
+    uint64_t now = sl_now_ns(), slow = (t->o.slow_ms ? t->o.slow_ms : 5000) * 1000000ull;
+    *out = (sl_tier_health){.state = SL_TIER_HEALTHY};
+    pthread_mutex_lock(&t->th.lock);
+    if (t->failures >= FAILURES_DEGRADED) {
+        out->state = t->failures >= FAILURES_FAILED ? SL_TIER_FAILED : SL_TIER_DEGRADED;
+        snprintf(out->reason, sizeof out->reason, "nixl %s: %s", t->backend_name, t->why);
+    } else if (t->oldest_ns && now > t->oldest_ns && now - t->oldest_ns > slow) {
+        out->state = SL_TIER_DEGRADED;
+        snprintf(out->reason, sizeof out->reason, "nixl %s: a transfer has been in flight for %.1f s",
+                 t->backend_name, (double)(now - t->oldest_ns) / 1e9);
+    }
+    pthread_mutex_unlock(&t->th.lock);
+}
+
+static void n_submit(sl_tier *base, sl_tier_req *r)
+{
+    sl_tier_thread_submit(&((sl_nixl_tier *)base)->th, r);
+}
+
+static void n_cancel(sl_tier *base, sl_tier_req *r)
+{
+    sl_tier_thread_cancel(&((sl_nixl_tier *)base)->th, r);
+}
+
+static int n_fd(const sl_tier *base)
+{
+    return ((const sl_nixl_tier *)base)->th.event;
+}
+
+static int n_poll(sl_tier *base)
+{
+    return sl_tier_thread_poll(&((sl_nixl_tier *)base)->th);
+}
+
+static void n_release(sl_tier *base, const sl_key *keys, int32_t n)
+{
+    const sl_nixl_tier *t = (const sl_nixl_tier *)base;
+    for (int32_t i = 0; i < n && !t->objects; i++)
+        sl_nixl_file_release(&t->files, keys[i]);
+}
+
+static void n_stats(sl_tier *base, sl_tier_stats *out)
+{
+    sl_nixl_tier *t = (sl_nixl_tier *)base;
+    pthread_mutex_lock(&t->th.lock);
+    *out = t->st;
+    pthread_mutex_unlock(&t->th.lock);
+}
+
+static bool n_damage(sl_tier *base, sl_key key)
+{
+    const sl_nixl_tier *t = (const sl_nixl_tier *)base;
+    char path[SL_NIXL_PATH_BYTES];
+    long at = (long)(SL_PAGE_RECORD_BYTES + t->o.page_bytes / 2);
+    sl_nixl_file_path(&t->files, key, path);
+    FILE *f = t->objects ? NULL : fopen(path, "r+be");
+    int byte = f && fseek(f, at, SEEK_SET) == 0 ? fgetc(f) : EOF;
+    bool done = byte != EOF && fseek(f, at, SEEK_SET) == 0 && fputc(byte ^ 0x40, f) != EOF;
+    if (f)
+        done = fclose(f) == 0 && done;
+    return done;
+}
+
+/* ---- open and close ---- */
+
+static void free_tier(sl_nixl_tier *t)
+{
+    const sl_nixl_api *a = t->api;
+    if (t->staging_regions) {
+        a->deregister_mem(t->agent, t->staging_regions, t->options);
+        a->destroy_regions(t->staging_regions);
+    }
+    if (t->options)
+        a->destroy_options(t->options);
+    if (t->backend)
+        a->destroy_backend(t->backend);
+    if (t->agent)
+        a->destroy_agent(t->agent);
+    sl_tier_thread_free(&t->th);
+    free(t->staging);
+    free(t);
+}
+
+static void n_close(sl_tier *base)
+{
+    sl_nixl_tier *t = (sl_nixl_tier *)base;
+    sl_tier_thread_stop(&t->th);
+    sl_tier_thread_drain(&t->th);
+    free_tier(t);
+}
+
+/* "KEY=VALUE" texts as NIXL's parameters. */
+static sl_status parameters(const sl_nixl_api *a, const sl_tier_nixl_opts *n, nixl_params **out, sl_err *err)
+{
+    if (a->create_params(out) != NIXL_DONE)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "tier nixl: out of memory");
+    for (int32_t i = 0; i < n->n_parameters; i++) {
+        char key[128];
+        const char *text = n->parameters[i], *eq = strchr(text, '=');
+        if (!eq || eq == text || (size_t)(eq - text) >= sizeof key)
+            return sl_fail(err, SL_ERR_INVALID, "tier nixl: parameter \"%.100s\": want KEY=VALUE", text);
+        snprintf(key, sizeof key, "%.*s", (int)(eq - text), text);
+        if (a->params_add(*out, key, eq + 1) != NIXL_DONE)
+            return sl_fail(err, SL_ERR_INVALID, "tier nixl: parameter \"%.100s\" is refused", text);
+    }
+    return SL_OK;
+}
+
+/* The names of the plug-ins that NIXL has found, for a message. */
+static void list_plugins(const sl_nixl_tier *t, char *out, size_t cap)
+{
+    nixl_names *names = NULL;
+    size_t n = 0, at = 0;
+    const char *name;
+    out[0] = '\0';
+    if (t->api->plugins(t->agent, &names) != NIXL_DONE || t->api->names_size(names, &n) != NIXL_DONE)
+        return;
+    for (size_t i = 0; i < n && at < cap; i++)
+        if (t->api->names_get(names, i, &name) == NIXL_DONE)
+            at += (size_t)snprintf(out + at, cap - at, "%s%s", at ? ", " : "", name);
+    t->api->names_free(names);
+}
+
+static bool has_kind(const sl_nixl_tier *t, int kind)
+{
+    nixl_mems *mems = NULL;
+    nixl_params *params = NULL;
+    size_t n = 0;
+    int is;
+    bool found = false;
+    if (t->api->backend_params(t->agent, t->backend, &mems, &params) != NIXL_DONE)
+        return false;
+    t->api->mems_size(mems, &n);
+    for (size_t i = 0; i < n; i++)
+        found = found || (t->api->mems_get(mems, i, &is) == NIXL_DONE && is == kind);
+    t->api->mems_free(mems);
+    t->api->destroy_params(params);
+    return found;
+}
+
+static sl_status open_backend(sl_nixl_tier *t, const sl_tier_nixl_opts *n, sl_err *err)
+{
+    static atomic_int agents;
+    const sl_nixl_api *a = t->api;
+    nixl_params *params = NULL;
+    char plugins[300];
+    snprintf(t->agent_name, sizeof t->agent_name, "sluice-%d-%d", (int)getpid(), atomic_fetch_add(&agents, 1));
+    snprintf(t->backend_name, sizeof t->backend_name, "%.31s", n->backend);
+    if (a->create_agent(t->agent_name, &t->agent) != NIXL_DONE)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "tier nixl: NIXL could not create an agent");
+    sl_status st = parameters(a, n, &params, err);
+    if (st == SL_OK && a->create_backend(t->agent, n->backend, params, &t->backend) != NIXL_DONE) {
+        t->backend = NULL;
+        list_plugins(t, plugins, sizeof plugins);
+        st = sl_fail(err, SL_ERR_UNSUPPORTED,
+                     "tier nixl: backend \"%.60s\" could not be created with these parameters; there are: %s",
+                     n->backend, plugins);
+    }
+    if (params)
+        a->destroy_params(params);
+    SL_TRY(st);
+    bool files = has_kind(t, NIXL_FILE);
+    t->objects = !files && has_kind(t, NIXL_OBJECT);
+    if (!files && !t->objects)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "tier nixl: backend \"%.60s\" has neither files nor objects",
+                       n->backend);
+    if (a->create_options(&t->options) != NIXL_DONE || a->options_add_backend(t->options, t->backend) != NIXL_DONE)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "tier nixl: out of memory");
+    return SL_OK;
+}
+
+static sl_status open_place(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
+{
+    if (!t->objects)
+        return sl_nixl_files_open(&t->files, o, o->nixl->prefix, err);
+    if (o->capacity_bytes)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "tier nixl: capacity of %" PRIu64 " bytes: NIXL cannot delete objects, so it must be 0, and the "
+                       "bucket needs a rule that removes old objects",
+                       o->capacity_bytes);
+    sl_page_name_stem(o->nixl->prefix, o, '/', t->prefix);
+    return SL_OK;
+}
+
+static sl_status make_staging(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
+{
+    const sl_nixl_api *a = t->api;
+    size_t bytes = (SL_PAGE_RECORD_BYTES + o->page_bytes + SL_NIXL_ALIGN - 1) / SL_NIXL_ALIGN * SL_NIXL_ALIGN;
+    uint64_t depth = o->queue_depth > 0 ? (uint64_t)o->queue_depth : STAGING_BYTES / bytes;
+    t->depth = depth < 2 ? 2 : depth > SL_NIXL_DEPTH ? SL_NIXL_DEPTH : (int32_t)depth;
+    t->staging = aligned_alloc(SL_NIXL_ALIGN, (size_t)t->depth * bytes);
+    if (!t->staging)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "tier nixl: no memory for staging buffers");
+    memset(t->staging, 0, (size_t)t->depth * bytes);
+    for (int32_t i = 0; i < t->depth; i++)
+        t->ops[i].buffer = t->staging + (size_t)i * bytes;
+    nixl_regions *regions = NULL;
+    if (a->create_regions(NIXL_DRAM, &regions) != NIXL_DONE ||
+        a->regions_add(regions, (uintptr_t)t->staging, (size_t)t->depth * bytes, 0, "", 0) != NIXL_DONE ||
+        a->register_mem(t->agent, regions, t->options) != NIXL_DONE) {
+        if (regions)
+            a->destroy_regions(regions);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "tier nixl: NIXL could not register the staging buffers");
+    }
+    t->staging_regions = regions;
+    return SL_OK;
+}
+
+static sl_status prepare(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
+{
+    const sl_tier_nixl_opts *n = o->nixl;
+    if (!n || !n->backend || !n->backend[0] || !n->prefix || !n->prefix[0] || !n->library)
+        return sl_fail(err, SL_ERR_INVALID, "tier nixl: library, backend and prefix are mandatory");
+    if (!o->page_bytes || o->page_bytes > (size_t)256 << 20)
+        return sl_fail(err, SL_ERR_INVALID, "tier nixl: pages of %zu bytes are too large", o->page_bytes);
+    t->o = *o;
+    t->o.nixl = NULL;
+    t->o.directory = NULL;
+    if (sl_nixl_open(n->library, &t->api, err) != SL_OK)
+        return sl_fail_in(err, SL_ERR_UNSUPPORTED, "tier nixl");
+    SL_TRY(open_backend(t, n, err));
+    SL_TRY(open_place(t, o, err));
+    return make_staging(t, o, err);
+}
+
+static sl_status n_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)
+{
+    sl_nixl_tier *t = calloc(1, sizeof *t);
+    if (!t)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "tier nixl: out of memory");
+    t->base.ops = &sl_tier_nixl_ops;
+    sl_status st = sl_tier_thread_init(&t->th, o);
+    if (st != SL_OK)
+        sl_fail(err, st, "tier nixl: out of descriptors");
+    if (st == SL_OK)
+        st = prepare(t, o, err);
+    if (st == SL_OK && (st = sl_tier_thread_start(&t->th, sl_nixl_main, t)) != SL_OK)
+        sl_fail(err, st, "tier nixl: no thread");
+    if (st != SL_OK) {
+        free_tier(t);
+        return st;
+    }
+    sl_log(SL_LOG_INFO, "tier", "nixl_opened", "backend=%s kind=%s used_bytes=%lu", t->backend_name,
+           t->objects ? "objects" : "files", t->files.used);
+    *out = &t->base;
+    return SL_OK;
+}
+
+const sl_tier_ops sl_tier_nixl_ops = {.name = "nixl",
+                                      .description = "pages in files or objects, by a back end of NIXL",
+                                      .shared = true,
+                                      .open = n_open,
+                                      .close = n_close,
+                                      .fd = n_fd,
+                                      .submit = n_submit,
+                                      .cancel = n_cancel,
+                                      .release = n_release,
+                                      .poll = n_poll,
+                                      .health = n_health,
+                                      .stats = n_stats,
+                                      .damage = n_damage};
