@@ -262,6 +262,69 @@ static sl_status check_disk(const sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
+/* What every tier needs of the other keys. key: the one that turns the tier on. */
+static sl_status check_tier(const sl_config *cfg, const char *key, const char *late_key, int load_timeout_ms,
+                            sl_err *err)
+{
+    if (!cfg->kvstore.prefix_cache)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "%s: needs kvstore.prefix_cache, because pages are found by their prefix", key);
+    if (cfg->kvstore.share == SL_CFG_SHARE_NONE)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "%s: has no use with kvstore.share: none, where no request may reuse pages of an earlier one",
+            key);
+    if (load_timeout_ms >= cfg->router.stage_timeout_ms)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "%s (%d) must be less than router.stage_timeout_ms (%d), after which the router gives the "
+            "worker up",
+            late_key, load_timeout_ms, cfg->router.stage_timeout_ms);
+    return SL_OK;
+}
+
+static sl_status check_redis(sl_config *cfg, sl_err *err)
+{
+    char line[SL_CFG_NAME_BYTES + 1] = "";
+    bool on = cfg->kvstore.redis.address[0] != '\0';
+    const char *file = cfg->kvstore.redis.password_file;
+    if (!on && (file[0] || cfg->kvstore.redis.user[0] || cfg->kvstore.redis.bytes))
+        return sl_fail(err, SL_ERR_INVALID, "kvstore.redis.%s: has no effect without kvstore.redis.address",
+                       file[0]                      ? "password_file"
+                       : cfg->kvstore.redis.user[0] ? "user"
+                                                    : "bytes");
+    if (cfg->kvstore.redis.user[0] && !file[0])
+        return sl_fail(err, SL_ERR_INVALID, "kvstore.redis.user: needs kvstore.redis.password_file");
+    if (file[0]) {
+        SL_TRY(read_first_line("kvstore.redis.password_file", file, line, err));
+        if (strlen(line) >= sizeof cfg->kvstore.redis.password)
+            return sl_fail(err, SL_ERR_INVALID, "kvstore.redis.password_file: %s: its first line is too long",
+                           file);
+        memcpy(cfg->kvstore.redis.password, line, strlen(line) + 1);
+    }
+    return on ? check_tier(cfg, "kvstore.redis.address", "kvstore.redis.load_timeout_ms",
+                           cfg->kvstore.redis.load_timeout_ms, err)
+              : SL_OK;
+}
+
+static sl_status check_nixl(const sl_config *cfg, sl_err *err)
+{
+    bool on = cfg->kvstore.nixl.backend[0] != '\0';
+    if (!on && (cfg->kvstore.nixl.path[0] || cfg->kvstore.nixl.bytes || cfg->kvstore.nixl.parameters.n))
+        return sl_fail(err, SL_ERR_INVALID, "kvstore.nixl.%s: has no effect without kvstore.nixl.backend",
+                       cfg->kvstore.nixl.path[0] ? "path"
+                       : cfg->kvstore.nixl.bytes ? "bytes"
+                                                 : "parameters");
+    if (!cfg->kvstore.nixl.path[0] != !cfg->kvstore.nixl.bytes)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "kvstore.nixl.bytes and kvstore.nixl.path: files need both, the directory and its size limit; "
+            "objects need neither");
+    return on ? check_tier(cfg, "kvstore.nixl.backend", "kvstore.nixl.load_timeout_ms",
+                           cfg->kvstore.nixl.load_timeout_ms, err)
+              : SL_OK;
+}
+
 sl_status sl_config_finish(sl_config *cfg, sl_err *err)
 {
     if (!cfg->model.served_name[0] && cfg->model.path[0])
@@ -289,6 +352,8 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID, "router.http_port and router.grpc_port are both %d",
                        cfg->router.http_port);
     SL_TRY(check_disk(cfg, err));
+    SL_TRY(check_redis(cfg, err));
+    SL_TRY(check_nixl(cfg, err));
     SL_TRY(check_events(cfg, err));
     SL_TRY(check_workers(cfg, err));
     SL_TRY(check_routers(cfg, err));

@@ -27,6 +27,7 @@ enum {
     SL_CFG_CHOICE_BYTES = 32,
     SL_CFG_MAX_RANKS = 1024,
     SL_CFG_MAX_ROUTERS = 16,
+    SL_CFG_MAX_NIXL_PARAMETERS = 16,
     SL_CFG_ITEM_BYTES = 128, /* of a list of texts */
     SL_CFG_MAX_LAYERS = 512
 };
@@ -99,6 +100,30 @@ typedef struct sl_config {
             bool second_use;
             int load_timeout_ms;
         } disk;
+        struct {
+            char address[SL_CFG_PATH_BYTES]; /* empty: there is no Redis tier */
+            char user[SL_CFG_NAME_BYTES];
+            char password_file[SL_CFG_PATH_BYTES];
+            char password[SL_CFG_NAME_BYTES]; /* not a key: sl_config_finish() reads it from password_file */
+            char prefix[SL_CFG_NAME_BYTES];
+            int database, ttl_s, timeout_ms, load_timeout_ms;
+            uint64_t bytes;
+            sl_cfg_write write;
+            bool required;
+        } redis;
+        struct {
+            char backend[SL_CFG_NAME_BYTES]; /* empty: there is no NIXL tier */
+            char library[SL_CFG_PATH_BYTES];
+            char path[SL_CFG_PATH_BYTES];
+            char prefix[SL_CFG_NAME_BYTES];
+            struct {
+                int n;
+                char v[SL_CFG_MAX_NIXL_PARAMETERS][SL_CFG_ITEM_BYTES];
+            } parameters;
+            uint64_t bytes;
+            int load_timeout_ms;
+            sl_cfg_write write;
+        } nixl;
         struct {
             bool enabled;
             int load_timeout_ms;

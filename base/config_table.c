@@ -154,6 +154,50 @@ const sl_cfg_row sl_cfg_rows[] = {
     INT(kvstore, disk.load_timeout_ms, "5000", 1, 600000,
         "How long a request waits, in milliseconds, for pages that are read from disk; then the tokens that are "
         "missing are computed."),
+    STR(kvstore, redis.address, "",
+        "Server that speaks the protocol of Redis, where decode workers keep pages for all clusters that use it "
+        "(docs/caching.md): HOST:PORT or unix:PATH; of a Redis Cluster, any of its servers. Empty: none."),
+    STR(kvstore, redis.user, "", "User of the server. Empty: its default user."),
+    STR(kvstore, redis.password_file, "",
+        "File whose first line is the password of the server. The password is never shown and in no command line."),
+    STR(kvstore, redis.prefix, "sluice",
+        "Begins the name of every page on the server: 1 to 24 letters, digits, _, - or '.'. Clusters with different "
+        "prefixes share nothing."),
+    INT(kvstore, redis.database, "0", 0, 1000000, "Number of the server's database; 0 in a Redis Cluster."),
+    SIZE(
+        kvstore, redis.bytes, "0", 0, 1024 * 1024 * TIB,
+        "No page is stored while the server uses more memory than this. 0: the server's own maxmemory is the limit, and a "
+        "server without maxmemory is refused."),
+    INT(kvstore, redis.ttl_s, "0", 0, 31536000,
+        "Pages that were not used for this number of seconds disappear. 0: the server's policy alone decides."),
+    INT(kvstore, redis.timeout_ms, "2000", 50, 600000,
+        "A server that does not answer for this time, in milliseconds, is disconnected; it is tried again later."),
+    BOOL(
+        kvstore, redis.required, "true",
+        "Whether a decode worker refuses to start when the server cannot be reached. false: it starts without, and "
+        "connects when it can. Wrong credentials are refused in any case."),
+    ENUM(kvstore, redis.write, "write_through", writes,
+         "When pages are written to the server; see disk.write."),
+    INT(kvstore, redis.load_timeout_ms, "5000", 1, 600000,
+        "How long a request waits, in milliseconds, for pages that are read from the server."),
+    STR(kvstore, nixl.backend, "",
+        "Plug-in of NIXL by which decode workers keep pages in a store that other clusters can use too "
+        "(docs/caching.md): POSIX, GDS or GDS_MT for files, OBJ for S3. Empty: NIXL is not used."),
+    STR(kvstore, nixl.library, "libnixl_capi.so",
+        "NIXL's C library, a path or a name for the system's search; it is in the PyPI packages nixl-cu12 and nixl-cu13."),
+    STRS(kvstore, nixl.parameters, "",
+         "Parameters of the plug-in, each KEY=VALUE (docs/caching.md names those that matter)."),
+    STR(kvstore, nixl.path, "",
+        "Plug-ins for files: directory of the pages, on a file system that all clusters of the store mount."),
+    SIZE(
+        kvstore, nixl.bytes, "0", 0, 1024 * 1024 * TIB,
+        "Plug-ins for files: size limit of the directory, whoever wrote the files; mandatory. 0 for objects, which NIXL "
+        "cannot delete: a rule of the bucket has to limit it."),
+    STR(kvstore, nixl.prefix, "sluice", "Begins the names of directories and objects; see redis.prefix."),
+    ENUM(kvstore, nixl.write, "write_through", writes,
+         "When pages are written to the store; see disk.write."),
+    INT(kvstore, nixl.load_timeout_ms, "5000", 1, 600000,
+        "How long a request waits, in milliseconds, for pages that are read from the store."),
     BOOL(
         kvstore, workers.enabled, "true",
         "Decode workers read pages from the host memory of other decode workers when that takes less time than computing "

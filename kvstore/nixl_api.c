@@ -24,8 +24,8 @@ static sl_status find_all(void *library, const char *path, sl_err *err)
         void *f = dlsym(library, functions[i].name);
         if (!f)
             return sl_fail(err, SL_ERR_UNSUPPORTED,
-                           "%.200s has no function %s: it is another version of NIXL; 1.5 is known to work", path,
-                           functions[i].name);
+                           "%.200s has no function %s: it is another version of NIXL; 1.5 is known to work",
+                           path, functions[i].name);
         memcpy((char *)&found + functions[i].at, &f, sizeof f);
     }
     api = found;

@@ -16,15 +16,15 @@ typedef struct nixl_agent nixl_agent;
 typedef struct nixl_params nixl_params;
 typedef struct nixl_backend nixl_backend;
 typedef struct nixl_options nixl_options;
-typedef struct nixl_regions nixl_regions;     /* memory, files or objects to register */
-typedef struct nixl_segments nixl_segments;   /* what a transfer reads or writes */
+typedef struct nixl_regions nixl_regions;   /* memory, files or objects to register */
+typedef struct nixl_segments nixl_segments; /* what a transfer reads or writes */
 typedef struct nixl_transfer nixl_transfer;
-typedef struct nixl_answers nixl_answers;     /* of a query */
-typedef struct nixl_mems nixl_mems;           /* list of kinds of memory */
+typedef struct nixl_answers nixl_answers; /* of a query */
+typedef struct nixl_mems nixl_mems;       /* list of kinds of memory */
 typedef struct nixl_names nixl_names;
 
-enum { NIXL_DONE = 0, NIXL_RUNNING = 1 };                 /* statuses; failures are negative */
-enum { NIXL_DRAM = 0, NIXL_OBJECT = 3, NIXL_FILE = 4 };   /* kinds of memory */
+enum { NIXL_DONE = 0, NIXL_RUNNING = 1 };               /* statuses; failures are negative */
+enum { NIXL_DRAM = 0, NIXL_OBJECT = 3, NIXL_FILE = 4 }; /* kinds of memory */
 enum { NIXL_READ = 0, NIXL_WRITE = 1 };
 
 /* X(member, exported name after nixl_capi_, arguments); each returns a status. */
@@ -56,11 +56,10 @@ enum { NIXL_READ = 0, NIXL_WRITE = 1 };
     X(register_mem, register_mem, (nixl_agent * a, nixl_regions * r, nixl_options * o))                      \
     X(deregister_mem, deregister_mem, (nixl_agent * a, nixl_regions * r, nixl_options * o))                  \
     X(create_segments, create_xfer_dlist, (int kind, nixl_segments **out))                                   \
-    X(segments_add, xfer_dlist_add_desc,                                                                     \
-      (nixl_segments * s, uintptr_t address, size_t n, uint64_t device))                                     \
+    X(segments_add, xfer_dlist_add_desc, (nixl_segments * s, uintptr_t address, size_t n, uint64_t device))  \
     X(destroy_segments, destroy_xfer_dlist, (nixl_segments * s))                                             \
     X(create_transfer, create_xfer_req,                                                                      \
-      (nixl_agent * a, int op, nixl_segments * local, nixl_segments * remote, const char *agent,             \
+      (nixl_agent * a, int op, nixl_segments *local, nixl_segments *remote, const char *agent,               \
        nixl_transfer **out, nixl_options *o))                                                                \
     X(post, post_xfer_req, (nixl_agent * a, nixl_transfer * t, nixl_options * o))                            \
     X(status, get_xfer_status, (nixl_agent * a, nixl_transfer * t))                                          \

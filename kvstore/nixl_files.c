@@ -212,7 +212,8 @@ static void list_files(listing *l, const char *path, int depth)
         char child[SL_NIXL_PATH_BYTES];
         struct stat st;
         if (e->d_name[0] == '.' ||
-            snprintf(child, sizeof child, "%s/%s", path, e->d_name) >= (int)sizeof child || lstat(child, &st) != 0)
+            snprintf(child, sizeof child, "%s/%s", path, e->d_name) >= (int)sizeof child ||
+            lstat(child, &st) != 0)
             continue;
         if (S_ISDIR(st.st_mode) && depth < 2)
             list_files(l, child, depth + 1);
@@ -287,8 +288,8 @@ sl_status sl_nixl_files_open(sl_nixl_files *f, const sl_tier_opts *o, const char
     f->capacity = o->capacity_bytes;
     f->direct = true;
     if (f->capacity < f->record_bytes)
-        return sl_fail(err, SL_ERR_INVALID, "tier nixl: capacity of %lu bytes holds no record of %zu", f->capacity,
-                       f->record_bytes);
+        return sl_fail(err, SL_ERR_INVALID, "tier nixl: capacity of %lu bytes holds no record of %zu",
+                       f->capacity, f->record_bytes);
     if (stat(f->directory, &st) != 0)
         return sl_fail(err, SL_ERR_IO, "tier nixl: %.300s: %s", f->directory, strerror(errno));
     if (!S_ISDIR(st.st_mode))

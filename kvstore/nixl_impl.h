@@ -10,10 +10,10 @@
 #include "kvstore/tier_thread.h"
 
 enum {
-    SL_NIXL_DEPTH = 64,        /* transfers in flight, at most */
-    SL_NIXL_BATCH = 64,        /* keys of one query */
-    SL_NIXL_FORGOTTEN = 4096,  /* objects that are not offered any more, though they cannot be deleted */
-    SL_NIXL_ALIGN = 4096,      /* of staging buffers and of records in files, so that O_DIRECT is possible */
+    SL_NIXL_DEPTH = 64,       /* transfers in flight, at most */
+    SL_NIXL_BATCH = 64,       /* keys of one query */
+    SL_NIXL_FORGOTTEN = 4096, /* objects that are not offered any more, though they cannot be deleted */
+    SL_NIXL_ALIGN = 4096,     /* of staging buffers and of records in files, so that O_DIRECT is possible */
     SL_NIXL_PATH_BYTES = 1024,
 };
 
@@ -38,9 +38,9 @@ typedef struct sl_nixl_files {
     char directory[512], stem[SL_PAGE_NAME_BYTES]; /* the stem is a directory in it */
     uint64_t capacity, used; /* used: as of the last list, and what was written since then */
     uint64_t pending;        /* of writes that have room and are not committed */
-    size_t record_bytes;                           /* of a file */
-    uint64_t number;                               /* of temporary files */
-    bool direct;                                   /* O_DIRECT is possible */
+    size_t record_bytes;     /* of a file */
+    uint64_t number;         /* of temporary files */
+    bool direct;             /* O_DIRECT is possible */
 } sl_nixl_files;
 
 typedef struct sl_nixl_tier {

@@ -63,7 +63,8 @@ static void query(sl_nixl_tier *t, sl_tier_req *const *reqs, const int32_t *keys
     const sl_nixl_api *a = t->api;
     nixl_regions *regions = NULL;
     nixl_answers *answers = NULL;
-    bool asked = a->create_regions(NIXL_OBJECT, &regions) == NIXL_DONE && a->create_answers(&answers) == NIXL_DONE;
+    bool asked =
+        a->create_regions(NIXL_OBJECT, &regions) == NIXL_DONE && a->create_answers(&answers) == NIXL_DONE;
     for (int32_t i = 0; asked && i < n; i++) {
         char name[SL_NIXL_PATH_BYTES];
         object_name(t, reqs[i]->keys[keys[i]], name);
@@ -105,8 +106,9 @@ static bool answer_questions(sl_nixl_tier *t)
         if (reqs[i]->op == SL_TIER_REMOVE)
             answer_remove(t, key, there[i], &st);
         else
-            st = (t->objects ? there[i] : sl_nixl_file_touch(&t->files, key, reqs[i]->lease_ms)) ? SL_OK
-                                                                                                 : SL_ERR_NOT_FOUND;
+            st = (t->objects ? there[i] : sl_nixl_file_touch(&t->files, key, reqs[i]->lease_ms))
+                     ? SL_OK
+                     : SL_ERR_NOT_FOUND;
         sl_tier_thread_end_key(&t->th, reqs[i], keys[i], st);
     }
     return n > 0;
@@ -134,7 +136,8 @@ static void note(sl_nixl_tier *t, const char *what, const char *reason, bool fai
     bool first = failed && t->failures == 1;
     pthread_mutex_unlock(&t->th.lock);
     if (first)
-        sl_log(SL_LOG_WARN, "tier", "io_failed", "backend=%s op=%s reason=\"%s\"", t->backend_name, what, reason);
+        sl_log(SL_LOG_WARN, "tier", "io_failed", "backend=%s op=%s reason=\"%s\"", t->backend_name, what,
+               reason);
 }
 
 static void release(sl_nixl_tier *t, sl_nixl_op *op)
@@ -284,10 +287,8 @@ static void begin_set(sl_nixl_tier *t, sl_nixl_op *op)
         end(t, op, SL_ERR_EXHAUSTED);
         return;
     }
-    sl_page_record r = {.key = key,
-                        .fingerprint = t->o.fingerprint,
-                        .format = t->o.format,
-                        .length = t->o.page_bytes};
+    sl_page_record r = {
+        .key = key, .fingerprint = t->o.fingerprint, .format = t->o.format, .length = t->o.page_bytes};
     sl_tier_gather(page, op->buffer + SL_PAGE_RECORD_BYTES, t->o.page_bytes);
     r.crc = sl_crc32c(0, op->buffer + SL_PAGE_RECORD_BYTES, t->o.page_bytes);
     sl_page_record_write(&r, op->buffer);

@@ -172,7 +172,8 @@ static sl_status open_backend(sl_nixl_tier *t, const sl_tier_nixl_opts *n, sl_er
     const sl_nixl_api *a = t->api;
     nixl_params *params = NULL;
     char plugins[300];
-    snprintf(t->agent_name, sizeof t->agent_name, "sluice-%d-%d", (int)getpid(), atomic_fetch_add(&agents, 1));
+    snprintf(t->agent_name, sizeof t->agent_name, "sluice-%d-%d", (int)getpid(),
+             atomic_fetch_add(&agents, 1));
     snprintf(t->backend_name, sizeof t->backend_name, "%.31s", n->backend);
     if (a->create_agent(t->agent_name, &t->agent) != NIXL_DONE)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "tier nixl: NIXL could not create an agent");
@@ -192,7 +193,8 @@ static sl_status open_backend(sl_nixl_tier *t, const sl_tier_nixl_opts *n, sl_er
     if (!files && !t->objects)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "tier nixl: backend \"%.60s\" has neither files nor objects",
                        n->backend);
-    if (a->create_options(&t->options) != NIXL_DONE || a->options_add_backend(t->options, t->backend) != NIXL_DONE)
+    if (a->create_options(&t->options) != NIXL_DONE ||
+        a->options_add_backend(t->options, t->backend) != NIXL_DONE)
         return sl_fail(err, SL_ERR_NO_MEMORY, "tier nixl: out of memory");
     return SL_OK;
 }
@@ -203,7 +205,8 @@ static sl_status open_place(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
         return sl_nixl_files_open(&t->files, o, o->nixl->prefix, err);
     if (o->capacity_bytes)
         return sl_fail(err, SL_ERR_INVALID,
-                       "tier nixl: capacity of %" PRIu64 " bytes: NIXL cannot delete objects, so it must be 0, and the "
+                       "tier nixl: capacity of %" PRIu64
+                       " bytes: NIXL cannot delete objects, so it must be 0, and the "
                        "bucket needs a rule that removes old objects",
                        o->capacity_bytes);
     sl_page_name_stem(o->nixl->prefix, o, '/', t->prefix);

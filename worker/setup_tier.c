@@ -54,11 +54,84 @@ static sl_status open_disk(const sl_setup *s, sl_tier_opts *o, sl_cascade_tier *
     return st == SL_OK ? SL_OK : sl_fail_in(err, st, size ? "kvstore.disk.bytes" : "kvstore.disk.path");
 }
 
+/* The tier of this name; the builds of some machines lack one. */
+static sl_status find_tier(const char *name, const char *key, const sl_tier_ops **out, sl_err *err)
+{
+    *out = sl_tier_find(name);
+    return *out
+               ? SL_OK
+               : sl_fail(
+                     err, SL_ERR_UNSUPPORTED,
+                     "%s: this build has no tier \"%s\", because its library was not there when it was built "
+                     "(docs/dependencies.md)",
+                     key, name);
+}
+
+static sl_status open_redis(const sl_setup *s, sl_tier_opts *o, sl_cascade_tier *out, sl_err *err)
+{
+    const sl_config *c = s->cfg;
+    const sl_tier_ops *ops;
+    if (!c->kvstore.redis.address[0])
+        return SL_OK;
+    SL_TRY(find_tier("redis", "kvstore.redis.address", &ops, err));
+    sl_tier_redis_opts r = {.address = c->kvstore.redis.address,
+                            .user = c->kvstore.redis.user,
+                            .password = c->kvstore.redis.password,
+                            .prefix = c->kvstore.redis.prefix,
+                            .database = c->kvstore.redis.database,
+                            .ttl_s = (uint32_t)c->kvstore.redis.ttl_s,
+                            .timeout_ms = (uint32_t)c->kvstore.redis.timeout_ms,
+                            .required = c->kvstore.redis.required};
+    o->redis = &r;
+    o->capacity_bytes = c->kvstore.redis.bytes;
+    out->policy = policy_of(c->kvstore.redis.write);
+    out->load_timeout_ms = (uint32_t)c->kvstore.redis.load_timeout_ms;
+    sl_status st = sl_tier_open(ops, o, &out->tier, err);
+    if (st == SL_OK ||
+        (err && strstr(err->text, "kvstore.redis."))) /* the answer of the server names the key */
+        return st;
+    const char *key = err && strstr(err->text, "prefix")     ? "kvstore.redis.prefix"
+                      : err && strstr(err->text, "capacity") ? "kvstore.redis.bytes"
+                                                             : "kvstore.redis.address";
+    return sl_fail_in(err, st, "%s", key);
+}
+
+static sl_status open_nixl(const sl_setup *s, sl_tier_opts *o, sl_cascade_tier *out, sl_err *err)
+{
+    const sl_config *c = s->cfg;
+    const char *parameters[SL_CFG_MAX_NIXL_PARAMETERS];
+    if (!c->kvstore.nixl.backend[0])
+        return SL_OK;
+    for (int i = 0; i < c->kvstore.nixl.parameters.n; i++)
+        parameters[i] = c->kvstore.nixl.parameters.v[i];
+    sl_tier_nixl_opts n = {.library = c->kvstore.nixl.library,
+                           .backend = c->kvstore.nixl.backend,
+                           .parameters = parameters,
+                           .n_parameters = c->kvstore.nixl.parameters.n,
+                           .prefix = c->kvstore.nixl.prefix};
+    o->nixl = &n;
+    o->capacity_bytes = c->kvstore.nixl.bytes;
+    o->directory = c->kvstore.nixl.path;
+    out->policy = policy_of(c->kvstore.nixl.write);
+    out->load_timeout_ms = (uint32_t)c->kvstore.nixl.load_timeout_ms;
+    sl_status st = sl_tier_open(&sl_tier_nixl_ops, o, &out->tier, err);
+    if (st == SL_OK)
+        return SL_OK;
+    const char *text = err ? err->text : "";
+    const char *key = strstr(text, "capacity")       ? "kvstore.nixl.bytes"
+                      : strstr(text, "parameter \"") ? "kvstore.nixl.parameters"
+                      : strstr(text, "backend")      ? "kvstore.nixl.backend"
+                      : c->kvstore.nixl.path[0] && strstr(text, c->kvstore.nixl.path)
+                          ? "kvstore.nixl.path"
+                          : "kvstore.nixl.library";
+    return sl_fail_in(err, st, "%s", key);
+}
+
 /* Opens one tier with options of which page size, format, fingerprint and listener are set. out->tier stays NULL when the
  * configuration has no such tier. */
 typedef sl_status open_fn(const sl_setup *s, sl_tier_opts *o, sl_cascade_tier *out, sl_err *err);
 
-static open_fn *const list[] = {open_disk};
+static open_fn *const list[] = {open_disk, open_nixl, open_redis};
 _Static_assert(SL_COUNT(list) <= SL_CASCADE_TIERS, "more tiers than a cascade can have");
 
 sl_status sl_setup_tiers(sl_setup *s, sl_err *err)

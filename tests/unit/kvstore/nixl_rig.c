@@ -14,7 +14,8 @@ const char *nixl_rig_library(const char **why)
     *why = NULL;
     if (named && named[0])
         return named;
-    if (!path[0] && glob(".venv/lib/python3*/site-packages/.nixl_cu*.mesonpy.libs/libnixl_capi.so", 0, NULL, &found) == 0) {
+    if (!path[0] && glob(".venv/lib/python3*/site-packages/.nixl_cu*.mesonpy.libs/libnixl_capi.so", 0, NULL,
+                         &found) == 0) {
         snprintf(path, sizeof path, "%s", found.gl_pathv[0]);
         globfree(&found);
     }

@@ -37,8 +37,8 @@ static sl_tier_nixl_opts posix_opts(void)
     return (sl_tier_nixl_opts){.library = library, .backend = "POSIX", .prefix = "n"};
 }
 
-static sl_status open_at(const char *directory, uint64_t records, const sl_tier_nixl_opts *n, sl_key fingerprint,
-                         sl_err *err)
+static sl_status open_at(const char *directory, uint64_t records, const sl_tier_nixl_opts *n,
+                         sl_key fingerprint, sl_err *err)
 {
     sl_tier_opts o = {.page_bytes = BYTES,
                       .capacity_bytes = records * RECORD,
@@ -112,7 +112,8 @@ START_TEST(processes_share_a_directory)
     ck_assert_int_eq(run(SL_TIER_REMOVE, 3, 1, 0), 1);
     sl_tier_close(tier);
     sl_tier_nixl_opts n = posix_opts();
-    ck_assert_int_eq(open_at(tier_directory(), 100, &n, (sl_key){8, 2}, &err), SL_OK); /* another checkpoint */
+    ck_assert_int_eq(open_at(tier_directory(), 100, &n, (sl_key){8, 2}, &err),
+                     SL_OK); /* another checkpoint */
     ck_assert_int_eq(run(SL_TIER_EXISTS, 0, 10, 0), 0);
     ck_assert_int_eq(run(SL_TIER_GET, 0, 10, 0), 0);
     sl_tier_close(tier);

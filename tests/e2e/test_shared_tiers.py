@@ -1,0 +1,170 @@
+"""Stores that several clusters share: what one cluster computed, another reads from a Redis server or a NIXL directory, with the same
+tokens; a cluster of another checkpoint never does; the server stops and starts, and requests finish with the right tokens."""
+
+import glob
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+
+import real
+
+PAGES = 5
+IDS = real.prompt("shared", 64 * PAGES + 9)
+N = 8
+ROLES = ("router", "prefill", "decode")
+
+
+class Redis:
+    """A redis-server without persistence, with a password, on a Unix socket."""
+
+    PASSWORD = "correct-horse-of-the-tests"
+
+    def __init__(self, directory):
+        self.socket = directory / "redis.sock"
+        self.config = directory / "redis.conf"
+        self.password_file = directory / "password"
+        self.password_file.write_text(self.PASSWORD + "\n")
+        self.config.write_text(f"port 0\nunixsocket {self.socket}\nsave \"\"\nmaxmemory 64mb\nmaxmemory-policy allkeys-lru\n"
+                               f"requirepass {self.PASSWORD}\n")
+        self.process = None
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(["redis-server", self.config], stdout=subprocess.DEVNULL)
+        real.until("the server listens", self.socket.exists)
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+        self.socket.unlink(missing_ok=True)
+
+    def keys(self, **more):
+        return {"kvstore.redis.address": f"unix:{self.socket}", "kvstore.redis.password_file": self.password_file, **more}
+
+
+@pytest.fixture
+def directory():
+    """Short, because the path of a Unix socket is."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="sl-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def redis(directory):
+    if not real.have("redis-server"):
+        pytest.skip("there is no redis-server")
+    server = Redis(directory)
+    yield server
+    server.stop()
+
+
+def tier_metric(cluster, name, *labels):
+    return real.metric(cluster.metrics(2), name, *labels) or 0
+
+
+def ask(cluster, cached, ids=IDS, want=None):
+    r = cluster.complete(ids, N)
+    assert list(r.output_ids) == (want or real.reference(ids, N))
+    assert r.cached_tokens == cached
+
+
+def stored(cluster, tier, at_least):
+    real.until(f"{at_least} pages in the store",
+               lambda: tier_metric(cluster, "sluice_tier_stored_pages_total", f'tier="{tier}"') >= at_least)
+
+
+def other_checkpoint(directory):
+    """The same model with one weight changed: its fingerprint is another one."""
+    copy = directory / "other"
+    shutil.copytree(real.MODEL, copy)
+    weights = next(copy.glob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1000] ^= 1
+    weights.write_bytes(data)
+    return copy
+
+
+def test_two_clusters_on_one_redis(start, redis, directory):
+    first = start(roles=ROLES, **redis.keys())
+    ask(first, 0)
+    stored(first, "redis", PAGES)
+    second = start(roles=ROLES, **redis.keys())
+    ask(second, 64 * PAGES)
+    assert tier_metric(second, "sluice_tier_hit_pages_total", 'tier="redis"') == PAGES
+
+    redis.stop()
+    more = real.prompt("while-it-is-gone", 64 * 3 + 5)
+    second.flush()
+    ask(second, 0)
+    ask(first, 0, more)
+    real.until("the tier has failed", lambda: tier_metric(first, "sluice_tier_state", 'tier="redis"') == 2)
+    redis.start()
+    real.until("the tier works again", lambda: tier_metric(first, "sluice_tier_state", 'tier="redis"') == 0)
+    again = real.prompt("it-is-back", 64 * 3 + 5)
+    before = tier_metric(first, "sluice_tier_stored_pages_total", 'tier="redis"')
+    ask(first, 0, again)
+    stored(first, "redis", before + 3)
+    ask(second, 64 * 3, again)
+    for c in (first, second):
+        c.idle()
+        assert Redis.PASSWORD not in pathlib.Path(c.log.name).read_text(errors="replace")
+    for pid in real.marked():
+        for what in ("cmdline", "environ"):
+            try:
+                assert Redis.PASSWORD.encode() not in pathlib.Path(f"/proc/{pid}/{what}").read_bytes()
+            except FileNotFoundError:
+                pass
+    assert second.close()
+
+    other = start(roles=ROLES, **redis.keys(**{"model.path": other_checkpoint(directory)}))
+    r = other.complete(again, N)
+    assert r.cached_tokens == 0, "another checkpoint never matches"
+    other.idle()
+
+
+REFUSED = {
+    "absent": ({"kvstore.redis.address": "unix:/nowhere/at/all"}, r"kvstore\.redis\.address: .*No such file"),
+    "wrong-password": ({"kvstore.redis.password_file": "tests/requirements.txt"}, r"kvstore\.redis\.password_file: the server answered: WRONGPASS"),
+    "no-file": ({"kvstore.redis.password_file": "/nowhere"}, r"kvstore\.redis\.password_file: /nowhere: No such file"),
+    "prefix": ({"kvstore.redis.prefix": "a b"}, r"kvstore\.redis\.prefix: .*want 1 to 24"),
+    "database": ({"kvstore.redis.database": 77}, r"kvstore\.redis\.database: the server answered"),
+}
+
+
+def test_refused_at_start(start, redis):
+    made = {name: start(real.Process, "decode", 0, "127.0.0.1:9", **redis.keys(**more)) for name, (more, _) in REFUSED.items()}
+    for name, (_, why) in REFUSED.items():
+        assert made[name].process.wait(60 * real.PATIENCE) != 0
+        made[name].logged(why)
+
+
+def nixl_library():
+    named = os.environ.get("SL_NIXL_LIBRARY")
+    found = [named] if named else glob.glob(str(real.ROOT / ".venv/lib/python3*/site-packages/.nixl_cu*.mesonpy.libs/libnixl_capi.so"))
+    if not found:
+        pytest.skip("no libnixl_capi.so: neither SL_NIXL_LIBRARY nor in .venv (scripts/install-deps --nixl)")
+    return found[0]
+
+
+def test_two_clusters_on_one_nixl_directory(start, directory):
+    keys = {"kvstore.nixl.backend": "POSIX", "kvstore.nixl.library": nixl_library(), "kvstore.nixl.path": directory,
+            "kvstore.nixl.bytes": "64MiB"}
+    first = start(roles=ROLES, **keys)
+    ask(first, 0)
+    stored(first, "nixl", PAGES)
+    assert first.close()
+    second = start(roles=ROLES, **keys)
+    ask(second, 64 * PAGES)
+    second.flush()
+    for page in directory.glob("*/*/*"):
+        data = bytearray(page.read_bytes())
+        data[2000] ^= 0x10
+        page.write_bytes(data)
+    ask(second, 0)
+    assert tier_metric(second, "sluice_tier_miss_pages_total", 'tier="nixl"', 'reason="damaged"') == PAGES
+    second.idle()
