@@ -1,6 +1,6 @@
 /*
  * The part of NIXL's C interface that the NIXL tier uses, opened at run time from `libnixl_capi.so` (the PyPI package nixl-cu12
- * or nixl-cu13, 1.5 or later). Nothing of NIXL is needed to build Sluice, and no header of it: these are prototypes of our
+ * or nixl-cu13, 1.5 or later). Nothing of NIXL is needed to build Sluice, and no header: these are prototypes of our
  * own for its exported functions. That a library has all of them is the version check.
  *
  * NIXL moves bytes between registered memory and registered files or objects, by a back-end plug-in (POSIX, OBJ for S3,
@@ -77,7 +77,7 @@ typedef struct sl_nixl_api {
 } sl_nixl_api;
 
 /*
- * Opens the library, once in a process; it is never closed, because NIXL leaves threads behind. path: a file, or a name for
+ * Opens the library, once in a process; it is never closed, because threads of NIXL may still run. path: a file, or a name for
  * the system's search. SL_ERR_UNSUPPORTED with the reason: it is not there, or lacks a function.
  */
 sl_status sl_nixl_open(const char *path, const sl_nixl_api **out, sl_err *err);

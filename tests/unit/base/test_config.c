@@ -330,6 +330,18 @@ START_TEST(rules_across_keys)
     ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.load_timeout_ms=30000", &err), SL_OK);
     ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
     finish_rejects_now("kvstore.disk.path=/d", "must be less than router.stage_timeout_ms");
+    finish_rejects("kvstore.redis.bytes=1GiB", NULL, "kvstore.redis.bytes: has no effect");
+    finish_rejects("kvstore.redis.user=u", NULL, "kvstore.redis.user: has no effect");
+    finish_rejects("kvstore.redis.address=h:1", "kvstore.redis.user=u", "needs kvstore.redis.password_file");
+    finish_rejects("kvstore.redis.address=h:1", "kvstore.redis.password_file=/nonexistent/p",
+                   "kvstore.redis.password_file: /nonexistent/p");
+    finish_rejects("kvstore.redis.address=h:1", "kvstore.prefix_cache=false", "needs kvstore.prefix_cache");
+    finish_rejects("kvstore.redis.address=h:1", "kvstore.share=none", "kvstore.redis.address: has no use");
+    finish_rejects("kvstore.redis.address=h:1", "kvstore.redis.load_timeout_ms=30000",
+                   "kvstore.redis.load_timeout_ms (30000) must be less than");
+    finish_rejects("kvstore.nixl.path=/d", NULL, "kvstore.nixl.path: has no effect");
+    finish_rejects("kvstore.nixl.backend=POSIX", "kvstore.nixl.path=/d", "files need both");
+    finish_rejects("kvstore.nixl.backend=POSIX", "kvstore.share=none", "kvstore.nixl.backend: has no use");
     finish_rejects("router.api_key_file=/nonexistent/key", NULL, "/nonexistent/key");
     finish_rejects("router.api_key_file=/nonexistent/key", "router.api_key=x", "both set");
 }
