@@ -272,13 +272,16 @@ const sl_cfg_row sl_cfg_rows[] = {
     INT(decode, max_waiting, "256", 0, 65536, "Requests that may wait on a worker for a decode slot."),
     BOOL(decode, verify_checksums, "true", "Check arrived rows against the checksums of the prefill worker."),
 
-    CHOICE(router, policy, "cache_aware", NULL, "How workers are chosen."),
+    CHOICE(
+        router, policy, "cache_aware", NULL,
+        "How workers are chosen. cache_aware: the one that can begin soonest, by its load and the time to load, copy or "
+        "compute the prompt; longest_prefix: the rule of former versions."),
     FLOAT(router, cache_threshold, "0.3", 0, 1,
-          "cache_aware: share of the prompt that must match for the cache to decide the worker."),
+          "longest_prefix: share of the prompt that must match for the cache to decide the worker."),
     INT(router, imbalance_abs, "32", 0, 1000000,
-        "cache_aware: loads differ too much when max - min exceeds this and max exceeds imbalance_rel x "
+        "longest_prefix: loads differ too much when max - min exceeds this and max exceeds imbalance_rel x "
         "min; then the least loaded worker is chosen."),
-    FLOAT(router, imbalance_rel, "1.5", 1, 1000, "cache_aware: see imbalance_abs."),
+    FLOAT(router, imbalance_rel, "1.5", 1, 1000, "longest_prefix: see imbalance_abs."),
     SIZE(
         router, directory_bytes, "256MiB", 1 * MIB, TIB,
         "Memory for the directory of cached pages: which decode worker holds which page, in host memory, on disk, or in a "

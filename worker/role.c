@@ -119,8 +119,11 @@ void sl_worker_role_read_load(sl_worker_role *r, sl_msg_load *out)
     out->hits = atomic_load(&r->load.hits);
     out->misses = atomic_load(&r->load.misses);
     out->swap_bytes = atomic_load(&r->load.swap_bytes);
-    out->peer_rate = atomic_load(&r->load.peer_rate);
     out->draining = atomic_load(&r->load.draining) != 0;
+    out->prefill_rate = (uint32_t)atomic_load(&r->load.prefill_rate);
+    out->disk_rate = atomic_load(&r->load.disk_rate);
+    out->shared_rate = atomic_load(&r->load.shared_rate);
+    out->peer_rate = atomic_load(&r->load.peer_rate);
     uint64_t turn = atomic_load(&r->load.turn_ns), now = sl_now_ns();
     out->engine_age_ms = turn && now > turn ? (uint32_t)((now - turn) / MS) : 0;
 }

@@ -38,7 +38,7 @@ typedef struct sl_worker_load {
     _Atomic uint64_t turn_ns; /* when the engine thread's loop began its last iteration */
     _Atomic uint32_t running, waiting, free_pages, cached_pages, draining;
     _Atomic uint64_t queued_tokens, tokens_done, hits, misses, swap_bytes;
-    _Atomic uint64_t peer_rate; /* bytes per second of pulls; 0: not measured yet */
+    _Atomic uint64_t prefill_rate, disk_rate, shared_rate, peer_rate; /* as in sl_msg_load */
 } sl_worker_load;
 
 typedef struct sl_worker_role {

@@ -147,6 +147,8 @@ static void handle(sl_mock *m, const sl_msg *msg)
         break;
     }
     case SL_MSG_RESERVE:
+        m->c.source = msg->reserve.source;
+        m->c.tenant = msg->reserve.tenant;
         on_reserve(m, &msg->reserve);
         break;
     case SL_MSG_PREFILL:

@@ -61,6 +61,8 @@ typedef struct sl_mock_counts {
     uint32_t waiting_drain;
     uint32_t commits_stale;
     uint64_t tokens;
+    sl_msg_source source; /* of the last RESERVE */
+    uint64_t tenant;
     bool welcome, refused, refused_for_now, dead; /* refused_for_now: joining may be tried again */
     uint32_t worker_id;
     char refuse_reason[400];

@@ -16,6 +16,7 @@
  *   admission.c       which calls are admitted
  *   deadlines.c       requests that are late or stuck
  *   queue.c, place.c  requests that wait, and their workers             sl_queue
+ *   estimate.c        what placement knows of the workers               sl_estimate
  *   kv_events.c       changes of prefix caches, for the index and for subscribers    sl_kv_log
  *   facts.c           the queries of core.h for the fronts
  *
@@ -75,6 +76,7 @@ typedef struct sl_member {
     uint64_t set_aside;        /* rid of the one request that may be placed here; 0: every request may */
     uint32_t placed;           /* requests of this router that are placed here */
     uint64_t placed_tokens;    /* prefill: prompt tokens of requests that are not prefilled yet */
+    uint32_t pulls;            /* decode: requests that fetch pages from here to another worker */
     uint64_t requests, failures;
     uint32_t place; /* decode: in the directory; else SL_DIRECTORY_NONE */
     sl_keyset *
@@ -135,6 +137,7 @@ struct sl_group {
     const char *api;
     sl_share_domain domain;   /* of its requests */
     sl_key seed, fingerprint; /* the seed of the domain for workers with this fingerprint */
+    uint64_t tenant;          /* sl_tenant_id(), 0: none */
     sl_request **requests;
     uint32_t n_requests, n_per_prompt, unfinished;
     sl_output_sink *sink;
@@ -176,6 +179,7 @@ typedef struct sl_queue {
     uint64_t first_picks;
     uint64_t rate_ns, rate_picks; /* when `rate` was updated, and first_picks then */
     double rate;                  /* first placements per second, smoothed */
+    double stay_s;                /* time that a request stays on its decode worker, smoothed; 0: unknown */
     const sl_policy *policy;
     sl_policy_opts policy_opts;
 } sl_queue;
@@ -335,6 +339,25 @@ void sl_places(const sl_router *r, uint32_t *free_places, uint32_t *places);
 void sl_place_refused(sl_router *r, sl_request *q, sl_member *d);
 /* Other requests may be placed again on the members set aside for q: those of prefill only, or all. */
 void sl_place_release(sl_router *r, sl_request *q, bool prefill_only);
+
+/* ---- estimate.c ---- */
+
+/* What is the same for all candidates of one placement. Valid until the directory changes. */
+typedef struct sl_estimate {
+    const sl_directory_match *held; /* by place */
+    sl_member *owner[2];            /* they hold most of the prompt in host memory; NULL: none */
+    uint32_t owned[2];              /* pages */
+    double token_bytes, prefill_rate, stay_s;
+} sl_estimate;
+
+void sl_estimate_begin(sl_router *r, const sl_request *q, sl_estimate *e);
+void sl_estimate_candidate(const sl_estimate *e, const sl_member *w, const sl_request *q, sl_candidate *c);
+/* The worker other than w from which w would fetch pages, or NULL; *pages: how many leading ones it has. */
+sl_member *sl_estimate_owner(const sl_estimate *e, const sl_member *w, uint32_t *pages);
+/* A request has ended that was on its decode worker for this time. */
+void sl_estimate_stayed(sl_router *r, uint64_t ns);
+/* place.c: q fetches nothing from another worker any more. */
+void sl_place_fetched(sl_router *r, sl_request *q);
 
 /* ---- kv_events.c ---- */
 

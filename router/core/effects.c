@@ -43,6 +43,13 @@ static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
     m.reserve.deadline_ms = sl_request_remaining_ms(q, sl_now_ns());
     m.reserve.sampling = (sl_blob){q->sampling_wire.data, q->sampling_wire.len};
     m.reserve.seed = q->seed;
+    m.reserve.tenant = q->group->tenant;
+    const sl_member *source = sl_member_find(r, q->source);
+    if (source) {
+        m.reserve.source =
+            (sl_msg_source){.worker = source->id, .epoch = source->epoch, .pages = q->source_pages};
+        memcpy(m.reserve.source.addr, source->listen, sizeof m.reserve.source.addr);
+    }
     sl_router_link_send(d, &m);
     sl_log(SL_LOG_DEBUG, "router", "request_placed",
            "rid=%016lx attempt=%u id=%s prefill=%s decode=%s tokens=%zu", q->rid, e->attempt, q->group->id,
@@ -59,6 +66,7 @@ static void book_prefill(sl_router *r, sl_request *q, const sl_effect *e)
 {
     (void)e;
     q->refused_at = 0;
+    sl_place_fetched(r, q);
     if (!q->alone)
         sl_place_release(r, q, false);
 }
@@ -122,6 +130,9 @@ static void book_block(sl_router *r, sl_request *q, const sl_effect *e)
 static void book_leave(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill), *d = sl_member_find(r, e->decode);
+    sl_place_fetched(r, q);
+    if (!e->leave.why && e->leave.tell && q->placed_ns)
+        sl_estimate_stayed(r, sl_now_ns() - q->placed_ns);
     if (e->leave.tell || e->leave.why) /* otherwise it was refused and waits for pages */
         sl_place_release(r, q, false);
     if (p && e->leave.writer != SL_WRITER_DONE)

@@ -138,6 +138,7 @@ static sl_status make_group(sl_router *r, const sl_request_spec *s, sl_group **o
     g->start_ns = s->arrival_ns ? s->arrival_ns : sl_now_ns();
     memcpy(g->id, s->id, sizeof g->id);
     g->fingerprint = r->cluster.fingerprint;
+    g->tenant = s->tenant ? sl_tenant_id(s->client) : 0;
     if (!sl_share_find(&r->shares, r->o.share, s->tenant ? s->client : "", s->cache_salt, s->n_cache_salt,
                        g->fingerprint, &g->domain, &g->seed)) {
         group_free(g);

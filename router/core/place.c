@@ -16,7 +16,6 @@
  */
 #include <string.h>
 
-#include "kvstore/page_key.h"
 #include "router/core/core_impl.h"
 
 enum { MAX_CANDIDATES = 1024, PASSED_MAX = 16 };
@@ -28,35 +27,14 @@ static uint32_t room(const sl_member *w)
     return 4 * w->max_batch; /* prefill: a short queue on the worker hides the round trip */
 }
 
-static uint32_t spare_pages(const sl_member *w)
-{
-    return w->has_load ? w->load.free_pages + w->load.cached_pages : w->total_pages;
-}
-
-/* held: by place in the directory. */
-static void describe(const sl_member *w, const sl_request *q, const sl_directory_match *held, sl_candidate *c)
-{
-    *c = (sl_candidate){.worker = w->id, .placed = w->placed};
-    if (w->has_load) {
-        c->running = w->load.running;
-        c->waiting = w->load.waiting;
-        c->queued_tokens = w->load.queued_tokens;
-    }
-    if (w->role == SL_ROLE_PREFILL && w->placed_tokens > c->queued_tokens)
-        c->queued_tokens = w->placed_tokens;
-    c->free_pages = spare_pages(w);
-    c->total_pages = w->total_pages;
-    size_t pages = w->prefix ? sl_keyset_match(w->prefix, q->keys, q->n_keys) : 0;
-    if (w->place != SL_DIRECTORY_NONE)
-        pages = held[w->place].host;
-    c->matched_tokens = (uint32_t)(pages * SL_KEY_PAGE_TOKENS);
-}
-
 static void count_choice(sl_router *r, const sl_request *q, const sl_candidate *c)
 {
     const sl_policy *policy = r->queue.policy;
-    bool prefix = policy == &sl_policy_cache_aware && c->matched_tokens &&
-                  (double)c->matched_tokens > r->o.cache_threshold * (double)q->n_tokens;
+    uint64_t cached = (uint64_t)c->matched_tokens + c->disk_tokens + c->shared_tokens + c->peer_tokens;
+    bool prefix = policy == &sl_policy_cache_aware
+                      ? cached > 0
+                      : policy == &sl_policy_longest_prefix && c->matched_tokens &&
+                            (double)c->matched_tokens > r->o.cache_threshold * (double)q->n_tokens;
     sl_counter_add(policy == &sl_policy_round_robin ? r->stats.by_order
                    : prefix                         ? r->stats.by_prefix
                                                     : r->stats.by_load,
@@ -165,23 +143,65 @@ static size_t collect(sl_router *r, const sl_request *q, uint8_t role, uint32_t 
     return n;
 }
 
-/* The member of this role for q, or NULL when none has room. */
-static sl_member *choose(sl_router *r, sl_request *q, uint8_t role, uint32_t avoid,
-                         const sl_directory_match *held, uint64_t now)
+/* The decode worker may fetch pages of q from another one. */
+static void set_source(const sl_estimate *e, sl_request *q, const sl_member *d, const sl_candidate *c)
 {
-    sl_member *at[MAX_CANDIDATES], *avoided;
-    sl_candidate c[MAX_CANDIDATES];
-    size_t n = collect(r, q, role, avoid, now, at, &avoided);
-    if (!n)
-        return avoided; /* the one that failed is better than none */
+    uint32_t pages;
+    sl_member *owner = c->peer_tokens ? sl_estimate_owner(e, d, &pages) : NULL;
+    if (!owner)
+        return;
+    q->source = owner->id;
+    q->source_pages = pages;
+    owner->pulls++;
+}
+
+void sl_place_fetched(sl_router *r, sl_request *q)
+{
+    sl_member *w = sl_member_find(r, q->source);
+    q->source = q->source_pages = 0;
+    if (w)
+        w->pulls--;
+}
+
+/* The index of the member for q among at[0..n), and the candidates. */
+static size_t pick(sl_router *r, sl_request *q, const sl_estimate *e, uint32_t given_tokens, sl_member **at,
+                   size_t n, sl_candidate *c)
+{
     for (size_t i = 0; i < n; i++)
-        describe(at[i], q, held, &c[i]);
-    sl_pick_request req = {(uint32_t)q->n_tokens, r->queue.picks};
+        sl_estimate_candidate(e, at[i], q, &c[i]);
+    sl_pick_request req = {(uint32_t)q->n_tokens, r->queue.picks, e->token_bytes, given_tokens};
     size_t i = r->queue.policy->pick(&r->queue.policy_opts, &req, c, n);
     SL_CHECK(i < n, "policy %s chose %zu of %zu", r->queue.policy->name, i, n);
-    if (role == SL_ROLE_DECODE)
+    return i;
+}
+
+/*
+ * Chooses the members for q; false: no member has room. A member that failed it is better than none. The decode member is
+ * chosen first: what it has of the prompt, no prefill worker computes.
+ */
+static bool choose(sl_router *r, sl_request *q, uint64_t now, sl_member **prefill, sl_member **decode)
+{
+    sl_member *at[2][MAX_CANDIDATES], *avoided[2];
+    sl_candidate c[MAX_CANDIDATES];
+    size_t n_decode = collect(r, q, SL_ROLE_DECODE, q->avoid_decode, now, at[0], &avoided[0]);
+    size_t n_prefill = collect(r, q, SL_ROLE_PREFILL, q->avoid_prefill, now, at[1], &avoided[1]);
+    *decode = avoided[0];
+    *prefill = avoided[1];
+    if ((!n_decode && !avoided[0]) || (!n_prefill && !avoided[1]))
+        return false;
+    sl_estimate e;
+    sl_estimate_begin(r, q, &e);
+    uint32_t given = 0;
+    if (n_decode) {
+        size_t i = pick(r, q, &e, 0, at[0], n_decode, c);
+        *decode = at[0][i];
+        given = c[i].matched_tokens + c[i].disk_tokens + c[i].shared_tokens + c[i].peer_tokens;
         count_choice(r, q, &c[i]);
-    return at[i];
+        set_source(&e, q, *decode, &c[i]);
+    }
+    if (n_prefill)
+        *prefill = at[1][pick(r, q, &e, given, at[1], n_prefill, c)];
+    return true;
 }
 
 /* Places q; false: no member has room for it. */
@@ -192,13 +212,12 @@ static bool place(sl_router *r, sl_request *q, uint64_t now)
         return true;
     }
     update_own(r, q);
-    const sl_directory_match *held = sl_directory_lookup(r->directory, q->keys, q->n_keys);
-    sl_member *d = choose(r, q, SL_ROLE_DECODE, q->avoid_decode, held, now);
-    sl_member *p = d ? choose(r, q, SL_ROLE_PREFILL, q->avoid_prefill, held, now) : NULL;
-    if (!p)
+    sl_member *p, *d;
+    if (!choose(r, q, now, &p, &d))
         return false;
     r->queue.picks++;
     q->refused_at += q->refused_at != 0; /* its own placement does not count */
+    q->placed_ns = now;
     sl_request_event ev = {.kind = SL_EVENT_PLACED, .now_ns = now};
     ev.placed.prefill = p->id;
     ev.placed.decode = d->id;

@@ -99,6 +99,8 @@ typedef struct sl_request {
     sl_wr sampling_wire;
 
     uint32_t prefill, decode; /* member ids of this attempt, 0 none */
+    uint32_t source,
+        source_pages; /* the member from which the decode worker may fetch leading pages, 0 none */
     uint32_t avoid_prefill, avoid_decode;
     uint32_t own_prefill, own_decode; /* members set aside for it (place.c), 0 none */
     uint64_t refused_at; /* placements of the router, counted from 1, at its first NO_ROOM; 0 none */
@@ -111,7 +113,7 @@ typedef struct sl_request {
     uint64_t placed_tokens; /* tokens that this attempt added to the account of the prefill member */
     uint32_t retries, recoveries;
     uint64_t deadline_ns, stage_ns /* of the last step forward */, not_before_ns;
-    uint64_t start_ns, first_token_ns, last_token_ns;
+    uint64_t start_ns, placed_ns /* of this attempt */, first_token_ns, last_token_ns;
     uint32_t backoff_ms;
 
     sl_request_text text;

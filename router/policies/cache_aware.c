@@ -1,43 +1,30 @@
 /*
- * cache_aware: the worker that holds the longest prefix of the prompt, unless loads are too far apart or too
- * little matches; then the least loaded one. Following the cache alone would pile one popular prefix on one
- * worker; hence the imbalance gate: max - min > imbalance_abs and max > imbalance_rel x min, over requests.
+ * cache_aware: the worker that can begin soonest: the least sum of waiting, loading and computing (policy.h). An owner of a
+ * prefix that many requests have is chosen until its load costs more than the copy or the computation elsewhere; so popular
+ * prefixes spread, and others stay where they are. Workers that differ by less than TIE count as equal: of them the least
+ * loaded one is chosen, and these rotate.
  */
 #include <stdbool.h>
 
 #include "router/policies/policy.h"
 
-static uint64_t requests_on(const sl_candidate *c)
-{
-    uint64_t reported = (uint64_t)c->running + c->waiting;
-    return c->placed > reported ? c->placed : reported;
-}
-
-static bool imbalanced(const sl_policy_opts *o, const sl_candidate *c, size_t n)
-{
-    uint64_t lo = UINT64_MAX, hi = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t v = requests_on(&c[i]);
-        lo = v < lo ? v : lo;
-        hi = v > hi ? v : hi;
-    }
-    return hi - lo > o->imbalance_abs && (double)hi > o->imbalance_rel * (double)lo;
-}
+static const double TIE = 1e-6; /* seconds */
 
 static size_t pick(const sl_policy_opts *opts, const sl_pick_request *req, const sl_candidate *c, size_t n)
 {
-    size_t least = sl_policy_least_load.pick(opts, req, c, n);
-    if (imbalanced(opts, c, n))
-        return least;
-    size_t best = least;
-    for (size_t i = 0; i < n; i++) {
-        if (c[i].matched_tokens > c[best].matched_tokens ||
-            (c[i].matched_tokens == c[best].matched_tokens && i != best &&
-             sl_candidate_load(&c[i]) < sl_candidate_load(&c[best])))
+    (void)opts;
+    size_t best = (size_t)(req->sequence % n);
+    double least = sl_candidate_seconds(req, &c[best]);
+    for (size_t k = 1; k < n; k++) {
+        size_t i = (size_t)((req->sequence + k) % n);
+        double s = sl_candidate_seconds(req, &c[i]);
+        bool equal = s < least + TIE && s > least - TIE;
+        if (equal ? sl_candidate_load(&c[i]) < sl_candidate_load(&c[best]) : s < least) {
+            least = s;
             best = i;
+        }
     }
-    double share = req->n_tokens ? (double)c[best].matched_tokens / (double)req->n_tokens : 0;
-    return share > opts->cache_threshold ? best : least;
+    return best;
 }
 
-const sl_policy sl_policy_cache_aware = {"cache_aware", "the worker that holds the longest prefix", pick};
+const sl_policy sl_policy_cache_aware = {"cache_aware", "the worker that can begin soonest", pick};

@@ -8,11 +8,15 @@
 static const double TOKENS_PER_UNIT = 1024.0; /* this many queued prompt tokens weigh as one request */
 static const double PRESSURE = 0.15;          /* weight of k / (1 - k), k the share of pages in use */
 
-double sl_candidate_load(const sl_candidate *c)
+uint64_t sl_candidate_on(const sl_candidate *c)
 {
     uint64_t reported = (uint64_t)c->running + c->waiting;
-    double load = (double)(c->placed > reported ? c->placed : reported);
-    load += (double)c->queued_tokens / TOKENS_PER_UNIT;
+    return c->placed > reported ? c->placed : reported;
+}
+
+double sl_candidate_requests(const sl_candidate *c)
+{
+    double load = (double)sl_candidate_on(c);
     if (c->total_pages) {
         double used = 1.0 - (double)c->free_pages / (double)c->total_pages;
         if (used < 0)
@@ -22,6 +26,11 @@ double sl_candidate_load(const sl_candidate *c)
         load += PRESSURE * used / (1.0 - used);
     }
     return load;
+}
+
+double sl_candidate_load(const sl_candidate *c)
+{
+    return sl_candidate_requests(c) + (double)c->queued_tokens / TOKENS_PER_UNIT;
 }
 
 static size_t pick(const sl_policy_opts *opts, const sl_pick_request *req, const sl_candidate *c, size_t n)

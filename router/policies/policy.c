@@ -8,8 +8,8 @@
 #include "base/status.h"
 
 static const sl_policy *const policies[] = {&sl_policy_round_robin, &sl_policy_least_load,
-                                            &sl_policy_cache_aware};
-static const char *const names[] = {"round_robin", "least_load", "cache_aware", NULL};
+                                            &sl_policy_longest_prefix, &sl_policy_cache_aware};
+static const char *const names[] = {"round_robin", "least_load", "longest_prefix", "cache_aware", NULL};
 
 const char *const *sl_policy_names(void)
 {

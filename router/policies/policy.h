@@ -20,18 +20,28 @@ typedef struct sl_candidate {
     uint64_t queued_tokens;           /* prompt tokens waiting for or in prefill there */
     uint32_t free_pages, total_pages; /* free or evictable; total_pages 0 when unknown */
     uint32_t matched_tokens;          /* leading tokens of the request that its prefix cache probably holds */
+    /* For cache_aware. Tokens that follow the matched ones: on its disk, in its shared store, in another worker's memory */
+    uint32_t disk_tokens, shared_tokens, peer_tokens;
+    /* Measured speeds. 0: unknown, a default is used; peer_rate 0: it cannot fetch from other workers */
+    double prefill_rate;                      /* tokens/s */
+    double disk_rate, shared_rate, peer_rate; /* bytes/s */
+    double
+        request_s;  /* seconds of work for each request that it has; decode: mean stay / places. 0: unknown */
+    double token_s; /* seconds of work for each of queued_tokens */
 } sl_candidate;
 
 typedef struct sl_pick_request {
     uint32_t n_tokens;
-    uint64_t sequence; /* counts picks; rotates ties and round_robin */
+    uint64_t sequence;     /* counts picks; rotates ties and round_robin */
+    double token_bytes;    /* of the cache, for each token */
+    uint32_t given_tokens; /* leading tokens that need not be computed, whoever is chosen */
 } sl_pick_request;
 
 typedef struct sl_policy_opts {
     double cache_threshold; /* share of the prompt that must match */
     uint32_t imbalance_abs;
     double imbalance_rel;
-} sl_policy_opts;
+} sl_policy_opts; /* all of longest_prefix */
 
 typedef struct sl_policy {
     const char *name, *description;
@@ -39,16 +49,37 @@ typedef struct sl_policy {
     size_t (*pick)(const sl_policy_opts *opts, const sl_pick_request *req, const sl_candidate *c, size_t n);
 } sl_policy;
 
-/* By name ("round_robin", "least_load", "cache_aware"); NULL when unknown. */
+/* By name ("round_robin", "least_load", "longest_prefix", "cache_aware"); NULL when unknown. */
 const sl_policy *sl_policy_find(const char *name);
 /* The i-th policy, NULL after the last; and the same as names, which end with NULL. */
 const sl_policy *sl_policy_at(size_t i);
 const char *const *sl_policy_names(void);
 
-extern const sl_policy sl_policy_round_robin, sl_policy_least_load, sl_policy_cache_aware;
+extern const sl_policy sl_policy_round_robin, sl_policy_least_load, sl_policy_longest_prefix,
+    sl_policy_cache_aware;
 
 /* Load of a candidate as least_load sees it: requests there, queued prompt tokens in units of 1024, and
  * memory pressure. */
 double sl_candidate_load(const sl_candidate *c);
+/* Requests there, by this router's count or by the worker's report, whichever is more; and with memory pressure added. */
+uint64_t sl_candidate_on(const sl_candidate *c);
+double sl_candidate_requests(const sl_candidate *c);
+
+/*
+ * The expected time until the worker can begin with the request, in seconds:
+ *
+ *   wait       requests [with memory pressure] x request_s [s] + queued_tokens x token_s [s]
+ *   disk       disk_tokens x token_bytes / disk_rate [bytes/s]
+ *   shared     shared_tokens x token_bytes / shared_rate
+ *   copy       2 x peer_tokens x token_bytes / peer_rate; left out when peer_rate is 0
+ *   compute    (n_tokens - tokens that are held or given) / prefill_rate [tokens/s]
+ *
+ * A copy weighs double because it takes memory of a second worker. Where speeds are unknown: 5,000 tokens/s, 1 GB/s, and
+ * 1 ms for each request.
+ */
+enum { SL_COST_PREFILL_RATE = 5000 };
+double sl_candidate_seconds(const sl_pick_request *req, const sl_candidate *c);
+/* The time of the copy alone, weighed once. */
+double sl_candidate_pull_seconds(const sl_candidate *c, double token_bytes);
 
 #endif

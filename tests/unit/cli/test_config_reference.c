@@ -72,7 +72,8 @@ START_TEST(unknown_names_are_refused)
     rejects("model:\n  row_format: f8\n", "t.yaml:2: model.row_format",
             "auto, mla_f32, mla_bf16, mla_fp8, gqa_f32, gqa_bf16, gqa_fp8");
     rejects("cluster: {transport: tcp}\n", "t.yaml:1: cluster.transport", "ucx, loopback");
-    rejects("router: {policy: random}\n", "t.yaml:1: router.policy", "round_robin, least_load, cache_aware");
+    rejects("router: {policy: random}\n", "t.yaml:1: router.policy",
+            "round_robin, least_load, longest_prefix, cache_aware");
 }
 END_TEST
 

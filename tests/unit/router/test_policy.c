@@ -24,7 +24,8 @@ static uint64_t rnd(uint64_t *s)
 static void random_case(uint64_t *seed, sl_pick_request *req, sl_candidate *c, size_t *n)
 {
     *n = 1 + rnd(seed) % 8;
-    *req = (sl_pick_request){(uint32_t)(1 + rnd(seed) % 4096), rnd(seed)};
+    *req = (sl_pick_request){
+        .n_tokens = (uint32_t)(1 + rnd(seed) % 4096), .sequence = rnd(seed), .token_bytes = 40000};
     for (size_t i = 0; i < *n; i++) {
         c[i] = (sl_candidate){.worker = (uint32_t)i + 1, .placed = (uint32_t)(rnd(seed) % 50)};
         c[i].running = (uint32_t)(rnd(seed) % 50);
@@ -32,6 +33,10 @@ static void random_case(uint64_t *seed, sl_pick_request *req, sl_candidate *c, s
         c[i].total_pages = rnd(seed) % 2 ? 1000 : 0;
         c[i].free_pages = (uint32_t)(rnd(seed) % 1001);
         c[i].matched_tokens = (uint32_t)(rnd(seed) % (req->n_tokens + 1));
+        c[i].disk_tokens = (uint32_t)(rnd(seed) % 1000);
+        c[i].peer_tokens = (uint32_t)(rnd(seed) % 1000);
+        c[i].peer_rate = (double)(rnd(seed) % 3) * 1e9;
+        c[i].request_s = (double)(rnd(seed) % 100) / 1e3;
     }
 }
 
@@ -63,7 +68,7 @@ START_TEST(spreads_equal_workers)
     memset(c, 0, sizeof c);
     int hits[4] = {0};
     for (uint64_t k = 0; k < 400; k++) {
-        sl_pick_request req = {100, k};
+        sl_pick_request req = {.n_tokens = 100, .sequence = k};
         hits[p->pick(&opts, &req, c, 4)]++;
     }
     for (int i = 0; i < 4; i++)
@@ -121,7 +126,7 @@ START_TEST(trace_replays)
     int n_lines = 0;
     while (fgets(line, sizeof line, f)) {
         char name[32], list[400];
-        sl_pick_request req;
+        sl_pick_request req = {0};
         unsigned want;
         sl_candidate c[16];
         if (line[0] == '#')
@@ -136,7 +141,118 @@ START_TEST(trace_replays)
         n_lines++;
     }
     fclose(f);
-    ck_assert_int_eq(n_lines, 15);
+    ck_assert_int_eq(n_lines, 21);
+}
+END_TEST
+
+/* ---- cost ---- */
+
+/* 40 KB for each token, so 25,000 tokens/s from a disk of 1 GB/s. */
+START_TEST(the_cost_is_the_sum_of_its_parts)
+{
+    static const struct {
+        uint32_t n, given;
+        sl_candidate c;
+        double seconds;
+    } cases[] = {
+        {10000, 0, {.prefill_rate = 2000}, 5},
+        {10000, 0, {.prefill_rate = 0}, 2}, /* unknown: 5,000 tokens/s */
+        {10000, 0, {.matched_tokens = 6000, .prefill_rate = 2000}, 2},
+        {10000, 0, {.matched_tokens = 10000, .prefill_rate = 2000}, 0},
+        {10000, 0, {.disk_tokens = 10000, .disk_rate = 4e9, .prefill_rate = 2000}, 0.1},
+        {10000, 0, {.disk_tokens = 10000, .prefill_rate = 2000}, 0.4}, /* unknown: 1 GB/s */
+        {10000, 0, {.shared_tokens = 5000, .shared_rate = 1e8, .prefill_rate = 2000}, 4.5},
+        {10000, 0, {.peer_tokens = 10000, .peer_rate = 1e10, .prefill_rate = 2000}, 0.08}, /* twice */
+        {10000, 0, {.peer_tokens = 10000, .peer_rate = 0, .prefill_rate = 2000}, 5},       /* it cannot */
+        {10000,
+         0,
+         {.matched_tokens = 4000, .disk_tokens = 4000, .disk_rate = 1e9, .prefill_rate = 2000},
+         1.16},
+        {10000, 8000, {.matched_tokens = 4000, .prefill_rate = 2000}, 1}, /* the decode worker has more */
+        {10000, 2000, {.matched_tokens = 4000, .prefill_rate = 2000}, 3},
+        {0, 0, {.placed = 10, .request_s = 0.25}, 2.5},
+        {0, 0, {.placed = 10, .running = 20, .waiting = 4, .request_s = 0.25}, 6},
+        {0, 0, {.queued_tokens = 30000, .token_s = 1e-4}, 3},
+        {0, 0, {.placed = 2, .free_pages = 10, .total_pages = 100, .request_s = 1}, 2 + 0.15 * 9},
+    };
+    sl_pick_request req = {.n_tokens = cases[_i].n, .token_bytes = 40000, .given_tokens = cases[_i].given};
+    double got = sl_candidate_seconds(&req, &cases[_i].c);
+    ck_assert_msg(fabs(got - cases[_i].seconds) < 1e-9, "%f, want %f", got, cases[_i].seconds);
+}
+END_TEST
+
+/* What decides, in a prompt of 32,000 tokens (1.28 GB) with 64 places for requests that stay 12.8 s (0.2 s each). */
+START_TEST(cache_aware_decides)
+{
+    enum { N = 32000 };
+    static const struct {
+        const char *what;
+        sl_candidate a, b;
+        unsigned want;
+    } cases[] = {
+        {"an idle worker recomputes: 6.4 s against 20 requests: 4 s",
+         {.placed = 20, .matched_tokens = N},
+         {.placed = 0},
+         1},
+        {"against 40 requests: 8 s", {.placed = 40, .matched_tokens = N}, {.placed = 0}, 2},
+        {"a copy takes 2 x 0.128 s: the owner is 1 request ahead",
+         {.placed = 5, .matched_tokens = N},
+         {.placed = 4, .peer_tokens = N, .peer_rate = 1e10},
+         1},
+        {"2 requests ahead",
+         {.placed = 6, .matched_tokens = N},
+         {.placed = 4, .peer_tokens = N, .peer_rate = 1e10},
+         2},
+        {"its disk, 1.28 s, against 5 requests", {.placed = 5, .matched_tokens = N}, {.disk_tokens = N}, 1},
+        {"its disk against 8 requests", {.placed = 8, .matched_tokens = N}, {.disk_tokens = N}, 2},
+        {"a slow shared store is worse than computing",
+         {.shared_tokens = N, .shared_rate = 1e8},
+         {.placed = 1},
+         2},
+        {"equal work: the longer prefix", {.matched_tokens = 64}, {.matched_tokens = 128}, 2},
+        {"equal prefixes: the less loaded",
+         {.placed = 3, .matched_tokens = 64},
+         {.placed = 2, .matched_tokens = 64},
+         2},
+        {"no memory left there",
+         {.placed = 1, .matched_tokens = 640, .free_pages = 1, .total_pages = 1000},
+         {.placed = 1, .free_pages = 900, .total_pages = 1000},
+         2},
+    };
+    sl_candidate c[2] = {cases[_i].a, cases[_i].b};
+    for (int i = 0; i < 2; i++) {
+        c[i].worker = (uint32_t)i + 1;
+        c[i].request_s = 0.2;
+    }
+    for (uint64_t turn = 0; turn < 4; turn++) {
+        sl_pick_request req = {.n_tokens = N, .sequence = turn, .token_bytes = 40000};
+        ck_assert_msg(c[sl_policy_cache_aware.pick(&opts, &req, c, 2)].worker == cases[_i].want, "%s",
+                      cases[_i].what);
+    }
+}
+END_TEST
+
+/* Requests of one prefix come one after the other. While its owner can take them they go there; when each of them stays,
+ * the prefix is copied to one worker after the other, to each of them once. */
+START_TEST(a_hot_prefix_spreads_and_a_cold_one_does_not)
+{
+    enum { WORKERS = 4, N = 32000 };
+    sl_candidate c[WORKERS];
+    int copies = 0, at_owner = 0;
+    for (uint32_t i = 0; i < WORKERS; i++)
+        c[i] = (sl_candidate){.worker = i, .request_s = 0.2, .peer_rate = 1e10, .peer_tokens = i ? N : 0};
+    c[0].matched_tokens = N;
+    for (uint64_t k = 0; k < 200; k++) {
+        sl_pick_request req = {.n_tokens = N, .sequence = k, .token_bytes = 40000};
+        size_t i = sl_policy_cache_aware.pick(&opts, &req, c, WORKERS);
+        at_owner += i == 0;
+        copies += c[i].peer_tokens > 0;
+        c[i].matched_tokens = N;
+        c[i].peer_tokens = 0;
+        c[i].placed += (uint32_t)_i; /* cold: each request ends before the next one comes */
+    }
+    ck_assert_int_eq(copies, _i ? WORKERS - 1 : 0);
+    ck_assert_int_eq(at_owner, _i ? 50 : 200);
 }
 END_TEST
 
@@ -226,11 +342,14 @@ int main(void)
 {
     Suite *s = suite_create("router/policy");
     TCase *t = tcase_create("policy");
-    tcase_add_loop_test(t, conformance, 0, 3);
-    tcase_add_loop_test(t, spreads_equal_workers, 0, 3);
+    tcase_add_loop_test(t, conformance, 0, 4);
+    tcase_add_loop_test(t, spreads_equal_workers, 0, 4);
     tcase_add_test(t, least_load_is_least);
     tcase_add_test(t, unknown_policy);
     tcase_add_test(t, trace_replays);
+    tcase_add_loop_test(t, the_cost_is_the_sum_of_its_parts, 0, 16);
+    tcase_add_loop_test(t, cache_aware_decides, 0, 10);
+    tcase_add_loop_test(t, a_hot_prefix_spreads_and_a_cold_one_does_not, 0, 2);
     tcase_add_test(t, set_holds_what_was_added);
     tcase_add_test(t, set_forgets_the_oldest);
     tcase_add_test(t, set_random_against_a_list);

@@ -112,6 +112,15 @@ START_TEST(buckets)
 }
 END_TEST
 
+/* The number that workers are told: the first bytes of SHA-256, so it is the same in every router. */
+START_TEST(the_number_follows_from_the_name)
+{
+    ck_assert_uint_eq(sl_tenant_id("acme"), 0xa048c187ad332b82u);
+    ck_assert_uint_ne(sl_tenant_id("acme2"), sl_tenant_id("acme"));
+    ck_assert_uint_ne(sl_tenant_id(""), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("router/tenants");
@@ -120,6 +129,7 @@ int main(void)
     tcase_add_test(c, lines);
     tcase_add_test(c, wrong_lines_name_the_line);
     tcase_add_test(c, buckets);
+    tcase_add_test(c, the_number_follows_from_the_name);
     suite_add_tcase(s, c);
     return run_suite(s);
 }

@@ -1,0 +1,131 @@
+/*
+ * What placement knows of the workers, as the candidates of a policy: their loads, the parts of a prompt that they hold or
+ * could fetch, and the speeds that they have measured. policies/policy.h has the formula that weighs these.
+ *
+ * Copies. A decode worker may fetch pages from the host memory of another one, its source. So when the owner of a prefix has
+ * more requests than it can begin soon, placing elsewhere costs the transfer instead of the computation, and afterwards the
+ * directory knows two owners: popular prefixes spread by themselves, one copy for each worker whose requests need it. Bounds:
+ * PULLS_MAX requests fetch from one worker at a time and share its measured speed, and no source is named where computing is
+ * faster than twice the transfer.
+ */
+#include "router/core/core_impl.h"
+
+#include "kvstore/page_key.h"
+
+enum { PULLS_MAX = 8 };
+static const double PEER_RATE = 1e9; /* bytes per second, until a worker has measured its own */
+
+static uint32_t spare_pages(const sl_member *w)
+{
+    return w->has_load ? w->load.free_pages + w->load.cached_pages : w->total_pages;
+}
+
+/* Tokens per second, the mean of the prefill workers that have measured it. */
+static double mean_prefill_rate(const sl_router *r)
+{
+    double sum = 0, n = 0;
+    for (const sl_member *w = r->cluster.members; w; w = w->next) {
+        if (w->id && w->role == SL_ROLE_PREFILL && w->state == SL_MEMBER_READY && w->load.prefill_rate) {
+            sum += w->load.prefill_rate;
+            n++;
+        }
+    }
+    return n ? sum / n : SL_COST_PREFILL_RATE;
+}
+
+/* The two workers that hold most of the prompt in host memory: the second is for the first one. */
+static void find_owners(sl_router *r, sl_estimate *e)
+{
+    for (sl_member *w = r->cluster.members; w; w = w->next) {
+        if (!w->id || w->state != SL_MEMBER_READY || w->place == SL_DIRECTORY_NONE || w->pulls >= PULLS_MAX)
+            continue;
+        uint32_t pages = e->held[w->place].host;
+        for (int i = 0; i < 2 && pages; i++) {
+            if (pages < e->owned[i] ||
+                (pages == e->owned[i] && e->owner[i] && w->pulls >= e->owner[i]->pulls))
+                continue;
+            if (!i) {
+                e->owner[1] = e->owner[0];
+                e->owned[1] = e->owned[0];
+            }
+            e->owner[i] = w;
+            e->owned[i] = pages;
+            break;
+        }
+    }
+}
+
+void sl_estimate_begin(sl_router *r, const sl_request *q, sl_estimate *e)
+{
+    *e = (sl_estimate){.held = sl_directory_lookup(r->directory, q->keys, q->n_keys),
+                       .token_bytes = (double)r->cluster.geometry.page_bytes / SL_KEY_PAGE_TOKENS,
+                       .prefill_rate = mean_prefill_rate(r),
+                       .stay_s = r->queue.stay_s};
+    if (r->o.sources)
+        find_owners(r, e);
+}
+
+sl_member *sl_estimate_owner(const sl_estimate *e, const sl_member *w, uint32_t *pages)
+{
+    int i = e->owner[0] == w;
+    *pages = e->owned[i];
+    return e->owner[i];
+}
+
+static void describe_decode(const sl_estimate *e, const sl_member *w, sl_candidate *c)
+{
+    const sl_msg_load *l = &w->load;
+    c->prefill_rate = e->prefill_rate;
+    c->disk_rate = (double)l->disk_rate;
+    c->shared_rate = (double)l->shared_rate;
+    c->request_s = w->max_batch ? e->stay_s / w->max_batch : 0;
+    if (w->place == SL_DIRECTORY_NONE)
+        return;
+    const sl_directory_match *m = &e->held[w->place];
+    /* Pages of the disk may be among those of host memory; the sum is what counts. */
+    c->matched_tokens = (m->local - m->disk) * SL_KEY_PAGE_TOKENS;
+    c->disk_tokens = m->disk * SL_KEY_PAGE_TOKENS;
+    c->shared_tokens = m->shared * SL_KEY_PAGE_TOKENS;
+    uint32_t pages, reach = m->local + m->shared;
+    const sl_member *owner = sl_estimate_owner(e, w, &pages);
+    if (!owner || pages <= reach)
+        return;
+    c->peer_tokens = (pages - reach) * SL_KEY_PAGE_TOKENS;
+    c->peer_rate = (l->peer_rate ? (double)l->peer_rate : PEER_RATE) / (1 + owner->pulls);
+    if (2 * sl_candidate_pull_seconds(c, e->token_bytes) > c->peer_tokens / e->prefill_rate)
+        c->peer_tokens = 0;
+}
+
+static void describe_prefill(const sl_estimate *e, const sl_member *w, const sl_request *q, sl_candidate *c)
+{
+    if (w->placed_tokens > c->queued_tokens)
+        c->queued_tokens = w->placed_tokens;
+    c->prefill_rate = w->load.prefill_rate ? w->load.prefill_rate : e->prefill_rate;
+    c->token_s = 1 / c->prefill_rate;
+    if (w->prefix)
+        c->matched_tokens = (uint32_t)(sl_keyset_match(w->prefix, q->keys, q->n_keys) * SL_KEY_PAGE_TOKENS);
+}
+
+void sl_estimate_candidate(const sl_estimate *e, const sl_member *w, const sl_request *q, sl_candidate *c)
+{
+    *c = (sl_candidate){.worker = w->id, .placed = w->placed};
+    if (w->has_load) {
+        c->running = w->load.running;
+        c->waiting = w->load.waiting;
+        c->queued_tokens = w->load.queued_tokens;
+    }
+    c->free_pages = spare_pages(w);
+    c->total_pages = w->total_pages;
+    if (w->role == SL_ROLE_DECODE)
+        describe_decode(e, w, c);
+    else
+        describe_prefill(e, w, q, c);
+}
+
+enum { STAY_SMOOTHING = 32 };
+
+void sl_estimate_stayed(sl_router *r, uint64_t ns)
+{
+    double s = (double)ns / 1e9, *mean = &r->queue.stay_s;
+    *mean = *mean ? *mean + (s - *mean) / STAY_SMOOTHING : s;
+}

@@ -1,0 +1,187 @@
+/*
+ * Placement by cost, in a router with mock workers: the owner of a prefix, a copy to another worker when the owner has much
+ * work, what RESERVE names then, and the bounds of copies. The rule itself is tested in test_policy.c.
+ */
+#include <string.h>
+
+#include "kvstore/page_key.h"
+#include "tests/unit/router/harness.h"
+
+enum { OWNER = 1, OTHER = 2, PROMPT = 1000, PAGES = PROMPT / 64 };
+
+static harness h;
+
+static sl_member *member(int i)
+{
+    return sl_member_find(h.r, sl_mock_count(h.w[i])->worker_id);
+}
+
+/* No worker is known to have a request: the last report of each says so as well. */
+static bool idle(void)
+{
+    for (const sl_member *w = h.r->cluster.members; w; w = w->next) {
+        if (w->state != SL_MEMBER_DEAD && (w->load.running || w->load.waiting || w->load.queued_tokens ||
+                                           w->load.free_pages + w->load.cached_pages < w->load.total_pages))
+            return false;
+    }
+    return true;
+}
+
+static void ask(int32_t last)
+{
+    client c = {0};
+    sl_request_spec s;
+    h_spec(&s, PROMPT, 4);
+    s.prompts->ids[PROMPT - 1] = last;
+    snprintf(s.client, sizeof s.client, "acme");
+    s.tenant = last % 2;
+    h_submit(&h, &c, &s);
+    H_UNTIL(&h, h_done(&c), 2000);
+    ck_assert_int_eq(c.s[0].status, SL_OK);
+    sl_group_release(c.group);
+    h_run(&h, 10);
+    H_UNTIL(&h, idle(), 1000);
+}
+
+static uint64_t reserved(int i)
+{
+    return sl_mock_count(h.w[i])->received[SL_MSG_RESERVE];
+}
+
+static uint32_t pages_at(int i)
+{
+    sl_request_spec s;
+    sl_key keys[PAGES];
+    sl_share_domain everybody;
+    h_spec(&s, PROMPT, 1);
+    ck_assert(sl_share_domain_of(SL_SHARE_ALL, "", "", 0, &everybody));
+    sl_page_keys(sl_share_seed(h.mo.fingerprint, &everybody), s.prompts->ids, PROMPT, keys);
+    sl_request_spec_free(&s);
+    return sl_directory_lookup(h.r->directory, keys, PAGES)[member(i)->place].host;
+}
+
+static void setup(void)
+{
+    h_init(&h);
+    h.o.policy = "cache_aware";
+    h_open_cluster(&h, 1, 1);
+    ask('A'); /* while there is only one */
+    ck_assert_int_eq(h_add(&h, SL_ROLE_DECODE), OTHER);
+    H_UNTIL(&h, pages_at(OWNER) == PAGES, 1000);
+    h.r->queue.stay_s = 640; /* 10 s for each of the 64 places */
+}
+
+static void teardown(void)
+{
+    h_close(&h);
+}
+
+START_TEST(requests_go_to_the_owner_of_their_prefix)
+{
+    for (int i = 0; i < 6; i++)
+        ask('B' + i);
+    ck_assert_uint_eq(reserved(OWNER), 7);
+    ck_assert_uint_eq(reserved(OTHER), 0);
+    ck_assert_uint_eq(sl_mock_count(h.w[OWNER])->source.pages, 0);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.by_prefix), 6);
+}
+END_TEST
+
+/* The owner has one request more: 10 s against the copy of 15 pages. RESERVE names the owner, the other worker becomes a
+ * second one, and no copy is made after that. */
+START_TEST(under_load_a_prefix_is_copied_once)
+{
+    sl_member *owner = member(OWNER);
+    owner->placed++;
+    ask('B');
+    ck_assert_uint_eq(reserved(OTHER), 1);
+    const sl_msg_source *s = &sl_mock_count(h.w[OTHER])->source;
+    ck_assert_uint_eq(s->worker, owner->id);
+    ck_assert_str_eq(s->addr, owner->listen);
+    ck_assert_uint_eq(s->epoch, owner->epoch);
+    ck_assert_uint_eq(s->pages, PAGES);
+    ck_assert_uint_eq(owner->pulls, 0);
+    H_UNTIL(&h, pages_at(OTHER) == PAGES, 1000);
+    ask('C');
+    ck_assert_uint_eq(reserved(OTHER), 2);
+    ck_assert_uint_eq(sl_mock_count(h.w[OTHER])->source.pages, 0);
+    owner->placed--;
+    H_UNTIL(&h, h_clean(&h), 1000);
+}
+END_TEST
+
+/* Requests that fetch from a worker are counted until their pages are reserved, or their attempt has ended. */
+START_TEST(copies_from_one_worker_are_bounded)
+{
+    sl_member *owner = member(OWNER);
+    client c[12];
+    memset(c, 0, sizeof c);
+    owner->placed += 40;
+    sl_mock_knob(h.w[OTHER])->hold = true;
+    for (int i = 0; i < 12; i++)
+        h_ask(&h, &c[i], PROMPT, 4);
+    h_run(&h, 20);
+    ck_assert_uint_eq(reserved(OTHER), 12); /* the others compute there */
+    ck_assert_uint_eq(owner->pulls, 8);
+    ck_assert_uint_eq(sl_mock_count(h.w[OTHER])->source.pages, 0);
+    sl_group_release(c[0].group);
+    h_run(&h, 10);
+    ck_assert_uint_eq(owner->pulls, 7);
+    sl_mock_knob(h.w[OTHER])->hold = false;
+    H_UNTIL(&h, owner->pulls == 0, 1000);
+    owner->placed -= 40;
+    for (int i = 1; i < 12; i++)
+        h_release(&h, &c[i], 1000);
+}
+END_TEST
+
+START_TEST(a_lost_owner_is_no_source)
+{
+    sl_member *owner = member(OWNER);
+    owner->placed++;
+    sl_mock_knob(h.w[OTHER])->hold = true;
+    client c = {0};
+    h_ask(&h, &c, PROMPT, 4);
+    h_run(&h, 20);
+    ck_assert_uint_eq(owner->pulls, 1);
+    owner->placed--;
+    sl_member_lost(owner, SL_ERR_PEER, "test");
+    sl_mock_kill(h.w[OWNER]);
+    sl_mock_knob(h.w[OTHER])->hold = false;
+    h_expect(&h, &c, PROMPT, 4, 2000);
+    h_release(&h, &c, 1000);
+    ask('B');
+    ck_assert_uint_eq(sl_mock_count(h.w[OTHER])->source.pages, 0);
+}
+END_TEST
+
+START_TEST(workers_are_told_the_tenant)
+{
+    ask('A'); /* odd: a tenant */
+    ck_assert_uint_eq(sl_mock_count(h.w[OWNER])->tenant, sl_tenant_id("acme"));
+    ask('B');
+    ck_assert_uint_eq(sl_mock_count(h.w[OWNER])->tenant, 0);
+}
+END_TEST
+
+/* The time that requests stay is the price of a place. */
+START_TEST(the_stay_is_measured)
+{
+    h.r->queue.stay_s = 0;
+    ask('B');
+    ck_assert(h.r->queue.stay_s > 0 && h.r->queue.stay_s < 10);
+}
+END_TEST
+
+int main(void)
+{
+    const h_case cases[] = {
+        {requests_go_to_the_owner_of_their_prefix, 0},
+        {under_load_a_prefix_is_copied_once, 0},
+        {copies_from_one_worker_are_bounded, 0},
+        {a_lost_owner_is_no_source, 0},
+        {workers_are_told_the_tenant, 0},
+        {the_stay_is_measured, 0},
+    };
+    return h_main("router/place", setup, teardown, cases, SL_COUNT(cases));
+}
