@@ -174,6 +174,7 @@ typedef struct sl_config {
         int imbalance_abs;
         double imbalance_rel;
         uint64_t directory_bytes;
+        bool prefetch;
         int max_queue;
         int request_timeout_ms;
         int stage_timeout_ms;

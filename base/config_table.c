@@ -287,6 +287,10 @@ const sl_cfg_row sl_cfg_rows[] = {
         "Memory for the directory of cached pages: which decode worker holds which page, in host memory, on disk, or in a "
         "shared store. A page takes 32 to 64 bytes. When it is full, pages are forgotten that were not used for longest; "
         "requests then find less of their prefix."),
+    BOOL(
+        router, prefetch, "true",
+        "Announce requests that wait for a place to the decode worker that will probably get them, so that it can load "
+        "their pages meanwhile."),
     INT(router, max_queue, "256", 0, 1000000,
         "Requests that may wait for a worker, of all clients. A call that would exceed it is refused at once with "
         "429 / RESOURCE_EXHAUSTED. One client may have at most four times as many requests waiting as places stay free."),

@@ -96,6 +96,11 @@ static const sl_metric_def table[] = {
         "Workers that took no other request for a while: one that was refused pages and passed waited for them, or "
         "a request ran alone because workers had died with it."),
 
+    COUNTER(
+        "sluice_router_prefetches_total", R, "outcome=sent|used|withdrawn",
+        "Requests that were announced to a decode worker while they waited; those that were then placed there; and those "
+        "that ended before, or were placed elsewhere."),
+
     /* router: the directory of cached pages */
     GAUGE(
         "sluice_directory_pages", R, "medium=host|disk|shared",

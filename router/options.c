@@ -21,7 +21,7 @@ void sl_router_opts_default(sl_router_opts *o)
     o->cache_threshold = 0.3;
     o->imbalance_abs = 32;
     o->imbalance_rel = 1.5;
-    o->sources = true;
+    o->sources = o->prefetch = true;
     o->directory_bytes = 256u << 20;
     o->max_queue = 256;
     o->request_timeout_ms = 600000;
@@ -87,6 +87,7 @@ void sl_router_opts_from_config(const sl_config *c, sl_router_opts *o)
     o->imbalance_abs = (uint32_t)c->router.imbalance_abs;
     o->imbalance_rel = c->router.imbalance_rel;
     o->directory_bytes = c->router.directory_bytes;
+    o->prefetch = c->router.prefetch;
     o->sources = c->kvstore.workers.enabled;
     o->max_queue = (uint32_t)c->router.max_queue;
     o->request_timeout_ms = (uint32_t)c->router.request_timeout_ms;

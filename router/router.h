@@ -43,7 +43,8 @@ typedef struct sl_router_opts {
     double cache_threshold;
     uint32_t imbalance_abs;
     double imbalance_rel;
-    bool sources; /* decode workers fetch pages from each other: RESERVE names one that has them */
+    bool sources;  /* decode workers fetch pages from each other: RESERVE names one that has them */
+    bool prefetch; /* announce waiting requests to decode workers */
     uint64_t directory_bytes; /* memory of core/directory.h */
     uint32_t max_queue;
     uint32_t request_timeout_ms, stage_timeout_ms, drain_timeout_ms;

@@ -292,6 +292,7 @@ static sl_status open_router(sl_sim *s, sl_err *err)
     r->transport = "loopback";
     r->fabric = "simulator";
     r->worker_port = 0;
+    r->sources = r->prefetch = false; /* the workers here do neither */
     r->secret = NULL;
     r->encrypt = false;
     r->tokenizer = s->tokenizer;

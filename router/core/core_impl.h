@@ -17,6 +17,7 @@
  *   deadlines.c       requests that are late or stuck
  *   queue.c, place.c  requests that wait, and their workers             sl_queue
  *   estimate.c        what placement knows of the workers               sl_estimate
+ *   prefetch.c        requests that wait are announced to workers
  *   kv_events.c       changes of prefix caches, for the index and for subscribers    sl_kv_log
  *   facts.c           the queries of core.h for the fronts
  *
@@ -77,6 +78,7 @@ typedef struct sl_member {
     uint32_t placed;           /* requests of this router that are placed here */
     uint64_t placed_tokens;    /* prefill: prompt tokens of requests that are not prefilled yet */
     uint32_t pulls;            /* decode: requests that fetch pages from here to another worker */
+    uint32_t prefetches;       /* decode: waiting requests that were announced to it */
     uint64_t requests, failures;
     uint32_t place; /* decode: in the directory; else SL_DIRECTORY_NONE */
     sl_keyset *
@@ -358,6 +360,16 @@ sl_member *sl_estimate_owner(const sl_estimate *e, const sl_member *w, uint32_t 
 void sl_estimate_stayed(sl_router *r, uint64_t ns);
 /* place.c: q fetches nothing from another worker any more. */
 void sl_place_fetched(sl_router *r, sl_request *q);
+/* The first `pages` pages of a prompt are in the host memory of owner. */
+void sl_place_source(const sl_member *owner, uint32_t pages, sl_msg_source *out);
+
+/* ---- prefetch.c ---- */
+
+/* Announces requests that wait for a place and were not considered yet. */
+void sl_prefetch_waiting(sl_router *r);
+/* The request, which is announced, leaves the queue: it is placed on this decode worker, or ends (0). attempt: the one that
+ * was announced. */
+void sl_prefetch_end(sl_router *r, sl_request *q, uint32_t decode, uint32_t attempt);
 
 /* ---- kv_events.c ---- */
 

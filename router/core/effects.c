@@ -17,6 +17,8 @@ static void book_reserve(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill), *d = sl_member_find(r, e->decode);
     sl_queue_remove(r, q);
+    if (q->prefetch)
+        sl_prefetch_end(r, q, e->decode, q->attempt);
     if (q->attempt == 1) {
         r->queue.first_picks++;
         sl_queue_charge(q, q->n_prompt);
@@ -45,11 +47,8 @@ static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
     m.reserve.seed = q->seed;
     m.reserve.tenant = q->group->tenant;
     const sl_member *source = sl_member_find(r, q->source);
-    if (source) {
-        m.reserve.source =
-            (sl_msg_source){.worker = source->id, .epoch = source->epoch, .pages = q->source_pages};
-        memcpy(m.reserve.source.addr, source->listen, sizeof m.reserve.source.addr);
-    }
+    if (source)
+        sl_place_source(source, q->source_pages, &m.reserve.source);
     sl_router_link_send(d, &m);
     sl_log(SL_LOG_DEBUG, "router", "request_placed",
            "rid=%016lx attempt=%u id=%s prefill=%s decode=%s tokens=%zu", q->rid, e->attempt, q->group->id,
@@ -171,6 +170,7 @@ static void perform_leave(sl_router *r, sl_request *q, const sl_effect *e)
 static void book_requeue(sl_router *r, sl_request *q, const sl_effect *e)
 {
     (void)e;
+    q->prefetch_considered = false;
     if (!q->list)
         sl_queue_push(r, q, true);
     r->queue.dirty = true;
@@ -249,6 +249,8 @@ static void observe_end(sl_router *r, const sl_request *q, const sl_effect *e)
 static void book_end(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_queue_remove(r, q);
+    if (q->prefetch)
+        sl_prefetch_end(r, q, 0, q->attempt + 1);
     sl_place_release(r, q, false);
     unhash(&r->requests, q);
     r->requests.active--;

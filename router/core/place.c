@@ -155,6 +155,12 @@ static void set_source(const sl_estimate *e, sl_request *q, const sl_member *d, 
     owner->pulls++;
 }
 
+void sl_place_source(const sl_member *owner, uint32_t pages, sl_msg_source *out)
+{
+    *out = (sl_msg_source){.worker = owner->id, .epoch = owner->epoch, .pages = pages};
+    memcpy(out->addr, owner->listen, sizeof out->addr);
+}
+
 void sl_place_fetched(sl_router *r, sl_request *q)
 {
     sl_member *w = sl_member_find(r, q->source);
@@ -255,6 +261,7 @@ void sl_queue_place(sl_router *r)
     }
     while (!stopped && (q = sl_queue_next(r, now))) {
         if (!place(r, q, now))
-            return;
+            break;
     }
+    sl_prefetch_waiting(r);
 }

@@ -1,0 +1,99 @@
+/*
+ * Prefetch at queueing: a request that cannot be placed at once is announced to the decode worker that will probably get it
+ * (PREFETCH), so that the worker can load the pages of its prompt from disk, from a shared store or from another worker
+ * while the request waits. It is advice: whether and how much is loaded is the worker's decision, and placement decides
+ * again when a place is free.
+ *
+ * Each attempt is considered once. It is announced if the worker that the policy would choose, were there room on every
+ * worker, could load something. Bounds: PER_WORKER announced requests on each worker, CONSIDERED requests in one placement.
+ * The announcement ends when the request is placed there, and is withdrawn by ABORT when it is placed elsewhere or ends.
+ */
+#include <string.h>
+
+#include "router/core/core_impl.h"
+
+enum { PER_WORKER = 4, CONSIDERED = 32, MAX_CANDIDATES = 1024 };
+
+static void send_prefetch(const sl_estimate *e, const sl_request *q, sl_member *w, const sl_candidate *c)
+{
+    sl_msg m = {.type = SL_MSG_PREFETCH};
+    m.prefetch.rid = q->rid;
+    m.prefetch.attempt = q->attempt + 1;
+    m.prefetch.tokens = q->tokens;
+    m.prefetch.n_tokens = q->n_tokens;
+    m.prefetch.seed = q->seed;
+    m.prefetch.tenant = q->group->tenant;
+    uint32_t pages = 0;
+    const sl_member *owner = c->peer_tokens ? sl_estimate_owner(e, w, &pages) : NULL;
+    if (owner)
+        sl_place_source(owner, pages, &m.prefetch.source);
+    sl_router_link_send(w, &m);
+}
+
+/* Announces q; false: every worker has been told of as many requests as it may. */
+static bool announce(sl_router *r, sl_request *q)
+{
+    sl_member *at[MAX_CANDIDATES];
+    sl_candidate c[MAX_CANDIDATES];
+    sl_estimate e;
+    size_t n = 0;
+    if (sl_request_update_keys(q, r->cluster.fingerprint))
+        return true; /* placement will end the request */
+    sl_estimate_begin(r, q, &e);
+    for (sl_member *w = r->cluster.members; w && n < MAX_CANDIDATES; w = w->next) {
+        if (!w->id || w->role != SL_ROLE_DECODE || w->state != SL_MEMBER_READY || w->prefetches >= PER_WORKER)
+            continue;
+        sl_estimate_candidate(&e, w, q, &c[n]);
+        at[n++] = w;
+    }
+    if (!n)
+        return false;
+    q->prefetch_considered = true;
+    sl_pick_request req = {
+        .n_tokens = (uint32_t)q->n_tokens, .sequence = r->queue.picks, .token_bytes = e.token_bytes};
+    size_t i = r->queue.policy->pick(&r->queue.policy_opts, &req, c, n);
+    if (!(c[i].disk_tokens || c[i].shared_tokens || c[i].peer_tokens))
+        return true;
+    q->prefetch = at[i]->id;
+    at[i]->prefetches++;
+    sl_counter_add(r->stats.prefetch_sent, 1);
+    send_prefetch(&e, q, at[i], &c[i]);
+    return true;
+}
+
+void sl_prefetch_waiting(sl_router *r)
+{
+    if (!r->o.prefetch || !r->queue.waiting)
+        return;
+    int left = CONSIDERED;
+    for (sl_lane *l = r->queue.lanes; l; l = l->next) {
+        for (sl_request *q = l->list.head; q; q = q->q_next) {
+            if (q->held || q->alone || q->prefetch_considered)
+                continue;
+            if (!left-- || !announce(r, q))
+                return;
+        }
+    }
+}
+
+static void withdraw(sl_member *w, const sl_request *q, uint32_t attempt)
+{
+    sl_msg m = {.type = SL_MSG_ABORT};
+    m.abort.rid = q->rid;
+    m.abort.attempt = attempt;
+    m.abort.status = SL_ERR_CANCELLED;
+    sl_router_link_send(w, &m);
+}
+
+void sl_prefetch_end(sl_router *r, sl_request *q, uint32_t decode, uint32_t attempt)
+{
+    sl_member *w = sl_member_find(r, q->prefetch);
+    bool used = decode && q->prefetch == decode;
+    q->prefetch = 0;
+    if (!w)
+        return;
+    w->prefetches--;
+    sl_counter_add(used ? r->stats.prefetch_used : r->stats.prefetch_withdrawn, 1);
+    if (!used)
+        withdraw(w, q, attempt);
+}
