@@ -95,6 +95,43 @@ static void on_event(void *ctx, sl_store_event ev, const sl_store_page *p)
     }
 }
 
+/* What the routers are told of the disk, as decode/holdings.c does it: keys without parents and tokens. */
+static void tell_disk(sl_sim_worker *w, const sl_key *keys, int32_t n, bool stored)
+{
+    const sl_key none = {0};
+    sl_wr list;
+    sl_msg m = {.type = SL_MSG_KV_EVENTS};
+    sl_wr_init(&list);
+    for (int32_t i = 0; i < n; i++) {
+        if (stored)
+            write_key(&list, none);
+        write_key(&list, keys[i]);
+    }
+    send_events(w); /* one sequence of numbers for all media */
+    m.kv_events.sequence = ++w->decode.kv_sequence;
+    m.kv_events.medium = SL_MEDIUM_DISK;
+    *(stored ? &m.kv_events.stored : &m.kv_events.removed) = (sl_blob){list.data, list.len};
+    sl_sim_tell(w, &m);
+    sl_wr_free(&list);
+}
+
+static bool is_disk(const sl_sim_worker *w, int tier)
+{
+    return w->decode.disk && tier == 0;
+}
+
+static void on_tier_stored(void *ctx, int tier, const sl_key *keys, int32_t n)
+{
+    if (is_disk(ctx, tier))
+        tell_disk(ctx, keys, n, true);
+}
+
+static void on_tier_gone(void *ctx, int tier, const sl_key *keys, int32_t n)
+{
+    if (is_disk(ctx, tier))
+        tell_disk(ctx, keys, n, false);
+}
+
 /* ---- turns ---- */
 
 static void on_due(void *arg, uint64_t number)
@@ -147,7 +184,8 @@ typedef struct tier_plan {
     double exists_us;
     sl_sim_busy *busy;
     sl_tier *same_as;
-    const char *name; /* of its keys in the costs */
+    const char *name;           /* of its keys in the costs */
+    const sl_tier_opts *report; /* whom it tells what it gives up; NULL: it does not */
 } tier_plan;
 
 static sl_status open_tier(sl_sim_worker *w, const tier_plan *p, sl_tier **out, sl_err *err)
@@ -164,6 +202,8 @@ static sl_status open_tier(sl_sim_worker *w, const tier_plan *p, sl_tier **out, 
                           .device = *p->device,
                           .exists_us = p->exists_us,
                           .busy = p->busy,
+                          .evicted = p->report ? p->report->evicted : NULL,
+                          .evicted_ctx = p->report ? p->report->evicted_ctx : NULL,
                           .same_as = p->same_as};
     return sl_sim_tier_open(&o, out, err);
 }
@@ -173,10 +213,16 @@ static sl_status open_tiers(sl_sim_worker *w, sl_err *err)
     sl_sim_decode *d = &w->decode;
     sl_sim *s = w->s;
     const sl_sim_costs *c = s->c;
-    tier_plan disk = {(double)s->o.disk_bytes, &c->disk, 0, &d->disk_busy, NULL, "disk"};
-    tier_plan shared = {c->shared_bytes, &c->shared, c->shared.us, &s->shared_busy, s->shared, "shared"};
-    if (s->o.disk_bytes)
+    sl_tier_opts report = {0};
+    tier_plan disk = {(double)s->o.disk_bytes, &c->disk, 0, &d->disk_busy, NULL, "disk", &report};
+    tier_plan shared = {c->shared_bytes, &c->shared, c->shared.us, &s->shared_busy,
+                        s->shared,       "shared",   NULL};
+    if (s->o.disk_bytes) {
+        d->listener = sl_cascade_listen(&report);
+        if (!d->listener)
+            return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
         SL_TRY(open_tier(w, &disk, &d->disk, err));
+    }
     if (s->o.shared)
         SL_TRY(open_tier(w, &shared, &d->shared, err));
     s->shared = s->shared ? s->shared : d->shared;
@@ -197,6 +243,7 @@ static sl_status open_cascade(sl_sim_worker *w, sl_err *err)
                           .load_timeout_ms = (uint32_t)s->o.cfg->kvstore.disk.load_timeout_ms};
     for (int i = 0; i < 2; i++) {
         as.tier = i ? d->shared : d->disk;
+        as.listener = i ? NULL : d->listener;
         if (as.tier)
             tiers[n++] = as;
     }
@@ -204,7 +251,11 @@ static sl_status open_cascade(sl_sim_worker *w, sl_err *err)
         return SL_OK;
     sl_cascade_opts o = {.store = d->store,
                          .arena = d->arena,
-                         .calls = {.ctx = w, .read_sums = read_sums, .check_sums = check_sums},
+                         .calls = {.ctx = w,
+                                   .read_sums = read_sums,
+                                   .check_sums = check_sums,
+                                   .stored = on_tier_stored,
+                                   .gone = on_tier_gone},
                          .chunk_pages = chunk < 1 ? 1 : (int32_t)chunk};
     sl_status st = sl_cascade_create(&o, tiers, n, &d->cascade);
     if (st != SL_OK)
@@ -235,10 +286,13 @@ sl_status sl_sim_pages_open(sl_sim_worker *w, sl_err *err)
 void sl_sim_pages_close(sl_sim_worker *w)
 {
     sl_sim_decode *d = &w->decode;
-    if (d->cascade)
+    if (d->cascade) {
         sl_cascade_destroy(d->cascade);
-    else
-        sl_tier_close(d->disk), sl_tier_close(d->shared);
+    } else { /* it could not be opened */
+        sl_cascade_tier disk = {.tier = d->disk, .listener = d->listener};
+        sl_cascade_tier_close(&disk);
+        sl_tier_close(d->shared);
+    }
     sl_arena_destroy(d->arena);
     sl_store_destroy(d->store);
     sl_wr_free(&d->stored);

@@ -390,8 +390,10 @@ void sl_sim_decode_load(const sl_sim_worker *w, sl_msg_load *out)
     out->cached_pages = (uint32_t)st.cached;
     out->total_pages = (uint32_t)st.total;
     out->tokens_done = d->tokens_done;
-    out->disk_rate = d->disk ? (uint64_t)(w->s->c->disk.read_gb_per_s * 1e9) : 0;
-    out->shared_rate = d->shared ? (uint64_t)(w->s->c->shared.read_gb_per_s * 1e9) : 0;
+    /* the router knows the small pages of the geometry that the workers announce */
+    double rate = 1e9 * (double)w->s->geometry.page_bytes / w->s->page_bytes;
+    out->disk_rate = d->disk ? (uint64_t)(w->s->c->disk.read_gb_per_s * rate) : 0;
+    out->shared_rate = d->shared ? (uint64_t)(w->s->c->shared.read_gb_per_s * rate) : 0;
 }
 
 sl_status sl_sim_decode_open(sl_sim_worker *w, sl_err *err)

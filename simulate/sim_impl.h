@@ -71,7 +71,8 @@ typedef struct sl_sim_decode {
     sl_store *store;
     sl_arena *arena; /* addresses only */
     sl_cascade *cascade;
-    sl_tier *disk, *shared; /* the cascade's; NULL: none */
+    sl_tier *disk, *shared;        /* the cascade's; NULL: none */
+    sl_cascade_listener *listener; /* of the disk; the cascade's */
     sl_sim_busy disk_busy;
     uint64_t disk_hits; /* pages of loads that are accounted for */
     uint64_t tick_ns;   /* when the next event for the cascade is due */

@@ -27,10 +27,34 @@ typedef struct sim_tier {
     sl_tier base;
     sl_sim_tier_opts o;
     store *pages;
-    int event;      /* never readable: the owner polls by time */
+    int event;    /* never readable: the owner polls by time */
+    sl_key *gone; /* [n_gone], room for cap_gone: evicted, and not reported yet */
+    int32_t n_gone, cap_gone;
     pending *queue; /* in the order of their ends */
     sl_tier_stats st;
 } sim_tier;
+
+/* ---- pages that are given up ---- */
+
+static void on_evicted(void *ctx, sl_key key)
+{
+    sim_tier *t = ctx;
+    if (!t->o.evicted)
+        return;
+    if (t->n_gone == t->cap_gone) {
+        t->cap_gone = t->cap_gone ? 2 * t->cap_gone : 64;
+        t->gone = realloc(t->gone, (size_t)t->cap_gone * sizeof *t->gone);
+        SL_CHECK(t->gone, "out of memory");
+    }
+    t->gone[t->n_gone++] = key;
+}
+
+static void report_gone(sim_tier *t)
+{
+    if (t->n_gone)
+        t->o.evicted(t->o.evicted_ctx, t->gone, t->n_gone);
+    t->n_gone = 0;
+}
 
 /* ---- one page ---- */
 
@@ -80,6 +104,8 @@ static sl_status set(sim_tier *t, const sl_tier_req *r, int32_t i)
     }
     slot = sl_disk_index_claim(&t->pages->index, r->keys[i], t->pages->batch);
     if (slot < 0) {
+        t->pages->index.evicted = on_evicted;
+        t->pages->index.evicted_ctx = t; /* of several tiers with these pages, the one that stores */
         int64_t segment =
             sl_disk_index_recycle(&t->pages->index, t->pages->batch, sl_now_ns(), ++t->pages->generation);
         t->pages->index.active = segment < 0 ? -1 : segment;
@@ -165,6 +191,7 @@ static int poll_tier(sl_tier *base)
 {
     sim_tier *t = (sim_tier *)base;
     int n = 0;
+    report_gone(t);
     for (; t->queue && t->queue->end_ns <= sl_now_ns(); n++)
         finish_first(t);
     return n;
@@ -220,6 +247,7 @@ static void close_tier(sl_tier *base)
     if (t->event >= 0)
         close(t->event);
     store_unref(t->pages);
+    free(t->gone);
     free(t);
 }
 

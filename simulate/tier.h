@@ -27,8 +27,10 @@ typedef struct sl_sim_tier_opts {
     double exists_us;       /* of a lookup */
     bool second_use;
     sl_sim_device device;
-    sl_sim_busy *busy; /* borrowed */
-    sl_tier *same_as;  /* NULL, or a tier with which this one has its pages in common */
+    sl_sim_busy *busy;                                         /* borrowed */
+    void (*evicted)(void *ctx, const sl_key *keys, int32_t n); /* as in sl_tier_opts; NULL: not wanted */
+    void *evicted_ctx;
+    sl_tier *same_as; /* NULL, or a tier with which this one has its pages in common */
 } sl_sim_tier_opts;
 
 /* SL_ERR_NO_MEMORY, SL_ERR_INVALID. */
