@@ -46,6 +46,11 @@ typedef sl_role sl_cfg_role;
 typedef enum { SL_CFG_VERIFY_OFF, SL_CFG_VERIFY_SAMPLED, SL_CFG_VERIFY_ALWAYS } sl_cfg_verify;
 typedef enum { SL_CFG_EVENTS_MAP, SL_CFG_EVENTS_ARRAY } sl_cfg_events_form;
 typedef enum { SL_CFG_WRITE_THROUGH, SL_CFG_WRITE_SELECTIVE, SL_CFG_WRITE_BACK } sl_cfg_write;
+typedef enum {
+    SL_CFG_PREFETCH_BEST_EFFORT,
+    SL_CFG_PREFETCH_TIMEOUT,
+    SL_CFG_PREFETCH_WAIT_COMPLETE
+} sl_cfg_prefetch;
 typedef enum { SL_CFG_SHARE_ALL, SL_CFG_SHARE_TENANT, SL_CFG_SHARE_NONE } sl_cfg_share;
 
 typedef struct sl_config {
@@ -92,6 +97,9 @@ typedef struct sl_config {
         bool prefix_cache;
         sl_cfg_share share;
         sl_cfg_verify verify;
+        sl_cfg_prefetch prefetch;
+        int prefetch_timeout_ms, prefetch_token_ms, prefetch_min_tokens;
+        double prefetch_budget;
         struct {
             char path[SL_CFG_PATH_BYTES]; /* empty: there is no disk tier */
             uint64_t bytes;

@@ -41,6 +41,7 @@ static const char *const verifies[] = {"off", "sampled", "always", NULL};
 static const char *const shares[] = {"all", "tenant", "none", NULL};
 static const char *const event_forms[] = {"map", "array", NULL};
 static const char *const writes[] = {"write_through", "write_through_selective", "write_back", NULL};
+static const char *const prefetches[] = {"best_effort", "timeout", "wait_complete", NULL};
 static const char *const levels[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 const sl_cfg_section sl_cfg_sections[] = {
@@ -130,6 +131,22 @@ const sl_cfg_row sl_cfg_rows[] = {
         "Compare pages of the store with their kept checksums before another request uses them. always: every "
         "byte. sampled: one layer in eight, other ones each time, which finds pages that were overwritten, and a "
         "changed byte one time in eight. off: no checksums are kept, and damage is not found."),
+    ENUM(
+        kvstore, prefetch, "wait_complete", prefetches,
+        "What a request does when its turn comes and its pages are not all loaded from a storage tier. wait_complete: it "
+        "waits for them, at most the tier's load_timeout_ms. timeout: it waits prefetch_timeout_ms and "
+        "prefetch_token_ms. best_effort: a request that the router announced while it was queued continues at once with "
+        "the pages that have arrived; one that was not announced waits as with wait_complete."),
+    INT(kvstore, prefetch_timeout_ms, "100", 0, 600000,
+        "With kvstore.prefetch timeout: milliseconds that every request waits at most."),
+    INT(kvstore, prefetch_token_ms, "25", 0, 600000,
+        "With kvstore.prefetch timeout: milliseconds in addition, for each 1,024 tokens of the prompt."),
+    INT(kvstore, prefetch_min_tokens, "64", 64, MAX_TOKENS,
+        "Fewest tokens that are worth a load from a storage tier; fewer are computed."),
+    FLOAT(
+        kvstore, prefetch_budget, "0.25", 0, 1,
+        "Share of the pages of the host store that loads of announced requests may take at a time. What exceeds it is "
+        "loaded when the request is placed. 0: nothing is loaded ahead."),
     STR(kvstore, disk.path, "",
         "Directory on a local disk where decode workers keep pages beyond the host store and across restarts "
         "(docs/caching.md). Each worker makes a directory of its own in it, decode-0, decode-1…, readable by this user "

@@ -227,6 +227,10 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_kv_event_resends_total", D, "",
             "Times all pages were published again, because a batch was lost or somebody had subscribed."),
     GAUGE("sluice_kv_event_buffer_bytes", D, "", "Bytes of batches that are kept for replay."),
+    COUNTER(
+        "sluice_prefetch_total", D, "result=in_time|late|cancelled|skipped",
+        "Announced requests with pages in a storage tier. in_time: the load had ended when the request came. late: it "
+        "had not. cancelled: the request did not come. skipped: kvstore.prefetch_budget was used up."),
     GAUGE("sluice_tier_requests_waiting", D, TIER, "Requests that wait for pages of the tier."),
 
     /* host memory of other decode workers */

@@ -31,6 +31,14 @@
 
 typedef struct sl_decode sl_decode;
 
+/* Loads of requests from storage tiers: see kvstore.prefetch in docs/configuration.md. */
+typedef struct sl_prefetch_opts {
+    sl_cfg_prefetch policy;
+    uint32_t base_ms, ms_per_1024;
+    int32_t min_tokens; /* fewest that are worth a load */
+    double budget;      /* share of the store's pages */
+} sl_prefetch_opts;
+
 typedef struct sl_decode_opts {
     sl_worker_role_opts role;
     sl_residency residency;
@@ -45,6 +53,7 @@ typedef struct sl_decode_opts {
     /* Storage tiers below the host store, the cheapest first. Taken over by sl_decode_create(), also when it fails. */
     sl_cascade_tier tiers[SL_CASCADE_TIERS];
     int n_tiers;
+    sl_prefetch_opts prefetch;
     /* For other programs' routers, NULL: off. Taken over by sl_decode_create(), also when it fails. */
     sl_events *events;
     /* Pages of other decode workers are pulled, and this worker lends its own (decode/pull.h, lend.c). */

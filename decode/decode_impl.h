@@ -165,6 +165,16 @@ enum { MAX_BANS = 64, MAX_WRITERS = 1024 };
 typedef struct sl_lent sl_lent;
 /* A RESERVE that waits for pages of a storage tier (loading.c). */
 typedef struct sl_loading sl_loading;
+/* A request of which the router has announced that it will come (prefetch.c), and how that ended. */
+typedef struct sl_prefetch sl_prefetch;
+typedef enum {
+    SL_PREFETCH_IN_TIME,   /* its load had ended when RESERVE came */
+    SL_PREFETCH_LATE,      /* it had not */
+    SL_PREFETCH_CANCELLED, /* there was no RESERVE */
+    SL_PREFETCH_SKIPPED,   /* it exceeded the budget */
+    SL_PREFETCH_ENDS
+} sl_prefetch_end;
+extern const char *const sl_prefetch_end_names[SL_PREFETCH_ENDS];
 
 /* Tag of the checker's jobs that belong to the cascade; those of tickets have 0, or what damage.c says. */
 enum { CHECK_CASCADE = 2, CHECK_LEND };
@@ -192,7 +202,9 @@ struct sl_decode {
         sl_cascade *cascade; /* NULL: there is no storage tier */
         sl_loading *loading;
         int32_t n_loading;
-        sl_key open_seed;          /* of the pages that sl_publish_event() may tell everybody */
+        sl_prefetch *prefetches;
+        int32_t n_prefetches, prefetch_pages; /* prefetch_pages: of the budget */
+        sl_key open_seed;                     /* of the pages that sl_publish_event() may tell everybody */
         sl_tier *pull;             /* the tier "workers", which belongs to the cascade; NULL: there is none */
         sl_pull_rate prefill_rate; /* tokens per second, from RESERVED to COMMIT (pull_cost.h) */
         sl_pull_stats pull_seen;   /* what the metrics contain already */
@@ -207,6 +219,7 @@ struct sl_decode {
             sl_wr stored, removed;
         } disk_kv; /* of pages on disk, likewise */
         struct {
+            uint64_t prefetches[SL_PREFETCH_ENDS];
             uint64_t steps, tokens, stale, corrupt, damaged, retracted, spilled, fences;
         } count;
         bool patrolling; /* a job of the patrol is at the checker */
@@ -235,6 +248,7 @@ struct sl_decode {
     struct {
         sl_counter *stale, *refused, *t_committed, *t_aborted, *t_expired, *t_refused, *checksum,
             *retractions, *spills, *tokens, *swap_bytes, *swap_exposed, *swap_hidden;
+        sl_counter *prefetches[SL_PREFETCH_ENDS];
         sl_counter **layer_hit, **layer_miss, **layer_evict; /* [n_layers] */
         sl_gauge *running, *waiting, *resident, *pages_landing, *reserved, *filling, *quarantined,
             *device_used, *device_total;
@@ -365,6 +379,23 @@ void sl_publish_begin(sl_decode *d);
 void sl_publish_event(sl_decode *d, sl_store_event ev, const sl_store_page *page);
 /* At the end of each turn of the loop. */
 void sl_publish_turn(sl_decode *d);
+
+/* Whether a load of this number of pages is worth its costs. */
+bool sl_loading_worth(const sl_decode *d, int32_t pages);
+
+/* prefetch.c */
+/* Takes m, a PREFETCH. */
+void sl_prefetch_begin(sl_decode *d, sl_wmsg *m);
+/* NULL: this request was not announced, or its prefetch has ended. */
+sl_prefetch *sl_prefetch_find(const sl_decode *d, uint32_t router, uint64_t rid);
+/* Its load has ended. */
+bool sl_prefetch_done(const sl_prefetch *p);
+/* Ends and frees it, whether its load has ended or not. */
+void sl_prefetch_finish(sl_prefetch *p, sl_prefetch_end how);
+/* Ends those of this session; NULL: all. */
+void sl_prefetch_cancel(sl_decode *d, const uint32_t *router);
+/* Ends those that are too old; returns when the next one is. */
+uint64_t sl_prefetch_tick(sl_decode *d, uint64_t now);
 
 /* holdings.c */
 /* The cascade tells which pages are in its tiers now, or not any more. ctx: sl_decode. */

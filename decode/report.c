@@ -195,6 +195,8 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
     d->c.device_total = sl_metrics_gauge(m, "sluice_device_kv_bytes", SL_LABELS("total"));
     d->c.step = sl_metrics_histogram(m, "sluice_decode_step_seconds", NULL);
     d->c.batch = sl_metrics_histogram(m, "sluice_decode_batch_size", NULL);
+    for (int i = 0; i < SL_PREFETCH_ENDS; i++)
+        d->c.prefetches[i] = counter(m, "sluice_prefetch_total", sl_prefetch_end_names[i]);
     find_layers(d, m);
     find_pulls(d, m);
     for (int i = 0; m && d->e.cascade && i < sl_cascade_n_tiers(d->e.cascade); i++)

@@ -247,8 +247,9 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
     case SL_MSG_KV_RESYNC:
         sl_report_resync(d, m->router);
         break;
-    case SL_MSG_PREFETCH: /* advice, which is not followed yet */
-        break;
+    case SL_MSG_PREFETCH:
+        sl_prefetch_begin(d, m);
+        return;
     default:
         sl_ticket_stale(d, sl_msg_type_name(m->msg.type), 0, 0);
         break;

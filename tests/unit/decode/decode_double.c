@@ -203,6 +203,11 @@ void dd_close(decode_double *x)
     ck_assert_msg(sl_store_check(d->role.store, &err) == SL_OK, "%s", err.text);
     ck_assert_ptr_null(sl_mailbox_take(d->role.checker.inbox));
     sl_loading_close(d);
+    sl_wr_free(&d->e.kv.stored);
+    sl_wr_free(&d->e.kv.removed);
+    sl_wr_free(&d->e.kv.tokens);
+    sl_wr_free(&d->e.disk_kv.stored);
+    sl_wr_free(&d->e.disk_kv.removed);
     sl_worker_role_close(&d->role);
     free(d->e.batch);
     free(d->e.items);
@@ -299,6 +304,18 @@ void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, in
     receive(x, &m, 0);
     sl_wr_free(&w);
     sl_sampling_free(&s);
+    free(tokens);
+}
+
+void dd_prefetch(decode_double *x, uint64_t rid, int n_tokens, int seed)
+{
+    int32_t *tokens = malloc((size_t)n_tokens * sizeof *tokens);
+    for (int i = 0; i < n_tokens; i++)
+        tokens[i] = (i * 7 + seed) % DD_VOCAB;
+    sl_msg m = {.type = SL_MSG_PREFETCH};
+    m.prefetch = (sl_msg_prefetch){
+        .rid = rid, .attempt = 1, .tokens = tokens, .n_tokens = (size_t)n_tokens, .seed = dd_seed};
+    receive(x, &m, 0);
     free(tokens);
 }
 

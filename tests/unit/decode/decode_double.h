@@ -82,6 +82,8 @@ int dd_held(const decode_double *x);
 /* Messages of the router; attempt 1. The prompt is a function of seed. */
 static const sl_key dd_seed = {3, 3}; /* of the page keys of every request */
 void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed, uint32_t deadline_ms);
+/* The same prompt as dd_reserve()'s. */
+void dd_prefetch(decode_double *x, uint64_t rid, int n_tokens, int seed);
 void dd_abort(decode_double *x, uint64_t rid, sl_status why);
 void dd_drained_relayed(decode_double *x, uint64_t rid);
 /* Messages of a writer. */

@@ -177,8 +177,6 @@ START_TEST(routers_know_what_is_on_disk)
     x.router = DD_ROUTER;
     run_prompt(3, 3); /* nothing is told */
     dd_silent(&x);
-    sl_wr_free(&x.d->e.disk_kv.stored);
-    sl_wr_free(&x.d->e.disk_kv.removed);
     dd_close(&x);
 }
 END_TEST
