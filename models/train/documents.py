@@ -68,6 +68,7 @@ def _share(rng, mixture):
 def random_plan(sizes, rng, length):
     """A plan for training. rng: random.Random."""
     early = rng.random() < 0.3
+    most = rng.choice([1, 2, 3 + length // 256])  # early: questions, and so turns; few of them are far from their answers
     mixture = rng.choice(["mixed", "mixed", "mixed", "codes", "persons", "chains", "sparse"])
     room = length - 8
     share = rng.uniform(0.4, 0.7) if length <= 512 else rng.uniform(0.2, 0.4)
@@ -94,7 +95,7 @@ def random_plan(sizes, rng, length):
         elif kind == "code" and facts["code"] >= 3 and rng.random() < 0.25:
             name = f"codes{rng.choice([2, 3])}"
         cost = sizes.question[name] + (sizes.early if early else 0)
-        if early and len(questions) >= 3 + length // 256:
+        if early and len(questions) >= most:
             break
         if cost > limit:
             left[kind] = 0

@@ -2,6 +2,7 @@
 """Trains several variants concurrently, one GPU each, within a time.
 
     run.py --minutes 9 --out DIR [--variants dsa-a,llama-a,dsa-b,llama-b] [--seed 1]
+           [--start-from DIR]
 
 With fewer GPUs than variants, only the first variants of the list are trained. DIR gets VARIANT.tar (the checkpoint, its
 training.json included) and VARIANT.log for each; the checkpoints lie unpacked in --work.
@@ -34,6 +35,8 @@ def start(variant, gpu, args, until, work):
         env["CUDA_VISIBLE_DEVICES"] = gpu
     command = [sys.executable, str(HERE / "train.py"), "--variant", variant, "--until", str(until), "--seed", str(args.seed),
                "--out", str(args.out), "--work", work]
+    if args.start_from and (args.start_from / variant).is_dir():
+        command += ["--start-from", str(args.start_from / variant)]
     with open(args.out / f"{variant}.log", "w", encoding="utf-8") as log:
         return subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
 
@@ -49,6 +52,7 @@ def main():
     ap.add_argument("--out", type=pathlib.Path, required=True)
     ap.add_argument("--work", help="default: a new temporary folder")
     ap.add_argument("--variants", default="dsa-a,llama-a,dsa-b,llama-b")
+    ap.add_argument("--start-from", type=pathlib.Path, help="folder with checkpoints of earlier runs, which are trained further")
     ap.add_argument("--seed", type=int, default=1)
     args = ap.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

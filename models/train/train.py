@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains one variant (variants.py) on generated documents within a time, and writes its checkpoint.
 
-    train.py --variant dsa-a --minutes 9 --out DIR [--seed 1] [--replay training.json]
+    train.py --variant dsa-a --minutes 9 --out DIR [--seed 1] [--start-from CHECKPOINT] [--replay training.json]
 
 Stages: short documents until the model retrieves (or a share of the time has passed), then longer ones. A DSA model learns
 with all keys first; its indexer follows the attention from the second stage on; in the last part every query attends to the
@@ -26,6 +26,7 @@ import time
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import export  # noqa: E402
@@ -37,11 +38,13 @@ from nets import Fused, Net, Rows  # noqa: E402
 from variants import SMALL, VARIANTS  # noqa: E402
 
 TICKS = 400
-# Lengths and their shares of the steps; the share of the time after which the stage begins at the latest.
-STAGES = [({128: 0.4, 256: 0.6}, 0), ({256: 0.3, 1024: 0.7}, 0.40), ({256: 0.1, 1024: 0.3, 4096: 0.6}, 0.55),
-          ({256: 0.1, 1024: 0.2, 4096: 0.4, 8192: 0.3}, 0.72)]
+# Lengths and their shares of the steps; LATEST: the share of the time after which each stage begins at the latest.
+STAGES = [{128: 0.4, 256: 0.6}, {256: 0.3, 1024: 0.7}, {256: 0.1, 1024: 0.3, 4096: 0.6},
+          {256: 0.1, 1024: 0.2, 4096: 0.4, 8192: 0.3}]
+# DSA retrieves later, and what follows the first stage costs more because the indexer is trained as well.
+LATEST = {"llama": (0, 0.40, 0.55, 0.72), "dsa": (0, 0.55, 0.68, 0.80)}
 SPARSE_LENGTHS = {1024: 0.3, 4096: 0.5, 8192: 0.2}
-SPARSE_FROM = 0.75   # DSA: the last part of the time, in which attention is selected
+SPARSE_FROM = 0.85   # DSA: the last part of the time, in which attention is selected
 STAGE_TICKS = 16     # least ticks of a stage
 REPEATS = 0.3        # share of batches of the first stage that only repeat words: retrieval begins much earlier with them
 AHEAD = 32           # batches that are being made ahead of training
@@ -102,7 +105,7 @@ class Trainer:
         small = args.variant in SMALL
         config, self.rate, compiled = (SMALL if small else VARIANTS)[args.variant]
         self.args, self.small = args, small
-        self.stages = SMALL_STAGES if small else STAGES
+        self.stages = SMALL_STAGES if small else list(zip(STAGES, LATEST[config.family]))
         self.device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         workers = args.workers if args.workers is not None else 12 if self.device.type == "cuda" else 0
@@ -113,6 +116,11 @@ class Trainer:
         torch.manual_seed(args.seed)
         torch.backends.cuda.enable_cudnn_sdp(False)  # the flash and memory-efficient kernels are the tried ones
         self.net = Net(dataclasses.replace(config, vocab=self.lang.vocab_size)).to(self.device)
+        self.earlier = None  # training.json of the run that this one continues
+        if args.start_from:
+            start = pathlib.Path(args.start_from)
+            self.net.load_state_dict(load_file(start / "model.safetensors"))
+            self.earlier = json.loads((start / "training.json").read_text(encoding="utf-8"))
         self.chance = torch.Generator(device=self.device)
         self.chance.manual_seed(args.seed)
         self.indexers = self.net.indexer_parameters()
@@ -202,7 +210,7 @@ class Trainer:
         progress, stage = self.schedule.progress(), self.schedule.stage
         sparse = self.dsa and progress >= SPARSE_FROM and self.can_select
         length, ids, grades = self.batch(sparse)
-        rows = self.rows(grades, length) if self.dsa and (stage > 0 or progress > 0.35 or self.small) else None
+        rows = self.rows(grades, length) if self.dsa and (stage > 0 or progress > 0.5 or self.small) else None
         self.optimizer.zero_grad(set_to_none=True)
         loss, share = self.gradients(ids, grades, rows, sparse, 0.1 if stage == 0 else 0.03)
         torch.nn.utils.clip_grad_norm_(self.body, 1.0)
@@ -267,7 +275,7 @@ class Trainer:
     def checkpoint(self, count, last=False):
         """Evaluates and writes; at the end at all lengths and, for DSA, with all keys and with the selected ones."""
         self.net.eval()
-        training = {"variant": self.args.variant, "seed": self.args.seed, "steps": self.steps, "tokens": self.tokens,
+        training = {"variant": self.args.variant, "seed": self.args.seed, "continues": self.earlier, "steps": self.steps, "tokens": self.tokens,
                     "tokens_per_step": self.tokens_per_step, "torch": torch.__version__,
                     "dimensions": dataclasses.asdict(self.net.c), "accuracy": {}, "schedule": self.schedule.record}
         out = pathlib.Path(self.args.work or self.args.out)
@@ -297,6 +305,7 @@ def main():
     ap.add_argument("--device")
     ap.add_argument("--tokens", type=int, help="tokens per step")
     ap.add_argument("--workers", type=int, help="processes that make documents; default 12 with a GPU, else 0")
+    ap.add_argument("--start-from", help="checkpoint of the same variant whose weights are trained further")
     ap.add_argument("--replay", help="training.json of a run to repeat")
     args = ap.parse_args()
     args.start = start

@@ -1,0 +1,22 @@
+"""models/facts-llama, a small trained checkpoint, answers questions about texts: what random weights cannot show."""
+import json
+import pathlib
+import subprocess
+
+import pytest
+
+from real import SLUICE
+
+MODEL = pathlib.Path("models/facts-llama")
+EXAMPLES = {e["task"]: e for e in json.loads((MODEL / "examples.json").read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize("rows", ["gqa_f32", "gqa_bf16"])
+@pytest.mark.parametrize("task", ["chain", "several"])  # "persons" has 4,000 tokens, which takes 7 s on one CPU
+def test_answer_of_the_trained_checkpoint(task, rows):
+    prompt = ("<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n"
+              f"{EXAMPLES[task]['user']}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n")
+    p = subprocess.run([SLUICE, "generate", "--model", MODEL, "--prompt", prompt, "--max-new-tokens", "60", "--row-format", rows],
+                       capture_output=True, text=True, check=True, timeout=300)
+    assert EXAMPLES[task]["answer"] in p.stdout
+    assert "finish: stop" in p.stdout
