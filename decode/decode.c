@@ -332,6 +332,7 @@ void sl_decode_destroy(sl_decode *d)
     if (!d)
         return;
     sl_worker_stop(d->worker);
+    d->worker = NULL; /* what ends from now on is told to no one (loading.c) */
     sl_checker_stop(&d->role.checker);
     drop_mail(d);
     sl_lend_free_all(d);
@@ -386,6 +387,12 @@ sl_status sl_decode_counts_get(const sl_decode *d, sl_decode_counts *out, sl_err
                               .retracted = d->e.count.retracted,
                               .spilled = d->e.count.spilled,
                               .fences = d->e.count.fences};
+    sl_pull_stats pull = {0};
+    if (d->e.pull)
+        sl_pull_stats_get(d->e.pull, &pull);
+    out->pulled = pull.pages;
+    out->pull_leases = pull.leases;
+    out->lend_leases = d->e.n_lent;
     for (const sl_ticket *t = d->e.tickets; t; t = t->next)
         out->quarantined += t->state == TICKET_QUARANTINE;
     return sl_store_check(d->role.store, err);

@@ -198,6 +198,15 @@ static const char *check_commit(const sl_decode *d, const sl_ticket *t, const sl
     return NULL;
 }
 
+/* How fast prompts become complete (pull_cost.h). */
+static void measure_prefill(sl_decode *d, const sl_ticket *t)
+{
+    uint64_t now = sl_now_ns();
+    int64_t computed = (int64_t)t->n_tokens - (int64_t)t->cached_tokens;
+    if (computed >= PAGE && now > t->reserved_ns)
+        sl_pull_rate_add(&d->e.prefill_rate, (double)computed * 1e9 / (double)(now - t->reserved_ns), now);
+}
+
 /* The check owns m from now on. */
 static void check_with(sl_decode *d, sl_ticket *t, sl_check *k, sl_wmsg *m)
 {
@@ -228,6 +237,7 @@ void sl_landing_commit(sl_decode *d, sl_wmsg *m)
     }
     t->first = c->first;
     t->cached_tokens = c->cached_tokens;
+    measure_prefill(d, t);
     t->state = TICKET_CHECKING;
     if (!d->o.role.verify_checksums && !sl_checker_seals(&d->role.checker)) {
         arrived(d, t);

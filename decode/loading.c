@@ -10,6 +10,7 @@
  */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "decode/decode_impl.h"
 
@@ -48,6 +49,14 @@ static bool places_left(const sl_decode *d)
     return d->e.n_tickets + d->e.n_loading < d->o.max_batch + d->o.max_waiting;
 }
 
+static sl_tier_source source_of(uint32_t router, const sl_msg_source *s)
+{
+    sl_tier_source out = {
+        .router = router, .worker = s->worker, .epoch = s->epoch, .pages = (int32_t)s->pages};
+    memcpy(out.address, s->addr, sizeof out.address);
+    return out;
+}
+
 bool sl_loading_worth(const sl_decode *d, int32_t pages)
 {
     return pages > 0 && pages * SL_PAGE_TOKENS >= d->o.prefetch.min_tokens;
@@ -80,6 +89,7 @@ bool sl_loading_wait(sl_decode *d, sl_wmsg *m, sl_loading *again)
     if (!w)
         return false;
     w->wait.ready = on_ready;
+    w->wait.source = source_of(m->router, &r->source);
     w->d = d;
     w->m = m;
     if (!wait_for_pages(d, w)) {
@@ -165,6 +175,80 @@ void sl_loading_checked(sl_decode *d, sl_check *k)
     sl_check_free(k);
 }
 
+/* ---- pages of other workers ---- */
+
+/* While the decode worker is destroyed its transport thread has ended already: nothing carries a mail, and the tier frees what
+ * it has posted. */
+static void post(sl_decode *d, sl_wmail *m, int kind)
+{
+    m->kind = kind;
+    if (d->worker)
+        sl_worker_post(d->worker, m);
+}
+
+static void ask(void *ctx, sl_pull *p)
+{
+    post(ctx, &p->mail, DM_PULL_ASK);
+}
+
+static void get(void *ctx, sl_pull_get *g)
+{
+    post(ctx, &g->mail, DM_PULL_GET);
+}
+
+static void cancel(void *ctx, uint64_t id)
+{
+    const sl_decode *d = ctx;
+    sl_pull_cancel *m = d->worker ? calloc(1, sizeof *m) : NULL;
+    SL_CHECK(m || !d->worker, "out of memory");
+    if (!m)
+        return;
+    m->id = id;
+    post(ctx, &m->mail, DM_PULL_CANCEL);
+}
+
+static void end(void *ctx, const sl_pull *p)
+{
+    const sl_decode *d = ctx;
+    sl_msg m = {.type = SL_MSG_LEASE_END};
+    m.lease_end.lease = p->id;
+    if (d->worker)
+        sl_worker_tell_peer(d->worker, p->ep_serial, &m);
+}
+
+static double prefill_rate(void *ctx)
+{
+    const sl_decode *d = ctx;
+    return sl_pull_rate_get(&d->e.prefill_rate, sl_now_ns());
+}
+
+/* Adds the tier "workers" to those of the options: after the disk, whose use costs no other worker anything, and before
+ * shared stores. */
+static sl_status add_workers(sl_decode *d, sl_err *err)
+{
+    int at = 0, n = d->o.n_tiers;
+    sl_pull_env env = {.ctx = d,
+                       .arena = d->o.role.arena,
+                       .page_bytes = (size_t)d->geo->page_bytes,
+                       .label_bytes = sl_cascade_label_bytes(d->geo),
+                       .lease_ms = 2 * d->o.pull_timeout_ms,
+                       .min_pages = 1,
+                       .ask = ask,
+                       .get = get,
+                       .cancel = cancel,
+                       .end = end,
+                       .prefill_rate = prefill_rate};
+    SL_CHECK(n < SL_CASCADE_TIERS, "%d tiers", n);
+    SL_TRY(sl_pull_open(&env, &d->e.pull, err));
+    while (at < n && d->o.tiers[at].tier->ops->persistent)
+        at++;
+    memmove(&d->o.tiers[at + 1], &d->o.tiers[at], (size_t)(n - at) * sizeof d->o.tiers[0]);
+    d->o.tiers[at] = (sl_cascade_tier){
+        .tier = d->e.pull, .policy = SL_CASCADE_READ_ONLY, .load_timeout_ms = d->o.pull_timeout_ms};
+    d->o.n_tiers++;
+    return SL_OK;
+}
+
 /* ---- the cascade's life ---- */
 
 sl_status sl_loading_open(sl_decode *d, sl_err *err)
@@ -176,6 +260,8 @@ sl_status sl_loading_open(sl_decode *d, sl_err *err)
                                    .check_sums = check_sums,
                                    .stored = sl_holdings_stored,
                                    .gone = sl_holdings_gone}};
+    if (d->o.pull)
+        SL_TRY(add_workers(d, err));
     int n = d->o.n_tiers;
     d->o.n_tiers = 0;
     if (n && sl_cascade_create(&o, d->o.tiers, n, &d->e.cascade) != SL_OK)
@@ -190,6 +276,7 @@ void sl_loading_close(sl_decode *d)
         drop(d->e.loading);
     sl_cascade_destroy(d->e.cascade);
     d->e.cascade = NULL;
+    d->e.pull = NULL;
 }
 
 /* Requests whose time has come continue with the pages that have arrived. Returns when the next one's has. */

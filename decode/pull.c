@@ -519,6 +519,7 @@ static bool p_damage(sl_tier *base, sl_key key)
 
 static const sl_tier_ops ops = {.name = "workers",
                                 .description = "host memory of other decode workers",
+                                .needs_source = true,
                                 .open = p_open,
                                 .close = p_close,
                                 .fd = p_fd,

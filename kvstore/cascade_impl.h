@@ -48,6 +48,7 @@ struct sl_cascade_job {
     sl_cascade_job *next;
     int tier; /* of the request in flight, or of the last one */
     sl_tier_req req;
+    sl_tier_source advice; /* of a lookup */
     sl_cascade_block block;
     uint64_t start_ns;
     int32_t n;      /* keys of the request */
@@ -71,11 +72,12 @@ struct sl_cascade_load {
     sl_cascade *c;
     sl_cascade_load *next;
     sl_cascade_waiter *waiters;
-    sl_cascade_job *jobs; /* lookups and chunks that have not ended, in the order of their pages */
-    sl_lease *lease;      /* of the prefix with the pages that are read; NULL: not yet */
-    sl_key seed, prev;    /* prev: key of the page before the first key */
-    int32_t *tokens;      /* [first + n][PAGE], of the whole prefix */
-    int32_t first;        /* place of keys[0] in the prefix */
+    sl_cascade_job *jobs;  /* lookups and chunks that have not ended, in the order of their pages */
+    sl_lease *lease;       /* of the prefix with the pages that are read; NULL: not yet */
+    sl_key seed, prev;     /* prev: key of the page before the first key */
+    sl_tier_source advice; /* of the request that began it; pages: of the whole prefix */
+    int32_t *tokens;       /* [first + n][PAGE], of the whole prefix */
+    int32_t first;         /* place of keys[0] in the prefix */
     int32_t n;
     sl_key *keys;   /* [n] */
     uint8_t *seen;  /* [tiers][n] */

@@ -204,6 +204,18 @@ bool sl_cascade_usable(const sl_cascade *c, int tier, sl_cascade_miss *why)
     return h.state != SL_TIER_FAILED;
 }
 
+/* Names the other worker that may have the leading ones of these pages. */
+static void give_advice(sl_cascade_job *j)
+{
+    const sl_cascade_load *l = j->load;
+    j->advice = l->advice;
+    j->advice.seed = l->seed;
+    j->advice.pages = 0;
+    while (j->advice.pages < j->n && l->first + j->which[j->advice.pages] < l->advice.pages)
+        j->advice.pages++;
+    j->req.source = &j->advice;
+}
+
 void sl_cascade_load_submit(sl_cascade_job *j, sl_tier_op op, sl_tier_done_fn *done)
 {
     sl_cascade_slot *s = &j->c->tiers[j->tier];
@@ -218,6 +230,8 @@ void sl_cascade_load_submit(sl_cascade_job *j, sl_tier_op op, sl_tier_done_fn *d
                            .results = j->answers,
                            .done = done,
                            .cookie = j};
+    if (op == SL_TIER_EXISTS)
+        give_advice(j);
     SL_CHECK(sl_tier_submit(s->t.tier, &j->req) == SL_OK, "%d keys", j->n);
 }
 
@@ -263,6 +277,11 @@ static sl_cascade_job *make_lookup(sl_cascade_load *l, int tier, int32_t n)
 
 static void on_looked_up(sl_tier_req *req, sl_status st);
 
+static bool needs_advice(const sl_cascade *c, int tier)
+{
+    return c->tiers[tier].t.tier->ops->needs_source;
+}
+
 /* Asks the next tier, from this one on, for the pages that were not found; after the last one the reading begins. */
 static void look_up(sl_cascade_load *l, int tier)
 {
@@ -273,6 +292,8 @@ static void look_up(sl_cascade_load *l, int tier)
             n += l->source[i] < 0;
         if (!n)
             break;
+        if (needs_advice(l->c, tier) && l->advice.pages <= l->first)
+            continue;
         bool usable = sl_cascade_usable(l->c, tier, &why);
         sl_cascade_job *j = usable ? make_lookup(l, tier, n) : NULL;
         if (j) {
@@ -397,12 +418,24 @@ static void set_deadline(sl_cascade_load *l, sl_cascade_waiter *w)
     w->until_ns = l->deadline_ns;
 }
 
+/* Whether some tier may have pages of this prompt from page `have` on. */
+static bool anyone_to_ask(const sl_cascade *c, int32_t have, const sl_tier_source *advice)
+{
+    for (int t = 0; t < c->n_tiers; t++) {
+        if (advice->pages > have || !needs_advice(c, t))
+            return true;
+    }
+    return false;
+}
+
 bool sl_cascade_wait(sl_cascade *c, sl_key seed, const int32_t *tokens, int32_t n_tokens,
                      sl_cascade_waiter *w)
 {
     int32_t have = sl_store_match(c->o.store, seed, tokens, n_tokens), most = (n_tokens - 1) / PAGE;
     bool over = w->until_ns && sl_now_ns() >= w->until_ns;
     if (c->finishing || over || w->looked_up || w->rounds == ROUNDS || have >= most)
+        return false;
+    if (!anyone_to_ask(c, have, &w->source))
         return false;
     most = most - have > LOOKUP_PAGES ? have + LOOKUP_PAGES : most;
     sl_cascade_load *l = make(c, seed, tokens, have, most);
@@ -419,6 +452,7 @@ bool sl_cascade_wait(sl_cascade *c, sl_key seed, const int32_t *tokens, int32_t 
             sl_cascade_load_free(l);
         return false;
     }
+    l->advice = w->source;
     set_deadline(l, w);
     l->next = c->loads;
     c->loads = l;

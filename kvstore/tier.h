@@ -170,9 +170,10 @@ typedef struct sl_tier_stats {
 
 struct sl_tier_ops {
     const char *name, *description;
-    bool persistent; /* pages survive close and open */
-    bool ordered;    /* requests complete in the order in which they were made */
-    bool shared;     /* other processes use the same pages, and the store decides what it evicts */
+    bool persistent;   /* pages survive close and open */
+    bool ordered;      /* requests complete in the order in which they were made */
+    bool shared;       /* other processes use the same pages, and the store decides what it evicts */
+    bool needs_source; /* exists finds pages only where the request names a source */
     sl_status (*open)(const sl_tier_opts *opts, sl_tier **out, sl_err *err);
     void (*close)(sl_tier *t);
     int (*fd)(const sl_tier *t);

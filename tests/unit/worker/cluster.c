@@ -102,7 +102,8 @@ static sl_worker_role_opts role_opts(cworker *w)
                                  .arena = w->arena,
                                  .eos_ids = &o->eos,
                                  .n_eos = o->eos >= 0,
-                                 .prefix_cache = !o->no_prefix_cache,
+                                 .prefix_cache = !o->no_prefix_cache &&
+                                                 !(o->no_prefill_cache && w->role == SL_ROLE_PREFILL),
                                  .verify_checksums = w->role == SL_ROLE_PREFILL || !o->no_verify,
                                  .verify = o->verify};
 }
@@ -128,6 +129,9 @@ static sl_status create(cworker *w, sl_err *err)
                         .max_batch = o->max_batch,
                         .max_waiting = o->max_waiting,
                         .shipping = o->decode_ships_by_staging ? &sl_shipping_staging : o->shipping,
+                        .pull = o->pull,
+                        .lend = o->pull,
+                        .pull_timeout_ms = o->pull_timeout_ms,
                         .quarantine_ms = o->quarantine_ms};
     return sl_decode_create(&d, &w->decode, err);
 }
@@ -139,7 +143,9 @@ static void *worker_main(void *arg)
     bool p = w->role == SL_ROLE_PREFILL;
     cluster_opts mine = *o;
     mine.rows = p && o->prefill_differs ? o->prefill_rows : o->rows;
-    sl_geometry g = make_geometry(&mine, p ? o->prefill_layout : o->decode_layout);
+    bool second = w->index == 1 && o->second_decode_layout;
+    sl_layout layout = p ? o->prefill_layout : second ? *o->second_decode_layout : o->decode_layout;
+    sl_geometry g = make_geometry(&mine, layout);
     sl_arena_opts ao = {.bytes = (uint64_t)((p ? o->prefill_pages : o->decode_pages) * g.page_bytes),
                         .lock = SL_OFF,
                         .numa_node = -1,
@@ -204,6 +210,8 @@ static void worker_free(cworker *w, bool check)
                       n.quarantined, n.pages_free + n.pages_cached, n.pages_total);
         w->c->spilled += n.spilled;
         w->c->damaged_decode += n.damaged;
+        w->c->pulled += n.pulled;
+        w->c->leases_left += n.pull_leases + n.lend_leases;
     }
     sl_prefill_destroy(w->prefill);
     sl_decode_destroy(w->decode);

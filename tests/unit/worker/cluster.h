@@ -81,7 +81,9 @@ typedef struct creq {
     sl_status status; /* of the last failure */
     char reason[400];
     uint32_t cached_tokens, matched_pages;
-    sl_key seed; /* of its page keys */
+    sl_key seed;              /* of its page keys */
+    int source, source_pages; /* decode worker that RESERVE names as having these pages; -1: none */
+    uint64_t source_epoch_off;
     uint8_t finish;
     int32_t matched_stop;
     uint64_t retry_ns;
@@ -92,6 +94,10 @@ typedef struct creq {
 typedef struct cluster_opts {
     int n_prefill, n_decode, prefill_pages, decode_pages, layers, indexers;
     sl_layout prefill_layout, decode_layout;
+    const sl_layout *second_decode_layout; /* of decode/1; NULL: decode_layout */
+    bool pull;                             /* decode workers lend and pull pages */
+    uint32_t pull_timeout_ms;
+    bool no_prefill_cache; /* prefill workers keep no pages, so what is cached comes from decode workers */
     sl_row_format rows, prefill_rows; /* prefill_rows: only when prefill_differs */
     bool prefill_differs;
     sl_index_format index;
@@ -132,6 +138,8 @@ struct cluster {
     /* Pages that workers which have ended found damaged in their stores. */
     uint64_t damaged_prefill, damaged_decode;
     uint64_t tokens_pulled; /* by prefill workers that have ended */
+    uint64_t pulled; /* pages, by decode workers that have ended */
+    int leases_left; /* that they held, or had lent, at their end */
     bool auto_place, silent;
     /* True: the message is swallowed. */
     bool (*on_msg)(cluster *c, cworker *w, const sl_msg *m);

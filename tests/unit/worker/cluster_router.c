@@ -93,6 +93,13 @@ static void place(cluster *c, creq *r)
                                  .deadline_ms = c->o.deadline_ms,
                                  .sampling = {wr.data, wr.len},
                                  .seed = r->seed};
+    const cworker *from = r->source >= 0 ? cluster_worker(c, SL_ROLE_DECODE, r->source) : NULL;
+    if (from && from != d && from->id && r->source_pages) {
+        m.reserve.source = (sl_msg_source){.worker = from->id,
+                                           .epoch = from->epoch + r->source_epoch_off,
+                                           .pages = (uint32_t)r->source_pages};
+        memcpy(m.reserve.source.addr, from->listen, sizeof m.reserve.source.addr);
+    }
     cluster_send(d, &m);
     sl_wr_free(&wr);
 }
@@ -408,6 +415,7 @@ creq *cluster_request(cluster *c, const int32_t *prompt, int n_prompt, int max_t
                 .n_tokens = (size_t)n_prompt,
                 .prefill = -1,
                 .decode = -1,
+                .source = -1,
                 .max_attempts = 20,
                 .matched_stop = -1,
                 .seed = {1, 1}};
