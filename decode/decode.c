@@ -332,7 +332,7 @@ void sl_decode_destroy(sl_decode *d)
     if (!d)
         return;
     sl_worker_stop(d->worker);
-    d->worker = NULL; /* what ends from now on is told to no one (loading.c) */
+    d->worker = NULL; /* nothing is posted to it from now on (loading.c) */
     sl_checker_stop(&d->role.checker);
     drop_mail(d);
     sl_lend_free_all(d);

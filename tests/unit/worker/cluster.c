@@ -71,6 +71,8 @@ static void hook(void *arg, sl_transport *tp)
     sl_tp_stats s;
     sl_tp_get_stats(tp, &s);
     atomic_store(&w->device_bytes_put, s.device_bytes_put);
+    if (w->c->o.transport)
+        return;
     if (atomic_exchange(&w->faults_change, 0))
         sl_loopback_set_default_faults(tp, &w->faults);
     if (atomic_load(&w->kill)) {
@@ -83,7 +85,8 @@ static sl_worker_role_opts role_opts(cworker *w)
 {
     const cluster_opts *o = &w->c->o;
     const cluster *second = o->second;
-    return (sl_worker_role_opts){.worker = {.transport = "loopback",
+    return (sl_worker_role_opts){.worker = {.transport = o->transport ? o->transport : "loopback",
+                                            .listen_host = o->transport ? "127.0.0.1" : NULL,
                                             .fabric = w->c->fabric,
                                             .numa_node = -1,
                                             .routers = {w->c->address, second ? second->address : NULL},

@@ -95,6 +95,7 @@ typedef struct cluster_opts {
     int n_prefill, n_decode, prefill_pages, decode_pages, layers, indexers;
     sl_layout prefill_layout, decode_layout;
     const sl_layout *second_decode_layout; /* of decode/1; NULL: decode_layout */
+    const char *transport;                 /* NULL: loopback. Faults and kills need loopback */
     bool pull;                             /* decode workers lend and pull pages */
     uint32_t pull_timeout_ms;
     bool no_prefill_cache; /* prefill workers keep no pages, so what is cached comes from decode workers */

@@ -344,14 +344,18 @@ void cluster_router_open(cluster *c)
     sl_tp_options t = sl_tp_options_default();
     t.events = (sl_tp_events){.arg = c, .accepted = on_accepted, .failed = on_failed, .closed = on_closed};
     t.fabric = c->fabric;
-    ck_assert_msg(sl_transport_create("loopback", &t, &c->tp, &err) == SL_OK, "%s", err.text);
+    ck_assert_msg(sl_transport_create(c->o.transport ? c->o.transport : "loopback", &t, &c->tp, &err) ==
+                      SL_OK,
+                  "%s", err.text);
     for (uint16_t id = 0; id < SL_TP_AM_IDS; id++)
         sl_tp_handle(c->tp, id, on_message, c);
     char host[SL_TP_ADDRESS_MAX];
     uint16_t port = 0;
     if (c->address[0])
         ck_assert_int_eq(sl_tp_address_parse(c->address, host, sizeof host, &port, &err), SL_OK);
-    ck_assert_int_eq(sl_tp_listen(c->tp, NULL, port, c->address, sizeof c->address, &err), SL_OK);
+    ck_assert_int_eq(
+        sl_tp_listen(c->tp, c->o.transport ? "127.0.0.1" : NULL, port, c->address, sizeof c->address, &err),
+        SL_OK);
 }
 
 void cluster_router_kill(cluster *c)

@@ -79,6 +79,22 @@ START_TEST(pulled_and_not_computed)
 }
 END_TEST
 
+/* The same over UCX, in one process: with TCP the owner's transport thread takes part in each get. */
+START_TEST(pulled_over_ucx)
+{
+    cluster_opts o = options();
+    o.transport = "ucx";
+    o.shipping = &sl_shipping_staging;
+    o.second_decode_layout = _i ? &(sl_layout){SL_LAYOUT_LAYER_FIRST} : NULL;
+    o.no_prefill_cache = true;
+    start(&o);
+    creq *r = again();
+    cluster_finish(&c, 20);
+    ck_assert_uint_eq(r->matched_pages, PAGES);
+    stop_with(PAGES, PAGES);
+}
+END_TEST
+
 /* Without a source, with one that does not have the pages, or with the epoch of an earlier session, everything is computed. */
 START_TEST(advice_that_is_wrong)
 {
@@ -205,6 +221,8 @@ int main(void)
     TCase *t = tcase_create("pulls");
     tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, pulled_and_not_computed, 0, 9);
+    if (sl_transport_find("ucx"))
+        tcase_add_loop_test(t, pulled_over_ucx, 0, 2);
     tcase_add_loop_test(t, advice_that_is_wrong, 0, 3);
     tcase_add_loop_test(t, owner_fails, 0, 4);
     tcase_add_loop_test(t, killed_while_reading, 0, 6);
