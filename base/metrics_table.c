@@ -242,7 +242,8 @@ static const sl_metric_def table[] = {
         "does not have them any more or lends none now. cost: computing them takes less time. peer: the worker cannot be "
         "reached, failed, or failed a short time ago. late: not within kvstore.workers.load_timeout_ms."),
     COUNTER("sluice_pull_bytes_total", D, "", "Bytes read from the host memory of other decode workers."),
-    SECONDS("sluice_pull_seconds_total", D, "", "Durations of these reads, added up; they overlap."),
+    SECONDS("sluice_pull_seconds_total", D, "",
+            "Time in which these reads were in flight, added up over the workers that were read."),
     GAUGE("sluice_pull_leases", D, "", "Leases that this worker holds on pages of others."),
     GAUGE("sluice_pull_leased_pages", D, "", "Pages of others under these leases."),
     GAUGE("sluice_pull_rate_bytes", D, "", "Bytes per second of the last reads, smoothed; 0: none yet."),

@@ -391,6 +391,8 @@ sl_status sl_decode_counts_get(const sl_decode *d, sl_decode_counts *out, sl_err
     if (d->e.pull)
         sl_pull_stats_get(d->e.pull, &pull);
     out->pulled = pull.pages;
+    out->pull_bytes = pull.bytes;
+    out->pull_ns = pull.ns;
     out->pull_leases = pull.leases;
     out->lend_leases = d->e.n_lent;
     for (const sl_ticket *t = d->e.tickets; t; t = t->next)

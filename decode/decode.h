@@ -74,8 +74,8 @@ const char *sl_decode_address(const sl_decode *d);
 typedef struct sl_decode_counts {
     int32_t tickets, quarantined, pages_total, pages_free, pages_cached;
     uint64_t steps, tokens, stale, corrupt, damaged, retracted, spilled, fences;
-    uint64_t pulled;                  /* pages, from other decode workers */
-    int32_t pull_leases, lend_leases; /* that exist */
+    uint64_t pulled, pull_bytes, pull_ns; /* pages, from other decode workers */
+    int32_t pull_leases, lend_leases;     /* that exist */
 } sl_decode_counts;
 
 /* Before run is called or after it has returned. Also checks the invariants of the store. */

@@ -44,6 +44,7 @@ struct sl_owner {
     uint32_t in_flight;
     bool again; /* the transport was full at the last post */
     uint64_t hello_deadline_ns, progress_ns, used_ns;
+    uint64_t done_ns; /* when the last get ended */
     sl_pull *asking;
     sl_pull_get *getting;
 };
@@ -264,7 +265,11 @@ static void finish_get(sl_decode *d, sl_owner *o, sl_pull_get *g)
     while (*at != g)
         at = &(*at)->next_there;
     *at = g->next_there;
-    g->ns = sl_now_ns() - g->began_ns;
+    /* Gets of one connection share its rate, and end in about the order in which they were posted: the time of a get begins
+     * when the one before it has ended. */
+    uint64_t now = sl_now_ns(), from = g->began_ns > o->done_ns ? g->began_ns : o->done_ns;
+    g->ns = now - from;
+    o->done_ns = now;
     answer_get(d, g, SL_OK);
 }
 

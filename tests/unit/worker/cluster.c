@@ -214,6 +214,8 @@ static void worker_free(cworker *w, bool check)
         w->c->spilled += n.spilled;
         w->c->damaged_decode += n.damaged;
         w->c->pulled += n.pulled;
+        w->c->pull_bytes += n.pull_bytes;
+        w->c->pull_ns += n.pull_ns;
         w->c->leases_left += n.pull_leases + n.lend_leases;
     }
     sl_prefill_destroy(w->prefill);

@@ -139,8 +139,8 @@ struct cluster {
     /* Pages that workers which have ended found damaged in their stores. */
     uint64_t damaged_prefill, damaged_decode;
     uint64_t tokens_pulled; /* by prefill workers that have ended */
-    uint64_t pulled; /* pages, by decode workers that have ended */
-    int leases_left; /* that they held, or had lent, at their end */
+    uint64_t pulled, pull_bytes, pull_ns; /* pages, by decode workers that have ended */
+    int leases_left;                      /* that they held, or had lent, at their end */
     bool auto_place, silent;
     /* True: the message is swallowed. */
     bool (*on_msg)(cluster *c, cworker *w, const sl_msg *m);
