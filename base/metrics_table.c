@@ -40,7 +40,7 @@ const sl_buckets sl_buckets_batch = BUCKETS(1, 2, 4, 8, 16, 32, 48, 64, 96, 128,
         name, SL_METRIC_HISTOGRAM, roles, labels, &sl_buckets_##set, false, help                             \
     }
 
-#define TIER "tier=disk|nixl|redis" /* every tier that a worker can have */
+#define TIER "tier=disk|nixl|redis|workers" /* every tier that a worker can have */
 
 static const sl_metric_def table[] = {
     GAUGE("sluice_build_info", ALL, "version,role,backend", "Always 1; the labels say what runs."),
