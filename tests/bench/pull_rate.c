@@ -1,6 +1,6 @@
 /*
  * pull_rate [PAGES [ROUNDS]]: how fast a decode worker reads pages from another one's host store, with all threads of both
- * workers (decode/pull.h), beside the transport's own gets and memcpy in the same run. Prints one line of CSV.
+ * workers (decode/pull.h), next to the transport's own gets and memcpy in the same run. Prints one line of CSV.
  *
  * Everything runs in one process, as in the unit tests, with the page of DeepSeek V3.2 in fp8 (61 layers, about 3 MiB) and a
  * runner without a model. The workers and the yardstick use UCX. The rate of the workers is bytes / time in which gets were
@@ -27,8 +27,10 @@ static sl_geometry v32(void)
                        .index_dim = 128};
     sl_cache_shape shape;
     sl_geometry g;
-    sl_geometry_opts o = {.fingerprint = {1, 2}, .shape = &shape, .n_layers = LAYERS, .has_indexer = has_indexer};
-    SL_CHECK(sl_cache_shape_make(&d, &shape, NULL) == SL_OK && sl_geometry_make(&o, &g, NULL) == SL_OK, "geometry");
+    sl_geometry_opts o = {
+        .fingerprint = {1, 2}, .shape = &shape, .n_layers = LAYERS, .has_indexer = has_indexer};
+    SL_CHECK(sl_cache_shape_make(&d, &shape, NULL) == SL_OK && sl_geometry_make(&o, &g, NULL) == SL_OK,
+             "geometry");
     return g;
 }
 
@@ -78,7 +80,8 @@ static void open_side(side *s, unsigned access)
     SL_CHECK(sl_transport_create("ucx", &o, &s->tp, &err) == SL_OK, "%s", err.text);
     s->bytes = malloc(s->n);
     memset(s->bytes, 1, s->n);
-    SL_CHECK(sl_tp_mem_register(s->tp, s->bytes, s->n, SL_TP_HOST, access, &s->mem, &err) == SL_OK, "%s", err.text);
+    SL_CHECK(sl_tp_mem_register(s->tp, s->bytes, s->n, SL_TP_HOST, access, &s->mem, &err) == SL_OK, "%s",
+             err.text);
 }
 
 static void *serve(void *arg)
@@ -86,7 +89,8 @@ static void *serve(void *arg)
     side *s = arg;
     sl_err err = {0};
     open_side(s, SL_TP_LOCAL | SL_TP_REMOTE_READ | SL_TP_REMOTE_WRITE);
-    SL_CHECK(sl_tp_listen(s->tp, "127.0.0.1", 0, s->address, sizeof s->address, &err) == SL_OK, "%s", err.text);
+    SL_CHECK(sl_tp_listen(s->tp, "127.0.0.1", 0, s->address, sizeof s->address, &err) == SL_OK, "%s",
+             err.text);
     SL_CHECK(sl_tp_rkey_pack(s->mem, s->key, sizeof s->key, &s->key_len) == SL_OK, "key");
     atomic_store(&s->ready, 1);
     while (!atomic_load(&s->stop))
@@ -123,7 +127,8 @@ static double plain_gets(size_t bytes)
         for (size_t at = 0; at < bytes || here.in_flight;) {
             size_t n = bytes - at < OP ? bytes - at : OP;
             if (at < bytes && here.in_flight < WINDOW) {
-                SL_CHECK(sl_tp_get(here.ep, here.bytes + at, here.mem, n, key->base + at, key, on_got, &here) == SL_OK,
+                SL_CHECK(sl_tp_get(here.ep, here.bytes + at, here.mem, n, key->base + at, key, on_got,
+                                   &here) == SL_OK,
                          "post");
                 here.in_flight++;
                 at += n;
@@ -202,17 +207,20 @@ START_TEST(measure)
     for (int i = 0; i < rounds; i++)
         seconds += pull(pages, 2 + (uint64_t)i);
     cluster_stop(&c);
-    double pulled = (double)c.pull_bytes * 1e9 / (double)c.pull_ns, bytes = (double)pages * (double)o.geometry.page_bytes;
+    double pulled = (double)c.pull_bytes * 1e9 / (double)c.pull_ns,
+           bytes = (double)pages * (double)o.geometry.page_bytes;
     double gets = plain_gets((size_t)bytes), copy = copies((size_t)bytes);
-    printf("pages,page_bytes,pull_gb_s,reserve_gb_s,get_gb_s,memcpy_gb_s,pull_to_get\n%d,%ld,%.3f,%.3f,%.3f,%.3f,%.3f\n", pages,
-           (long)o.geometry.page_bytes, pulled / 1e9, bytes * rounds / seconds / 1e9, gets / 1e9, copy / 1e9, pulled / gets);
+    printf(
+        "pages,page_bytes,pull_gb_s,reserve_gb_s,get_gb_s,memcpy_gb_s,pull_to_get\n%d,%ld,%.3f,%.3f,%.3f,%.3f,%.3f\n",
+        pages, (long)o.geometry.page_bytes, pulled / 1e9, bytes * rounds / seconds / 1e9, gets / 1e9,
+        copy / 1e9, pulled / gets);
 }
 END_TEST
 
 int main(int argc, char **argv)
 {
-    pages = argc > 1 ? atoi(argv[1]) : pages;
-    rounds = argc > 2 ? atoi(argv[2]) : rounds;
+    pages = argc > 1 ? (int)strtol(argv[1], NULL, 10) : pages;
+    rounds = argc > 2 ? (int)strtol(argv[2], NULL, 10) : rounds;
     Suite *s = suite_create("pull_rate");
     TCase *t = tcase_create("pull_rate");
     tcase_add_test(t, measure);
