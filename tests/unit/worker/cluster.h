@@ -138,7 +138,7 @@ struct cluster {
     uint64_t spilled; /* by decode workers that have ended */
     /* Pages that workers which have ended found damaged in their stores. */
     uint64_t damaged_prefill, damaged_decode;
-    uint64_t tokens_pulled; /* by prefill workers that have ended */
+    uint64_t tokens_pulled;               /* by prefill workers that have ended */
     uint64_t pulled, pull_bytes, pull_ns; /* pages, by decode workers that have ended */
     int leases_left;                      /* that they held, or had lent, at their end */
     bool auto_place, silent;
