@@ -89,7 +89,7 @@ bool sl_loading_wait(sl_decode *d, sl_wmsg *m, sl_loading *again)
     if (!w)
         return false;
     w->wait.ready = on_ready;
-    w->wait.source = source_of(m->router, &r->source);
+    w->wait.source = source_of(m->router, &m->msg.reserve.source);
     w->d = d;
     w->m = m;
     if (!wait_for_pages(d, w)) {
