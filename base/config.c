@@ -225,6 +225,14 @@ static sl_status check_events(const sl_config *cfg, sl_err *err)
     return SL_OK;
 }
 
+int sl_config_pull_timeout_ms(const sl_config *cfg)
+{
+    int half = cfg->router.stage_timeout_ms / 2;
+    if (cfg->kvstore.workers.load_timeout_ms)
+        return cfg->kvstore.workers.load_timeout_ms;
+    return half < 1 ? 1 : half < 5000 ? half : 5000;
+}
+
 static sl_status check_workers(const sl_config *cfg, sl_err *err)
 {
     if (cfg->kvstore.workers.load_timeout_ms >= cfg->router.stage_timeout_ms)

@@ -269,6 +269,9 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err);
  * value of a choice is already a name. */
 const char *sl_config_enum_name(const char *key, int value);
 
+/* kvstore.workers.load_timeout_ms, or what its 0 stands for. */
+int sl_config_pull_timeout_ms(const sl_config *cfg);
+
 /* The effective values as YAML that can be loaded again, without the values of secrets. This text and those below are
  * malloc'ed; NULL: out of memory. */
 char *sl_config_dump(const sl_config *cfg);

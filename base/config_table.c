@@ -219,9 +219,9 @@ const sl_cfg_row sl_cfg_rows[] = {
         kvstore, workers.enabled, "true",
         "Decode workers read pages from the host memory of other decode workers when that takes less time than computing "
         "them, and let others read theirs. All workers of a cluster should have the same value."),
-    INT(kvstore, workers.load_timeout_ms, "5000", 1, 600000,
+    INT(kvstore, workers.load_timeout_ms, "0", 0, 600000,
         "How long a request waits, in milliseconds, for pages of another decode worker; then the tokens that are "
-        "missing are computed."),
+        "missing are computed. 0: half of router.stage_timeout_ms, at most 5000."),
 
     ENUMS(cluster, roles, "", roles,
           "Role of each MPI rank, in order: router, prefill or decode. Empty: each process is told its "

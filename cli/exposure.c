@@ -57,7 +57,7 @@ static sl_status check_events(const char *key, const char *endpoint, bool insecu
         return SL_OK;
     sl_status st = sl_events_endpoint(endpoint, 0, own, err);
     if (st != SL_OK)
-        return sl_fail_in(err, st, key);
+        return sl_fail_in(err, st, "%s", key);
     sl_events_endpoint_host(endpoint, host, sizeof host);
     if (insecure || strncmp(endpoint, "tcp:", 4) != 0 || sl_cli_loopback(host))
         return SL_OK;

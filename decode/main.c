@@ -24,7 +24,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
                                      .budget = cfg->kvstore.prefetch_budget},
                         .lend = cfg->kvstore.workers.enabled,
                         .pull = cfg->kvstore.workers.enabled,
-                        .pull_timeout_ms = (uint32_t)cfg->kvstore.workers.load_timeout_ms,
+                        .pull_timeout_ms = (uint32_t)sl_config_pull_timeout_ms(cfg),
                         .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
     sl_decode *d = NULL;
     sl_status st = sl_publish_open(cfg, launch, parts.metrics, &o.events, err);

@@ -20,7 +20,7 @@ static sl_status endpoint_of(const char *key, const char *configured, int index,
     if (!configured[0])
         return SL_OK;
     sl_status st = sl_events_endpoint(configured, index, out, err);
-    return st == SL_OK ? SL_OK : sl_fail_in(err, st, key);
+    return st == SL_OK ? SL_OK : sl_fail_in(err, st, "%s", key);
 }
 
 sl_status sl_publish_open(const sl_config *cfg, const sl_worker_launch *launch, sl_metrics *metrics,

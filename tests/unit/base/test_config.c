@@ -304,6 +304,26 @@ static void finish_rejects(const char *a, const char *b, const char *reason)
     ck_assert_msg(strstr(err.text, reason), "want \"%s\" in: %s", reason, err.text);
 }
 
+/* A cluster that gives requests up sooner needs no other key: the default follows. */
+START_TEST(the_wait_for_other_workers_follows_the_stage_timeout)
+{
+    static const struct {
+        const char *stage, *wait;
+        int expected;
+    } cases[] = {{"30000", "0", 5000}, {"4000", "0", 2000}, {"30000", "700", 700}};
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        char stage[64], wait[64];
+        snprintf(stage, sizeof stage, "router.stage_timeout_ms=%s", cases[i].stage);
+        snprintf(wait, sizeof wait, "kvstore.workers.load_timeout_ms=%s", cases[i].wait);
+        fresh();
+        ck_assert_int_eq(sl_config_set(&cfg, stage, &err), SL_OK);
+        ck_assert_int_eq(sl_config_set(&cfg, wait, &err), SL_OK);
+        ck_assert_int_eq(sl_config_finish(&cfg, &err), SL_OK);
+        ck_assert_int_eq(sl_config_pull_timeout_ms(&cfg), cases[i].expected);
+    }
+}
+END_TEST
+
 START_TEST(rules_across_keys)
 {
     finish_rejects("router.tls_cert=/c.pem", NULL, "tls_key");
@@ -330,6 +350,8 @@ START_TEST(rules_across_keys)
     ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.load_timeout_ms=30000", &err), SL_OK);
     ck_assert_int_eq(sl_config_set(&cfg, "kvstore.disk.bytes=1GiB", &err), SL_OK);
     finish_rejects_now("kvstore.disk.path=/d", "must be less than router.stage_timeout_ms");
+    finish_rejects("kvstore.workers.load_timeout_ms=4000", "router.stage_timeout_ms=4000",
+                   "kvstore.workers.load_timeout_ms (4000) must be less than");
     finish_rejects("kvstore.redis.bytes=1GiB", NULL, "kvstore.redis.bytes: has no effect");
     finish_rejects("kvstore.redis.user=u", NULL, "kvstore.redis.user: has no effect");
     finish_rejects("kvstore.redis.address=h:1", "kvstore.redis.user=u", "needs kvstore.redis.password_file");
@@ -424,6 +446,7 @@ int main(void)
     tcase_add_test(t, set_values);
     tcase_add_test(t, rules_across_keys);
     tcase_add_test(t, derived_defaults);
+    tcase_add_test(t, the_wait_for_other_workers_follows_the_stage_timeout);
     tcase_add_test(t, dump_round_trips);
     tcase_add_test(t, files);
     suite_add_tcase(s, t);
