@@ -225,7 +225,7 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_kv_event_batches_replayed_total", D, "",
             "Batches of events.zmq that were sent again on request."),
     COUNTER("sluice_kv_event_resends_total", D, "",
-            "Times all pages were published again, because a batch was lost or somebody had subscribed."),
+            "Times all pages were published again, because a batch was lost or a program had subscribed."),
     GAUGE("sluice_kv_event_buffer_bytes", D, "", "Bytes of batches that are kept for replay."),
     COUNTER(
         "sluice_prefetch_total", D, "result=in_time|late|cancelled|skipped",

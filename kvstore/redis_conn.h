@@ -1,8 +1,8 @@
 /*
  * One connection to a Redis server, without waiting: connects, writes commands, and gives each answer to a callback in the
  * order of the commands. hiredis connects, formats commands and parses answers; large values are written straight from
- * the caller's memory, and answers are given from the parser's buffer, so no page is copied on its way to the server and
- * at most one answer for each connection is held in memory.
+ * the caller's memory, so no page is copied before it is sent. Answers are given from the parser's buffer, so at most one
+ * answer for each connection is held in memory.
  *
  * It belongs to one thread. It knows nothing about pages; the tier that is made of such connections is redis_io.c.
  */

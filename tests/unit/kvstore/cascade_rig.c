@@ -283,3 +283,20 @@ void rig_close_all(void)
     rig_close_store();
     remove_tier_directory();
 }
+
+void rig_traffic(uint64_t *state, int requests)
+{
+    for (int i = 0; i < requests; i++) {
+        const int32_t *tokens =
+            rig_prompt(1 + rnd_below(state, 4), 1 + rnd_below(state, 6), 1 + rnd_below(state, 3));
+        int n = 1 + rnd_below(state, 12);
+        if (rnd_below(state, 3))
+            rig_request(tokens, n);
+        else
+            rig_request_now(tokens, n);
+        for (int k = rnd_below(state, 3); k > 0; k--)
+            rig_turn();
+        if (!rnd_below(state, 40))
+            sl_store_flush(rig.store);
+    }
+}

@@ -358,18 +358,7 @@ START_TEST(never_a_wrong_page)
                                 .policy = _i < 2 ? SL_CASCADE_WRITE_THROUGH : SL_CASCADE_WRITE_BACK,
                                 .faults = &f,
                                 .second_use = _i == 3});
-    for (int i = 0; i < 250; i++) {
-        const int32_t *tokens = rig_prompt(1 + rnd_below(&r, 4), 1 + rnd_below(&r, 6), 1 + rnd_below(&r, 3));
-        int n = 1 + rnd_below(&r, 12);
-        if (rnd_below(&r, 3))
-            rig_request(tokens, n);
-        else
-            rig_request_now(tokens, n);
-        for (int k = rnd_below(&r, 3); k > 0; k--)
-            rig_turn();
-        if (!rnd_below(&r, 40))
-            sl_store_flush(rig.store);
-    }
+    rig_traffic(&r, 250);
     ck_assert_uint_gt(rig_stats().hits, 0);
     ck_assert_uint_gt(rig_stats().stored, 0);
     rig_close_all();

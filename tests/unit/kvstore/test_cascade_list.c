@@ -394,18 +394,7 @@ START_TEST(never_a_wrong_page_from_two_tiers)
     s.chunk_pages = 1 + _i;
     s.capacity = _i % 2 ? 0 : 20;
     rig_open_all(&s);
-    for (int i = 0; i < 200; i++) {
-        const int32_t *tokens = rig_prompt(1 + rnd_below(&r, 4), 1 + rnd_below(&r, 6), 1 + rnd_below(&r, 3));
-        int n = 1 + rnd_below(&r, 12);
-        if (rnd_below(&r, 3))
-            rig_request(tokens, n);
-        else
-            rig_request_now(tokens, n);
-        for (int k = rnd_below(&r, 3); k > 0; k--)
-            rig_turn();
-        if (!rnd_below(&r, 40))
-            sl_store_flush(rig.store);
-    }
+    rig_traffic(&r, 200);
     ck_assert_uint_gt(rig_stats().hits, 0);
     ck_assert_uint_gt(rig_second_stats().hits, 0);
     check_given_back();
