@@ -388,7 +388,7 @@ const sl_cfg_row sl_cfg_rows[] = {
     SIZE(events, zmq.buffer_bytes, "64MiB", MIB, TIB, "Bytes of batches that are kept for replay."),
     BOOL(
         events, zmq.resend_all, "true",
-        "When a program subscribes, publish AllBlocksCleared and then every page, to all subscribers, at most once in 5 s: a "
+        "When a subscriber connects, publish AllBlocksCleared and then every page, to all subscribers, at most once in 5 s: a "
         "router that starts later than the worker then knows the whole cache."),
     BOOL(
         events, zmq.insecure, "false",

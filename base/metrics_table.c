@@ -197,7 +197,7 @@ static const sl_metric_def table[] = {
         "sluice_tier_miss_pages_total", D, TIER ",reason=absent|damaged|io|late|room",
         "Pages that requests looked for in the tier and that were not loaded. absent: it or a page before it is not "
         "there. damaged: likewise, because it was damaged. io: the device failed. late: not within "
-        "kvstore.disk.load_timeout_ms. room: no page of the host store for it."),
+        "the load_timeout_ms of the tier. room: no page of the host store for it."),
     COUNTER("sluice_tier_stored_pages_total", D, TIER,
             "Pages that were offered to the tier and are stored, or were there before."),
     COUNTER(
@@ -225,7 +225,7 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_kv_event_batches_replayed_total", D, "",
             "Batches of events.zmq that were sent again on request."),
     COUNTER("sluice_kv_event_resends_total", D, "",
-            "Times all pages were published again, because a batch was lost or a program had subscribed."),
+            "Times all pages were published again, because a batch was lost or a subscriber had connected."),
     GAUGE("sluice_kv_event_buffer_bytes", D, "", "Bytes of batches that are kept for replay."),
     COUNTER(
         "sluice_prefetch_total", D, "result=in_time|late|cancelled|skipped",

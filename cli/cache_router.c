@@ -14,15 +14,22 @@ enum { ASK_TIMEOUT_S = 30, TIERS_MAX = 16 };
 
 /* ---- Prometheus text ---- */
 
+static const char *next_line(const char *line)
+{
+    const char *end = strchr(line, '\n');
+    return end ? end + 1 : line + strlen(line);
+}
+
 /* The value of a label in "name{a="b",…} value"; false: it has none. */
 static bool label(const char *line, const char *name, char *out, size_t cap)
 {
     char key[64];
-    snprintf(key, sizeof key, "%s=\"", name);
-    const char *at = strstr(line, key), *end = at ? strchr(at + strlen(key), '"') : NULL;
+    size_t n = (size_t)(next_line(line) - line), k = (size_t)snprintf(key, sizeof key, "%s=\"", name);
+    const char *at = memmem(line, n, key, k);
+    const char *end = at ? memchr(at + k, '"', n - (size_t)(at - line) - k) : NULL;
     if (!end || (size_t)(end - at) >= cap)
         return false;
-    snprintf(out, cap, "%.*s", (int)(end - at - (long)strlen(key)), at + strlen(key));
+    snprintf(out, cap, "%.*s", (int)(end - at - (long)k), at + k);
     return true;
 }
 
@@ -36,17 +43,12 @@ static bool is_line(const char *line, const char *metric, const char *tier)
     return !tier || (label(line, "tier", of, sizeof of) && !strcmp(of, tier));
 }
 
-static const char *next_line(const char *line)
-{
-    const char *end = strchr(line, '\n');
-    return end ? end + 1 : line + strlen(line);
-}
-
 static double line_value(const char *line)
 {
     size_t n = strcspn(line, "\n");
     const char *at = memrchr(line, ' ', n);
-    return at ? strtod(at, NULL) : 0;
+    double v = at ? strtod(at, NULL) : 0;
+    return v > -1e15 && v < 1e15 ? v : 0; /* not NaN either: callers convert it to an integer */
 }
 
 /* The sum of a metric over its lines, of one tier, with one more label if it is given. */
@@ -78,7 +80,8 @@ static json_t *by_reason(const char *text, const char *name, const char *tier)
 static json_t *tier_json(const char *text, const char *tier)
 {
     static const char *const states[] = {"healthy", "degraded", "failed"};
-    int state = (int)metric(text, "sluice_tier_state", tier, NULL, NULL);
+    double state_value = metric(text, "sluice_tier_state", tier, NULL, NULL);
+    int state = state_value >= 0 && state_value < 3 ? (int)state_value : -1;
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:I, s:o, s:I, s:I}", "tier", tier, "state",
                      state >= 0 && state < 3 ? states[state] : "unknown", "pages",
                      (json_int_t)metric(text, "sluice_tier_pages", tier, NULL, NULL), "bytes",

@@ -62,7 +62,7 @@ static sl_lent *find(const sl_decode *d, uint32_t ep_serial, uint64_t id)
     return NULL;
 }
 
-/* pages NULL: none. */
+/* l NULL: nothing is lent. */
 static void answer(sl_decode *d, const sl_wmsg *m, const sl_lent *l)
 {
     const sl_msg_lease_ask *a = &m->msg.lease_ask;

@@ -4,7 +4,7 @@
  * "workers": exists asks the worker that RESERVE has named for a lease, get moves the bytes, release gives the lease back.
  * Pages are found only for requests whose exists names a source (sl_tier_req.source).
  *
- *     reader                                             owner (lend.h)
+ *     reader                                             owner (lend.c)
  *     ------------------------------------------------   ------------------------------------------------------
  *     exists: LEASE_ASK with the keys              -->   pins the leading pages that it has, reads their kept
  *                                                  <--   checksums; LEASE: page numbers, checksums, tokens

@@ -203,6 +203,12 @@ static bool keep(listing *l, const char *path, const struct stat *st)
     return true;
 }
 
+/* Whether this is the name of a page, or of its temporary file: other files are neither counted nor removed. */
+static bool is_page_name(const char *name)
+{
+    return strspn(name, "0123456789abcdef") == 32 && (!name[32] || strncmp(name + 32, ".tmp-", 5) == 0);
+}
+
 /* Files of DIRECTORY/STEM/xx, of all stems, because the limit is that of the directory. */
 static void list_files(listing *l, const char *path, int depth)
 {
@@ -217,7 +223,7 @@ static void list_files(listing *l, const char *path, int depth)
             continue;
         if (S_ISDIR(st.st_mode) && depth < 2)
             list_files(l, child, depth + 1);
-        if (!S_ISREG(st.st_mode) || depth != 2)
+        if (!S_ISREG(st.st_mode) || depth != 2 || !is_page_name(e->d_name))
             continue;
         if (strstr(e->d_name, ".tmp-")) {
             if (time_of(&st) + STALE_S * 1000000000ull < now_ns())

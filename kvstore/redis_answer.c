@@ -181,7 +181,7 @@ static void on_key_error(sl_redis_server *s, sl_redis_op *op, const sl_redis_ans
         return;
     }
     complain(t, a);
-    bool other_type = begins(a, "WRONGTYPE"); /* somebody else's value under this name: not a page */
+    bool other_type = begins(a, "WRONGTYPE"); /* another program's value under this name: not a page */
     if (begins(a, "NOAUTH"))
         snprintf(s->conn->broken, sizeof s->conn->broken,
                  "the server wants a password (kvstore.redis.password_file)");

@@ -146,6 +146,29 @@ START_TEST(the_directory_stays_in_its_limit)
 }
 END_TEST
 
+/* A directory with other files at the depth of pages, also old ones: the limit does not count or remove them. */
+START_TEST(files_of_others_stay)
+{
+    char other[2][SL_NIXL_PATH_BYTES + 32];
+    open_tier(4);
+    ck_assert_int_eq(run(SL_TIER_SET, 0, 1, 0), 1);
+    for (int i = 0; i < 2; i++) {
+        snprintf(other[i], sizeof other[i], "%s", path_of(0));
+        snprintf(strrchr(other[i], '/'), 40, i ? "/notes.tmp-1" : "/notes");
+        int fd = open(other[i], O_WRONLY | O_CREAT, 0600);
+        ck_assert_int_eq(ftruncate(fd, 100 * RECORD), 0);
+        close(fd);
+        utimensat(AT_FDCWD, other[i], (struct timespec[2]){{1000000, 0}, {1000000, 0}}, 0);
+    }
+    sl_tier_close(tier);
+    open_tier(4);
+    ck_assert_int_eq(run(SL_TIER_SET, 1, 4, 0), 4);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(unlink(other[i]), 0);
+    end_test();
+}
+END_TEST
+
 START_TEST(what_is_not_whole_is_not_offered)
 {
     open_tier(100);
@@ -233,6 +256,7 @@ int main(void)
     if (library) {
         tcase_add_test(t, processes_share_a_directory);
         tcase_add_test(t, the_directory_stays_in_its_limit);
+        tcase_add_test(t, files_of_others_stay);
         tcase_add_test(t, what_is_not_whole_is_not_offered);
         tcase_add_test(t, refused_at_open);
     } else {
