@@ -78,6 +78,11 @@ def stored(cluster, tier, at_least):
                lambda: tier_metric(cluster, "sluice_tier_stored_pages_total", f'tier="{tier}"') >= at_least)
 
 
+def in_state(clusters, state):
+    for c in clusters:
+        real.until(f"the tier's state is {state}", lambda c=c: tier_metric(c, "sluice_tier_state", 'tier="redis"') == state)
+
+
 def other_checkpoint(directory):
     """The same model with one weight changed: its fingerprint is another one."""
     copy = directory / "other"
@@ -102,9 +107,9 @@ def test_two_clusters_on_one_redis(start, redis, directory):
     second.flush()
     ask(second, 0)
     ask(first, 0, more)
-    real.until("the tier has failed", lambda: tier_metric(first, "sluice_tier_state", 'tier="redis"') == 2)
+    in_state((first, second), 2)
     redis.start()
-    real.until("the tier works again", lambda: tier_metric(first, "sluice_tier_state", 'tier="redis"') == 0)
+    in_state((first, second), 0)  # each has a pause of its own before it tries again
     again = real.prompt("it-is-back", 64 * 3 + 5)
     before = tier_metric(first, "sluice_tier_stored_pages_total", 'tier="redis"')
     ask(first, 0, again)

@@ -80,7 +80,7 @@ void h_turn(harness *h)
 void h_run(harness *h, unsigned ms)
 {
     uint64_t end = sl_now_ns() + ms * 1000000ull;
-    while (sl_now_ns() < end)
+    for (unsigned turns = 0; turns < H_TURNS || sl_now_ns() < end; turns++)
         h_turn(h);
 }
 

@@ -68,6 +68,8 @@ enum { H_PATIENCE = 10 };
             h_turn(h);                                                                                       \
         }                                                                                                    \
     } while (0)
+/* Turns for ms milliseconds, and at least H_TURNS times: on a busy machine the time can pass within the first turn. */
+#define H_TURNS 200
 void h_run(harness *h, unsigned ms);
 
 /* A spec with one prompt of n tokens 'a' + i % 26 (+ shift) and max_tokens. */

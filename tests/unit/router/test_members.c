@@ -326,7 +326,8 @@ START_TEST(draining_worker_gets_nothing_new)
     h_add(&h, SL_ROLE_PREFILL);
     int a = h_add(&h, SL_ROLE_DECODE), b = h_add(&h, SL_ROLE_DECODE);
     sl_mock_knob(h.w[a])->draining = true;
-    h_run(&h, 60);
+    sl_member *w = sl_member_find(h.r, sl_mock_count(h.w[a])->worker_id);
+    H_UNTIL(&h, w->state == SL_MEMBER_DRAINING, 5000);
     for (int i = 0; i < 6; i++) {
         client c = {0};
         h_ask(&h, &c, 70, 3);
