@@ -35,6 +35,10 @@ class Config:
     topk: int = 256
     eps: float = 1e-6
     max_positions: int = 8192
+    chat: str = ""  # whose chat format the documents have; "": the family's
+
+    def language(self):
+        return self.chat or self.family
 
     def rotary(self):
         return self.head_dim if self.family == "llama" else self.rope

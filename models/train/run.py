@@ -15,6 +15,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from variants import LATENT_OF  # noqa: E402
+
 HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -35,8 +38,10 @@ def start(variant, gpu, args, until, work):
         env["CUDA_VISIBLE_DEVICES"] = gpu
     command = [sys.executable, str(HERE / "train.py"), "--variant", variant, "--until", str(until), "--seed", str(args.seed),
                "--out", str(args.out), "--work", work]
-    if args.start_from and (args.start_from / variant).is_dir():
-        command += ["--start-from", str(args.start_from / variant)]
+    for earlier in (variant, LATENT_OF.get(variant)) if args.start_from else ():
+        if earlier and (args.start_from / earlier).is_dir():
+            command += ["--start-from", str(args.start_from / earlier)]
+            break
     with open(args.out / f"{variant}.log", "w", encoding="utf-8") as log:
         return subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
 

@@ -4,8 +4,8 @@
     train.py --variant dsa-a --minutes 9 --out DIR [--seed 1] [--start-from CHECKPOINT] [--replay training.json]
 
 Stages: short documents until the model retrieves (or a share of the time has passed), then longer ones. A DSA model learns
-with all keys first; its indexer follows the attention from the second stage on; in the last part every query attends to the
-keys that its indexer selects, as the finished model does.
+with all keys first; its indexer follows the attention from the second stage on (from the start if the weights were trained
+before); in the last part every query attends to the keys that its indexer selects, as the finished model does.
 
 The schedule follows the clock, so that the time is used on any machine: progress goes from 0 to 1 in TICKS steps, and what
 happened in each tick (stage, number of training steps) is written to training.json. --replay repeats a recorded run without
@@ -34,7 +34,8 @@ from documents import VALUE_GRADE, Plan, Sizes, random_plan  # noqa: E402
 from evaluate import evaluate, table  # noqa: E402
 from feed import Feeder  # noqa: E402
 from language import Language  # noqa: E402
-from nets import Fused, Net, Rows  # noqa: E402
+from latent import from_llama  # noqa: E402
+from nets import Config, Fused, Net, Rows  # noqa: E402
 from variants import SMALL, VARIANTS  # noqa: E402
 
 TICKS = 400
@@ -48,6 +49,7 @@ SPARSE_FROM = 0.85   # DSA: the last part of the time, in which attention is sel
 STAGE_TICKS = 16     # least ticks of a stage
 REPEATS = 0.3        # share of batches of the first stage that only repeat words: retrieval begins much earlier with them
 AHEAD = 32           # batches that are being made ahead of training
+INDEXER_RATE = 1.5e-3  # peak, where the rest of the model was trained before
 GOOD = 0.97          # share of right value tokens at a stage's longest documents that ends it
 SMALL_STAGES = [({128: 1}, 0), ({128: 0.5, 256: 0.5}, 0.75)]
 
@@ -109,8 +111,8 @@ class Trainer:
         self.device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         workers = args.workers if args.workers is not None else 12 if self.device.type == "cuda" else 0
-        self.feeder, self.ahead = Feeder(config.family, workers, self.device), collections.deque()
-        self.lang = Language(config.family)
+        self.feeder, self.ahead = Feeder(config.language(), workers, self.device), collections.deque()
+        self.lang = Language(config.language())
         self.sizes, self.rng = Sizes(self.lang), random.Random(args.seed)
         self.dsa = config.family == "dsa"
         torch.manual_seed(args.seed)
@@ -118,9 +120,7 @@ class Trainer:
         self.net = Net(dataclasses.replace(config, vocab=self.lang.vocab_size)).to(self.device)
         self.earlier = None  # training.json of the run that this one continues
         if args.start_from:
-            start = pathlib.Path(args.start_from)
-            self.net.load_state_dict(load_file(start / "model.safetensors"))
-            self.earlier = json.loads((start / "training.json").read_text(encoding="utf-8"))
+            self.earlier = self._continue(pathlib.Path(args.start_from))
         self.chance = torch.Generator(device=self.device)
         self.chance.manual_seed(args.seed)
         self.indexers = self.net.indexer_parameters()
@@ -135,10 +135,26 @@ class Trainer:
             self.log(Fused.compile(self.device))
         self.rehearse()
 
+    def _continue(self, start):
+        """Takes the weights of a checkpoint, converted if it is of the other family; returns its training.json."""
+        earlier = json.loads((start / "training.json").read_text(encoding="utf-8"))
+        weights, dimensions = load_file(start / "model.safetensors"), Config(**earlier["dimensions"])
+        if dimensions.family == self.net.c.family:
+            self.net.load_state_dict(weights)
+        else:
+            self.net.load_state_dict(from_llama(weights, dimensions, self.net.c), strict=False)
+        return earlier
+
     def _optimizer(self):
+        indexers = {id(p) for p in self.indexers}
         plain = [p for n, p in self.net.named_parameters() if p.ndim < 2 or "embed" in n]
         decayed = [p for n, p in self.net.named_parameters() if not (p.ndim < 2 or "embed" in n)]
-        return torch.optim.AdamW([{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}],
+        groups = []
+        for params, decay in ((decayed, 0.05), (plain, 0.0)):
+            for new in (False, True):  # indexers are always new, the rest may be trained already
+                some = [p for p in params if (id(p) in indexers) == new]
+                groups.append({"params": some, "weight_decay": decay, "peak": INDEXER_RATE if new and self.earlier else self.rate})
+        return torch.optim.AdamW([g for g in groups if g["params"]],
                                  lr=self.rate, betas=(0.9, 0.98), fused=self.device.type == "cuda")
 
     def log(self, text):
@@ -210,15 +226,15 @@ class Trainer:
         progress, stage = self.schedule.progress(), self.schedule.stage
         sparse = self.dsa and progress >= SPARSE_FROM and self.can_select
         length, ids, grades = self.batch(sparse)
-        rows = self.rows(grades, length) if self.dsa and (stage > 0 or progress > 0.5 or self.small) else None
+        rows = self.rows(grades, length) if self.dsa and (stage > 0 or progress > 0.5 or self.small or self.earlier) else None
         self.optimizer.zero_grad(set_to_none=True)
         loss, share = self.gradients(ids, grades, rows, sparse, 0.1 if stage == 0 else 0.03)
         torch.nn.utils.clip_grad_norm_(self.body, 1.0)
         if rows:
             torch.nn.utils.clip_grad_norm_(self.indexers, 1.0)
-        rate = self.rate * min(1, (self.steps + 1) / 200) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * progress)))
+        scale = min(1, (self.steps + 1) / 200) * (0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * progress)))
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = group["peak"] * scale
         self.optimizer.step()
         self.steps, self.tokens = self.steps + 1, self.tokens + ids.numel()
         return length, loss, share, rows, sparse
@@ -305,7 +321,7 @@ def main():
     ap.add_argument("--device")
     ap.add_argument("--tokens", type=int, help="tokens per step")
     ap.add_argument("--workers", type=int, help="processes that make documents; default 12 with a GPU, else 0")
-    ap.add_argument("--start-from", help="checkpoint of the same variant whose weights are trained further")
+    ap.add_argument("--start-from", help="checkpoint of the same variant, or of the one it is made of, whose weights are trained further")
     ap.add_argument("--replay", help="training.json of a run to repeat")
     args = ap.parse_args()
     args.start = start
