@@ -233,41 +233,22 @@ int sl_config_pull_timeout_ms(const sl_config *cfg)
     return half < 1 ? 1 : half < 5000 ? half : 5000;
 }
 
-static sl_status check_workers(const sl_config *cfg, sl_err *err)
+/* key: that of the time for which a load waits for a tier. */
+static sl_status check_load_timeout(const sl_config *cfg, const char *key, int load_timeout_ms, sl_err *err)
 {
-    if (cfg->kvstore.workers.load_timeout_ms >= cfg->router.stage_timeout_ms)
+    if (load_timeout_ms >= cfg->router.stage_timeout_ms)
         return sl_fail(
             err, SL_ERR_INVALID,
-            "kvstore.workers.load_timeout_ms (%d) must be less than router.stage_timeout_ms (%d), after "
-            "which the router gives the request up",
-            cfg->kvstore.workers.load_timeout_ms, cfg->router.stage_timeout_ms);
+            "%s (%d) must be less than router.stage_timeout_ms (%d), after which the router gives the "
+            "worker up",
+            key, load_timeout_ms, cfg->router.stage_timeout_ms);
     return SL_OK;
 }
 
-static sl_status check_disk(const sl_config *cfg, sl_err *err)
+static sl_status check_workers(const sl_config *cfg, sl_err *err)
 {
-    bool path = cfg->kvstore.disk.path[0] != '\0';
-    if (path && !cfg->kvstore.disk.bytes)
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "kvstore.disk.bytes: is mandatory with kvstore.disk.path: the size of the store on disk");
-    if (!path && cfg->kvstore.disk.bytes)
-        return sl_fail(err, SL_ERR_INVALID, "kvstore.disk.bytes: has no effect without kvstore.disk.path");
-    if (path && !cfg->kvstore.prefix_cache)
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "kvstore.disk.path: needs kvstore.prefix_cache, because pages are found by their prefix");
-    if (path && cfg->kvstore.share == SL_CFG_SHARE_NONE)
-        return sl_fail(err, SL_ERR_INVALID,
-                       "kvstore.disk.path: has no use with kvstore.share: none, where no request may reuse "
-                       "pages of an earlier one");
-    if (path && cfg->kvstore.disk.load_timeout_ms >= cfg->router.stage_timeout_ms)
-        return sl_fail(
-            err, SL_ERR_INVALID,
-            "kvstore.disk.load_timeout_ms (%d) must be less than router.stage_timeout_ms (%d), after "
-            "which the router gives the worker up",
-            cfg->kvstore.disk.load_timeout_ms, cfg->router.stage_timeout_ms);
-    return SL_OK;
+    return check_load_timeout(cfg, "kvstore.workers.load_timeout_ms", cfg->kvstore.workers.load_timeout_ms,
+                              err);
 }
 
 /* What every tier needs of the other keys. key: the one that turns the tier on. */
@@ -282,13 +263,21 @@ static sl_status check_tier(const sl_config *cfg, const char *key, const char *l
             err, SL_ERR_INVALID,
             "%s: has no use with kvstore.share: none, where no request may reuse pages of an earlier one",
             key);
-    if (load_timeout_ms >= cfg->router.stage_timeout_ms)
+    return check_load_timeout(cfg, late_key, load_timeout_ms, err);
+}
+
+static sl_status check_disk(const sl_config *cfg, sl_err *err)
+{
+    bool path = cfg->kvstore.disk.path[0] != '\0';
+    if (path && !cfg->kvstore.disk.bytes)
         return sl_fail(
             err, SL_ERR_INVALID,
-            "%s (%d) must be less than router.stage_timeout_ms (%d), after which the router gives the "
-            "worker up",
-            late_key, load_timeout_ms, cfg->router.stage_timeout_ms);
-    return SL_OK;
+            "kvstore.disk.bytes: is mandatory with kvstore.disk.path: the size of the store on disk");
+    if (!path && cfg->kvstore.disk.bytes)
+        return sl_fail(err, SL_ERR_INVALID, "kvstore.disk.bytes: has no effect without kvstore.disk.path");
+    return path ? check_tier(cfg, "kvstore.disk.path", "kvstore.disk.load_timeout_ms",
+                             cfg->kvstore.disk.load_timeout_ms, err)
+                : SL_OK;
 }
 
 static sl_status check_redis(sl_config *cfg, sl_err *err)

@@ -15,10 +15,11 @@
 #include <string.h>
 
 #include "decode/decode_impl.h"
+#include "worker/remote_arena.h"
 
 static const uint64_t MS = 1000000;
 enum {
-    ANSWER_MS = 10000, /* until PEER_WELCOME */
+    ANSWER_MS = 10000, /* until PEER_WELCOME, twice: from the call on, and from PEER_HELLO on */
     ASK_MS = 10000,    /* until LEASE; the owner may be in a long step of its engine */
     IDLE_MS = 120000,
     RETRY_MS = 1,      /* after SL_AGAIN */
@@ -37,10 +38,7 @@ struct sl_owner {
     uint64_t epoch;
     char address[128];
     owner_state state;
-    sl_tp_rkey *rkey;
-    uint64_t base;
-    int64_t n_pages;
-    sl_geometry geo;
+    sl_remote_arena arena; /* UP */
     uint32_t in_flight;
     bool again; /* the transport was full at the last post */
     uint64_t hello_deadline_ns, progress_ns, used_ns;
@@ -73,19 +71,22 @@ static void answer_asks(sl_decode *d, sl_owner *o, sl_status st)
 
 /* ---- the connection ---- */
 
+/* A connection that nothing uses may end at any time: its owner leaves, its session ends. */
 static void drop(sl_decode *d, sl_owner *o, sl_status st, const char *why)
 {
+    bool used = o->asking || o->getting;
     if (o->state == OWNER_CLOSING)
         return;
     o->state = OWNER_CLOSING;
-    sl_log(SL_LOG_WARN, "decode", "owner_lost", "address=%s worker_id=%u status=%s reason=\"%s\"", o->address,
-           o->worker_id, sl_status_name(st), why);
+    sl_log(used ? SL_LOG_WARN : SL_LOG_INFO, "decode", used ? "owner_lost" : "owner_closed",
+           "address=%s worker_id=%u status=%s reason=\"%s\"", o->address, o->worker_id, sl_status_name(st),
+           why);
     answer_asks(d, o, st);
     for (sl_pull_get *g = o->getting; g; g = g->next_there)
         g->status = g->status == SL_OK ? st : g->status;
     if (!o->in_flight) {
-        sl_tp_rkey_release(o->rkey);
-        o->rkey = NULL;
+        sl_tp_rkey_release(o->arena.rkey);
+        o->arena.rkey = NULL;
     }
     sl_wep_close(o->ep, SL_TP_CLOSE_FORCE);
 }
@@ -119,7 +120,7 @@ static sl_owner *find_or_connect(sl_decode *d, const sl_tier_source *s, sl_err *
                     .router = s->router,
                     .worker_id = s->worker,
                     .epoch = s->epoch,
-                    .hello_deadline_ns = UINT64_MAX,
+                    .hello_deadline_ns = sl_now_ns() + ANSWER_MS * MS,
                     .used_ns = sl_now_ns()};
     memcpy(o->address, s->address, sizeof o->address);
     if (sl_worker_connect(d->worker, o->address, o, &o->ep, err) != SL_OK) {
@@ -157,23 +158,6 @@ void sl_owner_connected(sl_decode *d, sl_wep *ep, sl_status st, const char *why)
     sl_wep_send(ep, &m);
 }
 
-static sl_status adopt(sl_decode *d, sl_owner *o, const sl_msg_peer_welcome *w, sl_err *err)
-{
-    if (w->epoch != o->epoch)
-        return sl_fail(err, SL_ERR_STALE, "it has begun another session since");
-    SL_TRY(sl_geometry_read(w->geometry.data, w->geometry.len, &o->geo, err));
-    SL_TRY(sl_geometry_compatible(d->geo, &o->geo, err));
-    if (!w->total_pages || w->arena_bytes / (uint64_t)o->geo.page_bytes < w->total_pages)
-        return sl_fail(err, SL_ERR_CORRUPT, "%u pages do not fit into its arena of %lu bytes", w->total_pages,
-                       w->arena_bytes);
-    SL_TRY(sl_tp_rkey_unpack(sl_wep_tp(o->ep), w->rkey.data, w->rkey.len, &o->rkey, err));
-    o->base = w->arena_addr;
-    o->n_pages = w->total_pages;
-    o->state = OWNER_UP;
-    o->hello_deadline_ns = UINT64_MAX;
-    return SL_OK;
-}
-
 static void ask(sl_owner *o, const sl_pull *p)
 {
     sl_msg m = {.type = SL_MSG_LEASE_ASK};
@@ -190,17 +174,21 @@ static void on_welcome(sl_decode *d, sl_owner *o, const sl_msg_peer_welcome *w)
     sl_err err = {0};
     if (o->state != OWNER_CONNECTING)
         return;
-    sl_status st = adopt(d, o, w, &err);
+    sl_status st = sl_remote_arena_open(sl_wep_tp(o->ep), w, o->epoch, d->geo, &o->arena, &err);
     if (st != SL_OK) {
         drop(d, o, st, err.text);
         return;
     }
+    o->state = OWNER_UP;
+    o->hello_deadline_ns = UINT64_MAX;
     char text[200];
     sl_tp_ep_query(sl_wep_tp(o->ep), text, sizeof text);
     sl_log(SL_LOG_INFO, "decode", "owner_connected", "address=%s worker_id=%u pages=%ld %s", o->address,
-           o->worker_id, (long)o->n_pages, text);
-    for (const sl_pull *p = o->asking; p; p = p->next_there)
+           o->worker_id, (long)o->arena.n_pages, text);
+    for (sl_pull *p = o->asking; p; p = p->next_there) {
+        p->began_ns = sl_now_ns();
         ask(o, p);
+    }
 }
 
 /* ---- leases ---- */
@@ -210,7 +198,7 @@ static sl_status take_lease(const sl_owner *o, sl_pull *p, const sl_msg_lease *m
     if (m->n_pages > (size_t)p->n || (m->n_pages && m->labels.len / m->n_pages != p->label_bytes))
         return SL_ERR_CORRUPT;
     for (size_t i = 0; i < m->n_pages; i++) {
-        if (m->pages[i] >= o->n_pages)
+        if (m->pages[i] >= o->arena.n_pages)
             return SL_ERR_CORRUPT;
     }
     p->lent = m->lent;
@@ -304,7 +292,7 @@ static bool next_span(const sl_decode *d, const sl_owner *o, sl_pull_get *g, sl_
         int64_t bytes = d->geo->page_bytes;
         int32_t i = g->at_page++;
         *out = (sl_span){sl_arena_base(d->o.role.arena) + g->local[i] * bytes,
-                         o->base + (uint64_t)g->remote[i] * (uint64_t)bytes, bytes};
+                         o->arena.base + (uint64_t)g->remote[i] * (uint64_t)bytes, bytes};
         return true;
     }
     for (;;) {
@@ -325,7 +313,7 @@ static sl_status post_next(sl_decode *d, sl_owner *o, sl_pull_get *g)
         return SL_INPROGRESS;
     int64_t n = s.bytes < LONGEST ? s.bytes : LONGEST;
     sl_status st = sl_tp_get(sl_wep_tp(o->ep), s.local, sl_worker_memory(d->worker), (size_t)n, s.remote,
-                             o->rkey, on_got, g);
+                             o->arena.rkey, on_got, g);
     if (st != SL_OK) {
         g->held = s;
         return st;
@@ -363,14 +351,14 @@ static void pump(sl_decode *d, sl_owner *o)
 static void begin_get(sl_decode *d, sl_owner *o, sl_pull_get *g)
 {
     g->map = (sl_page_map){.local = d->geo,
-                           .remote = &o->geo,
+                           .remote = &o->arena.geo,
                            .local_base = sl_arena_base(d->o.role.arena),
-                           .remote_base = o->base,
+                           .remote_base = o->arena.base,
                            .local_n = sl_arena_pages(d->o.role.arena),
-                           .remote_n = o->n_pages,
+                           .remote_n = o->arena.n_pages,
                            .lpages = g->local,
                            .rpages = g->remote};
-    g->whole = d->geo->layout == o->geo.layout && d->geo->layout != SL_LAYOUT_LAYER_FIRST;
+    g->whole = d->geo->layout == o->arena.geo.layout && d->geo->layout != SL_LAYOUT_LAYER_FIRST;
     sl_pull_get **at = &o->getting;
     while (*at)
         at = &(*at)->next_there;
@@ -480,7 +468,7 @@ void sl_owner_closed(sl_decode *d, sl_wep *ep)
             break;
         }
     }
-    sl_tp_rkey_release(o->rkey);
+    sl_tp_rkey_release(o->arena.rkey);
     answer_asks(d, o, SL_ERR_PEER);
     for (sl_pull_get *g; (g = o->getting);) { /* nothing writes into their pages any more */
         o->getting = g->next_there;
@@ -510,14 +498,14 @@ void sl_owner_free_all(sl_decode *d)
 static uint64_t tick_one(sl_decode *d, sl_owner *o, uint64_t now)
 {
     uint64_t stall = (d->o.stall_ms ? d->o.stall_ms : d->o.quarantine_ms) * MS,
-             asked = o->asking ? o->asking->began_ns + ASK_MS * MS : UINT64_MAX;
+             asked = o->state == OWNER_UP && o->asking ? o->asking->began_ns + ASK_MS * MS : UINT64_MAX;
     if (o->state == OWNER_CLOSING)
         return UINT64_MAX;
     if (o->getting)
         pump(d, o);
     if (now >= o->hello_deadline_ns)
-        drop(d, o, SL_ERR_TIMEOUT, "no answer to PEER_HELLO");
-    else if (o->state == OWNER_UP && now >= asked)
+        drop(d, o, SL_ERR_TIMEOUT, "no connection, or no answer to PEER_HELLO");
+    else if (now >= asked)
         drop(d, o, SL_ERR_TIMEOUT, "no answer to LEASE_ASK");
     else if (o->in_flight && now > o->progress_ns && now - o->progress_ns > stall)
         drop(d, o, SL_ERR_TIMEOUT, "gets do not complete");

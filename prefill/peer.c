@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "prefill/prefill_impl.h"
+#include "worker/remote_arena.h"
 
 static const uint64_t MS = 1000000;
 enum { HELLO_ANSWER_MS = 10000 };
@@ -92,17 +93,13 @@ void sl_peer_connected(sl_prefill *p, sl_wep *ep, sl_status st, const char *why)
 
 static sl_status adopt(sl_prefill *p, sl_decode_peer *d, const sl_msg_peer_welcome *w, sl_err *err)
 {
-    if (w->epoch != d->epoch)
-        return sl_fail(err, SL_ERR_STALE, "its session is not that of the ticket");
-    SL_TRY(sl_geometry_read(w->geometry.data, w->geometry.len, &d->geo, err));
-    SL_TRY(sl_geometry_compatible(p->geo, &d->geo, err));
-    if (!w->total_pages || w->arena_bytes / (uint64_t)d->geo.page_bytes < w->total_pages)
-        return sl_fail(err, SL_ERR_CORRUPT, "%u pages do not fit into its arena of %lu bytes", w->total_pages,
-                       w->arena_bytes);
-    SL_TRY(sl_tp_rkey_unpack(sl_wep_tp(d->ep), w->rkey.data, w->rkey.len, &d->rkey, err));
-    d->base = w->arena_addr;
+    sl_remote_arena arena;
+    SL_TRY(sl_remote_arena_open(sl_wep_tp(d->ep), w, d->epoch, p->geo, &arena, err));
+    d->geo = arena.geo;
+    d->rkey = arena.rkey;
+    d->base = arena.base;
     SL_TRY(sl_path_choose(p, d, w, err));
-    d->n_pages = w->total_pages;
+    d->n_pages = arena.n_pages;
     d->state = PEER_UP;
     d->hello_deadline_ns = UINT64_MAX;
     d->progress_ns = sl_now_ns();

@@ -387,8 +387,12 @@ static sl_status open_router(sl_router *r, sl_err *err)
     SL_TRY(load_tls(r, err));
     SL_TRY(sl_cluster_init(r, err));
     r->cluster.max_context = r->model.context;
-    SL_TRY(sl_directory_create(r->o.directory_bytes, &r->directory));
-    SL_TRY(sl_effects_init(r));
+    sl_status st = sl_directory_create(r->o.directory_bytes, &r->directory);
+    if (st != SL_OK)
+        return sl_fail(err, st, "router.directory_bytes (%lu): %s", r->o.directory_bytes,
+                       st == SL_ERR_INVALID ? "want at least 1 MiB" : "out of memory");
+    if (sl_effects_init(r) != SL_OK)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     SL_TRY(start_loop(r, err));
     SL_TRY(sl_router_link_open(r, err));
     SL_TRY(poll_transport(r, err));

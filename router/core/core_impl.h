@@ -89,6 +89,7 @@ typedef struct sl_member {
     uint64_t kv_sequence;              /* decode: number of its newest batch of cache events */
     uint64_t kv_lost, kv_lost_ordinal; /* those of its newest batch that is not kept any more */
     bool kv_gap;                       /* batches were lost, KV_RESYNC must be sent */
+    bool kv_skipped;                   /* so were some before its newest batch: this is logged already */
     uint64_t resync_ns;                /* not before */
 } sl_member;
 

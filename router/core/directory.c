@@ -92,6 +92,7 @@ sl_status sl_directory_create(size_t max_bytes, sl_directory **out)
         sl_directory_destroy(d);
         return SL_ERR_NO_MEMORY;
     }
+    d->stats.bytes += IDS * (sizeof *d->unused + sizeof *d->retired) + PLACES_MAX * sizeof *d->match;
     *out = d;
     return SL_OK;
 }
@@ -585,6 +586,7 @@ static bool make_runs(sl_directory *d, size_t n)
     uint32_t *run = realloc(d->run, n * sizeof *run);
     if (!run)
         return false;
+    d->stats.bytes += (n - d->run_cap) * sizeof *run;
     d->run = run;
     d->run_cap = n;
     return true;

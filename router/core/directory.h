@@ -6,7 +6,7 @@
  * Place: the number of a worker in the directory, small and reused. Pages of SL_MEDIUM_SHARED belong to no worker: what one
  * has reported every worker can read, and it stays when that worker is lost.
  *
- * Memory is bounded by max_bytes and 1.7 MiB; it is allocated as pages are reported. A page takes 24 bytes divided by the load of its
+ * Memory is bounded by max_bytes, 1.7 MiB, and 4 bytes for each page of the longest prompt; it is allocated as pages are reported. A page takes 24 bytes divided by the load of its
  * hash table (3/8 to 3/4), so 32 to 64 bytes; the third and later holders of a page take 16 bytes for each 6. When the table is full,
  * the page is forgotten that was not looked up for the longest time, approximately (a clock with one bit
  * for each page).
@@ -42,7 +42,7 @@ typedef struct sl_directory_match {
 typedef struct sl_directory_stats {
     uint64_t pages;                 /* different ones */
     uint64_t held[SL_MEDIUM_COUNT]; /* pages by medium, each once for every worker that holds it */
-    uint64_t bytes;                 /* memory of the tables */
+    uint64_t bytes;                 /* memory, of the tables and of everything else */
     uint64_t lookups, lookup_pages; /* calls, and pages that they looked for */
     uint64_t forgotten;             /* pages forgotten because the table was full */
 } sl_directory_stats;

@@ -199,12 +199,14 @@ void sl_kv_on_events(sl_member *w, const sl_msg_kv_events *e)
     if (!b)
         return; /* the next batch shows the gap */
     if (e->sequence != w->kv_sequence + 1) {
-        sl_log(SL_LOG_WARN, "router", "kv_events_gap", "worker=%s from=%lu to=%lu", w->name, w->kv_sequence,
-               e->sequence);
+        if (!w->kv_skipped && !w->kv_gap)
+            sl_log(SL_LOG_WARN, "router", "kv_events_gap", "worker=%s from=%lu to=%lu", w->name,
+                   w->kv_sequence, e->sequence);
         b->cleared = b->all = true;
         w->kv_gap = true;
         sl_counter_add(w->r->stats.directory_gaps, 1);
     }
+    w->kv_skipped = e->sequence != w->kv_sequence + 1;
     w->kv_sequence = e->sequence;
     update_directory(w, b);
     withhold(w, b);

@@ -189,6 +189,8 @@ START_TEST(memory_is_bounded_and_what_is_used_stays)
     sl_directory_stats s;
     sl_directory_get_stats(d, &s);
     uint64_t fixed = s.bytes;
+    ck_assert_uint_gt(fixed, 1600 << 10); /* the other arrays count too */
+    ck_assert_uint_le(fixed, 1740 << 10);
     uint32_t p = sl_directory_join(d), others[20];
     for (int i = 0; i < 20; i++)
         others[i] = sl_directory_join(d);

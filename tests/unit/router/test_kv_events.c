@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kvstore/page_key.h"
 #include "tests/unit/router/harness.h"
@@ -206,6 +207,54 @@ START_TEST(a_gap_is_healed_by_a_full_report)
 }
 END_TEST
 
+static int saved, fds[2];
+
+static void capture(void)
+{
+    sl_log_init(SL_LOG_WARN, false, "test");
+    ck_assert_int_eq(pipe(fds), 0);
+    saved = dup(STDERR_FILENO);
+    dup2(fds[1], STDERR_FILENO);
+    close(fds[1]);
+}
+
+/* How often this event was logged since capture(). */
+static int logged(const char *event)
+{
+    static char text[1 << 16];
+    size_t len = 0;
+    int count = 0;
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    for (ssize_t n; (n = read(fds[0], text + len, sizeof text - 1 - len)) > 0;)
+        len += (size_t)n;
+    text[len] = '\0';
+    close(fds[0]);
+    for (const char *at = text; (at = strstr(at, event)); at++)
+        count++;
+    return count;
+}
+
+/* A worker that leaves out a number each time is asked for reports again and again, and named in the log once; after a batch
+ * without a gap the next gap is news. */
+START_TEST(a_gap_is_logged_once)
+{
+    capture();
+    say(0, 1);
+    for (int i = 0; i < 20; i++) {
+        sent[0]++;
+        say(0, 1);
+        sl_kv_tick(w[0], sl_now_ns());
+        w[0]->resync_ns = 0;
+    }
+    say(0, 1);
+    sent[0]++;
+    say(0, 1);
+    ck_assert_int_eq(logged("ev=kv_events_gap"), 2);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.directory_gaps), 21);
+}
+END_TEST
+
 static void expect_medium(sl_kv_cursor *c, sl_medium medium, bool cleared, bool all)
 {
     sl_kv_batch gap;
@@ -271,7 +320,7 @@ int main(void)
         {a_subscription_begins_where_it_asks_to, 0}, {what_the_ring_forgot_is_announced, 0},
         {a_lost_batch_voids_what_was_known, 0},      {a_lost_worker_ends_its_numbers, 0},
         {a_gap_is_healed_by_a_full_report, 0},       {each_medium_is_told_and_cleared_by_itself, 0},
-        {tokens_are_withheld_on_disk_too, 0},
+        {tokens_are_withheld_on_disk_too, 0},        {a_gap_is_logged_once, 0},
     };
     return h_main("router/kv_events", setup, teardown, cases, SL_COUNT(cases));
 }
