@@ -231,7 +231,8 @@ struct sl_decode {
         struct {
             sl_cascade_stats cascade;
             sl_tier_stats tier;
-            sl_tier_state state; /* as logged last */
+            sl_tier_state state;        /* as logged last */
+            double rate_bytes, rate_ns; /* of the last reads; older ones count less */
         } tiers_seen[SL_CASCADE_TIERS];
     } e;
 
@@ -256,7 +257,7 @@ struct sl_decode {
         struct {
             sl_counter *hits, *misses[SL_MISS_REASONS], *stored, *lost[SL_LOST_REASONS], *bytes_loaded,
                 *bytes_stored, *load_seconds, *store_seconds, *evictions;
-            sl_gauge *pages, *bytes, *capacity, *state, *written_ever, *waiting;
+            sl_gauge *pages, *bytes, *capacity, *state, *written_ever, *waiting, *rate;
         } tiers[SL_CASCADE_TIERS]; /* NULL without metrics */
         struct {
             sl_counter *granted, *refused, *expired, *pages;
@@ -315,6 +316,10 @@ bool sl_loading_wait(sl_decode *d, sl_wmsg *m, sl_loading *again);
 /* True: the request waited, and is gone. */
 bool sl_loading_abort(sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt);
 void sl_loading_router_down(sl_decode *d, uint32_t router);
+/* Whether a load of this number of pages is worth its costs. */
+bool sl_loading_worth(const sl_decode *d, int32_t pages);
+/* The other worker that a message of this session names, for the cascade. */
+sl_tier_source sl_loading_source(uint32_t router, const sl_msg_source *s);
 /* An answer of the checker whose tag is CHECK_CASCADE. */
 void sl_loading_checked(sl_decode *d, sl_check *k);
 uint64_t sl_loading_tick(sl_decode *d, uint64_t now);
@@ -324,6 +329,7 @@ bool sl_loading_idle(const sl_decode *d);
 /* lend.c: messages of readers. The first one owns m */
 void sl_lend_ask(sl_decode *d, sl_wmsg *m);
 void sl_lend_end(sl_decode *d, const sl_wmsg *m);
+void sl_lend_damaged(sl_decode *d, const sl_wmsg *m);
 /* An answer of the checker whose tag is CHECK_LEND. */
 void sl_lend_checked(sl_decode *d, sl_check *k);
 void sl_lend_reader_gone(sl_decode *d, uint32_t ep_serial);
@@ -380,9 +386,6 @@ void sl_publish_event(sl_decode *d, sl_store_event ev, const sl_store_page *page
 /* At the end of each turn of the loop. */
 void sl_publish_turn(sl_decode *d);
 
-/* Whether a load of this number of pages is worth its costs. */
-bool sl_loading_worth(const sl_decode *d, int32_t pages);
-
 /* prefetch.c */
 /* Takes m, a PREFETCH. */
 void sl_prefetch_begin(sl_decode *d, sl_wmsg *m);
@@ -412,6 +415,8 @@ bool sl_damage_verify(sl_decode *d, sl_ticket *t, int32_t first, int32_t n, bool
 /* The answer of the checker. False: pages were damaged; all requests that held them have ended and may have been freed,
  * perhaps the owner of k among them. */
 bool sl_damage_verified(sl_decode *d, const sl_check *k);
+/* The same for pages of a lease of another worker. */
+void sl_damage_verified_lent(sl_decode *d, const sl_check *k, sl_lease *lease);
 /* Has the checker seal the full page `page` of t's lease, whose rows were computed here. False: out of memory. */
 bool sl_damage_seal(sl_decode *d, sl_ticket *t, int32_t page);
 /* Starts the patrol's next verification if it is due; returns when the next one is. */

@@ -135,6 +135,7 @@ static void find_tier(sl_decode *d, sl_metrics *m, int i)
     d->c.tiers[i].written_ever = sl_metrics_gauge(m, "sluice_tier_written_bytes", of);
     d->c.tiers[i].state = sl_metrics_gauge(m, "sluice_tier_state", of);
     d->c.tiers[i].waiting = sl_metrics_gauge(m, "sluice_tier_requests_waiting", of);
+    d->c.tiers[i].rate = sl_metrics_gauge(m, "sluice_tier_read_rate_bytes", of);
     for (int k = 0; k < SL_MISS_REASONS; k++)
         d->c.tiers[i].misses[k] =
             sl_metrics_counter(m, "sluice_tier_miss_pages_total", SL_LABELS(tier, sl_cascade_miss_names[k]));
@@ -203,10 +204,33 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
         find_tier(d, m, i);
 }
 
+/*
+ * The measured speed of the tier: the bytes of its last reads divided by the time with a read in flight; older reads count
+ * less. The router is told that of the disk, and that of the shared store that was read last. The tier of other workers
+ * measures its own for each worker (pull.h).
+ */
+static void report_rate(sl_decode *d, int i, const sl_cascade_stats *now)
+{
+    static const double KEEP = 1 - 1.0 / 8;
+    const sl_cascade_stats *seen = &d->e.tiers_seen[i].cascade;
+    const sl_tier_ops *ops = sl_cascade_tier_at(d->e.cascade, i)->ops;
+    double *bytes = &d->e.tiers_seen[i].rate_bytes, *ns = &d->e.tiers_seen[i].rate_ns;
+    if (now->read_ns == seen->read_ns)
+        return;
+    *bytes = *bytes * KEEP + (double)(now->bytes_read - seen->bytes_read);
+    *ns = *ns * KEEP + (double)(now->read_ns - seen->read_ns);
+    uint64_t rate = *bytes > *ns / 1e9 ? (uint64_t)(*bytes * 1e9 / *ns) : 1; /* 0 would mean: not measured */
+    sl_gauge_set(d->c.tiers[i].rate, (double)rate);
+    if (!ops->needs_source)
+        atomic_store(ops->persistent && !ops->shared ? &d->role.load.disk_rate : &d->role.load.shared_rate,
+                     rate);
+}
+
 static void report_cascade(sl_decode *d, int i)
 {
     sl_cascade_stats now, *seen = &d->e.tiers_seen[i].cascade;
     sl_cascade_stats_get(d->e.cascade, i, &now);
+    report_rate(d, i, &now);
     sl_counter_add(d->c.tiers[i].hits, now.hits - seen->hits);
     sl_counter_add(d->c.tiers[i].stored, now.stored - seen->stored);
     for (int k = 0; k < SL_MISS_REASONS; k++)

@@ -10,7 +10,8 @@
  *                            process
  *   write_through            as soon as it is published. A page that is evicted has been written already
  *   write_through_selective  as soon as a second request uses it. Pages that are used once are never written
- *   read_only                never; nothing is removed from the tier either
+ *   read_only                never; nothing is removed from the tier either. A tier whose pages have owners (tier.h) is told
+ *                            which pages were damaged
  *
  * A page that is being written can be matched and pinned meanwhile; if it is evicted, its memory is free only when the
  * write has ended (sl_store_hold). When a request needs memory at once, pages that were not offered yet are evicted all the
@@ -141,6 +142,8 @@ typedef struct sl_cascade_stats {
     uint64_t bytes_loaded, bytes_stored;    /* of these hits and stored pages */
     uint64_t loads,
         load_ns; /* loads that had pages to read from it, and their durations from the lookup on */
+    uint64_t bytes_read,
+        read_ns;               /* of pages that gets returned, and the time with at least one get in flight */
     uint64_t writes, write_ns; /* batches that were written, and their durations */
     int32_t loading, writing;  /* pages, now */
     int32_t waiting;           /* requests, now: those whose load has a request at this tier */

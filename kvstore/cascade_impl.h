@@ -101,8 +101,10 @@ typedef struct sl_cascade_slot {
     sl_cascade_tier t;
     sl_cascade_job *writes;
     int32_t n_writes, n_late;
-    uint64_t scan_ns;  /* the next look at the oldest pages, unless there are others, or fewer are free */
-    int32_t scan_free; /* pages, at the last look */
+    int32_t n_reads;       /* gets in flight */
+    uint64_t reads_due_ns; /* while there are gets: the time up to which st.read_ns counts them */
+    uint64_t scan_ns;      /* the next look at the oldest pages, unless there are others, or fewer are free */
+    int32_t scan_free;     /* pages, at the last look */
     uint64_t scan_evictions;
     sl_cascade_stats st;
 } sl_cascade_slot;

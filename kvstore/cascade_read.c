@@ -42,6 +42,36 @@ static void landed(sl_cascade_job *j)
     j->c->tiers[j->tier].n_late -= j->late && j->state != CHUNK_CHECK;
 }
 
+/* ---- the speed of a tier ---- */
+
+/* Gets of one tier share its bandwidth, so the time with at least one get in flight counts once. */
+static void count_time(sl_cascade_slot *s)
+{
+    uint64_t now = sl_now_ns();
+    if (s->n_reads && now > s->reads_due_ns)
+        s->st.read_ns += now - s->reads_due_ns;
+    s->reads_due_ns = now;
+}
+
+static void submit_read(sl_cascade_job *j, sl_tier_done_fn *done)
+{
+    sl_cascade_slot *s = &j->c->tiers[j->tier];
+    count_time(s);
+    s->n_reads++;
+    j->state = CHUNK_READ;
+    sl_cascade_load_submit(j, SL_TIER_GET, done);
+}
+
+static void count_read(const sl_cascade_job *j)
+{
+    const sl_cascade *c = j->c;
+    sl_cascade_slot *s = &j->c->tiers[j->tier];
+    count_time(s);
+    s->n_reads--;
+    for (int32_t k = 0; k < j->n; k++)
+        s->st.bytes_read += j->answers[k] == SL_OK ? c->page_bytes + c->label_bytes : 0;
+}
+
 /* ---- CHECK ---- */
 
 /* The kept checksums of the pages that arrived, from their labels. */
@@ -132,8 +162,7 @@ static void continue_chunk(sl_cascade_job *j)
         if (seen_missed(l, t, j->at + j->arrived) || !sl_cascade_usable(j->c, t, &why) ||
             !gather(j, t, may_have))
             continue;
-        j->state = CHUNK_READ;
-        sl_cascade_load_submit(j, SL_TIER_GET, on_read);
+        submit_read(j, on_read);
         return;
     }
     if (j->arrived < j->count && l->limit > j->at + j->arrived)
@@ -152,6 +181,7 @@ static void on_read(sl_tier_req *req, sl_status st)
     if (j->c->closing)
         return;
     landed(j);
+    count_read(j);
     l->read_from |= (uint8_t)(1 << j->tier);
     for (int32_t k = 0; k < j->n; k++) {
         int32_t i = j->which[k];
@@ -201,7 +231,8 @@ static void remove_damaged(sl_cascade_job *j)
             l->got[j->which[k]] = false;
             sl_cascade_missed(l, t, j->which[k], SL_MISS_DAMAGED);
         }
-        if (j->c->tiers[t].t.policy == SL_CASCADE_READ_ONLY)
+        const sl_cascade_tier *tier = &j->c->tiers[t].t;
+        if (tier->policy == SL_CASCADE_READ_ONLY && !tier->tier->ops->has_owners)
             continue;
         j->state = CHUNK_REMOVE;
         sl_cascade_load_submit(j, SL_TIER_REMOVE, on_removed);
@@ -301,7 +332,6 @@ bool sl_cascade_chunk_begin(sl_cascade_load *l)
     *end = j;
     l->begun += n;
     gather(j, tier, may_have);
-    j->state = CHUNK_READ;
-    sl_cascade_load_submit(j, SL_TIER_GET, on_read);
+    submit_read(j, on_read);
     return true;
 }

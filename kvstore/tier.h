@@ -174,6 +174,8 @@ struct sl_tier_ops {
     bool ordered;      /* requests complete in the order in which they were made */
     bool shared;       /* other processes use the same pages, and the store decides what it evicts */
     bool needs_source; /* exists finds pages only where the request names a source */
+    bool
+        has_owners; /* pages belong to others: remove says that a page arrived damaged, and its owner decides */
     sl_status (*open)(const sl_tier_opts *opts, sl_tier **out, sl_err *err);
     void (*close)(sl_tier *t);
     int (*fd)(const sl_tier *t);

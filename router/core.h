@@ -134,7 +134,8 @@ typedef struct sl_member_info {
     sl_member_state state;
     const char *name, *listen, *metrics; /* borrowed until the next turn of the loop */
     uint32_t pid, max_batch, total_pages;
-    uint32_t placed; /* requests of this router there now */
+    uint32_t placed;                      /* requests of this router there now */
+    size_t known_pages[SL_MEDIUM_SHARED]; /* decode: of the directory, in its host memory and on its disk */
     bool has_load;
     sl_msg_load load; /* its last report; zero before the first */
 } sl_member_info;

@@ -45,18 +45,21 @@ sl_member_info *sl_cluster_members(const sl_router *r, size_t *n)
     for (const sl_member *w = r->cluster.members; w; w = w->next) {
         if (!w->id)
             continue;
-        list[k++] = (sl_member_info){.id = w->id,
-                                     .role = (sl_role)w->role,
-                                     .state = w->state,
-                                     .name = w->name,
-                                     .listen = w->listen,
-                                     .metrics = w->metrics,
-                                     .pid = w->pid,
-                                     .max_batch = w->max_batch,
-                                     .total_pages = w->total_pages,
-                                     .placed = w->placed,
-                                     .has_load = w->has_load,
-                                     .load = w->load};
+        list[k++] =
+            (sl_member_info){.id = w->id,
+                             .role = (sl_role)w->role,
+                             .state = w->state,
+                             .name = w->name,
+                             .listen = w->listen,
+                             .metrics = w->metrics,
+                             .pid = w->pid,
+                             .max_batch = w->max_batch,
+                             .total_pages = w->total_pages,
+                             .placed = w->placed,
+                             .known_pages = {sl_directory_count(r->directory, w->place, SL_MEDIUM_HOST),
+                                             sl_directory_count(r->directory, w->place, SL_MEDIUM_DISK)},
+                             .has_load = w->has_load,
+                             .load = w->load};
     }
     *n = k;
     return list;

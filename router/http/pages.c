@@ -102,6 +102,12 @@ static json_t *worker_json(const sl_member_info *w)
         {"tokens_done", w->load.tokens_done},
         {"swap_hits", w->load.hits},
         {"swap_misses", w->load.misses},
+        {"prefill_rate", w->load.prefill_rate},
+        {"disk_rate", w->load.disk_rate},
+        {"shared_rate", w->load.shared_rate},
+        {"peer_rate", w->load.peer_rate},
+        {"known_host_pages", w->known_pages[SL_MEDIUM_HOST]},
+        {"known_disk_pages", w->known_pages[SL_MEDIUM_DISK]},
     };
     json_t *o = json_pack("{s:i, s:s, s:s, s:s, s:s, s:s}", "id", (int)w->id, "name", w->name, "role",
                           sl_role_name(w->role), "state", sl_member_state_name(w->state), "listen", w->listen,

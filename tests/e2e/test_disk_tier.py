@@ -69,6 +69,8 @@ def test_restart_and_damage(start, disk):
     c.flush()
     ask(64 * PAGES)
     assert real.metric(metrics(), "sluice_tier_hit_pages_total") == PAGES
+    real.until("the router has the speed of the disk and what is on it",
+               lambda: c.worker("decode/0")["disk_rate"] > 0 and c.worker("decode/0")["known_disk_pages"] >= PAGES)
     text = real.until("the size of the tier", lambda: metrics() if real.metric(metrics(), "sluice_tier_pages") else None)
     page_bytes = real.metric(text, "sluice_tier_bytes", 'state="used"') / real.metric(text, "sluice_tier_pages")
     c.flush()

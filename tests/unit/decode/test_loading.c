@@ -42,6 +42,9 @@ START_TEST(reserved_when_the_pages_are_there)
     dd_settle(&x);
     ck_assert_uint_eq(stats().loads, 1);
     ck_assert_uint_eq(stats().hits, 3);
+    sl_report_load(x.d); /* the router is told how fast the tier was */
+    ck_assert_uint_gt(atomic_load(&x.d->role.load.shared_rate), 0);
+    ck_assert_uint_eq(atomic_load(&x.d->role.load.disk_rate), 0);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 3)->matched, 2);
     dd_commit(&x, 2, DD_WRITER, 0);

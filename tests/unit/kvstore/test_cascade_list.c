@@ -112,6 +112,10 @@ START_TEST(a_load_mixes_tiers)
     ck_assert_uint_eq(rig_stats().misses[SL_MISS_ABSENT], 8 + 3); /* of the first request, and of this one */
     ck_assert_uint_eq(rig_second_stats().hits, 3);
     ck_assert_uint_eq(rig_stats().loads, 1);
+    ck_assert_uint_eq(rig_stats().bytes_read, rig_stats().bytes_loaded);
+    ck_assert_uint_eq(rig_second_stats().bytes_read, rig_second_stats().bytes_loaded);
+    ck_assert_uint_gt(rig_stats().read_ns, 0);
+    ck_assert_uint_gt(rig_second_stats().read_ns, 0);
     check_given_back();
     ck_assert_int_eq(ask(rig.tier, SL_TIER_EXISTS, 4), SL_OK); /* it was promoted to the cheaper tier */
     sl_store_flush(rig.store);

@@ -2,6 +2,7 @@
  * Placement by cost, in a router with mock workers: the owner of a prefix, a copy to another worker when the owner has much
  * work, what RESERVE names then, and the bounds of copies. The rule itself is tested in test_policy.c.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "kvstore/page_key.h"
@@ -48,15 +49,20 @@ static uint64_t reserved(int i)
     return sl_mock_count(h.w[i])->received[SL_MSG_RESERVE];
 }
 
-static uint32_t pages_at(int i)
+static void keys_of_prompt(sl_key keys[PAGES])
 {
     sl_request_spec s;
-    sl_key keys[PAGES];
     sl_share_domain everybody;
     h_spec(&s, PROMPT, 1);
     ck_assert(sl_share_domain_of(SL_SHARE_ALL, "", "", 0, &everybody));
     sl_page_keys(sl_share_seed(h.mo.fingerprint, &everybody), s.prompts->ids, PROMPT, keys);
     sl_request_spec_free(&s);
+}
+
+static uint32_t pages_at(int i)
+{
+    sl_key keys[PAGES];
+    keys_of_prompt(keys);
     return sl_directory_lookup(h.r->directory, keys, PAGES)[member(i)->place].host;
 }
 
@@ -164,6 +170,42 @@ START_TEST(workers_are_told_the_tenant)
 }
 END_TEST
 
+static const sl_member_info *info_of(const sl_member_info *list, size_t n, const sl_member *w)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (list[i].id == w->id)
+            return &list[i];
+    }
+    ck_abort_msg("member %u is not listed", w->id);
+    return NULL;
+}
+
+/* The other worker has the prompt on its disk: used while nothing is known of that disk, and not after it was measured as
+ * slower than computing. */
+START_TEST(the_measured_speed_of_a_disk_decides)
+{
+    sl_key keys[PAGES];
+    keys_of_prompt(keys);
+    sl_cluster_flush_cache(h.r);
+    for (size_t k = 0; k < PAGES; k++)
+        sl_directory_add(h.r->directory, member(OTHER)->place, SL_MEDIUM_DISK, keys[k]);
+    member(OTHER)->placed++; /* else both are equal when the disk does not count */
+    h.r->queue.stay_s = 0;   /* 1 ms for each request */
+    sl_mock_knob(h.w[OTHER])->disk_rate = _i ? 1000 : 0;
+    H_UNTIL(&h, member(OTHER)->load.disk_rate == (_i ? 1000u : 0u), 1000);
+    size_t n;
+    sl_member_info *list = sl_cluster_members(h.r, &n);
+    ck_assert_uint_eq(info_of(list, n, member(OTHER))->known_pages[SL_MEDIUM_DISK], PAGES);
+    ck_assert_uint_eq(info_of(list, n, member(OTHER))->known_pages[SL_MEDIUM_HOST], 0);
+    ck_assert_uint_eq(info_of(list, n, member(OTHER))->load.disk_rate, _i ? 1000 : 0);
+    free(list);
+    ask('B');
+    member(OTHER)->placed--;
+    ck_assert_uint_eq(reserved(OWNER), _i ? 2 : 1);
+    ck_assert_uint_eq(reserved(OTHER), _i ? 0 : 1);
+}
+END_TEST
+
 /* The time that requests stay is the price of a place. */
 START_TEST(the_stay_is_measured)
 {
@@ -181,6 +223,7 @@ int main(void)
         {copies_from_one_worker_are_bounded, 0},
         {a_lost_owner_is_no_source, 0},
         {workers_are_told_the_tenant, 0},
+        {the_measured_speed_of_a_disk_decides, 2},
         {the_stay_is_measured, 0},
     };
     return h_main("router/place", setup, teardown, cases, SL_COUNT(cases));
