@@ -434,6 +434,15 @@ static void fields_of_lease(codec *c, sl_msg_lease *m)
     require(c, "labels", m->n_pages ? m->labels.len && m->labels.len % m->n_pages == 0 : !m->labels.len);
 }
 
+static void fields_of_lease_damaged(codec *c, sl_msg_lease_damaged *m)
+{
+    f_u64(c, "lease", &m->lease);
+    f_u32(c, "first", &m->first);
+    f_u32(c, "count", &m->count);
+    require(c, "first", m->first <= pages_of(SL_MSG_MAX_TOKENS));
+    require(c, "count", m->count >= 1 && m->count <= pages_of(SL_MSG_MAX_TOKENS));
+}
+
 /* False for a type without a description. */
 static bool fields(codec *c, sl_msg *m)
 {
@@ -488,6 +497,8 @@ static bool fields(codec *c, sl_msg *m)
         return fields_of_lease(c, &m->lease), true;
     case SL_MSG_LEASE_END:
         return f_u64(c, "lease", &m->lease_end.lease), true;
+    case SL_MSG_LEASE_DAMAGED:
+        return fields_of_lease_damaged(c, &m->lease_damaged), true;
     case SL_MSG_DRAIN:
     case SL_MSG_FLUSH_CACHE:
     case SL_MSG_KV_RESYNC:
@@ -607,6 +618,7 @@ const char *sl_msg_type_name(sl_msg_type type)
         [SL_MSG_LEASE_ASK] = "lease_ask",
         [SL_MSG_LEASE] = "lease",
         [SL_MSG_LEASE_END] = "lease_end",
+        [SL_MSG_LEASE_DAMAGED] = "lease_damaged",
     };
     return (unsigned)type < SL_MSG_TYPE_COUNT && names[type] ? names[type] : "unknown";
 }

@@ -19,6 +19,7 @@
  *   prefill  decode   puts, flush, COMMIT  none; dropped for an ended ticket, but the writer has finished in both cases
  *   decode   decode   PEER_HELLO           PEER_WELCOME | REFUSE; once per connection, the caller reads only
  *   decode   decode   LEASE_ASK            LEASE (pages that may be read by get, or none); ended by LEASE_END
+ *   decode   decode   LEASE_DAMAGED        none; pages of a lease arrived damaged, the owner verifies its own
  *   decode   router   TOKENS..., then DONE | RETRACTED | FAILED
  *   router   any      ABORT                DRAINED; prefill answers the router and, when connected, the decode worker
  *   router   decode   DRAINED              none; relayed: the writer of (rid, attempt) writes no more
@@ -31,7 +32,7 @@
 #include "base/status.h"
 #include "base/wire.h"
 
-#define SL_MSG_VERSION 5
+#define SL_MSG_VERSION 6
 #define SL_MSG_MAX_TOKENS (1 << 21)
 #define SL_MSG_MAX_BLOB (32u << 20)
 #define SL_MSG_MAX_TOP 20
@@ -69,6 +70,7 @@ typedef enum {
     SL_MSG_LEASE_ASK,
     SL_MSG_LEASE,
     SL_MSG_LEASE_END,
+    SL_MSG_LEASE_DAMAGED,
     SL_MSG_TYPE_COUNT,
 } sl_msg_type;
 
@@ -336,6 +338,12 @@ typedef struct sl_msg_lease_end {
     uint64_t lease;
 } sl_msg_lease_end;
 
+/* Reader -> owner: among these pages of the lease are some whose bytes did not have the kept checksums of LEASE. */
+typedef struct sl_msg_lease_damaged {
+    uint64_t lease;
+    uint32_t first, count; /* of the pages of LEASE */
+} sl_msg_lease_damaged;
+
 typedef struct sl_msg {
     sl_msg_type type;
     union {
@@ -363,6 +371,7 @@ typedef struct sl_msg {
         sl_msg_lease_ask lease_ask;
         sl_msg_lease lease;
         sl_msg_lease_end lease_end;
+        sl_msg_lease_damaged lease_damaged;
         /* DRAIN, FLUSH_CACHE, KV_RESYNC have no body */
     };
 } sl_msg;

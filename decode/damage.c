@@ -2,10 +2,12 @@
  * Damaged pages: pages of the store whose bytes differ from those that were sealed (kvstore/seal.h). Engine thread; the
  * pages are read by the checker thread.
  *
- * They are found on two occasions:
+ * They are found on three occasions:
  *
  *   reused    RESERVE has matched pages of the prefix tree. They are verified while the rest of the prompt is computed
  *             and shipped; the ticket does not leave CHECKING before the answer
+ *   lent      another decode worker has read pages of the prefix tree that arrived damaged, and says so (lend.c); they are
+ *             verified here, and count as `reused`
  *   running   the patrol verifies the full pages of running requests, one request after the other, at a bounded number
  *             of bytes per second: a process that can write into the arena can also damage pages that are in use
  *
@@ -28,10 +30,10 @@ enum {
     FOUND_RUNNING = 1
 };
 
-static int32_t index_of(const sl_ticket *t, int32_t page)
+static int32_t index_of(const sl_lease *l, int32_t page)
 {
-    const int32_t *pages = sl_lease_pages(t->lease);
-    for (int32_t i = 0; i < sl_lease_n_pages(t->lease); i++) {
+    const int32_t *pages = sl_lease_pages(l);
+    for (int32_t i = 0; i < sl_lease_n_pages(l); i++) {
         if (pages[i] == page)
             return i;
     }
@@ -55,12 +57,13 @@ static void give_way(sl_decode *d, sl_ticket *t)
     }
 }
 
-static void drop_page(sl_decode *d, int32_t page)
+/* lent: a lease of another worker that holds it, or NULL. */
+static void drop_page(sl_decode *d, int32_t page, sl_lease *lent)
 {
-    int32_t dropped = 0;
+    int32_t dropped = lent ? sl_lease_drop(lent, index_of(lent, page)) : 0;
     for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
         next = t->next;
-        int32_t i = index_of(t, page);
+        int32_t i = index_of(t->lease, page);
         if (i < 0)
             continue;
         dropped += sl_lease_drop(t->lease, i);
@@ -81,19 +84,29 @@ bool sl_damage_verify(sl_decode *d, sl_ticket *t, int32_t first, int32_t n, bool
     return true;
 }
 
-bool sl_damage_verified(sl_decode *d, const sl_check *k)
+static bool verified(sl_decode *d, const sl_check *k, bool running, sl_lease *lent)
 {
-    bool running = k->tag == FOUND_RUNNING;
-    if (running)
-        d->e.patrolling = false;
     if (!k->n_damaged)
         return true;
     d->e.count.damaged += (uint64_t)k->n_damaged;
     sl_counter_add(running ? d->role.metrics.damaged_running : d->role.metrics.damaged_reused,
                    (uint64_t)k->n_damaged);
     for (int32_t i = 0; i < k->n_damaged; i++)
-        drop_page(d, k->damaged[i]);
+        drop_page(d, k->damaged[i], lent);
     return false;
+}
+
+bool sl_damage_verified(sl_decode *d, const sl_check *k)
+{
+    bool running = k->tag == FOUND_RUNNING;
+    if (running)
+        d->e.patrolling = false;
+    return verified(d, k, running, NULL);
+}
+
+void sl_damage_verified_lent(sl_decode *d, const sl_check *k, sl_lease *lease)
+{
+    verified(d, k, false, lease);
 }
 
 /* The running request that has not been verified for the longest time. */

@@ -12,6 +12,10 @@
  * in two cases only: its reader says that no get is in flight, or its connection is closed by force and the transport has
  * reported it, after which no get of that reader can read here. The end of its time alone releases nothing.
  *
+ * LEASE_DAMAGED: the reader found that pages do not have their kept checksums. The reader is not believed: the checker verifies
+ * these pages here, once for each lease, and those that are damaged leave the prefix tree, so that no other request and no
+ * other reader gets them. A page that the transport damaged is right here and stays.
+ *
  * Bounds: LEASES, and one in SHARE pages of the store, so that readers do not take the memory of running requests. While the
  * worker drains it lends nothing; its end waits for the leases.
  */
@@ -33,7 +37,8 @@ struct sl_lent {
     uint8_t *labels;  /* [n][label_bytes]; freed when they are sent */
     uint32_t ms;
     uint64_t end_ns;    /* or when the reader is fenced next */
-    bool reading, over; /* over: to be released when the checker has answered */
+    bool reading, over; /* reading: the checker reads its pages; over: to be released when it has answered */
+    bool doubted;       /* LEASE_DAMAGED has come */
 };
 
 static void release(sl_decode *d, sl_lent *l)
@@ -157,9 +162,38 @@ void sl_lend_ask(sl_decode *d, sl_wmsg *m)
     sl_checker_post(&d->role.checker, k);
 }
 
+void sl_lend_damaged(sl_decode *d, const sl_wmsg *m)
+{
+    const sl_msg_lease_damaged *a = &m->msg.lease_damaged;
+    sl_lent *l = find(d, m->ep_serial, a->lease);
+    bool fits = l && !l->reading && !l->doubted && (uint64_t)a->first + a->count <= (uint64_t)l->n;
+    if (!fits) {
+        sl_ticket_stale(d, "lease_damaged", a->lease, 0);
+        return;
+    }
+    l->doubted = true;
+    if (!sl_checker_seals(&d->role.checker)) /* kvstore.verify is off: nothing here says what the page was */
+        return;
+    sl_check *k =
+        sl_check_new(SL_CHECK_VERIFY, sl_lease_pages(l->lease) + l->first + a->first, (int32_t)a->count, l);
+    if (!k)
+        return;
+    l->reading = true;
+    k->tag = CHECK_LEND;
+    sl_checker_post(&d->role.checker, k);
+}
+
 void sl_lend_checked(sl_decode *d, sl_check *k)
 {
     sl_lent *l = k->owner;
+    if (k->what == SL_CHECK_VERIFY) {
+        l->reading = false;
+        sl_damage_verified_lent(d, k, l->lease);
+        if (l->over)
+            release(d, l);
+        sl_check_free(k);
+        return;
+    }
     size_t layers = (size_t)d->geo->n_layers, bytes = sl_cascade_label_bytes(d->geo);
     l->reading = false;
     bool fits = !l->over && k->n_crc == (size_t)l->n * layers;

@@ -49,7 +49,7 @@ static bool places_left(const sl_decode *d)
     return d->e.n_tickets + d->e.n_loading < d->o.max_batch + d->o.max_waiting;
 }
 
-static sl_tier_source source_of(uint32_t router, const sl_msg_source *s)
+sl_tier_source sl_loading_source(uint32_t router, const sl_msg_source *s)
 {
     sl_tier_source out = {
         .router = router, .worker = s->worker, .epoch = s->epoch, .pages = (int32_t)s->pages};
@@ -89,7 +89,7 @@ bool sl_loading_wait(sl_decode *d, sl_wmsg *m, sl_loading *again)
     if (!w)
         return false;
     w->wait.ready = on_ready;
-    w->wait.source = source_of(m->router, &m->msg.reserve.source);
+    w->wait.source = sl_loading_source(m->router, &m->msg.reserve.source);
     w->d = d;
     w->m = m;
     if (!wait_for_pages(d, w)) {
@@ -216,6 +216,16 @@ static void end(void *ctx, const sl_pull *p)
         sl_worker_tell_peer(d->worker, p->ep_serial, &m);
 }
 
+static void damaged(void *ctx, const sl_pull *p, int32_t first, int32_t count)
+{
+    const sl_decode *d = ctx;
+    sl_msg m = {.type = SL_MSG_LEASE_DAMAGED};
+    m.lease_damaged =
+        (sl_msg_lease_damaged){.lease = p->id, .first = (uint32_t)first, .count = (uint32_t)count};
+    if (d->worker)
+        sl_worker_tell_peer(d->worker, p->ep_serial, &m);
+}
+
 static double prefill_rate(void *ctx)
 {
     const sl_decode *d = ctx;
@@ -237,6 +247,7 @@ static sl_status add_workers(sl_decode *d, sl_err *err)
                        .get = get,
                        .cancel = cancel,
                        .end = end,
+                       .damaged = damaged,
                        .prefill_rate = prefill_rate};
     SL_CHECK(n < SL_CASCADE_TIERS, "%d tiers", n);
     SL_TRY(sl_pull_open(&env, &d->e.pull, err));

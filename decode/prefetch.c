@@ -1,6 +1,6 @@
 /*
- * Prefetch: pages of requests that still wait in a router's queue (PREFETCH) are loaded from the storage tiers before the
- * RESERVE of the request. Engine thread.
+ * Prefetch: pages of requests that still wait in a router's queue (PREFETCH) are loaded from the storage tiers, and from the
+ * other decode worker that PREFETCH names, before the RESERVE of the request. Engine thread.
  *
  * A prefetch holds no place and no ticket. Its load takes pages of the store as every load does (kvstore/cascade.h); when it has
  * ended, the pages are in the prefix tree, where RESERVE finds them, and nothing is held for the prefetch any more. It ends with
@@ -95,7 +95,10 @@ void sl_prefetch_begin(sl_decode *d, sl_wmsg *m)
         sl_wmsg_free(m);
         return;
     }
-    *p = (sl_prefetch){.wait = {.ready = on_ready}, .d = d, .m = m, .expires_ns = sl_now_ns() + LIFE_NS};
+    *p = (sl_prefetch){.wait = {.ready = on_ready, .source = sl_loading_source(m->router, &r->source)},
+                       .d = d,
+                       .m = m,
+                       .expires_ns = sl_now_ns() + LIFE_NS};
     if (!load(p)) {
         sl_wmsg_free(m);
         free(p);

@@ -369,6 +369,26 @@ void sl_pull_got(sl_tier *base, sl_pull_get *g)
     complete(t, r);
 }
 
+/* ---- remove ---- */
+
+/* Tells the owners that among these pages some arrived damaged. Nothing is removed here: the answer of the tier is that it
+ * does not have them. */
+static void tell_owners(pull_tier *t, sl_tier_req *r)
+{
+    for (const sl_pull *p = t->pulls; p; p = p->next) {
+        int32_t first = INT32_MAX, last = -1;
+        for (int32_t i = 0, at = -1; i < r->n && !p->away && !p->lost; i++) {
+            at = place(p, r->keys[i], at + 1);
+            first = at >= 0 && at < first ? at : first;
+            last = at > last ? at : last;
+        }
+        if (last >= 0)
+            t->env.damaged(t->env.ctx, p, first, last - first + 1);
+    }
+    fill(r, 0, SL_ERR_NOT_FOUND);
+    complete(t, r);
+}
+
 /* ---- the interface ---- */
 
 static sl_status p_open(const sl_tier_opts *opts, sl_tier **out, sl_err *err)
@@ -394,8 +414,10 @@ static void p_submit(sl_tier *base, sl_tier_req *r)
     case SL_TIER_GET:
         get(t, r);
         return;
-    case SL_TIER_SET:
     case SL_TIER_REMOVE:
+        tell_owners(t, r);
+        return;
+    case SL_TIER_SET:
         fill(r, 0, SL_ERR_UNSUPPORTED);
         complete(t, r);
         return;
@@ -520,6 +542,7 @@ static bool p_damage(sl_tier *base, sl_key key)
 static const sl_tier_ops ops = {.name = "workers",
                                 .description = "host memory of other decode workers",
                                 .needs_source = true,
+                                .has_owners = true,
                                 .open = p_open,
                                 .close = p_close,
                                 .fd = p_fd,

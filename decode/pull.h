@@ -10,6 +10,7 @@
  *                                                  <--   checksums; LEASE: page numbers, checksums, tokens
  *     get: gets of the transport                         (its processor does nothing, with RDMA)
  *     release: no get is in flight any more; LEASE_END -> the pages can be evicted again
+ *     remove: pages arrived damaged; LEASE_DAMAGED     -> verifies its own pages, drops those that are damaged
  *
  * Two files: pull.c is the tier, on the engine thread; owner.c has the connections, on the transport thread. They exchange
  * leases and gets by mail; the thread that has an object may use it. The cost rule is pull_cost.h.
@@ -117,6 +118,8 @@ typedef struct sl_pull_env {
     void (*cancel)(void *ctx, uint64_t id);
     /* Sends LEASE_END for a lease of which no get is in flight. */
     void (*end)(void *ctx, const sl_pull *p);
+    /* Sends LEASE_DAMAGED: some of the pages [first, first + count) of this lease arrived damaged. */
+    void (*damaged)(void *ctx, const sl_pull *p, int32_t first, int32_t count);
     /* Tokens per second, as in pull_cost.h; 0: not known. */
     double (*prefill_rate)(void *ctx);
 } sl_pull_env;

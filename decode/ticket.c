@@ -235,6 +235,9 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
     case SL_MSG_LEASE_END:
         sl_lend_end(d, m);
         break;
+    case SL_MSG_LEASE_DAMAGED:
+        sl_lend_damaged(d, m);
+        break;
     case SL_MSG_ABORT:
         on_abort(d, m->router, &m->msg.abort);
         break;

@@ -159,7 +159,7 @@ static void on_hello(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h)
 
 static bool of_reader(sl_msg_type type)
 {
-    return type == SL_MSG_LEASE_ASK || type == SL_MSG_LEASE_END;
+    return type == SL_MSG_LEASE_ASK || type == SL_MSG_LEASE_END || type == SL_MSG_LEASE_DAMAGED;
 }
 
 void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
@@ -174,6 +174,7 @@ void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
     case SL_MSG_PAGES_ASK:
     case SL_MSG_LEASE_ASK:
     case SL_MSG_LEASE_END:
+    case SL_MSG_LEASE_DAMAGED:
         if (!w->writer.id || w->reader != of_reader(m->msg.type))
             break;
         m->router = w->writer.router;
@@ -193,7 +194,8 @@ void sl_wpeer_failed(sl_decode *d, sl_wep *ep, sl_status st, const char *why)
 {
     sl_wpeer *w = sl_wep_user(ep);
     (void)d;
-    sl_log(SL_LOG_WARN, "decode", w->reader ? "reader_lost" : "writer_lost",
+    /* a reader closes its connection when it does not use it; if it has leases, they are released (lend.c) */
+    sl_log(w->reader ? SL_LOG_INFO : SL_LOG_WARN, "decode", w->reader ? "reader_closed" : "writer_lost",
            "peer=%s worker_id=%u status=%s reason=\"%s\"", w->address, w->writer.id, sl_status_name(st), why);
     sl_wep_close(ep, SL_TP_CLOSE_FORCE);
 }

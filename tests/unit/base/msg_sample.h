@@ -165,6 +165,9 @@ static inline sl_msg msg_sample(sl_msg_type type)
     case SL_MSG_LEASE_END:
         m.lease_end = (sl_msg_lease_end){77};
         break;
+    case SL_MSG_LEASE_DAMAGED:
+        m.lease_damaged = (sl_msg_lease_damaged){77, 2, 3};
+        break;
     default:
         break;
     }

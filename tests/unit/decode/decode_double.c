@@ -398,6 +398,13 @@ void dd_lease_end(decode_double *x, uint64_t id, uint32_t ep_serial)
     receive_at(x, &m, DD_READER, ep_serial);
 }
 
+void dd_lease_damaged(decode_double *x, uint64_t id, uint32_t ep_serial, uint32_t first, uint32_t count)
+{
+    sl_msg m = {.type = SL_MSG_LEASE_DAMAGED};
+    m.lease_damaged = (sl_msg_lease_damaged){id, first, count};
+    receive_at(x, &m, DD_READER, ep_serial);
+}
+
 bool dd_checked(decode_double *x, size_t bad)
 {
     sl_check *c = (sl_check *)sl_mailbox_take(x->d->role.checker.inbox);

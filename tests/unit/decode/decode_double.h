@@ -94,6 +94,7 @@ void dd_pages_ask(decode_double *x, uint64_t rid, uint32_t first, uint32_t count
 void dd_lease_ask(decode_double *x, uint64_t id, uint32_t ep_serial, sl_key domain, int seed, int first,
                   int n, uint32_t ms);
 void dd_lease_end(decode_double *x, uint64_t id, uint32_t ep_serial);
+void dd_lease_damaged(decode_double *x, uint64_t id, uint32_t ep_serial, uint32_t first, uint32_t count);
 /* The checker's answer to its oldest job, with `bad` wrong checksums. False: it has no job. */
 bool dd_checked(decode_double *x, size_t bad);
 

@@ -155,6 +155,70 @@ START_TEST(lending_is_bounded)
 }
 END_TEST
 
+static void flip(int32_t page)
+{
+    sl_arena_base(x.arena)[page * sl_arena_geometry(x.arena)->page_bytes + 100] ^= 0x10;
+}
+
+/* The reader says that pages of its lease arrived damaged. Those that are damaged here leave the tree with what continues
+ * them, once; the word of the reader alone removes nothing. */
+START_TEST(damage_that_a_reader_reports_is_looked_for)
+{
+    open_with_pages(SL_CFG_VERIFY_ALWAYS);
+    dd_lease_ask(&x, 10, 7, dd_seed, 0, 0, 3, 1000);
+    int32_t page = lease(10)->pages[1];
+    dd_lease_damaged(&x, 10, 8, 0, 3); /* another connection */
+    dd_lease_damaged(&x, 11, 7, 0, 3); /* another lease */
+    dd_lease_damaged(&x, 10, 7, 1, 3); /* not its pages */
+    ck_assert_int_eq(dd_check(&x), 0);
+    dd_lease_damaged(&x, 10, 7, 0, 3);
+    ck_assert_int_eq(dd_check(&x), 1);
+    ck_assert_uint_eq(x.d->e.count.damaged, 0); /* they are right here */
+    dd_lease_damaged(&x, 10, 7, 0, 3);
+    ck_assert_int_eq(dd_check(&x), 0); /* once for each lease */
+    dd_lease_end(&x, 10, 7);
+    flip(page);
+    dd_lease_ask(&x, 12, 7, dd_seed, 0, 0, 3, 1000);
+    lease(12);
+    dd_lease_damaged(&x, 12, 7, 1, 2);
+    if (_i)
+        dd_lease_end(&x, 12, 7); /* the checker still reads its pages */
+    ck_assert_int_eq(dd_check(&x), 1);
+    ck_assert_uint_eq(x.d->e.count.damaged, 1);
+    if (!_i)
+        dd_lease_end(&x, 12, 7);
+    ck_assert_int_eq(dd_held(&x), 0);
+    dd_lease_ask(&x, 13, 7, dd_seed, 0, 0, 3, 1000);
+    ck_assert_uint_eq(lease(13)->n, 1); /* the second page and the third, which continued it, are gone */
+    dd_lease_end(&x, 13, 7);
+    dd_close(&x);
+}
+END_TEST
+
+/* Requests that hold the damaged page end as they do when it is found otherwise; without kvstore.verify nothing is known. */
+START_TEST(damage_in_a_lease_ends_requests_that_hold_it)
+{
+    open_with_pages(_i ? SL_CFG_VERIFY_OFF : SL_CFG_VERIFY_ALWAYS);
+    dd_reserve(&x, 2, 200, 5, 0, 0);
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3);
+    dd_check(&x);
+    dd_lease_ask(&x, 10, 7, dd_seed, 0, 0, 3, 1000);
+    flip(lease(10)->pages[0]);
+    dd_drained(&x, 2, DD_WRITER);
+    dd_lease_damaged(&x, 10, 7, 0, 3);
+    ck_assert_int_eq(dd_check(&x), !_i);
+    if (!_i)
+        ck_assert_int_eq(dd_expect(&x, SL_MSG_FAILED, 2)->status, SL_ERR_CORRUPT);
+    else
+        dd_abort(&x, 2, SL_ERR_CANCELLED);
+    x.seen = x.n_said;
+    ck_assert_int_eq(dd_tickets(&x), 0);
+    dd_lease_end(&x, 10, 7);
+    ck_assert_int_eq(dd_held(&x), 0);
+    dd_close(&x);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("lend");
@@ -164,6 +228,8 @@ int main(void)
     tcase_add_test(t, the_end_of_the_time_frees_nothing_alone);
     tcase_add_loop_test(t, the_reader_goes_while_checksums_are_read, 0, 2);
     tcase_add_test(t, lending_is_bounded);
+    tcase_add_loop_test(t, damage_that_a_reader_reports_is_looked_for, 0, 2);
+    tcase_add_loop_test(t, damage_in_a_lease_ends_requests_that_hold_it, 0, 2);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -29,6 +29,8 @@ static struct {
     sl_pull_get *gets[MAX];
     int n_asks, n_gets, cancels, ends;
     uint64_t cancelled[MAX], ended[MAX];
+    int n_damaged, damaged_first, damaged_count; /* of the last one */
+    uint64_t damaged_lease;
 } wire;
 
 typedef struct answer {
@@ -71,6 +73,15 @@ static void do_end(void *ctx, const sl_pull *p)
     wire.ended[wire.ends++] = p->id;
 }
 
+static void do_damaged(void *ctx, const sl_pull *p, int32_t first, int32_t count)
+{
+    (void)ctx;
+    wire.n_damaged++;
+    wire.damaged_lease = p->id;
+    wire.damaged_first = first;
+    wire.damaged_count = count;
+}
+
 static double rate(void *ctx)
 {
     (void)ctx;
@@ -107,6 +118,7 @@ static void open_tier(sl_layout mine, sl_layout theirs, uint32_t lease_ms)
                        .get = do_get,
                        .cancel = do_cancel,
                        .end = do_end,
+                       .damaged = do_damaged,
                        .prefill_rate = rate};
     ck_assert_msg(sl_pull_open(&env, &tier, &err) == SL_OK, "%s", err.text);
     memset(&wire, 0, sizeof wire);
@@ -274,7 +286,7 @@ START_TEST(nothing_is_asked_without_a_source)
         ck_assert_int_eq(results[0][i], SL_ERR_NOT_FOUND);
         ck_assert_int_eq(results[1][i], SL_ERR_NOT_FOUND);
         ck_assert_int_eq(results[2][i], SL_ERR_UNSUPPORTED);
-        ck_assert_int_eq(results[3][i], SL_ERR_UNSUPPORTED);
+        ck_assert_int_eq(results[3][i], SL_ERR_NOT_FOUND); /* only tells owners, of which there is none */
     }
     source.pages = 2; /* no more is asked for than the source may have */
     submit(4, SL_TIER_EXISTS, 0, KEYS, true);
@@ -417,6 +429,31 @@ START_TEST(a_worker_that_failed_is_left_alone)
 }
 END_TEST
 
+START_TEST(the_owner_is_told_of_damage)
+{
+    open_tier(SL_LAYOUT_PAGE_FIRST, SL_LAYOUT_PAGE_FIRST, 5000);
+    submit(0, SL_TIER_EXISTS, 1, KEYS - 1, true);
+    submit(1, SL_TIER_REMOVE, 2, 1, false); /* there is no lease yet */
+    sl_tier_poll(tier);
+    ck_assert_int_eq(wire.n_damaged, 0);
+    grant(0, KEYS - 1);
+    ck_assert_int_eq(ended(0), SL_OK);
+    submit(2, SL_TIER_REMOVE, 2, 2, false);
+    ck_assert_int_eq(wire.n_damaged, 1);
+    ck_assert_uint_eq(wire.damaged_lease, wire.asks[0]->id);
+    ck_assert_int_eq(wire.damaged_first, 1); /* key 2 is the second page of the lease */
+    ck_assert_int_eq(wire.damaged_count, 2);
+    ck_assert_int_eq(ended(2), SL_OK);
+    ck_assert_int_eq(results[2][0], SL_ERR_NOT_FOUND);
+    ck_assert_int_eq(results[2][1], SL_ERR_NOT_FOUND);
+    sl_tier_release(tier, keys + 1, KEYS - 1);
+    submit(3, SL_TIER_REMOVE, 2, 2, false);
+    ck_assert_int_eq(wire.n_damaged, 1);
+    sl_tier_poll(tier);
+    close_tier();
+}
+END_TEST
+
 START_TEST(what_is_computed_faster_is_not_pulled)
 {
     open_tier(SL_LAYOUT_PAGE_FIRST, SL_LAYOUT_PAGE_FIRST, 5000);
@@ -481,6 +518,7 @@ int main(void)
     tcase_add_test(t, close_ends_everything);
     tcase_add_test(t, a_lease_is_given_back_before_its_time_ends);
     tcase_add_loop_test(t, a_worker_that_failed_is_left_alone, 0, 2);
+    tcase_add_test(t, the_owner_is_told_of_damage);
     tcase_add_test(t, what_is_computed_faster_is_not_pulled);
     tcase_add_test(t, cost_rule);
     suite_add_tcase(s, t);

@@ -135,6 +135,7 @@ static sl_status create(cworker *w, sl_err *err)
                         .pull = o->pull,
                         .lend = o->pull,
                         .pull_timeout_ms = o->pull_timeout_ms,
+                        .prefetch = {.policy = SL_CFG_PREFETCH_WAIT_COMPLETE, .budget = 0.5},
                         .quarantine_ms = o->quarantine_ms};
     return sl_decode_create(&d, &w->decode, err);
 }

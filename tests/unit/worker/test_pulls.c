@@ -95,6 +95,49 @@ START_TEST(pulled_over_ucx)
 }
 END_TEST
 
+static bool prefetched(cluster *cl)
+{
+    (void)cl;
+    return decode(1)->load.cached_pages >= PAGES + 100 / SL_PAGE_TOKENS;
+}
+
+/* The router announces the request while it waits (PREFETCH names decode 0): its pages are read before RESERVE comes, which
+ * names no source. Cancelled instead, at any moment, it leaves nothing (cluster_stop looks). */
+START_TEST(prefetched_before_the_request)
+{
+    cluster_opts o = options();
+    o.no_prefill_cache = true;
+    start(&o);
+    if (_i == 1)
+        cworker_faults(decode(1), (sl_loopback_faults){.delay_ns = 50000000});
+    cluster_run_ms(&c, 20);
+    sl_msg m = {.type = SL_MSG_PREFETCH}, abort = {.type = SL_MSG_ABORT};
+    m.prefetch =
+        (sl_msg_prefetch){.rid = 4711,
+                          .attempt = 1,
+                          .tokens = c.req[0].tokens,
+                          .n_tokens = TOKENS,
+                          .seed = c.req[0].seed,
+                          .source = {.worker = decode(0)->id, .epoch = decode(0)->epoch, .pages = PAGES}};
+    memcpy(m.prefetch.source.addr, decode(0)->listen, sizeof m.prefetch.source.addr);
+    cluster_send(decode(1), &m);
+    if (_i) {
+        abort.abort = (sl_msg_abort){4711, 1, SL_ERR_CANCELLED};
+        cluster_run_ms(&c, _i == 1 ? 120 : 0);
+        cluster_send(decode(1), &abort);
+        cworker_faults(decode(1), (sl_loopback_faults){0});
+        stop_with(0, PAGES);
+        return;
+    }
+    cluster_until(&c, prefetched, 20, "the pages of the prompt in the cache of decode 1");
+    creq *r = again();
+    r->source = -1;
+    cluster_finish(&c, 20);
+    ck_assert_uint_eq(r->matched_pages, PAGES);
+    stop_with(PAGES, PAGES);
+}
+END_TEST
+
 /* Without a source, with one that does not have the pages, or with the epoch of an earlier session, everything is computed. */
 START_TEST(advice_that_is_wrong)
 {
@@ -156,7 +199,8 @@ START_TEST(killed_while_reading)
 }
 END_TEST
 
-/* A byte of a page of the owner changes after it was complete: it is found after it has arrived, and computed. */
+/* A byte of a page of the owner changes after it was complete: it is found after it has arrived, and computed. The owner is
+ * told, verifies its pages, and drops those that are damaged. */
 START_TEST(damaged_at_the_owner)
 {
     cluster_opts o = options();
@@ -171,6 +215,7 @@ START_TEST(damaged_at_the_owner)
     for (int32_t p = 0; p < changed; p++)
         sl_arena_base(a)[p * sl_arena_geometry(a)->page_bytes + 100] ^= 0x10;
     stop_with(0, PAGES);
+    ck_assert_uint_eq(c.damaged_decode, PAGES);
 }
 END_TEST
 
@@ -223,6 +268,7 @@ int main(void)
     tcase_add_loop_test(t, pulled_and_not_computed, 0, 9);
     if (sl_transport_find("ucx"))
         tcase_add_loop_test(t, pulled_over_ucx, 0, 2);
+    tcase_add_loop_test(t, prefetched_before_the_request, 0, 3);
     tcase_add_loop_test(t, advice_that_is_wrong, 0, 3);
     tcase_add_loop_test(t, owner_fails, 0, 4);
     tcase_add_loop_test(t, killed_while_reading, 0, 6);
