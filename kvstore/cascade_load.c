@@ -484,6 +484,16 @@ void sl_cascade_leave(sl_cascade *c, sl_cascade_waiter *w)
 
 /* ---- time ---- */
 
+/* The requests do not wait for pages from i on any more, because these are late. A page there that has arrived, and is not verified
+ * yet, is late as well. */
+static void end_before(sl_cascade_load *l, int32_t i)
+{
+    int8_t tier = i < l->n ? l->source[i] : -1;
+    if (tier >= 0 && l->seen[tier * l->n + i] == SEEN_HAS)
+        sl_cascade_missed(l, tier, i, SL_MISS_LATE);
+    l->limit = i;
+}
+
 static void make_late(sl_cascade_job *j)
 {
     sl_cascade_load *l = j->load;
@@ -498,7 +508,7 @@ static void make_late(sl_cascade_job *j)
     if (j->state == LOAD_LOOKUP)
         look_up(l, j->tier + 1);
     else if (l->limit > j->at)
-        l->limit = j->at;
+        end_before(l, j->at);
 }
 
 static uint64_t due_of(const sl_cascade_job *j)
@@ -524,7 +534,8 @@ static uint64_t load_tick(sl_cascade_load *l, uint64_t now)
         }
     }
     if (now >= l->deadline_ns) {
-        l->limit = l->published < l->limit ? l->published : l->limit;
+        if (!l->reading || l->published < l->limit)
+            end_before(l, l->published);
         l->reading = late = true;
     }
     if (late)

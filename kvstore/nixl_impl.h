@@ -1,6 +1,6 @@
 /*
  * The NIXL tier's object, shared by its parts: nixl_api.c (the library), nixl_files.c (names, eviction and leases in a
- * directory), nixl_io.c (the thread), tier_nixl.c (the owner's side, open and close). No other file includes it.
+ * directory), nixl_transfer.c (queries and transfers of NIXL), nixl_io.c (the thread), tier_nixl.c (the owner's side, open and close). No other file includes it.
  */
 #ifndef SL_KVSTORE_NIXL_IMPL_H
 #define SL_KVSTORE_NIXL_IMPL_H
@@ -15,6 +15,7 @@ enum {
     SL_NIXL_FORGOTTEN = 4096, /* objects that are not offered any more, though they cannot be deleted */
     SL_NIXL_ALIGN = 4096,     /* of staging buffers and of records in files, so that O_DIRECT is possible */
     SL_NIXL_PATH_BYTES = 1024,
+    SL_NIXL_RELEASES = 1 << 16, /* leases that wait for their end; others end by time */
 };
 
 /* A transfer. */
@@ -22,7 +23,8 @@ typedef struct sl_nixl_op {
     bool used, write, given_up; /* given_up: its room and its temporary file are gone */
     sl_tier_req *req;
     int32_t i;
-    int fd; /* files; else -1 */
+    sl_key key; /* of req */
+    int fd;     /* files; else -1 */
     uint64_t start_ns;
     uint8_t *buffer;
     char temporary[SL_NIXL_PATH_BYTES]; /* files: the name until the record is complete */
@@ -31,6 +33,15 @@ typedef struct sl_nixl_op {
     nixl_segments *local, *remote;
     nixl_transfer *transfer;
 } sl_nixl_op;
+
+/* A key of an exists or a remove. */
+typedef struct sl_nixl_question {
+    sl_tier_req *req;
+    int32_t i;
+    sl_key key;
+    bool remove, there;
+    uint32_t lease_ms;
+} sl_nixl_question;
 
 /* The pages of all users of a directory, bounded by the file system's own times: a page's time of change is when it was last
  * used, or in the future when its lease ends. */
@@ -59,13 +70,20 @@ typedef struct sl_nixl_tier {
     uint8_t *staging;
     sl_nixl_op ops[SL_NIXL_DEPTH];
     int32_t depth, in_flight, writes_in_flight;
+    sl_nixl_question questions[SL_NIXL_BATCH];
+    int32_t n_questions, n_answered;
     sl_key forgotten[SL_NIXL_FORGOTTEN];
+    struct sl_nixl_tier *next_left; /* of those that were closed with transfers in flight */
 
     /* With th.lock. */
     sl_tier_stats st;
     int32_t failures; /* transfers since the last success */
     char why[160];
     uint64_t oldest_ns; /* when the oldest transfer in flight began; 0: none */
+    sl_key *released;   /* keys whose leases have to end */
+    int32_t n_released, released_cap;
+    bool away; /* the thread is inside of a call that can hang, and touches nothing of the owner */
+    bool left; /* the owner has ended what was in flight: the thread ends as soon as it is not away */
 } sl_nixl_tier;
 
 /* nixl_files.c; any thread. */
@@ -87,6 +105,22 @@ bool sl_nixl_file_remove(sl_nixl_files *f, sl_key key);
 bool sl_nixl_files_make_room(sl_nixl_files *f, uint64_t *evicted);
 /* A write that had room was not committed. temporary: its file, "" when there is none. */
 void sl_nixl_file_give_up(sl_nixl_files *f, const char *temporary);
+
+/* nixl_transfer.c; for the thread, or before it has begun. Bytes of a record, and of a transfer: records in files are filled up to whole
+ * blocks. */
+size_t sl_nixl_record_bytes(const sl_nixl_tier *t);
+size_t sl_nixl_transfer_bytes(const sl_nixl_tier *t);
+/* Asks NIXL which of these objects exist, and sets `there`. False: it failed; they may be there, but cannot be read now. */
+bool sl_nixl_query(const sl_nixl_tier *t, sl_nixl_question *q, int32_t n);
+/* Registers the file or object of op->key and begins the transfer of op->buffer. False: NIXL refused; end it all the same. */
+bool sl_nixl_transfer_begin(const sl_nixl_tier *t, sl_nixl_op *op);
+/* Gives back what the transfer has, and closes its file. */
+void sl_nixl_transfer_end(const sl_nixl_tier *t, sl_nixl_op *op);
+/*
+ * Whether the store of objects can be used: stores and reads one object, whose key is zero and which is no page. NIXL creates a back
+ * end without a question to the store, so without this wrong credentials would be found by the first request. SL_ERR_REFUSED.
+ */
+sl_status sl_nixl_probe(const sl_nixl_tier *t, sl_err *err);
 
 /* nixl_io.c */
 void *sl_nixl_main(void *tier);

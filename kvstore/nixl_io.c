@@ -4,12 +4,16 @@
  * its checksum was verified. NIXL has no descriptor to wait for: while transfers are in flight their statuses are asked for
  * every 50 µs at most.
  *
+ * Calls of NIXL and of the file system last for as long as the store hangs. They are made between away() and back(), where the
+ * thread touches nothing that belongs to the owner, so that close can end without them (tier_nixl.c).
+ *
  * Objects are written as a whole by their store, so they need no temporary name. NIXL cannot delete objects: one that is
  * damaged or was removed is forgotten by this process and is overwritten by the next set of its key.
  */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,22 +21,22 @@
 #include "base/log.h"
 #include "kvstore/nixl_impl.h"
 
-static size_t record_bytes(const sl_nixl_tier *t)
+static void away(sl_nixl_tier *t)
 {
-    return SL_PAGE_RECORD_BYTES + t->o.page_bytes;
+    pthread_mutex_lock(&t->th.lock);
+    t->away = true;
+    pthread_mutex_unlock(&t->th.lock);
 }
 
-/* Bytes of a transfer: records in files are filled up to whole blocks. */
-static size_t transfer_bytes(const sl_nixl_tier *t)
+/* Does not return when the tier was closed meanwhile. */
+static void back(sl_nixl_tier *t)
 {
-    return t->objects ? record_bytes(t) : t->files.record_bytes;
-}
-
-static void object_name(const sl_nixl_tier *t, sl_key key, char out[SL_NIXL_PATH_BYTES])
-{
-    char digits[33];
-    sl_page_name_key(key, digits);
-    snprintf(out, SL_NIXL_PATH_BYTES, "%s%s", t->prefix, digits);
+    pthread_mutex_lock(&t->th.lock);
+    t->away = false;
+    bool left = t->left;
+    pthread_mutex_unlock(&t->th.lock);
+    if (left)
+        pthread_exit(NULL);
 }
 
 /* ---- objects that are not offered any more ---- */
@@ -49,69 +53,90 @@ static bool is_forgotten(sl_nixl_tier *t, sl_key key)
 
 static void forget(sl_nixl_tier *t, sl_key key)
 {
-    if (t->objects)
+    if (t->objects) {
         *forgotten_place(t, key) = key;
-    else
-        sl_nixl_file_remove(&t->files, key);
+        return;
+    }
+    away(t);
+    sl_nixl_file_remove(&t->files, key);
+    back(t);
+}
+
+/* ---- leases ---- */
+
+/* Ends the leases that the owner has released; called before anything that the owner asked for later. */
+static void end_leases(sl_nixl_tier *t)
+{
+    pthread_mutex_lock(&t->th.lock);
+    sl_key *keys = t->released;
+    int32_t n = t->n_released;
+    t->released = NULL;
+    t->n_released = t->released_cap = 0;
+    pthread_mutex_unlock(&t->th.lock);
+    if (!keys)
+        return;
+    away(t);
+    for (int32_t i = 0; i < n; i++)
+        sl_nixl_file_release(&t->files, keys[i]);
+    free(keys);
+    back(t);
 }
 
 /* ---- questions ---- */
 
-/* Asks NIXL which of these objects exist. A failure is a miss: the objects may be there, but cannot be read now. */
-static void query(sl_nixl_tier *t, sl_tier_req *const *reqs, const int32_t *keys, int32_t n, bool *there)
+static void note(sl_nixl_tier *t, const char *what, const char *reason, bool failed);
+
+/* Sets `there` of n questions; a failure is a miss. */
+static void ask_objects(sl_nixl_tier *t, sl_nixl_question *q, int32_t n)
 {
-    const sl_nixl_api *a = t->api;
-    nixl_regions *regions = NULL;
-    nixl_answers *answers = NULL;
-    bool asked =
-        a->create_regions(NIXL_OBJECT, &regions) == NIXL_DONE && a->create_answers(&answers) == NIXL_DONE;
-    for (int32_t i = 0; asked && i < n; i++) {
-        char name[SL_NIXL_PATH_BYTES];
-        object_name(t, reqs[i]->keys[keys[i]], name);
-        asked = a->regions_add(regions, 0, record_bytes(t), (uint64_t)i, name, strlen(name)) == NIXL_DONE;
-    }
-    asked = asked && a->query(t->agent, regions, answers, t->options) == NIXL_DONE;
+    away(t);
+    bool asked = sl_nixl_query(t, q, n);
+    back(t);
+    if (!asked)
+        note(t, "query", "NIXL: the query failed", true);
     for (int32_t i = 0; i < n; i++)
-        there[i] = asked && a->answers_has(answers, (size_t)i, &there[i]) == NIXL_DONE && there[i] &&
-                   !is_forgotten(t, reqs[i]->keys[keys[i]]);
-    if (answers)
-        a->destroy_answers(answers);
-    if (regions)
-        a->destroy_regions(regions);
+        q[i].there = asked && q[i].there && !is_forgotten(t, q[i].key);
 }
 
-static void answer_remove(sl_nixl_tier *t, sl_key key, bool there, sl_status *st)
+/* The same for files. A page that is asked for is used. */
+static void ask_files(sl_nixl_tier *t, sl_nixl_question *q, int32_t n)
 {
-    if (t->objects) {
-        *st = there ? SL_OK : SL_ERR_NOT_FOUND;
-        if (there)
-            forget(t, key);
-    } else {
-        *st = sl_nixl_file_remove(&t->files, key) ? SL_OK : SL_ERR_NOT_FOUND;
-    }
+    away(t);
+    for (int32_t i = 0; i < n; i++)
+        q[i].there = q[i].remove ? sl_nixl_file_remove(&t->files, q[i].key)
+                                 : sl_nixl_file_touch(&t->files, q[i].key, q[i].lease_ms);
+    back(t);
+}
+
+static void ask(sl_nixl_tier *t, sl_nixl_question *q, int32_t n)
+{
+    if (t->objects)
+        ask_objects(t, q, n);
+    else
+        ask_files(t, q, n);
 }
 
 static bool answer_questions(sl_nixl_tier *t)
 {
-    sl_tier_req *reqs[SL_NIXL_BATCH];
-    int32_t keys[SL_NIXL_BATCH], n = 0;
-    bool there[SL_NIXL_BATCH] = {false};
-    while (n < SL_NIXL_BATCH && sl_tier_thread_next(&t->th, SL_TIER_QUICK, &reqs[n], &keys[n]))
-        n++;
-    if (n && t->objects)
-        query(t, reqs, keys, n, there);
-    for (int32_t i = 0; i < n; i++) {
-        sl_key key = reqs[i]->keys[keys[i]];
-        sl_status st;
-        if (reqs[i]->op == SL_TIER_REMOVE)
-            answer_remove(t, key, there[i], &st);
-        else
-            st = (t->objects ? there[i] : sl_nixl_file_touch(&t->files, key, reqs[i]->lease_ms))
-                     ? SL_OK
-                     : SL_ERR_NOT_FOUND;
-        sl_tier_thread_end_key(&t->th, reqs[i], keys[i], st);
+    sl_nixl_question q = {0};
+    t->n_questions = t->n_answered = 0;
+    while (t->n_questions < SL_NIXL_BATCH && sl_tier_thread_next(&t->th, SL_TIER_QUICK, &q.req, &q.i)) {
+        q.key = q.req->keys[q.i];
+        q.remove = q.req->op == SL_TIER_REMOVE;
+        q.lease_ms = q.req->lease_ms;
+        t->questions[t->n_questions++] = q;
     }
-    return n > 0;
+    if (!t->n_questions)
+        return false;
+    end_leases(t);
+    ask(t, t->questions, t->n_questions);
+    while (t->n_answered < t->n_questions) {
+        const sl_nixl_question *e = &t->questions[t->n_answered++];
+        if (e->remove && e->there && t->objects)
+            forget(t, e->key);
+        sl_tier_thread_end_key(&t->th, e->req, e->i, e->there ? SL_OK : SL_ERR_NOT_FOUND);
+    }
+    return true;
 }
 
 /* ---- transfers ---- */
@@ -121,7 +146,7 @@ static void count(sl_nixl_tier *t, uint64_t *counter, uint64_t *bytes)
     pthread_mutex_lock(&t->th.lock);
     (*counter)++;
     if (bytes)
-        *bytes += transfer_bytes(t);
+        *bytes += sl_nixl_transfer_bytes(t);
     pthread_mutex_unlock(&t->th.lock);
 }
 
@@ -142,21 +167,9 @@ static void note(sl_nixl_tier *t, const char *what, const char *reason, bool fai
 
 static void release(sl_nixl_tier *t, sl_nixl_op *op)
 {
-    const sl_nixl_api *a = t->api;
-    if (op->transfer) {
-        a->release_transfer(t->agent, op->transfer);
-        a->destroy_transfer(op->transfer);
-    }
-    if (op->local)
-        a->destroy_segments(op->local);
-    if (op->remote)
-        a->destroy_segments(op->remote);
-    if (op->registered)
-        a->deregister_mem(t->agent, op->regions, t->options);
-    if (op->regions)
-        a->destroy_regions(op->regions);
-    if (op->fd >= 0)
-        close(op->fd);
+    away(t);
+    sl_nixl_transfer_end(t, op);
+    back(t);
     op->used = false;
     t->in_flight--;
     t->writes_in_flight -= op->write;
@@ -171,6 +184,7 @@ static sl_nixl_op *take_op(sl_nixl_tier *t, sl_tier_req *r, int32_t i)
                        .write = r->op == SL_TIER_SET,
                        .req = r,
                        .i = i,
+                       .key = r->keys[i],
                        .fd = -1,
                        .start_ns = sl_now_ns(),
                        .buffer = op->buffer};
@@ -187,37 +201,23 @@ static void end(sl_nixl_tier *t, sl_nixl_op *op, sl_status st)
     sl_tier_thread_end_key(&t->th, r, i, st);
 }
 
-/* Registers the file or object and begins the transfer. */
 static bool post(sl_nixl_tier *t, sl_nixl_op *op)
 {
-    const sl_nixl_api *a = t->api;
-    char name[SL_NIXL_PATH_BYTES] = "";
-    size_t n = transfer_bytes(t);
-    int kind = t->objects ? NIXL_OBJECT : NIXL_FILE;
-    uint64_t device = t->objects ? (uint64_t)(op - t->ops) + 1 : (uint64_t)op->fd;
-    if (t->objects)
-        object_name(t, op->req->keys[op->i], name);
-    if (a->create_regions(kind, &op->regions) != NIXL_DONE ||
-        a->regions_add(op->regions, 0, n, device, name, strlen(name)) != NIXL_DONE ||
-        a->register_mem(t->agent, op->regions, t->options) != NIXL_DONE)
-        return false;
-    op->registered = true;
-    if (a->create_segments(NIXL_DRAM, &op->local) != NIXL_DONE ||
-        a->segments_add(op->local, (uintptr_t)op->buffer, n, 0) != NIXL_DONE ||
-        a->create_segments(kind, &op->remote) != NIXL_DONE ||
-        a->segments_add(op->remote, 0, n, device) != NIXL_DONE ||
-        a->create_transfer(t->agent, op->write ? NIXL_WRITE : NIXL_READ, op->local, op->remote, t->agent_name,
-                           &op->transfer, t->options) != NIXL_DONE)
-        return false;
-    return a->post(t->agent, op->transfer, NULL) >= NIXL_DONE;
+    away(t);
+    bool begun = sl_nixl_transfer_begin(t, op);
+    back(t);
+    return begun;
 }
 
 static void fail(sl_nixl_tier *t, sl_nixl_op *op, const char *reason)
 {
     note(t, op->write ? "write" : "read", reason, true);
     if (op->write) {
-        if (!t->objects && !op->given_up)
+        if (!t->objects && !op->given_up) {
+            away(t);
             sl_nixl_file_give_up(&t->files, op->temporary);
+            back(t);
+        }
         count(t, &t->st.not_stored_io, NULL);
     }
     end(t, op, SL_ERR_IO);
@@ -231,21 +231,24 @@ static void miss(sl_nixl_tier *t, sl_nixl_op *op)
 
 static void damaged(sl_nixl_tier *t, sl_nixl_op *op)
 {
-    sl_key key = op->req->keys[op->i];
-    forget(t, key);
+    forget(t, op->key);
     count(t, &t->st.damaged, NULL);
-    sl_tier_thread_gone(&t->th, key);
+    sl_tier_thread_gone(&t->th, op->key);
     end(t, op, SL_ERR_CORRUPT);
 }
 
 static void begin_get(sl_nixl_tier *t, sl_nixl_op *op)
 {
-    sl_key key = op->req->keys[op->i];
     sl_status st = SL_OK;
-    if (!t->objects)
-        st = sl_nixl_file_read(&t->files, key, &op->fd);
-    else if (is_forgotten(t, key))
+    int reason = 0;
+    if (!t->objects) {
+        away(t);
+        st = sl_nixl_file_read(&t->files, op->key, &op->fd);
+        reason = errno;
+        back(t);
+    } else if (is_forgotten(t, op->key)) {
         st = SL_ERR_NOT_FOUND;
+    }
     /* A read that failed without a word must not find the record of an earlier one in the buffer. */
     memset(op->buffer, 0, SL_PAGE_RECORD_BYTES);
     if (st == SL_ERR_NOT_FOUND)
@@ -253,55 +256,79 @@ static void begin_get(sl_nixl_tier *t, sl_nixl_op *op)
     else if (st == SL_ERR_CORRUPT)
         damaged(t, op);
     else if (st != SL_OK)
-        fail(t, op, strerror(errno));
+        fail(t, op, strerror(reason));
     else if (!post(t, op))
         fail(t, op, "NIXL refused the transfer");
 }
 
-static bool is_there(sl_nixl_tier *t, sl_nixl_op *op)
+static bool is_there(sl_nixl_tier *t, const sl_nixl_op *op)
 {
-    bool there = false;
-    sl_tier_req *r = op->req;
-    if (t->objects)
-        query(t, &r, &op->i, 1, &there);
-    else
-        there = sl_nixl_file_touch(&t->files, r->keys[op->i], 0);
-    return there;
+    sl_nixl_question q = {.key = op->key};
+    ask(t, &q, 1);
+    return q.there;
 }
 
-static void begin_set(sl_nixl_tier *t, sl_nixl_op *op)
+/* Room for a record in the directory. */
+static bool make_room(sl_nixl_tier *t)
 {
-    const sl_tier_page *page = &op->req->pages[op->i];
-    sl_key key = op->req->keys[op->i];
     uint64_t evicted = 0;
-    if (is_there(t, op)) {
-        end(t, op, SL_OK);
-        return;
+    bool room = true;
+    if (!t->objects) {
+        away(t);
+        room = sl_nixl_files_make_room(&t->files, &evicted);
+        back(t);
     }
-    bool room = t->objects || sl_nixl_files_make_room(&t->files, &evicted);
     pthread_mutex_lock(&t->th.lock);
     t->st.evictions += evicted;
     t->st.not_stored_room += !room;
     pthread_mutex_unlock(&t->th.lock);
-    if (!room) {
-        end(t, op, SL_ERR_EXHAUSTED);
-        return;
-    }
+    return room;
+}
+
+/* The record of a page in the staging buffer. */
+static void make_record(const sl_nixl_tier *t, const sl_nixl_op *op)
+{
+    const sl_tier_page *page = &op->req->pages[op->i];
     sl_page_record r = {
-        .key = key, .fingerprint = t->o.fingerprint, .format = t->o.format, .length = t->o.page_bytes};
+        .key = op->key, .fingerprint = t->o.fingerprint, .format = t->o.format, .length = t->o.page_bytes};
     sl_tier_gather(page, op->buffer + SL_PAGE_RECORD_BYTES, t->o.page_bytes);
     r.crc = sl_crc32c(0, op->buffer + SL_PAGE_RECORD_BYTES, t->o.page_bytes);
     sl_page_record_write(&r, op->buffer);
-    memset(op->buffer + record_bytes(t), 0, transfer_bytes(t) - record_bytes(t));
-    if (!t->objects && sl_nixl_file_create(&t->files, key, op->temporary, &op->fd) != SL_OK)
-        fail(t, op, strerror(errno));
+    memset(op->buffer + sl_nixl_record_bytes(t), 0, sl_nixl_transfer_bytes(t) - sl_nixl_record_bytes(t));
+}
+
+static sl_status create_file(sl_nixl_tier *t, sl_nixl_op *op, int *reason)
+{
+    if (t->objects)
+        return SL_OK;
+    away(t);
+    sl_status st = sl_nixl_file_create(&t->files, op->key, op->temporary, &op->fd);
+    *reason = errno;
+    back(t);
+    return st;
+}
+
+static void begin_set(sl_nixl_tier *t, sl_nixl_op *op)
+{
+    int reason = 0;
+    if (is_there(t, op)) {
+        end(t, op, SL_OK);
+        return;
+    }
+    if (!make_room(t)) {
+        end(t, op, SL_ERR_EXHAUSTED);
+        return;
+    }
+    make_record(t, op);
+    if (create_file(t, op, &reason) != SL_OK)
+        fail(t, op, strerror(reason));
     else if (!post(t, op))
         fail(t, op, "NIXL refused the transfer");
 }
 
 static void finish_get(sl_nixl_tier *t, sl_nixl_op *op)
 {
-    if (!sl_page_record_verify(op->buffer, record_bytes(t), op->req->keys[op->i], &t->o)) {
+    if (!sl_page_record_verify(op->buffer, sl_nixl_record_bytes(t), op->key, &t->o)) {
         damaged(t, op);
         return;
     }
@@ -313,14 +340,18 @@ static void finish_get(sl_nixl_tier *t, sl_nixl_op *op)
 
 static void finish_set(sl_nixl_tier *t, sl_nixl_op *op)
 {
-    sl_key key = op->req->keys[op->i];
-    if (!t->objects && sl_nixl_file_commit(&t->files, key, op->temporary, op->fd) != SL_OK) {
-        op->given_up = true;
-        fail(t, op, strerror(errno));
-        return;
+    if (!t->objects) {
+        away(t);
+        op->given_up = sl_nixl_file_commit(&t->files, op->key, op->temporary, op->fd) != SL_OK;
+        int reason = errno;
+        back(t);
+        if (op->given_up) {
+            fail(t, op, strerror(reason));
+            return;
+        }
     }
-    if (is_forgotten(t, key))
-        *forgotten_place(t, key) = (sl_key){0};
+    if (is_forgotten(t, op->key))
+        *forgotten_place(t, op->key) = (sl_key){0};
     note(t, "write", "", false);
     count(t, &t->st.sets, &t->st.bytes_written);
     end(t, op, SL_OK);
@@ -339,15 +370,19 @@ static void finish_failed(sl_nixl_tier *t, sl_nixl_op *op)
 static bool finish_all(sl_nixl_tier *t)
 {
     bool any = false;
+    int status[SL_NIXL_DEPTH];
+    if (!t->in_flight)
+        return false;
+    away(t);
+    for (int32_t i = 0; i < t->depth; i++)
+        status[i] = t->ops[i].used ? t->api->status(t->agent, t->ops[i].transfer) : NIXL_RUNNING;
+    back(t);
     for (int32_t i = 0; i < t->depth; i++) {
         sl_nixl_op *op = &t->ops[i];
-        if (!op->used)
-            continue;
-        int st = t->api->status(t->agent, op->transfer);
-        if (st == NIXL_RUNNING)
+        if (status[i] == NIXL_RUNNING)
             continue;
         any = true;
-        if (st < 0)
+        if (status[i] < 0)
             finish_failed(t, op);
         else if (op->write)
             finish_set(t, op);
@@ -364,6 +399,7 @@ static bool begin_one(sl_nixl_tier *t, sl_tier_queue_kind queue)
     if (t->in_flight == t->depth || !sl_tier_thread_next(&t->th, queue, &r, &i))
         return false;
     sl_nixl_op *op = take_op(t, r, i);
+    end_leases(t);
     if (op->write)
         begin_set(t, op);
     else
@@ -391,7 +427,7 @@ static void publish(sl_nixl_tier *t)
     pthread_mutex_lock(&t->th.lock);
     t->oldest_ns = oldest;
     t->st.bytes = t->objects ? t->st.bytes_written : t->files.used;
-    t->st.pages = t->st.bytes / transfer_bytes(t);
+    t->st.pages = t->st.bytes / sl_nixl_transfer_bytes(t);
     t->st.capacity_bytes = t->o.capacity_bytes;
     pthread_mutex_unlock(&t->th.lock);
 }
@@ -402,6 +438,7 @@ void *sl_nixl_main(void *tier)
     struct pollfd wake = {.fd = t->th.wake, .events = POLLIN};
     for (;;) {
         sl_tier_thread_awake(&t->th);
+        end_leases(t);
         bool any = answer_questions(t);
         any |= begin_all(t);
         any |= finish_all(t);

@@ -20,25 +20,53 @@ static bool same_address(const sl_redis_address *a, const sl_redis_address *b)
     return a->port == b->port && strcmp(a->host, b->host) == 0;
 }
 
-int32_t sl_redis_server_add(sl_redis_tier *t, const sl_redis_address *at)
+static int32_t find_server(const sl_redis_tier *t, const sl_redis_address *at)
 {
     for (int32_t i = 0; i < t->n_servers; i++)
         if (same_address(&t->servers[i].conn->at, at))
             return i;
-    if (t->n_servers == SL_REDIS_NODES)
+    return -1;
+}
+
+/* A place that a new server can have: a new one, or that of a server that has left the cluster and has neither a connection nor
+ * commands. Servers come and go with new addresses where an orchestrator replaces them. -1: there is none. */
+static int32_t free_place(sl_redis_tier *t)
+{
+    if (t->n_servers < SL_REDIS_NODES)
+        return t->n_servers++;
+    for (int32_t i = 1; i < t->n_servers; i++) {
+        const sl_redis_server *s = &t->servers[i];
+        if (s->wanted || s->conn->phase != SL_REDIS_DOWN || s->sent.head || s->held.head)
+            continue;
+        for (int slot = 0; slot < SL_REDIS_SLOTS; slot++)
+            if (t->slots[slot] == i)
+                t->slots[slot] = -1;
+        sl_redis_conn_free(s->conn);
+        return i;
+    }
+    return -1;
+}
+
+int32_t sl_redis_server_add(sl_redis_tier *t, const sl_redis_address *at)
+{
+    int32_t i = find_server(t, at);
+    sl_redis_conn *conn = i < 0 ? calloc(1, sizeof *conn) : NULL;
+    if (i >= 0 || !conn)
+        return i;
+    i = free_place(t);
+    if (i < 0) {
+        free(conn);
         return -1;
-    sl_redis_server *s = &t->servers[t->n_servers];
-    *s = (sl_redis_server){.tier = t, .wanted = true};
-    s->conn = calloc(1, sizeof *s->conn);
-    if (!s->conn)
-        return -1;
+    }
+    sl_redis_server *s = &t->servers[i];
+    *s = (sl_redis_server){.tier = t, .wanted = true, .conn = conn};
     s->conn->at = *at;
     s->conn->owner = s;
     s->conn->answer = sl_redis_on_answer;
     s->conn->answer_max = SL_PAGE_RECORD_BYTES + t->o.page_bytes + SL_REDIS_TEXT_MAX;
     s->sent.tail = &s->sent.head;
     s->held.tail = &s->held.head;
-    return t->n_servers++;
+    return i;
 }
 
 /* An answer without a host means the host that answered. */
@@ -50,15 +78,34 @@ static sl_redis_address complete_address(const sl_redis_tier *t, int32_t server,
     return full;
 }
 
+static bool has_slots(const sl_redis_node *node)
+{
+    return node->master && !node->failed && node->ranges_n;
+}
+
+/* Servers that are not listed have left. This is known of all of them before the first new one needs a place. */
+static void keep_listed(sl_redis_tier *t, int32_t server, const char *text, size_t n)
+{
+    sl_redis_node node;
+    size_t at = 0;
+    for (int32_t i = 0; i < t->n_servers; i++)
+        t->servers[i].wanted = i == 0;
+    while (sl_redis_node_next(text, n, &at, &node)) {
+        sl_redis_address full = complete_address(t, server, &node.at);
+        int32_t i = node.myself ? server : find_server(t, &full);
+        if (i >= 0 && has_slots(&node))
+            t->servers[i].wanted = true;
+    }
+}
+
 void sl_redis_learn_nodes(sl_redis_tier *t, int32_t server, const char *text, size_t n)
 {
     sl_redis_node node;
     size_t at = 0, range;
     int first, last;
-    for (int32_t i = 0; i < t->n_servers; i++)
-        t->servers[i].wanted = i == 0;
+    keep_listed(t, server, text, n);
     while (sl_redis_node_next(text, n, &at, &node)) {
-        if (!node.master || node.failed || !node.ranges_n)
+        if (!has_slots(&node))
             continue;
         sl_redis_address full = complete_address(t, server, &node.at);
         int32_t s = node.myself ? server : sl_redis_server_add(t, &full); /* it may have several names */

@@ -24,8 +24,10 @@ static void *give(const redisReadTask *task, const sl_redis_answer *a)
     sl_redis_conn *c = task->privdata;
     if (task->parent)
         return c; /* an element of an array, which was refused as a whole */
-    if (!c->broken[0])
+    if (!c->broken[0]) {
+        c->unanswered -= c->unanswered > 0;
         c->answer(c, a);
+    }
     return c;
 }
 
@@ -68,7 +70,8 @@ sl_status sl_redis_conn_connect(sl_redis_conn *c)
     c->redis =
         c->at.port ? redisConnectNonBlock(c->at.host, c->at.port) : redisConnectUnixNonBlock(c->at.host);
     c->connect_ns = c->progress_ns = sl_now_ns();
-    c->queued = c->written = 0;
+    c->queued = c->written = c->unanswered = 0;
+    c->is_full = false;
     c->broken[0] = '\0';
     if (!c->input)
         c->input = malloc(READ_BYTES);
@@ -146,8 +149,40 @@ int sl_redis_conn_fd(const sl_redis_conn *c)
 
 /* ---- output ---- */
 
+/* Where the text that is not written yet begins in the text buffer. */
+static size_t text_begin(const sl_redis_conn *c)
+{
+    for (size_t i = c->first_piece; i < c->n_pieces; i++)
+        if (!c->pieces[i].memory)
+            return c->pieces[i].at;
+    return c->text_n;
+}
+
+/* Moves what is not written yet to the beginning of both buffers. Without this they would grow for as long as there is always
+ * something to write. */
+static void compact(sl_redis_conn *c, size_t begin)
+{
+    size_t n = c->n_pieces - c->first_piece;
+    memmove(c->pieces, c->pieces + c->first_piece, n * sizeof *c->pieces);
+    c->n_pieces = n;
+    c->first_piece = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!c->pieces[i].memory)
+            c->pieces[i].at -= begin;
+    memmove(c->text, c->text + begin, c->text_n - begin);
+    c->text_n -= begin;
+    explicit_bzero(c->text + c->text_n, begin);
+}
+
+/* Room for this much more. The buffers are compacted when at least half of one is written, so that the cost of moving is
+ * less than that of having queued what was written. */
 static bool reserve(sl_redis_conn *c, size_t text, size_t pieces)
 {
+    if (c->n_pieces && (c->text_n + text > c->text_cap || c->n_pieces + pieces > c->pieces_cap)) {
+        size_t begin = text_begin(c);
+        if (2 * begin >= c->text_n || 2 * c->first_piece >= c->n_pieces)
+            compact(c, begin);
+    }
     if (c->text_n + text > c->text_cap) {
         size_t cap = (c->text_n + text) * 2;
         char *p = malloc(cap); /* not realloc: the old buffer may contain the password */
@@ -191,9 +226,9 @@ static void add_memory(sl_redis_conn *c, const void *p, size_t n)
     c->queued += n;
 }
 
-static void was_idle(sl_redis_conn *c)
+static void count_command(sl_redis_conn *c)
 {
-    if (!sl_redis_conn_has_output(c))
+    if (!c->unanswered++)
         c->progress_ns = sl_now_ns(); /* the limit for an answer begins now, not when the last one came */
 }
 
@@ -205,7 +240,7 @@ sl_status sl_redis_conn_command(sl_redis_conn *c, int argc, const char *const *a
         redisFreeCommand(command);
         return SL_ERR_NO_MEMORY;
     }
-    was_idle(c);
+    count_command(c);
     add_text(c, command, (size_t)n);
     explicit_bzero(command, (size_t)n);
     redisFreeCommand(command);
@@ -227,7 +262,7 @@ sl_status sl_redis_conn_store(sl_redis_conn *c, const char *name, uint32_t ttl_s
         snprintf(after, sizeof after, "\r\n$2\r\nEX\r\n$%d\r\n%s\r\n", ttl_n, ttl);
     if (!reserve(c, (size_t)n + head_n + strlen(after), (size_t)n_spans + 2))
         return SL_ERR_NO_MEMORY;
-    was_idle(c);
+    count_command(c);
     add_text(c, before, (size_t)n);
     add_text(c, head, head_n);
     for (int32_t i = 0; i < n_spans; i++)
@@ -269,13 +304,17 @@ sl_status sl_redis_conn_write(sl_redis_conn *c)
         ssize_t sent = sendmsg(c->redis->fd, &m, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR)
             continue;
-        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            c->is_full = true;
             return SL_OK;
+        }
         if (sent < 0) {
             snprintf(c->broken, sizeof c->broken, "%s", strerror(errno));
             return SL_ERR_PEER;
         }
-        c->progress_ns = sl_now_ns();
+        if (c->is_full)
+            c->progress_ns = sl_now_ns();
+        c->is_full = false;
         consume(c, (size_t)sent);
     }
     return SL_OK;

@@ -54,8 +54,12 @@ typedef struct sl_redis_conn {
     sl_redis_piece *pieces;
     size_t n_pieces, pieces_cap, first_piece;
     uint64_t queued, written; /* bytes, since it was connected */
-    uint64_t connect_ns,
-        progress_ns;   /* when connecting began, when bytes last moved or the first command was queued */
+    uint64_t unanswered;      /* commands */
+    bool is_full;             /* the system took no more output at the last attempt */
+    uint64_t connect_ns;      /* when connecting began */
+    /* When the server last did something: it sent bytes, or read some for which the system had no room before. That the
+     * system takes our bytes shows nothing about the server. With no command unanswered: when the next one is queued. */
+    uint64_t progress_ns;
     uint64_t retry_ns; /* when it may be tried again */
     int32_t failures;  /* since it was last ready */
     char why[256];     /* the last failure */

@@ -70,7 +70,8 @@ typedef struct sl_redis_tier {
     int32_t n_servers;
     int16_t slots[SL_REDIS_SLOTS]; /* server; -1: not known, the first one is asked */
     bool clustered, closing;
-    uint64_t listed_ns; /* when the node list was last asked for */
+    uint64_t closing_ns; /* when the thread has learned that the tier closes */
+    uint64_t listed_ns;  /* when the node list was last asked for */
     sl_redis_op pool[SL_REDIS_OPS], *unused;
     int32_t n_unused, reads, writes; /* reads, writes: pages in flight */
     int32_t depth_reads, depth_writes;
@@ -110,7 +111,8 @@ const char *sl_redis_at_text(const sl_redis_address *a, char out[SL_REDIS_HOST_B
 
 /* redis_cluster.c. The server of a slot; -1: there is none. */
 int32_t sl_redis_server_of(const sl_redis_tier *t, int slot);
-/* Finds or adds a server. -1: there are too many, or no memory. */
+/* Finds or adds a server; when all places are taken, in the place of one that has left the cluster. -1: there are too many, or no
+ * memory. */
 int32_t sl_redis_server_add(sl_redis_tier *t, const sl_redis_address *at);
 /* Takes over the answer of CLUSTER NODES that this server gave. */
 void sl_redis_learn_nodes(sl_redis_tier *t, int32_t server, const char *text, size_t n);

@@ -429,17 +429,23 @@ static void wait(sl_redis_tier *t)
             serve(&t->servers[server[k]], p[k].revents);
 }
 
-/* Keys in flight end by their answers or by the time limit of their connection. What waits for a connection does not. */
+/* Keys in flight end by their answers or by the time limit of their connection; what waits for a connection ends at once. All
+ * together they have the time of one answer, because a server that sends single bytes would keep its connection for ever. */
 static bool has_ended(sl_redis_tier *t)
 {
     bool open = false;
+    uint64_t now = sl_now_ns();
     t->closing = sl_tier_thread_stopping(&t->th);
     if (!t->closing)
         return false;
+    if (!t->closing_ns)
+        t->closing_ns = now;
+    bool over = now - t->closing_ns > t->r.timeout_ms * 1000000ull;
     for (int32_t i = 0; i < t->n_servers; i++) {
-        if (t->servers[i].conn->phase != SL_REDIS_READY &&
+        if ((over || t->servers[i].conn->phase != SL_REDIS_READY) &&
             (t->servers[i].sent.head || t->servers[i].held.head))
-            lose(&t->servers[i], "the tier closes");
+            lose(&t->servers[i],
+                 over ? "the tier closes, and answers were not complete in time" : "the tier closes");
         for (const sl_redis_op *op = t->servers[i].sent.head; op; op = op->next)
             open = open || op->req;
     }

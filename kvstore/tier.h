@@ -240,7 +240,8 @@ static inline int sl_tier_poll(sl_tier *t)
     return t->ops->poll(t);
 }
 
-/* Ends the leases of these keys, before it returns. */
+/* Ends the leases of these keys, for all requests that are made afterwards. Never waits: another process that uses a `shared` tier
+ * may see them a little longer. */
 static inline void sl_tier_release(sl_tier *t, const sl_key *keys, int32_t n)
 {
     t->ops->release(t, keys, n);
@@ -266,7 +267,7 @@ static inline int32_t sl_tier_list(sl_tier *t, uint64_t *cursor, sl_key *keys, i
     return t->ops->list ? t->ops->list(t, cursor, keys, n) : 0;
 }
 
-/* Waits for the operations that have begun. NULL is allowed. */
+/* Waits for the operations that have begun, except for those that their device does not end in time. NULL is allowed. */
 static inline void sl_tier_close(sl_tier *t)
 {
     if (t)

@@ -23,10 +23,15 @@
 #define STAGING_BYTES ((uint64_t)64 << 20)
 enum { FAILURES_DEGRADED = 3, FAILURES_FAILED = 16 };
 
+static uint32_t slow_ms(const sl_nixl_tier *t)
+{
+    return t->o.slow_ms ? t->o.slow_ms : 5000;
+}
+
 static void n_health(sl_tier *base, sl_tier_health *out)
 {
     sl_nixl_tier *t = (sl_nixl_tier *)base;
-    uint64_t now = sl_now_ns(), slow = (t->o.slow_ms ? t->o.slow_ms : 5000) * 1000000ull;
+    uint64_t now = sl_now_ns(), slow = slow_ms(t) * 1000000ull;
     *out = (sl_tier_health){.state = SL_TIER_HEALTHY};
     pthread_mutex_lock(&t->th.lock);
     if (t->failures >= FAILURES_DEGRADED) {
@@ -60,11 +65,36 @@ static int n_poll(sl_tier *base)
     return sl_tier_thread_poll(&((sl_nixl_tier *)base)->th);
 }
 
+/* Room for n more keys; with the lock. */
+static bool reserve_releases(sl_nixl_tier *t, int32_t n)
+{
+    int32_t want = t->n_released + n;
+    if (n > SL_NIXL_RELEASES || want > SL_NIXL_RELEASES)
+        return false;
+    if (want > t->released_cap) {
+        sl_key *more = realloc(t->released, (size_t)want * 2 * sizeof *more);
+        if (!more)
+            return false;
+        t->released = more;
+        t->released_cap = want * 2;
+    }
+    return true;
+}
+
+/* The thread ends the leases, because this one must not wait for a file system that hangs. Leases for which there is no room in
+ * the list end by time. */
 static void n_release(sl_tier *base, const sl_key *keys, int32_t n)
 {
-    const sl_nixl_tier *t = (const sl_nixl_tier *)base;
-    for (int32_t i = 0; i < n && !t->objects; i++)
-        sl_nixl_file_release(&t->files, keys[i]);
+    sl_nixl_tier *t = (sl_nixl_tier *)base;
+    if (t->objects || n < 1)
+        return;
+    pthread_mutex_lock(&t->th.lock);
+    if (reserve_releases(t, n)) {
+        memcpy(t->released + t->n_released, keys, (size_t)n * sizeof *keys);
+        t->n_released += n;
+    }
+    pthread_mutex_unlock(&t->th.lock);
+    sl_tier_thread_wake(&t->th);
 }
 
 static void n_stats(sl_tier *base, sl_tier_stats *out)
@@ -105,16 +135,78 @@ static void free_tier(sl_nixl_tier *t)
     if (t->agent)
         a->destroy_agent(t->agent);
     sl_tier_thread_free(&t->th);
+    free(t->released);
     free(t->staging);
     free(t);
+}
+
+/*
+ * A transfer that does not end, or a call that does not return, would make close wait for ever, and with it the end of the
+ * process: NIXL cannot cancel a transfer. Whoever stops a worker wants it to stop. So close waits for slow_ms, and then ends
+ * the requests itself. What NIXL may still use (staging buffers, descriptors of files, the agent) is left as it is until the
+ * process ends; pages of the host store are not in use, because transfers go through the staging buffers.
+ */
+static bool stop_thread(sl_nixl_tier *t)
+{
+    enum { STEP_MS = 10 };
+    bool ended = sl_tier_thread_stop_within(&t->th, slow_ms(t)), away = false;
+    if (ended)
+        return true;
+    pthread_mutex_lock(&t->th.lock);
+    t->left = true; /* it ends after its next call of back() */
+    pthread_mutex_unlock(&t->th.lock);
+    while (!ended && !away) {
+        ended = sl_tier_thread_stop_within(&t->th, STEP_MS);
+        pthread_mutex_lock(&t->th.lock);
+        away = t->away;
+        pthread_mutex_unlock(&t->th.lock);
+    }
+    if (!ended)
+        pthread_detach(t->th.thread);
+    return false;
+}
+
+/* Ends what the thread has begun and will not end. */
+static void end_requests(sl_nixl_tier *t)
+{
+    int32_t transfers = 0, questions = t->n_questions - t->n_answered;
+    for (int32_t i = 0; i < t->depth; i++) {
+        if (!t->ops[i].used)
+            continue;
+        transfers++;
+        sl_tier_thread_end_key(&t->th, t->ops[i].req, t->ops[i].i, SL_ERR_IO);
+    }
+    for (int32_t i = t->n_answered; i < t->n_questions; i++)
+        sl_tier_thread_end_key(&t->th, t->questions[i].req, t->questions[i].i, SL_ERR_IO);
+    sl_log(
+        SL_LOG_WARN, "tier", "nixl_left",
+        "backend=%s transfers=%d questions=%d waited_ms=%u effect=\"they run on, and their buffers stay in memory "
+        "until the process ends\"",
+        t->backend_name, transfers, questions, slow_ms(t));
+}
+
+/* Tiers whose thread or transfers run on. They stay reachable, because they are not lost but kept. */
+static void keep_for_ever(sl_nixl_tier *t)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static sl_nixl_tier *left;
+    pthread_mutex_lock(&lock);
+    t->next_left = left;
+    left = t;
+    pthread_mutex_unlock(&lock);
 }
 
 static void n_close(sl_tier *base)
 {
     sl_nixl_tier *t = (sl_nixl_tier *)base;
-    sl_tier_thread_stop(&t->th);
+    bool ended = stop_thread(t);
+    if (!ended)
+        end_requests(t);
     sl_tier_thread_drain(&t->th);
-    free_tier(t);
+    if (ended)
+        free_tier(t);
+    else
+        keep_for_ever(t);
 }
 
 /* "KEY=VALUE" texts as NIXL's parameters. */
@@ -251,7 +343,8 @@ static sl_status prepare(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
         return sl_fail_in(err, SL_ERR_UNSUPPORTED, "tier nixl");
     SL_TRY(open_backend(t, n, err));
     SL_TRY(open_place(t, o, err));
-    return make_staging(t, o, err);
+    SL_TRY(make_staging(t, o, err));
+    return t->objects ? sl_nixl_probe(t, err) : SL_OK;
 }
 
 static sl_status n_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 static void push(sl_tier_queue *q, sl_tier_req *r)
@@ -44,15 +45,34 @@ sl_status sl_tier_thread_start(sl_tier_thread *t, void *(*run)(void *), void *ar
     return t->running ? SL_OK : SL_ERR_NO_MEMORY;
 }
 
-void sl_tier_thread_stop(sl_tier_thread *t)
+static void tell_to_stop(sl_tier_thread *t)
 {
     pthread_mutex_lock(&t->lock);
     t->stopping = true;
     pthread_mutex_unlock(&t->lock);
     eventfd_write(t->wake, 1);
+}
+
+void sl_tier_thread_stop(sl_tier_thread *t)
+{
+    tell_to_stop(t);
     if (t->running)
         pthread_join(t->thread, NULL);
     t->running = false;
+}
+
+bool sl_tier_thread_stop_within(sl_tier_thread *t, uint32_t ms)
+{
+    struct timespec until;
+    tell_to_stop(t);
+    clock_gettime(CLOCK_REALTIME, &until);
+    uint64_t ns = (uint64_t)until.tv_nsec + ms % 1000 * 1000000ull;
+    until.tv_sec += (time_t)(ms / 1000 + ns / 1000000000u);
+    until.tv_nsec = (long)(ns % 1000000000u);
+    if (t->running && pthread_timedjoin_np(t->thread, NULL, &until) != 0)
+        return false;
+    t->running = false;
+    return true;
 }
 
 void sl_tier_thread_drain(sl_tier_thread *t)
@@ -92,6 +112,11 @@ void sl_tier_thread_cancel(sl_tier_thread *t, sl_tier_req *r)
     pthread_mutex_lock(&t->lock);
     r->cancelled = true;
     pthread_mutex_unlock(&t->lock);
+    eventfd_write(t->wake, 1);
+}
+
+void sl_tier_thread_wake(sl_tier_thread *t)
+{
     eventfd_write(t->wake, 1);
 }
 

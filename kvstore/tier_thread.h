@@ -40,6 +40,8 @@ sl_status sl_tier_thread_init(sl_tier_thread *t, const sl_tier_opts *o);
 sl_status sl_tier_thread_start(sl_tier_thread *t, void *(*run)(void *), void *arg);
 /* Tells the thread to stop and waits for its end. What it had not begun is cancelled by its sl_tier_thread_next(). */
 void sl_tier_thread_stop(sl_tier_thread *t);
+/* The same, but it waits for at most this time. False: the thread runs on; it can be called again. */
+bool sl_tier_thread_stop_within(sl_tier_thread *t, uint32_t ms);
 /* After stop: runs the done of all requests. */
 void sl_tier_thread_drain(sl_tier_thread *t);
 void sl_tier_thread_free(sl_tier_thread *t);
@@ -58,6 +60,8 @@ bool sl_tier_thread_next(sl_tier_thread *t, sl_tier_queue_kind q, sl_tier_req **
 void sl_tier_thread_end_key(sl_tier_thread *t, sl_tier_req *r, int32_t i, sl_status st);
 /* A page has left the tier: the next poll reports it to the owner, before the done of the requests that complete now. */
 void sl_tier_thread_gone(sl_tier_thread *t, sl_key key);
+/* Makes the thread look around, from any thread. */
+void sl_tier_thread_wake(sl_tier_thread *t);
 /* Whether the thread has to end. Its queues can still hold requests, which next cancels. */
 bool sl_tier_thread_stopping(sl_tier_thread *t);
 /* Empties the wake descriptor. */

@@ -342,6 +342,36 @@ START_TEST(a_load_has_chunks)
 }
 END_TEST
 
+/* The time of a load ends while the checksums of what has arrived are compared: its pages are late; they do not lack room. */
+START_TEST(late_while_checksums_are_compared)
+{
+    rig_setting s = both();
+    s.second.is = _i == 1;
+    s.chunk_pages = 2;
+    rig_open_all(&s);
+    memcpy(a, rig_prompt(1, LONGEST, 0), sizeof a);
+    rig_request(a, 12);
+    rig_settle();
+    sl_store_flush(rig.store);
+    if (_i == 1) /* the first chunk comes from both tiers */
+        ck_assert_int_eq(ask(rig.tier, SL_TIER_REMOVE, 1), SL_OK);
+    rig_waiting w = {0};
+    ck_assert(rig_wait_for(&w, a, 12));
+    while (!rig.n_jobs)
+        sl_cascade_tick(rig.cascade, sl_now_ns());
+    sl_cascade_tick(rig.cascade, sl_now_ns() + 61000000000u);
+    ck_assert(w.ready);
+    uint64_t elsewhere = _i == 1 ? 1 : 0;
+    ck_assert_uint_eq(rig_stats().misses[SL_MISS_ROOM], 0);
+    ck_assert_uint_eq(rig_stats().misses[SL_MISS_LATE], 12 - elsewhere);
+    ck_assert_uint_eq(rig_stats().misses[SL_MISS_ABSENT], 12 + elsewhere); /* 12 at the first request */
+    if (_i == 1)
+        ck_assert_uint_eq(rig_second_stats().misses[SL_MISS_LATE], 1);
+    rig_settle();
+    rig_close_all();
+}
+END_TEST
+
 /* A request that leaves at any moment leaves nothing in use. */
 START_TEST(leaving_gives_everything_back)
 {
@@ -422,6 +452,7 @@ int main(void)
     tcase_add_test(t, each_tier_has_its_policy);
     tcase_add_test(t, a_stuck_writer_does_not_stop_the_other);
     tcase_add_test(t, a_load_has_chunks);
+    tcase_add_loop_test(t, late_while_checksums_are_compared, 0, 2);
     tcase_add_test(t, leaving_gives_everything_back);
     tcase_add_test(t, what_tiers_have_is_told);
     tcase_add_loop_test(t, never_a_wrong_page_from_two_tiers, 0, 4);

@@ -1,12 +1,18 @@
 /*
- * The NIXL tier against the real library with its POSIX plug-in, in a directory: what the conformance suite (test_tier.c) cannot
- * ask of every tier. Skipped, with the reason, where the library is not installed.
+ * The NIXL tier: what the conformance suite (test_tier.c) cannot ask of every tier. Files are tested with NIXL's library and its POSIX
+ * plug-in where it is installed. Objects, and a store that hangs, are tested with a test double (fake_nixl.h);
+ * tests/e2e/test_object_store.py has a real server of S3's protocol.
  */
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 
+#include "base/log.h"
 #include "kvstore/nixl_impl.h"
 #include "tests/unit/kvstore/nixl_rig.h"
 #include "tests/unit/kvstore/test_kvstore.h"
@@ -14,6 +20,7 @@
 enum { BYTES = 8000, N = 40, RECORD = 8192 };
 
 static const char *library;
+static uint32_t slow_ms;
 static sl_tier *tier;
 static uint8_t memory[N][BYTES];
 static struct iovec spans[N];
@@ -44,6 +51,7 @@ static sl_status open_at(const char *directory, uint64_t records, const sl_tier_
                       .capacity_bytes = records * RECORD,
                       .directory = directory,
                       .nixl = n,
+                      .slow_ms = slow_ms,
                       .fingerprint = fingerprint,
                       .format = {3, 4}};
     uint64_t seed = 4;
@@ -245,23 +253,246 @@ START_TEST(without_the_library)
 }
 END_TEST
 
+/* ---- who calls the file system ---- */
+
+static pthread_t owner;
+static atomic_int changed_by_owner;
+
+/* Instead of the C library's function: counts the calls of the tier's owner. */
+int utimensat(int directory, const char *path, const struct timespec times[2], int flags)
+{
+    if (pthread_equal(pthread_self(), owner))
+        atomic_fetch_add(&changed_by_owner, 1);
+    return (int)syscall(SYS_utimensat, directory, path, times, flags);
+}
+
+static bool is_leased(int page)
+{
+    struct stat st;
+    ck_assert_int_eq(stat(path_of(page), &st), 0);
+    return st.st_mtim.tv_sec > time(NULL) + 10;
+}
+
+START_TEST(the_owner_makes_no_calls_of_the_file_system)
+{
+    open_tier(100);
+    owner = pthread_self();
+    ck_assert_int_eq(run(SL_TIER_SET, 0, 6, 0), 6);
+    ck_assert_int_eq(run(SL_TIER_EXISTS, 0, 6, 60000), 6);
+    ck_assert_int_eq(run(SL_TIER_GET, 0, 6, 0), 6);
+    for (int i = 0; i < 6; i++)
+        ck_assert(is_leased(i));
+    sl_tier_release(tier, keys, 3);
+    sl_tier_release(tier, keys + 3, 1);
+    ck_assert_int_eq(run(SL_TIER_EXISTS, 9, 1, 0), 0); /* a request that is made later sees it */
+    for (int i = 0; i < 6; i++)
+        ck_assert_int_eq(is_leased(i), i > 3);
+    sl_tier_release(tier, keys, 6);
+    sl_tier_close(tier); /* also by close */
+    open_tier(100);
+    for (int i = 0; i < 6; i++)
+        ck_assert(!is_leased(i));
+    ck_assert_int_eq(atomic_load(&changed_by_owner), 0);
+    end_test();
+}
+END_TEST
+
+/* ---- a store that hangs ---- */
+
+/* A request with memory of its own, so that a sanitizer sees who uses it after close. */
+static answer *submit(sl_tier_op op, int first, int n)
+{
+    answer *a = calloc(1, sizeof *a);
+    sl_tier_page *own = calloc((size_t)n, sizeof *own);
+    struct iovec *span = calloc((size_t)n, sizeof *span);
+    ck_assert(a && own && span);
+    for (int i = 0; i < n; i++) {
+        span[i] = (struct iovec){malloc(BYTES), BYTES};
+        ck_assert_ptr_nonnull(span[i].iov_base);
+        memset(span[i].iov_base, 7, BYTES);
+        own[i] = (sl_tier_page){&span[i], 1};
+    }
+    a->req = (sl_tier_req){.op = op, .n = n, .keys = keys + first, .pages = own, .done = on_done};
+    a->req.results = a->results, a->req.cookie = a;
+    ck_assert_int_eq(sl_tier_submit(tier, &a->req), SL_OK);
+    return a;
+}
+
+static void free_request(answer *a)
+{
+    struct iovec *span = (struct iovec *)(uintptr_t)a->req.pages[0].spans;
+    for (int i = 0; i < a->req.n; i++)
+        free(span[i].iov_base);
+    free(span);
+    free((sl_tier_page *)(uintptr_t)a->req.pages);
+    free(a);
+}
+
+static void close_in_time(void)
+{
+    uint64_t begin = sl_now_ns();
+    sl_tier_close(tier);
+    ck_assert_uint_lt(sl_now_ns() - begin, 30000000000u);
+}
+
+static void wait_state(sl_tier_state state, const char *why)
+{
+    sl_tier_health h = {0};
+    for (int i = 0; i < 2000 && (h.state != state || !strstr(h.reason, why)); i++) {
+        sl_tier_get_health(tier, &h);
+        nanosleep(&(struct timespec){0, 5000000}, NULL);
+    }
+    ck_assert_msg(h.state == state && strstr(h.reason, why), "health %d: %s", h.state, h.reason);
+}
+
+START_TEST(transfers_that_never_end_do_not_hold_close)
+{
+    library = fake_nixl_path();
+    slow_ms = 200;
+    open_tier(100);
+    ck_assert_int_eq(run(SL_TIER_SET, 0, 3, 0), 3);
+    atomic_store(&fake_nixl()->endless, 1);
+    answer *a[2] = {submit(SL_TIER_GET, 0, 3), submit(SL_TIER_SET, 10, 2)};
+    wait_state(SL_TIER_DEGRADED, "in flight for");
+    close_in_time();
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(a[i]->calls, 1);
+        for (int k = 0; k < a[i]->req.n; k++)
+            ck_assert_int_eq(a[i]->results[k], SL_ERR_IO);
+        free_request(a[i]);
+    }
+    atomic_store(&fake_nixl()->endless, 0);
+    open_tier(
+        100); /* another tier of the same process is not harmed, and sees nothing of the write that did not end */
+    ck_assert_int_eq(run(SL_TIER_GET, 0, 3, 0), 3);
+    ck_assert_int_eq(run(SL_TIER_EXISTS, 10, 2, 0), 0);
+    ck_assert_int_eq(run(SL_TIER_SET, 10, 2, 0), 2);
+    end_test();
+}
+END_TEST
+
+static sl_status open_objects(const char *parameter, uint64_t records, sl_err *err)
+{
+    const char *const list[] = {parameter};
+    sl_tier_nixl_opts n = {
+        .library = fake_nixl_path(), .backend = "OBJ", .prefix = "o", .parameters = list, .n_parameters = 1};
+    return open_at(NULL, records, &n, (sl_key){1, 2}, err);
+}
+
+START_TEST(calls_that_hang_do_not_hold_close)
+{
+    static const fake_nixl_call calls[] = {FAKE_NIXL_REGISTER, FAKE_NIXL_STATUS, FAKE_NIXL_QUERY};
+    sl_err err = {0};
+    library = fake_nixl_path();
+    slow_ms = 100;
+    if (calls[_i] == FAKE_NIXL_QUERY)
+        ck_assert_int_eq(open_objects("bucket=b", 0, &err), SL_OK);
+    else
+        open_tier(100);
+    ck_assert_int_eq(run(SL_TIER_SET, 0, 3, 0), 3);
+    atomic_store(&fake_nixl()->hanging, (int)calls[_i]);
+    answer *a[3] = {submit(SL_TIER_GET, 0, 3), submit(SL_TIER_SET, 10, 2), submit(SL_TIER_EXISTS, 0, 3)};
+    while (!atomic_load(&fake_nixl()->in_call))
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    close_in_time();
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(a[i]->calls, 1);
+        free_request(a[i]);
+    }
+    atomic_store(&fake_nixl()->hanging, FAKE_NIXL_NONE);
+    while (atomic_load(&fake_nixl()->in_call))
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    nanosleep(&(struct timespec){0, 50000000}, NULL); /* the thread ends, and uses nothing of the requests */
+    nixl_rig_remove(tier_directory());
+}
+END_TEST
+
+/* ---- objects ---- */
+
+START_TEST(objects)
+{
+    sl_err err = {0};
+    fake_nixl_faults *f = fake_nixl();
+    ck_assert_msg(open_objects("bucket=b", 0, &err) == SL_OK, "%s", err.text);
+    ck_assert_int_eq(run(SL_TIER_EXISTS, 0, 10, 0), 0);
+    ck_assert_int_eq(run(SL_TIER_GET, 0, 1, 0), 0);
+    ck_assert_int_eq(last[0], SL_ERR_NOT_FOUND);
+    ck_assert_int_eq(run(SL_TIER_SET, 0, 10, 0), 10);
+    ck_assert_int_eq(run(SL_TIER_EXISTS, 0, 12, 0), 10);
+    ck_assert_int_eq(run(SL_TIER_GET, 0, 10, 0), 10);
+    ck_assert_int_eq(run(SL_TIER_REMOVE, 3, 1, 0), 1); /* it cannot be deleted, but is not offered any more */
+    ck_assert_int_eq(run(SL_TIER_REMOVE, 3, 1, 0), 0);
+    ck_assert_int_eq(run(SL_TIER_EXISTS, 3, 1, 0), 0);
+    ck_assert_int_eq(run(SL_TIER_GET, 3, 1, 0), 0);
+    ck_assert_int_eq(run(SL_TIER_SET, 3, 1, 0), 1);
+    ck_assert_int_eq(run(SL_TIER_GET, 3, 1, 0), 1);
+    atomic_store(&f->damage, 1);
+    ck_assert_int_eq(run(SL_TIER_GET, 4, 1, 0), 0);
+    ck_assert_int_eq(last[0], SL_ERR_CORRUPT);
+    atomic_store(&f->damage, 0);
+    ck_assert_int_eq(run(SL_TIER_EXISTS, 4, 1, 0), 0);
+    ck_assert_int_eq(run(SL_TIER_SET, 4, 1, 0), 1);
+    ck_assert_int_eq(run(SL_TIER_GET, 0, 10, 0), 10);
+    sl_tier_release(tier, keys, 10); /* there are no leases */
+    sl_tier_close(tier);
+}
+END_TEST
+
+START_TEST(a_store_of_objects_that_is_not_reached)
+{
+    sl_err err = {0};
+    fake_nixl_faults *f = fake_nixl();
+    ck_assert_int_eq(open_objects("bucket=b", 0, &err), SL_OK);
+    ck_assert_int_eq(run(SL_TIER_SET, 0, 4, 0), 4);
+    atomic_store(&f->unreachable, 1);
+    ck_assert_int_eq(run(SL_TIER_EXISTS, 0, 4, 0), 0); /* misses, not errors: the request computes */
+    ck_assert_int_eq(run(SL_TIER_GET, 0, 4, 0), 0);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(last[i], SL_ERR_IO);
+    wait_state(SL_TIER_DEGRADED, "nixl OBJ");
+    ck_assert_int_eq(run(SL_TIER_SET, 4, 16, 0), 0);
+    wait_state(SL_TIER_FAILED, "nixl OBJ");
+    atomic_store(&f->unreachable, 0);
+    ck_assert_int_eq(run(SL_TIER_SET, 4, 2, 0), 2); /* the next write finds it again */
+    wait_state(SL_TIER_HEALTHY, "");
+    ck_assert_int_eq(run(SL_TIER_GET, 0, 6, 0), 6);
+    sl_tier_close(tier);
+    atomic_store(&f->unreachable, 1);
+    ck_assert_int_eq(open_objects("bucket=b", 0, &err), SL_ERR_REFUSED);
+    ck_assert_ptr_nonnull(strstr(err.text, "endpoint_override"));
+}
+END_TEST
+
+START_TEST(objects_refused_at_open)
+{
+    sl_err err = {0};
+    ck_assert_int_eq(open_objects("access_key=wrong", 0, &err), SL_ERR_REFUSED);
+    ck_assert_ptr_nonnull(strstr(err.text, "credentials"));
+    ck_assert_int_eq(open_objects("bucket=absent", 0, &err), SL_ERR_REFUSED);
+    ck_assert_ptr_nonnull(strstr(err.text, "does the bucket exist"));
+    ck_assert_int_eq(open_objects("bucket=b", 10, &err), SL_ERR_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.text, "capacity"));
+}
+END_TEST
+
 int main(void)
 {
-    const char *why;
     Suite *s = suite_create("nixl");
     TCase *t = tcase_create("nixl");
     tcase_set_timeout(t, 60);
-    library = nixl_rig_library(&why);
+    library = nixl_rig_library();
     tcase_add_test(t, without_the_library);
-    if (library) {
-        tcase_add_test(t, processes_share_a_directory);
-        tcase_add_test(t, the_directory_stays_in_its_limit);
-        tcase_add_test(t, files_of_others_stay);
-        tcase_add_test(t, what_is_not_whole_is_not_offered);
-        tcase_add_test(t, refused_at_open);
-    } else {
-        printf("SKIP with the library: %s\n", why);
-    }
+    tcase_add_test(t, processes_share_a_directory);
+    tcase_add_test(t, the_directory_stays_in_its_limit);
+    tcase_add_test(t, files_of_others_stay);
+    tcase_add_test(t, what_is_not_whole_is_not_offered);
+    tcase_add_test(t, refused_at_open);
+    tcase_add_test(t, the_owner_makes_no_calls_of_the_file_system);
+    tcase_add_test(t, transfers_that_never_end_do_not_hold_close);
+    tcase_add_loop_test(t, calls_that_hang_do_not_hold_close, 0, 3);
+    tcase_add_test(t, objects);
+    tcase_add_test(t, a_store_of_objects_that_is_not_reached);
+    tcase_add_test(t, objects_refused_at_open);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

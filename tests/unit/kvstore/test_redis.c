@@ -4,9 +4,11 @@
  */
 #include <arpa/inet.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 
 #include "base/log.h"
@@ -480,6 +482,97 @@ START_TEST(a_server_that_hangs)
 }
 END_TEST
 
+/* Own commands are no sign of life: a server that stopped is noticed although requests keep coming, and with them output. */
+START_TEST(a_server_that_hangs_under_load)
+{
+    const char *why;
+    sl_err err = {0};
+    redis_rig *frozen = redis_rig_start(REDIS_RIG_LRU, &why);
+    ck_assert_msg(frozen != NULL, "%s", why);
+    enum { REQUESTS = 100 };
+    static answer a[REQUESTS];
+    page_bytes = 4096;
+    snprintf(prefix, sizeof prefix, "r%d", (int)getpid());
+    sl_tier_redis_opts r = at_server(frozen);
+    r.timeout_ms = 500;
+    ck_assert_int_eq(open_with(&r, 0, &err), SL_OK);
+    kill(redis_rig_pid(frozen), SIGSTOP);
+    int sent = 0;
+    while (sent < REQUESTS && (sent == 0 || !a[0].calls)) {
+        submit(&a[sent++], SL_TIER_EXISTS, 0, 1);
+        sleep_ms(50);
+        sl_tier_poll(tier);
+    }
+    ck_assert_msg(a[0].calls == 1, "it was not noticed while %d requests came, one every 50 ms", REQUESTS);
+    ck_assert_int_eq(a[0].results[0], SL_ERR_IO);
+    for (int i = 0; i < sent; i++)
+        wait_for(&a[i]);
+    sl_tier_close(tier);
+    redis_rig_stop(frozen);
+}
+END_TEST
+
+/* Reads until this word came. */
+static void read_until(int fd, const char *word)
+{
+    char in[4096];
+    size_t n = 0;
+    ssize_t got = 1;
+    in[0] = '\0';
+    while (!strstr(in, word) && got > 0 && n < sizeof in - 1) {
+        got = recv(fd, in + n, sizeof in - 1 - n, 0);
+        n += got > 0 ? (size_t)got : 0;
+        in[n] = '\0';
+    }
+}
+
+/* A server that never completes the answer to a GET and never stops to send: one byte every few ms. */
+static void *trickle(void *listener)
+{
+    static const char info[] = "$48\r\nused_memory:1\r\nmaxmemory:9\r\nmaxmemory_policy:x\r\n\r\n"
+                               "$17\r\ncluster_enabled:0\r\n";
+    int fd = accept(*(int *)listener, NULL, NULL);
+    read_until(fd, "cluster");
+    ssize_t sent = send(fd, info, sizeof info - 1, MSG_NOSIGNAL);
+    read_until(fd, "GET");
+    sent = sent > 0 ? send(fd, "$4192\r\n", 7, MSG_NOSIGNAL) : 0;
+    while (sent > 0) {
+        sleep_ms(20);
+        sent = send(fd, "x", 1, MSG_NOSIGNAL);
+    }
+    close(fd);
+    return NULL;
+}
+
+START_TEST(a_server_that_trickles_does_not_hold_close)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    char address[80];
+    sl_err err = {0};
+    pthread_t thread;
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(at.sun_path, sizeof at.sun_path, "build/trickle-%d.sock", (int)getpid());
+    snprintf(address, sizeof address, "unix:%s", at.sun_path);
+    ck_assert(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, trickle, &listener), 0);
+    page_bytes = 4096;
+    snprintf(prefix, sizeof prefix, "t");
+    sl_tier_redis_opts r = {.address = address, .prefix = prefix, .required = true, .timeout_ms = 1000};
+    ck_assert_msg(open_with(&r, 0, &err) == SL_OK, "%s", err.text);
+    answer a;
+    submit(&a, SL_TIER_GET, 0, 1);
+    sleep_ms(200);
+    uint64_t begin = sl_now_ns();
+    sl_tier_close(tier); /* the answer would take 4192 times 20 ms */
+    ck_assert_uint_lt(sl_now_ns() - begin, 40000000000u);
+    ck_assert_int_eq(a.calls, 1);
+    ck_assert_int_eq(a.results[0], SL_ERR_IO);
+    pthread_join(thread, NULL);
+    close(listener);
+    unlink(at.sun_path);
+}
+END_TEST
+
 /* ---- a cluster of three servers ---- */
 
 static int free_port(void)
@@ -632,6 +725,8 @@ int main(void)
     tcase_add_test(t, options_that_cannot_be);
     tcase_add_test(t, killed_in_the_middle);
     tcase_add_test(t, a_server_that_hangs);
+    tcase_add_test(t, a_server_that_hangs_under_load);
+    tcase_add_test(t, a_server_that_trickles_does_not_hold_close);
     tcase_add_test(t, a_cluster_of_servers);
     suite_add_tcase(s, t);
     int code = run_suite(s);

@@ -72,8 +72,6 @@ static void find_impls(void)
         const char *why = NULL;
         if (strcmp(sl_tier_at(i)->name, "redis") == 0)
             redis = redis_rig_start(REDIS_RIG_LRU, &why);
-        if (strcmp(sl_tier_at(i)->name, "nixl") == 0 && !nixl_rig_library(&why))
-            why = why ? why : "no library";
         if (why)
             printf("SKIP %s: %s\n", sl_tier_at(i)->name, why);
         else
@@ -99,11 +97,10 @@ static sl_tier_opts redis_options(void)
 static sl_tier_opts options(const sl_tier_ops *ops)
 {
     static sl_tier_nixl_opts nixl = {.backend = "POSIX", .prefix = "t"};
-    const char *why;
     if (ops->shared && strcmp(ops->name, "redis") == 0)
         return redis_options();
     if (ops->shared) {
-        nixl.library = nixl_rig_library(&why);
+        nixl.library = nixl_rig_library();
         return (sl_tier_opts){.page_bytes = BYTES,
                               .capacity_bytes = 4 * KEYS * 2 * 4096,
                               .directory = tier_directory(),
