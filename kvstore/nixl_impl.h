@@ -120,7 +120,7 @@ void sl_nixl_transfer_end(const sl_nixl_tier *t, sl_nixl_op *op);
  * Whether the store of objects can be used: stores and reads one object, whose key is zero and which is no page. NIXL creates a back
  * end without a question to the store, so without this wrong credentials would be found by the first request. SL_ERR_REFUSED.
  */
-sl_status sl_nixl_probe(const sl_nixl_tier *t, sl_err *err);
+sl_status sl_nixl_probe(sl_nixl_tier *t, sl_err *err);
 
 /* nixl_io.c */
 void *sl_nixl_main(void *tier);

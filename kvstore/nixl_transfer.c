@@ -104,8 +104,8 @@ void sl_nixl_transfer_end(const sl_nixl_tier *t, sl_nixl_op *op)
 
 /* ---- the test at the start ---- */
 
-/* One transfer of the first staging buffer; waits for its end. */
-static bool transfer_now(const sl_nixl_tier *t, sl_nixl_op *op, bool write)
+/* One transfer of the first staging buffer; waits for its end. One that does not end stays in flight. */
+static bool transfer_now(sl_nixl_tier *t, sl_nixl_op *op, bool write)
 {
     int st = NIXL_RUNNING;
     uint64_t begin = sl_now_ns();
@@ -117,10 +117,12 @@ static bool transfer_now(const sl_nixl_tier *t, sl_nixl_op *op, bool write)
     }
     if (st != NIXL_RUNNING || !begun)
         sl_nixl_transfer_end(t, op);
+    else
+        t->in_flight = 1;
     return begun && st == NIXL_DONE;
 }
 
-sl_status sl_nixl_probe(const sl_nixl_tier *t, sl_err *err)
+sl_status sl_nixl_probe(sl_nixl_tier *t, sl_err *err)
 {
     sl_nixl_question q = {0};
     sl_nixl_op op = {.fd = -1, .buffer = t->ops[0].buffer};
@@ -134,10 +136,9 @@ sl_status sl_nixl_probe(const sl_nixl_tier *t, sl_err *err)
     else if (!transfer_now(t, &op, false))
         failed = "refused to return an object: may the credentials read from the bucket?";
     if (failed)
-        return sl_fail(
-            err, SL_ERR_REFUSED,
-            "tier nixl: the store of objects, as the parameters \"bucket\" and others name it, %s NIXL has "
-            "written the reason to the standard error output",
-            failed);
+        return sl_fail(err, SL_ERR_REFUSED,
+                       "tier nixl: the store of objects, as the parameters \"bucket\" and others name it, %s "
+                       "NIXL's own messages, on the standard error output, may say more",
+                       failed);
     return SL_OK;
 }

@@ -360,10 +360,12 @@ static sl_status n_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)
         st = prepare(t, o, err);
     if (st == SL_OK && (st = sl_tier_thread_start(&t->th, sl_nixl_main, t)) != SL_OK)
         sl_fail(err, st, "tier nixl: no thread");
-    if (st != SL_OK) {
+    if (st != SL_OK && t->in_flight)
+        keep_for_ever(t);
+    else if (st != SL_OK)
         free_tier(t);
+    if (st != SL_OK)
         return st;
-    }
     sl_log(SL_LOG_INFO, "tier", "nixl_opened", "backend=%s kind=%s used_bytes=%lu", t->backend_name,
            t->objects ? "objects" : "files", t->files.used);
     *out = &t->base;

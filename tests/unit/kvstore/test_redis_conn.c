@@ -63,7 +63,7 @@ static void write_some(void)
     ck_assert_int_eq(sl_redis_conn_write(conn), SL_OK);
 }
 
-/* Reads what is there at the peer, at most n bytes; continues the checksum. */
+/* Reads the bytes that have arrived at the peer, at most n; continues the checksum. */
 static size_t receive(size_t n, uint32_t *crc)
 {
     static uint8_t in[1 << 16];
