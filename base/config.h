@@ -163,14 +163,19 @@ typedef struct sl_config {
         char secret[SL_CFG_NAME_BYTES]; /* not a key: sl_config_finish() reads it from secret_file */
         bool encrypt;
         bool insecure;
+        int group_timeout_ms;
     } cluster;
     struct {
+        int ranks; /* of a group; 1: every worker has all experts */
+        char group_address[SL_CFG_ITEM_BYTES];
         int chunk_tokens;
         int max_step_ms; /* -1 = auto; 0 = no bound */
         int max_requests;
         bool verify_checksums;
     } prefill;
     struct {
+        int ranks; /* as for prefill */
+        char group_address[SL_CFG_ITEM_BYTES];
         int max_batch;
         uint64_t device_bytes; /* 0 = auto */
         int max_waiting;

@@ -270,7 +270,14 @@ const sl_cfg_row sl_cfg_rows[] = {
         cluster, insecure, "false",
         "Serve without a secret although router or workers are reached beyond loopback: every program that reaches "
         "them can then join the cluster and read and write its cache."),
+    INT(cluster, group_timeout_ms, "120000", 1000, 3600000,
+        "How long the ranks of a group of workers wait for each other when they start."),
 
+    INT(prefill, ranks, "1", 1, 64,
+        "Workers of a group, which share the routed experts of the model (docs/groups.md). 1: every worker has all. "
+        "Under mpirun the first `ranks` workers of the role are group 0, the next ones group 1, and so on."),
+    STR(prefill, group_address, "127.0.0.1:7310",
+        "Where rank 0 of group 0 listens for the other ranks of its group, HOST:PORT; group G has port + G."),
     INT(prefill, chunk_tokens, "512", 1, 65536,
         "Prompt tokens computed per step. Rows are shipped after every layer of a step."),
     INT(prefill, max_step_ms, "-1", -1, 600000,
@@ -281,6 +288,8 @@ const sl_cfg_row sl_cfg_rows[] = {
     BOOL(prefill, verify_checksums, "true",
          "Check prefix pages pulled from a decode worker before using them."),
 
+    INT(decode, ranks, "1", 1, 64, "Workers of a group; see prefill.ranks."),
+    STR(decode, group_address, "127.0.0.1:7350", "See prefill.group_address."),
     INT(decode, max_batch, "64", 1, 4096, "Requests that decode together in one step."),
     SIZE(
         decode, device_bytes, "0", 0, 16 * TIB,

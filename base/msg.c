@@ -443,6 +443,35 @@ static void fields_of_lease_damaged(codec *c, sl_msg_lease_damaged *m)
     require(c, "count", m->count >= 1 && m->count <= pages_of(SL_MSG_MAX_TOKENS));
 }
 
+static void fields_of_group_join(codec *c, sl_msg_group_join *m)
+{
+    f_str(c, "cluster_tag", m->cluster_tag, sizeof m->cluster_tag);
+    f_u8(c, "role", &m->role);
+    require(c, "role", m->role == SL_ROLE_PREFILL || m->role == SL_ROLE_DECODE);
+    f_u32(c, "group", &m->group);
+    f_u32(c, "rank", &m->rank);
+    f_u32(c, "ranks", &m->ranks);
+    require(c, "rank", m->rank < m->ranks);
+    f_str(c, "build", m->build, sizeof m->build);
+    f_str(c, "formats", m->formats, sizeof m->formats);
+    f_identity(c, &m->id);
+    f_u32(c, "step_tokens", &m->step_tokens);
+    f_str(c, "name", m->name, sizeof m->name);
+    f_str(c, "host", m->host, sizeof m->host);
+    f_u32(c, "pid", &m->pid);
+    f_u64(c, "instance", &m->instance);
+}
+
+static void fields_of_group(codec *c, sl_msg_group *m)
+{
+    f_u8(c, "news", &m->news);
+    require(c, "news", m->news < SL_GROUP_NEWS_COUNT);
+    f_u64(c, "forming", &m->forming);
+    f_u64(c, "step", &m->step);
+    f_str(c, "reason", m->reason, sizeof m->reason);
+    f_blob(c, "invite", &m->invite);
+}
+
 /* False for a type without a description. */
 static bool fields(codec *c, sl_msg *m)
 {
@@ -499,6 +528,10 @@ static bool fields(codec *c, sl_msg *m)
         return f_u64(c, "lease", &m->lease_end.lease), true;
     case SL_MSG_LEASE_DAMAGED:
         return fields_of_lease_damaged(c, &m->lease_damaged), true;
+    case SL_MSG_GROUP_JOIN:
+        return fields_of_group_join(c, &m->group_join), true;
+    case SL_MSG_GROUP:
+        return fields_of_group(c, &m->group), true;
     case SL_MSG_DRAIN:
     case SL_MSG_FLUSH_CACHE:
     case SL_MSG_KV_RESYNC:
@@ -619,6 +652,8 @@ const char *sl_msg_type_name(sl_msg_type type)
         [SL_MSG_LEASE] = "lease",
         [SL_MSG_LEASE_END] = "lease_end",
         [SL_MSG_LEASE_DAMAGED] = "lease_damaged",
+        [SL_MSG_GROUP_JOIN] = "group_join",
+        [SL_MSG_GROUP] = "group",
     };
     return (unsigned)type < SL_MSG_TYPE_COUNT && names[type] ? names[type] : "unknown";
 }

@@ -20,6 +20,8 @@
  *   decode   decode   PEER_HELLO           PEER_WELCOME | REFUSE; once per connection, the caller reads only
  *   decode   decode   LEASE_ASK            LEASE (pages that may be read by get, or none); ended by LEASE_END
  *   decode   decode   LEASE_DAMAGED        none; pages of a lease arrived damaged, the owner verifies its own
+ *   rank     rank 0   GROUP_JOIN           GROUP (welcome, when all ranks have joined) | REFUSE; then PING <-> PONG
+ *   rank     rank     GROUP                none: what the ranks of one group tell each other (worker/group.h)
  *   decode   router   TOKENS..., then DONE | RETRACTED | FAILED
  *   router   any      ABORT                DRAINED; prefill answers the router and, when connected, the decode worker
  *   router   decode   DRAINED              none; relayed: the writer of (rid, attempt) writes no more
@@ -71,6 +73,8 @@ typedef enum {
     SL_MSG_LEASE,
     SL_MSG_LEASE_END,
     SL_MSG_LEASE_DAMAGED,
+    SL_MSG_GROUP_JOIN,
+    SL_MSG_GROUP,
     SL_MSG_TYPE_COUNT,
 } sl_msg_type;
 
@@ -344,6 +348,39 @@ typedef struct sl_msg_lease_damaged {
     uint32_t first, count; /* of the pages of LEASE */
 } sl_msg_lease_damaged;
 
+/* A rank of a group of workers -> rank 0: what must be equal on all ranks, and who this is. */
+typedef struct sl_msg_group_join {
+    char cluster_tag[64];
+    uint8_t role;                /* prefill or decode */
+    uint32_t group, rank, ranks; /* group: its number among the groups of this role */
+    char build[32];
+    char formats[64]; /* names of row format, indexer and activations, for people */
+    sl_identity id;
+    uint32_t step_tokens; /* most tokens of one step */
+    char name[64];
+    char host[64];
+    uint32_t pid;
+    uint64_t instance; /* random per process */
+} sl_msg_group_join;
+
+/* What a GROUP message says. The numbers of `group` are those of one forming of the group, chosen by rank 0. */
+typedef enum {
+    SL_GROUP_WELCOME, /* rank 0: all ranks have joined and agree; load the weights */
+    SL_GROUP_READY,   /* to rank 0: the weights are loaded, and this rank is in no forming of the group */
+    SL_GROUP_INVITE,  /* rank 0: enter this forming with the invitation (kernels/comm.h) */
+    SL_GROUP_BROKEN,  /* this forming has ended, `reason` says why; rank 0 passes it on */
+    SL_GROUP_RING,    /* take part in step `step` of this forming; rank 0 passes it on */
+    SL_GROUP_NEWS_COUNT,
+} sl_group_news;
+
+typedef struct sl_msg_group {
+    uint8_t news;     /* sl_group_news */
+    uint64_t forming; /* 0: none (WELCOME, READY) */
+    uint64_t step;    /* RING: counted from 1 within the forming */
+    char reason[256];
+    sl_blob invite;
+} sl_msg_group;
+
 typedef struct sl_msg {
     sl_msg_type type;
     union {
@@ -372,6 +409,8 @@ typedef struct sl_msg {
         sl_msg_lease lease;
         sl_msg_lease_end lease_end;
         sl_msg_lease_damaged lease_damaged;
+        sl_msg_group_join group_join;
+        sl_msg_group group;
         /* DRAIN, FLUSH_CACHE, KV_RESYNC have no body */
     };
 } sl_msg;

@@ -142,17 +142,70 @@ static sl_status check_exposure(const sl_config *cfg, sl_role role, const sl_cli
     return SL_OK;
 }
 
+/* --group, --rank and --ranks; -1: not given. */
+typedef struct group_args {
+    int32_t group, rank, ranks;
+} group_args;
+
+/* Under mpirun: the workers of a role are divided into groups in the order of their ranks. */
+static sl_status group_by_index(const sl_config *cfg, sl_role role, int ranks, int index, sl_worker_launch *w,
+                                sl_err *err)
+{
+    int n = 0;
+
+    for (int i = 0; i < cfg->cluster.roles.n; i++)
+        n += cfg->cluster.roles.v[i] == role;
+    if (n % ranks)
+        return sl_fail(err, SL_ERR_INVALID, "cluster.roles: %d %s workers do not make groups of %s.ranks: %d",
+                       n, sl_role_name(role), sl_role_name(role), ranks);
+    w->group = index / ranks;
+    w->group_rank = index % ranks;
+    return SL_OK;
+}
+
+/* Which rank of which group this worker is. A rank without --index gets the index that it would have under mpirun. */
+static sl_status find_group(const sl_config *cfg, sl_role role, bool by_rank, const group_args *a, int *index,
+                            sl_worker_launch *w, sl_err *err)
+{
+    int ranks = role == SL_ROLE_PREFILL ? cfg->prefill.ranks : cfg->decode.ranks;
+
+    if (a->ranks > 0)
+        ranks = a->ranks;
+    w->group_ranks = ranks;
+    if (by_rank)
+        return ranks > 1 ? group_by_index(cfg, role, ranks, *index, w, err) : SL_OK;
+    if (ranks < 2 && a->group < 0 && a->rank < 0)
+        return SL_OK;
+    if (ranks < 2 || a->rank < 0)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "a rank of a group needs --rank R and --ranks N (or %s.ranks), N at least 2, and --group "
+            "G, if there are several groups",
+            sl_role_name(role));
+    if (a->rank >= ranks)
+        return sl_fail(err, SL_ERR_INVALID, "--rank %d: a group of %d has the ranks 0 to %d", a->rank, ranks,
+                       ranks - 1);
+    w->group = a->group < 0 ? 0 : a->group;
+    w->group_rank = a->rank;
+    if (*index < 0)
+        *index = w->group * ranks + a->rank;
+    return SL_OK;
+}
+
 /* index < 0: the worker gets the default name, which no other process has. */
 static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role role, int index, bool by_rank,
-                            sl_err *err)
+                            const group_args *group, sl_err *err)
 {
     char name[SL_WORKER_NAME_MAX];
     sl_cli_routers all;
     sl_worker_launch w = {.name = name,
                           .rank = launch->rank < 0 ? 0 : launch->rank,
                           .index = index,
-                          .local_rank = launch->local_rank};
+                          .local_rank = launch->local_rank,
+                          .stop = &stop_flag};
 
+    sl_err group_err = {0};
+    sl_status group_st = find_group(cfg, role, by_rank, group, &index, &w, &group_err);
     if (index < 0)
         sl_worker_default_name(role, name);
     else
@@ -164,6 +217,10 @@ static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role rol
                      : sl_cli_routers_configured(cfg, &all, err);
     sl_launch_leave(launch);
     SL_TRY(st);
+    if (group_st != SL_OK) {
+        *err = group_err;
+        return group_st;
+    }
     SL_TRY(check_exposure(cfg, role, &all, err));
     w.n_routers = all.n;
     for (int i = 0; i < all.n; i++)
@@ -201,13 +258,21 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
     static sl_config cfg; /* large; this runs once per process */
     sl_cli_config_args config = {0};
     int32_t index = -1;
+    group_args group = {-1, -1, -1};
     const sl_arg args[] = {
         SL_CLI_CONFIG_ARGS(config),
         {"index", SL_ARG_INT, &index, "N",
          "Number in the name of this process, ROLE/N; of a router also its entry in cluster.routers. Default: a worker "
          "is named ROLE@HOST/PID, a router is the only one.",
          0, INT32_MAX, NULL},
+        {"group", SL_ARG_INT, &group.group, "G",
+         "Workers only: the number of the group, among those of this role, to which this worker belongs. Default: 0.",
+         0, 65535, NULL},
+        {"rank", SL_ARG_INT, &group.rank, "R", "Workers only: its rank in the group, from 0.", 0, 63, NULL},
+        {"ranks", SL_ARG_INT, &group.ranks, "N",
+         "Workers only: the ranks of the group. Default: prefill.ranks or decode.ranks.", 1, 64, NULL},
     };
+    enum { WITHOUT_MPI = 4 }; /* of args, at the end: for processes that are not started by mpirun */
     bool by_rank = fixed_role < 0;
     sl_role role = by_rank ? SL_ROLE_ROUTER : (sl_role)fixed_role;
     sl_launch launch;
@@ -220,11 +285,14 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
      * group of processes or service, it must not end the process. */
     signal(SIGHUP, SIG_IGN);
     int exit_code;
-    if (!sl_args_ready(by_rank ? "--config FILE [--set KEY=VALUE]..."
-                               : "--config FILE [--set KEY=VALUE]... [--index N]",
-                       args, SL_COUNT(args) - (by_rank ? 1 : 0), argc, argv, &exit_code))
+    if (!sl_args_ready(by_rank
+                           ? "--config FILE [--set KEY=VALUE]..."
+                           : "--config FILE [--set KEY=VALUE]... [--index N] [--group G --rank R --ranks N]",
+                       args, SL_COUNT(args) - (by_rank ? WITHOUT_MPI : 0), argc, argv, &exit_code))
         return exit_code;
     st = sl_cli_config_load(&config, &cfg, &err);
+    if (st == SL_OK && role == SL_ROLE_ROUTER && (group.group >= 0 || group.rank >= 0 || group.ranks > 0))
+        st = sl_fail(&err, SL_ERR_INVALID, "--group, --rank and --ranks are for prefill and decode workers");
     if (st == SL_OK)
         st = sl_limits_check_descriptors(&err);
     if (st == SL_OK)
@@ -241,7 +309,7 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
     else if (role == SL_ROLE_ROUTER)
         st = run_router(&cfg, &launch, by_rank, index, &err);
     else
-        st = run_worker(&cfg, &launch, role, index, by_rank, &err);
+        st = run_worker(&cfg, &launch, role, index, by_rank, &group, &err);
     sl_log_stop(LOG_WAIT_MS);
     return st == SL_OK ? SL_EXIT_OK : sl_args_fail(command, st, &err);
 }

@@ -271,7 +271,11 @@ sl_status sl_batch_step(sl_decode *d, bool *worked, sl_err *err)
                                        .n_tokens = 1,
                                        .want_logits = true};
     uint64_t t0 = sl_now_ns();
-    sl_status step = d->o.role.runner->step(d->o.role.runner->impl, d->e.items, n, NULL, err);
+    sl_status step = sl_runner_step(d->o.role.runner, d->e.items, n, NULL, err);
+    if (step > SL_ERR_DEVICE && sl_runner_broken(d->o.role.runner)) {
+        *worked = false;
+        return SL_OK; /* the sessions with the routers end, and with them every ticket */
+    }
     sl_histogram_observe(d->c.step, (double)(sl_now_ns() - t0) / 1e9);
     sl_histogram_observe(d->c.batch, n);
     d->e.count.steps++;

@@ -154,13 +154,28 @@ typedef struct sl_step_hooks {
  * item's pages must already hold its new tokens. On an error no sequence has advanced, and the items' rows
  * beyond their old length are undefined.
  *
- * A model in a group (sl_model_opts.comm): a step is a step of all ranks, every rank calls this, each with its own
+ * A model in a group (sl_model_opts.ranks): a step is a step of all ranks, every rank calls this, each with its own
  * items. A rank without work passes no items, and its experts compute for the others. The ranks first agree on the
- * step's size. A step that is refused because of its items has not begun: the other ranks wait, so this rank must call
- * again. Errors of the group (kernels/comm.h) end the step on every rank.
+ * step's size. A rank whose step is refused because of its items takes part without items, so that the others do not
+ * wait. An error on one rank later in the step, and every error of the group (kernels/comm.h), ends the step on every
+ * rank: the group is broken.
  */
 sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
                          sl_err *err);
+
+/* What a rank of a group says when the ranks agree on a step. The flags are the caller's. */
+typedef struct sl_step_share {
+    int32_t tokens;
+    uint32_t flags;
+} sl_step_share;
+
+/* The group of the next steps, see sl_model_set_comm(); NULL: none. Graphs of the former group are forgotten, so this
+ * is called before that group is destroyed. */
+void sl_engine_set_comm(sl_engine *e, sl_comm *comm);
+/* What this rank says in the next steps. */
+void sl_engine_set_flags(sl_engine *e, uint32_t flags);
+/* What the ranks said in the last step, [ranks], and the number of steps on which this group has agreed. */
+const sl_step_share *sl_engine_shares(const sl_engine *e, uint64_t *steps);
 
 /*
  * Captures the graphs of decode steps of up to max_batch sequences of up to max_context tokens, with logits, so

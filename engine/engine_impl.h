@@ -84,8 +84,13 @@ struct sl_engine {
     const sl_step_hooks *hooks;
     int32_t layers_done; /* hooks called for layers below this */
     int32_t layers_run;
-    uint64_t waited_ns;   /* time that the running step waited for the device */
-    int32_t group_tokens; /* the most tokens of any rank in this step: sl_forward.group_tokens */
+    uint64_t waited_ns; /* time that the running step waited for the device */
+    /* Of a group: the most tokens of any rank in this step (sl_forward.group_tokens), what each rank said, what this
+     * rank says, and the number of steps since the group was set. */
+    int32_t group_tokens;
+    sl_step_share shares[SL_COMM_RANKS_MAX];
+    uint32_t flags;
+    uint64_t agreed;
     sl_engine_stats stats;
     uint64_t device_bytes;
 };

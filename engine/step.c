@@ -228,18 +228,20 @@ static sl_status upload_and_run(sl_engine *e, const sl_step_item *items, int32_t
  * backend has the ops of a group. */
 static sl_status agree(sl_engine *e, int32_t tokens, sl_err *err)
 {
-    int32_t all[SL_COMM_RANKS_MAX];
+    sl_step_share mine = {tokens, e->flags};
     e->group_tokens = tokens;
     if (!e->comm)
         return SL_OK;
-    SL_TRY(sl_comm_all_gather(e->comm, &tokens, all, sizeof tokens, err));
+    SL_TRY(sl_comm_all_gather(e->comm, &mine, e->shares, sizeof mine, err));
     for (int32_t r = 0; r < sl_comm_ranks(e->comm); r++)
-        e->group_tokens = all[r] > e->group_tokens ? all[r] : e->group_tokens;
+        e->group_tokens = e->shares[r].tokens > e->group_tokens ? e->shares[r].tokens : e->group_tokens;
+    e->agreed++;
     return SL_OK;
 }
 
-sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
-                         sl_err *err)
+/* *begun: whether the ranks of the group have met for this step. */
+static sl_status step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
+                      bool *begun, sl_err *err)
 {
     uint64_t t0 = sl_now_ns();
     step_plan p;
@@ -251,6 +253,7 @@ sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, con
         rows = p.logits > 0 ? n_items : 0;
     }
     fill_arrays(e, items, n_items, &p);
+    *begun = true;
     sl_status st = agree(e, p.tokens, err);
     if (st != SL_OK)
         goto abort_step;
@@ -273,6 +276,39 @@ sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, con
 abort_step:
     sl_coord_step_abort(e->coord);
     return st;
+}
+
+sl_status sl_engine_step(sl_engine *e, sl_step_item *items, int32_t n_items, const sl_step_hooks *hooks,
+                         sl_err *err)
+{
+    bool begun = false;
+    sl_status st = step(e, items, n_items, hooks, &begun, err);
+    if (st == SL_OK || !e->comm)
+        return st;
+    if (!begun)
+        (void)step(e, NULL, 0, NULL, &begun, NULL); /* the other ranks wait for this one */
+    else if (sl_comm_state(e->comm, NULL) == SL_OK)
+        sl_comm_abort(e->comm); /* this rank will not come to the exchanges of this step */
+    return st;
+}
+
+void sl_engine_set_comm(sl_engine *e, sl_comm *comm)
+{
+    sl_graphs_clear(e);
+    sl_model_set_comm(e->model, comm);
+    e->comm = comm;
+    e->agreed = 0;
+}
+
+void sl_engine_set_flags(sl_engine *e, uint32_t flags)
+{
+    e->flags = flags;
+}
+
+const sl_step_share *sl_engine_shares(const sl_engine *e, uint64_t *steps)
+{
+    *steps = e->agreed;
+    return e->shares;
 }
 
 /* A step of padding alone: it runs every op once and changes no cache. */

@@ -80,6 +80,9 @@ static sl_status check_opts(const sl_model_opts *o, sl_err *err)
                        o->max_logit_rows);
     if (o->max_context < 0)
         return sl_fail(err, SL_ERR_INVALID, "max_context: %d is negative", o->max_context);
+    if (o->ranks < 0 || o->ranks > SL_COMM_RANKS_MAX || o->rank < 0 || (o->rank && o->rank >= o->ranks))
+        return sl_fail(err, SL_ERR_INVALID, "rank %d of %d: a group has 1 to %d ranks", o->rank, o->ranks,
+                       SL_COMM_RANKS_MAX);
     return SL_OK;
 }
 
@@ -143,6 +146,8 @@ sl_status sl_model_load(sl_backend *be, const char *dir, const sl_model_opts *op
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: no memory", dir);
     m->be = be;
     m->opts = *opts;
+    if (opts->comm)
+        m->opts.rank = sl_comm_rank(opts->comm), m->opts.ranks = sl_comm_ranks(opts->comm);
     sl_status rc = load_parts(m, dir, err);
     if (rc != SL_OK)
         goto destroy_model;
@@ -186,6 +191,13 @@ void sl_model_destroy(sl_model *m)
     sl_weights_free(&m->weights);
     sl_checkpoint_close(m->ck);
     free(m);
+}
+
+void sl_model_set_comm(sl_model *m, sl_comm *comm)
+{
+    SL_CHECK(!comm || (sl_comm_rank(comm) == m->weights.rank && sl_comm_ranks(comm) == m->weights.ranks),
+             "a model of rank %d of %d gets another group", m->weights.rank, m->weights.ranks);
+    m->opts.comm = comm;
 }
 
 const sl_model_config *sl_model_get_config(const sl_model *m)

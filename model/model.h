@@ -74,10 +74,13 @@ typedef struct sl_model_opts {
     /* AUTO: as the config says; OFF: F8 weights are only dequantised */
     enum { SL_FP8_ACTS_AUTO, SL_FP8_ACTS_OFF } fp8_acts;
     /*
-     * The group whose ranks share the routed experts, or NULL: all experts are here. Each rank loads its own experts
-     * only (sl_ep_split) and keeps its own tokens; every forward pass is a pass of all ranks. The group is formed and
-     * outlives the model. All ranks load the same checkpoint with the same options.
+     * The rank of this process in a group whose ranks share the routed experts; ranks 0 or 1: all experts are here.
+     * Each rank loads its own experts only (sl_ep_split) and keeps its own tokens; every forward pass is a pass of all
+     * ranks. All ranks load the same checkpoint with the same options.
      */
+    int32_t rank, ranks;
+    /* The formed group, which outlives the model or is replaced by sl_model_set_comm() before it ends; it sets rank and
+     * ranks. NULL: the group forms later. */
     sl_comm *comm;
     /* Called from the loading thread about twice a second and at the end; may be NULL. */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
@@ -114,6 +117,9 @@ sl_status sl_model_stored_dtype(const char *dir, sl_dtype *out, sl_err *err);
 sl_status sl_model_load(sl_backend *be, const char *dir, const sl_model_opts *opts, sl_model **out,
                         sl_err *err);
 void sl_model_destroy(sl_model *m);
+/* The group that the next forward pass belongs to, with the rank and the ranks that the model was loaded for; NULL:
+ * there is none now, and a forward pass fails. */
+void sl_model_set_comm(sl_model *m, sl_comm *comm);
 const sl_model_config *sl_model_get_config(const sl_model *m);
 const sl_model_opts *sl_model_get_opts(const sl_model *m);
 /* The identity of weights, config and numeric convention, from which every page key is derived. It is the same on all

@@ -293,8 +293,8 @@ static sl_status alloc_tables(loader *l)
     size_t moe = 0, e = (size_t)c->n_routed_experts;
     for (int32_t i = 0; i < c->n_layers; i++)
         moe += c->layer_is_moe[i];
-    l->w->rank = l->o->comm ? sl_comm_rank(l->o->comm) : 0;
-    l->w->ranks = l->o->comm ? sl_comm_ranks(l->o->comm) : 1;
+    l->w->rank = l->o->rank;
+    l->w->ranks = l->o->ranks > 1 ? l->o->ranks : 1;
     if (moe && l->w->ranks > c->n_routed_experts)
         return sl_fail(l->err, SL_ERR_INVALID, "%s: %d ranks share %d routed experts, every rank needs one",
                        sl_checkpoint_dir(l->ck), l->w->ranks, c->n_routed_experts);

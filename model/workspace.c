@@ -54,7 +54,7 @@ static void carve(const sl_family *f, const sl_model_config *c, const sl_model_o
     w->moe = sl_carve_take(k, 1, (int64_t)w->moe_bytes, 1);
     w->picked = sl_carve_take(k, picks, hidden, act);
     w->picked_norm = sl_carve_take(k, picks, hidden, act);
-    sl_workspace_exchange(c, o->act, o->max_tokens, o->comm ? sl_comm_ranks(o->comm) : 1, k, w);
+    sl_workspace_exchange(c, o->act, o->max_tokens, o->ranks > 1 ? o->ranks : 1, k, w);
     if (f->workspace)
         f->workspace(c, o, k, w->own);
 }

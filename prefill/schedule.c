@@ -516,7 +516,7 @@ bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err)
     s->done.kind = PM_STEP_DONE;
     sl_step_hooks hooks = {.ctx = p, .layer_done = on_layer_done};
     uint64_t t0 = sl_now_ns();
-    sl_status step = p->o.role.runner->step(p->o.role.runner->impl, p->items, s->n, &hooks, err);
+    sl_status step = sl_runner_step(p->o.role.runner, p->items, s->n, &hooks, err);
     uint64_t ns = sl_now_ns() - t0;
     sl_histogram_observe(p->c.chunk, (double)ns / 1e9);
     if (step == SL_OK) {
@@ -525,7 +525,8 @@ bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err)
         sl_counter_add(p->c.tokens, (uint64_t)tokens);
         atomic_fetch_add(&p->role.load.tokens_done, (uint64_t)tokens);
         advance(p, s);
-    } else {
+    } else if (step <= SL_ERR_DEVICE ||
+               !sl_runner_broken(p->o.role.runner)) { /* else the sessions end, and the jobs */
         for (int32_t i = 0; i < s->n; i++)
             fail(p, s->item[i].job, step, true, "step: %.250s", err->text);
         *st = step <= SL_ERR_DEVICE ? step : SL_OK;

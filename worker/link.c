@@ -257,7 +257,7 @@ static uint64_t tick(sl_wlink *l, uint64_t now)
     uint64_t late = now - w->last_loop_ns;
     switch (l->state) {
     case LINK_IDLE:
-        if (w->ended)
+        if (w->ended || w->held)
             return UINT64_MAX;
         if (now < l->next_try_ns)
             return l->next_try_ns;
@@ -293,6 +293,18 @@ static uint64_t tick(sl_wlink *l, uint64_t now)
         return UINT64_MAX; /* a transport event follows */
     }
     return UINT64_MAX;
+}
+
+void sl_worker_links_hold(sl_worker *w, bool on)
+{
+    w->held = on;
+    for (int i = 0; i < w->n_links; i++) {
+        sl_wlink *l = &w->links[i];
+        if (on)
+            end_session(l, SL_ERR_CANCELLED, "the group of this worker is broken");
+        l->pause_ms = w->o.reconnect_ms;
+        l->next_try_ns = sl_now_ns();
+    }
 }
 
 uint64_t sl_worker_links_tick(sl_worker *w, uint64_t now)

@@ -1,15 +1,13 @@
-/* See role.h. */
+/* See role.h. The loop of the engine thread is in role_loop.c. */
 #include "worker/role.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "worker/worker_impl.h"
 
 static const uint64_t MS = 1000000;
-/* LEAVE_MS: the time from DRAIN to the end, in which the router receives DRAIN and the worker refuses the requests that
- * the router had sent before. */
-enum { IDLE_MS = 100, LEAVE_MS = 150 };
 
 static void fill_hello(sl_worker_role *r, sl_role role, const sl_worker_role_opts *o, int32_t max_batch)
 {
@@ -72,6 +70,7 @@ sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_r
     sl_status st = sl_mailbox_create(&r->inbox);
     if (st != SL_OK)
         return sl_fail(err, st, "cannot create a mailbox");
+    r->group = o->runner->group;
     st = sl_checker_open(&r->checker, o->arena, o->verify, r->inbox, checked_kind);
     if (st != SL_OK)
         return sl_fail(err, st, "cannot create the checker");
@@ -91,6 +90,7 @@ sl_worker_opts sl_worker_role_core_opts(const sl_worker_role *r, const sl_worker
 {
     sl_worker_opts w = o->worker;
     w.listens = listens;
+    w.held = r->group != NULL;
     w.memory = sl_arena_base(o->arena);
     w.memory_bytes = sl_arena_bytes(o->arena);
     w.hello = &r->hello;
@@ -133,9 +133,12 @@ void sl_worker_role_read_load(sl_worker_role *r, sl_msg_load *out)
 sl_wmail *sl_worker_role_take(sl_worker_role *r)
 {
     for (sl_wmail *m; r->inbox && (m = (sl_wmail *)sl_mailbox_take(r->inbox));) {
-        if (m->kind != SL_WMAIL_FATAL)
+        if (m->kind == SL_WMAIL_WAKE)
+            free(m);
+        else if (m->kind == SL_WMAIL_FATAL)
+            r->failed = true;
+        else
             return m;
-        r->failed = true;
     }
     return NULL;
 }
@@ -165,55 +168,4 @@ void sl_worker_role_report(sl_worker_role *r, const sl_worker_report *now)
     sl_gauge_set(r->metrics.running, now->running);
     sl_gauge_set(r->metrics.waiting, now->waiting);
     report_store(r, &st, now->landing_pages);
-}
-
-/* ---- the loop ---- */
-
-/* The flag may be set by a signal handler or by another thread. */
-static bool stop_asked(const volatile int *stop)
-{
-    return __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
-}
-
-/* Tells the routers to place no further request here. */
-static void begin_draining(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e)
-{
-    r->draining = true;
-    e->report(e->arg);
-    sl_worker_tell_routers(w, &(sl_msg){.type = SL_MSG_DRAIN});
-}
-
-sl_status sl_worker_role_run(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e,
-                             const volatile int *stop, uint32_t drain_timeout_ms, sl_err *err)
-{
-    bool leaving = false;
-    uint64_t leave_ns = UINT64_MAX, give_up_ns = UINT64_MAX;
-    for (;;) {
-        atomic_store(&r->load.turn_ns, sl_now_ns());
-        for (sl_wmail *m; (m = sl_worker_role_take(r));)
-            e->mail(e->arg, m);
-        if (r->failed)
-            return sl_fail(err, r->fatal_status, "%s", r->fatal_reason);
-        uint64_t now = sl_now_ns();
-        if (!leaving && stop_asked(stop)) {
-            leaving = true;
-            leave_ns = now + LEAVE_MS * MS;
-            give_up_ns = now + drain_timeout_ms * MS;
-            begin_draining(r, w, e);
-        }
-        uint64_t due = e->tick(e->arg, now);
-        if (leaving && ((e->idle(e->arg) && now >= leave_ns) || now >= give_up_ns)) {
-            e->report(e->arg);
-            return SL_OK;
-        }
-        bool worked = false;
-        sl_status st = e->step(e->arg, &worked, err);
-        e->report(e->arg);
-        if (st != SL_OK)
-            return st;
-        if (worked)
-            continue;
-        uint64_t ms = due > now ? (due - now) / MS + 1 : 1;
-        sl_mailbox_wait_or(r->inbox, e->wake_fd, ms < IDLE_MS ? (int)ms : IDLE_MS);
-    }
 }

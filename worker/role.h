@@ -18,6 +18,7 @@
 #include "kvstore/store.h"
 #include "model/sampler.h"
 #include "worker/checker.h"
+#include "worker/group.h"
 #include "worker/runner.h"
 #include "worker/worker.h"
 
@@ -46,6 +47,7 @@ typedef struct sl_worker_role {
     sl_msg_hello hello;
     sl_wr geometry; /* the bytes that hello.id.geometry points to */
     sl_mailbox *inbox;
+    sl_group *group; /* NULL: this worker is no rank of a group */
     uint32_t total_pages;
     sl_checker checker; /* opened by init; the role starts and stops it */
 
@@ -53,6 +55,7 @@ typedef struct sl_worker_role {
     sl_store *store;
     sl_sampler *sampler;
     bool draining, failed;
+    bool joined;         /* of a group: it was whole in the last turn, and the routers are joined */
     sl_store_stats seen; /* the values that were already added to the counters below */
     struct {
         sl_counter *queries, *hits, *evictions, *damaged_reused, *damaged_running;

@@ -60,6 +60,21 @@ static void e_device_pages(const void *seq, int32_t *row_pages, int32_t *index_p
     sl_engine_device_pages(seq, row_pages, index_pages, n);
 }
 
+static void e_set_comm(void *impl, sl_comm *comm)
+{
+    sl_engine_set_comm(impl, comm);
+}
+
+static void e_set_flags(void *impl, uint32_t flags)
+{
+    sl_engine_set_flags(impl, flags);
+}
+
+static const sl_step_share *e_shares(const void *impl, uint64_t *steps)
+{
+    return sl_engine_shares(impl, steps);
+}
+
 sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const sl_engine_opts *opts)
 {
     return (sl_runner){.impl = e,
@@ -77,5 +92,8 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .stats = e_stats,
                        .layer_stats = e_layer_stats,
                        .device_layers = e_device_layers,
-                       .device_pages = e_device_pages};
+                       .device_pages = e_device_pages,
+                       .set_comm = e_set_comm,
+                       .set_flags = e_set_flags,
+                       .shares = e_shares};
 }

@@ -27,7 +27,29 @@ typedef struct sl_runner {
     /* Either both are set or both are NULL (engine/device.h). */
     void (*device_layers)(const void *impl, sl_device_layer *out); /* [n_layers] */
     void (*device_pages)(const void *seq, int32_t *row_pages, int32_t *index_pages, int32_t n);
+    /* Of a rank of a group, used by worker/group.c; else they may be NULL. */
+    void (*set_comm)(void *impl, sl_comm *comm);
+    void (*set_flags)(void *impl, uint32_t flags);
+    const sl_step_share *(*shares)(const void *impl, uint64_t *steps);
+    /* Set by sl_group_attach() (worker/group.h); NULL: this worker is no rank of a group. */
+    struct sl_group *group;
+    sl_status (*group_step)(struct sl_group *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks,
+                            sl_err *err);
+    bool (*group_whole)(const struct sl_group *g);
 } sl_runner;
+
+/* A step of this worker: in a group a step of all its ranks. */
+static inline sl_status sl_runner_step(const sl_runner *r, sl_step_item *items, int32_t n,
+                                       const sl_step_hooks *hooks, sl_err *err)
+{
+    return r->group ? r->group_step(r->group, items, n, hooks, err) : r->step(r->impl, items, n, hooks, err);
+}
+
+/* After a step that failed: whether the group broke, which ends every request of this worker without further messages. */
+static inline bool sl_runner_broken(const sl_runner *r)
+{
+    return r->group && !r->group_whole(r->group);
+}
 
 /* A runner over an engine and the config of its model; borrows both. */
 sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const sl_engine_opts *opts);

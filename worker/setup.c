@@ -1,5 +1,5 @@
 /*
- * The order of setup: exporter, device, weights, host store, storage tiers, engine (with the memory that is left on the device),
+ * The order of setup: exporter, device, group, weights, host store, storage tiers, engine (with the memory that is left on the device),
  * options of the role. Steps that fail quickly come first: a port that is in use is found before the weights are
  * loaded. The values that "auto" stands for are decided and logged during these steps; setup_impl.h says where.
  */
@@ -72,10 +72,13 @@ static sl_status make_parts(sl_setup *s, sl_err *err)
     SL_TRY(start_metrics(s, err));
     SL_TRY(sl_setup_backend(s, err));
     sl_setup_nics(s);
+    SL_TRY(sl_setup_group(s, err));
     SL_TRY(sl_setup_model(s, err));
     SL_TRY(sl_setup_arena(s, err));
     SL_TRY(sl_setup_tiers(s, err));
     SL_TRY(sl_setup_engine(s, err));
+    if (s->p->group)
+        sl_group_attach(s->p->group, s->p->backend, &s->p->runner);
     SL_TRY(sl_limits_check_address_space(err)); /* UCX starts afterwards */
     set_facts(s);
     return fill_role_opts(s, err);
@@ -100,6 +103,8 @@ void sl_parts_destroy(sl_parts *p)
     for (int t = 0; t < p->n_tiers; t++)
         sl_cascade_tier_close(&p->tiers[t]);
     sl_engine_destroy(p->engine);
+    sl_group_stop(p->group);
+    sl_worker_identity_free(&p->identity);
     sl_arena_destroy(p->arena);
     sl_model_destroy(p->model);
     sl_backend_destroy(p->backend);

@@ -13,6 +13,7 @@
 #include "base/metrics.h"
 #include "engine/engine.h"
 #include "kvstore/cascade.h"
+#include "worker/identity.h"
 #include "worker/role.h"
 #include "worker/shipping.h"
 
@@ -24,10 +25,16 @@ typedef struct sl_worker_launch {
     int rank;         /* of the process in the cluster: metrics port = metrics.port + rank */
     int index;        /* of the worker in its role, the same after a restart; -1: it has none */
     int local_rank;   /* rank on this host: chooses the device when backend.device is -1; -1: unknown */
+    /* Of a rank of a group; ranks 0 or 1: the worker is no such rank. group: its number among those of the role. */
+    int group, group_rank, group_ranks;
+    const volatile int *stop; /* set by a signal; read while the group gets complete; may be NULL */
 } sl_worker_launch;
 
 typedef struct sl_parts {
     sl_backend *backend;
+    sl_worker_identity identity; /* of a rank of a group */
+    char formats[64];            /* their names, of a rank of a group */
+    sl_group *group;             /* or NULL */
     sl_model *model;
     sl_arena *arena;
     sl_engine *engine;

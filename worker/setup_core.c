@@ -39,30 +39,37 @@ static sl_status use_device(void *arg, sl_err *err)
     return sl_be_use_thread(arg, err);
 }
 
+sl_status sl_setup_links(const sl_setup *s, sl_worker_opts *out, sl_err *err)
+{
+    const sl_config *c = s->cfg;
+    const sl_transport_ops *transport = sl_transport_find(c->cluster.transport);
+    if (!transport)
+        return sl_fail_unknown(err, "cluster.transport", c->cluster.transport, sl_transport_names());
+    *out = (sl_worker_opts){.transport = transport->name,
+                            .tls = c->cluster.tls,
+                            .devices = s->p->devices,
+                            .numa_node = s->p->numa_node,
+                            .secret = c->cluster.secret,
+                            .encrypt = c->cluster.encrypt,
+                            .heartbeat_ms = (uint32_t)c->cluster.heartbeat_ms,
+                            .dead_after_ms = (uint32_t)c->cluster.dead_after_ms,
+                            .connect_timeout_ms = (uint32_t)c->cluster.connect_timeout_ms,
+                            .reconnect_ms = (uint32_t)c->cluster.reconnect_ms};
+    return SL_OK;
+}
+
 sl_status sl_setup_core(sl_setup *s, sl_worker_opts *out, sl_err *err)
 {
     const sl_config *c = s->cfg;
     sl_parts *p = s->p;
-    const sl_transport_ops *transport = sl_transport_find(c->cluster.transport);
-    if (!transport)
-        return sl_fail_unknown(err, "cluster.transport", c->cluster.transport, sl_transport_names());
-    if (!c->cluster.advertise_host[0] && transport->caps.cross_process)
+    SL_TRY(sl_setup_links(s, out, err));
+    if (!c->cluster.advertise_host[0] && sl_transport_find(out->transport)->caps.cross_process)
         route_address(s->launch->routers[0], p->listen_host, sizeof p->listen_host);
-    *out = (sl_worker_opts){.transport = transport->name,
-                            .tls = c->cluster.tls,
-                            .devices = p->devices,
-                            .numa_node = p->numa_node,
-                            .secret = c->cluster.secret,
-                            .encrypt = c->cluster.encrypt,
-                            .n_routers = s->launch->n_routers,
-                            .listen_host = p->listen_host,
-                            .listen_port = (uint16_t)c->cluster.listen_port,
-                            .advertise_host = c->cluster.advertise_host,
-                            .heartbeat_ms = (uint32_t)c->cluster.heartbeat_ms,
-                            .dead_after_ms = (uint32_t)c->cluster.dead_after_ms,
-                            .connect_timeout_ms = (uint32_t)c->cluster.connect_timeout_ms,
-                            .reconnect_ms = (uint32_t)c->cluster.reconnect_ms,
-                            .metrics = p->metrics};
+    out->n_routers = s->launch->n_routers;
+    out->listen_host = p->listen_host;
+    out->listen_port = (uint16_t)c->cluster.listen_port;
+    out->advertise_host = c->cluster.advertise_host;
+    out->metrics = p->metrics;
     memcpy(out->routers, s->launch->routers, sizeof out->routers);
     if (s->role == SL_ROLE_PREFILL && p->shipping && p->shipping->from_device) {
         out->enter = use_device;

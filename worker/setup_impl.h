@@ -1,5 +1,6 @@
 /*
  * The parts of sl_parts_create, one file for each subject: setup_device.c (backend, NUMA node, network devices),
+ * setup_group.c (the group of this rank),
  * setup_model.c (formats, weights), setup_cache.c (host store, plan, engine), setup_tier.c (storage tiers),
  * setup_core.c (address and options of the
  * worker core). setup.c calls them in this order; each needs the results of those before it. Private to worker/.
@@ -23,6 +24,12 @@ typedef struct sl_setup {
 
 /* Opens the backend; sets p->device. */
 sl_status sl_setup_backend(sl_setup *s, sl_err *err);
+/* Of a rank of a group: waits until all ranks are there and agree; sets p->group. Else it does nothing. */
+sl_status sl_setup_group(sl_setup *s, sl_err *err);
+/* The options of the links of this process: transport, secret, times. */
+sl_status sl_setup_links(const sl_setup *s, sl_worker_opts *out, sl_err *err);
+/* Most tokens of a step of this role. */
+int32_t sl_setup_step_tokens(const sl_setup *s);
 /* Sets p->numa_node and p->devices; with "auto" it chooses among the network devices of this host. */
 void sl_setup_nics(sl_setup *s);
 /*

@@ -39,12 +39,17 @@ sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_d
     return st == SL_OK ? SL_OK : sl_fail_in(err, st, "model");
 }
 
+int32_t sl_setup_step_tokens(const sl_setup *s)
+{
+    return s->role == SL_ROLE_PREFILL ? s->cfg->prefill.chunk_tokens : s->cfg->decode.max_batch;
+}
+
 /* Sets the sizes of the model's workspace to those of the largest step of this role. */
 static void choose_sizes(sl_setup *s)
 {
     const sl_config *c = s->cfg;
     bool prefill = s->role == SL_ROLE_PREFILL;
-    s->mo.max_tokens = prefill ? c->prefill.chunk_tokens : c->decode.max_batch;
+    s->mo.max_tokens = sl_setup_step_tokens(s);
     s->mo.max_logit_rows = prefill ? c->prefill.max_requests : c->decode.max_batch;
     if (s->mo.max_logit_rows > s->mo.max_tokens)
         s->mo.max_logit_rows = s->mo.max_tokens;
@@ -60,6 +65,8 @@ sl_status sl_setup_model(sl_setup *s, sl_err *err)
     SL_TRY(sl_model_stored_dtype(path, &stored, err));
     SL_TRY(sl_setup_formats(s->cfg, &s->mc, stored, &s->mo.index_format, &s->mo.row_format, err));
     s->mo.act = sl_model_auto_act(stored);
+    s->mo.rank = s->launch->group_ranks > 1 ? s->launch->group_rank : 0;
+    s->mo.ranks = s->launch->group_ranks;
     choose_sizes(s);
     SL_TRY(sl_setup_cache(s, err));
     SL_TRY(check_weights(s, stored, err));

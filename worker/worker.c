@@ -148,6 +148,12 @@ static void send_for_other_thread(sl_worker *w, sl_wsend *s)
     free(s);
 }
 
+static void hold(sl_worker *w, sl_wmail *m)
+{
+    sl_worker_links_hold(w, m->kind == SL_WMAIL_HOLD);
+    free(m);
+}
+
 static bool drain_mail(sl_worker *w)
 {
     bool any = false;
@@ -160,6 +166,8 @@ static bool drain_mail(sl_worker *w)
             w->stopping = true;
         else if (m->kind == SL_WMAIL_SEND)
             send_for_other_thread(w, (sl_wsend *)m);
+        else if (m->kind == SL_WMAIL_HOLD || m->kind == SL_WMAIL_JOIN)
+            hold(w, m);
         else
             w->calls.mail(w->calls.arg, m);
     }
@@ -243,6 +251,7 @@ sl_status sl_worker_start(const sl_worker_opts *opts, const sl_worker_calls *cal
     w->o = *opts;
     w->calls = *calls;
     w->hello = *opts->hello;
+    w->held = opts->held;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->started_cond, NULL);
     counters(w, opts->metrics);
@@ -281,6 +290,14 @@ void sl_worker_stop(sl_worker *w)
     sl_mailbox_post(w->inbox, &w->stop_mail.link);
     pthread_join(w->thread, NULL);
     worker_free(w);
+}
+
+void sl_worker_hold(sl_worker *w, bool on)
+{
+    sl_wmail *m = calloc(1, sizeof *m);
+    SL_CHECK(m, "out of memory");
+    m->kind = on ? SL_WMAIL_HOLD : SL_WMAIL_JOIN;
+    sl_mailbox_post(w->inbox, &m->link);
 }
 
 void sl_worker_post(sl_worker *w, sl_wmail *m)

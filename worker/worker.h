@@ -89,6 +89,7 @@ typedef struct sl_worker_opts {
     bool listens;
     const char *listen_host; /* as in sl_tp_listen */
     uint16_t listen_port;
+    bool held; /* joins no router before sl_worker_hold(w, false) */
     /* Host of the address that other processes are told; NULL or "": the host of the listener. */
     const char *advertise_host;
     /* These apply until WELCOME sets other values. */
@@ -116,6 +117,11 @@ sl_status sl_worker_start(const sl_worker_opts *opts, const sl_worker_calls *cal
  */
 void sl_worker_stop(sl_worker *w);
 
+/*
+ * Any thread except the transport thread. on: ends the sessions with all routers and joins none, until it is called
+ * again with false. A rank does so while its group is broken.
+ */
+void sl_worker_hold(sl_worker *w, bool on);
 /* Any thread. */
 void sl_worker_post(sl_worker *w, sl_wmail *m);
 /* Any thread except the transport thread: sends msg to the router of this session; dropped when it has ended. */

@@ -16,6 +16,9 @@ enum {
     SL_WMAIL_STOP = -1,  /* to the transport thread: end */
     SL_WMAIL_SEND = -2,  /* to the transport thread: an sl_wsend */
     SL_WMAIL_FATAL = -3, /* to the engine thread: the worker cannot continue (role.c) */
+    SL_WMAIL_HOLD = -4,  /* to the transport thread: join no router; SL_WMAIL_JOIN ends this */
+    SL_WMAIL_JOIN = -5,
+    SL_WMAIL_WAKE = -6, /* to the engine thread: there is news of the group (group.c) */
 };
 
 /* An encoded message: in the queue of an endpoint, or posted to the transport and not completed yet. */
@@ -81,6 +84,7 @@ struct sl_worker {
     sl_wlink links[SL_WORKER_ROUTERS_MAX];
     int n_links;
     bool ended; /* fatal was called: no link connects again */
+    bool held;  /* no link connects now */
     bool stopping, waiting_out;
     uint64_t last_loop_ns;
     /* the result of the start, passed to sl_worker_start() under the mutex */
@@ -107,6 +111,8 @@ sl_wep *sl_wep_find(sl_worker *w, uint32_t serial);
 void sl_worker_links_init(sl_worker *w);
 /* The clock, for all links; returns when it must run again. */
 uint64_t sl_worker_links_tick(sl_worker *w, uint64_t now);
+/* Ends all sessions and connects no link, or lets them connect again. */
+void sl_worker_links_hold(sl_worker *w, bool on);
 /* The link whose endpoint this is, NULL: it is a peer's. */
 sl_wlink *sl_worker_link_of(const sl_wep *ep);
 void sl_worker_link_connected(sl_wlink *l, sl_status st, const char *why);

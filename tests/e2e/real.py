@@ -422,9 +422,10 @@ class Cluster(Base):
 
 class Process(Base):
     """One `sluice ROLE` without MPI. A router (role == "router") answers like a cluster. out: a descriptor that gets its output in
-    place of the log file; then a router's ports must be among the settings, and http and grpc are for the caller to set."""
+    place of the log file; then a router's ports must be among the settings, and http and grpc are for the caller to set. rank: group,
+    rank and ranks of a worker that is a rank of a group."""
 
-    def __init__(self, directory, role, index=None, router=None, config="configs/no-mpi.yaml", prefix=(), out=None, **settings):
+    def __init__(self, directory, role, index=None, router=None, config="configs/no-mpi.yaml", prefix=(), out=None, rank=None, **settings):
         self.log = pathlib.Path(directory) / f"{role}-{time.monotonic_ns()}.log"
         self.role = role
         settings = {k.replace("__", "."): v for k, v in settings.items()}
@@ -438,6 +439,8 @@ class Process(Base):
         command = [*prefix, str(SLUICE), role, "--config", str(ROOT / config), *settings_args(self.settings)]
         if index is not None:
             command += ["--index", str(index)]
+        if rank:
+            command += ["--group", rank[0], "--rank", rank[1], "--ranks", rank[2]]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log if out is None else out,
                                             stderr=subprocess.STDOUT, env=environment(), start_new_session=True)

@@ -168,6 +168,24 @@ static inline sl_msg msg_sample(sl_msg_type type)
     case SL_MSG_LEASE_DAMAGED:
         m.lease_damaged = (sl_msg_lease_damaged){77, 2, 3};
         break;
+    case SL_MSG_GROUP_JOIN:
+        m.group_join = (sl_msg_group_join){.cluster_tag = "c",
+                                           .role = SL_ROLE_DECODE,
+                                           .group = 3,
+                                           .rank = 1,
+                                           .ranks = 2,
+                                           .build = "1.2.3",
+                                           .formats = "mla_fp8, official",
+                                           .id = id,
+                                           .step_tokens = 64,
+                                           .name = "decode/7",
+                                           .host = "node-1",
+                                           .pid = 42,
+                                           .instance = 78};
+        break;
+    case SL_MSG_GROUP:
+        m.group = (sl_msg_group){SL_GROUP_INVITE, 5, 6, "rank 1 was lost", {bytes, 64}};
+        break;
     default:
         break;
     }

@@ -266,6 +266,15 @@ START_TEST(shape_rules)
     m = msg_sample(SL_MSG_LEASE);
     m.lease.n_pages = 0;
     refused(&m, "labels");
+    m = msg_sample(SL_MSG_GROUP_JOIN);
+    m.group_join.role = SL_ROLE_ROUTER;
+    refused(&m, "role");
+    m = msg_sample(SL_MSG_GROUP_JOIN);
+    m.group_join.rank = m.group_join.ranks;
+    refused(&m, "rank");
+    m = msg_sample(SL_MSG_GROUP);
+    m.group.news = SL_GROUP_NEWS_COUNT;
+    refused(&m, "news");
 }
 END_TEST
 

@@ -1,0 +1,390 @@
+/* The half of a group that runs on the engine thread: enters and leaves formings, and runs steps. See group.h. */
+#include "worker/group_impl.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/version.h"
+
+/* LOOK_MS: how often sl_group_meet() looks at *stop. REFUSE_S: how long rank 0 waits until its refusals have left. */
+enum { LOOK_MS = 100, REFUSE_S = 2 };
+
+/* ---- start and end ---- */
+
+static void fill_join(sl_group *g)
+{
+    const sl_group_opts *o = &g->o;
+    sl_msg_group_join *j = &g->join;
+    *j = (sl_msg_group_join){.role = (uint8_t)o->role,
+                             .group = (uint32_t)o->group,
+                             .rank = (uint32_t)o->rank,
+                             .ranks = (uint32_t)o->ranks,
+                             .id = *o->id,
+                             .step_tokens = (uint32_t)o->step_tokens,
+                             .pid = (uint32_t)getpid(),
+                             .instance = sl_random_u64()};
+    snprintf(j->build, sizeof j->build, "%s", o->build ? o->build : SL_VERSION);
+    snprintf(j->cluster_tag, sizeof j->cluster_tag, "%s", o->cluster_tag);
+    snprintf(j->formats, sizeof j->formats, "%s", o->formats);
+    snprintf(j->name, sizeof j->name, "%s", o->name);
+    gethostname(j->host, sizeof j->host - 1);
+}
+
+sl_status sl_group_start(const sl_group_opts *opts, sl_group **out, sl_err *err)
+{
+    if (opts->ranks < 2 || opts->ranks > SL_COMM_RANKS_MAX || opts->rank < 0 || opts->rank >= opts->ranks)
+        return sl_fail(err, SL_ERR_INVALID, "rank %d of %d: a group has 2 to %d ranks, counted from 0",
+                       opts->rank, opts->ranks, SL_COMM_RANKS_MAX);
+    sl_group *g = calloc(1, sizeof *g);
+    if (!g)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    g->o = *opts;
+    snprintf(g->address, sizeof g->address, "%s", opts->address);
+    fill_join(g);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->changed, NULL);
+    sl_status st = sl_group_link_start(g, err);
+    if (st != SL_OK) {
+        sl_group_stop(g);
+        return st;
+    }
+    *out = g;
+    return SL_OK;
+}
+
+static sl_status not_met(sl_group *g, sl_err *err)
+{
+    if (g->o.rank != 0)
+        return sl_fail(err, SL_ERR_TIMEOUT,
+                       "rank %d of %d: the group did not get complete at %s within %u ms (rank 0 names the "
+                       "ranks that are missing)",
+                       g->o.rank, g->o.ranks, g->address, g->o.meet_ms);
+    return sl_fail(err, SL_ERR_TIMEOUT, "rank %s of %d did not join the group at %s within %u ms", g->missing,
+                   g->o.ranks, g->address, g->o.meet_ms);
+}
+
+/* The group does not get complete: the ranks that wait learn why, before this one ends. */
+static void refuse_all(sl_group *g, const char *why)
+{
+    sl_group_mail *m = calloc(1, sizeof *m);
+    struct timespec until;
+    SL_CHECK(m, "out of memory");
+    m->mail.kind = SL_GROUP_MAIL_REFUSE;
+    snprintf(m->msg.reason, sizeof m->msg.reason, "%.250s", why);
+    sl_worker_post(g->link, &m->mail);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += REFUSE_S;
+    pthread_mutex_lock(&g->lock);
+    while (g->open_links > 0 && pthread_cond_timedwait(&g->changed, &g->lock, &until) == 0)
+        ;
+    pthread_mutex_unlock(&g->lock);
+}
+
+sl_status sl_group_meet(sl_group *g, const volatile int *stop, sl_err *err)
+{
+    uint64_t end = sl_now_ns() + g->o.meet_ms * 1000000ull;
+    sl_status st = SL_INPROGRESS;
+    pthread_mutex_lock(&g->lock);
+    while (st == SL_INPROGRESS) {
+        struct timespec until;
+        if (g->refused != SL_OK)
+            st = sl_fail(err, g->refused, "%s", g->refusal);
+        else if (g->met)
+            st = SL_OK;
+        else if (stop && __atomic_load_n(stop, __ATOMIC_RELAXED))
+            st = sl_fail(err, SL_ERR_CANCELLED, "stopped while the group was not complete");
+        else if (sl_now_ns() > end)
+            st = not_met(g, err);
+        else {
+            clock_gettime(CLOCK_REALTIME, &until);
+            until.tv_nsec += LOOK_MS * 1000000;
+            until.tv_sec += until.tv_nsec / 1000000000;
+            until.tv_nsec %= 1000000000;
+            pthread_cond_timedwait(&g->changed, &g->lock, &until);
+        }
+    }
+    pthread_mutex_unlock(&g->lock);
+    if (st == SL_ERR_TIMEOUT && g->o.rank == 0 && err)
+        refuse_all(g, err->text);
+    return st;
+}
+
+static void tell(sl_group *g, sl_group_news news, uint64_t forming, uint64_t step, const char *reason,
+                 const sl_comm_invite *invite)
+{
+    sl_group_mail *m = calloc(1, sizeof *m);
+    SL_CHECK(m, "out of memory");
+    m->mail.kind = SL_GROUP_MAIL_NEWS;
+    m->msg = (sl_msg_group){.news = (uint8_t)news, .forming = forming, .step = step};
+    snprintf(m->msg.reason, sizeof m->msg.reason, "%s", reason ? reason : "");
+    if (invite) {
+        m->invite = *invite;
+        m->msg.invite = (sl_blob){m->invite.bytes, sizeof m->invite.bytes};
+    }
+    sl_worker_post(g->link, &m->mail);
+}
+
+static void become_ready(sl_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->ready = true;
+    pthread_mutex_unlock(&g->lock);
+    tell(g, SL_GROUP_READY, 0, 0, NULL, NULL);
+}
+
+void sl_group_attach(sl_group *g, sl_backend *be, sl_runner *r)
+{
+    g->be = be;
+    g->runner = *r;
+    r->group = g;
+    r->group_step = sl_group_step;
+    r->group_whole = sl_group_whole;
+    become_ready(g);
+}
+
+void sl_group_wake(sl_group *g)
+{
+    pthread_cond_broadcast(&g->changed);
+    if (!g->inbox)
+        return;
+    sl_wmail *m = calloc(1, sizeof *m);
+    SL_CHECK(m, "out of memory");
+    m->kind = SL_WMAIL_WAKE;
+    sl_mailbox_post(g->inbox, &m->link);
+}
+
+void sl_group_wake_at(sl_group *g, sl_mailbox *inbox)
+{
+    pthread_mutex_lock(&g->lock);
+    g->inbox = inbox;
+    pthread_mutex_unlock(&g->lock);
+}
+
+void sl_group_stop(sl_group *g)
+{
+    if (!g)
+        return;
+    sl_worker_stop(g->link);
+    sl_comm_destroy(g->comm);
+    pthread_cond_destroy(&g->changed);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+/* ---- formings ---- */
+
+static sl_comm_opts comm_opts(const sl_group *g)
+{
+    sl_key k = sl_hash_chain(g->join.id.fingerprint, g->join.id.geometry.data, g->join.id.geometry.len);
+    return (sl_comm_opts){.rank = g->o.rank,
+                          .ranks = g->o.ranks,
+                          .geometry = sl_hash_chain(k, &g->join.step_tokens, sizeof g->join.step_tokens),
+                          .deadline_ms = g->o.link.dead_after_ms};
+}
+
+/* Leaves the forming, if there is one, tells rank 0 why, and is ready for the next. */
+static void leave(sl_group *g, const char *why)
+{
+    pthread_mutex_lock(&g->lock);
+    sl_comm *c = g->comm;
+    uint64_t forming = c ? g->entered : g->forming;
+    bool invited_anew = c && g->invited && g->forming != g->entered;
+    char first[sizeof g->why];
+    /* What the links knew first is the cause; what this rank noticed is often the consequence. */
+    snprintf(first, sizeof first, "%s", g->broken && g->why[0] ? g->why : why);
+    g->comm = NULL;
+    g->entered = 0;
+    g->broken = g->found_due = false;
+    if (!invited_anew) {
+        g->forming = 0;
+        g->invited = false;
+    }
+    pthread_mutex_unlock(&g->lock);
+    if (g->whole) {
+        g->counts.broken++;
+        sl_log(SL_LOG_WARN, "group", "broken", "forming=%016" PRIx64 " steps=%" PRIu64 " reason=\"%s\"",
+               forming, g->counts.steps, first);
+    }
+    g->whole = g->active = false;
+    if (c) {
+        g->runner.set_comm(g->runner.impl, NULL);
+        sl_comm_destroy(c);
+    }
+    tell(g, SL_GROUP_BROKEN, forming, 0, first, NULL);
+    become_ready(g);
+}
+
+/* The collectives exist, the invitation is sent: waits for the other ranks. */
+static void form(sl_group *g, sl_comm *c, uint64_t forming)
+{
+    sl_err err = {0};
+    sl_status st = sl_comm_form(c, &err);
+    if (st != SL_OK) {
+        sl_log(SL_LOG_WARN, "group", "not_formed", "forming=%016" PRIx64 " status=%s reason=\"%s\"", forming,
+               sl_status_name(st), err.text);
+        leave(g, err.text);
+        return;
+    }
+    g->runner.set_comm(g->runner.impl, c);
+    g->active = false;
+    g->counts.formed++;
+    g->whole = true;
+    sl_log(SL_LOG_INFO, "group", "formed", "group=%d rank=%d ranks=%d forming=%016" PRIx64 " over=\"%s\"",
+           g->o.group, g->o.rank, g->o.ranks, forming, sl_comm_describe(c));
+}
+
+static void entered(sl_group *g, sl_comm *c, uint64_t forming)
+{
+    pthread_mutex_lock(&g->lock);
+    g->comm = c;
+    g->entered = forming;
+    g->ready = g->found_due = false;
+    if (g->forming == forming)
+        g->invited = false;
+    else
+        g->broken = true; /* a newer invitation has come */
+    if (g->broken)        /* a rank was lost meanwhile: do not wait for it */
+        sl_comm_abort(c);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static sl_status found(sl_group *g, uint64_t forming, sl_err *err)
+{
+    sl_comm_opts o = comm_opts(g);
+    sl_comm_invite invite;
+    sl_comm *c;
+    SL_TRY(sl_comm_found(g->be, &o, &invite, &c, err));
+    entered(g, c, forming);
+    tell(g, SL_GROUP_INVITE, forming, 0, NULL, &invite);
+    form(g, c, forming);
+    return SL_OK;
+}
+
+static void join(sl_group *g, uint64_t forming, const sl_comm_invite *invite)
+{
+    sl_comm_opts o = comm_opts(g);
+    sl_comm *c;
+    sl_err err = {0};
+    sl_status st = sl_comm_join(g->be, &o, invite, &c, &err);
+    if (st != SL_OK) {
+        sl_log(SL_LOG_WARN, "group", "not_joined", "forming=%016" PRIx64 " status=%s reason=\"%s\"", forming,
+               sl_status_name(st), err.text);
+        leave(g, err.text);
+        return;
+    }
+    entered(g, c, forming);
+    form(g, c, forming);
+}
+
+sl_status sl_group_turn(sl_group *g, sl_err *err)
+{
+    pthread_mutex_lock(&g->lock);
+    sl_status refused = g->refused;
+    bool broken = g->broken, found_due = g->found_due, invited = g->invited;
+    uint64_t forming = g->forming;
+    sl_comm_invite invite = g->invite;
+    if (refused != SL_OK)
+        (void)sl_fail(err, refused, "%s", g->refusal);
+    pthread_mutex_unlock(&g->lock);
+    if (refused != SL_OK)
+        return refused;
+    if (broken)
+        leave(g, "");
+    else if (found_due)
+        return found(g, forming, err);
+    else if (invited)
+        join(g, forming, &invite);
+    return SL_OK;
+}
+
+bool sl_group_whole(const sl_group *g)
+{
+    return g->whole;
+}
+
+/* ---- steps ---- */
+
+void sl_group_say(sl_group *g, uint32_t flags)
+{
+    if (flags != g->flags)
+        g->runner.set_flags(g->runner.impl, flags);
+    g->flags = flags;
+}
+
+static void ring(sl_group *g, uint64_t step)
+{
+    tell(g, SL_GROUP_RING, g->entered, step, NULL, NULL);
+}
+
+/* The step of this rank, with items or without; afterwards the group is active, resting or broken. */
+static sl_status run(sl_group *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err)
+{
+    uint64_t steps;
+    sl_err own = {0};
+    sl_status st = g->runner.step(g->runner.impl, items, n, hooks, &own);
+    sl_err why = {0};
+    if (sl_comm_state(g->comm, &why) != SL_OK) {
+        if (err)
+            *err = own.text[0] ? own : why;
+        st = st == SL_OK ? SL_ERR_PEER : st;
+        leave(g, why.text);
+        return st;
+    }
+    if (st != SL_OK && err)
+        *err = own;
+    const sl_step_share *s = g->runner.shares(g->runner.impl, &steps);
+    g->active = false;
+    for (int32_t r = 0; r < g->o.ranks; r++)
+        g->active |= s[r].tokens > 0;
+    g->counts.steps++;
+    g->counts.steps_idle += s[g->o.rank].tokens == 0;
+    return st;
+}
+
+sl_status sl_group_step(sl_group *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err)
+{
+    uint64_t steps;
+    if (!g->whole)
+        return sl_fail(err, SL_ERR_PEER, "the group of this rank is not formed");
+    (void)g->runner.shares(g->runner.impl, &steps);
+    if (!g->active)
+        ring(g, steps + 1);
+    return run(g, items, n, hooks, err);
+}
+
+bool sl_group_take_part(sl_group *g, bool want)
+{
+    uint64_t steps;
+    if (!g->whole)
+        return false;
+    (void)g->runner.shares(g->runner.impl, &steps);
+    pthread_mutex_lock(&g->lock);
+    bool rung = g->ring > steps;
+    pthread_mutex_unlock(&g->lock);
+    if (!g->active && !rung && !want)
+        return false;
+    if (!g->active && !rung)
+        ring(g, steps + 1);
+    (void)run(g, NULL, 0, NULL, NULL);
+    return g->active;
+}
+
+uint32_t sl_group_others(const sl_group *g)
+{
+    uint64_t steps;
+    uint32_t flags = 0;
+    const sl_step_share *s = g->runner.shares(g->runner.impl, &steps);
+    for (int32_t r = 0; steps && r < g->o.ranks; r++)
+        flags |= r == g->o.rank ? 0 : s[r].flags;
+    return flags;
+}
+
+void sl_group_counts_get(const sl_group *g, sl_group_counts *out)
+{
+    *out = g->counts;
+}

@@ -1,0 +1,79 @@
+/*
+ * A group's data, shared by its two halves: group.c (engine thread: collectives and steps) and group_link.c (thread of
+ * the links: who is there, who is lost). What both use is under the lock; the engine half acts on it in its next turn.
+ */
+#ifndef SL_WORKER_GROUP_IMPL_H
+#define SL_WORKER_GROUP_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/log.h"
+#include "kernels/comm.h"
+#include "worker/group.h"
+#include "worker/worker_impl.h"
+
+enum { SL_GROUP_MAIL_NEWS = 1, SL_GROUP_MAIL_REFUSE }; /* kinds of mail to the thread of the links */
+
+/* News of this rank, from its engine thread. */
+typedef struct sl_group_mail {
+    sl_wmail mail;
+    sl_msg_group msg; /* its invite points to the field below */
+    sl_comm_invite invite;
+} sl_group_mail;
+
+/* Another rank, as the thread of the links knows it. Rank 0 has one for every rank, the others one for rank 0. */
+typedef struct sl_group_peer {
+    sl_wep *ep; /* NULL: not connected */
+    bool joined, welcomed, ready;
+    uint64_t instance, heard_ns;
+    uint32_t pid;
+    char name[64], host[64];
+} sl_group_peer;
+
+struct sl_group {
+    sl_group_opts o;
+    char address[SL_TP_ADDRESS_MAX], host[SL_TP_ADDRESS_MAX];
+    sl_msg_group_join join; /* what this rank is */
+    sl_msg_hello hello;     /* unused by links without routers */
+    sl_worker *link;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    /* under the lock */
+    sl_mailbox *inbox;
+    sl_comm *comm;           /* created and destroyed by the engine thread; the other one only aborts it */
+    uint64_t forming;        /* the newest that this rank was asked to enter; 0: none */
+    uint64_t entered;        /* of comm */
+    bool met, ready;         /* all ranks were there; this rank is ready and in no forming */
+    bool found_due, invited; /* rank 0 is to found a forming; an invitation has come */
+    bool broken;             /* `forming` has ended, why */
+    char why[256];
+    uint64_t ring; /* step of `forming` in which another rank wants this one to take part */
+    sl_comm_invite invite;
+    sl_status refused; /* SL_OK: not */
+    char refusal[400];
+    char missing[128];  /* rank 0: the ranks that are not there */
+    int32_t open_links; /* rank 0 */
+
+    /* engine thread */
+    sl_backend *be;
+    sl_runner runner;
+    bool active; /* some rank had tokens in the last step: all take part in the next one */
+    uint32_t flags;
+    _Atomic bool whole;
+    sl_group_counts counts;
+
+    /* thread of the links */
+    sl_group_peer peers[SL_COMM_RANKS_MAX];
+    bool self_ready;
+    uint64_t last_forming, next_try_ns, next_beat_ns, last_tick_ns, form_ns, refused_ns;
+};
+
+/* group_link.c */
+sl_status sl_group_link_start(sl_group *g, sl_err *err);
+
+/* group.c: any thread. The lock is held. */
+void sl_group_wake(sl_group *g);
+
+#endif

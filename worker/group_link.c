@@ -1,0 +1,530 @@
+/*
+ * The half of a group that runs on the thread of the links: who is there, who differs, who is lost. Rank 0 listens and
+ * has a link to every other rank, over which it also passes on what one rank tells all others.
+ *
+ *   rank        connects, JOIN ───▶ rank 0: compares     ───▶ REFUSE, or WELCOME when all ranks have joined
+ *   each rank   READY ───▶ rank 0: when all are ready, its engine thread founds a forming; INVITE ───▶ each rank
+ *   BROKEN, RING: from any rank to rank 0, and from there to the others
+ *
+ * A link is lost when its connection fails, or when the other side has been silent for dead_after_ms although this
+ * thread ran. Then the forming is broken. A rank that lost rank 0 connects again until it succeeds.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kvstore/arena.h"
+#include "worker/group_impl.h"
+
+static const uint64_t MS = 1000000;
+enum { TAKEN_PATIENCE = 3 }; /* times dead_after_ms: how long a rank whose number is taken tries again */
+
+/* ---- what the engine thread learns ---- */
+
+static void refused(sl_group *g, sl_status st, const char *why)
+{
+    pthread_mutex_lock(&g->lock);
+    if (g->refused == SL_OK) {
+        g->refused = st;
+        snprintf(g->refusal, sizeof g->refusal, "%.390s", why);
+        sl_group_wake(g);
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* `forming` has ended; 0: whichever there is. */
+static void broke(sl_group *g, uint64_t forming, const char *why)
+{
+    pthread_mutex_lock(&g->lock);
+    if (g->forming && !g->broken && (!forming || forming == g->forming)) {
+        g->broken = true;
+        snprintf(g->why, sizeof g->why, "%.250s", why);
+        if (g->comm)
+            sl_comm_abort(g->comm);
+        sl_group_wake(g);
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void rung(sl_group *g, const sl_msg_group *m)
+{
+    pthread_mutex_lock(&g->lock);
+    if (m->forming == g->forming && m->step > g->ring) {
+        g->ring = m->step;
+        sl_group_wake(g);
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void met(sl_group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->met = true;
+    sl_group_wake(g);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void send_news(sl_wep *ep, const sl_msg_group *news)
+{
+    sl_msg m = {.type = SL_MSG_GROUP};
+    m.group = *news;
+    if (ep)
+        sl_wep_send(ep, &m);
+}
+
+/* ---- rank 0 ---- */
+
+/* To all other ranks except `except`. */
+static void tell_all(sl_group *g, const sl_msg_group *news, int32_t except)
+{
+    for (int32_t r = 1; r < g->o.ranks; r++) {
+        if (r != except && g->peers[r].joined)
+            send_news(g->peers[r].ep, news);
+    }
+}
+
+static bool all_joined(const sl_group *g)
+{
+    for (int32_t r = 1; r < g->o.ranks; r++) {
+        if (!g->peers[r].joined)
+            return false;
+    }
+    return true;
+}
+
+/* When every rank is ready, the engine thread founds a forming. */
+static void form_if_ready(sl_group *g, uint64_t now)
+{
+    bool all = g->self_ready && all_joined(g) && now >= g->form_ns;
+    for (int32_t r = 1; r < g->o.ranks; r++)
+        all = all && g->peers[r].ready;
+    if (!all)
+        return;
+    g->self_ready = false;
+    for (int32_t r = 1; r < g->o.ranks; r++)
+        g->peers[r].ready = false;
+    pthread_mutex_lock(&g->lock);
+    g->forming = ++g->last_forming;
+    g->found_due = true;
+    g->ring = 0;
+    sl_group_wake(g);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void list_missing(sl_group *g)
+{
+    size_t n = 0;
+    char text[sizeof g->missing] = "";
+    for (int32_t r = 1; r < g->o.ranks && n + 8 < sizeof text; r++) {
+        if (!g->peers[r].joined)
+            n += (size_t)snprintf(text + n, sizeof text - n, n ? ", %d" : "%d", r);
+    }
+    pthread_mutex_lock(&g->lock);
+    memcpy(g->missing, text, sizeof text);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void refuse(sl_wep *ep, const char *why, bool retry)
+{
+    sl_msg m = {.type = SL_MSG_REFUSE};
+    m.refuse = (sl_msg_refuse){.status = SL_ERR_REFUSED, .retry = retry};
+    snprintf(m.refuse.reason, sizeof m.refuse.reason, "%s", why);
+    sl_wep_send(ep, &m);
+    sl_wep_close(ep, SL_TP_CLOSE_FLUSH);
+}
+
+/* What of a rank differs from this one, which is rank 0: a sentence, or an empty one. */
+static void compare(const sl_group *g, const sl_msg_group_join *j, char *why, size_t cap)
+{
+    const sl_msg_group_join *own = &g->join;
+    sl_geometry mine, theirs;
+    sl_err err = {0};
+    why[0] = '\0';
+    if (strcmp(j->cluster_tag, own->cluster_tag) != 0)
+        snprintf(why, cap, "cluster.tag is \"%s\", that of rank 0 is \"%s\"", j->cluster_tag,
+                 own->cluster_tag);
+    else if (j->role != own->role || j->group != own->group)
+        snprintf(why, cap, "it belongs to %s group %u, this address to %s group %u",
+                 sl_role_name((sl_role)j->role), j->group, sl_role_name((sl_role)own->role), own->group);
+    else if (strcmp(j->build, own->build) != 0)
+        snprintf(why, cap, "it is build %s, rank 0 is build %s", j->build, own->build);
+    else if (j->ranks != own->ranks)
+        snprintf(why, cap, "it expects a group of %u ranks, rank 0 one of %u", j->ranks, own->ranks);
+    else if (!sl_key_eq(j->id.fingerprint, own->id.fingerprint))
+        snprintf(why, cap,
+                 "its checkpoint has the fingerprint %016" PRIx64 "%016" PRIx64 ", that of rank 0 %016" PRIx64
+                 "%016" PRIx64,
+                 j->id.fingerprint.hi, j->id.fingerprint.lo, own->id.fingerprint.hi, own->id.fingerprint.lo);
+    else if (strcmp(j->formats, own->formats) != 0)
+        snprintf(why, cap, "its formats are %s, those of rank 0 %s", j->formats, own->formats);
+    else if (sl_geometry_read(own->id.geometry.data, own->id.geometry.len, &mine, &err) != SL_OK ||
+             sl_geometry_read(j->id.geometry.data, j->id.geometry.len, &theirs, &err) != SL_OK ||
+             sl_geometry_compatible(&mine, &theirs, &err) != SL_OK)
+        snprintf(why, cap, "its pages differ: %.200s", err.text);
+    else if (j->step_tokens != own->step_tokens)
+        snprintf(why, cap, "its steps have up to %u tokens, those of rank 0 %u (%s)", j->step_tokens,
+                 own->step_tokens,
+                 own->role == SL_ROLE_PREFILL ? "prefill.chunk_tokens" : "decode.max_batch");
+}
+
+/* Tells the ranks that do not know it yet that all are there. */
+static void welcome(sl_group *g)
+{
+    sl_msg_group news = {.news = SL_GROUP_WELCOME};
+    if (!all_joined(g))
+        return;
+    for (int32_t r = 1; r < g->o.ranks; r++) {
+        if (!g->peers[r].welcomed)
+            send_news(g->peers[r].ep, &news);
+        g->peers[r].welcomed = true;
+    }
+    met(g);
+}
+
+static void on_join(sl_group *g, sl_wep *ep, const sl_msg_group_join *j)
+{
+    char why[300], text[400];
+    sl_group_peer *p = j->rank < (uint32_t)g->o.ranks ? &g->peers[j->rank] : NULL;
+    bool taken = false;
+    compare(g, j, why, sizeof why);
+    if (!why[0] && j->rank == 0) {
+        snprintf(why, sizeof why, "rank 0 is %s, process %u on %s", g->join.name, g->join.pid, g->join.host);
+    } else if (!why[0] && p->ep && p->instance != j->instance) {
+        taken = true;
+        snprintf(why, sizeof why, "rank %u is taken by %s, process %u on %s", j->rank, p->name, p->pid,
+                 p->host);
+    }
+    if (why[0]) {
+        snprintf(text, sizeof text, "rank %u of the group at %s (%s, process %u on %s): %s", j->rank,
+                 g->address, j->name, j->pid, j->host, why);
+        sl_log(SL_LOG_WARN, "group", "rank_refused", "reason=\"%s\"", text);
+        refuse(ep, text, taken);
+        return;
+    }
+    if (p->ep) { /* a former connection of the same process */
+        sl_wep_set_user(p->ep, NULL);
+        sl_wep_close(p->ep, SL_TP_CLOSE_FORCE);
+    }
+    *p = (sl_group_peer){
+        .ep = ep, .joined = true, .instance = j->instance, .heard_ns = sl_now_ns(), .pid = j->pid};
+    memcpy(p->name, j->name, sizeof p->name);
+    memcpy(p->host, j->host, sizeof p->host);
+    sl_wep_set_user(ep, p);
+    list_missing(g);
+    sl_log(SL_LOG_INFO, "group", "rank_joined", "rank=%u name=%s host=%s pid=%u missing=\"%s\"", j->rank,
+           p->name, p->host, p->pid, g->missing);
+    welcome(g);
+}
+
+/* ---- all ranks ---- */
+
+static int32_t rank_of(const sl_group *g, const sl_group_peer *p)
+{
+    return (int32_t)(p - g->peers);
+}
+
+/* The link to this rank has ended. */
+static void lost(sl_group *g, sl_group_peer *p, const char *why)
+{
+    char text[256];
+    int32_t rank = rank_of(g, p);
+    bool was_joined = p->joined;
+    sl_wep *ep = p->ep;
+    snprintf(text, sizeof text, "rank %d was lost: %.200s", rank, why);
+    p->ep = NULL;
+    p->joined = p->ready = false;
+    if (ep) {
+        sl_wep_set_user(ep, NULL);
+        sl_wep_close(ep, SL_TP_CLOSE_FORCE);
+    }
+    g->next_try_ns = sl_now_ns() + g->o.link.reconnect_ms * MS;
+    if (!was_joined)
+        return;
+    sl_log(SL_LOG_WARN, "group", "rank_lost", "rank=%d reason=\"%s\"", rank, why);
+    if (g->o.rank == 0) {
+        sl_msg_group news = {.news = SL_GROUP_BROKEN, .forming = g->last_forming};
+        memcpy(news.reason, text, sizeof news.reason);
+        tell_all(g, &news, rank);
+        list_missing(g);
+    }
+    broke(g, 0, text);
+}
+
+static void on_broken(sl_group *g, const sl_msg_group *m, int32_t from)
+{
+    if (!m->forming)
+        return;
+    if (g->o.rank == 0) {
+        if (m->forming != g->last_forming)
+            return;
+        tell_all(g, m, from);
+        g->form_ns = sl_now_ns() + g->o.link.heartbeat_ms * MS;
+    }
+    broke(g, m->forming, m->reason);
+}
+
+static void on_invite(sl_group *g, const sl_msg_group *m)
+{
+    if (m->invite.len != SL_COMM_INVITE_BYTES || !m->forming)
+        return;
+    pthread_mutex_lock(&g->lock);
+    if (g->comm) { /* of a former one, of which this rank has not heard that it ended */
+        g->broken = true;
+        sl_comm_abort(g->comm);
+    }
+    memcpy(g->invite.bytes, m->invite.data, SL_COMM_INVITE_BYTES);
+    g->forming = m->forming;
+    g->ring = 0;
+    g->invited = true;
+    sl_group_wake(g);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void on_welcome(sl_group *g)
+{
+    g->peers[0].joined = true;
+    g->refused_ns = 0;
+    met(g);
+    pthread_mutex_lock(&g->lock);
+    bool ready = g->ready;
+    pthread_mutex_unlock(&g->lock);
+    if (ready)
+        send_news(g->peers[0].ep, &(sl_msg_group){.news = SL_GROUP_READY});
+}
+
+/* from: the rank that says it, which may be this one (mail of the engine thread). */
+static void on_news(sl_group *g, const sl_msg_group *m, int32_t from)
+{
+    bool zero = g->o.rank == 0, own = from == g->o.rank;
+    if (!zero && own) {
+        if (g->peers[0].joined)
+            send_news(g->peers[0].ep, m);
+        return;
+    }
+    switch (m->news) {
+    case SL_GROUP_WELCOME:
+        if (!zero)
+            on_welcome(g);
+        return;
+    case SL_GROUP_READY:
+        if (zero && own)
+            g->self_ready = true;
+        else if (zero)
+            g->peers[from].ready = true;
+        return;
+    case SL_GROUP_INVITE:
+        if (zero)
+            tell_all(g, m, 0);
+        else
+            on_invite(g, m);
+        return;
+    case SL_GROUP_BROKEN:
+        on_broken(g, m, from);
+        return;
+    case SL_GROUP_RING:
+        if (zero)
+            tell_all(g, m, from);
+        if (!own)
+            rung(g, m);
+        return;
+    default:
+        return;
+    }
+}
+
+static void on_refuse(sl_group *g, const sl_msg_refuse *m)
+{
+    uint64_t now = sl_now_ns();
+    sl_log(SL_LOG_ERROR, "group", "refused", "by=%s reason=\"%s\"", g->address, m->reason);
+    if (!g->refused_ns)
+        g->refused_ns = now;
+    if (!m->retry || now - g->refused_ns >= TAKEN_PATIENCE * g->o.link.dead_after_ms * MS)
+        refused(g, SL_ERR_REFUSED, m->reason);
+}
+
+/* ---- callbacks of the links ---- */
+
+static void count_links(sl_group *g, int32_t change)
+{
+    pthread_mutex_lock(&g->lock);
+    g->open_links += change;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void ep_accepted(void *arg, sl_wep *ep, const char *address)
+{
+    (void)address;
+    count_links(arg, 1);
+    sl_wep_set_user(ep, NULL); /* until it has joined */
+}
+
+static void ep_connected(void *arg, sl_wep *ep, sl_status st, const char *why)
+{
+    sl_group *g = arg;
+    if (g->peers[0].ep != ep)
+        return;
+    if (st != SL_OK) {
+        lost(g, &g->peers[0], why);
+        return;
+    }
+    g->peers[0].heard_ns = sl_now_ns();
+    sl_msg m = {.type = SL_MSG_GROUP_JOIN};
+    m.group_join = g->join;
+    sl_wep_send(ep, &m);
+}
+
+static void ep_msg(void *arg, sl_wep *ep, sl_wmsg *m)
+{
+    sl_group *g = arg;
+    sl_group_peer *p = sl_wep_user(ep);
+    if (p)
+        p->heard_ns = sl_now_ns();
+    if (m->msg.type == SL_MSG_GROUP_JOIN && g->o.rank == 0 && !p) {
+        on_join(g, ep, &m->msg.group_join);
+    } else if (p && m->msg.type == SL_MSG_PING) {
+        m->msg.type = SL_MSG_PONG;
+        sl_wep_send(ep, &m->msg);
+    } else if (p && m->msg.type == SL_MSG_GROUP) {
+        on_news(g, &m->msg.group, rank_of(g, p));
+    } else if (p && m->msg.type == SL_MSG_REFUSE && g->o.rank != 0) {
+        on_refuse(g, &m->msg.refuse);
+    }
+    sl_wmsg_free(m);
+}
+
+static void ep_failed(void *arg, sl_wep *ep, sl_status st, const char *why)
+{
+    sl_group *g = arg;
+    sl_group_peer *p = sl_wep_user(ep);
+    (void)st;
+    if (p)
+        lost(g, p, why);
+    else
+        sl_wep_close(ep, SL_TP_CLOSE_FORCE);
+}
+
+static void ep_closed(void *arg, sl_wep *ep)
+{
+    sl_group *g = arg;
+    (void)ep;
+    if (g->o.rank == 0)
+        count_links(g, -1);
+}
+
+static void refuse_all(sl_group *g, const char *why)
+{
+    for (int32_t r = 1; r < g->o.ranks; r++) {
+        sl_group_peer *p = &g->peers[r];
+        if (!p->ep)
+            continue;
+        sl_wep_set_user(p->ep, NULL);
+        refuse(p->ep, why, false);
+        *p = (sl_group_peer){.ep = NULL};
+    }
+}
+
+static void on_mail(void *arg, sl_wmail *mail)
+{
+    sl_group *g = arg;
+    sl_group_mail *m = (sl_group_mail *)mail;
+    if (mail->kind == SL_GROUP_MAIL_REFUSE)
+        refuse_all(g, m->msg.reason);
+    else
+        on_news(g, &m->msg, g->o.rank);
+    free(m);
+}
+
+/* ---- time ---- */
+
+static void connect_now(sl_group *g, uint64_t now)
+{
+    sl_err err = {0};
+    sl_group_peer *p = &g->peers[0];
+    sl_status st = sl_worker_connect(g->link, g->address, p, &p->ep, &err);
+    if (st == SL_OK)
+        return;
+    p->ep = NULL;
+    g->next_try_ns = now + g->o.link.reconnect_ms * MS;
+    refused(g, st, err.text); /* the address cannot be used */
+}
+
+static void beat(sl_group *g, uint64_t now)
+{
+    sl_msg ping = {.type = SL_MSG_PING};
+    ping.ping.stamp = now;
+    for (int32_t r = 0; r < g->o.ranks; r++) {
+        if (g->peers[r].ep && g->peers[r].joined)
+            sl_wep_send(g->peers[r].ep, &ping);
+    }
+    g->next_beat_ns = now + g->o.link.heartbeat_ms * MS;
+}
+
+static void find_silent(sl_group *g, uint64_t now)
+{
+    uint64_t late = g->last_tick_ns ? now - g->last_tick_ns : 0;
+    for (int32_t r = 0; r < g->o.ranks; r++) {
+        sl_group_peer *p = &g->peers[r];
+        if (!p->ep || !p->joined)
+            continue;
+        if (late >
+            4 * g->o.link.heartbeat_ms * MS) /* this thread did not run: the other side is not to blame */
+            p->heard_ns += late;
+        if (now > p->heard_ns && now - p->heard_ns > g->o.link.dead_after_ms * MS)
+            lost(g, p, "it was silent for dead_after_ms");
+    }
+}
+
+static uint64_t on_tick(void *arg, uint64_t now)
+{
+    sl_group *g = arg;
+    find_silent(g, now);
+    g->last_tick_ns = now;
+    if (now >= g->next_beat_ns)
+        beat(g, now);
+    if (g->o.rank == 0)
+        form_if_ready(g, now);
+    else if (!g->peers[0].ep && now >= g->next_try_ns && g->refused == SL_OK)
+        connect_now(g, now);
+    return g->next_beat_ns;
+}
+
+/* ---- start ---- */
+
+static sl_status place(sl_group *g, sl_worker_opts *w, sl_err *err)
+{
+    SL_TRY(sl_tp_address_parse(g->address, g->host, sizeof g->host, &w->listen_port, err));
+    w->listens = g->o.rank == 0;
+    w->listen_host = g->host;
+    if (!w->listen_port)
+        return sl_fail(err, SL_ERR_INVALID, "the address %s of a group needs a port", g->address);
+    return SL_OK;
+}
+
+sl_status sl_group_link_start(sl_group *g, sl_err *err)
+{
+    sl_worker_opts w = g->o.link;
+    sl_worker_calls calls = {.arg = g,
+                             .comp = "group",
+                             .ep_accepted = ep_accepted,
+                             .ep_connected = ep_connected,
+                             .ep_msg = ep_msg,
+                             .ep_failed = ep_failed,
+                             .ep_closed = ep_closed,
+                             .mail = on_mail,
+                             .tick = on_tick};
+    w.n_routers = 0;
+    w.memory = NULL;
+    w.memory_bytes = 0;
+    w.n_device_memory = 0;
+    w.enter = NULL;
+    w.hello = &g->hello;
+    w.metrics = NULL; /* the worker's own links count there */
+    w.advertise_host = NULL;
+    SL_TRY(place(g, &w, err));
+    g->last_forming = sl_random_u64() >> 1;
+    list_missing(g);
+    sl_status st = sl_worker_start(&w, &calls, &g->link, err);
+    return st == SL_OK ? SL_OK : sl_fail_in(err, st, "the group's address %s", g->address);
+}
