@@ -280,7 +280,8 @@ void sl_sim_prefill_load(const sl_sim_worker *w, sl_msg_load *out)
     for (const sl_sim_job *j = p->jobs; j; j = j->next) {
         out->running += j->state != JOB_QUEUED;
         out->waiting += j->state == JOB_QUEUED;
-        out->queued_tokens += (uint64_t)(length(j) - j->pos);
+        int32_t theirs = (int32_t)j->m.prefill.matched_pages * PAGE;
+        out->queued_tokens += (uint64_t)(length(j) - (j->pos > theirs ? j->pos : theirs));
     }
     out->free_pages = (uint32_t)st.free;
     out->cached_pages = (uint32_t)st.cached;

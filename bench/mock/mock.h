@@ -52,7 +52,8 @@ typedef struct sl_mock_knobs {
     bool wrong_count;       /* decode: the next DONE reports one token too many */
     bool draining;          /* LOAD reports that the worker is draining */
     uint32_t engine_age_ms; /* LOAD reports this time since the engine's last iteration */
-    uint64_t disk_rate;     /* LOAD reports this speed of the disk; 0: none was measured */
+    uint64_t disk_rate;     /* LOAD reports these speeds; 0: none was measured */
+    uint32_t prefill_rate;
 } sl_mock_knobs;
 
 typedef struct sl_mock_counts {

@@ -76,7 +76,7 @@ typedef struct sl_member {
     uint64_t blocked_until_ns; /* it answered EXHAUSTED: no request is placed here before */
     uint64_t set_aside;        /* rid of the one request that may be placed here; 0: every request may */
     uint32_t placed;           /* requests of this router that are placed here */
-    uint64_t placed_tokens;    /* prefill: prompt tokens of requests that are not prefilled yet */
+    uint64_t placed_tokens;    /* prefill: tokens to compute of requests that are not prefilled yet */
     uint32_t pulls;            /* decode: requests that fetch pages from here to another worker */
     uint32_t prefetches;       /* decode: waiting requests that were announced to it */
     uint64_t requests, failures;
@@ -183,6 +183,7 @@ typedef struct sl_queue {
     uint64_t rate_ns, rate_picks; /* when `rate` was updated, and first_picks then */
     double rate;                  /* first placements per second, smoothed */
     double stay_s;                /* time that a request stays on its decode worker, smoothed; 0: unknown */
+    double compute; /* tokens that a prefill worker computes of a request, smoothed; 0: unknown */
     const sl_policy *policy;
     sl_policy_opts policy_opts;
 } sl_queue;
@@ -350,15 +351,19 @@ typedef struct sl_estimate {
     const sl_directory_match *held; /* by place */
     sl_member *owner[2];            /* they hold most of the prompt in host memory; NULL: none */
     uint32_t owned[2];              /* pages */
-    double token_bytes, prefill_rate, stay_s;
+    double token_bytes, prefill_rate, stay_s, compute;
+    uint32_t given_tokens; /* leading tokens that the decode worker has or gets; known when it is chosen */
 } sl_estimate;
 
 void sl_estimate_begin(sl_router *r, const sl_request *q, sl_estimate *e);
 void sl_estimate_candidate(const sl_estimate *e, const sl_member *w, const sl_request *q, sl_candidate *c);
 /* The worker other than w from which w would fetch pages, or NULL; *pages: how many leading ones it has. */
 sl_member *sl_estimate_owner(const sl_estimate *e, const sl_member *w, uint32_t *pages);
-/* A request has ended that was on its decode worker for this time. */
+/* Tokens that a prefill worker computes of q if it has the first `matched` ones; at least 1. */
+uint64_t sl_estimate_compute(const sl_estimate *e, const sl_request *q, uint32_t matched);
+/* A request has ended that was on its decode worker for this time; one is placed of which this many tokens are computed. */
 void sl_estimate_stayed(sl_router *r, uint64_t ns);
+void sl_estimate_computes(sl_router *r, uint64_t tokens);
 /* place.c: q fetches nothing from another worker any more. */
 void sl_place_fetched(sl_router *r, sl_request *q);
 /* The first `pages` pages of a prompt are in the host memory of owner. */

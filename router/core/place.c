@@ -170,12 +170,12 @@ void sl_place_fetched(sl_router *r, sl_request *q)
 }
 
 /* The index of the member for q among at[0..n), and the candidates. */
-static size_t pick(sl_router *r, sl_request *q, const sl_estimate *e, uint32_t given_tokens, sl_member **at,
-                   size_t n, sl_candidate *c)
+static size_t pick(sl_router *r, sl_request *q, const sl_estimate *e, sl_member **at, size_t n,
+                   sl_candidate *c)
 {
     for (size_t i = 0; i < n; i++)
         sl_estimate_candidate(e, at[i], q, &c[i]);
-    sl_pick_request req = {(uint32_t)q->n_tokens, r->queue.picks, e->token_bytes, given_tokens};
+    sl_pick_request req = {(uint32_t)q->n_tokens, r->queue.picks, e->token_bytes, e->given_tokens};
     size_t i = r->queue.policy->pick(&r->queue.policy_opts, &req, c, n);
     SL_CHECK(i < n, "policy %s chose %zu of %zu", r->queue.policy->name, i, n);
     return i;
@@ -183,9 +183,10 @@ static size_t pick(sl_router *r, sl_request *q, const sl_estimate *e, uint32_t g
 
 /*
  * Chooses the members for q; false: no member has room. A member that failed it is better than none. The decode member is
- * chosen first: what it has of the prompt, no prefill worker computes.
+ * chosen first: what it has of the prompt, no prefill worker computes. *compute: the tokens that are left for it.
  */
-static bool choose(sl_router *r, sl_request *q, uint64_t now, sl_member **prefill, sl_member **decode)
+static bool choose(sl_router *r, sl_request *q, uint64_t now, sl_member **prefill, sl_member **decode,
+                   uint64_t *compute)
 {
     sl_member *at[2][MAX_CANDIDATES], *avoided[2];
     sl_candidate c[MAX_CANDIDATES];
@@ -197,16 +198,19 @@ static bool choose(sl_router *r, sl_request *q, uint64_t now, sl_member **prefil
         return false;
     sl_estimate e;
     sl_estimate_begin(r, q, &e);
-    uint32_t given = 0;
     if (n_decode) {
-        size_t i = pick(r, q, &e, 0, at[0], n_decode, c);
+        size_t i = pick(r, q, &e, at[0], n_decode, c);
         *decode = at[0][i];
-        given = c[i].matched_tokens + c[i].disk_tokens + c[i].shared_tokens + c[i].peer_tokens;
+        e.given_tokens = c[i].matched_tokens + c[i].disk_tokens + c[i].shared_tokens + c[i].peer_tokens;
         count_choice(r, q, &c[i]);
         set_source(&e, q, *decode, &c[i]);
     }
-    if (n_prefill)
-        *prefill = at[1][pick(r, q, &e, given, at[1], n_prefill, c)];
+    *compute = sl_estimate_compute(&e, q, 0);
+    if (n_prefill) {
+        size_t i = pick(r, q, &e, at[1], n_prefill, c);
+        *prefill = at[1][i];
+        *compute = sl_estimate_compute(&e, q, c[i].matched_tokens);
+    }
     return true;
 }
 
@@ -219,7 +223,8 @@ static bool place(sl_router *r, sl_request *q, uint64_t now)
     }
     update_own(r, q);
     sl_member *p, *d;
-    if (!choose(r, q, now, &p, &d))
+    uint64_t compute;
+    if (!choose(r, q, now, &p, &d, &compute))
         return false;
     r->queue.picks++;
     q->refused_at += q->refused_at != 0; /* its own placement does not count */
@@ -227,6 +232,8 @@ static bool place(sl_router *r, sl_request *q, uint64_t now)
     sl_request_event ev = {.kind = SL_EVENT_PLACED, .now_ns = now};
     ev.placed.prefill = p->id;
     ev.placed.decode = d->id;
+    ev.placed.tokens = compute;
+    sl_estimate_computes(r, compute);
     sl_request_apply(r, q, &ev);
     return true;
 }

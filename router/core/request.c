@@ -182,7 +182,7 @@ static void on_placed(const sl_request_env *env, sl_request *q, const sl_request
     q->prefill = ev->placed.prefill;
     q->decode = ev->placed.decode;
     q->writer = SL_WRITER_NONE;
-    q->placed_tokens = q->n_tokens;
+    q->placed_tokens = ev->placed.tokens;
     q->state = SL_REQUEST_RESERVING;
     q->stage_ns = ev->now_ns;
     sl_step_add(out, q, SL_EFFECT_RESERVE);

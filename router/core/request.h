@@ -147,6 +147,7 @@ typedef struct sl_request_event {
     union {
         struct {
             uint32_t prefill, decode;
+            uint64_t tokens; /* that the prefill member will probably compute */
         } placed;
         const sl_msg_reserved *reserved;
         const sl_msg_prefilled *prefilled;

@@ -25,9 +25,8 @@ typedef struct sl_candidate {
     /* Measured speeds. 0: unknown, a default is used; peer_rate 0: it cannot fetch from other workers */
     double prefill_rate;                      /* tokens/s */
     double disk_rate, shared_rate, peer_rate; /* bytes/s */
-    double
-        request_s;  /* seconds of work for each request that it has; decode: mean stay / places. 0: unknown */
-    double token_s; /* seconds of work for each of queued_tokens */
+    double request_s; /* seconds for each request that it has; decode: mean stay / places. 0: unknown */
+    double token_s;   /* seconds of work for each of queued_tokens */
 } sl_candidate;
 
 typedef struct sl_pick_request {

@@ -206,6 +206,52 @@ START_TEST(the_measured_speed_of_a_disk_decides)
 }
 END_TEST
 
+/* Two prefill workers, `first` and `second`, with this work. The prompt of 1,000 tokens is not cached. */
+START_TEST(a_prefill_worker_is_chosen_by_prompts_and_tokens)
+{
+    static const struct {
+        uint32_t placed[2], tokens[2], rate[2];
+        int want;
+    } cases[] = {
+        {{1, 3}, {3000, 1000}, {0, 0}, 0}, /* more tokens, but fewer prompts that share its time */
+        {{2, 3}, {8000, 1000}, {0, 0}, 1}, /* far more tokens */
+        {{1, 0}, {0, 0}, {6000, 4000}, 1}, /* speeds that differ as much as lengths of prompts make them */
+        {{1, 0}, {0, 0}, {6000, 500}, 0},  /* a slower machine */
+        {{0, 1}, {0, 9000}, {2000, 9000}, 0},
+    };
+    int at[2] = {0, h_add(&h, SL_ROLE_PREFILL)};
+    sl_cluster_flush_cache(h.r);
+    h.r->queue.compute = 1000;
+    for (int i = 0; i < 2; i++) {
+        sl_mock_knob(h.w[at[i]])->prefill_rate = cases[_i].rate[i];
+        H_UNTIL(&h, member(at[i])->has_load && member(at[i])->load.prefill_rate == cases[_i].rate[i], 1000);
+        member(at[i])->placed += cases[_i].placed[i];
+        member(at[i])->placed_tokens += cases[_i].tokens[i];
+    }
+    uint64_t before = sl_mock_count(h.w[at[cases[_i].want]])->received[SL_MSG_PREFILL];
+    ask('B');
+    ck_assert_uint_eq(sl_mock_count(h.w[at[cases[_i].want]])->received[SL_MSG_PREFILL], before + 1);
+    for (int i = 0; i < 2; i++) {
+        member(at[i])->placed -= cases[_i].placed[i];
+        member(at[i])->placed_tokens -= cases[_i].tokens[i];
+    }
+}
+END_TEST
+
+/* What the decode worker has is no work of the prefill worker. */
+START_TEST(only_what_is_computed_counts_as_work)
+{
+    client c = {0};
+    sl_mock_knob(h.w[0])->hold = true;
+    h_ask(&h, &c, PROMPT, 4); /* the owner has 15 pages */
+    H_UNTIL(&h, member(0)->placed == 1, 1000);
+    ck_assert_uint_eq(member(0)->placed_tokens, PROMPT - PAGES * 64);
+    sl_mock_knob(h.w[0])->hold = false;
+    h_release(&h, &c, 1000);
+    ck_assert_uint_eq(member(0)->placed_tokens, 0);
+}
+END_TEST
+
 /* The time that requests stay is the price of a place. */
 START_TEST(the_stay_is_measured)
 {
@@ -224,6 +270,8 @@ int main(void)
         {a_lost_owner_is_no_source, 0},
         {workers_are_told_the_tenant, 0},
         {the_measured_speed_of_a_disk_decides, 2},
+        {a_prefill_worker_is_chosen_by_prompts_and_tokens, 5},
+        {only_what_is_computed_counts_as_work, 0},
         {the_stay_is_measured, 0},
     };
     return h_main("router/place", setup, teardown, cases, SL_COUNT(cases));

@@ -86,6 +86,7 @@ static sl_request_event make_event(sl_request_event_kind kind)
     tokens.first_index = done.produced = sl_request_produced(&q);
     switch (kind) {
     case SL_EVENT_PLACED:
+        ev.placed.tokens = PROMPT;
         ev.placed.prefill = PREFILL_ID;
         ev.placed.decode = DECODE_ID;
         break;
