@@ -251,6 +251,16 @@ static sl_status check_workers(const sl_config *cfg, sl_err *err)
                               err);
 }
 
+/* The entries of kvstore.quota.tenants are checked by whoever knows their format (worker/setup_tier.c). */
+static sl_status check_quota(const sl_config *cfg, sl_err *err)
+{
+    if (cfg->kvstore.quota.share > cfg->kvstore.quota.limit)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "kvstore.quota.share (%g) is larger than kvstore.quota.limit (%g)",
+                       cfg->kvstore.quota.share, cfg->kvstore.quota.limit);
+    return SL_OK;
+}
+
 /* What every tier needs of the other keys. key: the one that turns the tier on. */
 static sl_status check_tier(const sl_config *cfg, const char *key, const char *late_key, int load_timeout_ms,
                             sl_err *err)
@@ -348,6 +358,7 @@ sl_status sl_config_finish(sl_config *cfg, sl_err *err)
         !strcmp(cfg->router.http_host, cfg->router.grpc_host))
         return sl_fail(err, SL_ERR_INVALID, "router.http_port and router.grpc_port are both %d",
                        cfg->router.http_port);
+    SL_TRY(check_quota(cfg, err));
     SL_TRY(check_disk(cfg, err));
     SL_TRY(check_redis(cfg, err));
     SL_TRY(check_nixl(cfg, err));

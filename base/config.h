@@ -9,7 +9,7 @@
  *   sl_config_finish(&cfg, &err);                           derived values, and checks that concern several keys
  *
  * Errors name the file and line (or "--set"), the key and the reason, and for an unknown key the most similar known
- * one; the value of a secret is never shown. sl_config is a plain value (about 16 KiB): it has no threads and nothing
+ * one; the value of a secret is never shown. sl_config is a plain value (about 24 KiB): it has no threads and nothing
  * to free. After sl_config_finish() it is only read. After a failure it may have some of the new values.
  *
  * Bounds that depend on the checkpoint (hot_rows >= index_topk, max_context) are checked by the rooms that load it.
@@ -28,6 +28,7 @@ enum {
     SL_CFG_MAX_RANKS = 1024,
     SL_CFG_MAX_ROUTERS = 16,
     SL_CFG_MAX_NIXL_PARAMETERS = 16,
+    SL_CFG_MAX_QUOTA_TENANTS = 64,
     SL_CFG_ITEM_BYTES = 128, /* of a list of texts */
     SL_CFG_MAX_LAYERS = 512
 };
@@ -100,6 +101,13 @@ typedef struct sl_config {
         sl_cfg_prefetch prefetch;
         int prefetch_timeout_ms, prefetch_token_ms, prefetch_min_tokens;
         double prefetch_budget;
+        struct {
+            double share, limit;
+            struct {
+                int n;
+                char v[SL_CFG_MAX_QUOTA_TENANTS][SL_CFG_ITEM_BYTES];
+            } tenants;
+        } quota;
         struct {
             char path[SL_CFG_PATH_BYTES]; /* empty: there is no disk tier */
             uint64_t bytes;

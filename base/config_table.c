@@ -147,6 +147,19 @@ const sl_cfg_row sl_cfg_rows[] = {
         kvstore, prefetch_budget, "0.25", 0, 1,
         "Share of the pages of the host store that loads of announced requests may take at a time. What exceeds it is "
         "loaded when the request is placed. 0: nothing is loaded ahead."),
+    FLOAT(
+        kvstore, quota.share, "0", 0, 1,
+        "Part of the host store and of the disk tier of each decode worker that every tenant has for itself: while it has no "
+        "more than that in the cache, its pages are not evicted for others (docs/caching.md). Without quotas, the pages that "
+        "were not used for longest are evicted, whoever they belong to."),
+    FLOAT(
+        kvstore, quota.limit, "1", 0, 1,
+        "Part of the host store and of the disk tier that a tenant's cached pages take at most, even when there is room. Pages "
+        "of running requests do not count. 1: no limit. 0: nothing is kept."),
+    STRS(
+        kvstore, quota.tenants, "",
+        "Tenants of router.keys_file with a share and a limit of their own, each NAME [share=X] [limit=X]; what is left "
+        "out is as above. They have metrics by name."),
     STR(kvstore, disk.path, "",
         "Directory on a local disk where decode workers keep pages beyond the host store and across restarts "
         "(docs/caching.md). Each worker makes a directory of its own in it, decode-0, decode-1…, readable by this user "

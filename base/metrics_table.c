@@ -17,6 +17,8 @@ const sl_buckets sl_buckets_e2e = BUCKETS(.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15,
 const sl_buckets sl_buckets_short =
     BUCKETS(1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5);
 const sl_buckets sl_buckets_batch = BUCKETS(1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 1024);
+const sl_buckets sl_buckets_age =
+    BUCKETS(1, 5, 15, 60, 300, 900, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 3 * 86400, 7 * 86400);
 
 #define R SL_METRICS_ROUTER
 #define P SL_METRICS_PREFILL
@@ -189,6 +191,18 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_kv_prefix_queries_tokens_total", W, "", "Tokens looked up in the prefix tree."),
     COUNTER("sluice_kv_prefix_hits_tokens_total", W, "", "Tokens found in the prefix tree."),
     COUNTER("sluice_kv_evictions_total", W, "", "Cached pages evicted."),
+    HIST(
+        "sluice_eviction_age_seconds", W, "tier=host|disk,since=use|stored", age,
+        "Age of pages when they were evicted. use: since a request used them last. stored: since they entered the host store "
+        "or the disk tier. For pages that a start has found on disk both count from that start."),
+    GAUGE(
+        "sluice_tenant_cached_pages", D, "tier=host|disk,tenant",
+        "Pages that belong to a tenant of kvstore.quota.tenants, to several tenants (shared), or to any other tenant (other), "
+        "in use or not. Only with quotas."),
+    COUNTER(
+        "sluice_tenant_evicted_pages_total", D, "tier=host|disk,tenant,reason=limit|room",
+        "Pages of these tenants that were evicted. limit: the tenant had more than its limit. room: the host store or the disk "
+        "tier was full."),
 
     /* storage tiers */
     COUNTER("sluice_tier_hit_pages_total", D, TIER,

@@ -160,7 +160,7 @@ typedef struct sl_msg_reserve { /* router -> decode */
     uint32_t deadline_ms; /* from receipt; the ticket is released when it passes without COMMIT */
     sl_blob sampling;     /* sl_sampling_write() */
     sl_key seed; /* of the chain of page keys: only requests of one seed share pages (kvstore/page_key.h) */
-    uint64_t tenant; /* sl_tenant_id() of its tenant (router/core/tenants.h); 0: none */
+    uint64_t tenant; /* sl_tenant_id() of its tenant (kvstore/domain.h); 0: none */
     sl_msg_source source;
 } sl_msg_reserve;
 

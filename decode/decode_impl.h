@@ -121,6 +121,13 @@ typedef struct sl_claim {
     uint64_t due_ns;        /* from when on pages are set aside for it; 0: not yet */
 } sl_claim;
 
+/* Metrics of one tenant in one tier (report_quota.c); zero until it is reported first. */
+typedef struct sl_decode_tenant {
+    sl_gauge *pages;
+    sl_counter *evicted[SL_QUOTA_REASONS];
+    uint64_t seen[SL_QUOTA_REASONS];
+} sl_decode_tenant;
+
 /* A router's session, as the engine thread knows it. */
 typedef struct sl_decode_router {
     uint32_t session;
@@ -227,7 +234,8 @@ struct sl_decode {
         /* what the metrics contain already */
         sl_engine_stats engine_seen;
         uint64_t engine_seen_ns;
-        sl_layer_stats *layers_seen, *layers_now; /* [n_layers] */
+        sl_decode_tenant tenants[2][2 + SL_QUOTA_RULES]; /* host store, disk tier */
+        sl_layer_stats *layers_seen, *layers_now;        /* [n_layers] */
         struct {
             sl_cascade_stats cascade;
             sl_tier_stats tier;
@@ -374,6 +382,7 @@ void sl_report_kv_events(sl_decode *d);
 /* Reports the whole prefix tree to one session, because its router has missed a change. */
 void sl_report_resync(sl_decode *d, uint32_t router);
 void sl_report_load(sl_decode *d);
+void sl_report_quotas(sl_decode *d); /* report_quota.c */
 void sl_report_metrics_find(sl_decode *d, sl_metrics *m);
 
 /* publish.c */

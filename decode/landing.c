@@ -124,8 +124,8 @@ static void reserve(sl_decode *d, sl_wmsg *m, sl_loading *waited)
             sl_sampling_free(&sampling);
             return;
         }
-        room =
-            room && sl_store_lease(d->role.store, r->seed, r->tokens, (int32_t)r->n_tokens, &lease) == SL_OK;
+        room = room && sl_store_lease_for(d->role.store, r->tenant, r->seed, r->tokens, (int32_t)r->n_tokens,
+                                          &lease) == SL_OK;
         full = room ? NULL : "no host pages";
         if (!room)
             sl_claims_refused(d, m->router, r->rid, now);

@@ -89,6 +89,7 @@ bool sl_loading_wait(sl_decode *d, sl_wmsg *m, sl_loading *again)
     if (!w)
         return false;
     w->wait.ready = on_ready;
+    w->wait.tenant = m->msg.reserve.tenant;
     w->wait.source = sl_loading_source(m->router, &m->msg.reserve.source);
     w->d = d;
     w->m = m;

@@ -95,10 +95,11 @@ void sl_prefetch_begin(sl_decode *d, sl_wmsg *m)
         sl_wmsg_free(m);
         return;
     }
-    *p = (sl_prefetch){.wait = {.ready = on_ready, .source = sl_loading_source(m->router, &r->source)},
-                       .d = d,
-                       .m = m,
-                       .expires_ns = sl_now_ns() + LIFE_NS};
+    *p = (sl_prefetch){
+        .wait = {.ready = on_ready, .tenant = r->tenant, .source = sl_loading_source(m->router, &r->source)},
+        .d = d,
+        .m = m,
+        .expires_ns = sl_now_ns() + LIFE_NS};
     if (!load(p)) {
         sl_wmsg_free(m);
         free(p);

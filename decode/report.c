@@ -296,6 +296,7 @@ static void report_engine(sl_decode *d)
     d->e.engine_seen_ns = t;
     for (int i = 0; d->e.cascade && i < sl_cascade_n_tiers(d->e.cascade); i++)
         report_tier(d, i);
+    sl_report_quotas(d);
     d->o.role.runner->stats(d->o.role.runner->impl, &now);
     atomic_store(&d->role.load.hits, now.hits + now.tail_hits);
     atomic_store(&d->role.load.misses, now.misses);

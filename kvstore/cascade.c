@@ -94,6 +94,7 @@ void sl_cascade_job_free(sl_cascade_job *job)
     sl_cascade_block_free(&job->block);
     free(job->keys);
     free(job->page);
+    free(job->tenants);
     free(job->which);
     free(job->asked);
     free(job->answers);

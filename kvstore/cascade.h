@@ -104,6 +104,7 @@ typedef struct sl_cascade_opts {
 /* A request that waits. The caller's, who leaves it in place until `ready` or sl_cascade_leave(). */
 typedef struct sl_cascade_waiter {
     void (*ready)(struct sl_cascade_waiter *w); /* what it waited for has ended. May call the cascade */
+    uint64_t tenant; /* of the request: the pages that it begins to load belong to it */
     /* Another worker that may have leading pages of the prompt; source.pages 0: none is known. The seed is filled in. */
     sl_tier_source source;
 

@@ -51,10 +51,11 @@ struct sl_cascade_job {
     sl_tier_source advice; /* of a lookup */
     sl_cascade_block block;
     uint64_t start_ns;
-    int32_t n;      /* keys of the request */
-    sl_key *keys;   /* [n] */
-    int32_t *page;  /* writes: [n] */
-    int32_t *which; /* lookups and chunks: [n] place of each key in the load */
+    int32_t n;         /* keys of the request */
+    sl_key *keys;      /* [n] */
+    int32_t *page;     /* writes: [n] */
+    uint64_t *tenants; /* writes: [n] */
+    int32_t *which;    /* lookups and chunks: [n] place of each key in the load */
     /* chunks: keys [at, at + count) of the load; the block has their pages, asked and answers those of the request */
     sl_cascade_load *load;
     int32_t at, count;
@@ -75,6 +76,7 @@ struct sl_cascade_load {
     sl_cascade_job *jobs;  /* lookups and chunks that have not ended, in the order of their pages */
     sl_lease *lease;       /* of the prefix with the pages that are read; NULL: not yet */
     sl_key seed, prev;     /* prev: key of the page before the first key */
+    uint64_t tenant;       /* of the request that began it */
     sl_tier_source advice; /* of the request that began it; pages: of the whole prefix */
     int32_t *tokens;       /* [first + n][PAGE], of the whole prefix */
     int32_t first;         /* place of keys[0] in the prefix */

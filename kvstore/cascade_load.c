@@ -453,6 +453,7 @@ bool sl_cascade_wait(sl_cascade *c, sl_key seed, const int32_t *tokens, int32_t 
         return false;
     }
     l->advice = w->source;
+    l->tenant = w->tenant;
     set_deadline(l, w);
     l->next = c->loads;
     c->loads = l;

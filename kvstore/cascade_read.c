@@ -268,9 +268,9 @@ static int32_t take_pages(sl_cascade_load *l, int32_t n)
     n = n < available ? n : available;
     if (n < 1)
         return 0;
-    sl_status st =
-        l->lease ? sl_lease_grow(l->lease, n)
-                 : sl_store_lease_pages(c->o.store, l->seed, l->tokens, l->first + l->begun + n, &l->lease);
+    sl_status st = l->lease ? sl_lease_grow(l->lease, n)
+                            : sl_store_lease_pages(c->o.store, l->tenant, l->seed, l->tokens,
+                                                   l->first + l->begun + n, &l->lease);
     if (st != SL_OK)
         return 0;
     l->pages += n;

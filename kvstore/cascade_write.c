@@ -88,6 +88,7 @@ void sl_cascade_write_sums(sl_cascade_job *b, const uint32_t *crc)
                            .n = b->n,
                            .keys = b->keys,
                            .pages = b->block.pages,
+                           .tenants = b->tenants,
                            .results = b->block.results,
                            .done = on_set,
                            .cookie = b};
@@ -101,6 +102,7 @@ static void hold(sl_cascade_job *b, int32_t i, int32_t page)
     sl_cascade_label_write(&p, sl_cascade_block_label(b->c, &b->block, i));
     b->keys[i] = p.key;
     b->page[i] = page;
+    b->tenants[i] = p.tenant;
     sl_cascade_block_page(b->c, &b->block, i, page);
 }
 
@@ -113,7 +115,8 @@ static bool begin(sl_cascade *c, int tier, const int32_t *pages, int32_t n)
     *b = (sl_cascade_job){.c = c, .state = WRITE_SUMS, .tier = tier, .start_ns = sl_now_ns()};
     b->keys = malloc((size_t)n * sizeof *b->keys);
     b->page = malloc((size_t)n * sizeof *b->page);
-    if (!b->keys || !b->page || !sl_cascade_block_make(c, n, &b->block)) {
+    b->tenants = malloc((size_t)n * sizeof *b->tenants);
+    if (!b->keys || !b->page || !b->tenants || !sl_cascade_block_make(c, n, &b->block)) {
         sl_cascade_job_free(b);
         return false; /* the next turn tries again */
     }

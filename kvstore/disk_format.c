@@ -112,6 +112,8 @@ void sl_disk_segment_write(const sl_disk_segment *g, uint8_t *block)
     put(&c, g->generation, 8);
     put(&c, g->sequence, 8);
     end(&c);
+    put(&c, g->tenant, 8);
+    end(&c);
 }
 
 sl_status sl_disk_segment_read(const uint8_t *block, sl_disk_segment *out)
@@ -126,6 +128,8 @@ sl_status sl_disk_segment_read(const uint8_t *block, sl_disk_segment *out)
     g.sequence = take(&s, 8);
     if (!good_crc(&s))
         return SL_ERR_CORRUPT;
+    uint64_t tenant = take(&s, 8);
+    g.tenant = good_crc(&s) ? tenant : 0;
     *out = g;
     return SL_OK;
 }

@@ -2,7 +2,9 @@
  * The disk tier's file: one file `pages.sluice`, preallocated, of blocks of 4,096 bytes. All numbers are little-endian.
  *
  *   block 0                  store header: page size, fingerprint, geometry
- *   segments, one by one     1 block segment header, then slots_per_segment slots
+ *   segments, one by one     1 block segment header, then slots_per_segment slots. All pages of a segment belong to one
+ *                            tenant. Its number follows the header with a checksum of its own: programs that do not know
+ *                            it read the same header, and in what they write it is absent, which means 0
  *   slot                     1 block record header, then the page, filled up to whole blocks
  *
  * The page begins at a block, so that it can be read by O_DIRECT without its header. Every header ends with a CRC32C of
@@ -29,6 +31,7 @@ typedef struct sl_disk_store {
 typedef struct sl_disk_segment {
     uint64_t store_id, index, generation;
     uint64_t sequence; /* of the first record that was written after it */
+    uint64_t tenant;   /* to which its pages belong (kvstore/quota.h) */
 } sl_disk_segment;
 
 typedef struct sl_disk_record {

@@ -114,6 +114,8 @@ typedef struct sl_disk_tier {
     sl_disk_gone gone;
     void (*evicted)(void *ctx, const sl_key *keys, int32_t n);
     void *evicted_ctx;
+    void (*aged)(void *ctx, double unused_s, double age_s);
+    void *aged_ctx;
     bool stopping;
     int32_t in_flight, writes_in_flight;
     bool opening; /* a segment header is in flight */

@@ -3,13 +3,25 @@
 
 #include <stdlib.h>
 
-sl_status sl_disk_index_init(sl_disk_index *ix, const sl_disk_store *store, uint64_t n_segments)
+#include "base/log.h"
+
+enum { UNNAMED_SHARE = 8 /* one in this many segments can belong to tenants without a rule */ };
+
+static uint32_t now_s(void)
+{
+    return (uint32_t)(sl_now_ns() / 1000000000);
+}
+
+sl_status sl_disk_index_init(sl_disk_index *ix, const sl_disk_store *store, uint64_t n_segments,
+                             const sl_quota_opts *quota)
 {
     uint64_t n = 16;
-    *ix = (sl_disk_index){.store = *store,
-                          .n_segments = n_segments,
-                          .n_slots = n_segments * store->slots_per_segment,
-                          .active = -1};
+    *ix = (sl_disk_index){
+        .store = *store, .n_segments = n_segments, .n_slots = n_segments * store->slots_per_segment};
+    sl_quota_init(&ix->quota, quota, (int64_t)n_segments,
+                  n_segments < INT32_MAX ? (int)n_segments / UNNAMED_SHARE : SL_QUOTA_UNNAMED);
+    for (int e = 0; e < SL_QUOTA_ENTRIES; e++)
+        ix->active[e] = -1;
     if (ix->n_slots > INT32_MAX)
         return SL_ERR_NO_MEMORY;
     while (n < ix->n_slots)
@@ -34,7 +46,7 @@ void sl_disk_index_free(sl_disk_index *ix)
     free(ix->segs);
     free(ix->buckets);
     free(ix->ghosts);
-    *ix = (sl_disk_index){.active = -1};
+    *ix = (sl_disk_index){0};
 }
 
 int64_t sl_disk_index_find(const sl_disk_index *ix, sl_key key)
@@ -51,6 +63,7 @@ void sl_disk_index_touch(sl_disk_index *ix, int64_t slot)
     ix->tick++;
     sl_disk_index_seg(ix, slot)->use_sum += ix->tick - s->used;
     s->used = ix->tick;
+    s->used_s = now_s();
 }
 
 bool sl_disk_index_admit(sl_disk_index *ix, sl_key key)
@@ -69,12 +82,20 @@ static void link_slot(sl_disk_index *ix, int64_t slot, sl_key key)
     *bucket = (int32_t)slot;
 }
 
-int64_t sl_disk_index_claim(sl_disk_index *ix, sl_key key, uint64_t batch)
+static sl_quota_use *use_of(sl_disk_index *ix, int64_t slot)
 {
-    if (ix->active < 0 || ix->segs[ix->active].filled == ix->store.slots_per_segment)
+    return sl_quota_use_of(&ix->quota, sl_disk_index_seg(ix, slot)->tenant);
+}
+
+int64_t sl_disk_index_claim(sl_disk_index *ix, sl_key key, uint64_t tenant, uint64_t batch)
+{
+    int entry = sl_quota_enter(&ix->quota, tenant);
+    int64_t active = ix->active[entry];
+    sl_quota_leave(&ix->quota, entry);
+    if (active < 0 || ix->segs[active].filled == ix->store.slots_per_segment)
         return -1;
-    sl_disk_seg *g = &ix->segs[ix->active];
-    int64_t slot = ix->active * ix->store.slots_per_segment + g->filled++;
+    sl_disk_seg *g = &ix->segs[active];
+    int64_t slot = active * ix->store.slots_per_segment + g->filled++;
     g->batch = batch;
     ix->slots[slot] = (sl_disk_slot){.state = SL_SLOT_WRITING};
     link_slot(ix, slot, key);
@@ -84,7 +105,9 @@ int64_t sl_disk_index_claim(sl_disk_index *ix, sl_key key, uint64_t batch)
 void sl_disk_index_publish(sl_disk_index *ix, int64_t slot)
 {
     ix->slots[slot].state = SL_SLOT_STORED;
+    ix->slots[slot].stored_s = now_s();
     ix->pages++;
+    use_of(ix, slot)->pages++;
     sl_disk_index_touch(ix, slot);
 }
 
@@ -99,6 +122,7 @@ void sl_disk_index_drop(sl_disk_index *ix, int64_t slot)
     *at = s->chain;
     if (s->state == SL_SLOT_STORED) {
         ix->pages--;
+        use_of(ix, slot)->pages--;
         sl_disk_index_seg(ix, slot)->use_sum -= s->used;
     }
     sl_disk_index_lease(ix, slot, 0);
@@ -123,34 +147,131 @@ static bool has_lease(const sl_disk_index *ix, uint64_t segment, uint64_t now_ns
     return false;
 }
 
-int64_t sl_disk_index_recycle(sl_disk_index *ix, uint64_t batch, uint64_t now_ns, uint64_t generation)
+/* ---- which segment is emptied ---- */
+
+/* The order in which a tenant takes segments: EMPTY first; PROTECTED only when no tenant is above its share. */
+typedef enum { EMPTY, OPEN_TO_ALL, PROTECTED, FORBIDDEN } rank;
+
+static rank rank_of(const sl_disk_index *ix, int entry, const sl_disk_seg *g)
+{
+    const sl_quota_entry *me = &ix->quota.entries[entry], *owner = &ix->quota.entries[g->tenant];
+    bool own = g->owned && g->tenant == entry;
+    if (me->used >= me->limit && !own)
+        return FORBIDDEN;
+    if (!g->filled)
+        return EMPTY;
+    if (own) /* with one more it would be above its share */
+        return me->used >= me->limit || me->used >= me->share ? OPEN_TO_ALL : PROTECTED;
+    return owner->used > owner->share ? OPEN_TO_ALL : PROTECTED;
+}
+
+/* Whether the pages of a were used less recently than those of b, on average. */
+static bool older(const sl_disk_seg *a, const sl_disk_seg *b)
+{
+    return (double)a->use_sum * b->filled < (double)b->use_sum * a->filled;
+}
+
+/* The segment to empty for this tenant; -1, -2: see sl_disk_index_recycle(). */
+static int64_t choose(const sl_disk_index *ix, int entry, uint64_t batch, uint64_t now_ns)
 {
     int64_t best = -1;
+    rank best_rank = FORBIDDEN, first = FORBIDDEN;
     bool busy = false;
     for (uint64_t i = 0; i < ix->n_segments; i++) {
         const sl_disk_seg *g = &ix->segs[i];
-        if ((g->filled && g->batch == batch) || (best >= 0 && g->use_sum >= ix->segs[best].use_sum) ||
-            has_lease(ix, i, now_ns))
+        rank r = rank_of(ix, entry, g);
+        first = r < first ? r : first;
+        if (r == FORBIDDEN || r > best_rank || (g->filled && g->batch == batch) ||
+            (r == best_rank && !older(g, &ix->segs[best])) || has_lease(ix, i, now_ns))
             continue;
-        if (g->busy)
+        if (g->busy) {
             busy = true;
-        else
-            best = (int64_t)i;
+            continue;
+        }
+        best = (int64_t)i;
+        best_rank = r;
     }
-    ix->active = -1;
-    if (best < 0)
-        return busy ? -2 : -1;
-    int64_t first = best * ix->store.slots_per_segment;
-    for (uint32_t i = 0; i < ix->segs[best].filled; i++) {
-        bool stored = ix->slots[first + i].state == SL_SLOT_STORED;
+    if (best >= 0 && best_rank == PROTECTED && first < PROTECTED)
+        best = -1;
+    return best < 0 && busy ? -2 : best;
+}
+
+/* Empties a segment, which belongs to no tenant afterwards. */
+static void empty(sl_disk_index *ix, int64_t segment, sl_quota_reason why)
+{
+    sl_disk_seg *g = &ix->segs[segment];
+    int64_t first = segment * ix->store.slots_per_segment;
+    uint32_t now = now_s();
+    for (uint32_t i = 0; i < g->filled; i++) {
+        const sl_disk_slot *s = &ix->slots[first + i];
+        bool stored = s->state == SL_SLOT_STORED;
         ix->evictions += stored;
+        use_of(ix, first)->evicted[why] += stored;
         if (stored && ix->evicted)
-            ix->evicted(ix->evicted_ctx, ix->slots[first + i].key);
+            ix->evicted(ix->evicted_ctx, s->key, now - s->used_s, now - s->stored_s);
         sl_disk_index_drop(ix, first + i);
     }
-    ix->segs[best].filled = 0;
-    ix->segs[best].generation = generation;
+    g->filled = 0;
+    if (!g->owned)
+        return;
+    g->owned = false;
+    ix->quota.entries[g->tenant].used--;
+    sl_quota_leave(&ix->quota, g->tenant);
+    if (ix->active[g->tenant] == segment)
+        ix->active[g->tenant] = -1;
+}
+
+static void own(sl_disk_index *ix, int64_t segment, int entry, uint64_t generation)
+{
+    sl_disk_seg *g = &ix->segs[segment];
+    g->owned = true;
+    g->tenant = (uint8_t)entry;
+    g->generation = generation;
+    ix->quota.entries[entry].used++;
+    sl_quota_hold(&ix->quota, entry);
+}
+
+int64_t sl_disk_index_recycle(sl_disk_index *ix, uint64_t tenant, uint64_t batch, uint64_t now_ns,
+                              uint64_t generation)
+{
+    int entry = sl_quota_enter(&ix->quota, tenant);
+    const sl_quota_entry *me = &ix->quota.entries[entry];
+    int64_t best = choose(ix, entry, batch, now_ns);
+    ix->active[entry] = -1;
+    if (best >= 0) {
+        empty(ix, best, me->used >= me->limit ? SL_QUOTA_LIMIT : SL_QUOTA_ROOM);
+        own(ix, best, entry, generation);
+    }
+    sl_quota_leave(&ix->quota, entry);
     return best;
+}
+
+void sl_disk_index_open(sl_disk_index *ix, int64_t segment)
+{
+    ix->active[ix->segs[segment].tenant] = segment;
+}
+
+void sl_disk_index_own(sl_disk_index *ix, uint64_t segment, uint64_t generation, uint64_t tenant)
+{
+    int entry = sl_quota_enter(&ix->quota, tenant);
+    own(ix, (int64_t)segment, entry, generation);
+    ix->segs[segment].filled = ix->store.slots_per_segment;
+    sl_quota_leave(&ix->quota, entry);
+}
+
+void sl_disk_index_trim(sl_disk_index *ix)
+{
+    for (int e = 0; e < ix->quota.n; e++) {
+        while (sl_quota_above_limit(&ix->quota, e)) {
+            int64_t oldest = -1;
+            for (uint64_t i = 0; i < ix->n_segments; i++) {
+                const sl_disk_seg *g = &ix->segs[i];
+                if (g->owned && g->tenant == e && (oldest < 0 || older(g, &ix->segs[oldest])))
+                    oldest = (int64_t)i;
+            }
+            empty(ix, oldest, SL_QUOTA_LIMIT);
+        }
+    }
 }
 
 void sl_disk_index_adopt(sl_disk_index *ix, int64_t slot, sl_key key, uint64_t sequence)
@@ -160,9 +281,11 @@ void sl_disk_index_adopt(sl_disk_index *ix, int64_t slot, sl_key key, uint64_t s
         return;
     if (old >= 0)
         sl_disk_index_drop(ix, old);
-    ix->slots[slot] = (sl_disk_slot){.state = SL_SLOT_STORED, .used = sequence};
+    ix->slots[slot] =
+        (sl_disk_slot){.state = SL_SLOT_STORED, .used = sequence, .used_s = now_s(), .stored_s = now_s()};
     link_slot(ix, slot, key);
     ix->pages++;
+    use_of(ix, slot)->pages++;
     sl_disk_index_seg(ix, slot)->use_sum += sequence;
     if (ix->tick < sequence)
         ix->tick = sequence;

@@ -178,7 +178,8 @@ static sl_disk_op *begin_set(sl_disk_tier *t, sl_tier_req *r, bool *wait)
         sl_disk_skip(r, SL_ERR_IO);
         return NULL;
     }
-    slot = sl_disk_index_claim(&t->index, key, t->batch);
+    uint64_t tenant = r->tenants ? r->tenants[r->begun] : 0;
+    slot = sl_disk_index_claim(&t->index, key, tenant, t->batch);
     if (slot >= 0) {
         sl_disk_op *o = take_op(t, SL_DISK_WRITE, r, slot);
         o->record = (sl_disk_record){.store_id = t->file.store.id,
@@ -191,7 +192,7 @@ static sl_disk_op *begin_set(sl_disk_tier *t, sl_tier_req *r, bool *wait)
                                      .length = t->file.store.page_bytes};
         return o;
     }
-    int64_t segment = sl_disk_index_recycle(&t->index, t->batch, sl_now_ns(), t->sequence++);
+    int64_t segment = sl_disk_index_recycle(&t->index, tenant, t->batch, sl_now_ns(), t->sequence++);
     if (segment >= 0) {
         t->opening = true;
         return take_op(t, SL_DISK_SEGMENT, NULL, segment);
@@ -280,8 +281,13 @@ static uint64_t fill(sl_disk_tier *t, sl_disk_op *o)
         sl_disk_record_write(&o->record, o->buffer);
         return t->slot_bytes;
     case SL_DISK_SEGMENT: {
-        uint64_t g = t->index.segs[o->slot].generation; /* constant while the header is in flight */
-        sl_disk_segment_write(&(sl_disk_segment){t->file.store.id, (uint64_t)o->slot, g, g}, o->buffer);
+        const sl_disk_seg *g = &t->index.segs[o->slot]; /* constant while the header is in flight */
+        sl_disk_segment_write(&(sl_disk_segment){.store_id = t->file.store.id,
+                                                 .index = (uint64_t)o->slot,
+                                                 .generation = g->generation,
+                                                 .sequence = g->generation,
+                                                 .tenant = sl_quota_tenant(&t->index.quota, g->tenant)},
+                              o->buffer);
         return SL_DISK_BLOCK;
     }
     case SL_DISK_ERASE:
@@ -367,7 +373,7 @@ static sl_status finish_write(sl_disk_tier *t, sl_disk_op *o, int32_t res)
     if (o->kind == SL_DISK_SEGMENT) {
         t->opening = false;
         if (!failed)
-            t->index.active = o->slot;
+            sl_disk_index_open(&t->index, o->slot);
     } else if (o->kind == SL_DISK_WRITE && failed) {
         t->st.not_stored_io++;
         sl_disk_index_drop(&t->index, o->slot);

@@ -27,8 +27,7 @@ static void visit_segment(scan *s, uint64_t i, const uint8_t *block)
     if (sl_disk_segment_read(block, &g) != SL_OK || g.store_id != s->f->store.id || g.index != i)
         return;
     s->valid[i] = true;
-    s->ix->segs[i].generation = g.generation;
-    s->ix->segs[i].filled = s->f->store.slots_per_segment;
+    sl_disk_index_own(s->ix, i, g.generation, g.tenant);
     uint64_t last = g.sequence > g.generation ? g.sequence : g.generation;
     if (s->max_sequence < last)
         s->max_sequence = last;
@@ -128,6 +127,7 @@ static sl_status run(scan *s, uint64_t window, sl_disk_recovered *out)
     SL_TRY(pass(s, true));
     out->damaged = 0;
     out->sequence = s->max_sequence + 1;
+    sl_disk_index_trim(s->ix);
     return check_last(s, window, &out->damaged);
 }
 

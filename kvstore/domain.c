@@ -49,3 +49,14 @@ sl_key sl_share_seed_of_everybody(sl_key fingerprint)
         return (sl_key){0, 0};
     return sl_share_seed(fingerprint, &d);
 }
+
+uint64_t sl_tenant_id(const char *name)
+{
+    uint8_t hash[EVP_MAX_MD_SIZE];
+    uint64_t id = 0;
+    if (!EVP_Digest(name, strlen(name), hash, NULL, EVP_sha256(), NULL))
+        return 1;
+    for (int i = 7; i >= 0; i--)
+        id = id << 8 | hash[i];
+    return id ? id : 1;
+}

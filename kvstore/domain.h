@@ -35,4 +35,8 @@ sl_key sl_share_seed(sl_key fingerprint, const sl_share_domain *d);
  * knowledge alone. Zero as above. */
 sl_key sl_share_seed_of_everybody(sl_key fingerprint);
 
+/* The number of a tenant in messages, stores and quotas: the first 8 bytes of SHA-256 of its name, little-endian; never 0,
+ * which means that a request has no tenant. */
+uint64_t sl_tenant_id(const char *name);
+
 #endif

@@ -4,14 +4,15 @@
  * chained key.
  *
  * A lease pins the whole path from the root to its last published page, so the ancestors of a pinned node are pinned. A
- * path is unpinned from its end towards the root, and each of its nodes is appended to the LRU list. Therefore a child
- * comes before its parent in that list, the head of the list is always a leaf, and eviction takes the head.
+ * path is unpinned from its end towards the root, so a child becomes a candidate for eviction before its parent
+ * (store_evict.c).
  *
  * The store does not copy pages, read their bytes, or wait.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "kvstore/store_impl.h"
 
 /* ---- hash table ---- */
@@ -50,37 +51,6 @@ static void table_remove(sl_store *s, int32_t page)
     s->table[i] = NONE;
 }
 
-/* ---- LRU of unpinned tree nodes ---- */
-
-static void lru_push(sl_store *s, int32_t page)
-{
-    sl_node *n = &s->nodes[page];
-    n->prev = s->lru_tail;
-    n->next = NONE;
-    if (s->lru_tail != NONE)
-        s->nodes[s->lru_tail].next = page;
-    else
-        s->lru_head = page;
-    s->lru_tail = page;
-    s->n_cached++;
-    s->n_held_cached += n->holds != 0;
-}
-
-static void lru_remove(sl_store *s, int32_t page)
-{
-    sl_node *n = &s->nodes[page];
-    if (n->prev != NONE)
-        s->nodes[n->prev].next = n->next;
-    else
-        s->lru_head = n->next;
-    if (n->next != NONE)
-        s->nodes[n->next].prev = n->prev;
-    else
-        s->lru_tail = n->prev;
-    s->n_cached--;
-    s->n_held_cached -= n->holds != 0;
-}
-
 /* ---- pages ---- */
 
 /* The end of a hold frees a page that is held. */
@@ -101,7 +71,8 @@ sl_store_page sl_store_describe(const sl_store *s, int32_t page)
     return (sl_store_page){.key = n->key,
                            .seed = n->seed,
                            .prev = n->parent == NONE ? n->seed : s->nodes[n->parent].key,
-                           .tokens = s->tokens[page]};
+                           .tokens = s->tokens[page],
+                           .tenant = sl_quota_tenant(&s->quota, n->tenant)};
 }
 
 static void tell(const sl_store *s, sl_store_event ev, int32_t page)
@@ -114,26 +85,42 @@ static void tell(const sl_store *s, sl_store_event ev, int32_t page)
     s->event(s->event_ctx, ev, &what);
 }
 
+/* The end of being a tree node, for a page without children: the tree and the tenant forget it. */
+static void leave_tree(sl_store *s, int32_t page, bool evicted)
+{
+    const sl_node *n = &s->nodes[page];
+    tell(s, SL_STORE_REMOVED, page);
+    table_remove(s, page);
+    sl_store_offer_end(s, page, evicted);
+    sl_quota_use_of(&s->quota, n->tenant)->pages--;
+    sl_quota_leave(&s->quota, n->tenant);
+    if (n->parent != NONE) {
+        s->nodes[n->parent].children--;
+        sl_store_child_left(s, n->parent);
+    }
+}
+
 /* Takes an unpinned leaf out of the tree and frees it. */
 static void drop_leaf(sl_store *s, int32_t page, bool evicted)
 {
-    sl_node *n = &s->nodes[page];
+    const sl_node *n = &s->nodes[page];
     SL_CHECK(n->state == PAGE_TREE && !n->refs && !n->children, "page %d", page);
-    tell(s, SL_STORE_REMOVED, page);
-    lru_remove(s, page);
-    table_remove(s, page);
-    sl_store_offer_end(s, page, evicted);
-    if (n->parent != NONE)
-        s->nodes[n->parent].children--;
+    sl_store_line_remove(s, page);
+    leave_tree(s, page, evicted);
     free_page(s, page);
+}
+
+static void evict(sl_store *s, int32_t page, sl_quota_reason why)
+{
+    sl_store_count_eviction(s, page, why);
+    drop_leaf(s, page, true);
+    s->evictions++;
 }
 
 static int32_t take_page(sl_store *s)
 {
-    while (!s->n_free) { /* an evicted page that is held does not become free now */
-        drop_leaf(s, s->lru_head, true);
-        s->evictions++;
-    }
+    while (!s->n_free) /* an evicted page that is held does not become free now */
+        evict(s, sl_store_next_victim(s), SL_QUOTA_ROOM);
     int32_t page = s->free_pages[--s->n_free];
     s->nodes[page].state = PAGE_PRIVATE;
     return page;
@@ -142,21 +129,37 @@ static int32_t take_page(sl_store *s)
 static void pin(sl_store *s, int32_t page)
 {
     if (s->nodes[page].refs++ == 0)
-        lru_remove(s, page);
+        sl_store_line_remove(s, page);
+}
+
+/* A lease of this tenant uses the page, which is pinned. */
+static void use_by(sl_store *s, int32_t page, int tenant)
+{
+    sl_node *n = &s->nodes[page];
+    if (n->tenant == tenant || n->tenant == SL_QUOTA_SHARED)
+        return;
+    sl_quota_use_of(&s->quota, n->tenant)->pages--;
+    sl_quota_leave(&s->quota, n->tenant);
+    n->tenant = SL_QUOTA_SHARED;
+    sl_quota_use_of(&s->quota, n->tenant)->pages++;
+    sl_quota_hold(&s->quota, n->tenant);
 }
 
 static void unpin(sl_store *s, int32_t page, bool keep)
 {
     sl_node *n = &s->nodes[page];
+    int tenant = n->tenant;
     if (--n->refs)
         return;
     if (n->state == PAGE_DETACHED) {
         free_page(s, page);
         return;
     }
-    lru_push(s, page);
+    sl_store_line_add(s, page);
     if (!keep && !n->children)
         drop_leaf(s, page, false);
+    else if (sl_quota_above_limit(&s->quota, tenant))
+        evict(s, s->lines[tenant].head, SL_QUOTA_LIMIT);
 }
 
 /* ---- store ---- */
@@ -174,10 +177,13 @@ sl_status sl_store_create(const sl_store_opts *opts, sl_store **out, sl_err *err
     *s = (sl_store){.prefix_cache = opts->prefix_cache,
                     .event = opts->event,
                     .event_ctx = opts->event_ctx,
+                    .evicted = opts->evicted,
+                    .evicted_ctx = opts->evicted_ctx,
                     .n_pages = opts->n_pages,
-                    .mask = (uint32_t)slots - 1,
-                    .lru_head = NONE,
-                    .lru_tail = NONE};
+                    .mask = (uint32_t)slots - 1};
+    sl_quota_init(&s->quota, opts->quota, opts->n_pages, SL_QUOTA_UNNAMED);
+    for (int i = 0; i < SL_QUOTA_ENTRIES; i++)
+        s->lines[i] = (sl_store_line){NONE, NONE, NONE};
     s->nodes = calloc(n, sizeof *s->nodes);
     s->tokens = calloc(n, sizeof *s->tokens);
     s->free_pages = calloc(n, sizeof *s->free_pages);
@@ -216,6 +222,13 @@ void sl_store_stats_get(const sl_store *s, sl_store_stats *out)
                             .evictions = s->evictions,
                             .query_tokens = s->query_tokens,
                             .hit_tokens = s->hit_tokens};
+}
+
+int sl_store_quota_uses(const sl_store *s, sl_quota_use *out)
+{
+    int n = sl_quota_n_uses(&s->quota);
+    memcpy(out, s->quota.uses, (size_t)n * sizeof *out);
+    return n;
 }
 
 int32_t sl_store_available(const sl_store *s)
@@ -281,19 +294,24 @@ static void lease_free(sl_lease *l)
     free(l);
 }
 
-/* Pins the m pages of the lease's path, takes pages for the others, and lists the lease. */
-static void enlist(sl_store *s, sl_lease *l, sl_key seed, int32_t n_pages, int32_t m)
+/* Pins the m pages of the lease's path, takes pages for the others, and lists the lease. tenant: its entry in the quota;
+ * SL_QUOTA_SHARED: the lease is no use of the pages by a tenant. */
+static void enlist(sl_store *s, sl_lease *l, int tenant, sl_key seed, int32_t n_pages, int32_t m)
 {
     for (int32_t i = 0; i < m; i++) {
         pin(s, l->path[i]);
+        if (tenant != SL_QUOTA_SHARED)
+            use_by(s, l->path[i], tenant);
         l->pages[i] = l->path[i];
     }
     for (int32_t i = m; i < n_pages; i++)
         l->pages[i] = take_page(s);
     l->store = s;
     l->seed = seed;
+    l->tenant = tenant;
     l->n_pages = n_pages;
     l->n_path = l->n_matched = m;
+    sl_quota_hold(&s->quota, tenant);
     l->next = s->leases;
     if (s->leases)
         s->leases->prev = l;
@@ -302,8 +320,8 @@ static void enlist(sl_store *s, sl_lease *l, sl_key seed, int32_t n_pages, int32
 }
 
 /* A lease of n_pages, of which at most `most` are matched. */
-static sl_status make_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_pages, int32_t most,
-                            sl_lease **out)
+static sl_status make_lease(sl_store *s, uint64_t tenant, sl_key seed, const int32_t *tokens, int32_t n_pages,
+                            int32_t most, sl_lease **out)
 {
     sl_lease *l = calloc(1, sizeof *l);
     if (!l || !lease_reserve(l, n_pages)) {
@@ -317,7 +335,9 @@ static sl_status make_lease(sl_store *s, sl_key seed, const int32_t *tokens, int
         lease_free(l);
         return SL_ERR_EXHAUSTED;
     }
-    enlist(s, l, seed, n_pages, m);
+    int entry = sl_quota_enter(&s->quota, tenant);
+    enlist(s, l, entry, seed, n_pages, m);
+    sl_quota_leave(&s->quota, entry); /* the lease has its own reference */
     *out = l;
     return SL_OK;
 }
@@ -331,15 +351,21 @@ sl_status sl_store_lease_path(sl_store *s, const int32_t *path, int32_t n, sl_le
         return SL_ERR_NO_MEMORY;
     }
     memcpy(l->path, path, (size_t)n * sizeof *path);
-    enlist(s, l, s->nodes[path[0]].seed, n, n);
+    enlist(s, l, SL_QUOTA_SHARED, s->nodes[path[0]].seed, n, n);
     *out = l;
     return SL_OK;
 }
 
 sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_tokens, sl_lease **out)
 {
+    return sl_store_lease_for(s, 0, seed, tokens, n_tokens, out);
+}
+
+sl_status sl_store_lease_for(sl_store *s, uint64_t tenant, sl_key seed, const int32_t *tokens,
+                             int32_t n_tokens, sl_lease **out)
+{
     SL_CHECK(n_tokens > 0, "%d tokens", n_tokens);
-    SL_TRY(make_lease(s, seed, tokens, (n_tokens + PAGE - 1) / PAGE, matchable(s, n_tokens), out));
+    SL_TRY(make_lease(s, tenant, seed, tokens, (n_tokens + PAGE - 1) / PAGE, matchable(s, n_tokens), out));
     s->query_tokens += (uint64_t)n_tokens;
     s->hit_tokens += (uint64_t)(*out)->n_matched * PAGE;
     for (int32_t i = 0; i < (*out)->n_matched; i++)
@@ -347,11 +373,11 @@ sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_
     return SL_OK;
 }
 
-sl_status sl_store_lease_pages(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_pages,
-                               sl_lease **out)
+sl_status sl_store_lease_pages(sl_store *s, uint64_t tenant, sl_key seed, const int32_t *tokens,
+                               int32_t n_pages, sl_lease **out)
 {
     SL_CHECK(n_pages > 0, "%d pages", n_pages);
-    return make_lease(s, seed, tokens, n_pages, s->prefix_cache ? n_pages : 0, out);
+    return make_lease(s, tenant, seed, tokens, n_pages, s->prefix_cache ? n_pages : 0, out);
 }
 
 sl_status sl_lease_grow(sl_lease *l, int32_t n)
@@ -378,6 +404,7 @@ static void publish_one(sl_lease *l, const int32_t *tokens)
     int32_t twin = sl_store_find(s, key, l->seed, parent, tokens + i * PAGE);
     if (twin != NONE) {
         pin(s, twin);
+        use_by(s, twin, l->tenant);
         sl_store_offer_used(s, twin); /* two requests have computed it */
         l->path[l->n_path++] = twin;
         return;
@@ -388,7 +415,11 @@ static void publish_one(sl_lease *l, const int32_t *tokens)
                                .refs = 1,
                                .prev = NONE,
                                .next = NONE,
+                               .born_ns = sl_now_ns(),
+                               .tenant = (uint8_t)l->tenant,
                                .state = PAGE_TREE};
+    sl_quota_use_of(&s->quota, l->tenant)->pages++;
+    sl_quota_hold(&s->quota, l->tenant);
     memcpy(s->tokens[page], tokens + i * PAGE, sizeof s->tokens[page]);
     if (parent != NONE)
         s->nodes[parent].children++;
@@ -439,11 +470,7 @@ static void forget(sl_store *s, int32_t page)
         drop_leaf(s, page, false);
         return;
     }
-    tell(s, SL_STORE_REMOVED, page);
-    table_remove(s, page);
-    sl_store_offer_end(s, page, false);
-    if (n->parent != NONE)
-        s->nodes[n->parent].children--;
+    leave_tree(s, page, false);
     n->state = PAGE_DETACHED;
 }
 
@@ -492,6 +519,7 @@ void sl_lease_release(sl_lease *l, bool keep)
     if (l->next)
         l->next->prev = l->prev;
     s->n_leases--;
+    sl_quota_leave(&s->quota, l->tenant);
     lease_free(l);
 }
 
@@ -510,21 +538,27 @@ int32_t sl_lease_matched(const sl_lease *l)
     return l->n_matched;
 }
 
+/* All nodes leave the tree at once, whatever their children. */
+static void flush_page(sl_store *s, int32_t page)
+{
+    sl_node *n = &s->nodes[page];
+    sl_store_offer_end(s, page, false);
+    sl_quota_use_of(&s->quota, n->tenant)->pages--;
+    sl_quota_leave(&s->quota, n->tenant);
+    n->children = 0;
+    if (n->refs) {
+        n->state = PAGE_DETACHED;
+        return;
+    }
+    sl_store_line_remove(s, page);
+    free_page(s, page);
+}
+
 void sl_store_flush(sl_store *s)
 {
-    while (s->lru_head != NONE) {
-        int32_t page = s->lru_head;
-        lru_remove(s, page);
-        sl_store_offer_end(s, page, false);
-        free_page(s, page);
-    }
     for (uint32_t i = 0; i <= s->mask; i++) {
-        int32_t page = s->table[i];
-        if (page != NONE && s->nodes[page].state == PAGE_TREE) {
-            sl_store_offer_end(s, page, false);
-            s->nodes[page].state = PAGE_DETACHED;
-            s->nodes[page].children = 0;
-        }
+        if (s->table[i] != NONE)
+            flush_page(s, s->table[i]);
         s->table[i] = NONE;
     }
     if (s->event)

@@ -8,6 +8,12 @@
  * pages: the first ones are shared with the tree and pinned, the others are private until they are published. Pinned
  * pages are never evicted. When pages are needed, unpinned leaves are evicted, the least recently used first.
  *
+ * Tenants. A page belongs to the tenant whose lease published it first. When another tenant's lease matches it, or
+ * publishes the same page, it belongs to none of them any more (SL_QUOTA_SHARED). Quotas (kvstore/quota.h) count the pages
+ * of a tenant that are in the tree and unpinned: pages in use are not cache, so no lease is ever refused because of a
+ * quota. Who is above its limit loses its oldest pages at the moment at which they are unpinned; shares decide whose
+ * page is evicted when there is no free page.
+ *
  *     sl_store_lease(s, seed, tokens, n, &l)  pins the longest cached prefix and allocates the other pages, or nothing
  *     sl_lease_grow(l, 1)                     one more private page
  *     sl_lease_publish(l, tokens, n)          pages that are full now enter the tree (their contents must be complete)
@@ -23,6 +29,7 @@
 #define SL_KVSTORE_STORE_H
 
 #include "base/hash.h"
+#include "kvstore/quota.h"
 
 typedef struct sl_store sl_store;
 typedef struct sl_lease sl_lease;
@@ -33,17 +40,25 @@ typedef enum { SL_STORE_STORED, SL_STORE_REMOVED, SL_STORE_CLEARED } sl_store_ev
 typedef struct sl_store_page {
     sl_key key, seed, prev; /* prev: key of the page before it; of a first page the seed */
     const int32_t *tokens;  /* 64, valid while the page is held or in the tree */
+    uint64_t tenant;        /* to which it belongs; SL_QUOTA_SHARED_ID: to several */
 } sl_store_page;
 
 /* Called for a change of the tree. page: valid during the call; NULL when the whole tree was cleared. Its tokens are NULL
  * when it was removed. It must not call the store. */
 typedef void sl_store_event_fn(void *ctx, sl_store_event ev, const sl_store_page *page);
 
+/* Called for a page that is evicted: seconds since it was used last (a lease that pinned it ended) and since it was published.
+ * It must not call the store. */
+typedef void sl_store_evicted_fn(void *ctx, double unused_s, double age_s);
+
 typedef struct sl_store_opts {
     int32_t n_pages;
     bool prefix_cache;        /* false: nothing is ever published or matched */
     sl_store_event_fn *event; /* called for every change of the tree; may be NULL */
     void *event_ctx;
+    sl_store_evicted_fn *evicted; /* may be NULL */
+    void *evicted_ctx;
+    const sl_quota_opts *quota; /* borrowed for the call; NULL: tenants are not told apart */
 } sl_store_opts;
 
 enum { SL_STORE_TIERS = 4 }; /* storage tiers that one store can serve */
@@ -72,10 +87,13 @@ int32_t sl_store_match(const sl_store *s, sl_key seed, const int32_t *tokens, in
  * allocated. SL_ERR_EXHAUSTED: there are not enough pages, nothing has changed. SL_ERR_NO_MEMORY.
  */
 sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_tokens, sl_lease **out);
-/* As sl_store_lease(), for the n_pages full pages of tokens, all of which may match; for pages that are loaded from a
+/* As sl_store_lease(), for a tenant (sl_tenant_id(); 0, which sl_store_lease() takes, means all callers that have none). */
+sl_status sl_store_lease_for(sl_store *s, uint64_t tenant, sl_key seed, const int32_t *tokens,
+                             int32_t n_tokens, sl_lease **out);
+/* As sl_store_lease_for(), for the n_pages full pages of tokens, all of which may match; for pages that are loaded from a
  * storage tier, so it does not count as a query. */
-sl_status sl_store_lease_pages(sl_store *s, sl_key seed, const int32_t *tokens, int32_t n_pages,
-                               sl_lease **out);
+sl_status sl_store_lease_pages(sl_store *s, uint64_t tenant, sl_key seed, const int32_t *tokens,
+                               int32_t n_pages, sl_lease **out);
 /* Adds n private pages at the end, all or nothing. SL_ERR_EXHAUSTED, SL_ERR_NO_MEMORY. */
 sl_status sl_lease_grow(sl_lease *l, int32_t n);
 /*
@@ -138,7 +156,7 @@ int sl_store_add_tier(sl_store *s, sl_store_offer when);
 /* At most n pages of the tree that are to be offered to the tier, in the order in which they became so: with SL_OFFER_NEW a
  * page comes after the page that it continues. Returns their number. */
 int32_t sl_store_offers(const sl_store *s, int tier, int32_t *pages, int32_t n);
-/* At most n of them among the `depth` pages that are evicted next. */
+/* At most n of them among the `depth` pages that are evicted next when the store is full. Limits of tenants are not foreseen. */
 int32_t sl_store_oldest_offers(const sl_store *s, int tier, int32_t depth, int32_t *pages, int32_t n);
 /* What identifies this page of the tree. */
 sl_store_page sl_store_describe(const sl_store *s, int32_t page);
@@ -149,6 +167,9 @@ void sl_store_unhold(sl_store *s, int32_t page);
 /* The tier has this page, which is not offered to it any more. A page that is not in the tree is allowed. */
 void sl_store_has(sl_store *s, int tier, int32_t page);
 void sl_store_tier_stats_get(const sl_store *s, int tier, sl_store_tier_stats *out);
+
+/* What tenants have, for metrics; out has room for 2 + SL_QUOTA_RULES. Returns their number, 0 when tenants are not told apart. */
+int sl_store_quota_uses(const sl_store *s, sl_quota_use *out);
 
 /* Checks every invariant (page sums, references, tree, eviction order); SL_ERR_INTERNAL says which is broken.
  * Slow: for tests. */

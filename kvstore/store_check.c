@@ -87,6 +87,30 @@ static sl_status count_leases(const sl_store *s, recount *c, sl_err *err)
     return SL_OK;
 }
 
+/* The line of one tenant and its place in the heap. */
+static sl_status check_line(const sl_store *s, int entry, recount *c, int32_t *n, sl_err *err)
+{
+    const sl_store_line *line = &s->lines[entry];
+    int32_t prev = NONE, pages = 0;
+    for (int32_t p = line->head; p != NONE; prev = p, p = s->nodes[p].next, pages++) {
+        const sl_node *node = &s->nodes[p];
+        if (node->state != PAGE_TREE || node->refs || node->prev != prev || node->tenant != entry ||
+            node->aside || c->listed[p]++)
+            BROKEN("the line of tenant %d has page %d in state %d with %d pins", entry, p, node->state,
+                   node->refs);
+        if (node->parent != NONE && c->listed[node->parent] && s->nodes[node->parent].tenant == entry)
+            BROKEN("the line of tenant %d has page %d after its parent %d", entry, p, node->parent);
+        if (prev != NONE && entry != SL_QUOTA_SHARED && node->stamp <= s->nodes[prev].stamp)
+            BROKEN("the line of tenant %d is not ordered at page %d", entry, p);
+    }
+    if (prev != line->tail || (pages == 0) != (line->at == NONE))
+        BROKEN("the line of tenant %d has %d pages and place %d in the heap", entry, pages, line->at);
+    if (line->at != NONE && (line->at >= s->n_heap || s->heap[line->at] != entry))
+        BROKEN("tenant %d is not at its place %d in the heap", entry, line->at);
+    *n += pages;
+    return SL_OK;
+}
+
 static sl_status check_lists(const sl_store *s, recount *c, sl_err *err)
 {
     for (int32_t i = 0; i < s->n_free; i++) {
@@ -94,16 +118,20 @@ static sl_status check_lists(const sl_store *s, recount *c, sl_err *err)
         if (s->nodes[p].state != PAGE_FREE || c->listed[p]++)
             BROKEN("free stack holds page %d in state %d", p, s->nodes[p].state);
     }
-    int32_t n = 0, prev = NONE;
-    for (int32_t p = s->lru_head; p != NONE; prev = p, p = s->nodes[p].next, n++) {
+    int32_t n = 0;
+    for (int e = 0; e < SL_QUOTA_ENTRIES; e++)
+        SL_TRY(check_line(s, e, c, &n, err));
+    for (int32_t p = 0; p < s->n_pages; p++) {
         const sl_node *node = &s->nodes[p];
-        if (node->state != PAGE_TREE || node->refs || node->prev != prev || c->listed[p]++)
-            BROKEN("LRU list holds page %d in state %d with %d pins", p, node->state, node->refs);
-        if (node->parent != NONE && c->listed[node->parent])
-            BROKEN("LRU list has page %d after its parent %d", p, node->parent);
+        if (!node->aside)
+            continue;
+        if (node->state != PAGE_TREE || node->refs || !node->children || node->tenant != SL_QUOTA_SHARED ||
+            c->listed[p]++)
+            BROKEN("page %d in state %d with %d pins is set aside", p, node->state, node->refs);
+        n++;
     }
-    if (n != s->n_cached || prev != s->lru_tail)
-        BROKEN("LRU list has %d pages, %d counted", n, s->n_cached);
+    if (n != s->n_cached)
+        BROKEN("%d pages can be evicted, %d counted", n, s->n_cached);
     return SL_OK;
 }
 
@@ -172,13 +200,51 @@ static sl_status check_page(const sl_store *s, const recount *c, int32_t p, sl_e
         BROKEN("tree page %d: %d pins (%d counted), %d children (%d counted), %d owners", p, c->refs[p],
                n->refs, c->children[p], n->children, c->owners[p]);
     if ((n->refs == 0) != (c->listed[p] == 1))
-        BROKEN("tree page %d with %d pins is %s the LRU list", p, n->refs, c->listed[p] ? "in" : "not in");
+        BROKEN("tree page %d with %d pins is %s a line", p, n->refs, c->listed[p] ? "in" : "not in");
     if (!sl_key_eq(n->key, sl_page_key(sl_store_describe(s, p).prev, s->tokens[p])))
         BROKEN("tree page %d has a key that is not its tokens'", p);
     if (n->parent != NONE && !sl_key_eq(n->seed, s->nodes[n->parent].seed))
         BROKEN("tree page %d has another seed than its parent", p);
     if (sl_store_find(s, n->key, n->seed, n->parent, s->tokens[p]) != p)
         BROKEN("tree page %d is not found by its key", p);
+    return SL_OK;
+}
+
+/* The counts of the quota, and that the heap gives the right tenant. */
+static sl_status check_quota(const sl_store *s, sl_err *err)
+{
+    int64_t used[SL_QUOTA_ENTRIES] = {0}, pages[SL_QUOTA_ENTRIES] = {0};
+    int32_t refs[SL_QUOTA_ENTRIES] = {0};
+    for (int32_t p = 0; p < s->n_pages; p++) {
+        const sl_node *n = &s->nodes[p];
+        if (n->state != PAGE_TREE)
+            continue;
+        used[n->tenant] += !n->refs;
+        refs[n->tenant]++;
+        pages[sl_quota_use_of((sl_quota *)&s->quota, n->tenant) - s->quota.uses]++;
+        int above = n->parent == NONE ? SL_QUOTA_SHARED : s->nodes[n->parent].tenant;
+        if (above != SL_QUOTA_SHARED && above != n->tenant)
+            BROKEN("page %d of tenant %d continues a page of tenant %d", p, n->tenant, above);
+    }
+    for (const sl_lease *l = s->leases; l; l = l->next)
+        refs[l->tenant]++;
+    for (int e = 0; e < SL_QUOTA_ENTRIES; e++) {
+        const sl_quota_entry *q = &s->quota.entries[e];
+        if (used[e] != q->used || refs[e] != q->refs || q->used > q->limit)
+            BROKEN("tenant %d has %d of %d pages and %d references, %d and %d counted", e, (int)q->used,
+                   (int)q->limit, q->refs, (int)used[e], refs[e]);
+        if (e < 2 + s->quota.n_rules && pages[e] != s->quota.uses[e].pages)
+            BROKEN("tenant %d is told to have %d pages, %d counted", e, (int)s->quota.uses[e].pages,
+                   (int)pages[e]);
+    }
+    for (int i = 1; i < s->n_heap; i++) {
+        const sl_quota *q = &s->quota;
+        int up = s->heap[(i - 1) / 2], e = s->heap[i];
+        bool above_up = sl_quota_above_share(q, up), above = sl_quota_above_share(q, e);
+        if (above > above_up ||
+            (above == above_up && s->nodes[s->lines[e].head].stamp < s->nodes[s->lines[up].head].stamp))
+            BROKEN("tenant %d is after tenant %d in the heap", e, up);
+    }
     return SL_OK;
 }
 
@@ -189,6 +255,7 @@ static sl_status check_pages(const sl_store *s, recount *c, sl_err *err)
     for (int t = 0; t < s->n_tiers; t++)
         SL_TRY(check_offers(s, t, c, err));
     SL_TRY(check_held(s, c, err));
+    SL_TRY(check_quota(s, err));
     int32_t in_table = 0, in_tree = 0;
     for (uint32_t i = 0; i <= s->mask; i++)
         in_table += s->table[i] != NONE;

@@ -1,6 +1,6 @@
 /*
- * Pages of the tree as storage tiers see them (kvstore/cascade.h): which of them are to be offered to a tier, which will be
- * evicted next, and holds.
+ * Pages of the tree as storage tiers see them (kvstore/cascade.h): which of them are to be offered to a tier, and
+ * holds.
  *
  * A hold does not pin: the page stays where it is in the eviction order, can be matched, and can leave the tree. It only
  * keeps the memory from being given to another lease until the hold ends, because a write to the tier reads it.
@@ -68,16 +68,6 @@ int32_t sl_store_offers(const sl_store *s, int tier, int32_t *pages, int32_t n)
     int32_t k = 0;
     for (int32_t p = s->tiers[tier].head; p != NONE && k < n; p = s->nodes[p].offers[tier].next)
         pages[k++] = p;
-    return k;
-}
-
-int32_t sl_store_oldest_offers(const sl_store *s, int tier, int32_t depth, int32_t *pages, int32_t n)
-{
-    int32_t k = 0;
-    for (int32_t p = s->lru_head; p != NONE && k < n && depth > 0; p = s->nodes[p].next, depth--) {
-        if (s->nodes[p].listed >> tier & 1)
-            pages[k++] = p;
-    }
     return k;
 }
 

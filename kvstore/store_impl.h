@@ -1,11 +1,12 @@
 /*
- * The store's data, shared by its operations (store.c, store_hold.c) and its checker (store_check.c); no other file
- * includes this.
+ * The store's data, shared by its operations (store.c: tree and leases; store_evict.c: what is evicted next; store_hold.c,
+ * store_keys.c) and its checker (store_check.c); no other file includes this.
  */
 #ifndef SL_KVSTORE_STORE_IMPL_H
 #define SL_KVSTORE_STORE_IMPL_H
 
 #include "kvstore/page_key.h"
+#include "kvstore/quota.h"
 #include "kvstore/store.h"
 
 enum { PAGE = SL_KEY_PAGE_TOKENS, NONE = -1 };
@@ -24,17 +25,27 @@ typedef struct sl_store_link {
 
 typedef struct sl_node {
     sl_key key;
-    sl_key seed;                          /* of its chain of keys */
-    int32_t parent;                       /* page or NONE */
-    int32_t children;                     /* their number in the tree */
-    int32_t refs;                         /* leases that pin it */
-    int32_t prev, next;                   /* LRU, unpinned tree nodes only */
+    sl_key seed;               /* of its chain of keys */
+    int32_t parent;            /* page or NONE */
+    int32_t children;          /* their number in the tree */
+    int32_t refs;              /* leases that pin it */
+    int32_t prev, next;        /* in the line of its tenant; unpinned tree nodes that are not set aside */
+    uint64_t stamp;            /* grows with each page that is unpinned */
+    uint64_t used_ns, born_ns; /* when it was unpinned last, and published */
     sl_store_link offers[SL_STORE_TIERS]; /* in the list of pages to offer to each tier */
     uint8_t state;
     uint8_t holds;   /* as long as there are any, its memory may not be given away (store_hold.c) */
     uint8_t listed;  /* bit t: in the list of tier t */
     uint8_t offered; /* bit t: was offered to tier t */
+    uint8_t tenant;  /* of a tree node: its entry in the quota */
+    bool aside;      /* store_evict.c */
 } sl_node;
+
+/* The unpinned tree nodes of one tenant, the least recently used first. */
+typedef struct sl_store_line {
+    int32_t head, tail;
+    int32_t at; /* its place in the heap; NONE: it is empty */
+} sl_store_line;
 
 /* A storage tier, as the store sees it. */
 typedef struct sl_store_tier {
@@ -54,8 +65,15 @@ struct sl_store {
     int32_t n_free;
     int32_t *table; /* [mask + 1] page or NONE */
     uint32_t mask;
-    int32_t lru_head, lru_tail, n_cached;
-    int32_t n_held_cached; /* pages of the LRU list that are held */
+    sl_quota quota;
+    sl_store_line lines[SL_QUOTA_ENTRIES];
+    int heap[SL_QUOTA_ENTRIES]; /* the entries whose line is not empty; the first one gives the next page */
+    int n_heap;
+    uint64_t stamps;
+    sl_store_evicted_fn *evicted;
+    void *evicted_ctx;
+    int32_t n_cached;
+    int32_t n_held_cached; /* unpinned tree nodes that are held */
     int32_t n_leaving;
     sl_store_tier tiers[SL_STORE_TIERS];
     int n_tiers;
@@ -72,6 +90,7 @@ struct sl_lease {
     int32_t *
         path; /* [n_path] tree node of each published page: that page, or the one of which it is a duplicate */
     int32_t n_pages, n_path, n_matched, cap;
+    int tenant; /* entry in the quota */
 };
 
 /* Where the search for a key begins in the hash table. */
@@ -79,6 +98,16 @@ static inline uint32_t sl_store_slot(const sl_store *s, sl_key k)
 {
     return (uint32_t)(k.lo ^ (k.hi << 1)) & s->mask;
 }
+
+/* store_evict.c: a tree node is not pinned any more, is pinned, or leaves the tree unpinned; a child of `parent` (NONE is
+ * allowed) has left the tree. */
+void sl_store_line_add(sl_store *s, int32_t page);
+void sl_store_line_remove(sl_store *s, int32_t page);
+void sl_store_child_left(sl_store *s, int32_t parent);
+/* The page to evict next, which is unpinned and has no children; at least one page is unpinned. */
+int32_t sl_store_next_victim(sl_store *s);
+/* Counts the eviction of this page, which is still in the tree. */
+void sl_store_count_eviction(sl_store *s, int32_t page, sl_quota_reason why);
 
 /* A lease that pins these n >= 1 pages of the tree, which are a path from its root. SL_ERR_NO_MEMORY. */
 sl_status sl_store_lease_path(sl_store *s, const int32_t *path, int32_t n, sl_lease **out);

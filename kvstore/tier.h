@@ -51,6 +51,7 @@
 #include <sys/uio.h>
 
 #include "base/hash.h"
+#include "kvstore/quota.h"
 
 typedef struct sl_tier_ops sl_tier_ops;
 
@@ -99,6 +100,11 @@ typedef struct sl_tier_opts {
      * other processes reports what it knows, which may be nothing. When memory is exhausted reports are lost. */
     void (*evicted)(void *ctx, const sl_key *keys, int32_t n);
     void *evicted_ctx;
+    const sl_quota_opts *quota; /* disk: NULL, or what tenants may have. Borrowed for the call */
+    /* disk: NULL, or called on any thread for each page that is evicted: seconds since it was used last (looked for, read, or stored
+     * again), and since it was stored. For a page that open has found they count from there. */
+    void (*aged)(void *ctx, double unused_s, double age_s);
+    void *aged_ctx;
 } sl_tier_opts;
 
 /* One page in memory. */
@@ -127,10 +133,11 @@ typedef void sl_tier_done_fn(sl_tier_req *req, sl_status st);
 /* The caller fills in the first part; the second belongs to the tier until done has run. */
 struct sl_tier_req {
     sl_tier_op op;
-    int32_t n;                    /* keys, at least 1 */
-    const sl_key *keys;           /* [n] */
-    const sl_tier_page *pages;    /* [n], get and set only */
-    uint32_t lease_ms;            /* exists only; 0: no lease */
+    int32_t n;                 /* keys, at least 1 */
+    const sl_key *keys;        /* [n] */
+    const sl_tier_page *pages; /* [n], get and set only */
+    const uint64_t *tenants;   /* [n], set only: to whom the pages belong (kvstore/quota.h); NULL: to none */
+    uint32_t lease_ms;         /* exists only; 0: no lease */
     const sl_tier_source *source; /* exists only; NULL: nothing is known */
     sl_status *results;           /* [n], written before done */
     sl_tier_done_fn *done;
@@ -187,6 +194,8 @@ struct sl_tier_ops {
     void (*stats)(sl_tier *t, sl_tier_stats *out);
     /* NULL when the tier cannot list its pages. See sl_tier_list(). */
     int32_t (*list)(sl_tier *t, uint64_t *cursor, sl_key *keys, int32_t n);
+    /* NULL when the tier knows no tenants. See sl_tier_quota_uses(). */
+    int (*quota_uses)(sl_tier *t, sl_quota_use *out);
     /* For tests: changes the stored bytes of this page. False: there is no such page. No request may be in flight. */
     bool (*damage)(sl_tier *t, sl_key key);
 };
@@ -265,6 +274,13 @@ static inline void sl_tier_get_stats(sl_tier *t, sl_tier_stats *out)
 static inline int32_t sl_tier_list(sl_tier *t, uint64_t *cursor, sl_key *keys, int32_t n)
 {
     return t->ops->list ? t->ops->list(t, cursor, keys, n) : 0;
+}
+
+/* What tenants have in the tier, for metrics; out has room for 2 + SL_QUOTA_RULES. Returns their number; 0: tenants are not told
+ * apart. The names are valid until close. */
+static inline int sl_tier_quota_uses(sl_tier *t, sl_quota_use *out)
+{
+    return t->ops->quota_uses ? t->ops->quota_uses(t, out) : 0;
 }
 
 /* Waits for the operations that have begun, except for those that their device does not end in time. NULL is allowed. */

@@ -124,9 +124,12 @@ static int d_poll(sl_tier *base)
     return n;
 }
 
-static void on_index_evicted(void *ctx, sl_key key)
+static void on_index_evicted(void *ctx, sl_key key, double unused_s, double age_s)
 {
-    sl_disk_gone_add(ctx, key);
+    sl_disk_tier *t = ctx;
+    sl_disk_gone_add(t, key);
+    if (t->aged)
+        t->aged(t->aged_ctx, unused_s, age_s);
 }
 
 static int32_t d_list(sl_tier *base, uint64_t *cursor, sl_key *keys, int32_t n)
@@ -166,6 +169,16 @@ static void d_stats(sl_tier *base, sl_tier_stats *out)
     out->leased = sl_disk_index_leased(&t->index, sl_now_ns());
     out->bytes_written_ever = t->sequence * t->slot_bytes;
     pthread_mutex_unlock(&t->lock);
+}
+
+static int d_quota_uses(sl_tier *base, sl_quota_use *out)
+{
+    sl_disk_tier *t = (sl_disk_tier *)base;
+    pthread_mutex_lock(&t->lock);
+    int n = sl_quota_n_uses(&t->index.quota);
+    memcpy(out, t->index.quota.uses, (size_t)n * sizeof *out);
+    pthread_mutex_unlock(&t->lock);
+    return n;
 }
 
 static bool d_damage(sl_tier *base, sl_key key)
@@ -250,7 +263,7 @@ static sl_status prepare(sl_disk_tier *t, const sl_tier_opts *o, sl_err *err)
     t->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     t->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (t->wake < 0 || t->event < 0 || make_staging(t, o) != SL_OK ||
-        sl_disk_index_init(&t->index, &t->file.store, t->file.n_segments) != SL_OK)
+        sl_disk_index_init(&t->index, &t->file.store, t->file.n_segments, o->quota) != SL_OK)
         return sl_fail(err, SL_ERR_NO_MEMORY, "tier disk: out of memory or descriptors");
     SL_TRY(sl_disk_recover(&t->file, 2 * SL_DISK_MAX_DEPTH, &t->index, &found, err));
     t->sequence = found.sequence;
@@ -275,6 +288,8 @@ static sl_status d_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)
     t->second_use = o->second_use;
     t->evicted = o->evicted;
     t->evicted_ctx = o->evicted_ctx;
+    t->aged = o->aged;
+    t->aged_ctx = o->aged_ctx;
     if (sl_disk_test_hooks)
         t->hooks = *sl_disk_test_hooks;
     pthread_mutex_init(&t->lock, NULL);
@@ -303,4 +318,5 @@ const sl_tier_ops sl_tier_disk_ops = {.name = "disk",
                                       .health = d_health,
                                       .stats = d_stats,
                                       .list = d_list,
+                                      .quota_uses = d_quota_uses,
                                       .damage = d_damage};

@@ -36,8 +36,10 @@ typedef struct sim_tier {
 
 /* ---- pages that are given up ---- */
 
-static void on_evicted(void *ctx, sl_key key)
+static void on_evicted(void *ctx, sl_key key, double unused_s, double age_s)
 {
+    (void)unused_s;
+    (void)age_s;
     sim_tier *t = ctx;
     if (!t->o.evicted)
         return;
@@ -102,14 +104,15 @@ static sl_status set(sim_tier *t, const sl_tier_req *r, int32_t i)
         t->st.not_stored_admission++;
         return SL_AGAIN;
     }
-    slot = sl_disk_index_claim(&t->pages->index, r->keys[i], t->pages->batch);
+    slot = sl_disk_index_claim(&t->pages->index, r->keys[i], 0, t->pages->batch);
     if (slot < 0) {
         t->pages->index.evicted = on_evicted;
         t->pages->index.evicted_ctx = t; /* of several tiers with these pages, the one that stores */
         int64_t segment =
-            sl_disk_index_recycle(&t->pages->index, t->pages->batch, sl_now_ns(), ++t->pages->generation);
-        t->pages->index.active = segment < 0 ? -1 : segment;
-        slot = segment < 0 ? -1 : sl_disk_index_claim(&t->pages->index, r->keys[i], t->pages->batch);
+            sl_disk_index_recycle(&t->pages->index, 0, t->pages->batch, sl_now_ns(), ++t->pages->generation);
+        if (segment >= 0)
+            sl_disk_index_open(&t->pages->index, segment);
+        slot = segment < 0 ? -1 : sl_disk_index_claim(&t->pages->index, r->keys[i], 0, t->pages->batch);
     }
     if (slot < 0) {
         t->st.not_stored_room++;
@@ -270,7 +273,7 @@ static store *store_make(const sl_sim_tier_opts *o)
     if (!p)
         return NULL;
     p->refs = 1;
-    if (sl_disk_index_init(&p->index, &form, o->pages / per_segment) == SL_OK &&
+    if (sl_disk_index_init(&p->index, &form, o->pages / per_segment, NULL) == SL_OK &&
         (p->labels = malloc(p->index.n_slots * o->label_bytes)))
         return p;
     store_unref(p);

@@ -35,6 +35,7 @@ static void fill_hello(sl_worker_role *r, sl_role role, const sl_worker_role_opt
 static void find_metrics(sl_worker_role *r, const sl_worker_role_opts *o)
 {
     sl_metrics *m = o->worker.metrics;
+    r->ages = sl_worker_ages_find(m, "host");
     r->metrics.queries = sl_metrics_counter(m, "sluice_kv_prefix_queries_tokens_total", NULL);
     r->metrics.hits = sl_metrics_counter(m, "sluice_kv_prefix_hits_tokens_total", NULL);
     r->metrics.evictions = sl_metrics_counter(m, "sluice_kv_evictions_total", NULL);
@@ -52,6 +53,20 @@ static void find_metrics(sl_worker_role *r, const sl_worker_role_opts *o)
     sl_gauge_set(sl_metrics_gauge(m, "sluice_kv_arena_bytes", NULL), (double)sl_arena_bytes(o->arena));
 }
 
+sl_worker_ages sl_worker_ages_find(sl_metrics *m, const char *tier)
+{
+    return (sl_worker_ages){
+        sl_metrics_histogram(m, "sluice_eviction_age_seconds", SL_LABELS(tier, "use")),
+        sl_metrics_histogram(m, "sluice_eviction_age_seconds", SL_LABELS(tier, "stored"))};
+}
+
+void sl_worker_ages_add(void *ctx, double unused_s, double age_s)
+{
+    const sl_worker_ages *a = ctx;
+    sl_histogram_observe(a->unused, unused_s);
+    sl_histogram_observe(a->age, age_s);
+}
+
 sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_role_opts *o,
                               int32_t max_batch, int checked_kind, sl_store_event_fn *event, void *event_ctx,
                               sl_err *err)
@@ -64,7 +79,10 @@ sl_status sl_worker_role_init(sl_worker_role *r, sl_role role, const sl_worker_r
     sl_store_opts so = {.n_pages = sl_arena_pages(o->arena),
                         .prefix_cache = o->prefix_cache,
                         .event = event,
-                        .event_ctx = event_ctx};
+                        .event_ctx = event_ctx,
+                        .evicted = sl_worker_ages_add,
+                        .evicted_ctx = &r->ages,
+                        .quota = o->quota};
     SL_TRY(sl_store_create(&so, &r->store, err));
     SL_TRY(sl_sampler_create(o->runner->vocab, o->eos_ids, (size_t)o->n_eos, &r->sampler));
     sl_status st = sl_mailbox_create(&r->inbox);

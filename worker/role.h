@@ -31,8 +31,19 @@ typedef struct sl_worker_role_opts {
     const int32_t *eos_ids;
     int32_t n_eos;
     bool prefix_cache, verify_checksums;
-    sl_cfg_verify verify; /* of the pages of the store, kvstore.verify */
+    sl_cfg_verify verify;       /* of the pages of the store, kvstore.verify */
+    const sl_quota_opts *quota; /* of the store; NULL: none */
 } sl_worker_role_opts;
+
+/* The histograms of the ages at which pages of one tier are evicted; NULL without metrics. */
+typedef struct sl_worker_ages {
+    sl_histogram *unused, *age;
+} sl_worker_ages;
+
+/* tier: "host", "disk". */
+sl_worker_ages sl_worker_ages_find(sl_metrics *m, const char *tier);
+/* sl_store_evicted_fn and sl_tier_opts.aged, with an sl_worker_ages as ctx. Any thread. */
+void sl_worker_ages_add(void *ctx, double unused_s, double age_s);
 
 /* The load that heartbeats report: written by the engine thread, read by the transport thread. */
 typedef struct sl_worker_load {
@@ -57,6 +68,7 @@ typedef struct sl_worker_role {
     bool draining, failed;
     bool joined;         /* of a group: it was whole in the last turn, and the routers are joined */
     sl_store_stats seen; /* the values that were already added to the counters below */
+    sl_worker_ages ages; /* of pages that the store has evicted */
     struct {
         sl_counter *queries, *hits, *evictions, *damaged_reused, *damaged_running;
         sl_gauge *running, *waiting, *usage, *pages_free, *pages_cached, *pages_active;

@@ -62,6 +62,7 @@ static sl_status fill_role_opts(sl_setup *s, sl_err *err)
         .prefix_cache = c->kvstore.prefix_cache,
         .verify_checksums = prefill ? c->prefill.verify_checksums : c->decode.verify_checksums,
         .verify = c->kvstore.verify,
+        .quota = p->has_quota ? &p->quota : NULL,
     };
     return sl_setup_core(s, &p->role.worker, err);
 }
@@ -75,6 +76,7 @@ static sl_status make_parts(sl_setup *s, sl_err *err)
     SL_TRY(sl_setup_group(s, err));
     SL_TRY(sl_setup_model(s, err));
     SL_TRY(sl_setup_arena(s, err));
+    SL_TRY(sl_setup_quota(s, err));
     SL_TRY(sl_setup_tiers(s, err));
     SL_TRY(sl_setup_engine(s, err));
     if (s->p->group)

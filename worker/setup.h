@@ -46,8 +46,11 @@ typedef struct sl_parts {
     sl_worker_role_opts role; /* for the role's create; points into this struct, the config and the launch */
     sl_cascade_tier tiers[SL_CASCADE_TIERS]; /* of the decode role, the cheapest first */
     int n_tiers;                             /* 0: none, or their owner is the role now */
-    const sl_shipping *shipping;             /* NULL: auto */
-    int numa_node, device;                   /* number of the backend's device */
+    sl_quota_opts quota;                     /* of the decode role */
+    bool has_quota;
+    sl_worker_ages disk_ages;    /* the disk tier adds to it */
+    const sl_shipping *shipping; /* NULL: auto */
+    int numa_node, device;       /* number of the backend's device */
     char name[64], devices[256], metrics_address[128], listen_host[128];
 } sl_parts;
 

@@ -1,5 +1,5 @@
 /*
- * The storage tiers of a decode worker, in the order in which they are asked: the cheapest to read first. See setup_impl.h.
+ * The quotas of tenants, and the storage tiers of a decode worker, in the order in which they are asked: the cheapest to read first. See setup_impl.h.
  * Every refusal names the key that has to be changed. A new tier needs a function here, in its place in the list.
  */
 #include <errno.h>
@@ -9,6 +9,20 @@
 
 #include "kvstore/cascade.h"
 #include "worker/setup_impl.h"
+
+sl_status sl_setup_quota(sl_setup *s, sl_err *err)
+{
+    const sl_config *c = s->cfg;
+    s->p->quota = (sl_quota_opts){.share = c->kvstore.quota.share, .limit = c->kvstore.quota.limit};
+    for (int i = 0; i < c->kvstore.quota.tenants.n; i++) {
+        sl_status st = sl_quota_add_rule(&s->p->quota, c->kvstore.quota.tenants.v[i], err);
+        if (st != SL_OK)
+            return sl_fail_in(err, st, "kvstore.quota.tenants");
+    }
+    s->p->has_quota =
+        s->role == SL_ROLE_DECODE && (s->p->quota.share > 0 || s->p->quota.limit < 1 || s->p->quota.n_rules);
+    return SL_OK;
+}
 
 /* The worker's own directory in kvstore.disk.path, which exists; it is made if it does not exist. */
 static sl_status own_directory(const sl_setup *s, char *out, size_t cap, sl_err *err)
@@ -47,6 +61,10 @@ static sl_status open_disk(const sl_setup *s, sl_tier_opts *o, sl_cascade_tier *
     o->directory = directory;
     o->segment_bytes = c->kvstore.disk.segment_bytes;
     o->second_use = c->kvstore.disk.second_use;
+    o->quota = s->p->has_quota ? &s->p->quota : NULL;
+    s->p->disk_ages = sl_worker_ages_find(s->p->metrics, "disk");
+    o->aged = sl_worker_ages_add;
+    o->aged_ctx = &s->p->disk_ages;
     out->policy = policy_of(c->kvstore.disk.write);
     out->load_timeout_ms = (uint32_t)c->kvstore.disk.load_timeout_ms;
     sl_status st = sl_tier_open(&sl_tier_disk_ops, o, &out->tier, err);

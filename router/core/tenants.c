@@ -152,17 +152,6 @@ const sl_tenant *sl_tenants_of_key(const sl_tenants *t, const char *key)
     return found;
 }
 
-uint64_t sl_tenant_id(const char *name)
-{
-    uint8_t hash[EVP_MAX_MD_SIZE];
-    uint64_t id = 0;
-    if (!EVP_Digest(name, strlen(name), hash, NULL, EVP_sha256(), NULL))
-        return 1;
-    for (int i = 7; i >= 0; i--)
-        id = id << 8 | hash[i];
-    return id ? id : 1;
-}
-
 const sl_tenant *sl_tenants_find(const sl_tenants *t, const char *name)
 {
     for (size_t i = 0; i < t->n; i++) {

@@ -46,9 +46,6 @@ void sl_tenants_free(sl_tenants *t);
 const sl_tenant *sl_tenants_of_key(const sl_tenants *t, const char *key);
 const sl_tenant *sl_tenants_find(const sl_tenants *t, const char *name);
 
-/* The number of a tenant in messages to workers: the first 8 bytes of SHA-256 of its name, little-endian; never 0. */
-uint64_t sl_tenant_id(const char *name);
-
 /*
  * What a tenant has used lately: two buckets that fill at the rate of the tenant, up to what one minute gives. Output
  * tokens may take a bucket below zero.

@@ -90,7 +90,8 @@ def scraped(tmp_path_factory, clean):
     (directory / "keys").write_text(f"tests sha256={hashlib.sha256(Keyed.key.encode()).hexdigest()} admin\n")
     c = Keyed(directory, roles=ROLES,
               **{"router.keys_file": directory / "keys", "sparse_attention.hot_rows": real.TOPK,
-                 "sparse_attention.tail_rows": 1, "router.policy": "cache_aware", "kvstore.bytes": "4MiB"})
+                 "sparse_attention.tail_rows": 1, "router.policy": "cache_aware", "kvstore.bytes": "4MiB",
+                 "kvstore.quota.tenants": "tests share=0.1 limit=0.6"})
     p = None
     try:
         workers = [f"127.0.0.1:{c.metrics_port + rank}" for rank in range(1, len(ROLES))]
@@ -140,6 +141,17 @@ def test_every_documented_metric_is_scraped(scraped):
                 if not series and not (labels and kind == "counter"):
                     wrong.append(f"{name} of {role} {instance}: no series")
     assert not wrong, "\n".join(wrong)
+
+
+def test_pages_of_a_tenant(scraped):
+    """The pages of the router's tenant are counted for it by name, and are at most its part of the store."""
+    p, _ = scraped
+
+    def pages(query):
+        return {r["metric"]["instance"]: float(r["value"][1]) for r in p.query(query)}
+    tenant = pages('sluice_tenant_cached_pages{tenant="tests",tier="host"}')
+    total, cached = pages('sluice_kv_pages{state="total",job!="router"}'), pages('sluice_kv_pages{state="cached"}')
+    assert tenant and all(0 < n <= 0.6 * total[i] and n == cached[i] for i, n in tenant.items())
 
 
 def test_nothing_undocumented_is_exported(scraped):

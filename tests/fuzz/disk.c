@@ -53,6 +53,22 @@ static void check(const sl_disk_index *ix)
     }
     if (pages != ix->pages)
         abort();
+    for (int e = 0; e < ix->quota.n; e++) {
+        int64_t used = 0;
+        for (uint64_t i = 0; i < ix->n_segments; i++)
+            used += ix->segs[i].owned && ix->segs[i].tenant == e;
+        if (used != ix->quota.entries[e].used || used != ix->quota.entries[e].refs ||
+            used > ix->quota.entries[e].limit)
+            abort();
+    }
+}
+
+static bool is_active(const sl_disk_index *ix, int64_t segment)
+{
+    for (int e = 0; e < ix->quota.n; e++)
+        if (ix->active[e] == segment)
+            return true;
+    return false;
 }
 
 static void step(sl_disk_index *ix, const uint8_t *d, uint64_t *clock)
@@ -63,12 +79,12 @@ static void step(sl_disk_index *ix, const uint8_t *d, uint64_t *clock)
     switch (d[0] % 6) {
     case 0:
         if (slot < 0)
-            sl_disk_index_claim(ix, key, d[2] % 4);
+            sl_disk_index_claim(ix, key, d[2] / 4 % 4, d[2] % 4);
         break;
     case 1:
-        segment = sl_disk_index_recycle(ix, d[2] % 4, *clock, *clock);
+        segment = sl_disk_index_recycle(ix, d[2] / 4 % 4, d[2] % 4, *clock, *clock);
         if (segment >= 0)
-            ix->active = segment;
+            sl_disk_index_open(ix, segment);
         break;
     case 2:
         if (slot >= 0 && ix->slots[slot].state == SL_SLOT_WRITING)
@@ -86,10 +102,13 @@ static void step(sl_disk_index *ix, const uint8_t *d, uint64_t *clock)
         break;
     default: /* as recovery does, on an empty slot of a segment that is not filled further */
         slot = d[2] % (SEGMENTS * SLOTS);
-        if (ix->slots[slot].state == SL_SLOT_EMPTY && slot / SLOTS != ix->active) {
+        if (ix->slots[slot].state == SL_SLOT_EMPTY && !ix->segs[slot / SLOTS].owned)
+            sl_disk_index_own(ix, (uint64_t)(slot / SLOTS), *clock, d[2] / 4 % 4);
+        if (ix->slots[slot].state == SL_SLOT_EMPTY && !is_active(ix, slot / SLOTS)) {
             ix->segs[slot / SLOTS].filled = SLOTS;
             sl_disk_index_adopt(ix, slot, key, d[0]);
         }
+        sl_disk_index_trim(ix);
     }
 }
 
@@ -99,7 +118,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     sl_disk_index ix;
     uint64_t clock = 1;
     blocks(data, size);
-    if (sl_disk_index_init(&ix, &store, SEGMENTS) != SL_OK)
+    sl_quota_opts quota = {.limit = 1};
+    if (sl_quota_add_rule(&quota, "a share=0.5", NULL) != SL_OK ||
+        sl_quota_add_rule(&quota, "b limit=0.25", NULL) != SL_OK)
+        abort();
+    for (int i = 0; i < quota.n_rules; i++)
+        quota.rules[i].tenant = (uint64_t)i + 1;
+    if (sl_disk_index_init(&ix, &store, SEGMENTS, &quota) != SL_OK)
         return 0;
     for (size_t i = 0; i + 3 <= size; i += 3) {
         step(&ix, data + i, &clock);

@@ -336,6 +336,8 @@ START_TEST(rules_across_keys)
     finish_rejects("cluster.roles=router,router,prefill,decode", "cluster.routers=a:1",
                    "1 addresses for the 2 routers");
     finish_rejects("cluster.routers=a:1,b:2,a:1", NULL, "has a:1 twice");
+    finish_rejects("kvstore.quota.share=0.5", "kvstore.quota.limit=0.25",
+                   "kvstore.quota.share (0.5) is larger");
     finish_rejects("kvstore.disk.path=/d", NULL, "kvstore.disk.bytes: is mandatory");
     finish_rejects("kvstore.disk.bytes=1GiB", NULL, "kvstore.disk.bytes: has no effect");
     fresh();

@@ -171,7 +171,7 @@ START_TEST(used_pages_are_offered)
     ck_assert_int_eq(sl_store_lease(store, seed, tokens, 4 * PAGE, &l), SL_OK);
     sl_lease_publish(l, tokens, 4 * PAGE);
     sl_lease_release(l, true);
-    ck_assert_int_eq(sl_store_lease_pages(store, seed, tokens, 3, &m), SL_OK); /* a load is no use */
+    ck_assert_int_eq(sl_store_lease_pages(store, 0, seed, tokens, 3, &m), SL_OK); /* a load is no use */
     sl_lease_release(m, true);
     ck_assert_int_eq(sl_store_offers(store, 1, pages, 8), 0);
     ck_assert_int_eq(sl_store_lease(store, seed, tokens, 2 * PAGE + 1, &l), SL_OK);

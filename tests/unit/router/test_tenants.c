@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kvstore/domain.h"
 #include "router/core/tenants.h"
 #include "tests/unit/run_suite.h"
 
