@@ -88,6 +88,11 @@ typedef struct sl_config {
             int v[SL_CFG_MAX_LAYERS];
         } dense_layers;
         int min_tokens;
+        int token_budget,
+            block_tokens; /* these and the following are read by algorithms without an indexer */
+        sl_cfg_choice list_scope;
+        sl_cfg_choice gqa_reduction;
+        sl_cfg_choice bounds_dtype;
     } sparse_attention;
     struct {
         uint64_t bytes;

@@ -83,8 +83,8 @@ const sl_cfg_row sl_cfg_rows[] = {
 
     CHOICE(
         sparse_attention, algorithm, "auto", automatic,
-        "dsa: the checkpoint's own indexer selects rows. dense: every row. auto: dsa for a model with an indexer, "
-        "dense for every other model."),
+        "dsa: the checkpoint's own indexer selects rows. dense: every row. quest: blocks of rows, chosen by bounds of "
+        "their keys, for models with KV heads. auto: dsa for a model with an indexer, dense for every other model."),
     ENUM(sparse_attention, mode, "hierarchical", modes,
          "hierarchical: the cache lives in host memory and the device keeps index keys and a hot buffer. "
          "resident: the whole cache on the device. adaptive: requests are resident while the device has "
@@ -108,6 +108,21 @@ const sl_cfg_row sl_cfg_rows[] = {
          "results."),
     INT(sparse_attention, min_tokens, "0", 0, MAX_TOKENS,
         "Requests shorter than this read every row. Selection already does so up to index_topk tokens."),
+    INT(sparse_attention, token_budget, "1024", 1, MAX_TOKENS,
+        "quest: tokens that a query reads at most, sinks and recent tokens included; at most the model's context."),
+    INT(sparse_attention, block_tokens, "16", 1, 64,
+        "quest: tokens of a block, which is selected and swapped in as a whole; it divides 64."),
+    CHOICE(
+        sparse_attention, list_scope, "kv_head", NULL,
+        "quest: who shares a list of blocks. kv_head: the query heads of one KV head. request: all heads."),
+    CHOICE(
+        sparse_attention, gqa_reduction, "max", NULL,
+        "quest: the score of a block for the query heads that share a list. max: the largest bound of a head. mean: "
+        "the bound of the mean query. softmax: the sum over heads of the softmax over blocks."),
+    CHOICE(
+        sparse_attention, bounds_dtype, "auto", automatic,
+        "quest: how the bounds of a block are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their keys "
+        "exactly. bf16 bounds of f32 keys are rounded outward."),
 
     SIZE(kvstore, bytes, "256MiB", MIB, 64 * TIB,
          "Memory of the host store, allocated once at start; too little memory is an error at start."),

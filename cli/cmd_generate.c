@@ -108,9 +108,11 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
          "Order of the rows in host memory. auto, the default, decides by the backend.", 0, 0,
          sl_layout_names()},
         {"algorithm", SL_ARG_TEXT, &o->algorithm, "NAME",
-         "Sparse algorithm: dsa selects rows with the checkpoint's indexer; dense reads all rows. auto, the default, "
-         "is dsa for a model with an indexer and dense for every other model.",
+         "Sparse algorithm: dsa selects rows with the checkpoint's indexer; dense reads all rows; quest selects blocks "
+         "of rows by bounds of their keys, for models with KV heads. auto, the default, is dsa for a model with an "
+         "indexer and dense for every other model.",
          0, 0, NULL},
+        SL_CLI_SELECTION_ARGS(o->selection),
         {"sinks", SL_ARG_INT, &o->sink_tokens, "N",
          "Number of first tokens that are always selected. Default 0.", 0, 1 << 20, NULL},
         {"recent", SL_ARG_INT, &o->recent_tokens, "N",
@@ -137,7 +139,12 @@ static sl_status generate(const flags *f, sl_local_run *r, sl_err *err)
 
 int sl_cmd_generate(int argc, char **argv)
 {
-    flags f = {.run = {.max_new = 16, .top_p = 1, .tail_rows = 64, .chunk = 512, .backend = "cpu"},
+    flags f = {.run = {.max_new = 16,
+                       .top_p = 1,
+                       .selection = SL_CLI_SELECTION_DEFAULTS,
+                       .tail_rows = 64,
+                       .chunk = 512,
+                       .backend = "cpu"},
                .mode = "resident"};
     switch (parse_flags(argc, argv, &f)) {
     case SL_ARGS_HELP:

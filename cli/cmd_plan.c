@@ -18,6 +18,7 @@
 /* The values of the flags; fill_memory() completes them. */
 typedef struct flags {
     const char *dir, *preset, *indexer, *rows, *algorithm;
+    sl_selection_keys selection;
     sl_plan_layers layers;
     sl_plan_group group;
     sl_plan_in in;
@@ -94,6 +95,7 @@ static bool parse_flags(int argc, char **argv, flags *f, int *exit_code)
         {"algorithm", SL_ARG_TEXT, &f->algorithm, "NAME",
          "Sparse algorithm. auto, the default, is dsa for a model with an indexer and dense for every other model.",
          0, 0, NULL},
+        SL_CLI_SELECTION_ARGS(f->selection),
         SL_CLI_INDEXER_ARG(f->indexer),
         SL_CLI_ROW_FORMAT_ARG(f->rows),
         {"locality", SL_ARG_TEXT, &f->layers.file, "FILE",
@@ -145,6 +147,8 @@ static sl_status make_plan(const sl_local_checkpoint *m, flags *f, sl_plan *p, s
 {
     sl_plan_group *g = &f->group;
     f->in.cfg = &m->cfg, f->in.cache = sl_engine_cache_dims(&m->cfg, m->row_format, m->index_format);
+    SL_TRY(
+        sl_choose_selection(f->in.algorithm, &f->selection, &m->cfg, &f->in.gates, &f->in.cache.select, err));
     if (g->ranks == 0)
         return sl_plan_make(&f->in, p, err);
     g->stored = m->has_weights || !m->cfg.fp8_acts ? m->stored : SL_F8_E4M3;
@@ -181,6 +185,7 @@ static int run_plan(const sl_local_checkpoint *m, flags *f)
 int sl_cmd_plan(int argc, char **argv)
 {
     flags f = {.algorithm = "auto",
+               .selection = SL_CLI_SELECTION_DEFAULTS,
                .layers = {.context = 65536, .swap_share = -1},
                .in = {.max_step_tokens = 512, .weight_bytes = UINT64_MAX, .reserve_bytes = UINT64_MAX}};
     int exit_code;

@@ -1,6 +1,7 @@
 /* See config_choices.h. */
 #include "cli/config_choices.h"
 
+#include "engine/choose.h"
 #include "kernels/backend.h"
 #include "kernels/cache.h"
 #include "kvstore/arena.h"
@@ -16,6 +17,9 @@ const sl_config_choice sl_cli_choices[] = {
     {"backend.name", sl_backend_names},
     {"sparse_attention.algorithm", sl_algo_names},
     {"sparse_attention.policy", sl_evict_policy_names},
+    {"sparse_attention.list_scope", sl_list_scope_names},
+    {"sparse_attention.gqa_reduction", sl_group_reduce_names},
+    {"sparse_attention.bounds_dtype", sl_bounds_dtype_names},
     {"kvstore.layout", sl_layout_names},
     {"cluster.transport", sl_transport_names},
     {"cluster.shipping", sl_shipping_names},

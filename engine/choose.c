@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/hash.h"
+#include "base/wire.h"
 #include "kernels/backend.h"
 
 static bool is_auto(const char *name)
@@ -47,5 +49,94 @@ sl_status sl_choose_algorithm(const char *name, const sl_model_config *cfg, cons
     if (!found)
         return sl_fail_unknown(err, "sparse algorithm", name, sl_algo_names());
     *out = found;
+    return SL_OK;
+}
+
+/* ---- selection ---- */
+
+static const char *const scope_names[] = {"kv_head", "request", NULL};
+static const char *const bounds_names[] = {"f32", "bf16", NULL};
+
+const char *const *sl_list_scope_names(void)
+{
+    return scope_names;
+}
+
+const char *const *sl_bounds_dtype_names(void)
+{
+    return bounds_names;
+}
+
+/* Index of a name; -1: not in the list. */
+static int index_of(const char *name, const char *const *names)
+{
+    for (int i = 0; names[i]; i++)
+        if (strcmp(name, names[i]) == 0)
+            return i;
+    return -1;
+}
+
+static sl_status read_names(const sl_selection_keys *k, sl_select_params *p, sl_err *err)
+{
+    int scope = k->list_scope ? index_of(k->list_scope, scope_names) : 0;
+    if (scope < 0)
+        return sl_fail_unknown(err, "list_scope", k->list_scope, scope_names);
+    p->shared_lists = scope == 1;
+    if (k->gqa_reduction && !sl_group_reduce_find(k->gqa_reduction, &p->reduce))
+        return sl_fail_unknown(err, "gqa_reduction", k->gqa_reduction, sl_group_reduce_names());
+    if (is_auto(k->bounds_dtype))
+        return SL_OK;
+    int type = index_of(k->bounds_dtype, bounds_names);
+    if (type < 0)
+        return sl_fail_unknown(err, "bounds_dtype", k->bounds_dtype, bounds_names);
+    p->bounds_typed = true, p->bounds = type ? SL_BF16 : SL_F32;
+    return SL_OK;
+}
+
+static sl_status check_sizes(const sl_select_params *p, const sl_model_config *cfg, sl_err *err)
+{
+    if (p->block_tokens > 0 && SL_PAGE_TOKENS % p->block_tokens)
+        return sl_fail(err, SL_ERR_INVALID, "block_tokens %d does not divide a page of %d tokens",
+                       p->block_tokens, SL_PAGE_TOKENS);
+    if (p->token_budget > cfg->max_context)
+        return sl_fail(err, SL_ERR_INVALID, "token_budget %d exceeds the model's context of %d tokens",
+                       p->token_budget, cfg->max_context);
+    return SL_OK;
+}
+
+/* 0 when the rows are those of the model alone. */
+static sl_status stamp_of(const sl_algo_desc *a, const sl_model_config *cfg, const sl_gates *g,
+                          sl_select_params *p, sl_err *err)
+{
+    const sl_algo_desc *usual = NULL;
+    sl_wr w;
+    SL_TRY(sl_choose_algorithm(NULL, cfg, &usual, err));
+    if (a == usual && !g->sink_tokens && !g->recent_tokens && !g->min_tokens && !g->n_dense_layers)
+        return SL_OK;
+    sl_wr_init(&w);
+    sl_wr_str(&w, a->name);
+    const int32_t numbers[] = {p->token_budget,    p->block_tokens,  p->shared_lists,
+                               (int32_t)p->reduce, p->bounds_typed,  (int32_t)p->bounds,
+                               g->sink_tokens,     g->recent_tokens, g->min_tokens};
+    sl_wr_i32s(&w, numbers, SL_COUNT(numbers));
+    sl_wr_i32s(&w, g->dense_layers, (size_t)g->n_dense_layers);
+    bool made = !w.bad;
+    if (made)
+        p->stamp = sl_hash_chain((sl_key){0}, w.data, w.len).lo;
+    sl_wr_free(&w);
+    return made ? SL_OK : sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+}
+
+sl_status sl_choose_selection(const sl_algo_desc *algorithm, const sl_selection_keys *keys,
+                              const sl_model_config *cfg, sl_gates *gates, sl_select_params *out, sl_err *err)
+{
+    sl_select_params p = {.token_budget = keys->token_budget, .block_tokens = keys->block_tokens};
+    SL_TRY(read_names(keys, &p, err));
+    if (algorithm->has_params)
+        SL_TRY(check_sizes(&p, cfg, err));
+    else
+        p = (sl_select_params){0};
+    SL_TRY(stamp_of(algorithm, cfg, gates, &p, err));
+    *out = p;
     return SL_OK;
 }

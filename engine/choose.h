@@ -1,7 +1,8 @@
 /*
  * What `auto` stands for in the settings whose best value depends on the device or on the model: the victim policy of
- * the hot buffers, the layout of the host store, and the sparse algorithm. Workers, `sluice generate` and the benchmarks resolve their settings here, so that
- * a benchmark without flags measures what a worker without settings runs.
+ * the hot buffers, the layout of the host store, and the sparse algorithm with its parameters. Workers, `sluice
+ * generate` and the benchmarks resolve their settings here, so that a benchmark without flags measures what a worker
+ * without settings runs.
  *
  *   device memory is    policy   layout        why
  *   host memory         lru      page_first    A scan of the stamps is cheap next to computing on a CPU, lru has the
@@ -20,7 +21,7 @@
 #include "kernels/cache.h"
 #include "kvstore/arena.h"
 #include "model/model.h"
-#include "sparse/algorithm.h"
+#include "sparse/sparse.h"
 
 /*
  * name: a name of the registry (sl_evict_policy_names(), sl_layout_names(), sl_algo_names()), "auto", or NULL, which
@@ -29,6 +30,27 @@
 sl_status sl_choose_policy(const char *name, unsigned caps, sl_evict_policy *out, sl_err *err);
 sl_status sl_choose_layout(const char *name, unsigned caps, sl_layout *out, sl_err *err);
 sl_status sl_choose_algorithm(const char *name, const sl_model_config *cfg, const sl_algo_desc **out,
+                              sl_err *err);
+
+/* What a configuration says about an algorithm's lists. */
+typedef struct sl_selection_keys {
+    int32_t token_budget, block_tokens; /* 0: the algorithm's defaults */
+    const char *list_scope;             /* of sl_list_scope_names(); NULL: kv_head */
+    const char *gqa_reduction;          /* of sl_group_reduce_names(); NULL: max */
+    const char *bounds_dtype;           /* of sl_bounds_dtype_names(), or "auto"; NULL: auto */
+} sl_selection_keys;
+const char *const *sl_list_scope_names(void);   /* kv_head, request */
+const char *const *sl_bounds_dtype_names(void); /* f32, bf16 */
+
+/*
+ * The parameters of an algorithm from its keys. *gates: those of the configuration; gates that the algorithm cannot be
+ * without and that are 0 receive its defaults. The stamp is 0 for the algorithm that `auto` stands for, without gates;
+ * otherwise the rows depend on what is selected, and the stamp is a hash of the algorithm, its parameters and the gates:
+ * pages of other parameters never match. Errors name the key: SL_ERR_INVALID, SL_ERR_NOT_FOUND, and SL_ERR_UNSUPPORTED
+ * when the algorithm cannot serve the model.
+ */
+sl_status sl_choose_selection(const sl_algo_desc *algorithm, const sl_selection_keys *keys,
+                              const sl_model_config *cfg, sl_gates *gates, sl_select_params *out,
                               sl_err *err);
 
 #endif

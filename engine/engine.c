@@ -96,6 +96,7 @@ static sl_status check_arena(sl_engine *e, sl_err *err)
     const sl_geometry *g = sl_arena_geometry(e->arena);
     sl_geometry want;
     e->cache = sl_engine_cache_dims(e->cfg, m->row_format, m->index_format);
+    e->cache.select = e->o.select;
     SL_TRY(sl_engine_geometry(e->cfg, &e->cache, e->o.algorithm, g->layout, sl_model_fingerprint(e->model),
                               &want, err));
     SL_TRY(sl_geometry_compatible(&want, g, err));

@@ -41,6 +41,8 @@ typedef enum {
     SL_OP_GQA_QUERY, /* kernels/gqa.h */
     SL_OP_GQA_APPEND,
     SL_OP_GQA_ATTN,
+    SL_OP_BOUNDS_APPEND, /* kernels/bounds.h */
+    SL_OP_BOUNDS_SCORES,
     SL_OP_SILU_MUL,
     SL_OP_MOE_ROUTE,
     SL_OP_MOE,

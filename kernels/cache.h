@@ -36,6 +36,7 @@
 #ifndef SL_KERNELS_CACHE_H
 #define SL_KERNELS_CACHE_H
 
+#include "kernels/bounds.h"
 #include "kernels/params.h"
 
 enum {
@@ -148,6 +149,19 @@ void sl_unit_walk_init(sl_unit_walk *w, const sl_cache_plane *p, int32_t begin, 
 /* Gives the next run; false when there is none. */
 bool sl_unit_walk_next(sl_unit_walk *w, sl_unit_run *out);
 
+/* Parameters of a sparse algorithm, on which the shape and the contents of a cache may depend. Everything 0: the
+ * algorithm's defaults. sl_choose_selection() (engine/choose.h) makes one from the configuration. */
+typedef struct sl_select_params {
+    int32_t token_budget;   /* tokens that a list holds at most; 0: the algorithm's default */
+    int32_t block_tokens;   /* a power of two, at most SL_PAGE_TOKENS; 0: the algorithm's default */
+    bool shared_lists;      /* one list for all heads of a request; otherwise one for each KV head */
+    sl_group_reduce reduce; /* over the query heads that share a list */
+    bool bounds_typed; /* bounds have the type below; otherwise one that holds the keys of the rows exactly */
+    sl_dtype bounds;
+    uint64_t
+        stamp; /* of the rows' plane: hash of all that the rows depend on in addition to the model; 0: nothing */
+} sl_select_params;
+
 /* What a model family states about its cache; a row format reads the fields that it needs. */
 typedef struct sl_cache_dims {
     const struct sl_row_format_desc *rows;
@@ -159,6 +173,7 @@ typedef struct sl_cache_dims {
      * every KV head has rows of its own. A format that cannot divide its rows in this way leaves them whole. */
     sl_list_scope row_scope;
     int32_t row_tokens;
+    sl_select_params select; /* read by sparse algorithms only */
 } sl_cache_dims;
 
 /* Makes the plane of rows and, if index_dim is set, the plane of the model's index keys. A selector adds planes of

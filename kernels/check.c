@@ -6,6 +6,7 @@
 #include "kernels/check.h"
 
 #include "kernels/backend_impl.h"
+#include "kernels/bounds.h"
 #include "kernels/ep.h"
 #include "kernels/gqa.h"
 #include "kernels/synth.h"
@@ -353,6 +354,8 @@ static const op_row op_rows[SL_OP_COUNT] = {
     [SL_OP_GQA_QUERY] = ROW("gqa_query", sl_gqa_query_params, tokens, sl_chk_gqa_query),
     [SL_OP_GQA_APPEND] = ROW_SEQS("gqa_append", sl_gqa_append_params, sl_chk_gqa_append),
     [SL_OP_GQA_ATTN] = ROW("gqa_attn", sl_gqa_attn_params, tokens, sl_chk_gqa_attn),
+    [SL_OP_BOUNDS_APPEND] = ROW_SEQS("bounds_append", sl_bounds_append_params, sl_chk_bounds_append),
+    [SL_OP_BOUNDS_SCORES] = ROW("bounds_scores", sl_bounds_scores_params, token_count, sl_chk_bounds_scores),
     [SL_OP_SILU_MUL] = ROW("silu_mul", sl_silu_mul_params, tokens, chk_silu_mul),
     [SL_OP_MOE_ROUTE] = ROW("moe_route", sl_moe_route_params, tokens, chk_moe_route),
     [SL_OP_MOE] = ROW("moe", sl_moe_params, tokens, chk_moe),
@@ -407,6 +410,9 @@ int64_t sl_op_items(sl_op op, const void *params)
         break;
     case SL_OP_GQA_APPEND:
         seqs = ((const sl_gqa_append_params *)params)->seqs;
+        break;
+    case SL_OP_BOUNDS_APPEND:
+        seqs = ((const sl_bounds_append_params *)params)->seqs;
         break;
     case SL_OP_INDEX_APPEND:
         seqs = ((const sl_index_append_params *)params)->seqs;

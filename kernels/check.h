@@ -58,6 +58,10 @@ void sl_chk_gather(sl_chk *c, const void *params);
 void sl_chk_hot_reset(sl_chk *c, const void *params);
 void sl_chk_sparse_attn(sl_chk *c, const void *params);
 
+/* kernels/bounds.c: bounds of blocks. */
+void sl_chk_bounds_append(sl_chk *c, const void *params);
+void sl_chk_bounds_scores(sl_chk *c, const void *params);
+
 /* kernels/check_ep.c: expert parallelism. */
 void sl_chk_ep_send(sl_chk *c, const void *params);
 void sl_chk_ep_experts(sl_chk *c, const void *params);

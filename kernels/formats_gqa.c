@@ -72,3 +72,9 @@ void sl_gqa_row_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_
     decode_side(f, slots, dim, 0, row, slot, k);
     decode_side(f, slots, dim, 1, row, slot, v);
 }
+
+void sl_gqa_key_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
+                       float *k)
+{
+    decode_side(f, slots, dim, 0, row, slot, k);
+}

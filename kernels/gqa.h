@@ -101,5 +101,8 @@ void sl_gqa_row_encode(sl_row_format f, int32_t slots, int32_t dim, int32_t firs
                        const float *k, const float *v, uint8_t *row);
 void sl_gqa_row_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
                        float *k, float *v);
+/* The key of a slot alone. */
+void sl_gqa_key_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
+                       float *k);
 
 #endif

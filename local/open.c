@@ -56,6 +56,7 @@ sl_status sl_local_open_store(sl_local *l, const sl_local_opts *o, sl_err *err)
     SL_TRY(sl_choose_layout(o->layout, sl_backend_caps(l->be), &layout, err));
     l->algorithm = o->algorithm ? o->algorithm : &sl_algo_dsa;
     sl_cache_dims cache = sl_engine_cache_dims(&c->cfg, c->row_format, c->index_format);
+    cache.select = l->select = o->select;
     SL_TRY(
         sl_engine_geometry(&c->cfg, &cache, l->algorithm, layout, sl_model_fingerprint(l->model), &g, err));
     sl_arena_opts ao = {.bytes =
@@ -94,6 +95,7 @@ sl_status sl_local_engine(const sl_local *l, const sl_engine_opts *o, sl_engine 
 {
     sl_engine_opts eo = *o;
     eo.algorithm = l->algorithm;
+    eo.select = l->select;
     eo.max_seqs = 1;
     eo.max_step_tokens = sl_model_get_opts(l->model)->max_tokens;
     eo.max_context = l->max_context;

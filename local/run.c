@@ -25,6 +25,8 @@ static sl_status open_local(sl_local_run *r, const sl_local_run_opts *o, sl_err 
                        o->max_new, c->cfg.max_context);
     const sl_algo_desc *algorithm;
     SL_TRY(sl_choose_algorithm(o->algorithm, &c->cfg, &algorithm, err));
+    r->gates = (sl_gates){
+        .sink_tokens = o->sink_tokens, .recent_tokens = o->recent_tokens, .min_tokens = o->min_tokens};
     sl_local_opts lo = {.dir = o->dir,
                         .algorithm = algorithm,
                         .backend = o->backend,
@@ -34,20 +36,35 @@ static sl_status open_local(sl_local_run *r, const sl_local_run_opts *o, sl_err 
                         .max_tokens = o->chunk < (int32_t)r->n_prompt ? o->chunk : (int32_t)r->n_prompt,
                         .max_logit_rows = 1,
                         .max_context = (int32_t)len};
+    SL_TRY(sl_choose_selection(algorithm, &o->selection, &c->cfg, &r->gates, &lo.select, err));
     return sl_local_open(&r->local, &lo, err);
+}
+
+/* The longest list of the algorithm, in tokens. */
+static sl_status longest_list(const sl_local_run *r, int32_t *out, sl_err *err)
+{
+    const sl_local_checkpoint *c = &r->local.checkpoint;
+    const sl_algo_desc *a = r->local.algorithm;
+    sl_algo_dims d = {.n_layers = c->cfg.n_layers,
+                      .max_step_tokens = 1,
+                      .max_context = r->local.max_context,
+                      .cache = sl_engine_cache_dims(&c->cfg, c->row_format, c->index_format)};
+    d.cache.select = r->local.select;
+    SL_TRY(sl_algo_cache_shape(a, &d.cache, &d.shape, err));
+    *out = a->width(&d, r->gates.min_tokens);
+    return SL_OK;
 }
 
 static sl_status open_engine(sl_local_run *r, const sl_local_run_opts *o, sl_err *err)
 {
     const sl_algo_desc *algorithm = r->local.algorithm;
-    int32_t longest = algorithm->constant_k ? r->local.checkpoint.cfg.index_topk : r->local.max_context;
+    int32_t longest;
+    SL_TRY(longest_list(r, &longest, err));
     sl_engine_opts eo = {
         .max_hot_seqs = o->hierarchical,
         .hot_rows = o->hot_rows > 0 ? o->hot_rows : sl_plan_default_hot_rows(algorithm, longest),
         .tail_rows = o->tail_rows,
-        .gates = {.sink_tokens = o->sink_tokens,
-                  .recent_tokens = o->recent_tokens,
-                  .min_tokens = o->min_tokens},
+        .gates = r->gates,
         .poison = o->poison,
     };
     SL_TRY(sl_choose_policy(o->policy, sl_backend_caps(r->local.be), &eo.policy, err));

@@ -8,6 +8,7 @@
 #ifndef SL_LOCAL_RUN_H
 #define SL_LOCAL_RUN_H
 
+#include "engine/choose.h"
 #include "local/open.h"
 #include "model/sampler.h"
 #include "model/tokenizer.h"
@@ -16,6 +17,7 @@
 typedef struct sl_local_run_opts {
     const char *dir, *backend;
     const char *algorithm;
+    sl_selection_keys selection; /* of the algorithm */
     const char *indexer, *row_format, *act, *layout, *policy;
     bool hierarchical; /* the prompt's rows leave the device after prefill */
     bool want_logits, ignore_eos;
@@ -37,6 +39,7 @@ typedef struct sl_local_run {
     float *prompt_logits; /* [vocab_size]; NULL unless want_logits */
     bool stopped;         /* ended with an end token; else because of max_new */
     sl_local local;
+    sl_gates gates;
     sl_engine *engine;
     sl_sampler *sampler;
     sl_sampling sampling;

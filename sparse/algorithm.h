@@ -118,14 +118,19 @@ static inline sl_seq_tables sl_seq_tables_slice(const sl_seq_tables *t, int32_t 
     return s;
 }
 
+struct sl_gates; /* sparse/sparse.h */
+
 typedef struct sl_algo sl_algo; /* an instance; its struct begins with `const sl_algo_desc *desc` */
 
 typedef struct sl_algo_desc {
     const char *name, *description;
     sl_algo_action action;
     bool prefix_reuse, chunked_prefill, disaggregation; /* what it may be combined with */
-    bool needs_indexer; /* the model must have an indexer; only its layers select */
-    bool keeps_lists;   /* lists are kept for the whole step, and reused by the layers that share them */
+    bool needs_indexer;  /* the model must have an indexer; only its layers select */
+    bool has_params;     /* it reads sl_select_params */
+    bool needs_kv_heads; /* the model must have grouped-query attention */
+    bool host_only;      /* its ops exist only where device memory is host memory; refused elsewhere */
+    bool keeps_lists;    /* lists are kept for the whole step, and reused by the layers that share them */
     bool constant_k; /* the length of a list is a constant of the model, not of the step's longest sequence */
     bool groupable;  /* tokens of a decode step may select group by group, in any order */
 
@@ -134,6 +139,8 @@ typedef struct sl_algo_desc {
     /* Planes of metadata of its own, appended to the model's: writes at most `most` and returns their number. They lie
      * in the host pages and travel with them. NULL: none. */
     int32_t (*planes)(const sl_cache_dims *dims, sl_cache_plane *out, int32_t most);
+    /* SL_ERR_INVALID names the parameter that cannot be, or that does not fit the gates. NULL: everything can. */
+    sl_status (*check)(const sl_algo_dims *dims, const struct sl_gates *gates, sl_err *err);
     /* Required. Longest list it can return, in tokens, gates included, at most max_context. Hierarchical
      * sequences need as many hot rows. */
     int32_t (*width)(const sl_algo_dims *dims, int32_t dense_below);
@@ -162,6 +169,9 @@ struct sl_algo {
     const sl_algo_desc *desc;
 };
 
+/* SL_ERR_UNSUPPORTED: the algorithm selects by what rows of this kind of attention do not have. */
+sl_status sl_algo_serves(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_err *err);
+
 /*
  * The cache of a model under an algorithm: the model's planes, then the algorithm's. Rows are divided as the algorithm
  * selects, into blocks and by KV head, if their format can be. SL_ERR_INVALID names the field.
@@ -171,6 +181,7 @@ sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dim
 
 extern const sl_algo_desc sl_algo_dsa;
 extern const sl_algo_desc sl_algo_dense;
+extern const sl_algo_desc sl_algo_quest;
 
 /* The registry: every algorithm of this build, NULL-terminated; and the same as names. */
 const sl_algo_desc *const *sl_algo_registry(void);

@@ -23,6 +23,7 @@ static sl_status check_algorithm(const sl_coord_opts *o, const sl_algo_desc *a, 
         return refuse(o, "drops tokens permanently, which the host store's whole pages do not allow", err);
     if (a->action == SL_ACTION_KERNEL)
         return refuse(o, "skips inside the attention kernel, which the sparse MLA kernel does not", err);
+    SL_TRY(sl_algo_serves(a, &o->cache, err));
     sl_selector s = a->selector(&o->cache);
     SL_TRY(sl_selector_check(&s, err));
     if (k->block_tokens % s.block_tokens)
@@ -176,6 +177,8 @@ sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *er
     };
     SL_TRY(sl_algo_cache_shape(z.algo, &o->cache, &z.dims.shape, err));
     SL_TRY(divide_rows(o, &z, err));
+    if (z.algo->check)
+        SL_TRY(z.algo->check(&z.dims, &o->gates, err));
     z.width = z.algo->width(&z.dims, o->gates.min_tokens);
     z.longest = o->gates.n_dense_layers > 0 ? o->max_context : z.width;
     for (int32_t l = 0; l < o->n_layers; l++) {

@@ -6,8 +6,17 @@
 
 #include "sparse/algorithm.h"
 
-static const sl_algo_desc *const registry[] = {&sl_algo_dsa, &sl_algo_dense, NULL};
-static const char *const names[] = {"dsa", "dense", NULL};
+static const sl_algo_desc *const registry[] = {&sl_algo_dsa, &sl_algo_dense, &sl_algo_quest, NULL};
+static const char *const names[] = {"dsa", "dense", "quest", NULL};
+
+sl_status sl_algo_serves(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_err *err)
+{
+    if (algo->needs_kv_heads && (!dims->rows || dims->rows->attn != SL_ATTN_GQA || dims->kv_heads < 1))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "sparse algorithm %s: selects by the keys of KV heads, which rows of %s do not have",
+                       algo->name, dims->rows ? dims->rows->name : "an unknown format");
+    return SL_OK;
+}
 
 sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_cache_shape *out,
                               sl_err *err)
@@ -15,11 +24,13 @@ sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dim
     const sl_selector sel = algo->selector(dims);
     sl_cache_dims d = *dims;
     sl_cache_shape s;
+    SL_TRY(sl_algo_serves(algo, dims, err));
     SL_TRY(sl_selector_check(&sel, err));
     d.row_scope = sel.scope, d.row_tokens = sel.block_tokens;
     SL_TRY(sl_cache_shape_make(&d, &s, err));
     if (algo->planes)
         s.n_planes += algo->planes(dims, s.planes + s.n_planes, SL_CACHE_PLANES - s.n_planes);
+    s.planes[SL_CACHE_ROWS].stamp = dims->select.stamp;
     SL_TRY(sl_cache_shape_check(&s, err));
     *out = s;
     return SL_OK;

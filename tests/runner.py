@@ -44,7 +44,7 @@ NO_THREADS = ("test_golden", "test_tokenizer", "test_sampler", "test_stop")
 # run that pool there with 1, 2 and 4 threads.
 POOL_ONLY = ("kernels_conformance_cpu", "test_sparse_conformance", "test_sparse_coordinator", "test_sparse_swapin",
              "test_kernels_residency", "test_forward", "test_weights", "test_engine", "test_engine_api", "test_engine_discrete",
-             "test_gqa", "test_head_blocks", "equal", "bench_prefill", "bench_decode", "bench_cold")
+             "test_gqa", "test_quest", "equal", "bench_prefill", "bench_decode", "bench_cold")
 # Puts from device memory: without a GPU only their source differs from the default path, whose threads are the same.
 SAME_THREADS = ("test_cluster_gpu", "test_routers_gpu", "test_faults_gpu", "test_soak_gpu")
 KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_endings"
@@ -57,7 +57,7 @@ LEFT_OUT = {"asan": {"test_writer_dies": KILLS},
 # Run there with less of the same: no path is left out.
 SHORTER = {"asan": ["test_engine: 90 steps of each model where the release build takes 1100, six streams of 190 tokens for ten of 260",
                     "kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (CF_LARGE)",
-                    "test_head_blocks: each model, division and format once instead of all combinations",
+                    "test_quest: each model, division and format once instead of all combinations",
                     "test_models: shorter streams"],
            "tsan": ["test_models: shorter streams, one model of three",
                     "comm_conformance_cpu: groups of two ranks, because ranks are processes and only threads of one process are watched"]}

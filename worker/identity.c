@@ -43,11 +43,13 @@ static sl_status read_identity(const sl_config *cfg, sl_model_config *mc, sl_wor
     SL_TRY(sl_model_stored_dtype(path, &stored, err));
     sl_model_opts mo = {.max_tokens = 1, .act = sl_model_auto_act(stored)};
     SL_TRY(sl_setup_formats(cfg, mc, stored, &mo.index_format, &mo.row_format, err));
-    const sl_algo_desc *algorithm;
-    SL_TRY(sl_choose_algorithm(cfg->sparse_attention.algorithm, mc, &algorithm, err));
+    sl_setup_selection selected;
+    SL_TRY(sl_setup_select(cfg, mc, &selected, err));
     SL_TRY(sl_model_identify(path, &mo, &out->id.fingerprint, err));
     sl_cache_dims cache = sl_engine_cache_dims(mc, mo.row_format, mo.index_format);
-    SL_TRY(sl_engine_geometry(mc, &cache, algorithm, SL_LAYOUT_PAGE_FIRST, out->id.fingerprint, &g, err));
+    cache.select = selected.select;
+    SL_TRY(sl_engine_geometry(mc, &cache, selected.algorithm, SL_LAYOUT_PAGE_FIRST, out->id.fingerprint, &g,
+                              err));
     sl_geometry_write(&g, &out->bytes);
     if (out->bytes.bad)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");

@@ -46,6 +46,27 @@ static sl_status device_budget(const sl_setup *s, uint64_t *out, sl_err *err)
     return SL_OK;
 }
 
+sl_status sl_setup_select(const sl_config *cfg, const sl_model_config *mc, sl_setup_selection *out,
+                          sl_err *err)
+{
+    sl_setup_selection s = {.gates = {.dense_layers = cfg->sparse_attention.dense_layers.v,
+                                      .n_dense_layers = cfg->sparse_attention.dense_layers.n,
+                                      .sink_tokens = cfg->sparse_attention.sink_tokens,
+                                      .recent_tokens = cfg->sparse_attention.recent_tokens,
+                                      .min_tokens = cfg->sparse_attention.min_tokens}};
+    const sl_selection_keys keys = {.token_budget = cfg->sparse_attention.token_budget,
+                                    .block_tokens = cfg->sparse_attention.block_tokens,
+                                    .list_scope = cfg->sparse_attention.list_scope,
+                                    .gqa_reduction = cfg->sparse_attention.gqa_reduction,
+                                    .bounds_dtype = cfg->sparse_attention.bounds_dtype};
+    SL_TRY(sl_choose_algorithm(cfg->sparse_attention.algorithm, mc, &s.algorithm, err));
+    sl_status st = sl_choose_selection(s.algorithm, &keys, mc, &s.gates, &s.select, err);
+    if (st != SL_OK)
+        return sl_fail_in(err, st, "sparse_attention");
+    *out = s;
+    return SL_OK;
+}
+
 /* Options that say which rows attention reads and which of them the hot buffer keeps. */
 static sl_status selection_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, sl_err *err)
 {
@@ -53,11 +74,8 @@ static sl_status selection_opts(sl_setup *s, sl_plan_in *in, sl_engine_opts *o, 
     SL_TRY(sl_choose_policy(c->sparse_attention.policy, sl_backend_caps(s->p->backend), &o->policy, err));
     for (int i = 0; i < c->sparse_attention.dense_layers.n; i++)
         s->p->dense_layers[i] = c->sparse_attention.dense_layers.v[i];
-    in->gates = o->gates = (sl_gates){.dense_layers = s->p->dense_layers,
-                                      .n_dense_layers = c->sparse_attention.dense_layers.n,
-                                      .sink_tokens = c->sparse_attention.sink_tokens,
-                                      .recent_tokens = c->sparse_attention.recent_tokens,
-                                      .min_tokens = c->sparse_attention.min_tokens};
+    o->gates.dense_layers = s->p->dense_layers;
+    in->gates = o->gates;
     in->policy = o->policy;
     in->algorithm = o->algorithm;
     return SL_OK;
@@ -117,8 +135,14 @@ static sl_status check_hot_rows(sl_setup *s, sl_err *err)
 sl_status sl_setup_cache(sl_setup *s, sl_err *err)
 {
     const sl_config *c = s->cfg;
-    SL_TRY(sl_choose_algorithm(c->sparse_attention.algorithm, &s->mc, &s->p->engine_opts.algorithm, err));
+    sl_setup_selection selected;
+    SL_TRY(sl_setup_select(c, &s->mc, &selected, err));
+    s->p->engine_opts.algorithm = selected.algorithm;
+    s->p->engine_opts.select = selected.select;
+    s->p->engine_opts.gates = selected.gates;
     s->cache = sl_engine_cache_dims(&s->mc, s->mo.row_format, s->mo.index_format);
+    s->cache.select = selected.select;
+    SL_TRY(sl_algo_serves(selected.algorithm, &s->cache, err));
     bool hot = s->role == SL_ROLE_DECODE && c->sparse_attention.mode != SL_CFG_MODE_RESIDENT;
     return hot ? check_hot_rows(s, err) : SL_OK;
 }

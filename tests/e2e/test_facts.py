@@ -11,12 +11,22 @@ MODEL = pathlib.Path("models/facts-llama")
 EXAMPLES = {e["task"]: e for e in json.loads((MODEL / "examples.json").read_text(encoding="utf-8"))}
 
 
+def answer(task, *flags):
+    prompt = ("<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n"
+              f"{EXAMPLES[task]['user']}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n")
+    p = subprocess.run([SLUICE, "generate", "--model", MODEL, "--prompt", prompt, "--max-new-tokens", "60", *flags],
+                       capture_output=True, text=True, check=True, timeout=300)
+    assert "finish: stop" in p.stdout
+    return p.stdout
+
+
 @pytest.mark.parametrize("rows", ["gqa_f32", "gqa_bf16"])
 @pytest.mark.parametrize("task", ["chain", "several"])  # "persons" has 4,000 tokens, which takes 7 s on one CPU
 def test_answer_of_the_trained_checkpoint(task, rows):
-    prompt = ("<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n"
-              f"{EXAMPLES[task]['user']}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n")
-    p = subprocess.run([SLUICE, "generate", "--model", MODEL, "--prompt", prompt, "--max-new-tokens", "60", "--row-format", rows],
-                       capture_output=True, text=True, check=True, timeout=300)
-    assert EXAMPLES[task]["answer"] in p.stdout
-    assert "finish: stop" in p.stdout
+    assert EXAMPLES[task]["answer"] in answer(task, "--row-format", rows)
+
+
+def test_answer_with_a_budget():
+    """Queries read 96 of some 300 tokens, from a hot buffer of twice as many."""
+    text = answer("several", "--algorithm", "quest", "--token-budget", "96", "--mode", "hierarchical")
+    assert EXAMPLES["several"]["answer"] in text and "algorithm: quest" in text

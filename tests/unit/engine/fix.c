@@ -31,6 +31,7 @@ static void open_arena(fix *f)
     sl_err err = {0};
     sl_geometry g;
     sl_cache_dims cache = sl_engine_cache_dims(f->cfg, f->o.rows, f->o.index);
+    cache.select = f->o.select;
     ck_assert_msg(sl_engine_geometry(f->cfg, &cache, algorithm_of(&f->o), f->o.layout,
                                      sl_model_fingerprint(f->model), &g, &err) == SL_OK,
                   "%s", err.text);
@@ -64,6 +65,7 @@ void fix_open(fix *f, const fix_opts *o)
     int64_t pages = f->o.max_seqs * (int64_t)sl_pages_for(f->o.max_context);
     f->eo = (sl_engine_opts){
         .algorithm = algorithm_of(o),
+        .select = o->select,
         .max_seqs = f->o.max_seqs,
         .max_hot_seqs = o->max_hot,
         .max_step_tokens = f->o.max_tokens,

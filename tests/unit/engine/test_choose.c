@@ -63,6 +63,92 @@ START_TEST(auto_algorithm_depends_on_the_model)
 }
 END_TEST
 
+static const sl_model_config indexed_model = {.index_topk = 16, .max_context = 4096};
+static const sl_model_config kv_heads_model = {.n_kv_heads = 2, .max_context = 4096};
+
+static sl_select_params chosen(const sl_algo_desc *a, const sl_model_config *cfg, sl_selection_keys k,
+                               sl_gates g)
+{
+    sl_select_params p;
+    sl_err err = {0};
+    ck_assert_msg(sl_choose_selection(a, &k, cfg, &g, &p, &err) == SL_OK, "%s", err.text);
+    return p;
+}
+
+START_TEST(parameters_of_a_selection)
+{
+    const sl_selection_keys usual = {.token_budget = 1024, .block_tokens = 16};
+    sl_selection_keys k = {.token_budget = 256,
+                           .block_tokens = 8,
+                           .list_scope = "request",
+                           .gqa_reduction = "softmax",
+                           .bounds_dtype = "bf16"};
+    sl_select_params p = chosen(&sl_algo_quest, &kv_heads_model, k, (sl_gates){0});
+    ck_assert(p.token_budget == 256 && p.block_tokens == 8 && p.shared_lists);
+    ck_assert(p.reduce == SL_GROUP_SOFTMAX && p.bounds_typed && p.bounds == SL_BF16);
+    p = chosen(&sl_algo_quest, &kv_heads_model, usual, (sl_gates){0});
+    ck_assert(p.token_budget == 1024 && !p.shared_lists && p.reduce == SL_GROUP_MAX && !p.bounds_typed);
+    k = usual, k.bounds_dtype = "auto", k.list_scope = "kv_head", k.gqa_reduction = "max";
+    ck_assert_uint_eq(chosen(&sl_algo_quest, &kv_heads_model, k, (sl_gates){0}).stamp, p.stamp);
+}
+END_TEST
+
+/* Rows of another selection than the model's own never match; those of the model's own have no stamp. */
+START_TEST(stamps_tell_selections_apart)
+{
+    static const int32_t layers[] = {0, 1};
+    const sl_selection_keys usual = {.token_budget = 1024, .block_tokens = 16};
+    sl_selection_keys k[6] = {usual, usual, usual, usual, usual, usual};
+    uint64_t stamps[12];
+    size_t n = 0;
+    k[1].token_budget = 512, k[2].block_tokens = 32, k[3].list_scope = "request", k[4].gqa_reduction = "mean";
+    k[5].bounds_dtype = "f32";
+    for (size_t i = 0; i < SL_COUNT(k); i++)
+        stamps[n++] = chosen(&sl_algo_quest, &kv_heads_model, k[i], (sl_gates){0}).stamp;
+    const sl_gates gates[] = {{.sink_tokens = 4},
+                              {.recent_tokens = 4},
+                              {.min_tokens = 4},
+                              {.dense_layers = layers, .n_dense_layers = 2}};
+    for (size_t i = 0; i < SL_COUNT(gates); i++)
+        stamps[n++] = chosen(&sl_algo_dsa, &indexed_model, usual, gates[i]).stamp;
+    stamps[n++] = chosen(&sl_algo_quest, &kv_heads_model, usual, gates[3]).stamp;
+    stamps[n++] = chosen(&sl_algo_dense, &indexed_model, usual, (sl_gates){0}).stamp;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j <= i; j++)
+            ck_assert((stamps[i] == stamps[j]) == (i == j) && stamps[i] != 0);
+    ck_assert_uint_eq(chosen(&sl_algo_dsa, &indexed_model, usual, (sl_gates){0}).stamp, 0);
+    ck_assert_uint_eq(chosen(&sl_algo_dsa, &indexed_model, k[1], (sl_gates){0}).stamp, 0);
+    ck_assert_uint_eq(chosen(&sl_algo_dense, &kv_heads_model, usual, (sl_gates){0}).stamp, 0);
+}
+END_TEST
+
+static void refused(sl_selection_keys k, sl_status want, const char *says)
+{
+    sl_select_params p = {.stamp = 77};
+    sl_gates g = {0};
+    sl_err err = {0};
+    ck_assert_int_eq(sl_choose_selection(&sl_algo_quest, &k, &kv_heads_model, &g, &p, &err), want);
+    ck_assert_msg(strstr(err.text, says) != NULL, "\"%s\" does not say %s", err.text, says);
+    ck_assert_uint_eq(p.stamp, 77);
+}
+
+START_TEST(impossible_parameters_are_refused)
+{
+    sl_selection_keys k = {.token_budget = 4097, .block_tokens = 16};
+    refused(k, SL_ERR_INVALID, "token_budget 4097 exceeds the model's context of 4096 tokens");
+    k.token_budget = 64, k.block_tokens = 24;
+    refused(k, SL_ERR_INVALID, "block_tokens 24 does not divide a page of 64 tokens");
+    k.block_tokens = 128;
+    refused(k, SL_ERR_INVALID, "block_tokens 128");
+    k.block_tokens = 16, k.list_scope = "head";
+    refused(k, SL_ERR_NOT_FOUND, "list_scope \"head\" does not exist; there are: kv_head, request");
+    k.list_scope = NULL, k.gqa_reduction = "sum";
+    refused(k, SL_ERR_NOT_FOUND, "gqa_reduction \"sum\" does not exist; there are: max, mean, softmax");
+    k.gqa_reduction = NULL, k.bounds_dtype = "f16";
+    refused(k, SL_ERR_NOT_FOUND, "bounds_dtype \"f16\" does not exist; there are: f32, bf16");
+}
+END_TEST
+
 START_TEST(unknown_names_are_refused)
 {
     sl_err err = {0};
@@ -89,6 +175,9 @@ int main(void)
     tcase_add_test(t, auto_depends_on_the_device);
     tcase_add_test(t, a_name_is_taken_on_every_device);
     tcase_add_test(t, auto_algorithm_depends_on_the_model);
+    tcase_add_test(t, parameters_of_a_selection);
+    tcase_add_test(t, stamps_tell_selections_apart);
+    tcase_add_test(t, impossible_parameters_are_refused);
     tcase_add_test(t, unknown_names_are_refused);
     suite_add_tcase(s, t);
     return run_suite(s);

@@ -500,6 +500,8 @@ void ref_run(sl_op op, const void *params)
         [SL_OP_GQA_QUERY] = ref_gqa_query,
         [SL_OP_GQA_APPEND] = ref_gqa_append,
         [SL_OP_GQA_ATTN] = ref_gqa_attn,
+        [SL_OP_BOUNDS_APPEND] = ref_bounds_append,
+        [SL_OP_BOUNDS_SCORES] = ref_bounds_scores,
         [SL_OP_SILU_MUL] = ref_silu_mul,
         [SL_OP_MOE_ROUTE] = ref_moe_route,
         [SL_OP_MOE] = ref_moe,

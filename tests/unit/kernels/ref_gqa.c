@@ -1,8 +1,9 @@
-/* Reference of the ops of grouped-query attention (ref.h). */
+/* Reference of the ops of grouped-query attention and of bounds of blocks (ref.h). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/bounds.h"
 #include "kernels/gqa.h"
 #include "tests/unit/kernels/ref.h"
 
@@ -207,4 +208,136 @@ void ref_gqa_attn(const void *params)
             attend(p, t, h, listed(p, t, h, of), of, s);
     free(s);
     free(of);
+}
+
+/* ---- kernels/bounds.h ---- */
+
+/* v as the stored type, rounded to the side that keeps the bound. */
+static double outward(double v, sl_dtype dtype, bool up)
+{
+    uint16_t code;
+
+    if (dtype == SL_F32)
+        return v;
+    code = ref_bf16(v);
+    while (up ? ref_bf16_value(code) < v : ref_bf16_value(code) > v)
+        code = (uint16_t)(up == (code < 0x8000) ? code + 1 : code - 1); /* away from 0, or towards it */
+    return ref_bf16_value(code);
+}
+
+/* The device row of head h's key if the token has one, else the host row. */
+static const uint8_t *key_row(const sl_bounds_append_params *p, int64_t t, int64_t row)
+{
+    const sl_seq_tables *s = p->seqs;
+    int64_t lists = p->rows.heads ? p->rows.heads : 1, blocks = 64 >> p->rows.block_log2;
+    int64_t seq = s->token_seq[t], pos = s->token_pos[t], block = pos >> p->rows.block_log2, newest = pos, at;
+    int64_t tail = p->rows.tail_rows / lists;
+    bool hot = s->hot_slot && s->hot_slot[seq] >= 0;
+
+    for (int64_t u = t + 1; u < s->n_tokens && s->token_seq[u] == seq; u++)
+        newest = s->token_pos[u];
+    if (!p->rows.base || (hot && block + tail <= newest >> p->rows.block_log2))
+        return p->host_rows.base + ref_page_of(s->host_pages, s, seq, pos) * p->host_rows.page_stride +
+               block % blocks * p->host_rows.row_stride + row * p->rows.row_bytes;
+    if (hot)
+        at = p->rows.hot_base + s->hot_slot[seq] * (int64_t)(p->rows.hot_rows + p->rows.tail_rows) +
+             p->rows.hot_rows + block % tail * lists;
+    else
+        at = (ref_page_of(s->row_pages, s, seq, pos) * blocks + block % blocks) * lists;
+    return p->rows.base + (at + row) * p->rows.row_bytes;
+}
+
+void ref_bounds_append(const void *params)
+{
+    const sl_bounds_append_params *p = params;
+    const sl_seq_tables *s = p->seqs;
+    const int64_t size = (int64_t)1 << p->rows.block_log2, both = 2 * (int64_t)p->dim;
+    const int64_t unit = both * (p->dtype == SL_F32 ? 4 : 2);
+
+    for (int64_t t = 0; t < s->n_tokens; t++) {
+        int64_t seq = s->token_seq[t], pos = s->token_pos[t], at = pos % 64 / size * p->heads;
+        uint8_t *dev = p->base + ref_page_of(s->index_pages, s, seq, pos) * p->page_stride + at * unit;
+
+        for (int64_t h = 0; h < p->heads; h++) {
+            where w = where_is(&p->rows, p->heads, pos, h);
+            const uint8_t *row = key_row(p, t, w.row);
+
+            for (int64_t i = 0; i < p->dim; i++) {
+                double k = get_value(p->format, w, p->dim, 0, row, i);
+                double most = ref_at(dev + h * unit, p->dtype, i),
+                       least = ref_at(dev + h * unit, p->dtype, p->dim + i);
+
+                if (pos % size == 0 || k > most)
+                    ref_put(dev + h * unit, p->dtype, i, outward(k, p->dtype, true));
+                if (pos % size == 0 || k < least)
+                    ref_put(dev + h * unit, p->dtype, p->dim + i, outward(k, p->dtype, false));
+            }
+        }
+        if (p->host.base)
+            memcpy(p->host.base + ref_page_of(s->host_pages, s, seq, pos) * p->host.page_stride +
+                       pos % 64 / size * p->host.row_stride,
+                   dev, (size_t)(p->heads * unit));
+    }
+}
+
+/* The bound of block b for one query head, or for the mean of its group. */
+static double bound_of(const sl_bounds_scores_params *p, int64_t t, int64_t b, int64_t head, bool mean)
+{
+    const sl_seq_tables *s = p->seqs;
+    const int64_t size = (int64_t)1 << p->block_log2, group = p->heads / p->kv_heads, kv = head / group;
+    const int64_t unit = 2 * (int64_t)p->dim * (p->dtype == SL_F32 ? 4 : 2);
+    const uint8_t *at = p->base + ref_page_of(s->index_pages, s, s->token_seq[t], b * size) * p->page_stride +
+                        (b * size % 64 / size * p->kv_heads + kv) * unit;
+    double sum = 0;
+
+    for (int64_t i = 0; i < p->dim; i++) {
+        double q = (double)p->q[(t * p->heads + head) * p->dim + i];
+
+        if (mean) {
+            q = 0;
+            for (int64_t h = kv * group; h < (kv + 1) * group; h++)
+                q += (double)p->q[(t * p->heads + h) * p->dim + i] / (double)group;
+        }
+        sum += fmax(q * ref_at(at, p->dtype, i), q * ref_at(at, p->dtype, p->dim + i));
+    }
+    return sum;
+}
+
+void ref_bounds_scores(const void *params)
+{
+    const sl_bounds_scores_params *p = params;
+    const int64_t group = p->heads / p->kv_heads, per = p->heads / p->lists;
+    double *x = malloc(8 * (size_t)p->ld_scores);
+
+    for (int64_t t = p->token_first; t < p->token_first + p->token_count; t++)
+        for (int64_t l = 0; l < p->lists; l++) {
+            int64_t n = p->seqs->token_pos[t] >> p->block_log2;
+            float *out = p->scores + ((t - p->token_first) * p->lists + l) * p->ld_scores;
+
+            if (p->seqs->token_pos[t] < p->from_pos)
+                continue;
+            double *sum = calloc((size_t)n + 1, 8);
+            for (int64_t h = l * per; h < (l + 1) * per; h += p->reduce == SL_GROUP_MEAN ? group : 1) {
+                double top = -INFINITY, all = 0;
+
+                for (int64_t b = 0; b < n; b++) {
+                    x[b] = bound_of(p, t, b, h, p->reduce == SL_GROUP_MEAN);
+                    top = fmax(top, x[b]);
+                }
+                for (int64_t b = 0; b < n; b++)
+                    all += exp((double)p->scale * (x[b] - top));
+                for (int64_t b = 0; b < n; b++)
+                    if (p->reduce == SL_GROUP_MAX)
+                        sum[b] = h == l * per ? x[b] : fmax(sum[b], x[b]);
+                    else if (p->reduce == SL_GROUP_MEAN)
+                        sum[b] += x[b];
+                    else
+                        sum[b] += exp((double)p->scale * (x[b] - top)) / all;
+            }
+            for (int64_t b = 0; b < n; b++)
+                out[b] = (float)sum[b];
+            out[n] = 0;
+            free(sum);
+        }
+    free(x);
 }

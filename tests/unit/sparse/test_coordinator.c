@@ -36,7 +36,7 @@ START_TEST(refuses_what_cannot_work)
 {
     rig_opts o = base_opts();
     ck_assert_int_eq(rig_try(&o, NULL), SL_OK);
-    o.algorithm = "quest";
+    o.algorithm = "nothing";
     refused(&o, SL_ERR_NOT_FOUND, "dsa, dense");
     o = base_opts(), o.hot_slots = 1, o.hot_rows = RIG_TOPK - 1;
     refused(&o, SL_ERR_INVALID, "hot_rows 23");

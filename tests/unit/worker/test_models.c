@@ -8,7 +8,6 @@
  */
 #include <stdio.h>
 
-#include "tests/unit/engine/head_blocks.h"
 #include "tests/unit/run_suite.h"
 #include "tests/unit/worker/cluster.h"
 
@@ -28,6 +27,7 @@ static sl_index_format index_format;
 static sl_row_format row_format;
 static sl_dtype act;
 static const sl_algo_desc *algorithm;
+static sl_select_params select_params;
 
 typedef struct rig {
     sl_backend *be;
@@ -53,10 +53,11 @@ static void load(rig *g, int max_tokens, int rows)
 static sl_engine_opts engine_opts(const rig *g, bool prefill, int max_tokens, int context)
 {
     int pages = sl_pages_for(context), seqs = 6;
-    int32_t hot = algorithm == &sl_algo_dense      ? context
-                  : algorithm == &head_blocks_algo ? head_blocks.budget_tokens
-                                                   : sl_model_get_config(g->model)->index_topk;
+    int32_t hot = algorithm == &sl_algo_dense   ? context
+                  : algorithm == &sl_algo_quest ? select_params.token_budget
+                                                : sl_model_get_config(g->model)->index_topk;
     return (sl_engine_opts){.algorithm = algorithm,
+                            .select = select_params,
                             .max_seqs = seqs,
                             .max_hot_seqs = prefill ? 0 : seqs,
                             .max_step_tokens = max_tokens,
@@ -99,7 +100,7 @@ static void drop_runner(cworker *w)
     drop(&rigs[w - w->c->w]);
 }
 
-/* A model, with the algorithm that fits it, or with the double if blocks are given. */
+/* A model, with the algorithm that fits it, or with quest if blocks are given. */
 typedef struct model {
     const char *dir;
     int32_t block_tokens;
@@ -115,9 +116,9 @@ static void choose(const model *m)
     ck_assert_msg(sl_model_stored_dtype(dir, &stored, &err) == SL_OK, "%s", err.text);
     sl_model_auto_formats(&cfg, stored, &index_format, &row_format);
     act = stored == SL_F32 ? SL_F32 : SL_BF16;
-    algorithm = m->block_tokens ? &head_blocks_algo : cfg.n_kv_heads > 0 ? &sl_algo_dense : &sl_algo_dsa;
-    head_blocks = (head_blocks_options){
-        .scope = SL_SCOPE_KV_HEAD, .block_tokens = m->block_tokens, .budget_tokens = 96};
+    algorithm = m->block_tokens ? &sl_algo_quest : cfg.n_kv_heads > 0 ? &sl_algo_dense : &sl_algo_dsa;
+    select_params =
+        (sl_select_params){.block_tokens = m->block_tokens, .token_budget = m->block_tokens ? 96 : 0};
 }
 
 static cluster_opts options(void)
@@ -128,6 +129,7 @@ static cluster_opts options(void)
     load(&g, 1, 1);
     const sl_model_config *cfg = sl_model_get_config(g.model);
     sl_cache_dims cache = sl_engine_cache_dims(cfg, row_format, index_format);
+    cache.select = select_params;
     ck_assert_msg(sl_engine_geometry(cfg, &cache, algorithm, SL_LAYOUT_PAGE_FIRST,
                                      sl_model_fingerprint(g.model), &o.geometry, &err) == SL_OK,
                   "%s", err.text);

@@ -1,9 +1,9 @@
 /*
- * Lists per KV head and lists of blocks through the real engine: a grouped-query model under an algorithm with metadata
- * of its own (head_blocks.h). Every list is compared with a restatement in double precision that reads the keys from
- * the host pages; the bits do not depend on chunks, threads, the batch, residency, the policy, slot reuse or prefix
- * reuse; and with a budget of the whole context they are those of dense attention over rows of single tokens for all
- * heads. Run from the repository's root.
+ * quest through the real engine, and with it lists per KV head and lists of blocks. Every list is compared with a
+ * restatement of the definition in double precision that reads the keys from the host pages and shares no code with the
+ * algorithm; the bits do not depend on chunks, threads, the batch, residency, the policy, slot reuse or prefix reuse;
+ * and with a budget of the whole context they are those of dense attention over rows of single tokens for all heads.
+ * Run from the repository's root.
  */
 #include <check.h>
 #include <math.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "fix.h"
-#include "head_blocks.h"
+#include "kernels/gqa.h"
 #include "tests/unit/run_suite.h"
 
 enum { CONTEXT = 256, PROMPT = 150, LENGTH = 210, BUDGET = 64 };
@@ -19,29 +19,28 @@ enum { CONTEXT = 256, PROMPT = 150, LENGTH = 210, BUDGET = 64 };
 static const char *const models[] = {"tests/golden/model/llama-odd", "tests/golden/model/qwen2-mha",
                                      "tests/golden/model/qwen3-norms", "tests/golden/model/llama-rope3"};
 static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
-static const struct {
-    sl_list_scope scope;
-    int32_t block;
-} divisions[] = {
-    {SL_SCOPE_KV_HEAD, 16}, {SL_SCOPE_KV_HEAD, 1}, {SL_SCOPE_REQUEST, 16}, {SL_SCOPE_KV_HEAD, 4}};
+static const sl_select_params divisions[] = {
+    {.token_budget = BUDGET, .block_tokens = 16},
+    {.token_budget = BUDGET, .block_tokens = 1, .reduce = SL_GROUP_MEAN},
+    {.token_budget = BUDGET, .block_tokens = 16, .shared_lists = true, .reduce = SL_GROUP_MEAN},
+    {.token_budget = BUDGET, .block_tokens = 4, .reduce = SL_GROUP_SOFTMAX},
+    {.token_budget = BUDGET + 7, .block_tokens = 8, .bounds_typed = true, .bounds = SL_BF16},
+    {.token_budget = BUDGET, .block_tokens = 8, .shared_lists = true, .reduce = SL_GROUP_SOFTMAX},
+};
 
-enum { MODELS = SL_COUNT(models), DIVISIONS = SL_COUNT(divisions), CASES = MODELS * DIVISIONS };
+enum { MODELS = SL_COUNT(models), DIVISIONS = SL_COUNT(divisions), STRIDE = 5 };
 
-/* Under a sanitizer every fifth case: each model, each division and each format once. */
+/* Half of the combinations; under a sanitizer each model, each division and each format at least once. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STRIDE = DIVISIONS + 1 };
+enum { RUNS = DIVISIONS };
 #else
-enum { STRIDE = 1 };
+enum { RUNS = 2 * DIVISIONS };
 #endif
-enum { RUNS = (CASES + STRIDE - 1) / STRIDE };
 
 static fix_opts opts_of(int i)
 {
-    sl_row_format rows = formats[i % (int)SL_COUNT(formats)];
-    head_blocks = (head_blocks_options){.scope = divisions[i % DIVISIONS].scope,
-                                        .block_tokens = divisions[i % DIVISIONS].block,
-                                        .budget_tokens = BUDGET};
-    return (fix_opts){.dir = models[i / DIVISIONS],
+    sl_row_format rows = formats[(i + i / DIVISIONS) % (int)SL_COUNT(formats)];
+    return (fix_opts){.dir = models[i / DIVISIONS % MODELS],
                       .rows = rows,
                       .act = rows == SL_ROW_GQA_F32 ? SL_F32 : SL_BF16,
                       .threads = 1,
@@ -51,7 +50,53 @@ static fix_opts opts_of(int i)
                       .max_hot = 2,
                       .hot_rows = BUDGET,
                       .tail_rows = 3,
-                      .desc = &head_blocks_algo};
+                      .select = divisions[i % DIVISIONS],
+                      .algorithm = "quest"};
+}
+
+/* ---- quest, with a witness of its lists ---- */
+
+/* One list, after it was made; valid during the call. */
+typedef struct seen_list {
+    int32_t layer, pos, list;
+    const float *q;     /* [n_q][dim] the queries that share it */
+    const int32_t *ids; /* [k] */
+    int32_t n_q, dim, k;
+    float scale;
+} seen_list;
+
+static void (*witness)(void *ctx, const seen_list *l);
+static void *witness_ctx;
+static sl_algo_desc witnessed; /* quest, except these two functions */
+
+static sl_status witnessed_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
+{
+    SL_TRY(sl_algo_quest.create(be, d, out, err));
+    (*out)->desc = &witnessed;
+    return SL_OK;
+}
+
+static sl_status witnessed_retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count,
+                                    int32_t *ids, sl_err *err)
+{
+    const sl_attn_call *c = call->attn;
+    const int32_t heads = c->gqa.attn.heads, n_q = heads / call->lists, dim = c->gqa.attn.dim;
+    SL_TRY(sl_algo_quest.retrieve(a, call, first, count, ids, err));
+    for (int32_t i = 0; i < count * call->lists; i++) {
+        int32_t t = first + i / call->lists, list = i % call->lists;
+        seen_list l = {.layer = c->layer,
+                       .pos = c->seqs->token_pos[t],
+                       .list = list,
+                       .q = c->gqa.attn.q + ((int64_t)t * heads + (int64_t)list * n_q) * dim,
+                       .ids = ids + (int64_t)i * call->k,
+                       .n_q = n_q,
+                       .dim = dim,
+                       .k = call->k,
+                       .scale = c->gqa.attn.scale};
+        if (c->seqs->token_seq[t] >= 0)
+            witness(witness_ctx, &l);
+    }
+    return SL_OK;
 }
 
 /* ---- the definition ---- */
@@ -81,35 +126,78 @@ static void key_of(const checker *c, int32_t layer, int32_t pos, int32_t head, f
                           in_page % n * m->n_kv_heads + head, k, v);
 }
 
-/* The score of a block for a list; and no key of the block may have a larger product with a query. */
-static double naive_score(const checker *c, const head_blocks_list *l, int32_t block)
+/* A bound as it is stored: a bf16 value that is not below v (up) or not above it. */
+static double stored(const checker *c, double v, bool up)
 {
-    const int32_t size = head_blocks.block_tokens, kv_heads = c->f->cfg->n_kv_heads;
-    const int32_t group = c->f->cfg->n_heads / kv_heads;
-    double best = -INFINITY;
-    for (int32_t h = 0; h < l->n_q; h++) {
-        int32_t head = (l->list * l->n_q + h) / group;
-        double least[512], most[512], score = 0, product = -INFINITY;
-        for (int32_t pos = block * size; pos < (block + 1) * size; pos++) {
-            float k[512];
-            double dot = 0;
-            key_of(c, l->layer, pos, head, k);
-            for (int32_t i = 0; i < l->dim; i++) {
-                double x = (double)k[i];
-                dot += (double)l->q[h * l->dim + i] * x;
-                least[i] = pos == block * size ? x : fmin(least[i], x);
-                most[i] = pos == block * size ? x : fmax(most[i], x);
-            }
-            product = fmax(product, dot);
-        }
+    const sl_select_params *p = &c->f->o.select;
+    if (!p->bounds_typed || p->bounds == SL_F32)
+        return v; /* keys of bf16 and e4m3 rows are bf16 values */
+    int e;
+    frexp(v, &e);
+    double step = ldexp(1, e - 8); /* of a number with 8 bits */
+    return (up ? ceil(v / step) : floor(v / step)) * step;
+}
+
+/* The bound of one query, and that no key of the block has a larger product with it. */
+static double bound_of(const checker *c, const seen_list *l, const double *q, int32_t head, int32_t block)
+{
+    const int32_t size = c->f->o.select.block_tokens;
+    double least[512], most[512], score = 0, product = -INFINITY;
+    for (int32_t pos = block * size; pos < (block + 1) * size; pos++) {
+        float k[512];
+        double dot = 0;
+        key_of(c, l->layer, pos, head, k);
         for (int32_t i = 0; i < l->dim; i++) {
-            double q = (double)l->q[h * l->dim + i];
-            score += fmax(q * least[i], q * most[i]);
+            double x = (double)k[i];
+            dot += q[i] * x;
+            least[i] = pos == block * size ? x : fmin(least[i], x);
+            most[i] = pos == block * size ? x : fmax(most[i], x);
         }
-        MUST(product <= score + 1e-9 * (1 + fabs(score)));
-        best = fmax(best, score);
+        product = fmax(product, dot);
     }
-    return best;
+    for (int32_t i = 0; i < l->dim; i++)
+        score += fmax(q[i] * stored(c, least[i], false), q[i] * stored(c, most[i], true));
+    MUST(product <= score + 1e-9 * (1 + fabs(score)));
+    if (size == 1 && !c->f->o.select.bounds_typed) /* without slack the bound is the product */
+        MUST(fabs(product - score) <= 1e-9 * (1 + fabs(score)));
+    return score;
+}
+
+/* Adds the scores of blocks 0 .. n - 1 for query head `from` of the list, or for the mean of `count` heads. */
+static void add_head(const checker *c, const seen_list *l, int32_t from, int32_t count, int32_t n,
+                     double *out)
+{
+    const int32_t head = (l->list * l->n_q + from) / (c->f->cfg->n_heads / c->f->cfg->n_kv_heads);
+    const sl_group_reduce reduce = c->f->o.select.reduce;
+    double q[512], each[CONTEXT], top = -INFINITY, sum = 0;
+    for (int32_t i = 0; i < l->dim; i++) {
+        q[i] = 0;
+        for (int32_t h = 0; h < count; h++)
+            q[i] += (double)l->q[(from + h) * l->dim + i] / count;
+    }
+    for (int32_t b = 0; b < n; b++) {
+        each[b] = bound_of(c, l, q, head, b);
+        top = fmax(top, each[b]);
+    }
+    for (int32_t b = 0; b < n; b++)
+        sum += exp((double)l->scale * (each[b] - top));
+    for (int32_t b = 0; b < n; b++)
+        if (reduce == SL_GROUP_MAX)
+            out[b] = from == 0 ? each[b] : fmax(out[b], each[b]);
+        else if (reduce == SL_GROUP_MEAN)
+            out[b] += each[b];
+        else
+            out[b] += exp((double)l->scale * (each[b] - top)) / sum;
+}
+
+static void naive_scores(const checker *c, const seen_list *l, int32_t n, double *out)
+{
+    const int32_t group = c->f->cfg->n_heads / c->f->cfg->n_kv_heads;
+    const int32_t step = c->f->o.select.reduce == SL_GROUP_MEAN ? group : 1;
+    for (int32_t b = 0; b < n; b++)
+        out[b] = 0;
+    for (int32_t h = 0; h < l->n_q; h += step)
+        add_head(c, l, h, step, n, out);
 }
 
 static int falling(const void *a, const void *b)
@@ -119,11 +207,12 @@ static int falling(const void *a, const void *b)
 }
 
 /* Ascending, within the budget, with the first and the newest block, and the scores of the others are the best ones. */
-static void check_list(void *ctx, const head_blocks_list *l)
+static void check_list(void *ctx, const seen_list *l)
 {
     checker *c = ctx;
-    const int32_t last = l->pos / head_blocks.block_tokens, budget = BUDGET / head_blocks.block_tokens;
-    double all[CONTEXT], got[CONTEXT];
+    const int32_t size = c->f->o.select.block_tokens, last = l->pos / size;
+    const int32_t budget = c->f->o.select.token_budget / size;
+    double scores[CONTEXT], all[CONTEXT], got[CONTEXT];
     bool in[CONTEXT] = {false};
     int32_t n = 0, n_all = 0, n_got = 0;
     if (l->pos < PROMPT - 20 && l->pos % 13 && l->pos != 63 && l->pos != 64)
@@ -137,11 +226,11 @@ static void check_list(void *ctx, const head_blocks_list *l)
         MUST(l->ids[i] == -1);
     MUST(n == (last + 1 < budget ? last + 1 : budget));
     MUST(in[0] && in[last]);
+    naive_scores(c, l, last, scores);
     for (int32_t b = 1; b < last; b++) {
-        double s = naive_score(c, l, b);
-        all[n_all++] = s;
+        all[n_all++] = scores[b];
         if (in[b])
-            got[n_got++] = s;
+            got[n_got++] = scores[b];
     }
     qsort(all, (size_t)n_all, sizeof *all, falling);
     qsort(got, (size_t)n_got, sizeof *got, falling);
@@ -153,17 +242,19 @@ START_TEST(equals_definition)
 {
     fix f;
     fix_opts o = opts_of(_i * STRIDE);
+    witnessed = sl_algo_quest;
+    witnessed.create = witnessed_create, witnessed.retrieve = witnessed_retrieve;
+    o.desc = &witnessed;
     fix_open(&f, &o);
     fix_run r = {0};
     fix_text t;
     checker c = {.f = &f, .run = &r};
+    witness = check_list, witness_ctx = &c;
     fix_prompt(&f, &t, LENGTH, 77);
     fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
-    head_blocks.made = check_list, head_blocks.ctx = &c;
     fix_feed(&f, &r, &t, PROMPT, 100);
     fix_feed(&f, &r, &t, LENGTH, 1);
     ck_assert_int_gt(c.lists, 100);
-    head_blocks.made = NULL;
     fix_seq_close(&f, &r, false);
     fix_close(&f);
 }
@@ -272,8 +363,8 @@ START_TEST(prefix_reuse_equals_recompute)
 {
     static const int32_t cuts[] = {1, 15, 16, 63, 64, 65, 128, 149};
     sl_key want[LENGTH + 1], got[LENGTH + 1];
-    fix_opts o = opts_of(_i % DIVISIONS);
-    o.layout = (sl_layout)(_i / DIVISIONS);
+    fix_opts o = opts_of(_i);
+    o.layout = (sl_layout)((_i + _i / DIVISIONS) % 3);
     reference(&o, 31, want);
     fix f;
     fix_open(&f, &o);
@@ -343,10 +434,10 @@ START_TEST(a_whole_budget_is_dense)
 {
     sl_key want[LENGTH + 1], got[LENGTH + 1];
     fix_opts o = opts_of(_i * STRIDE);
-    head_blocks.budget_tokens = CONTEXT;
+    o.select.token_budget = CONTEXT;
     o.hot_rows = CONTEXT;
     reference(&o, 3, got);
-    o.desc = NULL, o.algorithm = "dense";
+    o.select = (sl_select_params){0}, o.algorithm = "dense";
     reference(&o, 3, want);
     same(want, got, PROMPT, "dense");
 }
@@ -405,23 +496,45 @@ START_TEST(refusals)
     refused(&f, &eo, SL_ERR_INVALID, "hot_rows 48 of layer 0 is less than the longest selection, 64 tokens");
     eo = f.eo, eo.algorithm = &sl_algo_dense; /* the arena's rows are divided, those of dense are not */
     refused(&f, &eo, SL_ERR_REFUSED, "rows");
+    eo = f.eo, eo.gates = (sl_gates){.sink_tokens = 20, .recent_tokens = 20};
+    refused(&f, &eo, SL_ERR_INVALID, "token_budget 64 is 4 blocks of 16 tokens, but sink_tokens 20");
+    /* A store that was made with other parameters is refused, in whichever plane they show. */
+    eo = f.eo, eo.select.block_tokens = 8;
+    refused(&f, &eo, SL_ERR_REFUSED, "unit_tokens differs");
+    eo = f.eo, eo.select.bounds_typed = true, eo.select.bounds = SL_BF16;
+    refused(&f, &eo, SL_ERR_REFUSED, "cache plane bounds: format differs");
+    eo = f.eo, eo.select.stamp = 5;
+    refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
     fix_close(&f);
+}
+END_TEST
+
+START_TEST(latent_rows_have_no_kv_heads)
+{
+    sl_cache_dims d = {.rows = sl_row_format_of(SL_ROW_MLA_BF16), .latent = 512, .rope = 64};
+    sl_cache_shape shape;
+    sl_err err = {0};
+    ck_assert_int_eq(sl_algo_cache_shape(&sl_algo_quest, &d, &shape, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_str_eq(
+        err.text,
+        "sparse algorithm quest: selects by the keys of KV heads, which rows of mla_bf16 do not have");
 }
 END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("engine/head_blocks");
-    TCase *c = tcase_create("head_blocks");
+    Suite *s = suite_create("engine/quest");
+    TCase *c = tcase_create("quest");
     tcase_set_timeout(c, 240);
     tcase_add_loop_test(c, equals_definition, 0, RUNS);
     tcase_add_loop_test(c, chunks_and_threads_do_not_matter, 0, RUNS);
     tcase_add_loop_test(c, hierarchical_equals_resident, 0, RUNS);
-    tcase_add_loop_test(c, prefix_reuse_equals_recompute, 0, 3 * DIVISIONS); /* in every layout */
+    tcase_add_loop_test(c, prefix_reuse_equals_recompute, 0, RUNS);
     tcase_add_loop_test(c, the_batch_does_not_matter, 0, RUNS);
     tcase_add_loop_test(c, a_whole_budget_is_dense, 0, RUNS);
     tcase_add_loop_test(c, gates_keep_the_division, 0, DIVISIONS);
     tcase_add_test(c, refusals);
+    tcase_add_test(c, latent_rows_have_no_kv_heads);
     suite_add_tcase(s, c);
     return run_suite(s);
 }

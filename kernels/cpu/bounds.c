@@ -1,0 +1,340 @@
+/*
+ * The ops of bounds of blocks (kernels/bounds.h). A task of the update is the tokens of one block of one sequence, in
+ * their order; a task of the scores is one list of one token.
+ */
+#include "kernels/bounds.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/place.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/formats.h"
+#include "kernels/gqa.h"
+
+#define CHUNK 64 /* blocks whose bounds are decoded at a time */
+
+/* ---- update ---- */
+
+/* The smallest bf16 value that is not below f, and the largest that is not above it. */
+static uint16_t bf16_up(float f)
+{
+    uint32_t u = sl_f32_bits(f), cut = u >> 16;
+
+    return (uint16_t)(cut + (u >> 31 == 0 && (u & 0xffff) != 0));
+}
+
+static uint16_t bf16_down(float f)
+{
+    uint32_t u = sl_f32_bits(f), cut = u >> 16;
+
+    return (uint16_t)(cut + (u >> 31 == 1 && (u & 0xffff) != 0));
+}
+
+static void widen_f32(const float *k, int32_t dim, bool first, float *most, float *least)
+{
+    for (int32_t i = 0; i < dim; i++) {
+        most[i] = first || k[i] > most[i] ? k[i] : most[i];
+        least[i] = first || k[i] < least[i] ? k[i] : least[i];
+    }
+}
+
+static void widen_bf16(const float *k, int32_t dim, bool first, uint16_t *most, uint16_t *least)
+{
+    for (int32_t i = 0; i < dim; i++) {
+        if (first || k[i] > sl_bf16_to_f32(most[i]))
+            most[i] = bf16_up(k[i]);
+        if (first || k[i] < sl_bf16_to_f32(least[i]))
+            least[i] = bf16_down(k[i]);
+    }
+}
+
+typedef struct append_ctx {
+    sl_cpu *cpu;
+    const sl_bounds_append_params *p;
+    int64_t unit; /* bytes */
+    uint32_t bad;
+} append_ctx;
+
+/* The rows of the token, of which the first is that of head 0; NULL and a code in *bad if it has none. */
+static const uint8_t *rows_of(const sl_bounds_append_params *p, int64_t t, const sl_place *at, uint32_t *bad)
+{
+    uint8_t *dev = NULL, *host = NULL;
+    sl_row_shape shape = sl_row_shape_of(&p->rows);
+
+    if (p->rows.base) {
+        *bad = sl_place_row(p->seqs, &p->rows, &p->host_rows, t, &dev, &host);
+        if (*bad)
+            return NULL;
+    } else if (p->host_rows.base && p->seqs->host_pages[at->entry] >= 0) {
+        host = p->host_rows.base + p->seqs->host_pages[at->entry] * p->host_rows.page_stride +
+               sl_block_in_page(&shape, at->pos >> p->rows.block_log2) * p->host_rows.row_stride;
+    }
+    *bad = dev || host ? 0 : SL_DEVERR_PAGE;
+    return dev ? dev : host;
+}
+
+/* The unit of head 0 of the token's block in a page of 64 tokens. */
+static uint8_t *unit_in(uint8_t *page, int64_t stride, const sl_bounds_append_params *p, int32_t pos)
+{
+    return page + (int64_t)(pos % SL_PAGE_TOKENS >> p->rows.block_log2) * stride;
+}
+
+static uint32_t add_token(const append_ctx *c, int64_t t, float *k)
+{
+    const sl_bounds_append_params *p = c->p;
+    const int32_t in_row = sl_gqa_row_heads(&p->rows, p->heads), slots = sl_gqa_row_slots(&p->rows, p->heads);
+    const int32_t in_block = (1 << p->rows.block_log2) - 1;
+    sl_place at;
+    uint32_t bad = sl_place_of(p->seqs, t, &at);
+    const uint8_t *row = bad ? NULL : rows_of(p, t, &at, &bad);
+
+    if (bad)
+        return bad;
+    int32_t page = p->seqs->index_pages[at.entry];
+    int32_t host_page = p->host.base ? p->seqs->host_pages[at.entry] : 0;
+    if (page < 0 || host_page < 0)
+        return SL_DEVERR_PAGE;
+    uint8_t *unit = unit_in(p->base + page * p->page_stride, p->heads * c->unit, p, at.pos);
+    for (int32_t h = 0; h < p->heads; h++) {
+        int32_t slot = (at.pos & in_block) * in_row + (in_row > 1 ? h : 0);
+        void *most = unit + h * c->unit, *least = unit + h * c->unit + c->unit / 2;
+
+        sl_gqa_key_decode(p->format, slots, p->dim, row + (in_row > 1 ? 0 : h) * p->rows.row_bytes, slot, k);
+        if (p->dtype == SL_F32)
+            widen_f32(k, p->dim, (at.pos & in_block) == 0, most, least);
+        else
+            widen_bf16(k, p->dim, (at.pos & in_block) == 0, most, least);
+    }
+    if (p->host.base)
+        memcpy(unit_in(p->host.base + host_page * p->host.page_stride, p->host.row_stride, p, at.pos), unit,
+               (size_t)(p->heads * c->unit));
+    return 0;
+}
+
+/* Whether token t is in the block of the token before it. */
+static bool continues(const sl_bounds_append_params *p, int64_t t)
+{
+    const sl_seq_tables *s = p->seqs;
+
+    return t > 0 && s->token_seq[t] >= 0 && s->token_seq[t] == s->token_seq[t - 1] &&
+           s->token_pos[t] >> p->rows.block_log2 == s->token_pos[t - 1] >> p->rows.block_log2;
+}
+
+static void append_tasks(void *arg, int64_t first, int64_t count, int worker)
+{
+    append_ctx *c = arg;
+    float *k = sl_cpu_own(c->cpu, worker);
+
+    for (int64_t t = first; t < first + count; t++) {
+        if (continues(c->p, t))
+            continue; /* belongs to the task of the block's first token in this step */
+        int64_t u = t;
+        do {
+            uint32_t bad = add_token(c, u, k);
+
+            if (bad && bad != SL_PLACE_NONE)
+                sl_cpu_flag(&c->bad, bad);
+        } while (++u < c->p->seqs->n_tokens && continues(c->p, u));
+    }
+}
+
+sl_status sl_cpu_bounds_append(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_bounds_append_params *p = params;
+    append_ctx c = {.cpu = (sl_cpu *)be, .p = p, .unit = sl_bounds_unit_bytes(p->dim, p->dtype)};
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * (size_t)p->dim, err));
+    sl_cpu_for(c.cpu, p->seqs->n_tokens, 4 * (int64_t)p->heads * p->dim, append_tasks, &c);
+    return sl_deverr(c.bad, "bounds_append", err);
+}
+
+/* ---- scores ---- */
+
+typedef struct scores_ctx {
+    sl_cpu *cpu;
+    const sl_bounds_scores_params *p;
+    int64_t unit;  /* bytes */
+    int32_t group; /* query heads per KV head */
+    int32_t rows;  /* queries whose bounds are computed per KV head: group, or 1 of their mean */
+    uint32_t bad;
+} scores_ctx;
+
+/* A worker's scratch: queries as [max(q, 0) | min(q, 0)], the bounds of a chunk of blocks, and by query the scores of all
+ * blocks. */
+typedef struct scores_scratch {
+    float *x, *units, *each;
+} scores_scratch;
+
+static size_t scratch_floats(const scores_ctx *c)
+{
+    const sl_bounds_scores_params *p = c->p;
+    size_t both = 2 * (size_t)p->dim;
+    return both * ((size_t)c->rows + CHUNK) + (size_t)c->rows * (size_t)p->ld_scores;
+}
+
+static void split_query(const float *q, int32_t dim, float *x)
+{
+    for (int32_t i = 0; i < dim; i++) {
+        x[i] = q[i] > 0 ? q[i] : 0;
+        x[dim + i] = q[i] < 0 ? q[i] : 0;
+    }
+}
+
+/* The queries of one KV head, whose first query head is at q. */
+static void make_queries(const scores_ctx *c, const float *q, const scores_scratch *s)
+{
+    const int32_t dim = c->p->dim;
+
+    if (c->p->reduce != SL_GROUP_MEAN) {
+        for (int32_t h = 0; h < c->group; h++)
+            split_query(q + (int64_t)h * dim, dim, s->x + 2 * (int64_t)h * dim);
+        return;
+    }
+    float *mean = s->units; /* not in use yet */
+    for (int32_t i = 0; i < dim; i++) {
+        float sum = 0;
+        for (int32_t h = 0; h < c->group; h++)
+            sum += q[(int64_t)h * dim + i];
+        mean[i] = sum / (float)c->group;
+    }
+    split_query(mean, dim, s->x);
+}
+
+/* The bounds of blocks first .. first + n - 1 of one KV head, all in one page; false: the page does not exist. */
+static bool load_units(const scores_ctx *c, const int32_t *pages, int32_t head, int32_t first, int32_t n,
+                       float *out)
+{
+    const sl_bounds_scores_params *p = c->p;
+    int32_t in_page = SL_PAGE_LOG2 - p->block_log2, page = pages[first >> in_page];
+    const uint8_t *unit = p->base + page * p->page_stride +
+                          ((int64_t)(first & ((1 << in_page) - 1)) * p->kv_heads + head) * c->unit;
+
+    if (page < 0)
+        return false;
+    for (int32_t i = 0; i < n; i++)
+        sl_load_f32(p->dtype, unit + i * p->kv_heads * c->unit, 0, 2 * (int64_t)p->dim,
+                    out + 2 * (int64_t)i * p->dim);
+    return true;
+}
+
+/* each[row][block] of one KV head, for n blocks. */
+static bool bounds_of_head(const scores_ctx *c, const int32_t *pages, int32_t head, int32_t n,
+                           const scores_scratch *s)
+{
+    const sl_bounds_scores_params *p = c->p;
+    const int32_t both = 2 * p->dim, in_page = SL_PAGE_TOKENS >> p->block_log2;
+
+    for (int32_t b = 0; b < n;) {
+        int32_t have = 0;
+
+        for (; have + in_page <= CHUNK && b + have < n; have += in_page) {
+            int32_t left = n - b - have;
+
+            if (!load_units(c, pages, head, b + have, left < in_page ? left : in_page,
+                            s->units + (int64_t)have * both))
+                return false;
+        }
+        have = have < n - b ? have : n - b;
+        sl_dot_job j = {.w = s->units,
+                        .x = s->x,
+                        .out = s->each + b,
+                        .ld_w = both,
+                        .ld_x = both,
+                        .ld_out = p->ld_scores,
+                        .rows = have,
+                        .tokens = c->rows,
+                        .n = both};
+
+        sl_vec_dots(&j);
+        b += have;
+    }
+    return true;
+}
+
+/* x = softmax of scale * x. */
+static void softmax(float *x, int32_t n, float scale)
+{
+    float top = -INFINITY;
+    double sum = 0;
+
+    for (int32_t i = 0; i < n; i++)
+        top = x[i] > top ? x[i] : top;
+    for (int32_t i = 0; i < n; i++) {
+        x[i] = expf(scale * (x[i] - top));
+        sum += (double)x[i];
+    }
+    for (int32_t i = 0; i < n; i++)
+        x[i] = (float)((double)x[i] / sum);
+}
+
+/* Adds the scores of one query to those of the list; first: there are none yet. */
+static void reduce(const scores_ctx *c, float *each, int32_t n, bool first, float *out)
+{
+    if (c->p->reduce == SL_GROUP_SOFTMAX)
+        softmax(each, n, c->p->scale);
+    for (int32_t i = 0; i < n; i++) {
+        if (first)
+            out[i] = each[i];
+        else if (c->p->reduce == SL_GROUP_MAX)
+            out[i] = each[i] > out[i] ? each[i] : out[i];
+        else
+            out[i] += each[i];
+    }
+}
+
+static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, const scores_scratch *s)
+{
+    const sl_bounds_scores_params *p = c->p;
+    const int32_t per = p->kv_heads / p->lists;
+    sl_place at;
+    uint32_t bad = sl_place_of(p->seqs, t, &at);
+
+    if (bad)
+        return bad;
+    if (at.pos < p->from_pos)
+        return 0;
+    int32_t n = at.pos >> p->block_log2;
+    if (n >= p->ld_scores)
+        return SL_DEVERR_POS;
+    float *out = p->scores + ((t - p->token_first) * p->lists + list) * p->ld_scores;
+    out[n] = 0;
+    for (int32_t h = list * per; n > 0 && h < (list + 1) * per; h++) {
+        make_queries(c, p->q + (t * p->heads + (int64_t)h * c->group) * p->dim, s);
+        if (!bounds_of_head(c, p->seqs->index_pages + (int64_t)at.seq * p->seqs->ld, h, n, s))
+            return SL_DEVERR_PAGE;
+        for (int32_t r = 0; r < c->rows; r++)
+            reduce(c, s->each + (int64_t)r * p->ld_scores, n, h == list * per && r == 0, out);
+    }
+    return 0;
+}
+
+static void scores_tasks(void *arg, int64_t first, int64_t count, int worker)
+{
+    scores_ctx *c = arg;
+    const sl_bounds_scores_params *p = c->p;
+    scores_scratch s = {.x = sl_cpu_own(c->cpu, worker)};
+
+    s.units = s.x + 2 * (int64_t)p->dim * c->rows;
+    s.each = s.units + 2 * (int64_t)p->dim * CHUNK;
+    for (int64_t i = first; i < first + count; i++) {
+        uint32_t bad = score_list(c, p->token_first + i / p->lists, (int32_t)(i % p->lists), &s);
+
+        if (bad && bad != SL_PLACE_NONE)
+            sl_cpu_flag(&c->bad, bad);
+    }
+}
+
+sl_status sl_cpu_bounds_scores(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_bounds_scores_params *p = params;
+    scores_ctx c = {.cpu = (sl_cpu *)be,
+                    .p = p,
+                    .unit = sl_bounds_unit_bytes(p->dim, p->dtype),
+                    .group = p->heads / p->kv_heads};
+    c.rows = p->reduce == SL_GROUP_MEAN ? 1 : c.group;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * scratch_floats(&c), err));
+    sl_cpu_for(c.cpu, (int64_t)p->token_count * p->lists,
+               (int64_t)p->ld_scores * p->dim * c.rows * (p->kv_heads / p->lists), scores_tasks, &c);
+    return sl_deverr(c.bad, "bounds_scores", err);
+}

@@ -1,0 +1,318 @@
+/*
+ * quest: blocks of keys by the bounds of their channels (arXiv 2406.10774), for models with KV heads. Its metadata are
+ * the smallest and the largest value of each channel of the keys in a block (kernels/bounds.h), one sixteenth of the
+ * KV bytes with blocks of 16 tokens. A query selects the blocks with the largest upper bounds of its product with a key;
+ * the first and the newest block are always selected and count towards the budget.
+ *
+ * The bounds are a plane of the cache: they are made when a token is appended, lie in the host pages and travel with
+ * them, so that pages from a prefix, a storage tier or another worker need no pass over their keys. Only the open block
+ * at the end of such pages is made again, because a page that is shared with a longer request may hold the bounds of
+ * more tokens.
+ *
+ * Every query selects, also those of a prompt. The paper's code and SGLang's keep prefill dense; a cache whose contents
+ * depend on where a prompt ended could not be shared by prefix, recomputed after a failure, or continued by another
+ * worker with the same bits. The gate min_tokens keeps all queries before a position dense.
+ */
+#include "sparse/algorithm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/bounds.h"
+#include "sparse/load.h"
+
+enum { DEFAULT_BUDGET = 1024, DEFAULT_BLOCK = 16 };
+
+typedef struct quest {
+    sl_algo base;
+    sl_backend *be;
+    sl_algo_dims dims;
+    sl_row_view rows; /* how rows are divided; no memory */
+    float *scores;
+    int64_t capacity; /* floats in scores */
+    int32_t *tables;  /* sl_seq_tables of one open block, see construct */
+    int32_t plane;    /* of the bounds */
+    sl_dtype dtype;
+} quest;
+
+static int32_t block_tokens(const sl_cache_dims *d)
+{
+    return d->select.block_tokens > 0 ? d->select.block_tokens : DEFAULT_BLOCK;
+}
+
+static int32_t budget_blocks(const sl_cache_dims *d)
+{
+    int32_t budget = d->select.token_budget > 0 ? d->select.token_budget : DEFAULT_BUDGET;
+    return budget / block_tokens(d);
+}
+
+/* A bf16 value holds every key of bf16 and e4m3 rows exactly: the scales of the latter are powers of two. */
+static sl_dtype bounds_type(const sl_cache_dims *d)
+{
+    if (d->select.bounds_typed)
+        return d->select.bounds;
+    return d->rows && d->rows->format == SL_ROW_GQA_F32 ? SL_F32 : SL_BF16;
+}
+
+static sl_selector quest_selector(const sl_cache_dims *d)
+{
+    return (sl_selector){.unit_tokens = block_tokens(d),
+                         .block_tokens = block_tokens(d),
+                         .key = SL_KEY_BOUNDS,
+                         .score = SL_SCORE_BOUND,
+                         .scope = d->select.shared_lists ? SL_SCOPE_REQUEST : SL_SCOPE_KV_HEAD,
+                         .force_first = 1,
+                         .force_last = 1};
+}
+
+static int32_t quest_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most)
+{
+    const sl_dtype type = bounds_type(d);
+    if (most < 1)
+        return 0;
+    *out = (sl_cache_plane){.name = "bounds",
+                            .role = SL_PLANE_META,
+                            .scope = SL_SCOPE_KV_HEAD,
+                            .heads = d->kv_heads,
+                            .unit_tokens = block_tokens(d),
+                            .n_parts = 2};
+    snprintf(out->format, sizeof out->format, "quest_%s", type == SL_F32 ? "f32" : "bf16");
+    out->parts[0] =
+        (sl_cache_part){.name = "max", .dtype = type, .per = SL_PER_OPEN_UNIT, .count = d->head_dim};
+    out->parts[1] =
+        (sl_cache_part){.name = "min", .dtype = type, .per = SL_PER_OPEN_UNIT, .count = d->head_dim};
+    return 1;
+}
+
+/* Tokens that are selected in any case: the first and the newest block are, also without gates. */
+static int32_t at_least_one(int32_t tokens)
+{
+    return tokens > 1 ? tokens : 1;
+}
+
+static int32_t log2_of(int32_t block)
+{
+    int32_t n = 0;
+    while (1 << n < block)
+        n++;
+    return n;
+}
+
+static sl_status quest_check(const sl_algo_dims *d, const sl_gates *g, sl_err *err)
+{
+    const int32_t block = block_tokens(&d->cache), budget = budget_blocks(&d->cache);
+    const int32_t forced =
+        sl_forced_blocks(at_least_one(g->sink_tokens), at_least_one(g->recent_tokens), log2_of(block));
+    if (budget < forced)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "quest: token_budget %d is %d blocks of %d tokens, but sink_tokens %d, recent_tokens %d, the "
+            "first and the newest block need %d",
+            d->cache.select.token_budget, budget, block, g->sink_tokens, g->recent_tokens, forced);
+    return SL_OK;
+}
+
+static int32_t quest_width(const sl_algo_dims *d, int32_t dense_below)
+{
+    int64_t budget = (int64_t)budget_blocks(&d->cache) * block_tokens(&d->cache);
+    int64_t w = budget > dense_below ? budget : dense_below;
+    return w < d->max_context ? (int32_t)w : d->max_context;
+}
+
+static int32_t lists_of(const sl_algo_dims *d)
+{
+    return d->cache.select.shared_lists ? 1 : d->cache.kv_heads;
+}
+
+/* The number of scores that are kept at once: those of a whole step if they fit, but at least those of one token. */
+static int64_t score_floats(const sl_algo_dims *d)
+{
+    int64_t one = (int64_t)sl_blocks_for(d->max_context, log2_of(block_tokens(&d->cache))) * lists_of(d);
+    int64_t most = one * d->max_step_tokens, fit = d->workspace_bytes / 4;
+    return most < fit ? most : fit > one ? fit : one;
+}
+
+/* token_seq[n], token_pos[n], and one entry each of host_pages and index_pages, for a block of n tokens. */
+static int32_t table_entries(const sl_algo_dims *d)
+{
+    return 2 * block_tokens(&d->cache) + 2;
+}
+
+static uint64_t quest_device_bytes(const sl_algo_dims *d)
+{
+    return 4 * ((uint64_t)score_floats(d) + (uint64_t)table_entries(d));
+}
+
+static void quest_destroy(sl_algo *a)
+{
+    quest *q = (quest *)a;
+    if (!q)
+        return;
+    sl_be_free(q->be, SL_MEM_DEVICE, q->tables);
+    sl_be_free(q->be, SL_MEM_DEVICE, q->scores);
+    free(q);
+}
+
+static sl_status quest_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
+{
+    quest *q = calloc(1, sizeof *q);
+    if (!q)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "quest: out of memory");
+    *q = (quest){.base.desc = &sl_algo_quest, .be = be, .dims = *d};
+    const sl_cache_plane *rows = &d->shape.planes[SL_CACHE_ROWS];
+    q->capacity = score_floats(d);
+    q->plane = sl_cache_find(&d->shape, SL_PLANE_META);
+    q->dtype = bounds_type(&d->cache);
+    q->rows = (sl_row_view){.row_bytes = sl_cache_unit_bytes(rows),
+                            .heads = rows->scope == SL_SCOPE_KV_HEAD ? rows->heads : 0,
+                            .block_log2 = log2_of(rows->unit_tokens)};
+    sl_status st = sl_be_alloc(be, SL_MEM_DEVICE, (size_t)q->capacity * 4, (void **)&q->scores, err);
+    if (st != SL_OK)
+        goto destroy;
+    st = sl_be_alloc(be, SL_MEM_DEVICE, (size_t)table_entries(d) * 4, (void **)&q->tables, err);
+    if (st != SL_OK)
+        goto destroy;
+    *out = &q->base;
+    return SL_OK;
+destroy:
+    quest_destroy(&q->base);
+    return st;
+}
+
+static sl_bounds_append_params append_params(const quest *q, const sl_algo_plane *plane)
+{
+    return (sl_bounds_append_params){.rows = q->rows,
+                                     .base = plane->device,
+                                     .page_stride = plane->device_stride,
+                                     .heads = q->dims.cache.kv_heads,
+                                     .dim = q->dims.cache.head_dim,
+                                     .format = q->dims.cache.rows->format,
+                                     .dtype = q->dtype};
+}
+
+static sl_status quest_update(sl_algo *a, const sl_algo_call *call, sl_err *err)
+{
+    quest *q = (quest *)a;
+    const sl_algo_plane *plane = &call->planes[q->plane];
+    sl_bounds_append_params p = append_params(q, plane);
+    p.seqs = call->attn->seqs;
+    p.rows = call->rows;
+    p.host_rows = call->host_rows;
+    p.host = plane->host;
+    return sl_be_run(q->be, SL_OP_BOUNDS_APPEND, &p, err);
+}
+
+/* The bounds of an open block from its rows in the host page. Its tokens are given positions within one page. */
+static sl_status make_open_block(quest *q, const sl_algo_pages *p, int32_t first, sl_err *err)
+{
+    int32_t host[2 * SL_PAGE_TOKENS + 2], n = p->n_tokens - first, last = first / SL_PAGE_TOKENS;
+    int32_t *pages = host + 2 * n;
+    for (int32_t i = 0; i < n; i++)
+        host[i] = 0, host[n + i] = (first + i) % SL_PAGE_TOKENS;
+    pages[0] = p->host_pages[last], pages[1] = p->device_pages[last];
+    SL_TRY(sl_be_copy(q->be, q->tables, host, 4 * (2 * (size_t)n + 2), err));
+    const int32_t *t = q->tables;
+    sl_seq_tables seqs = {.n_tokens = n,
+                          .n_seqs = 1,
+                          .ld = 1,
+                          .token_seq = t,
+                          .token_pos = t + n,
+                          .host_pages = t + 2 * (int64_t)n,
+                          .index_pages = t + 2 * (int64_t)n + 1};
+    sl_bounds_append_params a = append_params(q, &p->planes[q->plane]);
+    a.seqs = &seqs;
+    a.host_rows = p->host_rows;
+    return sl_be_run(q->be, SL_OP_BOUNDS_APPEND, &a, err);
+}
+
+static sl_status quest_construct(sl_algo *a, const sl_algo_pages *p, sl_err *err)
+{
+    quest *q = (quest *)a;
+    const int32_t block = block_tokens(&q->dims.cache), first = p->n_tokens / block * block;
+    SL_TRY(sl_load_plane(q->be, &q->dims.shape.planes[q->plane], &p->planes[q->plane], p->host_pages,
+                         p->device_pages, p->n_pages, err));
+    return first < p->n_tokens ? make_open_block(q, p, first, err) : SL_OK;
+}
+
+/* Scores one slice of tokens, from `first` on, and selects their best blocks. ids points to the lists of `first`. */
+static sl_status score_and_select(quest *q, const sl_algo_call *call, int32_t first, int32_t count,
+                                  int32_t ld_scores, int32_t *ids, sl_err *err)
+{
+    const sl_attn_call *c = call->attn;
+    const sl_algo_plane *plane = &call->planes[q->plane];
+    const int32_t budget = budget_blocks(&q->dims.cache), k = budget < call->k ? budget : call->k;
+    const int32_t all = k << call->block_log2; /* tokens before this position are all selected */
+    sl_bounds_scores_params s = {.q = c->gqa.attn.q,
+                                 .seqs = c->seqs,
+                                 .base = plane->device,
+                                 .page_stride = plane->device_stride,
+                                 .scores = q->scores,
+                                 .token_first = first,
+                                 .token_count = count,
+                                 .heads = c->gqa.attn.heads,
+                                 .kv_heads = q->dims.cache.kv_heads,
+                                 .dim = q->dims.cache.head_dim,
+                                 .lists = call->lists,
+                                 .block_log2 = call->block_log2,
+                                 .ld_scores = ld_scores,
+                                 .from_pos = all > call->dense_below ? all : call->dense_below,
+                                 .reduce = q->dims.cache.select.reduce,
+                                 .scale = c->gqa.attn.scale,
+                                 .dtype = q->dtype};
+    SL_TRY(sl_be_run(q->be, SL_OP_BOUNDS_SCORES, &s, err));
+    sl_seq_tables seqs = sl_seq_tables_slice(c->seqs, first, count);
+    sl_topk_params t = {.scores = q->scores,
+                        .seqs = &seqs,
+                        .ids = ids,
+                        .token_count = count,
+                        .k = k,
+                        .ld_scores = ld_scores,
+                        .ld_ids = call->k,
+                        .dense_below = call->dense_below,
+                        .lists = call->lists,
+                        .block_log2 = call->block_log2};
+    /* Otherwise the step is so short that everything is selected. */
+    const int32_t sinks = at_least_one(call->sinks), recent = at_least_one(call->recent);
+    if (sl_forced_blocks(sinks, recent, call->block_log2) <= k)
+        t.sinks = sinks, t.recent = recent;
+    return sl_be_run(q->be, SL_OP_TOPK, &t, err);
+}
+
+static sl_status quest_retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count,
+                                int32_t *ids, sl_err *err)
+{
+    quest *q = (quest *)a;
+    const int32_t ld = (call->max_pos >> call->block_log2) + 1;
+    const int64_t fit = q->capacity / ((int64_t)ld * call->lists);
+    for (int32_t done = 0; done < count;) {
+        int32_t n = count - done < fit ? count - done : (int32_t)fit;
+        SL_TRY(
+            score_and_select(q, call, first + done, n, ld, ids + (int64_t)done * call->lists * call->k, err));
+        done += n;
+    }
+    return SL_OK;
+}
+
+const sl_algo_desc sl_algo_quest = {
+    .name = "quest",
+    .description =
+        "blocks with the largest upper bounds of q . k, from the smallest and largest keys of each channel",
+    .action = SL_ACTION_VISIBILITY,
+    .has_params = true,
+    .needs_kv_heads = true,
+    .host_only = true,
+    .constant_k = true,
+    .prefix_reuse = true,
+    .chunked_prefill = true,
+    .disaggregation = true,
+    .selector = quest_selector,
+    .planes = quest_planes,
+    .check = quest_check,
+    .width = quest_width,
+    .device_bytes = quest_device_bytes,
+    .create = quest_create,
+    .destroy = quest_destroy,
+    .construct = quest_construct,
+    .update = quest_update,
+    .retrieve = quest_retrieve,
+};
