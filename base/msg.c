@@ -472,6 +472,55 @@ static void fields_of_group(codec *c, sl_msg_group *m)
     f_blob(c, "invite", &m->invite);
 }
 
+static void fields_of_cache_ask(codec *c, sl_msg_cache_ask *m)
+{
+    f_u64(c, "ask", &m->ask);
+    f_u8(c, "action", &m->action);
+    require(c, "action", m->action < SL_CACHE_ACTIONS);
+    f_str(c, "tier", m->tier, sizeof m->tier);
+    require(c, "tier", m->action != SL_CACHE_DROP || m->tier[0]);
+    f_key(c, "prefix", &m->prefix);
+    f_u8(c, "prefix_bits", &m->prefix_bits);
+    require(c, "prefix_bits", m->prefix_bits <= 128);
+    f_u64(c, "cursor", &m->cursor);
+    f_u32(c, "most", &m->most);
+    require(c, "most", m->most <= SL_CACHE_PAGES_MAX && (m->most || m->action != SL_CACHE_LIST));
+    f_u64(c, "rate", &m->rate);
+}
+
+static void fields_of_cache_pages(codec *c, sl_msg_cache_pages *m)
+{
+    f_u64(c, "ask", &m->ask);
+    f_str(c, "tier", m->tier, sizeof m->tier);
+    f_u64(c, "cursor", &m->cursor);
+    f_blob(c, "pages", &m->pages);
+    require(c, "pages",
+            m->pages.len % SL_CACHE_PAGE_BYTES == 0 &&
+                m->pages.len / SL_CACHE_PAGE_BYTES <= SL_CACHE_PAGES_MAX);
+}
+
+static void fields_of_cache_job(codec *c, sl_msg_cache_job *m)
+{
+    f_u64(c, "ask", &m->ask);
+    f_i32(c, "status", &m->status);
+    require(c, "status", m->status <= 0);
+    f_str(c, "reason", m->reason, sizeof m->reason);
+    f_u8(c, "action", &m->action);
+    require(c, "action", m->action < SL_CACHE_ACTIONS);
+    f_u8(c, "state", &m->state);
+    require(c, "state", m->state < SL_CACHE_STATES);
+    f_str(c, "tier", m->tier, sizeof m->tier);
+    f_u64(c, "done", &m->done);
+    f_u64(c, "total", &m->total);
+    f_u64(c, "damaged", &m->damaged);
+    f_u64(c, "unreadable", &m->unreadable);
+    f_u64(c, "gone", &m->gone);
+    f_u64(c, "bytes", &m->bytes);
+    f_u64(c, "ms", &m->ms);
+    f_blob(c, "keys", &m->keys);
+    require(c, "keys", m->keys.len % KEY_BYTES == 0 && m->keys.len / KEY_BYTES <= SL_CACHE_DAMAGED_MAX);
+}
+
 /* False for a type without a description. */
 static bool fields(codec *c, sl_msg *m)
 {
@@ -532,6 +581,12 @@ static bool fields(codec *c, sl_msg *m)
         return fields_of_group_join(c, &m->group_join), true;
     case SL_MSG_GROUP:
         return fields_of_group(c, &m->group), true;
+    case SL_MSG_CACHE_ASK:
+        return fields_of_cache_ask(c, &m->cache_ask), true;
+    case SL_MSG_CACHE_PAGES:
+        return fields_of_cache_pages(c, &m->cache_pages), true;
+    case SL_MSG_CACHE_JOB:
+        return fields_of_cache_job(c, &m->cache_job), true;
     case SL_MSG_DRAIN:
     case SL_MSG_FLUSH_CACHE:
     case SL_MSG_KV_RESYNC:
@@ -654,6 +709,9 @@ const char *sl_msg_type_name(sl_msg_type type)
         [SL_MSG_LEASE_DAMAGED] = "lease_damaged",
         [SL_MSG_GROUP_JOIN] = "group_join",
         [SL_MSG_GROUP] = "group",
+        [SL_MSG_CACHE_ASK] = "cache_ask",
+        [SL_MSG_CACHE_PAGES] = "cache_pages",
+        [SL_MSG_CACHE_JOB] = "cache_job",
     };
     return (unsigned)type < SL_MSG_TYPE_COUNT && names[type] ? names[type] : "unknown";
 }
@@ -680,4 +738,23 @@ const char *sl_medium_name(sl_medium medium)
     static const char *const names[SL_MEDIUM_COUNT] = {
         [SL_MEDIUM_HOST] = "host", [SL_MEDIUM_DISK] = "disk", [SL_MEDIUM_SHARED] = "shared"};
     return (unsigned)medium < SL_MEDIUM_COUNT ? names[medium] : "unknown";
+}
+
+const char *sl_cache_action_name(sl_cache_action action)
+{
+    static const char *const names[SL_CACHE_ACTIONS] = {[SL_CACHE_LIST] = "list",
+                                                        [SL_CACHE_STATUS] = "status",
+                                                        [SL_CACHE_VERIFY] = "verify",
+                                                        [SL_CACHE_DROP] = "drop",
+                                                        [SL_CACHE_CANCEL] = "cancel"};
+    return (unsigned)action < SL_CACHE_ACTIONS ? names[action] : "unknown";
+}
+
+const char *sl_cache_state_name(sl_cache_state state)
+{
+    static const char *const names[SL_CACHE_STATES] = {[SL_CACHE_NONE] = "none",
+                                                       [SL_CACHE_RUNNING] = "running",
+                                                       [SL_CACHE_DONE] = "done",
+                                                       [SL_CACHE_CANCELLED] = "cancelled"};
+    return (unsigned)state < SL_CACHE_STATES ? names[state] : "unknown";
 }

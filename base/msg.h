@@ -26,6 +26,7 @@
  *   router   any      ABORT                DRAINED; prefill answers the router and, when connected, the decode worker
  *   router   decode   DRAINED              none; relayed: the writer of (rid, attempt) writes no more
  *   decode   router   KV_EVENTS            none; after a gap in their numbers KV_RESYNC asks for a full report
+ *   router   decode   CACHE_ASK            CACHE_PAGES (a part of a list) | CACHE_JOB (the state of a verify or a drop)
  */
 #ifndef SL_BASE_MSG_H
 #define SL_BASE_MSG_H
@@ -75,6 +76,9 @@ typedef enum {
     SL_MSG_LEASE_DAMAGED,
     SL_MSG_GROUP_JOIN,
     SL_MSG_GROUP,
+    SL_MSG_CACHE_ASK,
+    SL_MSG_CACHE_PAGES,
+    SL_MSG_CACHE_JOB,
     SL_MSG_TYPE_COUNT,
 } sl_msg_type;
 
@@ -347,6 +351,65 @@ typedef struct sl_msg_lease_damaged {
     uint64_t lease;
     uint32_t first, count; /* of the pages of LEASE */
 } sl_msg_lease_damaged;
+/* What an administrator asks of the cache of a decode worker (decode/inspect.c, decode/audit.c). */
+typedef enum {
+    SL_CACHE_LIST,   /* a part of the list of its pages */
+    SL_CACHE_STATUS, /* how far its job is, or how the last one ended */
+    SL_CACHE_VERIFY, /* begin a job that reads and checks every page */
+    SL_CACHE_DROP,   /* begin a job that removes every page of one tier */
+    SL_CACHE_CANCEL, /* end the job */
+    SL_CACHE_ACTIONS
+} sl_cache_action;
+
+typedef enum {
+    SL_CACHE_NONE, /* this worker has had no job */
+    SL_CACHE_RUNNING,
+    SL_CACHE_DONE,
+    SL_CACHE_CANCELLED,
+    SL_CACHE_STATES
+} sl_cache_state;
+
+enum {
+    SL_CACHE_TIER_BYTES = 16,  /* of the name of a tier */
+    SL_CACHE_PAGES_MAX = 512,  /* of one CACHE_PAGES */
+    SL_CACHE_PAGE_BYTES = 32,  /* of one page in it */
+    SL_CACHE_DAMAGED_MAX = 64, /* keys in CACHE_JOB */
+    SL_CACHE_IN_USE = 1,       /* flag of a page: a request uses it now */
+};
+
+typedef struct sl_msg_cache_ask {   /* router -> decode */
+    uint64_t ask;                   /* chosen by the router; the answer has it too */
+    uint8_t action;                 /* sl_cache_action */
+    char tier[SL_CACHE_TIER_BYTES]; /* "host", or the name of a storage tier; "": all (LIST, VERIFY) */
+    /* LIST: only keys that begin with the first prefix_bits of prefix, hi before lo. */
+    sl_key prefix;
+    uint8_t prefix_bits;
+    uint64_t cursor; /* LIST: 0 begins; else as in the answer before */
+    uint32_t most;   /* LIST: pages in the answer */
+    uint64_t rate;   /* VERIFY: bytes read per second; 0: the worker's default */
+} sl_msg_cache_ask;
+
+typedef struct sl_msg_cache_pages { /* decode -> router */
+    uint64_t ask;
+    char tier[SL_CACHE_TIER_BYTES]; /* of all pages in this part */
+    uint64_t cursor;                /* of the next part; 0: there is none */
+    /* SL_CACHE_PAGE_BYTES each: key (lo, hi: u64), tokens of the prompt up to the end of the page (u32, 0: unknown), flags
+     * (u32), ms since its last use (u64, all bits set: unknown) */
+    sl_blob pages;
+} sl_msg_cache_pages;
+
+typedef struct sl_msg_cache_job { /* decode -> router */
+    uint64_t ask;
+    int32_t status; /* of the question: SL_OK, or why it had no effect */
+    char reason[400];
+    uint8_t action;                     /* of the job: VERIFY or DROP */
+    uint8_t state;                      /* sl_cache_state */
+    char tier[SL_CACHE_TIER_BYTES];     /* that it works on, or worked on last */
+    uint64_t done, total;               /* pages; total as it was when the tier was begun */
+    uint64_t damaged, unreadable, gone; /* pages; gone: they left the tier before they were read */
+    uint64_t bytes, ms;                 /* read; since it began */
+    sl_blob keys;                       /* of the first damaged pages, 16 bytes each */
+} sl_msg_cache_job;
 
 /* A rank of a group of workers -> rank 0: what must be equal on all ranks, and who this is. */
 typedef struct sl_msg_group_join {
@@ -411,6 +474,9 @@ typedef struct sl_msg {
         sl_msg_lease_damaged lease_damaged;
         sl_msg_group_join group_join;
         sl_msg_group group;
+        sl_msg_cache_ask cache_ask;
+        sl_msg_cache_pages cache_pages;
+        sl_msg_cache_job cache_job;
         /* DRAIN, FLUSH_CACHE, KV_RESYNC have no body */
     };
 } sl_msg;
@@ -426,5 +492,7 @@ const char *sl_msg_type_name(sl_msg_type type);
 const char *sl_role_name(sl_role role);
 const char *sl_finish_name(sl_finish finish);
 const char *sl_medium_name(sl_medium medium);
+const char *sl_cache_action_name(sl_cache_action action);
+const char *sl_cache_state_name(sl_cache_state state);
 
 #endif

@@ -204,8 +204,7 @@ static void print_worker(const json_t *w)
     json_array_foreach(json_object_get(d, "tiers"), i, t) print_tier(t);
 }
 
-/* The error text of an answer, or its code. */
-static sl_status refused(const sl_http_answer *a, sl_err *err)
+sl_status sl_cache_refused(const sl_http_answer *a, sl_err *err)
 {
     json_t *o = json_loads(a->body, 0, NULL);
     const char *why = text_of(json_object_get(o, "error"), "message");
@@ -215,12 +214,12 @@ static sl_status refused(const sl_http_answer *a, sl_err *err)
     return st;
 }
 
-static sl_status ask_workers(const sl_http_server *router, json_t **out, sl_err *err)
+sl_status sl_cache_workers(const sl_http_server *router, json_t **out, sl_err *err)
 {
     sl_http_answer a;
     SL_TRY(sl_http_ask(router, "GET", "/workers", NULL, ASK_TIMEOUT_S, &a, err));
     json_t *o = a.code == 200 ? json_loads(a.body, 0, NULL) : NULL;
-    sl_status st = a.code != 200 ? refused(&a, err)
+    sl_status st = a.code != 200 ? sl_cache_refused(&a, err)
                    : !json_is_array(json_object_get(o, "workers"))
                        ? sl_fail(err, SL_ERR_CORRUPT, "is no router of Sluice")
                        : SL_OK;
@@ -236,7 +235,7 @@ int sl_cache_router_stat(const char *command, const sl_http_server *router, bool
     sl_err err = {0};
     json_t *workers = NULL, *w;
     size_t i;
-    sl_status st = ask_workers(router, &workers, &err);
+    sl_status st = sl_cache_workers(router, &workers, &err);
     if (st != SL_OK)
         return sl_args_fail(command, st, &err);
     for (i = json_array_size(workers); i-- > 0;) {
@@ -272,7 +271,7 @@ int sl_cache_router_drop(const char *command, const sl_http_server *router, int 
             return sl_args_fail(command, st, &err);
         int code = a.code;
         if (code != 200)
-            st = refused(&a, &err);
+            st = sl_cache_refused(&a, &err);
         free(a.body);
         if (code == 200)
             break;

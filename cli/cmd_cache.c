@@ -11,6 +11,7 @@ typedef struct options {
     const char *dir, *router, *key_file, *file;
     bool json;
     int32_t parallel, wait;
+    sl_cache_selection pages;
 } options;
 
 static sl_status read_key(const char *path, char *key, size_t cap, sl_err *err)
@@ -51,14 +52,21 @@ static int on_router(const char *command, const char *action, const options *o)
     router.key = key;
     if (!strcmp(action, "stat"))
         return sl_cache_router_stat(command, &router, o->json);
+    if (!strcmp(action, "ls"))
+        return sl_cache_online_ls(command, &router, &o->pages, o->json);
+    if (!strcmp(action, "verify"))
+        return sl_cache_online_verify(command, &router, &o->pages, o->json);
+    if (!strcmp(action, "drop") && o->pages.tier)
+        return sl_cache_online_drop(command, &router, &o->pages, o->json);
+    if (!strcmp(action, "drop") && o->pages.worker) {
+        fprintf(stderr, "sluice %s: --worker needs --tier\n", command);
+        return SL_EXIT_USAGE;
+    }
     if (!strcmp(action, "drop"))
         return sl_cache_router_drop(command, &router, o->wait);
-    if (!strcmp(action, "warm") && o->file)
+    if (o->file)
         return sl_cache_router_warm(command, &router, o->file, o->parallel);
-    fprintf(stderr,
-            !strcmp(action, "warm") ? "sluice %s: --file is missing\n"
-                                    : "sluice %s: needs --dir, the directory of one stopped worker\n",
-            command);
+    fprintf(stderr, "sluice %s: --file is missing\n", command);
     return SL_EXIT_USAGE;
 }
 
@@ -69,16 +77,18 @@ int sl_cmd_cache(int argc, char **argv)
     } actions[] = {
         {"stat",
          "how many pages are where, hits, misses by reason, health (--router); what a store is (--dir)"},
-        {"ls", "every page of a store (--dir)"},
-        {"verify", "read and check every page of a store (--dir); exit status 1 when one is damaged"},
+        {"ls", "the pages of each decode worker, by tier (--router); every page of a store (--dir)"},
+        {"verify",
+         "read and check every page, while requests are served (--router), or of a store (--dir); exit status 1 "
+         "when one is damaged"},
         {"warm",
          "send the prompts of --file, one in a line or JSON lines, so that they are cached (--router)"},
-        {"drop", "empty all host memories (--router), or remove a store (--dir)"},
+        {"drop", "empty all host memories, or with --tier the disk (--router); remove a store (--dir)"},
     };
     for (size_t i = 0; argc > 1 && i < SL_COUNT(actions); i++) {
         if (strcmp(argv[1], actions[i].name) != 0)
             continue;
-        options o = {.parallel = 4};
+        options o = {.parallel = 4, .pages.limit = 1000};
         char name[32];
         int code;
         snprintf(name, sizeof name, "cache %s", actions[i].name);
@@ -90,12 +100,25 @@ int sl_cmd_cache(int argc, char **argv)
             {"router", SL_ARG_TEXT, &o.router, "URL", "The HTTP address of a router, http://HOST:PORT.", 0, 0,
              NULL},
             {"key-file", SL_ARG_TEXT, &o.key_file, "FILE",
-             "File whose first line is the key for the router; stat and drop need admin rights.", 0, 0, NULL},
+             "File whose first line is the key for the router; all but warm need admin rights.", 0, 0, NULL},
             {"json", SL_ARG_FLAG, &o.json, "", "Print JSON.", 0, 0, NULL},
             {"file", SL_ARG_TEXT, &o.file, "FILE", "warm: the prompts; - for stdin.", 0, 0, NULL},
             {"parallel", SL_ARG_INT, &o.parallel, "N", "warm: prompts in flight, 4 by default.", 1, 64, NULL},
             {"wait", SL_ARG_INT, &o.wait, "SECONDS",
              "drop: how long to wait for requests in flight, 0 by default.", 0, 86400, NULL},
+            {"worker", SL_ARG_TEXT, &o.pages.worker, "NAME", "Only this decode worker, such as decode/0.", 0,
+             0, NULL},
+            {"tier", SL_ARG_TEXT, &o.pages.tier, "TIER", "Only pages in host or on disk.", 0, 0, NULL},
+            {"prefix", SL_ARG_TEXT, &o.pages.prefix, "HEX", "ls: only keys that begin with these digits.", 0,
+             0, NULL},
+            {"limit", SL_ARG_INT, &o.pages.limit, "N", "ls: pages to print, 1000 by default; 0 for all.", 0,
+             INT32_MAX, NULL},
+            {"rate", SL_ARG_INT, &o.pages.rate_mib, "MIB",
+             "verify: MiB that each worker reads per second, 200 by default.", 1, 1 << 20, NULL},
+            {"status", SL_ARG_FLAG, &o.pages.status, "", "verify: only show how far the workers are.", 0, 0,
+             NULL},
+            {"cancel", SL_ARG_FLAG, &o.pages.cancel, "", "verify: end what is running, a drop too.", 0, 0,
+             NULL},
         };
         if (!sl_args_ready(usage, args, SL_COUNT(args), argc - 1, argv + 1, &code))
             return code;

@@ -10,6 +10,7 @@
  *             verified here, and count as `reused`
  *   running   the patrol verifies the full pages of running requests, one request after the other, at a bounded number
  *             of bytes per second: a process that can write into the arena can also damage pages that are in use
+ *   verify      an administrator has all pages verified (audit.c)
  *
  * A damaged page leaves the prefix tree together with every page that continues it. Every request that holds it ends
  * here: one without a token yet fails and is tried again; one that has produced tokens is retracted, and the router
@@ -57,10 +58,10 @@ static void give_way(sl_decode *d, sl_ticket *t)
     }
 }
 
-/* lent: a lease of another worker that holds it, or NULL. */
-static void drop_page(sl_decode *d, int32_t page, sl_lease *lent)
+/* lease: one that holds it and belongs to no request, or NULL. */
+static void drop_page(sl_decode *d, int32_t page, sl_lease *lease)
 {
-    int32_t dropped = lent ? sl_lease_drop(lent, index_of(lent, page)) : 0;
+    int32_t dropped = lease ? sl_lease_drop(lease, index_of(lease, page)) : 0;
     for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
         next = t->next;
         int32_t i = index_of(t->lease, page);
@@ -107,6 +108,16 @@ bool sl_damage_verified(sl_decode *d, const sl_check *k)
 void sl_damage_verified_lent(sl_decode *d, const sl_check *k, sl_lease *lease)
 {
     verified(d, k, false, lease);
+}
+
+void sl_damage_found(sl_decode *d, int32_t page, sl_key seed, sl_key key)
+{
+    sl_lease *l = NULL;
+    int32_t first;
+    d->e.count.damaged++;
+    bool in_tree = sl_store_lease_keys(d->role.store, seed, &key, 1, &first, &l) == SL_OK;
+    drop_page(d, page, in_tree && sl_lease_pages(l)[first] == page ? l : NULL);
+    sl_lease_release(l, true);
 }
 
 /* The running request that has not been verified for the longest time. */

@@ -189,9 +189,10 @@ static void on_engine_mail(void *arg, sl_wmail *m)
 static uint64_t on_engine_tick(void *arg, uint64_t now)
 {
     uint64_t loading = sl_loading_tick(arg, now), tickets = sl_tickets_tick(arg, now),
-             patrol = sl_damage_patrol(arg, now);
+             patrol = sl_damage_patrol(arg, now), audit = sl_audit_tick(arg, now);
     uint64_t due = tickets < patrol ? tickets : patrol, lent = sl_lend_tick(arg, now);
     due = lent < due ? lent : due;
+    due = audit < due ? audit : due;
     return loading < due ? loading : due;
 }
 
@@ -318,7 +319,7 @@ static void drop_mail(sl_decode *d)
             sl_wmsg_free((sl_wmsg *)m);
         } else if (m->kind == DM_CHECKED) {
             sl_check *k = (sl_check *)m;
-            if (k->tag != CHECK_CASCADE && k->tag != CHECK_LEND)
+            if (k->tag != CHECK_CASCADE && k->tag != CHECK_LEND && k->tag != CHECK_AUDIT)
                 ((sl_ticket *)k->owner)->checks--;
             sl_check_free(k);
         } else if (m->kind != DM_PULL_ASKED && m->kind != DM_PULL_GOT) { /* these belong to their tier */

@@ -183,8 +183,12 @@ typedef enum {
 } sl_prefetch_end;
 extern const char *const sl_prefetch_end_names[SL_PREFETCH_ENDS];
 
-/* Tag of the checker's jobs that belong to the cascade; those of tickets have 0, or what damage.c says. */
-enum { CHECK_CASCADE = 2, CHECK_LEND };
+/* A job that goes over all pages of the cache (audit.c). */
+typedef struct sl_audit sl_audit;
+
+/* Tag of the checker's jobs that belong to the cascade, to leases and to an audit; those of tickets have 0, or what damage.c
+ * says. */
+enum { CHECK_CASCADE = 2, CHECK_LEND, CHECK_AUDIT };
 
 struct sl_decode {
     /* constant once the worker core runs */
@@ -217,6 +221,7 @@ struct sl_decode {
         sl_pull_stats pull_seen;   /* what the metrics contain already */
         sl_lent *lent;
         int32_t n_lent, lent_pages;
+        sl_audit *audit; /* the last one; NULL: there was none */
         struct {
             sl_wr stored, removed, tokens; /* not yet sent to the routers; encoded as in sl_msg_kv_events */
             bool cleared;
@@ -346,6 +351,29 @@ uint64_t sl_lend_tick(sl_decode *d, uint64_t now);
 /* The threads have ended. */
 void sl_lend_free_all(sl_decode *d);
 
+/* inspect.c: CACHE_ASK. A place is 0 for host memory and 1 + t for tier t. */
+enum { SL_INSPECT_ALL = -1 };
+void sl_inspect_ask(sl_decode *d, const sl_wmsg *m);
+int sl_inspect_places(const sl_decode *d);
+const char *sl_inspect_place_name(const sl_decode *d, int place);
+bool sl_inspect_can_list(const sl_decode *d, int place);
+/* The place of this name, SL_INSPECT_ALL for "". SL_ERR_INVALID, SL_ERR_UNSUPPORTED. */
+sl_status sl_inspect_place(const sl_decode *d, const char *tier, int *out, sl_err *err);
+
+/* audit.c */
+/* place: to verify or to empty; a drop needs one. rate 0: the default. SL_ERR_REFUSED: one is running, or the worker drains. */
+sl_status sl_audit_begin(sl_decode *d, sl_cache_action action, int place, uint64_t rate, sl_err *err);
+void sl_audit_cancel(sl_decode *d);
+/* Fills what concerns the job; out->keys points to keys. */
+void sl_audit_describe(const sl_decode *d, sl_msg_cache_job *out, sl_key keys[SL_CACHE_DAMAGED_MAX]);
+/* An answer of the checker whose tag is CHECK_AUDIT. */
+void sl_audit_checked(sl_decode *d, sl_check *k);
+/* Begins what is due; returns when something is due next. */
+uint64_t sl_audit_tick(sl_decode *d, uint64_t now);
+/* Before the tiers are closed, and after that. */
+void sl_audit_stop(sl_decode *d);
+void sl_audit_free(sl_decode *d);
+
 /* claims.c */
 /* Whether there is a place for this request of the router; remembers that it was refused one. */
 bool sl_claims_place(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now);
@@ -428,6 +456,9 @@ bool sl_damage_verified(sl_decode *d, const sl_check *k);
 void sl_damage_verified_lent(sl_decode *d, const sl_check *k, sl_lease *lease);
 /* Has the checker seal the full page `page` of t's lease, whose rows were computed here. False: out of memory. */
 bool sl_damage_seal(sl_decode *d, sl_ticket *t, int32_t page);
+/* A page of the prefix tree, whose memory the caller holds, is damaged: it leaves the tree together with the pages that continue
+ * it, and all requests that held it have ended and may have been freed. */
+void sl_damage_found(sl_decode *d, int32_t page, sl_key seed, sl_key key);
 /* Starts the patrol's next verification if it is due; returns when the next one is. */
 uint64_t sl_damage_patrol(sl_decode *d, uint64_t now);
 

@@ -313,6 +313,10 @@ void sl_landing_checked(sl_decode *d, sl_check *k)
         sl_loading_checked(d, k);
         return;
     }
+    if (k->tag == CHECK_AUDIT) {
+        sl_audit_checked(d, k);
+        return;
+    }
     if (k->tag == CHECK_LEND) {
         sl_lend_checked(d, k);
         return;

@@ -286,7 +286,9 @@ void sl_loading_close(sl_decode *d)
     sl_prefetch_cancel(d, NULL);
     while (d->e.loading)
         drop(d->e.loading);
+    sl_audit_stop(d);
     sl_cascade_destroy(d->e.cascade);
+    sl_audit_free(d);
     d->e.cascade = NULL;
     d->e.pull = NULL;
 }

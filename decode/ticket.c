@@ -250,6 +250,9 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
     case SL_MSG_KV_RESYNC:
         sl_report_resync(d, m->router);
         break;
+    case SL_MSG_CACHE_ASK:
+        sl_inspect_ask(d, m);
+        break;
     case SL_MSG_PREFETCH:
         sl_prefetch_begin(d, m);
         return;

@@ -36,6 +36,14 @@ void sl_cascade_label_sums(uint8_t *label, const uint32_t *crc, int32_t n_layers
     memcpy(label + sizeof(sl_cascade_label), crc, (size_t)n_layers * sizeof *crc);
 }
 
+bool sl_cascade_label_read(const uint8_t *label, sl_key key, uint32_t *crc, int32_t n_layers)
+{
+    sl_cascade_label l;
+    memcpy(&l, label, sizeof l);
+    memcpy(crc, label + sizeof l, (size_t)n_layers * sizeof *crc);
+    return sl_key_eq(sl_page_key(l.prev, l.tokens), key);
+}
+
 bool sl_cascade_page_format(const sl_geometry *g, size_t *page_bytes, sl_key *format)
 {
     static const char version[] = "cascade page 1";

@@ -161,6 +161,8 @@ bool sl_cascade_page_format(const sl_geometry *g, size_t *page_bytes, sl_key *fo
 size_t sl_cascade_label_bytes(const sl_geometry *g);
 void sl_cascade_label_write(const sl_store_page *page, uint8_t *label);
 void sl_cascade_label_sums(uint8_t *label, const uint32_t *crc, int32_t n_layers);
+/* Whether this is the label of the page with this key; if so, its checksums. */
+bool sl_cascade_label_read(const uint8_t *label, sl_key key, uint32_t *crc, int32_t n_layers);
 
 /* Makes the tier that will be opened with these options report to the cascade: sets o->evicted. Goes into sl_cascade_tier, or is
  * freed when the tier could not be opened. NULL: out of memory. */

@@ -131,7 +131,8 @@ static sl_disk_op *begin_get(sl_disk_tier *t, sl_tier_req *r)
         sl_disk_skip(r, SL_ERR_IO);
         return NULL;
     }
-    sl_disk_index_touch(&t->index, slot);
+    if (!r->not_a_use)
+        sl_disk_index_touch(&t->index, slot);
     return take_op(t, SL_DISK_READ, r, slot);
 }
 

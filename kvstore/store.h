@@ -137,6 +137,24 @@ sl_status sl_store_walk(const sl_store *s, sl_store_event_fn *fn, void *ctx);
 sl_status sl_store_lease_keys(sl_store *s, sl_key seed, const sl_key *keys, int32_t n, int32_t *first,
                               sl_lease **out);
 
+/* ---- for those who look into a running store (store_list.c) ---- */
+
+/* A page of the tree. */
+typedef struct sl_store_entry {
+    sl_key key, seed;
+    int32_t page, before; /* before: pages of its chain before it */
+    bool pinned;          /* a request uses it */
+} sl_store_entry;
+
+/*
+ * At most n pages of the tree, from page number *cursor on (0: from the beginning); returns their number, and moves *cursor to
+ * where the next part begins; -1: there is none. The work of a part is bounded, so it can be short, or empty, before the end.
+ */
+int32_t sl_store_list(const sl_store *s, int32_t *cursor, sl_store_entry *out, int32_t n);
+/* Keeps the memory of this page of the tree from being used for other rows until sl_store_unhold(), as sl_store_hold() does;
+ * for a reader that is no tier. */
+void sl_store_hold_page(sl_store *s, int32_t page);
+
 /* ---- for storage tiers, to each of which every page of the tree is offered at most once (store_hold.c) ---- */
 
 /* When a page is to be offered to a tier. */

@@ -81,14 +81,21 @@ void sl_store_has(sl_store *s, int tier, int32_t page)
     n->offered |= (uint8_t)(1 << tier);
 }
 
+void sl_store_hold_page(sl_store *s, int32_t page)
+{
+    sl_node *n = &s->nodes[page];
+    SL_CHECK(n->state == PAGE_TREE && n->holds < UINT8_MAX, "hold of page %d in state %d", page, n->state);
+    s->n_held_cached += n->refs == 0 && !n->holds;
+    n->holds++;
+}
+
 void sl_store_hold(sl_store *s, int tier, int32_t page, sl_store_page *out)
 {
     sl_node *n = &s->nodes[page];
     SL_CHECK(n->state == PAGE_TREE && !(n->offered >> tier & 1), "hold of page %d in state %d for tier %d",
              page, n->state, tier);
     sl_store_has(s, tier, page);
-    s->n_held_cached += n->refs == 0 && !n->holds;
-    n->holds++;
+    sl_store_hold_page(s, page);
     *out = sl_store_describe(s, page);
 }
 

@@ -138,6 +138,7 @@ struct sl_tier_req {
     const sl_tier_page *pages; /* [n], get and set only */
     const uint64_t *tenants;   /* [n], set only: to whom the pages belong (kvstore/quota.h); NULL: to none */
     uint32_t lease_ms;         /* exists only; 0: no lease */
+    bool not_a_use;            /* get only: does not count as a use of the pages, when the tier evicts */
     const sl_tier_source *source; /* exists only; NULL: nothing is known */
     sl_status *results;           /* [n], written before done */
     sl_tier_done_fn *done;

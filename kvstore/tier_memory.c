@@ -153,7 +153,8 @@ static sl_status do_get(memory_tier *t, const sl_tier_req *r, int32_t i)
         return SL_ERR_CORRUPT;
     }
     sl_tier_scatter((*at)->bytes, &r->pages[i], t->o.page_bytes);
-    touch(t, *at);
+    if (!r->not_a_use)
+        touch(t, *at);
     t->st.hits++;
     t->st.bytes_read += t->o.page_bytes;
     return SL_OK;

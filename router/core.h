@@ -166,6 +166,29 @@ uint32_t sl_cluster_retry_after_s(const sl_router *r);
 /* Forgets every worker's cached prefixes, here and there. */
 void sl_cluster_flush_cache(sl_router *r);
 
+/* ---- questions about the cache of one worker ---- */
+
+typedef struct sl_cache_call sl_cache_call;
+
+typedef struct sl_cache_answer {
+    sl_status
+        status; /* SL_OK; what the worker answered; SL_ERR_PEER: it was lost; SL_ERR_DEADLINE: it was silent */
+    const char *reason;              /* of another status than SL_OK */
+    const sl_msg_cache_pages *pages; /* of LIST, with SL_OK */
+    const sl_msg_cache_job
+        *job; /* of every other action, also with another status when the worker has answered */
+} sl_cache_answer;
+
+/* Called once, in the loop, never inside of sl_cache_ask(); what a points to is valid during the call. The call is gone. */
+typedef void sl_cache_answer_fn(void *arg, const sl_cache_answer *a);
+
+/* Asks the decode worker of this name. SL_ERR_NOT_FOUND, SL_ERR_INVALID (no decode worker), SL_ERR_EXHAUSTED (too many
+ * questions are open): fn is not called. */
+sl_status sl_cache_ask(sl_router *r, const char *worker, const sl_msg_cache_ask *q, sl_cache_answer_fn *fn,
+                       void *arg, sl_cache_call **out, sl_err *err);
+/* fn is not called any more. NULL is allowed. */
+void sl_cache_forget(sl_cache_call *c);
+
 /* ---- changes of the workers' prefix caches ---- */
 
 /* How many bytes of batches are kept for subscribers that ask for old ones, or that read slowly. */

@@ -478,6 +478,7 @@ static void free_tables(sl_router *r)
     while (r->cluster.members)
         sl_member_free(r->cluster.members);
     sl_undrained_free(r);
+    sl_cache_free(r);
     sl_kv_free(r);
     sl_directory_destroy(r->directory);
     sl_queue_free(r);

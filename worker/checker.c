@@ -39,14 +39,15 @@ void sl_checker_post(sl_checker *c, sl_check *k)
 
 static void keep(sl_checker *c, sl_check *k)
 {
-    int32_t layers = sl_arena_geometry(c->arena)->n_layers;
+    const sl_arena *arena = k->arena ? k->arena : c->arena;
+    int32_t layers = sl_arena_geometry(arena)->n_layers;
     for (int32_t i = 0; k->compare && i < k->n_pages; i++) {
         int32_t n = i == k->n_pages - 1 ? k->last_tokens : SL_PAGE_TOKENS;
         for (int32_t l = 0; l < layers; l++)
-            k->bad += sl_arena_page_crc(c->arena, k->pages[i], l, n) != k->expect[i * layers + l];
+            k->bad += sl_arena_page_crc(arena, k->pages[i], l, n) != k->expect[i * layers + l];
     }
     int32_t full = k->n_pages - (k->last_tokens < SL_PAGE_TOKENS);
-    for (int32_t i = 0; c->seals && !k->bad && i < full; i++)
+    for (int32_t i = 0; c->seals && !k->arena && !k->bad && i < full; i++)
         sl_seals_keep(c->seals, k->pages[i], k->expect + i * layers);
 }
 

@@ -2,7 +2,8 @@
  * Checker: a thread of a worker that reads pages to compute their checksums, so that neither the steps of the engine
  * nor messages wait for it. It owns the seals (kvstore/seal.h): the checksums that are kept for full pages.
  *
- *     KEEP     for pages that have arrived: compares them with the checksums of COMMIT and keeps these checksums
+ *     KEEP     for pages that have arrived: compares them with the checksums of COMMIT and keeps these checksums; pages
+ *              of another arena (sl_check.arena) are only compared
  *     SEAL     for pages that this worker has computed: computes the checksums of their contents and keeps them
  *     VERIFY   for pages that were sealed before: reports the pages that differ from their seals
  *     READ     returns the checksums that are kept
@@ -36,6 +37,7 @@ typedef struct sl_check {
 
     int32_t n_pages;
     /* KEEP */
+    const sl_arena *arena;  /* of the pages; NULL: that of the store */
     const uint32_t *expect; /* [n_pages][layers], inside m */
     int32_t last_tokens;    /* tokens in the last page; it is kept only when it is full */
     bool compare;

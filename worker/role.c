@@ -43,6 +43,8 @@ static void find_metrics(sl_worker_role *r, const sl_worker_role_opts *o)
         sl_metrics_counter(m, "sluice_store_damaged_pages_total", SL_LABELS("reused"));
     r->metrics.damaged_running =
         sl_metrics_counter(m, "sluice_store_damaged_pages_total", SL_LABELS("running"));
+    r->metrics.damaged_verified =
+        sl_metrics_counter(m, "sluice_store_damaged_pages_total", SL_LABELS("verify"));
     r->metrics.running = sl_metrics_gauge(m, "vllm:num_requests_running", SL_LABELS(o->model));
     r->metrics.waiting = sl_metrics_gauge(m, "vllm:num_requests_waiting", SL_LABELS(o->model));
     r->metrics.usage = sl_metrics_gauge(m, "vllm:kv_cache_usage_perc", SL_LABELS(o->model));

@@ -70,7 +70,7 @@ typedef struct sl_worker_role {
     sl_store_stats seen; /* the values that were already added to the counters below */
     sl_worker_ages ages; /* of pages that the store has evicted */
     struct {
-        sl_counter *queries, *hits, *evictions, *damaged_reused, *damaged_running;
+        sl_counter *queries, *hits, *evictions, *damaged_reused, *damaged_running, *damaged_verified;
         sl_gauge *running, *waiting, *usage, *pages_free, *pages_cached, *pages_active;
     } metrics;
 

@@ -127,6 +127,9 @@ typedef struct sl_cluster {
     uint64_t last_tick_ns, last_ping_ns;
     uint64_t absent_ns[2]; /* prefill, decode: since when no worker of the role is ready; 0: there is one */
     sl_undrained *undrained;
+    sl_cache_call *cache_calls; /* that are not answered */
+    uint32_t n_cache_calls;
+    uint64_t cache_asks; /* the number of the last one */
 } sl_cluster;
 
 #define SL_REQUEST_BUCKETS 4096
@@ -281,6 +284,16 @@ void sl_undrained_relay(sl_member *w, uint64_t rid, uint32_t attempt);
 /* A member is lost: it will send no DRAINED, and needs none. */
 void sl_undrained_forget(sl_router *r, uint32_t member);
 void sl_undrained_free(sl_router *r);
+
+/* ---- cache_ask.c ---- */
+
+/* CACHE_PAGES or CACHE_JOB. */
+void sl_cache_on_message(sl_member *w, const sl_msg *m);
+/* The worker is lost: its questions fail. */
+void sl_cache_member_lost(sl_router *r, uint32_t member);
+/* Questions whose time is over fail. */
+void sl_cache_tick(sl_router *r, uint64_t now);
+void sl_cache_free(sl_router *r);
 
 /* ---- messages.c ---- */
 

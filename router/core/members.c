@@ -114,6 +114,7 @@ void sl_member_lost(sl_member *w, sl_status why, const char *reason)
     sl_directory_leave(r->directory, w->place);
     w->place = SL_DIRECTORY_NONE;
     sl_undrained_forget(r, w->id);
+    sl_cache_member_lost(r, w->id);
     sl_requests_member_lost(r, w->id, !left);
     r->queue.dirty = true;
 }
@@ -163,6 +164,10 @@ void sl_member_message(sl_member *w, const sl_msg *m)
     case SL_MSG_KV_EVENTS:
         sl_kv_on_events(w, &m->kv_events);
         break;
+    case SL_MSG_CACHE_PAGES:
+    case SL_MSG_CACHE_JOB:
+        sl_cache_on_message(w, m);
+        break;
     case SL_MSG_DRAIN: /* the worker leaves by its own decision */
         if (w->state == SL_MEMBER_READY)
             w->state = SL_MEMBER_DRAINING;
@@ -210,6 +215,7 @@ void sl_members_tick(sl_router *r, uint64_t now)
             sl_router_link_send(w, &m);
         sl_kv_tick(w, now);
     }
+    sl_cache_tick(r, now);
     sl_directory_sweep(r->directory);
     sl_members_update_context(r);
 }

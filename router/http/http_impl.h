@@ -5,7 +5,8 @@
  * request at once.
  *
  * Here: the state of the server and of a request, shared by daemon.c (listening, running), connections.c (their
- * timeouts), server.c (receiving, waiting, replying), generate.c (completions) and pages.c (what is answered at once).
+ * timeouts), server.c (receiving, waiting, replying), generate.c (completions), cache.c (questions to one worker) and pages.c
+ * (what is answered at once).
  */
 #ifndef SL_ROUTER_HTTP_HTTP_IMPL_H
 #define SL_ROUTER_HTTP_HTTP_IMPL_H
@@ -80,6 +81,8 @@ struct http_req {
     const char *type, *allow;
     struct http_job *job;
     sl_group *group;
+    sl_cache_call *cache_call; /* that is not answered */
+    char worker[64];           /* of whose cache it asks */
     sl_oai_answer *answer;
     struct document_job *document; /* made from the answer on the pool */
     uint64_t answer_held;          /* of the budget, for answer, document and reply */
@@ -105,7 +108,13 @@ void http_drop_answer(http_req *q);
 /* Holds of the budget what the answer takes now; false when it does not fit. */
 bool http_hold_answer(http_req *q);
 
-/* Resumes a waiting request; cancels its generation. */
+/* POST /cache/… (cache.c). */
+void http_cache_pages(http_req *q);
+void http_cache_verify(http_req *q);
+void http_cache_drop(http_req *q);
+void http_cache_job(http_req *q);
+
+/* Resumes a waiting request; cancels its generation and its question. */
 void http_wake(http_req *q);
 void http_let_go(http_req *q);
 

@@ -153,6 +153,10 @@ static const http_route routes[] = {
     {"/metrics", "GET", false, page_metrics, false},
     {"/workers", "GET", true, page_workers, true},
     {"/flush_cache", "POST", true, page_flush, true},
+    {"/cache/pages", "POST", true, http_cache_pages, true},
+    {"/cache/verify", "POST", true, http_cache_verify, true},
+    {"/cache/drop", "POST", true, http_cache_drop, true},
+    {"/cache/job", "POST", true, http_cache_job, true},
 };
 
 static const http_route *find_route(const char *url)

@@ -51,6 +51,8 @@ void http_let_go(http_req *q)
     sl_group *g = q->group;
     q->group = NULL;
     sl_group_release(g);
+    sl_cache_forget(q->cache_call);
+    q->cache_call = NULL;
 }
 
 static void on_socket(uv_poll_t *p, int status, int events)

@@ -186,6 +186,35 @@ static inline sl_msg msg_sample(sl_msg_type type)
     case SL_MSG_GROUP:
         m.group = (sl_msg_group){SL_GROUP_INVITE, 5, 6, "rank 1 was lost", {bytes, 64}};
         break;
+    case SL_MSG_CACHE_ASK:
+        m.cache_ask = (sl_msg_cache_ask){.ask = 31,
+                                         .action = SL_CACHE_VERIFY,
+                                         .tier = "disk",
+                                         .prefix = {0x1122334455667788u, 0x99aabbccddeeff01u},
+                                         .prefix_bits = 12,
+                                         .cursor = 1ull << 56 | 7,
+                                         .most = 100,
+                                         .rate = 1 << 20};
+        break;
+    case SL_MSG_CACHE_PAGES:
+        m.cache_pages = (sl_msg_cache_pages){31, "host", 8, {bytes, 64}};
+        break;
+    case SL_MSG_CACHE_JOB:
+        m.cache_job = (sl_msg_cache_job){31,
+                                         SL_ERR_REFUSED,
+                                         "another verify is running",
+                                         SL_CACHE_VERIFY,
+                                         SL_CACHE_RUNNING,
+                                         "disk",
+                                         1,
+                                         2,
+                                         3,
+                                         4,
+                                         5,
+                                         6,
+                                         7,
+                                         {bytes, 32}};
+        break;
     default:
         break;
     }

@@ -275,6 +275,33 @@ START_TEST(shape_rules)
     m = msg_sample(SL_MSG_GROUP);
     m.group.news = SL_GROUP_NEWS_COUNT;
     refused(&m, "news");
+    m = msg_sample(SL_MSG_CACHE_ASK);
+    m.cache_ask.action = SL_CACHE_ACTIONS;
+    refused(&m, "action");
+    m = msg_sample(SL_MSG_CACHE_ASK);
+    m.cache_ask.prefix_bits = 129;
+    refused(&m, "prefix_bits");
+    m = msg_sample(SL_MSG_CACHE_ASK);
+    m.cache_ask.most = SL_CACHE_PAGES_MAX + 1;
+    refused(&m, "most");
+    m.cache_ask.most = 0;
+    m.cache_ask.action = SL_CACHE_LIST;
+    refused(&m, "most");
+    m.cache_ask.action = SL_CACHE_DROP;
+    m.cache_ask.tier[0] = 0;
+    refused(&m, "tier");
+    m = msg_sample(SL_MSG_CACHE_PAGES);
+    m.cache_pages.pages.len = 33;
+    refused(&m, "pages");
+    m = msg_sample(SL_MSG_CACHE_JOB);
+    m.cache_job.status = 1;
+    refused(&m, "status");
+    m = msg_sample(SL_MSG_CACHE_JOB);
+    m.cache_job.state = SL_CACHE_STATES;
+    refused(&m, "state");
+    m = msg_sample(SL_MSG_CACHE_JOB);
+    m.cache_job.keys.len = 24;
+    refused(&m, "keys");
 }
 END_TEST
 
@@ -317,6 +344,10 @@ START_TEST(names)
     ck_assert_str_eq(sl_medium_name(SL_MEDIUM_DISK), "disk");
     ck_assert_str_eq(sl_medium_name(SL_MEDIUM_SHARED), "shared");
     ck_assert_str_eq(sl_medium_name(SL_MEDIUM_COUNT), "unknown");
+    for (int a = 0; a <= SL_CACHE_ACTIONS; a++)
+        ck_assert_int_eq(!strcmp(sl_cache_action_name((sl_cache_action)a), "unknown"), a == SL_CACHE_ACTIONS);
+    for (int a = 0; a <= SL_CACHE_STATES; a++)
+        ck_assert_int_eq(!strcmp(sl_cache_state_name((sl_cache_state)a), "unknown"), a == SL_CACHE_STATES);
 }
 END_TEST
 

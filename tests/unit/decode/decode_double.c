@@ -44,6 +44,20 @@ static void say(uint32_t router, const sl_msg *m)
         for (size_t i = 0; i < s->n && i < SL_COUNT(s->pages); i++)
             s->pages[i] = (int32_t)m->lease.pages[i];
         break;
+    case SL_MSG_CACHE_JOB:
+        s->rid = m->cache_job.ask, s->attempt = 1, s->status = (sl_status)m->cache_job.status;
+        now->job = m->cache_job;
+        memcpy(now->damaged, m->cache_job.keys.data ? m->cache_job.keys.data : (const uint8_t *)"",
+               m->cache_job.keys.len);
+        now->job.keys.data = (const uint8_t *)now->damaged;
+        break;
+    case SL_MSG_CACHE_PAGES:
+        s->rid = m->cache_pages.ask, s->attempt = 1, s->n = m->cache_pages.pages.len / SL_CACHE_PAGE_BYTES;
+        now->list = m->cache_pages;
+        if (s->n)
+            memcpy(now->listed, m->cache_pages.pages.data, m->cache_pages.pages.len);
+        now->list.pages.data = now->listed;
+        break;
     default:
         s->rid = m->id.rid, s->attempt = m->id.attempt;
         break;
@@ -403,6 +417,13 @@ void dd_lease_damaged(decode_double *x, uint64_t id, uint32_t ep_serial, uint32_
     sl_msg m = {.type = SL_MSG_LEASE_DAMAGED};
     m.lease_damaged = (sl_msg_lease_damaged){id, first, count};
     receive_at(x, &m, DD_READER, ep_serial);
+}
+
+void dd_cache_ask(decode_double *x, const sl_msg_cache_ask *q)
+{
+    sl_msg m = {.type = SL_MSG_CACHE_ASK};
+    m.cache_ask = *q;
+    receive(x, &m, 0);
 }
 
 bool dd_checked(decode_double *x, size_t bad)

@@ -63,6 +63,11 @@ typedef struct decode_double {
     uint32_t fenced_reader;         /* connection of the last fence of a reader */
     uint32_t router;                /* the session in which messages come from now on: DD_ROUTER at first */
     sl_status fail_step, fail_open; /* of the next call, once */
+    /* the last answers to CACHE_ASK; their blobs point into `listed` and `damaged` */
+    sl_msg_cache_job job;
+    sl_msg_cache_pages list;
+    uint8_t listed[SL_CACHE_PAGES_MAX * SL_CACHE_PAGE_BYTES];
+    sl_key damaged[SL_CACHE_DAMAGED_MAX];
 } decode_double;
 
 dd_opts dd_defaults(void);
@@ -95,6 +100,8 @@ void dd_lease_ask(decode_double *x, uint64_t id, uint32_t ep_serial, sl_key doma
                   int n, uint32_t ms);
 void dd_lease_end(decode_double *x, uint64_t id, uint32_t ep_serial);
 void dd_lease_damaged(decode_double *x, uint64_t id, uint32_t ep_serial, uint32_t first, uint32_t count);
+/* CACHE_ASK of the router; the answer is in x->job or x->list, and in said[] with the number of the question as rid. */
+void dd_cache_ask(decode_double *x, const sl_msg_cache_ask *q);
 /* The checker's answer to its oldest job, with `bad` wrong checksums. False: it has no job. */
 bool dd_checked(decode_double *x, size_t bad);
 

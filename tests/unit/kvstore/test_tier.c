@@ -336,6 +336,12 @@ START_TEST(eviction_takes_the_oldest)
         return;
     ck_assert_int_eq(set(0, PAGES), PAGES);
     ck_assert_int_eq(get(0, 2), 2); /* used again: 2 is the oldest now */
+    answer a;
+    prepare(&a, SL_TIER_GET, 2, 2);
+    a.req.not_a_use = true; /* and remains it */
+    ck_assert_int_eq(sl_tier_submit(tier, &a.req), SL_OK);
+    wait_end(&a);
+    ck_assert_int_eq(a.results[0], SL_OK);
     ck_assert_int_eq(set(8, 2), 2);
     ck_assert_int_eq(exists(0, 2, 0), 2);
     ck_assert_int_eq(exists(2, 1, 0), 0);
