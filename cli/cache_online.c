@@ -93,7 +93,7 @@ static void print_page(const char *worker, const char *tier, json_t *p, bool jso
     if (tokens)
         printf("  ends at token %lld%s", (long long)json_integer_value(tokens),
                json_is_true(json_object_get(p, "in_use")) ? ", in use" : "");
-    if (age)
+    if (age && !json_is_true(json_object_get(p, "in_use")))
         printf("  used %.1f s ago", (double)json_integer_value(age) / 1000);
     printf("\n");
 }

@@ -209,7 +209,7 @@ sl_status sl_cache_refused(const sl_http_answer *a, sl_err *err)
     json_t *o = json_loads(a->body, 0, NULL);
     const char *why = text_of(json_object_get(o, "error"), "message");
     sl_status st = sl_fail(err, a->code == 401 || a->code == 403 ? SL_ERR_DENIED : SL_ERR_PEER,
-                           "the router answers %d: %s", a->code, why);
+                           "the router answers %d%s%s", a->code, why[0] ? ": " : "", why);
     json_decref(o);
     return st;
 }

@@ -80,7 +80,7 @@ static bool read_answer(const sl_http_answer *a, uint64_t *tokens, uint64_t *cac
     *cached = (uint64_t)json_integer_value(
         json_object_get(json_object_get(usage, "prompt_tokens_details"), "cached_tokens"));
     const char *text = json_string_value(json_object_get(json_object_get(o, "error"), "message"));
-    snprintf(why, 256, "the router answers %d: %s", a->code, text ? text : "");
+    snprintf(why, 256, "the router answers %d%s%s", a->code, text ? ": " : "", text ? text : "");
     json_decref(o);
     return a->code == 200;
 }
@@ -98,7 +98,8 @@ static void warm_line(warming *w, unsigned long number, const char *line)
     if (body && sl_http_ask(w->router, "POST", path, body, ASK_TIMEOUT_S, &a, &err) == SL_OK)
         right = read_answer(&a, &tokens, &cached, why);
     else if (q)
-        snprintf(why, sizeof why, "%.250s", err.text);
+        snprintf(why, sizeof why, "%.250s",
+                 body ? err.text : "cannot be sent: it is not UTF-8, or memory is exhausted");
     json_decref(q);
     free(body);
     free(a.body);

@@ -27,6 +27,11 @@ static sl_status read_key(const char *path, char *key, size_t cap, sl_err *err)
 
 static int on_directory(const char *command, const char *action, const options *o)
 {
+    if (o->pages.worker || o->pages.tier || o->pages.prefix || o->pages.status || o->pages.cancel) {
+        fprintf(stderr, "sluice %s: --worker, --tier, --prefix, --status and --cancel need --router\n",
+                command);
+        return SL_EXIT_USAGE;
+    }
     if (!strcmp(action, "stat"))
         return sl_cache_dir_stat(command, o->dir, o->json);
     if (!strcmp(action, "ls"))

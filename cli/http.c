@@ -101,7 +101,8 @@ sl_status sl_http_answer_read(char *text, size_t len, sl_http_answer *out, sl_er
     const char *length = strcasestr(text, "\r\ncontent-length:");
     size_t n = len - (size_t)(body + 4 - text);
     if (length && strtoull(length + strlen("\r\ncontent-length:"), NULL, 10) != n)
-        return sl_fail(err, SL_ERR_PEER, "the answer ended early");
+        return sl_fail(err, SL_ERR_PEER,
+                       "the answer ended early: the server stopped, or the connection was cut; try again");
     *out = (sl_http_answer){.code = (int)strtol(text + 9, NULL, 10), .body = text, .len = n};
     memmove(text, body + 4, n);
     text[n] = 0;
@@ -130,9 +131,12 @@ sl_status sl_http_ask(const sl_http_server *s, const char *method, const char *p
         st = receive_all(s, fd, &a, err);
     close(fd);
     sl_sb_free(&q);
-    if (st == SL_OK && (st = sl_http_answer_read(a.data, a.len, out, err)) == SL_OK)
-        return SL_OK; /* the text of a belongs to the answer now */
+    if (st == SL_OK) {
+        st = sl_http_answer_read(a.data, a.len, out, err);
+        if (st == SL_OK)
+            return SL_OK; /* the text of a belongs to the answer now */
+        sl_fail_in(err, st, "%s:%s", s->host, s->port);
+    }
     sl_sb_free(&a);
-    return st == SL_ERR_CORRUPT || st == SL_ERR_UNSUPPORTED ? sl_fail_in(err, st, "%s:%s", s->host, s->port)
-                                                            : st;
+    return st;
 }

@@ -72,13 +72,13 @@ static bool begins_with(sl_key key, const sl_msg_cache_ask *q)
     return !(high | low);
 }
 
-static void put_page(sl_wr *w, sl_key key, uint32_t tokens, uint32_t flags)
+static void put_page(sl_wr *w, sl_key key, uint32_t tokens, uint32_t flags, uint64_t age_ms)
 {
     sl_wr_u64(w, key.lo);
     sl_wr_u64(w, key.hi);
     sl_wr_u32(w, tokens);
     sl_wr_u32(w, flags);
-    sl_wr_u64(w, UINT64_MAX);
+    sl_wr_u64(w, age_ms);
 }
 
 /* The next part of host memory; returns the position of the one after it, 0: there is none. */
@@ -87,10 +87,12 @@ static uint64_t list_host(const sl_decode *d, const sl_msg_cache_ask *q, uint64_
     sl_store_entry page[SL_CACHE_PAGES_MAX];
     int32_t cursor = at > INT32_MAX ? -1 : (int32_t)at, n = cursor < 0 ? 0 : (int32_t)q->most;
     n = n ? sl_store_list(d->role.store, &cursor, page, n) : 0;
+    uint64_t now = sl_now_ns();
     for (int32_t i = 0; i < n; i++) {
+        uint64_t idle = page[i].pinned || now < page[i].used_ns ? 0 : now - page[i].used_ns;
         if (begins_with(page[i].key, q))
             put_page(w, page[i].key, ((uint32_t)page[i].before + 1) * SL_PAGE_TOKENS,
-                     page[i].pinned ? SL_CACHE_IN_USE : 0);
+                     page[i].pinned ? SL_CACHE_IN_USE : 0, idle / 1000000);
     }
     return cursor > 0 ? (uint64_t)cursor : 0;
 }
@@ -106,7 +108,7 @@ static uint64_t list_tier(const sl_decode *d, const sl_msg_cache_ask *q, int tie
         for (int32_t i = 0; i < n; i++) {
             if (!begins_with(keys[i], q))
                 continue;
-            put_page(w, keys[i], 0, 0);
+            put_page(w, keys[i], 0, 0, UINT64_MAX);
             found++;
         }
     }

@@ -144,6 +144,7 @@ typedef struct sl_store_entry {
     sl_key key, seed;
     int32_t page, before; /* before: pages of its chain before it */
     bool pinned;          /* a request uses it */
+    uint64_t used_ns;     /* when its last use ended; of no meaning while it is pinned */
 } sl_store_entry;
 
 /*

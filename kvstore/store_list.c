@@ -34,7 +34,8 @@ int32_t sl_store_list(const sl_store *s, int32_t *cursor, sl_store_entry *out, i
                                   .seed = node->seed,
                                   .page = p,
                                   .before = depth_of(s, p, k ? &out[k - 1] : NULL, &steps),
-                                  .pinned = node->refs != 0};
+                                  .pinned = node->refs != 0,
+                                  .used_ns = node->used_ns};
         k++;
     }
     *cursor = p < s->n_pages ? p : -1;

@@ -80,7 +80,10 @@ START_TEST(cache_arguments)
     fails("cache stat --dir x --router y", 2, "give either --dir or --router");
     fails("cache warm --dir tests", 2, "needs --router");
     fails("cache warm --router http://127.0.0.1:9", 2, "--file is missing");
-    fails("cache verify --router http://127.0.0.1:9", 2, "needs --dir");
+    fails("cache verify --router http://127.0.0.1:9", 1, "127.0.0.1:9: Connection refused");
+    fails("cache verify --dir x --tier disk", 2, "need --router");
+    fails("cache drop --router http://127.0.0.1:9 --worker decode/0", 2, "--worker needs --tier");
+    fails("cache ls --router http://127.0.0.1:9 --limit -1", 2, "--limit");
     fails("cache ls --dir tests/nowhere", 1, "tests/nowhere: No such file");
     fails("cache drop --dir tests", 1, "tests/pages.sluice: No such file");
     fails("cache stat --router https://x:1", 1, "only http:// is possible");

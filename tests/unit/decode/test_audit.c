@@ -125,7 +125,8 @@ static int list(const char *only, sl_key prefix, int bits, int most, sl_key *key
             keys[n].hi = sl_rd_u64(&r);
             tokens[n] = sl_rd_u32(&r);
             sl_rd_u32(&r);
-            sl_rd_u64(&r);
+            uint64_t age = sl_rd_u64(&r);
+            ck_assert(tokens[n] ? age < 3600000 : age == UINT64_MAX);
         }
         cursor = x.list.cursor;
     } while (cursor);
