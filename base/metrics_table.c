@@ -185,6 +185,27 @@ static const sl_metric_def table[] = {
     SECONDS("sluice_swap_exposed_seconds_total", D, "", "Swap-in time that computing waited for."),
 
     /* host store */
+    /* ranks of a group */
+    GAUGE("sluice_group_formed", W, "",
+          "Whether the group of this rank is formed: 1 or 0. Only ranks of groups have these metrics."),
+    COUNTER("sluice_group_formings_total", W, "", "How often the group of this rank has formed."),
+    COUNTER("sluice_group_breaks_total", W, "",
+            "How often it broke because a rank was lost, left or failed."),
+    COUNTER("sluice_group_steps_total", W, "tokens=own|none",
+            "Steps of the group in which some rank had tokens: this one, or only others."),
+    COUNTER(
+        "sluice_group_tokens_total", W, "rank=own|slowest|all",
+        "Tokens in steps of the group, padding included: of this rank, of the rank with the most in each step, and of all "
+        "ranks. slowest times the number of ranks, divided by all, is the imbalance: 1 if every rank has the same."),
+    HIST(
+        "sluice_group_step_wait_seconds", W, "", short,
+        "Time that this rank waited at the beginning of a step until all ranks were there: the skew between ranks."),
+    SECONDS(
+        "sluice_group_exchange_seconds_total", W, "",
+        "Time in the exchanges of rows between ranks, which on the cpu backend contains waiting for other ranks."),
+    COUNTER("sluice_group_exchange_bytes_total", W, "",
+            "Bytes of rows and results that this rank sent to other ranks."),
+
     GAUGE("sluice_kv_pages", W, "state=total|free|cached|active|landing",
           "Pages of the host store, by state."),
     GAUGE("sluice_kv_arena_bytes", W, "", "Size of the host store."),

@@ -129,8 +129,9 @@ static sl_status run_router(sl_config *cfg, sl_launch *launch, bool by_rank, int
     return st;
 }
 
-/* Whether this worker may be reached, and may reach the routers, as the configuration says. */
-static sl_status check_exposure(const sl_config *cfg, sl_role role, const sl_cli_routers *all, sl_err *err)
+/* Whether this worker may be reached, and may reach the routers and the ranks of its group, as the configuration says. */
+static sl_status check_exposure(const sl_config *cfg, sl_role role, const sl_cli_routers *all,
+                                const sl_worker_launch *w, sl_err *err)
 {
     char host[SL_TP_ADDRESS_MAX];
     uint16_t port;
@@ -139,7 +140,12 @@ static sl_status check_exposure(const sl_config *cfg, sl_role role, const sl_cli
         SL_TRY(sl_tp_address_parse(all->address[i], host, sizeof host, &port, err));
         SL_TRY(sl_cli_check_exposure(cfg, role, host, err));
     }
-    return SL_OK;
+    if (w->group_ranks < 2)
+        return SL_OK;
+    SL_TRY(
+        sl_tp_address_parse(role == SL_ROLE_PREFILL ? cfg->prefill.group_address : cfg->decode.group_address,
+                            host, sizeof host, &port, err));
+    return sl_cli_check_exposure(cfg, role, host, err);
 }
 
 /* --group, --rank and --ranks; -1: not given. */
@@ -221,7 +227,7 @@ static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role rol
         *err = group_err;
         return group_st;
     }
-    SL_TRY(check_exposure(cfg, role, &all, err));
+    SL_TRY(check_exposure(cfg, role, &all, &w, err));
     w.n_routers = all.n;
     for (int i = 0; i < all.n; i++)
         w.routers[i] = all.address[i];

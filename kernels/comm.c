@@ -168,6 +168,11 @@ int32_t sl_comm_lost(const sl_comm *c)
     return c->lost;
 }
 
+void sl_comm_stats_get(const sl_comm *c, sl_comm_stats *out)
+{
+    *out = c->stats;
+}
+
 /* ---- collectives ---- */
 
 /* A call that no rank can make: the other ranks must not wait for this one until the deadline. */

@@ -106,6 +106,15 @@ sl_status sl_comm_state(sl_comm *c, sl_err *err);
 /* The rank that was lost, or -1 if the group is whole or the implementation does not know it. */
 int32_t sl_comm_lost(const sl_comm *c);
 
+/* Cumulative. So far the CPU implementation counts; on CUDA, where the device moves the data, everything is 0. */
+typedef struct sl_comm_stats {
+    uint64_t gathers,
+        gather_ns; /* calls of sl_comm_all_gather(), and the time in them, which contains waiting */
+    uint64_t exchanges, exchange_ns; /* the same of sl_comm_all_to_all() */
+    uint64_t exchange_bytes;         /* sent to other ranks by sl_comm_all_to_all() */
+} sl_comm_stats;
+void sl_comm_stats_get(const sl_comm *c, sl_comm_stats *out);
+
 /* No rank continues before all have called it. */
 sl_status sl_comm_barrier(sl_comm *c, sl_err *err);
 /* dst[r] of [ranks][bytes] becomes what rank r passed as src [bytes]. bytes is the same on all ranks. */

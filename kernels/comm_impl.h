@@ -41,6 +41,7 @@ struct sl_comm {
     sl_comm_opts opts;
     bool formed;
     int32_t lost; /* or -1 */
+    sl_comm_stats stats;
     char describe[64];
 };
 

@@ -11,14 +11,14 @@
 
 #include "base/version.h"
 
-/* LOOK_MS: how often sl_group_meet() looks at *stop. REFUSE_S: how long rank 0 waits until its refusals have left. */
+/* LOOK_MS: how often sl_wgroup_meet() looks at *stop. REFUSE_S: how long rank 0 waits until its refusals have left. */
 enum { LOOK_MS = 100, REFUSE_S = 2 };
 
 /* ---- start and end ---- */
 
-static void fill_join(sl_group *g)
+static void fill_join(sl_wgroup *g)
 {
-    const sl_group_opts *o = &g->o;
+    const sl_wgroup_opts *o = &g->o;
     sl_msg_group_join *j = &g->join;
     *j = (sl_msg_group_join){.role = (uint8_t)o->role,
                              .group = (uint32_t)o->group,
@@ -35,29 +35,46 @@ static void fill_join(sl_group *g)
     gethostname(j->host, sizeof j->host - 1);
 }
 
-sl_status sl_group_start(const sl_group_opts *opts, sl_group **out, sl_err *err)
+static void find_metrics(sl_wgroup *g)
+{
+    sl_metrics *m = g->o.metrics;
+    g->m.formed = sl_metrics_gauge(m, "sluice_group_formed", NULL);
+    g->m.formings = sl_metrics_counter(m, "sluice_group_formings_total", NULL);
+    g->m.breaks = sl_metrics_counter(m, "sluice_group_breaks_total", NULL);
+    g->m.steps_own = sl_metrics_counter(m, "sluice_group_steps_total", SL_LABELS("own"));
+    g->m.steps_none = sl_metrics_counter(m, "sluice_group_steps_total", SL_LABELS("none"));
+    g->m.own = sl_metrics_counter(m, "sluice_group_tokens_total", SL_LABELS("own"));
+    g->m.slowest = sl_metrics_counter(m, "sluice_group_tokens_total", SL_LABELS("slowest"));
+    g->m.all = sl_metrics_counter(m, "sluice_group_tokens_total", SL_LABELS("all"));
+    g->m.wait = sl_metrics_histogram(m, "sluice_group_step_wait_seconds", NULL);
+    g->m.exchange_ns = sl_metrics_counter(m, "sluice_group_exchange_seconds_total", NULL);
+    g->m.exchange_bytes = sl_metrics_counter(m, "sluice_group_exchange_bytes_total", NULL);
+}
+
+sl_status sl_wgroup_start(const sl_wgroup_opts *opts, sl_wgroup **out, sl_err *err)
 {
     if (opts->ranks < 2 || opts->ranks > SL_COMM_RANKS_MAX || opts->rank < 0 || opts->rank >= opts->ranks)
         return sl_fail(err, SL_ERR_INVALID, "rank %d of %d: a group has 2 to %d ranks, counted from 0",
                        opts->rank, opts->ranks, SL_COMM_RANKS_MAX);
-    sl_group *g = calloc(1, sizeof *g);
+    sl_wgroup *g = calloc(1, sizeof *g);
     if (!g)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     g->o = *opts;
     snprintf(g->address, sizeof g->address, "%s", opts->address);
     fill_join(g);
+    find_metrics(g);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->changed, NULL);
-    sl_status st = sl_group_link_start(g, err);
+    sl_status st = sl_wgroup_link_start(g, err);
     if (st != SL_OK) {
-        sl_group_stop(g);
+        sl_wgroup_stop(g);
         return st;
     }
     *out = g;
     return SL_OK;
 }
 
-static sl_status not_met(sl_group *g, sl_err *err)
+static sl_status not_met(sl_wgroup *g, sl_err *err)
 {
     if (g->o.rank != 0)
         return sl_fail(err, SL_ERR_TIMEOUT,
@@ -69,12 +86,12 @@ static sl_status not_met(sl_group *g, sl_err *err)
 }
 
 /* The group does not get complete: the ranks that wait learn why, before this one ends. */
-static void refuse_all(sl_group *g, const char *why)
+static void refuse_all(sl_wgroup *g, const char *why)
 {
-    sl_group_mail *m = calloc(1, sizeof *m);
+    sl_wgroup_mail *m = calloc(1, sizeof *m);
     struct timespec until;
     SL_CHECK(m, "out of memory");
-    m->mail.kind = SL_GROUP_MAIL_REFUSE;
+    m->mail.kind = SL_WGROUP_MAIL_REFUSE;
     snprintf(m->msg.reason, sizeof m->msg.reason, "%.250s", why);
     sl_worker_post(g->link, &m->mail);
     clock_gettime(CLOCK_REALTIME, &until);
@@ -85,7 +102,7 @@ static void refuse_all(sl_group *g, const char *why)
     pthread_mutex_unlock(&g->lock);
 }
 
-sl_status sl_group_meet(sl_group *g, const volatile int *stop, sl_err *err)
+sl_status sl_wgroup_meet(sl_wgroup *g, const volatile int *stop, sl_err *err)
 {
     uint64_t end = sl_now_ns() + g->o.meet_ms * 1000000ull;
     sl_status st = SL_INPROGRESS;
@@ -114,12 +131,12 @@ sl_status sl_group_meet(sl_group *g, const volatile int *stop, sl_err *err)
     return st;
 }
 
-static void tell(sl_group *g, sl_group_news news, uint64_t forming, uint64_t step, const char *reason,
+static void tell(sl_wgroup *g, sl_group_news news, uint64_t forming, uint64_t step, const char *reason,
                  const sl_comm_invite *invite)
 {
-    sl_group_mail *m = calloc(1, sizeof *m);
+    sl_wgroup_mail *m = calloc(1, sizeof *m);
     SL_CHECK(m, "out of memory");
-    m->mail.kind = SL_GROUP_MAIL_NEWS;
+    m->mail.kind = SL_WGROUP_MAIL_NEWS;
     m->msg = (sl_msg_group){.news = (uint8_t)news, .forming = forming, .step = step};
     snprintf(m->msg.reason, sizeof m->msg.reason, "%s", reason ? reason : "");
     if (invite) {
@@ -129,7 +146,7 @@ static void tell(sl_group *g, sl_group_news news, uint64_t forming, uint64_t ste
     sl_worker_post(g->link, &m->mail);
 }
 
-static void become_ready(sl_group *g)
+static void become_ready(sl_wgroup *g)
 {
     pthread_mutex_lock(&g->lock);
     g->ready = true;
@@ -137,17 +154,17 @@ static void become_ready(sl_group *g)
     tell(g, SL_GROUP_READY, 0, 0, NULL, NULL);
 }
 
-void sl_group_attach(sl_group *g, sl_backend *be, sl_runner *r)
+void sl_wgroup_attach(sl_wgroup *g, sl_backend *be, sl_runner *r)
 {
     g->be = be;
     g->runner = *r;
     r->group = g;
-    r->group_step = sl_group_step;
-    r->group_whole = sl_group_whole;
+    r->group_step = sl_wgroup_step;
+    r->group_whole = sl_wgroup_whole;
     become_ready(g);
 }
 
-void sl_group_wake(sl_group *g)
+void sl_wgroup_wake(sl_wgroup *g)
 {
     pthread_cond_broadcast(&g->changed);
     if (!g->inbox)
@@ -158,14 +175,14 @@ void sl_group_wake(sl_group *g)
     sl_mailbox_post(g->inbox, &m->link);
 }
 
-void sl_group_wake_at(sl_group *g, sl_mailbox *inbox)
+void sl_wgroup_wake_at(sl_wgroup *g, sl_mailbox *inbox)
 {
     pthread_mutex_lock(&g->lock);
     g->inbox = inbox;
     pthread_mutex_unlock(&g->lock);
 }
 
-void sl_group_stop(sl_group *g)
+void sl_wgroup_stop(sl_wgroup *g)
 {
     if (!g)
         return;
@@ -178,7 +195,7 @@ void sl_group_stop(sl_group *g)
 
 /* ---- formings ---- */
 
-static sl_comm_opts comm_opts(const sl_group *g)
+static sl_comm_opts comm_opts(const sl_wgroup *g)
 {
     sl_key k = sl_hash_chain(g->join.id.fingerprint, g->join.id.geometry.data, g->join.id.geometry.len);
     return (sl_comm_opts){.rank = g->o.rank,
@@ -188,7 +205,7 @@ static sl_comm_opts comm_opts(const sl_group *g)
 }
 
 /* Leaves the forming, if there is one, tells rank 0 why, and is ready for the next. */
-static void leave(sl_group *g, const char *why)
+static void leave(sl_wgroup *g, const char *why)
 {
     pthread_mutex_lock(&g->lock);
     sl_comm *c = g->comm;
@@ -207,6 +224,8 @@ static void leave(sl_group *g, const char *why)
     pthread_mutex_unlock(&g->lock);
     if (g->whole) {
         g->counts.broken++;
+        sl_counter_add(g->m.breaks, 1);
+        sl_gauge_set(g->m.formed, 0);
         sl_log(SL_LOG_WARN, "group", "broken", "forming=%016" PRIx64 " steps=%" PRIu64 " reason=\"%s\"",
                forming, g->counts.steps, first);
     }
@@ -220,7 +239,7 @@ static void leave(sl_group *g, const char *why)
 }
 
 /* The collectives exist, the invitation is sent: waits for the other ranks. */
-static void form(sl_group *g, sl_comm *c, uint64_t forming)
+static void form(sl_wgroup *g, sl_comm *c, uint64_t forming)
 {
     sl_err err = {0};
     sl_status st = sl_comm_form(c, &err);
@@ -233,12 +252,15 @@ static void form(sl_group *g, sl_comm *c, uint64_t forming)
     g->runner.set_comm(g->runner.impl, c);
     g->active = false;
     g->counts.formed++;
+    g->seen = (sl_comm_stats){0};
+    sl_counter_add(g->m.formings, 1);
+    sl_gauge_set(g->m.formed, 1);
     g->whole = true;
     sl_log(SL_LOG_INFO, "group", "formed", "group=%d rank=%d ranks=%d forming=%016" PRIx64 " over=\"%s\"",
            g->o.group, g->o.rank, g->o.ranks, forming, sl_comm_describe(c));
 }
 
-static void entered(sl_group *g, sl_comm *c, uint64_t forming)
+static void entered(sl_wgroup *g, sl_comm *c, uint64_t forming)
 {
     pthread_mutex_lock(&g->lock);
     g->comm = c;
@@ -253,7 +275,7 @@ static void entered(sl_group *g, sl_comm *c, uint64_t forming)
     pthread_mutex_unlock(&g->lock);
 }
 
-static sl_status found(sl_group *g, uint64_t forming, sl_err *err)
+static sl_status found(sl_wgroup *g, uint64_t forming, sl_err *err)
 {
     sl_comm_opts o = comm_opts(g);
     sl_comm_invite invite;
@@ -265,7 +287,7 @@ static sl_status found(sl_group *g, uint64_t forming, sl_err *err)
     return SL_OK;
 }
 
-static void join(sl_group *g, uint64_t forming, const sl_comm_invite *invite)
+static void join(sl_wgroup *g, uint64_t forming, const sl_comm_invite *invite)
 {
     sl_comm_opts o = comm_opts(g);
     sl_comm *c;
@@ -281,7 +303,7 @@ static void join(sl_group *g, uint64_t forming, const sl_comm_invite *invite)
     form(g, c, forming);
 }
 
-sl_status sl_group_turn(sl_group *g, sl_err *err)
+sl_status sl_wgroup_turn(sl_wgroup *g, sl_err *err)
 {
     pthread_mutex_lock(&g->lock);
     sl_status refused = g->refused;
@@ -302,27 +324,54 @@ sl_status sl_group_turn(sl_group *g, sl_err *err)
     return SL_OK;
 }
 
-bool sl_group_whole(const sl_group *g)
+bool sl_wgroup_whole(const sl_wgroup *g)
 {
     return g->whole;
 }
 
 /* ---- steps ---- */
 
-void sl_group_say(sl_group *g, uint32_t flags)
+void sl_wgroup_say(sl_wgroup *g, uint32_t flags)
 {
     if (flags != g->flags)
         g->runner.set_flags(g->runner.impl, flags);
     g->flags = flags;
 }
 
-static void ring(sl_group *g, uint64_t step)
+static void ring(sl_wgroup *g, uint64_t step)
 {
     tell(g, SL_GROUP_RING, g->entered, step, NULL, NULL);
 }
 
+/* A step on which all ranks have agreed. */
+static void count_step(sl_wgroup *g, const sl_step_share *s)
+{
+    uint64_t most = 0, sum = 0;
+    for (int32_t r = 0; r < g->o.ranks; r++) {
+        uint64_t tokens = (uint64_t)s[r].tokens;
+        sum += tokens;
+        most = tokens > most ? tokens : most;
+    }
+    g->active = sum > 0;
+    if (!sum) /* the ranks only found that there is nothing to do */
+        return;
+    bool own = s[g->o.rank].tokens > 0;
+    g->counts.steps++;
+    g->counts.steps_idle += !own;
+    sl_counter_add(own ? g->m.steps_own : g->m.steps_none, 1);
+    sl_counter_add(g->m.own, (uint64_t)s[g->o.rank].tokens);
+    sl_counter_add(g->m.slowest, most);
+    sl_counter_add(g->m.all, sum);
+    sl_comm_stats now;
+    sl_comm_stats_get(g->comm, &now);
+    sl_histogram_observe(g->m.wait, (double)(now.gather_ns - g->seen.gather_ns) / 1e9);
+    sl_counter_add(g->m.exchange_ns, now.exchange_ns - g->seen.exchange_ns);
+    sl_counter_add(g->m.exchange_bytes, now.exchange_bytes - g->seen.exchange_bytes);
+    g->seen = now;
+}
+
 /* The step of this rank, with items or without; afterwards the group is active, resting or broken. */
-static sl_status run(sl_group *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err)
+static sl_status run(sl_wgroup *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err)
 {
     uint64_t steps;
     sl_err own = {0};
@@ -338,15 +387,12 @@ static sl_status run(sl_group *g, sl_step_item *items, int32_t n, const sl_step_
     if (st != SL_OK && err)
         *err = own;
     const sl_step_share *s = g->runner.shares(g->runner.impl, &steps);
-    g->active = false;
-    for (int32_t r = 0; r < g->o.ranks; r++)
-        g->active |= s[r].tokens > 0;
-    g->counts.steps++;
-    g->counts.steps_idle += s[g->o.rank].tokens == 0;
+    count_step(g, s);
     return st;
 }
 
-sl_status sl_group_step(sl_group *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err)
+sl_status sl_wgroup_step(sl_wgroup *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks,
+                         sl_err *err)
 {
     uint64_t steps;
     if (!g->whole)
@@ -357,7 +403,7 @@ sl_status sl_group_step(sl_group *g, sl_step_item *items, int32_t n, const sl_st
     return run(g, items, n, hooks, err);
 }
 
-bool sl_group_take_part(sl_group *g, bool want)
+bool sl_wgroup_take_part(sl_wgroup *g, bool want)
 {
     uint64_t steps;
     if (!g->whole)
@@ -374,7 +420,7 @@ bool sl_group_take_part(sl_group *g, bool want)
     return g->active;
 }
 
-uint32_t sl_group_others(const sl_group *g)
+uint32_t sl_wgroup_others(const sl_wgroup *g)
 {
     uint64_t steps;
     uint32_t flags = 0;
@@ -384,7 +430,7 @@ uint32_t sl_group_others(const sl_group *g)
     return flags;
 }
 
-void sl_group_counts_get(const sl_group *g, sl_group_counts *out)
+void sl_wgroup_counts_get(const sl_wgroup *g, sl_wgroup_counts *out)
 {
     *out = g->counts;
 }

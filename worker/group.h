@@ -2,11 +2,11 @@
  * Group: a worker that is one of several ranks which share the routed experts of a model (docs/groups.md). Every rank
  * is a worker of its own for the routers, with its own link, store and requests; its steps are steps of all ranks.
  *
- *     sl_group_start()    rank 0 listens at the group's address, the other ranks connect to it and say what they are
- *     sl_group_meet()     waits until all ranks are there and agree; then the weights are loaded
- *     sl_group_attach()   the engine exists: from now on the group forms as soon as all ranks are ready
- *     loop of the engine thread: sl_group_turn(), own steps with sl_group_step(), else sl_group_take_part()
- *     sl_group_stop()
+ *     sl_wgroup_start()    rank 0 listens at the group's address, the other ranks connect to it and say what they are
+ *     sl_wgroup_meet()     waits until all ranks are there and agree; then the weights are loaded
+ *     sl_wgroup_attach()   the engine exists: from now on the group forms as soon as all ranks are ready
+ *     loop of the engine thread: sl_wgroup_turn(), own steps with sl_wgroup_step(), else sl_wgroup_take_part()
+ *     sl_wgroup_stop()
  *
  * Forming. Rank 0 founds the collectives (kernels/comm.h) when every rank is ready, sends the invitation over the links
  * and all ranks join. Each forming has a number. A forming ends when a rank dies, is silent for dead_after_ms on its
@@ -17,7 +17,7 @@
  * the first one with work rings the others over the links.
  *
  * Threads. The links have a thread of their own, which this object owns. Every function is called by the engine thread,
- * except sl_group_whole(), which any thread may call. Lifetime: stopped after the engine has been destroyed, and before
+ * except sl_wgroup_whole(), which any thread may call. Lifetime: stopped after the engine has been destroyed, and before
  * the backend.
  */
 #ifndef SL_WORKER_GROUP_H
@@ -27,11 +27,11 @@
 #include "worker/runner.h"
 #include "worker/worker.h"
 
-typedef struct sl_group sl_group;
+typedef struct sl_wgroup sl_wgroup;
 
-enum { SL_GROUP_BUSY = 1, SL_GROUP_LEAVING = 2 }; /* sl_step_share.flags */
+enum { SL_WGROUP_BUSY = 1, SL_WGROUP_LEAVING = 2 }; /* sl_step_share.flags */
 
-typedef struct sl_group_opts {
+typedef struct sl_wgroup_opts {
     sl_worker_opts
         link; /* of the links between the ranks: transport, secret and times; the rest is filled in */
     const char *address;                      /* "host:port": rank 0 listens there */
@@ -41,44 +41,46 @@ typedef struct sl_group_opts {
     const sl_identity *id; /* its geometry must outlive the group */
     int32_t step_tokens;   /* most tokens of a step */
     const char *build;     /* for tests; NULL: SL_VERSION */
-    uint32_t meet_ms;      /* how long sl_group_meet() waits */
-} sl_group_opts;
+    sl_metrics *metrics;   /* or NULL */
+    uint32_t meet_ms;      /* how long sl_wgroup_meet() waits */
+} sl_wgroup_opts;
 
 /* Starts the thread of the links. Errors: those of the transport (rank 0: the address is in use). */
-sl_status sl_group_start(const sl_group_opts *opts, sl_group **out, sl_err *err);
+sl_status sl_wgroup_start(const sl_wgroup_opts *opts, sl_wgroup **out, sl_err *err);
 /*
  * Waits until all ranks have joined. SL_ERR_TIMEOUT names the ranks that are missing; SL_ERR_REFUSED: this rank differs
  * from rank 0, or its number is taken, with what and by whom; SL_ERR_CANCELLED: *stop was set (NULL: it is not looked
  * at).
  */
-sl_status sl_group_meet(sl_group *g, const volatile int *stop, sl_err *err);
+sl_status sl_wgroup_meet(sl_wgroup *g, const volatile int *stop, sl_err *err);
 /* The runner's engine takes part from now on, and sl_runner_step() of this runner is a step of the group. Borrows both;
  * the group keeps a copy of the runner. */
-void sl_group_attach(sl_group *g, sl_backend *be, sl_runner *r);
+void sl_wgroup_attach(sl_wgroup *g, sl_backend *be, sl_runner *r);
 /* The mailbox of the engine thread, which gets a mail of kind SL_WMAIL_WAKE when there is news; NULL: none. */
-void sl_group_wake_at(sl_group *g, sl_mailbox *inbox);
+void sl_wgroup_wake_at(sl_wgroup *g, sl_mailbox *inbox);
 /* Leaves the forming, closes the links. NULL is allowed. */
-void sl_group_stop(sl_group *g);
+void sl_wgroup_stop(sl_wgroup *g);
 
 /*
  * One turn: enters a forming, or leaves one that is broken. A negative status: this rank can never be part of the group
  * again (refused by rank 0), or founding failed.
  */
-sl_status sl_group_turn(sl_group *g, sl_err *err);
+sl_status sl_wgroup_turn(sl_wgroup *g, sl_err *err);
 /* Whether the group is formed. */
-bool sl_group_whole(const sl_group *g);
+bool sl_wgroup_whole(const sl_wgroup *g);
 /* What this rank says in its next steps: SL_GROUP_*. */
-void sl_group_say(sl_group *g, uint32_t flags);
+void sl_wgroup_say(sl_wgroup *g, uint32_t flags);
 /* A step with items of this rank, as sl_engine_step(); rings the others if they rest. */
-sl_status sl_group_step(sl_group *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err);
+sl_status sl_wgroup_step(sl_wgroup *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks,
+                         sl_err *err);
 /* Takes part in the step of the others if there is one, or if `ring` asks for one. True: some rank had tokens. */
-bool sl_group_take_part(sl_group *g, bool ring);
+bool sl_wgroup_take_part(sl_wgroup *g, bool ring);
 /* What the other ranks said in the last step: a bit is set if any of them said it. */
-uint32_t sl_group_others(const sl_group *g);
+uint32_t sl_wgroup_others(const sl_wgroup *g);
 
-typedef struct sl_group_counts {
+typedef struct sl_wgroup_counts {
     uint64_t formed, broken, steps, steps_idle; /* steps_idle: of steps, without tokens of this rank */
-} sl_group_counts;
-void sl_group_counts_get(const sl_group *g, sl_group_counts *out);
+} sl_wgroup_counts;
+void sl_wgroup_counts_get(const sl_wgroup *g, sl_wgroup_counts *out);
 
 #endif

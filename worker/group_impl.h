@@ -13,26 +13,26 @@
 #include "worker/group.h"
 #include "worker/worker_impl.h"
 
-enum { SL_GROUP_MAIL_NEWS = 1, SL_GROUP_MAIL_REFUSE }; /* kinds of mail to the thread of the links */
+enum { SL_WGROUP_MAIL_NEWS = 1, SL_WGROUP_MAIL_REFUSE }; /* kinds of mail to the thread of the links */
 
 /* News of this rank, from its engine thread. */
-typedef struct sl_group_mail {
+typedef struct sl_wgroup_mail {
     sl_wmail mail;
     sl_msg_group msg; /* its invite points to the field below */
     sl_comm_invite invite;
-} sl_group_mail;
+} sl_wgroup_mail;
 
 /* Another rank, as the thread of the links knows it. Rank 0 has one for every rank, the others one for rank 0. */
-typedef struct sl_group_peer {
+typedef struct sl_wgroup_peer {
     sl_wep *ep; /* NULL: not connected */
     bool joined, welcomed, ready;
     uint64_t instance, heard_ns;
     uint32_t pid;
     char name[64], host[64];
-} sl_group_peer;
+} sl_wgroup_peer;
 
-struct sl_group {
-    sl_group_opts o;
+struct sl_wgroup {
+    sl_wgroup_opts o;
     char address[SL_TP_ADDRESS_MAX], host[SL_TP_ADDRESS_MAX];
     sl_msg_group_join join; /* what this rank is */
     sl_msg_hello hello;     /* unused by links without routers */
@@ -62,18 +62,25 @@ struct sl_group {
     bool active; /* some rank had tokens in the last step: all take part in the next one */
     uint32_t flags;
     _Atomic bool whole;
-    sl_group_counts counts;
+    sl_wgroup_counts counts;
+    sl_comm_stats seen; /* of comm, as far as the metrics have them */
+    struct {
+        sl_gauge *formed;
+        sl_counter *formings, *breaks, *steps_own, *steps_none, *own, *slowest, *all, *exchange_ns,
+            *exchange_bytes;
+        sl_histogram *wait;
+    } m;
 
     /* thread of the links */
-    sl_group_peer peers[SL_COMM_RANKS_MAX];
+    sl_wgroup_peer peers[SL_COMM_RANKS_MAX];
     bool self_ready;
     uint64_t last_forming, next_try_ns, next_beat_ns, last_tick_ns, form_ns, refused_ns;
 };
 
 /* group_link.c */
-sl_status sl_group_link_start(sl_group *g, sl_err *err);
+sl_status sl_wgroup_link_start(sl_wgroup *g, sl_err *err);
 
 /* group.c: any thread. The lock is held. */
-void sl_group_wake(sl_group *g);
+void sl_wgroup_wake(sl_wgroup *g);
 
 #endif

@@ -22,19 +22,19 @@ enum { TAKEN_PATIENCE = 3 }; /* times dead_after_ms: how long a rank whose numbe
 
 /* ---- what the engine thread learns ---- */
 
-static void refused(sl_group *g, sl_status st, const char *why)
+static void refused(sl_wgroup *g, sl_status st, const char *why)
 {
     pthread_mutex_lock(&g->lock);
     if (g->refused == SL_OK) {
         g->refused = st;
         snprintf(g->refusal, sizeof g->refusal, "%.390s", why);
-        sl_group_wake(g);
+        sl_wgroup_wake(g);
     }
     pthread_mutex_unlock(&g->lock);
 }
 
 /* `forming` has ended; 0: whichever there is. */
-static void broke(sl_group *g, uint64_t forming, const char *why)
+static void broke(sl_wgroup *g, uint64_t forming, const char *why)
 {
     pthread_mutex_lock(&g->lock);
     if (g->forming && !g->broken && (!forming || forming == g->forming)) {
@@ -42,26 +42,26 @@ static void broke(sl_group *g, uint64_t forming, const char *why)
         snprintf(g->why, sizeof g->why, "%.250s", why);
         if (g->comm)
             sl_comm_abort(g->comm);
-        sl_group_wake(g);
+        sl_wgroup_wake(g);
     }
     pthread_mutex_unlock(&g->lock);
 }
 
-static void rung(sl_group *g, const sl_msg_group *m)
+static void rung(sl_wgroup *g, const sl_msg_group *m)
 {
     pthread_mutex_lock(&g->lock);
     if (m->forming == g->forming && m->step > g->ring) {
         g->ring = m->step;
-        sl_group_wake(g);
+        sl_wgroup_wake(g);
     }
     pthread_mutex_unlock(&g->lock);
 }
 
-static void met(sl_group *g)
+static void met(sl_wgroup *g)
 {
     pthread_mutex_lock(&g->lock);
     g->met = true;
-    sl_group_wake(g);
+    sl_wgroup_wake(g);
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -76,7 +76,7 @@ static void send_news(sl_wep *ep, const sl_msg_group *news)
 /* ---- rank 0 ---- */
 
 /* To all other ranks except `except`. */
-static void tell_all(sl_group *g, const sl_msg_group *news, int32_t except)
+static void tell_all(sl_wgroup *g, const sl_msg_group *news, int32_t except)
 {
     for (int32_t r = 1; r < g->o.ranks; r++) {
         if (r != except && g->peers[r].joined)
@@ -84,7 +84,7 @@ static void tell_all(sl_group *g, const sl_msg_group *news, int32_t except)
     }
 }
 
-static bool all_joined(const sl_group *g)
+static bool all_joined(const sl_wgroup *g)
 {
     for (int32_t r = 1; r < g->o.ranks; r++) {
         if (!g->peers[r].joined)
@@ -94,7 +94,7 @@ static bool all_joined(const sl_group *g)
 }
 
 /* When every rank is ready, the engine thread founds a forming. */
-static void form_if_ready(sl_group *g, uint64_t now)
+static void form_if_ready(sl_wgroup *g, uint64_t now)
 {
     bool all = g->self_ready && all_joined(g) && now >= g->form_ns;
     for (int32_t r = 1; r < g->o.ranks; r++)
@@ -108,11 +108,11 @@ static void form_if_ready(sl_group *g, uint64_t now)
     g->forming = ++g->last_forming;
     g->found_due = true;
     g->ring = 0;
-    sl_group_wake(g);
+    sl_wgroup_wake(g);
     pthread_mutex_unlock(&g->lock);
 }
 
-static void list_missing(sl_group *g)
+static void list_missing(sl_wgroup *g)
 {
     size_t n = 0;
     char text[sizeof g->missing] = "";
@@ -129,13 +129,13 @@ static void refuse(sl_wep *ep, const char *why, bool retry)
 {
     sl_msg m = {.type = SL_MSG_REFUSE};
     m.refuse = (sl_msg_refuse){.status = SL_ERR_REFUSED, .retry = retry};
-    snprintf(m.refuse.reason, sizeof m.refuse.reason, "%s", why);
+    snprintf(m.refuse.reason, sizeof m.refuse.reason, "%.390s", why);
     sl_wep_send(ep, &m);
     sl_wep_close(ep, SL_TP_CLOSE_FLUSH);
 }
 
 /* What of a rank differs from this one, which is rank 0: a sentence, or an empty one. */
-static void compare(const sl_group *g, const sl_msg_group_join *j, char *why, size_t cap)
+static void compare(const sl_wgroup *g, const sl_msg_group_join *j, char *why, size_t cap)
 {
     const sl_msg_group_join *own = &g->join;
     sl_geometry mine, theirs;
@@ -169,7 +169,7 @@ static void compare(const sl_group *g, const sl_msg_group_join *j, char *why, si
 }
 
 /* Tells the ranks that do not know it yet that all are there. */
-static void welcome(sl_group *g)
+static void welcome(sl_wgroup *g)
 {
     sl_msg_group news = {.news = SL_GROUP_WELCOME};
     if (!all_joined(g))
@@ -182,10 +182,10 @@ static void welcome(sl_group *g)
     met(g);
 }
 
-static void on_join(sl_group *g, sl_wep *ep, const sl_msg_group_join *j)
+static void on_join(sl_wgroup *g, sl_wep *ep, const sl_msg_group_join *j)
 {
-    char why[300], text[400];
-    sl_group_peer *p = j->rank < (uint32_t)g->o.ranks ? &g->peers[j->rank] : NULL;
+    char why[300], text[800];
+    sl_wgroup_peer *p = j->rank < (uint32_t)g->o.ranks ? &g->peers[j->rank] : NULL;
     bool taken = false;
     compare(g, j, why, sizeof why);
     if (!why[0] && j->rank == 0) {
@@ -206,7 +206,7 @@ static void on_join(sl_group *g, sl_wep *ep, const sl_msg_group_join *j)
         sl_wep_set_user(p->ep, NULL);
         sl_wep_close(p->ep, SL_TP_CLOSE_FORCE);
     }
-    *p = (sl_group_peer){
+    *p = (sl_wgroup_peer){
         .ep = ep, .joined = true, .instance = j->instance, .heard_ns = sl_now_ns(), .pid = j->pid};
     memcpy(p->name, j->name, sizeof p->name);
     memcpy(p->host, j->host, sizeof p->host);
@@ -219,13 +219,13 @@ static void on_join(sl_group *g, sl_wep *ep, const sl_msg_group_join *j)
 
 /* ---- all ranks ---- */
 
-static int32_t rank_of(const sl_group *g, const sl_group_peer *p)
+static int32_t rank_of(const sl_wgroup *g, const sl_wgroup_peer *p)
 {
     return (int32_t)(p - g->peers);
 }
 
 /* The link to this rank has ended. */
-static void lost(sl_group *g, sl_group_peer *p, const char *why)
+static void lost(sl_wgroup *g, sl_wgroup_peer *p, const char *why)
 {
     char text[256];
     int32_t rank = rank_of(g, p);
@@ -251,7 +251,7 @@ static void lost(sl_group *g, sl_group_peer *p, const char *why)
     broke(g, 0, text);
 }
 
-static void on_broken(sl_group *g, const sl_msg_group *m, int32_t from)
+static void on_broken(sl_wgroup *g, const sl_msg_group *m, int32_t from)
 {
     if (!m->forming)
         return;
@@ -264,7 +264,7 @@ static void on_broken(sl_group *g, const sl_msg_group *m, int32_t from)
     broke(g, m->forming, m->reason);
 }
 
-static void on_invite(sl_group *g, const sl_msg_group *m)
+static void on_invite(sl_wgroup *g, const sl_msg_group *m)
 {
     if (m->invite.len != SL_COMM_INVITE_BYTES || !m->forming)
         return;
@@ -277,11 +277,11 @@ static void on_invite(sl_group *g, const sl_msg_group *m)
     g->forming = m->forming;
     g->ring = 0;
     g->invited = true;
-    sl_group_wake(g);
+    sl_wgroup_wake(g);
     pthread_mutex_unlock(&g->lock);
 }
 
-static void on_welcome(sl_group *g)
+static void on_welcome(sl_wgroup *g)
 {
     g->peers[0].joined = true;
     g->refused_ns = 0;
@@ -294,7 +294,7 @@ static void on_welcome(sl_group *g)
 }
 
 /* from: the rank that says it, which may be this one (mail of the engine thread). */
-static void on_news(sl_group *g, const sl_msg_group *m, int32_t from)
+static void on_news(sl_wgroup *g, const sl_msg_group *m, int32_t from)
 {
     bool zero = g->o.rank == 0, own = from == g->o.rank;
     if (!zero && own) {
@@ -333,7 +333,7 @@ static void on_news(sl_group *g, const sl_msg_group *m, int32_t from)
     }
 }
 
-static void on_refuse(sl_group *g, const sl_msg_refuse *m)
+static void on_refuse(sl_wgroup *g, const sl_msg_refuse *m)
 {
     uint64_t now = sl_now_ns();
     sl_log(SL_LOG_ERROR, "group", "refused", "by=%s reason=\"%s\"", g->address, m->reason);
@@ -345,7 +345,7 @@ static void on_refuse(sl_group *g, const sl_msg_refuse *m)
 
 /* ---- callbacks of the links ---- */
 
-static void count_links(sl_group *g, int32_t change)
+static void count_links(sl_wgroup *g, int32_t change)
 {
     pthread_mutex_lock(&g->lock);
     g->open_links += change;
@@ -362,7 +362,7 @@ static void ep_accepted(void *arg, sl_wep *ep, const char *address)
 
 static void ep_connected(void *arg, sl_wep *ep, sl_status st, const char *why)
 {
-    sl_group *g = arg;
+    sl_wgroup *g = arg;
     if (g->peers[0].ep != ep)
         return;
     if (st != SL_OK) {
@@ -377,8 +377,8 @@ static void ep_connected(void *arg, sl_wep *ep, sl_status st, const char *why)
 
 static void ep_msg(void *arg, sl_wep *ep, sl_wmsg *m)
 {
-    sl_group *g = arg;
-    sl_group_peer *p = sl_wep_user(ep);
+    sl_wgroup *g = arg;
+    sl_wgroup_peer *p = sl_wep_user(ep);
     if (p)
         p->heard_ns = sl_now_ns();
     if (m->msg.type == SL_MSG_GROUP_JOIN && g->o.rank == 0 && !p) {
@@ -396,8 +396,8 @@ static void ep_msg(void *arg, sl_wep *ep, sl_wmsg *m)
 
 static void ep_failed(void *arg, sl_wep *ep, sl_status st, const char *why)
 {
-    sl_group *g = arg;
-    sl_group_peer *p = sl_wep_user(ep);
+    sl_wgroup *g = arg;
+    sl_wgroup_peer *p = sl_wep_user(ep);
     (void)st;
     if (p)
         lost(g, p, why);
@@ -407,29 +407,29 @@ static void ep_failed(void *arg, sl_wep *ep, sl_status st, const char *why)
 
 static void ep_closed(void *arg, sl_wep *ep)
 {
-    sl_group *g = arg;
+    sl_wgroup *g = arg;
     (void)ep;
     if (g->o.rank == 0)
         count_links(g, -1);
 }
 
-static void refuse_all(sl_group *g, const char *why)
+static void refuse_all(sl_wgroup *g, const char *why)
 {
     for (int32_t r = 1; r < g->o.ranks; r++) {
-        sl_group_peer *p = &g->peers[r];
+        sl_wgroup_peer *p = &g->peers[r];
         if (!p->ep)
             continue;
         sl_wep_set_user(p->ep, NULL);
         refuse(p->ep, why, false);
-        *p = (sl_group_peer){.ep = NULL};
+        *p = (sl_wgroup_peer){.ep = NULL};
     }
 }
 
 static void on_mail(void *arg, sl_wmail *mail)
 {
-    sl_group *g = arg;
-    sl_group_mail *m = (sl_group_mail *)mail;
-    if (mail->kind == SL_GROUP_MAIL_REFUSE)
+    sl_wgroup *g = arg;
+    sl_wgroup_mail *m = (sl_wgroup_mail *)mail;
+    if (mail->kind == SL_WGROUP_MAIL_REFUSE)
         refuse_all(g, m->msg.reason);
     else
         on_news(g, &m->msg, g->o.rank);
@@ -438,10 +438,10 @@ static void on_mail(void *arg, sl_wmail *mail)
 
 /* ---- time ---- */
 
-static void connect_now(sl_group *g, uint64_t now)
+static void connect_now(sl_wgroup *g, uint64_t now)
 {
     sl_err err = {0};
-    sl_group_peer *p = &g->peers[0];
+    sl_wgroup_peer *p = &g->peers[0];
     sl_status st = sl_worker_connect(g->link, g->address, p, &p->ep, &err);
     if (st == SL_OK)
         return;
@@ -450,7 +450,7 @@ static void connect_now(sl_group *g, uint64_t now)
     refused(g, st, err.text); /* the address cannot be used */
 }
 
-static void beat(sl_group *g, uint64_t now)
+static void beat(sl_wgroup *g, uint64_t now)
 {
     sl_msg ping = {.type = SL_MSG_PING};
     ping.ping.stamp = now;
@@ -461,11 +461,11 @@ static void beat(sl_group *g, uint64_t now)
     g->next_beat_ns = now + g->o.link.heartbeat_ms * MS;
 }
 
-static void find_silent(sl_group *g, uint64_t now)
+static void find_silent(sl_wgroup *g, uint64_t now)
 {
     uint64_t late = g->last_tick_ns ? now - g->last_tick_ns : 0;
     for (int32_t r = 0; r < g->o.ranks; r++) {
-        sl_group_peer *p = &g->peers[r];
+        sl_wgroup_peer *p = &g->peers[r];
         if (!p->ep || !p->joined)
             continue;
         if (late >
@@ -478,7 +478,7 @@ static void find_silent(sl_group *g, uint64_t now)
 
 static uint64_t on_tick(void *arg, uint64_t now)
 {
-    sl_group *g = arg;
+    sl_wgroup *g = arg;
     find_silent(g, now);
     g->last_tick_ns = now;
     if (now >= g->next_beat_ns)
@@ -492,7 +492,7 @@ static uint64_t on_tick(void *arg, uint64_t now)
 
 /* ---- start ---- */
 
-static sl_status place(sl_group *g, sl_worker_opts *w, sl_err *err)
+static sl_status place(sl_wgroup *g, sl_worker_opts *w, sl_err *err)
 {
     SL_TRY(sl_tp_address_parse(g->address, g->host, sizeof g->host, &w->listen_port, err));
     w->listens = g->o.rank == 0;
@@ -502,7 +502,7 @@ static sl_status place(sl_group *g, sl_worker_opts *w, sl_err *err)
     return SL_OK;
 }
 
-sl_status sl_group_link_start(sl_group *g, sl_err *err)
+sl_status sl_wgroup_link_start(sl_wgroup *g, sl_err *err)
 {
     sl_worker_opts w = g->o.link;
     sl_worker_calls calls = {.arg = g,

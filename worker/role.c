@@ -153,7 +153,9 @@ void sl_worker_role_read_load(sl_worker_role *r, sl_msg_load *out)
 sl_wmail *sl_worker_role_take(sl_worker_role *r)
 {
     for (sl_wmail *m; r->inbox && (m = (sl_wmail *)sl_mailbox_take(r->inbox));) {
-        if (m->kind == SL_WMAIL_WAKE)
+        if (m->kind == SL_WMAIL_HELD)
+            r->ending--;
+        if (m->kind == SL_WMAIL_WAKE || m->kind == SL_WMAIL_HELD)
             free(m);
         else if (m->kind == SL_WMAIL_FATAL)
             r->failed = true;

@@ -58,7 +58,7 @@ typedef struct sl_worker_role {
     sl_msg_hello hello;
     sl_wr geometry; /* the bytes that hello.id.geometry points to */
     sl_mailbox *inbox;
-    sl_group *group; /* NULL: this worker is no rank of a group */
+    sl_wgroup *group; /* NULL: this worker is no rank of a group */
     uint32_t total_pages;
     sl_checker checker; /* opened by init; the role starts and stops it */
 
@@ -66,7 +66,8 @@ typedef struct sl_worker_role {
     sl_store *store;
     sl_sampler *sampler;
     bool draining, failed;
-    bool joined;         /* of a group: it was whole in the last turn, and the routers are joined */
+    bool joined; /* of a group: it is whole, and the routers are joined */
+    int ending;  /* of a group: ends of sessions of which requests may still be here, because it broke */
     sl_store_stats seen; /* the values that were already added to the counters below */
     sl_worker_ages ages; /* of pages that the store has evicted */
     struct {

@@ -31,37 +31,43 @@ static void begin_draining(sl_worker_role *r, sl_worker *w, const sl_worker_engi
 static sl_status group_turn(sl_worker_role *r, sl_worker *w, const sl_worker_engine *e, bool leaving,
                             sl_err *err)
 {
-    SL_TRY(sl_group_turn(r->group, err));
-    bool whole = sl_group_whole(r->group);
-    if (whole != r->joined) {
-        r->joined = whole;
-        r->draining = leaving;
-        sl_worker_hold(w, !whole);
+    if (r->joined && !sl_wgroup_whole(r->group)) { /* also if it forms again in this turn */
+        r->joined = false;
+        r->ending++;
+        sl_worker_hold(w, true, r->inbox);
     }
-    if (whole && !r->draining && sl_group_others(r->group) & SL_GROUP_LEAVING)
+    SL_TRY(sl_wgroup_turn(r->group, err));
+    bool whole = sl_wgroup_whole(r->group);
+    if (whole && !r->joined) {
+        r->joined = true;
+        r->draining = leaving;
+        sl_worker_hold(w, false, NULL);
+    }
+    if (whole && !r->draining && sl_wgroup_others(r->group) & SL_WGROUP_LEAVING)
         begin_draining(r, w, e);
-    sl_group_say(r->group, (e->idle(e->arg) ? 0u : SL_GROUP_BUSY) | (leaving ? SL_GROUP_LEAVING : 0u));
+    sl_wgroup_say(r->group, (e->idle(e->arg) ? 0u : SL_WGROUP_BUSY) | (leaving ? SL_WGROUP_LEAVING : 0u));
     return SL_OK;
 }
 
 /* Whether no other rank needs this one any more. */
 static bool may_leave(const sl_worker_role *r)
 {
-    return !r->group || !sl_group_whole(r->group) || !(sl_group_others(r->group) & SL_GROUP_BUSY);
+    return !r->group || !sl_wgroup_whole(r->group) || !(sl_wgroup_others(r->group) & SL_WGROUP_BUSY);
 }
 
-/* Own work first; a rank without work takes part in the step of the others. A rank that leaves asks for steps, in which
+/* Own work first, but none of a session that ended when the group broke; a rank without work takes part in the step of the others. A rank that leaves asks for steps, in which
  * it says so and learns whether the others still have work. */
 static sl_status step_of(sl_worker_role *r, const sl_worker_engine *e, bool leaving, bool *worked,
                          sl_err *err)
 {
     if (!r->group)
         return e->step(e->arg, worked, err);
-    if (!r->joined)
+    if (!sl_wgroup_whole(r->group))
         return SL_OK;
-    SL_TRY(e->step(e->arg, worked, err));
+    if (!r->ending)
+        SL_TRY(e->step(e->arg, worked, err));
     if (!*worked)
-        *worked = sl_group_take_part(r->group, leaving);
+        *worked = sl_wgroup_take_part(r->group, leaving);
     return SL_OK;
 }
 
@@ -106,9 +112,9 @@ sl_status sl_worker_role_run(sl_worker_role *r, sl_worker *w, const sl_worker_en
                              const volatile int *stop, uint32_t drain_timeout_ms, sl_err *err)
 {
     if (r->group)
-        sl_group_wake_at(r->group, r->inbox);
+        sl_wgroup_wake_at(r->group, r->inbox);
     sl_status st = run(r, w, e, stop, drain_timeout_ms, err);
     if (r->group)
-        sl_group_wake_at(r->group, NULL);
+        sl_wgroup_wake_at(r->group, NULL);
     return st;
 }

@@ -31,11 +31,11 @@ typedef struct sl_runner {
     void (*set_comm)(void *impl, sl_comm *comm);
     void (*set_flags)(void *impl, uint32_t flags);
     const sl_step_share *(*shares)(const void *impl, uint64_t *steps);
-    /* Set by sl_group_attach() (worker/group.h); NULL: this worker is no rank of a group. */
-    struct sl_group *group;
-    sl_status (*group_step)(struct sl_group *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks,
+    /* Set by sl_wgroup_attach() (worker/group.h); NULL: this worker is no rank of a group. */
+    struct sl_wgroup *group;
+    sl_status (*group_step)(struct sl_wgroup *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks,
                             sl_err *err);
-    bool (*group_whole)(const struct sl_group *g);
+    bool (*group_whole)(const struct sl_wgroup *g);
 } sl_runner;
 
 /* A step of this worker: in a group a step of all its ranks. */

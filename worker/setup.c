@@ -80,7 +80,7 @@ static sl_status make_parts(sl_setup *s, sl_err *err)
     SL_TRY(sl_setup_tiers(s, err));
     SL_TRY(sl_setup_engine(s, err));
     if (s->p->group)
-        sl_group_attach(s->p->group, s->p->backend, &s->p->runner);
+        sl_wgroup_attach(s->p->group, s->p->backend, &s->p->runner);
     SL_TRY(sl_limits_check_address_space(err)); /* UCX starts afterwards */
     set_facts(s);
     return fill_role_opts(s, err);
@@ -105,7 +105,7 @@ void sl_parts_destroy(sl_parts *p)
     for (int t = 0; t < p->n_tiers; t++)
         sl_cascade_tier_close(&p->tiers[t]);
     sl_engine_destroy(p->engine);
-    sl_group_stop(p->group);
+    sl_wgroup_stop(p->group);
     sl_worker_identity_free(&p->identity);
     sl_arena_destroy(p->arena);
     sl_model_destroy(p->model);

@@ -34,7 +34,7 @@ typedef struct sl_parts {
     sl_backend *backend;
     sl_worker_identity identity; /* of a rank of a group */
     char formats[64];            /* their names, of a rank of a group */
-    sl_group *group;             /* or NULL */
+    sl_wgroup *group;            /* or NULL */
     sl_model *model;
     sl_arena *arena;
     sl_engine *engine;

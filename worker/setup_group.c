@@ -25,19 +25,20 @@ static sl_status address_of(const sl_setup *s, char *out, size_t cap, sl_err *er
 static sl_status start(sl_setup *s, const char *address, sl_err *err)
 {
     sl_parts *p = s->p;
-    sl_group_opts o = {.address = address,
-                       .name = p->name,
-                       .cluster_tag = s->cfg->cluster.tag,
-                       .formats = p->formats,
-                       .role = s->role,
-                       .group = s->launch->group,
-                       .rank = s->launch->group_rank,
-                       .ranks = s->launch->group_ranks,
-                       .id = &p->identity.id,
-                       .step_tokens = sl_setup_step_tokens(s),
-                       .meet_ms = (uint32_t)s->cfg->cluster.group_timeout_ms};
+    sl_wgroup_opts o = {.address = address,
+                        .name = p->name,
+                        .cluster_tag = s->cfg->cluster.tag,
+                        .formats = p->formats,
+                        .role = s->role,
+                        .group = s->launch->group,
+                        .rank = s->launch->group_rank,
+                        .ranks = s->launch->group_ranks,
+                        .id = &p->identity.id,
+                        .step_tokens = sl_setup_step_tokens(s),
+                        .metrics = p->metrics,
+                        .meet_ms = (uint32_t)s->cfg->cluster.group_timeout_ms};
     SL_TRY(sl_setup_links(s, &o.link, err));
-    return sl_group_start(&o, &p->group, err);
+    return sl_wgroup_start(&o, &p->group, err);
 }
 
 sl_status sl_setup_group(sl_setup *s, sl_err *err)
@@ -55,7 +56,7 @@ sl_status sl_setup_group(sl_setup *s, sl_err *err)
     SL_TRY(start(s, address, err));
     sl_log(SL_LOG_INFO, s->comp, "group", "group=%d rank=%d ranks=%d address=%s", l->group, l->group_rank,
            l->group_ranks, address);
-    SL_TRY(sl_group_meet(p->group, l->stop, err));
+    SL_TRY(sl_wgroup_meet(p->group, l->stop, err));
     sl_log(SL_LOG_INFO, s->comp, "group_met", "group=%d rank=%d wait_ms=%.1f", l->group, l->group_rank,
            (double)(sl_now_ns() - began) / 1e6);
     return SL_OK;

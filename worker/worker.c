@@ -148,10 +148,15 @@ static void send_for_other_thread(sl_worker *w, sl_wsend *s)
     free(s);
 }
 
-static void hold(sl_worker *w, sl_wmail *m)
+static void hold(sl_worker *w, sl_whold *h)
 {
-    sl_worker_links_hold(w, m->kind == SL_WMAIL_HOLD);
-    free(m);
+    sl_worker_links_hold(w, h->mail.kind == SL_WMAIL_HOLD);
+    if (!h->tell) {
+        free(h);
+        return;
+    }
+    h->mail.kind = SL_WMAIL_HELD;
+    sl_mailbox_post(h->tell, &h->mail.link);
 }
 
 static bool drain_mail(sl_worker *w)
@@ -167,7 +172,7 @@ static bool drain_mail(sl_worker *w)
         else if (m->kind == SL_WMAIL_SEND)
             send_for_other_thread(w, (sl_wsend *)m);
         else if (m->kind == SL_WMAIL_HOLD || m->kind == SL_WMAIL_JOIN)
-            hold(w, m);
+            hold(w, (sl_whold *)m);
         else
             w->calls.mail(w->calls.arg, m);
     }
@@ -292,12 +297,12 @@ void sl_worker_stop(sl_worker *w)
     worker_free(w);
 }
 
-void sl_worker_hold(sl_worker *w, bool on)
+void sl_worker_hold(sl_worker *w, bool on, sl_mailbox *tell)
 {
-    sl_wmail *m = calloc(1, sizeof *m);
-    SL_CHECK(m, "out of memory");
-    m->kind = on ? SL_WMAIL_HOLD : SL_WMAIL_JOIN;
-    sl_mailbox_post(w->inbox, &m->link);
+    sl_whold *h = calloc(1, sizeof *h);
+    SL_CHECK(h, "out of memory");
+    *h = (sl_whold){.mail.kind = on ? SL_WMAIL_HOLD : SL_WMAIL_JOIN, .tell = tell};
+    sl_mailbox_post(w->inbox, &h->mail.link);
 }
 
 void sl_worker_post(sl_worker *w, sl_wmail *m)

@@ -119,9 +119,10 @@ void sl_worker_stop(sl_worker *w);
 
 /*
  * Any thread except the transport thread. on: ends the sessions with all routers and joins none, until it is called
- * again with false. A rank does so while its group is broken.
+ * again with false. A rank does so while its group is broken. `tell` (may be NULL) then gets a mail of kind
+ * SL_WMAIL_HELD, after every mail that the ends of the sessions have caused.
  */
-void sl_worker_hold(sl_worker *w, bool on);
+void sl_worker_hold(sl_worker *w, bool on, sl_mailbox *tell);
 /* Any thread. */
 void sl_worker_post(sl_worker *w, sl_wmail *m);
 /* Any thread except the transport thread: sends msg to the router of this session; dropped when it has ended. */

@@ -18,6 +18,7 @@ enum {
     SL_WMAIL_FATAL = -3, /* to the engine thread: the worker cannot continue (role.c) */
     SL_WMAIL_HOLD = -4,  /* to the transport thread: join no router; SL_WMAIL_JOIN ends this */
     SL_WMAIL_JOIN = -5,
+    SL_WMAIL_HELD = -7, /* to the engine thread: the answer to SL_WMAIL_HOLD */
     SL_WMAIL_WAKE = -6, /* to the engine thread: there is news of the group (group.c) */
 };
 
@@ -38,6 +39,12 @@ typedef struct sl_wsend {
     uint8_t *data;
     size_t bytes;
 } sl_wsend;
+
+/* Mail: join no router, or join them again. */
+typedef struct sl_whold {
+    sl_wmail mail;
+    sl_mailbox *tell; /* or NULL */
+} sl_whold;
 
 struct sl_wep {
     sl_wep *next, **pprev;

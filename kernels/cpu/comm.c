@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "kernels/cpu/comm_segment.h"
 #include "kernels/cpu/cpu.h"
 
@@ -138,6 +139,7 @@ static size_t piece_of(size_t left, size_t most)
 static sl_status cpu_all_gather(sl_comm *base, const void *src, void *dst, size_t bytes, sl_err *err)
 {
     sl_comm_cpu *c = of(base);
+    uint64_t began = sl_now_ns();
 
     for (size_t at = 0; at < bytes;) {
         size_t n = piece_of(bytes - at, c->shared->half_bytes);
@@ -149,6 +151,8 @@ static sl_status cpu_all_gather(sl_comm *base, const void *src, void *dst, size_
             memcpy((uint8_t *)dst + (size_t)r * bytes + at, sl_comm_half(c, r), n);
         at += n;
     }
+    base->stats.gathers++;
+    base->stats.gather_ns += sl_now_ns() - began;
     return SL_OK;
 }
 
@@ -255,6 +259,7 @@ static sl_status cpu_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *er
     size_t row = (size_t)p->row_bytes, own = (size_t)rank * (size_t)p->cap * row;
     counts k = {.longest = 0};
     size_t at = 0;
+    uint64_t began = sl_now_ns();
 
     SL_TRY(check_counts(c, p, err));
     memcpy(k.of[rank], p->send_count, sizeof(int32_t) * (size_t)ranks);
@@ -275,6 +280,9 @@ static sl_status cpu_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *er
         at += most;
     } while (at < k.longest);
     memcpy((uint8_t *)p->recv + own, (const uint8_t *)p->send + own, (size_t)k.of[rank][rank] * row);
+    base->stats.exchanges++;
+    base->stats.exchange_bytes += stream_bytes(k.of[rank], rank, ranks, row);
+    base->stats.exchange_ns += sl_now_ns() - began;
     return SL_OK;
 }
 

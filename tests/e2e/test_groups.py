@@ -18,15 +18,16 @@ def formed(process):
 
 
 def test_two_groups_of_two(start):
-    """Tokens of both groups; a rank of the decode group is killed, replaced, and later stopped and continued; a rank that differs
-    is refused. No process but the killed one ends."""
+    """Tokens of both groups; a rank of the decode group is killed and replaced, one that differs is refused; a rank of the prefill
+    group is stopped and continued; a rank of the decode group leaves."""
     c = start(real.Process, "router", **QUICK, **{"router.retries": 20})
     port = real.free_ports(2)
     at = {"prefill": f"127.0.0.1:{port}", "decode": f"127.0.0.1:{port + 1}"}
     ranks = {(role, k): rank_of(start, c, role, k, at[role]) for role in at for k in (1, 0)}
     c.wait_ready(4)
 
-    streams = Streams(c, jobs("gk", 6, prompt=80, out=300))
+    todo = jobs("gk", 4, prompt=80, out=200)
+    streams = Streams(c, todo)
     streams.until_streaming(5, 2)
     victim, other = ranks["decode", 1], ranks["decode", 0]
     victim.process.kill()
@@ -40,13 +41,23 @@ def test_two_groups_of_two(start):
     streams.check()
     assert formed(other) == 2 and c.worker("decode/1")["pid"] == ranks["decode", 1].process.pid
 
-    streams = Streams(c, jobs("gs", 4, prompt=80, out=200))
-    streams.until_streaming(5, 2)
-    zero = ranks["prefill", 0]
-    os.kill(zero.process.pid, signal.SIGSTOP)
+    # Requests that arrive while a rank of the prefill group is stopped wait until the group has formed again.
+    os.kill(ranks["prefill", 0].process.pid, signal.SIGSTOP)
+    streams = Streams(c, todo)
     ranks["prefill", 1].logged(r"ev=broken")
-    os.kill(zero.process.pid, signal.SIGCONT)
+    os.kill(ranks["prefill", 0].process.pid, signal.SIGCONT)
     streams.check()
     c.wait_ready(4)
     assert all(p.process.poll() is None for p in ranks.values())
-    c.idle()
+    assert real.metric(other.metrics(), "sluice_group_formings_total") == 2
+    assert real.metric(other.metrics(), "sluice_group_exchange_bytes_total") > 0
+
+    # A rank that is told to end drains the group: what runs on the other one is finished, then the rank leaves.
+    resumed = real.metric(c.get("/metrics").text, "sluice_stream_resumes_total")
+    streams = Streams(c, todo)
+    real.until("both decode ranks at work", lambda: streams.errors or all(w["running"] for w in c.workers("decode")), every=0.005)
+    ranks["decode", 1].process.terminate()
+    streams.check()
+    assert ranks["decode", 1].process.wait(30 * real.PATIENCE) == 0
+    other.logged(r"ev=broken", since=other.text().rindex("ev=formed"))
+    assert other.process.poll() is None and real.metric(c.get("/metrics").text, "sluice_stream_resumes_total") == resumed

@@ -18,10 +18,10 @@ enum { RANKS_MAX = 4, PATIENCE_MS = 60000, DEAD_AFTER_MS = 5000, QUICK_MS = 500 
 
 /* A rank: its own thread runs the turns; the fields that the test reads or sets meanwhile are atomic. */
 typedef struct rank {
-    sl_group_opts o;
+    sl_wgroup_opts o;
     pthread_t thread;
     bool started;
-    sl_group *g;
+    sl_wgroup *g;
     sl_comm *comm; /* of the runner */
     sl_step_share shares[SL_COMM_RANKS_MAX];
     uint64_t agreed;
@@ -32,12 +32,13 @@ typedef struct rank {
     _Atomic int done;   /* steps with its own tokens */
     _Atomic int others; /* steps without them in which another rank had some */
     _Atomic int formed, broken;
-    _Atomic bool frozen; /* the thread of its links stops running */
+    _Atomic uint32_t say, heard; /* flags; a rank that says it leaves asks for steps */
+    _Atomic bool frozen;         /* the thread of its links stops running */
     sl_status st;
     sl_err err;
 } rank;
 
-static char fabric[32];
+static char fabric[32], address[64];
 static int fabrics;
 static sl_wr geometry_bytes;
 static sl_identity identity;
@@ -100,22 +101,24 @@ static void freeze(void *arg, sl_transport *tp)
 static sl_status one_turn(rank *r)
 {
     sl_step_item item = {.n_tokens = 1};
-    SL_TRY(sl_group_turn(r->g, &r->err));
-    atomic_store(&r->whole, sl_group_whole(r->g));
-    sl_group_counts c;
-    sl_group_counts_get(r->g, &c);
+    SL_TRY(sl_wgroup_turn(r->g, &r->err));
+    atomic_store(&r->whole, sl_wgroup_whole(r->g));
+    sl_wgroup_counts c;
+    sl_wgroup_counts_get(r->g, &c);
     atomic_store(&r->formed, (int)c.formed);
     atomic_store(&r->broken, (int)c.broken);
-    if (!sl_group_whole(r->g) || atomic_load(&r->frozen)) {
+    if (!sl_wgroup_whole(r->g) || atomic_load(&r->frozen)) {
         pause_ms(1);
         return SL_OK;
     }
+    sl_wgroup_say(r->g, atomic_load(&r->say));
+    atomic_store(&r->heard, sl_wgroup_others(r->g));
     if (atomic_load(&r->want) > 0) {
-        if (sl_group_step(r->g, &item, 1, NULL, NULL) == SL_OK) {
+        if (sl_wgroup_step(r->g, &item, 1, NULL, NULL) == SL_OK) {
             atomic_fetch_sub(&r->want, 1);
             atomic_fetch_add(&r->done, 1);
         }
-    } else if (sl_group_take_part(r->g, false)) {
+    } else if (sl_wgroup_take_part(r->g, atomic_load(&r->say) & SL_WGROUP_LEAVING)) {
         atomic_fetch_add(&r->others, 1);
     } else {
         pause_ms(1);
@@ -131,42 +134,40 @@ static void *run(void *arg)
         .impl = r, .step = r_step, .set_comm = r_set_comm, .set_flags = r_set_flags, .shares = r_shares};
     r->st = sl_backend_create("cpu", &(sl_backend_opts){.threads = 1}, &be, &r->err);
     if (r->st == SL_OK)
-        r->st = sl_group_start(&r->o, &r->g, &r->err);
+        r->st = sl_wgroup_start(&r->o, &r->g, &r->err);
     if (r->st == SL_OK)
-        r->st = sl_group_meet(r->g, NULL, &r->err);
+        r->st = sl_wgroup_meet(r->g, NULL, &r->err);
     if (r->st == SL_OK)
-        sl_group_attach(r->g, be, &runner);
+        sl_wgroup_attach(r->g, be, &runner);
     while (r->st == SL_OK && !atomic_load(&r->stop))
         r->st = one_turn(r);
     atomic_store(&r->whole, false);
-    sl_group_stop(r->g);
+    sl_wgroup_stop(r->g);
     r->g = NULL;
     sl_backend_destroy(be);
     atomic_store(&r->ended, true);
     return NULL;
 }
 
-static sl_group_opts options(int n, int ranks)
+static sl_wgroup_opts options(int n, int ranks)
 {
-    static char address[64];
-    snprintf(address, sizeof address, "%s:7310", fabric);
-    return (sl_group_opts){.link = {.transport = "loopback",
-                                    .fabric = fabric,
-                                    .numa_node = -1,
-                                    .heartbeat_ms = 50,
-                                    .dead_after_ms = DEAD_AFTER_MS,
-                                    .connect_timeout_ms = 5000,
-                                    .reconnect_ms = 20},
-                           .address = address,
-                           .name = "test",
-                           .cluster_tag = "t",
-                           .formats = "f32 rows",
-                           .role = SL_ROLE_DECODE,
-                           .rank = n,
-                           .ranks = ranks,
-                           .id = &identity,
-                           .step_tokens = 64,
-                           .meet_ms = PATIENCE_MS};
+    return (sl_wgroup_opts){.link = {.transport = "loopback",
+                                     .fabric = fabric,
+                                     .numa_node = -1,
+                                     .heartbeat_ms = 50,
+                                     .dead_after_ms = DEAD_AFTER_MS,
+                                     .connect_timeout_ms = 5000,
+                                     .reconnect_ms = 20},
+                            .address = address,
+                            .name = "test",
+                            .cluster_tag = "t",
+                            .formats = "f32 rows",
+                            .role = SL_ROLE_DECODE,
+                            .rank = n,
+                            .ranks = ranks,
+                            .id = &identity,
+                            .step_tokens = 64,
+                            .meet_ms = PATIENCE_MS};
 }
 
 static void go(rank *r)
@@ -221,6 +222,7 @@ static void setup(void)
     sl_geometry g =
         mla_geometry((sl_key){1, 2}, SL_LAYOUT_PAGE_FIRST, SL_ROW_MLA_F32, SL_INDEX_PLAIN, 2, indexers);
     snprintf(fabric, sizeof fabric, "groups%d", ++fabrics);
+    snprintf(address, sizeof address, "%s:7310", fabric);
     sl_wr_init(&geometry_bytes);
     sl_geometry_write(&g, &geometry_bytes);
     identity = (sl_identity){.fingerprint = {1, 2}, .geometry = {geometry_bytes.data, geometry_bytes.len}};
@@ -249,6 +251,22 @@ START_TEST(ranks_step_together)
     for (int k = 0; k < 4; k++)
         ck_assert_msg(r[k].whole && r[k].broken == 0, "rank %d", k);
     end_all(r, 4);
+}
+END_TEST
+
+/* What a rank says reaches the others with the next step. */
+START_TEST(flags_reach_the_others)
+{
+    static rank r[3];
+    start_all(r, 3);
+    ck_assert_uint_eq(r[0].heard, 0);
+    atomic_store(&r[1].say, SL_WGROUP_LEAVING);
+    atomic_store(&r[2].say, SL_WGROUP_BUSY);
+    UNTIL(r[0].heard == (SL_WGROUP_LEAVING | SL_WGROUP_BUSY));
+    UNTIL(r[1].heard == SL_WGROUP_BUSY && r[2].heard == SL_WGROUP_LEAVING);
+    atomic_store(&r[2].say, 0);
+    UNTIL(r[1].heard == 0);
+    end_all(r, 3);
 }
 END_TEST
 
@@ -415,16 +433,16 @@ END_TEST
 START_TEST(bad_options)
 {
     sl_err err = {{0}};
-    sl_group *g;
-    sl_group_opts o = options(2, 2);
-    ck_assert_int_eq(sl_group_start(&o, &g, &err), SL_ERR_INVALID);
+    sl_wgroup *g;
+    sl_wgroup_opts o = options(2, 2);
+    ck_assert_int_eq(sl_wgroup_start(&o, &g, &err), SL_ERR_INVALID);
     o = options(0, 1);
-    ck_assert_int_eq(sl_group_start(&o, &g, &err), SL_ERR_INVALID);
+    ck_assert_int_eq(sl_wgroup_start(&o, &g, &err), SL_ERR_INVALID);
     o = options(0, 2);
     o.address = "nowhere";
-    ck_assert_int_eq(sl_group_start(&o, &g, &err), SL_ERR_INVALID);
+    ck_assert_int_eq(sl_wgroup_start(&o, &g, &err), SL_ERR_INVALID);
     o.address = "host:0";
-    ck_assert_int_eq(sl_group_start(&o, &g, &err), SL_ERR_INVALID);
+    ck_assert_int_eq(sl_wgroup_start(&o, &g, &err), SL_ERR_INVALID);
     ck_assert_msg(strstr(err.text, "needs a port") != NULL, "%s", err.text);
 }
 END_TEST
@@ -436,6 +454,7 @@ int main(void)
     tcase_set_timeout(t, 240);
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, ranks_step_together);
+    tcase_add_test(t, flags_reach_the_others);
     tcase_add_loop_test(t, disagreements_are_refused, 0, 8);
     tcase_add_test(t, a_missing_rank_is_named);
     tcase_add_test(t, rank_zero_is_missing);
