@@ -13,6 +13,7 @@
 
 /* LOOK_MS: how often sl_wgroup_meet() looks at *stop. REFUSE_S: how long rank 0 waits until its refusals have left. */
 enum { LOOK_MS = 100, REFUSE_S = 2 };
+enum { DEADLINE_MAX_MS = 3600000 }; /* of kernels/comm.h */
 
 /* ---- start and end ---- */
 
@@ -195,13 +196,23 @@ void sl_wgroup_stop(sl_wgroup *g)
 
 /* ---- formings ---- */
 
+/*
+ * The longest wait in a collective: that for a rank whose engine hangs, which gets the time that a router gives it. A rank
+ * that ended or was stopped is noticed earlier, on the links, and its collectives are then aborted.
+ */
+static uint32_t deadline_ms(const sl_wgroup *g)
+{
+    uint64_t ms = (uint64_t)SL_ENGINE_PATIENCE * g->o.link.dead_after_ms;
+    return ms < DEADLINE_MAX_MS ? (uint32_t)ms : DEADLINE_MAX_MS;
+}
+
 static sl_comm_opts comm_opts(const sl_wgroup *g)
 {
     sl_key k = sl_hash_chain(g->join.id.fingerprint, g->join.id.geometry.data, g->join.id.geometry.len);
     return (sl_comm_opts){.rank = g->o.rank,
                           .ranks = g->o.ranks,
                           .geometry = sl_hash_chain(k, &g->join.step_tokens, sizeof g->join.step_tokens),
-                          .deadline_ms = g->o.link.dead_after_ms};
+                          .deadline_ms = deadline_ms(g)};
 }
 
 /* Leaves the forming, if there is one, tells rank 0 why, and is ready for the next. */

@@ -9,8 +9,8 @@
  *     sl_wgroup_stop()
  *
  * Forming. Rank 0 founds the collectives (kernels/comm.h) when every rank is ready, sends the invitation over the links
- * and all ranks join. Each forming has a number. A forming ends when a rank dies, is silent for dead_after_ms on its
- * link or in a collective, leaves, or fails in a step. Every rank then leaves the collectives, keeps process, weights
+ * and all ranks join. Each forming has a number. A forming ends when a rank dies, is silent on its link for dead_after_ms,
+ * does not arrive at a collective for SL_ENGINE_PATIENCE times this time, leaves, or fails in a step. Every rank then leaves the collectives, keeps process, weights
  * and store, and says that it is ready again; a rank that was lost is replaced by a process that joins with its number.
  *
  * Steps. While any rank has tokens, every rank takes part in the next step. When no rank has any, all ranks rest, and
