@@ -82,14 +82,50 @@ def test_restart_and_damage(start, disk):
     c.idle()
     assert c.close()
 
-    c = start(roles=roles, **keys(disk))
+    c = start(roles=roles, **keys(disk, **{"decode.max_batch": 1}))
     turn = IDS + want + real.prompt("disk-turn", 20)
     r = c.complete(turn, 20)
     assert r.cached_tokens == (len(IDS) + N - 1) // 64 * 64, "pages with generated tokens are on disk too"
     assert list(r.output_ids) == real.reference(turn, 20)
     ask(64 * PAGES)
     c.idle()
+    announced(c, metrics, want)
     lost_file(c, ask, metrics, disk)
+
+
+def announced(c, metrics, want):
+    """A request that waits in the router's queue, because both places of the decode worker are taken, is loaded ahead; also when it is
+    cancelled then, which leaves nothing."""
+    def ended(how):
+        return real.metric(metrics(), "sluice_prefetch_total", f'result="{how}"') or 0
+    with c.channel() as channel, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        stub = c.stub(channel)
+
+        def queued(call):
+            """Starts a request, and waits until it waits and its pages are in memory."""
+            c.idle()
+            c.flush()
+            before = real.metric(metrics(), "sluice_tier_hit_pages_total")
+            others = [stub.Generate(c.request(real.prompt(f"place{i}", 40), 3000, stream=True), timeout=600) for i in range(2)]
+            for o in others:
+                next(o)
+            call = call()
+            real.until("its pages loaded", lambda: real.metric(metrics(), "sluice_tier_hit_pages_total") == before + PAGES)
+            assert c.status()["queued"] == 1
+            return call, others
+        answer, others = queued(lambda: pool.submit(c.complete, IDS, N))
+        for o in others:
+            o.cancel()
+        r = answer.result(60 * real.PATIENCE)
+        assert list(r.output_ids) == want and r.cached_tokens == 64 * PAGES
+        real.until("a prefetch in time", lambda: ended("in_time") == 1)
+        waits, others = queued(lambda: stub.Generate(c.request(IDS, N), timeout=600))
+        waits.cancel()
+        real.until("a prefetch that was cancelled", lambda: ended("cancelled") == 1)
+        for o in others:
+            o.cancel()
+    c.idle()
+    assert ended("late") == ended("skipped") == 0
 
 
 def lost_file(c, ask, metrics, disk):
