@@ -244,8 +244,7 @@ struct sl_decode {
         struct {
             sl_cascade_stats cascade;
             sl_tier_stats tier;
-            sl_tier_state state;        /* as logged last */
-            double rate_bytes, rate_ns; /* of the last reads; older ones count less */
+            sl_tier_state state; /* as logged last */
         } tiers_seen[SL_CASCADE_TIERS];
     } e;
 

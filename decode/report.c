@@ -204,22 +204,14 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
         find_tier(d, m, i);
 }
 
-/*
- * The measured speed of the tier: the bytes of its last reads divided by the time with a read in flight; older reads count
- * less. The router is told that of the disk, and that of the shared store that was read last. The tier of other workers
- * measures its own for each worker (pull.h).
- */
+/* The router is told the measured speed of the disk, and of the shared store that was read last. The tier of other workers
+ * measures its own, for each worker (pull.h). */
 static void report_rate(sl_decode *d, int i, const sl_cascade_stats *now)
 {
-    static const double KEEP = 1 - 1.0 / 8;
-    const sl_cascade_stats *seen = &d->e.tiers_seen[i].cascade;
     const sl_tier_ops *ops = sl_cascade_tier_at(d->e.cascade, i)->ops;
-    double *bytes = &d->e.tiers_seen[i].rate_bytes, *ns = &d->e.tiers_seen[i].rate_ns;
-    if (now->read_ns == seen->read_ns)
+    uint64_t rate = (uint64_t)now->read_rate;
+    if (now->read_rate == d->e.tiers_seen[i].cascade.read_rate)
         return;
-    *bytes = *bytes * KEEP + (double)(now->bytes_read - seen->bytes_read);
-    *ns = *ns * KEEP + (double)(now->read_ns - seen->read_ns);
-    uint64_t rate = *bytes > *ns / 1e9 ? (uint64_t)(*bytes * 1e9 / *ns) : 1; /* 0 would mean: not measured */
     sl_gauge_set(d->c.tiers[i].rate, (double)rate);
     if (!ops->needs_source)
         atomic_store(ops->persistent && !ops->shared ? &d->role.load.disk_rate : &d->role.load.shared_rate,

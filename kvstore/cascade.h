@@ -18,7 +18,8 @@
  * same and are counted as lost by pressure. A page that was loaded from a tier is not offered to that tier.
  *
  * Loading. sl_cascade_wait() looks for the pages that continue the cached prefix of a prompt. The first tier is asked for all of
- * them, every other tier for those that the tiers before it do not have; a load may take each page from another tier. The
+ * them, every other tier for those that the tiers before it do not have; a load may take each page from another tier. A tier
+ * that was measured as more than SL_CASCADE_FASTER times as fast as one before it, both in the last 30 s, is asked before it. The
  * pages are read in chunks, a few at a time, straight into pages of the store; each chunk is verified and published while the
  * next ones are read, so that a long load neither delays other loads nor is worth nothing when it ends early. A page that is
  * missing, damaged or cannot be read in one tier is looked for in the others. All requests that need a page that is
@@ -51,7 +52,8 @@ enum {
     SL_CASCADE_TIERS = SL_STORE_TIERS,
     SL_CASCADE_BATCH = 16,
     SL_CASCADE_BATCHES = 2,
-    SL_CASCADE_LOADS = 64
+    SL_CASCADE_LOADS = 64,
+    SL_CASCADE_FASTER = 2
 };
 
 typedef struct sl_cascade sl_cascade;
@@ -143,8 +145,8 @@ typedef struct sl_cascade_stats {
     uint64_t bytes_loaded, bytes_stored;    /* of these hits and stored pages */
     uint64_t loads,
         load_ns; /* loads that had pages to read from it, and their durations from the lookup on */
-    uint64_t bytes_read,
-        read_ns;               /* of pages that gets returned, and the time with at least one get in flight */
+    double
+        read_rate; /* bytes per second of the last reads: their bytes by the time with a read in flight; 0: none yet */
     uint64_t writes, write_ns; /* batches that were written, and their durations */
     int32_t loading, writing;  /* pages, now */
     int32_t waiting;           /* requests, now: those whose load has a request at this tier */

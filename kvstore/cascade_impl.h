@@ -94,6 +94,7 @@ struct sl_cascade_load {
     uint64_t start_ns, deadline_ns;
     uint64_t asked_ns[SL_CASCADE_TIERS]; /* when it asked each tier first; 0: not yet */
     uint8_t read_from;                   /* bit t: it has read from tier t */
+    uint8_t order[SL_CASCADE_TIERS];     /* in which the tiers are asked */
     bool woken;                          /* its requests have continued: what is left only drains */
     bool busy;                           /* advance() runs */
 };
@@ -103,10 +104,12 @@ typedef struct sl_cascade_slot {
     sl_cascade_tier t;
     sl_cascade_job *writes;
     int32_t n_writes, n_late;
-    int32_t n_reads;       /* gets in flight */
-    uint64_t reads_due_ns; /* while there are gets: the time up to which st.read_ns counts them */
-    uint64_t scan_ns;      /* the next look at the oldest pages, unless there are others, or fewer are free */
-    int32_t scan_free;     /* pages, at the last look */
+    int32_t n_reads; /* gets in flight */
+    uint64_t
+        reads_due_ns; /* while there are gets: the time up to which they are counted; then: the last one's end */
+    double rate_bytes, rate_ns; /* of the last reads, older ones count less */
+    uint64_t scan_ns;  /* the next look at the oldest pages, unless there are others, or fewer are free */
+    int32_t scan_free; /* pages, at the last look */
     uint64_t scan_evictions;
     sl_cascade_stats st;
 } sl_cascade_slot;

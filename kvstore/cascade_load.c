@@ -21,7 +21,9 @@ static const uint64_t MS = 1000000;
 enum {
     LEASE_MS = 10000, /* at least, in a tier, from the lookup until the read begins */
     ROUNDS = 4,       /* times that one request waits, if loads of other requests end without its pages */
-    LOOKUP_PAGES = 1 << 14
+    LOOKUP_PAGES = 1 << 14,
+    RATE_BYTES = 1 << 20, /* reads of fewer bytes say more about latency */
+    RATE_MS = 30000       /* how long a measured speed counts: what is asked last is not measured */
 };
 
 static void free_jobs(sl_cascade_load *l)
@@ -282,11 +284,39 @@ static bool needs_advice(const sl_cascade *c, int tier)
     return c->tiers[tier].t.tier->ops->needs_source;
 }
 
-/* Asks the next tier, from this one on, for the pages that were not found; after the last one the reading begins. */
-static void look_up(sl_cascade_load *l, int tier)
+static bool is_faster(const sl_cascade *c, int tier, int than, uint64_t now)
 {
-    for (; tier < l->c->n_tiers; tier++) {
-        int32_t n = 0;
+    const sl_cascade_slot *a = &c->tiers[tier], *b = &c->tiers[than];
+    bool known = a->rate_bytes > RATE_BYTES && b->rate_bytes > RATE_BYTES &&
+                 now - a->reads_due_ns < RATE_MS * MS && now - b->reads_due_ns < RATE_MS * MS;
+    return known && a->st.read_rate > SL_CASCADE_FASTER * b->st.read_rate;
+}
+
+/* The order of the tiers as it was given, but much faster ones before. */
+static void set_order(sl_cascade_load *l)
+{
+    for (int t = 0; t < l->c->n_tiers; t++) {
+        int at = t;
+        for (; at && is_faster(l->c, t, l->order[at - 1], l->start_ns); at--)
+            l->order[at] = l->order[at - 1];
+        l->order[at] = (uint8_t)t;
+    }
+}
+
+static int place_of(const sl_cascade_load *l, int tier)
+{
+    int at = 0;
+    while (l->order[at] != tier)
+        at++;
+    return at;
+}
+
+/* Asks the next tier, from this place of the order on, for the pages that were not found; after the last one the reading
+ * begins. */
+static void look_up(sl_cascade_load *l, int at)
+{
+    for (; at < l->c->n_tiers; at++) {
+        int32_t n = 0, tier = l->order[at];
         sl_cascade_miss why;
         for (int32_t i = 0; i < l->n; i++)
             n += l->source[i] < 0;
@@ -332,7 +362,7 @@ static void on_looked_up(sl_tier_req *req, sl_status st)
     sl_cascade_job_unlink(&l->jobs, j);
     sl_cascade_job_free(j);
     if (!given_up)
-        look_up(l, tier + 1);
+        look_up(l, place_of(l, tier) + 1);
     sl_cascade_load_advance(l);
 }
 
@@ -455,6 +485,7 @@ bool sl_cascade_wait(sl_cascade *c, sl_key seed, const int32_t *tokens, int32_t 
     l->advice = w->source;
     l->tenant = w->tenant;
     set_deadline(l, w);
+    set_order(l);
     l->next = c->loads;
     c->loads = l;
     c->n_loads++;
@@ -507,7 +538,7 @@ static void make_late(sl_cascade_job *j)
            t->load_timeout_ms);
     sl_tier_cancel(t->tier, &j->req);
     if (j->state == LOAD_LOOKUP)
-        look_up(l, j->tier + 1);
+        look_up(l, place_of(l, j->tier) + 1);
     else if (l->limit > j->at)
         end_before(l, j->at);
 }

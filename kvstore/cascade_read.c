@@ -49,7 +49,7 @@ static void count_time(sl_cascade_slot *s)
 {
     uint64_t now = sl_now_ns();
     if (s->n_reads && now > s->reads_due_ns)
-        s->st.read_ns += now - s->reads_due_ns;
+        s->rate_ns += (double)(now - s->reads_due_ns);
     s->reads_due_ns = now;
 }
 
@@ -66,10 +66,15 @@ static void count_read(const sl_cascade_job *j)
 {
     const sl_cascade *c = j->c;
     sl_cascade_slot *s = &j->c->tiers[j->tier];
+    static const double KEEP = 1 - 1.0 / 8;
     count_time(s);
     s->n_reads--;
     for (int32_t k = 0; k < j->n; k++)
-        s->st.bytes_read += j->answers[k] == SL_OK ? c->page_bytes + c->label_bytes : 0;
+        s->rate_bytes += j->answers[k] == SL_OK ? (double)(c->page_bytes + c->label_bytes) : 0;
+    double rate = s->rate_ns > 0 ? s->rate_bytes * 1e9 / s->rate_ns : 0;
+    s->st.read_rate = rate > 1 ? rate : 1; /* 0 would mean that nothing was read */
+    s->rate_bytes *= KEEP;
+    s->rate_ns *= KEEP;
 }
 
 /* ---- CHECK ---- */

@@ -48,11 +48,11 @@ typedef struct sl_mock_knobs {
     uint32_t die_at;     /* decode: becomes silent after this number of output tokens in total */
     bool duplicate;      /* TOKENS, RESERVED, PREFILLED, DONE are sent twice */
     bool stale; /* after each TOKENS, sends one of the previous attempt and one of an unknown request */
-    uint32_t skip_token;    /* decode: the token with this number, counted from 1, is never sent */
-    bool wrong_count;       /* decode: the next DONE reports one token too many */
-    bool draining;          /* LOAD reports that the worker is draining */
-    uint32_t engine_age_ms; /* LOAD reports this time since the engine's last iteration */
-    uint64_t disk_rate;     /* LOAD reports these speeds; 0: none was measured */
+    uint32_t skip_token;           /* decode: the token with this number, counted from 1, is never sent */
+    bool wrong_count;              /* decode: the next DONE reports one token too many */
+    bool draining;                 /* LOAD reports that the worker is draining */
+    uint32_t engine_age_ms;        /* LOAD reports this time since the engine's last iteration */
+    uint64_t disk_rate, peer_rate; /* LOAD reports these speeds; 0: none was measured */
     uint32_t prefill_rate;
 } sl_mock_knobs;
 

@@ -97,6 +97,7 @@ void sl_mock_send_load(sl_mock *m)
     l.load.draining = m->k.draining;
     l.load.engine_age_ms = m->k.engine_age_ms;
     l.load.disk_rate = m->k.disk_rate;
+    l.load.peer_rate = m->k.peer_rate;
     l.load.prefill_rate = m->k.prefill_rate;
     sl_mock_send_router(m, &l);
 }

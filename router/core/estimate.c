@@ -15,7 +15,7 @@
 enum { PULLS_MAX = 8 };
 static const double PEER_RATE = 1e9; /* bytes per second, until a worker has measured its own */
 static const double ALIKE = 2;       /* factor between speeds of prefill that count as equal */
-static const double PER_PROMPT = 2;
+static const double PER_PROMPT = 2, MUCH_FASTER = 2;
 
 static uint32_t spare_pages(const sl_member *w)
 {
@@ -75,6 +75,26 @@ sl_member *sl_estimate_owner(const sl_estimate *e, const sl_member *w, uint32_t 
     return e->owner[i];
 }
 
+/*
+ * The owner has the first `pages` pages of the prompt. What the worker has itself is not fetched, except pages on its disk if
+ * the memory of other workers was measured as much faster; its cascade decides in the same way (kvstore/cascade.h).
+ */
+static void describe_peer(const sl_estimate *e, const sl_directory_match *m, const sl_msg_load *l,
+                          uint32_t pulls, uint32_t pages, sl_candidate *c)
+{
+    uint32_t reach = m->local + m->shared, all = pages > reach ? pages : reach, disk = m->disk;
+    c->peer_rate = (l->peer_rate ? (double)l->peer_rate : PEER_RATE) / (1 + pulls);
+    if (l->disk_rate && l->peer_rate && c->peer_rate > MUCH_FASTER * (double)l->disk_rate) {
+        uint32_t beyond = pages < m->local ? m->local - pages : 0;
+        disk = beyond < disk ? beyond : disk;
+    }
+    c->peer_tokens = (all - (m->local - m->disk) - disk - m->shared) * SL_KEY_PAGE_TOKENS;
+    if (2 * sl_candidate_pull_seconds(c, e->token_bytes) > c->peer_tokens / e->prefill_rate)
+        c->peer_tokens = 0;
+    else
+        c->disk_tokens = disk * SL_KEY_PAGE_TOKENS;
+}
+
 static void describe_decode(const sl_estimate *e, const sl_member *w, sl_candidate *c)
 {
     const sl_msg_load *l = &w->load;
@@ -89,14 +109,10 @@ static void describe_decode(const sl_estimate *e, const sl_member *w, sl_candida
     c->matched_tokens = (m->local - m->disk) * SL_KEY_PAGE_TOKENS;
     c->disk_tokens = m->disk * SL_KEY_PAGE_TOKENS;
     c->shared_tokens = m->shared * SL_KEY_PAGE_TOKENS;
-    uint32_t pages, reach = m->local + m->shared;
+    uint32_t pages;
     const sl_member *owner = sl_estimate_owner(e, w, &pages);
-    if (!owner || pages <= reach)
-        return;
-    c->peer_tokens = (pages - reach) * SL_KEY_PAGE_TOKENS;
-    c->peer_rate = (l->peer_rate ? (double)l->peer_rate : PEER_RATE) / (1 + owner->pulls);
-    if (2 * sl_candidate_pull_seconds(c, e->token_bytes) > c->peer_tokens / e->prefill_rate)
-        c->peer_tokens = 0;
+    if (owner)
+        describe_peer(e, m, l, owner->pulls, pages, c);
 }
 
 /* A worker's speed changes with the lengths of its last prompts; only a difference of more than that is taken for a property

@@ -206,6 +206,29 @@ START_TEST(the_measured_speed_of_a_disk_decides)
 }
 END_TEST
 
+/* The other worker has the prompt on its disk, the owner in memory and much work. Where the pages come from is what was measured
+ * as faster. */
+START_TEST(its_disk_or_another_memory)
+{
+    static const struct {
+        uint64_t disk, peer;
+        uint32_t fetched;
+    } cases[] = {{1000000000, 5000000000, PAGES}, {1000000000, 1500000000, 0}, {0, 0, 0}, {0, 5000000000, 0}};
+    sl_key keys[PAGES];
+    keys_of_prompt(keys);
+    for (size_t k = 0; k < PAGES; k++)
+        sl_directory_add(h.r->directory, member(OTHER)->place, SL_MEDIUM_DISK, keys[k]);
+    sl_mock_knob(h.w[OTHER])->disk_rate = cases[_i].disk;
+    sl_mock_knob(h.w[OTHER])->peer_rate = cases[_i].peer;
+    H_UNTIL(&h, member(OTHER)->load.peer_rate == cases[_i].peer, 1000);
+    member(OWNER)->placed++;
+    ask('B');
+    ck_assert_uint_eq(reserved(OTHER), 1);
+    ck_assert_uint_eq(sl_mock_count(h.w[OTHER])->source.pages, cases[_i].fetched);
+    member(OWNER)->placed--;
+}
+END_TEST
+
 /* Two prefill workers, `first` and `second`, with this work. The prompt of 1,000 tokens is not cached. */
 START_TEST(a_prefill_worker_is_chosen_by_prompts_and_tokens)
 {
@@ -270,6 +293,7 @@ int main(void)
         {a_lost_owner_is_no_source, 0},
         {workers_are_told_the_tenant, 0},
         {the_measured_speed_of_a_disk_decides, 2},
+        {its_disk_or_another_memory, 4},
         {a_prefill_worker_is_chosen_by_prompts_and_tokens, 5},
         {only_what_is_computed_counts_as_work, 0},
         {the_stay_is_measured, 0},
