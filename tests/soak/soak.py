@@ -237,10 +237,14 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--routers", type=int, default=1, help="routers at once; the clients are divided between them")
     p.add_argument("--clients", type=int, default=10, help="requests at once")
+    p.add_argument("--disk", help="directory in which the decode workers also keep pages")
     p.add_argument("--report", help="file for the figures, Markdown")
     p.add_argument("--stop", action="store_true", help="end at the first wrong answer")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
-    sys.exit(soak(p.parse_args()))
+    args = p.parse_args()
+    if args.disk:
+        SETTINGS.update({"kvstore.disk.path": args.disk, "kvstore.disk.bytes": "64MiB"})
+    sys.exit(soak(args))
 
 
 if __name__ == "__main__":
