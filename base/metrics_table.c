@@ -99,6 +99,9 @@ static const sl_metric_def table[] = {
         "a request ran alone because workers had died with it."),
 
     COUNTER(
+        "sluice_router_copies_total", R, "",
+        "Requests that were placed where pages of their prompt are read from the memory of another decode worker."),
+    COUNTER(
         "sluice_router_prefetches_total", R, "outcome=sent|used|withdrawn",
         "Requests that were announced to a decode worker while they waited; those that were then placed there; and those "
         "that ended before, or were placed elsewhere."),

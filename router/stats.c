@@ -51,6 +51,7 @@ static void init_directory(sl_router_stats *s)
     for (int i = 0; i < SL_MEDIUM_COUNT; i++)
         s->directory_pages[i] =
             sl_metrics_gauge(m, "sluice_directory_pages", SL_LABELS(sl_medium_name((sl_medium)i)));
+    s->copies = sl_metrics_counter(m, "sluice_router_copies_total", NULL);
     s->prefetch_sent = sl_metrics_counter(m, "sluice_router_prefetches_total", SL_LABELS("sent"));
     s->prefetch_used = sl_metrics_counter(m, "sluice_router_prefetches_total", SL_LABELS("used"));
     s->prefetch_withdrawn = sl_metrics_counter(m, "sluice_router_prefetches_total", SL_LABELS("withdrawn"));

@@ -22,6 +22,7 @@ typedef struct sl_router_stats {
     sl_gauge *directory_pages[3], *directory_bytes; /* by sl_medium */
     sl_counter *directory_lookups, *directory_lookup_pages, *directory_forgotten;
     sl_counter *prefetch_sent, *prefetch_used, *prefetch_withdrawn;
+    sl_counter *copies;
     sl_counter *directory_gaps, *directory_resyncs;
     sl_gauge *workers[2][3]; /* prefill, decode; ready, draining, dead */
     sl_counter *worker_failures[2], *worker_joins[2];

@@ -144,7 +144,8 @@ static size_t collect(sl_router *r, const sl_request *q, uint8_t role, uint32_t 
 }
 
 /* The decode worker may fetch pages of q from another one. */
-static void set_source(const sl_estimate *e, sl_request *q, const sl_member *d, const sl_candidate *c)
+static void set_source(sl_router *r, const sl_estimate *e, sl_request *q, const sl_member *d,
+                       const sl_candidate *c)
 {
     uint32_t pages;
     sl_member *owner = c->peer_tokens ? sl_estimate_owner(e, d, &pages) : NULL;
@@ -153,6 +154,7 @@ static void set_source(const sl_estimate *e, sl_request *q, const sl_member *d, 
     q->source = owner->id;
     q->source_pages = pages;
     owner->pulls++;
+    sl_counter_add(r->stats.copies, 1);
 }
 
 void sl_place_source(const sl_member *owner, uint32_t pages, sl_msg_source *out)
@@ -203,7 +205,7 @@ static bool choose(sl_router *r, sl_request *q, uint64_t now, sl_member **prefil
         *decode = at[0][i];
         e.given_tokens = c[i].matched_tokens + c[i].disk_tokens + c[i].shared_tokens + c[i].peer_tokens;
         count_choice(r, q, &c[i]);
-        set_source(&e, q, *decode, &c[i]);
+        set_source(r, &e, q, *decode, &c[i]);
     }
     *compute = sl_estimate_compute(&e, q, 0);
     if (n_prefill) {

@@ -111,6 +111,7 @@ START_TEST(under_load_a_prefix_is_copied_once)
     ask('C');
     ck_assert_uint_eq(reserved(OTHER), 2);
     ck_assert_uint_eq(sl_mock_count(h.w[OTHER])->source.pages, 0);
+    ck_assert_uint_eq(sl_counter_value(h.r->stats.copies), 1);
     owner->placed--;
     H_UNTIL(&h, h_clean(&h), 1000);
 }
