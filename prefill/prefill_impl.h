@@ -99,8 +99,8 @@ struct sl_prefill_job {
 
     /* set by the transport thread; read by the engine after PULLED */
     bool pull_ok; /* the pages have arrived, with pulled_crc */
-    uint32_t *
-        pulled_crc; /* [pull_end - own_matched][layers]: the checksums that the decode worker keeps for them */
+    /* [pull_end - own_matched][layers]: the checksums that the decode worker keeps for them */
+    uint32_t *pulled_crc;
     sl_shipment ship; /* transport thread only */
 };
 

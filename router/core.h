@@ -202,16 +202,16 @@ typedef struct sl_kv_batch {
     uint64_t sequence; /* of this worker, from 1; a number that is left out means that batches were lost */
     uint32_t worker;   /* member id, never used twice */
     sl_medium medium;  /* of all changes in the batch */
-    bool
-        cleared; /* everything that was known of the worker in this medium is void; the changes below follow */
-    bool all;    /* cleared is set, and it concerns every medium */
+    /* everything that was known of the worker in this medium is void; the changes below follow */
+    bool cleared;
+    bool all;       /* cleared is set, and it concerns every medium */
     sl_key *stored; /* n_stored (parent, key) pairs; the parent of a first page is zero */
     size_t n_stored;
     sl_key *removed; /* before `stored` */
     size_t n_removed;
-    int32_t
-        *tokens;  /* [n_stored][SL_KEY_PAGE_TOKENS], NULL when the worker did not give them; SL_KV_WITHHELD in
-                        pages whose tokens subscribers do not get */
+    /* [n_stored][SL_KEY_PAGE_TOKENS], NULL when the worker did not give them; SL_KV_WITHHELD in pages whose tokens
+     * subscribers do not get */
+    int32_t *tokens;
     size_t bytes; /* memory of this batch */
 } sl_kv_batch;
 

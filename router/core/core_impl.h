@@ -81,10 +81,10 @@ typedef struct sl_member {
     uint32_t prefetches;       /* decode: waiting requests that were announced to it */
     uint64_t requests, failures;
     uint32_t place; /* decode: in the directory; else SL_DIRECTORY_NONE */
-    sl_keyset *
-        prefix; /* prefill, which reports no pages: the keys that its prefix cache probably holds; else NULL */
-    sl_keyset
-        *unsalted; /* decode: keys that follow from tokens alone; NULL until it is needed (kv_events.c) */
+    /* prefill, which reports no pages: the keys that its prefix cache probably holds; else NULL */
+    sl_keyset *prefix;
+    /* decode: keys that follow from tokens alone; NULL until it is needed (kv_events.c) */
+    sl_keyset *unsalted;
     sl_outmsg *out_head, *out_tail;
     uint64_t kv_sequence;              /* decode: number of its newest batch of cache events */
     uint64_t kv_lost, kv_lost_ordinal; /* those of its newest batch that is not kept any more */
