@@ -106,6 +106,7 @@ typedef struct sl_config {
         sl_cfg_prefetch prefetch;
         int prefetch_timeout_ms, prefetch_token_ms, prefetch_min_tokens;
         double prefetch_budget;
+        uint64_t load_chunk_bytes;
         struct {
             double share, limit;
             struct {

@@ -162,6 +162,10 @@ const sl_cfg_row sl_cfg_rows[] = {
         kvstore, prefetch_budget, "0.25", 0, 1,
         "Share of the pages of the host store that loads of announced requests may take at a time. What exceeds it is "
         "loaded when the request is placed. 0: nothing is loaded ahead."),
+    SIZE(
+        kvstore, load_chunk_bytes, "32MiB", 4 * KIB, TIB,
+        "A load from storage tiers reads this many bytes at a time. Prefill workers fetch the chunks of a longer load while others are "
+        "still read (router.prefetch)."),
     FLOAT(
         kvstore, quota.share, "0", 0, 1,
         "Part of the host store and of the disk tier of each decode worker that every tenant has for itself: while it has no "

@@ -145,8 +145,9 @@ static const sl_metric_def table[] = {
     GAUGE("sluice_prefill_requests_waiting", P, "", "Requests waiting for prefill on this worker."),
     COUNTER("sluice_prefill_tokens_total", P, "", "Prompt tokens computed."),
     COUNTER(
-        "sluice_prefill_reused_tokens_total", P, "source=local|remote",
-        "Prompt tokens not computed because their pages were in this store or were pulled from a decode worker."),
+        "sluice_prefill_reused_tokens_total", P, "source=local|remote|ahead",
+        "Prompt tokens not computed. local: their pages were in this store. remote: they were pulled from a decode worker. ahead: they "
+        "were fetched from there while others of the prompt were still being loaded from a storage tier."),
     HIST("sluice_prefill_chunk_seconds", P, "", ttft, "Time of one chunk."),
     COUNTER("sluice_transfers_total", P, "outcome=ok|aborted|failed", "Requests whose rows were shipped."),
     COUNTER("sluice_transfer_bytes_total", P, "", "Bytes of rows and index keys shipped."),

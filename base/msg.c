@@ -422,6 +422,14 @@ static void fields_of_lease_ask(codec *c, sl_msg_lease_ask *m)
     require(c, "keys",
             m->keys.len && m->keys.len % KEY_BYTES == 0 &&
                 m->keys.len / KEY_BYTES <= pages_of(SL_MSG_MAX_TOKENS));
+    f_flag(c, "wait", &m->wait);
+}
+
+static void fields_of_loading(codec *c, sl_msg_loading *m)
+{
+    f_request(c, &m->rid, &m->attempt);
+    f_u32(c, "pages", &m->pages);
+    require(c, "pages", m->pages >= 1 && m->pages <= pages_of(SL_MSG_MAX_TOKENS));
 }
 
 static void fields_of_lease(codec *c, sl_msg_lease *m)
@@ -587,6 +595,8 @@ static bool fields(codec *c, sl_msg *m)
         return fields_of_cache_pages(c, &m->cache_pages), true;
     case SL_MSG_CACHE_JOB:
         return fields_of_cache_job(c, &m->cache_job), true;
+    case SL_MSG_LOADING:
+        return fields_of_loading(c, &m->loading), true;
     case SL_MSG_DRAIN:
     case SL_MSG_FLUSH_CACHE:
     case SL_MSG_KV_RESYNC:
@@ -712,6 +722,7 @@ const char *sl_msg_type_name(sl_msg_type type)
         [SL_MSG_CACHE_ASK] = "cache_ask",
         [SL_MSG_CACHE_PAGES] = "cache_pages",
         [SL_MSG_CACHE_JOB] = "cache_job",
+        [SL_MSG_LOADING] = "loading",
     };
     return (unsigned)type < SL_MSG_TYPE_COUNT && names[type] ? names[type] : "unknown";
 }

@@ -13,12 +13,15 @@
  *   worker   router   HELLO                WELCOME | REFUSE; then LOAD at every heartbeat, and PING <-> PONG
  *   router   decode   PREFETCH             none; ended by ABORT or RESERVE of the same rid, or by the worker itself
  *   router   decode   RESERVE              RESERVED (landing pages, all or nothing) | FAILED
+ *   decode   router   LOADING              none; RESERVE waits for pages of storage tiers; the router tells the prefill worker:
+ *   router   prefill  PREFETCH             none; ended by ABORT or PREFILL of the same attempt, or by the worker itself
  *   router   prefill  PREFILL              PREFILLED (committed, and the writer is drained) | FAILED
  *   prefill  decode   PEER_HELLO           PEER_WELCOME | REFUSE; once per connection, geometries must match; one
  *                                          connection for each router whose requests they serve together
  *   prefill  decode   puts, flush, COMMIT  none; dropped for an ended ticket, but the writer has finished in both cases
  *   decode   decode   PEER_HELLO           PEER_WELCOME | REFUSE; once per connection, the caller reads only
- *   decode   decode   LEASE_ASK            LEASE (pages that may be read by get, or none); ended by LEASE_END
+ *   decode, prefill
+ *            decode   LEASE_ASK            LEASE (pages that may be read by get, or none); ended by LEASE_END
  *   decode   decode   LEASE_DAMAGED        none; pages of a lease arrived damaged, the owner verifies its own
  *   rank     rank 0   GROUP_JOIN           GROUP (welcome, when all ranks have joined) | REFUSE; then PING <-> PONG
  *   rank     rank     GROUP                none: what the ranks of one group tell each other (worker/group.h)
@@ -79,6 +82,7 @@ typedef enum {
     SL_MSG_CACHE_ASK,
     SL_MSG_CACHE_PAGES,
     SL_MSG_CACHE_JOB,
+    SL_MSG_LOADING,
     SL_MSG_TYPE_COUNT,
 } sl_msg_type;
 
@@ -168,16 +172,27 @@ typedef struct sl_msg_reserve { /* router -> decode */
     sl_msg_source source;
 } sl_msg_reserve;
 
-/* router -> decode: this request waits in the router's queue and will probably be placed here. It holds no ticket. */
+/*
+ * router -> decode: this request waits in the router's queue and will probably be placed here. It holds no ticket.
+ * router -> prefill: its RESERVE waits at the decode worker `source`, which is loading the first `source.pages` pages.
+ */
 typedef struct sl_msg_prefetch {
     uint64_t rid;
-    uint32_t attempt; /* that its RESERVE will have */
+    uint32_t attempt; /* that its RESERVE, or PREFILL, will have */
     int32_t *tokens;
     size_t n_tokens;
     sl_key seed;
     uint64_t tenant;
     sl_msg_source source;
 } sl_msg_prefetch;
+
+/* decode -> router: RESERVE of this attempt waits, and the first `pages` pages of its prompt will be in the host memory of the
+ * worker unless a load fails. */
+typedef struct sl_msg_loading {
+    uint64_t rid;
+    uint32_t attempt;
+    uint32_t pages;
+} sl_msg_loading;
 
 typedef struct sl_msg_reserved { /* decode -> router */
     uint64_t rid;
@@ -325,6 +340,7 @@ typedef struct sl_msg_lease_ask {
     uint32_t ms;    /* how long it wants to read */
     sl_key seed;    /* of the chain: pages of another domain are never leased */
     sl_blob keys;   /* 16 bytes each, at least one */
+    uint8_t wait;   /* 1: while a load may bring the first page, the answer waits for that load */
 } sl_msg_lease_ask;
 
 /*
@@ -477,6 +493,7 @@ typedef struct sl_msg {
         sl_msg_cache_ask cache_ask;
         sl_msg_cache_pages cache_pages;
         sl_msg_cache_job cache_job;
+        sl_msg_loading loading;
         /* DRAIN, FLUSH_CACHE, KV_RESYNC have no body */
     };
 } sl_msg;

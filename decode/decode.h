@@ -54,6 +54,7 @@ typedef struct sl_decode_opts {
     sl_cascade_tier tiers[SL_CASCADE_TIERS];
     int n_tiers;
     sl_prefetch_opts prefetch;
+    uint64_t load_chunk_bytes; /* of a load; 0: the cascade's default */
     /* For other programs' routers, NULL: off. Taken over by sl_decode_create(), also when it fails. */
     sl_events *events;
     /* Pages of other decode workers are pulled, and this worker lends its own (decode/pull.h, lend.c). */

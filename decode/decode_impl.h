@@ -170,6 +170,7 @@ enum { MAX_BANS = 64, MAX_WRITERS = 1024 };
 
 /* A lease on pages of this worker that another one reads (lend.c). */
 typedef struct sl_lent sl_lent;
+typedef struct sl_lend_wait sl_lend_wait; /* a question for such pages that waits for a load */
 /* A RESERVE that waits for pages of a storage tier (loading.c). */
 typedef struct sl_loading sl_loading;
 /* A request of which the router has announced that it will come (prefetch.c), and how that ended. */
@@ -221,6 +222,9 @@ struct sl_decode {
         sl_pull_stats pull_seen;   /* what the metrics contain already */
         sl_lent *lent;
         int32_t n_lent, lent_pages;
+        sl_lend_wait *lend_waits;
+        int32_t n_lend_waits;
+        uint64_t lend_seen; /* sl_cascade_changes() when these questions were looked at last */
         sl_audit *audit; /* the last one; NULL: there was none */
         struct {
             sl_wr stored, removed, tokens; /* not yet sent to the routers; encoded as in sl_msg_kv_events */

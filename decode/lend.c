@@ -1,9 +1,12 @@
 /*
- * Lending: leases on pages of this worker's host store, which other decode workers read by get (decode/pull.h is their
- * side). Engine thread.
+ * Lending: leases on pages of this worker's host store, which other workers read by get: decode workers (decode/pull.h is their
+ * side), and prefill workers that fetch a prefix while other pages of the prompt are still being loaded (prefill/prefetch.c). Engine thread.
  *
  *   state     entered when             left when
  *   --------  -----------------------  ------------------------------------------------------------------------------
+ *   waiting   LEASE_ASK with `wait`,   a load has brought the first page -> reading; no load may bring it any more: the
+ *             a load may bring the     answer is that no page is lent; LEASE_END or DM_READER_GONE -> forgotten
+ *             first page
  *   reading   LEASE_ASK, pages pinned  the checker has returned their kept checksums: LEASE is sent -> lent
  *   lent      LEASE is sent            LEASE_END -> released; end of its time -> the reader's connection is closed by
  *                                      force; DM_READER_GONE -> released
@@ -16,8 +19,8 @@
  * these pages here, once for each lease, and those that are damaged leave the prefix tree, so that no other request and no
  * other reader gets them. A page that the transport damaged is right here and stays.
  *
- * Bounds: LEASES, and one in SHARE pages of the store, so that readers do not take the memory of running requests. While the
- * worker drains it lends nothing; its end waits for the leases.
+ * Bounds: LEASES, as many questions that wait, and one in SHARE pages of the store, so that readers do not take the memory of
+ * running requests. While the worker drains it lends nothing; its end waits for the leases.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +42,12 @@ struct sl_lent {
     uint64_t end_ns;    /* or when the reader is fenced next */
     bool reading, over; /* reading: the checker reads its pages; over: to be released when it has answered */
     bool doubted;       /* LEASE_DAMAGED has come */
+};
+
+/* A question that waits for a load. */
+struct sl_lend_wait {
+    sl_lend_wait *next;
+    sl_wmsg *m; /* LEASE_ASK */
 };
 
 static void release(sl_decode *d, sl_lent *l)
@@ -88,7 +97,7 @@ static int32_t room(const sl_decode *d)
 {
     int32_t most = sl_arena_pages(d->o.role.arena) / SHARE;
     most = most < 1 ? 1 : most;
-    bool closed = d->role.draining || !d->o.lend || d->e.n_lent == LEASES;
+    bool closed = d->role.draining || d->e.n_lent == LEASES;
     return closed || d->e.lent_pages >= most ? 0 : most - d->e.lent_pages;
 }
 
@@ -96,7 +105,7 @@ static int32_t room(const sl_decode *d)
 static sl_lent *lend(sl_decode *d, const sl_wmsg *m)
 {
     const sl_msg_lease_ask *a = &m->msg.lease_ask;
-    int32_t n = (int32_t)(a->keys.len / sizeof(sl_key)), most = room(d);
+    int32_t n = (int32_t)(a->keys.len / sizeof(sl_key)), most = d->o.lend || a->wait ? room(d) : 0;
     n = n < most ? n : most;
     sl_key *keys = n ? malloc((size_t)n * sizeof *keys) : NULL;
     sl_lent *l = keys ? calloc(1, sizeof *l) : NULL;
@@ -136,14 +145,9 @@ static bool make_labels(sl_decode *d, sl_lent *l)
     return l->labels != NULL;
 }
 
-void sl_lend_ask(sl_decode *d, sl_wmsg *m)
+/* Answers now, or when the checker has read the checksums. Owns m. */
+static void handle(sl_decode *d, sl_wmsg *m)
 {
-    const sl_msg_lease_ask *a = &m->msg.lease_ask;
-    if (find(d, m->ep_serial, a->lease)) {
-        sl_ticket_stale(d, "lease_ask", a->lease, 0);
-        sl_wmsg_free(m);
-        return;
-    }
     sl_lent *l = lend(d, m);
     sl_check *k = l && make_labels(d, l)
                       ? sl_check_new(SL_CHECK_READ, sl_lease_pages(l->lease) + l->first, l->n, l)
@@ -161,6 +165,75 @@ void sl_lend_ask(sl_decode *d, sl_wmsg *m)
     k->m = m;
     sl_checker_post(&d->role.checker, k);
 }
+
+/* ---- questions that wait for a load ---- */
+
+/* The place of the question in the list, or of the end. */
+static sl_lend_wait **waiting(sl_decode *d, uint32_t ep_serial, uint64_t id)
+{
+    sl_lend_wait **at = &d->e.lend_waits;
+    while (*at && ((*at)->m->ep_serial != ep_serial || (*at)->m->msg.lease_ask.lease != id))
+        at = &(*at)->next;
+    return at;
+}
+
+/* Takes the question out of the list. */
+static sl_wmsg *take(sl_decode *d, sl_lend_wait **at)
+{
+    sl_lend_wait *w = *at;
+    sl_wmsg *m = w->m;
+    *at = w->next;
+    d->e.n_lend_waits--;
+    free(w);
+    return m;
+}
+
+/* Whether the first page is not here, but may be soon. */
+static bool may_come(const sl_decode *d, const sl_msg_lease_ask *a)
+{
+    sl_key first;
+    memcpy(&first, a->keys.data, sizeof first);
+    return a->wait && d->e.cascade && !d->role.draining && !sl_store_has_key(d->role.store, a->seed, first) &&
+           sl_cascade_may_load(d->e.cascade, a->seed, first);
+}
+
+/* Takes m if the question has to wait. */
+static bool wait_for_load(sl_decode *d, sl_wmsg *m)
+{
+    if (d->e.n_lend_waits == LEASES || !may_come(d, &m->msg.lease_ask))
+        return false;
+    sl_lend_wait *w = calloc(1, sizeof *w);
+    if (!w)
+        return false;
+    *w = (sl_lend_wait){d->e.lend_waits, m};
+    d->e.lend_waits = w;
+    d->e.n_lend_waits++;
+    return true;
+}
+
+void sl_lend_ask(sl_decode *d, sl_wmsg *m)
+{
+    const sl_msg_lease_ask *a = &m->msg.lease_ask;
+    if (find(d, m->ep_serial, a->lease) || *waiting(d, m->ep_serial, a->lease)) {
+        sl_ticket_stale(d, "lease_ask", a->lease, 0);
+        sl_wmsg_free(m);
+    } else if (!wait_for_load(d, m)) {
+        handle(d, m);
+    }
+}
+
+/* Pages were loaded, or a load has ended. */
+static void ask_again(sl_decode *d)
+{
+    for (sl_lend_wait **at = &d->e.lend_waits; *at;) {
+        if (may_come(d, &(*at)->m->msg.lease_ask))
+            at = &(*at)->next;
+        else
+            handle(d, take(d, at));
+    }
+}
+
+/* ---- the end of a lease ---- */
 
 void sl_lend_damaged(sl_decode *d, const sl_wmsg *m)
 {
@@ -216,8 +289,11 @@ void sl_lend_checked(sl_decode *d, sl_check *k)
 void sl_lend_end(sl_decode *d, const sl_wmsg *m)
 {
     sl_lent *l = find(d, m->ep_serial, m->msg.lease_end.lease);
+    sl_lend_wait **w = waiting(d, m->ep_serial, m->msg.lease_end.lease);
     if (l)
         release(d, l);
+    else if (*w)
+        sl_wmsg_free(take(d, w));
     else
         sl_ticket_stale(d, "lease_end", m->msg.lease_end.lease, 0);
 }
@@ -229,11 +305,20 @@ void sl_lend_reader_gone(sl_decode *d, uint32_t ep_serial)
         if (l->ep_serial == ep_serial)
             release(d, l);
     }
+    for (sl_lend_wait **at = &d->e.lend_waits; *at;) {
+        if ((*at)->m->ep_serial == ep_serial)
+            sl_wmsg_free(take(d, at));
+        else
+            at = &(*at)->next;
+    }
 }
 
 uint64_t sl_lend_tick(sl_decode *d, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
+    if (d->e.lend_waits && d->e.lend_seen != sl_cascade_changes(d->e.cascade))
+        ask_again(d);
+    d->e.lend_seen = d->e.cascade ? sl_cascade_changes(d->e.cascade) : 0;
     for (sl_lent *l = d->e.lent; l; l = l->next) {
         sl_reader_mail *f = now >= l->end_ns ? calloc(1, sizeof *f) : NULL;
         if (f) {
@@ -252,6 +337,8 @@ uint64_t sl_lend_tick(sl_decode *d, uint64_t now)
 
 void sl_lend_free_all(sl_decode *d)
 {
+    while (d->e.lend_waits)
+        sl_wmsg_free(take(d, &d->e.lend_waits));
     while (d->e.lent) {
         d->e.lent->reading = false;
         release(d, d->e.lent);

@@ -3,7 +3,8 @@
  *
  * RESERVE that would be granted now waits here while the tiers are asked and the pages are loaded; then it is handled again
  * from the beginning and finds them in the prefix tree. It has no ticket and no pages meanwhile, and the router sees
- * only that its answer comes later. ABORT and the loss of its router end the wait. At most as many requests wait as there are
+ * only that its answer comes later, and, when the load takes more than one chunk, LOADING: then the prefill worker begins to fetch
+ * the pages that have arrived (lend.c). ABORT and the loss of its router end the wait. At most as many requests wait as there are
  * places for tickets that are free; the others are handled without them.
  *
  * The checksums that the cascade asks for are jobs of the checker, like those of tickets.
@@ -42,6 +43,17 @@ static void on_ready(sl_cascade_waiter *wait)
     sl_landing_resume(w->d, m, w);
     if (!w->listed)
         free(w);
+}
+
+static void on_begun(sl_cascade_waiter *wait, int32_t pages)
+{
+    const sl_loading *w = (const sl_loading *)wait;
+    const sl_msg_reserve *r = &w->m->msg.reserve;
+    int32_t most = ((int32_t)r->n_tokens - 1) / SL_PAGE_TOKENS;
+    sl_msg m = {.type = SL_MSG_LOADING};
+    m.loading = (sl_msg_loading){
+        .rid = r->rid, .attempt = r->attempt, .pages = (uint32_t)(pages < most ? pages : most)};
+    sl_worker_tell_router(w->d->worker, w->m->router, &m);
 }
 
 static bool places_left(const sl_decode *d)
@@ -90,6 +102,7 @@ bool sl_loading_wait(sl_decode *d, sl_wmsg *m, sl_loading *again)
         return false;
     w->wait.ready = on_ready;
     w->wait.tenant = m->msg.reserve.tenant;
+    w->wait.begun = on_begun;
     w->wait.source = sl_loading_source(m->router, &m->msg.reserve.source);
     w->d = d;
     w->m = m;
@@ -263,6 +276,15 @@ static sl_status add_workers(sl_decode *d, sl_err *err)
 
 /* ---- the cascade's life ---- */
 
+/* Of a load. 0: the default. */
+static int32_t chunk_pages(const sl_decode *d)
+{
+    uint64_t pages = d->o.load_chunk_bytes / (uint64_t)d->geo->page_bytes, most = 1 << 10;
+    if (!d->o.load_chunk_bytes)
+        return 0;
+    return (int32_t)(pages < 1 ? 1 : pages > most ? most : pages);
+}
+
 sl_status sl_loading_open(sl_decode *d, sl_err *err)
 {
     sl_cascade_opts o = {.store = d->role.store,
@@ -271,7 +293,8 @@ sl_status sl_loading_open(sl_decode *d, sl_err *err)
                                    .read_sums = read_sums,
                                    .check_sums = check_sums,
                                    .stored = sl_holdings_stored,
-                                   .gone = sl_holdings_gone}};
+                                   .gone = sl_holdings_gone},
+                         .chunk_pages = chunk_pages(d)};
     if (d->o.pull)
         SL_TRY(add_workers(d, err));
     int n = d->o.n_tiers;

@@ -22,6 +22,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
                                      .ms_per_1024 = (uint32_t)cfg->kvstore.prefetch_token_ms,
                                      .min_tokens = cfg->kvstore.prefetch_min_tokens,
                                      .budget = cfg->kvstore.prefetch_budget},
+                        .load_chunk_bytes = cfg->kvstore.load_chunk_bytes,
                         .lend = cfg->kvstore.workers.enabled,
                         .pull = cfg->kvstore.workers.enabled,
                         .pull_timeout_ms = (uint32_t)sl_config_pull_timeout_ms(cfg),

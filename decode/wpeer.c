@@ -1,6 +1,6 @@
 /*
- * The connections of prefill workers, which write into the arena ("writers"), and of other decode workers, which read
- * pages under leases ("readers", lend.c). Transport thread.
+ * The connections of prefill workers, which write into the arena and read pages ("writers"), and of other decode workers, which
+ * only read ("readers"). Both read under leases (lend.c). Transport thread.
  *
  * The answer to PEER_HELLO is either the address and the geometry of the arena with the memory key, or a refusal with
  * its reason. A writer has no key before that. To fence a writer, its connections are closed by force: after the last
@@ -11,8 +11,8 @@
  * A writer without a connection cannot write either, but it may connect later to ship requests that have ended here.
  * Therefore the first PEER_HELLO after such a fence is refused, which makes the writer drop these requests.
  *
- * A reader says in PEER_HELLO that it is one. It gets the same answer, without the right to write directly. Its leases are
- * those of this connection: DM_READER_GONE says once that it is closed, so that none of its gets reads the arena any more.
+ * A reader says in PEER_HELLO that it is one. It gets the same answer, without the right to write directly. Leases belong to a
+ * connection: DM_READER_GONE says once that it is closed, so that none of its gets reads the arena any more.
  *
  * Every router introduces its writers and readers itself: PEER_HELLO names the epoch of this worker's session with that router, and
  * the connection carries requests of that router only. When the session ends, its connections are closed and its epoch
@@ -175,7 +175,7 @@ void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
     case SL_MSG_LEASE_ASK:
     case SL_MSG_LEASE_END:
     case SL_MSG_LEASE_DAMAGED:
-        if (!w->writer.id || w->reader != of_reader(m->msg.type))
+        if (!w->writer.id || (w->reader && !of_reader(m->msg.type)))
             break;
         m->router = w->writer.router;
         m->worker_id = w->writer.id;
@@ -240,7 +240,7 @@ void sl_wpeer_closed(sl_decode *d, sl_wep *ep)
     sl_wpeer *w = sl_wep_user(ep);
     w->ep = NULL;
     w->hello_deadline_ns = UINT64_MAX;
-    if (w->reader)
+    if (w->writer.id)
         tell_reader_gone(d, sl_wep_serial(ep));
     if (w->slot < 0 || sl_direct_revoke(d->t.direct, w->slot)) {
         gone(d, w);
@@ -280,7 +280,7 @@ void sl_wpeer_fence(sl_decode *d, sl_fence *f)
 void sl_wpeer_fence_reader(sl_decode *d, uint32_t ep_serial)
 {
     for (sl_wpeer *w = d->t.peers; w; w = w->next) {
-        if (w->reader && w->ep && sl_wep_serial(w->ep) == ep_serial) {
+        if (w->ep && sl_wep_serial(w->ep) == ep_serial) {
             sl_log(SL_LOG_WARN, "decode", "reader_fenced",
                    "worker_id=%u reason=\"it did not end its lease in time\"", w->writer.id);
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);

@@ -107,6 +107,10 @@ typedef struct sl_cascade_opts {
 typedef struct sl_cascade_waiter {
     void (*ready)(struct sl_cascade_waiter *w); /* what it waited for has ended. May call the cascade */
     uint64_t tenant; /* of the request: the pages that it begins to load belong to it */
+    /* NULL: not wanted. The load reads the first `pages` pages of the prompt, and more than one chunk is still to come: what has
+     * arrived can be used meanwhile. Less may arrive, and pages after the first may be of another prompt with the same
+     * beginning. Called at most once for each load. Must not call the cascade. */
+    void (*begun)(struct sl_cascade_waiter *w, int32_t pages);
     /* Another worker that may have leading pages of the prompt; source.pages 0: none is known. The seed is filled in. */
     sl_tier_source source;
 
@@ -186,6 +190,11 @@ void sl_cascade_destroy(sl_cascade *c);
  */
 bool sl_cascade_wait(sl_cascade *c, sl_key seed, const int32_t *tokens, int32_t n_tokens,
                      sl_cascade_waiter *w);
+/* Whether a load, for which requests wait, may still bring this page of a chain of keys. */
+bool sl_cascade_may_load(const sl_cascade *c, sl_key seed, sl_key key);
+/* A number that changes whenever pages were loaded and whenever the requests of a load continue: then it is time to ask
+ * sl_cascade_may_load() again. */
+uint64_t sl_cascade_changes(const sl_cascade *c);
 /* The request waits no more; ready is not called. */
 void sl_cascade_leave(sl_cascade *c, sl_cascade_waiter *w);
 

@@ -124,6 +124,7 @@ struct sl_cascade {
     sl_cascade_load *loads;
     int32_t n_loads, waiting;
     int32_t loading;     /* pages of the store that loads have taken */
+    uint64_t changes;    /* see sl_cascade_changes() */
     int32_t max_writing; /* pages, for each tier */
     int32_t chunk_pages;
     bool finishing, closing;

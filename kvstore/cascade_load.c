@@ -126,6 +126,7 @@ static void wake(sl_cascade_load *l)
     bool again = late_pages && another_way(l->c);
     account(l);
     l->woken = true;
+    l->c->changes++;
     for (sl_cascade_waiter *w; (w = l->waiters);) {
         l->waiters = w->next;
         l->c->waiting--;
@@ -150,6 +151,7 @@ static void publish(sl_cascade_load *l)
         if (j->at == l->published) {
             l->published += j->arrived;
             sl_lease_publish(l->lease, l->tokens, (l->first + l->published) * PAGE);
+            c->changes++;
         }
         for (int32_t i = j->at; i < l->published; i++) {
             sl_cascade_stats *st = &c->tiers[l->source[i]].st;
@@ -237,6 +239,13 @@ void sl_cascade_load_submit(sl_cascade_job *j, sl_tier_op op, sl_tier_done_fn *d
     SL_CHECK(sl_tier_submit(s->t.tier, &j->req) == SL_OK, "%d keys", j->n);
 }
 
+/* Tells a request that waits what will come, if it is worth while. */
+static void tell_begun(const sl_cascade_load *l, sl_cascade_waiter *w)
+{
+    if (w->begun && l->limit - l->published > l->c->chunk_pages)
+        w->begun(w, l->first + l->limit);
+}
+
 /* The pages that will be read are the leading ones that some tier has. */
 static void land(sl_cascade_load *l)
 {
@@ -250,6 +259,9 @@ static void land(sl_cascade_load *l)
     if (l->from < 0)
         l->from = l->limit = 0; /* what this load continues has left the tree */
     l->begun = l->published = l->from;
+    l->c->changes++;
+    for (sl_cascade_waiter *w = l->waiters; w; w = w->next)
+        tell_begun(l, w);
 }
 
 static sl_cascade_job *make_lookup(sl_cascade_load *l, int tier, int32_t n)
@@ -420,6 +432,22 @@ static sl_cascade_load *running(const sl_cascade *c, int32_t at, sl_key key)
     return NULL;
 }
 
+bool sl_cascade_may_load(const sl_cascade *c, sl_key seed, sl_key key)
+{
+    for (const sl_cascade_load *l = c->loads; l; l = l->next) {
+        int32_t n = l->reading ? l->limit : l->n;
+        for (int32_t i = l->published; !l->woken && sl_key_eq(l->seed, seed) && i < n; i++)
+            if (sl_key_eq(l->keys[i], key))
+                return true;
+    }
+    return false;
+}
+
+uint64_t sl_cascade_changes(const sl_cascade *c)
+{
+    return c->changes;
+}
+
 /* Whether no load can begin now; then counts the pages that the request does not get. */
 static bool refuses(sl_cascade *c, int32_t pages)
 {
@@ -473,6 +501,8 @@ bool sl_cascade_wait(sl_cascade *c, sl_key seed, const int32_t *tokens, int32_t 
     if (other) {
         sl_cascade_load_free(l);
         join(other, w);
+        if (other->reading)
+            tell_begun(other, w);
         return true;
     }
     w->looked_up = true;
@@ -511,6 +541,7 @@ void sl_cascade_leave(sl_cascade *c, sl_cascade_waiter *w)
         return;
     l->woken = true; /* no request waits: what is in flight drains, nothing else begins */
     l->limit = l->published;
+    c->changes++;
     sl_cascade_load_advance(l);
 }
 

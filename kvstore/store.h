@@ -137,6 +137,9 @@ sl_status sl_store_walk(const sl_store *s, sl_store_event_fn *fn, void *ctx);
 sl_status sl_store_lease_keys(sl_store *s, sl_key seed, const sl_key *keys, int32_t n, int32_t *first,
                               sl_lease **out);
 
+/* Whether the page with this key is in the tree. */
+bool sl_store_has_key(const sl_store *s, sl_key seed, sl_key key);
+
 /* ---- for those who look into a running store (store_list.c) ---- */
 
 /* A page of the tree. */

@@ -20,6 +20,11 @@ static int32_t find(const sl_store *s, sl_key seed, sl_key key, int32_t parent)
     return NONE;
 }
 
+bool sl_store_has_key(const sl_store *s, sl_key seed, sl_key key)
+{
+    return find(s, seed, key, ANY) != NONE;
+}
+
 sl_status sl_store_lease_keys(sl_store *s, sl_key seed, const sl_key *keys, int32_t n, int32_t *first,
                               sl_lease **out)
 {

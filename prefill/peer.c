@@ -136,6 +136,9 @@ void sl_peer_msg(sl_prefill *p, sl_wep *ep, sl_wmsg *m)
     case SL_MSG_PAGES_CRC:
         sl_ship_pages_crc(p, d->router, &m->msg.pages_crc);
         break;
+    case SL_MSG_LEASE:
+        sl_ship_leased(p, d, &m->msg.lease);
+        break;
     default:
         sl_counter_add(p->c.stale, 1);
         break;

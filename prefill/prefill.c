@@ -40,6 +40,7 @@ static void on_router_msg(void *arg, sl_wmsg *m)
     sl_prefill *p = arg;
     switch (m->msg.type) {
     case SL_MSG_PREFILL:
+    case SL_MSG_PREFETCH:
         sl_ship_new(p, m);
         return;
     case SL_MSG_ABORT:
@@ -134,7 +135,8 @@ static uint64_t on_engine_tick(void *arg, uint64_t now)
 
 static bool on_engine_idle(const void *arg)
 {
-    return !((const sl_prefill *)arg)->n_jobs;
+    const sl_prefill *p = arg;
+    return !p->n_jobs && !p->prefetches;
 }
 
 static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
@@ -218,13 +220,22 @@ static void drop_jobs(sl_prefill *p)
     }
 }
 
+static void drop_check(sl_check *k)
+{
+    if (k->tag == CHECK_PREFETCH)
+        free(k->owner);
+    sl_check_free(k);
+}
+
 static void drop_mail(sl_prefill *p)
 {
     for (sl_wmail *m; (m = sl_worker_role_take(&p->role));) {
         if (m->kind == PM_STEP_BACK)
             sl_schedule_mail(p, m);
         else if (m->kind == PM_CHECKED)
-            sl_check_free((sl_check *)m);
+            drop_check((sl_check *)m);
+        else if (m->kind == PM_CHUNK)
+            free(m);
         else if (m->kind == PM_FLUSH_CACHE)
             sl_wmsg_free((sl_wmsg *)m);
     }

@@ -2,19 +2,21 @@
  * The prefill worker's data. Every field belongs to the engine thread or to the transport thread, or one of them sets
  * it before it posts a mail and the field is only read after that mail.
  *
- * A job is one PREFILL. The mails about a job:
+ * A job is one PREFILL, or one PREFETCH (prefetch.c). The mails about a job:
  *
  *     mail            to          meaning
  *     NEW             engine      a new job
  *     START           transport   the job has its pages
- *     PULLED          engine      the pulled pages have arrived with their checksums, or have not (pull_ok)
+ *     PULLED          engine      the pulled pages have arrived with their checksums, or have not (pull_ok); of a prefetch: no
+ *                                 other CHUNK follows
+ *     CHUNK           engine      pages of a prefetch have arrived (the mail is not a node of the job)
  *     LAYER           transport   a step has computed a layer (posted for the step)
- *     FINISH, FAIL    transport   the prompt is computed; the job has failed
+ *     FINISH, FAIL    transport   the prompt is computed, or the prefetch is of no more use; the job has failed
  *     STOP            engine      do not compute any further
  *     END             engine      nothing accesses the job's pages any more
  *     RELEASE         transport   the last mail: the job may be freed
  *
- * Each is posted at most once per job, so the job contains their nodes.
+ * Each but CHUNK is posted at most once per job, so the job contains their nodes.
  */
 #ifndef SL_PREFILL_PREFILL_IMPL_H
 #define SL_PREFILL_PREFILL_IMPL_H
@@ -36,6 +38,7 @@ enum {
     PM_END,
     PM_STEP_BACK,
     PM_FLUSH_CACHE, /* sl_wmsg */
+    PM_CHUNK,       /* sl_prefetch_chunk */
     /* checker -> engine */
     PM_CHECKED, /* sl_check */
     /* copier -> transport */
@@ -50,6 +53,8 @@ enum {
 };
 
 enum { PAST_JOBS = 1024 };
+/* Tag of the checker's jobs whose owner is a chunk; those of jobs have 0. */
+enum { CHECK_PREFETCH = 1 };
 
 typedef enum { JOB_QUEUED, JOB_PULLING, JOB_READY, JOB_RUNNING, JOB_FINISHED, JOB_STOPPED } job_state;
 
@@ -58,8 +63,17 @@ typedef struct sl_job_mail {
     sl_prefill_job *job;
 } sl_job_mail;
 
+/* Pages [first, end) of a prefetch that have arrived. The mail's receiver frees it. */
+struct sl_prefetch_chunk {
+    sl_wmail mail;
+    sl_prefill_job *job;
+    int32_t first, end;
+    uint32_t crc[]; /* [end - first][layers], which the decode worker keeps for them */
+};
+
 struct sl_prefill_job {
     /* constant */
+    bool prefetch; /* its message was PREFETCH, and is changed to a PREFILL of these pages without a ticket */
     sl_wmsg *m;
     const sl_msg_prefill *msg;
     uint64_t rid, arrived_ns, deadline_ns;
@@ -71,6 +85,7 @@ struct sl_prefill_job {
     int32_t *own_pages;
     int32_t *dev_rows, *dev_index; /* device pages, set before the first LAYER; NULL: not known */
     int32_t own_matched, pull_end; /* pages [own_matched, pull_end) are to be pulled (none if equal) */
+    sl_key *keys;                  /* of a prefetch: [pull_end] */
     /* set before FINISH */
     sl_msg_token first;
     uint32_t cached_tokens;
@@ -131,7 +146,8 @@ struct sl_prefill {
     sl_worker_role role; /* the part that decode has, too; role.h groups its fields by thread */
 
     /* engine thread */
-    sl_prefill_job *jobs, *jobs_tail; /* FIFO */
+    sl_prefill_job *jobs, *jobs_tail; /* FIFO; without prefetches */
+    sl_prefill_job *prefetches;
     int32_t n_jobs, n_active;
     sl_prefill_step *free_steps, *step;
     sl_step_item *items;
@@ -157,11 +173,12 @@ struct sl_prefill {
         uint32_t attempt, router;
     } past[PAST_JOBS];
     uint32_t next_past;
+    uint64_t last_lease; /* the number of the last LEASE_ASK */
 
     struct {
-        sl_counter *tokens, *reused_local, *reused_remote, *transfer_ok, *transfer_aborted, *transfer_failed,
-            *transfer_bytes, *put_ok, *put_failed, *put_bytes, *get_ok, *get_failed, *get_bytes, *stale,
-            *checksum;
+        sl_counter *tokens, *reused_local, *reused_remote, *reused_ahead, *transfer_ok, *transfer_aborted,
+            *transfer_failed, *transfer_bytes, *put_ok, *put_failed, *put_bytes, *get_ok, *get_failed,
+            *get_bytes, *stale, *checksum;
         sl_gauge *running, *waiting;
         sl_histogram *chunk, *exposed;
     } c;
@@ -174,6 +191,23 @@ void sl_schedule_admit(sl_prefill *p);
 void sl_schedule_checked(sl_prefill *p, sl_check *k);
 /* Computes one step; false if there was nothing to compute. A negative *st is fatal. */
 bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err);
+
+/* prefetch.c, engine thread */
+/* NEW, PULLED, STOP or END of a prefetch. */
+void sl_prefill_prefetch_mail(sl_prefill *p, sl_prefill_job *j, int kind);
+/* Takes c. */
+void sl_prefill_prefetch_chunk(sl_prefill *p, sl_prefetch_chunk *c);
+/* Takes k, whose tag is CHECK_PREFETCH. */
+void sl_prefill_prefetch_checked(sl_prefill *p, sl_check *k);
+/* Whether pages for j, a request that has not begun, are still arriving. */
+bool sl_prefill_prefetch_awaited(const sl_prefill *p, const sl_prefill_job *j);
+/* Unpins the pages that were fetched for j, which leases them at once. Pages [*first, *end) of its prompt have been compared with
+ * their checksums while they were pinned; equal: none. */
+void sl_prefill_prefetch_use(sl_prefill *p, const sl_prefill_job *j, int32_t *first, int32_t *end);
+/* j has begun or ended. */
+void sl_prefill_prefetch_end(sl_prefill *p, const sl_prefill_job *j);
+/* The worker drains: ends all. */
+void sl_prefill_prefetch_drain(sl_prefill *p);
 
 /* report.c, engine thread */
 void sl_prefill_metrics_find(sl_prefill *p, sl_metrics *m);

@@ -5,7 +5,8 @@
  * or fewer tokens if they would take longer than prefill.max_step_ms at the pace that earlier steps had (pace.h).
  * One of the prefill.max_requests places is reserved for prompts of at most one chunk, so that long prompts cannot use
  * all places. Pages enter this worker's prefix tree as soon as they are full, and are sealed at the same time
- * (kvstore/seal.h). Pages that were pulled from a decode worker enter it when their checksums have been compared. Pages of this tree that a request reuses are verified while the rest of its prompt is computed;
+ * (kvstore/seal.h). Pages that were pulled from a decode worker enter it when their checksums have been compared; those of a
+ * prefetch (prefetch.c) before the request comes, which does not begin while they arrive. Pages of this tree that a request reuses are verified while the rest of its prompt is computed;
  * FINISH, and with it COMMIT and the first token, waits for the result.
  *
  * A worker that begins to drain gives requests that have not started back to the router at once.
@@ -100,6 +101,7 @@ static void on_end(sl_prefill *p, sl_prefill_job *j)
     j->engine.ended = true;
     if (j->engine.checks) /* the last check that comes back calls this again */
         return;
+    sl_prefill_prefetch_end(p, j);
     sl_lease_release(j->engine.lease, true);
     if (j->engine.has_sampling)
         sl_sampling_free(&j->engine.sampling);
@@ -232,6 +234,10 @@ static void on_pulled_checked(sl_prefill *p, sl_prefill_job *j, const sl_check *
 
 void sl_schedule_checked(sl_prefill *p, sl_check *k)
 {
+    if (k->tag == CHECK_PREFETCH) {
+        sl_prefill_prefetch_checked(p, k);
+        return;
+    }
     sl_prefill_job *j = k->owner;
     j->engine.checks--;
     if (k->what == SL_CHECK_KEEP)
@@ -250,7 +256,16 @@ void sl_schedule_checked(sl_prefill *p, sl_check *k)
 
 void sl_schedule_mail(sl_prefill *p, sl_wmail *m)
 {
+    if (m->kind == PM_CHUNK) {
+        sl_prefill_prefetch_chunk(p, (sl_prefetch_chunk *)m);
+        return;
+    }
     sl_prefill_job *j = ((sl_job_mail *)m)->job;
+    bool of_job = m->kind == PM_NEW || m->kind == PM_PULLED || m->kind == PM_STOP || m->kind == PM_END;
+    if (of_job && j->prefetch) {
+        sl_prefill_prefetch_mail(p, j, m->kind);
+        return;
+    }
     switch (m->kind) {
     case PM_NEW:
         on_new(p, j);
@@ -281,9 +296,22 @@ void sl_schedule_mail(sl_prefill *p, sl_wmail *m)
 
 /* ---- admission ---- */
 
+/* Counts the own pages that are reused: [first, end) of the prompt were fetched for this request. */
+static void count_reused(sl_prefill *p, int32_t own, int32_t first, int32_t end)
+{
+    int32_t fetched = (own < end ? own : end) - first;
+    uint64_t ahead = fetched > 0 ? (uint64_t)fetched * PAGE : 0, local = (uint64_t)own * PAGE - ahead;
+    p->reused += local;
+    p->pulled += ahead;
+    sl_counter_add(p->c.reused_local, local);
+    sl_counter_add(p->c.reused_ahead, ahead);
+}
+
 static bool start_job(sl_prefill *p, sl_prefill_job *j)
 {
     const sl_msg_prefill *r = j->msg;
+    int32_t fetched, fetched_end;
+    sl_prefill_prefetch_use(p, j, &fetched, &fetched_end);
     sl_status st = sl_store_lease(p->role.store, r->seed, r->tokens, (int32_t)r->n_tokens, &j->engine.lease);
     if (st == SL_ERR_EXHAUSTED)
         return false; /* pages become free when other requests end */
@@ -299,23 +327,25 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     }
     memcpy(j->own_pages, sl_lease_pages(j->engine.lease), bytes);
     int32_t own = sl_lease_matched(j->engine.lease), theirs = (int32_t)r->matched_pages;
+    /* Pages that were fetched for this request have just been compared, and were pinned since then. */
+    int32_t verify = own <= fetched_end && fetched < own ? fetched : own;
+    sl_prefill_prefetch_end(p, j);
     j->own_matched = own;
     j->pull_end = theirs > own ? theirs : own;
     j->engine.start = j->engine.pos = own * PAGE;
     j->engine.state = j->pull_end > own ? JOB_PULLING : JOB_READY;
     j->engine.started_ns = sl_now_ns();
     j->engine.sealed = own;
-    j->engine.unverified = own && sl_checker_seals(&p->role.checker);
+    j->engine.unverified = verify && sl_checker_seals(&p->role.checker);
     j->queue_us = (j->engine.started_ns - j->arrived_ns) / 1000;
-    p->reused += (uint64_t)own * PAGE;
-    sl_counter_add(p->c.reused_local, (uint64_t)own * PAGE);
+    count_reused(p, own, fetched, fetched_end);
     p->n_active++;
     sl_log(SL_LOG_DEBUG, "prefill", "start",
            "rid=%016" PRIx64
            " attempt=%u tokens=%zu own_pages=%d pull_pages=%d decode_pages=%d queue_us=%" PRIu64,
            j->rid, j->attempt, r->n_tokens, own, j->pull_end - own, theirs, j->queue_us);
     post(p, &j->m_start);
-    if (j->engine.unverified && !post_check(p, j, SL_CHECK_VERIFY, 0, own))
+    if (j->engine.unverified && !post_check(p, j, SL_CHECK_VERIFY, 0, verify))
         fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
     return true;
 }
@@ -366,11 +396,13 @@ static bool has_place(const sl_prefill *p, const sl_prefill_job *j)
 void sl_schedule_admit(sl_prefill *p)
 {
     bool pages = true, slots = true;
+    if (p->role.draining)
+        sl_prefill_prefetch_drain(p);
     for (sl_prefill_job *j = p->jobs, *next; j; j = next) {
         next = j->engine.next;
         if (j->engine.state == JOB_QUEUED && p->role.draining)
             fail(p, j, SL_ERR_PEER, true, "the worker is draining");
-        if (j->engine.state == JOB_QUEUED && pages && has_place(p, j))
+        if (j->engine.state == JOB_QUEUED && pages && has_place(p, j) && !sl_prefill_prefetch_awaited(p, j))
             pages = start_job(p, j);
         if (j->engine.state == JOB_READY && slots)
             slots = open_job(p, j);

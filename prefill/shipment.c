@@ -16,13 +16,14 @@ static const uint64_t MS = 1000000;
 enum {
     PAGE = SL_PAGE_TOKENS,
     DRAIN_LOOK_MS = 50,    /* interval of the turns that a draining shipment gets without an event */
+    PREFETCH_MS = 120000,  /* a prefetch whose request does not come ends */
     DIRECT_TURN = 16 << 20 /* bytes that the transport thread copies before it handles messages again */
 };
 
 const char *sl_ship_state_name(sl_ship_state s)
 {
-    static const char *const names[] = {"waiting", "connecting", "pulling",  "asking",
-                                        "sending", "flushing",   "draining", "over"};
+    static const char *const names[] = {"waiting",  "connecting", "pulling", "asking",   "sending",
+                                        "flushing", "leasing",    "holding", "draining", "over"};
     return names[s];
 }
 
@@ -69,13 +70,19 @@ void sl_ship_runnable(sl_prefill *p, sl_prefill_job *j)
 
 /* ---- beginning and end of the object ---- */
 
-static sl_prefill_job *find(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt)
+static sl_prefill_job *find_kind(sl_prefill *p, bool prefetch, uint32_t router, uint64_t rid,
+                                 uint32_t attempt)
 {
     for (sl_prefill_job *j = p->ships; j; j = j->ship.next) {
-        if (j->router == router && j->rid == rid && j->attempt == attempt)
+        if (j->prefetch == prefetch && j->router == router && j->rid == rid && j->attempt == attempt)
             return j;
     }
     return NULL;
+}
+
+static sl_prefill_job *find(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt)
+{
+    return find_kind(p, false, router, rid, attempt);
 }
 
 static void reject(sl_prefill *p, const sl_wmsg *in, sl_status st, const char *why)
@@ -139,8 +146,37 @@ static sl_prefill_job *make_job(sl_prefill *p, sl_wmsg *m, sl_err *err)
     return j;
 }
 
+static void add(sl_prefill *p, sl_prefill_job *j)
+{
+    if (p->ships)
+        p->ships->ship.prev = j;
+    p->ships = j;
+    sl_mailbox_post(p->role.inbox, &j->m_new.mail.link);
+}
+
+/* Whatever prevents it is found again, and told, when the request itself comes. */
+static void new_prefetch(sl_prefill *p, sl_wmsg *m)
+{
+    const sl_msg_prefetch *r = &m->msg.prefetch;
+    sl_err err = {0};
+    bool known = find(p, m->router, r->rid, r->attempt) || is_past(p, m->router, r->rid, r->attempt) ||
+                 find_kind(p, true, m->router, r->rid, r->attempt);
+    sl_prefill_job *j = !known && sl_ship_prefetch_msg(p, m) ? make_job(p, m, &err) : NULL;
+    if (!j) {
+        sl_wmsg_free(m);
+        return;
+    }
+    j->prefetch = true;
+    j->deadline_ns = j->arrived_ns + PREFETCH_MS * MS;
+    add(p, j);
+}
+
 void sl_ship_new(sl_prefill *p, sl_wmsg *m)
 {
+    if (m->msg.type == SL_MSG_PREFETCH) {
+        new_prefetch(p, m);
+        return;
+    }
     const sl_msg_prefill *r = &m->msg.prefill;
     sl_err err = {0};
     if (find(p, m->router, r->rid, r->attempt) || is_past(p, m->router, r->rid, r->attempt)) {
@@ -159,10 +195,7 @@ void sl_ship_new(sl_prefill *p, sl_wmsg *m)
         sl_wmsg_free(m);
         return;
     }
-    if (p->ships)
-        p->ships->ship.prev = j;
-    p->ships = j;
-    sl_mailbox_post(p->role.inbox, &j->m_new.mail.link);
+    add(p, j);
 }
 
 void sl_ship_free(sl_prefill *p, sl_prefill_job *j)
@@ -174,6 +207,8 @@ void sl_ship_free(sl_prefill *p, sl_prefill_job *j)
         j->ship.next->ship.prev = j->ship.prev;
     sl_wmsg_free(j->m);
     free(j->own_pages);
+    free(j->keys);
+    free(j->ship.chunk);
     free(j->pulled_crc);
     free(j->dev_rows); /* dev_index is in the same block */
     sl_cursor_free(&j->ship.cursor);
@@ -195,7 +230,8 @@ void sl_ship_fail(sl_prefill *p, sl_prefill_job *j, sl_status st, bool retryable
     e->cause = SHIP_FAILED;
     e->status = st;
     e->retryable = retryable;
-    sl_log(SL_LOG_WARN, "prefill", "request_failed",
+    sl_log(j->prefetch ? SL_LOG_INFO : SL_LOG_WARN, "prefill",
+           j->prefetch ? "prefetch_failed" : "request_failed",
            "rid=%016" PRIx64 " attempt=%u status=%s retryable=%d reason=\"%s\"", j->rid, j->attempt,
            sl_status_name(st), retryable, e->reason);
     sl_ship_runnable(p, j);
@@ -209,9 +245,19 @@ void sl_ship_fail_peer(sl_prefill *p, const sl_decode_peer *d, sl_status st, con
     }
 }
 
+static void end_prefetch(sl_prefill *p, sl_prefill_job *j)
+{
+    if (sl_ship_ends(j))
+        return;
+    j->ship.ending.cause = SHIP_ABORTED;
+    sl_ship_runnable(p, j);
+}
+
 void sl_ship_abort(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt)
 {
-    sl_prefill_job *j = find(p, router, rid, attempt);
+    sl_prefill_job *j = find(p, router, rid, attempt), *f = find_kind(p, true, router, rid, attempt);
+    if (f)
+        end_prefetch(p, f);
     if (!j || j->ship.state == SHIP_OVER) { /* there is no such shipment, or it has ended: it is drained */
         sl_ship_tell_drained(p, router, rid, attempt);
         return;
@@ -298,6 +344,11 @@ static void on_start(sl_prefill *p, sl_prefill_job *j)
         return;
     int32_t theirs = (int32_t)j->msg->matched_pages, own = j->own_matched, layers = p->geo->n_layers;
     j->ship.state = SHIP_CONNECTING;
+    j->ship.at = own;
+    if (j->prefetch) { /* pieces are pushed for each lease */
+        sl_ship_runnable(p, j);
+        return;
+    }
     if (j->pull_end > own)
         push(p, j, (sl_piece){.end_layer = layers, .first = own * PAGE, .end = j->pull_end * PAGE});
     else if (own > theirs)
@@ -341,6 +392,10 @@ void sl_ship_mail(sl_prefill *p, sl_wmail *m)
         sl_mailbox_post(p->role.inbox, &m->link);
         break;
     case PM_FINISH:
+        if (j->prefetch) {
+            end_prefetch(p, j);
+            break;
+        }
         j->ship.finish_ns = sl_now_ns();
         sl_ship_runnable(p, j);
         break;
@@ -366,7 +421,7 @@ static bool landing_pages_exist(const sl_prefill_job *j)
     return true;
 }
 
-/* Moves from CONNECTING to PULLING or SENDING if the peer is up. */
+/* Moves from CONNECTING to PULLING, SENDING or LEASING if the peer is up. */
 static sl_ship_turn connect_turn(sl_prefill *p, sl_prefill_job *j)
 {
     const sl_decode_peer *d = j->ship.peer;
@@ -385,7 +440,7 @@ static sl_ship_turn connect_turn(sl_prefill *p, sl_prefill_job *j)
                                 .lpages = j->own_pages,
                                 .rpages = j->msg->pages,
                                 .n_tokens = (int32_t)j->msg->n_tokens};
-    j->ship.state = j->pull_end > j->own_matched ? SHIP_PULLING : SHIP_SENDING;
+    j->ship.state = j->prefetch ? SHIP_LEASING : j->pull_end > j->own_matched ? SHIP_PULLING : SHIP_SENDING;
     return SHIP_MOVED;
 }
 
@@ -402,10 +457,13 @@ static sl_ship_turn take_turn(sl_prefill *p, sl_prefill_job *j)
         return sl_ship_send(p, j);
     case SHIP_FLUSHING:
         return sl_ship_finish(p, j);
+    case SHIP_LEASING:
+        return sl_ship_ask_lease(p, j);
     case SHIP_DRAINING:
         return sl_ship_drain(p, j);
     case SHIP_WAITING: /* waits for START */
     case SHIP_ASKING:  /* waits for PAGES_CRC */
+    case SHIP_HOLDING: /* waits for FINISH */
     case SHIP_OVER:    /* waits for RELEASE */
         break;
     }

@@ -8,6 +8,8 @@
  *                                                                                                  ▲
  *     every state before OVER: failure, abort, deadline, router or peer lost ──▶ DRAINING ─────────┘
  *
+ *     of a prefetch:  WAITING ──▶ CONNECTING ──▶ LEASING ◀──▶ PULLING,  LEASING ──▶ HOLDING,  every state ──▶ DRAINING ──▶ OVER
+ *
  *     state       holds                          left by                                          to
  *     WAITING     the message                    mail START: the engine has leased own pages      CONNECTING
  *     CONNECTING  + own pages                    pump: the peer is up, pages are to be pulled     PULLING
@@ -16,6 +18,10 @@
  *     ASKING      + own pages                    message PAGES_CRC; mail PULLED                   SENDING
  *     SENDING     + puts and copies in flight    pump: FINISH came, all posted; it posts a flush  FLUSHING
  *     FLUSHING    + puts, copies, one flush      pump: all completed; COMMIT, PREFILLED           OVER
+ *     LEASING     + own pages                    message LEASE with pages                         PULLING
+ *                                                pump: LEASE without pages, or all are there      HOLDING
+ *     PULLING     + gets in flight, a lease      pump: all got; it sends LEASE_END and CHUNK      LEASING
+ *     HOLDING     + own pages                    mail FINISH                                      DRAINING
  *     DRAINING    what was posted before,        pump: all completed and flushed, or the          OVER
  *                 a flush after it               connection is closed; DRAINED or FAILED
  *     OVER        nothing                        mail RELEASE, the engine's answer to END         (freed)
@@ -23,8 +29,8 @@
  * Rules:
  *
  * - Events (mails, messages, completions, the clock, the state of the peer) only record what happened and put the
- *   shipment on the list of runnable shipments. They post and send nothing for it. START and PAGES_CRC also change the
- *   state, as the table says.
+ *   shipment on the list of runnable shipments. They post and send nothing for it. START, PAGES_CRC and LEASE also change
+ *   the state, as the table says.
  * - The pump (sl_ship_tick) gives turns to the runnable shipments; only the pump posts, sends, and enters any other
  *   state. So no callback enters the machine while it runs.
  * - A failure or an abort is recorded in `ending`, in any state. A later failure does not replace the first one; an
@@ -33,6 +39,8 @@
  * - Deadlines: before DRAINING that of the request (SL_ERR_DEADLINE); in DRAINING drain_ms, after which the connection
  * is
  *   closed by force. Closing cancels the operations in flight, so DRAINING always ends.
+ * - A prefetch (prefetch.c) sends no row and answers the router nothing. It ends through DRAINING also when it has succeeded; there it
+ *   ends the lease that it holds, when no get is in flight.
  * - There is one way out: only over() in shipment_end.c enters OVER. It posts END; from then on the shipment accesses
  *   no pages on either side. RELEASE frees the job with everything in it (sl_ship_free).
  * - DRAINED is never sent too early: `unflushed` says that puts were posted that no completed flush covers. If the
@@ -49,6 +57,7 @@
 typedef struct sl_prefill sl_prefill;
 typedef struct sl_prefill_job sl_prefill_job;
 typedef struct sl_decode_peer sl_decode_peer;
+typedef struct sl_prefetch_chunk sl_prefetch_chunk;
 
 typedef enum {
     SHIP_WAITING,
@@ -57,6 +66,8 @@ typedef enum {
     SHIP_ASKING,
     SHIP_SENDING,
     SHIP_FLUSHING,
+    SHIP_LEASING,
+    SHIP_HOLDING,
     SHIP_DRAINING,
     SHIP_OVER
 } sl_ship_state;
@@ -86,7 +97,11 @@ typedef struct sl_shipment {
     uint32_t in_flight; /* gets, puts, flushes and batches of copies that have not completed */
     bool unflushed;     /* puts were posted that no completed flush covers */
     uint64_t bytes;     /* number of bytes shipped */
-    uint64_t finish_ns; /* time of FINISH, after which no piece is added; 0: not yet */
+    /* of a prefetch */
+    uint64_t lease;           /* asked for or held; 0: none */
+    int32_t at;               /* pages before it are here */
+    sl_prefetch_chunk *chunk; /* PULLING: what the lease covers */
+    uint64_t finish_ns;       /* time of FINISH, after which no piece is added; 0: not yet */
     uint64_t drain_deadline_ns;
 } sl_shipment;
 
@@ -97,12 +112,14 @@ typedef struct sl_ship_list {
 
 /* ---- events (shipment.c) ---- */
 
-/* PREFILL. Takes m. */
+/* PREFILL, or PREFETCH. Takes m. */
 void sl_ship_new(sl_prefill *p, sl_wmsg *m);
 /* ABORT of a router. If there is no such shipment, or it is OVER, DRAINED is sent at once. */
 void sl_ship_abort(sl_prefill *p, uint32_t router, uint64_t rid, uint32_t attempt);
 /* PAGES_CRC from a peer that this router has introduced. */
 void sl_ship_pages_crc(sl_prefill *p, uint32_t router, const sl_msg_pages_crc *m);
+/* LEASE from this peer (shipment_lease.c). */
+void sl_ship_leased(sl_prefill *p, const sl_decode_peer *d, const sl_msg_lease *m);
 /* Mails of the engine and of the copier. */
 void sl_ship_mail(sl_prefill *p, sl_wmail *m);
 /* Fails the shipments of this session. */
@@ -145,6 +162,13 @@ const char *sl_ship_state_name(sl_ship_state s);
 /* shipment_post.c: turns in PULLING and SENDING. */
 sl_ship_turn sl_ship_pull(sl_prefill *p, sl_prefill_job *j);
 sl_ship_turn sl_ship_send(sl_prefill *p, sl_prefill_job *j);
+
+/* shipment_lease.c: makes a PREFILL of its pages from the PREFETCH (false: malformed, or out of memory); turns of prefetches in
+ * LEASING, and in PULLING when all gets are posted; the last message of one that drains. */
+bool sl_ship_prefetch_msg(sl_prefill *p, sl_wmsg *m);
+sl_ship_turn sl_ship_ask_lease(sl_prefill *p, sl_prefill_job *j);
+sl_ship_turn sl_ship_leased_all_got(sl_prefill *p, sl_prefill_job *j);
+void sl_ship_lease_drained(sl_prefill_job *j);
 
 /* shipment_end.c: turns in FLUSHING and DRAINING, and the flush that both need. */
 sl_ship_turn sl_ship_finish(sl_prefill *p, sl_prefill_job *j);

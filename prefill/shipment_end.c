@@ -38,11 +38,13 @@ static void over(sl_prefill *p, sl_prefill_job *j)
     SL_CHECK(!j->ship.in_flight, "%u operations are in flight in state %s", j->ship.in_flight,
              sl_ship_state_name(j->ship.state));
     j->ship.state = SHIP_OVER;
+    sl_mailbox_post(p->role.inbox, &j->m_end.mail.link);
+    if (j->prefetch)
+        return;
     p->past[p->next_past].rid = j->rid;
     p->past[p->next_past].attempt = j->attempt;
     p->past[p->next_past].router = j->router;
     p->next_past = (p->next_past + 1) % PAST_JOBS;
-    sl_mailbox_post(p->role.inbox, &j->m_end.mail.link);
 }
 
 /* ---- FLUSHING: everything is posted ---- */
@@ -156,7 +158,10 @@ sl_ship_turn sl_ship_drain(sl_prefill *p, sl_prefill_job *j)
         sl_status st = sl_ship_post_flush(j);
         return st == SL_OK ? SHIP_POSTED : st == SL_AGAIN ? SHIP_BLOCKED : SHIP_IDLE;
     }
-    report_end(p, j);
+    if (j->prefetch)
+        sl_ship_lease_drained(j);
+    else
+        report_end(p, j);
     over(p, j);
     return SHIP_IDLE;
 }

@@ -122,7 +122,9 @@ sl_ship_turn sl_ship_pull(sl_prefill *p, sl_prefill_job *j)
     if (!peer_usable(j))
         return SHIP_IDLE;
     sl_status st = post_next(p, j);
-    return st == SL_INPROGRESS ? ask_about_pulled(j) : turn_of(p, j, st);
+    if (st != SL_INPROGRESS)
+        return turn_of(p, j, st);
+    return j->prefetch ? sl_ship_leased_all_got(p, j) : ask_about_pulled(j);
 }
 
 sl_ship_turn sl_ship_send(sl_prefill *p, sl_prefill_job *j)

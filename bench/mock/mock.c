@@ -78,6 +78,10 @@ static void on_reserve(sl_mock *m, const sl_msg_reserve *r)
     j->pages = pages;
     m->c.pages_used += pages;
     j->due_ns = sl_now_ns() + m->o.reserve_us * 1000ull;
+    sl_msg l = {.type = SL_MSG_LOADING};
+    l.loading = (sl_msg_loading){r->rid, r->attempt, m->k.loading};
+    for (int i = 0; m->k.loading && i < 2; i++)
+        sl_mock_send_router(m, &l);
 }
 
 static void on_prefill(sl_mock *m, const sl_msg_prefill *p)
@@ -150,6 +154,9 @@ static void handle(sl_mock *m, const sl_msg *msg)
         m->c.source = msg->reserve.source;
         m->c.tenant = msg->reserve.tenant;
         on_reserve(m, &msg->reserve);
+        break;
+    case SL_MSG_PREFETCH:
+        m->c.source = msg->prefetch.source;
         break;
     case SL_MSG_PREFILL:
         on_prefill(m, &msg->prefill);

@@ -38,11 +38,12 @@ typedef struct sl_mock_opts {
 
 /* Faults and delays that a test may set at any time. full, fail and fail_final count down to 0. */
 typedef struct sl_mock_knobs {
-    bool silent;         /* sends no message, not even heartbeats */
-    bool hold;           /* accepts requests and never answers them; heartbeats are still sent */
-    bool hold_commit;    /* prefill: computes, but never sends COMMIT */
-    uint32_t full;       /* decode: number of next RESERVEs that are answered with FAILED (exhausted) */
-    uint32_t fail;       /* number of next requests that are answered with FAILED, retryable */
+    bool silent;      /* sends no message, not even heartbeats */
+    bool hold;        /* accepts requests and never answers them; heartbeats are still sent */
+    bool hold_commit; /* prefill: computes, but never sends COMMIT */
+    uint32_t loading; /* decode: RESERVE is followed by LOADING of this number of pages, twice; 0: by none */
+    uint32_t full;    /* decode: number of next RESERVEs that are answered with FAILED (exhausted) */
+    uint32_t fail;    /* number of next requests that are answered with FAILED, retryable */
     uint32_t fail_final; /* the same, not retryable */
     uint32_t retract_at; /* decode: sends RETRACTED once, after this number of output tokens */
     uint32_t die_at;     /* decode: becomes silent after this number of output tokens in total */
@@ -63,7 +64,7 @@ typedef struct sl_mock_counts {
     uint32_t waiting_drain;
     uint32_t commits_stale;
     uint64_t tokens;
-    sl_msg_source source; /* of the last RESERVE */
+    sl_msg_source source; /* of the last RESERVE or PREFETCH */
     uint64_t tenant;
     bool welcome, refused, refused_for_now, dead; /* refused_for_now: joining may be tried again */
     uint32_t worker_id;

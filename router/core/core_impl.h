@@ -389,6 +389,10 @@ void sl_prefetch_waiting(sl_router *r);
 /* The request, which is announced, leaves the queue: it is placed on this decode worker, or ends (0). attempt: the one that
  * was announced. */
 void sl_prefetch_end(sl_router *r, sl_request *q, uint32_t decode, uint32_t attempt);
+/* LOADING of a decode worker. */
+void sl_prefetch_loading(sl_member *w, const sl_msg_loading *m);
+/* This attempt is left. */
+void sl_prefetch_leave(sl_router *r, sl_request *q, uint32_t attempt);
 
 /* ---- kv_events.c ---- */
 

@@ -65,6 +65,7 @@ static void book_prefill(sl_router *r, sl_request *q, const sl_effect *e)
 {
     (void)e;
     q->refused_at = 0;
+    q->prefetch_prefill = 0; /* PREFILL ends it */
     sl_place_fetched(r, q);
     if (!q->alone)
         sl_place_release(r, q, false);
@@ -130,6 +131,8 @@ static void book_leave(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill), *d = sl_member_find(r, e->decode);
     sl_place_fetched(r, q);
+    if (q->prefetch_prefill)
+        sl_prefetch_leave(r, q, e->attempt);
     if (!e->leave.why && e->leave.tell && q->placed_ns)
         sl_estimate_stayed(r, sl_now_ns() - q->placed_ns);
     if (e->leave.tell || e->leave.why) /* otherwise it was refused and waits for pages */

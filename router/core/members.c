@@ -168,6 +168,9 @@ void sl_member_message(sl_member *w, const sl_msg *m)
     case SL_MSG_CACHE_JOB:
         sl_cache_on_message(w, m);
         break;
+    case SL_MSG_LOADING:
+        sl_prefetch_loading(w, &m->loading);
+        break;
     case SL_MSG_DRAIN: /* the worker leaves by its own decision */
         if (w->state == SL_MEMBER_READY)
             w->state = SL_MEMBER_DRAINING;

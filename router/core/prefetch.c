@@ -7,9 +7,14 @@
  * Each attempt is considered once. It is announced if the worker that the policy would choose, were there room on every
  * worker, could load something. Bounds: PER_WORKER announced requests on each worker, CONSIDERED requests in one placement.
  * The announcement ends when the request is placed there, and is withdrawn by ABORT when it is placed elsewhere or ends.
+ *
+ * The second kind: the decode worker of a request that reserves says that it is loading many pages (LOADING). The request's prefill
+ * worker is told by PREFETCH, and fetches these pages while others are still being loaded. That ends with PREFILL, and is
+ * withdrawn by ABORT when the attempt is left before.
  */
 #include <string.h>
 
+#include "kvstore/page_key.h"
 #include "router/core/core_impl.h"
 
 enum { PER_WORKER = 4, CONSIDERED = 32, MAX_CANDIDATES = 1024 };
@@ -83,6 +88,35 @@ static void withdraw(sl_member *w, const sl_request *q, uint32_t attempt)
     m.abort.attempt = attempt;
     m.abort.status = SL_ERR_CANCELLED;
     sl_router_link_send(w, &m);
+}
+
+void sl_prefetch_loading(sl_member *w, const sl_msg_loading *m)
+{
+    sl_router *r = w->r;
+    sl_request *q = sl_request_find(r, m->rid);
+    sl_member *p = q && q->attempt == m->attempt && q->state == SL_REQUEST_RESERVING && q->decode == w->id
+                       ? sl_member_find(r, q->prefill)
+                       : NULL;
+    if (!p || q->prefetch_prefill || !r->o.prefetch || m->pages > (q->n_tokens - 1) / SL_KEY_PAGE_TOKENS)
+        return;
+    q->prefetch_prefill = p->id;
+    sl_msg f = {.type = SL_MSG_PREFETCH};
+    f.prefetch.rid = q->rid;
+    f.prefetch.attempt = q->attempt;
+    f.prefetch.tokens = q->tokens;
+    f.prefetch.n_tokens = q->n_tokens;
+    f.prefetch.seed = q->seed;
+    f.prefetch.tenant = q->group->tenant;
+    sl_place_source(w, m->pages, &f.prefetch.source);
+    sl_router_link_send(p, &f);
+}
+
+void sl_prefetch_leave(sl_router *r, sl_request *q, uint32_t attempt)
+{
+    sl_member *p = sl_member_find(r, q->prefetch_prefill);
+    q->prefetch_prefill = 0;
+    if (p)
+        withdraw(p, q, attempt);
 }
 
 void sl_prefetch_end(sl_router *r, sl_request *q, uint32_t decode, uint32_t attempt)

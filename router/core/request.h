@@ -100,9 +100,10 @@ typedef struct sl_request {
 
     uint32_t prefill, decode; /* member ids of this attempt, 0 none */
     uint32_t source,
-        source_pages;         /* the member from which the decode worker may fetch leading pages, 0 none */
-    uint32_t prefetch;        /* decode member to which it is announced while it waits, 0 none */
-    bool prefetch_considered; /* in this attempt */
+        source_pages;          /* the member from which the decode worker may fetch leading pages, 0 none */
+    uint32_t prefetch;         /* decode member to which it is announced while it waits, 0 none */
+    bool prefetch_considered;  /* in this attempt */
+    uint32_t prefetch_prefill; /* prefill member that fetches its pages while they are loaded, 0 none */
     uint32_t avoid_prefill, avoid_decode;
     uint32_t own_prefill, own_decode; /* members set aside for it (place.c), 0 none */
     uint64_t refused_at; /* placements of the router, counted from 1, at its first NO_ROOM; 0 none */

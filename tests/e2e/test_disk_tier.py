@@ -54,7 +54,12 @@ def damage(file, page, page_bytes):
 def test_restart_and_damage(start, disk):
     want = real.reference(IDS, N)
     roles = ("router", "prefill", "decode")
-    c = start(roles=roles, **keys(disk))
+    # Each page is a chunk of its own, and the prefill worker fetches it while others are read.
+    c = start(roles=roles, **keys(disk, **{"kvstore.load_chunk_bytes": "4KiB"}))
+
+    def ahead(tokens):
+        real.until(f"{tokens} tokens fetched while the disk was read",
+                   lambda: real.metric(c.metrics(1), "sluice_prefill_reused_tokens_total", 'source="ahead"') == tokens)
 
     def ask(cached):
         r = c.complete(IDS, N)
@@ -71,12 +76,14 @@ def test_restart_and_damage(start, disk):
     assert real.metric(metrics(), "sluice_tier_hit_pages_total") == PAGES
     real.until("the router has the speed of the disk and what is on it",
                lambda: c.worker("decode/0")["disk_rate"] > 0 and c.worker("decode/0")["known_disk_pages"] >= PAGES)
+    ahead(64 * PAGES)
     text = real.until("the size of the tier", lambda: metrics() if real.metric(metrics(), "sluice_tier_pages") else None)
     page_bytes = real.metric(text, "sluice_tier_bytes", 'state="used"') / real.metric(text, "sluice_tier_pages")
     c.flush()
     damage(disk / "decode-0" / "pages.sluice", 2, int(page_bytes))
     before = real.metric(metrics(), "sluice_tier_stored_pages_total")
     ask(64 * 2)
+    ahead(64 * (PAGES + 2))
     assert real.metric(metrics(), "sluice_tier_miss_pages_total", 'reason="damaged"') == PAGES - 2
     stored(metrics, before + 3)
     c.idle()

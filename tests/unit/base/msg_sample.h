@@ -155,8 +155,11 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                        .source = source};
         break;
     case SL_MSG_LEASE_ASK:
-        m.lease_ask = (sl_msg_lease_ask){
-            .lease = 77, .ms = 3000, .seed = {0x1122334455667788u, 0x99aabbccddeeff01u}, .keys = {bytes, 48}};
+        m.lease_ask = (sl_msg_lease_ask){.lease = 77,
+                                         .ms = 3000,
+                                         .seed = {0x1122334455667788u, 0x99aabbccddeeff01u},
+                                         .keys = {bytes, 48},
+                                         .wait = 1};
         break;
     case SL_MSG_LEASE:
         m.lease = (sl_msg_lease){
@@ -214,6 +217,9 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                          6,
                                          7,
                                          {bytes, 32}};
+        break;
+    case SL_MSG_LOADING:
+        m.loading = (sl_msg_loading){99, 2, 17};
         break;
     default:
         break;

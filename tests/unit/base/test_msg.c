@@ -92,6 +92,22 @@ START_TEST(fields_survive)
     sl_msg_free(&b);
     sl_wr_free(&w);
 
+    m = msg_sample(SL_MSG_LEASE_ASK);
+    w = encoded(&m);
+    ck_assert_int_eq(sl_msg_decode(w.data, w.len, &b, NULL), SL_OK);
+    ck_assert_uint_eq(b.lease_ask.lease, 77);
+    ck_assert_uint_eq(b.lease_ask.keys.len, 48);
+    ck_assert_uint_eq(b.lease_ask.wait, 1);
+    sl_wr_free(&w);
+
+    m = msg_sample(SL_MSG_LOADING);
+    w = encoded(&m);
+    ck_assert_int_eq(sl_msg_decode(w.data, w.len, &b, NULL), SL_OK);
+    ck_assert_uint_eq(b.loading.rid, 99);
+    ck_assert_uint_eq(b.loading.attempt, 2);
+    ck_assert_uint_eq(b.loading.pages, 17);
+    sl_wr_free(&w);
+
     m = msg_sample(SL_MSG_LOAD);
     w = encoded(&m);
     ck_assert_int_eq(sl_msg_decode(w.data, w.len, &b, NULL), SL_OK);
@@ -260,6 +276,15 @@ START_TEST(shape_rules)
     m = msg_sample(SL_MSG_LEASE_ASK);
     m.lease_ask.ms = 0;
     refused(&m, "ms");
+    m = msg_sample(SL_MSG_LEASE_ASK);
+    m.lease_ask.wait = 2;
+    refused(&m, "wait");
+    m = msg_sample(SL_MSG_LOADING);
+    m.loading.pages = 0;
+    refused(&m, "pages");
+    m = msg_sample(SL_MSG_LOADING);
+    m.loading.pages = (1 << 15) + 1;
+    refused(&m, "pages");
     m = msg_sample(SL_MSG_LEASE);
     m.lease.labels.len = 59;
     refused(&m, "labels");

@@ -38,6 +38,9 @@ static void say(uint32_t router, const sl_msg *m)
     case SL_MSG_PAGES_CRC:
         s->rid = m->pages_crc.rid, s->attempt = m->pages_crc.attempt, s->n = m->pages_crc.n_crc;
         break;
+    case SL_MSG_LOADING:
+        s->rid = m->loading.rid, s->attempt = m->loading.attempt, s->matched = m->loading.pages;
+        break;
     case SL_MSG_LEASE:
         s->rid = m->lease.lease, s->attempt = 1, s->n = m->lease.n_pages, s->matched = m->lease.lent;
         ck_assert_uint_eq(m->lease.labels.len, s->n * sl_cascade_label_bytes(now->d->geo));
@@ -192,6 +195,7 @@ void dd_open(decode_double *x, const dd_opts *o)
     ck_assert_int_eq(
         sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, o->max_batch, DM_CHECKED, NULL, NULL, &err),
         SL_OK);
+    d->o.load_chunk_bytes = (uint64_t)o->load_chunk * (uint64_t)d->geo->page_bytes;
     if (o->tier)
         open_tier(d, o);
 }
@@ -202,6 +206,7 @@ void dd_settle(decode_double *x)
         ck_assert_int_lt(turns, 1000);
         int jobs = dd_check(x);
         sl_loading_tick(x->d, sl_now_ns());
+        sl_lend_tick(x->d, sl_now_ns());
         quiet = jobs || !sl_loading_idle(x->d) ? 0 : quiet + 1;
     }
 }
@@ -212,6 +217,7 @@ void dd_close(decode_double *x)
     sl_decode *d = x->d;
     ck_assert_int_eq(dd_tickets(x), 0);
     ck_assert_int_eq(dd_held(x), 0);
+    ck_assert_int_eq(d->e.n_lend_waits, 0);
     ck_assert_int_eq(d->e.n_running, 0);
     ck_assert_int_eq(fake_open_seqs(x->fake), 0);
     ck_assert_msg(sl_store_check(d->role.store, &err) == SL_OK, "%s", err.text);
@@ -390,8 +396,8 @@ void dd_pages_ask(decode_double *x, uint64_t rid, uint32_t first, uint32_t count
     receive(x, &m, DD_WRITER);
 }
 
-void dd_lease_ask(decode_double *x, uint64_t id, uint32_t ep_serial, sl_key domain, int seed, int first,
-                  int n, uint32_t ms)
+static void ask_lease(decode_double *x, sl_msg_lease_ask a, uint32_t peer, uint32_t ep_serial, int seed,
+                      int first, int n)
 {
     int32_t tokens[DD_LEASED * SL_PAGE_TOKENS];
     sl_key keys[DD_LEASED];
@@ -400,9 +406,22 @@ void dd_lease_ask(decode_double *x, uint64_t id, uint32_t ep_serial, sl_key doma
         tokens[i] = (i * 7 + seed) % DD_VOCAB;
     sl_page_keys(dd_seed, tokens, (size_t)(first + n) * SL_PAGE_TOKENS, keys);
     sl_msg m = {.type = SL_MSG_LEASE_ASK};
-    m.lease_ask = (sl_msg_lease_ask){
-        .lease = id, .ms = ms, .seed = domain, .keys = {(uint8_t *)(keys + first), (size_t)n * sizeof *keys}};
-    receive_at(x, &m, DD_READER, ep_serial);
+    m.lease_ask = a;
+    m.lease_ask.keys = (sl_blob){(uint8_t *)(keys + first), (size_t)n * sizeof *keys};
+    receive_at(x, &m, peer, ep_serial);
+}
+
+void dd_lease_ask(decode_double *x, uint64_t id, uint32_t ep_serial, sl_key domain, int seed, int first,
+                  int n, uint32_t ms)
+{
+    ask_lease(x, (sl_msg_lease_ask){.lease = id, .ms = ms, .seed = domain}, DD_READER, ep_serial, seed, first,
+              n);
+}
+
+void dd_lease_wait(decode_double *x, uint64_t id, uint32_t ep_serial, int seed, int first, int n)
+{
+    ask_lease(x, (sl_msg_lease_ask){.lease = id, .ms = 60000, .seed = dd_seed, .wait = 1}, DD_WRITER,
+              ep_serial, seed, first, n);
 }
 
 void dd_lease_end(decode_double *x, uint64_t id, uint32_t ep_serial)
@@ -438,14 +457,22 @@ bool dd_checked(decode_double *x, size_t bad)
     return true;
 }
 
+bool dd_check_one(decode_double *x)
+{
+    sl_check *c = (sl_check *)sl_mailbox_take(x->d->role.checker.inbox);
+    if (!c)
+        return false;
+    while (!sl_checker_work(&x->d->role.checker, c))
+        ;
+    sl_landing_checked(x->d, c);
+    return true;
+}
+
 int dd_check(decode_double *x)
 {
     int n = 0;
-    for (sl_check *c; (c = (sl_check *)sl_mailbox_take(x->d->role.checker.inbox)); n++) {
-        while (!sl_checker_work(&x->d->role.checker, c))
-            ;
-        sl_landing_checked(x->d, c);
-    }
+    while (dd_check_one(x))
+        n++;
     return n;
 }
 

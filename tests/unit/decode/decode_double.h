@@ -45,6 +45,7 @@ typedef struct dd_opts {
     bool no_verify;
     bool tier;      /* a memory tier below the store, written through */
     bool local;     /* it says that its pages survive the process */
+    int load_chunk; /* pages of a chunk of a load; 0: the default */
     int tier_pages; /* its capacity; 0: more than a test stores */
     /* kvstore.verify; off by default, then no job but those of COMMIT and PAGES_ASK is posted */
     sl_cfg_verify verify;
@@ -98,6 +99,8 @@ void dd_pages_ask(decode_double *x, uint64_t rid, uint32_t first, uint32_t count
 /* Messages of a reader: pages [first, first + n) of the prompt of this seed, in a domain. */
 void dd_lease_ask(decode_double *x, uint64_t id, uint32_t ep_serial, sl_key domain, int seed, int first,
                   int n, uint32_t ms);
+/* The same of a writer, and the answer may wait for a load. */
+void dd_lease_wait(decode_double *x, uint64_t id, uint32_t ep_serial, int seed, int first, int n);
 void dd_lease_end(decode_double *x, uint64_t id, uint32_t ep_serial);
 void dd_lease_damaged(decode_double *x, uint64_t id, uint32_t ep_serial, uint32_t first, uint32_t count);
 /* CACHE_ASK of the router; the answer is in x->job or x->list, and in said[] with the number of the question as rid. */
@@ -105,7 +108,9 @@ void dd_cache_ask(decode_double *x, const sl_msg_cache_ask *q);
 /* The checker's answer to its oldest job, with `bad` wrong checksums. False: it has no job. */
 bool dd_checked(decode_double *x, size_t bad);
 
-/* The checker's real work on all jobs that wait, and the answers; how many. */
+/* The checker's real work on its oldest job, and the answer. False: it has none. */
+bool dd_check_one(decode_double *x);
+/* The same for all jobs that wait; how many. */
 int dd_check(decode_double *x);
 
 /* Turns of the cascade and of the checker until nothing waits and nothing is in flight. */

@@ -1,6 +1,7 @@
 /*
- * Leases that other decode workers hold on pages of this one (decode/lend.c): who gets which pages, that they stay in place
- * until the reader has drained or its connection is closed, and that nothing stays pinned.
+ * Leases that other workers hold on pages of this one (decode/lend.c): who gets which pages, that they stay in place until the
+ * reader has drained or its connection is closed, and that nothing stays pinned. A prefill worker gets pages of a prompt while
+ * its other pages are still being loaded from a tier.
  */
 #include <time.h>
 
@@ -219,6 +220,162 @@ START_TEST(damage_in_a_lease_ends_requests_that_hold_it)
 }
 END_TEST
 
+/* ---- while a load continues ---- */
+
+/* A worker whose tier has the 3 full pages of the prompt, and which loads them for request 2: each is a chunk of its own, which has
+ * arrived and waits for the checker. */
+static void open_loading(void)
+{
+    dd_opts o = dd_defaults();
+    o.verify = SL_CFG_VERIFY_ALWAYS;
+    o.pages = 24;
+    o.tier = true;
+    o.load_chunk = 1;
+    dd_open(&x, &o);
+    dd_reserve(&x, 1, 200, 1, 0, 0);
+    dd_settle(&x);
+    dd_expect(&x, SL_MSG_RESERVED, 1);
+    dd_commit(&x, 1, DD_WRITER, 0);
+    dd_settle(&x);
+    dd_expect(&x, SL_MSG_TOKENS, 1);
+    dd_expect(&x, SL_MSG_DONE, 1);
+    sl_store_flush(x.d->role.store);
+    x.d->o.lend = false; /* concerns decode workers only */
+    dd_reserve(&x, 2, 200, 2, 0, 0);
+    for (int i = 0; i < 20; i++)
+        sl_loading_tick(x.d, sl_now_ns());
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_LOADING, 2)->matched, 3);
+    dd_silent(&x);
+}
+
+/* The end of request 2, which has its pages. */
+static void end_loading(void)
+{
+    dd_settle(&x);
+    dd_abort(&x, 2, SL_ERR_CANCELLED);
+    dd_drained(&x, 2, DD_WRITER);
+    dd_expect(&x, SL_MSG_DRAINED, 2);
+    dd_settle(&x);
+    dd_silent(&x);
+    dd_close(&x);
+}
+
+/* The question waits for the first page, and gets it before the load has ended. */
+START_TEST(pages_are_lent_while_others_are_loaded)
+{
+    open_loading();
+    dd_lease_wait(&x, 10, 7, 0, 0, 3);
+    dd_lease_wait(&x, 10, 7, 0, 0, 3); /* the same again: dropped */
+    dd_silent(&x);
+    ck_assert_int_eq(x.d->e.n_lend_waits, 1);
+    ck_assert(dd_check_one(&x)); /* the first page is right */
+    dd_silent(&x);
+    sl_lend_tick(x.d, sl_now_ns());
+    ck_assert_int_eq(x.d->e.n_lend_waits, 0);
+    ck_assert_int_eq(x.d->e.lent_pages, 1);
+    dd_check(&x); /* the others, and the checksums of the first one */
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3);
+    const dd_said *s = dd_expect(&x, SL_MSG_LEASE, 10);
+    ck_assert_uint_eq(s->n, 1);
+    dd_lease_end(&x, 10, 7);
+    dd_lease_wait(&x, 11, 7, 0, 1, 2); /* they are here: nothing to wait for */
+    ck_assert_int_eq(x.d->e.n_lend_waits, 0);
+    dd_check(&x);
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_LEASE, 11)->n, 2);
+    dd_lease_end(&x, 11, 7);
+    end_loading();
+}
+END_TEST
+
+/* A damaged page: the question for it is answered, and so is the request. */
+START_TEST(a_load_that_ends_early_answers)
+{
+    open_loading();
+    dd_lease_wait(&x, 10, 7, 0, 1, 2);
+    ck_assert(dd_check_one(&x));
+    sl_lend_tick(x.d, sl_now_ns());
+    ck_assert_int_eq(x.d->e.n_lend_waits, 1); /* this was the page before it */
+    ck_assert(dd_checked(&x, 1));
+    dd_settle(&x);
+    ck_assert_int_eq(x.d->e.n_lend_waits, 0);
+    const dd_said *a = &x.said[x.seen], *b = &x.said[x.seen + 1];
+    ck_assert_int_eq(x.n_said - x.seen, 2);
+    const dd_said *lease = a->type == SL_MSG_LEASE ? a : b, *reserved = lease == a ? b : a;
+    ck_assert(lease->type == SL_MSG_LEASE && lease->n == 0 && lease->rid == 10);
+    ck_assert(reserved->type == SL_MSG_RESERVED && reserved->matched == 1);
+    x.seen = x.n_said;
+    end_loading();
+}
+END_TEST
+
+typedef enum { ENDS_LEASE, READER_GONE, ABORTED, ROUTER_LOST, DRAINS, ENDS } ending;
+
+/* Whatever ends the wait, nothing stays. */
+START_TEST(every_wait_for_a_load_ends)
+{
+    open_loading();
+    dd_lease_wait(&x, 10, 7, 0, 0, 3);
+    dd_lease_wait(&x, 11, 8, 0, 1, 2);
+    ck_assert_int_eq(x.d->e.n_lend_waits, 2);
+    switch ((ending)_i) {
+    case ENDS_LEASE:
+        dd_lease_end(&x, 10, 7);
+        dd_lease_end(&x, 11, 8);
+        break;
+    case READER_GONE:
+        sl_lend_reader_gone(x.d, 7);
+        sl_lend_reader_gone(x.d, 8);
+        break;
+    case ABORTED:
+        dd_abort(&x, 2, SL_ERR_CANCELLED);
+        break;
+    case ROUTER_LOST:
+        sl_tickets_router_down(x.d, DD_ROUTER);
+        break;
+    case DRAINS:
+        x.d->role.draining = true;
+        break;
+    case ENDS:
+        break;
+    }
+    ck_assert_int_eq(x.d->e.n_lend_waits, _i <= READER_GONE ? 0 : 2);
+    int leases = 0;
+    dd_settle(&x);
+    for (; x.seen < x.n_said; x.seen++)
+        leases += x.said[x.seen].type == SL_MSG_LEASE;
+    ck_assert_int_eq(x.d->e.n_lend_waits, 0);
+    ck_assert_int_eq(leases, _i <= READER_GONE ? 0 : 2);
+    sl_lend_reader_gone(x.d, 7);
+    sl_lend_reader_gone(x.d, 8);
+    x.d->role.draining = false;
+    dd_abort(&x, 2, SL_ERR_CANCELLED);
+    dd_drained(&x, 2, DD_WRITER);
+    x.seen = x.n_said;
+    dd_settle(&x);
+    dd_close(&x);
+}
+END_TEST
+
+/* What no load brings is answered at once, and so is a question that does not wait. */
+START_TEST(nothing_is_waited_for_in_vain)
+{
+    open_loading();
+    dd_lease_wait(&x, 10, 7, 1, 0, 2); /* another prompt */
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_LEASE, 10)->n, 0);
+    dd_lease_ask(&x, 11, 7, dd_seed, 0, 0, 3, 1000);
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_LEASE, 11)->n, 0);
+    for (uint64_t id = 100; id < 100 + 300; id++) /* bounded: the others are answered */
+        dd_lease_wait(&x, id, 7, 0, 0, 3);
+    ck_assert_int_eq(x.d->e.n_lend_waits, 256);
+    ck_assert_int_eq(x.n_said - x.seen, 300 - 256);
+    sl_lend_reader_gone(x.d, 7);
+    x.seen = x.n_said;
+    dd_check(&x);
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3);
+    end_loading();
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("lend");
@@ -230,6 +387,10 @@ int main(void)
     tcase_add_test(t, lending_is_bounded);
     tcase_add_loop_test(t, damage_that_a_reader_reports_is_looked_for, 0, 2);
     tcase_add_loop_test(t, damage_in_a_lease_ends_requests_that_hold_it, 0, 2);
+    tcase_add_test(t, pages_are_lent_while_others_are_loaded);
+    tcase_add_test(t, a_load_that_ends_early_answers);
+    tcase_add_loop_test(t, every_wait_for_a_load_ends, 0, ENDS);
+    tcase_add_test(t, nothing_is_waited_for_in_vain);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

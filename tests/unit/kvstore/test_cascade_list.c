@@ -353,6 +353,14 @@ START_TEST(a_stuck_writer_does_not_stop_the_other)
 }
 END_TEST
 
+static int32_t begun_pages;
+
+static void on_begun(sl_cascade_waiter *w, int32_t pages)
+{
+    (void)w;
+    begun_pages += pages;
+}
+
 /* Each chunk that is verified is worth something, whatever happens to the following ones. */
 START_TEST(a_load_has_chunks)
 {
@@ -364,13 +372,23 @@ START_TEST(a_load_has_chunks)
     rig_request(a, 12);
     rig_settle();
     sl_store_flush(rig.store);
-    rig_waiting w = {0};
+    rig_waiting w = {.w.begun = on_begun};
+    begun_pages = 0;
     ck_assert(rig_wait_for(&w, a, 12));
+    uint64_t changes = sl_cascade_changes(rig.cascade);
     while (rig_stats().hits < 4)
         rig_turn();
     ck_assert(!w.ready);
+    ck_assert_int_eq(begun_pages, 12); /* told once */
+    ck_assert_uint_gt(sl_cascade_changes(rig.cascade), changes);
+    ck_assert(sl_cascade_may_load(rig.cascade, rig_seed, key_of(a, 11)));
+    ck_assert(!sl_cascade_may_load(rig.cascade, rig_seed, key_of(a, 12)));
+    ck_assert(!sl_cascade_may_load(rig.cascade, (sl_key){8, 8}, key_of(a, 11)));
+    changes = sl_cascade_changes(rig.cascade);
     ck_assert_int_ge(sl_store_match(rig.store, rig_seed, a, 12 * PAGE + 1), 4);
     sl_cascade_leave(rig.cascade, &w.w); /* the load ends early */
+    ck_assert_uint_gt(sl_cascade_changes(rig.cascade), changes);
+    ck_assert(!sl_cascade_may_load(rig.cascade, rig_seed, key_of(a, 11)));
     rig_settle();
     for (int i = 0; i < 20; i++)
         rig_turn();

@@ -2,6 +2,9 @@
 #include "tests/unit/prefill/rig.h"
 #include "tests/unit/kvstore/mla_geometry.h"
 
+#include "kvstore/cascade.h"
+#include "kvstore/page_key.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,6 +197,15 @@ void sl_wep_send(sl_wep *ep, const sl_msg *msg)
     r.seen.asked += msg->type == SL_MSG_PAGES_ASK;
     r.seen.peer_drained += msg->type == SL_MSG_DRAINED;
     r.seen.commit += msg->type == SL_MSG_COMMIT;
+    r.seen.lease_ends += msg->type == SL_MSG_LEASE_END;
+    if (msg->type == SL_MSG_LEASE_ASK) {
+        ck_assert_int_eq(msg->lease_ask.wait, 1);
+        r.seen.leases++;
+        r.seen.lease = msg->lease_ask.lease;
+        r.seen.lease_keys = (int)(msg->lease_ask.keys.len / sizeof(sl_key));
+    }
+    if (msg->type == SL_MSG_LEASE_END)
+        ck_assert(r.n_ops == 0 && msg->lease_end.lease == r.seen.lease);
     if (msg->type == SL_MSG_COMMIT)
         r.seen.commit_ok = landed_as(&msg->commit);
     if (msg->type == SL_MSG_COMMIT || msg->type == SL_MSG_DRAINED)
@@ -256,10 +268,26 @@ bool rig_pulled_right(void)
     return right;
 }
 
+/* The pages have arrived, with their checksums; the test is the checker. */
+static void take_chunk(sl_prefetch_chunk *c)
+{
+    for (int32_t i = c->first; i < c->end; i++)
+        for (int32_t l = 0; l < RIG_LAYERS; l++)
+            ck_assert_uint_eq(sl_arena_page_crc(r.here, c->job->own_pages[i], l, SL_PAGE_TOKENS),
+                              c->crc[(i - c->first) * RIG_LAYERS + l]);
+    ck_assert_int_eq(c->first, c->job->own_matched + r.seen.chunk_pages);
+    r.seen.chunk_pages += c->end - c->first;
+    free(c);
+}
+
 static void take_engine_mail(void)
 {
     for (sl_mail *m; (m = sl_mailbox_take(r.p->role.inbox));) {
         int kind = ((sl_wmail *)m)->kind;
+        if (kind == PM_CHUNK) {
+            take_chunk((sl_prefetch_chunk *)m);
+            continue;
+        }
         r.seen.told_new += kind == PM_NEW;
         r.seen.told_pulled += kind == PM_PULLED;
         r.seen.told_stop += kind == PM_STOP;
@@ -298,9 +326,63 @@ void rig_begin(uint32_t matched, uint32_t deadline_ms)
     ck_assert_int_eq(r.seen.told_new, 1);
 }
 
+static sl_key seed = {3, 3};
+
+void rig_begin_prefetch(void)
+{
+    static uint64_t rid = 10000;
+    sl_wmsg *m = calloc(1, sizeof *m);
+    m->msg.type = SL_MSG_PREFETCH;
+    m->router = RIG_ROUTER;
+    m->msg.prefetch = (sl_msg_prefetch){
+        .rid = ++rid,
+        .attempt = 1,
+        .n_tokens = RIG_TOKENS,
+        .seed = seed,
+        .source = {.worker = 2, .addr = "rig:1", .epoch = 7, .pages = RIG_AHEAD},
+    };
+    m->msg.prefetch.tokens = calloc(RIG_TOKENS, sizeof(int32_t));
+    r.seen = (rig_seen){.hello = r.seen.hello};
+    sl_ship_new(r.p, m);
+    r.job = r.p->ships;
+    r.now = sl_now_ns();
+    take_engine_mail();
+    ck_assert(r.seen.told_new == 1 && r.job->prefetch);
+}
+
+void rig_lease(int n, bool right)
+{
+    const sl_prefill_job *j = r.job;
+    size_t bytes = sl_cascade_label_bytes(sl_arena_geometry(r.there));
+    uint8_t *labels = calloc((size_t)n + 1, bytes);
+    sl_wmsg *m = calloc(1, sizeof *m);
+    m->msg.type = SL_MSG_LEASE;
+    m->msg.lease = (sl_msg_lease){
+        .lease = r.seen.lease, .ms = 1000, .n_pages = (size_t)n, .labels = {labels, (size_t)n * bytes}};
+    m->msg.lease.pages = calloc((size_t)n + 1, sizeof(uint32_t));
+    for (int i = 0; i < n; i++) {
+        int at = j->ship.at + i;
+        uint32_t crc[RIG_LAYERS], page = m->msg.lease.pages[i] = (uint32_t)(5 - at);
+        sl_store_page p = {.seed = seed, .prev = at ? j->keys[at - 1] : seed, .tokens = j->msg->tokens};
+        for (int32_t l = 0; l < RIG_LAYERS; l++)
+            crc[l] = sl_arena_page_crc(r.there, (int32_t)page, l, SL_PAGE_TOKENS);
+        sl_cascade_label_write(&p, labels + (size_t)i * bytes);
+        sl_cascade_label_sums(labels + (size_t)i * bytes, crc, RIG_LAYERS);
+    }
+    labels[8] ^= !right;
+    r.in_callback = true;
+    sl_peer_msg(r.p, r.ep, m);
+    r.in_callback = false;
+    free(labels);
+}
+
 void rig_start(int32_t own)
 {
     sl_prefill_job *j = r.job;
+    if (j->prefetch) {
+        j->keys = calloc(RIG_AHEAD, sizeof *j->keys);
+        sl_page_keys(seed, j->msg->tokens, RIG_AHEAD * SL_PAGE_TOKENS, j->keys);
+    }
     j->own_pages = calloc(RIG_PAGES, sizeof *j->own_pages);
     for (int32_t i = 0; i < RIG_PAGES; i++)
         j->own_pages[i] = 1 + i;
@@ -476,6 +558,8 @@ void rig_open(rig_path path)
                       : path == RIG_GPU   ? &sl_shipping_gpu
                                           : &sl_shipping_direct;
     r.p->o.drain_ms = 1000;
+    static const sl_runner runner = {.max_context = 1024};
+    r.p->o.role.runner = &runner;
     ck_assert_int_eq(sl_mailbox_create(&r.p->role.inbox), SL_OK);
     if (path == RIG_COPIER || path == RIG_GPU)
         make_device();

@@ -17,6 +17,7 @@
 
 enum { RIG_ROUTER = 3 }; /* the session in which the shipments come */
 enum { RIG_LAYERS = 3, RIG_TOKENS = 200, RIG_PAGES = 4, RIG_PULLED = 2 /* pages, of a pulling shipment */ };
+enum { RIG_AHEAD = 3 }; /* pages of a prefetch */
 
 /* DIRECT: copies by the transport thread; COPIER: by the copier's thread; GPU: puts from two device pools. */
 typedef enum { RIG_STAGING, RIG_GPU, RIG_DIRECT, RIG_COPIER, RIG_PATHS } rig_path;
@@ -34,7 +35,11 @@ typedef struct rig_op {
 typedef struct rig_seen {
     int prefilled, failed, drained;                        /* router */
     int hello, commit, peer_drained, asked;                /* peer */
+    int leases, lease_ends;                                /* peer */
+    uint64_t lease;                                        /* of the last LEASE_ASK */
+    int lease_keys;                                        /* pages that it asks for */
     int told_new, told_pulled, told_stop, told_end, freed; /* engine */
+    int chunk_pages;                                       /* that the engine was told of, in their order */
     sl_msg_failed why;
     bool commit_ok; /* its checksums are those of the landing pages */
 } rig_seen;
@@ -67,6 +72,10 @@ void rig_close(void);
 
 /* PREFILL with RIG_TOKENS tokens, of which the decode worker has `matched` pages. deadline_ms 0: none. */
 void rig_begin(uint32_t matched, uint32_t deadline_ms);
+/* PREFETCH of the same prompt, of which the decode worker loads RIG_AHEAD pages. */
+void rig_begin_prefetch(void);
+/* LEASE of the next n pages, the answer to the last LEASE_ASK. right: with the labels of these pages. */
+void rig_lease(int n, bool right);
 /* START: `own` pages are in the own cache. */
 void rig_start(int32_t own);
 void rig_peer_up(void);

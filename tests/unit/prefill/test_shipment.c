@@ -63,6 +63,8 @@ static void reach(sl_ship_state want, uint32_t deadline_ms)
 /* With copies into mapped memory, nothing is in flight, so the machine does not stay in some of the states. */
 static bool can_rest(sl_ship_state s, rig_path path)
 {
+    if (s == SHIP_LEASING || s == SHIP_HOLDING) /* of prefetches: test_shipment_lease.c */
+        return false;
     return path < RIG_DIRECT || !(s == SHIP_PULLING || s == SHIP_FLUSHING || s == SHIP_DRAINING);
 }
 

@@ -1,6 +1,6 @@
 /*
  * Requests that wait are announced to the decode worker that will probably get them: when, how many, and how an announcement
- * ends.
+ * ends. A request that reserves while its decode worker loads many pages is announced to its prefill worker.
  */
 #include <string.h>
 
@@ -150,6 +150,78 @@ START_TEST(a_lost_worker_is_forgotten)
 }
 END_TEST
 
+/* ---- LOADING: the prefill worker of a request that reserves ---- */
+
+/* A prefill and a decode worker, of which the latter holds and says that it loads this many pages for the request. */
+static void start_loading(uint32_t pages, bool prefetch)
+{
+    n_busy = 0;
+    memset(waits, 0, sizeof waits);
+    h_init(&h);
+    h.o.prefetch = prefetch;
+    h_open_cluster(&h, 1, 1);
+    sl_mock_knob(h.w[1])->hold = true;
+    sl_mock_knob(h.w[1])->loading = pages;
+    wait_for(0, PROMPT);
+    H_UNTIL(&h, received(1, SL_MSG_RESERVE) == 1, 2000);
+    h_run(&h, 10);
+}
+
+static void finish_loading(void)
+{
+    sl_mock_knob(h.w[1])->hold = false;
+    h_run(&h, 10);
+    h_close(&h);
+}
+
+START_TEST(the_prefill_worker_is_told_once)
+{
+    start_loading(PAGES, true);
+    ck_assert_uint_eq(received(0, SL_MSG_PREFETCH), 1);
+    const sl_msg_source *s = &sl_mock_count(h.w[0])->source;
+    ck_assert_uint_eq(s->worker, sl_mock_count(h.w[1])->worker_id);
+    ck_assert_uint_eq(s->pages, PAGES);
+    ck_assert_str_ne(s->addr, "");
+    sl_mock_knob(h.w[1])->hold = false;
+    H_UNTIL(&h, h_done(&waits[0]), 2000);
+    ck_assert_int_eq(waits[0].s[0].status, SL_OK);
+    ck_assert_uint_eq(received(0, SL_MSG_PREFILL), 1);
+    ck_assert_uint_eq(received(0, SL_MSG_ABORT), 0);
+    sl_group_release(waits[0].group);
+    finish_loading();
+}
+END_TEST
+
+START_TEST(an_attempt_that_is_left_is_withdrawn)
+{
+    start_loading(3, true);
+    ck_assert_uint_eq(received(0, SL_MSG_PREFETCH), 1);
+    if (_i) { /* the decode worker dies */
+        sl_member_lost(sl_member_find(h.r, sl_mock_count(h.w[1])->worker_id), SL_ERR_PEER, "test");
+        sl_mock_kill(h.w[1]);
+    } else {
+        sl_group_release(waits[0].group);
+    }
+    H_UNTIL(&h, received(0, SL_MSG_ABORT) == 1, 2000);
+    if (_i)
+        sl_group_release(waits[0].group);
+    ck_assert_uint_eq(received(0, SL_MSG_PREFILL), 0);
+    finish_loading();
+}
+END_TEST
+
+/* More pages than can be reused; and with router.prefetch switched off. */
+START_TEST(nothing_is_told)
+{
+    start_loading(_i ? PAGES : PAGES + 1, !_i);
+    ck_assert_uint_eq(received(0, SL_MSG_PREFETCH), 0);
+    sl_group_release(waits[0].group);
+    h_run(&h, 10);
+    ck_assert_uint_eq(received(0, SL_MSG_ABORT), 0);
+    finish_loading();
+}
+END_TEST
+
 START_TEST(it_can_be_switched_off)
 {
     start(false);
@@ -170,6 +242,9 @@ int main(void)
         {announcements_are_bounded_for_each_worker, 0},
         {a_lost_worker_is_forgotten, 0},
         {it_can_be_switched_off, 0},
+        {the_prefill_worker_is_told_once, 0},
+        {an_attempt_that_is_left_is_withdrawn, 2},
+        {nothing_is_told, 2},
     };
     return h_main("router/prefetch", NULL, NULL, cases, SL_COUNT(cases));
 }
