@@ -329,6 +329,9 @@ void sl_loading_close(sl_decode *d);
 /* True: this RESERVE, which would be granted now, waits for pages of the tier and owns m until sl_landing_resume(). again: it has
  * waited before; else NULL. */
 bool sl_loading_wait(sl_decode *d, sl_wmsg *m, sl_loading *again);
+/* How many leading ones of the pages that a request matches, which has waited (w), are to be verified: the others were compared
+ * with their checksums by the load that has just ended. w NULL: all. */
+int32_t sl_loading_to_verify(const sl_loading *w, int32_t matched);
 /* True: the request waited, and is gone. */
 bool sl_loading_abort(sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt);
 void sl_loading_router_down(sl_decode *d, uint32_t router);

@@ -3,7 +3,7 @@
  *
  * RESERVE is granted or refused at once, unless it waits for pages of a storage tier first (loading.c). COMMIT says that the writer has written everything; the checker thread then
  * compares the checksums of the pages that arrived. The pages that matched the prefix tree are verified from RESERVE
- * on, concurrently with prefill (damage.c). When both answers are there the full pages are published and the ticket
+ * on, concurrently with prefill (damage.c), except those that were loaded for this request just before. When both answers are there the full pages are published and the ticket
  * waits for a slot. PAGES_ASK is the writer's question for the checksums of matched pages.
  */
 #include <inttypes.h>
@@ -143,9 +143,9 @@ static void reserve(sl_decode *d, sl_wmsg *m, sl_loading *waited)
     }
     sl_claims_granted(d, m->router, r->rid, now);
     answer_reserved(d, t);
-    int32_t matched = sl_lease_matched(lease);
-    t->unverified = matched && sl_checker_seals(&d->role.checker);
-    if (t->unverified && !sl_damage_verify(d, t, 0, matched, false))
+    int32_t verify = sl_loading_to_verify(waited, sl_lease_matched(lease));
+    t->unverified = verify && sl_checker_seals(&d->role.checker);
+    if (t->unverified && !sl_damage_verify(d, t, 0, verify, false))
         sl_ticket_failed(d, t, SL_ERR_NO_MEMORY, true, "out of memory");
     return;
 drop_sampling:

@@ -56,6 +56,12 @@ static void on_begun(sl_cascade_waiter *wait, int32_t pages)
     sl_worker_tell_router(w->d->worker, w->m->router, &m);
 }
 
+int32_t sl_loading_to_verify(const sl_loading *w, int32_t matched)
+{
+    bool fresh = w && w->wait.loaded < w->wait.loaded_end && matched <= w->wait.loaded_end;
+    return fresh && w->wait.loaded < matched ? w->wait.loaded : matched;
+}
+
 static bool places_left(const sl_decode *d)
 {
     return d->e.n_tickets + d->e.n_loading < d->o.max_batch + d->o.max_waiting;

@@ -114,6 +114,10 @@ typedef struct sl_cascade_waiter {
     /* Another worker that may have leading pages of the prompt; source.pages 0: none is known. The seed is filled in. */
     sl_tier_source source;
 
+    /* For `ready`: pages [loaded, loaded_end) of the prompt were just loaded, compared with their checksums, and are pinned until it
+     * returns. Equal: none. */
+    int32_t loaded, loaded_end;
+
     /* the cascade's; zeroed before the first wait */
     sl_cascade_load *load;
     struct sl_cascade_waiter *next;

@@ -131,6 +131,8 @@ static void wake(sl_cascade_load *l)
         l->waiters = w->next;
         l->c->waiting--;
         w->load = NULL;
+        w->loaded = l->first + l->from;
+        w->loaded_end = l->first + l->published;
         w->looked_up = again ? false : w->looked_up || late;
         w->ready(w);
     }
@@ -415,6 +417,7 @@ static void join(sl_cascade_load *l, sl_cascade_waiter *w)
     while (*at) /* they continue in the order in which they came */
         at = &(*at)->next;
     w->load = l;
+    w->loaded = w->loaded_end = 0;
     w->next = NULL;
     *at = w;
     w->rounds++;

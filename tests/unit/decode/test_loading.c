@@ -63,6 +63,31 @@ START_TEST(reserved_when_the_pages_are_there)
 }
 END_TEST
 
+/* The load has compared their checksums just before; the next request's pages are verified as always. */
+START_TEST(loaded_pages_are_not_verified_twice)
+{
+    open_with_pages(SL_CFG_VERIFY_ALWAYS);
+    dd_reserve(&x, 2, 200, 2, 0, 0);
+    for (int i = 0; i < 20; i++)
+        sl_loading_tick(x.d, sl_now_ns());
+    dd_silent(&x);
+    ck_assert(dd_check_one(&x));
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3);
+    ck_assert(!dd_ticket(&x, 2)->unverified && !dd_check_one(&x));
+    dd_reserve(&x, 3, 200, 2, 0, 0);
+    ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 3)->matched, 3);
+    ck_assert(dd_ticket(&x, 3)->unverified && dd_check_one(&x));
+    ck_assert(!dd_ticket(&x, 3)->unverified);
+    for (uint64_t rid = 2; rid < 4; rid++) {
+        dd_abort(&x, rid, SL_ERR_CANCELLED);
+        dd_drained(&x, rid, DD_WRITER);
+        dd_expect(&x, SL_MSG_DRAINED, rid);
+    }
+    dd_settle(&x);
+    dd_close(&x);
+}
+END_TEST
+
 START_TEST(abort_ends_the_wait)
 {
     open_with_pages(SL_CFG_VERIFY_ALWAYS);
@@ -189,6 +214,7 @@ int main(void)
     Suite *s = suite_create("loading");
     TCase *t = tcase_create("loading");
     tcase_add_loop_test(t, reserved_when_the_pages_are_there, 0, 2);
+    tcase_add_test(t, loaded_pages_are_not_verified_twice);
     tcase_add_test(t, abort_ends_the_wait);
     tcase_add_test(t, the_loss_of_the_router_ends_the_wait);
     tcase_add_test(t, draining_refuses_what_waited);

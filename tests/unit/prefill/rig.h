@@ -65,6 +65,10 @@ typedef struct rig {
 } rig;
 
 extern rig r;
+/* When it is set, the mails to the engine thread go there, after they were counted. */
+extern void (*rig_engine)(sl_wmail *m);
+/* Of the page keys. */
+extern const sl_key rig_seed;
 
 void rig_open(rig_path path);
 /* Fails the test when anything is left. */
