@@ -327,6 +327,16 @@ static sl_status check_nixl(const sl_config *cfg, sl_err *err)
             err, SL_ERR_INVALID,
             "kvstore.nixl.bytes and kvstore.nixl.path: files need both, the directory and its size limit; "
             "objects need neither");
+    for (int i = 0; i < cfg->kvstore.nixl.parameters.n; i++) {
+        const char *text = cfg->kvstore.nixl.parameters.v[i];
+        bool key = strncmp(text, "secret_key=", 11) == 0;
+        if (key || strncmp(text, "session_token=", 14) == 0)
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "kvstore.nixl.parameters: %s would be shown with the configuration; give it to the workers in "
+                "the environment (%s), or in the file that AWS_SHARED_CREDENTIALS_FILE names",
+                key ? "secret_key" : "session_token", key ? "AWS_SECRET_ACCESS_KEY" : "AWS_SESSION_TOKEN");
+    }
     return on ? check_tier(cfg, "kvstore.nixl.backend", "kvstore.nixl.load_timeout_ms",
                            cfg->kvstore.nixl.load_timeout_ms, err)
               : SL_OK;

@@ -143,6 +143,7 @@ typedef struct sl_config {
                 char v[SL_CFG_MAX_NIXL_PARAMETERS][SL_CFG_ITEM_BYTES];
             } parameters;
             uint64_t bytes;
+            bool required;
             int load_timeout_ms;
             sl_cfg_write write;
         } nixl;

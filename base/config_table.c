@@ -234,8 +234,10 @@ const sl_cfg_row sl_cfg_rows[] = {
         "(docs/caching.md): POSIX, GDS or GDS_MT for files, OBJ for S3. Empty: NIXL is not used."),
     STR(kvstore, nixl.library, "libnixl_capi.so",
         "NIXL's C library, a path or a name for the system's search; it is in the PyPI packages nixl-cu12 and nixl-cu13."),
-    STRS(kvstore, nixl.parameters, "",
-         "Parameters of the plug-in, each KEY=VALUE (docs/caching.md names those that matter)."),
+    STRS(
+        kvstore, nixl.parameters, "",
+        "Parameters of the plug-in, each KEY=VALUE (docs/caching.md names those that matter). They are shown with the "
+        "configuration: secret_key and session_token are refused, and come from the environment or a file of AWS's tools."),
     STR(kvstore, nixl.path, "",
         "Plug-ins for files: directory of the pages, on a file system that all clusters of the store mount."),
     SIZE(
@@ -243,6 +245,10 @@ const sl_cfg_row sl_cfg_rows[] = {
         "Plug-ins for files: size limit of the directory, whoever wrote the files; mandatory. 0 for objects, which NIXL "
         "cannot delete: a rule of the bucket has to limit it."),
     STR(kvstore, nixl.prefix, "sluice", "Begins the names of directories and objects; see redis.prefix."),
+    BOOL(
+        kvstore, nixl.required, "true",
+        "Whether a decode worker refuses to start when it cannot store and read an object: no answer, wrong credentials, "
+        "no such bucket. false: it starts all the same, and uses the store when it can. A directory must always be there."),
     ENUM(kvstore, nixl.write, "write_through", writes,
          "When pages are written to the store; see disk.write."),
     INT(kvstore, nixl.load_timeout_ms, "5000", 1, 600000,

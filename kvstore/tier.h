@@ -80,6 +80,7 @@ typedef struct sl_tier_nixl_opts {
     const char *const *parameters; /* [n_parameters] of the plug-in, "KEY=VALUE" */
     int32_t n_parameters;
     const char *prefix; /* begins the names of directories and objects, as for redis */
+    bool required;      /* objects: open fails when the store cannot be used */
 } sl_tier_nixl_opts;
 
 typedef struct sl_tier_opts {

@@ -226,19 +226,37 @@ static sl_status parameters(const sl_nixl_api *a, const sl_tier_nixl_opts *n, ni
     return SL_OK;
 }
 
-/* The names of the plug-ins that NIXL has found, for a message. */
-static void list_plugins(const sl_nixl_tier *t, char *out, size_t cap)
+/* The names of the plug-ins whose files NIXL has found, for a message; whether this one is among them. */
+static bool list_plugins(const sl_nixl_tier *t, const char *wanted, char *out, size_t cap)
 {
+    bool found = false;
     nixl_names *names = NULL;
     size_t n = 0, at = 0;
     const char *name;
     out[0] = '\0';
     if (t->api->plugins(t->agent, &names) != NIXL_DONE || t->api->names_size(names, &n) != NIXL_DONE)
-        return;
+        return false;
     for (size_t i = 0; i < n && at < cap; i++)
-        if (t->api->names_get(names, i, &name) == NIXL_DONE)
+        if (t->api->names_get(names, i, &name) == NIXL_DONE) {
             at += (size_t)snprintf(out + at, cap - at, "%s%s", at ? ", " : "", name);
+            found = found || strcmp(name, wanted) == 0;
+        }
     t->api->names_free(names);
+    return found;
+}
+
+static sl_status no_backend(const sl_nixl_tier *t, const char *name, sl_err *err)
+{
+    char plugins[300];
+    if (!list_plugins(t, name, plugins, sizeof plugins))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "tier nixl: NIXL has no plug-in \"%.60s\"; there are: %s",
+                       name, plugins);
+    return sl_fail(
+        err, SL_ERR_UNSUPPORTED,
+        "tier nixl: plug-in \"%.60s\" could not be started: it lacks a library (see ldd libplugin_%.60s.so) or a "
+        "device, or kvstore.nixl.parameters are wrong or incomplete. NIXL's own messages, on the standard error "
+        "output, may say more",
+        name, name);
 }
 
 static bool has_kind(const sl_nixl_tier *t, int kind)
@@ -263,7 +281,6 @@ static sl_status open_backend(sl_nixl_tier *t, const sl_tier_nixl_opts *n, sl_er
     static atomic_int agents;
     const sl_nixl_api *a = t->api;
     nixl_params *params = NULL;
-    char plugins[300];
     snprintf(t->agent_name, sizeof t->agent_name, "sluice-%d-%d", (int)getpid(),
              atomic_fetch_add(&agents, 1));
     snprintf(t->backend_name, sizeof t->backend_name, "%.31s", n->backend);
@@ -272,10 +289,7 @@ static sl_status open_backend(sl_nixl_tier *t, const sl_tier_nixl_opts *n, sl_er
     sl_status st = parameters(a, n, &params, err);
     if (st == SL_OK && a->create_backend(t->agent, n->backend, params, &t->backend) != NIXL_DONE) {
         t->backend = NULL;
-        list_plugins(t, plugins, sizeof plugins);
-        st = sl_fail(err, SL_ERR_UNSUPPORTED,
-                     "tier nixl: backend \"%.60s\" could not be created with these parameters; there are: %s",
-                     n->backend, plugins);
+        st = no_backend(t, n->backend, err);
     }
     if (params)
         a->destroy_params(params);
@@ -283,7 +297,7 @@ static sl_status open_backend(sl_nixl_tier *t, const sl_tier_nixl_opts *n, sl_er
     bool files = has_kind(t, NIXL_FILE);
     t->objects = !files && has_kind(t, NIXL_OBJECT);
     if (!files && !t->objects)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "tier nixl: backend \"%.60s\" has neither files nor objects",
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "tier nixl: plug-in \"%.60s\" has neither files nor objects",
                        n->backend);
     if (a->create_options(&t->options) != NIXL_DONE ||
         a->options_add_backend(t->options, t->backend) != NIXL_DONE)
@@ -329,6 +343,16 @@ static sl_status make_staging(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *er
     return SL_OK;
 }
 
+static sl_status probe(sl_nixl_tier *t, bool required, sl_err *err)
+{
+    sl_err why = {0};
+    sl_status st = sl_nixl_probe(t, &why);
+    if (st == SL_OK || required || t->in_flight)
+        return st == SL_OK ? SL_OK : sl_fail(err, st, "%s", why.text);
+    sl_log(SL_LOG_WARN, "tier", "nixl_unreachable", "reason=\"%s\" effect=\"started without it\"", why.text);
+    return SL_OK;
+}
+
 static sl_status prepare(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
 {
     const sl_tier_nixl_opts *n = o->nixl;
@@ -344,7 +368,7 @@ static sl_status prepare(sl_nixl_tier *t, const sl_tier_opts *o, sl_err *err)
     SL_TRY(open_backend(t, n, err));
     SL_TRY(open_place(t, o, err));
     SL_TRY(make_staging(t, o, err));
-    return t->objects ? sl_nixl_probe(t, err) : SL_OK;
+    return t->objects ? probe(t, n->required, err) : SL_OK;
 }
 
 static sl_status n_open(const sl_tier_opts *o, sl_tier **out, sl_err *err)

@@ -126,7 +126,8 @@ static sl_status open_nixl(const sl_setup *s, sl_tier_opts *o, sl_cascade_tier *
                            .backend = c->kvstore.nixl.backend,
                            .parameters = parameters,
                            .n_parameters = c->kvstore.nixl.parameters.n,
-                           .prefix = c->kvstore.nixl.prefix};
+                           .prefix = c->kvstore.nixl.prefix,
+                           .required = c->kvstore.nixl.required};
     o->nixl = &n;
     o->capacity_bytes = c->kvstore.nixl.bytes;
     o->directory = c->kvstore.nixl.path;
@@ -136,9 +137,9 @@ static sl_status open_nixl(const sl_setup *s, sl_tier_opts *o, sl_cascade_tier *
     if (st == SL_OK)
         return SL_OK;
     const char *text = err ? err->text : "";
-    const char *key = strstr(text, "capacity")       ? "kvstore.nixl.bytes"
-                      : strstr(text, "parameter \"") ? "kvstore.nixl.parameters"
-                      : strstr(text, "backend")      ? "kvstore.nixl.backend"
+    const char *key = strstr(text, "capacity")     ? "kvstore.nixl.bytes"
+                      : strstr(text, "plug-in \"") ? "kvstore.nixl.backend"
+                      : strstr(text, "parameter")  ? "kvstore.nixl.parameters"
                       : c->kvstore.nixl.path[0] && strstr(text, c->kvstore.nixl.path)
                           ? "kvstore.nixl.path"
                           : "kvstore.nixl.library";

@@ -1,12 +1,16 @@
-"""Stores that several clusters share: what one cluster computed, another reads from a Redis server or a NIXL directory, with the same
-tokens; a cluster of another checkpoint never does; the server stops and starts, and requests finish with the right tokens."""
+"""Stores that several clusters share: what one cluster computed, another reads from a Redis server, a NIXL directory or a bucket of a
+server that speaks S3's protocol, with the same tokens; a cluster of another checkpoint never does; the server stops and starts, and requests finish with the right tokens."""
 
 import glob
 import os
 import pathlib
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
+import urllib.parse
+import urllib.request
 
 import pytest
 
@@ -173,3 +177,87 @@ def test_two_clusters_on_one_nixl_directory(start, directory):
     ask(second, 0)
     assert tier_metric(second, "sluice_tier_miss_pages_total", 'tier="nixl"', 'reason="damaged"') == PAGES
     second.idle()
+
+
+class Bucket:
+    """A server of S3's protocol (moto) that checks signatures, with one user and one bucket."""
+
+    POLICY = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:*","Resource":"*"}]}'
+
+    def __init__(self, program, directory):
+        self.port = real.free_ports(1)
+        self.log = directory / "moto.log"
+        # The first four requests, those of this class, are not checked.
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen([program, "-H", "127.0.0.1", "-p", str(self.port)], stdout=log, stderr=log,
+                                            env={**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "4"})
+        real.until("the server listens", lambda: "Running on" in self.log.read_text())
+        self.iam(Action="CreateUser", UserName="pages")
+        key = self.iam(Action="CreateAccessKey", UserName="pages")
+        self.iam(Action="PutUserPolicy", UserName="pages", PolicyName="p", PolicyDocument=self.POLICY)
+        self.request("s3", "PUT", "/pages")
+        self.id, self.secret = (re.search(f"<{name}>([^<]+)<", key)[1] for name in ("AccessKeyId", "SecretAccessKey"))
+
+    def request(self, service, method, path, body=None):
+        scope = f"Credential=x/20260101/us-east-1/{service}/aws4_request, SignedHeaders=host, Signature=x"
+        r = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, {"Authorization": f"AWS4-HMAC-SHA256 {scope}"}, method=method)
+        return urllib.request.urlopen(r, timeout=60).read().decode()
+
+    def iam(self, **fields):
+        return self.request("iam", "POST", "/", urllib.parse.urlencode({**fields, "Version": "2010-05-08"}).encode())
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+    def keys(self, bucket="pages"):
+        endpoint = f"endpoint_override=http://127.0.0.1:{self.port}"
+        return {"kvstore.nixl.backend": "OBJ", "kvstore.nixl.library": nixl_library(), "kvstore.nixl.load_timeout_ms": 15000,
+                "kvstore.nixl.parameters": f"bucket={bucket},{endpoint},scheme=http"}
+
+
+@pytest.fixture
+def bucket(directory, monkeypatch):
+    nixl_library()
+    program = os.environ.get("SL_MOTO_SERVER") or shutil.which("moto_server", path=str(pathlib.Path(sys.executable).parent))
+    if not program:
+        pytest.skip("no moto_server: neither SL_MOTO_SERVER nor in .venv (scripts/install-deps --nixl)")
+    server = Bucket(program, directory)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_RETRY_MODE", "standard")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.id)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret)
+    yield server
+    server.stop()
+
+
+def refused(start, keys, why):
+    process = start(real.Process, "decode", 0, "127.0.0.1:9", **keys)
+    assert process.process.wait(60 * real.PATIENCE) != 0
+    process.logged(why)
+
+
+def test_two_clusters_on_one_bucket(start, bucket):
+    first = start(roles=ROLES, **bucket.keys())
+    ask(first, 0)
+    stored(first, "nixl", PAGES)
+    assert first.close()
+    second = start(roles=ROLES, **bucket.keys())
+    ask(second, 64 * PAGES)
+    assert tier_metric(second, "sluice_tier_hit_pages_total", 'tier="nixl"') == PAGES
+    bucket.stop()
+    second.flush()
+    ask(second, 0)  # without the store the tokens are computed
+    second.idle()
+    assert bucket.secret not in second.text()
+
+
+def test_a_bucket_that_cannot_be_used(start, bucket, monkeypatch):
+    refused(start, bucket.keys("absent"), r"kvstore\.nixl\.parameters: .*does the bucket exist")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    refused(start, bucket.keys(), r"kvstore\.nixl\.parameters: .*are the credentials right")
+    bucket.stop()
+    refused(start, bucket.keys(), r"kvstore\.nixl\.parameters: .*endpoint_override")
+    started = start(real.Process, "decode", 0, "127.0.0.1:9", **bucket.keys(), **{"kvstore.nixl.required": "false"})
+    started.logged(r"ev=nixl_unreachable")

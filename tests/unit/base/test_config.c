@@ -365,6 +365,10 @@ START_TEST(rules_across_keys)
                    "kvstore.redis.load_timeout_ms (30000) must be less than");
     finish_rejects("kvstore.nixl.path=/d", NULL, "kvstore.nixl.path: has no effect");
     finish_rejects("kvstore.nixl.backend=POSIX", "kvstore.nixl.path=/d", "files need both");
+    finish_rejects("kvstore.nixl.backend=OBJ", "kvstore.nixl.parameters=bucket=b,secret_key=hidden",
+                   "kvstore.nixl.parameters: secret_key would be shown");
+    finish_rejects("kvstore.nixl.backend=OBJ", "kvstore.nixl.parameters=session_token=hidden",
+                   "AWS_SESSION_TOKEN");
     finish_rejects("kvstore.nixl.backend=POSIX", "kvstore.share=none", "kvstore.nixl.backend: has no use");
     finish_rejects("router.api_key_file=/nonexistent/key", NULL, "/nonexistent/key");
     finish_rejects("router.api_key_file=/nonexistent/key", "router.api_key=x", "both set");

@@ -1,7 +1,7 @@
 /*
  * The NIXL tier: what the conformance suite (test_tier.c) cannot ask of every tier. Files are tested with NIXL's library and its POSIX
  * plug-in where it is installed. Objects, and a store that hangs, are tested with a test double (fake_nixl.h);
- * tests/e2e/test_object_store.py has a real server of S3's protocol.
+ * tests/e2e/test_shared_tiers.py has a real server of S3's protocol.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -230,6 +230,7 @@ START_TEST(refused_at_open)
     ck_assert_int_eq(chmod(tier_directory(), 0700), 0);
     n.backend = "TAPE";
     ck_assert_int_eq(open_at(tier_directory(), 10, &n, f, &err), SL_ERR_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(err.text, "no plug-in \"TAPE\""));
     ck_assert_ptr_nonnull(strstr(err.text, "POSIX"));
     const char *const bad[] = {"use_uring"};
     n = posix_opts();
@@ -371,11 +372,17 @@ START_TEST(transfers_that_never_end_do_not_hold_close)
 }
 END_TEST
 
+static bool starts_without;
+
 static sl_status open_objects(const char *parameter, uint64_t records, sl_err *err)
 {
     const char *const list[] = {parameter};
-    sl_tier_nixl_opts n = {
-        .library = fake_nixl_path(), .backend = "OBJ", .prefix = "o", .parameters = list, .n_parameters = 1};
+    sl_tier_nixl_opts n = {.library = fake_nixl_path(),
+                           .backend = "OBJ",
+                           .prefix = "o",
+                           .parameters = list,
+                           .n_parameters = 1,
+                           .required = !starts_without};
     return open_at(NULL, records, &n, (sl_key){1, 2}, err);
 }
 
@@ -460,6 +467,12 @@ START_TEST(a_store_of_objects_that_is_not_reached)
     atomic_store(&f->unreachable, 1);
     ck_assert_int_eq(open_objects("bucket=b", 0, &err), SL_ERR_REFUSED);
     ck_assert_ptr_nonnull(strstr(err.text, "endpoint_override"));
+    starts_without = true;
+    ck_assert_int_eq(open_objects("bucket=b", 0, &err), SL_OK);
+    ck_assert_int_eq(run(SL_TIER_EXISTS, 0, 4, 0), 0);
+    atomic_store(&f->unreachable, 0);
+    ck_assert_int_eq(run(SL_TIER_EXISTS, 0, 4, 0), 4);
+    sl_tier_close(tier);
 }
 END_TEST
 
