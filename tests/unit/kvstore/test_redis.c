@@ -547,7 +547,7 @@ static void *trickle(void *listener)
 START_TEST(a_server_that_trickles_does_not_hold_close)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
-    char address[80];
+    char address[sizeof at.sun_path + 8];
     sl_err err = {0};
     pthread_t thread;
     int listener = socket(AF_UNIX, SOCK_STREAM, 0);
