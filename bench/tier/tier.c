@@ -2,6 +2,7 @@
 #include "bench/tier/tier.h"
 
 #include <errno.h>
+#include <ftw.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@
 enum { IN_FLIGHT = 4, BATCH = 16, MAX_REPEATS = 15 };
 
 typedef struct options {
-    const char *directory, *pages;
+    const char *directory, *pages, *tier, *address, *library;
     uint64_t bytes;
     int32_t depth, repeats;
 } options;
@@ -140,9 +141,64 @@ static sl_status open_tier(bench *b)
                         &b->tier, &b->err);
 }
 
+static bool is(const bench *b, const char *tier)
+{
+    return strcmp(b->o.tier, tier) == 0;
+}
+
+static sl_status open_redis(bench *b)
+{
+    const sl_tier_redis_opts r = {.address = b->o.address, .prefix = "sluice-bench", .required = true};
+    const sl_tier_ops *ops = sl_tier_find("redis");
+    if (!ops)
+        return sl_fail(&b->err, SL_ERR_UNSUPPORTED, "this build has no tier \"redis\"");
+    return sl_tier_open(
+        ops,
+        &(sl_tier_opts){
+            .page_bytes = b->page_bytes, .queue_depth = b->o.depth, .redis = &r, .fingerprint = {1, 1}},
+        &b->tier, &b->err);
+}
+
+static sl_status open_nixl(bench *b)
+{
+    const sl_tier_nixl_opts n = {.library = b->o.library, .backend = "POSIX", .prefix = "bench"};
+    return sl_tier_open(&sl_tier_nixl_ops,
+                        &(sl_tier_opts){.page_bytes = b->page_bytes,
+                                        .capacity_bytes = 2 * b->o.bytes + ((uint64_t)1 << 30),
+                                        .queue_depth = b->o.depth,
+                                        .directory = b->dir,
+                                        .nixl = &n,
+                                        .fingerprint = {1, 1}},
+                        &b->tier, &b->err);
+}
+
 typedef struct sample {
     double tier, plain, fio;
 } sample;
+
+/* One repeat of a shared store: writes, then reads, of the tier and of its plain loop. */
+static sl_status repeat_shared(bench *b, sample *write, sample *read)
+{
+    bool redis = is(b, "redis");
+    SL_TRY(redis ? open_redis(b) : open_nixl(b));
+    write->tier = transfer(b, SL_TIER_SET);
+    read->tier = transfer(b, SL_TIER_GET);
+    transfer(b, SL_TIER_REMOVE); /* so that the next repeat writes again */
+    sl_tier_close(b->tier);
+    if (redis) {
+        write->plain = sl_bench_tier_redis(b->o.address, false, b->page_bytes, b->count, b->o.depth);
+        read->plain = sl_bench_tier_redis(b->o.address, true, b->page_bytes, b->count, b->o.depth);
+    } else {
+        write->plain = sl_bench_tier_files(b->dir, false, b->page_bytes, b->count, b->o.depth);
+        read->plain = sl_bench_tier_files(b->dir, true, b->page_bytes, b->count, b->o.depth);
+        sl_bench_tier_files_remove(b->dir, b->count);
+    }
+    if (b->bad)
+        return sl_fail(&b->err, SL_ERR_CORRUPT, "%d pages were not stored or not read back", b->bad);
+    if (write->plain < 0 || read->plain < 0)
+        return sl_fail(&b->err, SL_ERR_IO, "the plain loop failed");
+    return SL_OK;
+}
 
 /* One repeat: writes, then reads, of each of the three. */
 static sl_status repeat(bench *b, sample *write, sample *read)
@@ -176,6 +232,13 @@ static double median(const sample *s, int n, size_t member)
 static void print(const bench *b, const char *direction, const sample *s)
 {
     int n = b->o.repeats;
+    if (!is(b, "disk")) {
+        double shared = median(s, n, offsetof(sample, tier)), other = median(s, n, offsetof(sample, plain));
+        printf("%zu,%s,%d,%.0f,%.0f,%.2f\n", b->page_bytes, direction, b->o.depth, shared, other,
+               other > 0 ? shared / other : 0);
+        fflush(stdout);
+        return;
+    }
     double tier = median(s, n, offsetof(sample, tier)), plain = median(s, n, offsetof(sample, plain)),
            fio = median(s, n, offsetof(sample, fio));
     printf("%zu,%s,%d,%.0f,%.0f,%.0f,%.2f,%.2f\n", b->page_bytes, direction, b->o.depth, tier, plain, fio,
@@ -197,13 +260,20 @@ static sl_status measure(bench *b)
             st = sl_fail(&b->err, SL_ERR_NO_MEMORY, "out of memory");
     }
     for (int r = 0; st == SL_OK && r < b->o.repeats; r++)
-        st = repeat(b, &write[r], &read[r]);
+        st = is(b, "disk") ? repeat(b, &write[r], &read[r]) : repeat_shared(b, &write[r], &read[r]);
     for (int i = 0; i < IN_FLIGHT; i++)
         free(b->jobs[i].memory);
     SL_TRY(st);
     print(b, "write", write);
     print(b, "read", read);
     return SL_OK;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *where)
+{
+    (void)st, (void)type, (void)where;
+    remove(path);
+    return 0;
 }
 
 static int run(bench *b, const sl_bench_list *pages)
@@ -215,15 +285,14 @@ static int run(bench *b, const sl_bench_list *pages)
     }
     snprintf(b->tier_file, sizeof b->tier_file, "%s/pages.sluice", b->dir);
     snprintf(b->plain_file, sizeof b->plain_file, "%s/plain", b->dir);
-    printf("page_bytes,direction,depth,tier_mib_s,plain_mib_s,fio_mib_s,tier_to_plain,tier_to_fio\n");
+    printf("page_bytes,direction,depth,tier_mib_s,plain_mib_s,%s\n",
+           is(b, "disk") ? "fio_mib_s,tier_to_plain,tier_to_fio" : "tier_to_plain");
     sl_status st = SL_OK;
     for (int i = 0; i < pages->n && st == SL_OK; i++) {
         b->page_bytes = (size_t)pages->v[i] << 10;
         st = measure(b);
     }
-    unlink(b->tier_file);
-    unlink(b->plain_file);
-    rmdir(b->dir);
+    nftw(b->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     if (st == SL_OK)
         return SL_EXIT_OK;
     sl_args_fail("bench tier", st, &b->err);
@@ -235,11 +304,23 @@ int sl_bench_tier_main(int argc, char **argv)
     static bench b;
     sl_bench_list pages;
     options *o = &b.o;
-    *o = (options){
-        .directory = ".", .pages = "256,1024,3072", .bytes = (uint64_t)2 << 30, .depth = 16, .repeats = 3};
+    *o = (options){.directory = ".",
+                   .tier = "disk",
+                   .address = "localhost:6379",
+                   .library = "libnixl_capi.so",
+                   .pages = "256,1024,3072",
+                   .bytes = (uint64_t)2 << 30,
+                   .depth = 16,
+                   .repeats = 3};
     const sl_arg args[] = {
         {"directory", SL_ARG_TEXT, &o->directory, "DIR",
          "A directory on the disk to measure. Default: this one.", 0, 0, NULL},
+        {"tier", SL_ARG_TEXT, &o->tier, "NAME", "disk, redis or nixl. Default disk.", 0, 0, NULL},
+        {"address", SL_ARG_TEXT, &o->address, "ADDRESS",
+         "redis: its server, HOST:PORT or unix:PATH, whose maxmemory is more than --bytes. Default localhost:6379.",
+         0, 0, NULL},
+        {"library", SL_ARG_TEXT, &o->library, "FILE", "nixl: NIXL's C library. Default libnixl_capi.so.", 0,
+         0, NULL},
         {"page-kib", SL_ARG_TEXT, &o->pages, "LIST", "Page sizes in KiB. Default 256,1024,3072.", 0, 0, NULL},
         {"bytes", SL_ARG_BYTES, &o->bytes, "SIZE", "Bytes of pages that are written and read. Default 2G.", 0,
          0, NULL},
@@ -250,6 +331,10 @@ int sl_bench_tier_main(int argc, char **argv)
     int exit_code;
     if (!sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, &exit_code))
         return exit_code;
+    if (!is(&b, "disk") && !is(&b, "redis") && !is(&b, "nixl")) {
+        fprintf(stderr, "sluice bench tier: --tier %s: want disk, redis or nixl\n", o->tier);
+        return SL_EXIT_USAGE;
+    }
     if (!sl_bench_list_flag("bench tier", "page-kib", o->pages, NULL, 1, &pages))
         return SL_EXIT_USAGE;
     if (sl_bench_list_most(&pages) > 1 << 16 || o->bytes < (uint64_t)sl_bench_list_most(&pages) << 10) {
