@@ -191,7 +191,7 @@ void sl_loading_checked(sl_decode *d, sl_check *k)
     if (k->what == SL_CHECK_READ)
         sl_cascade_sums(d->e.cascade, k->owner, k->n_crc ? k->crc : NULL);
     else
-        sl_cascade_checked(d->e.cascade, k->owner, k->bad == 0);
+        sl_cascade_checked(d->e.cascade, k->owner, k->damaged, k->n_damaged);
     sl_check_free(k);
 }
 

@@ -248,10 +248,10 @@ void sl_cascade_sums(sl_cascade *c, sl_cascade_job *job, const uint32_t *crc)
     sl_cascade_write_sums(job, crc);
 }
 
-void sl_cascade_checked(sl_cascade *c, sl_cascade_job *job, bool right)
+void sl_cascade_checked(sl_cascade *c, sl_cascade_job *job, const int32_t *damaged, int32_t n)
 {
     SL_CHECK(job->c == c && job->state == CHUNK_CHECK, "state %d", job->state);
-    sl_cascade_chunk_checked(job, right);
+    sl_cascade_chunk_checked(job, damaged, n);
 }
 
 void sl_cascade_finish(sl_cascade *c)

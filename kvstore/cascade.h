@@ -87,8 +87,8 @@ typedef struct sl_cascade_calls {
     void *ctx;
     /* Wanted: the checksums that are kept for these pages, answered by sl_cascade_sums(). */
     bool (*read_sums)(void *ctx, sl_cascade_job *job, const int32_t *pages, int32_t n);
-    /* Wanted: whether the pages have these checksums, crc[n][layers], and if so that they are kept; answered by
-     * sl_cascade_checked(). crc belongs to the job until then. */
+    /* Wanted: which of the pages do not have these checksums, crc[n][layers], and if all have them that they are kept; answered by
+     * sl_cascade_checked(). crc belongs to the job until then. Pages may be asked for again. */
     bool (*check_sums)(void *ctx, sl_cascade_job *job, const int32_t *pages, int32_t n, const uint32_t *crc);
     /* For information, NULL: not wanted. These pages are in the tier now (written here, or there before), or are not in it any
      * more. Changes of one page are told in their order. They must not call the cascade. */
@@ -207,9 +207,10 @@ void sl_cascade_leave(sl_cascade *c, sl_cascade_waiter *w);
 uint64_t sl_cascade_tick(sl_cascade *c, uint64_t now_ns);
 int sl_cascade_fd(const sl_cascade *c);
 
-/* The answers to sl_cascade_calls. crc: [n][layers], copied; NULL: a page has no checksums. */
+/* The answers to sl_cascade_calls. crc: [n][layers], copied; NULL: a page has no checksums. damaged: the pages with other checksums,
+ * in the order in which they were asked for. */
 void sl_cascade_sums(sl_cascade *c, sl_cascade_job *job, const uint32_t *crc);
-void sl_cascade_checked(sl_cascade *c, sl_cascade_job *job, bool right);
+void sl_cascade_checked(sl_cascade *c, sl_cascade_job *job, const int32_t *damaged, int32_t n);
 
 /* From now on nothing is loaded, and tiers with write_back are offered every page of the tree. */
 void sl_cascade_finish(sl_cascade *c);

@@ -160,7 +160,7 @@ static inline void sl_cascade_missed(sl_cascade_load *l, int tier, int32_t i, sl
 /* cascade_read.c */
 /* Begins the next chunk. False: not now, or there is none; then l->limit may be less than before. */
 bool sl_cascade_chunk_begin(sl_cascade_load *l);
-void sl_cascade_chunk_checked(sl_cascade_job *j, bool right);
+void sl_cascade_chunk_checked(sl_cascade_job *j, const int32_t *damaged, int32_t n);
 
 /* cascade_write.c */
 void sl_cascade_writes_begin(sl_cascade *c, int tier, uint64_t now);

@@ -5,13 +5,13 @@
  *   -------  -----------------------  ---------------------------------------------------------------------------------
  *   READ     get of one tier          pages are missing: get of these from the next tier that may have them -> READ. No
  *                                     tier is left: the load ends before the first of them -> CHECK
- *   CHECK    the owner, who compares  right -> READY. Wrong -> REMOVE
+ *   CHECK    the owner, who compares  all are right -> READY. Some are wrong -> REMOVE of these
  *            checksums
  *   REMOVE   remove                   the pages are looked for in the tiers that were not asked for them -> READ
  *   READY    the chunks before it     published (cascade_load.c)
  *
- * The owner says only that the checksums of a chunk are wrong, not of which page, so all its pages are removed. This is rare:
- * it needs rows that were damaged in memory, because a tier finds damage of its own.
+ * Wrong checksums are rare: they need rows that were damaged in memory, because a tier finds damage of its own. So the pages that
+ * were right are simply checked again with those that replace the wrong ones.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -220,22 +220,20 @@ static void on_removed(sl_tier_req *req, sl_status st)
     remove_damaged(j);
 }
 
-static bool came_from(const sl_cascade_load *l, int tier, int32_t i)
+static bool is_damaged(const sl_cascade_load *l, int tier, int32_t i)
 {
-    return l->got[i] && l->source[i] == tier;
+    return l->got[i] && l->source[i] == tier && l->seen[tier * l->n + i] == SEEN_MISSED + SL_MISS_DAMAGED;
 }
 
-/* Removes the pages of the chunk from the tiers that delivered them, then looks for them elsewhere. */
+/* Removes the damaged pages of the chunk from the tiers that delivered them, then looks for them elsewhere. */
 static void remove_damaged(sl_cascade_job *j)
 {
     sl_cascade_load *l = j->load;
     for (int t = 0; t < j->c->n_tiers; t++) {
-        if (!gather(j, t, came_from))
+        if (!gather(j, t, is_damaged))
             continue;
-        for (int32_t k = 0; k < j->n; k++) {
+        for (int32_t k = 0; k < j->n; k++)
             l->got[j->which[k]] = false;
-            sl_cascade_missed(l, t, j->which[k], SL_MISS_DAMAGED);
-        }
         const sl_cascade_tier *tier = &j->c->tiers[t].t;
         if (tier->policy == SL_CASCADE_READ_ONLY && !tier->tier->ops->has_owners)
             continue;
@@ -246,17 +244,27 @@ static void remove_damaged(sl_cascade_job *j)
     continue_chunk(j);
 }
 
-void sl_cascade_chunk_checked(sl_cascade_job *j, bool right)
+void sl_cascade_chunk_checked(sl_cascade_job *j, const int32_t *damaged, int32_t n)
 {
-    if (right) {
+    sl_cascade_load *l = j->load;
+    const int32_t *pages = sl_lease_pages(l->lease) + l->first;
+    int32_t k = 0;
+    if (!n) {
         j->state = CHUNK_READY;
-        sl_cascade_load_advance(j->load);
+        sl_cascade_load_advance(l);
         return;
     }
+    for (int32_t i = j->at; i < j->at + j->arrived && k < n; i++) {
+        if (pages[i] == damaged[k]) {
+            sl_cascade_missed(l, l->source[i], i, SL_MISS_DAMAGED);
+            k++;
+        }
+    }
+    SL_CHECK(k == n, "%d pages are damaged, %d of them are in the chunk", n, k);
     sl_log(
         SL_LOG_WARN, "cascade", "pages_damaged",
         "pages=%d reason=\"rows that a tier returned do not have the checksums with which they were stored\"",
-        j->arrived);
+        n);
     j->count = j->arrived; /* pages after those are given up already */
     j->late = false;       /* its read has ended */
     remove_damaged(j);

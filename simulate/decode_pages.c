@@ -25,7 +25,7 @@ static void on_sums(void *arg, uint64_t number)
     sl_sim_worker *w = k->w;
     (void)number;
     if (k->check) {
-        sl_cascade_checked(w->decode.cascade, k->job, true);
+        sl_cascade_checked(w->decode.cascade, k->job, NULL, 0);
     } else {
         uint32_t *crc = calloc((size_t)k->n * (size_t)w->s->geometry.n_layers, sizeof *crc);
         sl_cascade_sums(w->decode.cascade, k->job, crc);

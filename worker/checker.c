@@ -43,8 +43,11 @@ static void keep(sl_checker *c, sl_check *k)
     int32_t layers = sl_arena_geometry(arena)->n_layers;
     for (int32_t i = 0; k->compare && i < k->n_pages; i++) {
         int32_t n = i == k->n_pages - 1 ? k->last_tokens : SL_PAGE_TOKENS;
+        size_t before = k->bad;
         for (int32_t l = 0; l < layers; l++)
             k->bad += sl_arena_page_crc(arena, k->pages[i], l, n) != k->expect[i * layers + l];
+        if (k->bad > before)
+            k->damaged[k->n_damaged++] = k->pages[i];
     }
     int32_t full = k->n_pages - (k->last_tokens < SL_PAGE_TOKENS);
     for (int32_t i = 0; c->seals && !k->arena && !k->bad && i < full; i++)

@@ -44,7 +44,9 @@ typedef struct sl_check {
     size_t bad; /* out: number of checksums that differ; if any differs, none is kept */
     /* VERIFY */
     bool sampled;
-    int32_t done, n_damaged; /* out: damaged[0..n_damaged) page numbers */
+    int32_t done;
+    /* KEEP, VERIFY */
+    int32_t n_damaged; /* out: damaged[0..n_damaged) page numbers, in the order of `pages` */
     int32_t *damaged;
     /* READ */
     uint32_t *crc; /* out: [n_pages][layers] */

@@ -37,16 +37,19 @@ static bool check_sums(void *ctx, sl_cascade_job *job, const int32_t *pages, int
 static void answer(rig_asked a)
 {
     uint32_t crc[PAGES][LAYERS];
-    bool right = true;
+    int32_t damaged[PAGES], n_damaged = 0;
     for (int i = 0; i < a.n; i++) {
+        bool right = true;
         memcpy(crc[i], rig.kept[a.pages[i]], sizeof crc[i]);
         for (int l = 0; a.crc && l < LAYERS; l++)
             right &= sl_arena_page_crc(rig.arena, a.pages[i], l, PAGE) == a.crc[i * LAYERS + l];
+        if (!right)
+            damaged[n_damaged++] = a.pages[i];
     }
-    for (int i = 0; a.crc && right && i < a.n; i++)
+    for (int i = 0; a.crc && !n_damaged && i < a.n; i++)
         memcpy(rig.kept[a.pages[i]], a.crc + i * LAYERS, sizeof rig.kept[0]);
     if (a.crc)
-        sl_cascade_checked(rig.cascade, a.job, right);
+        sl_cascade_checked(rig.cascade, a.job, damaged, n_damaged);
     else
         sl_cascade_sums(rig.cascade, a.job, crc[0]);
 }

@@ -274,6 +274,7 @@ bool rig_pulled_right(void)
     k->compare = true;
     sl_checker c = {.arena = r.here};
     ck_assert(sl_checker_work(&c, k));
+    ck_assert_int_eq(k->n_damaged > 0, k->bad > 0);
     bool right = !k->bad;
     sl_check_free(k);
     return right;
