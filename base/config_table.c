@@ -84,14 +84,16 @@ const sl_cfg_row sl_cfg_rows[] = {
     CHOICE(
         sparse_attention, algorithm, "auto", automatic,
         "dsa: the checkpoint's own indexer selects rows. dense: every row. quest: blocks of rows, chosen by bounds of "
-        "their keys, for models with KV heads. auto: dsa for a model with an indexer, dense for every other model."),
+        "their keys, for models with KV heads. streaming_llm: the first sink_tokens and the newest recent_tokens rows. "
+        "auto: dsa for a model with an indexer, dense for every other model."),
     ENUM(sparse_attention, mode, "hierarchical", modes,
          "hierarchical: the cache lives in host memory and the device keeps index keys and a hot buffer. "
          "resident: the whole cache on the device. adaptive: requests are resident while the device has "
          "room and become hierarchical under pressure, the longest first. All give the same tokens."),
     INT(sparse_attention, hot_rows, "0", 0, 1 << 20,
-        "Rows per request and layer in the hot buffer on the device; at least the model's index_topk. 0: twice "
-        "index_topk, or the whole context for an algorithm that reads every row."),
+        "Rows per request and layer in the hot buffer on the device; at least the longest list that the "
+        "algorithm makes (index_topk of the model; token_budget). 0: twice that, or the whole context for an algorithm "
+        "that reads every row."),
     INTS(sparse_attention, hot_rows_layers, "", -1, MAX_HOT_ROWS,
          "Hot-buffer rows of each layer, in order, instead of hot_rows. 0: hot_rows. -1: all rows of that "
          "layer are on the device. `sluice plan --locality` makes the list from measured hits. Empty: "
@@ -101,8 +103,12 @@ const sl_cfg_row sl_cfg_rows[] = {
     CHOICE(sparse_attention, policy, "auto", automatic,
            "Which hot row makes room for a missing one. auto: clock on a GPU, where lru costs far more than "
            "the misses it saves; lru on the cpu backend."),
-    INT(sparse_attention, sink_tokens, "0", 0, 65536, "First tokens that are always selected."),
-    INT(sparse_attention, recent_tokens, "0", 0, 65536, "Newest tokens that are always selected."),
+    INT(sparse_attention, sink_tokens, "0", 0, 65536,
+        "First tokens that are always selected. "
+        "With streaming_llm 0 stands for 4 if recent_tokens is 0, too."),
+    INT(sparse_attention, recent_tokens, "0", 0, 65536,
+        "Newest tokens that are always selected. "
+        "With streaming_llm 0 stands for 512 if sink_tokens is 0, too."),
     INTS(sparse_attention, dense_layers, "", 0, SL_CFG_MAX_LAYERS - 1,
          "Layers that read every row. This departs from how the checkpoint was trained; empty for exact "
          "results."),

@@ -90,8 +90,8 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
          NULL},
         {"seed", SL_ARG_U64, &o->seed, "N", "Seed of the sampler. Default 0.", 0, 0, NULL},
         {"hot-rows", SL_ARG_INT, &o->hot_rows, "N",
-         "Number of rows per layer in the hot buffer of hierarchical mode; 0 means twice index_topk, or the whole "
-         "context for an algorithm that reads all rows. Default 0.",
+         "Number of rows per layer in the hot buffer of hierarchical mode; 0 means twice the longest list of the "
+         "algorithm, or the whole context for one that reads all rows. Default 0.",
          0, SL_HOT_ROWS_MAX, NULL},
         {"tail-rows", SL_ARG_INT, &o->tail_rows, "N",
          "Number of newest rows per layer that never leave the device, in addition to the hot rows. Default 64.",
@@ -109,14 +109,19 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
          sl_layout_names()},
         {"algorithm", SL_ARG_TEXT, &o->algorithm, "NAME",
          "Sparse algorithm: dsa selects rows with the checkpoint's indexer; dense reads all rows; quest selects blocks "
-         "of rows by bounds of their keys, for models with KV heads. auto, the default, is dsa for a model with an "
-         "indexer and dense for every other model.",
+         "of rows by bounds of their keys, for models with KV heads; streaming_llm reads the first --sinks and the "
+         "newest --recent rows. auto, the default, is dsa for a model with an indexer and dense for every other "
+         "model.",
          0, 0, NULL},
         SL_CLI_SELECTION_ARGS(o->selection),
         {"sinks", SL_ARG_INT, &o->sink_tokens, "N",
-         "Number of first tokens that are always selected. Default 0.", 0, 1 << 20, NULL},
+         "Number of first tokens that are always selected. Default 0; 4 with streaming_llm if --recent is not given "
+         "either.",
+         0, 1 << 20, NULL},
         {"recent", SL_ARG_INT, &o->recent_tokens, "N",
-         "Number of newest tokens that are always selected. Default 0.", 0, 1 << 20, NULL},
+         "Number of newest tokens that are always selected. Default 0; 512 with streaming_llm if --sinks is not given "
+         "either.",
+         0, 1 << 20, NULL},
         {"min-tokens", SL_ARG_INT, &o->min_tokens, "N",
          "Sequences with fewer tokens than this read every row. Default 0.", 0, 1 << 24, NULL},
         SL_CLI_BACKEND_ARG(o->backend),

@@ -132,6 +132,8 @@ sl_status sl_choose_selection(const sl_algo_desc *algorithm, const sl_selection_
 {
     sl_select_params p = {.token_budget = keys->token_budget, .block_tokens = keys->block_tokens};
     SL_TRY(read_names(keys, &p, err));
+    if (!gates->sink_tokens && !gates->recent_tokens)
+        gates->sink_tokens = algorithm->default_sinks, gates->recent_tokens = algorithm->default_recent;
     if (algorithm->has_params)
         SL_TRY(check_sizes(&p, cfg, err));
     else

@@ -43,8 +43,8 @@ const char *const *sl_list_scope_names(void);   /* kv_head, request */
 const char *const *sl_bounds_dtype_names(void); /* f32, bf16 */
 
 /*
- * The parameters of an algorithm from its keys. *gates: those of the configuration; gates that the algorithm cannot be
- * without and that are 0 receive its defaults. The stamp is 0 for the algorithm that `auto` stands for, without gates;
+ * The parameters of an algorithm from its keys. *gates: those of the configuration; an algorithm that cannot be without
+ * sinks and recent tokens sets its defaults if both are 0. The stamp is 0 for the algorithm that `auto` stands for, without gates;
  * otherwise the rows depend on what is selected, and the stamp is a hash of the algorithm, its parameters and the gates:
  * pages of other parameters never match. Errors name the key: SL_ERR_INVALID, SL_ERR_NOT_FOUND, and SL_ERR_UNSUPPORTED
  * when the algorithm cannot serve the model.

@@ -48,6 +48,8 @@ static sl_status longest_list(const sl_local_run *r, int32_t *out, sl_err *err)
     sl_algo_dims d = {.n_layers = c->cfg.n_layers,
                       .max_step_tokens = 1,
                       .max_context = r->local.max_context,
+                      .sinks = r->gates.sink_tokens,
+                      .recent = r->gates.recent_tokens,
                       .cache = sl_engine_cache_dims(&c->cfg, c->row_format, c->index_format)};
     d.cache.select = r->local.select;
     SL_TRY(sl_algo_cache_shape(a, &d.cache, &d.shape, err));

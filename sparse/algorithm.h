@@ -74,6 +74,7 @@ typedef struct sl_algo_dims {
     sl_cache_dims cache;
     sl_cache_shape shape;    /* the model's planes and the algorithm's own */
     int64_t workspace_bytes; /* most device memory for scores */
+    int32_t sinks, recent;   /* the gates */
 } sl_algo_dims;
 
 /* One plane of one layer that is on the device whole: its pool there, and its host pages. */
@@ -129,10 +130,13 @@ typedef struct sl_algo_desc {
     bool needs_indexer;  /* the model must have an indexer; only its layers select */
     bool has_params;     /* it reads sl_select_params */
     bool needs_kv_heads; /* the model must have grouped-query attention */
-    bool host_only;      /* its ops exist only where device memory is host memory; refused elsewhere */
+    bool host_only;      /* it runs where device memory is host memory, and is refused elsewhere */
     bool keeps_lists;    /* lists are kept for the whole step, and reused by the layers that share them */
     bool constant_k; /* the length of a list is a constant of the model, not of the step's longest sequence */
     bool groupable;  /* tokens of a decode step may select group by group, in any order */
+
+    /* The gates of a configuration that sets neither, for an algorithm that cannot be without; else 0. */
+    int32_t default_sinks, default_recent;
 
     /* Required. What is selected, for a model of these dimensions. */
     sl_selector (*selector)(const sl_cache_dims *dims);
@@ -182,6 +186,7 @@ sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dim
 extern const sl_algo_desc sl_algo_dsa;
 extern const sl_algo_desc sl_algo_dense;
 extern const sl_algo_desc sl_algo_quest;
+extern const sl_algo_desc sl_algo_streaming_llm;
 
 /* The registry: every algorithm of this build, NULL-terminated; and the same as names. */
 const sl_algo_desc *const *sl_algo_registry(void);

@@ -174,6 +174,8 @@ sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *er
         .max_context = o->max_context,
         .cache = o->cache,
         .workspace_bytes = workspace,
+        .sinks = o->gates.sink_tokens,
+        .recent = o->gates.recent_tokens,
     };
     SL_TRY(sl_algo_cache_shape(z.algo, &o->cache, &z.dims.shape, err));
     SL_TRY(divide_rows(o, &z, err));

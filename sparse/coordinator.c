@@ -75,7 +75,7 @@ sl_status sl_coord_create(sl_backend *be, const sl_coord_opts *opts, sl_coord **
     SL_TRY(sl_coord_check(opts, &z, err));
     if (z.algo->host_only && !(sl_backend_caps(be) & SL_BE_UNIFIED))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "sparse algorithm %s: backend %s does not have its ops yet; backend.name cpu has them",
+                       "sparse algorithm %s: runs with backend.name cpu only so far, not with %s",
                        z.algo->name, sl_backend_name(be));
     sl_coord *c = calloc(1, sizeof *c);
     if (!c)

@@ -120,6 +120,13 @@ static int64_t select_ids(const sl_topk_params *p, const float *scores, int32_t 
             ids[i] = (int32_t)i;
         return n;
     }
+    if (p->block_log2 == 0 && p->sinks + p->recent == p->k) { /* the forced tokens are the list */
+        while (out < p->sinks)
+            ids[out] = (int32_t)out, out++;
+        for (int64_t i = n - p->recent; i < n; i++)
+            ids[out++] = (int32_t)i;
+        return out;
+    }
     make_keys(p, scores, pos, n, keys);
     cut = threshold(keys, n, p->k, own, keys + n, &ties);
     for (int64_t i = 0; i < n && out < p->k; i++)

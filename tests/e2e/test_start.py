@@ -49,6 +49,11 @@ def test_a_taken_port_of_a_worker(taken, role):
     ({"sparse_attention__hot_rows": 70000}, "sparse_attention.hot_rows"),
     ({"sparse_attention__hot_rows_layers": [real.TOPK - 1] * 5}, "sparse_attention.hot_rows_layers"),
     ({"model__path": "/does/not/exist"}, "model.path"),
+    ({"sparse_attention__token_budget": 0}, "sparse_attention.token_budget"),
+    ({"sparse_attention__algorithm": "quest"}, "sparse algorithm quest: selects by the keys of KV heads"),
+    ({"sparse_attention__algorithm": "quest", "sparse_attention__block_tokens": 24}, "sparse_attention: block_tokens 24"),
+    ({"sparse_attention__algorithm": "quest", "sparse_attention__token_budget": 1 << 20}, "sparse_attention: token_budget 1048576"),
+    ({"sparse_attention__gqa_reduction": "sum"}, "sparse_attention.gqa_reduction"),
 ])
 def test_a_worker_that_cannot_be(settings, key):
     last, text = refused("decode", **settings)

@@ -66,6 +66,7 @@ void fix_open(fix *f, const fix_opts *o)
     f->eo = (sl_engine_opts){
         .algorithm = algorithm_of(o),
         .select = o->select,
+        .gates = o->gates,
         .max_seqs = f->o.max_seqs,
         .max_hot_seqs = o->max_hot,
         .max_step_tokens = f->o.max_tokens,

@@ -29,8 +29,9 @@ typedef struct fix_opts {
     int32_t max_seqs, max_hot, hot_rows, tail_rows; /* hot_rows 0: index_topk */
     const int32_t *hot_rows_layer;                  /* NULL: all layers alike */
     sl_evict_policy policy;
-    const char *algorithm;          /* NULL: dsa */
-    sl_select_params select;        /* its parameters */
+    const char *algorithm;   /* NULL: dsa */
+    sl_select_params select; /* its parameters */
+    sl_gates gates;
     const sl_algo_desc *desc;       /* a test double, instead of a name of the registry */
     int32_t host_pages;             /* 0: enough for all sequences */
     int64_t index_pages, row_pages; /* 0: enough */

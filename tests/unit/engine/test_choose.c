@@ -132,6 +132,22 @@ static void refused(sl_selection_keys k, sl_status want, const char *says)
     ck_assert_uint_eq(p.stamp, 77);
 }
 
+START_TEST(streaming_llm_has_default_gates)
+{
+    const sl_selection_keys usual = {.token_budget = 1024, .block_tokens = 16};
+    sl_gates none = {.min_tokens = 7}, some = {.recent_tokens = 100}, dsa = {0};
+    sl_select_params p;
+    ck_assert_int_eq(sl_choose_selection(&sl_algo_streaming_llm, &usual, &kv_heads_model, &none, &p, NULL),
+                     SL_OK);
+    ck_assert(none.sink_tokens == 4 && none.recent_tokens == 512 && none.min_tokens == 7);
+    ck_assert_int_eq(sl_choose_selection(&sl_algo_streaming_llm, &usual, &kv_heads_model, &some, &p, NULL),
+                     SL_OK);
+    ck_assert(some.sink_tokens == 0 && some.recent_tokens == 100);
+    ck_assert_int_eq(sl_choose_selection(&sl_algo_dsa, &usual, &indexed_model, &dsa, &p, NULL), SL_OK);
+    ck_assert(dsa.sink_tokens == 0 && dsa.recent_tokens == 0);
+}
+END_TEST
+
 START_TEST(impossible_parameters_are_refused)
 {
     sl_selection_keys k = {.token_budget = 4097, .block_tokens = 16};
@@ -177,6 +193,7 @@ int main(void)
     tcase_add_test(t, auto_algorithm_depends_on_the_model);
     tcase_add_test(t, parameters_of_a_selection);
     tcase_add_test(t, stamps_tell_selections_apart);
+    tcase_add_test(t, streaming_llm_has_default_gates);
     tcase_add_test(t, impossible_parameters_are_refused);
     tcase_add_test(t, unknown_names_are_refused);
     suite_add_tcase(s, t);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "fix.h"
+#include "kernels/backend_impl.h"
 #include "kernels/gqa.h"
 #include "tests/unit/run_suite.h"
 
@@ -505,6 +506,9 @@ START_TEST(refusals)
     refused(&f, &eo, SL_ERR_REFUSED, "cache plane bounds: format differs");
     eo = f.eo, eo.select.stamp = 5;
     refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
+    f.be->caps &= ~(unsigned)SL_BE_UNIFIED; /* as a GPU */
+    refused(&f, &f.eo, SL_ERR_UNSUPPORTED, "sparse algorithm quest: runs with backend.name cpu only so far");
+    f.be->caps |= SL_BE_UNIFIED;
     fix_close(&f);
 }
 END_TEST
