@@ -238,6 +238,7 @@ typedef struct sl_config {
             char topic[SL_CFG_NAME_BYTES];
             sl_cfg_events_form form;
             char medium_host[SL_CFG_CHOICE_BYTES];
+            char medium_disk[SL_CFG_CHOICE_BYTES];
             int hwm;
             int buffer_steps;
             uint64_t buffer_bytes;

@@ -435,6 +435,8 @@ const sl_cfg_row sl_cfg_rows[] = {
          "Form of an event. map: as vLLM since version 0.24. array: positional, as before and as SGLang."),
     STR(events, zmq.medium_host, "cpu",
         "Word for pages in host memory; cpu is one that llm-d gives a weight by default."),
+    STR(events, zmq.medium_disk, "STORAGE",
+        "Word for pages on the worker's disk, by default vLLM's. Empty: they are not told."),
     INT(events, zmq.hwm, "10000", 1, 10000000,
         "Batches that may wait for one slow subscriber; beyond it, it loses some, which it sees by their numbers."),
     INT(events, zmq.buffer_steps, "10000", 1, 1 << 20, "Batches that are kept for replay."),

@@ -357,6 +357,7 @@ void sl_decode_destroy(sl_decode *d)
     sl_wr_free(&d->e.kv.tokens);
     sl_wr_free(&d->e.disk_kv.stored);
     sl_wr_free(&d->e.disk_kv.removed);
+    sl_told_clear(&d->e.told);
     free(d->e.batch);
     free(d->e.items);
     free(d->e.layers_seen);

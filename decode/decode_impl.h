@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "decode/decode.h"
 #include "decode/pull.h"
+#include "decode/told.h"
 #include "kvstore/cascade.h"
 #include "worker/direct.h"
 #include "worker/token.h"
@@ -225,7 +226,8 @@ struct sl_decode {
         sl_lend_wait *lend_waits;
         int32_t n_lend_waits;
         uint64_t lend_seen; /* sl_cascade_changes() when these questions were looked at last */
-        sl_audit *audit; /* the last one; NULL: there was none */
+        sl_told told;       /* pages on disk that subscribers have been told of (publish.c) */
+        sl_audit *audit;    /* the last one; NULL: there was none */
         struct {
             sl_wr stored, removed, tokens; /* not yet sent to the routers; encoded as in sl_msg_kv_events */
             bool cleared;
@@ -425,6 +427,9 @@ sl_status sl_publish_open(const sl_config *cfg, const sl_worker_launch *launch, 
                           sl_events **out, sl_err *err);
 void sl_publish_begin(sl_decode *d);
 /* A change of the store, as sl_store_event_fn. */
+/* A page is in a tier (kvstore/cascade.h), or pages have left a local one. */
+void sl_publish_held(void *ctx, int tier, const sl_store_page *page);
+void sl_publish_gone(sl_decode *d, const sl_key *keys, int32_t n);
 void sl_publish_event(sl_decode *d, sl_store_event ev, const sl_store_page *page);
 /* At the end of each turn of the loop. */
 void sl_publish_turn(sl_decode *d);
@@ -445,6 +450,8 @@ uint64_t sl_prefetch_tick(sl_decode *d, uint64_t now);
 
 /* holdings.c */
 /* The cascade tells which pages are in its tiers now, or not any more. ctx: sl_decode. */
+/* Whether the tier belongs to this worker alone and can list its pages. */
+bool sl_holdings_local(const sl_decode *d, int tier);
 void sl_holdings_stored(void *ctx, int tier, const sl_key *keys, int32_t n);
 void sl_holdings_gone(void *ctx, int tier, const sl_key *keys, int32_t n);
 /* This session is told everything that is on disk, from the next tick on. */

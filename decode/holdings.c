@@ -14,7 +14,7 @@ enum {
     BATCHES = 4        /* of a list in one turn */
 };
 
-static bool is_local(const sl_decode *d, int tier)
+bool sl_holdings_local(const sl_decode *d, int tier)
 {
     const sl_tier_ops *ops = sl_cascade_tier_at(d->e.cascade, tier)->ops;
     return ops->persistent && ops->list;
@@ -59,7 +59,7 @@ static void tell_changes(sl_decode *d)
 void sl_holdings_stored(void *ctx, int tier, const sl_key *keys, int32_t n)
 {
     sl_decode *d = ctx;
-    if (!d->e.n_routers || !is_local(d, tier))
+    if (!d->e.n_routers || !sl_holdings_local(d, tier))
         return;
     if (d->e.disk_kv.removed.len || d->e.disk_kv.stored.len >= BATCH_PAGES * 32)
         tell_changes(d); /* a receiver applies the removals of a message first */
@@ -69,7 +69,10 @@ void sl_holdings_stored(void *ctx, int tier, const sl_key *keys, int32_t n)
 void sl_holdings_gone(void *ctx, int tier, const sl_key *keys, int32_t n)
 {
     sl_decode *d = ctx;
-    if (!d->e.n_routers || !is_local(d, tier))
+    if (!sl_holdings_local(d, tier))
+        return;
+    sl_publish_gone(d, keys, n);
+    if (!d->e.n_routers)
         return;
     if (d->e.disk_kv.stored.len || d->e.disk_kv.removed.len >= BATCH_PAGES * 16)
         tell_changes(d);
@@ -81,7 +84,7 @@ void sl_holdings_begin(sl_decode *d, uint32_t router)
     const sl_wr none = {0};
     bool local = false;
     for (int t = 0; d->e.cascade && t < sl_cascade_n_tiers(d->e.cascade); t++)
-        local |= is_local(d, t);
+        local |= sl_holdings_local(d, t);
     if (!local)
         return;
     tell_changes(d); /* what the sessions have not been told yet is part of the list */
@@ -104,7 +107,7 @@ static void tell_part(sl_decode *d, sl_decode_router *to)
     sl_wr stored;
     int32_t n = 0;
     for (; to->list_tier < sl_cascade_n_tiers(d->e.cascade) && !n; to->list_tier += n == 0) {
-        if (is_local(d, to->list_tier))
+        if (sl_holdings_local(d, to->list_tier))
             n = sl_tier_list(sl_cascade_tier_at(d->e.cascade, to->list_tier), &to->list_cursor, keys,
                              BATCH_PAGES);
         to->list_cursor = n ? to->list_cursor : 0;

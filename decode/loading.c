@@ -299,7 +299,8 @@ sl_status sl_loading_open(sl_decode *d, sl_err *err)
                                    .read_sums = read_sums,
                                    .check_sums = check_sums,
                                    .stored = sl_holdings_stored,
-                                   .gone = sl_holdings_gone},
+                                   .gone = sl_holdings_gone,
+                                   .held = sl_publish_held},
                          .chunk_pages = chunk_pages(d)};
     if (d->o.pull)
         SL_TRY(add_workers(d, err));

@@ -4,6 +4,10 @@
  * Subscribers are not authenticated, so only what may be known to everybody is told: pages of requests without a salt, where
  * everybody shares (kvstore.share: all). The others are not published at all: without their tokens another router could not
  * use them, and with them it would read the prompts.
+ *
+ * Pages on disk are told with their tokens, as the format requires. The worker knows the tokens when it writes a page and when
+ * a request loads it, but not of the other pages that a restart has found, and it keeps none of them. So after AllBlocksCleared
+ * a page on disk is told again when it is also in host memory, or else when it is written or loaded next.
  */
 #include <stdio.h>
 #include <string.h>
@@ -37,16 +41,18 @@ sl_status sl_publish_open(const sl_config *cfg, const sl_worker_launch *launch, 
     if (!sl_events_topic(cfg->events.zmq.topic, launch->name, cfg->model.served_name, host, topic,
                          sizeof topic))
         return sl_fail(err, SL_ERR_INVALID, "events.zmq.topic: is too long with the names filled in");
-    sl_events_opts o = {.endpoint = endpoint,
-                        .replay_endpoint = replay,
-                        .topic = topic,
-                        .form = cfg->events.zmq.form == SL_CFG_EVENTS_ARRAY ? SL_EVENTS_ARRAY : SL_EVENTS_MAP,
-                        .medium = {[SL_MEDIUM_HOST] = cfg->events.zmq.medium_host},
-                        .hwm = cfg->events.zmq.hwm,
-                        .buffer_steps = (size_t)cfg->events.zmq.buffer_steps,
-                        .buffer_bytes = cfg->events.zmq.buffer_bytes,
-                        .resend_all = cfg->events.zmq.resend_all,
-                        .metrics = metrics};
+    sl_events_opts o = {
+        .endpoint = endpoint,
+        .replay_endpoint = replay,
+        .topic = topic,
+        .form = cfg->events.zmq.form == SL_CFG_EVENTS_ARRAY ? SL_EVENTS_ARRAY : SL_EVENTS_MAP,
+        .medium =
+            {[SL_MEDIUM_HOST] = cfg->events.zmq.medium_host, [SL_MEDIUM_DISK] = cfg->events.zmq.medium_disk},
+        .hwm = cfg->events.zmq.hwm,
+        .buffer_steps = (size_t)cfg->events.zmq.buffer_steps,
+        .buffer_bytes = cfg->events.zmq.buffer_bytes,
+        .resend_all = cfg->events.zmq.resend_all,
+        .metrics = metrics};
     return sl_events_open(&o, out, err);
 }
 
@@ -66,6 +72,28 @@ static void stored(sl_decode *d, sl_medium medium, const sl_store_page *p)
     sl_events_stored(d->o.events, medium, &b);
 }
 
+/* Whether pages on disk are told at all. */
+static bool tells_disk(const sl_decode *d)
+{
+    return d->o.events && sl_events_has_medium(d->o.events, SL_MEDIUM_DISK);
+}
+
+void sl_publish_held(void *ctx, int tier, const sl_store_page *page)
+{
+    sl_decode *d = ctx;
+    if (tells_disk(d) && is_open(d, page) && sl_holdings_local(d, tier) &&
+        sl_told_add(&d->e.told, page->key.lo))
+        stored(d, SL_MEDIUM_DISK, page);
+}
+
+void sl_publish_gone(sl_decode *d, const sl_key *keys, int32_t n)
+{
+    for (int32_t i = 0; d->o.events && i < n; i++) {
+        if (sl_told_remove(&d->e.told, keys[i].lo))
+            sl_events_removed(d->o.events, SL_MEDIUM_DISK, keys[i].lo);
+    }
+}
+
 void sl_publish_event(sl_decode *d, sl_store_event ev, const sl_store_page *page)
 {
     if (!d->o.events || (page && !is_open(d, page)))
@@ -74,13 +102,24 @@ void sl_publish_event(sl_decode *d, sl_store_event ev, const sl_store_page *page
         stored(d, SL_MEDIUM_HOST, page);
     else if (ev == SL_STORE_REMOVED)
         sl_events_removed(d->o.events, SL_MEDIUM_HOST, page->key.lo);
-    else
-        sl_events_cleared(d->o.events);
+    else {
+        sl_events_cleared(d->o.events); /* of every medium */
+        sl_told_clear(&d->e.told);
+    }
 }
+
+/* All pages are published anew: what was known of pages on disk before. */
+typedef struct resend {
+    sl_decode *d;
+    sl_told before;
+} resend;
 
 static void walked(void *ctx, sl_store_event ev, const sl_store_page *page)
 {
-    sl_publish_event(ctx, ev, page);
+    resend *r = ctx;
+    sl_publish_event(r->d, ev, page);
+    if (sl_told_has(&r->before, page->key.lo) && sl_told_add(&r->d->e.told, page->key.lo))
+        stored(r->d, SL_MEDIUM_DISK, page);
 }
 
 void sl_publish_turn(sl_decode *d)
@@ -92,11 +131,14 @@ void sl_publish_turn(sl_decode *d)
     uint64_t now = sl_now_ns();
     if (!sl_events_wants_all(e, now))
         return;
+    resend r = {d, d->e.told};
+    d->e.told = (sl_told){0};
     sl_events_all_begin(e, now);
-    if (sl_store_walk(d->role.store, walked, d) != SL_OK)
+    if (sl_store_walk(d->role.store, walked, &r) != SL_OK)
         sl_log(SL_LOG_WARN, "decode", "kv_events_lost",
                "reason=\"out of memory for the list of cached pages\"");
     sl_events_all_end(e);
+    sl_told_clear(&r.before);
 }
 
 void sl_publish_begin(sl_decode *d)

@@ -74,6 +74,11 @@ static void added(sl_events *e)
         sl_events_flush(e);
 }
 
+bool sl_events_has_medium(const sl_events *e, sl_medium medium)
+{
+    return e->medium[medium][0] != 0;
+}
+
 void sl_events_stored(sl_events *e, sl_medium medium, const sl_events_block *block)
 {
     sl_events_block b = *block;

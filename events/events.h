@@ -53,6 +53,8 @@ void sl_events_close(sl_events *e);
 
 /* ---- owner thread ---- */
 
+/* Whether pages in this medium have a word, without which they are not to be told. */
+bool sl_events_has_medium(const sl_events *e, sl_medium medium);
 /* block->medium is not read: medium says it. */
 void sl_events_stored(sl_events *e, sl_medium medium, const sl_events_block *block);
 void sl_events_removed(sl_events *e, sl_medium medium, uint64_t hash);

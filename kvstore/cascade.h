@@ -94,6 +94,9 @@ typedef struct sl_cascade_calls {
      * more. Changes of one page are told in their order. They must not call the cascade. */
     void (*stored)(void *ctx, int tier, const sl_key *keys, int32_t n);
     void (*gone)(void *ctx, int tier, const sl_key *keys, int32_t n);
+    /* Likewise, for one page with its tokens, which are valid during the call: it was written to the tier, or found there, or
+     * loaded from it. */
+    void (*held)(void *ctx, int tier, const sl_store_page *page);
 } sl_cascade_calls;
 
 typedef struct sl_cascade_opts {

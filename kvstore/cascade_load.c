@@ -160,6 +160,12 @@ static void publish(sl_cascade_load *l)
             sl_store_has(c->o.store, l->source[i], sl_lease_pages(l->lease)[l->first + i]);
             st->bytes_loaded += c->page_bytes + c->label_bytes;
             st->hits += !l->woken;
+            if (c->o.calls.held)
+                c->o.calls.held(c->o.calls.ctx, l->source[i],
+                                &(sl_store_page){.key = l->keys[i],
+                                                 .seed = l->seed,
+                                                 .prev = i ? l->keys[i - 1] : l->prev,
+                                                 .tokens = l->tokens + (size_t)(l->first + i) * PAGE});
         }
         sl_cascade_job_unlink(&l->jobs, j);
         sl_cascade_job_free(j);

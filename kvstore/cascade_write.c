@@ -6,6 +6,7 @@
  * A page that could not be stored is not offered again: it is counted by reason.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "kvstore/cascade_impl.h"
@@ -51,6 +52,15 @@ static sl_cascade_lost reason_of(sl_status st)
     }
 }
 
+static void tell_held(const sl_cascade_job *b, int32_t i)
+{
+    const sl_cascade_calls *calls = &b->c->o.calls;
+    sl_cascade_label l;
+    memcpy(&l, sl_cascade_block_label(b->c, &b->block, i), sizeof l);
+    calls->held(calls->ctx, b->tier,
+                &(sl_store_page){.key = b->keys[i], .seed = l.seed, .prev = l.prev, .tokens = l.tokens});
+}
+
 static void on_set(sl_tier_req *req, sl_status st)
 {
     sl_cascade_job *b = req->cookie;
@@ -67,6 +77,8 @@ static void on_set(sl_tier_req *req, sl_status st)
             count->lost[reason_of(b->block.results[i])]++;
         else if (c->o.calls.stored)
             c->o.calls.stored(c->o.calls.ctx, b->tier, &b->keys[i], 1);
+        if (stored && c->o.calls.held)
+            tell_held(b, i);
     }
     count->writes++;
     count->write_ns += sl_now_ns() - b->start_ns;

@@ -1,10 +1,13 @@
 """KV events over ZeroMQ, read by a subscriber that knows the public format alone: both forms, replay, what is not told, and that
 SubscribeKvEvents tells the same pages."""
 
+import pathlib
+import shutil
 import signal
 import socket
 import struct
 import subprocess
+import tempfile
 
 import msgpack
 import pytest
@@ -34,23 +37,28 @@ class Subscriber:
         self.socket.connect(f"tcp://127.0.0.1:{port}")
         self.socket.subscribe(topic)
         self.topic = topic.encode()
-        self.blocks, self.batches, self.cleared = {}, {}, 0
+        self.blocks, self.disk, self.batches, self.cleared = {}, {}, {}, 0
 
     def apply(self, sequence, payload):
         self.batches[sequence] = payload
         for e in decoded(payload):
             assert e["type"] in FIELDS
             if e["type"] == "AllBlocksCleared":
-                self.blocks = {}
+                self.blocks, self.disk = {}, {}
                 self.cleared += 1
             elif e["type"] == "BlockRemoved":
                 for h in e["block_hashes"]:
-                    del self.blocks[h]
+                    del self.of(e)[h]
             else:
-                assert e["block_size"] == PAGE == len(e["token_ids"]) and e["lora_id"] is None and e["medium"] == "cpu"
+                assert e["block_size"] == PAGE == len(e["token_ids"]) and e["lora_id"] is None
                 assert e["parent_block_hash"] is None or e["parent_block_hash"] in self.blocks, "a parent comes before its children"
                 (h,) = e["block_hashes"]
-                self.blocks[h] = (e["parent_block_hash"], e["token_ids"])
+                assert self.of(e) is self.blocks or h not in self.disk, "a page on disk is told once"
+                self.of(e)[h] = (e["parent_block_hash"], e["token_ids"])
+
+    def of(self, event):
+        """What is known of the medium of the event."""
+        return {"cpu": self.blocks, "STORAGE": self.disk}[event["medium"]]
 
     def until(self, what, check):
         def look():
@@ -99,12 +107,32 @@ def whole_pages(ids):
     return ids[:len(ids) // PAGE * PAGE]
 
 
-def test_two_workers(start):
+@pytest.fixture
+def disk():
+    """On the file system of the build, because that of temporary files may have no O_DIRECT."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="events-", dir=real.ROOT / "build"))
+    yield path
+    shutil.rmtree(path)
+
+
+def pages_on_disk(context, port, router, worker, subscriber):
+    """They are told with the same tokens, also to somebody who comes later, and leave by themselves."""
+    later = Subscriber(context, port, subscriber.topic.decode())
+    later.until("all pages again", lambda: later.disk and later.disk == later.blocks == subscriber.blocks)
+    subprocess.run([real.SLUICE, "cache", "drop", "--router", router.http, "--tier", "disk", "--worker", worker], check=True,
+                   capture_output=True, timeout=60)
+    for s in (subscriber, later):
+        s.until("the end of the pages on disk", lambda s=s: not s.disk)
+        assert s.blocks
+
+
+def test_two_workers(start, disk):
     port = real.free_ports(4)
     keys = {"events.zmq.endpoint": f"tcp://127.0.0.1:{port}", "events.zmq.replay_endpoint": f"tcp://127.0.0.1:{port + 2}"}
     router = start(real.Process, "router", **{"router.policy": "round_robin"})
     start(real.Process, "prefill", 0, router.worker_address)
-    workers = [start(real.Process, "decode", i, router.worker_address, **{**keys, "events.zmq.form": form})
+    on_disk = {"kvstore.disk.path": disk, "kvstore.disk.bytes": "64MiB"}
+    workers = [start(real.Process, "decode", i, router.worker_address, **{**keys, "events.zmq.form": form, **(on_disk if i else {})})
                for i, form in enumerate(("map", "array"))]
     router.wait_ready(3)
 
@@ -125,9 +153,11 @@ def test_two_workers(start):
             s.until("the pages of the second request", lambda s=s: len(s.blocks) == 8)
             assert sorted(s.batches) == list(range(min(s.batches), max(s.batches) + 1))
         assert sorted(c for s in subs for c in s.chains()) == sorted(asked[:4])
+        subs[1].until("the pages on disk", lambda: subs[1].disk == subs[1].blocks)
         same_as_grpc(router, subs)
         no_salted(router, subs)
         replays(context, port + 2, subs)
+        pages_on_disk(context, port + 1, router, "decode/1", subs[1])
         router.flush()
         for s in subs:
             s.until("the end of all pages", lambda s=s: not s.blocks)
@@ -146,17 +176,21 @@ def same_as_grpc(router, subs):
     _, _, common = clients.protocol()
     with router.channel() as channel:
         events = router.stub(channel).SubscribeKvEvents(common.SubscribeKvEventsRequest(start_sequence_number=1), timeout=60)
-        want = {h: block for s in subs for h, block in s.blocks.items()}
-        got = {}
+        want, want_disk = {h: block for s in subs for h, block in s.blocks.items()}, set(subs[1].disk)
+        got, got_disk = {}, set()
         for batch in events:
             for e in batch.events:
                 for b in e.stored.blocks:
+                    if b.HasField("cache_level"):
+                        assert b.cache_level == 2 and not b.token_ids
+                        got_disk.add(b.block_hash % (1 << 64))
+                        continue
                     parent = e.stored.parent_block_hash % (1 << 64) if e.stored.HasField("parent_block_hash") else None
                     got[b.block_hash % (1 << 64)] = (parent, list(b.token_ids))
-            if len(got) >= len(want):
+            if len(got) >= len(want) and len(got_disk) >= len(want_disk):
                 break
         events.cancel()
-    assert got == want
+    assert got == want and got_disk == want_disk
 
 
 def no_salted(router, subs):

@@ -228,6 +228,7 @@ void dd_close(decode_double *x)
     sl_wr_free(&d->e.kv.tokens);
     sl_wr_free(&d->e.disk_kv.stored);
     sl_wr_free(&d->e.disk_kv.removed);
+    sl_told_clear(&d->e.told);
     sl_worker_role_close(&d->role);
     free(d->e.batch);
     free(d->e.items);
