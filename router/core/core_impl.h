@@ -111,8 +111,11 @@ typedef struct sl_router_link {
     bool posted; /* a message was posted since the transport was armed */
 } sl_router_link;
 
+enum { SL_MEMBER_SLOTS = 4096 }; /* a power of two: ids of one router process differ in their low 12 bits */
+
 typedef struct sl_cluster {
     sl_member *members;
+    sl_member *by_id[SL_MEMBER_SLOTS]; /* the newest member with these low bits of its id; sl_member_find() */
     /*
      * Ids of workers begin at a random number of this router process (19 bits of its epoch, then 12 bits that count),
      * so that no worker takes an id for one that another router, or a former one, has given. Positive as an int32_t.

@@ -184,6 +184,7 @@ void sl_member_hello(sl_member *w, const sl_msg_hello *h)
     if (w->role == SL_ROLE_DECODE)
         w->place = sl_directory_join(r->directory);
     w->id = ++r->cluster.next_id;
+    r->cluster.by_id[w->id % SL_MEMBER_SLOTS] = w;
     w->state = SL_MEMBER_READY;
     w->progress_ns = sl_now_ns();
     sl_members_update_context(r);

@@ -18,10 +18,14 @@
 static const uint64_t STALL_NS = 100 * SL_MS; /* a longer delay of the tick means that the loop did not run */
 static const uint64_t HELLO_DEADLINE_NS = 10000 * SL_MS; /* a connection without HELLO is then closed */
 
+/* Called for every request in every tick. An older member whose slot a newer one has taken, after 4,095 joins, is in the list. */
 sl_member *sl_member_find(sl_router *r, uint32_t id)
 {
     if (!id)
         return NULL;
+    sl_member *slot = r->cluster.by_id[id % SL_MEMBER_SLOTS];
+    if (slot && slot->id == id && slot->state != SL_MEMBER_DEAD)
+        return slot;
     for (sl_member *w = r->cluster.members; w; w = w->next) {
         if (w->id == id && w->state != SL_MEMBER_DEAD)
             return w;
@@ -68,6 +72,8 @@ void sl_member_free(sl_member *w)
             break;
         }
     }
+    if (w->id && w->r->cluster.by_id[w->id % SL_MEMBER_SLOTS] == w)
+        w->r->cluster.by_id[w->id % SL_MEMBER_SLOTS] = NULL;
     while (w->out_head) {
         sl_outmsg *o = w->out_head;
         w->out_head = o->next;

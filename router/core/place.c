@@ -122,7 +122,8 @@ static bool takes(const sl_member *w, const sl_request *q, uint64_t now)
 }
 
 /* The members of a role with room, by id, so that a recorded trace does not depend on the order of the list. The one to
- * avoid is left out and returned in *avoided. */
+ * avoid is left out and returned in *avoided. The newest member is the first of the list: at[] is filled from its end, so
+ * that members nearly always come in their order. */
 static size_t collect(sl_router *r, const sl_request *q, uint8_t role, uint32_t avoid, uint64_t now,
                       sl_member **at, sl_member **avoided)
 {
@@ -135,11 +136,12 @@ static size_t collect(sl_router *r, const sl_request *q, uint8_t role, uint32_t 
             *avoided = w;
             continue;
         }
-        size_t k = n++;
-        for (; k && at[k - 1]->id > w->id; k--)
-            at[k] = at[k - 1];
+        size_t k = MAX_CANDIDATES - ++n;
+        for (; k + 1 < MAX_CANDIDATES && at[k + 1]->id < w->id; k++)
+            at[k] = at[k + 1];
         at[k] = w;
     }
+    memmove(at, at + MAX_CANDIDATES - n, n * sizeof *at);
     return n;
 }
 

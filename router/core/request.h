@@ -121,7 +121,9 @@ typedef struct sl_request {
 
     sl_request_text text;
     int32_t matched_token; /* stop token that ended it, or -1 */
-    uint32_t cached_tokens;
+    uint32_t
+        cached_tokens; /* of the prompt, in the first attempt that was prefilled: later ones find what it computed */
+    bool cached_known; /* there was one; attempts that were refused pages do not count */
 } sl_request;
 
 /* ---- events ---- */

@@ -54,10 +54,12 @@ void sl_step_prefilled(const sl_request_env *env, sl_request *q, const sl_reques
 {
     const sl_msg_prefilled *m = ev->prefilled;
     sl_step_add(out, q, SL_EFFECT_SETTLE)->placed_tokens = q->placed_tokens;
+    if (!q->cached_known && q->placed_tokens == q->n_prompt) { /* else output was computed again, too */
+        q->cached_tokens = m->cached_tokens < q->n_prompt ? m->cached_tokens : (uint32_t)q->n_prompt;
+        q->cached_known = true;
+    }
     q->placed_tokens = 0;
     q->writer = SL_WRITER_DONE;
-    if (!q->cached_tokens && q->attempt == 1)
-        q->cached_tokens = m->cached_tokens < q->n_prompt ? m->cached_tokens : (uint32_t)q->n_prompt;
     sl_histogram_observe(env->stats->stage_transfer, (double)m->ship_us / 1e6);
     if (q->state == SL_REQUEST_PREFILLING) {
         sl_histogram_observe(env->stats->stage_prefill, seconds_since(q->stage_ns, ev->now_ns));
@@ -191,7 +193,7 @@ void sl_step_done(const sl_request_env *env, sl_request *q, const sl_request_eve
                       out);
         return;
     }
-    if (m->cached_tokens && q->attempt == 1 && m->cached_tokens <= q->n_prompt)
+    if (m->cached_tokens && !q->cached_known && m->cached_tokens <= q->n_prompt)
         q->cached_tokens = m->cached_tokens;
     if (m->matched_stop >= 0)
         q->matched_token = m->matched_stop;

@@ -51,6 +51,21 @@ START_TEST(both_roles_make_it_ready)
 }
 END_TEST
 
+/* The 4,096th worker gets the place of the first one in the table of ids. Both are found, also when one has left. */
+START_TEST(ids_with_equal_low_bits_are_found)
+{
+    h_add(&h, SL_ROLE_PREFILL);
+    h.r->cluster.next_id += SL_MEMBER_SLOTS - 1;
+    h_add(&h, SL_ROLE_DECODE);
+    uint32_t newer = h.r->cluster.next_id, older = newer - SL_MEMBER_SLOTS;
+    ck_assert_int_eq(sl_member_find(h.r, older)->role, SL_ROLE_PREFILL);
+    ck_assert_int_eq(sl_member_find(h.r, newer)->role, SL_ROLE_DECODE);
+    sl_member_lost(sl_member_find(h.r, newer), SL_ERR_PEER, "test");
+    ck_assert_ptr_null(sl_member_find(h.r, newer));
+    ck_assert_int_eq(sl_member_find(h.r, older)->role, SL_ROLE_PREFILL);
+}
+END_TEST
+
 START_TEST(misfits_are_refused_with_the_reason)
 {
     h_add(&h, SL_ROLE_PREFILL);
@@ -477,6 +492,7 @@ int main(void)
 {
     const h_case cases[] = {
         {both_roles_make_it_ready, 0},
+        {ids_with_equal_low_bits_are_found, 0},
         {misfits_are_refused_with_the_reason, 0},
         {last_one_gone_frees_the_identity, 0},
         {living_holder_keeps_its_name, 0},

@@ -363,6 +363,30 @@ START_TEST(wrong_messages_are_failures)
 }
 END_TEST
 
+static void prefill_with(uint32_t cached)
+{
+    sl_msg_prefilled m = {.cached_tokens = cached};
+    sl_request_event ev = {.kind = SL_EVENT_PREFILLED, .now_ns = 1000, .prefilled = &m};
+    q.placed_tokens = q.n_tokens;
+    sl_request_step(&env, &q, &ev, &step);
+}
+
+/* The first attempt that is prefilled says what was cached, also if others were refused pages before it. An attempt that comes
+ * after it finds what it computed. */
+START_TEST(cached_tokens_are_those_of_the_first_prefill)
+{
+    make(SL_REQUEST_PREFILLING);
+    q.attempt = 3; /* two were refused pages */
+    prefill_with(64);
+    ck_assert_uint_eq(q.cached_tokens, 64);
+    make(SL_REQUEST_PREFILLING);
+    prefill_with(0);
+    q.attempt = 2;
+    prefill_with(64);
+    ck_assert_uint_eq(q.cached_tokens, 0);
+}
+END_TEST
+
 START_TEST(stop_string_ends_the_stream_in_one_step)
 {
     make(SL_REQUEST_DECODING);
@@ -403,6 +427,7 @@ int main(void)
     tcase_add_test(t, prefill_worker_lost_after_its_work_is_no_loss);
     tcase_add_test(t, complete_stream_needs_no_retry);
     tcase_add_test(t, wrong_messages_are_failures);
+    tcase_add_test(t, cached_tokens_are_those_of_the_first_prefill);
     tcase_add_test(t, stop_string_ends_the_stream_in_one_step);
     suite_add_tcase(s, t);
     return run_suite(s);
