@@ -75,3 +75,12 @@ void sl_pace_measured(sl_pace *p, const sl_pace_part *part, int32_t n, double ns
     }
     p->measured = true;
 }
+
+uint32_t sl_pace_rate_add(sl_pace_rate *r, double tokens, double ns)
+{
+    static const double KEEP = 1 - 1.0 / 32;
+    r->tokens = r->tokens * KEEP + tokens;
+    r->ns = r->ns * KEEP + ns;
+    double rate = r->ns > 0 ? r->tokens * 1e9 / r->ns : 0;
+    return rate < 1 ? 1 : rate > UINT32_MAX ? UINT32_MAX : (uint32_t)rate;
+}

@@ -8,6 +8,9 @@
  * was never measured takes the number of the nearest smaller one, and grows in proportion to the context, which is the
  * fastest growth that an attention can have; so the first step there is too short rather than too long.
  *
+ * The speed that the worker reports to the routers is another number, sl_pace_rate: the mean over the last steps, whatever
+ * their contexts were.
+ *
  * The clock is the caller's: all times are arguments. One thread. The caller frees it with sl_pace_free().
  */
 #ifndef SL_PREFILL_PACE_H
@@ -47,5 +50,13 @@ double sl_pace_token_ns(const sl_pace *p, int32_t pos);
 
 /* A step that computed part[0..n) took `ns`. */
 void sl_pace_measured(sl_pace *p, const sl_pace_part *part, int32_t n, double ns);
+
+/* Tokens and time of the last 32 steps or so: older ones count less. Zeroed at the beginning. */
+typedef struct sl_pace_rate {
+    double tokens, ns;
+} sl_pace_rate;
+
+/* A step that computed `tokens` tokens took `ns`. Returns the mean speed in tokens per second, at least 1. */
+uint32_t sl_pace_rate_add(sl_pace_rate *r, double tokens, double ns);
 
 #endif

@@ -152,7 +152,7 @@ struct sl_prefill {
     sl_prefill_step *free_steps, *step;
     sl_step_item *items;
     sl_pace pace;
-    double rate_tokens, rate_ns; /* of the last steps, older ones count less */
+    sl_pace_rate rate;
     sl_prefill_bound bound;
     uint64_t reused, pulled; /* tokens */
     uint64_t damaged;        /* pages */

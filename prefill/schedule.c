@@ -503,16 +503,6 @@ static void measure_pace(sl_prefill *p, const sl_prefill_step *s, uint64_t ns)
     sl_pace_measured(&p->pace, part, s->n, (double)ns);
 }
 
-/* The speed for the router: tokens of the last 32 steps or so, by their time. */
-static void report_rate(sl_prefill *p, int64_t tokens, uint64_t ns)
-{
-    static const double KEEP = 1 - 1.0 / 32;
-    p->rate_tokens = p->rate_tokens * KEEP + (double)tokens;
-    p->rate_ns = p->rate_ns * KEEP + (double)ns;
-    double rate = p->rate_ns > 0 ? p->rate_tokens * 1e9 / p->rate_ns : 0;
-    atomic_store(&p->role.load.prefill_rate, rate < 1 ? 1 : rate > UINT32_MAX ? UINT32_MAX : (uint64_t)rate);
-}
-
 static void advance(sl_prefill *p, sl_prefill_step *s)
 {
     for (int32_t i = 0; i < s->n; i++) {
@@ -553,7 +543,7 @@ bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err)
     sl_histogram_observe(p->c.chunk, (double)ns / 1e9);
     if (step == SL_OK) {
         measure_pace(p, s, ns);
-        report_rate(p, tokens, ns);
+        atomic_store(&p->role.load.prefill_rate, sl_pace_rate_add(&p->rate, tokens, (double)ns));
         sl_counter_add(p->c.tokens, (uint64_t)tokens);
         atomic_fetch_add(&p->role.load.tokens_done, (uint64_t)tokens);
         advance(p, s);

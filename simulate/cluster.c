@@ -16,6 +16,7 @@
 
 static const uint64_t START_NS = 1000000000000u; /* of the virtual clock: 0 means "never" in many places */
 static const int32_t VOCABULARY = (1 << 30);
+enum { MAX_CONTEXT = 1 << 28 }; /* simulated tokens of a request: its arrays of tokens double as it grows */
 
 void sl_sim_after(sl_sim *s, double ns, sl_sim_event_fn *fn, void *arg, uint64_t number)
 {
@@ -24,10 +25,8 @@ void sl_sim_after(sl_sim *s, double ns, sl_sim_event_fn *fn, void *arg, uint64_t
 
 sl_sim_worker *sl_sim_find(sl_sim *s, uint32_t id)
 {
-    for (int32_t i = 0; i < s->n_workers; i++)
-        if (s->workers[i].id == id)
-            return &s->workers[i];
-    return NULL;
+    sl_sim_worker *w = s->by_id[id % SL_SIM_IDS];
+    return w && w->id == id ? w : NULL;
 }
 
 /* ---- from workers to the router ---- */
@@ -47,8 +46,11 @@ void sl_sim_tell_failed(sl_sim_worker *w, uint64_t rid, uint32_t attempt, sl_sta
     sl_sim_tell(w, &m);
 }
 
-/* As worker/link.c: the load is told with every heartbeat while there is work, and when it has changed much, at the
- * earliest an eighth of a heartbeat after the last time. */
+/*
+ * As worker/link.c: the load is told with every heartbeat while there is work, and when it has changed much, at the
+ * earliest an eighth of a heartbeat after the last time. The worker looks at its load after every change, so there is no event for
+ * each eighth: with hundreds of workers these would be most of all events.
+ */
 static bool changed_much(const sl_msg_load *a, const sl_msg_load *b)
 {
     uint32_t pa = a->free_pages + a->cached_pages, pb = b->free_pages + b->cached_pages;
@@ -56,18 +58,24 @@ static bool changed_much(const sl_msg_load *a, const sl_msg_load *b)
            (pa > pb ? pa - pb : pb - pa) > a->total_pages / 16;
 }
 
+static void load_of(const sl_sim_worker *w, sl_msg_load *out)
+{
+    if (w->role == SL_ROLE_PREFILL)
+        sl_sim_prefill_load(w, out);
+    else
+        sl_sim_decode_load(w, out);
+}
+
 static void on_beat(void *arg, uint64_t number)
 {
     sl_sim_worker *w = arg;
     sl_msg m = {.type = SL_MSG_LOAD};
-    uint64_t beat = w->s->router_opts.heartbeat_ms * SL_MS;
-    (void)number;
-    w->beating = false;
-    if (w->role == SL_ROLE_PREFILL)
-        sl_sim_prefill_load(w, &m.load);
-    else
-        sl_sim_decode_load(w, &m.load);
-    if (changed_much(&m.load, &w->told) || w->s->now_ns - w->told_ns >= beat) {
+    if (w->beat_ns != number)
+        return; /* an earlier look was made since */
+    w->beat_ns = UINT64_MAX;
+    load_of(w, &m.load);
+    if (changed_much(&m.load, &w->told) ||
+        w->s->now_ns - w->told_ns >= w->s->router_opts.heartbeat_ms * SL_MS) {
         w->told = m.load;
         w->told_ns = w->s->now_ns;
         sl_sim_tell(w, &m);
@@ -78,10 +86,18 @@ static void on_beat(void *arg, uint64_t number)
 
 void sl_sim_beat(sl_sim_worker *w)
 {
-    if (w->beating)
+    uint64_t beat = w->s->router_opts.heartbeat_ms * SL_MS, now = w->s->now_ns;
+    sl_msg_load load = {0};
+    if (w->role == SL_ROLE_PREFILL)
+        sl_sim_prefill_load(w, &load);
+    else
+        sl_sim_decode_work(w, &load);
+    uint64_t due = w->told_ns + (changed_much(&load, &w->told) ? beat / 8 : beat);
+    due = due > now ? due : now;
+    if (due >= w->beat_ns)
         return;
-    w->beating = true;
-    sl_sim_after(w->s, (double)w->s->router_opts.heartbeat_ms * 1e6 / 8, on_beat, w, 0);
+    w->beat_ns = due;
+    sl_sim_after(w->s, (double)(due - now), on_beat, w, due);
 }
 
 /* ---- from the router to workers ---- */
@@ -99,13 +115,13 @@ static void handle(sl_sim_worker *w, sl_msg *m)
     switch (m->type) {
     case SL_MSG_WELCOME:
         w->id = m->welcome.worker_id;
+        w->s->by_id[w->id % SL_SIM_IDS] = w;
         break;
     case SL_MSG_RESERVE:
         sl_sim_decode_reserve(w, m);
         return;
     case SL_MSG_PREFILL:
         sl_sim_prefill_begin(w, m);
-        sl_sim_beat(w);
         return;
     case SL_MSG_ABORT:
         if (w->role == SL_ROLE_PREFILL)
@@ -128,6 +144,13 @@ static void on_delivery(void *arg, uint64_t number)
     SL_CHECK(sl_msg_decode(d->data, d->bytes, &m, &err) == SL_OK, "%s", err.text);
     handle(d->w, &m);
     d->done(d->cookie, SL_OK);
+    free(d);
+}
+
+/* Frees a message that will never arrive. */
+static void drop_delivery(delivery *d)
+{
+    d->done(d->cookie, SL_ERR_CANCELLED);
     free(d);
 }
 
@@ -185,7 +208,7 @@ static void on_output(void *arg, sl_group *group, const sl_output *o)
 static int32_t scaled(const sl_sim *s, int32_t tokens)
 {
     double n = ceil(tokens * s->o.length / s->per_token);
-    return n < 1 ? 1 : (int32_t)n;
+    return n < 1 ? 1 : n > INT32_MAX ? INT32_MAX : (int32_t)n;
 }
 
 static bool fill_prompt(const sl_sim *s, const sl_sim_request *q, sl_request_spec *spec)
@@ -349,8 +372,10 @@ static sl_status open_workers(sl_sim *s, sl_err *err)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     for (int32_t i = 0; i < s->o.prefills + s->o.decodes; i++) {
         sl_sim_worker *w = &s->workers[i];
-        *w =
-            (sl_sim_worker){.s = s, .role = i < s->o.prefills ? SL_ROLE_PREFILL : SL_ROLE_DECODE, .index = i};
+        *w = (sl_sim_worker){.s = s,
+                             .role = i < s->o.prefills ? SL_ROLE_PREFILL : SL_ROLE_DECODE,
+                             .index = i,
+                             .beat_ns = UINT64_MAX};
         s->n_workers++;
         SL_TRY(i < s->o.prefills ? sl_sim_prefill_open(w, err) : sl_sim_decode_open(w, err));
         SL_TRY(join(w, err));
@@ -358,10 +383,19 @@ static sl_status open_workers(sl_sim *s, sl_err *err)
     return SL_OK;
 }
 
+/* A run ends without events. When a start fails, those of the workers that have joined are left: WELCOME and load reports. */
+static void drop_events(sl_sim *s)
+{
+    for (sl_sim_event e; sl_sim_events_take(&s->events, &e);)
+        if (e.fn == on_delivery)
+            drop_delivery(e.arg);
+}
+
 static void close_all(sl_sim *s)
 {
     for (int32_t i = 0; i < s->n_workers; i++)
         s->workers[i].ep.user = NULL; /* the router hears nothing of the end */
+    drop_events(s);
     for (int32_t i = 0; i < s->n_workers; i++) {
         if (s->workers[i].role == SL_ROLE_PREFILL)
             sl_sim_prefill_close(&s->workers[i]);
@@ -390,6 +424,10 @@ static sl_status check(const sl_sim *s, sl_err *err)
                        "a block of %d tokens with length %g has %g tokens of %g each; want a whole number",
                        SL_SIM_BLOCK_TOKENS, s->o.length, block, s->per_token);
     double pages = (double)s->o.host_bytes / s->page_bytes;
+    if (s->longest > MAX_CONTEXT)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "the longest request of the trace has %ld tokens of %g each; want at most %d",
+                       (long)s->longest, s->per_token, MAX_CONTEXT);
     if (sl_sim_pages(s->max_context) > pages)
         return sl_fail(err, SL_ERR_INVALID,
                        "kvstore.bytes: %.0f pages; the longest request of the trace needs %d", pages,
@@ -409,9 +447,11 @@ static void prepare(sl_sim *s, const sl_sim_opts *o)
     s->chunk_tokens = (int32_t)(o->cfg->prefill.chunk_tokens / s->per_token);
     s->chunk_tokens = s->chunk_tokens > 0 ? s->chunk_tokens : 1;
     for (size_t i = 0; i < o->trace->n; i++) {
-        int32_t n = scaled(s, o->trace->requests[i].input) + scaled(s, o->trace->requests[i].output) + 1;
-        s->max_context = n > s->max_context ? n : s->max_context;
+        int64_t n =
+            (int64_t)scaled(s, o->trace->requests[i].input) + scaled(s, o->trace->requests[i].output) + 1;
+        s->longest = n > s->longest ? n : s->longest;
     }
+    s->max_context = s->longest > MAX_CONTEXT ? MAX_CONTEXT : (int32_t)s->longest;
 }
 
 static sl_status open_all(sl_sim *s, sl_err *err)

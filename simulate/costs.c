@@ -217,8 +217,10 @@ sl_status sl_sim_costs_load(const char *path, sl_sim_costs *out, sl_err *err)
     if (!f)
         return sl_fail(err, errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s", path, strerror(errno));
     char *text = malloc(FILE_MAX_BYTES + 1);
-    sl_status st = SL_ERR_NO_MEMORY;
-    if (text) {
+    sl_status st;
+    if (!text) {
+        st = sl_fail(err, SL_ERR_NO_MEMORY, "%s: out of memory", path);
+    } else {
         size_t n = fread(text, 1, FILE_MAX_BYTES + 1, f);
         st = ferror(f) ? sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno))
                        : sl_sim_costs_parse(text, n, path, out, err);
@@ -268,5 +270,6 @@ double sl_sim_decode_ns(const sl_sim_costs *c, int32_t batch, double tokens)
     double share;
     locate(&c->decode.batches, batch, &i, &share);
     double base = along(ms->v[i], ms->v[ms->n > 1 ? i + 1 : i], share);
-    return (base + c->decode.ms_per_million_tokens * tokens / 1e6) * 1e6;
+    double whole = base + c->decode.ms_per_million_tokens * tokens / 1e6;
+    return whole > 0 ? whole * 1e6 : 0; /* numbers that fall reach 0 after the last point */
 }

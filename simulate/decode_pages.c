@@ -168,13 +168,16 @@ void sl_sim_pages_turn(sl_sim_worker *w)
 
 /* ---- life ---- */
 
-/* Segments as the disk tier makes them: 1/64 of the capacity, between 16 and 256 MiB. */
+/* Segments as the disk tier makes them (kvstore/disk_file.c): 1/64 of the capacity, between 16 and 256 MiB, at most 1/8. */
 static uint32_t segment_pages(const sl_sim *s, double bytes)
 {
-    double segment = bytes / 64;
-    segment = segment < 16 << 20 ? 16 << 20 : segment > 256 << 20 ? 256 << 20 : segment;
-    double pages = segment / s->page_bytes, all = bytes / s->page_bytes;
-    pages = pages > all / 4 ? all / 4 : pages;
+    double segment = (double)s->o.cfg->kvstore.disk.segment_bytes;
+    if (!(segment > 0)) {
+        segment = bytes / 64;
+        segment = segment < 16 << 20 ? 16 << 20 : segment > 256 << 20 ? 256 << 20 : segment;
+        segment = segment > bytes / 8 ? bytes / 8 : segment;
+    }
+    double pages = segment / s->page_bytes;
     return pages < 1 ? 1 : (uint32_t)pages;
 }
 

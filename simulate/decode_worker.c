@@ -162,7 +162,7 @@ static void account(sl_sim_ticket *t)
     sl_sim_outcome *o = &t->w->s->out;
     int32_t matched = sl_lease_matched(t->lease), host = t->host < matched ? t->host : matched;
     double loaded = (double)(matched - host) * PAGE, disk = 0;
-    if (t->m.reserve.attempt != 1)
+    if (t->m.reserve.n_tokens != t->m.reserve.n_prompt) /* it was retracted, and counted before */
         return;
     if (d->disk && loaded > 0) {
         sl_cascade_stats st;
@@ -377,18 +377,24 @@ static void step(sl_sim_worker *w)
 
 /* ---- the worker ---- */
 
-void sl_sim_decode_load(const sl_sim_worker *w, sl_msg_load *out)
+void sl_sim_decode_work(const sl_sim_worker *w, sl_msg_load *out)
 {
     const sl_sim_decode *d = &w->decode;
     sl_store_stats st;
     sl_store_stats_get(d->store, &st);
-    for (const sl_sim_ticket *t = d->tickets; t; t = t->next)
-        out->queued_tokens += t->state == TICKET_LANDING ? (uint64_t)t->n : 0;
     out->running = (uint32_t)d->n_running;
     out->waiting = (uint32_t)(d->n_tickets - d->n_running + d->n_loading);
     out->free_pages = (uint32_t)st.free;
     out->cached_pages = (uint32_t)st.cached;
     out->total_pages = (uint32_t)st.total;
+}
+
+void sl_sim_decode_load(const sl_sim_worker *w, sl_msg_load *out)
+{
+    const sl_sim_decode *d = &w->decode;
+    sl_sim_decode_work(w, out);
+    for (const sl_sim_ticket *t = d->tickets; t; t = t->next)
+        out->queued_tokens += t->state == TICKET_LANDING ? (uint64_t)t->n : 0;
     out->tokens_done = d->tokens_done;
     /* the router knows the small pages of the geometry that the workers announce */
     double rate = 1e9 * (double)w->s->geometry.page_bytes / w->s->page_bytes;

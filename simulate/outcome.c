@@ -56,19 +56,23 @@ static sl_sim_percentiles percentiles(double *v, size_t n)
 static void summarize_calls(const sl_sim *s, sl_sim_result *out)
 {
     const sl_sim_outcome *o = &s->out;
-    double *ttft = malloc((s->o.trace->n + 1) * sizeof *ttft), good = 0, last = 0;
+    double *ttft = malloc((s->o.trace->n + 1) * sizeof *ttft), good = 0, last = 0, late = 0, slow = 0;
     size_t n = 0;
     SL_CHECK(ttft, "out of memory");
     for (size_t i = 0; i < s->o.trace->n; i++) {
         const sl_sim_call *c = &o->calls[i];
         out->refused += c->refused;
         out->failed += c->failed;
-        if (c->refused || c->failed)
+        if (c->refused || c->failed) {
+            late++;
             continue;
+        }
         double first = (double)(c->first_ns - c->start_ns) / 1e6;
         double real = c->tokens * s->per_token;
         double gap = c->tokens > 1 ? (double)(c->end_ns - c->first_ns) / 1e6 / (real - s->per_token) : 0;
         good += first <= s->o.ttft_ms && gap <= s->o.itl_ms;
+        late += first > s->o.ttft_ms;
+        slow += gap > s->o.itl_ms;
         ttft[n++] = first;
         out->output_tokens += real;
         last = (double)c->end_ns > last ? (double)c->end_ns : last;
@@ -76,6 +80,8 @@ static void summarize_calls(const sl_sim *s, sl_sim_result *out)
     out->requests = s->o.trace->n;
     out->finished = n;
     out->goodput = good / (double)s->o.trace->n;
+    out->ttft_missed = late / (double)s->o.trace->n;
+    out->itl_missed = slow / (double)s->o.trace->n;
     out->seconds = (last - (double)s->start_ns) / 1e9;
     out->ttft_ms = percentiles(ttft, n);
     free(ttft);

@@ -112,7 +112,8 @@ static void on_step_end(void *arg, uint64_t began_ns)
     sl_sim_worker *w = arg;
     sl_sim_prefill *p = &w->prefill;
     sl_pace_part part[MAX_ITEMS];
-    int32_t n = 0;
+    double ns = (double)(w->s->now_ns - began_ns);
+    int32_t n = 0, tokens = 0;
     p->stepping = false;
     for (sl_sim_job *j = p->jobs, *next; j; j = next) {
         next = j->next;
@@ -122,13 +123,16 @@ static void on_step_end(void *arg, uint64_t began_ns)
         ship(j, j->pos, j->pos + j->take, began_ns);
         j->pos += j->take;
         p->tokens_done += (uint64_t)j->take;
+        tokens += j->take;
         j->take = 0;
         sl_lease_publish(j->lease, j->m.prefill.tokens, j->pos);
         if (j->pos == length(j))
             finish(j);
     }
-    if (n) /* else all of its prompts were aborted */
-        sl_pace_measured(&p->pace, part, n, (double)(w->s->now_ns - began_ns));
+    if (n) { /* else all of its prompts were aborted */
+        sl_pace_measured(&p->pace, part, n, ns);
+        p->tokens_per_s = sl_pace_rate_add(&p->rate, tokens, ns);
+    }
     turn(w);
 }
 
@@ -202,7 +206,7 @@ static bool start(sl_sim_job *j)
     j->own = sl_lease_matched(j->lease) * PAGE;
     j->start = j->pos = theirs > j->own ? theirs : j->own;
     w->prefill.n_active++;
-    if (r->attempt == 1) {
+    if (r->n_tokens == r->n_prompt) { /* else it was retracted, and counted before */
         s->out.prefill_cache += j->own > theirs ? j->own - theirs : 0;
         s->out.computed += length(j) - j->start;
         s->out.block_hits += j->start / s->block;
@@ -239,10 +243,11 @@ static void admit(sl_sim_worker *w)
 
 static void turn(sl_sim_worker *w)
 {
-    if (w->prefill.stepping)
-        return;
-    admit(w);
-    begin_step(w);
+    if (!w->prefill.stepping) {
+        admit(w);
+        begin_step(w);
+    }
+    sl_sim_beat(w);
 }
 
 void sl_sim_prefill_begin(sl_sim_worker *w, sl_msg *m)
@@ -287,8 +292,7 @@ void sl_sim_prefill_load(const sl_sim_worker *w, sl_msg_load *out)
     out->cached_pages = (uint32_t)st.cached;
     out->total_pages = (uint32_t)st.total;
     out->tokens_done = p->tokens_done;
-    double token_ns = sl_pace_token_ns(&p->pace, 0);
-    out->prefill_rate = p->pace.measured && token_ns > 0 ? (uint32_t)(1e9 / token_ns) : 0;
+    out->prefill_rate = p->tokens_per_s;
 }
 
 sl_status sl_sim_prefill_open(sl_sim_worker *w, sl_err *err)

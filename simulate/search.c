@@ -3,7 +3,8 @@
 
 #include "simulate/simulate.h"
 
-enum { MOST_WORKERS = 64, GIB_SHIFT = 30 };
+enum { MOST_WORKERS = 64, GIB_SHIFT = 30, USELESS_MAX = 4 };
+static const double GAIN = 0.002, SATURATED = 0.9;
 
 double sl_sim_price(const sl_sim_opts *o)
 {
@@ -32,15 +33,32 @@ static sl_status try(searching *x, const sl_sim_opts *o, sl_sim_result *r, bool 
     return SL_OK;
 }
 
-/* More workers of the role that is busier, until the target is reached. */
+/*
+ * More workers until the target is reached: of the role whose target more requests miss, prefill for the first token, decode for the
+ * others; and of the other role when that has gained nothing. How busy the workers are does not tell which role to choose: a decode worker
+ * with one request is as busy as one with many. When neither role gains anything, the time of single requests or the stores are the limit,
+ * and the search ends, unless the prefill workers never rest: then a load that is far too high hides the gain.
+ */
 static sl_status grow(searching *x, sl_sim_opts *o, sl_sim_result *r)
 {
-    int32_t prefills = o->prefills, decodes = o->decodes;
-    for (bool good = false;;) {
+    int32_t prefills = o->prefills, decodes = o->decodes, useless = 0;
+    double best = -1;
+    bool good = false, prefill = false;
+    for (;;) {
         SL_TRY(try(x, o, r, &good));
         if (good)
             return SL_OK;
-        int32_t *n = r->prefill_busy > r->decode_busy ? &o->prefills : &o->decodes;
+        bool gained = r->goodput > best + GAIN;
+        useless = gained || r->prefill_busy > SATURATED ? 0 : useless + 1;
+        best = r->goodput > best ? r->goodput : best;
+        if (useless == USELESS_MAX)
+            return sl_fail(
+                x->err, SL_ERR_EXHAUSTED,
+                "a goodput of %g is not reached: it stays at %.4f with more workers (%d prefill, %d decode); "
+                "requests that are alone already miss the targets of time, or the stores are too small",
+                x->how->goodput, best, o->prefills, o->decodes);
+        prefill = gained ? r->ttft_missed >= r->itl_missed : !prefill;
+        int32_t *n = prefill ? &o->prefills : &o->decodes;
         *n += (*n + 1) / 2;
         if (o->prefills > MOST_WORKERS * prefills || o->decodes > MOST_WORKERS * decodes)
             return sl_fail(x->err, SL_ERR_EXHAUSTED,

@@ -26,6 +26,8 @@
 
 enum { PAGE = SL_KEY_PAGE_TOKENS };
 
+enum { SL_SIM_IDS = 4096 }; /* the ids that a router gives to workers differ in their low 12 bits */
+
 typedef struct sl_sim sl_sim;
 typedef struct sl_sim_worker sl_sim_worker;
 
@@ -65,6 +67,8 @@ typedef struct sl_sim_prefill {
     bool stepping;
     uint64_t link_until_ns; /* when everything that was shipped so far has arrived */
     uint64_t tokens_done;
+    sl_pace_rate rate;
+    uint32_t tokens_per_s; /* simulated tokens; 0: no step has ended */
 } sl_sim_prefill;
 
 typedef struct sl_sim_decode {
@@ -90,8 +94,8 @@ struct sl_sim_worker {
     sl_sim *s;
     sl_role role;
     int32_t index;
-    uint32_t id;  /* the router's */
-    bool beating; /* a look at the load is due */
+    uint32_t id;      /* the router's */
+    uint64_t beat_ns; /* when a look at the load is due; UINT64_MAX: none */
     sl_msg_load told;
     uint64_t told_ns;
     union {
@@ -105,6 +109,7 @@ struct sl_sim {
     const sl_sim_costs *c;
     double per_token; /* tokens of the (scaled) trace per simulated token */
     double page_bytes;
+    int64_t longest;                          /* simulated tokens of the longest request, with its output */
     int32_t max_context, chunk_tokens, block; /* block: simulated tokens of a block */
     uint64_t now_ns, start_ns;
     sl_sim_events events;
@@ -114,6 +119,7 @@ struct sl_sim {
     sl_transport transport; /* whose endpoints the workers have */
     sl_sim_worker *workers; /* [prefills + decodes] */
     int32_t n_workers;
+    sl_sim_worker *by_id[SL_SIM_IDS]; /* by the low bits */
     sl_geometry geometry;
     sl_sim_busy shared_busy;
     sl_tier *shared;  /* that of the first decode worker; the others have its pages in common */
@@ -128,7 +134,8 @@ void sl_sim_after(sl_sim *s, double ns, sl_sim_event_fn *fn, void *arg, uint64_t
 /* Gives a message to the router, which acts on it at once. */
 void sl_sim_tell(sl_sim_worker *w, const sl_msg *m);
 void sl_sim_tell_failed(sl_sim_worker *w, uint64_t rid, uint32_t attempt, sl_status st);
-/* Makes sure that the worker reports its load: now, and at every heartbeat while it has work. */
+/* Makes sure that the worker reports its load: soon if it has changed, and at every heartbeat while it has work. After every
+ * change. */
 void sl_sim_beat(sl_sim_worker *w);
 sl_sim_worker *sl_sim_find(sl_sim *s, uint32_t id);
 static inline int32_t sl_sim_pages(int32_t tokens)
@@ -148,6 +155,8 @@ void sl_sim_prefill_abort(sl_sim_worker *w, const sl_msg_abort *a);
 sl_status sl_sim_decode_open(sl_sim_worker *w, sl_err *err);
 void sl_sim_decode_close(sl_sim_worker *w);
 void sl_sim_decode_load(const sl_sim_worker *w, sl_msg_load *out);
+/* Only requests and pages: changes are noticed by these. */
+void sl_sim_decode_work(const sl_sim_worker *w, sl_msg_load *out);
 /* Takes the message over. */
 void sl_sim_decode_reserve(sl_sim_worker *w, sl_msg *m);
 void sl_sim_decode_commit(sl_sim_worker *w, uint64_t rid, uint32_t attempt);

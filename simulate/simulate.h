@@ -11,7 +11,8 @@
  *
  * The workers themselves are modelled, because the real ones compute on threads, which have no virtual time: a step takes
  * the time of the costs (costs.h), a page has a number and tokens but no rows. What is not modelled: deaths, several
- * routers, HTTP beyond its cost, the exchange between ranks, and that steps of one worker slow those of another.
+ * routers, prefetch, pages that are read from other workers' memory, tenants and their quotas, HTTP beyond its cost, the exchange
+ * between ranks, and that steps of one worker slow those of another.
  *
  * Deterministic: equal inputs give equal results. Threads: one; sl_now_ns() of the calling thread is virtual meanwhile.
  */
@@ -45,6 +46,8 @@ typedef struct sl_sim_result {
     double real_seconds;
     sl_sim_percentiles ttft_ms, itl_ms; /* itl: of the gaps between tokens of a request */
     double goodput;                     /* share of requests whose TTFT and mean ITL are within the targets */
+    double ttft_missed,
+        itl_missed; /* shares of requests beyond each target; those that were refused or failed missed TTFT */
     /* Prompt tokens by where they came from. The sum is that of all prompts that were placed. */
     double tokens_host, tokens_disk, tokens_shared, tokens_prefill_cache, tokens_computed;
     double block_hits;     /* share of blocks that were found in any of these */
@@ -80,10 +83,11 @@ typedef struct sl_sim_search {
 } sl_sim_search;
 
 /*
- * The cheapest sizes that reach the target, found by descent: from `o` workers are added until the target is reached; then
+ * The cheapest sizes that reach the target, found by descent: from `o` workers are added until the target is reached, of the
+ * role whose target more requests miss, and of the other role when that has gained nothing; then
  * host memory, disk and workers are reduced one at a time, the change that saves most first, as long as it is reached.
  * Not every combination is tried. best gets the sizes, result their run. SL_ERR_EXHAUSTED: the target is not reached with
- * 64 times as many workers, or within max_runs.
+ * 64 times as many workers, or within max_runs, or more workers of both roles have gained nothing.
  */
 sl_status sl_sim_search_run(const sl_sim_opts *o, const sl_sim_search *s, sl_sim_opts *best,
                             sl_sim_result *result, sl_err *err);

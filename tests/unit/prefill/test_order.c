@@ -293,6 +293,20 @@ START_TEST(a_small_share_is_corrected_little)
 }
 END_TEST
 
+START_TEST(the_rate_follows_the_last_steps)
+{
+    sl_pace_rate r = {0};
+    ck_assert_uint_eq(sl_pace_rate_add(&r, 100, 1e9), 100);
+    for (int i = 0; i < 1000; i++)
+        sl_pace_rate_add(&r, 500, 1e9);
+    ck_assert_uint_ge(sl_pace_rate_add(&r, 500, 1e9), 499);
+    ck_assert_uint_gt(sl_pace_rate_add(&r, 5000, 1e9), 600); /* one step of about 32 */
+    ck_assert_uint_lt(sl_pace_rate_add(&r, 0, 0), 700);
+    r = (sl_pace_rate){0};
+    ck_assert_uint_eq(sl_pace_rate_add(&r, 10, 0), 1); /* a clock without resolution says nothing */
+}
+END_TEST
+
 /* A context that was never measured: not estimated as faster than attention over its whole length can be. */
 START_TEST(an_unknown_context_is_estimated_with_care)
 {
@@ -349,6 +363,7 @@ int main(void)
     tcase_add_test(c, steps_are_short_while_short_prompts_arrive);
     tcase_add_test(c, a_short_prompt_defers_the_aged);
     tcase_add_test(c, a_small_share_is_corrected_little);
+    tcase_add_test(c, the_rate_follows_the_last_steps);
     tcase_add_test(c, an_unknown_context_is_estimated_with_care);
     tcase_add_test(c, one_pause_does_not_count_for_long);
     suite_add_tcase(s, c);

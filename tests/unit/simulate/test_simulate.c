@@ -284,6 +284,35 @@ START_TEST(impossible_sizes_are_refused)
 }
 END_TEST
 
+/* 2^24 tokens times 64 do not fit into the lengths of the simulation, which has 32 bits for them. */
+START_TEST(too_long_requests_are_refused)
+{
+    sl_sim_request q = {.input = 1 << 24, .output = 1 << 24, .n_blocks = 1};
+    uint32_t id = 0;
+    sl_sim_trace t = {.n = 1, .requests = &q, .n_ids = 1, .ids = &id, .n_blocks = 1};
+    sl_sim_opts o = options(&t, 1u << 29);
+    sl_sim_result r;
+    sl_err err = {""};
+    o.length = 64;
+    ck_assert_int_eq(sl_simulate(&o, &r, &err), SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, "2147483649 tokens") != NULL, "%s", err.text);
+}
+END_TEST
+
+/* The prefill worker has joined, and its WELCOME is in flight, when the disk of the decode worker is refused. */
+START_TEST(a_start_that_fails_leaves_nothing)
+{
+    sl_sim_trace t = made(50, 1);
+    sl_sim_opts o = options(&t, 1000);
+    sl_sim_result r;
+    sl_err err = {""};
+    o.disk_bytes = 1;
+    ck_assert_int_eq(sl_simulate(&o, &r, &err), SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, "segment") != NULL, "%s", err.text);
+    sl_sim_trace_free(&t);
+}
+END_TEST
+
 START_TEST(search_finds_smaller_sizes)
 {
     sl_sim_trace t = made(200, 1);
@@ -295,8 +324,33 @@ START_TEST(search_finds_smaller_sizes)
     ck_assert_msg(sl_sim_search_run(&o, &how, &best, &r, &err) == SL_OK, "%s", err.text);
     ck_assert(r.goodput >= 0.9);
     ck_assert(sl_sim_price(&best) < sl_sim_price(&o));
-    how.goodput = 1.1;
+    sl_sim_trace_free(&t);
+}
+END_TEST
+
+static void count_run(void *ctx, const sl_sim_opts *o, const sl_sim_result *r, double price, bool good)
+{
+    (void)o;
+    (void)r;
+    (void)price;
+    (void)good;
+    ++*(int *)ctx;
+}
+
+/* No request can have its first token in 1 ms: the search ends soon, and says that workers do not help. */
+START_TEST(search_gives_up_when_workers_do_not_help)
+{
+    sl_sim_trace t = made(100, 1);
+    int runs = 0;
+    sl_sim_opts o = options(&t, 4000), best;
+    sl_sim_search how = {.goodput = 0.9, .max_runs = 60, .tried = count_run, .ctx = &runs};
+    sl_sim_result r;
+    sl_err err = {""};
+    o.prefills = o.decodes = 3;
+    o.ttft_ms = 1;
     ck_assert_int_eq(sl_sim_search_run(&o, &how, &best, &r, &err), SL_ERR_EXHAUSTED);
+    ck_assert_msg(strstr(err.text, "more workers") != NULL, "%s", err.text);
+    ck_assert_int_le(runs, 8);
     sl_sim_trace_free(&t);
 }
 END_TEST
@@ -316,7 +370,10 @@ int main(void)
     tcase_add_test(t, coarse_pages_are_nearly_the_same);
     tcase_add_test(t, overload_is_refused_and_counted);
     tcase_add_test(t, impossible_sizes_are_refused);
+    tcase_add_test(t, too_long_requests_are_refused);
+    tcase_add_test(t, a_start_that_fails_leaves_nothing);
     tcase_add_test(t, search_finds_smaller_sizes);
+    tcase_add_test(t, search_gives_up_when_workers_do_not_help);
     tcase_set_timeout(t, 300);
     suite_add_tcase(s, t);
     return run_suite(s);

@@ -150,6 +150,8 @@ START_TEST(costs_between_points)
     ck_assert_double_eq_tol(sl_sim_prefill_ns(&c, 10, 10, 200), 3e6, 1); /* beyond the last context */
     ck_assert_double_eq_tol(sl_sim_decode_ns(&c, 2, 1e6), 16e6, 1);
     ck_assert_double_eq_tol(sl_sim_decode_ns(&c, 5, 0), 30e6, 1);
+    c.decode.step_ms.v[1] = 5; /* faster with three requests than with one: never less than no time */
+    ck_assert(sl_sim_decode_ns(&c, 100, 0) == 0);
 }
 END_TEST
 
