@@ -452,6 +452,8 @@ bool dd_checked(decode_double *x, size_t bad)
     if (!c)
         return false;
     c->bad = bad;
+    if (bad && c->what == SL_CHECK_KEEP)
+        c->damaged[c->n_damaged++] = c->pages[0];
     if (c->what == SL_CHECK_READ)
         c->n_crc = (size_t)c->n_pages * DD_LAYERS;
     sl_landing_checked(x->d, c);
