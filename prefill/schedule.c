@@ -240,9 +240,9 @@ void sl_schedule_checked(sl_prefill *p, sl_check *k)
     }
     sl_prefill_job *j = k->owner;
     j->engine.checks--;
-    if (k->what == SL_CHECK_KEEP)
+    if (k->what == SL_CHECK_KEEP) /* damaged pages are not in the prefix tree: they are computed */
         on_pulled_checked(p, j, k);
-    for (int32_t i = 0; i < k->n_damaged; i++)
+    for (int32_t i = 0; k->what == SL_CHECK_VERIFY && i < k->n_damaged; i++)
         drop_page(p, k->damaged[i]);
     if (k->what == SL_CHECK_VERIFY && !k->n_damaged) {
         j->engine.unverified = false;
