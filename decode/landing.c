@@ -1,10 +1,11 @@
 /*
  * Landing: a ticket from RESERVE until its rows are verified (LANDING, CHECKING, WAITING). Engine thread.
  *
- * RESERVE is granted or refused at once, unless it waits for pages of a storage tier first (loading.c). COMMIT says that the writer has written everything; the checker thread then
- * compares the checksums of the pages that arrived. The pages that matched the prefix tree are verified from RESERVE
- * on, concurrently with prefill (damage.c), except those that were loaded for this request just before. When both answers are there the full pages are published and the ticket
- * waits for a slot. PAGES_ASK is the writer's question for the checksums of matched pages.
+ * RESERVE is granted or refused at once, unless it waits for pages of a storage tier first (loading.c). COMMIT says
+ * that the writer has written everything; the checker thread then compares the checksums of the pages that arrived.
+ * The pages that matched the prefix tree are verified from RESERVE on, concurrently with prefill (damage.c), except
+ * those that were loaded for this request just before. When both answers are there the full pages are published and
+ * the ticket waits for a slot. PAGES_ASK is the writer's question for the checksums of matched pages.
  */
 #include <inttypes.h>
 #include <stdlib.h>

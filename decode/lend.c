@@ -1,6 +1,7 @@
 /*
- * Lending: leases on pages of this worker's host store, which other workers read by get: decode workers (decode/pull.h is their
- * side), and prefill workers that fetch a prefix while other pages of the prompt are still being loaded (prefill/prefetch.c). Engine thread.
+ * Lending: leases on pages of this worker's host store, which other workers read by get: decode workers
+ * (decode/pull.h is their side), and prefill workers that fetch a prefix while other pages of the prompt are still
+ * being loaded (prefill/prefetch.c). Engine thread.
  *
  *   state     entered when             left when
  *   --------  -----------------------  ------------------------------------------------------------------------------

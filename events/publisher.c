@@ -2,11 +2,12 @@
  * The thread with the sockets of the events. It takes batches out of its inbox, publishes them, keeps them for replay, and
  * answers requests for replay. A payload is never copied: a message of ZeroMQ holds the batch.
  *
- * The PUB side is an XPUB socket, which speaks the same protocol and shows subscriptions as they arrive. It is told not to
- * drop (XPUB_NODROP): when a subscriber is so slow that its high-water mark is reached, sending fails instead; that is
- * counted, and the batch is sent to the others. ZeroMQ leaves that subscriber out from then on until it has read, which is
- * not counted again: the number of batches that it loses is known to it alone, by their sequence numbers. The ROUTER side is told that an answer that cannot be queued is an error
- * (ROUTER_MANDATORY), which ends that replay and is counted. So nothing is lost silently.
+ * The PUB side is an XPUB socket, which speaks the same protocol and shows subscriptions as they arrive. It is told
+ * not to drop (XPUB_NODROP): when a subscriber is so slow that its high-water mark is reached, sending fails
+ * instead; that is counted, and the batch is sent to the others. ZeroMQ leaves that subscriber out from then on
+ * until it has read, which is not counted again: the number of batches that it loses is known to it alone, by their
+ * sequence numbers. The ROUTER side is told that an answer that cannot be queued is an error (ROUTER_MANDATORY),
+ * which ends that replay and is counted. So nothing is lost silently.
  */
 #include <errno.h>
 #include <pthread.h>

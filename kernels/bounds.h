@@ -44,10 +44,11 @@ typedef enum {
 } sl_group_reduce;
 
 /*
- * scores[t][l][b] for the blocks b before that of pos, where list l is shared by all query heads (lists 1) or by those of
- * KV head l (lists kv_heads). The block of pos itself gets 0: it is not complete, and its bounds may be those of later
- * tokens of the step, so whoever selects takes it in any case. Scores of later blocks, of tokens at positions below
- * from_pos (which select everything) and of padding tokens are not written. Row t - token_first of scores belongs to token t; q holds all T.
+ * scores[t][l][b] for the blocks b before that of pos, where list l is shared by all query heads (lists 1) or by
+ * those of KV head l (lists kv_heads). The block of pos itself gets 0: it is not complete, and its bounds may be
+ * those of later tokens of the step, so whoever selects takes it in any case. Scores of later blocks, of tokens at
+ * positions below from_pos (which select everything) and of padding tokens are not written. Row t - token_first of
+ * scores belongs to token t; q holds all T.
  */
 typedef struct sl_bounds_scores_params {
     const float *q; /* [T][heads][dim] */

@@ -1,6 +1,7 @@
 /*
- * The NIXL tier's object, shared by its parts: nixl_api.c (the library), nixl_files.c (names, eviction and leases in a
- * directory), nixl_transfer.c (queries and transfers of NIXL), nixl_io.c (the thread), tier_nixl.c (the owner's side, open and close). No other file includes it.
+ * The NIXL tier's object, shared by its parts: nixl_api.c (the library), nixl_files.c (names, eviction and leases
+ * in a directory), nixl_transfer.c (queries and transfers of NIXL), nixl_io.c (the thread), tier_nixl.c (the
+ * owner's side, open and close). No other file includes it.
  */
 #ifndef SL_KVSTORE_NIXL_IMPL_H
 #define SL_KVSTORE_NIXL_IMPL_H
@@ -106,8 +107,8 @@ bool sl_nixl_files_make_room(sl_nixl_files *f, uint64_t *evicted);
 /* A write that had room was not committed. temporary: its file, "" when there is none. */
 void sl_nixl_file_give_up(sl_nixl_files *f, const char *temporary);
 
-/* nixl_transfer.c; for the thread, or before it has begun. Bytes of a record, and of a transfer: records in files are filled up to whole
- * blocks. */
+/* nixl_transfer.c; for the thread, or before it has begun. Bytes of a record, and of a transfer: records in files
+ * are filled up to whole blocks. */
 size_t sl_nixl_record_bytes(const sl_nixl_tier *t);
 size_t sl_nixl_transfer_bytes(const sl_nixl_tier *t);
 /* Asks NIXL which of these objects exist, and sets `there`. False: it failed; they may be there, but cannot be read now. */

@@ -6,8 +6,9 @@
  * batch are asked for in one round trip, although Redis has no command that says for each of several keys whether it
  * exists. Pages in flight are limited by bytes, so that a reader waits for at most 8 MiB of pages that are written.
  *
- * A command whose connection is lost ends with SL_ERR_IO, which is a miss for the owner: it is not sent again, because
- * the owner can compute the page while a retry could wait for seconds. A lost server is tried again after 50 ms, later after up to 5 s.
+ * A command whose connection is lost ends with SL_ERR_IO, which is a miss for the owner: it is not sent again,
+ * because the owner can compute the page while a retry could wait for seconds. A lost server is tried again after
+ * 50 ms, later after up to 5 s.
  */
 #include <poll.h>
 #include <stdio.h>

@@ -1,13 +1,14 @@
 /*
  * The part of the engine thread: admission, chunks, first tokens.
  *
- * Every step divides prefill.chunk_tokens among the requests that have tokens to compute, the shortest first (order.h),
- * or fewer tokens if they would take longer than prefill.max_step_ms at the pace that earlier steps had (pace.h).
- * One of the prefill.max_requests places is reserved for prompts of at most one chunk, so that long prompts cannot use
- * all places. Pages enter this worker's prefix tree as soon as they are full, and are sealed at the same time
- * (kvstore/seal.h). Pages that were pulled from a decode worker enter it when their checksums have been compared; those of a
- * prefetch (prefetch.c) before the request comes, which does not begin while they arrive. Pages of this tree that a request reuses are verified while the rest of its prompt is computed;
- * FINISH, and with it COMMIT and the first token, waits for the result.
+ * Every step divides prefill.chunk_tokens among the requests that have tokens to compute, the shortest first
+ * (order.h), or fewer tokens if they would take longer than prefill.max_step_ms at the pace that earlier steps had
+ * (pace.h). One of the prefill.max_requests places is reserved for prompts of at most one chunk, so that long
+ * prompts cannot use all places. Pages enter this worker's prefix tree as soon as they are full, and are sealed at
+ * the same time (kvstore/seal.h). Pages that were pulled from a decode worker enter it when their checksums have
+ * been compared; those of a prefetch (prefetch.c) before the request comes, which does not begin while they arrive.
+ * Pages of this tree that a request reuses are verified while the rest of its prompt is computed; FINISH, and with
+ * it COMMIT and the first token, waits for the result.
  *
  * A worker that begins to drain gives requests that have not started back to the router at once.
  */

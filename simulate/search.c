@@ -34,10 +34,11 @@ static sl_status try(searching *x, const sl_sim_opts *o, sl_sim_result *r, bool 
 }
 
 /*
- * More workers until the target is reached: of the role whose target more requests miss, prefill for the first token, decode for the
- * others; and of the other role when that has gained nothing. How busy the workers are does not tell which role to choose: a decode worker
- * with one request is as busy as one with many. When neither role gains anything, the time of single requests or the stores are the limit,
- * and the search ends, unless the prefill workers never rest: then a load that is far too high hides the gain.
+ * More workers until the target is reached: of the role whose target more requests miss, prefill for the first
+ * token, decode for the others; and of the other role when that has gained nothing. How busy the workers are does
+ * not tell which role to choose: a decode worker with one request is as busy as one with many. When neither role
+ * gains anything, the time of single requests or the stores are the limit, and the search ends, unless the prefill
+ * workers never rest: then a load that is far too high hides the gain.
  */
 static sl_status grow(searching *x, sl_sim_opts *o, sl_sim_result *r)
 {

@@ -1,9 +1,9 @@
 /*
- * A storage tier in virtual time, an implementation of kvstore/tier.h: it keeps which pages there are and their labels, not their rows,
- * and a request takes the time that the device of the costs needs. Which page is in which slot, admission, leases and
- * which segment is emptied next are decided by the index of the disk tier (kvstore/disk_index.h), so that the hit rate
- * is that of the product. One device has one queue for reads and one for writes; tiers may share a device (`busy`), as
- * all decode workers do with a shared store.
+ * A storage tier in virtual time, an implementation of kvstore/tier.h: it keeps which pages there are and their
+ * labels, not their rows, and a request takes the time that the device of the costs needs. Which page is in which
+ * slot, admission, leases and which segment is emptied next are decided by the index of the disk tier
+ * (kvstore/disk_index.h), so that the hit rate is that of the product. One device has one queue for reads and one
+ * for writes; tiers may share a device (`busy`), as all decode workers do with a shared store.
  *
  * Threads: one. The owner calls sl_tier_poll() at sl_sim_tier_due().
  */

@@ -64,10 +64,11 @@ sl_status sl_sim_trace_scale(const sl_sim_trace *t, const sl_sim_scale *how, sl_
 /* ---- made-up traces ---- */
 
 /*
- * Users talk in conversations. A request either begins one, with a first block that all conversations have in common, or
- * continues one: its prompt is the full blocks of the former prompt and some more. How many requests ago the former turn was
- * is log-normal. The constants are near those of the conversation trace, of which 38.7 % of the requests continue a prompt after 423 others
- * (median); they were then adjusted until the hit rates of LRU caches of 1K to 50K blocks agreed.
+ * Users talk in conversations. A request either begins one, with a first block that all conversations have in
+ * common, or continues one: its prompt is the full blocks of the former prompt and some more. How many requests ago
+ * the former turn was is log-normal. The constants are near those of the conversation trace, of which 38.7 % of the
+ * requests continue a prompt after 423 others (median); they were then adjusted until the hit rates of LRU caches
+ * of 1K to 50K blocks agreed.
  */
 enum { MAX_BLOCKS = 247 };
 static const double CONTINUES = 0.387, RATE_PER_S = 3.4, AGE = 550, AGE_SPREAD = 1.0;

@@ -8,10 +8,11 @@
  *     loop of the engine thread: sl_wgroup_turn(), own steps with sl_wgroup_step(), else sl_wgroup_take_part()
  *     sl_wgroup_stop()
  *
- * Forming. Rank 0 founds the collectives (kernels/comm.h) when every rank is ready, sends the invitation over the links
- * and all ranks join. Each forming has a number. A forming ends when a rank dies, is silent on its link for dead_after_ms,
- * does not arrive at a collective for SL_ENGINE_PATIENCE times this time, leaves, or fails in a step. Every rank then leaves the collectives, keeps process, weights
- * and store, and says that it is ready again; a rank that was lost is replaced by a process that joins with its number.
+ * Forming. Rank 0 founds the collectives (kernels/comm.h) when every rank is ready, sends the invitation over the
+ * links and all ranks join. Each forming has a number. A forming ends when a rank dies, is silent on its link for
+ * dead_after_ms, does not arrive at a collective for SL_ENGINE_PATIENCE times this time, leaves, or fails in a
+ * step. Every rank then leaves the collectives, keeps process, weights and store, and says that it is ready again;
+ * a rank that was lost is replaced by a process that joins with its number.
  *
  * Steps. While any rank has tokens, every rank takes part in the next step. When no rank has any, all ranks rest, and
  * the first one with work rings the others over the links.
@@ -32,8 +33,8 @@ typedef struct sl_wgroup sl_wgroup;
 enum { SL_WGROUP_BUSY = 1, SL_WGROUP_LEAVING = 2 }; /* sl_step_share.flags */
 
 typedef struct sl_wgroup_opts {
-    sl_worker_opts
-        link; /* of the links between the ranks: transport, secret and times; the rest is filled in */
+    /* of the links between the ranks: transport, secret and times; the rest is filled in */
+    sl_worker_opts link;
     const char *address;                      /* "host:port": rank 0 listens there */
     const char *name, *cluster_tag, *formats; /* see sl_msg_group_join; copied */
     sl_role role;
@@ -68,7 +69,7 @@ void sl_wgroup_stop(sl_wgroup *g);
 sl_status sl_wgroup_turn(sl_wgroup *g, sl_err *err);
 /* Whether the group is formed. */
 bool sl_wgroup_whole(const sl_wgroup *g);
-/* What this rank says in its next steps: SL_GROUP_*. */
+/* What this rank says in its next steps: SL_WGROUP_BUSY, SL_WGROUP_LEAVING. */
 void sl_wgroup_say(sl_wgroup *g, uint32_t flags);
 /* A step with items of this rank, as sl_engine_step(); rings the others if they rest. */
 sl_status sl_wgroup_step(sl_wgroup *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks,

@@ -55,8 +55,9 @@ static bool may_leave(const sl_worker_role *r)
     return !r->group || !sl_wgroup_whole(r->group) || !(sl_wgroup_others(r->group) & SL_WGROUP_BUSY);
 }
 
-/* Own work first, but none of a session that ended when the group broke; a rank without work takes part in the step of the others. A rank that leaves asks for steps, in which
- * it says so and learns whether the others still have work. */
+/* Own work first, but none of a session that ended when the group broke; a rank without work takes part in the step
+ * of the others. A rank that leaves asks for steps, in which it says so and learns whether the others still have
+ * work. */
 static sl_status step_of(sl_worker_role *r, const sl_worker_engine *e, bool leaving, bool *worked,
                          sl_err *err)
 {

@@ -1,7 +1,8 @@
 /*
- * The order of setup: exporter, device, group, weights, host store, storage tiers, engine (with the memory that is left on the device),
- * options of the role. Steps that fail quickly come first: a port that is in use is found before the weights are
- * loaded. The values that "auto" stands for are decided and logged during these steps; setup_impl.h says where.
+ * The order of setup: exporter, device, group, weights, host store, storage tiers, engine (with the memory that is
+ * left on the device), options of the role. Steps that fail quickly come first: a port that is in use is found
+ * before the weights are loaded. The values that "auto" stands for are decided and logged during these steps;
+ * setup_impl.h says where.
  */
 #include "worker/setup.h"
 

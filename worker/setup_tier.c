@@ -1,6 +1,7 @@
 /*
- * The quotas of tenants, and the storage tiers of a decode worker, in the order in which they are asked: the cheapest to read first. See setup_impl.h.
- * Every refusal names the key that has to be changed. A new tier needs a function here, in its place in the list.
+ * The quotas of tenants, and the storage tiers of a decode worker, in the order in which they are asked: the
+ * cheapest to read first. See setup_impl.h. Every refusal names the key that has to be changed. A new tier needs a
+ * function here, in its place in the list.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -5,8 +5,9 @@
  *
  *   page_bytes,direction,depth,tier_mib_s,plain_mib_s,fio_mib_s,tier_to_plain,tier_to_fio
  *
- * --tier redis compares the Redis tier with a plain loop of SET and GET on one connection to the same server (--address), and --tier nixl
- * the NIXL tier (POSIX, --library) with --depth threads that pwrite and pread one file of O_DIRECT for each page. Then the columns are
+ * --tier redis compares the Redis tier with a plain loop of SET and GET on one connection to the same server
+ * (--address), and --tier nixl the NIXL tier (POSIX, --library) with --depth threads that pwrite and pread one file
+ * of O_DIRECT for each page. Then the columns are
  *
  *   page_bytes,direction,depth,tier_mib_s,plain_mib_s,tier_to_plain
  *

@@ -6,10 +6,10 @@
  * Place: the number of a worker in the directory, small and reused. Pages of SL_MEDIUM_SHARED belong to no worker: what one
  * has reported every worker can read, and it stays when that worker is lost.
  *
- * Memory is bounded by max_bytes, 1.7 MiB, and 4 bytes for each page of the longest prompt; it is allocated as pages are reported. A page takes 24 bytes divided by the load of its
- * hash table (3/8 to 3/4), so 32 to 64 bytes; the third and later holders of a page take 16 bytes for each 6. When the table is full,
- * the page is forgotten that was not looked up for the longest time, approximately (a clock with one bit
- * for each page).
+ * Memory is bounded by max_bytes, 1.7 MiB, and 4 bytes for each page of the longest prompt; it is allocated as
+ * pages are reported. A page takes 24 bytes divided by the load of its hash table (3/8 to 3/4), so 32 to 64 bytes;
+ * the third and later holders of a page take 16 bytes for each 6. When the table is full, the page is forgotten
+ * that was not looked up for the longest time, approximately (a clock with one bit for each page).
  *
  * A worker that leaves, or whose medium is cleared, costs nothing at that moment: its pages are not found any more, and
  * sl_directory_sweep() removes them in small steps.

@@ -86,7 +86,8 @@ const int32_t *rig_prompt(int family, int shared, int own);
 int rig_request_now(const int32_t *tokens, int n);
 /* The same, but it waits for the tier first, as a worker does. */
 int rig_request(const int32_t *tokens, int n);
-/* Random requests of four families, with and without waiting, turns between them, and a flush from time to time. state: of rnd_below(). */
+/* Random requests of four families, with and without waiting, turns between them, and a flush from time to time.
+ * state: of rnd_below(). */
 void rig_traffic(uint64_t *state, int requests);
 /* Asks the cascade whether such a request should wait. */
 bool rig_wait_for(rig_waiting *w, const int32_t *tokens, int n);

@@ -1,7 +1,8 @@
 /*
- * Test double of NIXL's C library (libfake_nixl.so): the functions that kvstore/nixl_api.h names, with the back ends POSIX (files) and OBJ
- * (objects in the memory of the process). With it the NIXL tier is tested where NIXL is not installed, and with faults that the real
- * library cannot be asked for. It says nothing about how the real one behaves.
+ * Test double of NIXL's C library (libfake_nixl.so): the functions that kvstore/nixl_api.h names, with the back
+ * ends POSIX (files) and OBJ (objects in the memory of the process). With it the NIXL tier is tested where NIXL is
+ * not installed, and with faults that the real library cannot be asked for. It says nothing about how the real one
+ * behaves.
  *
  * Parameters of OBJ are those of NIXL: `bucket` (the one called "absent" does not exist) and `access_key` ("wrong" is refused).
  * As in NIXL, creating the back end checks neither.

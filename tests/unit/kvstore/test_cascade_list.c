@@ -1,6 +1,7 @@
 /*
- * The cascade with two tiers: order and mixture of tiers in one load, policies, tiers that fail, are late or have damaged pages, chunks
- * of a load, and the end of loads for which no request waits. tests/unit/kvstore/test_cascade.c has one tier.
+ * The cascade with two tiers: order and mixture of tiers in one load, policies, tiers that fail, are late or have
+ * damaged pages, chunks of a load, and the end of loads for which no request waits.
+ * tests/unit/kvstore/test_cascade.c has one tier.
  */
 #include <string.h>
 

@@ -1,7 +1,8 @@
 /*
- * Holds and the list of new pages (kvstore/store_hold.c): random leases, publications, drops and flushes while random pages
- * of the tree are held, and lists of the tree (store_list.c). No page that is held is ever given to a lease, what is available can always be had, each page is
- * offered once, and after the last hold every page is free.
+ * Holds and the list of new pages (kvstore/store_hold.c): random leases, publications, drops and flushes while
+ * random pages of the tree are held, and lists of the tree (store_list.c). No page that is held is ever given to a
+ * lease, what is available can always be had, each page is offered once, and after the last hold every page is
+ * free.
  */
 #include <string.h>
 
