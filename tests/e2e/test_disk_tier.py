@@ -211,13 +211,15 @@ def test_refused_at_start(start, disk):
     refused = {name: r for name, r in REFUSED.items() if len(r) == 2 or may_mount}
     made = {}
     for name, (more, _, *mounts) in refused.items():
-        prefix = ("unshare", "--mount", "sh", "-c", f'{mounts[0]} && exec "$@"', str(disk)) if mounts else ()
-        made[name] = start(real.Process, "decode", 0, "127.0.0.1:9", prefix=prefix, **keys(disk, **more))
+        own = disk / name  # they run concurrently, and a directory is used by one process at a time
+        own.mkdir(mode=0o700)
+        prefix = ("unshare", "--mount", "sh", "-c", f'{mounts[0]} && exec "$@"', str(own)) if mounts else ()
+        made[name] = start(real.Process, "decode", 0, "127.0.0.1:9", prefix=prefix, **keys(own, **more))
     for name, (_, why, *_) in refused.items():
         assert made[name].process.wait(60 * real.PATIENCE) != 0
         made[name].logged(why)
-    (disk / "decode-0").chmod(0o770)
-    p = start(real.Process, "decode", 0, "127.0.0.1:9", **keys(disk))
+    (disk / "too-large" / "decode-0").chmod(0o770)
+    p = start(real.Process, "decode", 0, "127.0.0.1:9", **keys(disk / "too-large"))
     assert p.process.wait(60 * real.PATIENCE) != 0
     p.logged(r"kvstore\.disk\.path: .* can be written by other users")
 
