@@ -47,6 +47,11 @@ static const config configs[] = {
     {TINY, SL_INDEX_PLAIN, SL_ROW_MLA_F32, SL_F32, SL_GRAPHS_AUTO, 3, 60, 40},
 };
 
+static int32_t steps_of(const config *c)
+{
+    return !c->steps || (c->steps > STEPS && !c->killed_at) ? STEPS : c->steps;
+}
+
 /* A model with its store and engine. */
 typedef struct whole {
     sl_model *model;
@@ -247,7 +252,7 @@ static void run(cg_rank *r, const void *arg)
     t->c = arg;
     if (open_whole(t, &t->w[0], NULL) && open_whole(t, &t->w[1], r->c)) {
         check_weights(t);
-        for (int32_t step = 1; step <= (t->c->steps ? t->c->steps : STEPS) && !r->failed; step++) {
+        for (int32_t step = 1; step <= steps_of(t->c) && !r->failed; step++) {
             bool last = r->rank == r->ranks - 1;
 
             if (t->c->killed_at == step && last)
