@@ -1,6 +1,6 @@
 /*
- * A group's data, shared by its two halves: group.c (engine thread: collectives and steps) and group_link.c (thread of
- * the links: who is there, who is lost). What both use is under the lock; the engine half acts on it in its next turn.
+ * A group's data, shared by its two halves: group.c (engine thread: collectives and steps) and, on the thread of the
+ * links, group_link.c (who is there, who is lost) with group_door.c (rank 0: who may join). What both use is under the lock; the engine half acts on it in its next turn.
  */
 #ifndef SL_WORKER_GROUP_IMPL_H
 #define SL_WORKER_GROUP_IMPL_H
@@ -30,6 +30,14 @@ typedef struct sl_wgroup_peer {
     uint32_t pid;
     char name[64], host[64];
 } sl_wgroup_peer;
+
+enum { SL_WGROUP_STRANGERS = 64 };
+
+/* A connection to rank 0 over which no JOIN has come yet. */
+typedef struct sl_wgroup_stranger {
+    sl_wep *ep; /* NULL: this entry is unused */
+    uint64_t until_ns;
+} sl_wgroup_stranger;
 
 struct sl_wgroup {
     sl_wgroup_opts o;
@@ -73,12 +81,28 @@ struct sl_wgroup {
 
     /* thread of the links */
     sl_wgroup_peer peers[SL_COMM_RANKS_MAX];
+    sl_wgroup_stranger strangers[SL_WGROUP_STRANGERS]; /* rank 0 */
     bool self_ready;
     uint64_t last_forming, next_try_ns, next_beat_ns, last_tick_ns, form_ns, refused_ns;
 };
 
 /* group_link.c */
 sl_status sl_wgroup_link_start(sl_wgroup *g, sl_err *err);
+/* To one rank; nothing happens when it is not connected. */
+void sl_wgroup_send(sl_wep *ep, const sl_msg_group *news);
+/* All ranks have been there. */
+void sl_wgroup_met(sl_wgroup *g);
+
+/* group_door.c, rank 0 */
+bool sl_wgroup_all_joined(const sl_wgroup *g);
+void sl_wgroup_list_missing(sl_wgroup *g);
+void sl_wgroup_on_join(sl_wgroup *g, sl_wep *ep, const sl_msg_group_join *j);
+void sl_wgroup_refuse(sl_wep *ep, const char *why, bool retry);
+void sl_wgroup_stranger_add(sl_wgroup *g, sl_wep *ep);
+/* It has joined, was refused, or has been closed. */
+void sl_wgroup_stranger_forget(sl_wgroup *g, const sl_wep *ep);
+/* Closes those whose time is over. */
+void sl_wgroup_strangers_end(sl_wgroup *g, uint64_t now);
 
 /* group.c: any thread. The lock is held. */
 void sl_wgroup_wake(sl_wgroup *g);

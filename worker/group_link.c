@@ -1,6 +1,7 @@
 /*
  * The half of a group that runs on the thread of the links: who is there, who differs, who is lost. Rank 0 listens and
- * has a link to every other rank, over which it also passes on what one rank tells all others.
+ * has a link to every other rank, over which it also passes on what one rank tells all others. Who may join is decided in
+ * group_door.c.
  *
  *   rank        connects, JOIN ───▶ rank 0: compares     ───▶ REFUSE, or WELCOME when all ranks have joined
  *   each rank   READY ───▶ rank 0: when all are ready, its engine thread founds a forming; INVITE ───▶ each rank
@@ -57,7 +58,7 @@ static void rung(sl_wgroup *g, const sl_msg_group *m)
     pthread_mutex_unlock(&g->lock);
 }
 
-static void met(sl_wgroup *g)
+void sl_wgroup_met(sl_wgroup *g)
 {
     pthread_mutex_lock(&g->lock);
     g->met = true;
@@ -65,7 +66,7 @@ static void met(sl_wgroup *g)
     pthread_mutex_unlock(&g->lock);
 }
 
-static void send_news(sl_wep *ep, const sl_msg_group *news)
+void sl_wgroup_send(sl_wep *ep, const sl_msg_group *news)
 {
     sl_msg m = {.type = SL_MSG_GROUP};
     m.group = *news;
@@ -80,23 +81,14 @@ static void tell_all(sl_wgroup *g, const sl_msg_group *news, int32_t except)
 {
     for (int32_t r = 1; r < g->o.ranks; r++) {
         if (r != except && g->peers[r].joined)
-            send_news(g->peers[r].ep, news);
+            sl_wgroup_send(g->peers[r].ep, news);
     }
-}
-
-static bool all_joined(const sl_wgroup *g)
-{
-    for (int32_t r = 1; r < g->o.ranks; r++) {
-        if (!g->peers[r].joined)
-            return false;
-    }
-    return true;
 }
 
 /* When every rank is ready, the engine thread founds a forming. */
 static void form_if_ready(sl_wgroup *g, uint64_t now)
 {
-    bool all = g->self_ready && all_joined(g) && now >= g->form_ns;
+    bool all = g->self_ready && sl_wgroup_all_joined(g) && now >= g->form_ns;
     for (int32_t r = 1; r < g->o.ranks; r++)
         all = all && g->peers[r].ready;
     if (!all)
@@ -110,111 +102,6 @@ static void form_if_ready(sl_wgroup *g, uint64_t now)
     g->ring = 0;
     sl_wgroup_wake(g);
     pthread_mutex_unlock(&g->lock);
-}
-
-static void list_missing(sl_wgroup *g)
-{
-    size_t n = 0;
-    char text[sizeof g->missing] = "";
-    for (int32_t r = 1; r < g->o.ranks && n + 8 < sizeof text; r++) {
-        if (!g->peers[r].joined)
-            n += (size_t)snprintf(text + n, sizeof text - n, n ? ", %d" : "%d", r);
-    }
-    pthread_mutex_lock(&g->lock);
-    memcpy(g->missing, text, sizeof text);
-    pthread_mutex_unlock(&g->lock);
-}
-
-static void refuse(sl_wep *ep, const char *why, bool retry)
-{
-    sl_msg m = {.type = SL_MSG_REFUSE};
-    m.refuse = (sl_msg_refuse){.status = SL_ERR_REFUSED, .retry = retry};
-    snprintf(m.refuse.reason, sizeof m.refuse.reason, "%.390s", why);
-    sl_wep_send(ep, &m);
-    sl_wep_close(ep, SL_TP_CLOSE_FLUSH);
-}
-
-/* What of a rank differs from this one, which is rank 0: a sentence, or an empty one. */
-static void compare(const sl_wgroup *g, const sl_msg_group_join *j, char *why, size_t cap)
-{
-    const sl_msg_group_join *own = &g->join;
-    sl_geometry mine, theirs;
-    sl_err err = {0};
-    why[0] = '\0';
-    if (strcmp(j->cluster_tag, own->cluster_tag) != 0)
-        snprintf(why, cap, "cluster.tag is \"%s\", that of rank 0 is \"%s\"", j->cluster_tag,
-                 own->cluster_tag);
-    else if (j->role != own->role || j->group != own->group)
-        snprintf(why, cap, "it belongs to %s group %u, this address to %s group %u",
-                 sl_role_name((sl_role)j->role), j->group, sl_role_name((sl_role)own->role), own->group);
-    else if (strcmp(j->build, own->build) != 0)
-        snprintf(why, cap, "it is build %s, rank 0 is build %s", j->build, own->build);
-    else if (j->ranks != own->ranks)
-        snprintf(why, cap, "it expects a group of %u ranks, rank 0 one of %u", j->ranks, own->ranks);
-    else if (!sl_key_eq(j->id.fingerprint, own->id.fingerprint))
-        snprintf(why, cap,
-                 "its checkpoint has the fingerprint %016" PRIx64 "%016" PRIx64 ", that of rank 0 %016" PRIx64
-                 "%016" PRIx64,
-                 j->id.fingerprint.hi, j->id.fingerprint.lo, own->id.fingerprint.hi, own->id.fingerprint.lo);
-    else if (strcmp(j->formats, own->formats) != 0)
-        snprintf(why, cap, "its formats are %s, those of rank 0 %s", j->formats, own->formats);
-    else if (sl_geometry_read(own->id.geometry.data, own->id.geometry.len, &mine, &err) != SL_OK ||
-             sl_geometry_read(j->id.geometry.data, j->id.geometry.len, &theirs, &err) != SL_OK ||
-             sl_geometry_compatible(&mine, &theirs, &err) != SL_OK)
-        snprintf(why, cap, "its pages differ: %.200s", err.text);
-    else if (j->step_tokens != own->step_tokens)
-        snprintf(why, cap, "its steps have up to %u tokens, those of rank 0 %u (%s)", j->step_tokens,
-                 own->step_tokens,
-                 own->role == SL_ROLE_PREFILL ? "prefill.chunk_tokens" : "decode.max_batch");
-}
-
-/* Tells the ranks that do not know it yet that all are there. */
-static void welcome(sl_wgroup *g)
-{
-    sl_msg_group news = {.news = SL_GROUP_WELCOME};
-    if (!all_joined(g))
-        return;
-    for (int32_t r = 1; r < g->o.ranks; r++) {
-        if (!g->peers[r].welcomed)
-            send_news(g->peers[r].ep, &news);
-        g->peers[r].welcomed = true;
-    }
-    met(g);
-}
-
-static void on_join(sl_wgroup *g, sl_wep *ep, const sl_msg_group_join *j)
-{
-    char why[300], text[800];
-    sl_wgroup_peer *p = j->rank < (uint32_t)g->o.ranks ? &g->peers[j->rank] : NULL;
-    bool taken = false;
-    compare(g, j, why, sizeof why);
-    if (!why[0] && j->rank == 0) {
-        snprintf(why, sizeof why, "rank 0 is %s, process %u on %s", g->join.name, g->join.pid, g->join.host);
-    } else if (!why[0] && p->ep && p->instance != j->instance) {
-        taken = true;
-        snprintf(why, sizeof why, "rank %u is taken by %s, process %u on %s", j->rank, p->name, p->pid,
-                 p->host);
-    }
-    if (why[0]) {
-        snprintf(text, sizeof text, "rank %u of the group at %s (%s, process %u on %s): %s", j->rank,
-                 g->address, j->name, j->pid, j->host, why);
-        sl_log(SL_LOG_WARN, "group", "rank_refused", "reason=\"%s\"", text);
-        refuse(ep, text, taken);
-        return;
-    }
-    if (p->ep) { /* a former connection of the same process */
-        sl_wep_set_user(p->ep, NULL);
-        sl_wep_close(p->ep, SL_TP_CLOSE_FORCE);
-    }
-    *p = (sl_wgroup_peer){
-        .ep = ep, .joined = true, .instance = j->instance, .heard_ns = sl_now_ns(), .pid = j->pid};
-    memcpy(p->name, j->name, sizeof p->name);
-    memcpy(p->host, j->host, sizeof p->host);
-    sl_wep_set_user(ep, p);
-    list_missing(g);
-    sl_log(SL_LOG_INFO, "group", "rank_joined", "rank=%u name=%s host=%s pid=%u missing=\"%s\"", j->rank,
-           p->name, p->host, p->pid, g->missing);
-    welcome(g);
 }
 
 /* ---- all ranks ---- */
@@ -246,7 +133,7 @@ static void lost(sl_wgroup *g, sl_wgroup_peer *p, const char *why)
         sl_msg_group news = {.news = SL_GROUP_BROKEN, .forming = g->last_forming};
         memcpy(news.reason, text, sizeof news.reason);
         tell_all(g, &news, rank);
-        list_missing(g);
+        sl_wgroup_list_missing(g);
     }
     broke(g, 0, text);
 }
@@ -285,12 +172,12 @@ static void on_welcome(sl_wgroup *g)
 {
     g->peers[0].joined = true;
     g->refused_ns = 0;
-    met(g);
+    sl_wgroup_met(g);
     pthread_mutex_lock(&g->lock);
     bool ready = g->ready;
     pthread_mutex_unlock(&g->lock);
     if (ready)
-        send_news(g->peers[0].ep, &(sl_msg_group){.news = SL_GROUP_READY});
+        sl_wgroup_send(g->peers[0].ep, &(sl_msg_group){.news = SL_GROUP_READY});
 }
 
 /* from: the rank that says it, which may be this one (mail of the engine thread). */
@@ -299,7 +186,7 @@ static void on_news(sl_wgroup *g, const sl_msg_group *m, int32_t from)
     bool zero = g->o.rank == 0, own = from == g->o.rank;
     if (!zero && own) {
         if (g->peers[0].joined)
-            send_news(g->peers[0].ep, m);
+            sl_wgroup_send(g->peers[0].ep, m);
         return;
     }
     switch (m->news) {
@@ -358,6 +245,7 @@ static void ep_accepted(void *arg, sl_wep *ep, const char *address)
     (void)address;
     count_links(arg, 1);
     sl_wep_set_user(ep, NULL); /* until it has joined */
+    sl_wgroup_stranger_add(arg, ep);
 }
 
 static void ep_connected(void *arg, sl_wep *ep, sl_status st, const char *why)
@@ -382,7 +270,7 @@ static void ep_msg(void *arg, sl_wep *ep, sl_wmsg *m)
     if (p)
         p->heard_ns = sl_now_ns();
     if (m->msg.type == SL_MSG_GROUP_JOIN && g->o.rank == 0 && !p) {
-        on_join(g, ep, &m->msg.group_join);
+        sl_wgroup_on_join(g, ep, &m->msg.group_join);
     } else if (p && m->msg.type == SL_MSG_PING) {
         m->msg.type = SL_MSG_PONG;
         sl_wep_send(ep, &m->msg);
@@ -408,9 +296,10 @@ static void ep_failed(void *arg, sl_wep *ep, sl_status st, const char *why)
 static void ep_closed(void *arg, sl_wep *ep)
 {
     sl_wgroup *g = arg;
-    (void)ep;
-    if (g->o.rank == 0)
-        count_links(g, -1);
+    if (g->o.rank != 0)
+        return;
+    sl_wgroup_stranger_forget(g, ep);
+    count_links(g, -1);
 }
 
 static void refuse_all(sl_wgroup *g, const char *why)
@@ -420,7 +309,7 @@ static void refuse_all(sl_wgroup *g, const char *why)
         if (!p->ep)
             continue;
         sl_wep_set_user(p->ep, NULL);
-        refuse(p->ep, why, false);
+        sl_wgroup_refuse(p->ep, why, false);
         *p = (sl_wgroup_peer){.ep = NULL};
     }
 }
@@ -483,10 +372,12 @@ static uint64_t on_tick(void *arg, uint64_t now)
     g->last_tick_ns = now;
     if (now >= g->next_beat_ns)
         beat(g, now);
-    if (g->o.rank == 0)
+    if (g->o.rank == 0) {
         form_if_ready(g, now);
-    else if (!g->peers[0].ep && now >= g->next_try_ns && g->refused == SL_OK)
+        sl_wgroup_strangers_end(g, now);
+    } else if (!g->peers[0].ep && now >= g->next_try_ns && g->refused == SL_OK) {
         connect_now(g, now);
+    }
     return g->next_beat_ns;
 }
 
@@ -524,7 +415,7 @@ sl_status sl_wgroup_link_start(sl_wgroup *g, sl_err *err)
     w.advertise_host = NULL;
     SL_TRY(place(g, &w, err));
     g->last_forming = sl_random_u64() >> 1;
-    list_missing(g);
+    sl_wgroup_list_missing(g);
     sl_status st = sl_worker_start(&w, &calls, &g->link, err);
     return st == SL_OK ? SL_OK : sl_fail_in(err, st, "the group's address %s", g->address);
 }

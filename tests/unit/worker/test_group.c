@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "tests/unit/kvstore/mla_geometry.h"
+#include "transport/transport.h"
 #include "worker/group.h"
 
 /* QUICK_MS: dead_after_ms of tests that wait for it, and in which a rank that is lost too early does no harm. */
@@ -27,7 +28,7 @@ typedef struct rank {
     uint64_t agreed;
     uint32_t flags;
     _Atomic bool stop;
-    _Atomic bool whole, ended;
+    _Atomic bool whole, ended, listening;
     _Atomic int want;   /* tokens that this rank is to bring into steps, one in each */
     _Atomic int done;   /* steps with its own tokens */
     _Atomic int others; /* steps without them in which another rank had some */
@@ -135,6 +136,7 @@ static void *run(void *arg)
     r->st = sl_backend_create("cpu", &(sl_backend_opts){.threads = 1}, &be, &r->err);
     if (r->st == SL_OK)
         r->st = sl_wgroup_start(&r->o, &r->g, &r->err);
+    atomic_store(&r->listening, r->st == SL_OK);
     if (r->st == SL_OK)
         r->st = sl_wgroup_meet(r->g, NULL, &r->err);
     if (r->st == SL_OK)
@@ -430,6 +432,72 @@ START_TEST(a_silent_rank)
 }
 END_TEST
 
+/* A program that connects to rank 0 and says nothing. */
+typedef struct stranger {
+    sl_transport *tp;
+    sl_tp_ep *ep;
+    bool connected, failed;
+} stranger;
+
+static void stranger_connected(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
+{
+    (void)ep;
+    ck_assert_msg(st == SL_OK, "%s", why);
+    ((stranger *)arg)->connected = true;
+}
+
+static void stranger_failed(void *arg, sl_tp_ep *ep, sl_status st, const char *why)
+{
+    (void)ep;
+    (void)st;
+    (void)why;
+    ((stranger *)arg)->failed = true;
+}
+
+static void stranger_closed(void *arg, sl_tp_ep *ep)
+{
+    (void)arg;
+    (void)ep;
+}
+
+static void stranger_come(stranger *s)
+{
+    sl_err err = {{0}};
+    sl_tp_options o = {
+        .fabric = fabric,
+        .events = {
+            .arg = s, .connected = stranger_connected, .failed = stranger_failed, .closed = stranger_closed}};
+    memset(s, 0, sizeof *s);
+    ck_assert_int_eq(sl_transport_create("loopback", &o, &s->tp, &err), SL_OK);
+    ck_assert_msg(sl_tp_connect(s->tp, address, &s->ep, &err) == SL_OK, "%s", err.text);
+    UNTIL((sl_tp_progress(s->tp), s->connected));
+}
+
+START_TEST(who_never_joins_is_closed)
+{
+    /* 0: its time ends. 1: many come before anybody's time ends, so the first one has to go. */
+    enum { MANY = 65 };
+    static stranger s[MANY];
+    rank r[2];
+    int n = _i ? MANY : 1;
+    start_with(&r[0], 0, 2, _i ? PATIENCE_MS : QUICK_MS);
+    UNTIL(atomic_load(&r[0].listening));
+    for (int i = 0; i < n; i++)
+        stranger_come(&s[i]);
+    UNTIL((sl_tp_progress(s[0].tp), s[0].failed));
+    for (int i = 1; i < n; i++) {
+        sl_tp_progress(s[i].tp);
+        ck_assert_msg(!s[i].failed, "stranger %d was closed, too", i);
+    }
+    start_with(&r[1], 1, 2, _i ? PATIENCE_MS : QUICK_MS); /* they do no harm to the group */
+    UNTIL(atomic_load(&r[0].whole) && atomic_load(&r[1].whole));
+    for (int i = 0; i < n; i++)
+        sl_tp_destroy(s[i].tp);
+    end(&r[1]);
+    end(&r[0]);
+}
+END_TEST
+
 START_TEST(bad_options)
 {
     sl_err err = {{0}};
@@ -461,6 +529,7 @@ int main(void)
     tcase_add_test(t, a_rank_given_twice);
     tcase_add_loop_test(t, a_lost_rank_is_replaced, 0, 3);
     tcase_add_loop_test(t, a_silent_rank, 0, 2);
+    tcase_add_loop_test(t, who_never_joins_is_closed, 0, 2);
     tcase_add_test(t, bad_options);
     suite_add_tcase(s, t);
     SRunner *sr = srunner_create(s);
