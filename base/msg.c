@@ -181,6 +181,11 @@ static void fields_of_hello(codec *c, sl_msg_hello *m)
     f_u32(c, "pid", &m->pid);
     f_str(c, "host", m->host, sizeof m->host);
     f_u64(c, "instance", &m->instance);
+    f_u32(c, "group", &m->group);
+    f_u32(c, "rank", &m->rank);
+    f_u32(c, "ranks", &m->ranks);
+    require(c, "ranks", m->ranks != 1 && m->ranks <= SL_MSG_MAX_RANKS);
+    require(c, "rank", m->ranks ? m->rank < m->ranks : !m->rank && !m->group);
 }
 
 static void fields_of_welcome(codec *c, sl_msg_welcome *m)
@@ -217,6 +222,7 @@ static void fields_of_load(codec *c, sl_msg_load *m)
     f_u64(c, "disk_rate", &m->disk_rate);
     f_u64(c, "shared_rate", &m->shared_rate);
     f_u64(c, "peer_rate", &m->peer_rate);
+    f_flag(c, "group_broken", &m->group_broken);
 }
 
 /* n_tokens: of the prompt, which bounds the pages. */

@@ -38,7 +38,8 @@
 #include "base/status.h"
 #include "base/wire.h"
 
-#define SL_MSG_VERSION 6
+#define SL_MSG_VERSION 7
+#define SL_MSG_MAX_RANKS 64 /* of a group, as kernels/comm.h */
 #define SL_MSG_MAX_TOKENS (1 << 21)
 #define SL_MSG_MAX_BLOB (32u << 20)
 #define SL_MSG_MAX_TOP 20
@@ -119,6 +120,8 @@ typedef struct sl_msg_hello { /* worker -> router */
     uint32_t pid;
     char host[64];     /* name of its host */
     uint64_t instance; /* random per process: whether two connections are of the same process */
+    uint32_t group, rank,
+        ranks; /* of a rank of a group: group is its number among those of the role; ranks 0: none */
 } sl_msg_hello;
 
 typedef struct sl_msg_welcome {
@@ -144,6 +147,7 @@ typedef struct sl_msg_load { /* worker -> router, every heartbeat and when it ch
     uint32_t prefill_rate; /* prefill: prompt tokens computed per second of compute time */
     /* decode: bytes of pages per second of load time, from its disk, its shared stores and other decode workers */
     uint64_t disk_rate, shared_rate, peer_rate;
+    uint8_t group_broken; /* the session ends now, because the group of this rank lost another rank */
 } sl_msg_load;
 
 typedef struct sl_msg_ping {

@@ -124,7 +124,14 @@ char *sl_router_metrics_text(sl_router *r);
 
 /* ---- the cluster ---- */
 
-typedef enum { SL_MEMBER_JOINING, SL_MEMBER_READY, SL_MEMBER_DRAINING, SL_MEMBER_DEAD } sl_member_state;
+/* WAITING: a rank of a group of which not every rank has joined; it gets no request. */
+typedef enum {
+    SL_MEMBER_JOINING,
+    SL_MEMBER_WAITING,
+    SL_MEMBER_READY,
+    SL_MEMBER_DRAINING,
+    SL_MEMBER_DEAD
+} sl_member_state;
 const char *sl_member_state_name(sl_member_state s);
 
 /* One worker process as the router knows it. */
@@ -134,6 +141,7 @@ typedef struct sl_member_info {
     sl_member_state state;
     const char *name, *listen, *metrics; /* borrowed until the next turn of the loop */
     uint32_t pid, max_batch, total_pages;
+    uint32_t group, rank, ranks;          /* of a rank of a group; ranks 0: none */
     uint32_t placed;                      /* requests of this router there now */
     size_t known_pages[SL_MEDIUM_SHARED]; /* decode: of the directory, in its host memory and on its disk */
     bool has_load;

@@ -160,6 +160,9 @@ void sl_wgroup_attach(sl_wgroup *g, sl_backend *be, sl_runner *r)
     g->be = be;
     g->runner = *r;
     r->group = g;
+    r->group_number = g->join.group;
+    r->group_rank = g->join.rank;
+    r->group_ranks = g->join.ranks;
     r->group_step = sl_wgroup_step;
     r->group_whole = sl_wgroup_whole;
     become_ready(g);
@@ -334,6 +337,8 @@ sl_status sl_wgroup_turn(sl_wgroup *g, sl_err *err)
         join(g, forming, &invite);
     return SL_OK;
 }
+
+_Static_assert(SL_MSG_MAX_RANKS == SL_COMM_RANKS_MAX, "HELLO bounds the ranks");
 
 bool sl_wgroup_whole(const sl_wgroup *g)
 {

@@ -117,7 +117,7 @@ void sl_worker_link_connected(sl_wlink *l, sl_status st, const char *why)
 }
 
 /* Ends the session, and tells the role once if a session existed. */
-static void end_session(sl_wlink *l, sl_status st, const char *why)
+static void end_session_by(sl_wlink *l, sl_status st, const char *why, sl_tp_close_mode how)
 {
     sl_worker *w = l->w;
     bool was_up = l->state == LINK_UP;
@@ -130,7 +130,12 @@ static void end_session(sl_wlink *l, sl_status st, const char *why)
            sl_status_name(st), why);
     if (was_up)
         w->calls.router_down(w->calls.arg, l->ep->serial, st, why);
-    sl_wep_close(l->ep, SL_TP_CLOSE_FORCE);
+    sl_wep_close(l->ep, how);
+}
+
+static void end_session(sl_wlink *l, sl_status st, const char *why)
+{
+    end_session_by(l, st, why, SL_TP_CLOSE_FORCE);
 }
 
 void sl_worker_link_failed(sl_wlink *l, sl_status st, const char *why)
@@ -149,6 +154,7 @@ static void send_load(sl_wlink *l)
     sl_msg m = {.type = SL_MSG_LOAD};
     memset(&m.load, 0, sizeof m.load);
     w->calls.load(w->calls.arg, &m.load);
+    m.load.group_broken = w->held;
     l->told = m.load;
     l->told_ns = sl_now_ns();
     sl_wep_send(l->ep, &m);
@@ -300,8 +306,11 @@ void sl_worker_links_hold(sl_worker *w, bool on)
     w->held = on;
     for (int i = 0; i < w->n_links; i++) {
         sl_wlink *l = &w->links[i];
+        if (on && l->state == LINK_UP)
+            send_load(l); /* says why: no request of this worker has caused the end */
         if (on)
-            end_session(l, SL_ERR_CANCELLED, "the group of this worker is broken");
+            end_session_by(l, SL_ERR_CANCELLED, "the group of this worker is broken",
+                           l->state == LINK_UP ? SL_TP_CLOSE_FLUSH : SL_TP_CLOSE_FORCE);
         l->pause_ms = w->o.reconnect_ms;
         l->next_try_ns = sl_now_ns();
     }

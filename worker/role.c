@@ -30,6 +30,9 @@ static void fill_hello(sl_worker_role *r, sl_role role, const sl_worker_role_opt
     h->pid = (uint32_t)getpid();
     gethostname(h->host, sizeof h->host - 1);
     h->instance = sl_random_u64();
+    h->group = o->runner->group_number;
+    h->rank = o->runner->group_rank;
+    h->ranks = o->runner->group_ranks;
 }
 
 static void find_metrics(sl_worker_role *r, const sl_worker_role_opts *o)

@@ -33,6 +33,7 @@ typedef struct sl_runner {
     const sl_step_share *(*shares)(const void *impl, uint64_t *steps);
     /* Set by sl_wgroup_attach() (worker/group.h); NULL: this worker is no rank of a group. */
     struct sl_wgroup *group;
+    uint32_t group_number, group_rank, group_ranks; /* as in HELLO */
     sl_status (*group_step)(struct sl_wgroup *g, sl_step_item *items, int32_t n, const sl_step_hooks *hooks,
                             sl_err *err);
     bool (*group_whole)(const struct sl_wgroup *g);

@@ -22,8 +22,9 @@ typedef struct sl_mock_opts {
     const char *name, *model, *tag;
     sl_role role;
     sl_key fingerprint;
-    const void *geometry; /* encoded (kvstore/arena.h); NULL: that of a small cache */
-    uint64_t instance;    /* instance number of the process; 0: random */
+    const void *geometry;        /* encoded (kvstore/arena.h); NULL: that of a small cache */
+    uint64_t instance;           /* instance number of the process; 0: random */
+    uint32_t group, rank, ranks; /* as in HELLO */
     size_t geometry_len;
     uint32_t version; /* 0: the version of this build */
     uint32_t vocab, max_context, max_batch, total_pages;
@@ -52,6 +53,7 @@ typedef struct sl_mock_knobs {
     uint32_t skip_token;           /* decode: the token with this number, counted from 1, is never sent */
     bool wrong_count;              /* decode: the next DONE reports one token too many */
     bool draining;                 /* LOAD reports that the worker is draining */
+    bool group_broken;             /* LOAD reports that the group of this rank is broken */
     uint32_t engine_age_ms;        /* LOAD reports this time since the engine's last iteration */
     uint64_t disk_rate, peer_rate; /* LOAD reports these speeds; 0: none was measured */
     uint32_t prefill_rate;

@@ -75,6 +75,9 @@ void sl_mock_send_hello(sl_mock *m)
     h.hello.id.geometry =
         m->o.geometry ? (sl_blob){m->o.geometry, m->o.geometry_len} : (sl_blob){geometry.data, geometry.len};
     h.hello.instance = m->o.instance;
+    h.hello.group = m->o.group;
+    h.hello.rank = m->o.rank;
+    h.hello.ranks = m->o.ranks;
     sl_copy_text(h.hello.host, sizeof h.hello.host, "mock");
     h.hello.max_context = m->o.max_context;
     h.hello.max_batch = m->o.max_batch;
@@ -95,6 +98,7 @@ void sl_mock_send_load(sl_mock *m)
     l.load.free_pages = m->o.total_pages > m->c.pages_used ? m->o.total_pages - m->c.pages_used : 0;
     l.load.tokens_done = m->c.tokens;
     l.load.draining = m->k.draining;
+    l.load.group_broken = m->k.group_broken;
     l.load.engine_age_ms = m->k.engine_age_ms;
     l.load.disk_rate = m->k.disk_rate;
     l.load.peer_rate = m->k.peer_rate;

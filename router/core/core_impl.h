@@ -4,6 +4,7 @@
  *
  *   link.c            transport in the loop, sending, receiving         sl_router_link
  *   members.c, join.c member table: liveness, loads; the handshake      sl_cluster
+ *   ranks.c           members that are ranks of one group               sl_member.next_rank
  *   drained.c         writers whose DRAINED must be relayed             sl_cluster.undrained
  *   messages.c        what workers say about requests -> events
  *   request*.c        the step function of a request, output.c its text (request.h)
@@ -70,6 +71,8 @@ typedef struct sl_member {
     char name[64], addr[128], listen[128], metrics[128], host[64];
     uint64_t epoch, instance;
     uint32_t max_context, max_batch, total_pages, vocab_size, pid;
+    uint32_t group, rank, ranks; /* as in HELLO; ranks 0: no rank of a group */
+    struct sl_member *next_rank; /* ring of the ranks of its group that have joined; NULL: no rank */
     sl_msg_load load;
     bool has_load;
     uint64_t joined_ns, last_seen_ns, progress_ns;
@@ -77,6 +80,7 @@ typedef struct sl_member {
     uint64_t set_aside;        /* rid of the one request that may be placed here; 0: every request may */
     uint32_t placed;           /* requests of this router that are placed here */
     uint64_t placed_tokens;    /* prefill: tokens to compute of requests that are not prefilled yet */
+    uint64_t placed_context;   /* decode: tokens of the requests that are placed here, as they were then */
     uint32_t pulls;            /* decode: requests that fetch pages from here to another worker */
     uint32_t prefetches;       /* decode: waiting requests that were announced to it */
     uint64_t requests, failures;
@@ -277,6 +281,17 @@ size_t sl_members_count(const sl_router *r, sl_role role); /* ready ones */
 /* The context that every member serves. */
 void sl_members_update_context(sl_router *r);
 bool sl_router_ready(const sl_router *r); /* serves: not draining, both roles present */
+
+/* ---- ranks.c ---- */
+
+/* Whether the HELLO fits the ranks of its group that have joined; REFUSED: err says who differs. */
+sl_status sl_ranks_check(sl_router *r, const sl_member *w, const sl_msg_hello *h, sl_err *err);
+/* w has joined. A rank of a group waits until all are there, then all become ready. */
+void sl_ranks_joined(sl_member *w);
+/* w is lost: the other ranks of its group wait. */
+void sl_ranks_lost(sl_member *w);
+/* w leaves by its own decision: it and the other ranks of its group drain. */
+void sl_ranks_drain(sl_member *w);
 
 /* ---- drained.c ---- */
 

@@ -26,6 +26,8 @@ static void book_reserve(sl_router *r, sl_request *q, const sl_effect *e)
     p->placed++;
     p->placed_tokens += q->placed_tokens;
     d->placed++;
+    q->placed_context = q->n_tokens;
+    d->placed_context += q->placed_context;
     p->requests++;
     d->requests++;
 }
@@ -139,8 +141,10 @@ static void book_leave(sl_router *r, sl_request *q, const sl_effect *e)
         sl_place_release(r, q, false);
     if (p && e->leave.writer != SL_WRITER_DONE)
         discharge_prefill(p, e->leave.placed_tokens);
-    if (d)
+    if (d) {
         d->placed--;
+        d->placed_context -= q->placed_context;
+    }
 }
 
 static void send_abort(sl_member *w, const sl_effect *e)

@@ -95,6 +95,41 @@ static void describe_peer(const sl_estimate *e, const sl_directory_match *m, con
         c->disk_tokens = disk * SL_KEY_PAGE_TOKENS;
 }
 
+/* What this rank of a group has to do in a step: `requests` of policy.h. */
+static void describe_context(const sl_member *w, sl_candidate *c)
+{
+    uint32_t idle = spare_pages(w), active = w->total_pages > idle ? w->total_pages - idle : 0;
+    c->context_tokens = (uint64_t)active * SL_KEY_PAGE_TOKENS;
+    if (c->context_tokens < w->placed_context)
+        c->context_tokens = w->placed_context;
+}
+
+static void describe_load(const sl_member *w, sl_candidate *c)
+{
+    *c = (sl_candidate){.worker = w->id, .placed = w->placed};
+    if (w->has_load) {
+        c->running = w->load.running;
+        c->waiting = w->load.waiting;
+        c->queued_tokens = w->load.queued_tokens;
+    }
+    c->free_pages = spare_pages(w);
+    c->total_pages = w->total_pages;
+    if (w->next_rank && w->role == SL_ROLE_DECODE)
+        describe_context(w, c);
+}
+
+static double slowest_rank(const sl_member *w)
+{
+    double most = 0;
+    for (const sl_member *o = w->next_rank; o; o = o->next_rank == w->next_rank ? NULL : o->next_rank) {
+        sl_candidate c;
+        describe_load(o, &c);
+        double now = sl_candidate_requests(&c);
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
 static void describe_decode(const sl_estimate *e, const sl_member *w, sl_candidate *c)
 {
     const sl_msg_load *l = &w->load;
@@ -102,6 +137,7 @@ static void describe_decode(const sl_estimate *e, const sl_member *w, sl_candida
     c->disk_rate = (double)l->disk_rate;
     c->shared_rate = (double)l->shared_rate;
     c->request_s = w->max_batch ? e->stay_s / w->max_batch : 0;
+    c->slowest = w->next_rank ? slowest_rank(w) : 0;
     if (w->place == SL_DIRECTORY_NONE)
         return;
     const sl_directory_match *m = &e->held[w->place];
@@ -149,14 +185,7 @@ static void describe_prefill(const sl_estimate *e, const sl_member *w, const sl_
 
 void sl_estimate_candidate(const sl_estimate *e, const sl_member *w, const sl_request *q, sl_candidate *c)
 {
-    *c = (sl_candidate){.worker = w->id, .placed = w->placed};
-    if (w->has_load) {
-        c->running = w->load.running;
-        c->waiting = w->load.waiting;
-        c->queued_tokens = w->load.queued_tokens;
-    }
-    c->free_pages = spare_pages(w);
-    c->total_pages = w->total_pages;
+    describe_load(w, c);
     if (w->role == SL_ROLE_DECODE)
         describe_decode(e, w, c);
     else

@@ -29,7 +29,7 @@ const char *sl_router_tenant(const sl_router *r, const char *key, bool *admin)
 
 const char *sl_member_state_name(sl_member_state s)
 {
-    static const char *const names[] = {"joining", "ready", "draining", "dead"};
+    static const char *const names[] = {"joining", "waiting", "ready", "draining", "dead"};
     return (size_t)s < SL_COUNT(names) ? names[s] : "?";
 }
 
@@ -55,6 +55,9 @@ sl_member_info *sl_cluster_members(const sl_router *r, size_t *n)
                              .pid = w->pid,
                              .max_batch = w->max_batch,
                              .total_pages = w->total_pages,
+                             .group = w->group,
+                             .rank = w->rank,
+                             .ranks = w->ranks,
                              .placed = w->placed,
                              .known_pages = {sl_directory_count(r->directory, w->place, SL_MEDIUM_HOST),
                                              sl_directory_count(r->directory, w->place, SL_MEDIUM_DISK)},
@@ -94,7 +97,7 @@ static void tick_members(sl_router *r)
     uint64_t used = 0, total = 0;
     for (const sl_member *w = r->cluster.members; w; w = w->next) {
         if (!w->id || w->state == SL_MEMBER_DEAD || w->state == SL_MEMBER_JOINING)
-            continue;
+            continue; /* a rank that waits for its group counts as ready: its process is */
         int role = w->role == SL_ROLE_DECODE;
         n[role][w->state == SL_MEMBER_DRAINING]++;
         if (role && w->has_load) {

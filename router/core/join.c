@@ -122,6 +122,9 @@ static void take_over(sl_member *w, const sl_msg_hello *h)
     w->total_pages = h->total_pages;
     w->vocab_size = h->vocab_size;
     w->pid = h->pid;
+    w->group = h->group;
+    w->rank = h->rank;
+    w->ranks = h->ranks;
 }
 
 /*
@@ -139,6 +142,7 @@ static sl_status admit(sl_member *w, const sl_msg_hello *h, bool *retry, sl_err 
         sl_keyset_create(h->total_pages ? 2 * (size_t)h->total_pages : 4096, &w->prefix))
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     SL_TRY(check_name(r, w, h, err));
+    SL_TRY(sl_ranks_check(r, w, h, err));
     if (!r->cluster.have_identity) {
         r->cluster.geometry = theirs;
         r->cluster.fingerprint = h->id.fingerprint;
@@ -186,6 +190,7 @@ void sl_member_hello(sl_member *w, const sl_msg_hello *h)
     w->id = ++r->cluster.next_id;
     r->cluster.by_id[w->id % SL_MEMBER_SLOTS] = w;
     w->state = SL_MEMBER_READY;
+    sl_ranks_joined(w);
     w->progress_ns = sl_now_ns();
     sl_members_update_context(r);
     sl_counter_add(r->stats.worker_joins[w->role == SL_ROLE_DECODE], 1);

@@ -98,7 +98,8 @@ void sl_member_lost(sl_member *w, sl_status why, const char *reason)
     if (w->state == SL_MEMBER_DEAD)
         return;
     sl_router *r = w->r;
-    bool member = w->id != 0, left = w->state == SL_MEMBER_DRAINING;
+    bool member = w->id != 0, left = w->state == SL_MEMBER_DRAINING || w->load.group_broken;
+    sl_ranks_lost(w);
     w->state = SL_MEMBER_DEAD;
     if (member) {
         int role = w->role == SL_ROLE_DECODE;
@@ -134,14 +135,14 @@ static void on_load(sl_member *w, const sl_msg_load *l)
                  l->waiting < w->load.waiting;
     w->load = *l;
     w->has_load = true;
-    if (l->draining && w->state == SL_MEMBER_READY) {
-        w->state = SL_MEMBER_DRAINING;
-        sl_log(SL_LOG_INFO, "router", "worker_draining", "worker=%s id=%u", w->name, w->id);
-    }
+    if (l->draining)
+        sl_ranks_drain(w);
     if (freed)
         w->blocked_until_ns = 0;
     w->r->queue.dirty |= freed;
-    if (l->engine_age_ms > (uint64_t)SL_ENGINE_PATIENCE * w->r->o.dead_after_ms)
+    if (l->group_broken)
+        sl_member_lost(w, SL_ERR_PEER, "its group is broken: another rank was lost");
+    else if (l->engine_age_ms > (uint64_t)SL_ENGINE_PATIENCE * w->r->o.dead_after_ms)
         sl_member_lost(w, SL_ERR_TIMEOUT, "its engine makes no progress");
 }
 
@@ -178,8 +179,7 @@ void sl_member_message(sl_member *w, const sl_msg *m)
         sl_prefetch_loading(w, &m->loading);
         break;
     case SL_MSG_DRAIN: /* the worker leaves by its own decision */
-        if (w->state == SL_MEMBER_READY)
-            w->state = SL_MEMBER_DRAINING;
+        sl_ranks_drain(w);
         break;
     case SL_MSG_RESERVED:
     case SL_MSG_PREFILLED:

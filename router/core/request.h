@@ -113,7 +113,8 @@ typedef struct sl_request {
     bool alone;          /* suspected of causing them: placed on workers that have no other request */
     uint64_t ticket;
     sl_writer writer;
-    uint64_t placed_tokens; /* tokens that this attempt added to the account of the prefill member */
+    uint64_t placed_tokens;  /* tokens that this attempt added to the account of the prefill member */
+    uint64_t placed_context; /* the same of the decode member */
     uint32_t retries, recoveries;
     uint64_t deadline_ns, stage_ns /* of the last step forward */, not_before_ns;
     uint64_t start_ns, placed_ns /* of this attempt */, first_token_ns, last_token_ns;

@@ -114,7 +114,46 @@ static json_t *worker_json(const sl_member_info *w)
                           "metrics", w->metrics);
     for (size_t i = 0; o && i < SL_COUNT(numbers); i++)
         json_object_set_new(o, numbers[i].key, json_integer((json_int_t)numbers[i].value));
+    if (o && w->ranks) {
+        json_object_set_new(o, "group", json_integer(w->group));
+        json_object_set_new(o, "rank", json_integer(w->rank));
+        json_object_set_new(o, "ranks", json_integer(w->ranks));
+    }
     return o;
+}
+
+static bool same_group(const sl_member_info *a, const sl_member_info *b)
+{
+    return b->ranks && b->state != SL_MEMBER_DEAD && a->role == b->role && a->group == b->group;
+}
+
+/* The group of this rank: its ranks have one state, that of any of them. */
+static json_t *group_json(const sl_member_info *list, size_t n, const sl_member_info *w)
+{
+    json_int_t joined = 0, placed = 0, running = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!same_group(w, &list[i]))
+            continue;
+        joined++;
+        placed += list[i].placed;
+        running += list[i].load.running;
+    }
+    return json_pack("{s:s, s:i, s:s, s:i, s:I, s:I, s:I}", "role", sl_role_name(w->role), "group",
+                     (int)w->group, "state", sl_member_state_name(w->state), "ranks", (int)w->ranks, "joined",
+                     joined, "placed", placed, "running", running);
+}
+
+static json_t *groups_json(const sl_member_info *list, size_t n)
+{
+    json_t *groups = json_array();
+    for (size_t i = 0; i < n; i++) {
+        size_t first = 0;
+        while (first < i && !same_group(&list[i], &list[first]))
+            first++;
+        if (first == i && same_group(&list[i], &list[i]))
+            json_array_append_new(groups, group_json(list, n, &list[i]));
+    }
+    return groups;
 }
 
 static void page_workers(http_req *q)
@@ -125,10 +164,11 @@ static void page_workers(http_req *q)
     json_t *workers = json_array();
     for (size_t i = 0; i < n; i++)
         json_array_append_new(workers, worker_json(&list[i]));
+    json_t *groups = groups_json(list, n);
     free(list);
-    reply_json(
-        q, 200,
-        json_pack("{s:o, s:i, s:i}", "workers", workers, "queued", (int)c.queued, "active", (int)c.active));
+    reply_json(q, 200,
+               json_pack("{s:o, s:o, s:i, s:i}", "workers", workers, "groups", groups, "queued",
+                         (int)c.queued, "active", (int)c.active));
 }
 
 /* As FlushCache over gRPC with timeout_s 0. */

@@ -20,11 +20,18 @@ double sl_candidate_pull_seconds(const sl_candidate *c, double token_bytes)
     return c->peer_rate > 0 ? c->peer_tokens * token_bytes / c->peer_rate : 0;
 }
 
+/* Requests that a request waits for; of a rank of a group see policy.h. */
+static double requests_before(const sl_pick_request *req, const sl_candidate *c)
+{
+    double own = sl_candidate_requests(c), adds = 1 + (double)req->n_tokens / SL_CONTEXT_PER_REQUEST;
+    return own + adds < c->slowest ? c->slowest - adds : own;
+}
+
 double sl_candidate_seconds(const sl_pick_request *req, const sl_candidate *c)
 {
     double prefill = rate_or(c->prefill_rate, SL_COST_PREFILL_RATE);
     double wait =
-        sl_candidate_requests(c) * rate_or(c->request_s, REQUEST_S) + (double)c->queued_tokens * c->token_s;
+        requests_before(req, c) * rate_or(c->request_s, REQUEST_S) + (double)c->queued_tokens * c->token_s;
     double load = c->disk_tokens * req->token_bytes / rate_or(c->disk_rate, DISK_RATE) +
                   c->shared_tokens * req->token_bytes / rate_or(c->shared_rate, SHARED_RATE);
     uint64_t have = (uint64_t)c->matched_tokens + c->disk_tokens + c->shared_tokens;

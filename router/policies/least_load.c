@@ -1,7 +1,8 @@
 /*
  * least_load: the worker with the least work. Work is the larger of what this router placed and what the
  * worker reported (the report is a heartbeat old; the own count prevents a burst from landing on one worker),
- * plus queued prompt tokens, plus a term that grows as the worker's pages run out. Ties rotate.
+ * plus queued prompt tokens, plus a term that grows as the worker's pages run out; for ranks of a group, plus the lengths of
+ * the contexts there. Ties rotate.
  */
 #include "router/policies/policy.h"
 
@@ -25,7 +26,7 @@ double sl_candidate_requests(const sl_candidate *c)
             used = 0.99;
         load += PRESSURE * used / (1.0 - used);
     }
-    return load;
+    return load + (double)c->context_tokens / SL_CONTEXT_PER_REQUEST;
 }
 
 double sl_candidate_load(const sl_candidate *c)

@@ -26,7 +26,10 @@ typedef struct sl_candidate {
     double prefill_rate;                      /* tokens/s */
     double disk_rate, shared_rate, peer_rate; /* bytes/s */
     double request_s; /* seconds for each request that it has; decode: mean stay / places. 0: unknown */
-    double token_s;   /* seconds of work for each of queued_tokens */
+    /* Of a decode rank of a group, else 0: a step lasts as long as that of the rank with the most work. */
+    uint64_t context_tokens; /* tokens of the contexts of the requests there */
+    double slowest;          /* the largest sl_candidate_requests() among all ranks of its group */
+    double token_s;          /* seconds of work for each of queued_tokens */
 } sl_candidate;
 
 typedef struct sl_pick_request {
@@ -60,7 +63,8 @@ extern const sl_policy sl_policy_round_robin, sl_policy_least_load, sl_policy_lo
 /* Load of a candidate as least_load sees it: requests there, queued prompt tokens in units of 1024, and
  * memory pressure. */
 double sl_candidate_load(const sl_candidate *c);
-/* Requests there, by this router's count or by the worker's report, whichever is more; and with memory pressure added. */
+/* Requests there, by this router's count or by the worker's report, whichever is more; and with memory pressure and
+ * contexts added. */
 uint64_t sl_candidate_on(const sl_candidate *c);
 double sl_candidate_requests(const sl_candidate *c);
 
@@ -75,8 +79,17 @@ double sl_candidate_requests(const sl_candidate *c);
  *
  * A copy weighs double because it takes memory of a second worker. Where speeds are unknown: 5,000 tokens/s, 1 GB/s, and
  * 1 ms for each request.
+ *
+ * Ranks of a group. Every rank takes part in every step, which lasts as long as its slowest rank, so a request that a rank
+ * computes within that time delays no other request. As long as the rank would not become the slowest one with this request, its
+ * `requests` count as those of the slowest rank, less what this request adds; so the ranks of one group that have room
+ * below the slowest rank cost the same, a group costs what its slowest rank costs, and a rank that becomes the slowest one
+ * costs what it adds. Contexts count as requests: SL_CONTEXT_PER_REQUEST tokens as one.
  */
 enum { SL_COST_PREFILL_RATE = 5000 };
+/* In a decode step of V3.2 the index keys of this many tokens (132 bytes each) are as many bytes as the 2,048 rows that one
+ * request attends to (656 bytes each). */
+enum { SL_CONTEXT_PER_REQUEST = 10178 };
 double sl_candidate_seconds(const sl_pick_request *req, const sl_candidate *c);
 /* The time of the copy alone, weighed once. */
 double sl_candidate_pull_seconds(const sl_candidate *c, double token_bytes);

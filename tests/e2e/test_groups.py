@@ -27,6 +27,8 @@ def test_two_groups_of_two(start):
     at = {"prefill": f"127.0.0.1:{port}", "decode": f"127.0.0.1:{port + 1}"}
     ranks = {(role, k): rank_of(start, c, role, k, at[role]) for role in at for k in (1, 0)}
     c.wait_ready(4)
+    groups = c.get("/workers").json()["groups"]
+    assert sorted((g["role"], g["state"], g["ranks"], g["joined"]) for g in groups) == [("decode", "ready", 2, 2), ("prefill", "ready", 2, 2)]
 
     todo = jobs("gk", 4, prompt=80, out=140)
     streams = Streams(c, todo)

@@ -44,7 +44,10 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                  .vocab_size = 512,
                                  .pid = 42,
                                  .host = "node-1",
-                                 .instance = 78};
+                                 .instance = 78,
+                                 .group = 1,
+                                 .rank = 2,
+                                 .ranks = 4};
         break;
     case SL_MSG_WELCOME:
         m.welcome = (sl_msg_welcome){3, 0xdeadbeef12345678u, 500, 3000};
@@ -53,7 +56,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
         m.refuse = (sl_msg_refuse){SL_ERR_REFUSED, "row_format differs", 1};
         break;
     case SL_MSG_LOAD:
-        m.load = (sl_msg_load){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 11, 12, 13, 14, 15};
+        m.load = (sl_msg_load){1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 11, 12, 13, 14, 15, 1};
         break;
     case SL_MSG_PING:
     case SL_MSG_PONG:

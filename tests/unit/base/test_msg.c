@@ -217,6 +217,18 @@ START_TEST(shape_rules)
     m = msg_sample(SL_MSG_HELLO);
     m.hello.role = 3;
     refused(&m, "role");
+    m = msg_sample(SL_MSG_HELLO);
+    m.hello.ranks = 65;
+    refused(&m, "ranks");
+    m.hello.ranks = 1;
+    refused(&m, "ranks");
+    m.hello.ranks = 2;
+    refused(&m, "rank");
+    m.hello.ranks = 0;
+    refused(&m, "rank");
+    m = msg_sample(SL_MSG_LOAD);
+    m.load.group_broken = 2;
+    refused(&m, "group_broken");
     m = msg_sample(SL_MSG_DONE);
     m.done.finish = SL_FINISH_ERROR + 1;
     refused(&m, "finish");

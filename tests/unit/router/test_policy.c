@@ -40,6 +40,33 @@ static void random_case(uint64_t *seed, sl_pick_request *req, sl_candidate *c, s
     }
 }
 
+/* Ranks of a group: below the slowest rank all cost the same and the least loaded one is chosen, whichever holds a prefix
+ * costs less; a group costs what its slowest rank costs; a rank that becomes the slowest one costs its own work. */
+START_TEST(ranks_of_a_group)
+{
+    sl_pick_request req = {.n_tokens = 1000, .token_bytes = 40000};
+    sl_candidate c[3] = {{.placed = 2, .slowest = 20, .request_s = 1},
+                         {.placed = 10, .slowest = 20, .request_s = 1},
+                         {.placed = 20, .slowest = 20, .request_s = 1}};
+    double adds = 1 + 1000.0 / SL_CONTEXT_PER_REQUEST, compute = 1000.0 / SL_COST_PREFILL_RATE;
+    ck_assert(fabs(sl_candidate_seconds(&req, &c[0]) - (20 - adds + compute)) < 1e-9);
+    ck_assert(fabs(sl_candidate_seconds(&req, &c[0]) - sl_candidate_seconds(&req, &c[1])) < 1e-9);
+    ck_assert(fabs(sl_candidate_seconds(&req, &c[2]) - (20 + compute)) < 1e-9);
+    for (req.sequence = 0; req.sequence < 3; req.sequence++)
+        ck_assert_uint_eq(sl_policy_cache_aware.pick(&opts, &req, c, 3), 0);
+    c[1].matched_tokens = 640; /* no request waits longer for that */
+    ck_assert_uint_eq(sl_policy_cache_aware.pick(&opts, &req, c, 3), 1);
+    /* a single worker with 15 requests begins sooner than a rank with 2 whose group has one with 20 */
+    c[1] = (sl_candidate){.placed = 15, .request_s = 1};
+    ck_assert_uint_eq(sl_policy_cache_aware.pick(&opts, &req, c, 2), 1);
+    /* contexts count as requests */
+    c[0] = (sl_candidate){.placed = 2, .context_tokens = 3 * SL_CONTEXT_PER_REQUEST};
+    c[1] = (sl_candidate){.placed = 4};
+    ck_assert_uint_eq(sl_policy_least_load.pick(&opts, &req, c, 2), 1);
+    ck_assert(fabs(sl_candidate_requests(&c[0]) - 5) < 1e-9);
+}
+END_TEST
+
 START_TEST(conformance)
 {
     const sl_policy *p = sl_policy_at((size_t)_i);
@@ -342,6 +369,7 @@ int main(void)
 {
     Suite *s = suite_create("router/policy");
     TCase *t = tcase_create("policy");
+    tcase_add_test(t, ranks_of_a_group);
     tcase_add_loop_test(t, conformance, 0, 4);
     tcase_add_loop_test(t, spreads_equal_workers, 0, 4);
     tcase_add_test(t, least_load_is_least);
