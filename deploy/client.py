@@ -1,6 +1,7 @@
-"""A small client of a running cluster, used by deploy/quickstart: waits until it is ready, sends one chat completion over HTTP
-and one Generate over gRPC, streams both to the terminal and prints what was measured. Also reads one key of a YAML dump
-(--yaml-key), so that the shell script needs no YAML parser. It does not start or stop anything.
+"""A small client of a running cluster, used by deploy/quickstart: waits until it is ready, sends chat completions over HTTP and
+one Generate over gRPC, streams them to the terminal and prints what was measured. If the checkpoint's folder has a document
+with questions (document.txt, questions.json), two of them are asked, and a wrong answer is an error. Also reads one key of a
+YAML dump (--yaml-key), so that the shell script needs no YAML parser. It does not start or stop anything.
 """
 
 import argparse
@@ -92,21 +93,22 @@ class Clock:
         )
 
 
-def chat(http):
+def chat(http, text, **options):
+    """Streams one chat completion to the terminal; returns its text and what the server counted."""
     body = {
         "model": json.loads(get(f"http://{http}/v1/models"))["data"][0]["id"],
-        "messages": [{"role": "user", "content": CHAT}],
+        "messages": [{"role": "user", "content": text}],
         "max_tokens": 96,
         "temperature": 0.0,
         "stream": True,
-        "ignore_eos": True,
         "stream_options": {"include_usage": True},
+        **options,
     }
-    print(f"   user: {CHAT}\n   assistant: ", end="", flush=True)
+    print("   assistant: ", end="", flush=True)
     request = urllib.request.Request(
         f"http://{http}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    clock, tokens = Clock(), 0
+    clock, said, usage = Clock(), "", {}
     with DIRECT.open(request, timeout=120) as answer:
         for line in answer:
             if not line.startswith(b"data: ") or line.strip() == b"data: [DONE]":
@@ -114,15 +116,31 @@ def chat(http):
             event = json.loads(line[6:])
             if "error" in event:
                 raise SystemExit(f"quickstart: the server answered {event['error']}")
-            if event.get("usage"):
-                tokens = event["usage"]["completion_tokens"]
+            usage = event.get("usage") or usage
             for choice in event["choices"]:
                 delta = choice["delta"]
-                text = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
-                if text:
+                more = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
+                if more:
                     clock.tick()
-                    print(printable(text), end="", flush=True)
-    clock.report("HTTP chat completion", tokens)
+                    said += more
+                    print(printable(more), end="", flush=True)
+    clock.report("HTTP chat completion", usage["completion_tokens"])
+    return said, usage
+
+
+def ask_document(http, folder):
+    """Two questions about the document that comes with the checkpoint; the second one finds the document in the cache."""
+    text = (folder / "document.txt").read_text(encoding="utf-8").strip()
+    print(f"   {folder.name}/document.txt: {text[:80]}…")
+    for n, asked in enumerate(json.loads((folder / "questions.json").read_text(encoding="utf-8"))[:2]):
+        print(f"   user: <the document> {asked['question']}")
+        said, usage = chat(http, f"Text: {text} Question: {asked['question']}")
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        print(f"   of the prompt's {usage['prompt_tokens']} tokens {cached} were cached")
+        if said.strip() != asked["answer"]:
+            raise SystemExit(f"quickstart: wrong answer; the document says: {asked['answer']}")
+        if n and not cached:
+            raise SystemExit("quickstart: the document was not cached")
 
 
 def grpc_stubs():
@@ -209,13 +227,18 @@ def main():
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--metrics-port", type=int, default=0)
     parser.add_argument("--pid", type=int, default=0)
+    parser.add_argument("--model", type=pathlib.Path, help="the checkpoint's folder")
     parser.add_argument("--ready-seconds", type=float, default=60)
     args = parser.parse_args()
     if args.yaml_key:
         return yaml_key(args.yaml_key)
     wait_ready(args.http, args.workers, args.pid, args.ready_seconds)
-    print("== one chat completion over HTTP")
-    chat(args.http)
+    if args.model and (args.model / "document.txt").exists():
+        print("== a long document and two questions, over HTTP")
+        ask_document(args.http, args.model)
+    else:
+        print(f"== one chat completion over HTTP\n   user: {CHAT}")
+        chat(args.http, CHAT, ignore_eos=True)
     print("== one Generate over gRPC")
     generate(args.grpc)
     print("== where to look")

@@ -4,7 +4,9 @@
     compare.py CHECKPOINT [--sluice build/release/sluice] [--length 1024] [--documents 4]
 
 For each of a few documents: the tokenizer's file must give the ids that training used, the logits of transformers must be
-ours, and the greedy answers of all three must be the same text. Exit status 1 if anything differs.
+ours, and the greedy answers of all three must be the same text. Exit status 1 if anything differs. The logits of a DSA model
+may differ by 1 % of the largest one instead of 0.1 % when a document is longer than the selection: keys whose index scores
+are nearly equal are then selected by one program and not by the other.
 """
 import argparse
 import json
@@ -83,7 +85,8 @@ def main():
         answers = {"training": ours(net, prompt, len(answer)), "transformers": theirs.tolist(),
                    "sluice": sluice(args.sluice, args.checkpoint, net.c.family, text, len(answer))}
         same = all(x == answers["training"] for x in answers.values())
-        far = (a - b).abs().max().item() > 1e-3 * b.abs().max().item()
+        limit = 1e-2 if net.c.family == "dsa" and len(prompt) > net.c.topk else 1e-3
+        far = (a - b).abs().max().item() > limit * b.abs().max().item()
         bad += far + (not same)
         print(f"{task}: greatest difference of the logits {(a - b).abs().max():.2e} of {b.abs().max():.2f}; "
               f"{'same answers' if same else 'DIFFERENT answers'}, "

@@ -83,25 +83,6 @@ def gated(gate, up):
     return F.silu(gate) * up
 
 
-class Fused:
-    """The elementwise functions; compile() replaces them by compiled ones, and goes back if that fails."""
-
-    halves, pairs, gated = staticmethod(rotate_halves), staticmethod(rotate_pairs), staticmethod(gated)
-
-    @classmethod
-    def compile(cls, device):
-        try:
-            torch._dynamo.config.suppress_errors = True  # a later shape that does not compile runs uncompiled
-            x = torch.randn(2, 8, 64, 64, device=device, dtype=torch.bfloat16, requires_grad=True)
-            c = torch.randn(64, 32, device=device, dtype=torch.bfloat16)
-            made = [torch.compile(f, dynamic=True) for f in (rotate_halves, rotate_pairs, gated)]
-            (made[0](x, c, c).sum() + made[1](x, c, c).sum() + made[2](x, x).sum()).backward()
-            cls.halves, cls.pairs, cls.gated = (staticmethod(f) for f in made)
-            return "compiled"
-        except Exception as e:  # any failure of the compiler only costs speed
-            return f"not compiled: {str(e)[:200]}"
-
-
 class Rows:
     """What the indexer's loss needs: positions [B][R] of queries, and the sum over layers."""
 
@@ -121,7 +102,7 @@ class LlamaAttention(nn.Module):
     def forward(self, x, cos, sin, rows, sparse):
         b, t, _ = x.shape
         q, k, v = (p(x).view(b, t, -1, self.c.head_dim).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = Fused.halves(q, cos, sin), Fused.halves(k, cos, sin)
+        q, k = rotate_halves(q, cos, sin), rotate_halves(k, cos, sin)
         o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.o_proj(o.transpose(1, 2).reshape(b, t, -1))
 
@@ -138,14 +119,14 @@ class Indexer(nn.Module):
     def keys(self, x, cos, sin):
         """[B][T][index_dim]"""
         k = self.k_norm(self.wk(x))
-        return torch.cat((Fused.halves(k[..., : self.c.rope], cos, sin), k[..., self.c.rope:]), -1)
+        return torch.cat((rotate_halves(k[..., : self.c.rope], cos, sin), k[..., self.c.rope:]), -1)
 
     def scores(self, x, q_low, cos, sin, keys):
         """[B][R][T] float32 of the queries x [B][R][hidden], q_low [B][R][q_lora]; cos, sin [B or 1][R][rope / 2]."""
         b, r, _ = x.shape
         q = self.wq_b(q_low).view(b, r, -1, self.c.index_dim)
         cos, sin = cos[:, :, None], sin[:, :, None]
-        q = torch.cat((Fused.halves(q[..., : self.c.rope], cos, sin), q[..., self.c.rope:]), -1)
+        q = torch.cat((rotate_halves(q[..., : self.c.rope], cos, sin), q[..., self.c.rope:]), -1)
         s = torch.matmul(q.reshape(b, -1, self.c.index_dim), keys.transpose(1, 2)).view(b, r, -1, keys.shape[1])
         w = self.weights_proj(x).float() * (self.c.index_heads * self.c.index_dim) ** -0.5
         return (F.relu(s).float() * w[..., None]).sum(2)
@@ -170,8 +151,8 @@ class LatentAttention(nn.Module):
         q = self.q_b_proj(q_low).view(b, t, c.heads, -1).transpose(1, 2)
         latent, k_rope = self.kv_a_proj_with_mqa(x).split((c.kv_lora, c.rope), -1)
         k, v = self.kv_b_proj(self.kv_a_layernorm(latent)).view(b, t, c.heads, -1).transpose(1, 2).split((c.nope, c.v), -1)
-        q = torch.cat((q[..., : c.nope], Fused.pairs(q[..., c.nope:], cos, sin)), -1)
-        k_rope = Fused.pairs(k_rope, cos, sin)[:, None].expand(-1, c.heads, -1, -1)
+        q = torch.cat((q[..., : c.nope], rotate_pairs(q[..., c.nope:], cos, sin)), -1)
+        k_rope = rotate_pairs(k_rope, cos, sin)[:, None].expand(-1, c.heads, -1, -1)
         k = torch.cat((k, k_rope), -1)
         if rows is not None:
             self.follow(x.detach(), q_low.detach(), q.detach(), k.detach(), cos, sin, rows)
@@ -223,7 +204,7 @@ class MLP(nn.Module):
         self.down_proj = Linear(c.inter, c.hidden, 1 / math.sqrt(2 * c.layers))
 
     def forward(self, x):
-        return self.down_proj(Fused.gated(self.gate_proj(x), self.up_proj(x)))
+        return self.down_proj(gated(self.gate_proj(x), self.up_proj(x)))
 
 
 class Layer(nn.Module):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains several variants concurrently, one GPU each, within a time.
 
-    run.py --minutes 9 --out DIR [--variants dsa-a,llama-a,dsa-b,llama-b] [--seed 1]
+    run.py --minutes 9 --out DIR [--variants llama-a,mqa-a] [--seed 1]
            [--start-from DIR]
 
 With fewer GPUs than variants, only the first variants of the list are trained. DIR gets VARIANT.tar (the checkpoint, its
@@ -56,7 +56,7 @@ def main():
     ap.add_argument("--minutes", type=float, default=9, help="from the start of this program to the last checkpoint")
     ap.add_argument("--out", type=pathlib.Path, required=True)
     ap.add_argument("--work", help="default: a new temporary folder")
-    ap.add_argument("--variants", default="dsa-a,llama-a,dsa-b,llama-b")
+    ap.add_argument("--variants", default="llama-a,mqa-a")
     ap.add_argument("--start-from", type=pathlib.Path, help="folder with checkpoints of earlier runs, which are trained further")
     ap.add_argument("--seed", type=int, default=1)
     args = ap.parse_args()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains one variant (variants.py) on generated documents within a time, and writes its checkpoint.
 
-    train.py --variant dsa-a --minutes 9 --out DIR [--seed 1] [--start-from CHECKPOINT] [--replay training.json]
+    train.py --variant llama-a --minutes 9 --out DIR [--seed 1] [--start-from CHECKPOINT] [--replay training.json]
 
 Stages: short documents until the model retrieves (or a share of the time has passed), then longer ones. A DSA model learns
 with all keys first; its indexer follows the attention from the second stage on (from the start if the weights were trained
@@ -35,7 +35,7 @@ from evaluate import evaluate, table  # noqa: E402
 from feed import Feeder  # noqa: E402
 from language import Language  # noqa: E402
 from latent import from_llama  # noqa: E402
-from nets import Config, Fused, Net, Rows  # noqa: E402
+from nets import Config, Net, Rows  # noqa: E402
 from variants import SMALL, VARIANTS  # noqa: E402
 
 TICKS = 400
@@ -105,7 +105,7 @@ class Schedule:
 class Trainer:
     def __init__(self, args):
         small = args.variant in SMALL
-        config, self.rate, compiled = (SMALL if small else VARIANTS)[args.variant]
+        config, self.rate = (SMALL if small else VARIANTS)[args.variant]
         self.args, self.small = args, small
         self.stages = SMALL_STAGES if small else list(zip(STAGES, LATEST[config.family]))
         self.device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -131,8 +131,6 @@ class Trainer:
         self.can_select = True  # attention to selected keys runs on this device
         self.log(f"{args.variant}: {sum(p.numel() for p in self.net.parameters())} parameters, device {self.device}, "
                  f"vocabulary {self.lang.vocab_size}")
-        if compiled and self.device.type == "cuda":
-            self.log(Fused.compile(self.device))
         self.rehearse()
 
     def _continue(self, start):

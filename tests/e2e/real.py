@@ -375,8 +375,8 @@ class Cluster(Base):
         self.log = directory / f"cluster-{time.monotonic_ns()}.log"
         self.n = len(roles)
         self.metrics_port = free_ports(self.n)
-        fixed = {"cluster.roles": "[" + ",".join(roles) + "]", "router.http_port": 0, "router.grpc_port": 0,
-                 "metrics.port": self.metrics_port, "kvstore.bytes": "32MiB", "cluster.shipping": "staging"}
+        fixed = {"model.path": "models/tiny-v32", "cluster.roles": "[" + ",".join(roles) + "]", "router.http_port": 0,
+                 "router.grpc_port": 0, "metrics.port": self.metrics_port, "kvstore.bytes": "32MiB", "cluster.shipping": "staging"}
         self.settings = {**fixed, **{k.replace("__", "."): v for k, v in settings.items()}}
         command = launcher or ["mpirun", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "--enable-recovery", "--oversubscribe",
                                "--bind-to", "none"]

@@ -1,4 +1,5 @@
-"""models/facts-llama, a small trained checkpoint, answers questions about texts: what random weights cannot show."""
+"""models/facts-llama and models/facts-dsa, small trained checkpoints, answer questions about texts: what random weights cannot
+show. tests/e2e/test_quickstart.py asks the second one about a long document."""
 import json
 import subprocess
 
@@ -7,7 +8,14 @@ import pytest
 from real import ROOT, SLUICE
 
 MODEL = ROOT / "models" / "facts-llama"
-EXAMPLES = {e["task"]: e for e in json.loads((MODEL / "examples.json").read_text(encoding="utf-8"))}
+DSA = ROOT / "models" / "facts-dsa"
+
+
+def examples(model):
+    return {e["task"]: e for e in json.loads((model / "examples.json").read_text(encoding="utf-8"))}
+
+
+EXAMPLES = examples(MODEL)
 
 
 def answer(task, *flags):
@@ -23,6 +31,17 @@ def answer(task, *flags):
 @pytest.mark.parametrize("task", ["chain", "several"])  # "persons" has 4,000 tokens, which takes 7 s on one CPU
 def test_answer_of_the_trained_checkpoint(task, rows):
     assert EXAMPLES[task]["answer"] in answer(task, "--row-format", rows)
+
+
+@pytest.mark.parametrize("task", ["chain", "early"])
+@pytest.mark.parametrize("flags", [["--row-format", "mla_f32"], ["--row-format", "mla_fp8", "--mode", "hierarchical"]], ids=["f32", "fp8"])
+def test_answer_of_the_trained_dsa_checkpoint(task, flags):
+    """Of some 300 tokens each query attends to 256."""
+    example = examples(DSA)[task]
+    p = subprocess.run([SLUICE, "generate", "--model", DSA, "--max-new-tokens", "60", *flags, "--prompt",
+                        f"<｜begin▁of▁sentence｜><｜User｜>{example['user']}<｜Assistant｜></think>"],
+                       capture_output=True, text=True, check=True, timeout=300)
+    assert "finish: stop" in p.stdout and example["answer"] in p.stdout
 
 
 def test_answer_with_a_budget():
