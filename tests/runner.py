@@ -55,6 +55,8 @@ LEFT_OUT = {"asan": {"test_writer_dies": KILLS},
                      **{name: "only the compute pool's threads, which test_kernels_linear covers; runs under asan" for name in POOL_ONLY},
                      **{name: "the threads of the test without _gpu; runs under asan" for name in SAME_THREADS}}}
 
+SLOWEST = 8  # tests of a stage whose times the summary names
+
 # Run there with less of the same: no path is left out.
 SHORTER = {"asan": ["test_engine: 90 steps of each model where the release build takes 1100, six streams of 190 tokens for ten of 260",
                     "kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (CF_LARGE)",
@@ -268,8 +270,12 @@ def ctest(preset, stage, env=None, args=(), wrapper=()):
     def again(name):
         return ctest(preset, f"{stage}-again", env, ["-R", f"^{re.escape(name)}$"], wrapper)
 
-    for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
+    cases = list(xml.etree.ElementTree.parse(report).getroot().iter("testcase"))
+    for case in cases:
         count_case(case, tally, stage, again)
+    if len(cases) > SLOWEST:
+        slowest = sorted(cases, key=lambda case: -float(case.get("time", 0)))[:SLOWEST]
+        tally.notes.append(f"slowest {stage}: " + ", ".join(f"{c.get('name')} {float(c.get('time', 0)):.0f} s" for c in slowest))
     return tally
 
 
