@@ -205,10 +205,19 @@ static const sl_metric_def table[] = {
         "sluice_group_step_wait_seconds", W, "", short,
         "Time that this rank waited at the beginning of a step until all ranks were there: the skew between ranks."),
     SECONDS(
-        "sluice_group_exchange_seconds_total", W, "",
-        "Time in the exchanges of rows between ranks, which on the cpu backend contains waiting for other ranks."),
+        "sluice_group_exchange_hidden_seconds_total", W, "",
+        "Time in exchanges of rows between ranks during which this rank computed; 0 on the cpu backend, which waits."),
+    SECONDS(
+        "sluice_group_exchange_exposed_seconds_total", W, "",
+        "Time for which the steps of this rank waited in exchanges of rows, for the bytes and for slower ranks."),
     COUNTER("sluice_group_exchange_bytes_total", W, "",
             "Bytes of rows and results that this rank sent to other ranks."),
+    GAUGE("sluice_group_experts", W, "", "Routed experts of each layer that this rank holds."),
+    COUNTER(
+        "sluice_group_expert_rows_total", W, "expert=all|busiest",
+        "Rows that the routed experts of this rank computed, from all ranks: of all its experts, and of the one with the most "
+        "in each layer and step. busiest times sluice_group_experts, divided by all, is the imbalance of its experts. Counted "
+        "on the cpu backend."),
 
     GAUGE("sluice_kv_pages", W, "state=total|free|cached|active|landing",
           "Pages of the host store, by state."),

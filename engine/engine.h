@@ -177,6 +177,8 @@ void sl_engine_set_comm(sl_engine *e, sl_comm *comm);
 void sl_engine_set_flags(sl_engine *e, uint32_t flags);
 /* What the ranks said in the last step, [ranks], and the number of steps on which this group has agreed. */
 const sl_step_share *sl_engine_shares(const sl_engine *e, uint64_t *steps);
+/* What the routed experts of this rank have computed so far: sl_model_expert_load(). */
+sl_ep_load sl_engine_expert_load(const sl_engine *e);
 
 /*
  * Captures the graphs of decode steps of up to max_batch sequences of up to max_context tokens, with logits, so

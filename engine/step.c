@@ -305,6 +305,11 @@ void sl_engine_set_flags(sl_engine *e, uint32_t flags)
     e->flags = flags;
 }
 
+sl_ep_load sl_engine_expert_load(const sl_engine *e)
+{
+    return sl_model_expert_load(e->model);
+}
+
 const sl_step_share *sl_engine_shares(const sl_engine *e, uint64_t *steps)
 {
     *steps = e->agreed;

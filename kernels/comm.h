@@ -110,8 +110,10 @@ int32_t sl_comm_lost(const sl_comm *c);
 typedef struct sl_comm_stats {
     uint64_t gathers,
         gather_ns; /* calls of sl_comm_all_gather(), and the time in them, which contains waiting */
-    uint64_t exchanges, exchange_ns; /* the same of sl_comm_all_to_all() */
-    uint64_t exchange_bytes;         /* sent to other ranks by sl_comm_all_to_all() */
+    uint64_t exchanges,
+        exchange_ns;    /* the same of sl_comm_all_to_all(): exposed, the rank computes nothing meanwhile */
+    uint64_t hidden_ns; /* of exchanges during which this rank computed; 0 on the CPU, where a call waits */
+    uint64_t exchange_bytes; /* sent to other ranks by sl_comm_all_to_all() */
 } sl_comm_stats;
 void sl_comm_stats_get(const sl_comm *c, sl_comm_stats *out);
 

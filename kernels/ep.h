@@ -62,6 +62,13 @@ typedef struct sl_ep_send_params {
     int32_t tokens;            /* 0 .. cap */
 } sl_ep_send_params;
 
+/* What the experts of this rank had to compute, cumulative over calls. Counted by the CPU backend only. */
+typedef struct sl_ep_load {
+    uint64_t rows;    /* (row, expert) pairs */
+    uint64_t busiest; /* the pairs of the expert that had most in each call */
+    int32_t experts;  /* of this rank */
+} sl_ep_load;
+
 /* Everything between the two exchanges. Runs with no rows too. */
 typedef struct sl_ep_experts_params {
     sl_ep_layout layout;
@@ -73,6 +80,7 @@ typedef struct sl_ep_experts_params {
     int32_t *send_count; /* [ranks] */
     int32_t inter;
     bool fp8_acts;
+    sl_ep_load *load; /* host; added to. NULL: not counted */
 } sl_ep_experts_params;
 
 /* out[t] = sum over the token's experts, ascending, of weight * result, float32, one cast to act; 0 for padding. */

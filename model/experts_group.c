@@ -61,7 +61,8 @@ static sl_status run_experts(const sl_pass *p, const sl_ep_layout *l)
                               .send = ws->ep_results,
                               .send_count = ws->ep_counts[2],
                               .inter = p->c->moe_intermediate_size,
-                              .fp8_acts = p->c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3};
+                              .fp8_acts = p->c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3,
+                              .load = &p->m->expert_load};
     SL_TRY(sl_pass_run(p, SL_OP_EP_EXPERTS, &a));
     return exchange(p, ws->ep_results, ws->ep_counts[2], ws->ep_back, ws->ep_counts[3], sl_ep_result_bytes(l),
                     sl_ep_result_cap(l));

@@ -193,6 +193,11 @@ void sl_model_destroy(sl_model *m)
     free(m);
 }
 
+sl_ep_load sl_model_expert_load(const sl_model *m)
+{
+    return m->expert_load;
+}
+
 void sl_model_set_comm(sl_model *m, sl_comm *comm)
 {
     SL_CHECK(!comm || (sl_comm_rank(comm) == m->weights.rank && sl_comm_ranks(comm) == m->weights.ranks),

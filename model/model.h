@@ -13,6 +13,7 @@
 #include "kernels/attn.h"
 #include "kernels/cache.h"
 #include "kernels/comm.h"
+#include "kernels/ep.h"
 
 #define SL_MAX_LAYERS 256
 #define SL_MAX_EOS 8
@@ -120,6 +121,8 @@ void sl_model_destroy(sl_model *m);
 /* The group that the next forward pass belongs to, with the rank and the ranks that the model was loaded for; NULL:
  * there is none now, and a forward pass fails. */
 void sl_model_set_comm(sl_model *m, sl_comm *comm);
+/* What the routed experts of this rank have computed since load (kernels/ep.h). */
+sl_ep_load sl_model_expert_load(const sl_model *m);
 const sl_model_config *sl_model_get_config(const sl_model *m);
 const sl_model_opts *sl_model_get_opts(const sl_model *m);
 /* The identity of weights, config and numeric convention, from which every page key is derived. It is the same on all

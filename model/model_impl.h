@@ -4,6 +4,7 @@
 #ifndef SL_MODEL_MODEL_IMPL_H
 #define SL_MODEL_MODEL_IMPL_H
 
+#include "kernels/ep.h"
 #include "model/weights.h"
 
 struct sl_model {
@@ -19,6 +20,7 @@ struct sl_model {
     /* Synthetic models: the number of experts that this rank has; tokens choose among them at random. 0: all experts,
      * chosen by the router. */
     int32_t local_experts;
+    sl_ep_load expert_load;
 };
 
 /* model/model.c: what follows the weights: rope tables, workspace, and whether the backend can run it all. */

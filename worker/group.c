@@ -48,8 +48,12 @@ static void find_metrics(sl_wgroup *g)
     g->m.slowest = sl_metrics_counter(m, "sluice_group_tokens_total", SL_LABELS("slowest"));
     g->m.all = sl_metrics_counter(m, "sluice_group_tokens_total", SL_LABELS("all"));
     g->m.wait = sl_metrics_histogram(m, "sluice_group_step_wait_seconds", NULL);
-    g->m.exchange_ns = sl_metrics_counter(m, "sluice_group_exchange_seconds_total", NULL);
+    g->m.hidden_ns = sl_metrics_counter(m, "sluice_group_exchange_hidden_seconds_total", NULL);
+    g->m.exposed_ns = sl_metrics_counter(m, "sluice_group_exchange_exposed_seconds_total", NULL);
     g->m.exchange_bytes = sl_metrics_counter(m, "sluice_group_exchange_bytes_total", NULL);
+    g->m.experts = sl_metrics_gauge(m, "sluice_group_experts", NULL);
+    g->m.rows_all = sl_metrics_counter(m, "sluice_group_expert_rows_total", SL_LABELS("all"));
+    g->m.rows_busiest = sl_metrics_counter(m, "sluice_group_expert_rows_total", SL_LABELS("busiest"));
 }
 
 sl_status sl_wgroup_start(const sl_wgroup_opts *opts, sl_wgroup **out, sl_err *err)
@@ -359,6 +363,17 @@ static void ring(sl_wgroup *g, uint64_t step)
     tell(g, SL_GROUP_RING, g->entered, step, NULL, NULL);
 }
 
+static void count_experts(sl_wgroup *g)
+{
+    if (!g->runner.expert_load)
+        return;
+    sl_ep_load now = g->runner.expert_load(g->runner.impl);
+    sl_gauge_set(g->m.experts, now.experts);
+    sl_counter_add(g->m.rows_all, now.rows - g->load.rows);
+    sl_counter_add(g->m.rows_busiest, now.busiest - g->load.busiest);
+    g->load = now;
+}
+
 /* A step on which all ranks have agreed. */
 static void count_step(sl_wgroup *g, const sl_step_share *s)
 {
@@ -381,9 +396,11 @@ static void count_step(sl_wgroup *g, const sl_step_share *s)
     sl_comm_stats now;
     sl_comm_stats_get(g->comm, &now);
     sl_histogram_observe(g->m.wait, (double)(now.gather_ns - g->seen.gather_ns) / 1e9);
-    sl_counter_add(g->m.exchange_ns, now.exchange_ns - g->seen.exchange_ns);
+    sl_counter_add(g->m.exposed_ns, now.exchange_ns - g->seen.exchange_ns);
+    sl_counter_add(g->m.hidden_ns, now.hidden_ns - g->seen.hidden_ns);
     sl_counter_add(g->m.exchange_bytes, now.exchange_bytes - g->seen.exchange_bytes);
     g->seen = now;
+    count_experts(g);
 }
 
 /* The step of this rank, with items or without; afterwards the group is active, resting or broken. */

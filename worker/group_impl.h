@@ -72,10 +72,11 @@ struct sl_wgroup {
     _Atomic bool whole;
     sl_wgroup_counts counts;
     sl_comm_stats seen; /* of comm, as far as the metrics have them */
+    sl_ep_load load;    /* of the runner, likewise */
     struct {
-        sl_gauge *formed;
-        sl_counter *formings, *breaks, *steps_own, *steps_none, *own, *slowest, *all, *exchange_ns,
-            *exchange_bytes;
+        sl_gauge *formed, *experts;
+        sl_counter *formings, *breaks, *steps_own, *steps_none, *own, *slowest, *all, *hidden_ns, *exposed_ns,
+            *exchange_bytes, *rows_all, *rows_busiest;
         sl_histogram *wait;
     } m;
 

@@ -75,6 +75,11 @@ static const sl_step_share *e_shares(const void *impl, uint64_t *steps)
     return sl_engine_shares(impl, steps);
 }
 
+static sl_ep_load e_expert_load(const void *impl)
+{
+    return sl_engine_expert_load(impl);
+}
+
 sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const sl_engine_opts *opts)
 {
     return (sl_runner){.impl = e,
@@ -95,5 +100,6 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .device_pages = e_device_pages,
                        .set_comm = e_set_comm,
                        .set_flags = e_set_flags,
-                       .shares = e_shares};
+                       .shares = e_shares,
+                       .expert_load = e_expert_load};
 }

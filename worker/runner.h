@@ -31,6 +31,7 @@ typedef struct sl_runner {
     void (*set_comm)(void *impl, sl_comm *comm);
     void (*set_flags)(void *impl, uint32_t flags);
     const sl_step_share *(*shares)(const void *impl, uint64_t *steps);
+    sl_ep_load (*expert_load)(const void *impl);
     /* Set by sl_wgroup_attach() (worker/group.h); NULL: this worker is no rank of a group. */
     struct sl_wgroup *group;
     uint32_t group_number, group_rank, group_ranks; /* as in HELLO */

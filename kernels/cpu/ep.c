@@ -188,6 +188,21 @@ static void list_rows(received *r, int32_t *ids)
     }
 }
 
+/* ids[slots]: experts of this rank or -1; count[load->experts] is scratch. */
+static void count_load(sl_ep_load *load, const int32_t *ids, size_t slots, int32_t *count)
+{
+    int32_t most = 0;
+
+    memset(count, 0, sizeof(int32_t) * (size_t)load->experts);
+    for (size_t i = 0; i < slots; i++) {
+        if (ids[i] < 0 || ids[i] >= load->experts)
+            continue;
+        load->rows++;
+        most = ++count[ids[i]] > most ? count[ids[i]] : most;
+    }
+    load->busiest += (uint64_t)most;
+}
+
 /* The gates and ups must be what the rows were quantised for. */
 static sl_status check_quantised(const sl_ep_experts_params *p, int32_t experts, sl_err *err)
 {
@@ -227,13 +242,18 @@ sl_status sl_cpu_ep_experts(sl_backend *be, const void *params, sl_err *err)
     SL_TRY(check_quantised(p, x.experts, err));
     slots = (size_t)x.rows * (size_t)l->top_k;
     SL_TRY(sl_cpu_scratch((sl_cpu *)be, SL_SCRATCH_X,
-                          sizeof(void *) * ((size_t)x.rows + slots) + sizeof(int32_t) * slots + 64, &lists,
-                          err));
+                          sizeof(void *) * ((size_t)x.rows + slots) +
+                              sizeof(int32_t) * (slots + (size_t)x.experts) + 64,
+                          &lists, err));
     SL_TRY(sl_cpu_scratch((sl_cpu *)be, SL_SCRATCH_Y, sl_cpu_experts_bytes(&x), &work, err));
     r.rows = lists;
     r.results = (uint8_t **)(void *)(r.rows + x.rows);
     x.expert_ids = (int32_t *)(void *)(r.results + slots);
     list_rows(&r, (int32_t *)(void *)(r.results + slots));
+    if (p->load) {
+        p->load->experts = x.experts;
+        count_load(p->load, x.expert_ids, slots, (int32_t *)(void *)(r.results + slots) + slots);
+    }
     return x.rows ? sl_cpu_experts_run((sl_cpu *)be, &x, work, "ep_experts", err) : SL_OK;
 }
 

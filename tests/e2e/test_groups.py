@@ -54,7 +54,15 @@ def test_two_groups_of_two(start):
     c.wait_ready(4)
     assert all(p.process.poll() is None for p in ranks.values())
     assert real.metric(other.metrics(), "sluice_group_formings_total") == 2
-    assert real.metric(other.metrics(), "sluice_group_exchange_bytes_total") > 0
+    text = other.metrics()
+    assert real.metric(text, "sluice_group_exchange_bytes_total") > 0
+    assert real.metric(text, "sluice_group_exchange_exposed_seconds_total") > 0
+    assert real.metric(text, "sluice_group_exchange_hidden_seconds_total") == 0  # the CPU backend waits
+    experts, (rows, busiest) = real.metric(text, "sluice_group_experts"), (
+        real.metric(text, "sluice_group_expert_rows_total", f'"{e}"') for e in ("all", "busiest"))
+    assert experts == 4 and busiest <= rows <= experts * busiest
+    slowest, tokens = (real.metric(text, "sluice_group_tokens_total", f'"{r}"') for r in ("slowest", "all"))
+    assert slowest <= tokens <= 2 * slowest
 
     # A rank that is told to end drains the group: what runs on the other one is finished, then the rank leaves.
     resumed = real.metric(c.get("/metrics").text, "sluice_stream_resumes_total")

@@ -243,6 +243,17 @@ static void check_weights(test *t)
         cg_fail(t->r, "the fingerprint depends on the group");
 }
 
+/* Its experts have computed rows, of other ranks too; one process without a group counts nothing. */
+static void check_load(test *t)
+{
+    sl_ep_load mine = sl_engine_expert_load(t->w[1].engine), none = sl_engine_expert_load(t->w[0].engine);
+
+    if (none.rows || (t->r->ranks > 1 && (!mine.rows || mine.busiest > mine.rows ||
+                                          mine.rows > mine.busiest * (uint64_t)mine.experts)))
+        cg_fail(t->r, "%d experts computed %llu rows, the busiest %llu", mine.experts,
+                (unsigned long long)mine.rows, (unsigned long long)mine.busiest);
+}
+
 static void run(cg_rank *r, const void *arg)
 {
     test *t = calloc(1, sizeof *t);
@@ -266,6 +277,8 @@ static void run(cg_rank *r, const void *arg)
         }
         if (t->compared < 10 && !r->failed && !t->c->killed_at)
             cg_fail(r, "only %d logits were compared", t->compared);
+        if (!r->failed)
+            check_load(t);
         printf("rank %d of %d: %d logits equal, %d idle steps\n", r->rank, r->ranks, t->compared, t->idle);
         fflush(stdout);
     }
