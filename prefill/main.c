@@ -2,7 +2,7 @@
 #include "prefill/prefill.h"
 
 #include "base/log.h"
-#include "prefill/order.h"
+#include "worker/order.h"
 
 /* The time of a step and its fewest tokens, by backend. */
 static void bound_steps(sl_prefill_opts *o, bool host)

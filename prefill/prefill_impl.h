@@ -23,8 +23,8 @@
 
 #include "base/log.h"
 #include "prefill/copier.h"
-#include "prefill/order.h"
-#include "prefill/pace.h"
+#include "worker/order.h"
+#include "worker/pace.h"
 #include "prefill/path.h"
 #include "prefill/peer.h"
 #include "prefill/prefill.h"

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "prefill/order.h"
+#include "worker/order.h"
 #include "prefill/prefill_impl.h"
 #include "worker/token.h"
 

@@ -28,7 +28,7 @@ typedef struct sl_sim_costs {
     double message_us;                       /* from the router to a worker and back */
     double kv_bytes_per_token;
     struct {
-        bool host; /* it computes on CPUs (prefill/order.h) */
+        bool host; /* it computes on CPUs (worker/order.h) */
         /* step_ms[i * contexts + j]: a step of chunks[i] tokens that follow contexts[j] tokens */
         sl_sim_list chunks, contexts, step_ms;
     } prefill;

@@ -1,6 +1,6 @@
 /*
  * A prefill worker: as prefill/schedule.c, in virtual time. The order of prompts, the bounds of steps, the pace and the
- * places are those of the product (prefill/order.h, pace.h); so is the cache of prefixes (kvstore/store.h).
+ * places are those of the product (worker/order.h, pace.h); so is the cache of prefixes (kvstore/store.h).
  *
  * A job: QUEUED (no place or no pages) -> PULLING (pages that only the decode worker has come over the link) -> RUNNING
  * (steps) -> SHIPPING (the last rows are on the link) -> committed. Rows are shipped while the next ones are computed, in

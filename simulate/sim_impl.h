@@ -17,8 +17,8 @@
 
 #include "kvstore/cascade.h"
 #include "kvstore/page_key.h"
-#include "prefill/order.h"
-#include "prefill/pace.h"
+#include "worker/order.h"
+#include "worker/pace.h"
 #include "router/core/drive.h"
 #include "simulate/events.h"
 #include "simulate/simulate.h"

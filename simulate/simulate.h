@@ -6,7 +6,7 @@
  *                    messages of base/msg.h; its endpoints are the simulator's (cluster.c)
  *   pages            the host stores of both kinds of worker (kvstore/store.h), the cascade (kvstore/cascade.h), and the
  *                    index of the disk tier (kvstore/disk_index.h)
- *   prefill          which tokens a step computes and how many prompts run (prefill/order.h, prefill/pace.h)
+ *   prefill          which tokens a step computes and how many prompts run (worker/order.h, worker/pace.h)
  *   decode           whether a prompt has room (decode/room.h)
  *
  * The workers themselves are modelled, because the real ones compute on threads, which have no virtual time: a step takes

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "kernels/params.h"
-#include "prefill/order.h"
-#include "prefill/pace.h"
+#include "worker/order.h"
+#include "worker/pace.h"
 #include "tests/unit/run_suite.h"
 
 enum { CHUNK = 512, PAGE = SL_PAGE_TOKENS };

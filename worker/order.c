@@ -1,5 +1,5 @@
 /* See order.h. The time is quadratic in the number of prompts that end in one step, which is small in one chunk. */
-#include "prefill/order.h"
+#include "worker/order.h"
 
 #include <stddef.h>
 

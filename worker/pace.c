@@ -1,5 +1,5 @@
 /* See pace.h. */
-#include "prefill/pace.h"
+#include "worker/pace.h"
 
 #include <stdlib.h>
 
