@@ -183,7 +183,7 @@ static sl_status check_routers(const sl_config *cfg, sl_err *err)
 
 static sl_status check_roles(const sl_config *cfg, sl_err *err)
 {
-    int count[3] = {0};
+    int count[SL_ROLE_BOTH + 1] = {0};
     if (!cfg->cluster.roles.n)
         return SL_OK;
     for (int i = 0; i < cfg->cluster.roles.n; i++)
@@ -196,9 +196,16 @@ static sl_status check_roles(const sl_config *cfg, sl_err *err)
         return sl_fail(err, SL_ERR_INVALID,
                        "cluster.routers: has %d addresses for the %d routers of cluster.roles", addresses,
                        routers);
-    if (!count[SL_ROLE_PREFILL] || !count[SL_ROLE_DECODE])
+    if (!count[SL_ROLE_PREFILL] != !count[SL_ROLE_DECODE] && count[SL_ROLE_BOTH])
         return sl_fail(err, SL_ERR_INVALID,
-                       "cluster.roles: needs at least one prefill and one decode worker");
+                       "cluster.roles: has %s workers without %s workers: workers of role both compute their "
+                       "prompts themselves, so these would have nothing to do",
+                       count[SL_ROLE_PREFILL] ? "prefill" : "decode",
+                       count[SL_ROLE_PREFILL] ? "decode" : "prefill");
+    if (!count[SL_ROLE_BOTH] && (!count[SL_ROLE_PREFILL] || !count[SL_ROLE_DECODE]))
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "cluster.roles: needs at least one prefill and one decode worker, or one of role both");
     return SL_OK;
 }
 

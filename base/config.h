@@ -197,6 +197,11 @@ typedef struct sl_config {
         bool verify_checksums;
     } decode;
     struct {
+        int ranks; /* as for prefill */
+        char group_address[SL_CFG_ITEM_BYTES];
+        int max_stall_ms; /* -1 = auto; 0 = no bound */
+    } both;
+    struct {
         sl_cfg_choice policy;
         double cache_threshold;
         int imbalance_abs;

@@ -36,7 +36,7 @@
 static const char *const automatic[] = {"auto", NULL};
 static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
-static const char *const roles[] = {"router", "prefill", "decode", NULL};
+static const char *const roles[] = {"router", "prefill", "decode", "both", NULL};
 static const char *const verifies[] = {"off", "sampled", "always", NULL};
 static const char *const shares[] = {"all", "tenant", "none", NULL};
 static const char *const event_forms[] = {"map", "array", NULL};
@@ -52,6 +52,9 @@ const sl_cfg_section sl_cfg_sections[] = {
     {"cluster", "How the processes find each other and how the rows travel."},
     {"prefill", "Prefill workers."},
     {"decode", "Decode workers."},
+    {"both",
+     "Workers of role both, which compute prompts and decode in one engine. The keys of prefill and decode apply to "
+     "them as well, except ranks and group_address."},
     {"router", "The router: public addresses, placement, limits and deadlines."},
     {"events", "What decode workers tell other programs about their caches."},
     {"log", "Structured log on standard error."},
@@ -268,7 +271,7 @@ const sl_cfg_row sl_cfg_rows[] = {
         "missing are computed. 0: half of router.stage_timeout_ms, at most 5000."),
 
     ENUMS(cluster, roles, "", roles,
-          "Role of each MPI rank, in order: router, prefill or decode. Empty: each process is told its "
+          "Role of each MPI rank, in order: router, prefill, decode or both. Empty: each process is told its "
           "role on its command line."),
     CHOICE(cluster, transport, "ucx", NULL,
            "ucx: RDMA, shared memory or TCP. loopback: one process, for tests."),
@@ -341,6 +344,14 @@ const sl_cfg_row sl_cfg_rows[] = {
         "are loaded."),
     INT(decode, max_waiting, "256", 0, 65536, "Requests that may wait on a worker for a decode slot."),
     BOOL(decode, verify_checksums, "true", "Check arrived rows against the checksums of the prefill worker."),
+
+    INT(both, ranks, "1", 1, 64, "Workers of a group; see prefill.ranks."),
+    STR(both, group_address, "127.0.0.1:7390", "See prefill.group_address."),
+    INT(both, max_stall_ms, "-1", -1, 600000,
+        "How long the prompt tokens of a step may hold the requests back that decode in it: while any request decodes, a "
+        "step gets only as many prompt tokens as take this time at the measured speed, but at least 64 on a GPU and 2 on "
+        "the cpu backend. Without such requests only prefill.max_step_ms bounds a step. 0: no bound. -1: 50 ms on a GPU, "
+        "10 ms on the cpu backend."),
 
     CHOICE(
         router, policy, "cache_aware", NULL,

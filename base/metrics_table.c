@@ -120,10 +120,10 @@ static const sl_metric_def table[] = {
     COUNTER("sluice_directory_resyncs_total", R, "", "Full reports that the router asked for after a gap."),
 
     /* router: workers */
-    GAUGE("sluice_workers", R, "role=prefill|decode,state=ready|draining|dead",
+    GAUGE("sluice_workers", R, "role=prefill|decode|both,state=ready|draining|dead",
           "Workers known to the router."),
-    COUNTER("sluice_worker_failures_total", R, "role=prefill|decode", "Workers lost."),
-    COUNTER("sluice_worker_joins_total", R, "role=prefill|decode", "Workers that joined."),
+    COUNTER("sluice_worker_failures_total", R, "role=prefill|decode|both", "Workers lost."),
+    COUNTER("sluice_worker_joins_total", R, "role=prefill|decode|both", "Workers that joined."),
 
     /* transport and messages */
     COUNTER("sluice_transport_bytes_total", ALL, "op=put|get|message",

@@ -166,7 +166,7 @@ static void fields_of_hello(codec *c, sl_msg_hello *m)
 {
     f_u32(c, "version", &m->version);
     f_u8(c, "role", &m->role);
-    require(c, "role", m->role <= SL_ROLE_DECODE);
+    require(c, "role", m->role <= SL_ROLE_BOTH);
     f_str(c, "name", m->name, sizeof m->name);
     f_str(c, "cluster_tag", m->cluster_tag, sizeof m->cluster_tag);
     f_str(c, "model", m->model, sizeof m->model);
@@ -461,7 +461,7 @@ static void fields_of_group_join(codec *c, sl_msg_group_join *m)
 {
     f_str(c, "cluster_tag", m->cluster_tag, sizeof m->cluster_tag);
     f_u8(c, "role", &m->role);
-    require(c, "role", m->role == SL_ROLE_PREFILL || m->role == SL_ROLE_DECODE);
+    require(c, "role", m->role != SL_ROLE_ROUTER && m->role <= SL_ROLE_BOTH);
     f_u32(c, "group", &m->group);
     f_u32(c, "rank", &m->rank);
     f_u32(c, "ranks", &m->ranks);

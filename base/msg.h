@@ -87,7 +87,13 @@ typedef enum {
     SL_MSG_TYPE_COUNT,
 } sl_msg_type;
 
-typedef enum { SL_ROLE_ROUTER, SL_ROLE_PREFILL, SL_ROLE_DECODE } sl_role;
+/* BOTH: a decode worker that computes the prompts of its requests itself. */
+typedef enum { SL_ROLE_ROUTER, SL_ROLE_PREFILL, SL_ROLE_DECODE, SL_ROLE_BOTH } sl_role;
+/* Whether a worker of this role does the work of SL_ROLE_PREFILL or SL_ROLE_DECODE. */
+static inline bool sl_role_does(sl_role role, sl_role work)
+{
+    return role == work || (role == SL_ROLE_BOTH && (work == SL_ROLE_PREFILL || work == SL_ROLE_DECODE));
+}
 /* Why a request has ended. STOP: an end-of-sequence token or a stop string; LENGTH: max_tokens or the context. */
 typedef enum { SL_FINISH_NONE, SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_ABORT, SL_FINISH_ERROR } sl_finish;
 
@@ -165,8 +171,9 @@ typedef struct sl_msg_source {
 typedef struct sl_msg_reserve { /* router -> decode */
     uint64_t rid;
     uint32_t attempt;
-    uint32_t prefill_worker; /* the only writer this ticket accepts */
-    uint32_t n_prompt; /* tokens[0..n_prompt) are the prompt; the others were produced before a restart */
+    uint32_t
+        prefill_worker; /* the only writer this ticket accepts; 0: the worker computes the prompt itself */
+    uint32_t n_prompt;  /* tokens[0..n_prompt) are the prompt; the others were produced before a restart */
     int32_t *tokens;
     size_t n_tokens;
     uint32_t deadline_ms; /* from receipt; the ticket is released when it passes without COMMIT */

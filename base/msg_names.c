@@ -46,8 +46,10 @@ const char *sl_msg_type_name(sl_msg_type type)
 
 const char *sl_role_name(sl_role role)
 {
-    static const char *const names[] = {
-        [SL_ROLE_ROUTER] = "router", [SL_ROLE_PREFILL] = "prefill", [SL_ROLE_DECODE] = "decode"};
+    static const char *const names[] = {[SL_ROLE_ROUTER] = "router",
+                                        [SL_ROLE_PREFILL] = "prefill",
+                                        [SL_ROLE_DECODE] = "decode",
+                                        [SL_ROLE_BOTH] = "both"};
     return (unsigned)role < SL_COUNT(names) ? names[role] : "unknown";
 }
 

@@ -24,6 +24,7 @@ int sl_cmd_serve(int argc, char **argv);
 int sl_cmd_router(int argc, char **argv);
 int sl_cmd_prefill(int argc, char **argv);
 int sl_cmd_decode(int argc, char **argv);
+int sl_cmd_both(int argc, char **argv);
 int sl_cmd_bench(int argc, char **argv);
 int sl_cmd_generate(int argc, char **argv);
 int sl_cmd_plan(int argc, char **argv);

@@ -1,5 +1,5 @@
 /*
- * `sluice serve`, `router`, `prefill`, `decode`: one process of a cluster.
+ * `sluice serve`, `router`, `prefill`, `decode`, `both`: one process of a cluster.
  *
  * serve takes its role from cluster.roles by MPI rank: the ranks of the routers listen first and broadcast their
  * addresses by MPI; no process calls MPI afterwards. The other commands are named after their role; workers find the
@@ -142,9 +142,7 @@ static sl_status check_exposure(const sl_config *cfg, sl_role role, const sl_cli
     }
     if (w->group_ranks < 2)
         return SL_OK;
-    SL_TRY(
-        sl_tp_address_parse(role == SL_ROLE_PREFILL ? cfg->prefill.group_address : cfg->decode.group_address,
-                            host, sizeof host, &port, err));
+    SL_TRY(sl_tp_address_parse(sl_worker_group_address(cfg, role), host, sizeof host, &port, err));
     return sl_cli_check_exposure(cfg, role, host, err);
 }
 
@@ -173,7 +171,7 @@ static sl_status group_by_index(const sl_config *cfg, sl_role role, int ranks, i
 static sl_status find_group(const sl_config *cfg, sl_role role, bool by_rank, const group_args *a, int *index,
                             sl_worker_launch *w, sl_err *err)
 {
-    int ranks = role == SL_ROLE_PREFILL ? cfg->prefill.ranks : cfg->decode.ranks;
+    int ranks = sl_worker_group_ranks(cfg, role);
 
     if (a->ranks > 0)
         ranks = a->ranks;
@@ -233,7 +231,7 @@ static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role rol
         w.routers[i] = all.address[i];
     catch_signals();
     return role == SL_ROLE_PREFILL ? sl_prefill_main(cfg, &w, &stop_flag, err)
-                                   : sl_decode_main(cfg, &w, &stop_flag, err);
+                                   : sl_decode_main(cfg, &w, role, &stop_flag, err);
 }
 
 /* *role: the role of this rank. *index: its number in this role, -1 for the only router. */
@@ -245,7 +243,7 @@ static sl_status role_by_rank(const sl_config *cfg, const sl_launch *l, sl_role 
     if (l->rank < 0)
         return sl_fail(err, SL_ERR_INVALID,
                        "serve takes its role from the MPI rank: start it with mpirun, or use "
-                       "`sluice router`, `prefill` and `decode`");
+                       "`sluice router`, `prefill`, `decode` and `both`");
     if (n == 0)
         return sl_fail(err, SL_ERR_INVALID, "cluster.roles: empty; list one role per MPI rank");
     if (n != l->size)
@@ -276,7 +274,8 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
          0, 65535, NULL},
         {"rank", SL_ARG_INT, &group.rank, "R", "Workers only: its rank in the group, from 0.", 0, 63, NULL},
         {"ranks", SL_ARG_INT, &group.ranks, "N",
-         "Workers only: the ranks of the group. Default: prefill.ranks or decode.ranks.", 1, 64, NULL},
+         "Workers only: the ranks of the group. Default: prefill.ranks, decode.ranks or both.ranks.", 1, 64,
+         NULL},
     };
     enum { WITHOUT_MPI = 4 }; /* of args, at the end: for processes that are not started by mpirun */
     bool by_rank = fixed_role < 0;
@@ -298,7 +297,7 @@ static int serve(const char *command, int fixed_role, int argc, char **argv)
         return exit_code;
     st = sl_cli_config_load(&config, &cfg, &err);
     if (st == SL_OK && role == SL_ROLE_ROUTER && (group.group >= 0 || group.rank >= 0 || group.ranks > 0))
-        st = sl_fail(&err, SL_ERR_INVALID, "--group, --rank and --ranks are for prefill and decode workers");
+        st = sl_fail(&err, SL_ERR_INVALID, "--group, --rank and --ranks are for workers");
     if (st == SL_OK)
         st = sl_limits_check_descriptors(&err);
     if (st == SL_OK)
@@ -338,4 +337,9 @@ int sl_cmd_prefill(int argc, char **argv)
 int sl_cmd_decode(int argc, char **argv)
 {
     return serve("decode", SL_ROLE_DECODE, argc, argv);
+}
+
+int sl_cmd_both(int argc, char **argv)
+{
+    return serve("both", SL_ROLE_BOTH, argc, argv);
 }

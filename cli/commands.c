@@ -18,6 +18,8 @@ const sl_command sl_commands[] = {
     {"router", "the router of a cluster", sl_cmd_router},
     {"prefill", "a prefill worker; joins the router named in the configuration", sl_cmd_prefill},
     {"decode", "a decode worker; joins the router named in the configuration", sl_cmd_decode},
+    {"both", "a worker that computes prompts and decodes; joins the router named in the configuration",
+     sl_cmd_both},
     {"generate", "run a checkpoint in one process and print what it produces", sl_cmd_generate},
     {"plan", "memory per request and largest batch of a model", sl_cmd_plan},
     {"verify", "check that a checkpoint's logits do not depend on where its rows are", sl_cmd_verify},

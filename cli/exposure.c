@@ -81,7 +81,7 @@ static sl_status check_clients(const char *key, const char *host, int port, sl_e
 sl_status sl_cli_check_exposure(const sl_config *cfg, sl_role role, const char *router_host, sl_err *err)
 {
     SL_TRY(check_cluster(cfg, router_host, err));
-    if (role == SL_ROLE_DECODE) {
+    if (sl_role_does(role, SL_ROLE_DECODE)) {
         bool insecure = cfg->events.zmq.insecure;
         SL_TRY(check_events("events.zmq.endpoint", cfg->events.zmq.endpoint, insecure, err));
         SL_TRY(check_events("events.zmq.replay_endpoint", cfg->events.zmq.replay_endpoint, insecure, err));

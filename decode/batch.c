@@ -6,8 +6,9 @@
  *   grow      every running ticket gets the page that its next row needs. When there is none, on the host or on the
  *             device, a resident ticket is spilled or the ticket that was verified last is retracted: its full pages
  *             stay cached and the router starts it again
- *   compute   the runner takes the last token of every ticket in e.batch, appends its row and returns logits; no
- *             mail is handled meanwhile, so the batch cannot change
+ *   compute   the runner takes the last token of every ticket in e.batch, appends its row and returns logits, and
+ *             computes parts of prompts in the same step (prompts.c); no mail is handled meanwhile, so the batch cannot
+ *             change
  *   take      the next token of each is sampled and sent; a ticket whose stream ends is done and leaves. A failed
  *             step fails every ticket in it
  *
@@ -166,7 +167,7 @@ static bool join(sl_decode *d, sl_ticket *t)
 {
     sl_err err = {0};
     int32_t pages = sl_lease_n_pages(t->lease);
-    sl_status st = sl_residency_open(d, t, pages, &err);
+    sl_status st = t->seq ? sl_residency_adopt(d, t, &err) : sl_residency_open(d, t, pages, &err);
     if (st == SL_OK) {
         t->seq_pages = pages;
         t->state = TICKET_RUNNING;
@@ -192,12 +193,23 @@ static void admit(sl_decode *d)
     }
 }
 
+/* A request that waits for a slot keeps no device memory; prompts that have not begun may need it. */
+static void close_waiting(sl_decode *d)
+{
+    for (sl_ticket *t = d->e.tickets; t; t = t->next) {
+        if (t->state != TICKET_WAITING || !t->seq)
+            continue;
+        d->o.role.runner->close(d->o.role.runner->impl, t->seq);
+        t->seq = NULL;
+    }
+}
+
 /* A worker that drains returns requests without a slot to the router at once: another worker can start them sooner. */
 static void give_back(sl_decode *d)
 {
     for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
         next = t->next;
-        if (t->state == TICKET_WAITING)
+        if (t->state == TICKET_WAITING || (t->state == TICKET_PROMPT && !t->seq))
             sl_batch_retract(d, t, "draining");
     }
 }
@@ -205,8 +217,10 @@ static void give_back(sl_decode *d)
 void sl_batch_admit(sl_decode *d)
 {
     admit(d);
+    close_waiting(d);
     if (d->role.draining)
         give_back(d);
+    sl_prompts_admit(d);
 }
 
 /* ---- the step ---- */
@@ -235,7 +249,7 @@ static int32_t collect(sl_decode *d)
     return n;
 }
 
-static void take_result(sl_decode *d, sl_ticket *t, const float *logits)
+bool sl_batch_sample(sl_decode *d, sl_ticket *t, const float *logits, sl_msg_token *out)
 {
     sl_history h = {.prompt = t->tokens,
                     .n_prompt = (size_t)t->n_prompt,
@@ -243,6 +257,18 @@ static void take_result(sl_decode *d, sl_ticket *t, const float *logits)
                     .n_output = (size_t)(t->n_tokens - t->n_prompt)};
     sl_sampled s;
     sl_err err = {0};
+    sl_status st = sl_sample(d->role.sampler, logits, &t->sampling, &h, (uint64_t)t->n_tokens, &s, &err);
+    if (st != SL_OK) {
+        sl_ticket_failed(d, t, st, true, "sampling: %.200s", err.text);
+        return false;
+    }
+    *out = sl_worker_token(&s);
+    return true;
+}
+
+static void take_result(sl_decode *d, sl_ticket *t, const float *logits)
+{
+    sl_msg_token token;
     if (t->n_tokens % PAGE == 0) {
         if (!sl_damage_seal(d, t, t->n_tokens / PAGE - 1)) {
             sl_ticket_failed(d, t, SL_ERR_NO_MEMORY, true, "out of memory");
@@ -250,20 +276,15 @@ static void take_result(sl_decode *d, sl_ticket *t, const float *logits)
         }
         sl_lease_publish(t->lease, t->tokens, t->n_tokens);
     }
-    sl_status st = sl_sample(d->role.sampler, logits, &t->sampling, &h, (uint64_t)t->n_tokens, &s, &err);
-    if (st != SL_OK) {
-        sl_ticket_failed(d, t, st, true, "sampling: %.200s", err.text);
-        return;
-    }
-    sl_msg_token token = sl_worker_token(&s);
-    emit(d, t, &token);
+    if (sl_batch_sample(d, t, logits, &token))
+        emit(d, t, &token);
 }
 
 sl_status sl_batch_step(sl_decode *d, bool *worked, sl_err *err)
 {
-    int32_t n = collect(d);
-    *worked = n > 0;
-    if (!n)
+    int32_t n = collect(d), parts = sl_prompts_collect(d, n);
+    *worked = n + parts > 0;
+    if (!*worked)
         return SL_OK;
     for (int32_t i = 0; i < n; i++)
         d->e.items[i] = (sl_step_item){.seq = d->e.batch[i]->seq,
@@ -271,13 +292,16 @@ sl_status sl_batch_step(sl_decode *d, bool *worked, sl_err *err)
                                        .n_tokens = 1,
                                        .want_logits = true};
     uint64_t t0 = sl_now_ns();
-    sl_status step = sl_runner_step(d->o.role.runner, d->e.items, n, NULL, err);
+    sl_status step = sl_runner_step(d->o.role.runner, d->e.items, n + parts, NULL, err);
     if (step > SL_ERR_DEVICE && sl_runner_broken(d->o.role.runner)) {
         *worked = false;
         return SL_OK; /* the sessions with the routers end, and with them every ticket */
     }
-    sl_histogram_observe(d->c.step, (double)(sl_now_ns() - t0) / 1e9);
-    sl_histogram_observe(d->c.batch, n);
+    uint64_t ns = sl_now_ns() - t0;
+    if (n) {
+        sl_histogram_observe(d->c.step, (double)ns / 1e9);
+        sl_histogram_observe(d->c.batch, n);
+    }
     d->e.count.steps++;
     for (int32_t i = 0; i < n; i++) {
         if (step == SL_OK)
@@ -285,5 +309,9 @@ sl_status sl_batch_step(sl_decode *d, bool *worked, sl_err *err)
         else
             sl_ticket_failed(d, d->e.batch[i], step, true, "step: %.250s", err->text);
     }
+    if (step == SL_OK)
+        sl_prompts_computed(d, n, ns);
+    else
+        sl_prompts_failed(d, step, err->text);
     return step <= SL_ERR_DEVICE ? step : SL_OK;
 }

@@ -46,6 +46,7 @@ static void give_way(sl_decode *d, sl_ticket *t)
 {
     switch (t->state) {
     case TICKET_LANDING:
+    case TICKET_PROMPT:
     case TICKET_CHECKING:
         sl_ticket_failed(d, t, SL_ERR_CORRUPT, true, "pages of its prefix were damaged in the store");
         break;

@@ -128,10 +128,15 @@ static uint64_t on_tick(void *arg, uint64_t now)
     return writers < owners ? writers : owners;
 }
 
+static sl_role role_of(const sl_decode *d)
+{
+    return d->o.prompts.chunk_tokens ? SL_ROLE_BOTH : SL_ROLE_DECODE;
+}
+
 static sl_worker_calls calls_of(sl_decode *d)
 {
     return (sl_worker_calls){.arg = d,
-                             .comp = "decode",
+                             .comp = sl_role_name(role_of(d)),
                              .router_up = on_router_up,
                              .router_down = on_router_down,
                              .fatal = on_fatal,
@@ -234,8 +239,9 @@ sl_status sl_decode_run(sl_decode *d, const volatile int *stop, uint32_t drain_t
 static sl_status allocate(sl_decode *d, sl_err *err)
 {
     size_t layers = (size_t)d->geo->n_layers, batch = (size_t)d->o.max_batch;
+    size_t items = batch + (size_t)(d->o.prompts.chunk_tokens ? d->o.prompts.max_requests : 0);
     d->e.batch = calloc(batch, sizeof *d->e.batch);
-    d->e.items = calloc(batch, sizeof *d->e.items);
+    d->e.items = calloc(items, sizeof *d->e.items);
     d->e.layers_seen = calloc(layers, sizeof *d->e.layers_seen);
     d->e.layers_now = calloc(layers, sizeof *d->e.layers_now);
     d->c.layer_hit = calloc(layers, sizeof *d->c.layer_hit);
@@ -244,7 +250,7 @@ static sl_status allocate(sl_decode *d, sl_err *err)
     if (!d->e.batch || !d->e.items || !d->e.layers_seen || !d->e.layers_now || !d->c.layer_hit ||
         !d->c.layer_miss || !d->c.layer_evict)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    return SL_OK;
+    return sl_prompts_open(d, err);
 }
 
 static sl_status open_direct(sl_decode *d, sl_err *err)
@@ -274,8 +280,8 @@ static sl_status open_parts(sl_decode *d, sl_err *err)
 {
     SL_TRY(allocate(d, err));
     sl_publish_begin(d);
-    SL_TRY(sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, d->o.max_batch, DM_CHECKED,
-                               on_store_event, d, err));
+    SL_TRY(sl_worker_role_init(&d->role, role_of(d), &d->o.role, d->o.max_batch, DM_CHECKED, on_store_event,
+                               d, err));
     SL_TRY(sl_loading_open(d, err));
     SL_TRY(sl_checker_start(&d->role.checker, err));
     SL_TRY(open_direct(d, err));
@@ -358,6 +364,7 @@ void sl_decode_destroy(sl_decode *d)
     sl_wr_free(&d->e.disk_kv.stored);
     sl_wr_free(&d->e.disk_kv.removed);
     sl_told_clear(&d->e.told);
+    sl_prompts_close(d);
     free(d->e.batch);
     free(d->e.items);
     free(d->e.layers_seen);

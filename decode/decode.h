@@ -11,6 +11,10 @@
  *   LANDING -> CHECKING -> WAITING -> RUNNING -> gone        (RESERVE, COMMIT, checksums right, a slot, DONE)
  *      \-> QUARANTINE -> gone                                 (ABORT or deadline before COMMIT)
  *
+ * A worker of role both computes prompts itself (prompts.c): chunks of them are in the same steps as the tokens that are
+ * decoded, and their rows are written into the store by the step. Such a ticket is PROMPT instead of LANDING; it has no
+ * writer and no quarantine.
+ *
  * The landing pages of a ticket that has ended become free only when its writer certainly writes no more. That is so
  * after DRAINED from the writer or relayed by the router, after its COMMIT, or after this side has closed the
  * connection by force and has revoked the writer's right to write directly, if it had one (worker/direct.h). A timeout
@@ -39,11 +43,20 @@ typedef struct sl_prefetch_opts {
     double budget;      /* share of the store's pages */
 } sl_prefetch_opts;
 
+/* Prompts that the worker computes itself (role both): see the keys of prefill and both in docs/configuration.md. */
+typedef struct sl_prompt_opts {
+    int32_t chunk_tokens; /* prompt tokens in a step; 0: it computes none, which is the role decode */
+    int32_t max_requests; /* prompts that are computed at the same time */
+    int32_t max_step_ms, short_step_ms, min_step_tokens; /* as sl_prefill_steps_for() */
+    int32_t max_stall_ms; /* time of the prompt tokens of a step in which requests decode; 0: no bound */
+} sl_prompt_opts;
+
 typedef struct sl_decode_opts {
     sl_worker_role_opts role;
+    sl_prompt_opts prompts;
     sl_residency residency;
-    /* Hierarchical: requests are resident while they fit into this number of row pages of the device, and are spilled
-     * when pages are needed. 0: every request has a hot buffer from the start. */
+    /* Hierarchical: requests that decode are resident while they fit into this number of row pages of the device, and are
+     * spilled when pages are needed. 0: every request has a hot buffer from the start. */
     int64_t row_pages;
     int32_t max_batch;   /* requests in the batch */
     int32_t max_waiting; /* tickets in addition to those */
@@ -82,8 +95,9 @@ typedef struct sl_decode_counts {
 /* Before run is called or after it has returned. Also checks the invariants of the store. */
 sl_status sl_decode_counts_get(const sl_decode *d, sl_decode_counts *out, sl_err *err);
 
-/* Runs a whole worker from a finished configuration: loads the model, creates arena and engine, serves. Blocks. */
-sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, const volatile int *stop,
-                         sl_err *err);
+/* Runs a whole worker from a finished configuration: loads the model, creates arena and engine, serves. Blocks. role:
+ * SL_ROLE_DECODE or SL_ROLE_BOTH. */
+sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, sl_role role,
+                         const volatile int *stop, sl_err *err);
 
 #endif

@@ -8,9 +8,11 @@
 #include "base/log.h"
 #include "decode/decode.h"
 #include "decode/pull.h"
+#include "decode/stall.h"
 #include "decode/told.h"
 #include "kvstore/cascade.h"
 #include "worker/direct.h"
+#include "worker/pace.h"
 #include "worker/token.h"
 
 enum {
@@ -39,8 +41,9 @@ enum {
  *   state       entered when                            left when                                  deadline
  *   ----------  --------------------------------------  -----------------------------------------  ---------------
  *   LANDING     RESERVE is granted                      COMMIT -> CHECKING                         deadline_ns
- *   CHECKING    COMMIT arrives                          the checksums are right, and the pages of
- *                                                       the prefix are undamaged -> WAITING        none
+ *   PROMPT      RESERVE without a writer is granted     its prompt is computed here -> CHECKING    none
+ *   CHECKING    COMMIT arrives, or the prompt is        the checksums are right, and the pages of
+ *               computed                                the prefix are undamaged -> WAITING        none
  *   WAITING     the rows are verified                   a slot is free -> RUNNING                  none
  *   RUNNING     its sequence is open                    DONE or retraction -> gone                 none
  *   QUARANTINE  it has ended, its writer may not have   DRAINED, COMMIT or fence -> gone           fence_ns
@@ -49,11 +52,12 @@ enum {
  * ABORT, a failure or the loss of its router end it in every state. All of them call sl_ticket_end(): LANDING
  * becomes QUARANTINE unless its writer has drained, a ticket with checks in flight becomes ENDING, every other is freed
  * at once. At deadline_ns the request has failed; at fence_ns the transport thread is asked to close the writer's
- * connection, and asked again while there is no answer. CHECKING needs no deadline: the checker always answers. WAITING
- * and RUNNING have none here: the router watches them.
+ * connection, and asked again while there is no answer. CHECKING needs no deadline: the checker always answers. PROMPT,
+ * WAITING and RUNNING have none here: the router watches them.
  */
 typedef enum {
     TICKET_LANDING,
+    TICKET_PROMPT,
     TICKET_CHECKING,
     TICKET_WAITING,
     TICKET_RUNNING,
@@ -81,8 +85,13 @@ typedef struct sl_ticket {
     uint64_t deadline_ns, fence_ns; /* LANDING; QUARANTINE */
     sl_status abort_status;         /* QUARANTINE: why it has ended */
 
+    /* PROMPT; seq is NULL until it has a place. Its prompt is computed up to pos; the pages before start were matched */
+    int32_t pos, start;
+    int64_t passed; /* worker/order.h */
+    uint64_t started_ns;
+
     /* from CHECKING on */
-    bool arrived; /* the pages that were shipped are right */
+    bool arrived; /* the pages that were shipped are right, or were computed here */
     sl_msg_token first;
     uint32_t cached_tokens;
     /* from WAITING on */
@@ -90,13 +99,21 @@ typedef struct sl_ticket {
     int32_t *tokens; /* prompt + produced */
     int32_t n_tokens, cap;
     int32_t sealed; /* leading full pages whose checksums are kept; 0 if none are kept (kvstore.verify) */
-    /* RUNNING */
+    /* RUNNING, and PROMPT until it joins the batch */
     int32_t patrol_at; /* the next page to verify */
     uint64_t patrol_ns;
     void *seq;
     int32_t seq_pages;
     bool resident; /* residency.c has decided that all its rows are on the device */
 } sl_ticket;
+
+/* Tokens [first, end) of a prompt, which a step computes. */
+typedef struct sl_prompt_part {
+    sl_ticket *ticket;
+    int32_t first, end;
+} sl_prompt_part;
+
+enum { SL_PROMPT_PARTS = 1024 }; /* the largest prefill.max_requests */
 
 /* A writer as one router names it. A prefill worker that serves several routers is a writer of each, with a connection
  * for each, so that a fence or the loss of a router touches requests of that router only. */
@@ -205,8 +222,18 @@ struct sl_decode {
         sl_ticket *tickets, *tickets_tail; /* all, oldest first */
         int32_t n_tickets, n_running;
         uint64_t next_number, next_order;
-        sl_ticket **batch;   /* [max_batch] tickets of the current step; valid during a step only */
-        sl_step_item *items; /* [max_batch] */
+        sl_ticket **batch; /* [max_batch] tickets of the current step; valid during a step only */
+        sl_step_item
+            *items; /* [max_batch + prompts.max_requests]: those of the batch, then the parts of prompts */
+        struct {    /* of role both (prompts.c) */
+            sl_prompt_part *part; /* [max_requests]; n_parts of the current step */
+            int32_t n_parts;
+            sl_prefill_turn *turn; /* [max_requests] */
+            sl_pace pace;
+            sl_pace_rate rate;
+            sl_prefill_bound bound;
+            sl_stall stall;
+        } prompts;
         /* writers with a connection, as the transport thread has reported */
         sl_writer connected[MAX_WRITERS];
         uint32_t n_connected;
@@ -238,7 +265,7 @@ struct sl_decode {
         } disk_kv; /* of pages on disk, likewise */
         struct {
             uint64_t prefetches[SL_PREFETCH_ENDS];
-            uint64_t steps, tokens, stale, corrupt, damaged, retracted, spilled, fences;
+            uint64_t steps, tokens, prompt_tokens, stale, corrupt, damaged, retracted, spilled, fences;
         } count;
         bool patrolling; /* a job of the patrol is at the checker */
         uint64_t patrol_ns;
@@ -272,6 +299,11 @@ struct sl_decode {
         sl_gauge *running, *waiting, *resident, *pages_landing, *reserved, *filling, *quarantined,
             *device_used, *device_total;
         sl_histogram *step, *batch;
+        struct {
+            sl_counter *tokens, *reused;
+            sl_gauge *running, *waiting;
+            sl_histogram *chunk;
+        } prompts;
         struct {
             sl_counter *hits, *misses[SL_MISS_REASONS], *stored, *lost[SL_LOST_REASONS], *bytes_loaded,
                 *bytes_stored, *load_seconds, *store_seconds, *evictions;
@@ -319,6 +351,8 @@ void sl_landing_reserve(sl_decode *d, sl_wmsg *m);
 /* RESERVE again, after it has waited. */
 void sl_landing_resume(sl_decode *d, sl_wmsg *m, sl_loading *waited);
 void sl_landing_commit(sl_decode *d, sl_wmsg *m);
+/* The prompt of t is computed, and its first token is known. t may have been freed afterwards. */
+void sl_landing_computed(sl_decode *d, sl_ticket *t);
 void sl_landing_pages_ask(sl_decode *d, sl_wmsg *m);
 /* An answer of the checker, for a ticket in any state. */
 void sl_landing_checked(sl_decode *d, sl_check *k);
@@ -400,7 +434,27 @@ void sl_batch_retract(sl_decode *d, sl_ticket *t, const char *why);
 /* One step of all running tickets; *worked: there were any. A failure ends the worker. */
 sl_status sl_batch_step(sl_decode *d, bool *worked, sl_err *err);
 
+/* The next token of t, whose tokens are all in its rows but the last one, or all of a prompt. False: t has failed. */
+bool sl_batch_sample(sl_decode *d, sl_ticket *t, const float *logits, sl_msg_token *out);
+
+/* prompts.c: role both; without it they do nothing */
+sl_status sl_prompts_open(sl_decode *d, sl_err *err);
+void sl_prompts_close(sl_decode *d);
+/* Begins prompts that wait, while there are places and device memory. */
+void sl_prompts_admit(sl_decode *d);
+/* Puts the parts of the next step into e.items, after those of the `decoding` requests of the batch. Returns their number. */
+int32_t sl_prompts_collect(sl_decode *d, int32_t decoding);
+/* The step took `ns`; with parts of prompts or without. */
+void sl_prompts_computed(sl_decode *d, int32_t decoding, uint64_t ns);
+/* The step failed: so have its prompts. */
+void sl_prompts_failed(sl_decode *d, sl_status st, const char *why);
+
 /* residency.c */
+/* t has its prompt's sequence, which is resident: it stays so while there is room, else it is spilled. SL_ERR_EXHAUSTED: there
+ * is no room for it now. */
+sl_status sl_residency_adopt(sl_decode *d, sl_ticket *t, sl_err *err);
+/* Spills the longest resident request for the sake of a prompt; false: there is none. */
+bool sl_residency_give(sl_decode *d);
 /* Opens the sequence of t, whose lease has `pages` pages, resident or with a hot buffer; sets t->seq. Errors as
  * the runner's open. May spill other tickets, and end those that cannot be spilled. */
 sl_status sl_residency_open(sl_decode *d, sl_ticket *t, int32_t pages, sl_err *err);

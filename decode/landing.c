@@ -1,6 +1,9 @@
 /*
  * Landing: a ticket from RESERVE until its rows are verified (LANDING, CHECKING, WAITING). Engine thread.
  *
+ * On a worker of role both a RESERVE that names no prefill worker begins a ticket whose prompt is computed here
+ * (prompts.c), without COMMIT.
+ *
  * RESERVE is granted or refused at once, unless it waits for pages of a storage tier first (loading.c). COMMIT says
  * that the writer has written everything; the checker thread then compares the checksums of the pages that arrived.
  * The pages that matched the prefix tree are verified from RESERVE on, concurrently with prefill (damage.c), except
@@ -22,6 +25,9 @@ enum { PAGE = SL_PAGE_TOKENS };
 static sl_status check_reserve(sl_decode *d, const sl_msg_reserve *r, sl_sampling *sampling, sl_err *err)
 {
     int64_t pages = ((int64_t)r->n_tokens + PAGE - 1) / PAGE;
+    if (!r->prefill_worker && !d->o.prompts.chunk_tokens)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "no prefill worker is named, and this worker computes no prompts");
     if ((int64_t)r->n_tokens >= d->o.role.runner->max_context)
         return sl_fail(err, SL_ERR_TOO_LARGE, "%zu tokens leave no room in the context of %d", r->n_tokens,
                        d->o.role.runner->max_context);
@@ -61,7 +67,7 @@ static sl_ticket *ticket_new(sl_decode *d, sl_wmsg *m, sl_sampling *sampling, sl
     }
     memcpy(tokens, r->tokens, r->n_tokens * sizeof *tokens);
     uint64_t now = sl_now_ns();
-    *t = (sl_ticket){.state = TICKET_LANDING,
+    *t = (sl_ticket){.state = r->prefill_worker ? TICKET_LANDING : TICKET_PROMPT,
                      .m = m,
                      .rid = r->rid,
                      .attempt = r->attempt,
@@ -74,6 +80,7 @@ static sl_ticket *ticket_new(sl_decode *d, sl_wmsg *m, sl_sampling *sampling, sl
                      .n_tokens = (int32_t)r->n_tokens,
                      .cap = cap,
                      .n_prompt = (int32_t)r->n_prompt,
+                     .pos = r->prefill_worker ? 0 : sl_lease_matched(lease) * PAGE,
                      .reserved_ns = now,
                      .prev = d->e.tickets_tail,
                      .deadline_ns = r->deadline_ms ? now + r->deadline_ms * MS : UINT64_MAX};
@@ -167,7 +174,7 @@ void sl_landing_resume(sl_decode *d, sl_wmsg *m, sl_loading *waited)
 
 /* ---- COMMIT ---- */
 
-/* The shipped pages are verified; the check of the matched ones may still be in flight. */
+/* The shipped pages are verified, or the prompt was computed here; the check of the matched ones may still be in flight. */
 static void arrived(sl_decode *d, sl_ticket *t)
 {
     t->arrived = true;
@@ -206,6 +213,13 @@ static void measure_prefill(sl_decode *d, const sl_ticket *t)
     int64_t computed = (int64_t)t->n_tokens - (int64_t)t->cached_tokens;
     if (computed >= PAGE && now > t->reserved_ns)
         sl_pull_rate_add(&d->e.prefill_rate, (double)computed * 1e9 / (double)(now - t->reserved_ns), now);
+}
+
+void sl_landing_computed(sl_decode *d, sl_ticket *t)
+{
+    measure_prefill(d, t);
+    t->state = TICKET_CHECKING;
+    arrived(d, t);
 }
 
 /* The check owns m from now on. */

@@ -3,30 +3,52 @@
 
 #include "base/log.h"
 #include "decode/decode_impl.h"
+#include "worker/order.h"
 
-sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, const volatile int *stop,
-                         sl_err *err)
+/* How a worker of this role shares its steps out among prompts. */
+static sl_prompt_opts prompts_of(const sl_config *cfg, sl_role role, bool host)
+{
+    if (!sl_role_does(role, SL_ROLE_PREFILL))
+        return (sl_prompt_opts){0};
+    sl_prefill_steps steps = sl_prefill_steps_for(cfg->prefill.max_step_ms, cfg->prefill.chunk_tokens, host);
+    sl_prompt_opts o = {.chunk_tokens = cfg->prefill.chunk_tokens,
+                        .max_requests = cfg->prefill.max_requests,
+                        .max_step_ms = steps.max_ms,
+                        .short_step_ms = steps.short_ms,
+                        .min_step_tokens = steps.min_tokens,
+                        .max_stall_ms = sl_stall_bound_ms(cfg->both.max_stall_ms, host)};
+    sl_log(SL_LOG_INFO, sl_role_name(role), "steps",
+           "chunk_tokens=%d max_step_ms=%d short_step_ms=%d min_step_tokens=%d max_stall_ms=%d",
+           o.chunk_tokens, o.max_step_ms, o.short_step_ms, o.min_step_tokens, o.max_stall_ms);
+    return o;
+}
+
+sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, sl_role role,
+                         const volatile int *stop, sl_err *err)
 {
     sl_parts parts;
-    SL_TRY(sl_parts_create(cfg, launch, SL_ROLE_DECODE, &parts, err));
+    SL_TRY(sl_parts_create(cfg, launch, role, &parts, err));
     sl_cfg_mode mode = cfg->sparse_attention.mode;
-    sl_decode_opts o = {.role = parts.role,
-                        .residency = mode == SL_CFG_MODE_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL,
-                        .row_pages = mode == SL_CFG_MODE_ADAPTIVE ? parts.engine_opts.row_pages : 0,
-                        .max_batch = cfg->decode.max_batch,
-                        .max_waiting = cfg->decode.max_waiting,
-                        .shipping = parts.shipping,
-                        .n_tiers = parts.n_tiers,
-                        .prefetch = {.policy = cfg->kvstore.prefetch,
-                                     .base_ms = (uint32_t)cfg->kvstore.prefetch_timeout_ms,
-                                     .ms_per_1024 = (uint32_t)cfg->kvstore.prefetch_token_ms,
-                                     .min_tokens = cfg->kvstore.prefetch_min_tokens,
-                                     .budget = cfg->kvstore.prefetch_budget},
-                        .load_chunk_bytes = cfg->kvstore.load_chunk_bytes,
-                        .lend = cfg->kvstore.workers.enabled,
-                        .pull = cfg->kvstore.workers.enabled,
-                        .pull_timeout_ms = (uint32_t)sl_config_pull_timeout_ms(cfg),
-                        .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
+    bool host = (sl_backend_caps(parts.backend) & SL_BE_UNIFIED) != 0;
+    sl_decode_opts o = {
+        .role = parts.role,
+        .prompts = prompts_of(cfg, role, host),
+        .residency = mode == SL_CFG_MODE_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL,
+        .row_pages = mode == SL_CFG_MODE_ADAPTIVE ? parts.engine_opts.row_pages - parts.prompt_pages : 0,
+        .max_batch = cfg->decode.max_batch,
+        .max_waiting = cfg->decode.max_waiting,
+        .shipping = parts.shipping,
+        .n_tiers = parts.n_tiers,
+        .prefetch = {.policy = cfg->kvstore.prefetch,
+                     .base_ms = (uint32_t)cfg->kvstore.prefetch_timeout_ms,
+                     .ms_per_1024 = (uint32_t)cfg->kvstore.prefetch_token_ms,
+                     .min_tokens = cfg->kvstore.prefetch_min_tokens,
+                     .budget = cfg->kvstore.prefetch_budget},
+        .load_chunk_bytes = cfg->kvstore.load_chunk_bytes,
+        .lend = cfg->kvstore.workers.enabled,
+        .pull = cfg->kvstore.workers.enabled,
+        .pull_timeout_ms = (uint32_t)sl_config_pull_timeout_ms(cfg),
+        .quarantine_ms = 2 * (uint32_t)cfg->cluster.dead_after_ms};
     sl_decode *d = NULL;
     sl_status st = sl_publish_open(cfg, launch, parts.metrics, &o.events, err);
     if (st != SL_OK)
@@ -38,7 +60,7 @@ sl_status sl_decode_main(const sl_config *cfg, const sl_worker_launch *launch, c
         goto destroy;
     st = sl_decode_run(d, stop, (uint32_t)cfg->router.drain_timeout_ms, err);
 destroy:
-    sl_log(SL_LOG_INFO, "decode", "stopped", "status=%s", sl_status_name(st));
+    sl_log(SL_LOG_INFO, sl_role_name(role), "stopped", "status=%s", sl_status_name(st));
     sl_decode_destroy(d); /* NULL if create failed */
     sl_parts_destroy(&parts);
     return st;

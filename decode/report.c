@@ -151,6 +151,15 @@ static void find_tier(sl_decode *d, sl_metrics *m, int i)
     d->c.tiers[i].capacity = sl_metrics_gauge(m, "sluice_tier_bytes", SL_LABELS(tier, "capacity"));
 }
 
+static void find_prompts(sl_decode *d, sl_metrics *m)
+{
+    d->c.prompts.tokens = counter(m, "sluice_prefill_tokens_total", NULL);
+    d->c.prompts.reused = counter(m, "sluice_prefill_reused_tokens_total", "local");
+    d->c.prompts.running = sl_metrics_gauge(m, "sluice_prefill_requests_running", NULL);
+    d->c.prompts.waiting = sl_metrics_gauge(m, "sluice_prefill_requests_waiting", NULL);
+    d->c.prompts.chunk = sl_metrics_histogram(m, "sluice_prefill_chunk_seconds", NULL);
+}
+
 static void find_pulls(sl_decode *d, sl_metrics *m)
 {
     d->c.lend.granted = counter(m, "sluice_lend_leases_total", "granted");
@@ -200,6 +209,8 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
         d->c.prefetches[i] = counter(m, "sluice_prefetch_total", sl_prefetch_end_names[i]);
     find_layers(d, m);
     find_pulls(d, m);
+    if (d->o.prompts.chunk_tokens)
+        find_prompts(d, m);
     for (int i = 0; m && d->e.cascade && i < sl_cascade_n_tiers(d->e.cascade); i++)
         find_tier(d, m, i);
 }
@@ -315,26 +326,31 @@ static void report_engine(sl_decode *d)
 /* Pages of a ticket that its writer may still write, or that are not verified yet. */
 static int32_t landing_pages(const sl_ticket *t)
 {
-    bool arrived = t->state == TICKET_WAITING || t->state == TICKET_RUNNING;
+    bool arrived = t->state == TICKET_PROMPT || t->state == TICKET_WAITING || t->state == TICKET_RUNNING;
     return arrived ? 0 : sl_lease_n_pages(t->lease) - sl_lease_matched(t->lease);
 }
 
 void sl_report_load(sl_decode *d)
 {
     uint32_t n[TICKET_STATES] = {0};
+    uint32_t prompts = 0;
     sl_worker_report now = {0};
     for (const sl_ticket *t = d->e.tickets; t; t = t->next) {
         n[t->state]++;
         now.landing_pages += landing_pages(t);
-        if (t->state == TICKET_LANDING)
-            now.queued_tokens += (uint64_t)t->n_tokens;
+        if (t->state == TICKET_LANDING || t->state == TICKET_PROMPT)
+            now.queued_tokens += (uint64_t)(t->n_tokens - t->pos);
+        prompts += t->state == TICKET_PROMPT && t->seq;
     }
     now.running = n[TICKET_RUNNING];
-    now.waiting = n[TICKET_LANDING] + n[TICKET_CHECKING] + n[TICKET_WAITING] + (uint32_t)d->e.n_loading;
-    atomic_store(&d->role.load.tokens_done, d->e.count.tokens);
+    now.waiting = n[TICKET_LANDING] + n[TICKET_PROMPT] + n[TICKET_CHECKING] + n[TICKET_WAITING] +
+                  (uint32_t)d->e.n_loading;
+    atomic_store(&d->role.load.tokens_done, d->e.count.tokens + d->e.count.prompt_tokens);
     sl_worker_role_report(&d->role, &now);
     sl_gauge_set(d->c.running, n[TICKET_RUNNING]);
     sl_gauge_set(d->c.waiting, n[TICKET_WAITING]);
+    sl_gauge_set(d->c.prompts.running, prompts);
+    sl_gauge_set(d->c.prompts.waiting, n[TICKET_PROMPT] - prompts);
     sl_gauge_set(d->c.resident, sl_residency_count(d));
     sl_gauge_set(d->c.pages_landing, now.landing_pages);
     sl_gauge_set(d->c.reserved, n[TICKET_LANDING]);

@@ -74,6 +74,23 @@ sl_status sl_residency_open(sl_decode *d, sl_ticket *t, int32_t pages, sl_err *e
     return st;
 }
 
+sl_status sl_residency_adopt(sl_decode *d, sl_ticket *t, sl_err *err)
+{
+    const sl_runner *r = d->o.role.runner;
+    if (d->o.residency == SL_RESIDENT)
+        return SL_OK;
+    t->resident = d->o.row_pages > 0 && room_for(d, t->seq_pages + 1);
+    return t->resident ? SL_OK : r->spill(r->impl, t->seq, err);
+}
+
+bool sl_residency_give(sl_decode *d)
+{
+    sl_ticket *t = longest(d);
+    if (t)
+        spill(d, t);
+    return t != NULL;
+}
+
 bool sl_residency_relieve(sl_decode *d, const sl_ticket *t)
 {
     if (!t->resident)

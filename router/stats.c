@@ -9,7 +9,7 @@
 #include "base/msg.h"
 #include "base/version.h"
 
-static const char *const roles[] = {"prefill", "decode"};
+static const char *const roles[SL_STATS_ROLES] = {"prefill", "decode", "both"};
 static const char *const states[] = {"ready", "draining", "dead"};
 
 static void init_requests(sl_router_stats *s, const char *model)
@@ -88,7 +88,7 @@ sl_status sl_router_stats_init(sl_router_stats *s, const char *model_name)
     s->messages_ok = sl_metrics_counter(m, "sluice_transport_operations_total", SL_LABELS("message", "ok"));
     s->messages_failed =
         sl_metrics_counter(m, "sluice_transport_operations_total", SL_LABELS("message", "failed"));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < SL_STATS_ROLES; i++) {
         s->worker_failures[i] = sl_metrics_counter(m, "sluice_worker_failures_total", SL_LABELS(roles[i]));
         s->worker_joins[i] = sl_metrics_counter(m, "sluice_worker_joins_total", SL_LABELS(roles[i]));
         for (int k = 0; k < 3; k++)

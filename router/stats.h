@@ -6,6 +6,9 @@
 #define SL_ROUTER_STATS_H
 
 #include "base/metrics.h"
+#include "base/msg.h"
+
+enum { SL_STATS_ROLES = 3 }; /* prefill, decode, both */
 
 typedef struct sl_router_stats {
     sl_metrics *m;
@@ -24,16 +27,21 @@ typedef struct sl_router_stats {
     sl_counter *prefetch_sent, *prefetch_used, *prefetch_withdrawn;
     sl_counter *copies;
     sl_counter *directory_gaps, *directory_resyncs;
-    sl_gauge *workers[2][3]; /* prefill, decode; ready, draining, dead */
-    sl_counter *worker_failures[2], *worker_joins[2];
+    sl_gauge *workers[SL_STATS_ROLES][3]; /* sl_router_stats_role(); ready, draining, dead */
+    sl_counter *worker_failures[SL_STATS_ROLES], *worker_joins[SL_STATS_ROLES];
     sl_gauge *peers;
     sl_counter *peer_failures, *message_bytes, *messages_ok, *messages_failed;
     uint64_t seen_bytes, seen_sent, seen_failed; /* transport counters already added */
-    uint64_t lost_workers[2];
+    uint64_t lost_workers[SL_STATS_ROLES];
     uint64_t seen_lookups, seen_lookup_pages, seen_forgotten; /* of the directory, already added */
 } sl_router_stats;
 
 sl_status sl_router_stats_init(sl_router_stats *s, const char *model_name);
+/* The index of a worker's role in the arrays above. */
+static inline int sl_router_stats_role(uint8_t role)
+{
+    return role == SL_ROLE_PREFILL ? 0 : role == SL_ROLE_DECODE ? 1 : 2;
+}
 void sl_router_stats_free(sl_router_stats *s);
 /* One request ended: outcome "stop", "length", "cancelled", "deadline", "rejected", "invalid", "failed". */
 void sl_router_stats_request(sl_router_stats *s, const char *api, const char *outcome);

@@ -116,7 +116,9 @@ static void compare(const sl_wgroup *g, const sl_msg_group_join *j, char *why, s
     else if (j->step_tokens != own->step_tokens)
         snprintf(why, cap, "its steps have up to %u tokens, those of rank 0 %u (%s)", j->step_tokens,
                  own->step_tokens,
-                 own->role == SL_ROLE_PREFILL ? "prefill.chunk_tokens" : "decode.max_batch");
+                 own->role == SL_ROLE_PREFILL  ? "prefill.chunk_tokens"
+                 : own->role == SL_ROLE_DECODE ? "decode.max_batch"
+                                               : "prefill.chunk_tokens and decode.max_batch");
 }
 
 /* Tells the ranks that do not know it yet that all are there. */

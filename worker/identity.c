@@ -33,6 +33,20 @@ void sl_worker_default_name(sl_role role, char out[SL_WORKER_NAME_MAX])
         snprintf(out, SL_WORKER_NAME_MAX, "%s@%.40s/%d", sl_role_name(role), host, (int)getpid());
 }
 
+int sl_worker_group_ranks(const sl_config *cfg, sl_role role)
+{
+    return role == SL_ROLE_PREFILL  ? cfg->prefill.ranks
+           : role == SL_ROLE_DECODE ? cfg->decode.ranks
+                                    : cfg->both.ranks;
+}
+
+const char *sl_worker_group_address(const sl_config *cfg, sl_role role)
+{
+    return role == SL_ROLE_PREFILL  ? cfg->prefill.group_address
+           : role == SL_ROLE_DECODE ? cfg->decode.group_address
+                                    : cfg->both.group_address;
+}
+
 static sl_status read_identity(const sl_config *cfg, sl_model_config *mc, sl_worker_identity *out,
                                sl_err *err)
 {

@@ -17,7 +17,8 @@
 static sl_status start_metrics(sl_setup *s, sl_err *err)
 {
     sl_parts *p = s->p;
-    unsigned roles = s->role == SL_ROLE_PREFILL ? SL_METRICS_PREFILL : SL_METRICS_DECODE;
+    unsigned roles = (sl_role_does(s->role, SL_ROLE_PREFILL) ? (unsigned)SL_METRICS_PREFILL : 0u) |
+                     (sl_role_does(s->role, SL_ROLE_DECODE) ? (unsigned)SL_METRICS_DECODE : 0u);
     sl_status st = sl_metrics_create(roles, &p->metrics);
     if (st != SL_OK)
         return sl_fail(err, st, "metrics: out of memory");

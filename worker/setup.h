@@ -39,12 +39,14 @@ typedef struct sl_parts {
     sl_arena *arena;
     sl_engine *engine;
     sl_engine_opts engine_opts;
+    int64_t
+        prompt_pages; /* of engine_opts.row_pages: of the role both, for prompts that are being computed */
     int32_t dense_layers[SL_CFG_MAX_LAYERS], hot_rows_layer[SL_CFG_MAX_LAYERS]; /* of engine_opts */
     sl_runner runner;
     sl_metrics *metrics;
     struct sl_exporter *exporter;
     sl_worker_role_opts role; /* for the role's create; points into this struct, the config and the launch */
-    sl_cascade_tier tiers[SL_CASCADE_TIERS]; /* of the decode role, the cheapest first */
+    sl_cascade_tier tiers[SL_CASCADE_TIERS]; /* of roles that decode, the cheapest first */
     int n_tiers;                             /* 0: none, or their owner is the role now */
     sl_quota_opts quota;                     /* of the decode role */
     bool has_quota;
@@ -55,7 +57,7 @@ typedef struct sl_parts {
 } sl_parts;
 
 /*
- * role: SL_ROLE_PREFILL or SL_ROLE_DECODE. *out must not move afterwards. After a failure there is nothing to destroy.
+ * role: of a worker. *out must not move afterwards. After a failure there is nothing to destroy.
  */
 sl_status sl_parts_create(const sl_config *cfg, const sl_worker_launch *launch, sl_role role, sl_parts *out,
                           sl_err *err);

@@ -24,7 +24,8 @@ sl_status sl_setup_arena(sl_setup *s, sl_err *err)
                        .huge_pages = switch_of(c->kvstore.huge_pages),
                        .lock = switch_of(c->kvstore.lock),
                        .numa_node = s->p->numa_node,
-                       .shared = s->role == SL_ROLE_DECODE && sl_shipping_shares_store(s->p->shipping)};
+                       .shared =
+                           sl_role_does(s->role, SL_ROLE_DECODE) && sl_shipping_shares_store(s->p->shipping)};
     SL_TRY(sl_arena_create(&g, &o, &s->p->arena, err));
     sl_log(SL_LOG_INFO, s->comp, "arena", "store=\"%s\"", sl_arena_describe(s->p->arena));
     return SL_OK;
@@ -36,7 +37,7 @@ sl_status sl_setup_arena(sl_setup *s, sl_err *err)
 static sl_status device_budget(const sl_setup *s, uint64_t *out, sl_err *err)
 {
     uint64_t free_bytes = 0, total = 0;
-    if (s->cfg->decode.device_bytes && s->role == SL_ROLE_DECODE) {
+    if (s->cfg->decode.device_bytes && sl_role_does(s->role, SL_ROLE_DECODE)) {
         *out = s->cfg->decode.device_bytes;
         return SL_OK;
     }
@@ -108,7 +109,7 @@ static sl_status check_hot_rows(sl_setup *s, sl_err *err)
                      .cache = s->cache,
                      .tail_rows = c->sparse_attention.tail_rows,
                      .max_step_tokens = s->mo.max_tokens,
-                     .max_seqs = c->decode.max_batch};
+                     .max_seqs = sl_setup_seqs(s)};
     SL_TRY(selection_opts(s, &in, o, err));
     if (in.gates.n_dense_layers || in.gates.min_tokens || !in.algorithm->constant_k)
         return SL_OK;
@@ -143,7 +144,7 @@ sl_status sl_setup_cache(sl_setup *s, sl_err *err)
     s->cache = sl_engine_cache_dims(&s->mc, s->mo.row_format, s->mo.index_format);
     s->cache.select = selected.select;
     SL_TRY(sl_algo_serves(selected.algorithm, &s->cache, err));
-    bool hot = s->role == SL_ROLE_DECODE && c->sparse_attention.mode != SL_CFG_MODE_RESIDENT;
+    bool hot = sl_role_does(s->role, SL_ROLE_DECODE) && c->sparse_attention.mode != SL_CFG_MODE_RESIDENT;
     return hot ? check_hot_rows(s, err) : SL_OK;
 }
 
@@ -157,13 +158,37 @@ static int32_t max_context(const sl_setup *s)
     return most > store_tokens ? (int32_t)store_tokens : most;
 }
 
+/* The key that is named when the requests of this role do not fit. */
+static const char *requests_key(const sl_setup *s)
+{
+    return s->role == SL_ROLE_PREFILL ? "prefill.max_requests" : "decode.max_batch";
+}
+
+/*
+ * The pools of the device. A prompt that a worker of role both computes is resident, also where requests that decode are
+ * hierarchical: the pages of the longest prompt are set aside before the requests that decode get the rest.
+ */
+static sl_status fit_pools(sl_setup *s, bool hot, sl_plan *plan, int32_t context, sl_err *err)
+{
+    sl_engine_opts *o = &s->p->engine_opts;
+    bool both = s->role == SL_ROLE_BOTH;
+    int32_t seqs = both ? s->cfg->decode.max_batch : sl_setup_seqs(s);
+    int64_t pages = both ? sl_pages_for(context) : 0;
+    uint64_t bytes = (uint64_t)pages * (plan->row_page_device + plan->index_page_device);
+    plan->cache_bytes -= bytes < plan->cache_bytes ? bytes : plan->cache_bytes;
+    SL_TRY(sl_fit_pools(plan, hot ? SL_HIERARCHICAL : SL_RESIDENT, seqs, context, requests_key(s), o, err));
+    o->max_seqs = sl_setup_seqs(s);
+    o->row_pages += pages;
+    o->index_pages += pages;
+    s->p->prompt_pages = pages;
+    return SL_OK;
+}
+
 /* Fills the engine's options. *budget: the device memory for the cache. */
 static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *err)
 {
     const sl_config *c = s->cfg;
     sl_engine_opts *o = &s->p->engine_opts;
-    bool prefill = s->role == SL_ROLE_PREFILL;
-    int32_t seqs = prefill ? c->prefill.max_requests : c->decode.max_batch;
     sl_plan plan;
     sl_plan_in in = {.cfg = &s->mc,
                      .cache = s->cache,
@@ -171,15 +196,14 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
                      .tail_rows = c->sparse_attention.tail_rows,
                      .max_context = max_context(s),
                      .max_step_tokens = s->mo.max_tokens,
-                     .max_seqs = seqs,
+                     .max_seqs = sl_setup_seqs(s),
                      .host_bytes = sl_arena_bytes(s->p->arena)};
     SL_TRY(selection_opts(s, &in, o, err));
     if (hot && c->sparse_attention.hot_rows_layers.n)
         SL_TRY(hot_layer_opts(s, &in, o, err));
     SL_TRY(device_budget(s, &in.gpu_bytes, err));
     SL_TRY(sl_plan_make(&in, &plan, err));
-    SL_TRY(sl_fit_pools(&plan, hot ? SL_HIERARCHICAL : SL_RESIDENT, seqs, in.max_context,
-                        prefill ? "prefill.max_requests" : "decode.max_batch", o, err));
+    SL_TRY(fit_pools(s, hot, &plan, in.max_context, err));
     o->max_step_tokens = s->mo.max_tokens;
     *budget = in.gpu_bytes;
     return SL_OK;

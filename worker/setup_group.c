@@ -7,9 +7,9 @@
 /* The address of this group: that of the role's first group, with the port increased by the number of this one. */
 static sl_status address_of(const sl_setup *s, char *out, size_t cap, sl_err *err)
 {
-    bool prefill = s->role == SL_ROLE_PREFILL;
-    const char *key = prefill ? "prefill.group_address" : "decode.group_address";
-    const char *first = prefill ? s->cfg->prefill.group_address : s->cfg->decode.group_address;
+    char key[40];
+    const char *first = sl_worker_group_address(s->cfg, s->role);
+    snprintf(key, sizeof key, "%s.group_address", sl_role_name(s->role));
     char host[SL_TP_ADDRESS_MAX];
     uint16_t port;
     sl_status st = sl_tp_address_parse(first, host, sizeof host, &port, err);

@@ -28,8 +28,9 @@ sl_status sl_setup_backend(sl_setup *s, sl_err *err);
 sl_status sl_setup_group(sl_setup *s, sl_err *err);
 /* The options of the links of this process: transport, secret, times. */
 sl_status sl_setup_links(const sl_setup *s, sl_worker_opts *out, sl_err *err);
-/* Most tokens of a step of this role. */
+/* Most tokens of a step of this role, and most sequences that are open at once. */
 int32_t sl_setup_step_tokens(const sl_setup *s);
+int32_t sl_setup_seqs(const sl_setup *s);
 /* Sets p->numa_node and p->devices; with "auto" it chooses among the network devices of this host. */
 void sl_setup_nics(sl_setup *s);
 /*

@@ -41,16 +41,23 @@ sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_d
 
 int32_t sl_setup_step_tokens(const sl_setup *s)
 {
-    return s->role == SL_ROLE_PREFILL ? s->cfg->prefill.chunk_tokens : s->cfg->decode.max_batch;
+    int32_t prompts = s->cfg->prefill.chunk_tokens, batch = s->cfg->decode.max_batch;
+    return (sl_role_does(s->role, SL_ROLE_PREFILL) ? prompts : 0) +
+           (sl_role_does(s->role, SL_ROLE_DECODE) ? batch : 0);
+}
+
+int32_t sl_setup_seqs(const sl_setup *s)
+{
+    int32_t prompts = s->cfg->prefill.max_requests, batch = s->cfg->decode.max_batch;
+    return (sl_role_does(s->role, SL_ROLE_PREFILL) ? prompts : 0) +
+           (sl_role_does(s->role, SL_ROLE_DECODE) ? batch : 0);
 }
 
 /* Sets the sizes of the model's workspace to those of the largest step of this role. */
 static void choose_sizes(sl_setup *s)
 {
-    const sl_config *c = s->cfg;
-    bool prefill = s->role == SL_ROLE_PREFILL;
     s->mo.max_tokens = sl_setup_step_tokens(s);
-    s->mo.max_logit_rows = prefill ? c->prefill.max_requests : c->decode.max_batch;
+    s->mo.max_logit_rows = sl_setup_seqs(s);
     if (s->mo.max_logit_rows > s->mo.max_tokens)
         s->mo.max_logit_rows = s->mo.max_tokens;
 }

@@ -20,8 +20,8 @@ sl_status sl_setup_quota(sl_setup *s, sl_err *err)
         if (st != SL_OK)
             return sl_fail_in(err, st, "kvstore.quota.tenants");
     }
-    s->p->has_quota =
-        s->role == SL_ROLE_DECODE && (s->p->quota.share > 0 || s->p->quota.limit < 1 || s->p->quota.n_rules);
+    s->p->has_quota = sl_role_does(s->role, SL_ROLE_DECODE) &&
+                      (s->p->quota.share > 0 || s->p->quota.limit < 1 || s->p->quota.n_rules);
     return SL_OK;
 }
 
@@ -30,8 +30,9 @@ static sl_status own_directory(const sl_setup *s, char *out, size_t cap, sl_err 
 {
     const char *path = s->cfg->kvstore.disk.path;
     struct stat st;
-    int n = s->launch->index < 0 ? snprintf(out, cap, "%s/decode", path)
-                                 : snprintf(out, cap, "%s/decode-%d", path, s->launch->index);
+    const char *role = sl_role_name(s->role);
+    int n = s->launch->index < 0 ? snprintf(out, cap, "%s/%s", path, role)
+                                 : snprintf(out, cap, "%s/%s-%d", path, role, s->launch->index);
     if (n >= (int)cap)
         return sl_fail(err, SL_ERR_INVALID, "kvstore.disk.path: is too long");
     if (stat(path, &st) != 0)
@@ -157,7 +158,7 @@ _Static_assert(SL_COUNT(list) <= SL_CASCADE_TIERS, "more tiers than a cascade ca
 sl_status sl_setup_tiers(sl_setup *s, sl_err *err)
 {
     const sl_geometry *g = sl_arena_geometry(s->p->arena);
-    for (size_t i = 0; i < SL_COUNT(list) && s->role == SL_ROLE_DECODE; i++) {
+    for (size_t i = 0; i < SL_COUNT(list) && sl_role_does(s->role, SL_ROLE_DECODE); i++) {
         sl_tier_opts o = {.fingerprint = g->fingerprint};
         sl_cascade_tier t = {.listener = sl_cascade_listen(&o)};
         if (!t.listener || !sl_cascade_page_format(g, &o.page_bytes, &o.format)) {

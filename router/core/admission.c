@@ -23,7 +23,7 @@ static sl_status check_length(const sl_router *r, const sl_request_spec *s, size
                        "max_tokens: %zu prompt tokens and %d output tokens exceed the context of %d", n,
                        s->sampling.max_tokens, context);
     for (const sl_member *w = r->cluster.members; w; w = w->next) {
-        if (w->id && w->role == SL_ROLE_DECODE && w->state == SL_MEMBER_READY &&
+        if (w->id && sl_role_does(w->role, SL_ROLE_DECODE) && w->state == SL_MEMBER_READY &&
             (uint64_t)w->total_pages * SL_KEY_PAGE_TOKENS > n)
             return SL_OK;
     }

@@ -36,7 +36,7 @@ sl_status sl_cache_ask(sl_router *r, const char *worker, const sl_msg_cache_ask 
     sl_member *w = find_worker(r, worker);
     if (!w)
         return sl_fail(err, SL_ERR_NOT_FOUND, "worker: there is no %s", worker);
-    if (w->role != SL_ROLE_DECODE)
+    if (!sl_role_does(w->role, SL_ROLE_DECODE))
         return sl_fail(err, SL_ERR_INVALID, "worker: %s is no decode worker", worker);
     if (r->cluster.n_cache_calls >= CALLS)
         return sl_fail(err, SL_ERR_EXHAUSTED, "%d questions about caches are open; try again later", CALLS);

@@ -23,13 +23,15 @@ static void book_reserve(sl_router *r, sl_request *q, const sl_effect *e)
         r->queue.first_picks++;
         sl_queue_charge(q, q->n_prompt);
     }
-    p->placed++;
     p->placed_tokens += q->placed_tokens;
     d->placed++;
     q->placed_context = q->n_tokens;
     d->placed_context += q->placed_context;
-    p->requests++;
     d->requests++;
+    if (p == d) /* role both */
+        return;
+    p->placed++;
+    p->requests++;
 }
 
 static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
@@ -40,7 +42,7 @@ static void perform_reserve(sl_router *r, sl_request *q, const sl_effect *e)
     sl_msg m = {.type = SL_MSG_RESERVE};
     m.reserve.rid = q->rid;
     m.reserve.attempt = e->attempt;
-    m.reserve.prefill_worker = e->prefill;
+    m.reserve.prefill_worker = e->prefill == e->decode ? 0 : e->prefill;
     m.reserve.n_prompt = (uint32_t)q->n_prompt;
     m.reserve.tokens = q->tokens;
     m.reserve.n_tokens = q->n_tokens;
@@ -76,7 +78,7 @@ static void book_prefill(sl_router *r, sl_request *q, const sl_effect *e)
 static void perform_prefill(sl_router *r, sl_request *q, const sl_effect *e)
 {
     sl_member *p = sl_member_find(r, e->prefill), *d = sl_member_find(r, e->decode);
-    if (!p || !d)
+    if (!p || !d || p == d) /* a worker of role both began when it reserved the pages */
         return;
     sl_msg m = {.type = SL_MSG_PREFILL};
     m.prefill.rid = q->rid;
@@ -98,9 +100,9 @@ static void perform_prefill(sl_router *r, sl_request *q, const sl_effect *e)
 }
 
 /* The prompt is no longer part of the prefill member's load. */
-static void discharge_prefill(sl_member *p, uint64_t tokens)
+static void discharge_prefill(sl_member *p, const sl_effect *e, uint64_t tokens)
 {
-    p->placed--;
+    p->placed -= e->prefill != e->decode;
     p->placed_tokens -= tokens < p->placed_tokens ? tokens : p->placed_tokens;
 }
 
@@ -112,7 +114,7 @@ static void book_settle(sl_router *r, sl_request *q, const sl_effect *e)
     sl_place_release(r, q, true);
     if (!p)
         return;
-    discharge_prefill(p, e->placed_tokens);
+    discharge_prefill(p, e, e->placed_tokens);
     for (size_t i = 0; p->prefix && i < q->n_keys; i++)
         sl_keyset_add(p->prefix, q->keys[i]);
 }
@@ -140,7 +142,7 @@ static void book_leave(sl_router *r, sl_request *q, const sl_effect *e)
     if (e->leave.tell || e->leave.why) /* otherwise it was refused and waits for pages */
         sl_place_release(r, q, false);
     if (p && e->leave.writer != SL_WRITER_DONE)
-        discharge_prefill(p, e->leave.placed_tokens);
+        discharge_prefill(p, e, e->leave.placed_tokens);
     if (d) {
         d->placed--;
         d->placed_context -= q->placed_context;
@@ -162,6 +164,8 @@ static void perform_leave(sl_router *r, sl_request *q, const sl_effect *e)
     bool writing = e->leave.writer == SL_WRITER_ACTIVE;
     if (d && e->leave.tell & SL_TELL_DECODE)
         send_abort(d, e);
+    if (e->prefill == e->decode)
+        return; /* role both: it has no writer */
     if (p && writing && e->leave.tell & SL_TELL_PREFILL) {
         send_abort(p, e);
         sl_undrained_expect(r, q->rid, e->attempt, e->prefill, e->decode);

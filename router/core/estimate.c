@@ -27,7 +27,8 @@ static double mean_prefill_rate(const sl_router *r)
 {
     double sum = 0, n = 0;
     for (const sl_member *w = r->cluster.members; w; w = w->next) {
-        if (w->id && w->role == SL_ROLE_PREFILL && w->state == SL_MEMBER_READY && w->load.prefill_rate) {
+        if (w->id && sl_role_does(w->role, SL_ROLE_PREFILL) && w->state == SL_MEMBER_READY &&
+            w->load.prefill_rate) {
             sum += w->load.prefill_rate;
             n++;
         }
@@ -172,6 +173,15 @@ uint64_t sl_estimate_compute(const sl_estimate *e, const sl_request *q, uint32_t
  * its tokens and PER_PROMPT times those of a mean one. The factor was found with the simulator: on two traces, busy and
  * idle, 0 to 8 were tried; higher ones let the longest prompts wait longer.
  */
+/* A worker of role both, in addition to what describes it as a decode worker: its own prompts wait there. */
+static void describe_prompts(const sl_estimate *e, const sl_member *w, sl_candidate *c)
+{
+    if (w->placed_tokens > c->queued_tokens)
+        c->queued_tokens = w->placed_tokens;
+    c->prefill_rate = prefill_rate(e, w);
+    c->token_s = 1 / c->prefill_rate;
+}
+
 static void describe_prefill(const sl_estimate *e, const sl_member *w, const sl_request *q, sl_candidate *c)
 {
     if (w->placed_tokens > c->queued_tokens)
@@ -186,10 +196,12 @@ static void describe_prefill(const sl_estimate *e, const sl_member *w, const sl_
 void sl_estimate_candidate(const sl_estimate *e, const sl_member *w, const sl_request *q, sl_candidate *c)
 {
     describe_load(w, c);
-    if (w->role == SL_ROLE_DECODE)
+    if (sl_role_does(w->role, SL_ROLE_DECODE))
         describe_decode(e, w, c);
     else
         describe_prefill(e, w, q, c);
+    if (w->role == SL_ROLE_BOTH)
+        describe_prompts(e, w, c);
 }
 
 enum { SMOOTHING = 32 };

@@ -93,20 +93,19 @@ const char *sl_cluster_health(const sl_cluster_info *c)
 
 static void tick_members(sl_router *r)
 {
-    uint32_t n[2][2] = {{0}};
+    uint32_t n[SL_STATS_ROLES][2] = {{0}};
     uint64_t used = 0, total = 0;
     for (const sl_member *w = r->cluster.members; w; w = w->next) {
         if (!w->id || w->state == SL_MEMBER_DEAD || w->state == SL_MEMBER_JOINING)
             continue; /* a rank that waits for its group counts as ready: its process is */
-        int role = w->role == SL_ROLE_DECODE;
-        n[role][w->state == SL_MEMBER_DRAINING]++;
-        if (role && w->has_load) {
+        n[sl_router_stats_role(w->role)][w->state == SL_MEMBER_DRAINING]++;
+        if (sl_role_does(w->role, SL_ROLE_DECODE) && w->has_load) {
             uint32_t idle = w->load.free_pages + w->load.cached_pages;
             total += w->load.total_pages;
             used += w->load.total_pages > idle ? w->load.total_pages - idle : 0;
         }
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < SL_STATS_ROLES; i++) {
         sl_gauge_set(r->stats.workers[i][0], n[i][0]);
         sl_gauge_set(r->stats.workers[i][1], n[i][1]);
         sl_gauge_set(r->stats.workers[i][2], (double)r->stats.lost_workers[i]);

@@ -66,8 +66,8 @@ static sl_status check_hello(sl_router *r, const sl_msg_hello *h, sl_err *err)
     if (strcmp(h->cluster_tag, r->o.cluster_tag))
         return sl_fail(err, SL_ERR_REFUSED, "cluster.tag is '%s', this cluster is '%s'", h->cluster_tag,
                        r->o.cluster_tag);
-    if (h->role != SL_ROLE_PREFILL && h->role != SL_ROLE_DECODE)
-        return sl_fail(err, SL_ERR_REFUSED, "role %u is neither prefill nor decode", h->role);
+    if (h->role == SL_ROLE_ROUTER || h->role > SL_ROLE_BOTH)
+        return sl_fail(err, SL_ERR_REFUSED, "role %u is neither prefill nor decode nor both", h->role);
     if (!h->name[0])
         return sl_fail(err, SL_ERR_REFUSED, "name is empty");
     if (strcmp(h->model, r->o.served_name))
@@ -76,7 +76,7 @@ static sl_status check_hello(sl_router *r, const sl_msg_hello *h, sl_err *err)
     if ((int32_t)h->vocab_size < sl_tokenizer_vocab_size(r->model.tok))
         return sl_fail(err, SL_ERR_REFUSED, "vocabulary of %u ids is smaller than the tokenizer's %d",
                        h->vocab_size, sl_tokenizer_vocab_size(r->model.tok));
-    if (!h->max_context || !h->max_batch || (h->role == SL_ROLE_DECODE && !h->total_pages))
+    if (!h->max_context || !h->max_batch || (sl_role_does(h->role, SL_ROLE_DECODE) && !h->total_pages))
         return sl_fail(err, SL_ERR_REFUSED, "max_context, max_batch or total_pages is 0");
     return SL_OK;
 }
@@ -185,7 +185,7 @@ void sl_member_hello(sl_member *w, const sl_msg_hello *h)
         return;
     }
     take_over(w, h);
-    if (w->role == SL_ROLE_DECODE)
+    if (sl_role_does(w->role, SL_ROLE_DECODE))
         w->place = sl_directory_join(r->directory);
     w->id = ++r->cluster.next_id;
     r->cluster.by_id[w->id % SL_MEMBER_SLOTS] = w;
@@ -193,7 +193,7 @@ void sl_member_hello(sl_member *w, const sl_msg_hello *h)
     sl_ranks_joined(w);
     w->progress_ns = sl_now_ns();
     sl_members_update_context(r);
-    sl_counter_add(r->stats.worker_joins[w->role == SL_ROLE_DECODE], 1);
+    sl_counter_add(r->stats.worker_joins[sl_router_stats_role(w->role)], 1);
     welcome(w);
     r->queue.dirty = true;
 }

@@ -37,7 +37,7 @@ size_t sl_members_count(const sl_router *r, sl_role role)
 {
     size_t n = 0;
     for (const sl_member *w = r->cluster.members; w; w = w->next)
-        n += w->id && w->role == role && w->state == SL_MEMBER_READY;
+        n += w->id && sl_role_does(w->role, role) && w->state == SL_MEMBER_READY;
     return n;
 }
 
@@ -102,7 +102,7 @@ void sl_member_lost(sl_member *w, sl_status why, const char *reason)
     sl_ranks_lost(w);
     w->state = SL_MEMBER_DEAD;
     if (member) {
-        int role = w->role == SL_ROLE_DECODE;
+        int role = sl_router_stats_role(w->role);
         if (!left) {
             sl_counter_add(r->stats.worker_failures[role], 1);
             r->stats.lost_workers[role]++;

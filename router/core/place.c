@@ -10,6 +10,11 @@
  * pages; those that run there end and give theirs back. Requests without room on a worker set aside do not stop the
  * scan.
  *
+ * A worker of role both is chosen like a decode worker, with the prompts that wait for it as a part of its load, and
+ * computes the prompt itself: it is both members of the attempt, and no prefill worker is chosen. A decode worker is a
+ * candidate only while a prefill worker has room. The queues of prefill workers are not compared with those of workers of
+ * role both.
+ *
  * A suspect (request.h) gets a prefill and a decode worker set aside, and is placed when nothing else is on them.
  *
  * Placing only books and adds effects, so it may run anywhere.
@@ -22,7 +27,7 @@ enum { MAX_CANDIDATES = 1024, PASSED_MAX = 16 };
 
 static uint32_t room(const sl_member *w)
 {
-    if (w->role == SL_ROLE_DECODE)
+    if (sl_role_does(w->role, SL_ROLE_DECODE))
         return w->max_batch + (w->max_batch + 3) / 4;
     return 4 * w->max_batch; /* prefill: a short queue on the worker hides the round trip */
 }
@@ -46,9 +51,10 @@ static void count_choice(sl_router *r, const sl_request *q, const sl_candidate *
 static void set_aside(sl_router *r, sl_request *q, sl_member *w, const char *why)
 {
     w->set_aside = q->rid;
-    *(w->role == SL_ROLE_DECODE ? &q->own_decode : &q->own_prefill) = w->id;
-    sl_counter_add(
-        w->role == SL_ROLE_DECODE && !q->alone ? r->stats.set_aside_pages : r->stats.set_aside_alone, 1);
+    *(sl_role_does(w->role, SL_ROLE_DECODE) ? &q->own_decode : &q->own_prefill) = w->id;
+    sl_counter_add(sl_role_does(w->role, SL_ROLE_DECODE) && !q->alone ? r->stats.set_aside_pages
+                                                                      : r->stats.set_aside_alone,
+                   1);
     sl_log(SL_LOG_INFO, "router", "worker_set_aside", "rid=%016lx worker=%s tokens=%zu reason=\"%s\"", q->rid,
            w->name, q->n_tokens, why);
 }
@@ -65,6 +71,8 @@ static void release(sl_router *r, sl_request *q, uint32_t *own)
 
 void sl_place_release(sl_router *r, sl_request *q, bool prefill_only)
 {
+    if (prefill_only && q->own_prefill == q->own_decode)
+        return; /* one worker of role both, which still decodes */
     release(r, q, &q->own_prefill);
     if (!prefill_only)
         release(r, q, &q->own_decode);
@@ -105,34 +113,41 @@ static void update_own(sl_router *r, sl_request *q)
         return;
     sl_place_release(r, q, false);
     sl_member *p = least_placed(r, SL_ROLE_PREFILL), *d = least_placed(r, SL_ROLE_DECODE);
-    if (!p || !d)
-        return;
-    set_aside(r, q, p, "workers died with it, it runs alone");
-    set_aside(r, q, d, "workers died with it, it runs alone");
+    sl_member *both = p && d ? NULL : least_placed(r, SL_ROLE_BOTH);
+    if (both) {
+        set_aside(r, q, both, "workers died with it, it runs alone");
+        q->own_prefill = both->id;
+    } else if (p && d) {
+        set_aside(r, q, p, "workers died with it, it runs alone");
+        set_aside(r, q, d, "workers died with it, it runs alone");
+    }
 }
 
 /* ---- choosing ---- */
 
 static bool takes(const sl_member *w, const sl_request *q, uint64_t now)
 {
-    uint32_t own = w->role == SL_ROLE_DECODE ? q->own_decode : q->own_prefill;
+    uint32_t own = sl_role_does(w->role, SL_ROLE_DECODE) ? q->own_decode : q->own_prefill;
     if (own ? own != w->id : w->set_aside || q->alone)
         return false;
     return w->placed < (q->alone ? 1 : room(w)) && now >= w->blocked_until_ns;
 }
 
-/* The members of a role with room, by id, so that a recorded trace does not depend on the order of the list. The one to
+/* The roles of one step of choosing, as a set of bits. */
+#define ONE(role) (1u << (role))
+
+/* The members of these roles with room, by id, so that a recorded trace does not depend on the order of the list. The one to
  * avoid is left out and returned in *avoided. The newest member is the first of the list: at[] is filled from its end, so
  * that members nearly always come in their order. */
-static size_t collect(sl_router *r, const sl_request *q, uint8_t role, uint32_t avoid, uint64_t now,
+static size_t collect(sl_router *r, const sl_request *q, unsigned roles, uint32_t avoid, uint64_t now,
                       sl_member **at, sl_member **avoided)
 {
     size_t n = 0;
     *avoided = NULL;
     for (sl_member *w = r->cluster.members; w && n < MAX_CANDIDATES; w = w->next) {
-        if (!w->id || w->role != role || w->state != SL_MEMBER_READY || !takes(w, q, now))
+        if (!w->id || !(roles & ONE(w->role)) || w->state != SL_MEMBER_READY || !takes(w, q, now))
             continue;
-        if (w->id == avoid) {
+        if (w->id == avoid || (w->role == SL_ROLE_BOTH && w->id == q->avoid_prefill)) {
             *avoided = w;
             continue;
         }
@@ -187,18 +202,19 @@ static size_t pick(sl_router *r, sl_request *q, const sl_estimate *e, sl_member 
 
 /*
  * Chooses the members for q; false: no member has room. A member that failed it is better than none. The decode member is
- * chosen first: what it has of the prompt, no prefill worker computes. *compute: the tokens that are left for it.
+ * chosen first: what it has of the prompt, no prefill worker computes. One of role both is the prefill member, too. *compute: the tokens that are left for it.
  */
 static bool choose(sl_router *r, sl_request *q, uint64_t now, sl_member **prefill, sl_member **decode,
                    uint64_t *compute)
 {
     sl_member *at[2][MAX_CANDIDATES], *avoided[2];
     sl_candidate c[MAX_CANDIDATES];
-    size_t n_decode = collect(r, q, SL_ROLE_DECODE, q->avoid_decode, now, at[0], &avoided[0]);
-    size_t n_prefill = collect(r, q, SL_ROLE_PREFILL, q->avoid_prefill, now, at[1], &avoided[1]);
+    size_t n_prefill = collect(r, q, ONE(SL_ROLE_PREFILL), q->avoid_prefill, now, at[1], &avoided[1]);
+    unsigned roles = ONE(SL_ROLE_BOTH) | (n_prefill || avoided[1] ? ONE(SL_ROLE_DECODE) : 0);
+    size_t n_decode = collect(r, q, roles, q->avoid_decode, now, at[0], &avoided[0]);
     *decode = avoided[0];
     *prefill = avoided[1];
-    if ((!n_decode && !avoided[0]) || (!n_prefill && !avoided[1]))
+    if (!n_decode && !avoided[0])
         return false;
     sl_estimate e;
     sl_estimate_begin(r, q, &e);
@@ -210,7 +226,9 @@ static bool choose(sl_router *r, sl_request *q, uint64_t now, sl_member **prefil
         set_source(r, &e, q, *decode, &c[i]);
     }
     *compute = sl_estimate_compute(&e, q, 0);
-    if (n_prefill) {
+    if ((*decode)->role == SL_ROLE_BOTH) {
+        *prefill = *decode;
+    } else if (n_prefill) {
         size_t i = pick(r, q, &e, at[1], n_prefill, c);
         *prefill = at[1][i];
         *compute = sl_estimate_compute(&e, q, c[i].matched_tokens);
@@ -248,9 +266,13 @@ void sl_places(const sl_router *r, uint32_t *free_places, uint32_t *places)
     for (const sl_member *w = r->cluster.members; w; w = w->next) {
         if (!w->id || w->state != SL_MEMBER_READY)
             continue;
-        bool decode = w->role == SL_ROLE_DECODE;
-        all[decode] += room(w);
-        unused[decode] += w->placed < room(w) && !w->set_aside ? room(w) - w->placed : 0;
+        static const sl_role works[] = {SL_ROLE_PREFILL, SL_ROLE_DECODE};
+        for (int i = 0; i < 2; i++) {
+            if (!sl_role_does(w->role, works[i]))
+                continue;
+            all[i] += room(w);
+            unused[i] += w->placed < room(w) && !w->set_aside ? room(w) - w->placed : 0;
+        }
     }
     *places = (uint32_t)(all[0] < all[1] ? all[0] : all[1]);
     *free_places = (uint32_t)(unused[0] < unused[1] ? unused[0] : unused[1]);

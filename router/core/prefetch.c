@@ -46,7 +46,8 @@ static bool announce(sl_router *r, sl_request *q)
         return true; /* placement will end the request */
     sl_estimate_begin(r, q, &e);
     for (sl_member *w = r->cluster.members; w && n < MAX_CANDIDATES; w = w->next) {
-        if (!w->id || w->role != SL_ROLE_DECODE || w->state != SL_MEMBER_READY || w->prefetches >= PER_WORKER)
+        if (!w->id || !sl_role_does(w->role, SL_ROLE_DECODE) || w->state != SL_MEMBER_READY ||
+            w->prefetches >= PER_WORKER)
             continue;
         sl_estimate_candidate(&e, w, q, &c[n]);
         at[n++] = w;
@@ -97,7 +98,8 @@ void sl_prefetch_loading(sl_member *w, const sl_msg_loading *m)
     sl_member *p = q && q->attempt == m->attempt && q->state == SL_REQUEST_RESERVING && q->decode == w->id
                        ? sl_member_find(r, q->prefill)
                        : NULL;
-    if (!p || q->prefetch_prefill || !r->o.prefetch || m->pages > (q->n_tokens - 1) / SL_KEY_PAGE_TOKENS)
+    if (!p || p == w || q->prefetch_prefill || !r->o.prefetch ||
+        m->pages > (q->n_tokens - 1) / SL_KEY_PAGE_TOKENS)
         return;
     q->prefetch_prefill = p->id;
     sl_msg f = {.type = SL_MSG_PREFETCH};

@@ -72,7 +72,7 @@ static int32_t total_tokens(const sl_router *r)
     size_t n;
     sl_member_info *list = sl_cluster_members(r, &n);
     for (size_t i = 0; i < n; i++) {
-        if (list[i].role == SL_ROLE_DECODE && list[i].state == SL_MEMBER_READY)
+        if (sl_role_does(list[i].role, SL_ROLE_DECODE) && list[i].state == SL_MEMBER_READY)
             tokens += (uint64_t)list[i].total_pages * SL_KEY_PAGE_TOKENS;
     }
     free(list);
@@ -151,7 +151,7 @@ static size_t collect_loads(const sl_member_info *members, size_t n, const S(Get
     for (size_t i = 0; i < n; i++) {
         const sl_member_info *w = &members[i];
         bool wanted = !q->_dp_rank_case || q->dp_rank == (int32_t)w->id;
-        if (w->role != SL_ROLE_DECODE || w->state == SL_MEMBER_DEAD || !wanted)
+        if (!sl_role_does(w->role, SL_ROLE_DECODE) || w->state == SL_MEMBER_DEAD || !wanted)
             continue;
         fill_load(w, &loads[k]);
         agg->total_running_reqs += loads[k].num_running_reqs;

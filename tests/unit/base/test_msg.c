@@ -215,7 +215,7 @@ START_TEST(shape_rules)
     m.reserved.matched_pages = 4;
     refused(&m, "matched_pages");
     m = msg_sample(SL_MSG_HELLO);
-    m.hello.role = 3;
+    m.hello.role = SL_ROLE_BOTH + 1;
     refused(&m, "role");
     m = msg_sample(SL_MSG_HELLO);
     m.hello.ranks = 65;
@@ -372,7 +372,8 @@ START_TEST(names)
     ck_assert_str_eq(sl_role_name(SL_ROLE_ROUTER), "router");
     ck_assert_str_eq(sl_role_name(SL_ROLE_PREFILL), "prefill");
     ck_assert_str_eq(sl_role_name(SL_ROLE_DECODE), "decode");
-    ck_assert_str_eq(sl_role_name((sl_role)3), "unknown");
+    ck_assert_str_eq(sl_role_name(SL_ROLE_BOTH), "both");
+    ck_assert_str_eq(sl_role_name((sl_role)4), "unknown");
     ck_assert_str_eq(sl_finish_name(SL_FINISH_STOP), "stop");
     ck_assert_str_eq(sl_finish_name(SL_FINISH_LENGTH), "length");
     ck_assert_str_eq(sl_finish_name(SL_FINISH_ABORT), "abort");

@@ -1,0 +1,28 @@
+/* See stall.h. */
+#include "decode/stall.h"
+
+static const double NS_PER_MS = 1e6, SMOOTHING = 32, LEAST_SHARE = 0.1;
+
+int32_t sl_stall_bound_ms(int32_t max_stall_ms, bool host)
+{
+    return max_stall_ms >= 0 ? max_stall_ms : host ? 10 : 50;
+}
+
+void sl_stall_decoded(sl_stall *s, int32_t decoding, double ns)
+{
+    double token_ns = ns / decoding;
+    s->token_ns += s->token_ns > 0 ? (token_ns - s->token_ns) / SMOOTHING : token_ns;
+}
+
+double sl_stall_of_prompts(const sl_stall *s, int32_t decoding, double ns)
+{
+    double prompts = ns - decoding * s->token_ns;
+    return prompts > ns * LEAST_SHARE ? prompts : ns * LEAST_SHARE;
+}
+
+void sl_stall_limit(int32_t bound_ms, int32_t decoding, sl_prefill_limit *limit)
+{
+    double ns = bound_ms * NS_PER_MS;
+    if (decoding && bound_ms && (limit->ns <= 0 || limit->ns > ns))
+        limit->ns = ns;
+}

@@ -1,0 +1,32 @@
+/*
+ * Stall: how long the prompt tokens of a step hold the requests back that decode in the same step (role both).
+ *
+ * The time of a step is divided into two parts: that of the tokens that are decoded, which is estimated from the steps
+ * without prompt tokens, and the rest, which the prompt tokens have caused. The rest is the bound's measure and what the
+ * pace of prompts (worker/pace.h) is corrected by; so a large batch does not make prompts look slow. Pure functions; the
+ * clock is the caller's. One thread.
+ */
+#ifndef SL_DECODE_STALL_H
+#define SL_DECODE_STALL_H
+
+#include "worker/order.h"
+
+/* Zeroed at the beginning. */
+typedef struct sl_stall {
+    double
+        token_ns; /* of a token that is decoded; the mean of about the last 32 steps without prompt tokens; 0: none yet */
+} sl_stall;
+
+/* both.max_stall_ms (-1: chosen by the backend) in milliseconds; 0: no bound. host: as in sl_prefill_steps_for(). */
+int32_t sl_stall_bound_ms(int32_t max_stall_ms, bool host);
+
+/* A step decoded `decoding` > 0 tokens in `ns`, without prompt tokens. */
+void sl_stall_decoded(sl_stall *s, int32_t decoding, double ns);
+
+/* The part of a step of `ns` that its prompt tokens have caused, at least a tenth: the estimate of the other part may be old. */
+double sl_stall_of_prompts(const sl_stall *s, int32_t decoding, double ns);
+
+/* Lowers the time of the next step to the bound, if a request decodes in it. bound_ms 0: no bound. */
+void sl_stall_limit(int32_t bound_ms, int32_t decoding, sl_prefill_limit *limit);
+
+#endif
