@@ -115,7 +115,7 @@ static void describe_load(const sl_member *w, sl_candidate *c)
     }
     c->free_pages = spare_pages(w);
     c->total_pages = w->total_pages;
-    if (w->next_rank && w->role == SL_ROLE_DECODE)
+    if (w->next_rank && sl_role_does(w->role, SL_ROLE_DECODE))
         describe_context(w, c);
 }
 
