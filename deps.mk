@@ -18,9 +18,10 @@ prefill:   base kernels model sparse transport kvstore engine worker
 decode:    base kernels model sparse transport kvstore engine worker events
 router:    base model transport kvstore/page_key.h kvstore/domain.h kvstore/arena.h
 local:     base kernels model sparse kvstore engine
+eval:      base kernels model sparse engine local
 bench:     base kernels model sparse transport kvstore engine worker prefill decode router local
 simulate:  base kernels/params.h kernels/cache.h model transport kvstore router worker/order.h worker/pace.h decode/room.h
-cli:       base kernels model sparse transport kvstore events engine worker prefill decode router local bench simulate
+cli:       base kernels model sparse transport kvstore events engine worker prefill decode router local bench simulate eval
 
 only transport/ucx:    ucp/* uct/* ucs/*
 only transport/launch: mpi.h

@@ -33,6 +33,7 @@ int sl_cmd_simulate(int argc, char **argv);
 int sl_cmd_config(int argc, char **argv);
 int sl_cmd_inspect(int argc, char **argv);
 int sl_cmd_verify(int argc, char **argv);
+int sl_cmd_eval(int argc, char **argv);
 int sl_cmd_version(int argc, char **argv);
 
 #endif

@@ -158,6 +158,7 @@ static sl_status make_coord(sl_engine *e, sl_err *err)
         .policy = e->o.policy,
         .gates = e->o.gates,
         .draw = e->o.draw,
+        .probe = e->o.probe,
         .overlap = !e->o.sequential,
         .groups = e->o.groups,
         .poison = e->o.poison,

@@ -55,6 +55,7 @@ typedef struct sl_engine_opts {
     int64_t index_pages, row_pages; /* device pool sizes in pages; row_pages bounds what can be resident */
     sl_gates gates;
     const sl_coord_draw *draw; /* benchmarks: sparse/sparse.h; NULL, or read during create */
+    sl_coord_probe probe;      /* measurements: sparse/sparse.h; seen NULL: none */
     bool arena_readable; /* the caller has registered the arena with the backend and will unregister it */
     /*
      * Groups of sequences per decode step: the rows of one group are fetched while another group computes.

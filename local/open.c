@@ -74,10 +74,20 @@ sl_status sl_local_open(sl_local *l, const sl_local_opts *o, sl_err *err)
     return sl_local_open_store(l, o, err);
 }
 
+void sl_local_borrow(sl_local *l, const sl_local *from, int32_t max_context)
+{
+    *l = (sl_local){.checkpoint = from->checkpoint,
+                    .be = from->be,
+                    .model = from->model,
+                    .max_context = max_context,
+                    .borrowed = true};
+}
+
 void sl_local_close_model(sl_local *l)
 {
     sl_arena_destroy(l->arena);
-    sl_model_destroy(l->model);
+    if (!l->borrowed)
+        sl_model_destroy(l->model);
     free(l->pages);
     l->arena = NULL;
     l->model = NULL;
@@ -87,7 +97,8 @@ void sl_local_close_model(sl_local *l)
 void sl_local_close(sl_local *l)
 {
     sl_local_close_model(l);
-    sl_backend_destroy(l->be);
+    if (!l->borrowed)
+        sl_backend_destroy(l->be);
     *l = (sl_local){0};
 }
 

@@ -38,6 +38,7 @@ typedef struct sl_local {
     int32_t *pages, n_pages; /* 0, 1, 2, ...: the page numbers of a sequence that has the whole store */
     int32_t max_context;
     double load_s; /* seconds that loading or making the model took */
+    bool borrowed; /* backend and model belong to another sl_local, see sl_local_borrow() */
 } sl_local;
 
 /*
@@ -45,6 +46,11 @@ typedef struct sl_local {
  * synthetic model by sl_synthetic_config() and by setting the formats.
  */
 sl_status sl_local_open(sl_local *l, const sl_local_opts *o, sl_err *err);
+/*
+ * Takes checkpoint, backend and model of `from`, which must outlive l; only the third step is left to do. max_context:
+ * tokens of the longest sequence, at most that of `from`. For commands that run one model with several stores.
+ */
+void sl_local_borrow(sl_local *l, const sl_local *from, int32_t max_context);
 /* The single steps, in this order, for callers that repeat the later ones. Loading shows its progress on stderr. */
 sl_status sl_local_open_backend(sl_local *l, const sl_local_opts *o, sl_err *err);
 sl_status sl_local_open_model(sl_local *l, const sl_local_opts *o, sl_err *err);

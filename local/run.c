@@ -14,30 +14,60 @@ static double seconds_since(uint64_t t0)
     return (double)(sl_now_ns() - t0) / 1e9;
 }
 
-static sl_status open_local(sl_local_run *r, const sl_local_run_opts *o, sl_err *err)
+/* Tokens of the longest sequence. */
+static sl_status choose_context(const sl_local_run *r, const sl_local_run_opts *o, int32_t *out, sl_err *err)
 {
-    sl_local_checkpoint *c = &r->local.checkpoint;
-    SL_TRY(sl_local_checkpoint_read(o->dir, o->indexer, o->row_format, c, err));
+    const sl_model_config *cfg = &r->local.checkpoint.cfg;
     int64_t len = (int64_t)r->n_prompt + o->max_new;
-    if (len > c->cfg.max_context)
+    if (o->max_context > 0)
+        len = o->max_context;
+    if (len > cfg->max_context && o->max_context > 0)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "%d tokens exceed the model's context of %d", o->max_context,
+                       cfg->max_context);
+    if (len > cfg->max_context)
         return sl_fail(err, SL_ERR_TOO_LARGE,
                        "%zu prompt tokens and %d new ones exceed the model's context of %d", r->n_prompt,
-                       o->max_new, c->cfg.max_context);
-    const sl_algo_desc *algorithm;
-    SL_TRY(sl_choose_algorithm(o->algorithm, &c->cfg, &algorithm, err));
+                       o->max_new, cfg->max_context);
+    *out = (int32_t)len;
+    return SL_OK;
+}
+
+static sl_status choose_selection(sl_local_run *r, const sl_local_run_opts *o, sl_local_opts *lo, sl_err *err)
+{
+    const sl_model_config *cfg = &r->local.checkpoint.cfg;
+    if (o->chosen) {
+        lo->algorithm = o->chosen->algorithm;
+        lo->select = o->chosen->select;
+        r->gates = o->chosen->gates;
+        return SL_OK;
+    }
+    SL_TRY(sl_choose_algorithm(o->algorithm, cfg, &lo->algorithm, err));
     r->gates = (sl_gates){
         .sink_tokens = o->sink_tokens, .recent_tokens = o->recent_tokens, .min_tokens = o->min_tokens};
+    return sl_choose_selection(lo->algorithm, &o->selection, cfg, &r->gates, &lo->select, err);
+}
+
+static sl_status open_local(sl_local_run *r, const sl_local_run_opts *o, sl_err *err)
+{
+    int32_t len = 0;
+    if (o->model)
+        sl_local_borrow(&r->local, o->model, o->max_context);
+    else
+        SL_TRY(sl_local_checkpoint_read(o->dir, o->indexer, o->row_format, &r->local.checkpoint, err));
+    SL_TRY(choose_context(r, o, &len, err));
     sl_local_opts lo = {.dir = o->dir,
-                        .algorithm = algorithm,
                         .backend = o->backend,
                         .act = o->act,
                         .layout = o->layout,
                         .threads = o->threads,
-                        .max_tokens = o->chunk < (int32_t)r->n_prompt ? o->chunk : (int32_t)r->n_prompt,
+                        .max_tokens = o->chunk < len ? o->chunk : len,
                         .max_logit_rows = 1,
-                        .max_context = (int32_t)len};
-    SL_TRY(sl_choose_selection(algorithm, &o->selection, &c->cfg, &r->gates, &lo.select, err));
-    return sl_local_open(&r->local, &lo, err);
+                        .max_context = len};
+    if (!o->max_context && lo.max_tokens > (int32_t)r->n_prompt)
+        lo.max_tokens = (int32_t)r->n_prompt;
+    SL_TRY(choose_selection(r, o, &lo, err));
+    r->local.max_context = len;
+    return o->model ? sl_local_open_store(&r->local, &lo, err) : sl_local_open(&r->local, &lo, err);
 }
 
 /* The longest list of the algorithm, in tokens. */
@@ -68,6 +98,7 @@ static sl_status open_engine(sl_local_run *r, const sl_local_run_opts *o, sl_err
         .tail_rows = o->tail_rows,
         .gates = r->gates,
         .poison = o->poison,
+        .probe = o->probe,
     };
     SL_TRY(sl_choose_policy(o->policy, sl_backend_caps(r->local.be), &eo.policy, err));
     return sl_local_engine(&r->local, &eo, &r->engine, err);

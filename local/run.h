@@ -13,6 +13,13 @@
 #include "model/sampler.h"
 #include "model/tokenizer.h"
 
+/* An algorithm with its parameters and gates, as they were chosen for the model (engine/choose.h). */
+typedef struct sl_local_chosen {
+    const sl_algo_desc *algorithm;
+    sl_select_params select;
+    sl_gates gates; /* its dense layers are borrowed */
+} sl_local_chosen;
+
 /* The names are those of the registries; NULL or "auto": the checkpoint and the backend decide. */
 typedef struct sl_local_run_opts {
     const char *dir, *backend;
@@ -30,6 +37,11 @@ typedef struct sl_local_run_opts {
     int32_t top_k;
     double temperature, top_p, min_p;
     uint64_t seed;
+    /* Not NULL: a backend and a model that are open (sl_local_borrow()), instead of dir and backend. */
+    const sl_local *model;
+    const sl_local_chosen *chosen; /* not NULL: instead of algorithm, selection and the gates above */
+    int32_t max_context;  /* tokens of the longest prompt and its answer; 0: those of the first prompt */
+    sl_coord_probe probe; /* see sparse/sparse.h; seen NULL: none */
 } sl_local_run_opts;
 
 typedef struct sl_local_run {
@@ -52,7 +64,8 @@ typedef struct sl_local_run {
 sl_status sl_local_run_open(sl_local_run *r, const sl_local_run_opts *o, sl_err *err);
 /* Prefills, then decodes until an end token or max_new tokens. Call it once after opening and after each restart. */
 sl_status sl_local_run_request(sl_local_run *r, const sl_local_run_opts *o, sl_err *err);
-/* Discards the output and opens an empty sequence for the next prompt, which must have the same length. */
+/* Discards the output and opens an empty sequence for the next prompt, which must have the same length unless
+ * max_context is set. */
 sl_status sl_local_run_restart(sl_local_run *r, sl_err *err);
 void sl_local_run_close(sl_local_run *r);
 

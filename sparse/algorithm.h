@@ -135,6 +135,10 @@ typedef struct sl_algo_desc {
     bool constant_k; /* the length of a list is a constant of the model, not of the step's longest sequence */
     bool groupable;  /* tokens of a decode step may select group by group, in any order */
 
+    /* The key of sparse_attention that bounds the tokens of a list, for tools that compare algorithms at equal budgets
+     * (`sluice eval`); a window is the rest of the budget after the sinks. NULL: there is none. */
+    const char *budget_key;
+
     /* The gates of a configuration that sets neither, for an algorithm that cannot be without; else 0. */
     int32_t default_sinks, default_recent;
 

@@ -88,6 +88,20 @@ sl_status sl_coord_select_kept(sl_coord *c, const sl_attn_call *call, const sl_a
     return c->o.draw ? redraw(c, call, a, first, n, err) : SL_OK;
 }
 
+static void show(const sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, const sl_selection *sel)
+{
+    const sl_coord_seen s = {.call = call,
+                             .layer = &c->layers[call->layer],
+                             .ids = sel->ids,
+                             .first = sel->first,
+                             .count = sel->count,
+                             .lists = a->lists,
+                             .k = sel->k,
+                             .block_log2 = a->block_log2,
+                             .dense = c->is_dense[call->layer]};
+    c->o.probe.seen(c->o.probe.ctx, &s);
+}
+
 /* Resolve, swap-in and attention, slice by slice. */
 static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, bool kept,
                                sl_err *err)
@@ -105,6 +119,8 @@ static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_a
             SL_TRY(algo->desc->retrieve(algo, a, first, n, c->slice_ids, err));
         SL_TRY(adaptor->fetch(c->swapin, call, &sel, c->phys, false, &c->swap_ns, err));
         SL_TRY(adaptor->attend(c->be, c->swapin, &c->layers[call->layer], call, &sel, c->phys, err));
+        if (c->o.probe.seen)
+            show(c, call, a, &sel);
         first += n;
     }
     return SL_OK;

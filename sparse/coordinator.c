@@ -77,6 +77,10 @@ sl_status sl_coord_create(sl_backend *be, const sl_coord_opts *opts, sl_coord **
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "sparse algorithm %s: runs with backend.name cpu only so far, not with %s",
                        z.algo->name, sl_backend_name(be));
+    if (opts->probe.seen && !(sl_backend_caps(be) & SL_BE_UNIFIED))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "coordinator: a probe reads device memory, which backend %s does not allow",
+                       sl_backend_name(be));
     sl_coord *c = calloc(1, sizeof *c);
     if (!c)
         return sl_fail(err, SL_ERR_NO_MEMORY, "coordinator: out of memory");

@@ -66,6 +66,23 @@ typedef struct sl_coord_draw {
     uint64_t seed;
 } sl_coord_draw;
 
+/* One attention over lists, as a probe sees it: tokens first .. first + count - 1 of the call. */
+typedef struct sl_coord_seen {
+    const sl_attn_call *call;
+    const sl_coord_layer *layer;
+    const int32_t
+        *ids; /* [count][lists][k], logical, ascending, -1 padded: blocks of 1 << block_log2 tokens */
+    int32_t first, count, lists, k, block_log2;
+    bool dense; /* the layer attends to everything, whatever the algorithm is */
+} sl_coord_seen;
+
+/* Measurements of what a selection misses: `seen` is called after every attention, on the coordinator's thread. Only for
+ * backends whose device memory is host memory, because it reads queries, tables and lists. */
+typedef struct sl_coord_probe {
+    void (*seen)(void *ctx, const sl_coord_seen *s);
+    void *ctx;
+} sl_coord_probe;
+
 enum { SL_COORD_GROUPS_MAX = 8 }; /* token groups per decode step */
 
 typedef struct sl_coord_opts {
@@ -83,6 +100,7 @@ typedef struct sl_coord_opts {
     bool overlap; /* attention of decode steps starts while rows are being copied, and waits block by block */
     int64_t workspace_bytes;   /* bound of the scores' memory; 0 = 64 MiB */
     const sl_coord_draw *draw; /* NULL, or copied */
+    sl_coord_probe probe;      /* seen NULL: none */
     bool poison; /* testing: rows become NaN when they are stale, and again before they are swapped in */
 } sl_coord_opts;
 

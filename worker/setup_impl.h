@@ -9,6 +9,7 @@
 #define SL_WORKER_SETUP_IMPL_H
 
 #include "base/log.h"
+#include "worker/select.h"
 #include "worker/setup.h"
 
 typedef struct sl_setup {
@@ -46,15 +47,6 @@ sl_status sl_setup_model(sl_setup *s, sl_err *err);
  */
 sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_dtype stored,
                            sl_index_format *index, sl_row_format *row, sl_err *err);
-/* The algorithm of the configuration, its parameters and its gates, which are read from *cfg as long as it exists. They
- * are part of a worker's identity, too. */
-typedef struct sl_setup_selection {
-    const sl_algo_desc *algorithm;
-    sl_select_params select;
-    sl_gates gates;
-} sl_setup_selection;
-sl_status sl_setup_select(const sl_config *cfg, const sl_model_config *mc, sl_setup_selection *out,
-                          sl_err *err);
 /* Creates the host store. Sets p->arena. */
 sl_status sl_setup_arena(sl_setup *s, sl_err *err);
 /* Decode workers: reads what tenants may have in the host store and on disk. Sets p->quota and p->has_quota. */

@@ -298,6 +298,7 @@ const sl_algo_desc sl_algo_quest = {
     .description =
         "blocks with the largest upper bounds of q . k, from the smallest and largest keys of each channel",
     .action = SL_ACTION_VISIBILITY,
+    .budget_key = "token_budget",
     .has_params = true,
     .needs_kv_heads = true,
     .host_only = true,

@@ -115,6 +115,7 @@ const sl_algo_desc sl_algo_streaming_llm = {
     .name = "streaming_llm",
     .description = "the first and the newest tokens",
     .action = SL_ACTION_VISIBILITY,
+    .budget_key = "recent_tokens",
     .host_only = true,
     .keeps_lists = true,
     .constant_k = true,

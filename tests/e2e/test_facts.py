@@ -1,6 +1,8 @@
 """models/facts-llama and models/facts-dsa, small trained checkpoints, answer questions about texts: what random weights cannot
 show. tests/e2e/test_quickstart.py asks the second one about a long document."""
+import csv
 import json
+import signal
 import subprocess
 
 import pytest
@@ -60,4 +62,42 @@ def test_a_cluster_answers_with_a_budget(start):
         got = c.openai().chat.completions.create(model=c.model, temperature=0, max_tokens=60,
                                                  messages=[{"role": "user", "content": EXAMPLES["several"]["user"]}])
         assert got.choices[0].message.content.strip() == EXAMPLES["several"]["answer"]
+    evaluate_over_http(c)
     c.idle()
+
+
+def evaluate(*flags):
+    """The rows of `sluice eval` as its CSV has them, for two documents of 256 tokens."""
+    p = subprocess.run([SLUICE, "eval", "--lengths", "256", "--documents", "2", "--csv", "/dev/stderr", *flags], capture_output=True,
+                       text=True, check=True, timeout=300)
+    return p.stdout, list(csv.DictReader(p.stderr.splitlines()))
+
+
+def evaluate_over_http(cluster):
+    table, rows = evaluate("--url", f"quest-96={cluster.url}", "--documents-style", "facts", "--tasks", "needle")
+    assert [(r["algorithm"], r["right"], r["mass"]) for r in rows] == [("quest-96", "2", "")]
+    assert 150 < int(rows[0]["prompt_tokens"]) <= 192 and "quest-96" in table
+
+
+def test_eval_of_the_trained_checkpoint(tmp_path):
+    """Dense finds everything; a window that does not reach the code does not; the share of attention grows with the budget."""
+    svg = tmp_path / "plot.svg"
+    table, rows = evaluate("--model", MODEL, "--tasks", "needle,several", "--budgets", "32,128", "--algorithms", "quest,streaming_llm",
+                           "--svg", svg)
+    got = {(r["task"], r["algorithm"], r["budget"]): r for r in rows}
+    assert len(got) == 2 * 5 and table.count("streaming_llm") == 2
+    assert got["needle", "dense", ""]["accuracy"] == got["several", "dense", ""]["accuracy"] == "1.0000"
+    assert float(got["needle", "quest", "128"]["accuracy"]) == 1 and float(got["several", "streaming_llm", "32"]["accuracy"]) == 0
+    mass = [float(got["needle", a, b]["mass"]) for a, b in (("quest", "32"), ("quest", "128"), ("dense", ""))]
+    assert 0 < mass[0] < mass[1] < mass[2] == 1
+    assert int(got["needle", "quest", "32"]["row_bytes"]) * 4 == int(got["needle", "quest", "128"]["row_bytes"])
+    assert svg.read_text().count("<circle") > 2
+
+
+def test_eval_prints_what_it_has_when_interrupted():
+    p = subprocess.Popen([SLUICE, "eval", "--model", MODEL, "--lengths", "256", "--documents", "100000", "--tasks", "needle", "--algorithms",
+                          "dense"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert "dense" in p.stderr.readline()  # the first line of progress: documents were answered
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=120)
+    assert p.returncode == 1 and "interrupted after" in err and "100.0" in out

@@ -1,0 +1,433 @@
+/*
+ * `sluice eval`: the accuracy of a model's answers about generated documents (eval/eval.h), for several algorithms and
+ * budgets on a checkpoint in this process, or for servers of the OpenAI HTTP API. The first SIGINT ends the run after the
+ * present document, and what was measured until then is printed; a second one ends the process at once.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "cli/config_load.h"
+#include "cli/eval_http.h"
+#include "cli/eval_settings.h"
+#include "cli/model_args.h"
+#include "model/chat.h"
+
+enum { ITEMS = 64, TASKS_MAX = 16, FACTS_NEW = 64, PLAIN_NEW = 192, KEY_BYTES = 4096 };
+
+/* The parts of a list of a flag: given several times, separated by commas, or both. Owns the texts. */
+typedef struct items {
+    char *v[ITEMS];
+    int32_t n;
+} items;
+
+typedef struct flags {
+    sl_local_opts local;
+    const char *indexer, *row_format, *csv, *svg, *style, *key_file;
+    sl_arg_list tasks, lengths, budgets, algorithms, urls;
+    sl_cli_config_args config;
+    int32_t documents, max_new, chunk;
+    uint64_t seed;
+} flags;
+
+/* What the flags say, and what belongs to the run. */
+typedef struct evaluation {
+    const flags *f;
+    items tasks, lengths, budgets, algorithms, urls;
+    int32_t length[ITEMS], budget[ITEMS];
+    const sl_eval_task *task[TASKS_MAX];
+    sl_config cfg;
+    sl_local local;
+    sl_tokenizer *tok;
+    sl_cli_eval_settings settings;
+    sl_http_server servers[ITEMS];
+    char key[KEY_BYTES];
+    sl_eval_target target;
+    sl_eval_opts opts;
+    FILE *csv, *svg;
+} evaluation;
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int sig)
+{
+    (void)sig;
+    interrupted = 1;
+}
+
+static bool parse(int argc, char **argv, flags *f, int *exit_code)
+{
+    const sl_arg args[] = {
+        {"model", SL_ARG_TEXT, &f->local.dir, "DIR", "Checkpoint directory. Required unless --url is given.",
+         0, 0, NULL},
+        {"url", SL_ARG_LIST, &f->urls, "[NAME=]URL",
+         "Instead of --model: a server of the OpenAI HTTP API, http://HOST:PORT. May be given several times; a server "
+         "named dense is compared with the others.",
+         0, 0, NULL},
+        {"key-file", SL_ARG_TEXT, &f->key_file, "FILE", "With --url: file with the API key.", 0, 0, NULL},
+        {"tasks", SL_ARG_LIST, &f->tasks, "LIST",
+         "needle, several, multikey, persons, chain, early (the question before the text). Default: all.", 0,
+         0, NULL},
+        {"lengths", SL_ARG_LIST, &f->lengths, "LIST", "Tokens of prompt and answer. Default 1024.", 0, 0,
+         NULL},
+        {"budgets", SL_ARG_LIST, &f->budgets, "LIST",
+         "Tokens that a query reads, for algorithms that have a budget; those that hold a whole length are left out for "
+         "it. Default 64,128,256,512, as far as they are below the largest length.",
+         0, 0, NULL},
+        {"algorithms", SL_ARG_LIST, &f->algorithms, "LIST",
+         "Sparse algorithms, each with keys of sparse_attention as NAME:KEY=VALUE:KEY=VALUE. dense is always there. "
+         "Default: all that can serve the model.",
+         0, 0, NULL},
+        {"documents", SL_ARG_INT, &f->documents, "N", "Documents for each task and length. Default 10.", 1,
+         100000, NULL},
+        {"seed", SL_ARG_U64, &f->seed, "N", "Seed of the documents. Default 1.", 0, 0, NULL},
+        {"documents-style", SL_ARG_AUTO, &f->style, "NAME",
+         "facts: as the checkpoints models/facts-* were trained on, answers right word by word. plain: with an "
+         "instruction, answers right if they have the values. auto, the default, is facts for a checkpoint of that "
+         "vocabulary.",
+         0, 0, sl_eval_style_names},
+        {"max-new-tokens", SL_ARG_INT, &f->max_new, "N",
+         "Tokens of an answer at most. Default 64, or 192 with plain.", 1, 1 << 16, NULL},
+        {"csv", SL_ARG_TEXT, &f->csv, "FILE", "Write one line for each task, length and setting.", 0, 0,
+         NULL},
+        {"svg", SL_ARG_TEXT, &f->svg, "FILE", "Draw the accuracy over the budget.", 0, 0, NULL},
+        {"chunk", SL_ARG_INT, &f->chunk, "N", "Number of prompt tokens per prefill step. Default 512.", 1,
+         1 << 20, NULL},
+        SL_CLI_CONFIG_ARGS(f->config),
+        SL_CLI_INDEXER_ARG(f->indexer),
+        SL_CLI_ROW_FORMAT_ARG(f->row_format),
+        SL_CLI_ACT_ARG(f->local.act),
+        SL_CLI_BACKEND_ARG(f->local.backend),
+        SL_CLI_THREADS_ARG(f->local.threads),
+    };
+    return sl_args_ready("(--model DIR | --url URL) [flags]", args, SL_COUNT(args), argc, argv, exit_code);
+}
+
+/* ---- lists ---- */
+
+static sl_status split(const char *flag, const sl_arg_list *list, const char *usual, items *out, sl_err *err)
+{
+    for (int i = 0; i < (list->n ? list->n : usual != NULL); i++)
+        for (const char *at = list->n ? list->v[i] : usual;; at++) {
+            const size_t n = strcspn(at, ",");
+            if (!n)
+                return sl_fail(err, SL_ERR_INVALID, "--%s: an empty item in \"%s\"", flag,
+                               list->n ? list->v[i] : usual);
+            if (out->n == ITEMS)
+                return sl_fail(err, SL_ERR_TOO_LARGE, "--%s: more than %d items", flag, ITEMS);
+            if (!(out->v[out->n] = strndup(at, n)))
+                return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+            out->n++;
+            at += n;
+            if (!*at)
+                break;
+        }
+    return SL_OK;
+}
+
+static sl_status read_numbers(const char *flag, const items *list, int32_t *out, sl_err *err)
+{
+    for (int32_t i = 0; i < list->n; i++) {
+        char *end;
+        errno = 0;
+        const long v = strtol(list->v[i], &end, 10);
+        if (errno || *end || v < 1 || v > 1 << 24)
+            return sl_fail(err, SL_ERR_INVALID, "--%s: \"%s\" is not a number of tokens from 1 to %d", flag,
+                           list->v[i], 1 << 24);
+        out[i] = (int32_t)v;
+        for (int32_t k = 0; k < i; k++)
+            if (out[k] == out[i])
+                return sl_fail(err, SL_ERR_INVALID, "--%s: %d is there twice", flag, out[i]);
+    }
+    return SL_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const int32_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static sl_status read_tasks(evaluation *e, sl_err *err)
+{
+    const char *const *names = sl_eval_task_names();
+    for (int32_t i = 0; !e->f->tasks.n && names[i]; i++)
+        e->task[e->opts.n_tasks++] = sl_eval_task_find(names[i]);
+    for (int32_t i = 0; i < e->tasks.n; i++) {
+        const sl_eval_task *t = sl_eval_task_find(e->tasks.v[i]);
+        if (!t)
+            return sl_fail_unknown(err, "--tasks: task", e->tasks.v[i], names);
+        for (int32_t k = 0; k < e->opts.n_tasks; k++)
+            if (e->task[k] == t)
+                return sl_fail(err, SL_ERR_INVALID, "--tasks: %s is there twice", t->name);
+        e->task[e->opts.n_tasks++] = t;
+    }
+    e->opts.tasks = e->task;
+    return SL_OK;
+}
+
+/* The budgets in ascending order; a given one that would hold even the largest length is refused, a usual one left out. */
+static sl_status read_budgets(evaluation *e, sl_err *err)
+{
+    const int32_t longest = e->length[e->lengths.n - 1];
+    SL_TRY(read_numbers("budgets", &e->budgets, e->budget, err));
+    qsort(e->budget, (size_t)e->budgets.n, sizeof *e->budget, by_value);
+    while (e->budgets.n && e->budget[e->budgets.n - 1] >= longest) {
+        if (e->f->budgets.n)
+            return sl_fail(
+                err, SL_ERR_INVALID,
+                "--budgets: %d tokens hold the whole of the largest of --lengths, %d, as dense does",
+                e->budget[e->budgets.n - 1], longest);
+        free(e->budgets.v[--e->budgets.n]);
+    }
+    return SL_OK;
+}
+
+static sl_status read_lists(evaluation *e, sl_err *err)
+{
+    const flags *f = e->f;
+    SL_TRY(split("tasks", &f->tasks, NULL, &e->tasks, err));
+    SL_TRY(split("lengths", &f->lengths, "1024", &e->lengths, err));
+    SL_TRY(split("budgets", &f->budgets, "64,128,256,512", &e->budgets, err));
+    SL_TRY(split("algorithms", &f->algorithms, NULL, &e->algorithms, err));
+    SL_TRY(split("url", &f->urls, NULL, &e->urls, err));
+    SL_TRY(read_tasks(e, err));
+    SL_TRY(read_numbers("lengths", &e->lengths, e->length, err));
+    qsort(e->length, (size_t)e->lengths.n, sizeof *e->length, by_value);
+    SL_TRY(read_budgets(e, err));
+    e->opts.lengths = e->length;
+    e->opts.n_lengths = e->lengths.n;
+    return SL_OK;
+}
+
+static void free_items(items *list)
+{
+    while (list->n)
+        free(list->v[--list->n]);
+}
+
+/* ---- a checkpoint in this process ---- */
+
+static sl_status choose_style(evaluation *e, sl_err *err)
+{
+    const char *name = e->f->style;
+    (void)err;
+    e->opts.style = SL_EVAL_PLAIN;
+    if (!name || strcmp(name, "auto") == 0) {
+        if (e->tok && sl_eval_knows_facts(e->tok))
+            e->opts.style = SL_EVAL_FACTS;
+    } else if (strcmp(name, sl_eval_style_names[SL_EVAL_FACTS]) == 0) {
+        e->opts.style = SL_EVAL_FACTS;
+    }
+    e->opts.max_new = e->f->max_new ? e->f->max_new : e->opts.style == SL_EVAL_FACTS ? FACTS_NEW : PLAIN_NEW;
+    return SL_OK;
+}
+
+static sl_status open_model(evaluation *e, sl_err *err)
+{
+    const flags *f = e->f;
+    const int32_t longest = e->length[e->lengths.n - 1];
+    sl_local_opts o = f->local;
+    SL_TRY(sl_local_checkpoint_read(o.dir, f->indexer, f->row_format, &e->local.checkpoint, err));
+    if (longest > e->local.checkpoint.cfg.max_context)
+        return sl_fail(err, SL_ERR_TOO_LARGE, "--lengths: %d tokens exceed the model's context of %d",
+                       longest, e->local.checkpoint.cfg.max_context);
+    SL_TRY(sl_tokenizer_load(o.dir, &e->tok, err));
+    o.max_tokens = f->chunk < longest ? f->chunk : longest;
+    o.max_logit_rows = 1;
+    o.max_context = longest;
+    SL_TRY(sl_local_open_backend(&e->local, &o, err));
+    return sl_local_open_model(&e->local, &o, err);
+}
+
+/* The entries of --algorithms, or every algorithm of the registry; dense is there without an entry. */
+static sl_status make_settings(evaluation *e, sl_err *err)
+{
+    const char *entries[ITEMS];
+    sl_cli_eval_choice c = {.cfg = &e->cfg,
+                            .checkpoint = &e->local.checkpoint,
+                            .entries = entries,
+                            .budgets = e->budget,
+                            .n_budgets = e->budgets.n,
+                            .possible = !e->f->algorithms.n};
+    for (int32_t i = 0; i < e->algorithms.n; i++)
+        if (strcmp(e->algorithms.v[i], sl_algo_dense.name) != 0)
+            entries[c.n_entries++] = e->algorithms.v[i];
+    for (int32_t i = 0; c.possible && sl_algo_names()[i] && c.n_entries < ITEMS; i++)
+        if (strcmp(sl_algo_names()[i], sl_algo_dense.name) != 0)
+            entries[c.n_entries++] = sl_algo_names()[i];
+    SL_TRY(sl_cli_eval_settings_make(&c, &e->settings, err));
+    return SL_OK;
+}
+
+/* Opens every setting once. One that was named must open; of all others, those that cannot serve the model are left out. */
+static sl_status try_settings(evaluation *e, sl_err *err)
+{
+    for (int32_t i = 0; i < e->settings.n;) {
+        sl_err why = {""};
+        sl_status st = e->target.begin(e->target.ctx, &e->settings.v[i], e->length[0], &why);
+        if (st == SL_OK)
+            i++;
+        else if (e->f->algorithms.n || i == 0)
+            return sl_fail(err, st, "--algorithms: %s: %s", e->settings.v[i].name, why.text);
+        else
+            sl_cli_eval_settings_drop(&e->settings, i, &why);
+    }
+    return SL_OK;
+}
+
+static sl_status prepare_local(evaluation *e, sl_err *err)
+{
+    sl_chat_format format;
+    SL_TRY(sl_cli_config_load(&e->f->config, &e->cfg, err));
+    SL_TRY(open_model(e, err));
+    SL_TRY(choose_style(e, err));
+    SL_TRY(make_settings(e, err));
+    format = sl_chat_format_for(e->local.checkpoint.cfg.family, e->tok);
+    if (strcmp(e->cfg.router.chat_template, "auto") != 0)
+        SL_TRY(sl_chat_format_parse(e->cfg.router.chat_template, &format));
+    SL_TRY(sl_eval_local_create(&e->local, e->tok, (int)format, e->f->chunk, &e->target, err));
+    return try_settings(e, err);
+}
+
+/* ---- servers ---- */
+
+static sl_status read_key(evaluation *e, sl_err *err)
+{
+    FILE *from = fopen(e->f->key_file, "re");
+    if (!from)
+        return sl_fail(err, SL_ERR_IO, "--key-file: %s: %s", e->f->key_file, strerror(errno));
+    const size_t n = fread(e->key, 1, sizeof e->key - 1, from);
+    fclose(from);
+    e->key[strcspn(e->key, "\r\n")] = 0;
+    return n && e->key[0] ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--key-file: %s is empty", e->f->key_file);
+}
+
+static sl_status add_server(evaluation *e, char *entry, sl_err *err)
+{
+    const int32_t i = e->settings.n;
+    char *equals = strchr(entry, '='), *url = entry;
+    const char *name = entry;
+    if (equals) {
+        *equals = 0;
+        url = equals + 1;
+    }
+    SL_TRY(sl_http_server_parse(url, &e->servers[i], err));
+    e->servers[i].key = e->key;
+    e->settings.v[e->settings.n++] =
+        (sl_eval_setting){.name = name, .server = i, .baseline = strcmp(name, sl_algo_dense.name) == 0};
+    return SL_OK;
+}
+
+static sl_status prepare_servers(evaluation *e, sl_err *err)
+{
+    if (e->f->algorithms.n || e->f->budgets.n)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "--%s: with --url the server's own configuration says how it reads; give one --url NAME=URL for "
+            "each server",
+            e->f->algorithms.n ? "algorithms" : "budgets");
+    e->settings.v = calloc(ITEMS, sizeof *e->settings.v);
+    if (!e->settings.v)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
+    if (e->f->key_file)
+        SL_TRY(read_key(e, err));
+    for (int32_t i = 0; i < e->urls.n; i++)
+        SL_TRY(add_server(e, e->urls.v[i], err));
+    SL_TRY(choose_style(e, err));
+    return sl_cli_eval_http_create(e->servers, &e->target, err);
+}
+
+/* ---- output ---- */
+
+static sl_status open_file(const char *flag, const char *path, FILE **out, sl_err *err)
+{
+    if (!path || (*out = fopen(path, "we")))
+        return SL_OK;
+    return sl_fail(err, SL_ERR_IO, "--%s: %s: %s", flag, path, strerror(errno));
+}
+
+static sl_status write_file(const char *path, FILE **file, void (*write)(const sl_eval_result *, FILE *),
+                            const sl_eval_result *r, sl_err *err)
+{
+    if (!*file)
+        return SL_OK;
+    write(r, *file);
+    const bool bad = ferror(*file) | fclose(*file);
+    *file = NULL;
+    return bad ? sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno)) : SL_OK;
+}
+
+static sl_status write_all(evaluation *e, const sl_eval_result *r, sl_err *err)
+{
+    sl_eval_print(r, stdout);
+    fflush(stdout);
+    SL_TRY(write_file(e->f->csv, &e->csv, sl_eval_csv, r, err));
+    return write_file(e->f->svg, &e->svg, sl_eval_svg, r, err);
+}
+
+static sl_status evaluate(evaluation *e, sl_err *err)
+{
+    struct sigaction act = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    sl_eval_result result = {0};
+    sl_err unwritten = {""};
+    e->opts.settings = e->settings.v;
+    e->opts.n_settings = e->settings.n;
+    e->opts.documents = e->f->documents;
+    e->opts.seed = e->f->seed;
+    e->opts.stop = &interrupted;
+    SL_TRY(open_file("csv", e->f->csv, &e->csv, err));
+    SL_TRY(open_file("svg", e->f->svg, &e->svg, err));
+    sigaction(SIGINT, &act, NULL);
+    sl_status st = sl_eval_run(&e->opts, &e->target, &result, err), written = SL_OK;
+    if (result.n_rows)
+        written = write_all(e, &result, &unwritten);
+    sl_eval_result_free(&result);
+    if (st == SL_OK && written != SL_OK)
+        return sl_fail(err, written, "%s", unwritten.text);
+    return st;
+}
+
+static void close_all(evaluation *e)
+{
+    if (e->csv)
+        fclose(e->csv);
+    if (e->svg)
+        fclose(e->svg);
+    if (e->target.destroy)
+        e->target.destroy(e->target.ctx);
+    sl_cli_eval_settings_free(&e->settings);
+    sl_tokenizer_destroy(e->tok);
+    sl_local_close(&e->local);
+    free_items(&e->tasks);
+    free_items(&e->lengths);
+    free_items(&e->budgets);
+    free_items(&e->algorithms);
+    free_items(&e->urls);
+}
+
+int sl_cmd_eval(int argc, char **argv)
+{
+    flags f = {.local = {.backend = "cpu"}, .documents = 10, .chunk = 512, .seed = 1};
+    static evaluation e; /* large; this runs once per process */
+    sl_err err = {""};
+    int exit_code;
+    if (!parse(argc, argv, &f, &exit_code))
+        return exit_code;
+    if (!f.local.dir == !f.urls.n) {
+        fprintf(stderr, "sluice eval: give either --model DIR or --url URL\n");
+        return SL_EXIT_USAGE;
+    }
+    sl_log_init(SL_LOG_ERROR, false, "eval");
+    e.f = &f;
+    sl_status st = read_lists(&e, &err);
+    if (st == SL_OK)
+        st = f.urls.n ? prepare_servers(&e, &err) : prepare_local(&e, &err);
+    if (st == SL_OK)
+        st = evaluate(&e, &err);
+    close_all(&e);
+    return st == SL_OK ? SL_EXIT_OK : sl_args_fail("eval", st, &err);
+}

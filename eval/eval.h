@@ -1,0 +1,110 @@
+/*
+ * `sluice eval`: what an algorithm and a budget cost in accuracy. Documents with a question (eval/document.h) are put to a
+ * model under every setting, the answers are compared with the right ones, and the results are written as a table, CSV
+ * or SVG.
+ *
+ * A target answers: sl_eval_local_create() runs a checkpoint in this process, the command's HTTP client asks a server.
+ * The room knows no algorithm by name: a setting carries one that was chosen (engine/choose.h).
+ *
+ * The caller owns everything that it passes; results belong to the caller until sl_eval_result_free(). One thread, but for
+ * `stop`, which a signal handler may set.
+ */
+#ifndef SL_EVAL_EVAL_H
+#define SL_EVAL_EVAL_H
+
+#include <signal.h>
+#include <stdio.h>
+
+#include "eval/document.h"
+#include "eval/reads.h"
+#include "local/run.h"
+
+/* One line of the result: an algorithm with parameters, or a server. */
+typedef struct sl_eval_setting {
+    const char *name;
+    /* Tokens that a query reads at most, as the user asked or as the model fixes it; 0: it reads all, or this is unknown. */
+    int32_t budget;
+    sl_local_chosen chosen; /* local targets */
+    int32_t server;         /* HTTP targets: number of the server */
+    bool baseline;          /* the accuracy of the others is compared with this one */
+} sl_eval_setting;
+
+typedef struct sl_eval_answer {
+    char *text; /* malloc'ed; freed by sl_eval_run() */
+    int32_t prompt_tokens;
+    sl_eval_reads reads; /* 0 where they are not measured */
+} sl_eval_answer;
+
+/* Who answers. Every function but destroy may be NULL only where it says so. */
+typedef struct sl_eval_target {
+    void *ctx;
+    /* From now on questions are of this setting, with at most `length` tokens of prompt and answer together. */
+    sl_status (*begin)(void *ctx, const sl_eval_setting *s, int32_t length, sl_err *err);
+    sl_status (*answer)(void *ctx, const char *user, int32_t max_new, sl_eval_answer *out, sl_err *err);
+    sl_eval_counter counter;
+    int32_t frame_tokens; /* of a prompt in addition to the user's message: the chat format */
+    void (*destroy)(void *ctx);
+} sl_eval_target;
+
+typedef struct sl_eval_opts {
+    const sl_eval_task *const *tasks; /* [n_tasks] */
+    const int32_t *lengths;           /* [n_lengths], tokens of prompt and answer */
+    const sl_eval_setting *settings;  /* [n_settings]; the baseline, if there is one, is the first */
+    int32_t n_tasks, n_lengths, n_settings, documents, max_new;
+    sl_eval_style style;
+    uint64_t seed;
+    const volatile sig_atomic_t
+        *stop; /* NULL, or ends the run after the document whose answer is being made */
+} sl_eval_opts;
+
+/* One task, length and setting. Rows of settings whose budget holds the whole length are left out. */
+typedef struct sl_eval_row {
+    int32_t task, length, setting; /* indices into the options */
+    int32_t documents, right;      /* answers, and how many of them are right */
+    int64_t prompt_tokens;         /* of all documents */
+    sl_eval_reads reads;
+} sl_eval_row;
+
+typedef struct sl_eval_result {
+    const sl_eval_opts *opts; /* borrowed */
+    sl_eval_row *rows;        /* by length, setting, task */
+    int32_t n_rows;
+} sl_eval_result;
+
+/*
+ * Shows its progress on stderr. After a failure, and after SL_ERR_CANCELLED (`stop`), the result has what was answered
+ * until then. SL_ERR_INVALID: a length that a task does not fit, found before the first question.
+ */
+sl_status sl_eval_run(const sl_eval_opts *o, const sl_eval_target *t, sl_eval_result *out, sl_err *err);
+void sl_eval_result_free(sl_eval_result *r);
+
+/* ---- output (eval/table.c, eval/plot.c) ---- */
+
+/* The row of a task, length and setting; NULL: it was not measured. */
+const sl_eval_row *sl_eval_row_of(const sl_eval_result *r, int32_t task, int32_t length, int32_t setting);
+/* Share of right answers; -1 for NULL or without answers. */
+double sl_eval_accuracy(const sl_eval_row *row);
+/* Number of the baseline setting; -1: there is none. */
+int32_t sl_eval_baseline(const sl_eval_opts *o);
+
+void sl_eval_print(const sl_eval_result *r, FILE *to);
+/* One line per row; fields that were not measured are empty. */
+void sl_eval_csv(const sl_eval_result *r, FILE *to);
+/* Accuracy over budget: for each length one panel with the mean of the tasks and one for each task, a line for each name
+ * of a setting. */
+void sl_eval_svg(const sl_eval_result *r, FILE *to);
+
+/* ---- a checkpoint in this process (eval/local.c) ---- */
+
+/*
+ * model: opened by the caller for sequences of the longest length, with chunk as its max_tokens (local/open.h), and
+ * closed after the target. tok and format: of the checkpoint, borrowed. base: threads, chunk and formats; the rest is set
+ * here. What is read is measured where the backend allows.
+ */
+sl_status sl_eval_local_create(const sl_local *model, const sl_tokenizer *tok, int chat_format, int32_t chunk,
+                               sl_eval_target *out, sl_err *err);
+/* Whether the checkpoint was trained on documents of style facts: its tokenizer has the words as single tokens, and only
+ * few others. */
+bool sl_eval_knows_facts(const sl_tokenizer *tok);
+
+#endif

@@ -1,0 +1,223 @@
+/* See reads.h. A key is decoded once for all query heads that share it. */
+#include "eval/reads.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/formats.h"
+
+struct sl_eval_meter {
+    const sl_algo_desc *algorithm;
+    sl_cache_shape shape;
+    int32_t heads, max_context;
+    float *scores;  /* [heads][max_context] */
+    bool *selected; /* [max_context] */
+    sl_eval_reads sums;
+};
+
+/* The keys and queries of one layer's attention, of either kind. */
+typedef struct source {
+    const sl_attn_call *call;
+    const sl_coord_layer *layer;
+    int32_t kv_heads, heads, dim; /* heads: query heads of a KV head; dim: of a key */
+    const float *q;               /* [kv_heads][heads][dim], of the step's token */
+    float scale;
+} source;
+
+enum { DIM_MAX = 1024 };
+
+static source source_of(const sl_coord_seen *s)
+{
+    const sl_attn_call *c = s->call;
+    if (c->kind == SL_ATTN_GQA) {
+        const sl_gqa_attn_params *a = &c->gqa.attn;
+        return (source){.call = c,
+                        .layer = s->layer,
+                        .kv_heads = a->kv_heads,
+                        .heads = a->heads / a->kv_heads,
+                        .dim = a->dim,
+                        .q = a->q,
+                        .scale = a->scale};
+    }
+    const sl_sparse_attn_params *a = &c->mla.attn;
+    return (source){.call = c,
+                    .layer = s->layer,
+                    .kv_heads = 1,
+                    .heads = a->heads,
+                    .dim = a->lora + a->rope,
+                    .q = a->ql,
+                    .scale = a->scale};
+}
+
+/* The key of a KV head at a position of the step's only sequence, from its host pages. */
+static void load_key(const source *s, int32_t kv_head, int32_t pos, float *key)
+{
+    const sl_seq_tables *t = s->call->seqs;
+    const sl_row_view *rows = &s->layer->rows;
+    const sl_host_plane *host = &s->layer->host_rows;
+    const int32_t page = t->host_pages[(int64_t)t->token_seq[0] * t->ld + pos / SL_PAGE_TOKENS];
+    const int32_t block = pos % SL_PAGE_TOKENS >> rows->block_log2;
+    const uint8_t *row = host->base + page * host->page_stride + block * host->row_stride;
+    if (s->call->kind == SL_ATTN_MLA) {
+        const sl_sparse_attn_params *a = &s->call->mla.attn;
+        sl_row_decode(a->format, a->lora, a->rope, row, key);
+        return;
+    }
+    const int32_t kv_heads = s->call->gqa.attn.kv_heads, per_row = sl_gqa_row_heads(rows, kv_heads);
+    const int32_t within = (pos & ((1 << rows->block_log2) - 1)) * per_row;
+    if (per_row == 1)
+        row += kv_head * rows->row_bytes;
+    sl_gqa_key_decode(s->call->gqa.attn.format, sl_gqa_row_slots(rows, kv_heads), s->dim, row,
+                      per_row == 1 ? within : within + kv_head, key);
+}
+
+/* scores[head][position], of the query heads that share KV head kv_head. */
+static void score(sl_eval_meter *m, const source *s, int32_t kv_head, int32_t n)
+{
+    float key[DIM_MAX];
+    for (int32_t j = 0; j < n; j++) {
+        load_key(s, kv_head, j, key);
+        for (int32_t h = 0; h < s->heads; h++) {
+            const float *q = s->q + ((int64_t)kv_head * s->heads + h) * s->dim;
+            double sum = 0;
+            for (int32_t i = 0; i < s->dim; i++)
+                sum += (double)q[i] * (double)key[i];
+            m->scores[(int64_t)h * m->max_context + j] = (float)(sum * (double)s->scale);
+        }
+    }
+}
+
+/* Adds one head's shares. */
+static void add_head(sl_eval_meter *m, const float *scores, int32_t n)
+{
+    float max = -INFINITY;
+    double all = 0, kept = 0, middle = 0, middle_kept = 0;
+    for (int32_t j = 0; j < n; j++)
+        max = fmaxf(max, scores[j]);
+    for (int32_t j = 0; j < n; j++) {
+        const double p = exp((double)scores[j] - (double)max);
+        const bool inner = j >= SL_EVAL_SINKS && j < n - SL_EVAL_NEWEST;
+        all += p;
+        kept += m->selected[j] ? p : 0;
+        middle += inner ? p : 0;
+        middle_kept += inner && m->selected[j] ? p : 0;
+    }
+    m->sums.all += 1;
+    m->sums.kept += kept / all;
+    m->sums.middle += middle / all;
+    m->sums.middle_kept += middle_kept / all;
+}
+
+/* Marks the positions of a list; returns how many they are, and adds to *entries. */
+static int32_t mark(sl_eval_meter *m, const sl_coord_seen *s, const int32_t *ids, int32_t n,
+                    uint64_t *entries)
+{
+    int32_t marked = 0;
+    memset(m->selected, 0, (size_t)n * sizeof *m->selected);
+    for (int32_t i = 0; i < s->k && ids[i] >= 0; i++) {
+        const int32_t first = ids[i] << s->block_log2, end = first + (1 << s->block_log2);
+        for (int32_t j = first; j < end && j < n; j++, marked++)
+            m->selected[j] = true;
+        ++*entries;
+    }
+    return marked;
+}
+
+/* The model's index keys are read only by the algorithm that selects by them. */
+static bool reads_plane(const sl_eval_meter *m, const sl_cache_plane *plane, const sl_attn_call *call)
+{
+    if (plane->role == SL_PLANE_ROWS || (plane->role == SL_PLANE_INDEX && !m->algorithm->needs_indexer))
+        return false;
+    return !plane->indexed_only || call->has_indexer;
+}
+
+/* Bytes of n tokens in the planes by which the algorithm selects. */
+static uint64_t meta_bytes(const sl_eval_meter *m, const sl_attn_call *call, int32_t n)
+{
+    uint64_t bytes = 0;
+    for (int32_t p = 0; p < m->shape.n_planes; p++)
+        if (reads_plane(m, &m->shape.planes[p], call))
+            bytes += (uint64_t)sl_cache_page_bytes(&m->shape.planes[p]) * (uint64_t)n / SL_PAGE_TOKENS;
+    return bytes;
+}
+
+static void seen(void *ctx, const sl_coord_seen *s)
+{
+    sl_eval_meter *m = ctx;
+    const source src = source_of(s);
+    const sl_seq_tables *t = s->call->seqs;
+    if (t->n_tokens != 1 || t->token_seq[0] < 0 || t->token_pos[0] >= m->max_context ||
+        src.heads > m->heads || src.dim > DIM_MAX)
+        return; /* not a decode step of the sequences that this meter was made for */
+    const int32_t n = t->token_pos[0] + 1;
+    uint64_t entries = 0;
+    bool everything = true;
+    for (int32_t g = 0; g < src.kv_heads; g++) {
+        if (g == 0 || s->lists > 1)
+            everything &= mark(m, s, s->ids + (int64_t)g * s->k, n, &entries) == n;
+        score(m, &src, g, n);
+        for (int32_t h = 0; h < src.heads; h++)
+            add_head(m, m->scores + (int64_t)h * m->max_context, n);
+    }
+    m->sums.steps += s->call->layer == 0;
+    m->sums.row_bytes += entries * (uint64_t)s->layer->rows.row_bytes;
+    m->sums.meta_bytes += everything ? 0 : meta_bytes(m, s->call, n);
+}
+
+sl_eval_meter *sl_eval_meter_create(const sl_algo_desc *algorithm, const sl_cache_shape *shape, int32_t heads,
+                                    int32_t max_context)
+{
+    sl_eval_meter *m = calloc(1, sizeof *m);
+    if (!m)
+        return NULL;
+    *m = (sl_eval_meter){.algorithm = algorithm, .shape = *shape, .heads = heads, .max_context = max_context};
+    m->scores = malloc((size_t)heads * (size_t)max_context * sizeof *m->scores);
+    m->selected = malloc((size_t)max_context * sizeof *m->selected);
+    if (m->scores && m->selected)
+        return m;
+    sl_eval_meter_destroy(m);
+    return NULL;
+}
+
+void sl_eval_meter_destroy(sl_eval_meter *m)
+{
+    if (!m)
+        return;
+    free(m->scores);
+    free(m->selected);
+    free(m);
+}
+
+sl_coord_probe sl_eval_meter_probe(sl_eval_meter *m)
+{
+    return (sl_coord_probe){.seen = seen, .ctx = m};
+}
+
+sl_eval_reads sl_eval_meter_take(sl_eval_meter *m)
+{
+    sl_eval_reads r = m->sums;
+    m->sums = (sl_eval_reads){0};
+    return r;
+}
+
+void sl_eval_reads_add(sl_eval_reads *to, const sl_eval_reads *from)
+{
+    to->all += from->all;
+    to->kept += from->kept;
+    to->middle += from->middle;
+    to->middle_kept += from->middle_kept;
+    to->steps += from->steps;
+    to->row_bytes += from->row_bytes;
+    to->meta_bytes += from->meta_bytes;
+}
+
+double sl_eval_mass(const sl_eval_reads *r)
+{
+    return r->all > 0 ? r->kept / r->all : -1;
+}
+
+double sl_eval_middle_mass(const sl_eval_reads *r)
+{
+    return r->middle > 0 ? r->middle_kept / r->middle : -1;
+}
