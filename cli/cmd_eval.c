@@ -12,22 +12,18 @@
 #include "base/log.h"
 #include "cli/config_load.h"
 #include "cli/eval_http.h"
+#include "cli/eval_lists.h"
 #include "cli/eval_settings.h"
 #include "cli/model_args.h"
 #include "model/chat.h"
 
-enum { ITEMS = 64, TASKS_MAX = 16, FACTS_NEW = 64, PLAIN_NEW = 192, KEY_BYTES = 4096 };
-
-/* The parts of a list of a flag: given several times, separated by commas, or both. Owns the texts. */
-typedef struct items {
-    char *v[ITEMS];
-    int32_t n;
-} items;
+enum { FACTS_NEW = 64, PLAIN_NEW = 192, KEY_BYTES = 4096 };
 
 typedef struct flags {
     sl_local_opts local;
     const char *indexer, *row_format, *csv, *svg, *style, *key_file;
-    sl_arg_list tasks, lengths, budgets, algorithms, urls;
+    sl_cli_eval_flags lists;
+    sl_arg_list urls;
     sl_cli_config_args config;
     int32_t documents, max_new, chunk;
     uint64_t seed;
@@ -36,14 +32,13 @@ typedef struct flags {
 /* What the flags say, and what belongs to the run. */
 typedef struct evaluation {
     const flags *f;
-    items tasks, lengths, budgets, algorithms, urls;
-    int32_t length[ITEMS], budget[ITEMS];
-    const sl_eval_task *task[TASKS_MAX];
+    sl_cli_eval_lists lists;
     sl_config cfg;
     sl_local local;
     sl_tokenizer *tok;
     sl_cli_eval_settings settings;
-    sl_http_server servers[ITEMS];
+    sl_http_server servers[SL_ARG_LIST_MAX]; /* by setting, and their names */
+    char names[SL_ARG_LIST_MAX][128];
     char key[KEY_BYTES];
     sl_eval_target target;
     sl_eval_opts opts;
@@ -68,16 +63,16 @@ static bool parse(int argc, char **argv, flags *f, int *exit_code)
          "named dense is compared with the others.",
          0, 0, NULL},
         {"key-file", SL_ARG_TEXT, &f->key_file, "FILE", "With --url: file with the API key.", 0, 0, NULL},
-        {"tasks", SL_ARG_LIST, &f->tasks, "LIST",
+        {"tasks", SL_ARG_LIST, &f->lists.tasks, "LIST",
          "needle, several, multikey, persons, chain, early (the question before the text). Default: all.", 0,
          0, NULL},
-        {"lengths", SL_ARG_LIST, &f->lengths, "LIST", "Tokens of prompt and answer. Default 1024.", 0, 0,
-         NULL},
-        {"budgets", SL_ARG_LIST, &f->budgets, "LIST",
+        {"lengths", SL_ARG_LIST, &f->lists.lengths, "LIST", "Tokens of prompt and answer. Default 1024.", 0,
+         0, NULL},
+        {"budgets", SL_ARG_LIST, &f->lists.budgets, "LIST",
          "Tokens that a query reads, for algorithms that have a budget; those that hold a whole length are left out for "
          "it. Default 64,128,256,512, as far as they are below the largest length.",
          0, 0, NULL},
-        {"algorithms", SL_ARG_LIST, &f->algorithms, "LIST",
+        {"algorithms", SL_ARG_LIST, &f->lists.algorithms, "LIST",
          "Sparse algorithms, each with keys of sparse_attention as NAME:KEY=VALUE:KEY=VALUE. dense is always there. "
          "Default: all that can serve the model.",
          0, 0, NULL},
@@ -106,109 +101,6 @@ static bool parse(int argc, char **argv, flags *f, int *exit_code)
     return sl_args_ready("(--model DIR | --url URL) [flags]", args, SL_COUNT(args), argc, argv, exit_code);
 }
 
-/* ---- lists ---- */
-
-static sl_status split(const char *flag, const sl_arg_list *list, const char *usual, items *out, sl_err *err)
-{
-    for (int i = 0; i < (list->n ? list->n : usual != NULL); i++)
-        for (const char *at = list->n ? list->v[i] : usual;; at++) {
-            const size_t n = strcspn(at, ",");
-            if (!n)
-                return sl_fail(err, SL_ERR_INVALID, "--%s: an empty item in \"%s\"", flag,
-                               list->n ? list->v[i] : usual);
-            if (out->n == ITEMS)
-                return sl_fail(err, SL_ERR_TOO_LARGE, "--%s: more than %d items", flag, ITEMS);
-            if (!(out->v[out->n] = strndup(at, n)))
-                return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-            out->n++;
-            at += n;
-            if (!*at)
-                break;
-        }
-    return SL_OK;
-}
-
-static sl_status read_numbers(const char *flag, const items *list, int32_t *out, sl_err *err)
-{
-    for (int32_t i = 0; i < list->n; i++) {
-        char *end;
-        errno = 0;
-        const long v = strtol(list->v[i], &end, 10);
-        if (errno || *end || v < 1 || v > 1 << 24)
-            return sl_fail(err, SL_ERR_INVALID, "--%s: \"%s\" is not a number of tokens from 1 to %d", flag,
-                           list->v[i], 1 << 24);
-        out[i] = (int32_t)v;
-        for (int32_t k = 0; k < i; k++)
-            if (out[k] == out[i])
-                return sl_fail(err, SL_ERR_INVALID, "--%s: %d is there twice", flag, out[i]);
-    }
-    return SL_OK;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    const int32_t *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
-static sl_status read_tasks(evaluation *e, sl_err *err)
-{
-    const char *const *names = sl_eval_task_names();
-    for (int32_t i = 0; !e->f->tasks.n && names[i]; i++)
-        e->task[e->opts.n_tasks++] = sl_eval_task_find(names[i]);
-    for (int32_t i = 0; i < e->tasks.n; i++) {
-        const sl_eval_task *t = sl_eval_task_find(e->tasks.v[i]);
-        if (!t)
-            return sl_fail_unknown(err, "--tasks: task", e->tasks.v[i], names);
-        for (int32_t k = 0; k < e->opts.n_tasks; k++)
-            if (e->task[k] == t)
-                return sl_fail(err, SL_ERR_INVALID, "--tasks: %s is there twice", t->name);
-        e->task[e->opts.n_tasks++] = t;
-    }
-    e->opts.tasks = e->task;
-    return SL_OK;
-}
-
-/* The budgets in ascending order; a given one that would hold even the largest length is refused, a usual one left out. */
-static sl_status read_budgets(evaluation *e, sl_err *err)
-{
-    const int32_t longest = e->length[e->lengths.n - 1];
-    SL_TRY(read_numbers("budgets", &e->budgets, e->budget, err));
-    qsort(e->budget, (size_t)e->budgets.n, sizeof *e->budget, by_value);
-    while (e->budgets.n && e->budget[e->budgets.n - 1] >= longest) {
-        if (e->f->budgets.n)
-            return sl_fail(
-                err, SL_ERR_INVALID,
-                "--budgets: %d tokens hold the whole of the largest of --lengths, %d, as dense does",
-                e->budget[e->budgets.n - 1], longest);
-        free(e->budgets.v[--e->budgets.n]);
-    }
-    return SL_OK;
-}
-
-static sl_status read_lists(evaluation *e, sl_err *err)
-{
-    const flags *f = e->f;
-    SL_TRY(split("tasks", &f->tasks, NULL, &e->tasks, err));
-    SL_TRY(split("lengths", &f->lengths, "1024", &e->lengths, err));
-    SL_TRY(split("budgets", &f->budgets, "64,128,256,512", &e->budgets, err));
-    SL_TRY(split("algorithms", &f->algorithms, NULL, &e->algorithms, err));
-    SL_TRY(split("url", &f->urls, NULL, &e->urls, err));
-    SL_TRY(read_tasks(e, err));
-    SL_TRY(read_numbers("lengths", &e->lengths, e->length, err));
-    qsort(e->length, (size_t)e->lengths.n, sizeof *e->length, by_value);
-    SL_TRY(read_budgets(e, err));
-    e->opts.lengths = e->length;
-    e->opts.n_lengths = e->lengths.n;
-    return SL_OK;
-}
-
-static void free_items(items *list)
-{
-    while (list->n)
-        free(list->v[--list->n]);
-}
-
 /* ---- a checkpoint in this process ---- */
 
 static sl_status choose_style(evaluation *e, sl_err *err)
@@ -229,7 +121,7 @@ static sl_status choose_style(evaluation *e, sl_err *err)
 static sl_status open_model(evaluation *e, sl_err *err)
 {
     const flags *f = e->f;
-    const int32_t longest = e->length[e->lengths.n - 1];
+    const int32_t longest = e->lists.length[e->lists.n_lengths - 1];
     sl_local_opts o = f->local;
     SL_TRY(sl_local_checkpoint_read(o.dir, f->indexer, f->row_format, &e->local.checkpoint, err));
     if (longest > e->local.checkpoint.cfg.max_context)
@@ -246,17 +138,17 @@ static sl_status open_model(evaluation *e, sl_err *err)
 /* The entries of --algorithms, or every algorithm of the registry; dense is there without an entry. */
 static sl_status make_settings(evaluation *e, sl_err *err)
 {
-    const char *entries[ITEMS];
+    const char *entries[SL_EVAL_ITEMS];
     sl_cli_eval_choice c = {.cfg = &e->cfg,
                             .checkpoint = &e->local.checkpoint,
                             .entries = entries,
-                            .budgets = e->budget,
-                            .n_budgets = e->budgets.n,
-                            .possible = !e->f->algorithms.n};
-    for (int32_t i = 0; i < e->algorithms.n; i++)
-        if (strcmp(e->algorithms.v[i], sl_algo_dense.name) != 0)
-            entries[c.n_entries++] = e->algorithms.v[i];
-    for (int32_t i = 0; c.possible && sl_algo_names()[i] && c.n_entries < ITEMS; i++)
+                            .budgets = e->lists.budget,
+                            .n_budgets = e->lists.n_budgets,
+                            .possible = !e->f->lists.algorithms.n};
+    for (int32_t i = 0; i < e->lists.algorithms.n; i++)
+        if (strcmp(e->lists.algorithms.v[i], sl_algo_dense.name) != 0)
+            entries[c.n_entries++] = e->lists.algorithms.v[i];
+    for (int32_t i = 0; c.possible && sl_algo_names()[i] && c.n_entries < SL_EVAL_ITEMS; i++)
         if (strcmp(sl_algo_names()[i], sl_algo_dense.name) != 0)
             entries[c.n_entries++] = sl_algo_names()[i];
     SL_TRY(sl_cli_eval_settings_make(&c, &e->settings, err));
@@ -268,10 +160,10 @@ static sl_status try_settings(evaluation *e, sl_err *err)
 {
     for (int32_t i = 0; i < e->settings.n;) {
         sl_err why = {""};
-        sl_status st = e->target.begin(e->target.ctx, &e->settings.v[i], e->length[0], &why);
+        sl_status st = e->target.begin(e->target.ctx, &e->settings.v[i], e->lists.length[0], &why);
         if (st == SL_OK)
             i++;
-        else if (e->f->algorithms.n || i == 0)
+        else if (e->f->lists.algorithms.n || i == 0)
             return sl_fail(err, st, "--algorithms: %s: %s", e->settings.v[i].name, why.text);
         else
             sl_cli_eval_settings_drop(&e->settings, i, &why);
@@ -289,7 +181,7 @@ static sl_status prepare_local(evaluation *e, sl_err *err)
     format = sl_chat_format_for(e->local.checkpoint.cfg.family, e->tok);
     if (strcmp(e->cfg.router.chat_template, "auto") != 0)
         SL_TRY(sl_chat_format_parse(e->cfg.router.chat_template, &format));
-    SL_TRY(sl_eval_local_create(&e->local, e->tok, (int)format, e->f->chunk, &e->target, err));
+    SL_TRY(sl_eval_local_create(&e->local, e->tok, format, e->f->chunk, &e->target, err));
     return try_settings(e, err);
 }
 
@@ -306,37 +198,37 @@ static sl_status read_key(evaluation *e, sl_err *err)
     return n && e->key[0] ? SL_OK : sl_fail(err, SL_ERR_INVALID, "--key-file: %s is empty", e->f->key_file);
 }
 
-static sl_status add_server(evaluation *e, char *entry, sl_err *err)
+/* [NAME=]URL, of which the whole is the name if there is none. */
+static sl_status add_server(evaluation *e, const char *entry, sl_err *err)
 {
     const int32_t i = e->settings.n;
-    char *equals = strchr(entry, '='), *url = entry;
-    const char *name = entry;
-    if (equals) {
-        *equals = 0;
-        url = equals + 1;
-    }
-    SL_TRY(sl_http_server_parse(url, &e->servers[i], err));
+    const char *equals = strchr(entry, '=');
+    sl_eval_setting *s = &e->settings.v[i];
+    SL_TRY(sl_http_server_parse(equals ? equals + 1 : entry, &e->servers[i], err));
     e->servers[i].key = e->key;
-    e->settings.v[e->settings.n++] =
-        (sl_eval_setting){.name = name, .server = i, .baseline = strcmp(name, sl_algo_dense.name) == 0};
+    snprintf(e->names[i], sizeof e->names[i], "%.*s",
+             (int)(equals ? equals - entry : (ptrdiff_t)strlen(entry)), entry);
+    *s = (sl_eval_setting){.name = e->names[i], .server = i};
+    s->baseline = strcmp(s->name, sl_algo_dense.name) == 0;
+    e->settings.n++;
     return SL_OK;
 }
 
 static sl_status prepare_servers(evaluation *e, sl_err *err)
 {
-    if (e->f->algorithms.n || e->f->budgets.n)
+    if (e->f->lists.algorithms.n || e->f->lists.budgets.n)
         return sl_fail(
             err, SL_ERR_INVALID,
             "--%s: with --url the server's own configuration says how it reads; give one --url NAME=URL for "
             "each server",
-            e->f->algorithms.n ? "algorithms" : "budgets");
-    e->settings.v = calloc(ITEMS, sizeof *e->settings.v);
+            e->f->lists.algorithms.n ? "algorithms" : "budgets");
+    e->settings.v = calloc(SL_ARG_LIST_MAX, sizeof *e->settings.v);
     if (!e->settings.v)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     if (e->f->key_file)
         SL_TRY(read_key(e, err));
-    for (int32_t i = 0; i < e->urls.n; i++)
-        SL_TRY(add_server(e, e->urls.v[i], err));
+    for (int i = 0; i < e->f->urls.n; i++)
+        SL_TRY(add_server(e, e->f->urls.v[i], err));
     SL_TRY(choose_style(e, err));
     return sl_cli_eval_http_create(e->servers, &e->target, err);
 }
@@ -374,6 +266,10 @@ static sl_status evaluate(evaluation *e, sl_err *err)
     struct sigaction act = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
     sl_eval_result result = {0};
     sl_err unwritten = {""};
+    e->opts.tasks = e->lists.task;
+    e->opts.n_tasks = e->lists.n_tasks;
+    e->opts.lengths = e->lists.length;
+    e->opts.n_lengths = e->lists.n_lengths;
     e->opts.settings = e->settings.v;
     e->opts.n_settings = e->settings.n;
     e->opts.documents = e->f->documents;
@@ -402,11 +298,7 @@ static void close_all(evaluation *e)
     sl_cli_eval_settings_free(&e->settings);
     sl_tokenizer_destroy(e->tok);
     sl_local_close(&e->local);
-    free_items(&e->tasks);
-    free_items(&e->lengths);
-    free_items(&e->budgets);
-    free_items(&e->algorithms);
-    free_items(&e->urls);
+    sl_cli_eval_lists_free(&e->lists);
 }
 
 int sl_cmd_eval(int argc, char **argv)
@@ -423,7 +315,7 @@ int sl_cmd_eval(int argc, char **argv)
     }
     sl_log_init(SL_LOG_ERROR, false, "eval");
     e.f = &f;
-    sl_status st = read_lists(&e, &err);
+    sl_status st = sl_cli_eval_lists_read(&f.lists, &e.lists, &err);
     if (st == SL_OK)
         st = f.urls.n ? prepare_servers(&e, &err) : prepare_local(&e, &err);
     if (st == SL_OK)

@@ -18,6 +18,7 @@
 #include "eval/document.h"
 #include "eval/reads.h"
 #include "local/run.h"
+#include "model/chat.h"
 
 /* One line of the result: an algorithm with parameters, or a server. */
 typedef struct sl_eval_setting {
@@ -35,7 +36,7 @@ typedef struct sl_eval_answer {
     sl_eval_reads reads; /* 0 where they are not measured */
 } sl_eval_answer;
 
-/* Who answers. Every function but destroy may be NULL only where it says so. */
+/* Who answers. No function is NULL. */
 typedef struct sl_eval_target {
     void *ctx;
     /* From now on questions are of this setting, with at most `length` tokens of prompt and answer together. */
@@ -97,12 +98,12 @@ void sl_eval_svg(const sl_eval_result *r, FILE *to);
 /* ---- a checkpoint in this process (eval/local.c) ---- */
 
 /*
- * model: opened by the caller for sequences of the longest length, with chunk as its max_tokens (local/open.h), and
- * closed after the target. tok and format: of the checkpoint, borrowed. base: threads, chunk and formats; the rest is set
- * here. What is read is measured where the backend allows.
+ * model: opened by the caller for sequences of the longest length, and closed after the target. tok: of the checkpoint,
+ * borrowed. chunk: most prompt tokens of a step, at most the model's max_tokens (local/open.h). What is read is measured
+ * where device memory is host memory.
  */
-sl_status sl_eval_local_create(const sl_local *model, const sl_tokenizer *tok, int chat_format, int32_t chunk,
-                               sl_eval_target *out, sl_err *err);
+sl_status sl_eval_local_create(const sl_local *model, const sl_tokenizer *tok, sl_chat_format format,
+                               int32_t chunk, sl_eval_target *out, sl_err *err);
 /* Whether the checkpoint was trained on documents of style facts: its tokenizer has the words as single tokens, and only
  * few others. */
 bool sl_eval_knows_facts(const sl_tokenizer *tok);

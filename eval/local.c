@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "eval/eval.h"
-#include "model/chat.h"
 
 enum { FACTS_VOCAB_MAX = 4096 };
 
@@ -129,13 +128,13 @@ static sl_status measure_frame(local *l, int32_t *out, sl_err *err)
     return SL_OK;
 }
 
-sl_status sl_eval_local_create(const sl_local *model, const sl_tokenizer *tok, int chat_format, int32_t chunk,
-                               sl_eval_target *out, sl_err *err)
+sl_status sl_eval_local_create(const sl_local *model, const sl_tokenizer *tok, sl_chat_format format,
+                               int32_t chunk, sl_eval_target *out, sl_err *err)
 {
     local *l = calloc(1, sizeof *l);
     if (!l)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    *l = (local){.model = model, .tok = tok, .format = (sl_chat_format)chat_format};
+    *l = (local){.model = model, .tok = tok, .format = format};
     l->run_opts =
         (sl_local_run_opts){.model = model, .top_p = 1, .tail_rows = SL_PAGE_TOKENS, .chunk = chunk};
     sl_eval_target t = {.ctx = l,
