@@ -174,7 +174,7 @@ const sl_cfg_row sl_cfg_rows[] = {
     SIZE(
         kvstore, load_chunk_bytes, "32MiB", 4 * KIB, TIB,
         "A load from storage tiers reads this many bytes at a time. Prefill workers fetch the chunks of a longer load while others are "
-        "still read (router.prefetch)."),
+        "still read (router.prefetch), and compare the pages that they fetch, and move them to the device, in parts of this size."),
     FLOAT(
         kvstore, quota.share, "0", 0, 1,
         "Part of the host store and of the disk tier of each decode worker that every tenant has for itself: while it has no "

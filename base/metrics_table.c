@@ -148,6 +148,10 @@ static const sl_metric_def table[] = {
         "sluice_prefill_reused_tokens_total", P, "source=local|remote|ahead",
         "Prompt tokens not computed. local: their pages were in this store. remote: they were pulled from a decode worker. ahead: they "
         "were fetched from there while others of the prompt were still being loaded from a storage tier."),
+    COUNTER(
+        "sluice_prefill_moved_tokens_total", P, "when=arriving|complete",
+        "Tokens whose rows were moved from host memory to the device instead of being computed. arriving: chunk by chunk, each when it "
+        "had been fetched and compared. complete: when the whole prefix was there, as with pages of this store."),
     HIST("sluice_prefill_chunk_seconds", P, "", ttft, "Time of one chunk."),
     COUNTER("sluice_transfers_total", P, "outcome=ok|aborted|failed", "Requests whose rows were shipped."),
     COUNTER("sluice_transfer_bytes_total", P, "", "Bytes of rows and index keys shipped."),

@@ -120,6 +120,13 @@ sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t
  * changed). */
 sl_status sl_engine_seq_add_pages(sl_engine *e, sl_seq *s, const int32_t *pages, int32_t n_pages,
                                   sl_err *err);
+/*
+ * The rows and index keys of tokens [length, n_cached) of a resident sequence are in its host pages now, for example because they
+ * were fetched: loads them to the device; the sequence then has n_cached tokens. Its length must be whole pages. It can be called
+ * again when further pages have arrived, and enqueues only: the device copies while the caller waits for the next pages.
+ * SL_ERR_INVALID; after an error the length is what it was.
+ */
+sl_status sl_engine_seq_load(sl_engine *e, sl_seq *s, int32_t n_cached, sl_err *err);
 /* A resident sequence becomes hierarchical: its device rows are freed, except the newest tail_rows rows.
  * SL_ERR_EXHAUSTED: no hot slot is free. */
 sl_status sl_engine_seq_spill(sl_engine *e, sl_seq *s, sl_err *err);

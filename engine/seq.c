@@ -227,6 +227,18 @@ sl_status sl_engine_seq_add_pages(sl_engine *e, sl_seq *s, const int32_t *pages,
     return SL_OK;
 }
 
+sl_status sl_engine_seq_load(sl_engine *e, sl_seq *s, int32_t n_cached, sl_err *err)
+{
+    SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
+    if (n_cached > sl_engine_seq_capacity(s))
+        return sl_fail(err, SL_ERR_INVALID, "%d cached tokens in %d pages", n_cached, s->n_pages);
+    sl_coord_request r = request_of(s);
+    r.n_cached = n_cached;
+    SL_TRY(sl_coord_request_load(e->coord, &r, err));
+    s->len = n_cached;
+    return SL_OK;
+}
+
 sl_status sl_engine_seq_spill(sl_engine *e, sl_seq *s, sl_err *err)
 {
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");

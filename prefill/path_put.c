@@ -27,8 +27,10 @@ static void on_put(void *cookie, sl_status st)
 
 static void on_got(void *cookie, sl_status st)
 {
-    sl_prefill_job *j = cookie;
+    sl_pull_chunk *c = cookie;
+    sl_prefill_job *j = c->job;
     const sl_prefill *p = j->ship.owner;
+    c->in_flight--;
     sl_counter_add(st == SL_OK ? p->c.get_ok : p->c.get_failed, 1);
     completed(j, st, "get");
 }
@@ -46,7 +48,9 @@ static sl_status put_span(sl_prefill *p, sl_prefill_job *j, sl_tp_mem *mem, cons
 static sl_status get_span(sl_prefill *p, sl_prefill_job *j, sl_tp_mem *mem, const sl_span *s)
 {
     const sl_decode_peer *d = j->ship.peer;
-    SL_TRY(sl_tp_get(sl_wep_tp(d->ep), s->local, mem, (size_t)s->bytes, s->remote, d->rkey, on_got, j));
+    sl_pull_chunk *c = j->ship.chunk;
+    SL_TRY(sl_tp_get(sl_wep_tp(d->ep), s->local, mem, (size_t)s->bytes, s->remote, d->rkey, on_got, c));
+    c->in_flight++;
     sl_counter_add(p->c.get_bytes, (uint64_t)s->bytes);
     return SL_OK;
 }

@@ -81,10 +81,11 @@ static void on_new(sl_prefill *p, sl_prefill_job *j)
 }
 
 /* END has come, and the last check is back. */
-static void let_go(sl_prefill *p, sl_prefill_job *j)
+void sl_prefill_prefetch_let_go(sl_prefill *p, sl_prefill_job *j)
 {
     if (!j->engine.ended || j->engine.checks)
         return;
+    sl_prefill_close_seq(p, j);
     sl_lease_release(j->engine.lease, true);
     *(j->engine.prev ? &j->engine.prev->engine.next : &p->prefetches) = j->engine.next;
     if (j->engine.next)
@@ -104,10 +105,11 @@ void sl_prefill_prefetch_mail(sl_prefill *p, sl_prefill_job *j, int kind)
         break;
     case PM_STOP:
         j->engine.state = JOB_STOPPED;
+        sl_prefill_close_seq(p, j);
         break;
     case PM_END:
         j->engine.ended = true;
-        let_go(p, j);
+        sl_prefill_prefetch_let_go(p, j);
         break;
     default:
         SL_CHECK(false, "mail %d", kind);
@@ -116,42 +118,18 @@ void sl_prefill_prefetch_mail(sl_prefill *p, sl_prefill_job *j, int kind)
 
 /* ---- chunks ---- */
 
-void sl_prefill_prefetch_chunk(sl_prefill *p, sl_prefetch_chunk *c)
+void sl_prefill_prefetch_compared(sl_prefill *p, sl_prefill_job *j)
 {
-    sl_prefill_job *j = c->job;
-    sl_check *k = j->engine.state == JOB_PULLING
-                      ? sl_check_new(SL_CHECK_KEEP, j->own_pages + c->first, c->end - c->first, c)
-                      : NULL;
-    if (!k) {
-        free(c);
-        end_shipment(p, j);
+    if (!j->engine.lease)
         return;
-    }
-    k->tag = CHECK_PREFETCH;
-    k->expect = c->crc;
-    k->compare = true;
-    j->engine.checks++;
-    sl_checker_post(&p->role.checker, k);
+    sl_lease_publish(j->engine.lease, j->msg->tokens, j->engine.sealed * PAGE);
+    if (j->engine.state == JOB_PULLING || j->engine.state == JOB_READY)
+        sl_prefill_move_early(p, j, j->engine.sealed);
 }
 
-/* Chunks come back in their order; after a damaged one no other is published. */
-void sl_prefill_prefetch_checked(sl_prefill *p, sl_check *k)
+void sl_prefill_prefetch_failed(sl_prefill *p, sl_prefill_job *j)
 {
-    sl_prefetch_chunk *c = k->owner;
-    sl_prefill_job *j = c->job;
-    j->engine.checks--;
-    if (k->bad) {
-        sl_counter_add(p->c.checksum, k->bad);
-        sl_log(SL_LOG_WARN, "prefill", "pull_damaged", "rid=%016" PRIx64 " attempt=%u bad=%zu of=%zu", j->rid,
-               j->attempt, k->bad, (size_t)k->n_pages * (size_t)p->geo->n_layers);
-        end_shipment(p, j);
-    } else if (c->first == j->engine.sealed && j->engine.lease) {
-        j->engine.sealed = c->end;
-        sl_lease_publish(j->engine.lease, j->msg->tokens, c->end * PAGE);
-    }
-    free(c);
-    sl_check_free(k);
-    let_go(p, j);
+    end_shipment(p, j);
 }
 
 /* ---- the request ---- */
@@ -180,6 +158,31 @@ void sl_prefill_prefetch_use(sl_prefill *p, const sl_prefill_job *j, int32_t *fi
     *end = f->engine.sealed;
     sl_lease_release(f->engine.lease, true); /* no get writes its pages any more, and no check reads them */
     f->engine.lease = NULL;
+}
+
+void sl_prefill_prefetch_give_seq(sl_prefill *p, sl_prefill_job *j)
+{
+    sl_prefill_job *f = prefetch_of(p, j);
+    if (!f || !f->engine.seq)
+        return;
+    int32_t n = f->engine.seq_pages;
+    if (j->own_pages && n <= j->own_matched &&
+        !memcmp(j->own_pages, f->own_pages, (size_t)n * sizeof *f->own_pages)) {
+        j->engine.seq = f->engine.seq;
+        j->engine.seq_pages = n;
+        f->engine.seq = NULL;
+    }
+    sl_prefill_close_seq(p, f);
+}
+
+bool sl_prefill_prefetch_yield(sl_prefill *p)
+{
+    bool any = false;
+    for (sl_prefill_job *f = p->prefetches; f; f = f->engine.next) {
+        any |= f->engine.seq != NULL;
+        sl_prefill_close_seq(p, f);
+    }
+    return any;
 }
 
 void sl_prefill_prefetch_end(sl_prefill *p, const sl_prefill_job *j)

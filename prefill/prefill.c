@@ -211,8 +211,7 @@ static void drop_jobs(sl_prefill *p)
 {
     while (p->ships) {
         sl_prefill_job *j = p->ships;
-        if (j->engine.seq)
-            p->o.role.runner->close(p->o.role.runner->impl, j->engine.seq);
+        sl_prefill_close_seq(p, j);
         sl_lease_release(j->engine.lease, true);
         if (j->engine.has_sampling)
             sl_sampling_free(&j->engine.sampling);
@@ -222,7 +221,7 @@ static void drop_jobs(sl_prefill *p)
 
 static void drop_check(sl_check *k)
 {
-    if (k->tag == CHECK_PREFETCH)
+    if (k->tag == CHECK_CHUNK)
         free(k->owner);
     sl_check_free(k);
 }

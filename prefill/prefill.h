@@ -33,6 +33,7 @@ typedef struct sl_prefill_opts {
     int32_t short_step_ms;   /* the same while short prompts arrive (order.h); 0: no bound */
     int32_t min_step_tokens; /* which a step computes even if they take longer; 0 counts as 1 */
     int32_t max_requests;
+    uint64_t pull_chunk_bytes; /* of the pages that a request pulls, see shipment.h; 0: 32 MiB */
     const char *backend; /* of the runner; a second instance copies rows to decode workers of this host */
     sl_backend_opts backend_opts;
     const sl_shipping *shipping; /* NULL: auto. sl_prefill_create() fails with gpu if that is not possible */

@@ -7,9 +7,8 @@
  *     mail            to          meaning
  *     NEW             engine      a new job
  *     START           transport   the job has its pages
- *     PULLED          engine      the pulled pages have arrived with their checksums, or have not (pull_ok); of a prefetch: no
- *                                 other CHUNK follows
- *     CHUNK           engine      pages of a prefetch have arrived (the mail is not a node of the job)
+ *     CHUNK           engine      some of the pages that are pulled have arrived (the mail is not a node of the job)
+ *     PULLED          engine      no other CHUNK follows, and no get is in flight
  *     LAYER           transport   a step has computed a layer (posted for the step)
  *     FINISH, FAIL    transport   the prompt is computed, or the prefetch is of no more use; the job has failed
  *     STOP            engine      do not compute any further
@@ -38,7 +37,7 @@ enum {
     PM_END,
     PM_STEP_BACK,
     PM_FLUSH_CACHE, /* sl_wmsg */
-    PM_CHUNK,       /* sl_prefetch_chunk */
+    PM_CHUNK,       /* sl_pull_chunk */
     /* checker -> engine */
     PM_CHECKED, /* sl_check */
     /* copier -> transport */
@@ -54,7 +53,7 @@ enum {
 
 enum { PAST_JOBS = 1024 };
 /* Tag of the checker's jobs whose owner is a chunk; those of jobs have 0. */
-enum { CHECK_PREFETCH = 1 };
+enum { CHECK_CHUNK = 1 };
 
 typedef enum { JOB_QUEUED, JOB_PULLING, JOB_READY, JOB_RUNNING, JOB_FINISHED, JOB_STOPPED } job_state;
 
@@ -63,12 +62,16 @@ typedef struct sl_job_mail {
     sl_prefill_job *job;
 } sl_job_mail;
 
-/* Pages [first, end) of a prefetch that have arrived. The mail's receiver frees it. */
-struct sl_prefetch_chunk {
+/* Pages [first, end) of a request or a prefetch, which arrive together. It belongs to the shipment until its mail is posted; the
+ * mail's receiver frees it. */
+struct sl_pull_chunk {
     sl_wmail mail;
     sl_prefill_job *job;
+    sl_pull_chunk *next; /* of the shipment */
+    uint32_t in_flight;  /* its gets that have not completed */
     int32_t first, end;
-    uint32_t crc[]; /* [end - first][layers], which the decode worker keeps for them */
+    uint32_t crc
+        []; /* [end - first][layers], which the decode worker keeps for them; set before the mail is posted */
 };
 
 struct sl_prefill_job {
@@ -102,7 +105,8 @@ struct sl_prefill_job {
         sl_sampling sampling;
         bool has_sampling;
         sl_lease *lease;
-        void *seq;
+        void *seq;         /* may be opened before the job runs: see device.c */
+        int32_t seq_pages; /* host pages that it was given */
         int32_t pos, start;
         int64_t passed; /* see order.h */
         uint64_t started_ns;
@@ -110,12 +114,13 @@ struct sl_prefill_job {
         bool unverified; /* the pages of the own cache are not verified yet: FINISH waits */
         bool ended;      /* END arrived while the checker held checks */
         int32_t sealed;  /* number of own pages, from the first on, whose checksums are kept */
+        int32_t have;    /* PULLING: number of pages, from the first on, that are here and were compared */
+        int comparing;   /* chunks that the checker compares */
+        bool all_here;   /* PULLED has come */
     } engine;
 
     /* set by the transport thread; read by the engine after PULLED */
-    bool pull_ok; /* the pages have arrived, with pulled_crc */
-    /* [pull_end - own_matched][layers]: the checksums that the decode worker keeps for them */
-    uint32_t *pulled_crc;
+    bool pull_ok;     /* all pages that were to be pulled have arrived */
     sl_shipment ship; /* transport thread only */
 };
 
@@ -176,34 +181,65 @@ struct sl_prefill {
     uint64_t last_lease; /* the number of the last LEASE_ASK */
 
     struct {
-        sl_counter *tokens, *reused_local, *reused_remote, *reused_ahead, *transfer_ok, *transfer_aborted,
-            *transfer_failed, *transfer_bytes, *put_ok, *put_failed, *put_bytes, *get_ok, *get_failed,
-            *get_bytes, *stale, *checksum;
+        sl_counter *tokens, *reused_local, *reused_remote, *reused_ahead, *moved_early, *moved_late,
+            *transfer_ok, *transfer_aborted, *transfer_failed, *transfer_bytes, *put_ok, *put_failed,
+            *put_bytes, *get_ok, *get_failed, *get_bytes, *stale, *checksum;
         sl_gauge *running, *waiting;
         sl_histogram *chunk, *exposed;
     } c;
 };
+
+/* chunk.c, engine thread: pages that have arrived */
+/* Takes c. */
+void sl_prefill_chunk(sl_prefill *p, sl_pull_chunk *c);
+/* Takes k, whose tag is CHECK_CHUNK. */
+void sl_prefill_chunk_checked(sl_prefill *p, sl_check *k);
+/* PULLED of a request. */
+void sl_prefill_pulled(sl_prefill *p, sl_prefill_job *j);
+
+/* device.c, engine thread: sequences that are opened while pages arrive */
+/* Opens the sequence of a request whose pages arrive; without room on the device nothing happens. */
+void sl_prefill_open_early(sl_prefill *p, sl_prefill_job *j);
+/* Moves pages before `end` to the device: of a request that has a sequence, or of a prefetch, whose sequence grows by them. What
+ * fails here is done again, and reported, when the request opens its sequence. */
+void sl_prefill_move_early(sl_prefill *p, sl_prefill_job *j, int32_t end);
+/* Opens the sequence with all pages of the request, whose first `pos` tokens are in them, or completes the one that it has.
+ * SL_ERR_EXHAUSTED: the device has no room; the request then holds no sequence. */
+sl_status sl_prefill_open(sl_prefill *p, sl_prefill_job *j, sl_err *err);
+void sl_prefill_close_seq(sl_prefill *p, sl_prefill_job *j);
 
 /* schedule.c, engine thread */
 void sl_schedule_mail(sl_prefill *p, sl_wmail *m);
 void sl_schedule_admit(sl_prefill *p);
 /* Handles a job that comes back from the checker. */
 void sl_schedule_checked(sl_prefill *p, sl_check *k);
+/* The rows of the first n_tokens tokens are complete: seals and publishes the pages that have become full. False: the request has
+ * failed. */
+bool sl_schedule_publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens);
+void sl_schedule_fail(sl_prefill *p, sl_prefill_job *j, sl_status st, bool retryable, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+/* The last check of a job that has ended is back. */
+void sl_schedule_check_back(sl_prefill *p, sl_prefill_job *j);
 /* Computes one step; false if there was nothing to compute. A negative *st is fatal. */
 bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err);
 
 /* prefetch.c, engine thread */
 /* NEW, PULLED, STOP or END of a prefetch. */
 void sl_prefill_prefetch_mail(sl_prefill *p, sl_prefill_job *j, int kind);
-/* Takes c. */
-void sl_prefill_prefetch_chunk(sl_prefill *p, sl_prefetch_chunk *c);
-/* Takes k, whose tag is CHECK_PREFETCH. */
-void sl_prefill_prefetch_checked(sl_prefill *p, sl_check *k);
+/* A chunk of the prefetch was compared, and its pages were found right; or the prefetch ends, because they were not. */
+void sl_prefill_prefetch_compared(sl_prefill *p, sl_prefill_job *j);
+void sl_prefill_prefetch_failed(sl_prefill *p, sl_prefill_job *j);
+/* Ends the job if END has come and the last check is back. */
+void sl_prefill_prefetch_let_go(sl_prefill *p, sl_prefill_job *j);
 /* Whether pages for j, a request that has not begun, are still arriving. */
 bool sl_prefill_prefetch_awaited(const sl_prefill *p, const sl_prefill_job *j);
 /* Unpins the pages that were fetched for j, which leases them at once. Pages [*first, *end) of its prompt have been compared with
  * their checksums while they were pinned; equal: none. */
 void sl_prefill_prefetch_use(sl_prefill *p, const sl_prefill_job *j, int32_t *first, int32_t *end);
+/* Gives the sequence that was opened for j's prefetch to j, if it is of the same pages, which j has leased; else it is closed. */
+void sl_prefill_prefetch_give_seq(sl_prefill *p, sl_prefill_job *j);
+/* Closes all sequences of prefetches, because a request needs the device's memory. False: there is none. */
+bool sl_prefill_prefetch_yield(sl_prefill *p);
 /* j has begun or ended. */
 void sl_prefill_prefetch_end(sl_prefill *p, const sl_prefill_job *j);
 /* The worker drains: ends all. */

@@ -7,6 +7,8 @@ void sl_prefill_metrics_find(sl_prefill *p, sl_metrics *m)
     p->c.reused_local = sl_metrics_counter(m, "sluice_prefill_reused_tokens_total", SL_LABELS("local"));
     p->c.reused_remote = sl_metrics_counter(m, "sluice_prefill_reused_tokens_total", SL_LABELS("remote"));
     p->c.reused_ahead = sl_metrics_counter(m, "sluice_prefill_reused_tokens_total", SL_LABELS("ahead"));
+    p->c.moved_early = sl_metrics_counter(m, "sluice_prefill_moved_tokens_total", SL_LABELS("arriving"));
+    p->c.moved_late = sl_metrics_counter(m, "sluice_prefill_moved_tokens_total", SL_LABELS("complete"));
     p->c.transfer_ok = sl_metrics_counter(m, "sluice_transfers_total", SL_LABELS("ok"));
     p->c.transfer_aborted = sl_metrics_counter(m, "sluice_transfers_total", SL_LABELS("aborted"));
     p->c.transfer_failed = sl_metrics_counter(m, "sluice_transfers_total", SL_LABELS("failed"));

@@ -37,16 +37,13 @@ static bool active(const sl_prefill_job *j)
 /* Stops computing for the job. The job and its pages are kept until END. */
 static void stop(sl_prefill *p, sl_prefill_job *j)
 {
-    if (j->engine.seq)
-        p->o.role.runner->close(p->o.role.runner->impl, j->engine.seq);
-    j->engine.seq = NULL;
+    sl_prefill_close_seq(p, j);
     if (active(j))
         p->n_active--;
     j->engine.state = JOB_STOPPED;
 }
 
-static void __attribute__((format(printf, 5, 6)))
-fail(sl_prefill *p, sl_prefill_job *j, sl_status st, bool retryable, const char *fmt, ...)
+void sl_schedule_fail(sl_prefill *p, sl_prefill_job *j, sl_status st, bool retryable, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -93,7 +90,7 @@ static void on_new(sl_prefill *p, sl_prefill_job *j)
     sl_err err = {0};
     sl_status st = check_request(p, j, &err);
     if (st != SL_OK)
-        fail(p, j, st, false, "%.299s", err.text);
+        sl_schedule_fail(p, j, st, false, "%.299s", err.text);
 }
 
 static void on_end(sl_prefill *p, sl_prefill_job *j)
@@ -135,16 +132,12 @@ static bool post_check(sl_prefill *p, sl_prefill_job *j, sl_check_what what, int
     return true;
 }
 
-/*
- * Called when the rows of the first n_tokens tokens are complete: seals and publishes the pages that have become full.
- * False: the request has failed.
- */
-static bool publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
+bool sl_schedule_publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
 {
     int32_t full = n_tokens / PAGE;
     if (sl_checker_seals(&p->role.checker) && full > j->engine.sealed) {
         if (!post_check(p, j, SL_CHECK_SEAL, j->engine.sealed, full)) {
-            fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
+            sl_schedule_fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
             return false;
         }
         j->engine.sealed = full;
@@ -163,7 +156,7 @@ static int32_t drop_from(sl_prefill *p, sl_prefill_job *j, int32_t page)
         return 0;
     bool finish_posted = j->engine.state == JOB_FINISHED && !j->engine.unverified;
     if (j->engine.state != JOB_STOPPED && !finish_posted)
-        fail(p, j, SL_ERR_CORRUPT, true, "pages of its prefix were damaged in the store");
+        sl_schedule_fail(p, j, SL_ERR_CORRUPT, true, "pages of its prefix were damaged in the store");
     return sl_lease_drop(j->engine.lease, i);
 }
 
@@ -180,69 +173,14 @@ static void drop_page(sl_prefill *p, int32_t page)
     sl_log(SL_LOG_WARN, "prefill", "page_damaged", "page=%d dropped=%d", page, dropped);
 }
 
-/* ---- pulled pages ---- */
-
-/* The pulled pages are used (ok), or the request continues without them. */
-static void pull_ended(sl_prefill *p, sl_prefill_job *j, bool ok)
-{
-    int32_t pages = ok ? j->pull_end : j->own_matched;
-    if (ok) {
-        uint64_t tokens = (uint64_t)(j->pull_end - j->own_matched) * PAGE;
-        p->pulled += tokens;
-        sl_counter_add(p->c.reused_remote, tokens);
-        if (!publish(p, j, pages * PAGE))
-            return;
-    }
-    j->engine.start = j->engine.pos = pages * PAGE;
-    j->engine.state = JOB_READY;
-}
-
-/*
- * Nothing uses the pages before the checker has compared them with the checksums that the decode worker keeps. The
- * checker keeps them as seals, so it reads the pages only once. Damaged pages are not used; their tokens are computed.
- */
-static void on_pulled(sl_prefill *p, sl_prefill_job *j)
-{
-    if (j->engine.state != JOB_PULLING)
-        return;
-    if (!j->pull_ok || !p->o.role.verify_checksums) {
-        pull_ended(p, j, j->pull_ok);
-        return;
-    }
-    sl_check *k = new_check(p, j, SL_CHECK_KEEP, j->own_matched, j->pull_end);
-    if (!k) {
-        fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
-        return;
-    }
-    k->expect = j->pulled_crc;
-    k->compare = true;
-    sl_checker_post(&p->role.checker, k);
-}
-
-static void on_pulled_checked(sl_prefill *p, sl_prefill_job *j, const sl_check *k)
-{
-    if (k->bad) {
-        sl_counter_add(p->c.checksum, k->bad);
-        sl_log(SL_LOG_WARN, "prefill", "pull_damaged", "rid=%016" PRIx64 " attempt=%u bad=%zu of=%zu", j->rid,
-               j->attempt, k->bad, (size_t)k->n_pages * (size_t)p->geo->n_layers);
-    }
-    if (j->engine.state != JOB_PULLING)
-        return;
-    if (!k->bad)
-        j->engine.sealed = j->pull_end;
-    pull_ended(p, j, !k->bad);
-}
-
 void sl_schedule_checked(sl_prefill *p, sl_check *k)
 {
-    if (k->tag == CHECK_PREFETCH) {
-        sl_prefill_prefetch_checked(p, k);
+    if (k->tag == CHECK_CHUNK) {
+        sl_prefill_chunk_checked(p, k);
         return;
     }
     sl_prefill_job *j = k->owner;
     j->engine.checks--;
-    if (k->what == SL_CHECK_KEEP) /* damaged pages are not in the prefix tree: they are computed */
-        on_pulled_checked(p, j, k);
     for (int32_t i = 0; k->what == SL_CHECK_VERIFY && i < k->n_damaged; i++)
         drop_page(p, k->damaged[i]);
     if (k->what == SL_CHECK_VERIFY && !k->n_damaged) {
@@ -250,15 +188,20 @@ void sl_schedule_checked(sl_prefill *p, sl_check *k)
         if (j->engine.state == JOB_FINISHED)
             post(p, &j->m_finish);
     }
+    sl_schedule_check_back(p, j);
+    sl_check_free(k);
+}
+
+void sl_schedule_check_back(sl_prefill *p, sl_prefill_job *j)
+{
     if (j->engine.ended)
         on_end(p, j);
-    sl_check_free(k);
 }
 
 void sl_schedule_mail(sl_prefill *p, sl_wmail *m)
 {
     if (m->kind == PM_CHUNK) {
-        sl_prefill_prefetch_chunk(p, (sl_prefetch_chunk *)m);
+        sl_prefill_chunk(p, (sl_pull_chunk *)m);
         return;
     }
     sl_prefill_job *j = ((sl_job_mail *)m)->job;
@@ -272,7 +215,7 @@ void sl_schedule_mail(sl_prefill *p, sl_wmail *m)
         on_new(p, j);
         break;
     case PM_PULLED:
-        on_pulled(p, j);
+        sl_prefill_pulled(p, j);
         break;
     case PM_STOP:
         stop(p, j);
@@ -314,29 +257,32 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     int32_t fetched, fetched_end;
     sl_prefill_prefetch_use(p, j, &fetched, &fetched_end);
     sl_status st = sl_store_lease(p->role.store, r->seed, r->tokens, (int32_t)r->n_tokens, &j->engine.lease);
+    if (st != SL_OK)
+        sl_prefill_prefetch_give_seq(p, j); /* closes it: its pages are not held any more */
     if (st == SL_ERR_EXHAUSTED)
         return false; /* pages become free when other requests end */
     if (st != SL_OK) {
-        fail(p, j, st, true, "cannot lease %zu pages", r->n_pages);
+        sl_schedule_fail(p, j, st, true, "cannot lease %zu pages", r->n_pages);
         return true;
     }
     size_t bytes = r->n_pages * sizeof *j->own_pages;
     j->own_pages = malloc(bytes);
     if (!j->own_pages) {
-        fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
+        sl_schedule_fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
         return true;
     }
     memcpy(j->own_pages, sl_lease_pages(j->engine.lease), bytes);
     int32_t own = sl_lease_matched(j->engine.lease), theirs = (int32_t)r->matched_pages;
     /* Pages that were fetched for this request have just been compared, and were pinned since then. */
     int32_t verify = own <= fetched_end && fetched < own ? fetched : own;
-    sl_prefill_prefetch_end(p, j);
     j->own_matched = own;
+    sl_prefill_prefetch_give_seq(p, j);
+    sl_prefill_prefetch_end(p, j);
     j->pull_end = theirs > own ? theirs : own;
     j->engine.start = j->engine.pos = own * PAGE;
     j->engine.state = j->pull_end > own ? JOB_PULLING : JOB_READY;
     j->engine.started_ns = sl_now_ns();
-    j->engine.sealed = own;
+    j->engine.sealed = j->engine.have = own;
     j->engine.unverified = verify && sl_checker_seals(&p->role.checker);
     j->queue_us = (j->engine.started_ns - j->arrived_ns) / 1000;
     count_reused(p, own, fetched, fetched_end);
@@ -347,7 +293,7 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
            j->rid, j->attempt, r->n_tokens, own, j->pull_end - own, theirs, j->queue_us);
     post(p, &j->m_start);
     if (j->engine.unverified && !post_check(p, j, SL_CHECK_VERIFY, 0, verify))
-        fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
+        sl_schedule_fail(p, j, SL_ERR_NO_MEMORY, true, "out of memory");
     return true;
 }
 
@@ -368,8 +314,9 @@ static void find_on_device(sl_prefill *p, sl_prefill_job *j)
 static bool open_job(sl_prefill *p, sl_prefill_job *j)
 {
     sl_err err = {0};
-    sl_status st = p->o.role.runner->open(p->o.role.runner->impl, SL_RESIDENT, j->own_pages,
-                                          (int32_t)j->msg->n_pages, j->engine.pos, &j->engine.seq, &err);
+    sl_status st = sl_prefill_open(p, j, &err);
+    while (st == SL_ERR_EXHAUSTED && sl_prefill_prefetch_yield(p))
+        st = sl_prefill_open(p, j, &err);
     if (st == SL_OK) {
         find_on_device(p, j);
         j->engine.state = JOB_RUNNING;
@@ -377,7 +324,7 @@ static bool open_job(sl_prefill *p, sl_prefill_job *j)
     }
     if (st == SL_ERR_EXHAUSTED && p->n_active > 1)
         return false; /* the device has free memory when another request ends */
-    fail(p, j, st, true, "cannot open the sequence: %.200s", err.text);
+    sl_schedule_fail(p, j, st, true, "cannot open the sequence: %.200s", err.text);
     return true;
 }
 
@@ -402,11 +349,13 @@ void sl_schedule_admit(sl_prefill *p)
     for (sl_prefill_job *j = p->jobs, *next; j; j = next) {
         next = j->engine.next;
         if (j->engine.state == JOB_QUEUED && p->role.draining)
-            fail(p, j, SL_ERR_PEER, true, "the worker is draining");
+            sl_schedule_fail(p, j, SL_ERR_PEER, true, "the worker is draining");
         if (j->engine.state == JOB_QUEUED && pages && has_place(p, j) && !sl_prefill_prefetch_awaited(p, j))
             pages = start_job(p, j);
-        if (j->engine.state == JOB_READY && slots)
-            slots = open_job(p, j);
+        if (j->engine.state == JOB_PULLING && slots)
+            sl_prefill_open_early(p, j);
+        if (j->engine.state == JOB_READY && (slots || j->engine.seq))
+            slots &= open_job(p, j);
     }
 }
 
@@ -481,16 +430,14 @@ static void finish(sl_prefill *p, sl_prefill_job *j, const float *logits)
     sl_err err = {0};
     sl_status st = sl_sample(p->role.sampler, logits, &j->engine.sampling, &h, r->n_tokens, &s, &err);
     if (st != SL_OK) {
-        fail(p, j, st, true, "sampling: %.200s", err.text);
+        sl_schedule_fail(p, j, st, true, "sampling: %.200s", err.text);
         return;
     }
     j->first = sl_worker_token(&s);
     j->cached_tokens = (uint32_t)j->engine.start;
     j->compute_us = (sl_now_ns() - j->engine.started_ns) / 1000;
-    if (!j->dev_rows) { /* else it is closed at END, when no copy reads its device pages any more */
-        p->o.role.runner->close(p->o.role.runner->impl, j->engine.seq);
-        j->engine.seq = NULL;
-    }
+    if (!j->dev_rows) /* else it is closed at END, when no copy reads its device pages any more */
+        sl_prefill_close_seq(p, j);
     j->engine.state = JOB_FINISHED;
     if (!j->engine.unverified)
         post(p, &j->m_finish);
@@ -509,7 +456,7 @@ static void advance(sl_prefill *p, sl_prefill_step *s)
     for (int32_t i = 0; i < s->n; i++) {
         sl_prefill_job *j = s->item[i].job;
         j->engine.pos = s->item[i].end;
-        if (!publish(p, j, j->engine.pos))
+        if (!sl_schedule_publish(p, j, j->engine.pos))
             continue;
         if (j->engine.pos == (int32_t)j->msg->n_tokens)
             finish(p, j, p->items[i].logits);
@@ -551,7 +498,7 @@ bool sl_schedule_step(sl_prefill *p, sl_status *st, sl_err *err)
     } else if (step <= SL_ERR_DEVICE ||
                !sl_runner_broken(p->o.role.runner)) { /* else the sessions end, and the jobs */
         for (int32_t i = 0; i < s->n; i++)
-            fail(p, s->item[i].job, step, true, "step: %.250s", err->text);
+            sl_schedule_fail(p, s->item[i].job, step, true, "step: %.250s", err->text);
         *st = step <= SL_ERR_DEVICE ? step : SL_OK;
     }
     sl_worker_post(p->worker, &s->done);

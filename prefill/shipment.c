@@ -1,6 +1,6 @@
 /*
  * See shipment.h: the beginning of a shipment, its events, and the pump. shipment_post.c has the posting,
- * shipment_end.c the end.
+ * shipment_pull.c the pulling, shipment_end.c the end.
  */
 #include "prefill/shipment.h"
 
@@ -22,8 +22,8 @@ enum {
 
 const char *sl_ship_state_name(sl_ship_state s)
 {
-    static const char *const names[] = {"waiting",  "connecting", "pulling", "asking",   "sending",
-                                        "flushing", "leasing",    "holding", "draining", "over"};
+    static const char *const names[] = {"waiting", "connecting", "pulling",  "sending", "flushing",
+                                        "leasing", "holding",    "draining", "over"};
     return names[s];
 }
 
@@ -208,8 +208,7 @@ void sl_ship_free(sl_prefill *p, sl_prefill_job *j)
     sl_wmsg_free(j->m);
     free(j->own_pages);
     free(j->keys);
-    free(j->ship.chunk);
-    free(j->pulled_crc);
+    sl_ship_pull_free(j);
     free(j->dev_rows); /* dev_index is in the same block */
     sl_cursor_free(&j->ship.cursor);
     free(j->ship.crc);
@@ -310,23 +309,6 @@ void sl_ship_completed(sl_prefill_job *j, sl_decode_peer *d)
     sl_ship_runnable(j->ship.owner, j);
 }
 
-void sl_ship_pages_crc(sl_prefill *p, uint32_t router, const sl_msg_pages_crc *m)
-{
-    sl_prefill_job *j = find(p, router, m->rid, m->attempt);
-    if (!j || sl_ship_ends(j) || j->ship.state != SHIP_ASKING || (int32_t)m->first != j->own_matched) {
-        sl_counter_add(p->c.stale, 1);
-        return;
-    }
-    size_t n = (size_t)(j->pull_end - j->own_matched) * (size_t)p->geo->n_layers;
-    if (m->n_crc == n)
-        j->pulled_crc = malloc(n * sizeof *j->pulled_crc);
-    if (j->pulled_crc)
-        memcpy(j->pulled_crc, m->crc, n * sizeof *j->pulled_crc);
-    j->ship.state = SHIP_SENDING;
-    j->pull_ok = j->pulled_crc != NULL;
-    sl_mailbox_post(p->role.inbox, &j->m_pulled.mail.link);
-}
-
 static void push(sl_prefill *p, sl_prefill_job *j, sl_piece piece)
 {
     if (sl_cursor_push(&j->ship.cursor, &piece) != SL_OK)
@@ -335,8 +317,8 @@ static void push(sl_prefill *p, sl_prefill_job *j, sl_piece piece)
 }
 
 /*
- * The engine has leased the own pages. First come the pages that are to be pulled, or the pages of the own cache that
- * the decode worker does not have; at most one of the two sets is not empty.
+ * The engine has leased the own pages. First come the pages that are to be pulled, whose pieces are pushed chunk by chunk, or the
+ * pages of the own cache that the decode worker does not have; at most one of the two sets is not empty.
  */
 static void on_start(sl_prefill *p, sl_prefill_job *j)
 {
@@ -345,13 +327,7 @@ static void on_start(sl_prefill *p, sl_prefill_job *j)
     int32_t theirs = (int32_t)j->msg->matched_pages, own = j->own_matched, layers = p->geo->n_layers;
     j->ship.state = SHIP_CONNECTING;
     j->ship.at = own;
-    if (j->prefetch) { /* pieces are pushed for each lease */
-        sl_ship_runnable(p, j);
-        return;
-    }
-    if (j->pull_end > own)
-        push(p, j, (sl_piece){.end_layer = layers, .first = own * PAGE, .end = j->pull_end * PAGE});
-    else if (own > theirs)
+    if (!j->prefetch && own > theirs)
         push(p, j, (sl_piece){.end_layer = layers, .first = theirs * PAGE, .end = own * PAGE});
     sl_ship_runnable(p, j);
 }
@@ -441,6 +417,8 @@ static sl_ship_turn connect_turn(sl_prefill *p, sl_prefill_job *j)
                                 .rpages = j->msg->pages,
                                 .n_tokens = (int32_t)j->msg->n_tokens};
     j->ship.state = j->prefetch ? SHIP_LEASING : j->pull_end > j->own_matched ? SHIP_PULLING : SHIP_SENDING;
+    if (j->ship.state == SHIP_PULLING)
+        sl_ship_ask_sums(j);
     return SHIP_MOVED;
 }
 
@@ -462,7 +440,6 @@ static sl_ship_turn take_turn(sl_prefill *p, sl_prefill_job *j)
     case SHIP_DRAINING:
         return sl_ship_drain(p, j);
     case SHIP_WAITING: /* waits for START */
-    case SHIP_ASKING:  /* waits for PAGES_CRC */
     case SHIP_HOLDING: /* waits for FINISH */
     case SHIP_OVER:    /* waits for RELEASE */
         break;

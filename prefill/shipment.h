@@ -1,8 +1,8 @@
 /*
  * Shipment: moves the rows of one request (one PREFILL, one attempt) to the decode worker. Transport thread.
  *
- *                 START             peer is up                    PAGES_CRC
- *     WAITING ───────────▶ CONNECTING ──────┬──▶ PULLING ──▶ ASKING ──────┐
+ *                 START             peer is up
+ *     WAITING ───────────▶ CONNECTING ──────┬─────────▶ PULLING ──────────┐
  *                                           │                             ▼
  *                                           └──────────────────────────▶ SENDING ──▶ FLUSHING ──▶ OVER ──▶ freed
  *                                                                                                  ▲
@@ -12,10 +12,9 @@
  *
  *     state       holds                          left by                                          to
  *     WAITING     the message                    mail START: the engine has leased own pages      CONNECTING
- *     CONNECTING  + own pages                    pump: the peer is up, pages are to be pulled     PULLING
+ *     CONNECTING  + own pages                    pump: the peer is up; it sends PAGES_ASK         PULLING
  *                                                pump: the peer is up, nothing to pull            SENDING
- *     PULLING     + gets in flight               pump: all got; it sends PAGES_ASK                ASKING
- *     ASKING      + own pages                    message PAGES_CRC; mail PULLED                   SENDING
+ *     PULLING     + gets in flight, chunks       pump: all got, PAGES_CRC has come; mail PULLED   SENDING
  *     SENDING     + puts and copies in flight    pump: FINISH came, all posted; it posts a flush  FLUSHING
  *     FLUSHING    + puts, copies, one flush      pump: all completed; COMMIT, PREFILLED           OVER
  *     LEASING     + own pages                    message LEASE with pages                         PULLING
@@ -29,8 +28,12 @@
  * Rules:
  *
  * - Events (mails, messages, completions, the clock, the state of the peer) only record what happened and put the
- *   shipment on the list of runnable shipments. They post and send nothing for it. START, PAGES_CRC and LEASE also change
- *   the state, as the table says.
+ *   shipment on the list of runnable shipments. They post and send nothing for it. START and LEASE also change the state, as the
+ *   table says.
+ * - Pages are pulled in chunks (prefill.h: pull_chunk_bytes), so that the engine compares the first ones and moves them to its device
+ *   while the gets of the next ones are in flight. A chunk is handed to the engine (mail CHUNK) when its gets have completed and its
+ *   checksums are known; chunks are handed over in their order. PULLED comes after the last one, when no get is in flight: from then
+ *   on the engine may write to the pages that did not arrive.
  * - The pump (sl_ship_tick) gives turns to the runnable shipments; only the pump posts, sends, and enters any other
  *   state. So no callback enters the machine while it runs.
  * - A failure or an abort is recorded in `ending`, in any state. A later failure does not replace the first one; an
@@ -57,13 +60,12 @@
 typedef struct sl_prefill sl_prefill;
 typedef struct sl_prefill_job sl_prefill_job;
 typedef struct sl_decode_peer sl_decode_peer;
-typedef struct sl_prefetch_chunk sl_prefetch_chunk;
+typedef struct sl_pull_chunk sl_pull_chunk;
 
 typedef enum {
     SHIP_WAITING,
     SHIP_CONNECTING,
     SHIP_PULLING,
-    SHIP_ASKING,
     SHIP_SENDING,
     SHIP_FLUSHING,
     SHIP_LEASING,
@@ -97,11 +99,16 @@ typedef struct sl_shipment {
     uint32_t in_flight; /* gets, puts, flushes and batches of copies that have not completed */
     bool unflushed;     /* puts were posted that no completed flush covers */
     uint64_t bytes;     /* number of bytes shipped */
-    /* of a prefetch */
-    uint64_t lease;           /* asked for or held; 0: none */
-    int32_t at;               /* pages before it are here */
-    sl_prefetch_chunk *chunk; /* PULLING: what the lease covers */
-    uint64_t finish_ns;       /* time of FINISH, after which no piece is added; 0: not yet */
+    /* PULLING */
+    int32_t at; /* of a prefetch: pages before it are here; else: gets of pages before it are posted */
+    sl_pull_chunk *chunk; /* whose gets are being posted; of a prefetch: what the lease covers */
+    sl_pull_chunk *arriving,
+        **last_arriving; /* in order: their gets are posted; the engine was not told of them yet */
+    uint32_t
+        *sums;     /* [pull_end - own_matched][layers]: the checksums that the decode worker keeps for them */
+    bool answered; /* PAGES_CRC has come; sums is NULL if it had none */
+    uint64_t lease;     /* of a prefetch, asked for or held; 0: none */
+    uint64_t finish_ns; /* time of FINISH, after which no piece is added; 0: not yet */
     uint64_t drain_deadline_ns;
 } sl_shipment;
 
@@ -159,9 +166,17 @@ void sl_ship_runnable(sl_prefill *p, sl_prefill_job *j);
 bool sl_ship_ends(const sl_prefill_job *j); /* it ends early, or it is OVER */
 const char *sl_ship_state_name(sl_ship_state s);
 
-/* shipment_post.c: turns in PULLING and SENDING. */
-sl_ship_turn sl_ship_pull(sl_prefill *p, sl_prefill_job *j);
+/* shipment_post.c: turns in SENDING; posts the next operation of a turn (SL_INPROGRESS: nothing is left to post now). */
 sl_ship_turn sl_ship_send(sl_prefill *p, sl_prefill_job *j);
+sl_status sl_ship_post_next(sl_prefill *p, sl_prefill_job *j);
+sl_ship_turn sl_ship_turn_of(sl_prefill *p, sl_prefill_job *j, sl_status st);
+
+/* shipment_pull.c: begins PULLING for a request; turns in it; the event PAGES_CRC is there, too. */
+void sl_ship_ask_sums(sl_prefill_job *j);
+sl_ship_turn sl_ship_pull(sl_prefill *p, sl_prefill_job *j);
+/* A chunk without checksums; NULL: out of memory. */
+sl_pull_chunk *sl_pull_chunk_new(const sl_prefill *p, sl_prefill_job *j, int32_t first, int32_t end);
+void sl_ship_pull_free(sl_prefill_job *j);
 
 /* shipment_lease.c: makes a PREFILL of its pages from the PREFETCH (false: malformed, or out of memory); turns of prefetches in
  * LEASING, and in PULLING when all gets are posted; the last message of one that drains. */

@@ -70,14 +70,14 @@ static bool label_fits(const sl_prefill_job *j, int32_t i, const uint8_t *label,
 }
 
 /* Takes page numbers and checksums over; NULL: they are wrong, or out of memory. */
-static sl_prefetch_chunk *adopt(const sl_prefill *p, sl_prefill_job *j, const sl_msg_lease *m)
+static sl_pull_chunk *adopt(const sl_prefill *p, sl_prefill_job *j, const sl_msg_lease *m)
 {
     size_t layers = (size_t)p->geo->n_layers, bytes = sl_cascade_label_bytes(p->geo),
            sums = layers * sizeof(uint32_t);
     int32_t first = j->ship.at, n = (int32_t)m->n_pages;
     if (m->n_pages > (size_t)(j->pull_end - first) || m->labels.len != m->n_pages * bytes)
         return NULL;
-    sl_prefetch_chunk *c = calloc(1, sizeof *c + m->n_pages * sums);
+    sl_pull_chunk *c = sl_pull_chunk_new(p, j, first, first + n);
     uint8_t *scratch = malloc(bytes);
     bool fits = c && scratch;
     for (int32_t i = 0; fits && i < n; i++) {
@@ -92,10 +92,6 @@ static sl_prefetch_chunk *adopt(const sl_prefill *p, sl_prefill_job *j, const sl
         free(c);
         return NULL;
     }
-    c->mail.kind = PM_CHUNK;
-    c->job = j;
-    c->first = first;
-    c->end = first + n;
     return c;
 }
 
@@ -140,7 +136,7 @@ static void end_lease(sl_prefill_job *j)
 
 sl_ship_turn sl_ship_leased_all_got(sl_prefill *p, sl_prefill_job *j)
 {
-    sl_prefetch_chunk *c = j->ship.chunk;
+    sl_pull_chunk *c = j->ship.chunk;
     if (j->ship.in_flight)
         return SHIP_IDLE;
     end_lease(j);

@@ -1,5 +1,5 @@
 /*
- * See shipment.h: the turns of shipments that post. The path of the connection (path.h) moves the bytes; this file
+ * See shipment.h: posting, and the turns of shipments that send. The path of the connection (path.h) moves the bytes; this file
  * decides which bytes come next, and what follows when all are posted.
  *
  * Checksums of the pages are computed when a layer is opened, while the engine computes the next layer.
@@ -48,8 +48,8 @@ static bool open_layer(sl_prefill *p, sl_prefill_job *j)
     return true;
 }
 
-/* Posts the next operation. SL_INPROGRESS: nothing is left to post now. SL_AGAIN: the window or the path is full. */
-static sl_status post_next(sl_prefill *p, sl_prefill_job *j)
+/* SL_AGAIN: the window or the path is full. */
+sl_status sl_ship_post_next(sl_prefill *p, sl_prefill_job *j)
 {
     const sl_decode_peer *d = j->ship.peer;
     if (sl_cursor_done(&j->ship.cursor))
@@ -64,27 +64,6 @@ static sl_status post_next(sl_prefill *p, sl_prefill_job *j)
         if (!open_layer(p, j))
             return SL_INPROGRESS;
     }
-}
-
-static bool peer_usable(const sl_prefill_job *j)
-{
-    return j->ship.peer && j->ship.peer->state == PEER_UP;
-}
-
-/* All gets are posted: asks for the checksums when they have completed. */
-static sl_ship_turn ask_about_pulled(sl_prefill_job *j)
-{
-    if (j->ship.in_flight)
-        return SHIP_IDLE;
-    sl_msg m = {.type = SL_MSG_PAGES_ASK};
-    m.pages_ask = (sl_msg_pages_ask){.rid = j->rid,
-                                     .attempt = j->attempt,
-                                     .ticket = j->msg->ticket,
-                                     .first = (uint32_t)j->own_matched,
-                                     .count = (uint32_t)(j->pull_end - j->own_matched)};
-    sl_wep_send(j->ship.peer->ep, &m);
-    j->ship.state = SHIP_ASKING;
-    return SHIP_IDLE;
 }
 
 /* All present pieces are posted: if the engine has finished, posts a flush, if there were puts. */
@@ -107,7 +86,7 @@ static sl_ship_turn flush_all(sl_prefill *p, sl_prefill_job *j)
     return turn;
 }
 
-static sl_ship_turn turn_of(sl_prefill *p, sl_prefill_job *j, sl_status st)
+sl_ship_turn sl_ship_turn_of(sl_prefill *p, sl_prefill_job *j, sl_status st)
 {
     if (st == SL_OK)
         return SHIP_POSTED;
@@ -117,20 +96,10 @@ static sl_ship_turn turn_of(sl_prefill *p, sl_prefill_job *j, sl_status st)
     return SHIP_IDLE;
 }
 
-sl_ship_turn sl_ship_pull(sl_prefill *p, sl_prefill_job *j)
-{
-    if (!peer_usable(j))
-        return SHIP_IDLE;
-    sl_status st = post_next(p, j);
-    if (st != SL_INPROGRESS)
-        return turn_of(p, j, st);
-    return j->prefetch ? sl_ship_leased_all_got(p, j) : ask_about_pulled(j);
-}
-
 sl_ship_turn sl_ship_send(sl_prefill *p, sl_prefill_job *j)
 {
-    if (!peer_usable(j))
+    if (!j->ship.peer || j->ship.peer->state != PEER_UP)
         return SHIP_IDLE;
-    sl_status st = post_next(p, j);
-    return st == SL_INPROGRESS ? flush_all(p, j) : turn_of(p, j, st);
+    sl_status st = sl_ship_post_next(p, j);
+    return st == SL_INPROGRESS ? flush_all(p, j) : sl_ship_turn_of(p, j, st);
 }

@@ -4,7 +4,7 @@
 #include "sparse/load.h"
 
 /* The algorithm's metadata of the pages that are cached. */
-static sl_status construct_layer(sl_coord *c, int32_t l, const sl_coord_request *r, sl_err *err)
+static sl_status construct_layer(const sl_coord *c, int32_t l, const sl_coord_request *r, sl_err *err)
 {
     const sl_coord_layer *layer = &c->layers[l];
     if (!c->z.algo->construct)
@@ -65,6 +65,33 @@ sl_status sl_coord_request_spill(sl_coord *c, const sl_coord_request *r, sl_err 
         return sl_fail(err, SL_ERR_INVALID, "spill: %d tokens, the request has %d", r->n_cached, t->len);
     SL_TRY(load_request(c, r, false, err));
     t->hot_slot = r->hot_slot;
+    return SL_OK;
+}
+
+/* The part of a resident request from page `first` on, as if it were a request of its own. Its pages are loaded by what is in
+ * them alone, so their places in the request do not matter. */
+static sl_coord_request rest_of(const sl_coord_request *r, int32_t first)
+{
+    sl_coord_request rest = *r;
+    rest.n_cached -= first * SL_PAGE_TOKENS;
+    rest.host_pages += first;
+    rest.index_pages += first;
+    rest.row_pages += first;
+    return rest;
+}
+
+sl_status sl_coord_request_load(sl_coord *c, const sl_coord_request *r, sl_err *err)
+{
+    SL_CHECK(r->seq >= 0 && r->seq < c->tracker.n && c->tracker.rows[r->seq].open, "load of row %d", r->seq);
+    sl_track *t = &c->tracker.rows[r->seq];
+    if (t->hot_slot >= 0 || r->hot_slot >= 0)
+        return sl_fail(err, SL_ERR_INVALID, "load: sequence row %d is not resident", r->seq);
+    if (t->len % SL_PAGE_TOKENS || r->n_cached < t->len || r->n_cached > c->tracker.max_context)
+        return sl_fail(err, SL_ERR_INVALID, "load: %d tokens after the %d that the request has", r->n_cached,
+                       t->len);
+    sl_coord_request rest = rest_of(r, t->len / SL_PAGE_TOKENS);
+    SL_TRY(load_request(c, &rest, true, err));
+    t->len = r->n_cached;
     return SL_OK;
 }
 

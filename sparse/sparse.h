@@ -8,7 +8,7 @@
  * It borrows backend, device rows, index pools and host pages, which must outlive it.
  *
  * Life cycle of a request: request_begin (its tables exist, cached pages are constructed, the tail is loaded), any
- * number of steps, request_spill at most once, request_end. A step: step_begin with the tokens that it will append,
+ * number of steps, request_spill at most once, request_end. Cached pages that arrive later are added by request_load. A step: step_begin with the tokens that it will append,
  * sl_coord_attend for every layer in order, step_end (or step_abort, which forgets the hot rows of the step's
  * requests).
  *
@@ -129,6 +129,11 @@ typedef struct sl_coord_request {
 
 /* Loads what is cached: index keys, and rows (resident) or the newest tail_rows rows (hierarchical). */
 sl_status sl_coord_request_begin(sl_coord *c, const sl_coord_request *r, sl_err *err);
+/*
+ * More tokens of a resident request are in the host pages now: loads those from its present length, which must be whole pages, to
+ * r->n_cached; the rest of r is as for begin. After an error the length is what it was.
+ */
+sl_status sl_coord_request_load(sl_coord *c, const sl_coord_request *r, sl_err *err);
 /* A resident request becomes hierarchical; r as for begin, with the new hot slot. The row pages may be used for other
  * requests afterwards. */
 sl_status sl_coord_request_spill(sl_coord *c, const sl_coord_request *r, sl_err *err);

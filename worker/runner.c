@@ -15,6 +15,11 @@ static sl_status e_add_pages(void *impl, void *seq, const int32_t *pages, int32_
     return sl_engine_seq_add_pages(impl, seq, pages, n_pages, err);
 }
 
+static sl_status e_load(void *impl, void *seq, int32_t n_cached, sl_err *err)
+{
+    return sl_engine_seq_load(impl, seq, n_cached, err);
+}
+
 static sl_status e_spill(void *impl, void *seq, sl_err *err)
 {
     return sl_engine_seq_spill(impl, seq, err);
@@ -89,6 +94,7 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .max_step_tokens = opts->max_step_tokens,
                        .open = e_open,
                        .add_pages = e_add_pages,
+                       .load = e_load,
                        .spill = e_spill,
                        .close = e_close,
                        .len = e_len,

@@ -16,6 +16,8 @@ typedef struct sl_runner {
     sl_status (*open)(void *impl, sl_residency r, const int32_t *pages, int32_t n_pages, int32_t n_cached,
                       void **seq, sl_err *err);
     sl_status (*add_pages)(void *impl, void *seq, const int32_t *pages, int32_t n_pages, sl_err *err);
+    /* NULL: sequences are opened when all their cached pages are there. */
+    sl_status (*load)(void *impl, void *seq, int32_t n_cached, sl_err *err);
     sl_status (*spill)(void *impl, void *seq, sl_err *err);
     void (*close)(void *impl, void *seq);
     int32_t (*len)(const void *seq);

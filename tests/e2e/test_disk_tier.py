@@ -60,6 +60,8 @@ def test_restart_and_damage(start, disk):
     def ahead(tokens):
         real.until(f"{tokens} tokens fetched while the disk was read",
                    lambda: real.metric(c.metrics(1), "sluice_prefill_reused_tokens_total", 'source="ahead"') == tokens)
+        moved = [real.metric(c.metrics(1), "sluice_prefill_moved_tokens_total", f'when="{w}"') for w in ("arriving", "complete")]
+        assert moved == [tokens, 0], "every page was moved to the device when it had come, and none a second time"
 
     def ask(cached):
         r = c.complete(IDS, N)

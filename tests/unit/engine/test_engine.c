@@ -179,6 +179,48 @@ START_TEST(prefix_reuse_equals_recompute)
 }
 END_TEST
 
+/* Cached pages that come in parts are moved to the device part by part; until then the host pages of the next ones are NaN. */
+START_TEST(pages_that_arrive_in_parts)
+{
+    static const int32_t parts[] = {64, 128, 256};
+    fix_opts o = configs[_i];
+    o.max_seqs = 2;
+    fix_open(&f, &o);
+    fix_reference(&f, &ref, 300, 310, 17);
+    fix_run owner = {0}, r = {0};
+    text = ref;
+    fix_seq_open(&f, &owner, SL_RESIDENT, 0, 310);
+    fix_feed(&f, &owner, &text, 310, 128);
+    fix_seq_close(&f, &owner, true);
+    for (size_t first = 0; first < SL_COUNT(parts); first++) {
+        int64_t page = sl_arena_geometry(f.arena)->page_bytes;
+        uint8_t *base = sl_arena_base(f.arena);
+        sl_err err = {0};
+        text = ref;
+        memset(text.logits, 0, sizeof text.logits);
+        fix_seq_open(&f, &r, SL_RESIDENT, 0, 200); /* and grows while pages arrive */
+        for (size_t i = first, p = 0; i < SL_COUNT(parts); i++) {
+            fix_grow(&f, &r, parts[i]);
+            for (; p < (size_t)parts[i] / SL_PAGE_TOKENS; p++)
+                memcpy(base + r.pages[p] * page, base + owner.pages[p] * page, (size_t)page);
+            ck_assert_msg(sl_engine_seq_load(f.engine, r.seq, parts[i], &err) == SL_OK, "%s", err.text);
+            ck_assert_int_eq(sl_engine_seq_len(r.seq), parts[i]);
+        }
+        ck_assert_int_eq(sl_engine_seq_load(f.engine, r.seq, 128, &err),
+                         SL_ERR_INVALID); /* less than it has */
+        ck_assert_int_eq(sl_engine_seq_load(f.engine, r.seq, 321, &err),
+                         SL_ERR_INVALID); /* more than its pages hold */
+        fix_grow(&f, &r, 310);
+        fix_feed(&f, &r, &text, 310, 33);
+        ck_assert_int_eq(sl_engine_seq_load(f.engine, r.seq, 320, &err),
+                         SL_ERR_INVALID); /* after part of a page */
+        same(&ref, &text, 256, 310);
+        fix_seq_close(&f, &r, false);
+    }
+    fix_close(&f);
+}
+END_TEST
+
 START_TEST(threads_do_not_matter)
 {
     fix_opts o = configs[_i];
@@ -379,6 +421,7 @@ int main(void)
     tcase_add_loop_test(c, hierarchical_equals_resident, 0, CONFIGS);
     tcase_add_loop_test(c, chunks_equal_whole, 0, CONFIGS);
     tcase_add_loop_test(c, prefix_reuse_equals_recompute, 0, CONFIGS);
+    tcase_add_loop_test(c, pages_that_arrive_in_parts, 0, CONFIGS);
     tcase_add_loop_test(c, threads_do_not_matter, 0, CONFIGS);
     tcase_add_loop_test(c, layouts_do_not_matter, 0, CONFIGS);
     tcase_add_loop_test(c, batch_in_motion, 0, CONFIGS);

@@ -39,7 +39,8 @@ typedef struct rig_seen {
     uint64_t lease;                                        /* of the last LEASE_ASK */
     int lease_keys;                                        /* pages that it asks for */
     int told_new, told_pulled, told_stop, told_end, freed; /* engine */
-    int chunk_pages;                                       /* that the engine was told of, in their order */
+    int chunks, chunk_pages;                               /* that the engine was told of, in their order */
+    int chunks_bad; /* of them, those with another checksum than the decode worker's */
     sl_msg_failed why;
     bool commit_ok; /* its checksums are those of the landing pages */
 } rig_seen;
@@ -85,9 +86,10 @@ void rig_start(int32_t own);
 void rig_peer_up(void);
 void rig_layer(int32_t layer, int32_t first, int32_t end);
 void rig_finish(void);
-/* PAGES_CRC with right or with wrong checksums. */
+/* PAGES_CRC with right or with wrong checksums; without any, because the ticket is not held any more. */
 void rig_pages_crc(bool right);
-/* What the engine finds out after PULLED: the pulled pages are there, and the checker finds their checksums right. */
+void rig_no_pages_crc(void);
+/* What the engine finds out until PULLED: all pulled pages are there, and the checker finds their checksums right. */
 bool rig_pulled_right(void);
 
 /* Mails, then one tick, then the engine's mails (END stays unanswered). */

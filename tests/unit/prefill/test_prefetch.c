@@ -13,18 +13,69 @@ enum { PAGE = SL_PAGE_TOKENS };
 
 static sl_wr sampling;
 
-static sl_status run_open(void *impl, sl_residency residency, const int32_t *pages, int32_t n_pages,
-                          int32_t n_cached, void **seq, sl_err *err)
+/* The device: sequences with their pages. Whatever is moved to it must be the decode worker's page, byte by byte, at that moment. */
+typedef struct seq {
+    int32_t pages[RIG_PAGES], n_pages, len;
+} seq;
+
+static struct {
+    int open, most; /* sequences; most: for which there is room */
+    int loads;
+} device;
+
+static void moved(seq *s, int32_t n_cached)
 {
-    (void)impl, (void)residency, (void)pages, (void)n_pages, (void)n_cached, (void)err;
-    static int any;
-    *seq = &any;
+    ck_assert_int_le(n_cached, s->n_pages * PAGE);
+    for (int32_t i = s->len / PAGE; i < n_cached / PAGE; i++)
+        for (int32_t l = 0; l < RIG_LAYERS; l++)
+            ck_assert_uint_eq(sl_arena_page_crc(r.here, s->pages[i], l, PAGE),
+                              sl_arena_page_crc(r.there, 5 - i, l, PAGE));
+    s->len = n_cached;
+}
+
+static sl_status run_add_pages(void *impl, void *of, const int32_t *pages, int32_t n, sl_err *err)
+{
+    (void)impl, (void)err;
+    seq *s = of;
+    ck_assert_int_le(s->n_pages + n, RIG_PAGES);
+    memcpy(s->pages + s->n_pages, pages, (size_t)n * sizeof *pages);
+    s->n_pages += n;
     return SL_OK;
 }
 
-static void run_close(void *impl, void *seq)
+static sl_status run_open(void *impl, sl_residency residency, const int32_t *pages, int32_t n_pages,
+                          int32_t n_cached, void **out, sl_err *err)
 {
-    (void)impl, (void)seq;
+    ck_assert_int_eq(residency, SL_RESIDENT);
+    if (device.open == device.most)
+        return sl_fail(err, SL_ERR_EXHAUSTED, "no room");
+    seq *s = calloc(1, sizeof *s);
+    device.open++;
+    (void)run_add_pages(impl, s, pages, n_pages, err);
+    moved(s, n_cached);
+    *out = s;
+    return SL_OK;
+}
+
+static sl_status run_load(void *impl, void *of, int32_t n_cached, sl_err *err)
+{
+    (void)impl, (void)err;
+    device.loads++;
+    ck_assert_int_gt(n_cached, ((seq *)of)->len);
+    moved(of, n_cached);
+    return SL_OK;
+}
+
+static int32_t run_len(const void *of)
+{
+    return ((const seq *)of)->len;
+}
+
+static void run_close(void *impl, void *of)
+{
+    (void)impl;
+    device.open--;
+    free(of);
 }
 
 static void on_mail(sl_wmail *m)
@@ -37,7 +88,15 @@ static void on_mail(sl_wmail *m)
 
 static void open_engine(void)
 {
-    static const sl_runner runner = {.max_context = 1024, .vocab = 8, .open = run_open, .close = run_close};
+    static const sl_runner runner = {.max_context = 1024,
+                                     .vocab = 8,
+                                     .open = run_open,
+                                     .add_pages = run_add_pages,
+                                     .load = run_load,
+                                     .len = run_len,
+                                     .close = run_close};
+    memset(&device, 0, sizeof device);
+    device.most = 100;
     sl_err err = {0};
     rig_open(RIG_STAGING);
     rig_engine = on_mail;
@@ -96,6 +155,7 @@ static void close_engine(void)
     turns(true, true);
     ck_assert(!r.p->jobs && !r.p->prefetches && !r.p->ships);
     ck_assert_int_eq(held(), 0);
+    ck_assert_int_eq(device.open, 0);
     ck_assert_msg(sl_store_check(r.p->role.store, &err) == SL_OK, "%s", err.text);
     sl_store *store = r.p->role.store;
     sl_checker_close(&r.p->role.checker);
@@ -190,10 +250,14 @@ START_TEST(the_request_finds_what_was_fetched)
     turns(true, false);
     ck_assert_int_eq(request(rid)->engine.state, JOB_QUEUED); /* it is here, but was not compared */
     ck_assert(check_one());
+    ck_assert_int_eq(device.open, 2); /* of the other request, and of the pages that are here */
     turns(true, false);
     const sl_prefill_job *j = request(rid);
     ck_assert_int_eq(j->engine.state, JOB_RUNNING);
     ck_assert_int_eq(j->engine.pos, RIG_AHEAD * PAGE);
+    ck_assert(device.open == 2 &&
+              device.loads == 1); /* each page was moved once: the request has taken the sequence over */
+    ck_assert_int_eq(((const seq *)j->engine.seq)->n_pages, RIG_PAGES);
     ck_assert(!j->engine.unverified && !check_one());
     ck_assert_uint_eq(r.p->pulled, RIG_AHEAD * PAGE);
     ck_assert_uint_eq(r.p->reused, 0);
@@ -252,6 +316,116 @@ START_TEST(damaged_pages_are_not_used)
     ck_assert_int_eq(request(rid)->engine.state, JOB_PULLING);
     ck_assert_int_eq(request(rid)->own_matched, 1);
     ck_assert_int_eq(r.seen.asked, 1);
+    abort_all();
+    close_engine();
+}
+END_TEST
+
+/* A request that pulls page by page: what has been compared is on the device while later pages are in flight, and is published. */
+START_TEST(pages_are_moved_while_others_come)
+{
+    open_engine();
+    r.p->o.pull_chunk_bytes = 1;
+    prefill(7, RIG_AHEAD, 0);
+    r.job = r.p->ships;
+    rig_tick();
+    sl_schedule_admit(r.p);
+    rig_tick();
+    rig_peer_up();
+    turns(false, true);
+    const sl_prefill_job *j = request(7);
+    ck_assert_int_eq(j->engine.state, JOB_PULLING);
+    ck_assert_int_eq(r.seen.asked, 1);
+    rig_pages_crc(true);
+    for (int page = 0; page < RIG_AHEAD; page++) {
+        ck_assert_int_eq(device.open, 1);
+        ck_assert_int_eq(run_len(j->engine.seq), page * PAGE);
+        ck_assert_int_eq(cached(), page);
+        for (int n = r.n_ops / (RIG_AHEAD - page); n > 0; n--)
+            rig_complete(SL_OK);
+        turns(false, true);
+    }
+    ck_assert_int_eq(j->engine.state, JOB_RUNNING);
+    ck_assert_int_eq(j->engine.pos, RIG_AHEAD * PAGE);
+    ck_assert_int_eq(device.loads, RIG_AHEAD);
+    ck_assert_uint_eq(r.p->pulled, RIG_AHEAD * PAGE);
+    abort_all();
+    close_engine();
+}
+END_TEST
+
+/* Page _i is damaged while it is pulled: those before it are used, those after it are not, though they are right. Nothing is computed
+ * before the last get has completed, because gets write to the pages that are computed then. */
+START_TEST(a_damaged_page_ends_the_prefix)
+{
+    open_engine();
+    r.p->o.pull_chunk_bytes = 1;
+    prefill(7, RIG_AHEAD, 0);
+    r.job = r.p->ships;
+    rig_tick();
+    sl_schedule_admit(r.p);
+    rig_tick();
+    rig_peer_up();
+    turns(false, true);
+    rig_pages_crc(true);
+    uint8_t *page = sl_arena_base(r.there) + (5 - _i) * sl_arena_geometry(r.there)->page_bytes;
+    page[100] ^= 1;
+    int left = 1;
+    while (r.n_ops > left)
+        rig_complete(SL_OK);
+    page[100] ^= _i < RIG_AHEAD - 1; /* of the last page the damaged row may be what comes last */
+    turns(false, true);
+    const sl_prefill_job *j = request(7);
+    ck_assert_int_eq(j->engine.state, JOB_PULLING);
+    rig_complete(SL_OK);
+    page[100] ^= _i == RIG_AHEAD - 1;
+    turns(false, true);
+    ck_assert_int_eq(j->engine.state, JOB_RUNNING);
+    ck_assert_int_eq(j->engine.pos, _i * PAGE);
+    ck_assert_int_eq(run_len(j->engine.seq), _i * PAGE);
+    ck_assert_int_eq(cached(), _i);
+    abort_all();
+    close_engine();
+}
+END_TEST
+
+/* Pages of a prefetch that left the prefix tree before its request came: the sequence that has their rows is not used. */
+START_TEST(a_sequence_of_other_pages_is_closed)
+{
+    open_engine();
+    uint64_t rid = begin();
+    lease(RIG_AHEAD);
+    ck_assert_int_eq(device.open, 1);
+    sl_store_flush(r.p->role.store);
+    prefill(rid, 0, 0);
+    turns(true, true);
+    ck_assert_int_eq(request(rid)->engine.state, JOB_RUNNING);
+    ck_assert_int_eq(run_len(request(rid)->engine.seq), 0);
+    ck_assert_int_eq(device.open, 1);
+    abort_all();
+    close_engine();
+}
+END_TEST
+
+/* The device has room for one sequence: a request gets it, also while a prefetch has it, whose request moves its pages later. */
+START_TEST(requests_come_before_prefetches)
+{
+    open_engine();
+    device.most = 1;
+    uint64_t rid = begin();
+    lease(2);
+    ck_assert_int_eq(device.open, 1);
+    prefill(7, 0, 1);
+    turns(true, true);
+    ck_assert_int_eq(request(7)->engine.state, JOB_RUNNING);
+    lease(1);
+    prefill(rid, RIG_AHEAD, 0);
+    turns(true, true);
+    ck_assert_int_eq(request(rid)->engine.state, JOB_READY);
+    sl_ship_abort(r.p, RIG_ROUTER, 7, 1);
+    turns(true, true);
+    ck_assert_int_eq(request(rid)->engine.state, JOB_RUNNING);
+    ck_assert_int_eq(run_len(request(rid)->engine.seq), RIG_AHEAD * PAGE);
     abort_all();
     close_engine();
 }
@@ -356,6 +530,10 @@ int main(void)
     tcase_add_test(t, the_request_finds_what_was_fetched);
     tcase_add_test(t, only_older_pages_are_verified);
     tcase_add_test(t, damaged_pages_are_not_used);
+    tcase_add_test(t, pages_are_moved_while_others_come);
+    tcase_add_loop_test(t, a_damaged_page_ends_the_prefix, 0, RIG_AHEAD);
+    tcase_add_test(t, a_sequence_of_other_pages_is_closed);
+    tcase_add_test(t, requests_come_before_prefetches);
     tcase_add_loop_test(t, a_load_that_ends_early, 0, RIG_AHEAD);
     tcase_add_loop_test(t, none_begins_without_need_or_room, 0, 4);
     tcase_add_loop_test(t, it_ends_at_any_moment, 0, 3);

@@ -39,8 +39,7 @@ static void complete_up_to_flush(void)
 /* Brings a new shipment into a state and leaves it there. deadline_ms 0: none. */
 static void reach(sl_ship_state want, uint32_t deadline_ms)
 {
-    bool pulls = want == SHIP_PULLING || want == SHIP_ASKING;
-    rig_begin(pulls ? RIG_PULLED : 0, deadline_ms);
+    rig_begin(want == SHIP_PULLING ? RIG_PULLED : 0, deadline_ms);
     rig_tick();
     if (want >= SHIP_CONNECTING)
         rig_start(0);
@@ -51,7 +50,7 @@ static void reach(sl_ship_state want, uint32_t deadline_ms)
     if (want == SHIP_FLUSHING || want == SHIP_OVER)
         rig_finish();
     rig_tick();
-    if (want == SHIP_ASKING || want == SHIP_OVER)
+    if (want == SHIP_OVER)
         rig_complete_all(SL_OK);
     if (want == SHIP_FLUSHING)
         complete_up_to_flush();
@@ -65,7 +64,7 @@ static bool can_rest(sl_ship_state s, rig_path path)
 {
     if (s == SHIP_LEASING || s == SHIP_HOLDING) /* of prefetches: test_shipment_lease.c */
         return false;
-    return path < RIG_DIRECT || !(s == SHIP_PULLING || s == SHIP_FLUSHING || s == SHIP_DRAINING);
+    return path < RIG_DIRECT || !(s == SHIP_FLUSHING || s == SHIP_DRAINING);
 }
 
 /* ---- events ---- */
@@ -134,7 +133,7 @@ static void refused(rig_op_kind kind, sl_ship_state s)
 static void stray_messages(void)
 {
     uint64_t rid = r.job->rid;
-    if (r.ep && r.job->ship.state != SHIP_ASKING)
+    if (r.ep && r.job->ship.state != SHIP_PULLING)
         rig_pages_crc(true);
     sl_wmsg *m = calloc(1, sizeof *m); /* the same PREFILL again */
     m->msg.type = SL_MSG_PREFILL;
@@ -204,7 +203,9 @@ static void happen(event ev, sl_ship_state s)
         break;
     case EV_DAMAGED_PULL:
         rig_pages_crc(false);
-        ck_assert(!rig_pulled_right());
+        rig_complete_all(SL_OK);
+        rig_tick();
+        ck_assert(r.seen.told_pulled == 1 && !rig_pulled_right());
         sl_ship_abort(r.p, RIG_ROUTER, r.job->rid, r.job->attempt);
         break;
     case EV_STRAY_MESSAGES:
@@ -223,7 +224,7 @@ static bool makes_sense(event ev, sl_ship_state s, rig_path path)
         return false;
     if (ev == EV_PEER_LOST || ev == EV_FLUSH_FAILS)
         return s >= SHIP_PULLING;
-    return ev != EV_DAMAGED_PULL || s == SHIP_ASKING;
+    return ev != EV_DAMAGED_PULL || s == SHIP_PULLING;
 }
 
 /* Checks what is true of every end. */
@@ -347,11 +348,86 @@ START_TEST(a_damaged_pull_is_computed)
     rig_peer_up();
     rig_tick();
     rig_complete_all(SL_OK);
-    until_state(SHIP_ASKING);
+    until_state(SHIP_PULLING);
     rig_pages_crc(false);
     rig_tick();
     ck_assert(r.seen.told_pulled == 1 && !rig_pulled_right());
     layers(RIG_LAYERS); /* of all tokens: what the decode worker has is left out */
+    rig_finish();
+    rig_settle();
+    ck_assert(r.seen.prefilled == 1 && r.seen.commit_ok);
+    rig_close();
+}
+END_TEST
+
+/* Each page is a chunk: the engine is told of a page when it has arrived, not earlier, in the order of the prompt, whatever completes
+ * first; PULLED comes after the last get, also when the decode worker does not hold the pages any more. */
+static void one_by_one(bool backwards, bool answer, bool held)
+{
+    int told = 0;
+    rig_open(RIG_STAGING);
+    r.p->o.pull_chunk_bytes = 1;
+    rig_begin(3, 0);
+    rig_start(0);
+    rig_peer_up();
+    rig_tick();
+    ck_assert_int_eq(r.seen.asked, 1);
+    if (answer)
+        rig_pages_crc(true);
+    while (r.n_ops) {
+        if (backwards) {
+            rig_op last = r.op[r.n_ops - 1];
+            memmove(r.op + 1, r.op, (size_t)(r.n_ops - 1) * sizeof last);
+            r.op[0] = last;
+        }
+        rig_complete(SL_OK);
+        rig_tick();
+        ck_assert_int_ge(r.seen.chunk_pages, told);
+        told = r.seen.chunk_pages;
+        ck_assert(!r.seen.told_pulled || !r.n_ops);
+        if (!answer || backwards)
+            ck_assert(told == 0 || !r.n_ops);
+    }
+    if (!answer) {
+        ck_assert_int_eq(r.seen.told_pulled, 0);
+        if (held)
+            rig_pages_crc(true);
+        else
+            rig_no_pages_crc();
+        rig_tick();
+    }
+    ck_assert_int_eq(r.seen.told_pulled, 1);
+    ck_assert_int_eq(rig_pulled_right(), held);
+    ck_assert_int_eq(r.seen.chunks, held ? 3 : 0);
+    layers(RIG_LAYERS);
+    rig_finish();
+    rig_settle();
+    ck_assert(r.seen.prefilled == 1 && r.seen.commit_ok);
+    rig_close();
+}
+
+START_TEST(pulled_page_by_page)
+{
+    one_by_one(_i == 1, _i < 2, _i < 3);
+}
+END_TEST
+
+/* The decode worker does not hold the pages any more: no further get is posted, and the engine waits for those in flight. */
+START_TEST(a_lost_ticket_ends_the_pull)
+{
+    rig_open(RIG_STAGING);
+    r.p->o.pull_chunk_bytes = 1;
+    rig_begin(3, 0);
+    rig_start(0);
+    r.full = true;
+    rig_peer_up();
+    rig_tick();
+    ck_assert_int_eq(r.n_ops, 0);
+    r.full = false;
+    rig_no_pages_crc();
+    rig_tick();
+    ck_assert(r.n_ops == 0 && r.seen.told_pulled == 1 && !r.job->pull_ok);
+    layers(RIG_LAYERS);
     rig_finish();
     rig_settle();
     ck_assert(r.seen.prefilled == 1 && r.seen.commit_ok);
@@ -459,6 +535,8 @@ int main(void)
     tcase_add_loop_test(t, ships, 0, RIG_PATHS);
     tcase_add_loop_test(t, finished_before_the_peer_is_up, 0, RIG_PATHS);
     tcase_add_loop_test(t, a_damaged_pull_is_computed, 0, RIG_PATHS);
+    tcase_add_loop_test(t, pulled_page_by_page, 0, 4);
+    tcase_add_test(t, a_lost_ticket_ends_the_pull);
     tcase_add_test(t, full_transport);
     tcase_add_test(t, commit_waits_for_everything);
     tcase_add_test(t, drained_is_not_said_early);

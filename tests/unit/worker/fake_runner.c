@@ -13,6 +13,10 @@
 typedef struct fake_seq {
     int32_t *pages;
     int32_t n_pages, len;
+    /* Checksums [n_loaded / 64][layers] of pages at the moment at which they were loaded, before later pages were there: what
+     * such a page has when a step reads it must be what was loaded. */
+    uint32_t *loaded;
+    int32_t first_loaded, n_loaded; /* tokens [first_loaded, n_loaded) */
 } fake_seq;
 
 struct fake_runner {
@@ -129,6 +133,33 @@ static sl_status f_add_pages(void *impl, void *seq, const int32_t *pages, int32_
     return SL_OK;
 }
 
+static sl_status f_load(void *impl, void *seq, int32_t n_cached, sl_err *err)
+{
+    sl_arena *a = ((fake_runner *)impl)->arena;
+    fake_seq *s = seq;
+    size_t layers = (size_t)sl_arena_geometry(a)->n_layers, pages = (size_t)n_cached / SL_PAGE_TOKENS;
+    if (s->len % SL_PAGE_TOKENS || n_cached < s->len || n_cached > s->n_pages * SL_PAGE_TOKENS)
+        return sl_fail(err, SL_ERR_INVALID, "load of %d after %d", n_cached, s->len);
+    if (!s->loaded)
+        s->first_loaded = s->len;
+    s->loaded = realloc(s->loaded, pages * layers * sizeof *s->loaded + 1);
+    for (size_t i = (size_t)s->len / SL_PAGE_TOKENS; i < pages; i++)
+        for (size_t l = 0; l < layers; l++)
+            s->loaded[i * layers + l] = sl_arena_page_crc(a, s->pages[i], (int32_t)l, SL_PAGE_TOKENS);
+    s->len = s->n_loaded = n_cached;
+    return SL_OK;
+}
+
+/* A device would compute with the rows that it was given: if the page is another one now, the result must differ. */
+static uint32_t fold_loaded(sl_arena *a, const fake_seq *s, uint32_t crc)
+{
+    int32_t layers = sl_arena_geometry(a)->n_layers;
+    for (int32_t i = s->first_loaded / SL_PAGE_TOKENS; i < s->n_loaded / SL_PAGE_TOKENS; i++)
+        for (int32_t l = 0; l < layers; l++)
+            crc ^= s->loaded[i * layers + l] ^ sl_arena_page_crc(a, s->pages[i], l, SL_PAGE_TOKENS);
+    return crc;
+}
+
 static sl_status f_spill(void *impl, void *seq, sl_err *err)
 {
     (void)impl;
@@ -141,6 +172,7 @@ static void f_close(void *impl, void *seq)
     fake_seq *s = seq;
     ((fake_runner *)impl)->open--;
     free(s->pages);
+    free(s->loaded);
     free(s);
 }
 
@@ -171,7 +203,7 @@ static uint32_t read_all(sl_arena *a, const fake_seq *s, int32_t len)
         for (int32_t i = 0; i < len; i++)
             crc = read_token(a, s, i, l, crc);
     }
-    return crc;
+    return fold_loaded(a, s, crc);
 }
 
 static void pretend(uint32_t us)
@@ -318,6 +350,7 @@ sl_runner fake_runner_of(fake_runner *f)
                        .max_step_tokens = f->o.max_step_tokens,
                        .open = f_open,
                        .add_pages = f_add_pages,
+                       .load = f_load,
                        .spill = f_spill,
                        .close = f_close,
                        .len = f_len,
