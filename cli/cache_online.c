@@ -57,7 +57,8 @@ static sl_status select_workers(const sl_http_server *router, const sl_cache_sel
     json_array_foreach(all, i, w)
     {
         bool named = !s->worker || !strcmp(text_of(w, "name"), s->worker);
-        if (named && !strcmp(text_of(w, "role"), "decode") && strcmp(text_of(w, "state"), "dead") != 0)
+        bool keeps = !strcmp(text_of(w, "role"), "decode") || !strcmp(text_of(w, "role"), "both");
+        if (named && keeps && strcmp(text_of(w, "state"), "dead") != 0)
             json_array_append(*out, json_object_get(w, "name"));
     }
     json_decref(all);

@@ -204,12 +204,12 @@ static sl_status run_worker(const sl_config *cfg, sl_launch *launch, sl_role rol
     sl_cli_routers all;
     sl_worker_launch w = {.name = name,
                           .rank = launch->rank < 0 ? 0 : launch->rank,
-                          .index = index,
                           .local_rank = launch->local_rank,
                           .stop = &stop_flag};
 
     sl_err group_err = {0};
     sl_status group_st = find_group(cfg, role, by_rank, group, &index, &w, &group_err);
+    w.index = index;
     if (index < 0)
         sl_worker_default_name(role, name);
     else

@@ -450,8 +450,8 @@ void sl_prompts_computed(sl_decode *d, int32_t decoding, uint64_t ns);
 void sl_prompts_failed(sl_decode *d, sl_status st, const char *why);
 
 /* residency.c */
-/* t has its prompt's sequence, which is resident: it stays so while there is room, else it is spilled. SL_ERR_EXHAUSTED: there
- * is no room for it now. */
+/* t has its prompt's sequence, which is resident: it stays so while there is room, else it is spilled. Errors
+ * as sl_residency_open(); t->seq is NULL then. */
 sl_status sl_residency_adopt(sl_decode *d, sl_ticket *t, sl_err *err);
 /* Spills the longest resident request for the sake of a prompt; false: there is none. */
 bool sl_residency_give(sl_decode *d);

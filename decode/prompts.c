@@ -69,11 +69,34 @@ static bool has_place(const sl_decode *d, const sl_ticket *t)
     return sl_prefill_has_place(n, n_long, is_long(d, t), d->o.prompts.max_requests);
 }
 
+/*
+ * A prompt that has waited may match pages that were computed meanwhile: it gets another lease then. Its own pages, of
+ * which none is written yet, are free at once, so there is room for that. False: t has failed.
+ */
+static bool match_again(sl_decode *d, sl_ticket *t)
+{
+    const sl_msg_reserve *r = &t->m->msg.reserve;
+    int32_t had = sl_lease_matched(t->lease);
+    if (t->checks || sl_store_match(d->role.store, r->seed, t->tokens, t->n_tokens) <= had)
+        return true;
+    sl_lease_release(t->lease, true);
+    t->lease = NULL;
+    sl_status st = sl_store_lease_for(d->role.store, r->tenant, r->seed, t->tokens, t->n_tokens, &t->lease);
+    int32_t matched = st == SL_OK ? sl_lease_matched(t->lease) : 0;
+    t->unverified = matched > had && sl_checker_seals(&d->role.checker);
+    if (st == SL_OK && (!t->unverified || sl_damage_verify(d, t, had, matched - had, false)))
+        return true;
+    sl_ticket_failed(d, t, st == SL_OK ? SL_ERR_NO_MEMORY : st, true, "cannot lease pages again");
+    return false;
+}
+
 /* False: the device has no pages or no sequence for it now; it continues to wait. */
 static bool begin(sl_decode *d, sl_ticket *t)
 {
     const sl_runner *r = d->o.role.runner;
     sl_err err = {0};
+    if (!match_again(d, t))
+        return true;
     int32_t pages = sl_lease_n_pages(t->lease), matched = sl_lease_matched(t->lease);
     sl_status st;
     do {

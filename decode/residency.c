@@ -80,7 +80,11 @@ sl_status sl_residency_adopt(sl_decode *d, sl_ticket *t, sl_err *err)
     if (d->o.residency == SL_RESIDENT)
         return SL_OK;
     t->resident = d->o.row_pages > 0 && room_for(d, t->seq_pages + 1);
-    return t->resident ? SL_OK : r->spill(r->impl, t->seq, err);
+    if (t->resident || r->spill(r->impl, t->seq, err) == SL_OK)
+        return SL_OK;
+    r->close(r->impl, t->seq);
+    t->seq = NULL;
+    return sl_residency_open(d, t, sl_lease_n_pages(t->lease), err);
 }
 
 bool sl_residency_give(sl_decode *d)

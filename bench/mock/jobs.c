@@ -223,6 +223,19 @@ void sl_mock_commit(sl_mock *m, job *j)
     sl_mock_end_job(m, j);
 }
 
+/* Role both: the prompt was computed here. */
+static void begin_decoding(sl_mock *m, job *j, uint64_t now)
+{
+    if (m->k.hold_commit)
+        return;
+    sl_msg f = {.type = SL_MSG_PREFILLED};
+    f.prefilled.rid = j->rid;
+    f.prefilled.attempt = j->attempt;
+    sl_mock_send_router(m, &f);
+    j->state = JOB_DECODING;
+    decode_step(m, j, now);
+}
+
 void sl_mock_run_due(sl_mock *m, uint64_t now)
 {
     for (job *j = m->jobs, *next; j; j = next) {
@@ -243,9 +256,12 @@ void sl_mock_run_due(sl_mock *m, uint64_t now)
             r.reserved.matched_pages = (uint32_t)sl_keyset_match(m->prefix, j->keys, j->n_keys);
             r.reserved.pages = pages;
             r.reserved.n_pages = j->pages;
-            j->state = JOB_LANDING;
+            j->state = j->prefill_worker ? JOB_LANDING : JOB_PREFILL;
+            j->due_ns = now + m->o.prefill_us * 1000ull;
             sl_mock_send_router(m, &r);
             free(pages);
+        } else if (j->state == JOB_PREFILL && m->o.role == SL_ROLE_BOTH) {
+            begin_decoding(m, j, now);
         } else if (j->state == JOB_PREFILL || j->state == JOB_COMMITTING) {
             sl_mock_commit(m, j);
         } else if (j->state == JOB_DECODING) {

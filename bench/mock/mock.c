@@ -116,8 +116,8 @@ static void on_abort(sl_mock *m, const sl_msg_abort *a)
     if (m->o.role == SL_ROLE_PREFILL) {
         sl_mock_end_job(m, j);
         sl_mock_send_id(m, SL_MSG_DRAINED, a->rid, a->attempt);
-    } else if (a->status == SL_ERR_PEER || j->state == JOB_DECODING) {
-        sl_mock_end_job(m, j); /* the prefill worker, which wrote into the pages, is dead or has finished */
+    } else if (a->status == SL_ERR_PEER || j->state == JOB_DECODING || !j->prefill_worker) {
+        sl_mock_end_job(m, j); /* no prefill worker writes into the pages any more */
     } else {
         j->state = JOB_DRAINING;
         m->c.waiting_drain++;

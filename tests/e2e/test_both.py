@@ -5,7 +5,7 @@ import os
 import signal
 
 import real
-from streams import QUICK, SAMPLED, Streams, jobs, one_more, streams_when, has
+from streams import QUICK, has, one_more, streams_when
 
 HOT = {"sparse_attention.hot_rows": real.TOPK, "sparse_attention.tail_rows": 1}  # as small as it may be
 BOTH = ("router", "both", "both")
@@ -24,7 +24,7 @@ def test_two_workers_compute_prompts_and_decode(start):
     answer = c.openai().completions.create(model=c.model, prompt=ids, max_tokens=40, temperature=0, extra_body=extra)
     assert answer.usage.completion_tokens == 40 and answer.usage.prompt_tokens_details.cached_tokens == 640
 
-    streams, victim = streams_when(c, "bk", 6, has(c, "both/0", 3), prompt=400, out=150)
+    streams, victim = streams_when(c, "bk", 4, has(c, "both/0", 2), prompt=400, out=100)
     os.kill(victim["pid"], signal.SIGKILL)
     streams.check()
     one_more(c)
@@ -32,3 +32,38 @@ def test_two_workers_compute_prompts_and_decode(start):
     text = c.get("/metrics").text
     assert real.metric(text, "sluice_worker_failures_total", 'role="both"') == 1
     assert real.metric(c.metrics(2), "sluice_prefill_tokens_total") > 0
+
+
+def test_a_group_of_two_restarts_with_its_disk(start, tmp_path):
+    """Two ranks that share the routed experts: steps of both contain prompts and tokens. A rank is killed in mid-stream and replaced;
+    then both start again and find the pages that they had written to disk."""
+    pages, port = 5, real.free_ports(1)
+    ids = real.prompt("both-group", 64 * pages + 9)
+    c = start(real.Process, "router", **QUICK, **{"router.retries": 20})
+
+    def rank(k):
+        return start(real.Process, "both", None, c.worker_address, rank=("0", str(k), "2"), **QUICK, **HOT,
+                     **{"decode.device_bytes": "256MiB", "both.group_address": f"127.0.0.1:{port}",
+                        "kvstore.disk.path": tmp_path, "kvstore.disk.bytes": "64MiB"})
+
+    ranks = [rank(0), rank(1)]
+    c.wait_ready(2)
+    want = real.reference(ids, 30)
+    assert c.tokens(ids, 30) == want
+    streams, _ = streams_when(c, "bg", 3, lambda: all(w["placed"] for w in c.workers("both")), prompt=100, out=90)
+    ranks[1].process.kill()
+    ranks[1].process.wait(60)
+    ranks[1] = rank(1)
+    streams.check()
+
+    def stored():
+        return sum(real.metric(r.metrics(), "sluice_tier_pages", 'tier="disk"') for r in ranks) >= pages
+
+    real.until("the pages are on disk", stored)
+    for r in ranks:
+        assert r.close()
+    ranks = [rank(0), rank(1)]
+    real.until("both ranks again", lambda: len([w for w in c.workers("both") if w["state"] == "ready"]) == 2)
+    again = c.complete(ids, 30)
+    assert list(again.output_ids) == want and again.cached_tokens == 64 * pages
+    assert sum(real.metric(r.metrics(), "sluice_tier_hit_pages_total") for r in ranks) == pages

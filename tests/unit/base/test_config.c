@@ -249,6 +249,35 @@ START_TEST(bounds_of_strings_and_lists)
 }
 END_TEST
 
+/* Which roles make a cluster. */
+START_TEST(roles_of_a_cluster)
+{
+    static const struct {
+        const char *roles, *wrong;
+    } cases[] = {
+        {"router,prefill,decode", NULL},
+        {"router,both", NULL},
+        {"router,both,prefill,decode,both", NULL},
+        {"router,router,both", NULL},
+        {"both", "has 0 routers"},
+        {"router,prefill", "needs at least one prefill and one decode worker, or one of role both"},
+        {"router", "needs at least one prefill and one decode worker, or one of role both"},
+        {"router,both,prefill", "has prefill workers without decode workers"},
+        {"router,decode,both", "has decode workers without prefill workers"},
+    };
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        char text[80];
+        fresh();
+        snprintf(text, sizeof text, "cluster.roles=%s", cases[i].roles);
+        ck_assert_int_eq(sl_config_set(&cfg, text, &err), SL_OK);
+        sl_status st = sl_config_finish(&cfg, &err);
+        ck_assert_msg(!cases[i].wrong == (st == SL_OK || !strstr(err.text, "cluster.roles")), "%s: %s", text,
+                      err.text);
+        ck_assert_msg(!cases[i].wrong || strstr(err.text, cases[i].wrong), "%s: %s", text, err.text);
+    }
+}
+END_TEST
+
 START_TEST(set_values)
 {
     fresh();
@@ -450,6 +479,7 @@ int main(void)
     tcase_add_test(t, choices);
     tcase_add_test(t, bounds_of_strings_and_lists);
     tcase_add_test(t, set_values);
+    tcase_add_test(t, roles_of_a_cluster);
     tcase_add_test(t, rules_across_keys);
     tcase_add_test(t, derived_defaults);
     tcase_add_test(t, the_wait_for_other_workers_follows_the_stage_timeout);

@@ -38,6 +38,9 @@ static void say(uint32_t router, const sl_msg *m)
     case SL_MSG_PAGES_CRC:
         s->rid = m->pages_crc.rid, s->attempt = m->pages_crc.attempt, s->n = m->pages_crc.n_crc;
         break;
+    case SL_MSG_PREFILLED:
+        s->rid = m->prefilled.rid, s->attempt = m->prefilled.attempt, s->n = m->prefilled.cached_tokens;
+        break;
     case SL_MSG_LOADING:
         s->rid = m->loading.rid, s->attempt = m->loading.attempt, s->matched = m->loading.pages;
         break;
@@ -168,8 +171,10 @@ void dd_open(decode_double *x, const dd_opts *o)
     now = x;
     x->router = DD_ROUTER;
     ck_assert_msg(sl_arena_create(&g, &ao, &x->arena, &err) == SL_OK, "%s", err.text);
-    fake_opts fo = {
-        .vocab = DD_VOCAB, .max_context = o->max_context, .max_step_tokens = 64, .max_seqs = o->max_seqs};
+    fake_opts fo = {.vocab = DD_VOCAB,
+                    .max_context = o->max_context,
+                    .max_step_tokens = 64 + o->chunk,
+                    .max_seqs = o->max_seqs};
     x->fake = fake_create(x->arena, &fo);
     inner = x->runner = fake_runner_of(x->fake);
     x->runner.open = dd_run_open;
@@ -184,6 +189,10 @@ void dd_open(decode_double *x, const dd_opts *o)
                                      .prefix_cache = true,
                                      .verify_checksums = !o->no_verify,
                                      .verify = o->verify},
+                            .prompts = {.chunk_tokens = o->chunk,
+                                        .max_requests = o->prompts,
+                                        .min_step_tokens = 1,
+                                        .max_stall_ms = o->stall_ms},
                             .residency = SL_HIERARCHICAL,
                             .max_batch = o->max_batch,
                             .max_waiting = o->max_waiting,
@@ -191,7 +200,8 @@ void dd_open(decode_double *x, const dd_opts *o)
                             .quarantine_ms = 1000};
     d->geo = sl_arena_geometry(x->arena);
     d->e.batch = calloc((size_t)o->max_batch, sizeof *d->e.batch);
-    d->e.items = calloc((size_t)o->max_batch, sizeof *d->e.items);
+    d->e.items = calloc((size_t)(o->max_batch + o->prompts), sizeof *d->e.items);
+    ck_assert_int_eq(sl_prompts_open(d, &err), SL_OK);
     ck_assert_int_eq(
         sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, o->max_batch, DM_CHECKED, NULL, NULL, &err),
         SL_OK);
@@ -230,6 +240,7 @@ void dd_close(decode_double *x)
     sl_wr_free(&d->e.disk_kv.removed);
     sl_told_clear(&d->e.told);
     sl_worker_role_close(&d->role);
+    sl_prompts_close(d);
     free(d->e.batch);
     free(d->e.items);
     free(d);
@@ -300,7 +311,8 @@ static void receive(decode_double *x, const sl_msg *m, uint32_t writer)
     receive_at(x, m, writer, 0);
 }
 
-void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed, uint32_t deadline_ms)
+static void reserve(decode_double *x, uint64_t rid, uint32_t writer, int n_tokens, int max_tokens, int seed,
+                    uint32_t deadline_ms)
 {
     int32_t *tokens = malloc((size_t)n_tokens * sizeof *tokens);
     for (int i = 0; i < n_tokens; i++)
@@ -315,7 +327,7 @@ void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, in
     sl_msg m = {.type = SL_MSG_RESERVE};
     m.reserve = (sl_msg_reserve){.rid = rid,
                                  .attempt = 1,
-                                 .prefill_worker = DD_WRITER,
+                                 .prefill_worker = writer,
                                  .n_prompt = (uint32_t)n_tokens,
                                  .tokens = tokens,
                                  .n_tokens = (size_t)n_tokens,
@@ -326,6 +338,16 @@ void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, in
     sl_wr_free(&w);
     sl_sampling_free(&s);
     free(tokens);
+}
+
+void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed, uint32_t deadline_ms)
+{
+    reserve(x, rid, DD_WRITER, n_tokens, max_tokens, seed, deadline_ms);
+}
+
+void dd_reserve_own(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed)
+{
+    reserve(x, rid, 0, n_tokens, max_tokens, seed, 0);
 }
 
 void dd_prefetch(decode_double *x, uint64_t rid, int n_tokens, int seed)

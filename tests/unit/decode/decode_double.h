@@ -46,6 +46,8 @@ typedef struct dd_opts {
     bool tier;      /* a memory tier below the store, written through */
     bool local;     /* it says that its pages survive the process */
     int load_chunk; /* pages of a chunk of a load; 0: the default */
+    int chunk, prompts,
+        stall_ms;   /* role both: prefill.chunk_tokens, prefill.max_requests, both.max_stall_ms; 0: decode */
     int tier_pages; /* its capacity; 0: more than a test stores */
     /* kvstore.verify; off by default, then no job but those of COMMIT and PAGES_ASK is posted */
     sl_cfg_verify verify;
@@ -88,6 +90,8 @@ int dd_held(const decode_double *x);
 /* Messages of the router; attempt 1. The prompt is a function of seed. */
 static const sl_key dd_seed = {3, 3}; /* of the page keys of every request */
 void dd_reserve(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed, uint32_t deadline_ms);
+/* The same without a prefill worker: the worker computes the prompt itself. */
+void dd_reserve_own(decode_double *x, uint64_t rid, int n_tokens, int max_tokens, int seed);
 /* The same prompt as dd_reserve()'s. */
 void dd_prefetch(decode_double *x, uint64_t rid, int n_tokens, int seed);
 void dd_abort(decode_double *x, uint64_t rid, sl_status why);
