@@ -474,6 +474,9 @@ static void fields_of_group_join(codec *c, sl_msg_group_join *m)
     f_str(c, "host", m->host, sizeof m->host);
     f_u32(c, "pid", &m->pid);
     f_u64(c, "instance", &m->instance);
+    f_u64(c, "host_bytes", &m->host_bytes);
+    f_u64(c, "host_free", &m->host_free);
+    f_u64(c, "host_space", &m->host_space);
 }
 
 static void fields_of_group(codec *c, sl_msg_group *m)

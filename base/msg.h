@@ -451,6 +451,9 @@ typedef struct sl_msg_group_join {
     char host[64];
     uint32_t pid;
     uint64_t instance; /* random per process */
+    /* Of its host store, and available where it runs before any rank has taken its own; and a number that is equal in
+     * processes of one container, which share a limit of memory. */
+    uint64_t host_bytes, host_free, host_space;
 } sl_msg_group_join;
 
 /* What a GROUP message says. The numbers of `group` are those of one forming of the group, chosen by rank 0. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* The number in a file with one number; UINT64_MAX: there is no such file, or it says "max". */
 static uint64_t number_in(const char *path)
@@ -79,6 +80,13 @@ uint64_t sl_sysmem_available(void)
     uint64_t host = kib > UINT64_MAX / 1024 ? UINT64_MAX : kib * 1024;
     uint64_t group = cgroup_left();
     return group < host ? group : host;
+}
+
+/* The inode of the process's pid namespace: a container has its own. */
+uint64_t sl_sysmem_space(void)
+{
+    struct stat st;
+    return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
 uint64_t sl_sysmem_huge_free(void)

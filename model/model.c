@@ -159,7 +159,9 @@ destroy_model:
     return rc;
 }
 
-sl_status sl_model_identify(const char *dir, const sl_model_opts *opts, sl_key *out, sl_err *err)
+/* Finds the tensors without loading them; *key and *bytes may be NULL. */
+static sl_status look_at(const char *dir, const sl_model_opts *opts, sl_key *key, uint64_t *bytes,
+                         sl_err *err)
 {
     sl_checkpoint *ck = NULL;
     sl_model_config *c = calloc(1, sizeof *c);
@@ -172,13 +174,23 @@ sl_status sl_model_identify(const char *dir, const sl_model_opts *opts, sl_key *
     if (rc != SL_OK)
         goto free_config;
     apply_opts(c, opts);
-    rc = sl_weights_find(ck, sl_family_find(c->family), c, opts, err);
-    if (rc == SL_OK)
-        *out = sl_fingerprint(ck, c, opts);
+    rc = sl_weights_find(ck, sl_family_find(c->family), c, opts, bytes, err);
+    if (rc == SL_OK && key)
+        *key = sl_fingerprint(ck, c, opts);
     sl_checkpoint_close(ck);
 free_config:
     free(c);
     return rc;
+}
+
+sl_status sl_model_identify(const char *dir, const sl_model_opts *opts, sl_key *out, sl_err *err)
+{
+    return look_at(dir, opts, out, NULL, err);
+}
+
+sl_status sl_model_placed_bytes(const char *dir, const sl_model_opts *opts, uint64_t *out, sl_err *err)
+{
+    return look_at(dir, opts, NULL, out, err);
 }
 
 void sl_model_destroy(sl_model *m)

@@ -131,6 +131,9 @@ sl_key sl_model_fingerprint(const sl_model *m);
 /* The fingerprint of a model that would be loaded with these options, without loading it: reads config.json, the
  * headers of the files and at most 68 KiB of each tensor. Errors as sl_model_load; SL_ERR_NOT_FOUND without weights. */
 sl_status sl_model_identify(const char *dir, const sl_model_opts *opts, sl_key *out, sl_err *err);
+/* Bytes of the weights that sl_model_load() with these options would place, of a rank of a group only its own experts:
+ * reads config.json and the headers of the files. Errors as sl_model_identify. */
+sl_status sl_model_placed_bytes(const char *dir, const sl_model_opts *opts, uint64_t *out, sl_err *err);
 uint64_t sl_model_weight_bytes(const sl_model *m);
 
 typedef struct sl_forward {

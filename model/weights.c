@@ -447,11 +447,15 @@ sl_status sl_weights_load(sl_backend *be, sl_checkpoint *ck, const sl_family *f,
 }
 
 sl_status sl_weights_find(sl_checkpoint *ck, const sl_family *f, const sl_model_config *c,
-                          const sl_model_opts *o, sl_err *err)
+                          const sl_model_opts *o, uint64_t *bytes, sl_err *err)
 {
     sl_weights w = {0};
     loader l = {.ck = ck, .c = c, .o = o, .w = &w, .err = err};
     sl_status rc = bind_all(&l, f);
+    if (bytes)
+        *bytes = 0;
+    for (size_t i = 0; bytes && i < l.n; i++)
+        *bytes += placed_bytes(&l.places[i]);
     free(l.places);
     sl_weights_free(&w);
     return rc;

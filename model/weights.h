@@ -36,9 +36,10 @@ typedef struct sl_weights {
  * SL_ERR_DEVICE_MEMORY… */
 sl_status sl_weights_load(sl_backend *be, sl_checkpoint *ck, const sl_family *f, const sl_model_config *c,
                           const sl_model_opts *o, sl_weights *out, sl_err *err);
-/* Finds and checks the tensors as sl_weights_load does, and marks them as used, but places nothing. */
+/* Finds and checks the tensors as sl_weights_load does, and marks them as used, but places nothing. *bytes (may be NULL):
+ * what this rank would place. */
 sl_status sl_weights_find(sl_checkpoint *ck, const sl_family *f, const sl_model_config *c,
-                          const sl_model_opts *o, sl_err *err);
+                          const sl_model_opts *o, uint64_t *bytes, sl_err *err);
 /* A zeroed struct is allowed. */
 void sl_weights_free(sl_weights *w);
 

@@ -28,18 +28,18 @@ static void say_what_fits(uint64_t weights, sl_dtype stored, uint64_t free_bytes
             gib(weights) + 1);
 }
 
-sl_status sl_fit_weights(uint64_t weight_bytes, sl_dtype stored, uint64_t free_bytes, uint64_t total_bytes,
-                         const char *device, sl_err *err)
+sl_status sl_fit_weights(const char *what, uint64_t weight_bytes, sl_dtype stored, uint64_t free_bytes,
+                         uint64_t total_bytes, const char *device, sl_err *err)
 {
     char fits[160];
     if (weight_bytes < free_bytes)
         return SL_OK;
     say_what_fits(weight_bytes, stored, free_bytes, total_bytes, fits, sizeof fits);
-    return sl_fail(
-        err, SL_ERR_DEVICE_MEMORY,
-        "the checkpoint's weights take %.2f GiB, %.120s has %.2f of %.2f GiB free: %.2f GiB are missing, "
-        "and the cache needs memory in addition; %s",
-        gib(weight_bytes), device, gib(free_bytes), gib(total_bytes), gib(weight_bytes - free_bytes), fits);
+    return sl_fail(err, SL_ERR_DEVICE_MEMORY,
+                   "%.60s take %.2f GiB, %.120s has %.2f of %.2f GiB free: %.2f GiB are missing, "
+                   "and the cache needs memory in addition; %s",
+                   what, gib(weight_bytes), device, gib(free_bytes), gib(total_bytes),
+                   gib(weight_bytes - free_bytes), fits);
 }
 
 static bool fits(const sl_plan *p, sl_residency mode, int32_t seqs, int32_t context)

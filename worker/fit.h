@@ -7,9 +7,10 @@
 
 #include "engine/plan.h"
 
-/* SL_ERR_DEVICE_MEMORY when weights of this size do not fit into free_bytes. stored: the type of the weights. */
-sl_status sl_fit_weights(uint64_t weight_bytes, sl_dtype stored, uint64_t free_bytes, uint64_t total_bytes,
-                         const char *device, sl_err *err);
+/* SL_ERR_DEVICE_MEMORY when weights of this size do not fit into free_bytes. what: whose weights they are, as "the
+ * checkpoint's weights". stored: the type of most of them. */
+sl_status sl_fit_weights(const char *what, uint64_t weight_bytes, sl_dtype stored, uint64_t free_bytes,
+                         uint64_t total_bytes, const char *device, sl_err *err);
 
 /*
  * Calls sl_plan_pools(). After a failure err says how much memory is missing, and the largest number of requests and

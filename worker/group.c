@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/version.h"
+#include "kvstore/sysmem.h"
 
 /* LOOK_MS: how often sl_wgroup_meet() looks at *stop. REFUSE_S: how long rank 0 waits until its refusals have left. */
 enum { LOOK_MS = 100, REFUSE_S = 2 };
@@ -28,7 +29,10 @@ static void fill_join(sl_wgroup *g)
                              .id = *o->id,
                              .step_tokens = (uint32_t)o->step_tokens,
                              .pid = (uint32_t)getpid(),
-                             .instance = sl_random_u64()};
+                             .instance = sl_random_u64(),
+                             .host_bytes = o->host_bytes,
+                             .host_free = o->host_free,
+                             .host_space = sl_sysmem_space()};
     snprintf(j->build, sizeof j->build, "%s", o->build ? o->build : SL_VERSION);
     snprintf(j->cluster_tag, sizeof j->cluster_tag, "%s", o->cluster_tag);
     snprintf(j->formats, sizeof j->formats, "%s", o->formats);

@@ -41,9 +41,11 @@ typedef struct sl_wgroup_opts {
     int32_t group, rank, ranks;
     const sl_identity *id; /* its geometry must outlive the group */
     int32_t step_tokens;   /* most tokens of a step */
-    const char *build;     /* for tests; NULL: SL_VERSION */
-    sl_metrics *metrics;   /* or NULL */
-    uint32_t meet_ms;      /* how long sl_wgroup_meet() waits */
+    /* Of the host store that this rank will make, and what is available now (UINT64_MAX: unknown). */
+    uint64_t host_bytes, host_free;
+    const char *build;   /* for tests; NULL: SL_VERSION */
+    sl_metrics *metrics; /* or NULL */
+    uint32_t meet_ms;    /* how long sl_wgroup_meet() waits */
 } sl_wgroup_opts;
 
 /* Starts the thread of the links. Errors: those of the transport (rank 0: the address is in use). */

@@ -121,6 +121,44 @@ static void compare(const sl_wgroup *g, const sl_msg_group_join *j, char *why, s
                                                : "prefill.chunk_tokens and decode.max_batch");
 }
 
+/* Adds what a rank on the same host, which has not made its store yet, will take. */
+static void add_store(const sl_msg_group_join *j, const char *host, const sl_wgroup_memory *m,
+                      sl_wgroup_memory *sum, int32_t *ranks)
+{
+    if (m->space != j->host_space || strcmp(host, j->host) != 0)
+        return;
+    sum->bytes += m->bytes;
+    sum->free = m->free < sum->free ? m->free : sum->free;
+    ++*ranks;
+}
+
+/*
+ * Whether the host stores of all ranks of a host fit it together. No rank makes its store before all have joined, so what
+ * each found available at its start is for all of them. One that joins later is counted alone.
+ */
+static void check_host(sl_wgroup *g, const sl_msg_group_join *j, char *why, size_t cap)
+{
+    sl_wgroup_memory sum = {j->host_bytes, j->host_free, j->host_space};
+    const sl_wgroup_memory own = {g->join.host_bytes, g->join.host_free, g->join.host_space};
+    int32_t ranks = 1;
+    pthread_mutex_lock(&g->lock);
+    bool met = g->met;
+    pthread_mutex_unlock(&g->lock);
+    if (!met)
+        add_store(j, g->join.host, &own, &sum, &ranks);
+    for (int32_t r = 1; r < g->o.ranks; r++) {
+        const sl_wgroup_peer *p = &g->peers[r];
+        if (p->joined && !p->welcomed && (uint32_t)r != j->rank)
+            add_store(j, p->host, &p->memory, &sum, &ranks);
+    }
+    if (sum.bytes > sum.free)
+        snprintf(
+            why, cap,
+            "the host stores of %d ranks on %s ask for %.2f GiB together, of which %.2f GiB are available; lower "
+            "kvstore.bytes, or start fewer ranks on this host",
+            ranks, j->host, (double)sum.bytes / (1u << 30), (double)sum.free / (1u << 30));
+}
+
 /* Tells the ranks that do not know it yet that all are there. */
 static void welcome(sl_wgroup *g)
 {
@@ -149,6 +187,8 @@ void sl_wgroup_on_join(sl_wgroup *g, sl_wep *ep, const sl_msg_group_join *j)
         snprintf(why, sizeof why, "rank %u is taken by %s, process %u on %s", j->rank, p->name, p->pid,
                  p->host);
     }
+    if (!why[0])
+        check_host(g, j, why, sizeof why);
     if (why[0]) {
         snprintf(text, sizeof text, "rank %u of the group at %s (%s, process %u on %s): %s", j->rank,
                  g->address, j->name, j->pid, j->host, why);
@@ -160,8 +200,12 @@ void sl_wgroup_on_join(sl_wgroup *g, sl_wep *ep, const sl_msg_group_join *j)
         sl_wep_set_user(p->ep, NULL);
         sl_wep_close(p->ep, SL_TP_CLOSE_FORCE);
     }
-    *p = (sl_wgroup_peer){
-        .ep = ep, .joined = true, .instance = j->instance, .heard_ns = sl_now_ns(), .pid = j->pid};
+    *p = (sl_wgroup_peer){.ep = ep,
+                          .joined = true,
+                          .instance = j->instance,
+                          .heard_ns = sl_now_ns(),
+                          .pid = j->pid,
+                          .memory = {j->host_bytes, j->host_free, j->host_space}};
     memcpy(p->name, j->name, sizeof p->name);
     memcpy(p->host, j->host, sizeof p->host);
     sl_wep_set_user(ep, p);

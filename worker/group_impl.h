@@ -22,6 +22,11 @@ typedef struct sl_wgroup_mail {
     sl_comm_invite invite;
 } sl_wgroup_mail;
 
+/* As in GROUP_JOIN. */
+typedef struct sl_wgroup_memory {
+    uint64_t bytes, free, space;
+} sl_wgroup_memory;
+
 /* Another rank, as the thread of the links knows it. Rank 0 has one for every rank, the others one for rank 0. */
 typedef struct sl_wgroup_peer {
     sl_wep *ep; /* NULL: not connected */
@@ -29,6 +34,7 @@ typedef struct sl_wgroup_peer {
     uint64_t instance, heard_ns;
     uint32_t pid;
     char name[64], host[64];
+    sl_wgroup_memory memory;
 } sl_wgroup_peer;
 
 enum { SL_WGROUP_STRANGERS = 64 };

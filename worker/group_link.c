@@ -260,6 +260,12 @@ static void ep_connected(void *arg, sl_wep *ep, sl_status st, const char *why)
     g->peers[0].heard_ns = sl_now_ns();
     sl_msg m = {.type = SL_MSG_GROUP_JOIN};
     m.group_join = g->join;
+    pthread_mutex_lock(&g->lock);
+    if (g->met) { /* it has its store: rank 0 is a new process */
+        m.group_join.host_bytes = 0;
+        m.group_join.host_free = UINT64_MAX;
+    }
+    pthread_mutex_unlock(&g->lock);
     sl_wep_send(ep, &m);
 }
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kvstore/sysmem.h"
 #include "worker/setup_impl.h"
 
 /* The address of this group: that of the role's first group, with the port increased by the number of this one. */
@@ -35,6 +36,8 @@ static sl_status start(sl_setup *s, const char *address, sl_err *err)
                         .ranks = s->launch->group_ranks,
                         .id = &p->identity.id,
                         .step_tokens = sl_setup_step_tokens(s),
+                        .host_bytes = s->cfg->kvstore.bytes,
+                        .host_free = sl_sysmem_available(),
                         .metrics = p->metrics,
                         .meet_ms = (uint32_t)s->cfg->cluster.group_timeout_ms};
     SL_TRY(sl_setup_links(s, &o.link, err));

@@ -1,4 +1,6 @@
 /* The model of a worker: its formats and its weights. See setup_impl.h. */
+#include <stdio.h>
+
 #include "kernels/cache.h"
 #include "model/checkpoint.h"
 #include "worker/fit.h"
@@ -8,6 +10,7 @@ enum { PROGRESS_LOG_S = 2 };
 
 typedef struct loading {
     const char *comp;
+    int32_t rank, ranks; /* of the group; 0 of 1 without one */
     uint64_t logged_ns;
 } loading;
 
@@ -18,17 +21,20 @@ static void on_progress(void *ctx, uint64_t done, uint64_t total)
     if (now - l->logged_ns < PROGRESS_LOG_S * 1000000000ull)
         return;
     l->logged_ns = now;
-    sl_log(SL_LOG_INFO, l->comp, "loading", "done_mib=%.0f total_mib=%.0f", (double)done / 1048576,
-           (double)total / 1048576);
+    sl_log(SL_LOG_INFO, l->comp, "loading", "rank=%d ranks=%d done_mib=%.0f total_mib=%.0f", l->rank,
+           l->ranks, (double)done / 1048576, (double)total / 1048576);
 }
 
 /* Checks that the weights fit before they are read: loading takes minutes, and would fail only at its end. */
 static sl_status check_weights(const sl_setup *s, sl_dtype stored, sl_err *err)
 {
-    uint64_t free_bytes = 0, total = 0;
+    uint64_t bytes = 0, free_bytes = 0, total = 0;
+    char what[64] = "the checkpoint's weights";
+    if (s->mo.ranks > 1)
+        snprintf(what, sizeof what, "the weights of rank %d of %d", s->mo.rank, s->mo.ranks);
+    SL_TRY(sl_model_placed_bytes(s->cfg->model.path, &s->mo, &bytes, err));
     SL_TRY(sl_be_memory(s->p->backend, &free_bytes, &total, err));
-    return sl_fit_weights(sl_checkpoint_file_bytes(s->cfg->model.path), stored, free_bytes, total,
-                          sl_backend_describe(s->p->backend), err);
+    return sl_fit_weights(what, bytes, stored, free_bytes, total, sl_backend_describe(s->p->backend), err);
 }
 
 sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_dtype stored,
@@ -78,7 +84,10 @@ sl_status sl_setup_model(sl_setup *s, sl_err *err)
     SL_TRY(sl_setup_cache(s, err));
     SL_TRY(check_weights(s, stored, err));
     uint64_t started_ns = sl_now_ns();
-    loading l = {.comp = s->comp, .logged_ns = started_ns};
+    loading l = {.comp = s->comp,
+                 .rank = s->mo.rank,
+                 .ranks = s->mo.ranks > 1 ? s->mo.ranks : 1,
+                 .logged_ns = started_ns};
     sl_model_opts mo = s->mo;
     mo.progress = on_progress;
     mo.progress_ctx = &l;

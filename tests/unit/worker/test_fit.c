@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "model/checkpoint.h"
+#include "model/model.h"
+#include "model/sizes.h"
 #include "tests/unit/run_suite.h"
 #include "worker/fit.h"
 
@@ -12,25 +14,82 @@ static const uint64_t GIB = 1u << 30;
 START_TEST(weights)
 {
     sl_err err = {0};
-    ck_assert_int_eq(sl_fit_weights(10 * GIB, SL_BF16, 11 * GIB, 16 * GIB, "GPU", &err), SL_OK);
-    ck_assert_int_eq(sl_fit_weights(30 * GIB, SL_BF16, 20 * GIB, 24 * GIB, "GPU", &err),
-                     SL_ERR_DEVICE_MEMORY);
+    ck_assert_int_eq(
+        sl_fit_weights("the checkpoint's weights", 10 * GIB, SL_BF16, 11 * GIB, 16 * GIB, "GPU", &err),
+        SL_OK);
+    ck_assert_int_eq(
+        sl_fit_weights("the checkpoint's weights", 30 * GIB, SL_BF16, 20 * GIB, 24 * GIB, "GPU", &err),
+        SL_ERR_DEVICE_MEMORY);
     ck_assert_msg(strstr(err.text, "30.00 GiB") && strstr(err.text, "GPU has 20.00 of 24.00 GiB free") &&
                       strstr(err.text, "10.00 GiB are missing") &&
                       strstr(err.text, "in fp8 it would take 15.00"),
                   "%s", err.text);
-    ck_assert_int_eq(sl_fit_weights(30 * GIB, SL_F32, 20 * GIB, 24 * GIB, "GPU", &err), SL_ERR_DEVICE_MEMORY);
+    ck_assert_int_eq(
+        sl_fit_weights("the checkpoint's weights", 30 * GIB, SL_F32, 20 * GIB, 24 * GIB, "GPU", &err),
+        SL_ERR_DEVICE_MEMORY);
     ck_assert_msg(strstr(err.text, "in bf16 it would take 15.00"), "%s", err.text);
-    ck_assert_int_eq(sl_fit_weights(70 * GIB, SL_F32, 20 * GIB, 24 * GIB, "GPU", &err), SL_ERR_DEVICE_MEMORY);
+    ck_assert_int_eq(
+        sl_fit_weights("the checkpoint's weights", 70 * GIB, SL_F32, 20 * GIB, 24 * GIB, "GPU", &err),
+        SL_ERR_DEVICE_MEMORY);
     ck_assert_msg(strstr(err.text, "in fp8 it would take 17.50"), "%s", err.text);
-    ck_assert_int_eq(sl_fit_weights(90 * GIB, SL_F8_E4M3, 20 * GIB, 24 * GIB, "GPU", &err),
-                     SL_ERR_DEVICE_MEMORY);
+    ck_assert_int_eq(
+        sl_fit_weights("the checkpoint's weights", 90 * GIB, SL_F8_E4M3, 20 * GIB, 24 * GIB, "GPU", &err),
+        SL_ERR_DEVICE_MEMORY);
     ck_assert_msg(strstr(err.text, "more than 91 GiB"), "%s", err.text);
-    ck_assert_int_eq(sl_fit_weights(10 * GIB, SL_F8_E4M3, 5 * GIB, 24 * GIB, "GPU", &err),
-                     SL_ERR_DEVICE_MEMORY);
+    ck_assert_int_eq(
+        sl_fit_weights("the checkpoint's weights", 10 * GIB, SL_F8_E4M3, 5 * GIB, 24 * GIB, "GPU", &err),
+        SL_ERR_DEVICE_MEMORY);
     ck_assert_msg(strstr(err.text, "nothing else"), "%s", err.text);
+    ck_assert_int_eq(
+        sl_fit_weights("the weights of rank 1 of 8", 10 * GIB, SL_BF16, 5 * GIB, 24 * GIB, "GPU", &err),
+        SL_ERR_DEVICE_MEMORY);
+    ck_assert_msg(strstr(err.text, "the weights of rank 1 of 8 take 10.00 GiB"), "%s", err.text);
     ck_assert_uint_gt(sl_checkpoint_file_bytes("models/tiny-v32"), 1 << 20);
     ck_assert_uint_eq(sl_checkpoint_file_bytes("models/none"), 0);
+}
+END_TEST
+
+/* What is counted before loading is what is placed: the whole model, or a rank's experts and everything else. */
+static void counted_as_loaded(const char *dir, int32_t rank, int32_t ranks, uint64_t whole)
+{
+    sl_backend *be;
+    sl_model *m;
+    sl_err err = {0};
+    uint64_t counted = 0;
+    sl_model_opts mo = {.act = SL_F32, .max_tokens = 8, .max_logit_rows = 1, .rank = rank, .ranks = ranks};
+    ck_assert_int_eq(sl_backend_create("cpu", &(sl_backend_opts){.threads = 1}, &be, NULL), SL_OK);
+    ck_assert_msg(sl_model_placed_bytes(dir, &mo, &counted, &err) == SL_OK, "%s", err.text);
+    ck_assert_msg(sl_model_load(be, dir, &mo, &m, &err) == SL_OK, "%s", err.text);
+    ck_assert_uint_eq(counted, sl_model_weight_bytes(m));
+    ck_assert(ranks > 1 ? counted < whole : counted == whole || !whole);
+    sl_model_destroy(m);
+    sl_backend_destroy(be);
+}
+
+START_TEST(ranks_count_their_own_experts)
+{
+    sl_model_opts mo = {.act = SL_F32, .max_tokens = 8, .ranks = 1};
+    sl_err err = {0};
+    uint64_t whole = 0, parts = 0;
+    ck_assert_int_eq(sl_model_placed_bytes("models/tiny-v32", &mo, &whole, &err), SL_OK);
+    counted_as_loaded("models/tiny-v32", 0, 1, whole);
+    for (int32_t r = 0; r < 3; r++) { /* 8 experts: 2, 3 and 3 */
+        counted_as_loaded("models/tiny-v32", r, 3, whole);
+        mo.rank = r, mo.ranks = 3;
+        uint64_t mine;
+        ck_assert_int_eq(sl_model_placed_bytes("models/tiny-v32", &mo, &mine, &err), SL_OK);
+        parts += whole - mine;
+    }
+    sl_model_config *c = calloc(1, sizeof *c);
+    sl_weight_bytes w;
+    ck_assert_int_eq(sl_model_config_load("models/tiny-v32", c, &err), SL_OK);
+    sl_model_weight_sizes(c, SL_F32, SL_F32, &w);
+    ck_assert_uint_eq(parts,
+                      2 * w.expert * (uint64_t)c->n_routed_experts); /* each expert is absent on two ranks */
+    free(c);
+    mo.rank = 0, mo.ranks = 9;
+    ck_assert_int_eq(sl_model_placed_bytes("models/tiny-v32", &mo, &whole, &err), SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, "9 ranks share 8 routed experts, every rank needs one"), "%s", err.text);
 }
 END_TEST
 
@@ -93,6 +152,7 @@ int main(void)
     Suite *s = suite_create("fit");
     TCase *t = tcase_create("fit");
     tcase_add_test(t, weights);
+    tcase_add_test(t, ranks_count_their_own_experts);
     tcase_add_test(t, pools);
     suite_add_tcase(s, t);
     return run_suite(s);

@@ -169,6 +169,8 @@ static sl_wgroup_opts options(int n, int ranks)
                             .ranks = ranks,
                             .id = &identity,
                             .step_tokens = 64,
+                            .host_bytes = n ? 1 : 6ull << 30,
+                            .host_free = 10ull << 30,
                             .meet_ms = PATIENCE_MS};
 }
 
@@ -324,6 +326,11 @@ START_TEST(disagreements_are_refused)
     case 6:
         r.o.cluster_tag = "other";
         refused(&r, "cluster.tag is \"other\"", "rank 1");
+        break;
+    case 7: /* each alone would fit */
+        r.o.host_bytes = 6ull << 30;
+        refused(&r, "the host stores of 2 ranks on",
+                "ask for 12.00 GiB together, of which 10.00 GiB are available");
         break;
     default:
         r.o.group = 3;
@@ -523,7 +530,7 @@ int main(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, ranks_step_together);
     tcase_add_test(t, flags_reach_the_others);
-    tcase_add_loop_test(t, disagreements_are_refused, 0, 8);
+    tcase_add_loop_test(t, disagreements_are_refused, 0, 9);
     tcase_add_test(t, a_missing_rank_is_named);
     tcase_add_test(t, rank_zero_is_missing);
     tcase_add_test(t, a_rank_given_twice);
