@@ -190,7 +190,7 @@ const sl_cfg_row sl_cfg_rows[] = {
         "out is as above. They have metrics by name."),
     STR(kvstore, disk.path, "",
         "Directory on a local disk where decode workers keep pages beyond the host store and across restarts "
-        "(docs/caching.md). Each worker makes a directory of its own in it, decode-0, decode-1…, readable by this user "
+        "(docs/caching.md). Each worker makes a directory of its own in it, decode-0, decode-1… or both-0…, readable by this user "
         "only. Empty: no disk is used."),
     SIZE(kvstore, disk.bytes, "0", 0, 1024 * TIB,
          "Size of the disk store of each decode worker, allocated in full at start; it is never exceeded. "

@@ -175,7 +175,13 @@ static sl_status fit_pools(sl_setup *s, bool hot, sl_plan *plan, int32_t context
     int32_t seqs = both ? s->cfg->decode.max_batch : sl_setup_seqs(s);
     int64_t pages = both ? sl_pages_for(context) : 0;
     uint64_t bytes = (uint64_t)pages * (plan->row_page_device + plan->index_page_device);
-    plan->cache_bytes -= bytes < plan->cache_bytes ? bytes : plan->cache_bytes;
+    if (bytes >= plan->cache_bytes && both)
+        return sl_fail(
+            err, SL_ERR_DEVICE_MEMORY,
+            "device memory: %.1f MiB are left for the cache; a prompt of model.max_context %d takes %.1f MiB "
+            "while a worker of role both computes it",
+            (double)plan->cache_bytes / 1048576, context, (double)bytes / 1048576);
+    plan->cache_bytes -= bytes;
     SL_TRY(sl_fit_pools(plan, hot ? SL_HIERARCHICAL : SL_RESIDENT, seqs, context, requests_key(s), o, err));
     o->max_seqs = sl_setup_seqs(s);
     o->row_pages += pages;
