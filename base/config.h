@@ -93,6 +93,9 @@ typedef struct sl_config {
         sl_cfg_choice list_scope;
         sl_cfg_choice gqa_reduction;
         sl_cfg_choice bounds_dtype;
+        char channel_config_path[SL_CFG_PATH_BYTES]; /* empty: there is none */
+        int heavy_channels;
+        sl_cfg_choice klabel_dtype;
     } sparse_attention;
     struct {
         uint64_t bytes;

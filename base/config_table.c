@@ -87,7 +87,8 @@ const sl_cfg_row sl_cfg_rows[] = {
     CHOICE(
         sparse_attention, algorithm, "auto", automatic,
         "dsa: the checkpoint's own indexer selects rows. dense: every row. quest: blocks of rows, chosen by bounds of "
-        "their keys, for models with KV heads. streaming_llm: the first sink_tokens and the newest recent_tokens rows. "
+        "their keys, for models with KV heads. double_sparsity: rows, chosen by a few channels of their keys, likewise. "
+        "streaming_llm: the first sink_tokens and the newest recent_tokens rows. "
         "auto: dsa for a model with an indexer, dense for every other model."),
     ENUM(sparse_attention, mode, "hierarchical", modes,
          "hierarchical: the cache lives in host memory and the device keeps index keys and a hot buffer. "
@@ -118,20 +119,30 @@ const sl_cfg_row sl_cfg_rows[] = {
     INT(sparse_attention, min_tokens, "0", 0, MAX_TOKENS,
         "Requests shorter than this read every row. Selection already does so up to index_topk tokens."),
     INT(sparse_attention, token_budget, "1024", 1, MAX_TOKENS,
-        "quest: tokens that a query reads at most, sinks and recent tokens included; at most the model's context."),
+        "quest, double_sparsity: tokens that a query reads at most, sinks and recent tokens included; at most the "
+        "model's context."),
     INT(sparse_attention, block_tokens, "16", 1, 64,
         "quest: tokens of a block, which is selected and swapped in as a whole; it divides 64."),
     CHOICE(
         sparse_attention, list_scope, "kv_head", NULL,
-        "quest: who shares a list of blocks. kv_head: the query heads of one KV head. request: all heads."),
+        "quest, double_sparsity: who shares a list. kv_head: the query heads of one KV head. request: all heads."),
     CHOICE(
         sparse_attention, gqa_reduction, "max", NULL,
-        "quest: the score of a block for the query heads that share a list. max: the largest bound of a head. mean: "
-        "the bound of the mean query. softmax: the sum over heads of the softmax over blocks."),
+        "quest, double_sparsity: the score of a block or token for the query heads that share a list. max: the largest "
+        "score of a head. mean: that of the mean query. softmax: the sum over heads of the softmax over blocks or "
+        "tokens."),
     CHOICE(
         sparse_attention, bounds_dtype, "auto", automatic,
         "quest: how the bounds of a block are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their keys "
         "exactly. bf16 bounds of f32 keys are rounded outward."),
+    STR(sparse_attention, channel_config_path, "",
+        "double_sparsity: the file with the calibrated channels of keys, which `sluice calibrate` makes for the model."),
+    INT(sparse_attention, heavy_channels, "32", 1, 1024,
+        "double_sparsity: channels of each key that selection reads; at most as many as the file lists."),
+    CHOICE(
+        sparse_attention, klabel_dtype, "auto", automatic,
+        "double_sparsity: how these channels are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their "
+        "keys exactly."),
 
     SIZE(kvstore, bytes, "256MiB", MIB, 64 * TIB,
          "Memory of the host store, allocated once at start; too little memory is an error at start."),

@@ -26,6 +26,7 @@ int sl_cmd_prefill(int argc, char **argv);
 int sl_cmd_decode(int argc, char **argv);
 int sl_cmd_both(int argc, char **argv);
 int sl_cmd_bench(int argc, char **argv);
+int sl_cmd_calibrate(int argc, char **argv);
 int sl_cmd_generate(int argc, char **argv);
 int sl_cmd_plan(int argc, char **argv);
 int sl_cmd_cache(int argc, char **argv);

@@ -109,7 +109,8 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
          sl_layout_names()},
         {"algorithm", SL_ARG_TEXT, &o->algorithm, "NAME",
          "Sparse algorithm: dsa selects rows with the checkpoint's indexer; dense reads all rows; quest selects blocks "
-         "of rows by bounds of their keys, for models with KV heads; streaming_llm reads the first --sinks and the "
+         "of rows by bounds of their keys, for models with KV heads; double_sparsity selects rows by a few channels of "
+         "their keys, likewise; streaming_llm reads the first --sinks and the "
          "newest --recent rows. auto, the default, is dsa for a model with an indexer and dense for every other "
          "model.",
          0, 0, NULL},

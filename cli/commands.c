@@ -22,6 +22,7 @@ const sl_command sl_commands[] = {
      sl_cmd_both},
     {"generate", "run a checkpoint in one process and print what it produces", sl_cmd_generate},
     {"plan", "memory per request and largest batch of a model", sl_cmd_plan},
+    {"calibrate", "measure on a text what an algorithm needs to know about a model", sl_cmd_calibrate},
     {"verify", "check that a checkpoint's logits do not depend on where its rows are", sl_cmd_verify},
     {"eval", "accuracy of a model's answers for several sparse algorithms and budgets", sl_cmd_eval},
     {"inspect", "the contents of a checkpoint: config, tensors, formats, page geometry", sl_cmd_inspect},

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/wire.h"
 #include "kernels/backend.h"
+#include "sparse/channels.h"
 
 static bool is_auto(const char *name)
 {
@@ -76,6 +77,17 @@ static int index_of(const char *name, const char *const *names)
     return -1;
 }
 
+static sl_status read_dtype(const char *key, const char *name, bool *typed, sl_dtype *out, sl_err *err)
+{
+    if (is_auto(name))
+        return SL_OK;
+    int type = index_of(name, bounds_names);
+    if (type < 0)
+        return sl_fail_unknown(err, key, name, bounds_names);
+    *typed = true, *out = type ? SL_BF16 : SL_F32;
+    return SL_OK;
+}
+
 static sl_status read_names(const sl_selection_keys *k, sl_select_params *p, sl_err *err)
 {
     int scope = k->list_scope ? index_of(k->list_scope, scope_names) : 0;
@@ -84,12 +96,33 @@ static sl_status read_names(const sl_selection_keys *k, sl_select_params *p, sl_
     p->shared_lists = scope == 1;
     if (k->gqa_reduction && !sl_group_reduce_find(k->gqa_reduction, &p->reduce))
         return sl_fail_unknown(err, "gqa_reduction", k->gqa_reduction, sl_group_reduce_names());
-    if (is_auto(k->bounds_dtype))
+    SL_TRY(read_dtype("bounds_dtype", k->bounds_dtype, &p->bounds_typed, &p->bounds, err));
+    return read_dtype("klabel_dtype", k->klabel_dtype, &p->labels_typed, &p->labels, err);
+}
+
+/* The table of channels that an algorithm needs. */
+static sl_status read_channels(const sl_selection_keys *k, const sl_model_config *cfg, sl_select_params *p,
+                               sl_err *err)
+{
+    const sl_channels_model m = {.architecture = cfg->architecture,
+                                 .n_layers = cfg->n_layers,
+                                 .n_heads = cfg->n_heads,
+                                 .kv_heads = cfg->n_kv_heads,
+                                 .head_dim = cfg->v_head_dim,
+                                 .hidden_size = cfg->hidden_size,
+                                 .vocab_size = cfg->vocab_size};
+    if (cfg->n_kv_heads < 1) /* refused with the reason when the cache is shaped */
         return SL_OK;
-    int type = index_of(k->bounds_dtype, bounds_names);
-    if (type < 0)
-        return sl_fail_unknown(err, "bounds_dtype", k->bounds_dtype, bounds_names);
-    p->bounds_typed = true, p->bounds = type ? SL_BF16 : SL_F32;
+    if (!k->channel_config_path || !k->channel_config_path[0])
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "channel_config_path is not set; `sluice calibrate` makes the file that the algorithm needs");
+    sl_status st = sl_channels_load(k->channel_config_path, &m, &p->channels, err);
+    if (st != SL_OK)
+        return sl_fail_in(err, st, "channel_config_path");
+    if (p->heavy_channels > p->channels->count)
+        return sl_fail(err, SL_ERR_INVALID, "heavy_channels is %d, but %s lists %d channels per head",
+                       p->heavy_channels, k->channel_config_path, p->channels->count);
     return SL_OK;
 }
 
@@ -120,6 +153,11 @@ static sl_status stamp_of(const sl_algo_desc *a, const sl_model_config *cfg, con
                                g->sink_tokens,     g->recent_tokens, g->min_tokens};
     sl_wr_i32s(&w, numbers, SL_COUNT(numbers));
     sl_wr_i32s(&w, g->dense_layers, (size_t)g->n_dense_layers);
+    if (p->channels) {
+        const int32_t labels[] = {p->heavy_channels, p->labels_typed, (int32_t)p->labels};
+        sl_wr_u64(&w, p->channels->hash);
+        sl_wr_i32s(&w, labels, SL_COUNT(labels));
+    }
     bool made = !w.bad;
     if (made)
         p->stamp = sl_hash_chain((sl_key){0}, w.data, w.len).lo;
@@ -130,7 +168,9 @@ static sl_status stamp_of(const sl_algo_desc *a, const sl_model_config *cfg, con
 sl_status sl_choose_selection(const sl_algo_desc *algorithm, const sl_selection_keys *keys,
                               const sl_model_config *cfg, sl_gates *gates, sl_select_params *out, sl_err *err)
 {
-    sl_select_params p = {.token_budget = keys->token_budget, .block_tokens = keys->block_tokens};
+    sl_select_params p = {.token_budget = keys->token_budget,
+                          .block_tokens = keys->block_tokens,
+                          .heavy_channels = keys->heavy_channels};
     SL_TRY(read_names(keys, &p, err));
     if (!gates->sink_tokens && !gates->recent_tokens)
         gates->sink_tokens = algorithm->default_sinks, gates->recent_tokens = algorithm->default_recent;
@@ -138,6 +178,8 @@ sl_status sl_choose_selection(const sl_algo_desc *algorithm, const sl_selection_
         SL_TRY(check_sizes(&p, cfg, err));
     else
         p = (sl_select_params){0};
+    if (algorithm->needs_channels)
+        SL_TRY(read_channels(keys, cfg, &p, err));
     SL_TRY(stamp_of(algorithm, cfg, gates, &p, err));
     *out = p;
     return SL_OK;

@@ -38,6 +38,9 @@ typedef struct sl_selection_keys {
     const char *list_scope;             /* of sl_list_scope_names(); NULL: kv_head */
     const char *gqa_reduction;          /* of sl_group_reduce_names(); NULL: max */
     const char *bounds_dtype;           /* of sl_bounds_dtype_names(), or "auto"; NULL: auto */
+    const char *channel_config_path;    /* file of calibrated channels; NULL or empty: there is none */
+    int32_t heavy_channels;             /* 0: the algorithm's default */
+    const char *klabel_dtype;           /* of sl_bounds_dtype_names(), or "auto"; NULL: auto */
 } sl_selection_keys;
 const char *const *sl_list_scope_names(void);   /* kv_head, request */
 const char *const *sl_bounds_dtype_names(void); /* f32, bf16 */
@@ -46,8 +49,9 @@ const char *const *sl_bounds_dtype_names(void); /* f32, bf16 */
  * The parameters of an algorithm from its keys. *gates: those of the configuration; an algorithm that cannot be without
  * sinks and recent tokens sets its defaults if both are 0. The stamp is 0 for the algorithm that `auto` stands for, without gates;
  * otherwise the rows depend on what is selected, and the stamp is a hash of the algorithm, its parameters and the gates:
- * pages of other parameters never match. Errors name the key: SL_ERR_INVALID, SL_ERR_NOT_FOUND, and SL_ERR_UNSUPPORTED
- * when the algorithm cannot serve the model.
+ * pages of other parameters never match. The file of calibrated channels is read for algorithms that need it. Errors
+ * name the key: SL_ERR_INVALID, SL_ERR_NOT_FOUND, SL_ERR_REFUSED for a file of another model, and SL_ERR_UNSUPPORTED when
+ * the algorithm cannot serve the model.
  */
 sl_status sl_choose_selection(const sl_algo_desc *algorithm, const sl_selection_keys *keys,
                               const sl_model_config *cfg, sl_gates *gates, sl_select_params *out,

@@ -43,6 +43,8 @@ typedef enum {
     SL_OP_GQA_ATTN,
     SL_OP_BOUNDS_APPEND, /* kernels/bounds.h */
     SL_OP_BOUNDS_SCORES,
+    SL_OP_LABELS_APPEND, /* kernels/labels.h */
+    SL_OP_LABELS_SCORES,
     SL_OP_SILU_MUL,
     SL_OP_MOE_ROUTE,
     SL_OP_MOE,

@@ -158,6 +158,10 @@ typedef struct sl_select_params {
     sl_group_reduce reduce; /* over the query heads that share a list */
     bool bounds_typed; /* bounds have the type below; otherwise one that holds the keys of the rows exactly */
     sl_dtype bounds;
+    int32_t heavy_channels; /* channels of a label (kernels/labels.h); 0: the algorithm's default */
+    bool labels_typed;      /* as bounds_typed, of labels */
+    sl_dtype labels;
+    const struct sl_channels *channels; /* sparse/channels.h, exists until the process ends; NULL: none */
     uint64_t
         stamp; /* of the rows' plane: hash of all that the rows depend on in addition to the model; 0: nothing */
 } sl_select_params;

@@ -9,6 +9,7 @@
 #include "kernels/bounds.h"
 #include "kernels/ep.h"
 #include "kernels/gqa.h"
+#include "kernels/labels.h"
 #include "kernels/synth.h"
 
 void sl_chk_need(sl_chk *c, bool ok, const char *field, const char *why)
@@ -356,6 +357,8 @@ static const op_row op_rows[SL_OP_COUNT] = {
     [SL_OP_GQA_ATTN] = ROW("gqa_attn", sl_gqa_attn_params, tokens, sl_chk_gqa_attn),
     [SL_OP_BOUNDS_APPEND] = ROW_SEQS("bounds_append", sl_bounds_append_params, sl_chk_bounds_append),
     [SL_OP_BOUNDS_SCORES] = ROW("bounds_scores", sl_bounds_scores_params, token_count, sl_chk_bounds_scores),
+    [SL_OP_LABELS_APPEND] = ROW_SEQS("labels_append", sl_labels_append_params, sl_chk_labels_append),
+    [SL_OP_LABELS_SCORES] = ROW("labels_scores", sl_labels_scores_params, token_count, sl_chk_labels_scores),
     [SL_OP_SILU_MUL] = ROW("silu_mul", sl_silu_mul_params, tokens, chk_silu_mul),
     [SL_OP_MOE_ROUTE] = ROW("moe_route", sl_moe_route_params, tokens, chk_moe_route),
     [SL_OP_MOE] = ROW("moe", sl_moe_params, tokens, chk_moe),
@@ -413,6 +416,9 @@ int64_t sl_op_items(sl_op op, const void *params)
         break;
     case SL_OP_BOUNDS_APPEND:
         seqs = ((const sl_bounds_append_params *)params)->seqs;
+        break;
+    case SL_OP_LABELS_APPEND:
+        seqs = ((const sl_labels_append_params *)params)->seqs;
         break;
     case SL_OP_INDEX_APPEND:
         seqs = ((const sl_index_append_params *)params)->seqs;

@@ -62,6 +62,10 @@ void sl_chk_sparse_attn(sl_chk *c, const void *params);
 void sl_chk_bounds_append(sl_chk *c, const void *params);
 void sl_chk_bounds_scores(sl_chk *c, const void *params);
 
+/* kernels/labels.c: labels of tokens. */
+void sl_chk_labels_append(sl_chk *c, const void *params);
+void sl_chk_labels_scores(sl_chk *c, const void *params);
+
 /* kernels/check_ep.c: expert parallelism. */
 void sl_chk_ep_send(sl_chk *c, const void *params);
 void sl_chk_ep_experts(sl_chk *c, const void *params);

@@ -130,6 +130,7 @@ typedef struct sl_algo_desc {
     bool needs_indexer;  /* the model must have an indexer; only its layers select */
     bool has_params;     /* it reads sl_select_params */
     bool needs_kv_heads; /* the model must have grouped-query attention */
+    bool needs_channels; /* it selects by calibrated channels of keys (sparse/channels.h) */
     bool host_only;      /* it runs where device memory is host memory, and is refused elsewhere */
     bool keeps_lists;    /* lists are kept for the whole step, and reused by the layers that share them */
     bool constant_k; /* the length of a list is a constant of the model, not of the step's longest sequence */
@@ -191,6 +192,7 @@ extern const sl_algo_desc sl_algo_dsa;
 extern const sl_algo_desc sl_algo_dense;
 extern const sl_algo_desc sl_algo_quest;
 extern const sl_algo_desc sl_algo_streaming_llm;
+extern const sl_algo_desc sl_algo_double_sparsity;
 
 /* The registry: every algorithm of this build, NULL-terminated; and the same as names. */
 const sl_algo_desc *const *sl_algo_registry(void);

@@ -59,7 +59,10 @@ sl_status sl_setup_select(const sl_config *cfg, const sl_model_config *mc, sl_se
                                     .block_tokens = cfg->sparse_attention.block_tokens,
                                     .list_scope = cfg->sparse_attention.list_scope,
                                     .gqa_reduction = cfg->sparse_attention.gqa_reduction,
-                                    .bounds_dtype = cfg->sparse_attention.bounds_dtype};
+                                    .bounds_dtype = cfg->sparse_attention.bounds_dtype,
+                                    .channel_config_path = cfg->sparse_attention.channel_config_path,
+                                    .heavy_channels = cfg->sparse_attention.heavy_channels,
+                                    .klabel_dtype = cfg->sparse_attention.klabel_dtype};
     SL_TRY(sl_choose_algorithm(cfg->sparse_attention.algorithm, mc, &s.algorithm, err));
     sl_status st = sl_choose_selection(s.algorithm, &keys, mc, &s.gates, &s.select, err);
     if (st != SL_OK)

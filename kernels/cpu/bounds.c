@@ -4,10 +4,10 @@
  */
 #include "kernels/bounds.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/group.h"
 #include "kernels/cpu/place.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/formats.h"
@@ -192,12 +192,7 @@ static void make_queries(const scores_ctx *c, const float *q, const scores_scrat
         return;
     }
     float *mean = s->units; /* not in use yet */
-    for (int32_t i = 0; i < dim; i++) {
-        float sum = 0;
-        for (int32_t h = 0; h < c->group; h++)
-            sum += q[(int64_t)h * dim + i];
-        mean[i] = sum / (float)c->group;
-    }
+    sl_group_mean(q, c->group, dim, mean);
     split_query(mean, dim, s->x);
 }
 
@@ -252,37 +247,6 @@ static bool bounds_of_head(const scores_ctx *c, const int32_t *pages, int32_t he
     return true;
 }
 
-/* x = softmax of scale * x. */
-static void softmax(float *x, int32_t n, float scale)
-{
-    float top = -INFINITY;
-    double sum = 0;
-
-    for (int32_t i = 0; i < n; i++)
-        top = x[i] > top ? x[i] : top;
-    for (int32_t i = 0; i < n; i++) {
-        x[i] = expf(scale * (x[i] - top));
-        sum += (double)x[i];
-    }
-    for (int32_t i = 0; i < n; i++)
-        x[i] = (float)((double)x[i] / sum);
-}
-
-/* Adds the scores of one query to those of the list; first: there are none yet. */
-static void reduce(const scores_ctx *c, float *each, int32_t n, bool first, float *out)
-{
-    if (c->p->reduce == SL_GROUP_SOFTMAX)
-        softmax(each, n, c->p->scale);
-    for (int32_t i = 0; i < n; i++) {
-        if (first)
-            out[i] = each[i];
-        else if (c->p->reduce == SL_GROUP_MAX)
-            out[i] = each[i] > out[i] ? each[i] : out[i];
-        else
-            out[i] += each[i];
-    }
-}
-
 static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, const scores_scratch *s)
 {
     const sl_bounds_scores_params *p = c->p;
@@ -304,7 +268,8 @@ static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t list, const s
         if (!bounds_of_head(c, p->seqs->index_pages + (int64_t)at.seq * p->seqs->ld, h, n, s))
             return SL_DEVERR_PAGE;
         for (int32_t r = 0; r < c->rows; r++)
-            reduce(c, s->each + (int64_t)r * p->ld_scores, n, h == list * per && r == 0, out);
+            sl_group_add(p->reduce, p->scale, s->each + (int64_t)r * p->ld_scores, n,
+                         h == list * per && r == 0, out);
     }
     return 0;
 }

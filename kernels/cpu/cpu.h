@@ -100,6 +100,8 @@ sl_status sl_cpu_gqa_append(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_gqa_attn(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_bounds_append(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_bounds_scores(sl_backend *be, const void *params, sl_err *err);
+sl_status sl_cpu_labels_append(sl_backend *be, const void *params, sl_err *err);
+sl_status sl_cpu_labels_scores(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_silu_mul(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_moe_route(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_moe(sl_backend *be, const void *params, sl_err *err);

@@ -52,6 +52,23 @@ def test_answer_with_a_budget():
     assert EXAMPLES["several"]["answer"] in text and "algorithm: quest" in text
 
 
+def test_answer_with_calibrated_channels(tmp_path):
+    """A file that `sluice calibrate` made serves its model; a file of another model is refused with file and key."""
+    text, out = tmp_path / "text", tmp_path / "channels.json"
+    text.write_text(" ".join(e["user"] for t, e in EXAMPLES.items() if t != "persons"), encoding="utf-8")
+    p = subprocess.run([SLUICE, "calibrate", "--algorithm", "double_sparsity", "--model", MODEL, "--text", text,
+                        "--output", out, "--block", "128"], capture_output=True, text=True, check=True, timeout=300)
+    assert "6 layers, 2 KV heads, 64 channels ranked by qk" in p.stdout
+    flags = ["--algorithm", "double_sparsity", "--channel-config-path", out, "--token-budget", "96"]
+    got = answer("several", *flags, "--mode", "hierarchical")
+    assert EXAMPLES["several"]["answer"] in got and "algorithm: double_sparsity" in got
+    other = json.loads(out.read_text(encoding="utf-8")) | {"num_layers": 32}
+    out.write_text(json.dumps(other), encoding="utf-8")
+    p = subprocess.run([SLUICE, "generate", "--model", MODEL, "--ids", "1,2,3", *flags], capture_output=True, text=True,
+                       check=False, timeout=60)
+    assert p.returncode == 1 and f"channel_config_path: {out}.num_layers: 32, but the model has 6" in p.stderr
+
+
 def test_a_cluster_answers_with_a_budget(start, tmp_path):
     """The same answer through prefill and decode workers, with the prompt's pages and their bounds sent, then cached."""
     budget = {"sparse_attention.algorithm": "quest", "sparse_attention.token_budget": 96}

@@ -1,10 +1,13 @@
 /* What `auto` resolves to on either kind of device, and that every name of the registries is taken as it is. */
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/choose.h"
 #include "kernels/backend.h"
+#include "sparse/channels.h"
 #include "tests/unit/run_suite.h"
 
 enum { APART = SL_BE_ASYNC | SL_BE_GRAPHS };
@@ -132,6 +135,50 @@ static void refused(sl_selection_keys k, sl_status want, const char *says)
     ck_assert_uint_eq(p.stamp, 77);
 }
 
+/* Pages made with another table of channels, or with more of them, never match. */
+START_TEST(stamps_contain_the_channels)
+{
+    double importance[2][2 * 4] = {{1, 2, 3, 4, 1, 2, 3, 4}, {4, 3, 2, 1, 1, 2, 3, 4}};
+    const sl_model_config m = {.architecture = "A",
+                               .n_layers = 1,
+                               .n_heads = 2,
+                               .n_kv_heads = 2,
+                               .v_head_dim = 4,
+                               .max_context = 4096};
+    const sl_channels_model of_m = {
+        .architecture = "A", .n_layers = 1, .n_heads = 2, .kv_heads = 2, .head_dim = 4};
+    char paths[2][64];
+    sl_selection_keys k[5];
+    uint64_t stamps[5];
+    sl_err err = {0};
+    for (int i = 0; i < 2; i++) {
+        snprintf(paths[i], sizeof paths[i], "/tmp/sl-choose-%d-%d", (int)getpid(), i);
+        ck_assert_int_eq(sl_channels_write(paths[i], &of_m, "m", "qk", 1, importance[i], &err), SL_OK);
+    }
+    for (int i = 0; i < 5; i++)
+        k[i] = (sl_selection_keys){.token_budget = 64, .channel_config_path = paths[0], .heavy_channels = 2};
+    k[1].channel_config_path = paths[1], k[2].heavy_channels = 3, k[3].klabel_dtype = "bf16",
+    k[4].token_budget = 65;
+    for (int i = 0; i < 5; i++) {
+        const sl_select_params p = chosen(&sl_algo_double_sparsity, &m, k[i], (sl_gates){0});
+        ck_assert_int_eq(p.channels->count, 4);
+        stamps[i] = p.stamp;
+        for (int j = 0; j < i; j++)
+            ck_assert(stamps[i] != stamps[j]);
+    }
+    sl_select_params p;
+    sl_gates g = {0};
+    k[0].heavy_channels = 5;
+    ck_assert_int_eq(sl_choose_selection(&sl_algo_double_sparsity, &k[0], &m, &g, &p, &err), SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, "heavy_channels is 5, but /tmp/sl-choose-") != NULL, "%s", err.text);
+    k[0].channel_config_path = "";
+    ck_assert_int_eq(sl_choose_selection(&sl_algo_double_sparsity, &k[0], &m, &g, &p, &err), SL_ERR_INVALID);
+    ck_assert_msg(strstr(err.text, "channel_config_path is not set") != NULL, "%s", err.text);
+    for (int i = 0; i < 2; i++)
+        unlink(paths[i]);
+}
+END_TEST
+
 START_TEST(streaming_llm_has_default_gates)
 {
     const sl_selection_keys usual = {.token_budget = 1024, .block_tokens = 16};
@@ -193,6 +240,7 @@ int main(void)
     tcase_add_test(t, auto_algorithm_depends_on_the_model);
     tcase_add_test(t, parameters_of_a_selection);
     tcase_add_test(t, stamps_tell_selections_apart);
+    tcase_add_test(t, stamps_contain_the_channels);
     tcase_add_test(t, streaming_llm_has_default_gates);
     tcase_add_test(t, impossible_parameters_are_refused);
     tcase_add_test(t, unknown_names_are_refused);

@@ -10,12 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fix.h"
+#include "ways.h"
 #include "kernels/backend_impl.h"
 #include "kernels/gqa.h"
 #include "tests/unit/run_suite.h"
 
-enum { CONTEXT = 256, PROMPT = 150, LENGTH = 210, BUDGET = 64 };
+enum { BUDGET = 64 };
 
 static const char *const models[] = {"tests/golden/model/llama-odd", "tests/golden/model/qwen2-mha",
                                      "tests/golden/model/qwen3-norms", "tests/golden/model/llama-rope3"};
@@ -45,8 +45,8 @@ static fix_opts opts_of(int i)
                       .rows = rows,
                       .act = rows == SL_ROW_GQA_F32 ? SL_F32 : SL_BF16,
                       .threads = 1,
-                      .max_tokens = CONTEXT,
-                      .max_context = CONTEXT,
+                      .max_tokens = WAYS_CONTEXT,
+                      .max_context = WAYS_CONTEXT,
                       .max_seqs = 3,
                       .max_hot = 2,
                       .hot_rows = BUDGET,
@@ -170,7 +170,7 @@ static void add_head(const checker *c, const seen_list *l, int32_t from, int32_t
 {
     const int32_t head = (l->list * l->n_q + from) / (c->f->cfg->n_heads / c->f->cfg->n_kv_heads);
     const sl_group_reduce reduce = c->f->o.select.reduce;
-    double q[512], each[CONTEXT], top = -INFINITY, sum = 0;
+    double q[512], each[WAYS_CONTEXT], top = -INFINITY, sum = 0;
     for (int32_t i = 0; i < l->dim; i++) {
         q[i] = 0;
         for (int32_t h = 0; h < count; h++)
@@ -213,10 +213,10 @@ static void check_list(void *ctx, const seen_list *l)
     checker *c = ctx;
     const int32_t size = c->f->o.select.block_tokens, last = l->pos / size;
     const int32_t budget = c->f->o.select.token_budget / size;
-    double scores[CONTEXT], all[CONTEXT], got[CONTEXT];
-    bool in[CONTEXT] = {false};
+    double scores[WAYS_CONTEXT], all[WAYS_CONTEXT], got[WAYS_CONTEXT];
+    bool in[WAYS_CONTEXT] = {false};
     int32_t n = 0, n_all = 0, n_got = 0;
-    if (l->pos < PROMPT - 20 && l->pos % 13 && l->pos != 63 && l->pos != 64)
+    if (l->pos < WAYS_PROMPT - 20 && l->pos % 13 && l->pos != 63 && l->pos != 64)
         return; /* every position near the prompt's end and of decode, some of the others */
     c->lists++;
     for (; n < l->k && l->ids[n] >= 0; n++) {
@@ -251,10 +251,10 @@ START_TEST(equals_definition)
     fix_text t;
     checker c = {.f = &f, .run = &r};
     witness = check_list, witness_ctx = &c;
-    fix_prompt(&f, &t, LENGTH, 77);
-    fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
-    fix_feed(&f, &r, &t, PROMPT, 100);
-    fix_feed(&f, &r, &t, LENGTH, 1);
+    fix_prompt(&f, &t, WAYS_LENGTH, 77);
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, WAYS_LENGTH);
+    fix_feed(&f, &r, &t, WAYS_PROMPT, 100);
+    fix_feed(&f, &r, &t, WAYS_LENGTH, 1);
     ck_assert_int_gt(c.lists, 100);
     fix_seq_close(&f, &r, false);
     fix_close(&f);
@@ -263,222 +263,39 @@ END_TEST
 
 /* ---- the same bits on every way ---- */
 
-/* The hashes of the logits of `t` from the prompt's last token on. */
-static void decode_hashes(fix *f, fix_run *r, fix_text *t, int32_t from, sl_key *out)
-{
-    for (int32_t n = from; n <= LENGTH; n++) {
-        t->n = n;
-        out[n] = fix_hash(f, fix_feed(f, r, t, n, n == from ? CONTEXT : 1));
-    }
-}
-
-static void same(const sl_key *a, const sl_key *b, int32_t from, const char *what)
-{
-    for (int32_t n = from; n <= LENGTH; n++)
-        ck_assert_msg(memcmp(&a[n], &b[n], sizeof a[n]) == 0, "%s: logits differ after token %d", what, n);
-}
-
-static void text_of(const fix *f, fix_text *t, uint64_t seed)
-{
-    fix_prompt(f, t, LENGTH, seed);
-}
-
-/* Reference: resident, the prompt in one step. */
-static void reference(const fix_opts *o, uint64_t seed, sl_key *out)
-{
-    fix f;
-    fix_run r = {0};
-    fix_text t;
-    fix_open(&f, o);
-    text_of(&f, &t, seed);
-    fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
-    decode_hashes(&f, &r, &t, PROMPT, out);
-    fix_seq_close(&f, &r, false);
-    fix_close(&f);
-}
-
-static void spill(fix *f, fix_run *r)
-{
-    sl_err err = {0};
-    ck_assert_msg(sl_engine_seq_spill(f->engine, r->seq, &err) == SL_OK, "%s", err.text);
-}
-
 START_TEST(chunks_and_threads_do_not_matter)
 {
-    static const int32_t chunks[] = {1, 7, 64};
-    sl_key want[LENGTH + 1], got[LENGTH + 1];
-    fix_opts o = opts_of(_i * STRIDE);
-    reference(&o, 5, want);
-    for (size_t k = 0; k < SL_COUNT(chunks); k++) {
-        fix f;
-        fix_run r = {0};
-        fix_text t;
-        o.threads = 1 + (int)k % 2;
-        fix_open(&f, &o);
-        text_of(&f, &t, 5);
-        fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
-        fix_feed(&f, &r, &t, PROMPT - 1, chunks[k]);
-        decode_hashes(&f, &r, &t, PROMPT, got);
-        same(want, got, PROMPT, "chunks");
-        fix_seq_close(&f, &r, false);
-        fix_close(&f);
-    }
+    ways_chunks(opts_of(_i * STRIDE));
 }
 END_TEST
 
-/* Spilled after the prompt, with the fewest possible hot rows, in slots that another request has used. */
 START_TEST(hierarchical_equals_resident)
 {
-    sl_key want[LENGTH + 1], got[LENGTH + 1], other[LENGTH + 1];
-    fix_opts o = opts_of(_i * STRIDE);
-    o.policy = _i % 2 ? SL_EVICT_CLOCK : SL_EVICT_LRU;
-    o.layout = (sl_layout)(_i % 3);
-    reference(&o, 9, want);
-    fix f;
-    fix_open(&f, &o);
-    for (int round = 0; round < 2; round++) {
-        fix_run r = {0};
-        fix_text t;
-        sl_layer_stats s;
-        text_of(&f, &t, round ? 9 : 1234);
-        fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
-        fix_feed(&f, &r, &t, PROMPT - 1, 40);
-        spill(&f, &r);
-        decode_hashes(&f, &r, &t, PROMPT, round ? got : other);
-        sl_engine_seq_stats(f.engine, r.seq, &s);
-        ck_assert_uint_gt(s.hits, 0);
-        ck_assert_uint_gt(s.misses, 0);
-        ck_assert_uint_gt(s.tail_hits, 0);
-        ck_assert_uint_eq(s.swap_bytes,
-                          s.misses * (uint64_t)sl_cache_unit_bytes(
-                                         &sl_arena_geometry(f.arena)->shape.planes[SL_CACHE_ROWS]));
-        fix_seq_close(&f, &r, false);
-    }
-    same(want, got, PROMPT, "hierarchical");
-    fix_close(&f);
+    ways_hierarchical(opts_of(_i * STRIDE), _i);
 }
 END_TEST
 
-/* Pages that exist already, ending anywhere in a block, are continued resident and hierarchical with the same bits. */
 START_TEST(prefix_reuse_equals_recompute)
 {
-    static const int32_t cuts[] = {1, 15, 16, 63, 64, 65, 128, 149};
-    sl_key want[LENGTH + 1], got[LENGTH + 1];
-    fix_opts o = opts_of(_i);
-    o.layout = (sl_layout)((_i + _i / DIVISIONS) % 3);
-    reference(&o, 31, want);
-    fix f;
-    fix_open(&f, &o);
-    for (size_t k = 0; k < SL_COUNT(cuts); k++)
-        for (int hot = 0; hot < 2; hot++) {
-            fix_run r = {0};
-            fix_text t;
-            text_of(&f, &t, 31);
-            fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
-            fix_feed(&f, &r, &t, PROMPT, CONTEXT); /* longer than what is reused */
-            fix_seq_close(&f, &r, true);
-            bool in_parts = !hot && cuts[k] == 128;
-            fix_seq_open(&f, &r, hot && cuts[k] == 149 ? SL_HIERARCHICAL : SL_RESIDENT,
-                         in_parts ? 64 : cuts[k], LENGTH);
-            ck_assert(!in_parts || sl_engine_seq_load(f.engine, r.seq, cuts[k], NULL) == SL_OK);
-            fix_feed(&f, &r, &t, PROMPT - 1, 33);
-            if (hot && cuts[k] != 149)
-                spill(&f, &r);
-            decode_hashes(&f, &r, &t, PROMPT, got);
-            same(want, got, PROMPT, "prefix");
-            fix_seq_close(&f, &r, false);
-        }
-    fix_close(&f);
+    ways_prefix(opts_of(_i), _i + _i / DIVISIONS);
 }
 END_TEST
 
-/* Two hierarchical requests and a resident one in the same decode steps, each at another position. */
 START_TEST(the_batch_does_not_matter)
 {
-    enum { N = 3 };
-    static const uint64_t seeds[N] = {41, 42, 43};
-    sl_key want[N][LENGTH + 1];
-    fix_opts o = opts_of(_i * STRIDE);
-    fix f;
-    fix_run r[N] = {0};
-    static fix_text t[N];
-    sl_step_item items[N];
-    sl_err err = {0};
-    for (int i = 0; i < N; i++)
-        reference(&o, seeds[i], want[i]);
-    fix_open(&f, &o);
-    for (int i = 0; i < N; i++) {
-        text_of(&f, &t[i], seeds[i]);
-        fix_seq_open(&f, &r[i], SL_RESIDENT, 0, LENGTH);
-        fix_feed(&f, &r[i], &t[i], PROMPT + 7 * i, 50);
-        if (i > 0)
-            spill(&f, &r[i]);
-    }
-    for (int32_t step = 0; step < LENGTH - PROMPT - 14; step++) {
-        for (int i = 0; i < N; i++)
-            items[i] = (sl_step_item){.seq = r[i].seq,
-                                      .tokens = t[i].ids + PROMPT + 7 * i + step,
-                                      .n_tokens = 1,
-                                      .want_logits = true};
-        ck_assert_msg(sl_engine_step(f.engine, items, N, NULL, &err) == SL_OK, "%s", err.text);
-        for (int i = 0; i < N; i++) {
-            sl_key now = fix_hash(&f, items[i].logits);
-            ck_assert_msg(memcmp(&now, &want[i][PROMPT + 7 * i + step + 1], sizeof now) == 0,
-                          "request %d differs in step %d", i, step);
-        }
-    }
-    for (int i = 0; i < N; i++)
-        fix_seq_close(&f, &r[i], false);
-    fix_close(&f);
+    ways_batch(opts_of(_i * STRIDE));
 }
 END_TEST
 
-/* With a budget of the whole context, attention over blocks by KV head is dense attention over rows of one token. */
 START_TEST(a_whole_budget_is_dense)
 {
-    sl_key want[LENGTH + 1], got[LENGTH + 1];
-    fix_opts o = opts_of(_i * STRIDE);
-    o.select.token_budget = CONTEXT;
-    o.hot_rows = CONTEXT;
-    reference(&o, 3, got);
-    o.select = (sl_select_params){0}, o.algorithm = "dense";
-    reference(&o, 3, want);
-    same(want, got, PROMPT, "dense");
+    ways_whole_budget(opts_of(_i * STRIDE));
 }
 END_TEST
 
-/* A dense layer keeps the division of rows, and attends to everything. */
 START_TEST(gates_keep_the_division)
 {
-    static const int32_t first_layer[] = {0};
-    sl_key want[LENGTH + 1], got[LENGTH + 1];
-    fix_opts o = opts_of(_i * STRIDE);
-    fix f;
-    fix_run r = {0};
-    fix_text t;
-    for (int way = 0; way < 2; way++) {
-        o.hot_rows = CONTEXT;
-        fix_open(&f, &o);
-        sl_engine_destroy(f.engine);
-        f.eo.gates = (sl_gates){.sink_tokens = 5,
-                                .recent_tokens = 20,
-                                .min_tokens = 100,
-                                .dense_layers = first_layer,
-                                .n_dense_layers = 1};
-        sl_err err = {0};
-        ck_assert_msg(sl_engine_create(f.be, f.model, f.arena, &f.eo, &f.engine, &err) == SL_OK, "%s",
-                      err.text);
-        r = (fix_run){0};
-        text_of(&f, &t, 8);
-        fix_seq_open(&f, &r, SL_RESIDENT, 0, LENGTH);
-        fix_feed(&f, &r, &t, PROMPT - 1, way ? 31 : CONTEXT);
-        if (way)
-            spill(&f, &r);
-        decode_hashes(&f, &r, &t, PROMPT, way ? got : want);
-        fix_seq_close(&f, &r, false);
-        fix_close(&f);
-    }
-    same(want, got, PROMPT, "gates");
+    ways_gates(opts_of(_i * STRIDE));
 }
 END_TEST
 

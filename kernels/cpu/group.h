@@ -1,0 +1,56 @@
+/*
+ * The scores that the query heads sharing a list give become one score per block or token (sl_group_reduce). Inline
+ * helpers of the CPU backend's scoring ops. Pure.
+ */
+#ifndef SL_KERNELS_CPU_GROUP_H
+#define SL_KERNELS_CPU_GROUP_H
+
+#include <math.h>
+
+#include "kernels/bounds.h"
+
+/* x = softmax of scale * x. */
+static inline void sl_group_softmax(float *x, int32_t n, float scale)
+{
+    float top = -INFINITY;
+    double sum = 0;
+
+    for (int32_t i = 0; i < n; i++)
+        top = x[i] > top ? x[i] : top;
+    for (int32_t i = 0; i < n; i++) {
+        x[i] = expf(scale * (x[i] - top));
+        sum += (double)x[i];
+    }
+    for (int32_t i = 0; i < n; i++)
+        x[i] = (float)((double)x[i] / sum);
+}
+
+/* Adds the scores of one query to those of the list, and changes `each`; first: the list has no scores yet. */
+static inline void sl_group_add(sl_group_reduce how, float scale, float *each, int32_t n, bool first,
+                                float *out)
+{
+    if (how == SL_GROUP_SOFTMAX)
+        sl_group_softmax(each, n, scale);
+    for (int32_t i = 0; i < n; i++) {
+        if (first)
+            out[i] = each[i];
+        else if (how == SL_GROUP_MAX)
+            out[i] = each[i] > out[i] ? each[i] : out[i];
+        else
+            out[i] += each[i];
+    }
+}
+
+/* The mean of the queries of a group: out[i] = mean over h of q[h * dim + i]. */
+static inline void sl_group_mean(const float *q, int32_t group, int32_t dim, float *out)
+{
+    for (int32_t i = 0; i < dim; i++) {
+        float sum = 0;
+
+        for (int32_t h = 0; h < group; h++)
+            sum += q[(int64_t)h * dim + i];
+        out[i] = sum / (float)group;
+    }
+}
+
+#endif

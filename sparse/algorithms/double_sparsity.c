@@ -1,0 +1,306 @@
+/*
+ * double_sparsity: tokens by the product of the query with a few channels of their keys (arXiv 2408.07092), for models
+ * with KV heads. Which channels of each KV head these are was found before by a calibration (sparse/channels.h). A
+ * query selects exactly token_budget tokens, those with the largest products; nothing is selected in any case, but the
+ * gates may force the first and the newest tokens.
+ *
+ * The channels of a key are its label (kernels/labels.h). Labels are a plane of the cache, of one page and KV head per
+ * unit: they are made when a token is appended, lie in the host pages and travel with them. They are a pure function of
+ * the token's key, so that pages from a prefix, a storage tier or another worker are used as they are. The stamp of the
+ * rows contains the table of channels, because what deeper layers store depends on it.
+ *
+ * What differs from the paper's code and SGLang's, and why: each KV head has a list, not each query head, because a row
+ * of the hot buffer belongs to a KV head; and every query selects, also those of a prompt, because the contents of a
+ * page must not depend on where a prompt ended (see quest.c). The gate min_tokens keeps queries before a position dense.
+ */
+#include "sparse/algorithm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/labels.h"
+#include "sparse/channels.h"
+#include "sparse/load.h"
+
+enum { DEFAULT_BUDGET = 1024, DEFAULT_CHANNELS = 32 };
+
+typedef struct sparsity {
+    sl_algo base;
+    sl_backend *be;
+    sl_algo_dims dims;
+    float *scores;
+    int64_t capacity;  /* floats in scores */
+    int32_t *channels; /* device [n_layers][kv_heads][count], ascending within a head */
+    int32_t plane;     /* of the labels */
+    int32_t count;
+    sl_dtype dtype;
+} sparsity;
+
+static int32_t budget_of(const sl_cache_dims *d)
+{
+    return d->select.token_budget > 0 ? d->select.token_budget : DEFAULT_BUDGET;
+}
+
+static int32_t channels_of(const sl_cache_dims *d)
+{
+    return d->select.heavy_channels > 0 ? d->select.heavy_channels : DEFAULT_CHANNELS;
+}
+
+/* A bf16 value holds every key of bf16 and e4m3 rows exactly: the scales of the latter are powers of two. */
+static sl_dtype label_type(const sl_cache_dims *d)
+{
+    if (d->select.labels_typed)
+        return d->select.labels;
+    return d->rows && d->rows->format == SL_ROW_GQA_F32 ? SL_F32 : SL_BF16;
+}
+
+static sl_selector sparsity_selector(const sl_cache_dims *d)
+{
+    return (sl_selector){.unit_tokens = 1,
+                         .block_tokens = 1,
+                         .key = SL_KEY_STORED,
+                         .score = SL_SCORE_RAW,
+                         .scope = d->select.shared_lists ? SL_SCOPE_REQUEST : SL_SCOPE_KV_HEAD};
+}
+
+static int32_t sparsity_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most)
+{
+    const sl_dtype type = label_type(d);
+    if (most < 1)
+        return 0;
+    *out = (sl_cache_plane){.name = "labels",
+                            .role = SL_PLANE_META,
+                            .scope = SL_SCOPE_KV_HEAD,
+                            .heads = d->kv_heads,
+                            .unit_tokens = SL_PAGE_TOKENS,
+                            .n_parts = 1};
+    snprintf(out->format, sizeof out->format, "labels_%s", type == SL_F32 ? "f32" : "bf16");
+    out->parts[0] =
+        (sl_cache_part){.name = "label", .dtype = type, .per = SL_PER_TOKEN, .count = channels_of(d)};
+    return 1;
+}
+
+static sl_status sparsity_check(const sl_algo_dims *d, const sl_gates *g, sl_err *err)
+{
+    const sl_cache_dims *c = &d->cache;
+    const sl_channels *t = c->select.channels;
+    if (!t)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "double_sparsity: channel_config_path is not set; `sluice calibrate` makes the file");
+    if (t->n_layers != d->n_layers || t->kv_heads != c->kv_heads || t->head_dim != c->head_dim)
+        return sl_fail(
+            err, SL_ERR_REFUSED,
+            "double_sparsity: the channels are those of %d layers, %d KV heads and head_dim %d, but the "
+            "model has %d, %d and %d",
+            t->n_layers, t->kv_heads, t->head_dim, d->n_layers, c->kv_heads, c->head_dim);
+    if (channels_of(c) > t->count)
+        return sl_fail(
+            err, SL_ERR_INVALID,
+            "double_sparsity: heavy_channels is %d, but the calibration lists %d channels per head",
+            channels_of(c), t->count);
+    if (g->sink_tokens + g->recent_tokens > budget_of(c))
+        return sl_fail(err, SL_ERR_INVALID,
+                       "double_sparsity: sink_tokens %d + recent_tokens %d exceed token_budget %d",
+                       g->sink_tokens, g->recent_tokens, budget_of(c));
+    return SL_OK;
+}
+
+static int32_t sparsity_width(const sl_algo_dims *d, int32_t dense_below)
+{
+    int32_t budget = budget_of(&d->cache), w = budget > dense_below ? budget : dense_below;
+    return w < d->max_context ? w : d->max_context;
+}
+
+/* The number of scores that are kept at once: those of a whole step if they fit, but at least those of one token. */
+static int64_t score_floats(const sl_algo_dims *d)
+{
+    int64_t one = (int64_t)d->max_context * (d->cache.select.shared_lists ? 1 : d->cache.kv_heads);
+    int64_t most = one * d->max_step_tokens, fit = d->workspace_bytes / 4;
+    return most < fit ? most : fit > one ? fit : one;
+}
+
+static size_t table_entries(const sl_algo_dims *d)
+{
+    return (size_t)d->n_layers * (size_t)d->cache.kv_heads * (size_t)channels_of(&d->cache);
+}
+
+static uint64_t sparsity_device_bytes(const sl_algo_dims *d)
+{
+    return 4 * ((uint64_t)score_floats(d) + table_entries(d));
+}
+
+static void sparsity_destroy(sl_algo *a)
+{
+    sparsity *s = (sparsity *)a;
+    if (!s)
+        return;
+    sl_be_free(s->be, SL_MEM_DEVICE, s->channels);
+    sl_be_free(s->be, SL_MEM_DEVICE, s->scores);
+    free(s);
+}
+
+static int rising(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The most important channels of each head, ascending: the order in which a file lists them changes no sum. */
+static sl_status copy_channels(sparsity *s, sl_err *err)
+{
+    const sl_channels *t = s->dims.cache.select.channels;
+    const size_t n = table_entries(&s->dims), count = (size_t)s->count;
+    int32_t *of = malloc(n * sizeof *of);
+    if (!of)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "double_sparsity: out of memory");
+    for (size_t h = 0; h < n / count; h++) {
+        memcpy(of + h * count, t->of + h * (size_t)t->count, count * sizeof *of);
+        qsort(of + h * count, count, sizeof *of, rising);
+    }
+    sl_status st = sl_be_copy(s->be, s->channels, of, n * sizeof *of, err);
+    if (st == SL_OK)
+        st = sl_be_sync(s->be, err);
+    free(of);
+    return st;
+}
+
+static sl_status make_memory(sparsity *s, sl_err *err)
+{
+    SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, (size_t)s->capacity * 4, (void **)&s->scores, err));
+    SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, table_entries(&s->dims) * 4, (void **)&s->channels, err));
+    return copy_channels(s, err);
+}
+
+static sl_status sparsity_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
+{
+    sparsity *s = calloc(1, sizeof *s);
+    if (!s)
+        return sl_fail(err, SL_ERR_NO_MEMORY, "double_sparsity: out of memory");
+    *s = (sparsity){.base.desc = &sl_algo_double_sparsity, .be = be, .dims = *d};
+    s->capacity = score_floats(d);
+    s->plane = sl_cache_find(&d->shape, SL_PLANE_META);
+    s->count = channels_of(&d->cache);
+    s->dtype = label_type(&d->cache);
+    sl_status st = make_memory(s, err);
+    if (st != SL_OK) {
+        sparsity_destroy(&s->base);
+        return st;
+    }
+    *out = &s->base;
+    return SL_OK;
+}
+
+static const int32_t *layer_channels(const sparsity *s, int32_t layer)
+{
+    return s->channels + (int64_t)layer * s->dims.cache.kv_heads * s->count;
+}
+
+static sl_status sparsity_update(sl_algo *a, const sl_algo_call *call, sl_err *err)
+{
+    sparsity *s = (sparsity *)a;
+    const sl_algo_plane *plane = &call->planes[s->plane];
+    const sl_labels_append_params p = {.seqs = call->attn->seqs,
+                                       .rows = call->rows,
+                                       .host_rows = call->host_rows,
+                                       .base = plane->device,
+                                       .page_stride = plane->device_stride,
+                                       .host = plane->host,
+                                       .channels = layer_channels(s, call->attn->layer),
+                                       .heads = s->dims.cache.kv_heads,
+                                       .dim = s->dims.cache.head_dim,
+                                       .count = s->count,
+                                       .format = s->dims.cache.rows->format,
+                                       .dtype = s->dtype};
+    return sl_be_run(s->be, SL_OP_LABELS_APPEND, &p, err);
+}
+
+static sl_status sparsity_construct(sl_algo *a, const sl_algo_pages *p, sl_err *err)
+{
+    sparsity *s = (sparsity *)a;
+    return sl_load_plane(s->be, &s->dims.shape.planes[s->plane], &p->planes[s->plane], p->host_pages,
+                         p->device_pages, p->n_pages, err);
+}
+
+/* Scores one slice of tokens, from `first` on, and selects their best tokens. ids points to the lists of `first`. */
+static sl_status score_and_select(sparsity *s, const sl_algo_call *call, int32_t first, int32_t count,
+                                  int32_t ld_scores, int32_t *ids, sl_err *err)
+{
+    const sl_attn_call *c = call->attn;
+    const sl_algo_plane *plane = &call->planes[s->plane];
+    const int32_t budget = budget_of(&s->dims.cache), k = budget < call->k ? budget : call->k;
+    const sl_labels_scores_params l = {.q = c->gqa.attn.q,
+                                       .seqs = c->seqs,
+                                       .base = plane->device,
+                                       .page_stride = plane->device_stride,
+                                       .channels = layer_channels(s, c->layer),
+                                       .scores = s->scores,
+                                       .token_first = first,
+                                       .token_count = count,
+                                       .heads = c->gqa.attn.heads,
+                                       .kv_heads = s->dims.cache.kv_heads,
+                                       .dim = s->dims.cache.head_dim,
+                                       .count = s->count,
+                                       .lists = call->lists,
+                                       .ld_scores = ld_scores,
+                                       .from_pos = k > call->dense_below ? k : call->dense_below,
+                                       .reduce = s->dims.cache.select.reduce,
+                                       .scale = c->gqa.attn.scale,
+                                       .dtype = s->dtype};
+    SL_TRY(sl_be_run(s->be, SL_OP_LABELS_SCORES, &l, err));
+    sl_seq_tables seqs = sl_seq_tables_slice(c->seqs, first, count);
+    sl_topk_params t = {.scores = s->scores,
+                        .seqs = &seqs,
+                        .ids = ids,
+                        .token_count = count,
+                        .k = k,
+                        .ld_scores = ld_scores,
+                        .ld_ids = call->k,
+                        .dense_below = call->dense_below,
+                        .lists = call->lists,
+                        .block_log2 = call->block_log2};
+    /* Otherwise the step is so short that everything is selected. */
+    if (call->sinks + call->recent <= k)
+        t.sinks = call->sinks, t.recent = call->recent;
+    return sl_be_run(s->be, SL_OP_TOPK, &t, err);
+}
+
+static sl_status sparsity_retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count,
+                                   int32_t *ids, sl_err *err)
+{
+    sparsity *s = (sparsity *)a;
+    const int32_t ld = call->max_pos + 1;
+    const int64_t fit = s->capacity / ((int64_t)ld * call->lists);
+    for (int32_t done = 0; done < count;) {
+        int32_t n = count - done < fit ? count - done : (int32_t)fit;
+        SL_TRY(
+            score_and_select(s, call, first + done, n, ld, ids + (int64_t)done * call->lists * call->k, err));
+        done += n;
+    }
+    return SL_OK;
+}
+
+const sl_algo_desc sl_algo_double_sparsity = {
+    .name = "double_sparsity",
+    .description =
+        "tokens with the largest products of the query with a few calibrated channels of their keys",
+    .action = SL_ACTION_VISIBILITY,
+    .has_params = true,
+    .needs_kv_heads = true,
+    .needs_channels = true,
+    .host_only = true,
+    .constant_k = true,
+    .prefix_reuse = true,
+    .chunked_prefill = true,
+    .disaggregation = true,
+    .selector = sparsity_selector,
+    .planes = sparsity_planes,
+    .check = sparsity_check,
+    .width = sparsity_width,
+    .device_bytes = sparsity_device_bytes,
+    .create = sparsity_create,
+    .destroy = sparsity_destroy,
+    .construct = sparsity_construct,
+    .update = sparsity_update,
+    .retrieve = sparsity_retrieve,
+};

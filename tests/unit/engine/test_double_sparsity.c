@@ -1,0 +1,384 @@
+/*
+ * double_sparsity through the real engine. Every list is compared with a restatement of the definition in double
+ * precision that reads the keys from the host pages and shares no code with the algorithm; labels in the host pages are
+ * the channels of the keys, bit by bit; with all channels the selection is the exact top-k of q . k; and the bits do not
+ * depend on chunks, threads, the batch, residency, slot reuse or prefix reuse. Run from the repository's root.
+ */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/backend_impl.h"
+#include "kernels/gqa.h"
+#include "sparse/channels.h"
+#include "tests/unit/run_suite.h"
+#include "ways.h"
+
+enum { BUDGET = 64, MAX_DIM = 256 };
+
+static const char *const models[] = {"tests/golden/model/llama-odd", "tests/golden/model/qwen2-mha",
+                                     "tests/golden/model/qwen3-norms", "tests/golden/model/llama-rope3"};
+static const sl_row_format formats[] = {SL_ROW_GQA_F32, SL_ROW_GQA_BF16, SL_ROW_GQA_FP8};
+/* heavy_channels 0 stands for all channels of the head. */
+static const sl_select_params variants[] = {
+    {.token_budget = BUDGET, .heavy_channels = 5},
+    {.token_budget = BUDGET, .heavy_channels = 0},
+    {.token_budget = BUDGET, .heavy_channels = 3, .shared_lists = true, .reduce = SL_GROUP_MEAN},
+    {.token_budget = BUDGET + 7, .heavy_channels = 4, .reduce = SL_GROUP_SOFTMAX},
+    {.token_budget = BUDGET, .heavy_channels = 4, .labels_typed = true, .labels = SL_BF16},
+};
+
+enum { MODELS = SL_COUNT(models), VARIANTS = SL_COUNT(variants) };
+
+/* A table for the model in dir: every head has another order of its channels. */
+static sl_channels *table_of(const char *dir)
+{
+    sl_model_config cfg;
+    sl_err err = {0};
+    ck_assert_msg(sl_model_config_load(dir, &cfg, &err) == SL_OK, "%s", err.text);
+    const int32_t dim = cfg.v_head_dim, heads = cfg.n_layers * cfg.n_kv_heads;
+    int32_t *of = calloc((size_t)heads * (size_t)dim, sizeof *of);
+    for (int32_t h = 0; h < heads; h++)
+        for (int32_t i = 0; i < dim; i++)
+            of[h * dim + i] = (i * (dim - 1) + 3 * h) % dim; /* dim - 1 has no factor in common with dim */
+    sl_channels *t = malloc(sizeof *t);
+    *t = (sl_channels){.n_layers = cfg.n_layers,
+                       .kv_heads = cfg.n_kv_heads,
+                       .head_dim = dim,
+                       .count = dim,
+                       .hash = 1,
+                       .of = of};
+    return t;
+}
+
+/* The options of run i; the table is leaked into the test's process, which ends with the test. */
+static fix_opts opts_of(int i)
+{
+    static sl_channels *table;
+    sl_row_format rows = formats[i % (int)SL_COUNT(formats)];
+    fix_opts o = {.dir = models[i % (int)MODELS],
+                  .rows = rows,
+                  .act = rows == SL_ROW_GQA_F32 ? SL_F32 : SL_BF16,
+                  .threads = 1,
+                  .max_tokens = WAYS_CONTEXT,
+                  .max_context = WAYS_CONTEXT,
+                  .max_seqs = 3,
+                  .max_hot = 2,
+                  .select = variants[i % (int)VARIANTS],
+                  .tail_rows = 3,
+                  .algorithm = "double_sparsity"};
+    table = table_of(o.dir);
+    o.select.channels = table;
+    if (o.select.heavy_channels == 0)
+        o.select.heavy_channels = table->head_dim;
+    o.hot_rows = o.select.token_budget;
+    return o;
+}
+
+/* ---- the algorithm, with a witness of its lists ---- */
+
+typedef struct seen_list {
+    int32_t layer, pos, list;
+    const float *q;     /* [n_q][dim] the queries that share it */
+    const int32_t *ids; /* [k] */
+    int32_t n_q, dim, k;
+    float scale;
+} seen_list;
+
+typedef struct checker {
+    const fix *f;
+    const fix_run *run;
+    int64_t lists;
+} checker;
+
+static checker *checking;
+static sl_algo_desc witnessed; /* double_sparsity, except these two functions */
+
+static void check_list(checker *c, const seen_list *l);
+
+static sl_status witnessed_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
+{
+    SL_TRY(sl_algo_double_sparsity.create(be, d, out, err));
+    (*out)->desc = &witnessed;
+    return SL_OK;
+}
+
+static sl_status witnessed_retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count,
+                                    int32_t *ids, sl_err *err)
+{
+    const sl_attn_call *c = call->attn;
+    const int32_t heads = c->gqa.attn.heads, n_q = heads / call->lists, dim = c->gqa.attn.dim;
+    SL_TRY(sl_algo_double_sparsity.retrieve(a, call, first, count, ids, err));
+    for (int32_t i = 0; i < count * call->lists; i++) {
+        int32_t t = first + i / call->lists, list = i % call->lists;
+        seen_list l = {.layer = c->layer,
+                       .pos = c->seqs->token_pos[t],
+                       .list = list,
+                       .q = c->gqa.attn.q + ((int64_t)t * heads + (int64_t)list * n_q) * dim,
+                       .ids = ids + (int64_t)i * call->k,
+                       .n_q = n_q,
+                       .dim = dim,
+                       .k = call->k,
+                       .scale = c->gqa.attn.scale};
+        if (c->seqs->token_seq[t] >= 0)
+            check_list(checking, &l);
+    }
+    return SL_OK;
+}
+
+/* ---- the definition ---- */
+
+static sl_host_plane plane_of(const checker *c, int32_t layer, int32_t plane)
+{
+    const sl_geometry *g = sl_arena_geometry(c->f->arena);
+    return sl_geometry_plane(g, sl_arena_base(c->f->arena), sl_arena_pages(c->f->arena), layer, plane);
+}
+
+static void key_of(const checker *c, int32_t layer, int32_t pos, int32_t head, float *k)
+{
+    const sl_cache_plane *rows = &sl_arena_geometry(c->f->arena)->shape.planes[SL_CACHE_ROWS];
+    const sl_host_plane h = plane_of(c, layer, SL_CACHE_ROWS);
+    const int32_t heads = rows->heads > 1 ? 1 : c->f->cfg->n_kv_heads;
+    const uint8_t *unit =
+        h.base + c->run->pages[pos / SL_PAGE_TOKENS] * h.page_stride + pos % SL_PAGE_TOKENS * h.row_stride;
+    float v[MAX_DIM];
+    if (rows->heads > 1)
+        unit += head * sl_cache_unit_bytes(rows);
+    sl_gqa_row_decode(c->f->o.rows, heads, c->f->cfg->v_head_dim, unit, rows->heads > 1 ? 0 : head, k, v);
+}
+
+/* The label that a bf16 plane has for the value. */
+static double stored(const checker *c, double v)
+{
+    const sl_select_params *p = &c->f->o.select;
+    int e;
+    if (!p->labels_typed || p->labels == SL_F32)
+        return v; /* keys of bf16 and e4m3 rows are bf16 values */
+    frexp(v, &e);
+    double step = ldexp(1, e - 8);
+    return rint(v / step) * step; /* to nearest, ties to even */
+}
+
+static double product(const checker *c, const seen_list *l, const double *q, int32_t head, int32_t pos)
+{
+    const sl_channels *t = c->f->o.select.channels;
+    float k[MAX_DIM];
+    double sum = 0;
+    key_of(c, l->layer, pos, head, k);
+    for (int32_t i = 0; i < c->f->o.select.heavy_channels; i++) {
+        int32_t ch = t->of[((int64_t)l->layer * t->kv_heads + head) * t->count + i];
+        sum += q[ch] * stored(c, (double)k[ch]);
+    }
+    return sum;
+}
+
+/* Adds the scores of tokens 0 .. n - 1 for query head `from` of the list, or for the mean of `count` heads. */
+static void add_head(const checker *c, const seen_list *l, int32_t from, int32_t count, int32_t n,
+                     double *out)
+{
+    const int32_t head = (l->list * l->n_q + from) / (c->f->cfg->n_heads / c->f->cfg->n_kv_heads);
+    const sl_group_reduce reduce = c->f->o.select.reduce;
+    double q[MAX_DIM], each[WAYS_CONTEXT], top = -INFINITY, sum = 0;
+    for (int32_t i = 0; i < l->dim; i++) {
+        q[i] = 0;
+        for (int32_t h = 0; h < count; h++)
+            q[i] += (double)l->q[(from + h) * l->dim + i] / count;
+    }
+    for (int32_t t = 0; t < n; t++) {
+        each[t] = product(c, l, q, head, t);
+        top = fmax(top, each[t]);
+    }
+    for (int32_t t = 0; t < n; t++)
+        sum += exp((double)l->scale * (each[t] - top));
+    for (int32_t t = 0; t < n; t++)
+        if (reduce == SL_GROUP_MAX)
+            out[t] = from == 0 ? each[t] : fmax(out[t], each[t]);
+        else if (reduce == SL_GROUP_MEAN)
+            out[t] += each[t];
+        else
+            out[t] += exp((double)l->scale * (each[t] - top)) / sum;
+}
+
+static int falling(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Ascending, exactly the budget, and no token outside has a larger score than one inside. */
+static void check_list(checker *c, const seen_list *l)
+{
+    const int32_t group = c->f->cfg->n_heads / c->f->cfg->n_kv_heads, n = l->pos + 1;
+    const int32_t step = c->f->o.select.reduce == SL_GROUP_MEAN ? group : 1;
+    const int32_t budget = c->f->o.select.token_budget;
+    double all[WAYS_CONTEXT] = {0}, got[WAYS_CONTEXT];
+    int32_t n_got = 0;
+    if (l->pos < WAYS_PROMPT - 20 && l->pos % 13 && l->pos != budget - 1 && l->pos != budget)
+        return; /* every position near the prompt's end and of decode, some of the others */
+    c->lists++;
+    for (int32_t h = 0; h < l->n_q; h += step)
+        add_head(c, l, h, step, n, all);
+    for (; n_got < l->k && l->ids[n_got] >= 0; n_got++) {
+        MUST(l->ids[n_got] <= l->pos && (n_got == 0 || l->ids[n_got] > l->ids[n_got - 1]));
+        got[n_got] = all[l->ids[n_got]];
+    }
+    for (int32_t i = n_got; i < l->k; i++)
+        MUST(l->ids[i] == -1);
+    MUST(n_got == (n < budget ? n : budget));
+    qsort(all, (size_t)n, sizeof *all, falling);
+    qsort(got, (size_t)n_got, sizeof *got, falling);
+    for (int32_t i = 0; i < n_got; i++)
+        MUST(fabs(all[i] - got[i]) <= 1e-5 * (1 + fabs(all[i])));
+}
+
+/* Every label in the host pages is made of the channels of the token's key, ascending. */
+static void check_labels(const checker *c)
+{
+    const sl_geometry *g = sl_arena_geometry(c->f->arena);
+    const int32_t p = sl_cache_find_name(&g->shape, "labels");
+    const sl_channels *t = c->f->o.select.channels;
+    const int32_t count = c->f->o.select.heavy_channels;
+    const bool wide = g->shape.planes[p].parts[0].dtype == SL_F32;
+    for (int32_t layer = 0; layer < t->n_layers; layer++)
+        for (int32_t pos = 0; pos < WAYS_LENGTH; pos += 7)
+            for (int32_t head = 0; head < t->kv_heads; head++) {
+                const sl_host_plane h = plane_of(c, layer, p);
+                const uint8_t *unit = h.base + c->run->pages[pos / SL_PAGE_TOKENS] * h.page_stride +
+                                      head * sl_cache_unit_bytes(&g->shape.planes[p]);
+                const int32_t *of = t->of + ((int64_t)layer * t->kv_heads + head) * t->count;
+                float k[MAX_DIM];
+                key_of(c, layer, pos, head, k);
+                for (int32_t ch = 0, at = 0; ch < t->head_dim; ch++) {
+                    bool in = false;
+                    for (int32_t i = 0; i < count; i++)
+                        in |= of[i] == ch;
+                    if (!in)
+                        continue;
+                    const int64_t i = (int64_t)(pos % SL_PAGE_TOKENS) * count + at++;
+                    float label;
+                    uint32_t bits;
+                    if (wide) {
+                        memcpy(&label, unit + 4 * i, 4);
+                    } else {
+                        bits = (uint32_t)unit[2 * i] << 16 | (uint32_t)unit[2 * i + 1] << 24;
+                        memcpy(&label, &bits, 4);
+                    }
+                    MUST((double)label == stored(c, (double)k[ch]));
+                }
+            }
+}
+
+START_TEST(equals_definition)
+{
+    fix f;
+    fix_opts o = opts_of(_i);
+    witnessed = sl_algo_double_sparsity;
+    witnessed.create = witnessed_create, witnessed.retrieve = witnessed_retrieve;
+    o.desc = &witnessed;
+    fix_open(&f, &o);
+    fix_run r = {0};
+    fix_text t;
+    checker c = {.f = &f, .run = &r};
+    checking = &c;
+    fix_prompt(&f, &t, WAYS_LENGTH, 77);
+    fix_seq_open(&f, &r, SL_RESIDENT, 0, WAYS_LENGTH);
+    fix_feed(&f, &r, &t, WAYS_PROMPT, 100);
+    fix_feed(&f, &r, &t, WAYS_LENGTH, 1);
+    ck_assert_int_gt(c.lists, 100);
+    check_labels(&c);
+    fix_seq_close(&f, &r, false);
+    fix_close(&f);
+}
+END_TEST
+
+START_TEST(chunks_and_threads_do_not_matter)
+{
+    ways_chunks(opts_of(_i));
+}
+END_TEST
+
+START_TEST(hierarchical_equals_resident)
+{
+    ways_hierarchical(opts_of(_i), _i);
+}
+END_TEST
+
+START_TEST(prefix_reuse_equals_recompute)
+{
+    ways_prefix(opts_of(_i), _i);
+}
+END_TEST
+
+START_TEST(the_batch_does_not_matter)
+{
+    ways_batch(opts_of(_i));
+}
+END_TEST
+
+START_TEST(a_whole_budget_is_dense)
+{
+    ways_whole_budget(opts_of(_i));
+}
+END_TEST
+
+START_TEST(gates_do_not_change_the_ways)
+{
+    ways_gates(opts_of(_i));
+}
+END_TEST
+
+static void refused(fix *f, const sl_engine_opts *eo, sl_status want, const char *says)
+{
+    sl_engine *e;
+    sl_err err = {0};
+    ck_assert_int_eq(sl_engine_create(f->be, f->model, f->arena, eo, &e, &err), want);
+    ck_assert_msg(strstr(err.text, says) != NULL, "\"%s\" does not say %s", err.text, says);
+}
+
+START_TEST(refusals)
+{
+    fix f;
+    fix_opts o = opts_of(0);
+    sl_channels other = *o.select.channels;
+    fix_open(&f, &o);
+    sl_engine_opts eo = f.eo;
+    eo.select.channels = NULL;
+    refused(&f, &eo, SL_ERR_INVALID, "channel_config_path is not set");
+    eo = f.eo, other.n_layers++, eo.select.channels = &other;
+    refused(&f, &eo, SL_ERR_REFUSED, "the channels are those of");
+    eo = f.eo, other = *o.select.channels, other.count = 4, eo.select.channels = &other;
+    refused(&f, &eo, SL_ERR_INVALID, "heavy_channels is 5, but the calibration lists 4 channels per head");
+    eo = f.eo, eo.gates = (sl_gates){.sink_tokens = 60, .recent_tokens = 5};
+    refused(&f, &eo, SL_ERR_INVALID, "sink_tokens 60 + recent_tokens 5 exceed token_budget 64");
+    eo = f.eo, eo.hot_rows = BUDGET - 1;
+    refused(&f, &eo, SL_ERR_INVALID, "is less than the longest selection, 64 tokens");
+    eo = f.eo, eo.select.heavy_channels = 6; /* a store with other labels */
+    refused(&f, &eo, SL_ERR_REFUSED, "cache plane labels: label differs: ");
+    eo = f.eo,
+    eo.select.stamp = 5; /* a store with other channels, see stamps_tell_selections_apart of test_choose */
+    refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
+    f.be->caps &= ~(unsigned)SL_BE_UNIFIED; /* as a GPU */
+    refused(&f, &f.eo, SL_ERR_UNSUPPORTED,
+            "sparse algorithm double_sparsity: runs with backend.name cpu only so far");
+    f.be->caps |= SL_BE_UNIFIED;
+    fix_close(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("engine/double_sparsity");
+    TCase *c = tcase_create("double_sparsity");
+    tcase_set_timeout(c, 240);
+    tcase_add_loop_test(c, equals_definition, 0, VARIANTS);
+    tcase_add_loop_test(c, chunks_and_threads_do_not_matter, 0, 2);
+    tcase_add_loop_test(c, hierarchical_equals_resident, 0, VARIANTS);
+    tcase_add_loop_test(c, prefix_reuse_equals_recompute, 0, 2);
+    tcase_add_loop_test(c, the_batch_does_not_matter, 1, 3);
+    tcase_add_loop_test(c, a_whole_budget_is_dense, 0, 3);
+    tcase_add_loop_test(c, gates_do_not_change_the_ways, 0, 2);
+    tcase_add_test(c, refusals);
+    suite_add_tcase(s, c);
+    return run_suite(s);
+}
