@@ -87,6 +87,13 @@ static sl_status add_setting(const sl_cli_eval_choice *c, const char *entry, con
     return SL_OK;
 }
 
+static void tell(sl_cli_eval_settings *s, const char *entry, const sl_err *why)
+{
+    if (s->told != entry)
+        fprintf(stderr, "sluice eval: left out: %s: %s\n", entry, why->text);
+    s->told = entry;
+}
+
 /* One setting of an entry; a refusal is an error or a line on stderr. */
 static sl_status try_setting(const sl_cli_eval_choice *c, const char *entry, const sl_algo_desc *a,
                              int32_t budget, sl_cli_eval_settings *out, sl_err *err)
@@ -97,7 +104,7 @@ static sl_status try_setting(const sl_cli_eval_choice *c, const char *entry, con
         return SL_OK;
     if (!c->possible)
         return sl_fail(err, st, "--algorithms: %s: %s", entry, why.text);
-    fprintf(stderr, "sluice eval: left out: %s: %s\n", entry, why.text);
+    tell(out, entry, &why);
     return SL_OK;
 }
 
@@ -138,7 +145,7 @@ void sl_cli_eval_settings_free(sl_cli_eval_settings *s)
 
 void sl_cli_eval_settings_drop(sl_cli_eval_settings *s, int32_t i, const sl_err *why)
 {
-    fprintf(stderr, "sluice eval: left out: %s: %s\n", s->v[i].name, why->text);
+    tell(s, s->v[i].name, why);
     memmove(s->v + i, s->v + i + 1, (size_t)(s->n - i - 1) * sizeof *s->v);
     s->n--; /* the configurations stay where they are */
 }

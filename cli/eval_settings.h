@@ -14,6 +14,7 @@ typedef struct sl_cli_eval_settings {
     sl_eval_setting *v; /* [n] */
     sl_config *configs; /* [n], whose lists the settings borrow */
     int32_t n, cap;
+    const char *told; /* the entry about which stderr has a line; one is enough for all of its budgets */
 } sl_cli_eval_settings;
 
 typedef struct sl_cli_eval_choice {
