@@ -383,7 +383,9 @@ typedef struct sl_estimate {
     sl_member *owner[2];            /* they hold most of the prompt in host memory; NULL: none */
     uint32_t owned[2];              /* pages */
     double token_bytes, prefill_rate, stay_s, compute;
-    uint32_t given_tokens; /* leading tokens that the decode worker has or gets; known when it is chosen */
+    uint32_t given_tokens;  /* leading tokens that the decode worker has or gets; known when it is chosen */
+    bool both;              /* there are workers of role both */
+    uint64_t prefill_queue; /* then: tokens that wait for the prefill worker with the fewest */
 } sl_estimate;
 
 void sl_estimate_begin(sl_router *r, const sl_request *q, sl_estimate *e);

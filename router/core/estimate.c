@@ -36,6 +36,29 @@ static double mean_prefill_rate(const sl_router *r)
     return n ? sum / n : SL_COST_PREFILL_RATE;
 }
 
+/* Tokens of prompts that a worker is to compute, by its report or by what was placed, whichever is more. */
+static uint64_t queued_tokens(const sl_member *w)
+{
+    uint64_t reported = w->has_load ? w->load.queued_tokens : 0;
+    return w->placed_tokens > reported ? w->placed_tokens : reported;
+}
+
+/* A worker of role both has its prompts as a part of its load. Where there is one, those that wait for the prefill workers
+ * are a part of each decode worker's load. */
+static void find_prefill_queue(const sl_router *r, sl_estimate *e)
+{
+    bool any = false;
+    for (const sl_member *w = r->cluster.members; w; w = w->next) {
+        if (!w->id || w->state != SL_MEMBER_READY)
+            continue;
+        e->both |= w->role == SL_ROLE_BOTH;
+        if (w->role != SL_ROLE_PREFILL || (any && queued_tokens(w) >= e->prefill_queue))
+            continue;
+        any = true;
+        e->prefill_queue = queued_tokens(w);
+    }
+}
+
 /* The two workers that hold most of the prompt in host memory: the second is for the first one. */
 static void find_owners(sl_router *r, sl_estimate *e)
 {
@@ -67,6 +90,7 @@ void sl_estimate_begin(sl_router *r, const sl_request *q, sl_estimate *e)
                        .compute = r->queue.compute};
     if (r->o.sources)
         find_owners(r, e);
+    find_prefill_queue(r, e);
 }
 
 sl_member *sl_estimate_owner(const sl_estimate *e, const sl_member *w, uint32_t *pages)
@@ -173,19 +197,18 @@ uint64_t sl_estimate_compute(const sl_estimate *e, const sl_request *q, uint32_t
  * its tokens and PER_PROMPT times those of a mean one. The factor was found with the simulator: on two traces, busy and
  * idle, 0 to 8 were tried; higher ones let the longest prompts wait longer.
  */
-/* A worker of role both, in addition to what describes it as a decode worker: its own prompts wait there. */
+/* In a cluster with workers of role both, in addition to what describes a worker that decodes: the prompts that wait. */
 static void describe_prompts(const sl_estimate *e, const sl_member *w, sl_candidate *c)
 {
-    if (w->placed_tokens > c->queued_tokens)
-        c->queued_tokens = w->placed_tokens;
-    c->prefill_rate = prefill_rate(e, w);
+    bool both = w->role == SL_ROLE_BOTH;
+    c->queued_tokens = both ? queued_tokens(w) : e->prefill_queue;
+    c->prefill_rate = both ? prefill_rate(e, w) : e->prefill_rate;
     c->token_s = 1 / c->prefill_rate;
 }
 
 static void describe_prefill(const sl_estimate *e, const sl_member *w, const sl_request *q, sl_candidate *c)
 {
-    if (w->placed_tokens > c->queued_tokens)
-        c->queued_tokens = w->placed_tokens;
+    c->queued_tokens = queued_tokens(w);
     c->prefill_rate = prefill_rate(e, w);
     c->token_s = 1 / c->prefill_rate;
     c->request_s = PER_PROMPT * e->compute * c->token_s;
@@ -200,7 +223,7 @@ void sl_estimate_candidate(const sl_estimate *e, const sl_member *w, const sl_re
         describe_decode(e, w, c);
     else
         describe_prefill(e, w, q, c);
-    if (w->role == SL_ROLE_BOTH)
+    if (e->both && sl_role_does(w->role, SL_ROLE_DECODE))
         describe_prompts(e, w, c);
 }
 

@@ -12,8 +12,7 @@
  *
  * A worker of role both is chosen like a decode worker, with the prompts that wait for it as a part of its load, and
  * computes the prompt itself: it is both members of the attempt, and no prefill worker is chosen. A decode worker is a
- * candidate only while a prefill worker has room. The queues of prefill workers are not compared with those of workers of
- * role both.
+ * candidate only while a prefill worker has room; the shortest queue of a prefill worker is then a part of its load.
  *
  * A suspect (request.h) gets a prefill and a decode worker set aside, and is placed when nothing else is on them.
  *

@@ -168,6 +168,27 @@ START_TEST(beside_a_pair)
 }
 END_TEST
 
+/* Prompts that wait count on both sides: where more of them wait, no request goes. */
+START_TEST(the_shorter_queue_of_prompts)
+{
+    int p = h_add(&h, SL_ROLE_PREFILL), d = h_add(&h, SL_ROLE_DECODE), b = h_add(&h, SL_ROLE_BOTH);
+    h.r->queue.policy = _i / 2 ? &sl_policy_cache_aware : &sl_policy_least_load;
+    h.r->queue.stay_s = 1e-6; /* decoding costs nothing */
+    for (int i = 0; i < 4; i++) {
+        client c = {0};
+        member(_i % 2 ? p : b)->placed_tokens += 50000;
+        h_ask(&h, &c, 200 + (size_t)i, 20);
+        h_expect(&h, &c, 200 + (size_t)i, 20, 2000);
+        member(_i % 2 ? p : b)->placed_tokens -= 50000;
+        h_release(&h, &c, 1000);
+    }
+    ck_assert_uint_eq(received(b, SL_MSG_RESERVE), _i % 2 ? 4 : 0);
+    ck_assert_uint_eq(received(d, SL_MSG_RESERVE), _i % 2 ? 0 : 4);
+    expect_empty(p);
+    expect_empty(b);
+}
+END_TEST
+
 /* A request whose workers have died twice runs alone on a worker of the role, which then serves others again. */
 START_TEST(a_suspect_runs_alone)
 {
@@ -202,6 +223,7 @@ int main(void)
         {a_lost_worker_is_replaced, 3},
         {failures, 0},
         {beside_a_pair, 0},
+        {the_shorter_queue_of_prompts, 4},
         {a_suspect_runs_alone, 0},
     };
     return h_main("router/both", setup, teardown, cases, SL_COUNT(cases));
