@@ -285,6 +285,7 @@ const sl_algo_desc sl_algo_double_sparsity = {
     .description =
         "tokens with the largest products of the query with a few calibrated channels of their keys",
     .action = SL_ACTION_VISIBILITY,
+    .budget_key = "token_budget",
     .has_params = true,
     .needs_kv_heads = true,
     .needs_channels = true,
