@@ -65,6 +65,7 @@ static sl_status select_workers(const sl_http_server *router, const sl_cache_sel
     if (json_array_size(*out))
         return SL_OK;
     json_decref(*out);
+    *out = NULL;
     return s->worker ? sl_fail(err, SL_ERR_NOT_FOUND, "--worker %s: there is no decode worker of this name",
                                s->worker)
                      : sl_fail(err, SL_ERR_NOT_FOUND, "no decode worker has joined");
@@ -265,8 +266,10 @@ static int show_jobs(const char *command, const sl_http_server *router, const sl
         json_t *q = json_pack("{s:s}", "worker", json_string_value(w)), *job = NULL;
         if (s->cancel)
             json_object_set_new(q, "cancel", json_true());
-        if (st == SL_OK && (st = ask(router, "/cache/job", q, &job, &err)) == SL_OK)
-            print_job(job, json);
+        st = ask(router, "/cache/job", q, &job, &err);
+        if (st != SL_OK)
+            break;
+        print_job(job, json);
         json_decref(job);
     }
     json_decref(workers);
