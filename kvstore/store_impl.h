@@ -1,5 +1,5 @@
 /*
- * The store's data, shared by its operations (store.c: tree and leases; store_evict.c: what is evicted next; store_hold.c,
+ * The store's data, shared by its operations (store.c: the tree; store_lease.c; store_evict.c: what is evicted next; store_hold.c,
  * store_keys.c) and its checker (store_check.c); no other file includes this.
  */
 #ifndef SL_KVSTORE_STORE_IMPL_H
@@ -98,6 +98,19 @@ static inline uint32_t sl_store_slot(const sl_store *s, sl_key k)
 {
     return (uint32_t)(k.lo ^ (k.hi << 1)) & s->mask;
 }
+
+/*
+ * store.c. A free page for a lease, evicting others if there is none; there are enough (sl_store_available()). A private page, or
+ * one that has left the tree, becomes free; the end of a hold frees a page that is held.
+ */
+int32_t sl_store_take_page(sl_store *s);
+void sl_store_free_page(sl_store *s, int32_t page);
+/* A private page becomes a node of the tree, pinned by its lease; what: key, seed, parent and tenant. */
+void sl_store_enter(sl_store *s, int32_t page, const sl_node *what, const int32_t *tokens);
+/* A lease begins and ends to use a tree node; a lease of this tenant uses it, while it is pinned. keep: see sl_lease_release(). */
+void sl_store_pin(sl_store *s, int32_t page);
+void sl_store_unpin(sl_store *s, int32_t page, bool keep);
+void sl_store_use_by(sl_store *s, int32_t page, int tenant);
 
 /* store_evict.c: a tree node is not pinned any more, is pinned, or leaves the tree unpinned; a child of `parent` (NONE is
  * allowed) has left the tree. */
