@@ -96,6 +96,7 @@ typedef struct sl_config {
         char channel_config_path[SL_CFG_PATH_BYTES]; /* empty: there is none */
         int heavy_channels;
         sl_cfg_choice klabel_dtype;
+        double threshold_scale_factor; /* of skip_softmax */
     } sparse_attention;
     struct {
         uint64_t bytes;

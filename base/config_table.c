@@ -88,6 +88,7 @@ const sl_cfg_row sl_cfg_rows[] = {
         sparse_attention, algorithm, "auto", automatic,
         "dsa: the checkpoint's own indexer selects rows. dense: every row. quest: blocks of rows, chosen by bounds of "
         "their keys, for models with KV heads. double_sparsity: rows, chosen by a few channels of their keys, likewise. "
+        "skip_softmax: every row, but the attention kernel leaves out tiles that cannot matter. "
         "streaming_llm: the first sink_tokens and the newest recent_tokens rows. "
         "auto: dsa for a model with an indexer, dense for every other model."),
     ENUM(sparse_attention, mode, "hierarchical", modes,
@@ -143,6 +144,10 @@ const sl_cfg_row sl_cfg_rows[] = {
         sparse_attention, klabel_dtype, "auto", automatic,
         "double_sparsity: how these channels are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their "
         "keys exactly."),
+    FLOAT(
+        sparse_attention, threshold_scale_factor, "0", 0, 1e9,
+        "skip_softmax: a query at position p leaves out tiles of 64 tokens whose weights are below this factor / (p + 1) "
+        "of the largest weight before them. 0: none."),
 
     SIZE(kvstore, bytes, "256MiB", MIB, 64 * TIB,
          "Memory of the host store, allocated once at start; too little memory is an error at start."),

@@ -91,6 +91,9 @@ static void print_text(const sl_local_run *r, const sl_local_run_opts *o, const 
     fprintf(to, "load %.2f s, prefill %zu tokens in %.3f s (%.1f/s), decode %zu tokens in %.3f s (%.1f/s)\n",
             r->local.load_s, r->n_prompt, r->prefill_s, rate(r->n_prompt, r->prefill_s), steps, r->decode_s,
             rate(steps, r->decode_s));
+    if (s->tiles)
+        fprintf(to, "attention: %llu tiles, %llu skipped\n", (unsigned long long)s->tiles,
+                (unsigned long long)s->tiles_skipped);
     if (o->hierarchical)
         fprintf(to, "swap-in: %llu hits, %llu tail hits, %llu misses, %llu bytes, hit rate %.4f\n",
                 (unsigned long long)s->hits, (unsigned long long)s->tail_hits, (unsigned long long)s->misses,

@@ -31,74 +31,83 @@ bool sl_cli_model_given(const char *command, const char *dir);
             "Data type of the activations. auto, the default, chooses by the stored weights.", 0, 0,         \
             sl_local_act_names                                                                               \
     }
-/* Eight rows, for an sl_selection_keys, which begins as SL_CLI_SELECTION_DEFAULTS. */
+/* Nine rows, for an sl_selection_keys, which begins as SL_CLI_SELECTION_DEFAULTS. */
 #define SL_CLI_SELECTION_DEFAULTS                                                                            \
     {                                                                                                        \
         .token_budget = 1024, .block_tokens = 16, .heavy_channels = 32                                       \
     }
-#define SL_CLI_SELECTION_ARGS(keys)                                                                                        \
-    {"token-budget",                                                                                                       \
-     SL_ARG_INT,                                                                                                           \
-     &(keys).token_budget,                                                                                                 \
-     "N",                                                                                                                  \
-     "quest, double_sparsity: number of tokens that a query reads at most. Default 1024.",                                 \
-     1,                                                                                                                    \
-     1 << 24,                                                                                                              \
-     NULL},                                                                                                                \
-        {"block-tokens",                                                                                                   \
-         SL_ARG_INT,                                                                                                       \
-         &(keys).block_tokens,                                                                                             \
-         "N",                                                                                                              \
-         "quest: number of tokens of a block, which is selected as a whole; it divides 64. Default 16.",                   \
-         1,                                                                                                                \
-         64,                                                                                                               \
-         NULL},                                                                                                            \
-        {"list-scope",                                                                                                     \
-         SL_ARG_CHOICE,                                                                                                    \
-         &(keys).list_scope,                                                                                               \
-         "NAME",                                                                                                           \
-         "quest, double_sparsity: who shares a list: the query heads of one KV head (kv_head, the default), or all "       \
-         "heads (request).",                                                                                               \
-         0,                                                                                                                \
-         0,                                                                                                                \
-         sl_list_scope_names()},                                                                                           \
-        {"gqa-reduction",                                                                                                  \
-         SL_ARG_CHOICE,                                                                                                    \
-         &(keys).gqa_reduction,                                                                                            \
-         "NAME",                                                                                                           \
-         "quest, double_sparsity: how the scores for the query heads that share a list become one: the largest "           \
-         "(max, the default), that of the mean query (mean), or the sum of their softmax (softmax).",                      \
-         0,                                                                                                                \
-         0,                                                                                                                \
-         sl_group_reduce_names()},                                                                                         \
-        {"bounds-dtype",                                                                                                   \
-         SL_ARG_AUTO,                                                                                                      \
-         &(keys).bounds_dtype,                                                                                             \
-         "NAME",                                                                                                           \
-         "quest: data type of the stored bounds. auto, the default, is f32 for gqa_f32 rows, else bf16.",                  \
-         0,                                                                                                                \
-         0,                                                                                                                \
-         sl_bounds_dtype_names()},                                                                                         \
-        {"channel-config-path",                                                                                            \
-         SL_ARG_TEXT,                                                                                                      \
-         &(keys).channel_config_path,                                                                                      \
-         "FILE",                                                                                                           \
-         "double_sparsity: the calibrated channels of the model, as `sluice calibrate` writes them.",                      \
-         0,                                                                                                                \
-         0,                                                                                                                \
-         NULL},                                                                                                            \
-        {"heavy-channels",                                                                                                 \
-         SL_ARG_INT,                                                                                                       \
-         &(keys).heavy_channels,                                                                                           \
-         "N",                                                                                                              \
-         "double_sparsity: number of channels of each key that selection reads. Default 32.",                              \
-         1,                                                                                                                \
-         1024,                                                                                                             \
-         NULL},                                                                                                            \
-    {                                                                                                                      \
-        "klabel-dtype", SL_ARG_AUTO, &(keys).klabel_dtype, "NAME",                                                         \
-            "double_sparsity: data type of these stored channels. auto, the default, is f32 for gqa_f32 rows, else bf16.", \
-            0, 0, sl_bounds_dtype_names()                                                                                  \
+#define SL_CLI_SELECTION_ARGS(keys)                                                                                             \
+    {"token-budget",                                                                                                            \
+     SL_ARG_INT,                                                                                                                \
+     &(keys).token_budget,                                                                                                      \
+     "N",                                                                                                                       \
+     "quest, double_sparsity: number of tokens that a query reads at most. Default 1024.",                                      \
+     1,                                                                                                                         \
+     1 << 24,                                                                                                                   \
+     NULL},                                                                                                                     \
+        {"block-tokens",                                                                                                        \
+         SL_ARG_INT,                                                                                                            \
+         &(keys).block_tokens,                                                                                                  \
+         "N",                                                                                                                   \
+         "quest: number of tokens of a block, which is selected as a whole; it divides 64. Default 16.",                        \
+         1,                                                                                                                     \
+         64,                                                                                                                    \
+         NULL},                                                                                                                 \
+        {"list-scope",                                                                                                          \
+         SL_ARG_CHOICE,                                                                                                         \
+         &(keys).list_scope,                                                                                                    \
+         "NAME",                                                                                                                \
+         "quest, double_sparsity: who shares a list: the query heads of one KV head (kv_head, the default), or all "            \
+         "heads (request).",                                                                                                    \
+         0,                                                                                                                     \
+         0,                                                                                                                     \
+         sl_list_scope_names()},                                                                                                \
+        {"gqa-reduction",                                                                                                       \
+         SL_ARG_CHOICE,                                                                                                         \
+         &(keys).gqa_reduction,                                                                                                 \
+         "NAME",                                                                                                                \
+         "quest, double_sparsity: how the scores for the query heads that share a list become one: the largest "                \
+         "(max, the default), that of the mean query (mean), or the sum of their softmax (softmax).",                           \
+         0,                                                                                                                     \
+         0,                                                                                                                     \
+         sl_group_reduce_names()},                                                                                              \
+        {"bounds-dtype",                                                                                                        \
+         SL_ARG_AUTO,                                                                                                           \
+         &(keys).bounds_dtype,                                                                                                  \
+         "NAME",                                                                                                                \
+         "quest: data type of the stored bounds. auto, the default, is f32 for gqa_f32 rows, else bf16.",                       \
+         0,                                                                                                                     \
+         0,                                                                                                                     \
+         sl_bounds_dtype_names()},                                                                                              \
+        {"channel-config-path",                                                                                                 \
+         SL_ARG_TEXT,                                                                                                           \
+         &(keys).channel_config_path,                                                                                           \
+         "FILE",                                                                                                                \
+         "double_sparsity: the calibrated channels of the model, as `sluice calibrate` writes them.",                           \
+         0,                                                                                                                     \
+         0,                                                                                                                     \
+         NULL},                                                                                                                 \
+        {"heavy-channels",                                                                                                      \
+         SL_ARG_INT,                                                                                                            \
+         &(keys).heavy_channels,                                                                                                \
+         "N",                                                                                                                   \
+         "double_sparsity: number of channels of each key that selection reads. Default 32.",                                   \
+         1,                                                                                                                     \
+         1024,                                                                                                                  \
+         NULL},                                                                                                                 \
+        {"threshold-scale-factor",                                                                                              \
+         SL_ARG_REAL,                                                                                                           \
+         &(keys).threshold_scale_factor,                                                                                        \
+         "X",                                                                                                                   \
+         "skip_softmax: a query at position p leaves out tiles whose weights are below X / (p + 1) of the largest. Default 0: " \
+         "none.",                                                                                                               \
+         0,                                                                                                                     \
+         1e9,                                                                                                                   \
+         NULL},                                                                                                                 \
+    {                                                                                                                           \
+        "klabel-dtype", SL_ARG_AUTO, &(keys).klabel_dtype, "NAME",                                                              \
+            "double_sparsity: data type of these stored channels. auto, the default, is f32 for gqa_f32 rows, else bf16.",      \
+            0, 0, sl_bounds_dtype_names()                                                                                       \
     }
 #define SL_CLI_BACKEND_ARG(variable)                                                                         \
     {                                                                                                        \

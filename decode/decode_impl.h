@@ -293,7 +293,8 @@ struct sl_decode {
     /* metrics: handles, constant; safe from every thread */
     struct {
         sl_counter *stale, *refused, *t_committed, *t_aborted, *t_expired, *t_refused, *checksum,
-            *retractions, *spills, *tokens, *swap_bytes, *swap_exposed, *swap_hidden;
+            *retractions, *spills, *tokens, *tiles_read, *tiles_skipped, *swap_bytes, *swap_exposed,
+            *swap_hidden;
         sl_counter *prefetches[SL_PREFETCH_ENDS];
         sl_counter **layer_hit, **layer_miss, **layer_evict; /* [n_layers] */
         sl_gauge *running, *waiting, *resident, *pages_landing, *reserved, *filling, *quarantined,

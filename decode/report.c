@@ -191,6 +191,8 @@ void sl_report_metrics_find(sl_decode *d, sl_metrics *m)
     d->c.retractions = counter(m, "sluice_decode_retractions_total", NULL);
     d->c.spills = counter(m, "sluice_decode_spills_total", NULL);
     d->c.tokens = counter(m, "sluice_decode_tokens_total", NULL);
+    d->c.tiles_read = counter(m, "sluice_attention_tiles_total", "read");
+    d->c.tiles_skipped = counter(m, "sluice_attention_tiles_total", "skipped");
     d->c.swap_bytes = counter(m, "sluice_swap_bytes_total", NULL);
     d->c.swap_exposed = counter(m, "sluice_swap_exposed_seconds_total", NULL);
     d->c.swap_hidden = counter(m, "sluice_swap_hidden_seconds_total", NULL);
@@ -304,6 +306,9 @@ static void report_engine(sl_decode *d)
     atomic_store(&d->role.load.hits, now.hits + now.tail_hits);
     atomic_store(&d->role.load.misses, now.misses);
     atomic_store(&d->role.load.swap_bytes, now.swap_bytes);
+    sl_counter_add(d->c.tiles_read, (now.tiles - now.tiles_skipped) -
+                                        (d->e.engine_seen.tiles - d->e.engine_seen.tiles_skipped));
+    sl_counter_add(d->c.tiles_skipped, now.tiles_skipped - d->e.engine_seen.tiles_skipped);
     sl_counter_add(d->c.swap_bytes, now.swap_bytes - d->e.engine_seen.swap_bytes);
     sl_counter_add(d->c.swap_exposed, now.swap_exposed_ns - d->e.engine_seen.swap_exposed_ns);
     sl_counter_add(d->c.swap_hidden, (now.swap_ns - now.swap_exposed_ns) -

@@ -153,6 +153,8 @@ static sl_status stamp_of(const sl_algo_desc *a, const sl_model_config *cfg, con
                                g->sink_tokens,     g->recent_tokens, g->min_tokens};
     sl_wr_i32s(&w, numbers, SL_COUNT(numbers));
     sl_wr_i32s(&w, g->dense_layers, (size_t)g->n_dense_layers);
+    if (a->action == SL_ACTION_KERNEL)
+        sl_wr_f32(&w, p->skip_factor);
     if (p->channels) {
         const int32_t labels[] = {p->heavy_channels, p->labels_typed, (int32_t)p->labels};
         sl_wr_u64(&w, p->channels->hash);
@@ -170,7 +172,8 @@ sl_status sl_choose_selection(const sl_algo_desc *algorithm, const sl_selection_
 {
     sl_select_params p = {.token_budget = keys->token_budget,
                           .block_tokens = keys->block_tokens,
-                          .heavy_channels = keys->heavy_channels};
+                          .heavy_channels = keys->heavy_channels,
+                          .skip_factor = (float)keys->threshold_scale_factor};
     SL_TRY(read_names(keys, &p, err));
     if (!gates->sink_tokens && !gates->recent_tokens)
         gates->sink_tokens = algorithm->default_sinks, gates->recent_tokens = algorithm->default_recent;

@@ -40,6 +40,7 @@ typedef struct sl_selection_keys {
     const char *bounds_dtype;           /* of sl_bounds_dtype_names(), or "auto"; NULL: auto */
     const char *channel_config_path;    /* file of calibrated channels; NULL or empty: there is none */
     int32_t heavy_channels;             /* 0: the algorithm's default */
+    double threshold_scale_factor;      /* of skip_softmax; 0: nothing is left out */
     const char *klabel_dtype;           /* of sl_bounds_dtype_names(), or "auto"; NULL: auto */
 } sl_selection_keys;
 const char *const *sl_list_scope_names(void);   /* kv_head, request */

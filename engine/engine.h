@@ -70,7 +70,8 @@ typedef struct sl_engine_opts {
 
 typedef struct sl_engine_stats { /* cumulative */
     uint64_t steps, tokens, hits, misses, tail_hits, evictions, swap_bytes;
-    uint64_t step_ns, attend_ns; /* attend: 0 on asynchronous backends, not measured there */
+    uint64_t tiles, tiles_skipped; /* sl_coord_tiles() */
+    uint64_t step_ns, attend_ns;   /* attend: 0 on asynchronous backends, not measured there */
     /* fetching rows, and the part during which computing waited for rows: sl_coord_times() */
     uint64_t swap_ns, swap_exposed_ns;
     uint64_t host_ns;      /* of step_ns: everything except waiting for the device */

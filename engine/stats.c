@@ -47,6 +47,9 @@ void sl_engine_stats_get(const sl_engine *e, sl_engine_stats *out)
         s.evictions += layers[l].evictions;
         s.swap_bytes += layers[l].swap_bytes;
     }
+    uint64_t tiles[2];
+    if (sl_coord_tiles(e->coord, tiles, NULL) == SL_OK)
+        s.tiles = tiles[0], s.tiles_skipped = tiles[1];
     sl_coord_clock clock;
     sl_coord_times(e->coord, &clock);
     s.attend_ns = clock.attend_ns, s.swap_ns = clock.swap_ns, s.swap_exposed_ns = clock.exposed_ns;

@@ -161,6 +161,7 @@ typedef struct sl_select_params {
     int32_t heavy_channels; /* channels of a label (kernels/labels.h); 0: the algorithm's default */
     bool labels_typed;      /* as bounds_typed, of labels */
     sl_dtype labels;
+    float skip_factor;                  /* of sl_gqa_attn_params */
     const struct sl_channels *channels; /* sparse/channels.h, exists until the process ends; NULL: none */
     uint64_t
         stamp; /* of the rows' plane: hash of all that the rows depend on in addition to the model; 0: nothing */

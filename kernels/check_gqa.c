@@ -100,6 +100,8 @@ void sl_chk_gqa_attn(sl_chk *c, const void *params)
         return;
     sl_chk_need(c, p->heads % p->kv_heads == 0, "kv_heads", "does not divide heads");
     sl_chk_need(c, p->scale > 0, "scale", "must be positive");
+    sl_chk_need(c, p->skip_factor >= 0, "skip_factor", "must not be negative");
+    sl_chk_count(c, "skip_from", p->skip_from);
     sl_chk_act(c, "act", p->act);
     sl_chk_size(c, "tokens", p->tokens, (int64_t)p->heads * p->dim);
     sl_chk_ptr(c, "q", p->q, 4);
@@ -108,8 +110,10 @@ void sl_chk_gqa_attn(sl_chk *c, const void *params)
     if (!c->pointers)
         return;
     chk_rows(c, &p->rows, p->format, p->kv_heads, p->dim);
-    if (p->rows.block_log2) {
+    if (p->rows.block_log2)
         sl_chk_ptr(c, "ids", p->ids, 4);
+    if (p->rows.block_log2 || p->skip_factor > 0)
         sl_chk_ptr(c, "pos", p->pos, 4);
-    }
+    if (p->skip_factor > 0)
+        sl_chk_ptr(c, "tiles", p->tiles, 8);
 }

@@ -78,3 +78,9 @@ void sl_gqa_key_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_
 {
     decode_side(f, slots, dim, 0, row, slot, k);
 }
+
+void sl_gqa_value_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
+                         float *v)
+{
+    decode_side(f, slots, dim, 1, row, slot, v);
+}

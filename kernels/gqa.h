@@ -70,18 +70,27 @@ typedef struct sl_gqa_append_params {
  * Where KV heads have rows of their own, each has a list of its own, phys and ids are [T][kv_heads][ld_ids], and the
  * query heads of a group attend over the list of their KV head. Of a row of several tokens those after pos are not
  * read.
+ *
+ * With skip_factor > 0, tokens at positions pos >= skip_from with pos + 1 > skip_factor leave out tiles (the 64 tokens
+ * that are added at a time): those in which for every query head of the group the largest s is below the maximum before the
+ * tile by more than ln((pos + 1) / skip_factor). Then the tile's values are not read, and its weights are 0 (BLASST, arXiv
+ * 2512.12087). The first tile is never left out. tiles[0] grows by the number of tiles of such tokens and KV heads,
+ * tiles[1] by those that were left out.
  */
 typedef struct sl_gqa_attn_params {
     const float *q;      /* [T][heads][dim] */
     const int32_t *phys; /* [T][ld_ids], see above */
     const int32_t *ids;  /* the blocks of phys, same shape; read for rows of several tokens only */
-    const int32_t *pos;  /* [T]; read for rows of several tokens only */
+    const int32_t *pos;  /* [T]; read for rows of several tokens, and with skip_factor */
     sl_row_view rows;
     void *out; /* [T][heads][dim] act */
     int32_t tokens, heads, kv_heads, dim, k, ld_ids;
     float scale;
     sl_row_format format;
     sl_dtype act;
+    float skip_factor; /* 0: nothing is left out */
+    int32_t skip_from;
+    uint64_t *tiles; /* [2] device; read with skip_factor only */
 } sl_gqa_attn_params;
 
 /* Of a model with kv_heads KV heads: the heads in one row, and the slots of a row. Pure. */
@@ -101,8 +110,10 @@ void sl_gqa_row_encode(sl_row_format f, int32_t slots, int32_t dim, int32_t firs
                        const float *k, const float *v, uint8_t *row);
 void sl_gqa_row_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
                        float *k, float *v);
-/* The key of a slot alone. */
+/* The key or the value of a slot alone. */
 void sl_gqa_key_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
                        float *k);
+void sl_gqa_value_decode(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
+                         float *v);
 
 #endif

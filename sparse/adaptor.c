@@ -75,6 +75,7 @@ static sl_status gqa_attend(sl_backend *be, const sl_swapin *swapin, const sl_co
     p.rows = layer->rows;
     p.tokens = sel->count;
     p.k = p.ld_ids = sel->k;
+    p.skip_factor = sel->skip_factor, p.skip_from = sel->skip_from, p.tiles = sel->tiles;
     return sl_be_run(be, SL_OP_GQA_ATTN, &p, err);
 }
 
@@ -93,6 +94,7 @@ const sl_adaptor sl_adaptor_gqa = {
     .kind = SL_ATTN_GQA,
     .block_tokens = SL_PAGE_TOKENS,
     .scope = SL_SCOPE_KV_HEAD,
+    .skips_tiles = true,
     .append = gqa_append,
     .fetch = fetch_rows,
     .attend = gqa_attend,

@@ -12,6 +12,10 @@ typedef struct sl_selection {
     const int32_t *ids;   /* device [count][lists][k], logical, ascending, -1 padded */
     int32_t first, count; /* tokens of the step */
     int32_t k;
+    /* Of an algorithm whose action is SL_ACTION_KERNEL, see sl_gqa_attn_params; 0 otherwise. */
+    float skip_factor;
+    int32_t skip_from;
+    uint64_t *tiles; /* device [2] */
 } sl_selection;
 
 typedef struct sl_adaptor {
@@ -21,6 +25,7 @@ typedef struct sl_adaptor {
      * is shared by all heads of a request, or also by the query heads of one KV head only. */
     int32_t block_tokens;
     sl_list_scope scope;
+    bool skips_tiles; /* its kernel can leave out tiles */
     /* New rows of the step's tokens, to the device and to the host pages. */
     sl_status (*append)(sl_backend *be, const sl_coord_layer *layer, const sl_attn_call *call, sl_err *err);
     /* Resolves the selection into phys (of the shape of its ids) and gathers the rows. aside: the gather runs on the

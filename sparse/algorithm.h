@@ -22,7 +22,7 @@
 typedef enum {
     SL_ACTION_VISIBILITY, /* the cache stays whole; a query sees a part */
     SL_ACTION_EVICT,      /* tokens are dropped permanently */
-    SL_ACTION_KERNEL,     /* the attention kernel skips by itself; there are no lists */
+    SL_ACTION_KERNEL,     /* the attention kernel leaves out tiles by itself; lists hold everything */
 } sl_algo_action;
 
 /* What the key of an index unit is made of. */
@@ -193,6 +193,7 @@ extern const sl_algo_desc sl_algo_dense;
 extern const sl_algo_desc sl_algo_quest;
 extern const sl_algo_desc sl_algo_streaming_llm;
 extern const sl_algo_desc sl_algo_double_sparsity;
+extern const sl_algo_desc sl_algo_skip_softmax;
 
 /* The registry: every algorithm of this build, NULL-terminated; and the same as names. */
 const sl_algo_desc *const *sl_algo_registry(void);

@@ -113,6 +113,9 @@ static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_a
     for (int32_t first = 0; first < total;) {
         int32_t n = total - first < fit ? total - first : (int32_t)fit;
         sl_selection sel = {.ids = c->slice_ids, .first = first, .count = n, .k = a->k};
+        if (c->tiles && algo == c->algo)
+            sel.skip_factor = c->o.cache.select.skip_factor, sel.skip_from = a->dense_below,
+            sel.tiles = c->tiles;
         if (kept)
             sel.ids = c->ids + sl_coord_lists_at(a, first);
         else

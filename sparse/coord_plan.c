@@ -21,7 +21,7 @@ static sl_status check_algorithm(const sl_coord_opts *o, const sl_algo_desc *a, 
 {
     if (a->action == SL_ACTION_EVICT)
         return refuse(o, "drops tokens permanently, which the host store's whole pages do not allow", err);
-    if (a->action == SL_ACTION_KERNEL)
+    if (a->action == SL_ACTION_KERNEL && !k->skips_tiles)
         return refuse(o, "skips inside the attention kernel, which the sparse MLA kernel does not", err);
     SL_TRY(sl_algo_serves(a, &o->cache, err));
     sl_selector s = a->selector(&o->cache);

@@ -45,6 +45,10 @@ static sl_status create_parts(sl_coord *c, sl_err *err)
     SL_TRY(device_alloc(c, c->z.slice, &c->slice_ids, err));
     SL_TRY(device_alloc(c, c->z.slice, &c->phys, err));
     SL_TRY(device_alloc(c, c->o.max_seqs, &c->no_slots, err));
+    if (c->z.algo->action == SL_ACTION_KERNEL) {
+        SL_TRY(device_alloc(c, 4, (int32_t **)(void *)&c->tiles, err));
+        SL_TRY(sl_be_fill(c->be, c->tiles, 0, 2 * sizeof *c->tiles, err));
+    }
     return sl_be_fill(c->be, c->no_slots, 0xff, (size_t)c->o.max_seqs * 4, err);
 }
 
@@ -106,6 +110,7 @@ void sl_coord_destroy(sl_coord *c)
 {
     if (!c)
         return;
+    sl_be_free(c->be, SL_MEM_DEVICE, c->tiles);
     sl_be_free(c->be, SL_MEM_DEVICE, c->no_slots);
     sl_be_free(c->be, SL_MEM_DEVICE, c->phys);
     sl_be_free(c->be, SL_MEM_DEVICE, c->slice_ids);
@@ -138,6 +143,15 @@ sl_status sl_coord_counters_get(sl_coord *c, sl_coord_counters *layers, int32_t 
     if (seq && seq_row >= 0 && seq_row < c->tracker.n && c->tracker.rows[seq_row].open)
         slot = c->tracker.rows[seq_row].hot_slot;
     return sl_swapin_counters(c->swapin, layers, slot, seq, err);
+}
+
+sl_status sl_coord_tiles(sl_coord *c, uint64_t out[2], sl_err *err)
+{
+    out[0] = out[1] = 0;
+    if (!c->tiles)
+        return SL_OK;
+    SL_TRY(sl_be_copy(c->be, out, c->tiles, 2 * sizeof *out, err));
+    return sl_be_sync(c->be, err);
 }
 
 void sl_coord_times(const sl_coord *c, sl_coord_clock *out)

@@ -176,6 +176,9 @@ typedef struct sl_coord_counters {
  * since request_begin. */
 sl_status sl_coord_counters_get(sl_coord *c, sl_coord_counters *layers, int32_t seq_row,
                                 sl_coord_counters *seq, sl_err *err);
+/* Sums since create, of an algorithm that leaves out tiles of attention: the tiles of queries to which that applies, and
+ * those that were left out (waits for the device). Both 0 for other algorithms. */
+sl_status sl_coord_tiles(sl_coord *c, uint64_t out[2], sl_err *err);
 /*
  * Sums since create, in nanoseconds: in attend, fetching rows (swap), and the part of the latter during which nothing
  * else ran (exposed).

@@ -149,10 +149,14 @@ static attn_scratch scratch_of(const attn_ctx *c, int worker)
     return s;
 }
 
-/* Decodes the next rows of list `list` for one KV head: as many as hold BLOCK tokens, from entry *at on. Returns the
- * number of tokens, and moves *at. */
+/* What is decoded of a row. */
+typedef void (*decode_fn)(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
+                          float *out);
+
+/* Decodes the keys or the values of the next rows of list `list` for one KV head: as many as hold BLOCK tokens, from
+ * entry *at on. Returns the number of tokens, and moves *at. */
 static int32_t load_rows(const attn_ctx *c, int64_t t, int64_t list, int32_t kv_head, int32_t *at,
-                         const attn_scratch *s)
+                         decode_fn decode, float *out)
 {
     const sl_gqa_attn_params *p = c->p;
     const int32_t *phys = p->phys + list * p->ld_ids, dim = p->dim;
@@ -168,14 +172,38 @@ static int32_t load_rows(const attn_ctx *c, int64_t t, int64_t list, int32_t kv_
             seen = left < seen ? (int32_t)left : seen;
         }
         for (int32_t i = 0; i < seen; i++, n++)
-            sl_gqa_row_decode(p->format, c->slots, dim, row, i * c->heads + first, s->k + (int64_t)n * dim,
-                              s->v + (int64_t)n * dim);
+            decode(p->format, c->slots, dim, row, i * c->heads + first, out + (int64_t)n * dim);
     }
     return n;
 }
 
+/* ln of the share of the largest weight below which a tile is left out; -INFINITY: none is. */
+static float skip_below(const sl_gqa_attn_params *p, int64_t t)
+{
+    if (p->skip_factor <= 0 || p->pos[t] < p->skip_from || (float)p->pos[t] + 1 <= p->skip_factor)
+        return -INFINITY;
+    return logf(p->skip_factor / ((float)p->pos[t] + 1));
+}
+
+/* Whether the tile of n products is left out. The maximum before the first tile is -INFINITY, so it never is. */
+static bool skippable(const attn_ctx *c, int32_t n, float below, const attn_scratch *s)
+{
+    for (int32_t h = 0; h < c->group; h++) {
+        const float *x = s->scores + h * BLOCK;
+        float top = x[0];
+
+        for (int32_t i = 1; i < n; i++)
+            top = x[i] > top ? x[i] : top;
+        if (!(top * c->p->scale - s->max[h] < below)) /* also if it is NaN */
+            return false;
+    }
+    return true;
+}
+
 static void attend(const attn_ctx *c, int64_t t, int32_t kv_head, const attn_scratch *s)
 {
+    const float below = skip_below(c->p, t);
+    uint64_t tiles = 0, skipped = 0;
     const sl_gqa_attn_params *p = c->p;
     const int32_t dim = p->dim, g = c->group;
     int64_t head = t * p->heads + (int64_t)kv_head * g, list = t * c->lists + (c->lists > 1 ? kv_head : 0);
@@ -186,7 +214,9 @@ static void attend(const attn_ctx *c, int64_t t, int32_t kv_head, const attn_scr
         s->sum[h] = 0;
     }
     for (int32_t at = 0, n = BLOCK; n == BLOCK;) {
-        n = load_rows(c, t, list, kv_head, &at, s);
+        int32_t from = at;
+
+        n = load_rows(c, t, list, kv_head, &at, sl_gqa_key_decode, s->k);
         if (n == 0)
             break;
         sl_dot_job j = {.w = s->k,
@@ -200,6 +230,12 @@ static void attend(const attn_ctx *c, int64_t t, int32_t kv_head, const attn_scr
                         .n = dim};
 
         sl_vec_dots(&j);
+        tiles++;
+        if (below > -INFINITY && skippable(c, n, below, s)) {
+            skipped++;
+            continue;
+        }
+        load_rows(c, t, list, kv_head, &from, sl_gqa_value_decode, s->v);
         for (int32_t h = 0; h < g; h++)
             sl_softmax_block(p->scale, n, s->scores + h * BLOCK, s->v, dim, dim, &s->max[h], &s->sum[h],
                              s->o + (int64_t)h * dim);
@@ -210,6 +246,10 @@ static void attend(const attn_ctx *c, int64_t t, int32_t kv_head, const attn_scr
         for (int32_t i = 0; s->sum[h] > 0 && i < dim; i++)
             o[i] /= s->sum[h];
         sl_store_f32(p->act, o, dim, p->out, (head + h) * dim);
+    }
+    if (below > -INFINITY) {
+        __atomic_fetch_add(&p->tiles[0], tiles, __ATOMIC_RELAXED);
+        __atomic_fetch_add(&p->tiles[1], skipped, __ATOMIC_RELAXED);
     }
 }
 

@@ -93,7 +93,7 @@ static sl_gqa_attn_params params_of(const cf_run *r, const int64_t *a)
                                 .act = (sl_dtype)a[6]};
 }
 
-/* T, heads, KV heads, dim, k, format, act, pool rows */
+/* T, heads, KV heads, dim, k, format, act, pool rows, per mille of the list's length that skip_factor is */
 static void attention(cf_run *r, const int64_t *a)
 {
     static const int32_t lengths[] = {0, 1, 63, 64, 65, 128, 1 << 30, 7, 1 << 30};
@@ -118,6 +118,15 @@ static void attention(cf_run *r, const int64_t *a)
     p.rows = (sl_row_view){.row_bytes = (int64_t)row, .base = cf_mem(r, rows, 2 * (size_t)pool * row)};
     p.q = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 1);
     p.out = cf_mem(r, NULL, (size_t)r->n * out);
+    if (a[8]) { /* every third token is below skip_from, every second one has a length below the factor */
+        int32_t *pos = cf_temp(r, 4 * (size_t)r->n);
+
+        for (int64_t t = 0; t < r->n; t++)
+            pos[t] = (r->first + t) % 3 == 0 ? 2 : (r->first + t) % 2 ? 10 : p.k - 1;
+        p.pos = cf_mem(r, pos, 4 * (size_t)r->n);
+        p.skip_factor = (float)(p.k * a[8]) / 1000, p.skip_from = 3;
+        p.tiles = cf_mem(r, (uint64_t[2]){0}, 2 * sizeof *p.tiles);
+    }
     for (int place = 0; place < 2; place++) {
         for (int64_t t = 0; t < r->n; t++) {
             int32_t n = lengths[(r->first + t) % (int64_t)SL_COUNT(lengths)];
@@ -137,6 +146,13 @@ static void attention(cf_run *r, const int64_t *a)
     }
     if (r->st == SL_OK && !r->perf && memcmp(got[0], got[1], (size_t)r->n * out) != 0)
         cf_fail(r, "the result depends on where the rows are");
+    if (a[8] && r->n == a[0]) { /* of all tokens: those of a slice are others */
+        uint64_t tiles[2] = {0};
+
+        cf_get(r, tiles, p.tiles, sizeof tiles);
+        if (r->st == SL_OK && (tiles[1] == 0 || tiles[1] >= tiles[0]))
+            cf_fail(r, "%d of %d tiles are left out", (int)tiles[1], (int)tiles[0]);
+    }
     cf_work(r, (double)r->n * (double)p.k * (double)row, 4.0 * (double)r->n * (double)p.k * (double)width,
             SL_BF16, 0);
     cf_out_tokens(r, "out", p.out, out, p.act == SL_BF16 ? CF_BF16 : CF_F32, 2e-5);
@@ -278,6 +294,8 @@ static const cf_case cases[] = {
     {SL_OP_GQA_ATTN, "T=9 h=32 kv=8 d=128 k=130 bf16", attention, {9, 32, 8, 128, 130, G2, B, 300}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=9 h=16 kv=1 d=256 k=65 bf16", attention, {9, 16, 1, 256, 65, G2, F, 200}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=9 h=28 kv=4 d=128 k=200 fp8", attention, {9, 28, 4, 128, 200, G1, B, 500}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=18 h=4 kv=2 d=16 k=400 f32 skip", attention, {18, 4, 2, 16, 400, G4, F, 900, 900}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=9 h=8 kv=8 d=14 k=500 bf16 skip", attention, {9, 8, 8, 14, 500, G2, F, 1000, 400}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=13 h=6 kv=3 d=64 f32 by head", divided, {13, 6, 3, 64, 70, G4, F, 100, BY_HEAD}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=13 h=14 kv=2 d=64 bf16 blocks by head", divided, {13, 14, 2, 64, 9, G2, B, 20, BY_HEAD + 4}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=9 h=8 kv=8 d=14 fp8 blocks of 64 by head", divided, {9, 8, 8, 14, 3, G1, F, 5, BY_HEAD + 6}, CF_SPLIT},

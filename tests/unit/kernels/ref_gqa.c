@@ -172,21 +172,58 @@ static int32_t listed(const sl_gqa_attn_params *p, int64_t t, int64_t h, token *
     return n;
 }
 
+/* s[j] = scale * q . k_j of one query head. */
+static void products(const sl_gqa_attn_params *p, int64_t t, int64_t h, int32_t n, const token *of, double *s)
+{
+    for (int32_t j = 0; j < n; j++) {
+        s[j] = 0;
+        for (int32_t i = 0; i < p->dim; i++)
+            s[j] += (double)p->q[(t * p->heads + h) * p->dim + i] *
+                    get_value(p->format, of[j].w, p->dim, 0, of[j].row, i);
+        s[j] *= (double)p->scale;
+    }
+}
+
+/* Marks the tiles that every query head of h's group leaves out; out[n / 64]. s: scratch. */
+static void skips(const sl_gqa_attn_params *p, int64_t t, int64_t h, int32_t n, const token *of, double *s,
+                  bool *out)
+{
+    const int64_t group = p->heads / p->kv_heads;
+    const bool on = p->skip_factor > 0 && p->pos[t] >= p->skip_from && p->pos[t] + 1 > (double)p->skip_factor;
+
+    for (int32_t tile = 0; tile * 64 < n; tile++)
+        out[tile] = on && tile > 0;
+    for (int64_t u = h / group * group; on && u < (h / group + 1) * group; u++) {
+        double before = -INFINITY;
+
+        products(p, t, u, n, of, s);
+        for (int32_t tile = 0; tile * 64 < n; tile++) {
+            double top = -INFINITY;
+
+            for (int32_t j = tile * 64; j < n && j < tile * 64 + 64; j++)
+                top = fmax(top, s[j]);
+            if (exp(top - before) >= (double)p->skip_factor / (p->pos[t] + 1))
+                out[tile] = false;
+            before = fmax(before, top);
+        }
+    }
+    for (int32_t tile = 0; on && h % group == 0 && tile * 64 < n; tile++)
+        p->tiles[0]++, p->tiles[1] += out[tile];
+}
+
 /* One query head over n tokens. */
 static void attend(const sl_gqa_attn_params *p, int64_t t, int64_t h, int32_t n, const token *of, double *s)
 {
     int64_t at = (t * p->heads + h) * p->dim;
     double top = -INFINITY, sum = 0;
+    bool skip[1024] = {false};
 
-    for (int32_t j = 0; j < n; j++) {
-        s[j] = 0;
-        for (int32_t i = 0; i < p->dim; i++)
-            s[j] += (double)p->q[at + i] * get_value(p->format, of[j].w, p->dim, 0, of[j].row, i);
-        s[j] *= (double)p->scale;
-        top = fmax(top, s[j]);
-    }
+    skips(p, t, h, n, of, s, skip);
+    products(p, t, h, n, of, s);
     for (int32_t j = 0; j < n; j++)
-        sum += s[j] = exp(s[j] - top);
+        top = skip[j / 64] ? top : fmax(top, s[j]);
+    for (int32_t j = 0; j < n; j++)
+        sum += s[j] = skip[j / 64] ? 0 : exp(s[j] - top);
     for (int32_t i = 0; i < p->dim; i++) {
         double o = 0;
 
