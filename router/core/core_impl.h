@@ -13,6 +13,7 @@
  *   share.c           which requests may reuse each other's pages       sl_share_domain
  *   tenants.c         tenants of the keys file: keys, limits, use       sl_tenants
  *   directory.c       which decode worker holds which page              sl_directory
+ *   directory_table.c the hash table of these pages
  *   keyset.c          a bounded set of page keys                        sl_keyset
  *   admission.c       which calls are admitted
  *   deadlines.c       requests that are late or stuck

@@ -191,12 +191,6 @@ uint64_t sl_estimate_compute(const sl_estimate *e, const sl_request *q, uint32_t
     return have < q->n_tokens ? q->n_tokens - have : 1;
 }
 
-/*
- * A prefill worker computes the shortest prompt first and gives long ones a share, so a prompt neither waits for all tokens
- * there, nor does it leave the others alone: each prompt there either comes first or is delayed. Therefore a prompt costs
- * its tokens and PER_PROMPT times those of a mean one. The factor was found with the simulator: on two traces, busy and
- * idle, 0 to 8 were tried; higher ones let the longest prompts wait longer.
- */
 /* In a cluster with workers of role both, in addition to what describes a worker that decodes: the prompts that wait. */
 static void describe_prompts(const sl_estimate *e, const sl_member *w, sl_candidate *c)
 {
@@ -206,6 +200,12 @@ static void describe_prompts(const sl_estimate *e, const sl_member *w, sl_candid
     c->token_s = 1 / c->prefill_rate;
 }
 
+/*
+ * A prefill worker computes the shortest prompt first and gives long ones a share, so a prompt neither waits for all tokens
+ * there, nor does it leave the others alone: each prompt there either comes first or is delayed. Therefore a prompt costs
+ * its tokens and PER_PROMPT times those of a mean one. The factor was found with the simulator: on two traces, busy and
+ * idle, 0 to 8 were tried; higher ones let the longest prompts wait longer.
+ */
 static void describe_prefill(const sl_estimate *e, const sl_member *w, const sl_request *q, sl_candidate *c)
 {
     c->queued_tokens = queued_tokens(w);

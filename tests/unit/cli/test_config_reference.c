@@ -1,12 +1,16 @@
 /*
  * Compares the choices of the configuration with the registries that own them, and checks that the generated reference
- * files, which list those names, are up to date. SL_UPDATE_REFERENCE=1 rewrites the files.
+ * files, which list those names, are up to date. SL_UPDATE_REFERENCE=1 rewrites the files. The configurations for H200s are
+ * valid and fit by the plan.
  */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/msg.h"
 #include "cli/config_choices.h"
+#include "engine/plan_group.h"
 #include "kernels/params.h"
+#include "model/synthetic.h"
 #include "tests/unit/generated.h"
 #include "tests/unit/run_suite.h"
 
@@ -89,6 +93,68 @@ START_TEST(generated_files_are_fresh)
 }
 END_TEST
 
+static int32_t workers_of(sl_role role)
+{
+    int32_t n = 0;
+    for (int i = 0; i < cfg.cluster.roles.n; i++)
+        n += cfg.cluster.roles.v[i] == role;
+    return n;
+}
+
+static void load_h200(const char *path)
+{
+    fresh();
+    ck_assert_msg(sl_config_load_file(&cfg, path, &err) == SL_OK, "%s", err.text);
+    cfg.cluster.insecure = true; /* in place of a secret */
+    ck_assert_msg(sl_config_finish(&cfg, &err) == SL_OK, "%s: %s", path, err.text);
+}
+
+/* The plan of V3.2 for a rank of 8 on one node of 8 H200 with 1.5 TiB, with the steps of this configuration. */
+static sl_plan plan_h200(int32_t step_tokens)
+{
+    const uint64_t gib = 1ull << 30;
+    static sl_model_config v32;
+    sl_plan p;
+    ck_assert_msg(sl_synthetic_config("deepseek_v32", 0, &v32, &err) == SL_OK, "%s", err.text);
+    sl_plan_group g = {.ranks = 8,
+                       .ranks_per_host = 8,
+                       .stored = SL_F8_E4M3,
+                       .act = SL_BF16,
+                       .host_bytes = 8 * cfg.kvstore.bytes,
+                       .given_weights = UINT64_MAX};
+    sl_plan_in in = {.cfg = &v32,
+                     .cache = sl_engine_cache_dims(&v32, SL_ROW_MLA_FP8, SL_INDEX_OFFICIAL),
+                     .algorithm = &sl_algo_dsa,
+                     .max_step_tokens = step_tokens,
+                     .reserve_bytes = 139 * gib / 16,
+                     .gpu_bytes = 139 * gib};
+    ck_assert_uint_le(g.host_bytes, 1536 * gib);
+    ck_assert_msg(sl_plan_group_make(&g, &in, &p, &err) == SL_OK, "%s", err.text);
+    ck_assert(p.rows[0].context == 16384 && p.rows[3].context == 131072);
+    return p;
+}
+
+/* The configurations for H200s are valid, make whole groups, and fit by the plan: the batch at 16K, and several requests of
+ * 128K; on a prefill rank, whose requests are resident, one of 128K. */
+START_TEST(configurations_for_h200)
+{
+    load_h200("configs/h200-node.yaml");
+    ck_assert(cfg.both.ranks == 8 && workers_of(SL_ROLE_BOTH) == 8);
+    sl_plan p = plan_h200(cfg.prefill.chunk_tokens + cfg.decode.max_batch);
+    ck_assert_int_ge(p.rows[0].hierarchical_batch, cfg.decode.max_batch);
+    ck_assert_int_ge(p.rows[3].hierarchical_batch, 8);
+
+    load_h200("configs/h200-two-nodes.yaml");
+    ck_assert(cfg.prefill.ranks == 8 && workers_of(SL_ROLE_PREFILL) == 8);
+    ck_assert(cfg.decode.ranks == 8 && workers_of(SL_ROLE_DECODE) == 8);
+    p = plan_h200(cfg.decode.max_batch);
+    ck_assert_int_ge(p.rows[0].hierarchical_batch, cfg.decode.max_batch);
+    ck_assert_int_ge(p.rows[3].hierarchical_batch, 8);
+    p = plan_h200(cfg.prefill.chunk_tokens);
+    ck_assert_int_ge(p.rows[3].resident_gpu, 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("config_reference");
@@ -98,6 +164,7 @@ int main(void)
     tcase_add_test(t, every_name_is_accepted);
     tcase_add_test(t, unknown_names_are_refused);
     tcase_add_test(t, generated_files_are_fresh);
+    tcase_add_test(t, configurations_for_h200);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
