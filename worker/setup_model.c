@@ -28,11 +28,12 @@ static void on_progress(void *ctx, uint64_t done, uint64_t total)
 /* Checks that the weights fit before they are read: loading takes minutes, and would fail only at its end. */
 static sl_status check_weights(const sl_setup *s, sl_dtype stored, sl_err *err)
 {
-    uint64_t bytes = 0, free_bytes = 0, total = 0;
+    uint64_t bytes = sl_checkpoint_file_bytes(s->cfg->model.path), free_bytes = 0, total = 0;
     char what[64] = "the checkpoint's weights";
-    if (s->mo.ranks > 1)
+    if (s->mo.ranks > 1) { /* a rank loads only a part of them */
         snprintf(what, sizeof what, "the weights of rank %d of %d", s->mo.rank, s->mo.ranks);
-    SL_TRY(sl_model_placed_bytes(s->cfg->model.path, &s->mo, &bytes, err));
+        SL_TRY(sl_model_placed_bytes(s->cfg->model.path, &s->mo, &bytes, err));
+    }
     SL_TRY(sl_be_memory(s->p->backend, &free_bytes, &total, err));
     return sl_fit_weights(what, bytes, stored, free_bytes, total, sl_backend_describe(s->p->backend), err);
 }
