@@ -107,6 +107,17 @@ static sl_status make_trace(const flags *f, sl_sim_trace *out, sl_err *err)
     return st;
 }
 
+static sl_status check_roles(const sl_config *cfg, sl_err *err)
+{
+    for (int i = 0; i < cfg->cluster.roles.n; i++)
+        if (cfg->cluster.roles.v[i] == SL_ROLE_BOTH)
+            return sl_fail(
+                err, SL_ERR_UNSUPPORTED,
+                "cluster.roles: workers of role both cannot be simulated; take a configuration with prefill "
+                "and decode workers");
+    return SL_OK;
+}
+
 static int32_t count_roles(const sl_config *cfg, sl_role role)
 {
     int32_t n = 0;
@@ -170,6 +181,7 @@ static sl_status run_with(const flags *f, const sl_sim_trace *trace, sl_err *err
     static sl_config cfg; /* large; this runs once per process */
     static sl_sim_costs costs;
     SL_TRY(sl_cli_config_load(&f->config, &cfg, err));
+    SL_TRY(check_roles(&cfg, err));
     SL_TRY(sl_sim_costs_load(f->costs, &costs, err));
     sl_sim_opts o = {.cfg = &cfg,
                      .costs = &costs,

@@ -52,6 +52,8 @@ START_TEST(messages)
     fails("verify", 2, "--model DIR is required");
     fails("verify --model " YARN " --tokens 100000", 1, "context of 4096");
     fails("verify --model " YARN " --hot-rows 3", 1, "hot_rows 3");
+    fails("simulate --generate 5 --costs simulate/costs/h200-v32.yaml --cluster configs/one-host-both.yaml",
+          1, "role both cannot be simulated");
 }
 END_TEST
 
