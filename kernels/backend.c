@@ -179,6 +179,7 @@ sl_status sl_deverr(uint32_t mask, const char *op, sl_err *err)
         {SL_DEVERR_HOT_CAPACITY, SL_ERR_EXHAUSTED, "rows.hot_rows is smaller than the selection"},
         {SL_DEVERR_MISS_CAPACITY, SL_ERR_EXHAUSTED, "more misses than miss_cap"},
         {SL_DEVERR_STEP, SL_ERR_INVALID, "step is 0, or not below 2^31 with clock: reset the hot state"},
+        {SL_DEVERR_ROWS, SL_ERR_INVALID, "a rank sent fewer results than the tokens have choices"},
     };
 
     for (size_t i = 0; i < SL_COUNT(rows); i++)

@@ -117,6 +117,7 @@ enum {
     SL_DEVERR_HOT_CAPACITY = 1u << 6, /* resolve: fewer hot rows than the selection needs */
     SL_DEVERR_MISS_CAPACITY = 1u << 7, /* resolve: more misses than miss_cap */
     SL_DEVERR_STEP = 1u << 8,          /* resolve: step 0, or beyond what the policy's stamps can hold */
+    SL_DEVERR_ROWS = 1u << 9,          /* ep_sum: fewer results came than the tokens have choices */
 };
 /* Status and text of the lowest bit set in mask, for op's name; SL_OK when mask is 0. */
 sl_status sl_deverr(uint32_t mask, const char *op, sl_err *err);

@@ -46,6 +46,11 @@ void sl_ep_split(int32_t experts, int32_t ranks, int32_t *first);
  * ascending, then -1. Pure.
  */
 int64_t sl_ep_row_bytes(const sl_ep_layout *l);
+/* Where the scales and the experts of a row begin, and its length. Pure. */
+typedef struct sl_ep_row {
+    int64_t scales, ids, bytes;
+} sl_ep_row;
+sl_ep_row sl_ep_row_of(const sl_ep_layout *l);
 /* Bytes of a result: hidden values of act, padded to a multiple of 4. Pure. */
 int64_t sl_ep_result_bytes(const sl_ep_layout *l);
 /* Rows of a block of the combine: cap * top_k. Pure. */

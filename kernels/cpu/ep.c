@@ -9,47 +9,6 @@
 #include "kernels/cpu/experts.h"
 #include "kernels/formats.h"
 
-/* Offsets within a row of the dispatch. */
-typedef struct row_parts {
-    size_t scales, ids, bytes;
-} row_parts;
-
-static size_t up_to_4(size_t n)
-{
-    return (n + 3) / 4 * 4;
-}
-
-static row_parts parts_of(const sl_ep_layout *l)
-{
-    row_parts p;
-
-    p.scales = up_to_4((size_t)l->hidden * (l->quantised ? 1 : sl_dtype_size(l->act)));
-    p.ids = p.scales + (l->quantised ? sizeof(float) * (size_t)sl_fp8_groups(l->hidden) : 0);
-    p.bytes = p.ids + sizeof(int32_t) * (size_t)l->top_k;
-    return p;
-}
-
-void sl_ep_split(int32_t experts, int32_t ranks, int32_t *first)
-{
-    for (int32_t r = 0; r <= ranks; r++)
-        first[r] = (int32_t)((int64_t)experts * r / ranks);
-}
-
-int64_t sl_ep_row_bytes(const sl_ep_layout *l)
-{
-    return (int64_t)parts_of(l).bytes;
-}
-
-int64_t sl_ep_result_bytes(const sl_ep_layout *l)
-{
-    return (int64_t)up_to_4((size_t)l->hidden * sl_dtype_size(l->act));
-}
-
-int32_t sl_ep_result_cap(const sl_ep_layout *l)
-{
-    return l->cap * l->top_k;
-}
-
 /* The rank that holds expert e; -1 if no rank does. */
 static int32_t rank_of(const sl_ep_layout *l, int32_t e)
 {
@@ -67,7 +26,7 @@ static bool is_padding(const int32_t *token_seq, int32_t t)
 /* ---- home: rows out ---- */
 
 /* The values of a row, quantised if they travel so. tmp: [hidden]. */
-static void write_values(const sl_ep_layout *l, const row_parts *parts, const void *x, int32_t t, float *tmp,
+static void write_values(const sl_ep_layout *l, const sl_ep_row *parts, const void *x, int32_t t, float *tmp,
                          uint8_t *row)
 {
     size_t act = sl_dtype_size(l->act);
@@ -107,14 +66,14 @@ sl_status sl_cpu_ep_send(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_ep_send_params *p = params;
     const sl_ep_layout *l = &p->layout;
-    row_parts parts = parts_of(l);
-    size_t block = parts.bytes * (size_t)l->cap;
+    sl_ep_row parts = sl_ep_row_of(l);
+    size_t row_bytes = (size_t)parts.bytes, block = row_bytes * (size_t)l->cap;
     void *tmp, *row;
 
     SL_TRY(sl_cpu_scratch((sl_cpu *)be, SL_SCRATCH_X, sizeof(float) * (size_t)l->hidden, &tmp, err));
-    SL_TRY(sl_cpu_scratch((sl_cpu *)be, SL_SCRATCH_Y, parts.bytes, &row, err));
+    SL_TRY(sl_cpu_scratch((sl_cpu *)be, SL_SCRATCH_Y, row_bytes, &row, err));
     memset(p->send_count, 0, sizeof(int32_t) * (size_t)l->ranks);
-    memset(row, 0, parts.bytes);
+    memset(row, 0, row_bytes);
     for (int32_t t = 0; t < p->tokens; t++) {
         const int32_t *ids = p->expert_ids + (int64_t)t * l->top_k;
         int32_t *row_ids = (int32_t *)(void *)((uint8_t *)row + parts.ids);
@@ -126,8 +85,8 @@ sl_status sl_cpu_ep_send(sl_backend *be, const void *params, sl_err *err)
         write_values(l, &parts, p->x, t, tmp, row);
         for (int32_t q = 0; q < l->ranks; q++)
             if (local_ids(l, ids, q, row_ids) > 0)
-                memcpy((uint8_t *)p->send + (size_t)q * block + (size_t)p->send_count[q]++ * parts.bytes, row,
-                       parts.bytes);
+                memcpy((uint8_t *)p->send + (size_t)q * block + (size_t)p->send_count[q]++ * row_bytes, row,
+                       row_bytes);
     }
     return SL_OK;
 }
@@ -136,7 +95,7 @@ sl_status sl_cpu_ep_send(sl_backend *be, const void *params, sl_err *err)
 
 typedef struct received {
     const sl_ep_experts_params *p;
-    row_parts parts;
+    sl_ep_row parts;
     const uint8_t **rows; /* [n] where each row is */
     uint8_t **results;    /* [n * top_k] where the result of each choice goes */
 } received;
@@ -168,7 +127,8 @@ static void list_rows(received *r, int32_t *ids)
 {
     const sl_ep_experts_params *p = r->p;
     const sl_ep_layout *l = &p->layout;
-    size_t block = r->parts.bytes * (size_t)l->cap, result = (size_t)sl_ep_result_bytes(l);
+    size_t row_bytes = (size_t)r->parts.bytes, block = row_bytes * (size_t)l->cap,
+           result = (size_t)sl_ep_result_bytes(l);
     int32_t n = 0;
 
     for (int32_t from = 0; from < l->ranks; from++) {
@@ -178,7 +138,7 @@ static void list_rows(received *r, int32_t *ids)
         for (int32_t i = 0; i < p->recv_count[from]; i++, n++) {
             int32_t *own = ids + (int64_t)n * l->top_k;
 
-            r->rows[n] = (const uint8_t *)p->recv + (size_t)from * block + (size_t)i * r->parts.bytes;
+            r->rows[n] = (const uint8_t *)p->recv + (size_t)from * block + (size_t)i * row_bytes;
             memcpy(own, r->rows[n] + r->parts.ids, sizeof(int32_t) * (size_t)l->top_k);
             for (int32_t k = 0; k < l->top_k; k++)
                 if (own[k] >= 0)
@@ -217,7 +177,7 @@ sl_status sl_cpu_ep_experts(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_ep_experts_params *p = params;
     const sl_ep_layout *l = &p->layout;
-    received r = {.p = p, .parts = parts_of(l)};
+    received r = {.p = p, .parts = sl_ep_row_of(l)};
     sl_cpu_experts x = {.gate = p->gate,
                         .up = p->up,
                         .down = p->down,

@@ -105,11 +105,6 @@ sl_status sl_cuda_attn_mla(sl_cuda *cu, const sl_sparse_attn_params *p, sl_err *
 bool sl_cuda_scores_mma_fits(const sl_cuda *cu, const sl_index_scores_params *p);
 /* token_count <= 65535 */
 sl_status sl_cuda_scores_mma(sl_cuda *cu, const sl_index_scores_params *p, sl_err *err);
-bool sl_cuda_moe_mma_fits(const sl_cuda *cu, const sl_moe_params *p);
-/* All steps before the sum over experts: res [pairs][hidden] per (token, choice); mid [pairs][inter]. gate, up, down:
- * device tables. */
-sl_status sl_cuda_moe_mma(sl_cuda *cu, const sl_moe_params *p, const sl_weight *gate, const sl_weight *up,
-                          const sl_weight *down, float *mid, float *res, sl_err *err);
 
 /* One entry point per op, in the order of sl_op; each enqueues on cu->stream. */
 #define SL_CUDA_OP(name) sl_status sl_cuda_##name(sl_backend *be, const void *params, sl_err *err)
@@ -130,6 +125,9 @@ SL_CUDA_OP(sparse_attn);
 SL_CUDA_OP(silu_mul);
 SL_CUDA_OP(moe_route);
 SL_CUDA_OP(moe);
+SL_CUDA_OP(ep_send);
+SL_CUDA_OP(ep_experts);
+SL_CUDA_OP(ep_sum);
 SL_CUDA_OP(add);
 SL_CUDA_OP(pick);
 SL_CUDA_OP(random);

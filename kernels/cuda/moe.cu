@@ -6,7 +6,7 @@
  * inputs as in linear.cu. The experts' descriptors are copied to the device once per model layer and kept.
  */
 #include "kernels/cuda/common.cuh"
-#include "kernels/cuda/moe_grouped.h"
+#include "kernels/cuda/moe_run.h"
 
 #define GROUP 128
 #define WARPS 8
@@ -14,7 +14,9 @@
 struct moe_args {
     sl_moe_params p;
     const sl_weight *gate, *up, *down;
-    float *mid, *res; /* [pairs][inter], [pairs][hidden] */
+    float *mid, *res;   /* [pairs][inter], [pairs][hidden] */
+    int64_t row_bytes;  /* from one row of p.x to the next one */
+    int64_t row_scales; /* rows that arrived quantised: where their scales are; 0: rows of p.act */
 };
 
 /* Dot product of a weight row with x[n] (float32 in shared memory); quantised: acc += dot * (s_x * s_w) per group.
@@ -55,6 +57,18 @@ __device__ static void quantise(float *x, float *xs, int n)
     __syncthreads();
 }
 
+/* x[n] of one token; quantised (then xs receives the scales) if it arrived so. */
+__device__ static void load_row(const moe_args &a, int64_t t, float *x, float *xs)
+{
+    const uint8_t *row = (const uint8_t *)a.p.x + t * a.row_bytes;
+
+    for (int i = threadIdx.x; i < a.p.hidden; i += blockDim.x)
+        x[i] = sl_ld(row, i, a.row_scales ? SL_F8_E4M3 : a.p.act);
+    for (int g = threadIdx.x; a.row_scales && g * GROUP < a.p.hidden; g += blockDim.x)
+        xs[g] = ((const float *)(row + a.row_scales))[g];
+    __syncthreads();
+}
+
 __global__ static void gate_up_kernel(moe_args a, uint32_t *deverr)
 {
     extern __shared__ float x[];
@@ -67,11 +81,9 @@ __global__ static void gate_up_kernel(moe_args a, uint32_t *deverr)
             atomicOr(deverr, SL_DEVERR_ID);
         return;
     }
-    for (int i = threadIdx.x; i < a.p.hidden; i += blockDim.x)
-        x[i] = sl_ld(a.p.x, t * a.p.hidden + i, a.p.act);
-    __syncthreads();
+    load_row(a, t, x, xs);
     bool q = a.p.fp8_acts && a.gate[e].dtype == SL_F8_E4M3;
-    if (q)
+    if (q && !a.row_scales)
         quantise(x, xs, a.p.hidden);
     for (int o = blockIdx.x * WARPS + (threadIdx.x >> 5); o < a.p.inter; o += gridDim.x * WARPS) {
         float g = sl_actr(row_dot(a.gate[e], o, x, q ? xs : NULL), a.p.act),
@@ -119,40 +131,67 @@ __global__ static void sum_kernel(moe_args a)
     }
 }
 
+static sl_status plain(sl_cuda *cu, const moe_args &a, sl_err *err)
+{
+    const sl_moe_params *p = &a.p;
+    int64_t pairs = (int64_t)p->tokens * p->top_k;
+    size_t smem_h = (size_t)(p->hidden + sl_ceil_div(p->hidden, GROUP)) * 4,
+           smem_i = (size_t)(p->inter + sl_ceil_div(p->inter, GROUP)) * 4;
+
+    if (pairs > 65535 || smem_h > 48 * 1024 || smem_i > 48 * 1024)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "cuda: moe: %lld pairs, hidden %d, inter %d exceed the plain path", (long long)pairs,
+                       p->hidden, p->inter);
+    gate_up_kernel<<<dim3(min(sl_ceil_div(p->inter, WARPS), 32), (unsigned)pairs), 32 * WARPS, smem_h,
+                     cu->stream>>>(a, cu->deverr);
+    down_kernel<<<dim3(min(sl_ceil_div(p->hidden, WARPS), 32), (unsigned)pairs), 32 * WARPS, smem_i,
+                  cu->stream>>>(a);
+    return SL_CU_LAUNCHED(err);
+}
+
+/* The two paths with float32 results. */
+static sl_status run_floats(sl_cuda *cu, sl_moe_run *r, sl_err *err)
+{
+    const sl_moe_params *p = &r->p;
+    moe_args a = {};
+    void *none;
+
+    SL_TRY(sl_cuda_table(cu, p->gate, p->experts, &a.gate, err));
+    SL_TRY(sl_cuda_table(cu, p->up, p->experts, &a.up, err));
+    SL_TRY(sl_cuda_table(cu, p->down, p->experts, &a.down, err));
+    bool mma = sl_cuda_moe_mma_fits(cu, r);
+    if (mma)
+        SL_TRY(sl_cuda_moe_mma(cu, r, a.gate, a.up, a.down, err));
+    else
+        SL_TRY(sl_moe_begin(cu, r, true, 0, &none, err));
+    a.p = *p, a.mid = r->mid, a.res = r->res;
+    a.row_bytes = r->arrived.recv ? r->arrived.row.bytes : p->hidden * (int64_t)sl_dtype_size(p->act);
+    a.row_scales = r->arrived.quantised ? r->arrived.row.scales : 0;
+    if (!mma)
+        SL_TRY(plain(cu, a, err));
+    if (r->arrived.recv)
+        return sl_moe_send(cu, r, err);
+    sum_kernel<<<p->tokens, 256, 0, cu->stream>>>(a);
+    return SL_CU_LAUNCHED(err);
+}
+
+sl_status sl_moe_products(sl_cuda *cu, sl_moe_run *r, sl_err *err)
+{
+    if (sl_cuda_moe_grouped_fits(cu, r))
+        return sl_cuda_moe_grouped(cu, r, err);
+    if (sl_cuda_moe_stream_fits(cu, r))
+        return sl_cuda_moe_stream(cu, r, err);
+    return run_floats(cu, r, err);
+}
+
 sl_status sl_cuda_moe(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_moe_params *p = (const sl_moe_params *)params;
-    sl_cuda *cu = sl_cuda_of(be);
-    moe_args a = {*p};
-    size_t pairs = (size_t)p->tokens * p->top_k, need = pairs * ((size_t)p->inter + p->hidden) * 4;
-    size_t smem_h = (size_t)(p->hidden + sl_ceil_div(p->hidden, GROUP)) * 4,
-           smem_i = (size_t)(p->inter + sl_ceil_div(p->inter, GROUP)) * 4;
+    sl_moe_run r = {*p};
+    size_t need = (size_t)p->tokens * p->top_k * ((size_t)p->inter + p->hidden) * 4;
 
     if (need > p->workspace_bytes)
         return sl_fail(err, SL_ERR_INVALID, "cuda: moe: workspace of %zu bytes, %zu needed",
                        p->workspace_bytes, need);
-    if (sl_cuda_moe_grouped_fits(cu, p))
-        return sl_cuda_moe_grouped(cu, p, err);
-    if (sl_cuda_moe_stream_fits(cu, p))
-        return sl_cuda_moe_stream(cu, p, err);
-    bool mma = sl_cuda_moe_mma_fits(cu, p);
-    if (!mma && (pairs > 65535 || smem_h > 48 * 1024 || smem_i > 48 * 1024))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "cuda: moe: %zu pairs, hidden %d, inter %d exceed the plain path", pairs, p->hidden,
-                       p->inter);
-    SL_TRY(sl_cuda_table(cu, p->gate, p->experts, &a.gate, err));
-    SL_TRY(sl_cuda_table(cu, p->up, p->experts, &a.up, err));
-    SL_TRY(sl_cuda_table(cu, p->down, p->experts, &a.down, err));
-    a.mid = (float *)p->workspace;
-    a.res = a.mid + pairs * p->inter;
-    if (mma) {
-        SL_TRY(sl_cuda_moe_mma(cu, p, a.gate, a.up, a.down, a.mid, a.res, err));
-        sum_kernel<<<p->tokens, 256, 0, cu->stream>>>(a);
-        return SL_CU_LAUNCHED(err);
-    }
-    gate_up_kernel<<<dim3(min(sl_ceil_div(p->inter, WARPS), 32), pairs), 32 * WARPS, smem_h, cu->stream>>>(
-        a, cu->deverr);
-    down_kernel<<<dim3(min(sl_ceil_div(p->hidden, WARPS), 32), pairs), 32 * WARPS, smem_i, cu->stream>>>(a);
-    sum_kernel<<<p->tokens, 256, 0, cu->stream>>>(a);
-    return SL_CU_LAUNCHED(err);
+    return sl_moe_products(sl_cuda_of(be), &r, err);
 }

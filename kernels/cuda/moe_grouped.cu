@@ -15,7 +15,6 @@
  * added in the order of its choices, without atomics. The sort leaves the order of an expert's rows undefined; no
  * result depends on it.
  */
-#include "kernels/cuda/moe_grouped.h"
 #include "kernels/cuda/moe_grouped.cuh"
 
 static bool all_bf16(const sl_weight *w, int n)
@@ -33,10 +32,14 @@ static bool bf16_fits(const sl_cuda *cu, const sl_moe_params *p)
            all_bf16(p->gate, p->experts) && all_bf16(p->up, p->experts) && all_bf16(p->down, p->experts);
 }
 
-bool sl_cuda_moe_grouped_fits(const sl_cuda *cu, const sl_moe_params *p)
+/* Of rows that arrived, as many as a rank gets when all ranks send all their places. */
+bool sl_cuda_moe_grouped_fits(const sl_cuda *cu, const sl_moe_run *r)
 {
-    if (sl_cuda_moe_stream_fits(cu, p))
-        return (int64_t)p->tokens * p->top_k >= (int64_t)SL_MOE_GROUPED_ROWS * p->experts;
+    const sl_moe_params *p = &r->p;
+    int64_t rows = r->arrived.recv ? r->arrived.cap : p->tokens;
+
+    if (sl_cuda_moe_stream_fits(cu, r))
+        return rows * p->top_k >= (int64_t)SL_MOE_GROUPED_ROWS * p->experts;
     return bf16_fits(cu, p);
 }
 
@@ -48,8 +51,9 @@ struct grouped_memory {
 };
 
 /* size: bytes per value. */
-static sl_status reserve(sl_cuda *cu, const sl_moe_params *p, int size, grouped_memory *m, sl_err *err)
+static sl_status reserve(sl_cuda *cu, sl_moe_run *r, int size, grouped_memory *m, sl_err *err)
 {
+    const sl_moe_params *p = &r->p;
     int64_t pairs = (int64_t)p->tokens * p->top_k, tiles = min(pairs, p->experts + pairs / MG_ROWS);
     m->rows = pairs + 7 * min(pairs, (int64_t)p->experts) + MG_ROWS;
     m->ld = (m->rows + 3) / 4 * 4;
@@ -57,8 +61,8 @@ static sl_status reserve(sl_cuda *cu, const sl_moe_params *p, int size, grouped_
             xs = size == 1 ? sl_moe_up256(m->ld * (p->hidden / 128) * 4 + MG_XS_BYTES) : 0,
             ms = size == 1 ? sl_moe_up256(m->ld * (p->inter / 128) * 4 + MG_XS_BYTES) : 0;
     uint8_t *mem;
-    SL_TRY(sl_cuda_scratch(cu, (size_t)(x + mid + xs + ms + tiles * 16 + (m->rows + pairs + 1) * 4),
-                           (void **)&mem, err));
+    SL_TRY(sl_moe_begin(cu, r, false, (size_t)(x + mid + xs + ms + tiles * 16 + (m->rows + pairs + 1) * 4),
+                        (void **)&mem, err));
     m->x = mem, m->mid = mem + x;
     m->xs = (float *)(m->mid + mid), m->ms = (float *)((uint8_t *)m->xs + xs);
     m->lists.tile = (int4 *)((uint8_t *)m->ms + ms);
@@ -98,31 +102,35 @@ template <bool F8, bool DUAL> static sl_status launch(sl_cuda *cu, const mg_args
 }
 
 /* Stores the inputs of every pair in the order of the rows. */
-static sl_status lay_out(sl_cuda *cu, const sl_moe_params *p, const grouped_memory *m, bool f8, sl_err *err)
+static sl_status lay_out(sl_cuda *cu, const sl_moe_run *r, const grouped_memory *m, bool f8, sl_err *err)
 {
+    const sl_moe_params *p = &r->p;
     int quads = p->hidden / 8;
+    dim3 grid((unsigned)p->tokens, sl_ceil_div(quads, 256));
 
     mg_group_kernel<<<1, 1024, 0, cu->stream>>>(p->expert_ids, p->tokens * p->top_k, p->experts, m->lists,
                                                 cu->deverr);
     if (f8)
-        sl_moe_quantise<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden / 128, 8)), 256, 0, cu->stream>>>(
-            (const __nv_bfloat16 *)p->x, p->hidden, p->top_k, m->lists.row_of, m->x, m->xs, (int)m->ld);
+        return sl_moe_rows_f8(cu, r, m->lists.row_of, m->lists.pair, m->x, m->xs, (int)m->ld, err);
+    if (r->arrived.recv)
+        mg_take_kernel<<<grid, 256, 0, cu->stream>>>(r->arrived, m->lists, m->x);
     else
-        mg_copy_kernel<<<dim3((unsigned)p->tokens, sl_ceil_div(quads, 256)), 256, 0, cu->stream>>>(
-            (const uint4 *)p->x, quads, p->top_k, m->lists, (uint4 *)m->x);
+        mg_copy_kernel<<<grid, 256, 0, cu->stream>>>((const uint4 *)p->x, quads, p->top_k, m->lists,
+                                                     (uint4 *)m->x);
     return SL_CU_LAUNCHED(err);
 }
 
-sl_status sl_cuda_moe_grouped(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
+sl_status sl_cuda_moe_grouped(sl_cuda *cu, sl_moe_run *r, sl_err *err)
 {
+    const sl_moe_params *p = &r->p;
     bool f8 = p->gate[0].dtype == SL_F8_E4M3;
     int size = f8 ? 1 : 2;
     mg_args up = {}, down = {};
     grouped_memory m;
-    SL_TRY(reserve(cu, p, size, &m, err));
+    SL_TRY(reserve(cu, r, size, &m, err));
     SL_TRY(describe(cu, p, &m, size, &up, &down, err));
-    SL_TRY(lay_out(cu, p, &m, f8, err));
+    SL_TRY(lay_out(cu, r, &m, f8, err));
     SL_TRY((f8 ? launch<true, true>(cu, &up, err) : launch<false, true>(cu, &up, err)));
     SL_TRY((f8 ? launch<true, false>(cu, &down, err) : launch<false, false>(cu, &down, err)));
-    return sl_moe_sum(cu, p, down.res, err);
+    return sl_moe_finish(cu, r, down.res, err);
 }

@@ -9,6 +9,7 @@
  * bits do not depend on the other tokens of its tile, and the order of tokens in a tile may be arbitrary.
  */
 #include "kernels/cuda/moe_group.cuh"
+#include "kernels/cuda/moe_run.h"
 #include "kernels/cuda/wgmma.cuh"
 
 #define GROUP 128
@@ -53,6 +54,21 @@ __global__ static void quantise_kernel(const void *x, sl_dtype dtype, int64_t n,
         q[g * GROUP + i * 32 + lane] = sl_e4m3(v[i] / s);
     if (lane == 0)
         scale[g] = s;
+}
+
+/* The same for rows that arrived quantised: copies them. */
+__global__ static void take_kernel(sl_moe_arrived a, uint8_t *q, float *scale)
+{
+    int64_t i = blockIdx.x;
+    int g = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31,
+        groups = a.hidden / GROUP;
+
+    if (g >= groups || i % a.cap >= a.count[i / a.cap])
+        return;
+    const uint8_t *row = a.recv + i * a.row.bytes;
+    ((uint32_t *)(q + i * a.hidden + g * GROUP))[lane] = ((const uint32_t *)(row + g * GROUP))[lane];
+    if (lane == 0)
+        scale[i * groups + g] = ((const float *)(row + a.row.scales))[g];
 }
 
 struct moe_gemm {
@@ -186,23 +202,27 @@ template <bool DUAL> __global__ static void __launch_bounds__(128) gemm_kernel(m
 #endif
 }
 
-bool sl_cuda_moe_mma_fits(const sl_cuda *cu, const sl_moe_params *p)
+bool sl_cuda_moe_mma_fits(const sl_cuda *cu, const sl_moe_run *r)
 {
-    return cu->cc == 90 && p->fp8_acts && p->hidden % GROUP == 0 && p->inter % GROUP == 0 &&
+    const sl_moe_params *p = &r->p;
+
+    return cu->cc == 90 && sl_moe_fp8_rows(r) && p->hidden % GROUP == 0 && p->inter % GROUP == 0 &&
            p->experts <= SL_MOE_MAX_EXPERTS && sl_moe_all_fp8(p->gate, p->experts) &&
            sl_moe_all_fp8(p->up, p->experts) && sl_moe_all_fp8(p->down, p->experts);
 }
 
-sl_status sl_cuda_moe_mma(sl_cuda *cu, const sl_moe_params *p, const sl_weight *gate, const sl_weight *up,
-                          const sl_weight *down, float *mid, float *res, sl_err *err)
+sl_status sl_cuda_moe_mma(sl_cuda *cu, sl_moe_run *r, const sl_weight *gate, const sl_weight *up,
+                          const sl_weight *down, sl_err *err)
 {
+    const sl_moe_params *p = &r->p;
     int64_t pairs = (int64_t)p->tokens * p->top_k, tiles = min(pairs, p->experts + pairs / TOKENS),
             x_groups = (int64_t)p->tokens * p->hidden / GROUP, m_groups = pairs * p->inter / GROUP;
     moe_gemm g = {};
     uint8_t *mem, *xq, *mq;
     float *xs, *ms;
-    SL_TRY(sl_cuda_scratch(cu, (size_t)((x_groups + m_groups) * (GROUP + 4) + (pairs + 3 * tiles + 1) * 4),
-                           (void **)&mem, err));
+    SL_TRY(sl_moe_begin(cu, r, true,
+                        (size_t)((x_groups + m_groups) * (GROUP + 4) + (pairs + 3 * tiles + 1) * 4),
+                        (void **)&mem, err));
     xq = mem, mq = xq + x_groups * GROUP;
     xs = (float *)(mq + m_groups * GROUP), ms = xs + x_groups;
     g.plan.pairs = (int32_t *)(ms + m_groups);
@@ -211,13 +231,18 @@ sl_status sl_cuda_moe_mma(sl_cuda *cu, const sl_moe_params *p, const sl_weight *
     g.plan.tile_count = g.plan.tile_first + tiles;
     g.plan.n_tiles = g.plan.tile_count + tiles;
     group_kernel<<<1, 1024, 0, cu->stream>>>(p->expert_ids, (int)pairs, p->experts, g.plan, cu->deverr);
-    quantise_kernel<<<sl_ceil_div(x_groups, 8), 256, 0, cu->stream>>>(p->x, p->act, p->hidden, p->tokens, xq,
-                                                                      xs);
-    g.a = gate, g.b = up, g.x = xq, g.xs = xs, g.out = mid;
+    if (r->arrived.recv)
+        take_kernel<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden / GROUP, 8)), 256, 0, cu->stream>>>(
+            r->arrived, xq, xs);
+    else
+        quantise_kernel<<<sl_ceil_div(x_groups, 8), 256, 0, cu->stream>>>(p->x, p->act, p->hidden, p->tokens,
+                                                                          xq, xs);
+    g.a = gate, g.b = up, g.x = xq, g.xs = xs, g.out = r->mid;
     g.in = p->hidden, g.outs = p->inter, g.per_row = p->top_k, g.act = p->act;
     gemm_kernel<true><<<dim3(p->inter / OUTS, (unsigned)tiles), 128, 0, cu->stream>>>(g);
-    quantise_kernel<<<sl_ceil_div(m_groups, 8), 256, 0, cu->stream>>>(mid, SL_F32, p->inter, pairs, mq, ms);
-    g.a = down, g.b = NULL, g.x = mq, g.xs = ms, g.out = res;
+    quantise_kernel<<<sl_ceil_div(m_groups, 8), 256, 0, cu->stream>>>(r->mid, SL_F32, p->inter, pairs, mq,
+                                                                      ms);
+    g.a = down, g.b = NULL, g.x = mq, g.xs = ms, g.out = r->res;
     g.in = p->inter, g.outs = p->hidden, g.per_row = 1;
     gemm_kernel<false><<<dim3(p->hidden / OUTS, (unsigned)tiles), 128, 0, cu->stream>>>(g);
     return SL_CU_LAUNCHED(err);

@@ -6,6 +6,7 @@
 #ifndef SL_KERNELS_CUDA_MOE_ROWS_CUH
 #define SL_KERNELS_CUDA_MOE_ROWS_CUH
 
+#include "kernels/cuda/moe_run.h"
 #include "kernels/cuda/stream.cuh"
 
 /* 1 / s, exact because s is a power of two; x / s equals x times it. */
@@ -39,6 +40,47 @@ __global__ static void sl_moe_quantise(const __nv_bfloat16 *x, int n, int top_k,
         if (lane == 0)
             scale[(int64_t)g * ld + r] = s;
     }
+}
+
+/* The same for rows that arrived quantised: copies them. A row's `pair`, by which the products address its result,
+ * becomes the place from which the result is sent. */
+__global__ static void sl_moe_take_f8(sl_moe_arrived a, const int32_t *row_of, int32_t *pair, uint8_t *q,
+                                      float *scale, int ld)
+{
+    int i = blockIdx.x, g = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+
+    sl_let_next_start();
+    if (g >= a.hidden / 128 || i % a.cap >= a.count[i / a.cap])
+        return;
+    const uint8_t *row = a.recv + i * a.row.bytes;
+    uint32_t v = *(const uint32_t *)(row + g * 128 + lane * 4);
+    float s = ((const float *)(row + a.row.scales))[g];
+    for (int k = 0; k < a.top_k; k++) {
+        int64_t slot = (int64_t)i * a.top_k + k;
+        int r = row_of[slot];
+        if (r < 0)
+            continue;
+        *(uint32_t *)(q + (int64_t)r * a.hidden + g * 128 + lane * 4) = v;
+        if (lane == 0)
+            scale[(int64_t)g * ld + r] = s;
+        if (lane == 0 && g == 0)
+            pair[r] = a.result[slot];
+    }
+}
+
+/* The quantised inputs of all pairs, in the order of their rows. */
+static inline sl_status sl_moe_rows_f8(sl_cuda *cu, const sl_moe_run *r, const int32_t *row_of, int32_t *pair,
+                                       uint8_t *q, float *scale, int ld, sl_err *err)
+{
+    const sl_moe_params *p = &r->p;
+    dim3 grid((unsigned)p->tokens, sl_ceil_div(p->hidden / 128, 8));
+
+    if (r->arrived.recv)
+        sl_moe_take_f8<<<grid, 256, 0, cu->stream>>>(r->arrived, row_of, pair, q, scale, ld);
+    else
+        sl_moe_quantise<<<grid, 256, 0, cu->stream>>>((const __nv_bfloat16 *)p->x, p->hidden, p->top_k,
+                                                      row_of, q, scale, ld);
+    return SL_CU_LAUNCHED(err);
 }
 
 /* out[t] = sum over the choices, in order, of weight * result. Eight outputs per thread; the results of eight
@@ -78,8 +120,13 @@ __global__ static void __launch_bounds__(128) sl_moe_sum_kernel(sl_moe_params p,
     *(uint4 *)((__nv_bfloat16 *)p.out + t * p.hidden + o) = out;
 }
 
-static inline sl_status sl_moe_sum(sl_cuda *cu, const sl_moe_params *p, const __nv_bfloat16 *res, sl_err *err)
+/* The sum of SL_OP_MOE. Results of rows that arrived lie where they are sent from: nothing is left to do. */
+static inline sl_status sl_moe_finish(sl_cuda *cu, const sl_moe_run *r, const __nv_bfloat16 *res, sl_err *err)
 {
+    const sl_moe_params *p = &r->p;
+
+    if (r->arrived.recv)
+        return SL_OK;
     sl_moe_sum_kernel<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden, 1024)), 128, 0, cu->stream>>>(*p,
                                                                                                        res);
     return SL_CU_LAUNCHED(err);

@@ -278,9 +278,11 @@ __global__ static void __launch_bounds__(ST_THREADS, 1) gemm_kernel(const __grid
 #endif
 }
 
-bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_params *p)
+bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_run *r)
 {
-    return cu->cc == 90 && p->fp8_acts && p->act == SL_BF16 && p->hidden % GROUP == 0 &&
+    const sl_moe_params *p = &r->p;
+
+    return cu->cc == 90 && sl_moe_fp8_rows(r) && p->act == SL_BF16 && p->hidden % GROUP == 0 &&
            p->inter % GROUP == 0 && p->hidden / GROUP <= ST_SCALES && p->inter / GROUP <= ST_SCALES &&
            p->experts <= SL_MOE_MAX_EXPERTS && (uintptr_t)p->x % 8 == 0 && (uintptr_t)p->out % 16 == 0 &&
            sl_moe_all_fp8(p->gate, p->experts) && sl_moe_all_fp8(p->up, p->experts) &&
@@ -298,8 +300,9 @@ static sl_status launch(sl_cuda *cu, void (*kernel)(moe_args), const moe_args &a
     return sl_cuda_launch_early(cu, kernel, dim3((unsigned)cu->sms), ST_THREADS, SMEM, err, a);
 }
 
-sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
+sl_status sl_cuda_moe_stream(sl_cuda *cu, sl_moe_run *r, sl_err *err)
 {
+    const sl_moe_params *p = &r->p;
     int64_t pairs = (int64_t)p->tokens * p->top_k, rows = pairs + 8 * min(pairs, (int64_t)p->experts),
             tiles = min(pairs, p->experts + pairs / TOKENS), ld = (rows + 3) / 4 * 4;
     int64_t xq_bytes = sl_moe_up256(rows * p->hidden), mq_bytes = sl_moe_up256(rows * p->inter),
@@ -308,9 +311,10 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
     moe_args up = {}, down = {};
     uint8_t *mem, *xq, *mq;
     float *xs, *ms;
-    SL_TRY(sl_cuda_scratch(
-        cu, (size_t)(xq_bytes + mq_bytes + xs_bytes + ms_bytes + (rows + pairs + 3 * tiles + 1) * 4),
-        (void **)&mem, err));
+    SL_TRY(
+        sl_moe_begin(cu, r, false,
+                     (size_t)(xq_bytes + mq_bytes + xs_bytes + ms_bytes + (rows + pairs + 3 * tiles + 1) * 4),
+                     (void **)&mem, err));
     SL_TRY(sl_moe_weights(cu, p->gate, p->experts, &up.ta, &up.wa, err));
     SL_TRY(sl_moe_weights(cu, p->up, p->experts, &up.tb, &up.wb, err));
     SL_TRY(sl_moe_weights(cu, p->down, p->experts, &down.ta, &down.wa, err));
@@ -327,8 +331,7 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
     SL_TRY(allow_smem((const void *)gemm_kernel<true>, err));
     SL_TRY(allow_smem((const void *)gemm_kernel<false>, err));
     group_kernel<<<1, 1024, 0, cu->stream>>>(p->expert_ids, (int)pairs, p->experts, up.rows, cu->deverr);
-    sl_moe_quantise<<<dim3((unsigned)p->tokens, sl_ceil_div(p->hidden / GROUP, 8)), 256, 0, cu->stream>>>(
-        (const __nv_bfloat16 *)p->x, p->hidden, p->top_k, up.rows.row_of, xq, xs, (int)ld);
+    SL_TRY(sl_moe_rows_f8(cu, r, up.rows.row_of, up.rows.pair, xq, xs, (int)ld, err));
     up.xs = xs, up.ms = ms, up.mq = mq, up.ld = (int)ld;
     up.groups = p->hidden / GROUP, up.outs = p->inter, up.out_tiles = p->inter / ST_BOX;
     SL_TRY(launch(cu, gemm_kernel<true>, up, err));
@@ -336,5 +339,5 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err)
     down.groups = p->inter / GROUP, down.outs = p->hidden,
     down.out_tiles = sl_ceil_div(p->hidden, 2 * ST_BOX);
     SL_TRY(launch(cu, gemm_kernel<false>, down, err));
-    return sl_moe_sum(cu, p, down.res, err);
+    return sl_moe_finish(cu, r, down.res, err);
 }

@@ -21,10 +21,6 @@ sl_status sl_cuda_map(sl_cuda *cu, const void *base, int64_t rows, int64_t bytes
  * sl_cuda_table(). */
 sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensorMap **out, sl_err *err);
 
-/* Routed experts (moe_stream.cu): all steps before the sum over experts, in p->workspace and scratch. */
-bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_params *p);
-sl_status sl_cuda_moe_stream(sl_cuda *cu, const sl_moe_params *p, sl_err *err);
-
 /* Linear layers of few tokens, or whose k is cut into ranges (linear_stream.cu): fp8 with xq [T][in] and xs
  * [in / 128][ld_xs], after which 64 more floats are readable; or bf16 with both NULL. Runs the first n layers of the
  * chain. */

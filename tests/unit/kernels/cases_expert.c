@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/ep.h"
 #include "tests/unit/kernels/cf.h"
 
 /* T, experts, groups, top_groups, top_k, bias, normalise, ties */
@@ -47,15 +48,12 @@ static sl_weight *expert_weights(cf_run *r, uint32_t stream, int64_t n, int32_t 
     return w;
 }
 
-/* T, hidden, inter, experts, top_k, weight, act, fp8_acts, skipped: the last choice of every third token is
- * -1 */
-static void moe(cf_run *r, const int64_t *a)
+/* SL_OP_MOE as the cases of T, hidden, inter, experts, top_k, weight, act, fp8_acts, skipped; ids are host copies. */
+static sl_moe_params experts_of(cf_run *r, const int64_t *a, int32_t *ids)
 {
     sl_moe_params p = {
         .tokens = (int32_t)r->n, .hidden = (int32_t)a[1], .inter = (int32_t)a[2], .experts = (int32_t)a[3]};
-    int32_t *ids = cf_temp(r, 4 * (size_t)(r->n * a[4]));
     float *weights = cf_temp(r, 4 * (size_t)(r->n * a[4]));
-    size_t row;
 
     p.top_k = (int32_t)a[4];
     p.act = (sl_dtype)a[6];
@@ -72,26 +70,186 @@ static void moe(cf_run *r, const int64_t *a)
     p.expert_ids = cf_mem(r, ids, 4 * (size_t)(r->n * a[4]));
     p.weights = cf_mem(r, weights, 4 * (size_t)(r->n * a[4]));
     p.gate = expert_weights(r, 1, a[3], p.inter, p.hidden, (sl_dtype)a[5]);
-    p.up = expert_weights(r, 2, a[3], p.inter, p.hidden, (sl_dtype)a[5]);
+    p.up = expert_weights(r, 2, a[3], p.inter, p.hidden, (sl_dtype)(a[10] ? SL_BF16 : a[5]));
     p.down = expert_weights(r, 3, a[3], p.hidden, p.inter, (sl_dtype)a[5]);
     p.x = cf_matrix(r, 4, r->first, r->n, a[1], a[1], p.act, 2);
-    row = (size_t)a[1] * sl_dtype_size(p.act);
-    p.out = cf_mem(r, NULL, (size_t)r->n * row);
+    p.out = cf_mem(r, NULL, (size_t)r->n * (size_t)a[1] * sl_dtype_size(p.act));
     p.workspace_bytes = sl_moe_workspace_bytes(p.tokens, p.hidden, p.inter, p.experts, p.top_k);
     p.workspace = cf_mem(r, NULL, p.workspace_bytes);
-    cf_op(r, SL_OP_MOE, &p);
-    {
-        double touched = (double)a[3] * (1 - pow(1 - 1.0 / (double)(a[3] / a[4]), (double)r->n));
-        double each = 3.0 * (double)a[1] * (double)a[2];
+    return p;
+}
 
-        cf_work(r, touched * each * (double)sl_dtype_size((sl_dtype)a[5]), 2.0 * each * (double)(r->n * a[4]),
-                p.fp8_acts ? SL_F8_E4M3 : p.act, 0);
-    }
+static void out_of_experts(cf_run *r, const sl_moe_params *p, const void *out)
+{
     /* A value midway between two e4m3 or bf16 codes may be rounded to either in the product between the two layers. */
-    cf_out_tokens(r, "out", p.out, row, p.act == SL_BF16 ? CF_BF16 : CF_F32,
-                  p.fp8_acts         ? 2e-2
-                  : p.act == SL_BF16 ? 6e-3
-                                     : 1e-5);
+    cf_out_tokens(r, "out", out, (size_t)p->hidden * sl_dtype_size(p->act),
+                  p->act == SL_BF16 ? CF_BF16 : CF_F32,
+                  p->fp8_acts         ? 2e-2
+                  : p->act == SL_BF16 ? 6e-3
+                                      : 1e-5);
+}
+
+/* T, hidden, inter, experts, top_k, weight, act, fp8_acts, skipped: the last choice of every third token is
+ * -1 */
+static void moe(cf_run *r, const int64_t *a)
+{
+    sl_moe_params p = experts_of(r, a, cf_temp(r, 4 * (size_t)(r->n * a[4])));
+    double touched = (double)a[3] * (1 - pow(1 - 1.0 / (double)(a[3] / a[4]), (double)r->n));
+    double each = 3.0 * (double)a[1] * (double)a[2];
+
+    cf_op(r, SL_OP_MOE, &p);
+    cf_work(r, touched * each * (double)sl_dtype_size((sl_dtype)a[5]), 2.0 * each * (double)(r->n * a[4]),
+            p.fp8_acts ? SL_F8_E4M3 : p.act, 0);
+    out_of_experts(r, &p, p.out);
+}
+
+/* ---- expert parallelism: the ranks of a group, played by one backend ---- */
+
+enum { EP_MOST = 8 };
+
+typedef struct ep_side {
+    uint8_t *send, *recv, *results, *back;
+    int32_t *count[4]; /* rows sent, received; results sent, received */
+    int64_t first, n;  /* the tokens of this rank, within this run */
+} ep_side;
+
+typedef struct ep_case {
+    sl_moe_params p;
+    ep_side sides[EP_MOST];
+    int32_t ranks, *first, *seq; /* seq: on the device */
+    uint8_t *out;
+    bool quantised;
+} ep_case;
+
+static sl_ep_layout ep_layout(const ep_case *c, int32_t rank)
+{
+    return (sl_ep_layout){.first = c->first,
+                          .rank = rank,
+                          .ranks = c->ranks,
+                          .cap = c->p.tokens,
+                          .hidden = c->p.hidden,
+                          .top_k = c->p.top_k,
+                          .act = c->p.act,
+                          .quantised = c->quantised};
+}
+
+/* What sl_comm_all_to_all() does. */
+static void ep_exchange(cf_run *r, ep_case *c, bool back, size_t block)
+{
+    for (int32_t i = 0; i < c->ranks * c->ranks && r->st == SL_OK; i++) {
+        int32_t from = i / c->ranks, to = i % c->ranks;
+        ep_side *s = &c->sides[from], *d = &c->sides[to];
+
+        r->st = sl_be_copy(r->be, (back ? d->back : d->recv) + (size_t)from * block,
+                           (back ? s->results : s->send) + (size_t)to * block, block, &r->err);
+        if (r->st == SL_OK)
+            r->st = sl_be_copy(r->be, d->count[back ? 3 : 1] + from, s->count[back ? 2 : 0] + to, 4, &r->err);
+    }
+}
+
+static void ep_run(cf_run *r, ep_case *c)
+{
+    sl_ep_layout l = ep_layout(c, 0);
+    size_t row = (size_t)c->p.hidden * sl_dtype_size(c->p.act);
+
+    for (int32_t q = 0; q < c->ranks; q++) {
+        ep_side *s = &c->sides[q];
+        sl_ep_send_params p = {.layout = ep_layout(c, q),
+                               .x = (const uint8_t *)c->p.x + (size_t)s->first * row,
+                               .expert_ids = c->p.expert_ids + s->first * c->p.top_k,
+                               .token_seq = c->seq + s->first,
+                               .send = s->send,
+                               .send_count = s->count[0],
+                               .tokens = (int32_t)s->n};
+        cf_op(r, SL_OP_EP_SEND, &p);
+    }
+    ep_exchange(r, c, false, (size_t)(sl_ep_row_bytes(&l) * l.cap));
+    for (int32_t q = 0; q < c->ranks; q++) {
+        ep_side *s = &c->sides[q];
+        sl_ep_experts_params p = {.layout = ep_layout(c, q),
+                                  .recv = s->recv,
+                                  .recv_count = s->count[1],
+                                  .gate = c->p.gate + c->first[q],
+                                  .up = c->p.up + c->first[q],
+                                  .down = c->p.down + c->first[q],
+                                  .send = s->results,
+                                  .send_count = s->count[2],
+                                  .inter = c->p.inter,
+                                  .fp8_acts = c->p.fp8_acts};
+        cf_op(r, SL_OP_EP_EXPERTS, &p);
+    }
+    ep_exchange(r, c, true, (size_t)(sl_ep_result_bytes(&l) * sl_ep_result_cap(&l)));
+    for (int32_t q = 0; q < c->ranks; q++) {
+        ep_side *s = &c->sides[q];
+        sl_ep_sum_params p = {.layout = ep_layout(c, q),
+                              .recv = s->back,
+                              .recv_count = s->count[3],
+                              .expert_ids = c->p.expert_ids + s->first * c->p.top_k,
+                              .weights = c->p.weights + s->first * c->p.top_k,
+                              .token_seq = c->seq + s->first,
+                              .out = c->out + (size_t)s->first * row,
+                              .tokens = (int32_t)s->n};
+        cf_op(r, SL_OP_EP_SUM, &p);
+    }
+}
+
+/* The tokens of the whole case are divided into ranges, so that a slice of it leaves some ranks without tokens. */
+static void ep_sides(cf_run *r, ep_case *c, int64_t total)
+{
+    sl_ep_layout l = ep_layout(c, 0);
+    size_t rows = (size_t)(sl_ep_row_bytes(&l) * l.cap * l.ranks),
+           results = (size_t)(sl_ep_result_bytes(&l) * sl_ep_result_cap(&l) * l.ranks);
+
+    for (int32_t q = 0; q < c->ranks; q++) {
+        ep_side *s = &c->sides[q];
+        int64_t from = total * q / c->ranks - r->first, to = total * (q + 1) / c->ranks - r->first;
+
+        s->first = from < 0 ? 0 : from > r->n ? r->n : from;
+        s->n = (to < 0 ? 0 : to > r->n ? r->n : to) - s->first;
+        s->send = cf_mem(r, NULL, rows);
+        s->recv = cf_mem(r, NULL, rows);
+        s->results = cf_mem(r, NULL, results);
+        s->back = cf_mem(r, NULL, results);
+        s->count[0] = cf_mem(r, NULL, 16 * EP_MOST);
+        for (int i = 1; i < 4; i++)
+            s->count[i] = s->count[0] ? s->count[0] + EP_MOST * i : NULL;
+    }
+}
+
+/* As moe, then the number of ranks, and whether the ups are bf16, so that rows travel unquantised. Every fifth token is
+ * padding. Besides the comparison with the other implementation: the bits of this backend's own SL_OP_MOE. */
+static void ep(cf_run *r, const int64_t *a)
+{
+    int32_t *ids = cf_temp(r, 4 * (size_t)(r->n * a[4])), *seq = cf_temp(r, 4 * (size_t)r->n);
+    ep_case c = {.p = experts_of(r, a, ids), .ranks = (int32_t)a[9]};
+    size_t bytes = (size_t)r->n * (size_t)a[1] * sl_dtype_size(c.p.act);
+    void *got = cf_temp(r, bytes), *want = cf_temp(r, bytes);
+
+    for (int64_t t = 0; t < r->n; t++) {
+        seq[t] = (r->first + t) % 5 == 3 ? -1 : (int32_t)t;
+        for (int64_t k = 0; seq[t] < 0 && k < a[4]; k++)
+            ids[t * a[4] + k] = -1;
+    }
+    c.first = cf_temp(r, 4 * (EP_MOST + 1));
+    sl_ep_split(c.p.experts, c.ranks, c.first);
+    c.quantised = c.p.fp8_acts && c.p.gate[0].dtype == SL_F8_E4M3 && c.p.up[0].dtype == SL_F8_E4M3;
+    c.seq = cf_mem(r, seq, 4 * (size_t)r->n);
+    c.out = cf_mem(r, NULL, bytes);
+    if (r->be && r->st == SL_OK) {
+        ep_sides(r, &c, a[0]);
+        ep_run(r, &c);
+    }
+    c.p.expert_ids = cf_mem(r, ids, 4 * (size_t)(r->n * a[4])); /* padding has no experts */
+    cf_op(r, SL_OP_MOE, &c.p);
+    if (r->be) {
+        cf_get(r, got, c.out, bytes);
+        cf_get(r, want, c.p.out, bytes);
+        for (size_t i = 0; i < bytes && r->st == SL_OK; i++)
+            if (((uint8_t *)got)[i] != ((uint8_t *)want)[i])
+                cf_fail(r, "%d ranks: byte %zu of token %zu is not that of SL_OP_MOE", c.ranks,
+                        i % (bytes / (size_t)r->n), i / (bytes / (size_t)r->n));
+    }
+    out_of_experts(r, &c.p, r->be ? c.out : c.p.out);
 }
 
 #define F SL_F32
@@ -158,6 +316,59 @@ static const cf_case cases[] = {
      moe,
      {2048, 2048, 1024, 16, 4, Q, B, 1, 0},
      CF_PERF_ONLY},
+    /* ranks 1 to 8; on CUDA the plain path, then those of bf16, of fp8 with f32, and of fp8 with few and many rows */
+    {SL_OP_EP_EXPERTS, "T=11 96x40 E=16 k=4 f32, 3 ranks", ep, {11, 96, 40, 16, 4, F, F, 0, 1, 3}, CF_SPLIT},
+    {SL_OP_EP_EXPERTS, "T=7 256x128 E=8 k=2 f8, 2 ranks", ep, {7, 256, 128, 8, 2, Q, B, 0, 0, 2}, CF_SPLIT},
+    {SL_OP_EP_EXPERTS,
+     "T=9 300x200 E=8 k=2 f8 acts, 3 ranks",
+     ep,
+     {9, 300, 200, 8, 2, Q, B, 1, 0, 3},
+     CF_SPLIT},
+    {SL_OP_EP_EXPERTS,
+     "T=9 131x200 E=7 k=3 f8 acts f32, 4 ranks",
+     ep,
+     {9, 131, 200, 7, 3, Q, F, 1, 0, 4},
+     CF_SPLIT},
+    {SL_OP_EP_EXPERTS,
+     "T=9 256x128 E=6 k=2 f8 acts, bf16 ups, 2 ranks",
+     ep,
+     {9, 256, 128, 6, 2, Q, B, 1, 0, 2, 1},
+     CF_SPLIT},
+    {SL_OP_EP_EXPERTS,
+     "T=140 192x256 E=4 k=2 bf16, 2 ranks",
+     ep,
+     {140, 192, 256, 4, 2, B, B, 0, 1, 2},
+     CF_SPLIT | CF_FEW},
+    {SL_OP_EP_EXPERTS,
+     "T=5 320x128 E=40 k=3 bf16, 3 ranks",
+     ep,
+     {5, 320, 128, 40, 3, B, B, 0, 1, 3},
+     CF_SPLIT},
+    {SL_OP_EP_EXPERTS,
+     "T=9 512x128 E=8 k=2 f8 acts f32, 3 ranks",
+     ep,
+     {9, 512, 128, 8, 2, Q, F, 1, 0, 3},
+     CF_SPLIT},
+    {SL_OP_EP_EXPERTS,
+     "T=90 256x384 E=8 k=4 f8 acts, 8 ranks",
+     ep,
+     {90, 256, 384, 8, 4, Q, B, 1, 1, 8},
+     CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_EP_EXPERTS,
+     "T=20 512x256 E=64 k=8 f8 acts, 2 ranks",
+     ep,
+     {20, 512, 256, 64, 8, Q, B, 1, 1, 2},
+     CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_EP_EXPERTS,
+     "T=300 640x256 E=8 k=4 f8 acts, 1 rank",
+     ep,
+     {300, 640, 256, 8, 4, Q, B, 1, 1, 1},
+     CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_EP_EXPERTS,
+     "T=1100 128x128 E=6 k=2 f8 acts, 2 ranks",
+     ep,
+     {1100, 128, 128, 6, 2, Q, B, 1, 1, 2},
+     CF_SPLIT | CF_FEW | CF_LARGE},
 };
 
 const cf_table cf_expert_cases = {cases, SL_COUNT(cases)};

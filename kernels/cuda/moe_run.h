@@ -1,0 +1,78 @@
+/*
+ * Routed experts as their paths see them: the run of SL_OP_MOE, or of SL_OP_EP_EXPERTS, whose rows other ranks of a
+ * group sent. Internal to kernels/cuda.
+ *
+ * The bits of both are equal: an expert's result of a row does not depend on the other rows, the path is chosen by
+ * dtypes and dimensions (the two fp8 paths that are chosen by the number of rows give the same bits), and a row that
+ * arrives quantised has the values that the path would have computed. So all experts of a layer must have the dtypes
+ * of this rank's: where only some of them are F8, a rank could take another path than one process.
+ *
+ * A run of rows that arrived works on places: place i is row i % cap of the block from rank i / cap. How many of them
+ * are rows is known on the device only, so launches are sized by the capacity, and the choices of other places are -1.
+ */
+#ifndef SL_KERNELS_CUDA_MOE_RUN_H
+#define SL_KERNELS_CUDA_MOE_RUN_H
+
+#include "kernels/cuda/stream.h"
+
+extern "C" {
+#include "kernels/ep.h"
+}
+
+/* fp8: from this average number of pairs per expert on, moe_grouped.cu is faster than moe_stream.cu. */
+#ifndef SL_MOE_GROUPED_ROWS
+#define SL_MOE_GROUPED_ROWS 24
+#endif
+
+/* Rows of other ranks and what becomes of them; a parameter of kernels. */
+typedef struct sl_moe_arrived {
+    const uint8_t *recv; /* [ranks][cap][row.bytes]; NULL: SL_OP_MOE */
+    const int32_t *count;
+    uint8_t *send; /* [ranks][cap * top_k][result_bytes] */
+    int32_t *send_count;
+    int32_t *ids,
+        *result; /* [places][top_k] in scratch: expert or -1; the choice's result among all of send */
+    sl_ep_row row;
+    int64_t result_bytes;
+    int32_t ranks, cap, top_k, hidden, experts;
+    bool quantised;
+    sl_dtype act;
+} sl_moe_arrived;
+
+typedef struct sl_moe_run {
+    /* of SL_OP_MOE. With rows that arrived: tokens are the places, x is recv, out and workspace are send, experts are
+     * those of this rank. expert_ids is set by sl_moe_begin(). */
+    sl_moe_params p;
+    sl_moe_arrived arrived;
+    float *mid, *res; /* of the paths with float32 results: [pairs][inter], [pairs][hidden]; sl_moe_begin() */
+} sl_moe_run;
+
+/* Runs the path that fits; for SL_OP_MOE the sum over the experts too. */
+sl_status sl_moe_products(sl_cuda *cu, sl_moe_run *r, sl_err *err);
+
+/*
+ * What every path calls first: `bytes` of scratch, which end with the run. For rows that arrived it enqueues the kernel
+ * that lists their choices, and sets p.expert_ids. floats: the path stores its results in r->res.
+ */
+sl_status sl_moe_begin(sl_cuda *cu, sl_moe_run *r, bool floats, size_t bytes, void **mem, sl_err *err);
+/* Rows that arrived: copies r->res to where the results are sent from. ep_experts.cu */
+sl_status sl_moe_send(sl_cuda *cu, const sl_moe_run *r, sl_err *err);
+
+/* fp8 with bf16 activations, few rows (moe_stream.cu) or many (moe_grouped.cu, also bf16 of any number); fp8 with any
+ * activations (moe_mma.cu: all steps before the sum, to r->res; gate, up and down are device tables). */
+bool sl_cuda_moe_stream_fits(const sl_cuda *cu, const sl_moe_run *r);
+sl_status sl_cuda_moe_stream(sl_cuda *cu, sl_moe_run *r, sl_err *err);
+bool sl_cuda_moe_grouped_fits(const sl_cuda *cu, const sl_moe_run *r);
+sl_status sl_cuda_moe_grouped(sl_cuda *cu, sl_moe_run *r, sl_err *err);
+bool sl_cuda_moe_mma_fits(const sl_cuda *cu, const sl_moe_run *r);
+sl_status sl_cuda_moe_mma(sl_cuda *cu, sl_moe_run *r, const sl_weight *gate, const sl_weight *up,
+                          const sl_weight *down, sl_err *err);
+
+/* Whether the rows can go through a product of fp8 by fp8: those that arrived as act belong to a layer with experts of
+ * other dtypes. */
+static inline bool sl_moe_fp8_rows(const sl_moe_run *r)
+{
+    return r->p.fp8_acts && (!r->arrived.recv || r->arrived.quantised);
+}
+
+#endif
