@@ -192,7 +192,8 @@ sl_ep_load sl_engine_expert_load(const sl_engine *e);
 /*
  * Captures the graphs of decode steps of up to max_batch sequences of up to max_context tokens, with logits, so
  * that no request waits for a capture; at most max_graphs of them, first the largest batches of the shortest
- * contexts. done (may be NULL) is called after each. SL_OK with nothing done where there are no graphs.
+ * contexts. done (may be NULL) is called after each. SL_OK with nothing done where there are no graphs, and for a model
+ * in a group: its steps need all ranks, so each shape is captured when it first occurs.
  */
 sl_status sl_engine_capture(sl_engine *e, int32_t max_batch, int32_t max_context,
                             void (*done)(void *ctx, int32_t n, int32_t of), void *ctx, sl_err *err);

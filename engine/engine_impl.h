@@ -44,6 +44,7 @@ typedef struct sl_step_arrays {
 typedef struct sl_step_shape {
     int32_t tokens, context; /* padded; 0 tokens: not a decode step, run as it is */
     bool logits;             /* of every token */
+    int32_t group_tokens;    /* of the ranks of a group, which exchange rows; else 0 */
 } sl_step_shape;
 
 typedef struct sl_step_graph {
@@ -85,10 +86,12 @@ struct sl_engine {
     int32_t layers_done; /* hooks called for layers below this */
     int32_t layers_run;
     uint64_t waited_ns; /* time that the running step waited for the device */
-    /* Of a group: the most tokens of any rank in this step (sl_forward.group_tokens), what each rank said, what this
-     * rank says, and the number of steps since the group was set. */
+    /* Of a group: the most tokens of any rank in this step, padded (sl_forward.group_tokens); what each rank said; the
+     * memory through which they say it, this rank's share first; what this rank says; and the number of steps since
+     * the group was set. */
     int32_t group_tokens;
     sl_step_share shares[SL_COMM_RANKS_MAX];
+    sl_step_share *shares_io; /* SL_MEM_HOST, [1 + SL_COMM_RANKS_MAX] */
     uint32_t flags;
     uint64_t agreed;
     sl_engine_stats stats;
@@ -106,9 +109,13 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
 
 /* graph.c: decode steps as graphs. init decides whether there are any. */
 sl_status sl_graphs_init(sl_engine *e, sl_err *err);
+/* Padded number of tokens of a step of n tokens, at most `most`. */
+int32_t sl_graphs_pad(int32_t n, int32_t most);
 /* Forgets all graphs. */
 void sl_graphs_clear(sl_engine *e);
-/* Shape of a step of n sequences of which the longest has `context` tokens after it. */
+/* Shape of a step of n sequences of which the longest has `context` tokens after it. In a group, all ranks with decode
+ * steps take the padded size of the largest one: a step takes as long as its slowest rank, and so there are not more
+ * shapes than without a group. */
 sl_step_shape sl_graphs_shape(const sl_engine *e, int32_t n, int32_t context, bool logits);
 /* The graph of a shape; NULL: not captured yet. */
 sl_graph *sl_graphs_find(sl_engine *e, const sl_step_shape *shape);

@@ -33,14 +33,14 @@ void sl_graphs_clear(sl_engine *e)
 }
 
 /* 1, 2, 4, 8, then multiples of 4 up to 32 and of 8 beyond. */
-static int32_t pad_batch(int32_t n, int32_t cap)
+int32_t sl_graphs_pad(int32_t n, int32_t most)
 {
     int32_t to = 1;
     if (n > 8)
         to = n > 32 ? (n + 7) / 8 * 8 : (n + 3) / 4 * 4;
     while (to < n)
         to *= 2;
-    return least(to, cap);
+    return least(to, most);
 }
 
 /* 1024, 1536, 2048, 3072, ... */
@@ -54,14 +54,17 @@ static int32_t pad_context(int32_t n, int32_t most)
 
 sl_step_shape sl_graphs_shape(const sl_engine *e, int32_t n, int32_t context, bool logits)
 {
-    return (sl_step_shape){.tokens = pad_batch(n, e->decode_cap),
+    bool together = e->comm && e->group_tokens <= e->decode_cap;
+    return (sl_step_shape){.tokens = together ? e->group_tokens : sl_graphs_pad(n, e->decode_cap),
                            .context = pad_context(context, e->o.max_context),
-                           .logits = logits};
+                           .logits = logits,
+                           .group_tokens = e->comm ? e->group_tokens : 0};
 }
 
 static bool same_shape(const sl_step_shape *a, const sl_step_shape *b)
 {
-    return a->tokens == b->tokens && a->context == b->context && a->logits == b->logits;
+    return a->tokens == b->tokens && a->context == b->context && a->logits == b->logits &&
+           a->group_tokens == b->group_tokens;
 }
 
 sl_graph *sl_graphs_find(sl_engine *e, const sl_step_shape *shape)

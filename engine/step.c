@@ -2,11 +2,14 @@
  * engine.h. */
 #include "engine/engine_impl.h"
 
+#include <string.h>
+
 #include "base/log.h"
 
 typedef struct step_plan {
     int32_t tokens, logits, context;
     sl_step_shape shape;
+    bool graph; /* the shape may be captured: a decode step, or a step of a group without own tokens */
 } step_plan;
 
 static sl_status check_item(const sl_engine *e, const sl_step_item *it, sl_err *err)
@@ -59,6 +62,7 @@ static void place_arrays(sl_step_arrays *a, int32_t n)
 static void shape_step(sl_engine *e, step_plan *p)
 {
     p->shape = sl_graphs_shape(e, p->tokens, p->context, p->logits > 0);
+    p->graph = e->graphs && (!e->comm || e->group_tokens <= e->decode_cap);
     p->tokens = p->shape.tokens;
     p->logits = p->shape.logits ? p->shape.tokens : 0;
     sl_coord_step_shape(e->coord, p->shape.tokens, p->shape.context);
@@ -157,8 +161,8 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
  * afterwards. */
 static sl_status enqueue(sl_engine *e, const step_plan *p, bool *fresh, sl_err *err)
 {
-    sl_graph *graph = e->graphs && p->shape.tokens ? sl_graphs_find(e, &p->shape) : NULL;
-    *fresh = e->graphs && p->shape.tokens && !graph;
+    sl_graph *graph = p->graph ? sl_graphs_find(e, &p->shape) : NULL;
+    *fresh = p->graph && !graph;
     if (!graph)
         return sl_step_forward(e, p->tokens, p->logits, err);
     e->stats.graph_steps++;
@@ -224,19 +228,34 @@ static sl_status upload_and_run(sl_engine *e, const sl_step_item *items, int32_t
     return run_step(e, p, rows, err);
 }
 
-/* The ranks of a group agree on a step: each learns the most tokens of any rank. Host memory: so far only the CPU
- * backend has the ops of a group. */
+/*
+ * The ranks of a group agree on a step: each learns the most tokens of any rank. The padded number is a size of the
+ * exchanges and is the same on all ranks, so it depends on nothing that may differ between them. The device reads and
+ * writes the host's memory: one collective, no copies.
+ */
 static sl_status agree(sl_engine *e, int32_t tokens, sl_err *err)
 {
-    sl_step_share mine = {tokens, e->flags};
     e->group_tokens = tokens;
     if (!e->comm)
         return SL_OK;
-    SL_TRY(sl_comm_all_gather(e->comm, &mine, e->shares, sizeof mine, err));
-    for (int32_t r = 0; r < sl_comm_ranks(e->comm); r++)
+    int32_t ranks = sl_comm_ranks(e->comm);
+    e->shares_io[0] = (sl_step_share){tokens, e->flags};
+    SL_TRY(sl_comm_all_gather(e->comm, e->shares_io, e->shares_io + 1, sizeof *e->shares_io, err));
+    SL_TRY(sl_be_sync(e->be, err));
+    memcpy(e->shares, e->shares_io + 1, sizeof *e->shares * (size_t)ranks);
+    for (int32_t r = 0; r < ranks; r++)
         e->group_tokens = e->shares[r].tokens > e->group_tokens ? e->shares[r].tokens : e->group_tokens;
+    if (e->group_tokens > 0)
+        e->group_tokens = sl_graphs_pad(e->group_tokens, e->o.max_step_tokens);
     e->agreed++;
     return SL_OK;
+}
+
+/* A step of a group in which this rank has no tokens: its experts compute for the others. */
+static void shape_idle(sl_engine *e, step_plan *p)
+{
+    p->shape = (sl_step_shape){.group_tokens = e->group_tokens};
+    p->graph = e->graphs && e->comm && e->group_tokens > 0 && e->group_tokens <= e->decode_cap;
 }
 
 /* *begun: whether the ranks of the group have met for this step. */
@@ -248,15 +267,17 @@ static sl_status step(sl_engine *e, sl_step_item *items, int32_t n_items, const 
     SL_TRY(measure_step(e, items, n_items, &p, err));
     SL_TRY(sl_coord_step_begin(e->coord, e->runs, n_items, err));
     int32_t tokens = p.tokens, rows = p.logits;
-    if (is_decode(e, items, n_items, hooks)) {
-        shape_step(e, &p);
-        rows = p.logits > 0 ? n_items : 0;
-    }
-    fill_arrays(e, items, n_items, &p);
     *begun = true;
     sl_status st = agree(e, p.tokens, err);
     if (st != SL_OK)
         goto abort_step;
+    if (is_decode(e, items, n_items, hooks)) {
+        shape_step(e, &p);
+        rows = p.logits > 0 ? n_items : 0;
+    } else if (n_items == 0) {
+        shape_idle(e, &p);
+    }
+    fill_arrays(e, items, n_items, &p);
     e->hooks = hooks;
     st = upload_and_run(e, items, n_items, &p, rows, err);
     e->hooks = NULL;
@@ -361,7 +382,7 @@ static sl_status each_shape(sl_engine *e, int32_t batch, int32_t context, int32_
 sl_status sl_engine_capture(sl_engine *e, int32_t max_batch, int32_t max_context,
                             void (*done)(void *ctx, int32_t n, int32_t of), void *ctx, sl_err *err)
 {
-    if (!e->graphs || e->decode_cap < 1)
+    if (!e->graphs || e->decode_cap < 1 || sl_model_get_opts(e->model)->ranks > 1)
         return SL_OK;
     int32_t n = 0, batch = max_batch < e->decode_cap ? max_batch : e->decode_cap;
     int32_t context = max_context < e->o.max_context ? max_context : e->o.max_context;
