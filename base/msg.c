@@ -477,6 +477,8 @@ static void fields_of_group_join(codec *c, sl_msg_group_join *m)
     f_u64(c, "host_bytes", &m->host_bytes);
     f_u64(c, "host_free", &m->host_free);
     f_u64(c, "host_space", &m->host_space);
+    f_str(c, "library", m->library, sizeof m->library);
+    f_str(c, "device", m->device, sizeof m->device);
 }
 
 static void fields_of_group(codec *c, sl_msg_group *m)

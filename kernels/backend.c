@@ -60,6 +60,11 @@ const char *sl_backend_describe(const sl_backend *be)
     return be->describe;
 }
 
+const char *sl_backend_device(const sl_backend *be)
+{
+    return be->device;
+}
+
 sl_status sl_be_use_thread(sl_backend *be, sl_err *err)
 {
     return be->desc->use_thread ? be->desc->use_thread(be, err) : SL_OK;

@@ -80,6 +80,8 @@ const char *sl_backend_name(const sl_backend *be);
 unsigned sl_backend_caps(const sl_backend *be);
 /* "NVIDIA H200, 132 SM, 139.8 GiB" — one line for the start log. */
 const char *sl_backend_describe(const sl_backend *be);
+/* What no other device has, on any host ("GPU-5f3c..."); empty for devices that instances share (cpu). */
+const char *sl_backend_device(const sl_backend *be);
 /* Makes the instance's device the current one of the calling thread. Libraries that use device memory on a thread
  * of their own (UCX) need this. Any thread; it does nothing where device memory is host memory. */
 sl_status sl_be_use_thread(sl_backend *be, sl_err *err);

@@ -28,6 +28,7 @@ struct sl_backend {
     const sl_backend_desc *desc;
     unsigned caps;       /* SL_BE_* of this instance */
     char describe[128];  /* sl_backend_describe() */
+    char device[48];     /* sl_backend_device() */
     sl_profile *profile; /* NULL unless a profile is being taken */
 };
 

@@ -25,11 +25,16 @@ typedef struct invitation {
 } invitation;
 _Static_assert(sizeof(invitation) <= SL_COMM_INVITE_BYTES, "an invitation must fit");
 
+static sl_status no_collectives(sl_backend *be, sl_err *err)
+{
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "comm: the %s backend of this build has no collectives",
+                   be->desc->name);
+}
+
 static sl_status check_opts(sl_backend *be, const sl_comm_opts *o, sl_err *err)
 {
     if (!be->desc->comm)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "comm: the %s backend of this build has no collectives",
-                       be->desc->name);
+        return no_collectives(be, err);
     if (o->ranks < 1 || o->ranks > SL_COMM_RANKS_MAX)
         return sl_fail(err, SL_ERR_INVALID, "comm: %d ranks, a group has 1 to %d", o->ranks,
                        SL_COMM_RANKS_MAX);
@@ -41,21 +46,47 @@ static sl_status check_opts(sl_backend *be, const sl_comm_opts *o, sl_err *err)
     return SL_OK;
 }
 
+/* "NCCL 2.28.9", or the implementation's name alone. */
+static void write_library(const sl_comm_desc *d, uint32_t v, char *out, size_t cap)
+{
+    if (v)
+        snprintf(out, cap, "%s %u.%u.%u", d->name, v / 10000, v / 100 % 100, v % 100);
+    else
+        snprintf(out, cap, "%s", d->name);
+}
+
+sl_status sl_comm_library(sl_backend *be, char *out, size_t cap, sl_err *err)
+{
+    uint32_t v = 0;
+
+    if (!be->desc->comm)
+        return no_collectives(be, err);
+    SL_TRY(be->desc->comm->library(&v, err));
+    out[0] = '\0';
+    if (v)
+        write_library(be->desc->comm, v, out, cap);
+    return SL_OK;
+}
+
+static uint32_t version_of(const sl_comm_desc *d)
+{
+    uint32_t v = 0;
+
+    return d->library(&v, NULL) == SL_OK ? v : 0;
+}
+
 static void finish(sl_backend *be, const sl_comm_opts *opts, sl_comm *c)
 {
     const sl_comm_desc *d = be->desc->comm;
-    uint32_t v = d->library();
+    char library[32];
 
     c->desc = d;
     c->be = be;
     c->opts = *opts;
     c->lost = -1;
-    if (v)
-        snprintf(c->describe, sizeof c->describe, "%s %u.%u.%u, %d rank%s", d->name, v / 10000, v / 100 % 100,
-                 v % 100, opts->ranks, opts->ranks == 1 ? "" : "s");
-    else
-        snprintf(c->describe, sizeof c->describe, "%s, %d rank%s", d->name, opts->ranks,
-                 opts->ranks == 1 ? "" : "s");
+    write_library(d, version_of(d), library, sizeof library);
+    snprintf(c->describe, sizeof c->describe, "%s, %d rank%s", library, opts->ranks,
+             opts->ranks == 1 ? "" : "s");
 }
 
 sl_status sl_comm_found(sl_backend *be, const sl_comm_opts *opts, sl_comm_invite *invite, sl_comm **out,
@@ -69,7 +100,7 @@ sl_status sl_comm_found(sl_backend *be, const sl_comm_opts *opts, sl_comm_invite
         return sl_fail(err, SL_ERR_INVALID, "comm: rank %d cannot found a group, rank 0 does", opts->rank);
     SL_TRY(be->desc->comm->found(be, opts, v.own, &c, err));
     finish(be, opts, c);
-    v.library = be->desc->comm->library();
+    v.library = version_of(be->desc->comm);
     snprintf(v.implementation, sizeof v.implementation, "%s", be->desc->comm->name);
     *invite = (sl_comm_invite){{0}};
     memcpy(invite->bytes, &v, sizeof v);
@@ -85,8 +116,8 @@ static void compare(const sl_comm_desc *d, const sl_comm_opts *o, const invitati
         snprintf(why, cap, "rank %d uses %s, the group %s", o->rank, d->name, v->implementation);
     else if (strcmp(v->build, SL_VERSION) != 0)
         snprintf(why, cap, "rank %d is build %s, the group is build %s", o->rank, SL_VERSION, v->build);
-    else if (v->library != d->library())
-        snprintf(why, cap, "rank %d has %s %u, the group %u", o->rank, d->name, d->library(), v->library);
+    else if (v->library != version_of(d))
+        snprintf(why, cap, "rank %d has %s %u, the group %u", o->rank, d->name, version_of(d), v->library);
     else if (v->ranks != o->ranks)
         snprintf(why, cap, "rank %d expects a group of %d, the group has %d ranks", o->rank, o->ranks,
                  v->ranks);

@@ -78,6 +78,9 @@ typedef struct sl_comm_invite {
     uint8_t bytes[SL_COMM_INVITE_BYTES];
 } sl_comm_invite;
 
+/* The library that would move the bytes, with its version: "NCCL 2.28.9"; empty where there is none. Asked before a
+ * group, so that one without it ends early. SL_ERR_UNSUPPORTED: as sl_comm_found(). */
+sl_status sl_comm_library(sl_backend *be, char *out, size_t cap, sl_err *err);
 /* Rank 0 makes the group. It returns at once. SL_ERR_UNSUPPORTED: the backend or this build has no collectives, or its
  * library is missing or has the wrong version; the message names it. */
 sl_status sl_comm_found(sl_backend *be, const sl_comm_opts *opts, sl_comm_invite *invite, sl_comm **out,

@@ -37,6 +37,8 @@ static void fill_join(sl_wgroup *g)
     snprintf(j->cluster_tag, sizeof j->cluster_tag, "%s", o->cluster_tag);
     snprintf(j->formats, sizeof j->formats, "%s", o->formats);
     snprintf(j->name, sizeof j->name, "%s", o->name);
+    snprintf(j->library, sizeof j->library, "%s", o->library ? o->library : "");
+    snprintf(j->device, sizeof j->device, "%s", o->device ? o->device : "");
     gethostname(j->host, sizeof j->host - 1);
 }
 

@@ -37,6 +37,7 @@ typedef struct sl_wgroup_opts {
     sl_worker_opts link;
     const char *address;                      /* "host:port": rank 0 listens there */
     const char *name, *cluster_tag, *formats; /* see sl_msg_group_join; copied */
+    const char *library, *device;             /* likewise; NULL: empty */
     sl_role role;
     int32_t group, rank, ranks;
     const sl_identity *id; /* its geometry must outlive the group */

@@ -113,6 +113,9 @@ static void compare(const sl_wgroup *g, const sl_msg_group_join *j, char *why, s
              sl_geometry_read(j->id.geometry.data, j->id.geometry.len, &theirs, &err) != SL_OK ||
              sl_geometry_compatible(&mine, &theirs, &err) != SL_OK)
         snprintf(why, cap, "its pages differ: %.200s", err.text);
+    else if (strcmp(j->library, own->library) != 0)
+        snprintf(why, cap, "it has %s, rank 0 has %s", j->library[0] ? j->library : "no library of its own",
+                 own->library[0] ? own->library : "none");
     else if (j->step_tokens != own->step_tokens)
         snprintf(why, cap, "its steps have up to %u tokens, those of rank 0 %u (%s)", j->step_tokens,
                  own->step_tokens,
@@ -159,6 +162,23 @@ static void check_host(sl_wgroup *g, const sl_msg_group_join *j, char *why, size
             ranks, j->host, (double)sum.bytes / (1u << 30), (double)sum.free / (1u << 30));
 }
 
+/* Who else has this rank's device: a sentence, or an empty one. */
+static void find_device(const sl_wgroup *g, const sl_msg_group_join *j, char *why, size_t cap)
+{
+    why[0] = '\0';
+    if (!j->device[0])
+        return;
+    if (strcmp(j->device, g->join.device) == 0)
+        snprintf(why, cap, "its device %s is that of rank 0 (%s, process %u on %s)", j->device, g->join.name,
+                 g->join.pid, g->join.host);
+    for (int32_t r = 1; r < g->o.ranks && !why[0]; r++) {
+        const sl_wgroup_peer *p = &g->peers[r];
+        if (p->joined && (uint32_t)r != j->rank && strcmp(j->device, p->device) == 0)
+            snprintf(why, cap, "its device %s is that of rank %d (%s, process %u on %s)", j->device, r,
+                     p->name, p->pid, p->host);
+    }
+}
+
 /* Tells the ranks that do not know it yet that all are there. */
 static void welcome(sl_wgroup *g)
 {
@@ -186,6 +206,8 @@ void sl_wgroup_on_join(sl_wgroup *g, sl_wep *ep, const sl_msg_group_join *j)
         taken = true;
         snprintf(why, sizeof why, "rank %u is taken by %s, process %u on %s", j->rank, p->name, p->pid,
                  p->host);
+    } else if (!why[0]) {
+        find_device(g, j, why, sizeof why);
     }
     if (!why[0])
         check_host(g, j, why, sizeof why);
@@ -208,6 +230,7 @@ void sl_wgroup_on_join(sl_wgroup *g, sl_wep *ep, const sl_msg_group_join *j)
                           .memory = {j->host_bytes, j->host_free, j->host_space}};
     memcpy(p->name, j->name, sizeof p->name);
     memcpy(p->host, j->host, sizeof p->host);
+    memcpy(p->device, j->device, sizeof p->device);
     sl_wep_set_user(ep, p);
     sl_wgroup_list_missing(g);
     sl_log(SL_LOG_INFO, "group", "rank_joined", "rank=%u name=%s host=%s pid=%u missing=\"%s\"", j->rank,

@@ -33,7 +33,7 @@ typedef struct sl_wgroup_peer {
     bool joined, welcomed, ready;
     uint64_t instance, heard_ns;
     uint32_t pid;
-    char name[64], host[64];
+    char name[64], host[64], device[64];
     sl_wgroup_memory memory;
 } sl_wgroup_peer;
 

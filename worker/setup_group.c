@@ -26,10 +26,14 @@ static sl_status address_of(const sl_setup *s, char *out, size_t cap, sl_err *er
 static sl_status start(sl_setup *s, const char *address, sl_err *err)
 {
     sl_parts *p = s->p;
+    char library[32];
+    SL_TRY(sl_comm_library(p->backend, library, sizeof library, err));
     sl_wgroup_opts o = {.address = address,
                         .name = p->name,
                         .cluster_tag = s->cfg->cluster.tag,
                         .formats = p->formats,
+                        .library = library,
+                        .device = sl_backend_device(p->backend),
                         .role = s->role,
                         .group = s->launch->group,
                         .rank = s->launch->group_rank,

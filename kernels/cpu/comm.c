@@ -18,9 +18,11 @@ static sl_comm_cpu *of(sl_comm *c)
     return (sl_comm_cpu *)c;
 }
 
-static uint32_t no_library(void)
+static sl_status no_library(uint32_t *version, sl_err *err)
 {
-    return 0;
+    (void)err;
+    *version = 0;
+    return SL_OK;
 }
 
 static sl_comm_cpu *new_comm(const sl_comm_opts *opts)

@@ -115,6 +115,16 @@ static bool can_load(void)
            e != cudaErrorInvalidKernelImage && e != cudaErrorUnsupportedPtxVersion;
 }
 
+/* As nvidia-smi -L writes it. */
+static void write_id(sl_backend *be, const uint8_t *uuid)
+{
+    size_t n = (size_t)snprintf(be->device, sizeof be->device, "GPU-");
+
+    for (int i = 0; i < 16; i++)
+        n += (size_t)snprintf(be->device + n, sizeof be->device - n, "%s%02x",
+                              i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+}
+
 /* Checks, in this order: the driver can run this build, the device exists and is new enough, and this build contains
  * code for it. */
 static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
@@ -153,6 +163,7 @@ static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
                        prop.major, prop.minor, MIN_CC / 10, MIN_CC % 10);
     snprintf(cu->base.describe, sizeof cu->base.describe, "%.60s, %d SM, %.1f GiB, compute capability %d.%d",
              prop.name, cu->sms, (double)prop.totalGlobalMem / (1u << 30), prop.major, prop.minor);
+    write_id(&cu->base, (const uint8_t *)prop.uuid.bytes);
     SL_TRY(SL_CU(cudaSetDevice(device), err));
     return sl_arch_check(SL_CUDA_ARCHS_TEXT, cu->cc, can_load(), prop.name, err);
 }

@@ -76,8 +76,11 @@ sl_status sl_nccl_load(const sl_nccl **out, sl_err *err)
     return SL_OK;
 }
 
-uint32_t sl_nccl_version(void)
+sl_status sl_nccl_version(uint32_t *out, sl_err *err)
 {
-    pthread_once(&once, load_once);
-    return loaded == SL_OK ? version : 0;
+    const sl_nccl *ignored;
+
+    SL_TRY(sl_nccl_load(&ignored, err));
+    *out = version;
+    return SL_OK;
 }

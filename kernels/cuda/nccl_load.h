@@ -34,7 +34,7 @@ typedef struct sl_nccl {
 
 /* SL_ERR_UNSUPPORTED: libnccl.so.2 is missing, too old, or lacks a call; the message says which. */
 sl_status sl_nccl_load(const sl_nccl **out, sl_err *err);
-/* Of the library that runs, as in NCCL_VERSION_CODE; 0 if it cannot be loaded. */
-uint32_t sl_nccl_version(void);
+/* Of the library that runs, as in NCCL_VERSION_CODE. An error: that of sl_nccl_load(). */
+sl_status sl_nccl_version(uint32_t *out, sl_err *err);
 
 #endif

@@ -190,7 +190,9 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                            .instance = 78,
                                            .host_bytes = 1ull << 40,
                                            .host_free = 3ull << 39,
-                                           .host_space = 4026531836};
+                                           .host_space = 4026531836,
+                                           .library = "NCCL 2.28.9",
+                                           .device = "GPU-12ab"};
         break;
     case SL_MSG_GROUP:
         m.group = (sl_msg_group){SL_GROUP_INVITE, 5, 6, "rank 1 was lost", {bytes, 64}};

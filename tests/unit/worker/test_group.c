@@ -153,6 +153,7 @@ static void *run(void *arg)
 
 static sl_wgroup_opts options(int n, int ranks)
 {
+    static const char *const devices[RANKS_MAX] = {"GPU-1", "GPU-2", "GPU-3", "GPU-4"};
     return (sl_wgroup_opts){.link = {.transport = "loopback",
                                      .fabric = fabric,
                                      .numa_node = -1,
@@ -164,6 +165,8 @@ static sl_wgroup_opts options(int n, int ranks)
                             .name = "test",
                             .cluster_tag = "t",
                             .formats = "f32 rows",
+                            .library = "NCCL 2.28.9",
+                            .device = devices[n],
                             .role = SL_ROLE_DECODE,
                             .rank = n,
                             .ranks = ranks,
@@ -331,6 +334,14 @@ START_TEST(disagreements_are_refused)
         r.o.host_bytes = 6ull << 30;
         refused(&r, "the host stores of 2 ranks on",
                 "ask for 12.00 GiB together, of which 10.00 GiB are available");
+        break;
+    case 8:
+        r.o.library = "NCCL 2.27.3";
+        refused(&r, "it has NCCL 2.27.3, rank 0 has NCCL 2.28.9", "rank 1");
+        break;
+    case 9:
+        r.o.device = "GPU-1";
+        refused(&r, "its device GPU-1 is that of rank 0 (test, process", "rank 1");
         break;
     default:
         r.o.group = 3;
@@ -530,7 +541,7 @@ int main(void)
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_test(t, ranks_step_together);
     tcase_add_test(t, flags_reach_the_others);
-    tcase_add_loop_test(t, disagreements_are_refused, 0, 9);
+    tcase_add_loop_test(t, disagreements_are_refused, 0, 11);
     tcase_add_test(t, a_missing_rank_is_named);
     tcase_add_test(t, rank_zero_is_missing);
     tcase_add_test(t, a_rank_given_twice);
