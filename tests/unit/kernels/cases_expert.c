@@ -193,7 +193,7 @@ static void ep_run(cf_run *r, ep_case *c)
     }
 }
 
-/* The tokens of the whole case are divided into ranges, so that a slice of it leaves some ranks without tokens. */
+/* The tokens of the whole case are divided into ranges, so that a slice of the case leaves some ranks without tokens. */
 static void ep_sides(cf_run *r, ep_case *c, int64_t total)
 {
     sl_ep_layout l = ep_layout(c, 0);
