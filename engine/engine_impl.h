@@ -109,6 +109,8 @@ sl_status sl_step_forward(sl_engine *e, int32_t n_tokens, int32_t n_logits, sl_e
 
 /* graph.c: decode steps as graphs. init decides whether there are any. */
 sl_status sl_graphs_init(sl_engine *e, sl_err *err);
+/* Whether no rank of the group has more tokens in this step than a decode step has. */
+bool sl_graphs_together(const sl_engine *e);
 /* Padded number of tokens of a step of n tokens, at most `most`. */
 int32_t sl_graphs_pad(int32_t n, int32_t most);
 /* Forgets all graphs. */

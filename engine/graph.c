@@ -52,10 +52,16 @@ static int32_t pad_context(int32_t n, int32_t most)
     return to < most ? (int32_t)to : most;
 }
 
+bool sl_graphs_together(const sl_engine *e)
+{
+    return e->group_tokens > 0 && e->group_tokens <= sl_graphs_pad(e->decode_cap, e->o.max_step_tokens);
+}
+
 sl_step_shape sl_graphs_shape(const sl_engine *e, int32_t n, int32_t context, bool logits)
 {
-    bool together = e->comm && e->group_tokens <= e->decode_cap;
-    return (sl_step_shape){.tokens = together ? e->group_tokens : sl_graphs_pad(n, e->decode_cap),
+    bool together = e->comm && sl_graphs_together(e);
+    return (sl_step_shape){.tokens = together ? least(e->group_tokens, e->decode_cap)
+                                              : sl_graphs_pad(n, e->decode_cap),
                            .context = pad_context(context, e->o.max_context),
                            .logits = logits,
                            .group_tokens = e->comm ? e->group_tokens : 0};

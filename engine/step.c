@@ -62,7 +62,7 @@ static void place_arrays(sl_step_arrays *a, int32_t n)
 static void shape_step(sl_engine *e, step_plan *p)
 {
     p->shape = sl_graphs_shape(e, p->tokens, p->context, p->logits > 0);
-    p->graph = e->graphs && (!e->comm || e->group_tokens <= e->decode_cap);
+    p->graph = e->graphs && (!e->comm || sl_graphs_together(e));
     p->tokens = p->shape.tokens;
     p->logits = p->shape.logits ? p->shape.tokens : 0;
     sl_coord_step_shape(e->coord, p->shape.tokens, p->shape.context);
@@ -255,7 +255,7 @@ static sl_status agree(sl_engine *e, int32_t tokens, sl_err *err)
 static void shape_idle(sl_engine *e, step_plan *p)
 {
     p->shape = (sl_step_shape){.group_tokens = e->group_tokens};
-    p->graph = e->graphs && e->comm && e->group_tokens > 0 && e->group_tokens <= e->decode_cap;
+    p->graph = e->graphs && e->comm && sl_graphs_together(e);
 }
 
 /* *begun: whether the ranks of the group have met for this step. */

@@ -14,7 +14,7 @@ static void on_load(void *ctx, uint64_t done, uint64_t total)
 
 sl_status sl_local_open_backend(sl_local *l, const sl_local_opts *o, sl_err *err)
 {
-    sl_backend_opts bo = {.threads = o->threads};
+    sl_backend_opts bo = {.device = o->device, .threads = o->threads};
     return sl_backend_create(o->backend, &bo, &l->be, err);
 }
 
@@ -27,6 +27,7 @@ sl_status sl_local_open_model(sl_local *l, const sl_local_opts *o, sl_err *err)
         .max_tokens = o->max_tokens,
         .max_logit_rows = o->max_logit_rows,
         .max_context = o->max_context,
+        .comm = o->comm,
         .progress = on_load,
         .progress_ctx = &progress,
     };

@@ -26,6 +26,8 @@ typedef struct sl_local_opts {
     int32_t max_logit_rows;        /* largest number of logit rows of one step */
     int32_t max_context;           /* tokens of the longest sequence */
     uint64_t store_bytes; /* size of the host store; 0: pages for one sequence of max_context tokens */
+    int device;           /* of the backend */
+    sl_comm *comm;        /* the formed group of the model, or NULL; outlives the model */
 } sl_local_opts;
 
 typedef struct sl_local {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/ep.h"
 #include "kernels/synth.h"
 #include "model/config.h"
 #include "model/model_impl.h"
@@ -105,6 +106,17 @@ static sl_status make_tensor(maker *k, const sl_tensor_spec *s, sl_weight *w)
     return fill(k, rows, cols, dtype, mean, s->kind == SL_K_TABLE ? 1 : 0.125f, &w->data);
 }
 
+/* An expert of another rank has a shape and a dtype, and takes its numbers of the random stream. */
+static sl_status make_expert(maker *k, int32_t e, int64_t rows, int64_t cols, sl_weight *w)
+{
+    const sl_weights *all = &k->m->weights;
+    if (e >= all->expert_first[all->rank] && e < all->expert_first[all->rank + 1])
+        return make_linear(k, rows, cols, SL_F8_E4M3, w);
+    *w = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = SL_F8_E4M3};
+    k->tensors += 2; /* values and scales */
+    return SL_OK;
+}
+
 static sl_status make_layer(maker *k, int32_t layer)
 {
     const sl_family *f = k->m->family;
@@ -115,10 +127,11 @@ static sl_status make_layer(maker *k, int32_t layer)
         if (sl_when_holds(f->layer_tensors[i].when, c, layer))
             SL_TRY(make_tensor(k, &f->layer_tensors[i], &lw->w[f->layer_tensors[i].slot]));
     for (int32_t e = 0; c->layer_is_moe[layer] && e < k->m->local_experts; e++) {
-        SL_TRY(make_linear(k, inter, hidden, SL_F8_E4M3, &lw->gate[e]));
-        SL_TRY(make_linear(k, inter, hidden, SL_F8_E4M3, &lw->up[e]));
-        SL_TRY(make_linear(k, hidden, inter, SL_F8_E4M3, &lw->down[e]));
+        SL_TRY(make_expert(k, e, inter, hidden, &lw->gate[e]));
+        SL_TRY(make_expert(k, e, inter, hidden, &lw->up[e]));
+        SL_TRY(make_expert(k, e, hidden, inter, &lw->down[e]));
     }
+    lw->quantised = true;
     return SL_OK;
 }
 
@@ -173,6 +186,8 @@ static sl_status make_weights(sl_model *m, uint64_t seed, sl_err *err)
 sl_status sl_model_synthetic(sl_backend *be, const sl_model_config *cfg, const sl_model_opts *opts,
                              const sl_synthetic_opts *synth, sl_model **out, sl_err *err)
 {
+    if (synth->ranks > 1 && (opts->comm || opts->ranks > 1))
+        return sl_fail(err, SL_ERR_INVALID, "a rank of a real group does not simulate another group");
     if (synth->ranks < 1 || cfg->n_routed_experts % synth->ranks ||
         cfg->n_routed_experts / synth->ranks < cfg->num_experts_per_tok)
         return sl_fail(err, SL_ERR_INVALID, "%d ranks do not divide %d experts into parts of at least %d",
@@ -182,6 +197,10 @@ sl_status sl_model_synthetic(sl_backend *be, const sl_model_config *cfg, const s
         return sl_fail(err, SL_ERR_NO_MEMORY, "no memory for a model");
     m->be = be;
     m->opts = *opts;
+    if (opts->comm)
+        m->opts.rank = sl_comm_rank(opts->comm), m->opts.ranks = sl_comm_ranks(opts->comm);
+    m->weights.rank = m->opts.rank, m->weights.ranks = m->opts.ranks > 1 ? m->opts.ranks : 1;
+    sl_ep_split(cfg->n_routed_experts / synth->ranks, m->weights.ranks, m->weights.expert_first);
     m->config = *cfg;
     m->config.tie_word_embeddings = false;
     m->family = sl_family_find(cfg->family);

@@ -8,6 +8,9 @@
  * choose. Therefore the rank's own pairs represent those that it would receive: the routing runs at its full cost, then
  * its choices are replaced by random choices among the rank's experts (SL_OP_DRAW). The exchange between ranks is left
  * out; reads of experts, products and sums are those of one rank.
+ *
+ * A model of a rank of a real group (sl_model_opts.comm or ranks) has this rank's experts with the bits that they have
+ * in the model of one process; its routing is the router's, and rows travel.
  */
 #ifndef SL_MODEL_SYNTHETIC_H
 #define SL_MODEL_SYNTHETIC_H
@@ -22,7 +25,7 @@ const char *sl_synthetic_name(size_t i);
 sl_status sl_synthetic_config(const char *name, int32_t layers, sl_model_config *out, sl_err *err);
 
 typedef struct sl_synthetic_opts {
-    int32_t ranks; /* of expert parallelism; divides the routed experts */
+    int32_t ranks; /* of the simulated expert parallelism; divides the routed experts; 1 in a real group */
     uint64_t seed;
 } sl_synthetic_opts;
 

@@ -13,11 +13,15 @@
 typedef struct sweep {
     sl_bench_decode b;
     FILE *csv;
+    sl_comm *comm; /* of a real group, or NULL */
+    bool silent;   /* another rank prints */
 } sweep;
 
 static void on_result(void *ctx, const sl_bench_decode_result *r)
 {
     sweep *s = ctx;
+    if (s->silent)
+        return;
     sl_bench_decode_print_row(stdout, r);
     if (r->ops)
         sl_bench_decode_print_ops(stdout, r);
@@ -50,7 +54,10 @@ static sl_status run_contexts(sweep *s, sl_row_format rows)
     SL_TRY(sl_local_open_model(&b->local, &b->open, &b->err));
     SL_TRY(find_budget(b));
     SL_TRY(sl_bench_host_open(&b->host, &b->local, &b->open, b->o.threads, &b->err));
-    sl_bench_decode_print_facts(stdout, b);
+    if (!s->silent)
+        sl_bench_decode_print_facts(stdout, b);
+    if (s->comm && !s->silent)
+        printf("# %s\n", sl_comm_describe(s->comm));
     if (s->csv)
         sl_bench_decode_print_facts(s->csv, b), sl_bench_decode_print_csv_head(s->csv);
     for (int i = 0; i < b->o.contexts.n; i++)
@@ -84,11 +91,18 @@ static sl_status run_formats(sweep *s)
     return SL_OK;
 }
 
+/* Another number of experts: they are one group of the router, so that any number can be chosen from. */
+static void set_experts(const sl_bench_decode_opts *o, sl_model_config *c)
+{
+    if (o->experts > 0)
+        c->n_routed_experts = o->experts, c->n_group = c->topk_group = 1;
+}
+
 static sl_status run_all(sweep *s)
 {
     sl_bench_decode *b = &s->b;
     const sl_bench_decode_opts *o = &b->o;
-    sl_synthetic_opts so = {.ranks = o->ranks, .seed = SL_BENCH_SEED};
+    sl_synthetic_opts so = {.ranks = s->comm ? 1 : o->ranks, .seed = SL_BENCH_SEED};
     b->open = (sl_local_opts){.synthetic = &so,
                               .backend = o->backend,
                               .act = "bf16",
@@ -97,15 +111,34 @@ static sl_status run_all(sweep *s)
                               .max_tokens = o->max_batch,
                               .max_logit_rows = o->max_batch,
                               .max_context = sl_bench_list_most(&o->contexts),
+                              .comm = s->comm,
                               .store_bytes = o->host_bytes};
     b->local.checkpoint.index_format = SL_INDEX_OFFICIAL;
     for (int32_t l = 0; l < o->resident_layers; l++)
         b->hot_layer[l] = SL_HOT_RESIDENT;
     SL_TRY(sl_synthetic_config(o->model, o->layers, &b->local.checkpoint.cfg, &b->err));
-    SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));
+    set_experts(o, &b->local.checkpoint.cfg);
+    if (!s->comm)
+        SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));
     sl_status st = run_formats(s);
     sl_be_free(b->local.be, SL_MEM_DEVICE, b->keep);
-    sl_local_close(&b->local);
+    if (!s->comm)
+        sl_local_close(&b->local);
+    return st;
+}
+
+/* A rank of a real group: all ranks run the same steps, rank 0 prints. The caller closes the local. */
+static sl_status run_rank(const sl_bench_decode_opts *o, int32_t rank, sl_local *l, sl_comm *c, sl_err *err)
+{
+    sweep s = {.b.o = *o, .b.local = *l, .comm = c, .silent = rank > 0};
+    s.b.report = on_result, s.b.report_ctx = &s;
+    if (rank == 0 && !sl_bench_csv_open("bench decode", o->csv, &s.csv))
+        return sl_fail(err, SL_ERR_INVALID, "--csv %s cannot be written", o->csv);
+    sl_status st = run_all(&s);
+    *l = s.b.local;
+    *err = s.b.err;
+    if (s.csv)
+        fclose(s.csv);
     return st;
 }
 
@@ -137,6 +170,11 @@ static bool parse_flags(sl_bench_decode_opts *o, list_flags *l, int argc, char *
          SL_MAX_LAYERS, NULL},
         {"ranks", SL_ARG_INT, &o->ranks, "N",
          "Number of ranks of expert parallelism; the benchmark runs one of them. Default 8.", 1, 256, NULL},
+        {"group", SL_ARG_INT, &o->group, "N",
+         "Run a real group: N processes, rank r on device r, that share the experts and exchange rows. Rank 0 prints. --ranks is not used.",
+         2, SL_COMM_RANKS_MAX, NULL},
+        {"experts", SL_ARG_INT, &o->experts, "N",
+         "Number of routed experts of a layer, of all ranks together. Default: the model's.", 1, 1024, NULL},
         {"contexts", SL_ARG_TEXT, &l->contexts, "LIST", "Lengths of the requests in tokens. Default 65536.",
          0, 0, NULL},
         {"modes", SL_ARG_TEXT, &l->modes, "LIST",
@@ -206,6 +244,8 @@ int sl_bench_decode_main(int argc, char **argv)
         return exit_code;
     if (!parse_lists(o, &lists))
         return SL_EXIT_USAGE;
+    if (o->group > 1)
+        return sl_bench_decode_group(o, run_rank);
     s.b.report = on_result, s.b.report_ctx = &s;
     if (!sl_bench_csv_open("bench decode", o->csv, &s.csv))
         return SL_EXIT_FAILED;

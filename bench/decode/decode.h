@@ -4,7 +4,8 @@
  * hierarchical, and hierarchical with rows whose fetching takes no time, all with the same number of device bytes, and
  * the time of each op.
  *
- * decode.c reads the flags and runs the sweep, run.c measures one engine after another, print.c writes the output.
+ * decode.c reads the flags and runs the sweep, run.c measures one engine after another, print.c writes the output, group.c
+ * runs the sweep in every rank of a real group.
  */
 #ifndef SL_BENCH_DECODE_DECODE_H
 #define SL_BENCH_DECODE_DECODE_H
@@ -32,7 +33,8 @@ extern const char *const sl_bench_mode_names[], *const sl_bench_profile_names[];
 
 typedef struct sl_bench_decode_opts {
     const char *backend, *model, *csv, *layout; /* layout: that of the host store */
-    int32_t layers, ranks, resident_layers, hot_rows, tail_rows, steps, warmup, max_batch, threads, groups;
+    int32_t layers, ranks, group, experts, resident_layers, hot_rows, tail_rows, steps, warmup, max_batch,
+        threads, groups;
     uint64_t host_bytes, reserve_bytes, kv_bytes;
     bool shared, ops;
     sl_bench_list batches, contexts, modes, profiles, rows; /* rows: sl_row_format */
@@ -70,6 +72,13 @@ typedef struct sl_bench_decode {
 
 /* Measures all modes and profiles with requests of `context` tokens; reports each result when it is complete. */
 sl_status sl_bench_decode_context(sl_bench_decode *b, sl_row_format rows, int32_t context);
+
+/* What a rank of a group runs; the backend of c is l's. */
+typedef sl_status (*sl_bench_decode_rank)(const sl_bench_decode_opts *o, int32_t rank, sl_local *l,
+                                          sl_comm *c, sl_err *err);
+/* Forks a process for every rank of o->group, which opens its backend (device = rank) and forms the group. Exit code: 0,
+ * or that of a rank that failed. No backend may be open. */
+int sl_bench_decode_group(const sl_bench_decode_opts *o, sl_bench_decode_rank rank);
 
 void sl_bench_decode_print_facts(FILE *out, const sl_bench_decode *b);
 void sl_bench_decode_print_csv_head(FILE *out);

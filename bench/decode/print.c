@@ -19,13 +19,14 @@ void sl_bench_decode_print_facts(FILE *out, const sl_bench_decode *b)
 {
     struct utsname u;
     uname(&u);
+    int32_t ranks = b->o.group > 1 ? b->o.group : b->o.ranks;
     fprintf(out, "# %s; host %s %s\n", sl_backend_describe(b->local.be), u.sysname, u.release);
     fprintf(
         out,
         "# model %s: %d layers, rank 1 of %d (%d of %d experts), %.1f GiB of random weights made in %.1f s\n",
-        b->o.model, b->local.checkpoint.cfg.n_layers, b->o.ranks,
-        b->local.checkpoint.cfg.n_routed_experts / b->o.ranks, b->local.checkpoint.cfg.n_routed_experts,
-        gib(sl_model_weight_bytes(b->local.model)), b->local.load_s);
+        b->o.model, b->local.checkpoint.cfg.n_layers, ranks, b->local.checkpoint.cfg.n_routed_experts / ranks,
+        b->local.checkpoint.cfg.n_routed_experts, gib(sl_model_weight_bytes(b->local.model)),
+        b->local.load_s);
     fprintf(out, "# host store %s; populated %.1f s, filled %.1f s, pinned %.1f s\n",
             sl_arena_describe(b->host.arena), b->host.populate_s, b->host.fill_s, b->host.pin_s);
     fprintf(out, "# victim policy %s\n", sl_evict_policy_name(b->policy));
@@ -33,8 +34,8 @@ void sl_bench_decode_print_facts(FILE *out, const sl_bench_decode *b)
     fprintf(
         out,
         "# step: host clock around a whole engine step, including the logits' copy to the host, without sampling "
-        "and without the exchange between ranks; median of %d after %d warm-up steps\n",
-        b->o.steps, b->o.warmup);
+        "and %s the exchange between ranks; median of %d after %d warm-up steps\n",
+        b->o.group > 1 ? "with" : "without", b->o.steps, b->o.warmup);
 }
 
 void sl_bench_decode_print_csv_head(FILE *out)

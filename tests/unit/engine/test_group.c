@@ -3,7 +3,11 @@
  * bit by bit, while the ranks have different loads: prompts in chunks of any size, decode, both in one step, or
  * nothing. Every rank holds the whole model too and runs each of its steps on both.
  *
- *   test_group [STEPS]
+ *   test_group [--backend cpu|cuda] [--ranks N] [--config TEXT] [--library] [STEPS]
+ *
+ * With --ranks every configuration runs with that number of ranks. On GPUs rank r has device r, and one configuration
+ * more runs: random weights with the dimensions of DeepSeek-V3.2. --config: only those whose name contains the text;
+ * --library: NCCL alone moves the rows. Exit code 77: no such backend, or too few devices.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -12,6 +16,7 @@
 #include <unistd.h>
 
 #include "engine/engine.h"
+#include "model/synthetic.h"
 #include "tests/unit/kernels/comm/group.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -31,10 +36,17 @@ typedef struct config {
     int32_t killed_at;    /* the last rank ends by SIGKILL before this step; 0: never */
 } config;
 
+typedef struct options {
+    const char *backend, *only;
+    int32_t ranks, steps; /* 0: those of the configuration */
+    bool library;
+} options;
+
 #define TINY "models/tiny-v32"
 #define DS_FP8 "tests/golden/model/ds-fp8"
 #define DS_BF16 "tests/golden/model/ds-bf16"
 #define GLM "tests/golden/model/glm-groups"
+#define V32 "deepseek_v32" /* not a checkpoint: random weights, on GPUs only */
 static const config configs[] = {
     {TINY, SL_INDEX_PLAIN, SL_ROW_MLA_F32, SL_F32, SL_GRAPHS_AUTO, 2, 0, 0},
     {TINY, SL_INDEX_OFFICIAL, SL_ROW_MLA_FP8, SL_BF16, SL_GRAPHS_AUTO, 3, 0, 0},
@@ -45,6 +57,7 @@ static const config configs[] = {
     {GLM, SL_INDEX_PLAIN, SL_ROW_MLA_F32, SL_F32, SL_GRAPHS_AUTO, 4, 200, 0},
     {TINY, SL_INDEX_PLAIN, SL_ROW_MLA_F32, SL_F32, SL_GRAPHS_AUTO, 1, 50, 0},
     {TINY, SL_INDEX_PLAIN, SL_ROW_MLA_F32, SL_F32, SL_GRAPHS_AUTO, 3, 60, 40},
+    {V32, SL_INDEX_OFFICIAL, SL_ROW_MLA_FP8, SL_BF16, SL_GRAPHS_AUTO, 2, 300, 0},
 };
 
 static int32_t steps_of(const config *c)
@@ -83,6 +96,24 @@ static uint32_t draw(test *t, uint32_t below)
     return cg_hash(0x5151 + (uint64_t)t->r->rank, t->drawn++) % below;
 }
 
+/* Four layers, three of them with 32 experts; two of four groups of experts are chosen, so that some tokens have
+ * experts on one rank only. */
+static sl_status load_v32(test *t, const sl_model_opts *mo, sl_model **out, sl_err *err)
+{
+    sl_synthetic_opts so = {.ranks = 1, .seed = 7};
+    sl_model_config *c = calloc(1, sizeof *c);
+    sl_status st = sl_synthetic_config(V32, 4, c, err);
+
+    c->n_routed_experts = 32, c->n_group = 4, c->topk_group = 2, c->num_experts_per_tok = 8;
+    c->vocab_size = 1024;
+    for (int32_t l = 0; l < 4; l++)
+        c->layer_is_moe[l] = l > 0;
+    if (st == SL_OK)
+        st = sl_model_synthetic(t->r->be, c, mo, &so, out, err);
+    free(c);
+    return st;
+}
+
 static bool open_whole(test *t, whole *w, sl_comm *comm)
 {
     const config *c = t->c;
@@ -105,7 +136,9 @@ static bool open_whole(test *t, whole *w, sl_comm *comm)
     sl_geometry g;
     sl_err err = {{0}};
 
-    if (!cg_ok(t->r, sl_model_load(t->r->be, c->dir, &mo, &w->model, &err), &err, "load"))
+    sl_status st = strcmp(c->dir, V32) == 0 ? load_v32(t, &mo, &w->model, &err)
+                                            : sl_model_load(t->r->be, c->dir, &mo, &w->model, &err);
+    if (!cg_ok(t->r, st, &err, "load"))
         return false;
     const sl_model_config *cfg = sl_model_get_config(w->model);
     sl_cache_dims cache = sl_engine_cache_dims(cfg, c->rows, c->index);
@@ -254,10 +287,36 @@ static void check_load(test *t)
                 (unsigned long long)mine.rows, (unsigned long long)mine.busiest);
 }
 
+/* What a rank must notice: on the CPU that the process has ended; on a GPU that the rank does not arrive. */
+static bool is_loss(const cg_rank *r, sl_status st, const sl_err *err)
+{
+    if (strcmp(r->backend, "cpu") == 0)
+        return st == SL_ERR_PEER && strstr(err->text, "its process has ended");
+    return st == SL_ERR_PEER || st == SL_ERR_TIMEOUT;
+}
+
+/* After a loss backend and weights are as they were: the model of one process continues. */
+static void check_survival(test *t)
+{
+    sl_step_item items[SEQS];
+    int32_t of[SEQS], n = 0;
+    sl_err err = {{0}};
+
+    sl_engine_set_comm(t->w[1].engine, NULL);
+    sl_comm_destroy(t->r->c);
+    t->r->c = NULL;
+    while (n == 0)
+        n = choose(t, items, of);
+    for (int32_t i = 0; i < n; i++)
+        items[i].seq = t->streams[of[i]].seq[0];
+    cg_ok(t->r, sl_engine_step(t->w[0].engine, items, n, NULL, &err), &err, "a step after the loss");
+}
+
 static void run(cg_rank *r, const void *arg)
 {
     test *t = calloc(1, sizeof *t);
     sl_err err = {{0}};
+    sl_engine_stats stats;
 
     t->r = r;
     t->c = arg;
@@ -269,8 +328,10 @@ static void run(cg_rank *r, const void *arg)
             if (t->c->killed_at == step && last)
                 raise(SIGKILL);
             sl_status st = one_step(t, step, &err);
-            if (st == SL_ERR_PEER && t->c->killed_at == step && strstr(err.text, "its process has ended"))
+            if (t->c->killed_at == step && is_loss(r, st, &err)) {
+                check_survival(t);
                 break;
+            }
             cg_ok(r, st, &err, "a step of the group");
             if (t->c->killed_at == step)
                 cg_fail(r, "the step of a killed rank succeeded");
@@ -279,7 +340,11 @@ static void run(cg_rank *r, const void *arg)
             cg_fail(r, "only %d logits were compared", t->compared);
         if (!r->failed)
             check_load(t);
-        printf("rank %d of %d: %d logits equal, %d idle steps\n", r->rank, r->ranks, t->compared, t->idle);
+        sl_engine_stats_get(t->w[1].engine, &stats);
+        if (sl_backend_caps(r->be) & SL_BE_GRAPHS && !t->c->killed_at && !stats.graph_steps)
+            cg_fail(r, "no step was a graph");
+        printf("rank %d of %d: %d logits equal, %d idle steps, %llu steps were graphs\n", r->rank, r->ranks,
+               t->compared, t->idle, (unsigned long long)stats.graph_steps);
         fflush(stdout);
     }
     for (int32_t i = 0; i < SEQS; i++)
@@ -290,27 +355,72 @@ static void run(cg_rank *r, const void *arg)
     free(t);
 }
 
+static bool parse(int argc, char **argv, options *o)
+{
+    *o = (options){.backend = "cpu", .only = ""};
+    for (int i = 1; i < argc; i++) {
+        const char *v = i + 1 < argc ? argv[i + 1] : NULL;
+
+        if (strcmp(argv[i], "--library") == 0)
+            o->library = true;
+        else if (strcmp(argv[i], "--backend") == 0 && v)
+            o->backend = argv[++i];
+        else if (strcmp(argv[i], "--config") == 0 && v)
+            o->only = argv[++i];
+        else if (strcmp(argv[i], "--ranks") == 0 && v)
+            o->ranks = (int32_t)strtol(argv[++i], NULL, 10);
+        else if (argv[i][0] != '-')
+            o->steps = (int32_t)strtol(argv[i], NULL, 10);
+        else
+            return false;
+    }
+    return o->ranks >= 0 && o->ranks <= SL_COMM_RANKS_MAX && o->steps >= 0;
+}
+
+static int run_config(const options *o, config c, char *why, size_t cap)
+{
+    bool cpu = strcmp(o->backend, "cpu") == 0;
+
+    if (o->ranks)
+        c.ranks = o->ranks;
+    if (o->steps && !c.killed_at)
+        c.steps = o->steps;
+    cg_run g = {.backend = o->backend,
+                .ranks = c.ranks,
+                .deadline_ms = !cpu && c.killed_at ? 5000 : 120000,
+                .limit_ms = 600000,
+                .library_only = o->library,
+                .killed = c.killed_at ? 1ull << (c.ranks - 1) : 0};
+
+    if ((cpu && strcmp(c.dir, V32) == 0) || !strstr(c.dir, o->only) || (c.killed_at && c.ranks < 2))
+        return CG_OK;
+    printf("%s, %d ranks\n", c.dir, c.ranks);
+    return cg_go(&g, run, &c, why, cap);
+}
+
 int main(int argc, char **argv)
 {
     int failed = 0;
+    options o;
 
+    if (!parse(argc, argv, &o)) {
+        fprintf(stderr,
+                "usage: test_group [--backend cpu|cuda] [--ranks N] [--config TEXT] [--library] [STEPS]\n");
+        return 2;
+    }
     for (size_t i = 0; i < SL_COUNT(configs); i++) {
-        config c = configs[i];
         char why[512];
+        int rc = run_config(&o, configs[i], why, sizeof why);
 
-        if (argc > 1)
-            c.steps = (int32_t)strtol(argv[1], NULL, 10);
-        cg_run g = {.backend = "cpu",
-                    .ranks = c.ranks,
-                    .deadline_ms = 120000,
-                    .limit_ms = 600000,
-                    .killed = c.killed_at ? 1ull << (c.ranks - 1) : 0};
-
-        printf("%s, %d ranks\n", c.dir, c.ranks);
-        if (cg_go(&g, run, &c, why, sizeof why) != CG_OK) {
+        if (rc == CG_SKIPPED) {
+            printf("skipped: %s\n", why);
+            return CG_SKIPPED;
+        }
+        if (rc != CG_OK) {
             printf("FAILED: %s\n", why);
             failed++;
         }
     }
+    printf("groups: %d configurations failed\n", failed);
     return failed ? 1 : 0;
 }
