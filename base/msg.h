@@ -454,8 +454,8 @@ typedef struct sl_msg_group_join {
     /* Of its host store, and available where it runs before any rank has taken its own; and a number that is equal in
      * processes of one container, which share a limit of memory. */
     uint64_t host_bytes, host_free, host_space;
-    char library[32];  /* that moves the rows between the ranks, with its version; empty: none */
-    char device[64];   /* no two ranks may have the same one; empty: ranks may share it */
+    char library[32]; /* that moves the rows between the ranks, with its version; empty: none */
+    char device[64];  /* no two ranks may have the same one; empty: ranks may share it */
 } sl_msg_group_join;
 
 /* What a GROUP message says. The numbers of `group` are those of one forming of the group, chosen by rank 0. */
