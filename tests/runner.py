@@ -44,7 +44,8 @@ NO_THREADS = ("test_golden", "test_tokenizer", "test_sampler", "test_stop")
 # run that pool there with 1, 2 and 4 threads.
 POOL_ONLY = ("kernels_conformance_cpu", "test_sparse_conformance", "test_sparse_coordinator", "test_sparse_swapin",
              "test_kernels_residency", "test_forward", "test_weights", "test_engine", "test_engine_api", "test_engine_discrete",
-             "test_gqa", "test_quest", "test_streaming_llm", "equal", "bench_prefill", "bench_decode", "bench_cold")
+             "test_gqa", "test_quest", "test_streaming_llm", "test_double_sparsity", "test_skip_softmax", "test_snapkv",
+             "test_calibrate", "equal", "bench_prefill", "bench_decode", "bench_cold")
 # Puts from device memory: without a GPU only their source differs from the default path, whose threads are the same.
 SAME_THREADS = ("test_cluster_gpu", "test_routers_gpu", "test_faults_gpu", "test_soak_gpu")
 KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_endings"
