@@ -97,6 +97,9 @@ typedef struct sl_config {
         int heavy_channels;
         sl_cfg_choice klabel_dtype;
         double threshold_scale_factor; /* of skip_softmax */
+        int prompt_budget, window_size, kernel_size,
+            output_tokens; /* read by algorithms that select once a prompt ends */
+        sl_cfg_choice pooling;
     } sparse_attention;
     struct {
         uint64_t bytes;

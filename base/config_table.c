@@ -89,6 +89,7 @@ const sl_cfg_row sl_cfg_rows[] = {
         "dsa: the checkpoint's own indexer selects rows. dense: every row. quest: blocks of rows, chosen by bounds of "
         "their keys, for models with KV heads. double_sparsity: rows, chosen by a few channels of their keys, likewise. "
         "skip_softmax: every row, but the attention kernel leaves out tiles that cannot matter. "
+        "snapkv: what the end of the prompt attends to, the end, and what was generated, likewise. "
         "streaming_llm: the first sink_tokens and the newest recent_tokens rows. "
         "auto: dsa for a model with an indexer, dense for every other model."),
     ENUM(sparse_attention, mode, "hierarchical", modes,
@@ -148,6 +149,16 @@ const sl_cfg_row sl_cfg_rows[] = {
         sparse_attention, threshold_scale_factor, "0", 0, 1e9,
         "skip_softmax: a query at position p leaves out tiles of 64 tokens whose weights are below this factor / (p + 1) "
         "of the largest weight before them. 0: none."),
+    INT(sparse_attention, prompt_budget, "2048", 1, MAX_TOKENS,
+        "snapkv: tokens of a prompt that each KV head keeps, the window included; at most the model's context."),
+    INT(sparse_attention, window_size, "32", 1, 4096,
+        "snapkv: newest tokens of a prompt. Their queries choose the tokens that are kept; they are always kept."),
+    INT(sparse_attention, kernel_size, "0", 0, 4095,
+        "snapkv: tokens over which votes are pooled; odd. 0: 5."),
+    INT(sparse_attention, output_tokens, "1024", 0, MAX_TOKENS,
+        "snapkv: newest generated tokens that a query reads. 0: all, and hot_rows must then hold the whole context."),
+    CHOICE(sparse_attention, pooling, "auto", automatic,
+           "snapkv: how the votes of neighbouring tokens are pooled. auto: avgpool."),
 
     SIZE(kvstore, bytes, "256MiB", MIB, 64 * TIB,
          "Memory of the host store, allocated once at start; too little memory is an error at start."),

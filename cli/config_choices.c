@@ -21,6 +21,7 @@ const sl_config_choice sl_cli_choices[] = {
     {"sparse_attention.gqa_reduction", sl_group_reduce_names},
     {"sparse_attention.bounds_dtype", sl_bounds_dtype_names},
     {"sparse_attention.klabel_dtype", sl_bounds_dtype_names},
+    {"sparse_attention.pooling", sl_pooling_names},
     {"kvstore.layout", sl_layout_names},
     {"cluster.transport", sl_transport_names},
     {"cluster.shipping", sl_shipping_names},

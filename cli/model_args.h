@@ -31,10 +31,11 @@ bool sl_cli_model_given(const char *command, const char *dir);
             "Data type of the activations. auto, the default, chooses by the stored weights.", 0, 0,         \
             sl_local_act_names                                                                               \
     }
-/* Nine rows, for an sl_selection_keys, which begins as SL_CLI_SELECTION_DEFAULTS. */
+/* Fourteen rows, for an sl_selection_keys, which begins as SL_CLI_SELECTION_DEFAULTS. */
 #define SL_CLI_SELECTION_DEFAULTS                                                                            \
     {                                                                                                        \
-        .token_budget = 1024, .block_tokens = 16, .heavy_channels = 32                                       \
+        .token_budget = 1024, .block_tokens = 16, .heavy_channels = 32, .prompt_budget = 2048,               \
+        .window_size = 32, .output_tokens = 1024                                                             \
     }
 #define SL_CLI_SELECTION_ARGS(keys)                                                                                             \
     {"token-budget",                                                                                                            \
@@ -79,6 +80,46 @@ bool sl_cli_model_given(const char *command, const char *dir);
          0,                                                                                                                     \
          0,                                                                                                                     \
          sl_bounds_dtype_names()},                                                                                              \
+        {"prompt-budget",                                                                                                       \
+         SL_ARG_INT,                                                                                                            \
+         &(keys).prompt_budget,                                                                                                 \
+         "N",                                                                                                                   \
+         "snapkv: number of tokens of the prompt that each KV head keeps, with the window. Default 2048.",                      \
+         1,                                                                                                                     \
+         1 << 24,                                                                                                               \
+         NULL},                                                                                                                 \
+        {"window-size",                                                                                                         \
+         SL_ARG_INT,                                                                                                            \
+         &(keys).window_size,                                                                                                   \
+         "N",                                                                                                                   \
+         "snapkv: number of last tokens of the prompt, whose queries choose the kept tokens. Default 32.",                      \
+         1,                                                                                                                     \
+         4096,                                                                                                                  \
+         NULL},                                                                                                                 \
+        {"kernel-size",                                                                                                         \
+         SL_ARG_INT,                                                                                                            \
+         &(keys).kernel_size,                                                                                                   \
+         "N",                                                                                                                   \
+         "snapkv: number of tokens over which votes are pooled; odd. Default 5.",                                               \
+         1,                                                                                                                     \
+         4095,                                                                                                                  \
+         NULL},                                                                                                                 \
+        {"pooling",                                                                                                             \
+         SL_ARG_AUTO,                                                                                                           \
+         &(keys).pooling,                                                                                                       \
+         "NAME",                                                                                                                \
+         "snapkv: how the votes of neighbouring tokens are pooled. auto, the default, is avgpool.",                             \
+         0,                                                                                                                     \
+         0,                                                                                                                     \
+         sl_pooling_names()},                                                                                                   \
+        {"output-tokens",                                                                                                       \
+         SL_ARG_INT,                                                                                                            \
+         &(keys).output_tokens,                                                                                                 \
+         "N",                                                                                                                   \
+         "snapkv: number of newest generated tokens that a query reads; 0 means all. Default 1024.",                            \
+         0,                                                                                                                     \
+         1 << 24,                                                                                                               \
+         NULL},                                                                                                                 \
         {"channel-config-path",                                                                                                 \
          SL_ARG_TEXT,                                                                                                           \
          &(keys).channel_config_path,                                                                                           \

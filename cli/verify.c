@@ -121,7 +121,8 @@ static sl_status open_engine(const sl_cli_verify *v, pass *p, sl_err *err)
                          .poison = true};
     memset(sl_arena_base(v->local.arena), 0xff, sl_arena_bytes(v->local.arena));
     SL_TRY(sl_local_engine(&v->local, &eo, &p->engine, err));
-    return sl_local_seq_open(&v->local, p->engine, SL_RESIDENT, 0, &p->seq, err);
+    SL_TRY(sl_local_seq_open(&v->local, p->engine, SL_RESIDENT, 0, &p->seq, err));
+    return sl_engine_seq_prompt(p->engine, p->seq, v->o.tokens, err);
 }
 
 static sl_status check_finite(const float *x, int32_t n, int32_t at, sl_err *err)
@@ -189,7 +190,8 @@ static sl_status move_rows(sl_cli_verify *v, pass *p, sl_err *err)
         return SL_OK;
     sl_engine_seq_close(p->engine, p->seq);
     p->seq = NULL;
-    return sl_local_seq_open(&v->local, p->engine, SL_HIERARCHICAL, v->o.tokens, &p->seq, err);
+    SL_TRY(sl_local_seq_open(&v->local, p->engine, SL_HIERARCHICAL, v->o.tokens, &p->seq, err));
+    return sl_engine_seq_prompt(p->engine, p->seq, v->o.tokens, err);
 }
 
 static sl_status decode(sl_cli_verify *v, pass *p, sl_err *err)

@@ -274,7 +274,7 @@ static void take_result(sl_decode *d, sl_ticket *t, const float *logits)
             sl_ticket_failed(d, t, SL_ERR_NO_MEMORY, true, "out of memory");
             return;
         }
-        sl_lease_publish(t->lease, t->tokens, t->n_tokens);
+        sl_lease_publish(t->lease, t->tokens, sl_runner_public(d->o.role.runner, t->n_prompt, t->n_tokens));
     }
     if (sl_batch_sample(d, t, logits, &token))
         emit(d, t, &token);

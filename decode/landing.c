@@ -48,10 +48,15 @@ static sl_status check_reserve(sl_decode *d, const sl_msg_reserve *r, sl_samplin
     return st;
 }
 
+static int32_t shared_tokens(const sl_decode *d, const sl_msg_reserve *r)
+{
+    return sl_runner_shared(d->o.role.runner, (int32_t)r->n_prompt, (int32_t)r->n_tokens);
+}
+
 static bool has_room(const sl_decode *d, const sl_msg_reserve *r)
 {
     int32_t n = (int32_t)((r->n_tokens + PAGE - 1) / PAGE);
-    int32_t matched = sl_store_match(d->role.store, r->seed, r->tokens, (int32_t)r->n_tokens);
+    int32_t matched = sl_store_match(d->role.store, r->seed, r->tokens, shared_tokens(d, r));
     return sl_decode_has_room(n - matched, d->e.n_running, sl_store_available(d->role.store), d->e.n_tickets);
 }
 
@@ -132,8 +137,8 @@ static void reserve(sl_decode *d, sl_wmsg *m, sl_loading *waited)
             sl_sampling_free(&sampling);
             return;
         }
-        room = room && sl_store_lease_for(d->role.store, r->tenant, r->seed, r->tokens, (int32_t)r->n_tokens,
-                                          &lease) == SL_OK;
+        room = room && sl_store_lease_part(d->role.store, r->tenant, r->seed, r->tokens, (int32_t)r->n_tokens,
+                                           shared_tokens(d, r), &lease) == SL_OK;
         full = room ? NULL : "no host pages";
         if (!room)
             sl_claims_refused(d, m->router, r->rid, now);
@@ -185,7 +190,7 @@ static void arrived(sl_decode *d, sl_ticket *t)
     t->order = ++d->e.next_order;
     t->deadline_ns = UINT64_MAX; /* from now on the router has the deadline */
     t->sealed = sl_checker_seals(&d->role.checker) ? t->n_tokens / PAGE : 0;
-    sl_lease_publish(t->lease, t->tokens, t->n_tokens);
+    sl_lease_publish(t->lease, t->tokens, sl_runner_public(d->o.role.runner, t->n_prompt, t->n_tokens));
     sl_log(SL_LOG_DEBUG, "decode", "committed",
            "rid=%016" PRIx64 " attempt=%u ticket=%" PRIu64 " tokens=%d cached=%u wait_us=%" PRIu64, t->rid,
            t->attempt, t->number, t->n_tokens, t->cached_tokens, (sl_now_ns() - t->reserved_ns) / 1000);

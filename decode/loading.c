@@ -85,7 +85,7 @@ static bool wait_for_pages(sl_decode *d, sl_loading *w)
 {
     const sl_msg_reserve *r = &w->m->msg.reserve;
     const sl_prefetch_opts *o = &d->o.prefetch;
-    int32_t n = (int32_t)r->n_tokens;
+    int32_t n = sl_runner_shared(d->o.role.runner, (int32_t)r->n_prompt, (int32_t)r->n_tokens);
     sl_prefetch *p = sl_prefetch_find(d, w->m->router, r->rid);
     bool late = p && !sl_prefetch_done(p);
     bool waits = !w->over && !(late && o->policy == SL_CFG_PREFETCH_BEST_EFFORT) &&

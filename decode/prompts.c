@@ -100,7 +100,8 @@ static bool begin(sl_decode *d, sl_ticket *t)
     int32_t pages = sl_lease_n_pages(t->lease), matched = sl_lease_matched(t->lease);
     sl_status st;
     do {
-        st = r->open(r->impl, SL_RESIDENT, sl_lease_pages(t->lease), pages, matched * PAGE, &t->seq, &err);
+        st = sl_runner_open(r, SL_RESIDENT, sl_lease_pages(t->lease), pages, matched * PAGE, t->n_prompt,
+                            &t->seq, &err);
     } while (st == SL_ERR_EXHAUSTED && sl_residency_give(d));
     if (st == SL_ERR_EXHAUSTED && (d->e.n_running || begun(d, NULL)))
         return false;
@@ -176,7 +177,7 @@ static bool publish(sl_decode *d, sl_ticket *t)
             return false;
         }
     }
-    sl_lease_publish(t->lease, t->tokens, t->pos);
+    sl_lease_publish(t->lease, t->tokens, sl_runner_public(d->o.role.runner, t->n_prompt, t->pos));
     return true;
 }
 

@@ -65,10 +65,12 @@ sl_status sl_residency_open(sl_decode *d, sl_ticket *t, int32_t pages, sl_err *e
     bool hot = mode == SL_HIERARCHICAL;
     if (hot && d->o.row_pages > 0 && room_for(d, pages + 1)) /* one more: its next row may need a new page */
         mode = SL_RESIDENT;
-    sl_status st = r->open(r->impl, mode, sl_lease_pages(t->lease), pages, t->n_tokens - 1, &t->seq, err);
+    sl_status st =
+        sl_runner_open(r, mode, sl_lease_pages(t->lease), pages, t->n_tokens - 1, t->n_prompt, &t->seq, err);
     if (st == SL_ERR_EXHAUSTED && hot && mode == SL_RESIDENT) {
         mode = SL_HIERARCHICAL;
-        st = r->open(r->impl, mode, sl_lease_pages(t->lease), pages, t->n_tokens - 1, &t->seq, err);
+        st = sl_runner_open(r, mode, sl_lease_pages(t->lease), pages, t->n_tokens - 1, t->n_prompt, &t->seq,
+                            err);
     }
     t->resident = st == SL_OK && hot && mode == SL_RESIDENT;
     return st;

@@ -96,6 +96,11 @@ static sl_status read_names(const sl_selection_keys *k, sl_select_params *p, sl_
     p->shared_lists = scope == 1;
     if (k->gqa_reduction && !sl_group_reduce_find(k->gqa_reduction, &p->reduce))
         return sl_fail_unknown(err, "gqa_reduction", k->gqa_reduction, sl_group_reduce_names());
+    if (!is_auto(k->pooling)) {
+        if (!sl_pooling_find(k->pooling, &p->pooling))
+            return sl_fail_unknown(err, "pooling", k->pooling, sl_pooling_names());
+        p->pooled = true;
+    }
     SL_TRY(read_dtype("bounds_dtype", k->bounds_dtype, &p->bounds_typed, &p->bounds, err));
     return read_dtype("klabel_dtype", k->klabel_dtype, &p->labels_typed, &p->labels, err);
 }
@@ -126,11 +131,29 @@ static sl_status read_channels(const sl_selection_keys *k, const sl_model_config
     return SL_OK;
 }
 
+/* Forgets the parameters that the algorithm does not read, so that its pages do not depend on them. */
+static void keep_read(const sl_algo_desc *a, sl_select_params *p)
+{
+    if (a->prompt)
+        *p = (sl_select_params){.prompt_budget = p->prompt_budget,
+                                .window = p->window,
+                                .kernel = p->kernel,
+                                .pooled = p->pooled,
+                                .pooling = p->pooling,
+                                .output_tokens = p->output_tokens};
+    else
+        p->prompt_budget = p->window = p->kernel = p->output_tokens = 0, p->pooled = false,
+        p->pooling = SL_POOLING_AVG;
+}
+
 static sl_status check_sizes(const sl_select_params *p, const sl_model_config *cfg, sl_err *err)
 {
     if (p->block_tokens > 0 && SL_PAGE_TOKENS % p->block_tokens)
         return sl_fail(err, SL_ERR_INVALID, "block_tokens %d does not divide a page of %d tokens",
                        p->block_tokens, SL_PAGE_TOKENS);
+    if (p->prompt_budget > cfg->max_context)
+        return sl_fail(err, SL_ERR_INVALID, "prompt_budget %d exceeds the model's context of %d tokens",
+                       p->prompt_budget, cfg->max_context);
     if (p->token_budget > cfg->max_context)
         return sl_fail(err, SL_ERR_INVALID, "token_budget %d exceeds the model's context of %d tokens",
                        p->token_budget, cfg->max_context);
@@ -148,9 +171,10 @@ static sl_status stamp_of(const sl_algo_desc *a, const sl_model_config *cfg, con
         return SL_OK;
     sl_wr_init(&w);
     sl_wr_str(&w, a->name);
-    const int32_t numbers[] = {p->token_budget,    p->block_tokens,  p->shared_lists,
-                               (int32_t)p->reduce, p->bounds_typed,  (int32_t)p->bounds,
-                               g->sink_tokens,     g->recent_tokens, g->min_tokens};
+    const int32_t numbers[] = {p->token_budget, p->block_tokens,     p->shared_lists, (int32_t)p->reduce,
+                               p->bounds_typed, (int32_t)p->bounds,  g->sink_tokens,  g->recent_tokens,
+                               g->min_tokens,   p->prompt_budget,    p->window,       p->kernel,
+                               p->pooled,       (int32_t)p->pooling, p->output_tokens};
     sl_wr_i32s(&w, numbers, SL_COUNT(numbers));
     sl_wr_i32s(&w, g->dense_layers, (size_t)g->n_dense_layers);
     if (a->action == SL_ACTION_KERNEL)
@@ -173,8 +197,13 @@ sl_status sl_choose_selection(const sl_algo_desc *algorithm, const sl_selection_
     sl_select_params p = {.token_budget = keys->token_budget,
                           .block_tokens = keys->block_tokens,
                           .heavy_channels = keys->heavy_channels,
-                          .skip_factor = (float)keys->threshold_scale_factor};
+                          .skip_factor = (float)keys->threshold_scale_factor,
+                          .prompt_budget = keys->prompt_budget,
+                          .window = keys->window_size,
+                          .kernel = keys->kernel_size,
+                          .output_tokens = keys->output_tokens};
     SL_TRY(read_names(keys, &p, err));
+    keep_read(algorithm, &p);
     if (!gates->sink_tokens && !gates->recent_tokens)
         gates->sink_tokens = algorithm->default_sinks, gates->recent_tokens = algorithm->default_recent;
     if (algorithm->has_params)

@@ -42,6 +42,10 @@ typedef struct sl_selection_keys {
     int32_t heavy_channels;             /* 0: the algorithm's default */
     double threshold_scale_factor;      /* of skip_softmax; 0: nothing is left out */
     const char *klabel_dtype;           /* of sl_bounds_dtype_names(), or "auto"; NULL: auto */
+    /* Of algorithms that select at the end of a prompt. */
+    int32_t prompt_budget, window_size, kernel_size; /* 0: the algorithm's defaults */
+    int32_t output_tokens;                           /* 0: all generated tokens are read */
+    const char *pooling;                             /* of sl_pooling_names(), or "auto"; NULL: auto */
 } sl_selection_keys;
 const char *const *sl_list_scope_names(void);   /* kv_head, request */
 const char *const *sl_bounds_dtype_names(void); /* f32, bf16 */

@@ -127,6 +127,8 @@ static sl_status make_layer(sl_engine *e, int32_t l, sl_err *err)
         sl_algo_plane *q = &y->planes[p];
         q->host = sl_geometry_plane(&e->geo, base, pages, l, p);
         q->device_stride = sl_cache_page_bytes(&e->geo.shape.planes[p]);
+        if (e->geo.shape.planes[p].host_only)
+            continue;
         SL_TRY(alloc_pool(e, e->o.index_pages * q->device_stride, &q->device, err));
     }
     return SL_OK;

@@ -117,6 +117,16 @@ void sl_engine_layer_stats_get(const sl_engine *e, sl_layer_stats *out);
  */
 sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t *pages, int32_t n_pages,
                              int32_t n_cached, void *user, sl_seq **out, sl_err *err);
+/*
+ * The first `tokens` tokens of the sequence are its prompt; called between open and the first step. Algorithms that select
+ * at the end of a prompt need it, others ignore it. With n_cached >= tokens their selection is read from the pages.
+ * SL_ERR_INVALID when the cached tokens end within those that must be computed (sl_engine_prompt_window()), or when the
+ * pages do not have the selection.
+ */
+sl_status sl_engine_seq_prompt(sl_engine *e, sl_seq *s, int32_t tokens, sl_err *err);
+/* Tokens at the end of a prompt that one worker must compute, because their queries choose what is kept; 0: the algorithm
+ * does not select at the end of a prompt. */
+int32_t sl_engine_prompt_window(const sl_engine *e);
 /* Adds host pages at the end (the sequence grows). SL_ERR_EXHAUSTED when the device pools are full (nothing
  * changed). */
 sl_status sl_engine_seq_add_pages(sl_engine *e, sl_seq *s, const int32_t *pages, int32_t n_pages,

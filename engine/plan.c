@@ -43,7 +43,8 @@ static uint64_t whole_bytes(const sl_geometry *g, int32_t layer)
 {
     uint64_t bytes = 0;
     for (int32_t p = SL_CACHE_ROWS + 1; p < g->shape.n_planes; p++)
-        bytes += sl_geometry_has(g, layer, p) ? (uint64_t)sl_cache_page_bytes(&g->shape.planes[p]) : 0;
+        if (sl_geometry_has(g, layer, p) && !g->shape.planes[p].host_only)
+            bytes += (uint64_t)sl_cache_page_bytes(&g->shape.planes[p]);
     return bytes;
 }
 

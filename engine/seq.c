@@ -218,6 +218,18 @@ release:
     return st;
 }
 
+sl_status sl_engine_seq_prompt(sl_engine *e, sl_seq *s, int32_t tokens, sl_err *err)
+{
+    SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
+    sl_coord_request r = request_of(s);
+    return sl_coord_request_prompt(e->coord, &r, tokens, err);
+}
+
+int32_t sl_engine_prompt_window(const sl_engine *e)
+{
+    return e->o.algorithm->prompt ? e->o.algorithm->prompt_window(&e->cache) : 0;
+}
+
 sl_status sl_engine_seq_add_pages(sl_engine *e, sl_seq *s, const int32_t *pages, int32_t n_pages, sl_err *err)
 {
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");

@@ -45,6 +45,8 @@ typedef enum {
     SL_OP_BOUNDS_SCORES,
     SL_OP_LABELS_APPEND, /* kernels/labels.h */
     SL_OP_LABELS_SCORES,
+    SL_OP_WINDOW_VOTES, /* kernels/window.h */
+    SL_OP_KEPT_LISTS,
     SL_OP_SILU_MUL,
     SL_OP_MOE_ROUTE,
     SL_OP_MOE,

@@ -38,6 +38,7 @@
 
 #include "kernels/bounds.h"
 #include "kernels/params.h"
+#include "kernels/window.h"
 
 enum {
     SL_CACHE_PLANES = 6,
@@ -80,6 +81,7 @@ typedef struct sl_cache_plane {
     sl_plane_role role;
     sl_list_scope scope; /* REQUEST: a unit holds all heads, heads is 1. KV_HEAD: units of one head each */
     bool indexed_only;   /* only in layers with an indexer of the model; otherwise in every layer */
+    bool host_only;      /* only in host pages, without a device pool; not a part of the wire form */
     int32_t heads;       /* KV heads that have units of their own */
     int32_t unit_tokens; /* divides SL_PAGE_TOKENS, or is its multiple; at most SL_CACHE_UNIT_MAX */
     int32_t n_parts;
@@ -163,6 +165,13 @@ typedef struct sl_select_params {
     sl_dtype labels;
     float skip_factor;                  /* of sl_gqa_attn_params */
     const struct sl_channels *channels; /* sparse/channels.h, exists until the process ends; NULL: none */
+    /* Algorithms that select at the end of a prompt (sl_algo_desc.prompt). */
+    int32_t prompt_budget; /* tokens of the prompt that are kept for a KV head, the window included */
+    int32_t window;        /* newest tokens of the prompt, whose queries choose the others; always kept */
+    int32_t kernel;        /* of the pooling of votes, odd; 0: the algorithm's default */
+    bool pooled;           /* the way of pooling is the one below; otherwise the algorithm's default */
+    sl_pooling pooling;
+    int32_t output_tokens; /* newest generated tokens that a query reads; 0: all of them */
     uint64_t
         stamp; /* of the rows' plane: hash of all that the rows depend on in addition to the model; 0: nothing */
 } sl_select_params;
@@ -173,6 +182,7 @@ typedef struct sl_cache_dims {
     sl_index_format index_format;
     int32_t latent, rope;                       /* MLA: kv_lora_rank, qk_rope_head_dim */
     int32_t kv_heads, head_dim;                 /* attention with keys and values by head */
+    int32_t query_heads;                        /* a multiple of kv_heads; not a part of the cache */
     int32_t index_dim, index_heads, index_topk; /* 0: the model has no indexer */
     /* What a sparse algorithm selects (sl_algo_cache_shape() sets it): the tokens of a row, 0 for one, and whether
      * every KV head has rows of its own. A format that cannot divide its rows in this way leaves them whole. */

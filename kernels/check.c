@@ -11,6 +11,7 @@
 #include "kernels/gqa.h"
 #include "kernels/labels.h"
 #include "kernels/synth.h"
+#include "kernels/window.h"
 
 void sl_chk_need(sl_chk *c, bool ok, const char *field, const char *why)
 {
@@ -359,6 +360,8 @@ static const op_row op_rows[SL_OP_COUNT] = {
     [SL_OP_BOUNDS_SCORES] = ROW("bounds_scores", sl_bounds_scores_params, token_count, sl_chk_bounds_scores),
     [SL_OP_LABELS_APPEND] = ROW_SEQS("labels_append", sl_labels_append_params, sl_chk_labels_append),
     [SL_OP_LABELS_SCORES] = ROW("labels_scores", sl_labels_scores_params, token_count, sl_chk_labels_scores),
+    [SL_OP_WINDOW_VOTES] = ROW("window_votes", sl_window_votes_params, tokens, sl_chk_window_votes),
+    [SL_OP_KEPT_LISTS] = ROW("kept_lists", sl_kept_lists_params, token_count, sl_chk_kept_lists),
     [SL_OP_SILU_MUL] = ROW("silu_mul", sl_silu_mul_params, tokens, chk_silu_mul),
     [SL_OP_MOE_ROUTE] = ROW("moe_route", sl_moe_route_params, tokens, chk_moe_route),
     [SL_OP_MOE] = ROW("moe", sl_moe_params, tokens, chk_moe),

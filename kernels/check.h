@@ -65,6 +65,9 @@ void sl_chk_bounds_scores(sl_chk *c, const void *params);
 /* kernels/labels.c: labels of tokens. */
 void sl_chk_labels_append(sl_chk *c, const void *params);
 void sl_chk_labels_scores(sl_chk *c, const void *params);
+/* kernels/window.c: selection by an observation window. */
+void sl_chk_window_votes(sl_chk *c, const void *params);
+void sl_chk_kept_lists(sl_chk *c, const void *params);
 
 /* kernels/check_ep.c: expert parallelism. */
 void sl_chk_ep_send(sl_chk *c, const void *params);

@@ -90,6 +90,9 @@ sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_
 /* As sl_store_lease(), for a tenant (sl_tenant_id(); 0, which sl_store_lease() takes, means all callers that have none). */
 sl_status sl_store_lease_for(sl_store *s, uint64_t tenant, sl_key seed, const int32_t *tokens,
                              int32_t n_tokens, sl_lease **out);
+/* As sl_store_lease_for(), of which at most (n_match - 1) / 64 pages match: those that a request of n_match tokens could share. */
+sl_status sl_store_lease_part(sl_store *s, uint64_t tenant, sl_key seed, const int32_t *tokens,
+                              int32_t n_tokens, int32_t n_match, sl_lease **out);
 /* As sl_store_lease_for(), for the n_pages full pages of tokens, all of which may match; for pages that are loaded from a
  * storage tier, so it does not count as a query. */
 sl_status sl_store_lease_pages(sl_store *s, uint64_t tenant, sl_key seed, const int32_t *tokens,

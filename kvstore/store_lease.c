@@ -143,8 +143,14 @@ sl_status sl_store_lease(sl_store *s, sl_key seed, const int32_t *tokens, int32_
 sl_status sl_store_lease_for(sl_store *s, uint64_t tenant, sl_key seed, const int32_t *tokens,
                              int32_t n_tokens, sl_lease **out)
 {
-    SL_CHECK(n_tokens > 0, "%d tokens", n_tokens);
-    SL_TRY(make_lease(s, tenant, seed, tokens, (n_tokens + PAGE - 1) / PAGE, matchable(s, n_tokens), out));
+    return sl_store_lease_part(s, tenant, seed, tokens, n_tokens, n_tokens, out);
+}
+
+sl_status sl_store_lease_part(sl_store *s, uint64_t tenant, sl_key seed, const int32_t *tokens,
+                              int32_t n_tokens, int32_t n_match, sl_lease **out)
+{
+    SL_CHECK(n_tokens > 0 && n_match <= n_tokens, "%d of %d tokens", n_match, n_tokens);
+    SL_TRY(make_lease(s, tenant, seed, tokens, (n_tokens + PAGE - 1) / PAGE, matchable(s, n_match), out));
     s->query_tokens += (uint64_t)n_tokens;
     s->hit_tokens += (uint64_t)(*out)->n_matched * PAGE;
     for (int32_t i = 0; i < (*out)->n_matched; i++)

@@ -118,6 +118,13 @@ static sl_status open_sampler(sl_local_run *r, const sl_local_run_opts *o, sl_er
     return sl_sampler_create(c->vocab_size, c->eos_ids, (size_t)c->n_eos, &r->sampler);
 }
 
+/* A run that has no prompt yet gets one before it is restarted. */
+static sl_status open_seq(sl_local_run *r, sl_err *err)
+{
+    SL_TRY(sl_local_seq_open(&r->local, r->engine, SL_RESIDENT, 0, &r->seq, err));
+    return r->n_prompt ? sl_engine_seq_prompt(r->engine, r->seq, (int32_t)r->n_prompt, err) : SL_OK;
+}
+
 sl_status sl_local_run_open(sl_local_run *r, const sl_local_run_opts *o, sl_err *err)
 {
     SL_TRY(open_local(r, o, err));
@@ -129,7 +136,7 @@ sl_status sl_local_run_open(sl_local_run *r, const sl_local_run_opts *o, sl_err 
     SL_TRY(open_engine(r, o, err));
     SL_TRY(open_sampler(r, o, err));
     /* The prompt is prefilled resident in both modes. */
-    return sl_local_seq_open(&r->local, r->engine, SL_RESIDENT, 0, &r->seq, err);
+    return open_seq(r, err);
 }
 
 sl_status sl_local_run_restart(sl_local_run *r, sl_err *err)
@@ -139,7 +146,7 @@ sl_status sl_local_run_restart(sl_local_run *r, sl_err *err)
     r->seq = NULL;
     r->n_output = 0;
     r->stopped = false;
-    return sl_local_seq_open(&r->local, r->engine, SL_RESIDENT, 0, &r->seq, err);
+    return open_seq(r, err);
 }
 
 void sl_local_run_close(sl_local_run *r)

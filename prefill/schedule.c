@@ -142,7 +142,8 @@ bool sl_schedule_publish(sl_prefill *p, sl_prefill_job *j, int32_t n_tokens)
         }
         j->engine.sealed = full;
     }
-    sl_lease_publish(j->engine.lease, j->msg->tokens, n_tokens);
+    sl_lease_publish(j->engine.lease, j->msg->tokens,
+                     sl_runner_public(p->o.role.runner, (int32_t)j->msg->n_prompt, n_tokens));
     return true;
 }
 
@@ -256,7 +257,10 @@ static bool start_job(sl_prefill *p, sl_prefill_job *j)
     const sl_msg_prefill *r = j->msg;
     int32_t fetched, fetched_end;
     sl_prefill_prefetch_use(p, j, &fetched, &fetched_end);
-    sl_status st = sl_store_lease(p->role.store, r->seed, r->tokens, (int32_t)r->n_tokens, &j->engine.lease);
+    const int32_t n = (int32_t)r->n_tokens;
+    sl_status st =
+        sl_store_lease_part(p->role.store, 0, r->seed, r->tokens, n,
+                            sl_runner_shared(p->o.role.runner, (int32_t)r->n_prompt, n), &j->engine.lease);
     if (st != SL_OK)
         sl_prefill_prefetch_give_seq(p, j); /* closes it: its pages are not held any more */
     if (st == SL_ERR_EXHAUSTED)

@@ -74,12 +74,14 @@ typedef struct sl_algo_dims {
     sl_cache_dims cache;
     sl_cache_shape shape;    /* the model's planes and the algorithm's own */
     int64_t workspace_bytes; /* most device memory for scores */
+    int32_t max_seqs;        /* rows of the page tables; requests at once */
     int32_t sinks, recent;   /* the gates */
 } sl_algo_dims;
 
 /* One plane of one layer that is on the device whole: its pool there, and its host pages. */
 typedef struct sl_algo_plane {
-    uint8_t *device; /* page p at device + p * device_stride; NULL: the layer does not have this plane */
+    /* Page p at device + p * device_stride. NULL: the layer does not have this plane, or only in the host pages. */
+    uint8_t *device;
     int64_t device_stride;
     sl_host_plane host; /* base NULL: no host copy is kept */
 } sl_algo_plane;
@@ -93,6 +95,23 @@ typedef struct sl_algo_pages {
     int32_t n_pages, n_tokens;
 } sl_algo_pages;
 
+/* One request in one layer, before its first step: where its prompt ends. */
+typedef struct sl_algo_prompt {
+    int32_t layer, seq;
+    int32_t tokens;              /* of the prompt */
+    int32_t n_cached;            /* tokens whose rows exist */
+    const sl_algo_plane *planes; /* [SL_CACHE_PLANES] by plane of the shape */
+    const int32_t *host_pages;   /* [ceil(n_cached / 64)] host array */
+} sl_algo_prompt;
+
+/* What a step appends to one request. */
+typedef struct sl_algo_run {
+    int32_t seq;
+    int32_t first, n; /* tokens of the step: first .. first + n - 1 */
+    int32_t pos;      /* of the first one */
+    int32_t prompt;   /* tokens of the prompt; 0: unknown */
+} sl_algo_run;
+
 /* One attention of one layer, as the coordinator sees it. */
 typedef struct sl_algo_call {
     const sl_attn_call *attn;    /* queries, raw keys, tables, dimensions */
@@ -101,7 +120,9 @@ typedef struct sl_algo_call {
      * both, unless the algorithm is groupable. */
     sl_row_view rows;
     sl_host_plane host_rows;
-    int32_t max_pos; /* largest position of the step */
+    int32_t max_pos;         /* largest position of the step */
+    const sl_algo_run *runs; /* [n_runs], in the order of the step's tokens */
+    int32_t n_runs;
     /* Lists per token (1, or the number of KV heads), and log2 of the tokens of a block, as the selector states. */
     int32_t lists, block_log2;
     int32_t k; /* most blocks of a list in this step: min(those of width, those of max_pos + 1) */
@@ -166,6 +187,19 @@ typedef struct sl_algo_desc {
      * captures the model's own index keys, whatever the algorithm is, so that pages are complete. */
     sl_status (*update)(sl_algo *a, const sl_algo_call *call, sl_err *err);
     /*
+     * For an algorithm that selects at the end of a prompt: called for every layer of a request before its first step,
+     * after construct. The tokens of the prompt attend to everything (call->k is then the whole context), and are
+     * resident; from the token after the prompt on, lists are those of retrieve. update sees the runs that reach the
+     * prompt's end and makes the selection there, once. What it selects must depend on the tokens of the prompt and on
+     * their number alone, and must be in the host pages when the step ends: another worker opens the same pages with
+     * n_cached >= tokens. SL_ERR_INVALID: n_cached ends in tokens that the selection needs to see. NULL: prompts have
+     * no meaning for the algorithm.
+     */
+    sl_status (*prompt)(sl_algo *a, const sl_algo_prompt *p, sl_err *err);
+    /* Tokens at the end of a prompt that must be computed together with the selection: a prefix that is reused ends
+     * before them. Set together with prompt. */
+    int32_t (*prompt_window)(const sl_cache_dims *dims);
+    /*
      * Required. Logical ids of tokens first .. first+count-1 of the step: ids[count][call->lists][call->k], of which
      * the first lists belong to token `first`; ascending, -1 padded. An id is a block, each in 0..pos >>
      * call->block_log2.
@@ -191,6 +225,7 @@ sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dim
 extern const sl_algo_desc sl_algo_dsa;
 extern const sl_algo_desc sl_algo_dense;
 extern const sl_algo_desc sl_algo_quest;
+extern const sl_algo_desc sl_algo_snapkv;
 extern const sl_algo_desc sl_algo_streaming_llm;
 extern const sl_algo_desc sl_algo_double_sparsity;
 extern const sl_algo_desc sl_algo_skip_softmax;

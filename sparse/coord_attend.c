@@ -41,7 +41,8 @@ sl_status sl_coord_make_queries(const sl_attn_call *call, sl_err *err)
  */
 static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32_t width)
 {
-    int32_t all = c->is_dense[call->layer] || !c->z.algo->constant_k ? c->tracker.max_pos + 1 : width;
+    bool whole = c->in_prompt || c->is_dense[call->layer]; /* some lists are as long as the context */
+    int32_t all = whole || !c->z.algo->constant_k ? c->tracker.max_pos + 1 : width;
     int32_t most = width < all ? width : all;
     sl_algo_call a = {
         .attn = call,
@@ -49,6 +50,8 @@ static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32
         .rows = c->layers[call->layer].rows,
         .host_rows = c->layers[call->layer].host_rows,
         .max_pos = c->tracker.max_pos,
+        .runs = c->runs,
+        .n_runs = c->n_runs,
         .lists = c->z.lists,
         .block_log2 = c->z.block_log2,
         .k = sl_blocks_for(most, c->z.block_log2),
@@ -158,7 +161,7 @@ static sl_status attend(sl_coord *c, const sl_attn_call *call, sl_err *err)
 {
     SL_TRY(capture_keys(c, call, err));
     bool kept = c->z.algo->keeps_lists && !c->is_dense[call->layer];
-    sl_algo_call a = algo_call(c, call, c->z.width);
+    sl_algo_call a = algo_call(c, call, c->in_prompt ? c->o.max_context : c->z.width);
     int32_t groups = sl_coord_groups_of(c, call, &a);
     if (groups == 1) {
         SL_TRY(attend_whole(c, call, &a, kept, err));

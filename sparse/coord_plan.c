@@ -174,6 +174,7 @@ sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *er
         .max_context = o->max_context,
         .cache = o->cache,
         .workspace_bytes = workspace,
+        .max_seqs = o->max_seqs,
         .sinks = o->gates.sink_tokens,
         .recent = o->gates.recent_tokens,
     };
@@ -182,7 +183,7 @@ sl_status sl_coord_check(const sl_coord_opts *o, sl_coord_sizes *out, sl_err *er
     if (z.algo->check)
         SL_TRY(z.algo->check(&z.dims, &o->gates, err));
     z.width = z.algo->width(&z.dims, o->gates.min_tokens);
-    z.longest = o->gates.n_dense_layers > 0 ? o->max_context : z.width;
+    z.longest = o->gates.n_dense_layers > 0 || z.algo->prompt ? o->max_context : z.width;
     for (int32_t l = 0; l < o->n_layers; l++) {
         int32_t need = need_of(o, &z, l);
         z.need_hot = need > z.need_hot ? need : z.need_hot;

@@ -55,6 +55,29 @@ sl_status sl_coord_request_begin(sl_coord *c, const sl_coord_request *r, sl_err 
     return st;
 }
 
+sl_status sl_coord_request_prompt(sl_coord *c, const sl_coord_request *r, int32_t tokens, sl_err *err)
+{
+    SL_CHECK(r->seq >= 0 && r->seq < c->tracker.n && c->tracker.rows[r->seq].open, "prompt of row %d",
+             r->seq);
+    sl_track *t = &c->tracker.rows[r->seq];
+    if (!c->z.algo->prompt)
+        return SL_OK;
+    if (tokens < 1 || tokens > c->o.max_context || r->n_cached != t->len)
+        return sl_fail(err, SL_ERR_INVALID, "prompt of %d tokens, %d cached of %d, at most %d fit", tokens,
+                       r->n_cached, t->len, c->o.max_context);
+    for (int32_t l = 0; l < c->o.n_layers; l++) {
+        sl_algo_prompt p = {.layer = l,
+                            .seq = r->seq,
+                            .tokens = tokens,
+                            .n_cached = r->n_cached,
+                            .planes = c->layers[l].planes,
+                            .host_pages = r->host_pages};
+        SL_TRY(c->z.algo->prompt(c->algo, &p, err));
+    }
+    t->prompt = tokens;
+    return SL_OK;
+}
+
 sl_status sl_coord_request_spill(sl_coord *c, const sl_coord_request *r, sl_err *err)
 {
     SL_CHECK(r->seq >= 0 && r->seq < c->tracker.n && c->tracker.rows[r->seq].open, "spill of row %d", r->seq);

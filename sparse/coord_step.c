@@ -1,11 +1,41 @@
 /* A step begins and ends. See sparse.h. */
 #include "sparse/coordinator_impl.h"
 
+/* The step's runs for an algorithm that selects at the end of prompts; *prompts: whether any token is one of a prompt. */
+static sl_status see_prompts(sl_coord *c, sl_err *err)
+{
+    int32_t first = 0;
+    c->in_prompt = false;
+    c->n_runs = c->tracker.n_runs;
+    for (int32_t i = 0; i < c->n_runs; i++) {
+        const sl_coord_run *run = &c->tracker.runs[i];
+        const sl_track *t = &c->tracker.rows[run->seq];
+        c->runs[i] =
+            (sl_algo_run){.seq = run->seq, .first = first, .n = run->n, .pos = t->len, .prompt = t->prompt};
+        first += run->n;
+        if (!c->z.algo->prompt)
+            continue;
+        if (t->prompt < 1)
+            return sl_fail(err, SL_ERR_INVALID,
+                           "sparse algorithm %s: the end of the prompt of sequence row %d is not known",
+                           c->z.algo->name, run->seq);
+        if (t->len < t->prompt && t->hot_slot >= 0)
+            return sl_fail(
+                err, SL_ERR_UNSUPPORTED,
+                "sparse algorithm %s: sequence row %d is hierarchical before the end of its prompt",
+                c->z.algo->name, run->seq);
+        c->in_prompt |= t->len < t->prompt;
+    }
+    return SL_OK;
+}
+
 sl_status sl_coord_step_begin(sl_coord *c, const sl_coord_run *runs, int32_t n_runs, sl_err *err)
 {
     SL_TRY(sl_tracker_step_begin(&c->tracker, runs, n_runs, c->o.max_step_tokens, err));
     c->last_ids = NULL, c->last_k = 0;
-    sl_status st = sl_swapin_step(c->swapin, err);
+    sl_status st = see_prompts(c, err);
+    if (st == SL_OK)
+        st = sl_swapin_step(c->swapin, err);
     if (st != SL_OK)
         sl_tracker_step_end(&c->tracker, false);
     return st;

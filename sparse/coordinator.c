@@ -59,7 +59,8 @@ static sl_status create_layers(sl_coord *c, const sl_coord_opts *opts, sl_err *e
     c->is_dense = calloc(n, sizeof *c->is_dense);
     c->is_wanted = calloc(n, sizeof *c->is_wanted);
     c->may_be_late = calloc(n, sizeof *c->may_be_late);
-    if (!c->layers || !c->is_dense || !c->is_wanted || !c->may_be_late ||
+    c->runs = calloc((size_t)opts->max_seqs, sizeof *c->runs);
+    if (!c->layers || !c->is_dense || !c->is_wanted || !c->may_be_late || !c->runs ||
         sl_tracker_init(&c->tracker, opts->max_seqs, opts->max_context) != SL_OK)
         return sl_fail(err, SL_ERR_NO_MEMORY, "coordinator: out of memory");
     memcpy(c->layers, opts->layers, n * sizeof *c->layers);
@@ -121,6 +122,7 @@ void sl_coord_destroy(sl_coord *c)
         c->algo->desc->destroy(c->algo);
     sl_swapin_destroy(c->swapin);
     sl_tracker_fini(&c->tracker);
+    free(c->runs);
     free(c->may_be_late);
     free(c->is_wanted);
     free(c->is_dense);

@@ -35,6 +35,10 @@ struct sl_coord {
     sl_algo *algo, *dense; /* dense: for dense layers, NULL when there are none */
     sl_swapin *swapin;
     sl_tracker tracker;
+    sl_algo_run *runs; /* [max_seqs] of the running step */
+    int32_t n_runs;
+    bool
+        in_prompt; /* some token of the step is one of a prompt, and the algorithm selects at the end of prompts */
     sl_coord_draw draw;
     int32_t *ids, *slice_ids, *phys; /* device */
     int32_t index_plane;             /* of the model's index keys; -1: none */

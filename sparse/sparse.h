@@ -134,6 +134,9 @@ sl_status sl_coord_request_begin(sl_coord *c, const sl_coord_request *r, sl_err 
  * r->n_cached; the rest of r is as for begin. After an error the length is what it was.
  */
 sl_status sl_coord_request_load(sl_coord *c, const sl_coord_request *r, sl_err *err);
+/* Says that the prompt of a request is its first `tokens` tokens; r as for begin, between begin and the first step.
+ * Algorithms that select at the end of a prompt need it (sl_algo_desc.prompt); for others it does nothing. */
+sl_status sl_coord_request_prompt(sl_coord *c, const sl_coord_request *r, int32_t tokens, sl_err *err);
 /* A resident request becomes hierarchical; r as for begin, with the new hot slot. The row pages may be used for other
  * requests afterwards. */
 sl_status sl_coord_request_spill(sl_coord *c, const sl_coord_request *r, sl_err *err);

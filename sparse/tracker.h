@@ -13,6 +13,7 @@ typedef struct sl_track {
     int32_t len;         /* tokens whose rows exist */
     int32_t pending;     /* tokens the running step appends */
     int32_t hot_slot;    /* -1: resident */
+    int32_t prompt;      /* tokens of its prompt; 0: unknown */
     uint32_t generation; /* how often this row was used: distinguishes a request from the previous one */
 } sl_track;
 

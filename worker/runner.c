@@ -10,6 +10,11 @@ static sl_status e_open(void *impl, sl_residency r, const int32_t *pages, int32_
     return SL_OK;
 }
 
+static sl_status e_prompt(void *impl, void *seq, int32_t tokens, sl_err *err)
+{
+    return sl_engine_seq_prompt(impl, seq, tokens, err);
+}
+
 static sl_status e_add_pages(void *impl, void *seq, const int32_t *pages, int32_t n_pages, sl_err *err)
 {
     return sl_engine_seq_add_pages(impl, seq, pages, n_pages, err);
@@ -93,6 +98,8 @@ sl_runner sl_runner_for_engine(sl_engine *e, const sl_model_config *cfg, const s
                        .max_context = opts->max_context,
                        .max_step_tokens = opts->max_step_tokens,
                        .open = e_open,
+                       .prompt = e_prompt,
+                       .prompt_window = sl_engine_prompt_window(e),
                        .add_pages = e_add_pages,
                        .load = e_load,
                        .spill = e_spill,

@@ -15,6 +15,9 @@ typedef struct sl_runner {
     int32_t vocab, n_layers, max_context, max_step_tokens;
     sl_status (*open)(void *impl, sl_residency r, const int32_t *pages, int32_t n_pages, int32_t n_cached,
                       void **seq, sl_err *err);
+    /* Between open and the first step; NULL: not needed. */
+    sl_status (*prompt)(void *impl, void *seq, int32_t tokens, sl_err *err);
+    int32_t prompt_window; /* sl_engine_prompt_window() */
     sl_status (*add_pages)(void *impl, void *seq, const int32_t *pages, int32_t n_pages, sl_err *err);
     /* NULL: sequences are opened when all their cached pages are there. */
     sl_status (*load)(void *impl, void *seq, int32_t n_cached, sl_err *err);
@@ -41,6 +44,41 @@ typedef struct sl_runner {
                             sl_err *err);
     bool (*group_whole)(const struct sl_wgroup *g);
 } sl_runner;
+
+/* The tokens of a request whose pages it may share with the prefix tree, as the n_tokens of sl_store_match(). Not those
+ * whose computing selects what is kept of its prompt, nor those after its prompt. */
+static inline int32_t sl_runner_shared(const sl_runner *r, int32_t n_prompt, int32_t n_tokens)
+{
+    int32_t n = n_prompt - r->prompt_window + 1;
+    return r->prompt_window ? (n > 0 ? n : 0) : n_tokens;
+}
+
+/* Of n_tokens complete tokens, those whose pages other requests may use. What follows the prompt depends on where the prompt
+ * ended, if the algorithm selects there. */
+static inline int32_t sl_runner_public(const sl_runner *r, int32_t n_prompt, int32_t n_tokens)
+{
+    return r->prompt_window && n_tokens > n_prompt ? n_prompt : n_tokens;
+}
+
+/* Says where the prompt of a sequence ends. */
+static inline sl_status sl_runner_prompt(const sl_runner *r, void *seq, int32_t n_prompt, sl_err *err)
+{
+    return r->prompt ? r->prompt(r->impl, seq, n_prompt, err) : SL_OK;
+}
+
+/* Opens a sequence and says where its prompt ends. */
+static inline sl_status sl_runner_open(const sl_runner *r, sl_residency residency, const int32_t *pages,
+                                       int32_t n_pages, int32_t n_cached, int32_t n_prompt, void **seq,
+                                       sl_err *err)
+{
+    SL_TRY(r->open(r->impl, residency, pages, n_pages, n_cached, seq, err));
+    sl_status st = sl_runner_prompt(r, *seq, n_prompt, err);
+    if (st != SL_OK) {
+        r->close(r->impl, *seq);
+        *seq = NULL;
+    }
+    return st;
+}
 
 /* A step of this worker: in a group a step of all its ranks. */
 static inline sl_status sl_runner_step(const sl_runner *r, sl_step_item *items, int32_t n,

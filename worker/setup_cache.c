@@ -63,7 +63,12 @@ sl_status sl_setup_select(const sl_config *cfg, const sl_model_config *mc, sl_se
                                     .channel_config_path = cfg->sparse_attention.channel_config_path,
                                     .heavy_channels = cfg->sparse_attention.heavy_channels,
                                     .threshold_scale_factor = cfg->sparse_attention.threshold_scale_factor,
-                                    .klabel_dtype = cfg->sparse_attention.klabel_dtype};
+                                    .klabel_dtype = cfg->sparse_attention.klabel_dtype,
+                                    .prompt_budget = cfg->sparse_attention.prompt_budget,
+                                    .window_size = cfg->sparse_attention.window_size,
+                                    .kernel_size = cfg->sparse_attention.kernel_size,
+                                    .output_tokens = cfg->sparse_attention.output_tokens,
+                                    .pooling = cfg->sparse_attention.pooling};
     SL_TRY(sl_choose_algorithm(cfg->sparse_attention.algorithm, mc, &s.algorithm, err));
     sl_status st = sl_choose_selection(s.algorithm, &keys, mc, &s.gates, &s.select, err);
     if (st != SL_OK)

@@ -102,6 +102,8 @@ sl_status sl_cpu_bounds_append(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_bounds_scores(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_labels_append(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_labels_scores(sl_backend *be, const void *params, sl_err *err);
+sl_status sl_cpu_window_votes(sl_backend *be, const void *params, sl_err *err);
+sl_status sl_cpu_kept_lists(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_silu_mul(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_moe_route(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_moe(sl_backend *be, const void *params, sl_err *err);

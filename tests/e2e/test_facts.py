@@ -110,6 +110,14 @@ def test_eval_of_the_trained_checkpoint(tmp_path):
     assert (tmp_path / "plot.svg").read_text().count("<circle") > 2
 
 
+def test_snapkv_keeps_what_the_end_of_the_prompt_asks_for(tmp_path):
+    """128 tokens of some 440 are enough for a question at the end, and have no answer to one that came before the text."""
+    _, rows = evaluate(tmp_path, "--model", MODEL, "--tasks", "needle,early", "--lengths", "512", "--documents", "2", "--budgets", "128",
+                       "--algorithms", "snapkv:kernel_size=7:pooling=maxpool")
+    got = {(r["task"], r["budget"]): r["right"] for r in rows}
+    assert got == {("needle", ""): "2", ("early", ""): "2", ("needle", "128"): "2", ("early", "128"): "0"}
+
+
 def test_eval_prints_what_it_has_when_interrupted():
     p = subprocess.Popen([SLUICE, "eval", "--model", MODEL, "--lengths", "256", "--documents", "100000", "--tasks", "needle", "--algorithms",
                           "dense"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -55,6 +55,7 @@ static void cache_dims(const sl_model_config *c, sl_cache_dims *out)
 {
     out->kv_heads = c->n_kv_heads;
     out->head_dim = c->v_head_dim;
+    out->query_heads = c->n_heads;
 }
 
 /* Qwen 3's reference has head_dim 128 as a constant, and its checkpoints state it. */

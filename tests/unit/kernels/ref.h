@@ -41,6 +41,9 @@ void ref_bounds_scores(const void *params);
 /* and those of kernels/labels.h, in ref_labels.c. */
 void ref_labels_append(const void *params);
 void ref_labels_scores(const void *params);
+/* and those of kernels/window.h. */
+void ref_window_votes(const void *params);
+void ref_kept_lists(const void *params);
 
 /* The page of a position of a sequence, in one of the page tables of s. */
 int32_t ref_page_of(const int32_t *table, const sl_seq_tables *s, int64_t seq, int64_t pos);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/bounds.h"
+#include "kernels/window.h"
 #include "kernels/gqa.h"
 #include "tests/unit/kernels/ref.h"
 
@@ -377,4 +378,84 @@ void ref_bounds_scores(const void *params)
             free(sum);
         }
     free(x);
+}
+
+/* ---- kernels/window.h ---- */
+
+/* The product of a query of the window with the key of token j. */
+static double product(const sl_window_votes_params *p, int64_t w, int64_t h, int64_t j)
+{
+    int64_t lists = p->rows.heads ? p->rows.heads : 1;
+    where at = where_is(&p->rows, p->kv_heads, j, h / (p->heads / p->kv_heads));
+    const uint8_t *row =
+        p->rows.base + ((p->row_pages[j / 64] * 64 + j % 64) * lists + at.row) * p->rows.row_bytes;
+    double sum = 0;
+
+    for (int32_t i = 0; i < p->dim; i++)
+        sum += (double)p->q[(w * p->heads + h) * p->dim + i] * get_value(p->format, at, p->dim, 0, row, i);
+    return sum * (double)p->scale;
+}
+
+void ref_window_votes(const void *params)
+{
+    const sl_window_votes_params *p = params;
+    int64_t before = p->tokens - p->window, half = p->kernel / 2;
+    double *sum = malloc(16 * (size_t)p->tokens), *each = sum + p->tokens;
+
+    for (int64_t v = 0; v < p->kv_heads; v++) {
+        memset(sum, 0, 8 * (size_t)p->tokens);
+        for (int64_t h = v * (p->heads / p->kv_heads); h < (v + 1) * (p->heads / p->kv_heads); h++)
+            for (int64_t w = 0; w < p->window; w++) {
+                double top = -INFINITY, all = 0;
+
+                for (int64_t j = 0; j <= before + w; j++)
+                    top = fmax(top, each[j] = product(p, w, h, j));
+                for (int64_t j = 0; j <= before + w; j++)
+                    all += exp(each[j] - top);
+                for (int64_t j = 0; j < before; j++)
+                    sum[j] += exp(each[j] - top) / all;
+            }
+        for (int64_t j = 0; j < before; j++) {
+            double total = 0, most = 0; /* votes are positive */
+
+            for (int64_t i = j - half; i <= j + half; i++) {
+                total += i < 0 || i >= before ? 0 : sum[i];
+                most = fmax(most, i < 0 || i >= before ? 0 : sum[i]);
+            }
+            p->votes[v * p->ld_votes + j] = (float)(p->pooling == SL_POOLING_MAX ? most : total / p->kernel);
+        }
+    }
+    free(sum);
+}
+
+/* Whether a list has this token: asked for every token, in their order. */
+static bool reads(const sl_kept_lists_params *p, int64_t seq, int64_t list, int32_t pos, int32_t at)
+{
+    int32_t prompt = p->prompts[2 * seq];
+
+    if (pos < prompt || pos < p->dense_below)
+        return true;
+    if (at >= prompt)
+        return p->output == 0 || at > pos - p->output;
+    if (at >= prompt - p->window)
+        return true;
+    for (int32_t i = 0; i < p->prompts[2 * seq + 1]; i++)
+        if (p->kept[(seq * p->lists + list) * p->ld_kept + i] == at)
+            return true;
+    return false;
+}
+
+void ref_kept_lists(const void *params)
+{
+    const sl_kept_lists_params *p = params;
+
+    for (int64_t i = 0; i < (int64_t)p->token_count * p->lists; i++) {
+        int64_t t = p->token_first + i / p->lists, n = 0;
+
+        for (int32_t j = 0; j <= p->seqs->token_pos[t]; j++)
+            if (reads(p, p->seqs->token_seq[t], i % p->lists, p->seqs->token_pos[t], j))
+                p->ids[i * p->ld_ids + n++] = j;
+        for (; n < p->ld_ids; n++)
+            p->ids[i * p->ld_ids + n] = -1;
+    }
 }

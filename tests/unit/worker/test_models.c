@@ -3,8 +3,8 @@
  * hierarchical decode worker whose hot buffer is as small as the longest list (the selection, or with dense attention
  * the context) and whose stale rows are poisoned, chunks that end in the middle of pages, several requests in one
  * batch, greedy and seeded sampling, more than a thousand steps, and a decode worker that dies in the middle. Two of
- * the models run under an algorithm that only the tests have, with rows and lists of blocks by KV head and a plane of
- * its own.
+ * the models run under quest, with rows and lists of blocks by KV head and a plane of its own, and one under snapkv, whose
+ * selection depends on where the prompt ended.
  */
 #include <stdio.h>
 
@@ -16,9 +16,9 @@
 #if defined(__SANITIZE_THREAD__)
 enum { SLOWER = 16, MODELS = 1 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { SLOWER = 8, MODELS = 7 };
+enum { SLOWER = 8, MODELS = 8 };
 #else
-enum { SLOWER = 1, MODELS = 7 };
+enum { SLOWER = 1, MODELS = 8 };
 #endif
 
 static cluster c;
@@ -53,9 +53,10 @@ static void load(rig *g, int max_tokens, int rows)
 static sl_engine_opts engine_opts(const rig *g, bool prefill, int max_tokens, int context)
 {
     int pages = sl_pages_for(context), seqs = 6;
-    int32_t hot = algorithm == &sl_algo_dense   ? context
-                  : algorithm == &sl_algo_quest ? select_params.token_budget
-                                                : sl_model_get_config(g->model)->index_topk;
+    int32_t hot = algorithm == &sl_algo_dense    ? context
+                  : algorithm == &sl_algo_quest  ? select_params.token_budget
+                  : algorithm == &sl_algo_snapkv ? select_params.prompt_budget + select_params.output_tokens
+                                                 : sl_model_get_config(g->model)->index_topk;
     return (sl_engine_opts){.algorithm = algorithm,
                             .select = select_params,
                             .max_seqs = seqs,
@@ -100,10 +101,10 @@ static void drop_runner(cworker *w)
     drop(&rigs[w - w->c->w]);
 }
 
-/* A model, with the algorithm that fits it, or with quest if blocks are given. */
+/* A model, with the algorithm that fits it, or with quest if blocks are given, or with snapkv if a budget is. */
 typedef struct model {
     const char *dir;
-    int32_t block_tokens;
+    int32_t block_tokens, prompt_budget;
 } model;
 
 static void choose(const model *m)
@@ -116,9 +117,15 @@ static void choose(const model *m)
     ck_assert_msg(sl_model_stored_dtype(dir, &stored, &err) == SL_OK, "%s", err.text);
     sl_model_auto_formats(&cfg, stored, &index_format, &row_format);
     act = stored == SL_F32 ? SL_F32 : SL_BF16;
-    algorithm = m->block_tokens ? &sl_algo_quest : cfg.n_kv_heads > 0 ? &sl_algo_dense : &sl_algo_dsa;
+    algorithm = m->block_tokens      ? &sl_algo_quest
+                : m->prompt_budget   ? &sl_algo_snapkv
+                : cfg.n_kv_heads > 0 ? &sl_algo_dense
+                                     : &sl_algo_dsa;
     select_params =
         (sl_select_params){.block_tokens = m->block_tokens, .token_budget = m->block_tokens ? 96 : 0};
+    if (m->prompt_budget)
+        select_params =
+            (sl_select_params){.prompt_budget = m->prompt_budget, .window = 20, .output_tokens = 50};
 }
 
 static cluster_opts options(void)
@@ -167,6 +174,7 @@ static void reference(const creq *r)
     sl_seq *seq;
     ck_assert_msg(sl_engine_seq_open(g.engine, SL_RESIDENT, pages, n_pages, 0, NULL, &seq, &err) == SL_OK,
                   "%s", err.text);
+    ck_assert_msg(sl_engine_seq_prompt(g.engine, seq, (int32_t)n, &err) == SL_OK, "%s", err.text);
     sl_step_item it = {.seq = seq};
     for (size_t at = 0; at < r->n_tokens;) {
         size_t k = at >= n ? 1 : n - at < 256 ? n - at : 256;
@@ -210,13 +218,14 @@ static void all_equal(int seconds)
 }
 
 static const model models[] = {
-    {"models/tiny-v32", 0},
-    {"tests/golden/model/glm-share", 0},
-    {"tests/golden/model/ds-fp8", 0},
-    {"tests/golden/model/qwen3-norms", 0},
-    {"tests/golden/model/llama-odd", 0},
-    {"tests/golden/model/qwen3-norms", 16},
-    {"tests/golden/model/llama-odd", 4},
+    {"models/tiny-v32", 0, 0},
+    {"tests/golden/model/glm-share", 0, 0},
+    {"tests/golden/model/ds-fp8", 0, 0},
+    {"tests/golden/model/qwen3-norms", 0, 0},
+    {"tests/golden/model/llama-odd", 0, 0},
+    {"tests/golden/model/qwen3-norms", 16, 0},
+    {"tests/golden/model/llama-odd", 4, 0},
+    {"tests/golden/model/llama-odd", 0, 48},
 };
 
 START_TEST(a_thousand_steps)
@@ -250,6 +259,13 @@ START_TEST(other_models)
         r->prefill = p;
         r->decode = 1 - p;
     }
+    /* and the next turn of a conversation, whose prompt has what the one before generated, on each decode worker */
+    const creq *turn = &c.req[1];
+    for (int d = 0; d < 2; d++) {
+        creq *next = cluster_request(&c, turn->tokens, (int)turn->n_tokens, 30 / SLOWER + 1);
+        next->decode = d;
+        next->sampling.temperature = 0;
+    }
     all_equal(120);
     cluster_stop(&c);
 }
@@ -275,7 +291,8 @@ END_TEST
 
 START_TEST(survives_a_death)
 {
-    choose(&models[_i ? 5 : 0]);
+    static const int with[] = {0, 5, 7};
+    choose(&models[with[_i]]);
     cluster_opts o = options();
     o.n_decode = 2;
     cluster_start(&c, &o);
@@ -301,7 +318,7 @@ int main(void)
     tcase_add_test(t, a_thousand_steps);
     tcase_add_loop_test(t, other_models, 0, MODELS);
     tcase_add_loop_test(t, spilled_under_pressure, 0, MODELS);
-    tcase_add_loop_test(t, survives_a_death, 0, MODELS > 5 ? 2 : 1);
+    tcase_add_loop_test(t, survives_a_death, 0, MODELS > 7 ? 3 : 1);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
