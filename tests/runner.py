@@ -59,13 +59,13 @@ LEFT_OUT = {"asan": {"test_writer_dies": KILLS},
 SLOWEST = 8  # tests of a stage whose times the summary names
 
 # Run there with less of the same: no path is left out.
-SHORTER = {"asan": ["test_engine: 90 steps of each model where the release build takes 1100, six streams of 190 tokens for ten of 260",
+SHORTER = {"asan": ["test_engine: 60 steps of each model where the release build takes 1100, six streams of 190 tokens for ten of 260",
                     "kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (CF_LARGE)",
                     "test_quest: each model, division and format once instead of all combinations",
                     "test_group: 60 steps of each model where the release build takes 200 or 1000",
                     "comm_conformance_cpu: groups of one and three ranks",
-                    "test_models: shorter streams"],
-           "tsan": ["test_models: shorter streams, one model of three",
+                    "test_models: shorter streams; spills with three models of eight"],
+           "tsan": ["test_models: shorter streams, one model of eight",
                     "comm_conformance_cpu: groups of two ranks, because ranks are processes and only threads of one process are watched"]}
 
 

@@ -74,7 +74,7 @@ enum { CONFIGS = SL_COUNT(configs) };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 /* all steps would take minutes; every path is still run */
-enum { MANY_STEPS = 90, STREAM_LEN = 190, MORE = 0 };
+enum { MANY_STEPS = 60, STREAM_LEN = 190, MORE = 0 };
 #else
 enum { MANY_STEPS = 1100, STREAM_LEN = 260, MORE = 4 };
 #endif
