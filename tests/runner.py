@@ -1,8 +1,8 @@
 """Runs the test stages and sums them up. Called by tests/run, which explains the options.
 
 Stages consist of steps, and steps run in three lanes concurrently, because many tests mostly wait. The clusters of the e2e tests have
-the highest priority, the unit tests of every build come next, compilers and fuzzers last (nice values 0, 5, 10). A step is a
-function that returns a Tally. Long commands write to build/test-logs/STAGE*.log, while progress lines show that they still run.
+the highest priority, with the tests under ThreadSanitizer after them; the other unit tests come next, compilers and fuzzers last
+(nice values 0, 5, 10). A step is a function that returns a Tally. Long commands write to build/test-logs/STAGE*.log, while progress lines show that they still run.
 Unit tests are counted by the checks that libcheck reports, all others by their own reports. Time limits only end programs that
 hang and do not judge speed: they are many times longer than a slow machine needs.
 
@@ -514,10 +514,10 @@ LANES = (
          Step("e2e", "quickstart", stage_quickstart, ("release",)),
          Step("e2e", "clusters", stage_e2e, ("release",)),
          Step("e2e", "attack", stage_attack, ("release",)),
+         Step("tsan", "tsan tests", stage_tsan, ("tsan build", "quickstart")),
          Step("e2e", "shm", stage_shm, ("clusters", "attack", "unit", "asan tests", "tsan tests")))),
     (5, (Step("unit", "unit", stage_unit, ("release", "quickstart")),
          Step("asan", "asan tests", stage_asan, ("asan build", "quickstart")),
-         Step("tsan", "tsan tests", stage_tsan, ("tsan build", "quickstart")),
          Step("cuda", "cuda tests", stage_cuda, ("cuda build",)))),
     (10, (Step("asan", "asan build", lambda: build_stage("asan"), ("deps",)),
           Step("tsan", "tsan build", lambda: build_stage("tsan"), ("deps",)),
