@@ -31,9 +31,20 @@ static const sl_select_params variants[] = {
 
 enum { MODELS = SL_COUNT(models), VARIANTS = SL_COUNT(variants) };
 
+/* The tables that a test has made; they live until it ends. */
+static sl_channels *tables[32];
+static int n_tables;
+
+static void free_tables(void)
+{
+    while (n_tables)
+        sl_channels_free(tables[--n_tables]);
+}
+
 /* A table for the model in dir: every head has another order of its channels. */
 static sl_channels *table_of(const char *dir)
 {
+    ck_assert_int_lt(n_tables, (int)SL_COUNT(tables));
     sl_model_config cfg;
     sl_err err = {0};
     ck_assert_msg(sl_model_config_load(dir, &cfg, &err) == SL_OK, "%s", err.text);
@@ -49,13 +60,12 @@ static sl_channels *table_of(const char *dir)
                        .count = dim,
                        .hash = 1,
                        .of = of};
-    return t;
+    return tables[n_tables++] = t;
 }
 
-/* The options of run i; the table is leaked into the test's process, which ends with the test. */
+/* The options of run i. */
 static fix_opts opts_of(int i)
 {
-    static sl_channels *table;
     sl_row_format rows = formats[i % (int)SL_COUNT(formats)];
     fix_opts o = {.dir = models[i % (int)MODELS],
                   .rows = rows,
@@ -68,7 +78,7 @@ static fix_opts opts_of(int i)
                   .select = variants[i % (int)VARIANTS],
                   .tail_rows = 3,
                   .algorithm = "double_sparsity"};
-    table = table_of(o.dir);
+    sl_channels *table = table_of(o.dir);
     o.select.channels = table;
     if (o.select.heavy_channels == 0)
         o.select.heavy_channels = table->head_dim;
@@ -371,6 +381,7 @@ int main(void)
     Suite *s = suite_create("engine/double_sparsity");
     TCase *c = tcase_create("double_sparsity");
     tcase_set_timeout(c, 240);
+    tcase_add_checked_fixture(c, NULL, free_tables);
     tcase_add_loop_test(c, equals_definition, 0, VARIANTS);
     tcase_add_loop_test(c, chunks_and_threads_do_not_matter, 0, 2);
     tcase_add_loop_test(c, hierarchical_equals_resident, 0, VARIANTS);
