@@ -69,6 +69,18 @@ __device__ static void load_row(const moe_args &a, int64_t t, float *x, float *x
     __syncthreads();
 }
 
+/* Where only one of gate and up is F8, the other one reads the row before it is quantised: its product goes to mid, at the
+ * outputs of this warp. */
+__device__ static void plain_product(const moe_args &a, const sl_weight &w, const float *x, float *mid)
+{
+    for (int o = blockIdx.x * WARPS + (threadIdx.x >> 5); o < a.p.inter; o += gridDim.x * WARPS) {
+        float v = sl_actr(row_dot(w, o, x, NULL), a.p.act);
+        if ((threadIdx.x & 31) == 0)
+            mid[o] = v;
+    }
+    __syncthreads(); /* all warps have read x */
+}
+
 __global__ static void gate_up_kernel(moe_args a, uint32_t *deverr)
 {
     extern __shared__ float x[];
@@ -82,14 +94,17 @@ __global__ static void gate_up_kernel(moe_args a, uint32_t *deverr)
         return;
     }
     load_row(a, t, x, xs);
-    bool q = a.p.fp8_acts && a.gate[e].dtype == SL_F8_E4M3;
-    if (q && !a.row_scales)
+    bool qg = a.p.fp8_acts && a.gate[e].dtype == SL_F8_E4M3, qu = a.p.fp8_acts && a.up[e].dtype == SL_F8_E4M3;
+    float *mid = a.mid + pair * a.p.inter;
+    if (qg != qu)
+        plain_product(a, qg ? a.up[e] : a.gate[e], x, mid);
+    if ((qg || qu) && !a.row_scales)
         quantise(x, xs, a.p.hidden);
     for (int o = blockIdx.x * WARPS + (threadIdx.x >> 5); o < a.p.inter; o += gridDim.x * WARPS) {
-        float g = sl_actr(row_dot(a.gate[e], o, x, q ? xs : NULL), a.p.act),
-              u = sl_actr(row_dot(a.up[e], o, x, q ? xs : NULL), a.p.act);
+        float g = qu && !qg ? mid[o] : sl_actr(row_dot(a.gate[e], o, x, qg ? xs : NULL), a.p.act),
+              u = qg && !qu ? mid[o] : sl_actr(row_dot(a.up[e], o, x, qu ? xs : NULL), a.p.act);
         if ((threadIdx.x & 31) == 0)
-            a.mid[pair * a.p.inter + o] = sl_actr(__fmul_rn(g / (1.0f + expf(-g)), u), a.p.act);
+            mid[o] = sl_actr(__fmul_rn(g / (1.0f + expf(-g)), u), a.p.act);
     }
 }
 

@@ -251,7 +251,7 @@ static void ep(cf_run *r, const int64_t *a)
                         i % (bytes / (size_t)r->n), i / (bytes / (size_t)r->n));
     }
     out_of_experts(r, &c.p, r->be ? c.out : c.p.out,
-                   4e-2); /* more tokens, and 128 values in between: more flips; 3.02 % was seen on an H200 */
+                   3e-2); /* more tokens, and 128 values in between: more flips */
 }
 
 #define F SL_F32
