@@ -523,7 +523,7 @@ LANES = (
           Step("tsan", "tsan build", lambda: build_stage("tsan"), ("deps",)),
           Step("cuda", "cuda build", build_cuda, ("deps",)),
           Step("fuzz", "fuzz build", build_fuzz, ("deps",)),
-          Step("fuzz", "fuzz run", stage_fuzz, ("fuzz build", "asan tests")))),  # the tests under TSan leave processor time
+          Step("fuzz", "fuzz run", stage_fuzz, ("fuzz build", "attack")))),  # the tests under sanitizers leave processor time
 )
 ORDER_ONLY = {"quickstart", "clusters", "attack", "unit", "asan tests", "tsan tests", "deps"}  # needed to have ended, not to have passed
 
