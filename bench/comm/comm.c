@@ -4,7 +4,6 @@
  */
 #include "bench/comm/comm.h"
 
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -15,6 +14,7 @@
 #include "base/args.h"
 #include "base/log.h"
 #include "bench/comm/comm_impl.h"
+#include "bench/meeting.h"
 
 #define DEADLINE_MS 60000
 /*
@@ -26,30 +26,6 @@
 
 enum { WAYS = 2 }; /* the group's own choice, the library alone */
 
-/* How the ranks of one way find each other: rank 0 fills `invite`, then sets `invited`. */
-typedef struct meeting {
-    _Atomic uint32_t invited;
-    sl_comm_invite invite;
-} meeting;
-
-/* Founds the group, or joins it when rank 0 has founded it. */
-static sl_status enter(const sl_comm_opts *o, sl_backend *be, meeting *m, sl_comm **out, sl_err *err)
-{
-    uint64_t end = sl_now_ns() + DEADLINE_MS * 1000000ull;
-
-    if (o->rank == 0) {
-        SL_TRY(sl_comm_found(be, o, &m->invite, out, err));
-        atomic_store(&m->invited, 1);
-        return SL_OK;
-    }
-    while (!atomic_load(&m->invited)) {
-        if (sl_now_ns() > end)
-            return sl_fail(err, SL_ERR_TIMEOUT, "rank 0 founded no group within %d s", DEADLINE_MS / 1000);
-        usleep(200);
-    }
-    return sl_comm_join(be, o, &m->invite, out, err);
-}
-
 static const char *way_name(const sl_backend *be, const sl_comm *c)
 {
     return sl_backend_caps(be) & SL_BE_UNIFIED      ? "shared memory"
@@ -58,8 +34,8 @@ static const char *way_name(const sl_backend *be, const sl_comm *c)
 }
 
 /* Measures one way, in a group of its own. */
-static sl_status run_way(const sl_bench_comm *o, sl_backend *be, int32_t rank, bool library_only, meeting *m,
-                         sl_err *err)
+static sl_status run_way(const sl_bench_comm *o, sl_backend *be, int32_t rank, bool library_only,
+                         sl_meeting *m, sl_err *err)
 {
     sl_comm_opts co = {.rank = rank,
                        .ranks = o->ranks,
@@ -68,7 +44,7 @@ static sl_status run_way(const sl_bench_comm *o, sl_backend *be, int32_t rank, b
                        .window_bytes = sl_backend_caps(be) & SL_BE_UNIFIED ? 0 : WINDOW_BYTES};
     sl_comm *c = NULL;
 
-    SL_TRY(enter(&co, be, m, &c, err));
+    SL_TRY(sl_meeting_enter(&co, be, m, &c, err));
     sl_status st = sl_comm_form(c, err);
     if (st == SL_OK && rank == 0)
         printf("# %s; %s; hidden %d, top %d of %d experts on each rank\n", sl_backend_describe(be),
@@ -81,7 +57,7 @@ static sl_status run_way(const sl_bench_comm *o, sl_backend *be, int32_t rank, b
 }
 
 /* A rank's process; returns its exit code. m: [WAYS] */
-static int run_rank(const sl_bench_comm *o, int32_t rank, meeting *m)
+static int run_rank(const sl_bench_comm *o, int32_t rank, sl_meeting *m)
 {
     sl_backend_opts bo = {.device = rank, .threads = 1};
     sl_backend *be = NULL;
@@ -130,7 +106,7 @@ static int wait_all(const pid_t *pids, int32_t ranks)
 
 static int run_all(const sl_bench_comm *o)
 {
-    meeting *m = mmap(NULL, WAYS * sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    sl_meeting *m = mmap(NULL, WAYS * sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pids[SL_COMM_RANKS_MAX];
 
     if (m == MAP_FAILED) {

@@ -1,6 +1,5 @@
 /* The ranks of a real group as processes; see decode.h. They meet through a page of memory that they share. */
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -10,32 +9,11 @@
 #include "base/args.h"
 #include "base/log.h"
 #include "bench/decode/decode.h"
+#include "bench/meeting.h"
 
 #define DEADLINE_MS 120000 /* one rank may make its weights for that much longer than another */
 
-typedef struct meeting {
-    _Atomic uint32_t invited;
-    sl_comm_invite invite;
-} meeting;
-
-static sl_status enter(const sl_comm_opts *o, sl_backend *be, meeting *m, sl_comm **out, sl_err *err)
-{
-    uint64_t end = sl_now_ns() + DEADLINE_MS * 1000000ull;
-
-    if (o->rank == 0) {
-        SL_TRY(sl_comm_found(be, o, &m->invite, out, err));
-        atomic_store(&m->invited, 1);
-        return SL_OK;
-    }
-    while (!atomic_load(&m->invited)) {
-        if (sl_now_ns() > end)
-            return sl_fail(err, SL_ERR_TIMEOUT, "rank 0 founded no group");
-        usleep(200);
-    }
-    return sl_comm_join(be, o, &m->invite, out, err);
-}
-
-static int run_rank(const sl_bench_decode_opts *o, int32_t rank, meeting *m, sl_bench_decode_rank run)
+static int run_rank(const sl_bench_decode_opts *o, int32_t rank, sl_meeting *m, sl_bench_decode_rank run)
 {
     sl_local l = {0};
     sl_local_opts lo = {.backend = o->backend, .threads = o->threads, .device = rank};
@@ -45,7 +23,7 @@ static int run_rank(const sl_bench_decode_opts *o, int32_t rank, meeting *m, sl_
     sl_status st = sl_local_open_backend(&l, &lo, &err);
 
     if (st == SL_OK)
-        st = enter(&co, l.be, m, &c, &err);
+        st = sl_meeting_enter(&co, l.be, m, &c, &err);
     if (st == SL_OK)
         st = sl_comm_form(c, &err);
     if (st == SL_OK)
@@ -60,7 +38,7 @@ static int run_rank(const sl_bench_decode_opts *o, int32_t rank, meeting *m, sl_
 
 int sl_bench_decode_group(const sl_bench_decode_opts *o, sl_bench_decode_rank run)
 {
-    meeting *m = mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    sl_meeting *m = mmap(NULL, sizeof *m, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pids[SL_COMM_RANKS_MAX];
     int worst = SL_EXIT_OK;
 
