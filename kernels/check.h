@@ -44,6 +44,32 @@ void sl_chk_hot(sl_chk *c, const sl_hot_state *h, sl_evict_policy policy);
 /* How a view divides tokens and heads into rows. */
 void sl_chk_row_blocks(sl_chk *c, const sl_row_view *r);
 
+/* kernels/check_gqa.c: what several ops of KV heads require. */
+/* Metadata of a step's tokens that are made from their keys, and written to a page of the device and of the host. */
+typedef struct sl_chk_keys {
+    const sl_seq_tables *seqs;
+    const sl_row_view *rows;
+    const sl_host_plane *host_rows, *host;
+    int64_t host_bytes; /* of one entry of the host plane */
+    int32_t heads, dim;
+    sl_row_format format;
+    bool device_rows; /* the op needs them; otherwise host_rows are enough */
+} sl_chk_keys;
+
+/* Scores of a step's tokens, by lists of query heads. */
+typedef struct sl_chk_scores {
+    const sl_seq_tables *seqs;
+    const void *q, *scores;
+    int32_t heads, kv_heads, lists, ld_scores, token_first, token_count;
+    bool reduce_known, softmax;
+    float scale;
+} sl_chk_scores;
+
+void sl_chk_key_heads(sl_chk *c, int32_t kv_heads, int32_t dim);
+void sl_chk_key_format(sl_chk *c, sl_row_format format, const sl_row_view *rows);
+void sl_chk_key_source(sl_chk *c, const sl_chk_keys *k);
+void sl_chk_list_scores(sl_chk *c, const sl_chk_scores *s);
+
 /* kernels/check_cache.c: the ops that touch the cache. */
 void sl_chk_gqa_query(sl_chk *c, const void *params);
 void sl_chk_gqa_append(sl_chk *c, const void *params);

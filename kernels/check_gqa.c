@@ -29,15 +29,85 @@ static void chk_format(sl_chk *c, sl_row_format f)
     sl_chk_can(c, sl_gqa_row_bytes(f, 1, 2) > 0, "format", "is not a format of rows with keys and values");
 }
 
-static void chk_rows(sl_chk *c, const sl_row_view *r, sl_row_format f, int32_t kv_heads, int32_t dim)
+/* How rows are divided, and their size. */
+static void chk_row_size(sl_chk *c, const sl_row_view *r, sl_row_format f, int32_t kv_heads, int32_t dim)
 {
-    sl_chk_row_blocks(c, r);
     sl_chk_need(c, r->heads == 0 || r->heads == kv_heads, "rows.heads",
                 "is neither 0 nor the number of KV heads");
     if (c->st != SL_OK)
         return;
     sl_chk_need(c, r->row_bytes == sl_gqa_row_bytes(f, sl_gqa_row_slots(r, kv_heads), dim), "rows.row_bytes",
                 "is not the format's row size");
+}
+
+void sl_chk_key_heads(sl_chk *c, int32_t kv_heads, int32_t dim)
+{
+    sl_chk_pos(c, "kv_heads", kv_heads);
+    sl_chk_pos(c, "dim", dim);
+    sl_chk_can(c, dim <= MAX_DIM, "dim", "must be at most 1024");
+    sl_chk_can(c, kv_heads <= MAX_HEADS, "kv_heads", "must be at most 4096");
+}
+
+void sl_chk_key_format(sl_chk *c, sl_row_format format, const sl_row_view *rows)
+{
+    chk_format(c, format);
+    sl_chk_row_blocks(c, rows);
+}
+
+void sl_chk_key_source(sl_chk *c, const sl_chk_keys *k)
+{
+    sl_chk_seqs(c, k->seqs);
+    if (c->st != SL_OK || !c->pointers)
+        return;
+    chk_row_size(c, k->rows, k->format, k->heads, k->dim);
+    if (k->device_rows)
+        sl_chk_ptr(c, "rows.base", k->rows->base, 4);
+    else
+        sl_chk_need(c, k->rows->base || k->host_rows->base, "rows.base", "and host_rows.base are both NULL");
+    if (k->host_rows->base)
+        sl_chk_host(c, k->host_rows, k->rows->row_bytes * sl_row_lists(k->rows));
+    if (k->host->base)
+        sl_chk_host(c, k->host, k->host_bytes);
+    if (c->st != SL_OK || !k->seqs || k->seqs->n_tokens == 0)
+        return;
+    sl_chk_ptr(c, "seqs.index_pages", k->seqs->index_pages, 4);
+    if (k->rows->base) {
+        sl_chk_ptr(c, "seqs.hot_slot", k->seqs->hot_slot, 4);
+        sl_chk_ptr(c, "seqs.row_pages", k->seqs->row_pages, 4);
+    }
+    if (k->host->base || k->host_rows->base)
+        sl_chk_ptr(c, "seqs.host_pages", k->seqs->host_pages, 4);
+}
+
+void sl_chk_list_scores(sl_chk *c, const sl_chk_scores *s)
+{
+    sl_chk_pos(c, "heads", s->heads);
+    sl_chk_pos(c, "ld_scores", s->ld_scores);
+    sl_chk_seqs(c, s->seqs);
+    if (c->st != SL_OK)
+        return;
+    sl_chk_need(c, s->heads % s->kv_heads == 0, "kv_heads", "does not divide heads");
+    sl_chk_need(c, s->lists == 1 || s->lists == s->kv_heads, "lists", "is neither 1 nor kv_heads");
+    sl_chk_need(c, s->reduce_known, "reduce", "is unknown");
+    sl_chk_need(c, !s->softmax || s->scale > 0, "scale", "must be positive");
+    sl_chk_count(c, "token_first", s->token_first);
+    sl_chk_count(c, "token_count", s->token_count);
+    if (s->seqs)
+        sl_chk_need(c, (int64_t)s->token_first + s->token_count <= s->seqs->n_tokens, "token_count",
+                    "reaches beyond the step's tokens");
+    sl_chk_size(c, "ld_scores", (int64_t)s->token_count * s->lists, s->ld_scores);
+    sl_chk_ptr(c, "q", s->q, 4);
+    sl_chk_ptr(c, "scores", s->scores, 4);
+    if (c->st == SL_OK && c->pointers && s->seqs->n_tokens)
+        sl_chk_ptr(c, "seqs.index_pages", s->seqs->index_pages, 4);
+}
+
+static void chk_rows(sl_chk *c, const sl_row_view *r, sl_row_format f, int32_t kv_heads, int32_t dim)
+{
+    sl_chk_row_blocks(c, r);
+    chk_row_size(c, r, f, kv_heads, dim);
+    if (c->st != SL_OK)
+        return;
     sl_chk_count(c, "rows.hot_base", r->hot_base);
     sl_chk_ptr(c, "rows.base", r->base, 4);
 }

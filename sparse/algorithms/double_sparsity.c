@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "kernels/labels.h"
+#include "sparse/algorithms/by_scores.h"
 #include "sparse/channels.h"
 #include "sparse/load.h"
 
@@ -29,8 +30,7 @@ typedef struct sparsity {
     sl_algo base;
     sl_backend *be;
     sl_algo_dims dims;
-    float *scores;
-    int64_t capacity;  /* floats in scores */
+    sl_by_scores by_scores;
     int32_t *channels; /* device [n_layers][kv_heads][count], ascending within a head */
     int32_t plane;     /* of the labels */
     int32_t count;
@@ -47,12 +47,9 @@ static int32_t channels_of(const sl_cache_dims *d)
     return d->select.heavy_channels > 0 ? d->select.heavy_channels : DEFAULT_CHANNELS;
 }
 
-/* A bf16 value holds every key of bf16 and e4m3 rows exactly: the scales of the latter are powers of two. */
 static sl_dtype label_type(const sl_cache_dims *d)
 {
-    if (d->select.labels_typed)
-        return d->select.labels;
-    return d->rows && d->rows->format == SL_ROW_GQA_F32 ? SL_F32 : SL_BF16;
+    return d->select.labels_typed ? d->select.labels : sl_exact_key_type(d);
 }
 
 static sl_selector sparsity_selector(const sl_cache_dims *d)
@@ -108,16 +105,12 @@ static sl_status sparsity_check(const sl_algo_dims *d, const sl_gates *g, sl_err
 
 static int32_t sparsity_width(const sl_algo_dims *d, int32_t dense_below)
 {
-    int32_t budget = budget_of(&d->cache), w = budget > dense_below ? budget : dense_below;
-    return w < d->max_context ? w : d->max_context;
+    return sl_budget_width(d, budget_of(&d->cache), dense_below);
 }
 
-/* The number of scores that are kept at once: those of a whole step if they fit, but at least those of one token. */
 static int64_t score_floats(const sl_algo_dims *d)
 {
-    int64_t one = (int64_t)d->max_context * (d->cache.select.shared_lists ? 1 : d->cache.kv_heads);
-    int64_t most = one * d->max_step_tokens, fit = d->workspace_bytes / 4;
-    return most < fit ? most : fit > one ? fit : one;
+    return sl_by_scores_floats(d, d->cache.select.shared_lists ? 1 : d->cache.kv_heads, 0);
 }
 
 static size_t table_entries(const sl_algo_dims *d)
@@ -136,7 +129,7 @@ static void sparsity_destroy(sl_algo *a)
     if (!s)
         return;
     sl_be_free(s->be, SL_MEM_DEVICE, s->channels);
-    sl_be_free(s->be, SL_MEM_DEVICE, s->scores);
+    sl_by_scores_close(&s->by_scores);
     free(s);
 }
 
@@ -167,7 +160,7 @@ static sl_status copy_channels(sparsity *s, sl_err *err)
 
 static sl_status make_memory(sparsity *s, sl_err *err)
 {
-    SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, (size_t)s->capacity * 4, (void **)&s->scores, err));
+    SL_TRY(sl_by_scores_open(&s->by_scores, s->be, score_floats(&s->dims), err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, table_entries(&s->dims) * 4, (void **)&s->channels, err));
     return copy_channels(s, err);
 }
@@ -178,7 +171,6 @@ static sl_status sparsity_create(sl_backend *be, const sl_algo_dims *d, sl_algo 
     if (!s)
         return sl_fail(err, SL_ERR_NO_MEMORY, "double_sparsity: out of memory");
     *s = (sparsity){.base.desc = &sl_algo_double_sparsity, .be = be, .dims = *d};
-    s->capacity = score_floats(d);
     s->plane = sl_cache_find(&d->shape, SL_PLANE_META);
     s->count = channels_of(&d->cache);
     s->dtype = label_type(&d->cache);
@@ -222,62 +214,42 @@ static sl_status sparsity_construct(sl_algo *a, const sl_algo_pages *p, sl_err *
                          p->device_pages, p->n_pages, err);
 }
 
-/* Scores one slice of tokens, from `first` on, and selects their best tokens. ids points to the lists of `first`. */
-static sl_status score_and_select(sparsity *s, const sl_algo_call *call, int32_t first, int32_t count,
-                                  int32_t ld_scores, int32_t *ids, sl_err *err)
+static sl_status sparsity_score(sl_algo *a, const sl_algo_call *call, const sl_score_slice *slice,
+                                sl_err *err)
 {
+    sparsity *s = (sparsity *)a;
     const sl_attn_call *c = call->attn;
     const sl_algo_plane *plane = &call->planes[s->plane];
-    const int32_t budget = budget_of(&s->dims.cache), k = budget < call->k ? budget : call->k;
     const sl_labels_scores_params l = {.q = c->gqa.attn.q,
                                        .seqs = c->seqs,
                                        .base = plane->device,
                                        .page_stride = plane->device_stride,
                                        .channels = layer_channels(s, c->layer),
-                                       .scores = s->scores,
-                                       .token_first = first,
-                                       .token_count = count,
+                                       .scores = s->by_scores.scores,
+                                       .token_first = slice->first,
+                                       .token_count = slice->count,
                                        .heads = c->gqa.attn.heads,
                                        .kv_heads = s->dims.cache.kv_heads,
                                        .dim = s->dims.cache.head_dim,
                                        .count = s->count,
                                        .lists = call->lists,
-                                       .ld_scores = ld_scores,
-                                       .from_pos = k > call->dense_below ? k : call->dense_below,
+                                       .ld_scores = slice->ld,
+                                       .from_pos = slice->from_pos,
                                        .reduce = s->dims.cache.select.reduce,
                                        .scale = c->gqa.attn.scale,
                                        .dtype = s->dtype};
-    SL_TRY(sl_be_run(s->be, SL_OP_LABELS_SCORES, &l, err));
-    sl_seq_tables seqs = sl_seq_tables_slice(c->seqs, first, count);
-    sl_topk_params t = {.scores = s->scores,
-                        .seqs = &seqs,
-                        .ids = ids,
-                        .token_count = count,
-                        .k = k,
-                        .ld_scores = ld_scores,
-                        .ld_ids = call->k,
-                        .dense_below = call->dense_below,
-                        .lists = call->lists,
-                        .block_log2 = call->block_log2};
-    /* Otherwise the step is so short that everything is selected. */
-    if (call->sinks + call->recent <= k)
-        t.sinks = call->sinks, t.recent = call->recent;
-    return sl_be_run(s->be, SL_OP_TOPK, &t, err);
+    return sl_be_run(s->be, SL_OP_LABELS_SCORES, &l, err);
 }
 
 static sl_status sparsity_retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count,
                                    int32_t *ids, sl_err *err)
 {
-    sparsity *s = (sparsity *)a;
-    const int32_t ld = call->max_pos + 1;
-    const int64_t fit = s->capacity / ((int64_t)ld * call->lists);
-    for (int32_t done = 0; done < count;) {
-        int32_t n = count - done < fit ? count - done : (int32_t)fit;
-        SL_TRY(
-            score_and_select(s, call, first + done, n, ld, ids + (int64_t)done * call->lists * call->k, err));
-        done += n;
-    }
-    return SL_OK;
+    const sparsity *s = (const sparsity *)a;
+    const sl_best best = {.budget = budget_of(&s->dims.cache),
+                          .sinks = call->sinks,
+                          .recent = call->recent,
+                          .score = sparsity_score};
+    return sl_by_scores_retrieve(&s->by_scores, &best, a, call, first, count, ids, err);
 }
 
 const sl_algo_desc sl_algo_double_sparsity = {

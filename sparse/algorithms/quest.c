@@ -19,6 +19,7 @@
 #include <stdlib.h>
 
 #include "kernels/bounds.h"
+#include "sparse/algorithms/by_scores.h"
 #include "sparse/load.h"
 
 enum { DEFAULT_BUDGET = 1024, DEFAULT_BLOCK = 16 };
@@ -27,9 +28,8 @@ typedef struct quest {
     sl_algo base;
     sl_backend *be;
     sl_algo_dims dims;
+    sl_by_scores by_scores;
     sl_row_view rows; /* how rows are divided; no memory */
-    float *scores;
-    int64_t capacity; /* floats in scores */
     int32_t *tables;  /* sl_seq_tables of one open block, see construct */
     int32_t plane;    /* of the bounds */
     sl_dtype dtype;
@@ -46,12 +46,9 @@ static int32_t budget_blocks(const sl_cache_dims *d)
     return budget / block_tokens(d);
 }
 
-/* A bf16 value holds every key of bf16 and e4m3 rows exactly: the scales of the latter are powers of two. */
 static sl_dtype bounds_type(const sl_cache_dims *d)
 {
-    if (d->select.bounds_typed)
-        return d->select.bounds;
-    return d->rows && d->rows->format == SL_ROW_GQA_F32 ? SL_F32 : SL_BF16;
+    return d->select.bounds_typed ? d->select.bounds : sl_exact_key_type(d);
 }
 
 static sl_selector quest_selector(const sl_cache_dims *d)
@@ -90,19 +87,11 @@ static int32_t at_least_one(int32_t tokens)
     return tokens > 1 ? tokens : 1;
 }
 
-static int32_t log2_of(int32_t block)
-{
-    int32_t n = 0;
-    while (1 << n < block)
-        n++;
-    return n;
-}
-
 static sl_status quest_check(const sl_algo_dims *d, const sl_gates *g, sl_err *err)
 {
     const int32_t block = block_tokens(&d->cache), budget = budget_blocks(&d->cache);
     const int32_t forced =
-        sl_forced_blocks(at_least_one(g->sink_tokens), at_least_one(g->recent_tokens), log2_of(block));
+        sl_forced_blocks(at_least_one(g->sink_tokens), at_least_one(g->recent_tokens), sl_log2_of(block));
     if (budget < forced)
         return sl_fail(
             err, SL_ERR_INVALID,
@@ -114,9 +103,7 @@ static sl_status quest_check(const sl_algo_dims *d, const sl_gates *g, sl_err *e
 
 static int32_t quest_width(const sl_algo_dims *d, int32_t dense_below)
 {
-    int64_t budget = (int64_t)budget_blocks(&d->cache) * block_tokens(&d->cache);
-    int64_t w = budget > dense_below ? budget : dense_below;
-    return w < d->max_context ? (int32_t)w : d->max_context;
+    return sl_budget_width(d, (int64_t)budget_blocks(&d->cache) * block_tokens(&d->cache), dense_below);
 }
 
 static int32_t lists_of(const sl_algo_dims *d)
@@ -124,12 +111,9 @@ static int32_t lists_of(const sl_algo_dims *d)
     return d->cache.select.shared_lists ? 1 : d->cache.kv_heads;
 }
 
-/* The number of scores that are kept at once: those of a whole step if they fit, but at least those of one token. */
 static int64_t score_floats(const sl_algo_dims *d)
 {
-    int64_t one = (int64_t)sl_blocks_for(d->max_context, log2_of(block_tokens(&d->cache))) * lists_of(d);
-    int64_t most = one * d->max_step_tokens, fit = d->workspace_bytes / 4;
-    return most < fit ? most : fit > one ? fit : one;
+    return sl_by_scores_floats(d, lists_of(d), sl_log2_of(block_tokens(&d->cache)));
 }
 
 /* token_seq[n], token_pos[n], and one entry each of host_pages and index_pages, for a block of n tokens. */
@@ -149,7 +133,7 @@ static void quest_destroy(sl_algo *a)
     if (!q)
         return;
     sl_be_free(q->be, SL_MEM_DEVICE, q->tables);
-    sl_be_free(q->be, SL_MEM_DEVICE, q->scores);
+    sl_by_scores_close(&q->by_scores);
     free(q);
 }
 
@@ -160,13 +144,12 @@ static sl_status quest_create(sl_backend *be, const sl_algo_dims *d, sl_algo **o
         return sl_fail(err, SL_ERR_NO_MEMORY, "quest: out of memory");
     *q = (quest){.base.desc = &sl_algo_quest, .be = be, .dims = *d};
     const sl_cache_plane *rows = &d->shape.planes[SL_CACHE_ROWS];
-    q->capacity = score_floats(d);
     q->plane = sl_cache_find(&d->shape, SL_PLANE_META);
     q->dtype = bounds_type(&d->cache);
     q->rows = (sl_row_view){.row_bytes = sl_cache_unit_bytes(rows),
                             .heads = rows->scope == SL_SCOPE_KV_HEAD ? rows->heads : 0,
-                            .block_log2 = log2_of(rows->unit_tokens)};
-    sl_status st = sl_be_alloc(be, SL_MEM_DEVICE, (size_t)q->capacity * 4, (void **)&q->scores, err);
+                            .block_log2 = sl_log2_of(rows->unit_tokens)};
+    sl_status st = sl_by_scores_open(&q->by_scores, be, score_floats(d), err);
     if (st != SL_OK)
         goto destroy;
     st = sl_be_alloc(be, SL_MEM_DEVICE, (size_t)table_entries(d) * 4, (void **)&q->tables, err);
@@ -234,63 +217,40 @@ static sl_status quest_construct(sl_algo *a, const sl_algo_pages *p, sl_err *err
     return first < p->n_tokens ? make_open_block(q, p, first, err) : SL_OK;
 }
 
-/* Scores one slice of tokens, from `first` on, and selects their best blocks. ids points to the lists of `first`. */
-static sl_status score_and_select(quest *q, const sl_algo_call *call, int32_t first, int32_t count,
-                                  int32_t ld_scores, int32_t *ids, sl_err *err)
+static sl_status quest_score(sl_algo *a, const sl_algo_call *call, const sl_score_slice *slice, sl_err *err)
 {
+    quest *q = (quest *)a;
     const sl_attn_call *c = call->attn;
     const sl_algo_plane *plane = &call->planes[q->plane];
-    const int32_t budget = budget_blocks(&q->dims.cache), k = budget < call->k ? budget : call->k;
-    const int32_t all = k << call->block_log2; /* tokens before this position are all selected */
     sl_bounds_scores_params s = {.q = c->gqa.attn.q,
                                  .seqs = c->seqs,
                                  .base = plane->device,
                                  .page_stride = plane->device_stride,
-                                 .scores = q->scores,
-                                 .token_first = first,
-                                 .token_count = count,
+                                 .scores = q->by_scores.scores,
+                                 .token_first = slice->first,
+                                 .token_count = slice->count,
                                  .heads = c->gqa.attn.heads,
                                  .kv_heads = q->dims.cache.kv_heads,
                                  .dim = q->dims.cache.head_dim,
                                  .lists = call->lists,
                                  .block_log2 = call->block_log2,
-                                 .ld_scores = ld_scores,
-                                 .from_pos = all > call->dense_below ? all : call->dense_below,
+                                 .ld_scores = slice->ld,
+                                 .from_pos = slice->from_pos,
                                  .reduce = q->dims.cache.select.reduce,
                                  .scale = c->gqa.attn.scale,
                                  .dtype = q->dtype};
-    SL_TRY(sl_be_run(q->be, SL_OP_BOUNDS_SCORES, &s, err));
-    sl_seq_tables seqs = sl_seq_tables_slice(c->seqs, first, count);
-    sl_topk_params t = {.scores = q->scores,
-                        .seqs = &seqs,
-                        .ids = ids,
-                        .token_count = count,
-                        .k = k,
-                        .ld_scores = ld_scores,
-                        .ld_ids = call->k,
-                        .dense_below = call->dense_below,
-                        .lists = call->lists,
-                        .block_log2 = call->block_log2};
-    /* Otherwise the step is so short that everything is selected. */
-    const int32_t sinks = at_least_one(call->sinks), recent = at_least_one(call->recent);
-    if (sl_forced_blocks(sinks, recent, call->block_log2) <= k)
-        t.sinks = sinks, t.recent = recent;
-    return sl_be_run(q->be, SL_OP_TOPK, &t, err);
+    return sl_be_run(q->be, SL_OP_BOUNDS_SCORES, &s, err);
 }
 
 static sl_status quest_retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count,
                                 int32_t *ids, sl_err *err)
 {
-    quest *q = (quest *)a;
-    const int32_t ld = (call->max_pos >> call->block_log2) + 1;
-    const int64_t fit = q->capacity / ((int64_t)ld * call->lists);
-    for (int32_t done = 0; done < count;) {
-        int32_t n = count - done < fit ? count - done : (int32_t)fit;
-        SL_TRY(
-            score_and_select(q, call, first + done, n, ld, ids + (int64_t)done * call->lists * call->k, err));
-        done += n;
-    }
-    return SL_OK;
+    const quest *q = (const quest *)a;
+    const sl_best best = {.budget = budget_blocks(&q->dims.cache),
+                          .sinks = at_least_one(call->sinks),
+                          .recent = at_least_one(call->recent),
+                          .score = quest_score};
+    return sl_by_scores_retrieve(&q->by_scores, &best, a, call, first, count, ids, err);
 }
 
 const sl_algo_desc sl_algo_quest = {

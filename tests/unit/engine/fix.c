@@ -198,3 +198,11 @@ void fix_reference(fix *f, fix_text *t, int32_t n_prompt, int32_t n, uint64_t se
     fix_greedy(f, &r, t, n);
     fix_seq_close(f, &r, false);
 }
+
+void fix_refused(fix *f, const sl_engine_opts *eo, sl_status want, const char *says)
+{
+    sl_engine *e;
+    sl_err err = {0};
+    ck_assert_int_eq(sl_engine_create(f->be, f->model, f->arena, eo, &e, &err), want);
+    ck_assert_msg(strstr(err.text, says) != NULL, "\"%s\" does not say %s", err.text, says);
+}

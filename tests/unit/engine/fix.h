@@ -83,5 +83,7 @@ void fix_greedy(fix *f, fix_run *r, fix_text *t, int32_t to);
 /* The reference: resident, whole prompt in steps of the engine's size, greedy up to n tokens; closes again.
  */
 void fix_reference(fix *f, fix_text *t, int32_t n_prompt, int32_t n, uint64_t seed);
+/* Fails the test unless an engine with these options is refused with this status and a message that contains `says`. */
+void fix_refused(fix *f, const sl_engine_opts *eo, sl_status want, const char *says);
 
 #endif

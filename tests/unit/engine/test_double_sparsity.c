@@ -10,12 +10,12 @@
 #include <string.h>
 
 #include "kernels/backend_impl.h"
-#include "kernels/gqa.h"
 #include "sparse/channels.h"
 #include "tests/unit/run_suite.h"
 #include "ways.h"
+#include "witness.h"
 
-enum { BUDGET = 64, MAX_DIM = 256 };
+enum { BUDGET = 64 };
 
 static const char *const models[] = {"tests/golden/model/llama-odd", "tests/golden/model/qwen2-mha",
                                      "tests/golden/model/qwen3-norms", "tests/golden/model/llama-rope3"};
@@ -86,96 +86,23 @@ static fix_opts opts_of(int i)
     return o;
 }
 
-/* ---- the algorithm, with a witness of its lists ---- */
-
-typedef struct seen_list {
-    int32_t layer, pos, list;
-    const float *q;     /* [n_q][dim] the queries that share it */
-    const int32_t *ids; /* [k] */
-    int32_t n_q, dim, k;
-    float scale;
-} seen_list;
-
-typedef struct checker {
-    const fix *f;
-    const fix_run *run;
-    int64_t lists;
-} checker;
-
-static checker *checking;
-static sl_algo_desc witnessed; /* double_sparsity, except these two functions */
-
-static void check_list(checker *c, const seen_list *l);
-
-static sl_status witnessed_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
-{
-    SL_TRY(sl_algo_double_sparsity.create(be, d, out, err));
-    (*out)->desc = &witnessed;
-    return SL_OK;
-}
-
-static sl_status witnessed_retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count,
-                                    int32_t *ids, sl_err *err)
-{
-    const sl_attn_call *c = call->attn;
-    const int32_t heads = c->gqa.attn.heads, n_q = heads / call->lists, dim = c->gqa.attn.dim;
-    SL_TRY(sl_algo_double_sparsity.retrieve(a, call, first, count, ids, err));
-    for (int32_t i = 0; i < count * call->lists; i++) {
-        int32_t t = first + i / call->lists, list = i % call->lists;
-        seen_list l = {.layer = c->layer,
-                       .pos = c->seqs->token_pos[t],
-                       .list = list,
-                       .q = c->gqa.attn.q + ((int64_t)t * heads + (int64_t)list * n_q) * dim,
-                       .ids = ids + (int64_t)i * call->k,
-                       .n_q = n_q,
-                       .dim = dim,
-                       .k = call->k,
-                       .scale = c->gqa.attn.scale};
-        if (c->seqs->token_seq[t] >= 0)
-            check_list(checking, &l);
-    }
-    return SL_OK;
-}
-
 /* ---- the definition ---- */
 
-static sl_host_plane plane_of(const checker *c, int32_t layer, int32_t plane)
-{
-    const sl_geometry *g = sl_arena_geometry(c->f->arena);
-    return sl_geometry_plane(g, sl_arena_base(c->f->arena), sl_arena_pages(c->f->arena), layer, plane);
-}
-
-static void key_of(const checker *c, int32_t layer, int32_t pos, int32_t head, float *k)
-{
-    const sl_cache_plane *rows = &sl_arena_geometry(c->f->arena)->shape.planes[SL_CACHE_ROWS];
-    const sl_host_plane h = plane_of(c, layer, SL_CACHE_ROWS);
-    const int32_t heads = rows->heads > 1 ? 1 : c->f->cfg->n_kv_heads;
-    const uint8_t *unit =
-        h.base + c->run->pages[pos / SL_PAGE_TOKENS] * h.page_stride + pos % SL_PAGE_TOKENS * h.row_stride;
-    float v[MAX_DIM];
-    if (rows->heads > 1)
-        unit += head * sl_cache_unit_bytes(rows);
-    sl_gqa_row_decode(c->f->o.rows, heads, c->f->cfg->v_head_dim, unit, rows->heads > 1 ? 0 : head, k, v);
-}
-
 /* The label that a bf16 plane has for the value. */
-static double stored(const checker *c, double v)
+static double stored(const witness *w, double v)
 {
-    const sl_select_params *p = &c->f->o.select;
-    int e;
+    const sl_select_params *p = &w->f->o.select;
     if (!p->labels_typed || p->labels == SL_F32)
-        return v; /* keys of bf16 and e4m3 rows are bf16 values */
-    frexp(v, &e);
-    double step = ldexp(1, e - 8);
-    return rint(v / step) * step; /* to nearest, ties to even */
+        return v;                 /* keys of bf16 and e4m3 rows are bf16 values */
+    return witness_bf16(v, rint); /* to nearest, ties to even */
 }
 
-static double product(const checker *c, const seen_list *l, const double *q, int32_t head, int32_t pos)
+static double product(const witness *c, const seen_list *l, const double *q, int32_t head, int32_t pos)
 {
     const sl_channels *t = c->f->o.select.channels;
-    float k[MAX_DIM];
+    float k[WITNESS_MAX_DIM];
     double sum = 0;
-    key_of(c, l->layer, pos, head, k);
+    witness_key(c, l->layer, pos, head, k);
     for (int32_t i = 0; i < c->f->o.select.heavy_channels; i++) {
         int32_t ch = t->of[((int64_t)l->layer * t->kv_heads + head) * t->count + i];
         sum += q[ch] * stored(c, (double)k[ch]);
@@ -183,67 +110,26 @@ static double product(const checker *c, const seen_list *l, const double *q, int
     return sum;
 }
 
-/* Adds the scores of tokens 0 .. n - 1 for query head `from` of the list, or for the mean of `count` heads. */
-static void add_head(const checker *c, const seen_list *l, int32_t from, int32_t count, int32_t n,
-                     double *out)
-{
-    const int32_t head = (l->list * l->n_q + from) / (c->f->cfg->n_heads / c->f->cfg->n_kv_heads);
-    const sl_group_reduce reduce = c->f->o.select.reduce;
-    double q[MAX_DIM], each[WAYS_CONTEXT], top = -INFINITY, sum = 0;
-    for (int32_t i = 0; i < l->dim; i++) {
-        q[i] = 0;
-        for (int32_t h = 0; h < count; h++)
-            q[i] += (double)l->q[(from + h) * l->dim + i] / count;
-    }
-    for (int32_t t = 0; t < n; t++) {
-        each[t] = product(c, l, q, head, t);
-        top = fmax(top, each[t]);
-    }
-    for (int32_t t = 0; t < n; t++)
-        sum += exp((double)l->scale * (each[t] - top));
-    for (int32_t t = 0; t < n; t++)
-        if (reduce == SL_GROUP_MAX)
-            out[t] = from == 0 ? each[t] : fmax(out[t], each[t]);
-        else if (reduce == SL_GROUP_MEAN)
-            out[t] += each[t];
-        else
-            out[t] += exp((double)l->scale * (each[t] - top)) / sum;
-}
-
-static int falling(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? 1 : x > y ? -1 : 0;
-}
-
 /* Ascending, exactly the budget, and no token outside has a larger score than one inside. */
-static void check_list(checker *c, const seen_list *l)
+static void check_list(witness *c, const seen_list *l)
 {
-    const int32_t group = c->f->cfg->n_heads / c->f->cfg->n_kv_heads, n = l->pos + 1;
-    const int32_t step = c->f->o.select.reduce == SL_GROUP_MEAN ? group : 1;
-    const int32_t budget = c->f->o.select.token_budget;
-    double all[WAYS_CONTEXT] = {0}, got[WAYS_CONTEXT];
+    const int32_t n = l->pos + 1, budget = c->f->o.select.token_budget;
+    double all[WAYS_CONTEXT], got[WAYS_CONTEXT];
+    bool in[WAYS_CONTEXT] = {false};
     int32_t n_got = 0;
     if (l->pos < WAYS_PROMPT - 20 && l->pos % 13 && l->pos != budget - 1 && l->pos != budget)
         return; /* every position near the prompt's end and of decode, some of the others */
     c->lists++;
-    for (int32_t h = 0; h < l->n_q; h += step)
-        add_head(c, l, h, step, n, all);
-    for (; n_got < l->k && l->ids[n_got] >= 0; n_got++) {
-        MUST(l->ids[n_got] <= l->pos && (n_got == 0 || l->ids[n_got] > l->ids[n_got - 1]));
-        got[n_got] = all[l->ids[n_got]];
-    }
-    for (int32_t i = n_got; i < l->k; i++)
-        MUST(l->ids[i] == -1);
-    MUST(n_got == (n < budget ? n : budget));
-    qsort(all, (size_t)n, sizeof *all, falling);
-    qsort(got, (size_t)n_got, sizeof *got, falling);
-    for (int32_t i = 0; i < n_got; i++)
-        MUST(fabs(all[i] - got[i]) <= 1e-5 * (1 + fabs(all[i])));
+    MUST(witness_ids(l, l->pos, in) == (n < budget ? n : budget));
+    witness_scores(c, l, n, product, all);
+    for (int32_t i = 0; i < n; i++)
+        if (in[i])
+            got[n_got++] = all[i];
+    witness_best(all, n, got, n_got);
 }
 
 /* Every label in the host pages is made of the channels of the token's key, ascending. */
-static void check_labels(const checker *c)
+static void check_labels(const witness *c)
 {
     const sl_geometry *g = sl_arena_geometry(c->f->arena);
     const int32_t p = sl_cache_find_name(&g->shape, "labels");
@@ -253,12 +139,12 @@ static void check_labels(const checker *c)
     for (int32_t layer = 0; layer < t->n_layers; layer++)
         for (int32_t pos = 0; pos < WAYS_LENGTH; pos += 7)
             for (int32_t head = 0; head < t->kv_heads; head++) {
-                const sl_host_plane h = plane_of(c, layer, p);
+                const sl_host_plane h = witness_plane(c, layer, p);
                 const uint8_t *unit = h.base + c->run->pages[pos / SL_PAGE_TOKENS] * h.page_stride +
                                       head * sl_cache_unit_bytes(&g->shape.planes[p]);
                 const int32_t *of = t->of + ((int64_t)layer * t->kv_heads + head) * t->count;
-                float k[MAX_DIM];
-                key_of(c, layer, pos, head, k);
+                float k[WITNESS_MAX_DIM];
+                witness_key(c, layer, pos, head, k);
                 for (int32_t ch = 0, at = 0; ch < t->head_dim; ch++) {
                     bool in = false;
                     for (int32_t i = 0; i < count; i++)
@@ -283,14 +169,11 @@ START_TEST(equals_definition)
 {
     fix f;
     fix_opts o = opts_of(_i);
-    witnessed = sl_algo_double_sparsity;
-    witnessed.create = witnessed_create, witnessed.retrieve = witnessed_retrieve;
-    o.desc = &witnessed;
-    fix_open(&f, &o);
     fix_run r = {0};
     fix_text t;
-    checker c = {.f = &f, .run = &r};
-    checking = &c;
+    witness c = {.f = &f, .run = &r, .check = check_list};
+    o.desc = witness_of(&sl_algo_double_sparsity, &c);
+    fix_open(&f, &o);
     fix_prompt(&f, &t, WAYS_LENGTH, 77);
     fix_seq_open(&f, &r, SL_RESIDENT, 0, WAYS_LENGTH);
     fix_feed(&f, &r, &t, WAYS_PROMPT, 100);
@@ -338,14 +221,6 @@ START_TEST(gates_do_not_change_the_ways)
 }
 END_TEST
 
-static void refused(fix *f, const sl_engine_opts *eo, sl_status want, const char *says)
-{
-    sl_engine *e;
-    sl_err err = {0};
-    ck_assert_int_eq(sl_engine_create(f->be, f->model, f->arena, eo, &e, &err), want);
-    ck_assert_msg(strstr(err.text, says) != NULL, "\"%s\" does not say %s", err.text, says);
-}
-
 START_TEST(refusals)
 {
     fix f;
@@ -354,23 +229,24 @@ START_TEST(refusals)
     fix_open(&f, &o);
     sl_engine_opts eo = f.eo;
     eo.select.channels = NULL;
-    refused(&f, &eo, SL_ERR_INVALID, "channel_config_path is not set");
+    fix_refused(&f, &eo, SL_ERR_INVALID, "channel_config_path is not set");
     eo = f.eo, other.n_layers++, eo.select.channels = &other;
-    refused(&f, &eo, SL_ERR_REFUSED, "the channels are those of");
+    fix_refused(&f, &eo, SL_ERR_REFUSED, "the channels are those of");
     eo = f.eo, other = *o.select.channels, other.count = 4, eo.select.channels = &other;
-    refused(&f, &eo, SL_ERR_INVALID, "heavy_channels is 5, but the calibration lists 4 channels per head");
+    fix_refused(&f, &eo, SL_ERR_INVALID,
+                "heavy_channels is 5, but the calibration lists 4 channels per head");
     eo = f.eo, eo.gates = (sl_gates){.sink_tokens = 60, .recent_tokens = 5};
-    refused(&f, &eo, SL_ERR_INVALID, "sink_tokens 60 + recent_tokens 5 exceed token_budget 64");
+    fix_refused(&f, &eo, SL_ERR_INVALID, "sink_tokens 60 + recent_tokens 5 exceed token_budget 64");
     eo = f.eo, eo.hot_rows = BUDGET - 1;
-    refused(&f, &eo, SL_ERR_INVALID, "is less than the longest selection, 64 tokens");
+    fix_refused(&f, &eo, SL_ERR_INVALID, "is less than the longest selection, 64 tokens");
     eo = f.eo, eo.select.heavy_channels = 6; /* a store with other labels */
-    refused(&f, &eo, SL_ERR_REFUSED, "cache plane labels: label differs: ");
+    fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane labels: label differs: ");
     eo = f.eo,
     eo.select.stamp = 5; /* a store with other channels, see stamps_tell_selections_apart of test_choose */
-    refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
+    fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
     f.be->caps &= ~(unsigned)SL_BE_UNIFIED; /* as a GPU */
-    refused(&f, &f.eo, SL_ERR_UNSUPPORTED,
-            "sparse algorithm double_sparsity: runs with backend.name cpu only so far");
+    fix_refused(&f, &f.eo, SL_ERR_UNSUPPORTED,
+                "sparse algorithm double_sparsity: runs with backend.name cpu only so far");
     f.be->caps |= SL_BE_UNIFIED;
     fix_close(&f);
 }

@@ -124,14 +124,6 @@ START_TEST(gates_leave_nothing_out)
 }
 END_TEST
 
-static void refused(fix *f, const sl_engine_opts *eo, sl_status want, const char *says)
-{
-    sl_engine *e;
-    sl_err err = {0};
-    ck_assert_int_eq(sl_engine_create(f->be, f->model, f->arena, eo, &e, &err), want);
-    ck_assert_msg(strstr(err.text, says) != NULL, "\"%s\" does not say %s", err.text, says);
-}
-
 START_TEST(refusals)
 {
     fix f;
@@ -139,12 +131,12 @@ START_TEST(refusals)
     fix_open(&f, &o);
     sl_engine_opts eo = f.eo;
     eo.gates.sink_tokens = 4;
-    refused(&f, &eo, SL_ERR_INVALID, "skip_softmax: sink_tokens 4 and recent_tokens 0");
+    fix_refused(&f, &eo, SL_ERR_INVALID, "skip_softmax: sink_tokens 4 and recent_tokens 0");
     eo = f.eo, eo.hot_rows = 64;
-    refused(&f, &eo, SL_ERR_UNSUPPORTED, "cannot hold a whole context");
+    fix_refused(&f, &eo, SL_ERR_UNSUPPORTED, "cannot hold a whole context");
     f.be->caps &= ~(unsigned)SL_BE_UNIFIED; /* as a GPU */
-    refused(&f, &f.eo, SL_ERR_UNSUPPORTED,
-            "sparse algorithm skip_softmax: runs with backend.name cpu only so far");
+    fix_refused(&f, &f.eo, SL_ERR_UNSUPPORTED,
+                "sparse algorithm skip_softmax: runs with backend.name cpu only so far");
     f.be->caps |= SL_BE_UNIFIED;
     fix_close(&f);
 }

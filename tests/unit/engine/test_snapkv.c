@@ -471,14 +471,6 @@ END_TEST
 
 /* ---- refusals ---- */
 
-static void refused(fix *f, const sl_engine_opts *eo, sl_status want, const char *says)
-{
-    sl_engine *e;
-    sl_err err = {0};
-    ck_assert_int_eq(sl_engine_create(f->be, f->model, f->arena, eo, &e, &err), want);
-    ck_assert_msg(strstr(err.text, says) != NULL, "\"%s\" does not say %s", err.text, says);
-}
-
 START_TEST(refusals)
 {
     fix f;
@@ -486,20 +478,22 @@ START_TEST(refusals)
     fix_open(&f, &o);
     sl_engine_opts eo = f.eo;
     eo.hot_rows = 64 + 23;
-    refused(&f, &eo, SL_ERR_INVALID, "hot_rows 87 of layer 0 is less than the longest selection, 88 tokens");
+    fix_refused(&f, &eo, SL_ERR_INVALID,
+                "hot_rows 87 of layer 0 is less than the longest selection, 88 tokens");
     eo = f.eo, eo.gates.recent_tokens = 5;
-    refused(&f, &eo, SL_ERR_INVALID, "recent_tokens is 5, but window_size and output_tokens say");
+    fix_refused(&f, &eo, SL_ERR_INVALID, "recent_tokens is 5, but window_size and output_tokens say");
     eo = f.eo, eo.gates.sink_tokens = 48;
-    refused(&f, &eo, SL_ERR_INVALID,
-            "prompt_budget 64 leaves nothing to select after window_size 16 and sink_tokens 48");
+    fix_refused(&f, &eo, SL_ERR_INVALID,
+                "prompt_budget 64 leaves nothing to select after window_size 16 and sink_tokens 48");
     eo = f.eo, eo.select.kernel = 4;
-    refused(&f, &eo, SL_ERR_INVALID, "kernel_size 4 is even");
+    fix_refused(&f, &eo, SL_ERR_INVALID, "kernel_size 4 is even");
     eo = f.eo, eo.select.prompt_budget = 65;
-    refused(&f, &eo, SL_ERR_REFUSED, "cache plane kept");
+    fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane kept");
     eo = f.eo, eo.select.stamp = 5;
-    refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
+    fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
     f.be->caps &= ~(unsigned)SL_BE_UNIFIED; /* as a GPU */
-    refused(&f, &f.eo, SL_ERR_UNSUPPORTED, "sparse algorithm snapkv: runs with backend.name cpu only so far");
+    fix_refused(&f, &f.eo, SL_ERR_UNSUPPORTED,
+                "sparse algorithm snapkv: runs with backend.name cpu only so far");
     f.be->caps |= SL_BE_UNIFIED;
     fix_close(&f);
 }

@@ -1,6 +1,8 @@
 /* Batches of batch.h. */
 #include "tests/unit/kernels/batch.h"
 
+#include "kernels/gqa.h"
+
 static int64_t start_of(const batch *b, int64_t seq)
 {
     int64_t room = b->length - b->per;
@@ -75,4 +77,33 @@ void batch_full(cf_run *r, batch *b)
             tables[k][i] = (int32_t)i; /* pages >= seqs * ld */
         cf_put(r, (void *)(uintptr_t)device[k], tables[k], 4 * (size_t)(b->seqs * b->ld));
     }
+}
+
+void batch_rows(cf_run *r, batch *b, const int64_t *a, sl_gqa_append_params *rows)
+{
+    int64_t heads = a[3], dim = a[4], width = heads * dim, lists = a[8] & BATCH_BY_HEAD ? heads : 1;
+
+    *rows = (sl_gqa_append_params){
+        .heads = (int32_t)heads, .dim = (int32_t)dim, .format = (sl_row_format)a[5], .act = SL_F32};
+    rows->rows.heads = a[8] & BATCH_BY_HEAD ? (int32_t)heads : 0;
+    rows->rows.block_log2 = (int32_t)a[8] % BATCH_BY_HEAD;
+    int64_t blocks = 64 >> rows->rows.block_log2,
+            row = sl_gqa_row_bytes(rows->format, sl_gqa_row_slots(&rows->rows, rows->heads), rows->dim);
+
+    batch_make(r, b, a[0], a[1], a[2], (int)a[7]);
+    rows->seqs = &b->t;
+    rows->rows.row_bytes = row;
+    rows->rows.hot_base = (int32_t)(b->pages * blocks * lists);
+    rows->rows.hot_rows = (int32_t)(5 * lists);
+    rows->rows.tail_rows = (int32_t)(2 * lists);
+    rows->rows.base = cf_mem(
+        r, NULL,
+        (size_t)((rows->rows.hot_base + b->seqs * (rows->rows.hot_rows + rows->rows.tail_rows)) * row));
+    rows->host = (sl_host_plane){.row_stride = lists * row + 16};
+    rows->host.page_stride = blocks * rows->host.row_stride + 48;
+    rows->host.base = cf_host_mem(r, NULL, (size_t)(b->pages * rows->host.page_stride));
+    rows->k = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 2);
+    rows->v = cf_matrix(r, 2, r->first, r->n, width, width, SL_F32, 2);
+    rows->key.cos_sin = cf_cos_sin(r, (int32_t)a[2], (int32_t)dim);
+    cf_op(r, SL_OP_GQA_APPEND, rows);
 }

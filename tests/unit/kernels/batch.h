@@ -6,6 +6,7 @@
 #ifndef SL_TESTS_KERNELS_BATCH_H
 #define SL_TESTS_KERNELS_BATCH_H
 
+#include "kernels/gqa.h"
 #include "tests/unit/kernels/cf.h"
 
 typedef struct batch {
@@ -26,5 +27,12 @@ int32_t batch_last(const batch *b, int64_t seq);
 
 /* Timing: every token is at the last position, and every page exists (one token per sequence). */
 void batch_full(cf_run *r, batch *b);
+
+enum { BATCH_BY_HEAD = 16 }; /* rows of one KV head, + log2 of the tokens of a block */
+/*
+ * A batch with rows of keys and values that SL_OP_GQA_APPEND has written, for ops that make metadata of keys. a: T, per,
+ * length, KV heads, dim, format, (not read), hierarchical, division of rows. rows: the op's parameters.
+ */
+void batch_rows(cf_run *r, batch *b, const int64_t *a, sl_gqa_append_params *rows);
 
 #endif

@@ -6,8 +6,6 @@
 #include "tests/unit/kernels/batch.h"
 #include "tests/unit/kernels/ref.h"
 
-enum { BY_HEAD = 16 }; /* rows of one KV head, + log2 of the tokens of a block */
-
 /* `count` channels of each head, distinct, in another order for each. */
 static int32_t *channels_of(cf_run *r, int64_t heads, int64_t count, int64_t dim)
 {
@@ -19,34 +17,14 @@ static int32_t *channels_of(cf_run *r, int64_t heads, int64_t count, int64_t dim
     return cf_mem(r, of, 4 * (size_t)(heads * count));
 }
 
-/* T, per, length, KV heads, dim, format, dtype, hierarchical, division of rows, channels, with a host plane */
+/* what batch_rows reads (6 is the type of the labels), channels, with a host plane */
 static void append(cf_run *r, const int64_t *a)
 {
     batch b;
-    int64_t heads = a[3], dim = a[4], width = heads * dim, lists = a[8] & BY_HEAD ? heads : 1;
-    sl_gqa_append_params rows = {
-        .heads = (int32_t)heads, .dim = (int32_t)dim, .format = (sl_row_format)a[5], .act = SL_F32};
-    rows.rows.heads = a[8] & BY_HEAD ? (int32_t)heads : 0;
-    rows.rows.block_log2 = (int32_t)a[8] % BY_HEAD;
-    int64_t blocks = 64 >> rows.rows.block_log2,
-            row = sl_gqa_row_bytes(rows.format, sl_gqa_row_slots(&rows.rows, rows.heads), rows.dim);
+    sl_gqa_append_params rows;
 
-    batch_make(r, &b, a[0], a[1], a[2], (int)a[7]);
-    rows.seqs = &b.t;
-    rows.rows.row_bytes = row;
-    rows.rows.hot_base = (int32_t)(b.pages * blocks * lists);
-    rows.rows.hot_rows = (int32_t)(5 * lists);
-    rows.rows.tail_rows = (int32_t)(2 * lists);
-    rows.rows.base = cf_mem(
-        r, NULL, (size_t)((rows.rows.hot_base + b.seqs * (rows.rows.hot_rows + rows.rows.tail_rows)) * row));
-    rows.host = (sl_host_plane){.row_stride = lists * row + 16};
-    rows.host.page_stride = blocks * rows.host.row_stride + 48;
-    rows.host.base = cf_host_mem(r, NULL, (size_t)(b.pages * rows.host.page_stride));
-    rows.k = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 2);
-    rows.v = cf_matrix(r, 2, r->first, r->n, width, width, SL_F32, 2);
-    rows.key.cos_sin = cf_cos_sin(r, (int32_t)a[2], (int32_t)dim);
-    cf_op(r, SL_OP_GQA_APPEND, &rows);
-
+    batch_rows(r, &b, a, &rows);
+    const int64_t heads = a[3], dim = a[4], row = rows.rows.row_bytes;
     int64_t labels = heads * sl_labels_unit_bytes((int32_t)a[9], (sl_dtype)a[6]), page = labels + 8;
     sl_labels_append_params p = {.seqs = &b.t,
                                  .rows = rows.rows,
@@ -116,11 +94,11 @@ static void scores(cf_run *r, const int64_t *a)
 /* One line for each case, which clang-format would break up. */
 /* clang-format off */
 static const cf_case cases[] = {
-    {SL_OP_LABELS_APPEND, "T=1 h=1 d=2 f32", append, {1, 1, 1, 1, 2, G4, F, 0, BY_HEAD, 1, 0}, CF_FIX_ALL},
-    {SL_OP_LABELS_APPEND, "T=40 h=2 d=64 f32 as bf16", append, {40, 20, 150, 2, 64, G4, B, 0, BY_HEAD, 32, 1}, CF_FIX_ALL},
+    {SL_OP_LABELS_APPEND, "T=1 h=1 d=2 f32", append, {1, 1, 1, 1, 2, G4, F, 0, BATCH_BY_HEAD, 1, 0}, CF_FIX_ALL},
+    {SL_OP_LABELS_APPEND, "T=40 h=2 d=64 f32 as bf16", append, {40, 20, 150, 2, 64, G4, B, 0, BATCH_BY_HEAD, 32, 1}, CF_FIX_ALL},
     {SL_OP_LABELS_APPEND, "T=60 h=3 d=14 bf16 all channels", append, {60, 30, 200, 3, 14, G2, B, 0, 0, 14, 1}, CF_FIX_ALL},
-    {SL_OP_LABELS_APPEND, "T=90 h=2 d=16 fp8 hierarchical", append, {90, 45, 200, 2, 16, G1, B, 1, BY_HEAD, 5, 1}, CF_FIX_ALL},
-    {SL_OP_LABELS_APPEND, "T=90 h=4 d=32 bf16 blocks of 4 hierarchical", append, {90, 45, 200, 4, 32, G2, F, 1, BY_HEAD + 2, 8, 0}, CF_FIX_ALL},
+    {SL_OP_LABELS_APPEND, "T=90 h=2 d=16 fp8 hierarchical", append, {90, 45, 200, 2, 16, G1, B, 1, BATCH_BY_HEAD, 5, 1}, CF_FIX_ALL},
+    {SL_OP_LABELS_APPEND, "T=90 h=4 d=32 bf16 blocks of 4 hierarchical", append, {90, 45, 200, 4, 32, G2, F, 1, BATCH_BY_HEAD + 2, 8, 0}, CF_FIX_ALL},
     {SL_OP_LABELS_SCORES, "T=1 h=1 kv=1 d=2", scores, {1, 1, 1, 1, 1, 2, 1, 1, SL_GROUP_MAX, F, 0}, CF_SPLIT},
     {SL_OP_LABELS_SCORES, "T=18 h=14 kv=2 d=64 max", scores, {18, 3, 300, 14, 2, 64, 2, 32, SL_GROUP_MAX, B, 0}, CF_SPLIT},
     {SL_OP_LABELS_SCORES, "T=18 h=8 kv=4 d=14 mean", scores, {18, 6, 200, 8, 4, 14, 4, 5, SL_GROUP_MEAN, F, 100}, CF_SPLIT},
