@@ -222,8 +222,7 @@ static const sl_metric_def table[] = {
     COUNTER(
         "sluice_group_expert_rows_total", W, "expert=all|busiest",
         "Rows that the routed experts of this rank computed, from all ranks: of all its experts, and of the one with the most "
-        "in each layer and step. busiest times sluice_group_experts, divided by all, is the imbalance of its experts. Counted "
-        "on the cpu backend."),
+        "in each layer and step. busiest times sluice_group_experts, divided by all, is the imbalance of its experts."),
 
     GAUGE("sluice_kv_pages", W, "state=total|free|cached|active|landing",
           "Pages of the host store, by state."),

@@ -71,6 +71,7 @@ typedef struct sl_comm_opts {
      * through NCCL (0: 64 MiB). Equal on all ranks. */
     size_t window_bytes;
     bool library_only; /* cuda: NCCL alone moves the data; for comparisons. Equal on all ranks. */
+    bool timed; /* cuda: sl_comm_stats contains NCCL's calls too, at the price of two launches for each */
 } sl_comm_opts;
 
 /* What a rank must know to join. Opaque, without pointers; it may be sent to processes of the same user only. */
@@ -109,14 +110,16 @@ sl_status sl_comm_state(sl_comm *c, sl_err *err);
 /* The rank that was lost, or -1 if the group is whole or the implementation does not know it. */
 int32_t sl_comm_lost(const sl_comm *c);
 
-/* Cumulative. So far the CPU implementation counts; on CUDA, where the device moves the data, everything is 0. */
+/* Cumulative. On CUDA the device counts, also in graphs, what was complete at the last sl_be_sync(); what NCCL moves is
+ * counted only with sl_comm_opts.timed. */
 typedef struct sl_comm_stats {
     uint64_t gathers,
         gather_ns; /* calls of sl_comm_all_gather(), and the time in them, which contains waiting */
     uint64_t exchanges,
         exchange_ns;    /* the same of sl_comm_all_to_all(): exposed, the rank computes nothing meanwhile */
     uint64_t hidden_ns; /* of exchanges during which this rank computed; 0 on the CPU, where a call waits */
-    uint64_t exchange_bytes; /* sent to other ranks by sl_comm_all_to_all() */
+    /* sent to other ranks by sl_comm_all_to_all(): the rows, or whole blocks where NCCL moves them */
+    uint64_t exchange_bytes;
 } sl_comm_stats;
 void sl_comm_stats_get(const sl_comm *c, sl_comm_stats *out);
 

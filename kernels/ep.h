@@ -27,6 +27,8 @@
 
 #include "kernels/params.h"
 
+#define SL_EP_COUNTED 1024
+
 /* What both ends of an exchange agree on; equal on all ranks except `rank`. */
 typedef struct sl_ep_layout {
     const int32_t *first; /* host [ranks + 1] */
@@ -67,7 +69,7 @@ typedef struct sl_ep_send_params {
     int32_t tokens;            /* 0 .. cap */
 } sl_ep_send_params;
 
-/* What the experts of this rank had to compute, cumulative over calls. Counted by the CPU backend only. */
+/* What the experts of this rank had to compute, cumulative over calls. */
 typedef struct sl_ep_load {
     uint64_t rows;    /* (row, expert) pairs */
     uint64_t busiest; /* the pairs of the expert that had most in each call */
@@ -85,7 +87,9 @@ typedef struct sl_ep_experts_params {
     int32_t *send_count; /* [ranks] */
     int32_t inter;
     bool fp8_acts;
-    sl_ep_load *load; /* host; added to. NULL: not counted */
+    /* Host; added to, at the latest by the next sl_be_sync(), until which it must exist; one for all ops of an instance.
+     * Also for an op in a graph. NULL: not counted; nor are more than SL_EP_COUNTED experts of a rank on CUDA. */
+    sl_ep_load *load;
 } sl_ep_experts_params;
 
 /* out[t] = sum over the token's experts, ascending, of weight * result, float32, one cast to act; 0 for padding. */

@@ -225,7 +225,8 @@ static sl_comm_opts comm_opts(const sl_wgroup *g)
     return (sl_comm_opts){.rank = g->o.rank,
                           .ranks = g->o.ranks,
                           .geometry = sl_hash_chain(k, &g->join.step_tokens, sizeof g->join.step_tokens),
-                          .deadline_ms = deadline_ms(g)};
+                          .deadline_ms = deadline_ms(g),
+                          .timed = true};
 }
 
 /* Leaves the forming, if there is one, tells rank 0 why, and is ready for the next. */

@@ -13,6 +13,7 @@
 
 #include "kernels/arch.h"
 #include "kernels/cuda/probe.h"
+#include "kernels/ep.h"
 #ifdef SL_NCCL
 #include "kernels/cuda/comm.h"
 #endif
@@ -176,7 +177,9 @@ static sl_status allocate(sl_cuda *cu, sl_err *err)
     SL_TRY(SL_CU(cudaMalloc(&cu->workspace, SL_CUDA_WORKSPACE), err));
     SL_TRY(SL_CU(cudaMalloc((void **)&cu->deverr, SL_CUDA_WORDS * sizeof(uint32_t)), err));
     SL_TRY(SL_CU(cudaMemset(cu->deverr, 0, SL_CUDA_WORDS * sizeof(uint32_t)), err));
-    SL_TRY(SL_CU(cudaHostAlloc((void **)&cu->deverr_host, sizeof(uint32_t), cudaHostAllocDefault), err));
+    SL_TRY(
+        SL_CU(cudaHostAlloc((void **)&cu->deverr_host, SL_CUDA_MEET * sizeof(uint32_t), cudaHostAllocDefault),
+              err));
     return sl_cuda_lt_create(cu, &cu->lt, err);
 }
 
@@ -278,15 +281,33 @@ static sl_status wait_stream(sl_cuda *cu, sl_err *err)
     return SL_CU(cudaStreamSynchronize(cu->stream), err);
 }
 
+/* Hands on what the device has counted since the last sync. */
+static void take_counts(sl_cuda *cu)
+{
+    sl_cuda_counts now;
+
+    memcpy(&now, cu->deverr_host + SL_CUDA_COUNTS, sizeof now);
+    if (cu->load && now.rows != cu->seen.rows) {
+        cu->load->rows += now.rows - cu->seen.rows;
+        cu->load->busiest += now.busiest - cu->seen.busiest;
+    }
+#ifdef SL_NCCL
+    if (cu->comm)
+        sl_cuda_comm_count(cu->comm, &now, &cu->seen);
+#endif
+    cu->seen = now;
+}
+
 static sl_status cuda_sync(sl_backend *be, sl_err *err)
 {
     sl_cuda *cu = sl_cuda_of(be);
     uint32_t mask;
 
-    SL_TRY(SL_CU(
-        cudaMemcpyAsync(cu->deverr_host, cu->deverr, sizeof(uint32_t), cudaMemcpyDeviceToHost, cu->stream),
-        err));
+    SL_TRY(SL_CU(cudaMemcpyAsync(cu->deverr_host, cu->deverr, SL_CUDA_MEET * sizeof(uint32_t),
+                                 cudaMemcpyDeviceToHost, cu->stream),
+                 err));
     SL_TRY(wait_stream(cu, err));
+    take_counts(cu);
     mask = *cu->deverr_host;
     if (mask == 0)
         return SL_OK;

@@ -134,6 +134,17 @@ static sl_status check_report(sl_cuda_comm *c, sl_err *err)
     return fail(c, SL_ERR_TIMEOUT, err);
 }
 
+void sl_cuda_comm_count(sl_cuda_comm *c, const sl_cuda_counts *now, const sl_cuda_counts *seen)
+{
+    sl_comm_stats *s = &c->base.stats;
+
+    s->gathers += now->gather.calls - seen->gather.calls;
+    s->gather_ns += now->gather.ns - seen->gather.ns;
+    s->exchanges += now->exchange.calls - seen->exchange.calls;
+    s->exchange_ns += now->exchange.ns - seen->exchange.ns;
+    s->exchange_bytes += now->exchange.bytes - seen->exchange.bytes;
+}
+
 /* Waits until the call that returned r has ended. */
 static sl_status settle(sl_cuda_comm *c, ncclResult_t r, const char *what, sl_err *err)
 {
@@ -319,24 +330,43 @@ static bool fits_window(const sl_cuda_comm *c, size_t block)
     return c->windows.open && block <= c->windows.view.slot_bytes;
 }
 
-static sl_status nccl_all_gather(sl_comm *base, const void *src, void *dst, size_t bytes, sl_err *err)
+/* Before and after a call of NCCL that a meter counts. */
+static sl_status begin_timed(sl_cuda_comm *c, sl_cuda_meter *meter, sl_err *err)
 {
-    sl_cuda_comm *c = of(base);
+    return c->base.opts.timed && meter ? sl_meter_begin(c->cu, meter, err) : SL_OK;
+}
 
-    SL_TRY(nccl_state(base, err));
+static sl_status end_timed(sl_cuda_comm *c, sl_cuda_meter *meter, uint64_t bytes, sl_err *err)
+{
+    return c->base.opts.timed && meter ? sl_meter_end(c->cu, meter, bytes, err) : SL_OK;
+}
+
+/* meter: NULL for what is no sl_comm_all_gather(). */
+static sl_status gather(sl_cuda_comm *c, const void *src, void *dst, size_t bytes, sl_cuda_meter *meter,
+                        sl_err *err)
+{
+    SL_TRY(nccl_state(&c->base, err));
     if (fits_window(c, bytes)) {
-        sl_peer_move m = {.send = src, .recv = dst, .recv_stride = bytes, .row_bytes = bytes, .rows = 1};
+        sl_peer_move m = {
+            .send = src, .recv = dst, .recv_stride = bytes, .row_bytes = bytes, .rows = 1, .meter = meter};
 
         return sl_peer_launch(c->cu, &c->windows.view, &m, err);
     }
-    return settle(c, c->n->all_gather(src, dst, bytes, ncclInt8, c->comm, c->cu->stream), "all_gather", err);
+    SL_TRY(begin_timed(c, meter, err));
+    SL_TRY(settle(c, c->n->all_gather(src, dst, bytes, ncclInt8, c->comm, c->cu->stream), "all_gather", err));
+    return end_timed(c, meter, bytes * (size_t)(c->base.opts.ranks - 1), err);
+}
+
+static sl_status nccl_all_gather(sl_comm *base, const void *src, void *dst, size_t bytes, sl_err *err)
+{
+    return gather(of(base), src, dst, bytes, &sl_cuda_counts_of(of(base)->cu)->gather, err);
 }
 
 static sl_status nccl_barrier(sl_comm *base, sl_err *err)
 {
     sl_cuda_comm *c = of(base);
 
-    return nccl_all_gather(base, c->meet, c->meet + 1, sizeof(uint32_t), err);
+    return gather(c, c->meet, c->meet + 1, sizeof(uint32_t), NULL, err);
 }
 
 static sl_status nccl_broadcast(sl_comm *base, void *buf, size_t bytes, int32_t root, sl_err *err)
@@ -352,6 +382,7 @@ static sl_status nccl_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *e
 {
     sl_cuda_comm *c = of(base);
     size_t block = (size_t)p->row_bytes * (size_t)p->cap;
+    sl_cuda_meter *meter = &sl_cuda_counts_of(c->cu)->exchange;
     ncclResult_t rows, counts, r;
 
     SL_TRY(nccl_state(base, err));
@@ -363,10 +394,12 @@ static sl_status nccl_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *e
                           .row_bytes = (uint64_t)p->row_bytes,
                           .send_count = p->send_count,
                           .recv_count = p->recv_count,
-                          .rows = p->cap};
+                          .rows = p->cap,
+                          .meter = meter};
 
         return sl_peer_launch(c->cu, &c->windows.view, &m, err);
     }
+    SL_TRY(begin_timed(c, meter, err));
     r = c->n->group_start();
     if (r != ncclSuccess)
         return fail_nccl(c, r, "all_to_all", err);
@@ -377,7 +410,8 @@ static sl_status nccl_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *e
         return fail_nccl(c, rows, "all_to_all", err);
     if (counts != ncclSuccess && counts != ncclInProgress)
         return fail_nccl(c, counts, "all_to_all", err);
-    return settle(c, r, "all_to_all", err);
+    SL_TRY(settle(c, r, "all_to_all", err));
+    return end_timed(c, meter, block * (size_t)(base->opts.ranks - 1), err);
 }
 
 const sl_comm_desc sl_comm_nccl = {

@@ -12,5 +12,7 @@ extern const sl_comm_desc sl_comm_nccl;
 /* Waits for the selected stream as cudaStreamSynchronize() does, but ends when the group breaks or the deadline passes:
  * then everything in flight is stopped, and the status says why. */
 sl_status sl_cuda_comm_wait(sl_cuda_comm *c, sl_err *err);
+/* Adds what the device counted since `seen` to the statistics of the group. */
+void sl_cuda_comm_count(sl_cuda_comm *c, const sl_cuda_counts *now, const sl_cuda_counts *seen);
 
 #endif

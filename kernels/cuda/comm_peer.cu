@@ -155,12 +155,31 @@ __device__ static void read_in(const sl_peer_view &v, const sl_peer_move &m, uin
     }
 }
 
+/* The meter counts from the first block's beginning to the end of the block that ends last. */
+__device__ static void meter_end(sl_cuda_meter *m, uint64_t bytes)
+{
+    m->calls++;
+    m->ns += sl_clock_ns() - *(volatile uint64_t *)&m->begun;
+    m->bytes += bytes;
+}
+
+__device__ static uint64_t bytes_out(const sl_peer_view &v, const sl_peer_move &m)
+{
+    uint64_t rows = 0;
+
+    for (int32_t q = 0; q < v.ranks; q++)
+        rows += q == v.rank ? 0 : (uint64_t)rows_for(m, q);
+    return rows * m.row_bytes;
+}
+
 template <typename V> __global__ void __launch_bounds__(THREADS) exchange(sl_peer_view v, sl_peer_move m)
 {
     __shared__ int32_t counts[SL_COMM_RANKS_MAX];
     __shared__ uint32_t epoch;
     __shared__ bool broken;
 
+    if (m.meter && blockIdx.x == 0 && threadIdx.x == 0)
+        m.meter->begun = sl_clock_ns();
     if (threadIdx.x == 0) {
         epoch = *(volatile uint32_t *)&v.state->epoch + 1;
         broken = *(volatile uint32_t *)&v.state->broken != 0;
@@ -177,7 +196,31 @@ template <typename V> __global__ void __launch_bounds__(THREADS) exchange(sl_pee
     if (threadIdx.x == 0 && atomicAdd(&v.state->left, 1) == gridDim.x - 1) {
         v.state->left = 0;
         v.state->epoch = epoch;
+        if (m.meter)
+            meter_end(m.meter, bytes_out(v, m));
     }
+}
+
+__global__ static void meter_begin_kernel(sl_cuda_meter *m)
+{
+    m->begun = sl_clock_ns();
+}
+
+__global__ static void meter_end_kernel(sl_cuda_meter *m, uint64_t bytes)
+{
+    meter_end(m, bytes);
+}
+
+extern "C" sl_status sl_meter_begin(sl_cuda *cu, sl_cuda_meter *m, sl_err *err)
+{
+    meter_begin_kernel<<<1, 1, 0, cu->stream>>>(m);
+    return SL_CU_LAUNCHED(err);
+}
+
+extern "C" sl_status sl_meter_end(sl_cuda *cu, sl_cuda_meter *m, uint64_t bytes, sl_err *err)
+{
+    meter_end_kernel<<<1, 1, 0, cu->stream>>>(m, bytes);
+    return SL_CU_LAUNCHED(err);
 }
 
 extern "C" sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl_peer_move *m, sl_err *err)

@@ -62,6 +62,7 @@ typedef struct sl_peer_move {
     const int32_t *send_count;
     int32_t *recv_count;
     int32_t rows;
+    sl_cuda_meter *meter; /* device: counts this call; or NULL */
 } sl_peer_move;
 
 /* Bytes of a window. */
@@ -72,6 +73,9 @@ static inline uint64_t sl_peer_window_bytes(int32_t ranks, uint64_t slot_bytes)
 
 /* Enqueues the exchange; rows * row_bytes must fit a slot. */
 sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl_peer_move *m, sl_err *err);
+/* A call that NCCL makes, timed by a kernel before it and one after it; bytes: what this rank sends to others. */
+sl_status sl_meter_begin(sl_cuda *cu, sl_cuda_meter *m, sl_err *err);
+sl_status sl_meter_end(sl_cuda *cu, sl_cuda_meter *m, uint64_t bytes, sl_err *err);
 
 #ifdef __cplusplus
 }

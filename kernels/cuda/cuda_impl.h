@@ -21,12 +21,33 @@ extern "C" {
 #define SL_CUDA_WORKSPACE ((size_t)32 << 20) /* of cuBLASLt, and for split-K sums of our own kernels */
 
 #define SL_CUDA_WORDS 64
+#define SL_CUDA_COUNTS 8
 #define SL_CUDA_MEET 32
 #define SL_CUDA_GATHER_SMS 4 /* multiprocessors of a gather that runs concurrently with an attention */
 #define SL_CUDA_SIDE_SMS 6   /* of a gather on the side stream; even, because its clusters have two blocks */
 
+/* The calls of one kind of collective, counted on the device. begun is private to the kernel that runs. */
+typedef struct sl_cuda_meter {
+    uint64_t calls, ns, bytes, begun;
+} sl_cuda_meter;
+
+/*
+ * What kernels of this instance count, cumulative. It lies at word SL_CUDA_COUNTS of the words of deverr and is read
+ * with them by each sync, so counting needs no copy and no wait of its own and works in graphs. Kernels that may run
+ * concurrently use atomics on it.
+ */
+typedef struct sl_cuda_counts {
+    uint64_t rows, busiest; /* of sl_ep_load */
+    sl_cuda_meter gather, exchange;
+} sl_cuda_counts;
+
 typedef struct sl_cuda_tables sl_cuda_tables; /* device copies of expert descriptors: tables.c */
 typedef struct sl_cuda_lt sl_cuda_lt; /* cuBLASLt handle and the algorithm chosen for each shape: lt.c */
+
+#ifndef __cplusplus
+_Static_assert(sizeof(sl_cuda_counts) <= (SL_CUDA_MEET - SL_CUDA_COUNTS) * 4,
+               "the counts fit before the barrier");
+#endif
 
 typedef struct sl_cuda {
     sl_backend base; /* first member */
@@ -43,8 +64,12 @@ typedef struct sl_cuda {
     size_t scratch_bytes;
     void **retired; /* scratch blocks that graphs may still use */
     int n_retired, n_graphs;
-    uint32_t *deverr; /* device words: SL_DEVERR_*; from SL_CUDA_MEET on, the barrier of resolve's blocks */
+    /* Device words: SL_DEVERR_*; from SL_CUDA_COUNTS on, sl_cuda_counts; from SL_CUDA_MEET on, the barrier of resolve's
+     * blocks. The host's copy has the words before SL_CUDA_MEET. */
+    uint32_t *deverr;
     uint32_t *deverr_host;
+    sl_cuda_counts seen;     /* at the last sync */
+    struct sl_ep_load *load; /* where rows and busiest go: that of the last SL_OP_EP_EXPERTS, or NULL */
     sl_cuda_lt *lt;
     sl_cuda_tables *tables;
     bool capturing;
@@ -58,6 +83,12 @@ typedef struct sl_cuda {
 static inline sl_cuda *sl_cuda_of(sl_backend *be)
 {
     return (sl_cuda *)be;
+}
+
+/* The counts in device memory. */
+static inline sl_cuda_counts *sl_cuda_counts_of(const sl_cuda *cu)
+{
+    return (sl_cuda_counts *)(void *)(cu->deverr + SL_CUDA_COUNTS);
 }
 
 /* Status and text for a failed call; SL_OK for cudaSuccess. "Out of memory" is SL_ERR_DEVICE_MEMORY. */

@@ -37,6 +37,7 @@ typedef struct sl_moe_arrived {
     int32_t ranks, cap, top_k, hidden, experts;
     bool quantised;
     sl_dtype act;
+    sl_cuda_counts *counts; /* rows and busiest, or NULL */
 } sl_moe_arrived;
 
 typedef struct sl_moe_run {

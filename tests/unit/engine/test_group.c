@@ -276,18 +276,44 @@ static void check_weights(test *t)
         cg_fail(t->r, "the fingerprint depends on the group");
 }
 
-/* Its experts have computed rows, of other ranks too; one process without a group counts nothing. Only the CPU backend
- * counts (kernels/ep.h). */
+/* Its experts have computed rows, of other ranks too; one process without a group counts nothing. */
 static void check_load(test *t)
 {
-    if (strcmp(t->r->backend, "cpu") != 0)
-        return;
     sl_ep_load mine = sl_engine_expert_load(t->w[1].engine), none = sl_engine_expert_load(t->w[0].engine);
 
     if (none.rows || (t->r->ranks > 1 && (!mine.rows || mine.busiest > mine.rows ||
                                           mine.rows > mine.busiest * (uint64_t)mine.experts)))
         cg_fail(t->r, "%d experts computed %llu rows, the busiest %llu", mine.experts,
                 (unsigned long long)mine.rows, (unsigned long long)mine.busiest);
+}
+
+/* Every step is one gather and two exchanges in each MoE layer, and the rows that travelled have taken time. A group of
+ * one rank exchanges nothing. */
+static void check_exchanges(test *t)
+{
+    const sl_model_config *cfg = sl_model_get_config(t->w[1].model);
+    uint64_t layers = 0, agreed;
+    bool many = t->r->ranks > 1;
+    sl_comm_stats s;
+
+    for (int32_t l = 0; l < cfg->n_layers; l++)
+        layers += cfg->layer_is_moe[l];
+    (void)sl_engine_shares(t->w[1].engine, &agreed);
+    sl_comm_stats_get(t->r->c, &s);
+    if (s.gathers != agreed || s.exchanges % (2 * layers) || s.exchanges > 2 * layers * agreed)
+        cg_fail(t->r, "%llu gathers and %llu exchanges are counted in %llu steps with %llu layers",
+                (unsigned long long)s.gathers, (unsigned long long)s.exchanges, (unsigned long long)agreed,
+                (unsigned long long)layers);
+    if (!s.gather_ns || many != (s.exchanges > 0) || many != (s.exchange_ns > 0) ||
+        many != (s.exchange_bytes > 0))
+        cg_fail(t->r, "%llu exchanges of %llu bytes took %llu ns, gathers %llu",
+                (unsigned long long)s.exchanges, (unsigned long long)s.exchange_bytes,
+                (unsigned long long)s.exchange_ns, (unsigned long long)s.gather_ns);
+    if (many)
+        printf("rank %d: %llu steps, waited %.1f us each; %llu exchanges of %.1f us and %.1f KB\n",
+               t->r->rank, (unsigned long long)agreed, (double)s.gather_ns / 1e3 / (double)agreed,
+               (unsigned long long)s.exchanges, (double)s.exchange_ns / 1e3 / (double)s.exchanges,
+               (double)s.exchange_bytes / 1e3 / (double)s.exchanges);
 }
 
 /* What a rank must notice: on the CPU that the process has ended; on a GPU that the rank does not arrive. */
@@ -343,6 +369,8 @@ static void run(cg_rank *r, const void *arg)
             cg_fail(r, "only %d logits were compared", t->compared);
         if (!r->failed)
             check_load(t);
+        if (!r->failed && !t->c->killed_at)
+            check_exchanges(t);
         sl_engine_stats_get(t->w[1].engine, &stats);
         if (sl_backend_caps(r->be) & SL_BE_GRAPHS && t->c->graphs == SL_GRAPHS_AUTO && !t->c->killed_at &&
             !stats.graph_steps)

@@ -119,6 +119,7 @@ typedef struct ep_case {
     ep_side sides[EP_MOST];
     int32_t ranks, *first, *seq; /* seq: on the device */
     uint8_t *out;
+    sl_ep_load *load; /* of all ranks */
     bool quantised;
 } ep_case;
 
@@ -176,7 +177,8 @@ static void ep_run(cf_run *r, ep_case *c)
                                   .send = s->results,
                                   .send_count = s->count[2],
                                   .inter = c->p.inter,
-                                  .fp8_acts = c->p.fp8_acts};
+                                  .fp8_acts = c->p.fp8_acts,
+                                  .load = c->load};
         cf_op(r, SL_OP_EP_EXPERTS, &p);
     }
     ep_exchange(r, c, true, (size_t)(sl_ep_result_bytes(&l) * sl_ep_result_cap(&l)));
@@ -217,6 +219,29 @@ static void ep_sides(cf_run *r, ep_case *c, int64_t total)
     }
 }
 
+/* What the ranks must have counted: the pairs of tokens and experts, and the sum over the ranks of those of its busiest
+ * expert. */
+static void ep_check_load(cf_run *r, const ep_case *c, const int32_t *ids, const sl_ep_load *got)
+{
+    uint64_t rows = 0, busiest = 0;
+
+    for (int32_t q = 0; q < c->ranks; q++) {
+        uint64_t most = 0;
+        for (int32_t e = c->first[q]; e < c->first[q + 1]; e++) {
+            uint64_t n = 0;
+            for (int64_t i = 0; i < r->n * c->p.top_k; i++)
+                n += ids[i] == e;
+            rows += n;
+            most = n > most ? n : most;
+        }
+        busiest += most;
+    }
+    if (r->st == SL_OK && (got->rows != rows || got->busiest != busiest))
+        cf_fail(r, "the load is %llu rows, busiest %llu; counted %llu and %llu",
+                (unsigned long long)got->rows, (unsigned long long)got->busiest, (unsigned long long)rows,
+                (unsigned long long)busiest);
+}
+
 /* As moe, then the number of ranks, and whether the ups are bf16, so that rows travel unquantised. Every fifth token is
  * padding. Besides the comparison with the other implementation: the bits of this backend's own SL_OP_MOE. */
 static void ep(cf_run *r, const int64_t *a)
@@ -225,7 +250,10 @@ static void ep(cf_run *r, const int64_t *a)
     ep_case c = {.p = experts_of(r, a, ids), .ranks = (int32_t)a[9]};
     size_t bytes = (size_t)r->n * (size_t)a[1] * sl_dtype_size(c.p.act);
     void *got = cf_temp(r, bytes), *want = cf_temp(r, bytes);
+    static sl_ep_load load; /* until the next sync, also when the case fails */
 
+    load = (sl_ep_load){0};
+    c.load = &load;
     for (int64_t t = 0; t < r->n; t++) {
         seq[t] = (r->first + t) % 5 == 3 ? -1 : (int32_t)t;
         for (int64_t k = 0; seq[t] < 0 && k < a[4]; k++)
@@ -245,6 +273,7 @@ static void ep(cf_run *r, const int64_t *a)
     if (r->be) {
         cf_get(r, got, c.out, bytes);
         cf_get(r, want, c.p.out, bytes);
+        ep_check_load(r, &c, ids, &load);
         for (size_t i = 0; i < bytes && r->st == SL_OK; i++)
             if (((uint8_t *)got)[i] != ((uint8_t *)want)[i])
                 cf_fail(r, "%d ranks: byte %zu of token %zu is not that of SL_OP_MOE", c.ranks,

@@ -227,6 +227,38 @@ static void all_to_all(cg_rank *r, const int64_t *a)
     close_exchange(r, &x);
 }
 
+/* The statistics of `times` exchanges and gathers, against what was sent: exchanges and gathers that this rank has made
+ * before are in `before`. */
+static void check_stats(cg_rank *r, const exchange *x, const sl_comm_stats *before, int64_t pattern,
+                        uint64_t seed, int64_t times)
+{
+    bool library = strncmp(sl_comm_describe(r->c), "NCCL", 4) == 0; /* it moves whole blocks */
+    uint64_t rows = 0, row = (uint64_t)x->p.row_bytes, got;
+    uint64_t blocks = (uint64_t)times * (uint64_t)(r->ranks - 1) * (uint64_t)x->block;
+    sl_comm_stats now;
+
+    for (int64_t k = 0; k < times; k++)
+        for (int32_t q = 0; q < r->ranks; q++)
+            rows += q == r->rank
+                        ? 0
+                        : (uint64_t)rows_of(pattern, seed + (uint64_t)k, r->rank, q, x->p.cap, r->ranks);
+    sl_comm_stats_get(r->c, &now);
+    got = now.exchange_bytes - before->exchange_bytes;
+    if (r->opts.library_only ? got != blocks : got != rows * row && !(library && got == blocks))
+        cg_fail(r, "%llu bytes of exchanges are counted; rows have %llu, blocks %llu",
+                (unsigned long long)got, (unsigned long long)(rows * row), (unsigned long long)blocks);
+    if (now.exchanges - before->exchanges != (uint64_t)times ||
+        now.gathers - before->gathers != (uint64_t)times)
+        cg_fail(r, "%llu exchanges and %llu gathers are counted, there were %d",
+                (unsigned long long)(now.exchanges - before->exchanges),
+                (unsigned long long)(now.gathers - before->gathers), (int)times);
+    if (now.exchange_ns == before->exchange_ns || now.gather_ns == before->gather_ns ||
+        now.hidden_ns > now.exchange_ns)
+        cg_fail(r, "exchanges took %llu ns, gathers %llu",
+                (unsigned long long)(now.exchange_ns - before->exchange_ns),
+                (unsigned long long)(now.gather_ns - before->gather_ns));
+}
+
 /* Several collectives in one graph, launched with other data and other counts each time: row_bytes, cap, launches */
 static void graph(cg_rank *r, const int64_t *a)
 {
@@ -234,6 +266,7 @@ static void graph(cg_rank *r, const int64_t *a)
     sl_graph *g = NULL;
     sl_err err = {{0}};
     uint32_t id = 0, ids[SL_COMM_RANKS_MAX];
+    sl_comm_stats before;
     void *src, *dst;
 
     if (!(sl_backend_caps(r->be) & SL_BE_GRAPHS))
@@ -256,6 +289,7 @@ static void graph(cg_rank *r, const int64_t *a)
             cg_ok(r, sl_be_capture_end(r->be, &g, &err), &err, "end of the capture");
         cg_ok(r, sl_be_sync(r->be, &err), &err, "sync");
     }
+    sl_comm_stats_get(r->c, &before);
     for (int64_t k = 0; k < a[2] && !r->failed; k++) {
         id = (uint32_t)(k * 100 + r->rank);
         fill_send(r, &x, RANDOM, (uint64_t)k + 50);
@@ -268,11 +302,39 @@ static void graph(cg_rank *r, const int64_t *a)
             if (ids[q] != (uint32_t)(k * 100 + q))
                 cg_fail(r, "launch %d: all_gather got %u from rank %d", (int)k, ids[q], q);
     }
+    if (!r->failed)
+        check_stats(r, &x, &before, RANDOM, 50, a[2]);
     if (g)
         sl_graph_destroy(g);
     cg_free(r, src);
     cg_free(r, dst);
     close_exchange(r, &x);
+}
+
+/* What the statistics count, without graphs: row_bytes, cap, times */
+static void counted(cg_rank *r, const int64_t *a)
+{
+    exchange x;
+    sl_comm_stats before;
+    sl_err err = {{0}};
+    void *src = cg_mem(r, &r->rank, 4), *dst = cg_mem(r, NULL, 4 * SL_COMM_RANKS_MAX);
+
+    open_exchange(r, &x, a[0], a[1]);
+    sl_comm_stats_get(r->c, &before);
+    for (int64_t k = 0; k < a[2] && !r->failed; k++) {
+        fill_send(r, &x, RANDOM, 900 + (uint64_t)k);
+        if (!r->failed)
+            cg_ok(r, sl_comm_all_gather(r->c, src, dst, 4, &err), &err, "all_gather");
+        if (!r->failed)
+            cg_ok(r, sl_comm_barrier(r->c, &err), &err, "barrier"); /* no gather */
+        if (!r->failed && cg_ok(r, sl_comm_all_to_all(r->c, &x.p, &err), &err, "all_to_all"))
+            check_recv(r, &x, RANDOM, 900 + (uint64_t)k);
+    }
+    if (!r->failed)
+        check_stats(r, &x, &before, RANDOM, 900, a[2]);
+    close_exchange(r, &x);
+    cg_free(r, src);
+    cg_free(r, dst);
 }
 
 const cc_case cc_cases[] = {
@@ -294,6 +356,7 @@ const cc_case cc_cases[] = {
     {"all_to_all 14,336 B, one receiver", all_to_all, {14336, 17, ONE_RECEIVER, 8}},
     {"all_to_all 14,336 B, cap 128", all_to_all, {14336, 128, RANDOM, 2}},
     {"graph", graph, {7392, 40, 20}},
+    {"counted", counted, {20, 30, 10}},
     {"barrier x 20", barrier, {20}},
 };
 const size_t cc_n_cases = SL_COUNT(cc_cases);
