@@ -7,7 +7,7 @@
 #include "bench/list.h"
 #include "kernels/comm.h"
 
-enum { SL_BENCH_COMM_TOP_K_MAX = 64 };
+enum { SL_BENCH_COMM_TOP_K_MAX = 64, SL_BENCH_COMM_REPEATS_MAX = 1000 };
 
 typedef struct sl_bench_comm {
     const char *backend;

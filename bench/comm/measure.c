@@ -9,7 +9,8 @@
 #define H200_GBS 354.0 /* a copy kernel over NVLink, one way, 67 MB */
 #define COPY_BYTES ((size_t)64 << 20)
 
-enum { WARM_UP = 2 }; /* runs of a shape before the measured ones */
+enum { WARM_UP = 2 };     /* runs of a shape before the measured ones */
+enum { AGREE_BYTES = 8 }; /* what a rank says of its step: sl_step_share in engine/engine.h */
 
 /* One collective with its buffers. It is an all_to_all if rows.cap is set, an all_gather if `bytes` is set, else a
  * barrier. */
@@ -204,6 +205,35 @@ free_source:
     return st;
 }
 
+/* As sl_engine_step() does it, without the step: op by op, the host waits after each. */
+static sl_status time_agree(const ctx *x)
+{
+    size_t n = (size_t)x->o->repeats, bytes = AGREE_BYTES * (size_t)(1 + x->o->ranks);
+    shape s = {.what = "agree", .bytes = AGREE_BYTES};
+    double us[WARM_UP + SL_BENCH_COMM_REPEATS_MAX];
+
+    SL_TRY(sl_be_alloc(x->be, SL_MEM_HOST, bytes, &s.src, x->err));
+    memset(s.src, 0, bytes);
+    s.dst = (uint8_t *)s.src + AGREE_BYTES;
+    sl_status st = SL_OK;
+    for (size_t i = 0; i < WARM_UP + n && st == SL_OK; i++) {
+        st = sl_comm_barrier(x->c, x->err);
+        if (st == SL_OK)
+            st = sl_be_sync(x->be, x->err);
+        uint64_t start = sl_now_ns();
+        for (int32_t k = 0; k < x->o->inner && st == SL_OK; k++) {
+            st = run_one(x, &s, x->err);
+            if (st == SL_OK)
+                st = sl_be_sync(x->be, x->err);
+        }
+        us[i] = (double)(sl_now_ns() - start) / 1e3 / x->o->inner;
+    }
+    if (st == SL_OK)
+        print(x, &s, sl_bench_median(us + WARM_UP, n));
+    sl_be_free(x->be, SL_MEM_HOST, s.src);
+    return st;
+}
+
 static double measure_copy(void)
 {
     uint8_t *a = malloc(COPY_BYTES), *b = malloc(COPY_BYTES);
@@ -235,6 +265,7 @@ sl_status sl_bench_comm_measure(const sl_bench_comm *o, sl_backend *be, sl_comm 
                  : sl_backend_caps(be) & SL_BE_UNIFIED ? measure_copy()
                                                        : H200_GBS;
     SL_TRY(time_shape(&x, &barrier));
+    SL_TRY(time_agree(&x));
     for (int i = 0; i < o->tokens.n; i++) {
         int32_t tokens = o->tokens.v[i], to[SL_COMM_RANKS_MAX], each[SL_COMM_RANKS_MAX];
         int32_t most = o->top_k < o->experts ? o->top_k : o->experts;

@@ -3,9 +3,10 @@ to a rank, every stream has the tokens of one process."""
 
 import os
 import signal
+import time
 
 import real
-from streams import QUICK, Streams, jobs
+from streams import QUICK, Streams, all_have, jobs, one_more, retries, streams_when
 
 
 def rank_of(start, c, role, rank, address, **settings):
@@ -74,3 +75,36 @@ def test_two_groups_of_two(start):
     assert ranks["decode", 1].process.wait(30 * real.PATIENCE) == 0
     other.logged(r"ev=broken", since=other.text().rindex("ev=formed"))
     assert other.process.poll() is None and real.metric(c.get("/metrics").text, "sluice_stream_resumes_total") == resumed
+
+
+def test_a_prefill_rank_is_lost_while_prompts_are_computed(start):
+    """Both ranks compute chunks of prompts: one is killed and replaced. Then one is stopped in the middle of them, and the other,
+    which waits for it in an exchange of their step, is killed; the group forms again with the continued one and a new one."""
+    chunks = {"prefill.chunk_tokens": 32, "kvstore.prefix_cache": "false"}
+    c = start(real.Process, "router", **QUICK, **{"router.retries": 20})
+    at = f"127.0.0.1:{real.free_ports(1)}"
+    ranks = [rank_of(start, c, "prefill", k, at, **chunks) for k in (0, 1)]
+    start(real.Process, "decode", 0, c.worker_address, **QUICK)
+    c.wait_ready(3)
+    sizes = {"prompt": 900, "out": 12}
+
+    streams, _ = streams_when(c, "pk", 4, all_have(c, "prefill", 1), **sizes)
+    ranks[1].process.kill()
+    ranks[1].process.wait(60)
+    ranks[0].logged(r"ev=broken.*rank 1")
+    ranks[1] = rank_of(start, c, "prefill", 1, at, **chunks)
+    streams.check()
+    assert formed(ranks[0]) == 2 and retries(c) > 0
+
+    c.wait_ready(3)
+    streams, _ = streams_when(c, "px", 4, all_have(c, "prefill", 1), **sizes)
+    os.kill(ranks[0].process.pid, signal.SIGSTOP)
+    time.sleep(0.3)  # less than dead_after_ms: rank 1 has come to its next exchange and has not given up
+    waiting = "ev=broken" not in ranks[1].text()
+    ranks[1].process.kill()
+    ranks[1].process.wait(60)
+    os.kill(ranks[0].process.pid, signal.SIGCONT)
+    ranks[1] = rank_of(start, c, "prefill", 1, at, **chunks)
+    streams.check()
+    assert waiting and formed(ranks[0]) == 3 and ranks[0].process.poll() is None
+    one_more(c)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "kernels/comm_impl.h"
 
 void cg_fail(cg_rank *r, const char *fmt, ...)
 {
@@ -96,6 +97,33 @@ bool cg_form(cg_rank *r)
     sl_err err = {{0}};
 
     return cg_ok(r, cg_enter(r, &err), &err, "enter") && cg_ok(r, sl_comm_form(r->c, &err), &err, "form");
+}
+
+/* ---- the loss of a rank in an exchange ---- */
+
+static sl_comm_desc dying; /* the implementation's, with an all_to_all at which this process is lost */
+static const sl_comm_desc *healthy;
+static int32_t exchanges_left, last_signal;
+
+static sl_status dying_all_to_all(sl_comm *c, const sl_comm_rows *rows, sl_err *err)
+{
+    if (exchanges_left > 0 && --exchanges_left == 0) {
+        usleep(20000); /* the others have come to this exchange */
+        raise(last_signal);
+    }
+    return healthy->all_to_all(c, rows, err);
+}
+
+void cg_lose(cg_rank *r, int32_t exchange, int32_t sig)
+{
+    if (healthy)
+        return;
+    healthy = r->c->desc;
+    dying = *healthy;
+    dying.all_to_all = dying_all_to_all;
+    r->c->desc = &dying;
+    exchanges_left = exchange;
+    last_signal = sig;
 }
 
 /* A rank's whole life; returns its exit code. */

@@ -63,6 +63,9 @@ void *cg_mem(cg_rank *r, const void *host, size_t bytes);
 void cg_put(cg_rank *r, void *dst, const void *host, size_t bytes);
 void cg_get(cg_rank *r, void *host, const void *src, size_t bytes);
 void cg_free(cg_rank *r, void *p);
+/* This rank gets the signal in its exchange-th sl_comm_all_to_all() from now (1: the next), when the other ranks wait there
+ * for it. Once in a process. */
+void cg_lose(cg_rank *r, int32_t exchange, int32_t sig);
 uint32_t cg_hash(uint64_t a, uint64_t b);
 
 #endif
