@@ -317,6 +317,7 @@ static void chk_draw(sl_chk *c, const void *params)
     sl_chk_pos(c, "k", p->k);
     sl_chk_ld(c, "ld_ids", p->ld_ids, p->k);
     sl_chk_ld(c, "span", p->span, p->k);
+    sl_chk_need(c, p->lists >= 0, "lists", "is negative");
     sl_chk_need(c, (uintptr_t)p->keep % 4 == 0, "keep", "is not aligned to its elements");
     sl_chk_ptr(c, "ids", p->ids, 4);
 }

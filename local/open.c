@@ -84,15 +84,20 @@ void sl_local_borrow(sl_local *l, const sl_local *from, int32_t max_context)
                     .borrowed = true};
 }
 
-void sl_local_close_model(sl_local *l)
+void sl_local_close_store(sl_local *l)
 {
     sl_arena_destroy(l->arena);
-    if (!l->borrowed)
-        sl_model_destroy(l->model);
     free(l->pages);
     l->arena = NULL;
-    l->model = NULL;
     l->pages = NULL;
+}
+
+void sl_local_close_model(sl_local *l)
+{
+    sl_local_close_store(l);
+    if (!l->borrowed)
+        sl_model_destroy(l->model);
+    l->model = NULL;
 }
 
 void sl_local_close(sl_local *l)

@@ -57,6 +57,8 @@ void sl_local_borrow(sl_local *l, const sl_local *from, int32_t max_context);
 sl_status sl_local_open_backend(sl_local *l, const sl_local_opts *o, sl_err *err);
 sl_status sl_local_open_model(sl_local *l, const sl_local_opts *o, sl_err *err);
 sl_status sl_local_open_store(sl_local *l, const sl_local_opts *o, sl_err *err);
+/* Frees the store; a store for another algorithm can be opened then. */
+void sl_local_close_store(sl_local *l);
 /* Frees the store and the model; the backend stays open. */
 void sl_local_close_model(sl_local *l);
 void sl_local_close(sl_local *l);

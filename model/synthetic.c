@@ -99,8 +99,10 @@ static sl_status make_tensor(maker *k, const sl_tensor_spec *s, sl_weight *w)
     const sl_model_config *c = &k->m->config;
     int64_t rows = s->rows(c), cols = s->cols(c);
     float mean = s->flags & SL_SPEC_GAIN ? 1 : 0;
-    if (s->kind == SL_K_LINEAR)
-        return make_linear(k, rows, cols, s->flags & SL_SPEC_16BIT ? SL_BF16 : SL_F8_E4M3, w);
+    if (s->kind == SL_K_LINEAR) {
+        bool whole = s->flags & SL_SPEC_16BIT || !k->m->config.fp8_acts;
+        return make_linear(k, rows, cols, whole ? SL_BF16 : SL_F8_E4M3, w);
+    }
     sl_dtype dtype = s->kind == SL_K_FLOATS ? SL_F32 : SL_BF16;
     *w = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = dtype};
     return fill(k, rows, cols, dtype, mean, s->kind == SL_K_TABLE ? 1 : 0.125f, &w->data);
@@ -131,7 +133,7 @@ static sl_status make_layer(maker *k, int32_t layer)
         SL_TRY(make_expert(k, e, inter, hidden, &lw->up[e]));
         SL_TRY(make_expert(k, e, hidden, inter, &lw->down[e]));
     }
-    lw->quantised = true;
+    lw->quantised = c->fp8_acts;
     return SL_OK;
 }
 

@@ -64,17 +64,21 @@ static sl_algo_call algo_call(const sl_coord *c, const sl_attn_call *call, int32
     return a;
 }
 
-/* Benchmarks: other lists in place of the selected ones. */
+/* Benchmarks: other lists in place of the selected ones. The newest block may be open, so it is not drawn from. */
 static sl_status redraw(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t first,
-                        int32_t n, sl_err *err)
+                        int32_t n, int32_t *ids, sl_err *err)
 {
+    if (!c->o.draw || !c->z.by_keys)
+        return SL_OK;
     sl_seq_tables seqs = sl_seq_tables_slice(call->seqs, first, n);
-    sl_draw_params p = {.ids = c->ids + sl_coord_lists_at(a, first),
+    const int32_t topk = c->o.cache.index_topk;
+    sl_draw_params p = {.ids = ids,
                         .seqs = &seqs,
                         .keep = c->draw.keep + call->layer,
-                        .k = c->o.cache.index_topk < a->k ? c->o.cache.index_topk : a->k,
+                        .k = topk > 0 && topk < a->k ? topk : a->k,
                         .ld_ids = a->k,
-                        .span = c->draw.span_tokens,
+                        .lists = a->lists,
+                        .span = c->draw.span_tokens >> a->block_log2,
                         .from_pos = c->draw.span_tokens - 1,
                         .layer = call->layer,
                         .seed = c->draw.seed};
@@ -88,7 +92,7 @@ sl_status sl_coord_select_kept(sl_coord *c, const sl_attn_call *call, const sl_a
         return SL_OK;
     if (sl_coord_selects(c, call->layer) && c->is_wanted[call->layer])
         SL_TRY(c->z.algo->retrieve(c->algo, a, first, n, c->ids + sl_coord_lists_at(a, first), err));
-    return c->o.draw ? redraw(c, call, a, first, n, err) : SL_OK;
+    return redraw(c, call, a, first, n, c->ids + sl_coord_lists_at(a, first), err);
 }
 
 static void show(const sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, const sl_selection *sel)
@@ -123,6 +127,8 @@ static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_a
             sel.ids = c->ids + sl_coord_lists_at(a, first);
         else
             SL_TRY(algo->desc->retrieve(algo, a, first, n, c->slice_ids, err));
+        if (!kept && algo == c->algo)
+            SL_TRY(redraw(c, call, a, first, n, c->slice_ids, err));
         SL_TRY(adaptor->fetch(c->swapin, call, &sel, c->phys, false, &c->swap_ns, err));
         SL_TRY(adaptor->attend(c->be, c->swapin, &c->layers[call->layer], call, &sel, c->phys, err));
         if (c->o.probe.seen)

@@ -139,10 +139,9 @@ static sl_status divide_rows(const sl_coord_opts *o, sl_coord_sizes *z, sl_err *
             scope_name(rows->scope));
     z->heads = rows->scope == SL_SCOPE_KV_HEAD ? rows->heads : 0;
     z->lists = rows->heads;
+    z->by_keys = s.key != SL_KEY_NONE;
     while (1 << z->block_log2 < rows->unit_tokens)
         z->block_log2++;
-    if (o->draw && (z->lists > 1 || z->block_log2 > 0))
-        return refuse(o, "lists that are drawn for a benchmark are of tokens and shared by all heads", err);
     return SL_OK;
 }
 

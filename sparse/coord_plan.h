@@ -18,6 +18,7 @@ typedef struct sl_coord_sizes {
     int32_t lists;      /* per token: 1, or the number of KV heads */
     int32_t heads;      /* KV heads that have rows of their own, or 0 (sl_row_view) */
     int32_t block_log2; /* log2 of the tokens of a row, and of an entry of a list */
+    bool by_keys;       /* the algorithm selects by keys, not by positions alone */
     int32_t width;      /* longest list of the algorithm, in tokens */
     int32_t need_hot;   /* least hot_rows: longest list of a layer that has hot rows, in tokens */
     int32_t longest;    /* longest list of any layer, in tokens */

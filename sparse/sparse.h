@@ -58,7 +58,9 @@ enum {
 
 /*
  * Benchmarks of models with random weights: after the algorithm has selected at its full cost, the lists are
- * replaced by those of SL_OP_DRAW (kernels/synth.h) for tokens with pos + 1 >= span_tokens.
+ * replaced by those of SL_OP_DRAW (kernels/synth.h) for tokens with pos + 1 >= span_tokens. The entries of a list are
+ * drawn from the whole blocks of the first span_tokens tokens, for every list by itself. Algorithms that select by
+ * positions alone keep their lists.
  */
 typedef struct sl_coord_draw {
     const uint32_t *keep; /* device [n_layers], may be rewritten between steps */

@@ -1,4 +1,7 @@
-/* `sluice bench decode`: flags and the sweep; see decode.h. */
+/*
+ * `sluice bench decode`: the sweep; see decode.h. The host store has the planes of one algorithm. Therefore the sweep goes
+ * algorithm by algorithm, and the mode `dense` is a store of its own, which is measured first.
+ */
 #include "bench/decode/decode.h"
 
 #include <stdio.h>
@@ -15,7 +18,19 @@ typedef struct sweep {
     FILE *csv;
     sl_comm *comm; /* of a real group, or NULL */
     bool silent;   /* another rank prints */
+    sl_bench_decode_result *results;
+    int32_t n_results;
 } sweep;
+
+static void keep_result(sweep *s, const sl_bench_decode_result *r)
+{
+    sl_bench_decode_result *more = realloc(s->results, sizeof *more * (size_t)(s->n_results + 1));
+    if (!more)
+        return; /* the table at the end will lack it */
+    s->results = more;
+    more[s->n_results] = *r;
+    more[s->n_results++].ops = NULL;
+}
 
 static void on_result(void *ctx, const sl_bench_decode_result *r)
 {
@@ -23,7 +38,8 @@ static void on_result(void *ctx, const sl_bench_decode_result *r)
     if (s->silent)
         return;
     sl_bench_decode_print_row(stdout, r);
-    if (r->ops)
+    keep_result(s, r);
+    if (r->ops && s->b.o.ops)
         sl_bench_decode_print_ops(stdout, r);
     fflush(stdout);
     if (s->csv)
@@ -51,17 +67,51 @@ static sl_status find_budget(sl_bench_decode *b)
 static sl_status run_contexts(sweep *s, sl_row_format rows)
 {
     sl_bench_decode *b = &s->b;
-    SL_TRY(sl_local_open_model(&b->local, &b->open, &b->err));
-    SL_TRY(find_budget(b));
     SL_TRY(sl_bench_host_open(&b->host, &b->local, &b->open, b->o.threads, &b->err));
     if (!s->silent)
         sl_bench_decode_print_facts(stdout, b);
     if (s->comm && !s->silent)
         printf("# %s\n", sl_comm_describe(s->comm));
     if (s->csv)
-        sl_bench_decode_print_facts(s->csv, b), sl_bench_decode_print_csv_head(s->csv);
+        sl_bench_decode_print_facts(s->csv, b);
     for (int i = 0; i < b->o.contexts.n; i++)
         SL_TRY(sl_bench_decode_context(b, rows, b->o.contexts.v[i]));
+    return SL_OK;
+}
+
+/* Measures the modes `dense`, or the others, of the list in a store of this algorithm. */
+static sl_status run_algorithm(sweep *s, sl_row_format rows, const sl_algo_desc *a)
+{
+    sl_bench_decode *b = &s->b;
+    b->modes.n = 0;
+    for (int i = 0; i < b->o.modes.n; i++)
+        if ((b->o.modes.v[i] == SL_BENCH_READ_ALL) == (a == &sl_algo_dense))
+            b->modes.v[b->modes.n++] = b->o.modes.v[i];
+    if (b->modes.n == 0)
+        return SL_OK;
+    b->open.algorithm = a;
+    b->open.select = (sl_select_params){0};
+    if (a->has_params && a != &sl_algo_dense)
+        b->open.select.token_budget = b->o.budget;
+    if (a->needs_channels)
+        b->open.select.heavy_channels = b->o.channels, b->open.select.channels = &b->channels;
+    sl_status st = run_contexts(s, rows);
+    sl_bench_host_close(&b->host);
+    sl_local_close_store(&b->local);
+    return st;
+}
+
+static sl_status run_algorithms(sweep *s, sl_row_format rows)
+{
+    sl_bench_decode *b = &s->b;
+    SL_TRY(sl_local_open_model(&b->local, &b->open, &b->err));
+    SL_TRY(find_budget(b));
+    SL_TRY(run_algorithm(s, rows, &sl_algo_dense));
+    for (int i = 0; i < b->o.algorithms.n; i++) {
+        const sl_algo_desc *a = sl_algo_registry()[b->o.algorithms.v[i]];
+        if (a != &sl_algo_dense)
+            SL_TRY(run_algorithm(s, rows, a));
+    }
     return SL_OK;
 }
 
@@ -69,8 +119,7 @@ static sl_status run_rows(sweep *s, sl_row_format rows)
 {
     sl_bench_decode *b = &s->b;
     b->local.checkpoint.row_format = rows;
-    sl_status st = run_contexts(s, rows);
-    sl_bench_host_close(&b->host);
+    sl_status st = run_algorithms(s, rows);
     sl_local_close_model(&b->local);
     return st;
 }
@@ -98,6 +147,80 @@ static void set_experts(const sl_bench_decode_opts *o, sl_model_config *c)
         c->n_routed_experts = o->experts, c->n_group = c->topk_group = 1;
 }
 
+static void add(sl_bench_list *l, int32_t v)
+{
+    l->v[l->n++] = v;
+}
+
+/* The lists that were not given, for the model of b->local. */
+static void set_defaults(sl_bench_decode *b)
+{
+    sl_bench_decode_opts *o = &b->o;
+    const bool heads = b->local.checkpoint.cfg.n_kv_heads > 0;
+    if (o->rows.n == 0)
+        add(&o->rows, heads ? SL_ROW_GQA_BF16 : SL_ROW_MLA_FP8);
+    if (o->modes.n == 0) {
+        if (heads)
+            add(&o->modes, SL_BENCH_READ_ALL);
+        add(&o->modes, SL_BENCH_RESIDENT), add(&o->modes, SL_BENCH_HIERARCHICAL);
+        add(&o->modes, SL_BENCH_FREE_ROWS);
+    }
+    const sl_algo_desc *const *all = sl_algo_registry();
+    for (int32_t i = 0; o->algorithms.n == 0 && all[i]; i++)
+        if (all[i] == (heads ? &sl_algo_quest : &sl_algo_dsa))
+            add(&o->algorithms, i);
+}
+
+/* Weights are random, so no channel matters more than another: every head lists all of them in order. */
+static sl_status make_channels(sl_bench_decode *b)
+{
+    const sl_model_config *c = &b->local.checkpoint.cfg;
+    const size_t heads = (size_t)c->n_layers * (size_t)c->n_kv_heads, dim = (size_t)c->v_head_dim;
+    if (heads == 0)
+        return SL_OK;
+    int32_t *of = malloc(sizeof *of * heads * dim);
+    if (!of)
+        return sl_fail(&b->err, SL_ERR_NO_MEMORY, "out of memory");
+    for (size_t i = 0; i < heads * dim; i++)
+        of[i] = (int32_t)(i % dim);
+    b->channels = (sl_channels){.n_layers = c->n_layers,
+                                .kv_heads = c->n_kv_heads,
+                                .head_dim = c->v_head_dim,
+                                .count = c->v_head_dim,
+                                .of = of};
+    return SL_OK;
+}
+
+static sl_status check_algorithms(sl_bench_decode *b)
+{
+    for (int i = 0; i < b->o.algorithms.n; i++) {
+        const sl_algo_desc *a = sl_algo_registry()[b->o.algorithms.v[i]];
+        if (a->prompt)
+            return sl_fail(&b->err, SL_ERR_UNSUPPORTED,
+                           "--algorithm %s selects at the end of a prompt, which these requests do not have",
+                           a->name);
+    }
+    return SL_OK;
+}
+
+/* On the open backend, which the caller closes. */
+static sl_status run_model(sweep *s)
+{
+    sl_bench_decode *b = &s->b;
+    set_defaults(b);
+    SL_TRY(check_algorithms(b));
+    if (s->csv)
+        sl_bench_decode_print_csv_head(s->csv);
+    SL_TRY(make_channels(b));
+    sl_status st = run_formats(s);
+    sl_be_free(b->local.be, SL_MEM_DEVICE, b->keep);
+    free((void *)(uintptr_t)b->channels.of);
+    if (s->n_results > 0)
+        sl_bench_decode_print_summary(stdout, s->results, s->n_results);
+    free(s->results);
+    return st;
+}
+
 static sl_status run_all(sweep *s)
 {
     sl_bench_decode *b = &s->b;
@@ -116,12 +239,13 @@ static sl_status run_all(sweep *s)
     b->local.checkpoint.index_format = SL_INDEX_OFFICIAL;
     for (int32_t l = 0; l < o->resident_layers; l++)
         b->hot_layer[l] = SL_HOT_RESIDENT;
+    for (int32_t l = 0; l < SL_MAX_LAYERS; l++)
+        b->all_resident[l] = SL_HOT_RESIDENT;
     SL_TRY(sl_synthetic_config(o->model, o->layers, &b->local.checkpoint.cfg, &b->err));
     set_experts(o, &b->local.checkpoint.cfg);
     if (!s->comm)
         SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));
-    sl_status st = run_formats(s);
-    sl_be_free(b->local.be, SL_MEM_DEVICE, b->keep);
+    sl_status st = run_model(s);
     if (!s->comm)
         sl_local_close(&b->local);
     return st;
@@ -142,113 +266,17 @@ static sl_status run_rank(const sl_bench_decode_opts *o, int32_t rank, sl_local 
     return st;
 }
 
-/* The flags that take lists, as they were given. */
-typedef struct list_flags {
-    const char *contexts, *modes, *profiles, *rows, *batches;
-} list_flags;
-
-static bool parse_lists(sl_bench_decode_opts *o, const list_flags *l)
-{
-    static const char cmd[] = "bench decode";
-    return sl_bench_list_flag(cmd, "contexts", l->contexts, NULL, 1, &o->contexts) &&
-           sl_bench_list_flag(cmd, "modes", l->modes, sl_bench_mode_names, 1, &o->modes) &&
-           sl_bench_list_flag(cmd, "profiles", l->profiles, sl_bench_profile_names, 1, &o->profiles) &&
-           sl_bench_list_flag(cmd, "rows", l->rows, sl_row_format_names(), 1, &o->rows) &&
-           (!l->batches || sl_bench_list_flag(cmd, "batch", l->batches, NULL, 1, &o->batches));
-}
-
-/* False: the benchmark ends at once with *exit_code. */
-static bool parse_flags(sl_bench_decode_opts *o, list_flags *l, int argc, char **argv, int *exit_code)
-{
-    const sl_arg args[] = {
-        {"backend", SL_ARG_TEXT, &o->backend, "NAME", "Compute backend: cuda, the default, or cpu.", 0, 0,
-         NULL},
-        {"model", SL_ARG_TEXT, &o->model, "NAME",
-         "Model whose dimensions are used: deepseek_v32, the default, or tiny, which is for tests.", 0, 0,
-         NULL},
-        {"layers", SL_ARG_INT, &o->layers, "N", "Run only the first N layers. Default: all.", 1,
-         SL_MAX_LAYERS, NULL},
-        {"ranks", SL_ARG_INT, &o->ranks, "N",
-         "Number of ranks of expert parallelism; the benchmark runs one of them. Default 8.", 1, 256, NULL},
-        {"group", SL_ARG_INT, &o->group, "N",
-         "Run a real group: N processes, rank r on device r, that share the experts and exchange rows. Rank 0 prints. --ranks is not used.",
-         2, SL_COMM_RANKS_MAX, NULL},
-        {"experts", SL_ARG_INT, &o->experts, "N",
-         "Number of routed experts of a layer, of all ranks together. Default: the model's.", 1, 1024, NULL},
-        {"contexts", SL_ARG_TEXT, &l->contexts, "LIST", "Lengths of the requests in tokens. Default 65536.",
-         0, 0, NULL},
-        {"modes", SL_ARG_TEXT, &l->modes, "LIST",
-         "Where the cache is: resident, hierarchical, free_rows (hierarchical, but fetching rows takes no time), first_resident (hierarchical, but all rows of the first layers are on the device). Default: the first three.",
-         0, 0, NULL},
-        {"profiles", SL_ARG_TEXT, &l->profiles, "LIST",
-         "How the selection changes between steps: keep85, layered, random. Default keep85.", 0, 0, NULL},
-        {"rows", SL_ARG_TEXT, &l->rows, "LIST",
-         "Row formats, for instance mla_fp8,mla_bf16. Default mla_fp8.", 0, 0, NULL},
-        {"hot-rows", SL_ARG_INT, &o->hot_rows, "N",
-         "Rows of the hot buffer per request and layer. Default: twice the selection.", 1, SL_HOT_ROWS_MAX,
-         NULL},
-        {"resident-layers", SL_ARG_INT, &o->resident_layers, "N",
-         "In mode first_resident: number of layers of which all rows stay on the device. Default 3.", 1,
-         SL_MAX_LAYERS, NULL},
-        {"tail-rows", SL_ARG_INT, &o->tail_rows, "N",
-         "Number of newest rows per request and layer that never leave the device. Default 64.", 1, 65536,
-         NULL},
-        {"batch", SL_ARG_TEXT, &l->batches, "LIST", "Batch sizes. Default: the largest that fits.", 0, 0,
-         NULL},
-        {"max-batch", SL_ARG_INT, &o->max_batch, "N", "Largest batch. Default 256.", 1, 4096, NULL},
-        {"groups", SL_ARG_INT, &o->groups, "N",
-         "Request groups per decode step: one group's rows are fetched while another group computes. Default: 2 for batches of 32 requests or more, else 1.",
-         1, SL_COORD_GROUPS_MAX, NULL},
-        {"steps", SL_ARG_INT, &o->steps, "N", "Timed steps. Default 20.", 1, 100000, NULL},
-        {"warmup", SL_ARG_INT, &o->warmup, "N", "Steps before the timed ones. Default 6.", 1, 100000, NULL},
-        {"kv-bytes", SL_ARG_BYTES, &o->kv_bytes, "N",
-         "Device bytes for the cache. Default: the free bytes less --reserve-bytes.", 0, 0, NULL},
-        {"reserve-bytes", SL_ARG_BYTES, &o->reserve_bytes, "N",
-         "Device bytes that stay free when --kv-bytes is not given. Default 2G.", 0, 0, NULL},
-        {"host-bytes", SL_ARG_BYTES, &o->host_bytes, "N", "Size of the host store. Default 16G.", 0, 0, NULL},
-        {"layout", SL_ARG_TEXT, &o->layout, "NAME",
-         "Order of the rows in the host store: page_first, layer_first, page_head or auto. Default auto, which chooses by backend as a worker does.",
-         0, 0, NULL},
-        {"shared-host-pages", SL_ARG_FLAG, &o->shared, NULL,
-         "Requests share host pages if the store is too small for all of them.", 0, 0, NULL},
-        {"ops", SL_ARG_FLAG, &o->ops, NULL, "Print the profile of one step by op.", 0, 0, NULL},
-        {"threads", SL_ARG_INT, &o->threads, "N",
-         "Number of threads that fill the host store, and that compute on the cpu backend. Default 8.", 1,
-         256, NULL},
-        {"csv", SL_ARG_TEXT, &o->csv, "FILE", "Also write the results as CSV.", 0, 0, NULL},
-    };
-    return sl_args_ready("[flags]", args, SL_COUNT(args), argc, argv, exit_code);
-}
-
 int sl_bench_decode_main(int argc, char **argv)
 {
-    sweep s = {.b.o = {.backend = "cuda",
-                       .layout = "auto",
-                       .model = sl_synthetic_name(0),
-                       .ranks = 8,
-                       .tail_rows = 64,
-                       .resident_layers = 3,
-                       .steps = 20,
-                       .warmup = 6,
-                       .max_batch = 256,
-                       .threads = 8,
-                       .host_bytes = 16ull << 30,
-                       .reserve_bytes = 2ull << 30}};
-    list_flags lists = {.contexts = "65536",
-                        .modes = "resident,hierarchical,free_rows",
-                        .profiles = "keep85",
-                        .rows = "mla_fp8"};
-    sl_bench_decode_opts *o = &s.b.o;
+    sweep s = {0};
     int exit_code;
-    if (!parse_flags(o, &lists, argc, argv, &exit_code))
+    if (!sl_bench_decode_flags(&s.b.o, argc, argv, &exit_code))
         return exit_code;
-    if (!parse_lists(o, &lists))
-        return SL_EXIT_USAGE;
-    if (o->group > 1)
-        return sl_bench_decode_group(o, run_rank);
+    if (s.b.o.group > 1)
+        return sl_bench_decode_group(&s.b.o, run_rank);
     s.b.report = on_result, s.b.report_ctx = &s;
-    if (!sl_bench_csv_open("bench decode", o->csv, &s.csv))
+    if (!sl_bench_csv_open("bench decode", s.b.o.csv, &s.csv))
         return SL_EXIT_FAILED;
     sl_status st = run_all(&s);
-    return sl_bench_csv_end("bench decode", o->csv, s.csv, st, &s.b.err);
+    return sl_bench_csv_end("bench decode", s.b.o.csv, s.csv, st, &s.b.err);
 }

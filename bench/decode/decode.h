@@ -1,11 +1,12 @@
 /*
- * `sluice bench decode`: the decode step of one rank of a large model, with random weights and synthetic access
- * patterns. It reports the largest batch, the step time and the tokens per second with the cache resident,
- * hierarchical, and hierarchical with rows whose fetching takes no time, all with the same number of device bytes, and
- * the time of each op.
+ * `sluice bench decode`: the decode step of a large model, or of one of its ranks, with random weights and synthetic
+ * access patterns. It reports the largest batch, the step time and the tokens per second with the cache resident and
+ * read whole (dense), resident, hierarchical, and hierarchical with rows whose fetching takes no time, all with the same
+ * number of device bytes, and the time of each op. The last lines are a table of the ratios that these have within one
+ * run.
  *
- * decode.c reads the flags and runs the sweep, run.c measures one engine after another, print.c writes the output, group.c
- * runs the sweep in every rank of a real group.
+ * flags.c reads the flags, decode.c runs the sweep, run.c measures one engine after another, print.c writes the output,
+ * summary.c the table of ratios, group.c runs the sweep in every rank of a real group.
  */
 #ifndef SL_BENCH_DECODE_DECODE_H
 #define SL_BENCH_DECODE_DECODE_H
@@ -15,6 +16,7 @@
 #include "bench/host.h"
 #include "bench/list.h"
 #include "engine/plan.h"
+#include "sparse/channels.h"
 
 int sl_bench_decode_main(int argc, char **argv);
 
@@ -25,11 +27,25 @@ typedef enum {
     SL_BENCH_HIERARCHICAL,
     SL_BENCH_FREE_ROWS,
     SL_BENCH_FIRST_RESIDENT, /* hierarchical, but all rows of the first layers are on the device */
-    SL_BENCH_MODES
+    SL_BENCH_READ_ALL,       /* resident, and a query reads every row; the algorithm is `dense` */
 } sl_bench_mode;
-typedef enum { SL_BENCH_KEEP85, SL_BENCH_LAYERED, SL_BENCH_RANDOM, SL_BENCH_PROFILES } sl_bench_profile;
+/* How much of a layer's selection the next step selects again. */
+typedef enum {
+    SL_BENCH_KEEP85,
+    SL_BENCH_LAYERED,
+    SL_BENCH_RANDOM,
+    SL_BENCH_KEEP70,
+    SL_BENCH_KEEP95,
+    SL_BENCH_KEEP98,
+} sl_bench_profile;
 
 extern const char *const sl_bench_mode_names[], *const sl_bench_profile_names[];
+
+/* Whether all rows are on the device. */
+static inline bool sl_bench_on_device(sl_bench_mode m)
+{
+    return m == SL_BENCH_RESIDENT || m == SL_BENCH_READ_ALL;
+}
 
 typedef struct sl_bench_decode_opts {
     const char *backend, *model, *csv, *layout; /* layout: that of the host store */
@@ -37,12 +53,15 @@ typedef struct sl_bench_decode_opts {
         threads, groups;
     uint64_t host_bytes, reserve_bytes, kv_bytes;
     bool shared, ops;
-    sl_bench_list batches, contexts, modes, profiles, rows; /* rows: sl_row_format */
+    sl_bench_list batches, contexts, modes, profiles;
+    sl_bench_list rows, algorithms; /* sl_row_format, indices of sl_algo_names(); empty: those of the model */
+    int32_t budget, channels;       /* token_budget and heavy_channels of the algorithms that have them */
 } sl_bench_decode_opts;
 
 /* One point of the sweep. */
 typedef struct sl_bench_decode_result {
     sl_row_format rows;
+    const char *algorithm;
     int32_t context, batch, gpu_batch, host_sets, hot_rows, resident_layers;
     sl_bench_mode mode;
     sl_bench_profile profile;
@@ -50,6 +69,8 @@ typedef struct sl_bench_decode_result {
     double misses, hits, tail_hits;                    /* per request, layer and step */
     /* Per step: time of fetching rows, and the part during which computing waited for rows. */
     double swap_ms, exposed_ms;
+    /* Of one step, op by op: selection (scores and top-k) and attention; negative where it was not profiled. */
+    double select_ms, attend_ms;
     uint64_t kv_bytes, kv_used, device_bytes;
     double open_s;
     sl_op_time *ops; /* times of the ops of one eager step, or NULL */
@@ -59,16 +80,22 @@ typedef struct sl_bench_decode_result {
 typedef struct sl_bench_decode {
     sl_bench_decode_opts o;
     sl_local local;
-    sl_local_opts open; /* the options that local is opened with, except the row format */
+    sl_local_opts open;   /* the options that local is opened with, except the row format */
+    sl_bench_list modes;  /* those of the algorithm that is open */
+    sl_channels channels; /* for double_sparsity: the first channels of every head */
     sl_bench_host host;
-    sl_evict_policy policy;           /* the one that a worker without settings chooses on this backend */
-    uint64_t kv_bytes;                /* device bytes for the cache, the same in every mode */
-    uint32_t *keep;                   /* device [layers] */
-    int32_t hot_layer[SL_MAX_LAYERS]; /* for SL_BENCH_FIRST_RESIDENT */
+    sl_evict_policy policy;              /* the one that a worker without settings chooses on this backend */
+    uint64_t kv_bytes;                   /* device bytes for the cache, the same in every mode */
+    uint32_t *keep;                      /* device [layers] */
+    int32_t hot_layer[SL_MAX_LAYERS];    /* for SL_BENCH_FIRST_RESIDENT */
+    int32_t all_resident[SL_MAX_LAYERS]; /* for SL_BENCH_READ_ALL */
     void (*report)(void *ctx, const sl_bench_decode_result *r);
     void *report_ctx;
     sl_err err;
 } sl_bench_decode;
+
+/* Sets *o from the command line. False: the program ends with *exit_code. */
+bool sl_bench_decode_flags(sl_bench_decode_opts *o, int argc, char **argv, int *exit_code);
 
 /* Measures all modes and profiles with requests of `context` tokens; reports each result when it is complete. */
 sl_status sl_bench_decode_context(sl_bench_decode *b, sl_row_format rows, int32_t context);
@@ -85,5 +112,10 @@ void sl_bench_decode_print_csv_head(FILE *out);
 void sl_bench_decode_print_csv(FILE *out, const sl_bench_decode_result *r);
 void sl_bench_decode_print_row(FILE *out, const sl_bench_decode_result *r);
 void sl_bench_decode_print_ops(FILE *out, const sl_bench_decode_result *r);
+/* One line for each result, with its ratios to others of the same rows and context:
+ *   batch, tokens/s   to the dense result with the most tokens/s, or where there is none, to the resident one
+ *   step              to that of free_rows of the same algorithm, profile and batch
+ *   selection         the part of the step that it takes */
+void sl_bench_decode_print_summary(FILE *out, const sl_bench_decode_result *r, int32_t n);
 
 #endif

@@ -7,8 +7,10 @@
 #include "bench/decode/decode.h"
 #include "kernels/cache.h"
 
-const char *const sl_bench_mode_names[] = {"resident", "hierarchical", "free_rows", "first_resident", NULL};
-const char *const sl_bench_profile_names[] = {"keep85", "layered", "random", NULL};
+const char *const sl_bench_mode_names[] = {"resident",       "hierarchical", "free_rows",
+                                           "first_resident", "dense",        NULL};
+const char *const sl_bench_profile_names[] = {"keep85", "layered", "random", "keep70",
+                                              "keep95", "keep98",  NULL};
 
 static double gib(uint64_t bytes)
 {
@@ -19,16 +21,18 @@ void sl_bench_decode_print_facts(FILE *out, const sl_bench_decode *b)
 {
     struct utsname u;
     uname(&u);
+    const sl_model_config *cfg = &b->local.checkpoint.cfg;
     int32_t ranks = b->o.group > 1 ? b->o.group : b->o.ranks;
+    char experts[96] = "";
+    if (cfg->n_routed_experts > 0)
+        snprintf(experts, sizeof experts, ", rank 1 of %d (%d of %d experts)", ranks,
+                 cfg->n_routed_experts / ranks, cfg->n_routed_experts);
     fprintf(out, "# %s; host %s %s\n", sl_backend_describe(b->local.be), u.sysname, u.release);
-    fprintf(
-        out,
-        "# model %s: %d layers, rank 1 of %d (%d of %d experts), %.1f GiB of random weights made in %.1f s\n",
-        b->o.model, b->local.checkpoint.cfg.n_layers, ranks, b->local.checkpoint.cfg.n_routed_experts / ranks,
-        b->local.checkpoint.cfg.n_routed_experts, gib(sl_model_weight_bytes(b->local.model)),
-        b->local.load_s);
-    fprintf(out, "# host store %s; populated %.1f s, filled %.1f s, pinned %.1f s\n",
-            sl_arena_describe(b->host.arena), b->host.populate_s, b->host.fill_s, b->host.pin_s);
+    fprintf(out, "# model %s: %d layers%s, %.1f GiB of random weights made in %.1f s\n", b->o.model,
+            cfg->n_layers, experts, gib(sl_model_weight_bytes(b->local.model)), b->local.load_s);
+    fprintf(out, "# algorithm %s: host store %s; populated %.1f s, filled %.1f s, pinned %.1f s\n",
+            b->local.algorithm->name, sl_arena_describe(b->host.arena), b->host.populate_s, b->host.fill_s,
+            b->host.pin_s);
     fprintf(out, "# victim policy %s\n", sl_evict_policy_name(b->policy));
     fprintf(out, "# device bytes for the cache in every mode: %.2f GiB\n", gib(b->kv_bytes));
     fprintf(
@@ -43,31 +47,33 @@ void sl_bench_decode_print_csv_head(FILE *out)
     fprintf(
         out,
         "rows,context,mode,profile,batch,gpu_batch,host_sets,hot_rows,resident_layers,step_ms,"
-        "min_ms,max_ms,mean_ms,tokens_per_s,misses,hits,tail_hits,swap_ms,exposed_ms,kv_gib,kv_used_gib,engine_gib\n");
+        "min_ms,max_ms,mean_ms,tokens_per_s,misses,hits,tail_hits,swap_ms,exposed_ms,kv_gib,kv_used_gib,engine_gib,"
+        "algorithm,select_ms,attend_ms\n");
 }
 
 void sl_bench_decode_print_csv(FILE *out, const sl_bench_decode_result *r)
 {
-    bool resident = r->mode == SL_BENCH_RESIDENT;
-    fprintf(out,
-            "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f\n",
-            sl_row_format_name(r->rows), r->context, sl_bench_mode_names[r->mode],
-            resident ? "any" : sl_bench_profile_names[r->profile], r->batch, r->gpu_batch, r->host_sets,
-            r->hot_rows, r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s,
-            r->misses, r->hits, r->tail_hits, r->swap_ms, r->exposed_ms, gib(r->kv_bytes), gib(r->kv_used),
-            gib(r->device_bytes));
+    bool resident = sl_bench_on_device(r->mode);
+    fprintf(
+        out,
+        "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f,%s,%.3f,%.3f\n",
+        sl_row_format_name(r->rows), r->context, sl_bench_mode_names[r->mode],
+        resident ? "any" : sl_bench_profile_names[r->profile], r->batch, r->gpu_batch, r->host_sets,
+        r->hot_rows, r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s, r->misses,
+        r->hits, r->tail_hits, r->swap_ms, r->exposed_ms, gib(r->kv_bytes), gib(r->kv_used),
+        gib(r->device_bytes), r->algorithm, r->select_ms, r->attend_ms);
 }
 
 void sl_bench_decode_print_row(FILE *out, const sl_bench_decode_result *r)
 {
-    bool resident = r->mode == SL_BENCH_RESIDENT;
+    bool resident = sl_bench_on_device(r->mode);
     fprintf(out,
             "%-8s %7d  %-12s %-8s batch %3d of %3d%s  step %8.3f ms  %8.1f tokens/s  misses %6.1f  swap "
-            "%6.2f ms, exposed %6.2f\n",
+            "%6.2f ms, exposed %6.2f  %s\n",
             sl_row_format_name(r->rows), r->context, sl_bench_mode_names[r->mode],
             resident ? "any" : sl_bench_profile_names[r->profile], r->batch, r->gpu_batch,
             r->host_sets < r->batch ? " (shared host pages)" : "", r->step_ms, r->tokens_s, r->misses,
-            r->swap_ms, r->exposed_ms);
+            r->swap_ms, r->exposed_ms, r->algorithm);
 }
 
 static int by_op(const void *a, const void *b)

@@ -36,15 +36,24 @@ static int32_t total_steps(const sl_bench_decode_opts *o)
     return o->profiles.n * (o->warmup + o->steps) + 4;
 }
 
+/* The layers whose rows are all on the device. A plan always asks what a hot slot takes, and with lists of the whole
+ * context a slot may be impossible; layers that are all resident have none. */
+static const int32_t *hot_layers(const run *x)
+{
+    return x->mode == SL_BENCH_READ_ALL         ? x->b->all_resident
+           : x->mode == SL_BENCH_FIRST_RESIDENT ? x->b->hot_layer
+                                                : NULL;
+}
+
 static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
 {
     const sl_bench_decode_opts *o = &x->b->o;
     const sl_model_config *cfg = &x->b->local.checkpoint.cfg;
     sl_plan_in in = {.cfg = cfg,
                      .cache = sl_engine_cache_dims(cfg, x->rows, SL_INDEX_OFFICIAL),
-                     .algorithm = &sl_algo_dsa,
+                     .algorithm = x->b->local.algorithm,
                      .hot_rows = o->hot_rows,
-                     .hot_rows_layer = x->mode == SL_BENCH_FIRST_RESIDENT ? x->b->hot_layer : NULL,
+                     .hot_rows_layer = hot_layers(x),
                      .tail_rows = o->tail_rows,
                      .max_context = x->context,
                      .max_step_tokens = o->max_batch,
@@ -52,6 +61,7 @@ static sl_status make_plan(const run *x, sl_plan *p, sl_err *err)
                      .policy = x->b->policy,
                      .gpu_bytes = x->b->kv_bytes,
                      .host_bytes = sl_arena_bytes(x->b->host.arena)};
+    in.cache.select = x->b->local.select;
     return sl_plan_make(&in, p, err);
 }
 
@@ -61,7 +71,7 @@ static int32_t device_batch(const run *x, const sl_plan *p)
     uint64_t n = (uint64_t)sl_pages_for(x->context);
     uint64_t one =
         n * p->index_page_device +
-        (x->mode == SL_BENCH_RESIDENT ? n * p->row_page_device : p->hot_rows_bytes + p->hot_meta_bytes);
+        (sl_bench_on_device(x->mode) ? n * p->row_page_device : p->hot_rows_bytes + p->hot_meta_bytes);
     uint64_t fit = p->cache_bytes / one;
     return fit > INT32_MAX ? INT32_MAX : (int32_t)fit;
 }
@@ -77,8 +87,9 @@ static sl_status open_engine(run *x, sl_err *err)
     sl_plan plan;
     SL_TRY(make_plan(x, &plan, err));
     x->r.gpu_batch = device_batch(x, &plan);
-    x->r.hot_rows = x->mode == SL_BENCH_RESIDENT ? 0 : plan.hot_rows;
-    x->r.resident_layers = x->mode == SL_BENCH_RESIDENT         ? x->b->local.checkpoint.cfg.n_layers
+    bool resident = sl_bench_on_device(x->mode);
+    x->r.hot_rows = resident ? 0 : plan.hot_rows;
+    x->r.resident_layers = resident                             ? x->b->local.checkpoint.cfg.n_layers
                            : x->mode == SL_BENCH_FIRST_RESIDENT ? o->resident_layers
                                                                 : 0;
     x->batch = smaller(x->batch > 0 ? x->batch : o->max_batch, x->r.gpu_batch);
@@ -89,12 +100,14 @@ static sl_status open_engine(run *x, sl_err *err)
         return sl_fail(err, SL_ERR_EXHAUSTED, "not even one request of %d tokens fits", x->context);
     sl_coord_draw draw = {
         .keep = x->b->keep, .span_tokens = x->context - total_steps(o), .seed = SL_BENCH_SEED};
-    sl_engine_opts eo = {
-        .algorithm = &sl_algo_dsa, .max_step_tokens = o->max_batch, .policy = x->b->policy, .draw = &draw};
-    eo.arena_readable = true;
+    sl_engine_opts eo = {.algorithm = x->b->local.algorithm,
+                         .select = x->b->local.select,
+                         .max_step_tokens = o->max_batch,
+                         .policy = x->b->policy,
+                         .draw = &draw,
+                         .arena_readable = true};
     /* A step that fetches no rows, or fetches them at no cost, is fastest with one group. */
-    eo.groups = x->mode == SL_BENCH_RESIDENT || x->mode == SL_BENCH_FREE_ROWS ? 1 : o->groups;
-    bool resident = x->mode == SL_BENCH_RESIDENT;
+    eo.groups = resident || x->mode == SL_BENCH_FREE_ROWS ? 1 : o->groups;
     SL_TRY(sl_plan_pools(&plan, resident ? SL_RESIDENT : SL_HIERARCHICAL, x->batch, x->context, &eo, err));
     if (!resident)
         eo.row_pages = 0; /* the device holds index keys, hot rows and the rows of resident layers only */
@@ -106,7 +119,7 @@ static sl_status open_engine(run *x, sl_err *err)
 /* pages: room for the page numbers of one request. */
 static sl_status open_each(run *x, int32_t *pages, sl_err *err)
 {
-    sl_residency residency = x->mode == SL_BENCH_RESIDENT ? SL_RESIDENT : SL_HIERARCHICAL;
+    sl_residency residency = sl_bench_on_device(x->mode) ? SL_RESIDENT : SL_HIERARCHICAL;
     int32_t tokens = x->context - total_steps(&x->b->o);
     for (int32_t i = 0; i < x->batch; i++) {
         SL_TRY(sl_bench_host_pages(&x->b->host, x->b->o.shared, i, x->batch, x->per_seq, x->own, pages,
@@ -155,10 +168,13 @@ static sl_status check_logits(const run *x, sl_err *err)
 /* The part of a layer's selection that the next step selects again, in units of 1/65536. */
 static uint32_t keep_of(sl_bench_profile p, int32_t layer, int32_t layers)
 {
-    if (p == SL_BENCH_RANDOM)
-        return 0;
-    if (p == SL_BENCH_KEEP85)
-        return 55706;
+    static const uint32_t same[] = {[SL_BENCH_KEEP85] = 55706,
+                                    [SL_BENCH_RANDOM] = 0,
+                                    [SL_BENCH_KEEP70] = 45875,
+                                    [SL_BENCH_KEEP95] = 62259,
+                                    [SL_BENCH_KEEP98] = 64225};
+    if (p != SL_BENCH_LAYERED)
+        return same[p];
     /* These are published figures of V3.2: 1.5 % in the first layers, 35 to 50 % and up to 80 % in the others. */
     if (layer < 3)
         return 983;
@@ -210,6 +226,20 @@ static sl_status profile_ops(run *x, sl_err *err)
     return st == SL_OK ? end : st; /* the first failure */
 }
 
+/* Sums of the profile, for the table of ratios. */
+static void add_up(sl_bench_decode_result *r)
+{
+    for (int32_t i = 0; i < r->n_ops; i++) {
+        sl_op op = r->ops[i].op;
+        double ms = r->ops[i].ns / 1e6;
+        if (op == SL_OP_INDEX_SCORES || op == SL_OP_BOUNDS_SCORES || op == SL_OP_LABELS_SCORES ||
+            op == SL_OP_TOPK)
+            r->select_ms += ms;
+        if (op == SL_OP_SPARSE_ATTN || op == SL_OP_GQA_ATTN)
+            r->attend_ms += ms;
+    }
+}
+
 static sl_status measure(run *x, sl_bench_profile p, bool last, sl_err *err)
 {
     sl_engine_stats s0, s1;
@@ -226,8 +256,12 @@ static sl_status measure(run *x, sl_bench_profile p, bool last, sl_err *err)
         SL_TRY(check_logits(x, err));
     x->r.profile = p;
     summarise(x, &s0, &s1);
-    if (x->b->o.ops && p == (sl_bench_profile)x->b->o.profiles.v[0])
+    x->r.select_ms = x->r.attend_ms = -1;
+    if (p == (sl_bench_profile)x->b->o.profiles.v[0]) {
         st = profile_ops(x, err);
+        x->r.select_ms = x->r.attend_ms = 0;
+        add_up(&x->r);
+    }
     if (st == SL_OK)
         x->b->report(x->b->report_ctx, &x->r);
     free(x->r.ops);
@@ -263,7 +297,7 @@ static sl_status run_mode(run *x, sl_err *err)
     x->r.batch = x->batch;
     for (int i = 0; i < o->profiles.n; i++) {
         SL_TRY(measure(x, (sl_bench_profile)o->profiles.v[i], i == o->profiles.n - 1, err));
-        if (x->mode == SL_BENCH_RESIDENT)
+        if (sl_bench_on_device(x->mode))
             break; /* resident requests fetch no rows, so the access pattern has no effect */
     }
     return SL_OK;
@@ -272,12 +306,13 @@ static sl_status run_mode(run *x, sl_err *err)
 sl_status sl_bench_decode_context(sl_bench_decode *b, sl_row_format rows, int32_t context)
 {
     const int batches = b->o.batches.n > 0 ? b->o.batches.n : 1;
-    for (int i = 0; i < b->o.modes.n * batches; i++) {
-        run x = {.b = b, .rows = rows, .context = context, .mode = (sl_bench_mode)b->o.modes.v[i / batches]};
+    for (int i = 0; i < b->modes.n * batches; i++) {
+        run x = {.b = b, .rows = rows, .context = context, .mode = (sl_bench_mode)b->modes.v[i / batches]};
         x.batch = b->o.batches.v[i % batches];
         x.per_seq = sl_pages_for(context);
         x.own = x.per_seq - (context - total_steps(&b->o)) / SL_PAGE_TOKENS;
-        x.r = (sl_bench_decode_result){.rows = rows, .context = context, .mode = x.mode};
+        x.r = (sl_bench_decode_result){
+            .rows = rows, .algorithm = b->local.algorithm->name, .context = context, .mode = x.mode};
         sl_status st = run_mode(&x, &b->err);
         close_run(&x);
         if (st == SL_ERR_EXHAUSTED) /* this point does not fit and has no result; the sweep continues */

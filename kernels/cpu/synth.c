@@ -40,23 +40,28 @@ sl_status sl_cpu_random(sl_backend *be, const void *params, sl_err *err)
     return SL_OK;
 }
 
+static int32_t draw_one(const sl_draw_params *p, int32_t seq, int32_t pos, int32_t list, int32_t i)
+{
+    return i < p->k ? sl_synth_draw(p, p->keep ? *p->keep : 0, seq, pos, list, i) : -1;
+}
+
 sl_status sl_cpu_draw(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_draw_params *p = params;
 
     (void)be;
     for (int32_t t = 0; t < p->seqs->n_tokens; t++) {
-        int32_t seq = p->seqs->token_seq[t], pos = p->seqs->token_pos[t],
-                *ids = p->ids + (int64_t)t * p->ld_ids;
+        int32_t seq = p->seqs->token_seq[t], pos = p->seqs->token_pos[t], lists = sl_draw_lists(p),
+                *ids = p->ids + (int64_t)t * lists * p->ld_ids;
 
         if (seq == -1) { /* padding */
-            memset(ids, 0xff, sizeof *ids * (size_t)p->ld_ids);
+            memset(ids, 0xff, sizeof *ids * (size_t)lists * (size_t)p->ld_ids);
             continue;
         }
         if (seq < 0 || seq >= p->seqs->n_seqs)
             return sl_deverr(SL_DEVERR_SEQ, "draw", err);
-        for (int32_t i = 0; i < p->ld_ids && pos >= p->from_pos; i++)
-            ids[i] = i < p->k ? sl_synth_draw(p, p->keep ? *p->keep : 0, seq, pos, i) : -1;
+        for (int32_t i = 0; i < lists * p->ld_ids && pos >= p->from_pos; i++)
+            ids[i] = draw_one(p, seq, pos, i / p->ld_ids, i % p->ld_ids);
     }
     return SL_OK;
 }

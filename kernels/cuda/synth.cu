@@ -36,16 +36,17 @@ sl_status sl_cuda_random(sl_backend *be, const void *params, sl_err *err)
  * older. So only the store has to wait for it. */
 __global__ static void draw_kernel(sl_draw_params p, sl_seq_tables s, uint32_t *deverr)
 {
-    int seq, pos, i = blockIdx.y * blockDim.x + threadIdx.x, id = -1;
+    int seq, pos, at = blockIdx.y * blockDim.x + threadIdx.x, all = sl_draw_lists(&p) * p.ld_ids, id = -1;
+    int list = at / p.ld_ids, i = at % p.ld_ids;
     bool padding = s.token_seq[blockIdx.x] == -1, real = sl_token(&s, blockIdx.x, deverr, &seq, &pos),
-         mine = i < p.ld_ids && (padding || (real && pos >= p.from_pos));
+         mine = at < all && (padding || (real && pos >= p.from_pos));
 
     if (mine && real && i < p.k)
-        id = sl_synth_draw(&p, p.keep ? *p.keep : 0, seq, pos, i);
+        id = sl_synth_draw(&p, p.keep ? *p.keep : 0, seq, pos, list, i);
     sl_after_previous();
     sl_let_next_start();
     if (mine)
-        p.ids[(int64_t)blockIdx.x * p.ld_ids + i] = id;
+        p.ids[(int64_t)blockIdx.x * all + at] = id;
 }
 
 sl_status sl_cuda_draw(sl_backend *be, const void *params, sl_err *err)
@@ -53,6 +54,6 @@ sl_status sl_cuda_draw(sl_backend *be, const void *params, sl_err *err)
     const sl_draw_params *p = (const sl_draw_params *)params;
 
     return sl_cuda_launch_early(sl_cuda_of(be), draw_kernel,
-                                dim3(p->seqs->n_tokens, sl_ceil_div(p->ld_ids, 256)), 256, 0, err, *p,
-                                *p->seqs, sl_cuda_of(be)->deverr);
+                                dim3(p->seqs->n_tokens, sl_ceil_div(sl_draw_lists(p) * p->ld_ids, 256)), 256,
+                                0, err, *p, *p->seqs, sl_cuda_of(be)->deverr);
 }

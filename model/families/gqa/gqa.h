@@ -4,6 +4,7 @@
  *
  *   config.c   the family's keys of config.json
  *   tensors.c  its tensors, and the rows for the registry
+ *   presets.c  models for benchmarks
  *   steps.c    its buffers, the steps of a layer, and the call by which a layer asks for its attention
  *
  * Not computed, and refused by the config reader: sliding windows, biases of o_proj and of the MLP.
@@ -44,6 +45,8 @@ typedef struct sl_gqa_workspace {
 int64_t sl_gqa_dim_q(const sl_model_config *c);  /* heads * head_dim */
 int64_t sl_gqa_dim_kv(const sl_model_config *c); /* kv heads * head_dim */
 
+/* sl_family.presets */
+extern const sl_model_preset sl_gqa_presets_llama[], sl_gqa_presets_qwen3[];
 /* sl_family.read_config */
 sl_status sl_gqa_read_config(struct sl_config_reader *x, const sl_family *f);
 /* sl_family.workspace */

@@ -63,7 +63,7 @@ static const sl_gqa_traits llama = {.kv_heads_optional = true};
 static const sl_gqa_traits qwen2 = {.kv_heads_optional = false};
 static const sl_gqa_traits qwen3 = {.head_dim = 128};
 
-#define GQA_FAMILY(name, class)                                                                              \
+#define GQA_FAMILY(name, class, made)                                                                        \
     const sl_family sl_family_##name = {.model_type = #name,                                                 \
                                         .architecture = class,                                               \
                                         .read_config = sl_gqa_read_config,                                   \
@@ -77,8 +77,9 @@ static const sl_gqa_traits qwen3 = {.head_dim = 128};
                                         .steps = sl_gqa_steps,                                               \
                                         .n_steps = SL_GQA_N_STEPS,                                           \
                                         .ask_attend = sl_gqa_ask_attend,                                     \
+                                        .presets = made,                                                     \
                                         .traits = &name}
 
-GQA_FAMILY(llama, "LlamaForCausalLM");
-GQA_FAMILY(qwen2, "Qwen2ForCausalLM");
-GQA_FAMILY(qwen3, "Qwen3ForCausalLM");
+GQA_FAMILY(llama, "LlamaForCausalLM", sl_gqa_presets_llama);
+GQA_FAMILY(qwen2, "Qwen2ForCausalLM", NULL);
+GQA_FAMILY(qwen3, "Qwen3ForCausalLM", sl_gqa_presets_qwen3);

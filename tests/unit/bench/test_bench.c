@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "tests/unit/cli/program.h"
 
 START_TEST(messages)
@@ -14,6 +15,64 @@ START_TEST(messages)
     fails("bench prefill --chunks 1", 2, "bench prefill: --chunks 1 is not a list");
     fails("bench prefill --contexts ,", 2,
           "bench prefill: --contexts , is not a list of at most 8 whole numbers from 0");
+}
+END_TEST
+
+/* The figures of one line of the decode benchmark: of `mode`, `profile` and `algorithm`. */
+static void line_of(const char *mode, const char *profile, const char *algorithm, int *batch, double *misses)
+{
+    for (const char *at = output; at; at = strchr(at, '\n')) {
+        char line[512], m[32], p[32];
+        at += *at == '\n';
+        snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+        size_t n = strlen(line), k = strlen(algorithm);
+        const char *after = strstr(line, "misses");
+        if (sscanf(line, "gqa_bf16 %*d %31s %31s batch %d", m, p, batch) == 3 && after &&
+            strcmp(m, mode) == 0 && strcmp(p, profile) == 0 && n > k &&
+            strcmp(line + n - k, algorithm) == 0) {
+            ck_assert_int_eq(sscanf(after, "misses %lf", misses), 1);
+            return;
+        }
+    }
+    ck_abort_msg("no line of %s, %s, %s in:\n%s", mode, profile, algorithm, output);
+}
+
+/*
+ * A model with lists per KV head. The memory of 5 dense requests holds more hierarchical ones, and what is missing follows
+ * from the drawn lists: of 2 lists of 8 blocks, or of 128 tokens, whose parts are 8 entries wide. With hot rows for one
+ * list only, an entry that is drawn anew is a miss unless it is the one that it replaces.
+ */
+START_TEST(decode_of_kv_heads)
+{
+    static const struct {
+        const char *name;
+        double entries;
+    } algorithms[] = {{"quest", 16}, {"double_sparsity", 256}};
+    int status =
+        run("bench decode --backend cpu --model tiny_llama --contexts 1056 --algorithm quest,double_sparsity "
+            "--budget 128 --hot-rows 128 --channels 8 --profiles keep85,random --host-bytes 8M "
+            "--shared-host-pages --kv-bytes 6M --max-batch 32 --threads 2 --steps 4 --warmup 2",
+            true);
+    ck_assert_msg(status == 0, "status %d: %s", status, output);
+    int dense, batch;
+    double misses;
+    line_of("dense", "any", "dense", &dense, &misses);
+    ck_assert_int_eq(dense, 5);
+    for (size_t i = 0; i < SL_COUNT(algorithms); i++) {
+        const char *name = algorithms[i].name;
+        line_of("resident", "any", name, &batch, &misses);
+        ck_assert_msg(batch <= dense && misses <= 0, "%s", output);
+        line_of("hierarchical", "keep85", name, &batch, &misses);
+        ck_assert_msg(batch >= 2 * dense, "%s: %d of %d", name, batch, dense);
+        ck_assert_double_eq_tol(misses / algorithms[i].entries, 0.15 * 7 / 8, 0.05);
+        line_of("free_rows", "random", name, &batch, &misses);
+        ck_assert_double_eq_tol(misses / algorithms[i].entries, 7.0 / 8, 0.1);
+    }
+    const char *table = strstr(output, "of dense");
+    ck_assert_msg(table && strstr(table, "double_sparsity  free_rows"), "%s", output);
+    fails("bench decode --backend cpu --model tiny_llama --algorithm snapkv", 1, "end of a prompt");
+    fails("bench decode --algorithm best", 2,
+          "--algorithm best is not a list of at most 8 names; there are:");
 }
 END_TEST
 
@@ -41,6 +100,7 @@ int main(int argc, char **argv)
     TCase *c = tcase_create("bench");
     tcase_set_timeout(c, 120);
     tcase_add_test(c, messages);
+    tcase_add_test(c, decode_of_kv_heads);
 #if !defined __SANITIZE_ADDRESS__ &&                                                                         \
     !defined __SANITIZE_THREAD__ /* clusters under sanitizers: end-to-end tests */
     tcase_add_test(c, bench_ttft);

@@ -229,7 +229,7 @@ static void random_values(cf_run *r, const int64_t *a)
     cf_out_tokens(r, "out", p.out, row, CF_BYTES, 0);
 }
 
-/* T, length, k, ld, span, keep of 65536 */
+/* T, length, k, ld, span, keep of 65536, lists */
 static void drawn(cf_run *r, const int64_t *a)
 {
     batch b;
@@ -239,15 +239,17 @@ static void drawn(cf_run *r, const int64_t *a)
                         .span = (int32_t)a[4],
                         .from_pos = (int32_t)a[4] / 2,
                         .layer = 5,
+                        .lists = (int32_t)a[6],
                         .seed = 3};
+    size_t row = (size_t)(a[3] * (a[6] ? a[6] : 1)) * 4;
 
     batch_make(r, &b, a[0], 1, a[1], 0);
     p.seqs = &b.t;
     p.keep = cf_mem(r, &keep, 4);
-    p.ids = cf_mem(r, NULL, (size_t)(r->n * a[3]) * 4);
+    p.ids = cf_mem(r, NULL, (size_t)r->n * row);
     cf_op(r, SL_OP_DRAW, &p);
-    cf_work(r, 4.0 * (double)r->n * (double)a[3], 0, SL_F32, 0);
-    cf_out_tokens(r, "ids", p.ids, (size_t)a[3] * 4, CF_BYTES, 0);
+    cf_work(r, (double)r->n * (double)row, 0, SL_F32, 0);
+    cf_out_tokens(r, "ids", p.ids, row, CF_BYTES, 0);
 }
 
 #define F SL_F32
@@ -390,6 +392,8 @@ static const cf_case cases[] = {
     {SL_OP_RANDOM, "4x33 i32", random_values, {4, 33, SL_I32, 7, 32}, 0},
     {SL_OP_DRAW, "T=6 k=40 of 1000, 85 %", drawn, {6, 1000, 40, 43, 900, 55706}, CF_SPLIT},
     {SL_OP_DRAW, "T=3 k=8 of 32", drawn, {3, 200, 8, 8, 32, 0}, CF_SPLIT},
+    {SL_OP_DRAW, "T=6 8 lists k=40 of 1000", drawn, {6, 1000, 40, 43, 900, 55706, 8}, CF_SPLIT},
+    {SL_OP_DRAW, "T=64 8 lists k=128 of 4096", drawn, {64, 65536, 128, 128, 4096, 55706, 8}, CF_PERF_ONLY},
     {SL_OP_DRAW, "T=64 k=2048 of 64K, 85 %", drawn, {64, 65536, 2048, 2048, 65536, 55706}, CF_PERF_ONLY},
 };
 

@@ -470,14 +470,15 @@ static void ref_random(const void *params)
 static void ref_draw(const void *params)
 {
     const sl_draw_params *p = params;
+    const int32_t lists = p->lists ? p->lists : 1;
 
-    for (int64_t t = 0; t < p->seqs->n_tokens; t++)
-        for (int32_t i = 0; i < p->ld_ids; i++) {
-            int32_t pos = p->seqs->token_pos[t], *at = p->ids + t * p->ld_ids + i;
+    for (int64_t r = 0; r < (int64_t)p->seqs->n_tokens * lists; r++) {
+        int32_t t = (int32_t)(r / lists), pos = p->seqs->token_pos[t], list = (int32_t)(r % lists);
 
-            if (pos >= p->from_pos)
-                *at = i < p->k ? sl_synth_draw(p, p->keep ? *p->keep : 0, p->seqs->token_seq[t], pos, i) : -1;
-        }
+        for (int32_t i = 0; i < p->ld_ids && pos >= p->from_pos; i++)
+            p->ids[r * p->ld_ids + i] =
+                i < p->k ? sl_synth_draw(p, p->keep ? *p->keep : 0, p->seqs->token_seq[t], pos, list, i) : -1;
+    }
 }
 
 void ref_run(sl_op op, const void *params)

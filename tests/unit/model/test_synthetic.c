@@ -173,6 +173,43 @@ START_TEST(drawn_lists_leave_alone)
 }
 END_TEST
 
+/* Every list of a token has numbers of its own, the first one those of a token with one list; each turns over at the
+ * given rate. */
+START_TEST(drawn_lists_of_heads)
+{
+    enum { LISTS = 4, W = K + 2, STEPS = 100 };
+    int32_t a[2][LISTS][W], one[W], seq = 2, same = 0, alike = 0;
+    uint32_t keep = 55706;
+    for (int32_t pos = 5000; pos < 5000 + STEPS; pos++) {
+        for (int32_t i = 0; i < 2; i++) {
+            int32_t at = pos + i;
+            sl_seq_tables s = {.n_tokens = 1, .n_seqs = 8, .ld = 1024, .token_seq = &seq, .token_pos = &at};
+            sl_draw_params p = {.ids = a[i][0],
+                                .seqs = &s,
+                                .keep = &keep,
+                                .k = K,
+                                .ld_ids = W,
+                                .span = SPAN,
+                                .layer = 3,
+                                .lists = LISTS};
+            ck_assert_msg(sl_be_run(be, SL_OP_DRAW, &p, &err) == SL_OK, "%s", err.text);
+        }
+        draw(one, keep, 2, pos, 0);
+        ck_assert_mem_eq(one, a[0][0], sizeof one);
+        for (int32_t l = 0; l < LISTS; l++) {
+            ck_assert(a[0][l][K] == -1 && a[0][l][K + 1] == -1);
+            for (int32_t i = 0; i < K; i++) {
+                ck_assert_int_eq(a[0][l][i] / (SPAN / K), i);
+                same += a[0][l][i] == a[1][l][i];
+                alike += l > 0 && a[0][l][i] == a[0][0][i];
+            }
+        }
+    }
+    ck_assert_double_eq_tol((double)same / (STEPS * LISTS * K), 0.85, 0.02);
+    ck_assert_double_eq_tol((double)alike / (STEPS * (LISTS - 1) * K), 1.0 / 64, 0.03);
+}
+END_TEST
+
 START_TEST(profile_times_ops)
 {
     float x[64], y[64] = {0};
@@ -211,6 +248,7 @@ int main(void)
     tcase_add_test(t, refusals);
     tcase_add_test(t, drawn_lists);
     tcase_add_test(t, drawn_lists_leave_alone);
+    tcase_add_test(t, drawn_lists_of_heads);
     tcase_add_test(t, profile_times_ops);
     suite_add_tcase(s, t);
     return run_suite(s);

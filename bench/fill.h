@@ -1,0 +1,25 @@
+/*
+ * The contents of the host pages of a benchmark: random, but valid for every plane of a cache. Rows are copied from a few
+ * blocks of encoded random vectors. Keys and metadata by which is selected are random in every page, because equal ones
+ * would give equal scores, which do not occur in a real cache: index keys, bounds (the largest value of a channel is
+ * positive, the smallest negative) and labels. Metadata do not belong to the rows of the same tokens.
+ *
+ * After open, several threads may fill different pages.
+ */
+#ifndef SL_BENCH_FILL_H
+#define SL_BENCH_FILL_H
+
+#include "kvstore/arena.h"
+
+typedef struct sl_bench_fill {
+    const sl_geometry *g; /* outlives this */
+    uint8_t *units;       /* encoded units of the plane of rows */
+} sl_bench_fill;
+
+/* SL_ERR_NO_MEMORY. */
+sl_status sl_bench_fill_open(sl_bench_fill *f, const sl_geometry *g, sl_err *err);
+void sl_bench_fill_close(sl_bench_fill *f);
+/* Fills all planes of all layers of one page; the bits depend on the page's number alone. */
+void sl_bench_fill_page(const sl_bench_fill *f, sl_arena *arena, int32_t page);
+
+#endif
