@@ -70,13 +70,15 @@ class Chaos:
         self.again(key, self.r.choice([0, 0, 1, 3]))
 
     def two_at_once(self):
-        keys = {self.anyone("prefill"), self.anyone("decode")}
+        keys = {self.anyone(role) for role in sorted({role for role, _ in self.cluster.workers})}
+        if len(keys) == 1:
+            keys |= {self.anyone()}
         for key in keys:
             self.cluster.workers[key].process.kill()
         for key in keys:
             self.cluster.workers[key].process.wait()
             self.cluster.start_worker(*key)
-        self.done["kill -9 of a prefill and a decode worker at once"] += 1
+        self.done["kill -9 of " + ("two workers" if len(keys) > 1 else "a worker") + " at once"] += 1
         self.cluster.wait_ready()
 
     def stop(self):

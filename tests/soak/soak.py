@@ -1,8 +1,10 @@
 """A real cluster under mixed load and injected failures; every token is compared with the undisturbed stream.
 
-    tests/soak/run MINUTES [--routers N] [--seed N] [--clients N] [--report FILE]
+    tests/soak/run MINUTES [--of workers|both|groups|both-group] [--routers N] [--seed N] [--clients N] [--report FILE]
 
-The cluster is one router (or N, between which the clients are divided), two prefill and three decode workers, each a process of its own on this machine, with stores that are too
+The cluster is one router (or N, between which the clients are divided) and workers, each a process of its own on this machine: two
+prefill and three decode workers; with --of both three workers of role both; with --of groups a prefill group and a decode group of
+two ranks each; with --of both-group a group of role both of two ranks. Stores are too
 small for the load, so that pages are evicted and requests are put back. Clients stream over gRPC and HTTP, ask for several samples,
 leave in mid-stream, abort and set short deadlines. Meanwhile workers are killed, stopped, drained and replaced, caches are flushed,
 strangers write garbage to every port, and sometimes a router is killed; with several routers, one of them at a time is killed
@@ -39,7 +41,8 @@ from load import Load  # noqa: E402
 
 SETTINGS = {"cluster.heartbeat_ms": 200, "cluster.dead_after_ms": 3000, "router.retries": 20, "kvstore.bytes": "5MiB",
             "prefill.chunk_tokens": 128, "decode.max_batch": 16, "router.stage_timeout_ms": 60000}
-ROLES = ("prefill", "prefill", "decode", "decode", "decode")
+CLUSTERS = {"workers": ("prefill", "prefill", "decode", "decode", "decode"), "both": ("both", "both", "both"),
+            "groups": ("prefill", "prefill", "decode", "decode"), "both-group": ("both", "both")}
 REST_EVERY_S = 300
 WARM_S = 45  # before a process's figures count: by then it has met its peers
 
@@ -47,8 +50,10 @@ WARM_S = 45  # before a process's figures count: by then it has met its peers
 class SoakCluster:
     """The processes: names stay, processes come and go. Each of `routers` answers like a real.Cluster."""
 
-    def __init__(self, directory, n_routers=1):
-        self.directory = directory
+    def __init__(self, directory, n_routers=1, of="workers"):
+        self.directory, self.roles = directory, CLUSTERS[of]
+        # where rank 0 of the group of a role listens
+        self.groups = {role: f"127.0.0.1:{real.free_ports(1)}" for role in sorted(set(self.roles))} if "group" in of else {}
         self.lock = threading.RLock()
         self.ports = [{f"{key}_port": real.free_ports(1) for key in ("router.http", "router.grpc", "cluster.router")}
                       for _ in range(n_routers)]
@@ -63,7 +68,7 @@ class SoakCluster:
         for i in range(n_routers):
             self.start_router(i)
         counts = collections.Counter()
-        for role in ROLES:
+        for role in self.roles:
             self.start_worker(role, counts[role])
             counts[role] += 1
         self.wait_ready()
@@ -71,7 +76,7 @@ class SoakCluster:
     def wait_ready(self):
         """Until every router has every worker."""
         for router in self.routers:
-            router.wait_ready(len(ROLES), 60)
+            router.wait_ready(len(self.roles), 60)
 
     def start_router(self, i):
         self.routers[i] = real.Process(self.directory, "router", **SETTINGS, **self.ports[i])
@@ -80,7 +85,11 @@ class SoakCluster:
 
     def start_worker(self, role, index):
         with self.lock:
-            p = real.Process(self.directory, role, index, **SETTINGS, **{"cluster.routers": self.addresses})
+            own = {"cluster.routers": self.addresses, **({"decode.device_bytes": "256MiB"} if role == "both" else {})}
+            rank = None
+            if role in self.groups:
+                rank, own[f"{role}.group_address"] = ("0", str(index), str(self.roles.count(role))), self.groups[role]
+            p = real.Process(self.directory, role, None if rank else index, rank=rank, **SETTINGS, **own)
             self.workers[role, index] = p
             self.logs.append(p.log)
             self.born[p.process.pid] = time.monotonic()
@@ -161,13 +170,13 @@ class Rests:
             if now["mib"] > 1.3 * first["mib"] + 16:
                 self.problems.append(f"rest {self.count}: {name} holds {now['mib']:.0f} MiB, {first['mib']:.0f} at first")
             for state in ("reserved", "filling", "draining"):
-                if name.startswith("decode") and real.metric(p.metrics(), "sluice_tickets", f'state="{state}"'):
+                if name.startswith(("decode", "both")) and real.metric(p.metrics(), "sluice_tickets", f'state="{state}"'):
                     self.problems.append(f"rest {self.count}: {name} still has a ticket in state {state}")
 
 
 def report(path, a, load, chaos, rests, seconds, problems):
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=real.ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    lines = ["# Soak", "", f"`tests/soak/run {a.minutes:g} --routers {a.routers} --seed {a.seed} --clients {a.clients}`, commit {commit}, {os.cpu_count()} cores, "
+    lines = ["# Soak", "", f"`tests/soak/run {a.minutes:g} --of {a.of} --routers {a.routers} --seed {a.seed} --clients {a.clients}`, commit {commit}, {os.cpu_count()} cores, "
              f"{seconds / 60:.1f} minutes: {'passed' if not problems else f'{len(problems)} problems'}.", "", "| requests | number |", "|---|---|"]
     lines += [f"| {what} | {n} |" for what, n in sorted(load.outcomes.items())]
     lines += [f"| tokens compared | {load.tokens} |", "", "| injected | number |", "|---|---|"]
@@ -191,7 +200,7 @@ def report(path, a, load, chaos, rests, seconds, problems):
 def soak(a):
     problems, begin = [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="sluice-soak-") as directory:
-        cluster = SoakCluster(directory, a.routers)
+        cluster = SoakCluster(directory, a.routers, a.of)
         load, chaos, rests = Load(cluster, a.clients, a.seed), Chaos(cluster, a.seed), Rests(cluster)
         load.go()
         time.sleep(WARM_S)
@@ -234,6 +243,7 @@ def soak(a):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("minutes", type=float)
+    p.add_argument("--of", choices=sorted(CLUSTERS), default="workers", help="which workers")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--routers", type=int, default=1, help="routers at once; the clients are divided between them")
     p.add_argument("--clients", type=int, default=10, help="requests at once")
