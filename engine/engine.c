@@ -207,8 +207,6 @@ static sl_status make_io(sl_engine *e, sl_err *err)
     SL_TRY(make_step_arrays(e, SL_MEM_HOST, &e->in_host, err));
     SL_TRY(make_step_arrays(e, SL_MEM_DEVICE, &e->in_dev, err));
     SL_TRY(sl_engine_alloc(e, logits, (void **)&e->logits_dev, err));
-    SL_TRY(sl_be_alloc(e->be, SL_MEM_HOST, sizeof *e->shares_io * (1 + SL_COMM_RANKS_MAX),
-                       (void **)&e->shares_io, err));
     e->runs = calloc((size_t)e->o.max_seqs, sizeof *e->runs);
     if (!e->runs)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
@@ -288,7 +286,6 @@ void sl_engine_destroy(sl_engine *e)
         sl_be_free(e->be, SL_MEM_HOST, e->logits_host);
     sl_be_free(e->be, SL_MEM_DEVICE, e->logits_dev);
     free(e->runs);
-    sl_be_free(e->be, SL_MEM_HOST, e->shares_io);
     sl_be_free(e->be, SL_MEM_DEVICE, e->in_dev.ids);
     sl_be_free(e->be, SL_MEM_HOST, e->in_host.ids);
     sl_be_free(e->be, SL_MEM_DEVICE, e->dev.host_pages);

@@ -91,7 +91,6 @@ struct sl_engine {
      * the group was set. */
     int32_t group_tokens;
     sl_step_share shares[SL_COMM_RANKS_MAX];
-    sl_step_share *shares_io; /* SL_MEM_HOST, [1 + SL_COMM_RANKS_MAX] */
     uint32_t flags;
     uint64_t agreed;
     sl_engine_stats stats;

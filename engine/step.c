@@ -230,8 +230,7 @@ static sl_status upload_and_run(sl_engine *e, const sl_step_item *items, int32_t
 
 /*
  * The ranks of a group agree on a step: each learns the most tokens of any rank. The padded number is a size of the
- * exchanges and is the same on all ranks, so it depends on nothing that may differ between them. The device reads and
- * writes the host's memory: one collective, no copies.
+ * exchanges and is the same on all ranks, so it depends on nothing that may differ between them.
  */
 static sl_status agree(sl_engine *e, int32_t tokens, sl_err *err)
 {
@@ -239,10 +238,8 @@ static sl_status agree(sl_engine *e, int32_t tokens, sl_err *err)
     if (!e->comm)
         return SL_OK;
     int32_t ranks = sl_comm_ranks(e->comm);
-    e->shares_io[0] = (sl_step_share){tokens, e->flags};
-    SL_TRY(sl_comm_all_gather(e->comm, e->shares_io, e->shares_io + 1, sizeof *e->shares_io, err));
-    SL_TRY(sl_be_sync(e->be, err));
-    memcpy(e->shares, e->shares_io + 1, sizeof *e->shares * (size_t)ranks);
+    sl_step_share own = {tokens, e->flags};
+    SL_TRY(sl_comm_agree(e->comm, &own, e->shares, sizeof own, err));
     for (int32_t r = 0; r < ranks; r++)
         e->group_tokens = e->shares[r].tokens > e->group_tokens ? e->shares[r].tokens : e->group_tokens;
     if (e->group_tokens > 0)

@@ -234,6 +234,20 @@ sl_status sl_comm_all_gather(sl_comm *c, const void *src, void *dst, size_t byte
     return c->desc->all_gather(c, src, dst, bytes, err);
 }
 
+sl_status sl_comm_agree(sl_comm *c, const void *src, void *dst, size_t bytes, sl_err *err)
+{
+    SL_TRY(check_formed(c, err));
+    if (!src || !dst)
+        return REFUSE(c, err, "agree: src or dst is NULL");
+    if (bytes == 0 || bytes % 4 || bytes > SL_COMM_AGREE_BYTES)
+        return REFUSE(c, err, "agree: %zu bytes are no multiple of 4 from 4 to %d", bytes,
+                      SL_COMM_AGREE_BYTES);
+    if (c->desc->agree)
+        return c->desc->agree(c, src, dst, bytes, err);
+    SL_TRY(c->desc->all_gather(c, src, dst, bytes, err));
+    return sl_be_sync(c->be, err);
+}
+
 sl_status sl_comm_broadcast(sl_comm *c, void *buf, size_t bytes, int32_t root, sl_err *err)
 {
     SL_TRY(check_formed(c, err));

@@ -114,7 +114,7 @@ int32_t sl_comm_lost(const sl_comm *c);
  * counted only with sl_comm_opts.timed. */
 typedef struct sl_comm_stats {
     uint64_t gathers,
-        gather_ns; /* calls of sl_comm_all_gather(), and the time in them, which contains waiting */
+        gather_ns; /* calls of sl_comm_all_gather() and sl_comm_agree(), and the time in them, which contains waiting */
     uint64_t exchanges,
         exchange_ns;    /* the same of sl_comm_all_to_all(): exposed, the rank computes nothing meanwhile */
     uint64_t hidden_ns; /* of exchanges during which this rank computed; 0 on the CPU, where a call waits */
@@ -127,6 +127,12 @@ void sl_comm_stats_get(const sl_comm *c, sl_comm_stats *out);
 sl_status sl_comm_barrier(sl_comm *c, sl_err *err);
 /* dst[r] of [ranks][bytes] becomes what rank r passed as src [bytes]. bytes is the same on all ranks. */
 sl_status sl_comm_all_gather(sl_comm *c, const void *src, void *dst, size_t bytes, sl_err *err);
+/*
+ * The same for a few bytes of ordinary host memory, complete when it returns: how ranks agree on what they do next, in the
+ * least time. bytes: a multiple of 4 up to SL_COMM_AGREE_BYTES. Not in a capture. In the statistics it is a gather.
+ */
+#define SL_COMM_AGREE_BYTES 32
+sl_status sl_comm_agree(sl_comm *c, const void *src, void *dst, size_t bytes, sl_err *err);
 /* buf [bytes] becomes that of rank root, on all ranks. */
 sl_status sl_comm_broadcast(sl_comm *c, void *buf, size_t bytes, int32_t root, sl_err *err);
 

@@ -26,6 +26,8 @@ struct sl_comm_desc {
     sl_status (*state)(sl_comm *c, sl_err *err);
     sl_status (*barrier)(sl_comm *c, sl_err *err);
     sl_status (*all_gather)(sl_comm *c, const void *src, void *dst, size_t bytes, sl_err *err);
+    /* NULL: an all_gather, and the wait for its end */
+    sl_status (*agree)(sl_comm *c, const void *src, void *dst, size_t bytes, sl_err *err);
     sl_status (*broadcast)(sl_comm *c, void *buf, size_t bytes, int32_t root, sl_err *err);
     sl_status (*all_to_all)(sl_comm *c, const sl_comm_rows *rows, sl_err *err);
     /* Version of the library that moves the bytes, which must be equal on all ranks: 0 if there is none. An error: it

@@ -16,8 +16,8 @@
  *                 them in the order of experts; cap = tokens * min(top_k, experts)
  *   all_gather    one quantised row per token goes to every rank
  *   barrier
- *   agree         what the ranks of a group do at the beginning of a step: an all-gather of 8 bytes of pinned host
- *                 memory, and the host's wait for its end; never in a graph. Goal: under 20 us
+ *   agree         sl_comm_agree() of 8 bytes, as the ranks do it at the beginning of a step; never in a graph. Goal: under
+ *                 20 us
  *
  * Shapes whose buffers exceed --most-bytes on a rank are left out.
  *

@@ -205,32 +205,26 @@ free_source:
     return st;
 }
 
-/* As sl_engine_step() does it, without the step: op by op, the host waits after each. */
+/* sl_comm_agree(), one after the other. */
 static sl_status time_agree(const ctx *x)
 {
-    size_t n = (size_t)x->o->repeats, bytes = AGREE_BYTES * (size_t)(1 + x->o->ranks);
+    size_t n = (size_t)x->o->repeats;
     shape s = {.what = "agree", .bytes = AGREE_BYTES};
+    uint8_t own[AGREE_BYTES] = {0}, all[AGREE_BYTES * SL_COMM_RANKS_MAX];
     double us[WARM_UP + SL_BENCH_COMM_REPEATS_MAX];
-
-    SL_TRY(sl_be_alloc(x->be, SL_MEM_HOST, bytes, &s.src, x->err));
-    memset(s.src, 0, bytes);
-    s.dst = (uint8_t *)s.src + AGREE_BYTES;
     sl_status st = SL_OK;
+
     for (size_t i = 0; i < WARM_UP + n && st == SL_OK; i++) {
         st = sl_comm_barrier(x->c, x->err);
         if (st == SL_OK)
             st = sl_be_sync(x->be, x->err);
         uint64_t start = sl_now_ns();
-        for (int32_t k = 0; k < x->o->inner && st == SL_OK; k++) {
-            st = run_one(x, &s, x->err);
-            if (st == SL_OK)
-                st = sl_be_sync(x->be, x->err);
-        }
+        for (int32_t k = 0; k < x->o->inner && st == SL_OK; k++)
+            st = sl_comm_agree(x->c, own, all, sizeof own, x->err);
         us[i] = (double)(sl_now_ns() - start) / 1e3 / x->o->inner;
     }
     if (st == SL_OK)
         print(x, &s, sl_bench_median(us + WARM_UP, n));
-    sl_be_free(x->be, SL_MEM_HOST, s.src);
     return st;
 }
 

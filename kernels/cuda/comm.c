@@ -27,7 +27,8 @@
 #include "kernels/cuda/comm_window.h"
 #include "kernels/cuda/nccl_load.h"
 
-#define DRAIN_NS 5000000000ull /* for kernels to end after they were told to */
+#define AGREE_SPIN_NS 2000000ull /* then the processor is left to others while a rank is late */
+#define DRAIN_NS 5000000000ull   /* for kernels to end after they were told to */
 
 struct sl_cuda_comm {
     sl_comm base; /* first */
@@ -36,7 +37,9 @@ struct sl_cuda_comm {
     ncclComm_t comm; /* NULL before form */
     bool ready;      /* NCCL has formed the group */
     ncclUniqueId id;
-    uint32_t *meet; /* device [1 + ranks]: what a barrier gathers */
+    uint32_t *meet;  /* device [1 + ranks]: what a barrier gathers */
+    uint8_t *pinned; /* for nccl_agree() without windows: what this rank says, then what all say */
+    uint32_t agreements;
     sl_cuda_windows windows;
     sl_status broken;
     sl_err cause;
@@ -205,7 +208,12 @@ static sl_status open_comm(sl_backend *be, const sl_comm_opts *opts, sl_cuda_com
     c->n = n;
     c->base.opts = *opts;
     st = SL_CU(cudaMalloc((void **)&c->meet, sizeof(uint32_t) * (1 + (size_t)opts->ranks)), err);
+    if (st == SL_OK)
+        st = SL_CU(cudaHostAlloc((void **)&c->pinned, SL_COMM_AGREE_BYTES * (1 + (size_t)opts->ranks),
+                                 cudaHostAllocMapped),
+                   err);
     if (st != SL_OK) {
+        cudaFree(c->meet);
         free(c);
         return st;
     }
@@ -227,6 +235,7 @@ static void nccl_destroy(sl_comm *base)
         (void)cudaMemset(c->cu->deverr, 0, sizeof(uint32_t));
     c->cu->comm = NULL;
     cudaFree(c->meet);
+    cudaFreeHost(c->pinned);
     free(c);
 }
 
@@ -362,6 +371,45 @@ static sl_status nccl_all_gather(sl_comm *base, const void *src, void *dst, size
     return gather(of(base), src, dst, bytes, &sl_cuda_counts_of(of(base)->cu)->gather, err);
 }
 
+/* Waits until the words of a call have reached the host; they come without the end of the kernel. */
+static sl_status wait_agreed(sl_cuda_comm *c, uint32_t call, sl_err *err)
+{
+    const sl_peer_host *h = c->windows.view.host;
+    uint64_t end = sl_now_ns() + AGREE_SPIN_NS;
+
+    while (h->agreed != call && sl_now_ns() < end)
+        ;
+    if (h->agreed == call)
+        return SL_OK;
+    SL_TRY(sl_cuda_comm_wait(c, err));
+    return h->agreed == call
+               ? SL_OK
+               : sl_fail(err, SL_ERR_DEVICE, "comm: agree: the words of the ranks did not arrive");
+}
+
+static sl_status nccl_agree(sl_comm *base, const void *src, void *dst, size_t bytes, sl_err *err)
+{
+    sl_cuda_comm *c = of(base);
+    uint8_t *all = c->pinned + SL_COMM_AGREE_BYTES;
+    int32_t ranks = base->opts.ranks;
+
+    SL_TRY(nccl_state(base, err));
+    if (!c->windows.open) {
+        memcpy(c->pinned, src, bytes);
+        SL_TRY(nccl_all_gather(base, c->pinned, all, bytes, err));
+        SL_TRY(sl_be_sync(base->be, err));
+        memcpy(dst, all, bytes * (size_t)ranks);
+        return SL_OK;
+    }
+    SL_TRY(sl_peer_agree(c->cu, &c->windows.view, src, bytes, ++c->agreements,
+                         &sl_cuda_counts_of(c->cu)->gather, err));
+    SL_TRY(wait_agreed(c, c->agreements, err));
+    atomic_thread_fence(memory_order_acquire);
+    for (int32_t r = 0; r < ranks; r++)
+        memcpy((uint8_t *)dst + (size_t)r * bytes, (const void *)c->windows.view.host->words[r], bytes);
+    return SL_OK;
+}
+
 static sl_status nccl_barrier(sl_comm *base, sl_err *err)
 {
     sl_cuda_comm *c = of(base);
@@ -424,6 +472,7 @@ const sl_comm_desc sl_comm_nccl = {
     .state = nccl_state,
     .barrier = nccl_barrier,
     .all_gather = nccl_all_gather,
+    .agree = nccl_agree,
     .broadcast = nccl_broadcast,
     .all_to_all = nccl_all_to_all,
     .library = sl_nccl_version,

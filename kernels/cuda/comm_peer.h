@@ -4,7 +4,7 @@
  * only the rows that are needed travel. comm.c uses this where every rank can map every window and the call fits, else
  * NCCL: what is received is the same.
  *
- * Window: flags, then two halves, each with a slot for every sender. Exchange n uses half n % 2. A rank that writes
+ * Window: flags, then two halves, each with a slot for every sender, then the words of sl_peer_agree(). Exchange n uses half n % 2. A rank that writes
  * into a half for exchange n has seen the flags of all ranks for n - 1, so every rank has ended exchange n - 2, which
  * used that half. n is counted on the device, so a captured exchange counts on.
  *
@@ -27,10 +27,14 @@ extern "C" {
 
 #define SL_PEER_FLAG_BYTES 128 /* apart, so that writers do not share a line */
 
+#define SL_PEER_AGREE_WORDS (SL_COMM_AGREE_BYTES / 4)
+
 /* What the host shares with the kernels: pinned memory. */
 typedef struct sl_peer_host {
     volatile uint32_t stop;   /* host: end all waits */
     volatile uint32_t report; /* kernels: 0, or 1 + the rank that did not arrive */
+    volatile uint32_t agreed; /* kernels: the last call of sl_peer_agree() whose words are there */
+    volatile uint32_t words[SL_COMM_RANKS_MAX][SL_PEER_AGREE_WORDS];
 } sl_peer_host;
 
 /* Device memory of this rank alone. */
@@ -65,14 +69,29 @@ typedef struct sl_peer_move {
     sl_cuda_meter *meter; /* device: counts this call; or NULL */
 } sl_peer_move;
 
-/* Bytes of a window. */
-static inline uint64_t sl_peer_window_bytes(int32_t ranks, uint64_t slot_bytes)
+/* Where the words of sl_peer_agree() begin in a window, [2][ranks][SL_PEER_AGREE_WORDS] of 8 bytes, 0 at first. */
+static inline uint64_t sl_peer_agree_at(int32_t ranks, uint64_t slot_bytes)
 {
     return 2 * (uint64_t)ranks * (SL_PEER_FLAG_BYTES + slot_bytes);
 }
 
+static inline uint64_t sl_peer_agree_bytes(int32_t ranks)
+{
+    return 2 * (uint64_t)ranks * SL_PEER_AGREE_WORDS * sizeof(uint64_t);
+}
+
+/* Bytes of a window. */
+static inline uint64_t sl_peer_window_bytes(int32_t ranks, uint64_t slot_bytes)
+{
+    return sl_peer_agree_at(ranks, slot_bytes) + sl_peer_agree_bytes(ranks);
+}
+
 /* Enqueues the exchange; rows * row_bytes must fit a slot. */
 sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl_peer_move *m, sl_err *err);
+/* Enqueues the kernel of sl_comm_agree(): when host->agreed is `call`, host->words has the words of all ranks. bytes: a
+ * multiple of 4 up to SL_COMM_AGREE_BYTES; call: 1 in the first call, then the next one. Not in a capture. */
+sl_status sl_peer_agree(sl_cuda *cu, const sl_peer_view *v, const void *src, size_t bytes, uint32_t call,
+                        sl_cuda_meter *meter, sl_err *err);
 /* A call that NCCL makes, timed by a kernel before it and one after it; bytes: what this rank sends to others. */
 sl_status sl_meter_begin(sl_cuda *cu, sl_cuda_meter *m, sl_err *err);
 sl_status sl_meter_end(sl_cuda *cu, sl_cuda_meter *m, uint64_t bytes, sl_err *err);

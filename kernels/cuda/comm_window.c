@@ -46,6 +46,8 @@ static bool make_own(const sl_comm_opts *o, sl_peer_view *v, cudaIpcMemHandle_t 
         return false;
     v->window[o->rank] = window;
     return cudaMemset(window, 0, 2 * (size_t)o->ranks * SL_PEER_FLAG_BYTES) == cudaSuccess &&
+           cudaMemset((uint8_t *)window + sl_peer_agree_at(o->ranks, v->slot_bytes), 0,
+                      sl_peer_agree_bytes(o->ranks)) == cudaSuccess &&
            cudaMalloc((void **)&v->state, sizeof *v->state) == cudaSuccess &&
            cudaMemset(v->state, 0, sizeof *v->state) == cudaSuccess &&
            cudaHostAlloc((void **)&v->host, sizeof *v->host, cudaHostAllocMapped) == cudaSuccess &&

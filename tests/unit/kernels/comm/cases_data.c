@@ -101,6 +101,29 @@ static void all_gather(cg_rank *r, const int64_t *a)
     free(got);
 }
 
+/* bytes, times; every rank says something else in each call, and some are late */
+static void agree(cg_rank *r, const int64_t *a)
+{
+    size_t n = (size_t)a[0];
+    uint8_t mine[SL_COMM_AGREE_BYTES], got[SL_COMM_AGREE_BYTES * SL_COMM_RANKS_MAX + GUARD];
+    sl_err err = {{0}};
+
+    for (int64_t k = 0; k < a[1] && !r->failed; k++) {
+        uint64_t seed = 4000 + (uint64_t)k;
+
+        for (size_t i = 0; i < n; i++)
+            mine[i] = byte_of(seed, r->rank, 0, i);
+        memset(got, 0xa5, sizeof got);
+        if (k % 5 == 0)
+            dawdle(r, seed);
+        if (!cg_ok(r, sl_comm_agree(r->c, mine, got, n, &err), &err, "agree"))
+            return;
+        for (int32_t q = 0; q < r->ranks && !r->failed; q++)
+            check_bytes(r, got + (size_t)q * n, n, seed, q, 0, 0);
+        check_guard(r, got + n * (size_t)r->ranks);
+    }
+}
+
 /* bytes; from every root */
 static void broadcast(cg_rank *r, const int64_t *a)
 {
@@ -344,6 +367,8 @@ const cc_case cc_cases[] = {
     {"all_gather 4,096 B", all_gather, {4096, 20}},
     {"all_gather 100,003 B", all_gather, {100003, 4}},
     {"all_gather 1.3 MB", all_gather, {1300001, 2}},
+    {"agree 4 B", agree, {4, 200}},
+    {"agree 32 B", agree, {32, 50}},
     {"broadcast 1 B", broadcast, {1}},
     {"broadcast 333 B", broadcast, {333}},
     {"broadcast 900,001 B", broadcast, {900001}},
