@@ -2,6 +2,7 @@
 one process."""
 
 import os
+import re
 import signal
 
 import real
@@ -9,6 +10,17 @@ from streams import QUICK, has, one_more, streams_when
 
 HOT = {"sparse_attention.hot_rows": real.TOPK, "sparse_attention.tail_rows": 1}  # as small as it may be
 BOTH = ("router", "both", "both")
+
+
+def shown():
+    """The metrics that the dashboard shows, without those that only tenants make."""
+    names = set(re.findall(r"sluice_\w+", (real.ROOT / "deploy" / "grafana" / "sluice.json").read_text()))
+    assert len(names) > 40
+    return {re.sub(r"_(bucket|sum|count)$", "", n) for n in names if not n.startswith("sluice_tenant_")}
+
+
+def typed(text):
+    return set(re.findall(r"^# TYPE (\w+) ", text, re.M))
 
 
 def test_two_workers_compute_prompts_and_decode(start):
@@ -50,6 +62,8 @@ def test_a_group_of_two_restarts_with_its_disk(start, tmp_path):
     c.wait_ready(2)
     want = real.reference(ids, 30)
     assert c.tokens(ids, 30) == want
+    missing = shown() - typed(c.get("/metrics").text) - typed(ranks[0].metrics())
+    assert not missing, f"the dashboard shows what neither a router nor a rank of role both has: {missing}"
     streams, _ = streams_when(c, "bg", 3, lambda: all(w["placed"] for w in c.workers("both")), prompt=100, out=90)
     ranks[1].process.kill()
     ranks[1].process.wait(60)
