@@ -5,22 +5,37 @@
  *
  * A lane copies 16 bytes, and the 512 bytes of a warp begin at a multiple of 128, so that no line is requested
  * twice. A warp copies one row at a time where the rows of a layer lie far apart, and two where they lie together.
+ * Rows of several kilobytes (blocks of tokens) are cut into pieces of 2 KiB, one per warp at a time, so that all warps
+ * have work when few rows are missing.
  * Measured (docs/bench/notes-headline.md): a gather takes longer when its rows lie on more host pages, and more
  * reads in flight make it slower. Supposedly a rate of address translations is the limit. The number of misses is
  * read on the device, so there is no host round trip and a launch with nothing to do ends immediately. resolve
  * determines the order of the list. An attention that runs concurrently learns through counters which rows have
  * arrived.
  */
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/rows.cuh"
 
 #define GATHER_BLOCKS 6
+#define GATHER_BLOCKS_LONG                                                                                   \
+    8 /* where nothing runs concurrently: the bus is the limit, not the multiprocessor */
 #define GATHER_THREADS 1024
 #define LINE 128
 #define PART 512 /* bytes that one load instruction of a warp reads */
+#define PIECE_PARTS 4
+#define PIECE (PIECE_PARTS * PART) /* of a long row */
 
-__device__ static inline const uint8_t *host_row(const sl_host_plane &h, int64_t src)
+/* The host row src. D: rows are divided by KV head or into blocks. */
+template <bool D>
+__device__ static inline const uint8_t *host_row(const sl_gather_params &p, const sl_rows &rows, int64_t src)
 {
-    return h.base + src / SL_PAGE_TOKENS * h.page_stride + src % SL_PAGE_TOKENS * h.row_stride;
+    const sl_host_plane &h = p.host;
+
+    if (!D)
+        return h.base + src / SL_PAGE_TOKENS * h.page_stride + src % SL_PAGE_TOKENS * h.row_stride;
+    int64_t block = rows.heads > 1 ? src / rows.heads : src;
+    int head = (int)(src - block * rows.heads);
+    return h.base + (block >> rows.page_log2) * h.page_stride +
+           (block & ((1 << rows.page_log2) - 1)) * h.row_stride + head * p.rows.row_bytes;
 }
 
 struct row_pair {
@@ -127,8 +142,9 @@ sl_status sl_cuda_stamp(sl_backend *be, uint64_t *at, sl_err *err)
     return SL_CU_LAUNCHED(err);
 }
 
-template <int ROWS, int PARTS>
-__global__ static void __launch_bounds__(GATHER_THREADS) gather_kernel(sl_gather_params p, bool wide)
+template <int ROWS, int PARTS, bool D>
+__global__ static void __launch_bounds__(GATHER_THREADS)
+    gather_kernel(sl_gather_params p, sl_rows shape, bool wide)
 {
     /* The attention that follows may start now: all blocks of this kernel are resident. */
     if (p.block_done)
@@ -147,7 +163,7 @@ __global__ static void __launch_bounds__(GATHER_THREADS) gather_kernel(sl_gather
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             to[r] = p.rows.base + next[r].dst * p.rows.row_bytes;
-            from[r] = host_row(p.host, next[r].src);
+            from[r] = host_row<D>(p, shape, next[r].src);
         }
         if (wide) {
             copy_rows<ROWS, PARTS>(to, from, rows, p, next, i + each * warps, n);
@@ -163,32 +179,89 @@ __global__ static void __launch_bounds__(GATHER_THREADS) gather_kernel(sl_gather
     end_clock(p);
 }
 
+/* One piece of a row: all its loads are in flight before the first store. at: of the piece in the row; bytes: of the
+ * row, a multiple of 16. */
+__device__ static inline void copy_piece(uint8_t *to, const uint8_t *from, int at, int bytes)
+{
+    uint4 v[PIECE_PARTS];
+
+    at += 16 * (threadIdx.x & 31);
+#pragma unroll
+    for (int k = 0; k < PIECE_PARTS; k++)
+        sl_load_if(v[k], from + at + PART * k, at + PART * k < bytes);
+#pragma unroll
+    for (int k = 0; k < PIECE_PARTS; k++)
+        if (at + PART * k < bytes)
+            *(uint4 *)(to + at + PART * k) = v[k];
+}
+
+/* Rows longer than a piece, where no attention waits for single blocks. Item i is piece i % pieces of entry i / pieces of the list. */
+template <bool D>
+__global__ static void __launch_bounds__(GATHER_THREADS) gather_long_kernel(sl_gather_params p, sl_rows shape)
+{
+    begin_clock(p.clock);
+    int pieces = (int)((p.rows.row_bytes + PIECE - 1) / PIECE), warps = gridDim.x * (blockDim.x >> 5);
+    int64_t n = (int64_t)min(*p.miss_count, p.miss_cap) * pieces,
+            i = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+    int row = (int)(i / pieces), piece = (int)(i % pieces), rows = warps / pieces, rest = warps % pieces;
+    int64_t src = i < n ? p.miss_src[row] : 0;
+    int dst = i < n ? p.miss_dst[row] : 0;
+
+    while (i < n) {
+        uint8_t *to = p.rows.base + dst * p.rows.row_bytes;
+        const uint8_t *from = host_row<D>(p, shape, src);
+        int at = piece * PIECE;
+        i += warps;
+        row += rows + (piece + rest >= pieces);
+        piece += rest - (piece + rest >= pieces ? pieces : 0);
+        if (i < n) /* before the wait for the piece's bytes */
+            src = p.miss_src[row], dst = p.miss_dst[row];
+        copy_piece(to, from, at, (int)p.rows.row_bytes);
+    }
+    end_clock(p);
+}
+
+/* The kernel for these rows; pieces: it cuts them. */
+template <bool D>
+static sl_status launch(const cudaLaunchConfig_t *cfg, const sl_gather_params *p, bool wide, bool pieces,
+                        sl_err *err)
+{
+    bool dense =
+        p->host.page_stride <= 2 * SL_PAGE_TOKENS * p->host.row_stride; /* a layer's pages are contiguous */
+    /* a warp copies two rows at a time; otherwise one */
+    bool two = dense && p->rows.row_bytes + LINE <= 2 * PART;
+    sl_rows shape = sl_rows_of(&p->rows);
+
+    if (pieces)
+        return SL_CU(cudaLaunchKernelEx(cfg, gather_long_kernel<D>, *p, shape), err);
+    return SL_CU(
+        cudaLaunchKernelEx(cfg, two ? gather_kernel<2, 2, D> : gather_kernel<1, 3, D>, *p, shape, wide), err);
+}
+
 sl_status sl_cuda_gather(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_gather_params *p = (const sl_gather_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
     bool side = cu->stream == cu->side_stream;
-    bool dense =
-        p->host.page_stride <= 2 * SL_PAGE_TOKENS * p->host.row_stride; /* a layer's pages are contiguous */
-    /* a warp copies two rows at a time; otherwise one */
-    bool two = dense && p->rows.row_bytes + LINE <= 2 * PART;
     /* On the side stream the blocks come in clusters of two, so that they leave pairs of multiprocessors free for the
      * clusters of two of the main stream's kernels. */
     cudaLaunchAttribute at;
     cudaLaunchConfig_t cfg = {};
     int64_t align = (int64_t)(uintptr_t)p->rows.base | (int64_t)(uintptr_t)p->host.base | p->rows.row_bytes |
                     p->host.page_stride | p->host.row_stride;
+    bool wide = align % 16 == 0, pieces = wide && p->rows.row_bytes > PIECE && !p->block_done;
 
-    if (sl_row_lists(&p->rows) > 1 || p->rows.block_log2)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: gather: rows by KV head or of several tokens");
     if (align % 4)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: gather: rows must be multiples of 4 bytes");
-    cfg.gridDim = dim3(side ? SL_CUDA_SIDE_SMS : p->block_done ? SL_CUDA_GATHER_SMS : GATHER_BLOCKS);
+    cfg.gridDim = dim3(side            ? SL_CUDA_SIDE_SMS
+                       : p->block_done ? SL_CUDA_GATHER_SMS
+                       : pieces        ? GATHER_BLOCKS_LONG
+                                       : GATHER_BLOCKS);
     cfg.blockDim = dim3(GATHER_THREADS), cfg.stream = cu->stream;
     at.id = cudaLaunchAttributeClusterDimension;
     at.val.clusterDim.x = side ? 2 : 1;
     at.val.clusterDim.y = at.val.clusterDim.z = 1;
     cfg.attrs = &at, cfg.numAttrs = cu->cc >= 90 ? 1 : 0;
-    return SL_CU(
-        cudaLaunchKernelEx(&cfg, two ? gather_kernel<2, 2> : gather_kernel<1, 3>, *p, align % 16 == 0), err);
+    return sl_row_lists(&p->rows) > 1 || p->rows.block_log2 ? launch<true>(&cfg, p, wide, pieces, err)
+                                                            : launch<false>(&cfg, p, wide, pieces, err);
 }

@@ -1,6 +1,6 @@
 /*
- * Resolves logical ids to physical rows and makes the list of rows to swap in. One thread block per token; no block
- * waits for another.
+ * Resolves logical ids to physical rows and makes the list of rows to swap in. One thread block per list, that is per
+ * token, or per token and KV head; no block waits for another.
  *
  * For a token of a resident sequence this is a table lookup. For one of a hierarchical sequence an id is a tail hit, a
  * hot hit (by the direct map from token to slot) or a miss, and every miss replaces a victim (resolve_victims.cuh). The
@@ -16,7 +16,7 @@ struct some_ids {
     int id[IDS], before[IDS];
 };
 
-__device__ static inline some_ids load_ids(const int32_t *ids, int base, int n)
+template <class C> __device__ static inline some_ids load_ids(const int32_t *ids, int base, int n)
 {
     some_ids v;
 
@@ -31,7 +31,8 @@ __device__ static inline some_ids load_ids(const int32_t *ids, int base, int n)
 
 /* Classifies one id. Unless it is a miss, stores its physical row and marks its entry as in use. Returns whether
  * it is a miss. */
-__device__ static inline bool classify_id(resolve_shared &s, const sl_resolve_params &p,
+template <class C>
+__device__ static inline bool classify_id(resolve_shared<C> &s, const sl_resolve_params &p,
                                           const token_of_block &b, int i, int id, int before, uint32_t at,
                                           uint32_t *used, uint32_t *tail, uint32_t *deverr)
 {
@@ -41,8 +42,9 @@ __device__ static inline bool classify_id(resolve_shared &s, const sl_resolve_pa
     } else if (id > b.pos || before >= id) {
         atomicOr(deverr, SL_DEVERR_SELECTION);
         b.phys[i] = -1;
-    } else if (id > b.pos - p.rows.tail_rows) {
-        b.phys[i] = b.hot0 + p.rows.hot_rows + id % p.rows.tail_rows;
+    } else if (id > b.pos - tail_rows<C>(p, b)) {
+        b.phys[i] = C::divided ? b.slot0 + sl_tail_row(p.rows, b.rows, id, b.head)
+                               : b.hot0 + p.rows.hot_rows + id % p.rows.tail_rows;
         ++*tail;
     } else if (at != NO_SLOT) {
         b.h.stamp[at] = b.mark;
@@ -57,22 +59,23 @@ __device__ static inline bool classify_id(resolve_shared &s, const sl_resolve_pa
 
 /* Classifies the token's ids and lists the misses in the order of the ids; returns their number. Other threads may read
  * what it leaves in s only after the next barrier. */
-__device__ static uint32_t classify(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
+template <class C>
+__device__ static uint32_t classify(resolve_shared<C> &s, const sl_resolve_params &p, const token_of_block &b,
                                     some_ids v, uint32_t *deverr)
 {
     uint32_t misses = 0, sums = 0;
 
-    for (int base = 0; base < p.ld_ids; base += IDS * THREADS, sums ^= 1) {
+    for (int base = 0; base < p.ld_ids; base += IDS * C::threads, sums ^= 1) {
         uint32_t at[IDS], used = 0, tail = 0, mine = 0, total;
         int page[IDS];
         bool miss[IDS];
         if (base > 0)
-            v = load_ids(b.ids, base, p.ld_ids);
+            v = load_ids<C>(b.ids, base, p.ld_ids);
 #pragma unroll
         for (int j = 0; j < IDS; j++) {
-            bool look = v.id[j] >= 0 && v.id[j] <= b.pos - p.rows.tail_rows;
+            bool look = v.id[j] >= 0 && v.id[j] <= b.pos - tail_rows<C>(p, b);
             at[j] = look ? b.h.slot_of[v.id[j]] : 0;
-            page[j] = look ? b.pages[v.id[j] / SL_PAGE_TOKENS] : 0;
+            page[j] = look ? b.pages[page_of<C>(b, v.id[j])] : 0;
         }
 #pragma unroll
         for (int j = 0; j < IDS; j++) {
@@ -86,16 +89,16 @@ __device__ static uint32_t classify(resolve_shared &s, const sl_resolve_params &
             atomicAdd(&s.used, used);
             atomicAdd(&s.tail_hits, tail);
         }
-        uint32_t m = misses + block_scan(s.sums[sums], mine, &total);
+        uint32_t m = misses + block_scan<C::threads / 32>(s.sums[sums], mine, &total);
 #pragma unroll
         for (int j = 0; j < IDS; j++)
-            if (miss[j] && m < MAX_K) {
+            if (miss[j] && m < C::max_k) {
                 int i = base + IDS * threadIdx.x + j;
                 s.miss_id[m] = v.id[j];
                 s.miss_page[m] = page[j];
                 s.miss_at[m++] = (uint16_t)i;
                 if (p.block_need)
-                    atomicAdd(&s.need[min(i, MAX_K - 1) / SL_PAGE_TOKENS], 1);
+                    atomicAdd(&s.need[min(i, C::max_k - 1) / SL_PAGE_TOKENS], 1);
             }
         misses += total;
     }
@@ -132,12 +135,13 @@ __device__ static inline uint32_t check_hot(const sl_resolve_params &p, const to
 }
 
 /* Resolves a token of a hierarchical sequence; returns the number of misses that it listed. */
-__device__ static uint32_t resolve_hot(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
-                                       const some_ids &first, uint32_t *deverr)
+template <class C>
+__device__ static uint32_t resolve_hot(resolve_shared<C> &s, const sl_resolve_params &p,
+                                       const token_of_block &b, const some_ids &first, uint32_t *deverr)
 {
-    uint32_t misses = classify(s, p, b, first, deverr), n = p.rows.hot_rows;
+    uint32_t misses = classify(s, p, b, first, deverr), n = hot_rows<C>(p, b);
 
-    if (misses + s.used > n || misses > (uint32_t)min(p.k, MAX_K)) {
+    if (misses + s.used > n || misses > (uint32_t)min(p.k, C::max_k)) {
         if (threadIdx.x == 0) {
             atomicOr(deverr, SL_DEVERR_HOT_CAPACITY);
             join(p, b.meet, 0, deverr);
@@ -153,7 +157,7 @@ __device__ static uint32_t resolve_hot(resolve_shared &s, const sl_resolve_param
     }
     if (threadIdx.x == 0) {
         if (p.policy == SL_EVICT_LRU)
-            lru_touch(p, b, n);
+            lru_touch<C>(p, b, n);
         /* the result is not used, so the thread does not wait for it */
         atomicAdd(&b.h.counters[0], s.used);
         atomicAdd(&b.h.counters[1], misses);
@@ -163,78 +167,100 @@ __device__ static uint32_t resolve_hot(resolve_shared &s, const sl_resolve_param
     return misses;
 }
 
-/* Resolves a token of a resident sequence by its page table. */
-__device__ static void resolve_resident(const sl_resolve_params &p, const sl_seq_tables &seqs, int t, int seq,
-                                        int pos, uint32_t *deverr)
+/* Resolves a list of a resident sequence by its page table; pos: in divided rows the block of the token. */
+template <class C>
+__device__ static void resolve_resident(const sl_resolve_params &p, const sl_seq_tables &seqs,
+                                        const sl_rows &rows, int64_t list, int head, int seq, int pos,
+                                        uint32_t *deverr)
 {
-    for (int i = threadIdx.x; i < p.ld_ids; i += THREADS) {
-        int id = p.ids[(int64_t)t * p.ld_ids + i];
-        int page = id >= 0 && id <= pos ? seqs.row_pages[(int64_t)seq * seqs.ld + id / SL_PAGE_TOKENS] : -1;
+    const int32_t *ids = p.ids + list * p.ld_ids, *pages = seqs.row_pages + (int64_t)seq * seqs.ld;
+    int32_t *phys = p.phys + list * p.ld_ids;
+
+    for (int i = threadIdx.x; i < p.ld_ids; i += C::threads) {
+        int id = ids[i], page = -1, row;
+        if (id >= 0 && id <= pos)
+            page = pages[C::divided ? id >> rows.page_log2 : id / SL_PAGE_TOKENS];
         if (id > pos)
             atomicOr(deverr, SL_DEVERR_SELECTION);
         else if (id >= 0 && page < 0)
             atomicOr(deverr, SL_DEVERR_PAGE);
-        p.phys[(int64_t)t * p.ld_ids + i] = page < 0 ? -1 : page * SL_PAGE_TOKENS + id % SL_PAGE_TOKENS;
+        row =
+            C::divided ? (int)sl_pool_row(rows, page, id, head) : page * SL_PAGE_TOKENS + id % SL_PAGE_TOKENS;
+        phys[i] = page < 0 ? -1 : row;
     }
 }
 
-/* Resolves the block's token; returns the number of misses that it listed. */
-__device__ static uint32_t resolve_token(resolve_shared &s, const sl_resolve_params &p,
-                                         const sl_seq_tables &seqs, unsigned long long *meet,
-                                         uint32_t *deverr)
+/* Resolves the block's list; returns the number of misses that it listed. */
+template <class C>
+__device__ static uint32_t resolve_list(resolve_shared<C> &s, const sl_resolve_params &p,
+                                        const sl_seq_tables &seqs, const sl_rows &rows,
+                                        unsigned long long *meet, uint32_t *deverr)
 {
-    int t = blockIdx.x, seq, pos, before = t > 0 ? seqs.token_seq[t - 1] : -1,
+    int64_t list = blockIdx.x;
+    int t = C::divided ? blockIdx.x / rows.heads : blockIdx.x,
+        head = C::divided ? (int)blockIdx.x - t * rows.heads : 0, seq, pos,
+        before = t > 0 ? seqs.token_seq[t - 1] : -1,
         after = t + 1 < seqs.n_tokens ? seqs.token_seq[t + 1] : -1;
     uint32_t step = p.step ? *p.step : 0; /* NULL without hot rows */
-    some_ids first = load_ids(p.ids + (int64_t)t * p.ld_ids, 0, p.ld_ids);
+    some_ids first = load_ids<C>(p.ids + list * p.ld_ids, 0, p.ld_ids);
     bool real = sl_token(&seqs, t, deverr, &seq, &pos);
     int slot = real ? seqs.hot_slot[seq] : -1;
 
+    if (C::divided)
+        pos >>= p.rows.block_log2;
     if (slot >= 0) {
-        token_of_block b = {slot_state_of(p, slot),
-                            p.ids + (int64_t)t * p.ld_ids,
+        int slot0 = p.rows.hot_base + slot * (p.rows.hot_rows + p.rows.tail_rows);
+        token_of_block b = {C::divided ? slot_state_of(p, slot * rows.heads + head, rows.hot)
+                                       : slot_state_of(p, slot, p.rows.hot_rows),
+                            p.ids + list * p.ld_ids,
                             seqs.host_pages + (int64_t)seq * seqs.ld,
-                            p.phys + (int64_t)t * p.ld_ids,
-                            p.rows.hot_base + slot * (p.rows.hot_rows + p.rows.tail_rows),
+                            p.phys + list * p.ld_ids,
+                            C::divided ? slot0 + head * rows.hot : slot0,
                             pos,
                             step,
                             step | (p.policy == SL_EVICT_CLOCK ? REFERENCED : 0),
-                            meet};
+                            meet,
+                            rows,
+                            head,
+                            slot0};
         uint32_t bad = check_hot(p, b, seq, before, after);
         if (!bad)
             return resolve_hot(s, p, b, first, deverr);
         if (threadIdx.x == 0)
             atomicOr(deverr, bad);
     } else if (real) {
-        resolve_resident(p, seqs, t, seq, pos, deverr);
+        resolve_resident<C>(p, seqs, rows, list, head, seq, pos, deverr);
     } else { /* padding */
-        for (int i = threadIdx.x; i < p.ld_ids; i += THREADS)
-            p.phys[(int64_t)t * p.ld_ids + i] = -1;
+        for (int i = threadIdx.x; i < p.ld_ids; i += C::threads)
+            p.phys[list * p.ld_ids + i] = -1;
     }
     if (threadIdx.x == 0)
         join(p, meet, 0, deverr);
     return 0;
 }
 
-__global__ static void __launch_bounds__(THREADS)
-    resolve_kernel(sl_resolve_params p, sl_seq_tables seqs, unsigned long long *meet, uint32_t *deverr)
+template <class C>
+__global__ static void __launch_bounds__(C::threads)
+    resolve_kernel(sl_resolve_params p, sl_seq_tables seqs, sl_rows rows, unsigned long long *meet,
+                   uint32_t *deverr)
 {
     extern __shared__ __align__(8) uint8_t smem[];
-    resolve_shared &s = *(resolve_shared *)smem;
+    resolve_shared<C> &s = *(resolve_shared<C> *)smem;
+    int hot = C::divided ? rows.hot : p.rows.hot_rows;
 
     if (threadIdx.x == 0)
         s.tail_hits = s.used = s.evictions = s.victims = s.hand = 0;
-    for (int i = threadIdx.x; i < MAX_K / SL_PAGE_TOKENS; i += THREADS)
+    for (int i = threadIdx.x; i < C::max_k / SL_PAGE_TOKENS; i += C::threads)
         s.need[i] = 0;
-    for (int i = threadIdx.x; i < (p.rows.hot_rows + 31) / 32; i += THREADS)
+    for (int i = threadIdx.x; i < (hot + 31) / 32; i += C::threads)
         s.hit[i] = 0;
     __syncthreads();
     sl_after_previous();
     sl_let_next_start();
-    uint32_t misses = resolve_token(s, p, seqs, meet, deverr);
-    for (int i = threadIdx.x; p.block_need && i < p.ld_blocks; i += THREADS) {
+    uint32_t misses = resolve_list(s, p, seqs, rows, meet, deverr);
+    for (int i = threadIdx.x; p.block_need && i < p.ld_blocks; i += C::threads) {
         int64_t at = (int64_t)blockIdx.x * p.ld_blocks + i;
-        p.block_need[at] = misses && i < MAX_K / SL_PAGE_TOKENS ? s.need[i] : 0;
+        p.block_need[at] = misses && i < C::max_k / SL_PAGE_TOKENS ? s.need[i] : 0;
         p.block_done[at] = 0;
     }
     if (p.clock && blockIdx.x == 0 && threadIdx.x == 0) {
@@ -244,20 +270,30 @@ __global__ static void __launch_bounds__(THREADS)
     }
 }
 
+template <class C> static sl_status launch(sl_cuda *cu, const sl_resolve_params *p, sl_err *err)
+{
+    sl_rows rows = sl_rows_of(&p->rows);
+    size_t smem = sizeof(resolve_shared<C>);
+
+    SL_TRY(
+        SL_CU(cudaFuncSetAttribute(resolve_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
+              err));
+    return sl_cuda_launch_early(cu, resolve_kernel<C>, dim3(p->seqs->n_tokens * rows.heads), C::threads, smem,
+                                err, *p, *p->seqs, rows, (unsigned long long *)(cu->deverr + SL_CUDA_MEET),
+                                cu->deverr);
+}
+
+/* A list of more than max_k ids can be resolved, but has at most max_k misses: a step may hold a long list of a resident
+ * sequence together with short ones of hierarchical sequences. */
 sl_status sl_cuda_resolve(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_resolve_params *p = (const sl_resolve_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
-    size_t smem = sizeof(resolve_shared);
 
-    if (sl_row_lists(&p->rows) > 1 || p->rows.block_log2)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: resolve: rows by KV head or of several tokens");
-    if (p->k > MAX_K)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: resolve: k %d exceeds %d", p->k, MAX_K);
     if (p->seqs->n_tokens == 0)
         return SL_CU(cudaMemsetAsync(p->miss_count, 0, sizeof *p->miss_count, cu->stream), err);
-    SL_TRY(SL_CU(cudaFuncSetAttribute(resolve_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem),
-                 err));
-    return sl_cuda_launch_early(cu, resolve_kernel, dim3(p->seqs->n_tokens), THREADS, smem, err, *p, *p->seqs,
-                                (unsigned long long *)(cu->deverr + SL_CUDA_MEET), cu->deverr);
+    if (sl_row_lists(&p->rows) == 1 && p->rows.block_log2 == 0)
+        return launch<whole_rows>(cu, p, err);
+    return p->k <= divided_rows_short::max_k ? launch<divided_rows_short>(cu, p, err)
+                                             : launch<divided_rows>(cu, p, err);
 }

@@ -4,26 +4,42 @@
  */
 #ifndef SL_KERNELS_CUDA_RESOLVE_BLOCK_CUH
 #define SL_KERNELS_CUDA_RESOLVE_BLOCK_CUH
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/rows.cuh"
 
-#define THREADS 1024
-#define MAX_K 4096
 #define NO_SLOT 0xffffu
 #define REFERENCED 0x80000000u
 #define IDS 2     /* list entries that a thread loads at a time */
 #define ENTRIES 4 /* entries of a hot buffer that a thread loads at a time */
 
-struct resolve_shared {
-    int32_t miss_id[MAX_K];   /* token of the m-th miss */
-    int32_t miss_page[MAX_K]; /* its host page */
-    uint16_t miss_at[MAX_K];  /* its index in ids */
-    uint16_t victim[MAX_K];   /* LRU index that it takes */
-    uint64_t key[MAX_K];      /* host row << 16 | m, for the sort */
-    uint32_t hit[65536 / 32]; /* a bit for each LRU index in use */
+/* Kinds of lists: threads of a block, most misses of a list, and whether rows are divided by KV head or into blocks of
+ * tokens. Where they are not, everything that follows from the division is a constant. */
+struct whole_rows {
+    static const int threads = 1024, max_k = 4096;
+    static const bool divided = false;
+};
+
+struct divided_rows {
+    static const int threads = 1024, max_k = 4096;
+    static const bool divided = true;
+};
+
+struct divided_rows_short { /* several blocks fit a multiprocessor */
+    static const int threads = 256, max_k = 1024;
+    static const bool divided = true;
+};
+
+/* Of a block that resolves one list. In divided rows "token" stands for a block of tokens. */
+template <class C> struct resolve_shared {
+    int32_t miss_id[C::max_k];   /* token of the m-th miss */
+    int32_t miss_page[C::max_k]; /* its host page */
+    uint16_t miss_at[C::max_k];  /* its index in ids */
+    uint16_t victim[C::max_k];   /* LRU index that it takes */
+    uint64_t key[C::max_k];      /* host row << 16 | m, for the sort */
+    uint32_t hit[65536 / 32];    /* a bit for each LRU index in use */
     uint32_t sums[3][32];
     uint32_t tail_hits, used, evictions, victims;
     int hand, stop, first; /* first: where the block's misses begin in the list */
-    int32_t need[MAX_K / SL_PAGE_TOKENS];
+    int32_t need[C::max_k / SL_PAGE_TOKENS];
 };
 
 /* What a thread knows of its block's token. */
@@ -36,17 +52,35 @@ struct slot_state { /* one hot slot's part of sl_hot_state */
 struct token_of_block {
     slot_state h;
     const int32_t *ids, *pages; /* the token's list; its sequence's host pages */
-    int32_t *phys, hot0;
-    int pos;
-    uint32_t step, mark; /* mark: the stamp of an entry in use */
+    int32_t *phys, hot0;        /* hot0: row of the list's first hot row */
+    int pos;                    /* in divided rows its block */
+    uint32_t step, mark;        /* mark: the stamp of an entry in use */
     /* The number of blocks that have added their misses, and the sum of the misses << 32; 0 before and after the
      * kernel. */
     unsigned long long *meet;
+    sl_rows rows;    /* divided rows only */
+    int head, slot0; /* divided rows only; slot0: first row of the hot slot */
 };
 
-/* Exclusive prefix sum of v over the block; *total gets the sum. Contains one barrier; the 32 words of sums must not be
+/* Hot and tail rows of one list, and tokens of a page. */
+template <class C> __device__ static inline int hot_rows(const sl_resolve_params &p, const token_of_block &b)
+{
+    return C::divided ? b.rows.hot : p.rows.hot_rows;
+}
+
+template <class C> __device__ static inline int tail_rows(const sl_resolve_params &p, const token_of_block &b)
+{
+    return C::divided ? b.rows.tail : p.rows.tail_rows;
+}
+
+template <class C> __device__ static inline int page_of(const token_of_block &b, int id)
+{
+    return C::divided ? id >> b.rows.page_log2 : id / SL_PAGE_TOKENS;
+}
+
+/* Exclusive prefix sum of v over the block of WARPS warps; *total gets the sum. Contains one barrier; the 32 words of sums must not be
  * used for anything else until the next barrier. */
-__device__ static uint32_t block_scan(uint32_t *sums, uint32_t v, uint32_t *total)
+template <uint32_t WARPS> __device__ static uint32_t block_scan(uint32_t *sums, uint32_t v, uint32_t *total)
 {
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, inc = v;
 
@@ -58,7 +92,7 @@ __device__ static uint32_t block_scan(uint32_t *sums, uint32_t v, uint32_t *tota
     if (lane == 31)
         sums[warp] = inc;
     __syncthreads();
-    uint32_t w = sums[lane], all = w;
+    uint32_t w = lane < WARPS ? sums[lane] : 0, all = w;
     for (int o = 1; o < 32; o <<= 1) {
         uint32_t n = __shfl_up_sync(0xffffffffu, all, o);
         if (lane >= o)
@@ -68,10 +102,11 @@ __device__ static uint32_t block_scan(uint32_t *sums, uint32_t v, uint32_t *tota
     return __shfl_sync(0xffffffffu, all - w, warp) + inc - v;
 }
 
-__device__ static slot_state slot_state_of(const sl_resolve_params &p, int slot)
+/* slot: of the list, rows: its hot rows. */
+__device__ static slot_state slot_state_of(const sl_resolve_params &p, int slot, int rows)
 {
     slot_state h;
-    int64_t hot = (int64_t)slot * p.rows.hot_rows;
+    int64_t hot = (int64_t)slot * rows;
 
     h.slot_of = p.hot.slot_of + (int64_t)slot * p.hot.max_tokens;
     h.token_of = p.hot.token_of + hot;

@@ -8,7 +8,9 @@
 #include "kernels/cuda/resolve_block.cuh"
 
 /* Gives the entry `at`, which held token `old` (-1: none), to the m-th miss. */
-__device__ static inline void place(resolve_shared &s, const token_of_block &b, uint32_t m, int at, int old)
+template <class C>
+__device__ static inline void place(resolve_shared<C> &s, const token_of_block &b, uint32_t m, int at,
+                                    int old)
 {
     int id = s.miss_id[m];
 
@@ -29,10 +31,11 @@ __device__ static inline void place(resolve_shared &s, const token_of_block &b, 
  * it. Entries that the hand passes lose the bit. Contains a barrier between the writing of the list of misses and its
  * use.
  */
-__device__ static void clock_at_once(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
-                                     uint32_t misses)
+template <class C>
+__device__ static void clock_at_once(resolve_shared<C> &s, const sl_resolve_params &p,
+                                     const token_of_block &b, uint32_t misses)
 {
-    int n = p.rows.hot_rows, hand = *b.h.cursor, at[ENTRIES], old[ENTRIES];
+    int n = hot_rows<C>(p, b), hand = *b.h.cursor, at[ENTRIES], old[ENTRIES];
     uint32_t st[ENTRIES], mine = 0, all;
 
 #pragma unroll
@@ -48,7 +51,8 @@ __device__ static void clock_at_once(resolve_shared &s, const sl_resolve_params 
         at[j] = in ? at[j] : -1;
         mine += in ? st[j] & REFERENCED ? 1u << 16 : 1 : 0;
     }
-    uint32_t before = block_scan(s.sums[2], mine, &all), plain = before & 0xffff, marked = before >> 16;
+    uint32_t before = block_scan<C::threads / 32>(s.sums[2], mine, &all), plain = before & 0xffff,
+             marked = before >> 16;
     bool twice = (all & 0xffff) < misses; /* the hand makes a second turn */
     int last = -1;
 #pragma unroll
@@ -81,28 +85,29 @@ __device__ static void clock_at_once(resolve_shared &s, const sl_resolve_params 
 /* CLOCK for larger buffers, in chunks of a block's size from the hand on, at most two turns, so that the cost
  * grows with the misses and not with the buffer. The hand passes entries in use, clears the bit of referenced
  * ones and takes the others as victims. */
-__device__ static void clock_by_chunks(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
-                                       uint32_t misses)
+template <class C>
+__device__ static void clock_by_chunks(resolve_shared<C> &s, const sl_resolve_params &p,
+                                       const token_of_block &b, uint32_t misses)
 {
-    int n = p.rows.hot_rows, hand = *b.h.cursor;
+    int n = hot_rows<C>(p, b), hand = *b.h.cursor;
 
     __syncthreads();
     for (int done = 0, chunk; done < 2 * n && s.victims < misses; done += chunk) {
         uint32_t found = s.victims, need = misses - found;
         int at = (hand + done + threadIdx.x) % n;
         /* a chunk ends where a turn ends: no chunk contains an entry twice */
-        chunk = min(THREADS, n - done % n);
+        chunk = min(C::threads, n - done % n);
         bool in = (int)threadIdx.x < chunk;
         uint32_t st = in ? b.h.stamp[at] : 0;
         bool used = (st & ~REFERENCED) == b.step, cand = in && !used && !(st & REFERENCED);
-        uint32_t total, rank = block_scan(s.sums[2], cand, &total);
+        uint32_t total, rank = block_scan<C::threads / 32>(s.sums[2], cand, &total);
         bool last = cand && rank + 1 == need;
         if (cand && rank < need) {
             s.victim[found + rank] = (uint16_t)at;
             b.h.stamp[at] = b.mark; /* in use from now on: the second turn passes it */
         }
         if (threadIdx.x == 0)
-            s.stop = THREADS;
+            s.stop = C::threads;
         __syncthreads();
         if (last)
             s.stop = threadIdx.x;
@@ -111,7 +116,7 @@ __device__ static void clock_by_chunks(resolve_shared &s, const sl_resolve_param
             b.h.stamp[at] = st & ~REFERENCED;
         if (threadIdx.x == 0) {
             s.victims = found + min(total, need);
-            if (s.stop < THREADS)
+            if (s.stop < C::threads)
                 s.hand = (hand + done + s.stop + 1) % n;
         }
         __syncthreads();
@@ -122,7 +127,8 @@ __device__ static void clock_by_chunks(resolve_shared &s, const sl_resolve_param
 
 /* LRU by its list, with one thread, for comparison with CLOCK: victims come from the least recent end; afterwards
  * lru_touch() moves everything in use to the most recent end, in token order. */
-__device__ static void lru_victims(resolve_shared &s, const token_of_block &b, int head, uint32_t misses)
+template <class C>
+__device__ static void lru_victims(resolve_shared<C> &s, const token_of_block &b, int head, uint32_t misses)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -136,11 +142,12 @@ __device__ static void lru_victims(resolve_shared &s, const token_of_block &b, i
     __syncthreads();
 }
 
+template <class C>
 __device__ static void lru_touch(const sl_resolve_params &p, const token_of_block &b, int head)
 {
     for (int i = 0; i < p.ld_ids && b.phys[i] >= 0; i++) {
         int at = b.phys[i] - b.hot0;
-        if (at >= p.rows.hot_rows)
+        if (at >= hot_rows<C>(p, b)) /* in the tail */
             continue;
         b.h.next[b.h.prev[at]] = b.h.next[at];
         b.h.prev[b.h.next[at]] = b.h.prev[at];
@@ -153,18 +160,19 @@ __device__ static void lru_touch(const sl_resolve_params &p, const token_of_bloc
 }
 
 /* Chooses a victim for every miss and updates the maps between tokens and entries. */
-__device__ static void make_room(resolve_shared &s, const sl_resolve_params &p, const token_of_block &b,
+template <class C>
+__device__ static void make_room(resolve_shared<C> &s, const sl_resolve_params &p, const token_of_block &b,
                                  uint32_t misses)
 {
-    if (p.policy == SL_EVICT_CLOCK && p.rows.hot_rows <= ENTRIES * THREADS) {
+    if (p.policy == SL_EVICT_CLOCK && hot_rows<C>(p, b) <= ENTRIES * C::threads) {
         clock_at_once(s, p, b, misses);
         return;
     }
     if (p.policy == SL_EVICT_CLOCK)
         clock_by_chunks(s, p, b, misses);
     else
-        lru_victims(s, b, p.rows.hot_rows, misses);
-    for (uint32_t m = threadIdx.x; m < misses; m += THREADS)
+        lru_victims(s, b, hot_rows<C>(p, b), misses);
+    for (uint32_t m = threadIdx.x; m < misses; m += C::threads)
         place(s, b, m, s.victim[m], b.h.token_of[s.victim[m]]);
 }
 

@@ -1,6 +1,6 @@
 /*
  * Exact top-k with ids in ascending token order. One block per row, whatever its length; a small number of rows is
- * spread over clusters by topk_cluster.cu instead.
+ * spread over clusters by topk_cluster.cu instead. A row is a token's, or where every KV head has a list, one of them.
  *
  * A lower bound of the k-th score reduces the row before anything is sorted. Scores become ordered 32-bit keys, and
  * the row is divided into groups; the k-th largest of the groups' maxima cannot exceed the k-th largest key. One
@@ -72,16 +72,23 @@ __device__ static void select_row(topk_shared<THREADS> &s, const topk_row &r, to
         select_candidates<CAND_MAX / THREADS>(s, r, vals, places, (int)n, g, ids);
 }
 
-/* One block per row. The block's first keys are loaded before the row's length is known. */
-template <int R>
+/* Items of 1 << block_log2 tokens that hold this number of tokens from the first one on. */
+__device__ static inline int items_of(int tokens, int block_log2)
+{
+    return (int)(((int64_t)tokens + (1 << block_log2) - 1) >> block_log2);
+}
+
+/* One block per row. The block's first keys are loaded before the row's length is known. D: there are several lists per
+ * token, or their items are blocks of tokens. */
+template <int R, bool D>
 __global__ static void __launch_bounds__(THREADS)
     topk_kernel(sl_topk_params p, sl_seq_tables seqs, const float *hint, int ld_hint, uint32_t *deverr)
 {
     extern __shared__ __align__(16) uint8_t smem[];
     __shared__ __align__(16) topk_shared<THREADS> s;
-    int t = p.token_first + blockIdx.x;
+    int lists = D ? max(p.lists, 1) : 1, t = p.token_first + (D ? blockIdx.x / lists : blockIdx.x);
     const int32_t *seq_at = seqs.token_seq + t, *pos_at = seqs.token_pos + t;
-    int32_t *ids = p.ids + (int64_t)t * p.ld_ids;
+    int32_t *ids = p.ids + (D ? (int64_t)p.token_first * lists + blockIdx.x : (int64_t)t) * p.ld_ids;
     bool by_hint = p.ld_scores > SL_HINT_MIN && hint;
     topk_row r;
     topk_deal<THREADS> d = {0, R, 1};
@@ -91,7 +98,7 @@ __global__ static void __launch_bounds__(THREADS)
     r.scores = p.scores + (int64_t)blockIdx.x * p.ld_scores;
     r.hint = hint + (int64_t)blockIdx.x * ld_hint;
     r.wide = (uintptr_t)r.scores % 16 == 0;
-    r.sinks = p.sinks;
+    r.sinks = D ? items_of(p.sinks, p.block_log2) : p.sinks;
     r.gates = p.sinks || p.recent;
     d.rounds = min(R, (((by_hint ? ld_hint : p.ld_scores) + WARPS * 128 - 1) / (WARPS * 128)));
     sl_after_previous();
@@ -103,15 +110,16 @@ __global__ static void __launch_bounds__(THREADS)
         load_chunk<topk_scores, R>(r, d, 0, v);
     if (seq == -1) /* padding */
         pos = -1;
-    bool all = pos < max(p.k, p.dense_below);
-    if (seq != -1 && (pos < 0 || (!all && pos >= p.ld_scores))) {
+    int last = D ? pos >> p.block_log2 : pos; /* the newest item that the token sees */
+    bool all = D ? last < p.k || pos < p.dense_below : pos < max(p.k, p.dense_below);
+    if (seq != -1 && (pos < 0 || (!all && last >= p.ld_scores))) {
         if (threadIdx.x == 0)
             atomicOr(deverr, SL_DEVERR_POS);
-        pos = -1;
+        last = -1;
         all = true;
     }
-    r.len = pos + 1;
-    r.recent_from = r.len - p.recent;
+    r.len = last + 1;
+    r.recent_from = D && p.recent > 0 ? (pos + 1 - p.recent) >> p.block_log2 : r.len - p.recent;
     int take = all ? r.len : p.k;
     for (int i = take + threadIdx.x; i < p.ld_ids; i += THREADS)
         ids[i] = -1;
@@ -134,14 +142,14 @@ __global__ static void __launch_bounds__(THREADS)
 /* Makes the hint: one thread per group. */
 __global__ static void __launch_bounds__(256)
     hint_kernel(const float *scores, sl_seq_tables seqs, int token_first, int ld_scores, int min_len,
-                float *hint, int ld_hint)
+                float *hint, int ld_hint, int lists, int block_log2)
 {
-    int t = token_first + blockIdx.y, g = blockIdx.x * 512 + threadIdx.x;
+    int t = token_first + blockIdx.y / lists, g = blockIdx.x * 512 + threadIdx.x;
     topk_row r = {};
 
     sl_after_previous();
     sl_let_next_start();
-    r.len = seqs.token_seq[t] == -1 ? 0 : min(seqs.token_pos[t] + 1, ld_scores);
+    r.len = seqs.token_seq[t] == -1 ? 0 : min((seqs.token_pos[t] >> block_log2) + 1, ld_scores);
     if (r.len < min_len)
         return;
     r.scores = scores + (int64_t)blockIdx.y * ld_scores;
@@ -156,43 +164,92 @@ __global__ static void __launch_bounds__(256)
             hint[(int64_t)blockIdx.y * ld_hint + g + i * 256] = fmaxf(max_of(v[2 * i]), max_of(v[2 * i + 1]));
 }
 
-sl_status sl_cuda_hint(sl_cuda *cu, const float *scores, const sl_seq_tables *seqs, int token_first,
-                       int token_count, int ld_scores, int min_len, float *hint, sl_err *err)
+/* The hint of `rows` rows, of which `lists` belong to each token. */
+static sl_status make_hint(sl_cuda *cu, const float *scores, const sl_seq_tables *seqs, int token_first,
+                           int rows, int ld_scores, int min_len, float *hint, int lists, int block_log2,
+                           sl_err *err)
 {
     int ld = sl_hint_ld(ld_scores);
 
-    return sl_cuda_launch_early(cu, hint_kernel, dim3(sl_ceil_div(ld, 512), token_count), 256, 0, err, scores,
-                                *seqs, token_first, ld_scores, min_len, hint, ld);
+    return sl_cuda_launch_early(cu, hint_kernel, dim3(sl_ceil_div(ld, 512), rows), 256, 0, err, scores, *seqs,
+                                token_first, ld_scores, min_len, hint, ld, lists, block_log2);
+}
+
+sl_status sl_cuda_hint(sl_cuda *cu, const float *scores, const sl_seq_tables *seqs, int token_first,
+                       int token_count, int ld_scores, int min_len, float *hint, sl_err *err)
+{
+    return make_hint(cu, scores, seqs, token_first, token_count, ld_scores, min_len, hint, 1, 0, err);
+}
+
+/* Lists that do not depend on scores, which are not read: everything, or of longer rows the forced tokens alone, which
+ * are then k. One thread per id. */
+__global__ static void __launch_bounds__(256)
+    list_kernel(sl_topk_params p, sl_seq_tables seqs, int lists, uint32_t *deverr)
+{
+    int t = p.token_first + blockIdx.x / lists, i = blockIdx.y * blockDim.x + threadIdx.x;
+
+    sl_after_previous();
+    sl_let_next_start();
+    int pos = seqs.token_seq[t] == -1 ? -1 : seqs.token_pos[t], last = pos >> p.block_log2, take = last + 1;
+    if (last >= p.k && pos >= p.dense_below)
+        take = p.sinks + p.recent == p.k && p.block_log2 == 0 ? p.k : 0;
+    if (i == 0 && take == 0 && seqs.token_seq[t] != -1)
+        atomicOr(deverr, SL_DEVERR_POS);
+    int64_t row = (int64_t)p.token_first * lists + blockIdx.x;
+    if (i < p.ld_ids)
+        p.ids[row * p.ld_ids + i] = i >= take ? -1 : i < p.sinks ? i : last + 1 - take + i;
+}
+
+static sl_status launch_lists(sl_cuda *cu, const sl_topk_params *p, int rows, int lists, sl_err *err)
+{
+    return sl_cuda_launch_early(cu, list_kernel, dim3(rows, sl_ceil_div(p->ld_ids, 256)), 256, 0, err, *p,
+                                *p->seqs, lists, cu->deverr);
+}
+
+/* The rows, one per block. hint: NULL, or of all rows. */
+template <bool D>
+static sl_status launch(sl_cuda *cu, const sl_topk_params *p, int rows, const float *hint, sl_err *err)
+{
+    int ld_hint = sl_hint_ld(p->ld_scores);
+    /* A block holds rounds of 4,096 items: scores of the row, or maxima of its hint. */
+    int items = p->ld_scores > ROW_MAX || (p->ld_scores > SL_HINT_MIN && hint) ? ld_hint : p->ld_scores;
+    void (*kernel)(sl_topk_params, sl_seq_tables, const float *, int, uint32_t *) =
+        items > 4 * THREADS * 4 ? topk_kernel<8, D> : topk_kernel<4, D>;
+
+    SL_TRY(SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES), err));
+    return sl_cuda_launch_early(cu, kernel, dim3(rows), THREADS, SMEM_BYTES, err, *p, *p->seqs, hint, ld_hint,
+                                cu->deverr);
 }
 
 sl_status sl_cuda_topk(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_topk_params *p = (const sl_topk_params *)params;
     sl_cuda *cu = sl_cuda_of(be);
-    int ld_hint = sl_hint_ld(p->ld_scores), slice = 65535;
-    sl_topk_clusters clusters = sl_cuda_topk_clusters(cu, p);
-    void *made = NULL;
+    int slice = 65535, lists = p->lists > 1 ? p->lists : 1;
+    int64_t rows = (int64_t)p->token_count * lists;
+    bool divided = lists > 1 || p->block_log2;
+    sl_topk_clusters clusters = divided ? sl_topk_clusters{0, false} : sl_cuda_topk_clusters(cu, p);
+    const float *hint = (const float *)p->hint;
 
-    if (p->lists > 1 || p->block_log2)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: several lists per token, or lists of blocks");
+    if (rows == 0)
+        return SL_OK;
+    if (rows > INT32_MAX)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: %lld lists at once", (long long)rows);
+    if (p->k >= p->ld_scores || (p->block_log2 == 0 && p->sinks + p->recent == p->k))
+        return launch_lists(cu, p, (int)rows, lists, err);
     if (clusters.size && !clusters.by_hint)
         return sl_cuda_topk_cluster(cu, p, clusters, NULL, err);
-    if (p->ld_scores > ROW_MAX && !p->hint) {
-        if (p->token_count > slice)
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: %d tokens at once (at most %d)",
-                           p->token_count, slice);
-        SL_TRY(sl_cuda_scratch(cu, (size_t)p->token_count * ld_hint * 4, &made, err));
-        SL_TRY(sl_cuda_hint(cu, p->scores, p->seqs, p->token_first, p->token_count, p->ld_scores,
-                            SL_HINT_MIN + 1, (float *)made, err));
+    if (p->ld_scores > ROW_MAX && !hint) {
+        void *made = NULL;
+        if (rows > slice)
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: %d lists at once (at most %d)", (int)rows,
+                           slice);
+        SL_TRY(sl_cuda_scratch(cu, (size_t)rows * sl_hint_ld(p->ld_scores) * 4, &made, err));
+        hint = (const float *)made;
+        SL_TRY(make_hint(cu, p->scores, p->seqs, p->token_first, (int)rows, p->ld_scores, SL_HINT_MIN + 1,
+                         (float *)made, lists, p->block_log2, err));
     }
     if (clusters.size)
-        return sl_cuda_topk_cluster(cu, p, clusters, p->hint ? (const float *)p->hint : (const float *)made,
-                                    err);
-    /* A block holds rounds of 4,096 items: scores of the row, or maxima of its hint. */
-    int items = p->ld_scores > ROW_MAX || (p->ld_scores > SL_HINT_MIN && p->hint) ? ld_hint : p->ld_scores;
-    void (*kernel)(sl_topk_params, sl_seq_tables, const float *, int, uint32_t *) =
-        items > 4 * THREADS * 4 ? topk_kernel<8> : topk_kernel<4>;
-    SL_TRY(SL_CU(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM_BYTES), err));
-    return sl_cuda_launch_early(cu, kernel, dim3(p->token_count), THREADS, SMEM_BYTES, err, *p, *p->seqs,
-                                p->hint ? (const float *)p->hint : (const float *)made, ld_hint, cu->deverr);
+        return sl_cuda_topk_cluster(cu, p, clusters, hint, err);
+    return divided ? launch<true>(cu, p, (int)rows, hint, err) : launch<false>(cu, p, (int)rows, hint, err);
 }

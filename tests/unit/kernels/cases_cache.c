@@ -382,7 +382,8 @@ static void gather_perf(cf_run *r, const int64_t *a)
 }
 
 #define BLOCKS 7
-/* n rows, pages, row bytes, row stride, cap, KV heads with rows of their own, log2 of a block's tokens */
+/* n rows, pages, row bytes, row stride, cap, KV heads with rows of their own, log2 of a block's tokens, 1: without
+ * counters of blocks */
 static void gather(cf_run *r, const int64_t *a)
 {
     sl_gather_params p = {.miss_cap = (int32_t)a[4]};
@@ -395,9 +396,10 @@ static void gather(cf_run *r, const int64_t *a)
     p.rows = (sl_row_view){
         .row_bytes = a[2], .hot_base = 0, .hot_rows = (int32_t)(a[0] < 60000 ? a[0] + 10 : 60000)};
     p.rows.heads = (int32_t)a[5];
+    p.rows.hot_rows -= a[5] ? p.rows.hot_rows % p.rows.heads : 0;
     p.rows.block_log2 = (int32_t)a[6];
     p.host.row_stride = a[3];
-    p.host.page_stride = 64 * a[3] + 32;
+    p.host.page_stride = (64 >> a[6]) * a[3] + 32;
     arena = (size_t)(a[1] * p.host.page_stride);
     host = cf_temp(r, arena);
     for (size_t i = 0; i + 8 <= arena; i += 8) {
@@ -421,13 +423,15 @@ static void gather(cf_run *r, const int64_t *a)
     p.miss_count = cf_mem(r, &count, 4);
     for (int64_t i = 0; i <= a[4]; i++) /* row i belongs to block i % BLOCKS */
         dst[i] = (int32_t)(i % BLOCKS);
-    p.miss_block = cf_mem(r, dst, 4 * (size_t)(a[4] + 1));
+    if (!a[7])
+        p.miss_block = cf_mem(r, dst, 4 * (size_t)(a[4] + 1));
     memset(dst, 0, 4 * BLOCKS);
-    p.block_done = cf_mem(r, dst, 4 * BLOCKS);
+    if (!a[7])
+        p.block_done = cf_mem(r, dst, 4 * BLOCKS);
     cf_op(r, SL_OP_GATHER, &p);
     cf_work(r, 2.0 * (double)a[0] * (double)a[2], 0, SL_F32, (double)a[0] * (double)a[2]);
     cf_out(r, "rows", p.rows.base, a[0] + 10, (size_t)a[2], (size_t)a[2], CF_BYTES, 0);
-    if (!r->perf)
+    if (!r->perf && !a[7])
         cf_out(r, "block_done", p.block_done, 1, 4 * BLOCKS, 4 * BLOCKS, CF_BYTES, 0);
 }
 
@@ -552,6 +556,17 @@ static const cf_case cases[] = {
      resolve,
      {2, 900, 5, 5, 1, 90, CLOCK, 1, 0, 0, 6},
      0},
+    {SL_OP_RESOLVE,
+     "S=2 k=200 hot=1500 tail=3 lists=3 clock",
+     resolve,
+     {2, 3000, 200, 1500, 3, 20, CLOCK, 2, 0, 3, 0},
+     0},
+    {SL_OP_RESOLVE,
+     "S=2 k=1100 hot=1200 tail=3 lists=2 clock",
+     resolve,
+     {2, 3000, 1100, 1200, 3, 12, CLOCK, 1, 0, 2, 0},
+     0},
+    {SL_OP_RESOLVE, "S=2 k=5000 resident", resolve, {2, 6000, 5000, 1, 1, 2, LRU, 0, 0}, 0},
     {SL_OP_RESOLVE, "S=20 k=2048 no miss", resolve_perf, {20, 65536, 2048, 6144, 64, 0, CLOCK}, CF_PERF_ONLY},
     {SL_OP_RESOLVE, "S=8 k=2048 third new", resolve_perf, {8, 65536, 2048, 6144, 64, 3, CLOCK}, CF_PERF_ONLY},
     {SL_OP_RESOLVE,
@@ -576,9 +591,20 @@ static const cf_case cases[] = {
     {SL_OP_GATHER, "n=100 row=1152 more than cap", gather, {100, 10, 1152, 1200, 60}, 0},
     {SL_OP_GATHER, "n=120 row=64 heads=5", gather, {120, 10, 64, 360, 120, 5, 0}, 0},
     {SL_OP_GATHER, "n=60 row=512 heads=2 blocks", gather, {60, 20, 512, 1024, 60, 2, 4}, 0},
+    {SL_OP_GATHER, "n=60 row=8192 heads=8 blocks", gather, {60, 3, 8192, 65536, 60, 8, 4, 1}, 0},
+    {SL_OP_GATHER, "n=300 row=2064 heads=3", gather, {300, 3, 2064, 6224, 300, 3, 0, 1}, 0},
+    {SL_OP_GATHER, "n=150 row=6240", gather, {150, 4, 6240, 6240, 150, 0, 0, 1}, 0},
+    {SL_OP_GATHER, "n=70 row=4224 heads=2 blocks counted", gather, {70, 10, 4224, 8448, 70, 2, 4, 0}, 0},
+    {SL_OP_GATHER, "n=20 row=2084 blocks", gather, {20, 10, 2084, 2084, 20, 0, 3, 1}, 0},
     {SL_OP_GATHER, "n=300 clock", gather_clock, {300}, 0},
     {SL_OP_GATHER, "n=2000 row=656", gather, {2000, 4000, 656, 656, 2000}, CF_PERF_ONLY},
     {SL_OP_GATHER, "n=32000 row=656", gather, {32000, 8000, 656, 656, 32000}, CF_PERF_ONLY},
+    {SL_OP_GATHER, "n=32 row=8192", gather, {32, 400, 8192, 65536, 32, 8, 4, 1}, CF_PERF_ONLY},
+    {SL_OP_GATHER, "n=128 row=8192", gather, {128, 400, 8192, 65536, 128, 8, 4, 1}, CF_PERF_ONLY},
+    {SL_OP_GATHER, "n=1000 row=8192", gather, {1000, 400, 8192, 65536, 1000, 8, 4, 1}, CF_PERF_ONLY},
+    {SL_OP_GATHER, "n=8000 row=8192", gather, {8000, 400, 8192, 65536, 8000, 8, 4, 1}, CF_PERF_ONLY},
+    {SL_OP_GATHER, "n=1000 row=4096", gather, {1000, 100, 4096, 4096, 1000, 0, 0, 1}, CF_PERF_ONLY},
+    {SL_OP_GATHER, "n=8000 row=512 heads=8", gather, {8000, 100, 512, 4096, 8000, 8, 0, 1}, CF_PERF_ONLY},
     {SL_OP_GATHER, "n=2000 48 GiB arena", gather_perf, {2000, 16750, 656, 3076352}, CF_PERF_ONLY},
     {SL_OP_GATHER, "n=6000 48 GiB arena", gather_perf, {6000, 16750, 656, 3076352}, CF_PERF_ONLY},
     {SL_OP_GATHER, "n=32000 48 GiB arena", gather_perf, {32000, 16750, 656, 3076352}, CF_PERF_ONLY},
