@@ -105,7 +105,10 @@ sl_status sl_cuda_gqa_append(sl_backend *be, const void *params, sl_err *err)
     const sl_gqa_append_params *p = (const sl_gqa_append_params *)params;
     size_t smem = 2 * SL_GQA_WARPS * (((size_t)p->dim * 4 + 15) / 16 * 16);
     int blocks = sl_ceil_div((int64_t)p->seqs->n_tokens * p->heads, SL_GQA_WARPS);
-    head_slot in = {sl_gqa_row_slots(&p->rows, p->heads), 0, (int)(sl_gqa_row_bytes(p->format, 1, 4) / 8)};
+    head_slot in = {sl_gqa_row_slots(&p->rows, p->heads), 0,
+                    p->format == SL_ROW_GQA_F32    ? 4
+                    : p->format == SL_ROW_GQA_BF16 ? 2
+                                                   : 1};
 
     if (blocks > 0)
         gqa_append_kernel<<<blocks, 32 * SL_GQA_WARPS, smem, sl_cuda_of(be)->stream>>>(
