@@ -156,6 +156,23 @@ void sl_chk_gqa_append(sl_chk *c, const void *params)
     }
 }
 
+static void chk_lists(sl_chk *c, const sl_gqa_attn_params *p)
+{
+    sl_chk_ptr(c, "phys", p->phys, 4);
+    if (p->rows.block_log2)
+        sl_chk_ptr(c, "ids", p->ids, 4);
+    if (p->rows.block_log2 || p->skip_factor > 0)
+        sl_chk_ptr(c, "pos", p->pos, 4);
+}
+
+static void chk_causal(sl_chk *c, const sl_gqa_attn_params *p)
+{
+    sl_chk_seqs(c, p->seqs);
+    sl_chk_need(c, p->seqs->n_tokens == p->tokens, "seqs.n_tokens", "is not the number of tokens");
+    if (p->tokens)
+        sl_chk_ptr(c, "seqs.row_pages", p->seqs->row_pages, 4);
+}
+
 void sl_chk_gqa_attn(sl_chk *c, const void *params)
 {
     const sl_gqa_attn_params *p = params;
@@ -165,7 +182,8 @@ void sl_chk_gqa_attn(sl_chk *c, const void *params)
     chk_dims(c, p->heads, p->dim);
     sl_chk_pos(c, "kv_heads", p->kv_heads);
     sl_chk_pos(c, "k", p->k);
-    sl_chk_ld(c, "ld_ids", p->ld_ids, p->k);
+    if (!p->seqs)
+        sl_chk_ld(c, "ld_ids", p->ld_ids, p->k);
     if (c->st != SL_OK)
         return;
     sl_chk_need(c, p->heads % p->kv_heads == 0, "kv_heads", "does not divide heads");
@@ -175,15 +193,14 @@ void sl_chk_gqa_attn(sl_chk *c, const void *params)
     sl_chk_act(c, "act", p->act);
     sl_chk_size(c, "tokens", p->tokens, (int64_t)p->heads * p->dim);
     sl_chk_ptr(c, "q", p->q, 4);
-    sl_chk_ptr(c, "phys", p->phys, 4);
     sl_chk_ptr(c, "out", p->out, sl_dtype_size(p->act));
     if (!c->pointers)
         return;
     chk_rows(c, &p->rows, p->format, p->kv_heads, p->dim);
-    if (p->rows.block_log2)
-        sl_chk_ptr(c, "ids", p->ids, 4);
-    if (p->rows.block_log2 || p->skip_factor > 0)
-        sl_chk_ptr(c, "pos", p->pos, 4);
+    if (p->seqs)
+        chk_causal(c, p);
+    else
+        chk_lists(c, p);
     if (p->skip_factor > 0)
         sl_chk_ptr(c, "tiles", p->tiles, 8);
 }

@@ -20,7 +20,8 @@
  * Keys are stored as attention multiplies them: after bias, norm and RoPE. The scales of gqa_fp8 are powers of two, one
  * per token, head and side (sl_scale_row).
  *
- * The CPU backend has these ops; the CUDA backend does not have them yet and refuses models that need them.
+ * The CPU backend has these ops; the CUDA backend has attention (for groups of at most 16 query heads) and refuses
+ * what it does not have by name.
  */
 #ifndef SL_KERNELS_GQA_H
 #define SL_KERNELS_GQA_H
@@ -76,9 +77,14 @@ typedef struct sl_gqa_append_params {
  * tile by more than ln((pos + 1) / skip_factor). Then the tile's values are not read, and its weights are 0 (BLASST, arXiv
  * 2512.12087). The first tile is never left out. tiles[0] grows by the number of tiles of such tokens and KV heads,
  * tiles[1] by those that were left out.
+ *
+ * With seqs there are no lists: token t attends to everything before it, that is, to all blocks 0..pos >> block_log2 of
+ * its sequence in the row pool (row_pages), at most k of them. phys, ids, pos and ld_ids are not read; a padding token
+ * gives 0. The sequences are resident: hot_slot is not read. The bits are those of the same blocks as lists, unless a
+ * key or a value of a later token of the step is not finite.
  */
 typedef struct sl_gqa_attn_params {
-    const float *q;      /* [T][heads][dim] */
+    const float *q;      /* [T][heads][dim], values that act can represent */
     const int32_t *phys; /* [T][ld_ids], see above */
     const int32_t *ids;  /* the blocks of phys, same shape; read for rows of several tokens only */
     const int32_t *pos;  /* [T]; read for rows of several tokens, and with skip_factor */
@@ -90,7 +96,8 @@ typedef struct sl_gqa_attn_params {
     sl_dtype act;
     float skip_factor; /* 0: nothing is left out */
     int32_t skip_from;
-    uint64_t *tiles; /* [2] device; read with skip_factor only */
+    uint64_t *tiles;           /* [2] device; read with skip_factor only */
+    const sl_seq_tables *seqs; /* of the same tokens, host struct of device arrays; NULL: the lists of phys */
 } sl_gqa_attn_params;
 
 /* Of a model with kv_heads KV heads: the heads in one row, and the slots of a row. Pure. */

@@ -124,7 +124,42 @@ typedef struct attn_ctx {
     int32_t group;                /* query heads per KV head */
     int32_t lists;                /* per token */
     int32_t heads, slots, tokens; /* of a row */
+    uint32_t bad;
 } attn_ctx;
+
+/* Entry `at` of a list: the row, and the block that it holds (0 for rows of one token). False: the list has ended. */
+static bool listed(const sl_gqa_attn_params *p, int64_t list, int32_t at, int64_t *row, int64_t *block)
+{
+    int64_t i = list * p->ld_ids + at;
+
+    if (at >= p->k || p->phys[i] < 0)
+        return false;
+    *row = p->phys[i];
+    *block = p->rows.block_log2 ? p->ids[i] : 0;
+    return true;
+}
+
+/* The same for a token that attends to everything before it. */
+static bool before(attn_ctx *c, int64_t t, int32_t kv_head, int32_t at, int64_t *row, int64_t *block)
+{
+    const sl_gqa_attn_params *p = c->p;
+    sl_row_shape shape = sl_row_shape_of(&p->rows);
+    sl_place place;
+    uint32_t bad = sl_place_of(p->seqs, t, &place);
+
+    if (bad == SL_PLACE_NONE || (!bad && (at >= p->k || at > place.pos >> p->rows.block_log2)))
+        return false;
+    if (!bad) {
+        int32_t page = p->seqs->row_pages[(int64_t)place.seq * p->seqs->ld + sl_block_page(&shape, at)];
+
+        *row = sl_pool_row(&shape, page, at, c->lists > 1 ? kv_head : 0);
+        *block = at;
+        bad = *row < 0 ? SL_DEVERR_PAGE : 0;
+    }
+    if (bad)
+        sl_cpu_flag(&c->bad, bad);
+    return bad == 0;
+}
 
 /* The scratch of a worker: a block of keys, one of values, and by query head of the group the scores of the block, the
  * sum of values, the maximum and the sum of weights. */
@@ -149,25 +184,33 @@ static attn_scratch scratch_of(const attn_ctx *c, int worker)
     return s;
 }
 
+static int32_t position(const sl_gqa_attn_params *p, int64_t t)
+{
+    return p->seqs ? p->seqs->token_pos[t] : p->pos[t];
+}
+
 /* What is decoded of a row. */
 typedef void (*decode_fn)(sl_row_format f, int32_t slots, int32_t dim, const uint8_t *row, int32_t slot,
                           float *out);
 
-/* Decodes the keys or the values of the next rows of list `list` for one KV head: as many as hold BLOCK tokens, from
+/* Decodes the keys or the values of the next rows of a token's list for one KV head: as many as hold BLOCK tokens, from
  * entry *at on. Returns the number of tokens, and moves *at. */
-static int32_t load_rows(const attn_ctx *c, int64_t t, int64_t list, int32_t kv_head, int32_t *at,
-                         decode_fn decode, float *out)
+static int32_t load_rows(attn_ctx *c, int64_t t, int32_t kv_head, int32_t *at, decode_fn decode, float *out)
 {
     const sl_gqa_attn_params *p = c->p;
-    const int32_t *phys = p->phys + list * p->ld_ids, dim = p->dim;
-    int32_t first = c->heads > 1 ? kv_head : 0, n = 0;
+    const int32_t dim = p->dim, first = c->heads > 1 ? kv_head : 0;
+    const int64_t list = t * c->lists + (c->lists > 1 ? kv_head : 0);
+    int64_t number, block;
+    int32_t n = 0;
 
-    for (; *at < p->k && phys[*at] >= 0 && n + c->tokens <= BLOCK; ++*at) {
-        const uint8_t *row = p->rows.base + phys[*at] * p->rows.row_bytes;
+    for (; n + c->tokens <= BLOCK &&
+           (p->seqs ? before(c, t, kv_head, *at, &number, &block) : listed(p, list, *at, &number, &block));
+         ++*at) {
+        const uint8_t *row = p->rows.base + number * p->rows.row_bytes;
         int32_t seen = c->tokens;
 
         if (c->tokens > 1) { /* the tokens of the newest block that are not after pos */
-            int64_t left = p->pos[t] + 1 - (int64_t)p->ids[list * p->ld_ids + *at] * c->tokens;
+            int64_t left = position(p, t) + 1 - block * c->tokens;
 
             seen = left < seen ? (int32_t)left : seen;
         }
@@ -180,9 +223,9 @@ static int32_t load_rows(const attn_ctx *c, int64_t t, int64_t list, int32_t kv_
 /* ln of the share of the largest weight below which a tile is left out; -INFINITY: none is. */
 static float skip_below(const sl_gqa_attn_params *p, int64_t t)
 {
-    if (p->skip_factor <= 0 || p->pos[t] < p->skip_from || (float)p->pos[t] + 1 <= p->skip_factor)
+    if (p->skip_factor <= 0 || position(p, t) < p->skip_from || (float)position(p, t) + 1 <= p->skip_factor)
         return -INFINITY;
-    return logf(p->skip_factor / ((float)p->pos[t] + 1));
+    return logf(p->skip_factor / ((float)position(p, t) + 1));
 }
 
 /* Whether the tile of n products is left out. The maximum before the first tile is -INFINITY, so it never is. */
@@ -200,13 +243,13 @@ static bool skippable(const attn_ctx *c, int32_t n, float below, const attn_scra
     return true;
 }
 
-static void attend(const attn_ctx *c, int64_t t, int32_t kv_head, const attn_scratch *s)
+static void attend(attn_ctx *c, int64_t t, int32_t kv_head, const attn_scratch *s)
 {
     const float below = skip_below(c->p, t);
     uint64_t tiles = 0, skipped = 0;
     const sl_gqa_attn_params *p = c->p;
     const int32_t dim = p->dim, g = c->group;
-    int64_t head = t * p->heads + (int64_t)kv_head * g, list = t * c->lists + (c->lists > 1 ? kv_head : 0);
+    int64_t head = t * p->heads + (int64_t)kv_head * g;
 
     memset(s->o, 0, 4 * (size_t)g * (size_t)dim);
     for (int32_t h = 0; h < g; h++) {
@@ -216,7 +259,7 @@ static void attend(const attn_ctx *c, int64_t t, int32_t kv_head, const attn_scr
     for (int32_t at = 0, n = BLOCK; n == BLOCK;) {
         int32_t from = at;
 
-        n = load_rows(c, t, list, kv_head, &at, sl_gqa_key_decode, s->k);
+        n = load_rows(c, t, kv_head, &at, sl_gqa_key_decode, s->k);
         if (n == 0)
             break;
         sl_dot_job j = {.w = s->k,
@@ -235,7 +278,7 @@ static void attend(const attn_ctx *c, int64_t t, int32_t kv_head, const attn_scr
             skipped++;
             continue;
         }
-        load_rows(c, t, list, kv_head, &from, sl_gqa_value_decode, s->v);
+        load_rows(c, t, kv_head, &from, sl_gqa_value_decode, s->v);
         for (int32_t h = 0; h < g; h++)
             sl_softmax_block(p->scale, n, s->scores + h * BLOCK, s->v, dim, dim, &s->max[h], &s->sum[h],
                              s->o + (int64_t)h * dim);
@@ -255,7 +298,7 @@ static void attend(const attn_ctx *c, int64_t t, int32_t kv_head, const attn_scr
 
 static void attn_tasks(void *arg, int64_t first, int64_t count, int worker)
 {
-    const attn_ctx *c = arg;
+    attn_ctx *c = arg;
     attn_scratch s = scratch_of(c, worker);
 
     for (int64_t i = first; i < first + count; i++)
@@ -275,5 +318,5 @@ sl_status sl_cpu_gqa_attn(sl_backend *be, const void *params, sl_err *err)
     SL_TRY(sl_cpu_scratch_threads(c.cpu, 4 * scratch_floats(p, c.group), err));
     sl_cpu_for(c.cpu, (int64_t)p->tokens * p->kv_heads, (int64_t)p->k * c.tokens * p->dim * c.group / 4,
                attn_tasks, &c);
-    return SL_OK;
+    return sl_deverr(c.bad, "gqa_attn", err);
 }

@@ -384,6 +384,7 @@ const sl_backend_desc sl_backend_cuda = {
             [SL_OP_SPARSE_ATTN] = {NULL, sl_cuda_sparse_attn},
             [SL_OP_GQA_QUERY] = {NULL, sl_cuda_gqa_query},
             [SL_OP_GQA_APPEND] = {NULL, sl_cuda_gqa_append},
+            [SL_OP_GQA_ATTN] = {NULL, sl_cuda_gqa_attn},
             [SL_OP_SILU_MUL] = {NULL, sl_cuda_silu_mul},
             [SL_OP_MOE_ROUTE] = {NULL, sl_cuda_moe_route},
             [SL_OP_MOE] = {NULL, sl_cuda_moe},

@@ -155,6 +155,7 @@ SL_CUDA_OP(hot_reset);
 SL_CUDA_OP(sparse_attn);
 SL_CUDA_OP(gqa_query);
 SL_CUDA_OP(gqa_append);
+SL_CUDA_OP(gqa_attn);
 SL_CUDA_OP(silu_mul);
 SL_CUDA_OP(moe_route);
 SL_CUDA_OP(moe);

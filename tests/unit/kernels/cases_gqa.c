@@ -93,6 +93,27 @@ static sl_gqa_attn_params params_of(const cf_run *r, const int64_t *a)
                                 .act = (sl_dtype)a[6]};
 }
 
+/* Queries as SL_OP_GQA_QUERY makes them: rounded to act. */
+static const float *queries(cf_run *r, int64_t width, sl_dtype act)
+{
+    float *q = cf_temp(r, 4 * (size_t)(r->n * width));
+
+    for (int64_t i = 0; i < r->n * width; i++) {
+        float v = cf_uniform(1, (r->first + i / width) * 1000003 + i % width);
+
+        q[i] = act == SL_BF16 ? sl_bf16_to_f32(sl_f32_to_bf16(v)) : v;
+    }
+    return cf_mem(r, q, 4 * (size_t)(r->n * width));
+}
+
+/* Names the output. A backend may round queries and weights to bf16 where activations are bf16. */
+static void report(cf_run *r, const sl_gqa_attn_params *p, size_t row)
+{
+    double tol = r->be && p->act == SL_BF16 && p->format != SL_ROW_GQA_F32 ? 1e-2 : 2e-5;
+
+    cf_out_tokens(r, "out", p->out, row, p->act == SL_BF16 ? CF_BF16 : CF_F32, tol);
+}
+
 /* T, heads, KV heads, dim, k, format, act, pool rows, per mille of the list's length that skip_factor is */
 static void attention(cf_run *r, const int64_t *a)
 {
@@ -116,7 +137,7 @@ static void attention(cf_run *r, const int64_t *a)
         memcpy(rows + (size_t)(2 * pool - 1 - i) * row, rows + (size_t)i * row, row);
     }
     p.rows = (sl_row_view){.row_bytes = (int64_t)row, .base = cf_mem(r, rows, 2 * (size_t)pool * row)};
-    p.q = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 1);
+    p.q = queries(r, width, p.act);
     p.out = cf_mem(r, NULL, (size_t)r->n * out);
     if (a[8]) { /* every third token is below skip_from, every second one has a length below the factor */
         int32_t *pos = cf_temp(r, 4 * (size_t)r->n);
@@ -155,7 +176,7 @@ static void attention(cf_run *r, const int64_t *a)
     }
     cf_work(r, (double)r->n * (double)p.k * (double)row, 4.0 * (double)r->n * (double)p.k * (double)width,
             SL_BF16, 0);
-    cf_out_tokens(r, "out", p.out, out, p.act == SL_BF16 ? CF_BF16 : CF_F32, 2e-5);
+    report(r, &p, out);
 }
 
 /* Attention over divided rows, and the same tokens as rows of one token for all heads. */
@@ -246,14 +267,14 @@ static void divided(cf_run *r, const int64_t *a)
     size_t out = (size_t)width * sl_dtype_size(p->act), lists = 4 * (size_t)(r->n * d.lists * p->ld_ids);
     uint8_t *got[2] = {cf_temp(r, (size_t)r->n * out), cf_temp(r, (size_t)r->n * out)};
     p->rows.base = cf_mem(r, d.rows, (size_t)(d.blocks * d.lists * p->rows.row_bytes));
-    p->q = cf_matrix(r, 1, r->first, r->n, width, width, SL_F32, 1);
+    p->q = queries(r, width, p->act);
     p->out = cf_mem(r, NULL, (size_t)r->n * out);
     p->ids = cf_mem(r, d.ids, lists);
     p->phys = cf_mem(r, d.phys, lists);
     p->pos = cf_mem(r, d.pos, 4 * (size_t)r->n);
     cf_op(r, SL_OP_GQA_ATTN, p);
     cf_get(r, got[0], p->out, (size_t)r->n * out);
-    cf_out_tokens(r, "out", p->out, out, p->act == SL_BF16 ? CF_BF16 : CF_F32, 2e-5);
+    report(r, p, out);
     if (d.lists > 1)
         return;
     p->k = p->ld_ids = (int32_t)(p->k * d.block);
@@ -265,6 +286,103 @@ static void divided(cf_run *r, const int64_t *a)
     cf_get(r, got[1], p->out, (size_t)r->n * out);
     if (r->st == SL_OK && r->be && memcmp(got[0], got[1], (size_t)r->n * out) != 0)
         cf_fail(r, "the result depends on how tokens are divided into rows");
+}
+
+/* The lists of all blocks that each token sees, for the same tokens as a batch. */
+static void list_all(cf_run *r, const batch *b, sl_gqa_attn_params *p)
+{
+    int64_t lists = sl_row_lists(&p->rows), blocks = 64 >> p->rows.block_log2, n = r->n * lists * p->ld_ids;
+    int32_t *phys = cf_temp(r, 4 * (size_t)n), *ids = cf_temp(r, 4 * (size_t)n);
+
+    memset(phys, 0xff, 4 * (size_t)n);
+    memset(ids, 0xff, 4 * (size_t)n);
+    for (int64_t i = 0; i < r->n * lists; i++)
+        for (int32_t j = 0; b->seq[i / lists] >= 0 && j <= b->pos[i / lists] >> p->rows.block_log2; j++) {
+            int32_t page = b->row_pages[b->seq[i / lists] * b->ld + j / blocks];
+
+            ids[i * p->ld_ids + j] = j;
+            phys[i * p->ld_ids + j] = (int32_t)((page * blocks + j % blocks) * lists + i % lists);
+        }
+    p->ids = cf_mem(r, ids, 4 * (size_t)n);
+    p->phys = cf_mem(r, phys, 4 * (size_t)n);
+    p->pos = p->seqs->token_pos;
+}
+
+/* A pool of rows of the batch's pages. What no token of the batch sees is NaN. */
+static void make_pages(cf_run *r, const batch *b, sl_gqa_attn_params *p)
+{
+    int32_t heads = sl_gqa_row_heads(&p->rows, p->kv_heads), slots = sl_gqa_row_slots(&p->rows, p->kv_heads);
+    int64_t lists = sl_row_lists(&p->rows), kv = (int64_t)p->kv_heads * p->dim,
+            size = 1 << p->rows.block_log2;
+    size_t bytes = (size_t)(b->pages * (64 / size) * lists * p->rows.row_bytes);
+    float *k = cf_temp(r, 8 * (size_t)kv), *v = k + kv;
+    uint8_t *rows = memset(cf_temp(r, bytes), 0xff, bytes);
+
+    for (int64_t s = 0; s < b->seqs; s++)
+        for (int64_t j = 0; j <= batch_last(b, s); j++) {
+            int64_t row = ((int64_t)b->row_pages[s * b->ld + j / 64] * 64 + j % 64) / size * lists;
+
+            for (int64_t i = 0; i < kv; i++) {
+                k[i] = 2 * cf_uniform(5, (s * 8192 + j) * 4099 + i);
+                v[i] = 2 * cf_uniform(8, (s * 8192 + j) * 4099 + i);
+            }
+            for (int64_t l = 0; l < lists; l++)
+                sl_gqa_row_encode(p->format, slots, p->dim, (int32_t)(j % size) * heads, heads,
+                                  k + l * heads * p->dim, v + l * heads * p->dim,
+                                  rows + (row + l) * p->rows.row_bytes);
+        }
+    p->rows.base = cf_mem(r, rows, bytes);
+}
+
+/*
+ * Every token attends to everything before it: by the tables of the sequences, and by lists of all blocks: the bits must
+ * agree. Each sequence's first token of the case is padding if the last number is 1. T, heads, KV heads, dim, format,
+ * act, division of rows, tokens of a sequence, length, per mille of the length that skip_factor is, padding
+ */
+static void causal(cf_run *r, const int64_t *a)
+{
+    batch b;
+    sl_gqa_attn_params p = {.tokens = (int32_t)r->n,
+                            .heads = (int32_t)a[1],
+                            .kv_heads = (int32_t)a[2],
+                            .dim = (int32_t)a[3],
+                            .format = (sl_row_format)a[4],
+                            .act = (sl_dtype)a[5],
+                            .scale = 0.3f};
+    size_t out = (size_t)(a[1] * a[3]) * sl_dtype_size(p.act);
+    uint8_t *got[2] = {cf_temp(r, (size_t)r->n * out), cf_temp(r, (size_t)r->n * out)};
+
+    p.rows.heads = a[6] & BY_HEAD ? p.kv_heads : 0;
+    p.rows.block_log2 = (int32_t)a[6] % BY_HEAD;
+    p.rows.row_bytes = sl_gqa_row_bytes(p.format, sl_gqa_row_slots(&p.rows, p.kv_heads), p.dim);
+    p.k = p.ld_ids = sl_blocks_for((int32_t)a[8], p.rows.block_log2);
+    batch_make(r, &b, a[0], a[7], a[8], 0);
+    for (int64_t t = 0; a[10] && t < r->n; t++)
+        if ((r->first + t) % a[7] == 0)
+            b.seq[t] = -1, b.pos[t] = 0;
+    cf_put(r, (void *)(uintptr_t)b.t.token_seq, b.seq, 4 * (size_t)r->n);
+    cf_put(r, (void *)(uintptr_t)b.t.token_pos, b.pos, 4 * (size_t)r->n);
+    p.seqs = &b.t;
+    make_pages(r, &b, &p);
+    p.q = queries(r, a[1] * a[3], p.act);
+    p.out = cf_mem(r, NULL, (size_t)r->n * out);
+    if (a[9]) {
+        p.skip_factor = (float)(a[8] * a[9]) / 1000, p.skip_from = 70;
+        p.tiles = cf_mem(r, (uint64_t[2]){0}, 2 * sizeof *p.tiles);
+    }
+    cf_op(r, SL_OP_GQA_ATTN, &p);
+    cf_get(r, got[0], p.out, (size_t)r->n * out);
+    report(r, &p, out);
+    cf_work(r, 0, 4.0 * (double)a[0] * (double)(a[1] * a[3]) * ((double)a[8] - (double)a[7] / 2), SL_BF16, 0);
+    if (r->perf)
+        return;
+    list_all(r, &b, &p);
+    p.seqs = NULL;
+    p.out = cf_mem(r, NULL, (size_t)r->n * out);
+    cf_op(r, SL_OP_GQA_ATTN, &p);
+    cf_get(r, got[1], p.out, (size_t)r->n * out);
+    if (r->st == SL_OK && r->be && memcmp(got[0], got[1], (size_t)r->n * out) != 0)
+        cf_fail(r, "with lists the result has other bits");
 }
 
 #define G4 SL_ROW_GQA_F32
@@ -305,6 +423,21 @@ static const cf_case cases[] = {
     {SL_OP_GQA_ATTN, "T=9 h=8 kv=8 d=14 fp8 blocks of 64 by head", divided, {9, 8, 8, 14, 3, G1, F, 5, BY_HEAD + 6}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=13 h=6 kv=2 d=32 f32 blocks", divided, {13, 6, 2, 32, 11, G4, F, 20, 4}, CF_SPLIT},
     {SL_OP_GQA_ATTN, "T=13 h=4 kv=1 d=32 bf16 blocks", divided, {13, 4, 1, 32, 30, G2, F, 70, 1}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=5 h=4 kv=2 d=128 bf16 blocks by head", divided, {5, 4, 2, 128, 70, G2, B, 80, BY_HEAD + 4}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=5 h=6 kv=2 d=64 fp8 blocks", divided, {5, 6, 2, 64, 40, G1, B, 50, 4}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=4 h=4 kv=2 d=256 bf16 blocks", divided, {4, 4, 2, 256, 18, G2, B, 20, 5}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=5 h=7 kv=1 d=128 fp8 blocks by head", divided, {5, 7, 1, 128, 40, G1, B, 50, BY_HEAD + 4}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=9 h=7 kv=1 d=64 k=600 bf16", attention, {9, 7, 1, 64, 600, G2, B, 700}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=8 h=2 kv=2 d=128 k=1100 fp8 skip", attention, {8, 2, 2, 128, 1100, G1, B, 1200, 200}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=9 h=2 kv=1 d=256 k=600 bf16 skip", attention, {9, 2, 1, 256, 600, G2, B, 700, 900}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=12 h=6 kv=2 d=32 f32 causal", causal, {12, 6, 2, 32, G4, F, 0, 4, 150, 0, 1}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=12 h=4 kv=2 d=16 f32 causal blocks by head skip", causal, {12, 4, 2, 16, G4, F, BY_HEAD + 4, 6, 500, 500, 0}, CF_SPLIT},
+    {SL_OP_GQA_ATTN, "T=44 h=14 kv=2 d=64 bf16 causal blocks by head", causal, {44, 14, 2, 64, G2, B, BY_HEAD + 4, 22, 200, 0, 1}, CF_SPLIT | CF_FEW},
+    {SL_OP_GQA_ATTN, "T=210 h=1 kv=1 d=128 bf16 causal", causal, {210, 1, 1, 128, G2, B, 0, 70, 600, 0, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_GQA_ATTN, "T=34 h=5 kv=1 d=128 fp8 causal blocks", causal, {34, 5, 1, 128, G1, B, 4, 17, 140, 0, 1}, CF_SPLIT | CF_FEW},
+    {SL_OP_GQA_ATTN, "T=24 h=3 kv=1 d=256 bf16 causal blocks by head", causal, {24, 3, 1, 256, G2, B, BY_HEAD + 4, 12, 160, 0, 0}, CF_SPLIT | CF_FEW},
+    {SL_OP_GQA_ATTN, "T=18 h=16 kv=1 d=64 bf16 causal blocks by head skip", causal, {18, 16, 1, 64, G2, B, BY_HEAD + 4, 9, 300, 900, 0}, CF_SPLIT | CF_FEW},
+    {SL_OP_GQA_ATTN, "T=20 h=2 kv=1 d=128 bf16 causal skip", causal, {20, 2, 1, 128, G2, B, 0, 10, 700, 300, 1}, CF_SPLIT | CF_FEW},
 };
 /* clang-format on */
 

@@ -158,6 +158,11 @@ typedef struct token {
     where w;
 } token;
 
+static int32_t position(const sl_gqa_attn_params *p, int64_t t)
+{
+    return p->seqs ? p->seqs->token_pos[t] : p->pos[t];
+}
+
 /* The tokens of the list that query head h reads. */
 static int32_t listed(const sl_gqa_attn_params *p, int64_t t, int64_t h, token *out)
 {
@@ -165,6 +170,18 @@ static int32_t listed(const sl_gqa_attn_params *p, int64_t t, int64_t h, token *
     int64_t block = (int64_t)1 << p->rows.block_log2;
     int32_t n = 0;
 
+    if (p->seqs) {
+        int64_t lists = p->rows.heads ? p->kv_heads : 1, first = p->rows.heads ? kv : 0;
+
+        for (int64_t j = 0; p->seqs->token_seq[t] >= 0 && j <= p->seqs->token_pos[t]; j++) {
+            int64_t page = p->seqs->row_pages[p->seqs->token_seq[t] * (int64_t)p->seqs->ld + j / 64];
+            int64_t row = (page * 64 + j % 64) / block * lists + first;
+
+            out[n++] = (token){p->rows.base + row * p->rows.row_bytes,
+                               where_is(&p->rows, p->kv_heads, j % block, kv)};
+        }
+        return n;
+    }
     for (int64_t j = list * p->ld_ids; j < list * p->ld_ids + p->k && p->phys[j] >= 0; j++)
         for (int64_t i = 0; i < block; i++)
             if (block == 1 || p->ids[j] * block + i <= p->pos[t])
@@ -190,7 +207,8 @@ static void skips(const sl_gqa_attn_params *p, int64_t t, int64_t h, int32_t n, 
                   bool *out)
 {
     const int64_t group = p->heads / p->kv_heads;
-    const bool on = p->skip_factor > 0 && p->pos[t] >= p->skip_from && p->pos[t] + 1 > (double)p->skip_factor;
+    const bool on =
+        p->skip_factor > 0 && position(p, t) >= p->skip_from && position(p, t) + 1 > (double)p->skip_factor;
 
     for (int32_t tile = 0; tile * 64 < n; tile++)
         out[tile] = on && tile > 0;
@@ -203,7 +221,7 @@ static void skips(const sl_gqa_attn_params *p, int64_t t, int64_t h, int32_t n, 
 
             for (int32_t j = tile * 64; j < n && j < tile * 64 + 64; j++)
                 top = fmax(top, s[j]);
-            if (exp(top - before) >= (double)p->skip_factor / (p->pos[t] + 1))
+            if (exp(top - before) >= (double)p->skip_factor / (position(p, t) + 1))
                 out[tile] = false;
             before = fmax(before, top);
         }

@@ -1,0 +1,13 @@
+/* Attention over lists of keys and values (kernels/gqa.h): which path computes a call. */
+#include "kernels/cuda/gqa_attn.cuh"
+
+sl_status sl_cuda_gqa_attn(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_gqa_attn_params *p = (const sl_gqa_attn_params *)params;
+
+    if (p->heads / p->kv_heads > GQA_GROUP)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "cuda: gqa_attn: heads: a KV head has %d query heads, at most %d are possible",
+                       p->heads / p->kv_heads, GQA_GROUP);
+    return sl_cuda_gqa_plain(sl_cuda_of(be), p, err);
+}
