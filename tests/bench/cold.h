@@ -64,7 +64,8 @@ typedef struct cold_group {
     int32_t n;
 } cold_group;
 
-extern const cold_group cold_select_groups[], cold_rows_groups[], cold_dense_groups[]; /* end with op NULL */
+extern const cold_group cold_select_groups[], cold_rows_groups[], cold_dense_groups[],
+    cold_gqa_select_groups[]; /* end with op NULL */
 
 /* Device memory; contents undefined. */
 void *cold_mem(cold *c, size_t bytes);

@@ -64,13 +64,14 @@ static void append(cf_run *r, const int64_t *a)
                (size_t)p.host.row_stride, kind, 1e-6);
 }
 
-/* T, per, length, heads, KV heads, dim, lists, block_log2, reduction, dtype, first position with scores */
+/* T, per, length, heads, KV heads, dim, lists, block_log2, reduction, dtype, first position with scores, bytes after a page
+ * (0: 8, so that units are not aligned to 16) */
 static void scores(cf_run *r, const int64_t *a)
 {
     batch b;
     int64_t width = a[3] * a[5], units = (64 >> a[7]) * a[4],
             unit = sl_bounds_unit_bytes((int32_t)a[5], (sl_dtype)a[9]);
-    int64_t page = units * unit + 8;
+    int64_t page = units * unit + (a[11] ? a[11] : 8);
     sl_bounds_scores_params p = {.heads = (int32_t)a[3],
                                  .kv_heads = (int32_t)a[4],
                                  .dim = (int32_t)a[5],
@@ -115,6 +116,12 @@ static const cf_case cases[] = {
     {SL_OP_BOUNDS_SCORES, "T=12 h=12 kv=4 d=32 softmax", scores, {12, 4, 700, 12, 4, 32, 4, 4, SL_GROUP_SOFTMAX, B, 0}, CF_SPLIT},
     {SL_OP_BOUNDS_SCORES, "T=12 h=6 kv=3 d=16 max one list", scores, {12, 3, 300, 6, 3, 16, 1, 0, SL_GROUP_MAX, F, 0}, CF_SPLIT},
     {SL_OP_BOUNDS_SCORES, "T=12 h=32 kv=8 d=128 mean one list", scores, {12, 3, 900, 32, 8, 128, 1, 6, SL_GROUP_MEAN, B, 0}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=12 h=32 kv=8 d=128 max aligned", scores, {12, 3, 900, 32, 8, 128, 8, 4, SL_GROUP_MAX, B, 0, 16}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=80 h=8 kv=2 d=64 max aligned blocks of one", scores, {80, 40, 700, 8, 2, 64, 2, 0, SL_GROUP_MAX, B, 0, 16}, CF_SPLIT | CF_FEW},
+    {SL_OP_BOUNDS_SCORES, "T=6 h=20 kv=2 d=32 max aligned ten queries", scores, {6, 2, 300, 20, 2, 32, 2, 0, SL_GROUP_MAX, F, 0, 16}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=6 h=18 kv=2 d=8 max one list nine queries", scores, {6, 2, 300, 18, 2, 8, 1, 1, SL_GROUP_MAX, B, 0}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=12 h=14 kv=2 d=128 softmax aligned", scores, {12, 4, 900, 14, 2, 128, 2, 2, SL_GROUP_SOFTMAX, B, 0, 16}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=40 h=16 kv=4 d=256 mean aligned one list", scores, {40, 20, 600, 16, 4, 256, 1, 1, SL_GROUP_MEAN, F, 0, 16}, CF_SPLIT | CF_FEW},
     {SL_OP_BOUNDS_SCORES, "T=6 h=5 kv=5 d=8 softmax one list", scores, {6, 2, 300, 5, 5, 8, 1, 3, SL_GROUP_SOFTMAX, F, 0}, CF_SPLIT},
 };
 /* clang-format on */

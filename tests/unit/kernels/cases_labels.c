@@ -51,11 +51,13 @@ static void append(cf_run *r, const int64_t *a)
                1e-6);
 }
 
-/* T, per, length, heads, KV heads, dim, lists, channels, reduction, dtype, first position with scores */
+/* T, per, length, heads, KV heads, dim, lists, channels, reduction, dtype, first position with scores, bytes after a page
+ * (0: 8, so that units are not aligned to 16) */
 static void scores(cf_run *r, const int64_t *a)
 {
     batch b;
-    int64_t width = a[3] * a[5], page = a[4] * sl_labels_unit_bytes((int32_t)a[7], (sl_dtype)a[9]) + 8;
+    int64_t width = a[3] * a[5],
+            page = a[4] * sl_labels_unit_bytes((int32_t)a[7], (sl_dtype)a[9]) + (a[11] ? a[11] : 8);
     sl_labels_scores_params p = {.heads = (int32_t)a[3],
                                  .kv_heads = (int32_t)a[4],
                                  .dim = (int32_t)a[5],
@@ -104,6 +106,9 @@ static const cf_case cases[] = {
     {SL_OP_LABELS_SCORES, "T=18 h=8 kv=4 d=14 mean", scores, {18, 6, 200, 8, 4, 14, 4, 5, SL_GROUP_MEAN, F, 100}, CF_SPLIT},
     {SL_OP_LABELS_SCORES, "T=12 h=12 kv=4 d=32 softmax", scores, {12, 4, 300, 12, 4, 32, 4, 32, SL_GROUP_SOFTMAX, B, 0}, CF_SPLIT},
     {SL_OP_LABELS_SCORES, "T=12 h=6 kv=3 d=16 max one list", scores, {12, 3, 130, 6, 3, 16, 1, 7, SL_GROUP_MAX, F, 0}, CF_SPLIT},
+    {SL_OP_LABELS_SCORES, "T=12 h=32 kv=8 d=128 max aligned", scores, {12, 3, 700, 32, 8, 128, 8, 32, SL_GROUP_MAX, B, 0, 16}, CF_SPLIT},
+    {SL_OP_LABELS_SCORES, "T=80 h=10 kv=2 d=64 softmax aligned 16 channels", scores, {80, 40, 500, 10, 2, 64, 2, 16, SL_GROUP_SOFTMAX, B, 0, 16}, CF_SPLIT | CF_FEW},
+    {SL_OP_LABELS_SCORES, "T=6 h=9 kv=1 d=32 max aligned 8 channels", scores, {6, 2, 300, 9, 1, 32, 1, 8, SL_GROUP_MAX, B, 0, 16}, CF_SPLIT},
     {SL_OP_LABELS_SCORES, "T=6 h=32 kv=8 d=128 mean one list", scores, {6, 2, 200, 32, 8, 128, 1, 32, SL_GROUP_MEAN, B, 0}, CF_SPLIT},
 };
 /* clang-format on */

@@ -1,0 +1,140 @@
+/*
+ * Bounds of blocks from the keys of new tokens: for each channel the largest and the smallest value, rounded outward to
+ * the type of the bounds, with the bytes of the CPU backend. A thread owns two channels of one head of one block: it
+ * takes the block's tokens of this step in their order and writes the bounds once, to the device and directly to the
+ * pinned host arena. The thread blocks of other tokens of a block end immediately.
+ *
+ * Limit: a step of decode reads one key per token and KV head and widens 2 * dim values, 4 KB for 8 heads of 128 in
+ * bf16, so that it takes no longer than its launch. A chunk of 4,096 tokens reads 8.4 MB of keys, 2 us at 4.2 TB/s, and
+ * writes 1 MB to the host, 19 us over the bus; each thread waits for 16 keys one after another, which takes about as
+ * long.
+ */
+#include "kernels/cuda/key_rows.cuh"
+
+extern "C" {
+#include "kernels/bounds.h"
+}
+
+#define THREADS 128
+
+struct bounds_pair { /* of two channels */
+    float most[2], least[2];
+};
+
+/* The smallest bf16 value that is not below f, and the largest that is not above it. */
+__device__ static inline uint32_t bf16_up(float f)
+{
+    uint32_t u = __float_as_uint(f);
+
+    return (u >> 16) + (u >> 31 == 0 && (u & 0xffff) != 0);
+}
+
+__device__ static inline uint32_t bf16_down(float f)
+{
+    uint32_t u = __float_as_uint(f);
+
+    return (u >> 16) + (u >> 31 == 1 && (u & 0xffff) != 0);
+}
+
+__device__ static inline float from_bf16(uint32_t code)
+{
+    return __uint_as_float(code << 16);
+}
+
+__device__ static inline void widen(bounds_pair &b, int c, float k, bool first, bool narrow)
+{
+    if (first || k > b.most[c])
+        b.most[c] = narrow ? from_bf16(bf16_up(k)) : k;
+    if (first || k < b.least[c])
+        b.least[c] = narrow ? from_bf16(bf16_down(k)) : k;
+}
+
+/* Two values from element i (even) of a unit. */
+__device__ static inline void load_two(float *v, const uint8_t *unit, int i, bool narrow)
+{
+    if (narrow) {
+        uint32_t both = *(const uint32_t *)(unit + 2 * i);
+        v[0] = from_bf16(both & 0xffff);
+        v[1] = from_bf16(both >> 16);
+    } else {
+        v[0] = ((const float *)unit)[i];
+        v[1] = ((const float *)unit)[i + 1];
+    }
+}
+
+__device__ static inline void store_two(uint8_t *unit, int i, const float *v, bool narrow)
+{
+    if (narrow) {
+        *(uint32_t *)(unit + 2 * i) = __float_as_uint(v[0]) >> 16 | (__float_as_uint(v[1]) & 0xffff0000u);
+    } else {
+        ((float *)unit)[i] = v[0];
+        ((float *)unit)[i + 1] = v[1];
+    }
+}
+
+/* Whether token t is in the block of the token before it. */
+__device__ static inline bool continues(const sl_seq_tables &s, int t, int block_log2)
+{
+    return t > 0 && s.token_seq[t] >= 0 && s.token_seq[t] == s.token_seq[t - 1] &&
+           s.token_pos[t] >> block_log2 == s.token_pos[t - 1] >> block_log2;
+}
+
+__global__ static void __launch_bounds__(THREADS)
+    bounds_append_kernel(sl_bounds_append_params p, sl_seq_tables s, sl_key_rows keys, uint32_t *deverr)
+{
+    int log2 = p.rows.block_log2, mask = (1 << log2) - 1, t = blockIdx.x, seq, pos;
+    int e = 2 * (blockIdx.y * THREADS + threadIdx.x), head = e / p.dim, i = e % p.dim;
+    bool narrow = p.dtype == SL_BF16, any = false;
+    int64_t unit = (narrow ? 4 : 8) * (int64_t)p.dim;
+
+    if (head >= p.heads || continues(s, t, log2) || !sl_token(&s, t, deverr, &seq, &pos))
+        return;
+    int64_t entry = (int64_t)seq * s.ld + pos / SL_PAGE_TOKENS;
+    int page = s.index_pages[entry], host_page = p.host.base ? s.host_pages[entry] : 0;
+    if (page < 0 || host_page < 0) {
+        atomicOr(deverr, SL_DEVERR_PAGE);
+        return;
+    }
+    int block = pos % SL_PAGE_TOKENS >> log2;
+    uint8_t *device = p.base + page * p.page_stride + ((int64_t)block * p.heads + head) * unit;
+    bounds_pair b = {};
+    if (pos & mask) {
+        load_two(b.most, device, i, narrow);
+        load_two(b.least, device, p.dim + i, narrow);
+    }
+    do {
+        sl_key_at at;
+        uint32_t bad = sl_key_of(keys, s, t, seq, pos, head, &at);
+        if (bad) {
+            atomicOr(deverr, bad);
+            continue;
+        }
+        for (int c = 0; c < 2; c++)
+            widen(b, c, sl_key_value(keys, at, i + c), (pos & mask) == 0, narrow);
+        any = true;
+    } while (++t < s.n_tokens && continues(s, t, log2) && (pos = s.token_pos[t], true));
+    if (!any)
+        return;
+    store_two(device, i, b.most, narrow);
+    store_two(device, p.dim + i, b.least, narrow);
+    if (p.host.base) {
+        uint8_t *host =
+            p.host.base + host_page * p.host.page_stride + block * p.host.row_stride + head * unit;
+        store_two(host, i, b.most, narrow);
+        store_two(host, p.dim + i, b.least, narrow);
+    }
+}
+
+sl_status sl_cuda_bounds_append(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_bounds_append_params *p = (const sl_bounds_append_params *)params;
+    dim3 grid((unsigned)p->seqs->n_tokens, (unsigned)sl_ceil_div((int64_t)p->heads * p->dim / 2, THREADS));
+
+    if (p->dim % 2)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: bounds_append: dim %d is odd", p->dim);
+    if (grid.x > 0)
+        bounds_append_kernel<<<grid, THREADS, 0, sl_cuda_of(be)->stream>>>(
+            *p, *p->seqs, sl_key_rows_of(&p->rows, &p->host_rows, p->heads, p->dim, p->format),
+            sl_cuda_of(be)->deverr);
+    return SL_CU_LAUNCHED(err);
+}
