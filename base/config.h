@@ -100,6 +100,9 @@ typedef struct sl_config {
         int prompt_budget, window_size, kernel_size,
             output_tokens; /* read by algorithms that select once a prompt ends */
         sl_cfg_choice pooling;
+        int niter, cluster_tokens, cluster_window, window_nlist, n_subvec,
+            n_subbits; /* read by algorithms that divide keys by k-means */
+        double recent_ratio;
     } sparse_attention;
     struct {
         uint64_t bytes;

@@ -91,6 +91,8 @@ const sl_cfg_row sl_cfg_rows[] = {
         "skip_softmax: every row, but the attention kernel leaves out tiles that cannot matter. "
         "snapkv: what the end of the prompt attends to, the end, and what was generated, likewise. "
         "streaming_llm: the first sink_tokens and the newest recent_tokens rows. "
+        "cluster_kv: rows whose keys are in clusters near the query, for models with KV heads. "
+        "pq_cache: rows, chosen by products with their quantised keys, likewise. "
         "auto: dsa for a model with an indexer, dense for every other model."),
     ENUM(sparse_attention, mode, "hierarchical", modes,
          "hierarchical: the cache lives in host memory and the device keeps index keys and a hot buffer. "
@@ -121,8 +123,8 @@ const sl_cfg_row sl_cfg_rows[] = {
     INT(sparse_attention, min_tokens, "0", 0, MAX_TOKENS,
         "Requests shorter than this read every row. Selection already does so up to index_topk tokens."),
     INT(sparse_attention, token_budget, "1024", 1, MAX_TOKENS,
-        "quest, double_sparsity: tokens that a query reads at most, sinks and recent tokens included; at most the "
-        "model's context."),
+        "quest, double_sparsity, cluster_kv, pq_cache: tokens that a query reads at most, sinks and recent tokens "
+        "included; at most the model's context. cluster_kv reads generated tokens in addition."),
     INT(sparse_attention, block_tokens, "16", 1, 64,
         "quest: tokens of a block, which is selected and swapped in as a whole; it divides 64."),
     CHOICE(
@@ -130,9 +132,9 @@ const sl_cfg_row sl_cfg_rows[] = {
         "quest, double_sparsity: who shares a list. kv_head: the query heads of one KV head. request: all heads."),
     CHOICE(
         sparse_attention, gqa_reduction, "max", NULL,
-        "quest, double_sparsity: the score of a block or token for the query heads that share a list. max: the largest "
-        "score of a head. mean: that of the mean query. softmax: the sum over heads of the softmax over blocks or "
-        "tokens."),
+        "quest, double_sparsity, cluster_kv: the score of a block, token or cluster for the query heads that share a "
+        "list. max: the largest score of a head. mean: that of the mean query. softmax: the sum over heads of the "
+        "softmax over blocks, tokens or clusters."),
     CHOICE(
         sparse_attention, bounds_dtype, "auto", automatic,
         "quest: how the bounds of a block are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their keys "
@@ -159,6 +161,19 @@ const sl_cfg_row sl_cfg_rows[] = {
         "snapkv: newest generated tokens that a query reads. 0: all, and hot_rows must then hold the whole context."),
     CHOICE(sparse_attention, pooling, "auto", automatic,
            "snapkv: how the votes of neighbouring tokens are pooled. auto: avgpool."),
+    INT(sparse_attention, cluster_tokens, "80", 1, MAX_TOKENS,
+        "cluster_kv: tokens of the prompt per cluster, on average."),
+    INT(sparse_attention, cluster_window, "320", 1, MAX_TOKENS,
+        "cluster_kv: generated tokens after which these are divided into clusters; until then they are always read, "
+        "in addition to token_budget."),
+    INT(sparse_attention, window_nlist, "8", 1, 65535,
+        "cluster_kv: clusters of cluster_window generated tokens."),
+    INT(sparse_attention, niter, "20", 1, 10000, "cluster_kv, pq_cache: iterations of k-means."),
+    INT(sparse_attention, n_subvec, "2", 1, 1024,
+        "pq_cache: pieces of a key that are quantised by themselves; it divides head_dim."),
+    INT(sparse_attention, n_subbits, "6", 1, 8, "pq_cache: bits of the code of a piece."),
+    FLOAT(sparse_attention, recent_ratio, "0.5", 0, 1,
+          "pq_cache: share of token_budget, without sink_tokens, that the newest tokens get."),
 
     SIZE(kvstore, bytes, "256MiB", MIB, 64 * TIB,
          "Memory of the host store, allocated once at start; too little memory is an error at start."),

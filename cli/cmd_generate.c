@@ -112,7 +112,8 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
          "of rows by bounds of their keys, for models with KV heads; double_sparsity selects rows by a few channels of "
          "their keys, likewise; snapkv keeps what the end of the prompt attends to; skip_softmax reads all rows but leaves "
          "out tiles of attention; streaming_llm reads the first --sinks and the "
-         "newest --recent rows. auto, the default, is dsa for a model with an indexer and dense for every other "
+         "newest --recent rows; cluster_kv selects rows by clusters of their keys; pq_cache selects rows by their quantised "
+         "keys. auto, the default, is dsa for a model with an indexer and dense for every other "
          "model.",
          0, 0, NULL},
         SL_CLI_SELECTION_ARGS(o->selection),

@@ -134,7 +134,17 @@ static sl_status read_channels(const sl_selection_keys *k, const sl_model_config
 /* Forgets the parameters that the algorithm does not read, so that its pages do not depend on them. */
 static void keep_read(const sl_algo_desc *a, sl_select_params *p)
 {
-    if (a->prompt)
+    if (a->has_clusters)
+        *p = (sl_select_params){.token_budget = p->token_budget,
+                                .reduce = p->reduce,
+                                .niter = p->niter,
+                                .cluster_tokens = p->cluster_tokens,
+                                .cluster_window = p->cluster_window,
+                                .window_nlist = p->window_nlist,
+                                .n_subvec = p->n_subvec,
+                                .n_subbits = p->n_subbits,
+                                .recent_ratio = p->recent_ratio};
+    else if (a->prompt)
         *p = (sl_select_params){.prompt_budget = p->prompt_budget,
                                 .window = p->window,
                                 .kernel = p->kernel,
@@ -143,7 +153,8 @@ static void keep_read(const sl_algo_desc *a, sl_select_params *p)
                                 .output_tokens = p->output_tokens};
     else
         p->prompt_budget = p->window = p->kernel = p->output_tokens = 0, p->pooled = false,
-        p->pooling = SL_POOLING_AVG;
+        p->pooling = SL_POOLING_AVG, p->niter = p->cluster_tokens = p->cluster_window = p->window_nlist = 0,
+        p->n_subvec = p->n_subbits = 0, p->recent_ratio = 0;
 }
 
 static sl_status check_sizes(const sl_select_params *p, const sl_model_config *cfg, sl_err *err)
@@ -179,6 +190,12 @@ static sl_status stamp_of(const sl_algo_desc *a, const sl_model_config *cfg, con
     sl_wr_i32s(&w, g->dense_layers, (size_t)g->n_dense_layers);
     if (a->action == SL_ACTION_KERNEL)
         sl_wr_f32(&w, p->skip_factor);
+    if (a->has_clusters) {
+        const int32_t clusters[] = {p->niter,        p->cluster_tokens, p->cluster_window,
+                                    p->window_nlist, p->n_subvec,       p->n_subbits};
+        sl_wr_i32s(&w, clusters, SL_COUNT(clusters));
+        sl_wr_f32(&w, p->recent_ratio);
+    }
     if (p->channels) {
         const int32_t labels[] = {p->heavy_channels, p->labels_typed, (int32_t)p->labels};
         sl_wr_u64(&w, p->channels->hash);
@@ -201,7 +218,14 @@ sl_status sl_choose_selection(const sl_algo_desc *algorithm, const sl_selection_
                           .prompt_budget = keys->prompt_budget,
                           .window = keys->window_size,
                           .kernel = keys->kernel_size,
-                          .output_tokens = keys->output_tokens};
+                          .output_tokens = keys->output_tokens,
+                          .niter = keys->niter,
+                          .cluster_tokens = keys->cluster_tokens,
+                          .cluster_window = keys->cluster_window,
+                          .window_nlist = keys->window_nlist,
+                          .n_subvec = keys->n_subvec,
+                          .n_subbits = keys->n_subbits,
+                          .recent_ratio = (float)keys->recent_ratio};
     SL_TRY(read_names(keys, &p, err));
     keep_read(algorithm, &p);
     if (!gates->sink_tokens && !gates->recent_tokens)

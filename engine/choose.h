@@ -46,6 +46,9 @@ typedef struct sl_selection_keys {
     int32_t prompt_budget, window_size, kernel_size; /* 0: the algorithm's defaults */
     int32_t output_tokens;                           /* 0: all generated tokens are read */
     const char *pooling;                             /* of sl_pooling_names(), or "auto"; NULL: auto */
+    /* Of algorithms that divide keys by k-means; 0: the algorithm's defaults. */
+    int32_t niter, cluster_tokens, cluster_window, window_nlist, n_subvec, n_subbits;
+    double recent_ratio; /* 0: the query's own token alone */
 } sl_selection_keys;
 const char *const *sl_list_scope_names(void);   /* kv_head, request */
 const char *const *sl_bounds_dtype_names(void); /* f32, bf16 */

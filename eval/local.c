@@ -40,7 +40,7 @@ static sl_status make_meter(local *l, const sl_eval_setting *s, int32_t length, 
         return SL_OK;
     dims.select = s->chosen.select;
     SL_TRY(sl_algo_cache_shape(s->chosen.algorithm, &dims, &shape, err));
-    l->meter = sl_eval_meter_create(s->chosen.algorithm, &shape, shared_heads(&c->cfg), length);
+    l->meter = sl_eval_meter_create(s->chosen.algorithm, &dims, &shape, shared_heads(&c->cfg), length);
     if (!l->meter)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory for the scores of %d tokens", length);
     l->run_opts.probe = sl_eval_meter_probe(l->meter);

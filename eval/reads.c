@@ -9,6 +9,7 @@
 
 struct sl_eval_meter {
     const sl_algo_desc *algorithm;
+    sl_cache_dims dims;
     sl_cache_shape shape;
     int32_t heads, max_context;
     float *scores;  /* [heads][max_context] */
@@ -132,10 +133,10 @@ static bool reads_plane(const sl_eval_meter *m, const sl_cache_plane *plane, con
     return !plane->indexed_only || call->has_indexer;
 }
 
-/* Bytes of n tokens in the planes by which the algorithm selects. */
+/* Bytes of n tokens in the planes and in other memory by which the algorithm selects. */
 static uint64_t meta_bytes(const sl_eval_meter *m, const sl_attn_call *call, int32_t n)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = m->algorithm->query_bytes ? m->algorithm->query_bytes(&m->dims, n) : 0;
     for (int32_t p = 0; p < m->shape.n_planes; p++)
         if (reads_plane(m, &m->shape.planes[p], call))
             bytes += (uint64_t)sl_cache_page_bytes(&m->shape.planes[p]) * (uint64_t)n / SL_PAGE_TOKENS;
@@ -165,13 +166,14 @@ static void seen(void *ctx, const sl_coord_seen *s)
     m->sums.meta_bytes += everything ? 0 : meta_bytes(m, s->call, n);
 }
 
-sl_eval_meter *sl_eval_meter_create(const sl_algo_desc *algorithm, const sl_cache_shape *shape, int32_t heads,
-                                    int32_t max_context)
+sl_eval_meter *sl_eval_meter_create(const sl_algo_desc *algorithm, const sl_cache_dims *dims,
+                                    const sl_cache_shape *shape, int32_t heads, int32_t max_context)
 {
     sl_eval_meter *m = calloc(1, sizeof *m);
     if (!m)
         return NULL;
-    *m = (sl_eval_meter){.algorithm = algorithm, .shape = *shape, .heads = heads, .max_context = max_context};
+    *m = (sl_eval_meter){
+        .algorithm = algorithm, .dims = *dims, .shape = *shape, .heads = heads, .max_context = max_context};
     m->scores = malloc((size_t)heads * (size_t)max_context * sizeof *m->scores);
     m->selected = malloc((size_t)max_context * sizeof *m->selected);
     if (m->scores && m->selected)

@@ -33,10 +33,10 @@ double sl_eval_middle_mass(const sl_eval_reads *r);
 
 typedef struct sl_eval_meter sl_eval_meter;
 
-/* algorithm: by whose index keys or metadata rows are selected; shape: of its cache, copied; heads: query heads that
- * share a key. NULL: out of memory. */
-sl_eval_meter *sl_eval_meter_create(const sl_algo_desc *algorithm, const sl_cache_shape *shape, int32_t heads,
-                                    int32_t max_context);
+/* algorithm: by whose index keys or metadata rows are selected, with the dimensions dims, copied; shape: of its cache,
+ * copied; heads: query heads that share a key. NULL: out of memory. */
+sl_eval_meter *sl_eval_meter_create(const sl_algo_desc *algorithm, const sl_cache_dims *dims,
+                                    const sl_cache_shape *shape, int32_t heads, int32_t max_context);
 void sl_eval_meter_destroy(sl_eval_meter *m);
 /* For sl_engine_opts.probe. */
 sl_coord_probe sl_eval_meter_probe(sl_eval_meter *m);

@@ -47,6 +47,10 @@ typedef enum {
     SL_OP_LABELS_SCORES,
     SL_OP_WINDOW_VOTES, /* kernels/window.h */
     SL_OP_KEPT_LISTS,
+    SL_OP_KMEANS, /* kernels/clusters.h */
+    SL_OP_CLUSTER_LISTS,
+    SL_OP_CODES, /* kernels/codes.h */
+    SL_OP_CODE_SCORES,
     SL_OP_SILU_MUL,
     SL_OP_MOE_ROUTE,
     SL_OP_MOE,

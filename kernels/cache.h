@@ -172,6 +172,11 @@ typedef struct sl_select_params {
     bool pooled;           /* the way of pooling is the one below; otherwise the algorithm's default */
     sl_pooling pooling;
     int32_t output_tokens; /* newest generated tokens that a query reads; 0: all of them */
+    /* Algorithms that divide keys by k-means (kernels/clusters.h, kernels/codes.h). 0: the algorithm's defaults. */
+    int32_t niter;                                        /* iterations */
+    int32_t cluster_tokens, cluster_window, window_nlist; /* of sl_cluster_rule */
+    int32_t n_subvec, n_subbits;                          /* parts of a key; bits of the code of a part */
+    float recent_ratio; /* share of a list, without its sinks, that the newest tokens get */
     uint64_t
         stamp; /* of the rows' plane: hash of all that the rows depend on in addition to the model; 0: nothing */
 } sl_select_params;

@@ -7,6 +7,7 @@
 
 #include "kernels/backend_impl.h"
 #include "kernels/bounds.h"
+#include "kernels/codes.h"
 #include "kernels/ep.h"
 #include "kernels/gqa.h"
 #include "kernels/labels.h"
@@ -363,6 +364,10 @@ static const op_row op_rows[SL_OP_COUNT] = {
     [SL_OP_LABELS_SCORES] = ROW("labels_scores", sl_labels_scores_params, token_count, sl_chk_labels_scores),
     [SL_OP_WINDOW_VOTES] = ROW("window_votes", sl_window_votes_params, tokens, sl_chk_window_votes),
     [SL_OP_KEPT_LISTS] = ROW("kept_lists", sl_kept_lists_params, token_count, sl_chk_kept_lists),
+    [SL_OP_KMEANS] = ROW("kmeans", sl_kmeans_params, tokens, sl_chk_kmeans),
+    [SL_OP_CLUSTER_LISTS] = ROW("cluster_lists", sl_cluster_lists_params, token_count, sl_chk_cluster_lists),
+    [SL_OP_CODES] = ROW("codes", sl_codes_params, tokens, sl_chk_codes),
+    [SL_OP_CODE_SCORES] = ROW("code_scores", sl_code_scores_params, token_count, sl_chk_code_scores),
     [SL_OP_SILU_MUL] = ROW("silu_mul", sl_silu_mul_params, tokens, chk_silu_mul),
     [SL_OP_MOE_ROUTE] = ROW("moe_route", sl_moe_route_params, tokens, chk_moe_route),
     [SL_OP_MOE] = ROW("moe", sl_moe_params, tokens, chk_moe),

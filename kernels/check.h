@@ -95,6 +95,16 @@ void sl_chk_labels_scores(sl_chk *c, const void *params);
 void sl_chk_window_votes(sl_chk *c, const void *params);
 void sl_chk_kept_lists(sl_chk *c, const void *params);
 
+/* kernels/clusters.c: clusters of keys. */
+void sl_chk_kmeans(sl_chk *c, const void *params);
+void sl_chk_cluster_lists(sl_chk *c, const void *params);
+/* The keys of a request can be read from there. */
+struct sl_key_source;
+void sl_chk_request_keys(sl_chk *c, const struct sl_key_source *s);
+/* kernels/codes.c: codes of keys. */
+void sl_chk_codes(sl_chk *c, const void *params);
+void sl_chk_code_scores(sl_chk *c, const void *params);
+
 /* kernels/check_ep.c: expert parallelism. */
 void sl_chk_ep_send(sl_chk *c, const void *params);
 void sl_chk_ep_experts(sl_chk *c, const void *params);

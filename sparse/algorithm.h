@@ -102,6 +102,8 @@ typedef struct sl_algo_prompt {
     int32_t n_cached;            /* tokens whose rows exist */
     const sl_algo_plane *planes; /* [SL_CACHE_PLANES] by plane of the shape */
     const int32_t *host_pages;   /* [ceil(n_cached / 64)] host array */
+    sl_row_view rows;            /* how the rows of this layer are divided */
+    sl_host_plane host_rows;     /* the rows of the cached tokens, in the host pages */
 } sl_algo_prompt;
 
 /* What a step appends to one request. */
@@ -153,6 +155,7 @@ typedef struct sl_algo_desc {
     bool needs_kv_heads; /* the model must have grouped-query attention */
     bool needs_channels; /* it selects by calibrated channels of keys (sparse/channels.h) */
     bool host_only;      /* it runs where device memory is host memory, and is refused elsewhere */
+    bool has_clusters;   /* of sl_select_params it reads token_budget, reduce, and those of k-means alone */
     bool keeps_lists;    /* lists are kept for the whole step, and reused by the layers that share them */
     bool constant_k; /* the length of a list is a constant of the model, not of the step's longest sequence */
     bool groupable;  /* tokens of a decode step may select group by group, in any order */
@@ -171,6 +174,9 @@ typedef struct sl_algo_desc {
     int32_t (*planes)(const sl_cache_dims *dims, sl_cache_plane *out, int32_t most);
     /* SL_ERR_INVALID names the parameter that cannot be, or that does not fit the gates. NULL: everything can. */
     sl_status (*check)(const sl_algo_dims *dims, const struct sl_gates *gates, sl_err *err);
+    /* Bytes of metadata outside of the planes that a query reads in one layer of a request of this many tokens, for
+     * `sluice eval`. NULL: none. */
+    uint64_t (*query_bytes)(const sl_cache_dims *dims, int32_t tokens);
     /* Required. Longest list it can return, in tokens, gates included, at most max_context. Hierarchical
      * sequences need as many hot rows. */
     int32_t (*width)(const sl_algo_dims *dims, int32_t dense_below);
@@ -224,6 +230,8 @@ sl_status sl_algo_cache_shape(const sl_algo_desc *algo, const sl_cache_dims *dim
 
 extern const sl_algo_desc sl_algo_dsa;
 extern const sl_algo_desc sl_algo_dense;
+extern const sl_algo_desc sl_algo_cluster_kv;
+extern const sl_algo_desc sl_algo_pq_cache;
 extern const sl_algo_desc sl_algo_quest;
 extern const sl_algo_desc sl_algo_snapkv;
 extern const sl_algo_desc sl_algo_streaming_llm;

@@ -71,7 +71,9 @@ sl_status sl_coord_request_prompt(sl_coord *c, const sl_coord_request *r, int32_
                             .tokens = tokens,
                             .n_cached = r->n_cached,
                             .planes = c->layers[l].planes,
-                            .host_pages = r->host_pages};
+                            .host_pages = r->host_pages,
+                            .rows = c->layers[l].rows,
+                            .host_rows = c->layers[l].host_rows};
         SL_TRY(c->z.algo->prompt(c->algo, &p, err));
     }
     t->prompt = tokens;

@@ -68,7 +68,14 @@ sl_status sl_setup_select(const sl_config *cfg, const sl_model_config *mc, sl_se
                                     .window_size = cfg->sparse_attention.window_size,
                                     .kernel_size = cfg->sparse_attention.kernel_size,
                                     .output_tokens = cfg->sparse_attention.output_tokens,
-                                    .pooling = cfg->sparse_attention.pooling};
+                                    .pooling = cfg->sparse_attention.pooling,
+                                    .niter = cfg->sparse_attention.niter,
+                                    .cluster_tokens = cfg->sparse_attention.cluster_tokens,
+                                    .cluster_window = cfg->sparse_attention.cluster_window,
+                                    .window_nlist = cfg->sparse_attention.window_nlist,
+                                    .n_subvec = cfg->sparse_attention.n_subvec,
+                                    .n_subbits = cfg->sparse_attention.n_subbits,
+                                    .recent_ratio = cfg->sparse_attention.recent_ratio};
     SL_TRY(sl_choose_algorithm(cfg->sparse_attention.algorithm, mc, &s.algorithm, err));
     sl_status st = sl_choose_selection(s.algorithm, &keys, mc, &s.gates, &s.select, err);
     if (st != SL_OK)

@@ -118,6 +118,14 @@ def test_snapkv_keeps_what_the_end_of_the_prompt_asks_for(tmp_path):
     assert got == {("needle", ""): "2", ("early", ""): "2", ("needle", "128"): "2", ("early", "128"): "0"}
 
 
+def test_clusters_and_codes_find_what_a_question_asks_for(tmp_path):
+    """A fourth of the tokens is enough wherever the question is, because every query selects anew."""
+    _, rows = evaluate(tmp_path, "--model", MODEL, "--tasks", "needle,early", "--lengths", "512", "--documents", "2", "--budgets", "128",
+                       "--algorithms", "cluster_kv:cluster_tokens=8,pq_cache:n_subvec=8")
+    got = {(r["task"], r["algorithm"].split(":")[0]): r["right"] for r in rows}
+    assert got == {(task, a): "2" for task in ("needle", "early") for a in ("dense", "cluster_kv", "pq_cache")}
+
+
 def test_eval_prints_what_it_has_when_interrupted():
     p = subprocess.Popen([SLUICE, "eval", "--model", MODEL, "--lengths", "256", "--documents", "100000", "--tasks", "needle", "--algorithms",
                           "dense"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

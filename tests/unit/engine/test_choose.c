@@ -179,7 +179,35 @@ START_TEST(stamps_contain_the_channels)
 }
 END_TEST
 
-START_TEST(streaming_llm_has_default_gates)
+/* Pages of other clusters or codes never match; keys of other algorithms do not matter, and neither do these for others. */
+START_TEST(stamps_contain_what_k_means_depends_on)
+{
+    static const sl_algo_desc *const algorithms[] = {&sl_algo_cluster_kv, &sl_algo_pq_cache};
+    const sl_selection_keys usual = {.token_budget = 64, .niter = 20, .recent_ratio = 0.5};
+    for (size_t a = 0; a < SL_COUNT(algorithms); a++) {
+        sl_selection_keys k[10];
+        uint64_t stamps[10];
+        for (int i = 0; i < 10; i++)
+            k[i] = usual;
+        k[1].token_budget = 65, k[2].niter = 21, k[3].cluster_tokens = 9, k[4].cluster_window = 7;
+        k[5].window_nlist = 3, k[6].n_subvec = 4, k[7].n_subbits = 5, k[8].recent_ratio = 0.25;
+        k[9].gqa_reduction = "mean";
+        for (int i = 0; i < 10; i++) {
+            stamps[i] = chosen(algorithms[a], &kv_heads_model, k[i], (sl_gates){0}).stamp;
+            for (int j = 0; j < i; j++)
+                ck_assert(stamps[i] != stamps[j]);
+        }
+        k[0].block_tokens = 32, k[0].window_size = 16, k[0].output_tokens = 5, k[0].list_scope = "request";
+        sl_select_params p = chosen(algorithms[a], &kv_heads_model, k[0], (sl_gates){0});
+        ck_assert_uint_eq(p.stamp, stamps[0]);
+        ck_assert(!p.shared_lists && p.block_tokens == 0 && p.window == 0);
+        uint64_t quest = chosen(&sl_algo_quest, &kv_heads_model, usual, (sl_gates){0}).stamp;
+        ck_assert_uint_eq(quest, chosen(&sl_algo_quest, &kv_heads_model, k[2], (sl_gates){0}).stamp);
+    }
+}
+END_TEST
+
+START_TEST(some_algorithms_have_default_gates)
 {
     const sl_selection_keys usual = {.token_budget = 1024, .block_tokens = 16};
     sl_gates none = {.min_tokens = 7}, some = {.recent_tokens = 100}, dsa = {0};
@@ -192,6 +220,12 @@ START_TEST(streaming_llm_has_default_gates)
     ck_assert(some.sink_tokens == 0 && some.recent_tokens == 100);
     ck_assert_int_eq(sl_choose_selection(&sl_algo_dsa, &usual, &indexed_model, &dsa, &p, NULL), SL_OK);
     ck_assert(dsa.sink_tokens == 0 && dsa.recent_tokens == 0);
+    sl_gates clusters = {0}, codes = {0};
+    ck_assert_int_eq(sl_choose_selection(&sl_algo_cluster_kv, &usual, &kv_heads_model, &clusters, &p, NULL),
+                     SL_OK);
+    ck_assert_int_eq(sl_choose_selection(&sl_algo_pq_cache, &usual, &kv_heads_model, &codes, &p, NULL),
+                     SL_OK);
+    ck_assert(clusters.sink_tokens == 16 && codes.sink_tokens == 32);
 }
 END_TEST
 
@@ -241,7 +275,8 @@ int main(void)
     tcase_add_test(t, parameters_of_a_selection);
     tcase_add_test(t, stamps_tell_selections_apart);
     tcase_add_test(t, stamps_contain_the_channels);
-    tcase_add_test(t, streaming_llm_has_default_gates);
+    tcase_add_test(t, stamps_contain_what_k_means_depends_on);
+    tcase_add_test(t, some_algorithms_have_default_gates);
     tcase_add_test(t, impossible_parameters_are_refused);
     tcase_add_test(t, unknown_names_are_refused);
     suite_add_tcase(s, t);

@@ -145,7 +145,8 @@ static void check_gqa(int32_t lists, int32_t log2_block)
                           .k = k,
                           .block_log2 = log2_block};
     const sl_cache_shape shape = shape_with_meta(SL_PLANE_META);
-    sl_eval_meter *m = sl_eval_meter_create(&sl_algo_quest, &shape, GROUP, MOST);
+    const sl_cache_dims dims = {0};
+    sl_eval_meter *m = sl_eval_meter_create(&sl_algo_quest, &dims, &shape, GROUP, MOST);
     sl_coord_probe probe = sl_eval_meter_probe(m);
     probe.seen(probe.ctx, &seen);
     sl_eval_reads got = sl_eval_meter_take(m), want = expected(lists, block, 0.3f);
@@ -197,7 +198,8 @@ START_TEST(latent_rows)
         .host_rows = {.base = base[0], .page_stride = sizeof base / PAGES, .row_stride = 4 * DIM}};
     const sl_coord_seen seen = {.call = &call, .layer = &layer, .ids = ids, .count = 1, .lists = 1, .k = N};
     const sl_cache_shape shape = shape_with_meta(SL_PLANE_INDEX);
-    sl_eval_meter *m = sl_eval_meter_create(&sl_algo_streaming_llm, &shape, HEADS, MOST);
+    const sl_cache_dims dims = {0};
+    sl_eval_meter *m = sl_eval_meter_create(&sl_algo_streaming_llm, &dims, &shape, HEADS, MOST);
     sl_coord_probe probe = sl_eval_meter_probe(m);
     probe.seen(probe.ctx, &seen);
     const sl_eval_reads got = sl_eval_meter_take(m), want = expected(1, 1, 0.3f);
@@ -209,6 +211,16 @@ START_TEST(latent_rows)
 }
 END_TEST
 
+/* 4 clusters of 16 channels and 300 labels for each of 3 KV heads; 32 centroids of each channel, and 2 codes a token. */
+START_TEST(metadata_outside_of_the_planes)
+{
+    const sl_cache_dims d = {
+        .kv_heads = 3, .head_dim = 16, .select = {.cluster_tokens = 80, .n_subvec = 2, .n_subbits = 5}};
+    ck_assert_uint_eq(sl_algo_cluster_kv.query_bytes(&d, 300), 3 * (4 * 16 * 4 + 300 * 2));
+    ck_assert_uint_eq(sl_algo_pq_cache.query_bytes(&d, 300), 3 * (32 * 16 * 4 + 300 * 2));
+}
+END_TEST
+
 int main(void)
 {
     fill();
@@ -216,6 +228,7 @@ int main(void)
     TCase *t = tcase_create("reads");
     tcase_add_test(t, keys_by_head);
     tcase_add_test(t, latent_rows);
+    tcase_add_test(t, metadata_outside_of_the_planes);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

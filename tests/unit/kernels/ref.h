@@ -44,6 +44,11 @@ void ref_labels_scores(const void *params);
 /* and those of kernels/window.h. */
 void ref_window_votes(const void *params);
 void ref_kept_lists(const void *params);
+/* ref_clusters.c: the ops of kernels/clusters.h and kernels/codes.h. */
+void ref_kmeans(const void *params);
+void ref_cluster_lists(const void *params);
+void ref_codes(const void *params);
+void ref_code_scores(const void *params);
 
 /* The page of a position of a sequence, in one of the page tables of s. */
 int32_t ref_page_of(const int32_t *table, const sl_seq_tables *s, int64_t seq, int64_t pos);

@@ -3,8 +3,9 @@
  * hierarchical decode worker whose hot buffer is as small as the longest list (the selection, or with dense attention
  * the context) and whose stale rows are poisoned, chunks that end in the middle of pages, several requests in one
  * batch, greedy and seeded sampling, more than a thousand steps, and a decode worker that dies in the middle. Two of
- * the models run under quest, with rows and lists of blocks by KV head and a plane of its own, and one under snapkv, whose
- * selection depends on where the prompt ended.
+ * the models run under quest, with rows and lists of blocks by KV head and a plane of its own, and one each under snapkv,
+ * cluster_kv and pq_cache, whose selections depend on where the prompt ended; those of the last two are made again by the
+ * worker that opens the pages.
  */
 #include <stdio.h>
 
@@ -16,12 +17,12 @@
 #if defined(__SANITIZE_THREAD__)
 enum { SLOWER = 16, MODELS = 1, SPILLED = 1 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { SLOWER = 8, MODELS = 8, SPILLED = 3 };
+enum { SLOWER = 8, MODELS = 10, SPILLED = 3 };
 #else
-enum { SLOWER = 1, MODELS = 8, SPILLED = 8 };
+enum { SLOWER = 1, MODELS = 10, SPILLED = 10 };
 #endif
 /* One model of each kind of rows and planes first. */
-static const int order[] = {0, 5, 7, 1, 2, 3, 4, 6};
+static const int order[] = {0, 5, 7, 8, 9, 1, 2, 3, 4, 6};
 
 static cluster c;
 static const char *dir;
@@ -30,6 +31,7 @@ static sl_row_format row_format;
 static sl_dtype act;
 static const sl_algo_desc *algorithm;
 static sl_select_params select_params;
+static int32_t longest; /* list; 0: that of the model */
 
 typedef struct rig {
     sl_backend *be;
@@ -55,10 +57,9 @@ static void load(rig *g, int max_tokens, int rows)
 static sl_engine_opts engine_opts(const rig *g, bool prefill, int max_tokens, int context)
 {
     int pages = sl_pages_for(context), seqs = 6;
-    int32_t hot = algorithm == &sl_algo_dense    ? context
-                  : algorithm == &sl_algo_quest  ? select_params.token_budget
-                  : algorithm == &sl_algo_snapkv ? select_params.prompt_budget + select_params.output_tokens
-                                                 : sl_model_get_config(g->model)->index_topk;
+    int32_t hot = algorithm == &sl_algo_dense ? context
+                  : longest                   ? longest
+                                              : sl_model_get_config(g->model)->index_topk;
     return (sl_engine_opts){.algorithm = algorithm,
                             .select = select_params,
                             .max_seqs = seqs,
@@ -103,10 +104,12 @@ static void drop_runner(cworker *w)
     drop(&rigs[w - w->c->w]);
 }
 
-/* A model, with the algorithm that fits it, or with quest if blocks are given, or with snapkv if a budget is. */
+/* A model, with an algorithm, or with the one that fits it. */
 typedef struct model {
     const char *dir;
-    int32_t block_tokens, prompt_budget;
+    const sl_algo_desc *algorithm;
+    int32_t longest; /* list */
+    sl_select_params select;
 } model;
 
 static void choose(const model *m)
@@ -119,15 +122,9 @@ static void choose(const model *m)
     ck_assert_msg(sl_model_stored_dtype(dir, &stored, &err) == SL_OK, "%s", err.text);
     sl_model_auto_formats(&cfg, stored, &index_format, &row_format);
     act = stored == SL_F32 ? SL_F32 : SL_BF16;
-    algorithm = m->block_tokens      ? &sl_algo_quest
-                : m->prompt_budget   ? &sl_algo_snapkv
-                : cfg.n_kv_heads > 0 ? &sl_algo_dense
-                                     : &sl_algo_dsa;
-    select_params =
-        (sl_select_params){.block_tokens = m->block_tokens, .token_budget = m->block_tokens ? 96 : 0};
-    if (m->prompt_budget)
-        select_params =
-            (sl_select_params){.prompt_budget = m->prompt_budget, .window = 20, .output_tokens = 50};
+    algorithm = m->algorithm ? m->algorithm : cfg.n_kv_heads > 0 ? &sl_algo_dense : &sl_algo_dsa;
+    select_params = m->select;
+    longest = m->longest;
 }
 
 static cluster_opts options(void)
@@ -220,14 +217,25 @@ static void all_equal(int seconds)
 }
 
 static const model models[] = {
-    {"models/tiny-v32", 0, 0},
-    {"tests/golden/model/glm-share", 0, 0},
-    {"tests/golden/model/ds-fp8", 0, 0},
-    {"tests/golden/model/qwen3-norms", 0, 0},
-    {"tests/golden/model/llama-odd", 0, 0},
-    {"tests/golden/model/qwen3-norms", 16, 0},
-    {"tests/golden/model/llama-odd", 4, 0},
-    {"tests/golden/model/llama-odd", 0, 48},
+    {.dir = "models/tiny-v32"},
+    {.dir = "tests/golden/model/glm-share"},
+    {.dir = "tests/golden/model/ds-fp8"},
+    {.dir = "tests/golden/model/qwen3-norms"},
+    {.dir = "tests/golden/model/llama-odd"},
+    {"tests/golden/model/qwen3-norms", &sl_algo_quest, 96, {.block_tokens = 16, .token_budget = 96}},
+    {"tests/golden/model/llama-odd", &sl_algo_quest, 96, {.block_tokens = 4, .token_budget = 96}},
+    {"tests/golden/model/llama-odd",
+     &sl_algo_snapkv,
+     98,
+     {.prompt_budget = 48, .window = 20, .output_tokens = 50}},
+    {"tests/golden/model/llama-odd",
+     &sl_algo_cluster_kv,
+     68,
+     {.token_budget = 48, .cluster_tokens = 6, .cluster_window = 20, .window_nlist = 3, .niter = 4}},
+    {"tests/golden/model/qwen3-norms",
+     &sl_algo_pq_cache,
+     70,
+     {.token_budget = 70, .n_subvec = 2, .n_subbits = 4, .niter = 4, .recent_ratio = 0.5f}},
 };
 
 START_TEST(a_thousand_steps)
@@ -319,7 +327,7 @@ int main(void)
     tcase_add_test(t, a_thousand_steps);
     tcase_add_loop_test(t, other_models, 0, MODELS);
     tcase_add_loop_test(t, spilled_under_pressure, 0, SPILLED);
-    tcase_add_loop_test(t, survives_a_death, 0, MODELS > 7 ? 3 : 1);
+    tcase_add_loop_test(t, survives_a_death, 0, MODELS > 7 ? 5 : 1);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

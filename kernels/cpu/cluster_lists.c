@@ -1,0 +1,166 @@
+/* Lists of tokens by cluster (kernels/clusters.h). A task is one list of one token. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/group.h"
+#include "kernels/cpu/place.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/clusters.h"
+
+typedef struct ranked {
+    float score;
+    int32_t cluster;
+} ranked;
+
+typedef struct lists_ctx {
+    sl_cpu *cpu;
+    const sl_cluster_lists_params *p;
+    int32_t group; /* query heads per KV head */
+    int32_t rows;  /* queries whose products are computed: group, or 1 of their mean */
+    uint32_t bad;
+} lists_ctx;
+
+/* A worker's scratch. */
+typedef struct scratch {
+    float *mean, *each, *score; /* [dim]; [rows][ld_clusters]; [ld_clusters] */
+    ranked *order;              /* [ld_clusters] */
+    int32_t *take;              /* [ld_clusters] tokens that a list takes of a cluster */
+} scratch;
+
+static size_t scratch_bytes(const lists_ctx *c)
+{
+    const size_t clusters = (size_t)c->p->ld_clusters;
+    return 4 * ((size_t)c->p->dim + clusters * ((size_t)c->rows + 2)) + sizeof(ranked) * clusters;
+}
+
+static scratch scratch_of(const lists_ctx *c, int worker)
+{
+    const int64_t clusters = c->p->ld_clusters;
+    scratch s = {.mean = sl_cpu_own(c->cpu, worker)};
+
+    s.each = s.mean + c->p->dim;
+    s.score = s.each + clusters * c->rows;
+    s.take = (int32_t *)(s.score + clusters);
+    s.order = (ranked *)(s.take + clusters);
+    return s;
+}
+
+static int better(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    if (x->score != y->score)
+        return x->score < y->score ? 1 : -1;
+    return (x->cluster > y->cluster) - (x->cluster < y->cluster);
+}
+
+/* The clusters in the order in which the queries of one KV head take them. */
+static void rank_clusters(const lists_ctx *c, int64_t t, int32_t list, const float *centroids, int32_t n,
+                          const scratch *s)
+{
+    const sl_cluster_lists_params *p = c->p;
+    const float *q = p->q + (t * p->heads + (int64_t)list * c->group) * p->dim;
+
+    if (p->reduce == SL_GROUP_MEAN) {
+        sl_group_mean(q, c->group, p->dim, s->mean);
+        q = s->mean;
+    }
+    const sl_dot_job j = {.w = centroids,
+                          .x = q,
+                          .out = s->each,
+                          .ld_w = p->dim,
+                          .ld_x = p->dim,
+                          .ld_out = p->ld_clusters,
+                          .rows = n,
+                          .tokens = c->rows,
+                          .n = p->dim};
+    sl_vec_dots(&j);
+    for (int32_t r = 0; r < c->rows; r++)
+        sl_group_add(p->reduce, p->scale, s->each + (int64_t)r * p->ld_clusters, n, r == 0, s->score);
+    for (int32_t i = 0; i < n; i++)
+        s->order[i] = (ranked){s->score[i], i};
+    qsort(s->order, (size_t)n, sizeof *s->order, better);
+}
+
+/* take[cluster]: all tokens of the best clusters, together `room`, and some of the last one. */
+static void fill_room(const uint16_t *labels, int32_t from, int32_t to, int32_t n, int32_t room,
+                      const scratch *s)
+{
+    memset(s->take, 0, (size_t)n * sizeof *s->take);
+    for (int32_t i = from; i < to; i++)
+        s->take[labels[i]]++;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t *take = &s->take[s->order[i].cluster];
+
+        *take = *take < room ? *take : room;
+        room -= *take;
+    }
+}
+
+/* Writes first .. last; returns how many ids there are then, or -1 when they do not fit. */
+static int32_t put_range(const sl_cluster_lists_params *p, int32_t *ids, int32_t n, int32_t first,
+                         int32_t last)
+{
+    if (n < 0 || last - first >= p->ld_ids - n)
+        return -1;
+    for (int32_t i = first; i <= last; i++)
+        ids[n++] = i;
+    return n;
+}
+
+/* The number of ids, or -1 when they do not fit. */
+static int32_t make_list(const lists_ctx *c, int64_t t, int32_t list, const sl_place *at, const scratch *s,
+                         int32_t *ids)
+{
+    const sl_cluster_lists_params *p = c->p;
+    const int32_t prompt = p->prompts[at->seq];
+    const int64_t row = (int64_t)at->seq * p->kv_heads + list;
+    const uint16_t *labels = p->labels + row * p->ld_labels;
+    const sl_cluster_state g = sl_clusters_at(&p->rule, prompt, at->pos);
+
+    if (at->pos < prompt || at->pos < p->dense_below || g.groups == 0)
+        return put_range(p, ids, 0, 0, at->pos);
+    if (g.count > p->ld_clusters || g.end > p->ld_labels || p->rule.budget > p->ld_ids)
+        return -1;
+    rank_clusters(c, t, list, p->centroids + row * p->ld_clusters * p->dim, g.count, s);
+    fill_room(labels, p->rule.sinks, g.end, g.count, p->rule.budget - p->rule.sinks, s);
+    int32_t n = put_range(p, ids, 0, 0, p->rule.sinks - 1);
+    for (int32_t i = p->rule.sinks; i < g.end; i++)
+        if (s->take[labels[i]] > 0)
+            s->take[labels[i]]--, ids[n++] = i;
+    return put_range(p, ids, n, g.end, at->pos);
+}
+
+static void lists_tasks(void *arg, int64_t first, int64_t count, int worker)
+{
+    lists_ctx *c = arg;
+    const sl_cluster_lists_params *p = c->p;
+    const scratch s = scratch_of(c, worker);
+
+    for (int64_t i = first; i < first + count; i++) {
+        const int64_t t = p->token_first + i / p->kv_heads;
+        int32_t *ids = p->ids + i * p->ld_ids, n = 0;
+        sl_place at;
+        uint32_t bad = sl_place_of(p->seqs, t, &at);
+
+        if (!bad) {
+            n = make_list(c, t, (int32_t)(i % p->kv_heads), &at, &s, ids);
+            bad = n < 0 ? SL_DEVERR_SELECTION : 0;
+        }
+        if (bad && bad != SL_PLACE_NONE)
+            sl_cpu_flag(&c->bad, bad);
+        for (n = n < 0 ? 0 : n; n < p->ld_ids; n++)
+            ids[n] = -1;
+    }
+}
+
+sl_status sl_cpu_cluster_lists(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_cluster_lists_params *p = params;
+    lists_ctx c = {.cpu = (sl_cpu *)be, .p = p, .group = p->heads / p->kv_heads};
+    c.rows = p->reduce == SL_GROUP_MEAN ? 1 : c.group;
+    SL_TRY(sl_cpu_scratch_threads(c.cpu, scratch_bytes(&c), err));
+    sl_cpu_for(c.cpu, (int64_t)p->token_count * p->kv_heads,
+               (int64_t)p->ld_clusters * p->dim * c.rows / 8 + p->ld_labels, lists_tasks, &c);
+    return sl_deverr(c.bad, "cluster_lists", err);
+}
