@@ -25,7 +25,7 @@ static double key_value(const sl_key_source *s, int64_t head, int64_t token, int
     return ref_at(at, SL_F8_E4M3, slot * s->dim + i) * (double)scale;
 }
 
-/* How far a point is from a centroid; of different sign for the two metrics nothing but the order counts. */
+/* How far a point is from a centroid. */
 static double apart(sl_kmeans_metric metric, const double *x, const double *c, int64_t n)
 {
     double dot = 0, xx = 0, cc = 0, square = 0;
