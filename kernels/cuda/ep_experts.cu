@@ -3,45 +3,14 @@
  * (moe_run.h). Each result is written where it is sent from: after the results of earlier choices of the same rank.
  * The number of rows is known on the device only, so nothing here waits for it.
  */
-#include "kernels/cuda/ep.cuh"
-#include "kernels/cuda/moe_run.h"
-
-static_assert(SL_EP_COUNTED == SL_EP_THREADS, "a thread for each expert that is counted");
-
-/* What this rank's experts have to compute: adds to the counts. One expert for each thread. */
-__device__ static void count_load(const sl_moe_arrived &a)
-{
-    __shared__ int count[SL_EP_COUNTED], most;
-    int e = threadIdx.x;
-
-    count[e] = 0;
-    if (e == 0)
-        most = 0;
-    __syncthreads();
-    for (int from = 0; from < a.ranks; from++) {
-        int came = sl_ep_count(a.count, from, a.cap);
-        for (int i = threadIdx.x; i < came * a.top_k; i += SL_EP_THREADS) {
-            int64_t place = (int64_t)from * a.cap + i / a.top_k;
-            int own = ((const int32_t *)(a.recv + place * a.row.bytes + a.row.ids))[i % a.top_k];
-            if (own >= 0 && own < a.experts)
-                atomicAdd(&count[own], 1);
-        }
-    }
-    __syncthreads();
-    atomicMax(&most, count[e]);
-    int rows = sl_block_sum(count[e]);
-    if (e == 0) {
-        atomicAdd((unsigned long long *)&a.counts->rows, (unsigned long long)rows);
-        atomicAdd((unsigned long long *)&a.counts->busiest, (unsigned long long)most);
-    }
-}
+#include "kernels/cuda/moe_list.cuh"
 
 /* One block lists the rows of one rank, and one more counts. Experts that do not exist (rows of an exchange that broke
  * off) are an error and are not computed. */
 __global__ static void __launch_bounds__(SL_EP_THREADS) list_kernel(sl_moe_arrived a, uint32_t *deverr)
 {
     if (blockIdx.x == a.ranks)
-        return count_load(a);
+        return sl_moe_count_load(a);
     int from = blockIdx.x, came = sl_ep_count(a.count, from, a.cap), base = 0, all;
 
     for (int i0 = 0; i0 < a.cap; i0 += SL_EP_THREADS) {
@@ -83,6 +52,9 @@ sl_status sl_moe_begin(sl_cuda *cu, sl_moe_run *r, bool floats, size_t bytes, vo
     r->mid = (float *)(at + lists), r->res = r->mid + pairs * p->inter;
     p->expert_ids = a->ids;
     *mem = at + lists + results;
+    a->sort_lists = !floats && p->tokens <= SL_MOE_LIST_PLACES;
+    if (a->sort_lists)
+        return SL_OK;
     list_kernel<<<a->ranks + (a->counts ? 1 : 0), SL_EP_THREADS, 0, cu->stream>>>(*a, cu->deverr);
     return SL_CU_LAUNCHED(err);
 }

@@ -1,11 +1,16 @@
 /*
- * Dispatch, at home: every token's row is written once for each rank that holds one of its experts. The first kernel
- * finds the position of every row, the second one quantises the values as SL_OP_MOE would and writes the rows. A warp
- * writes a piece of one token's rows: a group of 128 values if they are quantised, else 512 bytes.
+ * Dispatch, at home: every token's row is written once for each rank that holds one of its experts. A warp quantises a
+ * piece of one token's rows as SL_OP_MOE would, and writes it: a group of 128 values if they are quantised, else 512
+ * bytes.
+ *
+ * Decode steps are one kernel: every block counts the earlier tokens for each rank itself, because reading up to 512
+ * lists of choices again costs less than another launch and a wait for its end. With more tokens a kernel of its own
+ * finds the positions.
  */
 #include "kernels/cuda/ep.cuh"
 
 #define WARPS 8
+#define FUSED_TOKENS 512 /* two of each thread */
 
 struct ep_send {
     const void *x;
@@ -38,6 +43,54 @@ __global__ static void __launch_bounds__(SL_EP_THREADS) place_kernel(ep_send a, 
     }
     if (threadIdx.x == 0)
         a.count[q] = base;
+}
+
+/* The ranks that hold an expert of token t, one bit each; a choice that does not exist counts for none. */
+__device__ static inline uint64_t ranks_of(const ep_send &a, int t)
+{
+    uint64_t set = 0;
+
+    if (t >= a.tokens || (a.seq && a.seq[t] < 0))
+        return 0;
+#pragma unroll 8
+    for (int k = 0; k < a.top_k; k++) {
+        int e = a.ids[(int64_t)t * a.top_k + k];
+        for (int q = 0; q < a.ranks; q++)
+            set |= (uint64_t)(e >= a.first.of[q] && e < a.first.of[q + 1]) << q;
+    }
+    return set;
+}
+
+/* Choices that do not exist; a thread looks at one of them. */
+__device__ static inline void check_ids(const ep_send &a, int t, uint32_t *deverr)
+{
+    if (a.seq && a.seq[t] < 0)
+        return;
+    for (int k = threadIdx.x; k < a.top_k; k += blockDim.x) {
+        int e = a.ids[(int64_t)t * a.top_k + k];
+        if (e < -1 || e >= a.first.of[a.ranks])
+            atomicOr(deverr, SL_DEVERR_ID);
+    }
+}
+
+/* at[q]: the position of token t's row in the block for rank q, or -1. All threads of the block call it. The block of
+ * the last token stores the counts. */
+__device__ static void find_places(const ep_send &a, int t, int *at)
+{
+    uint64_t mine = ranks_of(a, t), low = (int)threadIdx.x < t ? ranks_of(a, threadIdx.x) : 0,
+             high = (int)threadIdx.x + 256 < t ? ranks_of(a, threadIdx.x + 256) : 0;
+
+    for (int q = 0; q < a.ranks; q++) {
+        int before = __syncthreads_count((int)(low >> q & 1));
+        if (t > 256)
+            before += __syncthreads_count((int)(high >> q & 1));
+        bool sent = mine >> q & 1;
+        if (threadIdx.x == 0)
+            at[q] = sent ? before : -1;
+        if (threadIdx.x == 0 && t == a.tokens - 1 && blockIdx.y == 0)
+            a.count[q] = before + sent;
+    }
+    __syncthreads();
 }
 
 __device__ static inline uint8_t *row_at(const ep_send &a, int q, int at)
@@ -91,21 +144,31 @@ __device__ static uint32_t load_word(const ep_send &a, int t, int i)
     return x[2 * i] | (2 * i + 1 < a.hidden ? (uint32_t)x[2 * i + 1] << 16 : 0);
 }
 
-template <bool F8> __global__ static void write_kernel(ep_send a)
+/* FUSED: the positions are found here; else they are in a.where. */
+template <bool F8, bool FUSED>
+__global__ static void __launch_bounds__(32 * WARPS) write_kernel(ep_send a, uint32_t *deverr)
 {
+    __shared__ int found[SL_COMM_RANKS_MAX];
     int t = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31, piece = blockIdx.y * WARPS + warp;
     int words = (int)(a.row.scales / 4), first = piece * (F8 ? 32 : 128);
+    const int *places = FUSED ? found : a.where + (int64_t)t * a.ranks;
     uint32_t v[F8 ? 1 : 4] = {};
     float scale = 0;
 
+    if (FUSED)
+        sl_after_previous();
     if (F8 && piece * 128 < a.hidden)
         v[0] = quantise(a, t, piece, &scale);
 #pragma unroll
     for (int j = 0; !F8 && j < 4; j++)
         if (first + 32 * j + lane < words)
             v[j] = load_word(a, t, first + 32 * j + lane);
+    if (FUSED)
+        find_places(a, t, found);
+    if (FUSED && blockIdx.y == 0)
+        check_ids(a, t, deverr);
     for (int q = 0; q < a.ranks; q++) {
-        int at = a.where[(int64_t)t * a.ranks + q];
+        int at = places[q];
         if (at < 0)
             continue;
         uint8_t *row = row_at(a, q, at);
@@ -120,6 +183,25 @@ template <bool F8> __global__ static void write_kernel(ep_send a)
     }
 }
 
+static sl_status write_fused(sl_cuda *cu, const ep_send &a, dim3 grid, bool f8, sl_err *err)
+{
+    if (f8)
+        return sl_cuda_launch_early(cu, write_kernel<true, true>, grid, 32 * WARPS, 0, err, a, cu->deverr);
+    return sl_cuda_launch_early(cu, write_kernel<false, true>, grid, 32 * WARPS, 0, err, a, cu->deverr);
+}
+
+/* Also without tokens, because the counts are stored. */
+static sl_status write_placed(sl_cuda *cu, ep_send a, dim3 grid, bool f8, sl_err *err)
+{
+    SL_TRY(sl_cuda_scratch(cu, ((size_t)a.tokens * a.ranks + 1) * sizeof(int32_t), (void **)&a.where, err));
+    place_kernel<<<a.ranks, SL_EP_THREADS, 0, cu->stream>>>(a, cu->deverr);
+    if (a.tokens > 0 && f8)
+        write_kernel<true, false><<<grid, 32 * WARPS, 0, cu->stream>>>(a, cu->deverr);
+    else if (a.tokens > 0)
+        write_kernel<false, false><<<grid, 32 * WARPS, 0, cu->stream>>>(a, cu->deverr);
+    return SL_CU_LAUNCHED(err);
+}
+
 sl_status sl_cuda_ep_send(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_ep_send_params *p = (const sl_ep_send_params *)params;
@@ -127,15 +209,11 @@ sl_status sl_cuda_ep_send(sl_backend *be, const void *params, sl_err *err)
     sl_cuda *cu = sl_cuda_of(be);
     ep_send a = {p->x, p->expert_ids, p->token_seq, (uint8_t *)p->send, p->send_count};
     int pieces = l->quantised ? sl_ceil_div(l->hidden, 128) : sl_ceil_div(sl_ep_row_of(l).scales, 512);
+    dim3 grid((unsigned)p->tokens, sl_ceil_div(pieces, WARPS));
 
-    SL_TRY(sl_cuda_scratch(cu, ((size_t)p->tokens * l->ranks + 1) * sizeof(int32_t), (void **)&a.where, err));
     a.row = sl_ep_row_of(l), a.first = sl_ep_first_of(l), a.act = l->act;
     a.tokens = p->tokens, a.cap = l->cap, a.ranks = l->ranks, a.top_k = l->top_k, a.hidden = l->hidden;
-    place_kernel<<<l->ranks, SL_EP_THREADS, 0, cu->stream>>>(a, cu->deverr);
-    dim3 grid((unsigned)p->tokens, sl_ceil_div(pieces, WARPS));
-    if (p->tokens > 0 && l->quantised)
-        write_kernel<true><<<grid, 32 * WARPS, 0, cu->stream>>>(a);
-    else if (p->tokens > 0)
-        write_kernel<false><<<grid, 32 * WARPS, 0, cu->stream>>>(a);
-    return SL_CU_LAUNCHED(err);
+    if (p->tokens > 0 && p->tokens <= FUSED_TOKENS)
+        return write_fused(cu, a, grid, l->quantised, err);
+    return write_placed(cu, a, grid, l->quantised, err);
 }

@@ -108,8 +108,8 @@ static sl_status lay_out(sl_cuda *cu, const sl_moe_run *r, const grouped_memory 
     int quads = p->hidden / 8;
     dim3 grid((unsigned)p->tokens, sl_ceil_div(quads, 256));
 
-    mg_group_kernel<<<1, 1024, 0, cu->stream>>>(p->expert_ids, p->tokens * p->top_k, p->experts, m->lists,
-                                                cu->deverr);
+    mg_group_kernel<<<sl_moe_sort_blocks(&r->arrived), 1024, 0, cu->stream>>>(
+        p->expert_ids, p->tokens * p->top_k, p->experts, m->lists, r->arrived, cu->deverr);
     if (f8)
         return sl_moe_rows_f8(cu, r, m->lists.row_of, m->lists.pair, m->x, m->xs, (int)m->ld, err);
     if (r->arrived.recv)

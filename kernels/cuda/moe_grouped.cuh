@@ -5,6 +5,7 @@
 #define SL_KERNELS_CUDA_MOE_GROUPED_CUH
 
 #include "kernels/cuda/moe_group.cuh"
+#include "kernels/cuda/moe_list.cuh"
 #include "kernels/cuda/moe_rows.cuh"
 
 #define MG_ROWS 128 /* per tile */
@@ -23,8 +24,11 @@ struct mg_rows {
 };
 
 __global__ static void __launch_bounds__(SL_MOE_MAX_EXPERTS)
-    mg_group_kernel(const int32_t *ids, int pairs, int experts, mg_rows rows, uint32_t *deverr)
+    mg_group_kernel(const int32_t *ids, int pairs, int experts, mg_rows rows, sl_moe_arrived arrived,
+                    uint32_t *deverr)
 {
+    if (sl_moe_list(arrived, deverr))
+        return;
     sl_moe_group<MG_ROWS, 8, 8>(
         ids, pairs, experts, rows.pair, rows.n_tiles, deverr,
         [&](int e, int at, int first, int count, int base, int of) {

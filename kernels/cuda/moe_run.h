@@ -36,6 +36,7 @@ typedef struct sl_moe_arrived {
     int64_t result_bytes;
     int32_t ranks, cap, top_k, hidden, experts;
     bool quantised;
+    bool sort_lists; /* the kernel that sorts the choices lists them too (moe_list.cuh); sl_moe_begin() */
     sl_dtype act;
     sl_cuda_counts *counts; /* rows and busiest, or NULL */
 } sl_moe_arrived;
@@ -52,8 +53,9 @@ typedef struct sl_moe_run {
 sl_status sl_moe_products(sl_cuda *cu, sl_moe_run *r, sl_err *err);
 
 /*
- * What every path calls first: `bytes` of scratch, which end with the run. For rows that arrived it enqueues the kernel
- * that lists their choices, and sets p.expert_ids. floats: the path stores its results in r->res.
+ * What every path calls first: `bytes` of scratch, which end with the run. For rows that arrived it sets p.expert_ids,
+ * and enqueues the kernel that lists their choices unless it sets arrived.sort_lists. floats: the path stores its
+ * results in r->res; it does not list.
  */
 sl_status sl_moe_begin(sl_cuda *cu, sl_moe_run *r, bool floats, size_t bytes, void **mem, sl_err *err);
 /* Rows that arrived: copies r->res to where the results are sent from. ep_experts.cu */

@@ -9,6 +9,7 @@
  * float32, in order.
  */
 #include "kernels/cuda/moe_group.cuh"
+#include "kernels/cuda/moe_list.cuh"
 #include "kernels/cuda/moe_rows.cuh"
 
 #define GROUP 128
@@ -32,8 +33,11 @@ struct moe_rows {
 
 /* Inputs of padding rows are not initialised: their results are not stored. */
 __global__ static void __launch_bounds__(SL_MOE_MAX_EXPERTS)
-    group_kernel(const int32_t *ids, int pairs, int experts, moe_rows rows, uint32_t *deverr)
+    group_kernel(const int32_t *ids, int pairs, int experts, moe_rows rows, sl_moe_arrived arrived,
+                 uint32_t *deverr)
 {
+    if (sl_moe_list(arrived, deverr))
+        return;
     sl_moe_group<TOKENS, 8, 4>(
         ids, pairs, experts, rows.pair, rows.n_tiles, deverr,
         [&](int e, int at, int first, int count, int, int) {
@@ -330,7 +334,8 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, sl_moe_run *r, sl_err *err)
     SL_TRY(sl_cuda_map(cu, mq, rows, p->inter, p->inter, 8, &down.x, err));
     SL_TRY(allow_smem((const void *)gemm_kernel<true>, err));
     SL_TRY(allow_smem((const void *)gemm_kernel<false>, err));
-    group_kernel<<<1, 1024, 0, cu->stream>>>(p->expert_ids, (int)pairs, p->experts, up.rows, cu->deverr);
+    group_kernel<<<sl_moe_sort_blocks(&r->arrived), 1024, 0, cu->stream>>>(
+        p->expert_ids, (int)pairs, p->experts, up.rows, r->arrived, cu->deverr);
     SL_TRY(sl_moe_rows_f8(cu, r, up.rows.row_of, up.rows.pair, xq, xs, (int)ld, err));
     up.xs = xs, up.ms = ms, up.mq = mq, up.ld = (int)ld;
     up.groups = p->hidden / GROUP, up.outs = p->inter, up.out_tiles = p->inter / ST_BOX;
