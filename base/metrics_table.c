@@ -212,7 +212,8 @@ static const sl_metric_def table[] = {
         "Time that this rank waited at the beginning of a step until all ranks were there: the skew between ranks."),
     SECONDS(
         "sluice_group_exchange_hidden_seconds_total", W, "",
-        "Time in exchanges of rows between ranks during which this rank computed; 0 on the cpu backend, which waits."),
+        "Time in exchanges of rows between ranks during which this rank computed, with what it waited for at their end; 0 on "
+        "the cpu backend, which waits."),
     SECONDS(
         "sluice_group_exchange_exposed_seconds_total", W, "",
         "Time for which the steps of this rank waited in exchanges of rows, for the bytes and for slower ranks."),

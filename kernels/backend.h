@@ -165,8 +165,9 @@ void sl_graph_destroy(sl_graph *graph);
 
 /*
  * The time of each op, for profiles. Between begin and end every sl_be_run() records a mark in the stream. The time
- * between two marks is counted for the op at the first mark, together with the copies and fills that follow it. At
- * most `capacity` ops are kept. end waits for the device; out[*n] is malloc'ed, the caller frees it. Profiles must
+ * between two marks is counted for the op at the first mark, together with the copies and fills that follow it. A
+ * collective (kernels/comm.h) is counted as SL_OP_COUNT, with its wait for other ranks. At most `capacity` ops are
+ * kept. end waits for the device; out[*n] is malloc'ed, the caller frees it. Profiles must
  * not be taken inside a capture: ops in graphs are not recorded.
  */
 typedef struct sl_op_time {

@@ -382,7 +382,7 @@ static const op_row op_rows[SL_OP_COUNT] = {
 
 const char *sl_op_name(sl_op op)
 {
-    return (unsigned)op < SL_OP_COUNT ? op_rows[op].name : "unknown";
+    return (unsigned)op < SL_OP_COUNT ? op_rows[op].name : op == SL_OP_COUNT ? "collective" : "unknown";
 }
 
 size_t sl_op_params_size(sl_op op)

@@ -154,19 +154,33 @@ sl_status sl_comm_join(sl_backend *be, const sl_comm_opts *opts, const sl_comm_i
     return SL_OK;
 }
 
+static void destroy_events(sl_comm *c)
+{
+    if (c->made)
+        sl_event_destroy(c->made);
+    if (c->arrived)
+        sl_event_destroy(c->arrived);
+}
+
 sl_status sl_comm_form(sl_comm *c, sl_err *err)
 {
     if (c->formed)
         return SL_OK;
     SL_TRY(c->desc->form(c, err));
+    if (sl_backend_caps(c->be) & SL_BE_ASYNC && !c->made) {
+        SL_TRY(sl_event_create(c->be, &c->made, err));
+        SL_TRY(sl_event_create(c->be, &c->arrived, err));
+    }
     c->formed = true;
     return SL_OK;
 }
 
 void sl_comm_destroy(sl_comm *c)
 {
-    if (c)
-        c->desc->destroy(c);
+    if (!c)
+        return;
+    destroy_events(c);
+    c->desc->destroy(c);
 }
 
 int32_t sl_comm_rank(const sl_comm *c)
@@ -209,6 +223,13 @@ void sl_comm_stats_get(const sl_comm *c, sl_comm_stats *out)
 /* A call that no rank can make: the other ranks must not wait for this one until the deadline. */
 #define REFUSE(c, err, ...) (sl_comm_abort(c), sl_fail(err, SL_ERR_INVALID, __VA_ARGS__))
 
+/* A profile counts collectives apart from the ops before them. */
+static void note(const sl_comm *c)
+{
+    if (c->be->profile)
+        sl_profile_op(c->be, SL_OP_COUNT, NULL);
+}
+
 static sl_status check_formed(sl_comm *c, sl_err *err)
 {
     if (!c->formed)
@@ -219,6 +240,7 @@ static sl_status check_formed(sl_comm *c, sl_err *err)
 sl_status sl_comm_barrier(sl_comm *c, sl_err *err)
 {
     SL_TRY(check_formed(c, err));
+    note(c);
     return c->desc->barrier(c, err);
 }
 
@@ -231,6 +253,7 @@ sl_status sl_comm_all_gather(sl_comm *c, const void *src, void *dst, size_t byte
         return REFUSE(c, err, "all_gather: src or dst is NULL");
     if (bytes > SIZE_MAX / 2 / SL_COMM_RANKS_MAX)
         return REFUSE(c, err, "all_gather: %zu bytes of a rank are too many", bytes);
+    note(c);
     return c->desc->all_gather(c, src, dst, bytes, err);
 }
 
@@ -257,6 +280,7 @@ sl_status sl_comm_broadcast(sl_comm *c, void *buf, size_t bytes, int32_t root, s
         return SL_OK;
     if (!buf)
         return REFUSE(c, err, "broadcast: buf is NULL");
+    note(c);
     return c->desc->broadcast(c, buf, bytes, root, err);
 }
 
@@ -270,5 +294,36 @@ sl_status sl_comm_all_to_all(sl_comm *c, const sl_comm_rows *rows, sl_err *err)
                       rows->row_bytes);
     if (rows->cap < 1)
         return REFUSE(c, err, "all_to_all: cap %d is not positive", rows->cap);
+    note(c);
     return c->desc->all_to_all(c, rows, err);
+}
+
+sl_status sl_comm_all_to_all_begin(sl_comm *c, const sl_comm_rows *rows, sl_err *err)
+{
+    if (c->open)
+        return REFUSE(c, err, "all_to_all_begin: the previous one has not ended");
+    if (!c->made || c->be->profile)
+        return sl_comm_all_to_all(c, rows, err);
+    SL_TRY(sl_event_record(c->be, c->made, err));
+    sl_be_stream_use(c->be, SL_STREAM_SIDE);
+    sl_status st = sl_be_stream_wait(c->be, c->made, err);
+    if (st == SL_OK) {
+        st = sl_comm_all_to_all(c, rows, err);
+        /* Also after a failure: in a capture the side stream must be waited for. */
+        sl_status mark = sl_event_record(c->be, c->arrived, st == SL_OK ? err : NULL);
+        c->open = mark == SL_OK;
+        st = st == SL_OK ? mark : st;
+    }
+    sl_be_stream_use(c->be, SL_STREAM_MAIN);
+    if (st != SL_OK)
+        (void)sl_comm_all_to_all_end(c, NULL);
+    return st;
+}
+
+sl_status sl_comm_all_to_all_end(sl_comm *c, sl_err *err)
+{
+    if (!c->open)
+        return SL_OK;
+    c->open = false;
+    return sl_be_stream_wait(c->be, c->arrived, err);
 }

@@ -116,8 +116,10 @@ typedef struct sl_comm_stats {
     uint64_t gathers,
         gather_ns; /* calls of sl_comm_all_gather() and sl_comm_agree(), and the time in them, which contains waiting */
     uint64_t exchanges,
-        exchange_ns;    /* the same of sl_comm_all_to_all(): exposed, the rank computes nothing meanwhile */
-    uint64_t hidden_ns; /* of exchanges during which this rank computed; 0 on the CPU, where a call waits */
+        exchange_ns; /* the same of sl_comm_all_to_all(): exposed, the rank computes nothing meanwhile */
+    /* of exchanges in halves, which this rank computed during, and not in exchange_ns; what it waited for at their end is
+     * not told apart. 0 on the CPU, where a call waits */
+    uint64_t hidden_ns;
     /* sent to other ranks by sl_comm_all_to_all(): the rows, or whole blocks where NCCL moves them */
     uint64_t exchange_bytes;
 } sl_comm_stats;
@@ -153,5 +155,14 @@ typedef struct sl_comm_rows {
     int32_t cap;               /* rows of a block, >= 1 */
 } sl_comm_rows;
 sl_status sl_comm_all_to_all(sl_comm *c, const sl_comm_rows *rows, sl_err *err);
+
+/*
+ * The same in two halves: what is enqueued between them on the main stream runs while rows travel, and touches neither
+ * send nor recv. begin is enqueued after the work that made the rows, and what follows end has them. After a begin that
+ * succeeded, end is called also when the work between failed; no other collective, sync or end of a capture comes
+ * between them. Where a backend has one stream, or the backend is profiled, begin does everything.
+ */
+sl_status sl_comm_all_to_all_begin(sl_comm *c, const sl_comm_rows *rows, sl_err *err);
+sl_status sl_comm_all_to_all_end(sl_comm *c, sl_err *err);
 
 #endif

@@ -46,6 +46,9 @@ struct sl_comm {
     int32_t lost; /* or -1 */
     sl_comm_stats stats;
     char describe[64];
+    /* of sl_comm_all_to_all_begin(), where the backend has a side stream: rows are made, rows have arrived */
+    sl_event *made, *arrived;
+    bool open; /* begun on the side stream */
 };
 
 #endif

@@ -20,6 +20,7 @@ struct sl_model {
     /* Synthetic models: the number of experts that this rank has; tokens choose among them at random. 0: all experts,
      * chosen by the router. */
     int32_t local_experts;
+    bool drawn_experts; /* synthetic models: tokens choose among all experts at random */
     sl_ep_load expert_load;
 };
 

@@ -76,8 +76,7 @@ sl_status sl_step_post_norm(sl_pass *p)
     return norm_residual(p, &p->lw->w[SL_T_POST_NORM]);
 }
 
-/* out = a gated MLP of h: the dense block, or the shared experts. */
-static sl_status mlp(sl_pass *p, void *out)
+sl_status sl_pass_mlp_in(sl_pass *p)
 {
     const sl_weight *w = p->lw->w;
     int32_t dim = w[SL_T_GATE].out;
@@ -86,9 +85,16 @@ static sl_status mlp(sl_pass *p, void *out)
                      g = sl_pass_linear_params(p, p->ws->h, w[SL_T_GATE].in, &w[SL_T_GATE], gate, 2 * dim,
                                                p->act);
     g.next = &u;
-    SL_TRY(sl_pass_run(p, SL_OP_LINEAR, &g));
+    return sl_pass_run(p, SL_OP_LINEAR, &g);
+}
+
+sl_status sl_pass_mlp_out(sl_pass *p, void *out)
+{
+    const sl_weight *w = p->lw->w;
+    int32_t dim = w[SL_T_GATE].out;
+    char *gate = p->ws->gate_up;
     sl_silu_mul_params a = {.gate = gate,
-                            .up = up,
+                            .up = gate + (size_t)dim * sl_dtype_size(p->act),
                             .out = p->ws->inter,
                             .tokens = p->tokens,
                             .dim = dim,
@@ -102,20 +108,21 @@ static sl_status mlp(sl_pass *p, void *out)
 sl_status sl_step_mlp(sl_pass *p)
 {
     p->pending = true;
-    return mlp(p, p->ws->delta);
+    SL_TRY(sl_pass_mlp_in(p));
+    return sl_pass_mlp_out(p, p->ws->delta);
 }
 
-/* One rank of a synthetic model (model/synthetic.h): replaces the router's choices by the same number of random choices
- * among the experts of this rank. */
-static sl_status choose_local(const sl_pass *p, sl_moe_params *a)
+/* A synthetic model (model/synthetic.h): replaces the router's choices by the same number of random choices among its
+ * experts, those of one rank of a simulated group or those of all ranks of a real one. */
+static sl_status draw_experts(const sl_pass *p)
 {
     sl_draw_params d = {.ids = p->ws->expert_ids,
                         .seqs = p->f->seqs,
-                        .k = a->top_k,
-                        .ld_ids = a->top_k,
+                        .k = p->c->num_experts_per_tok,
+                        .ld_ids = p->c->num_experts_per_tok,
                         .span = p->m->local_experts,
-                        .layer = p->layer};
-    a->experts = p->m->local_experts;
+                        .layer = p->layer,
+                        .seed = (uint64_t)p->m->weights.rank};
     return sl_pass_run(p, SL_OP_DRAW, &d);
 }
 
@@ -139,6 +146,9 @@ sl_status sl_step_experts(sl_pass *p)
                              .scale = c->routed_scaling_factor};
     SL_TRY(sl_pass_run(p, SL_OP_MOE_ROUTE, &r));
     p->pending = true;
+    bool simulated = p->m->local_experts > 0 && p->m->local_experts < c->n_routed_experts;
+    if (simulated || p->m->drawn_experts)
+        SL_TRY(draw_experts(p));
     if (p->m->weights.ranks > 1)
         return sl_pass_group_experts(p);
     sl_moe_params a = {.x = ws->h,
@@ -153,18 +163,19 @@ sl_status sl_step_experts(sl_pass *p)
                        .tokens = p->tokens,
                        .hidden = c->hidden_size,
                        .inter = c->moe_intermediate_size,
-                       .experts = c->n_routed_experts,
+                       .experts = simulated ? p->m->local_experts : c->n_routed_experts,
                        .top_k = c->num_experts_per_tok,
                        .fp8_acts = c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3,
                        .act = p->act};
-    if (p->m->local_experts > 0 && p->m->local_experts < c->n_routed_experts)
-        SL_TRY(choose_local(p, &a));
     return sl_pass_run(p, SL_OP_MOE, &a);
 }
 
 sl_status sl_step_shared(sl_pass *p)
 {
-    SL_TRY(mlp(p, p->ws->extra));
+    if (p->m->weights.ranks < 2) { /* else sl_pass_group_experts() has computed them */
+        SL_TRY(sl_pass_mlp_in(p));
+        SL_TRY(sl_pass_mlp_out(p, p->ws->extra));
+    }
     sl_add_params a = {
         .x = p->ws->delta, .y = p->ws->extra, .tokens = p->tokens, .dim = p->c->hidden_size, .act = p->act};
     return sl_pass_run(p, SL_OP_ADD, &a);

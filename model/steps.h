@@ -50,8 +50,12 @@ sl_status sl_pass_norm(const sl_pass *p, void *x, const void *add, const sl_weig
 
 /* Before the first layer: x = the rows of the embedding table. */
 sl_status sl_pass_embed(sl_pass *p);
+/* The two halves of a gated MLP of h, the dense block or the shared experts: gate and up; then their product and down,
+ * to `out`. */
+sl_status sl_pass_mlp_in(sl_pass *p);
+sl_status sl_pass_mlp_out(sl_pass *p, void *out);
 /* The routed experts of the current layer, which the ranks of a group share: delta of this rank's tokens, which may be
- * none, from h and the choices of the router. experts_group.c */
+ * none, from h and the choices of the router; and the layer's shared experts, to ws->extra. experts_group.c */
 sl_status sl_pass_group_experts(sl_pass *p);
 /* After the last layer: the logits of the wanted rows. Ends the pass: p->tokens is changed. */
 sl_status sl_pass_head(sl_pass *p);
@@ -61,6 +65,6 @@ sl_status sl_step_input_norm(sl_pass *p); /* x += pending delta; h = rmsnorm(x) 
 sl_status sl_step_post_norm(sl_pass *p);  /* the same with SL_T_POST_NORM */
 sl_status sl_step_mlp(sl_pass *p);     /* delta = the gated MLP (SiLU) of h: SL_T_GATE, SL_T_UP, SL_T_DOWN */
 sl_status sl_step_experts(sl_pass *p); /* delta = the routed experts of h: SL_T_ROUTER, SL_T_ROUTER_BIAS */
-sl_status sl_step_shared(sl_pass *p);  /* delta += the shared experts (the gated MLP) of h */
+sl_status sl_step_shared(sl_pass *p); /* delta += the shared experts (the gated MLP) of h; after the former */
 
 #endif

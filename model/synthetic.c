@@ -207,6 +207,7 @@ sl_status sl_model_synthetic(sl_backend *be, const sl_model_config *cfg, const s
     m->config.tie_word_embeddings = false;
     m->family = sl_family_find(cfg->family);
     m->local_experts = cfg->n_routed_experts / synth->ranks;
+    m->drawn_experts = synth->drawn;
     m->fingerprint = (sl_key){synth->seed | 1, (uint64_t)cfg->n_layers};
     if (opts->max_context && opts->max_context < m->config.max_context)
         m->config.max_context = opts->max_context;

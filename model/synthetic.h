@@ -10,7 +10,8 @@
  * out; reads of experts, products and sums are those of one rank.
  *
  * A model of a rank of a real group (sl_model_opts.comm or ranks) has this rank's experts with the bits that they have
- * in the model of one process; its routing is the router's, and rows travel.
+ * in the model of one process, and rows travel. Its routing is the router's, or with `drawn` random choices among the
+ * experts of all ranks, of which each expert gets as many as in the simulation of one rank.
  */
 #ifndef SL_MODEL_SYNTHETIC_H
 #define SL_MODEL_SYNTHETIC_H
@@ -27,6 +28,7 @@ sl_status sl_synthetic_config(const char *name, int32_t layers, sl_model_config 
 typedef struct sl_synthetic_opts {
     int32_t ranks; /* of the simulated expert parallelism; divides the routed experts; 1 in a real group */
     uint64_t seed;
+    bool drawn; /* replaces the router's choices also where no group is simulated; other ones on every rank */
 } sl_synthetic_opts;
 
 /* As sl_model_load(). Weights are fp8 with block scales where the published checkpoints have them, and bf16 elsewhere

@@ -157,6 +157,7 @@ static sl_status open_device(sl_cuda *cu, int device, sl_err *err)
     cu->device = device;
     cu->cc = prop.major * 10 + prop.minor;
     cu->sms = cu->all_sms = prop.multiProcessorCount;
+    cu->side_sms = SL_CUDA_SIDE_SMS;
     cu->smem_optin = prop.sharedMemPerBlockOptin;
     if (cu->cc < MIN_CC)
         return sl_fail(err, SL_ERR_UNSUPPORTED,

@@ -10,8 +10,8 @@
  * memory, because graphs that captured its kernels may still exist. sl_comm_destroy() then frees it by ncclCommAbort(),
  * which needs no other rank; by the contract those graphs are gone by then.
  *
- * Two ways. Between GPUs of one host that can reach each other, a kernel of our own moves what fits a window
- * (comm_peer.h); the rest is NCCL's. Which way a call takes follows from options and sizes that are equal on all ranks,
+ * Two ways. Between GPUs of one host that can reach each other, kernels of our own move rows through windows
+ * (comm_peer.h), larger blocks in slices; the rest is NCCL's. Which way a call takes follows from options and sizes that are equal on all ranks,
  * and what is received is the same. NCCL's all-to-all moves whole blocks of cap rows: a host call has a fixed size, and
  * the counts are on the device. They travel in the same NCCL group as the rows.
  */
@@ -27,6 +27,7 @@
 #include "kernels/cuda/comm_window.h"
 #include "kernels/cuda/nccl_load.h"
 
+#define MOST_SLICES 64           /* a slice without rows still takes the time of a barrier */
 #define AGREE_SPIN_NS 2000000ull /* then the processor is left to others while a rank is late */
 #define DRAIN_NS 5000000000ull   /* for kernels to end after they were told to */
 
@@ -145,6 +146,7 @@ void sl_cuda_comm_count(sl_cuda_comm *c, const sl_cuda_counts *now, const sl_cud
     s->gather_ns += now->gather.ns - seen->gather.ns;
     s->exchanges += now->exchange.calls - seen->exchange.calls;
     s->exchange_ns += now->exchange.ns - seen->exchange.ns;
+    s->hidden_ns += now->hidden_ns - seen->hidden_ns;
     s->exchange_bytes += now->exchange.bytes - seen->exchange.bytes;
 }
 
@@ -356,8 +358,13 @@ static sl_status gather(sl_cuda_comm *c, const void *src, void *dst, size_t byte
 {
     SL_TRY(nccl_state(&c->base, err));
     if (fits_window(c, bytes)) {
-        sl_peer_move m = {
-            .send = src, .recv = dst, .recv_stride = bytes, .row_bytes = bytes, .rows = 1, .meter = meter};
+        sl_peer_move m = {.send = src,
+                          .recv = dst,
+                          .recv_stride = bytes,
+                          .row_bytes = bytes,
+                          .rows = 1,
+                          .slice = 1,
+                          .meter = meter};
 
         return sl_peer_launch(c->cu, &c->windows.view, &m, err);
     }
@@ -426,15 +433,22 @@ static sl_status nccl_broadcast(sl_comm *base, void *buf, size_t bytes, int32_t 
                   err);
 }
 
-static sl_status nccl_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *err)
+/* Rows of a block that one launch moves through the windows, so that a block takes at most MOST_SLICES of them; 0: the
+ * call goes through NCCL. The same on all ranks. */
+static int32_t slice_of(const sl_cuda_comm *c, const sl_comm_rows *p)
 {
-    sl_cuda_comm *c = of(base);
-    size_t block = (size_t)p->row_bytes * (size_t)p->cap;
-    sl_cuda_meter *meter = &sl_cuda_counts_of(c->cu)->exchange;
-    ncclResult_t rows, counts, r;
+    uint64_t fit = c->windows.open ? c->windows.view.slot_bytes / (uint64_t)p->row_bytes : 0;
 
-    SL_TRY(nccl_state(base, err));
-    if (fits_window(c, block)) {
+    if (fit >= (uint64_t)p->cap)
+        return p->cap;
+    return fit * MOST_SLICES >= (uint64_t)p->cap ? (int32_t)fit : 0;
+}
+
+static sl_status through_windows(sl_cuda_comm *c, const sl_comm_rows *p, int32_t slice, sl_err *err)
+{
+    size_t block = (size_t)p->row_bytes * (size_t)p->cap;
+
+    for (int32_t first = 0; first < p->cap; first += slice) {
         sl_peer_move m = {.send = p->send,
                           .recv = p->recv,
                           .send_stride = block,
@@ -443,10 +457,26 @@ static sl_status nccl_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *e
                           .send_count = p->send_count,
                           .recv_count = p->recv_count,
                           .rows = p->cap,
-                          .meter = meter};
+                          .first = first,
+                          .slice = slice < p->cap - first ? slice : p->cap - first,
+                          .meter = &sl_cuda_counts_of(c->cu)->exchange};
 
-        return sl_peer_launch(c->cu, &c->windows.view, &m, err);
+        SL_TRY(sl_peer_launch(c->cu, &c->windows.view, &m, err));
     }
+    return SL_OK;
+}
+
+static sl_status nccl_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *err)
+{
+    sl_cuda_comm *c = of(base);
+    size_t block = (size_t)p->row_bytes * (size_t)p->cap;
+    int32_t slice = slice_of(c, p);
+    sl_cuda_meter *meter = &sl_cuda_counts_of(c->cu)->exchange;
+    ncclResult_t rows, counts, r;
+
+    SL_TRY(nccl_state(base, err));
+    if (slice > 0)
+        return through_windows(c, p, slice, err);
     SL_TRY(begin_timed(c, meter, err));
     r = c->n->group_start();
     if (r != ncclSuccess)

@@ -47,6 +47,14 @@ __device__ static int32_t rows_for(const sl_peer_move &m, int32_t q)
     return n < 0 ? 0 : n > m.rows ? m.rows : n;
 }
 
+/* Those of them that this launch moves. */
+__device__ static uint64_t slice_bytes(const sl_peer_move &m, int32_t rows)
+{
+    int32_t n = min(rows - m.first, m.slice);
+
+    return n > 0 ? (uint64_t)n * m.row_bytes : 0;
+}
+
 /* This block's part of a copy of `bytes`, a multiple of sizeof(V). Reads bypass the first-level cache, because the
  * slots of a window are written by other GPUs. */
 template <typename V> __device__ static void copy_part(uint8_t *dst, const uint8_t *src, uint64_t bytes)
@@ -99,12 +107,23 @@ __device__ static bool wait_for(const sl_peer_view &v, uint32_t epoch, int32_t s
 template <typename V>
 __device__ static void write_out(const sl_peer_view &v, const sl_peer_move &m, uint32_t half)
 {
-    for (int32_t d = 0; d < v.ranks; d++) {
-        int32_t q = (v.rank + d) % v.ranks; /* ranks begin with different receivers */
-        uint8_t *to = q == v.rank ? m.recv + (uint64_t)q * m.recv_stride : slot_of(v, q, half, v.rank);
+    uint64_t first = (uint64_t)m.first * m.row_bytes;
 
-        copy_part<V>(to, m.send + (uint64_t)q * m.send_stride, (uint64_t)rows_for(m, q) * m.row_bytes);
+    for (int32_t d = 1; d < v.ranks; d++) {
+        int32_t q = (v.rank + d) % v.ranks; /* ranks begin with different receivers */
+
+        copy_part<V>(slot_of(v, q, half, v.rank), m.send + (uint64_t)q * m.send_stride + first,
+                     slice_bytes(m, rows_for(m, q)));
     }
+}
+
+/* The own block; after the flags are posted, while those of the others are on the link. */
+template <typename V> __device__ static void copy_own(const sl_peer_view &v, const sl_peer_move &m)
+{
+    uint64_t first = (uint64_t)m.first * m.row_bytes;
+
+    copy_part<V>(m.recv + (uint64_t)v.rank * m.recv_stride + first,
+                 m.send + (uint64_t)v.rank * m.send_stride + first, slice_bytes(m, rows_for(m, v.rank)));
 }
 
 /* The block that is the last to have written tells the other ranks. */
@@ -150,26 +169,29 @@ __device__ static void read_in(const sl_peer_view &v, const sl_peer_move &m, uin
     for (int32_t d = 1; d < v.ranks; d++) {
         int32_t s = (v.rank + d) % v.ranks;
 
-        copy_part<V>(m.recv + (uint64_t)s * m.recv_stride, slot_of(v, v.rank, half, s),
-                     (uint64_t)counts[s] * m.row_bytes);
+        copy_part<V>(m.recv + (uint64_t)s * m.recv_stride + (uint64_t)m.first * m.row_bytes,
+                     slot_of(v, v.rank, half, s), slice_bytes(m, counts[s]));
     }
 }
 
-/* The meter counts from the first block's beginning to the end of the block that ends last. */
-__device__ static void meter_end(sl_cuda_meter *m, uint64_t bytes)
+/* The meter counts from the first block's beginning to the end of the block that ends last; the time goes to `hidden`
+ * unless that is NULL. */
+__device__ static void meter_end(sl_cuda_meter *m, uint64_t *hidden, uint64_t calls, uint64_t bytes)
 {
-    m->calls++;
-    m->ns += sl_clock_ns() - *(volatile uint64_t *)&m->begun;
+    uint64_t ns = sl_clock_ns() - *(volatile uint64_t *)&m->begun;
+
+    m->calls += calls;
     m->bytes += bytes;
+    *(hidden ? hidden : &m->ns) += ns;
 }
 
 __device__ static uint64_t bytes_out(const sl_peer_view &v, const sl_peer_move &m)
 {
-    uint64_t rows = 0;
+    uint64_t bytes = 0;
 
     for (int32_t q = 0; q < v.ranks; q++)
-        rows += q == v.rank ? 0 : (uint64_t)rows_for(m, q);
-    return rows * m.row_bytes;
+        bytes += q == v.rank ? 0 : slice_bytes(m, rows_for(m, q));
+    return bytes;
 }
 
 template <typename V> __global__ void __launch_bounds__(THREADS) exchange(sl_peer_view v, sl_peer_move m)
@@ -189,6 +211,7 @@ template <typename V> __global__ void __launch_bounds__(THREADS) exchange(sl_pee
         return;
     write_out<V>(v, m, epoch & 1);
     post_flags(v, m, epoch);
+    copy_own<V>(v, m);
     if (!wait_all(v, m, epoch, counts))
         return;
     read_in<V>(v, m, epoch & 1, counts);
@@ -197,7 +220,7 @@ template <typename V> __global__ void __launch_bounds__(THREADS) exchange(sl_pee
         v.state->left = 0;
         v.state->epoch = epoch;
         if (m.meter)
-            meter_end(m.meter, bytes_out(v, m));
+            meter_end(m.meter, m.hidden_ns, m.first == 0, bytes_out(v, m));
     }
 }
 
@@ -206,9 +229,15 @@ __global__ static void meter_begin_kernel(sl_cuda_meter *m)
     m->begun = sl_clock_ns();
 }
 
-__global__ static void meter_end_kernel(sl_cuda_meter *m, uint64_t bytes)
+__global__ static void meter_end_kernel(sl_cuda_meter *m, uint64_t *hidden, uint64_t bytes)
 {
-    meter_end(m, bytes);
+    meter_end(m, hidden, 1, bytes);
+}
+
+/* Where the time of what is enqueued now is counted; NULL: in its meter. */
+static uint64_t *hidden_of(const sl_cuda *cu)
+{
+    return cu->stream == cu->side_stream ? &sl_cuda_counts_of(cu)->hidden_ns : NULL;
 }
 
 extern "C" sl_status sl_meter_begin(sl_cuda *cu, sl_cuda_meter *m, sl_err *err)
@@ -219,23 +248,29 @@ extern "C" sl_status sl_meter_begin(sl_cuda *cu, sl_cuda_meter *m, sl_err *err)
 
 extern "C" sl_status sl_meter_end(sl_cuda *cu, sl_cuda_meter *m, uint64_t bytes, sl_err *err)
 {
-    meter_end_kernel<<<1, 1, 0, cu->stream>>>(m, bytes);
+    meter_end_kernel<<<1, 1, 0, cu->stream>>>(m, hidden_of(cu), bytes);
     return SL_CU_LAUNCHED(err);
 }
 
 extern "C" sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl_peer_move *m, sl_err *err)
 {
-    uint64_t all = (uint64_t)m->rows * m->row_bytes * (uint64_t)v->ranks;
+    uint64_t all = (uint64_t)m->slice * m->row_bytes * (uint64_t)v->ranks;
+    bool side = cu->stream == cu->side_stream;
+    uint64_t most = (uint64_t)(side ? SL_CUDA_EXCHANGE_SMS : cu->sms);
     uint64_t unit = (uint64_t)(uintptr_t)m->send | (uint64_t)(uintptr_t)m->recv | m->send_stride |
                     m->recv_stride | m->row_bytes;
     uint64_t blocks = (all + BLOCK_BYTES - 1) / BLOCK_BYTES;
+    sl_peer_move move = *m;
 
-    blocks = blocks < 1 ? 1 : blocks > (uint64_t)cu->sms ? (uint64_t)cu->sms : blocks;
+    move.hidden_ns = hidden_of(cu);
+    blocks = blocks < 1 ? 1 : blocks > most ? most : blocks;
+    if (side)
+        cu->side_sms = (int)blocks;
     if (unit % 16 == 0)
-        exchange<uint4><<<(unsigned)blocks, THREADS, 0, cu->stream>>>(*v, *m);
+        exchange<uint4><<<(unsigned)blocks, THREADS, 0, cu->stream>>>(*v, move);
     else if (unit % 4 == 0)
-        exchange<uint32_t><<<(unsigned)blocks, THREADS, 0, cu->stream>>>(*v, *m);
+        exchange<uint32_t><<<(unsigned)blocks, THREADS, 0, cu->stream>>>(*v, move);
     else
-        exchange<unsigned char><<<(unsigned)blocks, THREADS, 0, cu->stream>>>(*v, *m);
+        exchange<unsigned char><<<(unsigned)blocks, THREADS, 0, cu->stream>>>(*v, move);
     return SL_CU_LAUNCHED(err);
 }

@@ -57,7 +57,7 @@ typedef struct sl_peer_view {
 /*
  * One exchange. For every rank q: the first n_q rows of send + q * send_stride arrive at q in recv + rank *
  * recv_stride, n_q = send_count[q], or `rows` where send_count is NULL; at most `rows`. recv_count (or NULL) gets the
- * numbers of rows.
+ * numbers of rows. Of blocks that exceed a slot one launch moves `slice` rows, from row `first` on.
  */
 typedef struct sl_peer_move {
     const uint8_t *send;
@@ -65,8 +65,9 @@ typedef struct sl_peer_move {
     uint64_t send_stride, recv_stride, row_bytes;
     const int32_t *send_count;
     int32_t *recv_count;
-    int32_t rows;
+    int32_t rows, first, slice;
     sl_cuda_meter *meter; /* device: counts this call; or NULL */
+    uint64_t *hidden_ns;  /* set by the launch: counts the time instead of the meter; or NULL */
 } sl_peer_move;
 
 /* Where the words of sl_peer_agree() begin in a window, [2][ranks][SL_PEER_AGREE_WORDS] of 8 bytes, 0 at first. */
@@ -86,7 +87,8 @@ static inline uint64_t sl_peer_window_bytes(int32_t ranks, uint64_t slot_bytes)
     return sl_peer_agree_at(ranks, slot_bytes) + sl_peer_agree_bytes(ranks);
 }
 
-/* Enqueues the exchange; rows * row_bytes must fit a slot. */
+/* Enqueues the exchange; slice * row_bytes must fit a slot. On the side stream it leaves most multiprocessors to the
+ * main stream. */
 sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl_peer_move *m, sl_err *err);
 /* Enqueues the kernel of sl_comm_agree(): when host->agreed is `call`, host->words has the words of all ranks. bytes: a
  * multiple of 4 up to SL_COMM_AGREE_BYTES; call: 1 in the first call, then the next one. Not in a capture. */

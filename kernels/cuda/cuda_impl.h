@@ -25,6 +25,8 @@ extern "C" {
 #define SL_CUDA_MEET 32
 #define SL_CUDA_GATHER_SMS 4 /* multiprocessors of a gather that runs concurrently with an attention */
 #define SL_CUDA_SIDE_SMS 6   /* of a gather on the side stream; even, because its clusters have two blocks */
+/* Of an exchange on the side stream. The linear layers that run meanwhile use 112 of 132 (linear_stream.cu). */
+#define SL_CUDA_EXCHANGE_SMS 16
 
 /* The calls of one kind of collective, counted on the device. begun is private to the kernel that runs. */
 typedef struct sl_cuda_meter {
@@ -38,6 +40,7 @@ typedef struct sl_cuda_meter {
  */
 typedef struct sl_cuda_counts {
     uint64_t rows, busiest; /* of sl_ep_load */
+    uint64_t hidden_ns;     /* of exchanges on the side stream, instead of exchange.ns */
     sl_cuda_meter gather, exchange;
 } sl_cuda_counts;
 
@@ -59,6 +62,7 @@ typedef struct sl_cuda {
     cudaStream_t stream; /* the one of the two below that is selected; all work is enqueued on it */
     cudaStream_t main_stream, side_stream;
     int side_pending; /* events recorded on the side stream that the main stream has not waited for yet */
+    int side_sms; /* multiprocessors that its work occupies: SL_CUDA_SIDE_SMS, or what an exchange has set */
     void *workspace;
     void *scratch; /* temporary operands of one op, e.g. quantised x; grows outside captures only */
     size_t scratch_bytes;

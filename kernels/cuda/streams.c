@@ -44,8 +44,10 @@ static void set_side_pending(sl_cuda *cu, struct cuda_event *e, bool pending)
 {
     cu->side_pending += (int)pending - (int)e->side_pending;
     e->side_pending = pending;
-    cu->sms = cu->side_pending > 0 && cu->all_sms > 2 * SL_CUDA_SIDE_SMS ? cu->all_sms - SL_CUDA_SIDE_SMS
-                                                                         : cu->all_sms;
+    if (cu->side_pending == 0)
+        cu->side_sms = SL_CUDA_SIDE_SMS;
+    cu->sms =
+        cu->side_pending > 0 && cu->all_sms > 2 * cu->side_sms ? cu->all_sms - cu->side_sms : cu->all_sms;
 }
 
 void sl_cuda_event_destroy(sl_event *ev)
