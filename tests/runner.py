@@ -52,7 +52,7 @@ SAME_THREADS = ("test_cluster_gpu", "test_routers_gpu", "test_faults_gpu", "test
 KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_endings"
 RANKS = "ranks are processes, whose only threads are the compute pool's; test_worker_group and comm_conformance_cpu run under tsan"
 LEFT_OUT = {"asan": {"test_writer_dies": KILLS},
-            "tsan": {"test_writer_dies": KILLS, "test_group": RANKS,
+            "tsan": {"test_writer_dies": KILLS, "test_group": RANKS, "bench_decode_group": RANKS, "bench_prefill_group": RANKS,
                      **{name: "no threads; runs under asan" for name in NO_THREADS},
                      **{name: "only the compute pool's threads, which test_kernels_linear covers; runs under asan" for name in POOL_ONLY},
                      **{name: "the threads of the test without _gpu; runs under asan" for name in SAME_THREADS}}}

@@ -11,15 +11,22 @@
 #include "engine/choose.h"
 #include "base/args.h"
 #include "bench/csv.h"
+#include "bench/ranks.h"
 #include "kernels/cache.h"
+
+enum { RESULTS = 512 };
 
 typedef struct sweep {
     sl_bench_decode b;
     FILE *csv;
     sl_comm *comm; /* of a real group, or NULL */
+    bool opened;   /* the caller has opened the backend, and closes it */
     bool silent;   /* another rank prints */
     sl_bench_decode_result *results;
     int32_t n_results;
+    /* steps in a group, in the order of the sweep; then the same sweep without the exchange compares with them */
+    double with_ms[RESULTS];
+    int32_t n_with, n_without;
 } sweep;
 
 static void keep_result(sweep *s, const sl_bench_decode_result *r)
@@ -32,9 +39,20 @@ static void keep_result(sweep *s, const sl_bench_decode_result *r)
     more[s->n_results++].ops = NULL;
 }
 
-static void on_result(void *ctx, const sl_bench_decode_result *r)
+/* Keeps a step with the exchange; gives the one without it the ratio. */
+static void compare(sweep *s, sl_bench_decode_result *r)
+{
+    if (s->comm && s->n_with < RESULTS)
+        s->with_ms[s->n_with++] = r->step_ms;
+    else if (s->n_without < s->n_with)
+        r->exchange_ratio = s->with_ms[s->n_without++] / r->step_ms;
+}
+
+static void on_result(void *ctx, const sl_bench_decode_result *result)
 {
     sweep *s = ctx;
+    sl_bench_decode_result with_ratio = *result, *r = &with_ratio;
+    compare(s, r);
     if (s->silent)
         return;
     sl_bench_decode_print_row(stdout, r);
@@ -209,15 +227,18 @@ static sl_status run_model(sweep *s)
     sl_bench_decode *b = &s->b;
     set_defaults(b);
     SL_TRY(check_algorithms(b));
-    if (s->csv)
+    if (s->csv && s->n_with == 0)
         sl_bench_decode_print_csv_head(s->csv);
     SL_TRY(make_channels(b));
     sl_status st = run_formats(s);
     sl_be_free(b->local.be, SL_MEM_DEVICE, b->keep);
+    b->keep = NULL;
     free((void *)(uintptr_t)b->channels.of);
+    b->channels.of = NULL;
     if (s->n_results > 0)
         sl_bench_decode_print_summary(stdout, s->results, s->n_results);
     free(s->results);
+    s->results = NULL, s->n_results = 0;
     return st;
 }
 
@@ -225,7 +246,7 @@ static sl_status run_all(sweep *s)
 {
     sl_bench_decode *b = &s->b;
     const sl_bench_decode_opts *o = &b->o;
-    sl_synthetic_opts so = {.ranks = s->comm ? 1 : o->ranks, .seed = SL_BENCH_SEED};
+    sl_synthetic_opts so = {.ranks = s->comm ? 1 : o->ranks, .seed = SL_BENCH_SEED, .drawn = true};
     b->open = (sl_local_opts){.synthetic = &so,
                               .backend = o->backend,
                               .act = "bf16",
@@ -243,22 +264,35 @@ static sl_status run_all(sweep *s)
         b->all_resident[l] = SL_HOT_RESIDENT;
     SL_TRY(sl_synthetic_config(o->model, o->layers, &b->local.checkpoint.cfg, &b->err));
     set_experts(o, &b->local.checkpoint.cfg);
-    if (!s->comm)
+    if (!s->opened)
         SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));
     sl_status st = run_model(s);
-    if (!s->comm)
+    if (!s->opened)
         sl_local_close(&b->local);
     return st;
 }
 
-/* A rank of a real group: all ranks run the same steps, rank 0 prints. The caller closes the local. */
-static sl_status run_rank(const sl_bench_decode_opts *o, int32_t rank, sl_local *l, sl_comm *c, sl_err *err)
+/* The sweep of a rank without the exchange, all ranks at the same time: same experts, same device bytes. */
+static sl_status run_without(sweep *s)
 {
-    sweep s = {.b.o = *o, .b.local = *l, .comm = c, .silent = rank > 0};
+    sl_bench_decode_opts *o = &s->b.o;
+    o->ranks = o->group, o->group = 1;
+    o->kv_bytes = s->b.kv_bytes;
+    s->comm = NULL;
+    return run_all(s);
+}
+
+/* A rank of a real group: all ranks run the same steps, rank 0 prints. The caller closes the local. */
+static sl_status run_rank(const void *opts, int32_t rank, sl_local *l, sl_comm *c, sl_err *err)
+{
+    const sl_bench_decode_opts *o = opts;
+    sweep s = {.b.o = *o, .b.local = *l, .comm = c, .opened = true, .silent = rank > 0};
     s.b.report = on_result, s.b.report_ctx = &s;
     if (rank == 0 && !sl_bench_csv_open("bench decode", o->csv, &s.csv))
         return sl_fail(err, SL_ERR_INVALID, "--csv %s cannot be written", o->csv);
     sl_status st = run_all(&s);
+    if (st == SL_OK)
+        st = run_without(&s);
     *l = s.b.local;
     *err = s.b.err;
     if (s.csv)
@@ -272,8 +306,15 @@ int sl_bench_decode_main(int argc, char **argv)
     int exit_code;
     if (!sl_bench_decode_flags(&s.b.o, argc, argv, &exit_code))
         return exit_code;
-    if (s.b.o.group > 1)
-        return sl_bench_decode_group(&s.b.o, run_rank);
+    if (s.b.o.group > 1) {
+        sl_bench_ranks ranks = {.name = "bench decode",
+                                .backend = s.b.o.backend,
+                                .n = s.b.o.group,
+                                .threads = s.b.o.threads,
+                                .run = run_rank,
+                                .opts = &s.b.o};
+        return sl_bench_ranks_run(&ranks);
+    }
     s.b.report = on_result, s.b.report_ctx = &s;
     if (!sl_bench_csv_open("bench decode", s.b.o.csv, &s.csv))
         return SL_EXIT_FAILED;

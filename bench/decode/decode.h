@@ -5,8 +5,15 @@
  * number of device bytes, and the time of each op. The last lines are a table of the ratios that these have within one
  * run.
  *
- * flags.c reads the flags, decode.c runs the sweep, run.c measures one engine after another, print.c writes the output,
- * summary.c the table of ratios, group.c runs the sweep in every rank of a real group.
+ * With and without the exchange (--group, --ranks) the experts of a token are drawn, so that an expert gets as many
+ * tokens either way; the router of random weights would prefer some experts, and would do so differently among the
+ * experts of one rank and of all. The output says how many tokens the experts got.
+ *
+ * With --group every rank (bench/ranks.h) runs the sweep twice: in the group, then as the same rank without the exchange,
+ * and the ratio is printed.
+ *
+ * flags.c reads the flags, decode.c runs the sweep, run.c measures one engine after another, pairs.c counts the tokens of
+ * the experts, print.c writes the output, summary.c the table of ratios.
  */
 #ifndef SL_BENCH_DECODE_DECODE_H
 #define SL_BENCH_DECODE_DECODE_H
@@ -73,7 +80,12 @@ typedef struct sl_bench_decode_result {
     double select_ms, attend_ms;
     uint64_t kv_bytes, kv_used, device_bytes;
     double open_s;
-    sl_op_time *ops; /* times of the ops of one eager step, or NULL */
+    /* (token, expert) pairs of an expert of this rank in a layer: of all layers of the last step the least, the
+     * most, the mean; and the part of the experts that get none, and that get more than a tile of 32 */
+    int32_t pairs_least, pairs_most;
+    double pairs_mean, pairs_none, pairs_over;
+    double exchange_ratio; /* of this step without the exchange: the step with it, by this; else 0 */
+    sl_op_time *ops;       /* times of the ops of one eager step, or NULL */
     int32_t n_ops;
 } sl_bench_decode_result;
 
@@ -100,12 +112,8 @@ bool sl_bench_decode_flags(sl_bench_decode_opts *o, int argc, char **argv, int *
 /* Measures all modes and profiles with requests of `context` tokens; reports each result when it is complete. */
 sl_status sl_bench_decode_context(sl_bench_decode *b, sl_row_format rows, int32_t context);
 
-/* What a rank of a group runs; the backend of c is l's. */
-typedef sl_status (*sl_bench_decode_rank)(const sl_bench_decode_opts *o, int32_t rank, sl_local *l,
-                                          sl_comm *c, sl_err *err);
-/* Forks a process for every rank of o->group, which opens its backend (device = rank) and forms the group. Exit code: 0,
- * or that of a rank that failed. No backend may be open. */
-int sl_bench_decode_group(const sl_bench_decode_opts *o, sl_bench_decode_rank rank);
+/* Fills r->pairs_*: steps of r->batch tokens on every rank, at position pos. pairs.c */
+void sl_bench_decode_pairs(const sl_bench_decode *b, int32_t pos, sl_bench_decode_result *r);
 
 void sl_bench_decode_print_facts(FILE *out, const sl_bench_decode *b);
 void sl_bench_decode_print_csv_head(FILE *out);

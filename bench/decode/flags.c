@@ -35,7 +35,7 @@ static bool parse_flags(sl_bench_decode_opts *o, list_flags *l, int argc, char *
         {"ranks", SL_ARG_INT, &o->ranks, "N",
          "Number of ranks of expert parallelism; the benchmark runs one of them. Default 8.", 1, 256, NULL},
         {"group", SL_ARG_INT, &o->group, "N",
-         "Run a real group: N processes, rank r on device r, that share the experts and exchange rows. Rank 0 prints. --ranks is not used.",
+         "Run a real group: N processes, rank r on device r, that share the experts and exchange rows; then the same ranks without the exchange, and the ratio. Rank 0 prints. --ranks is not used.",
          2, SL_COMM_RANKS_MAX, NULL},
         {"experts", SL_ARG_INT, &o->experts, "N",
          "Number of routed experts of a layer, of all ranks together. Default: the model's.", 1, 1024, NULL},

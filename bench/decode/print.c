@@ -48,7 +48,8 @@ void sl_bench_decode_print_csv_head(FILE *out)
         out,
         "rows,context,mode,profile,batch,gpu_batch,host_sets,hot_rows,resident_layers,step_ms,"
         "min_ms,max_ms,mean_ms,tokens_per_s,misses,hits,tail_hits,swap_ms,exposed_ms,kv_gib,kv_used_gib,engine_gib,"
-        "algorithm,select_ms,attend_ms\n");
+        "algorithm,select_ms,attend_ms,"
+        "pairs_least,pairs_most,pairs_mean,with_exchange_by_this\n");
 }
 
 void sl_bench_decode_print_csv(FILE *out, const sl_bench_decode_result *r)
@@ -56,12 +57,13 @@ void sl_bench_decode_print_csv(FILE *out, const sl_bench_decode_result *r)
     bool resident = sl_bench_on_device(r->mode);
     fprintf(
         out,
-        "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f,%s,%.3f,%.3f\n",
+        "%s,%d,%s,%s,%d,%d,%d,%d,%d,%.3f,%.3f,%.3f,%.3f,%.1f,%.1f,%.1f,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f,%s,%.3f,%.3f,%d,%d,%.2f,%.4f\n",
         sl_row_format_name(r->rows), r->context, sl_bench_mode_names[r->mode],
         resident ? "any" : sl_bench_profile_names[r->profile], r->batch, r->gpu_batch, r->host_sets,
         r->hot_rows, r->resident_layers, r->step_ms, r->min_ms, r->max_ms, r->mean_ms, r->tokens_s, r->misses,
         r->hits, r->tail_hits, r->swap_ms, r->exposed_ms, gib(r->kv_bytes), gib(r->kv_used),
-        gib(r->device_bytes), r->algorithm, r->select_ms, r->attend_ms);
+        gib(r->device_bytes), r->algorithm, r->select_ms, r->attend_ms, r->pairs_least, r->pairs_most,
+        r->pairs_mean, r->exchange_ratio);
 }
 
 void sl_bench_decode_print_row(FILE *out, const sl_bench_decode_result *r)
@@ -74,6 +76,14 @@ void sl_bench_decode_print_row(FILE *out, const sl_bench_decode_result *r)
             resident ? "any" : sl_bench_profile_names[r->profile], r->batch, r->gpu_batch,
             r->host_sets < r->batch ? " (shared host pages)" : "", r->step_ms, r->tokens_s, r->misses,
             r->swap_ms, r->exposed_ms, r->algorithm);
+    if (r->pairs_most > 0)
+        fprintf(
+            out,
+            "  tokens of an expert of this rank, in a layer: %d to %d, mean %.2f; %.2f %% of the experts have none, %.2f %% "
+            "more than a tile of 32\n",
+            r->pairs_least, r->pairs_most, r->pairs_mean, 100 * r->pairs_none, 100 * r->pairs_over);
+    if (r->exchange_ratio > 0)
+        fprintf(out, "  the step with the exchange takes %.4f of this time\n", r->exchange_ratio);
 }
 
 static int by_op(const void *a, const void *b)

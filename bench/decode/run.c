@@ -256,6 +256,7 @@ static sl_status measure(run *x, sl_bench_profile p, bool last, sl_err *err)
         SL_TRY(check_logits(x, err));
     x->r.profile = p;
     summarise(x, &s0, &s1);
+    sl_bench_decode_pairs(x->b, x->context - total_steps(&x->b->o) + x->appended - 1, &x->r);
     x->r.select_ms = x->r.attend_ms = -1;
     if (p == (sl_bench_profile)x->b->o.profiles.v[0]) {
         st = profile_ops(x, err);

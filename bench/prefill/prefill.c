@@ -7,35 +7,46 @@
 
 #include "base/args.h"
 #include "bench/csv.h"
+#include "bench/ranks.h"
 #include "kernels/cache.h"
 #include "model/synthetic.h"
 
 const char *const sl_bench_part_names[] = {"dense", "moe", "ends", NULL};
 
+enum { RESULTS = 512 };
+
 typedef struct sweep {
     sl_bench_prefill b;
     FILE *csv;
-    bool facts_printed;
+    sl_comm *comm; /* of a real group, or NULL */
+    bool opened;   /* the caller has opened the backend, and closes it */
+    bool silent;   /* another rank prints */
+    bool facts_printed, head_printed;
+    /* steps in a group, in the order of the sweep; then the same sweep without the exchange compares with them */
+    double with_ms[RESULTS];
+    int32_t n_with, n_without;
 } sweep;
 
-static void print_facts(FILE *out, const sl_bench_prefill *b)
+static void print_facts(FILE *out, const sl_bench_prefill *b, const sl_comm *comm)
 {
     struct utsname u;
+    int32_t ranks = comm ? sl_comm_ranks(comm) : b->o.ranks;
     uname(&u);
     fprintf(out, "# %s; host %s %s\n", sl_backend_describe(b->local.be), u.sysname, u.release);
     fprintf(
         out,
         "# model %s, rank 1 of %d (%d of %d experts); %d dense and %d expert layers run, %.1f GiB of random "
         "weights; the whole model has %d and %d\n",
-        b->o.model, b->o.ranks, b->local.checkpoint.cfg.n_routed_experts / b->o.ranks,
+        b->o.model, ranks, b->local.checkpoint.cfg.n_routed_experts / ranks,
         b->local.checkpoint.cfg.n_routed_experts, b->have[SL_BENCH_DENSE], b->have[SL_BENCH_MOE],
         (double)sl_model_weight_bytes(b->local.model) / (1 << 30), b->whole[SL_BENCH_DENSE],
         b->whole[SL_BENCH_MOE]);
     fprintf(
         out,
         "# one resident sequence; a step computes one chunk after the context and the logits of the last token; the "
-        "number of (token, expert) pairs is that of the rank's own tokens; without exchange between ranks and "
-        "without sampling\n");
+        "number of (token, expert) pairs is that of the rank's own tokens; %s exchange between ranks%s%s and "
+        "without sampling\n",
+        comm ? "with the" : "without", comm ? " by " : "", comm ? sl_comm_describe(comm) : "");
     fprintf(
         out,
         "# step_ms: host clock around the measured step, median of %d; model_ms: sum of the times of its ops, those "
@@ -74,20 +85,47 @@ static void print_ops(FILE *out, const sl_bench_prefill *b, const sl_bench_prefi
     }
 }
 
-static void on_result(void *ctx, const sl_bench_prefill_result *r)
+static void print_heads(sweep *s)
 {
-    sweep *s = ctx;
     FILE *outs[] = {stdout, s->csv};
     for (size_t i = 0; i < SL_COUNT(outs) && !s->facts_printed; i++)
         if (outs[i])
-            print_facts(outs[i], &s->b);
-    if (s->csv && !s->facts_printed)
+            print_facts(outs[i], &s->b, s->comm);
+    if (s->csv && !s->head_printed)
         fprintf(s->csv,
                 "rows,chunk,context,part,op,out,in,calls_per_layer,us_per_layer,share_or_tokens_per_s\n");
-    s->facts_printed = true;
+    s->facts_printed = s->head_printed = true;
+}
+
+/* Keeps a step with the exchange; 0, or without it the ratio of the rates of an expert layer. What the layers have in
+ * addition to the rest of the step is the same on both sides, so the ratio is that of the steps with the difference
+ * scaled to the expert layers of the whole model. */
+static double compare(sweep *s, const sl_bench_prefill_result *r)
+{
+    const sl_bench_prefill *b = &s->b;
+    if (s->comm && s->n_with < RESULTS)
+        s->with_ms[s->n_with++] = r->step_ms;
+    if (s->comm || s->n_without >= s->n_with)
+        return 0;
+    double more = (s->with_ms[s->n_without++] - r->step_ms) / b->have[SL_BENCH_MOE] * b->whole[SL_BENCH_MOE];
+    return r->model_ms / (r->model_ms + more);
+}
+
+static void on_result(void *ctx, const sl_bench_prefill_result *r)
+{
+    sweep *s = ctx;
+    double ratio = compare(s, r);
+    if (s->silent)
+        return;
+    print_heads(s);
     printf("%-8s chunk %5d after %6d  step %9.3f ms (%d layers, ops %9.3f)  model %9.3f ms  %9.1f tokens/s\n",
            sl_row_format_name(r->rows), r->chunk, r->context, r->step_ms, s->b.local.checkpoint.cfg.n_layers,
            r->ops_ms, r->model_ms, r->tokens_s);
+    if (ratio > 0)
+        printf("  with the exchange the whole model computes %.4f of these tokens/s\n", ratio);
+    if (s->csv && ratio > 0)
+        fprintf(s->csv, "%s,%d,%d,with_exchange,,,,,,%.4f\n", sl_row_format_name(r->rows), r->chunk,
+                r->context, ratio);
     if (s->b.o.ops)
         print_ops(stdout, &s->b, r);
     fflush(stdout);
@@ -105,12 +143,14 @@ static void count_layers(const sl_model_config *c, int32_t *n)
 /* Makes a config with the first --layers layers; without the flag, with the dense layers and two expert layers. */
 static sl_status make_config(sl_bench_prefill *b)
 {
-    sl_model_config whole;
+    sl_model_config whole, *c = &b->local.checkpoint.cfg;
     SL_TRY(sl_synthetic_config(b->o.model, 0, &whole, &b->err));
     count_layers(&whole, b->whole);
     int32_t n = b->o.layers ? b->o.layers : b->whole[SL_BENCH_DENSE] + 2;
-    SL_TRY(sl_synthetic_config(b->o.model, n, &b->local.checkpoint.cfg, &b->err));
-    count_layers(&b->local.checkpoint.cfg, b->have);
+    SL_TRY(sl_synthetic_config(b->o.model, n, c, &b->err));
+    if (b->o.experts > 0) /* one group of the router, so that any number can be chosen from */
+        c->n_routed_experts = b->o.experts, c->n_group = c->topk_group = 1;
+    count_layers(c, b->have);
     for (int p = 0; p < SL_BENCH_PARTS; p++)
         if (b->whole[p] > 0 && b->have[p] == 0)
             return sl_fail(&b->err, SL_ERR_INVALID, "--layers %d: none of the %d %s layers is among them", n,
@@ -129,7 +169,7 @@ static sl_status run_all(sweep *s)
 {
     sl_bench_prefill *b = &s->b;
     const sl_bench_prefill_opts *o = &b->o;
-    sl_synthetic_opts so = {.ranks = o->ranks, .seed = SL_BENCH_SEED};
+    sl_synthetic_opts so = {.ranks = s->comm ? 1 : o->ranks, .seed = SL_BENCH_SEED, .drawn = true};
     int32_t chunk = sl_bench_list_most(&o->chunks), longest = sl_bench_list_most(&o->contexts) + chunk;
     b->open = (sl_local_opts){.synthetic = &so,
                               .backend = o->backend,
@@ -137,12 +177,38 @@ static sl_status run_all(sweep *s)
                               .threads = o->threads,
                               .max_tokens = chunk,
                               .max_logit_rows = 1,
+                              .comm = s->comm,
                               .max_context = longest > o->equal ? longest : o->equal};
     b->local.checkpoint.index_format = SL_INDEX_OFFICIAL;
     SL_TRY(make_config(b));
-    SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));
+    if (!s->opened)
+        SL_TRY(sl_local_open_backend(&b->local, &b->open, &b->err));
+    s->facts_printed = false;
     sl_status st = run_formats(b);
-    sl_local_close(&b->local);
+    if (!s->opened)
+        sl_local_close(&b->local);
+    return st;
+}
+
+/* A rank of a real group; then the same rank without the exchange. The caller closes the local. */
+static sl_status run_rank(const void *opts, int32_t rank, sl_local *l, sl_comm *c, sl_err *err)
+{
+    sweep s = {.b = {.o = *(const sl_bench_prefill_opts *)opts, .local = *l},
+               .comm = c,
+               .opened = true,
+               .silent = rank > 0};
+    s.b.report = on_result, s.b.report_ctx = &s;
+    if (rank == 0 && !sl_bench_csv_open("bench prefill", s.b.o.csv, &s.csv))
+        return sl_fail(err, SL_ERR_INVALID, "--csv %s cannot be written", s.b.o.csv);
+    sl_status st = run_all(&s);
+    s.comm = NULL;
+    s.b.o.ranks = s.b.o.group;
+    if (st == SL_OK)
+        st = run_all(&s);
+    *l = s.b.local;
+    *err = s.b.err;
+    if (s.csv)
+        fclose(s.csv);
     return st;
 }
 
@@ -171,6 +237,11 @@ int sl_bench_prefill_main(int argc, char **argv)
          NULL},
         {"ranks", SL_ARG_INT, &o->ranks, "N",
          "Number of ranks of expert parallelism; the benchmark runs one of them. Default 8.", 1, 256, NULL},
+        {"group", SL_ARG_INT, &o->group, "N",
+         "Run a real group: N processes, rank r on device r, that share the experts and exchange rows; then the same ranks without the exchange, and the ratio. Rank 0 prints. --ranks is not used.",
+         2, SL_COMM_RANKS_MAX, NULL},
+        {"experts", SL_ARG_INT, &o->experts, "N",
+         "Number of routed experts of a layer, of all ranks together. Default: the model's.", 1, 1024, NULL},
         {"chunks", SL_ARG_TEXT, &chunks, "LIST", "Chunk sizes in tokens. Default 512,1024,2048,4096.", 0, 0,
          NULL},
         {"contexts", SL_ARG_TEXT, &contexts, "LIST",
@@ -193,6 +264,15 @@ int sl_bench_prefill_main(int argc, char **argv)
         return exit_code;
     if (!parse_lists(o, chunks, contexts, rows))
         return SL_EXIT_USAGE;
+    if (o->group > 1) {
+        sl_bench_ranks ranks = {.name = "bench prefill",
+                                .backend = o->backend,
+                                .n = o->group,
+                                .threads = o->threads,
+                                .run = run_rank,
+                                .opts = o};
+        return sl_bench_ranks_run(&ranks);
+    }
     s.b.report = on_result, s.b.report_ctx = &s;
     if (!sl_bench_csv_open("bench prefill", o->csv, &s.csv))
         return SL_EXIT_FAILED;

@@ -3,6 +3,10 @@
  * and for each combination of chunk size and context. The model runs with a few of its layers, every kind of layer at
  * its real dimensions; the time of the whole model is computed from the time of each kind and the number of its layers.
  *
+ * With --group the rank is one of a real group: every rank (bench/ranks.h) computes chunks of its own sequence and runs
+ * the sweep twice, in the group and then without the exchange; rank 0 prints both and their ratio. The experts of a token
+ * are drawn either way, so that an expert gets as many tokens.
+ *
  * prefill.c reads the flags, runs the sweep and prints; run.c measures one point.
  */
 #ifndef SL_BENCH_PREFILL_PREFILL_H
@@ -27,7 +31,8 @@ extern const char *const sl_bench_part_names[];
 
 typedef struct sl_bench_prefill_opts {
     const char *backend, *model, *csv;
-    int32_t layers, ranks, repeats, threads, equal; /* equal: tokens of the prompt of --equal; 0: none */
+    int32_t layers, ranks, group, experts, repeats, threads;
+    int32_t equal; /* tokens of the prompt of --equal; 0: none */
     bool ops;
     sl_bench_list chunks, contexts, rows; /* rows: sl_row_format */
 } sl_bench_prefill_opts;
