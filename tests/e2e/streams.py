@@ -16,12 +16,13 @@ def jobs(tag, n, prompt=300, out=200):
 
 
 class Streams:
-    """Requests in flight, each on its own thread; progress[i] is the number of tokens that request i has received."""
+    """Requests in flight, each on its own thread; progress[i] is the number of tokens that request i has received.
+    want: the tokens of each request; None: those of the usual model in one process."""
 
-    def __init__(self, cluster, todo, timeout=300):
+    def __init__(self, cluster, todo, timeout=300, want=None):
         self.todo, self.got, self.errors = todo, [None] * len(todo), []
         self.progress = [0] * len(todo)
-        self.want = [real.reference(ids, n, **kw) for ids, n, kw in todo]
+        self.want = want or [real.reference(ids, n, **kw) for ids, n, kw in todo]
         self.threads = [threading.Thread(target=self.run, args=(cluster, i, timeout), daemon=True) for i in range(len(todo))]
         for t in self.threads:
             t.start()

@@ -18,10 +18,10 @@ PROMPT = ("<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n"
           "<|start_header_id|>user<|end_header_id|>\n\nWhere is Oslo?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n")
 
 
-def checkpoint(folder):
-    """The golden checkpoint with a tokenizer of its vocabulary's size: special tokens, line break, space and printable ASCII."""
+def checkpoint(folder, golden=GOLDEN):
+    """A golden checkpoint with a tokenizer of its vocabulary's size: special tokens, line break, space and printable ASCII."""
     folder.mkdir()
-    for file in GOLDEN.iterdir():
+    for file in golden.iterdir():
         (folder / file.name).symlink_to(file)
     letters = ["\u010a", "\u0120", *map(chr, range(0x21, 0x7f))]  # byte-level BPE writes line break and space so
     added = [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}

@@ -1,0 +1,79 @@
+"""Sparse algorithms for models with KV heads on a cluster: a decode worker dies in mid-stream, and every stream has the tokens
+that one process gives with the same algorithm."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+import real
+from streams import QUICK, Streams
+from test_families import checkpoint
+
+GOLDEN = real.ROOT / "tests" / "golden" / "model" / "llama-bf16"
+PROMPT, NEW, STREAMS = 300, 240, 3
+
+# Settings under sparse_attention and the same as flags. Prompts are several times as long as what a query reads.
+STRATEGIES = {
+    "quest": {"token_budget": 96},
+    "double_sparsity": {"token_budget": 64, "heavy_channels": 16},
+    "skip_softmax": {"threshold_scale_factor": 120},
+    "snapkv": {"prompt_budget": 96, "window_size": 16, "output_tokens": 64},
+}
+
+
+def calibrated(model, folder):
+    text, out = folder / "text", folder / "channels.json"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 40)
+    subprocess.run([real.SLUICE, "calibrate", "--algorithm", "double_sparsity", "--model", model, "--text", text, "--output", out,
+                    "--threads", "1"], check=True, capture_output=True, timeout=120)
+    return out
+
+
+def reference(model, algorithm, settings, ids):
+    flags = [x for key, value in settings.items() for x in ("--" + key.replace("_", "-"), str(value))]
+    p = subprocess.run([real.SLUICE, "generate", "--model", model, "--ids", ",".join(map(str, ids)), "--max-new-tokens", str(NEW),
+                        "--ignore-eos", "--threads", "1", "--json", "--algorithm", algorithm, *flags],
+                       capture_output=True, text=True, timeout=300, check=False)
+    assert p.returncode == 0, p.stderr
+    return json.loads(p.stdout)["ids"]
+
+
+def in_the_middle(c, streams):
+    """A decode worker with a stream that has a good part of its tokens; None: they ended before that was seen."""
+    while streams.running():
+        busy = max(c.workers("decode"), key=lambda w: w["running"])
+        if busy["running"] >= 1 and max(streams.progress) >= NEW // 4:
+            return busy
+        time.sleep(0.002)
+    return None
+
+
+@pytest.mark.parametrize("algorithm", STRATEGIES)
+def test_decode_killed_in_mid_stream(start, tmp_path, algorithm):
+    model, settings = checkpoint(tmp_path / "tiny-llama", GOLDEN), dict(STRATEGIES[algorithm])
+    if algorithm == "double_sparsity":
+        settings["channel_config_path"] = calibrated(model, tmp_path)
+    make = random.Random(algorithm)
+    prompts = [[make.randrange(8, 100) for _ in range(PROMPT + 17 * i)] for i in range(STREAMS)]
+    want = [reference(model, algorithm, settings, ids) for ids in prompts]
+    assert want[0] != reference(model, "dense", {}, prompts[0]), "the algorithm leaves out nothing: the test shows nothing"
+
+    c = start(**QUICK, **{"model.path": model, "model.max_context": 1024, "sparse_attention.algorithm": algorithm},
+              **{f"sparse_attention.{key}": value for key, value in settings.items()})
+    victim = None
+    for _ in range(4):  # on a busy machine all streams may end before the kill
+        streams = Streams(c, [(ids, NEW, {}) for ids in prompts], want=want)
+        victim = in_the_middle(c, streams)
+        if victim:
+            os.kill(victim["pid"], signal.SIGKILL)
+        streams.check()
+        if victim:
+            break
+    assert victim, "four times all streams ended before the kill"
+    assert real.metric(c.get("/metrics").text, "sluice_stream_resumes_total") >= 1, "no stream was interrupted"
+    c.idle()
