@@ -188,157 +188,83 @@ static void refused(const sl_msg *m, const char *field)
     sl_wr_free(&w);
 }
 
-START_TEST(shape_rules)
+/* A message of this type is refused, naming the field, after these members were set. */
+#define REFUSED(type, field, ...)                                                                            \
+    do {                                                                                                     \
+        sl_msg m = msg_sample(SL_MSG_##type);                                                                \
+        m.__VA_ARGS__;                                                                                       \
+        refused(&m, field);                                                                                  \
+    } while (0)
+
+START_TEST(shapes_of_requests)
 {
-    sl_msg m = msg_sample(SL_MSG_RESERVE);
-    m.reserve.attempt = 0;
-    refused(&m, "attempt");
-    m = msg_sample(SL_MSG_RESERVE);
-    m.reserve.n_prompt = 131;
-    refused(&m, "n_prompt");
-    m = msg_sample(SL_MSG_RESERVE);
-    m.reserve.n_tokens = 0;
-    refused(&m, "tokens");
-    m = msg_sample(SL_MSG_RESERVE);
-    m.reserve.seed = (sl_key){0, 0};
-    refused(&m, "seed");
-    m = msg_sample(SL_MSG_PREFILL);
-    m.prefill.seed = (sl_key){0, 0};
-    refused(&m, "seed");
-    m = msg_sample(SL_MSG_PREFILL);
-    m.prefill.n_pages = 2;
-    refused(&m, "pages");
-    m = msg_sample(SL_MSG_PREFILL);
-    m.prefill.matched_pages = 4;
-    refused(&m, "matched_pages");
-    m = msg_sample(SL_MSG_RESERVED);
-    m.reserved.matched_pages = 4;
-    refused(&m, "matched_pages");
-    m = msg_sample(SL_MSG_HELLO);
-    m.hello.role = SL_ROLE_BOTH + 1;
-    refused(&m, "role");
-    m = msg_sample(SL_MSG_HELLO);
-    m.hello.ranks = 65;
-    refused(&m, "ranks");
-    m.hello.ranks = 1;
-    refused(&m, "ranks");
-    m.hello.ranks = 2;
-    refused(&m, "rank");
-    m.hello.ranks = 0;
-    refused(&m, "rank");
-    m = msg_sample(SL_MSG_LOAD);
-    m.load.group_broken = 2;
-    refused(&m, "group_broken");
-    m = msg_sample(SL_MSG_DONE);
-    m.done.finish = SL_FINISH_ERROR + 1;
-    refused(&m, "finish");
-    m = msg_sample(SL_MSG_FAILED);
-    m.failed.status = 0;
-    refused(&m, "status");
-    m = msg_sample(SL_MSG_FAILED);
-    m.failed.retryable = 2;
-    refused(&m, "retryable");
-    m = msg_sample(SL_MSG_COMMIT);
-    m.commit.first_page = 4;
-    refused(&m, "first_page");
-    m = msg_sample(SL_MSG_PEER_WELCOME);
-    m.peer_welcome.arena_bytes = UINT64_MAX;
-    refused(&m, "arena_bytes");
-    m = msg_sample(SL_MSG_KV_EVENTS);
-    m.kv_events.stored.len = 48;
-    refused(&m, "stored");
-    m = msg_sample(SL_MSG_KV_EVENTS);
-    m.kv_events.removed.len = 8;
-    refused(&m, "removed");
-    m = msg_sample(SL_MSG_KV_EVENTS);
-    m.kv_events.tokens.len -= 4;
-    refused(&m, "tokens");
-    m = msg_sample(SL_MSG_KV_EVENTS);
-    m.kv_events.medium = SL_MEDIUM_COUNT;
-    refused(&m, "medium");
-    m = msg_sample(SL_MSG_RESERVE);
-    m.reserve.source.pages = 4;
-    refused(&m, "source.pages");
-    m = msg_sample(SL_MSG_RESERVE);
-    m.reserve.source.addr[0] = 0;
-    refused(&m, "source.addr");
-    m = msg_sample(SL_MSG_PREFETCH);
-    m.prefetch.source.pages = 0;
-    refused(&m, "source.addr");
-    m = msg_sample(SL_MSG_PREFETCH);
-    m.prefetch.seed = (sl_key){0, 0};
-    refused(&m, "seed");
-    m = msg_sample(SL_MSG_PREFETCH);
-    m.prefetch.n_tokens = 0;
-    refused(&m, "tokens");
-    m = msg_sample(SL_MSG_PREFETCH);
-    m.prefetch.attempt = 0;
-    refused(&m, "attempt");
-    m = msg_sample(SL_MSG_PEER_HELLO);
-    m.peer_hello.reader = 1; /* a reader cannot write directly */
-    refused(&m, "direct_pid");
-    m = msg_sample(SL_MSG_LEASE_ASK);
-    m.lease_ask.keys.len = 0;
-    refused(&m, "keys");
-    m.lease_ask.keys.len = 40;
-    refused(&m, "keys");
-    m = msg_sample(SL_MSG_LEASE_ASK);
-    m.lease_ask.seed = (sl_key){0, 0};
-    refused(&m, "seed");
-    m = msg_sample(SL_MSG_LEASE_ASK);
-    m.lease_ask.ms = 0;
-    refused(&m, "ms");
-    m = msg_sample(SL_MSG_LEASE_ASK);
-    m.lease_ask.wait = 2;
-    refused(&m, "wait");
-    m = msg_sample(SL_MSG_LOADING);
-    m.loading.pages = 0;
-    refused(&m, "pages");
-    m = msg_sample(SL_MSG_LOADING);
-    m.loading.pages = (1 << 15) + 1;
-    refused(&m, "pages");
-    m = msg_sample(SL_MSG_LEASE);
-    m.lease.labels.len = 59;
-    refused(&m, "labels");
-    m = msg_sample(SL_MSG_LEASE);
-    m.lease.n_pages = 0;
-    refused(&m, "labels");
-    m = msg_sample(SL_MSG_GROUP_JOIN);
-    m.group_join.role = SL_ROLE_ROUTER;
-    refused(&m, "role");
-    m = msg_sample(SL_MSG_GROUP_JOIN);
-    m.group_join.rank = m.group_join.ranks;
-    refused(&m, "rank");
-    m = msg_sample(SL_MSG_GROUP);
-    m.group.news = SL_GROUP_NEWS_COUNT;
-    refused(&m, "news");
-    m = msg_sample(SL_MSG_CACHE_ASK);
-    m.cache_ask.action = SL_CACHE_ACTIONS;
-    refused(&m, "action");
-    m = msg_sample(SL_MSG_CACHE_ASK);
-    m.cache_ask.prefix_bits = 129;
-    refused(&m, "prefix_bits");
-    m = msg_sample(SL_MSG_CACHE_ASK);
-    m.cache_ask.most = SL_CACHE_PAGES_MAX + 1;
-    refused(&m, "most");
-    m.cache_ask.most = 0;
-    m.cache_ask.action = SL_CACHE_LIST;
-    refused(&m, "most");
-    m.cache_ask.action = SL_CACHE_DROP;
-    m.cache_ask.tier[0] = 0;
-    refused(&m, "tier");
-    m = msg_sample(SL_MSG_CACHE_PAGES);
-    m.cache_pages.pages.len = 33;
-    refused(&m, "pages");
-    m = msg_sample(SL_MSG_CACHE_JOB);
-    m.cache_job.status = 1;
-    refused(&m, "status");
-    m = msg_sample(SL_MSG_CACHE_JOB);
-    m.cache_job.state = SL_CACHE_STATES;
-    refused(&m, "state");
-    m = msg_sample(SL_MSG_CACHE_JOB);
-    m.cache_job.keys.len = 24;
-    refused(&m, "keys");
+    REFUSED(RESERVE, "attempt", reserve.attempt = 0);
+    REFUSED(RESERVE, "n_prompt", reserve.n_prompt = 131);
+    REFUSED(RESERVE, "tokens", reserve.n_tokens = 0);
+    REFUSED(RESERVE, "seed", reserve.seed = (sl_key){0, 0});
+    REFUSED(RESERVE, "source.pages", reserve.source.pages = 4);
+    REFUSED(RESERVE, "source.addr", reserve.source.addr[0] = 0);
+    REFUSED(RESERVED, "matched_pages", reserved.matched_pages = 4);
+    REFUSED(PREFETCH, "source.addr", prefetch.source.pages = 0);
+    REFUSED(PREFETCH, "seed", prefetch.seed = (sl_key){0, 0});
+    REFUSED(PREFETCH, "tokens", prefetch.n_tokens = 0);
+    REFUSED(PREFETCH, "attempt", prefetch.attempt = 0);
+    REFUSED(PREFILL, "seed", prefill.seed = (sl_key){0, 0});
+    REFUSED(PREFILL, "pages", prefill.n_pages = 2);
+    REFUSED(PREFILL, "matched_pages", prefill.matched_pages = 4);
+    REFUSED(DONE, "finish", done.finish = SL_FINISH_ERROR + 1);
+    REFUSED(FAILED, "status", failed.status = 0);
+    REFUSED(FAILED, "retryable", failed.retryable = 2);
+    REFUSED(COMMIT, "first_page", commit.first_page = 4);
+}
+END_TEST
+
+START_TEST(shapes_of_workers_and_groups)
+{
+    REFUSED(HELLO, "role", hello.role = SL_ROLE_BOTH + 1);
+    REFUSED(HELLO, "ranks", hello.ranks = 65);
+    REFUSED(HELLO, "ranks", hello.ranks = 1);
+    REFUSED(HELLO, "rank", hello.ranks = 2);
+    REFUSED(HELLO, "rank", hello.ranks = 0);
+    REFUSED(LOAD, "group_broken", load.group_broken = 2);
+    REFUSED(PEER_HELLO, "direct_pid", peer_hello.reader = 1); /* a reader cannot write directly */
+    REFUSED(PEER_WELCOME, "arena_bytes", peer_welcome.arena_bytes = UINT64_MAX);
+    REFUSED(GROUP_JOIN, "role", group_join.role = SL_ROLE_ROUTER);
+    REFUSED(GROUP_JOIN, "rank", group_join.rank = m.group_join.ranks);
+    REFUSED(GROUP, "news", group.news = SL_GROUP_NEWS_COUNT);
+}
+END_TEST
+
+START_TEST(shapes_of_leases_and_events)
+{
+    REFUSED(LEASE_ASK, "keys", lease_ask.keys.len = 0);
+    REFUSED(LEASE_ASK, "keys", lease_ask.keys.len = 40);
+    REFUSED(LEASE_ASK, "seed", lease_ask.seed = (sl_key){0, 0});
+    REFUSED(LEASE_ASK, "ms", lease_ask.ms = 0);
+    REFUSED(LEASE_ASK, "wait", lease_ask.wait = 2);
+    REFUSED(LEASE, "labels", lease.labels.len = 59);
+    REFUSED(LEASE, "labels", lease.n_pages = 0);
+    REFUSED(LOADING, "pages", loading.pages = 0);
+    REFUSED(LOADING, "pages", loading.pages = (1 << 15) + 1);
+    REFUSED(KV_EVENTS, "stored", kv_events.stored.len = 48);
+    REFUSED(KV_EVENTS, "removed", kv_events.removed.len = 8);
+    REFUSED(KV_EVENTS, "tokens", kv_events.tokens.len -= 4);
+    REFUSED(KV_EVENTS, "medium", kv_events.medium = SL_MEDIUM_COUNT);
+}
+END_TEST
+
+START_TEST(shapes_of_cache_jobs)
+{
+    REFUSED(CACHE_ASK, "action", cache_ask.action = SL_CACHE_ACTIONS);
+    REFUSED(CACHE_ASK, "prefix_bits", cache_ask.prefix_bits = 129);
+    REFUSED(CACHE_ASK, "most", cache_ask.most = SL_CACHE_PAGES_MAX + 1);
+    REFUSED(CACHE_ASK, "most", cache_ask.most = 0, m.cache_ask.action = SL_CACHE_LIST);
+    REFUSED(CACHE_ASK, "tier", cache_ask.most = 0, m.cache_ask.action = SL_CACHE_DROP,
+            m.cache_ask.tier[0] = 0);
+    REFUSED(CACHE_PAGES, "pages", cache_pages.pages.len = 33);
+    REFUSED(CACHE_JOB, "status", cache_job.status = 1);
+    REFUSED(CACHE_JOB, "state", cache_job.state = SL_CACHE_STATES);
+    REFUSED(CACHE_JOB, "keys", cache_job.keys.len = 24);
 }
 END_TEST
 
@@ -423,7 +349,10 @@ int main(void)
     tcase_add_test(t, fields_survive);
     tcase_add_loop_test(t, every_truncation_is_refused, SL_MSG_HELLO, SL_MSG_TYPE_COUNT);
     tcase_add_loop_test(t, every_byte_damaged, SL_MSG_HELLO, SL_MSG_TYPE_COUNT);
-    tcase_add_test(t, shape_rules);
+    tcase_add_test(t, shapes_of_requests);
+    tcase_add_test(t, shapes_of_workers_and_groups);
+    tcase_add_test(t, shapes_of_leases_and_events);
+    tcase_add_test(t, shapes_of_cache_jobs);
     tcase_add_test(t, header_rules);
     tcase_add_test(t, names);
     tcase_add_loop_test(t, seeds_of_the_fuzzer, SL_MSG_HELLO, SL_MSG_TYPE_COUNT);
