@@ -119,7 +119,7 @@ typedef struct sl_algo_call {
     const sl_attn_call *attn;    /* queries, raw keys, tables, dimensions */
     const sl_algo_plane *planes; /* [SL_CACHE_PLANES] of this layer, by plane of the shape */
     /* The rows of this layer, for keys made of what attention reads. In update, rows of this step's tokens exist in
-     * both, unless the algorithm is groupable. */
+     * both, unless the algorithm is groupable and does not state reads_rows. */
     sl_row_view rows;
     sl_host_plane host_rows;
     int32_t max_pos;         /* largest position of the step */
@@ -159,6 +159,8 @@ typedef struct sl_algo_desc {
     bool keeps_lists;    /* lists are kept for the whole step, and reused by the layers that share them */
     bool constant_k; /* the length of a list is a constant of the model, not of the step's longest sequence */
     bool groupable;  /* tokens of a decode step may select group by group, in any order */
+    /* update reads the rows of this step's tokens: they are appended before it, also in groups */
+    bool reads_rows;
 
     /* The key of sparse_attention that bounds the tokens of a list, for tools that compare algorithms at equal budgets
      * (`sluice eval`); a window is the rest of the budget after the sinks. NULL: there is none. */

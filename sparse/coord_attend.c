@@ -172,6 +172,8 @@ static sl_status attend(sl_coord *c, const sl_attn_call *call, sl_err *err)
     if (groups == 1) {
         SL_TRY(attend_whole(c, call, &a, kept, err));
     } else {
+        if (c->z.algo->reads_rows)
+            SL_TRY(sl_coord_capture_rows(c, call, err));
         if (c->z.algo->update)
             SL_TRY(c->z.algo->update(c->algo, &a, err));
         SL_TRY(sl_coord_attend_groups(c, call, &a, groups, err));

@@ -54,8 +54,8 @@ int32_t sl_coord_groups_of(const sl_coord *c, const sl_attn_call *call, const sl
 /*
  * Selects and fetches the rows group by group. *begun receives the number of groups that must be waited for, also
  * after an error. New rows are appended after the first group's fetch: that op is short and leaves multiprocessors
- * to the gather that runs concurrently. Queries are made after the last group's fetch, so that its rows are
- * requested as early as possible.
+ * to the gather that runs concurrently. (They exist already if the algorithm's update reads them.) Queries are made
+ * after the last group's fetch, so that its rows are requested as early as possible.
  */
 static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, int32_t groups,
                               int32_t *begun, sl_err *err)
@@ -67,7 +67,7 @@ static sl_status fetch_groups(sl_coord *c, const sl_attn_call *call, const sl_al
         *begun = g + 1; /* also if the fetch fails: the side stream must be waited for */
         SL_TRY(c->z.adaptor->fetch(c->swapin, call, &sel, c->phys + sl_coord_lists_at(a, sel.first), true,
                                    &c->swap_ns, err));
-        if (g == 0)
+        if (g == 0 && !c->z.algo->reads_rows)
             SL_TRY(sl_coord_capture_rows(c, call, err));
     }
     return sl_coord_make_queries(call, err);

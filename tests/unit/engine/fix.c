@@ -79,6 +79,7 @@ void fix_open(fix *f, const fix_opts *o)
         .row_pages = o->row_pages ? o->row_pages : pages,
         .max_graphs = o->max_graphs,
         .groups = o->groups,
+        .graphs = o->graphs,
         .poison = true,
     };
     sl_err err = {0};

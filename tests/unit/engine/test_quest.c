@@ -156,6 +156,15 @@ START_TEST(the_batch_does_not_matter)
 }
 END_TEST
 
+/* Decode steps in groups: the rows of one group are fetched after the other one has selected. */
+START_TEST(groups_do_not_matter)
+{
+    fix_opts o = opts_of(_i * STRIDE);
+    o.groups = 2, o.graphs = SL_GRAPHS_PAD;
+    ways_batch(o);
+}
+END_TEST
+
 START_TEST(a_whole_budget_is_dense)
 {
     ways_whole_budget(opts_of(_i * STRIDE));
@@ -218,6 +227,7 @@ int main(void)
     tcase_add_loop_test(c, hierarchical_equals_resident, 0, RUNS);
     tcase_add_loop_test(c, prefix_reuse_equals_recompute, 0, RUNS);
     tcase_add_loop_test(c, the_batch_does_not_matter, 0, RUNS);
+    tcase_add_loop_test(c, groups_do_not_matter, 0, RUNS);
     tcase_add_loop_test(c, a_whole_budget_is_dense, 0, RUNS);
     tcase_add_loop_test(c, gates_keep_the_division, 0, DIVISIONS);
     tcase_add_test(c, refusals);
