@@ -10,8 +10,8 @@
  * represent are rounded outward (max upward, min downward), so that the bound holds for the stored values. Keys of
  * bf16 and e4m3 rows are exact in bf16. Heads of a block are contiguous; unit(page, i, head) is that of sl_host_plane.
  *
- * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. The CPU backend has
- * them; the CUDA backend does not have them yet and refuses them.
+ * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. Both backends have
+ * them.
  */
 #ifndef SL_KERNELS_BOUNDS_H
 #define SL_KERNELS_BOUNDS_H

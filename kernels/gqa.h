@@ -20,8 +20,7 @@
  * Keys are stored as attention multiplies them: after bias, norm and RoPE. The scales of gqa_fp8 are powers of two, one
  * per token, head and side (sl_scale_row).
  *
- * The CPU backend has these ops; the CUDA backend has attention (for groups of at most 16 query heads) and refuses
- * what it does not have by name.
+ * Both backends have these ops; attention of the CUDA backend is for groups of at most 16 query heads.
  */
 #ifndef SL_KERNELS_GQA_H
 #define SL_KERNELS_GQA_H

@@ -8,8 +8,8 @@
  * A unit of the plane is one page of one KV head: label[64][count], of type f32 or bf16, values rounded to nearest. Keys
  * of bf16 and e4m3 rows are exact in bf16. The units of a page are contiguous, one for each KV head.
  *
- * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. The CPU backend has
- * them; the CUDA backend does not have them yet and refuses them.
+ * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. Both backends have
+ * them.
  */
 #ifndef SL_KERNELS_LABELS_H
 #define SL_KERNELS_LABELS_H

@@ -10,8 +10,8 @@
  * Outside of 0 .. n - 1 the average counts zeros, in a divisor that is always `kernel`, and the largest skips: as
  * avg_pool1d and max_pool1d of torch do with padding kernel/2.
  *
- * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. The CPU backend has
- * them; the CUDA backend does not have them yet and refuses them.
+ * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. Both backends have
+ * them.
  */
 #ifndef SL_KERNELS_WINDOW_H
 #define SL_KERNELS_WINDOW_H

@@ -55,6 +55,7 @@ const sl_adaptor sl_adaptor_mla = {
     .kind = SL_ATTN_MLA,
     .block_tokens = 1,
     .scope = SL_SCOPE_REQUEST,
+    .awaits_blocks = true,
     .append = mla_append,
     .fetch = fetch_rows,
     .attend = mla_attend,
@@ -79,6 +80,17 @@ static sl_status gqa_attend(sl_backend *be, const sl_swapin *swapin, const sl_co
     return sl_be_run(be, SL_OP_GQA_ATTN, &p, err);
 }
 
+static sl_status gqa_attend_all(sl_backend *be, const sl_coord_layer *layer, const sl_attn_call *call,
+                                const sl_selection *sel, sl_err *err)
+{
+    sl_gqa_attn_params p = call->gqa.attn;
+    p.seqs = call->seqs;
+    p.rows = layer->rows;
+    p.k = sel->k;
+    p.skip_factor = sel->skip_factor, p.skip_from = sel->skip_from, p.tiles = sel->tiles;
+    return sl_be_run(be, SL_OP_GQA_ATTN, &p, err);
+}
+
 static sl_status gqa_append(sl_backend *be, const sl_coord_layer *layer, const sl_attn_call *call,
                             sl_err *err)
 {
@@ -98,6 +110,7 @@ const sl_adaptor sl_adaptor_gqa = {
     .append = gqa_append,
     .fetch = fetch_rows,
     .attend = gqa_attend,
+    .attend_all = gqa_attend_all,
 };
 
 static const sl_adaptor *const adaptors[SL_ATTN_KINDS] = {

@@ -25,7 +25,8 @@ typedef struct sl_adaptor {
      * is shared by all heads of a request, or also by the query heads of one KV head only. */
     int32_t block_tokens;
     sl_list_scope scope;
-    bool skips_tiles; /* its kernel can leave out tiles */
+    bool skips_tiles;   /* its kernel can leave out tiles */
+    bool awaits_blocks; /* its kernel can begin while rows are still being gathered (sl_swapin_overlap) */
     /* New rows of the step's tokens, to the device and to the host pages. */
     sl_status (*append)(sl_backend *be, const sl_coord_layer *layer, const sl_attn_call *call, sl_err *err);
     /* Resolves the selection into phys (of the shape of its ids) and gathers the rows. aside: the gather runs on the
@@ -36,6 +37,11 @@ typedef struct sl_adaptor {
     /* Attention of the selection's tokens over phys; their rows of the call's output are written. */
     sl_status (*attend)(sl_backend *be, const sl_swapin *swapin, const sl_coord_layer *layer,
                         const sl_attn_call *call, const sl_selection *sel, const int32_t *phys, sl_err *err);
+    /* Attention of all tokens of a call to everything before them, without lists: all sequences are resident. Of sel only
+     * k, the most blocks of a sequence, and the fields of SL_ACTION_KERNEL are read. The bits are those of attend with
+     * lists of everything. NULL: its kernel needs lists. */
+    sl_status (*attend_all)(sl_backend *be, const sl_coord_layer *layer, const sl_attn_call *call,
+                            const sl_selection *sel, sl_err *err);
 } sl_adaptor;
 
 extern const sl_adaptor sl_adaptor_mla, sl_adaptor_gqa;

@@ -156,6 +156,7 @@ typedef struct sl_algo_desc {
     bool needs_channels; /* it selects by calibrated channels of keys (sparse/channels.h) */
     bool host_only;      /* it runs where device memory is host memory, and is refused elsewhere */
     bool has_clusters;   /* of sl_select_params it reads token_budget, reduce, and those of k-means alone */
+    bool reads_all;      /* a list holds everything before the query */
     bool keeps_lists;    /* lists are kept for the whole step, and reused by the layers that share them */
     bool constant_k; /* the length of a list is a constant of the model, not of the step's longest sequence */
     bool groupable;  /* tokens of a decode step may select group by group, in any order */

@@ -109,6 +109,20 @@ static void show(const sl_coord *c, const sl_attn_call *call, const sl_algo_call
     c->o.probe.seen(c->o.probe.ctx, &s);
 }
 
+static void set_skip(const sl_coord *c, const sl_algo *algo, const sl_algo_call *a, sl_selection *sel)
+{
+    if (c->tiles && algo == c->algo)
+        sel->skip_factor = c->o.cache.select.skip_factor, sel->skip_from = a->dense_below,
+        sel->tiles = c->tiles;
+}
+
+/* Whether all tokens of the call attend to everything before them, in rows that are on the device: no list is needed. */
+static bool reads_all(const sl_coord *c, const sl_attn_call *call, const sl_algo *algo)
+{
+    return algo->desc->reads_all && c->z.adaptor->attend_all &&
+           (c->no_hot || c->layers[call->layer].resident) && !c->o.probe.seen && !c->o.draw;
+}
+
 /* Resolve, swap-in and attention, slice by slice. */
 static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_algo_call *a, bool kept,
                                sl_err *err)
@@ -116,13 +130,16 @@ static sl_status attend_slices(sl_coord *c, const sl_attn_call *call, const sl_a
     sl_algo *algo = c->is_dense[call->layer] ? c->dense : c->algo;
     const sl_adaptor *adaptor = c->z.adaptor;
     int32_t total = call->seqs->n_tokens;
+    if (!kept && reads_all(c, call, algo)) {
+        sl_selection sel = {.k = a->k};
+        set_skip(c, algo, a, &sel);
+        return adaptor->attend_all(c->be, &c->layers[call->layer], call, &sel, err);
+    }
     int64_t fit = c->z.slice / sl_coord_lists_at(a, 1);
     for (int32_t first = 0; first < total;) {
         int32_t n = total - first < fit ? total - first : (int32_t)fit;
         sl_selection sel = {.ids = c->slice_ids, .first = first, .count = n, .k = a->k};
-        if (c->tiles && algo == c->algo)
-            sel.skip_factor = c->o.cache.select.skip_factor, sel.skip_from = a->dense_below,
-            sel.tiles = c->tiles;
+        set_skip(c, algo, a, &sel);
         if (kept)
             sel.ids = c->ids + sl_coord_lists_at(a, first);
         else

@@ -219,7 +219,7 @@ sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes
         .groups = o->groups,
         .lists = z->lists,
         .block_log2 = z->block_log2,
-        .overlap_tokens = o->overlap && o->hot_slots > 0 && z->lists == 1 && z->block_log2 == 0
+        .overlap_tokens = o->overlap && o->hot_slots > 0 && z->adaptor->awaits_blocks
                               ? (o->max_seqs < o->max_step_tokens ? o->max_seqs : o->max_step_tokens)
                               : 0,
     };

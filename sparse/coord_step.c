@@ -6,6 +6,7 @@ static sl_status see_prompts(sl_coord *c, sl_err *err)
 {
     int32_t first = 0;
     c->in_prompt = false;
+    c->no_hot = true;
     c->n_runs = c->tracker.n_runs;
     for (int32_t i = 0; i < c->n_runs; i++) {
         const sl_coord_run *run = &c->tracker.runs[i];
@@ -13,6 +14,7 @@ static sl_status see_prompts(sl_coord *c, sl_err *err)
         c->runs[i] =
             (sl_algo_run){.seq = run->seq, .first = first, .n = run->n, .pos = t->len, .prompt = t->prompt};
         first += run->n;
+        c->no_hot &= t->hot_slot < 0;
         if (!c->z.algo->prompt)
             continue;
         if (t->prompt < 1)
@@ -50,6 +52,7 @@ void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t context)
     c->tracker.step_tokens = tokens;
     c->tracker.max_pos = context - 1;
     c->tracker.shaped = true;
+    c->no_hot = c->o.hot_slots == 0;
 }
 
 void sl_coord_rows_free(sl_coord *c, bool on)

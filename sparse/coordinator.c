@@ -29,6 +29,17 @@ static void classify_layers(sl_coord *c)
     }
 }
 
+/* Whether the backend can resolve the longest list of a hierarchical sequence. */
+static sl_status check_resolve(const sl_coord *c, int32_t width, sl_err *err)
+{
+    for (int32_t l = 0; c->o.hot_slots > 0 && l < c->o.n_layers; l++) {
+        sl_resolve_params p = {.rows = c->layers[l].rows, .k = width, .ld_ids = width, .policy = c->o.policy};
+        if (!c->layers[l].resident)
+            SL_TRY(sl_be_supports(c->be, SL_OP_RESOLVE, &p, err));
+    }
+    return SL_OK;
+}
+
 static sl_status create_parts(sl_coord *c, sl_err *err)
 {
     sl_coord_opts o = c->o;
@@ -37,6 +48,7 @@ static sl_status create_parts(sl_coord *c, sl_err *err)
     if (o.groups == 0)
         o.groups = c->async ? SL_COORD_AUTO_GROUPS : 1;
     sl_swapin_opts so = sl_coord_swapin_opts(&o, &c->z);
+    SL_TRY(check_resolve(c, so.width, err));
     SL_TRY(sl_swapin_create(c->be, &so, &c->swapin, err));
     SL_TRY(c->z.algo->create(c->be, &c->z.dims, &c->algo, err));
     if (c->o.gates.n_dense_layers > 0)

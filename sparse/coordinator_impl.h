@@ -39,6 +39,7 @@ struct sl_coord {
     int32_t n_runs;
     bool
         in_prompt; /* some token of the step is one of a prompt, and the algorithm selects at the end of prompts */
+    bool no_hot; /* no sequence of the step is hierarchical, nor of steps that repeat this one as a graph */
     sl_coord_draw draw;
     int32_t *ids, *slice_ids, *phys; /* device */
     int32_t index_plane;             /* of the model's index keys; -1: none */

@@ -46,7 +46,7 @@ POOL_ONLY = ("kernels_conformance_cpu", "test_sparse_conformance", "test_sparse_
              "test_kernels_residency", "test_forward", "test_weights", "test_engine", "test_engine_api", "test_engine_discrete",
              "test_gqa", "test_quest", "test_streaming_llm", "test_double_sparsity", "test_skip_softmax", "test_snapkv",
              "test_cluster_kv", "test_pq_cache",
-             "test_calibrate", "equal", "bench_prefill", "bench_decode", "bench_cold")
+             "test_calibrate", "equal", "equal_gqa", "bench_prefill", "bench_decode", "bench_cold")
 # Puts from device memory: without a GPU only their source differs from the default path, whose threads are the same.
 SAME_THREADS = ("test_cluster_gpu", "test_routers_gpu", "test_faults_gpu", "test_soak_gpu")
 KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_endings"

@@ -154,6 +154,7 @@ SL_CUDA_OP(index_query);
 SL_CUDA_OP(index_scores);
 SL_CUDA_OP(topk);
 SL_CUDA_OP(resolve);
+SL_CUDA_OP(resolve_fits); /* sl_be_supports() */
 SL_CUDA_OP(gather);
 SL_CUDA_OP(hot_reset);
 SL_CUDA_OP(sparse_attn);

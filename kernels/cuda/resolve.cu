@@ -283,6 +283,21 @@ template <class C> static sl_status launch(sl_cuda *cu, const sl_resolve_params 
                                 cu->deverr);
 }
 
+/* A list has at most as many misses as hot rows. */
+sl_status sl_cuda_resolve_fits(sl_backend *be, const void *params, sl_err *err)
+{
+    const sl_resolve_params *p = (const sl_resolve_params *)params;
+    int hot = p->rows.hot_rows / sl_row_lists(&p->rows);
+
+    (void)be;
+    if (p->k > whole_rows::max_k && hot > whole_rows::max_k)
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "cuda: resolve: lists of %d rows in %d hot rows: more than %d rows of a list could be missing",
+            p->k, hot, whole_rows::max_k);
+    return SL_OK;
+}
+
 /* A list of more than max_k ids can be resolved, but has at most max_k misses: a step may hold a long list of a resident
  * sequence together with short ones of hierarchical sequences. */
 sl_status sl_cuda_resolve(sl_backend *be, const void *params, sl_err *err)

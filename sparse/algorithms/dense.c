@@ -83,6 +83,7 @@ const sl_algo_desc sl_algo_dense = {
     .name = "dense",
     .description = "no selection: every query attends to everything before it",
     .action = SL_ACTION_VISIBILITY,
+    .reads_all = true,
     .prefix_reuse = true,
     .chunked_prefill = true,
     .disaggregation = true,

@@ -261,7 +261,6 @@ const sl_algo_desc sl_algo_double_sparsity = {
     .has_params = true,
     .needs_kv_heads = true,
     .needs_channels = true,
-    .host_only = true,
     .constant_k = true,
     .keeps_lists = true,
     .groupable = true,

@@ -261,7 +261,6 @@ const sl_algo_desc sl_algo_quest = {
     .budget_key = "token_budget",
     .has_params = true,
     .needs_kv_heads = true,
-    .host_only = true,
     .constant_k = true,
     .keeps_lists = true,
     .groupable = true,

@@ -116,7 +116,6 @@ const sl_algo_desc sl_algo_streaming_llm = {
     .description = "the first and the newest tokens",
     .action = SL_ACTION_VISIBILITY,
     .budget_key = "recent_tokens",
-    .host_only = true,
     .keeps_lists = true,
     .constant_k = true,
     .prefix_reuse = true,

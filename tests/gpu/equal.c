@@ -1,9 +1,14 @@
 /*
  * Shows that hierarchical decode has the bits of resident decode. The logits of the whole engine are compared bit by
- * bit, with a model of random weights, the dimensions of DeepSeek-V3.2 (few layers, few experts) and contexts of 3K to
- * 16K.
+ * bit, with a model of random weights, the dimensions of a published model (few layers, few experts) and contexts of up
+ * to 16K.
  *
- *   equal [--backend cpu|cuda] [--tiny] [--steps N] [--seed N] [--variant TEXT] [--streams N] [--context N]
+ *   equal [--backend cpu|cuda] [--kind NAME] [--tiny] [--steps N] [--seed N] [--variant TEXT] [--streams N]
+ *         [--context N]
+ *
+ * --kind: model and algorithm, of the table in equal_kinds.h: dsa (the default, DeepSeek-V3.2's dimensions), quest,
+ * "quest shared", double_sparsity, snapkv, streaming_llm, dense, skip_softmax (dimensions of Llama 3.1 8B and Qwen3 8B);
+ * "gqa": all of these except dsa, one after another.
  *
  * First the reference: every stream is decoded resident, op by op, alone in its batch, and a hash of the logits of
  * every position is kept. Then the same texts are decoded in many variants of:
@@ -27,19 +32,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "engine/engine.h"
-#include "model/synthetic.h"
-
-enum { STREAMS = 7, LAYERS = 4 }; /* STREAMS: the maximum */
-
-typedef struct options {
-    const char *backend;
-    bool tiny;
-    int32_t steps; /* in the long variants */
-    int32_t streams, context;
-    const char *variant; /* only the variants whose name contains this text, with all steps */
-    uint64_t seed;
-} options;
+#include "tests/gpu/equal_kinds.h"
 
 typedef struct stream {
     int32_t prompt, *ids, *pages, n_pages;
@@ -51,6 +44,10 @@ typedef struct stream {
 
 typedef struct world {
     options o;
+    const kind *k;
+    const sl_algo_desc *algorithm;
+    sl_select_params select;
+    int32_t longest; /* tokens of the longest selection */
     sl_backend *be;
     sl_model_config cfg;
     sl_model *model;
@@ -71,7 +68,7 @@ typedef struct variant {
     sl_evict_policy policy;
     sl_graph_use graphs;
     bool motion, whole; /* motion: streams join and leave; whole: all the steps of --steps */
-    int32_t groups;
+    int32_t groups;     /* other than 0: only for algorithms that select group by group */
 } variant;
 
 static const variant variants[] = {
@@ -108,30 +105,28 @@ static uint32_t roll(world *w, uint32_t n)
 static bool make_model(world *w)
 {
     sl_model_opts mo = {.index_format = SL_INDEX_OFFICIAL,
-                        .row_format = SL_ROW_MLA_FP8,
+                        .row_format = w->k->row,
                         .act = SL_BF16,
                         .max_tokens = w->chunk,
                         .max_logit_rows = w->o.streams,
                         .max_context = w->context};
     sl_synthetic_opts so = {.ranks = 1, .seed = w->o.seed};
-    sl_model_config *c = &w->cfg;
-    TRY(sl_synthetic_config(w->o.tiny ? "tiny" : "deepseek_v32", LAYERS, c, &w->err));
-    c->n_routed_experts = 16, c->n_group = c->topk_group = 1, c->num_experts_per_tok = 4;
-    c->vocab_size = w->o.tiny ? 64 : 1024; /* few logits suffice: the head is not under test */
-    for (int32_t l = 0; l < LAYERS; l++)
-        c->layer_is_moe[l] = l > 0;
-    TRY(sl_model_synthetic(w->be, c, &mo, &so, &w->model, &w->err));
-    c = NULL;
+    TRY(kind_config(w->k, w->o.tiny, &w->cfg, &w->err));
+    TRY(sl_model_synthetic(w->be, &w->cfg, &mo, &so, &w->model, &w->err));
     w->cfg = *sl_model_get_config(w->model);
+    w->algorithm = sl_algo_find(w->k->algorithm);
+    w->select = select_of(w->k, &w->cfg, w->o.tiny);
+    w->longest = longest_of(w->k, &w->cfg, w->o.tiny, w->context);
     return true;
 }
 
 static bool make_arena(world *w)
 {
     int32_t per = sl_pages_for(w->context);
-    sl_cache_dims cache = sl_engine_cache_dims(&w->cfg, SL_ROW_MLA_FP8, SL_INDEX_OFFICIAL);
-    TRY(sl_engine_geometry(&w->cfg, &cache, &sl_algo_dsa, SL_LAYOUT_PAGE_FIRST,
-                           sl_model_fingerprint(w->model), &w->geo, &w->err));
+    sl_cache_dims cache = sl_engine_cache_dims(&w->cfg, w->k->row, SL_INDEX_OFFICIAL);
+    cache.select = w->select;
+    TRY(sl_engine_geometry(&w->cfg, &cache, w->algorithm, w->k->layout, sl_model_fingerprint(w->model),
+                           &w->geo, &w->err));
     sl_arena_opts ao = {.bytes = (uint64_t)w->o.streams * (uint64_t)per * (uint64_t)w->geo.page_bytes,
                         .huge_pages = SL_OFF,
                         .lock = SL_OFF,
@@ -167,12 +162,14 @@ static bool open_engine(world *w, const variant *v, int32_t factor)
 {
     int32_t by_layer[LAYERS] = {0};
     int64_t pages = (int64_t)w->o.streams * w->s[0].n_pages;
-    sl_engine_opts eo = {.algorithm = &sl_algo_dsa,
+    sl_engine_opts eo = {.algorithm = w->algorithm,
+                         .select = w->select,
+                         .gates = gates_of(w->k, w->o.tiny),
                          .max_seqs = w->o.streams,
                          .max_hot_seqs = factor < 0 ? 0 : w->o.streams,
                          .max_step_tokens = w->chunk,
                          .max_context = w->context,
-                         .hot_rows = w->cfg.index_topk * (factor > 0 ? factor : 1),
+                         .hot_rows = w->longest * (factor > 0 ? factor : 1),
                          .tail_rows = v->tail,
                          .policy = v->policy,
                          .index_pages = pages,
@@ -182,8 +179,7 @@ static bool open_engine(world *w, const variant *v, int32_t factor)
                          .max_graphs = 12, /* few, so that some are given up */
                          .poison = true};
     if (factor == 0) {
-        by_layer[1] = SL_HOT_RESIDENT, by_layer[2] = 3 * w->cfg.index_topk,
-        by_layer[3] = w->cfg.index_topk + 5;
+        by_layer[1] = SL_HOT_RESIDENT, by_layer[2] = 3 * w->longest, by_layer[3] = w->longest + 5;
         eo.hot_rows_layer = by_layer;
     }
     TRY(sl_engine_create(w->be, w->model, w->arena, &eo, &w->engine, &w->err));
@@ -209,9 +205,8 @@ static void poison_host(world *w, const stream *s, int32_t n)
     for (int32_t l = 0; l < w->cfg.n_layers; l++) {
         sl_host_plane h =
             sl_geometry_plane(&w->geo, sl_arena_base(w->arena), sl_arena_pages(w->arena), l, SL_CACHE_ROWS);
-        for (int32_t t = n; t < s->n_pages * SL_PAGE_TOKENS; t++)
-            memset(h.base + s->pages[t / SL_PAGE_TOKENS] * h.page_stride + t % SL_PAGE_TOKENS * h.row_stride,
-                   0xff, (size_t)sl_geometry_row_bytes(&w->geo));
+        for (int32_t p = n / SL_PAGE_TOKENS; p < s->n_pages; p++)
+            poison_page(&w->geo, &h, s->pages[p], p == n / SL_PAGE_TOKENS ? n % SL_PAGE_TOKENS : 0);
     }
 }
 
@@ -220,6 +215,7 @@ static bool open_stream(world *w, stream *s, bool hot, int32_t cached)
     s->hot = hot;
     TRY(sl_engine_seq_open(w->engine, hot ? SL_HIERARCHICAL : SL_RESIDENT, s->pages, s->n_pages, cached, s,
                            &s->seq, &w->err));
+    TRY(sl_engine_seq_prompt(w->engine, s->seq, s->prompt, &w->err));
     return true;
 }
 
@@ -391,7 +387,8 @@ static bool run_variant(world *w, const variant *v)
         st.index_pages_free == (int64_t)w->o.streams * w->s[0].n_pages && st.hot_slots_free == w->o.streams;
     bool graphs = !all || v->graphs != SL_GRAPHS_AUTO || !(sl_backend_caps(w->be) & SL_BE_GRAPHS) ||
                   st.graph_steps > st.steps / 2;
-    if (!fits || !graphs || !clock || st.misses == 0 || (all && v->factor == 1 && st.evictions == 0)) {
+    if (!fits || !graphs || !clock || st.misses == 0 ||
+        (all && v->factor == 1 && w->k->evicts && st.evictions == 0)) {
         printf("FAILED %s: %s\n", v->name,
                !fits     ? "device pages were lost"
                : !graphs ? "hardly any step was a graph"
@@ -415,75 +412,67 @@ static bool run_all(world *w)
            w->s[w->o.streams - 1].prompt, w->o.steps, (double)(sl_now_ns() - t0) / 1e9);
     bool any = false;
     for (size_t i = 0; i < SL_COUNT(variants); i++) {
-        if (!strstr(variants[i].name, w->o.variant))
+        const variant *v = &variants[i];
+        if (!strstr(v->name, w->o.variant) || (v->groups && !w->algorithm->groupable) ||
+            (v->factor != 1 && w->longest >= w->context))
             continue;
-        if (!run_variant(w, &variants[i]))
+        if (!run_variant(w, v))
             return false;
         any = true;
     }
     return any;
 }
 
-static bool parse(int argc, char **argv, options *o)
+static bool run_kind(sl_backend *be, const options *o, const kind *k)
 {
-    *o = (options){.backend = "cpu", .seed = 7, .streams = STREAMS, .variant = ""};
-    for (int i = 1; i < argc; i++) {
-        const char *v = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(argv[i], "--tiny") == 0)
-            o->tiny = true;
-        else if (!v)
-            return false;
-        else if (strcmp(argv[i], "--backend") == 0)
-            o->backend = argv[++i];
-        else if (strcmp(argv[i], "--steps") == 0)
-            o->steps = (int32_t)strtol(argv[++i], NULL, 10);
-        else if (strcmp(argv[i], "--seed") == 0)
-            o->seed = strtoull(argv[++i], NULL, 10);
-        else if (strcmp(argv[i], "--streams") == 0)
-            o->streams = (int32_t)strtol(argv[++i], NULL, 10);
-        else if (strcmp(argv[i], "--context") == 0)
-            o->context = (int32_t)strtol(argv[++i], NULL, 10);
-        else if (strcmp(argv[i], "--variant") == 0)
-            o->variant = argv[++i];
-        else
-            return false;
+    world w = {.o = *o, .be = be, .k = k, .random = o->seed};
+    if (!set_lengths(&w.o, k)) {
+        printf("FAILED %s: %d steps do not fit a context of %d tokens\n", k->name, w.o.steps, w.o.context);
+        return false;
     }
-    if (o->steps == 0)
-        o->steps = o->tiny ? 210 : 2100;
-    if (o->context == 0)
-        o->context = o->steps + (o->tiny ? 400 : 14300);
-    return o->steps > 6 && o->steps <= 100000 && o->streams > 1 && o->streams <= STREAMS &&
-           o->context > o->steps + 10;
-}
-
-int main(int argc, char **argv)
-{
-    static world w;
-    if (!parse(argc, argv, &w.o)) {
-        fprintf(stderr, "usage: equal [--backend cpu|cuda] [--tiny] [--steps N] [--seed N] [--variant TEXT] "
-                        "[--streams N] [--context N]\n");
-        return 2;
-    }
-    sl_log_init(SL_LOG_WARN, false, "equal");
-    if (sl_backend_create(w.o.backend, &(sl_backend_opts){0}, &w.be, &w.err) != SL_OK) {
-        printf("skipped: %s\n", w.err.text);
-        return 77;
-    }
-    w.random = w.o.seed;
     w.context = w.o.context;
     w.chunk = w.o.tiny ? 64 : 1024;
-    printf("%s, %s\n", sl_backend_describe(w.be), w.o.tiny ? "tiny" : "DeepSeek-V3.2 dimensions");
+    printf("%s, %s: %s\n", sl_backend_describe(be), k->name, w.o.tiny ? k->tiny : k->preset);
     bool ok = run_all(&w);
     if (w.engine)
         close_engine(&w);
     sl_arena_destroy(w.arena);
     sl_model_destroy(w.model);
-    sl_backend_destroy(w.be);
     for (int32_t i = 0; i < STREAMS; i++) {
         free(w.s[i].ids);
         free(w.s[i].want);
         free(w.s[i].pages);
     }
-    printf("%s: %llu logits compared bit by bit\n", ok ? "ok" : "FAILED", (unsigned long long)w.compared);
-    return ok ? 0 : 1;
+    printf("%s: %llu logits compared bit by bit, %s\n", ok ? "ok" : "FAILED", (unsigned long long)w.compared,
+           k->name);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    options o;
+    sl_backend *be;
+    sl_err err = {0};
+    bool ok = true, any = false;
+    if (!parse(argc, argv, &o)) {
+        fprintf(
+            stderr,
+            "usage: equal [--backend cpu|cuda] [--kind NAME] [--tiny] [--steps N] [--seed N] [--variant TEXT] "
+            "[--streams N] [--context N]\n");
+        return 2;
+    }
+    sl_log_init(SL_LOG_WARN, false, "equal");
+    if (sl_backend_create(o.backend, &(sl_backend_opts){0}, &be, &err) != SL_OK) {
+        printf("skipped: %s\n", err.text);
+        return 77;
+    }
+    for (size_t i = 0; i < SL_COUNT(kinds) && ok; i++) {
+        bool gqa = strcmp(o.kind, "gqa") == 0 && kinds[i].row >= SL_ROW_GQA_F32;
+        if (!gqa && strcmp(o.kind, kinds[i].name) != 0)
+            continue;
+        any = true;
+        ok = run_kind(be, &o, &kinds[i]);
+    }
+    sl_backend_destroy(be);
+    return ok && any ? 0 : 1;
 }

@@ -253,10 +253,6 @@ START_TEST(refusals)
     eo = f.eo,
     eo.select.stamp = 5; /* a store with other channels, see stamps_tell_selections_apart of test_choose */
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
-    f.be->caps &= ~(unsigned)SL_BE_UNIFIED; /* as a GPU */
-    fix_refused(&f, &f.eo, SL_ERR_UNSUPPORTED,
-                "sparse algorithm double_sparsity: runs with backend.name cpu only so far");
-    f.be->caps |= SL_BE_UNIFIED;
     fix_close(&f);
 }
 END_TEST

@@ -14,10 +14,13 @@
 #include "base/log.h"
 #include "fix.h"
 #include "kernels/backend_impl.h"
+#include "kernels/bounds.h"
+#include "kernels/gqa.h"
 #include "tests/unit/run_suite.h"
 
 #define YARN "tests/golden/model/ds-yarn"
 #define SHARE "tests/golden/model/glm-share"
+#define LLAMA "tests/golden/model/llama-rope3"
 #define REGION (256u << 20)
 
 static sl_backend_desc desc;
@@ -116,6 +119,14 @@ static const sl_seq_tables **seqs_of(sl_op op, void *params)
         return &((sl_topk_params *)params)->seqs;
     case SL_OP_RESOLVE:
         return &((sl_resolve_params *)params)->seqs;
+    case SL_OP_GQA_APPEND:
+        return &((sl_gqa_append_params *)params)->seqs;
+    case SL_OP_GQA_ATTN:
+        return &((sl_gqa_attn_params *)params)->seqs;
+    case SL_OP_BOUNDS_APPEND:
+        return &((sl_bounds_append_params *)params)->seqs;
+    case SL_OP_BOUNDS_SCORES:
+        return &((sl_bounds_scores_params *)params)->seqs;
     default:
         return NULL;
     }
@@ -131,7 +142,7 @@ static void keep(taped *t, sl_op op, const void *params)
         p->next = to;
     }
     const sl_seq_tables **seqs = seqs_of(op, t->params);
-    if (seqs) {
+    if (seqs && *seqs) {
         t->seqs = **seqs;
         *seqs = &t->seqs;
     }
@@ -356,6 +367,11 @@ static void tape_destroy(sl_graph *graph)
     X(SL_OP_GATHER)                                                                                          \
     X(SL_OP_HOT_RESET)                                                                                       \
     X(SL_OP_SPARSE_ATTN)                                                                                     \
+    X(SL_OP_GQA_QUERY)                                                                                       \
+    X(SL_OP_GQA_APPEND)                                                                                      \
+    X(SL_OP_GQA_ATTN)                                                                                        \
+    X(SL_OP_BOUNDS_APPEND)                                                                                   \
+    X(SL_OP_BOUNDS_SCORES)                                                                                   \
     X(SL_OP_SILU_MUL)                                                                                        \
     X(SL_OP_MOE_ROUTE)                                                                                       \
     X(SL_OP_MOE)                                                                                             \
@@ -386,6 +402,28 @@ static void wrap(sl_backend *be)
 static fix f;
 static fix_text ref, text;
 
+enum { KINDS = 6, WHOLE = 300 }; /* WHOLE: hot rows for a whole context */
+
+/* Latent rows with and without shared lists, then grouped-query attention: lists per KV head of blocks and of tokens,
+ * lists by position, and no lists at all where sequences are resident. */
+static fix_opts kind_of(int i)
+{
+    fix_opts o = {.dir = YARN};
+    if (i == 1)
+        o.dir = SHARE, o.rows = SL_ROW_MLA_FP8, o.index = SL_INDEX_OFFICIAL;
+    if (i < 2)
+        return o;
+    o = (fix_opts){
+        .dir = LLAMA, .rows = SL_ROW_GQA_BF16, .act = SL_BF16, .algorithm = "quest", .hot_rows = 64};
+    o.select = (sl_select_params){.token_budget = 64, .block_tokens = i == 2 ? 16 : 1};
+    if (i == 4)
+        o.algorithm = "streaming_llm", o.hot_rows = 44,
+        o.gates = (sl_gates){.sink_tokens = 4, .recent_tokens = 40};
+    if (i == 5)
+        o.algorithm = "skip_softmax", o.hot_rows = WHOLE, o.select.skip_factor = 60;
+    return o;
+}
+
 typedef struct watch {
     int32_t next;
 } watch;
@@ -399,9 +437,8 @@ static void on_layer(void *ctx, int32_t layer)
 
 START_TEST(same_bits_without_shared_memory)
 {
-    fix_opts o = {.dir = _i ? SHARE : YARN, .max_hot = 1, .tail_rows = 3, .max_context = 300};
-    if (_i)
-        o.rows = SL_ROW_MLA_FP8, o.index = SL_INDEX_OFFICIAL;
+    fix_opts o = kind_of(_i);
+    o.max_hot = 1, o.tail_rows = 3, o.max_context = WHOLE;
     fix_open(&f, &o);
     fix_reference(&f, &ref, 150, 220, 21);
     fix_close(&f);
@@ -435,14 +472,17 @@ START_TEST(graphs_have_the_bits_of_single_ops)
 {
     enum { N = 6, FROM = 40, TO = 70 };
     static fix_text want[N], got[N];
-    fix_opts o = {.dir = _i ? SHARE : YARN, .max_seqs = N, .max_hot = N, .tail_rows = 3, .max_context = 1300};
+    fix_opts o = kind_of(_i);
+    o.max_seqs = o.max_hot = N, o.tail_rows = 3, o.max_context = 1300;
+    if (o.hot_rows == WHOLE)
+        o.hot_rows = o.max_context;
     fix_open(&f, &o);
     for (int i = 0; i < N; i++)
         fix_reference(&f, &want[i], i == 2 ? 1000 : FROM + 3 * i, i == 2 ? 1000 + TO - FROM : TO + 3 * i,
                       30 + (uint64_t)i);
     fix_close(&f);
 
-    o.wrap = wrap, o.max_graphs = 4, o.groups = _i ? 3 : 1;
+    o.wrap = wrap, o.max_graphs = 4, o.groups = _i == 1 ? 3 : 1;
     fix_open(&f, &o);
     int made = 0;
     fix_run r[N] = {0};
@@ -486,7 +526,7 @@ START_TEST(graphs_have_the_bits_of_single_ops)
     ck_assert_uint_gt(st.graph_captures, 4);
     ck_assert_uint_eq(st.graph_steps, (uint64_t)launches);
     ck_assert_int_gt(launches, 10);
-    ck_assert(_i ? stream_waits > 100 : stream_waits == 0);
+    ck_assert(_i == 1 ? stream_waits > 100 : stream_waits == 0);
     /* by the device's clock; here a gather on the side stream runs when the main stream waits for it */
     ck_assert(st.swap_ns > 0 && st.swap_exposed_ns > 0 && st.swap_ns >= st.swap_exposed_ns);
     ck_assert(st.swap_ns < st.step_ns && st.attend_ns == 0);
@@ -568,9 +608,9 @@ int main(void)
     Suite *s = suite_create("engine/discrete");
     TCase *c = tcase_create("discrete");
     tcase_set_timeout(c, 100);
-    tcase_add_loop_test(c, same_bits_without_shared_memory, 0, 2);
+    tcase_add_loop_test(c, same_bits_without_shared_memory, 0, KINDS);
     tcase_add_test(c, layers_are_reported_in_order_when_done);
-    tcase_add_loop_test(c, graphs_have_the_bits_of_single_ops, 0, 2);
+    tcase_add_loop_test(c, graphs_have_the_bits_of_single_ops, 0, KINDS);
     tcase_add_test(c, graphs_can_be_captured_ahead);
     suite_add_tcase(s, c);
     return run_suite(s);

@@ -197,10 +197,6 @@ START_TEST(refusals)
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane bounds: format differs");
     eo = f.eo, eo.select.stamp = 5;
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
-    f.be->caps &= ~(unsigned)SL_BE_UNIFIED; /* as a GPU */
-    fix_refused(&f, &f.eo, SL_ERR_UNSUPPORTED,
-                "sparse algorithm quest: runs with backend.name cpu only so far");
-    f.be->caps |= SL_BE_UNIFIED;
     fix_close(&f);
 }
 END_TEST

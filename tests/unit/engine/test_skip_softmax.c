@@ -134,10 +134,6 @@ START_TEST(refusals)
     fix_refused(&f, &eo, SL_ERR_INVALID, "skip_softmax: sink_tokens 4 and recent_tokens 0");
     eo = f.eo, eo.hot_rows = 64;
     fix_refused(&f, &eo, SL_ERR_UNSUPPORTED, "cannot hold a whole context");
-    f.be->caps &= ~(unsigned)SL_BE_UNIFIED; /* as a GPU */
-    fix_refused(&f, &f.eo, SL_ERR_UNSUPPORTED,
-                "sparse algorithm skip_softmax: runs with backend.name cpu only so far");
-    f.be->caps |= SL_BE_UNIFIED;
     fix_close(&f);
 }
 END_TEST
