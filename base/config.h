@@ -103,6 +103,8 @@ typedef struct sl_config {
         int niter, cluster_tokens, cluster_window, window_nlist, n_subvec,
             n_subbits; /* read by algorithms that divide keys by k-means */
         double recent_ratio;
+        int topk, topr, page_size; /* read by algorithms that select pages among what a prompt keeps */
+        sl_cfg_choice kt_cache_dtype;
     } sparse_attention;
     struct {
         uint64_t bytes;

@@ -110,7 +110,7 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
         {"algorithm", SL_ARG_TEXT, &o->algorithm, "NAME",
          "Sparse algorithm: dsa selects rows with the checkpoint's indexer; dense reads all rows; quest selects blocks "
          "of rows by bounds of their keys, for models with KV heads; double_sparsity selects rows by a few channels of "
-         "their keys, likewise; snapkv keeps what the end of the prompt attends to; skip_softmax reads all rows but leaves "
+         "their keys, likewise; snapkv keeps what the end of the prompt attends to; rocket_kv selects among that; skip_softmax reads all rows but leaves "
          "out tiles of attention; streaming_llm reads the first --sinks and the "
          "newest --recent rows; cluster_kv selects rows by clusters of their keys; pq_cache selects rows by their quantised "
          "keys. auto, the default, is dsa for a model with an indexer and dense for every other "

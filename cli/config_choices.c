@@ -22,6 +22,7 @@ const sl_config_choice sl_cli_choices[] = {
     {"sparse_attention.bounds_dtype", sl_bounds_dtype_names},
     {"sparse_attention.klabel_dtype", sl_bounds_dtype_names},
     {"sparse_attention.pooling", sl_pooling_names},
+    {"sparse_attention.kt_cache_dtype", sl_kt_type_names},
     {"kvstore.layout", sl_layout_names},
     {"cluster.transport", sl_transport_names},
     {"cluster.shipping", sl_shipping_names},

@@ -50,6 +50,12 @@ static sl_status set_budget(sl_config *cfg, const sl_algo_desc *a, int32_t budge
         SL_TRY(set_key(cfg, text, strlen(text), err));
         budget -= sinks;
     }
+    if (a->has_retained_pages) {
+        if (budget < cfg->sparse_attention.page_size)
+            return sl_fail(err, SL_ERR_INVALID, "a budget of %d tokens is less than a page of %d", budget,
+                           cfg->sparse_attention.page_size);
+        budget /= cfg->sparse_attention.page_size;
+    }
     snprintf(text, sizeof text, "%s=%d", a->budget_key, budget);
     return set_key(cfg, text, strlen(text), err);
 }

@@ -96,6 +96,8 @@ static sl_status read_names(const sl_selection_keys *k, sl_select_params *p, sl_
     p->shared_lists = scope == 1;
     if (k->gqa_reduction && !sl_group_reduce_find(k->gqa_reduction, &p->reduce))
         return sl_fail_unknown(err, "gqa_reduction", k->gqa_reduction, sl_group_reduce_names());
+    if (k->kt_cache_dtype && !sl_kt_type_find(k->kt_cache_dtype, &p->kt_type))
+        return sl_fail_unknown(err, "kt_cache_dtype", k->kt_cache_dtype, sl_kt_type_names());
     if (!is_auto(k->pooling)) {
         if (!sl_pooling_find(k->pooling, &p->pooling))
             return sl_fail_unknown(err, "pooling", k->pooling, sl_pooling_names());
@@ -150,11 +152,17 @@ static void keep_read(const sl_algo_desc *a, sl_select_params *p)
                                 .kernel = p->kernel,
                                 .pooled = p->pooled,
                                 .pooling = p->pooling,
-                                .output_tokens = p->output_tokens};
+                                .output_tokens = a->has_retained_pages ? 0 : p->output_tokens,
+                                .top_pages = p->top_pages,
+                                .top_channels = p->top_channels,
+                                .retained_page = p->retained_page,
+                                .kt_type = p->kt_type};
     else
         p->prompt_budget = p->window = p->kernel = p->output_tokens = 0, p->pooled = false,
         p->pooling = SL_POOLING_AVG, p->niter = p->cluster_tokens = p->cluster_window = p->window_nlist = 0,
         p->n_subvec = p->n_subbits = 0, p->recent_ratio = 0;
+    if (!a->has_retained_pages)
+        p->top_pages = p->top_channels = p->retained_page = 0, p->kt_type = SL_KT_E5M2;
 }
 
 static sl_status check_sizes(const sl_select_params *p, const sl_model_config *cfg, sl_err *err)
@@ -165,6 +173,13 @@ static sl_status check_sizes(const sl_select_params *p, const sl_model_config *c
     if (p->prompt_budget > cfg->max_context)
         return sl_fail(err, SL_ERR_INVALID, "prompt_budget %d exceeds the model's context of %d tokens",
                        p->prompt_budget, cfg->max_context);
+    if ((int64_t)p->top_pages * p->retained_page > cfg->max_context)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "topk %d pages of page_size %d tokens exceed the model's context of %d tokens",
+                       p->top_pages, p->retained_page, cfg->max_context);
+    if (p->retained_page > 0 && SL_PAGE_TOKENS % p->retained_page)
+        return sl_fail(err, SL_ERR_INVALID, "page_size %d does not divide a page of %d tokens",
+                       p->retained_page, SL_PAGE_TOKENS);
     if (p->token_budget > cfg->max_context)
         return sl_fail(err, SL_ERR_INVALID, "token_budget %d exceeds the model's context of %d tokens",
                        p->token_budget, cfg->max_context);
@@ -196,6 +211,10 @@ static sl_status stamp_of(const sl_algo_desc *a, const sl_model_config *cfg, con
         sl_wr_i32s(&w, clusters, SL_COUNT(clusters));
         sl_wr_f32(&w, p->recent_ratio);
     }
+    if (a->has_retained_pages) {
+        const int32_t pages[] = {p->top_pages, p->top_channels, p->retained_page, (int32_t)p->kt_type};
+        sl_wr_i32s(&w, pages, SL_COUNT(pages));
+    }
     if (p->channels) {
         const int32_t labels[] = {p->heavy_channels, p->labels_typed, (int32_t)p->labels};
         sl_wr_u64(&w, p->channels->hash);
@@ -225,7 +244,10 @@ sl_status sl_choose_selection(const sl_algo_desc *algorithm, const sl_selection_
                           .window_nlist = keys->window_nlist,
                           .n_subvec = keys->n_subvec,
                           .n_subbits = keys->n_subbits,
-                          .recent_ratio = (float)keys->recent_ratio};
+                          .recent_ratio = (float)keys->recent_ratio,
+                          .top_pages = keys->topk,
+                          .top_channels = keys->topr,
+                          .retained_page = keys->page_size};
     SL_TRY(read_names(keys, &p, err));
     keep_read(algorithm, &p);
     if (!gates->sink_tokens && !gates->recent_tokens)

@@ -49,6 +49,10 @@ typedef struct sl_selection_keys {
     /* Of algorithms that divide keys by k-means; 0: the algorithm's defaults. */
     int32_t niter, cluster_tokens, cluster_window, window_nlist, n_subvec, n_subbits;
     double recent_ratio; /* 0: the query's own token alone */
+    /* Of algorithms that select pages among what a prompt keeps. */
+    int32_t topk, topr,
+        page_size;              /* pages of a list, channels, tokens of a page; 0: the algorithm's defaults */
+    const char *kt_cache_dtype; /* of sl_kt_type_names(); NULL: float8_e5m2 */
 } sl_selection_keys;
 const char *const *sl_list_scope_names(void);   /* kv_head, request */
 const char *const *sl_bounds_dtype_names(void); /* f32, bf16 */

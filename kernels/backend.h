@@ -51,6 +51,9 @@ typedef enum {
     SL_OP_CLUSTER_LISTS,
     SL_OP_CODES, /* kernels/codes.h */
     SL_OP_CODE_SCORES,
+    SL_OP_RETAINED_APPEND, /* kernels/retained.h */
+    SL_OP_RETAINED_SCORES,
+    SL_OP_RETAINED_LISTS,
     SL_OP_SILU_MUL,
     SL_OP_MOE_ROUTE,
     SL_OP_MOE,

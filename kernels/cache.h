@@ -37,6 +37,7 @@
 #define SL_KERNELS_CACHE_H
 
 #include "kernels/bounds.h"
+#include "kernels/retained.h"
 #include "kernels/params.h"
 #include "kernels/window.h"
 
@@ -177,6 +178,10 @@ typedef struct sl_select_params {
     int32_t cluster_tokens, cluster_window, window_nlist; /* of sl_cluster_rule */
     int32_t n_subvec, n_subbits;                          /* parts of a key; bits of the code of a part */
     float recent_ratio; /* share of a list, without its sinks, that the newest tokens get */
+    /* Algorithms that select among these (kernels/retained.h). 0: the algorithm's defaults. */
+    int32_t top_pages, top_channels; /* pages of a list; channels of a score */
+    int32_t retained_page;           /* retained tokens of a page, a power of two, at most SL_PAGE_TOKENS */
+    sl_kt_type kt_type;              /* of their bounds */
     uint64_t
         stamp; /* of the rows' plane: hash of all that the rows depend on in addition to the model; 0: nothing */
 } sl_select_params;

@@ -11,6 +11,7 @@
 #include "kernels/ep.h"
 #include "kernels/gqa.h"
 #include "kernels/labels.h"
+#include "kernels/retained.h"
 #include "kernels/synth.h"
 #include "kernels/window.h"
 
@@ -368,6 +369,11 @@ static const op_row op_rows[SL_OP_COUNT] = {
     [SL_OP_CLUSTER_LISTS] = ROW("cluster_lists", sl_cluster_lists_params, token_count, sl_chk_cluster_lists),
     [SL_OP_CODES] = ROW("codes", sl_codes_params, tokens, sl_chk_codes),
     [SL_OP_CODE_SCORES] = ROW("code_scores", sl_code_scores_params, token_count, sl_chk_code_scores),
+    [SL_OP_RETAINED_APPEND] = ROW_SEQS("retained_append", sl_retained_append_params, sl_chk_retained_append),
+    [SL_OP_RETAINED_SCORES] =
+        ROW("retained_scores", sl_retained_scores_params, token_count, sl_chk_retained_scores),
+    [SL_OP_RETAINED_LISTS] =
+        ROW("retained_lists", sl_retained_lists_params, token_count, sl_chk_retained_lists),
     [SL_OP_SILU_MUL] = ROW("silu_mul", sl_silu_mul_params, tokens, chk_silu_mul),
     [SL_OP_MOE_ROUTE] = ROW("moe_route", sl_moe_route_params, tokens, chk_moe_route),
     [SL_OP_MOE] = ROW("moe", sl_moe_params, tokens, chk_moe),
@@ -428,6 +434,9 @@ int64_t sl_op_items(sl_op op, const void *params)
         break;
     case SL_OP_LABELS_APPEND:
         seqs = ((const sl_labels_append_params *)params)->seqs;
+        break;
+    case SL_OP_RETAINED_APPEND:
+        seqs = ((const sl_retained_append_params *)params)->seqs;
         break;
     case SL_OP_INDEX_APPEND:
         seqs = ((const sl_index_append_params *)params)->seqs;

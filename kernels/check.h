@@ -67,6 +67,8 @@ typedef struct sl_chk_scores {
 
 void sl_chk_key_heads(sl_chk *c, int32_t kv_heads, int32_t dim);
 void sl_chk_key_format(sl_chk *c, sl_row_format format, const sl_row_view *rows);
+/* How rows are divided, and their size. */
+void sl_chk_key_rows(sl_chk *c, const sl_row_view *r, sl_row_format f, int32_t kv_heads, int32_t dim);
 void sl_chk_key_source(sl_chk *c, const sl_chk_keys *k);
 void sl_chk_list_scores(sl_chk *c, const sl_chk_scores *s);
 
@@ -94,6 +96,10 @@ void sl_chk_labels_scores(sl_chk *c, const void *params);
 /* kernels/window.c: selection by an observation window. */
 void sl_chk_window_votes(sl_chk *c, const void *params);
 void sl_chk_kept_lists(sl_chk *c, const void *params);
+/* kernels/retained.c: pages of retained tokens. */
+void sl_chk_retained_append(sl_chk *c, const void *params);
+void sl_chk_retained_scores(sl_chk *c, const void *params);
+void sl_chk_retained_lists(sl_chk *c, const void *params);
 
 /* kernels/clusters.c: clusters of keys. */
 void sl_chk_kmeans(sl_chk *c, const void *params);

@@ -29,8 +29,7 @@ static void chk_format(sl_chk *c, sl_row_format f)
     sl_chk_can(c, sl_gqa_row_bytes(f, 1, 2) > 0, "format", "is not a format of rows with keys and values");
 }
 
-/* How rows are divided, and their size. */
-static void chk_row_size(sl_chk *c, const sl_row_view *r, sl_row_format f, int32_t kv_heads, int32_t dim)
+void sl_chk_key_rows(sl_chk *c, const sl_row_view *r, sl_row_format f, int32_t kv_heads, int32_t dim)
 {
     sl_chk_need(c, r->heads == 0 || r->heads == kv_heads, "rows.heads",
                 "is neither 0 nor the number of KV heads");
@@ -59,7 +58,7 @@ void sl_chk_key_source(sl_chk *c, const sl_chk_keys *k)
     sl_chk_seqs(c, k->seqs);
     if (c->st != SL_OK || !c->pointers)
         return;
-    chk_row_size(c, k->rows, k->format, k->heads, k->dim);
+    sl_chk_key_rows(c, k->rows, k->format, k->heads, k->dim);
     if (k->device_rows)
         sl_chk_ptr(c, "rows.base", k->rows->base, 4);
     else
@@ -105,7 +104,7 @@ void sl_chk_list_scores(sl_chk *c, const sl_chk_scores *s)
 static void chk_rows(sl_chk *c, const sl_row_view *r, sl_row_format f, int32_t kv_heads, int32_t dim)
 {
     sl_chk_row_blocks(c, r);
-    chk_row_size(c, r, f, kv_heads, dim);
+    sl_chk_key_rows(c, r, f, kv_heads, dim);
     if (c->st != SL_OK)
         return;
     sl_chk_count(c, "rows.hot_base", r->hot_base);

@@ -157,7 +157,9 @@ typedef struct sl_algo_desc {
     bool host_only;      /* it runs where device memory is host memory, and is refused elsewhere */
     bool has_clusters;   /* of sl_select_params it reads token_budget, reduce, and those of k-means alone */
     bool reads_all;      /* a list holds everything before the query */
-    bool keeps_lists;    /* lists are kept for the whole step, and reused by the layers that share them */
+    /* It reads the parameters of retained pages, and budget_key counts pages of page_size tokens. */
+    bool has_retained_pages;
+    bool keeps_lists; /* lists are kept for the whole step, and reused by the layers that share them */
     bool constant_k; /* the length of a list is a constant of the model, not of the step's longest sequence */
     bool groupable;  /* tokens of a decode step may select group by group, in any order */
     /* update reads the rows of this step's tokens: they are appended before it, also in groups */
@@ -237,6 +239,7 @@ extern const sl_algo_desc sl_algo_cluster_kv;
 extern const sl_algo_desc sl_algo_pq_cache;
 extern const sl_algo_desc sl_algo_quest;
 extern const sl_algo_desc sl_algo_snapkv;
+extern const sl_algo_desc sl_algo_rocket_kv;
 extern const sl_algo_desc sl_algo_streaming_llm;
 extern const sl_algo_desc sl_algo_double_sparsity;
 extern const sl_algo_desc sl_algo_skip_softmax;

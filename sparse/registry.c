@@ -6,14 +6,20 @@
 
 #include "sparse/algorithm.h"
 
-static const sl_algo_desc *const registry[] = {&sl_algo_dsa,           &sl_algo_dense,
-                                               &sl_algo_quest,         &sl_algo_snapkv,
-                                               &sl_algo_streaming_llm, &sl_algo_double_sparsity,
-                                               &sl_algo_skip_softmax,  &sl_algo_cluster_kv,
-                                               &sl_algo_pq_cache,      NULL};
+static const sl_algo_desc *const registry[] = {&sl_algo_dsa,
+                                               &sl_algo_dense,
+                                               &sl_algo_quest,
+                                               &sl_algo_snapkv,
+                                               &sl_algo_streaming_llm,
+                                               &sl_algo_double_sparsity,
+                                               &sl_algo_skip_softmax,
+                                               &sl_algo_cluster_kv,
+                                               &sl_algo_pq_cache,
+                                               &sl_algo_rocket_kv,
+                                               NULL};
 static const char *const names[] = {
-    "dsa",          "dense",      "quest",    "snapkv", "streaming_llm", "double_sparsity",
-    "skip_softmax", "cluster_kv", "pq_cache", NULL};
+    "dsa",        "dense",    "quest",     "snapkv", "streaming_llm", "double_sparsity", "skip_softmax",
+    "cluster_kv", "pq_cache", "rocket_kv", NULL};
 
 sl_status sl_algo_serves(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_err *err)
 {

@@ -45,7 +45,7 @@ NO_THREADS = ("test_golden", "test_tokenizer", "test_sampler", "test_stop")
 POOL_ONLY = ("kernels_conformance_cpu", "test_sparse_conformance", "test_sparse_coordinator", "test_sparse_swapin",
              "test_kernels_residency", "test_forward", "test_weights", "test_engine", "test_engine_api", "test_engine_discrete",
              "test_gqa", "test_quest", "test_streaming_llm", "test_double_sparsity", "test_skip_softmax", "test_snapkv",
-             "test_cluster_kv", "test_pq_cache",
+             "test_cluster_kv", "test_pq_cache", "test_rocket_kv",
              "test_calibrate", "equal", "equal_gqa", "bench_prefill", "bench_decode", "bench_cold")
 # Puts from device memory: without a GPU only their source differs from the default path, whose threads are the same.
 SAME_THREADS = ("test_cluster_gpu", "test_routers_gpu", "test_faults_gpu", "test_soak_gpu")
@@ -65,8 +65,8 @@ SHORTER = {"asan": ["test_engine: 60 steps of each model where the release build
                     "test_quest: each model, division and format once instead of all combinations",
                     "test_group: 60 steps of each model where the release build takes 200 or 1000",
                     "comm_conformance_cpu: groups of one and three ranks",
-                    "test_models: shorter streams; spills with three models of ten"],
-           "tsan": ["test_models: shorter streams, one model of ten",
+                    "test_models: shorter streams; spills with three models of eleven"],
+           "tsan": ["test_models: shorter streams, one model of eleven",
                     "comm_conformance_cpu: groups of two ranks, because ranks are processes and only threads of one process are watched"]}
 
 

@@ -75,7 +75,11 @@ sl_status sl_setup_select(const sl_config *cfg, const sl_model_config *mc, sl_se
                                     .window_nlist = cfg->sparse_attention.window_nlist,
                                     .n_subvec = cfg->sparse_attention.n_subvec,
                                     .n_subbits = cfg->sparse_attention.n_subbits,
-                                    .recent_ratio = cfg->sparse_attention.recent_ratio};
+                                    .recent_ratio = cfg->sparse_attention.recent_ratio,
+                                    .topk = cfg->sparse_attention.topk,
+                                    .topr = cfg->sparse_attention.topr,
+                                    .page_size = cfg->sparse_attention.page_size,
+                                    .kt_cache_dtype = cfg->sparse_attention.kt_cache_dtype};
     SL_TRY(sl_choose_algorithm(cfg->sparse_attention.algorithm, mc, &s.algorithm, err));
     sl_status st = sl_choose_selection(s.algorithm, &keys, mc, &s.gates, &s.select, err);
     if (st != SL_OK)

@@ -17,21 +17,6 @@
 
 /* ---- update ---- */
 
-/* The smallest bf16 value that is not below f, and the largest that is not above it. */
-static uint16_t bf16_up(float f)
-{
-    uint32_t u = sl_f32_bits(f), cut = u >> 16;
-
-    return (uint16_t)(cut + (u >> 31 == 0 && (u & 0xffff) != 0));
-}
-
-static uint16_t bf16_down(float f)
-{
-    uint32_t u = sl_f32_bits(f), cut = u >> 16;
-
-    return (uint16_t)(cut + (u >> 31 == 1 && (u & 0xffff) != 0));
-}
-
 static void widen_f32(const float *k, int32_t dim, bool first, float *most, float *least)
 {
     for (int32_t i = 0; i < dim; i++) {
@@ -44,9 +29,9 @@ static void widen_bf16(const float *k, int32_t dim, bool first, uint16_t *most, 
 {
     for (int32_t i = 0; i < dim; i++) {
         if (first || k[i] > sl_bf16_to_f32(most[i]))
-            most[i] = bf16_up(k[i]);
+            most[i] = sl_bf16_up(k[i]);
         if (first || k[i] < sl_bf16_to_f32(least[i]))
-            least[i] = bf16_down(k[i]);
+            least[i] = sl_bf16_down(k[i]);
     }
 }
 

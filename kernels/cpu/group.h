@@ -1,5 +1,5 @@
 /*
- * The scores that the query heads sharing a list give become one score per block or token (sl_group_reduce). Inline
+ * Bounds that are rounded outward, and their reduction: the scores that the query heads sharing a list give become one score per block or token (sl_group_reduce). Inline
  * helpers of the CPU backend's scoring ops. Pure.
  */
 #ifndef SL_KERNELS_CPU_GROUP_H
@@ -8,6 +8,22 @@
 #include <math.h>
 
 #include "kernels/bounds.h"
+#include "kernels/formats.h"
+
+/* The smallest bf16 value that is not below f, and the largest that is not above it. */
+static inline uint16_t sl_bf16_up(float f)
+{
+    uint32_t u = sl_f32_bits(f), cut = u >> 16;
+
+    return (uint16_t)(cut + (u >> 31 == 0 && (u & 0xffff) != 0));
+}
+
+static inline uint16_t sl_bf16_down(float f)
+{
+    uint32_t u = sl_f32_bits(f), cut = u >> 16;
+
+    return (uint16_t)(cut + (u >> 31 == 1 && (u & 0xffff) != 0));
+}
 
 /* x = softmax of scale * x. */
 static inline void sl_group_softmax(float *x, int32_t n, float scale)

@@ -126,6 +126,14 @@ def test_clusters_and_codes_find_what_a_question_asks_for(tmp_path):
     assert got == {(task, a): "2" for task in ("needle", "early") for a in ("dense", "cluster_kv", "pq_cache")}
 
 
+def test_rocket_kv_reads_among_what_the_end_of_the_prompt_asks_for(tmp_path):
+    """As snapkv; a quarter of what is kept is enough for the question at the end."""
+    _, rows = evaluate(tmp_path, "--model", MODEL, "--tasks", "needle,early", "--lengths", "512", "--documents", "2", "--budgets", "64",
+                       "--algorithms", "rocket_kv:prompt_budget=192:kernel_size=7")
+    got = {(r["task"], r["budget"]): r["right"] for r in rows}
+    assert got == {("needle", ""): "2", ("early", ""): "2", ("needle", "64"): "2", ("early", "64"): "0"}
+
+
 def test_eval_prints_what_it_has_when_interrupted():
     p = subprocess.Popen([SLUICE, "eval", "--model", MODEL, "--lengths", "256", "--documents", "100000", "--tasks", "needle", "--algorithms",
                           "dense"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

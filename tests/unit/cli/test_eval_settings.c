@@ -106,6 +106,10 @@ START_TEST(budgets_become_keys)
     ck_assert_int_eq(s.v[2].chosen.gates.sink_tokens, 4);
     ck_assert_int_eq(s.v[2].chosen.gates.recent_tokens, 124); /* together the budget */
     sl_cli_eval_settings_free(&s);
+    ck_assert_int_eq(make("models/facts-llama", "rocket_kv:page_size=8", false, &s, &err), SL_OK);
+    ck_assert_int_eq(s.v[2].budget, 128);
+    ck_assert_int_eq(s.v[2].chosen.select.top_pages, 16); /* pages of a budget of 128 tokens */
+    sl_cli_eval_settings_free(&s);
     ck_assert_int_eq(make("models/facts-dsa", "dsa", false, &s, &err), SL_OK);
     ck_assert_int_eq(s.n, 2);
     ck_assert_int_eq(s.v[1].budget, 256); /* the model's own */

@@ -246,6 +246,45 @@ START_TEST(impossible_parameters_are_refused)
 }
 END_TEST
 
+/* The pages of rocket_kv: refused values, defaults, and what other algorithms forget. */
+START_TEST(pages_of_retained_tokens)
+{
+    const sl_selection_keys usual = {
+        .prompt_budget = 512, .window_size = 32, .topk = 64, .topr = 128, .page_size = 4};
+    const struct {
+        int32_t topk, page_size;
+        const char *dtype;
+        sl_status want;
+        const char *says;
+    } bad[] = {
+        {1025, 4, NULL, SL_ERR_INVALID,
+         "topk 1025 pages of page_size 4 tokens exceed the model's context of 4096"},
+        {8, 24, NULL, SL_ERR_INVALID, "page_size 24 does not divide a page of 64 tokens"},
+        {8, 4, "float8_e4m3", SL_ERR_NOT_FOUND,
+         "kt_cache_dtype \"float8_e4m3\" does not exist; there are: float8_e5m2, bfloat16"},
+    };
+    for (size_t i = 0; i < SL_COUNT(bad); i++) {
+        sl_selection_keys k = usual;
+        sl_select_params p;
+        sl_gates g = {0};
+        sl_err err = {0};
+        k.topk = bad[i].topk, k.page_size = bad[i].page_size, k.kt_cache_dtype = bad[i].dtype;
+        ck_assert_int_eq(sl_choose_selection(&sl_algo_rocket_kv, &k, &kv_heads_model, &g, &p, &err),
+                         bad[i].want);
+        ck_assert_msg(strstr(err.text, bad[i].says) != NULL, "\"%s\" does not say %s", err.text, bad[i].says);
+    }
+    sl_selection_keys other[] = {usual, usual, usual, usual, usual};
+    other[1].topk = 65, other[2].topr = 64, other[3].page_size = 8, other[4].kt_cache_dtype = "bfloat16";
+    for (size_t i = 0; i < SL_COUNT(other); i++)
+        for (size_t j = 0; j < i; j++) {
+            ck_assert(chosen(&sl_algo_rocket_kv, &kv_heads_model, other[i], (sl_gates){0}).stamp !=
+                      chosen(&sl_algo_rocket_kv, &kv_heads_model, other[j], (sl_gates){0}).stamp);
+            ck_assert_uint_eq(chosen(&sl_algo_snapkv, &kv_heads_model, other[i], (sl_gates){0}).stamp,
+                              chosen(&sl_algo_snapkv, &kv_heads_model, other[j], (sl_gates){0}).stamp);
+        }
+}
+END_TEST
+
 START_TEST(unknown_names_are_refused)
 {
     sl_err err = {0};
@@ -278,6 +317,7 @@ int main(void)
     tcase_add_test(t, stamps_contain_what_k_means_depends_on);
     tcase_add_test(t, some_algorithms_have_default_gates);
     tcase_add_test(t, impossible_parameters_are_refused);
+    tcase_add_test(t, pages_of_retained_tokens);
     tcase_add_test(t, unknown_names_are_refused);
     suite_add_tcase(s, t);
     return run_suite(s);

@@ -4,8 +4,7 @@
 #include <check.h>
 #include <string.h>
 
-/* The hashes of the logits of `t` from the prompt's last token on. */
-static void decode_hashes(fix *f, fix_run *r, fix_text *t, int32_t from, sl_key *out)
+void ways_hashes(fix *f, fix_run *r, fix_text *t, int32_t from, sl_key *out)
 {
     for (int32_t n = from; n <= WAYS_LENGTH; n++) {
         t->n = n;
@@ -13,7 +12,7 @@ static void decode_hashes(fix *f, fix_run *r, fix_text *t, int32_t from, sl_key 
     }
 }
 
-static void same(const sl_key *a, const sl_key *b, int32_t from, const char *what)
+void ways_same(const sl_key *a, const sl_key *b, int32_t from, const char *what)
 {
     for (int32_t n = from; n <= WAYS_LENGTH; n++)
         ck_assert_msg(memcmp(&a[n], &b[n], sizeof a[n]) == 0, "%s: logits differ after token %d", what, n);
@@ -33,12 +32,12 @@ static void reference(const fix_opts *o, uint64_t seed, sl_key *out)
     fix_open(&f, o);
     text_of(&f, &t, seed);
     fix_seq_open(&f, &r, SL_RESIDENT, 0, WAYS_LENGTH);
-    decode_hashes(&f, &r, &t, WAYS_PROMPT, out);
+    ways_hashes(&f, &r, &t, WAYS_PROMPT, out);
     fix_seq_close(&f, &r, false);
     fix_close(&f);
 }
 
-static void spill(fix *f, fix_run *r)
+void ways_spill(fix *f, fix_run *r)
 {
     sl_err err = {0};
     ck_assert_msg(sl_engine_seq_spill(f->engine, r->seq, &err) == SL_OK, "%s", err.text);
@@ -58,8 +57,8 @@ void ways_chunks(fix_opts o)
         text_of(&f, &t, 5);
         fix_seq_open(&f, &r, SL_RESIDENT, 0, WAYS_LENGTH);
         fix_feed(&f, &r, &t, WAYS_PROMPT - 1, chunks[k]);
-        decode_hashes(&f, &r, &t, WAYS_PROMPT, got);
-        same(want, got, WAYS_PROMPT, "chunks");
+        ways_hashes(&f, &r, &t, WAYS_PROMPT, got);
+        ways_same(want, got, WAYS_PROMPT, "chunks");
         fix_seq_close(&f, &r, false);
         fix_close(&f);
     }
@@ -80,8 +79,8 @@ void ways_hierarchical(fix_opts o, int i)
         text_of(&f, &t, round ? 9 : 1234);
         fix_seq_open(&f, &r, SL_RESIDENT, 0, WAYS_LENGTH);
         fix_feed(&f, &r, &t, WAYS_PROMPT - 1, 40);
-        spill(&f, &r);
-        decode_hashes(&f, &r, &t, WAYS_PROMPT, round ? got : other);
+        ways_spill(&f, &r);
+        ways_hashes(&f, &r, &t, WAYS_PROMPT, round ? got : other);
         sl_engine_seq_stats(f.engine, r.seq, &s);
         ck_assert_uint_gt(s.hits, 0);
         ck_assert_uint_gt(s.misses, 0);
@@ -91,7 +90,7 @@ void ways_hierarchical(fix_opts o, int i)
                                          &sl_arena_geometry(f.arena)->shape.planes[SL_CACHE_ROWS]));
         fix_seq_close(&f, &r, false);
     }
-    same(want, got, WAYS_PROMPT, "hierarchical");
+    ways_same(want, got, WAYS_PROMPT, "hierarchical");
     fix_close(&f);
 }
 
@@ -117,9 +116,9 @@ void ways_prefix(fix_opts o, int i)
             ck_assert(!in_parts || sl_engine_seq_load(f.engine, r.seq, cuts[k], NULL) == SL_OK);
             fix_feed(&f, &r, &t, WAYS_PROMPT - 1, 33);
             if (hot && cuts[k] != 149)
-                spill(&f, &r);
-            decode_hashes(&f, &r, &t, WAYS_PROMPT, got);
-            same(want, got, WAYS_PROMPT, "prefix");
+                ways_spill(&f, &r);
+            ways_hashes(&f, &r, &t, WAYS_PROMPT, got);
+            ways_same(want, got, WAYS_PROMPT, "prefix");
             fix_seq_close(&f, &r, false);
         }
     fix_close(&f);
@@ -143,7 +142,7 @@ void ways_batch(fix_opts o)
         fix_seq_open(&f, &r[i], SL_RESIDENT, 0, WAYS_LENGTH);
         fix_feed(&f, &r[i], &t[i], WAYS_PROMPT + 7 * i, 50);
         if (i > 0)
-            spill(&f, &r[i]);
+            ways_spill(&f, &r[i]);
     }
     for (int32_t step = 0; step < WAYS_LENGTH - WAYS_PROMPT - 14; step++) {
         for (int i = 0; i < N; i++)
@@ -171,7 +170,7 @@ void ways_whole_budget(fix_opts o)
     reference(&o, 3, got);
     o.select = (sl_select_params){0}, o.algorithm = "dense";
     reference(&o, 3, want);
-    same(want, got, WAYS_PROMPT, "dense");
+    ways_same(want, got, WAYS_PROMPT, "dense");
 }
 
 void ways_gates(fix_opts o)
@@ -198,10 +197,10 @@ void ways_gates(fix_opts o)
         fix_seq_open(&f, &r, SL_RESIDENT, 0, WAYS_LENGTH);
         fix_feed(&f, &r, &t, WAYS_PROMPT - 1, way ? 31 : WAYS_CONTEXT);
         if (way)
-            spill(&f, &r);
-        decode_hashes(&f, &r, &t, WAYS_PROMPT, way ? got : want);
+            ways_spill(&f, &r);
+        ways_hashes(&f, &r, &t, WAYS_PROMPT, way ? got : want);
         fix_seq_close(&f, &r, false);
         fix_close(&f);
     }
-    same(want, got, WAYS_PROMPT, "gates");
+    ways_same(want, got, WAYS_PROMPT, "gates");
 }

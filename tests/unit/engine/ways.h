@@ -24,4 +24,25 @@ void ways_whole_budget(fix_opts o);
 /* Sinks, recent tokens, a minimum length and a dense layer: chunks and a spill do not matter. */
 void ways_gates(fix_opts o);
 
+/* For algorithms that select at the end of a prompt. The options say which of its tokens are the window. */
+void ways_prompt_open(fix *f, fix_run *r, sl_residency residency, int32_t n_cached, int32_t prompt);
+/* Chunks of the prompt, also such that divide the window; and chunks that reach beyond the prompt's end, as when a
+ * request is computed again with the tokens that it had generated. */
+void ways_prompt_chunks(fix_opts o);
+/* Spilled after the prompt, with the fewest possible hot rows, in slots that another request has used. */
+void ways_prompt_hierarchical(fix_opts o, int i);
+/* Pages of a longer text, up to the window, are continued; and pages of the whole prompt, with its selection, are opened
+ * as a decode worker does, hierarchical at once, also with tokens after the prompt. */
+void ways_prompt_pages(fix_opts o, int i);
+/* A prompt that is being computed, a resident and a hierarchical request in the same steps. */
+void ways_prompt_batch(fix_opts o);
+/* With the parameters of o, attention after a prompt of this many tokens is dense attention. */
+void ways_prompt_dense(fix_opts o, int32_t prompt);
+
+/* The pieces of these ways: the hashes of the logits of `t` from the prompt's last token on; that they are the same from
+ * `from` on; a spill that must succeed. */
+void ways_hashes(fix *f, fix_run *r, fix_text *t, int32_t from, sl_key *out);
+void ways_same(const sl_key *a, const sl_key *b, int32_t from, const char *what);
+void ways_spill(fix *f, fix_run *r);
+
 #endif

@@ -4,6 +4,7 @@
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/gqa.h"
 
@@ -16,6 +17,25 @@ static sl_status shown_create(sl_backend *be, const sl_algo_dims *d, sl_algo **o
     SL_TRY(seen_algo->create(be, d, out, err));
     (*out)->desc = &shown;
     return SL_OK;
+}
+
+/* The queries of a token of the window. */
+static void keep_query(witness *w, const sl_attn_call *c, int32_t t)
+{
+    const int32_t window = w->f->o.select.window, at = c->seqs->token_pos[t] - (w->prompt - window);
+    const int64_t width = (int64_t)c->gqa.attn.heads * c->gqa.attn.dim;
+    if (at < 0 || at >= window)
+        return;
+    if (!w->q)
+        w->q = calloc((size_t)w->f->cfg->n_layers * (size_t)window, (size_t)width * sizeof *w->q);
+    memcpy(w->q + ((int64_t)c->layer * window + at) * width, c->gqa.attn.q + t * width,
+           (size_t)width * sizeof(float));
+}
+
+void witness_end(witness *w)
+{
+    free(w->q);
+    w->q = NULL;
 }
 
 static sl_status shown_retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count,
@@ -35,8 +55,11 @@ static sl_status shown_retrieve(sl_algo *a, const sl_algo_call *call, int32_t fi
                        .dim = dim,
                        .k = call->k,
                        .scale = c->gqa.attn.scale};
-        if (c->seqs->token_seq[t] >= 0)
-            seen_by->check(seen_by, &l);
+        if (c->seqs->token_seq[t] < 0)
+            continue;
+        if (list == 0 && seen_by->prompt)
+            keep_query(seen_by, c, t);
+        seen_by->check(seen_by, &l);
     }
     return SL_OK;
 }
@@ -143,4 +166,59 @@ void witness_best(double *all, int32_t n_all, double *got, int32_t n_got)
     qsort(got, (size_t)n_got, sizeof *got, falling);
     for (int32_t i = 0; i < n_got; i++)
         MUST(fabs(all[i] - got[i]) <= 1e-5 * (1 + fabs(all[i])));
+}
+
+/* Adds the softmax over the keys 0 .. seen - 1 of one query to the sums of the first `before` of them. */
+static void add_weights(const float *q, const float *keys, int32_t dim, int32_t seen, int32_t before,
+                        double scale, double *sum)
+{
+    double p[WITNESS_MAX_UNITS], top = -INFINITY, all = 0;
+    for (int32_t j = 0; j < seen; j++) {
+        p[j] = 0;
+        for (int32_t i = 0; i < dim; i++)
+            p[j] += (double)q[i] * (double)keys[(int64_t)j * WITNESS_MAX_DIM + i];
+        top = fmax(top, p[j]);
+    }
+    for (int32_t j = 0; j < seen; j++)
+        all += exp(scale * (p[j] - top));
+    for (int32_t j = 0; j < before; j++)
+        sum[j] += exp(scale * (p[j] - top)) / all;
+}
+
+void witness_votes(const witness *w, const seen_list *l, int32_t kernel, bool largest, double *votes)
+{
+    const sl_model_config *m = w->f->cfg;
+    const int32_t window = w->f->o.select.window, before = w->prompt - window, dim = l->dim;
+    const int32_t group = m->n_heads / m->n_kv_heads;
+    static float keys[WITNESS_MAX_UNITS][WITNESS_MAX_DIM];
+    double sum[WITNESS_MAX_UNITS] = {0};
+    for (int32_t j = 0; j < w->prompt; j++)
+        witness_key(w, l->layer, j, l->list, keys[j]);
+    for (int32_t t = 0; t < window; t++)
+        for (int32_t g = 0; g < group; g++)
+            add_weights(
+                w->q + (((int64_t)l->layer * window + t) * m->n_heads + (int64_t)l->list * group + g) * dim,
+                keys[0], dim, before + t + 1, before, (double)l->scale, sum);
+    for (int32_t j = 0; j < before; j++) {
+        double total = 0, most = -INFINITY;
+        for (int32_t i = j - kernel / 2; i <= j + kernel / 2; i++) {
+            total += i >= 0 && i < before ? sum[i] : 0;
+            most = i >= 0 && i < before ? fmax(most, sum[i]) : most;
+        }
+        votes[j] = largest ? most : total / kernel;
+    }
+}
+
+void witness_kept(const witness *w, const double *votes, const bool *in, int32_t before)
+{
+    const int32_t sinks = w->f->o.gates.sink_tokens;
+    double least = INFINITY, most = -INFINITY;
+    for (int32_t j = 0; j < before; j++) {
+        MUST(j >= sinks || in[j]);
+        if (j >= sinks && in[j])
+            least = fmin(least, votes[j]);
+        if (!in[j])
+            most = fmax(most, votes[j]);
+    }
+    MUST(most <= least + 1e-5 * (1e-3 + fabs(most)));
 }

@@ -27,6 +27,8 @@ struct witness {
     const fix_run *run;
     int64_t lists; /* checked so far; counted by `check` */
     void (*check)(witness *w, const seen_list *l);
+    int32_t prompt; /* tokens of the prompt whose window's queries are kept for witness_votes(); 0: none */
+    float *q;       /* [layers][window][heads][dim] of these queries; witness_end() frees it */
 };
 
 /* The algorithm, except that it shows its lists to w; valid until the next call. */
@@ -48,5 +50,12 @@ void witness_scores(const witness *w, const seen_list *l, int32_t n, witness_sco
 int32_t witness_ids(const seen_list *l, int32_t last, bool *in);
 /* Fails the test unless the n_got scores are the largest of `all`, up to rounding. Sorts both. */
 void witness_best(double *all, int32_t n_all, double *got, int32_t n_got);
+/* Votes of the window (select.window tokens) for the tokens of the prompt before it, of the list's KV head; pooled over
+ * kernel tokens, the largest or the average. */
+void witness_votes(const witness *w, const seen_list *l, int32_t kernel, bool largest, double *votes);
+/* Fails the test unless `in` can be the kept tokens: the sinks, and no other one has a larger vote than the least of
+ * them, up to rounding. */
+void witness_kept(const witness *w, const double *votes, const bool *in, int32_t before);
+void witness_end(witness *w);
 
 #endif

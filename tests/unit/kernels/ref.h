@@ -49,6 +49,10 @@ void ref_kmeans(const void *params);
 void ref_cluster_lists(const void *params);
 void ref_codes(const void *params);
 void ref_code_scores(const void *params);
+/* and those of kernels/retained.h, in ref_retained.c. */
+void ref_retained_append(const void *params);
+void ref_retained_scores(const void *params);
+void ref_retained_lists(const void *params);
 
 /* The page of a position of a sequence, in one of the page tables of s. */
 int32_t ref_page_of(const int32_t *table, const sl_seq_tables *s, int64_t seq, int64_t pos);

@@ -4,7 +4,7 @@
  * the context) and whose stale rows are poisoned, chunks that end in the middle of pages, several requests in one
  * batch, greedy and seeded sampling, more than a thousand steps, and a decode worker that dies in the middle. Two of
  * the models run under quest, with rows and lists of blocks by KV head and a plane of its own, and one each under snapkv,
- * cluster_kv and pq_cache, whose selections depend on where the prompt ended; those of the last two are made again by the
+ * rocket_kv, cluster_kv and pq_cache, whose selections depend on where the prompt ended; those of the last two are made again by the
  * worker that opens the pages.
  */
 #include <stdio.h>
@@ -17,12 +17,12 @@
 #if defined(__SANITIZE_THREAD__)
 enum { SLOWER = 16, MODELS = 1, SPILLED = 1 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { SLOWER = 8, MODELS = 10, SPILLED = 3 };
+enum { SLOWER = 8, MODELS = 11, SPILLED = 3 };
 #else
-enum { SLOWER = 1, MODELS = 10, SPILLED = 10 };
+enum { SLOWER = 1, MODELS = 11, SPILLED = 11 };
 #endif
 /* One model of each kind of rows and planes first. */
-static const int order[] = {0, 5, 7, 8, 9, 1, 2, 3, 4, 6};
+static const int order[] = {0, 5, 7, 8, 9, 10, 1, 2, 3, 4, 6};
 
 static cluster c;
 static const char *dir;
@@ -236,6 +236,10 @@ static const model models[] = {
      &sl_algo_pq_cache,
      70,
      {.token_budget = 70, .n_subvec = 2, .n_subbits = 4, .niter = 4, .recent_ratio = 0.5f}},
+    {"tests/golden/model/qwen3-norms",
+     &sl_algo_rocket_kv,
+     36,
+     {.prompt_budget = 96, .window = 20, .top_pages = 9, .retained_page = 4}},
 };
 
 START_TEST(a_thousand_steps)
@@ -327,7 +331,7 @@ int main(void)
     tcase_add_test(t, a_thousand_steps);
     tcase_add_loop_test(t, other_models, 0, MODELS);
     tcase_add_loop_test(t, spilled_under_pressure, 0, SPILLED);
-    tcase_add_loop_test(t, survives_a_death, 0, MODELS > 7 ? 5 : 1);
+    tcase_add_loop_test(t, survives_a_death, 0, MODELS > 7 ? 6 : 1);
     suite_add_tcase(s, t);
     return run_suite(s);
 }

@@ -1,0 +1,118 @@
+/* Units and names of bounds of retained pages, and what their ops require; see kernels/retained.h. */
+#include "kernels/retained.h"
+
+#include <string.h>
+
+#include "kernels/check.h"
+#include "kernels/gqa.h"
+
+static const char *const type_names[] = {"float8_e5m2", "bfloat16", NULL};
+
+int64_t sl_retained_unit_bytes(int32_t dim, sl_kt_type type)
+{
+    return type == SL_KT_E5M2 ? 2 * (int64_t)dim : type == SL_KT_BF16 ? 4 * (int64_t)dim : 0;
+}
+
+const char *const *sl_kt_type_names(void)
+{
+    return type_names;
+}
+
+bool sl_kt_type_find(const char *name, sl_kt_type *out)
+{
+    for (int i = 0; name && type_names[i]; i++)
+        if (strcmp(name, type_names[i]) == 0) {
+            *out = (sl_kt_type)i;
+            return true;
+        }
+    return false;
+}
+
+/* keys: the op reads host rows and bounds, not only which tokens are retained. */
+static void chk_retained(sl_chk *c, const sl_retained *r, bool keys)
+{
+    sl_chk_key_heads(c, r->kv_heads, r->dim);
+    sl_chk_pos(c, "window", r->window);
+    sl_chk_count(c, "ld_kept", r->ld_kept);
+    sl_chk_can(c, r->page_log2 >= 0 && r->page_log2 <= SL_PAGE_LOG2, "page_log2", "is not in 0..6");
+    sl_chk_ptr(c, "prompts", r->prompts, 4);
+    if (r->ld_kept > 0)
+        sl_chk_ptr(c, "kept", r->kept, 4);
+    if (!keys)
+        return;
+    sl_chk_key_format(c, r->format, &r->rows);
+    sl_chk_can(c, r->rows.block_log2 == 0, "rows.block_log2", "must be 0: rows of one token");
+    sl_chk_can(c, sl_retained_unit_bytes(1, r->type) > 0, "type", "is unknown");
+    sl_chk_count(c, "ld_pages", r->ld_pages);
+    if (r->ld_pages > 0)
+        sl_chk_ptr(c, "base", r->base, 2);
+    if (c->st != SL_OK || !c->pointers)
+        return;
+    sl_chk_key_rows(c, &r->rows, r->format, r->kv_heads, r->dim);
+    sl_chk_need(c, r->host_rows.base != NULL, "host_rows.base", "is NULL");
+    sl_chk_host(c, &r->host_rows, r->rows.row_bytes * sl_row_lists(&r->rows));
+}
+
+static void chk_host_pages(sl_chk *c, const sl_seq_tables *seqs)
+{
+    if (c->st == SL_OK && c->pointers && seqs->n_tokens)
+        sl_chk_ptr(c, "seqs.host_pages", seqs->host_pages, 4);
+}
+
+void sl_chk_retained_append(sl_chk *c, const void *params)
+{
+    const sl_retained_append_params *p = params;
+
+    chk_retained(c, &p->r, true);
+    sl_chk_seqs(c, p->seqs);
+    chk_host_pages(c, p->seqs);
+}
+
+/* A slice of the step's tokens, and the select pages of a list. */
+static void chk_slice(sl_chk *c, const sl_seq_tables *seqs, int32_t first, int32_t count, int32_t select,
+                      int32_t dense_below)
+{
+    sl_chk_seqs(c, seqs);
+    sl_chk_count(c, "token_first", first);
+    sl_chk_count(c, "token_count", count);
+    sl_chk_pos(c, "select", select);
+    sl_chk_count(c, "dense_below", dense_below);
+    if (c->st == SL_OK && seqs)
+        sl_chk_need(c, (int64_t)first + count <= seqs->n_tokens, "token_count",
+                    "reaches beyond the step's tokens");
+}
+
+void sl_chk_retained_scores(sl_chk *c, const void *params)
+{
+    const sl_retained_scores_params *p = params;
+
+    chk_retained(c, &p->r, true);
+    chk_slice(c, p->seqs, p->token_first, p->token_count, p->select, p->dense_below);
+    sl_chk_pos(c, "heads", p->heads);
+    sl_chk_pos(c, "ld_scores", p->ld_scores);
+    sl_chk_pos(c, "top_r", p->top_r);
+    if (c->st != SL_OK)
+        return;
+    sl_chk_need(c, p->top_r <= p->r.dim, "top_r", "is larger than dim");
+    sl_chk_need(c, p->heads % p->r.kv_heads == 0, "kv_heads", "does not divide heads");
+    sl_chk_need(c, p->scale > 0, "scale", "must be positive");
+    sl_chk_size(c, "ld_scores", (int64_t)p->token_count * p->r.kv_heads, p->ld_scores);
+    sl_chk_ptr(c, "q", p->q, 4);
+    sl_chk_ptr(c, "scores", p->scores, 4);
+    sl_chk_ptr(c, "place", p->place, 4);
+    chk_host_pages(c, p->seqs);
+}
+
+void sl_chk_retained_lists(sl_chk *c, const void *params)
+{
+    const sl_retained_lists_params *p = params;
+
+    chk_retained(c, &p->r, false);
+    chk_slice(c, p->seqs, p->token_first, p->token_count, p->select, p->dense_below);
+    sl_chk_pos(c, "ld_ids", p->ld_ids);
+    if (c->st != SL_OK)
+        return;
+    sl_chk_size(c, "ld_ids", (int64_t)p->token_count * p->r.kv_heads, p->ld_ids);
+    sl_chk_ptr(c, "pages", p->pages, 4);
+    sl_chk_ptr(c, "ids", p->ids, 4);
+}

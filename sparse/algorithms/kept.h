@@ -1,0 +1,62 @@
+/*
+ * What a prompt keeps by the votes of its last tokens (kernels/window.h): the part that is common to SnapKV and to the
+ * first stage of RocketKV. Every KV head keeps its best tokens before the observation window, and the window. All rows
+ * stay in the host store: the pages of a prompt are those of dense attention and can be shared by prefix, up to the
+ * window, and the next turn of a conversation selects anew among all tokens.
+ *
+ * An algorithm has one sl_kept, gives it every prompt and every step, and reads `prompts` and sl_kept_of() in its lists.
+ * The parameters are prompt_budget, window and sink_tokens of its dimensions, and how votes are pooled.
+ *
+ * Threads: those of the algorithm.
+ */
+#ifndef SL_SPARSE_KEPT_H
+#define SL_SPARSE_KEPT_H
+
+#include "kernels/gqa.h"
+#include "sparse/sparse.h"
+
+typedef struct sl_pool_rule {
+    int32_t kernel;
+    sl_pooling pooling;
+} sl_pool_rule;
+
+typedef struct sl_kept {
+    const char *name; /* of the algorithm, for messages */
+    sl_backend *be;
+    sl_algo_dims dims;
+    sl_pool_rule pool;
+    int32_t plane, window, most; /* most: kept tokens of a list, without the window */
+    float *queries;              /* device [layers][seqs][window][query heads][dim] */
+    float *votes;                /* device [kv_heads][max_context] */
+    int32_t *kept;               /* device [layers][seqs][kv_heads][most] */
+    int32_t *prompts;            /* device [seqs][2], see sl_kept_lists_params */
+    int32_t *place; /* device, sl_seq_tables of the token that top-k sees: token_seq, token_pos */
+    int32_t *list;  /* host [most] */
+} sl_kept;
+
+int32_t sl_kept_window(const sl_cache_dims *d);
+int32_t sl_kept_budget(const sl_cache_dims *d);
+
+/* Functions of sl_algo_desc, where name is the algorithm's. sl_kept_check: SL_ERR_INVALID or SL_ERR_TOO_LARGE name the
+ * key. sl_kept_planes: the plane of kept positions, host only. */
+sl_selector sl_kept_selector(const sl_cache_dims *d);
+int32_t sl_kept_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most);
+sl_status sl_kept_check(const char *name, const sl_algo_dims *d, const sl_gates *g, const sl_pool_rule *pool,
+                        sl_err *err);
+uint64_t sl_kept_device_bytes(const sl_algo_dims *d);
+
+/* close frees what a failed open has allocated, too. */
+sl_status sl_kept_open(sl_kept *s, const char *name, sl_backend *be, const sl_algo_dims *d,
+                       const sl_pool_rule *pool, sl_err *err);
+void sl_kept_close(sl_kept *s);
+/* sl_algo_desc.prompt and .update: the selection is made, or taken from the pages. */
+sl_status sl_kept_prompt(sl_kept *s, const sl_algo_prompt *p, sl_err *err);
+sl_status sl_kept_update(sl_kept *s, const sl_algo_call *call, sl_err *err);
+
+/* Tokens before the window of a prompt, and how many of them are kept. */
+int32_t sl_kept_before(const sl_kept *s, int32_t prompt);
+int32_t sl_kept_count(const sl_kept *s, int32_t prompt);
+/* Kept tokens of a request in a layer: device [kv_heads][most], ascending, of which the first sl_kept_count() are. */
+int32_t *sl_kept_of(const sl_kept *s, int32_t layer, int32_t seq);
+
+#endif
