@@ -20,16 +20,15 @@
 #include "tests/unit/kernels/comm/group.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STEPS = 60 };
+enum { STEPS = 60, STOP_MS = 9000, DEADLINE_MS = 7000 }; /* of a rank that stops; of the waits for it */
 #else
-enum { STEPS = 1000 };
+enum { STEPS = 1000, STOP_MS = 3500, DEADLINE_MS = 2500 };
 #endif
 enum { SEQS = 4, CONTEXT = 320, MAX_TOKENS = 64, PAGES = (CONTEXT + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS };
 
 /* How the last rank is lost: it kills itself before a step; or in an exchange of a step that computes prompts or only
  * decodes, while the other ranks wait there for it: dispatch of the first MoE layer, combine of the second. */
 typedef enum { BEFORE_STEP, KILLED_IN_PROMPT, KILLED_IN_DECODE, STOPPED_IN_PROMPT } loss;
-enum { STOP_MS = 3500, DEADLINE_MS = 2500 };
 
 typedef struct config {
     const char *dir;
