@@ -44,7 +44,7 @@ bool sl_cli_model_given(const char *command, const char *dir);
      SL_ARG_INT,                                                                                                                      \
      &(keys).token_budget,                                                                                                            \
      "N",                                                                                                                             \
-     "quest, double_sparsity: number of tokens that a query reads at most. Default 1024.",                                            \
+     "quest, double_sparsity, cluster_kv, pq_cache: number of tokens that a query reads at most. Default 1024.",                      \
      1,                                                                                                                               \
      1 << 24,                                                                                                                         \
      NULL},                                                                                                                           \
@@ -69,7 +69,7 @@ bool sl_cli_model_given(const char *command, const char *dir);
          SL_ARG_CHOICE,                                                                                                               \
          &(keys).gqa_reduction,                                                                                                       \
          "NAME",                                                                                                                      \
-         "quest, double_sparsity: how the scores for the query heads that share a list become one: the largest "                      \
+         "quest, double_sparsity, cluster_kv: how the scores for the query heads that share a list become one: the largest "          \
          "(max, the default), that of the mean query (mean), or the sum of their softmax (softmax).",                                 \
          0,                                                                                                                           \
          0,                                                                                                                           \
