@@ -23,6 +23,8 @@ STRATEGIES = {
     "double_sparsity": {"token_budget": 64, "heavy_channels": 16},
     "skip_softmax": {"threshold_scale_factor": 120},
     "snapkv": {"prompt_budget": 96, "window_size": 16, "output_tokens": 64},
+    "cluster_kv": {"token_budget": 64, "cluster_tokens": 8, "cluster_window": 48, "window_nlist": 4},
+    "pq_cache": {"token_budget": 72, "n_subbits": 4},
 }
 
 
