@@ -26,9 +26,10 @@ static sl_ep_layout layout_of(const sl_pass *p)
                           .quantised = p->c->fp8_acts && p->lw->quantised};
 }
 
-/* Begins to move rows or results to every rank and from every rank. */
+/* Begins to move rows or results to every rank and from every rank. Where nothing is computed meanwhile it moves them at
+ * once, with the whole device. */
 static sl_status begin(const sl_pass *p, const void *send, const int32_t *send_count, void *recv,
-                       int32_t *recv_count, int64_t row_bytes, int32_t cap)
+                       int32_t *recv_count, int64_t row_bytes, int32_t cap, bool compute)
 {
     sl_comm_rows rows = {.send = send,
                          .send_count = send_count,
@@ -36,7 +37,10 @@ static sl_status begin(const sl_pass *p, const void *send, const int32_t *send_c
                          .recv_count = recv_count,
                          .row_bytes = row_bytes,
                          .cap = cap};
-    return p->dry ? SL_OK : sl_comm_all_to_all_begin(p->m->opts.comm, &rows, p->err);
+    if (p->dry)
+        return SL_OK;
+    return compute ? sl_comm_all_to_all_begin(p->m->opts.comm, &rows, p->err)
+                   : sl_comm_all_to_all(p->m->opts.comm, &rows, p->err);
 }
 
 /* Ends it, also when what was computed meanwhile failed with `st`. */
@@ -59,8 +63,8 @@ static sl_status send_rows(sl_pass *p, const sl_ep_layout *l, bool compute)
                            .send_count = ws->ep_counts[0],
                            .tokens = p->tokens};
     SL_TRY(sl_pass_run(p, SL_OP_EP_SEND, &a));
-    SL_TRY(
-        begin(p, ws->ep_send, ws->ep_counts[0], ws->ep_recv, ws->ep_counts[1], sl_ep_row_bytes(l), l->cap));
+    SL_TRY(begin(p, ws->ep_send, ws->ep_counts[0], ws->ep_recv, ws->ep_counts[1], sl_ep_row_bytes(l), l->cap,
+                 compute));
     return end(p, compute ? sl_pass_mlp_in(p) : SL_OK);
 }
 
@@ -90,7 +94,7 @@ static sl_status run_experts(sl_pass *p, const sl_ep_layout *l, bool shared, boo
                               .load = &p->m->expert_load};
     SL_TRY(sl_pass_run(p, SL_OP_EP_EXPERTS, &a));
     SL_TRY(begin(p, ws->ep_results, ws->ep_counts[2], ws->ep_back, ws->ep_counts[3], sl_ep_result_bytes(l),
-                 sl_ep_result_cap(l)));
+                 sl_ep_result_cap(l), shared));
     return end(p, shared ? run_shared(p, begun) : SL_OK);
 }
 

@@ -256,7 +256,8 @@ extern "C" sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl
 {
     uint64_t all = (uint64_t)m->slice * m->row_bytes * (uint64_t)v->ranks;
     bool side = cu->stream == cu->side_stream;
-    uint64_t most = (uint64_t)(side ? SL_CUDA_EXCHANGE_SMS : cu->sms);
+    bool large = (uint64_t)m->rows * m->row_bytes > SL_CUDA_EXCHANGE_LARGE;
+    uint64_t most = (uint64_t)(!side ? cu->sms : large ? SL_CUDA_EXCHANGE_SMS_LARGE : SL_CUDA_EXCHANGE_SMS);
     uint64_t unit = (uint64_t)(uintptr_t)m->send | (uint64_t)(uintptr_t)m->recv | m->send_stride |
                     m->recv_stride | m->row_bytes;
     uint64_t blocks = (all + BLOCK_BYTES - 1) / BLOCK_BYTES;

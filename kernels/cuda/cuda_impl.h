@@ -27,6 +27,10 @@ extern "C" {
 #define SL_CUDA_SIDE_SMS 6   /* of a gather on the side stream; even, because its clusters have two blocks */
 /* Of an exchange on the side stream. The linear layers that run meanwhile use 112 of 132 (linear_stream.cu). */
 #define SL_CUDA_EXCHANGE_SMS 16
+/* The same of blocks of more than SL_CUDA_EXCHANGE_LARGE bytes: then the linear layers are those of many tokens, which
+ * leave what an exchange takes, and on few multiprocessors copies would take longer than the link. Not measured. */
+#define SL_CUDA_EXCHANGE_SMS_LARGE 64
+#define SL_CUDA_EXCHANGE_LARGE ((uint64_t)32 << 20)
 
 /* The calls of one kind of collective, counted on the device. begun is private to the kernel that runs. */
 typedef struct sl_cuda_meter {
