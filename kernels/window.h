@@ -21,7 +21,7 @@
 typedef enum { SL_POOLING_AVG, SL_POOLING_MAX } sl_pooling;
 
 /* The votes of one prompt in one layer. The prompt is resident; its last `window` tokens are the window. Sums of votes are
- * double, in the order of query heads and within a head of window tokens, rounded once. */
+ * double, in the order of window tokens and within a token of query heads, rounded once. */
 typedef struct sl_window_votes_params {
     const float *q;           /* [window][heads][dim] queries of the window, as attention reads them */
     const int32_t *row_pages; /* [ceil(tokens / 64)] device pages of its rows */

@@ -8,11 +8,15 @@
  * resident: a thread block has one tile of rows and up to 64 tokens; the tile stays in shared memory while the queries of
  * the tokens of one sequence pass, 16 at a time. For chunks of prompts.
  *
- * Limits on an H200, 4.2 TB/s and 29.6e12 fused multiply-adds per second: with g query heads per KV head, a row of bf16
- * needs g multiply-adds per two bytes. In decode with g = 4 these take 28 % of the time of the bytes. Per 8 values a warp
- * issues 49 instructions for 512 bytes, which allows 9.7 TB/s; for g = 8, 5.4 TB/s. A chunk of 4,096 tokens of 32 heads
- * against 64K tokens of bounds (d 128, blocks of 16) is 137e9 multiply-adds, 4.6 ms at the peak; of 89 instructions issued
- * 64 are multiply-adds, so 6.5 ms is the aim.
+ * Limits on an H200, 4.58 TB/s and 29.6e12 fused multiply-adds per second: with g query heads per KV head, a row of bf16
+ * needs g multiply-adds per two bytes. In decode with g = 4 these take 31 % of the time of the bytes. A chunk of 2,048
+ * tokens of 32 heads against 64K tokens of bounds (d 128, blocks of 16) is 69e9 multiply-adds, 2.3 ms.
+ *
+ * Measured (tests/bench/cold --only bounds_scores,labels_scores): 64 requests of 64K tokens take 409 us, of which the
+ * bytes need 236, and with one query per KV head 294; the chunk takes 9.8 ms, a quarter of the rate. With one row and
+ * all lanes per thread it was 421 us and 10.8 ms, so that shared memory is not what holds it. Not measured: the values of
+ * 16 queries are written to shared memory with several integer divisions each, by as many instructions as half of the
+ * products of a tile, and rows are looked up in the page table for each tile before its copies start.
  */
 #include "kernels/cuda/row_dots.cuh"
 
@@ -56,15 +60,15 @@ __device__ static inline void stream_queries(const sl_dots &j, int token, int he
 
 /* Ends the products of one row with R queries. */
 template <typename T, int R>
-__device__ static inline void stream_finish(const sl_dots &j, float (&lane)[R][8], const sl_dot_token &at,
+__device__ static inline void stream_finish(const sl_dots &j, sl_lanes<R> &lanes, const sl_dot_token &at,
                                             const dots_cursor &c, int i, int list)
 {
-    int row = c.tile * SL_TILE + threadIdx.x, first = c.pass * R;
+    int row = c.tile * SL_TILE + sl_dots_my_row(), first = c.pass * R;
     float score = 0, scale = row < at.n ? sl_dots_scale<T>(j, at.pages, c.head, row) : 1;
 
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        float v = __fmul_rn(sl_dots_sum(lane[r]), scale);
+        float v = __fmul_rn(sl_dots_sum(lanes.at[r]), scale);
         if (first + r >= j.rows || row >= at.n)
             continue;
         if (j.d.raw)
@@ -80,7 +84,8 @@ template <typename T, int R>
 __global__ static void __launch_bounds__(SL_TILE, STREAM_BLOCKS) dots_stream_kernel(sl_dots j, int first)
 {
     extern __shared__ __align__(16) uint8_t smem[];
-    float *x = (float *)(smem + STAGES * SL_STAGE), lane[R][8] = {};
+    float *x = (float *)(smem + STAGES * SL_STAGE);
+    sl_lanes<R> lanes = {};
     int i = first + blockIdx.z, list = blockIdx.y, per = j.d.kv_heads / j.d.lists,
         passes = (j.rows + R - 1) / R;
     sl_dot_token at;
@@ -118,10 +123,10 @@ __global__ static void __launch_bounds__(SL_TILE, STREAM_BLOCKS) dots_stream_ker
             __syncthreads();
         }
         const int values = SL_SLICE / (int)sizeof(T);
-        sl_dots_add<T, R>(lane, smem + stage * SL_STAGE + threadIdx.x * SL_SLICE_LD, x + now.slice * values,
-                          j.n_pad, sl_slice_steps<T>(j, now.slice));
+        sl_dots_add<T, R>(lanes, smem + stage * SL_STAGE, x + now.slice * values, j.n_pad,
+                          sl_slice_steps<T>(j, now.slice));
         if (now.slice == j.slices - 1)
-            stream_finish<T, R>(j, lane, at, now, i, list);
+            stream_finish<T, R>(j, lanes, at, now, i, list);
         next_slice(j, &now, list * per, per, passes);
         stage = stage + 1 == STAGES ? 0 : stage + 1;
     }
@@ -169,7 +174,7 @@ __device__ static inline void resident_queries(const sl_dots &j, const dots_slot
 }
 
 template <typename T>
-__device__ static inline void resident_finish(const sl_dots &j, float (&lane)[SLOTS][8], const dots_group &g,
+__device__ static inline void resident_finish(const sl_dots &j, sl_lanes<SLOTS> &lanes, const dots_group &g,
                                               const dots_slots &a, int end, int base, int list, int head,
                                               int row, float scale)
 {
@@ -178,7 +183,7 @@ __device__ static inline void resident_finish(const sl_dots &j, float (&lane)[SL
 
 #pragma unroll
     for (int k = 0; k < SLOTS; k++) {
-        float v = __fmul_rn(sl_dots_sum(lane[k]), scale);
+        float v = __fmul_rn(sl_dots_sum(lanes.at[k]), scale);
         bool in = token < a.token + a.tokens && token < end && r < j.rows && row < g.n[token];
         if (in && j.d.raw)
             sl_dots_put(j, base + token, list, head, r, row, v);
@@ -198,10 +203,10 @@ template <typename T>
 __device__ static void resident_head(const sl_dots &j, const dots_group &g, int a, int end, int base,
                                      int list, int head, const uint8_t *tile, float *x)
 {
-    int half = threadIdx.x / SL_TILE, tid = threadIdx.x % SL_TILE, row = blockIdx.x * SL_TILE + tid;
+    int half = threadIdx.x / SL_TILE, row = blockIdx.x * SL_TILE + sl_dots_my_row();
     int each = j.rows < SLOTS ? j.rows : SLOTS, tokens = SLOTS / each, most = 0;
     const int values = SL_SLICE / (int)sizeof(T);
-    float lane[SLOTS][8] = {};
+    sl_lanes<SLOTS> lanes = {};
 
     for (int t = a; t < end; t++)
         most = max(most, g.n[t]);
@@ -216,10 +221,9 @@ __device__ static void resident_head(const sl_dots &j, const dots_group &g, int 
             if (s.token >= end)
                 continue;
             for (int c = 0; c < j.slices; c++)
-                sl_dots_add<T, SLOTS>(lane, tile + c * SL_STAGE + tid * SL_SLICE_LD,
-                                      x + half * SLOTS * j.n_pad + c * values, j.n_pad,
-                                      sl_slice_steps<T>(j, c));
-            resident_finish<T>(j, lane, g, s, end, base, list, head, row, scale);
+                sl_dots_add<T, SLOTS>(lanes, tile + c * SL_STAGE, x + half * SLOTS * j.n_pad + c * values,
+                                      j.n_pad, sl_slice_steps<T>(j, c));
+            resident_finish<T>(j, lanes, g, s, end, base, list, head, row, scale);
         }
 }
 

@@ -133,72 +133,90 @@ __device__ static inline void sl_tile_copy(const sl_dots &j, const sl_tile_rows 
 
 /* ---- products ---- */
 
-template <typename T> __device__ static inline void sl_load8(float (&v)[8], const uint8_t *p);
+/*
+ * A thread has two of the eight lanes of four rows and R queries, so that a value from shared memory serves R
+ * multiply-adds, and one of a query four. Thread c of four neighbours has lanes 2 c and 2 c + 1; its rows are 8 apart.
+ */
+#define SL_UNITS 4
+template <int R> struct sl_lanes {
+    float at[R][SL_UNITS][2];
+};
 
-template <> __device__ inline void sl_load8<float>(float (&v)[8], const uint8_t *p)
+/* Values 2 c and 2 c + 1 of 8. */
+__device__ static inline float2 sl_load_two(const float *p, int c)
 {
-    float4 a = ((const float4 *)p)[0], b = ((const float4 *)p)[1];
-
-    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
-    v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    return ((const float2 *)p)[c];
 }
 
-template <> __device__ inline void sl_load8<__nv_bfloat16>(float (&v)[8], const uint8_t *p)
+__device__ static inline float2 sl_load_two(const __nv_bfloat16 *p, int c)
 {
-    uint4 a = *(const uint4 *)p;
-    const uint32_t w[4] = {a.x, a.y, a.z, a.w};
+    uint32_t w = ((const uint32_t *)p)[c];
 
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        v[2 * i] = __uint_as_float(w[i] << 16);
-        v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
-    }
+    return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
 }
 
-template <> __device__ inline void sl_load8<uint8_t>(float (&v)[8], const uint8_t *p)
+__device__ static inline float2 sl_load_two(const uint8_t *p, int c)
 {
-    uint2 a = *(const uint2 *)p;
-
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        v[i] = sl_e4m3f((uint8_t)((i < 4 ? a.x : a.y) >> 8 * (i % 4)));
+    return make_float2(sl_e4m3f(p[2 * c]), sl_e4m3f(p[2 * c + 1]));
 }
 
-/* Adds steps * 8 values of one row to the lanes of R queries. x: the first query at these values, the others ld further
- * on. */
+/* The row of the tile whose products sl_dots_sum() gives to this thread; 4 warps have a tile. */
+__device__ static inline int sl_dots_my_row(void)
+{
+    return threadIdx.x % SL_TILE / 32 * 32 + (threadIdx.x & 31) / 4 + 8 * (threadIdx.x & 3);
+}
+
+/* Adds steps * 8 values of four rows to the lanes of R queries. slice: of the tile. x: the first query at these values, the
+ * others ld further on. */
 template <typename T, int R>
-__device__ static inline void sl_dots_add(float (&lane)[R][8], const uint8_t *row, const float *x, int ld,
+__device__ static inline void sl_dots_add(sl_lanes<R> &lanes, const uint8_t *slice, const float *x, int ld,
                                           int steps)
 {
-    for (int s = 0; s < steps; s++) {
-        float v[8];
+    int c = threadIdx.x & 3, row = threadIdx.x % SL_TILE / 32 * 32 + (threadIdx.x & 31) / 4;
+    const uint8_t *at = slice + row * SL_SLICE_LD;
 
-        sl_load8<T>(v, row + s * 8 * (int)sizeof(T));
+#pragma unroll 2
+    for (int s = 0; s < steps; s++) {
+        float2 v[SL_UNITS];
+
+#pragma unroll
+        for (int u = 0; u < SL_UNITS; u++)
+            v[u] = sl_load_two((const T *)(at + 8 * u * SL_SLICE_LD) + 8 * s, c);
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            float4 a = *(const float4 *)(x + r * ld + 8 * s), b = *(const float4 *)(x + r * ld + 8 * s + 4);
-            lane[r][0] = fmaf(v[0], a.x, lane[r][0]);
-            lane[r][1] = fmaf(v[1], a.y, lane[r][1]);
-            lane[r][2] = fmaf(v[2], a.z, lane[r][2]);
-            lane[r][3] = fmaf(v[3], a.w, lane[r][3]);
-            lane[r][4] = fmaf(v[4], b.x, lane[r][4]);
-            lane[r][5] = fmaf(v[5], b.y, lane[r][5]);
-            lane[r][6] = fmaf(v[6], b.z, lane[r][6]);
-            lane[r][7] = fmaf(v[7], b.w, lane[r][7]);
+            float2 q = *(const float2 *)(x + r * ld + 8 * s + 2 * c);
+#pragma unroll
+            for (int u = 0; u < SL_UNITS; u++) {
+                lanes.at[r][u][0] = fmaf(v[u].x, q.x, lanes.at[r][u][0]);
+                lanes.at[r][u][1] = fmaf(v[u].y, q.y, lanes.at[r][u][1]);
+            }
         }
     }
 }
 
-/* The product, from its lanes; the lanes become 0. */
-__device__ static inline float sl_dots_sum(float (&l)[8])
+/* a + b of two threads that are `far` apart, of which the upper one keeps b's sum. */
+__device__ static inline float sl_swap_add(float a, float b, bool upper, int far)
 {
-    float a = __fadd_rn(__fadd_rn(l[0], l[4]), __fadd_rn(l[2], l[6]));
-    float b = __fadd_rn(__fadd_rn(l[1], l[5]), __fadd_rn(l[3], l[7]));
+    return __fadd_rn(upper ? b : a, __shfl_xor_sync(0xffffffffu, upper ? a : b, far));
+}
+
+/* The product of one query with this thread's row, from the lanes of four threads, in the canonical order; the lanes become
+ * 0. Whole warps call it. */
+__device__ static inline float sl_dots_sum(float (&l)[SL_UNITS][2])
+{
+    bool hi = threadIdx.x & 2, lo = threadIdx.x & 1;
+    float w[2][2], v[2];
 
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        l[i] = 0;
-    return __fadd_rn(a, b);
+    for (int e = 0; e < 2; e++) {
+        w[0][e] = sl_swap_add(l[0][e], l[2][e], hi, 2); /* lanes e + 4 and e, or e + 6 and e + 2 */
+        w[1][e] = sl_swap_add(l[1][e], l[3][e], hi, 2);
+        v[e] = sl_swap_add(w[0][e], w[1][e], lo, 1);
+#pragma unroll
+        for (int u = 0; u < SL_UNITS; u++)
+            l[u][e] = 0;
+    }
+    return __fadd_rn(v[0], v[1]);
 }
 
 /* Steps of 8 values in a slice. */

@@ -53,19 +53,14 @@ sl_status sl_cuda_row_dots(sl_cuda *cu, const sl_row_dots *d, sl_err *err);
 sl_status sl_cuda_group_scores(sl_cuda *cu, const sl_row_dots *d, sl_group_reduce reduce, float scale,
                                sl_err *err);
 
-/* Of raw products: largest, and sum of exp(scale * (x - largest)), of one query head of one token. */
-typedef struct sl_row_stats {
-    double sum;
-    float top;
-} sl_row_stats;
+/* Of the products x that `d`, with raw set, has stored: replaces x by exp(scale * (x - largest)), and sums[token -
+ * token_first][heads] = the sums of these. */
+sl_status sl_cuda_row_exp(sl_cuda *cu, const sl_row_dots *d, float scale, double *sums, sl_err *err);
 
-/* stats[token - token_first][heads] of the products that `d`, with raw set, has stored. */
-sl_status sl_cuda_row_stats(sl_cuda *cu, const sl_row_dots *d, float scale, sl_row_stats *stats, sl_err *err);
-
-/* Bytes of raw products and their stats for one token; and how many tokens of them are kept in scratch at once. */
+/* Bytes of raw products and their sums for one token; and how many tokens of them are kept in scratch at once. */
 static inline size_t sl_raw_bytes(const sl_row_dots *d)
 {
-    return (size_t)d->heads * (4 * (size_t)d->ld_out + sizeof(sl_row_stats));
+    return (size_t)d->heads * (4 * (size_t)d->ld_out + sizeof(double));
 }
 #define SL_RAW_SCRATCH ((size_t)64 << 20)
 static inline int sl_raw_tokens(const sl_row_dots *d)

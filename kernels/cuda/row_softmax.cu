@@ -1,55 +1,54 @@
 /*
  * Reductions that need all products of a query: softmax over the rows that a token sees, summed over the query heads of
- * a list. The products are stored in scratch memory (row_dots.h); one kernel takes the largest of each query and the sum
- * of the exponentials, another adds the weights of a list's queries in the order of the CPU backend.
+ * a list. The products are stored in scratch memory (row_dots.h); one kernel replaces those of each query by their
+ * exponentials and sums these, another adds the weights of a list's queries in the order of the CPU backend.
  *
  * exp is computed in double and rounded once, and sums are double, so that a weight differs from that of the CPU backend
  * by the last bit at most, and rarely. The order of a sum depends on the number of rows only.
  *
- * Limit: the products are written once and read three times. Per KV head with g = 4 they are 16 bytes per row of 512 (a
+ * Limit: the products are written twice and read three times. Per KV head with g = 4 they are 16 bytes per row of 512 (a
  * bound of d 128) or 64 (a label of 32 channels in bf16); slices of SL_RAW_SCRATCH stay in the L2 cache for the most part.
  */
 #include "kernels/cuda/row_dots.cuh"
 
-#define STATS_THREADS 512
+#define EXP_THREADS 512
 #define ADD_THREADS 256
 
 /* As expf of the CPU backend, up to the last bit. */
-__device__ static inline double weight(float x, float top, float scale)
+__device__ static inline float weight(float x, float top, float scale)
 {
-    return (double)(float)exp((double)__fmul_rn(scale, __fsub_rn(x, top)));
+    return (float)exp((double)__fmul_rn(scale, __fsub_rn(x, top)));
 }
 
-__global__ static void __launch_bounds__(STATS_THREADS)
-    stats_kernel(sl_dots j, float scale, sl_row_stats *stats)
+__global__ static void __launch_bounds__(EXP_THREADS) exp_kernel(sl_dots j, float scale, double *sums)
 {
-    __shared__ float tops[STATS_THREADS / 32];
+    __shared__ float tops[EXP_THREADS / 32];
     int64_t row = (int64_t)blockIdx.y * j.d.heads + blockIdx.x;
-    const float *x = j.d.out + row * j.d.ld_out;
+    float *x = j.d.out + row * j.d.ld_out;
     float top = -INFINITY;
     double sum = 0;
     sl_dot_token at;
 
     if (!sl_dots_token(j, blockIdx.y, &at))
         return;
-    for (int i = threadIdx.x; i < at.n; i += STATS_THREADS)
+    for (int i = threadIdx.x; i < at.n; i += EXP_THREADS)
         top = fmaxf(top, x[i]);
     top = sl_warp_max(top);
     if ((threadIdx.x & 31) == 0)
         tops[threadIdx.x >> 5] = top;
     __syncthreads();
-    for (int w = 0; w < STATS_THREADS / 32; w++)
+    for (int w = 0; w < EXP_THREADS / 32; w++)
         top = fmaxf(top, tops[w]);
-    for (int i = threadIdx.x; i < at.n; i += STATS_THREADS)
-        sum += weight(x[i], top, scale);
+    for (int i = threadIdx.x; i < at.n; i += EXP_THREADS)
+        sum += x[i] = weight(x[i], top, scale);
     sum = sl_block_sum(sum);
     if (threadIdx.x == 0)
-        stats[row] = {sum, top};
+        sums[row] = sum;
 }
 
 /* j.d: the raw products; to: where the scores go. */
 __global__ static void __launch_bounds__(ADD_THREADS)
-    add_kernel(sl_dots j, float scale, const sl_row_stats *stats, float *to, int lists, int ld)
+    add_kernel(sl_dots j, const double *sums, float *to, int lists, int ld)
 {
     int i = blockIdx.z, list = blockIdx.y, b = blockIdx.x * ADD_THREADS + threadIdx.x,
         per = j.d.heads / lists;
@@ -65,8 +64,7 @@ __global__ static void __launch_bounds__(ADD_THREADS)
         return;
     for (int h = list * per; h < (list + 1) * per; h++) {
         int64_t row = (int64_t)i * j.d.heads + h;
-        sl_row_stats s = stats[row];
-        float v = (float)(weight(j.d.out[row * j.d.ld_out + b], s.top, scale) / s.sum);
+        float v = (float)((double)j.d.out[row * j.d.ld_out + b] / sums[row]);
         score = h == list * per ? v : __fadd_rn(score, v);
     }
     out[b] = score;
@@ -83,21 +81,20 @@ static sl_dots job_of(sl_cuda *cu, const sl_row_dots *d)
     return j;
 }
 
-sl_status sl_cuda_row_stats(sl_cuda *cu, const sl_row_dots *d, float scale, sl_row_stats *stats, sl_err *err)
+sl_status sl_cuda_row_exp(sl_cuda *cu, const sl_row_dots *d, float scale, double *sums, sl_err *err)
 {
-    stats_kernel<<<dim3(d->heads, d->token_count), STATS_THREADS, 0, cu->stream>>>(job_of(cu, d), scale,
-                                                                                   stats);
+    exp_kernel<<<dim3(d->heads, d->token_count), EXP_THREADS, 0, cu->stream>>>(job_of(cu, d), scale, sums);
     return SL_CU_LAUNCHED(err);
 }
 
-static sl_status softmax_slice(sl_cuda *cu, const sl_row_dots *raw, float scale, sl_row_stats *stats,
+static sl_status softmax_slice(sl_cuda *cu, const sl_row_dots *raw, float scale, double *sums,
                                const sl_row_dots *d, float *to, sl_err *err)
 {
     dim3 grid(sl_ceil_div(d->ld_out, ADD_THREADS), d->lists, raw->token_count);
 
     SL_TRY(sl_cuda_row_dots(cu, raw, err));
-    SL_TRY(sl_cuda_row_stats(cu, raw, scale, stats, err));
-    add_kernel<<<grid, ADD_THREADS, 0, cu->stream>>>(job_of(cu, raw), scale, stats, to, d->lists, d->ld_out);
+    SL_TRY(sl_cuda_row_exp(cu, raw, scale, sums, err));
+    add_kernel<<<grid, ADD_THREADS, 0, cu->stream>>>(job_of(cu, raw), sums, to, d->lists, d->ld_out);
     return SL_CU_LAUNCHED(err);
 }
 
@@ -115,13 +112,13 @@ sl_status sl_cuda_group_scores(sl_cuda *cu, const sl_row_dots *d, sl_group_reduc
         return sl_cuda_row_dots(cu, &raw, err);
     most = most < d->token_count ? most : d->token_count;
     SL_TRY(sl_cuda_scratch(cu, (size_t)most * sl_raw_bytes(d), &scratch, err));
-    sl_row_stats *stats = (sl_row_stats *)scratch;
+    double *sums = (double *)scratch;
     raw.raw = true;
-    raw.out = (float *)(stats + (int64_t)most * d->heads);
+    raw.out = (float *)(sums + (int64_t)most * d->heads);
     for (int done = 0; done < d->token_count; done += most) {
         raw.token_first = d->token_first + done;
         raw.token_count = d->token_count - done < most ? d->token_count - done : most;
-        SL_TRY(softmax_slice(cu, &raw, scale, stats, d, d->out + (int64_t)done * d->lists * d->ld_out, err));
+        SL_TRY(softmax_slice(cu, &raw, scale, sums, d, d->out + (int64_t)done * d->lists * d->ld_out, err));
     }
     return SL_OK;
 }
