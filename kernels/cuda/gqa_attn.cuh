@@ -95,7 +95,7 @@ __device__ static inline int64_t gqa_row(const gqa_work &w, const gqa_list &l, i
     int log2 = w.p.rows.block_log2;
     int64_t page;
 
-    if (l.blocks || !w.p.seqs)
+    if (!w.p.seqs)
         return l.rows[i >> log2];
     page = l.rows[i >> SL_PAGE_LOG2];
     return page < 0 ? -1
@@ -122,5 +122,8 @@ __device__ static inline float gqa_skip_below(const gqa_work &w, int64_t t)
 
 /* gqa_attn_plain.cu: every format, head dimension up to 512, float32 throughout. */
 sl_status sl_cuda_gqa_plain(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *err);
+/* gqa_attn_tensor.cu: for frequent shapes; the caller asks whether its call fits. */
+bool sl_cuda_gqa_tensor_fits(const sl_cuda *cu, const sl_gqa_attn_params *p);
+sl_status sl_cuda_gqa_tensor(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *err);
 
 #endif

@@ -373,6 +373,14 @@ template <int N> __device__ static inline void sl_wgmma_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
+/* After a wait while other groups are still in flight: the compiler does not read d before this point. */
+template <int N> __device__ static inline void sl_wgmma_results(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
 /* Ends a group of products and waits for it. */
 __device__ static inline void sl_wgmma_finish(void)
 {
@@ -451,6 +459,23 @@ __device__ static inline void sl_wgmma_n128_bf16_mn(float (&d)[64], uint64_t a, 
     asm volatile(SL_WGMMA_TEXT("m64n128k16.f32.bf16.bf16", SL_REGS_64, "%64, %65", "%66", ", 0, 1")
                  : SL_OUT_64(d)
                  : "l"(a), "l"(b), "r"((int)add));
+}
+
+/* 64 x 64 and 64 x 128; a is in registers, the rows of b are contiguous in its outputs (sl_desc_mn). */
+__device__ static inline void sl_wgmma_bf16_mn(float (&d)[32], const uint32_t *a, uint64_t b, bool add)
+{
+    asm volatile(
+        SL_WGMMA_TEXT("m64n64k16.f32.bf16.bf16", SL_REGS_32, "{%32, %33, %34, %35}, %36", "%37", ", 1")
+        : SL_OUT_32(d)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
+}
+
+__device__ static inline void sl_wgmma_bf16_mn(float (&d)[64], const uint32_t *a, uint64_t b, bool add)
+{
+    asm volatile(
+        SL_WGMMA_TEXT("m64n128k16.f32.bf16.bf16", SL_REGS_64, "{%64, %65, %66, %67}, %68", "%69", ", 1")
+        : SL_OUT_64(d)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add));
 }
 
 /* 64 x 32 and 64 x 64; a is in registers. */
