@@ -89,18 +89,21 @@ __device__ static inline gqa_list gqa_list_of(const gqa_work &w, int64_t t, int 
     return l;
 }
 
-/* The row that holds token i of the list; -1: its page does not exist. */
-__device__ static inline int64_t gqa_row(const gqa_work &w, const gqa_list &l, int i)
+/* The entry of token i of the list: a row, or with sl_seq_tables a page; -1: there is none. */
+__device__ static inline int gqa_entry(const gqa_work &w, const gqa_list &l, int i)
+{
+    return l.rows[i >> (w.p.seqs ? SL_PAGE_LOG2 : w.p.rows.block_log2)];
+}
+
+/* The row that holds token i of the list, of which this is the entry; -1: its page does not exist. */
+__device__ static inline int64_t gqa_row(const gqa_work &w, const gqa_list &l, int i, int entry)
 {
     int log2 = w.p.rows.block_log2;
-    int64_t page;
 
-    if (!w.p.seqs)
-        return l.rows[i >> log2];
-    page = l.rows[i >> SL_PAGE_LOG2];
-    return page < 0 ? -1
-                    : ((page << (SL_PAGE_LOG2 - log2)) + ((i & (SL_PAGE_TOKENS - 1)) >> log2)) * w.lists +
-                          (w.lists > 1 ? l.kv_head : 0);
+    if (!w.p.seqs || entry < 0)
+        return entry;
+    return (((int64_t)entry << (SL_PAGE_LOG2 - log2)) + ((i & (SL_PAGE_TOKENS - 1)) >> log2)) * w.lists +
+           (w.lists > 1 ? l.kv_head : 0);
 }
 
 /* The slot of token i of the list in its row. */

@@ -15,15 +15,16 @@ struct gqa_place {
     float scale[2];
 };
 
+/* The place of token i, whose entry was loaded before. */
 template <bool FP8>
-__device__ static inline gqa_place gqa_find(const gqa_work &w, const gqa_list &l, int i, int end)
+__device__ static inline gqa_place gqa_find(const gqa_work &w, const gqa_list &l, int i, int end, int entry)
 {
     gqa_place a = {-1, {0, 0}};
     int64_t row, slot;
 
     if (i >= end)
         return a;
-    row = gqa_row(w, l, i);
+    row = gqa_row(w, l, i, entry);
     if (row < 0) {
         atomicOr(w.deverr, SL_DEVERR_PAGE);
         return a;
@@ -130,14 +131,15 @@ __device__ static inline void gqa_fetch(const gqa_tensor_work &w, uint8_t *smem,
         gqa_list l = gqa_list_of(w.g, u.t + u.count - 1, u.kv_head);
         int first = w.parts > 1 ? u.part * SEGMENT : 0;
         int end = w.parts > 1 ? min(l.n, first + SEGMENT) : l.n, token = warp * mine + lane % mine;
-        gqa_place next = gqa_find<FP8>(w.g, l, first + token, end);
+        int entry = first + token < end ? gqa_entry(w.g, l, first + token) : -1;
 
         for (int at = first; at < end || at == first; at += step, it++) {
             int s = it % size::STAGES, round = it / size::STAGES;
             uint32_t to = ring + s * 2 * size::SIDE;
-            gqa_place a = next;
+            gqa_place a = gqa_find<FP8>(w.g, l, at + token, end, entry);
 
-            next = gqa_find<FP8>(w.g, l, at + step + token, end);
+            /* needed in the next round: its latency passes while this step is copied */
+            entry = at + step + token < end ? gqa_entry(w.g, l, at + step + token) : -1;
             if (round > 0)
                 sl_mbar_wait(&x->empty_k[s], (round - 1) & 1);
             if ((threadIdx.x & 127) == 0) {

@@ -34,12 +34,13 @@ struct plain_shared {
 __device__ static void find_rows(const gqa_work &w, plain_shared *x, int first, int m)
 {
     if ((int)threadIdx.x < m) {
-        int64_t row = gqa_row(w, x->list, first + threadIdx.x);
+        int i = first + threadIdx.x;
+        int64_t row = gqa_row(w, x->list, i, gqa_entry(w, x->list, i));
 
         if (row < 0)
             atomicOr(w.deverr, SL_DEVERR_PAGE);
         x->row[threadIdx.x] = row < 0 ? 0 : row;
-        x->slot[threadIdx.x] = gqa_slot(w, x->list, first + threadIdx.x);
+        x->slot[threadIdx.x] = gqa_slot(w, x->list, i);
     }
     __syncthreads();
 }
