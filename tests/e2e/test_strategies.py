@@ -46,10 +46,10 @@ def reference(model, algorithm, settings, ids):
 
 
 def in_the_middle(c, streams):
-    """A decode worker with a stream that has a good part of its tokens; None: they ended before that was seen."""
+    """A decode worker with streams, of which one has some of its tokens, so that most are still to come; None: they ended before that was seen."""
     while streams.running():
         busy = max(c.workers("decode"), key=lambda w: w["running"])
-        if busy["running"] >= 1 and max(streams.progress) >= NEW // 4:
+        if busy["running"] >= 1 and max(streams.progress) >= NEW // 16:
             return busy
         time.sleep(0.002)
     return None

@@ -127,7 +127,8 @@ START_TEST(ops_table)
             ck_assert_str_ne(sl_op_name((sl_op)op), sl_op_name((sl_op)other));
         ck_assert_int_eq(sl_be_run(be, (sl_op)op, NULL, &err), SL_ERR_INVALID);
     }
-    ck_assert_str_eq(sl_op_name(SL_OP_COUNT), "unknown");
+    ck_assert_str_eq(sl_op_name(SL_OP_COUNT), "collective"); /* of profiles */
+    ck_assert_str_eq(sl_op_name((sl_op)(SL_OP_COUNT + 1)), "unknown");
     ck_assert_uint_eq(sl_op_params_size((sl_op)-1), 0);
     ck_assert_int_eq(sl_be_run(be, SL_OP_COUNT, &add, &err), SL_ERR_INVALID);
     /* Without tokens there is nothing to do, and pointers are not checked; supports checks shapes only. */

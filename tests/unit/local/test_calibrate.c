@@ -82,6 +82,7 @@ static void measure(void)
     int32_t *ids = NULL;
     size_t n = 0;
     witnessed = sl_algo_dense;
+    witnessed.reads_all = false; /* or it would not be asked for lists */
     witnessed.create = witnessed_create, witnessed.retrieve = witnessed_retrieve;
     ck_assert_int_eq(sl_tokenizer_load(MODEL, &tok, &err), SL_OK);
     ck_assert_int_eq(sl_tokenizer_encode(tok, text, strlen(text), 0, &ids, &n, &err), SL_OK);
