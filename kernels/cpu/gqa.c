@@ -200,7 +200,7 @@ static int32_t load_rows(attn_ctx *c, int64_t t, int32_t kv_head, int32_t *at, d
     const sl_gqa_attn_params *p = c->p;
     const int32_t dim = p->dim, first = c->heads > 1 ? kv_head : 0;
     const int64_t list = t * c->lists + (c->lists > 1 ? kv_head : 0);
-    int64_t number, block;
+    int64_t number = 0, block = 0;
     int32_t n = 0;
 
     for (; n + c->tokens <= BLOCK &&
