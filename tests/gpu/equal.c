@@ -47,6 +47,8 @@ typedef struct world {
     const kind *k;
     const sl_algo_desc *algorithm;
     sl_select_params select;
+    sl_channels channels; /* of double_sparsity, with the values in channel_of */
+    int32_t channel_of[LAYERS * MOST_KV_HEADS * CHANNELS];
     int32_t longest; /* tokens of the longest selection */
     sl_backend *be;
     sl_model_config cfg;
@@ -115,7 +117,8 @@ static bool make_model(world *w)
     TRY(sl_model_synthetic(w->be, &w->cfg, &mo, &so, &w->model, &w->err));
     w->cfg = *sl_model_get_config(w->model);
     w->algorithm = sl_algo_find(w->k->algorithm);
-    w->select = select_of(w->k, &w->cfg, w->o.tiny);
+    some_channels(&w->cfg, &w->channels, w->channel_of);
+    w->select = select_of(w->k, w->o.tiny, &w->channels);
     w->longest = longest_of(w->k, &w->cfg, w->o.tiny, w->context);
     return true;
 }

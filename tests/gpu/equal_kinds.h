@@ -1,8 +1,7 @@
 /*
  * Inside equal.c: the kinds of models and algorithms that it compares, each with its own division of rows, and the
  * making of the model and of its host pages; and the options of the program. Kinds of grouped-query attention differ in
- * format, scope of the lists and
- * block size, so that every division of rows is among them.
+ * format, scope of the lists and block size, so that every division of rows is among them.
  */
 #ifndef SL_TESTS_GPU_EQUAL_KINDS_H
 #define SL_TESTS_GPU_EQUAL_KINDS_H
@@ -14,7 +13,7 @@
 #include "model/synthetic.h"
 #include "sparse/channels.h"
 
-enum { LAYERS = 4, CHANNELS = 8, STREAMS = 7 }; /* STREAMS: the maximum */
+enum { LAYERS = 4, CHANNELS = 8, MOST_KV_HEADS = 8, STREAMS = 7 }; /* STREAMS: the maximum */
 
 typedef struct kind {
     const char *name, *algorithm, *preset, *tiny;
@@ -46,13 +45,12 @@ static inline int32_t budget_of(const kind *k, bool tiny)
     return tiny ? k->budget / 8 : k->budget;
 }
 
-/* Distinct channels for every head; the structure is used until the process ends. */
-static inline const sl_channels *some_channels(const sl_model_config *c)
+/* Fills *t with distinct channels for every head, in of: LAYERS times MOST_KV_HEADS times CHANNELS values. */
+static inline void some_channels(const sl_model_config *c, sl_channels *t, int32_t *of)
 {
-    sl_channels *t = calloc(1, sizeof *t);
-    int32_t heads = c->n_layers * c->n_kv_heads, *of = calloc((size_t)(heads * CHANNELS), sizeof *of);
+    int32_t heads = c->n_layers * c->n_kv_heads;
 
-    if (!t || !of)
+    if (c->n_kv_heads > MOST_KV_HEADS)
         abort();
     for (int32_t i = 0; i < heads * CHANNELS; i++)
         of[i] = (i % CHANNELS * (c->v_head_dim / CHANNELS) + i / CHANNELS) % c->v_head_dim;
@@ -62,16 +60,16 @@ static inline const sl_channels *some_channels(const sl_model_config *c)
                        .count = CHANNELS,
                        .hash = 1,
                        .of = of};
-    return t;
 }
 
-static inline sl_select_params select_of(const kind *k, const sl_model_config *c, bool tiny)
+/* channels: some_channels(), used by double_sparsity alone; the result refers to them. */
+static inline sl_select_params select_of(const kind *k, bool tiny, const sl_channels *channels)
 {
     int32_t budget = budget_of(k, tiny);
     sl_select_params p = {.token_budget = budget, .shared_lists = k->shared, .stamp = 1};
 
     if (strcmp(k->algorithm, "double_sparsity") == 0)
-        p.channels = some_channels(c), p.heavy_channels = CHANNELS;
+        p.channels = channels, p.heavy_channels = CHANNELS;
     if (strcmp(k->algorithm, "snapkv") == 0)
         p.prompt_budget = budget / 2, p.output_tokens = budget / 2, p.window = 16;
     if (strcmp(k->algorithm, "skip_softmax") == 0)
@@ -156,13 +154,14 @@ static inline bool parse(int argc, char **argv, options *o)
     return o->streams > 1 && o->streams <= STREAMS && o->steps >= 0 && o->context >= 0;
 }
 
-/* The steps and the context of a kind, where the options do not say them. */
+/* The steps and the context of a kind, where the options do not say them: fewer steps follow prompts as long, so that
+ * what the last of them select does not fit the hot rows. */
 static inline bool set_lengths(options *o, const kind *k)
 {
     if (o->steps == 0)
         o->steps = o->tiny ? 210 : k->steps;
     if (o->context == 0)
-        o->context = o->tiny ? o->steps + 400 : o->steps == k->steps ? k->context : o->steps + 2000;
+        o->context = o->steps + (o->tiny ? 400 : k->context - k->steps);
     return o->steps > 6 && o->steps <= 100000 && o->context > o->steps + 10;
 }
 
