@@ -153,10 +153,10 @@ char *sl_metrics_reference(void)
     size_t n;
     const sl_metric_def *table = sl_metrics_describe(&n);
     sl_strbuf sb = {0};
-    sl_sb_str(&sb,
-              "# Metrics\n\nThe router serves them on `/metrics` of its HTTP port, workers on `metrics.port` "
-              "+ rank. This page is generated from the table in `base/metrics_table.c`; a test keeps it "
-              "up to date.\n\n| metric | type | exported by | labels | meaning |\n|---|---|---|---|---|\n");
+    sl_sb_str(
+        &sb, "# Metrics\n\nThe router serves them on `/metrics` of its HTTP port, workers on `metrics.port` "
+             "+ rank. This page is generated from the\ntable in `base/metrics_table.c`; a test keeps "
+             "it up to date.\n\n| metric | type | exported by | labels | meaning |\n|---|---|---|---|---|\n");
     for (size_t i = 0; i < n; i++) {
         sl_sb_printf(&sb, "| `%s` | %s | ", table[i].name, types[table[i].kind]);
         put_roles(&sb, table[i].roles);
