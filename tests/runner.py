@@ -29,7 +29,7 @@ import xml.etree.ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test-logs"
 JOBS = len(os.sched_getaffinity(0))
-FUZZ_SECONDS = int(os.environ.get("SL_FUZZ_SECONDS", "20"))
+FUZZ_SECONDS = int(os.environ.get("SL_FUZZ_SECONDS", "10"))
 PROGRESS_SECONDS = 20
 STEP_SECONDS = 2400  # a build or a test step that takes longer hangs
 TELLING = re.compile(r":[FE]:|ERROR|WARNING: Thread|panic|runtime error")  # shown although it is far from the end of the output
@@ -60,8 +60,8 @@ LEFT_OUT = {"asan": {"test_writer_dies": KILLS},
 SLOWEST = 8  # tests of a stage whose times the summary names
 
 # Run there with less of the same: no path is left out.
-SHORTER = {"asan": ["test_engine: 60 steps of each model where the release build takes 1100, six streams of 190 tokens for ten of 260",
-                    "kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (CF_LARGE)",
+SHORTER = {"unit": ["kernels_conformance_cpu: without the cases that are there for kernels a GPU takes at larger sizes (--large)"],
+           "asan": ["test_engine: 60 steps of each model where the release build takes 1100, six streams of 190 tokens for ten of 260",
                     "test_quest: each model, division and format once instead of all combinations",
                     "test_group: 60 steps of each model where the release build takes 200 or 1000",
                     "comm_conformance_cpu: groups of one and three ranks",
@@ -313,7 +313,9 @@ def stage_checks():
 
 
 def stage_unit():
-    return ctest("release", "unit")
+    tally = ctest("release", "unit")
+    tally.notes += [f"shorter unit: {what}" for what in SHORTER["unit"]]
+    return tally
 
 
 def pytest(name, files):

@@ -31,7 +31,7 @@ typedef enum {
     CF_SPLIT = 1,
     CF_PERF = 2,
     CF_PERF_ONLY = 4,
-    CF_LARGE = 8, /* for kernels that a GPU uses from that size on; a sanitizer build leaves it out */
+    CF_LARGE = 8, /* for kernels that a GPU uses from that size on; left out on the CPU without --large */
     CF_FEW = 16   /* with CF_SPLIT: only the first slice, the last slice, and halves */
 } cf_flags;
 

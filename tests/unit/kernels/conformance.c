@@ -3,9 +3,10 @@
  * against the reference in double), batch independence bit by bit, and, with --perf, the time of each op
  * and its limit.
  *
- *   conformance --backend cpu|cuda [--op NAME] [--case TEXT] [--perf] [--csv FILE] [--threads N]
- *               [--bytes-per-s X --ops-per-s X --link-per-s X]
+ *   conformance --backend cpu|cuda [--op NAME] [--case TEXT] [--perf] [--large] [--csv FILE]
+ *               [--threads N] [--bytes-per-s X --ops-per-s X --link-per-s X]
  *
+ * --large: on the CPU, too, the cases that are there for kernels a GPU uses from some size on.
  * The last three give the rates of the machine; without them they come from the table below or are measured.
  * Exit code: 0 all passed, 1 something failed, 2 usage, 77 the backend cannot be opened (reason printed).
  * The limit of an op is max(bytes / memory rate, operations / compute rate, link bytes / link rate); ratio =
@@ -38,7 +39,7 @@ static const rates known[] = {
 
 typedef struct options {
     const char *backend, *op, *text, *csv;
-    bool perf;
+    bool perf, large;
     int threads;
     rates r;
 } options;
@@ -49,9 +50,9 @@ typedef struct totals {
 
 static void usage(void)
 {
-    fprintf(stderr, "usage: conformance --backend cpu|cuda [--op NAME] [--case TEXT] [--perf] [--csv FILE] "
-                    "[--threads N]\n"
-                    "                   [--bytes-per-s X] [--ops-per-s X] [--link-per-s X]\n");
+    fprintf(stderr, "usage: conformance --backend cpu|cuda [--op NAME] [--case TEXT] [--perf] [--large] "
+                    "[--csv FILE]\n"
+                    "                   [--threads N] [--bytes-per-s X] [--ops-per-s X] [--link-per-s X]\n");
 }
 
 static bool parse(int argc, char **argv, options *o)
@@ -62,6 +63,10 @@ static bool parse(int argc, char **argv, options *o)
 
         if (strcmp(k, "--perf") == 0) {
             o->perf = true;
+            continue;
+        }
+        if (strcmp(k, "--large") == 0) {
+            o->large = true;
             continue;
         }
         if (!v)
@@ -211,15 +216,10 @@ static void time_one(const options *o, const cf_case *c, sl_backend *be, FILE *c
     cf_release(&r);
 }
 
-/* Cases that take minutes under a sanitizer, and on the CPU run no code that smaller cases do not run. */
-static bool too_large(const cf_case *c)
+/* Cases that on the CPU take minutes and run no code that smaller cases do not run. */
+static bool too_large(const options *o, const cf_case *c)
 {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return (c->flags & CF_LARGE) != 0;
-#else
-    (void)c;
-    return false;
-#endif
+    return (c->flags & CF_LARGE) != 0 && !o->perf && strcmp(o->backend, "cpu") == 0 && !o->large;
 }
 
 static void run_all(const options *o, sl_backend *be, sl_backend *cpu, FILE *csv, totals *n)
@@ -228,7 +228,7 @@ static void run_all(const options *o, sl_backend *be, sl_backend *cpu, FILE *csv
         for (size_t i = 0; i < tables[t]->count; i++) {
             const cf_case *c = &tables[t]->cases[i];
 
-            if (!wanted(o, c) || too_large(c))
+            if (!wanted(o, c) || too_large(o, c))
                 continue;
             if (o->perf && c->flags & (CF_PERF | CF_PERF_ONLY))
                 time_one(o, c, be, csv, n);
