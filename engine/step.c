@@ -200,7 +200,7 @@ static sl_status run_step(sl_engine *e, const step_plan *p, int32_t rows, sl_err
 
 static bool is_decode(const sl_engine *e, const sl_step_item *items, int32_t n, const sl_step_hooks *hooks)
 {
-    if (n < 1 || n > e->decode_cap || (hooks && hooks->layer_done))
+    if (n < 1 || n > e->decode_cap || (hooks && hooks->layer_done) || sl_coord_step_once(e->coord))
         return false;
     for (int32_t i = 0; i < n; i++)
         if (items[i].n_tokens != 1)

@@ -211,6 +211,14 @@ typedef struct sl_algo_desc {
      * before them. Set together with prompt. */
     int32_t (*prompt_window)(const sl_cache_dims *dims);
     /*
+     * Whether update, for runs after their prompts, enqueues anything that it does not enqueue in every step of as many
+     * tokens: clusters of a group of tokens that is complete now, for example. Such a step is run op by op. Other
+     * decode steps may be repeated as graphs, in which update runs no more, and what it has enqueued finds everything
+     * that changes in the device's tables. A step with tokens of a prompt is run op by op in any case, if prompt is
+     * set. NULL: no other step.
+     */
+    bool (*once)(const sl_algo *a, const sl_algo_run *runs, int32_t n_runs);
+    /*
      * Required. Logical ids of tokens first .. first+count-1 of the step: ids[count][call->lists][call->k], of which
      * the first lists belong to token `first`; ascending, -1 padded. An id is a block, each in 0..pos >>
      * call->block_log2.

@@ -31,6 +31,11 @@ static sl_status see_prompts(sl_coord *c, sl_err *err)
     return SL_OK;
 }
 
+bool sl_coord_step_once(const sl_coord *c)
+{
+    return c->in_prompt || (c->z.algo->once && c->z.algo->once(c->algo, c->runs, c->n_runs));
+}
+
 sl_status sl_coord_step_begin(sl_coord *c, const sl_coord_run *runs, int32_t n_runs, sl_err *err)
 {
     SL_TRY(sl_tracker_step_begin(&c->tracker, runs, n_runs, c->o.max_step_tokens, err));

@@ -151,6 +151,9 @@ typedef struct sl_coord_run {
 } sl_coord_run;
 
 sl_status sl_coord_step_begin(sl_coord *c, const sl_coord_run *runs, int32_t n_runs, sl_err *err);
+/* Whether the running step has ops that other steps of its shape do not have, so that it must be run op by op: a prompt
+ * ends in it, for example. */
+bool sl_coord_step_once(const sl_coord *c);
 /*
  * Called between step_begin and the first attend: the step has `tokens` tokens, of which those after its runs are
  * padding, and its ops get the shapes for positions below `context`, even if its runs are shorter. Thus every step

@@ -287,6 +287,30 @@ START_TEST(prompts_are_resident)
 }
 END_TEST
 
+/* A prompt that ends in a step of one token per request has ops of its own there, which a graph of decode steps must not have. */
+START_TEST(prompts_end_op_by_op)
+{
+    fix f;
+    fix_run r = {0};
+    fix_text t;
+    sl_engine_stats s;
+    fix_opts o = opts_of(0);
+    o.graphs = SL_GRAPHS_PAD;
+    fix_open(&f, &o);
+    fix_prompt(&f, &t, WAYS_LENGTH, 3);
+    ways_prompt_open(&f, &r, SL_RESIDENT, 0, WAYS_PROMPT);
+    fix_feed(&f, &r, &t, WAYS_PROMPT - 1, 64);
+    fix_feed(&f, &r, &t, WAYS_PROMPT, 1);
+    sl_engine_stats_get(f.engine, &s);
+    ck_assert_uint_eq(s.decode_steps, 0);
+    fix_feed(&f, &r, &t, WAYS_PROMPT + 3, 1);
+    sl_engine_stats_get(f.engine, &s);
+    ck_assert_uint_eq(s.decode_steps, 3);
+    fix_seq_close(&f, &r, false);
+    fix_close(&f);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("engine/snapkv");
@@ -302,6 +326,7 @@ int main(void)
     tcase_add_test(c, refusals);
     tcase_add_test(c, prompts_are_checked);
     tcase_add_test(c, prompts_are_resident);
+    tcase_add_test(c, prompts_end_op_by_op);
     suite_add_tcase(s, c);
     return run_suite(s);
 }
