@@ -39,6 +39,11 @@ set(SL_WAITING_TESTS test_writer_dies test_conformance test_remote_memory test_e
     test_door test_door_secret test_launch test_cli test_bench test_router_request test_router_messages test_router_group test_router_output
     test_router_members test_router_policy test_loopback test_worker_group test_transport test_mailbox test_metrics_http test_log test_disk test_tier test_redis test_nixl)
 
+# Tests that ThreadSanitizer does not run are not built for it.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/not-under-tsan.txt)
+file(STRINGS ${CMAKE_SOURCE_DIR}/tests/not-under-tsan.txt SL_NOT_UNDER_TSAN REGEX "^[a-z]")
+string(REPLACE " " ";" SL_NOT_UNDER_TSAN "${SL_NOT_UNDER_TSAN}")
+
 # A unit test program (libcheck); its exit code 77 means "skipped, reason printed". The limit is for what hangs.
 function(sl_test name)
   cmake_parse_arguments(T "" "" "SOURCES;DEPS;LIBS;ARGS" ${ARGN})
@@ -48,6 +53,9 @@ function(sl_test name)
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE ${T_DEPS} PkgConfig::check)
   add_test(NAME ${name} COMMAND ${name} ${T_ARGS} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  if(SL_SANITIZE STREQUAL "thread" AND name IN_LIST SL_NOT_UNDER_TSAN)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1500)
   if(NOT name IN_LIST SL_WAITING_TESTS)
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)

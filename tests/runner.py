@@ -14,6 +14,7 @@ output of its failure. What a sanitizer reported and what crashed is never repea
 import argparse
 import concurrent.futures
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -38,25 +39,22 @@ MOST_REPEATED = 5  # more failures than these are no accident
 CHECK_LINE = re.compile(r"\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)")
 
 
-# Left out of a sanitizer's run because it cannot find anything there and would take minutes.
-NO_THREADS = ("test_golden", "test_tokenizer", "test_sampler", "test_stop")
-# Compute tests whose only threads are the CPU backend's pool: minutes each under TSan. test_kernels_linear and test_kernels_backend
-# run that pool there with 1, 2 and 4 threads.
-POOL_ONLY = ("kernels_conformance_cpu", "test_sparse_conformance", "test_sparse_coordinator", "test_sparse_swapin",
-             "test_kernels_residency", "test_forward", "test_weights", "test_engine", "test_engine_api", "test_engine_discrete",
-             "test_gqa", "test_quest", "test_streaming_llm", "test_double_sparsity", "test_skip_softmax", "test_snapkv",
-             "test_cluster_kv", "test_pq_cache", "test_rocket_kv",
-             "test_calibrate", "equal", "equal_gqa", "bench_prefill", "bench_decode", "bench_cold")
-# Puts from device memory: without a GPU only their source differs from the default path, whose threads are the same.
-SAME_THREADS = ("test_cluster_gpu", "test_routers_gpu", "test_faults_gpu", "test_soak_gpu")
-KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_endings"
-RANKS = "ranks are processes, whose only threads are the compute pool's; test_worker_group and comm_conformance_cpu run under tsan"
-LEFT_OUT = {"asan": {"test_writer_dies": KILLS},
-            "tsan": {"test_writer_dies": KILLS, "test_group": RANKS, "bench_decode_group": RANKS, "bench_prefill_group": RANKS,
-                     **{name: "no threads; runs under asan" for name in NO_THREADS},
-                     **{name: "only the compute pool's threads, which test_kernels_linear covers; runs under asan" for name in POOL_ONLY},
-                     **{name: "the threads of the test without _gpu; runs under asan" for name in SAME_THREADS}}}
+def not_under_tsan():
+    """Names of tests and why ThreadSanitizer does not run them; the file says how it is written."""
+    reasons, reason = {}, ""
+    for line in (ROOT / "tests" / "not-under-tsan.txt").read_text().splitlines():
+        if line.startswith("["):
+            reason = line.strip("[]")
+        elif not line.startswith("#"):
+            reasons.update({name: reason for name in line.split()})
+    return reasons
 
+
+# Left out of a sanitizer's run because it cannot find anything there or would take minutes.
+KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_endings"
+LEFT_OUT = {"asan": {"test_writer_dies": KILLS}, "tsan": not_under_tsan()}
+
+MANY = 9     # tests left out for one reason are counted and no longer named
 SLOWEST = 8  # tests of a stage whose times the summary names
 
 # Run there with less of the same: no path is left out.
@@ -366,10 +364,16 @@ def stage_attack():
 
 def sanitized(preset, env, exclude, wrapper=()):
     left_out = LEFT_OUT.get(preset, {})
+    listed = subprocess.run(["ctest", "--test-dir", f"build/{preset}", "--show-only=json-v1"], cwd=ROOT, capture_output=True, check=False)
+    known = {test["name"] for test in json.loads(listed.stdout or "{}").get("tests", ())}
     names = ["-E", "^(" + "|".join(left_out) + ")$"] if left_out else []
     tally = ctest(preset, preset, env, ["-LE", exclude, *names], wrapper)
-    for name, why in left_out.items():
-        tally.skip(f"{preset}: {name}: {why}")
+    for name in sorted(set(left_out) - known):
+        tally.fail(f"{preset}: {name} is left out, but there is no test of that name")
+    for why in dict.fromkeys(left_out.values()):
+        names = [name for name, reason in left_out.items() if reason == why]
+        tally.skipped += len(names)
+        tally.notes.append(f"skipped {preset}: {', '.join(names) if len(names) < MANY else f'{len(names)} tests'}: {why}")
     tally.notes += [f"shorter {preset}: {what}" for what in SHORTER.get(preset, ())]
     return tally
 
