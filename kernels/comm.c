@@ -75,14 +75,14 @@ static uint32_t version_of(const sl_comm_desc *d)
     return d->library(&v, NULL) == SL_OK ? v : 0;
 }
 
-static void finish(sl_backend *be, const sl_comm_opts *opts, sl_comm *c)
+static void finish(sl_backend *be, const sl_comm_desc *d, const sl_comm_opts *opts, sl_comm *c)
 {
-    const sl_comm_desc *d = be->desc->comm;
     char library[32];
 
     c->desc = d;
     c->be = be;
     c->opts = *opts;
+    c->opts.sockets_at = NULL; /* the caller's, who may free it now */
     c->lost = -1;
     write_library(d, version_of(d), library, sizeof library);
     snprintf(c->describe, sizeof c->describe, "%s, %d rank%s", library, opts->ranks,
@@ -93,15 +93,19 @@ sl_status sl_comm_found(sl_backend *be, const sl_comm_opts *opts, sl_comm_invite
                         sl_err *err)
 {
     invitation v = {.magic = MAGIC, .build = SL_VERSION, .ranks = opts->ranks, .geometry = opts->geometry};
+    const sl_comm_desc *d;
     sl_comm *c;
 
     SL_TRY(check_opts(be, opts, err));
     if (opts->rank != 0)
         return sl_fail(err, SL_ERR_INVALID, "comm: rank %d cannot found a group, rank 0 does", opts->rank);
-    SL_TRY(be->desc->comm->found(be, opts, v.own, &c, err));
-    finish(be, opts, c);
-    v.library = version_of(be->desc->comm);
-    snprintf(v.implementation, sizeof v.implementation, "%s", be->desc->comm->name);
+    d = be->desc->comm;
+    if (opts->sockets_at && d->between_hosts)
+        d = d->between_hosts;
+    SL_TRY(d->found(be, opts, v.own, &c, err));
+    finish(be, d, opts, c);
+    v.library = version_of(d);
+    snprintf(v.implementation, sizeof v.implementation, "%s", d->name);
     *invite = (sl_comm_invite){{0}};
     memcpy(invite->bytes, &v, sizeof v);
     *out = c;
@@ -128,9 +132,18 @@ static void compare(const sl_comm_desc *d, const sl_comm_opts *o, const invitati
                  o->rank, o->geometry.lo, v->geometry.lo);
 }
 
+/* The implementation that the invitation is of, among those of this backend; otherwise the backend's first one. */
+static const sl_comm_desc *invited_to(const sl_backend *be, const invitation *v)
+{
+    const sl_comm_desc *d = be->desc->comm;
+
+    return d->between_hosts && strcmp(v->implementation, d->between_hosts->name) == 0 ? d->between_hosts : d;
+}
+
 sl_status sl_comm_join(sl_backend *be, const sl_comm_opts *opts, const sl_comm_invite *invite, sl_comm **out,
                        sl_err *err)
 {
+    const sl_comm_desc *d;
     invitation v;
     char why[256];
     sl_comm *c = NULL;
@@ -142,14 +155,15 @@ sl_status sl_comm_join(sl_backend *be, const sl_comm_opts *opts, const sl_comm_i
     if (memcmp(v.magic, MAGIC, sizeof v.magic) != 0 ||
         !memchr(v.implementation, '\0', sizeof v.implementation) || !memchr(v.build, '\0', sizeof v.build))
         return sl_fail(err, SL_ERR_INVALID, "comm: this is no invitation to a group");
-    compare(be->desc->comm, opts, &v, why, sizeof why);
+    d = invited_to(be, &v);
+    compare(d, opts, &v, why, sizeof why);
     if (why[0]) {
-        if (strcmp(v.implementation, be->desc->comm->name) == 0)
-            (void)be->desc->comm->join(be, opts, v.own, why, &c, NULL);
+        if (strcmp(v.implementation, d->name) == 0)
+            (void)d->join(be, opts, v.own, why, &c, NULL);
         return sl_fail(err, SL_ERR_REFUSED, "comm: %s", why);
     }
-    SL_TRY(be->desc->comm->join(be, opts, v.own, NULL, &c, err));
-    finish(be, opts, c);
+    SL_TRY(d->join(be, opts, v.own, NULL, &c, err));
+    finish(be, d, opts, c);
     *out = c;
     return SL_OK;
 }

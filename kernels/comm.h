@@ -11,9 +11,9 @@
  *     collectives, in the same order on every rank
  *     sl_comm_destroy(c)                           sl_comm_destroy(c)
  *
- * Implementations: the CPU backend's, over memory that processes of one host share (kernels/cpu/comm.c), is the
- * specification; the CUDA backend's is NCCL and, between GPUs of one host, kernels of our own (kernels/cuda/comm.c).
- * One suite tests both (tests/unit/kernels/comm).
+ * Implementations: the CPU backend's, over memory that processes of one host share (kernels/cpu/comm_memory.c), is the
+ * specification; between hosts the CPU backend uses sockets (kernels/cpu/comm_sockets.c); the CUDA backend's is NCCL and,
+ * between GPUs of one host, kernels of our own (kernels/cuda/comm.c). One suite tests all (tests/unit/kernels/comm).
  *
  * Bits. A collective only moves bytes; it never adds. What a rank receives depends on what was sent and on nothing
  * else: not on the order of arrival, not on sizes, not on the number of ranks. Sums over ranks are ordinary ops, in an
@@ -37,7 +37,8 @@
  *
  * Failure. A wait for other ranks ends after at most opts.deadline_ms. A rank that died (its process has ended), left,
  * or did not arrive by the deadline (stopped, or stuck) breaks the group: every rank that waits, and every later
- * call, fails. On the CPU all ranks report the same cause, and an ended process is noticed within milliseconds; on CUDA
+ * call, fails. On the CPU all ranks report the same cause, and an ended process is noticed within milliseconds (over
+ * sockets: when its host says that the connection has ended; a host that is silent is noticed by the deadline); on CUDA
  * each rank reports what it noticed, from sl_be_sync(). Nothing waits for ever, so the deadline must be longer than the
  * longest time that a rank computes between two collectives. A broken group does not recover: destroy it, and form
  * another with a new invitation; backend, weights and caches are unaffected. What collectives in flight would have
@@ -70,6 +71,12 @@ typedef struct sl_comm_opts {
     /* Memory of a rank through which data pass, twice: on the CPU in pieces (0: 4 MiB); on CUDA what does not fit goes
      * through NCCL (0: 64 MiB). Equal on all ranks. */
     size_t window_bytes;
+    /*
+     * cpu, rank 0: a name or an address of its host at which the other ranks reach it, which makes sockets move the data;
+     * NULL: shared memory does, so sl_comm_place() must be equal on all ranks. The invitation tells the other ranks. It is
+     * used by sl_comm_found() only. CUDA leaves it to NCCL.
+     */
+    const char *sockets_at;
     bool library_only; /* cuda: NCCL alone moves the data; for comparisons. Equal on all ranks. */
     bool timed; /* cuda: sl_comm_stats contains NCCL's calls too, at the price of two launches for each */
 } sl_comm_opts;
@@ -82,13 +89,21 @@ typedef struct sl_comm_invite {
 /* The library that would move the bytes, with its version: "NCCL 2.28.9"; empty where there is none. Asked before a
  * group, so that one without it ends early. SL_ERR_UNSUPPORTED: as sl_comm_found(). */
 sl_status sl_comm_library(sl_backend *be, char *out, size_t cap, sl_err *err);
+/*
+ * A number that is equal in processes which can share memory, and differs in others: those of another host (another
+ * start of a kernel), another PID namespace, another network namespace (which is a host of its own for those that use it)
+ * or another user. Never 0.
+ */
+uint64_t sl_comm_place(void);
 /* Rank 0 makes the group. It returns at once. SL_ERR_UNSUPPORTED: the backend or this build has no collectives, or its
- * library is missing or has the wrong version; the message names it. */
+ * library is missing or has the wrong version; the message names it. SL_ERR_INVALID, SL_ERR_IO: opts.sockets_at is no
+ * address of this host. */
 sl_status sl_comm_found(sl_backend *be, const sl_comm_opts *opts, sl_comm_invite *invite, sl_comm **out,
                         sl_err *err);
 /* The other ranks enter it. It returns at once. SL_ERR_REFUSED: this rank does not fit (build, number of ranks,
  * geometry, library), or the rank is taken: the message says what differs, and on the CPU the other ranks report it
- * too. SL_ERR_NOT_FOUND: the founder has ended. */
+ * too. SL_ERR_NOT_FOUND: the founder has ended. Over sockets only the founder knows whether a rank is taken, so
+ * sl_comm_form() reports it, and that the founder has ended if its host has not answered before. */
 sl_status sl_comm_join(sl_backend *be, const sl_comm_opts *opts, const sl_comm_invite *invite, sl_comm **out,
                        sl_err *err);
 /* Waits until all ranks are there and the first collective can run. SL_ERR_TIMEOUT names the ranks that are missing,
@@ -100,7 +115,7 @@ void sl_comm_destroy(sl_comm *c);
 
 int32_t sl_comm_rank(const sl_comm *c);
 int32_t sl_comm_ranks(const sl_comm *c);
-/* "shared memory, 4 ranks", "NCCL 2.28.9, 2 ranks": one line for the start log. */
+/* "shared memory, 4 ranks", "sockets, 2 ranks", "NCCL 2.28.9, 2 ranks": one line for the start log. */
 const char *sl_comm_describe(const sl_comm *c);
 
 /* Breaks the group: every wait in it ends. Any thread, any number of times. */

@@ -13,7 +13,9 @@
 #include "kernels/comm.h"
 
 struct sl_comm_desc {
-    const char *name; /* "shared memory", "NCCL" */
+    const char *name; /* "shared memory", "sockets", "NCCL" */
+    /* The implementation for ranks on several hosts (sl_comm_opts.sockets_at); NULL: this one is for both. */
+    const sl_comm_desc *between_hosts;
     /* Fills `own` of the invitation. */
     sl_status (*found)(sl_backend *be, const sl_comm_opts *opts, uint8_t *own, sl_comm **out, sl_err *err);
     /* `refusal` is NULL, or why this rank does not fit: then the implementation tells the other ranks if it can, and

@@ -62,10 +62,10 @@ SHORTER = {"unit": ["kernels_conformance_cpu: without the cases that are there f
            "asan": ["test_engine: 60 steps of each model where the release build takes 1100, six streams of 190 tokens for ten of 260",
                     "test_quest: each model, division and format once instead of all combinations",
                     "test_group: 60 steps of each model where the release build takes 200 or 1000",
-                    "comm_conformance_cpu: groups of one and three ranks",
+                    "comm_conformance_cpu, comm_conformance_sockets: groups of one and three ranks",
                     "test_models: shorter streams; spills with three models of eleven"],
            "tsan": ["test_models: shorter streams, one model of eleven",
-                    "comm_conformance_cpu: groups of two ranks, because ranks are processes and only threads of one process are watched"]}
+                    "comm_conformance_cpu, comm_conformance_sockets: groups of two ranks, because ranks are processes and only threads of one process are watched"]}
 
 
 @dataclasses.dataclass

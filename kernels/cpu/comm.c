@@ -1,15 +1,17 @@
 /*
- * The collectives of the CPU backend, between processes of one host: the specification. Every collective is a number of
- * rounds (comm_segment.h) in which each rank puts a piece of its data into its window and copies what is for it out of
- * the windows of the others. The number of rounds follows from sizes that all ranks know, so all run the same number.
+ * The collectives of the CPU backend: the specification. Every collective is a number of rounds (comm_rounds.h) in which
+ * each rank puts a piece of its data into its half and copies what is for it out of the halves of the others. This file
+ * is all that shared memory and sockets have in common, so the bits are the same; who moves the halves, who is lost, and
+ * how long a rank waits is theirs.
  */
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "kernels/cpu/comm_segment.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/comm_rounds.h"
+
+#define PAGE 4096
 
 enum { BARRIER, ALL_GATHER, BROADCAST, ALL_TO_ALL };
 
@@ -18,119 +20,93 @@ static sl_comm_cpu *of(sl_comm *c)
     return (sl_comm_cpu *)c;
 }
 
-static sl_status no_library(uint32_t *version, sl_err *err)
+sl_status sl_comm_cpu_library(uint32_t *version, sl_err *err)
 {
     (void)err;
     *version = 0;
     return SL_OK;
 }
 
-static sl_comm_cpu *new_comm(const sl_comm_opts *opts)
+size_t sl_comm_half_bytes(const sl_comm_opts *o)
 {
-    sl_comm_cpu *c = calloc(1, sizeof *c);
-
-    if (c) {
-        c->fd = -1;
-        c->base.opts = *opts;
-    }
-    return c;
+    return ((o->window_bytes ? o->window_bytes : SL_COMM_CPU_WINDOW) + PAGE - 1) / PAGE * PAGE;
 }
 
-static sl_status cpu_found(sl_backend *be, const sl_comm_opts *opts, uint8_t *own, sl_comm **out, sl_err *err)
-{
-    sl_comm_cpu *c = new_comm(opts);
-    sl_status st;
+/* ---- rounds ---- */
 
-    (void)be;
-    if (!c)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "comm: no memory");
-    st = sl_comm_segment_create(opts, own, c, err);
-    if (st != SL_OK) {
-        free(c);
-        return st;
+static sl_status break_group(sl_comm_cpu *c, sl_err *err, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static sl_status break_group(sl_comm_cpu *c, sl_err *err, const char *fmt, ...)
+{
+    char cause[256];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(cause, sizeof cause, fmt, args);
+    va_end(args);
+    return c->rounds->brk(c, SL_ERR_INVALID, -1, cause, err);
+}
+
+static const char *call_text(const sl_comm_call *k, char *text, size_t cap)
+{
+    switch (k->kind) {
+    case BARRIER:
+        snprintf(text, cap, "barrier");
+        break;
+    case ALL_GATHER:
+        snprintf(text, cap, "all_gather of %llu bytes", (unsigned long long)k->a);
+        break;
+    case BROADCAST:
+        snprintf(text, cap, "broadcast of %llu bytes from rank %u", (unsigned long long)k->a, k->detail);
+        break;
+    default:
+        snprintf(text, cap, "all_to_all of %u rows of %llu bytes at most", k->detail,
+                 (unsigned long long)k->a);
     }
-    *out = &c->base;
+    return text;
+}
+
+static sl_status compare_calls(sl_comm_cpu *c, sl_err *err)
+{
+    const sl_comm_call *mine = &c->head[c->base.opts.rank]->call;
+    char a[96], b[96];
+
+    for (int32_t r = 0; r < c->base.opts.ranks; r++) {
+        const sl_comm_call *k = &c->head[r]->call;
+
+        if (k->kind != mine->kind || k->detail != mine->detail || k->a != mine->a || k->b != mine->b)
+            return break_group(c, err, "the ranks disagree: rank %d calls %s, rank %d %s", c->base.opts.rank,
+                               call_text(mine, a, sizeof a), r, call_text(k, b, sizeof b));
+    }
     return SL_OK;
 }
 
-/* Tells the group why this rank will not join. */
-static sl_status refuse(sl_comm_cpu *c, const char *why)
-{
-    int32_t rank = c->base.opts.rank;
-    uint32_t absent = SL_COMM_ABSENT;
-
-    if (rank < c->shared->ranks) {
-        sl_comm_slot *s = sl_comm_slot_of(c, rank);
-
-        if (atomic_load(&s->state) == SL_COMM_ABSENT)
-            snprintf(s->refusal, sizeof s->refusal, "%s", why);
-        if (atomic_compare_exchange_strong(&s->state, &absent, SL_COMM_REFUSED))
-            sl_comm_ring(c);
-    } else {
-        sl_comm_break(c, SL_ERR_REFUSED, -1, NULL, "%s", why);
-    }
-    return SL_ERR_REFUSED;
-}
-
-static sl_status cpu_join(sl_backend *be, const sl_comm_opts *opts, const uint8_t *own, const char *refusal,
-                          sl_comm **out, sl_err *err)
-{
-    sl_comm_cpu *c = new_comm(opts);
-    sl_status st;
-
-    (void)be;
-    if (!c)
-        return sl_fail(err, SL_ERR_NO_MEMORY, "comm: no memory");
-    st = sl_comm_segment_open(own, c, err);
-    if (st != SL_OK)
-        goto free_comm;
-    st = refusal ? refuse(c, refusal) : sl_comm_segment_enter(c, opts->rank, err);
-    if (st != SL_OK)
-        goto close_segment;
-    *out = &c->base;
-    return SL_OK;
-close_segment:
-    sl_comm_segment_close(c);
-free_comm:
-    free(c);
-    return st;
-}
-
-static sl_status cpu_form(sl_comm *c, sl_err *err)
-{
-    return sl_comm_wait_joined(of(c), err);
-}
-
-static void cpu_destroy(sl_comm *c)
-{
-    atomic_store(&sl_comm_slot_of(of(c), c->opts.rank)->state, SL_COMM_LEFT);
-    sl_comm_ring(of(c));
-    sl_comm_segment_close(of(c));
-    free(c);
-}
-
-static void cpu_abort(sl_comm *c)
-{
-    sl_comm_segment_abort(of(c));
-}
-
-static sl_status cpu_state(sl_comm *c, sl_err *err)
-{
-    return sl_comm_broken(of(c), err);
-}
-
-/* ---- rounds of one piece ---- */
-
+/* A round of this call, with nothing for anybody yet. */
 static void begin(sl_comm_cpu *c, sl_comm_call call)
 {
-    sl_comm_round_begin(c);
-    sl_comm_head_of(c, c->base.opts.rank)->call = call;
+    c->round++;
+    c->rounds->begin(c);
+    c->head[c->base.opts.rank]->call = call;
+    memset(c->span, 0, sizeof c->span[0] * (size_t)c->base.opts.ranks);
 }
 
-static sl_status cpu_barrier(sl_comm *c, sl_err *err)
+/* The first n bytes of the own half are for every rank. */
+static void for_all(sl_comm_cpu *c, size_t n)
+{
+    for (int32_t q = 0; q < c->base.opts.ranks; q++)
+        c->span[q] = (sl_comm_span){0, n};
+}
+
+static sl_status meet(sl_comm_cpu *c, sl_err *err)
+{
+    SL_TRY(c->rounds->meet(c, err));
+    return compare_calls(c, err);
+}
+
+sl_status sl_comm_cpu_barrier(sl_comm *c, sl_err *err)
 {
     begin(of(c), (sl_comm_call){.kind = BARRIER});
-    return sl_comm_round_meet(of(c), err);
+    return meet(of(c), err);
 }
 
 static size_t piece_of(size_t left, size_t most)
@@ -138,19 +114,20 @@ static size_t piece_of(size_t left, size_t most)
     return left < most ? left : most;
 }
 
-static sl_status cpu_all_gather(sl_comm *base, const void *src, void *dst, size_t bytes, sl_err *err)
+sl_status sl_comm_cpu_all_gather(sl_comm *base, const void *src, void *dst, size_t bytes, sl_err *err)
 {
     sl_comm_cpu *c = of(base);
     uint64_t began = sl_now_ns();
 
     for (size_t at = 0; at < bytes;) {
-        size_t n = piece_of(bytes - at, c->shared->half_bytes);
+        size_t n = piece_of(bytes - at, c->half_bytes);
 
         begin(c, (sl_comm_call){.kind = ALL_GATHER, .a = bytes, .b = at});
-        memcpy(sl_comm_half(c, base->opts.rank), (const uint8_t *)src + at, n);
-        SL_TRY(sl_comm_round_meet(c, err));
+        memcpy(c->half[base->opts.rank], (const uint8_t *)src + at, n);
+        for_all(c, n);
+        SL_TRY(meet(c, err));
         for (int32_t r = 0; r < base->opts.ranks; r++)
-            memcpy((uint8_t *)dst + (size_t)r * bytes + at, sl_comm_half(c, r), n);
+            memcpy((uint8_t *)dst + (size_t)r * bytes + at, c->half[r], n);
         at += n;
     }
     base->stats.gathers++;
@@ -158,19 +135,21 @@ static sl_status cpu_all_gather(sl_comm *base, const void *src, void *dst, size_
     return SL_OK;
 }
 
-static sl_status cpu_broadcast(sl_comm *base, void *buf, size_t bytes, int32_t root, sl_err *err)
+sl_status sl_comm_cpu_broadcast(sl_comm *base, void *buf, size_t bytes, int32_t root, sl_err *err)
 {
     sl_comm_cpu *c = of(base);
 
     for (size_t at = 0; at < bytes;) {
-        size_t n = piece_of(bytes - at, c->shared->half_bytes);
+        size_t n = piece_of(bytes - at, c->half_bytes);
 
         begin(c, (sl_comm_call){.kind = BROADCAST, .detail = (uint32_t)root, .a = bytes, .b = at});
-        if (base->opts.rank == root)
-            memcpy(sl_comm_half(c, root), (const uint8_t *)buf + at, n);
-        SL_TRY(sl_comm_round_meet(c, err));
+        if (base->opts.rank == root) {
+            memcpy(c->half[root], (const uint8_t *)buf + at, n);
+            for_all(c, n);
+        }
+        SL_TRY(meet(c, err));
         if (base->opts.rank != root)
-            memcpy((uint8_t *)buf + at, sl_comm_half(c, root), n);
+            memcpy((uint8_t *)buf + at, c->half[root], n);
         at += n;
     }
     return SL_OK;
@@ -194,20 +173,22 @@ static size_t stream_bytes(const int32_t *count, int32_t from, int32_t ranks, si
     return block_begin(count, from, ranks, row);
 }
 
-/* Copies what lies in [at, at + n) of the stream from or to the rows: block q of `blocks`, which are cap rows apart. */
-static void fill_piece(const sl_comm_rows *p, const int32_t *count, int32_t rank, int32_t ranks, size_t at,
-                       size_t n, uint8_t *half)
+/* Copies what lies in [at, at + n) of the own stream from the rows, and says which span is for whom. */
+static void fill_piece(sl_comm_cpu *c, const sl_comm_rows *p, const int32_t *count, size_t at, size_t n)
 {
     size_t row = (size_t)p->row_bytes;
+    int32_t rank = c->base.opts.rank;
 
-    for (int32_t q = 0; q < ranks; q++) {
+    for (int32_t q = 0; q < c->base.opts.ranks; q++) {
         size_t first = block_begin(count, rank, q, row),
                end = first + (q == rank ? 0 : (size_t)count[q] * row);
         size_t from = first > at ? first : at, to = end < at + n ? end : at + n;
 
-        if (from < to)
-            memcpy(half + (from - at),
-                   (const uint8_t *)p->send + (size_t)q * (size_t)p->cap * row + (from - first), to - from);
+        if (from >= to)
+            continue;
+        memcpy(c->half[rank] + (from - at),
+               (const uint8_t *)p->send + (size_t)q * (size_t)p->cap * row + (from - first), to - from);
+        c->span[q] = (sl_comm_span){from - at, to - from};
     }
 }
 
@@ -237,7 +218,7 @@ static void learn_counts(const sl_comm_cpu *c, const sl_comm_rows *p, counts *k)
     for (int32_t r = 0; r < ranks; r++) {
         size_t n;
 
-        memcpy(k->of[r], sl_comm_head_of(c, r)->count, sizeof k->of[r]);
+        memcpy(k->of[r], c->head[r]->count, sizeof k->of[r]);
         n = stream_bytes(k->of[r], r, ranks, (size_t)p->row_bytes);
         k->longest = n > k->longest ? n : k->longest;
         p->recv_count[r] = k->of[r][c->base.opts.rank];
@@ -248,13 +229,13 @@ static sl_status check_counts(sl_comm_cpu *c, const sl_comm_rows *p, sl_err *err
 {
     for (int32_t q = 0; q < c->base.opts.ranks; q++)
         if (p->send_count[q] < 0 || p->send_count[q] > p->cap)
-            return sl_comm_break(c, SL_ERR_INVALID, -1, err,
-                                 "all_to_all: rank %d sends %d rows to rank %d, not within 0 and cap %d",
-                                 c->base.opts.rank, p->send_count[q], q, p->cap);
+            return break_group(c, err,
+                               "all_to_all: rank %d sends %d rows to rank %d, not within 0 and cap %d",
+                               c->base.opts.rank, p->send_count[q], q, p->cap);
     return SL_OK;
 }
 
-static sl_status cpu_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *err)
+sl_status sl_comm_cpu_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *err)
 {
     sl_comm_cpu *c = of(base);
     int32_t rank = base->opts.rank, ranks = base->opts.ranks;
@@ -266,19 +247,19 @@ static sl_status cpu_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *er
     SL_TRY(check_counts(c, p, err));
     memcpy(k.of[rank], p->send_count, sizeof(int32_t) * (size_t)ranks);
     do {
-        size_t mine = stream_bytes(k.of[rank], rank, ranks, row), most = c->shared->half_bytes;
+        size_t mine = stream_bytes(k.of[rank], rank, ranks, row), most = c->half_bytes;
 
         begin(c, (sl_comm_call){
                      .kind = ALL_TO_ALL, .detail = (uint32_t)p->cap, .a = (uint64_t)p->row_bytes, .b = at});
-        memcpy(sl_comm_head_of(c, rank)->count, k.of[rank], sizeof k.of[rank]);
+        memcpy(c->head[rank]->count, k.of[rank], sizeof k.of[rank]);
         if (at < mine)
-            fill_piece(p, k.of[rank], rank, ranks, at, piece_of(mine - at, most), sl_comm_half(c, rank));
-        SL_TRY(sl_comm_round_meet(c, err));
+            fill_piece(c, p, k.of[rank], at, piece_of(mine - at, most));
+        SL_TRY(meet(c, err));
         if (at == 0)
             learn_counts(c, p, &k);
         for (int32_t r = 0; r < ranks; r++)
             if (r != rank)
-                take_piece(p, k.of[r], rank, r, at, most, sl_comm_half(c, r));
+                take_piece(p, k.of[r], rank, r, at, most, c->half[r]);
         at += most;
     } while (at < k.longest);
     memcpy((uint8_t *)p->recv + own, (const uint8_t *)p->send + own, (size_t)k.of[rank][rank] * row);
@@ -287,18 +268,3 @@ static sl_status cpu_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *er
     base->stats.exchange_ns += sl_now_ns() - began;
     return SL_OK;
 }
-
-const sl_comm_desc sl_comm_shared_memory = {
-    .name = "shared memory",
-    .found = cpu_found,
-    .join = cpu_join,
-    .form = cpu_form,
-    .destroy = cpu_destroy,
-    .abort = cpu_abort,
-    .state = cpu_state,
-    .barrier = cpu_barrier,
-    .all_gather = cpu_all_gather,
-    .broadcast = cpu_broadcast,
-    .all_to_all = cpu_all_to_all,
-    .library = no_library,
-};

@@ -19,7 +19,6 @@
 #define SPINS 200        /* polls before the first sched_yield() */
 #define YIELDS 200       /* yields before the first sleep */
 #define SLEEP_NS 2000000 /* longest sleep; after it the locks are checked */
-#define DEFAULT_WINDOW ((size_t)4 << 20)
 #define PAGE 4096
 
 /* `own` of the invitation. */
@@ -35,7 +34,7 @@ static size_t header_bytes(int32_t ranks)
     return (n + PAGE - 1) / PAGE * PAGE;
 }
 
-static sl_status map(sl_comm_cpu *c, size_t bytes, sl_err *err)
+static sl_status map(sl_comm_segment *c, size_t bytes, sl_err *err)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, c->fd, 0);
 
@@ -47,9 +46,9 @@ static sl_status map(sl_comm_cpu *c, size_t bytes, sl_err *err)
     return SL_OK;
 }
 
-sl_status sl_comm_segment_create(const sl_comm_opts *o, uint8_t *own, sl_comm_cpu *c, sl_err *err)
+sl_status sl_comm_segment_create(const sl_comm_opts *o, uint8_t *own, sl_comm_segment *c, sl_err *err)
 {
-    size_t half = ((o->window_bytes ? o->window_bytes : DEFAULT_WINDOW) + PAGE - 1) / PAGE * PAGE;
+    size_t half = sl_comm_half_bytes(o);
     size_t bytes = header_bytes(o->ranks) + 2 * half * (size_t)o->ranks;
     address a = {.pid = (int32_t)getpid(), .nonce = sl_random_u64()};
     sl_status st;
@@ -66,7 +65,7 @@ sl_status sl_comm_segment_create(const sl_comm_opts *o, uint8_t *own, sl_comm_cp
         goto close_segment;
     c->shared->nonce = a.nonce;
     c->shared->bytes = bytes;
-    c->shared->half_bytes = half;
+    c->shared->half_bytes = c->cpu.half_bytes = half;
     c->shared->ranks = o->ranks;
     c->shared->lost = -1;
     st = sl_comm_segment_enter(c, 0, err);
@@ -80,7 +79,7 @@ close_segment:
     return st;
 }
 
-sl_status sl_comm_segment_open(const uint8_t *own, sl_comm_cpu *c, sl_err *err)
+sl_status sl_comm_segment_open(const uint8_t *own, sl_comm_segment *c, sl_err *err)
 {
     address a;
     struct stat info;
@@ -109,6 +108,7 @@ sl_status sl_comm_segment_open(const uint8_t *own, sl_comm_cpu *c, sl_err *err)
                      path);
         goto close_segment;
     }
+    c->cpu.half_bytes = c->shared->half_bytes;
     return SL_OK;
 close_segment:
     sl_comm_segment_close(c);
@@ -120,7 +120,7 @@ static struct flock lock_of(int32_t rank, short type)
     return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
 }
 
-sl_status sl_comm_segment_enter(sl_comm_cpu *c, int32_t rank, sl_err *err)
+sl_status sl_comm_segment_enter(sl_comm_segment *c, int32_t rank, sl_err *err)
 {
     struct flock lock = lock_of(rank, F_WRLCK);
     uint32_t absent = SL_COMM_ABSENT;
@@ -136,7 +136,7 @@ sl_status sl_comm_segment_enter(sl_comm_cpu *c, int32_t rank, sl_err *err)
     return SL_OK;
 }
 
-void sl_comm_segment_close(sl_comm_cpu *c)
+void sl_comm_segment_close(sl_comm_segment *c)
 {
     if (c->shared)
         munmap(c->shared, c->bytes);
@@ -146,10 +146,10 @@ void sl_comm_segment_close(sl_comm_cpu *c)
     c->fd = -1;
 }
 
-uint8_t *sl_comm_half(const sl_comm_cpu *c, int32_t rank)
+static uint8_t *half_of(const sl_comm_segment *c, int32_t rank)
 {
     return (uint8_t *)c->shared + header_bytes(c->shared->ranks) +
-           (2 * (size_t)rank + c->round % 2) * c->shared->half_bytes;
+           (2 * (size_t)rank + c->cpu.round % 2) * c->cpu.half_bytes;
 }
 
 /* ---- failure ---- */
@@ -161,12 +161,12 @@ static void ring(sl_comm_shared *s)
         syscall(SYS_futex, &s->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-void sl_comm_ring(sl_comm_cpu *c)
+void sl_comm_ring(sl_comm_segment *c)
 {
     ring(c->shared);
 }
 
-sl_status sl_comm_broken(sl_comm_cpu *c, sl_err *err)
+sl_status sl_comm_broken(sl_comm_segment *c, sl_err *err)
 {
     sl_comm_shared *s = c->shared;
     uint32_t broken = atomic_load_explicit(&s->broken, memory_order_acquire);
@@ -181,7 +181,7 @@ sl_status sl_comm_broken(sl_comm_cpu *c, sl_err *err)
     }
     if (broken == 1)
         return sl_fail(err, SL_ERR_PEER, "comm: the group is broken, the cause is unknown");
-    c->base.lost = s->lost;
+    c->cpu.base.lost = s->lost;
     return sl_fail(err, (sl_status)s->status, "comm: %.*s", (int)sizeof s->cause - 1, s->cause);
 }
 
@@ -199,7 +199,7 @@ static void break_with(sl_comm_shared *s, sl_status st, int32_t lost, const char
     ring(s);
 }
 
-sl_status sl_comm_break(sl_comm_cpu *c, sl_status st, int32_t lost, sl_err *err, const char *fmt, ...)
+sl_status sl_comm_break(sl_comm_segment *c, sl_status st, int32_t lost, sl_err *err, const char *fmt, ...)
 {
     va_list args;
 
@@ -218,23 +218,23 @@ static void abort_with(sl_comm_shared *s, const char *fmt, ...)
     va_end(args);
 }
 
-void sl_comm_segment_abort(sl_comm_cpu *c)
+void sl_comm_segment_abort(sl_comm_segment *c)
 {
-    abort_with(c->shared, "aborted by rank %d", c->base.opts.rank);
+    abort_with(c->shared, "aborted by rank %d", c->cpu.base.opts.rank);
 }
 
 /* Whether the rank's process still has the lock that every living rank has. */
-static bool alive(const sl_comm_cpu *c, int32_t rank)
+static bool alive(const sl_comm_segment *c, int32_t rank)
 {
     struct flock lock = lock_of(rank, F_WRLCK);
 
-    return rank == c->base.opts.rank || fcntl(c->fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+    return rank == c->cpu.base.opts.rank || fcntl(c->fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 /* ---- waiting ---- */
 
 /* Sleeps until the bell is no longer `heard`, for at most SLEEP_NS. */
-static void sleep_until_bell(sl_comm_cpu *c, uint32_t heard)
+static void sleep_until_bell(sl_comm_segment *c, uint32_t heard)
 {
     struct timespec t = {.tv_nsec = SLEEP_NS};
 
@@ -244,18 +244,18 @@ static void sleep_until_bell(sl_comm_cpu *c, uint32_t heard)
 }
 
 /* Which rank is not ready yet, from rank `from` on; -1: all are. */
-typedef int32_t (*unready_fn)(const sl_comm_cpu *c, int32_t from);
+typedef int32_t (*unready_fn)(const sl_comm_segment *c, int32_t from);
 
-static int32_t not_posted(const sl_comm_cpu *c, int32_t from)
+static int32_t not_posted(const sl_comm_segment *c, int32_t from)
 {
     for (int32_t r = from; r < c->shared->ranks; r++)
-        if ((int32_t)(atomic_load_explicit(&sl_comm_slot_of(c, r)->posted, memory_order_acquire) - c->round) <
-            0)
+        if ((int32_t)(atomic_load_explicit(&sl_comm_slot_of(c, r)->posted, memory_order_acquire) -
+                      c->cpu.round) < 0)
             return r;
     return -1;
 }
 
-static int32_t not_joined(const sl_comm_cpu *c, int32_t from)
+static int32_t not_joined(const sl_comm_segment *c, int32_t from)
 {
     for (int32_t r = from; r < c->shared->ranks; r++)
         if (atomic_load_explicit(&sl_comm_slot_of(c, r)->state, memory_order_acquire) == SL_COMM_ABSENT)
@@ -264,7 +264,7 @@ static int32_t not_joined(const sl_comm_cpu *c, int32_t from)
 }
 
 /* Looks for ranks that will never be ready: left, or ended. */
-static sl_status check_ranks(sl_comm_cpu *c, unready_fn unready, sl_err *err)
+static sl_status check_ranks(sl_comm_segment *c, unready_fn unready, sl_err *err)
 {
     for (int32_t r = unready(c, 0); r >= 0; r = unready(c, r + 1)) {
         uint32_t state = atomic_load_explicit(&sl_comm_slot_of(c, r)->state, memory_order_acquire);
@@ -277,7 +277,7 @@ static sl_status check_ranks(sl_comm_cpu *c, unready_fn unready, sl_err *err)
     return SL_OK;
 }
 
-static sl_status late(sl_comm_cpu *c, unready_fn unready, const char *what, sl_err *err)
+static sl_status late(sl_comm_segment *c, unready_fn unready, const char *what, sl_err *err)
 {
     char names[64] = "";
     int32_t first = unready(c, 0);
@@ -286,10 +286,10 @@ static sl_status late(sl_comm_cpu *c, unready_fn unready, const char *what, sl_e
     for (int32_t r = first; r >= 0 && at < 50; r = unready(c, r + 1))
         at += snprintf(names + at, sizeof names - (size_t)at, at ? ", %d" : "%d", r);
     return sl_comm_break(c, SL_ERR_TIMEOUT, first, err, "rank %s %s within %u ms, says rank %d", names, what,
-                         c->base.opts.deadline_ms, c->base.opts.rank);
+                         c->cpu.base.opts.deadline_ms, c->cpu.base.opts.rank);
 }
 
-static sl_status wait_ready(sl_comm_cpu *c, unready_fn unready, const char *what, sl_err *err)
+static sl_status wait_ready(sl_comm_segment *c, unready_fn unready, const char *what, sl_err *err)
 {
     uint64_t end = 0;
 
@@ -308,14 +308,14 @@ static sl_status wait_ready(sl_comm_cpu *c, unready_fn unready, const char *what
         }
         SL_TRY(check_ranks(c, unready, err));
         if (end == 0)
-            end = sl_now_ns() + c->base.opts.deadline_ms * 1000000ull;
+            end = sl_now_ns() + c->cpu.base.opts.deadline_ms * 1000000ull;
         else if (sl_now_ns() > end && unready(c, 0) >= 0)
             return late(c, unready, what, err);
         sleep_until_bell(c, heard);
     }
 }
 
-sl_status sl_comm_wait_joined(sl_comm_cpu *c, sl_err *err)
+sl_status sl_comm_wait_joined(sl_comm_segment *c, sl_err *err)
 {
     SL_TRY(wait_ready(c, not_joined, "has not joined", err));
     for (int32_t r = 0; r < c->shared->ranks; r++)
@@ -326,51 +326,35 @@ sl_status sl_comm_wait_joined(sl_comm_cpu *c, sl_err *err)
 
 /* ---- rounds ---- */
 
-void sl_comm_round_begin(sl_comm_cpu *c)
+static sl_comm_segment *of(sl_comm_cpu *c)
 {
-    c->round++;
+    return (sl_comm_segment *)c;
 }
 
-static const char *call_text(const sl_comm_call *k, char *text, size_t cap)
+static void segment_begin(sl_comm_cpu *cpu)
 {
-    switch (k->kind) {
-    case 0:
-        snprintf(text, cap, "barrier");
-        break;
-    case 1:
-        snprintf(text, cap, "all_gather of %llu bytes", (unsigned long long)k->a);
-        break;
-    case 2:
-        snprintf(text, cap, "broadcast of %llu bytes from rank %u", (unsigned long long)k->a, k->detail);
-        break;
-    default:
-        snprintf(text, cap, "all_to_all of %u rows of %llu bytes at most", k->detail,
-                 (unsigned long long)k->a);
-    }
-    return text;
-}
-
-static sl_status compare_calls(sl_comm_cpu *c, sl_err *err)
-{
-    const sl_comm_call *mine = &sl_comm_head_of(c, c->base.opts.rank)->call;
-    char a[96], b[96];
+    sl_comm_segment *c = of(cpu);
 
     for (int32_t r = 0; r < c->shared->ranks; r++) {
-        const sl_comm_call *k = &sl_comm_head_of(c, r)->call;
-
-        if (k->kind != mine->kind || k->detail != mine->detail || k->a != mine->a || k->b != mine->b)
-            return sl_comm_break(c, SL_ERR_INVALID, -1, err,
-                                 "the ranks disagree: rank %d calls %s, rank %d %s", c->base.opts.rank,
-                                 call_text(mine, a, sizeof a), r, call_text(k, b, sizeof b));
+        cpu->head[r] = &sl_comm_slot_of(c, r)->head[cpu->round % 2];
+        cpu->half[r] = half_of(c, r);
     }
-    return SL_OK;
 }
 
-sl_status sl_comm_round_meet(sl_comm_cpu *c, sl_err *err)
+static sl_status segment_meet(sl_comm_cpu *cpu, sl_err *err)
 {
+    sl_comm_segment *c = of(cpu);
+
     SL_TRY(sl_comm_broken(c, err));
-    atomic_store_explicit(&sl_comm_slot_of(c, c->base.opts.rank)->posted, c->round, memory_order_release);
+    atomic_store_explicit(&sl_comm_slot_of(c, cpu->base.opts.rank)->posted, cpu->round, memory_order_release);
     sl_comm_ring(c);
-    SL_TRY(wait_ready(c, not_posted, "did not arrive", err));
-    return compare_calls(c, err);
+    return wait_ready(c, not_posted, "did not arrive", err);
 }
+
+static sl_status segment_break(sl_comm_cpu *cpu, sl_status st, int32_t lost, const char *cause, sl_err *err)
+{
+    return sl_comm_break(of(cpu), st, lost, err, "%s", cause);
+}
+
+const sl_comm_rounds sl_comm_segment_rounds = {
+    .begin = segment_begin, .meet = segment_meet, .brk = segment_break};

@@ -5,7 +5,7 @@
  * itself writes its slot and its window; the first rank that finds a failure writes the header's `broken` and the
  * cause.
  *
- * Rounds. Data move in rounds that all ranks run together. In round n a rank writes its half n % 2 and the round's
+ * Rounds (comm_rounds.h) use the halves in turn. In round n a rank writes its half n % 2 and the round's
  * head, sets `posted` to n, waits until every rank has posted n, and reads the others' halves. No second wait is
  * needed: a rank that has seen all others post n - 1 knows that they have ended round n - 2, whose half it now
  * overwrites.
@@ -25,19 +25,7 @@
 
 #include <stdatomic.h>
 
-#include "kernels/comm_impl.h"
-
-/* The call to which a round belongs; equal on all ranks, or the ranks disagree. */
-typedef struct sl_comm_call {
-    uint32_t kind; /* 0 barrier, 1 all_gather, 2 broadcast, 3 all_to_all */
-    uint32_t detail;
-    uint64_t a, b;
-} sl_comm_call;
-
-typedef struct sl_comm_head {
-    sl_comm_call call;
-    int32_t count[SL_COMM_RANKS_MAX]; /* all_to_all: rows for each rank, of the whole call */
-} sl_comm_head;
+#include "kernels/cpu/comm_rounds.h"
 
 enum { SL_COMM_ABSENT, SL_COMM_JOINED, SL_COMM_REFUSED, SL_COMM_LEFT };
 
@@ -61,49 +49,39 @@ typedef struct sl_comm_shared {
     sl_comm_slot slot[];
 } sl_comm_shared;
 
-typedef struct sl_comm_cpu {
-    sl_comm base; /* first */
-    int fd;       /* of this rank's own open file description */
+typedef struct sl_comm_segment {
+    sl_comm_cpu cpu; /* first */
+    int fd;          /* of this rank's own open file description */
     sl_comm_shared *shared;
     size_t bytes;
-    uint32_t round;
-} sl_comm_cpu;
+} sl_comm_segment;
 
 /* Creates the memory for a group, and enters it as rank 0. own: what another rank needs to open it. */
-sl_status sl_comm_segment_create(const sl_comm_opts *o, uint8_t *own, sl_comm_cpu *c, sl_err *err);
+sl_status sl_comm_segment_create(const sl_comm_opts *o, uint8_t *own, sl_comm_segment *c, sl_err *err);
 /* Opens it without entering. */
-sl_status sl_comm_segment_open(const uint8_t *own, sl_comm_cpu *c, sl_err *err);
+sl_status sl_comm_segment_open(const uint8_t *own, sl_comm_segment *c, sl_err *err);
 /* Takes the rank's slot and lock. SL_ERR_REFUSED: the rank is taken. */
-sl_status sl_comm_segment_enter(sl_comm_cpu *c, int32_t rank, sl_err *err);
+sl_status sl_comm_segment_enter(sl_comm_segment *c, int32_t rank, sl_err *err);
 /* Unmaps and closes. */
-void sl_comm_segment_close(sl_comm_cpu *c);
+void sl_comm_segment_close(sl_comm_segment *c);
 
-/* The half of rank's window that belongs to this round. */
-uint8_t *sl_comm_half(const sl_comm_cpu *c, int32_t rank);
-static inline sl_comm_slot *sl_comm_slot_of(const sl_comm_cpu *c, int32_t rank)
+static inline sl_comm_slot *sl_comm_slot_of(const sl_comm_segment *c, int32_t rank)
 {
     return &c->shared->slot[rank];
 }
-static inline sl_comm_head *sl_comm_head_of(const sl_comm_cpu *c, int32_t rank)
-{
-    return &c->shared->slot[rank].head[c->round % 2];
-}
 
 /* Breaks the group with this cause unless it is broken already; returns the cause that the group has. */
-sl_status sl_comm_break(sl_comm_cpu *c, sl_status st, int32_t lost, sl_err *err, const char *fmt, ...)
+sl_status sl_comm_break(sl_comm_segment *c, sl_status st, int32_t lost, sl_err *err, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 /* The same for sl_comm_abort(): any thread. */
-void sl_comm_segment_abort(sl_comm_cpu *c);
+void sl_comm_segment_abort(sl_comm_segment *c);
 /* SL_OK, or the cause. */
-sl_status sl_comm_broken(sl_comm_cpu *c, sl_err *err);
+sl_status sl_comm_broken(sl_comm_segment *c, sl_err *err);
 
 /* Wakes all ranks that sleep. */
-void sl_comm_ring(sl_comm_cpu *c);
+void sl_comm_ring(sl_comm_segment *c);
 /* Waits until every rank has joined, or one was refused. */
-sl_status sl_comm_wait_joined(sl_comm_cpu *c, sl_err *err);
-/* Begins a round: afterwards this rank's half and head may be written. */
-void sl_comm_round_begin(sl_comm_cpu *c);
-/* Posts this rank's half and waits for those of all ranks; compares the calls. */
-sl_status sl_comm_round_meet(sl_comm_cpu *c, sl_err *err);
+sl_status sl_comm_wait_joined(sl_comm_segment *c, sl_err *err);
+extern const sl_comm_rounds sl_comm_segment_rounds;
 
 #endif

@@ -78,7 +78,7 @@ void sl_hadamard(float *x, int32_t n);
 /* silu(g) * u in float32. */
 float sl_silu_mul(float g, float u);
 
-/* kernels/cpu/comm.c */
+/* kernels/cpu/comm_memory.c */
 extern const sl_comm_desc sl_comm_shared_memory;
 
 sl_status sl_cpu_embed(sl_backend *be, const void *params, sl_err *err);

@@ -160,6 +160,25 @@ static void aborted(cg_rank *r, const void *arg)
         form_again(r, r->ranks);
 }
 
+/* A rank aborts while it waits for one that does not come. */
+static void aborted_unformed(cg_rank *r, const void *arg)
+{
+    sl_err err = {{0}};
+    pthread_t thread;
+    uint64_t start = sl_now_ns();
+
+    (void)arg;
+    if (is_last(r) || !cg_ok(r, cg_enter(r, &err), &err, "enter"))
+        return;
+    if (r->rank == 1)
+        pthread_create(&thread, NULL, abort_later, r->c);
+    expect(r, sl_comm_form(r->c, &err), &err, SL_ERR_CANCELLED, "aborted by rank 1");
+    if (r->rank == 1)
+        pthread_join(thread, NULL);
+    if (sl_now_ns() - start > r->opts.deadline_ms / 2 * 1000000ull)
+        cg_fail(r, "form ended at the deadline");
+}
+
 static void missing(cg_rank *r, const void *arg)
 {
     sl_err err = {{0}};
@@ -209,13 +228,17 @@ static void other_size(cg_rank *r, const void *arg)
 static void twice(cg_rank *r, const void *arg)
 {
     sl_err err = {{0}};
+    sl_status st;
 
     (void)arg;
     if (r->ranks > 2 && is_last(r)) {
         while (!atomic_load(&r->shared->step[1]))
             usleep(100);
         r->opts.rank = 1;
-        expect(r, cg_enter(r, &err), &err, SL_ERR_REFUSED, "is taken");
+        st = cg_enter(r, &err);
+        if (st == SL_OK) /* over sockets the founder says it */
+            st = sl_comm_form(r->c, &err);
+        expect(r, st, &err, SL_ERR_REFUSED, "is taken");
         return;
     }
     if (cg_ok(r, cg_enter(r, &err), &err, "enter")) {
@@ -322,6 +345,12 @@ const cc_failure cc_failures[] = {
      .stop_ms = 4000,
      .stops_last = true},
     {.name = "abort from another thread", .fn = aborted, .least_ranks = 2, .deadline_ms = 20000},
+    {.name = "abort while the group forms",
+     .fn = aborted_unformed,
+     .least_ranks = 3,
+     .deadline_ms = 20000,
+     .unformed = true,
+     .cpu_only = true},
     {.name = "a rank does not come", .fn = missing, .least_ranks = 2, .deadline_ms = 1500, .unformed = true},
     {.name = "a rank has another geometry",
      .fn = other_geometry,

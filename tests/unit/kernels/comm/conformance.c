@@ -1,9 +1,11 @@
 /*
  * Conformance of the collectives of a backend (kernels/comm.h), with ranks as processes.
  *
- *   comm_conformance --backend cpu|cuda [--ranks LIST] [--case TEXT] [--way own|library]     default: 1,2,3,4 ranks
+ *   comm_conformance --backend cpu|cuda [--ranks LIST] [--case TEXT] [--way own|library|sockets]     default: 1,2,3,4
+ * ranks
  *
- * --way library: on a GPU NCCL alone moves the data (sl_comm_opts.library_only).
+ * --way library: on a GPU NCCL alone moves the data (sl_comm_opts.library_only). --way sockets: on the CPU, as between
+ * hosts (sl_comm_opts.sockets_at).
  *
  * A GPU backend needs a GPU for every rank: numbers of ranks for which the machine has too few are skipped by name.
  * Exit code: 0 all passed, 1 something failed, 2 usage, 77 the backend cannot be opened or has no collectives.
@@ -17,6 +19,7 @@
 typedef struct options {
     const char *backend, *text;
     bool library_only;
+    const char *sockets_at;
     int32_t ranks[8];
     int n_ranks;
 } options;
@@ -36,7 +39,8 @@ static bool parse(int argc, char **argv, options *o)
         else if (strcmp(argv[i], "--case") == 0)
             o->text = v;
         else if (strcmp(argv[i], "--way") == 0)
-            o->library_only = strcmp(v, "library") == 0;
+            o->library_only = strcmp(v, "library") == 0,
+            o->sockets_at = strcmp(v, "sockets") == 0 ? "127.0.0.1" : NULL;
         else if (strcmp(argv[i], "--ranks") == 0)
             for (o->n_ranks = 0; *v && o->n_ranks < 8; v += *v == ',')
                 o->ranks[o->n_ranks++] = (int32_t)strtol(v, &v, 10);
@@ -89,13 +93,18 @@ static void run_ranks(const options *o, int32_t ranks, totals *n)
     bool cpu = strcmp(o->backend, "cpu") == 0;
     char why[512], name[64];
 
-    for (size_t w = cpu ? 0 : o->library_only ? 3 : 2; w < SL_COUNT(windows); w++) {
+    for (size_t w = cpu               ? 0
+                    : o->library_only ? 3
+                                      : 2;
+         w < SL_COUNT(windows);
+         w += o->sockets_at ? 3 : 1) { /* what is in pieces is the same code as over shared memory */
         cg_run run = {.backend = o->backend,
                       .ranks = ranks,
                       .deadline_ms = 60000,
                       .limit_ms = 240000,
                       .window_bytes = windows[w],
-                      .library_only = o->library_only};
+                      .library_only = o->library_only,
+                      .sockets_at = o->sockets_at};
         int code = cg_go(&run, run_cases, o, why, sizeof why);
 
         snprintf(name, sizeof name, "%zu data cases, window %zu", cc_n_cases, windows[w]);
@@ -114,7 +123,8 @@ static void run_ranks(const options *o, int32_t ranks, totals *n)
                       .killed = f->kills_last ? last : 0,
                       .stopped = f->stops_last ? last : 0,
                       .unformed = f->unformed,
-                      .library_only = o->library_only};
+                      .library_only = o->library_only,
+                      .sockets_at = o->sockets_at};
 
         if (ranks >= f->least_ranks && !(f->cpu_only && !cpu) && wanted(o, f->name))
             report(n, o, ranks, f->name, cg_go(&run, f->fn, NULL, why, sizeof why), why);
@@ -129,7 +139,7 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &o)) {
         fprintf(
             stderr,
-            "usage: comm_conformance --backend cpu|cuda [--ranks LIST] [--case TEXT] [--way own|library]\n");
+            "usage: comm_conformance --backend cpu|cuda [--ranks LIST] [--case TEXT] [--way own|library|sockets]\n");
         return 2;
     }
     for (int i = 0; i < o.n_ranks; i++)

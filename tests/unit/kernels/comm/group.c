@@ -139,6 +139,7 @@ static int live(const cg_run *run, int32_t rank, cg_shared *shared, cg_fn fn, co
                             .deadline_ms = run->deadline_ms,
                             .window_bytes = run->window_bytes,
                             .library_only = run->library_only,
+                            .sockets_at = run->sockets_at,
                             .timed = true};
     if (sl_backend_create(run->backend, &bo, &r.be, &err) != SL_OK) {
         snprintf(shared->why[rank], sizeof shared->why[0], "needs %d devices: %.400s", run->ranks, err.text);

@@ -40,6 +40,7 @@ typedef struct cg_run {
     uint32_t deadline_ms, limit_ms; /* of the group; of the whole run */
     size_t window_bytes;
     bool library_only;
+    const char *sockets_at; /* or NULL */
     uint64_t killed,
         stopped; /* bit r: rank r ends by SIGKILL; is stopped by itself and continued by the parent, which
                                  needs `stop_ms` for it */
