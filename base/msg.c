@@ -477,6 +477,7 @@ static void fields_of_group_join(codec *c, sl_msg_group_join *m)
     f_u64(c, "host_bytes", &m->host_bytes);
     f_u64(c, "host_free", &m->host_free);
     f_u64(c, "host_space", &m->host_space);
+    f_u64(c, "place", &m->place);
     f_str(c, "library", m->library, sizeof m->library);
     f_str(c, "device", m->device, sizeof m->device);
 }

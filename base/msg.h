@@ -38,7 +38,7 @@
 #include "base/status.h"
 #include "base/wire.h"
 
-#define SL_MSG_VERSION 7
+#define SL_MSG_VERSION 8
 #define SL_MSG_MAX_RANKS 64 /* of a group, as kernels/comm.h */
 #define SL_MSG_MAX_TOKENS (1 << 21)
 #define SL_MSG_MAX_BLOB (32u << 20)
@@ -454,6 +454,7 @@ typedef struct sl_msg_group_join {
     /* Of its host store, and available where it runs before any rank has taken its own; and a number that is equal in
      * processes of one container, which share a limit of memory. */
     uint64_t host_bytes, host_free, host_space;
+    uint64_t place;   /* ranks with the same one can share memory (kernels/comm.h) */
     char library[32]; /* that moves the rows between the ranks, with its version; empty: none */
     char device[64];  /* no two ranks may have the same one; empty: ranks may share it */
 } sl_msg_group_join;

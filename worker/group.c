@@ -32,7 +32,8 @@ static void fill_join(sl_wgroup *g)
                              .instance = sl_random_u64(),
                              .host_bytes = o->host_bytes,
                              .host_free = o->host_free,
-                             .host_space = sl_sysmem_space()};
+                             .host_space = sl_sysmem_space(),
+                             .place = o->place ? o->place : sl_comm_place()};
     snprintf(j->build, sizeof j->build, "%s", o->build ? o->build : SL_VERSION);
     snprintf(j->cluster_tag, sizeof j->cluster_tag, "%s", o->cluster_tag);
     snprintf(j->formats, sizeof j->formats, "%s", o->formats);
@@ -300,11 +301,13 @@ static void entered(sl_wgroup *g, sl_comm *c, uint64_t forming)
     pthread_mutex_unlock(&g->lock);
 }
 
-static sl_status found(sl_wgroup *g, uint64_t forming, sl_err *err)
+static sl_status found(sl_wgroup *g, uint64_t forming, bool across, sl_err *err)
 {
     sl_comm_opts o = comm_opts(g);
     sl_comm_invite invite;
     sl_comm *c;
+    if (across)
+        o.sockets_at = g->o.sockets_at ? g->o.sockets_at : g->host;
     SL_TRY(sl_comm_found(g->be, &o, &invite, &c, err));
     entered(g, c, forming);
     tell(g, SL_GROUP_INVITE, forming, 0, NULL, &invite);
@@ -332,7 +335,7 @@ sl_status sl_wgroup_turn(sl_wgroup *g, sl_err *err)
 {
     pthread_mutex_lock(&g->lock);
     sl_status refused = g->refused;
-    bool broken = g->broken, found_due = g->found_due, invited = g->invited;
+    bool broken = g->broken, found_due = g->found_due, invited = g->invited, across = g->across;
     uint64_t forming = g->forming;
     sl_comm_invite invite = g->invite;
     if (refused != SL_OK)
@@ -343,7 +346,7 @@ sl_status sl_wgroup_turn(sl_wgroup *g, sl_err *err)
     if (broken)
         leave(g, "");
     else if (found_due)
-        return found(g, forming, err);
+        return found(g, forming, across, err);
     else if (invited)
         join(g, forming, &invite);
     return SL_OK;

@@ -44,9 +44,12 @@ typedef struct sl_wgroup_opts {
     int32_t step_tokens;   /* most tokens of a step */
     /* Of the host store that this rank will make, and what is available now (UINT64_MAX: unknown). */
     uint64_t host_bytes, host_free;
-    const char *build;   /* for tests; NULL: SL_VERSION */
-    sl_metrics *metrics; /* or NULL */
-    uint32_t meet_ms;    /* how long sl_wgroup_meet() waits */
+    /* For tests; NULL or 0: SL_VERSION, sl_comm_place(), and the host of `address`. */
+    const char *build;
+    uint64_t place;
+    const char *sockets_at; /* where ranks on other hosts reach rank 0 for the collectives */
+    sl_metrics *metrics;    /* or NULL */
+    uint32_t meet_ms;       /* how long sl_wgroup_meet() waits */
 } sl_wgroup_opts;
 
 /* Starts the thread of the links. Errors: those of the transport (rank 0: the address is in use). */

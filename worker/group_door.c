@@ -227,6 +227,7 @@ void sl_wgroup_on_join(sl_wgroup *g, sl_wep *ep, const sl_msg_group_join *j)
                           .instance = j->instance,
                           .heard_ns = sl_now_ns(),
                           .pid = j->pid,
+                          .place = j->place,
                           .memory = {j->host_bytes, j->host_free, j->host_space}};
     memcpy(p->name, j->name, sizeof p->name);
     memcpy(p->host, j->host, sizeof p->host);

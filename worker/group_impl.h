@@ -34,6 +34,7 @@ typedef struct sl_wgroup_peer {
     uint64_t instance, heard_ns;
     uint32_t pid;
     char name[64], host[64], device[64];
+    uint64_t place; /* as in GROUP_JOIN */
     sl_wgroup_memory memory;
 } sl_wgroup_peer;
 
@@ -60,6 +61,7 @@ struct sl_wgroup {
     uint64_t forming;        /* the newest that this rank was asked to enter; 0: none */
     uint64_t entered;        /* of comm */
     bool met, ready;         /* all ranks were there; this rank is ready and in no forming */
+    bool across;             /* rank 0, of the forming: ranks are on several hosts */
     bool found_due, invited; /* rank 0 is to found a forming; an invitation has come */
     bool broken;             /* `forming` has ended, why */
     char why[256];

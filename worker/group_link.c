@@ -93,10 +93,14 @@ static void form_if_ready(sl_wgroup *g, uint64_t now)
         all = all && g->peers[r].ready;
     if (!all)
         return;
+    bool across = false;
     g->self_ready = false;
-    for (int32_t r = 1; r < g->o.ranks; r++)
+    for (int32_t r = 1; r < g->o.ranks; r++) {
         g->peers[r].ready = false;
+        across = across || g->peers[r].place != g->join.place;
+    }
     pthread_mutex_lock(&g->lock);
+    g->across = across;
     g->forming = ++g->last_forming;
     g->found_due = true;
     g->ring = 0;

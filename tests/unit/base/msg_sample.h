@@ -191,6 +191,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                            .host_bytes = 1ull << 40,
                                            .host_free = 3ull << 39,
                                            .host_space = 4026531836,
+                                           .place = 9,
                                            .library = "NCCL 2.28.9",
                                            .device = "GPU-12ab"};
         break;

@@ -33,6 +33,7 @@ typedef struct rank {
     _Atomic int done;   /* steps with its own tokens */
     _Atomic int others; /* steps without them in which another rank had some */
     _Atomic int formed, broken;
+    char over[64];               /* what moves the bytes, before `whole` is set */
     _Atomic uint32_t say, heard; /* flags; a rank that says it leaves asks for steps */
     _Atomic bool frozen;         /* the thread of its links stops running */
     sl_status st;
@@ -40,6 +41,7 @@ typedef struct rank {
 } rank;
 
 static char fabric[32], address[64];
+static bool two_hosts; /* ranks 0 and 2 are on one host, ranks 1 and 3 on another one, as far as they say */
 static int fabrics;
 static sl_wr geometry_bytes;
 static sl_identity identity;
@@ -65,6 +67,7 @@ static void r_set_comm(void *impl, sl_comm *comm)
     rank *r = impl;
     r->comm = comm;
     r->agreed = 0;
+    snprintf(r->over, sizeof r->over, "%s", comm ? sl_comm_describe(comm) : "");
 }
 
 static void r_set_flags(void *impl, uint32_t flags)
@@ -172,6 +175,8 @@ static sl_wgroup_opts options(int n, int ranks)
                             .ranks = ranks,
                             .id = &identity,
                             .step_tokens = 64,
+                            .place = two_hosts ? 1 + (uint64_t)(n % 2) : 0,
+                            .sockets_at = two_hosts ? "127.0.0.1" : NULL,
                             .host_bytes = n ? 1 : 6ull << 30,
                             .host_free = 10ull << 30,
                             .meet_ms = PATIENCE_MS};
@@ -212,8 +217,11 @@ static void start_all(rank *r, int ranks)
 {
     for (int k = ranks - 1; k >= 0; k--)
         start(&r[k], k, ranks);
-    for (int k = 0; k < ranks; k++)
+    for (int k = 0; k < ranks; k++) {
         UNTIL(r[k].whole);
+        ck_assert_msg(strstr(r[k].over, two_hosts ? "sockets, " : "shared memory, ") == r[k].over, "%s",
+                      r[k].over);
+    }
 }
 
 static void end_all(rank *r, int ranks)
@@ -228,6 +236,7 @@ static void setup(void)
     static const bool indexers[2] = {true, true};
     sl_geometry g =
         mla_geometry((sl_key){1, 2}, SL_LAYOUT_PAGE_FIRST, SL_ROW_MLA_F32, SL_INDEX_PLAIN, 2, indexers);
+    two_hosts = false;
     snprintf(fabric, sizeof fabric, "groups%d", ++fabrics);
     snprintf(address, sizeof address, "%s:7310", fabric);
     sl_wr_init(&geometry_bytes);
@@ -245,6 +254,7 @@ static void teardown(void)
 START_TEST(ranks_step_together)
 {
     static rank r[RANKS_MAX];
+    two_hosts = _i;
     start_all(r, 4);
     /* One rank has work, the others rest and are rung; then several, with different amounts. */
     atomic_store(&r[2].want, 20);
@@ -429,7 +439,8 @@ static void lose(int victim)
 
 START_TEST(a_lost_rank_is_replaced)
 {
-    lose(_i);
+    two_hosts = _i >= 3;
+    lose(_i % 3);
 }
 END_TEST
 
@@ -437,13 +448,15 @@ END_TEST
 START_TEST(a_silent_rank)
 {
     static rank r[3];
+    int silent = _i % 2;
+    two_hosts = _i >= 2;
     for (int k = 0; k < 3; k++)
         start_with(&r[k], k, 3, QUICK_MS);
     UNTIL(r[0].whole && r[1].whole && r[2].whole);
-    atomic_store(&r[_i].frozen, true);
+    atomic_store(&r[silent].frozen, true);
     for (int k = 0; k < 3; k++)
-        UNTIL(k == _i || !r[k].whole);
-    atomic_store(&r[_i].frozen, false);
+        UNTIL(k == silent || !r[k].whole);
+    atomic_store(&r[silent].frozen, false);
     for (int k = 0; k < 3; k++)
         UNTIL(r[k].formed >= 2 && r[k].whole);
     end_all(r, 3);
@@ -539,14 +552,14 @@ int main(void)
     TCase *t = tcase_create("group");
     tcase_set_timeout(t, 240);
     tcase_add_checked_fixture(t, setup, teardown);
-    tcase_add_test(t, ranks_step_together);
+    tcase_add_loop_test(t, ranks_step_together, 0, 2);
     tcase_add_test(t, flags_reach_the_others);
     tcase_add_loop_test(t, disagreements_are_refused, 0, 11);
     tcase_add_test(t, a_missing_rank_is_named);
     tcase_add_test(t, rank_zero_is_missing);
     tcase_add_test(t, a_rank_given_twice);
-    tcase_add_loop_test(t, a_lost_rank_is_replaced, 0, 3);
-    tcase_add_loop_test(t, a_silent_rank, 0, 2);
+    tcase_add_loop_test(t, a_lost_rank_is_replaced, 0, 6);
+    tcase_add_loop_test(t, a_silent_rank, 0, 4);
     tcase_add_loop_test(t, who_never_joins_is_closed, 0, 2);
     tcase_add_test(t, bad_options);
     suite_add_tcase(s, t);
