@@ -2,7 +2,7 @@
  * Connections that come to this rank while a group forms: who is a rank, and who is turned away. See comm_mesh.h.
  *
  * A connection that brings anything but a hello of this group is closed and logged. One that brings nothing stays until
- * the group has formed, and the oldest goes when there are too many, so it delays nobody.
+ * the group has formed, and the oldest goes when there are too many, so it delays no rank.
  */
 #include <netdb.h>
 #include <stdio.h>

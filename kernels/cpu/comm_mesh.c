@@ -217,7 +217,7 @@ static bool finish(sl_comm_sockets *c)
         tell_addresses(c);
     else if (first)
         sl_comm_note_send(c, 0, &(sl_comm_note){.kind = SL_COMM_NOTE_READY});
-    if (!zero) /* one that went on before this rank may have broken the group: the first collective tells */
+    if (!zero) /* a rank that was faster may have broken the group since: the first collective tells */
         return c->go || atomic_load(&c->broken);
     for (int32_t q = 1; q < c->cpu.base.opts.ranks; q++)
         if (!c->link[q].ready)

@@ -1,6 +1,6 @@
 /*
- * How ranks on several hosts become a group: what comm_mesh.c (the course of it), comm_dial.c (connections that this rank
- * makes) and comm_door.c (connections that come) share. The course is told in comm_mesh.c. All of it runs in the thread of
+ * How ranks on several hosts become a group: what comm_mesh.c (the order of events), comm_dial.c (connections that this rank
+ * makes) and comm_door.c (connections that come) share. Everything here runs in the thread of
  * the backend and never blocks; sl_comm_mesh exists only while a group forms.
  */
 #ifndef SL_KERNELS_CPU_COMM_MESH_H

@@ -124,7 +124,7 @@ sl_status sl_comm_mesh_found(sl_comm_sockets *c, const char *host, uint8_t *own,
 /* Another rank: listens, and begins to connect with rank 0. `refusal`: as in sl_comm_desc.join; it may then wait until rank
  * 0's host has answered, at most for the deadline. */
 sl_status sl_comm_mesh_join(sl_comm_sockets *c, const uint8_t *own, const char *refusal, sl_err *err);
-/* Waits until every rank is connected with every other one; nobody can connect afterwards. */
+/* Waits until every rank is connected with every other one; no process can connect afterwards. */
 sl_status sl_comm_mesh_form(sl_comm_sockets *c, sl_err *err);
 /* Ends the forming: closes what only it needs. NULL is allowed. */
 void sl_comm_mesh_free(sl_comm_mesh *m);
