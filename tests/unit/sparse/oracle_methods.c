@@ -3,141 +3,15 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "kernels/gqa.h"
 #include "kernels/labels.h"
+#include "kernels/retained.h"
 #include "kernels/synth.h"
 #include "kernels/window.h"
+#include "tests/unit/sparse/oracle_rig.h"
 
 enum { KV = ORACLE_KV, GROUP = ORACLE_GROUP, HEADS = ORACLE_HEADS, DIM = ORACLE_DIM, BLOCK_LOG2 = 4 };
-enum { CHANNELS = 32, KERNEL = 5, MAX_ALLOCS = 24 };
-
-/* ---- memory and tables of one sequence ---- */
-
-typedef struct rig {
-    const oracle_input *in;
-    void *allocs[MAX_ALLOCS];
-    int32_t n_allocs, n_pages;
-    sl_seq_tables all, last; /* all tokens; the last one */
-    sl_row_view rows;
-    sl_status st; /* first failure; everything after it is skipped */
-    sl_err *err;
-} rig;
-
-static void *put(rig *r, const void *host, size_t bytes)
-{
-    void *p = NULL;
-
-    if (r->st != SL_OK)
-        return NULL;
-    SL_CHECK(r->n_allocs < MAX_ALLOCS, "more than %d buffers", MAX_ALLOCS);
-    r->st = sl_be_alloc(r->in->be, SL_MEM_DEVICE, bytes, &p, r->err);
-    if (r->st != SL_OK)
-        return NULL;
-    r->allocs[r->n_allocs++] = p;
-    r->st =
-        host ? sl_be_copy(r->in->be, p, host, bytes, r->err) : sl_be_fill(r->in->be, p, 0xff, bytes, r->err);
-    if (r->st == SL_OK)
-        r->st = sl_be_sync(r->in->be, r->err);
-    return p;
-}
-
-static void run_op(rig *r, sl_op op, const void *params)
-{
-    if (r->st == SL_OK)
-        r->st = sl_be_run(r->in->be, op, params, r->err);
-}
-
-static sl_status done(rig *r)
-{
-    while (r->n_allocs > 0)
-        sl_be_free(r->in->be, SL_MEM_DEVICE, r->allocs[--r->n_allocs]);
-    return r->st;
-}
-
-static void make_tables(rig *r)
-{
-    const int32_t n = r->in->d->n, pages = r->n_pages;
-    int32_t *h = calloc((size_t)(2 * n + pages + 1), sizeof *h);
-
-    SL_CHECK(h, "out of memory");
-    for (int32_t i = 0; i < n; i++)
-        h[n + i] = i;
-    for (int32_t i = 0; i < pages; i++)
-        h[2 * n + i] = pages - 1 - i;
-    h[2 * n + pages] = -1;
-    const int32_t *t = put(r, h, sizeof *h * (size_t)(2 * n + pages + 1));
-    free(h);
-    if (r->st != SL_OK)
-        return;
-    r->all = (sl_seq_tables){.n_tokens = n,
-                             .n_seqs = 1,
-                             .ld = pages,
-                             .token_seq = t,
-                             .token_pos = t + n,
-                             .host_pages = t + 2 * n,
-                             .index_pages = t + 2 * n,
-                             .row_pages = t + 2 * n,
-                             .hot_slot = t + 2 * n + pages};
-    r->last = r->all;
-    r->last.n_tokens = 1;
-    r->last.token_pos = t + 2 * n - 1;
-}
-
-/* Rows of one KV head of 1 << block_log2 tokens. */
-static void make_rows(rig *r, int32_t block_log2)
-{
-    const oracle_data *d = r->in->d;
-    const int32_t slots = 1 << block_log2, in_page = SL_PAGE_TOKENS >> block_log2;
-    const int64_t row = sl_gqa_row_bytes(SL_ROW_GQA_BF16, slots, DIM),
-                  rows = (int64_t)r->n_pages * in_page * KV;
-    uint8_t *h = calloc((size_t)rows, (size_t)row);
-
-    SL_CHECK(h, "out of memory");
-    for (int32_t t = 0; t < d->n; t++)
-        for (int32_t v = 0; v < KV; v++) {
-            int64_t page = r->n_pages - 1 - t / SL_PAGE_TOKENS;
-            int64_t block = page * in_page + t % SL_PAGE_TOKENS / slots, at = ((int64_t)t * KV + v) * DIM;
-            sl_gqa_row_encode(SL_ROW_GQA_BF16, slots, DIM, t % slots, 1, d->k + at, d->v + at,
-                              h + (block * KV + v) * row);
-        }
-    r->rows = (sl_row_view){.base = put(r, h, (size_t)(rows * row)),
-                            .row_bytes = row,
-                            .hot_base = (int32_t)rows,
-                            .heads = KV,
-                            .block_log2 = block_log2};
-    free(h);
-}
-
-static rig make_rig(const oracle_input *in, int32_t block_log2, sl_err *err)
-{
-    rig r = {.in = in, .n_pages = sl_pages_for(in->d->n), .st = SL_OK, .err = err};
-
-    make_tables(&r);
-    make_rows(&r, block_log2);
-    return r;
-}
-
-/* Marks the listed blocks of each list for the query heads that share it. */
-static void take(rig *r, const int32_t *ids, int32_t lists, int32_t ld, int32_t block_log2, uint8_t *out)
-{
-    const int32_t n = r->in->d->n, size = 1 << block_log2;
-    int32_t *h = malloc(sizeof *h * (size_t)(lists * ld));
-
-    SL_CHECK(h, "out of memory");
-    if (r->st == SL_OK)
-        r->st = sl_be_copy(r->in->be, h, ids, sizeof *h * (size_t)(lists * ld), r->err);
-    if (r->st == SL_OK)
-        r->st = sl_be_sync(r->in->be, r->err);
-    for (int32_t head = 0; head < HEADS && r->st == SL_OK; head++)
-        for (int32_t i = 0; i < ld; i++) {
-            int32_t id = h[head * lists / HEADS * ld + i];
-            for (int32_t t = id * size; id >= 0 && t < (id + 1) * size && t < n; t++)
-                out[(int64_t)head * n + t] = 1;
-        }
-    free(h);
-}
+enum { CHANNELS = 32, KERNEL = 5 };
 
 /* ---- strategies ---- */
 
@@ -145,24 +19,24 @@ enum { SHARED = 16 }; /* + the reduction: one list for all KV heads */
 
 static sl_status run_quest(const oracle_input *in, int32_t arg, uint8_t *out, sl_err *err)
 {
-    rig r = make_rig(in, BLOCK_LOG2, err);
+    oracle_rig r = oracle_rig_make(in, BLOCK_LOG2, err);
     const int64_t page = (SL_PAGE_TOKENS >> BLOCK_LOG2) * KV * sl_bounds_unit_bytes(DIM, SL_BF16);
     const int32_t lists = arg & SHARED ? 1 : KV, ld = sl_blocks_for(in->d->n, BLOCK_LOG2),
                   k = in->budget >> BLOCK_LOG2;
     sl_bounds_append_params a = {.seqs = &r.all,
                                  .rows = r.rows,
-                                 .base = put(&r, NULL, (size_t)(r.n_pages * page)),
+                                 .base = oracle_put(&r, NULL, (size_t)(r.n_pages * page)),
                                  .page_stride = page,
                                  .heads = KV,
                                  .dim = DIM,
                                  .format = SL_ROW_GQA_BF16,
                                  .dtype = SL_BF16};
-    run_op(&r, SL_OP_BOUNDS_APPEND, &a);
-    sl_bounds_scores_params s = {.q = put(&r, in->d->q, sizeof(float) * HEADS * DIM),
+    oracle_run_op(&r, SL_OP_BOUNDS_APPEND, &a);
+    sl_bounds_scores_params s = {.q = oracle_put(&r, in->d->q, sizeof(float) * HEADS * DIM),
                                  .seqs = &r.last,
                                  .base = a.base,
                                  .page_stride = page,
-                                 .scores = put(&r, NULL, sizeof(float) * (size_t)(lists * ld)),
+                                 .scores = oracle_put(&r, NULL, sizeof(float) * (size_t)(lists * ld)),
                                  .token_count = 1,
                                  .heads = HEADS,
                                  .kv_heads = KV,
@@ -173,10 +47,10 @@ static sl_status run_quest(const oracle_input *in, int32_t arg, uint8_t *out, sl
                                  .reduce = (sl_group_reduce)(arg % SHARED),
                                  .scale = 1 / sqrtf(DIM),
                                  .dtype = SL_BF16};
-    run_op(&r, SL_OP_BOUNDS_SCORES, &s);
+    oracle_run_op(&r, SL_OP_BOUNDS_SCORES, &s);
     sl_topk_params t = {.scores = s.scores,
                         .seqs = &r.last,
-                        .ids = put(&r, NULL, sizeof(int32_t) * (size_t)(lists * k)),
+                        .ids = oracle_put(&r, NULL, sizeof(int32_t) * (size_t)(lists * k)),
                         .token_count = 1,
                         .k = k,
                         .ld_scores = ld,
@@ -185,9 +59,9 @@ static sl_status run_quest(const oracle_input *in, int32_t arg, uint8_t *out, sl
                         .recent = 1,
                         .lists = lists,
                         .block_log2 = BLOCK_LOG2};
-    run_op(&r, SL_OP_TOPK, &t);
-    take(&r, t.ids, lists, k, BLOCK_LOG2, out);
-    return done(&r);
+    oracle_run_op(&r, SL_OP_TOPK, &t);
+    oracle_take(&r, t.ids, lists, k, BLOCK_LOG2, out);
+    return oracle_done(&r);
 }
 
 typedef struct channel {
@@ -223,7 +97,7 @@ static void calibrate(const oracle_data *d, int32_t *out)
 
 static sl_status run_labels(const oracle_input *in, int32_t arg, uint8_t *out, sl_err *err)
 {
-    rig r = make_rig(in, 0, err);
+    oracle_rig r = oracle_rig_make(in, 0, err);
     const int64_t page = KV * sl_labels_unit_bytes(CHANNELS, SL_BF16);
     const int32_t n = in->d->n;
     int32_t channels[KV * CHANNELS];
@@ -231,21 +105,21 @@ static sl_status run_labels(const oracle_input *in, int32_t arg, uint8_t *out, s
     calibrate(in->d, channels);
     sl_labels_append_params a = {.seqs = &r.all,
                                  .rows = r.rows,
-                                 .base = put(&r, NULL, (size_t)(r.n_pages * page)),
+                                 .base = oracle_put(&r, NULL, (size_t)(r.n_pages * page)),
                                  .page_stride = page,
-                                 .channels = put(&r, channels, sizeof channels),
+                                 .channels = oracle_put(&r, channels, sizeof channels),
                                  .heads = KV,
                                  .dim = DIM,
                                  .count = CHANNELS,
                                  .format = SL_ROW_GQA_BF16,
                                  .dtype = SL_BF16};
-    run_op(&r, SL_OP_LABELS_APPEND, &a);
-    sl_labels_scores_params s = {.q = put(&r, in->d->q, sizeof(float) * HEADS * DIM),
+    oracle_run_op(&r, SL_OP_LABELS_APPEND, &a);
+    sl_labels_scores_params s = {.q = oracle_put(&r, in->d->q, sizeof(float) * HEADS * DIM),
                                  .seqs = &r.last,
                                  .base = a.base,
                                  .page_stride = page,
                                  .channels = a.channels,
-                                 .scores = put(&r, NULL, sizeof(float) * (size_t)(KV * n)),
+                                 .scores = oracle_put(&r, NULL, sizeof(float) * (size_t)(KV * n)),
                                  .token_count = 1,
                                  .heads = HEADS,
                                  .kv_heads = KV,
@@ -256,66 +130,36 @@ static sl_status run_labels(const oracle_input *in, int32_t arg, uint8_t *out, s
                                  .reduce = (sl_group_reduce)arg,
                                  .scale = 1 / sqrtf(DIM),
                                  .dtype = SL_BF16};
-    run_op(&r, SL_OP_LABELS_SCORES, &s);
+    oracle_run_op(&r, SL_OP_LABELS_SCORES, &s);
     sl_topk_params t = {.scores = s.scores,
                         .seqs = &r.last,
-                        .ids = put(&r, NULL, sizeof(int32_t) * (size_t)(KV * in->budget)),
+                        .ids = oracle_put(&r, NULL, sizeof(int32_t) * (size_t)(KV * in->budget)),
                         .token_count = 1,
                         .k = in->budget,
                         .ld_scores = n,
                         .ld_ids = in->budget,
                         .lists = KV};
-    run_op(&r, SL_OP_TOPK, &t);
-    take(&r, t.ids, KV, in->budget, 0, out);
-    return done(&r);
+    oracle_run_op(&r, SL_OP_TOPK, &t);
+    oracle_take(&r, t.ids, KV, in->budget, 0, out);
+    return oracle_done(&r);
 }
 
 static sl_status run_window(const oracle_input *in, int32_t arg, uint8_t *out, sl_err *err)
 {
-    rig r = make_rig(in, 0, err);
-    const int32_t prompt = in->d->n - 1, before = prompt - ORACLE_WINDOW,
-                  kept = in->budget - ORACLE_WINDOW - 1;
-    const int32_t last[2] = {0, before - 1}, prompts[2] = {prompt, kept};
-    sl_window_votes_params v = {
-        .q = put(&r, in->d->window[in->ask], sizeof(float) * ORACLE_WINDOW * HEADS * DIM),
-        .row_pages = r.all.row_pages,
-        .rows = r.rows,
-        .votes = put(&r, NULL, sizeof(float) * (size_t)(KV * before)),
-        .tokens = prompt,
-        .window = ORACLE_WINDOW,
-        .heads = HEADS,
-        .kv_heads = KV,
-        .dim = DIM,
-        .ld_votes = before,
-        .kernel = KERNEL,
-        .pooling = (sl_pooling)arg,
-        .scale = 1 / sqrtf(DIM),
-        .format = SL_ROW_GQA_BF16};
-    run_op(&r, SL_OP_WINDOW_VOTES, &v);
-    sl_seq_tables seqs = r.last;
-    seqs.token_seq = put(&r, last, sizeof last);
-    seqs.token_pos = seqs.token_seq ? seqs.token_seq + 1 : NULL;
-    sl_topk_params t = {.scores = v.votes,
-                        .seqs = &seqs,
-                        .ids = put(&r, NULL, sizeof(int32_t) * (size_t)(KV * kept)),
-                        .token_count = 1,
-                        .k = kept,
-                        .ld_scores = before,
-                        .ld_ids = kept,
-                        .lists = KV};
-    run_op(&r, SL_OP_TOPK, &t);
+    oracle_rig r = oracle_rig_make(in, 0, err);
+    const int32_t prompt = in->d->n - 1, kept = in->budget - ORACLE_WINDOW - 1, prompts[2] = {prompt, kept};
     sl_kept_lists_params l = {.seqs = &r.last,
-                              .prompts = put(&r, prompts, sizeof prompts),
-                              .kept = t.ids,
-                              .ids = put(&r, NULL, sizeof(int32_t) * (size_t)(KV * in->budget)),
+                              .prompts = oracle_put(&r, prompts, sizeof prompts),
+                              .kept = oracle_vote(&r, prompt, KERNEL, (sl_pooling)arg, kept),
+                              .ids = oracle_put(&r, NULL, sizeof(int32_t) * (size_t)(KV * in->budget)),
                               .token_count = 1,
                               .lists = KV,
                               .ld_kept = kept,
                               .ld_ids = in->budget,
                               .window = ORACLE_WINDOW};
-    run_op(&r, SL_OP_KEPT_LISTS, &l);
-    take(&r, l.ids, KV, in->budget, 0, out);
-    return done(&r);
+    oracle_run_op(&r, SL_OP_KEPT_LISTS, &l);
+    oracle_take(&r, l.ids, KV, in->budget, 0, out);
+    return oracle_done(&r);
 }
 
 /* ---- what they are compared with ---- */
@@ -398,5 +242,19 @@ const oracle_method oracle_methods[] = {
 #define WINDOW .run = run_window, .ops = true, .window = true, .needles = 0.9
     {.name = "snapkv avgpool 5", WINDOW, .arg = SL_POOLING_AVG},
     {.name = "snapkv maxpool 5", WINDOW, .arg = SL_POOLING_MAX},
+/*
+ * Floors of these three: about 0.9 of what a reference of its own measured with six seeds, as shares of the oracle per KV
+ * head: mass 0.855, 0.897 and 0.871; of the 256 heaviest tokens 0.262, 0.468 and 0.394, where rocket_kv reads a quarter of
+ * the budget; of the needles 0.98, 0.76 and 0.65. cluster_kv's needles lie in clusters of 80 tokens with others: the worst
+ * head of the reference found 0.38, and the short run, whose lists have 10 clusters, fewer; so none are required.
+ */
+#define ROCKET .run = oracle_run_rocket, .ops = true, .window = true, .mass = 0.8, .top = 0.2, .needles = 0.9
+    {.name = "rocket_kv e5m2", ROCKET, .arg = SL_KT_E5M2},
+    {.name = "rocket_kv bf16", ROCKET, .arg = SL_KT_BF16},
+#define CLUSTERS                                                                                             \
+    .run = oracle_run_clusters, .ops = true, .newest = true, .exact = true, .mass = 0.8, .top = 0.4
+    {.name = "cluster_kv max", CLUSTERS, .arg = SL_GROUP_MAX},
+#define CODES .run = oracle_run_codes, .ops = true, .newest = true, .mass = 0.8, .top = 0.35, .needles = 0.5
+    {.name = "pq_cache 2x6", CODES},
     {0},
 };

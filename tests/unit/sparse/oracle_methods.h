@@ -10,10 +10,10 @@
 
 typedef struct oracle_input {
     const oracle_data *d;
-    sl_backend *be;
-    int32_t budget;  /* tokens */
-    int32_t ask;     /* the question is in the observation window */
-    const double *p; /* [ORACLE_HEADS][n] weights of dense attention */
+    sl_backend *be, *cpu; /* that is tested; of the CPU, which may be the same */
+    int32_t budget;       /* tokens */
+    int32_t ask;          /* the question is in the observation window */
+    const double *p;      /* [ORACLE_HEADS][n] weights of dense attention */
     uint64_t seed;
 } oracle_input;
 
@@ -26,8 +26,9 @@ typedef struct oracle_method {
     bool newest; /* selects the first and the newest tokens in any case */
     bool window; /* selects by the queries of the observation window */
     bool exact;  /* its scores have the same bits on every backend, so that the sets are equal */
-    double mass,
-        needles; /* the least share of the mass of the oracle per KV head, and of the needles; 0: none is required */
+    /* The least share of the mass of the oracle per KV head, of the 256 heaviest tokens, and of the needles; 0: none is
+     * required. Of a method with a window: while the question is in it. */
+    double mass, top, needles;
 } oracle_method;
 
 enum {
@@ -37,6 +38,11 @@ enum {
     ORACLE_RANDOM
 };                                           /* the first methods, in this order */
 extern const oracle_method oracle_methods[]; /* ends with name NULL */
-#define ORACLE_METHODS_MAX 16
+#define ORACLE_METHODS_MAX 20
+
+/* oracle_stages.c. arg: sl_kt_type of the bounds; sl_group_reduce; not used. */
+sl_status oracle_run_rocket(const oracle_input *in, int32_t arg, uint8_t *out, sl_err *err);
+sl_status oracle_run_clusters(const oracle_input *in, int32_t arg, uint8_t *out, sl_err *err);
+sl_status oracle_run_codes(const oracle_input *in, int32_t arg, uint8_t *out, sl_err *err);
 
 #endif
