@@ -119,7 +119,7 @@ static void set_skip(const sl_coord *c, const sl_algo *algo, const sl_algo_call 
 /* Whether all tokens of the call attend to everything before them, in rows that are on the device: no list is needed. */
 static bool reads_all(const sl_coord *c, const sl_attn_call *call, const sl_algo *algo)
 {
-    return algo->desc->reads_all && c->z.adaptor->attend_all &&
+    return (algo->desc->reads_all || (algo == c->algo && c->all_prompt)) && c->z.adaptor->attend_all &&
            (c->no_hot || c->layers[call->layer].resident) && !c->o.probe.seen && !c->o.draw;
 }
 

@@ -1,11 +1,12 @@
 /* A step begins and ends. See sparse.h. */
 #include "sparse/coordinator_impl.h"
 
-/* The step's runs for an algorithm that selects at the end of prompts; *prompts: whether any token is one of a prompt. */
+/* The step's runs, and for an algorithm that selects at the end of prompts, which tokens are those of prompts. */
 static sl_status see_prompts(sl_coord *c, sl_err *err)
 {
     int32_t first = 0;
     c->in_prompt = false;
+    c->all_prompt = c->z.algo->prompt && c->tracker.n_runs > 0;
     c->no_hot = true;
     c->n_runs = c->tracker.n_runs;
     for (int32_t i = 0; i < c->n_runs; i++) {
@@ -27,6 +28,7 @@ static sl_status see_prompts(sl_coord *c, sl_err *err)
                 "sparse algorithm %s: sequence row %d is hierarchical before the end of its prompt",
                 c->z.algo->name, run->seq);
         c->in_prompt |= t->len < t->prompt;
+        c->all_prompt &= t->len + run->n <= t->prompt;
     }
     return SL_OK;
 }
@@ -58,6 +60,7 @@ void sl_coord_step_shape(sl_coord *c, int32_t tokens, int32_t context)
     c->tracker.max_pos = context - 1;
     c->tracker.shaped = true;
     c->no_hot = c->o.hot_slots == 0;
+    c->all_prompt = false; /* a graph has no ops that are for the prompts of one step */
 }
 
 void sl_coord_rows_free(sl_coord *c, bool on)

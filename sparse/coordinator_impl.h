@@ -37,8 +37,8 @@ struct sl_coord {
     sl_tracker tracker;
     sl_algo_run *runs; /* [max_seqs] of the running step */
     int32_t n_runs;
-    bool
-        in_prompt; /* some token of the step is one of a prompt, and the algorithm selects at the end of prompts */
+    /* For an algorithm that selects at the end of prompts: some, or all, tokens of the step are tokens of prompts. */
+    bool in_prompt, all_prompt;
     bool no_hot; /* no sequence of the step is hierarchical, nor of steps that repeat this one as a graph */
     sl_coord_draw draw;
     int32_t *ids, *slice_ids, *phys; /* device */
