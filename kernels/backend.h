@@ -45,7 +45,8 @@ typedef enum {
     SL_OP_BOUNDS_SCORES,
     SL_OP_LABELS_APPEND, /* kernels/labels.h */
     SL_OP_LABELS_SCORES,
-    SL_OP_WINDOW_VOTES, /* kernels/window.h */
+    SL_OP_KEPT_STORE, /* kernels/window.h */
+    SL_OP_WINDOW_VOTES,
     SL_OP_KEPT_LISTS,
     SL_OP_KMEANS, /* kernels/clusters.h */
     SL_OP_CLUSTER_LISTS,

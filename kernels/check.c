@@ -363,6 +363,7 @@ static const op_row op_rows[SL_OP_COUNT] = {
     [SL_OP_BOUNDS_SCORES] = ROW("bounds_scores", sl_bounds_scores_params, token_count, sl_chk_bounds_scores),
     [SL_OP_LABELS_APPEND] = ROW_SEQS("labels_append", sl_labels_append_params, sl_chk_labels_append),
     [SL_OP_LABELS_SCORES] = ROW("labels_scores", sl_labels_scores_params, token_count, sl_chk_labels_scores),
+    [SL_OP_KEPT_STORE] = ROW_SEQS("kept_store", sl_kept_store_params, sl_chk_kept_store),
     [SL_OP_WINDOW_VOTES] = ROW("window_votes", sl_window_votes_params, tokens, sl_chk_window_votes),
     [SL_OP_KEPT_LISTS] = ROW("kept_lists", sl_kept_lists_params, token_count, sl_chk_kept_lists),
     [SL_OP_KMEANS] = ROW("kmeans", sl_kmeans_params, tokens, sl_chk_kmeans),
@@ -434,6 +435,9 @@ int64_t sl_op_items(sl_op op, const void *params)
         break;
     case SL_OP_LABELS_APPEND:
         seqs = ((const sl_labels_append_params *)params)->seqs;
+        break;
+    case SL_OP_KEPT_STORE:
+        seqs = ((const sl_kept_store_params *)params)->seqs;
         break;
     case SL_OP_RETAINED_APPEND:
         seqs = ((const sl_retained_append_params *)params)->seqs;

@@ -96,6 +96,7 @@ void sl_chk_labels_scores(sl_chk *c, const void *params);
 /* kernels/window.c: selection by an observation window. */
 void sl_chk_window_votes(sl_chk *c, const void *params);
 void sl_chk_kept_lists(sl_chk *c, const void *params);
+void sl_chk_kept_store(sl_chk *c, const void *params);
 /* kernels/retained.c: pages of retained tokens. */
 void sl_chk_retained_append(sl_chk *c, const void *params);
 void sl_chk_retained_scores(sl_chk *c, const void *params);

@@ -25,8 +25,7 @@
  * Keys are read from the host rows, where those of kept tokens are in any case: a request whose rows are in the hot
  * buffer does not have them on the device.
  *
- * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. The CPU backend has
- * them; the CUDA backend does not have them yet and refuses them.
+ * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. Both backends have them.
  */
 #ifndef SL_KERNELS_RETAINED_H
 #define SL_KERNELS_RETAINED_H

@@ -72,6 +72,27 @@ void sl_chk_window_votes(sl_chk *c, const void *params)
         chk_votes_rows(c, p);
 }
 
+void sl_chk_kept_store(sl_chk *c, const void *params)
+{
+    const sl_kept_store_params *p = params;
+    const sl_host_plane *h = &p->host;
+
+    sl_chk_seqs(c, p->seqs);
+    sl_chk_pos(c, "lists", p->lists);
+    sl_chk_count(c, "ld_kept", p->ld_kept);
+    sl_chk_can(c, p->lists <= MAX_HEADS, "lists", "must be at most 4096");
+    sl_chk_need(c, p->unit_bytes >= SL_KEPT_HEADER && p->unit_bytes % 4 == 0, "unit_bytes",
+                "is not a size of units");
+    sl_chk_need(c, h->page_stride >= (int64_t)p->lists * p->unit_bytes && h->page_stride % 4 == 0,
+                "host.page_stride", "is not possible for such units");
+    sl_chk_ptr(c, "host.base", h->base, 4);
+    sl_chk_ptr(c, "prompts", p->prompts, 4);
+    if (p->ld_kept > 0)
+        sl_chk_ptr(c, "kept", p->kept, 4);
+    if (c->st == SL_OK && c->pointers && p->seqs->n_tokens)
+        sl_chk_ptr(c, "seqs.host_pages", p->seqs->host_pages, 4);
+}
+
 void sl_chk_kept_lists(sl_chk *c, const void *params)
 {
     const sl_kept_lists_params *p = params;

@@ -53,6 +53,27 @@ typedef struct sl_kept_lists_params {
     int32_t window, output, dense_below;
 } sl_kept_lists_params;
 
+/*
+ * What a page has of a prompt whose last token it holds: for each list one unit,
+ *
+ *   tokens of the prompt i32 | kept tokens of a list i32 | gaps u16 [(unit_bytes - SL_KEPT_HEADER) / 2]
+ *   gap: skipped tokens before the next kept one; SL_KEPT_SKIP: as many skipped tokens, and no kept one
+ *
+ * with zeros after the last gap. The op writes the units of the pages in which a prompt ends with a token of the step.
+ * Other pages that begin in the step get zeros, so that their bytes do not depend on earlier requests. Units of list l of
+ * a page are at host.base + page * page_stride + l * unit_bytes. SL_DEVERR_PAGE: a token has no host page.
+ * SL_DEVERR_SELECTION: kept tokens do not ascend, or the gaps do not fit; the unit is then undefined.
+ */
+enum { SL_KEPT_HEADER = 8, SL_KEPT_SKIP = 0xffff };
+
+typedef struct sl_kept_store_params {
+    const sl_seq_tables *seqs; /* token_seq, token_pos, host_pages */
+    const int32_t *prompts;    /* [S][2] tokens of the prompt; kept tokens of a list */
+    const int32_t *kept;       /* [S][lists][ld_kept] ascending */
+    sl_host_plane host;
+    int32_t lists, ld_kept, unit_bytes;
+} sl_kept_store_params;
+
 /* The ways of pooling by name: "avgpool", "maxpool", in the order of the enumeration, NULL at the end. */
 const char *const *sl_pooling_names(void);
 /* False: no way of pooling has this name; *out is then unchanged. */

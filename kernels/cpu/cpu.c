@@ -216,6 +216,7 @@ const sl_backend_desc sl_backend_cpu = {
             [SL_OP_BOUNDS_SCORES] = {NULL, sl_cpu_bounds_scores},
             [SL_OP_LABELS_APPEND] = {NULL, sl_cpu_labels_append},
             [SL_OP_LABELS_SCORES] = {NULL, sl_cpu_labels_scores},
+            [SL_OP_KEPT_STORE] = {NULL, sl_cpu_kept_store},
             [SL_OP_WINDOW_VOTES] = {NULL, sl_cpu_window_votes},
             [SL_OP_KEPT_LISTS] = {NULL, sl_cpu_kept_lists},
             [SL_OP_KMEANS] = {NULL, sl_cpu_kmeans},

@@ -102,6 +102,7 @@ sl_status sl_cpu_bounds_append(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_bounds_scores(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_labels_append(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_labels_scores(sl_backend *be, const void *params, sl_err *err);
+sl_status sl_cpu_kept_store(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_window_votes(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_kept_lists(sl_backend *be, const void *params, sl_err *err);
 sl_status sl_cpu_kmeans(sl_backend *be, const void *params, sl_err *err);

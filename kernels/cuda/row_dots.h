@@ -57,6 +57,11 @@ sl_status sl_cuda_group_scores(sl_cuda *cu, const sl_row_dots *d, sl_group_reduc
  * token_first][heads] = the sums of these. */
 sl_status sl_cuda_row_exp(sl_cuda *cu, const sl_row_dots *d, float scale, double *sums, sl_err *err);
 
+/* Of the weights and sums that sl_cuda_row_exp has made of `raw`: to[token - token_first][lists][ld] = the sum, over the
+ * query heads of a list in their order, of weight / sum. */
+sl_status sl_cuda_row_add(sl_cuda *cu, const sl_row_dots *raw, const double *sums, int lists, int ld,
+                          float *to, sl_err *err);
+
 /* Bytes of raw products and their sums for one token; and how many tokens of them are kept in scratch at once. */
 static inline size_t sl_raw_bytes(const sl_row_dots *d)
 {

@@ -87,15 +87,21 @@ sl_status sl_cuda_row_exp(sl_cuda *cu, const sl_row_dots *d, float scale, double
     return SL_CU_LAUNCHED(err);
 }
 
+sl_status sl_cuda_row_add(sl_cuda *cu, const sl_row_dots *raw, const double *sums, int lists, int ld,
+                          float *to, sl_err *err)
+{
+    dim3 grid(sl_ceil_div(ld, ADD_THREADS), lists, raw->token_count);
+
+    add_kernel<<<grid, ADD_THREADS, 0, cu->stream>>>(job_of(cu, raw), sums, to, lists, ld);
+    return SL_CU_LAUNCHED(err);
+}
+
 static sl_status softmax_slice(sl_cuda *cu, const sl_row_dots *raw, float scale, double *sums,
                                const sl_row_dots *d, float *to, sl_err *err)
 {
-    dim3 grid(sl_ceil_div(d->ld_out, ADD_THREADS), d->lists, raw->token_count);
-
     SL_TRY(sl_cuda_row_dots(cu, raw, err));
     SL_TRY(sl_cuda_row_exp(cu, raw, scale, sums, err));
-    add_kernel<<<grid, ADD_THREADS, 0, cu->stream>>>(job_of(cu, raw), sums, to, d->lists, d->ld_out);
-    return SL_CU_LAUNCHED(err);
+    return sl_cuda_row_add(cu, raw, sums, d->lists, d->ld_out, to, err);
 }
 
 sl_status sl_cuda_group_scores(sl_cuda *cu, const sl_row_dots *d, sl_group_reduce reduce, float scale,

@@ -8,10 +8,12 @@
  * generated before: those tokens use the lists, as they did the first time.
  *
  * Where the selection lies. The kept positions of every KV head are metadata of the page with the prompt's last token,
- * in the host pages only. They travel with the page, and its checksum covers them.
+ * in the host pages only (SL_OP_KEPT_STORE says how). They travel with the page, and its checksum covers them.
  *
- *   metadata of a page and KV head: tokens of the prompt i32 | number of kept tokens i32 | gaps u16 [CAPACITY]
- *   gap: skipped tokens before the next kept one; 0xffff: 65,535 skipped tokens, and no kept one
+ * What runs where. Votes, top-k and the metadata of pages are ops, enqueued like all others, and nothing waits for the
+ * device. The steps in which a prompt is computed run op by op (sl_algo_desc.once); in later steps update enqueues one op
+ * that finds in the tables which pages begin, so that these steps can be graphs. The host itself reads the metadata when
+ * it opens pages, which are complete then.
  */
 #include "sparse/algorithms/kept.h"
 
@@ -21,8 +23,6 @@
 enum {
     DEFAULT_BUDGET = 2048,
     DEFAULT_WINDOW = 32,
-    HEADER = 8,     /* bytes */
-    SKIP = 0xffff,  /* a gap that stands for as many tokens, none of which is kept */
     MOST_SKIPS = 32 /* contexts of up to 2M tokens */
 };
 
@@ -73,25 +73,8 @@ int32_t sl_kept_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t most
     out->parts[0] = (sl_cache_part){.name = "gaps",
                                     .dtype = SL_I32,
                                     .per = SL_PER_OPEN_UNIT,
-                                    .count = HEADER / 4 + (gap_entries(d) + 1) / 2};
+                                    .count = SL_KEPT_HEADER / 4 + (gap_entries(d) + 1) / 2};
     return 1;
-}
-
-static void put_gaps(int32_t prompt, const int32_t *kept, int32_t n, int32_t entries, uint8_t *out)
-{
-    const int32_t header[2] = {prompt, n};
-    int32_t at = 0, next = 0;
-    memcpy(out, header, HEADER);
-    memset(out + HEADER, 0, 2 * (size_t)entries);
-    for (int32_t i = 0; i < n; i++) {
-        int32_t gap = kept[i] - next;
-        for (; gap >= SKIP && at < entries; gap -= SKIP)
-            memset(out + HEADER + 2 * (size_t)at++, 0xff, 2);
-        SL_CHECK(at < entries, "%d kept tokens of %d do not fit", n, prompt);
-        const uint16_t g = (uint16_t)gap;
-        memcpy(out + HEADER + 2 * (size_t)at++, &g, 2);
-        next = kept[i] + 1;
-    }
 }
 
 /* False: these are not the tokens that a prompt of this length keeps. They came from another process. */
@@ -99,18 +82,18 @@ static bool take_gaps(const uint8_t *in, int32_t entries, int32_t prompt, int32_
                       int32_t *kept)
 {
     int32_t header[2], at = 0, next = 0;
-    memcpy(header, in, HEADER);
+    memcpy(header, in, SL_KEPT_HEADER);
     if (header[0] != prompt || header[1] != n)
         return false;
     for (int32_t i = 0; i < n;) {
         uint16_t g;
         if (at == entries)
             return false;
-        memcpy(&g, in + HEADER + 2 * (size_t)at++, 2);
+        memcpy(&g, in + SL_KEPT_HEADER + 2 * (size_t)at++, 2);
         next += g;
         if (next >= before)
             return false;
-        if (g != SKIP)
+        if (g != SL_KEPT_SKIP)
             kept[i++] = next++;
     }
     return true;
@@ -155,9 +138,9 @@ sl_status sl_kept_check(const char *name, const sl_algo_dims *d, const sl_gates 
                        c->kv_heads);
     if (pool->kernel % 2 == 0)
         return sl_fail(err, SL_ERR_INVALID, "%s: kernel_size %d is even", name, pool->kernel);
-    if (d->max_context > MOST_SKIPS * SKIP)
+    if (d->max_context > MOST_SKIPS * SL_KEPT_SKIP)
         return sl_fail(err, SL_ERR_TOO_LARGE, "%s: a context of %d tokens, at most %d are possible", name,
-                       d->max_context, MOST_SKIPS * SKIP);
+                       d->max_context, MOST_SKIPS * SL_KEPT_SKIP);
     if ((int64_t)sl_kept_budget(c) < (int64_t)sl_kept_window(c) + 1 + g->sink_tokens)
         return sl_fail(
             err, SL_ERR_INVALID,
@@ -167,7 +150,7 @@ sl_status sl_kept_check(const char *name, const sl_algo_dims *d, const sl_gates 
 }
 
 typedef struct sizes {
-    uint64_t queries, votes, kept, prompts, place; /* bytes */
+    uint64_t queries, votes, kept, prompts, places; /* bytes */
 } sizes;
 
 static sizes sizes_of(const sl_algo_dims *d)
@@ -179,20 +162,20 @@ static sizes sizes_of(const sl_algo_dims *d)
                    .votes = 4 * (uint64_t)c->kv_heads * (uint64_t)d->max_context,
                    .kept = 4 * requests * (uint64_t)c->kv_heads * (uint64_t)most_kept(c),
                    .prompts = 8 * (uint64_t)d->max_seqs,
-                   .place = 8};
+                   .places = 8 * (uint64_t)d->max_seqs};
 }
 
 uint64_t sl_kept_device_bytes(const sl_algo_dims *d)
 {
     const sizes z = sizes_of(d);
-    return z.queries + z.votes + z.kept + z.prompts + z.place;
+    return z.queries + z.votes + z.kept + z.prompts + z.places;
 }
 
 void sl_kept_close(sl_kept *s)
 {
     if (!s->be)
         return;
-    sl_be_free(s->be, SL_MEM_DEVICE, s->place);
+    sl_be_free(s->be, SL_MEM_DEVICE, s->places);
     sl_be_free(s->be, SL_MEM_DEVICE, s->prompts);
     sl_be_free(s->be, SL_MEM_DEVICE, s->kept);
     sl_be_free(s->be, SL_MEM_DEVICE, s->votes);
@@ -210,7 +193,7 @@ static sl_status allocate(sl_kept *s, sl_err *err)
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.votes, (void **)&s->votes, err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.kept, (void **)&s->kept, err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.prompts, (void **)&s->prompts, err));
-    SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.place, (void **)&s->place, err));
+    SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.places, (void **)&s->places, err));
     return sl_be_fill(s->be, s->prompts, 0, z.prompts, err);
 }
 
@@ -252,105 +235,92 @@ static sl_status load_kept(sl_kept *s, const sl_algo_prompt *p, sl_err *err)
 sl_status sl_kept_prompt(sl_kept *s, const sl_algo_prompt *p, sl_err *err)
 {
     const int32_t entry[2] = {p->tokens, sl_kept_count(s, p->tokens)};
+    const int32_t place[2] = {0, sl_kept_before(s, p->tokens) - 1};
     if (p->n_cached > sl_kept_before(s, p->tokens) && p->n_cached < p->tokens)
         return sl_fail(err, SL_ERR_INVALID,
                        "%s: %d of %d tokens of a prompt are cached, but its last %d tokens must be computed",
                        s->name, p->n_cached, p->tokens, s->window);
     SL_TRY(sl_be_copy(s->be, s->prompts + 2 * (int64_t)p->seq, entry, sizeof entry, err));
+    SL_TRY(sl_be_copy(s->be, s->places + 2 * (int64_t)p->seq, place, sizeof place, err));
     return p->n_cached >= p->tokens ? load_kept(s, p, err) : SL_OK;
 }
 
-/* The votes of all KV heads for the tokens before the window, and from them the kept tokens. */
+/* The votes of all KV heads for the tokens before the window. */
 static sl_status vote(sl_kept *s, const sl_algo_call *call, const sl_algo_run *run, sl_err *err)
 {
     const sl_attn_call *c = call->attn;
     const sl_cache_dims *d = &s->dims.cache;
-    const int32_t before = sl_kept_before(s, run->prompt), last[2] = {0, before - 1};
     const int64_t at = request_at(s, c->layer, run->seq);
-    sl_window_votes_params v = {.q = s->queries + at * s->window * d->query_heads * d->head_dim,
-                                .row_pages = c->seqs->row_pages + (int64_t)run->seq * c->seqs->ld,
-                                .rows = call->rows,
-                                .votes = s->votes,
-                                .tokens = run->prompt,
-                                .window = s->window,
-                                .heads = d->query_heads,
-                                .kv_heads = d->kv_heads,
-                                .dim = d->head_dim,
-                                .ld_votes = s->dims.max_context,
-                                .kernel = s->pool.kernel,
-                                .pooling = s->pool.pooling,
-                                .scale = c->gqa.attn.scale,
-                                .format = d->rows->format};
-    SL_TRY(sl_be_run(s->be, SL_OP_WINDOW_VOTES, &v, err));
-    SL_TRY(sl_be_copy(s->be, s->place, last, sizeof last, err));
-    sl_seq_tables seqs = {
-        .n_tokens = 1, .n_seqs = 1, .ld = c->seqs->ld, .token_seq = s->place, .token_pos = s->place + 1};
-    sl_topk_params t = {.scores = s->votes,
-                        .seqs = &seqs,
-                        .ids = sl_kept_of(s, c->layer, run->seq),
-                        .token_count = 1,
-                        .k = s->most,
-                        .ld_scores = s->dims.max_context,
-                        .ld_ids = s->most,
-                        .sinks = s->dims.sinks,
-                        .lists = d->kv_heads};
+    const sl_window_votes_params v = {.q = s->queries + at * s->window * d->query_heads * d->head_dim,
+                                      .row_pages = c->seqs->row_pages + (int64_t)run->seq * c->seqs->ld,
+                                      .rows = call->rows,
+                                      .votes = s->votes,
+                                      .tokens = run->prompt,
+                                      .window = s->window,
+                                      .heads = d->query_heads,
+                                      .kv_heads = d->kv_heads,
+                                      .dim = d->head_dim,
+                                      .ld_votes = s->dims.max_context,
+                                      .kernel = s->pool.kernel,
+                                      .pooling = s->pool.pooling,
+                                      .scale = c->gqa.attn.scale,
+                                      .format = d->rows->format};
+    return sl_be_run(s->be, SL_OP_WINDOW_VOTES, &v, err);
+}
+
+/* The prompt of the run ends in this step: chooses its kept tokens. Where all are kept, top-k does not read votes. */
+static sl_status choose(sl_kept *s, const sl_algo_call *call, const sl_algo_run *run, sl_err *err)
+{
+    const sl_attn_call *c = call->attn;
+    const int32_t before = sl_kept_before(s, run->prompt), *place = s->places + 2 * (int64_t)run->seq;
+    if (before == 0)
+        return SL_OK;
+    if (before > s->most)
+        SL_TRY(vote(s, call, run, err));
+    const sl_seq_tables seqs = {
+        .n_tokens = 1, .n_seqs = 1, .ld = c->seqs->ld, .token_seq = place, .token_pos = place + 1};
+    const sl_topk_params t = {.scores = s->votes,
+                              .seqs = &seqs,
+                              .ids = sl_kept_of(s, c->layer, run->seq),
+                              .token_count = 1,
+                              .k = s->most,
+                              .ld_scores = s->dims.max_context,
+                              .ld_ids = s->most,
+                              .sinks = s->dims.sinks,
+                              .lists = s->dims.cache.kv_heads};
     return sl_be_run(s->be, SL_OP_TOPK, &t, err);
 }
 
-/* The prompt of the run ends in this step: selects, and writes the selection into the page of its last token. Device
- * memory is host memory (host_only), and ops have completed when run returns. */
-static sl_status select_once(sl_kept *s, const sl_algo_call *call, const sl_algo_run *run, sl_err *err)
+/* Keeps the queries of the run that are the window's, and chooses if the prompt ends. */
+static sl_status see_run(sl_kept *s, const sl_algo_call *call, const sl_algo_run *run, sl_err *err)
 {
-    const sl_attn_call *c = call->attn;
-    const int32_t n = sl_kept_count(s, run->prompt);
-    int32_t *kept = sl_kept_of(s, c->layer, run->seq);
-    if (sl_kept_before(s, run->prompt) > s->most) {
-        SL_TRY(vote(s, call, run, err));
-    } else { /* everything is kept */
-        for (int32_t h = 0; h < s->dims.cache.kv_heads; h++)
-            for (int32_t i = 0; i < n; i++)
-                kept[(int64_t)h * s->most + i] = i;
-    }
-    const sl_algo_plane *plane = &call->planes[s->plane];
-    if (!plane->host.base)
+    const sl_cache_dims *d = &s->dims.cache;
+    const int64_t width = (int64_t)d->query_heads * d->head_dim;
+    const int32_t window = sl_kept_before(s, run->prompt), end = run->pos + run->n;
+    const int32_t from = run->pos > window ? run->pos : window, to = end < run->prompt ? end : run->prompt;
+    float *queries = s->queries + request_at(s, call->attn->layer, run->seq) * s->window * width;
+    if (from >= to)
         return SL_OK;
-    int32_t page = c->seqs->host_pages[(int64_t)run->seq * c->seqs->ld + (run->prompt - 1) / SL_PAGE_TOKENS];
-    for (int32_t h = 0; h < s->dims.cache.kv_heads; h++)
-        put_gaps(run->prompt, kept + (int64_t)h * s->most, n, gap_entries(&s->dims.cache),
-                 unit_of(s, plane, page, h));
-    return SL_OK;
-}
-
-/* The pages that begin in this run have no selection yet: zeros, so that their bytes do not depend on earlier requests. */
-static void clear_pages(const sl_kept *s, const sl_algo_call *call, const sl_algo_run *run)
-{
-    const sl_algo_plane *plane = &call->planes[s->plane];
-    const int32_t *pages = call->attn->seqs->host_pages + (int64_t)run->seq * call->attn->seqs->ld;
-    if (!plane->host.base)
-        return;
-    for (int32_t i = sl_pages_for(run->pos); i < sl_pages_for((int64_t)run->pos + run->n); i++)
-        memset(unit_of(s, plane, pages[i], 0), 0,
-               (size_t)sl_cache_page_bytes(&s->dims.shape.planes[s->plane]));
+    SL_TRY(sl_be_copy(s->be, queries + (from - window) * width,
+                      call->attn->gqa.attn.q + (run->first + (int64_t)from - run->pos) * width,
+                      (size_t)((to - from) * width) * sizeof(float), err));
+    return to == run->prompt ? choose(s, call, run, err) : SL_OK;
 }
 
 sl_status sl_kept_update(sl_kept *s, const sl_algo_call *call, sl_err *err)
 {
-    const sl_cache_dims *d = &s->dims.cache;
-    const int64_t width = (int64_t)d->query_heads * d->head_dim;
-    for (int32_t i = 0; i < call->n_runs; i++) {
-        const sl_algo_run *run = &call->runs[i];
-        const int32_t window = sl_kept_before(s, run->prompt), end = run->pos + run->n;
-        const int32_t from = run->pos > window ? run->pos : window,
-                      to = end < run->prompt ? end : run->prompt;
-        float *queries = s->queries + request_at(s, call->attn->layer, run->seq) * s->window * width;
-        clear_pages(s, call, run);
-        if (from >= to)
-            continue;
-        SL_TRY(sl_be_copy(s->be, queries + (from - window) * width,
-                          call->attn->gqa.attn.q + (run->first + (int64_t)from - run->pos) * width,
-                          (size_t)((to - from) * width) * sizeof(float), err));
-        if (to == run->prompt)
-            SL_TRY(select_once(s, call, run, err));
-    }
-    return SL_OK;
+    const sl_algo_plane *plane = &call->planes[s->plane];
+    for (int32_t i = 0; i < call->n_runs; i++)
+        SL_TRY(see_run(s, call, &call->runs[i], err));
+    if (!plane->host.base)
+        return SL_OK;
+    const sl_kept_store_params p = {.seqs = call->attn->seqs,
+                                    .prompts = s->prompts,
+                                    .kept = sl_kept_of(s, call->attn->layer, 0),
+                                    .host = plane->host,
+                                    .lists = s->dims.cache.kv_heads,
+                                    .ld_kept = s->most,
+                                    .unit_bytes =
+                                        (int32_t)sl_cache_unit_bytes(&s->dims.shape.planes[s->plane])};
+    return sl_be_run(s->be, SL_OP_KEPT_STORE, &p, err);
 }

@@ -312,7 +312,6 @@ const sl_algo_desc sl_algo_rocket_kv = {
     .has_params = true,
     .has_retained_pages = true,
     .needs_kv_heads = true,
-    .host_only = true,
     .constant_k = true,
     .prefix_reuse = true,
     .chunked_prefill = true,

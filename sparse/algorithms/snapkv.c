@@ -104,7 +104,6 @@ const sl_algo_desc sl_algo_snapkv = {
     .action = SL_ACTION_VISIBILITY,
     .has_params = true,
     .needs_kv_heads = true,
-    .host_only = true,
     .constant_k = true,
     .budget_key = "prompt_budget",
     .prefix_reuse = true,

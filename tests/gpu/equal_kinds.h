@@ -34,6 +34,7 @@ static const kind kinds[] = {
     {"quest shared", "quest", "qwen3_8b", "tiny_llama", SL_ROW_GQA_FP8, SL_LAYOUT_LAYER_FIRST, 1024, 1000, 6000, true, true},
     {"double_sparsity", "double_sparsity", "qwen3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_PAGE_FIRST, 512, 1000, 4000, false, true},
     {"snapkv", "snapkv", "llama3_8b", "tiny_llama", SL_ROW_GQA_FP8, SL_LAYOUT_LAYER_FIRST, 512, 1000, 4000, false, false},
+    {"rocket_kv", "rocket_kv", "qwen3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_PAGE_HEAD, 512, 1000, 4000, false, true},
     {"streaming_llm", "streaming_llm", "llama3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_LAYER_FIRST, 512, 1000, 4000, false, false},
     {"dense", "dense", "llama3_8b", "tiny_llama", SL_ROW_GQA_FP8, SL_LAYOUT_PAGE_FIRST, 0, 1000, 4000, false, false},
     {"skip_softmax", "skip_softmax", "qwen3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_LAYER_FIRST, 0, 1000, 4000, false, false},
@@ -72,6 +73,9 @@ static inline sl_select_params select_of(const kind *k, bool tiny, const sl_chan
         p.channels = channels, p.heavy_channels = CHANNELS;
     if (strcmp(k->algorithm, "snapkv") == 0)
         p.prompt_budget = budget / 2, p.output_tokens = budget / 2, p.window = 16;
+    if (strcmp(k->algorithm, "rocket_kv") == 0)
+        p.prompt_budget = 2 * budget, p.window = 16, p.retained_page = 4, p.top_pages = budget / 4,
+        p.top_channels = tiny ? 8 : 96;
     if (strcmp(k->algorithm, "skip_softmax") == 0)
         p.skip_factor = tiny ? 100 : 1000;
     return p;

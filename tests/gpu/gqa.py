@@ -35,10 +35,12 @@ STRATEGIES = [
     ("quest", "gqa_bf16", ["--token-budget", "64", "--hot-rows", "64"]),
     ("quest", "gqa_f32", ["--token-budget", "64", "--block-tokens", "8", "--list-scope", "request", "--hot-rows", "64"]),
     ("streaming_llm", "gqa_fp8", ["--sinks", "4", "--recent", "44", "--hot-rows", "48"]),
+    ("snapkv", "gqa_bf16", ["--prompt-budget", "48", "--window-size", "8", "--output-tokens", "16", "--hot-rows", "64"]),
+    ("rocket_kv", "gqa_fp8", ["--prompt-budget", "64", "--window-size", "8", "--topk", "12", "--hot-rows", "48"]),
     ("skip_softmax", "gqa_bf16", ["--threshold-scale-factor", "20", "--token-budget", "64"]),
 ]
 
-KINDS = ["quest", "quest shared", "double_sparsity", "streaming_llm", "dense", "skip_softmax"]
+KINDS = ["quest", "quest shared", "double_sparsity", "snapkv", "rocket_kv", "streaming_llm", "dense", "skip_softmax"]
 
 
 def first_difference(got, want):
@@ -69,14 +71,6 @@ def answer(sluice, example, flags):
     yield " ".join([example["task"]] + flags), None if example["answer"] in r.stdout else "the answer is not right: %s" % r.stdout[-300:]
 
 
-def refused(sluice):
-    """snapkv writes the host pages itself, which it cannot do for a GPU yet."""
-    r = subprocess.run([sluice, "generate", "--model", str(FACTS), "--ids", "5,6,7", "--algorithm", "snapkv"] + GPU,
-                       capture_output=True, text=True, timeout=60)
-    said = "sparse algorithm snapkv: runs with backend.name cpu only" in r.stderr
-    yield "snapkv is refused", None if said and r.returncode == 1 else "exit %d: %s" % (r.returncode, r.stderr[-300:])
-
-
 def facts(sluice, channels):
     """(function, arguments) for questions about a text."""
     examples = {e["task"]: e for e in json.loads((FACTS / "examples.json").read_text(encoding="utf-8"))}
@@ -93,6 +87,8 @@ def facts(sluice, channels):
     for flags in (["--algorithm", "quest", "--token-budget", "96"],
                   ["--algorithm", "double_sparsity", "--channel-config-path", str(out), "--token-budget", "96"],
                   ["--algorithm", "skip_softmax", "--threshold-scale-factor", "10"],
+                  ["--algorithm", "snapkv", "--prompt-budget", "192", "--kernel-size", "7", "--pooling", "maxpool"],
+                  ["--algorithm", "rocket_kv", "--prompt-budget", "192", "--kernel-size", "7"],
                   ["--algorithm", "streaming_llm", "--recent", "512"]):
         yield few, GPU + flags
         yield few, GPU + flags + hier
@@ -133,7 +129,6 @@ def main():
             ids = t["p%d.ids" % n[-1]]
             for s in STRATEGIES:
                 runs.append((d.name, pool.submit(whole, strategy, sluice, d, ids, *s)))
-        runs.append((FACTS.name, pool.submit(whole, refused, sluice)))
         for e, flags in facts(sluice, pathlib.Path(channels)):
             runs.append((FACTS.name, pool.submit(whole, answer, sluice, e, flags)))
         for name, f in runs:

@@ -164,6 +164,14 @@ int32_t fix_argmax(const fix *f, const float *logits)
     return best;
 }
 
+void fix_prompt_open(fix *f, fix_run *r, sl_residency residency, int32_t n_cached, int32_t n_tokens,
+                     int32_t prompt)
+{
+    sl_err err = {0};
+    fix_seq_open(f, r, residency, n_cached, n_tokens);
+    ck_assert_msg(sl_engine_seq_prompt(f->engine, r->seq, prompt, &err) == SL_OK, "%s", err.text);
+}
+
 const float *fix_feed(fix *f, fix_run *r, fix_text *t, int32_t to, int32_t chunk)
 {
     const float *logits = NULL;
@@ -195,7 +203,7 @@ void fix_reference(fix *f, fix_text *t, int32_t n_prompt, int32_t n, uint64_t se
 {
     fix_run r = {0};
     fix_prompt(f, t, n_prompt, seed);
-    fix_seq_open(f, &r, SL_RESIDENT, 0, n);
+    fix_prompt_open(f, &r, SL_RESIDENT, 0, n, n_prompt);
     fix_greedy(f, &r, t, n);
     fix_seq_close(f, &r, false);
 }

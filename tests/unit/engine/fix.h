@@ -69,6 +69,9 @@ void fix_close(fix *f);
 /* Takes pages until the run can hold n tokens; tells the engine when the sequence is open. */
 void fix_grow(fix *f, fix_run *r, int32_t n_tokens);
 void fix_seq_open(fix *f, fix_run *r, sl_residency residency, int32_t n_cached, int32_t n_tokens);
+/* The same, and says that the first `prompt` tokens are the prompt. */
+void fix_prompt_open(fix *f, fix_run *r, sl_residency residency, int32_t n_cached, int32_t n_tokens,
+                     int32_t prompt);
 void fix_seq_close(fix *f, fix_run *r, bool keep_pages);
 
 /* Random prompt of n tokens. */

@@ -16,6 +16,8 @@
 #include "kernels/backend_impl.h"
 #include "kernels/bounds.h"
 #include "kernels/gqa.h"
+#include "kernels/retained.h"
+#include "kernels/window.h"
 #include "tests/unit/run_suite.h"
 
 #define YARN "tests/golden/model/ds-yarn"
@@ -127,6 +129,16 @@ static const sl_seq_tables **seqs_of(sl_op op, void *params)
         return &((sl_bounds_append_params *)params)->seqs;
     case SL_OP_BOUNDS_SCORES:
         return &((sl_bounds_scores_params *)params)->seqs;
+    case SL_OP_KEPT_STORE:
+        return &((sl_kept_store_params *)params)->seqs;
+    case SL_OP_KEPT_LISTS:
+        return &((sl_kept_lists_params *)params)->seqs;
+    case SL_OP_RETAINED_APPEND:
+        return &((sl_retained_append_params *)params)->seqs;
+    case SL_OP_RETAINED_SCORES:
+        return &((sl_retained_scores_params *)params)->seqs;
+    case SL_OP_RETAINED_LISTS:
+        return &((sl_retained_lists_params *)params)->seqs;
     default:
         return NULL;
     }
@@ -372,6 +384,12 @@ static void tape_destroy(sl_graph *graph)
     X(SL_OP_GQA_ATTN)                                                                                        \
     X(SL_OP_BOUNDS_APPEND)                                                                                   \
     X(SL_OP_BOUNDS_SCORES)                                                                                   \
+    X(SL_OP_KEPT_STORE)                                                                                      \
+    X(SL_OP_WINDOW_VOTES)                                                                                    \
+    X(SL_OP_KEPT_LISTS)                                                                                      \
+    X(SL_OP_RETAINED_APPEND)                                                                                 \
+    X(SL_OP_RETAINED_SCORES)                                                                                 \
+    X(SL_OP_RETAINED_LISTS)                                                                                  \
     X(SL_OP_SILU_MUL)                                                                                        \
     X(SL_OP_MOE_ROUTE)                                                                                       \
     X(SL_OP_MOE)                                                                                             \
@@ -402,10 +420,11 @@ static void wrap(sl_backend *be)
 static fix f;
 static fix_text ref, text;
 
-enum { KINDS = 6, WHOLE = 300 }; /* WHOLE: hot rows for a whole context */
+/* WHOLE: hot rows for a whole context. From SELECTS_ONCE on, kinds that select at the end of a prompt. */
+enum { KINDS = 8, SELECTS_ONCE = 6, WHOLE = 300 };
 
 /* Latent rows with and without shared lists, then grouped-query attention: lists per KV head of blocks and of tokens,
- * lists by position, and no lists at all where sequences are resident. */
+ * lists by position, no lists at all where sequences are resident, and lists of what a prompt keeps. */
 static fix_opts kind_of(int i)
 {
     fix_opts o = {.dir = YARN};
@@ -421,6 +440,12 @@ static fix_opts kind_of(int i)
         o.gates = (sl_gates){.sink_tokens = 4, .recent_tokens = 40};
     if (i == 5)
         o.algorithm = "skip_softmax", o.hot_rows = WHOLE, o.select.skip_factor = 60;
+    if (i >= SELECTS_ONCE)
+        o.select = (sl_select_params){.prompt_budget = 64, .window = 16};
+    if (i == 6)
+        o.algorithm = "snapkv", o.hot_rows = 84, o.select.output_tokens = 20;
+    if (i == 7)
+        o.algorithm = "rocket_kv", o.hot_rows = 40, o.select.retained_page = 4, o.select.top_pages = 10;
     return o;
 }
 
@@ -446,17 +471,22 @@ START_TEST(same_bits_without_shared_memory)
     o.wrap = wrap;
     fix_open(&f, &o);
     fix_run r = {0};
-    text = ref, text.n = 150;
+    const int32_t from =
+        _i >= SELECTS_ONCE ? 150 : 149; /* the prompt must be complete before it is spilled */
+    text = ref, text.n = from + 1;
     memset(text.logits, 0, sizeof text.logits);
-    fix_seq_open(&f, &r, SL_RESIDENT, 0, 150);
+    fix_prompt_open(&f, &r, SL_RESIDENT, 0, 150, 150);
     fix_feed(&f, &r, &text, 100, 40);
     fix_seq_close(&f, &r, true); /* prefix reuse: copies to the device */
-    fix_seq_open(&f, &r, SL_RESIDENT, 100, 150);
-    fix_feed(&f, &r, &text, 149, 30);
+    fix_prompt_open(&f, &r, SL_RESIDENT, 100, 150, 150);
+    fix_feed(&f, &r, &text, from, 30);
     sl_err err = {0};
     ck_assert_msg(sl_engine_seq_spill(f.engine, r.seq, &err) == SL_OK, "%s", err.text);
+    fix_greedy(&f, &r, &text, 190);
+    fix_seq_close(&f, &r, true); /* what was selected at the prompt's end is in the pages */
+    fix_prompt_open(&f, &r, SL_HIERARCHICAL, 189, 220, 150);
     fix_greedy(&f, &r, &text, 220);
-    for (int32_t i = 149; i < 220; i++)
+    for (int32_t i = from; i < 220; i++)
         MUST(text.ids[i] == ref.ids[i] && sl_key_eq(text.logits[i], ref.logits[i]));
     sl_engine_stats s;
     sl_engine_stats_get(f.engine, &s);
@@ -495,7 +525,7 @@ START_TEST(graphs_have_the_bits_of_single_ops)
         for (int i = 0; i < N; i++) {
             int32_t prompt = i == 2 ? 1000 : FROM + 3 * i;
             if (!r[i].seq && s / 3 >= i) { /* they join one after the other */
-                fix_seq_open(&f, &r[i], SL_RESIDENT, 0, prompt);
+                fix_prompt_open(&f, &r[i], SL_RESIDENT, 0, prompt, prompt);
                 fix_feed(&f, &r[i], &got[i], prompt, 128);
                 if (i % 2 == 0)
                     ck_assert_int_eq(sl_engine_seq_spill(f.engine, r[i].seq, NULL), SL_OK);

@@ -6,9 +6,7 @@
 
 void ways_prompt_open(fix *f, fix_run *r, sl_residency residency, int32_t n_cached, int32_t prompt)
 {
-    sl_err err = {0};
-    fix_seq_open(f, r, residency, n_cached, WAYS_LENGTH);
-    ck_assert_msg(sl_engine_seq_prompt(f->engine, r->seq, prompt, &err) == SL_OK, "%s", err.text);
+    fix_prompt_open(f, r, residency, n_cached, WAYS_LENGTH, prompt);
 }
 
 /* Reference: resident, the prompt in one step. */

@@ -145,6 +145,63 @@ static void bad_lists(cf_run *r, const int64_t *a)
     cf_refused(r, SL_OP_KEPT_LISTS, &p, SL_ERR_INVALID, a[1] ? "window" : "ids");
 }
 
+/* Host pages of NaN, and kept tokens that differ by list; after the second one `jump` more tokens are skipped. */
+static void stored(cf_run *r, const batch *b, int32_t n_kept, int32_t jump, const int32_t *prompts,
+                   sl_kept_store_params *p)
+{
+    int32_t *kept = cf_temp(r, 4 * (size_t)(b->seqs * p->lists * (n_kept + 1)));
+
+    for (int64_t i = 0; i < b->seqs * p->lists; i++)
+        for (int32_t k = 0; k < n_kept; k++)
+            kept[i * (n_kept + 1) + k] = 2 * k + (int32_t)(i % 2) + (k > 1 ? jump : 0);
+    p->ld_kept = n_kept + 1;
+    p->prompts = cf_mem(r, prompts, 8 * (size_t)b->seqs);
+    p->kept = cf_mem(r, kept, 4 * (size_t)(b->seqs * p->lists * (n_kept + 1)));
+    p->host.page_stride = p->lists * (int64_t)p->unit_bytes + 16;
+    p->host.row_stride = p->lists * (int64_t)p->unit_bytes;
+    p->host.base = cf_host_mem(r, NULL, (size_t)(b->pages * p->host.page_stride));
+}
+
+/* T, per, length, lists, kept tokens, skipped tokens, room for gaps. Two of three prompts end in the step. */
+static void store(cf_run *r, const int64_t *a)
+{
+    batch b;
+    sl_kept_store_params p = {
+        .seqs = &b.t, .lists = (int32_t)a[3], .unit_bytes = (int32_t)(SL_KEPT_HEADER + 2 * a[6])};
+
+    batch_make(r, &b, a[0], a[1], a[2], 0);
+    int32_t *prompts = cf_temp(r, 8 * (size_t)b.seqs);
+    for (int64_t s = 0; s < b.seqs; s++) {
+        prompts[2 * s] = batch_last(&b, s) + 1 - (int32_t)(s % 3 < 2 ? s * 7 % a[1] : -5);
+        prompts[2 * s + 1] = (int32_t)(a[4] > 0 ? a[4] - s % 2 : 0);
+    }
+    stored(r, &b, (int32_t)a[4], (int32_t)a[5], prompts, &p);
+    cf_op(r, SL_OP_KEPT_STORE, &p);
+    cf_out(r, "pages", p.host.base, b.pages, (size_t)p.host.page_stride, (size_t)p.host.page_stride, CF_BYTES,
+           0); /* nothing else was touched */
+}
+
+/* Gaps that do not fit, kept tokens that do not ascend, and sizes that cannot be. */
+static void bad_store(cf_run *r, const int64_t *a)
+{
+    const int32_t prompt[] = {6, 3}, falls[] = {4, 2, 5}, pos = 5;
+    batch b;
+    sl_kept_store_params p = {.seqs = &b.t, .lists = 1, .unit_bytes = SL_KEPT_HEADER + 4};
+
+    (void)a;
+    batch_make(r, &b, 1, 1, 6, 0);
+    b.t.token_pos = cf_mem(r, &pos, sizeof pos);
+    stored(r, &b, 3, 0, prompt, &p);
+    cf_refused(r, SL_OP_KEPT_STORE, &p, SL_ERR_INVALID, "ids");
+    p.unit_bytes = SL_KEPT_HEADER + 8;
+    p.kept = cf_mem(r, falls, sizeof falls);
+    cf_refused(r, SL_OP_KEPT_STORE, &p, SL_ERR_INVALID, "ids");
+    p.unit_bytes = 6;
+    cf_refused(r, SL_OP_KEPT_STORE, &p, SL_ERR_INVALID, "unit_bytes");
+    p.unit_bytes = SL_KEPT_HEADER, p.host.page_stride = 4;
+    cf_refused(r, SL_OP_KEPT_STORE, &p, SL_ERR_INVALID, "page_stride");
+}
+
 #define G4 SL_ROW_GQA_F32
 #define G2 SL_ROW_GQA_BF16
 #define G1 SL_ROW_GQA_FP8
@@ -159,6 +216,13 @@ static const cf_case cases[] = {
     {SL_OP_WINDOW_VOTES, "n=200 w=8 h=8 kv=4 d=32 fp8 kernel 63", votes, {1, 200, 8, 8, 4, 32, G1, 1, 63, MAX}, CF_FIX_ALL},
     {SL_OP_WINDOW_VOTES, "n=70 w=3 h=4 kv=4 d=16 f32 all heads kernel wider than the prompt", votes, {1, 70, 3, 4, 4, 16, G4, 0, 199, AVG}, CF_FIX_ALL},
     {SL_OP_WINDOW_VOTES, "refuses bad shapes", bad_votes, {1}, 0},
+    {SL_OP_KEPT_STORE, "T=1 lists=1", store, {1, 1, 1, 1, 1, 0, 2}, CF_FIX_ALL},
+    {SL_OP_KEPT_STORE, "T=24 lists=2", store, {24, 6, 150, 2, 12, 0, 20}, CF_FIX_ALL},
+    {SL_OP_KEPT_STORE, "T=600 lists=3 several pages", store, {600, 150, 400, 3, 300, 0, 302}, CF_FIX_ALL},
+    {SL_OP_KEPT_STORE, "T=40 lists=2 long gaps", store, {40, 10, 200, 2, 40, 200000, 44}, CF_FIX_ALL},
+    {SL_OP_KEPT_STORE, "T=24 lists=2 gap of 65535", store, {24, 6, 150, 2, 5, 65534, 6}, CF_FIX_ALL},
+    {SL_OP_KEPT_STORE, "T=24 lists=2 nothing kept", store, {24, 6, 60, 2, 0, 0, 2}, CF_FIX_ALL},
+    {SL_OP_KEPT_STORE, "refuses what cannot be stored", bad_store, {1}, 0},
     {SL_OP_KEPT_LISTS, "refuses a short list", bad_lists, {1, 0}, 0},
     {SL_OP_KEPT_LISTS, "refuses an empty window", bad_lists, {1, 1}, 0},
     {SL_OP_KEPT_LISTS, "T=1", lists, {1, 1, 60, 1, 4, 0, 0, 5, 20}, CF_SPLIT},

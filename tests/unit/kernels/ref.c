@@ -505,6 +505,7 @@ void ref_run(sl_op op, const void *params)
         [SL_OP_BOUNDS_SCORES] = ref_bounds_scores,
         [SL_OP_LABELS_APPEND] = ref_labels_append,
         [SL_OP_LABELS_SCORES] = ref_labels_scores,
+        [SL_OP_KEPT_STORE] = ref_kept_store,
         [SL_OP_WINDOW_VOTES] = ref_window_votes,
         [SL_OP_KEPT_LISTS] = ref_kept_lists,
         [SL_OP_KMEANS] = ref_kmeans,

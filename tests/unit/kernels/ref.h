@@ -49,7 +49,8 @@ void ref_kmeans(const void *params);
 void ref_cluster_lists(const void *params);
 void ref_codes(const void *params);
 void ref_code_scores(const void *params);
-/* and those of kernels/retained.h, in ref_retained.c. */
+/* and those of kernels/retained.h, in ref_retained.c, with one of kernels/window.h. */
+void ref_kept_store(const void *params);
 void ref_retained_append(const void *params);
 void ref_retained_scores(const void *params);
 void ref_retained_lists(const void *params);

@@ -1,10 +1,11 @@
-/* Reference of the ops of pages of retained tokens (ref.h). */
+/* Reference of the ops of pages of retained tokens, and of the metadata of what a prompt keeps (ref.h). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/gqa.h"
 #include "kernels/retained.h"
+#include "kernels/window.h"
 #include "tests/unit/kernels/ref.h"
 
 /* Position of retained token i: the kept ones, then all from the window on. */
@@ -208,4 +209,46 @@ void ref_retained_lists(const void *params)
             for (; n < p->ld_ids; n++)
                 ids[n] = -1;
         }
+}
+
+/* Walks over all positions up to the last kept one. */
+static void write_gaps(const int32_t *kept, int32_t n, uint8_t *out)
+{
+    int32_t skipped = 0;
+
+    for (int32_t pos = 0, i = 0; i < n; pos++) {
+        uint16_t entry = (uint16_t)skipped;
+
+        if (pos != kept[i] && ++skipped < 65535)
+            continue;
+        if (pos == kept[i])
+            i++;
+        else
+            entry = 65535;
+        memcpy(out, &entry, 2);
+        out += 2, skipped = 0;
+    }
+}
+
+void ref_kept_store(const void *params)
+{
+    const sl_kept_store_params *p = params;
+
+    for (int64_t t = 0; t < p->seqs->n_tokens; t++) {
+        const int32_t seq = p->seqs->token_seq[t], pos = p->seqs->token_pos[t];
+        if (seq == -1)
+            continue;
+        const int32_t *prompt = p->prompts + 2 * (int64_t)seq;
+        uint8_t *page =
+            p->host.base + ref_page_of(p->seqs->host_pages, p->seqs, seq, pos) * p->host.page_stride;
+        if (pos % 64 == 0)
+            memset(page, 0, (size_t)p->lists * (size_t)p->unit_bytes);
+        for (int32_t l = 0; l < p->lists && pos == prompt[0] - 1; l++) {
+            uint8_t *unit = page + (int64_t)l * p->unit_bytes;
+
+            memset(unit, 0, (size_t)p->unit_bytes);
+            memcpy(unit, prompt, 8);
+            write_gaps(p->kept + ((int64_t)seq * p->lists + l) * p->ld_kept, prompt[1], unit + 8);
+        }
+    }
 }
