@@ -63,32 +63,25 @@ def enter_host():
             raise OSError(ctypes.get_errno(), "setns")
 
 
-class Hosts(real.Cluster):
-    """mpirun on host 1, ranks by hostfile; everything is spoken to from inside host 1."""
+def on_host(i):
+    """What starts a program on a host; it keeps its pid."""
+    return ["ip", "netns", "exec", f"{PREFIX}-{i}", "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"{PREFIX}-{i}"]
 
-    def __init__(self, directory, **settings):
-        self.directory = directory
+
+def secret_in(directory):
+    secret = directory / "secret"
+    secret.write_text("the secret of the cluster of hosts\n")
+    return secret
+
+
+class Inside:
+    """Speaks to the router from inside host 1."""
+
+    address = "10.78.0.1:8080"
+    model = real.Base.model
+
+    def __init__(self):
         self.threads = concurrent.futures.ThreadPoolExecutor(16, initializer=enter_host)
-        mark = real.MARK.split("=")[0]
-        launcher = ["ip", "netns", "exec", f"{PREFIX}-1", "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"{PREFIX}-1",
-                    "mpirun", "--allow-run-as-root", "--enable-recovery", "--bind-to", "none", "-x", mark,
-                    "--mca", "plm_rsh_agent", str(directory / "agent"), "--mca", "oob_tcp_if_include", "eth0",
-                    "--mca", "btl_tcp_if_include", "eth0", "--mca", "btl", "self,tcp", "--mca", "pml", "ob1",
-                    "--hostfile", str(directory / "hostfile"), "--map-by", "slot"]
-        secret = directory / "secret"
-        secret.write_text("the secret of the cluster of hosts\n")
-        super().__init__(directory, config="configs/hosts.yaml", launcher=launcher, ready=False,
-                         **{"cluster.secret_file": secret, "router.insecure": "true",
-                            "cluster.router_host": "10.78.0.1", "cluster.router_port": 7300, "router.http_port": 8080,
-                            "router.grpc_port": 50051, "metrics.port": 9400, "kvstore.bytes": "32MiB", "backend.threads": 1, **settings})
-        try:
-            self.logged("ev=listening", 20)
-            self.address = "10.78.0.1:8080"
-            real.until("three workers", lambda: len(self.ready()) == 3, 40, 0.2)
-        except BaseException as e:
-            tail = self.tail(40)
-            self.close()
-            raise AssertionError(f"{e}\n{tail}") from None
 
     def ready(self):
         def ask():
@@ -123,6 +116,30 @@ class Hosts(real.Cluster):
         events = [json.loads(line[6:]) for line in out.splitlines() if line.startswith("data: {")]
         assert "data: [DONE]" in out, out[-500:]
         return "".join(e["choices"][0]["text"] for e in events if e["choices"])
+
+
+class Hosts(Inside, real.Cluster):
+    """mpirun on host 1, ranks by hostfile; everything is spoken to from inside host 1."""
+
+    def __init__(self, directory, **settings):
+        Inside.__init__(self)
+        self.directory = directory
+        mark = real.MARK.split("=")[0]
+        launcher = [*on_host(1), "mpirun", "--allow-run-as-root", "--enable-recovery", "--bind-to", "none", "-x", mark,
+                    "--mca", "plm_rsh_agent", str(directory / "agent"), "--mca", "oob_tcp_if_include", "eth0",
+                    "--mca", "btl_tcp_if_include", "eth0", "--mca", "btl", "self,tcp", "--mca", "pml", "ob1",
+                    "--hostfile", str(directory / "hostfile"), "--map-by", "slot"]
+        real.Cluster.__init__(self, directory, config="configs/hosts.yaml", launcher=launcher, ready=False,
+                         **{"cluster.secret_file": secret_in(directory), "router.insecure": "true",
+                            "cluster.router_host": "10.78.0.1", "cluster.router_port": 7300, "router.http_port": 8080,
+                            "router.grpc_port": 50051, "metrics.port": 9400, "kvstore.bytes": "32MiB", "backend.threads": 1, **settings})
+        try:
+            self.logged("ev=listening", 20)
+            real.until("three workers", lambda: len(self.ready()) == 3, 40, 0.2)
+        except BaseException as e:
+            tail = self.tail(40)
+            self.close()
+            raise AssertionError(f"{e}\n{tail}") from None
 
 
 @pytest.fixture
@@ -205,3 +222,41 @@ def test_link_cut_for_a_second(hosts):
     finally:
         print(cluster.tail(60))
         assert cluster.close(25), "mpirun had to be killed"
+
+
+def test_a_group_on_two_hosts(hosts, start):
+    """Ranks of one group that cannot share memory: rank 0 is on the router's host, rank 1 on the other one. Both have streams with the
+    tokens of one process; rank 1 is killed in mid-stream, and the group forms again with a new one."""
+    common = {"cluster.secret_file": secret_in(hosts), "cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 2500}
+    start(real.Process, "router", prefix=on_host(1), config="configs/hosts.yaml",
+          **{**common, "router.insecure": "true", "router.retries": 20, "cluster.router_host": "10.78.0.1", "cluster.router_port": 7300,
+             "router.http_port": 8080, "router.grpc_port": 50051})
+
+    def rank(k):
+        return start(real.Process, "both", None, "10.78.0.1:7300", rank=("0", str(k), "2"), prefix=on_host(k + 1),
+                     **{**common, "both.group_address": "10.78.0.1:7350", "sparse_attention.mode": "hierarchical",
+                        "decode.device_bytes": "256MiB"})
+
+    def both():
+        return {w["name"]: w for w in inside.ready() if w["role"] == "both"}
+
+    ranks, inside = [rank(0), rank(1)], Inside()
+    real.until("two ranks", lambda: len(both()) == 2, 30, 0.1)
+    for r in ranks:
+        r.logged(r'ev=formed .*over="sockets, 2 ranks"')
+    jobs = [(real.prompt(f"far{i}", 90 + 20 * i), 400) for i in range(4)]
+    want = [real.document(ids, n)["text"] for ids, n in jobs]
+    running = [inside.begin(ids, n) for ids, n in jobs]
+    real.until("streams on both ranks", lambda: sum(w["running"] > 0 and w["tokens_done"] > 20 for w in both().values()) == 2, 30, 0.01)
+    assert not any(stream.done() for stream in running)
+    ranks[1].process.kill()
+    ranks[1].process.wait(60)
+    assert re.search(r"reason=.*rank 1\b", ranks[0].logged(r"ev=broken"))
+    ranks.append(rank(1))
+    assert [inside.text_of(stream) for stream in running] == want
+    ranks[2].logged(r'ev=formed .*over="sockets, 2 ranks"')
+    assert ranks[0].text().count("ev=formed") == 2 and ranks[0].process.poll() is None
+    again = [inside.begin(ids, 40) for ids, _ in jobs]
+    for (ids, _), stream in zip(jobs, again):
+        assert inside.text_of(stream) == real.document(ids, 40)["text"]
+    assert all(w["tokens_done"] for w in both().values())
