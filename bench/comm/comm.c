@@ -24,24 +24,27 @@
 #define WINDOW_BYTES (4 * SL_COMM_WINDOW_BYTES)
 #define LACKING 77 /* exit code: no such backend or device */
 
-enum { WAYS = 2 }; /* the group's own choice, the library alone */
+enum { WAYS = 2 }; /* the group's own choice; on GPUs the library alone, on the CPU sockets */
 
 static const char *way_name(const sl_backend *be, const sl_comm *c)
 {
-    return sl_backend_caps(be) & SL_BE_UNIFIED      ? "shared memory"
+    return strstr(sl_comm_describe(c), "sockets")   ? "sockets"
+           : sl_backend_caps(be) & SL_BE_UNIFIED    ? "shared memory"
            : strstr(sl_comm_describe(c), "windows") ? "windows"
                                                     : "NCCL";
 }
 
 /* Measures one way, in a group of its own. */
-static sl_status run_way(const sl_bench_comm *o, sl_backend *be, int32_t rank, bool library_only,
-                         sl_meeting *m, sl_err *err)
+static sl_status run_way(const sl_bench_comm *o, sl_backend *be, int32_t rank, bool other, sl_meeting *m,
+                         sl_err *err)
 {
+    bool cpu = sl_backend_caps(be) & SL_BE_UNIFIED;
     sl_comm_opts co = {.rank = rank,
                        .ranks = o->ranks,
                        .deadline_ms = DEADLINE_MS,
-                       .library_only = library_only,
-                       .window_bytes = sl_backend_caps(be) & SL_BE_UNIFIED ? 0 : WINDOW_BYTES};
+                       .library_only = other && !cpu,
+                       .sockets_at = other && cpu ? "127.0.0.1" : NULL,
+                       .window_bytes = cpu ? 0 : WINDOW_BYTES};
     sl_comm *c = NULL;
 
     SL_TRY(sl_meeting_enter(&co, be, m, &c, err));
@@ -72,8 +75,7 @@ static int run_rank(const sl_bench_comm *o, int32_t rank, sl_meeting *m)
     if (rank == 0)
         printf("what,way,ranks,tokens,row_bytes,cap,rows_out,bytes_out,us,GB/s,limit_us,ratio\n");
     for (int w = 0; w < WAYS && st == SL_OK; w++)
-        if (w == 0 || !(sl_backend_caps(be) & SL_BE_UNIFIED))
-            st = run_way(o, be, rank, w == 1, &m[w], &err);
+        st = run_way(o, be, rank, w == 1, &m[w], &err);
     rc = st == SL_ERR_UNSUPPORTED ? LACKING : SL_EXIT_FAILED;
     sl_backend_destroy(be);
 report:

@@ -4,8 +4,8 @@
  *
  *   what,way,ranks,tokens,row_bytes,cap,rows_out,bytes_out,us,GB/s,limit_us,ratio
  *
- *   way           shared memory; on GPUs the group's own choice (windows, where every rank can map the others'), then
- *                 NCCL alone
+ *   way           shared memory, then sockets over the loopback interface; on GPUs the group's own choice (windows, where
+ *                 every rank can map the others'), then NCCL alone
  *
  * The collectives (column `what`):
  *

@@ -180,8 +180,8 @@ START_TEST(a_rank_that_is_taken)
 
     found(QUICK_MS);
     h = hello_of(-1);
-    pthread_create(&r[0].thread, NULL, form, &r[0]);
     fd = knock(sockets_of(&r[0])->mesh->port);
+    pthread_create(&r[0].thread, NULL, form, &r[0]);
     ck_assert_int_eq(send(fd, &h, sizeof h, MSG_NOSIGNAL), (ssize_t)sizeof h);
     ck_assert_int_eq(recv(fd, &answer, sizeof answer, MSG_WAITALL), (ssize_t)sizeof answer);
     ck_assert_int_eq(answer.kind, SL_COMM_WELCOME);
