@@ -85,29 +85,6 @@ static void hear(sl_comm_sockets *c, sl_comm_guest *g)
     }
 }
 
-static void accept_guests(sl_comm_sockets *c)
-{
-    sl_comm_mesh *m = c->mesh;
-
-    for (;;) {
-        struct sockaddr_storage a;
-        socklen_t len = sizeof a;
-        int fd = accept4(m->listener, (struct sockaddr *)&a, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        sl_comm_guest *g = &m->guest[0];
-
-        if (fd < 0)
-            return;
-        for (int i = 0; i < SL_COMM_GUESTS && g->fd >= 0; i++)
-            if (m->guest[i].fd < 0 || m->guest[i].number < g->number)
-                g = &m->guest[i];
-        if (g->fd >= 0)
-            turn_away(g, "too many connections have sent no hello");
-        *g = (sl_comm_guest){.fd = fd, .number = ++m->guests};
-        if (getnameinfo((struct sockaddr *)&a, len, g->host, sizeof g->host, NULL, 0, NI_NUMERICHOST) != 0)
-            snprintf(g->host, sizeof g->host, "unknown");
-    }
-}
-
 static void read_guests(sl_comm_sockets *c)
 {
     for (int i = 0; i < SL_COMM_GUESTS; i++) {
@@ -119,6 +96,45 @@ static void read_guests(sl_comm_sockets *c)
             turn_away(g, "it left without a hello");
         else if (g->got == sizeof g->hello)
             hear(c, g);
+    }
+}
+
+/* The place of a new guest. If there is none, what the others have sent is read first. */
+static sl_comm_guest *place_for(sl_comm_sockets *c)
+{
+    sl_comm_mesh *m = c->mesh;
+    sl_comm_guest *g = &m->guest[0];
+
+    for (int look = 0; look < 2; look++) {
+        g = &m->guest[0];
+        for (int i = 0; i < SL_COMM_GUESTS && g->fd >= 0; i++)
+            if (m->guest[i].fd < 0 || m->guest[i].number < g->number)
+                g = &m->guest[i];
+        if (g->fd < 0)
+            return g;
+        if (look == 0)
+            read_guests(c);
+    }
+    turn_away(g, "too many connections have sent no hello");
+    return g;
+}
+
+static void accept_guests(sl_comm_sockets *c)
+{
+    sl_comm_mesh *m = c->mesh;
+
+    for (;;) {
+        struct sockaddr_storage a;
+        socklen_t len = sizeof a;
+        int fd = accept4(m->listener, (struct sockaddr *)&a, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        sl_comm_guest *g;
+
+        if (fd < 0)
+            return;
+        g = place_for(c);
+        *g = (sl_comm_guest){.fd = fd, .number = ++m->guests};
+        if (getnameinfo((struct sockaddr *)&a, len, g->host, sizeof g->host, NULL, 0, NI_NUMERICHOST) != 0)
+            snprintf(g->host, sizeof g->host, "unknown");
     }
 }
 

@@ -189,8 +189,7 @@ static void check_lost(sl_comm_sockets *c)
 
         if (l->notices_ended && !(zero && l->ready))
             sl_comm_sockets_break(c, SL_ERR_PEER, q,
-                                  l->left ? "%s has left the group"
-                                          : "%s was lost: its process has ended or has closed",
+                                  l->left ? "%s has left the group" : "%s was lost: its process has ended",
                                   sl_comm_name(c, q).text);
     }
 }

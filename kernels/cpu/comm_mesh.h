@@ -1,7 +1,7 @@
 /*
- * How ranks on several hosts become a group: what comm_mesh.c (the order of events), comm_dial.c (connections that this rank
- * makes) and comm_door.c (connections that come) share. Everything here runs in the thread of
- * the backend and never blocks; sl_comm_mesh exists only while a group forms.
+ * How ranks on several hosts become a group: what comm_mesh.c (the order of events), comm_dial.c (connections that this
+ * rank makes) and comm_door.c (connections that come) share. Everything here runs in the thread of the backend and does
+ * not block, except that looking a name up may; sl_comm_mesh exists only while a group forms.
  */
 #ifndef SL_KERNELS_CPU_COMM_MESH_H
 #define SL_KERNELS_CPU_COMM_MESH_H

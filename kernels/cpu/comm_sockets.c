@@ -199,6 +199,15 @@ static void post(sl_comm_sockets *c)
     }
 }
 
+/* The deadline is over. This process may have been stopped itself: what has come meanwhile counts. */
+static void give_up(sl_comm_sockets *c)
+{
+    for (int32_t q = 0; q < c->cpu.base.opts.ranks; q++)
+        sl_comm_notes_read(c, q);
+    if (!move(c))
+        late(c); /* no effect if a notice has broken the group */
+}
+
 static sl_status sockets_meet(sl_comm_cpu *cpu, sl_err *err)
 {
     sl_comm_sockets *c = of(&cpu->base);
@@ -216,7 +225,7 @@ static sl_status sockets_meet(sl_comm_cpu *cpu, sl_err *err)
             end = sl_now_ns() + cpu->base.opts.deadline_ms * 1000000ull;
         check_ranks(c);
         if (sl_now_ns() > end)
-            late(c);
+            give_up(c);
         SL_TRY(sl_comm_sockets_broken(c, err));
         sleep_until_ready(c, end);
     }

@@ -119,9 +119,9 @@ static void stopped(cg_rank *r, const void *arg)
         st = until_failure(r, &err);
     } else {
         st = until_failure(r, &err);
-        if (is_cpu(r) && sl_comm_lost(r->c) != r->ranks - 1)
-            cg_fail(r, "lost is rank %d", sl_comm_lost(r->c));
     }
+    if (is_cpu(r) && sl_comm_lost(r->c) != r->ranks - 1) /* which the stopped rank says, too */
+        cg_fail(r, "lost is rank %d", sl_comm_lost(r->c));
     if (is_cpu(r))
         expect(r, st, &err, SL_ERR_TIMEOUT, "did not arrive within");
     form_again(r, r->ranks);
