@@ -166,7 +166,7 @@ def test_tokens_between_hosts(cluster):
 def streams_on(cluster, far):
     """Streams of which at least two run on the remote worker and have tokens. If all end before that was seen, others are started."""
     for wave in range(8):
-        jobs = [(real.prompt(f"cut{wave}.{i}", 80 + i), 3000) for i in range(4)]
+        jobs = [(real.prompt(f"cut{wave}.{i}", 80 + i), 1000) for i in range(4)]
         want = [real.document(ids, n)["text"] for ids, n in jobs]
         running = [cluster.begin(ids, n) for ids, n in jobs]
         while not all(stream.done() for stream in running):
