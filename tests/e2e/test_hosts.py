@@ -226,7 +226,7 @@ def test_link_cut_for_a_second(hosts):
 
 def test_a_group_on_two_hosts(hosts, start):
     """Ranks of one group that cannot share memory: rank 0 is on the router's host, rank 1 on the other one. Both have streams with the
-    tokens of one process; rank 1 is killed in mid-stream, and the group forms again with a new one."""
+    tokens of one process; rank 1 is killed in mid-stream, and the group forms again with a new one; then its host is silent."""
     common = {"cluster.secret_file": secret_in(hosts), "cluster.heartbeat_ms": 100, "cluster.dead_after_ms": 2500}
     start(real.Process, "router", prefix=on_host(1), config="configs/hosts.yaml",
           **{**common, "router.insecure": "true", "router.retries": 20, "cluster.router_host": "10.78.0.1", "cluster.router_port": 7300,
@@ -246,17 +246,33 @@ def test_a_group_on_two_hosts(hosts, start):
         r.logged(r'ev=formed .*over="sockets, 2 ranks"')
     jobs = [(real.prompt(f"far{i}", 90 + 20 * i), 400) for i in range(4)]
     want = [real.document(ids, n)["text"] for ids, n in jobs]
-    running = [inside.begin(ids, n) for ids, n in jobs]
-    real.until("streams on both ranks", lambda: sum(w["running"] > 0 and w["tokens_done"] > 20 for w in both().values()) == 2, 30, 0.01)
-    assert not any(stream.done() for stream in running)
+
+    def on_both():
+        running = [inside.begin(ids, n) for ids, n in jobs]
+        real.until("streams on both ranks", lambda: sum(w["running"] > 0 and w["tokens_done"] > 20 for w in both().values()) == 2, 30, 0.01)
+        assert not any(stream.done() for stream in running)
+        return running
+
+    running = on_both()
     ranks[1].process.kill()
     ranks[1].process.wait(60)
     assert re.search(r"reason=.*rank 1\b", ranks[0].logged(r"ev=broken"))
-    ranks.append(rank(1))
+    ranks[1] = rank(1)
     assert [inside.text_of(stream) for stream in running] == want
-    ranks[2].logged(r'ev=formed .*over="sockets, 2 ranks"')
-    assert ranks[0].text().count("ev=formed") == 2 and ranks[0].process.poll() is None
+    ranks[1].logged(r'ev=formed .*over="sockets, 2 ranks"')
+
+    # The other host is silent: both ranks notice it, and form the group again when it is back.
+    real.until("two ranks again", lambda: len(both()) == 2, 30, 0.1)
+    running = on_both()
+    cut = ["ip", "netns", "exec", f"{PREFIX}-0", "ip", "link", "set", f"{PREFIX}-v2"]
+    subprocess.run([*cut, "down"], check=True)
+    try:
+        real.until("both ranks know", lambda: [r.text().count("ev=broken") for r in ranks] == [2, 1], 30, 0.05)
+    finally:
+        subprocess.run([*cut, "up"], check=True)
+    assert [inside.text_of(stream) for stream in running] == want
+    real.until("the group is back", lambda: [r.text().count("ev=formed") for r in ranks] == [3, 2] and len(both()) == 2, 30, 0.05)
+    assert all(r.process.poll() is None for r in ranks)
     again = [inside.begin(ids, 40) for ids, _ in jobs]
     for (ids, _), stream in zip(jobs, again):
         assert inside.text_of(stream) == real.document(ids, 40)["text"]
-    assert all(w["tokens_done"] for w in both().values())
