@@ -20,6 +20,7 @@ typedef struct cc_failure {
     int32_t least_ranks;
     uint32_t deadline_ms, stop_ms;
     bool kills_last, stops_last, unformed, cpu_only;
+    bool waits; /* mostly: on the CPU it runs while the others do */
 } cc_failure;
 extern const cc_failure cc_failures[];
 extern const size_t cc_n_failures;

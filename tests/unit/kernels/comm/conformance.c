@@ -10,10 +10,16 @@
  * A GPU backend needs a GPU for every rank: numbers of ranks for which the machine has too few are skipped by name.
  * Exit code: 0 all passed, 1 something failed, 2 usage, 77 the backend cannot be opened or has no collectives.
  */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "base/log.h"
 #include "tests/unit/kernels/comm/cases.h"
 
 typedef struct options {
@@ -85,6 +91,75 @@ static void report(totals *n, const options *o, int32_t ranks, const char *name,
     fflush(stdout);
 }
 
+/* How a failure ended, told by the process that ran it. */
+typedef struct outcome {
+    int code;
+    char why[512];
+} outcome;
+
+static void run_failure(const options *o, int32_t ranks, const cc_failure *f, outcome *out)
+{
+    uint64_t last = 1ull << (ranks - 1);
+    cg_run run = {.backend = o->backend,
+                  .ranks = ranks,
+                  .deadline_ms = f->deadline_ms,
+                  .limit_ms = 60000,
+                  .stop_ms = f->stop_ms,
+                  .killed = f->kills_last ? last : 0,
+                  .stopped = f->stops_last ? last : 0,
+                  .unformed = f->unformed,
+                  .library_only = o->library_only,
+                  .sockets_at = o->sockets_at};
+
+    out->code = cg_go(&run, f->fn, NULL, out->why, sizeof out->why);
+}
+
+static bool applies(const options *o, int32_t ranks, const cc_failure *f)
+{
+    return ranks >= f->least_ranks && !(f->cpu_only && strcmp(o->backend, "cpu") != 0) && wanted(o, f->name);
+}
+
+/* A process that runs this failure. */
+static pid_t begin_failure(const options *o, int32_t ranks, const cc_failure *f, outcome *out)
+{
+    *out = (outcome){.code = CG_FAILED, .why = "the process that ran it has ended"};
+    fflush(NULL);
+    pid_t pid = fork();
+    SL_CHECK(pid >= 0, "fork failed");
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        run_failure(o, ranks, f, out);
+        _exit(0);
+    }
+    return pid;
+}
+
+/* Every failure has a group of its own, so on the CPU those that mostly wait run together, and while the others do. */
+static void run_failures(const options *o, int32_t ranks, totals *n)
+{
+    bool cpu = strcmp(o->backend, "cpu") == 0;
+    pid_t pids[32] = {0};
+    outcome *out =
+        mmap(NULL, cc_n_failures * sizeof *out, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    SL_CHECK(out != MAP_FAILED && cc_n_failures <= SL_COUNT(pids), "no shared memory, or too many failures");
+    for (size_t i = 0; i < cc_n_failures; i++)
+        if (cpu && cc_failures[i].waits && applies(o, ranks, &cc_failures[i]))
+            pids[i] = begin_failure(o, ranks, &cc_failures[i], &out[i]);
+    for (size_t i = 0; i < cc_n_failures; i++) {
+        if (pids[i] || !applies(o, ranks, &cc_failures[i]))
+            continue;
+        run_failure(o, ranks, &cc_failures[i], &out[i]);
+        report(n, o, ranks, cc_failures[i].name, out[i].code, out[i].why);
+    }
+    for (size_t i = 0; i < cc_n_failures; i++)
+        if (pids[i]) {
+            waitpid(pids[i], NULL, 0);
+            report(n, o, ranks, cc_failures[i].name, out[i].code, out[i].why);
+        }
+    munmap(out, cc_n_failures * sizeof *out);
+}
+
 static void run_ranks(const options *o, int32_t ranks, totals *n)
 {
     /* Smaller than a row, some rows, many rows, and the default; the small ones are for the CPU, where data pass in
@@ -92,12 +167,10 @@ static void run_ranks(const options *o, int32_t ranks, totals *n)
     static const size_t windows[] = {4096, 100000, 1 << 20, 0};
     bool cpu = strcmp(o->backend, "cpu") == 0;
     char why[512], name[64];
+    size_t first = cpu ? 0 : o->library_only ? 3 : 2;
+    size_t step = o->sockets_at ? 3 : 1; /* what is in pieces is the same code as over shared memory */
 
-    for (size_t w = cpu               ? 0
-                    : o->library_only ? 3
-                                      : 2;
-         w < SL_COUNT(windows);
-         w += o->sockets_at ? 3 : 1) { /* what is in pieces is the same code as over shared memory */
+    for (size_t w = first; w < SL_COUNT(windows); w += step) {
         cg_run run = {.backend = o->backend,
                       .ranks = ranks,
                       .deadline_ms = 60000,
@@ -112,23 +185,7 @@ static void run_ranks(const options *o, int32_t ranks, totals *n)
         if (code == CG_SKIPPED)
             return;
     }
-    for (size_t i = 0; i < cc_n_failures; i++) {
-        const cc_failure *f = &cc_failures[i];
-        uint64_t last = 1ull << (ranks - 1);
-        cg_run run = {.backend = o->backend,
-                      .ranks = ranks,
-                      .deadline_ms = f->deadline_ms,
-                      .limit_ms = 60000,
-                      .stop_ms = f->stop_ms,
-                      .killed = f->kills_last ? last : 0,
-                      .stopped = f->stops_last ? last : 0,
-                      .unformed = f->unformed,
-                      .library_only = o->library_only,
-                      .sockets_at = o->sockets_at};
-
-        if (ranks >= f->least_ranks && !(f->cpu_only && !cpu) && wanted(o, f->name))
-            report(n, o, ranks, f->name, cg_go(&run, f->fn, NULL, why, sizeof why), why);
-    }
+    run_failures(o, ranks, n);
 }
 
 int main(int argc, char **argv)
