@@ -490,6 +490,7 @@ static void fields_of_group(codec *c, sl_msg_group *m)
     f_u64(c, "step", &m->step);
     f_str(c, "reason", m->reason, sizeof m->reason);
     f_blob(c, "invite", &m->invite);
+    f_key(c, "fingerprint", &m->fingerprint);
 }
 
 static void fields_of_cache_ask(codec *c, sl_msg_cache_ask *m)

@@ -445,6 +445,7 @@ typedef struct sl_msg_group_join {
     uint32_t group, rank, ranks; /* group: its number among the groups of this role */
     char build[32];
     char formats[64]; /* names of row format, indexer and activations, for people */
+    /* Its fingerprint is that of what this rank loads (model/model.h: print of a rank), and 0 in its geometry. */
     sl_identity id;
     uint32_t step_tokens; /* most tokens of one step */
     char name[64];
@@ -475,6 +476,7 @@ typedef struct sl_msg_group {
     uint64_t step;    /* RING: counted from 1 within the forming */
     char reason[256];
     sl_blob invite;
+    sl_key fingerprint; /* WELCOME: of the whole checkpoint, as rank 0 has it; else zero */
 } sl_msg_group;
 
 typedef struct sl_msg {

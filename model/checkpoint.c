@@ -163,7 +163,8 @@ static sl_status merge(sl_checkpoint *ck, sl_err *err)
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: no memory for %zu tensors", ck->dir, total);
     for (size_t f = 0; f < ck->n_files; f++)
         for (size_t i = 0; i < sl_st_count(ck->files[f]); i++)
-            ck->tensors[ck->count++] = (sl_ck_tensor){sl_st_at(ck->files[f], i), ck->files[f], false};
+            ck->tensors[ck->count++] =
+                (sl_ck_tensor){sl_st_at(ck->files[f], i), ck->files[f], false, SL_CK_COMMON};
     qsort(ck->tensors, ck->count, sizeof *ck->tensors, by_tensor_name);
     for (size_t i = 1; i < ck->count; i++)
         if (strcmp(ck->tensors[i - 1].t->name, ck->tensors[i].t->name) == 0)

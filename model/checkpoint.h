@@ -14,10 +14,14 @@
 
 typedef struct sl_checkpoint sl_checkpoint;
 
+/* sl_ck_tensor.expert of a tensor that every rank of a group needs, and of one that holds all experts in order. */
+enum { SL_CK_COMMON = -1, SL_CK_FUSED = -2 };
+
 typedef struct sl_ck_tensor {
     const sl_st_tensor *t;
     const sl_safetensors *file;
     bool used;
+    int32_t expert; /* of a tensor in use: the routed expert that it belongs to, or one of the above */
 } sl_ck_tensor;
 
 /* Errors as sl_st_open; SL_ERR_NOT_FOUND when the directory holds neither file. */

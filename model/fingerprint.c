@@ -6,6 +6,10 @@
  * sixteen evenly spaced samples of 4 KiB. So it depends neither on sharding nor on the name of the directory nor on the
  * backend, and a checkpoint of hundreds of gigabytes is identified by a small part of its bytes. It is no protection
  * against files that were changed on purpose.
+ *
+ * The print of a share is the same hash, but of the routed experts it reads the share's only: names, dtypes and shapes
+ * of the other experts are hashed, their bytes are not touched. Of a fused tensor the share is a range of its bytes,
+ * which is sampled as a tensor of its own. The share of all experts has the fingerprint.
  */
 #include "model/model_impl.h"
 
@@ -90,7 +94,20 @@ static sl_key hash_bytes(sl_key k, const uint8_t *data, size_t n)
     return sl_hash_chain(k, data + n - SAMPLE, SAMPLE);
 }
 
-sl_key sl_fingerprint(sl_checkpoint *ck, const sl_model_config *c, const sl_model_opts *o)
+/* Of the bytes of a tensor, those that belong to a share. */
+static sl_key hash_share(sl_key k, const sl_ck_tensor *e, const sl_model_config *c,
+                         const sl_share_of_experts *s)
+{
+    const uint8_t *data = e->t->data;
+    size_t one = e->expert == SL_CK_FUSED ? e->t->bytes / (size_t)c->n_routed_experts : 0;
+    if (e->expert == SL_CK_FUSED)
+        return hash_bytes(k, data + one * (size_t)s->first, one * (size_t)(s->end - s->first));
+    if (e->expert == SL_CK_COMMON || (e->expert >= s->first && e->expert < s->end))
+        return hash_bytes(k, data, e->t->bytes);
+    return k;
+}
+
+static sl_key hash_config(const sl_model_config *c, const sl_model_opts *o)
 {
     sl_wr w;
     sl_wr_init(&w);
@@ -102,14 +119,30 @@ sl_key sl_fingerprint(sl_checkpoint *ck, const sl_model_config *c, const sl_mode
     SL_CHECK(!w.bad, "no memory for a fingerprint");
     sl_key k = sl_hash_chain((sl_key){0, 0}, w.data, w.len);
     sl_wr_free(&w);
+    return k;
+}
+
+void sl_fingerprints(sl_checkpoint *ck, const sl_model_config *c, const sl_model_opts *o,
+                     const sl_share_of_experts *shares, int32_t n, sl_key *out)
+{
+    out[0] = hash_config(c, o);
+    for (int32_t s = 1; s < n; s++)
+        out[s] = out[0];
     for (size_t i = 0; i < sl_checkpoint_count(ck); i++) {
         const sl_ck_tensor *e = sl_checkpoint_at(ck, i);
-        if (!e->used)
-            continue;
-        k = sl_hash_chain(k, e->t->name, strlen(e->t->name));
-        k = sl_hash_chain(k, sl_st_dtype_name(e->t->dtype), strlen(sl_st_dtype_name(e->t->dtype)));
-        k = sl_hash_chain(k, e->t->shape, sizeof e->t->shape[0] * (size_t)e->t->rank);
-        k = hash_bytes(k, e->t->data, e->t->bytes);
+        const char *dtype = sl_st_dtype_name(e->t->dtype);
+        for (int32_t s = 0; s < n && e->used; s++) {
+            sl_key k = sl_hash_chain(out[s], e->t->name, strlen(e->t->name));
+            k = sl_hash_chain(k, dtype, strlen(dtype));
+            k = sl_hash_chain(k, e->t->shape, sizeof e->t->shape[0] * (size_t)e->t->rank);
+            out[s] = hash_share(k, e, c, &shares[s]);
+        }
     }
+}
+
+sl_key sl_fingerprint(sl_checkpoint *ck, const sl_model_config *c, const sl_model_opts *o)
+{
+    sl_key k;
+    sl_fingerprints(ck, c, o, &(sl_share_of_experts){0, c->n_routed_experts}, 1, &k);
     return k;
 }

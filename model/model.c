@@ -69,6 +69,14 @@ sl_status sl_model_stored_dtype(const char *dir, sl_dtype *out, sl_err *err)
     return rc;
 }
 
+static sl_status check_rank(const sl_model_opts *o, sl_err *err)
+{
+    if (o->ranks < 0 || o->ranks > SL_COMM_RANKS_MAX || o->rank < 0 || (o->rank && o->rank >= o->ranks))
+        return sl_fail(err, SL_ERR_INVALID, "rank %d of %d: a group has 1 to %d ranks", o->rank, o->ranks,
+                       SL_COMM_RANKS_MAX);
+    return SL_OK;
+}
+
 static sl_status check_opts(const sl_model_opts *o, sl_err *err)
 {
     if (o->act != SL_F32 && o->act != SL_BF16)
@@ -80,10 +88,7 @@ static sl_status check_opts(const sl_model_opts *o, sl_err *err)
                        o->max_logit_rows);
     if (o->max_context < 0)
         return sl_fail(err, SL_ERR_INVALID, "max_context: %d is negative", o->max_context);
-    if (o->ranks < 0 || o->ranks > SL_COMM_RANKS_MAX || o->rank < 0 || (o->rank && o->rank >= o->ranks))
-        return sl_fail(err, SL_ERR_INVALID, "rank %d of %d: a group has 1 to %d ranks", o->rank, o->ranks,
-                       SL_COMM_RANKS_MAX);
-    return SL_OK;
+    return check_rank(o, err);
 }
 
 static sl_status load_rope(sl_model *m, sl_err *err)
@@ -151,7 +156,8 @@ sl_status sl_model_load(sl_backend *be, const char *dir, const sl_model_opts *op
     sl_status rc = load_parts(m, dir, err);
     if (rc != SL_OK)
         goto destroy_model;
-    m->fingerprint = sl_fingerprint(m->ck, &m->config, opts);
+    bool known = opts->fingerprint.lo | opts->fingerprint.hi;
+    m->fingerprint = known ? opts->fingerprint : sl_fingerprint(m->ck, &m->config, opts);
     *out = m;
     return SL_OK;
 destroy_model:
@@ -159,38 +165,94 @@ destroy_model:
     return rc;
 }
 
-/* Finds the tensors without loading them; *key and *bytes may be NULL. */
-static sl_status look_at(const char *dir, const sl_model_opts *opts, sl_key *key, uint64_t *bytes,
-                         sl_err *err)
+/* A checkpoint of which the tensors were found, and not loaded. */
+typedef struct view {
+    sl_model_config *c;
+    sl_checkpoint *ck;
+    uint64_t bytes; /* that would be placed */
+} view;
+
+static void close_view(view *v)
 {
-    sl_checkpoint *ck = NULL;
-    sl_model_config *c = calloc(1, sizeof *c);
-    if (!c)
+    sl_checkpoint_close(v->ck);
+    free(v->c);
+}
+
+static sl_status find_tensors(const char *dir, const sl_model_opts *opts, view *v, sl_err *err)
+{
+    SL_TRY(sl_model_config_load(dir, v->c, err));
+    SL_TRY(sl_checkpoint_open(dir, &v->ck, err));
+    apply_opts(v->c, opts);
+    return sl_weights_find(v->ck, sl_family_find(v->c->family), v->c, opts, &v->bytes, err);
+}
+
+/* Without an error the caller closes it. */
+static sl_status open_view(const char *dir, const sl_model_opts *opts, view *v, sl_err *err)
+{
+    *v = (view){.c = calloc(1, sizeof *v->c)};
+    if (!v->c)
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: no memory", dir);
-    sl_status rc = sl_model_config_load(dir, c, err);
+    sl_status rc = find_tensors(dir, opts, v, err);
     if (rc != SL_OK)
-        goto free_config;
-    rc = sl_checkpoint_open(dir, &ck, err);
-    if (rc != SL_OK)
-        goto free_config;
-    apply_opts(c, opts);
-    rc = sl_weights_find(ck, sl_family_find(c->family), c, opts, bytes, err);
-    if (rc == SL_OK && key)
-        *key = sl_fingerprint(ck, c, opts);
-    sl_checkpoint_close(ck);
-free_config:
-    free(c);
+        close_view(v);
     return rc;
 }
 
 sl_status sl_model_identify(const char *dir, const sl_model_opts *opts, sl_key *out, sl_err *err)
 {
-    return look_at(dir, opts, out, NULL, err);
+    view v;
+    SL_TRY(open_view(dir, opts, &v, err));
+    *out = sl_fingerprint(v.ck, v.c, opts);
+    close_view(&v);
+    return SL_OK;
+}
+
+/* shares [ranks]: what each rank of a group loads. */
+static void share_experts(const sl_model_config *c, int32_t ranks, sl_share_of_experts *shares)
+{
+    int32_t first[SL_COMM_RANKS_MAX + 1];
+    sl_ep_split(c->n_routed_experts, ranks, first);
+    for (int32_t r = 0; r < ranks; r++)
+        shares[r] = (sl_share_of_experts){first[r], first[r + 1]};
+}
+
+sl_status sl_model_identify_rank(const char *dir, const sl_model_opts *opts, sl_key *out, sl_err *err)
+{
+    view v;
+    sl_share_of_experts shares[SL_COMM_RANKS_MAX];
+    SL_TRY(check_rank(opts, err));
+    SL_TRY(open_view(dir, opts, &v, err));
+    share_experts(v.c, opts->ranks > 1 ? opts->ranks : 1, shares);
+    sl_fingerprints(v.ck, v.c, opts, &shares[opts->rank], 1, out);
+    close_view(&v);
+    return SL_OK;
+}
+
+sl_status sl_model_identify_ranks(const char *dir, const sl_model_opts *opts, sl_key *out, sl_key *prints,
+                                  sl_err *err)
+{
+    view v;
+    int32_t ranks = opts->ranks > 1 ? opts->ranks : 1;
+    sl_share_of_experts shares[1 + SL_COMM_RANKS_MAX];
+    sl_key keys[1 + SL_COMM_RANKS_MAX];
+    SL_TRY(check_rank(opts, err));
+    SL_TRY(open_view(dir, opts, &v, err));
+    shares[0] = (sl_share_of_experts){0, v.c->n_routed_experts};
+    share_experts(v.c, ranks, shares + 1);
+    sl_fingerprints(v.ck, v.c, opts, shares, 1 + ranks, keys);
+    close_view(&v);
+    *out = keys[0];
+    memcpy(prints, keys + 1, sizeof *prints * (size_t)ranks);
+    return SL_OK;
 }
 
 sl_status sl_model_placed_bytes(const char *dir, const sl_model_opts *opts, uint64_t *out, sl_err *err)
 {
-    return look_at(dir, opts, NULL, out, err);
+    view v;
+    SL_TRY(open_view(dir, opts, &v, err));
+    *out = v.bytes;
+    close_view(&v);
+    return SL_OK;
 }
 
 void sl_model_destroy(sl_model *m)

@@ -86,6 +86,9 @@ typedef struct sl_model_opts {
     /* Called from the loading thread about twice a second and at the end; may be NULL. */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
+    /* The fingerprint of the whole checkpoint, for a rank of a group that knows it from another rank and so reads only its
+     * own tensors; zero: it is computed, for which samples of all tensors are read. */
+    sl_key fingerprint;
 } sl_model_opts;
 
 typedef struct sl_model sl_model;
@@ -131,6 +134,16 @@ sl_key sl_model_fingerprint(const sl_model *m);
 /* The fingerprint of a model that would be loaded with these options, without loading it: reads config.json, the
  * headers of the files and at most 68 KiB of each tensor. Errors as sl_model_load; SL_ERR_NOT_FOUND without weights. */
 sl_status sl_model_identify(const char *dir, const sl_model_opts *opts, sl_key *out, sl_err *err);
+/*
+ * What ranks of a group compare instead, so that one of them alone reads samples of all tensors: the print of a rank is
+ * the same hash over the tensors that it loads; names, dtypes and shapes are those of all tensors. Here that of
+ * opts->rank of opts->ranks, reading nothing of the other ranks' experts but the headers. Errors as sl_model_identify;
+ * SL_ERR_INVALID when there are more ranks than routed experts.
+ */
+sl_status sl_model_identify_rank(const char *dir, const sl_model_opts *opts, sl_key *out, sl_err *err);
+/* The fingerprint, and the prints [opts->ranks] that the ranks must have; opts->ranks is 1 to SL_COMM_RANKS_MAX. */
+sl_status sl_model_identify_ranks(const char *dir, const sl_model_opts *opts, sl_key *out, sl_key *prints,
+                                  sl_err *err);
 /* Bytes of the weights that sl_model_load() with these options would place, of a rank of a group only its own experts:
  * reads config.json and the headers of the files. Errors as sl_model_identify. */
 sl_status sl_model_placed_bytes(const char *dir, const sl_model_opts *opts, uint64_t *out, sl_err *err);

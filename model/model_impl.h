@@ -31,7 +31,16 @@ sl_status sl_model_finish(sl_model *m, sl_err *err);
  * says which not. */
 sl_status sl_model_ask(sl_model *m, sl_err *err);
 
-/* model/fingerprint.c: reads a sample of every tensor's bytes. */
+/* model/fingerprint.c: the fingerprint; reads a sample of every tensor's bytes. */
 sl_key sl_fingerprint(sl_checkpoint *ck, const sl_model_config *c, const sl_model_opts *o);
+
+/* The routed experts from `first` to `end` - 1, and everything that is not a routed expert. */
+typedef struct sl_share_of_experts {
+    int32_t first, end;
+} sl_share_of_experts;
+
+/* The prints of n >= 1 shares: samples are read of the tensors of these shares only. */
+void sl_fingerprints(sl_checkpoint *ck, const sl_model_config *c, const sl_model_opts *o,
+                     const sl_share_of_experts *shares, int32_t n, sl_key *out);
 
 #endif

@@ -37,6 +37,7 @@ typedef struct loader {
     placement *places;
     size_t n, cap;
     bool elsewhere; /* what is bound now belongs to another rank: checked, not placed */
+    int32_t expert; /* of what is bound now, as in sl_ck_tensor */
 } loader;
 
 static sl_status add_place(loader *l, const void *src, size_t bytes, size_t align, const void **dst)
@@ -80,6 +81,7 @@ static sl_status find(loader *l, const char *name, sl_ck_tensor **out)
     if (!*out)
         return sl_fail(l->err, SL_ERR_INVALID, "%s: tensor %s is missing", sl_checkpoint_dir(l->ck), name);
     (*out)->used = true;
+    (*out)->expert = l->expert;
     return SL_OK;
 }
 
@@ -200,6 +202,7 @@ static sl_status bind_fused(loader *l, const char *name, int parts, int64_t rows
     sl_ck_tensor *t;
     sl_dtype dtype;
     const float *scale;
+    l->expert = SL_CK_FUSED;
     SL_TRY(want(l, name, dims, 3, true, &t, &dtype));
     SL_TRY(want_scale(l, name, t, e, parts * rows, cols, &scale));
     if (scale && parts > 1 && rows % BLOCK)
@@ -216,6 +219,7 @@ static sl_status bind_fused(loader *l, const char *name, int parts, int64_t rows
             scale += scale_bytes(rows, cols) / sizeof(float);
     }
     l->elsewhere = false;
+    l->expert = SL_CK_COMMON;
     return SL_OK;
 }
 
@@ -236,12 +240,14 @@ static sl_status bind_experts(loader *l, int32_t layer)
         static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
         sl_weight *outs[] = {&lw->gate[e], &lw->up[e], &lw->down[e]};
         l->elsewhere = is_elsewhere(l, e);
+        l->expert = e;
         for (int p = 0; p < 3; p++) {
             snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.%s.weight", layer, e, parts[p]);
             SL_TRY(bind_matrix(l, name, p < 2 ? inter : hidden, p < 2 ? hidden : inter, true, outs[p]));
         }
     }
     l->elsewhere = false;
+    l->expert = SL_CK_COMMON;
     return SL_OK;
 }
 
@@ -319,6 +325,7 @@ static sl_status alloc_tables(loader *l)
  * error. */
 static sl_status bind_all(loader *l, const sl_family *f)
 {
+    l->expert = SL_CK_COMMON;
     SL_TRY(alloc_tables(l));
     for (size_t i = 0; i < f->n_model_tensors; i++) {
         const sl_tensor_spec *s = &f->model_tensors[i];

@@ -74,6 +74,10 @@ sl_status sl_wgroup_start(const sl_wgroup_opts *opts, sl_wgroup **out, sl_err *e
     g->o = *opts;
     snprintf(g->address, sizeof g->address, "%s", opts->address);
     fill_join(g);
+    if (opts->rank == 0) {
+        g->checkpoint = opts->whole;
+        memcpy(g->prints, opts->prints, sizeof *g->prints * (size_t)opts->ranks);
+    }
     find_metrics(g);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->changed, NULL);
@@ -141,6 +145,14 @@ sl_status sl_wgroup_meet(sl_wgroup *g, const volatile int *stop, sl_err *err)
     if (st == SL_ERR_TIMEOUT && g->o.rank == 0 && err)
         refuse_all(g, err->text);
     return st;
+}
+
+sl_key sl_wgroup_fingerprint(sl_wgroup *g)
+{
+    pthread_mutex_lock(&g->lock);
+    sl_key k = g->checkpoint;
+    pthread_mutex_unlock(&g->lock);
+    return k;
 }
 
 static void tell(sl_wgroup *g, sl_group_news news, uint64_t forming, uint64_t step, const char *reason,
@@ -220,9 +232,9 @@ static uint32_t deadline_ms(const sl_wgroup *g)
     return ms < DEADLINE_MAX_MS ? (uint32_t)ms : DEADLINE_MAX_MS;
 }
 
-static sl_comm_opts comm_opts(const sl_wgroup *g)
+static sl_comm_opts comm_opts(sl_wgroup *g)
 {
-    sl_key k = sl_hash_chain(g->join.id.fingerprint, g->join.id.geometry.data, g->join.id.geometry.len);
+    sl_key k = sl_hash_chain(sl_wgroup_fingerprint(g), g->join.id.geometry.data, g->join.id.geometry.len);
     return (sl_comm_opts){.rank = g->o.rank,
                           .ranks = g->o.ranks,
                           .geometry = sl_hash_chain(k, &g->join.step_tokens, sizeof g->join.step_tokens),

@@ -40,8 +40,11 @@ typedef struct sl_wgroup_opts {
     const char *library, *device;             /* likewise; NULL: empty */
     sl_role role;
     int32_t group, rank, ranks;
-    const sl_identity *id; /* its geometry must outlive the group */
-    int32_t step_tokens;   /* most tokens of a step */
+    const sl_identity *id; /* see sl_msg_group_join; its geometry must outlive the group */
+    /* rank 0: the fingerprint of the checkpoint, and the prints [ranks] that the ranks must have; copied */
+    sl_key whole;
+    const sl_key *prints;
+    int32_t step_tokens; /* most tokens of a step */
     /* Of the host store that this rank will make, and what is available now (UINT64_MAX: unknown). */
     uint64_t host_bytes, host_free;
     /* For tests; NULL or 0: SL_VERSION, sl_comm_place(), and the host of `address`. */
@@ -60,6 +63,8 @@ sl_status sl_wgroup_start(const sl_wgroup_opts *opts, sl_wgroup **out, sl_err *e
  * at).
  */
 sl_status sl_wgroup_meet(sl_wgroup *g, const volatile int *stop, sl_err *err);
+/* After sl_wgroup_meet(): the fingerprint of the checkpoint of all ranks, as rank 0 has it. */
+sl_key sl_wgroup_fingerprint(sl_wgroup *g);
 /* The runner's engine takes part from now on, and sl_runner_step() of this runner is a step of the group. Borrows both;
  * the group keeps a copy of the runner. */
 void sl_wgroup_attach(sl_wgroup *g, sl_backend *be, sl_runner *r);

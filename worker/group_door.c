@@ -89,6 +89,7 @@ void sl_wgroup_refuse(sl_wep *ep, const char *why, bool retry)
 static void compare(const sl_wgroup *g, const sl_msg_group_join *j, char *why, size_t cap)
 {
     const sl_msg_group_join *own = &g->join;
+    const sl_key print = j->rank < (uint32_t)g->o.ranks ? g->prints[j->rank] : (sl_key){0, 0};
     sl_geometry mine, theirs;
     sl_err err = {0};
     why[0] = '\0';
@@ -102,11 +103,11 @@ static void compare(const sl_wgroup *g, const sl_msg_group_join *j, char *why, s
         snprintf(why, cap, "it is build %s, rank 0 is build %s", j->build, own->build);
     else if (j->ranks != own->ranks)
         snprintf(why, cap, "it expects a group of %u ranks, rank 0 one of %u", j->ranks, own->ranks);
-    else if (!sl_key_eq(j->id.fingerprint, own->id.fingerprint))
+    else if (!sl_key_eq(j->id.fingerprint, print))
         snprintf(why, cap,
-                 "its checkpoint has the fingerprint %016" PRIx64 "%016" PRIx64 ", that of rank 0 %016" PRIx64
-                 "%016" PRIx64,
-                 j->id.fingerprint.hi, j->id.fingerprint.lo, own->id.fingerprint.hi, own->id.fingerprint.lo);
+                 "the tensors that it loads have the fingerprint %016" PRIx64 "%016" PRIx64
+                 ", the same tensors of rank 0's checkpoint %016" PRIx64 "%016" PRIx64,
+                 j->id.fingerprint.hi, j->id.fingerprint.lo, print.hi, print.lo);
     else if (strcmp(j->formats, own->formats) != 0)
         snprintf(why, cap, "its formats are %s, those of rank 0 %s", j->formats, own->formats);
     else if (sl_geometry_read(own->id.geometry.data, own->id.geometry.len, &mine, &err) != SL_OK ||
@@ -182,7 +183,7 @@ static void find_device(const sl_wgroup *g, const sl_msg_group_join *j, char *wh
 /* Tells the ranks that do not know it yet that all are there. */
 static void welcome(sl_wgroup *g)
 {
-    sl_msg_group news = {.news = SL_GROUP_WELCOME};
+    sl_msg_group news = {.news = SL_GROUP_WELCOME, .fingerprint = sl_wgroup_fingerprint(g)};
     if (!sl_wgroup_all_joined(g))
         return;
     for (int32_t r = 1; r < g->o.ranks; r++) {
@@ -190,7 +191,7 @@ static void welcome(sl_wgroup *g)
             sl_wgroup_send(g->peers[r].ep, &news);
         g->peers[r].welcomed = true;
     }
-    sl_wgroup_met(g);
+    sl_wgroup_met(g, news.fingerprint);
 }
 
 void sl_wgroup_on_join(sl_wgroup *g, sl_wep *ep, const sl_msg_group_join *j)

@@ -49,8 +49,9 @@ typedef struct sl_wgroup_stranger {
 struct sl_wgroup {
     sl_wgroup_opts o;
     char address[SL_TP_ADDRESS_MAX], host[SL_TP_ADDRESS_MAX];
-    sl_msg_group_join join; /* what this rank is */
-    sl_msg_hello hello;     /* unused by links without routers */
+    sl_msg_group_join join;           /* what this rank is */
+    sl_key prints[SL_COMM_RANKS_MAX]; /* rank 0: what the fingerprints in JOIN must be */
+    sl_msg_hello hello;               /* unused by links without routers */
     sl_worker *link;
 
     pthread_mutex_t lock;
@@ -62,6 +63,7 @@ struct sl_wgroup {
     uint64_t entered;        /* of comm */
     bool met, ready;         /* all ranks were there; this rank is ready and in no forming */
     bool across;             /* rank 0, of the forming: ranks are on several hosts */
+    sl_key checkpoint;       /* fingerprint: of rank 0, and of the others once they have met */
     bool found_due, invited; /* rank 0 is to found a forming; an invitation has come */
     bool broken;             /* `forming` has ended, why */
     char why[256];
@@ -99,8 +101,8 @@ struct sl_wgroup {
 sl_status sl_wgroup_link_start(sl_wgroup *g, sl_err *err);
 /* To one rank; nothing happens when it is not connected. */
 void sl_wgroup_send(sl_wep *ep, const sl_msg_group *news);
-/* All ranks have been there. */
-void sl_wgroup_met(sl_wgroup *g);
+/* All ranks have been there, and have the checkpoint with this fingerprint. */
+void sl_wgroup_met(sl_wgroup *g, sl_key whole);
 
 /* group_door.c, rank 0 */
 bool sl_wgroup_all_joined(const sl_wgroup *g);

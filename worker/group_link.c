@@ -58,9 +58,10 @@ static void rung(sl_wgroup *g, const sl_msg_group *m)
     pthread_mutex_unlock(&g->lock);
 }
 
-void sl_wgroup_met(sl_wgroup *g)
+void sl_wgroup_met(sl_wgroup *g, sl_key whole)
 {
     pthread_mutex_lock(&g->lock);
+    g->checkpoint = whole;
     g->met = true;
     sl_wgroup_wake(g);
     pthread_mutex_unlock(&g->lock);
@@ -172,11 +173,30 @@ static void on_invite(sl_wgroup *g, const sl_msg_group *m)
     pthread_mutex_unlock(&g->lock);
 }
 
-static void on_welcome(sl_wgroup *g)
+/* A new rank 0 may have a checkpoint in which this rank's own tensors are the same, and others are not. */
+static bool same_checkpoint(sl_wgroup *g, sl_key whole)
 {
+    char why[200];
+    pthread_mutex_lock(&g->lock);
+    sl_key had = g->checkpoint;
+    bool same = !g->met || sl_key_eq(had, whole);
+    pthread_mutex_unlock(&g->lock);
+    snprintf(why, sizeof why,
+             "rank 0 is a new process with another checkpoint: its fingerprint is %016" PRIx64 "%016" PRIx64
+             ", the group has loaded %016" PRIx64 "%016" PRIx64,
+             whole.hi, whole.lo, had.hi, had.lo);
+    if (!same)
+        refused(g, SL_ERR_REFUSED, why);
+    return same;
+}
+
+static void on_welcome(sl_wgroup *g, const sl_msg_group *m)
+{
+    if (!same_checkpoint(g, m->fingerprint))
+        return;
     g->peers[0].joined = true;
     g->refused_ns = 0;
-    sl_wgroup_met(g);
+    sl_wgroup_met(g, m->fingerprint);
     pthread_mutex_lock(&g->lock);
     bool ready = g->ready;
     pthread_mutex_unlock(&g->lock);
@@ -196,7 +216,7 @@ static void on_news(sl_wgroup *g, const sl_msg_group *m, int32_t from)
     switch (m->news) {
     case SL_GROUP_WELCOME:
         if (!zero)
-            on_welcome(g);
+            on_welcome(g, m);
         return;
     case SL_GROUP_READY:
         if (zero && own)

@@ -47,44 +47,64 @@ const char *sl_worker_group_address(const sl_config *cfg, sl_role role)
                                     : cfg->both.group_address;
 }
 
-static sl_status read_identity(const sl_config *cfg, sl_model_config *mc, sl_worker_identity *out,
-                               sl_err *err)
+/* Sets the fingerprints. The one of the geometry is that of the checkpoint, of a rank of a group 0. */
+static sl_status read_fingerprints(const char *path, const sl_model_opts *mo, sl_worker_identity *out,
+                                   sl_err *err)
+{
+    if (mo->ranks < 2)
+        return sl_model_identify(path, mo, &out->id.fingerprint, err);
+    if (mo->rank > 0)
+        return sl_model_identify_rank(path, mo, &out->id.fingerprint, err);
+    SL_TRY(sl_model_identify_ranks(path, mo, &out->whole, out->prints, err));
+    out->id.fingerprint = out->prints[0];
+    return SL_OK;
+}
+
+static sl_status read_identity(const sl_config *cfg, sl_model_opts *mo, sl_model_config *mc,
+                               sl_worker_identity *out, sl_err *err)
 {
     const char *path = cfg->model.path;
     sl_dtype stored;
     sl_geometry g;
     SL_TRY(sl_model_config_load(path, mc, err));
     SL_TRY(sl_model_stored_dtype(path, &stored, err));
-    sl_model_opts mo = {.max_tokens = 1, .act = sl_model_auto_act(stored)};
-    SL_TRY(sl_setup_formats(cfg, mc, stored, &mo.index_format, &mo.row_format, err));
+    mo->act = sl_model_auto_act(stored);
+    SL_TRY(sl_setup_formats(cfg, mc, stored, &mo->index_format, &mo->row_format, err));
     sl_setup_selection selected;
     SL_TRY(sl_setup_select(cfg, mc, &selected, err));
-    SL_TRY(sl_model_identify(path, &mo, &out->id.fingerprint, err));
-    sl_cache_dims cache = sl_engine_cache_dims(mc, mo.row_format, mo.index_format);
+    SL_TRY(read_fingerprints(path, mo, out, err));
+    sl_cache_dims cache = sl_engine_cache_dims(mc, mo->row_format, mo->index_format);
     cache.select = selected.select;
-    SL_TRY(sl_engine_geometry(mc, &cache, selected.algorithm, SL_LAYOUT_PAGE_FIRST, out->id.fingerprint, &g,
-                              err));
+    sl_key fingerprint = mo->ranks < 2 ? out->id.fingerprint : (sl_key){0, 0};
+    SL_TRY(sl_engine_geometry(mc, &cache, selected.algorithm, SL_LAYOUT_PAGE_FIRST, fingerprint, &g, err));
     sl_geometry_write(&g, &out->bytes);
     if (out->bytes.bad)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     out->id.geometry = (sl_blob){out->bytes.data, out->bytes.len};
-    out->row_format = sl_row_format_name(mo.row_format);
-    out->indexer = sl_index_format_name(mo.index_format);
+    out->row_format = sl_row_format_name(mo->row_format);
+    out->indexer = sl_index_format_name(mo->index_format);
     return SL_OK;
 }
 
-sl_status sl_worker_identity_read(const sl_config *cfg, sl_worker_identity *out, sl_err *err)
+sl_status sl_worker_identity_of_rank(const sl_config *cfg, int32_t rank, int32_t ranks,
+                                     sl_worker_identity *out, sl_err *err)
 {
+    sl_model_opts mo = {.max_tokens = 1, .rank = rank, .ranks = ranks};
     memset(out, 0, sizeof *out);
     sl_model_config *mc = calloc(1, sizeof *mc);
     if (!mc)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     sl_wr_init(&out->bytes);
-    sl_status st = read_identity(cfg, mc, out, err);
+    sl_status st = read_identity(cfg, &mo, mc, out, err);
     free(mc);
     if (st != SL_OK)
         sl_worker_identity_free(out);
     return st;
+}
+
+sl_status sl_worker_identity_read(const sl_config *cfg, sl_worker_identity *out, sl_err *err)
+{
+    return sl_worker_identity_of_rank(cfg, 0, 1, out, err);
 }
 
 void sl_worker_identity_free(sl_worker_identity *id)

@@ -28,6 +28,8 @@ typedef struct sl_worker_identity {
     sl_identity id;                   /* its geometry points into bytes */
     sl_wr bytes;                      /* owned */
     const char *row_format, *indexer; /* names of the formats, constant */
+    /* of rank 0 of a group: the fingerprint of the checkpoint, and the prints that the ranks must have */
+    sl_key whole, prints[SL_MSG_MAX_RANKS];
 } sl_worker_identity;
 
 /*
@@ -36,6 +38,13 @@ typedef struct sl_worker_identity {
  * checkpoint, SL_ERR_INVALID (a format that is unknown). *out must not move until it is freed.
  */
 sl_status sl_worker_identity_read(const sl_config *cfg, sl_worker_identity *out, sl_err *err);
+/*
+ * The identity by which a rank joins its group: its fingerprint is the print of what the rank loads (model/model.h), and
+ * the one in the geometry is 0. Rank 0 also gets `whole` and `prints`; it alone reads samples of all tensors, the others
+ * of their own. Errors as above; SL_ERR_INVALID: more ranks than routed experts.
+ */
+sl_status sl_worker_identity_of_rank(const sl_config *cfg, int32_t rank, int32_t ranks,
+                                     sl_worker_identity *out, sl_err *err);
 /* id may be zeroed. */
 void sl_worker_identity_free(sl_worker_identity *id);
 

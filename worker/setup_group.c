@@ -39,6 +39,8 @@ static sl_status start(sl_setup *s, const char *address, sl_err *err)
                         .rank = s->launch->group_rank,
                         .ranks = s->launch->group_ranks,
                         .id = &p->identity.id,
+                        .whole = p->identity.whole,
+                        .prints = p->identity.prints,
                         .step_tokens = sl_setup_step_tokens(s),
                         .host_bytes = s->cfg->kvstore.bytes,
                         .host_free = sl_sysmem_available(),
@@ -57,7 +59,7 @@ sl_status sl_setup_group(sl_setup *s, sl_err *err)
         return SL_OK;
     uint64_t began = sl_now_ns();
     SL_TRY(address_of(s, address, sizeof address, err));
-    SL_TRY(sl_worker_identity_read(s->cfg, &p->identity, err));
+    SL_TRY(sl_worker_identity_of_rank(s->cfg, l->group_rank, l->group_ranks, &p->identity, err));
     snprintf(p->formats, sizeof p->formats, "%s rows, %s indexer", p->identity.row_format,
              p->identity.indexer);
     SL_TRY(start(s, address, err));

@@ -92,6 +92,8 @@ sl_status sl_setup_model(sl_setup *s, sl_err *err)
     sl_model_opts mo = s->mo;
     mo.progress = on_progress;
     mo.progress_ctx = &l;
+    if (s->p->group)
+        mo.fingerprint = sl_wgroup_fingerprint(s->p->group);
     SL_TRY(sl_model_load(s->p->backend, path, &mo, &s->p->model, err));
     sl_log(SL_LOG_INFO, s->comp, "model", "path=\"%s\" architecture=%s layers=%d weight_mib=%.1f load_s=%.2f",
            path, s->mc.architecture, s->mc.n_layers, (double)sl_model_weight_bytes(s->p->model) / 1048576,

@@ -1,7 +1,10 @@
 """Groups of ranks that share the routed experts (docs/groups.md): two groups of two CPU processes, started without MPI. Whatever happens
 to a rank, every stream has the tokens of one process."""
 
+import json
 import os
+import re
+import shutil
 import signal
 import time
 
@@ -16,17 +19,35 @@ def rank_of(start, c, role, rank, address, **settings):
                  **{f"{role}.group_address": address, **settings})
 
 
+def without_experts(to, gone):
+    """A copy of the model, of the same name, in which every byte of these routed experts is zero."""
+    to = to / real.MODEL.name
+    shutil.copytree(real.MODEL, to)
+    path = to / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    begin = 8 + int.from_bytes(data[:8], "little")
+    for name, tensor in json.loads(data[8:begin]).items():
+        expert = re.search(r"\.experts\.(\d+)\.", name)
+        if expert and int(expert[1]) in gone:
+            first, end = tensor["data_offsets"]
+            assert any(data[begin + first:begin + end])
+            data[begin + first:begin + end] = bytes(end - first)
+    path.write_bytes(data)
+    return to
+
+
 def formed(process):
     return process.text().count("ev=formed")
 
 
-def test_two_groups_of_two(start):
-    """Tokens of both groups; a rank of the decode group is killed and replaced, one that differs is refused; a rank of the prefill
+def test_two_groups_of_two(start, tmp_path):
+    """Tokens of both groups, though rank 1 of the decode group has a checkpoint without rank 0's experts; a rank of the decode group is killed and replaced, one that differs is refused; a rank of the prefill
     group is stopped and continued; a rank of the decode group leaves."""
     c = start(real.Process, "router", **QUICK, **{"router.retries": 20})
     port = real.free_ports(2)
     at = {"prefill": f"127.0.0.1:{port}", "decode": f"127.0.0.1:{port + 1}"}
-    ranks = {(role, k): rank_of(start, c, role, k, at[role]) for role in at for k in (1, 0)}
+    half = {"model.path": without_experts(tmp_path / "half", range(4))}  # of 8, which ranks 0 and 1 share
+    ranks = {(role, k): rank_of(start, c, role, k, at[role], **(half if (role, k) == ("decode", 1) else {})) for role in at for k in (1, 0)}
     c.wait_ready(4)
     groups = c.get("/workers").json()["groups"]
     assert sorted((g["role"], g["state"], g["ranks"], g["joined"]) for g in groups) == [("decode", "ready", 2, 2), ("prefill", "ready", 2, 2)]
@@ -39,6 +60,9 @@ def test_two_groups_of_two(start):
     victim.process.wait(60)
     other.logged(r"ev=broken.*rank 1")
     real.until("no worker of the broken group", lambda: not c.workers("decode"))
+    lacking = rank_of(start, c, "decode", 1, at["decode"], **{"model.path": without_experts(tmp_path / "other", range(7, 8))})
+    assert lacking.process.wait(60 * real.PATIENCE) != 0
+    assert "rank 1 of the group" in lacking.text() and "the tensors that it loads have the fingerprint" in lacking.text()
     wrong = rank_of(start, c, "decode", 1, at["decode"], **{"decode.max_batch": 32})
     assert wrong.process.wait(60 * real.PATIENCE) != 0
     assert "its steps have up to 32 tokens, those of rank 0 64 (decode.max_batch)" in wrong.text()

@@ -196,7 +196,7 @@ static inline sl_msg msg_sample(sl_msg_type type)
                                            .device = "GPU-12ab"};
         break;
     case SL_MSG_GROUP:
-        m.group = (sl_msg_group){SL_GROUP_INVITE, 5, 6, "rank 1 was lost", {bytes, 64}};
+        m.group = (sl_msg_group){SL_GROUP_INVITE, 5, 6, "rank 1 was lost", {bytes, 64}, {7, 8}};
         break;
     case SL_MSG_CACHE_ASK:
         m.cache_ask = (sl_msg_cache_ask){.ask = 31,

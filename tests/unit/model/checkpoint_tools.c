@@ -77,6 +77,38 @@ static FILE *create(const char *dir, const char *file)
     return f;
 }
 
+static void name_expert(char out[160], int layer, int expert, int part)
+{
+    static const char *const parts[] = {"gate", "up", "down"};
+    snprintf(out, 160, "model.layers.%d.mlp.experts.%d.%s_proj.weight", layer, expert, parts[part]);
+}
+
+/* Adds a fused tensor and moves `parts` tensors of every expert into it, one after another. */
+static void fuse(ct_list *l, const char *name, int layer, int experts, int first, int parts)
+{
+    char from[160];
+    name_expert(from, layer, 0, first);
+    const ct_tensor one = *ct_find(l, from);
+    ct_tensor *all = append(l, name, SL_ST_F32, 3, (int64_t[]){experts, parts * one.shape[0], one.shape[1]});
+    for (int i = 0; i < experts * parts; i++) {
+        name_expert(from, layer, i / parts, first + i % parts);
+        memcpy(all->data + (size_t)i * one.bytes, ct_find(l, from)->data, one.bytes);
+    }
+}
+
+void ct_fuse(ct_list *l, int layer, int experts)
+{
+    char name[160];
+    snprintf(name, sizeof name, "model.layers.%d.mlp.experts.gate_up_proj", layer);
+    fuse(l, name, layer, experts, 0, 2);
+    snprintf(name, sizeof name, "model.layers.%d.mlp.experts.down_proj", layer);
+    fuse(l, name, layer, experts, 2, 1);
+    for (int i = 0; i < experts * 3; i++) {
+        name_expert(name, layer, i / 3, i % 3);
+        ct_remove(l, name);
+    }
+}
+
 void ct_write(const ct_list *l, size_t first, size_t end, const char *dir, const char *file, size_t pad)
 {
     char *header = NULL;

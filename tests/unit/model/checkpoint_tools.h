@@ -30,6 +30,8 @@ ct_tensor *ct_find(ct_list *l, const char *name);
 /* A new tensor, zeroed; cols 0 makes a vector. */
 ct_tensor *ct_add(ct_list *l, const char *name, sl_st_dtype dtype, int64_t rows, int64_t cols);
 void ct_remove(ct_list *l, const char *name);
+/* Replaces the F32 tensors of a layer's routed experts by the two fused ones. */
+void ct_fuse(ct_list *l, int layer, int experts);
 /* Writes tensors [first, end). `pad` spaces after the header change the alignment of the data. */
 void ct_write(const ct_list *l, size_t first, size_t end, const char *dir, const char *file, size_t pad);
 

@@ -268,37 +268,8 @@ START_TEST(test_fused)
 {
     sl_backend *be = backend();
     begin(GLM);
-    for (int layer = 2; layer < 6; layer++) {
-        char name[128];
-        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.gate_up_proj", layer);
-        ct_tensor *gu = ct_add(list, name, SL_ST_F32, 8 * 48, 48);
-        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.down_proj", layer);
-        ct_tensor *down = ct_add(list, name, SL_ST_F32, 8 * 48, 24);
-        gu->rank = down->rank = 3;
-        memcpy(gu->shape, (int64_t[]){8, 48, 48}, 24);
-        memcpy(down->shape, (int64_t[]){8, 48, 24}, 24);
-        uint8_t *to[] = {gu->data, gu->data, down->data};
-        for (int e = 0; e < 8; e++)
-            for (int p = 0; p < 3; p++) {
-                static const char *const parts[] = {"gate", "up", "down"};
-                snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.%s_proj.weight", layer, e,
-                         parts[p]);
-                ct_tensor *t = ct_find(list, name);
-                if (p == 1)
-                    to[1] = to[0];
-                memcpy(to[p], t->data, t->bytes);
-                to[p] += t->bytes;
-                if (p == 1)
-                    to[0] = to[1];
-            }
-        for (int e = 0; e < 8; e++)
-            for (int p = 0; p < 3; p++) {
-                static const char *const parts[] = {"gate", "up", "down"};
-                snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.%s_proj.weight", layer, e,
-                         parts[p]);
-                ct_remove(list, name);
-            }
-    }
+    for (int layer = 2; layer < 6; layer++)
+        ct_fuse(list, layer, 8);
     ct_write(list, 0, list->n, dir, "model.safetensors", 0);
     float *a = answer(be, GLM, &plain, NULL), *b = answer(be, dir, &plain, NULL);
     ck_assert_mem_eq(a, b, sizeof *a * N_IDS * 128);

@@ -44,7 +44,9 @@ static char fabric[32], address[64];
 static bool two_hosts; /* ranks 0 and 2 are on one host, ranks 1 and 3 on another one, as far as they say */
 static int fabrics;
 static sl_wr geometry_bytes;
-static sl_identity identity;
+static sl_identity identity[RANKS_MAX];
+/* Of the checkpoint, and of what each rank loads. */
+static const sl_key WHOLE = {1, 2}, PRINTS[RANKS_MAX] = {{3, 0}, {3, 1}, {3, 2}, {3, 3}};
 
 static void pause_ms(int ms)
 {
@@ -173,7 +175,9 @@ static sl_wgroup_opts options(int n, int ranks)
                             .role = SL_ROLE_DECODE,
                             .rank = n,
                             .ranks = ranks,
-                            .id = &identity,
+                            .id = &identity[n],
+                            .whole = n ? (sl_key){0, 0} : WHOLE,
+                            .prints = n ? NULL : PRINTS,
                             .step_tokens = 64,
                             .place = two_hosts ? 1 + (uint64_t)(n % 2) : 0,
                             .sockets_at = two_hosts ? "127.0.0.1" : NULL,
@@ -235,13 +239,14 @@ static void setup(void)
 {
     static const bool indexers[2] = {true, true};
     sl_geometry g =
-        mla_geometry((sl_key){1, 2}, SL_LAYOUT_PAGE_FIRST, SL_ROW_MLA_F32, SL_INDEX_PLAIN, 2, indexers);
+        mla_geometry((sl_key){0, 0}, SL_LAYOUT_PAGE_FIRST, SL_ROW_MLA_F32, SL_INDEX_PLAIN, 2, indexers);
     two_hosts = false;
     snprintf(fabric, sizeof fabric, "groups%d", ++fabrics);
     snprintf(address, sizeof address, "%s:7310", fabric);
     sl_wr_init(&geometry_bytes);
     sl_geometry_write(&g, &geometry_bytes);
-    identity = (sl_identity){.fingerprint = {1, 2}, .geometry = {geometry_bytes.data, geometry_bytes.len}};
+    for (int n = 0; n < RANKS_MAX; n++)
+        identity[n] = (sl_identity){PRINTS[n], {geometry_bytes.data, geometry_bytes.len}};
 }
 
 static void teardown(void)
@@ -307,7 +312,7 @@ static void refused(rank *other, const char *what, const char *who)
 START_TEST(disagreements_are_refused)
 {
     static rank r;
-    sl_identity other = identity;
+    sl_identity other = identity[1];
     memset(&r, 0, sizeof r);
     r.o = options(1, 2);
     switch (_i) {
@@ -316,9 +321,13 @@ START_TEST(disagreements_are_refused)
         refused(&r, "it is build 0.0.1, rank 0 is build", "rank 1 of the group");
         break;
     case 1:
-        other.fingerprint.lo = 9;
+        other.fingerprint =
+            WHOLE; /* its own tensors must be those of rank 0's checkpoint, whatever it says else */
         r.o.id = &other;
-        refused(&r, "its checkpoint has the fingerprint", "process");
+        refused(&r,
+                "the tensors that it loads have the fingerprint 00000000000000020000000000000001, the same "
+                "tensors of rank 0's checkpoint 00000000000000010000000000000003",
+                "process");
         break;
     case 2:
         r.o.formats = "fp8 rows";
@@ -444,6 +453,38 @@ START_TEST(a_lost_rank_is_replaced)
 }
 END_TEST
 
+/* Every rank learns from rank 0 which checkpoint the group has. */
+START_TEST(the_fingerprint_comes_from_rank_zero)
+{
+    static rank r[3];
+    start_all(r, 3);
+    for (int k = 0; k < 3; k++)
+        ck_assert_msg(sl_key_eq(sl_wgroup_fingerprint(r[k].g), WHOLE), "rank %d", k);
+    end_all(r, 3);
+}
+END_TEST
+
+/* Rank 0 is replaced by one whose checkpoint has the same tensors for rank 1, and others elsewhere: rank 1, which has
+ * computed with the former one, ends with the reason. */
+START_TEST(another_checkpoint_at_rank_zero)
+{
+    static rank r[2], zero;
+    start_all(r, 2);
+    end(&r[0]);
+    UNTIL(r[1].broken == 1);
+    memset(&zero, 0, sizeof zero);
+    zero.o = options(0, 2);
+    zero.o.whole.lo ^= 1;
+    go(&zero);
+    UNTIL(r[1].ended);
+    end(&r[1]);
+    ck_assert_int_eq(r[1].st, SL_ERR_REFUSED);
+    ck_assert_msg(strstr(r[1].err.text, "rank 0 is a new process with another checkpoint") != NULL, "%s",
+                  r[1].err.text);
+    end(&zero);
+}
+END_TEST
+
 /* A rank whose links are silent, and which takes no turns, as a stopped process. */
 START_TEST(a_silent_rank)
 {
@@ -558,6 +599,8 @@ int main(void)
     tcase_add_test(t, a_missing_rank_is_named);
     tcase_add_test(t, rank_zero_is_missing);
     tcase_add_test(t, a_rank_given_twice);
+    tcase_add_test(t, the_fingerprint_comes_from_rank_zero);
+    tcase_add_test(t, another_checkpoint_at_rank_zero);
     tcase_add_loop_test(t, a_lost_rank_is_replaced, 0, 6);
     tcase_add_loop_test(t, a_silent_rank, 0, 4);
     tcase_add_loop_test(t, who_never_joins_is_closed, 0, 2);
