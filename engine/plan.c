@@ -54,6 +54,17 @@ int32_t sl_plan_default_hot_rows(const sl_algo_desc *algorithm, int32_t width)
     return rows < SL_HOT_ROWS_MAX ? rows : SL_HOT_ROWS_MAX;
 }
 
+/* Page tables, the arrays of a step, and logits: one row for every sequence, but at most one for every token of a step. */
+static void add_tables(const sl_plan_in *in, int32_t max_seqs, sl_plan *p)
+{
+    const uint64_t seqs = (uint64_t)max_seqs, tokens = (uint64_t)in->max_step_tokens,
+                   rows = seqs < tokens ? seqs : tokens;
+    p->max_seqs = max_seqs;
+    p->logit_bytes = rows * (uint64_t)in->cfg->vocab_size * sizeof(float);
+    p->fixed_bytes += 4 * (seqs * (3 * (uint64_t)sl_pages_for(p->max_context) + 1) + 3 * tokens + rows);
+    p->fixed_bytes += p->logit_bytes;
+}
+
 static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
 {
     sl_coord_layer layers[SL_MAX_LAYERS];
@@ -74,7 +85,7 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
     int32_t hot = sl_plan_default_hot_rows(in->algorithm, p->width);
     p->hot_rows = in->hot_rows > 0 ? in->hot_rows : hot;
     o = coord_opts(in, p, rows, layers, 1);
-    SL_TRY(sl_coord_plan_bytes(&o, &p->hot_meta_bytes, &p->fixed_bytes, err));
+    SL_TRY(sl_coord_plan_bytes(&o, &p->hot_meta_bytes, &p->fixed_bytes, &p->algorithm_bytes, err));
     const uint64_t page_rows = (uint64_t)sl_cache_page_bytes(rows);
     for (int32_t l = 0; l < in->cfg->n_layers; l++) {
         p->index_page_device += whole_bytes(&g, l);
@@ -84,7 +95,7 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
             p->hot_rows_bytes +=
                 (uint64_t)(layers[l].rows.hot_rows + layers[l].rows.tail_rows) * (uint64_t)p->row_bytes;
     }
-    p->fixed_bytes += (uint64_t)o.max_seqs * (uint64_t)sl_pages_for(p->max_context) * 12;
+    add_tables(in, o.max_seqs, p);
     return SL_OK;
 }
 
@@ -93,7 +104,7 @@ static int64_t at_most(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static sl_plan_row plan_row(const sl_plan *p, uint64_t host_bytes, int32_t context)
+static sl_plan_row plan_row(const sl_plan *p, uint64_t host_bytes, int64_t most_seqs, int32_t context)
 {
     uint64_t n = (uint64_t)sl_pages_for(context);
     sl_plan_row r = {
@@ -106,6 +117,8 @@ static sl_plan_row plan_row(const sl_plan *p, uint64_t host_bytes, int32_t conte
         return r;
     r.resident_gpu = (int64_t)(p->cache_bytes / r.resident_bytes);
     r.hierarchical_gpu = (int64_t)(p->cache_bytes / r.hierarchical_bytes);
+    r.resident_gpu = at_most(r.resident_gpu, most_seqs);
+    r.hierarchical_gpu = at_most(r.hierarchical_gpu, most_seqs);
     r.host_batch = (int64_t)(host_bytes / r.host_bytes);
     r.resident_batch = at_most(r.resident_gpu, r.host_batch);
     r.hierarchical_batch = at_most(r.hierarchical_gpu, r.host_batch);
@@ -127,7 +140,7 @@ sl_status sl_plan_make(const sl_plan_in *in, sl_plan *out, sl_err *err)
     p.host_pages = (int64_t)(in->host_bytes / (uint64_t)p.page_bytes);
     p.n_rows = SL_PLAN_ROWS;
     for (int32_t i = 0; i < p.n_rows; i++)
-        p.rows[i] = plan_row(&p, in->host_bytes, contexts[i]);
+        p.rows[i] = plan_row(&p, in->host_bytes, in->max_seqs > 0 ? in->max_seqs : INT64_MAX, contexts[i]);
     *out = p;
     return SL_OK;
 }
@@ -188,7 +201,10 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
     put_mib(&sb, "reserve", in->reserve_bytes);
     if (in->group)
         put_mib(&sb, "exchange buffers and windows", group_bytes(in));
-    put_mib(&sb, "selection and tables", p->fixed_bytes);
+    put_mib(&sb, "selection, tables and logits", p->fixed_bytes);
+    sl_sb_printf(&sb, "    of these, %s takes %.1f MiB and logits %.1f MiB, for %d requests of %d tokens\n",
+                 in->algorithm->name, (double)p->algorithm_bytes / 1048576, (double)p->logit_bytes / 1048576,
+                 p->max_seqs, p->max_context);
     put_mib(&sb, "left for the cache", p->cache_bytes);
     put_mib(&sb, "host memory", in->host_bytes);
     put_mib(&sb, "a hot slot: rows", p->hot_rows_bytes);
@@ -223,13 +239,15 @@ char *sl_plan_json(const sl_plan_in *in, const sl_plan *p)
         "{\"row_bytes\": %lld, \"index_block_bytes\": %lld, \"page_bytes\": %lld, \"width\": %d, "
         "\"hot_rows\": %d, "
         "\"tail_rows\": %d, \"max_context\": %d, \"gpu_bytes\": %llu, \"weight_bytes\": %llu, "
-        "\"reserve_bytes\": %llu, \"fixed_bytes\": %llu, \"cache_bytes\": %llu, \"host_bytes\": %llu, "
+        "\"reserve_bytes\": %llu, \"fixed_bytes\": %llu, \"algorithm_bytes\": %llu, \"logit_bytes\": %llu, "
+        "\"max_seqs\": %d, \"cache_bytes\": %llu, \"host_bytes\": %llu, "
         "\"host_pages\": %lld, \"resident_layers\": %d, \"hot_rows_bytes\": %llu, \"hot_meta_bytes\": %llu, "
         "\"contexts\": [",
         (long long)p->row_bytes, (long long)p->index_block_bytes, (long long)p->page_bytes, p->width,
         p->hot_rows, p->tail_rows, p->max_context, (unsigned long long)in->gpu_bytes,
         (unsigned long long)in->weight_bytes, (unsigned long long)in->reserve_bytes,
-        (unsigned long long)p->fixed_bytes, (unsigned long long)p->cache_bytes,
+        (unsigned long long)p->fixed_bytes, (unsigned long long)p->algorithm_bytes,
+        (unsigned long long)p->logit_bytes, p->max_seqs, (unsigned long long)p->cache_bytes,
         (unsigned long long)in->host_bytes, (long long)p->host_pages, p->resident_layers,
         (unsigned long long)p->hot_rows_bytes, (unsigned long long)p->hot_meta_bytes);
     for (int32_t i = 0; i < p->n_rows; i++) {

@@ -18,11 +18,14 @@ typedef struct sl_plan_in {
     const int32_t *hot_rows_layer;        /* as in sl_engine_opts, or NULL */
     int32_t tail_rows;                    /* 0: 64 */
     int32_t max_context, max_step_tokens; /* max_context 0: the model's */
-    int32_t max_seqs;                     /* for the page tables; 0: 256 */
+    int32_t
+        max_seqs; /* most requests, for which tables and state are set aside; 0: 256, and batches are not bounded */
     sl_evict_policy policy;
     sl_gates gates;
-    uint64_t weight_bytes;  /* on the device */
-    uint64_t reserve_bytes; /* kept free on the device: activations, libraries, fragmentation */
+    uint64_t weight_bytes; /* on the device */
+    /* Kept free on the device: activations, libraries, fragmentation, and the scratch memory of ops; the largest that the
+     * strategies need on CUDA is that of a prompt's votes, 64 MiB and 8 bytes for each KV head and token. */
+    uint64_t reserve_bytes;
     uint64_t gpu_bytes, host_bytes;
     /* of a rank of a group: see sl_plan_group_make(); NULL: one process alone */
     const struct sl_plan_group *group;
@@ -48,8 +51,12 @@ typedef struct sl_plan {
      * layers; and of the other rows of a resident sequence. */
     uint64_t index_page_device, row_page_device;
     uint64_t hot_rows_bytes, hot_meta_bytes; /* device bytes of a hot slot, all layers */
-    uint64_t fixed_bytes;                    /* coordinator and tables */
-    uint64_t cache_bytes;                    /* device budget left for the cache; 0 when nothing is left */
+    uint64_t fixed_bytes;                    /* coordinator, tables, logits */
+    /* Of fixed_bytes: what the algorithm keeps for its requests and its scores, and the logits. Both are for max_seqs
+     * requests of max_context tokens, whatever runs. */
+    uint64_t algorithm_bytes, logit_bytes;
+    int32_t max_seqs;
+    uint64_t cache_bytes; /* device budget left for the cache; 0 when nothing is left */
     int64_t host_pages;
     sl_plan_row rows[SL_PLAN_ROWS]; /* 16K, 32K, 64K, 128K; context beyond max_context: batch 0 */
     int32_t n_rows;

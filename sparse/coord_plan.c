@@ -225,15 +225,16 @@ sl_swapin_opts sl_coord_swapin_opts(const sl_coord_opts *o, const sl_coord_sizes
     };
 }
 
-sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot, uint64_t *fixed, sl_err *err)
+sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot, uint64_t *fixed,
+                              uint64_t *algorithm, sl_err *err)
 {
     sl_coord_sizes z;
     SL_TRY(sl_coord_check(opts, &z, err));
     uint64_t swap_fixed;
     sl_swapin_opts so = sl_coord_swapin_opts(opts, &z);
     sl_swapin_plan_bytes(&so, per_hot_slot, &swap_fixed);
+    *algorithm = z.algo->device_bytes(&z.dims);
     *fixed = swap_fixed + (uint64_t)opts->max_seqs * 4 + (uint64_t)z.ids * 4 + (uint64_t)z.slice * 8 +
-             z.algo->device_bytes(&z.dims) +
-             (opts->gates.n_dense_layers > 0 ? sl_algo_dense.device_bytes(&z.dims) : 0);
+             *algorithm + (opts->gates.n_dense_layers > 0 ? sl_algo_dense.device_bytes(&z.dims) : 0);
     return SL_OK;
 }

@@ -113,10 +113,10 @@ sl_status sl_coord_create(sl_backend *be, const sl_coord_opts *opts, sl_coord **
 void sl_coord_destroy(sl_coord *c);
 /* Device bytes owned: residency metadata, selections, workspace. */
 uint64_t sl_coord_device_bytes(const sl_coord *c);
-/* The same without a device, for planning: bytes per hot slot, and bytes that do not depend on their number. It
- * makes the same checks as create. */
+/* The same without a device, for planning: bytes per hot slot, and bytes that do not depend on their number; of the latter,
+ * those of the algorithm. It makes the same checks as create. */
 sl_status sl_coord_plan_bytes(const sl_coord_opts *opts, uint64_t *per_hot_slot, uint64_t *fixed,
-                              sl_err *err);
+                              uint64_t *algorithm, sl_err *err);
 /* Longest selection in tokens: the least hot_rows of a layer that is not resident. */
 sl_status sl_coord_width(const sl_coord_opts *opts, int32_t *width, sl_err *err);
 

@@ -1,0 +1,240 @@
+/*
+ * The memory plan against what engines allocate: for every algorithm of the registry and every family, an engine is created
+ * on a backend that counts the bytes of its device memory. They are those of the plan, up to the rounding of arrays, with hot
+ * buffers and without. Pages of the plan are those of the host store.
+ */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/choose.h"
+#include "engine/plan.h"
+#include "kernels/backend_impl.h"
+#include "sparse/algorithm.h"
+#include "sparse/channels.h"
+#include "tests/unit/run_suite.h"
+
+/* How much more the plan may say, where a slot's share of an array is rounded up, and the array of all slots in the engine. */
+#define ROUNDED(slots, layers) ((uint64_t)((slots) * (layers)*6 + 8) * 256)
+
+enum { SEQS = 32, STEP = 40, CONTEXT = 448, HOT = 2, INDEX_PAGES = 17, ROW_PAGES = 11, TAIL = 64 };
+
+/* The first of each family, and heads and rows of other sizes. */
+static const struct {
+    const char *dir;
+    sl_row_format rows;
+} models[] = {
+    {"tests/golden/model/ds-yarn", SL_ROW_MLA_F32},  {"tests/golden/model/glm-share", SL_ROW_MLA_BF16},
+    {"tests/golden/model/ds-fp8", SL_ROW_MLA_FP8},   {"tests/golden/model/llama-rope3", SL_ROW_GQA_F32},
+    {"tests/golden/model/qwen2-g7", SL_ROW_GQA_FP8}, {"tests/golden/model/qwen3-d256", SL_ROW_GQA_BF16},
+};
+
+/* ---- a backend that counts ---- */
+
+static sl_backend_desc counting;
+static const sl_backend_desc *real;
+static uint64_t taken; /* bytes of device memory since it was set to 0; frees are not counted */
+
+static sl_status count_alloc(sl_backend *be, sl_mem_kind kind, size_t bytes, void **out, sl_err *err)
+{
+    if (kind == SL_MEM_DEVICE)
+        taken += bytes;
+    return real->alloc(be, kind, bytes, out, err);
+}
+
+static sl_backend *open_backend(void)
+{
+    sl_backend *be;
+    sl_err err = {0};
+    ck_assert_msg(sl_backend_create("cpu", &(sl_backend_opts){.threads = 1}, &be, &err) == SL_OK, "%s",
+                  err.text);
+    real = be->desc;
+    counting = *real;
+    counting.alloc = count_alloc;
+    be->desc = &counting;
+    return be;
+}
+
+/* ---- a model, its plan and its engines ---- */
+
+typedef struct fixture {
+    sl_backend *be;
+    sl_model *model;
+    const sl_model_config *cfg;
+    int32_t *of;
+    sl_channels channels; /* of double_sparsity: the first ones of each head */
+} fixture;
+
+static void open_fixture(fixture *f, int i)
+{
+    sl_err err = {0};
+    const sl_model_opts o = {
+        .row_format = models[i].rows, .act = SL_F32, .max_tokens = STEP, .max_logit_rows = SEQS};
+    *f = (fixture){.be = open_backend()};
+    ck_assert_msg(sl_model_load(f->be, models[i].dir, &o, &f->model, &err) == SL_OK, "%s", err.text);
+    f->cfg = sl_model_get_config(f->model);
+    const int32_t heads = f->cfg->n_layers * f->cfg->n_kv_heads, dim = f->cfg->v_head_dim;
+    f->of = calloc((size_t)(heads * dim + 1), sizeof *f->of);
+    for (int32_t c = 0; c < heads * dim; c++)
+        f->of[c] = c % dim;
+    f->channels = (sl_channels){.n_layers = f->cfg->n_layers,
+                                .kv_heads = f->cfg->n_kv_heads,
+                                .head_dim = dim,
+                                .count = dim,
+                                .hash = 1,
+                                .of = f->of};
+}
+
+static void close_fixture(fixture *f)
+{
+    free(f->of);
+    sl_model_destroy(f->model);
+    sl_backend_destroy(f->be);
+}
+
+/* Small budgets, so that hot buffers are smaller than the context. False: the algorithm does not serve the model. */
+static bool choose(const fixture *f, const sl_algo_desc *a, sl_plan_in *in, int i)
+{
+    const sl_selection_keys keys = {.token_budget = 64,
+                                    .block_tokens = 16,
+                                    .prompt_budget = 96,
+                                    .window_size = 16,
+                                    .output_tokens = 32,
+                                    .cluster_window = 48,
+                                    .cluster_tokens = 20,
+                                    .topk = 8,
+                                    .topr = 8};
+    sl_err err = {0};
+    *in = (sl_plan_in){.cfg = f->cfg,
+                       .cache = sl_engine_cache_dims(f->cfg, models[i].rows, SL_INDEX_PLAIN),
+                       .algorithm = a,
+                       .tail_rows = TAIL,
+                       .max_context = CONTEXT,
+                       .max_step_tokens = STEP,
+                       .max_seqs = SEQS,
+                       .gpu_bytes = 1ull << 40,
+                       .host_bytes = 1ull << 32};
+    sl_status st;
+    if (a->needs_indexer && f->cfg->n_kv_heads)
+        return false;
+    if (a == &sl_algo_double_sparsity) {
+        in->cache.select =
+            (sl_select_params){.token_budget = 64, .heavy_channels = 8, .channels = &f->channels};
+        st = SL_OK;
+    } else {
+        st = sl_choose_selection(a, &keys, f->cfg, &in->gates, &in->cache.select, &err);
+    }
+    if (st == SL_OK)
+        st = sl_algo_serves(a, &in->cache, &err);
+    ck_assert_msg(st == SL_OK || st == SL_ERR_UNSUPPORTED, "%s: %s", a->name, err.text);
+    return st == SL_OK;
+}
+
+static uint64_t allocated(const fixture *f, const sl_plan_in *in, const sl_plan *p, int32_t hot)
+{
+    sl_engine_opts o = {.algorithm = in->algorithm,
+                        .select = in->cache.select,
+                        .gates = in->gates,
+                        .max_seqs = SEQS,
+                        .max_hot_seqs = hot,
+                        .max_step_tokens = STEP,
+                        .max_context = CONTEXT,
+                        .hot_rows = p->hot_rows,
+                        .tail_rows = p->tail_rows,
+                        .groups = 2, /* as on a GPU, which copies while it computes */
+                        .index_pages = INDEX_PAGES,
+                        .row_pages = ROW_PAGES};
+    sl_geometry g;
+    sl_arena *arena;
+    sl_engine *e;
+    sl_err err = {0};
+    ck_assert_msg(sl_engine_geometry(f->cfg, &in->cache, in->algorithm, SL_LAYOUT_PAGE_FIRST,
+                                     sl_model_fingerprint(f->model), &g, &err) == SL_OK,
+                  "%s", err.text);
+    ck_assert_int_eq(g.page_bytes, p->page_bytes);
+    const sl_arena_opts ao = {.bytes = (uint64_t)(8 * p->page_bytes), .lock = SL_OFF, .numa_node = -1};
+    ck_assert_msg(sl_arena_create(&g, &ao, &arena, &err) == SL_OK, "%s", err.text);
+    ck_assert_int_eq(sl_arena_pages(arena), 8);
+    taken = 0;
+    ck_assert_msg(sl_engine_create(f->be, f->model, arena, &o, &e, &err) == SL_OK, "%s", err.text);
+    const uint64_t bytes = taken;
+    sl_engine_stats s;
+    sl_engine_stats_get(e, &s);
+    ck_assert_msg(s.device_bytes == bytes, "%s: the engine says that it has %llu bytes, it took %llu",
+                  in->algorithm->name, (unsigned long long)s.device_bytes, (unsigned long long)bytes);
+    sl_engine_destroy(e);
+    sl_arena_destroy(arena);
+    return bytes;
+}
+
+static void compare(const fixture *f, const sl_algo_desc *a, int i, int *compared)
+{
+    sl_plan_in in;
+    sl_plan p;
+    sl_err err = {0};
+    if (!choose(f, a, &in, i))
+        return;
+    ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s, %s: %s", models[i].dir, a->name, err.text);
+    const uint64_t pools = INDEX_PAGES * p.index_page_device + ROW_PAGES * p.row_page_device,
+                   plan = pools + HOT * (p.hot_rows_bytes + p.hot_meta_bytes) + p.fixed_bytes;
+    const uint64_t hot = allocated(f, &in, &p, HOT), resident = allocated(f, &in, &p, 0);
+    ck_assert_msg(hot <= plan && plan - hot <= ROUNDED(HOT, f->cfg->n_layers),
+                  "%s, %s: %llu bytes with hot buffers, the plan says %llu", models[i].dir, a->name,
+                  (unsigned long long)hot, (unsigned long long)plan);
+    ck_assert_msg(resident <= pools + p.fixed_bytes, "%s, %s: %llu bytes without, the plan says %llu",
+                  models[i].dir, a->name, (unsigned long long)resident,
+                  (unsigned long long)(pools + p.fixed_bytes));
+    ck_assert_uint_le(p.algorithm_bytes + p.logit_bytes, p.fixed_bytes);
+    ++*compared;
+}
+
+START_TEST(plans_are_what_engines_allocate)
+{
+    fixture f;
+    int compared = 0;
+    open_fixture(&f, _i);
+    for (const char *const *name = sl_algo_names(); *name; name++)
+        compare(&f, sl_algo_find(*name), _i, &compared);
+    ck_assert_int_ge(compared, f.cfg->n_kv_heads ? 9 : 3);
+    close_fixture(&f);
+}
+END_TEST
+
+/* What is set aside grows with the number of requests, and no more than these are promised. */
+START_TEST(state_is_for_all_requests)
+{
+    fixture f;
+    sl_plan_in in;
+    sl_plan p;
+    sl_err err = {0};
+    uint64_t last = 0;
+    open_fixture(&f, 3);
+    ck_assert(choose(&f, &sl_algo_rocket_kv, &in, 3));
+    in.max_context = 16384, in.host_bytes = 1ull << 40;
+    for (int32_t seqs = 2; seqs <= 8; seqs += 3) {
+        in.max_seqs = seqs;
+        ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s", err.text);
+        ck_assert_uint_gt(p.algorithm_bytes, last + (1 << 20));
+        ck_assert_int_eq(p.rows[0].hierarchical_batch, seqs);
+        ck_assert_int_eq(p.rows[0].resident_batch, seqs);
+        last = p.algorithm_bytes;
+        char *text = sl_plan_text(&in, &p), says[64];
+        snprintf(says, sizeof says, "for %d requests of 16384 tokens", seqs);
+        ck_assert_msg(strstr(text, "rocket_kv takes") && strstr(text, says), "%s", text);
+        free(text);
+    }
+    close_fixture(&f);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("engine/plan");
+    TCase *t = tcase_create("plan");
+    tcase_set_timeout(t, 100);
+    tcase_add_loop_test(t, plans_are_what_engines_allocate, 0, SL_COUNT(models));
+    tcase_add_test(t, state_is_for_all_requests);
+    suite_add_tcase(s, t);
+    return run_suite(s);
+}
