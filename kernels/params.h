@@ -302,7 +302,7 @@ typedef struct sl_topk_params {
      * Lists per token, 0 for one, and the blocks of 1 << block_log2 tokens that scores and ids stand for: with L lists,
      * scores is [token_count][L][ld_scores] and ids is [T][L][ld_ids], and a token at pos selects among blocks
      * 0..pos >> block_log2. The gates above stay numbers of tokens: a block is a sink or recent if one of its tokens
-     * is. A backend may lack other values than 0.
+     * is.
      */
     int32_t lists, block_log2;
     /* NULL, or the memory in which index_scores of this backend recorded its hint for the same tokens and
