@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/backend_impl.h"
 #include "kernels/gqa.h"
 #include "tests/unit/run_suite.h"
 #include "ways.h"
@@ -422,10 +421,6 @@ START_TEST(refusals)
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane kept");
     eo = f.eo, eo.select.stamp = 5;
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
-    f.be->caps &= ~(unsigned)SL_BE_UNIFIED; /* as a GPU */
-    fix_refused(&f, &f.eo, SL_ERR_UNSUPPORTED,
-                "sparse algorithm rocket_kv: runs with backend.name cpu only so far");
-    f.be->caps |= SL_BE_UNIFIED;
     fix_close(&f);
 }
 END_TEST

@@ -10,7 +10,7 @@
 
 static const sl_algo_desc *seen_algo;
 static witness *seen_by;
-static sl_algo_desc shown; /* seen_algo, except these two functions */
+static sl_algo_desc shown; /* seen_algo, except these functions */
 
 static sl_status shown_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
 {
@@ -30,6 +30,15 @@ static void keep_query(witness *w, const sl_attn_call *c, int32_t t)
         w->q = calloc((size_t)w->f->cfg->n_layers * (size_t)window, (size_t)width * sizeof *w->q);
     memcpy(w->q + ((int64_t)c->layer * window + at) * width, c->gqa.attn.q + t * width,
            (size_t)width * sizeof(float));
+}
+
+/* Steps of a prompt attend without lists, but have an update. */
+static sl_status shown_update(sl_algo *a, const sl_algo_call *call, sl_err *err)
+{
+    for (int32_t t = 0; seen_by->prompt && t < call->attn->seqs->n_tokens; t++)
+        if (call->attn->seqs->token_seq[t] >= 0)
+            keep_query(seen_by, call->attn, t);
+    return seen_algo->update(a, call, err);
 }
 
 void witness_end(witness *w)
@@ -57,8 +66,6 @@ static sl_status shown_retrieve(sl_algo *a, const sl_algo_call *call, int32_t fi
                        .scale = c->gqa.attn.scale};
         if (c->seqs->token_seq[t] < 0)
             continue;
-        if (list == 0 && seen_by->prompt)
-            keep_query(seen_by, c, t);
         seen_by->check(seen_by, &l);
     }
     return SL_OK;
@@ -69,6 +76,7 @@ const sl_algo_desc *witness_of(const sl_algo_desc *algo, witness *w)
     seen_algo = algo, seen_by = w;
     shown = *algo;
     shown.create = shown_create, shown.retrieve = shown_retrieve;
+    shown.update = algo->update ? shown_update : NULL;
     return &shown;
 }
 
