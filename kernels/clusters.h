@@ -11,8 +11,9 @@
  * a token belongs to follows from its position and the end of the prompt alone. A query therefore reads 1 .. window
  * tokens that are not clustered, and its own is one of them.
  *
- * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. The CPU backend has
- * them; the CUDA backend does not have them yet and refuses them.
+ * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. Both backends have
+ * them, with the same bits, except that lists by SL_GROUP_SOFTMAX may differ where two clusters' weights differ by their last
+ * bit only.
  */
 #ifndef SL_KERNELS_CLUSTERS_H
 #define SL_KERNELS_CLUSTERS_H

@@ -7,21 +7,35 @@
  *
  * The products of a query with all centroids are computed once, and a token costs `parts` look-ups.
  *
- * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. The CPU backend has
- * them; the CUDA backend does not have them yet and refuses them.
+ * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. Both backends have
+ * them: codes have the same bytes, scores may differ by their last bit.
  */
 #ifndef SL_KERNELS_CODES_H
 #define SL_KERNELS_CODES_H
 
 #include "kernels/clusters.h"
 
-/* Codes of the keys of tokens first .. first + tokens - 1 of one request. Ties go to the smaller code. */
+/* The tokens that leave the recent window with a step's tokens: token pos - recent for each token at a position pos >= trained
+ * of its sequence. */
+typedef struct sl_codes_step {
+    const sl_seq_tables *seqs;
+    const int32_t *trained; /* [S] tokens of which the codebook was made */
+    int32_t recent;         /* at least 1 */
+} sl_codes_step;
+
+/*
+ * Codes of the keys of tokens first .. first + tokens - 1 of one request; with `step`, of the tokens that leave the window,
+ * of all its sequences. Then `tokens` is step->seqs->n_tokens, first and keys.pages are not read, and a key is that of the row
+ * pool, or of the host page if the sequence is hierarchical (SL_DEVERR_PAGE: keys.host has no base). Ties go to the smaller
+ * code. Other codes stay as they are.
+ */
 typedef struct sl_codes_params {
     sl_key_source keys;
+    const sl_codes_step *step; /* NULL, or host struct of device arrays */
     int32_t first, tokens;
     int32_t parts, k;       /* k <= 256 */
-    const float *centroids; /* [heads][k][dim], as SL_OP_KMEANS writes them */
-    uint8_t *codes;         /* [heads][ld_codes][parts] by position */
+    const float *centroids; /* [heads][k][dim], as SL_OP_KMEANS writes them; with `step` [S][heads][k][dim] */
+    uint8_t *codes; /* [heads][ld_codes][parts] by position; with `step` [S][heads][ld_codes][parts] */
     int32_t ld_codes;
 } sl_codes_params;
 

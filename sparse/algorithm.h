@@ -112,6 +112,7 @@ typedef struct sl_algo_run {
     int32_t first, n; /* tokens of the step: first .. first + n - 1 */
     int32_t pos;      /* of the first one */
     int32_t prompt;   /* tokens of the prompt; 0: unknown */
+    bool hot;         /* hierarchical: only some of its rows are on the device, all are in the host pages */
 } sl_algo_run;
 
 /* One attention of one layer, as the coordinator sees it. */

@@ -12,8 +12,12 @@ static sl_status see_prompts(sl_coord *c, sl_err *err)
     for (int32_t i = 0; i < c->n_runs; i++) {
         const sl_coord_run *run = &c->tracker.runs[i];
         const sl_track *t = &c->tracker.rows[run->seq];
-        c->runs[i] =
-            (sl_algo_run){.seq = run->seq, .first = first, .n = run->n, .pos = t->len, .prompt = t->prompt};
+        c->runs[i] = (sl_algo_run){.seq = run->seq,
+                                   .first = first,
+                                   .n = run->n,
+                                   .pos = t->len,
+                                   .prompt = t->prompt,
+                                   .hot = t->hot_slot >= 0};
         first += run->n;
         c->no_hot &= t->hot_slot < 0;
         if (!c->z.algo->prompt)

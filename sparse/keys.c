@@ -12,7 +12,7 @@ sl_key_source sl_keys_of_run(const sl_cache_dims *d, const sl_algo_call *call, c
     const sl_seq_tables *t = call->attn->seqs;
     sl_key_source s = source(d, &call->rows);
     const int64_t row = (int64_t)run->seq * t->ld;
-    if (t->hot_slot[run->seq] < 0) {
+    if (!run->hot || call->rows.hot_rows == 0) { /* 0: all rows of the layer are on the device */
         s.pages = t->row_pages + row;
     } else {
         s.host = call->host_rows;
@@ -21,10 +21,10 @@ sl_key_source sl_keys_of_run(const sl_cache_dims *d, const sl_algo_call *call, c
     return s;
 }
 
-sl_key_source sl_keys_of_prompt(const sl_cache_dims *d, const sl_algo_prompt *p)
+sl_key_source sl_keys_of_prompt(const sl_cache_dims *d, const sl_algo_prompt *p, const int32_t *pages)
 {
     sl_key_source s = source(d, &p->rows);
     s.host = p->host_rows;
-    s.pages = p->host_pages;
+    s.pages = pages;
     return s;
 }

@@ -1,5 +1,5 @@
-/* Codes of keys and their scores (kernels/codes.h). A task of the codes is one part of one KV head; a task of the scores is
- * one KV head of one token. */
+/* Codes of keys and their scores (kernels/codes.h). A task of the codes is one part of one KV head; a task of the codes of a
+ * step, and of the scores, is one KV head of one token. */
 #include "kernels/codes.h"
 
 #include <string.h>
@@ -52,10 +52,87 @@ static void codes_tasks(void *arg, int64_t first, int64_t count, int worker)
     }
 }
 
+/* ---- codes of a step ---- */
+
+typedef struct step_ctx {
+    sl_cpu *cpu;
+    const sl_codes_params *p;
+    int32_t width;
+    uint32_t bad;
+} step_ctx;
+
+/* Where the keys of a sequence are. */
+static sl_key_source keys_of(const sl_codes_params *p, int32_t seq)
+{
+    const sl_seq_tables *t = p->step->seqs;
+    const bool hot = t->hot_slot[seq] >= 0;
+    sl_key_source s = p->keys;
+
+    if (!hot)
+        s.host = (sl_host_plane){0};
+    s.pages = (hot ? t->host_pages : t->row_pages) + (int64_t)seq * t->ld;
+    return s;
+}
+
+static uint32_t code_token(const step_ctx *c, int64_t t, int32_t head, float *own)
+{
+    const sl_codes_params *p = c->p;
+    sl_book book = {.metric = SL_KMEANS_L2, .k = p->k, .dim = c->width, .rows = own};
+    float *dots, *point, *key;
+    sl_place at;
+    uint32_t bad = sl_place_of(p->step->seqs, t, &at);
+
+    if (bad || at.pos < p->step->trained[at.seq] || at.pos < p->step->recent)
+        return bad;
+    book.half = book.rows + (int64_t)p->k * c->width;
+    dots = book.half + p->k, point = dots + p->k, key = point + c->width;
+    const sl_key_source keys = keys_of(p, at.seq);
+    const int64_t list = (int64_t)at.seq * p->keys.heads + head;
+    const int32_t token = at.pos - p->step->recent;
+    if (p->step->seqs->hot_slot[at.seq] >= 0 && !p->keys.host.base)
+        return SL_DEVERR_PAGE;
+    if (token >= p->ld_codes)
+        return SL_DEVERR_POS;
+    for (int32_t part = 0; part < p->parts; part++) {
+        int32_t code;
+
+        if (!sl_keys_part(&keys, head, token, part * c->width, c->width, key, point))
+            return SL_DEVERR_PAGE;
+        sl_book_set(&book, p->centroids + list * p->k * p->keys.dim + (int64_t)part * c->width, p->keys.dim);
+        sl_nearest(&book, point, 1, dots, &code);
+        p->codes[(list * p->ld_codes + token) * p->parts + part] = (uint8_t)code;
+    }
+    return 0;
+}
+
+static void step_tasks(void *arg, int64_t first, int64_t count, int worker)
+{
+    step_ctx *c = arg;
+
+    for (int64_t i = first; i < first + count; i++) {
+        uint32_t bad =
+            code_token(c, i / c->p->keys.heads, (int32_t)(i % c->p->keys.heads), sl_cpu_own(c->cpu, worker));
+
+        if (bad && bad != SL_PLACE_NONE)
+            sl_cpu_flag(&c->bad, bad);
+    }
+}
+
+static sl_status codes_of_step(sl_cpu *cpu, const sl_codes_params *p, sl_err *err)
+{
+    step_ctx c = {.cpu = cpu, .p = p, .width = p->keys.dim / p->parts};
+    const size_t k = (size_t)p->k, width = (size_t)c.width;
+    SL_TRY(sl_cpu_scratch_threads(cpu, 4 * (k * width + k + k + width + (size_t)p->keys.dim), err));
+    sl_cpu_for(cpu, (int64_t)p->tokens * p->keys.heads, (int64_t)p->k * p->keys.dim / 4, step_tasks, &c);
+    return sl_deverr(c.bad, "codes", err);
+}
+
 sl_status sl_cpu_codes(sl_backend *be, const void *params, sl_err *err)
 {
     const sl_codes_params *p = params;
     codes_ctx c = {.cpu = (sl_cpu *)be, .p = p, .width = p->keys.dim / p->parts};
+    if (p->step)
+        return codes_of_step(c.cpu, p, err);
     SL_TRY(sl_cpu_scratch_threads(c.cpu, codes_scratch(&c), err));
     sl_cpu_for(c.cpu, (int64_t)p->keys.heads * p->parts, (int64_t)p->tokens * p->k * c.width / 8 + 1,
                codes_tasks, &c);

@@ -5,6 +5,7 @@
  * Pinned host memory is mapped, so that kernels read the arena in place. The backend does not choose a device for the
  * caller and never touches the device's settings.
  */
+#include "kernels/cuda/clusters.h"
 #include "kernels/cuda/streams.h"
 
 #include <stdio.h>
@@ -404,6 +405,10 @@ const sl_backend_desc sl_backend_cuda = {
             [SL_OP_EP_SUM] = {NULL, sl_cuda_ep_sum},
             [SL_OP_ADD] = {NULL, sl_cuda_add},
             [SL_OP_PICK] = {NULL, sl_cuda_pick},
+            [SL_OP_KMEANS] = {NULL, sl_cuda_kmeans},
+            [SL_OP_CLUSTER_LISTS] = {NULL, sl_cuda_cluster_lists},
+            [SL_OP_CODES] = {NULL, sl_cuda_codes},
+            [SL_OP_CODE_SCORES] = {NULL, sl_cuda_code_scores},
             [SL_OP_RANDOM] = {NULL, sl_cuda_random},
             [SL_OP_DRAW] = {NULL, sl_cuda_draw},
         },

@@ -46,6 +46,7 @@ typedef struct cluster_kv {
     float *centroids; /* device [layers][seqs][kv_heads][most][dim] */
     uint16_t *labels; /* device [layers][seqs][kv_heads][max_context] */
     int32_t *prompts; /* device [seqs] */
+    int32_t *pages;   /* device: the host pages of the request whose prompt is announced */
 } cluster_kv;
 
 static int32_t or_default(int32_t value, int32_t fallback)
@@ -107,7 +108,7 @@ static int32_t cluster_width(const sl_algo_dims *d, int32_t dense_below)
 }
 
 typedef struct sizes {
-    uint64_t centroids, labels, prompts; /* bytes */
+    uint64_t centroids, labels, prompts, pages; /* bytes */
 } sizes;
 
 static sizes sizes_of(const sl_algo_dims *d)
@@ -117,13 +118,14 @@ static sizes sizes_of(const sl_algo_dims *d)
     return (sizes){.centroids = 4 * heads * (uint64_t)sl_clusters_most(&r, d->max_context) *
                                 (uint64_t)d->cache.head_dim,
                    .labels = 2 * heads * (uint64_t)d->max_context,
-                   .prompts = 4 * (uint64_t)d->max_seqs};
+                   .prompts = 4 * (uint64_t)d->max_seqs,
+                   .pages = 4 * (uint64_t)sl_pages_for(d->max_context)};
 }
 
 static uint64_t cluster_device_bytes(const sl_algo_dims *d)
 {
     const sizes z = sizes_of(d);
-    return z.centroids + z.labels + z.prompts;
+    return z.centroids + z.labels + z.prompts + z.pages;
 }
 
 /* All centroids, and the labels by which the list is made. */
@@ -138,6 +140,7 @@ static void cluster_destroy(sl_algo *a)
     cluster_kv *s = (cluster_kv *)a;
     if (!s)
         return;
+    sl_be_free(s->be, SL_MEM_DEVICE, s->pages);
     sl_be_free(s->be, SL_MEM_DEVICE, s->prompts);
     sl_be_free(s->be, SL_MEM_DEVICE, s->labels);
     sl_be_free(s->be, SL_MEM_DEVICE, s->centroids);
@@ -150,6 +153,7 @@ static sl_status allocate(cluster_kv *s, sl_err *err)
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.centroids, (void **)&s->centroids, err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.labels, (void **)&s->labels, err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.prompts, (void **)&s->prompts, err));
+    SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.pages, (void **)&s->pages, err));
     return sl_be_fill(s->be, s->prompts, 0, z.prompts, err);
 }
 
@@ -219,8 +223,9 @@ static sl_status make_groups(cluster_kv *s, const sl_key_source *keys, int32_t l
 static sl_status cluster_prompt(sl_algo *a, const sl_algo_prompt *p, sl_err *err)
 {
     cluster_kv *s = (cluster_kv *)a;
-    const sl_key_source keys = sl_keys_of_prompt(&s->dims.cache, p);
+    const sl_key_source keys = sl_keys_of_prompt(&s->dims.cache, p, s->pages);
     SL_TRY(sl_be_copy(s->be, s->prompts + p->seq, &p->tokens, sizeof p->tokens, err));
+    SL_TRY(sl_be_copy(s->be, s->pages, p->host_pages, 4 * (size_t)sl_pages_for(p->n_cached), err));
     return make_groups(s, &keys, p->layer, p->seq, p->tokens, 0, p->n_cached, err);
 }
 
@@ -234,6 +239,17 @@ static sl_status cluster_update(sl_algo *a, const sl_algo_call *call, sl_err *er
                            err));
     }
     return SL_OK;
+}
+
+/* Whether a run completes a group. */
+static bool cluster_once(const sl_algo *a, const sl_algo_run *runs, int32_t n_runs)
+{
+    const cluster_kv *s = (const cluster_kv *)a;
+    for (int32_t i = 0; i < n_runs; i++)
+        if (sl_clusters_at(&s->rule, runs[i].prompt, runs[i].pos).groups !=
+            sl_clusters_at(&s->rule, runs[i].prompt, runs[i].pos + runs[i].n).groups)
+            return true;
+    return false;
 }
 
 static sl_status cluster_retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count,
@@ -276,7 +292,6 @@ const sl_algo_desc sl_algo_cluster_kv = {
     .has_params = true,
     .has_clusters = true,
     .needs_kv_heads = true,
-    .host_only = true,
     .constant_k = true,
     .budget_key = "token_budget",
     .default_sinks = DEFAULT_SINKS,
@@ -293,5 +308,6 @@ const sl_algo_desc sl_algo_cluster_kv = {
     .prompt = cluster_prompt,
     .prompt_window = cluster_prompt_window,
     .update = cluster_update,
+    .once = cluster_once,
     .retrieve = cluster_retrieve,
 };

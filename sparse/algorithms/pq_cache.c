@@ -41,6 +41,8 @@ typedef struct pq_cache {
     sl_by_scores scores;
     float *centroids; /* device [layers][seqs][kv_heads][k][dim] */
     uint8_t *codes;   /* device [layers][seqs][kv_heads][max_context][parts] */
+    int32_t *trained; /* device [seqs] tokens of which the codebook is made */
+    int32_t *pages;   /* device: the host pages of the request whose prompt is announced */
 } pq_cache;
 
 static int32_t or_default(int32_t value, int32_t fallback)
@@ -112,7 +114,7 @@ static int32_t pq_width(const sl_algo_dims *d, int32_t dense_below)
 }
 
 typedef struct sizes {
-    uint64_t scores, centroids, codes; /* bytes */
+    uint64_t scores, centroids, codes, trained, pages; /* bytes */
 } sizes;
 
 static sizes sizes_of(const sl_algo_dims *d)
@@ -120,13 +122,15 @@ static sizes sizes_of(const sl_algo_dims *d)
     const uint64_t heads = (uint64_t)d->n_layers * (uint64_t)d->max_seqs * (uint64_t)d->cache.kv_heads;
     return (sizes){.scores = 4 * (uint64_t)sl_by_scores_floats(d, d->cache.kv_heads, 0),
                    .centroids = 4 * heads * (uint64_t)codes_of_part(&d->cache) * (uint64_t)d->cache.head_dim,
-                   .codes = heads * (uint64_t)d->max_context * (uint64_t)parts_of(&d->cache)};
+                   .codes = heads * (uint64_t)d->max_context * (uint64_t)parts_of(&d->cache),
+                   .trained = 4 * (uint64_t)d->max_seqs,
+                   .pages = 4 * (uint64_t)sl_pages_for(d->max_context)};
 }
 
 static uint64_t pq_device_bytes(const sl_algo_dims *d)
 {
     const sizes z = sizes_of(d);
-    return z.scores + z.centroids + z.codes;
+    return z.scores + z.centroids + z.codes + z.trained + z.pages;
 }
 
 /* The codebook and all codes. */
@@ -141,6 +145,8 @@ static void pq_destroy(sl_algo *a)
     pq_cache *s = (pq_cache *)a;
     if (!s)
         return;
+    sl_be_free(s->be, SL_MEM_DEVICE, s->pages);
+    sl_be_free(s->be, SL_MEM_DEVICE, s->trained);
     sl_be_free(s->be, SL_MEM_DEVICE, s->codes);
     sl_be_free(s->be, SL_MEM_DEVICE, s->centroids);
     sl_by_scores_close(&s->scores);
@@ -152,7 +158,10 @@ static sl_status allocate(pq_cache *s, sl_err *err)
     const sizes z = sizes_of(&s->dims);
     SL_TRY(sl_by_scores_open(&s->scores, s->be, (int64_t)(z.scores / 4), err));
     SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.centroids, (void **)&s->centroids, err));
-    return sl_be_alloc(s->be, SL_MEM_DEVICE, z.codes, (void **)&s->codes, err);
+    SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.codes, (void **)&s->codes, err));
+    SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.trained, (void **)&s->trained, err));
+    SL_TRY(sl_be_alloc(s->be, SL_MEM_DEVICE, z.pages, (void **)&s->pages, err));
+    return sl_be_fill(s->be, s->trained, 0, z.trained, err);
 }
 
 static sl_status pq_create(sl_backend *be, const sl_algo_dims *d, sl_algo **out, sl_err *err)
@@ -216,19 +225,18 @@ static sl_status make_book(pq_cache *s, const sl_key_source *keys, int32_t layer
     return sl_be_run(s->be, SL_OP_KMEANS, &p, err);
 }
 
-/* A request had `from` tokens and has `to` now: its codebook, and the codes of the tokens that have left the window. */
-static sl_status advance(pq_cache *s, const sl_key_source *keys, int32_t layer, int32_t seq, int32_t prompt,
-                         int32_t from, int32_t to, sl_err *err)
+/* A request had `from` tokens and has `to` now. If it had no codebook and gets one: this, and the codes of the tokens that have
+ * left the window. */
+static sl_status begin_book(pq_cache *s, const sl_key_source *keys, int32_t layer, int32_t seq,
+                            int32_t prompt, int32_t from, int32_t to, sl_err *err)
 {
     const int32_t at = trained(s, prompt);
-    if (to < at)
+    if (to < at || from >= at)
         return SL_OK;
-    if (from < at)
-        SL_TRY(make_book(s, keys, layer, seq, at, err));
-    const int32_t first = from < at ? s->sinks : from - s->recent;
+    SL_TRY(make_book(s, keys, layer, seq, at, err));
     const sl_codes_params p = {.keys = *keys,
-                               .first = first,
-                               .tokens = to - s->recent - first,
+                               .first = s->sinks,
+                               .tokens = to - s->recent - s->sinks,
                                .parts = s->parts,
                                .k = s->k,
                                .centroids = book_of(s, layer, seq),
@@ -240,8 +248,31 @@ static sl_status advance(pq_cache *s, const sl_key_source *keys, int32_t layer, 
 static sl_status pq_prompt(sl_algo *a, const sl_algo_prompt *p, sl_err *err)
 {
     pq_cache *s = (pq_cache *)a;
-    const sl_key_source keys = sl_keys_of_prompt(&s->dims.cache, p);
-    return advance(s, &keys, p->layer, p->seq, p->tokens, 0, p->n_cached, err);
+    const sl_key_source keys = sl_keys_of_prompt(&s->dims.cache, p, s->pages);
+    const int32_t at = trained(s, p->tokens);
+    SL_TRY(sl_be_copy(s->be, s->trained + p->seq, &at, sizeof at, err));
+    SL_TRY(sl_be_copy(s->be, s->pages, p->host_pages, 4 * (size_t)sl_pages_for(p->n_cached), err));
+    return begin_book(s, &keys, p->layer, p->seq, p->tokens, 0, p->n_cached, err);
+}
+
+/* The codes of the tokens that leave the window of a request with a codebook, whichever these are. */
+static sl_status code_step(pq_cache *s, const sl_algo_call *call, sl_err *err)
+{
+    const int32_t layer = call->attn->layer;
+    const sl_codes_step step = {.seqs = call->attn->seqs, .trained = s->trained, .recent = s->recent};
+    const sl_codes_params p = {.keys = {.rows = call->rows,
+                                        .host = call->host_rows,
+                                        .heads = s->dims.cache.kv_heads,
+                                        .dim = s->dims.cache.head_dim,
+                                        .format = s->dims.cache.rows->format},
+                               .step = &step,
+                               .tokens = call->attn->seqs->n_tokens,
+                               .parts = s->parts,
+                               .k = s->k,
+                               .centroids = book_of(s, layer, 0),
+                               .codes = codes_at(s, layer, 0),
+                               .ld_codes = s->dims.max_context};
+    return sl_be_run(s->be, SL_OP_CODES, &p, err);
 }
 
 static sl_status pq_update(sl_algo *a, const sl_algo_call *call, sl_err *err)
@@ -250,9 +281,22 @@ static sl_status pq_update(sl_algo *a, const sl_algo_call *call, sl_err *err)
     for (int32_t i = 0; i < call->n_runs; i++) {
         const sl_algo_run *run = &call->runs[i];
         const sl_key_source keys = sl_keys_of_run(&s->dims.cache, call, run);
-        SL_TRY(advance(s, &keys, call->attn->layer, run->seq, run->prompt, run->pos, run->pos + run->n, err));
+        SL_TRY(
+            begin_book(s, &keys, call->attn->layer, run->seq, run->prompt, run->pos, run->pos + run->n, err));
     }
-    return SL_OK;
+    return code_step(s, call, err);
+}
+
+/* Whether a run gets its codebook. */
+static bool pq_once(const sl_algo *a, const sl_algo_run *runs, int32_t n_runs)
+{
+    const pq_cache *s = (const pq_cache *)a;
+    for (int32_t i = 0; i < n_runs; i++) {
+        const int32_t at = trained(s, runs[i].prompt);
+        if (runs[i].pos < at && runs[i].pos + runs[i].n >= at)
+            return true;
+    }
+    return false;
 }
 
 /* ---- lists ---- */
@@ -322,11 +366,23 @@ static int32_t alike(const pq_cache *s, const sl_algo_call *call, int32_t at, in
     return end - at;
 }
 
+/* Whether a token of the step is one of a prompt. Elsewhere a token without a codebook is at a position below the budget, so
+ * that top-k takes everything; a step that may be a graph then has the same ops whatever its runs are. */
+static bool in_prompts(const sl_algo_call *call)
+{
+    for (int32_t i = 0; i < call->n_runs; i++)
+        if (call->runs[i].pos < call->runs[i].prompt)
+            return true;
+    return false;
+}
+
 static sl_status pq_retrieve(sl_algo *a, const sl_algo_call *call, int32_t first, int32_t count, int32_t *ids,
                              sl_err *err)
 {
     pq_cache *s = (pq_cache *)a;
     const sl_best best = {.budget = s->budget, .sinks = s->sinks, .recent = s->recent, .score = write_scores};
+    if (!in_prompts(call))
+        return sl_by_scores_retrieve(&s->scores, &best, a, call, first, count, ids, err);
     for (int32_t done = 0; done < count;) {
         bool selects = false;
         const int32_t at = first + done, n = alike(s, call, at, first + count, &selects);
@@ -352,7 +408,6 @@ const sl_algo_desc sl_algo_pq_cache = {
     .has_params = true,
     .has_clusters = true,
     .needs_kv_heads = true,
-    .host_only = true,
     .constant_k = true,
     .budget_key = "token_budget",
     .default_sinks = DEFAULT_SINKS,
@@ -369,5 +424,6 @@ const sl_algo_desc sl_algo_pq_cache = {
     .prompt = pq_prompt,
     .prompt_window = pq_prompt_window,
     .update = pq_update,
+    .once = pq_once,
     .retrieve = pq_retrieve,
 };

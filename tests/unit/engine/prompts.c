@@ -69,6 +69,26 @@ void prompts_chunks(fix_opts o, int32_t prompt)
     }
 }
 
+void prompts_graphs(fix_opts o, int32_t prompt, int32_t once)
+{
+    sl_key want[LENGTH + 1], got[LENGTH + 1];
+    sl_engine_stats s;
+    reference(&o, 21, prompt, want);
+    o.graphs = SL_GRAPHS_PAD;
+    fix f;
+    fix_run r = {0};
+    fix_text t;
+    fix_open(&f, &o);
+    fix_prompt(&f, &t, LENGTH, 21);
+    prompts_open(&f, &r, SL_RESIDENT, 0, prompt);
+    decode_hashes(&f, &r, &t, prompt, got);
+    same(want, got, prompt, "padded steps");
+    sl_engine_stats_get(f.engine, &s);
+    ck_assert_uint_eq(s.decode_steps, (uint64_t)(LENGTH - prompt - once));
+    fix_seq_close(&f, &r, false);
+    fix_close(&f);
+}
+
 void prompts_hierarchical(fix_opts o, int i, int32_t prompt)
 {
     sl_key want[LENGTH + 1], got[LENGTH + 1], other[LENGTH + 1];

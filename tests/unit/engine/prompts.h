@@ -21,6 +21,8 @@ void prompts_hierarchical(fix_opts o, int i, int32_t prompt);
 void prompts_pages(fix_opts o, int i, int32_t prompt);
 /* A prompt that is being computed, a resident and a hierarchical request in the same steps. */
 void prompts_batch(fix_opts o, int32_t prompt);
+/* Steps as for graphs, of which `once` after the prompt must be run op by op: what they make is not made in every step. */
+void prompts_graphs(fix_opts o, int32_t prompt, int32_t once);
 /* o.select has a budget of the whole context. */
 void prompts_dense(fix_opts o, int32_t prompt);
 

@@ -413,6 +413,17 @@ START_TEST(chunks_threads_and_recomputing_do_not_matter)
 }
 END_TEST
 
+START_TEST(groups_and_graphs)
+{
+    const setting *s = &settings[_i];
+    const int32_t first = s->prompt > s->select.token_budget ? s->prompt : s->select.token_budget;
+    int32_t once = 0; /* steps in which a group is complete */
+    for (int32_t n = s->prompt + 1; n <= LENGTH; n++)
+        once += n >= first && (n - first) % s->select.cluster_window == 0;
+    prompts_graphs(opts_of(_i), prompt_of(_i), once);
+}
+END_TEST
+
 START_TEST(hierarchical_equals_resident)
 {
     prompts_hierarchical(opts_of(_i), _i, prompt_of(_i));
@@ -458,10 +469,6 @@ START_TEST(refusals)
     fix_refused(&f, &eo, SL_ERR_INVALID, "window_nlist 21 exceeds cluster_window 20");
     eo = f.eo, eo.select.stamp = 5;
     fix_refused(&f, &eo, SL_ERR_REFUSED, "cache plane rows: stamp differs");
-    f.be->caps &= ~(unsigned)SL_BE_UNIFIED; /* as a GPU */
-    fix_refused(&f, &f.eo, SL_ERR_UNSUPPORTED,
-                "sparse algorithm cluster_kv: runs with backend.name cpu only so far");
-    f.be->caps |= SL_BE_UNIFIED;
     fix_close(&f);
 }
 END_TEST
@@ -475,6 +482,7 @@ int main(void)
     tcase_add_test(c, clusters_have_their_properties);
     tcase_add_test(c, groups_follow_from_the_prompt);
     tcase_add_loop_test(c, chunks_threads_and_recomputing_do_not_matter, 0, SETTINGS);
+    tcase_add_loop_test(c, groups_and_graphs, 0, SETTINGS);
     tcase_add_loop_test(c, hierarchical_equals_resident, 0, SETTINGS);
     tcase_add_loop_test(c, pages_are_continued_with_the_same_bits, 0, SETTINGS);
     tcase_add_loop_test(c, the_batch_does_not_matter, 0, 2);

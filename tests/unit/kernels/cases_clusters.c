@@ -68,6 +68,8 @@ static void kmeans(cf_run *r, const int64_t *a)
     p.centroids = cf_mem(r, NULL, (size_t)p.keys.heads * pitch);
     p.labels = cf_mem(r, NULL, 2 * (size_t)p.keys.heads * (size_t)p.parts * (size_t)p.ld_labels);
     cf_op(r, SL_OP_KMEANS, &p);
+    const double keys = (double)p.keys.heads * (double)p.tokens * (double)p.keys.dim;
+    cf_work(r, keys * 2, 2 * keys * (double)p.k * (double)(p.iterations + 1), SL_F32, 0);
     cf_out(r, "centroids", p.centroids, p.keys.heads, row, pitch, CF_F32, 1e-6);
     cf_out(r, "labels", p.labels, (int64_t)p.keys.heads * p.parts, 2 * (size_t)p.tokens,
            2 * (size_t)p.ld_labels, CF_BYTES, 0);
@@ -89,6 +91,37 @@ static void codes(cf_run *r, const int64_t *a)
     p.codes = cf_mem(r, NULL, (size_t)p.keys.heads * row);
     cf_op(r, SL_OP_CODES, &p);
     cf_out(r, "codes", p.codes, p.keys.heads, row, row, CF_BYTES, 0);
+}
+
+/* what batch_rows reads (6 is read here: tokens of a codebook are 6 + 7 * sequence), parts, k, recent */
+static void codes_step(cf_run *r, const int64_t *a)
+{
+    batch b;
+    sl_gqa_append_params rows;
+
+    batch_rows(r, &b, a, &rows);
+    sl_codes_step step = {.seqs = &b.t, .recent = (int32_t)a[11]};
+    sl_codes_params p = {.keys = {.rows = rows.rows,
+                                  .host = rows.host,
+                                  .heads = rows.heads,
+                                  .dim = rows.dim,
+                                  .format = rows.format},
+                         .step = &step,
+                         .tokens = (int32_t)r->n,
+                         .parts = (int32_t)a[9],
+                         .k = (int32_t)a[10],
+                         .ld_codes = (int32_t)a[2]};
+    const int64_t lists = b.seqs * rows.heads;
+    const size_t row = (size_t)p.ld_codes * (size_t)p.parts;
+    int32_t *trained = cf_temp(r, 4 * (size_t)b.seqs);
+
+    for (int64_t s = 0; s < b.seqs; s++)
+        trained[s] = (int32_t)(a[6] + 7 * s);
+    step.trained = cf_mem(r, trained, 4 * (size_t)b.seqs);
+    p.centroids = cf_matrix(r, 61, 0, lists * p.k, rows.dim, rows.dim, SL_F32, 2);
+    p.codes = cf_mem(r, NULL, (size_t)lists * row);
+    cf_op(r, SL_OP_CODES, &p);
+    cf_out(r, "codes", p.codes, lists, row, row, CF_BYTES, 0);
 }
 
 /* T, per, length, heads, KV heads, dim, parts, k, sinks, recent, from_pos */
@@ -267,10 +300,19 @@ static const cf_case cases[] = {
     {SL_OP_KMEANS, "n=180 k=16 d=8 L2 eleven different keys", kmeans, {1, 180, 0, 2, 8, G4, 1, 0, 2, 16, 3, L2 + 2 * 11}, CF_FIX_ALL},
     {SL_OP_KMEANS, "n=120 k=16 d=8 cosine twenty different keys", kmeans, {1, 120, 0, 2, 8, G4, 1, 0, 1, 16, 10, COS + 2 * 20}, CF_FIX_ALL},
     {SL_OP_KMEANS, "more centroids than points", kmeans, {1, 5, 1, 2, 8, G4, 1, 0, 1, 7, 3, L2}, CF_FIX_ALL},
+    {SL_OP_KMEANS, "n=1500 k=20 d=128 bf16 cosine", kmeans, {1, 1500, 7, 1, 128, G2, 1, 0, 1, 20, 4, COS}, CF_LARGE},
+    {SL_OP_KMEANS, "n=1400 k=40 d=24 fp8 parts=2 L2 host", kmeans, {1, 1400, 0, 2, 24, G1, 1, 1, 2, 40, 4, L2}, CF_LARGE},
+    {SL_OP_KMEANS, "n=1300 k=40 d=8 cosine thirty different keys", kmeans, {1, 1300, 0, 1, 8, G4, 1, 0, 1, 40, 4, COS + 2 * 30}, CF_LARGE},
+    {SL_OP_KMEANS, "n=32768 k=410 d=128 kv=8 bf16 cosine", kmeans, {1, 32768, 0, 8, 128, G2, 1, 0, 1, 410, 20, COS}, CF_PERF_ONLY},
+    {SL_OP_KMEANS, "n=32768 k=64 d=128 kv=8 bf16 parts=2 L2", kmeans, {1, 32768, 0, 8, 128, G2, 1, 0, 2, 64, 20, L2}, CF_PERF_ONLY},
+    {SL_OP_KMEANS, "n=320 k=8 d=128 kv=8 bf16 cosine", kmeans, {1, 320, 0, 8, 128, G2, 1, 0, 1, 8, 20, COS}, CF_PERF_ONLY},
     {SL_OP_KMEANS, "refuses bad shapes", bad_kmeans, {1}, 0},
     {SL_OP_CODES, "n=150 k=64 d=64 parts=2 f32", codes, {1, 150, 10, 2, 64, G4, 1, 0, 2, 64}, CF_FIX_ALL},
     {SL_OP_CODES, "n=70 k=256 d=12 parts=3 bf16 host", codes, {1, 70, 65, 3, 12, G2, 1, 1, 3, 256}, CF_FIX_ALL},
     {SL_OP_CODES, "n=70 k=2 d=16 parts=16 fp8 all heads", codes, {1, 70, 0, 2, 16, G1, 0, 0, 16, 2}, CF_FIX_ALL},
+    {SL_OP_CODES, "of a step T=40 kv=2 d=64 f32", codes_step, {40, 20, 150, 2, 64, G4, 12, 0, BATCH_BY_HEAD, 2, 64, 3}, CF_FIX_ALL},
+    {SL_OP_CODES, "of a step T=60 kv=3 d=12 bf16 all heads", codes_step, {60, 30, 200, 3, 12, G2, 0, 0, 0, 3, 256, 1}, CF_FIX_ALL},
+    {SL_OP_CODES, "of a step T=90 kv=2 d=16 fp8 hierarchical", codes_step, {90, 45, 200, 2, 16, G1, 5, 1, BATCH_BY_HEAD, 16, 2, 20}, CF_FIX_ALL},
     {SL_OP_CODE_SCORES, "T=1", code_scores, {1, 1, 60, 2, 1, 8, 2, 16, 0, 1, 0}, CF_SPLIT},
     {SL_OP_CODE_SCORES, "T=24 heads=6 kv=3", code_scores, {24, 6, 150, 6, 3, 12, 3, 7, 5, 20, 0}, CF_SPLIT},
     {SL_OP_CODE_SCORES, "T=20 heads=4 kv=4 from 60", code_scores, {20, 5, 130, 4, 4, 16, 1, 256, 2, 1, 60}, CF_SPLIT},
@@ -281,6 +323,7 @@ static const cf_case cases[] = {
     {SL_OP_CLUSTER_LISTS, "T=24 kv=2 max", lists, {24, 6, 150, 6, 2, 16, 40, 8, 3020, 0, 50, SL_GROUP_MAX}, CF_SPLIT},
     {SL_OP_CLUSTER_LISTS, "T=24 kv=3 mean", lists, {24, 6, 150, 6, 3, 12, 40, 5, 1007, 0, 20, SL_GROUP_MEAN}, CF_SPLIT},
     {SL_OP_CLUSTER_LISTS, "T=20 kv=2 softmax, dense below 80", lists, {20, 5, 150, 8, 2, 16, 33, 10, 4016, 80, 40, SL_GROUP_SOFTMAX}, CF_SPLIT},
+    {SL_OP_CLUSTER_LISTS, "T=4 kv=2 of 9000 tokens", lists, {4, 2, 9000, 4, 2, 16, 3000, 80, 8320, 0, 5000, SL_GROUP_MAX}, CF_SPLIT | CF_LARGE},
     {SL_OP_CLUSTER_LISTS, "T=20 kv=2 one token per cluster", lists, {20, 5, 150, 2, 2, 8, 24, 1, 5005, 0, 60, SL_GROUP_MAX}, CF_SPLIT},
 };
 /* clang-format on */

@@ -119,9 +119,8 @@ void ref_kmeans(const void *params)
     free(label);
 }
 
-void ref_codes(const void *params)
+static void codes_of_tokens(const sl_codes_params *p)
 {
-    const sl_codes_params *p = params;
     const int64_t n = p->keys.dim / p->parts;
     double *x = malloc(8 * (size_t)n), *c = malloc(8 * (size_t)(p->k * n));
 
@@ -137,6 +136,36 @@ void ref_codes(const void *params)
             }
     free(x);
     free(c);
+}
+
+static void codes_of_step(const sl_codes_params *p)
+{
+    const sl_seq_tables *t = p->step->seqs;
+
+    for (int64_t i = 0; i < t->n_tokens; i++) {
+        const int64_t seq = t->token_seq[i], pos = t->token_pos[i];
+        const bool hot = t->hot_slot[seq] >= 0;
+        sl_codes_params one = *p;
+
+        one.step = NULL;
+        one.keys.pages = (hot ? t->host_pages : t->row_pages) + seq * t->ld;
+        one.keys.host.base = hot ? p->keys.host.base : NULL;
+        one.first = (int32_t)pos - p->step->recent, one.tokens = 1;
+        one.centroids += seq * p->keys.heads * p->k * p->keys.dim;
+        one.codes += seq * p->keys.heads * p->ld_codes * p->parts;
+        if (pos >= p->step->trained[seq] && one.first >= 0)
+            codes_of_tokens(&one);
+    }
+}
+
+void ref_codes(const void *params)
+{
+    const sl_codes_params *p = params;
+
+    if (p->step)
+        codes_of_step(p);
+    else
+        codes_of_tokens(p);
 }
 
 /* The product of a query with the decoded key of a token. */

@@ -1,0 +1,24 @@
+/* Entry points of the ops of kernels/clusters.h and kernels/codes.h, as those in cuda_impl.h. Only kernels/cuda includes it. */
+#ifndef SL_KERNELS_CUDA_CLUSTERS_H
+#define SL_KERNELS_CUDA_CLUSTERS_H
+
+#include "kernels/cuda/cuda_impl.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "kernels/codes.h"
+
+SL_CUDA_OP(kmeans);
+SL_CUDA_OP(cluster_lists);
+SL_CUDA_OP(codes);
+SL_CUDA_OP(code_scores);
+
+/* SL_OP_CODES with `step` set: codes_step.cu. */
+sl_status sl_cuda_codes_step(sl_cuda *cu, const sl_codes_params *p, sl_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
