@@ -38,6 +38,8 @@ static const kind kinds[] = {
     {"streaming_llm", "streaming_llm", "llama3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_LAYER_FIRST, 512, 1000, 4000, false, false},
     {"dense", "dense", "llama3_8b", "tiny_llama", SL_ROW_GQA_FP8, SL_LAYOUT_PAGE_FIRST, 0, 1000, 4000, false, false},
     {"skip_softmax", "skip_softmax", "qwen3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_LAYER_FIRST, 0, 1000, 4000, false, false},
+    {"cluster_kv", "cluster_kv", "llama3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_PAGE_HEAD, 512, 1000, 4000, false, false},
+    {"pq_cache", "pq_cache", "qwen3_8b", "tiny_llama", SL_ROW_GQA_FP8, SL_LAYOUT_LAYER_FIRST, 512, 1000, 4000, false, false},
 };
 /* clang-format on */
 
@@ -63,6 +65,12 @@ static inline void some_channels(const sl_model_config *c, sl_channels *t, int32
                        .of = of};
 }
 
+/* Of cluster_kv, short so that many groups are completed: generated tokens that a list holds besides the budget. */
+static inline int32_t window_of(const kind *k, bool tiny)
+{
+    return strcmp(k->algorithm, "cluster_kv") != 0 ? 0 : tiny ? 3 : 10;
+}
+
 /* channels: some_channels(), used by double_sparsity alone; the result refers to them. */
 static inline sl_select_params select_of(const kind *k, bool tiny, const sl_channels *channels)
 {
@@ -78,6 +86,11 @@ static inline sl_select_params select_of(const kind *k, bool tiny, const sl_chan
         p.top_channels = tiny ? 8 : 96;
     if (strcmp(k->algorithm, "skip_softmax") == 0)
         p.skip_factor = tiny ? 100 : 1000;
+    if (strcmp(k->algorithm, "cluster_kv") == 0)
+        p.cluster_tokens = tiny ? 4 : 32, p.cluster_window = window_of(k, tiny), p.window_nlist = 3,
+        p.niter = 5;
+    if (strcmp(k->algorithm, "pq_cache") == 0)
+        p.n_subbits = tiny ? 3 : 6, p.niter = 5, p.recent_ratio = 0.25f;
     return p;
 }
 
@@ -91,7 +104,8 @@ static inline sl_gates gates_of(const kind *k, bool tiny)
 /* Tokens of the longest selection. */
 static inline int32_t longest_of(const kind *k, const sl_model_config *c, bool tiny, int32_t context)
 {
-    return c->index_topk > 0 ? c->index_topk : k->budget > 0 ? budget_of(k, tiny) : context;
+    int32_t list = budget_of(k, tiny) + window_of(k, tiny);
+    return c->index_topk > 0 ? c->index_topk : k->budget > 0 ? list : context;
 }
 
 static inline sl_status kind_config(const kind *k, bool tiny, sl_model_config *c, sl_err *err)

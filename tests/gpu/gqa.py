@@ -32,6 +32,8 @@ FACTS = ROOT / "models/facts-llama"
 # with them.
 STRATEGIES = [
     ("dense", "gqa_f32", []),
+    ("cluster_kv", "gqa_bf16", ["--token-budget", "64", "--cluster-tokens", "4", "--cluster-window", "16", "--hot-rows", "80"]),
+    ("pq_cache", "gqa_fp8", ["--token-budget", "64", "--n-subbits", "4", "--hot-rows", "64"]),
     ("quest", "gqa_bf16", ["--token-budget", "64", "--hot-rows", "64"]),
     ("quest", "gqa_f32", ["--token-budget", "64", "--block-tokens", "8", "--list-scope", "request", "--hot-rows", "64"]),
     ("streaming_llm", "gqa_fp8", ["--sinks", "4", "--recent", "44", "--hot-rows", "48"]),
@@ -84,7 +86,9 @@ def facts(sluice, channels):
             yield e, GPU + ["--row-format", rows]
         yield e, GPU + hier
     few = examples["several"]
-    for flags in (["--algorithm", "quest", "--token-budget", "96"],
+    for flags in (["--algorithm", "cluster_kv", "--token-budget", "192", "--cluster-tokens", "4"],
+                  ["--algorithm", "pq_cache", "--token-budget", "192"],
+                  ["--algorithm", "quest", "--token-budget", "96"],
                   ["--algorithm", "double_sparsity", "--channel-config-path", str(out), "--token-budget", "96"],
                   ["--algorithm", "skip_softmax", "--threshold-scale-factor", "10"],
                   ["--algorithm", "snapkv", "--prompt-budget", "192", "--kernel-size", "7", "--pooling", "maxpool"],
