@@ -7,7 +7,8 @@
  *         [--context N]
  *
  * --kind: model and algorithm, of the table in equal_kinds.h: dsa (the default, DeepSeek-V3.2's dimensions), quest,
- * "quest shared", double_sparsity, snapkv, rocket_kv, streaming_llm, dense, skip_softmax (dimensions of Llama 3.1 8B and Qwen3 8B);
+ * "quest shared", double_sparsity, snapkv, rocket_kv, streaming_llm, dense, skip_softmax, cluster_kv, pq_cache (dimensions of Llama 3.1 8B and
+ * Qwen3 8B);
  * "gqa": all of these except dsa, one after another.
  *
  * First the reference: every stream is decoded resident, op by op, alone in its batch, and a hash of the logits of

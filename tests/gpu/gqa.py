@@ -42,7 +42,8 @@ STRATEGIES = [
     ("skip_softmax", "gqa_bf16", ["--threshold-scale-factor", "20", "--token-budget", "64"]),
 ]
 
-KINDS = ["quest", "quest shared", "double_sparsity", "snapkv", "rocket_kv", "streaming_llm", "dense", "skip_softmax"]
+KINDS = ["quest", "quest shared", "double_sparsity", "snapkv", "rocket_kv", "cluster_kv", "pq_cache", "streaming_llm", "dense",
+         "skip_softmax"]
 
 
 def first_difference(got, want):

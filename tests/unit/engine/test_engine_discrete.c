@@ -15,6 +15,7 @@
 #include "fix.h"
 #include "kernels/backend_impl.h"
 #include "kernels/bounds.h"
+#include "kernels/codes.h"
 #include "kernels/gqa.h"
 #include "kernels/retained.h"
 #include "kernels/window.h"
@@ -97,6 +98,7 @@ typedef struct taped {
     uint64_t *at;
     _Alignas(16) uint8_t params[PARAMS_MAX];
     sl_seq_tables seqs; /* host structs that parameters point at are copied too */
+    sl_codes_step step;
     sl_linear_params chain[SL_LINEAR_CHAIN];
 } taped;
 
@@ -129,6 +131,10 @@ static const sl_seq_tables **seqs_of(sl_op op, void *params)
         return &((sl_bounds_append_params *)params)->seqs;
     case SL_OP_BOUNDS_SCORES:
         return &((sl_bounds_scores_params *)params)->seqs;
+    case SL_OP_CLUSTER_LISTS:
+        return &((sl_cluster_lists_params *)params)->seqs;
+    case SL_OP_CODE_SCORES:
+        return &((sl_code_scores_params *)params)->seqs;
     case SL_OP_KEPT_STORE:
         return &((sl_kept_store_params *)params)->seqs;
     case SL_OP_KEPT_LISTS:
@@ -144,6 +150,17 @@ static const sl_seq_tables **seqs_of(sl_op op, void *params)
     }
 }
 
+/* What the codes of a step's tokens refer to. */
+static void keep_step(taped *t, sl_codes_params *p)
+{
+    if (!p->step)
+        return;
+    t->step = *p->step;
+    t->seqs = *p->step->seqs;
+    t->step.seqs = &t->seqs;
+    p->step = &t->step;
+}
+
 static void keep(taped *t, sl_op op, const void *params)
 {
     MUST(sl_op_params_size(op) <= PARAMS_MAX);
@@ -153,6 +170,8 @@ static void keep(taped *t, sl_op op, const void *params)
         *to = *p->next;
         p->next = to;
     }
+    if (op == SL_OP_CODES)
+        keep_step(t, (void *)t->params);
     const sl_seq_tables **seqs = seqs_of(op, t->params);
     if (seqs && *seqs) {
         t->seqs = **seqs;
@@ -384,6 +403,10 @@ static void tape_destroy(sl_graph *graph)
     X(SL_OP_GQA_ATTN)                                                                                        \
     X(SL_OP_BOUNDS_APPEND)                                                                                   \
     X(SL_OP_BOUNDS_SCORES)                                                                                   \
+    X(SL_OP_KMEANS)                                                                                          \
+    X(SL_OP_CLUSTER_LISTS)                                                                                   \
+    X(SL_OP_CODES)                                                                                           \
+    X(SL_OP_CODE_SCORES)                                                                                     \
     X(SL_OP_KEPT_STORE)                                                                                      \
     X(SL_OP_WINDOW_VOTES)                                                                                    \
     X(SL_OP_KEPT_LISTS)                                                                                      \
@@ -421,10 +444,11 @@ static fix f;
 static fix_text ref, text;
 
 /* WHOLE: hot rows for a whole context. From SELECTS_ONCE on, kinds that select at the end of a prompt. */
-enum { KINDS = 8, SELECTS_ONCE = 6, WHOLE = 300 };
+enum { KINDS = 10, SELECTS_ONCE = 6, WHOLE = 300 };
 
 /* Latent rows with and without shared lists, then grouped-query attention: lists per KV head of blocks and of tokens,
- * lists by position, no lists at all where sequences are resident, and lists of what a prompt keeps. */
+ * lists by position, no lists at all where sequences are resident, and lists of what a prompt keeps, and lists by clusters and by
+ * codes, some of which are made when a request is longer than its prompt. */
 static fix_opts kind_of(int i)
 {
     fix_opts o = {.dir = YARN};
@@ -446,6 +470,13 @@ static fix_opts kind_of(int i)
         o.algorithm = "snapkv", o.hot_rows = 84, o.select.output_tokens = 20;
     if (i == 7)
         o.algorithm = "rocket_kv", o.hot_rows = 40, o.select.retained_page = 4, o.select.top_pages = 10;
+    if (i >= 8)
+        o.select = (sl_select_params){.token_budget = 48, .niter = 3};
+    if (i == 8)
+        o.algorithm = "cluster_kv", o.hot_rows = 64, o.select.cluster_tokens = 4,
+        o.select.cluster_window = 16, o.select.window_nlist = 3;
+    if (i == 9)
+        o.algorithm = "pq_cache", o.hot_rows = 48, o.select.n_subbits = 3, o.select.recent_ratio = 0.25f;
     return o;
 }
 
