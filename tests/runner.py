@@ -35,7 +35,7 @@ PROGRESS_SECONDS = 20
 STEP_SECONDS = 2400  # a build or a test step that takes longer hangs
 TELLING = re.compile(r":[FE]:|ERROR|WARNING: Thread|panic|runtime error")  # shown although it is far from the end of the output
 FINDING = re.compile(r"Sanitizer|runtime error:|Received signal|SEGFAULT|Segmentation fault|signal SIG")  # a delay cannot cause it
-MOST_REPEATED = 5  # more failures than these are no accident
+MOST_REPEATED = 8  # more failures than these are no accident
 CHECK_LINE = re.compile(r"\d+%: Checks: (\d+), Failures: (\d+), Errors: (\d+)")
 
 
