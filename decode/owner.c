@@ -291,8 +291,9 @@ static bool next_span(const sl_decode *d, const sl_owner *o, sl_pull_get *g, sl_
             return false;
         int64_t bytes = d->geo->page_bytes;
         int32_t i = g->at_page++;
-        *out = (sl_span){sl_arena_base(d->o.role.arena) + g->local[i] * bytes,
-                         o->arena.base + (uint64_t)g->remote[i] * (uint64_t)bytes, bytes};
+        *out = (sl_span){.local = sl_arena_base(d->o.role.arena) + g->local[i] * bytes,
+                         .remote = o->arena.base + (uint64_t)g->remote[i] * (uint64_t)bytes,
+                         .bytes = bytes};
         return true;
     }
     for (;;) {
@@ -318,7 +319,7 @@ static sl_status post_next(sl_decode *d, sl_owner *o, sl_pull_get *g)
         g->held = s;
         return st;
     }
-    g->held = (sl_span){s.local + n, s.remote + (uint64_t)n, s.bytes - n};
+    g->held = (sl_span){.local = s.local + n, .remote = s.remote + (uint64_t)n, .bytes = s.bytes - n};
     g->began_ns = g->began_ns ? g->began_ns : sl_now_ns();
     g->bytes += (uint64_t)n;
     g->in_flight++;

@@ -29,11 +29,13 @@ struct sl_copier {
 /* ---- batches ---- */
 
 /* Adds a piece to the run c if it continues the run: the second piece sets the pitches, later ones must match them. */
-static bool continues(sl_copy *c, const uint8_t *src, const uint8_t *dst, size_t bytes)
+static bool continues(sl_copy *c, const sl_span *s, const uint8_t *dst)
 {
+    const uint8_t *src = s->local;
+    const size_t bytes = (size_t)s->bytes;
     const uint8_t *last_src = c->src + (c->n - 1) * c->src_pitch,
                   *last_dst = c->dst + (c->n - 1) * c->dst_pitch;
-    if (bytes != c->bytes || src < last_src + bytes || dst < last_dst + bytes)
+    if (s->device != c->device || bytes != c->bytes || src < last_src + bytes || dst < last_dst + bytes)
         return false;
     size_t src_pitch = (size_t)(src - last_src), dst_pitch = (size_t)(dst - last_dst);
     if (c->n > 1 && (src_pitch != c->src_pitch || dst_pitch != c->dst_pitch))
@@ -52,11 +54,12 @@ bool sl_copier_add(sl_copier_mail *m, const sl_span *s, uint8_t *there)
     bool merged = false;
     /* spans of rows, keys and scales alternate */
     for (int i = m->n - 1; i >= 0 && i >= m->n - 3 && !merged; i--)
-        merged = continues(&m->copy[i], s->local, there, bytes);
+        merged = continues(&m->copy[i], s, there);
     if (!merged && m->n == SL_COPIES)
         return false;
     if (!merged)
-        m->copy[m->n++] = (sl_copy){.dst = there, .src = s->local, .bytes = bytes, .n = 1};
+        m->copy[m->n++] =
+            (sl_copy){.dst = there, .src = s->local, .bytes = bytes, .n = 1, .device = s->device};
     m->total += bytes;
     return true;
 }

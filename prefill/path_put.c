@@ -56,9 +56,9 @@ static sl_status get_span(sl_prefill *p, sl_prefill_job *j, sl_tp_mem *mem, cons
 }
 
 /* The memory that the span begins in. A span that continues in the next device pool is cut at the end of the first. */
-static sl_tp_mem *memory_of(sl_prefill *p, const sl_prefill_job *j, sl_span *s)
+static sl_tp_mem *memory_of(sl_prefill *p, sl_span *s)
 {
-    if (!j->ship.map.dev)
+    if (!s->device)
         return sl_worker_memory(p->worker);
     sl_tp_mem *mem = sl_worker_device_memory(p->worker, s->local);
     SL_CHECK(mem != NULL, "device rows outside the registered memory");
@@ -75,7 +75,7 @@ sl_status sl_path_put(sl_prefill *p, sl_prefill_job *j)
     if (!sl_cursor_next(c, &whole))
         return SL_INPROGRESS;
     sl_span s = whole;
-    sl_tp_mem *mem = memory_of(p, j, &s);
+    sl_tp_mem *mem = memory_of(p, &s);
     sl_status st = j->ship.state == SHIP_PULLING ? get_span(p, j, mem, &s) : put_span(p, j, mem, &s);
     if (st == SL_AGAIN)
         sl_cursor_hold(c, &whole);
@@ -83,7 +83,8 @@ sl_status sl_path_put(sl_prefill *p, sl_prefill_job *j)
         return st;
     sl_ship_posted(j);
     if (s.bytes < whole.bytes)
-        sl_cursor_hold(c, &(sl_span){s.local + s.bytes, s.remote + (uint64_t)s.bytes, whole.bytes - s.bytes});
+        sl_cursor_hold(
+            c, &(sl_span){s.local + s.bytes, s.remote + (uint64_t)s.bytes, whole.bytes - s.bytes, s.device});
     return SL_OK;
 }
 

@@ -17,6 +17,11 @@ static const sl_cache_plane *plane_of(const sl_pieces *it, int32_t plane)
     return &it->map->local->shape.planes[plane];
 }
 
+static bool on_device(const sl_page_map *m, int32_t plane)
+{
+    return m->dev && !m->local->shape.planes[plane].host_only;
+}
+
 /* True if the units are contiguous on both sides. */
 static bool is_dense(const sl_pieces *it)
 {
@@ -64,8 +69,8 @@ void sl_pieces_init(sl_pieces *it, const sl_page_map *map, int32_t layer, int32_
     const sl_geometry *l = map->local, *r = map->remote;
     *it = (sl_pieces){.map = map, .layer = layer, .first = first, .end = end, .done = first >= end};
     for (int32_t p = 0; p < l->shape.n_planes; p++) {
-        it->local[p] = map->dev ? map->dev[layer].planes[p]
-                                : sl_geometry_plane(l, map->local_base, map->local_n, layer, p);
+        it->local[p] = on_device(map, p) ? map->dev[layer].planes[p]
+                                         : sl_geometry_plane(l, map->local_base, map->local_n, layer, p);
         it->remote[p] = sl_geometry_plane(r, as_pointer(map->remote_base), map->remote_n, layer, p);
     }
     it->by_page = l->layout == SL_LAYOUT_PAGE_FIRST && r->layout == SL_LAYOUT_PAGE_FIRST;
@@ -77,7 +82,7 @@ void sl_pieces_init(sl_pieces *it, const sl_page_map *map, int32_t layer, int32_
 static int32_t local_page(const sl_pieces *it)
 {
     const sl_page_map *m = it->map;
-    if (!m->dev)
+    if (!on_device(m, it->plane))
         return m->lpages[it->page];
     bool rows = it->plane == SL_CACHE_ROWS && !m->dev[it->layer].rows_by_index_page;
     return (rows ? m->dev_rows : m->dev_index)[it->page];
@@ -91,7 +96,8 @@ static sl_span span_of(const sl_pieces *it, const sl_unit_run *u)
     int64_t there = (int64_t)it->map->rpages[it->page] * r->page_stride + u->unit * r->row_stride;
     return (sl_span){.local = l->base + here + in_unit,
                      .remote = (uint64_t)(uintptr_t)r->base + (uint64_t)(there + in_unit),
-                     .bytes = u->bytes};
+                     .bytes = u->bytes,
+                     .device = on_device(it->map, it->plane)};
 }
 
 static bool raw_next(sl_pieces *it, sl_span *out)
@@ -113,7 +119,8 @@ bool sl_pieces_next(sl_pieces *it, sl_span *out)
     if (!s.bytes && !raw_next(it, &s))
         return false;
     while (raw_next(it, &next)) {
-        if (next.local != s.local + s.bytes || next.remote != s.remote + (uint64_t)s.bytes) {
+        if (next.device != s.device || next.local != s.local + s.bytes ||
+            next.remote != s.remote + (uint64_t)s.bytes) {
             it->ahead = next;
             break;
         }

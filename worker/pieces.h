@@ -22,7 +22,8 @@ typedef struct sl_page_map {
     /* Tokens of the request; 0: the end of each range counts as the end of the request. The metadata of the last unit,
      * which is not full, moves with the range that ends there (sl_unit_walk). */
     int32_t n_tokens;
-    /* When dev is set, the local side is device memory, dev[layer], with these pages instead of lpages. */
+    /* When dev is set, the local side is device memory, dev[layer], with these pages instead of lpages; but for planes that
+     * exist in host pages only (sl_cache_plane.host_only), which are read from the arena as without dev. */
     const sl_device_layer *dev;
     const int32_t *dev_rows, *dev_index;
 } sl_page_map;
@@ -31,6 +32,7 @@ typedef struct sl_span {
     uint8_t *local;
     uint64_t remote;
     int64_t bytes;
+    bool device; /* local is device memory */
 } sl_span;
 
 typedef struct sl_pieces {

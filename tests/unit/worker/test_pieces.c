@@ -157,6 +157,80 @@ START_TEST(spans_are_long)
 }
 END_TEST
 
+/* A plane of each kind, of which the device has the rows alone. */
+static sl_geometry host_plane_geometry(void)
+{
+    static const bool has_indexer[LAYERS] = {false};
+    sl_cache_dims d = {.rows = sl_row_format_of(SL_ROW_GQA_BF16),
+                       .kv_heads = 2,
+                       .head_dim = 16,
+                       .index_format = SL_INDEX_PLAIN};
+    sl_cache_shape shape;
+    sl_geometry g;
+    ck_assert_int_eq(sl_cache_shape_make(&d, &shape, NULL), SL_OK);
+    shape.planes[shape.n_planes++] =
+        (sl_cache_plane){.name = "kept",
+                         .format = "gaps",
+                         .role = SL_PLANE_META,
+                         .scope = SL_SCOPE_KV_HEAD,
+                         .host_only = true,
+                         .heads = 2,
+                         .unit_tokens = SL_PAGE_TOKENS,
+                         .n_parts = 1,
+                         .parts = {{.name = "gaps", .dtype = SL_I32, .per = SL_PER_OPEN_UNIT, .count = 9}}};
+    sl_geometry_opts o = {
+        .layout = SL_LAYOUT_LAYER_FIRST, .shape = &shape, .n_layers = LAYERS, .has_indexer = has_indexer};
+    ck_assert_int_eq(sl_geometry_make(&o, &g, NULL), SL_OK);
+    return g;
+}
+
+/* What was computed is read from device memory, but a plane that only host pages have is read from these. */
+START_TEST(planes_of_host_pages_are_read_from_the_arena)
+{
+    sl_geometry g = host_plane_geometry();
+    const size_t bytes = (size_t)(PAGES * g.page_bytes);
+    uint8_t *host = malloc(bytes), *device = malloc(bytes), *there = calloc(bytes, 1);
+    const int32_t lp[3] = {4, 1, 2}, dp[3] = {5, 3, 0};
+    const uint32_t rp[3] = {0, 3, 5};
+    const int32_t kept = g.shape.n_planes - 1;
+    sl_device_layer dev[LAYERS] = {{.bytes = {0}}};
+    sl_pieces it;
+    sl_span s;
+    int n[2] = {0, 0};
+    memset(host, 'h', bytes);
+    memset(device, 'd', bytes);
+    for (int32_t l = 0; l < LAYERS; l++)
+        dev[l].planes[SL_CACHE_ROWS] = sl_geometry_plane(&g, device, PAGES, l, SL_CACHE_ROWS);
+    sl_page_map map = {.local = &g,
+                       .remote = &g,
+                       .local_base = host,
+                       .remote_base = (uint64_t)(uintptr_t)there,
+                       .local_n = PAGES,
+                       .remote_n = PAGES,
+                       .lpages = lp,
+                       .rpages = rp,
+                       .n_tokens = 150,
+                       .dev = dev,
+                       .dev_rows = dp,
+                       .dev_index = dp};
+    for (sl_pieces_init(&it, &map, 1, 0, 150); sl_pieces_next(&it, &s); n[s.device]++) {
+        const uint8_t *base = s.device ? device : host;
+        ck_assert_msg(s.local >= base && s.local + s.bytes <= base + bytes,
+                      "a span of %s memory lies elsewhere", s.device ? "device" : "host");
+        memcpy((void *)(uintptr_t)s.remote, s.local, (size_t)s.bytes);
+    }
+    ck_assert_msg(n[0] > 0 && n[1] > 0, "%d spans of host memory, %d of device memory", n[0], n[1]);
+    const sl_host_plane rows = sl_geometry_plane(&g, there, PAGES, 1, SL_CACHE_ROWS),
+                        gaps = sl_geometry_plane(&g, there, PAGES, 1, kept);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(rows.base[rp[i] * rows.page_stride], 'd');
+    ck_assert_int_eq(gaps.base[rp[2] * gaps.page_stride], 'h'); /* the page of the prompt's end */
+    free(host);
+    free(device);
+    free(there);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("pieces");
@@ -164,6 +238,7 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, moves_exactly_these_tokens, 0, 18);
     tcase_add_test(t, spans_are_long);
+    tcase_add_test(t, planes_of_host_pages_are_read_from_the_arena);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
