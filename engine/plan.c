@@ -12,7 +12,9 @@ static sl_coord_opts coord_opts(const sl_plan_in *in, const sl_plan *p, const sl
                                 sl_coord_layer *layers, int32_t hot_slots)
 {
     for (int32_t l = 0; l < in->cfg->n_layers; l++) {
-        int32_t hot = in->hot_rows_layer && in->hot_rows_layer[l] ? in->hot_rows_layer[l] : p->hot_rows;
+        int32_t hot = in->hot_rows_layer && in->hot_rows_layer[l] ? in->hot_rows_layer[l]
+                      : p->all_resident                           ? SL_HOT_RESIDENT
+                                                                  : p->hot_rows;
         layers[l] = (sl_coord_layer){
             .has_indexer = in->cfg->layer_has_indexer[l],
             .resident = hot == SL_HOT_RESIDENT,
@@ -84,6 +86,8 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
     SL_TRY(sl_coord_width(&o, &p->width, err));
     int32_t hot = sl_plan_default_hot_rows(in->algorithm, p->width);
     p->hot_rows = in->hot_rows > 0 ? in->hot_rows : hot;
+    p->all_resident =
+        in->hot_rows <= 0 && !in->hot_rows_layer && !in->algorithm->constant_k && hot < p->width;
     o = coord_opts(in, p, rows, layers, 1);
     SL_TRY(sl_coord_plan_bytes(&o, &p->hot_meta_bytes, &p->fixed_bytes, &p->algorithm_bytes, err));
     const uint64_t page_rows = (uint64_t)sl_cache_page_bytes(rows);
@@ -194,7 +198,13 @@ char *sl_plan_text(const sl_plan_in *in, const sl_plan *p)
                  (long long)p->page_bytes);
     sl_sb_printf(&sb, "hot rows %d (longest selection %d), tail rows %d, longest context %d\n\n", p->hot_rows,
                  p->width, p->tail_rows, p->max_context);
-    if (p->resident_layers > 0)
+    if (p->all_resident)
+        sl_sb_printf(
+            &sb,
+            "lists of %s hold the whole context, %d tokens, and a hot buffer at most %d: all layers keep "
+            "their rows on the device\n\n",
+            in->algorithm->name, p->width, SL_HOT_ROWS_MAX);
+    else if (p->resident_layers > 0)
         sl_sb_printf(&sb, "%d layers keep all their rows on the device\n\n", p->resident_layers);
     put_mib(&sb, "device memory", in->gpu_bytes);
     put_mib(&sb, "weights", in->weight_bytes);

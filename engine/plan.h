@@ -46,6 +46,9 @@ typedef struct sl_plan {
     int32_t width, hot_rows, tail_rows, max_context;
     int32_t index_layers;    /* layers with an indexer */
     int32_t resident_layers; /* layers whose rows never leave the device */
+    /* No hot buffer can hold a list, because lists are as long as the context: every layer is planned as resident. The
+     * engine must be told so (SL_HOT_RESIDENT in hot_rows_layer) if it has hot slots. */
+    bool all_resident;
     int64_t row_bytes, index_block_bytes, page_bytes;
     /* Device bytes of a page: in the planes that are on the device whole, together with the rows of resident
      * layers; and of the other rows of a resident sequence. */

@@ -210,6 +210,19 @@ static sl_status fit_pools(sl_setup *s, bool hot, sl_plan *plan, int32_t context
     return SL_OK;
 }
 
+/* Lists that are too long for any hot buffer are served by layers that keep all their rows on the device. */
+static void keep_all_rows(sl_setup *s, sl_engine_opts *o)
+{
+    for (int l = 0; l < s->mc.n_layers; l++)
+        s->p->hot_rows_layer[l] = SL_HOT_RESIDENT;
+    o->hot_rows_layer = s->p->hot_rows_layer;
+    sl_log(
+        SL_LOG_WARN, s->comp, "resident",
+        "algorithm=%s reason=\"its lists hold the whole context, more than a hot buffer of at most %d rows; all "
+        "rows stay on the device, and sparse_attention.mode hierarchical saves nothing\"",
+        o->algorithm->name, SL_HOT_ROWS_MAX);
+}
+
 /* Fills the engine's options. *budget: the device memory for the cache. */
 static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *err)
 {
@@ -229,6 +242,8 @@ static sl_status plan_engine(sl_setup *s, bool hot, uint64_t *budget, sl_err *er
         SL_TRY(hot_layer_opts(s, &in, o, err));
     SL_TRY(device_budget(s, &in.gpu_bytes, err));
     SL_TRY(sl_plan_make(&in, &plan, err));
+    if (hot && plan.all_resident)
+        keep_all_rows(s, o);
     SL_TRY(fit_pools(s, hot, &plan, in.max_context, err));
     o->max_step_tokens = s->mo.max_tokens;
     *budget = in.gpu_bytes;

@@ -228,6 +228,35 @@ START_TEST(state_is_for_all_requests)
 }
 END_TEST
 
+/* A hot buffer cannot hold 128K rows. Algorithms that read everything are then planned as what they are: resident. */
+START_TEST(lists_longer_than_a_hot_buffer_are_resident)
+{
+    static const sl_algo_desc *const all[] = {&sl_algo_dense, &sl_algo_skip_softmax};
+    fixture f;
+    sl_plan_in in;
+    sl_plan p;
+    sl_err err = {0};
+    open_fixture(&f, 3);
+    for (size_t i = 0; i < SL_COUNT(all); i++) {
+        ck_assert(choose(&f, all[i], &in, 3));
+        in.max_context = 65534;
+        ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s", err.text);
+        ck_assert_int_eq(p.resident_layers, 0);
+        in.max_context = 131072;
+        ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s: %s", all[i]->name, err.text);
+        ck_assert_int_eq(p.resident_layers, f.cfg->n_layers);
+        ck_assert_uint_eq(p.rows[3].hierarchical_bytes - p.hot_meta_bytes, p.rows[3].resident_bytes);
+        ck_assert_int_eq(p.rows[3].resident_batch > 0, p.rows[3].hierarchical_batch > 0);
+        char *text = sl_plan_text(&in, &p);
+        ck_assert_msg(strstr(text, "hold the whole context, 131072 tokens"), "%s", text);
+        free(text);
+        in.hot_rows = 1000; /* as asked for: refused */
+        ck_assert_int_eq(sl_plan_make(&in, &p, &err), SL_ERR_UNSUPPORTED);
+    }
+    close_fixture(&f);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("engine/plan");
@@ -235,6 +264,7 @@ int main(void)
     tcase_set_timeout(t, 100);
     tcase_add_loop_test(t, plans_are_what_engines_allocate, 0, SL_COUNT(models));
     tcase_add_test(t, state_is_for_all_requests);
+    tcase_add_test(t, lists_longer_than_a_hot_buffer_are_resident);
     suite_add_tcase(s, t);
     return run_suite(s);
 }
