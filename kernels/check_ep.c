@@ -19,6 +19,17 @@ static void chk_layout(sl_chk *c, const sl_ep_layout *l)
         sl_chk_need(c, l->first[r] < l->first[r + 1], "first", "leaves a rank without experts");
 }
 
+/* Blocks that go to other places than send. */
+static void chk_to(sl_chk *c, const sl_ep_layout *l, void *const *to)
+{
+    if (!to || c->st != SL_OK)
+        return;
+    sl_chk_need(c, l->ranks <= SL_EP_TO_RANKS, "to", "is for at most 16 ranks");
+    for (int32_t r = 0; r < l->ranks && c->st == SL_OK; r++)
+        sl_chk_need(c, to[r] && (uintptr_t)to[r] % 4 == 0, "to",
+                    "has a block that is NULL or not aligned to 4 bytes");
+}
+
 void sl_chk_ep_send(sl_chk *c, const void *params)
 {
     const sl_ep_send_params *p = params;
@@ -31,6 +42,7 @@ void sl_chk_ep_send(sl_chk *c, const void *params)
     }
     sl_chk_ptr(c, "send", p->send, 4);
     sl_chk_ptr(c, "send_count", p->send_count, 4);
+    chk_to(c, &p->layout, p->to);
 }
 
 void sl_chk_ep_experts(sl_chk *c, const void *params)
@@ -44,6 +56,7 @@ void sl_chk_ep_experts(sl_chk *c, const void *params)
     sl_chk_ptr(c, "recv_count", p->recv_count, 4);
     sl_chk_ptr(c, "send", p->send, 4);
     sl_chk_ptr(c, "send_count", p->send_count, 4);
+    chk_to(c, l, p->to);
     if (c->pointers)
         sl_chk_need(c, p->gate && p->up && p->down, "gate", ", up or down is NULL");
     if (c->st != SL_OK || !p->gate || !p->up || !p->down)

@@ -298,6 +298,20 @@ sl_status sl_comm_broadcast(sl_comm *c, void *buf, size_t bytes, int32_t root, s
     return c->desc->broadcast(c, buf, bytes, root, err);
 }
 
+sl_status sl_comm_memory(sl_comm *c, size_t bytes, void **out, sl_err *err)
+{
+    *out = NULL;
+    SL_TRY(check_formed(c, err));
+    if (bytes == 0)
+        return REFUSE(c, err, "memory: 0 bytes");
+    return c->desc->memory ? c->desc->memory(c, bytes, out, err) : SL_OK;
+}
+
+void *sl_comm_at(const sl_comm *c, const void *own, int32_t r)
+{
+    return c->desc->at && r >= 0 && r < c->opts.ranks ? c->desc->at(c, own, r) : NULL;
+}
+
 sl_status sl_comm_all_to_all(sl_comm *c, const sl_comm_rows *rows, sl_err *err)
 {
     SL_TRY(check_formed(c, err));
@@ -308,6 +322,8 @@ sl_status sl_comm_all_to_all(sl_comm *c, const sl_comm_rows *rows, sl_err *err)
                       rows->row_bytes);
     if (rows->cap < 1)
         return REFUSE(c, err, "all_to_all: cap %d is not positive", rows->cap);
+    if (rows->placed && !sl_comm_at(c, rows->recv, c->opts.rank))
+        return REFUSE(c, err, "all_to_all: rows are placed, but recv is not in memory of the group");
     note(c);
     return c->desc->all_to_all(c, rows, err);
 }

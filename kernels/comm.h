@@ -135,6 +135,9 @@ typedef struct sl_comm_stats {
     /* of exchanges in halves, which this rank computed during, and not in exchange_ns; what it waited for at their end is
      * not told apart. 0 on the CPU, where a call waits */
     uint64_t hidden_ns;
+    /* of exchange_ns and hidden_ns: this rank has written all that it sends and waits for rows of others, which are late
+     * or still on the link. On the CPU 0: not told apart; nor where NCCL moves the rows. */
+    uint64_t wait_ns;
     /* sent to other ranks by sl_comm_all_to_all(): the rows, or whole blocks where NCCL moves them */
     uint64_t exchange_bytes;
 } sl_comm_stats;
@@ -154,12 +157,28 @@ sl_status sl_comm_agree(sl_comm *c, const void *src, void *dst, size_t bytes, sl
 sl_status sl_comm_broadcast(sl_comm *c, void *buf, size_t bytes, int32_t root, sl_err *err);
 
 /*
+ * Memory of this rank that the other ranks write into: rows then need no copy where they arrive. Every rank calls it with
+ * the same bytes, not in a capture; it is complete when it returns. *out: device memory that belongs to the group, until
+ * sl_comm_destroy(); NULL on all ranks where not all of them can reach the memory of the others or have twice as much left, after
+ * SL_COMM_MEMORIES of them, and always on the CPU.
+ */
+#define SL_COMM_MEMORIES 4
+sl_status sl_comm_memory(sl_comm *c, size_t bytes, void **out, sl_err *err);
+/* The address, for kernels and copies of this rank, of the place at rank r that corresponds to `own` in such memory of
+ * this rank; NULL if own is no such place. */
+void *sl_comm_at(const sl_comm *c, const void *own, int32_t r);
+
+/*
  * Rows from every rank to every rank: the dispatch of tokens to the ranks that hold their experts, and the way back.
  * Block q of send goes to rank q, where it becomes block p = the sender's rank of recv; a rank's own block is copied.
  * Of a block only its first count rows are data. The rest of a block of recv is undefined afterwards; whether those
  * rows travel is the implementation's choice (the CPU's does not move them).
  * row_bytes and cap are the same on all ranks. recv_count[p] tells how many rows came from rank p. A count outside
  * 0..cap is SL_ERR_INVALID on the CPU, and is the caller's error on CUDA.
+ *
+ * recv in memory of sl_comm_memory(), at the same place on all ranks: the senders write into it. A rank may do so as soon
+ * as it has ended the collective before, so what reads these rows is enqueued before that collective begins; hence no two
+ * exchanges in a row use the same place.
  */
 typedef struct sl_comm_rows {
     const void *send;          /* [ranks][cap][row_bytes] */
@@ -168,6 +187,9 @@ typedef struct sl_comm_rows {
     int32_t *recv_count;       /* [ranks], out */
     int64_t row_bytes;         /* a multiple of 4 */
     int32_t cap;               /* rows of a block, >= 1 */
+    /* The work before this call has written the rows of all blocks, also of the own one, to where they belong (recv is as
+     * above, and sl_comm_at() says where): only the counts travel, send is not read. The same on all ranks. */
+    bool placed;
 } sl_comm_rows;
 sl_status sl_comm_all_to_all(sl_comm *c, const sl_comm_rows *rows, sl_err *err);
 

@@ -32,6 +32,9 @@ struct sl_comm_desc {
     sl_status (*agree)(sl_comm *c, const void *src, void *dst, size_t bytes, sl_err *err);
     sl_status (*broadcast)(sl_comm *c, void *buf, size_t bytes, int32_t root, sl_err *err);
     sl_status (*all_to_all)(sl_comm *c, const sl_comm_rows *rows, sl_err *err);
+    /* NULL, both: there is no such memory */
+    sl_status (*memory)(sl_comm *c, size_t bytes, void **out, sl_err *err);
+    void *(*at)(const sl_comm *c, const void *own, int32_t rank);
     /* Version of the library that moves the bytes, which must be equal on all ranks: 0 if there is none. An error: it
      * cannot be loaded, or does not fit this build. */
     sl_status (*library)(uint32_t *version, sl_err *err);

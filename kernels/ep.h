@@ -28,6 +28,7 @@
 #include "kernels/params.h"
 
 #define SL_EP_COUNTED 1024
+#define SL_EP_TO_RANKS 16
 
 /* What both ends of an exchange agree on; equal on all ranks except `rank`. */
 typedef struct sl_ep_layout {
@@ -67,6 +68,9 @@ typedef struct sl_ep_send_params {
     void *send;                /* [ranks][cap][row bytes] */
     int32_t *send_count;       /* [ranks] */
     int32_t tokens;            /* 0 .. cap */
+    /* Host [ranks], or NULL: where the block for each rank goes, [cap][row bytes], instead of to its part of send; for
+     * instance to the memory of that rank (sl_comm_at()). Of at most SL_EP_TO_RANKS ranks. */
+    void *const *to;
 } sl_ep_send_params;
 
 /* What the experts of this rank had to compute, cumulative over calls. */
@@ -85,6 +89,7 @@ typedef struct sl_ep_experts_params {
     const sl_weight *gate, *up, *down;
     void *send;          /* [ranks][result cap][result bytes] */
     int32_t *send_count; /* [ranks] */
+    void *const *to;     /* as in sl_ep_send_params: [result cap][result bytes] each */
     int32_t inter;
     bool fp8_acts;
     /* Host; added to, at the latest by the next sl_be_sync(), until which it must exist; one for all ops of an instance.

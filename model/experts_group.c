@@ -3,6 +3,10 @@
  * Every rank enqueues the same exchanges in every MoE layer, also one without tokens, so the ranks stay together
  * without asking each other between layers; what differs is only how many rows travel.
  *
+ * Of many tokens the ops write rows and results straight into the memory of the ranks that they are for, where GPUs can:
+ * a result crosses the link while the next one is computed, and the exchange carries the counts alone. Of few tokens, the
+ * kernels would write too few bytes at a time; there the exchange moves the rows, without a copy where they arrive.
+ *
  * The shared experts need no rows of other ranks, so they are computed while rows travel. They are the only work of a
  * layer that depends on neither exchange: what follows needs the sum.
  */
@@ -26,17 +30,39 @@ static sl_ep_layout layout_of(const sl_pass *p)
                           .quantised = p->c->fp8_acts && p->lw->quantised};
 }
 
+/* One way of the rows of a layer. Where they are placed, to[] says where the op before the exchange writes the blocks. */
+typedef struct way {
+    void *send, *recv;
+    int32_t *send_count, *recv_count;
+    int64_t row_bytes;
+    int32_t cap;
+    bool placed;
+    void *to[SL_EP_TO_RANKS];
+} way;
+
+/* Whether the rows are placed is equal on all ranks. */
+static void find_places(const sl_pass *p, const sl_ep_layout *l, way *w)
+{
+    size_t mine = (size_t)w->row_bytes * (size_t)w->cap * (size_t)l->rank;
+    w->placed = !p->dry && l->cap > SPLIT_TOKENS && l->ranks <= SL_EP_TO_RANKS;
+    for (int32_t q = 0; w->placed && q < l->ranks; q++) {
+        uint8_t *at = sl_comm_at(p->m->opts.comm, w->recv, q);
+        w->placed = at != NULL;
+        w->to[q] = at ? at + mine : NULL;
+    }
+}
+
 /* Begins to move rows or results to every rank and from every rank. Where nothing is computed meanwhile it moves them at
  * once, with the whole device. */
-static sl_status begin(const sl_pass *p, const void *send, const int32_t *send_count, void *recv,
-                       int32_t *recv_count, int64_t row_bytes, int32_t cap, bool compute)
+static sl_status begin(const sl_pass *p, const way *w, bool compute)
 {
-    sl_comm_rows rows = {.send = send,
-                         .send_count = send_count,
-                         .recv = recv,
-                         .recv_count = recv_count,
-                         .row_bytes = row_bytes,
-                         .cap = cap};
+    sl_comm_rows rows = {.send = w->send,
+                         .send_count = w->send_count,
+                         .recv = w->recv,
+                         .recv_count = w->recv_count,
+                         .row_bytes = w->row_bytes,
+                         .cap = w->cap,
+                         .placed = w->placed};
     if (p->dry)
         return SL_OK;
     return compute ? sl_comm_all_to_all_begin(p->m->opts.comm, &rows, p->err)
@@ -55,16 +81,23 @@ static sl_status end(const sl_pass *p, sl_status st)
 static sl_status send_rows(sl_pass *p, const sl_ep_layout *l, bool compute)
 {
     sl_workspace *ws = p->ws;
+    way w = {.send = ws->ep_send,
+             .recv = p->m->arrive_rows,
+             .send_count = ws->ep_counts[0],
+             .recv_count = ws->ep_counts[1],
+             .row_bytes = sl_ep_row_bytes(l),
+             .cap = l->cap};
+    find_places(p, l, &w);
     sl_ep_send_params a = {.layout = *l,
                            .x = ws->h,
                            .expert_ids = ws->expert_ids,
                            .token_seq = p->f->seqs->token_seq,
-                           .send = ws->ep_send,
-                           .send_count = ws->ep_counts[0],
-                           .tokens = p->tokens};
+                           .send = w.send,
+                           .send_count = w.send_count,
+                           .tokens = p->tokens,
+                           .to = w.placed ? w.to : NULL};
     SL_TRY(sl_pass_run(p, SL_OP_EP_SEND, &a));
-    SL_TRY(begin(p, ws->ep_send, ws->ep_counts[0], ws->ep_recv, ws->ep_counts[1], sl_ep_row_bytes(l), l->cap,
-                 compute));
+    SL_TRY(begin(p, &w, compute));
     return end(p, compute ? sl_pass_mlp_in(p) : SL_OK);
 }
 
@@ -81,20 +114,27 @@ static sl_status run_experts(sl_pass *p, const sl_ep_layout *l, bool shared, boo
     sl_workspace *ws = p->ws;
     const sl_layer_weights *lw = p->lw;
     int32_t first = l->first[l->rank];
+    way w = {.send = ws->ep_results,
+             .recv = p->m->arrive_results,
+             .send_count = ws->ep_counts[2],
+             .recv_count = ws->ep_counts[3],
+             .row_bytes = sl_ep_result_bytes(l),
+             .cap = sl_ep_result_cap(l)};
+    find_places(p, l, &w);
     sl_ep_experts_params a = {.layout = *l,
-                              .recv = ws->ep_recv,
+                              .recv = p->m->arrive_rows,
                               .recv_count = ws->ep_counts[1],
                               .gate = lw->gate + first,
                               .up = lw->up + first,
                               .down = lw->down + first,
-                              .send = ws->ep_results,
-                              .send_count = ws->ep_counts[2],
+                              .send = w.send,
+                              .send_count = w.send_count,
+                              .to = w.placed ? w.to : NULL,
                               .inter = p->c->moe_intermediate_size,
                               .fp8_acts = p->c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3,
                               .load = &p->m->expert_load};
     SL_TRY(sl_pass_run(p, SL_OP_EP_EXPERTS, &a));
-    SL_TRY(begin(p, ws->ep_results, ws->ep_counts[2], ws->ep_back, ws->ep_counts[3], sl_ep_result_bytes(l),
-                 sl_ep_result_cap(l), shared));
+    SL_TRY(begin(p, &w, shared));
     return end(p, shared ? run_shared(p, begun) : SL_OK);
 }
 
@@ -106,7 +146,7 @@ sl_status sl_pass_group_experts(sl_pass *p)
     SL_TRY(send_rows(p, &l, early));
     SL_TRY(run_experts(p, &l, shared, early));
     sl_ep_sum_params a = {.layout = l,
-                          .recv = ws->ep_back,
+                          .recv = p->m->arrive_results,
                           .recv_count = ws->ep_counts[3],
                           .expert_ids = ws->expert_ids,
                           .weights = ws->expert_weights,
@@ -114,4 +154,24 @@ sl_status sl_pass_group_experts(sl_pass *p)
                           .out = ws->delta,
                           .tokens = p->tokens};
     return sl_pass_run(p, SL_OP_EP_SUM, &a);
+}
+
+sl_status sl_model_arrivals(sl_model *m, sl_err *err)
+{
+    sl_carve k = {0};
+    sl_workspace w = {0};
+    void *memory = NULL;
+    if (m->arrives_of == m->opts.comm)
+        return SL_OK;
+    m->arrive_rows = m->ws.ep_recv, m->arrive_results = m->ws.ep_back;
+    sl_workspace_arrivals(&m->config, m->opts.act, m->opts.max_tokens, m->weights.ranks, &k, &w);
+    if (k.at > 0)
+        SL_TRY(sl_comm_memory(m->opts.comm, k.at, &memory, err));
+    if (memory) {
+        k = (sl_carve){.base = memory};
+        sl_workspace_arrivals(&m->config, m->opts.act, m->opts.max_tokens, m->weights.ranks, &k, &w);
+        m->arrive_rows = w.ep_recv, m->arrive_results = w.ep_back;
+    }
+    m->arrives_of = m->opts.comm;
+    return SL_OK;
 }

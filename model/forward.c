@@ -62,6 +62,8 @@ sl_status sl_model_forward(sl_model *m, const sl_forward *f, sl_err *err)
     SL_TRY(check_group(m, f, err));
     if (m->weights.ranks > 1 && !m->opts.comm)
         return sl_fail(err, SL_ERR_PEER, "forward: the group of this rank is not formed");
+    if (m->weights.ranks > 1)
+        SL_TRY(sl_model_arrivals(m, err));
     if (f->seqs->n_tokens == 0 && (m->weights.ranks < 2 || f->group_tokens == 0))
         return SL_OK;
     sl_pass p = {.m = m,

@@ -277,6 +277,7 @@ void sl_model_set_comm(sl_model *m, sl_comm *comm)
     SL_CHECK(!comm || (sl_comm_rank(comm) == m->weights.rank && sl_comm_ranks(comm) == m->weights.ranks),
              "a model of rank %d of %d gets another group", m->weights.rank, m->weights.ranks);
     m->opts.comm = comm;
+    m->arrives_of = NULL;
 }
 
 const sl_model_config *sl_model_get_config(const sl_model *m)

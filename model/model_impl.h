@@ -22,6 +22,9 @@ struct sl_model {
     int32_t local_experts;
     bool drawn_experts; /* synthetic models: tokens choose among all experts at random */
     sl_ep_load expert_load;
+    /* Where rows and results of other ranks arrive: in memory of the group `arrives_of`, or in the workspace. */
+    void *arrive_rows, *arrive_results;
+    sl_comm *arrives_of;
 };
 
 /* model/model.c: what follows the weights: rope tables, workspace, and whether the backend can run it all. */

@@ -57,6 +57,9 @@ sl_status sl_pass_mlp_out(sl_pass *p, void *out);
 /* The routed experts of the current layer, which the ranks of a group share: delta of this rank's tokens, which may be
  * none, from h and the choices of the router; and the layer's shared experts, to ws->extra. experts_group.c */
 sl_status sl_pass_group_experts(sl_pass *p);
+/* Takes memory of the group for what other ranks send, once for every group; all ranks call it in their first pass, which
+ * is in no capture. Where there is none, rows arrive in the workspace. experts_group.c */
+sl_status sl_model_arrivals(sl_model *m, sl_err *err);
 /* After the last layer: the logits of the wanted rows. Ends the pass: p->tokens is changed. */
 sl_status sl_pass_head(sl_pass *p);
 

@@ -18,6 +18,17 @@ void *sl_carve_take(sl_carve *k, int64_t rows, int64_t cols, size_t size)
     return p;
 }
 
+void sl_workspace_arrivals(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks,
+                           sl_carve *k, sl_workspace *w)
+{
+    sl_ep_layout l = {
+        .cap = max_tokens, .hidden = c->hidden_size, .top_k = c->num_experts_per_tok, .act = act};
+    if (ranks < 2 || c->n_routed_experts < 1)
+        return;
+    w->ep_recv = sl_carve_take(k, (int64_t)ranks * l.cap, sl_ep_row_bytes(&l), 1);
+    w->ep_back = sl_carve_take(k, (int64_t)ranks * sl_ep_result_cap(&l), sl_ep_result_bytes(&l), 1);
+}
+
 void sl_workspace_exchange(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks,
                            sl_carve *k, sl_workspace *w)
 {
@@ -27,9 +38,8 @@ void sl_workspace_exchange(const sl_model_config *c, sl_dtype act, int32_t max_t
         return;
     int64_t rows = (int64_t)ranks * l.cap, results = (int64_t)ranks * sl_ep_result_cap(&l);
     w->ep_send = sl_carve_take(k, rows, sl_ep_row_bytes(&l), 1);
-    w->ep_recv = sl_carve_take(k, rows, sl_ep_row_bytes(&l), 1);
     w->ep_results = sl_carve_take(k, results, sl_ep_result_bytes(&l), 1);
-    w->ep_back = sl_carve_take(k, results, sl_ep_result_bytes(&l), 1);
+    sl_workspace_arrivals(c, act, max_tokens, ranks, k, w);
     for (int i = 0; i < 4; i++)
         w->ep_counts[i] = sl_carve_take(k, 1, ranks, sizeof(int32_t));
 }

@@ -46,6 +46,9 @@ typedef struct sl_workspace {
  * unquantised are the larger ones, so they size the buffers. */
 void sl_workspace_exchange(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks,
                            sl_carve *k, sl_workspace *w);
+/* Those of them in which rows and results of other ranks arrive: ep_recv and ep_back. */
+void sl_workspace_arrivals(const sl_model_config *c, sl_dtype act, int32_t max_tokens, int32_t ranks,
+                           sl_carve *k, sl_workspace *w);
 /* On failure *out needs no freeing. */
 sl_status sl_workspace_create(sl_backend *be, const struct sl_family *f, const sl_model_config *c,
                               const sl_model_opts *o, sl_workspace *out, sl_err *err);

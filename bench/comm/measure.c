@@ -30,6 +30,8 @@ typedef struct ctx {
     FILE *out;
     const char *way;
     double link_gbs;
+    void *memory; /* of the group, for recv; or NULL */
+    size_t memory_bytes;
     sl_err *err;
 } ctx;
 
@@ -151,6 +153,21 @@ static sl_status time_shape(const ctx *x, const shape *s)
     return st;
 }
 
+/* s with recv in memory of the group, and one that carries counts alone. Contrary to the contract the exchanges of a graph
+ * use the same place one after the other: here nothing reads it. */
+static sl_status time_direct(const ctx *x, const shape *s)
+{
+    ctx direct = *x;
+    shape d = *s;
+
+    direct.way = "direct";
+    d.rows.recv = x->memory;
+    SL_TRY(time_shape(&direct, &d));
+    direct.way = "placed";
+    d.rows.placed = true;
+    return time_shape(&direct, &d);
+}
+
 /* An all_to_all with count[q] rows to rank q. */
 static sl_status time_rows(const ctx *x, const char *what, int32_t tokens, int64_t row_bytes, int32_t cap,
                            const int32_t *count)
@@ -184,6 +201,8 @@ static sl_status time_rows(const ctx *x, const char *what, int32_t tokens, int64
     for (int32_t q = 0; q < ranks; q++)
         s.rows_out += q == rank ? 0 : count[q];
     st = time_shape(x, &s);
+    if (st == SL_OK && all <= x->memory_bytes)
+        st = time_direct(x, &s);
 free_buffers:
     sl_be_free(x->be, SL_MEM_DEVICE, send);
     sl_be_free(x->be, SL_MEM_DEVICE, recv);
@@ -247,6 +266,24 @@ static double measure_copy(void)
     return best > 0 ? best : 1;
 }
 
+/* Memory of the group for the largest shape that is not left out. */
+static sl_status take_memory(ctx *x)
+{
+    const sl_bench_comm *o = x->o;
+    int32_t most = o->top_k < o->experts ? o->top_k : o->experts;
+    size_t bytes = 0;
+
+    for (int i = 0; i < o->tokens.n; i++) {
+        size_t each = 2 * (size_t)o->hidden * (size_t)(o->tokens.v[i] * most) * (size_t)o->ranks;
+
+        bytes = each <= o->most_bytes && each > bytes ? each : bytes;
+    }
+    if (bytes)
+        SL_TRY(sl_comm_memory(x->c, bytes, &x->memory, x->err));
+    x->memory_bytes = x->memory ? bytes : 0;
+    return SL_OK;
+}
+
 sl_status sl_bench_comm_measure(const sl_bench_comm *o, sl_backend *be, sl_comm *c, const char *way,
                                 FILE *out, sl_err *err)
 {
@@ -260,6 +297,7 @@ sl_status sl_bench_comm_measure(const sl_bench_comm *o, sl_backend *be, sl_comm 
                                                        : H200_GBS;
     SL_TRY(time_shape(&x, &barrier));
     SL_TRY(time_agree(&x));
+    SL_TRY(take_memory(&x));
     for (int i = 0; i < o->tokens.n; i++) {
         int32_t tokens = o->tokens.v[i], to[SL_COMM_RANKS_MAX], each[SL_COMM_RANKS_MAX];
         int32_t most = o->top_k < o->experts ? o->top_k : o->experts;

@@ -25,6 +25,7 @@ typedef struct sweep {
     /* steps in a group, in the order of the sweep; then the same sweep without the exchange compares with them */
     double with_ms[RESULTS];
     int32_t n_with, n_without;
+    float ranks_ms[SL_COMM_RANKS_MAX]; /* the last step of every rank */
 } sweep;
 
 static void print_facts(FILE *out, const sl_bench_prefill *b, const sl_comm *comm)
@@ -97,7 +98,24 @@ static void print_heads(sweep *s)
     s->facts_printed = s->head_printed = true;
 }
 
-/* Keeps a step with the exchange; 0, or without it the ratio of the rates of an expert layer. What the layers have in
+/* Tells the ranks each other's times. */
+static void share_times(sweep *s, double step_ms)
+{
+    float own = (float)step_ms;
+    s->ranks_ms[0] = own;
+    if (s->b.group && sl_comm_agree(s->b.group, &own, s->ranks_ms, sizeof own, &s->b.err) != SL_OK)
+        s->ranks_ms[0] = own;
+}
+
+static double slowest(const sweep *s)
+{
+    double most = s->ranks_ms[0];
+    for (int32_t r = 1; s->b.group && r < sl_comm_ranks(s->b.group); r++)
+        most = s->ranks_ms[r] > most ? s->ranks_ms[r] : most;
+    return most;
+}
+
+/* Keeps a step with the exchange; 0, or without it the ratio of the rates of an expert layer, of the slowest rank. What the layers have in
  * addition to the rest of the step is the same on both sides, so the ratio is that of the steps with the difference
  * scaled to the expert layers of the whole model. */
 static double compare(sweep *s, const sl_bench_prefill_result *r)
@@ -107,20 +125,37 @@ static double compare(sweep *s, const sl_bench_prefill_result *r)
         s->with_ms[s->n_with++] = r->step_ms;
     if (s->comm || s->n_without >= s->n_with)
         return 0;
-    double more = (s->with_ms[s->n_without++] - r->step_ms) / b->have[SL_BENCH_MOE] * b->whole[SL_BENCH_MOE];
+    double more = (s->with_ms[s->n_without++] - slowest(s)) / b->have[SL_BENCH_MOE] * b->whole[SL_BENCH_MOE];
     return r->model_ms / (r->model_ms + more);
+}
+
+/* What every rank says of itself. */
+static void print_rank(const sweep *s, const sl_bench_prefill_result *r)
+{
+    if (!s->b.group)
+        return;
+    printf(
+        "  rank %d: step %.3f ms, exchanges %.3f ms alone and %.3f ms on the side, of which it waits %.3f ms\n",
+        sl_comm_rank(s->b.group), r->step_ms, r->exposed_ms, r->hidden_ms, r->wait_ms);
+    if (s->silent && s->b.o.ops)
+        print_ops(stdout, &s->b, r);
+    fflush(stdout);
 }
 
 static void on_result(void *ctx, const sl_bench_prefill_result *r)
 {
     sweep *s = ctx;
+    share_times(s, r->step_ms);
     double ratio = compare(s, r);
-    if (s->silent)
+    if (s->silent) {
+        print_rank(s, r);
         return;
+    }
     print_heads(s);
     printf("%-8s chunk %5d after %6d  step %9.3f ms (%d layers, ops %9.3f)  model %9.3f ms  %9.1f tokens/s\n",
            sl_row_format_name(r->rows), r->chunk, r->context, r->step_ms, s->b.local.checkpoint.cfg.n_layers,
            r->ops_ms, r->model_ms, r->tokens_s);
+    print_rank(s, r);
     if (ratio > 0)
         printf("  with the exchange the whole model computes %.4f of these tokens/s\n", ratio);
     if (s->csv && ratio > 0)
@@ -197,7 +232,7 @@ static sl_status run_rank(const void *opts, int32_t rank, sl_local *l, sl_comm *
                .comm = c,
                .opened = true,
                .silent = rank > 0};
-    s.b.report = on_result, s.b.report_ctx = &s;
+    s.b.report = on_result, s.b.report_ctx = &s, s.b.group = c;
     if (rank == 0 && !sl_bench_csv_open("bench prefill", s.b.o.csv, &s.csv))
         return sl_fail(err, SL_ERR_INVALID, "--csv %s cannot be written", s.b.o.csv);
     sl_status st = run_all(&s);

@@ -4,8 +4,9 @@
  * its real dimensions; the time of the whole model is computed from the time of each kind and the number of its layers.
  *
  * With --group the rank is one of a real group: every rank (bench/ranks.h) computes chunks of its own sequence and runs
- * the sweep twice, in the group and then without the exchange; rank 0 prints both and their ratio. The experts of a token
- * are drawn either way, so that an expert gets as many tokens.
+ * the sweep twice, in the group and then without the exchange; rank 0 prints both and their ratio. The ranks' steps begin
+ * together either way, and a step in the group is compared with that of the slowest rank, because a group is never faster.
+ * The experts of a token are drawn either way, so that an expert gets as many tokens.
  *
  * prefill.c reads the flags, runs the sweep and prints; run.c measures one point.
  */
@@ -49,8 +50,10 @@ typedef struct sl_bench_prefill_op {
 typedef struct sl_bench_prefill_result {
     sl_row_format rows;
     int32_t chunk, context;
-    double step_ms, ops_ms;         /* the measured step: median by the host clock, and the sum of its ops */
-    double model_ms, tokens_s;      /* the whole model, computed from the ops */
+    double step_ms, ops_ms;       /* the measured step: median by the host clock, and the sum of its ops */
+    double model_ms, tokens_s;    /* the whole model, computed from the ops */
+    double exposed_ms, hidden_ms; /* a step's exchanges (sl_comm_stats), and the waiting in them; 0: none */
+    double wait_ms;
     const sl_bench_prefill_op *ops; /* sorted by part, then by time */
     int32_t n_ops;
 } sl_bench_prefill_result;
@@ -60,6 +63,8 @@ typedef struct sl_bench_prefill {
     sl_local local;
     sl_local_opts open; /* the options that local is opened with, except the row format */
     sl_bench_host host;
+    sl_comm *
+        group; /* the ranks that take part, also those that compute without an exchange; NULL: this one alone */
     int32_t have[SL_BENCH_PARTS];  /* number of layers of each kind that run here; ENDS: 1 */
     int32_t whole[SL_BENCH_PARTS]; /* the same for the whole model */
     void (*report)(void *ctx, const sl_bench_prefill_result *r);

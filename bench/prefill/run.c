@@ -26,12 +26,20 @@ typedef struct run {
     sl_bench_prefill_result r;
 } run;
 
+/* Waits for the other ranks, so that the steps of all begin together. */
+static sl_status meet(sl_bench_prefill *b)
+{
+    uint32_t own = 0, all[SL_COMM_RANKS_MAX];
+    SL_TRY(sl_be_sync(b->local.be, &b->err));
+    return b->group ? sl_comm_agree(b->group, &own, all, sizeof own, &b->err) : SL_OK;
+}
+
 /* Runs and times one step of the open sequence. */
 static sl_status run_step(run *x, sl_seq *seq, double *ms)
 {
     sl_bench_prefill *b = x->b;
     sl_step_item item = {.seq = seq, .tokens = x->tokens, .n_tokens = x->r.chunk, .want_logits = true};
-    SL_TRY(sl_be_sync(b->local.be, &b->err));
+    SL_TRY(meet(b));
     uint64_t t0 = sl_now_ns();
     SL_TRY(sl_engine_step(x->engine, &item, 1, NULL, &b->err));
     *ms = (double)(sl_now_ns() - t0) / 1e6;
@@ -119,10 +127,18 @@ static sl_status profile(run *x)
 static sl_status run_point(run *x)
 {
     int32_t n = x->b->o.repeats;
+    sl_comm_stats before = {0}, after = {0};
     double warm;
     SL_TRY(step(x, &warm));
+    if (x->b->open.comm)
+        sl_comm_stats_get(x->b->open.comm, &before);
     for (int32_t i = 0; i < n; i++)
         SL_TRY(step(x, &x->ms[i]));
+    if (x->b->open.comm)
+        sl_comm_stats_get(x->b->open.comm, &after);
+    x->r.exposed_ms = (double)(after.exchange_ns - before.exchange_ns) / 1e6 / n;
+    x->r.hidden_ms = (double)(after.hidden_ns - before.hidden_ns) / 1e6 / n;
+    x->r.wait_ms = (double)(after.wait_ns - before.wait_ns) / 1e6 / n;
     SL_TRY(profile(x));
     x->r.step_ms = sl_bench_median(x->ms, (size_t)n);
     x->b->report(x->b->report_ctx, &x->r);

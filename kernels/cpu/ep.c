@@ -23,6 +23,12 @@ static bool is_padding(const int32_t *token_seq, int32_t t)
     return token_seq && token_seq[t] < 0;
 }
 
+/* The block for rank q, of `bytes`. */
+static uint8_t *block_for(void *send, void *const *to, int32_t q, size_t bytes)
+{
+    return to ? to[q] : (uint8_t *)send + (size_t)q * bytes;
+}
+
 /* ---- home: rows out ---- */
 
 /* The values of a row, quantised if they travel so. tmp: [hidden]. */
@@ -85,7 +91,7 @@ sl_status sl_cpu_ep_send(sl_backend *be, const void *params, sl_err *err)
         write_values(l, &parts, p->x, t, tmp, row);
         for (int32_t q = 0; q < l->ranks; q++)
             if (local_ids(l, ids, q, row_ids) > 0)
-                memcpy((uint8_t *)p->send + (size_t)q * block + (size_t)p->send_count[q]++ * row_bytes, row,
+                memcpy(block_for(p->send, p->to, q, block) + (size_t)p->send_count[q]++ * row_bytes, row,
                        row_bytes);
     }
     return SL_OK;
@@ -132,7 +138,7 @@ static void list_rows(received *r, int32_t *ids)
     int32_t n = 0;
 
     for (int32_t from = 0; from < l->ranks; from++) {
-        uint8_t *out = (uint8_t *)p->send + (size_t)from * (size_t)sl_ep_result_cap(l) * result;
+        uint8_t *out = block_for(p->send, p->to, from, (size_t)sl_ep_result_cap(l) * result);
         int32_t sent = 0;
 
         for (int32_t i = 0; i < p->recv_count[from]; i++, n++) {

@@ -41,7 +41,10 @@ struct sl_cuda_comm {
     uint32_t *meet;  /* device [1 + ranks]: what a barrier gathers */
     uint8_t *pinned; /* for nccl_agree() without windows: what this rank says, then what all say */
     uint32_t agreements;
+    uint64_t waited; /* of the device's count, at the last sync */
     sl_cuda_windows windows;
+    sl_cuda_shared shared[SL_COMM_MEMORIES];
+    int32_t n_shared;
     sl_status broken;
     sl_err cause;
     _Atomic bool aborted;
@@ -141,12 +144,16 @@ static sl_status check_report(sl_cuda_comm *c, sl_err *err)
 void sl_cuda_comm_count(sl_cuda_comm *c, const sl_cuda_counts *now, const sl_cuda_counts *seen)
 {
     sl_comm_stats *s = &c->base.stats;
+    uint64_t waited;
 
     s->gathers += now->gather.calls - seen->gather.calls;
     s->gather_ns += now->gather.ns - seen->gather.ns;
     s->exchanges += now->exchange.calls - seen->exchange.calls;
     s->exchange_ns += now->exchange.ns - seen->exchange.ns;
     s->hidden_ns += now->hidden_ns - seen->hidden_ns;
+    memcpy(&waited, c->cu->deverr_host + SL_CUDA_WAITED, sizeof waited);
+    s->wait_ns += waited - c->waited;
+    c->waited = waited;
     s->exchange_bytes += now->exchange.bytes - seen->exchange.bytes;
 }
 
@@ -230,6 +237,8 @@ static void nccl_destroy(sl_comm *base)
 
     if (c->comm && c->broken == SL_OK)
         (void)sl_cuda_comm_wait(c, NULL);
+    for (int32_t i = 0; i < c->n_shared; i++)
+        sl_cuda_shared_close(&c->shared[i]);
     sl_cuda_windows_close(&c->windows);
     if (c->comm)
         (void)c->n->comm_abort(c->comm);
@@ -308,6 +317,7 @@ static sl_status nccl_form(sl_comm *base, sl_err *err)
     SL_TRY(settle(c, r, "form", err));
     c->ready = true;
     SL_TRY(SL_CU(cudaMemsetAsync(c->meet, 0, sizeof(uint32_t), c->cu->stream), err));
+    SL_TRY(SL_CU(cudaMemsetAsync(sl_cuda_waited_of(c->cu), 0, sizeof(uint64_t), c->cu->stream), err));
     SL_TRY(nccl_barrier(base, err));
     SL_TRY(sl_cuda_comm_wait(c, err));
     SL_TRY(sl_cuda_windows_open(&base->opts, gather_host, c, &c->windows, err));
@@ -433,6 +443,41 @@ static sl_status nccl_broadcast(sl_comm *base, void *buf, size_t bytes, int32_t 
                   err);
 }
 
+static sl_status nccl_memory(sl_comm *base, size_t bytes, void **out, sl_err *err)
+{
+    sl_cuda_comm *c = of(base);
+    sl_cuda_shared *s = &c->shared[c->n_shared];
+
+    SL_TRY(nccl_state(base, err));
+    if (!c->windows.open || c->n_shared == SL_COMM_MEMORIES)
+        return SL_OK;
+    SL_TRY(sl_cuda_shared_open(&base->opts, bytes, gather_host, c, s, err));
+    if (s->bytes)
+        *out = c->shared[c->n_shared++].at[base->opts.rank];
+    return SL_OK;
+}
+
+static void *nccl_at(const sl_comm *base, const void *own, int32_t r)
+{
+    const sl_cuda_comm *c = (const sl_cuda_comm *)base;
+    uint8_t *at = NULL;
+
+    for (int32_t i = 0; i < c->n_shared && !at; i++)
+        at = sl_cuda_shared_at(&c->shared[i], own, r);
+    return at;
+}
+
+/* Straight to where the rows belong; false if recv is not in memory of the group. */
+static bool write_there(const sl_cuda_comm *c, const sl_comm_rows *p, sl_peer_move *m)
+{
+    m->direct = c->n_shared > 0;
+    for (int32_t r = 0; m->direct && r < c->base.opts.ranks; r++) {
+        m->to[r] = nccl_at(&c->base, p->recv, r);
+        m->direct = m->to[r] != NULL;
+    }
+    return m->direct;
+}
+
 /* Rows of a block that one launch moves through the windows, so that a block takes at most MOST_SLICES of them; 0: the
  * call goes through NCCL. The same on all ranks. */
 static int32_t slice_of(const sl_cuda_comm *c, const sl_comm_rows *p)
@@ -448,19 +493,22 @@ static sl_status through_windows(sl_cuda_comm *c, const sl_comm_rows *p, int32_t
 {
     size_t block = (size_t)p->row_bytes * (size_t)p->cap;
 
-    for (int32_t first = 0; first < p->cap; first += slice) {
-        sl_peer_move m = {.send = p->send,
-                          .recv = p->recv,
-                          .send_stride = block,
-                          .recv_stride = block,
-                          .row_bytes = (uint64_t)p->row_bytes,
-                          .send_count = p->send_count,
-                          .recv_count = p->recv_count,
-                          .rows = p->cap,
-                          .first = first,
-                          .slice = slice < p->cap - first ? slice : p->cap - first,
-                          .meter = &sl_cuda_counts_of(c->cu)->exchange};
+    sl_peer_move m = {.send = p->send,
+                      .recv = p->recv,
+                      .send_stride = block,
+                      .recv_stride = block,
+                      .row_bytes = (uint64_t)p->row_bytes,
+                      .send_count = p->send_count,
+                      .recv_count = p->recv_count,
+                      .rows = p->cap,
+                      .slice = p->cap,
+                      .placed = p->placed,
+                      .meter = &sl_cuda_counts_of(c->cu)->exchange};
 
+    if (write_there(c, p, &m))
+        return sl_peer_launch(c->cu, &c->windows.view, &m, err);
+    for (; m.first < p->cap; m.first += slice) {
+        m.slice = slice < p->cap - m.first ? slice : p->cap - m.first;
         SL_TRY(sl_peer_launch(c->cu, &c->windows.view, &m, err));
     }
     return SL_OK;
@@ -475,7 +523,7 @@ static sl_status nccl_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *e
     ncclResult_t rows, counts, r;
 
     SL_TRY(nccl_state(base, err));
-    if (slice > 0)
+    if (slice > 0 || nccl_at(base, p->recv, base->opts.rank))
         return through_windows(c, p, slice, err);
     SL_TRY(begin_timed(c, meter, err));
     r = c->n->group_start();
@@ -505,5 +553,7 @@ const sl_comm_desc sl_comm_nccl = {
     .agree = nccl_agree,
     .broadcast = nccl_broadcast,
     .all_to_all = nccl_all_to_all,
+    .memory = nccl_memory,
+    .at = nccl_at,
     .library = sl_nccl_version,
 };

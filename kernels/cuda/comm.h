@@ -9,6 +9,17 @@ typedef struct sl_cuda_comm sl_cuda_comm;
 
 extern const sl_comm_desc sl_comm_nccl;
 
+/* The device's count of sl_comm_stats.wait_ns: the words between sl_cuda_counts and SL_CUDA_MEET. */
+#define SL_CUDA_WAITED (SL_CUDA_COUNTS + (int)(sizeof(sl_cuda_counts) / sizeof(uint32_t)))
+#ifndef __cplusplus
+_Static_assert(SL_CUDA_WAITED + 2 <= SL_CUDA_MEET, "the count of waiting fits before the barrier");
+#endif
+
+static inline uint64_t *sl_cuda_waited_of(const sl_cuda *cu)
+{
+    return (uint64_t *)(void *)(cu->deverr + SL_CUDA_WAITED);
+}
+
 /* Waits for the selected stream as cudaStreamSynchronize() does, but ends when the group breaks or the deadline passes:
  * then everything in flight is stopped, and the status says why. */
 sl_status sl_cuda_comm_wait(sl_cuda_comm *c, sl_err *err);

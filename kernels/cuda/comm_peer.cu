@@ -9,6 +9,10 @@
 
 #include "kernels/cuda/common.cuh"
 
+extern "C" {
+#include "kernels/cuda/comm.h"
+}
+
 #define THREADS 512
 #define BLOCK_BYTES 16384 /* of all blocks of rows: what one thread block copies at least */
 #define LOOKS 256         /* polls of a flag between two checks of the clock and of the host's `stop` */
@@ -112,8 +116,8 @@ __device__ static void write_out(const sl_peer_view &v, const sl_peer_move &m, u
     for (int32_t d = 1; d < v.ranks; d++) {
         int32_t q = (v.rank + d) % v.ranks; /* ranks begin with different receivers */
 
-        copy_part<V>(slot_of(v, q, half, v.rank), m.send + (uint64_t)q * m.send_stride + first,
-                     slice_bytes(m, rows_for(m, q)));
+        copy_part<V>(m.direct ? m.to[q] + (uint64_t)v.rank * m.recv_stride : slot_of(v, q, half, v.rank),
+                     m.send + (uint64_t)q * m.send_stride + first, slice_bytes(m, rows_for(m, q)));
     }
 }
 
@@ -126,8 +130,8 @@ template <typename V> __device__ static void copy_own(const sl_peer_view &v, con
                  m.send + (uint64_t)v.rank * m.send_stride + first, slice_bytes(m, rows_for(m, v.rank)));
 }
 
-/* The block that is the last to have written tells the other ranks. */
-__device__ static void post_flags(const sl_peer_view &v, const sl_peer_move &m, uint32_t epoch)
+/* The block that is the last to have written tells the other ranks; true in this block. */
+__device__ static bool post_flags(const sl_peer_view &v, const sl_peer_move &m, uint32_t epoch)
 {
     __shared__ bool last;
 
@@ -143,10 +147,12 @@ __device__ static void post_flags(const sl_peer_view &v, const sl_peer_move &m, 
     if (last && threadIdx.x < v.ranks && (int32_t)threadIdx.x != v.rank)
         post(flag_of(v, (int32_t)threadIdx.x, epoch & 1, v.rank), epoch,
              (uint32_t)rows_for(m, (int32_t)threadIdx.x));
+    return last;
 }
 
-/* counts[s]: rows from s. False when a rank did not arrive. */
-__device__ static bool wait_all(const sl_peer_view &v, const sl_peer_move &m, uint32_t epoch, int32_t *counts)
+/* counts[s]: rows from s; this block also stores them where `tells`. False when a rank did not arrive. */
+__device__ static bool wait_all(const sl_peer_view &v, const sl_peer_move &m, uint32_t epoch, bool tells,
+                                int32_t *counts)
 {
     bool there = true;
     int32_t s = (int32_t)threadIdx.x;
@@ -156,7 +162,7 @@ __device__ static bool wait_all(const sl_peer_view &v, const sl_peer_move &m, ui
             counts[s] = rows_for(m, s);
         else
             there = wait_for(v, epoch, s, &counts[s]);
-        if (there && blockIdx.x == 0 && m.recv_count)
+        if (there && tells && m.recv_count)
             m.recv_count[s] = counts[s];
     }
     return __syncthreads_and(there);
@@ -209,12 +215,19 @@ template <typename V> __global__ void __launch_bounds__(THREADS) exchange(sl_pee
     __syncthreads();
     if (broken)
         return;
-    write_out<V>(v, m, epoch & 1);
-    post_flags(v, m, epoch);
-    copy_own<V>(v, m);
-    if (!wait_all(v, m, epoch, counts))
+    if (!m.placed)
+        write_out<V>(v, m, epoch & 1);
+    bool last = post_flags(v, m, epoch);
+    if (!m.placed)
+        copy_own<V>(v, m);
+    uint64_t waits = sl_clock_ns();
+    /* Rows that are written where they belong need no block to read them: one waits, so that the kernel does. */
+    if ((last || !m.direct) && !wait_all(v, m, epoch, last, counts))
         return;
-    read_in<V>(v, m, epoch & 1, counts);
+    if (last && m.wait_ns && threadIdx.x == 0)
+        *m.wait_ns += sl_clock_ns() - waits;
+    if (!m.direct)
+        read_in<V>(v, m, epoch & 1, counts);
     __syncthreads();
     if (threadIdx.x == 0 && atomicAdd(&v.state->left, 1) == gridDim.x - 1) {
         v.state->left = 0;
@@ -263,7 +276,10 @@ extern "C" sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl
     uint64_t blocks = (all + BLOCK_BYTES - 1) / BLOCK_BYTES;
     sl_peer_move move = *m;
 
+    if (m->placed)
+        blocks = 1;
     move.hidden_ns = hidden_of(cu);
+    move.wait_ns = m->meter == &sl_cuda_counts_of(cu)->exchange ? sl_cuda_waited_of(cu) : NULL;
     blocks = blocks < 1 ? 1 : blocks > most ? most : blocks;
     if (side)
         cu->side_sms = (int)blocks;

@@ -57,7 +57,8 @@ typedef struct sl_peer_view {
 /*
  * One exchange. For every rank q: the first n_q rows of send + q * send_stride arrive at q in recv + rank *
  * recv_stride, n_q = send_count[q], or `rows` where send_count is NULL; at most `rows`. recv_count (or NULL) gets the
- * numbers of rows. Of blocks that exceed a slot one launch moves `slice` rows, from row `first` on.
+ * numbers of rows. Of blocks that exceed a slot one launch moves `slice` rows, from row `first` on. direct: to[q] is
+ * recv of rank q (sl_comm_memory), rows are written there and not to a window, in one launch; placed: they are there.
  */
 typedef struct sl_peer_move {
     const uint8_t *send;
@@ -66,8 +67,11 @@ typedef struct sl_peer_move {
     const int32_t *send_count;
     int32_t *recv_count;
     int32_t rows, first, slice;
+    bool direct, placed;
+    uint8_t *to[SL_COMM_RANKS_MAX];
     sl_cuda_meter *meter; /* device: counts this call; or NULL */
     uint64_t *hidden_ns;  /* set by the launch: counts the time instead of the meter; or NULL */
+    uint64_t *wait_ns;    /* set by the launch: counts the wait for other ranks; or NULL */
 } sl_peer_move;
 
 /* Where the words of sl_peer_agree() begin in a window, [2][ranks][SL_PEER_AGREE_WORDS] of 8 bytes, 0 at first. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #define ALIGN 256
+#define SHARED_ALIGN ((size_t)2 << 20) /* smaller allocations share a handle with others */
 
 /* What a rank tells the others. */
 typedef struct card {
@@ -63,7 +64,8 @@ static bool all_there(const card *cards, const card *mine, int32_t ranks)
     return mine->host != 0;
 }
 
-static bool map_others(const sl_comm_opts *o, const card *cards, sl_peer_view *v)
+/* at[r]: the memory of rank r. */
+static bool map_others(const sl_comm_opts *o, const card *cards, uint8_t **at)
 {
     for (int32_t r = 0; r < o->ranks; r++) {
         void *p = NULL;
@@ -72,51 +74,94 @@ static bool map_others(const sl_comm_opts *o, const card *cards, sl_peer_view *v
             continue;
         if (cudaIpcOpenMemHandle(&p, cards[r].handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
             return false;
-        v->window[r] = p;
+        at[r] = p;
     }
     return true;
+}
+
+/* Maps the memory of all ranks; *every: all ranks have, else this rank's mappings must be closed. */
+static sl_status map_all(const sl_comm_opts *o, const card *mine, sl_cuda_gather_fn gather, void *ctx,
+                         uint8_t **at, bool *every, sl_err *err)
+{
+    card cards[SL_COMM_RANKS_MAX];
+    uint32_t mapped, all_mapped[SL_COMM_RANKS_MAX];
+
+    SL_TRY(gather(ctx, mine, cards, sizeof *mine, err));
+    mapped = all_there(cards, mine, o->ranks) && map_others(o, cards, at);
+    SL_TRY(gather(ctx, &mapped, all_mapped, sizeof mapped, err));
+    (void)cudaGetLastError(); /* what failed only means that there is no such memory */
+    *every = true;
+    for (int32_t r = 0; r < o->ranks; r++)
+        *every = *every && all_mapped[r];
+    return SL_OK;
 }
 
 sl_status sl_cuda_windows_open(const sl_comm_opts *o, sl_cuda_gather_fn gather, void *ctx, sl_cuda_windows *w,
                                sl_err *err)
 {
-    card mine = {.host = host_number()}, cards[SL_COMM_RANKS_MAX];
-    uint32_t mapped, all_mapped[SL_COMM_RANKS_MAX];
-    bool every = true;
+    card mine = {.host = host_number()};
     sl_status st;
 
     *w = (sl_cuda_windows){
         .view = {.rank = o->rank, .ranks = o->ranks, .deadline_ns = o->deadline_ms * 1000000ull}};
     mine.there = wanted(o) && make_own(o, &w->view, &mine.handle);
-    st = gather(ctx, &mine, cards, sizeof mine, err);
-    if (st != SL_OK)
-        goto close_windows;
-    mapped = all_there(cards, &mine, o->ranks) && map_others(o, cards, &w->view);
-    st = gather(ctx, &mapped, all_mapped, sizeof mapped, err);
-    if (st != SL_OK)
-        goto close_windows;
-    (void)cudaGetLastError(); /* what failed above only means that there are no windows */
-    for (int32_t r = 0; r < o->ranks; r++)
-        every = every && all_mapped[r];
-    if (!every)
+    st = map_all(o, &mine, gather, ctx, w->view.window, &w->open, err);
+    if (st != SL_OK || !w->open)
         sl_cuda_windows_close(w);
-    w->open = every;
-    return SL_OK;
-close_windows:
-    sl_cuda_windows_close(w);
     return st;
+}
+
+static void unmap(uint8_t *const *at, int32_t rank, int32_t ranks)
+{
+    for (int32_t r = 0; r < ranks; r++)
+        if (at[r] && r != rank)
+            cudaIpcCloseMemHandle(at[r]);
+    cudaFree(ranks ? at[rank] : NULL);
 }
 
 void sl_cuda_windows_close(sl_cuda_windows *w)
 {
     sl_peer_view *v = &w->view;
 
-    for (int32_t r = 0; r < v->ranks; r++)
-        if (v->window[r] && r != v->rank)
-            cudaIpcCloseMemHandle(v->window[r]);
-    cudaFree(v->ranks ? v->window[v->rank] : NULL);
+    unmap(v->window, v->rank, v->ranks);
     cudaFree(v->state);
     cudaFreeHost((void *)v->host);
     (void)cudaGetLastError();
     *w = (sl_cuda_windows){.open = false};
+}
+
+sl_status sl_cuda_shared_open(const sl_comm_opts *o, size_t bytes, sl_cuda_gather_fn gather, void *ctx,
+                              sl_cuda_shared *s, sl_err *err)
+{
+    size_t size = (bytes + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN;
+    card mine = {.host = host_number()};
+    size_t left = 0, total = 0;
+    void *own = NULL;
+    bool every = false;
+    sl_status st;
+
+    *s = (sl_cuda_shared){.bytes = bytes, .rank = o->rank, .ranks = o->ranks};
+    /* As much must remain for what grows with the first steps. */
+    mine.there = cudaMemGetInfo(&left, &total) == cudaSuccess && left / 2 >= size &&
+                 cudaMalloc(&own, size) == cudaSuccess &&
+                 cudaIpcGetMemHandle(&mine.handle, own) == cudaSuccess;
+    s->at[o->rank] = own;
+    st = map_all(o, &mine, gather, ctx, s->at, &every, err);
+    if (st != SL_OK || !every)
+        sl_cuda_shared_close(s);
+    return st;
+}
+
+void sl_cuda_shared_close(sl_cuda_shared *s)
+{
+    unmap(s->at, s->rank, s->ranks);
+    (void)cudaGetLastError();
+    *s = (sl_cuda_shared){.bytes = 0};
+}
+
+uint8_t *sl_cuda_shared_at(const sl_cuda_shared *s, const void *own, int32_t r)
+{
+    uintptr_t at = (uintptr_t)own - (uintptr_t)s->at[s->rank];
+
+    return own && s->bytes && at < s->bytes ? s->at[r] + at : NULL;
 }

@@ -16,6 +16,13 @@ typedef struct sl_cuda_windows {
     bool open;
 } sl_cuda_windows;
 
+/* Memory of every rank that all ranks have mapped: sl_comm_memory(). */
+typedef struct sl_cuda_shared {
+    uint8_t *at[SL_COMM_RANKS_MAX]; /* as this rank sees them */
+    size_t bytes;                   /* 0: there is none */
+    int32_t rank, ranks;
+} sl_cuda_shared;
+
 /* Gathers `bytes` of host memory from every rank into dst [ranks][bytes]; complete when it returns. */
 typedef sl_status (*sl_cuda_gather_fn)(void *ctx, const void *src, void *dst, size_t bytes, sl_err *err);
 
@@ -24,5 +31,13 @@ sl_status sl_cuda_windows_open(const sl_comm_opts *o, sl_cuda_gather_fn gather, 
                                sl_err *err);
 /* A zeroed struct is fine. No exchange may be in flight. */
 void sl_cuda_windows_close(sl_cuda_windows *w);
+
+/* SL_OK also when there will be none: see s->bytes. An error is one of gather. */
+sl_status sl_cuda_shared_open(const sl_comm_opts *o, size_t bytes, sl_cuda_gather_fn gather, void *ctx,
+                              sl_cuda_shared *s, sl_err *err);
+/* As sl_cuda_windows_close(). */
+void sl_cuda_shared_close(sl_cuda_shared *s);
+/* The place at rank r that corresponds to `own`, or NULL. */
+uint8_t *sl_cuda_shared_at(const sl_cuda_shared *s, const void *own, int32_t r);
 
 #endif

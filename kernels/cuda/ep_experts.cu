@@ -66,7 +66,8 @@ __global__ static void send_kernel(sl_moe_arrived a, const float *res)
     if (a.ids[pair] < 0)
         return;
     for (int o = blockIdx.y * blockDim.x + threadIdx.x; o < a.hidden; o += gridDim.y * blockDim.x)
-        sl_st(a.send + a.result[pair] * a.result_bytes, o, res[pair * a.hidden + o], a.act);
+        sl_st(sl_moe_result_at(a.to, a.send, a.result[pair], a.result_bytes), o, res[pair * a.hidden + o],
+              a.act);
 }
 
 sl_status sl_moe_send(sl_cuda *cu, const sl_moe_run *r, sl_err *err)
@@ -107,6 +108,9 @@ sl_status sl_cuda_ep_experts(sl_backend *be, const void *params, sl_err *err)
     a->row = sl_ep_row_of(l), a->result_bytes = sl_ep_result_bytes(l);
     a->ranks = l->ranks, a->cap = l->cap, a->top_k = l->top_k, a->hidden = l->hidden, a->experts = p->experts;
     a->quantised = l->quantised, a->act = l->act;
+    a->to.rows = e->to ? sl_ep_result_cap(l) : 0;
+    for (int q = 0; e->to && q < l->ranks; q++)
+        a->to.block[q] = (uint8_t *)e->to[q];
     if (e->load) {
         e->load->experts = p->experts;
         sl_cuda_of(be)->load = e->load;

@@ -20,6 +20,8 @@ struct ep_send {
     sl_ep_row row;
     int tokens, cap, ranks, top_k, hidden;
     sl_dtype act;
+    bool elsewhere; /* the blocks are at `to`, not in send */
+    uint8_t *to[SL_EP_TO_RANKS];
     sl_ep_first first;
 };
 
@@ -95,7 +97,9 @@ __device__ static void find_places(const ep_send &a, int t, int *at)
 
 __device__ static inline uint8_t *row_at(const ep_send &a, int q, int at)
 {
-    return a.send + ((int64_t)q * a.cap + at) * a.row.bytes;
+    uint8_t *block = a.elsewhere ? a.to[q] : a.send + (int64_t)q * a.cap * a.row.bytes;
+
+    return block + at * a.row.bytes;
 }
 
 /* The token's experts on rank q, counted from its first one, then -1. All lanes of a warp call it. */
@@ -213,6 +217,9 @@ sl_status sl_cuda_ep_send(sl_backend *be, const void *params, sl_err *err)
 
     a.row = sl_ep_row_of(l), a.first = sl_ep_first_of(l), a.act = l->act;
     a.tokens = p->tokens, a.cap = l->cap, a.ranks = l->ranks, a.top_k = l->top_k, a.hidden = l->hidden;
+    a.elsewhere = p->to != NULL;
+    for (int q = 0; a.elsewhere && q < l->ranks; q++)
+        a.to[q] = (uint8_t *)p->to[q];
     if (p->tokens > 0 && p->tokens <= FUSED_TOKENS)
         return write_fused(cu, a, grid, l->quantised, err);
     return write_placed(cu, a, grid, l->quantised, err);

@@ -72,9 +72,10 @@ static sl_status reserve(sl_cuda *cu, sl_moe_run *r, int size, grouped_memory *m
     return SL_OK;
 }
 
-static sl_status describe(sl_cuda *cu, const sl_moe_params *p, const grouped_memory *m, int size, mg_args *up,
+static sl_status describe(sl_cuda *cu, const sl_moe_run *r, const grouped_memory *m, int size, mg_args *up,
                           mg_args *down, sl_err *err)
 {
+    const sl_moe_params *p = &r->p;
     int64_t in = (int64_t)p->hidden * size, mid = (int64_t)p->inter * size;
 
     SL_TRY(sl_moe_weights(cu, p->gate, p->experts, &up->ta, &up->wa, err));
@@ -86,6 +87,7 @@ static sl_status describe(sl_cuda *cu, const sl_moe_params *p, const grouped_mem
     up->ld = down->ld = (int)m->ld;
     up->xs = m->xs, up->ms = m->ms, up->mid = m->mid;
     up->groups = (int)(in / ST_BOX), up->outs = p->inter, up->out_tiles = p->inter / ST_BOX;
+    down->to = r->arrived.to;
     down->xs = m->ms, down->res = (__nv_bfloat16 *)p->workspace;
     down->groups = (int)(mid / ST_BOX), down->outs = p->hidden;
     down->out_tiles = sl_ceil_div(p->hidden, 2 * ST_BOX);
@@ -128,7 +130,7 @@ sl_status sl_cuda_moe_grouped(sl_cuda *cu, sl_moe_run *r, sl_err *err)
     mg_args up = {}, down = {};
     grouped_memory m;
     SL_TRY(reserve(cu, r, size, &m, err));
-    SL_TRY(describe(cu, p, &m, size, &up, &down, err));
+    SL_TRY(describe(cu, r, &m, size, &up, &down, err));
     SL_TRY(lay_out(cu, r, &m, f8, err));
     SL_TRY((f8 ? launch<true, true>(cu, &up, err) : launch<false, true>(cu, &up, err)));
     SL_TRY((f8 ? launch<true, false>(cu, &down, err) : launch<false, false>(cu, &down, err)));

@@ -81,6 +81,7 @@ struct mg_args {
     float *ms;          /* fp8, gate and up: scales of their result, [outs / 128][ld] */
     void *mid;          /* gate and up: their result, [rows][outs] */
     __nv_bfloat16 *res; /* down: [pairs][outs] */
+    sl_moe_to to;       /* down: where they go instead */
     int ld, groups, outs, out_tiles;
 };
 
@@ -265,7 +266,10 @@ __device__ static inline void mg_finish_down(const mg_args &p, const mg_tile &t,
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         bool real = row + 8 * h < t.count;
-        __nv_bfloat16 *at = real ? p.res + (int64_t)p.rows.pair[t.row + row + 8 * h] * p.outs : NULL;
+        __nv_bfloat16 *at =
+            real ? (__nv_bfloat16 *)sl_moe_result_at(p.to, (uint8_t *)p.res, p.rows.pair[t.row + row + 8 * h],
+                                                     2 * (int64_t)p.outs)
+                 : NULL;
 #pragma unroll
         for (int b = 0; b < 2; b++)
             mg_store_bf16(at + t.out[b], acc[b], h, (p.outs - t.out[b]) / 8, real);

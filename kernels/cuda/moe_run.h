@@ -24,6 +24,12 @@ extern "C" {
 #define SL_MOE_GROUPED_ROWS 24
 #endif
 
+/* Where results go when their blocks are not in send: sl_ep_experts_params.to. A parameter of kernels. */
+typedef struct sl_moe_to {
+    uint8_t *block[SL_EP_TO_RANKS];
+    int32_t rows; /* of a block; 0: the results are in send */
+} sl_moe_to;
+
 /* Rows of other ranks and what becomes of them; a parameter of kernels. */
 typedef struct sl_moe_arrived {
     const uint8_t *recv; /* [ranks][cap][row.bytes]; NULL: SL_OP_MOE */
@@ -34,6 +40,7 @@ typedef struct sl_moe_arrived {
         *result; /* [places][top_k] in scratch: expert or -1; the choice's result among all of send */
     sl_ep_row row;
     int64_t result_bytes;
+    sl_moe_to to;
     int32_t ranks, cap, top_k, hidden, experts;
     bool quantised;
     bool sort_lists; /* the kernel that sorts the choices lists them too (moe_list.cuh); sl_moe_begin() */
@@ -48,6 +55,17 @@ typedef struct sl_moe_run {
     sl_moe_arrived arrived;
     float *mid, *res; /* of the paths with float32 results: [pairs][inter], [pairs][hidden]; sl_moe_begin() */
 } sl_moe_run;
+
+#ifdef __CUDACC__
+/* The place of result i, of all that are sent. */
+__device__ static inline uint8_t *sl_moe_result_at(const sl_moe_to &to, uint8_t *send, int32_t i,
+                                                   int64_t bytes)
+{
+    if (to.rows == 0)
+        return send + i * bytes;
+    return to.block[i / to.rows] + i % to.rows * bytes;
+}
+#endif
 
 /* Runs the path that fits; for SL_OP_MOE the sum over the experts too. */
 sl_status sl_moe_products(sl_cuda *cu, sl_moe_run *r, sl_err *err);

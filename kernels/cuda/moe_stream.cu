@@ -57,6 +57,7 @@ struct moe_args {
     float *ms;          /* gate and up: scales of their result, [outs / 128][ld] */
     uint8_t *mq;        /* gate and up: their result, [rows][outs] */
     __nv_bfloat16 *res; /* down: [pairs][outs] */
+    sl_moe_to to;       /* down: where they go instead */
     int ld, groups, outs, out_tiles;
 };
 
@@ -217,7 +218,9 @@ __device__ static inline void finish_down(const moe_args &p, const moe_tile &t, 
         if (row + 8 * h >= t.count || out >= p.outs)
             continue;
         __nv_bfloat16 *at =
-            p.res + (int64_t)p.rows.pair[t.first + row + 8 * h] * p.outs + out + (lane & 3) * 2;
+            (__nv_bfloat16 *)sl_moe_result_at(p.to, (uint8_t *)p.res, p.rows.pair[t.first + row + 8 * h],
+                                              2 * (int64_t)p.outs) +
+            out + (lane & 3) * 2;
 #pragma unroll
         for (int j = 0; j < 16; j++)
             *(__nv_bfloat162 *)(at + 8 * j) =
@@ -340,6 +343,7 @@ sl_status sl_cuda_moe_stream(sl_cuda *cu, sl_moe_run *r, sl_err *err)
     up.xs = xs, up.ms = ms, up.mq = mq, up.ld = (int)ld;
     up.groups = p->hidden / GROUP, up.outs = p->inter, up.out_tiles = p->inter / ST_BOX;
     SL_TRY(launch(cu, gemm_kernel<true>, up, err));
+    down.to = r->arrived.to;
     down.rows = up.rows, down.xs = ms, down.ld = (int)ld, down.res = (__nv_bfloat16 *)p->workspace;
     down.groups = p->inter / GROUP, down.outs = p->hidden,
     down.out_tiles = sl_ceil_div(p->hidden, 2 * ST_BOX);

@@ -24,7 +24,8 @@ enum { STEPS = 60, STOP_MS = 9000, DEADLINE_MS = 7000 }; /* of a rank that stops
 #else
 enum { STEPS = 1000, STOP_MS = 3500, DEADLINE_MS = 2500 };
 #endif
-enum { SEQS = 4, CONTEXT = 320, MAX_TOKENS = 64, PAGES = (CONTEXT + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS };
+enum { LONG = 260 }; /* tokens; more than SPLIT_TOKENS of model/experts_group.c */
+enum { SEQS = 4, CONTEXT = 320, MAX_TOKENS = 300, PAGES = (CONTEXT + SL_PAGE_TOKENS - 1) / SL_PAGE_TOKENS };
 
 /* How the last rank is lost: it kills itself before a step; or in an exchange of a step that computes prompts or only
  * decodes, while the other ranks wait there for it: dispatch of the first MoE layer, combine of the second. */
@@ -176,7 +177,8 @@ static void start(test *t, int32_t i)
     int32_t pages[PAGES];
     sl_err err = {{0}};
 
-    *s = (stream){.prompt = 1 + (int32_t)draw(t, 150)};
+    /* A long prompt is one step, in which GPUs write rows into the memory of other ranks. */
+    *s = (stream){.prompt = draw(t, 12) ? 1 + (int32_t)draw(t, 150) : LONG + (int32_t)draw(t, 40)};
     s->end = s->prompt + 1 + (int32_t)draw(t, (uint32_t)(CONTEXT - s->prompt));
     for (int32_t k = 0; k < s->prompt; k++)
         s->ids[k] = (int32_t)draw(t, (uint32_t)t->vocab);
@@ -213,7 +215,7 @@ static int32_t choose(test *t, sl_step_item *items, int32_t *of)
             continue;
         if (s->len < s->prompt) {
             take = 1 + (int32_t)draw(t, 40);
-            take = take < s->prompt - s->len ? take : s->prompt - s->len;
+            take = s->prompt < LONG && take < s->prompt - s->len ? take : s->prompt - s->len;
         }
         take = take < MAX_TOKENS - tokens ? take : MAX_TOKENS - tokens;
         if (take < 1)

@@ -265,6 +265,59 @@ static void all_to_all(cg_rank *r, const int64_t *a)
     close_exchange(r, &x);
 }
 
+/* What work of this rank writes to the others before an exchange that carries the counts alone. */
+static void place_rows(cg_rank *r, const exchange *x)
+{
+    sl_err err = {{0}};
+
+    for (int32_t q = 0; q < r->ranks && !r->failed; q++) {
+        uint8_t *to = sl_comm_at(r->c, x->p.recv, q);
+
+        if (!to)
+            cg_fail(r, "the memory of rank %d cannot be reached, but that of this rank is shared", q);
+        else
+            cg_ok(r,
+                  sl_be_copy(r->be, to + (size_t)r->rank * x->block, x->send + (size_t)q * x->block, x->block,
+                             &err),
+                  &err, "copy");
+    }
+}
+
+/* Exchanges whose rows are written into memory of the receivers, by the exchange or, every third time, before it:
+ * row_bytes, cap, pattern, times. Without such memory they are ordinary ones. */
+static void memory(cg_rank *r, const int64_t *a)
+{
+    exchange x;
+    sl_err err = {{0}};
+    void *own, *mem = NULL, *work = cg_mem(r, NULL, GUARD);
+
+    open_exchange(r, &x, a[0], a[1]);
+    own = x.p.recv;
+    if (!cg_ok(r, sl_comm_memory(r->c, x.block * (size_t)r->ranks + GUARD, &mem, &err), &err, "memory"))
+        return;
+    if (mem && sl_comm_at(r->c, mem, r->rank) != mem)
+        cg_fail(r, "a rank's own place in its memory is elsewhere");
+    if (sl_comm_at(r->c, own, 0))
+        cg_fail(r, "ordinary memory is said to be shared");
+    x.p.recv = mem ? mem : own;
+    for (int64_t k = 0; k < a[3] && !r->failed; k++) {
+        uint64_t seed = (uint64_t)(k * 11 + a[0] + a[2]);
+
+        cg_ok(r, sl_be_fill(r->be, x.p.recv, 0xa5, x.block * (size_t)r->ranks + GUARD, &err), &err, "fill");
+        cg_ok(r, sl_comm_barrier(r->c, &err), &err, "barrier"); /* before it no rank writes to another */
+        x.p.placed = mem && k % 3 == 2;
+        fill_send(r, &x, a[2], seed);
+        dawdle(r, seed);
+        if (x.p.placed)
+            place_rows(r, &x);
+        if (!r->failed && cg_ok(r, run_exchange(r, &x, k % 2 ? work : NULL, &err), &err, "all_to_all"))
+            check_recv(r, &x, a[2], seed);
+    }
+    x.p.recv = own;
+    cg_free(r, work);
+    close_exchange(r, &x);
+}
+
 /* The statistics of `times` exchanges and gathers, against what was sent: exchanges and gathers that this rank has made
  * before are in `before`. halves: they were begun and ended on a backend with a side stream. */
 static void check_stats(cg_rank *r, const exchange *x, const sl_comm_stats *before, int64_t pattern,
@@ -400,6 +453,9 @@ const cc_case cc_cases[] = {
     {"counted", counted, {20, 30, 10}},
     {"graph, in halves", graph, {7392, 40, 20, 1}},
     {"graph, in halves, slices of a window", graph, {14336, 128, 6, 1}},
+    {"memory of the group, 20 B, cap 300", memory, {20, 300, RANDOM, 9}},
+    {"memory of the group, 7,392 B, cap 64", memory, {7392, 64, RANDOM, 9}},
+    {"memory of the group, 14,336 B, cap 128, full", memory, {14336, 128, FULL, 3}},
     {"barrier x 20", barrier, {20}},
 };
 const size_t cc_n_cases = SL_COUNT(cc_cases);

@@ -313,7 +313,8 @@ static void bad_count(cg_rank *r, const void *arg)
 {
     static uint8_t send[8 * SL_COMM_RANKS_MAX], recv[8 * SL_COMM_RANKS_MAX];
     int32_t count[SL_COMM_RANKS_MAX] = {0}, got[SL_COMM_RANKS_MAX];
-    sl_comm_rows p = {send, count, recv, got, 4, 2};
+    sl_comm_rows p = {
+        .send = send, .send_count = count, .recv = recv, .recv_count = got, .row_bytes = 4, .cap = 2};
     sl_err err = {{0}};
 
     (void)arg;
