@@ -260,8 +260,7 @@ void sl_load_f32(sl_dtype dtype, const void *src, int64_t first, int64_t n, floa
         memcpy(out, at, 4 * (size_t)n);
         break;
     case SL_BF16:
-        for (int64_t i = 0; i < n; i++)
-            out[i] = sl_bf16_to_f32(((const uint16_t *)(const void *)at)[i]);
+        sl_vec_load_bf16((const void *)at, n, out);
         break;
     case SL_F16:
         for (int64_t i = 0; i < n; i++)

@@ -40,6 +40,8 @@ float sl_vec_dot(const float *a, const float *b, int32_t n);
 void sl_vec_axpy(float *out, int32_t n, const float *p, const float *rows, int64_t ld, int32_t count);
 /* out[i] = the value of e4m3 code in[i]; NaN codes give NaN with the code's sign. */
 void sl_vec_load_e4m3(const uint8_t *in, int64_t n, float *out);
+/* The same for bf16. */
+void sl_vec_load_bf16(const uint16_t *in, int64_t n, float *out);
 /* "avx2" or "portable": for the start log and the tests. */
 const char *sl_vec_kind(void);
 /* Tests: use the portable loops even where AVX2 exists. Not thread-safe; set before any op runs. */

@@ -8,6 +8,27 @@
 #include <check.h>
 #include <stdlib.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define RUN_SUITE_SANITIZED 1
+#else
+#define RUN_SUITE_SANITIZED 0
+#endif
+
+/*
+ * Adds `n` variants of a test. Under a sanitizer, where each takes many times longer and finds faults of memory and not
+ * of numbers, it is every second one, and of more than eight every third or more: four at most. Which of them is the
+ * first changes from test to test, so that a program has run all of them in some test.
+ */
+static inline void add_variants_(TCase *c, const TTest *test, int n)
+{
+    static int tests;
+    int step = !RUN_SUITE_SANITIZED || n < 2 ? 1 : n <= 8 ? 2 : (n + 3) / 4;
+
+    for (int i = tests++ % step; i < n; i += step)
+        tcase_add_loop_test(c, test, i, i + 1);
+}
+#define add_variants(c, test, n) add_variants_(c, test, (int)(n))
+
 /* Returns what main returns: EXIT_SUCCESS if every test passed. */
 static inline int run_suite(Suite *suite)
 {

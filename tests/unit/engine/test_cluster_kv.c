@@ -478,13 +478,13 @@ int main(void)
     Suite *s = suite_create("engine/cluster_kv");
     TCase *c = tcase_create("cluster_kv");
     tcase_set_timeout(c, 240);
-    tcase_add_loop_test(c, equals_definition, 0, SETTINGS);
+    add_variants(c, equals_definition, SETTINGS);
     tcase_add_test(c, clusters_have_their_properties);
     tcase_add_test(c, groups_follow_from_the_prompt);
-    tcase_add_loop_test(c, chunks_threads_and_recomputing_do_not_matter, 0, SETTINGS);
-    tcase_add_loop_test(c, groups_and_graphs, 0, SETTINGS);
-    tcase_add_loop_test(c, hierarchical_equals_resident, 0, SETTINGS);
-    tcase_add_loop_test(c, pages_are_continued_with_the_same_bits, 0, SETTINGS);
+    add_variants(c, chunks_threads_and_recomputing_do_not_matter, SETTINGS);
+    add_variants(c, groups_and_graphs, SETTINGS);
+    add_variants(c, hierarchical_equals_resident, SETTINGS);
+    add_variants(c, pages_are_continued_with_the_same_bits, SETTINGS);
     tcase_add_loop_test(c, the_batch_does_not_matter, 0, 2);
     tcase_add_loop_test(c, a_whole_budget_is_dense, 0, 2);
     tcase_add_test(c, refusals);

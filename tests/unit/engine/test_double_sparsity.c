@@ -263,9 +263,9 @@ int main(void)
     TCase *c = tcase_create("double_sparsity");
     tcase_set_timeout(c, 240);
     tcase_add_checked_fixture(c, NULL, free_tables);
-    tcase_add_loop_test(c, equals_definition, 0, VARIANTS);
+    add_variants(c, equals_definition, VARIANTS);
     tcase_add_loop_test(c, chunks_and_threads_do_not_matter, 0, 2);
-    tcase_add_loop_test(c, hierarchical_equals_resident, 0, VARIANTS);
+    add_variants(c, hierarchical_equals_resident, VARIANTS);
     tcase_add_loop_test(c, prefix_reuse_equals_recompute, 0, 2);
     tcase_add_loop_test(c, the_batch_does_not_matter, 1, 3);
     tcase_add_loop_test(c, groups_do_not_matter, 1, 3);

@@ -669,9 +669,9 @@ int main(void)
     Suite *s = suite_create("engine/discrete");
     TCase *c = tcase_create("discrete");
     tcase_set_timeout(c, 100);
-    tcase_add_loop_test(c, same_bits_without_shared_memory, 0, KINDS);
+    add_variants(c, same_bits_without_shared_memory, KINDS);
     tcase_add_test(c, layers_are_reported_in_order_when_done);
-    tcase_add_loop_test(c, graphs_have_the_bits_of_single_ops, 0, KINDS);
+    add_variants(c, graphs_have_the_bits_of_single_ops, KINDS);
     tcase_add_test(c, graphs_can_be_captured_ahead);
     suite_add_tcase(s, c);
     return run_suite(s);

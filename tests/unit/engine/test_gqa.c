@@ -11,6 +11,7 @@
 
 #include "fix.h"
 #include "model/safetensors.h"
+#include "tests/unit/run_suite.h"
 
 #define GOLDEN "tests/golden/model/"
 #define TOLERANCE 1e-4
@@ -200,13 +201,9 @@ int main(void)
     TCase *t = tcase_create("gqa");
     tcase_set_timeout(t, 240);
     tcase_add_loop_test(t, equals_transformers, 0, SL_COUNT(cases));
-    tcase_add_loop_test(t, bits_do_not_depend_on_the_way, 0, (int)(SL_COUNT(cases) * SL_COUNT(formats)));
+    add_variants(t, bits_do_not_depend_on_the_way, (int)(SL_COUNT(cases) * SL_COUNT(formats)));
     tcase_add_loop_test(t, refuses_other_rows, 0, 2);
     tcase_add_test(t, refusals);
     suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_suite(s);
 }

@@ -29,12 +29,7 @@ static const sl_select_params divisions[] = {
 
 enum { MODELS = SL_COUNT(models), DIVISIONS = SL_COUNT(divisions), STRIDE = 5 };
 
-/* Half of the combinations; under a sanitizer each model, each division and each format at least once. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { RUNS = DIVISIONS };
-#else
-enum { RUNS = 2 * DIVISIONS };
-#endif
+enum { RUNS = 2 * DIVISIONS }; /* half of the combinations */
 
 static fix_opts opts_of(int i)
 {
@@ -218,13 +213,13 @@ int main(void)
     Suite *s = suite_create("engine/quest");
     TCase *c = tcase_create("quest");
     tcase_set_timeout(c, 240);
-    tcase_add_loop_test(c, equals_definition, 0, RUNS);
-    tcase_add_loop_test(c, chunks_and_threads_do_not_matter, 0, RUNS);
-    tcase_add_loop_test(c, hierarchical_equals_resident, 0, RUNS);
-    tcase_add_loop_test(c, prefix_reuse_equals_recompute, 0, RUNS);
-    tcase_add_loop_test(c, the_batch_does_not_matter, 0, RUNS);
-    tcase_add_loop_test(c, groups_do_not_matter, 0, RUNS);
-    tcase_add_loop_test(c, a_whole_budget_is_dense, 0, RUNS);
+    add_variants(c, equals_definition, RUNS);
+    add_variants(c, chunks_and_threads_do_not_matter, RUNS);
+    add_variants(c, hierarchical_equals_resident, RUNS);
+    add_variants(c, prefix_reuse_equals_recompute, RUNS);
+    add_variants(c, the_batch_does_not_matter, RUNS);
+    add_variants(c, groups_do_not_matter, RUNS);
+    add_variants(c, a_whole_budget_is_dense, RUNS);
     tcase_add_loop_test(c, gates_keep_the_division, 0, DIVISIONS);
     tcase_add_test(c, refusals);
     tcase_add_test(c, latent_rows_have_no_kv_heads);

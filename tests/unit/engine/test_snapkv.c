@@ -311,11 +311,11 @@ int main(void)
     Suite *s = suite_create("engine/snapkv");
     TCase *c = tcase_create("snapkv");
     tcase_set_timeout(c, 240);
-    tcase_add_loop_test(c, equals_definition, 0, RUNS);
-    tcase_add_loop_test(c, chunks_threads_and_recomputing_do_not_matter, 0, RUNS);
-    tcase_add_loop_test(c, hierarchical_equals_resident, 0, RUNS);
-    tcase_add_loop_test(c, pages_are_continued_with_the_same_bits, 0, RUNS);
-    tcase_add_loop_test(c, the_batch_does_not_matter, 0, RUNS);
+    add_variants(c, equals_definition, RUNS);
+    add_variants(c, chunks_threads_and_recomputing_do_not_matter, RUNS);
+    add_variants(c, hierarchical_equals_resident, RUNS);
+    add_variants(c, pages_are_continued_with_the_same_bits, RUNS);
+    add_variants(c, the_batch_does_not_matter, RUNS);
     tcase_add_loop_test(c, a_whole_budget_is_dense, 0, 2);
     tcase_add_test(c, a_vote_spreads_over_the_kernel);
     tcase_add_test(c, refusals);

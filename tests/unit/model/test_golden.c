@@ -335,8 +335,8 @@ int main(void)
     TCase *t = tcase_create("golden");
     tcase_set_timeout(t, 240);
     tcase_add_loop_test(t, test_golden, 0, SL_COUNT(cases));
-    tcase_add_loop_test(t, test_chunks, 0, SL_COUNT(cases));
-    tcase_add_loop_test(t, test_batch, 0, SL_COUNT(cases));
+    add_variants(t, test_chunks, SL_COUNT(cases));
+    add_variants(t, test_batch, SL_COUNT(cases));
     tcase_add_loop_test(t, test_conventions, 0, SL_COUNT(conventions));
     suite_add_tcase(s, t);
     return run_suite(s);

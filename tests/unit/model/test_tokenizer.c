@@ -426,7 +426,7 @@ int main(void)
     Suite *s = suite_create("tokenizer");
     TCase *c = tcase_create("golden");
     tcase_set_timeout(c, 120);
-    tcase_add_loop_test(c, golden, 0, (int)SL_COUNT(variants));
+    add_variants(c, golden, SL_COUNT(variants));
     tcase_add_test(c, tiny_model_facts);
     tcase_add_test(c, special_text_can_be_ordinary);
     tcase_add_test(c, plain_text_holds_no_added_token);

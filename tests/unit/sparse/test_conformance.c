@@ -198,10 +198,10 @@ int main(void)
     TCase *c = tcase_create("algorithms");
     tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, table_is_complete, 0, n);
-    tcase_add_loop_test(c, equals_definition, 0, all);
-    tcase_add_loop_test(c, chunks_and_batches_do_not_matter, 0, all);
-    tcase_add_loop_test(c, hierarchical_equals_resident, 0, all);
-    tcase_add_loop_test(c, prefix_reuse_equals_recompute, 0, all);
+    add_variants(c, equals_definition, all);
+    add_variants(c, chunks_and_batches_do_not_matter, all);
+    add_variants(c, hierarchical_equals_resident, all);
+    add_variants(c, prefix_reuse_equals_recompute, all);
     suite_add_tcase(s, c);
     return run_suite(s);
 }
