@@ -52,11 +52,10 @@ static sl_status gqa_launch_kernel(sl_cuda *cu, const gqa_tensor_work *w, int gr
 template <int DIM>
 static sl_status gqa_launch(sl_cuda *cu, const gqa_tensor_work *w, int groups, int grid, sl_err *err)
 {
-    if (w->g.p.format == SL_ROW_GQA_FP8)
-        return groups == 2 ? gqa_launch_kernel<DIM, 2, true>(cu, w, grid, err)
-                           : gqa_launch_kernel<DIM, 1, true>(cu, w, grid, err);
-    return groups == 2 ? gqa_launch_kernel<DIM, 2, false>(cu, w, grid, err)
-                       : gqa_launch_kernel<DIM, 1, false>(cu, w, grid, err);
+    if (w->g.p.format == SL_ROW_GQA_BF16) /* gqa_prompt.cu has two multiplying warpgroups for these rows */
+        return gqa_launch_kernel<DIM, 1, false>(cu, w, grid, err);
+    return groups == 2 ? gqa_launch_kernel<DIM, 2, true>(cu, w, grid, err)
+                       : gqa_launch_kernel<DIM, 1, true>(cu, w, grid, err);
 }
 
 #endif

@@ -14,10 +14,8 @@
  * 128 in bf16) is 1.9 us of one multiprocessor's share, of which the products need about 0.6 us. Predicted: 1.1 times
  * the limit. Measured on an H200 (`cold --only gqa_attn`, 32 query and 8 KV heads of 128, bf16): 1.30 times, for lists of
  * 2,048 tokens and for 65,536 tokens alike, from 16 tokens on; the rows' order in memory makes no difference, so it is
- * the copies of 16 bytes that are suspected, not the products. Causal attention is bound by the tensor cores, 4 x dim
- * operations for each pair of a query head and a token. The weights of a step are computed while the values of the step
- * before are added. Predicted: 500 TFLOP/s; measured: 330 to 340 (2,048 tokens after 14,336 or 63,488). The same copies
- * are suspected there: a step takes 3.1 us, its products 1.1 us.
+ * the copies of 16 bytes that are suspected, not the products. Causal attention of many tokens over bf16
+ * rows is gqa_prompt.cuh; over fp8 rows it is here, with two multiplying warpgroups.
  *
  *     gqa_attn_fetch.cuh      the warpgroup that brings keys and values into a ring of steps
  *     gqa_attn_multiply.cuh   the warpgroups that multiply
@@ -138,7 +136,7 @@ static sl_status run_tiles(sl_cuda *cu, gqa_tensor_work *w, sl_err *err)
     w->partial = (float *)((uint8_t *)mem + list);
     tiles_kernel<<<1, 1024, 0, cu->stream>>>(p->seqs->token_seq, p->tokens, most, (int32_t *)mem);
     SL_TRY(SL_CU_LAUNCHED(err));
-    return launch(cu, w, 2, grid, err);
+    return p->format == SL_ROW_GQA_BF16 ? sl_cuda_gqa_prompt(cu, w, err) : launch(cu, w, 2, grid, err);
 }
 
 /* Whether the segments of lists are units of their own: where that needs fewer rounds. The rule of skip_factor needs the

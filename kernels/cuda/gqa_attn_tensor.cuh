@@ -50,6 +50,9 @@ sl_status sl_cuda_gqa_launch_64(sl_cuda *cu, const gqa_tensor_work *w, int group
 sl_status sl_cuda_gqa_launch_128(sl_cuda *cu, const gqa_tensor_work *w, int groups, int grid, sl_err *err);
 sl_status sl_cuda_gqa_launch_256(sl_cuda *cu, const gqa_tensor_work *w, int groups, int grid, sl_err *err);
 
+/* gqa_prompt.cu: the units of w->tiles over bf16 rows, with the same bits. */
+sl_status sl_cuda_gqa_prompt(sl_cuda *cu, const gqa_tensor_work *w, sl_err *err);
+
 /* A unit of work: one KV head of `count` adjacent tokens of a sequence from t on; of split lists, one segment. */
 struct gqa_unit {
     int64_t t;

@@ -106,11 +106,11 @@ sl_status sl_cuda_table(sl_cuda *cu, const sl_weight *host, int n, const sl_weig
     return SL_OK;
 }
 
-static sl_status encode(sl_cuda *cu, const void *base, int64_t rows, int64_t bytes, int64_t pitch,
-                        int box_rows, CUtensorMap *out)
+/* cuTensorMapEncodeTiled() of a map whose boxes have rows of 128 bytes, swizzled. */
+static sl_status encode(sl_cuda *cu, const void *base, CUtensorMapDataType type, const sl_cuda_box *b,
+                        CUtensorMap *out)
 {
-    cuuint64_t dims[2] = {(cuuint64_t)bytes, (cuuint64_t)rows}, pitches[1] = {(cuuint64_t)pitch};
-    cuuint32_t box[2] = {128, (cuuint32_t)box_rows}, steps[2] = {1, 1};
+    static const cuuint32_t steps[SL_CUDA_BOX_DIMS] = {1, 1, 1, 1, 1};
     CUresult r;
 
     if (!cu->encode) {
@@ -122,21 +122,33 @@ static sl_status encode(sl_cuda *cu, const void *base, int64_t rows, int64_t byt
             return SL_ERR_UNSUPPORTED;
         memcpy(&cu->encode, &fn, sizeof fn);
     }
-    r = ((sl_encode_fn)cu->encode)(out, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, (void *)(uintptr_t)base, dims,
-                                   pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    r = ((sl_encode_fn)cu->encode)(out, type, (cuuint32_t)b->dims, (void *)(uintptr_t)base, b->size, b->pitch,
+                                   b->box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return r == CUDA_SUCCESS ? SL_OK : SL_ERR_UNSUPPORTED;
 }
 
 sl_status sl_cuda_map(sl_cuda *cu, const void *base, int64_t rows, int64_t bytes, int64_t pitch, int box_rows,
                       CUtensorMap *out, sl_err *err)
 {
-    sl_status st = encode(cu, base, rows, bytes, pitch, box_rows, out);
+    sl_cuda_box b = {.dims = 2,
+                     .size = {(uint64_t)bytes, (uint64_t)rows},
+                     .pitch = {(uint64_t)pitch},
+                     .box = {128, (uint32_t)box_rows}};
+    sl_status st = encode(cu, base, CU_TENSOR_MAP_DATA_TYPE_UINT8, &b, out);
 
     return st == SL_OK ? SL_OK
                        : sl_fail(err, st, "cuda: no tensor map for %lld x %lld bytes", (long long)rows,
                                  (long long)bytes);
+}
+
+sl_status sl_cuda_map_bf16(sl_cuda *cu, const void *base, const sl_cuda_box *b, CUtensorMap *out, sl_err *err)
+{
+    sl_status st = encode(cu, base, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, b, out);
+
+    return st == SL_OK ? SL_OK
+                       : sl_fail(err, st, "cuda: no tensor map of %d dimensions for a pitch of %lld bytes",
+                                 (int)b->dims, (long long)b->pitch[b->dims - 2]);
 }
 
 sl_status sl_cuda_maps(sl_cuda *cu, const sl_weight *host, int n, const CUtensorMap **out, sl_err *err)

@@ -438,6 +438,11 @@ static const cf_case cases[] = {
     {SL_OP_GQA_ATTN, "T=24 h=3 kv=1 d=256 bf16 causal blocks by head", causal, {24, 3, 1, 256, G2, B, BY_HEAD + 4, 12, 160, 0, 0}, CF_SPLIT | CF_FEW},
     {SL_OP_GQA_ATTN, "T=18 h=16 kv=1 d=64 bf16 causal blocks by head skip", causal, {18, 16, 1, 64, G2, B, BY_HEAD + 4, 9, 300, 900, 0}, CF_SPLIT | CF_FEW},
     {SL_OP_GQA_ATTN, "T=20 h=2 kv=1 d=128 bf16 causal skip", causal, {20, 2, 1, 128, G2, B, 0, 10, 700, 300, 1}, CF_SPLIT | CF_FEW},
+    {SL_OP_GQA_ATTN, "T=130 h=4 kv=1 d=128 bf16 causal blocks by head", causal, {130, 4, 1, 128, G2, B, BY_HEAD + 4, 65, 1500, 0, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_GQA_ATTN, "T=74 h=14 kv=2 d=64 bf16 causal skip", causal, {74, 14, 2, 64, G2, B, 0, 37, 1300, 300, 1}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_GQA_ATTN, "T=70 h=6 kv=1 d=128 bf16 causal blocks by head skip", causal, {70, 6, 1, 128, G2, B, BY_HEAD + 4, 70, 1400, 600, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_GQA_ATTN, "T=60 h=5 kv=1 d=256 bf16 causal blocks skip", causal, {60, 5, 1, 256, G2, B, 5, 60, 1200, 500, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_GQA_ATTN, "T=40 h=16 kv=1 d=256 bf16 causal", causal, {40, 16, 1, 256, G2, B, 0, 20, 700, 0, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
 };
 /* clang-format on */
 
