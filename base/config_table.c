@@ -138,7 +138,8 @@ const sl_cfg_row sl_cfg_rows[] = {
     CHOICE(
         sparse_attention, bounds_dtype, "auto", automatic,
         "quest: how the bounds of a block are stored. auto: f32 for gqa_f32 rows, else bf16, which holds their keys "
-        "exactly. bf16 bounds of f32 keys are rounded outward."),
+        "exactly. bf16 bounds of f32 keys are rounded outward. int8: half the bytes of bf16, rounded outward to 8 bits "
+        "with an exponent for every 16 channels."),
     STR(sparse_attention, channel_config_path, "",
         "double_sparsity: the file with the calibrated channels of keys, which `sluice calibrate` makes for the model."),
     INT(sparse_attention, heavy_channels, "32", 1, 1024,

@@ -20,7 +20,7 @@ const sl_config_choice sl_cli_choices[] = {
     {"sparse_attention.list_scope", sl_list_scope_names},
     {"sparse_attention.gqa_reduction", sl_group_reduce_names},
     {"sparse_attention.bounds_dtype", sl_bounds_dtype_names},
-    {"sparse_attention.klabel_dtype", sl_bounds_dtype_names},
+    {"sparse_attention.klabel_dtype", sl_label_dtype_names},
     {"sparse_attention.pooling", sl_pooling_names},
     {"sparse_attention.kt_cache_dtype", sl_kt_type_names},
     {"kvstore.layout", sl_layout_names},

@@ -78,7 +78,7 @@ bool sl_cli_model_given(const char *command, const char *dir);
          SL_ARG_AUTO,                                                                                                                 \
          &(keys).bounds_dtype,                                                                                                        \
          "NAME",                                                                                                                      \
-         "quest: data type of the stored bounds. auto, the default, is f32 for gqa_f32 rows, else bf16.",                             \
+         "quest: data type of the stored bounds. auto, the default, is f32 for gqa_f32 rows, else bf16. int8 has half of the bytes.", \
          0,                                                                                                                           \
          0,                                                                                                                           \
          sl_bounds_dtype_names()},                                                                                                    \
@@ -232,7 +232,7 @@ bool sl_cli_model_given(const char *command, const char *dir);
     {                                                                                                                                 \
         "klabel-dtype", SL_ARG_AUTO, &(keys).klabel_dtype, "NAME",                                                                    \
             "double_sparsity: data type of these stored channels. auto, the default, is f32 for gqa_f32 rows, else bf16.",            \
-            0, 0, sl_bounds_dtype_names()                                                                                             \
+            0, 0, sl_label_dtype_names()                                                                                              \
     }
 #define SL_CLI_BACKEND_ARG(variable)                                                                         \
     {                                                                                                        \

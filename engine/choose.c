@@ -56,7 +56,8 @@ sl_status sl_choose_algorithm(const char *name, const sl_model_config *cfg, cons
 /* ---- selection ---- */
 
 static const char *const scope_names[] = {"kv_head", "request", NULL};
-static const char *const bounds_names[] = {"f32", "bf16", NULL};
+static const char *const label_names[] = {"f32", "bf16", NULL};
+static const char *const bounds_names[] = {"f32", "bf16", "int8", NULL}; /* begins with those of labels */
 
 const char *const *sl_list_scope_names(void)
 {
@@ -68,6 +69,11 @@ const char *const *sl_bounds_dtype_names(void)
     return bounds_names;
 }
 
+const char *const *sl_label_dtype_names(void)
+{
+    return label_names;
+}
+
 /* Index of a name; -1: not in the list. */
 static int index_of(const char *name, const char *const *names)
 {
@@ -77,14 +83,16 @@ static int index_of(const char *name, const char *const *names)
     return -1;
 }
 
-static sl_status read_dtype(const char *key, const char *name, bool *typed, sl_dtype *out, sl_err *err)
+static sl_status read_dtype(const char *key, const char *name, const char *const *names, bool *typed,
+                            sl_dtype *out, sl_err *err)
 {
     if (is_auto(name))
         return SL_OK;
-    int type = index_of(name, bounds_names);
+    static const sl_dtype types[] = {SL_F32, SL_BF16, SL_I8};
+    int type = index_of(name, names);
     if (type < 0)
-        return sl_fail_unknown(err, key, name, bounds_names);
-    *typed = true, *out = type ? SL_BF16 : SL_F32;
+        return sl_fail_unknown(err, key, name, names);
+    *typed = true, *out = types[type];
     return SL_OK;
 }
 
@@ -103,8 +111,8 @@ static sl_status read_names(const sl_selection_keys *k, sl_select_params *p, sl_
             return sl_fail_unknown(err, "pooling", k->pooling, sl_pooling_names());
         p->pooled = true;
     }
-    SL_TRY(read_dtype("bounds_dtype", k->bounds_dtype, &p->bounds_typed, &p->bounds, err));
-    return read_dtype("klabel_dtype", k->klabel_dtype, &p->labels_typed, &p->labels, err);
+    SL_TRY(read_dtype("bounds_dtype", k->bounds_dtype, bounds_names, &p->bounds_typed, &p->bounds, err));
+    return read_dtype("klabel_dtype", k->klabel_dtype, label_names, &p->labels_typed, &p->labels, err);
 }
 
 /* The table of channels that an algorithm needs. */

@@ -41,7 +41,7 @@ typedef struct sl_selection_keys {
     const char *channel_config_path;    /* file of calibrated channels; NULL or empty: there is none */
     int32_t heavy_channels;             /* 0: the algorithm's default */
     double threshold_scale_factor;      /* of skip_softmax; 0: nothing is left out */
-    const char *klabel_dtype;           /* of sl_bounds_dtype_names(), or "auto"; NULL: auto */
+    const char *klabel_dtype;           /* of sl_label_dtype_names(), or "auto"; NULL: auto */
     /* Of algorithms that select at the end of a prompt. */
     int32_t prompt_budget, window_size, kernel_size; /* 0: the algorithm's defaults */
     int32_t output_tokens;                           /* 0: all generated tokens are read */
@@ -55,7 +55,8 @@ typedef struct sl_selection_keys {
     const char *kt_cache_dtype; /* of sl_kt_type_names(); NULL: float8_e5m2 */
 } sl_selection_keys;
 const char *const *sl_list_scope_names(void);   /* kv_head, request */
-const char *const *sl_bounds_dtype_names(void); /* f32, bf16 */
+const char *const *sl_bounds_dtype_names(void); /* f32, bf16, int8 */
+const char *const *sl_label_dtype_names(void);  /* f32, bf16 */
 
 /*
  * The parameters of an algorithm from its keys. *gates: those of the configuration; an algorithm that cannot be without

@@ -10,6 +10,10 @@ static const char *const reduce_names[] = {"max", "mean", "softmax", NULL};
 
 int64_t sl_bounds_unit_bytes(int32_t dim, sl_dtype dtype)
 {
+    const int64_t exponents = (dim + SL_BOUNDS_GROUP - 1) / SL_BOUNDS_GROUP;
+
+    if (dtype == SL_I8)
+        return 2 * (int64_t)dim + (exponents + 15) / 16 * 16;
     return dtype == SL_F32 ? 8 * (int64_t)dim : dtype == SL_BF16 ? 4 * (int64_t)dim : 0;
 }
 
@@ -33,15 +37,18 @@ static void chk_plane(sl_chk *c, int32_t heads, int32_t dim, sl_dtype dtype, int
                       const void *base, int64_t page_stride)
 {
     sl_chk_key_heads(c, heads, dim);
-    sl_chk_can(c, sl_bounds_unit_bytes(1, dtype) > 0, "dtype", "must be f32 or bf16");
+    sl_chk_can(c, sl_bounds_unit_bytes(1, dtype) > 0, "dtype", "must be f32, bf16 or int8");
+    sl_chk_can(c, dtype != SL_I8 || dim % SL_BOUNDS_GROUP == 0, "dim",
+               "is not a multiple of 16, as int8 needs");
     sl_chk_can(c, block_log2 >= 0 && block_log2 <= SL_PAGE_LOG2, "block_log2", "is not in 0..6");
     if (c->st != SL_OK || !c->pointers)
         return;
-    sl_chk_ptr(c, "base", base, 4);
+    const int align = dtype == SL_I8 ? 16 : 4;
+    sl_chk_ptr(c, "base", base, align);
     sl_chk_need(c,
-                page_stride % 4 == 0 && page_stride >= (int64_t)(SL_PAGE_TOKENS >> block_log2) * heads *
-                                                           sl_bounds_unit_bytes(dim, dtype),
-                "page_stride", "is smaller than a page's bounds or not a multiple of 4");
+                page_stride % align == 0 && page_stride >= (int64_t)(SL_PAGE_TOKENS >> block_log2) * heads *
+                                                               sl_bounds_unit_bytes(dim, dtype),
+                "page_stride", "is smaller than a page's bounds or not a multiple of 4, or of 16 with int8");
 }
 
 void sl_chk_bounds_append(sl_chk *c, const void *params)

@@ -10,6 +10,19 @@
  * represent are rounded outward (max upward, min downward), so that the bound holds for the stored values. Keys of
  * bf16 and e4m3 rows are exact in bf16. Heads of a block are contiguous; unit(page, i, head) is that of sl_host_plane.
  *
+ * Bounds of int8 are half as many bytes: max[dim] | min[dim] | exponent + 127 as an unsigned byte for every 16 channels, and
+ * zeros up to a multiple of 16 bytes. A value is code * 2^exponent, with codes from -127 to 127, rounded outward. The
+ * exponent is the smallest one, from -100 on, with which the codes of the 16 channels are in that range; a later key can
+ * raise it, and then the codes are those which all keys would have had with it from the start, because rounding up twice is
+ * rounding up once. Queries become integers too: q is the integer next to q / 2^(x - 13), with the smallest x, from -80
+ * on, for which every |q| of the query is below 2^x. The bound is
+ *
+ *   2^(x - 13) * sum over groups of 16 channels, in their order, of 2^exponent * (integer sum of products)
+ *
+ * in float32. The integer sums are exact and below 2^24, so that only the sum over groups is rounded, and tensor cores give the bits
+ * of a plain loop. The rounding of q can lower the bound by at most 2^(x - 14) * (sum over channels of the larger one of |max|
+ * and |min|), about 1e-4 of a typical product.
+ *
  * The conventions are those of kernels/params.h, and the ops belong to sl_op as the others do. Both backends have
  * them.
  */
@@ -62,6 +75,14 @@ typedef struct sl_bounds_scores_params {
     float scale; /* of attention; read with SL_GROUP_SOFTMAX only */
     sl_dtype dtype;
 } sl_bounds_scores_params;
+
+enum {
+    SL_BOUNDS_GROUP = 16,   /* channels with one exponent, for bounds of int8; divides dim */
+    SL_BOUNDS_LEAST = -100, /* exponent of a group */
+    SL_BOUNDS_CODE = 127,   /* largest code */
+    SL_BOUNDS_DIGITS = 13,  /* bits of a query's largest value, without the sign */
+    SL_BOUNDS_LEAST_QUERY = -80,
+};
 
 /* Bytes of one unit; 0 for a type that bounds cannot have. Pure. */
 int64_t sl_bounds_unit_bytes(int32_t dim, sl_dtype dtype);

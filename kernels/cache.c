@@ -255,7 +255,7 @@ static sl_status check_part(const sl_cache_plane *p, const sl_cache_part *t, sl_
 {
     if (!t->name[0] || !memchr(t->name, 0, sizeof t->name))
         return sl_fail(err, SL_ERR_INVALID, "cache plane %s: a part has no name", p->name);
-    if ((unsigned)t->dtype > SL_I32 || (unsigned)t->per > SL_PER_CLOSED_UNIT)
+    if ((unsigned)t->dtype > SL_I8 || (unsigned)t->per > SL_PER_CLOSED_UNIT)
         return sl_fail(err, SL_ERR_INVALID, "cache plane %s: dtype %d or kind %d of part %s is unknown",
                        p->name, (int)t->dtype, (int)t->per, t->name);
     if (t->count < 1 || t->count > MAX_COUNT)

@@ -110,6 +110,7 @@ size_t sl_dtype_size(sl_dtype d)
     case SL_F16:
         return 2;
     case SL_F8_E4M3:
+    case SL_I8:
         return 1;
     }
     return 0;
@@ -272,6 +273,10 @@ void sl_load_f32(sl_dtype dtype, const void *src, int64_t first, int64_t n, floa
     case SL_I32:
         for (int64_t i = 0; i < n; i++)
             out[i] = (float)((const int32_t *)(const void *)at)[i];
+        break;
+    case SL_I8:
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (float)(int8_t)at[i];
         break;
     }
 }

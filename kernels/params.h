@@ -44,7 +44,7 @@ static inline int32_t sl_list_blocks(int32_t k)
     return sl_pages_for(k);
 }
 
-typedef enum { SL_F32, SL_BF16, SL_F16, SL_F8_E4M3, SL_I32 } sl_dtype;
+typedef enum { SL_F32, SL_BF16, SL_F16, SL_F8_E4M3, SL_I32, SL_I8 } sl_dtype;
 
 /* Row formats. Latent rows, of lora = kv_lora_rank and rope = qk_rope_head_dim: see sl_row_bytes(). Keys and values by
  * head: kernels/gqa.h. */

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "kernels/cpu/bound_codes.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/group.h"
 #include "kernels/cpu/place.h"
@@ -87,7 +88,9 @@ static uint32_t add_token(const append_ctx *c, int64_t t, float *k)
         void *most = unit + h * c->unit, *least = unit + h * c->unit + c->unit / 2;
 
         sl_gqa_key_decode(p->format, slots, p->dim, row + (in_row > 1 ? 0 : h) * p->rows.row_bytes, slot, k);
-        if (p->dtype == SL_F32)
+        if (p->dtype == SL_I8)
+            sl_bound_codes_widen(k, p->dim, (at.pos & in_block) == 0, most);
+        else if (p->dtype == SL_F32)
             widen_f32(k, p->dim, (at.pos & in_block) == 0, most, least);
         else
             widen_bf16(k, p->dim, (at.pos & in_block) == 0, most, least);
@@ -166,6 +169,19 @@ static void split_query(const float *q, int32_t dim, float *x)
     }
 }
 
+/* A query in the place of query `row` of the scratch; of int8, as its integers and at last its scale. */
+static void make_query(const scores_ctx *c, const float *q, const scores_scratch *s, int32_t row)
+{
+    const int32_t dim = c->p->dim;
+    float *x = s->x + 2 * (int64_t)row * dim;
+    int16_t *whole = (int16_t *)(void *)x;
+
+    if (c->p->dtype == SL_I8)
+        x[2 * dim - 1] = sl_bound_query(q, dim, whole, whole + dim);
+    else
+        split_query(q, dim, x);
+}
+
 /* The queries of one KV head, whose first query head is at q. */
 static void make_queries(const scores_ctx *c, const float *q, const scores_scratch *s)
 {
@@ -173,12 +189,46 @@ static void make_queries(const scores_ctx *c, const float *q, const scores_scrat
 
     if (c->p->reduce != SL_GROUP_MEAN) {
         for (int32_t h = 0; h < c->group; h++)
-            split_query(q + (int64_t)h * dim, dim, s->x + 2 * (int64_t)h * dim);
+            make_query(c, q + (int64_t)h * dim, s, h);
         return;
     }
     float *mean = s->units; /* not in use yet */
     sl_group_mean(q, c->group, dim, mean);
-    split_query(mean, dim, s->x);
+    make_query(c, mean, s, 0);
+}
+
+/* The unit of a block and KV head; NULL: the page does not exist. */
+static const uint8_t *unit_of(const scores_ctx *c, const int32_t *pages, int32_t head, int32_t block)
+{
+    const sl_bounds_scores_params *p = c->p;
+    const int32_t in_page = SL_PAGE_LOG2 - p->block_log2, page = pages[block >> in_page];
+
+    if (page < 0)
+        return NULL;
+    return p->base + page * p->page_stride +
+           ((int64_t)(block & ((1 << in_page) - 1)) * p->kv_heads + head) * c->unit;
+}
+
+/* each[row][block] of one KV head, for n blocks of int8. */
+static bool codes_of_head(const scores_ctx *c, const int32_t *pages, int32_t head, int32_t n,
+                          const scores_scratch *s)
+{
+    const int32_t dim = c->p->dim;
+
+    for (int32_t b = 0; b < n; b++) {
+        const uint8_t *unit = unit_of(c, pages, head, b);
+
+        if (!unit)
+            return false;
+        for (int32_t r = 0; r < c->rows; r++) {
+            const float *x = s->x + 2 * (int64_t)r * dim;
+            const int16_t *whole = (const int16_t *)(const void *)x;
+
+            s->each[(int64_t)r * c->p->ld_scores + b] =
+                sl_bound_product(whole, whole + dim, x[2 * dim - 1], dim, unit);
+        }
+    }
+    return true;
 }
 
 /* The bounds of blocks first .. first + n - 1 of one KV head, all in one page; false: the page does not exist. */
@@ -186,11 +236,9 @@ static bool load_units(const scores_ctx *c, const int32_t *pages, int32_t head, 
                        float *out)
 {
     const sl_bounds_scores_params *p = c->p;
-    int32_t in_page = SL_PAGE_LOG2 - p->block_log2, page = pages[first >> in_page];
-    const uint8_t *unit = p->base + page * p->page_stride +
-                          ((int64_t)(first & ((1 << in_page) - 1)) * p->kv_heads + head) * c->unit;
+    const uint8_t *unit = unit_of(c, pages, head, first);
 
-    if (page < 0)
+    if (!unit)
         return false;
     for (int32_t i = 0; i < n; i++)
         sl_load_f32(p->dtype, unit + i * p->kv_heads * c->unit, 0, 2 * (int64_t)p->dim,
@@ -205,6 +253,8 @@ static bool bounds_of_head(const scores_ctx *c, const int32_t *pages, int32_t he
     const sl_bounds_scores_params *p = c->p;
     const int32_t both = 2 * p->dim, in_page = SL_PAGE_TOKENS >> p->block_log2;
 
+    if (p->dtype == SL_I8)
+        return codes_of_head(c, pages, head, n, s);
     for (int32_t b = 0; b < n;) {
         int32_t have = 0;
 

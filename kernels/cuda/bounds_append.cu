@@ -2,7 +2,7 @@
  * Bounds of blocks from the keys of new tokens: for each channel the largest and the smallest value, rounded outward to
  * the type of the bounds, with the bytes of the CPU backend. A thread owns two channels of one head of one block: it
  * takes the block's tokens of this step in their order and writes the bounds once, to the device and directly to the
- * pinned host arena. The thread blocks of other tokens of a block end immediately.
+ * pinned host arena. The thread blocks of other tokens of a block end immediately. Of int8, eight threads share an exponent.
  *
  * Limit: a step of decode reads one key per token and KV head and widens 2 * dim values, 4 KB for 8 heads of 128 in
  * bf16, so that it takes no longer than its launch. A chunk of 4,096 tokens reads 8.4 MB of keys, 2 us at 4.2 TB/s, and
@@ -40,6 +40,59 @@ __device__ static inline float from_bf16(uint32_t code)
 {
     return __uint_as_float(code << 16);
 }
+
+/* ---- int8; the same as in cpu/bound_codes.c ---- */
+
+/* 2^e for -126 <= e <= 127. */
+__device__ static inline float power(int e)
+{
+    return __uint_as_float((uint32_t)(e + 127) << 23);
+}
+
+__device__ static inline float code_of(float v)
+{
+    return fminf(fmaxf(v, -(float)SL_BOUNDS_CODE), (float)SL_BOUNDS_CODE);
+}
+
+/* Two codes of each side, and by the first of eight threads the exponent of their 16 channels. */
+__device__ static inline void store_codes(uint8_t *unit, int dim, int i, const bounds_pair &b, int exponent)
+{
+    float inverse = power(-exponent);
+
+    for (int c = 0; c < 2; c++) {
+        ((int8_t *)unit)[i + c] = (int8_t)code_of(ceilf(__fmul_rn(b.most[c], inverse)));
+        ((int8_t *)unit)[dim + i + c] = (int8_t)code_of(floorf(__fmul_rn(b.least[c], inverse)));
+    }
+    if (i % SL_BOUNDS_GROUP == 0)
+        unit[2 * dim + i / SL_BOUNDS_GROUP] = (uint8_t)(exponent + 127);
+    for (int e = dim / SL_BOUNDS_GROUP; i == 0 && e % 16; e++) /* up to whole 16 bytes */
+        unit[2 * dim + e] = 0;
+}
+
+__device__ static inline void load_codes(const uint8_t *unit, int dim, int i, bounds_pair *b)
+{
+    float scale = power(unit[2 * dim + i / SL_BOUNDS_GROUP] - 127);
+
+    for (int c = 0; c < 2; c++) {
+        b->most[c] = ((const int8_t *)unit)[i + c] * scale;
+        b->least[c] = ((const int8_t *)unit)[dim + i + c] * scale;
+    }
+}
+
+/* The exponent of 16 channels, of which this thread and its seven neighbours have two each. */
+__device__ static inline int exponent_of(const bounds_pair &b)
+{
+    uint32_t eight = 0xffu << (threadIdx.x & 24);
+    float most =
+        fmaxf(fmaxf(fabsf(b.most[0]), fabsf(b.most[1])), fmaxf(fabsf(b.least[0]), fabsf(b.least[1])));
+
+    for (int far = 1; far < 8; far *= 2)
+        most = fmaxf(most, __shfl_xor_sync(eight, most, far));
+    int e = max((int)(__float_as_uint(most) >> 23) - 133, (int)SL_BOUNDS_LEAST);
+    return e + (most > SL_BOUNDS_CODE * power(e));
+}
+
+/* ---- all types ---- */
 
 __device__ static inline void widen(bounds_pair &b, int c, float k, bool first, bool narrow)
 {
@@ -80,12 +133,12 @@ __device__ static inline bool continues(const sl_seq_tables &s, int t, int block
 }
 
 __global__ static void __launch_bounds__(THREADS)
-    bounds_append_kernel(sl_bounds_append_params p, sl_seq_tables s, sl_key_rows keys, uint32_t *deverr)
+    bounds_append_kernel(sl_bounds_append_params p, sl_seq_tables s, sl_key_rows keys, int unit,
+                         uint32_t *deverr)
 {
     int log2 = p.rows.block_log2, mask = (1 << log2) - 1, t = blockIdx.x, seq, pos;
     int e = 2 * (blockIdx.y * THREADS + threadIdx.x), head = e / p.dim, i = e % p.dim;
-    bool narrow = p.dtype == SL_BF16, any = false;
-    int64_t unit = (narrow ? 4 : 8) * (int64_t)p.dim;
+    bool narrow = p.dtype == SL_BF16, codes = p.dtype == SL_I8, any = false;
 
     if (head >= p.heads || continues(s, t, log2) || !sl_token(&s, t, deverr, &seq, &pos))
         return;
@@ -98,7 +151,9 @@ __global__ static void __launch_bounds__(THREADS)
     int block = pos % SL_PAGE_TOKENS >> log2;
     uint8_t *device = p.base + page * p.page_stride + ((int64_t)block * p.heads + head) * unit;
     bounds_pair b = {};
-    if (pos & mask) {
+    if ((pos & mask) && codes) {
+        load_codes(device, p.dim, i, &b);
+    } else if (pos & mask) {
         load_two(b.most, device, i, narrow);
         load_two(b.least, device, p.dim + i, narrow);
     }
@@ -115,11 +170,19 @@ __global__ static void __launch_bounds__(THREADS)
     } while (++t < s.n_tokens && continues(s, t, log2) && (pos = s.token_pos[t], true));
     if (!any)
         return;
+    uint8_t *host =
+        p.host.base ? p.host.base + host_page * p.host.page_stride + block * p.host.row_stride + head * unit
+                    : NULL;
+    if (codes) {
+        int exponent = exponent_of(b);
+        store_codes(device, p.dim, i, b, exponent);
+        if (host)
+            store_codes(host, p.dim, i, b, exponent);
+        return;
+    }
     store_two(device, i, b.most, narrow);
     store_two(device, p.dim + i, b.least, narrow);
-    if (p.host.base) {
-        uint8_t *host =
-            p.host.base + host_page * p.host.page_stride + block * p.host.row_stride + head * unit;
+    if (host) {
         store_two(host, i, b.most, narrow);
         store_two(host, p.dim + i, b.least, narrow);
     }
@@ -135,6 +198,6 @@ sl_status sl_cuda_bounds_append(sl_backend *be, const void *params, sl_err *err)
     if (grid.x > 0)
         bounds_append_kernel<<<grid, THREADS, 0, sl_cuda_of(be)->stream>>>(
             *p, *p->seqs, sl_key_rows_of(&p->rows, &p->host_rows, p->heads, p->dim, p->format),
-            sl_cuda_of(be)->deverr);
+            (int)sl_bounds_unit_bytes(p->dim, p->dtype), sl_cuda_of(be)->deverr);
     return SL_CU_LAUNCHED(err);
 }

@@ -337,6 +337,19 @@ __device__ static inline int sl_lane_id(void)
     return lane;
 }
 
+/*
+ * d = a * b with 16 rows, 8 columns and 32 signed bytes of k, in one warp. Lane l holds, four consecutive k each, from
+ * k = 4 (l % 4) on: a[0] row l / 4, a[1] row l / 4 + 8, a[2] and a[3] the same 16 further on; b.x column l / 4, b.y 16
+ * further on; and d[0], d[1] row l / 4, columns 2 (l % 4) + {0, 1}, d[2], d[3] row l / 4 + 8.
+ */
+__device__ static inline void sl_mma_s8(int (&d)[4], const uint32_t (&a)[4], uint2 b)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, "
+        "%10, %10, %10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y), "r"(0));
+}
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* ---- registers ---- */
 

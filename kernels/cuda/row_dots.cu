@@ -260,7 +260,7 @@ __global__ static void __launch_bounds__(RESIDENT_THREADS, 2) dots_resident_kern
 
 /* ---- launches ---- */
 
-static sl_dots make_job(sl_cuda *cu, const sl_row_dots *d)
+sl_dots sl_dots_job(sl_cuda *cu, const sl_row_dots *d)
 {
     sl_dots j = {};
     int size = d->type == SL_F32 ? 4 : d->type == SL_BF16 ? 2 : 1;
@@ -323,10 +323,12 @@ template <typename T> static sl_status run(sl_cuda *cu, const sl_dots &j, sl_err
 
 sl_status sl_cuda_row_dots(sl_cuda *cu, const sl_row_dots *d, sl_err *err)
 {
-    sl_dots j = make_job(cu, d);
+    sl_dots j = sl_dots_job(cu, d);
 
     if (d->token_count < 1)
         return SL_OK;
+    if (d->type == SL_I8)
+        return sl_cuda_bound_codes(cu, d, err);
     if (d->type == SL_F32)
         return run<float>(cu, j, err);
     return d->type == SL_BF16 ? run<__nv_bfloat16>(cu, j, err) : run<uint8_t>(cu, j, err);

@@ -28,6 +28,8 @@ struct sl_dots {
     uint32_t *deverr;
 };
 
+sl_dots sl_dots_job(sl_cuda *cu, const sl_row_dots *d);
+
 struct sl_dot_token {
     const int32_t *pages;
     int n; /* rows that it sees */

@@ -6,7 +6,8 @@
  *
  * The order of summation is the canonical one of kernels/cpu/vec.h, eight lanes of fused multiply-adds. A product
  * therefore has the bits of the CPU backend, whichever kernel computes it, and whatever the other tokens are. This is why
- * the tensor cores are not used: their order of summation is another one, and float32 queries would need three bf16 terms.
+ * the tensor cores are not used: their order of summation is another one, and float32 queries would need three bf16 terms. Bounds of int8 have a
+ * product of integers instead, for which tensor cores are used (bounds_codes.cuh).
  *
  * Host code of kernels/cuda only. Pointers are device addresses.
  */
@@ -43,7 +44,13 @@ typedef struct sl_row_dots {
     float *out;
     int32_t lists, ld_out;
     bool raw;
+    void *scratch; /* rows of int8 (bounds): sl_bound_codes_bytes() for every token */
 } sl_row_dots;
+
+/* Bytes of scratch for one token, a multiple of 16, of rows of int8, which are bounds. */
+size_t sl_bound_codes_bytes(const sl_row_dots *d);
+/* Enqueues the products of such rows, from sl_cuda_row_dots(): bounds_codes.cu. */
+sl_status sl_cuda_bound_codes(sl_cuda *cu, const sl_row_dots *d, sl_err *err);
 
 /* Enqueues the products. SL_ERR_UNSUPPORTED: rows too long for the shared memory. */
 sl_status sl_cuda_row_dots(sl_cuda *cu, const sl_row_dots *d, sl_err *err);
@@ -68,10 +75,15 @@ static inline size_t sl_raw_bytes(const sl_row_dots *d)
     return (size_t)d->heads * (4 * (size_t)d->ld_out + sizeof(double));
 }
 #define SL_RAW_SCRATCH ((size_t)64 << 20)
+static inline int sl_fit_tokens(size_t bytes)
+{
+    size_t fit = SL_RAW_SCRATCH / bytes;
+    return fit < 1 ? 1 : fit > 4096 ? 4096 : (int)fit;
+}
+
 static inline int sl_raw_tokens(const sl_row_dots *d)
 {
-    size_t fit = SL_RAW_SCRATCH / sl_raw_bytes(d);
-    return fit < 1 ? 1 : fit > 4096 ? 4096 : (int)fit;
+    return sl_fit_tokens(sl_raw_bytes(d));
 }
 
 #endif

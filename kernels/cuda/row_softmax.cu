@@ -107,24 +107,29 @@ static sl_status softmax_slice(sl_cuda *cu, const sl_row_dots *raw, float scale,
 sl_status sl_cuda_group_scores(sl_cuda *cu, const sl_row_dots *d, sl_group_reduce reduce, float scale,
                                sl_err *err)
 {
+    const bool softmax = reduce == SL_GROUP_SOFTMAX;
+    const size_t codes = d->type == SL_I8 ? sl_bound_codes_bytes(d) : 0,
+                 each = codes + (softmax ? sl_raw_bytes(d) : 0);
     sl_row_dots raw = *d;
-    int most = sl_raw_tokens(d);
     void *scratch;
 
     if (d->token_count < 1)
         return SL_OK;
     raw.mean = reduce == SL_GROUP_MEAN;
-    if (reduce != SL_GROUP_SOFTMAX)
+    if (each == 0)
         return sl_cuda_row_dots(cu, &raw, err);
+    int most = sl_fit_tokens(each);
     most = most < d->token_count ? most : d->token_count;
-    SL_TRY(sl_cuda_scratch(cu, (size_t)most * sl_raw_bytes(d), &scratch, err));
-    double *sums = (double *)scratch;
-    raw.raw = true;
-    raw.out = (float *)(sums + (int64_t)most * d->heads);
+    SL_TRY(sl_cuda_scratch(cu, (size_t)most * each, &scratch, err));
+    double *sums = (double *)((uint8_t *)scratch + (size_t)most * codes);
+    raw.scratch = scratch;
+    raw.raw = softmax;
     for (int done = 0; done < d->token_count; done += most) {
+        float *to = d->out + (int64_t)done * d->lists * d->ld_out;
         raw.token_first = d->token_first + done;
         raw.token_count = d->token_count - done < most ? d->token_count - done : most;
-        SL_TRY(softmax_slice(cu, &raw, scale, sums, d, d->out + (int64_t)done * d->lists * d->ld_out, err));
+        raw.out = softmax ? (float *)(sums + (int64_t)most * d->heads) : to;
+        SL_TRY(softmax ? softmax_slice(cu, &raw, scale, sums, d, to, err) : sl_cuda_row_dots(cu, &raw, err));
     }
     return SL_OK;
 }

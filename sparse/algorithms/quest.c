@@ -73,11 +73,20 @@ static int32_t quest_planes(const sl_cache_dims *d, sl_cache_plane *out, int32_t
                             .heads = d->kv_heads,
                             .unit_tokens = block_tokens(d),
                             .n_parts = 2};
-    snprintf(out->format, sizeof out->format, "quest_%s", type == SL_F32 ? "f32" : "bf16");
+    snprintf(out->format, sizeof out->format, "quest_%s",
+             type == SL_F32  ? "f32"
+             : type == SL_I8 ? "int8"
+                             : "bf16");
     out->parts[0] =
         (sl_cache_part){.name = "max", .dtype = type, .per = SL_PER_OPEN_UNIT, .count = d->head_dim};
     out->parts[1] =
         (sl_cache_part){.name = "min", .dtype = type, .per = SL_PER_OPEN_UNIT, .count = d->head_dim};
+    if (type == SL_I8) {
+        const int64_t exponents = sl_bounds_unit_bytes(d->head_dim, type) - 2 * (int64_t)d->head_dim;
+        out->n_parts = 3;
+        out->parts[2] = (sl_cache_part){
+            .name = "exponent", .dtype = type, .per = SL_PER_OPEN_UNIT, .count = (int32_t)exponents};
+    }
     return 1;
 }
 
@@ -90,6 +99,10 @@ static int32_t at_least_one(int32_t tokens)
 static sl_status quest_check(const sl_algo_dims *d, const sl_gates *g, sl_err *err)
 {
     const int32_t block = block_tokens(&d->cache), budget = budget_blocks(&d->cache);
+    if (bounds_type(&d->cache) == SL_I8 && d->cache.head_dim % SL_BOUNDS_GROUP)
+        return sl_fail(err, SL_ERR_INVALID,
+                       "quest: bounds_dtype int8 needs heads of a multiple of %d channels, and these have %d",
+                       SL_BOUNDS_GROUP, d->cache.head_dim);
     const int32_t forced =
         sl_forced_blocks(at_least_one(g->sink_tokens), at_least_one(g->recent_tokens), sl_log2_of(block));
     if (budget < forced)

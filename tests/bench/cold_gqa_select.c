@@ -13,10 +13,12 @@
 #include "tests/bench/cold.h"
 
 enum { HEADS = 32, KV_HEADS = 8, DIM = 128, CHANNELS = 32, BLOCK_LOG2 = 4, MOST_TOKENS = 4096, WINDOW = 32 };
-enum { BOUNDS_PAGE = (64 >> BLOCK_LOG2) * KV_HEADS * DIM * 4, LABELS_PAGE = 64 * KV_HEADS * CHANNELS * 2 };
+enum { PAGE_BLOCKS = (64 >> BLOCK_LOG2) * KV_HEADS, BOUNDS_PAGE = PAGE_BLOCKS * DIM * 4 };
+enum { LABELS_PAGE = 64 * KV_HEADS * CHANNELS * 2 };
 enum { ROW = 2 * DIM * 2 }; /* bytes of K and V of one token and KV head */
 
-#define F32_OPS 59.2e6 /* per microsecond: 132 multiprocessors, 128 multiply-adds a clock, 1.755 GHz */
+#define INT8_OPS 1.98e9 /* per microsecond, of the tensor cores; a query has two digits */
+#define F32_OPS 59.2e6  /* per microsecond: 132 multiprocessors, 128 multiply-adds a clock, 1.755 GHz */
 
 /* Inputs that all shapes share. */
 static struct select {
@@ -68,8 +70,10 @@ static const sl_seq_tables *tables(cold *c, int32_t tokens, int32_t seqs, int32_
 
 static sl_bounds_scores_params bounds_call(const cold_shape *s, int32_t ld)
 {
+    const sl_dtype dtype = s->a[4] ? SL_I8 : SL_BF16;
+
     return (sl_bounds_scores_params){.base = in.plane,
-                                     .page_stride = BOUNDS_PAGE,
+                                     .page_stride = PAGE_BLOCKS * sl_bounds_unit_bytes(DIM, dtype),
                                      .heads = HEADS,
                                      .kv_heads = KV_HEADS,
                                      .dim = DIM,
@@ -78,7 +82,7 @@ static sl_bounds_scores_params bounds_call(const cold_shape *s, int32_t ld)
                                      .ld_scores = ld,
                                      .reduce = (sl_group_reduce)s->a[3],
                                      .scale = 0.088f,
-                                     .dtype = SL_BF16};
+                                     .dtype = dtype};
 }
 
 static sl_labels_scores_params labels_call(const cold_shape *s, int32_t ld)
@@ -97,7 +101,7 @@ static sl_labels_scores_params labels_call(const cold_shape *s, int32_t ld)
                                      .dtype = SL_BF16};
 }
 
-/* a: tokens, sequences, length, reduction */
+/* a: tokens, sequences, length, reduction, whether bounds are of int8 (random bytes, also as exponents) */
 static void scores(cold *c, const cold_shape *s, bool labels)
 {
     int32_t tokens = s->a[0], seqs = s->a[1], len = s->a[2];
@@ -106,7 +110,8 @@ static void scores(cold *c, const cold_shape *s, bool labels)
     if (c->o.tiny)
         seqs = seqs > 2 ? 2 : seqs, tokens = tokens > seqs ? 2 * seqs : seqs, len = 192;
     const int32_t rows = labels ? len : len >> BLOCK_LOG2, n = labels ? CHANNELS : 2 * DIM;
-    const double out = 4.0 * tokens * KV_HEADS * rows, bytes = 2.0 * seqs * rows * KV_HEADS * n + out;
+    const double unit = s->a[4] ? (double)sl_bounds_unit_bytes(DIM, SL_I8) : 2.0 * n;
+    const double out = 4.0 * tokens * KV_HEADS * rows, bytes = unit * seqs * rows * KV_HEADS + out;
     const int32_t rounds = tokens > 256 ? 3 : cold_rounds(c, bytes, 40);
     const size_t each = (size_t)tokens * KV_HEADS * (size_t)(rows + 1);
     for (int32_t i = 0; i < rounds; i++) {
@@ -124,11 +129,12 @@ static void scores(cold *c, const cold_shape *s, bool labels)
         else
             cold_add(c, SL_OP_BOUNDS_SCORES, &b, sizeof b);
     }
-    snprintf(text, sizeof text, "%d x %dK %s%s", tokens, len / 1024, sl_group_reduce_names()[s->a[3]],
-             seqs < tokens ? " one sequence" : "");
+    snprintf(text, sizeof text, "%d x %dK %s%s%s", tokens, len / 1024, sl_group_reduce_names()[s->a[3]],
+             s->a[4] ? " int8" : "", seqs < tokens ? " one sequence" : "");
     cold_report(c, s, labels ? "labels_scores" : "bounds_scores", text, cold_time(c, rounds), bytes,
-                2.0 * tokens * HEADS * rows * n / (s->a[3] == SL_GROUP_MEAN ? HEADS / KV_HEADS : 1), F32_OPS,
-                0);
+                2.0 * tokens * HEADS * rows * n * (s->a[4] ? 2 : 1) /
+                    (s->a[3] == SL_GROUP_MEAN ? HEADS / KV_HEADS : 1),
+                s->a[4] ? INT8_OPS : F32_OPS, 0);
 }
 
 static void bounds(cold *c, const cold_shape *s)
@@ -191,6 +197,15 @@ static const cold_shape bounds_shapes[] = {
     {{2048, 1, 64 * K, MAX}, 0, 0},
     {{2048, 1, 64 * K, SL_GROUP_MEAN}, 0, 0},
     {{4096, 1, 32 * K, MAX}, 0, 0},
+    {{1, 1, 64 * K, MAX, 1}, 0, 0},
+    {{16, 16, 64 * K, MAX, 1}, 0, 0},
+    {{64, 64, 64 * K, MAX, 1}, 0, 0},
+    {{120, 120, 64 * K, MAX, 1}, 0, 0},
+    {{64, 64, 64 * K, SL_GROUP_MEAN, 1}, 0, 0},
+    {{64, 64, 64 * K, SL_GROUP_SOFTMAX, 1}, 0, 0},
+    {{512, 1, 64 * K, MAX, 1}, 0, 0},
+    {{2048, 1, 64 * K, MAX, 1}, 0, 0},
+    {{2048, 1, 64 * K, SL_GROUP_MEAN, 1}, 0, 0},
 };
 static const cold_shape labels_shapes[] = {
     {{1, 1, 64 * K, MAX}, 0, 0},   {{16, 16, 64 * K, MAX}, 0, 0},

@@ -242,7 +242,9 @@ START_TEST(impossible_parameters_are_refused)
     k.list_scope = NULL, k.gqa_reduction = "sum";
     refused(k, SL_ERR_NOT_FOUND, "gqa_reduction \"sum\" does not exist; there are: max, mean, softmax");
     k.gqa_reduction = NULL, k.bounds_dtype = "f16";
-    refused(k, SL_ERR_NOT_FOUND, "bounds_dtype \"f16\" does not exist; there are: f32, bf16");
+    refused(k, SL_ERR_NOT_FOUND, "bounds_dtype \"f16\" does not exist; there are: f32, bf16, int8");
+    k.bounds_dtype = NULL, k.klabel_dtype = "int8";
+    refused(k, SL_ERR_NOT_FOUND, "klabel_dtype \"int8\" does not exist; there are: f32, bf16");
 }
 END_TEST
 

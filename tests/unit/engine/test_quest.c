@@ -27,6 +27,9 @@ static const sl_select_params divisions[] = {
     {.token_budget = BUDGET, .block_tokens = 8, .shared_lists = true, .reduce = SL_GROUP_SOFTMAX},
 };
 
+/* Models whose heads have a multiple of 16 channels. */
+static const char *const wide_models[] = {"tests/golden/model/qwen3-norms", "tests/golden/model/llama-rope3"};
+
 enum { MODELS = SL_COUNT(models), DIVISIONS = SL_COUNT(divisions), STRIDE = 5 };
 
 enum { RUNS = 2 * DIVISIONS }; /* half of the combinations */
@@ -48,13 +51,52 @@ static fix_opts opts_of(int i)
                       .algorithm = "quest"};
 }
 
+/* Bounds of int8. */
+static fix_opts int8_opts(int i)
+{
+    fix_opts o = opts_of(i);
+    o.dir = wide_models[i % (int)SL_COUNT(wide_models)];
+    o.select = (sl_select_params){.token_budget = BUDGET,
+                                  .block_tokens = i ? 8 : 16,
+                                  .reduce = i ? SL_GROUP_SOFTMAX : SL_GROUP_MAX,
+                                  .bounds_typed = true,
+                                  .bounds = SL_I8};
+    return o;
+}
+
 /* ---- the definition ---- */
+
+/* The codes of one block and KV head as bounds, from all of its keys at once (kernels/bounds.h). */
+static void coded(int32_t dim, double *least, double *most)
+{
+    for (int32_t g = 0; g < dim; g += 16) {
+        int e = -100;
+        for (int32_t i = g; i < g + 16; i++)
+            while (ldexp(fmax(fabs(most[i]), fabs(least[i])), -e) > 127)
+                e++;
+        for (int32_t i = g; i < g + 16; i++) {
+            most[i] = ldexp(ceil(ldexp(most[i], -e)), e);
+            least[i] = ldexp(floor(ldexp(least[i], -e)), e);
+        }
+    }
+}
+
+/* A value of a query as its integer stands for it. */
+static double rounded(const double *q, int32_t dim, int32_t at)
+{
+    double most = 0;
+    int x;
+    for (int32_t i = 0; i < dim; i++)
+        most = fmax(most, fabs(q[i]));
+    frexp(most, &x);
+    return ldexp(nearbyint(ldexp(q[at], 13 - x)), x - 13);
+}
 
 /* A bound as it is stored: a bf16 value that is not below v (up) or not above it. */
 static double stored(const witness *w, double v, bool up)
 {
     const sl_select_params *p = &w->f->o.select;
-    if (!p->bounds_typed || p->bounds == SL_F32)
+    if (!p->bounds_typed || p->bounds != SL_BF16)
         return v; /* keys of bf16 and e4m3 rows are bf16 values */
     return witness_bf16(v, up ? ceil : floor);
 }
@@ -76,9 +118,16 @@ static double bound_of(const witness *c, const seen_list *l, const double *q, in
         }
         product = fmax(product, dot);
     }
-    for (int32_t i = 0; i < l->dim; i++)
-        score += fmax(q[i] * stored(c, least[i], false), q[i] * stored(c, most[i], true));
-    MUST(product <= score + 1e-9 * (1 + fabs(score)));
+    const bool codes = c->f->o.select.bounds_typed && c->f->o.select.bounds == SL_I8;
+    double slack = 1e-9 * (1 + fabs(score));
+    if (codes)
+        coded(l->dim, least, most);
+    for (int32_t i = 0; i < l->dim; i++) {
+        const double v = codes ? rounded(q, l->dim, i) : q[i];
+        score += fmax(v * stored(c, least[i], false), v * stored(c, most[i], true));
+        slack += fabs(v - q[i]) * fmax(fabs(least[i]), fabs(most[i]));
+    }
+    MUST(product <= score + slack + 1e-9 * fabs(score));
     if (size == 1 && !c->f->o.select.bounds_typed) /* without slack the bound is the product */
         MUST(fabs(product - score) <= 1e-9 * (1 + fabs(score)));
     return score;
@@ -106,10 +155,9 @@ static void check_list(witness *c, const seen_list *l)
     witness_best(all, n_all, got, n_got);
 }
 
-START_TEST(equals_definition)
+static void check_definition(fix_opts o)
 {
     fix f;
-    fix_opts o = opts_of(_i * STRIDE);
     fix_run r = {0};
     fix_text t;
     witness c = {.f = &f, .run = &r, .check = check_list};
@@ -123,6 +171,17 @@ START_TEST(equals_definition)
     fix_seq_close(&f, &r, false);
     fix_close(&f);
 }
+
+START_TEST(equals_definition)
+{
+    check_definition(opts_of(_i * STRIDE));
+}
+END_TEST
+
+START_TEST(int8_equals_definition)
+{
+    check_definition(int8_opts(_i));
+}
 END_TEST
 
 /* ---- the same bits on every way ---- */
@@ -130,6 +189,14 @@ END_TEST
 START_TEST(chunks_and_threads_do_not_matter)
 {
     ways_chunks(opts_of(_i * STRIDE));
+}
+END_TEST
+
+START_TEST(int8_is_the_same_on_every_way)
+{
+    ways_chunks(int8_opts(_i));
+    ways_hierarchical(int8_opts(_i), _i);
+    ways_prefix(int8_opts(_i), _i);
 }
 END_TEST
 
@@ -196,6 +263,21 @@ START_TEST(refusals)
 }
 END_TEST
 
+START_TEST(int8_needs_whole_groups)
+{
+    sl_algo_dims d = {.cache = {.head_dim = 24,
+                                .kv_heads = 2,
+                                .select = {.token_budget = BUDGET, .bounds_typed = true, .bounds = SL_I8}}};
+    const sl_gates gates = {0};
+    sl_err err = {0};
+    ck_assert_int_eq(sl_algo_quest.check(&d, &gates, &err), SL_ERR_INVALID);
+    ck_assert_str_eq(err.text,
+                     "quest: bounds_dtype int8 needs heads of a multiple of 16 channels, and these have 24");
+    d.cache.head_dim = 32;
+    ck_assert_int_eq(sl_algo_quest.check(&d, &gates, &err), SL_OK);
+}
+END_TEST
+
 START_TEST(latent_rows_have_no_kv_heads)
 {
     sl_cache_dims d = {.rows = sl_row_format_of(SL_ROW_MLA_BF16), .latent = 512, .rope = 64};
@@ -214,6 +296,8 @@ int main(void)
     TCase *c = tcase_create("quest");
     tcase_set_timeout(c, 240);
     add_variants(c, equals_definition, RUNS);
+    add_variants(c, int8_equals_definition, SL_COUNT(wide_models));
+    add_variants(c, int8_is_the_same_on_every_way, SL_COUNT(wide_models));
     add_variants(c, chunks_and_threads_do_not_matter, RUNS);
     add_variants(c, hierarchical_equals_resident, RUNS);
     add_variants(c, prefix_reuse_equals_recompute, RUNS);
@@ -222,6 +306,7 @@ int main(void)
     add_variants(c, a_whole_budget_is_dense, RUNS);
     tcase_add_loop_test(c, gates_keep_the_division, 0, DIVISIONS);
     tcase_add_test(c, refusals);
+    tcase_add_test(c, int8_needs_whole_groups);
     tcase_add_test(c, latent_rows_have_no_kv_heads);
     suite_add_tcase(s, c);
     return run_suite(s);

@@ -7,6 +7,13 @@
 #include "tests/unit/kernels/batch.h"
 #include "tests/unit/kernels/ref.h"
 
+static void put_code(uint8_t *unit, int64_t i, double v)
+{
+    double code = v * 140;
+
+    unit[i] = (uint8_t)(int8_t)(code > 127 ? 127 : code < -127 ? -127 : code);
+}
+
 /* Bounds of every unit of `pages` pages, the larger first; some blocks of a batch begin with the tokens before it. */
 static uint8_t *make_plane(cf_run *r, int64_t pages, int64_t units, int64_t dim, sl_dtype dtype,
                            int64_t stride)
@@ -19,10 +26,17 @@ static uint8_t *make_plane(cf_run *r, int64_t pages, int64_t units, int64_t dim,
         for (int64_t u = 0; u < units; u++)
             for (int64_t i = 0; i < dim; i++) {
                 int64_t at = (p * units + u) * dim + i;
+                uint8_t *to = all + p * stride + u * unit;
                 double a = (double)cf_uniform(31, at), b = (double)cf_uniform(32, at);
 
-                ref_put(all + p * stride + u * unit, dtype, i, a > b ? a : b);
-                ref_put(all + p * stride + u * unit, dtype, dim + i, a > b ? b : a);
+                if (dtype == SL_I8) { /* codes, some of which are the largest ones */
+                    put_code(to, i, a > b ? a : b);
+                    put_code(to, dim + i, a > b ? b : a);
+                    to[2 * dim + i / 16] = (uint8_t)(117 + (p + u + i / 16) % 7);
+                    continue;
+                }
+                ref_put(to, dtype, i, a > b ? a : b);
+                ref_put(to, dtype, dim + i, a > b ? b : a);
             }
     return all;
 }
@@ -35,7 +49,8 @@ static void append(cf_run *r, const int64_t *a)
 
     batch_rows(r, &b, a, &rows);
     const int64_t heads = a[3], dim = a[4], row = rows.rows.row_bytes, blocks = 64 >> rows.rows.block_log2;
-    int64_t unit = sl_bounds_unit_bytes((int32_t)dim, (sl_dtype)a[6]), page = blocks * heads * unit + 8;
+    int64_t unit = sl_bounds_unit_bytes((int32_t)dim, (sl_dtype)a[6]),
+            page = blocks * heads * unit + (a[6] == SL_I8 ? 16 : 8);
     sl_bounds_append_params p = {
         .seqs = &b.t,
         .rows = rows.rows,
@@ -56,12 +71,12 @@ static void append(cf_run *r, const int64_t *a)
     }
     cf_op(r, SL_OP_BOUNDS_APPEND, &p);
     cf_work(r, (double)r->n * (double)(row + heads * unit), 0, SL_F32, 0);
-    cf_kind kind = p.dtype == SL_F32 ? CF_F32 : CF_BF16;
+    cf_kind kind = p.dtype == SL_F32 ? CF_F32 : p.dtype == SL_I8 ? CF_BYTES : CF_BF16;
     cf_out(r, "bounds", p.base, b.pages, (size_t)page, (size_t)page, kind,
-           1e-6); /* nothing else was touched */
+           kind == CF_BYTES ? 0 : 1e-6); /* nothing else was touched */
     if (a[10])
         cf_out(r, "host bounds", p.host.base, b.pages * blocks, (size_t)(heads * unit),
-               (size_t)p.host.row_stride, kind, 1e-6);
+               (size_t)p.host.row_stride, kind, kind == CF_BYTES ? 0 : 1e-6);
 }
 
 /* T, per, length, heads, KV heads, dim, lists, block_log2, reduction, dtype, first position with scores, bytes after a page
@@ -101,6 +116,7 @@ static void scores(cf_run *r, const int64_t *a)
 #define G1 SL_ROW_GQA_FP8
 #define F SL_F32
 #define B SL_BF16
+#define C SL_I8
 /* One line for each case, which clang-format would break up. */
 /* clang-format off */
 static const cf_case cases[] = {
@@ -110,6 +126,9 @@ static const cf_case cases[] = {
     {SL_OP_BOUNDS_APPEND, "T=90 h=2 d=16 fp8 hierarchical", append, {90, 45, 200, 2, 16, G1, B, 1, BATCH_BY_HEAD + 4, 1, 1}, CF_FIX_ALL},
     {SL_OP_BOUNDS_APPEND, "T=90 h=4 d=32 bf16 all heads hierarchical", append, {90, 45, 200, 4, 32, G2, F, 1, 4, 1, 0}, CF_FIX_ALL},
     {SL_OP_BOUNDS_APPEND, "T=130 h=2 d=8 fp8 from the host blocks of 64", append, {130, 130, 200, 2, 8, G1, F, 0, BATCH_BY_HEAD + 6, 0, 0}, CF_FIX_ALL},
+    {SL_OP_BOUNDS_APPEND, "T=40 h=2 d=64 f32 as int8", append, {40, 20, 150, 2, 64, G4, C, 0, BATCH_BY_HEAD + 4, 1, 1}, CF_FIX_ALL},
+    {SL_OP_BOUNDS_APPEND, "T=60 h=3 d=16 bf16 as int8 blocks of 4", append, {60, 30, 200, 3, 16, G2, C, 0, BATCH_BY_HEAD + 2, 1, 1}, CF_FIX_ALL},
+    {SL_OP_BOUNDS_APPEND, "T=90 h=2 d=128 fp8 as int8 hierarchical", append, {90, 45, 200, 2, 128, G1, C, 1, BATCH_BY_HEAD + 4, 1, 1}, CF_FIX_ALL},
     {SL_OP_BOUNDS_SCORES, "T=1 h=1 kv=1 d=2", scores, {1, 1, 1, 1, 1, 2, 1, 4, SL_GROUP_MAX, F, 0}, CF_SPLIT},
     {SL_OP_BOUNDS_SCORES, "T=18 h=14 kv=2 d=64 max", scores, {18, 3, 700, 14, 2, 64, 2, 4, SL_GROUP_MAX, B, 0}, CF_SPLIT},
     {SL_OP_BOUNDS_SCORES, "T=18 h=8 kv=4 d=14 mean", scores, {18, 6, 500, 8, 4, 14, 4, 2, SL_GROUP_MEAN, F, 100}, CF_SPLIT},
@@ -122,6 +141,16 @@ static const cf_case cases[] = {
     {SL_OP_BOUNDS_SCORES, "T=6 h=18 kv=2 d=8 max one list nine queries", scores, {6, 2, 300, 18, 2, 8, 1, 1, SL_GROUP_MAX, B, 0}, CF_SPLIT},
     {SL_OP_BOUNDS_SCORES, "T=12 h=14 kv=2 d=128 softmax aligned", scores, {12, 4, 900, 14, 2, 128, 2, 2, SL_GROUP_SOFTMAX, B, 0, 16}, CF_SPLIT},
     {SL_OP_BOUNDS_SCORES, "T=40 h=16 kv=4 d=256 mean aligned one list", scores, {40, 20, 600, 16, 4, 256, 1, 1, SL_GROUP_MEAN, F, 0, 16}, CF_SPLIT | CF_FEW},
+    {SL_OP_BOUNDS_SCORES, "T=1 h=1 kv=1 d=16 int8", scores, {1, 1, 90, 1, 1, 16, 1, 4, SL_GROUP_MAX, C, 0, 16}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=12 h=32 kv=8 d=128 max int8", scores, {12, 3, 900, 32, 8, 128, 8, 4, SL_GROUP_MAX, C, 0, 16}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=3 h=32 kv=8 d=128 max int8 decode", scores, {3, 1, 3000, 32, 8, 128, 8, 4, SL_GROUP_MAX, C, 0, 16}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=5 h=14 kv=2 d=64 mean int8 decode", scores, {5, 1, 2500, 14, 2, 64, 2, 4, SL_GROUP_MEAN, C, 100, 32}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=4 h=33 kv=3 d=48 max int8 one list decode", scores, {4, 1, 700, 33, 3, 48, 1, 2, SL_GROUP_MAX, C, 0, 16}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=18 h=24 kv=12 d=32 mean int8 one list", scores, {18, 3, 500, 24, 12, 32, 1, 3, SL_GROUP_MEAN, C, 0, 16}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=4 h=16 kv=4 d=256 softmax int8 decode", scores, {4, 1, 600, 16, 4, 256, 4, 4, SL_GROUP_SOFTMAX, C, 0, 16}, CF_SPLIT},
+    {SL_OP_BOUNDS_SCORES, "T=70 h=8 kv=2 d=96 softmax int8 one list", scores, {70, 35, 700, 8, 2, 96, 1, 1, SL_GROUP_SOFTMAX, C, 0, 16}, CF_SPLIT | CF_FEW},
+    {SL_OP_BOUNDS_SCORES, "T=150 h=8 kv=2 d=256 max int8 blocks of one", scores, {150, 75, 700, 8, 2, 256, 2, 0, SL_GROUP_MAX, C, 0, 16}, CF_SPLIT | CF_FEW},
+    {SL_OP_BOUNDS_SCORES, "T=4 h=2 kv=1 d=288 max int8", scores, {4, 2, 300, 2, 1, 288, 1, 4, SL_GROUP_MAX, C, 0, 16}, CF_SPLIT},
     {SL_OP_BOUNDS_SCORES, "T=6 h=5 kv=5 d=8 softmax one list", scores, {6, 2, 300, 5, 5, 8, 1, 3, SL_GROUP_SOFTMAX, F, 0}, CF_SPLIT},
 };
 /* clang-format on */

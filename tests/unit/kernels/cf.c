@@ -189,6 +189,7 @@ static void encode(sl_dtype dtype, float v, uint8_t *out)
         *out = sl_f32_to_e4m3(v);
         break;
     case SL_I32:
+    case SL_I8:
         SL_CHECK(false);
     }
 }

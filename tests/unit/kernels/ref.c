@@ -121,6 +121,8 @@ double ref_at(const void *base, sl_dtype dtype, int64_t i)
         return ref_e4m3_value(((const uint8_t *)base)[i]);
     case SL_I32:
         return ((const int32_t *)base)[i];
+    case SL_I8:
+        return ((const int8_t *)base)[i];
     }
     return NAN;
 }

@@ -268,6 +268,12 @@ void ref_gqa_attn(const void *params)
 
 /* ---- kernels/bounds.h ---- */
 
+static int64_t unit_bytes(int32_t dim, sl_dtype dtype)
+{
+    return dtype == SL_I8 ? 2 * dim + (dim / 16 + 15) / 16 * 16
+                          : 2 * (int64_t)dim * (dtype == SL_F32 ? 4 : 2);
+}
+
 /* v as the stored type, rounded to the side that keeps the bound. */
 static double outward(double v, sl_dtype dtype, bool up)
 {
@@ -279,6 +285,43 @@ static double outward(double v, sl_dtype dtype, bool up)
     while (up ? ref_bf16_value(code) < v : ref_bf16_value(code) > v)
         code = (uint16_t)(up == (code < 0x8000) ? code + 1 : code - 1); /* away from 0, or towards it */
     return ref_bf16_value(code);
+}
+
+/* The smallest exponent, from -100 on, with which the codes of 16 channels are at most 127. */
+static int exponent_of(const double *most, const double *least)
+{
+    int e = -100;
+
+    for (int i = 0; i < 16; i++)
+        while (ceil(ldexp(most[i], -e)) > 127 || ceil(ldexp(most[i], -e)) < -127 ||
+               floor(ldexp(least[i], -e)) < -127 || floor(ldexp(least[i], -e)) > 127)
+            e++;
+    return e;
+}
+
+/* Adds a key to a unit of int8, 16 channels at a time. */
+static void add_codes(uint8_t *unit, const double *k, int32_t dim, bool first)
+{
+    if (first)
+        memset(unit + 2 * dim, 0, (size_t)((dim / 16 + 15) / 16 * 16));
+    for (int32_t g = 0; g < dim; g += 16) {
+        double most[16], least[16];
+        uint8_t *exponent = unit + 2 * dim + g / 16;
+
+        for (int i = 0; i < 16; i++) {
+            double high = ldexp((int8_t)unit[g + i], *exponent - 127),
+                   low = ldexp((int8_t)unit[dim + g + i], *exponent - 127);
+
+            most[i] = first ? k[g + i] : fmax(k[g + i], high);
+            least[i] = first ? k[g + i] : fmin(k[g + i], low);
+        }
+        int e = exponent_of(most, least);
+        *exponent = (uint8_t)(e + 127);
+        for (int i = 0; i < 16; i++) {
+            unit[g + i] = (uint8_t)(int8_t)ceil(ldexp(most[i], -e));
+            unit[dim + g + i] = (uint8_t)(int8_t)floor(ldexp(least[i], -e));
+        }
+    }
 }
 
 /* The device row of head h's key if the token has one, else the host row. */
@@ -307,8 +350,9 @@ void ref_bounds_append(const void *params)
 {
     const sl_bounds_append_params *p = params;
     const sl_seq_tables *s = p->seqs;
-    const int64_t size = (int64_t)1 << p->rows.block_log2, both = 2 * (int64_t)p->dim;
-    const int64_t unit = both * (p->dtype == SL_F32 ? 4 : 2);
+    const int64_t size = (int64_t)1 << p->rows.block_log2;
+    const int64_t unit = unit_bytes(p->dim, p->dtype);
+    double *key = malloc(8 * (size_t)p->dim);
 
     for (int64_t t = 0; t < s->n_tokens; t++) {
         int64_t seq = s->token_seq[t], pos = s->token_pos[t], at = pos % 64 / size * p->heads;
@@ -319,7 +363,10 @@ void ref_bounds_append(const void *params)
             const uint8_t *row = key_row(p, t, w.row);
 
             for (int64_t i = 0; i < p->dim; i++) {
-                double k = get_value(p->format, w, p->dim, 0, row, i);
+                double k = key[i] = get_value(p->format, w, p->dim, 0, row, i);
+
+                if (p->dtype == SL_I8)
+                    continue;
                 double most = ref_at(dev + h * unit, p->dtype, i),
                        least = ref_at(dev + h * unit, p->dtype, p->dim + i);
 
@@ -328,12 +375,46 @@ void ref_bounds_append(const void *params)
                 if (pos % size == 0 || k < least)
                     ref_put(dev + h * unit, p->dtype, p->dim + i, outward(k, p->dtype, false));
             }
+            if (p->dtype == SL_I8)
+                add_codes(dev + h * unit, key, p->dim, pos % size == 0);
         }
         if (p->host.base)
             memcpy(p->host.base + ref_page_of(s->host_pages, s, seq, pos) * p->host.page_stride +
                        pos % 64 / size * p->host.row_stride,
                    dev, (size_t)(p->heads * unit));
     }
+    free(key);
+}
+
+/* Value i of a unit. */
+static double value_in(const uint8_t *unit, sl_dtype dtype, int32_t dim, int64_t i)
+{
+    double v = ref_at(unit, dtype, i);
+
+    return dtype == SL_I8 ? ldexp(v, unit[2 * dim + i % dim / 16] - 127) : v;
+}
+
+/* q, or with bounds of int8 the value of its integer, if `most` is the largest one of the query's values. */
+static double rounded(double q, double most, sl_dtype dtype)
+{
+    int x;
+
+    frexp(most, &x);
+    x = x < -80 ? -80 : x;
+    return dtype == SL_I8 ? ldexp(nearbyint(ldexp(q, 13 - x)), x - 13) : q;
+}
+
+/* Value i of a query head, or of the mean of its group: in float32, as integers are made of that. */
+static double query_of(const sl_bounds_scores_params *p, int64_t t, int64_t head, int64_t i, bool mean)
+{
+    const int64_t group = p->heads / p->kv_heads, first = head / group * group;
+    float sum = 0;
+
+    if (!mean)
+        return (double)p->q[(t * p->heads + head) * p->dim + i];
+    for (int64_t h = first; h < first + group; h++)
+        sum += p->q[(t * p->heads + h) * p->dim + i];
+    return (double)(sum / (float)group);
 }
 
 /* The bound of block b for one query head, or for the mean of its group. */
@@ -341,20 +422,17 @@ static double bound_of(const sl_bounds_scores_params *p, int64_t t, int64_t b, i
 {
     const sl_seq_tables *s = p->seqs;
     const int64_t size = (int64_t)1 << p->block_log2, group = p->heads / p->kv_heads, kv = head / group;
-    const int64_t unit = 2 * (int64_t)p->dim * (p->dtype == SL_F32 ? 4 : 2);
+    const int64_t unit = unit_bytes(p->dim, p->dtype);
     const uint8_t *at = p->base + ref_page_of(s->index_pages, s, s->token_seq[t], b * size) * p->page_stride +
                         (b * size % 64 / size * p->kv_heads + kv) * unit;
-    double sum = 0;
+    double sum = 0, most = 0;
 
+    for (int64_t i = 0; i < p->dim; i++)
+        most = fmax(most, fabs(query_of(p, t, head, i, mean)));
     for (int64_t i = 0; i < p->dim; i++) {
-        double q = (double)p->q[(t * p->heads + head) * p->dim + i];
+        double q = rounded(query_of(p, t, head, i, mean), most, p->dtype);
 
-        if (mean) {
-            q = 0;
-            for (int64_t h = kv * group; h < (kv + 1) * group; h++)
-                q += (double)p->q[(t * p->heads + h) * p->dim + i] / (double)group;
-        }
-        sum += fmax(q * ref_at(at, p->dtype, i), q * ref_at(at, p->dtype, p->dim + i));
+        sum += fmax(q * value_in(at, p->dtype, p->dim, i), q * value_in(at, p->dtype, p->dim, p->dim + i));
     }
     return sum;
 }
