@@ -94,3 +94,10 @@ def test_decode_killed_in_mid_stream(start, tmp_path, algorithm):
     assert held, "each time all streams ended before the kill"
     assert real.metric(c.get("/metrics").text, "sluice_stream_resumes_total") >= 1, "no stream was interrupted"
     c.idle()
+
+
+def test_the_curves_of_the_page():
+    """docs/strategies.md has the figures that were measured."""
+    p = subprocess.run([real.ROOT / "tests/bench/strategies", "table", real.ROOT / "docs/bench/h200-strategies.csv", "--check",
+                        real.ROOT / "docs/strategies.md"], capture_output=True, text=True, timeout=60, check=False)
+    assert p.returncode == 0, p.stdout + p.stderr

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Strategies for models with KV heads on a cluster whose workers share one GPU, or two.
 
-    strategies.py SLUICE [--backend cuda|cpu] [--devices 0,1] [--model DIR] [--only quest,...] [--csv FILE] [--out DIR]
+    strategies.py SLUICE [--backend cuda|cpu] [--devices 0,1] [--model DIR] [--only quest,...] [--soak SECONDS] [--csv FILE]
+                  [--out DIR]
 
 For each strategy a router, one prefill and two decode workers, in hierarchical mode. Every stream must have the tokens
 of one process in resident mode with the same strategy: first undisturbed, then while the decode worker that makes it is
 killed (SIGKILL) in the middle of the stream. A strategy that gives the tokens of dense attention has failed, because it
-would show nothing. Prompts are several times as long as what a query reads. Prints one line per check; exit code 0 only
-if all passed. Needs Python's standard library and mpirun.
+would show nothing. Prompts are several times as long as what a query reads. With --soak, clients then send such requests
+for that long to a cluster whose host stores hold few of them; they leave two of five streams in the middle, and compare
+the others token by token. Prints one line per check; exit code 0 only if all passed. Needs Python's standard library and
+mpirun.
 """
 import argparse
 import concurrent.futures
@@ -21,6 +24,7 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -38,6 +42,7 @@ STRATEGIES = {
     "pq_cache": {"token_budget": 256},
 }
 PROMPT, NEW, STREAMS = 1500, 400, 6
+SOAK_CLIENTS, SOAK_STORE = 12, "48MiB"
 
 
 def jobs_of(model, name):
@@ -75,6 +80,43 @@ def killed(c, jobs, seen):
     raise AssertionError("each time all streams ended before the kill")
 
 
+class Left(Exception):
+    """The client has closed its connection."""
+
+
+def leave_at(tokens):
+    def on_token(n):
+        if n >= tokens:
+            raise Left()
+    return on_token
+
+
+def soak(c, jobs, seen, seconds):
+    end, ended, left, problems = time.monotonic() + seconds, [], [], []
+
+    def client(i):
+        r = random.Random(i)
+        while time.monotonic() < end and not problems:
+            k = r.randrange(len(jobs))
+            try:
+                got = c.stream(jobs[k]["ids"], jobs[k]["n"], leave_at(r.randrange(1, NEW // 2)) if r.random() < 0.4 else None)
+                (ended if got[1:4] == seen[k][1:4] else problems).append("request %d differs" % k)
+            except Left:
+                left.append(k)
+            except Exception as e:
+                problems.append("%s: %s" % (type(e).__name__, e))
+    threads = [threading.Thread(target=client, args=(i,), daemon=True) for i in range(SOAK_CLIENTS)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(seconds + 120)
+    assert not any(t.is_alive() for t in threads), "a request hangs"
+    assert not problems, "%d problems, the first: %s" % (len(problems), problems[0])
+    assert ended and left, "%d streams ended, %d were left: this shows nothing" % (len(ended), len(left))
+    c.idle()
+    return "%d streams as before, %d left in the middle" % (len(ended), len(left))
+
+
 def scenario(a, report, pool, name, directory):
     keys = STRATEGIES[name]
     flags = [x for k, v in keys.items() for x in ("--" + k.replace("_", "-"), str(v))]
@@ -87,12 +129,20 @@ def scenario(a, report, pool, name, directory):
     def undisturbed():
         assert dense != jobs[0]["want"], "the tokens are those of dense attention"
         return cluster.undisturbed(c, jobs, seen)
-    c = cluster.Cluster(a, directory, 1, 2, "default", **{
-        "model.max_context": 4096, "decode.max_batch": 8, "sparse_attention.algorithm": name,
-        "sparse_attention.mode": "hierarchical", **{"sparse_attention." + k: v for k, v in keys.items()}})
+    settings = {"model.max_context": 4096, "decode.max_batch": 8, "sparse_attention.algorithm": name,
+                "sparse_attention.mode": "hierarchical", **{"sparse_attention." + k: v for k, v in keys.items()}}
+    c = cluster.Cluster(a, directory, 1, 2, "default", **settings)
     try:
         ok = report.run("%s: tokens of one process" % name, undisturbed)
         if not (ok and report.run("%s: decode worker killed" % name, lambda: killed(c, jobs, seen))):
+            print(c.tail())
+    finally:
+        c.close()
+    if not (a.soak and ok):
+        return
+    c = cluster.Cluster(a, directory, 1, 2, "default", **{**settings, "kvstore.bytes": SOAK_STORE})
+    try:
+        if not report.run("%s: %d clients for %d s" % (name, SOAK_CLIENTS, a.soak), lambda: soak(c, jobs, seen, a.soak)):
             print(c.tail())
     finally:
         c.close()
@@ -105,6 +155,7 @@ def main():
     p.add_argument("--devices", default="0", help="prefill on the first, decode on the last")
     p.add_argument("--model", default=str(ROOT / "models/facts-llama"))
     p.add_argument("--only", default=",".join(STRATEGIES))
+    p.add_argument("--soak", type=int, default=0, help="seconds")
     p.add_argument("--csv", default="")
     p.add_argument("--out", default="", help="folder for the clusters' logs")
     p.set_defaults(own_gpu=False, groups=False, by_rank=True, store="256MiB", device_bytes="1GiB")
