@@ -463,7 +463,7 @@ def build_cuda():
     launcher = ["-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
     # Where nothing can run, the kernels need not be fast: a third of the compilers' time. Only kernels/ depends on SL_CUDA, so what
     # else `sluice` consists of is what the release build compiled.
-    slow = [] if have_gpu() else ["-DCMAKE_CUDA_FLAGS=-Xcicc -O1 -Xptxas -O1"]
+    slow = [] if have_gpu() else ["-DSL_CUDA_COMPILE_ONLY=ON"]
     return build_stage("cuda", [f"-DCMAKE_CUDA_COMPILER={nvcc}", *launcher, *slow], ["conformance", "comm_conformance"])
 
 
