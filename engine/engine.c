@@ -131,7 +131,23 @@ static sl_status make_layer(sl_engine *e, int32_t l, sl_err *err)
             continue;
         SL_TRY(alloc_pool(e, e->o.index_pages * q->device_stride, &q->device, err));
     }
+    sl_algo_plane *state = &y->planes[SL_ALGO_STATE];
+    state->device_stride = sl_algo_page_state(e->o.algorithm, &e->cache);
+    if (state->device_stride > 0)
+        SL_TRY(alloc_pool(e, e->o.index_pages * state->device_stride, &state->device, err));
     return SL_OK;
+}
+
+/* Whether nothing but the algorithm's state is in index pages, and not all tokens need it. */
+static bool index_for_few(const sl_engine *e)
+{
+    bool few = e->o.algorithm->state_tokens != NULL;
+    for (int32_t l = 0; l < e->cfg->n_layers; l++) {
+        few = few && !e->layers[l].resident;
+        for (int32_t p = 0; p < SL_CACHE_PLANES; p++)
+            few = few && !e->layers[l].planes[p].device;
+    }
+    return few;
 }
 
 static sl_status make_layers(sl_engine *e, sl_err *err)
@@ -141,6 +157,7 @@ static sl_status make_layers(sl_engine *e, sl_err *err)
         return sl_fail(err, SL_ERR_NO_MEMORY, "engine: out of memory");
     for (int32_t l = 0; l < e->cfg->n_layers; l++)
         SL_TRY(make_layer(e, l, err));
+    e->few_index = index_for_few(e);
     return SL_OK;
 }
 
@@ -291,7 +308,7 @@ void sl_engine_destroy(sl_engine *e)
     sl_be_free(e->be, SL_MEM_DEVICE, e->dev.host_pages);
     sl_be_free(e->be, SL_MEM_HOST, e->host.host_pages);
     for (int32_t l = 0; e->layers && l < e->cfg->n_layers; l++) {
-        for (int32_t p = 0; p < SL_CACHE_PLANES; p++)
+        for (int32_t p = 0; p < SL_ALGO_PLANES; p++)
             sl_be_free(e->be, SL_MEM_DEVICE, e->layers[l].planes[p].device);
         sl_be_free(e->be, SL_MEM_DEVICE, e->layers[l].rows.base);
     }

@@ -22,6 +22,7 @@ struct sl_seq {
     bool open;
     int32_t row; /* of the page tables */
     int32_t len, n_pages;
+    int32_t n_index, prompt;      /* pages that have index pages; tokens of the prompt, 0: not known yet */
     int32_t hot_slot;             /* -1: resident */
     int32_t dirty_from, dirty_to; /* page entries the device does not know yet */
     bool dirty_slot;
@@ -70,6 +71,8 @@ struct sl_engine {
     int32_t ld;             /* pages of the longest sequence */
     int32_t max_logits;
     sl_seq *seqs; /* [max_seqs] */
+    bool
+        few_index; /* a request has index pages for the tokens that need state alone (sl_algo_desc.state_tokens) */
     sl_free_list free_seqs, free_index, free_rows, free_hot;
     sl_tables host, dev;
     sl_step_arrays in_host, in_dev;

@@ -92,13 +92,17 @@ static sl_status plan_sizes(const sl_plan_in *in, sl_plan *p, sl_err *err)
     SL_TRY(sl_coord_plan_bytes(&o, &p->hot_meta_bytes, &p->fixed_bytes, &p->algorithm_bytes, err));
     const uint64_t page_rows = (uint64_t)sl_cache_page_bytes(rows);
     for (int32_t l = 0; l < in->cfg->n_layers; l++) {
-        p->index_page_device += whole_bytes(&g, l);
+        p->index_page_device += whole_bytes(&g, l) + (uint64_t)sl_algo_page_state(in->algorithm, &in->cache);
         p->resident_layers += layers[l].resident;
         *(layers[l].resident ? &p->index_page_device : &p->row_page_device) += page_rows;
         if (!layers[l].resident)
             p->hot_rows_bytes +=
                 (uint64_t)(layers[l].rows.hot_rows + layers[l].rows.tail_rows) * (uint64_t)p->row_bytes;
     }
+    if (in->algorithm->state_tokens && in->algorithm->page_state && p->resident_layers == 0 &&
+        p->index_page_device == (uint64_t)in->cfg->n_layers * (uint64_t)in->algorithm->page_state(&in->cache))
+        p->index_tokens =
+            in->algorithm->state_tokens(&in->cache, p->max_context, p->max_context) + SL_PLAN_GENERATED;
     add_tables(in, o.max_seqs, p);
     return SL_OK;
 }
@@ -108,13 +112,18 @@ static int64_t at_most(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static int64_t index_pages_for(const sl_plan *p, int32_t context)
+{
+    return sl_pages_for(p->index_tokens > 0 && p->index_tokens < context ? p->index_tokens : context);
+}
+
 static sl_plan_row plan_row(const sl_plan *p, uint64_t host_bytes, int64_t most_seqs, int32_t context)
 {
-    uint64_t n = (uint64_t)sl_pages_for(context);
+    uint64_t n = (uint64_t)sl_pages_for(context), index = (uint64_t)index_pages_for(p, context);
     sl_plan_row r = {
         .context = context,
-        .resident_bytes = n * (p->index_page_device + p->row_page_device),
-        .hierarchical_bytes = n * p->index_page_device + p->hot_rows_bytes + p->hot_meta_bytes,
+        .resident_bytes = index * p->index_page_device + n * p->row_page_device,
+        .hierarchical_bytes = index * p->index_page_device + p->hot_rows_bytes + p->hot_meta_bytes,
         .host_bytes = n * (uint64_t)p->page_bytes,
     };
     if (context > p->max_context)
@@ -162,6 +171,8 @@ sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, i
                         sl_engine_opts *out, sl_err *err)
 {
     int64_t per_seq = sl_pages_for(max_context), most = per_seq * max_seqs;
+    int64_t planned = index_pages_for(p, max_context) * max_seqs,
+            most_index = planned > per_seq ? planned : per_seq;
     bool hot = mode == SL_HIERARCHICAL;
     uint64_t slots = hot ? (uint64_t)max_seqs * (p->hot_rows_bytes + p->hot_meta_bytes) : 0;
     uint64_t page = p->index_page_device + (hot ? 0 : p->row_page_device);
@@ -169,7 +180,9 @@ sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, i
     if (p->cache_bytes < need)
         return too_small(p, need, err);
     uint64_t left = p->cache_bytes - slots;
-    int64_t index = page > 0 ? at_most(most, (int64_t)(left / page)) : most;
+    int64_t index = page > 0 ? at_most(most, (int64_t)(left / page)) : most, rows = index;
+    if (p->index_tokens > 0)
+        index = at_most(most_index, hot ? (int64_t)(left / p->index_page_device) : index);
     left -= (uint64_t)index * page;
     out->max_seqs = max_seqs;
     out->max_hot_seqs = hot ? max_seqs : 0;
@@ -177,7 +190,7 @@ sl_status sl_plan_pools(const sl_plan *p, sl_residency mode, int32_t max_seqs, i
     out->hot_rows = p->hot_rows;
     out->tail_rows = p->tail_rows;
     out->index_pages = index;
-    out->row_pages = !hot                 ? index
+    out->row_pages = !hot                 ? rows
                      : p->row_page_device ? at_most(most, (int64_t)(left / p->row_page_device))
                                           : most;
     return SL_OK;

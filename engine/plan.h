@@ -40,7 +40,7 @@ typedef struct sl_plan_row {
     int64_t resident_gpu, hierarchical_gpu, host_batch; /* each budget alone */
 } sl_plan_row;
 
-enum { SL_PLAN_ROWS = 4 };
+enum { SL_PLAN_ROWS = 4, SL_PLAN_GENERATED = 1024 };
 
 typedef struct sl_plan {
     int32_t width, hot_rows, tail_rows, max_context;
@@ -53,6 +53,9 @@ typedef struct sl_plan {
     /* Device bytes of a page: in the planes that are on the device whole, together with the rows of resident
      * layers; and of the other rows of a resident sequence. */
     uint64_t index_page_device, row_page_device;
+    /* Tokens of a long request for which it is planned to have index pages: those that need the algorithm's state after a long
+     * prompt, and SL_PLAN_GENERATED; 0: it has them for all tokens. */
+    int32_t index_tokens;
     uint64_t hot_rows_bytes, hot_meta_bytes; /* device bytes of a hot slot, all layers */
     uint64_t fixed_bytes;                    /* coordinator, tables, logits */
     /* Of fixed_bytes: what the algorithm keeps for its requests and its scores, and the logits. Both are for max_seqs

@@ -92,15 +92,36 @@ static sl_status check_pages(const sl_engine *e, const int32_t *pages, int32_t h
     return SL_OK;
 }
 
-static sl_status check_room(const sl_engine *e, int32_t n, bool resident, sl_err *err)
+/* Index pages that a request of n pages has; prompt 0: it is not known yet. */
+static int32_t index_pages_of(const sl_engine *e, int32_t prompt, int32_t n)
 {
-    if (n > e->free_index.n)
-        return sl_fail(err, SL_ERR_EXHAUSTED, "%d index pages needed on the device, %d of %d are free", n,
+    if (!e->few_index || n == 0)
+        return n;
+    return prompt ? sl_pages_for(e->o.algorithm->state_tokens(&e->cache, prompt, n * SL_PAGE_TOKENS)) : 0;
+}
+
+/* index: more index pages; n: more row pages, if the request is resident. */
+static sl_status check_room(const sl_engine *e, int32_t index, int32_t n, bool resident, sl_err *err)
+{
+    if (index > e->free_index.n)
+        return sl_fail(err, SL_ERR_EXHAUSTED, "%d index pages needed on the device, %d of %d are free", index,
                        e->free_index.n, e->free_index.cap);
     if (resident && n > e->free_rows.n)
         return sl_fail(err, SL_ERR_EXHAUSTED, "%d row pages needed on the device, %d of %d are free", n,
                        e->free_rows.n, e->free_rows.cap);
     return SL_OK;
+}
+
+/* Takes index pages until there are n; room was checked. */
+static void take_index(sl_seq *s, int32_t n)
+{
+    int32_t *index = entries(s->e->host.index_pages, s);
+    if (n <= s->n_index)
+        return;
+    for (int32_t i = s->n_index; i < n; i++)
+        index[i] = list_take(&s->e->free_index);
+    mark_dirty(s, s->n_index, n);
+    s->n_index = n;
 }
 
 /* Takes device pages for n more host pages; room was checked. */
@@ -112,11 +133,12 @@ static void append_pages(sl_seq *s, const int32_t *pages, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         int32_t at = s->n_pages + i;
         host[at] = pages[i];
-        index[at] = list_take(&e->free_index);
+        index[at] = -1;
         rows[at] = s->hot_slot < 0 ? list_take(&e->free_rows) : -1;
     }
     mark_dirty(s, s->n_pages, s->n_pages + n);
     s->n_pages += n;
+    take_index(s, index_pages_of(e, s->prompt, s->n_pages));
 }
 
 /* Testing: fills freed pages with NaN, so that a later read is noticed. */
@@ -129,7 +151,7 @@ static void poison_page(sl_engine *e, int32_t index_page, int32_t row_page)
             (void)sl_be_fill(e->be, y->rows.base + row_page * rows, 0xff, (size_t)rows, NULL);
         if (index_page >= 0 && y->resident)
             (void)sl_be_fill(e->be, y->rows.base + index_page * rows, 0xff, (size_t)rows, NULL);
-        for (int32_t p = 0; p < SL_CACHE_PLANES && index_page >= 0; p++) {
+        for (int32_t p = 0; p < SL_ALGO_PLANES && index_page >= 0; p++) {
             const sl_algo_plane *q = &y->planes[p];
             if (q->device)
                 (void)sl_be_fill(e->be, q->device + index_page * q->device_stride, 0xff,
@@ -160,7 +182,8 @@ static void release_all(sl_seq *s)
     for (int32_t i = s->n_pages; i-- > 0;) {
         if (e->o.poison)
             poison_page(e, index[i], -1);
-        list_put(&e->free_index, index[i]);
+        if (index[i] >= 0)
+            list_put(&e->free_index, index[i]);
         host[i] = index[i] = -1;
     }
     if (s->hot_slot >= 0)
@@ -192,7 +215,7 @@ static sl_status check_open(const sl_engine *e, sl_residency r, const int32_t *p
         return sl_fail(err, SL_ERR_EXHAUSTED, "all %d sequences are open", e->o.max_seqs);
     if (r == SL_HIERARCHICAL && e->free_hot.n == 0)
         return sl_fail(err, SL_ERR_EXHAUSTED, "all %d hot slots are in use", e->o.max_hot_seqs);
-    return check_room(e, n_pages, r == SL_RESIDENT, err);
+    return check_room(e, index_pages_of(e, 0, n_pages), n_pages, r == SL_RESIDENT, err);
 }
 
 sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t *pages, int32_t n_pages,
@@ -200,7 +223,7 @@ sl_status sl_engine_seq_open(sl_engine *e, sl_residency residency, const int32_t
 {
     SL_TRY(check_open(e, residency, pages, n_pages, n_cached, err));
     sl_seq *s = &e->seqs[list_take(&e->free_seqs)];
-    s->open = true, s->len = n_cached, s->n_pages = 0, s->user = user;
+    s->open = true, s->len = n_cached, s->n_pages = s->n_index = s->prompt = 0, s->user = user;
     s->hot_slot = residency == SL_HIERARCHICAL ? list_take(&e->free_hot) : -1;
     s->dirty_from = s->dirty_to = 0;
     append_pages(s, pages, n_pages);
@@ -221,6 +244,10 @@ release:
 sl_status sl_engine_seq_prompt(sl_engine *e, sl_seq *s, int32_t tokens, sl_err *err)
 {
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
+    const int32_t index = index_pages_of(e, tokens > 0 ? tokens : 0, s->n_pages);
+    SL_TRY(check_room(e, index - s->n_index, 0, false, err));
+    take_index(s, index);
+    s->prompt = tokens > 0 ? tokens : 0;
     sl_coord_request r = request_of(s);
     return sl_coord_request_prompt(e->coord, &r, tokens, err);
 }
@@ -234,7 +261,8 @@ sl_status sl_engine_seq_add_pages(sl_engine *e, sl_seq *s, const int32_t *pages,
 {
     SL_CHECK(s->e == e && s->open, "sequence is not open in this engine");
     SL_TRY(check_pages(e, pages, s->n_pages, n_pages, err));
-    SL_TRY(check_room(e, n_pages, s->hot_slot < 0, err));
+    const int32_t index = index_pages_of(e, s->prompt, s->n_pages + n_pages);
+    SL_TRY(check_room(e, index - s->n_index, n_pages, s->hot_slot < 0, err));
     append_pages(s, pages, n_pages);
     return SL_OK;
 }

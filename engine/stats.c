@@ -23,7 +23,7 @@ static void kv_bytes(const sl_engine *e, sl_engine_stats *s)
     uint64_t page = (uint64_t)sl_cache_page_bytes(&e->geo.shape.planes[SL_CACHE_ROWS]);
     for (int32_t l = 0; l < e->cfg->n_layers; l++) {
         const sl_coord_layer *y = &e->layers[l];
-        for (int32_t p = 0; p < SL_CACHE_PLANES; p++)
+        for (int32_t p = 0; p < SL_ALGO_PLANES; p++)
             index_page += y->planes[p].device ? (uint64_t)y->planes[p].device_stride : 0;
         index_page += y->resident ? page : 0;
         row_page += y->resident ? 0 : page;

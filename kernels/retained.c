@@ -43,9 +43,10 @@ static void chk_retained(sl_chk *c, const sl_retained *r, bool keys)
     sl_chk_key_format(c, r->format, &r->rows);
     sl_chk_can(c, r->rows.block_log2 == 0, "rows.block_log2", "must be 0: rows of one token");
     sl_chk_can(c, sl_retained_unit_bytes(1, r->type) > 0, "type", "is unknown");
-    sl_chk_count(c, "ld_pages", r->ld_pages);
-    if (r->ld_pages > 0)
-        sl_chk_ptr(c, "base", r->base, 2);
+    if (c->st == SL_OK)
+        sl_chk_need(c, r->page_stride >= sl_retained_page_bytes(r->kv_heads, r->dim, r->page_log2, r->type),
+                    "page_stride", "is less than the units of a page");
+    sl_chk_ptr(c, "base", r->base, 2);
     if (c->st != SL_OK || !c->pointers)
         return;
     sl_chk_key_rows(c, &r->rows, r->format, r->kv_heads, r->dim);
@@ -53,10 +54,12 @@ static void chk_retained(sl_chk *c, const sl_retained *r, bool keys)
     sl_chk_host(c, &r->host_rows, r->rows.row_bytes * sl_row_lists(&r->rows));
 }
 
-static void chk_host_pages(sl_chk *c, const sl_seq_tables *seqs)
+static void chk_page_tables(sl_chk *c, const sl_seq_tables *seqs)
 {
-    if (c->st == SL_OK && c->pointers && seqs->n_tokens)
-        sl_chk_ptr(c, "seqs.host_pages", seqs->host_pages, 4);
+    if (c->st != SL_OK || !c->pointers || !seqs->n_tokens)
+        return;
+    sl_chk_ptr(c, "seqs.host_pages", seqs->host_pages, 4);
+    sl_chk_ptr(c, "seqs.index_pages", seqs->index_pages, 4);
 }
 
 void sl_chk_retained_append(sl_chk *c, const void *params)
@@ -65,7 +68,7 @@ void sl_chk_retained_append(sl_chk *c, const void *params)
 
     chk_retained(c, &p->r, true);
     sl_chk_seqs(c, p->seqs);
-    chk_host_pages(c, p->seqs);
+    chk_page_tables(c, p->seqs);
 }
 
 /* A slice of the step's tokens, and the select pages of a list. */
@@ -100,7 +103,7 @@ void sl_chk_retained_scores(sl_chk *c, const void *params)
     sl_chk_ptr(c, "q", p->q, 4);
     sl_chk_ptr(c, "scores", p->scores, 4);
     sl_chk_ptr(c, "place", p->place, 4);
-    chk_host_pages(c, p->seqs);
+    chk_page_tables(c, p->seqs);
 }
 
 void sl_chk_retained_lists(sl_chk *c, const void *params)

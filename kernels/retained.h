@@ -17,10 +17,11 @@
  * Bounds have two types: bf16, and e5m2 (1 sign, 5 exponent, 2 mantissa bits; the upper byte of an IEEE half). Both are
  * rounded outward. A finite value that e5m2 cannot hold becomes its largest, 57,344, and is then no bound.
  *
- * A unit is max[dim] | min[dim] of one page and KV head. Units of a request are [kv_heads][pages], and belong to the
- * request alone, since other requests keep other tokens: they are no plane of the cache. A unit is written once, when
- * the last token of its page arrives; the open page at a query's end is made of its keys when it is scored. So scores
- * depend on the tokens up to the query alone, whatever else the step appends.
+ * A unit is max[dim] | min[dim] of one page and KV head. Units belong to the request alone, since other requests keep other
+ * tokens: they are no plane of the cache. But a request has no more retained tokens than tokens, so they lie in its index
+ * pages: [kv_heads][64 / page_tokens] units in each, those of retained tokens 64 i .. 64 i + 63 in page i of the request. A
+ * unit is written once, when the last token of its page arrives; the open page at a query's end is made of its keys when it
+ * is scored. So scores depend on the tokens up to the query alone, whatever else the step appends.
  *
  * Keys are read from the host rows, where those of kept tokens are in any case: a request whose rows are in the hot
  * buffer does not have them on the device.
@@ -39,10 +40,11 @@ typedef struct sl_retained {
     const int32_t
         *prompts; /* [S][2] tokens of the prompt; kept tokens of a list. 0 tokens: there is no request */
     const int32_t *kept; /* [S][kv_heads][ld_kept] ascending, before the window */
-    uint8_t *base;       /* bounds, [S][kv_heads][ld_pages] units */
+    uint8_t *base;       /* bounds: index page p is at base + p * page_stride */
+    int64_t page_stride; /* at least sl_retained_page_bytes() */
     sl_host_plane host_rows;
     sl_row_view rows; /* how host_rows are divided; no device memory */
-    int32_t ld_kept, ld_pages, window, page_log2;
+    int32_t ld_kept, window, page_log2;
     int32_t kv_heads, dim;
     sl_row_format format;
     sl_kt_type type;
@@ -51,10 +53,10 @@ typedef struct sl_retained {
 /*
  * Writes the bounds of the pages that become complete with the step's tokens: with the last token of a prompt all
  * complete pages, with a later token its page if it is the last of the page. Earlier tokens of a prompt write nothing.
- * SL_DEVERR_PAGE: a key has no host page. SL_DEVERR_POS: a page is outside ld_pages.
+ * SL_DEVERR_PAGE: a key has no host page, or a unit no index page. SL_DEVERR_POS: a page is outside the page tables.
  */
 typedef struct sl_retained_append_params {
-    const sl_seq_tables *seqs; /* token_seq, token_pos, host_pages */
+    const sl_seq_tables *seqs; /* token_seq, token_pos, host_pages, index_pages */
     sl_retained r;
 } sl_retained_append_params;
 
@@ -92,6 +94,13 @@ typedef struct sl_retained_lists_params {
 
 /* Bytes of one unit; 0 for an unknown type. Pure. */
 int64_t sl_retained_unit_bytes(int32_t dim, sl_kt_type type);
+
+/* Bytes of the units in one index page. Pure. */
+static inline int64_t sl_retained_page_bytes(int32_t kv_heads, int32_t dim, int32_t page_log2,
+                                             sl_kt_type type)
+{
+    return ((int64_t)kv_heads << (SL_PAGE_LOG2 - page_log2)) * sl_retained_unit_bytes(dim, type);
+}
 
 /* The types by their names in TensorRT-LLM: "float8_e5m2", "bfloat16", NULL at the end. */
 const char *const *sl_kt_type_names(void);

@@ -86,6 +86,9 @@ typedef struct sl_algo_plane {
     sl_host_plane host; /* base NULL: no host copy is kept */
 } sl_algo_plane;
 
+/* The planes of a layer, by plane of the shape, and after them what the algorithm keeps by index pages (page_state). */
+enum { SL_ALGO_STATE = SL_CACHE_PLANES, SL_ALGO_PLANES };
+
 /* Pages of one layer whose rows exist already: a prefix hit, or pages that came from another worker. */
 typedef struct sl_algo_pages {
     int32_t layer;
@@ -98,12 +101,12 @@ typedef struct sl_algo_pages {
 /* One request in one layer, before its first step: where its prompt ends. */
 typedef struct sl_algo_prompt {
     int32_t layer, seq;
-    int32_t tokens;              /* of the prompt */
-    int32_t n_cached;            /* tokens whose rows exist */
-    const sl_algo_plane *planes; /* [SL_CACHE_PLANES] by plane of the shape */
-    const int32_t *host_pages;   /* [ceil(n_cached / 64)] host array */
-    sl_row_view rows;            /* how the rows of this layer are divided */
-    sl_host_plane host_rows;     /* the rows of the cached tokens, in the host pages */
+    int32_t tokens;                          /* of the prompt */
+    int32_t n_cached;                        /* tokens whose rows exist */
+    const sl_algo_plane *planes;             /* [SL_ALGO_PLANES] by plane of the shape */
+    const int32_t *host_pages, *index_pages; /* [ceil(n_cached / 64)] host arrays */
+    sl_row_view rows;                        /* how the rows of this layer are divided */
+    sl_host_plane host_rows;                 /* the rows of the cached tokens, in the host pages */
 } sl_algo_prompt;
 
 /* What a step appends to one request. */
@@ -118,7 +121,7 @@ typedef struct sl_algo_run {
 /* One attention of one layer, as the coordinator sees it. */
 typedef struct sl_algo_call {
     const sl_attn_call *attn;    /* queries, raw keys, tables, dimensions */
-    const sl_algo_plane *planes; /* [SL_CACHE_PLANES] of this layer, by plane of the shape */
+    const sl_algo_plane *planes; /* [SL_ALGO_PLANES] of this layer, by plane of the shape */
     /* The rows of this layer, for keys made of what attention reads. In update, rows of this step's tokens exist in
      * both, unless the algorithm is groupable and does not state reads_rows. */
     sl_row_view rows;
@@ -178,6 +181,13 @@ typedef struct sl_algo_desc {
     /* Planes of metadata of its own, appended to the model's: writes at most `most` and returns their number. They lie
      * in the host pages and travel with them. NULL: none. */
     int32_t (*planes)(const sl_cache_dims *dims, sl_cache_plane *out, int32_t most);
+    /* Bytes of state of its own for each index page of a request, in every layer, on the device alone; at SL_ALGO_STATE
+     * among the planes. A page that a request gets has any contents. NULL: none. */
+    int64_t (*page_state)(const sl_cache_dims *dims);
+    /* Of a request with this prompt and this many tokens: the number of tokens that need such state, at most
+     * `tokens`, and not less for more tokens. Where nothing else is in index pages (planes, rows of resident layers), a
+     * request has them for these alone, from sl_engine_seq_prompt() on. NULL: for all of its tokens. */
+    int32_t (*state_tokens)(const sl_cache_dims *dims, int32_t prompt, int32_t tokens);
     /* SL_ERR_INVALID names the parameter that cannot be, or that does not fit the gates. NULL: everything can. */
     sl_status (*check)(const sl_algo_dims *dims, const struct sl_gates *gates, sl_err *err);
     /* Bytes of metadata outside of the planes that a query reads in one layer of a request of this many tokens, for
@@ -231,6 +241,11 @@ typedef struct sl_algo_desc {
 struct sl_algo {
     const sl_algo_desc *desc;
 };
+
+static inline int64_t sl_algo_page_state(const sl_algo_desc *a, const sl_cache_dims *dims)
+{
+    return a->page_state ? a->page_state(dims) : 0;
+}
 
 /* SL_ERR_UNSUPPORTED: the algorithm selects by what rows of this kind of attention do not have. */
 sl_status sl_algo_serves(const sl_algo_desc *algo, const sl_cache_dims *dims, sl_err *err);

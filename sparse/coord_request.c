@@ -72,6 +72,7 @@ sl_status sl_coord_request_prompt(sl_coord *c, const sl_coord_request *r, int32_
                             .n_cached = r->n_cached,
                             .planes = c->layers[l].planes,
                             .host_pages = r->host_pages,
+                            .index_pages = r->index_pages,
                             .rows = c->layers[l].rows,
                             .host_rows = c->layers[l].host_rows};
         SL_TRY(c->z.algo->prompt(c->algo, &p, err));

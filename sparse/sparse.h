@@ -33,7 +33,8 @@ typedef struct sl_coord_layer {
     sl_row_view rows;
     sl_host_plane host_rows; /* base NULL: nothing is written to the host */
     sl_algo_plane
-        planes[SL_CACHE_PLANES]; /* by plane of the cache shape: those that are on the device whole */
+        planes[SL_ALGO_PLANES]; /* by plane of the cache shape: those that are on the device whole; and the
+                                             algorithm's state by index pages */
 } sl_coord_layer;
 
 /*

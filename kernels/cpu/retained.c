@@ -81,10 +81,14 @@ static void load_units(const sl_retained *r, const uint8_t *unit, int64_t n, flo
             out[i] = e5m2_to_f32(unit[i]);
 }
 
-static uint8_t *units_of(const sl_retained *r, int32_t seq, int32_t head)
+/* The unit of a page, which is followed by those of the next pages in the same index page; NULL: there is no index page. */
+static uint8_t *unit_of(const sl_seq_tables *s, const sl_retained *r, int32_t seq, int32_t head, int32_t page)
 {
-    return r->base +
-           ((int64_t)seq * r->kv_heads + head) * r->ld_pages * sl_retained_unit_bytes(r->dim, r->type);
+    const int32_t log2 = SL_PAGE_LOG2 - r->page_log2; /* units of a head in an index page */
+    const int32_t at = s->index_pages[(int64_t)seq * s->ld + (page >> log2)];
+    const int64_t unit = ((int64_t)head << log2) + (page & ((1 << log2) - 1));
+
+    return at < 0 ? NULL : r->base + at * r->page_stride + unit * sl_retained_unit_bytes(r->dim, r->type);
 }
 
 /* ---- keys ---- */
@@ -134,7 +138,6 @@ typedef struct append_ctx {
 static uint32_t append_token(const append_ctx *c, int64_t t, int32_t head, float *k)
 {
     const sl_retained *r = &c->p->r;
-    const int64_t bytes = sl_retained_unit_bytes(r->dim, r->type);
     sl_place at;
     uint32_t bad = sl_place_of(c->p->seqs, t, &at);
 
@@ -147,12 +150,14 @@ static uint32_t append_token(const append_ctx *c, int64_t t, int32_t head, float
     if (at.pos >= prompt && end % size)
         return 0;
     const int32_t pages = end >> r->page_log2;
-    if (pages > r->ld_pages)
+    if (pages > c->p->seqs->ld << (SL_PAGE_LOG2 - r->page_log2))
         return SL_DEVERR_POS;
-    for (int32_t p = at.pos >= prompt ? pages - 1 : 0; p < pages; p++)
-        if (!make_unit(c->p->seqs, r, at.seq, head, p * size, (p + 1) * size - 1, k,
-                       units_of(r, at.seq, head) + p * bytes))
+    for (int32_t p = at.pos >= prompt ? pages - 1 : 0; p < pages; p++) {
+        uint8_t *unit = unit_of(c->p->seqs, r, at.seq, head, p);
+
+        if (!unit || !make_unit(c->p->seqs, r, at.seq, head, p * size, (p + 1) * size - 1, k, unit))
             return SL_DEVERR_PAGE;
+    }
     return 0;
 }
 
@@ -253,13 +258,15 @@ static bool score_pages(const scores_ctx *c, const sl_place *at, int32_t head, i
                         const scores_scratch *s)
 {
     const sl_retained *r = &c->p->r;
-    const int32_t last = end >> r->page_log2;
-    const uint8_t *units = units_of(r, at->seq, head);
+    const int32_t last = end >> r->page_log2, in_page = SL_PAGE_TOKENS >> r->page_log2;
 
-    for (int32_t p = 0; p < last; p += CHUNK) {
-        const int32_t n = last - p < CHUNK ? last - p : CHUNK;
+    for (int32_t p = 0; p < last; p += in_page) { /* at most CHUNK */
+        const int32_t n = last - p < in_page ? last - p : in_page;
+        const uint8_t *units = unit_of(c->p->seqs, r, at->seq, head, p);
 
-        load_units(r, units + p * sl_retained_unit_bytes(r->dim, r->type), n, s->units);
+        if (!units)
+            return false;
+        load_units(r, units, n, s->units);
         score_units(c, p, n, s);
     }
     if (!make_unit(c->p->seqs, r, at->seq, head, last << r->page_log2, end, s->keys, s->unit))
@@ -285,7 +292,7 @@ static uint32_t score_list(const scores_ctx *c, int64_t t, int32_t head, const s
         place[0] = at.seq, place[p->token_count] = end;
     if (last < p->select)
         return 0;
-    if (last >= p->ld_scores || last > p->r.ld_pages)
+    if (last >= p->ld_scores || last > p->seqs->ld << (SL_PAGE_LOG2 - p->r.page_log2))
         return SL_DEVERR_POS;
     float *out = p->scores + ((t - p->token_first) * p->r.kv_heads + head) * p->ld_scores;
     make_queries(c, p->q + (t * p->heads + (int64_t)head * c->group) * p->r.dim, s);

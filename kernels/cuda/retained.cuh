@@ -104,11 +104,24 @@ __device__ static inline float sl_get_bound(const sl_kept_pages &j, const uint8_
     return __uint_as_float((uint32_t)((const uint16_t *)unit)[i] << 16);
 }
 
-/* Unit of a page of a request's KV head. */
+/* The most pages for which the tables have index pages. */
+__device__ static inline int sl_kept_most_pages(const sl_kept_pages &j)
+{
+    return j.s.ld << (SL_PAGE_LOG2 - j.r.page_log2);
+}
+
+/* Unit of a page of a request's KV head. Without an index page it is that of page 0, and the failure is noted. */
 __device__ static inline uint8_t *sl_kept_unit(const sl_kept_pages &j, int seq, int head, int page)
 {
-    return j.r.base +
-           (((int64_t)seq * j.r.kv_heads + head) * j.r.ld_pages + page) * (2 * j.r.dim * j.value_bytes);
+    int log2 = SL_PAGE_LOG2 - j.r.page_log2; /* units of a head in an index page */
+    int at = j.s.index_pages[(int64_t)seq * j.s.ld + (page >> log2)];
+
+    if (at < 0) {
+        atomicOr(j.deverr, SL_DEVERR_PAGE);
+        at = 0;
+    }
+    return j.r.base + at * j.r.page_stride +
+           ((head << log2) + (page & ((1 << log2) - 1))) * (2 * j.r.dim * j.value_bytes);
 }
 
 /* ---- keys ---- */

@@ -30,7 +30,7 @@ __device__ static inline void find_pages(const sl_kept_pages &j, int t, pages_do
     int end = sl_kept_index(j.r, seq, pos) + 1, pages = end >> j.r.page_log2;
     if (pos >= prompt && end & ((1 << j.r.page_log2) - 1))
         return;
-    if (pages > j.r.ld_pages) {
+    if (pages > sl_kept_most_pages(j)) {
         atomicOr(j.deverr, SL_DEVERR_POS);
         return;
     }

@@ -51,7 +51,7 @@ __device__ static inline bool find_token(const scores_job &s, int i, bool write,
     int last = end >> s.j.r.page_log2;
     if (!reads || last < s.select)
         return false;
-    if (last >= s.ld || last > s.j.r.ld_pages) {
+    if (last >= s.ld || last > sl_kept_most_pages(s.j)) {
         atomicOr(s.j.deverr, SL_DEVERR_POS);
         return false;
     }

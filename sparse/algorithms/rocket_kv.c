@@ -14,7 +14,8 @@
  * The bounds are no plane of the cache. Their pages are numbered by what one prompt keeps, while the pages of the cache
  * are shared by all prompts with the same prefix. What travels is the plane of kept positions; a worker that opens pages
  * makes the bounds from the keys of the retained tokens, with the same bits. That reads prompt_budget keys of a KV head,
- * where the bounds would be an eighth to a quarter of the bytes of those rows in every transfer.
+ * where the bounds would be an eighth to a quarter of the bytes of those rows in every transfer. On the device they lie in
+ * the request's index pages (page_state).
  */
 #include "sparse/algorithm.h"
 
@@ -36,12 +37,11 @@ typedef struct rocket {
     sl_algo base;
     sl_kept kept;
     sl_by_scores by_scores;
-    uint8_t *bounds; /* device [layers][seqs][kv_heads][n_pages] units */
-    int32_t *place;  /* device [2][SLICE], see sl_retained_scores_params */
-    int32_t *pages;  /* device [SLICE][kv_heads][top_pages] */
-    /* sl_seq_tables of one request that is opened: token_seq and token_pos [max_context], host_pages. Device and host. */
+    int32_t *place; /* device [2][SLICE], see sl_retained_scores_params */
+    int32_t *pages; /* device [SLICE][kv_heads][top_pages] */
+    /* sl_seq_tables of one request that is opened: token_seq and token_pos [max_context], host_pages, index_pages. Device
+     * and host. */
     int32_t *tables, *host_tables;
-    int32_t n_pages;
 } rocket;
 
 static int32_t top_pages(const sl_cache_dims *d)
@@ -101,22 +101,29 @@ static int32_t rocket_width(const sl_algo_dims *d, int32_t dense_below)
 }
 
 typedef struct sizes {
-    uint64_t bounds, place, pages, tables; /* bytes */
-    int32_t n_pages;                       /* complete pages of a list */
+    uint64_t place, pages, tables; /* bytes */
 } sizes;
 
-/* A prompt that is kept whole has as many retained tokens as the context. */
 static sizes sizes_of(const sl_algo_dims *d)
 {
     const sl_cache_dims *c = &d->cache;
-    const uint64_t heads = (uint64_t)c->kv_heads;
-    sizes z = {.place = 8 * SLICE,
-               .pages = 4 * SLICE * heads * (uint64_t)top_pages(c),
-               .tables = 8 * (uint64_t)d->max_context + 4 * (uint64_t)sl_pages_for(d->max_context),
-               .n_pages = d->max_context >> page_log2(c)};
-    z.bounds = (uint64_t)d->n_layers * (uint64_t)d->max_seqs * heads * (uint64_t)z.n_pages *
-               (uint64_t)sl_retained_unit_bytes(c->head_dim, c->select.kt_type);
-    return z;
+    return (sizes){.place = 8 * SLICE,
+                   .pages = 4 * SLICE * (uint64_t)c->kv_heads * (uint64_t)top_pages(c),
+                   .tables = 8 * ((uint64_t)d->max_context + (uint64_t)sl_pages_for(d->max_context))};
+}
+
+/* A prompt that is kept whole has as many retained tokens as it has tokens. */
+static int64_t rocket_page_state(const sl_cache_dims *d)
+{
+    return sl_retained_page_bytes(d->kv_heads, d->head_dim, page_log2(d), d->select.kt_type);
+}
+
+/* The retained tokens; before the prompt's end none have bounds. */
+static int32_t rocket_state_tokens(const sl_cache_dims *d, int32_t prompt, int32_t tokens)
+{
+    const int32_t budget = sl_kept_budget(d), kept = prompt < budget ? prompt : budget,
+                  all = tokens > prompt ? kept + tokens - prompt : kept;
+    return all < tokens ? all : tokens;
 }
 
 static int64_t score_floats(const sl_algo_dims *d)
@@ -127,7 +134,7 @@ static int64_t score_floats(const sl_algo_dims *d)
 static uint64_t rocket_device_bytes(const sl_algo_dims *d)
 {
     const sizes z = sizes_of(d);
-    return sl_kept_device_bytes(d) + 4 * (uint64_t)score_floats(d) + z.bounds + z.place + z.pages + z.tables;
+    return sl_kept_device_bytes(d) + 4 * (uint64_t)score_floats(d) + z.place + z.pages + z.tables;
 }
 
 static void rocket_destroy(sl_algo *a)
@@ -141,7 +148,6 @@ static void rocket_destroy(sl_algo *a)
         sl_be_free(be, SL_MEM_DEVICE, r->tables);
         sl_be_free(be, SL_MEM_DEVICE, r->pages);
         sl_be_free(be, SL_MEM_DEVICE, r->place);
-        sl_be_free(be, SL_MEM_DEVICE, r->bounds);
     }
     sl_kept_close(&r->kept);
     free(r->host_tables);
@@ -152,10 +158,8 @@ static sl_status allocate(rocket *r, sl_backend *be, const sl_algo_dims *d, sl_e
 {
     const sl_pool_rule pool = pool_of(&d->cache);
     const sizes z = sizes_of(d);
-    r->n_pages = z.n_pages;
     SL_TRY(sl_kept_open(&r->kept, "rocket_kv", be, d, &pool, err));
     SL_TRY(sl_by_scores_open(&r->by_scores, be, score_floats(d), err));
-    SL_TRY(sl_be_alloc(be, SL_MEM_DEVICE, z.bounds, (void **)&r->bounds, err));
     SL_TRY(sl_be_alloc(be, SL_MEM_DEVICE, z.place, (void **)&r->place, err));
     SL_TRY(sl_be_alloc(be, SL_MEM_DEVICE, z.pages, (void **)&r->pages, err));
     SL_TRY(sl_be_alloc(be, SL_MEM_DEVICE, z.tables, (void **)&r->tables, err));
@@ -181,19 +185,17 @@ static sl_status rocket_create(sl_backend *be, const sl_algo_dims *d, sl_algo **
 /* ---- bounds ---- */
 
 /* The retained tokens of the requests of a layer from `seq` on. */
-static sl_retained retained(const rocket *r, int32_t layer, int32_t seq, const sl_row_view *rows,
-                            const sl_host_plane *host_rows)
+static sl_retained retained(const rocket *r, int32_t layer, int32_t seq, const sl_algo_plane *planes,
+                            const sl_row_view *rows, const sl_host_plane *host_rows)
 {
     const sl_algo_dims *d = &r->kept.dims;
-    const int64_t unit = sl_retained_unit_bytes(d->cache.head_dim, d->cache.select.kt_type);
     return (sl_retained){.prompts = r->kept.prompts + 2 * (int64_t)seq,
                          .kept = sl_kept_of(&r->kept, layer, seq),
-                         .base = r->bounds +
-                                 ((int64_t)layer * d->max_seqs + seq) * d->cache.kv_heads * r->n_pages * unit,
+                         .base = planes[SL_ALGO_STATE].device,
+                         .page_stride = planes[SL_ALGO_STATE].device_stride,
                          .host_rows = *host_rows,
                          .rows = *rows,
                          .ld_kept = r->kept.most,
-                         .ld_pages = r->n_pages,
                          .window = r->kept.window,
                          .page_log2 = page_log2(&d->cache),
                          .kv_heads = d->cache.kv_heads,
@@ -210,16 +212,17 @@ static sl_status make_bounds(rocket *r, const sl_algo_prompt *p, sl_err *err)
     for (int32_t i = 0; i < n; i++)
         t[i] = 0, t[n + i] = p->tokens - 1 + i;
     for (int32_t i = 0; i < n_pages; i++)
-        t[2 * n + i] = p->host_pages[i];
-    SL_TRY(sl_be_copy(r->kept.be, r->tables, t, 4 * (2 * (size_t)n + (size_t)n_pages), err));
+        t[2 * n + i] = p->host_pages[i], t[2 * n + n_pages + i] = p->index_pages[i];
+    SL_TRY(sl_be_copy(r->kept.be, r->tables, t, 8 * ((size_t)n + (size_t)n_pages), err));
     const sl_seq_tables seqs = {.n_tokens = n,
                                 .n_seqs = 1,
                                 .ld = n_pages,
                                 .token_seq = r->tables,
                                 .token_pos = r->tables + n,
-                                .host_pages = r->tables + 2 * (int64_t)n};
-    const sl_retained_append_params a = {.seqs = &seqs,
-                                         .r = retained(r, p->layer, p->seq, &p->rows, &p->host_rows)};
+                                .host_pages = r->tables + 2 * (int64_t)n,
+                                .index_pages = r->tables + 2 * (int64_t)n + n_pages};
+    const sl_retained_append_params a = {
+        .seqs = &seqs, .r = retained(r, p->layer, p->seq, p->planes, &p->rows, &p->host_rows)};
     return sl_be_run(r->kept.be, SL_OP_RETAINED_APPEND, &a, err);
 }
 
@@ -235,7 +238,8 @@ static sl_status rocket_update(sl_algo *a, const sl_algo_call *call, sl_err *err
     rocket *r = (rocket *)a;
     SL_TRY(sl_kept_update(&r->kept, call, err));
     const sl_retained_append_params p = {
-        .seqs = call->attn->seqs, .r = retained(r, call->attn->layer, 0, &call->rows, &call->host_rows)};
+        .seqs = call->attn->seqs,
+        .r = retained(r, call->attn->layer, 0, call->planes, &call->rows, &call->host_rows)};
     return sl_be_run(r->kept.be, SL_OP_RETAINED_APPEND, &p, err);
 }
 
@@ -281,7 +285,7 @@ static sl_status rocket_retrieve(sl_algo *a, const sl_algo_call *call, int32_t f
                                  int32_t *ids, sl_err *err)
 {
     rocket *r = (rocket *)a;
-    const sl_retained of = retained(r, call->attn->layer, 0, &call->rows, &call->host_rows);
+    const sl_retained of = retained(r, call->attn->layer, 0, call->planes, &call->rows, &call->host_rows);
     const int64_t fit =
         r->by_scores.capacity / (((call->max_pos >> of.page_log2) + 1) * (int64_t)call->lists);
     const int32_t most = fit < SLICE ? (int32_t)fit : SLICE;
@@ -318,6 +322,8 @@ const sl_algo_desc sl_algo_rocket_kv = {
     .disaggregation = true,
     .selector = sl_kept_selector,
     .planes = sl_kept_planes,
+    .page_state = rocket_page_state,
+    .state_tokens = rocket_state_tokens,
     .check = rocket_check,
     .width = rocket_width,
     .device_bytes = rocket_device_bytes,

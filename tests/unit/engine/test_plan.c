@@ -210,7 +210,7 @@ START_TEST(state_is_for_all_requests)
     sl_err err = {0};
     uint64_t last = 0;
     open_fixture(&f, 3);
-    ck_assert(choose(&f, &sl_algo_rocket_kv, &in, 3));
+    ck_assert(choose(&f, &sl_algo_cluster_kv, &in, 3));
     in.max_context = 16384, in.host_bytes = 1ull << 40;
     for (int32_t seqs = 2; seqs <= 8; seqs += 3) {
         in.max_seqs = seqs;
@@ -221,9 +221,42 @@ START_TEST(state_is_for_all_requests)
         last = p.algorithm_bytes;
         char *text = sl_plan_text(&in, &p), says[64];
         snprintf(says, sizeof says, "for %d requests of 16384 tokens", seqs);
-        ck_assert_msg(strstr(text, "rocket_kv takes") && strstr(text, says), "%s", text);
+        ck_assert_msg(strstr(text, "cluster_kv takes") && strstr(text, says), "%s", text);
         free(text);
     }
+    close_fixture(&f);
+}
+END_TEST
+
+/* The bounds of rocket_kv are in index pages: a request takes those of what it keeps, not of the longest context. */
+START_TEST(state_in_pages_is_planned_by_request)
+{
+    fixture f;
+    sl_plan_in in;
+    sl_plan p;
+    sl_err err = {0};
+    open_fixture(&f, 3);
+    ck_assert(choose(&f, &sl_algo_rocket_kv, &in, 3));
+    in.max_context = 131072;
+    ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s", err.text);
+    /* 16 pages of 4 tokens, of each KV head the largest and the smallest value of each channel, in e5m2 */
+    const uint64_t page = (uint64_t)(f.cfg->n_layers * 16 * f.cfg->n_kv_heads * 2 * f.cfg->v_head_dim);
+    ck_assert_uint_eq(p.index_page_device, page);
+    /* 96 tokens of a prompt are kept, and 1,024 are generated: no more at 128K than at 16K */
+    ck_assert_int_eq(p.index_tokens, 96 + SL_PLAN_GENERATED);
+    ck_assert_uint_eq(p.rows[3].hierarchical_bytes - p.hot_rows_bytes - p.hot_meta_bytes,
+                      (uint64_t)sl_pages_for(96 + SL_PLAN_GENERATED) * page);
+    ck_assert_uint_eq(p.rows[3].hierarchical_bytes, p.rows[0].hierarchical_bytes);
+    sl_engine_opts o = {0};
+    ck_assert_msg(sl_plan_pools(&p, SL_HIERARCHICAL, 3, 4096, &o, &err) == SL_OK, "%s", err.text);
+    ck_assert_int_eq(o.index_pages, 64); /* one request may have all of its tokens in them */
+    ck_assert_msg(sl_plan_pools(&p, SL_HIERARCHICAL, 30, 4096, &o, &err) == SL_OK, "%s", err.text);
+    ck_assert_int_eq(o.index_pages, 30 * sl_pages_for(96 + SL_PLAN_GENERATED));
+    const uint64_t at_once = p.algorithm_bytes;
+    in.max_context = 16384;
+    ck_assert_msg(sl_plan_make(&in, &p, &err) == SL_OK, "%s", err.text);
+    ck_assert_uint_gt(at_once, p.algorithm_bytes); /* scores and tables, of one request or step */
+    ck_assert_uint_lt(at_once - p.algorithm_bytes, 16 << 20);
     close_fixture(&f);
 }
 END_TEST
@@ -264,6 +297,7 @@ int main(void)
     tcase_set_timeout(t, 100);
     tcase_add_loop_test(t, plans_are_what_engines_allocate, 0, SL_COUNT(models));
     tcase_add_test(t, state_is_for_all_requests);
+    tcase_add_test(t, state_in_pages_is_planned_by_request);
     tcase_add_test(t, lists_longer_than_a_hot_buffer_are_resident);
     suite_add_tcase(s, t);
     return run_suite(s);

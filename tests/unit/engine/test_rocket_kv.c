@@ -341,7 +341,7 @@ START_TEST(a_shared_sign_bounds_no_single_head)
     const float q[N][2][DIM] = {[N - 1] = {{3, 0}, {-1, 0}}};
     const int32_t seq[N] = {0}, pos[N] = {0, 1, 2, 3, 4}, page = 0, prompts[2] = {4, 3}, kept[3] = {0, 1, 2};
     const int64_t row = sl_gqa_row_bytes(SL_ROW_GQA_F32, 1, DIM);
-    uint8_t *rows = calloc(SL_PAGE_TOKENS, (size_t)row), bounds[4 * 4 * DIM];
+    uint8_t *rows = calloc(SL_PAGE_TOKENS, (size_t)row), bounds[32 * 4 * DIM];
     float scores[N][3];
     int32_t place[2][N];
     sl_backend *be;
@@ -350,15 +350,20 @@ START_TEST(a_shared_sign_bounds_no_single_head)
     ck_assert_int_eq(sl_backend_create("cpu", &bo, &be, &err), SL_OK);
     for (int32_t j = 0; j < N; j++)
         sl_gqa_row_encode(SL_ROW_GQA_F32, 1, DIM, 0, 1, keys[j], keys[j], rows + j * row);
-    const sl_seq_tables seqs = {
-        .n_tokens = N, .n_seqs = 1, .ld = 1, .token_seq = seq, .token_pos = pos, .host_pages = &page};
+    const sl_seq_tables seqs = {.n_tokens = N,
+                                .n_seqs = 1,
+                                .ld = 1,
+                                .token_seq = seq,
+                                .token_pos = pos,
+                                .host_pages = &page,
+                                .index_pages = &page};
     const sl_retained of = {.prompts = prompts,
                             .kept = kept,
                             .base = bounds,
+                            .page_stride = sizeof bounds,
                             .host_rows = {.base = rows, .row_stride = row, .page_stride = 64 * row},
                             .rows = {.row_bytes = row, .heads = 1},
                             .ld_kept = 3,
-                            .ld_pages = 4,
                             .window = 1,
                             .page_log2 = 1,
                             .kv_heads = 1,
@@ -390,6 +395,69 @@ START_TEST(a_shared_sign_bounds_no_single_head)
     ck_assert_int_eq(place[1][N - 1], 4);
     free(rows);
     sl_backend_destroy(be);
+}
+END_TEST
+
+/* ---- device pages ---- */
+
+static int32_t free_index(const fix *f)
+{
+    sl_engine_stats s;
+    sl_engine_stats_get(f->engine, &s);
+    return (int32_t)s.index_pages_free;
+}
+
+/* A request has index pages for its retained tokens alone: 64 of the prompt, and those after it. What is missing is said before
+ * anything is taken, and comes back with the request. */
+START_TEST(index_pages_are_those_of_retained_tokens)
+{
+    fix f;
+    fix_opts o = opts_of(0);
+    o.max_context = 512, o.index_pages = 5;
+    fix_open(&f, &o);
+    fix_run r = {0};
+    sl_seq *second;
+    const int32_t other[3] = {f.free_pages[0], f.free_pages[1], f.free_pages[2]};
+    sl_err err = {0};
+    fix_prompt_open(&f, &r, SL_RESIDENT, 0, 150, 150);
+    ck_assert_int_eq(free_index(&f), 3); /* three host pages: 64 + 192 - 150 tokens */
+    fix_grow(&f, &r, 320);
+    ck_assert_int_eq(free_index(&f), 1); /* 64 + 320 - 150 */
+    ck_assert_int_eq(sl_engine_seq_open(f.engine, SL_RESIDENT, other, 3, 0, NULL, &second, &err), SL_OK);
+    ck_assert_int_eq(free_index(&f), 1);
+    ck_assert_int_eq(sl_engine_seq_prompt(f.engine, second, 150, &err), SL_ERR_EXHAUSTED);
+    ck_assert_int_eq(free_index(&f), 1);
+    fix_seq_close(&f, &r, false);
+    ck_assert_int_eq(free_index(&f), 5);
+    ck_assert_msg(sl_engine_seq_prompt(f.engine, second, 150, &err) == SL_OK, "%s", err.text);
+    ck_assert_int_eq(free_index(&f), 3);
+    sl_engine_seq_close(f.engine, second);
+    ck_assert_int_eq(free_index(&f), 5);
+    fix_close(&f);
+}
+END_TEST
+
+/* Exactly as many index pages as the request needs at its end: the tokens are those of an engine with enough. */
+START_TEST(few_index_pages_suffice)
+{
+    fix f;
+    fix_opts o = opts_of(0);
+    fix_text want, got;
+    fix_run r = {0};
+    o.max_context = 512;
+    fix_open(&f, &o);
+    fix_reference(&f, &want, 300, 330, 5);
+    fix_close(&f);
+    o.index_pages = 3; /* 64 + 384 - 300 tokens in six host pages */
+    fix_open(&f, &o);
+    fix_prompt(&f, &got, 300, 5);
+    fix_prompt_open(&f, &r, SL_RESIDENT, 0, 300, 300);
+    fix_feed(&f, &r, &got, 200, 100);
+    fix_greedy(&f, &r, &got, 330);
+    for (int32_t i = 299; i < 329; i++)
+        MUST(memcmp(&got.logits[i], &want.logits[i], sizeof got.logits[i]) == 0);
+    fix_seq_close(&f, &r, false);
+    fix_close(&f);
 }
 END_TEST
 
@@ -447,6 +515,8 @@ int main(void)
     tcase_add_loop_test(c, whole_budgets_are_dense, 0, 2);
     tcase_add_loop_test(c, gates_do_not_change_the_ways, 0, 2);
     tcase_add_test(c, a_shared_sign_bounds_no_single_head);
+    tcase_add_test(c, index_pages_are_those_of_retained_tokens);
+    tcase_add_test(c, few_index_pages_suffice);
     tcase_add_test(c, refusals);
     tcase_add_test(c, latent_rows_have_no_kv_heads);
     suite_add_tcase(s, c);

@@ -8,6 +8,7 @@
 
 /* Fields that begin the arguments of every case. */
 enum { T, PER, LENGTH, KV, DIM, FORMAT, TYPE, PAGE_LOG2, PROMPT, KEPT, WINDOW, OWN };
+enum { ON_DEVICE = OWN + 4 }; /* of scores: keys are in device memory, to see what the host's cost */
 
 /* Host rows of every position of every sequence; those of all heads in one row when a format's case asks for it. */
 static void host_rows(cf_run *r, const batch *b, const int64_t *a, sl_retained *x)
@@ -34,7 +35,7 @@ static void host_rows(cf_run *r, const batch *b, const int64_t *a, sl_retained *
                 sl_gqa_row_encode(x->format, in_row, x->dim, 0, in_row, k + (int64_t)l * in_row * x->dim,
                                   v + (int64_t)l * in_row * x->dim, at + l * x->rows.row_bytes);
         }
-    x->host_rows.base = cf_host_mem(r, rows, bytes);
+    x->host_rows.base = a[ON_DEVICE] ? cf_mem(r, rows, bytes) : cf_host_mem(r, rows, bytes);
 }
 
 /* Prompts of PROMPT and more tokens with KEPT kept tokens, other ones for each head; bounds are NaN. */
@@ -44,7 +45,6 @@ static void retained(cf_run *r, const batch *b, const int64_t *a, bool by_head, 
     int32_t *kept = cf_temp(r, 4 * (size_t)(b->seqs * a[KV] * (a[KEPT] + 1)));
 
     *x = (sl_retained){.ld_kept = (int32_t)a[KEPT] + 1,
-                       .ld_pages = (int32_t)(a[LENGTH] >> a[PAGE_LOG2]) + 2,
                        .window = (int32_t)a[WINDOW],
                        .page_log2 = (int32_t)a[PAGE_LOG2],
                        .kv_heads = (int32_t)a[KV],
@@ -62,8 +62,8 @@ static void retained(cf_run *r, const batch *b, const int64_t *a, bool by_head, 
     }
     x->prompts = cf_mem(r, prompts, 8 * (size_t)b->seqs);
     x->kept = cf_mem(r, kept, 4 * (size_t)(b->seqs * a[KV] * (a[KEPT] + 1)));
-    x->base =
-        cf_mem(r, NULL, (size_t)(b->seqs * a[KV] * x->ld_pages * sl_retained_unit_bytes(x->dim, x->type)));
+    x->page_stride = sl_retained_page_bytes(x->kv_heads, x->dim, x->page_log2, x->type) + 48;
+    x->base = cf_mem(r, NULL, (size_t)(b->pages * x->page_stride));
     host_rows(r, b, a, x);
 }
 
@@ -78,8 +78,8 @@ static void append(cf_run *r, const int64_t *a)
     cf_op(r, SL_OP_RETAINED_APPEND, &p);
     cf_work(r, (double)b.seqs * (double)(a[KEPT] + a[WINDOW]) * (double)(p.r.rows.row_bytes * a[KV]), 0,
             SL_F32, 0);
-    const size_t page = (size_t)(p.r.ld_pages * sl_retained_unit_bytes(p.r.dim, p.r.type));
-    cf_out(r, "bounds", p.r.base, b.seqs * a[KV], page, page, CF_BYTES, 0); /* nothing else was touched */
+    cf_out(r, "bounds", p.r.base, b.pages, (size_t)p.r.page_stride, (size_t)p.r.page_stride, CF_BYTES,
+           0); /* nothing else was touched */
 }
 
 /* heads, pages of a list, channels, dense_below. The bounds are those that the op makes from a whole sequence. */
@@ -97,6 +97,8 @@ static void scores(cf_run *r, const int64_t *a)
                                    .scale = 0.2f};
 
     batch_make(r, &b, a[T], a[PER], a[LENGTH], 0);
+    if (r->perf)
+        batch_full(r, &b);
     retained(r, &b, a, true, &p.r);
     int32_t *all = cf_temp(r, 8 * (size_t)(b.seqs * a[LENGTH])), *pos = all + b.seqs * a[LENGTH], n = 0;
     for (int64_t s = 0; s < b.seqs; s++)
@@ -179,6 +181,8 @@ static void bad(cf_run *r, const int64_t *a)
     sl_retained_append_params w = {.seqs = &b.t, .r = good.r};
     w.r.rows.row_bytes = 4;
     cf_refused(r, SL_OP_RETAINED_APPEND, &w, SL_ERR_INVALID, "row_bytes");
+    w.r = good.r, w.r.page_stride -= 64;
+    cf_refused(r, SL_OP_RETAINED_APPEND, &w, SL_ERR_INVALID, "page_stride");
     w.r = good.r, w.r.window = 0;
     cf_refused(r, SL_OP_RETAINED_APPEND, &w, SL_ERR_INVALID, "window");
 }
@@ -217,6 +221,8 @@ static const cf_case cases[] = {
     {SL_OP_RETAINED_SCORES, "T=18 h=8 kv=4 d=14 5 channels", scores, {18, 6, 200, 4, 14, G4, B, 2, 50, 12, 8, 8, 3, 5, 0}, CF_SPLIT},
     {SL_OP_RETAINED_SCORES, "T=20 h=6 kv=3 d=16 pages of 1 dense below 60", scores, {20, 5, 120, 3, 16, G1, B, 0, 30, 9, 4, 6, 20, 9, 60}, CF_SPLIT},
     {SL_OP_RETAINED_SCORES, "T=12 h=32 kv=8 d=128 e5m2 pages of 16", scores, {12, 4, 400, 8, 128, G2, E, 4, 90, 25, 32, 32, 2, 100, 0}, CF_SPLIT},
+    {SL_OP_RETAINED_SCORES, "T=64 h=32 kv=8 d=128 open pages from the host", scores, {64, 1, 1200, 8, 128, G2, E, 2, 1100, 500, 32, 32, 64, 128, 0, 0}, CF_PERF_ONLY},
+    {SL_OP_RETAINED_SCORES, "T=64 h=32 kv=8 d=128 open pages on the device", scores, {64, 1, 1200, 8, 128, G2, E, 2, 1100, 500, 32, 32, 64, 128, 0, 1}, CF_PERF_ONLY},
     {SL_OP_RETAINED_SCORES, "refuses bad shapes", bad, {1}, 0},
     {SL_OP_RETAINED_LISTS, "T=30", lists, {30, 30, 60, 1, 2, G4, B, 2, 20, 5, 4, 3, 0}, CF_SPLIT},
     {SL_OP_RETAINED_LISTS, "T=24 lists=2 pages of 4", lists, {24, 6, 150, 2, 2, G4, B, 2, 40, 12, 8, 5, 0}, CF_SPLIT},

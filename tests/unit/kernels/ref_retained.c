@@ -106,8 +106,10 @@ void ref_retained_append(const void *params)
         for (int64_t page = begin / size; (page + 1) * size <= end; page++)
             for (int64_t h = 0; h < r->kv_heads; h++)
                 for (int64_t i = 0; i < 2 * r->dim; i++)
-                    put(r, r->base + ((seq * r->kv_heads + h) * r->ld_pages + page) * unit, i,
-                        bound(s, r, seq, h, page * size, (page + 1) * size - 1, i % r->dim, i < r->dim));
+                    put(r,
+                        r->base + ref_page_of(s->index_pages, s, seq, page * size) * r->page_stride +
+                            (h * 64 + page * size % 64) / size * unit,
+                        i, bound(s, r, seq, h, page * size, (page + 1) * size - 1, i % r->dim, i < r->dim));
     }
 }
 

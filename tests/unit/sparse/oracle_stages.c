@@ -43,15 +43,15 @@ static int32_t *keep(const oracle_input *in, int32_t kept, sl_err *err)
 /* The prompt is all tokens but the last, which reads a quarter of the budget. */
 static sl_retained retain(oracle_rig *r, const int32_t *kept, int32_t n_kept, sl_kt_type type)
 {
-    const int32_t prompt = r->in->d->n - 1, prompts[2] = {prompt, n_kept},
-                  pages = (n_kept + ORACLE_WINDOW + 1) >> ROCKET_PAGE_LOG2;
+    const int32_t prompt = r->in->d->n - 1, prompts[2] = {prompt, n_kept};
+    const int64_t page = sl_retained_page_bytes(KV, DIM, ROCKET_PAGE_LOG2, type);
     sl_retained of = {.prompts = oracle_put(r, prompts, sizeof prompts),
                       .kept = oracle_put(r, kept, sizeof *kept * (size_t)(KV * n_kept)),
-                      .base = oracle_put(r, NULL, (size_t)(KV * pages * sl_retained_unit_bytes(DIM, type))),
+                      .base = oracle_put(r, NULL, (size_t)(r->n_pages * page)),
+                      .page_stride = page,
                       .host_rows = r->host_rows,
                       .rows = r->rows,
                       .ld_kept = n_kept,
-                      .ld_pages = pages,
                       .window = ORACLE_WINDOW,
                       .page_log2 = ROCKET_PAGE_LOG2,
                       .kv_heads = KV,
