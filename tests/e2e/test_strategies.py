@@ -23,11 +23,12 @@ STRATEGIES = {
     "double_sparsity": {"token_budget": 64, "heavy_channels": 16},
     "skip_softmax": {"threshold_scale_factor": 120},
     "snapkv": {"prompt_budget": 96, "window_size": 16, "output_tokens": 64},
+    "rocket_kv": {"prompt_budget": 96, "window_size": 16, "kernel_size": 7, "topk": 12},
     "cluster_kv": {"token_budget": 64, "cluster_tokens": 8, "cluster_window": 48, "window_nlist": 4},
     "pq_cache": {"token_budget": 72, "n_subbits": 4},
 }
 # What snapkv keeps is in host pages only, while rows that are written directly come from the engine's own memory.
-SHIPPING = {"snapkv": "direct"}
+SHIPPING = {"snapkv": "direct", "rocket_kv": "direct"}
 
 
 def calibrated(model, folder):
