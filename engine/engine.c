@@ -138,7 +138,7 @@ static sl_status make_layer(sl_engine *e, int32_t l, sl_err *err)
     return SL_OK;
 }
 
-/* Whether nothing but the algorithm's state is in index pages, and not all tokens need it. */
+/* Whether the algorithm's state is all that is in index pages, and not all tokens need it. */
 static bool index_for_few(const sl_engine *e)
 {
     bool few = e->o.algorithm->state_tokens != NULL;
