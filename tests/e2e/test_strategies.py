@@ -70,6 +70,23 @@ def no_progress(streams, seconds=1):
     return False
 
 
+def test_lists_longer_than_a_hot_buffer(start, tmp_path):
+    """An algorithm that reads everything, and a context of more rows than a hot buffer has: they stay on the device."""
+    model, settings = checkpoint(tmp_path / "long", GOLDEN), STRATEGIES["skip_softmax"]
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").unlink()
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 131072}))
+    ids = [8 + i * 7 % 90 for i in range(PROMPT)]
+    c = start(roles=("router", "prefill", "decode"), **QUICK,
+              **{"model.path": model, "sparse_attention.algorithm": "skip_softmax", "sparse_attention.mode": "hierarchical",
+                 "decode.max_batch": 1, "prefill.max_requests": 1, "kvstore.bytes": "224MiB", "decode.device_bytes": "512MiB"},
+              **{f"sparse_attention.{key}": value for key, value in settings.items()})
+    c.logged("comp=decode ev=resident algorithm=skip_softmax")
+    context = int(c.logged("comp=decode ev=plan").split("max_context=")[1].split()[0])
+    assert context > 65534, f"a hot buffer holds {context} tokens: the test shows nothing"
+    Streams(c, [(ids, NEW, {})], want=[reference(model, "skip_softmax", settings, ids)]).check()
+
+
 @pytest.mark.parametrize("algorithm", STRATEGIES)
 def test_decode_killed_in_mid_stream(start, tmp_path, algorithm):
     model, settings = checkpoint(tmp_path / "tiny-llama", GOLDEN), dict(STRATEGIES[algorithm])
