@@ -216,7 +216,12 @@ static const sl_metric_def table[] = {
         "the cpu backend, which waits."),
     SECONDS(
         "sluice_group_exchange_exposed_seconds_total", W, "",
-        "Time for which the steps of this rank waited in exchanges of rows, for the bytes and for slower ranks."),
+        "Time for which the steps of this rank waited in exchanges of rows, for the bytes and for slower ranks. What GPUs write "
+        "into each other's memory while they compute, in steps of many tokens, is in neither time."),
+    SECONDS(
+        "sluice_group_exchange_wait_seconds_total", W, "",
+        "Part of both times in which this rank had sent everything and waited for the rows of others: for slower ranks, and for "
+        "bytes on the link. 0 where NCCL moves the rows."),
     COUNTER("sluice_group_exchange_bytes_total", W, "",
             "Bytes of rows and results that this rank sent to other ranks."),
     GAUGE("sluice_group_experts", W, "", "Routed experts of each layer that this rank holds."),

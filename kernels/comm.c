@@ -322,7 +322,7 @@ sl_status sl_comm_all_to_all(sl_comm *c, const sl_comm_rows *rows, sl_err *err)
                       rows->row_bytes);
     if (rows->cap < 1)
         return REFUSE(c, err, "all_to_all: cap %d is not positive", rows->cap);
-    if (rows->placed && !sl_comm_at(c, rows->recv, c->opts.rank))
+    if (rows->placed != SL_COMM_IN_SEND && !sl_comm_at(c, rows->recv, c->opts.rank))
         return REFUSE(c, err, "all_to_all: rows are placed, but recv is not in memory of the group");
     note(c);
     return c->desc->all_to_all(c, rows, err);

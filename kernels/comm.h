@@ -136,7 +136,7 @@ typedef struct sl_comm_stats {
      * not told apart. 0 on the CPU, where a call waits */
     uint64_t hidden_ns;
     /* of exchange_ns and hidden_ns: this rank has written all that it sends and waits for rows of others, which are late
-     * or still on the link. On the CPU 0: not told apart; nor where NCCL moves the rows. */
+     * or still on the link. 0 where NCCL moves the rows. */
     uint64_t wait_ns;
     /* sent to other ranks by sl_comm_all_to_all(): the rows, or whole blocks where NCCL moves them */
     uint64_t exchange_bytes;
@@ -180,6 +180,7 @@ void *sl_comm_at(const sl_comm *c, const void *own, int32_t r);
  * as it has ended the collective before, so what reads these rows is enqueued before that collective begins; hence no two
  * exchanges in a row use the same place.
  */
+typedef enum { SL_COMM_IN_SEND, SL_COMM_OWN_PLACED, SL_COMM_PLACED } sl_comm_where;
 typedef struct sl_comm_rows {
     const void *send;          /* [ranks][cap][row_bytes] */
     const int32_t *send_count; /* [ranks] */
@@ -187,9 +188,10 @@ typedef struct sl_comm_rows {
     int32_t *recv_count;       /* [ranks], out */
     int64_t row_bytes;         /* a multiple of 4 */
     int32_t cap;               /* rows of a block, >= 1 */
-    /* The work before this call has written the rows of all blocks, also of the own one, to where they belong (recv is as
-     * above, and sl_comm_at() says where): only the counts travel, send is not read. The same on all ranks. */
-    bool placed;
+    /* What the work before this call has written to where it belongs: nothing; the own block, which is then not copied; or
+     * the blocks for all ranks (sl_comm_at()), so that the counts alone travel. Not read from send, and with recv as above
+     * only. The same on all ranks. */
+    sl_comm_where placed;
 } sl_comm_rows;
 sl_status sl_comm_all_to_all(sl_comm *c, const sl_comm_rows *rows, sl_err *err);
 

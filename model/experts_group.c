@@ -5,7 +5,7 @@
  *
  * Of many tokens the ops write rows and results straight into the memory of the ranks that they are for, where GPUs can:
  * a result crosses the link while the next one is computed, and the exchange carries the counts alone. Of few tokens, the
- * kernels would write too few bytes at a time; there the exchange moves the rows, without a copy where they arrive.
+ * kernels would write too few bytes at a time; there the exchange moves the rows, without a copy where they arrive, and the ops place those of the own block.
  *
  * The shared experts need no rows of other ranks, so they are computed while rows travel. They are the only work of a
  * layer that depends on neither exchange: what follows needs the sum.
@@ -30,26 +30,28 @@ static sl_ep_layout layout_of(const sl_pass *p)
                           .quantised = p->c->fp8_acts && p->lw->quantised};
 }
 
-/* One way of the rows of a layer. Where they are placed, to[] says where the op before the exchange writes the blocks. */
+/* One way of the rows of a layer. Where any are placed, to[] says where the op before the exchange writes the blocks. */
 typedef struct way {
     void *send, *recv;
     int32_t *send_count, *recv_count;
     int64_t row_bytes;
     int32_t cap;
-    bool placed;
+    sl_comm_where placed;
     void *to[SL_EP_TO_RANKS];
 } way;
 
-/* Whether the rows are placed is equal on all ranks. */
+/* Which rows are placed is equal on all ranks. */
 static void find_places(const sl_pass *p, const sl_ep_layout *l, way *w)
 {
-    size_t mine = (size_t)w->row_bytes * (size_t)w->cap * (size_t)l->rank;
-    w->placed = !p->dry && l->cap > SPLIT_TOKENS && l->ranks <= SL_EP_TO_RANKS;
-    for (int32_t q = 0; w->placed && q < l->ranks; q++) {
-        uint8_t *at = sl_comm_at(p->m->opts.comm, w->recv, q);
-        w->placed = at != NULL;
-        w->to[q] = at ? at + mine : NULL;
-    }
+    size_t block = (size_t)w->row_bytes * (size_t)w->cap;
+    bool all = l->cap > SPLIT_TOKENS;
+    if (p->dry || l->ranks > SL_EP_TO_RANKS || !sl_comm_at(p->m->opts.comm, w->recv, l->rank))
+        return;
+    w->placed = all ? SL_COMM_PLACED : SL_COMM_OWN_PLACED;
+    for (int32_t q = 0; q < l->ranks; q++)
+        w->to[q] = all || q == l->rank
+                       ? (uint8_t *)sl_comm_at(p->m->opts.comm, w->recv, q) + (size_t)l->rank * block
+                       : (uint8_t *)w->send + (size_t)q * block;
 }
 
 /* Begins to move rows or results to every rank and from every rank. Where nothing is computed meanwhile it moves them at
@@ -95,7 +97,7 @@ static sl_status send_rows(sl_pass *p, const sl_ep_layout *l, bool compute)
                            .send = w.send,
                            .send_count = w.send_count,
                            .tokens = p->tokens,
-                           .to = w.placed ? w.to : NULL};
+                           .to = w.placed != SL_COMM_IN_SEND ? w.to : NULL};
     SL_TRY(sl_pass_run(p, SL_OP_EP_SEND, &a));
     SL_TRY(begin(p, &w, compute));
     return end(p, compute ? sl_pass_mlp_in(p) : SL_OK);
@@ -129,7 +131,7 @@ static sl_status run_experts(sl_pass *p, const sl_ep_layout *l, bool shared, boo
                               .down = lw->down + first,
                               .send = w.send,
                               .send_count = w.send_count,
-                              .to = w.placed ? w.to : NULL,
+                              .to = w.placed != SL_COMM_IN_SEND ? w.to : NULL,
                               .inter = p->c->moe_intermediate_size,
                               .fp8_acts = p->c->fp8_acts && lw->gate[0].dtype == SL_F8_E4M3,
                               .load = &p->m->expert_load};

@@ -57,6 +57,7 @@ static void find_metrics(sl_wgroup *g)
     g->m.wait = sl_metrics_histogram(m, "sluice_group_step_wait_seconds", NULL);
     g->m.hidden_ns = sl_metrics_counter(m, "sluice_group_exchange_hidden_seconds_total", NULL);
     g->m.exposed_ns = sl_metrics_counter(m, "sluice_group_exchange_exposed_seconds_total", NULL);
+    g->m.exchange_wait_ns = sl_metrics_counter(m, "sluice_group_exchange_wait_seconds_total", NULL);
     g->m.exchange_bytes = sl_metrics_counter(m, "sluice_group_exchange_bytes_total", NULL);
     g->m.experts = sl_metrics_gauge(m, "sluice_group_experts", NULL);
     g->m.rows_all = sl_metrics_counter(m, "sluice_group_expert_rows_total", SL_LABELS("all"));
@@ -420,6 +421,7 @@ static void count_step(sl_wgroup *g, const sl_step_share *s)
     sl_histogram_observe(g->m.wait, (double)(now.gather_ns - g->seen.gather_ns) / 1e9);
     sl_counter_add(g->m.exposed_ns, now.exchange_ns - g->seen.exchange_ns);
     sl_counter_add(g->m.hidden_ns, now.hidden_ns - g->seen.hidden_ns);
+    sl_counter_add(g->m.exchange_wait_ns, now.wait_ns - g->seen.wait_ns);
     sl_counter_add(g->m.exchange_bytes, now.exchange_bytes - g->seen.exchange_bytes);
     g->seen = now;
     count_experts(g);

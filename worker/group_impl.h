@@ -86,7 +86,7 @@ struct sl_wgroup {
     struct {
         sl_gauge *formed, *experts;
         sl_counter *formings, *breaks, *steps_own, *steps_none, *own, *slowest, *all, *hidden_ns, *exposed_ns,
-            *exchange_bytes, *rows_all, *rows_busiest;
+            *exchange_wait_ns, *exchange_bytes, *rows_all, *rows_busiest;
         sl_histogram *wait;
     } m;
 

@@ -153,7 +153,7 @@ static sl_status time_shape(const ctx *x, const shape *s)
     return st;
 }
 
-/* s with recv in memory of the group, and one that carries counts alone. Contrary to the contract the exchanges of a graph
+/* s with recv in memory of the group and the own block placed, as in a decode step, and one that carries counts alone. Contrary to the contract the exchanges of a graph
  * use the same place one after the other: here nothing reads it. */
 static sl_status time_direct(const ctx *x, const shape *s)
 {
@@ -162,9 +162,10 @@ static sl_status time_direct(const ctx *x, const shape *s)
 
     direct.way = "direct";
     d.rows.recv = x->memory;
+    d.rows.placed = SL_COMM_OWN_PLACED;
     SL_TRY(time_shape(&direct, &d));
     direct.way = "placed";
-    d.rows.placed = true;
+    d.rows.placed = SL_COMM_PLACED;
     return time_shape(&direct, &d);
 }
 

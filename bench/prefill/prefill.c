@@ -135,8 +135,10 @@ static void print_rank(const sweep *s, const sl_bench_prefill_result *r)
     if (!s->b.group)
         return;
     printf(
-        "  rank %d: step %.3f ms, exchanges %.3f ms alone and %.3f ms on the side, of which it waits %.3f ms\n",
-        sl_comm_rank(s->b.group), r->step_ms, r->exposed_ms, r->hidden_ms, r->wait_ms);
+        "  rank %d: steps of %.3f to %.3f ms, median %.3f; exchanges %.3f ms alone and %.3f ms on the side, of which it "
+        "waits %.3f ms\n",
+        sl_comm_rank(s->b.group), r->least_ms, r->most_ms, r->step_ms, r->exposed_ms, r->hidden_ms,
+        r->wait_ms);
     if (s->silent && s->b.o.ops)
         print_ops(stdout, &s->b, r);
     fflush(stdout);

@@ -51,6 +51,7 @@ typedef struct sl_bench_prefill_result {
     sl_row_format rows;
     int32_t chunk, context;
     double step_ms, ops_ms;       /* the measured step: median by the host clock, and the sum of its ops */
+    double least_ms, most_ms;     /* the fastest and the slowest of the measured steps */
     double model_ms, tokens_s;    /* the whole model, computed from the ops */
     double exposed_ms, hidden_ms; /* a step's exchanges (sl_comm_stats), and the waiting in them; 0: none */
     double wait_ms;

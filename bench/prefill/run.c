@@ -140,6 +140,11 @@ static sl_status run_point(run *x)
     x->r.hidden_ms = (double)(after.hidden_ns - before.hidden_ns) / 1e6 / n;
     x->r.wait_ms = (double)(after.wait_ns - before.wait_ns) / 1e6 / n;
     SL_TRY(profile(x));
+    x->r.least_ms = x->r.most_ms = x->ms[0];
+    for (int32_t i = 1; i < n; i++) {
+        x->r.least_ms = x->ms[i] < x->r.least_ms ? x->ms[i] : x->r.least_ms;
+        x->r.most_ms = x->ms[i] > x->r.most_ms ? x->ms[i] : x->r.most_ms;
+    }
     x->r.step_ms = sl_bench_median(x->ms, (size_t)n);
     x->b->report(x->b->report_ctx, &x->r);
     return SL_OK;

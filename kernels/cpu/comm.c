@@ -254,7 +254,9 @@ sl_status sl_comm_cpu_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *e
         memcpy(c->head[rank]->count, k.of[rank], sizeof k.of[rank]);
         if (at < mine)
             fill_piece(c, p, k.of[rank], at, piece_of(mine - at, most));
+        uint64_t waits = sl_now_ns();
         SL_TRY(meet(c, err));
+        base->stats.wait_ns += sl_now_ns() - waits;
         if (at == 0)
             learn_counts(c, p, &k);
         for (int32_t r = 0; r < ranks; r++)

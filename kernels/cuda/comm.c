@@ -27,7 +27,6 @@
 #include "kernels/cuda/comm_window.h"
 #include "kernels/cuda/nccl_load.h"
 
-#define MOST_SLICES 64           /* a slice without rows still takes the time of a barrier */
 #define AGREE_SPIN_NS 2000000ull /* then the processor is left to others while a rank is late */
 #define DRAIN_NS 5000000000ull   /* for kernels to end after they were told to */
 
@@ -43,8 +42,6 @@ struct sl_cuda_comm {
     uint32_t agreements;
     uint64_t waited; /* of the device's count, at the last sync */
     sl_cuda_windows windows;
-    sl_cuda_shared shared[SL_COMM_MEMORIES];
-    int32_t n_shared;
     sl_status broken;
     sl_err cause;
     _Atomic bool aborted;
@@ -237,8 +234,6 @@ static void nccl_destroy(sl_comm *base)
 
     if (c->comm && c->broken == SL_OK)
         (void)sl_cuda_comm_wait(c, NULL);
-    for (int32_t i = 0; i < c->n_shared; i++)
-        sl_cuda_shared_close(&c->shared[i]);
     sl_cuda_windows_close(&c->windows);
     if (c->comm)
         (void)c->n->comm_abort(c->comm);
@@ -446,85 +441,28 @@ static sl_status nccl_broadcast(sl_comm *base, void *buf, size_t bytes, int32_t 
 static sl_status nccl_memory(sl_comm *base, size_t bytes, void **out, sl_err *err)
 {
     sl_cuda_comm *c = of(base);
-    sl_cuda_shared *s = &c->shared[c->n_shared];
 
     SL_TRY(nccl_state(base, err));
-    if (!c->windows.open || c->n_shared == SL_COMM_MEMORIES)
-        return SL_OK;
-    SL_TRY(sl_cuda_shared_open(&base->opts, bytes, gather_host, c, s, err));
-    if (s->bytes)
-        *out = c->shared[c->n_shared++].at[base->opts.rank];
-    return SL_OK;
+    return sl_cuda_windows_memory(&c->windows, &base->opts, bytes, gather_host, c, out, err);
 }
 
 static void *nccl_at(const sl_comm *base, const void *own, int32_t r)
 {
-    const sl_cuda_comm *c = (const sl_cuda_comm *)base;
-    uint8_t *at = NULL;
-
-    for (int32_t i = 0; i < c->n_shared && !at; i++)
-        at = sl_cuda_shared_at(&c->shared[i], own, r);
-    return at;
-}
-
-/* Straight to where the rows belong; false if recv is not in memory of the group. */
-static bool write_there(const sl_cuda_comm *c, const sl_comm_rows *p, sl_peer_move *m)
-{
-    m->direct = c->n_shared > 0;
-    for (int32_t r = 0; m->direct && r < c->base.opts.ranks; r++) {
-        m->to[r] = nccl_at(&c->base, p->recv, r);
-        m->direct = m->to[r] != NULL;
-    }
-    return m->direct;
-}
-
-/* Rows of a block that one launch moves through the windows, so that a block takes at most MOST_SLICES of them; 0: the
- * call goes through NCCL. The same on all ranks. */
-static int32_t slice_of(const sl_cuda_comm *c, const sl_comm_rows *p)
-{
-    uint64_t fit = c->windows.open ? c->windows.view.slot_bytes / (uint64_t)p->row_bytes : 0;
-
-    if (fit >= (uint64_t)p->cap)
-        return p->cap;
-    return fit * MOST_SLICES >= (uint64_t)p->cap ? (int32_t)fit : 0;
-}
-
-static sl_status through_windows(sl_cuda_comm *c, const sl_comm_rows *p, int32_t slice, sl_err *err)
-{
-    size_t block = (size_t)p->row_bytes * (size_t)p->cap;
-
-    sl_peer_move m = {.send = p->send,
-                      .recv = p->recv,
-                      .send_stride = block,
-                      .recv_stride = block,
-                      .row_bytes = (uint64_t)p->row_bytes,
-                      .send_count = p->send_count,
-                      .recv_count = p->recv_count,
-                      .rows = p->cap,
-                      .slice = p->cap,
-                      .placed = p->placed,
-                      .meter = &sl_cuda_counts_of(c->cu)->exchange};
-
-    if (write_there(c, p, &m))
-        return sl_peer_launch(c->cu, &c->windows.view, &m, err);
-    for (; m.first < p->cap; m.first += slice) {
-        m.slice = slice < p->cap - m.first ? slice : p->cap - m.first;
-        SL_TRY(sl_peer_launch(c->cu, &c->windows.view, &m, err));
-    }
-    return SL_OK;
+    return sl_cuda_windows_at(&((const sl_cuda_comm *)base)->windows, own, r);
 }
 
 static sl_status nccl_all_to_all(sl_comm *base, const sl_comm_rows *p, sl_err *err)
 {
     sl_cuda_comm *c = of(base);
     size_t block = (size_t)p->row_bytes * (size_t)p->cap;
-    int32_t slice = slice_of(c, p);
+    bool moved;
     sl_cuda_meter *meter = &sl_cuda_counts_of(c->cu)->exchange;
     ncclResult_t rows, counts, r;
 
     SL_TRY(nccl_state(base, err));
-    if (slice > 0 || nccl_at(base, p->recv, base->opts.rank))
-        return through_windows(c, p, slice, err);
+    SL_TRY(sl_cuda_windows_move(c->cu, &c->windows, p, &moved, err));
+    if (moved)
+        return SL_OK;
     SL_TRY(begin_timed(c, meter, err));
     r = c->n->group_start();
     if (r != ncclSuccess)

@@ -1,6 +1,11 @@
 /*
  * The kernel of comm_peer.h. Three phases: every block writes its part of every block of rows; the last block to have
- * written posts the flags; every block waits for all flags and copies its part out of the own window.
+ * written posts the flags; every block waits for all flags and copies its part out of the own window. Of rows that are
+ * written to memory of the group, or that the work before has placed there, nothing is copied out: the block that posted
+ * the flags waits alone.
+ *
+ * Latency decides for few rows: the kernel may begin early (sl_cuda_launch_early), counts are read once, one thread
+ * fences and posts, and nothing at the end waits for what it counts.
  *
  * A flag is posted when all blocks of its kernel have written, and other ranks' blocks wait for it. So all blocks of a
  * kernel must become resident together: there is at most one for every multiprocessor.
@@ -17,12 +22,12 @@ extern "C" {
 #define BLOCK_BYTES 16384 /* of all blocks of rows: what one thread block copies at least */
 #define LOOKS 256         /* polls of a flag between two checks of the clock and of the host's `stop` */
 
-/* Flags carry the exchange's number and the number of rows. */
+/* Flags carry the exchange's number and the number of rows. After a fence of the same thread. */
 __device__ static void post(uint64_t *flag, uint32_t epoch, uint32_t rows)
 {
     uint64_t v = (uint64_t)epoch << 32 | rows;
 
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(v) : "memory");
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(v) : "memory");
 }
 
 __device__ static uint64_t look(const uint64_t *flag)
@@ -108,58 +113,63 @@ __device__ static bool wait_for(const sl_peer_view &v, uint32_t epoch, int32_t s
     }
 }
 
+/* sent[q]: rows for rank q. */
 template <typename V>
-__device__ static void write_out(const sl_peer_view &v, const sl_peer_move &m, uint32_t half)
+__device__ static void write_out(const sl_peer_view &v, const sl_peer_move &m, uint32_t half,
+                                 const int32_t *sent)
 {
     uint64_t first = (uint64_t)m.first * m.row_bytes;
 
     for (int32_t d = 1; d < v.ranks; d++) {
         int32_t q = (v.rank + d) % v.ranks; /* ranks begin with different receivers */
+        uint8_t *to = m.direct ? m.to[q] + (uint64_t)v.rank * m.recv_stride : slot_of(v, q, half, v.rank);
 
-        copy_part<V>(m.direct ? m.to[q] + (uint64_t)v.rank * m.recv_stride : slot_of(v, q, half, v.rank),
-                     m.send + (uint64_t)q * m.send_stride + first, slice_bytes(m, rows_for(m, q)));
+        copy_part<V>(to, m.send + (uint64_t)q * m.send_stride + first, slice_bytes(m, sent[q]));
     }
 }
 
 /* The own block; after the flags are posted, while those of the others are on the link. */
-template <typename V> __device__ static void copy_own(const sl_peer_view &v, const sl_peer_move &m)
+template <typename V>
+__device__ static void copy_own(const sl_peer_view &v, const sl_peer_move &m, const int32_t *sent)
 {
     uint64_t first = (uint64_t)m.first * m.row_bytes;
 
     copy_part<V>(m.recv + (uint64_t)v.rank * m.recv_stride + first,
-                 m.send + (uint64_t)v.rank * m.send_stride + first, slice_bytes(m, rows_for(m, v.rank)));
+                 m.send + (uint64_t)v.rank * m.send_stride + first, slice_bytes(m, sent[v.rank]));
 }
 
-/* The block that is the last to have written tells the other ranks; true in this block. */
-__device__ static bool post_flags(const sl_peer_view &v, const sl_peer_move &m, uint32_t epoch)
+/* The block that is the last to have written tells the other ranks; true in this block. One thread does it: its fences
+ * order what all threads of all blocks have written before the flags. */
+__device__ static bool post_flags(const sl_peer_view &v, uint32_t epoch, const int32_t *sent)
 {
     __shared__ bool last;
 
     __syncthreads();
     if (threadIdx.x == 0) {
         __threadfence_system();
-        last = atomicAdd(&v.state->written, 1) == gridDim.x - 1;
-        if (last)
+        last = gridDim.x == 1 || atomicAdd(&v.state->written, 1) == gridDim.x - 1;
+        if (last && gridDim.x > 1) {
             v.state->written = 0;
-        __threadfence_system();
+            __threadfence_system();
+        }
+        for (int32_t q = 0; last && q < v.ranks; q++)
+            if (q != v.rank)
+                post(flag_of(v, q, epoch & 1, v.rank), epoch, (uint32_t)sent[q]);
     }
     __syncthreads();
-    if (last && threadIdx.x < v.ranks && (int32_t)threadIdx.x != v.rank)
-        post(flag_of(v, (int32_t)threadIdx.x, epoch & 1, v.rank), epoch,
-             (uint32_t)rows_for(m, (int32_t)threadIdx.x));
     return last;
 }
 
 /* counts[s]: rows from s; this block also stores them where `tells`. False when a rank did not arrive. */
 __device__ static bool wait_all(const sl_peer_view &v, const sl_peer_move &m, uint32_t epoch, bool tells,
-                                int32_t *counts)
+                                const int32_t *sent, int32_t *counts)
 {
     bool there = true;
     int32_t s = (int32_t)threadIdx.x;
 
     if (s < v.ranks) {
         if (s == v.rank)
-            counts[s] = rows_for(m, s);
+            counts[s] = sent[s];
         else
             there = wait_for(v, epoch, s, &counts[s]);
         if (there && tells && m.recv_count)
@@ -180,60 +190,71 @@ __device__ static void read_in(const sl_peer_view &v, const sl_peer_move &m, uin
     }
 }
 
-/* The meter counts from the first block's beginning to the end of the block that ends last; the time goes to `hidden`
- * unless that is NULL. */
-__device__ static void meter_end(sl_cuda_meter *m, uint64_t *hidden, uint64_t calls, uint64_t bytes)
+/* Adds a call to a meter; the time goes to `hidden` unless that is NULL. Nothing waits for it. */
+__device__ static void count(sl_cuda_meter *m, uint64_t *hidden, uint64_t calls, uint64_t bytes, uint64_t ns)
 {
-    uint64_t ns = sl_clock_ns() - *(volatile uint64_t *)&m->begun;
-
-    m->calls += calls;
-    m->bytes += bytes;
-    *(hidden ? hidden : &m->ns) += ns;
+    atomicAdd((unsigned long long *)&m->calls, calls);
+    atomicAdd((unsigned long long *)&m->bytes, bytes);
+    atomicAdd((unsigned long long *)(hidden ? hidden : &m->ns), ns);
 }
 
-__device__ static uint64_t bytes_out(const sl_peer_view &v, const sl_peer_move &m)
+__device__ static uint64_t bytes_out(const sl_peer_view &v, const sl_peer_move &m, const int32_t *sent)
 {
     uint64_t bytes = 0;
 
     for (int32_t q = 0; q < v.ranks; q++)
-        bytes += q == v.rank ? 0 : slice_bytes(m, rows_for(m, q));
+        bytes += q == v.rank ? 0 : slice_bytes(m, sent[q]);
     return bytes;
+}
+
+/* The rest of an exchange, in one block: the next exchange may begin. */
+__device__ static void end_exchange(const sl_peer_view &v, const sl_peer_move &m, uint32_t epoch,
+                                    const int32_t *sent, uint64_t begun)
+{
+    v.state->epoch = epoch;
+    if (m.meter)
+        count(m.meter, m.hidden_ns, m.first == 0, bytes_out(v, m, sent), sl_clock_ns() - begun);
 }
 
 template <typename V> __global__ void __launch_bounds__(THREADS) exchange(sl_peer_view v, sl_peer_move m)
 {
-    __shared__ int32_t counts[SL_COMM_RANKS_MAX];
+    __shared__ int32_t counts[SL_COMM_RANKS_MAX], sent[SL_COMM_RANKS_MAX];
     __shared__ uint32_t epoch;
     __shared__ bool broken;
 
-    if (m.meter && blockIdx.x == 0 && threadIdx.x == 0)
-        m.meter->begun = sl_clock_ns();
+    sl_after_previous();
+    sl_let_next_start();
+    uint64_t begun = sl_clock_ns();
     if (threadIdx.x == 0) {
         epoch = *(volatile uint32_t *)&v.state->epoch + 1;
         broken = *(volatile uint32_t *)&v.state->broken != 0;
     }
+    if ((int32_t)threadIdx.x < v.ranks)
+        sent[threadIdx.x] = rows_for(m, (int32_t)threadIdx.x);
     __syncthreads();
     if (broken)
         return;
-    if (!m.placed)
-        write_out<V>(v, m, epoch & 1);
-    bool last = post_flags(v, m, epoch);
-    if (!m.placed)
-        copy_own<V>(v, m);
+    if (m.placed != SL_COMM_PLACED)
+        write_out<V>(v, m, epoch & 1, sent);
+    bool last = post_flags(v, epoch, sent);
+    if (m.placed == SL_COMM_IN_SEND)
+        copy_own<V>(v, m, sent);
     uint64_t waits = sl_clock_ns();
     /* Rows that are written where they belong need no block to read them: one waits, so that the kernel does. */
-    if ((last || !m.direct) && !wait_all(v, m, epoch, last, counts))
+    if ((last || !m.direct) && !wait_all(v, m, epoch, last, sent, counts))
         return;
     if (last && m.wait_ns && threadIdx.x == 0)
-        *m.wait_ns += sl_clock_ns() - waits;
-    if (!m.direct)
-        read_in<V>(v, m, epoch & 1, counts);
+        atomicAdd((unsigned long long *)m.wait_ns, sl_clock_ns() - waits);
+    if (m.direct) { /* every block has read the number of the exchange before this one was the last to write */
+        if (last && threadIdx.x == 0)
+            end_exchange(v, m, epoch, sent, begun);
+        return;
+    }
+    read_in<V>(v, m, epoch & 1, counts);
     __syncthreads();
     if (threadIdx.x == 0 && atomicAdd(&v.state->left, 1) == gridDim.x - 1) {
         v.state->left = 0;
-        v.state->epoch = epoch;
-        if (m.meter)
-            meter_end(m.meter, m.hidden_ns, m.first == 0, bytes_out(v, m));
+        end_exchange(v, m, epoch, sent, begun);
     }
 }
 
@@ -244,7 +265,7 @@ __global__ static void meter_begin_kernel(sl_cuda_meter *m)
 
 __global__ static void meter_end_kernel(sl_cuda_meter *m, uint64_t *hidden, uint64_t bytes)
 {
-    meter_end(m, hidden, 1, bytes);
+    count(m, hidden, 1, bytes, sl_clock_ns() - m->begun);
 }
 
 /* Where the time of what is enqueued now is counted; NULL: in its meter. */
@@ -276,18 +297,21 @@ extern "C" sl_status sl_peer_launch(sl_cuda *cu, const sl_peer_view *v, const sl
     uint64_t blocks = (all + BLOCK_BYTES - 1) / BLOCK_BYTES;
     sl_peer_move move = *m;
 
-    if (m->placed)
+    int threads = m->placed == SL_COMM_PLACED ? SL_COMM_RANKS_MAX : THREADS;
+
+    if (m->placed == SL_COMM_PLACED)
         blocks = 1;
     move.hidden_ns = hidden_of(cu);
     move.wait_ns = m->meter == &sl_cuda_counts_of(cu)->exchange ? sl_cuda_waited_of(cu) : NULL;
     blocks = blocks < 1 ? 1 : blocks > most ? most : blocks;
     if (side)
         cu->side_sms = (int)blocks;
-    if (unit % 16 == 0)
-        exchange<uint4><<<(unsigned)blocks, THREADS, 0, cu->stream>>>(*v, move);
-    else if (unit % 4 == 0)
-        exchange<uint32_t><<<(unsigned)blocks, THREADS, 0, cu->stream>>>(*v, move);
-    else
-        exchange<unsigned char><<<(unsigned)blocks, THREADS, 0, cu->stream>>>(*v, move);
+    void (*kernel)(sl_peer_view, sl_peer_move) = unit % 16 == 0  ? exchange<uint4>
+                                                 : unit % 4 == 0 ? exchange<uint32_t>
+                                                                 : exchange<unsigned char>;
+
+    if (!side)
+        return sl_cuda_launch_early(cu, kernel, dim3((unsigned)blocks), threads, 0, err, *v, move);
+    kernel<<<(unsigned)blocks, threads, 0, cu->stream>>>(*v, move);
     return SL_CU_LAUNCHED(err);
 }

@@ -4,6 +4,8 @@
  * only the rows that are needed travel. comm.c uses this where every rank can map every window and the call fits, else
  * NCCL: what is received is the same.
  *
+ * Rows whose receivers have memory of the group for them (sl_comm_memory) are written there instead of to a window.
+ *
  * Window: flags, then two halves, each with a slot for every sender, then the words of sl_peer_agree(). Exchange n uses half n % 2. A rank that writes
  * into a half for exchange n has seen the flags of all ranks for n - 1, so every rank has ended exchange n - 2, which
  * used that half. n is counted on the device, so a captured exchange counts on.
@@ -58,7 +60,7 @@ typedef struct sl_peer_view {
  * One exchange. For every rank q: the first n_q rows of send + q * send_stride arrive at q in recv + rank *
  * recv_stride, n_q = send_count[q], or `rows` where send_count is NULL; at most `rows`. recv_count (or NULL) gets the
  * numbers of rows. Of blocks that exceed a slot one launch moves `slice` rows, from row `first` on. direct: to[q] is
- * recv of rank q (sl_comm_memory), rows are written there and not to a window, in one launch; placed: they are there.
+ * recv of rank q (sl_comm_memory), rows are written there and not to a window, in one launch.
  */
 typedef struct sl_peer_move {
     const uint8_t *send;
@@ -67,7 +69,8 @@ typedef struct sl_peer_move {
     const int32_t *send_count;
     int32_t *recv_count;
     int32_t rows, first, slice;
-    bool direct, placed;
+    bool direct;
+    sl_comm_where placed;
     uint8_t *to[SL_COMM_RANKS_MAX];
     sl_cuda_meter *meter; /* device: counts this call; or NULL */
     uint64_t *hidden_ns;  /* set by the launch: counts the time instead of the meter; or NULL */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #define ALIGN 256
+#define MOST_SLICES 64                 /* a slice without rows still takes the time of a barrier */
 #define SHARED_ALIGN ((size_t)2 << 20) /* smaller allocations share a handle with others */
 
 /* What a rank tells the others. */
@@ -123,6 +124,8 @@ void sl_cuda_windows_close(sl_cuda_windows *w)
 {
     sl_peer_view *v = &w->view;
 
+    for (int32_t i = 0; i < w->n_shared; i++)
+        unmap(w->shared[i].at, v->rank, v->ranks);
     unmap(v->window, v->rank, v->ranks);
     cudaFree(v->state);
     cudaFreeHost((void *)v->host);
@@ -130,8 +133,16 @@ void sl_cuda_windows_close(sl_cuda_windows *w)
     *w = (sl_cuda_windows){.open = false};
 }
 
-sl_status sl_cuda_shared_open(const sl_comm_opts *o, size_t bytes, sl_cuda_gather_fn gather, void *ctx,
-                              sl_cuda_shared *s, sl_err *err)
+static void close_shared(sl_cuda_shared *s)
+{
+    unmap(s->at, s->rank, s->ranks);
+    (void)cudaGetLastError();
+    *s = (sl_cuda_shared){.bytes = 0};
+}
+
+/* SL_OK also when there will be none: see s->bytes. */
+static sl_status open_shared(const sl_comm_opts *o, size_t bytes, sl_cuda_gather_fn gather, void *ctx,
+                             sl_cuda_shared *s, sl_err *err)
 {
     size_t size = (bytes + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN;
     card mine = {.host = host_number()};
@@ -148,20 +159,72 @@ sl_status sl_cuda_shared_open(const sl_comm_opts *o, size_t bytes, sl_cuda_gathe
     s->at[o->rank] = own;
     st = map_all(o, &mine, gather, ctx, s->at, &every, err);
     if (st != SL_OK || !every)
-        sl_cuda_shared_close(s);
+        close_shared(s);
     return st;
 }
 
-void sl_cuda_shared_close(sl_cuda_shared *s)
+sl_status sl_cuda_windows_memory(sl_cuda_windows *w, const sl_comm_opts *o, size_t bytes,
+                                 sl_cuda_gather_fn gather, void *ctx, void **out, sl_err *err)
 {
-    unmap(s->at, s->rank, s->ranks);
-    (void)cudaGetLastError();
-    *s = (sl_cuda_shared){.bytes = 0};
+    sl_cuda_shared *s = &w->shared[w->n_shared];
+
+    if (!w->open || w->n_shared == SL_COMM_MEMORIES)
+        return SL_OK;
+    SL_TRY(open_shared(o, bytes, gather, ctx, s, err));
+    if (s->bytes)
+        *out = w->shared[w->n_shared++].at[o->rank];
+    return SL_OK;
 }
 
-uint8_t *sl_cuda_shared_at(const sl_cuda_shared *s, const void *own, int32_t r)
+void *sl_cuda_windows_at(const sl_cuda_windows *w, const void *own, int32_t r)
 {
-    uintptr_t at = (uintptr_t)own - (uintptr_t)s->at[s->rank];
+    for (int32_t i = 0; i < w->n_shared; i++) {
+        const sl_cuda_shared *s = &w->shared[i];
+        uintptr_t at = (uintptr_t)own - (uintptr_t)s->at[s->rank];
 
-    return own && s->bytes && at < s->bytes ? s->at[r] + at : NULL;
+        if (at < s->bytes)
+            return s->at[r] + at;
+    }
+    return NULL;
+}
+
+/* Rows of a block that one launch moves through the windows, so that a block takes at most MOST_SLICES of them; 0: NCCL
+ * must move them. */
+static int32_t slice_of(const sl_cuda_windows *w, const sl_comm_rows *p)
+{
+    uint64_t fit = w->open ? w->view.slot_bytes / (uint64_t)p->row_bytes : 0;
+
+    if (fit >= (uint64_t)p->cap)
+        return p->cap;
+    return fit * MOST_SLICES >= (uint64_t)p->cap ? (int32_t)fit : 0;
+}
+
+sl_status sl_cuda_windows_move(sl_cuda *cu, const sl_cuda_windows *w, const sl_comm_rows *p, bool *moved,
+                               sl_err *err)
+{
+    size_t block = (size_t)p->row_bytes * (size_t)p->cap;
+    int32_t slice = slice_of(w, p);
+    sl_peer_move m = {.send = p->send,
+                      .recv = p->recv,
+                      .send_stride = block,
+                      .recv_stride = block,
+                      .row_bytes = (uint64_t)p->row_bytes,
+                      .send_count = p->send_count,
+                      .recv_count = p->recv_count,
+                      .rows = p->cap,
+                      .slice = p->cap,
+                      .direct = sl_cuda_windows_at(w, p->recv, w->view.rank) != NULL,
+                      .placed = p->placed,
+                      .meter = &sl_cuda_counts_of(cu)->exchange};
+
+    *moved = m.direct || slice > 0;
+    for (int32_t r = 0; m.direct && r < w->view.ranks; r++)
+        m.to[r] = sl_cuda_windows_at(w, p->recv, r);
+    if (m.direct)
+        return sl_peer_launch(cu, &w->view, &m, err);
+    for (; *moved && m.first < p->cap; m.first += slice) {
+        m.slice = slice < p->cap - m.first ? slice : p->cap - m.first;
+        SL_TRY(sl_peer_launch(cu, &w->view, &m, err));
+    }
+    return SL_OK;
 }

@@ -20,6 +20,7 @@ struct ep_send {
     sl_ep_row row;
     int tokens, cap, ranks, top_k, hidden;
     sl_dtype act;
+    bool quads;     /* bf16, rows of a multiple of four values: one load of them */
     bool elsewhere; /* the blocks are at `to`, not in send */
     uint8_t *to[SL_EP_TO_RANKS];
     sl_ep_first first;
@@ -120,6 +121,23 @@ __device__ static void write_ids(const ep_send &a, int t, int q, uint8_t *row)
         out[k] = -1;
 }
 
+/* Values i to i + 3 of token t; 0 after the row's end. */
+__device__ static inline void load_four(const ep_send &a, int t, int i, float (&v)[4])
+{
+    if (a.quads) {
+        uint2 w = i < a.hidden ? *(const uint2 *)((const uint16_t *)a.x + (int64_t)t * a.hidden + i)
+                               : make_uint2(0, 0);
+        float2 low = __bfloat1622float2(*(const __nv_bfloat162 *)&w.x),
+               high = __bfloat1622float2(*(const __nv_bfloat162 *)&w.y);
+
+        v[0] = low.x, v[1] = low.y, v[2] = high.x, v[3] = high.y;
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        v[j] = i + j < a.hidden ? sl_ld(a.x, (int64_t)t * a.hidden + i + j, a.act) : 0;
+}
+
 /* Four values of a group of 128 as e4m3, and the group's scale; bytes after the row's end are 0. */
 __device__ static uint32_t quantise(const ep_send &a, int t, int g, float *scale)
 {
@@ -127,11 +145,10 @@ __device__ static uint32_t quantise(const ep_send &a, int t, int g, float *scale
     float v[4], amax = 0;
     uint32_t packed = 0;
 
+    load_four(a, t, i, v);
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        v[j] = i + j < a.hidden ? sl_ld(a.x, (int64_t)t * a.hidden + i + j, a.act) : 0;
+    for (int j = 0; j < 4; j++)
         amax = fmaxf(amax, fabsf(v[j]));
-    }
     *scale = sl_scale_act_d(sl_warp_max(amax));
 #pragma unroll
     for (int j = 0; j < 4; j++)
@@ -217,6 +234,7 @@ sl_status sl_cuda_ep_send(sl_backend *be, const void *params, sl_err *err)
 
     a.row = sl_ep_row_of(l), a.first = sl_ep_first_of(l), a.act = l->act;
     a.tokens = p->tokens, a.cap = l->cap, a.ranks = l->ranks, a.top_k = l->top_k, a.hidden = l->hidden;
+    a.quads = l->act == SL_BF16 && l->hidden % 4 == 0 && (uintptr_t)p->x % 8 == 0;
     a.elsewhere = p->to != NULL;
     for (int q = 0; a.elsewhere && q < l->ranks; q++)
         a.to[q] = (uint8_t *)p->to[q];

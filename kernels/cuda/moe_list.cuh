@@ -9,6 +9,7 @@
 #include "kernels/cuda/moe_run.h"
 
 #define SL_MOE_LIST_PLACES SL_EP_THREADS
+#define SL_MOE_LIST_LOADS 8 /* that a thread which counts has in flight */
 
 static_assert(SL_EP_COUNTED == SL_EP_THREADS, "a thread for each expert that is counted");
 
@@ -24,11 +25,20 @@ __device__ static inline void sl_moe_count_load(const sl_moe_arrived &a)
     __syncthreads();
     for (int from = 0; from < a.ranks; from++) {
         int came = sl_ep_count(a.count, from, a.cap);
-        for (int i = threadIdx.x; i < came * a.top_k; i += SL_EP_THREADS) {
-            int64_t place = (int64_t)from * a.cap + i / a.top_k;
-            int own = ((const int32_t *)(a.recv + place * a.row.bytes + a.row.ids))[i % a.top_k];
-            if (own >= 0 && own < a.experts)
-                atomicAdd(&count[own], 1);
+        for (int i0 = threadIdx.x; i0 < came * a.top_k; i0 += SL_MOE_LIST_LOADS * SL_EP_THREADS) {
+            int own[SL_MOE_LIST_LOADS];
+#pragma unroll
+            for (int j = 0; j < SL_MOE_LIST_LOADS; j++) {
+                int i = i0 + j * SL_EP_THREADS;
+                int64_t place = (int64_t)from * a.cap + i / a.top_k;
+                own[j] = i < came * a.top_k
+                             ? ((const int32_t *)(a.recv + place * a.row.bytes + a.row.ids))[i % a.top_k]
+                             : -1;
+            }
+#pragma unroll
+            for (int j = 0; j < SL_MOE_LIST_LOADS; j++)
+                if (own[j] >= 0 && own[j] < a.experts)
+                    atomicAdd(&count[own[j]], 1);
         }
     }
     __syncthreads();

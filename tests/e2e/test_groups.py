@@ -90,6 +90,7 @@ def test_two_groups_of_two(start, tmp_path):
     assert real.metric(text, "sluice_group_exchange_bytes_total") > 0
     assert real.metric(text, "sluice_group_exchange_exposed_seconds_total") > 0
     assert real.metric(text, "sluice_group_exchange_hidden_seconds_total") == 0  # the CPU backend waits
+    assert 0 < real.metric(text, "sluice_group_exchange_wait_seconds_total") <= real.metric(text, "sluice_group_exchange_exposed_seconds_total")
     experts, (rows, busiest) = real.metric(text, "sluice_group_experts"), (
         real.metric(text, "sluice_group_expert_rows_total", f'"{e}"') for e in ("all", "busiest"))
     assert experts == 4 and busiest <= rows <= experts * busiest

@@ -265,7 +265,7 @@ static void all_to_all(cg_rank *r, const int64_t *a)
     close_exchange(r, &x);
 }
 
-/* What work of this rank writes to the others before an exchange that carries the counts alone. */
+/* What work of this rank has placed before the exchange. The own block of send then is what must not be read. */
 static void place_rows(cg_rank *r, const exchange *x)
 {
     sl_err err = {{0}};
@@ -273,6 +273,8 @@ static void place_rows(cg_rank *r, const exchange *x)
     for (int32_t q = 0; q < r->ranks && !r->failed; q++) {
         uint8_t *to = sl_comm_at(r->c, x->p.recv, q);
 
+        if (x->p.placed == SL_COMM_OWN_PLACED && q != r->rank)
+            continue;
         if (!to)
             cg_fail(r, "the memory of rank %d cannot be reached, but that of this rank is shared", q);
         else
@@ -281,9 +283,16 @@ static void place_rows(cg_rank *r, const exchange *x)
                              &err),
                   &err, "copy");
     }
+    /* What is placed is not read from send. */
+    for (int32_t q = 0; q < r->ranks && !r->failed; q++)
+        if (x->p.placed == SL_COMM_PLACED || q == r->rank)
+            cg_ok(r,
+                  sl_be_fill(r->be, (uint8_t *)(uintptr_t)x->p.send + (size_t)q * x->block, 0xee, x->block,
+                             &err),
+                  &err, "fill");
 }
 
-/* Exchanges whose rows are written into memory of the receivers, by the exchange or, every third time, before it:
+/* Exchanges whose rows are written into memory of the receivers: by the exchange, then all except the own block, then none:
  * row_bytes, cap, pattern, times. Without such memory they are ordinary ones. */
 static void memory(cg_rank *r, const int64_t *a)
 {
@@ -305,10 +314,10 @@ static void memory(cg_rank *r, const int64_t *a)
 
         cg_ok(r, sl_be_fill(r->be, x.p.recv, 0xa5, x.block * (size_t)r->ranks + GUARD, &err), &err, "fill");
         cg_ok(r, sl_comm_barrier(r->c, &err), &err, "barrier"); /* before it no rank writes to another */
-        x.p.placed = mem && k % 3 == 2;
+        x.p.placed = mem ? (sl_comm_where)(k % 3) : SL_COMM_IN_SEND;
         fill_send(r, &x, a[2], seed);
         dawdle(r, seed);
-        if (x.p.placed)
+        if (x.p.placed != SL_COMM_IN_SEND)
             place_rows(r, &x);
         if (!r->failed && cg_ok(r, run_exchange(r, &x, k % 2 ? work : NULL, &err), &err, "all_to_all"))
             check_recv(r, &x, a[2], seed);
@@ -347,6 +356,10 @@ static void check_stats(cg_rank *r, const exchange *x, const sl_comm_stats *befo
     if (halves != (hidden > 0) || halves == (exposed > 0) || now.gather_ns == before->gather_ns)
         cg_fail(r, "exchanges took %llu ns and hidden %llu, gathers %llu", (unsigned long long)exposed,
                 (unsigned long long)hidden, (unsigned long long)(now.gather_ns - before->gather_ns));
+    uint64_t waited = now.wait_ns - before->wait_ns;
+    if (waited > exposed + hidden || (waited == 0 && r->ranks > 1 && !library))
+        cg_fail(r, "of %llu ns of exchanges %llu are counted as waiting",
+                (unsigned long long)(exposed + hidden), (unsigned long long)waited);
 }
 
 /* Several collectives in one graph, launched with other data and other counts each time: row_bytes, cap, launches, in halves */

@@ -337,6 +337,27 @@ static void bad_call(cg_rank *r, const void *arg)
     }
 }
 
+/* Rows cannot have been placed in memory that is not the group's. */
+static void placed_elsewhere(cg_rank *r, const void *arg)
+{
+    static uint8_t send[8 * SL_COMM_RANKS_MAX], recv[8 * SL_COMM_RANKS_MAX];
+    int32_t count[SL_COMM_RANKS_MAX] = {0}, got[SL_COMM_RANKS_MAX];
+    sl_comm_rows p = {.send = send,
+                      .send_count = count,
+                      .recv = recv,
+                      .recv_count = got,
+                      .row_bytes = 4,
+                      .cap = 2,
+                      .placed = SL_COMM_PLACED};
+    sl_err err = {{0}};
+
+    (void)arg;
+    if (is_last(r))
+        expect(r, sl_comm_all_to_all(r->c, &p, &err), &err, SL_ERR_INVALID, "not in memory of the group");
+    else
+        expect(r, until_failure(r, &err), &err, SL_ERR_CANCELLED, "abort");
+}
+
 const cc_failure cc_failures[] = {
     {.name = "a rank is killed", .fn = killed, .least_ranks = 2, .deadline_ms = 3000, .kills_last = true},
     {.name = "a rank is stopped",
@@ -393,6 +414,11 @@ const cc_failure cc_failures[] = {
      .cpu_only = true},
     {.name = "a rank passes bad parameters",
      .fn = bad_call,
+     .least_ranks = 2,
+     .deadline_ms = 20000,
+     .cpu_only = true},
+    {.name = "rows are placed in other memory",
+     .fn = placed_elsewhere,
      .least_ranks = 2,
      .deadline_ms = 20000,
      .cpu_only = true},
