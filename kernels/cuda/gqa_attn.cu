@@ -9,6 +9,8 @@ sl_status sl_cuda_gqa_attn(sl_backend *be, const void *params, sl_err *err)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "cuda: gqa_attn: heads: a KV head has %d query heads, at most %d are possible",
                        p->heads / p->kv_heads, GQA_GROUP);
+    if (sl_cuda_gqa_tensor_fits(sl_cuda_of(be), p) && sl_cuda_gqa_decode_fits(p))
+        return sl_cuda_gqa_decode(sl_cuda_of(be), p, err);
     if (sl_cuda_gqa_tensor_fits(sl_cuda_of(be), p))
         return sl_cuda_gqa_tensor(sl_cuda_of(be), p, err);
     return sl_cuda_gqa_plain(sl_cuda_of(be), p, err);

@@ -128,5 +128,9 @@ sl_status sl_cuda_gqa_plain(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *er
 /* gqa_attn_tensor.cu: for frequent shapes; the caller asks whether its call fits. */
 bool sl_cuda_gqa_tensor_fits(const sl_cuda *cu, const sl_gqa_attn_params *p);
 sl_status sl_cuda_gqa_tensor(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *err);
+/* gqa_decode.cu: of the same shapes, one query token of every list or sequence, without the rule of skip_factor, where
+ * rows begin at multiples of 16 bytes. */
+bool sl_cuda_gqa_decode_fits(const sl_gqa_attn_params *p);
+sl_status sl_cuda_gqa_decode(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *err);
 
 #endif

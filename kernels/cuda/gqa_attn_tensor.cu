@@ -10,12 +10,9 @@
  * as many adjacent tokens as fit, and two warpgroups share the keys and values. Where few tokens have long lists, the
  * segments are units of work of their own and a second kernel merges them.
  *
- * Limits. Lists are bound by memory: tokens x 2 x dim x bytes / 4.58 TB/s; a step of 128 tokens (64 KiB with dimension
- * 128 in bf16) is 1.9 us of one multiprocessor's share, of which the products need about 0.6 us. Predicted: 1.1 times
- * the limit. Measured on an H200 (`cold --only gqa_attn`, 32 query and 8 KV heads of 128, bf16): 1.30 times, for lists of
- * 2,048 tokens and for 65,536 tokens alike, from 16 tokens on; the rows' order in memory makes no difference, so it is
- * the copies of 16 bytes that are suspected, not the products. Causal attention of many tokens over bf16
- * rows is gqa_prompt.cuh; over fp8 rows it is here, with two multiplying warpgroups.
+ * One query token of every list or sequence is computed by gqa_decode.cu, with the same bits; here are those calls with
+ * the rule of skip_factor, and fp8 rows that do not begin at multiples of 16 bytes. Causal attention of many tokens over
+ * bf16 rows is gqa_prompt.cuh; over fp8 rows it is here, with two multiplying warpgroups.
  *
  *     gqa_attn_fetch.cuh      the warpgroup that brings keys and values into a ring of steps
  *     gqa_attn_multiply.cuh   the warpgroups that multiply

@@ -100,11 +100,12 @@ double cold_time(cold *c, int32_t rounds);
 void cold_report(cold *c, const cold_shape *s, const char *op, const char *shape, double us, double bytes,
                  double ops, double ops_per_us, double link_bytes);
 
-/* Of cold_gqa.c: attention of models with KV heads, which is one of the groups of cold_rows.c. */
-enum { COLD_GQA_SHAPES = 20 };
-extern const cold_shape cold_gqa_shapes[COLD_GQA_SHAPES];
+/* Of cold_gqa.c: attention of models with KV heads, which is two of the groups of cold_rows.c. */
+enum { COLD_GQA_SHAPES = 20, COLD_GQA_FORMS = 14 };
+extern const cold_shape cold_gqa_shapes[COLD_GQA_SHAPES], cold_gqa_form_shapes[COLD_GQA_FORMS];
 void cold_gqa_setup(cold *c);
 void cold_gqa_attention(cold *c, const cold_shape *s);
+void cold_gqa_forms(cold *c, const cold_shape *s);
 
 /* Ceilings of one H200 as measured, per microsecond. */
 #define COLD_HBM 4.58e6

@@ -6,6 +6,8 @@
  *   tokens   decode over lists per KV head, rows of one token of one head: what double_sparsity reads
  *   dense    decode over the whole context, without lists; rows of one token of all heads
  *   prefill  the last tokens of a prompt, causal, without lists; rows as for dense
+ *
+ * The group gqa_forms times decode with rows of fp8 and with head dimensions of 64 and 256.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +22,7 @@ static const char *const kinds[] = {"list", "tokens", "dense", "prefill"};
 
 static struct gqa {
     uint8_t *rows;
-    int64_t tokens; /* in rows */
+    int64_t bytes; /* of rows */
     float *q;
     void *out;
 } in;
@@ -44,14 +46,18 @@ static float *queries(cold *c)
 /* Keys and values of 128 requests of 64K tokens, so that no two requests of a call share a row. */
 void cold_gqa_setup(cold *c)
 {
-    in.tokens = c->o.tiny ? 1 << 12 : 1 << 23;
-    in.rows = cold_random(c, in.tokens * KV_HEADS * DIM * 2, SL_BF16, 0, 1);
+    const int64_t n = (int64_t)(c->o.tiny ? 1 << 12 : 1 << 23) * KV_HEADS * DIM * 2;
+
+    in.bytes = 2 * n;
+    in.rows = cold_random(c, n, SL_BF16, 0, 1);
     in.q = queries(c);
     in.out = cold_mem(c, (size_t)MOST * HEADS * DIM * 2);
 }
 
-static sl_gqa_attn_params params_of(int32_t kind, int32_t tokens)
+/* a: as for cold_gqa_attention() */
+static sl_gqa_attn_params params_of(const int32_t *a, int32_t tokens)
 {
+    const int32_t kind = a[0];
     const int32_t log2 = kind == LIST ? BLOCK_LOG2 : 0, heads = kind == LIST || kind == TOKENS ? KV_HEADS : 0;
     const sl_row_view rows = {.base = in.rows, .heads = heads, .block_log2 = log2};
     sl_gqa_attn_params p = {.q = in.q,
@@ -60,18 +66,18 @@ static sl_gqa_attn_params params_of(int32_t kind, int32_t tokens)
                             .tokens = tokens,
                             .heads = HEADS,
                             .kv_heads = KV_HEADS,
-                            .dim = DIM,
+                            .dim = a[3] ? a[3] : DIM,
                             .scale = 0.088f,
-                            .format = SL_ROW_GQA_BF16,
+                            .format = a[4] ? SL_ROW_GQA_FP8 : SL_ROW_GQA_BF16,
                             .act = SL_BF16};
-    p.rows.row_bytes = sl_gqa_row_bytes(p.format, sl_gqa_row_slots(&rows, KV_HEADS), DIM);
+    p.rows.row_bytes = sl_gqa_row_bytes(p.format, sl_gqa_row_slots(&rows, KV_HEADS), p.dim);
     return p;
 }
 
 /* Lists of k rows of each KV head anywhere in the memory, other ones for every call. */
-static void add_lists(cold *c, int32_t kind, int32_t tokens, int32_t len)
+static void add_lists(cold *c, const int32_t *a, int32_t tokens, int32_t len)
 {
-    sl_gqa_attn_params p = params_of(kind, tokens);
+    sl_gqa_attn_params p = params_of(a, tokens);
     const int32_t per_row = 1 << p.rows.block_log2, k = len / per_row;
     const size_t n = (size_t)tokens * KV_HEADS * (size_t)k;
     int32_t *ids = cold_host(c, sizeof *ids * n), *pos = cold_host(c, sizeof *pos * (size_t)tokens);
@@ -80,7 +86,7 @@ static void add_lists(cold *c, int32_t kind, int32_t tokens, int32_t len)
                         .k = k,
                         .ld_ids = k,
                         .lists = KV_HEADS,
-                        .span = (int32_t)(in.tokens / per_row * KV_HEADS),
+                        .span = (int32_t)(in.bytes / p.rows.row_bytes),
                         .seed = ++c->seed};
 
     for (size_t i = 0; i < n && c->st == SL_OK; i++)
@@ -99,11 +105,11 @@ static void add_lists(cold *c, int32_t kind, int32_t tokens, int32_t len)
 }
 
 /* The whole context of every sequence, in pages of its own; the calls go through the memory. */
-static void add_whole(cold *c, int32_t kind, int32_t tokens, int32_t len, int32_t call)
+static void add_whole(cold *c, const int32_t *a, int32_t tokens, int32_t len, int32_t call)
 {
-    sl_gqa_attn_params p = params_of(kind, tokens);
-    const int32_t seqs = kind == PREFILL ? 1 : tokens, each = sl_pages_for(len),
-                  most = (int32_t)(in.tokens / SL_PAGE_TOKENS);
+    sl_gqa_attn_params p = params_of(a, tokens);
+    const int32_t seqs = a[0] == PREFILL ? 1 : tokens, each = sl_pages_for(len),
+                  most = (int32_t)(in.bytes / p.rows.row_bytes / SL_PAGE_TOKENS);
     int32_t *pages = cold_host(c, sizeof *pages * (size_t)seqs * (size_t)each);
 
     for (int32_t i = 0; i < seqs * each && c->st == SL_OK; i++)
@@ -114,25 +120,41 @@ static void add_whole(cold *c, int32_t kind, int32_t tokens, int32_t len, int32_
     cold_add(c, SL_OP_GQA_ATTN, &p, sizeof p);
 }
 
-/* a: kind, tokens of the step, tokens that each attends to (of a prefill: the last one) */
-void cold_gqa_attention(cold *c, const cold_shape *s)
+/* a: kind, tokens of the step, tokens that each attends to (of a prefill: the last one), head dimension or 0 for DIM,
+ * whether rows are fp8 */
+static void time_shape(cold *c, const cold_shape *s, const char *op, const char *form)
 {
     const int32_t kind = s->a[0], tokens = c->o.tiny ? 4 : s->a[1], len = c->o.tiny ? 256 : s->a[2];
     const bool prefill = kind == PREFILL;
+    const sl_gqa_attn_params p = params_of(s->a, tokens);
     const double read = prefill ? len : (double)tokens * len;
     const double pairs = prefill ? (double)tokens * (len - 0.5 * tokens) : read;
-    const double bytes = read * KV_HEADS * DIM * 4 + (double)tokens * HEADS * DIM * 6;
+    const double row = 2.0 * KV_HEADS * p.dim * (p.format == SL_ROW_GQA_FP8 ? 1 + 4.0 / p.dim : 2);
+    const double bytes = read * row + (double)tokens * HEADS * p.dim * 6;
     const int32_t rounds = cold_rounds(c, bytes, prefill ? 4 : 40);
     char text[64];
 
     for (int32_t i = 0; i < rounds; i++)
         if (kind == LIST || kind == TOKENS)
-            add_lists(c, kind, tokens, len);
+            add_lists(c, s->a, tokens, len);
         else
-            add_whole(c, kind, tokens, len, i);
+            add_whole(c, s->a, tokens, len, i);
     double us = cold_time(c, rounds);
-    snprintf(text, sizeof text, "%s of %d tokens, %d each", kinds[kind], tokens, len);
-    cold_report(c, s, "gqa_attn", text, us, bytes, pairs * HEADS * DIM * 4, COLD_BF16, 0);
+    snprintf(text, sizeof text, "%s%s of %d tokens, %d each", form, kinds[kind], tokens, len);
+    cold_report(c, s, op, text, us, bytes, pairs * HEADS * p.dim * 4, COLD_BF16, 0);
+}
+
+void cold_gqa_attention(cold *c, const cold_shape *s)
+{
+    time_shape(c, s, "gqa_attn", "");
+}
+
+void cold_gqa_forms(cold *c, const cold_shape *s)
+{
+    char form[32];
+
+    snprintf(form, sizeof form, "%s of %d, ", s->a[4] ? "fp8" : "bf16", s->a[3]);
+    time_shape(c, s, "gqa_forms", form);
 }
 
 const cold_shape cold_gqa_shapes[COLD_GQA_SHAPES] = {
@@ -143,3 +165,12 @@ const cold_shape cold_gqa_shapes[COLD_GQA_SHAPES] = {
     {{DENSE, 1, 65536}, 0, 0},      {{DENSE, 16, 65536}, 0, 0},    {{DENSE, 64, 65536}, 0, 0},
     {{DENSE, 128, 65536}, 0, 0},    {{PREFILL, 2048, 8192}, 0, 0}, {{PREFILL, 2048, 16384}, 0, 0},
     {{PREFILL, 2048, 32768}, 0, 0}, {{PREFILL, 2048, 65536}, 0, 0}};
+
+const cold_shape cold_gqa_form_shapes[COLD_GQA_FORMS] = {
+    {{LIST, 1, 2048, 64, 0}, 0, 0},     {{LIST, 64, 2048, 64, 0}, 0, 0},
+    {{TOKENS, 64, 2048, 64, 0}, 0, 0},  {{DENSE, 16, 65536, 64, 0}, 0, 0},
+    {{LIST, 1, 2048, 256, 0}, 0, 0},    {{LIST, 64, 2048, 256, 0}, 0, 0},
+    {{TOKENS, 64, 2048, 256, 0}, 0, 0}, {{DENSE, 16, 65536, 256, 0}, 0, 0},
+    {{LIST, 1, 2048, 128, 1}, 0, 0},    {{LIST, 64, 2048, 128, 1}, 0, 0},
+    {{TOKENS, 64, 2048, 128, 1}, 0, 0}, {{DENSE, 16, 65536, 128, 1}, 0, 0},
+    {{LIST, 64, 2048, 64, 1}, 0, 0},    {{LIST, 64, 2048, 256, 1}, 0, 0}};

@@ -406,5 +406,6 @@ const cold_group cold_rows_groups[] = {
     {"gather", setup_gather, gather, gather_shapes, SL_COUNT(gather_shapes)},
     {"beside", setup_beside, beside, beside_shapes, SL_COUNT(beside_shapes)},
     {"gqa_attn", cold_gqa_setup, cold_gqa_attention, cold_gqa_shapes, COLD_GQA_SHAPES},
+    {"gqa_forms", cold_gqa_setup, cold_gqa_forms, cold_gqa_form_shapes, COLD_GQA_FORMS},
     {0},
 };
