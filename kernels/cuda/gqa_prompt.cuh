@@ -10,8 +10,9 @@
  *
  * Limit: 4 x dim operations for each pair of a query head and a token; a step of both warpgroups (128 tokens, dimension
  * 128) is 8.4 MFLOP, 1.04 us of one multiprocessor at its highest rate. Its keys and values are 64 KiB from the L2 cache.
- * Predicted: 520 TFLOP/s. Measured on an H200 (`cold --only gqa_attn,gqa_prompt`, 2,048 tokens after 6K to 62K): 518 to
- * 536, and 565 with rows of 16 tokens by KV head; 522 with dimension 256. cuDNN in the same run: 601 to 618, and 649.
+ * Predicted: 520 TFLOP/s. Measured on an H200 (`cold --only gqa_attn,gqa_prompt`, 2,048 tokens after 6K to 62K): 523 to
+ * 545, and 570 with rows of 16 tokens by KV head; 528 with dimension 256, 380 with 64. cuDNN in the same run: 603 to 615;
+ * 653 and 460.
  */
 #ifndef SL_KERNELS_CUDA_GQA_PROMPT_CUH
 #define SL_KERNELS_CUDA_GQA_PROMPT_CUH
