@@ -3,9 +3,9 @@
  * bf16 activations, bf16 or fp8 rows, head dimensions 64, 128 and 256.
  *
  * The arithmetic is that of gqa_attn_tensor.cu, so a token has the same bits here and there: a list is cut into segments
- * of 512 tokens at fixed places, each of which is summed by itself in steps, and segments are merged in their order. Here
- * every segment is a unit of work, and a second kernel merges them: the units of all lists are as long as each other,
- * whatever the batch is, and no thread block waits for another one.
+ * of 512 tokens at fixed places, each of which is summed by itself in steps, and segments are merged in their order. A
+ * unit of work is a whole list, whose segments are merged in registers; or, of few or long lists, one segment, and a
+ * second kernel merges them. Both give the same bits, and no thread block waits for another one.
  *
  * Limit: tokens x 2 x dim x bytes / 4.58 TB/s. With a latency of 1 us this needs 35 KB in flight in each multiprocessor;
  * the ring holds 192 KB. A step of 128 tokens of dimension 128 is 64 KiB, 1.9 us of a multiprocessor's share. The
@@ -178,9 +178,21 @@ bool sl_cuda_gqa_decode_fits(const sl_gqa_attn_params *p)
     return p->skip_factor <= 0 && p->rows.row_bytes % 16 == 0 && (!p->seqs || p->tokens <= p->seqs->n_seqs);
 }
 
+/* Into how many units a list is cut: its segments, or 1 where whole lists occupy the device nearly as well, which saves
+ * the second kernel and look-ups of lists. The unit of both numbers is the time of a segment. */
+static int parts_of(const sl_cuda *cu, const sl_gqa_attn_params *p)
+{
+    int segments = sl_ceil_div((int64_t)p->k << p->rows.block_log2, SEGMENT);
+    int64_t lists = (int64_t)p->tokens * p->kv_heads;
+    int64_t whole = (int64_t)sl_ceil_div(lists, cu->sms) * segments,
+            cut = sl_ceil_div(lists * segments, cu->sms);
+
+    return 8 * whole > 9 * cut + 16 ? segments : 1;
+}
+
 sl_status sl_cuda_gqa_decode(sl_cuda *cu, const sl_gqa_attn_params *p, sl_err *err)
 {
-    dec_work w = {gqa_work_of(cu, p), NULL, sl_ceil_div((int64_t)p->k << p->rows.block_log2, SEGMENT), {}};
+    dec_work w = {gqa_work_of(cu, p), NULL, parts_of(cu, p), {}};
     CUtensorMap map = {};
     int64_t pitch = 0;
     dec_mode mode = mode_of(&w.g, &w.b, &pitch);

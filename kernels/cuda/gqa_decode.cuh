@@ -2,8 +2,8 @@
  * Inside gqa_decode*.cu: decode attention over keys and values, one query token of every list. The sizes of its ring in
  * shared memory, its units of work, and what its two sides share.
  *
- * A unit is one segment of SEGMENT tokens of one KV head of one token. Its sums do not depend on any other unit, and they
- * are those of gqa_attn_tensor.cu, which computes the same lists for other calls.
+ * A unit is the list of one KV head of one token, or one segment of SEGMENT tokens of that list. Its sums do not depend on
+ * any other unit, and they are those of gqa_attn_tensor.cu, which computes the same lists for other calls.
  */
 #ifndef SL_KERNELS_CUDA_GQA_DECODE_CUH
 #define SL_KERNELS_CUDA_GQA_DECODE_CUH
@@ -57,7 +57,7 @@ struct dec_boxes {
 struct dec_work {
     gqa_work g;
     float *partial; /* [T][heads][parts]: DIM sums, maximum, sum of weights, two unused; read if parts > 1 */
-    int32_t parts;  /* segments of a list */
+    int32_t parts;  /* units of a list: 1, or its segments */
     dec_boxes b;
 };
 

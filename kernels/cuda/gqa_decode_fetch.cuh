@@ -48,13 +48,13 @@ __device__ static inline dec_part dec_listed(const gqa_work &w, const dec_unit &
     return a;
 }
 
-__device__ static inline dec_part dec_part_of(const gqa_work &w, const dec_unit &u)
+__device__ static inline dec_part dec_part_of(const dec_work &w, const dec_unit &u)
 {
-    if (!w.p.seqs)
-        return dec_listed(w, u);
-    dec_part a = {gqa_list_of(w, u.t, u.kv_head), u.part * SEGMENT, 0};
+    if (!w.g.p.seqs && w.parts > 1)
+        return dec_listed(w.g, u);
+    dec_part a = {gqa_list_of(w.g, u.t, u.kv_head), u.part * SEGMENT, 0};
 
-    a.end = min(a.l.n, a.first + SEGMENT);
+    a.end = w.parts > 1 ? min(a.l.n, a.first + SEGMENT) : a.l.n;
     return a;
 }
 
@@ -78,7 +78,7 @@ __device__ static inline void dec_fetch_boxes(const dec_work &w, const CUtensorM
 
     for (int i = blockIdx.x; i < units; i += gridDim.x) {
         dec_unit u = dec_unit_at(w, i);
-        dec_part a = dec_part_of(w.g, u);
+        dec_part a = dec_part_of(w, u);
         int byte = u.kv_head * w.b.head_x + half * 128;
         int entry = half < halves && a.first + token < a.end ? gqa_entry(w.g, a.l, a.first + token) : -1;
 
@@ -171,7 +171,7 @@ __device__ static inline void dec_fetch_rows(const dec_work &w, uint8_t *smem, d
     uint32_t ring = sl_smem_addr(smem);
 
     for (int i = blockIdx.x; i < units; i += gridDim.x) {
-        dec_part a = dec_part_of(w.g, dec_unit_at(w, i));
+        dec_part a = dec_part_of(w, dec_unit_at(w, i));
         int entry = a.first + token < a.end ? gqa_entry(w.g, a.l, a.first + token) : -1;
 
         for (int at = a.first; at < a.end || at == a.first; at += step, it++) {

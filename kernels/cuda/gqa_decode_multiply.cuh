@@ -20,6 +20,7 @@ template <int DIM, int MODE> struct dec_walk {
     uint32_t q[DIM / 16][4];
     float s[TOKENS / 8][4], o[COLS / 8][4];
     float m[2], fix[2], l; /* maximum of two heads, factor for the output so far; share of a sum of weights */
+    float all_o[COLS / 8][4], all_m[2], all_l; /* of the merged segments */
     dec_shared<DIM> *x;
     uint32_t ring;
     float scale;
@@ -378,15 +379,40 @@ template <int DIM, int MODE> __device__ static inline bool dec_step(dec_walk<DIM
 
 /* ---- a unit ---- */
 
+/* Merges the segment that is complete with the earlier ones, and begins the next. */
+template <int DIM, int MODE> __device__ static inline void dec_end_segment(dec_walk<DIM, MODE> &y, bool first)
+{
+    float keep[2] = {0, 0}, take[2] = {1, 1};
+    float l = __fadd_rn(y.l, __shfl_xor_sync(0xffffffffu, y.l, 2));
+
+    l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 4));
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float none = 0;
+
+        if (first)
+            y.all_m[r] = y.m[r];
+        else
+            gqa_merge_sums(y.all_m[r], none, y.m[r], 0, &keep[r], &take[r]);
+    }
+    y.all_l = first ? l : __fmaf_rn(y.all_l, dec_of_head(y, keep), __fmul_rn(l, dec_of_head(y, take)));
+#pragma unroll
+    for (int j = 0; j < dec_walk<DIM, MODE>::COLS / 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            y.all_o[j][e] = first ? y.o[j][e] : gqa_merge(y.all_o[j][e], keep[e / 2], y.o[j][e], take[e / 2]);
+    y.m[0] = y.m[1] = -INFINITY, y.l = 0;
+    dec_clear(y.o);
+}
+
 /* The results of a unit: the output; or of a part of a list, sums and what belongs to them. */
 template <int DIM, int MODE>
 __device__ static inline void dec_store(const dec_work &w, const dec_unit &u, dec_walk<DIM, MODE> &y)
 {
     int64_t first = u.t * w.g.p.heads + u.kv_head * w.g.group;
     int summed = 2 * y.warp + y.lane / 8 % 2;
-    float l = __fadd_rn(y.l, __shfl_xor_sync(0xffffffffu, y.l, 2)), m = dec_of_head(y, y.m);
+    float l = y.all_l, m = dec_of_head(y, y.all_m);
 
-    l = __fadd_rn(l, __shfl_xor_sync(0xffffffffu, l, 4));
     if (w.parts > 1 && y.lane < 16 && y.lane % 8 == 0 && summed < w.g.group)
         *(float2 *)(w.partial + ((first + summed) * w.parts + u.part) * (DIM + 4) + DIM) = make_float2(m, l);
     if (w.parts == 1) {
@@ -408,10 +434,10 @@ __device__ static inline void dec_store(const dec_work &w, const dec_unit &u, de
                 int c = dec_column(y, j, e);
 
                 if (w.parts > 1)
-                    part[c] = y.o[j][r * 2 + e];
+                    part[c] = y.all_o[j][r * 2 + e];
                 else
                     ((__nv_bfloat16 *)w.g.p.out)[(first + head) * DIM + c] =
-                        __float2bfloat16_rn(gqa_output(y.o[j][r * 2 + e], y.x->l[head]));
+                        __float2bfloat16_rn(gqa_output(y.all_o[j][r * 2 + e], y.x->l[head]));
             }
     }
 }
@@ -426,6 +452,7 @@ template <int DIM, int MODE> __device__ static inline void dec_begin(dec_walk<DI
 template <int DIM, int MODE>
 __device__ static inline void dec_multiply(const dec_work &w, uint8_t *smem, dec_shared<DIM> *x)
 {
+    const int steps = SEGMENT / dec_size<DIM, MODE>::STEP;
     int units = dec_units(w), pieces = w.g.group * (DIM / 8), i = blockIdx.x;
     dec_walk<DIM, MODE> y;
     float4 first[2] = {};
@@ -453,8 +480,12 @@ __device__ static inline void dec_multiply(const dec_work &w, uint8_t *smem, dec
         /* the first piece of the next unit: its latency passes during this one */
         if (i + (int)gridDim.x < units && (int)threadIdx.x < pieces)
             dec_load_piece(w, dec_unit_at(w, i + gridDim.x), threadIdx.x, first);
-        while (!dec_step(y))
-            ;
+        bool last = false;
+        for (int n = 1; !last; n++) {
+            last = dec_step(y);
+            if (last || n % steps == 0)
+                dec_end_segment(y, n <= steps);
+        }
         dec_store(w, u, y);
     }
 }
