@@ -11,8 +11,8 @@
  * the ring holds 192 KB. A step of 128 tokens of dimension 128 is 64 KiB, 1.9 us of a multiprocessor's share. The
  * warpgroup products of gqa_attn_tensor.cu have 64 rows for 4 heads, and took 1.84 us without any copy, whereas its
  * copies alone took 1.05 times the limit: it was not the copies that made it 1.3 times the limit. Measured on an H200
- * (`cold --only gqa_attn`, 32 query and 8 KV heads of 128, bf16): 1.28 times for 64 and 128 lists of 2,048 tokens, 1.14
- * times for 65,536 tokens.
+ * (`cold --only gqa_attn`, 32 query and 8 KV heads of 128, bf16): 1.16 and 1.13 times for 64 and 128 lists of 2,048
+ * tokens, 1.09 times for 16 requests of 65,536 tokens.
  *
  *     gqa_decode_fetch.cuh      the side that fills the ring
  *     gqa_decode_multiply.cuh   the side that multiplies
