@@ -52,7 +52,11 @@ def not_under_tsan():
 
 # Left out of a sanitizer's run because it cannot find anything there or would take minutes.
 KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_endings"
-LEFT_OUT = {"asan": {"test_writer_dies": KILLS}, "tsan": not_under_tsan()}
+TWICE = "the workers of test_*_direct with another way to ship; that way runs there in test_cluster_gpu"
+LEFT_OUT = {"asan": {"test_writer_dies": KILLS, **dict.fromkeys(("test_soak_gpu", "test_routers_gpu", "test_faults_gpu"), TWICE)},
+            "tsan": not_under_tsan()}
+LONG = "a minute by itself; the whole run has it"
+LEFT_OUT_QUICK = dict.fromkeys(("test_writer_dies", "comm_conformance_sockets"), LONG)  # added to LEFT_OUT["unit"] by --quick
 
 MANY = 9     # tests left out for one reason are counted and no longer named
 SLOWEST = 8  # tests of a stage whose times the summary names
@@ -311,8 +315,24 @@ def stage_checks():
     return tally
 
 
+def but_left_out(stage, preset, env=None, args=(), wrapper=()):
+    """ctest without what LEFT_OUT names for the stage; every name must be that of a test."""
+    left_out = LEFT_OUT.get(stage, {})
+    listed = subprocess.run(["ctest", "--test-dir", f"build/{preset}", "--show-only=json-v1"], cwd=ROOT, capture_output=True, check=False)
+    known = {test["name"] for test in json.loads(listed.stdout or "{}").get("tests", ())}
+    names = ["-E", "^(" + "|".join(left_out) + ")$"] if left_out else []
+    tally = ctest(preset, stage, env, [*args, *names], wrapper)
+    for name in sorted(set(left_out) - known):
+        tally.fail(f"{stage}: {name} is left out, but there is no test of that name")
+    for why in dict.fromkeys(left_out.values()):
+        names = [name for name, reason in left_out.items() if reason == why]
+        tally.skipped += len(names)
+        tally.notes.append(f"skipped {stage}: {', '.join(names) if len(names) < MANY else f'{len(names)} tests'}: {why}")
+    return tally
+
+
 def stage_unit():
-    tally = ctest("release", "unit")
+    tally = but_left_out("unit", "release")
     tally.notes += [f"shorter unit: {what}" for what in SHORTER["unit"]]
     return tally
 
@@ -364,17 +384,7 @@ def stage_attack():
 
 
 def sanitized(preset, env, exclude, wrapper=()):
-    left_out = LEFT_OUT.get(preset, {})
-    listed = subprocess.run(["ctest", "--test-dir", f"build/{preset}", "--show-only=json-v1"], cwd=ROOT, capture_output=True, check=False)
-    known = {test["name"] for test in json.loads(listed.stdout or "{}").get("tests", ())}
-    names = ["-E", "^(" + "|".join(left_out) + ")$"] if left_out else []
-    tally = ctest(preset, preset, env, ["-LE", exclude, *names], wrapper)
-    for name in sorted(set(left_out) - known):
-        tally.fail(f"{preset}: {name} is left out, but there is no test of that name")
-    for why in dict.fromkeys(left_out.values()):
-        names = [name for name, reason in left_out.items() if reason == why]
-        tally.skipped += len(names)
-        tally.notes.append(f"skipped {preset}: {', '.join(names) if len(names) < MANY else f'{len(names)} tests'}: {why}")
+    tally = but_left_out(preset, preset, env, ["-LE", exclude], wrapper)
     tally.notes += [f"shorter {preset}: {what}" for what in SHORTER.get(preset, ())]
     return tally
 
@@ -621,7 +631,7 @@ def repeat_alone(tallies):
 
 def choose(argv):
     parser = argparse.ArgumentParser(prog="tests/run", description="Builds and runs the tests.")
-    parser.add_argument("--quick", action="store_true", help="release build and unit tests only")
+    parser.add_argument("--quick", action="store_true", help="release build and unit tests only, without the longest of them")
     parser.add_argument("--only", action="append", choices=list(STAGES), metavar="STAGE", help="one stage (repeatable)")
     parser.add_argument("--list", action="store_true", help="list the stages")
     args = parser.parse_args(argv)
@@ -629,6 +639,8 @@ def choose(argv):
         for name, what in STAGES.items():
             print(f"{name:8} {what}")
         sys.exit(0)
+    if args.quick:
+        LEFT_OUT["unit"] = LEFT_OUT_QUICK
     wanted = set(args.only or (["deps", "build", "unit"] if args.quick else STAGES))
     if wanted & NEED_BUILD:
         wanted.add("build")

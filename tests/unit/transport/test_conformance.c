@@ -1,7 +1,8 @@
 /*
  * What transport.h promises, against every implementation: loopback, and UCX between threads and between processes.
- * Each test runs once per variant (harness.c), in a process of its own, so that no state remains from one test to the
- * next. This file: connecting, messages, sleeping. Memory: test_remote_memory.c; how connections end: test_endings.c.
+ * Each test runs once per variant (harness.c; under a sanitizer with half of them), in a process of its own, so that no
+ * state remains from one test to the next. This file: connecting, messages, sleeping. Memory: test_remote_memory.c; how
+ * connections end: test_endings.c.
  */
 #include <check.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "tests/unit/run_suite.h"
 #include "tests/unit/transport/harness.h"
 
 START_TEST(connect_and_close)
@@ -274,15 +276,15 @@ END_TEST
 int main(void)
 {
     TCase *t = tcase_create("conformance");
-    tcase_add_loop_test(t, connect_and_close, 0, n_variants);
-    tcase_add_loop_test(t, connect_refused, 0, n_variants);
-    tcase_add_loop_test(t, connect_rejected, 0, n_variants);
-    tcase_add_loop_test(t, connect_times_out, 0, n_variants);
-    tcase_add_loop_test(t, late_join_many_endpoints, 0, n_variants);
-    tcase_add_loop_test(t, messages_echo, 0, n_variants);
-    tcase_add_loop_test(t, messages_in_order_both_ways, 0, n_variants);
-    tcase_add_loop_test(t, message_limits, 0, n_variants);
-    tcase_add_loop_test(t, message_largest, 0, n_variants);
-    tcase_add_loop_test(t, idle_sleeps, 0, n_variants);
+    add_variants(t, connect_and_close, n_variants);
+    add_variants(t, connect_refused, n_variants);
+    add_variants(t, connect_rejected, n_variants);
+    add_variants(t, connect_times_out, n_variants);
+    add_variants(t, late_join_many_endpoints, n_variants);
+    add_variants(t, messages_echo, n_variants);
+    add_variants(t, messages_in_order_both_ways, n_variants);
+    add_variants(t, message_limits, n_variants);
+    add_variants(t, message_largest, n_variants);
+    add_variants(t, idle_sleeps, n_variants);
     return harness_run("transport_conformance", t);
 }
