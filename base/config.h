@@ -41,6 +41,7 @@ enum {
 typedef char sl_cfg_choice[SL_CFG_CHOICE_BYTES];
 
 /* Enumerations of the configuration file. A value is the index of its name in the row of the table. */
+typedef enum { SL_CFG_LOAD_AUTO, SL_CFG_LOAD_DUMMY } sl_cfg_load;
 typedef enum { SL_CFG_MODE_RESIDENT, SL_CFG_MODE_HIERARCHICAL, SL_CFG_MODE_ADAPTIVE } sl_cfg_mode;
 typedef enum { SL_CFG_TRI_AUTO, SL_CFG_TRI_ON, SL_CFG_TRI_OFF } sl_cfg_tristate;
 typedef sl_role sl_cfg_role;
@@ -59,6 +60,7 @@ typedef struct sl_config {
         char path[SL_CFG_PATH_BYTES];
         /* if it is empty, sl_config_finish() sets the name of the directory of path */
         char served_name[SL_CFG_NAME_BYTES];
+        sl_cfg_load load_format;
         sl_cfg_choice indexer;
         sl_cfg_choice row_format;
         int max_context; /* tokens; 0 = from the checkpoint */

@@ -34,6 +34,7 @@
 #define MAX_HOT_ROWS 65534 /* SL_HOT_ROWS_MAX of kernels/params.h, which base does not include */
 
 static const char *const automatic[] = {"auto", NULL};
+static const char *const loads[] = {"auto", "dummy", NULL};
 static const char *const modes[] = {"resident", "hierarchical", "adaptive", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const roles[] = {"router", "prefill", "decode", "both", NULL};
@@ -66,6 +67,11 @@ const sl_cfg_row sl_cfg_rows[] = {
     STR(model, path, "",
         "Directory of a Hugging Face checkpoint (config.json, safetensors, tokenizer.json)."),
     STR(model, served_name, "", "Model name clients use. Empty: the name of the directory."),
+    ENUM(
+        model, load_format, "auto", loads,
+        "auto: the weights are those of the checkpoint. dummy: they are random, made on the device; model.path needs only "
+        "config.json and the tokenizer, and answers have no meaning. For measuring and for trials without the weights. All "
+        "processes of a cluster must agree; pages never match those of real weights."),
     CHOICE(model, indexer, "auto", automatic,
            "Numeric convention of the indexer. plain: fp32, as in transformers. official: Hadamard transform "
            "and fp8 with power-of-two scales. auto: official for quantised checkpoints, else plain. Cached "

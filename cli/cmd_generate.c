@@ -13,11 +13,12 @@
 /* The values of the flags. */
 typedef struct flags {
     sl_local_run_opts run;
-    const char *mode, *prompt, *ids;
+    const char *mode, *load, *prompt, *ids;
     bool json;
 } flags;
 
 static const char *const modes[] = {"resident", "hierarchical", NULL};
+static const char *const loads[] = {"auto", "dummy", NULL};
 
 /* Parses "1,2,3" into token ids, which the caller frees. */
 static sl_status parse_ids(const char *text, int32_t **out, size_t *n, sl_err *err)
@@ -64,6 +65,10 @@ static sl_args_result parse_flags(int argc, char **argv, flags *f)
     sl_local_run_opts *o = &f->run;
     const sl_arg args[] = {
         {"model", SL_ARG_TEXT, &o->dir, "DIR", "Checkpoint directory. Required.", 0, 0, NULL},
+        {"load-format", SL_ARG_CHOICE, &f->load, "NAME",
+         "auto, the default: the weights of the checkpoint. dummy: random ones; DIR needs only config.json, and what is "
+         "generated has no meaning.",
+         0, 0, loads},
         {"prompt", SL_ARG_TEXT, &f->prompt, "TEXT",
          "The prompt as text; the checkpoint needs a tokenizer.json.", 0, 0, NULL},
         {"ids", SL_ARG_TEXT, &f->ids, "1,2,3", "The prompt as token ids.", 0, 0, NULL},
@@ -153,7 +158,8 @@ int sl_cmd_generate(int argc, char **argv)
                        .tail_rows = 64,
                        .chunk = 512,
                        .backend = "cpu"},
-               .mode = "resident"};
+               .mode = "resident",
+               .load = "auto"};
     switch (parse_flags(argc, argv, &f)) {
     case SL_ARGS_HELP:
         return SL_EXIT_OK;
@@ -164,6 +170,7 @@ int sl_cmd_generate(int argc, char **argv)
     }
     if (!sl_cli_model_given("generate", f.run.dir))
         return SL_EXIT_USAGE;
+    f.run.dummy = strcmp(f.load, "dummy") == 0;
     f.run.hierarchical = strcmp(f.mode, "hierarchical") == 0;
     sl_err err = {0};
     sl_local_run r = {0};

@@ -68,6 +68,10 @@ static sl_status expected_identity(const sl_config *cfg, sl_worker_identity *id,
     sl_status st = sl_worker_identity_read(cfg, id, &why);
 
     *known = st == SL_OK;
+    if (st == SL_OK && cfg->model.load_format == SL_CFG_LOAD_DUMMY)
+        sl_log(
+            SL_LOG_WARN, "router", "random_weights",
+            "reason=\"model.load_format is dummy: this cluster serves random weights, answers have no meaning\"");
     if (st == SL_ERR_NOT_FOUND) {
         sl_log(SL_LOG_WARN, "router", "identity",
                "cause=\"%s: the first worker that joins decides which weights this cluster serves\"",

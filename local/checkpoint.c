@@ -7,6 +7,13 @@
 
 const char *const sl_local_act_names[] = {"f32", "bf16", NULL};
 
+static sl_status choose_formats(sl_local_checkpoint *c, const char *indexer, const char *row_format,
+                                sl_err *err)
+{
+    return sl_model_choose_formats(&c->cfg, c->stored, indexer, row_format, &c->index_format, &c->row_format,
+                                   err);
+}
+
 sl_status sl_local_checkpoint_read(const char *dir, const char *indexer, const char *row_format,
                                    sl_local_checkpoint *out, sl_err *err)
 {
@@ -15,8 +22,18 @@ sl_status sl_local_checkpoint_read(const char *dir, const char *indexer, const c
     c.has_weights = sl_checkpoint_file_bytes(dir) > 0;
     if (c.has_weights)
         SL_TRY(sl_model_stored_dtype(dir, &c.stored, err));
-    SL_TRY(
-        sl_model_choose_formats(&c.cfg, c.stored, indexer, row_format, &c.index_format, &c.row_format, err));
+    SL_TRY(choose_formats(&c, indexer, row_format, err));
+    *out = c;
+    return SL_OK;
+}
+
+sl_status sl_local_checkpoint_dummy(const char *dir, const char *indexer, const char *row_format,
+                                    sl_local_checkpoint *out, sl_err *err)
+{
+    sl_local_checkpoint c = {.dummy = true};
+    SL_TRY(sl_model_config_load(dir, &c.cfg, err));
+    c.stored = sl_model_dummy_dtype(&c.cfg);
+    SL_TRY(choose_formats(&c, indexer, row_format, err));
     *out = c;
     return SL_OK;
 }

@@ -12,6 +12,7 @@ typedef struct sl_local_checkpoint {
     sl_model_config cfg;
     sl_dtype stored; /* dtype of most weights; BF16 when the directory has no weights */
     bool has_weights;
+    bool dummy; /* its weights are to be made, not read (sl_model_opts.dummy) */
     sl_index_format index_format;
     sl_row_format row_format;
 } sl_local_checkpoint;
@@ -23,6 +24,10 @@ typedef struct sl_local_checkpoint {
  */
 sl_status sl_local_checkpoint_read(const char *dir, const char *indexer, const char *row_format,
                                    sl_local_checkpoint *out, sl_err *err);
+
+/* The same for random weights in place of those of dir, which needs only config.json. */
+sl_status sl_local_checkpoint_dummy(const char *dir, const char *indexer, const char *row_format,
+                                    sl_local_checkpoint *out, sl_err *err);
 
 /* Names of the dtypes of activations, NULL-terminated. */
 extern const char *const sl_local_act_names[];

@@ -28,6 +28,7 @@ sl_status sl_local_open_model(sl_local *l, const sl_local_opts *o, sl_err *err)
         .max_logit_rows = o->max_logit_rows,
         .max_context = o->max_context,
         .comm = o->comm,
+        .dummy = l->checkpoint.dummy,
         .progress = on_load,
         .progress_ctx = &progress,
     };

@@ -52,6 +52,8 @@ static sl_status open_local(sl_local_run *r, const sl_local_run_opts *o, sl_err 
     int32_t len = 0;
     if (o->model)
         sl_local_borrow(&r->local, o->model, o->max_context);
+    else if (o->dummy)
+        SL_TRY(sl_local_checkpoint_dummy(o->dir, o->indexer, o->row_format, &r->local.checkpoint, err));
     else
         SL_TRY(sl_local_checkpoint_read(o->dir, o->indexer, o->row_format, &r->local.checkpoint, err));
     SL_TRY(choose_context(r, o, &len, err));

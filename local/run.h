@@ -26,6 +26,7 @@ typedef struct sl_local_run_opts {
     const char *algorithm;
     sl_selection_keys selection; /* of the algorithm */
     const char *indexer, *row_format, *act, *layout, *policy;
+    bool dummy;        /* random weights in place of those of dir */
     bool hierarchical; /* the prompt's rows leave the device after prefill */
     bool want_logits, ignore_eos;
     bool poison;                                               /* see sl_engine_opts */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/dummy.h"
 #include "model/rope.h"
 
 #define ROPE_PIECE 65536 /* positions computed at a time */
@@ -146,6 +147,8 @@ sl_status sl_model_load(sl_backend *be, const char *dir, const sl_model_opts *op
                         sl_err *err)
 {
     SL_TRY(check_opts(opts, err));
+    if (opts->dummy)
+        return sl_dummy_load(be, dir, opts, out, err);
     sl_model *m = calloc(1, sizeof *m);
     if (!m)
         return sl_fail(err, SL_ERR_NO_MEMORY, "%s: no memory", dir);
@@ -201,6 +204,8 @@ static sl_status open_view(const char *dir, const sl_model_opts *opts, view *v, 
 sl_status sl_model_identify(const char *dir, const sl_model_opts *opts, sl_key *out, sl_err *err)
 {
     view v;
+    if (opts->dummy)
+        return sl_dummy_identify(dir, opts, out, NULL, err);
     SL_TRY(open_view(dir, opts, &v, err));
     *out = sl_fingerprint(v.ck, v.c, opts);
     close_view(&v);
@@ -221,6 +226,8 @@ sl_status sl_model_identify_rank(const char *dir, const sl_model_opts *opts, sl_
     view v;
     sl_share_of_experts shares[SL_COMM_RANKS_MAX];
     SL_TRY(check_rank(opts, err));
+    if (opts->dummy)
+        return sl_dummy_identify(dir, opts, out, NULL, err);
     SL_TRY(open_view(dir, opts, &v, err));
     share_experts(v.c, opts->ranks > 1 ? opts->ranks : 1, shares);
     sl_fingerprints(v.ck, v.c, opts, &shares[opts->rank], 1, out);
@@ -236,6 +243,12 @@ sl_status sl_model_identify_ranks(const char *dir, const sl_model_opts *opts, sl
     sl_share_of_experts shares[1 + SL_COMM_RANKS_MAX];
     sl_key keys[1 + SL_COMM_RANKS_MAX];
     SL_TRY(check_rank(opts, err));
+    if (opts->dummy) {
+        SL_TRY(sl_dummy_identify(dir, opts, out, NULL, err));
+        for (int32_t r = 0; r < ranks; r++)
+            prints[r] = *out;
+        return SL_OK;
+    }
     SL_TRY(open_view(dir, opts, &v, err));
     shares[0] = (sl_share_of_experts){0, v.c->n_routed_experts};
     share_experts(v.c, ranks, shares + 1);
@@ -249,6 +262,9 @@ sl_status sl_model_identify_ranks(const char *dir, const sl_model_opts *opts, sl
 sl_status sl_model_placed_bytes(const char *dir, const sl_model_opts *opts, uint64_t *out, sl_err *err)
 {
     view v;
+    sl_key fingerprint;
+    if (opts->dummy)
+        return sl_dummy_identify(dir, opts, &fingerprint, out, err);
     SL_TRY(open_view(dir, opts, &v, err));
     *out = v.bytes;
     close_view(&v);

@@ -86,6 +86,12 @@ typedef struct sl_model_opts {
     /* Called from the loading thread about twice a second and at the end; may be NULL. */
     void (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
+    /*
+     * The tensors are not read but made with random values (model/dummy.h): the directory needs only config.json, and
+     * files of weights in it are ignored. The values depend on the config alone: not on the rank, the number of ranks or
+     * the backend.
+     */
+    bool dummy;
     /* The fingerprint of the whole checkpoint, for a rank of a group that knows it from another rank and so reads only its
      * own tensors; zero: it is computed, for which samples of all tensors are read. */
     sl_key fingerprint;
@@ -117,6 +123,9 @@ sl_status sl_model_choose_formats(const sl_model_config *cfg, sl_dtype stored, c
 sl_dtype sl_model_auto_act(sl_dtype stored);
 /* Dtype most weights of the checkpoint are stored in, from the safetensors headers alone. */
 sl_status sl_model_stored_dtype(const char *dir, sl_dtype *out, sl_err *err);
+/* What takes its place for a model of random weights (sl_model_opts.dummy): F8 where the config says that the checkpoint
+ * is quantised, else BF16. */
+sl_dtype sl_model_dummy_dtype(const sl_model_config *cfg);
 
 sl_status sl_model_load(sl_backend *be, const char *dir, const sl_model_opts *opts, sl_model **out,
                         sl_err *err);

@@ -37,6 +37,9 @@ sl_status sl_model_ask(sl_model *m, sl_err *err);
 /* model/fingerprint.c: the fingerprint; reads a sample of every tensor's bytes. */
 sl_key sl_fingerprint(sl_checkpoint *ck, const sl_model_config *c, const sl_model_opts *o);
 
+/* The fingerprint of a model with the random weights of this seed; the config as the file has it. */
+sl_key sl_fingerprint_dummy(const sl_model_config *c, const sl_model_opts *o, uint64_t seed);
+
 /* The routed experts from `first` to `end` - 1, and everything that is not a routed expert. */
 typedef struct sl_share_of_experts {
     int32_t first, end;

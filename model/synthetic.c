@@ -112,10 +112,11 @@ static sl_status make_tensor(maker *k, const sl_tensor_spec *s, sl_weight *w)
 static sl_status make_expert(maker *k, int32_t e, int64_t rows, int64_t cols, sl_weight *w)
 {
     const sl_weights *all = &k->m->weights;
+    sl_dtype dtype = k->m->config.fp8_acts ? SL_F8_E4M3 : SL_BF16;
     if (e >= all->expert_first[all->rank] && e < all->expert_first[all->rank + 1])
-        return make_linear(k, rows, cols, SL_F8_E4M3, w);
-    *w = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = SL_F8_E4M3};
-    k->tensors += 2; /* values and scales */
+        return make_linear(k, rows, cols, dtype, w);
+    *w = (sl_weight){.out = (int32_t)rows, .in = (int32_t)cols, .dtype = dtype};
+    k->tensors += dtype == SL_F8_E4M3 ? 2 : 1; /* values, and their scales */
     return SL_OK;
 }
 
@@ -165,18 +166,19 @@ static sl_status alloc_tables(sl_model *m, sl_err *err)
     return SL_OK;
 }
 
-/* Memory for all weights; the first pass over the tensors has no block and only adds up their sizes. */
-static sl_status alloc_weights(maker *k)
+/* The tables, and the size of all tensors: a first pass over them has no block and only adds up. */
+static sl_status measure_weights(maker *k)
 {
     SL_TRY(alloc_tables(k->m, k->err));
-    SL_TRY(make_all(k));
-    return sl_be_alloc(k->m->be, SL_MEM_DEVICE, k->at, &k->m->weights.block, k->err);
+    return make_all(k);
 }
 
 static sl_status make_weights(sl_model *m, uint64_t seed, sl_err *err)
 {
     maker k = {.m = m, .seed = seed, .err = err};
-    sl_status st = alloc_weights(&k);
+    sl_status st = measure_weights(&k);
+    if (st == SL_OK)
+        st = sl_be_alloc(m->be, SL_MEM_DEVICE, k.at, &m->weights.block, err);
     if (st != SL_OK)
         return sl_fail_in(err, st, "%.1f GiB of weights", (double)k.at / (1 << 30));
     k.block = m->weights.block;
@@ -185,15 +187,27 @@ static sl_status make_weights(sl_model *m, uint64_t seed, sl_err *err)
     return sl_be_sync(m->be, err);
 }
 
-sl_status sl_model_synthetic(sl_backend *be, const sl_model_config *cfg, const sl_model_opts *opts,
-                             const sl_synthetic_opts *synth, sl_model **out, sl_err *err)
+static sl_status check_ranks(const sl_model_config *c, const sl_model_opts *o, const sl_synthetic_opts *synth,
+                             sl_err *err)
 {
-    if (synth->ranks > 1 && (opts->comm || opts->ranks > 1))
+    int32_t ranks = o->comm ? sl_comm_ranks(o->comm) : o->ranks;
+    if (synth->ranks > 1 && (o->comm || o->ranks > 1))
         return sl_fail(err, SL_ERR_INVALID, "a rank of a real group does not simulate another group");
-    if (synth->ranks < 1 || cfg->n_routed_experts % synth->ranks ||
-        cfg->n_routed_experts / synth->ranks < cfg->num_experts_per_tok)
+    if (synth->ranks < 1 || c->n_routed_experts % synth->ranks ||
+        c->n_routed_experts / synth->ranks < c->num_experts_per_tok)
         return sl_fail(err, SL_ERR_INVALID, "%d ranks do not divide %d experts into parts of at least %d",
-                       synth->ranks, cfg->n_routed_experts, cfg->num_experts_per_tok);
+                       synth->ranks, c->n_routed_experts, c->num_experts_per_tok);
+    if (c->n_routed_experts > 0 && ranks > c->n_routed_experts)
+        return sl_fail(err, SL_ERR_INVALID, "%d ranks share %d routed experts, every rank needs one", ranks,
+                       c->n_routed_experts);
+    return SL_OK;
+}
+
+/* A model without weights. be may be NULL if none will be made. */
+static sl_status new_model(sl_backend *be, const sl_model_config *cfg, const sl_model_opts *opts,
+                           const sl_synthetic_opts *synth, sl_model **out, sl_err *err)
+{
+    SL_TRY(check_ranks(cfg, opts, synth, err));
     sl_model *m = calloc(1, sizeof *m);
     if (!m)
         return sl_fail(err, SL_ERR_NO_MEMORY, "no memory for a model");
@@ -211,6 +225,27 @@ sl_status sl_model_synthetic(sl_backend *be, const sl_model_config *cfg, const s
     m->fingerprint = (sl_key){synth->seed | 1, (uint64_t)cfg->n_layers};
     if (opts->max_context && opts->max_context < m->config.max_context)
         m->config.max_context = opts->max_context;
+    *out = m;
+    return SL_OK;
+}
+
+sl_status sl_synthetic_bytes(const sl_model_config *cfg, const sl_model_opts *opts,
+                             const sl_synthetic_opts *synth, uint64_t *out, sl_err *err)
+{
+    sl_model *m = NULL;
+    SL_TRY(new_model(NULL, cfg, opts, synth, &m, err));
+    maker k = {.m = m, .err = err};
+    sl_status st = measure_weights(&k);
+    *out = k.at;
+    sl_model_destroy(m);
+    return st;
+}
+
+sl_status sl_model_synthetic(sl_backend *be, const sl_model_config *cfg, const sl_model_opts *opts,
+                             const sl_synthetic_opts *synth, sl_model **out, sl_err *err)
+{
+    sl_model *m = NULL;
+    SL_TRY(new_model(be, cfg, opts, synth, &m, err));
     sl_status st = make_weights(m, synth->seed, err);
     if (st != SL_OK)
         goto destroy_model;

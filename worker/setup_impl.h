@@ -41,6 +41,8 @@ void sl_setup_nics(sl_setup *s);
 sl_status sl_setup_cache(sl_setup *s, sl_err *err);
 /* Reads the checkpoint's configuration, decides the formats, loads the weights; sets s->mc, s->mo, p->model. */
 sl_status sl_setup_model(sl_setup *s, sl_err *err);
+/* The dtype of most weights: of the checkpoint, or with model.load_format dummy of what is made. */
+sl_status sl_setup_stored(const sl_config *cfg, const sl_model_config *mc, sl_dtype *out, sl_err *err);
 /*
  * Decides the formats of the cache: those of the configuration; for "auto", those that suit weights stored as `stored`.
  * Together with the type of the activations they are part of a worker's identity.

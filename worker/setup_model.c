@@ -30,12 +30,22 @@ static sl_status check_weights(const sl_setup *s, sl_dtype stored, sl_err *err)
 {
     uint64_t bytes = sl_checkpoint_file_bytes(s->cfg->model.path), free_bytes = 0, total = 0;
     char what[64] = "the checkpoint's weights";
-    if (s->mo.ranks > 1) { /* a rank loads only a part of them */
+    if (s->mo.dummy)
+        snprintf(what, sizeof what, "the random weights");
+    if (s->mo.ranks > 1) /* a rank loads only a part of them */
         snprintf(what, sizeof what, "the weights of rank %d of %d", s->mo.rank, s->mo.ranks);
+    if (s->mo.dummy || s->mo.ranks > 1)
         SL_TRY(sl_model_placed_bytes(s->cfg->model.path, &s->mo, &bytes, err));
-    }
     SL_TRY(sl_be_memory(s->p->backend, &free_bytes, &total, err));
     return sl_fit_weights(what, bytes, stored, free_bytes, total, sl_backend_describe(s->p->backend), err);
+}
+
+sl_status sl_setup_stored(const sl_config *cfg, const sl_model_config *mc, sl_dtype *out, sl_err *err)
+{
+    if (cfg->model.load_format != SL_CFG_LOAD_DUMMY)
+        return sl_model_stored_dtype(cfg->model.path, out, err);
+    *out = sl_model_dummy_dtype(mc);
+    return SL_OK;
 }
 
 sl_status sl_setup_formats(const sl_config *cfg, const sl_model_config *mc, sl_dtype stored,
@@ -76,7 +86,13 @@ sl_status sl_setup_model(sl_setup *s, sl_err *err)
     sl_status st = sl_model_config_load(path, &s->mc, err);
     if (st != SL_OK)
         return sl_fail_in(err, st, "model.path");
-    SL_TRY(sl_model_stored_dtype(path, &stored, err));
+    SL_TRY(sl_setup_stored(s->cfg, &s->mc, &stored, err));
+    s->mo.dummy = s->cfg->model.load_format == SL_CFG_LOAD_DUMMY;
+    if (s->mo.dummy)
+        sl_log(
+            SL_LOG_WARN, s->comp, "random_weights",
+            "path=\"%s\" reason=\"model.load_format is dummy: no weights are read, answers have no meaning\"",
+            path);
     SL_TRY(sl_setup_formats(s->cfg, &s->mc, stored, &s->mo.index_format, &s->mo.row_format, err));
     s->mo.act = sl_model_auto_act(stored);
     s->mo.rank = s->launch->group_ranks > 1 ? s->launch->group_rank : 0;
