@@ -144,11 +144,8 @@ static void print_rank(const sweep *s, const sl_bench_prefill_result *r)
     fflush(stdout);
 }
 
-static void on_result(void *ctx, const sl_bench_prefill_result *r)
+static void print_result(sweep *s, const sl_bench_prefill_result *r, double ratio)
 {
-    sweep *s = ctx;
-    share_times(s, r->step_ms);
-    double ratio = compare(s, r);
     if (s->silent) {
         print_rank(s, r);
         return;
@@ -168,6 +165,23 @@ static void on_result(void *ctx, const sl_bench_prefill_result *r)
     fflush(stdout);
     if (s->csv)
         print_csv(s->csv, &s->b, r);
+}
+
+/* The ranks of a group print one after another, because they share a terminal or a pipe. */
+static void on_result(void *ctx, const sl_bench_prefill_result *r)
+{
+    sweep *s = ctx;
+    sl_comm *group = s->b.group;
+    float turn = 0, turns[SL_COMM_RANKS_MAX];
+    share_times(s, r->step_ms);
+    double ratio = compare(s, r);
+    for (int32_t k = 0; k < (group ? sl_comm_ranks(group) : 1); k++) {
+        if (!group || k == sl_comm_rank(group))
+            print_result(s, r, ratio);
+        if (group)
+            (void)sl_comm_agree(group, &turn, turns, sizeof turn,
+                                &s->b.err); /* if it fails, the next step does */
+    }
 }
 
 static void count_layers(const sl_model_config *c, int32_t *n)
