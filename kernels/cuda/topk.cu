@@ -20,6 +20,7 @@
 #include "kernels/cuda/topk_bound.cuh"
 #include "kernels/cuda/topk_cluster.cuh"
 #include "kernels/cuda/topk_select.cuh"
+#include "kernels/cuda/topk_short.cuh"
 
 #define THREADS 1024
 #define WARPS (THREADS / 32)
@@ -237,6 +238,8 @@ sl_status sl_cuda_topk(sl_backend *be, const void *params, sl_err *err)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "cuda: topk: %lld lists at once", (long long)rows);
     if (p->k >= p->ld_scores || (p->block_log2 == 0 && p->sinks + p->recent == p->k))
         return launch_lists(cu, p, (int)rows, lists, err);
+    if (divided && sl_cuda_topk_short_for(cu, p, (int)rows))
+        return sl_cuda_topk_short(cu, p, (int)rows, err);
     if (clusters.size && !clusters.by_hint)
         return sl_cuda_topk_cluster(cu, p, clusters, NULL, err);
     if (p->ld_scores > ROW_MAX && !hint) {

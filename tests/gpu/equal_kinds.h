@@ -31,6 +31,7 @@ typedef struct kind {
 static const kind kinds[] = {
     {"dsa", "dsa", "deepseek_v32", "tiny", SL_ROW_MLA_FP8, SL_LAYOUT_PAGE_FIRST, 0, 2100, 16400, false, true},
     {"quest", "quest", "llama3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_PAGE_HEAD, 512, 1000, 6000, false, true},
+    {"quest int8", "quest", "llama3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_PAGE_HEAD, 512, 500, 6000, false, true},
     {"quest shared", "quest", "qwen3_8b", "tiny_llama", SL_ROW_GQA_FP8, SL_LAYOUT_LAYER_FIRST, 1024, 1000, 6000, true, true},
     {"double_sparsity", "double_sparsity", "qwen3_8b", "tiny_llama", SL_ROW_GQA_BF16, SL_LAYOUT_PAGE_FIRST, 512, 1000, 4000, false, true},
     {"snapkv", "snapkv", "llama3_8b", "tiny_llama", SL_ROW_GQA_FP8, SL_LAYOUT_LAYER_FIRST, 512, 1000, 4000, false, false},
@@ -75,7 +76,12 @@ static inline int32_t window_of(const kind *k, bool tiny)
 static inline sl_select_params select_of(const kind *k, bool tiny, const sl_channels *channels)
 {
     int32_t budget = budget_of(k, tiny);
-    sl_select_params p = {.token_budget = budget, .shared_lists = k->shared, .stamp = 1};
+    const bool int8 = strcmp(k->name, "quest int8") == 0;
+    sl_select_params p = {.token_budget = budget,
+                          .shared_lists = k->shared,
+                          .bounds_typed = int8,
+                          .bounds = int8 ? SL_I8 : SL_F32,
+                          .stamp = 1};
 
     if (strcmp(k->algorithm, "double_sparsity") == 0)
         p.channels = channels, p.heavy_channels = CHANNELS;
