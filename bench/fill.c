@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bench/host.h"
+#include "kernels/bounds.h"
 #include "kernels/cache.h"
 #include "kernels/formats.h"
 #include "kernels/gqa.h"
@@ -139,12 +140,33 @@ static void fill_part(const sl_cache_plane *p, int32_t part, uint8_t *at, uint64
     }
 }
 
+/* Bounds of int8: codes from 64 on, the smallest ones negative and odd, and exponents next to each other, with zeros after
+ * those of the last channels. */
+static void fill_codes(const sl_cache_plane *p, int32_t part, uint8_t *at, uint64_t *state)
+{
+    const int64_t bytes = sl_cache_part_bytes(p, part), groups = p->parts[0].count / SL_BOUNDS_GROUP;
+    const bool least = strcmp(p->parts[part].name, "min") == 0;
+    if (strcmp(p->parts[part].name, "exponent") == 0) {
+        for (int64_t i = 0; i < bytes; i++)
+            at[i] = i < groups ? (uint8_t)(119 + (next(state) >> 40 & 1)) : 0;
+        return;
+    }
+    for (int64_t i = 0; i < bytes; i += 8) {
+        const uint64_t x =
+            (next(state) & 0x3f3f3f3f3f3f3f3full) | (least ? 0x8181818181818181ull : 0x4040404040404040ull);
+        memcpy(at + i, &x, (size_t)(bytes - i < 8 ? bytes - i : 8));
+    }
+}
+
 static void fill_meta(const sl_cache_plane *p, const sl_host_plane *h, int32_t page, uint64_t *state)
 {
     for (int32_t i = 0; i < sl_cache_page_units(p); i++) {
         uint8_t *at = unit_at(h, p, page, i);
         for (int32_t k = 0; k < p->n_parts; k++) {
-            fill_part(p, k, at, state);
+            if (p->parts[k].dtype == SL_I8)
+                fill_codes(p, k, at, state);
+            else
+                fill_part(p, k, at, state);
             at += sl_cache_part_bytes(p, k);
         }
     }

@@ -2,7 +2,7 @@
  * The contents of the host pages of a benchmark: random, but valid for every plane of a cache. Rows are copied from a few
  * blocks of encoded random vectors. Keys and metadata by which is selected are random in every page, because equal ones
  * would give equal scores, which do not occur in a real cache: index keys, bounds (the largest value of a channel is
- * positive, the smallest negative) and labels. Metadata do not belong to the rows of the same tokens.
+ * positive, the smallest negative; also as codes of int8) and labels. Metadata do not belong to the rows of the same tokens.
  *
  * After open, several threads may fill different pages.
  */

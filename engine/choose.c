@@ -96,6 +96,11 @@ static sl_status read_dtype(const char *key, const char *name, const char *const
     return SL_OK;
 }
 
+sl_status sl_choose_bounds(const char *name, sl_select_params *p, sl_err *err)
+{
+    return read_dtype("bounds_dtype", name, bounds_names, &p->bounds_typed, &p->bounds, err);
+}
+
 static sl_status read_names(const sl_selection_keys *k, sl_select_params *p, sl_err *err)
 {
     int scope = k->list_scope ? index_of(k->list_scope, scope_names) : 0;
@@ -111,7 +116,7 @@ static sl_status read_names(const sl_selection_keys *k, sl_select_params *p, sl_
             return sl_fail_unknown(err, "pooling", k->pooling, sl_pooling_names());
         p->pooled = true;
     }
-    SL_TRY(read_dtype("bounds_dtype", k->bounds_dtype, bounds_names, &p->bounds_typed, &p->bounds, err));
+    SL_TRY(sl_choose_bounds(k->bounds_dtype, p, err));
     return read_dtype("klabel_dtype", k->klabel_dtype, label_names, &p->labels_typed, &p->labels, err);
 }
 

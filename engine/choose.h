@@ -32,6 +32,9 @@ sl_status sl_choose_layout(const char *name, unsigned caps, sl_layout *out, sl_e
 sl_status sl_choose_algorithm(const char *name, const sl_model_config *cfg, const sl_algo_desc **out,
                               sl_err *err);
 
+/* The type of stored bounds by name: of sl_bounds_dtype_names(), or "auto" or NULL, which leave p as it is. */
+sl_status sl_choose_bounds(const char *name, sl_select_params *p, sl_err *err);
+
 /* What a configuration says about an algorithm's lists. */
 typedef struct sl_selection_keys {
     int32_t token_budget, block_tokens; /* 0: the algorithm's defaults */

@@ -11,11 +11,12 @@
  * bf16 and e4m3 rows are exact in bf16. Heads of a block are contiguous; unit(page, i, head) is that of sl_host_plane.
  *
  * Bounds of int8 are half as many bytes: max[dim] | min[dim] | exponent + 127 as an unsigned byte for every 16 channels, and
- * zeros up to a multiple of 16 bytes. A value is code * 2^exponent, with codes from -127 to 127, rounded outward. The
- * exponent is the smallest one, from -100 on, with which the codes of the 16 channels are in that range; a later key can
- * raise it, and then the codes are those which all keys would have had with it from the start, because rounding up twice is
- * rounding up once. Queries become integers too: q is the integer next to q / 2^(x - 13), with the smallest x, from -80
- * on, for which every |q| of the query is below 2^x. The bound is
+ * zeros up to a multiple of 16 bytes. An append writes all bytes of a unit, also these zeros, whatever was there before.
+ * A value is code * 2^exponent, with codes from -127 to 127, rounded outward. The exponent is the smallest one, from
+ * -100 on, with which the codes of the 16 channels are in that range; a later key can raise it, and then the codes are
+ * those which all keys would have had with it from the start, because rounding up twice is rounding up once. Queries
+ * become integers too: q is the integer next to q / 2^(x - 13), with the smallest x, from -80 on, for which every |q| of
+ * the query is below 2^x. The bound is
  *
  *   2^(x - 13) * sum over groups of 16 channels, in their order, of 2^exponent * (integer sum of products)
  *

@@ -111,6 +111,8 @@ static sl_status run_algorithm(sweep *s, sl_row_format rows, const sl_algo_desc 
     b->open.select = (sl_select_params){0};
     if (a->has_params && a != &sl_algo_dense)
         b->open.select.token_budget = b->o.budget;
+    if (a == &sl_algo_quest)
+        SL_TRY(sl_choose_bounds(b->o.bounds_dtype, &b->open.select, &b->err));
     if (a->needs_channels)
         b->open.select.heavy_channels = b->o.channels, b->open.select.channels = &b->channels;
     sl_status st = run_contexts(s, rows);

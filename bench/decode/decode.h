@@ -56,6 +56,7 @@ static inline bool sl_bench_on_device(sl_bench_mode m)
 
 typedef struct sl_bench_decode_opts {
     const char *backend, *model, *csv, *layout; /* layout: that of the host store */
+    const char *bounds_dtype;                   /* of quest; NULL: the type that holds the keys exactly */
     int32_t layers, ranks, group, experts, resident_layers, hot_rows, tail_rows, steps, warmup, max_batch,
         threads, groups;
     uint64_t host_bytes, reserve_bytes, kv_bytes;

@@ -1,6 +1,7 @@
 /* The flags of `sluice bench decode`; see decode.h. */
 #include "base/args.h"
 #include "bench/decode/decode.h"
+#include "engine/choose.h"
 #include "kernels/cache.h"
 #include "sparse/algorithm.h"
 
@@ -54,6 +55,9 @@ static bool parse_flags(sl_bench_decode_opts *o, list_flags *l, int argc, char *
          "Tokens that a list holds, for models with KV heads. Default 2048.", 1, 1 << 24, NULL},
         {"channels", SL_ARG_INT, &o->channels, "N",
          "Channels of a label of double_sparsity. Default: the algorithm's.", 1, 1024, NULL},
+        {"bounds-dtype", SL_ARG_AUTO, &o->bounds_dtype, "NAME",
+         "quest: data type of the stored bounds. auto, the default, is f32 for gqa_f32 rows, else bf16.", 0,
+         0, sl_bounds_dtype_names()},
         {"rows", SL_ARG_TEXT, &l->rows, "LIST",
          "Row formats, for instance mla_fp8,mla_bf16. Default mla_fp8, and for models with KV heads gqa_bf16.",
          0, 0, NULL},

@@ -56,8 +56,7 @@ void sl_bound_codes_widen(const float *k, int32_t dim, bool first, uint8_t *unit
     int8_t *most_at = (int8_t *)unit, *least_at = most_at + dim;
     uint8_t *exponents = unit + 2 * (int64_t)dim;
 
-    if (first)
-        memset(exponents, 0, (size_t)(sl_bounds_unit_bytes(dim, SL_I8) - 2 * (int64_t)dim));
+    memset(exponents + groups, 0, (size_t)(sl_bounds_unit_bytes(dim, SL_I8) - 2 * (int64_t)dim - groups));
     for (int32_t g = 0; g < groups; g++, k += GROUP, most_at += GROUP, least_at += GROUP) {
         const float old = first ? 1 : power(exponents[g] - 127);
         float most[GROUP], least[GROUP];

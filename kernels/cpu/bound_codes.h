@@ -7,7 +7,7 @@
 
 #include "kernels/bounds.h"
 
-/* Widens the bounds of a unit by one key; first: the unit has none yet, and all its bytes are written. */
+/* Widens the bounds of a unit by one key, and writes all its bytes. first: the unit has no bounds yet. */
 void sl_bound_codes_widen(const float *k, int32_t dim, bool first, uint8_t *unit);
 
 /* A query as integers: positive[dim] and negative[dim], of which one is 0; the query is about (positive + negative) *

@@ -54,15 +54,21 @@ __device__ static inline float code_of(float v)
     return fminf(fmaxf(v, -(float)SL_BOUNDS_CODE), (float)SL_BOUNDS_CODE);
 }
 
+/* Two codes, adjacent as in memory: the host is across a bus, where a warp should write whole words. */
+__device__ static inline uint16_t two_codes(float a, float b)
+{
+    return (uint16_t)((uint32_t)(uint8_t)(int8_t)code_of(a) | (uint32_t)(uint8_t)(int8_t)code_of(b) << 8);
+}
+
 /* Two codes of each side, and by the first of eight threads the exponent of their 16 channels. */
 __device__ static inline void store_codes(uint8_t *unit, int dim, int i, const bounds_pair &b, int exponent)
 {
     float inverse = power(-exponent);
 
-    for (int c = 0; c < 2; c++) {
-        ((int8_t *)unit)[i + c] = (int8_t)code_of(ceilf(__fmul_rn(b.most[c], inverse)));
-        ((int8_t *)unit)[dim + i + c] = (int8_t)code_of(floorf(__fmul_rn(b.least[c], inverse)));
-    }
+    *(uint16_t *)(unit + i) =
+        two_codes(ceilf(__fmul_rn(b.most[0], inverse)), ceilf(__fmul_rn(b.most[1], inverse)));
+    *(uint16_t *)(unit + dim + i) =
+        two_codes(floorf(__fmul_rn(b.least[0], inverse)), floorf(__fmul_rn(b.least[1], inverse)));
     if (i % SL_BOUNDS_GROUP == 0)
         unit[2 * dim + i / SL_BOUNDS_GROUP] = (uint8_t)(exponent + 127);
     for (int e = dim / SL_BOUNDS_GROUP; i == 0 && e % 16; e++) /* up to whole 16 bytes */

@@ -54,7 +54,7 @@ START_TEST(decode_of_kv_heads)
             "--shared-host-pages --kv-bytes 6M --max-batch 32 --threads 2 --steps 4 --warmup 2",
             true);
     ck_assert_msg(status == 0, "status %d: %s", status, output);
-    int dense, batch;
+    int dense, batch, quest_batch = 0;
     double misses;
     line_of("dense", "any", "dense", &dense, &misses);
     ck_assert_int_eq(dense, 5);
@@ -64,6 +64,8 @@ START_TEST(decode_of_kv_heads)
         ck_assert_msg(batch <= dense && misses <= 0, "%s", output);
         line_of("hierarchical", "keep85", name, &batch, &misses);
         ck_assert_msg(batch >= 2 * dense, "%s: %d of %d", name, batch, dense);
+        if (i == 0)
+            quest_batch = batch;
         ck_assert_double_eq_tol(misses / algorithms[i].entries, 0.15 * 7 / 8, 0.05);
         line_of("free_rows", "random", name, &batch, &misses);
         ck_assert_double_eq_tol(misses / algorithms[i].entries, 7.0 / 8, 0.1);
@@ -71,6 +73,16 @@ START_TEST(decode_of_kv_heads)
     const char *table = strstr(output, "of dense");
     ck_assert_msg(table && strstr(table, "double_sparsity  free_rows"), "%s", output);
     fails("bench decode --backend cpu --model tiny_llama --algorithm snapkv", 1, "end of a prompt");
+    fails("bench decode --bounds-dtype int4", 2, "int4");
+    status = run(
+        "bench decode --backend cpu --model tiny_llama --contexts 1056 --bounds-dtype int8 --budget 128 --hot-rows 128 --modes "
+        "hierarchical --host-bytes 8M --shared-host-pages --kv-bytes 6M --max-batch 32 --threads 2 --steps 2 "
+        "--warmup 1",
+        true);
+    ck_assert_msg(status == 0 && strstr(output, "# bounds int8"), "status %d: %s", status, output);
+    int batch_of_codes;
+    line_of("hierarchical", "keep85", "quest", &batch_of_codes, &misses);
+    ck_assert_msg(batch_of_codes > quest_batch, "%d after %d", batch_of_codes, quest_batch);
     fails("bench decode --algorithm best", 2,
           "--algorithm best is not a list of at most 8 names; there are:");
 }

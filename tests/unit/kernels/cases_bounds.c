@@ -14,7 +14,8 @@ static void put_code(uint8_t *unit, int64_t i, double v)
     unit[i] = (uint8_t)(int8_t)(code > 127 ? 127 : code < -127 ? -127 : code);
 }
 
-/* Bounds of every unit of `pages` pages, the larger first; some blocks of a batch begin with the tokens before it. */
+/* Bounds of every unit of `pages` pages, the larger first; some blocks of a batch begin with the tokens before it. The bytes
+ * after the exponents of int8 are not the zeros that an append must leave there. */
 static uint8_t *make_plane(cf_run *r, int64_t pages, int64_t units, int64_t dim, sl_dtype dtype,
                            int64_t stride)
 {
@@ -129,6 +130,8 @@ static const cf_case cases[] = {
     {SL_OP_BOUNDS_APPEND, "T=40 h=2 d=64 f32 as int8", append, {40, 20, 150, 2, 64, G4, C, 0, BATCH_BY_HEAD + 4, 1, 1}, CF_FIX_ALL},
     {SL_OP_BOUNDS_APPEND, "T=60 h=3 d=16 bf16 as int8 blocks of 4", append, {60, 30, 200, 3, 16, G2, C, 0, BATCH_BY_HEAD + 2, 1, 1}, CF_FIX_ALL},
     {SL_OP_BOUNDS_APPEND, "T=90 h=2 d=128 fp8 as int8 hierarchical", append, {90, 45, 200, 2, 128, G1, C, 1, BATCH_BY_HEAD + 4, 1, 1}, CF_FIX_ALL},
+    {SL_OP_BOUNDS_APPEND, "T=40 h=2 d=288 bf16 as int8", append, {40, 20, 150, 2, 288, G2, C, 0, BATCH_BY_HEAD + 4, 1, 1}, CF_FIX_ALL},
+    {SL_OP_BOUNDS_APPEND, "T=70 h=5 d=256 bf16 as int8 from the host", append, {70, 35, 200, 5, 256, G2, C, 0, BATCH_BY_HEAD + 3, 0, 1}, CF_FIX_ALL},
     {SL_OP_BOUNDS_SCORES, "T=1 h=1 kv=1 d=2", scores, {1, 1, 1, 1, 1, 2, 1, 4, SL_GROUP_MAX, F, 0}, CF_SPLIT},
     {SL_OP_BOUNDS_SCORES, "T=18 h=14 kv=2 d=64 max", scores, {18, 3, 700, 14, 2, 64, 2, 4, SL_GROUP_MAX, B, 0}, CF_SPLIT},
     {SL_OP_BOUNDS_SCORES, "T=18 h=8 kv=4 d=14 mean", scores, {18, 6, 500, 8, 4, 14, 4, 2, SL_GROUP_MEAN, F, 100}, CF_SPLIT},

@@ -302,8 +302,8 @@ static int exponent_of(const double *most, const double *least)
 /* Adds a key to a unit of int8, 16 channels at a time. */
 static void add_codes(uint8_t *unit, const double *k, int32_t dim, bool first)
 {
-    if (first)
-        memset(unit + 2 * dim, 0, (size_t)((dim / 16 + 15) / 16 * 16));
+    for (int32_t i = 2 * dim + dim / 16; i % 16; i++)
+        unit[i] = 0;
     for (int32_t g = 0; g < dim; g += 16) {
         double most[16], least[16];
         uint8_t *exponent = unit + 2 * dim + g / 16;
