@@ -5,8 +5,8 @@
  *
  * Limit: 320 keys of d 128 and 8 clusters are 0.33e6 multiply-adds for an iteration of one head, 1.5 us of one multiprocessor at
  * its rate. Predicted are 5 us, because values come from shared memory with 11 loads for 24 multiply-adds, the length of
- * a centroid is a chain of 128 additions, and there are eight barriers: 50 to 100 us for all iterations, where kmeans.cu
- * takes 616 us with four launches for each.
+ * a centroid is a chain of 128 additions, and there are eight barriers: 50 to 100 us for all iterations. Measured: 159 us,
+ * where kmeans.cu takes 616 us with four launches for each.
  */
 #include "kernels/cuda/kmeans.cuh"
 #include "kernels/cuda/points.cuh"
