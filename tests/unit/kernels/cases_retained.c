@@ -150,7 +150,7 @@ static void lists(cf_run *r, const int64_t *a)
 /* One wrong field at a time. */
 static void bad(cf_run *r, const int64_t *a)
 {
-    const int64_t shape[] = {1, 1, 6, 1, 2, SL_ROW_GQA_F32, SL_KT_BF16, 2, 4, 2, 1, 1};
+    const int64_t shape[ON_DEVICE + 1] = {1, 1, 6, 1, 2, SL_ROW_GQA_F32, SL_KT_BF16, 2, 4, 2, 1, 1};
     const float q[4] = {0};
     batch b;
     sl_retained_scores_params good = {
@@ -190,7 +190,7 @@ static void bad(cf_run *r, const int64_t *a)
 /* A list of six tokens does not fit into ld_ids 5. */
 static void short_list(cf_run *r, const int64_t *a)
 {
-    const int64_t shape[] = {1, 1, 6, 1, 2, SL_ROW_GQA_F32, SL_KT_BF16, 2, 9, 2, 1, 1};
+    const int64_t shape[ON_DEVICE + 1] = {1, 1, 6, 1, 2, SL_ROW_GQA_F32, SL_KT_BF16, 2, 9, 2, 1, 1};
     const int32_t pos = 5, none = -1;
     batch b;
     sl_retained_lists_params p = {.seqs = &b.t, .token_count = 1, .ld_ids = 5, .select = 1};
