@@ -2,17 +2,19 @@
  * Inside gqa_prompt*.cu: attention of prompts, that is, dense causal attention of many adjacent tokens over bf16 rows.
  *
  * The arithmetic is that of gqa_attn_tensor.cu, step by step, and so are the bits: a token gets the same output here, from
- * a list of all blocks, and when it is generated. Four things differ. One warp brings keys and values by tensor copies,
- * a page of 64 tokens at a time, from any division of rows (gqa_prompt.cu). The merged segments wait in shared memory
- * (in device memory with dimension 256). The two multiplying warpgroups take turns at the tensor cores, so that one
- * computes weights while the other one multiplies. The first product of a segment does not add to the sum, in place of
- * zeros that are written to the registers: with those the compiler copied all sums once or twice in every step.
+ * a list of all blocks, and when it is generated. Five things differ. One warp brings keys and one brings values, by
+ * tensor copies, a page of 64 tokens at a time, from any division of rows (gqa_prompt.cu). The merged segments wait in
+ * shared memory (in device memory with dimension 256). The two multiplying warpgroups take turns at the tensor cores, so
+ * that one computes weights while the other one multiplies. The first product of a segment does not add to the sum, in
+ * place of zeros that are written to the registers: with those the compiler copied all sums once or twice in every step.
+ * The products with the values run while the first half of the next weights is computed, see gqa_prompt_added(). Under the
+ * rule of skip_factor a warp decides for its rows without waiting for the others, unless a group lies in two warps.
  *
  * Limit: 4 x dim operations for each pair of a query head and a token; a step of both warpgroups (128 tokens, dimension
  * 128) is 8.4 MFLOP, 1.04 us of one multiprocessor at its highest rate. Its keys and values are 64 KiB from the L2 cache.
- * Predicted: 520 TFLOP/s. Measured on an H200 (`cold --only gqa_attn,gqa_prompt`, 2,048 tokens after 6K to 62K): 523 to
- * 545, and 570 with rows of 16 tokens by KV head; 528 with dimension 256, 380 with 64. cuDNN in the same run: 603 to 615;
- * 653 and 460.
+ * Predicted: 520 TFLOP/s. Measured on an H200 (`cold --only gqa_attn,gqa_prompt`, 2,048 tokens after 6K to 62K): 510 to
+ * 553, and 584 with rows of 16 tokens by KV head; 553 with dimension 256, 399 with 64. cuDNN in the same run: 592 to 605;
+ * 652 and 452.
  */
 #ifndef SL_KERNELS_CUDA_GQA_PROMPT_CUH
 #define SL_KERNELS_CUDA_GQA_PROMPT_CUH
@@ -124,12 +126,14 @@ template <int DIM> __device__ static inline void gqa_clear_after(uint32_t to, in
     __syncwarp();
 }
 
+/* Brings one side (0: keys, 1: values) of all steps. Each side has a warp: values are given back later than keys. */
 template <int DIM>
 __device__ static inline void gqa_prompt_bring(const gqa_tensor_work &w, const CUtensorMap *map,
-                                               uint32_t smem, gqa_prompt_shared *x)
+                                               uint32_t smem, gqa_prompt_shared *x, int side)
 {
     typedef gqa_prompt_size<DIM> size;
     int lane = threadIdx.x & 31, units = gqa_units(w), it = 0, tails = 0;
+    uint64_t *full = side ? x->full_v : x->full_k, *empty = side ? x->empty_v : x->empty_k;
 
     for (int i = blockIdx.x; i < units; i += gridDim.x) {
         gqa_unit u = gqa_unit_at(w, i);
@@ -138,27 +142,24 @@ __device__ static inline void gqa_prompt_bring(const gqa_tensor_work &w, const C
 
         for (int at = 0; at < l.n || at == 0; at += size::STEP, it++) {
             int s = it % size::STAGES, round = it / size::STAGES, page = at / 64;
-            uint32_t to = smem + size::RING + s * 2 * size::SIDE;
+            uint32_t to = smem + size::RING + (s * 2 + side) * size::SIDE;
+            bool part = side == 1 && l.n - at < size::STEP;
 
             if (page % 32 == 0) {
                 ids = next;
                 next = page + 32 + lane < pages ? l.rows[page + 32 + lane] : -1;
             }
             gqa_box<DIM> b = gqa_box_of<DIM>(w, at, l.n, ids);
-            bool whole = l.n - at >= size::STEP;
 
             if (round > 0)
-                sl_mbar_wait(&x->empty_k[s], (round - 1) & 1);
-            gqa_start_copies<DIM>(b, map, to, u.kv_head, 0, &x->full_k[s]);
-            if (round > 0)
-                sl_mbar_wait(&x->empty_v[s], (round - 1) & 1);
-            gqa_start_copies<DIM>(b, map, to + size::SIDE, u.kv_head, 1, whole ? &x->full_v[s] : &x->tail);
-            if (whole)
+                sl_mbar_wait(&empty[s], (round - 1) & 1);
+            gqa_start_copies<DIM>(b, map, to, u.kv_head, side, part ? &x->tail : &full[s]);
+            if (!part)
                 continue;
             sl_mbar_wait(&x->tail, tails++ & 1);
-            gqa_clear_after<DIM>(to + size::SIDE, max(l.n - at, 0));
+            gqa_clear_after<DIM>(to, max(l.n - at, 0));
             if (lane == 0)
-                sl_mbar_arrive(&x->full_v[s]);
+                sl_mbar_arrive(&full[s]);
         }
     }
 }

@@ -17,8 +17,10 @@ template <int DIM> struct gqa_prompt {
     gqa_prompt_shared *x;
     uint32_t q, ring;
     float scale;
-    int wg, it, at; /* number of the step in the ring, its first token */
-    bool any;       /* whether a row of this warp is not empty */
+    int wg, it, at;  /* number of the step in the ring, its first token */
+    bool any;        /* whether a row of this warp is not empty */
+    bool wide;       /* whether a group of rows can lie in two warps */
+    uint32_t own[2]; /* with SKIP, of each row: the votes of its group in this warp */
     bool
         empty; /* nothing was added to o since the segment began: what o holds is undefined, and stands for 0 */
 
@@ -36,26 +38,43 @@ template <int DIM> struct gqa_prompt {
     }
 };
 
-/* Scores to weights, of the step whose products with the keys are complete. Returns the tiles that are left out. */
-template <int DIM, bool SKIP>
+/* Scores to weights, of the step whose products with the keys are complete; mid: see gqa_soften_some(). Returns the tiles
+ * that this warp leaves out. */
+template <int DIM, bool SKIP, class MID>
 __device__ static inline uint32_t
-gqa_prompt_weigh(gqa_prompt<DIM> &y, float (&s)[gqa_prompt_size<DIM>::STEP / 2], float (&fix)[2])
+gqa_prompt_weigh(gqa_prompt<DIM> &y, float (&s)[gqa_prompt_size<DIM>::STEP / 2], float (&fix)[2], MID mid)
 {
     const int step = gqa_prompt_size<DIM>::STEP;
     int left[2] = {y.st[0].limit - y.at, y.st[1].limit - y.at};
+    float best[2][step / 64], top[2];
+    uint32_t out = 0;
 
     if (__any_sync(0xffffffffu, left[0] < step || left[1] < step))
         gqa_mask(s, left);
     if (SKIP) {
-        float best[2][step / 64];
-        uint32_t out = gqa_vote(s, y.st, best, y.x->vote[y.it & 1][y.wg], y.x->group[y.wg], y.at, y.scale,
-                                BAR_GROUP + y.wg);
-
-        gqa_soften_some(s, y.st, best, y.scale, out, fix);
-        return out;
+        out = gqa_vote(s, y.st, best, y.x->vote[y.it & 1][y.wg], y.x->group[y.wg], y.own, y.at, y.scale,
+                       y.wide ? BAR_GROUP + y.wg : 0);
+        gqa_tops(best, top);
+    } else {
+        top[0] = __fmul_rn(gqa_largest<step / 2>(s, 0, 0), y.scale);
+        top[1] = __fmul_rn(gqa_largest<step / 2>(s, 0, 1), y.scale);
     }
-    gqa_soften(s, y.st, y.scale, fix);
-    return 0;
+    gqa_soften_some(s, y.st, top, y.scale, out, fix, mid);
+    return out;
+}
+
+/*
+ * Waits for the products with the values of stage `stage`, and gives the stage back. least: not negative, and made of all
+ * weights so far: without a branch that needs it the compiler waits before it computes the exponentials, which are there
+ * to hide these products.
+ */
+template <int DIM> __device__ static inline void gqa_prompt_added(gqa_prompt<DIM> &y, int stage, float least)
+{
+    if (least < 0)
+        asm volatile("nanosleep.u32 0;" ::: "memory");
+    sl_wgmma_wait<0>();
+    gqa_arrived(y.o);
+    gqa_warp_arrive(&y.x->empty_v[stage]);
 }
 
 /* The sums of a segment are complete: the factors of its merge; the next one begins. */
@@ -107,12 +126,21 @@ __device__ static inline void gqa_prompt_merge(gqa_prompt<DIM> &y, bool first, b
     }
 }
 
-/* The weights of a step as an operand. */
-template <int DIM>
+/* The weights of a step as an operand, zeros for the tiles in `out`. */
+template <int DIM, bool SKIP>
 __device__ static inline void gqa_prompt_pack(uint32_t (&p)[gqa_prompt_size<DIM>::STEP / 16][4],
-                                              const float (&s)[gqa_prompt_size<DIM>::STEP / 2])
+                                              const float (&s)[gqa_prompt_size<DIM>::STEP / 2], uint32_t out)
 {
-    gqa_pack_weights<gqa_prompt_size<DIM>::STEP>(p, s);
+    const int step = gqa_prompt_size<DIM>::STEP;
+
+#pragma unroll
+    for (int tile = 0; tile < step / GQA_TILE; tile++) {
+        bool none = SKIP && out >> tile & 1;
+
+#pragma unroll
+        for (int i = tile * 16; i < tile * 16 + 16; i++)
+            p[i / 4][i % 4] = none ? 0 : gqa_pack(s[2 * i], s[2 * i + 1]);
+    }
 }
 
 /* A descriptor and a number of bytes after what it names. */
@@ -137,28 +165,53 @@ __device__ static inline void gqa_prompt_score(float (&s)[gqa_prompt_size<DIM>::
     sl_wgmma_commit();
 }
 
-/* Starts to add the values of a step, except those of the tiles in `out`. While y.empty, what o holds is not added to. */
+/* Starts to add the values of a step, except those of the tiles in OUT. While y.empty, what o holds is not added to. */
+template <int DIM, uint32_t OUT>
+__device__ static inline void
+gqa_prompt_add_some(gqa_prompt<DIM> &y, const uint32_t (&p)[gqa_prompt_size<DIM>::STEP / 16][4], uint32_t v)
+{
+    const int step = gqa_prompt_size<DIM>::STEP, n = gqa_sum<DIM>::N, all = step / 16 * n,
+              from = (OUT & 1) * 4 * n;
+    const uint64_t dv = sl_desc_mn(v, step * 128);
+
+    sl_wgmma_fence();
+#pragma unroll
+    for (int i = from; i < all; i++) {
+        if (OUT >> (i / n / 4) & 1)
+            continue;
+        sl_wgmma_bf16_mn(y.o.o[i % n], p[i / n],
+                         gqa_desc_at(dv, i % n * 2 * (step * 128) + i / n * SL_TILE_16),
+                         i >= from + n || !y.empty);
+    }
+    sl_wgmma_commit();
+    y.empty = false;
+}
+
+/* The same for tiles that are known late. Each case ends its group by itself: if one commit follows all cases, the compiler
+ * makes each tile a group of its own, and a wait for the scores then waits for the values too. */
 template <int DIM, bool SKIP>
 __device__ static inline void gqa_prompt_add(gqa_prompt<DIM> &y,
                                              const uint32_t (&p)[gqa_prompt_size<DIM>::STEP / 16][4],
                                              uint32_t v, uint32_t out)
 {
-    const int step = gqa_prompt_size<DIM>::STEP, n = gqa_sum<DIM>::N, all = 4 * n;
-    const uint64_t dv = sl_desc_mn(v, step * 128);
+    const int tiles = gqa_prompt_size<DIM>::STEP / GQA_TILE;
 
-    sl_wgmma_fence();
-#pragma unroll
-    for (int tile = 0; tile < step / GQA_TILE; tile++) {
-        if (SKIP && out >> tile & 1)
-            continue;
-#pragma unroll
-        for (int i = 0; i < all; i++)
-            sl_wgmma_bf16_mn(y.o.o[i % n], p[tile * 4 + i / n],
-                             gqa_desc_at(dv, i % n * 2 * (step * 128) + (tile * 4 + i / n) * SL_TILE_16),
-                             i >= n || !y.empty);
-        y.empty = false;
-    }
-    sl_wgmma_commit();
+    if (!SKIP || out == 0)
+        gqa_prompt_add_some<DIM, 0>(y, p, v);
+    else if (out == (1u << tiles) - 1)
+        sl_wgmma_commit();
+    else if (out == 1)
+        gqa_prompt_add_some<DIM, tiles == 2 ? 1 : 0>(y, p, v);
+    else
+        gqa_prompt_add_some<DIM, tiles == 2 ? 2 : 0>(y, p, v);
+}
+
+/* The tiles of step `it` that the warpgroup leaves out; a barrier of the warpgroup lies between the votes and this. */
+template <int DIM, bool SKIP>
+__device__ static inline uint32_t gqa_prompt_out(const gqa_prompt<DIM> &y, int it)
+{
+    return SKIP ? gqa_left_out<gqa_prompt_size<DIM>::STEP / GQA_TILE>(*(const uint4 *)y.x->vote[it & 1][y.wg])
+                : 0;
 }
 
 /*
@@ -176,19 +229,22 @@ template <int DIM, bool SKIP> __device__ static inline void gqa_prompt_walk(gqa_
     gqa_prompt_score<DIM>(s, y.q, y.keys());
     sl_wgmma_wait<0>();
     gqa_warp_arrive(&y.x->empty_k[y.stage()]);
-    out = gqa_prompt_weigh<DIM, SKIP>(y, s, fix);
+    out = gqa_prompt_weigh<DIM, SKIP>(y, s, fix, [](float) {});
     y.empty = true;
-    gqa_prompt_pack<DIM>(p, s);
+    gqa_prompt_pack<DIM, SKIP>(p, s, out);
     while (y.at + size::STEP < end) {
         uint32_t v = y.keys() + size::SIDE;
         int stage = y.stage();
         bool ends = (y.at + size::STEP) % SEGMENT == 0, first = y.at < SEGMENT;
+        uint64_t *full_v = &y.x->full_v[stage];
+        uint32_t phase = y.it / size::STAGES & 1;
 
-        y.wait(y.x->full_v);
         y.it++;
         y.wait(y.x->full_k);
         sl_bar_sync(BAR_TURN + y.wg, 256);
+        out = gqa_prompt_out<DIM, SKIP>(y, y.it - 1);
         gqa_prompt_score<DIM>(s, y.q, y.keys());
+        sl_mbar_wait(full_v, phase);
         gqa_prompt_add<DIM, SKIP>(y, p, v, out);
         sl_bar_arrive(BAR_TURN + 1 - y.wg, 256);
         sl_wgmma_wait<1>();
@@ -197,10 +253,7 @@ template <int DIM, bool SKIP> __device__ static inline void gqa_prompt_walk(gqa_
         if (ends)
             gqa_prompt_end_sums(y);
         y.at += size::STEP;
-        out = gqa_prompt_weigh<DIM, SKIP>(y, s, fix);
-        sl_wgmma_wait<0>();
-        gqa_arrived(y.o);
-        gqa_warp_arrive(&y.x->empty_v[stage]);
+        out = gqa_prompt_weigh<DIM, SKIP>(y, s, fix, [&](float least) { gqa_prompt_added(y, stage, least); });
         if (ends) {
             if (y.any)
                 gqa_prompt_merge<DIM, SKIP>(y, first, false);
@@ -208,10 +261,12 @@ template <int DIM, bool SKIP> __device__ static inline void gqa_prompt_walk(gqa_
         }
         if (__any_sync(0xffffffffu, fix[0] != 1.0f || fix[1] != 1.0f))
             gqa_scale(y.o, fix);
-        gqa_prompt_pack<DIM>(p, s);
+        gqa_prompt_pack<DIM, SKIP>(p, s, out);
     }
     y.wait(y.x->full_v);
-    gqa_prompt_add<DIM, SKIP>(y, p, y.keys() + size::SIDE, out);
+    if (SKIP)
+        sl_bar_sync(BAR_GROUP + y.wg, 128);
+    gqa_prompt_add<DIM, SKIP>(y, p, y.keys() + size::SIDE, gqa_prompt_out<DIM, SKIP>(y, y.it));
     gqa_prompt_end_sums(y);
     sl_wgmma_wait<0>();
     gqa_arrived(y.o);
@@ -235,7 +290,7 @@ __device__ static inline void gqa_prompt_multiply(const gqa_tensor_work &w, uint
     y.q = sl_smem_addr(smem) + wg * ROWS * DIM * 2;
     y.ring = sl_smem_addr(smem) + size::RING;
     y.scale = w.g.p.scale * LOG2E;
-    y.wg = wg, y.it = 0;
+    y.wg = wg, y.it = 0, y.wide = ROWS / 4 % w.g.group != 0;
     if (wg == 1)
         sl_bar_arrive(BAR_TURN, 256); /* the first turn is that of warpgroup 0 */
     for (int i = blockIdx.x; i < units; i += gridDim.x) {
@@ -253,6 +308,10 @@ __device__ static inline void gqa_prompt_multiply(const gqa_tensor_work &w, uint
             if (y.st[r].head < 0) /* nothing of an empty row is stored; it must not slow down the others */
                 y.st[r].limit = INT_MAX;
         }
+        if (SKIP)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                y.own[r] = ((const uint32_t *)&x->group[wg][row + 8 * r])[mine / 32];
         y.any = __any_sync(0xffffffffu, y.st[0].head >= 0 || y.st[1].head >= 0);
         y.at = 0;
         gqa_prompt_walk<DIM, SKIP>(y, end);
@@ -283,8 +342,9 @@ __global__ static void __launch_bounds__(PROMPT_THREADS, 1)
     __syncthreads();
     if (wg == 2) {
         sl_registers_give<PROMPT_BRING_REGS>();
-        if (threadIdx.x < 2 * 128 + 32)
-            gqa_prompt_bring<DIM>(w, &map, sl_smem_addr(smem), x);
+        int side = __shfl_sync(0xffffffffu, threadIdx.x >> 5 & 3, 0);
+        if (side < 2)
+            gqa_prompt_bring<DIM>(w, &map, sl_smem_addr(smem), x, side);
     } else {
         sl_registers_take<PROMPT_MULTIPLY_REGS>();
         gqa_prompt_multiply<DIM, SKIP>(w, smem, x, wg);

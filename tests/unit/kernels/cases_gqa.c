@@ -450,6 +450,8 @@ static const cf_case cases[] = {
     {SL_OP_GQA_ATTN, "T=130 h=4 kv=1 d=128 bf16 causal blocks by head", causal, {130, 4, 1, 128, G2, B, BY_HEAD + 4, 65, 1500, 0, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
     {SL_OP_GQA_ATTN, "T=74 h=14 kv=2 d=64 bf16 causal skip", causal, {74, 14, 2, 64, G2, B, 0, 37, 1300, 300, 1}, CF_SPLIT | CF_FEW | CF_LARGE},
     {SL_OP_GQA_ATTN, "T=70 h=6 kv=1 d=128 bf16 causal blocks by head skip", causal, {70, 6, 1, 128, G2, B, BY_HEAD + 4, 70, 1400, 600, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_GQA_ATTN, "T=70 h=4 kv=1 d=128 bf16 causal blocks by head skip", causal, {70, 4, 1, 128, G2, B, BY_HEAD + 4, 70, 1400, 600, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
+    {SL_OP_GQA_ATTN, "T=40 h=8 kv=1 d=256 bf16 causal blocks by head skip", causal, {40, 8, 1, 256, G2, B, BY_HEAD + 4, 40, 1200, 700, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
     {SL_OP_GQA_ATTN, "T=60 h=5 kv=1 d=256 bf16 causal blocks skip", causal, {60, 5, 1, 256, G2, B, 5, 60, 1200, 500, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
     {SL_OP_GQA_ATTN, "T=40 h=16 kv=1 d=256 bf16 causal", causal, {40, 16, 1, 256, G2, B, 0, 20, 700, 0, 0}, CF_SPLIT | CF_FEW | CF_LARGE},
 };
