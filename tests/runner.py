@@ -30,7 +30,7 @@ import xml.etree.ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test-logs"
 JOBS = len(os.sched_getaffinity(0))
-FUZZ_SECONDS = int(os.environ.get("SL_FUZZ_SECONDS", "5"))
+FUZZ_SECONDS = int(os.environ.get("SL_FUZZ_SECONDS", "3"))
 PROGRESS_SECONDS = 20
 STEP_SECONDS = 2400  # a build or a test step that takes longer hangs
 TELLING = re.compile(r":[FE]:|ERROR|WARNING: Thread|panic|runtime error")  # shown although it is far from the end of the output
@@ -53,7 +53,9 @@ def not_under_tsan():
 # Left out of a sanitizer's run because it cannot find anything there or would take minutes.
 KILLS = "kills dozens of writers, minutes under a sanitizer; the same code runs there in test_endings"
 TWICE = "the workers of test_*_direct with another way to ship; that way runs there in test_cluster_gpu"
-LEFT_OUT = {"asan": {"test_writer_dies": KILLS, **dict.fromkeys(("test_soak_gpu", "test_routers_gpu", "test_faults_gpu"), TWICE)},
+SAME = "a program for GPUs; its engine and strategies run there in test_engine and the tests of the strategies"
+LEFT_OUT = {"asan": {"test_writer_dies": KILLS, **dict.fromkeys(("test_soak_gpu", "test_routers_gpu", "test_faults_gpu"), TWICE),
+                     **dict.fromkeys(("equal", "equal_gqa"), SAME)},
             "tsan": not_under_tsan()}
 LONG = "a minute by itself; the whole run has it"
 LEFT_OUT_QUICK = dict.fromkeys(("test_writer_dies", "comm_conformance_sockets"), LONG)  # added to LEFT_OUT["unit"] by --quick
@@ -68,8 +70,8 @@ SHORTER = {"unit": ["kernels_conformance_cpu: without the cases that are there f
                     "test_group: 60 steps of each model where the release build takes 200 or 1000",
                     "comm_conformance_cpu, comm_conformance_sockets: groups of one and three ranks",
                     "test_models: shorter streams; spills with three models of eleven"],
-           "tsan": ["tests with many variants of a case: as under asan", "test_models: shorter streams, one model of eleven",
-                    "comm_conformance_cpu, comm_conformance_sockets: groups of two ranks, because ranks are processes and only threads of one process are watched"]}
+           "tsan": ["tests with many variants of a case: as under asan",
+                    "comm_conformance_sockets: groups of two ranks, because ranks are processes and only threads of one process are watched"]}
 
 
 @dataclasses.dataclass
