@@ -26,7 +26,7 @@ import real
 from streams import SAMPLED
 
 LATENCY, FLOOR_S = 2, 1.0
-MEMORY_MIB = 600  # docs/security.md states it
+MEMORY_MIB = 800  # docs/security.md states it
 QUIET_S = 3
 RUNS = 3
 DESCRIPTORS, ADDRESS_SPACE_MIB = 1024, 2048  # the soft limits that every process of the cluster starts with
@@ -37,10 +37,11 @@ class Late(AssertionError):
 
 
 class Honest:
-    """n clients, each with one stream after the other, until stop(). waits: (when asked, seconds until the first token)."""
+    """n clients, each with one stream after the other, until stop(). waits: (when asked, seconds until the first token). shares: the
+    attack is of the same client to the router, so that its part of the queue may be full; then they ask again."""
 
-    def __init__(self, cluster, n=4):
-        self.cluster = cluster
+    def __init__(self, cluster, n=4, shares=False):
+        self.cluster, self.shares = cluster, shares
         self.waits, self.problems, self.done = [], [], 0
         self.stopping = threading.Event()
         self.jobs = [(real.prompt(f"honest{i}", 90 + 31 * i), 40, {"seed": i, **SAMPLED} if i % 2 else {}) for i in range(6)]
@@ -63,6 +64,9 @@ class Honest:
                 if got != real.reference(ids, n, **kw):
                     self.problems.append("a stream has other tokens than one process")
             except Exception as e:  # shown by the caller
+                if self.shares and "of this client" in str(e):
+                    time.sleep(0.2)
+                    continue
                 self.problems.append(f"{type(e).__name__} after {time.monotonic() - begin:.1f} s: {str(e)[:300]}")
                 time.sleep(0.2)
             self.waits += first

@@ -141,14 +141,14 @@ def test_one(t, name):
 
 def test_all_at_once(t):
     """Each input twice, concurrently, with honest clients, whose tokens stay right. How long they wait is not judged: the workers are
-    saturated, and every client has its turn."""
+    saturated, and every client has its turn. All are one client to the router, whose part of the queue the inputs may fill."""
     before, lost = turns(t.cluster, "cpu_"), t.losses()
-    watched = honest.Honest(t.cluster)
+    watched = honest.Honest(t.cluster, shares=True)
     with concurrent.futures.ThreadPoolExecutor(2 * len(INPUTS)) as pool:
         results = list(pool.map(lambda run: run(t.cluster), 2 * list(INPUTS.values())))
     real.until("an honest client is served", lambda: watched.done, 60)
     watched.stop()
-    print(results)
+    print(results, f"the router has had {t.memory():.0f} MiB")
     assert not watched.problems, watched.problems[:3]
     assert t.losses() == lost and t.memory() < honest.MEMORY_MIB, t.memory()
     show(t.cluster, "all at once")
