@@ -57,8 +57,10 @@ SAME = "a program for GPUs; its engine and strategies run there in test_engine a
 LEFT_OUT = {"asan": {"test_writer_dies": KILLS, **dict.fromkeys(("test_soak_gpu", "test_routers_gpu", "test_faults_gpu"), TWICE),
                      **dict.fromkeys(("equal", "equal_gqa"), SAME)},
             "tsan": not_under_tsan()}
-LONG = "a minute by itself; the whole run has it"
-LEFT_OUT_QUICK = dict.fromkeys(("test_writer_dies", "comm_conformance_sockets"), LONG)  # added to LEFT_OUT["unit"] by --quick
+LONG = "among the longest, or with another way to ship; the whole run has it"
+LEFT_OUT_QUICK = dict.fromkeys((  # added to LEFT_OUT["unit"] by --quick
+    "test_writer_dies", "test_models", "test_engine_discrete", "test_group", "comm_conformance_cpu", "comm_conformance_sockets",
+    "test_faults_gpu", "test_faults_direct", "test_routers_gpu", "test_soak_gpu", "test_soak_direct", "equal", "equal_gqa"), LONG)
 
 MANY = 9     # tests left out for one reason are counted and no longer named
 SLOWEST = 8  # tests of a stage whose times the summary names
