@@ -60,7 +60,9 @@ LEFT_OUT = {"asan": {"test_writer_dies": KILLS, **dict.fromkeys(("test_soak_gpu"
 LONG = "among the longest, or with another way to ship; the whole run has it"
 LEFT_OUT_QUICK = dict.fromkeys((  # added to LEFT_OUT["unit"] by --quick
     "test_writer_dies", "test_models", "test_engine_discrete", "test_group", "comm_conformance_cpu", "comm_conformance_sockets",
-    "test_faults_gpu", "test_faults_direct", "test_routers_gpu", "test_soak_gpu", "test_soak_direct", "equal", "equal_gqa"), LONG)
+    "test_faults_gpu", "test_faults_direct", "test_routers_gpu", "test_soak_gpu", "test_soak_direct", "test_cluster_gpu",
+    "test_cluster_direct", "test_tier", "test_bench", "test_simulate", "test_rocket_kv", "test_pq_cache", "test_cluster_kv", "equal",
+    "equal_gqa"), LONG)
 
 MANY = 9     # tests left out for one reason are counted and no longer named
 SLOWEST = 8  # tests of a stage whose times the summary names
