@@ -44,10 +44,14 @@ def test_generate_streamed_equals_whole(stub):
 
 
 def test_generate_agrees_with_http(stub, client, cluster):
-    http = client.completions.create(model=cluster.model, prompt=IDS, max_tokens=12, temperature=0, logprobs=0,
-                                     extra_body={"ignore_eos": True})
-    rpc = list(generate(stub, IDS, 12))[0].complete
-    assert len(http.choices[0].logprobs.tokens) == len(rpc.output_ids)
+    """The same tokens. HTTP returns no ids, but a stop token is an id: each request over HTTP stops where gRPC's tokens say."""
+    ids = list(list(generate(stub, IDS, 12))[0].complete.output_ids)
+    assert len(ids) == 12
+    for id in sorted(set(ids)):
+        http = client.completions.create(model=cluster.model, prompt=IDS, max_tokens=12, temperature=0,
+                                         extra_body={"ignore_eos": True, "stop_token_ids": [id]})
+        assert http.usage.completion_tokens == ids.index(id) + 1, (id, ids)
+        assert http.choices[0].finish_reason == "stop"
 
 
 def test_generate_samples_and_logprobs(stub):

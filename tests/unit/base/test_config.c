@@ -249,6 +249,9 @@ START_TEST(bounds_of_strings_and_lists)
 }
 END_TEST
 
+#define ROUTERS_4 "router,router,router,router"
+#define ROUTERS_16 ROUTERS_4 "," ROUTERS_4 "," ROUTERS_4 "," ROUTERS_4
+
 /* Which roles make a cluster. */
 START_TEST(roles_of_a_cluster)
 {
@@ -263,10 +266,12 @@ START_TEST(roles_of_a_cluster)
         {"router,prefill", "needs at least one prefill and one decode worker, or one of role both"},
         {"router", "needs at least one prefill and one decode worker, or one of role both"},
         {"router,both,prefill", "has prefill workers without decode workers"},
+        {ROUTERS_16 ",both", NULL},
+        {ROUTERS_16 ",router,both", "has 17 routers, want 1 to 16"},
         {"router,decode,both", "has decode workers without prefill workers"},
     };
     for (size_t i = 0; i < SL_COUNT(cases); i++) {
-        char text[80];
+        char text[200];
         fresh();
         snprintf(text, sizeof text, "cluster.roles=%s", cases[i].roles);
         ck_assert_int_eq(sl_config_set(&cfg, text, &err), SL_OK);

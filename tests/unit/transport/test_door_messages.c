@@ -18,6 +18,7 @@ START_TEST(message_round_trip)
     memset(m.proof, 2, sizeof m.proof);
     size_t n = ux_door_write(&m, buf);
     ck_assert_uint_eq(n, UX_DOOR_MAX);
+    ck_assert_uint_eq(n, 212); /* docs/protocol.md says so, and other versions rely on it */
     ck_assert_int_eq(ux_door_parse(buf, n, &got, &why), UX_DOOR_WHOLE);
     ck_assert_uint_eq(got.kind, m.kind);
     ck_assert_uint_eq(got.status, 3);
