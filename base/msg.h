@@ -378,7 +378,7 @@ typedef struct sl_msg_lease_damaged {
     uint64_t lease;
     uint32_t first, count; /* of the pages of LEASE */
 } sl_msg_lease_damaged;
-/* What an administrator asks of the cache of a decode worker (decode/inspect.c, decode/audit.c). */
+/* What an administrator asks of the cache of a decode worker (decode/pages/inspect.c, decode/pages/audit.c). */
 typedef enum {
     SL_CACHE_LIST,   /* a part of the list of its pages */
     SL_CACHE_STATUS, /* how far its job is, or how the last one ended */

@@ -74,8 +74,8 @@ static void emit(sl_decode *d, sl_ticket *t, const sl_msg_token *token)
         return;
     }
     sl_worker_tell_router(d->worker, t->router, &m);
-    d->e.count.tokens++;
-    sl_counter_add(d->c.tokens, 1);
+    d->run.count.tokens++;
+    sl_counter_add(d->report.m.tokens, 1);
     if (sl_sampling_is_stop(&t->sampling, d->role.sampler, token->id))
         done(d, t, SL_FINISH_STOP, token->id);
     else if (t->n_tokens - t->n_prompt >= t->sampling.max_tokens ||
@@ -95,8 +95,8 @@ void sl_batch_retract(sl_decode *d, sl_ticket *t, const char *why)
     sl_msg m = {.type = SL_MSG_RETRACTED};
     m.id = (sl_msg_id){t->rid, t->attempt};
     sl_worker_tell_router(d->worker, t->router, &m);
-    d->e.count.retracted++;
-    sl_counter_add(d->c.retractions, 1);
+    d->tickets.count.retracted++;
+    sl_counter_add(d->report.m.retractions, 1);
     sl_log(SL_LOG_WARN, "decode", "retracted", "rid=%016" PRIx64 " attempt=%u produced=%d pages=%d why=%s",
            t->rid, t->attempt, t->n_tokens - t->n_prompt, sl_lease_n_pages(t->lease), why);
     sl_ticket_end(d, t, SL_OK);
@@ -106,7 +106,7 @@ void sl_batch_retract(sl_decode *d, sl_ticket *t, const char *why)
 static sl_ticket *youngest(const sl_decode *d)
 {
     sl_ticket *best = NULL;
-    for (sl_ticket *t = d->e.tickets; t; t = t->next) {
+    for (sl_ticket *t = d->tickets.list; t; t = t->next) {
         bool may = t->state == TICKET_RUNNING || t->state == TICKET_WAITING;
         if (may && (!best || t->order > best->order))
             best = t;
@@ -122,7 +122,7 @@ static sl_ticket *youngest(const sl_decode *d)
 static bool make_room(sl_decode *d, sl_ticket *t, const char *what, int64_t pages, int64_t total)
 {
     sl_ticket *y = youngest(d);
-    if (y == t && d->e.n_tickets == 1 && pages > total) {
+    if (y == t && d->tickets.n == 1 && pages > total) {
         sl_ticket_failed(d, t, SL_ERR_EXHAUSTED, false, "%s: this request does not fit even alone", what);
         return false;
     }
@@ -171,10 +171,10 @@ static bool join(sl_decode *d, sl_ticket *t)
     if (st == SL_OK) {
         t->seq_pages = pages;
         t->state = TICKET_RUNNING;
-        d->e.n_running++;
+        d->tickets.n_running++;
         return true;
     }
-    if (st == SL_ERR_EXHAUSTED && d->e.n_running)
+    if (st == SL_ERR_EXHAUSTED && d->tickets.n_running)
         return false;
     sl_ticket_failed(d, t, st, true, "cannot open the sequence: %.200s", err.text);
     return true;
@@ -182,9 +182,9 @@ static bool join(sl_decode *d, sl_ticket *t)
 
 static void admit(sl_decode *d)
 {
-    while (d->e.n_running < d->o.max_batch) {
+    while (d->tickets.n_running < d->o.max_batch) {
         sl_ticket *first = NULL;
-        for (sl_ticket *t = d->e.tickets; t; t = t->next) {
+        for (sl_ticket *t = d->tickets.list; t; t = t->next) {
             if (t->state == TICKET_WAITING && (!first || t->order < first->order))
                 first = t;
         }
@@ -196,7 +196,7 @@ static void admit(sl_decode *d)
 /* A request that waits for a slot keeps no device memory; prompts that have not begun may need it. */
 static void close_waiting(sl_decode *d)
 {
-    for (sl_ticket *t = d->e.tickets; t; t = t->next) {
+    for (sl_ticket *t = d->tickets.list; t; t = t->next) {
         if (t->state != TICKET_WAITING || !t->seq)
             continue;
         d->o.role.runner->close(d->o.role.runner->impl, t->seq);
@@ -207,7 +207,7 @@ static void close_waiting(sl_decode *d)
 /* A worker that drains returns requests without a slot to the router at once: another worker can start them sooner. */
 static void give_back(sl_decode *d)
 {
-    for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
+    for (sl_ticket *t = d->tickets.list, *next; t; t = next) {
         next = t->next;
         if (t->state == TICKET_WAITING || (t->state == TICKET_PROMPT && !t->seq))
             sl_batch_retract(d, t, "draining");
@@ -230,7 +230,7 @@ static int32_t collect(sl_decode *d)
     bool again = true;
     while (again) {
         again = false;
-        for (sl_ticket *t = d->e.tickets; t; t = t->next) {
+        for (sl_ticket *t = d->tickets.list; t; t = t->next) {
             bool short_of_pages =
                 t->state == TICKET_RUNNING && (t->n_tokens > sl_lease_n_pages(t->lease) * PAGE ||
                                                t->seq_pages < sl_lease_n_pages(t->lease));
@@ -242,9 +242,9 @@ static int32_t collect(sl_decode *d)
         }
     }
     int32_t n = 0;
-    for (sl_ticket *t = d->e.tickets; t && n < d->o.max_batch; t = t->next) {
+    for (sl_ticket *t = d->tickets.list; t && n < d->o.max_batch; t = t->next) {
         if (t->state == TICKET_RUNNING)
-            d->e.batch[n++] = t;
+            d->run.batch[n++] = t;
     }
     return n;
 }
@@ -287,27 +287,27 @@ sl_status sl_batch_step(sl_decode *d, bool *worked, sl_err *err)
     if (!*worked)
         return SL_OK;
     for (int32_t i = 0; i < n; i++)
-        d->e.items[i] = (sl_step_item){.seq = d->e.batch[i]->seq,
-                                       .tokens = &d->e.batch[i]->tokens[d->e.batch[i]->n_tokens - 1],
-                                       .n_tokens = 1,
-                                       .want_logits = true};
+        d->run.items[i] = (sl_step_item){.seq = d->run.batch[i]->seq,
+                                         .tokens = &d->run.batch[i]->tokens[d->run.batch[i]->n_tokens - 1],
+                                         .n_tokens = 1,
+                                         .want_logits = true};
     uint64_t t0 = sl_now_ns();
-    sl_status step = sl_runner_step(d->o.role.runner, d->e.items, n + parts, NULL, err);
+    sl_status step = sl_runner_step(d->o.role.runner, d->run.items, n + parts, NULL, err);
     if (step > SL_ERR_DEVICE && sl_runner_broken(d->o.role.runner)) {
         *worked = false;
         return SL_OK; /* the sessions with the routers end, and with them every ticket */
     }
     uint64_t ns = sl_now_ns() - t0;
     if (n) {
-        sl_histogram_observe(d->c.step, (double)ns / 1e9);
-        sl_histogram_observe(d->c.batch, n);
+        sl_histogram_observe(d->report.m.step, (double)ns / 1e9);
+        sl_histogram_observe(d->report.m.batch, n);
     }
-    d->e.count.steps++;
+    d->run.count.steps++;
     for (int32_t i = 0; i < n; i++) {
         if (step == SL_OK)
-            take_result(d, d->e.batch[i], d->e.items[i].logits);
+            take_result(d, d->run.batch[i], d->run.items[i].logits);
         else
-            sl_ticket_failed(d, d->e.batch[i], step, true, "step: %.250s", err->text);
+            sl_ticket_failed(d, d->run.batch[i], step, true, "step: %.250s", err->text);
     }
     if (step == SL_OK)
         sl_prompts_computed(d, n, ns);

@@ -25,9 +25,9 @@ enum {
 
 static sl_decode_router *router_of(sl_decode *d, uint32_t session)
 {
-    for (int i = 0; i < d->e.n_routers; i++) {
-        if (d->e.routers[i].session == session)
-            return &d->e.routers[i];
+    for (int i = 0; i < d->tickets.n_routers; i++) {
+        if (d->tickets.routers[i].session == session)
+            return &d->tickets.routers[i];
     }
     return NULL;
 }
@@ -35,7 +35,7 @@ static sl_decode_router *router_of(sl_decode *d, uint32_t session)
 static uint32_t tickets_of(const sl_decode *d, const sl_decode_router *r)
 {
     uint32_t n = 0;
-    for (const sl_ticket *t = d->e.tickets; t; t = t->next)
+    for (const sl_ticket *t = d->tickets.list; t; t = t->next)
         n += t->router == r->session;
     return n;
 }
@@ -48,9 +48,9 @@ static bool stands(const sl_decode_router *r, uint64_t now)
 bool sl_claims_place(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now)
 {
     sl_decode_router *r = router_of(d, router);
-    uint32_t used = d->e.n_tickets, all = d->o.max_batch + d->o.max_waiting;
-    for (int i = 0; r && i < d->e.n_routers; i++) {
-        const sl_decode_router *o = &d->e.routers[i];
+    uint32_t used = d->tickets.n, all = d->o.max_batch + d->o.max_waiting;
+    for (int i = 0; r && i < d->tickets.n_routers; i++) {
+        const sl_decode_router *o = &d->tickets.routers[i];
         used += o != r && o->place_asked_ns && now - o->place_asked_ns < CLAIM_MS * MS &&
                 tickets_of(d, o) < tickets_of(d, r);
     }
@@ -65,8 +65,8 @@ bool sl_claims_place(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now)
 bool sl_claims_bar(const sl_decode *d, uint32_t router, uint64_t rid, uint64_t now)
 {
     const sl_decode_router *first = NULL;
-    for (int i = 0; i < d->e.n_routers; i++) {
-        const sl_decode_router *r = &d->e.routers[i];
+    for (int i = 0; i < d->tickets.n_routers; i++) {
+        const sl_decode_router *r = &d->tickets.routers[i];
         if (stands(r, now) && r->claim.due_ns && (!first || r->claim.due_ns < first->claim.due_ns))
             first = r;
     }
@@ -76,7 +76,7 @@ bool sl_claims_bar(const sl_decode *d, uint32_t router, uint64_t rid, uint64_t n
 void sl_claims_refused(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now)
 {
     sl_decode_router *r = router_of(d, router);
-    if (!r || d->e.n_routers < 2)
+    if (!r || d->tickets.n_routers < 2)
         return;
     if (!stands(r, now))
         r->claim = (sl_claim){.made = true, .rid = rid};
@@ -86,8 +86,8 @@ void sl_claims_refused(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now
 
 void sl_claims_granted(sl_decode *d, uint32_t router, uint64_t rid, uint64_t now)
 {
-    for (int i = 0; i < d->e.n_routers; i++) {
-        sl_decode_router *r = &d->e.routers[i];
+    for (int i = 0; i < d->tickets.n_routers; i++) {
+        sl_decode_router *r = &d->tickets.routers[i];
         if (r->session == router && r->claim.rid == rid)
             r->claim = (sl_claim){0};
         if (r->session != router && r->claim.made && ++r->claim.passed == CLAIM_PASSED) {

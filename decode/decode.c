@@ -173,16 +173,16 @@ static void on_engine_mail(void *arg, sl_wmail *m)
         sl_lend_reader_gone(d, ((sl_reader_mail *)m)->ep_serial);
         break;
     case DM_PULL_ASKED:
-        sl_pull_asked(d->e.pull, (sl_pull *)m);
+        sl_pull_asked(d->pages.pull.tier, (sl_pull *)m);
         return;
     case DM_PULL_GOT:
-        sl_pull_got(d->e.pull, (sl_pull_get *)m);
+        sl_pull_got(d->pages.pull.tier, (sl_pull_get *)m);
         return;
     case DM_ROUTER_UP:
-        sl_report_router_up(d, ((sl_note *)m)->router);
+        sl_changes_router_up(d, ((sl_note *)m)->router);
         break;
     case DM_ROUTER_DOWN:
-        sl_report_router_down(d, ((sl_note *)m)->router);
+        sl_changes_router_down(d, ((sl_note *)m)->router);
         sl_tickets_router_down(d, ((sl_note *)m)->router);
         break;
     default:
@@ -204,7 +204,7 @@ static uint64_t on_engine_tick(void *arg, uint64_t now)
 static bool on_engine_idle(const void *arg)
 {
     const sl_decode *d = arg;
-    return !d->e.n_tickets && !d->e.n_lent && sl_loading_idle(d);
+    return !d->tickets.n && !d->pages.lend.n && sl_loading_idle(d);
 }
 
 static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
@@ -212,7 +212,7 @@ static sl_status on_engine_step(void *arg, bool *worked, sl_err *err)
     sl_decode *d = arg;
     sl_batch_admit(d);
     sl_status st = sl_batch_step(d, worked, err);
-    sl_report_kv_events(d);
+    sl_changes_tell(d);
     sl_publish_turn(d);
     return st;
 }
@@ -230,7 +230,7 @@ sl_status sl_decode_run(sl_decode *d, const volatile int *stop, uint32_t drain_t
                           .idle = on_engine_idle,
                           .step = on_engine_step,
                           .report = on_engine_report,
-                          .wake_fd = d->e.cascade ? sl_cascade_fd(d->e.cascade) : -1};
+                          .wake_fd = d->pages.cascade ? sl_cascade_fd(d->pages.cascade) : -1};
     return sl_worker_role_run(&d->role, d->worker, &e, stop, drain_timeout_ms, err);
 }
 
@@ -240,15 +240,15 @@ static sl_status allocate(sl_decode *d, sl_err *err)
 {
     size_t layers = (size_t)d->geo->n_layers, batch = (size_t)d->o.max_batch;
     size_t items = batch + (size_t)(d->o.prompts.chunk_tokens ? d->o.prompts.max_requests : 0);
-    d->e.batch = calloc(batch, sizeof *d->e.batch);
-    d->e.items = calloc(items, sizeof *d->e.items);
-    d->e.layers_seen = calloc(layers, sizeof *d->e.layers_seen);
-    d->e.layers_now = calloc(layers, sizeof *d->e.layers_now);
-    d->c.layer_hit = calloc(layers, sizeof *d->c.layer_hit);
-    d->c.layer_miss = calloc(layers, sizeof *d->c.layer_miss);
-    d->c.layer_evict = calloc(layers, sizeof *d->c.layer_evict);
-    if (!d->e.batch || !d->e.items || !d->e.layers_seen || !d->e.layers_now || !d->c.layer_hit ||
-        !d->c.layer_miss || !d->c.layer_evict)
+    d->run.batch = calloc(batch, sizeof *d->run.batch);
+    d->run.items = calloc(items, sizeof *d->run.items);
+    d->report.layers_seen = calloc(layers, sizeof *d->report.layers_seen);
+    d->report.layers_now = calloc(layers, sizeof *d->report.layers_now);
+    d->report.m.layer_hit = calloc(layers, sizeof *d->report.m.layer_hit);
+    d->report.m.layer_miss = calloc(layers, sizeof *d->report.m.layer_miss);
+    d->report.m.layer_evict = calloc(layers, sizeof *d->report.m.layer_evict);
+    if (!d->run.batch || !d->run.items || !d->report.layers_seen || !d->report.layers_now ||
+        !d->report.m.layer_hit || !d->report.m.layer_miss || !d->report.m.layer_evict)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     return sl_prompts_open(d, err);
 }
@@ -261,7 +261,7 @@ static sl_status open_direct(sl_decode *d, sl_err *err)
     sl_status st = sl_arena_fd(d->o.role.arena) < 0
                        ? sl_fail(&why, SL_ERR_UNSUPPORTED, "the store is not shared memory")
                        : sl_direct_host_create(sl_arena_fd(d->o.role.arena), sl_arena_bytes(d->o.role.arena),
-                                               &d->t.direct, &why);
+                                               &d->link.direct, &why);
     if (st != SL_OK && d->o.shipping)
         return sl_fail(err, st, "cluster.shipping is %s, which is not possible: %s", d->o.shipping->name,
                        why.text);
@@ -272,7 +272,7 @@ static sl_status open_direct(sl_decode *d, sl_err *err)
 
 static void on_store_event(void *ctx, sl_store_event ev, const sl_store_page *page)
 {
-    sl_report_event(ctx, ev, page);
+    sl_changes_event(ctx, ev, page);
     sl_publish_event(ctx, ev, page);
 }
 
@@ -303,11 +303,11 @@ sl_status sl_decode_create(const sl_decode_opts *opts, sl_decode **out, sl_err *
     }
     d->o = *opts;
     d->geo = sl_arena_geometry(opts->role.arena);
-    sl_wr_init(&d->e.kv.stored);
-    sl_wr_init(&d->e.kv.removed);
-    sl_wr_init(&d->e.kv.tokens);
-    sl_wr_init(&d->e.disk_kv.stored);
-    sl_wr_init(&d->e.disk_kv.removed);
+    sl_wr_init(&d->pages.changes.stored);
+    sl_wr_init(&d->pages.changes.removed);
+    sl_wr_init(&d->pages.changes.tokens);
+    sl_wr_init(&d->pages.holdings.stored);
+    sl_wr_init(&d->pages.holdings.removed);
     sl_status st = open_parts(d, err);
     if (st != SL_OK) {
         sl_decode_destroy(d);
@@ -351,27 +351,27 @@ void sl_decode_destroy(sl_decode *d)
     sl_tickets_free_all(d);
     sl_events_close(d->o.events);
     d->o.events = NULL; /* what the end of the store would tell is told */
-    while (d->t.peers) {
-        sl_wpeer *w = d->t.peers;
-        d->t.peers = w->next;
+    while (d->link.peers) {
+        sl_wpeer *w = d->link.peers;
+        d->link.peers = w->next;
         free(w);
     }
-    sl_direct_host_destroy(d->t.direct);
+    sl_direct_host_destroy(d->link.direct);
     sl_worker_role_close(&d->role);
-    sl_wr_free(&d->e.kv.stored);
-    sl_wr_free(&d->e.kv.removed);
-    sl_wr_free(&d->e.kv.tokens);
-    sl_wr_free(&d->e.disk_kv.stored);
-    sl_wr_free(&d->e.disk_kv.removed);
-    sl_told_clear(&d->e.told);
+    sl_wr_free(&d->pages.changes.stored);
+    sl_wr_free(&d->pages.changes.removed);
+    sl_wr_free(&d->pages.changes.tokens);
+    sl_wr_free(&d->pages.holdings.stored);
+    sl_wr_free(&d->pages.holdings.removed);
+    sl_told_clear(&d->pages.publish.told);
     sl_prompts_close(d);
-    free(d->e.batch);
-    free(d->e.items);
-    free(d->e.layers_seen);
-    free(d->e.layers_now);
-    free(d->c.layer_hit);
-    free(d->c.layer_miss);
-    free(d->c.layer_evict);
+    free(d->run.batch);
+    free(d->run.items);
+    free(d->report.layers_seen);
+    free(d->report.layers_now);
+    free(d->report.m.layer_hit);
+    free(d->report.m.layer_miss);
+    free(d->report.m.layer_evict);
     free(d);
 }
 
@@ -384,27 +384,27 @@ sl_status sl_decode_counts_get(const sl_decode *d, sl_decode_counts *out, sl_err
 {
     sl_store_stats st;
     sl_store_stats_get(d->role.store, &st);
-    *out = (sl_decode_counts){.tickets = d->e.n_tickets,
+    *out = (sl_decode_counts){.tickets = d->tickets.n,
                               .pages_total = st.total,
                               .pages_free = st.free,
                               .pages_cached = st.cached,
-                              .steps = d->e.count.steps,
-                              .tokens = d->e.count.tokens,
-                              .stale = d->e.count.stale,
-                              .corrupt = d->e.count.corrupt,
-                              .damaged = d->e.count.damaged,
-                              .retracted = d->e.count.retracted,
-                              .spilled = d->e.count.spilled,
-                              .fences = d->e.count.fences};
+                              .steps = d->run.count.steps,
+                              .tokens = d->run.count.tokens,
+                              .stale = d->tickets.count.stale,
+                              .corrupt = d->tickets.count.corrupt,
+                              .damaged = d->pages.damage.found,
+                              .retracted = d->tickets.count.retracted,
+                              .spilled = d->run.count.spilled,
+                              .fences = d->tickets.count.fences};
     sl_pull_stats pull = {0};
-    if (d->e.pull)
-        sl_pull_stats_get(d->e.pull, &pull);
+    if (d->pages.pull.tier)
+        sl_pull_stats_get(d->pages.pull.tier, &pull);
     out->pulled = pull.pages;
     out->pull_bytes = pull.bytes;
     out->pull_ns = pull.ns;
     out->pull_leases = pull.leases;
-    out->lend_leases = d->e.n_lent;
-    for (const sl_ticket *t = d->e.tickets; t; t = t->next)
+    out->lend_leases = d->pages.lend.n;
+    for (const sl_ticket *t = d->tickets.list; t; t = t->next)
         out->quarantined += t->state == TICKET_QUARANTINE;
     return sl_store_check(d->role.store, err);
 }

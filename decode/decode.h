@@ -6,7 +6,7 @@
  * transport thread owns the connection to the router and those to the writers, which are the prefill workers; a checker
  * thread computes checksums. They share only the messages that they send each other.
  *
- * A ticket is one attempt (rid, attempt) of a request; decode/decode_impl.h has its state machine:
+ * A ticket is one attempt (rid, attempt) of a request; decode/tickets.h has its state machine:
  *
  *   LANDING -> CHECKING -> WAITING -> RUNNING -> gone        (RESERVE, COMMIT, checksums right, a slot, DONE)
  *      \-> QUARANTINE -> gone                                 (ABORT or deadline before COMMIT)
@@ -70,7 +70,7 @@ typedef struct sl_decode_opts {
     uint64_t load_chunk_bytes; /* of a load; 0: the cascade's default */
     /* For other programs' routers, NULL: off. Taken over by sl_decode_create(), also when it fails. */
     sl_events *events;
-    /* Pages of other decode workers are pulled, and this worker lends its own (decode/pull.h, lend.c). */
+    /* Pages of other decode workers are pulled, and this worker lends its own (decode/pages/pull.h, lend.c). */
     bool pull, lend;
     uint32_t pull_timeout_ms; /* how long a request waits for pages of another worker */
     uint32_t stall_ms;        /* gets without progress for this time end the connection; 0: quarantine_ms */

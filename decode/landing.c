@@ -57,7 +57,8 @@ static bool has_room(const sl_decode *d, const sl_msg_reserve *r)
 {
     int32_t n = (int32_t)((r->n_tokens + PAGE - 1) / PAGE);
     int32_t matched = sl_store_match(d->role.store, r->seed, r->tokens, shared_tokens(d, r));
-    return sl_decode_has_room(n - matched, d->e.n_running, sl_store_available(d->role.store), d->e.n_tickets);
+    return sl_decode_has_room(n - matched, d->tickets.n_running, sl_store_available(d->role.store),
+                              d->tickets.n);
 }
 
 static sl_ticket *ticket_new(sl_decode *d, sl_wmsg *m, sl_sampling *sampling, sl_lease *lease)
@@ -76,7 +77,7 @@ static sl_ticket *ticket_new(sl_decode *d, sl_wmsg *m, sl_sampling *sampling, sl
                      .m = m,
                      .rid = r->rid,
                      .attempt = r->attempt,
-                     .number = ++d->e.next_number,
+                     .number = ++d->tickets.next_number,
                      .router = m->router,
                      .writer = r->prefill_worker,
                      .lease = lease,
@@ -87,11 +88,11 @@ static sl_ticket *ticket_new(sl_decode *d, sl_wmsg *m, sl_sampling *sampling, sl
                      .n_prompt = (int32_t)r->n_prompt,
                      .pos = r->prefill_worker ? 0 : sl_lease_matched(lease) * PAGE,
                      .reserved_ns = now,
-                     .prev = d->e.tickets_tail,
+                     .prev = d->tickets.tail,
                      .deadline_ns = r->deadline_ms ? now + r->deadline_ms * MS : UINT64_MAX};
-    *(t->prev ? &t->prev->next : &d->e.tickets) = t;
-    d->e.tickets_tail = t;
-    d->e.n_tickets++;
+    *(t->prev ? &t->prev->next : &d->tickets.list) = t;
+    d->tickets.tail = t;
+    d->tickets.n++;
     return t;
 }
 
@@ -144,7 +145,7 @@ static void reserve(sl_decode *d, sl_wmsg *m, sl_loading *waited)
             sl_claims_refused(d, m->router, r->rid, now);
     }
     if (full) {
-        sl_counter_add(d->c.t_refused, 1);
+        sl_counter_add(d->report.m.t_refused, 1);
         sl_ticket_tell_failed(d, m->router, r->rid, r->attempt, SL_ERR_EXHAUSTED, true, full);
         goto drop_sampling;
     }
@@ -185,9 +186,9 @@ static void arrived(sl_decode *d, sl_ticket *t)
     t->arrived = true;
     if (t->unverified)
         return;
-    sl_counter_add(d->c.t_committed, 1);
+    sl_counter_add(d->report.m.t_committed, 1);
     t->state = TICKET_WAITING;
-    t->order = ++d->e.next_order;
+    t->order = ++d->tickets.next_order;
     t->deadline_ns = UINT64_MAX; /* from now on the router has the deadline */
     t->sealed = sl_checker_seals(&d->role.checker) ? t->n_tokens / PAGE : 0;
     sl_lease_publish(t->lease, t->tokens, sl_runner_public(d->o.role.runner, t->n_prompt, t->n_tokens));
@@ -217,7 +218,8 @@ static void measure_prefill(sl_decode *d, const sl_ticket *t)
     uint64_t now = sl_now_ns();
     int64_t computed = (int64_t)t->n_tokens - (int64_t)t->cached_tokens;
     if (computed >= PAGE && now > t->reserved_ns)
-        sl_pull_rate_add(&d->e.prefill_rate, (double)computed * 1e9 / (double)(now - t->reserved_ns), now);
+        sl_pull_rate_add(&d->pages.pull.prefill_rate, (double)computed * 1e9 / (double)(now - t->reserved_ns),
+                         now);
 }
 
 void sl_landing_computed(sl_decode *d, sl_ticket *t)
@@ -311,8 +313,8 @@ static void on_arrival_checked(sl_decode *d, sl_ticket *t, const sl_check *c)
         arrived(d, t);
         return;
     }
-    d->e.count.corrupt++;
-    sl_counter_add(d->c.checksum, c->bad);
+    d->tickets.count.corrupt++;
+    sl_counter_add(d->report.m.checksum, c->bad);
     sl_ticket_failed(d, t, SL_ERR_CORRUPT, true, "%zu of %zu checksums of the arrived pages are wrong",
                      c->bad, (size_t)c->n_pages * (size_t)d->geo->n_layers);
 }

@@ -26,20 +26,20 @@ sl_status sl_prompts_open(sl_decode *d, sl_err *err)
     size_t n = (size_t)o->max_requests;
     if (!o->chunk_tokens)
         return SL_OK;
-    d->e.prompts.part = calloc(n, sizeof *d->e.prompts.part);
-    d->e.prompts.turn = calloc(n, sizeof *d->e.prompts.turn);
-    if (!d->e.prompts.part || !d->e.prompts.turn)
+    d->run.prompts.part = calloc(n, sizeof *d->run.prompts.part);
+    d->run.prompts.turn = calloc(n, sizeof *d->run.prompts.turn);
+    if (!d->run.prompts.part || !d->run.prompts.turn)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
-    d->e.prompts.bound = (sl_prefill_bound){.ns = (double)o->max_step_ms * (double)MS,
-                                            .short_ns = (double)o->short_step_ms * (double)MS};
-    return sl_pace_init(&d->e.prompts.pace, d->o.role.runner->max_context, FIRST_GUESS_NS, err);
+    d->run.prompts.bound = (sl_prefill_bound){.ns = (double)o->max_step_ms * (double)MS,
+                                              .short_ns = (double)o->short_step_ms * (double)MS};
+    return sl_pace_init(&d->run.prompts.pace, d->o.role.runner->max_context, FIRST_GUESS_NS, err);
 }
 
 void sl_prompts_close(sl_decode *d)
 {
-    free(d->e.prompts.part);
-    free(d->e.prompts.turn);
-    sl_pace_free(&d->e.prompts.pace);
+    free(d->run.prompts.part);
+    free(d->run.prompts.turn);
+    sl_pace_free(&d->run.prompts.pace);
 }
 
 /* ---- admission ---- */
@@ -53,7 +53,7 @@ static bool is_long(const sl_decode *d, const sl_ticket *t)
 static int32_t begun(const sl_decode *d, int32_t *n_long)
 {
     int32_t n = 0, longer = 0;
-    for (const sl_ticket *t = d->e.tickets; t; t = t->next) {
+    for (const sl_ticket *t = d->tickets.list; t; t = t->next) {
         bool has = t->state == TICKET_PROMPT && t->seq;
         n += has;
         longer += has && is_long(d, t);
@@ -103,7 +103,7 @@ static bool begin(sl_decode *d, sl_ticket *t)
         st = sl_runner_open(r, SL_RESIDENT, sl_lease_pages(t->lease), pages, matched * PAGE, t->n_prompt,
                             &t->seq, &err);
     } while (st == SL_ERR_EXHAUSTED && sl_residency_give(d));
-    if (st == SL_ERR_EXHAUSTED && (d->e.n_running || begun(d, NULL)))
+    if (st == SL_ERR_EXHAUSTED && (d->tickets.n_running || begun(d, NULL)))
         return false;
     if (st != SL_OK) {
         sl_ticket_failed(d, t, st, true, "cannot open the sequence: %.200s", err.text);
@@ -113,14 +113,14 @@ static bool begin(sl_decode *d, sl_ticket *t)
     t->pos = t->start = matched * PAGE;
     t->sealed = sl_checker_seals(&d->role.checker) ? matched : 0;
     t->started_ns = sl_now_ns();
-    sl_counter_add(d->c.prompts.reused, (uint64_t)t->start);
+    sl_counter_add(d->report.m.prompts.reused, (uint64_t)t->start);
     return true;
 }
 
 void sl_prompts_admit(sl_decode *d)
 {
     bool room = true;
-    for (sl_ticket *t = d->e.tickets, *next; t && room; t = next) {
+    for (sl_ticket *t = d->tickets.list, *next; t && room; t = next) {
         next = t->next;
         if (t->state == TICKET_PROMPT && !t->seq && has_place(d, t))
             room = begin(d, t);
@@ -131,17 +131,17 @@ void sl_prompts_admit(sl_decode *d)
 
 int32_t sl_prompts_collect(sl_decode *d, int32_t decoding)
 {
-    sl_prefill_turn *turn = d->e.prompts.turn;
-    sl_prompt_part *part = d->e.prompts.part;
+    sl_prefill_turn *turn = d->run.prompts.turn;
+    sl_prompt_part *part = d->run.prompts.part;
     const sl_prompt_opts *o = &d->o.prompts;
     bool short_prompt = false;
     int32_t n = 0, parts = 0;
-    d->e.prompts.n_parts = 0;
-    for (sl_ticket *t = d->e.tickets; t && o->chunk_tokens; t = t->next) {
+    d->run.prompts.n_parts = 0;
+    for (sl_ticket *t = d->tickets.list; t && o->chunk_tokens; t = t->next) {
         if (t->state != TICKET_PROMPT || !t->seq)
             continue;
         turn[n] = (sl_prefill_turn){.left = t->n_tokens - t->pos,
-                                    .token_ns = sl_pace_token_ns(&d->e.prompts.pace, t->pos),
+                                    .token_ns = sl_pace_token_ns(&d->run.prompts.pace, t->pos),
                                     .passed = t->passed};
         part[n++].ticket = t;
         short_prompt |= t->n_tokens - t->start <= SL_PREFILL_SHORT_TOKENS;
@@ -150,7 +150,7 @@ int32_t sl_prompts_collect(sl_decode *d, int32_t decoding)
         return 0;
     sl_prefill_limit limit = {.tokens = o->chunk_tokens,
                               .min_tokens = o->min_step_tokens > 0 ? o->min_step_tokens : 1};
-    sl_prefill_bound_next(&d->e.prompts.bound, short_prompt, &limit);
+    sl_prefill_bound_next(&d->run.prompts.bound, short_prompt, &limit);
     sl_stall_limit(o->max_stall_ms, decoding, &limit);
     sl_prefill_order(turn, n, &limit);
     for (int32_t i = 0; i < n; i++) {
@@ -159,12 +159,12 @@ int32_t sl_prompts_collect(sl_decode *d, int32_t decoding)
         if (!turn[i].take)
             continue;
         part[parts] = (sl_prompt_part){t, t->pos, t->pos + turn[i].take};
-        d->e.items[decoding + parts++] = (sl_step_item){.seq = t->seq,
-                                                        .tokens = t->tokens + t->pos,
-                                                        .n_tokens = turn[i].take,
-                                                        .want_logits = turn[i].take == turn[i].left};
+        d->run.items[decoding + parts++] = (sl_step_item){.seq = t->seq,
+                                                          .tokens = t->tokens + t->pos,
+                                                          .n_tokens = turn[i].take,
+                                                          .want_logits = turn[i].take == turn[i].left};
     }
-    return d->e.prompts.n_parts = parts;
+    return d->run.prompts.n_parts = parts;
 }
 
 /* Seals and publishes the pages that have become full. False: t has failed. */
@@ -200,39 +200,39 @@ static void finish(sl_decode *d, sl_ticket *t, const float *logits)
 /* The step has computed the parts; items are those of the parts. */
 static void measure(sl_decode *d, int32_t decoding, uint64_t ns)
 {
-    const sl_prompt_part *part = d->e.prompts.part;
-    int32_t n = d->e.prompts.n_parts, tokens = 0;
+    const sl_prompt_part *part = d->run.prompts.part;
+    int32_t n = d->run.prompts.n_parts, tokens = 0;
     sl_pace_part spans[SL_PROMPT_PARTS];
-    double mine = sl_stall_of_prompts(&d->e.prompts.stall, decoding, (double)ns);
+    double mine = sl_stall_of_prompts(&d->run.prompts.stall, decoding, (double)ns);
     for (int32_t i = 0; i < n; i++) {
         spans[i] = (sl_pace_part){part[i].first, part[i].end};
         tokens += part[i].end - part[i].first;
     }
-    sl_pace_measured(&d->e.prompts.pace, spans, n, mine);
-    atomic_store(&d->role.load.prefill_rate, sl_pace_rate_add(&d->e.prompts.rate, tokens, mine));
-    sl_histogram_observe(d->c.prompts.chunk, (double)ns / 1e9);
-    sl_counter_add(d->c.prompts.tokens, (uint64_t)tokens);
-    d->e.count.prompt_tokens += (uint64_t)tokens;
+    sl_pace_measured(&d->run.prompts.pace, spans, n, mine);
+    atomic_store(&d->role.load.prefill_rate, sl_pace_rate_add(&d->run.prompts.rate, tokens, mine));
+    sl_histogram_observe(d->report.m.prompts.chunk, (double)ns / 1e9);
+    sl_counter_add(d->report.m.prompts.tokens, (uint64_t)tokens);
+    d->run.count.prompt_tokens += (uint64_t)tokens;
 }
 
 void sl_prompts_computed(sl_decode *d, int32_t decoding, uint64_t ns)
 {
-    int32_t n = d->e.prompts.n_parts;
+    int32_t n = d->run.prompts.n_parts;
     if (!n) {
-        sl_stall_decoded(&d->e.prompts.stall, decoding, (double)ns);
+        sl_stall_decoded(&d->run.prompts.stall, decoding, (double)ns);
         return;
     }
     measure(d, decoding, ns);
     for (int32_t i = 0; i < n; i++) {
-        sl_ticket *t = d->e.prompts.part[i].ticket;
-        t->pos = d->e.prompts.part[i].end;
+        sl_ticket *t = d->run.prompts.part[i].ticket;
+        t->pos = d->run.prompts.part[i].end;
         if (publish(d, t) && t->pos == t->n_tokens)
-            finish(d, t, d->e.items[decoding + i].logits);
+            finish(d, t, d->run.items[decoding + i].logits);
     }
 }
 
 void sl_prompts_failed(sl_decode *d, sl_status st, const char *why)
 {
-    for (int32_t i = 0; i < d->e.prompts.n_parts; i++)
-        sl_ticket_failed(d, d->e.prompts.part[i].ticket, st, true, "step: %.250s", why);
+    for (int32_t i = 0; i < d->run.prompts.n_parts; i++)
+        sl_ticket_failed(d, d->run.prompts.part[i].ticket, st, true, "step: %.250s", why);
 }

@@ -15,7 +15,7 @@
 static int64_t pages_used(const sl_decode *d)
 {
     int64_t n = 0;
-    for (const sl_ticket *t = d->e.tickets; t; t = t->next)
+    for (const sl_ticket *t = d->tickets.list; t; t = t->next)
         n += t->resident ? t->seq_pages : 0;
     return n;
 }
@@ -23,7 +23,7 @@ static int64_t pages_used(const sl_decode *d)
 static sl_ticket *longest(const sl_decode *d)
 {
     sl_ticket *best = NULL;
-    for (sl_ticket *t = d->e.tickets; t; t = t->next)
+    for (sl_ticket *t = d->tickets.list; t; t = t->next)
         if (t->resident && (!best || t->seq_pages > best->seq_pages))
             best = t;
     return best;
@@ -39,8 +39,8 @@ static void spill(sl_decode *d, sl_ticket *t)
         sl_ticket_failed(d, t, st, true, "cannot spill: %.200s", err.text);
         return;
     }
-    d->e.count.spilled++;
-    sl_counter_add(d->c.spills, 1);
+    d->run.count.spilled++;
+    sl_counter_add(d->report.m.spills, 1);
     sl_log(SL_LOG_DEBUG, "decode", "spilled", "rid=%016" PRIx64 " attempt=%u pages=%d", t->rid, t->attempt,
            t->seq_pages);
 }
@@ -49,7 +49,7 @@ static void spill(sl_decode *d, sl_ticket *t)
 static bool room_for(sl_decode *d, int32_t n)
 {
     int64_t used = pages_used(d), longer = 0;
-    for (const sl_ticket *t = d->e.tickets; t; t = t->next)
+    for (const sl_ticket *t = d->tickets.list; t; t = t->next)
         longer += t->resident && t->seq_pages > n ? t->seq_pages : 0;
     if (d->o.row_pages - used + longer < n)
         return false;
@@ -108,7 +108,7 @@ bool sl_residency_relieve(sl_decode *d, const sl_ticket *t)
 int32_t sl_residency_count(const sl_decode *d)
 {
     int32_t n = 0;
-    for (const sl_ticket *t = d->e.tickets; t; t = t->next)
+    for (const sl_ticket *t = d->tickets.list; t; t = t->next)
         n += t->resident;
     return n;
 }

@@ -1,6 +1,6 @@
 /*
  * Tickets: how they end (failure, ABORT, deadline, loss of the router), their quarantine, and the dispatch of messages
- * to them. landing.c has how they begin, decode_impl.h describes the state machine. Engine thread.
+ * to them. landing.c has how they begin, tickets.h describes the state machine. Engine thread.
  *
  * A ticket in quarantine is freed by whichever comes first: DRAINED, its COMMIT (the writer flushes before it sends
  * COMMIT), or the fence of its writer. When the router has ended an attempt because the writer failed (ABORT with
@@ -20,7 +20,7 @@ enum { PAGE = SL_PAGE_TOKENS, PEER_GRACE_MS = 100 /* a DRAINED in flight may sti
 
 sl_ticket *sl_ticket_find(const sl_decode *d, uint32_t router, uint64_t rid, uint32_t attempt)
 {
-    for (sl_ticket *t = d->e.tickets; t; t = t->next) {
+    for (sl_ticket *t = d->tickets.list; t; t = t->next) {
         if (t->router == router && t->rid == rid && t->attempt == attempt)
             return t;
     }
@@ -36,8 +36,8 @@ static void tell_drained(sl_decode *d, uint32_t router, uint64_t rid, uint32_t a
 
 void sl_ticket_stale(sl_decode *d, const char *what, uint64_t rid, uint32_t attempt)
 {
-    d->e.count.stale++;
-    sl_counter_add(d->c.stale, 1);
+    d->tickets.count.stale++;
+    sl_counter_add(d->report.m.stale, 1);
     sl_log(SL_LOG_DEBUG, "decode", "message_dropped", "type=%s rid=%016" PRIx64 " attempt=%u", what, rid,
            attempt);
 }
@@ -74,9 +74,9 @@ static void ticket_free(sl_decode *d, sl_ticket *t)
     SL_CHECK(!t->checks, "ticket %" PRIu64 " is being checked", t->number);
     close_sequence(d, t);
     sl_lease_release(t->lease, true);
-    *(t->prev ? &t->prev->next : &d->e.tickets) = t->next;
-    *(t->next ? &t->next->prev : &d->e.tickets_tail) = t->prev;
-    d->e.n_tickets--;
+    *(t->prev ? &t->prev->next : &d->tickets.list) = t->next;
+    *(t->next ? &t->next->prev : &d->tickets.tail) = t->prev;
+    d->tickets.n--;
     sl_sampling_free(&t->sampling);
     sl_wmsg_free(t->m);
     free(t->tokens);
@@ -86,7 +86,7 @@ static void ticket_free(sl_decode *d, sl_ticket *t)
 void sl_ticket_let_go(sl_decode *d, sl_ticket *t)
 {
     if (t->state == TICKET_RUNNING)
-        d->e.n_running--;
+        d->tickets.n_running--;
     close_sequence(d, t);
     t->state = TICKET_ENDING;
     if (!t->checks)
@@ -113,8 +113,8 @@ void sl_ticket_end(sl_decode *d, sl_ticket *t, sl_status why)
 
 void sl_tickets_free_all(sl_decode *d)
 {
-    while (d->e.tickets)
-        ticket_free(d, d->e.tickets);
+    while (d->tickets.list)
+        ticket_free(d, d->tickets.list);
 }
 
 void sl_ticket_failed(sl_decode *d, sl_ticket *t, sl_status st, bool retryable, const char *fmt, ...)
@@ -140,7 +140,7 @@ static void on_abort(sl_decode *d, uint32_t router, const sl_msg_abort *a)
     }
     if (t->state == TICKET_ENDING)
         return;
-    sl_counter_add(d->c.t_aborted, 1);
+    sl_counter_add(d->report.m.t_aborted, 1);
     sl_log(SL_LOG_DEBUG, "decode", "request_aborted", "rid=%016" PRIx64 " attempt=%u why=%s", t->rid,
            t->attempt, sl_status_name((sl_status)a->status));
     if (t->state == TICKET_QUARANTINE) {
@@ -163,11 +163,11 @@ static sl_writer writer_of(const sl_ticket *t)
 
 static bool is_connected(const sl_decode *d, sl_writer writer)
 {
-    for (uint32_t i = 0; i < d->e.n_connected; i++) {
-        if (sl_writer_eq(d->e.connected[i], writer))
+    for (uint32_t i = 0; i < d->tickets.n_connected; i++) {
+        if (sl_writer_eq(d->tickets.connected[i], writer))
             return true;
     }
-    return d->e.n_connected == MAX_WRITERS; /* the list is full, so this writer may be missing in it */
+    return d->tickets.n_connected == MAX_WRITERS; /* the list is full, so this writer may be missing in it */
 }
 
 static void end_quarantine(sl_decode *d, sl_ticket *t)
@@ -199,18 +199,18 @@ static void on_drained(sl_decode *d, const sl_wmsg *m)
 
 void sl_tickets_connected(sl_decode *d, sl_writer writer)
 {
-    if (!is_connected(d, writer) && d->e.n_connected < MAX_WRITERS)
-        d->e.connected[d->e.n_connected++] = writer;
+    if (!is_connected(d, writer) && d->tickets.n_connected < MAX_WRITERS)
+        d->tickets.connected[d->tickets.n_connected++] = writer;
 }
 
 void sl_tickets_fenced(sl_decode *d, sl_writer writer)
 {
-    d->e.count.fences++;
-    for (uint32_t i = 0; i < d->e.n_connected; i++) {
-        if (sl_writer_eq(d->e.connected[i], writer))
-            d->e.connected[i--] = d->e.connected[--d->e.n_connected];
+    d->tickets.count.fences++;
+    for (uint32_t i = 0; i < d->tickets.n_connected; i++) {
+        if (sl_writer_eq(d->tickets.connected[i], writer))
+            d->tickets.connected[i--] = d->tickets.connected[--d->tickets.n_connected];
     }
-    for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
+    for (sl_ticket *t = d->tickets.list, *next; t; t = next) {
         next = t->next;
         if (sl_writer_eq(writer_of(t), writer) && t->state == TICKET_QUARANTINE)
             end_quarantine(d, t);
@@ -248,7 +248,7 @@ void sl_tickets_msg(sl_decode *d, sl_wmsg *m)
         sl_store_flush(d->role.store);
         break;
     case SL_MSG_KV_RESYNC:
-        sl_report_resync(d, m->router);
+        sl_changes_resync(d, m->router);
         break;
     case SL_MSG_CACHE_ASK:
         sl_inspect_ask(d, m);
@@ -267,13 +267,13 @@ void sl_tickets_router_down(sl_decode *d, uint32_t router)
 {
     uint64_t now = sl_now_ns();
     sl_loading_router_down(d, router);
-    for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
+    for (sl_ticket *t = d->tickets.list, *next; t; t = next) {
         next = t->next;
         if (t->router == router)
             sl_ticket_end(d, t, SL_ERR_PEER);
     }
     /* The next tick fences their writers; the transport thread is already closing the connections. */
-    for (sl_ticket *t = d->e.tickets; t; t = t->next) {
+    for (sl_ticket *t = d->tickets.list; t; t = t->next) {
         if (t->router == router)
             t->fence_ns = now;
     }
@@ -293,10 +293,10 @@ static void fence(sl_decode *d, sl_ticket *t)
 uint64_t sl_tickets_tick(sl_decode *d, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
-    for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
+    for (sl_ticket *t = d->tickets.list, *next; t; t = next) {
         next = t->next;
         if (t->state == TICKET_LANDING && now >= t->deadline_ns) {
-            sl_counter_add(d->c.t_expired, 1);
+            sl_counter_add(d->report.m.t_expired, 1);
             sl_ticket_failed(d, t, SL_ERR_DEADLINE, true, "no COMMIT before the deadline");
             continue;
         }

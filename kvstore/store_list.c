@@ -1,6 +1,6 @@
 /*
- * Lists the pages of the prefix tree in parts of bounded work, for those who look into a running store (decode/inspect.c,
- * decode/audit.c). The order is that of page numbers, so pages that enter or leave between two parts may be missing; no page
+ * Lists the pages of the prefix tree in parts of bounded work, for those who look into a running store (decode/pages/inspect.c,
+ * decode/pages/audit.c). The order is that of page numbers, so pages that enter or leave between two parts may be missing; no page
  * is listed twice unless it has left the tree and entered it again.
  */
 #include "kvstore/store_impl.h"

@@ -114,7 +114,7 @@ typedef struct sl_tier_page {
     int32_t n_spans;
 } sl_tier_page;
 
-/* A worker that may have pages of one chain of keys in its memory: advice, for tiers that can use it (decode/pull.h). */
+/* A worker that may have pages of one chain of keys in its memory: advice, for tiers that can use it (decode/pages/pull.h). */
 typedef struct sl_tier_source {
     uint32_t router, worker; /* the session with the router that has named it, and its id there */
     uint64_t epoch;          /* of its session with that router */

@@ -1,5 +1,5 @@
 /*
- * See shipment.h: shipments of prefetches (prefetch.c), which fetch pages under leases of the decode worker (decode/lend.c) and
+ * See shipment.h: shipments of prefetches (prefetch.c), which fetch pages under leases of the decode worker (decode/pages/lend.c) and
  * send nothing. They begin with PREFETCH of the router; LEASE is the event that contains the page numbers.
  */
 #include <stdlib.h>

@@ -95,7 +95,7 @@ static void on_event(void *ctx, sl_store_event ev, const sl_store_page *p)
     }
 }
 
-/* What the routers are told of the disk, as decode/holdings.c does it: keys without parents and tokens. */
+/* What the routers are told of the disk, as decode/pages/holdings.c does it: keys without parents and tokens. */
 static void tell_disk(sl_sim_worker *w, const sl_key *keys, int32_t n, bool stored)
 {
     const sl_key none = {0};

@@ -1,6 +1,6 @@
 /*
  * The arena of another worker, as its PEER_WELCOME describes it: what one-sided operations on it need. The same checks for
- * writers (prefill/peer.c) and readers (decode/owner.c).
+ * writers (prefill/peer.c) and readers (decode/link/owner.c).
  *
  * Threads: the transport thread. Ownership: the holder releases the key (sl_tp_rkey_release) when no operation uses it.
  */

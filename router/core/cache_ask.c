@@ -1,6 +1,6 @@
 /*
  * Questions of administrators to one decode worker about its cache: a part of its list of pages, or a job that verifies or drops
- * them (decode/inspect.c, decode/audit.c). A question is answered once: by the worker, by the loss of the worker, or by the end
+ * them (decode/pages/inspect.c, decode/pages/audit.c). A question is answered once: by the worker, by the loss of the worker, or by the end
  * of its time. The router keeps nothing else: cursors and jobs are the worker's.
  */
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
  * pull_rate [PAGES [ROUNDS]]: how fast a decode worker reads pages from another one's host store, with all threads of both
- * workers (decode/pull.h), next to the transport's own gets and memcpy in the same run. Prints one line of CSV.
+ * workers (decode/pages/pull.h), next to the transport's own gets and memcpy in the same run. Prints one line of CSV.
  *
  * Everything runs in one process, as in the unit tests, with the page of DeepSeek V3.2 in fp8 (61 layers, about 3 MiB) and a
  * runner without a model. The workers and the yardstick use UCX. The rate of the workers is bytes / time in which gets were

@@ -199,8 +199,8 @@ void dd_open(decode_double *x, const dd_opts *o)
                             .lend = true,
                             .quarantine_ms = 1000};
     d->geo = sl_arena_geometry(x->arena);
-    d->e.batch = calloc((size_t)o->max_batch, sizeof *d->e.batch);
-    d->e.items = calloc((size_t)(o->max_batch + o->prompts), sizeof *d->e.items);
+    d->run.batch = calloc((size_t)o->max_batch, sizeof *d->run.batch);
+    d->run.items = calloc((size_t)(o->max_batch + o->prompts), sizeof *d->run.items);
     ck_assert_int_eq(sl_prompts_open(d, &err), SL_OK);
     ck_assert_int_eq(
         sl_worker_role_init(&d->role, SL_ROLE_DECODE, &d->o.role, o->max_batch, DM_CHECKED, NULL, NULL, &err),
@@ -227,22 +227,22 @@ void dd_close(decode_double *x)
     sl_decode *d = x->d;
     ck_assert_int_eq(dd_tickets(x), 0);
     ck_assert_int_eq(dd_held(x), 0);
-    ck_assert_int_eq(d->e.n_lend_waits, 0);
-    ck_assert_int_eq(d->e.n_running, 0);
+    ck_assert_int_eq(d->pages.lend.n_waits, 0);
+    ck_assert_int_eq(d->tickets.n_running, 0);
     ck_assert_int_eq(fake_open_seqs(x->fake), 0);
     ck_assert_msg(sl_store_check(d->role.store, &err) == SL_OK, "%s", err.text);
     ck_assert_ptr_null(sl_mailbox_take(d->role.checker.inbox));
     sl_loading_close(d);
-    sl_wr_free(&d->e.kv.stored);
-    sl_wr_free(&d->e.kv.removed);
-    sl_wr_free(&d->e.kv.tokens);
-    sl_wr_free(&d->e.disk_kv.stored);
-    sl_wr_free(&d->e.disk_kv.removed);
-    sl_told_clear(&d->e.told);
+    sl_wr_free(&d->pages.changes.stored);
+    sl_wr_free(&d->pages.changes.removed);
+    sl_wr_free(&d->pages.changes.tokens);
+    sl_wr_free(&d->pages.holdings.stored);
+    sl_wr_free(&d->pages.holdings.removed);
+    sl_told_clear(&d->pages.publish.told);
     sl_worker_role_close(&d->role);
     sl_prompts_close(d);
-    free(d->e.batch);
-    free(d->e.items);
+    free(d->run.batch);
+    free(d->run.items);
     free(d);
     fake_destroy(x->fake);
     sl_arena_destroy(x->arena);
@@ -267,7 +267,7 @@ void dd_silent(const decode_double *x)
 
 sl_ticket *dd_ticket(const decode_double *x, uint64_t rid)
 {
-    for (sl_ticket *t = x->d->e.tickets; t; t = t->next) {
+    for (sl_ticket *t = x->d->tickets.list; t; t = t->next) {
         if (t->rid == rid && t->router == x->router)
             return t;
     }
@@ -276,7 +276,7 @@ sl_ticket *dd_ticket(const decode_double *x, uint64_t rid)
 
 int dd_tickets(const decode_double *x)
 {
-    return x->d->e.n_tickets;
+    return x->d->tickets.n;
 }
 
 int dd_held(const decode_double *x)

@@ -105,7 +105,7 @@ START_TEST(youngest_is_retracted)
     ck_assert_int_eq(dd_step(&x, &worked), SL_OK);
     dd_expect(&x, SL_MSG_RETRACTED, 2);
     dd_expect(&x, SL_MSG_TOKENS, 1);
-    ck_assert_uint_eq(x.d->e.count.retracted, 1);
+    ck_assert_uint_eq(x.d->tickets.count.retracted, 1);
     ck_assert_ptr_null(dd_ticket(&x, 2));
     end(1);
     dd_close(&x);

@@ -119,20 +119,20 @@ START_TEST(the_bound_holds_only_while_a_request_decodes)
 {
     open_both();
     x.d->o.prompts.max_stall_ms = 10;
-    for (int i = 0; i < x.d->e.prompts.pace.n; i++)
-        x.d->e.prompts.pace.span[i].token_ns = 1e6;
-    x.d->e.prompts.pace.measured = true;
+    for (int i = 0; i < x.d->run.prompts.pace.n; i++)
+        x.d->run.prompts.pace.span[i].token_ns = 1e6;
+    x.d->run.prompts.pace.measured = true;
     dd_reserve_own(&x, 1, 300, 5, 1);
     dd_expect(&x, SL_MSG_RESERVED, 1);
     sl_batch_admit(x.d);
     ck_assert_int_eq(sl_prompts_collect(x.d, 0), 1);
-    ck_assert_int_eq(x.d->e.items[0].n_tokens, 64);
+    ck_assert_int_eq(x.d->run.items[0].n_tokens, 64);
     ck_assert_int_eq(sl_prompts_collect(x.d, 1), 1);
-    ck_assert_int_eq(x.d->e.items[1].n_tokens, 10);
-    ck_assert(!x.d->e.items[1].want_logits);
+    ck_assert_int_eq(x.d->run.items[1].n_tokens, 10);
+    ck_assert(!x.d->run.items[1].want_logits);
     x.d->o.prompts.max_stall_ms = 0;
     ck_assert_int_eq(sl_prompts_collect(x.d, 1), 1);
-    ck_assert_int_eq(x.d->e.items[1].n_tokens, 64);
+    ck_assert_int_eq(x.d->run.items[1].n_tokens, 64);
     end(1);
     dd_close(&x);
 }
@@ -296,14 +296,14 @@ START_TEST(slots)
         compute(rid);
     }
     step();
-    ck_assert_int_eq(x.d->e.n_running, 2);
+    ck_assert_int_eq(x.d->tickets.n_running, 2);
     ck_assert_int_eq(fake_open_seqs(x.fake), 2);
     x.seen = x.n_said;
     end(1);
     end(2);
     step();
     step();
-    ck_assert_int_eq(x.d->e.n_running, 2);
+    ck_assert_int_eq(x.d->tickets.n_running, 2);
     expect_stream(dd_ticket(&x, 3), 100, 3);
     expect_stream(dd_ticket(&x, 4), 100, 4);
     x.seen = x.n_said;

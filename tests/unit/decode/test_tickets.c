@@ -124,7 +124,7 @@ START_TEST(abort_while_waiting_and_running)
     dd_abort(&x, 1, SL_ERR_CANCELLED);
     dd_expect(&x, SL_MSG_DRAINED, 1);
     reach(2, TICKET_RUNNING);
-    ck_assert_int_eq(x.d->e.n_running, 1);
+    ck_assert_int_eq(x.d->tickets.n_running, 1);
     dd_abort(&x, 2, SL_ERR_CANCELLED);
     dd_expect(&x, SL_MSG_DRAINED, 2);
     dd_abort(&x, 3, SL_ERR_CANCELLED); /* an unknown attempt: there are no pages to drain */
@@ -178,7 +178,7 @@ START_TEST(late_commit_ends_quarantine)
     ck_assert_int_eq(dd_held(&x), 3);
     dd_commit(&x, 1, DD_WRITER, 0);
     ck_assert_int_eq(dd_tickets(&x), 0);
-    ck_assert_uint_eq(x.d->e.count.stale, 2);
+    ck_assert_uint_eq(x.d->tickets.count.stale, 2);
     dd_close(&x);
 }
 END_TEST
@@ -213,7 +213,7 @@ START_TEST(wrong_commits)
     reach(1, TICKET_LANDING);
     dd_commit(&x, 1, DD_WRITER + 1, 0); /* not its writer */
     ck_assert_int_eq(dd_ticket(&x, 1)->state, TICKET_LANDING);
-    ck_assert_uint_eq(x.d->e.count.stale, 1);
+    ck_assert_uint_eq(x.d->tickets.count.stale, 1);
     dd_commit(&x, 1, DD_WRITER, 1);
     const dd_said *s = dd_expect(&x, SL_MSG_FAILED, 1);
     ck_assert_int_eq(s->status, SL_ERR_CORRUPT);
@@ -222,10 +222,10 @@ START_TEST(wrong_commits)
     ck_assert_int_eq(dd_tickets(&x), 0);
     reach(2, TICKET_CHECKING);
     dd_commit(&x, 2, DD_WRITER, 0); /* a second one */
-    ck_assert_uint_eq(x.d->e.count.stale, 2);
+    ck_assert_uint_eq(x.d->tickets.count.stale, 2);
     ck_assert(dd_checked(&x, 1));
     ck_assert_int_eq(dd_expect(&x, SL_MSG_FAILED, 2)->status, SL_ERR_CORRUPT);
-    ck_assert_uint_eq(x.d->e.count.corrupt, 1);
+    ck_assert_uint_eq(x.d->tickets.count.corrupt, 1);
     dd_silent(&x);
     dd_close(&x);
 }
@@ -248,7 +248,7 @@ START_TEST(refused_reservations)
     for (uint64_t rid = 3; rid < 7; rid++)
         reach(rid, TICKET_LANDING);
     dd_reserve(&x, 3, 130, 5, 0, 0); /* that attempt is here already */
-    ck_assert_uint_eq(x.d->e.count.stale, 1);
+    ck_assert_uint_eq(x.d->tickets.count.stale, 1);
     dd_reserve(&x, 7, 10, 5, 0, 0);
     refused(7, SL_ERR_EXHAUSTED, true); /* max_batch + max_waiting tickets */
     for (uint64_t rid = 3; rid < 7; rid++) {
@@ -406,9 +406,9 @@ START_TEST(a_long_prompt_is_not_passed_for_ever)
 {
     const uint32_t other = DD_ROUTER + 1;
     open_with(wide);
-    x.d->e.routers[0] = (sl_decode_router){.session = DD_ROUTER};
-    x.d->e.routers[1] = (sl_decode_router){.session = other};
-    x.d->e.n_routers = 2;
+    x.d->tickets.routers[0] = (sl_decode_router){.session = DD_ROUTER};
+    x.d->tickets.routers[1] = (sl_decode_router){.session = other};
+    x.d->tickets.n_routers = 2;
     uint64_t running = 0, next = 100, passed = 0;
     x.router = other;
     dd_verified(&x, running = next++, 60, 3, 1);
@@ -454,7 +454,7 @@ END_TEST
 static uint32_t held_by(uint32_t router)
 {
     uint32_t n = 0;
-    for (const sl_ticket *t = x.d->e.tickets; t; t = t->next)
+    for (const sl_ticket *t = x.d->tickets.list; t; t = t->next)
         n += t->router == router;
     return n;
 }
@@ -476,9 +476,9 @@ START_TEST(a_router_does_not_keep_all_places)
     const uint32_t full = DD_ROUTER, late = DD_ROUTER + 1;
     open_with(wide);
     uint64_t next = 1, oldest = 1;
-    x.d->e.routers[0] = (sl_decode_router){.session = full};
-    x.d->e.routers[1] = (sl_decode_router){.session = late};
-    x.d->e.n_routers = 2;
+    x.d->tickets.routers[0] = (sl_decode_router){.session = full};
+    x.d->tickets.routers[1] = (sl_decode_router){.session = late};
+    x.d->tickets.n_routers = 2;
     for (int i = 0; i < 10; i++)
         ck_assert(place(full, next++));
     for (int i = 0; i < 5; i++) {
@@ -504,11 +504,11 @@ START_TEST(a_router_does_not_keep_all_places)
     dd_drained(&x, 100, DD_WRITER);
     dd_expect(&x, SL_MSG_DRAINED, 100);
     ck_assert(!place(full, next));
-    x.d->e.routers[1].place_asked_ns -= (uint64_t)2100 * 1000000;
+    x.d->tickets.routers[1].place_asked_ns -= (uint64_t)2100 * 1000000;
     ck_assert(place(full, next++));
-    while (x.d->e.tickets) {
-        uint64_t rid = x.d->e.tickets->rid;
-        x.router = x.d->e.tickets->router;
+    while (x.d->tickets.list) {
+        uint64_t rid = x.d->tickets.list->rid;
+        x.router = x.d->tickets.list->router;
         dd_abort(&x, rid, SL_ERR_CANCELLED);
         dd_drained(&x, rid, DD_WRITER);
         dd_expect(&x, SL_MSG_DRAINED, rid);
@@ -523,9 +523,9 @@ START_TEST(a_claim_ends)
     uint64_t now = (uint64_t)5 * 1000000000;
     const uint32_t other = DD_ROUTER + 1;
     open_with(NULL);
-    x.d->e.routers[0] = (sl_decode_router){.session = DD_ROUTER};
-    x.d->e.routers[1] = (sl_decode_router){.session = other};
-    x.d->e.n_routers = 2;
+    x.d->tickets.routers[0] = (sl_decode_router){.session = DD_ROUTER};
+    x.d->tickets.routers[1] = (sl_decode_router){.session = other};
+    x.d->tickets.n_routers = 2;
     sl_claims_refused(x.d, DD_ROUTER, 1, now);
     sl_claims_refused(x.d, other, 1, now); /* both have one; the first that is due counts */
     for (int i = 0; i < 16; i++) {
@@ -540,7 +540,7 @@ START_TEST(a_claim_ends)
     sl_claims_refused(x.d, other, 1, later);
     later += (uint64_t)600 * 1000000;
     ck_assert(!sl_claims_bar(x.d, other, 1, later) && sl_claims_bar(x.d, DD_ROUTER, 1, later));
-    sl_report_router_down(x.d, other);
+    sl_changes_router_down(x.d, other);
     ck_assert(!sl_claims_bar(x.d, DD_ROUTER, 1, later));
     dd_close(&x);
 }

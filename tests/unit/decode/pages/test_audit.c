@@ -1,5 +1,5 @@
 /*
- * Looking into the cache of a worker that serves (decode/inspect.c, decode/audit.c): lists in parts, a verify that finds damage
+ * Looking into the cache of a worker that serves (decode/pages/inspect.c, decode/pages/audit.c): lists in parts, a verify that finds damage
  * in memory and in a tier, a drop, and what ends them.
  */
 #include <stdio.h>
@@ -87,7 +87,7 @@ static void damage_host(sl_key key)
 
 static sl_tier *tier(void)
 {
-    return sl_cascade_tier_at(x.d->e.cascade, 0);
+    return sl_cascade_tier_at(x.d->pages.cascade, 0);
 }
 
 static uint64_t tier_pages(void)
@@ -332,7 +332,7 @@ END_TEST
 START_TEST(drop_empties_one_tier)
 {
     open_with_pages(SL_CFG_VERIFY_ALWAYS, true);
-    sl_report_router_up(x.d, DD_ROUTER);
+    sl_changes_router_up(x.d, DD_ROUTER);
     sl_holdings_tick(x.d);
     x.seen = x.n_said;
     ck_assert_int_eq(job(SL_CACHE_DROP, "memory"), SL_OK);

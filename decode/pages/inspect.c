@@ -20,17 +20,17 @@ enum {
 
 int sl_inspect_places(const sl_decode *d)
 {
-    return 1 + (d->e.cascade ? sl_cascade_n_tiers(d->e.cascade) : 0);
+    return 1 + (d->pages.cascade ? sl_cascade_n_tiers(d->pages.cascade) : 0);
 }
 
 const char *sl_inspect_place_name(const sl_decode *d, int place)
 {
-    return place ? sl_cascade_tier_at(d->e.cascade, place - 1)->ops->name : "host";
+    return place ? sl_cascade_tier_at(d->pages.cascade, place - 1)->ops->name : "host";
 }
 
 bool sl_inspect_can_list(const sl_decode *d, int place)
 {
-    return !place || sl_cascade_tier_at(d->e.cascade, place - 1)->ops->list;
+    return !place || sl_cascade_tier_at(d->pages.cascade, place - 1)->ops->list;
 }
 
 sl_status sl_inspect_place(const sl_decode *d, const char *tier, int *out, sl_err *err)
@@ -102,7 +102,7 @@ static uint64_t list_tier(const sl_decode *d, const sl_msg_cache_ask *q, int tie
     sl_key keys[SL_CACHE_PAGES_MAX];
     int32_t found = 0, most = (int32_t)q->most;
     for (int part = 0; part < TIER_PARTS && found < most; part++) {
-        int32_t n = sl_tier_list(sl_cascade_tier_at(d->e.cascade, tier), &at, keys, most - found);
+        int32_t n = sl_tier_list(sl_cascade_tier_at(d->pages.cascade, tier), &at, keys, most - found);
         if (!n)
             return 0;
         for (int32_t i = 0; i < n; i++) {

@@ -9,7 +9,7 @@
  *
  * Any number of gets is in flight under one lease. Requests that need no other worker are answered at the next poll.
  */
-#include "decode/pull.h"
+#include "decode/pages/pull.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -29,10 +29,10 @@ void sl_report_quotas(sl_decode *d)
     if (!d->o.role.worker.metrics)
         return;
     for (int i = 0, n = sl_store_quota_uses(d->role.store, now); i < n; i++)
-        report_use(d, "host", &d->e.tenants[0][i], &now[i]);
-    for (int t = 0; d->e.cascade && t < sl_cascade_n_tiers(d->e.cascade); t++) {
-        int n = sl_tier_quota_uses(sl_cascade_tier_at(d->e.cascade, t), now);
+        report_use(d, "host", &d->report.tenants[0][i], &now[i]);
+    for (int t = 0; d->pages.cascade && t < sl_cascade_n_tiers(d->pages.cascade); t++) {
+        int n = sl_tier_quota_uses(sl_cascade_tier_at(d->pages.cascade, t), now);
         for (int i = 0; i < n; i++)
-            report_use(d, "disk", &d->e.tenants[1][i], &now[i]);
+            report_use(d, "disk", &d->report.tenants[1][i], &now[i]);
     }
 }

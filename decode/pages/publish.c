@@ -59,7 +59,7 @@ sl_status sl_publish_open(const sl_config *cfg, const sl_worker_launch *launch, 
 /* Whether everybody may know this page. */
 static bool is_open(const sl_decode *d, const sl_store_page *p)
 {
-    return sl_key_eq(p->seed, d->e.open_seed) && (p->seed.lo | p->seed.hi);
+    return sl_key_eq(p->seed, d->pages.publish.open_seed) && (p->seed.lo | p->seed.hi);
 }
 
 static void stored(sl_decode *d, sl_medium medium, const sl_store_page *p)
@@ -82,14 +82,14 @@ void sl_publish_held(void *ctx, int tier, const sl_store_page *page)
 {
     sl_decode *d = ctx;
     if (tells_disk(d) && is_open(d, page) && sl_holdings_local(d, tier) &&
-        sl_told_add(&d->e.told, page->key.lo))
+        sl_told_add(&d->pages.publish.told, page->key.lo))
         stored(d, SL_MEDIUM_DISK, page);
 }
 
 void sl_publish_gone(sl_decode *d, const sl_key *keys, int32_t n)
 {
     for (int32_t i = 0; d->o.events && i < n; i++) {
-        if (sl_told_remove(&d->e.told, keys[i].lo))
+        if (sl_told_remove(&d->pages.publish.told, keys[i].lo))
             sl_events_removed(d->o.events, SL_MEDIUM_DISK, keys[i].lo);
     }
 }
@@ -104,7 +104,7 @@ void sl_publish_event(sl_decode *d, sl_store_event ev, const sl_store_page *page
         sl_events_removed(d->o.events, SL_MEDIUM_HOST, page->key.lo);
     else {
         sl_events_cleared(d->o.events); /* of every medium */
-        sl_told_clear(&d->e.told);
+        sl_told_clear(&d->pages.publish.told);
     }
 }
 
@@ -118,7 +118,7 @@ static void walked(void *ctx, sl_store_event ev, const sl_store_page *page)
 {
     resend *r = ctx;
     sl_publish_event(r->d, ev, page);
-    if (sl_told_has(&r->before, page->key.lo) && sl_told_add(&r->d->e.told, page->key.lo))
+    if (sl_told_has(&r->before, page->key.lo) && sl_told_add(&r->d->pages.publish.told, page->key.lo))
         stored(r->d, SL_MEDIUM_DISK, page);
 }
 
@@ -131,8 +131,8 @@ void sl_publish_turn(sl_decode *d)
     uint64_t now = sl_now_ns();
     if (!sl_events_wants_all(e, now))
         return;
-    resend r = {d, d->e.told};
-    d->e.told = (sl_told){0};
+    resend r = {d, d->pages.publish.told};
+    d->pages.publish.told = (sl_told){0};
     sl_events_all_begin(e, now);
     if (sl_store_walk(d->role.store, walked, &r) != SL_OK)
         sl_log(SL_LOG_WARN, "decode", "kv_events_lost",
@@ -144,5 +144,5 @@ void sl_publish_turn(sl_decode *d)
 void sl_publish_begin(sl_decode *d)
 {
     if (d->o.events)
-        d->e.open_seed = sl_share_seed_of_everybody(d->geo->fingerprint);
+        d->pages.publish.open_seed = sl_share_seed_of_everybody(d->geo->fingerprint);
 }

@@ -1,5 +1,5 @@
 /*
- * Connections to other decode workers whose pages this worker reads ("owners"), for decode/pull.h. Transport thread.
+ * Connections to other decode workers whose pages this worker reads ("owners"), for decode/pages/pull.h. Transport thread.
  *
  * A connection is made when the first pull of a session needs it, one for each (session with the router, epoch of the
  * owner), greeted like the connection of a prefill worker (PEER_HELLO, marked as reader), and closed when the session ends,
@@ -93,7 +93,7 @@ static void drop(sl_decode *d, sl_owner *o, sl_status st, const char *why)
 
 static sl_owner *find(sl_decode *d, const sl_tier_source *s)
 {
-    for (sl_owner *o = d->t.owners; o; o = o->next) {
+    for (sl_owner *o = d->link.owners; o; o = o->next) {
         if (o->state != OWNER_CLOSING && o->router == s->router && o->epoch == s->epoch &&
             strcmp(o->address, s->address) == 0)
             return o;
@@ -127,8 +127,8 @@ static sl_owner *find_or_connect(sl_decode *d, const sl_tier_source *s, sl_err *
         free(o);
         return NULL;
     }
-    o->next = d->t.owners;
-    d->t.owners = o;
+    o->next = d->link.owners;
+    d->link.owners = o;
     return o;
 }
 
@@ -424,7 +424,7 @@ static bool cancel_at(sl_decode *d, sl_owner *o, uint64_t id)
 
 void sl_owner_cancel(sl_decode *d, uint64_t id)
 {
-    for (sl_owner *o = d->t.owners; o; o = o->next) {
+    for (sl_owner *o = d->link.owners; o; o = o->next) {
         if (cancel_at(d, o, id))
             return;
     }
@@ -449,7 +449,7 @@ void sl_owner_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
         }
         /* fallthrough */
     default:
-        sl_counter_add(d->c.stale, 1);
+        sl_counter_add(d->report.m.stale, 1);
         break;
     }
     sl_wmsg_free(m);
@@ -463,7 +463,7 @@ void sl_owner_failed(sl_decode *d, sl_wep *ep, sl_status st, const char *why)
 void sl_owner_closed(sl_decode *d, sl_wep *ep)
 {
     sl_owner *o = sl_wep_user(ep);
-    for (sl_owner **at = &d->t.owners; *at; at = &(*at)->next) {
+    for (sl_owner **at = &d->link.owners; *at; at = &(*at)->next) {
         if (*at == o) {
             *at = o->next;
             break;
@@ -480,7 +480,7 @@ void sl_owner_closed(sl_decode *d, sl_wep *ep)
 
 void sl_owner_router_down(sl_decode *d, uint32_t router)
 {
-    for (sl_owner *o = d->t.owners; o; o = o->next) {
+    for (sl_owner *o = d->link.owners; o; o = o->next) {
         if (o->router == router)
             drop(d, o, SL_ERR_PEER, "the session with the router that named it has ended");
     }
@@ -488,9 +488,9 @@ void sl_owner_router_down(sl_decode *d, uint32_t router)
 
 void sl_owner_free_all(sl_decode *d)
 {
-    while (d->t.owners) {
-        sl_owner *o = d->t.owners;
-        d->t.owners = o->next;
+    while (d->link.owners) {
+        sl_owner *o = d->link.owners;
+        d->link.owners = o->next;
         free(o);
     }
 }
@@ -523,7 +523,7 @@ static uint64_t tick_one(sl_decode *d, sl_owner *o, uint64_t now)
 uint64_t sl_owner_tick(sl_decode *d, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
-    for (sl_owner *o = d->t.owners; o; o = o->next) {
+    for (sl_owner *o = d->link.owners; o; o = o->next) {
         uint64_t at = tick_one(d, o, now);
         due = at < due ? at : due;
     }

@@ -1,6 +1,6 @@
 /*
  * Lending: leases on pages of this worker's host store, which other workers read by get: decode workers
- * (decode/pull.h is their side), and prefill workers that fetch a prefix while other pages of the prompt are still
+ * (decode/pages/pull.h is their side), and prefill workers that fetch a prefix while other pages of the prompt are still
  * being loaded (prefill/prefetch.c). Engine thread.
  *
  *   state     entered when             left when
@@ -57,12 +57,12 @@ static void release(sl_decode *d, sl_lent *l)
         l->over = true;
         return;
     }
-    sl_lent **at = &d->e.lent;
+    sl_lent **at = &d->pages.lend.list;
     while (*at != l)
         at = &(*at)->next;
     *at = l->next;
-    d->e.n_lent--;
-    d->e.lent_pages -= l->n;
+    d->pages.lend.n--;
+    d->pages.lend.pages -= l->n;
     sl_lease_release(l->lease, true);
     free(l->labels);
     free(l);
@@ -70,7 +70,7 @@ static void release(sl_decode *d, sl_lent *l)
 
 static sl_lent *find(const sl_decode *d, uint32_t ep_serial, uint64_t id)
 {
-    for (sl_lent *l = d->e.lent; l; l = l->next) {
+    for (sl_lent *l = d->pages.lend.list; l; l = l->next) {
         if (l->id == id && l->ep_serial == ep_serial)
             return l;
     }
@@ -83,7 +83,7 @@ static void answer(sl_decode *d, const sl_wmsg *m, const sl_lent *l)
     const sl_msg_lease_ask *a = &m->msg.lease_ask;
     sl_msg r = {.type = SL_MSG_LEASE};
     r.lease = (sl_msg_lease){
-        .lease = a->lease, .ms = l ? l->ms : 0, .lent = (uint32_t)(d->e.lent_pages - (l ? l->n : 0))};
+        .lease = a->lease, .ms = l ? l->ms : 0, .lent = (uint32_t)(d->pages.lend.pages - (l ? l->n : 0))};
     if (l) {
         _Static_assert(sizeof(int32_t) == sizeof(uint32_t), "page numbers");
         r.lease.pages = (uint32_t *)(uintptr_t)(sl_lease_pages(l->lease) + l->first);
@@ -98,8 +98,8 @@ static int32_t room(const sl_decode *d)
 {
     int32_t most = sl_arena_pages(d->o.role.arena) / SHARE;
     most = most < 1 ? 1 : most;
-    bool closed = d->role.draining || d->e.n_lent == LEASES;
-    return closed || d->e.lent_pages >= most ? 0 : most - d->e.lent_pages;
+    bool closed = d->role.draining || d->pages.lend.n == LEASES;
+    return closed || d->pages.lend.pages >= most ? 0 : most - d->pages.lend.pages;
 }
 
 /* Pins what this question gets; NULL: nothing. */
@@ -127,10 +127,10 @@ static sl_lent *lend(sl_decode *d, const sl_wmsg *m)
     l->n = sl_lease_n_pages(l->lease) - l->first;
     l->ms = a->ms < MAX_MS ? a->ms : MAX_MS;
     l->end_ns = UINT64_MAX;
-    l->next = d->e.lent;
-    d->e.lent = l;
-    d->e.n_lent++;
-    d->e.lent_pages += l->n;
+    l->next = d->pages.lend.list;
+    d->pages.lend.list = l;
+    d->pages.lend.n++;
+    d->pages.lend.pages += l->n;
     return l;
 }
 
@@ -153,7 +153,7 @@ static void handle(sl_decode *d, sl_wmsg *m)
     sl_check *k = l && make_labels(d, l)
                       ? sl_check_new(SL_CHECK_READ, sl_lease_pages(l->lease) + l->first, l->n, l)
                       : NULL;
-    sl_counter_add(k ? d->c.lend.granted : d->c.lend.refused, 1);
+    sl_counter_add(k ? d->report.m.lend.granted : d->report.m.lend.refused, 1);
     if (!k) {
         if (l)
             release(d, l);
@@ -172,7 +172,7 @@ static void handle(sl_decode *d, sl_wmsg *m)
 /* The place of the question in the list, or of the end. */
 static sl_lend_wait **waiting(sl_decode *d, uint32_t ep_serial, uint64_t id)
 {
-    sl_lend_wait **at = &d->e.lend_waits;
+    sl_lend_wait **at = &d->pages.lend.waits;
     while (*at && ((*at)->m->ep_serial != ep_serial || (*at)->m->msg.lease_ask.lease != id))
         at = &(*at)->next;
     return at;
@@ -184,7 +184,7 @@ static sl_wmsg *take(sl_decode *d, sl_lend_wait **at)
     sl_lend_wait *w = *at;
     sl_wmsg *m = w->m;
     *at = w->next;
-    d->e.n_lend_waits--;
+    d->pages.lend.n_waits--;
     free(w);
     return m;
 }
@@ -194,21 +194,22 @@ static bool may_come(const sl_decode *d, const sl_msg_lease_ask *a)
 {
     sl_key first;
     memcpy(&first, a->keys.data, sizeof first);
-    return a->wait && d->e.cascade && !d->role.draining && !sl_store_has_key(d->role.store, a->seed, first) &&
-           sl_cascade_may_load(d->e.cascade, a->seed, first);
+    return a->wait && d->pages.cascade && !d->role.draining &&
+           !sl_store_has_key(d->role.store, a->seed, first) &&
+           sl_cascade_may_load(d->pages.cascade, a->seed, first);
 }
 
 /* Takes m if the question has to wait. */
 static bool wait_for_load(sl_decode *d, sl_wmsg *m)
 {
-    if (d->e.n_lend_waits == LEASES || !may_come(d, &m->msg.lease_ask))
+    if (d->pages.lend.n_waits == LEASES || !may_come(d, &m->msg.lease_ask))
         return false;
     sl_lend_wait *w = calloc(1, sizeof *w);
     if (!w)
         return false;
-    *w = (sl_lend_wait){d->e.lend_waits, m};
-    d->e.lend_waits = w;
-    d->e.n_lend_waits++;
+    *w = (sl_lend_wait){d->pages.lend.waits, m};
+    d->pages.lend.waits = w;
+    d->pages.lend.n_waits++;
     return true;
 }
 
@@ -226,7 +227,7 @@ void sl_lend_ask(sl_decode *d, sl_wmsg *m)
 /* Pages were loaded, or a load has ended. */
 static void ask_again(sl_decode *d)
 {
-    for (sl_lend_wait **at = &d->e.lend_waits; *at;) {
+    for (sl_lend_wait **at = &d->pages.lend.waits; *at;) {
         if (may_come(d, &(*at)->m->msg.lease_ask))
             at = &(*at)->next;
         else
@@ -282,7 +283,7 @@ void sl_lend_checked(sl_decode *d, sl_check *k)
         free(l->labels);
         l->labels = NULL;
         l->end_ns = sl_now_ns() + l->ms * MS;
-        sl_counter_add(d->c.lend.pages, (uint64_t)l->n);
+        sl_counter_add(d->report.m.lend.pages, (uint64_t)l->n);
     }
     sl_check_free(k);
 }
@@ -301,12 +302,12 @@ void sl_lend_end(sl_decode *d, const sl_wmsg *m)
 
 void sl_lend_reader_gone(sl_decode *d, uint32_t ep_serial)
 {
-    for (sl_lent *l = d->e.lent, *next; l; l = next) {
+    for (sl_lent *l = d->pages.lend.list, *next; l; l = next) {
         next = l->next;
         if (l->ep_serial == ep_serial)
             release(d, l);
     }
-    for (sl_lend_wait **at = &d->e.lend_waits; *at;) {
+    for (sl_lend_wait **at = &d->pages.lend.waits; *at;) {
         if ((*at)->m->ep_serial == ep_serial)
             sl_wmsg_free(take(d, at));
         else
@@ -317,15 +318,15 @@ void sl_lend_reader_gone(sl_decode *d, uint32_t ep_serial)
 uint64_t sl_lend_tick(sl_decode *d, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
-    if (d->e.lend_waits && d->e.lend_seen != sl_cascade_changes(d->e.cascade))
+    if (d->pages.lend.waits && d->pages.lend.seen != sl_cascade_changes(d->pages.cascade))
         ask_again(d);
-    d->e.lend_seen = d->e.cascade ? sl_cascade_changes(d->e.cascade) : 0;
-    for (sl_lent *l = d->e.lent; l; l = l->next) {
+    d->pages.lend.seen = d->pages.cascade ? sl_cascade_changes(d->pages.cascade) : 0;
+    for (sl_lent *l = d->pages.lend.list; l; l = l->next) {
         sl_reader_mail *f = now >= l->end_ns ? calloc(1, sizeof *f) : NULL;
         if (f) {
             sl_log(SL_LOG_WARN, "decode", "lease_expired", "worker_id=%u pages=%d ms=%u", l->reader, l->n,
                    l->ms);
-            sl_counter_add(d->c.lend.expired, 1);
+            sl_counter_add(d->report.m.lend.expired, 1);
             f->mail.kind = DM_READER_FENCE;
             f->ep_serial = l->ep_serial;
             sl_worker_post(d->worker, &f->mail);
@@ -338,10 +339,10 @@ uint64_t sl_lend_tick(sl_decode *d, uint64_t now)
 
 void sl_lend_free_all(sl_decode *d)
 {
-    while (d->e.lend_waits)
-        sl_wmsg_free(take(d, &d->e.lend_waits));
-    while (d->e.lent) {
-        d->e.lent->reading = false;
-        release(d, d->e.lent);
+    while (d->pages.lend.waits)
+        sl_wmsg_free(take(d, &d->pages.lend.waits));
+    while (d->pages.lend.list) {
+        d->pages.lend.list->reading = false;
+        release(d, d->pages.lend.list);
     }
 }

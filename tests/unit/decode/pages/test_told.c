@@ -1,7 +1,7 @@
-/* The set of pages that were told (decode/told.h) against a plain array, with hashes that collide. */
+/* The set of pages that were told (decode/pages/told.h) against a plain array, with hashes that collide. */
 #include <string.h>
 
-#include "decode/told.h"
+#include "decode/pages/told.h"
 #include "tests/unit/kvstore/test_kvstore.h"
 
 enum { HASHES = 300, STEPS = 20000 };

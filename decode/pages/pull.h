@@ -30,7 +30,7 @@
 #ifndef SL_DECODE_PULL_H
 #define SL_DECODE_PULL_H
 
-#include "decode/pull_cost.h"
+#include "decode/pages/pull_cost.h"
 #include "kvstore/arena.h"
 #include "kvstore/tier.h"
 #include "worker/pieces.h"

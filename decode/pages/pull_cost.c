@@ -1,5 +1,5 @@
 /* See pull_cost.h. */
-#include "decode/pull_cost.h"
+#include "decode/pages/pull_cost.h"
 
 enum { PAGE = 64 };
 static const double UNKNOWN_ASK_S = 0.005;

@@ -1,5 +1,5 @@
 /*
- * Connections to owners of pages (decode/owner.c) without threads: the test plays the worker core, the transport and the clock.
+ * Connections to owners of pages (decode/link/owner.c) without threads: the test plays the worker core, the transport and the clock.
  * Whether a connection that is never made ends, when questions are late, and what is logged about an end.
  */
 #include <stdio.h>
@@ -150,9 +150,9 @@ static void open_all(void)
 static const char *close_all(void)
 {
     static char text[8192];
-    if (d->t.owners)
+    if (d->link.owners)
         sl_owner_closed(d, (sl_wep *)&wire);
-    ck_assert_ptr_null(d->t.owners);
+    ck_assert_ptr_null(d->link.owners);
     dup2(saved, STDERR_FILENO);
     close(saved);
     size_t len = 0;

@@ -80,7 +80,7 @@ static void free_memory(sl_audit *a)
 
 static sl_tier *tier_of(const sl_audit *a)
 {
-    return sl_cascade_tier_at(a->d->e.cascade, a->place - 1);
+    return sl_cascade_tier_at(a->d->pages.cascade, a->place - 1);
 }
 
 static void end(sl_audit *a, sl_cache_state how)
@@ -307,7 +307,7 @@ static uint64_t pages_at(const sl_decode *d, int place)
         return (uint64_t)s.cached; /* and those of running requests, which come and go */
     }
     sl_tier_stats t;
-    sl_tier_get_stats(sl_cascade_tier_at(d->e.cascade, place - 1), &t);
+    sl_tier_get_stats(sl_cascade_tier_at(d->pages.cascade, place - 1), &t);
     return t.pages;
 }
 
@@ -357,7 +357,7 @@ static void advance(sl_audit *a)
 
 sl_status sl_audit_begin(sl_decode *d, sl_cache_action action, int place, uint64_t rate, sl_err *err)
 {
-    sl_audit *a = d->e.audit;
+    sl_audit *a = d->pages.audit;
     if (a && a->state == SL_CACHE_RUNNING)
         return sl_fail(err, SL_ERR_REFUSED, "a %s is running: wait for its end, or cancel it",
                        sl_cache_action_name(a->action));
@@ -367,7 +367,7 @@ sl_status sl_audit_begin(sl_decode *d, sl_cache_action action, int place, uint64
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "kvstore.verify is off: no checksums of pages in host memory are kept");
     if (!a)
-        a = d->e.audit = calloc(1, sizeof *a);
+        a = d->pages.audit = calloc(1, sizeof *a);
     if (!a)
         return sl_fail(err, SL_ERR_NO_MEMORY, "the worker is out of memory");
     *a = (sl_audit){.d = d,
@@ -388,7 +388,7 @@ sl_status sl_audit_begin(sl_decode *d, sl_cache_action action, int place, uint64
 
 void sl_audit_cancel(sl_decode *d)
 {
-    sl_audit *a = d->e.audit;
+    sl_audit *a = d->pages.audit;
     if (!a || a->state != SL_CACHE_RUNNING || a->cancelled)
         return;
     a->cancelled = true;
@@ -399,7 +399,7 @@ void sl_audit_cancel(sl_decode *d)
 
 void sl_audit_describe(const sl_decode *d, sl_msg_cache_job *out, sl_key keys[SL_CACHE_DAMAGED_MAX])
 {
-    const sl_audit *a = d->e.audit;
+    const sl_audit *a = d->pages.audit;
     if (!a)
         return;
     out->action = (uint8_t)a->action;
@@ -418,7 +418,7 @@ void sl_audit_describe(const sl_decode *d, sl_msg_cache_job *out, sl_key keys[SL
 
 void sl_audit_checked(sl_decode *d, sl_check *k)
 {
-    sl_audit *a = d->e.audit;
+    sl_audit *a = d->pages.audit;
     if (k->what == SL_CHECK_VERIFY)
         host_checked(a, k);
     else
@@ -428,7 +428,7 @@ void sl_audit_checked(sl_decode *d, sl_check *k)
 
 uint64_t sl_audit_tick(sl_decode *d, uint64_t now)
 {
-    sl_audit *a = d->e.audit;
+    sl_audit *a = d->pages.audit;
     if (!a || a->state != SL_CACHE_RUNNING)
         return UINT64_MAX;
     if (d->role.draining)
@@ -440,15 +440,15 @@ uint64_t sl_audit_tick(sl_decode *d, uint64_t now)
 
 void sl_audit_stop(sl_decode *d)
 {
-    if (d->e.audit)
-        d->e.audit->closing = true;
+    if (d->pages.audit)
+        d->pages.audit->closing = true;
 }
 
 void sl_audit_free(sl_decode *d)
 {
-    if (!d->e.audit)
+    if (!d->pages.audit)
         return;
-    free_memory(d->e.audit);
-    free(d->e.audit);
-    d->e.audit = NULL;
+    free_memory(d->pages.audit);
+    free(d->pages.audit);
+    d->pages.audit = NULL;
 }

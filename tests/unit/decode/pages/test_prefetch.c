@@ -1,5 +1,5 @@
 /*
- * Prefetch (decode/prefetch.c): pages are loaded before RESERVE; what RESERVE does when they are not complete; everything is given
+ * Prefetch (decode/pages/prefetch.c): pages are loaded before RESERVE; what RESERVE does when they are not complete; everything is given
  * back when the request is cancelled.
  */
 #include "tests/unit/decode/decode_double.h"
@@ -28,13 +28,13 @@ static void open_with_pages(sl_cfg_prefetch policy)
 
 static uint64_t ended(sl_prefetch_end how)
 {
-    return x.d->e.count.prefetches[how];
+    return x.d->pages.prefetch.ended[how];
 }
 
 static uint64_t hits(void)
 {
     sl_cascade_stats s;
-    sl_cascade_stats_get(x.d->e.cascade, 0, &s);
+    sl_cascade_stats_get(x.d->pages.cascade, 0, &s);
     return s.hits;
 }
 
@@ -43,11 +43,11 @@ static void close_empty(void)
 {
     sl_tier_stats s;
     dd_settle(&x);
-    sl_tier_get_stats(sl_cascade_tier_at(x.d->e.cascade, 0), &s);
+    sl_tier_get_stats(sl_cascade_tier_at(x.d->pages.cascade, 0), &s);
     ck_assert_uint_eq(s.leased, 0);
-    ck_assert_ptr_null(x.d->e.prefetches);
-    ck_assert_int_eq(x.d->e.prefetch_pages, 0);
-    ck_assert_int_eq(sl_cascade_waiting(x.d->e.cascade), 0);
+    ck_assert_ptr_null(x.d->pages.prefetch.list);
+    ck_assert_int_eq(x.d->pages.prefetch.pages, 0);
+    ck_assert_int_eq(sl_cascade_waiting(x.d->pages.cascade), 0);
     dd_close(&x);
 }
 
@@ -63,12 +63,12 @@ START_TEST(in_time)
     open_with_pages((sl_cfg_prefetch)_i);
     dd_prefetch(&x, 2, 200, 0);
     dd_prefetch(&x, 2, 200, 0); /* again: nothing new */
-    ck_assert_int_eq(x.d->e.n_prefetches, 1);
+    ck_assert_int_eq(x.d->pages.prefetch.n, 1);
     ck_assert_int_eq(dd_tickets(&x), 0);
     dd_settle(&x);
     dd_silent(&x);
     ck_assert_int_eq(dd_held(&x), 0); /* the pages are cached, and none is held */
-    ck_assert_int_eq(x.d->e.prefetch_pages, 0);
+    ck_assert_int_eq(x.d->pages.prefetch.pages, 0);
     dd_reserve(&x, 2, 200, 2, 0, 0);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3); /* at once */
     ck_assert_uint_eq(ended(SL_PREFETCH_IN_TIME), 1);
@@ -164,11 +164,11 @@ START_TEST(budget_and_threshold)
     x.d->o.prefetch.budget = 0.1; /* 2 pages of 24 */
     dd_prefetch(&x, 2, 200, 0);
     ck_assert_uint_eq(ended(SL_PREFETCH_SKIPPED), 1);
-    ck_assert_ptr_null(x.d->e.prefetches);
+    ck_assert_ptr_null(x.d->pages.prefetch.list);
     x.d->o.prefetch.budget = 0.5;
     x.d->o.prefetch.min_tokens = 4 * 64;
     dd_prefetch(&x, 2, 200, 0);
-    ck_assert_ptr_null(x.d->e.prefetches);
+    ck_assert_ptr_null(x.d->pages.prefetch.list);
     dd_reserve(&x, 2, 200, 2, 0, 0); /* not worth a load either */
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 0);
     finish(2);

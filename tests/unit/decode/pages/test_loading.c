@@ -1,5 +1,5 @@
 /*
- * Requests whose prefix is in a storage tier (decode/loading.c): RESERVED is said when the pages are in the store, and what
+ * Requests whose prefix is in a storage tier (decode/pages/loading.c): RESERVED is said when the pages are in the store, and what
  * ends a request while it waits ends its wait. The cascade itself is tested in tests/unit/kvstore/test_cascade.c.
  */
 #include "tests/unit/decode/decode_double.h"
@@ -28,7 +28,7 @@ static void open_with_pages(sl_cfg_verify verify)
 static sl_cascade_stats stats(void)
 {
     sl_cascade_stats s;
-    sl_cascade_stats_get(x.d->e.cascade, 0, &s);
+    sl_cascade_stats_get(x.d->pages.cascade, 0, &s);
     return s;
 }
 
@@ -130,7 +130,7 @@ START_TEST(waiting_is_bounded)
     open_with_pages(SL_CFG_VERIFY_OFF);
     for (uint64_t rid = 2; rid < 7; rid++)
         dd_reserve(&x, rid, 130, 2, 0, 0);
-    ck_assert_int_eq(x.d->e.n_loading, 4);
+    ck_assert_int_eq(x.d->pages.loads.n, 4);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 6)->matched, 0);
     dd_settle(&x);
     int reserved = 0, refused = 0;
@@ -179,7 +179,7 @@ START_TEST(routers_know_what_is_on_disk)
     o.tier = o.local = true;
     o.tier_pages = 5;
     dd_open(&x, &o);
-    sl_report_router_up(x.d, DD_ROUTER);
+    sl_changes_router_up(x.d, DD_ROUTER);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_KV_EVENTS, SL_MEDIUM_HOST)->ticket, 1);
     hear(DD_ROUTER, 0, 0, true);
     run_prompt(1, 1);
@@ -189,19 +189,19 @@ START_TEST(routers_know_what_is_on_disk)
     hear(DD_ROUTER, 0, 1, false);
     hear(DD_ROUTER, 3, 0, false);
     x.router = 2;
-    sl_report_router_up(x.d, 2);
+    sl_changes_router_up(x.d, 2);
     dd_expect(&x, SL_MSG_KV_EVENTS, SL_MEDIUM_HOST);
     hear(2, 0, 0, true);
     dd_settle(&x);
     hear(2, 5, 0, false);
     dd_silent(&x);
-    sl_report_resync(x.d, 2); /* a batch was lost */
+    sl_changes_resync(x.d, 2); /* a batch was lost */
     dd_expect(&x, SL_MSG_KV_EVENTS, SL_MEDIUM_HOST);
     hear(2, 0, 0, true);
     dd_settle(&x);
     hear(2, 5, 0, false);
-    sl_report_router_down(x.d, DD_ROUTER);
-    sl_report_router_down(x.d, 2);
+    sl_changes_router_down(x.d, DD_ROUTER);
+    sl_changes_router_down(x.d, 2);
     x.router = DD_ROUTER;
     run_prompt(3, 3); /* nothing is told */
     dd_silent(&x);

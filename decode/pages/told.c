@@ -1,5 +1,5 @@
 /* See told.h: open addressing, at most three quarters full; a removal moves the entries after it back. */
-#include "decode/told.h"
+#include "decode/pages/told.h"
 
 #include <stdlib.h>
 

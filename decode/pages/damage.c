@@ -63,7 +63,7 @@ static void give_way(sl_decode *d, sl_ticket *t)
 static void drop_page(sl_decode *d, int32_t page, sl_lease *lease)
 {
     int32_t dropped = lease ? sl_lease_drop(lease, index_of(lease, page)) : 0;
-    for (sl_ticket *t = d->e.tickets, *next; t; t = next) {
+    for (sl_ticket *t = d->tickets.list, *next; t; t = next) {
         next = t->next;
         int32_t i = index_of(t->lease, page);
         if (i < 0)
@@ -90,7 +90,7 @@ static bool verified(sl_decode *d, const sl_check *k, bool running, sl_lease *le
 {
     if (!k->n_damaged)
         return true;
-    d->e.count.damaged += (uint64_t)k->n_damaged;
+    d->pages.damage.found += (uint64_t)k->n_damaged;
     sl_counter_add(running ? d->role.metrics.damaged_running : d->role.metrics.damaged_reused,
                    (uint64_t)k->n_damaged);
     for (int32_t i = 0; i < k->n_damaged; i++)
@@ -102,7 +102,7 @@ bool sl_damage_verified(sl_decode *d, const sl_check *k)
 {
     bool running = k->tag == FOUND_RUNNING;
     if (running)
-        d->e.patrolling = false;
+        d->pages.damage.patrolling = false;
     return verified(d, k, running, NULL);
 }
 
@@ -115,7 +115,7 @@ void sl_damage_found(sl_decode *d, int32_t page, sl_key seed, sl_key key)
 {
     sl_lease *l = NULL;
     int32_t first;
-    d->e.count.damaged++;
+    d->pages.damage.found++;
     bool in_tree = sl_store_lease_keys(d->role.store, seed, &key, 1, &first, &l) == SL_OK;
     drop_page(d, page, in_tree && sl_lease_pages(l)[first] == page ? l : NULL);
     sl_lease_release(l, true);
@@ -125,7 +125,7 @@ void sl_damage_found(sl_decode *d, int32_t page, sl_key seed, sl_key key)
 static sl_ticket *next_to_patrol(const sl_decode *d)
 {
     sl_ticket *best = NULL;
-    for (sl_ticket *t = d->e.tickets; t; t = t->next) {
+    for (sl_ticket *t = d->tickets.list; t; t = t->next) {
         if (t->state == TICKET_RUNNING && t->sealed && (!best || t->patrol_ns < best->patrol_ns))
             best = t;
     }
@@ -134,23 +134,23 @@ static sl_ticket *next_to_patrol(const sl_decode *d)
 
 uint64_t sl_damage_patrol(sl_decode *d, uint64_t now)
 {
-    if (!sl_checker_seals(&d->role.checker) || !d->e.n_running)
+    if (!sl_checker_seals(&d->role.checker) || !d->tickets.n_running)
         return UINT64_MAX;
-    if (d->e.patrolling || now < d->e.patrol_ns)
-        return d->e.patrolling ? UINT64_MAX : d->e.patrol_ns;
+    if (d->pages.damage.patrolling || now < d->pages.damage.patrol_ns)
+        return d->pages.damage.patrolling ? UINT64_MAX : d->pages.damage.patrol_ns;
     sl_ticket *t = next_to_patrol(d);
-    d->e.patrol_ns = now + PATROL_MS * MS;
+    d->pages.damage.patrol_ns = now + PATROL_MS * MS;
     if (!t)
-        return d->e.patrol_ns;
+        return d->pages.damage.patrol_ns;
     int64_t most = PATROL_BYTES / d->geo->page_bytes;
     if (t->patrol_at >= t->sealed)
         t->patrol_at = 0;
     int32_t n = t->sealed - t->patrol_at;
     n = n > most ? (int32_t)(most > 0 ? most : 1) : n;
     t->patrol_ns = now;
-    d->e.patrolling = sl_damage_verify(d, t, t->patrol_at, n, true);
+    d->pages.damage.patrolling = sl_damage_verify(d, t, t->patrol_at, n, true);
     t->patrol_at += n;
-    return d->e.patrol_ns;
+    return d->pages.damage.patrol_ns;
 }
 
 bool sl_damage_seal(sl_decode *d, sl_ticket *t, int32_t page)

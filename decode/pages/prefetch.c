@@ -27,14 +27,14 @@ struct sl_prefetch {
 
 static void count(sl_decode *d, sl_prefetch_end how)
 {
-    d->e.count.prefetches[how]++;
-    sl_counter_add(d->c.prefetches[how], 1);
+    d->pages.prefetch.ended[how]++;
+    sl_counter_add(d->report.m.prefetches[how], 1);
 }
 
 static bool load(sl_prefetch *p)
 {
     const sl_msg_prefetch *m = &p->m->msg.prefetch;
-    return sl_cascade_wait(p->d->e.cascade, m->seed, m->tokens, (int32_t)m->n_tokens, &p->wait);
+    return sl_cascade_wait(p->d->pages.cascade, m->seed, m->tokens, (int32_t)m->n_tokens, &p->wait);
 }
 
 static void on_ready(sl_cascade_waiter *wait)
@@ -42,20 +42,20 @@ static void on_ready(sl_cascade_waiter *wait)
     sl_prefetch *p = (sl_prefetch *)wait;
     if (load(p)) /* it waited for the load of another request */
         return;
-    p->d->e.prefetch_pages -= p->pages;
+    p->d->pages.prefetch.pages -= p->pages;
     p->pages = 0;
 }
 
 void sl_prefetch_finish(sl_prefetch *p, sl_prefetch_end how)
 {
     sl_decode *d = p->d;
-    sl_prefetch **at = &d->e.prefetches;
+    sl_prefetch **at = &d->pages.prefetch.list;
     while (*at != p)
         at = &(*at)->next;
     *at = p->next;
-    d->e.n_prefetches--;
-    d->e.prefetch_pages -= p->pages;
-    sl_cascade_leave(d->e.cascade, &p->wait);
+    d->pages.prefetch.n--;
+    d->pages.prefetch.pages -= p->pages;
+    sl_cascade_leave(d->pages.cascade, &p->wait);
     count(d, how);
     sl_wmsg_free(p->m);
     free(p);
@@ -63,7 +63,7 @@ void sl_prefetch_finish(sl_prefetch *p, sl_prefetch_end how)
 
 sl_prefetch *sl_prefetch_find(const sl_decode *d, uint32_t router, uint64_t rid)
 {
-    sl_prefetch *p = d->e.prefetches;
+    sl_prefetch *p = d->pages.prefetch.list;
     while (p && (p->m->router != router || p->m->msg.prefetch.rid != rid))
         p = p->next;
     return p;
@@ -78,7 +78,7 @@ void sl_prefetch_begin(sl_decode *d, sl_wmsg *m)
 {
     const sl_msg_prefetch *r = &m->msg.prefetch;
     int32_t n = (int32_t)r->n_tokens, pages = 0;
-    bool wanted = d->e.cascade && !d->role.draining && r->n_tokens &&
+    bool wanted = d->pages.cascade && !d->role.draining && r->n_tokens &&
                   r->n_tokens <= (size_t)d->o.role.runner->max_context &&
                   !sl_prefetch_find(d, m->router, r->rid);
     if (wanted)
@@ -89,7 +89,7 @@ void sl_prefetch_begin(sl_decode *d, sl_wmsg *m)
     }
     int32_t budget = (int32_t)(d->o.prefetch.budget * sl_arena_pages(d->o.role.arena));
     sl_prefetch *p =
-        d->e.prefetch_pages + pages <= budget && d->e.n_prefetches < MOST ? calloc(1, sizeof *p) : NULL;
+        d->pages.prefetch.pages + pages <= budget && d->pages.prefetch.n < MOST ? calloc(1, sizeof *p) : NULL;
     if (!p) {
         count(d, SL_PREFETCH_SKIPPED);
         sl_wmsg_free(m);
@@ -106,15 +106,15 @@ void sl_prefetch_begin(sl_decode *d, sl_wmsg *m)
         return;
     }
     p->pages = pages;
-    p->next = d->e.prefetches;
-    d->e.prefetches = p;
-    d->e.n_prefetches++;
-    d->e.prefetch_pages += pages;
+    p->next = d->pages.prefetch.list;
+    d->pages.prefetch.list = p;
+    d->pages.prefetch.n++;
+    d->pages.prefetch.pages += pages;
 }
 
 void sl_prefetch_cancel(sl_decode *d, const uint32_t *router)
 {
-    for (sl_prefetch *p = d->e.prefetches, *next; p; p = next) {
+    for (sl_prefetch *p = d->pages.prefetch.list, *next; p; p = next) {
         next = p->next;
         if (!router || p->m->router == *router)
             sl_prefetch_finish(p, SL_PREFETCH_CANCELLED);
@@ -124,7 +124,7 @@ void sl_prefetch_cancel(sl_decode *d, const uint32_t *router)
 uint64_t sl_prefetch_tick(sl_decode *d, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
-    for (sl_prefetch *p = d->e.prefetches, *next; p; p = next) {
+    for (sl_prefetch *p = d->pages.prefetch.list, *next; p; p = next) {
         next = p->next;
         if (now >= p->expires_ns)
             sl_prefetch_finish(p, SL_PREFETCH_CANCELLED);

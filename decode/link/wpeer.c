@@ -39,8 +39,8 @@ void sl_wpeer_accepted(sl_decode *d, sl_wep *ep, const char *address)
     w->slot = -1;
     w->hello_deadline_ns = sl_now_ns() + HELLO_MS * MS;
     strncpy(w->address, address, sizeof w->address - 1);
-    w->next = d->t.peers;
-    d->t.peers = w;
+    w->next = d->link.peers;
+    d->link.peers = w;
     sl_wep_set_user(ep, w);
 }
 
@@ -65,7 +65,7 @@ static void refuse(sl_decode *d, sl_wpeer *w, sl_status st, const char *why)
     m.refuse.status = st;
     snprintf(m.refuse.reason, sizeof m.refuse.reason, "%.399s", why);
     sl_wep_send(w->ep, &m);
-    sl_counter_add(d->c.refused, 1);
+    sl_counter_add(d->report.m.refused, 1);
     sl_log(SL_LOG_WARN, "decode", "writer_refused", "peer=%s status=%s reason=\"%s\"", w->address,
            sl_status_name(st), why);
     sl_wep_close(w->ep, SL_TP_CLOSE_FLUSH);
@@ -73,9 +73,9 @@ static void refuse(sl_decode *d, sl_wpeer *w, sl_status st, const char *why)
 
 static bool lift_ban(sl_decode *d, sl_writer writer)
 {
-    for (uint32_t i = 0; i < d->t.n_bans; i++) {
-        if (sl_writer_eq(d->t.bans[i], writer)) {
-            d->t.bans[i] = d->t.bans[--d->t.n_bans];
+    for (uint32_t i = 0; i < d->link.n_bans; i++) {
+        if (sl_writer_eq(d->link.bans[i], writer)) {
+            d->link.bans[i] = d->link.bans[--d->link.n_bans];
             return true;
         }
     }
@@ -112,9 +112,9 @@ static size_t offer_direct(sl_decode *d, sl_wpeer *w, const sl_msg_peer_hello *h
 {
     size_t n = 0;
     sl_err err = {0};
-    if (!d->t.direct || !h->direct_pid)
+    if (!d->link.direct || !h->direct_pid)
         return 0;
-    int slot = sl_direct_grant(d->t.direct, h->direct_pid, desc, &n, &err);
+    int slot = sl_direct_grant(d->link.direct, h->direct_pid, desc, &n, &err);
     if (slot < 0) {
         sl_log(SL_LOG_INFO, "decode", "not_direct", "peer=%s worker_id=%u reason=\"%s\"", w->address,
                h->worker_id, err.text);
@@ -186,7 +186,7 @@ void sl_wpeer_msg(sl_decode *d, sl_wep *ep, sl_wmsg *m)
         break;
     }
     if (m->msg.type != SL_MSG_PEER_HELLO)
-        sl_counter_add(d->c.stale, 1);
+        sl_counter_add(d->report.m.stale, 1);
     sl_wmsg_free(m);
 }
 
@@ -202,7 +202,7 @@ void sl_wpeer_failed(sl_decode *d, sl_wep *ep, sl_status st, const char *why)
 
 static bool connected(const sl_decode *d, sl_writer writer)
 {
-    for (const sl_wpeer *w = d->t.peers; w; w = w->next) {
+    for (const sl_wpeer *w = d->link.peers; w; w = w->next) {
         if (!w->reader && sl_writer_eq(w->writer, writer))
             return true;
     }
@@ -221,7 +221,7 @@ static void tell_reader_gone(sl_decode *d, uint32_t ep_serial)
 /* No access of this peer can reach the arena any more. */
 static void gone(sl_decode *d, sl_wpeer *w)
 {
-    for (sl_wpeer **at = &d->t.peers; *at; at = &(*at)->next) {
+    for (sl_wpeer **at = &d->link.peers; *at; at = &(*at)->next) {
         if (*at == w) {
             *at = w->next;
             break;
@@ -242,7 +242,7 @@ void sl_wpeer_closed(sl_decode *d, sl_wep *ep)
     w->hello_deadline_ns = UINT64_MAX;
     if (w->writer.id)
         tell_reader_gone(d, sl_wep_serial(ep));
-    if (w->slot < 0 || sl_direct_revoke(d->t.direct, w->slot)) {
+    if (w->slot < 0 || sl_direct_revoke(d->link.direct, w->slot)) {
         gone(d, w);
         return;
     }
@@ -256,9 +256,9 @@ static void ban(sl_decode *d, sl_writer writer)
     lift_ban(d, writer); /* at most one entry for a writer */
     if (!sl_worker_epoch(d->worker, writer.router))
         return;
-    if (d->t.n_bans == MAX_BANS)
-        d->t.bans[0] = d->t.bans[--d->t.n_bans];
-    d->t.bans[d->t.n_bans++] = writer;
+    if (d->link.n_bans == MAX_BANS)
+        d->link.bans[0] = d->link.bans[--d->link.n_bans];
+    d->link.bans[d->link.n_bans++] = writer;
 }
 
 void sl_wpeer_fence(sl_decode *d, sl_fence *f)
@@ -270,7 +270,7 @@ void sl_wpeer_fence(sl_decode *d, sl_fence *f)
     }
     sl_log(SL_LOG_WARN, "decode", "writer_fenced", "worker_id=%u reason=\"it did not drain in time\"",
            f->writer.id);
-    for (sl_wpeer *w = d->t.peers; w; w = w->next) {
+    for (sl_wpeer *w = d->link.peers; w; w = w->next) {
         if (!w->reader && sl_writer_eq(w->writer, f->writer) && w->ep)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
     }
@@ -279,7 +279,7 @@ void sl_wpeer_fence(sl_decode *d, sl_fence *f)
 
 void sl_wpeer_fence_reader(sl_decode *d, uint32_t ep_serial)
 {
-    for (sl_wpeer *w = d->t.peers; w; w = w->next) {
+    for (sl_wpeer *w = d->link.peers; w; w = w->next) {
         if (w->ep && sl_wep_serial(w->ep) == ep_serial) {
             sl_log(SL_LOG_WARN, "decode", "reader_fenced",
                    "worker_id=%u reason=\"it did not end its lease in time\"", w->writer.id);
@@ -290,11 +290,11 @@ void sl_wpeer_fence_reader(sl_decode *d, uint32_t ep_serial)
 
 void sl_wpeer_router_down(sl_decode *d, uint32_t router)
 {
-    for (uint32_t i = 0; i < d->t.n_bans; i++) {
-        if (d->t.bans[i].router == router)
-            d->t.bans[i--] = d->t.bans[--d->t.n_bans];
+    for (uint32_t i = 0; i < d->link.n_bans; i++) {
+        if (d->link.bans[i].router == router)
+            d->link.bans[i--] = d->link.bans[--d->link.n_bans];
     }
-    for (sl_wpeer *w = d->t.peers; w; w = w->next) {
+    for (sl_wpeer *w = d->link.peers; w; w = w->next) {
         if (w->writer.router == router && w->ep)
             sl_wep_close(w->ep, SL_TP_CLOSE_FORCE);
     }
@@ -303,9 +303,9 @@ void sl_wpeer_router_down(sl_decode *d, uint32_t router)
 uint64_t sl_wpeer_tick(sl_decode *d, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
-    for (sl_wpeer *w = d->t.peers, *next; w; w = next) {
+    for (sl_wpeer *w = d->link.peers, *next; w; w = next) {
         next = w->next;
-        if (!w->ep && sl_direct_revoke(d->t.direct, w->slot)) {
+        if (!w->ep && sl_direct_revoke(d->link.direct, w->slot)) {
             gone(d, w);
             continue;
         }

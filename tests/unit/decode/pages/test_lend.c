@@ -1,5 +1,5 @@
 /*
- * Leases that other workers hold on pages of this one (decode/lend.c): who gets which pages, that they stay in place until the
+ * Leases that other workers hold on pages of this one (decode/pages/lend.c): who gets which pages, that they stay in place until the
  * reader has drained or its connection is closed, and that nothing stays pinned. A prefill worker gets pages of a prompt while
  * its other pages are still being loaded from a tier.
  */
@@ -50,13 +50,13 @@ START_TEST(pages_are_lent_and_given_back)
     ck_assert_int_eq(dd_held(&x), 3); /* the second one pins the first page too, as the tree needs it */
     dd_lease_end(&x, 11, 8);
     ck_assert_int_eq(dd_held(&x), 0);
-    ck_assert_int_eq(x.d->e.lent_pages, 0);
+    ck_assert_int_eq(x.d->pages.lend.pages, 0);
     dd_lease_end(&x, 11, 8);                         /* late or repeated: dropped */
     dd_lease_ask(&x, 12, 7, dd_seed, 1, 0, 2, 1000); /* another prompt */
     ck_assert_uint_eq(lease(12)->n, 0);
     dd_lease_ask(&x, 13, 7, (sl_key){9, 9}, 0, 0, 2, 1000); /* the keys of another domain */
     ck_assert_uint_eq(lease(13)->n, 0);
-    ck_assert_int_eq(x.d->e.n_lent, 0);
+    ck_assert_int_eq(x.d->pages.lend.n, 0);
     dd_close(&x);
 }
 END_TEST
@@ -125,7 +125,7 @@ START_TEST(the_reader_goes_while_checksums_are_read)
     dd_check(&x);
     dd_silent(&x);
     ck_assert_int_eq(dd_held(&x), 0);
-    ck_assert_int_eq(x.d->e.n_lent, 0);
+    ck_assert_int_eq(x.d->pages.lend.n, 0);
     dd_close(&x);
 }
 END_TEST
@@ -174,7 +174,7 @@ START_TEST(damage_that_a_reader_reports_is_looked_for)
     ck_assert_int_eq(dd_check(&x), 0);
     dd_lease_damaged(&x, 10, 7, 0, 3);
     ck_assert_int_eq(dd_check(&x), 1);
-    ck_assert_uint_eq(x.d->e.count.damaged, 0); /* they are right here */
+    ck_assert_uint_eq(x.d->pages.damage.found, 0); /* they are right here */
     dd_lease_damaged(&x, 10, 7, 0, 3);
     ck_assert_int_eq(dd_check(&x), 0); /* once for each lease */
     dd_lease_end(&x, 10, 7);
@@ -185,7 +185,7 @@ START_TEST(damage_that_a_reader_reports_is_looked_for)
     if (_i)
         dd_lease_end(&x, 12, 7); /* the checker still reads its pages */
     ck_assert_int_eq(dd_check(&x), 1);
-    ck_assert_uint_eq(x.d->e.count.damaged, 1);
+    ck_assert_uint_eq(x.d->pages.damage.found, 1);
     if (!_i)
         dd_lease_end(&x, 12, 7);
     ck_assert_int_eq(dd_held(&x), 0);
@@ -267,19 +267,19 @@ START_TEST(pages_are_lent_while_others_are_loaded)
     dd_lease_wait(&x, 10, 7, 0, 0, 3);
     dd_lease_wait(&x, 10, 7, 0, 0, 3); /* the same again: dropped */
     dd_silent(&x);
-    ck_assert_int_eq(x.d->e.n_lend_waits, 1);
+    ck_assert_int_eq(x.d->pages.lend.n_waits, 1);
     ck_assert(dd_check_one(&x)); /* the first page is right */
     dd_silent(&x);
     sl_lend_tick(x.d, sl_now_ns());
-    ck_assert_int_eq(x.d->e.n_lend_waits, 0);
-    ck_assert_int_eq(x.d->e.lent_pages, 1);
+    ck_assert_int_eq(x.d->pages.lend.n_waits, 0);
+    ck_assert_int_eq(x.d->pages.lend.pages, 1);
     dd_check(&x); /* the others, and the checksums of the first one */
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_RESERVED, 2)->matched, 3);
     const dd_said *s = dd_expect(&x, SL_MSG_LEASE, 10);
     ck_assert_uint_eq(s->n, 1);
     dd_lease_end(&x, 10, 7);
     dd_lease_wait(&x, 11, 7, 0, 1, 2); /* they are here: nothing to wait for */
-    ck_assert_int_eq(x.d->e.n_lend_waits, 0);
+    ck_assert_int_eq(x.d->pages.lend.n_waits, 0);
     dd_check(&x);
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_LEASE, 11)->n, 2);
     dd_lease_end(&x, 11, 7);
@@ -294,13 +294,13 @@ START_TEST(a_load_that_ends_early_answers)
     dd_lease_wait(&x, 10, 7, 0, 1, 2);
     ck_assert(dd_check_one(&x));
     sl_lend_tick(x.d, sl_now_ns());
-    ck_assert_int_eq(x.d->e.n_lend_waits, 1); /* this was the page before it */
+    ck_assert_int_eq(x.d->pages.lend.n_waits, 1); /* this was the page before it */
     sl_check *k = (sl_check *)sl_mailbox_take(x.d->role.checker.inbox);
     ck_assert(k && k->what == SL_CHECK_KEEP && k->n_pages == 1);
     flip(k->pages[0]);
     sl_checker_post(&x.d->role.checker, k);
     dd_settle(&x);
-    ck_assert_int_eq(x.d->e.n_lend_waits, 0);
+    ck_assert_int_eq(x.d->pages.lend.n_waits, 0);
     const dd_said *a = &x.said[x.seen], *b = &x.said[x.seen + 1];
     ck_assert_int_eq(x.n_said - x.seen, 2);
     const dd_said *lease = a->type == SL_MSG_LEASE ? a : b, *reserved = lease == a ? b : a;
@@ -319,7 +319,7 @@ START_TEST(every_wait_for_a_load_ends)
     open_loading();
     dd_lease_wait(&x, 10, 7, 0, 0, 3);
     dd_lease_wait(&x, 11, 8, 0, 1, 2);
-    ck_assert_int_eq(x.d->e.n_lend_waits, 2);
+    ck_assert_int_eq(x.d->pages.lend.n_waits, 2);
     switch ((ending)_i) {
     case ENDS_LEASE:
         dd_lease_end(&x, 10, 7);
@@ -341,12 +341,12 @@ START_TEST(every_wait_for_a_load_ends)
     case ENDS:
         break;
     }
-    ck_assert_int_eq(x.d->e.n_lend_waits, _i <= READER_GONE ? 0 : 2);
+    ck_assert_int_eq(x.d->pages.lend.n_waits, _i <= READER_GONE ? 0 : 2);
     int leases = 0;
     dd_settle(&x);
     for (; x.seen < x.n_said; x.seen++)
         leases += x.said[x.seen].type == SL_MSG_LEASE;
-    ck_assert_int_eq(x.d->e.n_lend_waits, 0);
+    ck_assert_int_eq(x.d->pages.lend.n_waits, 0);
     ck_assert_int_eq(leases, _i <= READER_GONE ? 0 : 2);
     sl_lend_reader_gone(x.d, 7);
     sl_lend_reader_gone(x.d, 8);
@@ -369,7 +369,7 @@ START_TEST(nothing_is_waited_for_in_vain)
     ck_assert_uint_eq(dd_expect(&x, SL_MSG_LEASE, 11)->n, 0);
     for (uint64_t id = 100; id < 100 + 300; id++) /* bounded: the others are answered */
         dd_lease_wait(&x, id, 7, 0, 0, 3);
-    ck_assert_int_eq(x.d->e.n_lend_waits, 256);
+    ck_assert_int_eq(x.d->pages.lend.n_waits, 256);
     ck_assert_int_eq(x.n_said - x.seen, 300 - 256);
     sl_lend_reader_gone(x.d, 7);
     x.seen = x.n_said;

@@ -1,5 +1,5 @@
 /*
- * Pages of the store whose bytes were changed (decode/damage.c says when they are found): published ones before another
+ * Pages of the store whose bytes were changed (decode/pages/damage.c says when they are found): published ones before another
  * request uses them, running ones by the patrol, landing ones at COMMIT. From then on no token is produced from them,
  * they leave the prefix tree, and the damage is counted.
  */
@@ -77,7 +77,7 @@ START_TEST(published_pages)
     failed(2);
     dd_silent(&x);
     ck_assert_int_eq(dd_tickets(&x), 0);
-    ck_assert_uint_eq(x.d->e.count.damaged, 1);
+    ck_assert_uint_eq(x.d->pages.damage.found, 1);
     arrive(3, 200, 1, 0, (uint32_t)page); /* what continues the page has gone with it */
     dd_check(&x);
     dd_expect(&x, SL_MSG_TOKENS, 3);
@@ -131,7 +131,7 @@ START_TEST(generated_pages)
     ck_assert_int_eq(dd_ticket(&x, 1)->sealed, 3);
     flip(page_of(1, 2), 1, 5);
     uint64_t now = sl_now_ns();
-    while (!x.d->e.count.damaged) {
+    while (!x.d->pages.damage.found) {
         ck_assert_uint_gt(sl_damage_patrol(x.d, now += 20000000), now);
         ck_assert_int_eq(dd_check(&x), 1);
     }
@@ -168,7 +168,7 @@ START_TEST(running_pages)
     }
     dd_expect(&x, SL_MSG_RETRACTED, victim);
     dd_silent(&x);
-    ck_assert_uint_eq(x.d->e.count.damaged, 1);
+    ck_assert_uint_eq(x.d->pages.damage.found, 1);
     dd_abort(&x, other, SL_ERR_CANCELLED);
     dd_expect(&x, SL_MSG_DRAINED, other);
     ck_assert_uint_eq(sl_damage_patrol(x.d, now + 20000000), UINT64_MAX); /* nothing runs */
@@ -185,7 +185,7 @@ START_TEST(landing_pages)
     flip(page_of(1, _i % 6), _i % 2, 0); /* token 0: valid in the last page too */
     dd_check(&x);
     failed(1);
-    ck_assert_uint_eq(x.d->e.count.corrupt, 1);
+    ck_assert_uint_eq(x.d->tickets.count.corrupt, 1);
     dd_close(&x);
 }
 END_TEST

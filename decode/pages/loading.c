@@ -28,10 +28,10 @@ struct sl_loading {
 static void unlist(sl_loading *w)
 {
     sl_decode *d = w->d;
-    *(w->prev ? &w->prev->next : &d->e.loading) = w->next;
+    *(w->prev ? &w->prev->next : &d->pages.loads.list) = w->next;
     if (w->next)
         w->next->prev = w->prev;
-    d->e.n_loading--;
+    d->pages.loads.n--;
     w->listed = false;
 }
 
@@ -64,7 +64,7 @@ int32_t sl_loading_to_verify(const sl_loading *w, int32_t matched)
 
 static bool places_left(const sl_decode *d)
 {
-    return d->e.n_tickets + d->e.n_loading < d->o.max_batch + d->o.max_waiting;
+    return d->tickets.n + d->pages.loads.n < d->o.max_batch + d->o.max_waiting;
 }
 
 sl_tier_source sl_loading_source(uint32_t router, const sl_msg_source *s)
@@ -91,7 +91,7 @@ static bool wait_for_pages(sl_decode *d, sl_loading *w)
     bool waits = !w->over && !(late && o->policy == SL_CFG_PREFETCH_BEST_EFFORT) &&
                  sl_loading_worth(d, (n - 1) / SL_PAGE_TOKENS -
                                          sl_store_match(d->role.store, r->seed, r->tokens, n)) &&
-                 sl_cascade_wait(d->e.cascade, r->seed, r->tokens, n, &w->wait);
+                 sl_cascade_wait(d->pages.cascade, r->seed, r->tokens, n, &w->wait);
     if (p) /* after the request has joined its load, which would end otherwise */
         sl_prefetch_finish(p, late ? SL_PREFETCH_LATE : SL_PREFETCH_IN_TIME);
     if (waits && !w->until_ns && o->policy == SL_CFG_PREFETCH_TIMEOUT)
@@ -101,7 +101,7 @@ static bool wait_for_pages(sl_decode *d, sl_loading *w)
 
 bool sl_loading_wait(sl_decode *d, sl_wmsg *m, sl_loading *again)
 {
-    if (!d->e.cascade || !places_left(d))
+    if (!d->pages.cascade || !places_left(d))
         return false;
     sl_loading *w = again ? again : calloc(1, sizeof *w);
     if (!w)
@@ -118,18 +118,18 @@ bool sl_loading_wait(sl_decode *d, sl_wmsg *m, sl_loading *again)
         return false;
     }
     w->prev = NULL;
-    w->next = d->e.loading;
+    w->next = d->pages.loads.list;
     if (w->next)
         w->next->prev = w;
-    d->e.loading = w;
-    d->e.n_loading++;
+    d->pages.loads.list = w;
+    d->pages.loads.n++;
     w->listed = true;
     return true;
 }
 
 static void drop(sl_loading *w)
 {
-    sl_cascade_leave(w->d->e.cascade, &w->wait);
+    sl_cascade_leave(w->d->pages.cascade, &w->wait);
     unlist(w);
     sl_wmsg_free(w->m);
     free(w);
@@ -140,7 +140,7 @@ bool sl_loading_abort(sl_decode *d, uint32_t router, uint64_t rid, uint32_t atte
     sl_prefetch *p = sl_prefetch_find(d, router, rid);
     if (p)
         sl_prefetch_finish(p, SL_PREFETCH_CANCELLED);
-    for (sl_loading *w = d->e.loading; w; w = w->next) {
+    for (sl_loading *w = d->pages.loads.list; w; w = w->next) {
         const sl_msg_reserve *r = &w->m->msg.reserve;
         if (w->m->router == router && r->rid == rid && r->attempt == attempt) {
             drop(w);
@@ -153,7 +153,7 @@ bool sl_loading_abort(sl_decode *d, uint32_t router, uint64_t rid, uint32_t atte
 void sl_loading_router_down(sl_decode *d, uint32_t router)
 {
     sl_prefetch_cancel(d, &router);
-    for (sl_loading *w = d->e.loading, *next; w; w = next) {
+    for (sl_loading *w = d->pages.loads.list, *next; w; w = next) {
         next = w->next;
         if (w->m->router == router)
             drop(w);
@@ -189,9 +189,9 @@ static bool check_sums(void *ctx, sl_cascade_job *job, const int32_t *pages, int
 void sl_loading_checked(sl_decode *d, sl_check *k)
 {
     if (k->what == SL_CHECK_READ)
-        sl_cascade_sums(d->e.cascade, k->owner, k->n_crc ? k->crc : NULL);
+        sl_cascade_sums(d->pages.cascade, k->owner, k->n_crc ? k->crc : NULL);
     else
-        sl_cascade_checked(d->e.cascade, k->owner, k->damaged, k->n_damaged);
+        sl_cascade_checked(d->pages.cascade, k->owner, k->damaged, k->n_damaged);
     sl_check_free(k);
 }
 
@@ -249,7 +249,7 @@ static void damaged(void *ctx, const sl_pull *p, int32_t first, int32_t count)
 static double prefill_rate(void *ctx)
 {
     const sl_decode *d = ctx;
-    return sl_pull_rate_get(&d->e.prefill_rate, sl_now_ns());
+    return sl_pull_rate_get(&d->pages.pull.prefill_rate, sl_now_ns());
 }
 
 /* Adds the tier "workers" to those of the options: after the disk, whose use costs no other worker anything, and before
@@ -270,12 +270,12 @@ static sl_status add_workers(sl_decode *d, sl_err *err)
                        .damaged = damaged,
                        .prefill_rate = prefill_rate};
     SL_CHECK(n < SL_CASCADE_TIERS, "%d tiers", n);
-    SL_TRY(sl_pull_open(&env, &d->e.pull, err));
+    SL_TRY(sl_pull_open(&env, &d->pages.pull.tier, err));
     while (at < n && d->o.tiers[at].tier->ops->persistent)
         at++;
     memmove(&d->o.tiers[at + 1], &d->o.tiers[at], (size_t)(n - at) * sizeof d->o.tiers[0]);
     d->o.tiers[at] = (sl_cascade_tier){
-        .tier = d->e.pull, .policy = SL_CASCADE_READ_ONLY, .load_timeout_ms = d->o.pull_timeout_ms};
+        .tier = d->pages.pull.tier, .policy = SL_CASCADE_READ_ONLY, .load_timeout_ms = d->o.pull_timeout_ms};
     d->o.n_tiers++;
     return SL_OK;
 }
@@ -306,7 +306,7 @@ sl_status sl_loading_open(sl_decode *d, sl_err *err)
         SL_TRY(add_workers(d, err));
     int n = d->o.n_tiers;
     d->o.n_tiers = 0;
-    if (n && sl_cascade_create(&o, d->o.tiers, n, &d->e.cascade) != SL_OK)
+    if (n && sl_cascade_create(&o, d->o.tiers, n, &d->pages.cascade) != SL_OK)
         return sl_fail(err, SL_ERR_NO_MEMORY, "out of memory");
     return SL_OK;
 }
@@ -314,25 +314,25 @@ sl_status sl_loading_open(sl_decode *d, sl_err *err)
 void sl_loading_close(sl_decode *d)
 {
     sl_prefetch_cancel(d, NULL);
-    while (d->e.loading)
-        drop(d->e.loading);
+    while (d->pages.loads.list)
+        drop(d->pages.loads.list);
     sl_audit_stop(d);
-    sl_cascade_destroy(d->e.cascade);
+    sl_cascade_destroy(d->pages.cascade);
     sl_audit_free(d);
-    d->e.cascade = NULL;
-    d->e.pull = NULL;
+    d->pages.cascade = NULL;
+    d->pages.pull.tier = NULL;
 }
 
 /* Requests whose time has come continue with the pages that have arrived. Returns when the next one's has. */
 static uint64_t end_waits(sl_decode *d, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
-    for (sl_loading *w = d->e.loading; w;) {
+    for (sl_loading *w = d->pages.loads.list; w;) {
         if (w->until_ns && now >= w->until_ns) {
             w->over = true;
-            sl_cascade_leave(d->e.cascade, &w->wait);
+            sl_cascade_leave(d->pages.cascade, &w->wait);
             on_ready(&w->wait);
-            w = d->e.loading; /* what it did may have changed the list */
+            w = d->pages.loads.list; /* what it did may have changed the list */
             due = UINT64_MAX;
             continue;
         }
@@ -344,13 +344,13 @@ static uint64_t end_waits(sl_decode *d, uint64_t now)
 
 uint64_t sl_loading_tick(sl_decode *d, uint64_t now)
 {
-    if (!d->e.cascade)
+    if (!d->pages.cascade)
         return UINT64_MAX;
     if (d->role.draining) {
         sl_prefetch_cancel(d, NULL);
-        sl_cascade_finish(d->e.cascade);
+        sl_cascade_finish(d->pages.cascade);
     }
-    uint64_t due = sl_cascade_tick(d->e.cascade, now), waits = end_waits(d, now),
+    uint64_t due = sl_cascade_tick(d->pages.cascade, now), waits = end_waits(d, now),
              old = sl_prefetch_tick(d, now);
     due = waits < due ? waits : due;
     due = old < due ? old : due;
@@ -359,5 +359,5 @@ uint64_t sl_loading_tick(sl_decode *d, uint64_t now)
 
 bool sl_loading_idle(const sl_decode *d)
 {
-    return !d->e.cascade || (!d->e.loading && sl_cascade_idle(d->e.cascade));
+    return !d->pages.cascade || (!d->pages.loads.list && sl_cascade_idle(d->pages.cascade));
 }

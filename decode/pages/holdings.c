@@ -16,7 +16,7 @@ enum {
 
 bool sl_holdings_local(const sl_decode *d, int tier)
 {
-    const sl_tier_ops *ops = sl_cascade_tier_at(d->e.cascade, tier)->ops;
+    const sl_tier_ops *ops = sl_cascade_tier_at(d->pages.cascade, tier)->ops;
     return ops->persistent && ops->list;
 }
 
@@ -47,11 +47,11 @@ static void send(sl_decode *d, sl_decode_router *to, const sl_wr *stored, const 
 
 static void tell_changes(sl_decode *d)
 {
-    sl_wr *s = &d->e.disk_kv.stored, *r = &d->e.disk_kv.removed;
+    sl_wr *s = &d->pages.holdings.stored, *r = &d->pages.holdings.removed;
     if (!s->len && !r->len && !s->bad && !r->bad)
         return;
-    for (int i = 0; i < d->e.n_routers; i++)
-        send(d, &d->e.routers[i], s, r, false);
+    for (int i = 0; i < d->tickets.n_routers; i++)
+        send(d, &d->tickets.routers[i], s, r, false);
     s->len = r->len = 0;
     s->bad = r->bad = false;
 }
@@ -59,11 +59,11 @@ static void tell_changes(sl_decode *d)
 void sl_holdings_stored(void *ctx, int tier, const sl_key *keys, int32_t n)
 {
     sl_decode *d = ctx;
-    if (!d->e.n_routers || !sl_holdings_local(d, tier))
+    if (!d->tickets.n_routers || !sl_holdings_local(d, tier))
         return;
-    if (d->e.disk_kv.removed.len || d->e.disk_kv.stored.len >= BATCH_PAGES * 32)
+    if (d->pages.holdings.removed.len || d->pages.holdings.stored.len >= BATCH_PAGES * 32)
         tell_changes(d); /* a receiver applies the removals of a message first */
-    write_keys(&d->e.disk_kv.stored, keys, n, true);
+    write_keys(&d->pages.holdings.stored, keys, n, true);
 }
 
 void sl_holdings_gone(void *ctx, int tier, const sl_key *keys, int32_t n)
@@ -72,24 +72,24 @@ void sl_holdings_gone(void *ctx, int tier, const sl_key *keys, int32_t n)
     if (!sl_holdings_local(d, tier))
         return;
     sl_publish_gone(d, keys, n);
-    if (!d->e.n_routers)
+    if (!d->tickets.n_routers)
         return;
-    if (d->e.disk_kv.stored.len || d->e.disk_kv.removed.len >= BATCH_PAGES * 16)
+    if (d->pages.holdings.stored.len || d->pages.holdings.removed.len >= BATCH_PAGES * 16)
         tell_changes(d);
-    write_keys(&d->e.disk_kv.removed, keys, n, false);
+    write_keys(&d->pages.holdings.removed, keys, n, false);
 }
 
 void sl_holdings_begin(sl_decode *d, uint32_t router)
 {
     const sl_wr none = {0};
     bool local = false;
-    for (int t = 0; d->e.cascade && t < sl_cascade_n_tiers(d->e.cascade); t++)
+    for (int t = 0; d->pages.cascade && t < sl_cascade_n_tiers(d->pages.cascade); t++)
         local |= sl_holdings_local(d, t);
     if (!local)
         return;
     tell_changes(d); /* what the sessions have not been told yet is part of the list */
-    for (int i = 0; i < d->e.n_routers; i++) {
-        sl_decode_router *to = &d->e.routers[i];
+    for (int i = 0; i < d->tickets.n_routers; i++) {
+        sl_decode_router *to = &d->tickets.routers[i];
         if (to->session != router)
             continue;
         to->list_tier = 0;
@@ -106,9 +106,9 @@ static void tell_part(sl_decode *d, sl_decode_router *to)
     const sl_wr none = {0};
     sl_wr stored;
     int32_t n = 0;
-    for (; to->list_tier < sl_cascade_n_tiers(d->e.cascade) && !n; to->list_tier += n == 0) {
+    for (; to->list_tier < sl_cascade_n_tiers(d->pages.cascade) && !n; to->list_tier += n == 0) {
         if (sl_holdings_local(d, to->list_tier))
-            n = sl_tier_list(sl_cascade_tier_at(d->e.cascade, to->list_tier), &to->list_cursor, keys,
+            n = sl_tier_list(sl_cascade_tier_at(d->pages.cascade, to->list_tier), &to->list_cursor, keys,
                              BATCH_PAGES);
         to->list_cursor = n ? to->list_cursor : 0;
     }
@@ -125,10 +125,10 @@ bool sl_holdings_tick(sl_decode *d)
 {
     bool more = false;
     tell_changes(d);
-    for (int i = 0; i < d->e.n_routers; i++) {
-        for (int k = 0; k < BATCHES && d->e.routers[i].listing; k++)
-            tell_part(d, &d->e.routers[i]);
-        more |= d->e.routers[i].listing;
+    for (int i = 0; i < d->tickets.n_routers; i++) {
+        for (int k = 0; k < BATCHES && d->tickets.routers[i].listing; k++)
+            tell_part(d, &d->tickets.routers[i]);
+        more |= d->tickets.routers[i].listing;
     }
     return more;
 }

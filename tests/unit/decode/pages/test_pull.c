@@ -1,12 +1,12 @@
 /*
- * The tier "workers" (decode/pull.h) without threads: the test plays the transport thread and the owner. The guarantees of
+ * The tier "workers" (decode/pages/pull.h) without threads: the test plays the transport thread and the owner. The guarantees of
  * kvstore/tier.h that a read-only tier has, and what this one adds: leases are ended once, pages of another layout arrive
  * right, nothing is asked of a worker that failed, and nothing is pulled that is computed faster.
  */
 #include <poll.h>
 #include <time.h>
 
-#include "decode/pull.h"
+#include "decode/pages/pull.h"
 #include "kvstore/page_key.h"
 #include "tests/unit/kvstore/mla_geometry.h"
 #include "tests/unit/kvstore/test_kvstore.h"
