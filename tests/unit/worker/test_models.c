@@ -84,6 +84,33 @@ static void drop(rig *g)
     *g = (rig){0};
 }
 
+/* The steps of the first decode worker, which stop after a number of them until the test opens the gate: so a request is certainly
+ * in the middle of its stream when the test kills the worker, however late the test is. */
+static struct {
+    void *impl;
+    sl_status (*step)(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks, sl_err *err);
+    int left;
+    _Atomic bool closed;
+} gate;
+
+static sl_status gated_step(void *impl, sl_step_item *items, int32_t n, const sl_step_hooks *hooks,
+                            sl_err *err)
+{
+    if (impl == gate.impl && gate.left-- <= 0)
+        while (atomic_load(&gate.closed))
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return gate.step(impl, items, n, hooks, err);
+}
+
+static void gate_runner(cworker *w)
+{
+    if (w->role != SL_ROLE_DECODE || w->index || !atomic_load(&gate.closed))
+        return;
+    gate.impl = w->runner.impl;
+    gate.step = w->runner.step;
+    w->runner.step = gated_step;
+}
+
 static bool make_runner(cworker *w)
 {
     rig *g = &rigs[w - w->c->w];
@@ -93,6 +120,7 @@ static bool make_runner(cworker *w)
     sl_engine_opts o = engine_opts(g, prefill, tokens, w->c->o.max_context);
     build(g, w->arena, &o);
     w->runner = sl_runner_for_engine(g->engine, sl_model_get_config(g->model), &o);
+    gate_runner(w);
     return true;
 }
 
@@ -305,12 +333,16 @@ START_TEST(survives_a_death)
     choose(&models[order[_i]]);
     cluster_opts o = options();
     o.n_decode = 2;
+    gate.left = 100;
+    atomic_store(&gate.closed, true);
     cluster_start(&c, &o);
     creq *a = make(200, 160 + 340 / SLOWER, 5, false);
     a->decode = 0;
     while (a->n_tokens < 300)
         cluster_poll(&c, 2);
+    ck_assert_int_eq(a->state, REQ_DECODING);
     cworker_kill(cluster_worker(&c, SL_ROLE_DECODE, 0));
+    atomic_store(&gate.closed, false);
     a->decode = -1;
     all_equal(120);
     ck_assert_int_ge(a->attempts, 1);
