@@ -117,7 +117,8 @@ static double slowest(const sweep *s)
 
 /* Keeps a step with the exchange; 0, or without it the ratio of the rates of an expert layer, of the slowest rank. What the layers have in
  * addition to the rest of the step is the same on both sides, so the ratio is that of the steps with the difference
- * scaled to the expert layers of the whole model. */
+ * scaled to the expert layers of the whole model. Negative when the noise of a busy machine, scaled in this way, is more than the
+ * whole step. */
 static double compare(sweep *s, const sl_bench_prefill_result *r)
 {
     const sl_bench_prefill *b = &s->b;
@@ -157,6 +158,8 @@ static void print_result(sweep *s, const sl_bench_prefill_result *r, double rati
     print_rank(s, r);
     if (ratio > 0)
         printf("  with the exchange the whole model computes %.4f of these tokens/s\n", ratio);
+    else if (ratio < 0)
+        printf("  with the exchange the whole model computes as fast: the difference is noise\n");
     if (s->csv && ratio > 0)
         fprintf(s->csv, "%s,%d,%d,with_exchange,,,,,,%.4f\n", sl_row_format_name(r->rows), r->chunk,
                 r->context, ratio);
