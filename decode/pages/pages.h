@@ -1,5 +1,5 @@
 /*
- * The pages of nobody's step: those that tiers and other workers bring (loading.c, prefetch.c, pull.c), those that are lent
+ * The pages that belong to no step: those that tiers and other workers bring (loading.c, prefetch.c, pull.c), those that are lent
  * (lend.c), how they are verified (audit.c, damage.c) and who is told of them (changes.c, holdings.c, publish.c). Engine
  * thread.
  */
